@@ -188,7 +188,9 @@ enum counter {
 	COUNTER_SAMPLE, /* frames until one is sampled, 0 before the first */
 	COUNTER_SAMPLE_DROPS, /* second in the upper half, drops told of in it in the lower */
 	COUNTER_PF = 8, /* + enum pf_counter */
-	COUNTERS = COUNTER_PF + PF_COUNTERS,
+	/* of the port of `set loginterface`: the words of struct pf_port_stats */
+	COUNTER_PF_PORT = COUNTER_PF + PF_COUNTERS,
+	COUNTERS = COUNTER_PF_PORT + sizeof(struct pf_port_stats) / 8,
 };
 
 /* Puts the type into BTF, for Go: BTF has only types that something uses. */
@@ -247,6 +249,7 @@ enum work_part {
 	WORK_PF_OVERLOAD,
 	WORK_PF_NAT,
 	WORK_PF_THROUGH,
+	WORK_PF_FAMILY,
 	WORK_PF_DRY, /* what stays from one packet to the next */
 	WORK_PARTS,
 };

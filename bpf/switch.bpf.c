@@ -34,6 +34,15 @@ int bascule_patch(struct __sk_buff *skb)
 	return action == TC_ACT_UNSPEC ? TC_ACT_SHOT : action;
 }
 
+#ifndef DECIDES_AT_ONCE
+/* Goes on with a packet that pf has go on in the other family. */
+SEC("tcx/ingress")
+int bascule_family(struct __sk_buff *skb)
+{
+	return family_skb(skb);
+}
+#endif
+
 SEC("xdp.frags")
 int bascule_xdp(struct xdp_md *xdp)
 {

@@ -10,6 +10,7 @@
 
 #include "answer.h"
 #include "decision.h"
+#include "family.h"
 #include "flood.h"
 #include "send.h"
 
@@ -36,6 +37,8 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 			TRACE(step, reason ? STEP_CHECK_OUT : STEP_SEND);
 			TRACE(action, reason ? ACTION_DROP : ACTION_SEND);
 			TRACE(reason, reason);
+			if (!reason && family_crosses(v))
+				return ACT_SENDS;
 			if (on(FEATURE_SPAN) && !reason)
 				span_out(skb, f, v, v->out);
 			if (on(FEATURE_ROUTE) && !reason)
@@ -291,6 +294,8 @@ static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
 #endif
 	if (!receive(skb, &here, &d, &epoch, cable, &action, &done))
 		done = act_skb(skb, &here.f, &here.v, d, epoch, action, cable);
+	if (done == ACT_SENDS && family_crosses(&here.v)) /* which takes a program of its own */
+		return drop_skb(skb, &here.f, &here.v, DROP_PF_TRANSLATE);
 	return done == ACT_SENDS ? send_skb(skb, &here.f, &here.v, cable) : done;
 }
 #else
@@ -316,6 +321,10 @@ static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
 	}
 	if (done != ACT_SENDS)
 		return done;
+	if (family_crosses(&j->v)) {
+		family_go(skb, cable);
+		return drop_judged(skb, DROP_PF_TRANSLATE);
+	}
 	/* else clang keeps addresses within *j on the stack, from the start to here */
 	asm("" : "+r"(j));
 	return send_skb(skb, &j->f, &j->v, cable);

@@ -133,7 +133,10 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 				return nil, err
 			}
 		}
-		for _, name := range []string{kernelProgBasculeTcx, kernelProgBasculePatch} {
+		for _, name := range []string{kernelProgBasculeTcx, kernelProgBasculePatch, kernelProgBasculeFamily} {
+			if spec.Programs[name] == nil {
+				continue
+			}
 			if err := setFilter(spec.Programs[name], filter, len(kernelCaptureBytes{}.At)); err != nil {
 				return nil, err
 			}
@@ -198,7 +201,8 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 		return nil, explainLoad(err, spec, c)
 	}
 	g := &generation{name: b.nextGeneration(), coll: coll}
-	if withFDB(m) {
+	err = enterPanel(coll)
+	if err == nil && withFDB(m) {
 		err = g.shared(func(s *kernelShared) { clear(s.Usage[c.FdbTurn&1][:]) })
 	}
 	if err == nil {
@@ -237,7 +241,8 @@ func answer(p *ebpf.ProgramSpec, features uint64, c *Config) {
 		ins := &p.Instructions[i]
 		// A tail call has a cost even where it is never reached: the kernel
 		// counts such calls.
-		if ins.IsBuiltinCall() && ins.Constant == int64(asm.FnTailCall) && features&uint64(kernelFeatureFEATURE_PATCH) == 0 {
+		if ins.IsBuiltinCall() && ins.Constant == int64(asm.FnTailCall) &&
+			features&uint64(kernelFeatureFEATURE_PATCH|kernelFeatureFEATURE_PF_FAMILY) == 0 {
 			*ins = asm.Mov.Imm(asm.R0, 0).WithMetadata(ins.Metadata)
 		}
 		if cast, ok := calls[uint64(ins.Constant)]; ok && ins.IsConstantLoad(asm.DWord) {

@@ -276,9 +276,6 @@ func withBindings(m *making) bool { return m.tables.Bindings != nil }
 func withCapture(m *making) bool  { return m.tables.Filter != nil } // the ring must have nothing of a capture before
 func withPF(m *making) bool       { return m.tables.PF != nil }
 func withOtherPF(m *making) bool  { return m.tables.PF != nil && !m.tables.PF.Same }
-func withLogPort(m *making) bool { // another port begins to count
-	return m.tables.PF != nil && (m.was == nil || m.tables.PF.LogInterface != m.was.Pf.LogInterface)
-}
 
 // The names under which the memory of pf's tables is told.
 func takeStates(t *PFTakes) *uint64    { return &t.States }
@@ -401,8 +398,8 @@ var inventory = []table{
 
 	// pf: what stays as it is
 	{name: kernelMapPfProfiles, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF},
-	{name: kernelMapPfPortStats, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_PF,
-		anew: withLogPort},
+	{name: kernelMapPfPanel, life: lifeGeneration, why: "it has programs of its own",
+		features: kernelFeatureFEATURE_PF_FAMILY},
 	{name: kernelMapPfTableBatch, life: lifeBridge, why: whyUser},
 	{name: kernelMapPfLogRing, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_PF_LOG,
 		entries: fixed(pfLogRing)}, // the ring is there whether a rule logs or not: its reader need not be told

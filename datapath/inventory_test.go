@@ -249,7 +249,7 @@ func TestInventoryLife(t *testing.T) {
 		}
 		// of these each generation has its own
 		want := append(slices.Clone(tt.anew), kernelMapBerths, kernelMapVlans, kernelMapRules, kernelMapRuleLists,
-			kernelMapRuleNumbers)
+			kernelMapRuleNumbers, kernelMapPfPanel)
 		slices.Sort(anew)
 		slices.Sort(want)
 		if !slices.Equal(anew, want) {

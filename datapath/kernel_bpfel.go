@@ -233,7 +233,8 @@ const (
 	kernelCounterCOUNTER_SAMPLE         kernelCounter = 3
 	kernelCounterCOUNTER_SAMPLE_DROPS   kernelCounter = 4
 	kernelCounterCOUNTER_PF             kernelCounter = 8
-	kernelCounterCOUNTERS               kernelCounter = 33
+	kernelCounterCOUNTER_PF_PORT        kernelCounter = 33
+	kernelCounterCOUNTERS               kernelCounter = 49
 )
 
 type kernelDropReason uint32
@@ -368,7 +369,8 @@ const (
 	kernelFeatureFEATURE_PF_HOST      kernelFeature = 549755813888
 	kernelFeatureFEATURE_PF_NAT       kernelFeature = 1099511627776
 	kernelFeatureFEATURE_SAMPLE       kernelFeature = 2199023255552
-	kernelFeatureFEATURE_END          kernelFeature = 4398046511104
+	kernelFeatureFEATURE_PF_FAMILY    kernelFeature = 4398046511104
+	kernelFeatureFEATURE_END          kernelFeature = 8796093022208
 	kernelFeatureFEATURES_JUDGE       kernelFeature = 2181685248
 	kernelFeatureFEATURES_APART       kernelFeature = 2613527442049
 )
@@ -427,7 +429,7 @@ const (
 type kernelMemory struct {
 	_    structs.HostLayout
 	Word [3072]uint64
-	Work [12][64]uint64
+	Work [13][64]uint64
 }
 
 type kernelPfAction uint32
@@ -773,29 +775,30 @@ type kernelPfRule struct {
 type kernelPfRuleFlag uint32
 
 const (
-	kernelPfRuleFlagPF_LOG             kernelPfRuleFlag = 1
-	kernelPfRuleFlagPF_LOG_ALL         kernelPfRuleFlag = 2
-	kernelPfRuleFlagPF_LOG_MATCHES     kernelPfRuleFlag = 4
-	kernelPfRuleFlagPF_NOT_TAGGED      kernelPfRuleFlag = 8
-	kernelPfRuleFlagPF_NOT_SRC_TABLE   kernelPfRuleFlag = 16
-	kernelPfRuleFlagPF_NOT_DST_TABLE   kernelPfRuleFlag = 32
-	kernelPfRuleFlagPF_NOT_RECEIVED    kernelPfRuleFlag = 64
-	kernelPfRuleFlagPF_ALLOW_OPTS      kernelPfRuleFlag = 128
-	kernelPfRuleFlagPF_KEEP            kernelPfRuleFlag = 256
-	kernelPfRuleFlagPF_MODULATE        kernelPfRuleFlag = 512
-	kernelPfRuleFlagPF_SYNPROXY        kernelPfRuleFlag = 1024
-	kernelPfRuleFlagPF_SLOPPY          kernelPfRuleFlag = 2048
-	kernelPfRuleFlagPF_IF_BOUND        kernelPfRuleFlag = 4096
-	kernelPfRuleFlagPF_TRACK_RULE      kernelPfRuleFlag = 8192
-	kernelPfRuleFlagPF_TRACK_GLOBAL    kernelPfRuleFlag = 16384
-	kernelPfRuleFlagPF_FLUSH           kernelPfRuleFlag = 32768
-	kernelPfRuleFlagPF_FLUSH_GLOBAL    kernelPfRuleFlag = 65536
-	kernelPfRuleFlagPF_ONCE            kernelPfRuleFlag = 131072
-	kernelPfRuleFlagPF_SRC_NO_ROUTE    kernelPfRuleFlag = 262144
-	kernelPfRuleFlagPF_DST_NO_ROUTE    kernelPfRuleFlag = 524288
-	kernelPfRuleFlagPF_SRC_URPF_FAILED kernelPfRuleFlag = 1048576
-	kernelPfRuleFlagPF_TRANSLATES      kernelPfRuleFlag = 2097152
-	kernelPfRuleFlagPF_TRANSLATES_ON   kernelPfRuleFlag = 4194304
+	kernelPfRuleFlagPF_LOG               kernelPfRuleFlag = 1
+	kernelPfRuleFlagPF_LOG_ALL           kernelPfRuleFlag = 2
+	kernelPfRuleFlagPF_LOG_MATCHES       kernelPfRuleFlag = 4
+	kernelPfRuleFlagPF_NOT_TAGGED        kernelPfRuleFlag = 8
+	kernelPfRuleFlagPF_NOT_SRC_TABLE     kernelPfRuleFlag = 16
+	kernelPfRuleFlagPF_NOT_DST_TABLE     kernelPfRuleFlag = 32
+	kernelPfRuleFlagPF_NOT_RECEIVED      kernelPfRuleFlag = 64
+	kernelPfRuleFlagPF_ALLOW_OPTS        kernelPfRuleFlag = 128
+	kernelPfRuleFlagPF_KEEP              kernelPfRuleFlag = 256
+	kernelPfRuleFlagPF_MODULATE          kernelPfRuleFlag = 512
+	kernelPfRuleFlagPF_SYNPROXY          kernelPfRuleFlag = 1024
+	kernelPfRuleFlagPF_SLOPPY            kernelPfRuleFlag = 2048
+	kernelPfRuleFlagPF_IF_BOUND          kernelPfRuleFlag = 4096
+	kernelPfRuleFlagPF_TRACK_RULE        kernelPfRuleFlag = 8192
+	kernelPfRuleFlagPF_TRACK_GLOBAL      kernelPfRuleFlag = 16384
+	kernelPfRuleFlagPF_FLUSH             kernelPfRuleFlag = 32768
+	kernelPfRuleFlagPF_FLUSH_GLOBAL      kernelPfRuleFlag = 65536
+	kernelPfRuleFlagPF_ONCE              kernelPfRuleFlag = 131072
+	kernelPfRuleFlagPF_SRC_NO_ROUTE      kernelPfRuleFlag = 262144
+	kernelPfRuleFlagPF_DST_NO_ROUTE      kernelPfRuleFlag = 524288
+	kernelPfRuleFlagPF_SRC_URPF_FAILED   kernelPfRuleFlag = 1048576
+	kernelPfRuleFlagPF_TRANSLATES        kernelPfRuleFlag = 2097152
+	kernelPfRuleFlagPF_TRANSLATES_ON     kernelPfRuleFlag = 4194304
+	kernelPfRuleFlagPF_TRANSLATES_FAMILY kernelPfRuleFlag = 8388608
 )
 
 type kernelPfRuleStats struct {
@@ -1607,7 +1610,7 @@ const (
 	kernelMapPfLogRing             = "pf_log_ring"
 	kernelMapPfNets                = "pf_nets"
 	kernelMapPfNetworks            = "pf_networks"
-	kernelMapPfPortStats           = "pf_port_stats"
+	kernelMapPfPanel               = "pf_panel"
 	kernelMapPfProfiles            = "pf_profiles"
 	kernelMapPfRuleStats           = "pf_rule_stats"
 	kernelMapPfRuleUse             = "pf_rule_use"
@@ -1629,6 +1632,7 @@ const (
 	kernelMapVlans                 = "vlans"
 	kernelMapXdpDevices            = "xdp_devices"
 	kernelProgBasculeControl       = "bascule_control"
+	kernelProgBasculeFamily        = "bascule_family"
 	kernelProgBasculePatch         = "bascule_patch"
 	kernelProgBasculeTable         = "bascule_table"
 	kernelProgBasculeTcx           = "bascule_tcx"
@@ -1649,6 +1653,7 @@ const (
 	kernelVarPfPacketType          = "pf_packet_type"
 	kernelVarPfPoolMethodType      = "pf_pool_method_type"
 	kernelVarPfPoolNetworkType     = "pf_pool_network_type"
+	kernelVarPfPortStatsType       = "pf_port_stats_type"
 	kernelVarPfReturnType          = "pf_return_type"
 	kernelVarPfSecondType          = "pf_second_type"
 	kernelVarPfSourceKindType      = "pf_source_kind_type"
@@ -1710,6 +1715,7 @@ type kernelSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelProgramSpecs struct {
 	BasculeControl *ebpf.ProgramSpec `ebpf:"bascule_control"`
+	BasculeFamily  *ebpf.ProgramSpec `ebpf:"bascule_family"`
 	BasculePatch   *ebpf.ProgramSpec `ebpf:"bascule_patch"`
 	BasculeTable   *ebpf.ProgramSpec `ebpf:"bascule_table"`
 	BasculeTcx     *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
@@ -1741,7 +1747,7 @@ type kernelMapSpecs struct {
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
-	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
+	PfPanel       *ebpf.MapSpec `ebpf:"pf_panel"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
@@ -1784,6 +1790,7 @@ type kernelVariableSpecs struct {
 	PfPacketType          *ebpf.VariableSpec `ebpf:"pf_packet_type"`
 	PfPoolMethodType      *ebpf.VariableSpec `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.VariableSpec `ebpf:"pf_pool_network_type"`
+	PfPortStatsType       *ebpf.VariableSpec `ebpf:"pf_port_stats_type"`
 	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfSecondType          *ebpf.VariableSpec `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.VariableSpec `ebpf:"pf_source_kind_type"`
@@ -1843,7 +1850,7 @@ type kernelMaps struct {
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
-	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
+	PfPanel       *ebpf.Map `ebpf:"pf_panel"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
@@ -1889,7 +1896,7 @@ func (m *kernelMaps) Close() error {
 		m.PfLogRing,
 		m.PfNets,
 		m.PfNetworks,
-		m.PfPortStats,
+		m.PfPanel,
 		m.PfProfiles,
 		m.PfRuleStats,
 		m.PfRuleUse,
@@ -1933,6 +1940,7 @@ type kernelVariables struct {
 	PfPacketType          *ebpf.Variable `ebpf:"pf_packet_type"`
 	PfPoolMethodType      *ebpf.Variable `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.Variable `ebpf:"pf_pool_network_type"`
+	PfPortStatsType       *ebpf.Variable `ebpf:"pf_port_stats_type"`
 	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
 	PfSecondType          *ebpf.Variable `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.Variable `ebpf:"pf_source_kind_type"`
@@ -1956,6 +1964,7 @@ type kernelVariables struct {
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelPrograms struct {
 	BasculeControl *ebpf.Program `ebpf:"bascule_control"`
+	BasculeFamily  *ebpf.Program `ebpf:"bascule_family"`
 	BasculePatch   *ebpf.Program `ebpf:"bascule_patch"`
 	BasculeTable   *ebpf.Program `ebpf:"bascule_table"`
 	BasculeTcx     *ebpf.Program `ebpf:"bascule_tcx"`
@@ -1965,6 +1974,7 @@ type kernelPrograms struct {
 func (p *kernelPrograms) Close() error {
 	return _KernelClose(
 		p.BasculeControl,
+		p.BasculeFamily,
 		p.BasculePatch,
 		p.BasculeTable,
 		p.BasculeTcx,

@@ -37,7 +37,7 @@ const (
 	lockedMapPfLogRing             = "pf_log_ring"
 	lockedMapPfNets                = "pf_nets"
 	lockedMapPfNetworks            = "pf_networks"
-	lockedMapPfPortStats           = "pf_port_stats"
+	lockedMapPfPanel               = "pf_panel"
 	lockedMapPfProfiles            = "pf_profiles"
 	lockedMapPfRuleStats           = "pf_rule_stats"
 	lockedMapPfRuleUse             = "pf_rule_use"
@@ -81,6 +81,7 @@ const (
 	lockedVarPfPacketType          = "pf_packet_type"
 	lockedVarPfPoolMethodType      = "pf_pool_method_type"
 	lockedVarPfPoolNetworkType     = "pf_pool_network_type"
+	lockedVarPfPortStatsType       = "pf_port_stats_type"
 	lockedVarPfReturnType          = "pf_return_type"
 	lockedVarPfSecondType          = "pf_second_type"
 	lockedVarPfSourceKindType      = "pf_source_kind_type"
@@ -173,7 +174,7 @@ type lockedMapSpecs struct {
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
-	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
+	PfPanel       *ebpf.MapSpec `ebpf:"pf_panel"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
@@ -218,6 +219,7 @@ type lockedVariableSpecs struct {
 	PfPacketType          *ebpf.VariableSpec `ebpf:"pf_packet_type"`
 	PfPoolMethodType      *ebpf.VariableSpec `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.VariableSpec `ebpf:"pf_pool_network_type"`
+	PfPortStatsType       *ebpf.VariableSpec `ebpf:"pf_port_stats_type"`
 	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfSecondType          *ebpf.VariableSpec `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.VariableSpec `ebpf:"pf_source_kind_type"`
@@ -277,7 +279,7 @@ type lockedMaps struct {
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
-	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
+	PfPanel       *ebpf.Map `ebpf:"pf_panel"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
@@ -323,7 +325,7 @@ func (m *lockedMaps) Close() error {
 		m.PfLogRing,
 		m.PfNets,
 		m.PfNetworks,
-		m.PfPortStats,
+		m.PfPanel,
 		m.PfProfiles,
 		m.PfRuleStats,
 		m.PfRuleUse,
@@ -369,6 +371,7 @@ type lockedVariables struct {
 	PfPacketType          *ebpf.Variable `ebpf:"pf_packet_type"`
 	PfPoolMethodType      *ebpf.Variable `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.Variable `ebpf:"pf_pool_network_type"`
+	PfPortStatsType       *ebpf.Variable `ebpf:"pf_port_stats_type"`
 	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
 	PfSecondType          *ebpf.Variable `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.Variable `ebpf:"pf_source_kind_type"`

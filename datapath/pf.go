@@ -252,7 +252,8 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 	if shared.States != 0 {
 		// The states that are there go on needing the features that they need now.
 		c.Features |= was.Features & uint64(kernelFeatureFEATURE_PF_LOG|kernelFeatureFEATURE_PF_SOURCES|
-			kernelFeatureFEATURE_PF_REWRITE|kernelFeatureFEATURE_PF_SCRUB|kernelFeatureFEATURE_PF_NAT)
+			kernelFeatureFEATURE_PF_REWRITE|kernelFeatureFEATURE_PF_SCRUB|kernelFeatureFEATURE_PF_NAT|
+			kernelFeatureFEATURE_PF_FAMILY)
 	}
 	c.Buckets = bucketsFor(states, kernelFeature(c.Features))
 	return nil
@@ -305,6 +306,9 @@ func featuresOf(p *pf.Program) kernelFeature {
 		}
 		if r.Flags&pf.RuleTranslates != 0 {
 			f |= kernelFeatureFEATURE_PF_NAT
+		}
+		if r.Flags&pf.RuleTranslatesFamily != 0 {
+			f |= kernelFeatureFEATURE_PF_FAMILY
 		}
 	}
 	if p.Asks&pf.AskPools != 0 {
@@ -392,9 +396,21 @@ func trim(spec *ebpf.CollectionSpec, c *Config) {
 	if !holdsPF(c) {
 		delete(spec.Programs, kernelProgBasculeTable)
 	}
+	if kernelFeature(c.Features)&kernelFeatureFEATURE_PF_FAMILY == 0 {
+		delete(spec.Programs, kernelProgBasculeFamily)
+	}
 	for _, p := range spec.Programs {
 		prune(p)
 	}
+}
+
+// enterPanel enters the programs that others end in.
+func enterPanel(coll *ebpf.Collection) error {
+	p := coll.Programs[kernelProgBasculeFamily]
+	if p == nil {
+		return nil
+	}
+	return coll.Maps[kernelMapPfPanel].Put(uint32(0), p) // PF_PANEL_FAMILY
 }
 
 // programFeatures returns the features of a program. States end when they are over or
@@ -432,6 +448,11 @@ func (b *Bridge) fillPF(g *generation, c *Config, t Tables) error {
 		}
 		m := g.coll.Maps[kernelMapCounters]
 		if err := errors.Join(zeroPFCounters(m), zeroCounters(m, kernelCounterCOUNTER_PF_LOG_MISSED)); err != nil {
+			return err
+		}
+	}
+	if !b.PFLoaded() || b.Config.Pf.LogInterface != c.Pf.LogInterface { // another port begins to count
+		if err := zeroPortCounters(g.coll.Maps[kernelMapCounters]); err != nil {
 			return err
 		}
 	}
@@ -561,7 +582,7 @@ func eachOf[K, V any](m *ebpf.Map, f func([]K, []V) error) error {
 // pfFeatures are the features of pf.
 const pfFeatures = kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_TABLES |
 	kernelFeatureFEATURE_PF_LOG | kernelFeatureFEATURE_PF_SOURCES | kernelFeatureFEATURE_PF_REWRITE |
-	kernelFeatureFEATURE_PF_SCRUB | kernelFeatureFEATURE_PF_NAT | kernelFeatureFEATURE_ETHER
+	kernelFeatureFEATURE_PF_SCRUB | kernelFeatureFEATURE_PF_NAT | kernelFeatureFEATURE_PF_FAMILY | kernelFeatureFEATURE_ETHER
 
 // pfFlushes is PF_FLUSHES of bpf/pf/source.h.
 const pfFlushes = 1024

@@ -183,6 +183,7 @@ func natPacketBytes(p *reference.Packet, depth int) []byte {
 		pseudo = nil
 	}
 	if check >= 0 {
+		clear(load[check : check+2])
 		binary.BigEndian.PutUint16(load[check:], ^internetSum(slices.Concat(pseudo, load)))
 	}
 	if p.Family == pf.Inet {
@@ -224,11 +225,11 @@ func natReadPacket(b []byte, depth int) (p reference.Packet, wrong string) {
 	case reference.UDP, reference.TCP:
 		p.SrcPort, p.DstPort = binary.BigEndian.Uint16(load), binary.BigEndian.Uint16(load[2:])
 	case reference.ICMP, reference.ICMPv6:
-		p.ICMPType = load[0]
+		p.ICMPType, p.ICMPCode = load[0], load[1]
 		if p.Proto == reference.ICMP {
 			pseudo = nil
 		}
-		if p.ICMPType == 11 || p.ICMPType == 3 {
+		if p.ICMPType == 11 || p.ICMPType == 3 || depth == 0 && p.Proto == reference.ICMPv6 && p.ICMPType < 128 {
 			q, bad := natReadPacket(load[8:], depth+1)
 			p.Quoted = &q
 			if bad != "" {

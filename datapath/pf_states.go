@@ -869,7 +869,7 @@ func (b *Bridge) ZeroPFCounters() error {
 		return err
 	}
 	defer m.Close()
-	if err := errors.Join(zeroPFCounters(m), zeroPerCPU[kernelPfPortStats](b, kernelMapPfPortStats)); err != nil {
+	if err := errors.Join(zeroPFCounters(m), zeroPortCounters(m)); err != nil {
 		return err
 	}
 	// States keep what they have counted so far.
@@ -892,6 +892,20 @@ func zeroPFCounters(m *ebpf.Map) error {
 	return nil
 }
 
+// zeroPortCounters does so with those of the port of `set loginterface`.
+func zeroPortCounters(m *ebpf.Map) error {
+	for i := range portCounters {
+		if err := zeroCounters(m, kernelCounterCOUNTER_PF_PORT+i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// portCounters are the words of struct pf_port_stats (bpf/pf/types.h): the packets, and then
+// the bytes.
+const portCounters = kernelCounter(unsafe.Sizeof(kernelPfPortStats{}) / 8)
+
 // PFPortStats are the packets of a port that pf has passed or blocked, and their bytes,
 // including IP headers. They are counted by family (IPv4, IPv6), direction (in, out)
 // and fate (passed, blocked).
@@ -904,21 +918,21 @@ func (b *Bridge) PFPortStats() (sum PFPortStats, err error) {
 	if !b.PFLoaded() {
 		return sum, nil
 	}
-	m, err := b.openTable(kernelMapPfPortStats)
+	m, err := b.openTable(kernelMapCounters)
 	if err != nil {
 		return sum, err
 	}
 	defer m.Close()
-	var perCPU []kernelPfPortStats
-	if err := m.Lookup(uint32(0), &perCPU); err != nil {
-		return sum, fmt.Errorf("read the port's counters: %w", err)
-	}
-	for _, n := range perCPU {
-		for cell := range 8 {
-			family, out, blocked := cell>>2, cell>>1&1, cell&1
-			sum.Packets[family][out][blocked] += n.Packets[family][out][blocked]
-			sum.Bytes[family][out][blocked] += n.Bytes[family][out][blocked]
+	for cell := range portCounters {
+		n, err := counterOf(m, kernelCounterCOUNTER_PF_PORT+cell)
+		if err != nil {
+			return sum, fmt.Errorf("read the port's counters: %w", err)
 		}
+		of := &sum.Packets
+		if cell >= portCounters/2 {
+			of = &sum.Bytes
+		}
+		of[cell>>2&1][cell>>1&1][cell&1] = n
 	}
 	return sum, nil
 }

@@ -37,7 +37,7 @@ const (
 	plainMapPfLogRing             = "pf_log_ring"
 	plainMapPfNets                = "pf_nets"
 	plainMapPfNetworks            = "pf_networks"
-	plainMapPfPortStats           = "pf_port_stats"
+	plainMapPfPanel               = "pf_panel"
 	plainMapPfProfiles            = "pf_profiles"
 	plainMapPfRuleStats           = "pf_rule_stats"
 	plainMapPfRuleUse             = "pf_rule_use"
@@ -79,6 +79,7 @@ const (
 	plainVarPfPacketType          = "pf_packet_type"
 	plainVarPfPoolMethodType      = "pf_pool_method_type"
 	plainVarPfPoolNetworkType     = "pf_pool_network_type"
+	plainVarPfPortStatsType       = "pf_port_stats_type"
 	plainVarPfReturnType          = "pf_return_type"
 	plainVarPfSecondType          = "pf_second_type"
 	plainVarPfSourceKindType      = "pf_source_kind_type"
@@ -171,7 +172,7 @@ type plainMapSpecs struct {
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
-	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
+	PfPanel       *ebpf.MapSpec `ebpf:"pf_panel"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
@@ -214,6 +215,7 @@ type plainVariableSpecs struct {
 	PfPacketType          *ebpf.VariableSpec `ebpf:"pf_packet_type"`
 	PfPoolMethodType      *ebpf.VariableSpec `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.VariableSpec `ebpf:"pf_pool_network_type"`
+	PfPortStatsType       *ebpf.VariableSpec `ebpf:"pf_port_stats_type"`
 	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfSecondType          *ebpf.VariableSpec `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.VariableSpec `ebpf:"pf_source_kind_type"`
@@ -273,7 +275,7 @@ type plainMaps struct {
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
-	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
+	PfPanel       *ebpf.Map `ebpf:"pf_panel"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
@@ -319,7 +321,7 @@ func (m *plainMaps) Close() error {
 		m.PfLogRing,
 		m.PfNets,
 		m.PfNetworks,
-		m.PfPortStats,
+		m.PfPanel,
 		m.PfProfiles,
 		m.PfRuleStats,
 		m.PfRuleUse,
@@ -363,6 +365,7 @@ type plainVariables struct {
 	PfPacketType          *ebpf.Variable `ebpf:"pf_packet_type"`
 	PfPoolMethodType      *ebpf.Variable `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.Variable `ebpf:"pf_pool_network_type"`
+	PfPortStatsType       *ebpf.Variable `ebpf:"pf_port_stats_type"`
 	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
 	PfSecondType          *ebpf.Variable `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.Variable `ebpf:"pf_source_kind_type"`

@@ -74,6 +74,9 @@ var needs = []need{
 		asm.FnSkbChangeHead, asm.FnSkbChangeTail, asm.FnCsumDiff, asm.FnL3CsumReplace, asm.FnL4CsumReplace,
 		asm.FnRingbufReserve, asm.FnRingbufSubmit, asm.FnRingbufDiscard,
 	}},
+	{ebpf.SchedCLS, kernelFeatureFEATURE_PF_FAMILY, "af-to of pf", []asm.BuiltinFunc{
+		asm.FnSkbChangeProto, asm.FnSkbAdjustRoom, asm.FnTailCall, asm.FnRedirectNeigh, asm.FnFibLookup, asm.FnLoop,
+	}},
 	{ebpf.XDP, pfFeatures, "pf", []asm.BuiltinFunc{
 		asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnGetPrandomU32, asm.FnKtimeGetNs, asm.FnXdpLoadBytes,
 	}},

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "bebcebaf0b72decbddabc91a63fa052d22676cba8124440502a84c9693d985c2"
+const objectsSum = "164040937111a933039770b070115b1a760cb5c972edf48f56e1ae070e999c88"

@@ -147,11 +147,13 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 		return nil, err
 	}
 	for name := range spec.Programs {
-		if name != kernelProgBasculeTcx {
+		if name != kernelProgBasculeTcx && name != kernelProgBasculeFamily {
 			delete(spec.Programs, name)
 		}
 	}
-	answer(spec.Programs[kernelProgBasculeTcx], c.Features, &c)
+	for _, p := range spec.Programs {
+		answer(p, c.Features, &c)
+	}
 	fit(spec, &making{Config: &c})
 	trim(spec, &c)
 	opts := ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{}}
@@ -176,6 +178,9 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 		return nil, explainLoad(err, spec, &c)
 	}
 	defer coll.Close()
+	if err := enterPanel(coll); err != nil {
+		return nil, err
+	}
 	if err := b.copyState(coll); err != nil {
 		return nil, err
 	}

@@ -37,7 +37,7 @@ const (
 	trialMapPfLogRing             = "pf_log_ring"
 	trialMapPfNets                = "pf_nets"
 	trialMapPfNetworks            = "pf_networks"
-	trialMapPfPortStats           = "pf_port_stats"
+	trialMapPfPanel               = "pf_panel"
 	trialMapPfProfiles            = "pf_profiles"
 	trialMapPfRuleStats           = "pf_rule_stats"
 	trialMapPfRuleUse             = "pf_rule_use"
@@ -59,6 +59,7 @@ const (
 	trialMapVlans                 = "vlans"
 	trialMapXdpDevices            = "xdp_devices"
 	trialProgBasculeControl       = "bascule_control"
+	trialProgBasculeFamily        = "bascule_family"
 	trialProgBasculePatch         = "bascule_patch"
 	trialProgBasculeTable         = "bascule_table"
 	trialProgBasculeTcx           = "bascule_tcx"
@@ -79,6 +80,7 @@ const (
 	trialVarPfPacketType          = "pf_packet_type"
 	trialVarPfPoolMethodType      = "pf_pool_method_type"
 	trialVarPfPoolNetworkType     = "pf_pool_network_type"
+	trialVarPfPortStatsType       = "pf_port_stats_type"
 	trialVarPfReturnType          = "pf_return_type"
 	trialVarPfSecondType          = "pf_second_type"
 	trialVarPfSourceKindType      = "pf_source_kind_type"
@@ -140,6 +142,7 @@ type trialSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type trialProgramSpecs struct {
 	BasculeControl *ebpf.ProgramSpec `ebpf:"bascule_control"`
+	BasculeFamily  *ebpf.ProgramSpec `ebpf:"bascule_family"`
 	BasculePatch   *ebpf.ProgramSpec `ebpf:"bascule_patch"`
 	BasculeTable   *ebpf.ProgramSpec `ebpf:"bascule_table"`
 	BasculeTcx     *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
@@ -171,7 +174,7 @@ type trialMapSpecs struct {
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
-	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
+	PfPanel       *ebpf.MapSpec `ebpf:"pf_panel"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
@@ -214,6 +217,7 @@ type trialVariableSpecs struct {
 	PfPacketType          *ebpf.VariableSpec `ebpf:"pf_packet_type"`
 	PfPoolMethodType      *ebpf.VariableSpec `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.VariableSpec `ebpf:"pf_pool_network_type"`
+	PfPortStatsType       *ebpf.VariableSpec `ebpf:"pf_port_stats_type"`
 	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfSecondType          *ebpf.VariableSpec `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.VariableSpec `ebpf:"pf_source_kind_type"`
@@ -273,7 +277,7 @@ type trialMaps struct {
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
-	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
+	PfPanel       *ebpf.Map `ebpf:"pf_panel"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
@@ -319,7 +323,7 @@ func (m *trialMaps) Close() error {
 		m.PfLogRing,
 		m.PfNets,
 		m.PfNetworks,
-		m.PfPortStats,
+		m.PfPanel,
 		m.PfProfiles,
 		m.PfRuleStats,
 		m.PfRuleUse,
@@ -363,6 +367,7 @@ type trialVariables struct {
 	PfPacketType          *ebpf.Variable `ebpf:"pf_packet_type"`
 	PfPoolMethodType      *ebpf.Variable `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.Variable `ebpf:"pf_pool_network_type"`
+	PfPortStatsType       *ebpf.Variable `ebpf:"pf_port_stats_type"`
 	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
 	PfSecondType          *ebpf.Variable `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.Variable `ebpf:"pf_source_kind_type"`
@@ -386,6 +391,7 @@ type trialVariables struct {
 // It can be passed to loadTrialObjects or ebpf.CollectionSpec.LoadAndAssign.
 type trialPrograms struct {
 	BasculeControl *ebpf.Program `ebpf:"bascule_control"`
+	BasculeFamily  *ebpf.Program `ebpf:"bascule_family"`
 	BasculePatch   *ebpf.Program `ebpf:"bascule_patch"`
 	BasculeTable   *ebpf.Program `ebpf:"bascule_table"`
 	BasculeTcx     *ebpf.Program `ebpf:"bascule_tcx"`
@@ -395,6 +401,7 @@ type trialPrograms struct {
 func (p *trialPrograms) Close() error {
 	return _TrialClose(
 		p.BasculeControl,
+		p.BasculeFamily,
 		p.BasculePatch,
 		p.BasculeTable,
 		p.BasculeTcx,

@@ -17,7 +17,7 @@ import (
 var carried = map[string]bool{
 	"nat-to":               true,
 	"rdr-to":               true,
-	"af-to":                false,
+	"af-to":                true,
 	"bitmask":              true,
 	"random":               true,
 	"source-hash":          true,
@@ -178,6 +178,12 @@ func (c *compiler) translates(r *CompiledRule, e *entry, list []Translation) {
 	r.Translation = uint32(len(c.out.Pools))
 	for i := range list {
 		t := &list[i]
+		if t.Kind == AfTo {
+			r.Flags |= RuleTranslatesFamily
+			r.Translations += 2
+			c.out.Pools = append(append(c.out.Pools, t.destination(e.Family)...), t.source(e.Family)...)
+			continue
+		}
 		for _, family := range []Family{Inet, Inet6} {
 			if e.Family != 0 && e.Family != family {
 				continue
@@ -206,12 +212,53 @@ const (
 	translationKeyless
 	translationSticky
 	translationEndpoint
+	translationEmbed
+	translationExtract
+	translationMix
 )
 
+// afToDst is PF_AF_TO_DST of enum pf_translation_kind (bpf/pf/types.h).
+const afToDst = AfTo + 1
+
+// destination returns the new destination of an AfTo of packets of a family, as the datapath
+// has it: the first of the two translations that it takes.
+func (t *Translation) destination(family Family) []uint64 {
+	to := Translation{Kind: afToDst, Pool: t.To, Ports: PoolPorts{Low: t.ToPort}}
+	network := t.To.Method == Single && len(t.To.Addrs) == 1 && !t.To.Addrs[0].IsSingleIP()
+	flags := uint64(0)
+	switch {
+	case t.To.IsEmpty() && t.Family == Inet:
+		flags = translationExtract
+	case t.To.IsEmpty():
+		flags = translationEmbed
+		if len(t.Pool.Addrs) > 0 { // of one address, too, that is what is in front
+			to.Pool.Addrs = []netip.Prefix{netip.PrefixFrom(t.Pool.Addrs[0].Addr(), int(t.Embed)).Masked()}
+		}
+	case network && t.Family == Inet6:
+		flags = translationEmbed
+	case network:
+		flags = translationMix
+	}
+	return to.wordsOf(t.Family, family, flags, t.Embed)
+}
+
+// source returns the new source likewise.
+func (t *Translation) source(family Family) []uint64 {
+	flags := uint64(0)
+	if t.To.IsEmpty() && t.Family == Inet6 && len(t.Pool.Addrs) > 0 && !t.Pool.Addrs[0].IsSingleIP() {
+		flags = translationEmbed
+	}
+	return t.wordsOf(t.Family, family, flags, t.Embed)
+}
+
 // words returns a translation of packets of a family and its pool, as the datapath has them.
-func (t *Translation) words(family Family) []uint64 {
+func (t *Translation) words(family Family) []uint64 { return t.wordsOf(family, family, 0, 0) }
+
+// wordsOf returns the same for packets of one family and a pool of another, with flags, and
+// the bits behind which addresses are embedded.
+func (t *Translation) wordsOf(family, packets Family, flags uint64, embed uint8) []uint64 {
 	version, networks := uint64(4), []uint64(nil)
-	if family == Inet6 {
+	if packets == Inet6 {
 		version = 6
 	}
 	length := uint64(0)
@@ -225,7 +272,6 @@ func (t *Translation) words(family Family) []uint64 {
 		networks = append(networks, binary.NativeEndian.Uint64(b[:8]), binary.NativeEndian.Uint64(b[8:]), length, uint64(s.bits)|weight<<32)
 		length += weight << min(128-int(s.bits), 32)
 	}
-	flags := uint64(0)
 	if t.Static {
 		flags |= translationStatic
 	}
@@ -241,7 +287,7 @@ func (t *Translation) words(family Family) []uint64 {
 	first := []uint64{
 		uint64(t.Kind) | uint64(t.Pool.Method)<<8 | version<<16 | flags<<24 | uint64(len(networks)/4)<<32,
 		length,
-		uint64(t.Ports.Low) | uint64(t.Ports.High)<<16 | uint64(t.First)<<32,
+		uint64(t.Ports.Low) | uint64(t.Ports.High)<<16 | uint64(t.First)<<32 | uint64(embed)<<48,
 		binary.LittleEndian.Uint64(t.Pool.Key[:8]), binary.LittleEndian.Uint64(t.Pool.Key[8:]), 0,
 	}
 	return append(first, networks...)

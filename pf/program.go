@@ -214,6 +214,7 @@ const (
 	RuleSrcURPFFailed
 	RuleTranslates
 	RuleTranslatesOn
+	RuleTranslatesFamily
 )
 
 // The flags of a CompiledScrub (enum pf_scrub_flag).

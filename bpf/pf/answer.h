@@ -25,6 +25,7 @@ struct pf_answering {
 	struct pf_icmp icmp;
 	u32 src[4]; /* of the answer */
 	u32 dst[4];
+	u32 rest; /* the second word of an ICMP message: an MTU */
 };
 
 WORK_HOLDS(struct pf_answering);
@@ -292,6 +293,7 @@ __noinline u32 pf_answer_icmp(struct __sk_buff *skb, u32 what)
 	__builtin_memset(&a->icmp, 0, sizeof(a->icmp));
 	a->icmp.type = what >> 8;
 	a->icmp.code = what;
+	*(u32 *)&a->icmp.id = a->rest;
 	if (p->family == 6)
 		sum = pf_pseudo_sum(a, 6, proto, PF_ICMP_HEADER + quote);
 	sum = pf_fold(bpf_csum_diff(0, 0, (void *)&a->icmp, sizeof(a->icmp), sum));
@@ -344,6 +346,7 @@ __noinline u32 pf_answer(struct __sk_buff *skb)
 
 	if (!on(FEATURE_PF) || !p || !a || !p->answer)
 		return 0;
+	a->rest = 0;
 	key = p->flags & PF_P_ND ? &p->quoted : &p->key;
 	side = (p->flags & PF_P_ND ? p->quoted_side : p->side) & 1;
 	__builtin_memcpy(a->src, key->address[!side], 16);

@@ -13,6 +13,14 @@ struct pf_tuple {
 	u16 dport;
 };
 
+/* A packet whose connection has a key of each family. */
+enum pf_cross {
+	PF_CROSS_NOT,
+	PF_CROSS_DONE, /* it has been translated: it comes out of the host */
+	PF_CROSS_KNOWN, /* it is to go on in the other family; its state is known */
+	PF_CROSS_NEW, /* the same, by n->rule; a state is to be made */
+};
+
 struct pf_nat {
 	/* the first packet of a connection */
 	struct pf_key was; /* its key before any translation, and the side that sends it */
@@ -36,7 +44,8 @@ struct pf_nat {
 	u16 port_low; /* the ports, or identifiers, to choose from */
 	u16 port_high;
 	u16 port_first; /* where the search begins */
-	u16 unused;
+	u16 turn; /* PF_OUTWARD if the packet's sender sends out of the host behind the translation
+		   */
 	u8 was_side;
 	u8 is_side;
 	u8 on; /* rules have translated it */
@@ -46,7 +55,10 @@ struct pf_nat {
 	/* any packet */
 	u8 out; /* it goes out of the host */
 	u8 seeks; /* pf_pool_step() looks for the network of an address, n->to */
-	u8 pad[2];
+	u8 cross; /* enum pf_cross */
+	u8 proto; /* of what a first packet is to be */
+	u8 second; /* the second key of its state has found it */
+	u8 pad[3];
 	u16 sticky[2]; /* as struct pf_second has them */
 	u32 nodes;
 	u64 next; /* least-states: the place that is looked at next */
@@ -71,4 +83,12 @@ static __always_inline bool pf_translated(void)
 	struct pf_nat *n = on(FEATURE_PF_NAT) ? pf_nat() : 0;
 
 	return n && n->on;
+}
+
+/* The enum pf_cross of this CPU's packet, whose connection pf has looked for. */
+static __always_inline u32 pf_cross(void)
+{
+	struct pf_nat *n = on(FEATURE_PF_FAMILY) ? pf_nat() : 0;
+
+	return n ? n->cross : PF_CROSS_NOT;
 }

@@ -133,6 +133,7 @@ static __always_inline u32 pf_look_for(const struct hook *h, struct pf_packet *p
 			return PF_LOOK_LEAVE;
 		n->on = false;
 		n->out = false;
+		n->cross = PF_CROSS_NOT;
 	}
 	if (!(p->flags & PF_P_UNKNOWN))
 		p->state = on(FEATURE_PF_HOST)
@@ -313,18 +314,20 @@ __noinline int pf_set_priority(struct __sk_buff *skb)
 __noinline int pf_count_port(u32 slot, u32 out, u32 blocked)
 {
 	struct pf_packet *p = pf_packet();
-	u32 zero = 0, cell;
-	struct pf_port_stats *n;
+	const u32 bytes = offsetof(struct pf_port_stats, bytes) / 8;
+	u64 *packets, *all;
+	u32 cell;
 
 	if (!on(FEATURE_PF) || !cfg.pf.log_interface || !p ||
 	    port_at(slot)->id != cfg.pf.log_interface)
 		return 0;
-	n = bpf_map_lookup_elem(&pf_port_stats, &zero);
-	if (!n)
-		return 0;
 	cell = (p->family == 6) << 2 | pf_call(slot, !!out) << 1 | !!blocked;
-	(&n->packets[0][0][0])[cell & 7]++;
-	(&n->bytes[0][0][0])[cell & 7] += p->length;
+	packets = counter_of(COUNTER_PF_PORT + cell);
+	all = counter_of(COUNTER_PF_PORT + bytes + cell);
+	if (!packets || !all)
+		return 0;
+	++*packets;
+	*all += p->length;
 	return 0;
 }
 
@@ -346,6 +349,9 @@ __noinline u32 pf_follow_begin(struct __sk_buff *skb)
 	s = pf_state_at(p->state - 1);
 	if (!s)
 		return DROP_PF;
+	/* the state has seen it on its way into the host, and let it through */
+	if (on(FEATURE_PF_FAMILY) && pf_cross() == PF_CROSS_DONE)
+		return 0;
 	if (p->flags & PF_P_ERROR) {
 		pf_count_search();
 		if (pf_proxied(s) || !pf_quoted_fits(p->state - 1))
@@ -491,6 +497,9 @@ __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 receiv
 	if (on(FEATURE_PF_HOST))
 		p->calls[p->direction & 1] = pf_call(slot, p->direction);
 	if (how & PF_KNOWN) {
+		/* only the host takes it in the other family, and no others with it */
+		if (on(FEATURE_PF_FAMILY) && (how & PF_FLOOD) && pf_cross() == PF_CROSS_KNOWN)
+			return DROP_PF_TRANSLATE;
 		s = pf_state_at(p->state - 1);
 		if (!s || pf_covers(p, s, port_at(slot)->id, how & PF_FLOOD))
 			return 0;
@@ -747,9 +756,13 @@ static __always_inline u32 pf_settle(const struct hook *h, struct verdict *v, u3
 	if (p->made)
 		return p->unmade;
 	p->made = 1;
-	if (pf_translated())
+	if (pf_translated()) {
+		/* what is left to do is in a program of its own: see ../family.h */
+		if (pf_cross() == PF_CROSS_NEW)
+			return 0;
 		return pf_settled(h->ctx,
 				  pf_nat_make(port_at(v->in)->id, out ? port_at(out)->id : 0, now));
+	}
 	return pf_settled(h->ctx,
 			  pf_state_make(port_at(v->in)->id, out ? port_at(out)->id : 0, now));
 }

@@ -365,7 +365,8 @@ static __always_inline void pf_second_key(struct pf_source_key *key, struct pf_s
 
 	if (what == PF_SECOND_RDR || what == PF_SECOND_LEAST_RDR)
 		other = is->address[!after];
-	if (what == PF_SECOND_LEAST_NAT || what == PF_SECOND_LEAST_RDR || what == PF_SECOND_MAPPED) {
+	if (what == PF_SECOND_LEAST_NAT || what == PF_SECOND_LEAST_RDR ||
+	    what == PF_SECOND_MAPPED) {
 		const u32 *turned = own;
 		u16 port = own_port;
 

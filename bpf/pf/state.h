@@ -35,13 +35,6 @@ struct {
 	__type(value, struct pf_profile);
 } pf_profiles SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct pf_port_stats);
-} pf_port_stats SEC(".maps");
-
 /* Counters that all CPUs share, by rule. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -68,6 +61,7 @@ const enum pf_state_flag *pf_state_flag_type __attribute__((unused));
 const enum pf_tcp_state *pf_tcp_state_type __attribute__((unused));
 const enum pf_timeout *pf_timeout_type __attribute__((unused));
 const enum pf_return *pf_return_type __attribute__((unused));
+const struct pf_port_stats *pf_port_stats_type __attribute__((unused));
 const struct pf_logged *pf_logged_type __attribute__((unused));
 
 static __always_inline void pf_count(u32 what)
@@ -198,35 +192,50 @@ static __always_inline bool pf_state_has_key(u32 place, u32 key)
 	       (s->flags & PF_STATE_NAT) && PF_STATE_OTHER(s) == key + 1;
 }
 
+/* Is it a key of packets of IPv4? */
+static __always_inline bool pf_key_is4(const struct pf_key *key)
+{
+	const u32 *a = key->address[0], *b = key->address[1];
+
+	return !(a[0] | a[1] | b[0] | b[1] | (a[2] ^ IPV4_MAPPED) | (b[2] ^ IPV4_MAPPED));
+}
+
 /*
- * The state, its place + 1, of a packet of the host whose key is at a place; 0 if that is
- * the key for packets the other way alone. `out` says that the packet goes out of the host.
- * The packet then has the key and the sides of the state.
+ * The state, its place + 1, of this CPU's packet, of the host, whose key is at a place; 0 if
+ * that is the key for packets the other way alone. `out` says that the packet goes out of the
+ * host. The packet then has the key and the sides of the state. If the state has a key of
+ * each family, either is for packets both ways: n->cross says what is to be done with this one.
  */
-static __always_inline u32 pf_state_translated(struct pf_packet *p, struct pf_key *key, u32 place,
-					       bool out)
+__noinline u32 pf_state_translated(u32 place, u32 out)
 {
 	struct pf_state *k = pf_state_at(place), *s;
+	struct pf_packet *p = pf_packet();
 	struct pf_nat *n = pf_nat();
-	u32 turned;
+	struct pf_key *key;
 
-	if (!k || !n)
+	if (!on(FEATURE_PF_NAT) || !k || !n || !p)
 		return 0;
 	if (!(k->flags & (PF_STATE_NAT | PF_STATE_KEY)))
 		return place + 1;
-	if (!!(k->flags & PF_STATE_KEY) != out)
-		return 0;
-	n->out = out;
-	if (!out)
-		return place + 1;
 	s = pf_state_at(PF_STATE_OTHER(k) - 1);
+	if (on(FEATURE_PF_FAMILY) && s && pf_key_is4(&s->key) != pf_key_is4(&k->key)) {
+		n->cross = out ? PF_CROSS_DONE : PF_CROSS_KNOWN;
+		n->second = !!(k->flags & PF_STATE_KEY);
+	} else if (!(k->flags & PF_STATE_KEY) != !out) {
+		return 0;
+	}
+	n->out = out;
+	if (!(k->flags & PF_STATE_KEY))
+		return place + 1;
 	if (!s || !pf_state_has_key(PF_STATE_OTHER(k) - 1, place))
 		return 0;
-	turned = !!((s->flags ^ k->flags) & PF_STATE_SECOND);
-	if (p->flags & PF_P_ERROR)
-		p->quoted_side ^= turned;
-	else
-		p->side ^= turned;
+	key = &p->key;
+	if (p->flags & PF_P_ERROR) {
+		p->quoted_side ^= !!((s->flags ^ k->flags) & PF_STATE_SECOND);
+		key = &p->quoted;
+	} else {
+		p->side ^= !!((s->flags ^ k->flags) & PF_STATE_SECOND);
+	}
 	*key = s->key;
 	key->profile = 0;
 	return PF_STATE_OTHER(k);
@@ -286,7 +295,7 @@ __noinline u32 pf_state_find_routed(u32 slots)
 	key->vlan = domain;
 	found = pf_state_find(key);
 	if (on(FEATURE_PF_NAT) && found)
-		found = pf_state_translated(p, key, found - 1, host == in);
+		found = pf_state_translated(found - 1, host == in);
 	if (found)
 		return found;
 	key->vlan = vlan;

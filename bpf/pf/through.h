@@ -78,7 +78,7 @@ __noinline u32 pf_through_in(struct xdp_md *xdp, u32 vlan, u32 slots, u32 now)
 		return false;
 	s = pf_state_at(p->state - 1);
 	/* the packets of a VLAN's connection are not the host's, but for a moment */
-	if (!s || (s->flags & PF_STATE_SLOW) || !(p->key.vlan & PF_ROUTED))
+	if (!s || (s->flags & PF_STATE_SLOW) || !(p->key.vlan & PF_ROUTED) || pf_cross())
 		return false;
 	if (p->proto == IPPROTO_TCP && pf_follow_tcp(p->state - 1, now, PF_FOLLOW_LOOK))
 		return false;
@@ -122,11 +122,12 @@ __noinline u32 pf_through_out(u32 slots, u32 now)
 		p->key.vlan |= PF_OUTWARD;
 	found = pf_state_find(&p->key);
 	if (on(FEATURE_PF_NAT) && found)
-		found = pf_state_translated(p, &p->key, found - 1, true);
+		found = pf_state_translated(found - 1, true);
 	p->state = found;
 	s = found ? pf_state_at(found - 1) : 0;
-	if (!s || (s->flags & PF_STATE_SLOW) || pf_state_over(s, now) || pf_reopens(p, s) ||
-	    !pf_bound_in(p, s, port_at(in)->id) || !pf_covers(p, s, port_at(out)->id, false))
+	if (!s || pf_cross() || (s->flags & PF_STATE_SLOW) || pf_state_over(s, now) ||
+	    pf_reopens(p, s) || !pf_bound_in(p, s, port_at(in)->id) ||
+	    !pf_covers(p, s, port_at(out)->id, false))
 		return false;
 	if (on(FEATURE_PF_NAT) && (s->flags & PF_STATE_NAT))
 		t->on = true;

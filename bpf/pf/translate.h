@@ -260,7 +260,9 @@ static __always_inline bool pf_pool_has(const struct pf_nat *n)
 #pragma unroll
 	for (u32 i = 0; i < 4; i++) {
 		u64 above = 32 * i;
-		u32 rest = bits >= above + 32 ? 0 : bits <= above ? ~0u : ~0u >> ((bits - above) & 31);
+		u32 rest = bits >= above + 32 ? 0
+			   : bits <= above    ? ~0u
+					      : ~0u >> ((bits - above) & 31);
 
 		has &= !((n->network.address[i] ^ n->to[i]) & bpf_htonl(~rest));
 	}
@@ -304,8 +306,10 @@ __noinline u32 pf_pool_sticks(bool destination)
 	bpf_loop(PF_POOL_STEPS, pf_pool_step, 0, 0);
 	pf_pool_read(n, n->low);
 	/* another may be tried, from here on */
-	n->place = n->network.begin + (u64)(bpf_ntohl(n->to[3]) - bpf_ntohl(n->network.address[3]) +
-					    1) * n->network.weight - 1;
+	n->place = n->network.begin +
+		   (u64)(bpf_ntohl(n->to[3]) - bpf_ntohl(n->network.address[3]) + 1) *
+			   n->network.weight -
+		   1;
 	return pf_pool_has(n);
 }
 
@@ -354,7 +358,8 @@ static __always_inline void pf_nat_key(struct pf_nat *n, const struct pf_packet 
 	n->is.vlan = p->key.vlan & ~PF_OUTWARD;
 	if (pf_called(p, p->direction) != n->is_side)
 		n->is.vlan |= PF_OUTWARD;
-	n->is.proto = p->key.proto;
+	n->is.vlan ^= n->turn;
+	n->is.proto = n->proto;
 	n->is.profile = 0;
 }
 
@@ -366,8 +371,7 @@ static __always_inline bool pf_nat_maps(const struct pf_nat *n, const struct pf_
 }
 
 /* Makes the key of one end of a mapping. */
-static __always_inline void pf_map_key(struct pf_source_key *key, const struct pf_nat *n,
-				       u32 kind)
+static __always_inline void pf_map_key(struct pf_source_key *key, const struct pf_nat *n, u32 kind)
 {
 	bool mapped = kind == PF_SOURCE_MAPPED;
 
@@ -435,7 +439,8 @@ static __always_inline bool pf_nat_taken(struct pf_nat *n, const struct pf_packe
 	if (pf_state_over(s, clock_now()))
 		return false;
 	k = s->flags & PF_STATE_NAT ? pf_state_at(PF_STATE_OTHER(s) - 1) : 0;
-	return !k || !pf_reopens(p, s) || !(pf_key_is(&k->key, &n->was) || pf_key_is(&s->key, &n->was));
+	return !k || !pf_reopens(p, s) ||
+	       !(pf_key_is(&k->key, &n->was) || pf_key_is(&s->key, &n->was));
 }
 
 /* A step of the search for a free port: from the first one up, and then down. */
@@ -643,6 +648,8 @@ static __always_inline void pf_nat_begin(struct pf_nat *n, const struct pf_packe
 	n->echo = (p->proto == IPPROTO_ICMP && p->key.port[1] == ICMP_ECHO) ||
 		  (p->proto == IPPROTO_ICMPV6 && p->key.port[1] == ICMPV6_ECHO_REQUEST);
 	n->nodes = 0;
+	n->proto = p->key.proto;
+	n->turn = 0;
 	n->on = true;
 }
 
@@ -672,6 +679,10 @@ static __always_inline u32 pf_translate_next(void)
 		n->left = r->translations;
 		if (!n->on)
 			pf_nat_begin(n, p);
+		if (on(FEATURE_PF_FAMILY) && (r->flags & PF_TRANSLATES_FAMILY)) {
+			n->cross = PF_CROSS_NEW;
+			return 0;
+		}
 	}
 	pf_words_read(n->at, &n->t, sizeof(n->t));
 	next = n->at + PF_WORDS_OF(n->t) + n->t.networks * PF_WORDS_OF(n->network);
@@ -736,7 +747,7 @@ static __always_inline bool pf_translation_ends(u32 rule)
 __noinline u32 pf_nat_patch(struct __sk_buff *skb, u32 at, u32 ip, u64 check, u32 store)
 {
 	struct pf_nat *n = pf_nat();
-	u32 sum = (u32)check, i;
+	u32 sum = (u32)check;
 	u64 flags = check >> 32;
 
 	if (!on(FEATURE_PF_NAT) || !n)
@@ -750,11 +761,9 @@ __noinline u32 pf_nat_patch(struct __sk_buff *skb, u32 at, u32 ip, u64 check, u3
 			return false;
 		return !bpf_skb_store_bytes(skb, at, &n->to[3], 4, 0);
 	}
-#pragma unroll
-	for (i = 0; i < 4; i++)
-		if (sum && n->from[i] != n->to[i] &&
-		    bpf_l4_csum_replace(skb, sum, n->from[i], n->to[i], flags | 4))
-			return false;
+	if (sum &&
+	    bpf_l4_csum_replace(skb, sum, 0, bpf_csum_diff(n->from, 16, n->to, 16, 0), flags))
+		return false;
 	return !bpf_skb_store_bytes(skb, at, n->to, 16, store);
 }
 
@@ -949,7 +958,7 @@ __noinline u32 pf_nat_follow(struct __sk_buff *skb)
 	if (!on(FEATURE_PF_NAT) || !p || !n)
 		return DROP_PF_TRANSLATE;
 	s = pf_state_at(p->state - 1);
-	if (!s || !(s->flags & PF_STATE_NAT))
+	if (!s || !(s->flags & PF_STATE_NAT) || (on(FEATURE_PF_FAMILY) && n->cross))
 		return 0;
 	k = pf_state_second(s, p->state);
 	if (!k)
@@ -1039,6 +1048,9 @@ __noinline u32 pf_nat_join(u32 place, u32 key)
 	}
 	pf_nat_turn(p, n, true);
 	s->flags |= PF_STATE_NAT;
+	/* answers come by another port than the packet leaves by */
+	if (on(FEATURE_PF_FAMILY) && n->cross == PF_CROSS_NEW)
+		s->flags &= ~PF_STATE_IF_BOUND;
 	PF_STATE_OTHER(s) = key + 1;
 	return true;
 }

@@ -158,6 +158,7 @@ enum pf_rule_flag {
 	PF_SRC_URPF_FAILED = 1 << 20,
 	PF_TRANSLATES = 1 << 21, /* it has translations, which are made at host ports */
 	PF_TRANSLATES_ON = 1 << 22, /* and names its ports: at others it must not pass anything */
+	PF_TRANSLATES_FAMILY = 1 << 23, /* to the other family */
 };
 
 /* The answers that a rule that blocks may give. */
@@ -226,6 +227,9 @@ struct pf_rule {
 enum pf_translation_kind {
 	PF_NAT_TO, /* the source */
 	PF_RDR_TO, /* the destination */
+	PF_AF_TO, /* the source, to the other family; it comes behind PF_AF_TO_DST */
+	PF_AF_TO_DST, /* the destination, to the other family; `low` is the new port, 0 if it stays
+		       */
 };
 
 /* How a pool chooses an address, in the order of pf.PoolMethod. */
@@ -253,7 +257,7 @@ struct pf_translation {
 	__u16 low;
 	__u16 high;
 	__u16 first;
-	__u16 unused;
+	__u16 embed; /* bits in front of an address of IPv4 in one of IPv6, 0 for none */
 	__u64 key[2]; /* of PF_POOL_SOURCE_HASH */
 	__u64 turn; /* addresses that the pool has given in turn; this alone changes */
 };
@@ -263,6 +267,11 @@ enum pf_translation_flag {
 	PF_TRANSLATION_KEYLESS = 1 << 1, /* the rule has no key: the bridge's secrets are one */
 	PF_TRANSLATION_STICKY = 1 << 2, /* a source gets the address again that it has */
 	PF_TRANSLATION_ENDPOINT = 1 << 3, /* one mapping of a UDP port, wherever its packets go */
+	/* how an address of the other family is made, if not by the pool's method (RFC 6052) */
+	PF_TRANSLATION_EMBED = 1 << 4, /* the old one is put behind the pool's network */
+	PF_TRANSLATION_EXTRACT = 1 << 5, /* it is taken out of the old one */
+	PF_TRANSLATION_MIX =
+		1 << 6, /* of the pool's network, the rest from the old one's last bits */
 };
 
 struct pf_pool_network {
@@ -450,7 +459,8 @@ struct pf_state {
  */
 struct pf_second {
 	struct pf_key key;
-	__u16 sticky[2]; /* by enum pf_translation_kind: number + 1 of the rule with sticky-address */
+	__u16 sticky[2]; /* by enum pf_translation_kind: number + 1 of the rule with sticky-address
+			  */
 	__u16 ruleset; /* that these numbers are of */
 	__u16 nodes; /* bit N: enum pf_second_node N counts the state */
 	__u64 unused[8];
@@ -507,12 +517,14 @@ struct pf_source_key {
 
 enum pf_source_kind {
 	PF_SOURCE_TRACKED,
-	PF_SOURCE_NAT, /* sticky-address: `address` has the pool's address that the source has got */
+	PF_SOURCE_NAT, /* sticky-address: `address` has the pool's address that the source has got
+			*/
 	PF_SOURCE_RDR, /* the same of rdr-to */
 	/* these count for no limit */
 	PF_SOURCE_LEAST, /* no source, but an address that least-states has given */
 	PF_SOURCE_MAP, /* an address and port: those that endpoint-independent has given it */
-	PF_SOURCE_MAPPED, /* an address and port that is given, and has no other owner: whose it is */
+	PF_SOURCE_MAPPED, /* an address and port that is given, and has no other owner: whose it is
+			   */
 };
 
 struct pf_source {

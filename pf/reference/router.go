@@ -201,11 +201,26 @@ func (rt *Router) Judge(p Packet) Judgment {
 func (rt *Router) judgeError(p Packet) (Judgment, bool) {
 	quoted := *p.Quoted
 	s, after := rt.find(p.Direction, TupleOf(&quoted).Reverse())
-	if s == nil || after.Family != p.Family { // errors in the other family are RFC 7915's, and not here
+	if s == nil {
 		return Judgment{}, false
 	}
 	was := quoted
 	after.Reverse().give(&quoted)
+	if after.Family != was.Family {
+		result := Result{Action: pf.Pass, Rule: s.Rule}
+		typ, code, ok := across(p.Family, p.ICMPType, p.ICMPCode)
+		if !ok {
+			result.Action = pf.Block
+			return Judgment{Result: result, State: s, Translate: true}, true
+		}
+		p.Src = errorSource(p.Src, was.Dst, quoted.Dst)
+		p.Family, p.Proto, p.ICMPType, p.ICMPCode = after.Family, ICMP, typ, code
+		if after.Family == pf.Inet6 {
+			p.Proto = ICMPv6
+		}
+		p.Dst, p.Quoted = quoted.Src, &quoted
+		return Judgment{Result: result, Packet: p, State: s}, true
+	}
 	if quoted.Src != was.Src || quoted.SrcPort != was.SrcPort {
 		p.Dst = quoted.Src
 	}
@@ -214,6 +229,48 @@ func (rt *Router) judgeError(p Packet) (Judgment, bool) {
 	}
 	p.Quoted = &quoted
 	return Judgment{Result: Result{Action: pf.Pass, Rule: s.Rule}, Packet: p, State: s}, true
+}
+
+// errorSource returns whom an error is from in the other family: the address behind the same
+// 96 bits if whom the quoted packet was for has one there, else whom the packet was for.
+func errorSource(from, was, is netip.Addr) netip.Addr {
+	six, four := is, was
+	if is.Is4() {
+		six, four = was, is
+	}
+	if extract(six, 96) != four {
+		return is
+	}
+	if from.Is4() {
+		return embed(six, 96, from)
+	}
+	if embed(six, 96, netip.IPv4Unspecified()) != embed(from, 96, netip.IPv4Unspecified()) {
+		return is
+	}
+	return extract(from, 96)
+}
+
+// across returns the type and code of an error of ICMP in the other family, and false if it
+// has none there (RFC 7915, 4.2 and 5.2). A parameter problem is one of the first byte.
+func across(family pf.Family, typ, code uint8) (uint8, uint8, bool) {
+	type kind [2]uint8
+	to6 := map[kind]kind{{3, 2}: {4, 1}, {3, 3}: {1, 4}, {3, 4}: {2, 0}, {12, 0}: {4, 0}, {12, 2}: {4, 0}}
+	for _, unreachable := range []uint8{0, 1, 5, 6, 7, 8, 11, 12} {
+		to6[kind{3, unreachable}] = kind{1, 0}
+	}
+	for _, forbidden := range []uint8{9, 10, 13, 15} {
+		to6[kind{3, forbidden}] = kind{1, 1}
+	}
+	to4 := map[kind]kind{{1, 0}: {3, 1}, {1, 1}: {3, 10}, {1, 2}: {3, 1}, {1, 3}: {3, 1}, {1, 4}: {3, 3}, {2, 0}: {3, 4}, {4, 0}: {12, 0}, {4, 1}: {3, 2}}
+	for ended := range uint8(2) {
+		to6[kind{11, ended}], to4[kind{3, ended}] = kind{3, ended}, kind{11, ended}
+	}
+	to := to6
+	if family == pf.Inet6 {
+		to = to4
+	}
+	k, ok := to[kind{typ, code}]
+	return k[0], k[1], ok
 }
 
 // judgeNew asks the rules.
@@ -402,8 +459,11 @@ func (rt *Router) af(w *walk, s *State, t *pf.Translation, u use, at string) boo
 	case tuple.Proto == ICMPv6:
 		tuple.Proto = ICMP
 	}
-	if (tuple.Proto == ICMP || tuple.Proto == ICMPv6) && tuple.Kind != echoRequest {
-		return false // other questions have no form in the other family (RFC 7915)
+	if (tuple.Proto == ICMP || tuple.Proto == ICMPv6) && (tuple.Kind != echoRequest || tuple.DstPort != 0) {
+		return false // other questions have no form in the other family (RFC 7915), and nobody has asked for an answer
+	}
+	if !isRouted(tuple.Src) || !isRouted(tuple.Dst) {
+		return false
 	}
 	pool := rt.open(w, &t.Pool, t.Family, at)
 	if len(pool.networks) == 0 {
@@ -434,11 +494,24 @@ func (rt *Router) af(w *walk, s *State, t *pf.Translation, u use, at string) boo
 		}
 		tuple.Dst = a
 	}
+	found := false
 	if t.To.IsEmpty() && t.Family == pf.Inet6 && !prefix.IsSingleIP() {
-		return rt.port(s, t, tuple, embed(prefix.Addr(), int(t.Embed), s.After.Src))
+		found = rt.port(s, t, tuple, embed(prefix.Addr(), int(t.Embed), s.After.Src))
+	} else {
+		tuple.Src = s.After.Src // that asks the pool
+		found = rt.nat(w, s, t, u, at, tuple)
 	}
-	tuple.Src = s.After.Src // that asks the pool
-	return rt.nat(w, s, t, u, at, tuple)
+	return found && isRouted(s.After.Src) && isRouted(s.After.Dst)
+}
+
+// isRouted reports whether it is the address of a station that packets are routed from and to
+// (RFC 1122, 3.2.1.3; RFC 4291, 2.5). A host forwards none from or to another.
+func isRouted(a netip.Addr) bool {
+	if a.Is4() {
+		first := a.As4()[0]
+		return first != 0 && first != 127 && first < 224 && !a.IsLinkLocalUnicast()
+	}
+	return !a.IsMulticast() && !a.IsLinkLocalUnicast() && !a.IsUnspecified() && !a.IsLoopback() && !a.Is4In6()
 }
 
 // places are the bytes of an address of IPv6 that have the one of IPv4, by the length of
@@ -691,9 +764,11 @@ func (rt *Router) least(o *opened, u use) uint64 {
 	return best
 }
 
-// mix returns the address that has the bits of a network, and the rest of another address.
+// mix returns the address that has the bits of a network, and the rest of another address:
+// of one of the other family the last bits, with zeros in front of those of IPv4.
 func mix(n netip.Prefix, a netip.Addr) netip.Addr {
-	out, host := n.Addr().AsSlice(), a.AsSlice()
+	out, host := n.Addr().AsSlice(), append(make([]byte, 12), a.AsSlice()...)
+	host = host[len(host)-len(out):]
 	for i := range out {
 		mask := byte(0xff << (8 - min(max(n.Bits()-8*i, 0), 8)))
 		out[i] = out[i]&mask | host[i]&^mask

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * The end of the way of a packet that goes on in the other family, in a program of its own:
+ * it has been decided that the packet goes to the host. What it becomes, and the header, is
+ * in pf/family.h.
+ *
+ * At a routed host port the datapath routes the packet behind the translation, by the
+ * host's own routes, as it routes others. The host's stack would drop one that comes in from
+ * the host's own address, which NAT64 most often gives to packets. So the datapath also
+ * routes those that route.h would leave to the stack to look for a neighbour. What can't go
+ * further is answered before it is translated, in the family of its sender.
+ */
+#pragma once
+
+#include "answer.h"
+#include "pf/family.h"
+#include "send.h"
+
+/* Programs that others of the object end in. The loader enters them. */
+enum pf_panel_program {
+	PF_PANEL_FAMILY,
+	PF_PANEL_PROGRAMS,
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, PF_PANEL_PROGRAMS);
+	__type(key, u32);
+	__type(value, u32);
+} pf_panel SEC(".maps");
+
+/* Is the packet one that goes on in the other family, as all the bridge has decided? */
+static __always_inline bool family_crosses(const struct verdict *v)
+{
+	u32 cross = v->pf == PF_LOOK_STATE ? PF_CROSS_KNOWN : PF_CROSS_NEW;
+
+	return on(FEATURE_PF_FAMILY) && (v->pf == PF_LOOK_STATE || v->pf == PF_LOOK_JUDGE) &&
+	       pf_cross() == cross;
+}
+
+#ifndef DECIDES_AT_ONCE
+/*
+ * Goes on with such a packet. Returns only if that cannot be: there are cables that are still
+ * to be followed, and the other program does not come back for them.
+ */
+static __always_inline void family_go(struct __sk_buff *skb, bool cable)
+{
+	struct trip *t = on(FEATURE_PATCH) && cable ? trip_get() : 0;
+
+	if (!t || !t->waits)
+		bpf_tail_call(skb, &pf_panel, PF_PANEL_FAMILY);
+}
+
+/* Fills in the look-up of what the packet is to be. */
+static __always_inline void family_ask(struct bpf_fib_lookup *to, const struct pf_family *c,
+				       const struct pf_packet *p, struct pf_nat *n)
+{
+	u32 side = n->is_side & 1;
+
+	*to = (struct bpf_fib_lookup){};
+	if (p->flags & PF_P_ERROR) {
+		pf_error_source((struct pf_family *)c, n);
+		__builtin_memcpy(n->from, n->is.address[side], sizeof(n->from));
+	} else {
+		__builtin_memcpy(n->to, n->is.address[side], sizeof(n->to));
+		__builtin_memcpy(n->from, n->is.address[!side], sizeof(n->from));
+		if (pf_nat_has_ports(n->is.proto)) {
+			to->sport = n->is.port[side];
+			to->dport = n->is.port[!side];
+		}
+	}
+	to->l4_protocol = n->is.proto;
+	to->tot_len = c->segment;
+	if (c->family == 6) {
+		to->family = 10; /* AF_INET6 */
+		to->flowinfo = bpf_htonl(c->tos << 20);
+		__builtin_memcpy(to->ipv6_src, n->to, 16);
+		__builtin_memcpy(to->ipv6_dst, n->from, 16);
+	} else {
+		to->family = 2; /* AF_INET */
+		to->tos = c->tos;
+		to->ipv4_src = n->to[3];
+		to->ipv4_dst = n->from[3];
+	}
+}
+
+/*
+ * Finds out where the host would send the packet. ROUTE_DONE, ROUTE_SIZE if it is too large
+ * for its way, or why the host is to do this.
+ */
+static __always_inline u32 family_route(struct __sk_buff *skb, struct judged *j,
+					struct pf_family *c)
+{
+	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
+	struct route_memory *memory = route_memory_get();
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+	struct bpf_fib_lookup *to;
+	u32 why;
+
+	if (!memory || !p || !n)
+		return ROUTE_AWAY;
+	if (skb->mark)
+		return ROUTE_CHOICE;
+	if (on(FEATURE_VLANS) && tag_with_priority(&j->f, j->v.tag))
+		return ROUTE_TAG;
+	why = route_interface(&h, memory, j->v.out, j->f.dst);
+	if (why)
+		return why;
+	if (!route_domain(memory))
+		return ROUTE_TAKEN;
+	if (route_guarded(memory))
+		return ROUTE_IPSEC;
+	if (c->family == 6 && !route_forwards6(memory))
+		return ROUTE_OFF;
+	to = route_to(memory);
+	family_ask(to, c, p, n);
+	/* the source of an error may be anybody's */
+	if (!pf_is_routed(n->to, c->family == 4) || !pf_is_routed(n->from, c->family == 4))
+		return ROUTE_ADDRESS;
+	why = route_look_skb(skb, false);
+	if (why == ROUTE_SIZE)
+		c->mtu = to->mtu_result;
+	/* the kernel looks for the neighbour, but a trial is to tell that there is none */
+	if (why && (why != ROUTE_NEIGHBOUR || memory->vrf || on(FEATURE_TRACE)))
+		return why;
+	c->ifindex = to->ifindex;
+	return ROUTE_DONE;
+}
+
+/* Makes the packet's state if it has none: 0, or the reason to drop it. */
+__noinline u32 family_begin(struct __sk_buff *skb)
+{
+	struct judged *j = judged_here(0);
+
+	if (!on(FEATURE_PF_FAMILY) || !j || !pf_to_host(j->v.out))
+		return DROP_PF_TRANSLATE;
+	return pf_family_begin(skb, port_at(j->v.in)->id, port_at(j->v.out)->id, clock_now());
+}
+
+/* Finds the way of the packet: 0, or the reason to drop it. */
+__noinline u32 family_way(struct __sk_buff *skb)
+{
+	struct judged *j = judged_here(0);
+	struct pf_family *c = pf_family();
+	struct pf_packet *p = pf_packet();
+	u32 reason, mtu = 0;
+
+	if (!on(FEATURE_PF_FAMILY) || !j || !c || !p)
+		return DROP_PF_TRANSLATE;
+	reason = pf_family_read(skb);
+	if (reason)
+		return reason;
+	if (c->refused)
+		return DROP_PF_TRANSLATE;
+	c->why = ROUTE_OTHER;
+	if (on(FEATURE_ROUTE) && (port_at(j->v.out)->flags & PORT_ROUTE))
+		c->why = family_route(skb, j, c);
+	if (c->why == ROUTE_DONE)
+		return 0;
+	if (c->why != ROUTE_SIZE) {
+		c->mtu = 0;
+		if (bpf_check_mtu(skb, port_device(&tcx_devices, j->v.out), &mtu, 0, 0) < 0)
+			return DROP_PF_TRANSLATE;
+		if (c->segment <= mtu)
+			return 0;
+		c->mtu = mtu;
+	}
+	c->refused = p->family == 4 ? 3 << 8 | 4 : 2 << 8;
+	c->mtu = p->family == 4 ? c->mtu - PF_GROWS : c->mtu + PF_GROWS;
+	return DROP_PF_TRANSLATE;
+}
+
+/* Notes for `bascule trace` where the packet goes. */
+static __always_inline void family_tell(struct __sk_buff *skb, struct judged *j,
+					const struct pf_family *c, u32 reason)
+{
+	struct route_memory *memory = route_memory_get();
+
+	TRACE(step, reason ? STEP_PF_OUT : STEP_SEND);
+	TRACE(action, reason ? ACTION_DROP : ACTION_SEND);
+	TRACE(reason, reason);
+	if (reason)
+		return;
+	if (on(FEATURE_SPAN))
+		span_out(skb, &j->f, &j->v, j->v.out);
+	if (!on(FEATURE_ROUTE) || !(port_at(j->v.out)->flags & PORT_ROUTE) || !memory)
+		return;
+	if (c->ifindex)
+		route_tell(route_to(memory));
+	TRACE(route, c->why + 1);
+}
+
+/* Drops the packet, and tells its sender if he is to know. */
+__noinline int family_refuse(struct __sk_buff *skb, u32 reason)
+{
+	struct judged *j = judged_here(0);
+	struct pf_answering *a = pf_answering_get();
+	struct pf_family *c = pf_family();
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+	u32 side;
+
+	if (!on(FEATURE_PF_FAMILY) || !j || !a || !c || !p || !n)
+		return TC_ACT_SHOT;
+	if (on(FEATURE_TRACE)) {
+		family_tell(skb, j, c, reason);
+		return TC_ACT_OK;
+	}
+	drop_skb(skb, &j->f, &j->v, reason);
+	if (!c->refused || (on(FEATURE_PATCH) && (port_at(j->v.in)->facts & PORT_PATCH)) ||
+	    !pf_answers_front(skb))
+		return TC_ACT_SHOT;
+	side = n->was_side & 1;
+	__builtin_memcpy(a->src, n->was.address[!side], 16);
+	__builtin_memcpy(a->dst, n->was.address[side], 16);
+	if (!pf_has_answer(p, a))
+		return TC_ACT_SHOT;
+	a->rest = bpf_htonl(c->mtu);
+	j->f.len = pf_answer_icmp(skb, c->refused);
+	if (!j->f.len)
+		return TC_ACT_SHOT;
+	return send_by(skb, &j->f, &j->v, j->v.in, j->f.outer, j->f.outer);
+}
+
+/* Counts and sends the packet, which has been translated. */
+__noinline int family_send(struct __sk_buff *skb)
+{
+	struct route_memory *memory = route_memory_get();
+	struct judged *j = judged_here(0);
+	struct pf_family *c = pf_family();
+	struct bpf_redir_neigh *hop;
+	struct bpf_fib_lookup *to;
+	const struct verdict *v;
+	struct frame *f;
+
+	if (!on(FEATURE_PF_FAMILY) || !memory || !j || !c)
+		return TC_ACT_SHOT;
+	f = &j->f;
+	v = &j->v;
+	if (on(FEATURE_TRACE)) {
+		family_tell(skb, j, c, 0);
+		return TC_ACT_OK;
+	}
+	count_rx(v->in, f->len);
+	count_tx(v->out, f->len);
+	note_in(f, v);
+	if (on(FEATURE_SAMPLE))
+		sample_in(skb, v->in | v->out << 16, capture_vlans(v), 0);
+	if (on(FEATURE_CAPTURE))
+		capture_frame(skb, v->in, capture_vlans(v), CAPTURE_IN, 0);
+	if (on(FEATURES_SEND) &&
+	    !prepare_skb(skb, f, v, v->out, f->outer,
+			 on(FEATURE_VLANS) ? tag_with_priority(f, v->tag) : f->outer))
+		return TC_ACT_SHOT;
+	if (on(FEATURE_ROUTE) && (port_at(v->out)->flags & PORT_ROUTE))
+		route_count(v->out, c->ifindex ? ROUTE_DEVICE : c->why);
+	if (on(FEATURE_ROUTE) && c->ifindex) {
+		to = route_to(memory);
+		if (c->family == 4)
+			route_prefers(skb, memory, c->tos);
+		hop = (struct bpf_redir_neigh *)memory->hop;
+		*hop = (struct bpf_redir_neigh){.nh_family = to->family};
+		__builtin_memcpy(hop->ipv6_nh, to->ipv6_dst, sizeof(hop->ipv6_nh));
+		return bpf_redirect_neigh(c->ifindex, hop, sizeof(*hop), 0);
+	}
+	if (on(FEATURE_PEER) && f->dst == port_at(v->out)->peer)
+		return bpf_redirect_peer(port_at(v->out)->ifindex, 0);
+	return bpf_redirect(port_device(&tcx_devices, v->out), 0);
+}
+
+/* Does all of it. */
+static __always_inline int family_skb(struct __sk_buff *skb)
+{
+	struct pf_family *c;
+	u32 reason;
+
+	reason = family_begin(skb);
+	if (!reason)
+		reason = family_way(skb);
+	c = pf_family();
+	if (!reason && c)
+		reason = pf_family_write(skb, c->ifindex ? 1 : 0);
+	return reason ? family_refuse(skb, reason) : family_send(skb);
+}
+#endif

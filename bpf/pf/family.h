@@ -1,0 +1,840 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * The other family: af-to. A rule that passes a packet on its way into the host has it go
+ * on in the other family, by an address of IPv4 that is behind a prefix in one of IPv6 (RFC
+ * 6052), and headers that are translated (RFC 7915). The state has a key of each family.
+ * Packets into the host are translated from the one to the other, whichever key they have,
+ * and packets out of the host have been.
+ *
+ * All this is in a program of its own, which comes last: see ../family.h.
+ */
+#pragma once
+
+#include "answer.h"
+#include "translate.h"
+
+/* The largest packet of IPv4 that may be fragmented behind the translation (RFC 7915, 5.1). */
+#define PF_MAY_FRAGMENT 1260
+#define PF_MTU6_LEAST 1280 /* RFC 8200, 5 */
+#define PF_GROWS 20 /* bytes that a header of IPv6 has more */
+
+/* An ICMP message and the header of the packet that it quotes. */
+struct pf_quote {
+	struct pf_icmp icmp;
+	union {
+		struct iphdr ip4;
+		struct ipv6hdr ip6;
+	};
+};
+
+/* What this CPU knows of a packet that goes on in the other family. */
+struct pf_family {
+	u32 old[10]; /* its header */
+	u32 head[10]; /* the new one */
+	u32 pseudo[10]; /* the pseudo-header of IPv6, where only that has one */
+	struct pf_quote quote; /* of an error, as it came */
+	struct pf_quote now; /* as it goes on */
+	u32 length; /* of the IP packet that it becomes */
+	u32 segment; /* of the largest one of these, if the packet is to be split */
+	u32 mtu; /* of its way, where it is too large */
+	u32 ifindex; /* of the host's device that it leaves by; 0: the host routes it */
+	u32 why; /* enum route, for which the host does */
+	u32 refused; /* type and code of the message about it, if it can go no further; 0 for none
+		      */
+	u32 reason; /* to drop it */
+	u32 at; /* where a checksum is summed up */
+	u32 end;
+	u32 sum;
+	u16 family; /* 4 or 6, of what it becomes */
+	u8 tos;
+	u8 ttl;
+	u8 known; /* its state was known */
+	u8 unused[3];
+};
+
+WORK_HOLDS(struct pf_family);
+
+static __always_inline struct pf_family *pf_family(void)
+{
+	return work_of(WORK_PF_FAMILY);
+}
+
+/* What a protocol is in the other family. */
+static __always_inline u32 pf_proto_across(u32 proto)
+{
+	if (proto == IPPROTO_ICMP)
+		return IPPROTO_ICMPV6;
+	return proto == IPPROTO_ICMPV6 ? IPPROTO_ICMP : proto;
+}
+
+static __always_inline bool pf_is4(const u32 *a)
+{
+	return !(a[0] | a[1] | (a[2] ^ IPV4_MAPPED));
+}
+
+/*
+ * Is it the address of a station that packets are routed from and to (RFC 1122, 3.2.1.3;
+ * RFC 4291, 2.5)? The host's stack forwards none from or to any other.
+ */
+static __always_inline bool pf_is_routed(const u32 *a, bool four)
+{
+	u8 first = four ? a[3] : a[0];
+
+	if (four)
+		return pf_is4(a) && first && first != 127 && first < 224;
+	return first != 0xff && (a[0] | a[1] || (a[2] && a[2] != IPV4_MAPPED));
+}
+
+static __always_inline u64 pf_half(const u32 *a)
+{
+	return (u64)bpf_ntohl(a[0]) << 32 | bpf_ntohl(a[1]);
+}
+
+static __always_inline void pf_half_set(u32 *a, u64 half)
+{
+	a[0] = bpf_htonl(half >> 32);
+	a[1] = bpf_htonl(half);
+}
+
+/*
+ * Puts an address of IPv4 behind so many bits of one of IPv6, which are 32, 40, 48, 56, 64
+ * or 96. Bits 64 to 71 stay zero (RFC 6052, 2.2).
+ */
+static __always_inline void pf_embed(u32 *to, u32 bits, u32 four)
+{
+	u64 v = bpf_ntohl(four), low;
+	u32 above;
+
+	if (bits == 96) {
+		to[3] = four;
+		return;
+	}
+	above = (64 - bits) & 63; /* bits of it in the first half: 0 to 32 */
+	if (above > 32)
+		above = 32;
+	low = v & (((u64)1 << (32 - above)) - 1);
+	pf_half_set(to, pf_half(to) | v >> (32 - above));
+	pf_half_set(to + 2, low << (24 + above));
+}
+
+/* The address of IPv4 that is behind so many bits of one of IPv6. */
+static __always_inline u32 pf_extract(const u32 *from, u32 bits)
+{
+	u64 v;
+	u32 above;
+
+	if (bits == 96)
+		return from[3];
+	above = (64 - bits) & 63;
+	if (above > 32)
+		above = 32;
+	v = (pf_half(from) & (((u64)1 << above) - 1)) << (32 - above);
+	v |= pf_half(from + 2) << 8 >> (32 + above);
+	return bpf_htonl(v);
+}
+
+/* Makes n->to an address of IPv4. */
+static __always_inline void pf_to4(struct pf_nat *n, u32 four)
+{
+	n->to[0] = n->to[1] = 0;
+	n->to[2] = IPV4_MAPPED;
+	n->to[3] = four;
+}
+
+/* Chooses the destination in the other family. */
+__noinline u32 pf_family_destination(void)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+
+	if (!on(FEATURE_PF_FAMILY) || !p || !n)
+		return false;
+	if (n->t.flags & PF_TRANSLATION_EXTRACT) {
+		pf_to4(n, pf_extract(n->now.dst, n->t.embed));
+	} else if (n->t.flags & (PF_TRANSLATION_EMBED | PF_TRANSLATION_MIX)) {
+		if (!n->t.networks)
+			return false;
+		pf_pool_read(n, 0);
+		__builtin_memcpy(n->to, n->network.address, sizeof(n->to));
+		if (n->t.flags & PF_TRANSLATION_EMBED)
+			pf_embed(n->to, n->t.embed, n->now.dst[3]);
+		else if (n->network.bits >= 96 && n->network.bits < 128)
+			n->to[3] |= n->now.dst[3] & bpf_htonl(~0u >> (n->network.bits - 96));
+	} else if (!pf_pool_choose(true, false)) {
+		return false;
+	}
+	__builtin_memcpy(n->now.dst, n->to, sizeof(n->to));
+	if (n->t.low && pf_nat_has_ports(p->proto))
+		n->now.dport = bpf_htons(n->t.low);
+	return true;
+}
+
+/* Chooses the source in the other family, and a port: 0, the reason, or PF_TRANSLATE. */
+static __always_inline u32 pf_family_source(void)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+
+	if (!on(FEATURE_PF_FAMILY) || !p || !n)
+		return DROP_PF_TRANSLATE;
+	if (!(n->t.flags & PF_TRANSLATION_EMBED))
+		return pf_nat_source();
+	if (!n->t.networks)
+		return DROP_PF_TRANSLATE;
+	pf_pool_read(n, 0);
+	__builtin_memcpy(n->to, n->network.address, sizeof(n->to));
+	pf_embed(n->to, n->t.embed, n->from[3]);
+	__builtin_memcpy(n->now.src, n->to, sizeof(n->to));
+	return pf_nat_port(false) ? 0 : DROP_PF_TRANSLATE;
+}
+
+static long pf_family_step(u32 i, void *unused)
+{
+	struct pf_nat *n = pf_nat();
+
+	if (!n)
+		return 1;
+	n->reason = pf_family_source();
+	return n->reason != PF_TRANSLATE;
+}
+
+/* Chooses what the first packet of a connection becomes: 0, or the reason to drop it. */
+__noinline u32 pf_family_choose(void)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+	bool four;
+
+	if (!on(FEATURE_PF_FAMILY) || !p || !n)
+		return DROP_PF_TRANSLATE;
+	four = p->family == 4;
+	/* other messages have no form in the other family, or are no questions (RFC 7915) */
+	if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6) {
+		if (!n->echo)
+			return DROP_PF_TRANSLATE;
+		n->now.dport = four ? ICMPV6_ECHO_REQUEST : ICMP_ECHO;
+	}
+	if (!pf_is_routed(n->now.src, four) || !pf_is_routed(n->now.dst, four))
+		return DROP_PF_TRANSLATE;
+	n->proto = pf_proto_across(p->proto);
+	n->turn = PF_OUTWARD;
+	__builtin_memcpy(n->from, n->now.src, sizeof(n->from));
+	pf_words_read(n->at, &n->t, sizeof(n->t));
+	/* `bitmask` has zeros in front of an address of IPv4 */
+	if (four && n->t.method == PF_POOL_BITMASK)
+		n->now.dst[2] = 0;
+	if (n->t.kind != PF_AF_TO_DST || n->t.family != p->family || !pf_family_destination())
+		return DROP_PF_TRANSLATE;
+	n->at += PF_WORDS_OF(n->t) + n->t.networks * PF_WORDS_OF(n->network);
+	pf_words_read(n->at, &n->t, sizeof(n->t));
+	if (n->t.kind != PF_AF_TO)
+		return DROP_PF_TRANSLATE;
+	if (four && n->t.method == PF_POOL_BITMASK)
+		n->now.src[2] = 0;
+	n->tries = 0;
+	n->reason = PF_TRANSLATE;
+	bpf_loop(PF_POOL_TRIES + 1, pf_family_step, 0, 0);
+	if (n->reason)
+		return n->reason == PF_TRANSLATE ? DROP_PF_TRANSLATE : n->reason;
+	if (!pf_is_routed(n->now.src, !four) || !pf_is_routed(n->now.dst, !four))
+		return DROP_PF_TRANSLATE;
+	pf_nat_key(n, p);
+	return 0;
+}
+
+/* Fills in both keys of a packet whose state is known: 0, or the reason to drop it. */
+__noinline u32 pf_family_follow(void)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+	struct pf_state *s, *k;
+	u32 side, turned;
+
+	if (!on(FEATURE_PF_FAMILY) || !p || !n)
+		return DROP_PF_TRANSLATE;
+	s = pf_state_at(p->state - 1);
+	k = s ? pf_state_second(s, p->state) : 0;
+	if (!s || !k)
+		return DROP_PF_TRANSLATE;
+	side = (p->flags & PF_P_ERROR ? p->quoted_side : p->side) & 1;
+	turned = side ^ !!((s->flags ^ k->flags) & PF_STATE_SECOND);
+	if (n->second) {
+		n->was = k->key;
+		n->was_side = turned;
+		n->is = s->key;
+		n->is_side = side;
+	} else {
+		n->was = s->key;
+		n->was_side = side;
+		n->is = k->key;
+		n->is_side = turned;
+	}
+	return 0;
+}
+
+/* Makes the state of the packet, if it is new: 0, or the reason to drop it. */
+static __always_inline u32 pf_family_begin(struct __sk_buff *skb, u32 in, u32 out, u32 now)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_family *c = pf_family();
+	struct pf_nat *n = pf_nat();
+	u32 reason;
+
+	if (!on(FEATURE_PF_FAMILY) || !p || !n || !c)
+		return DROP_PF_TRANSLATE;
+	c->known = n->cross == PF_CROSS_KNOWN;
+	c->refused = 0;
+	c->ifindex = 0;
+	c->why = 0;
+	if (c->known)
+		return pf_family_follow();
+	reason = pf_family_choose();
+	if (!reason)
+		reason = pf_nat_make(in, out, now);
+	p->unmade = reason;
+	if (on(FEATURE_PF_SCRUB) && !reason)
+		pf_scrub_packet(skb, 0);
+	if ((cfg.pf.asks & PF_ASK_PRIORITY) && !reason)
+		pf_set_priority(skb);
+	return reason;
+}
+
+/* The MTU to tell where a router of IPv4 tells none: a likely one (RFC 1191, 7.1). */
+static __always_inline u32 pf_plateau(u32 length)
+{
+	if (length > 17914)
+		return 17914;
+	if (length > 8166)
+		return 8166;
+	if (length > 4352)
+		return 4352;
+	if (length > 2002)
+		return 2002;
+	return length > 1492 ? 1492 : PF_MTU6_LEAST - PF_GROWS;
+}
+
+#define PF_NO_ERROR (~0u)
+
+/* What an error of ICMP becomes in ICMPv6: its type and code, or PF_NO_ERROR (RFC 7915, 4.2). */
+__noinline u32 pf_error_6(void)
+{
+	struct pf_family *c = pf_family();
+	u32 type, code, mtu, at;
+
+	if (!on(FEATURE_PF_FAMILY) || !c)
+		return PF_NO_ERROR;
+	type = c->quote.icmp.type;
+	code = c->quote.icmp.code;
+	c->now.icmp.id = 0;
+	c->now.icmp.sequence = 0;
+	if (type == 11)
+		return 3 << 8 | code;
+	if (type == 12) {
+		if (code != 0 && code != 2)
+			return PF_NO_ERROR;
+		at = c->quote.icmp.id & 0xff;
+		if (at > 1) {
+			if (at == 2 || at == 3)
+				at = 4;
+			else if (at == 8)
+				at = 7;
+			else if (at == 9)
+				at = 6;
+			else if (at >= 12 && at < 16)
+				at = 8;
+			else if (at >= 16 && at < 20)
+				at = 24;
+			else
+				return PF_NO_ERROR;
+		}
+		c->now.icmp.sequence = bpf_htons(at);
+		return 4 << 8;
+	}
+	if (type != 3)
+		return PF_NO_ERROR;
+	switch (code) {
+	case 2:
+		c->now.icmp.sequence = bpf_htons(6); /* of Next Header */
+		return 4 << 8 | 1;
+	case 3:
+		return 1 << 8 | 4;
+	case 4:
+		mtu = bpf_ntohs(c->quote.icmp.sequence);
+		if (!mtu)
+			mtu = pf_plateau(bpf_ntohs(c->quote.ip4.tot_len));
+		mtu += PF_GROWS;
+		if (mtu < PF_MTU6_LEAST)
+			mtu = PF_MTU6_LEAST;
+		c->now.icmp.id = bpf_htons(mtu >> 16);
+		c->now.icmp.sequence = bpf_htons(mtu);
+		return 2 << 8;
+	case 9:
+	case 10:
+	case 13:
+	case 15:
+		return 1 << 8 | 1;
+	}
+	return code <= 12 ? 1 << 8 : PF_NO_ERROR;
+}
+
+/* The same from ICMPv6 to ICMP (RFC 7915, 5.2). */
+__noinline u32 pf_error_4(void)
+{
+	struct pf_family *c = pf_family();
+	u32 type, code, mtu, at;
+
+	if (!on(FEATURE_PF_FAMILY) || !c)
+		return PF_NO_ERROR;
+	type = c->quote.icmp.type;
+	code = c->quote.icmp.code;
+	c->now.icmp.id = 0;
+	c->now.icmp.sequence = 0;
+	mtu = (u32)bpf_ntohs(c->quote.icmp.id) << 16 | bpf_ntohs(c->quote.icmp.sequence);
+	if (type == 1) {
+		if (code == 4)
+			return 3 << 8 | 3;
+		if (code == 1)
+			return 3 << 8 | 10;
+		return code <= 3 ? 3 << 8 | 1 : PF_NO_ERROR;
+	}
+	if (type == 2) {
+		if (mtu < PF_MTU6_LEAST)
+			mtu = PF_MTU6_LEAST;
+		mtu -= PF_GROWS;
+		c->now.icmp.sequence = bpf_htons(mtu > 0xffff ? 0xffff : mtu);
+		return 3 << 8 | 4;
+	}
+	if (type == 3)
+		return 11 << 8 | code;
+	if (type != 4)
+		return PF_NO_ERROR;
+	if (code == 1)
+		return 3 << 8 | 2;
+	if (code != 0)
+		return PF_NO_ERROR;
+	at = mtu; /* it is in the same place */
+	if (at == 4 || at == 5)
+		at = 2;
+	else if (at == 6)
+		at = 9;
+	else if (at == 7)
+		at = 8;
+	else if (at >= 8 && at < 24)
+		at = 12;
+	else if (at >= 24 && at < 40)
+		at = 16;
+	else if (at > 1)
+		return PF_NO_ERROR;
+	c->now.icmp.id = at;
+	return 12 << 8;
+}
+
+/* Writes a header of IPv4 without a checksum of a packet of `length` bytes. */
+static __always_inline void pf_head4(struct iphdr *ip, u32 length, u32 tos, u32 ttl, u32 proto,
+				     const u32 *src, const u32 *dst)
+{
+	u32 *word = (u32 *)ip;
+
+	word[0] = bpf_htonl(0x45000000 | (tos & 0xff) << 16 | (length & 0xffff));
+	word[1] = 0;
+	word[2] = bpf_htonl(ttl << 24 | (proto & 0xff) << 16);
+	word[3] = src[3];
+	word[4] = dst[3];
+}
+
+static __always_inline void pf_head4_sum(struct iphdr *ip)
+{
+	ip->check = 0;
+	ip->check = ~pf_fold(bpf_csum_diff(0, 0, (void *)ip, sizeof(*ip), 0));
+}
+
+static __always_inline void pf_head6(struct ipv6hdr *ip, u32 length, u32 tos, u32 ttl, u32 proto,
+				     const u32 *src, const u32 *dst)
+{
+	u32 *word = (u32 *)ip;
+
+	word[0] = bpf_htonl(6u << 28 | (tos & 0xff) << 20);
+	word[1] = bpf_htonl((length - sizeof(*ip)) << 16 | (proto & 0xff) << 8 | (ttl & 0xff));
+	__builtin_memcpy(word + 2, src, 16);
+	__builtin_memcpy(word + 6, dst, 16);
+}
+
+/*
+ * Reads the header of the packet: 0, or the reason to drop it. Options and extension
+ * headers have no form in the other family. Fragments are not translated, nor what no
+ * length tells.
+ */
+__noinline u32 pf_family_read(struct __sk_buff *skb)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_family *c = pf_family();
+	struct iphdr *ip4;
+	struct ipv6hdr *ip6;
+	u32 header, l4 = 8, gso = skb->gso_size;
+	__s32 grows;
+
+	if (!on(FEATURE_PF_FAMILY) || !p || !c)
+		return DROP_PF_TRANSLATE;
+	ip4 = (struct iphdr *)c->old;
+	ip6 = (struct ipv6hdr *)c->old;
+	header = p->family == 4 ? sizeof(*ip4) : sizeof(*ip6);
+	if (p->l3 != ETHER_HEADER || p->l4 != p->l3 + header || (p->flags & PF_P_FRAGMENT))
+		return DROP_PF_TRANSLATE;
+	if (p->family == 4) {
+		if (bpf_skb_load_bytes(skb, ETHER_HEADER, ip4, sizeof(*ip4)) || ip4->ihl != 5 ||
+		    (ip4->frag_off & bpf_htons(0x3fff)))
+			return DROP_PF_TRANSLATE;
+		c->family = 6;
+		c->ttl = ip4->ttl;
+		grows = PF_GROWS;
+	} else {
+		if (bpf_skb_load_bytes(skb, ETHER_HEADER, ip6, sizeof(*ip6)) ||
+		    ip6->nexthdr != p->proto)
+			return DROP_PF_TRANSLATE;
+		c->family = 4;
+		c->ttl = ip6->hop_limit;
+		grows = -PF_GROWS;
+	}
+	c->tos = p->tos;
+	c->length = p->length + grows * (p->flags & PF_P_ERROR ? 2 : 1);
+	if (p->length > 0xffff || c->length > 0xffff)
+		return DROP_PF_TRANSLATE;
+	c->segment = c->length;
+	if (gso) {
+		if (p->proto == IPPROTO_TCP)
+			l4 = TCP_HEADER + p->options * 4;
+		c->segment = gso + l4 + (c->family == 4 ? sizeof(*ip4) : sizeof(*ip6));
+	}
+	/* what fills a frame stays on the link that it came by */
+	if (!gso && skb->len > ETHER_HEADER + p->length &&
+	    bpf_skb_change_tail(skb, ETHER_HEADER + p->length, 0))
+		return DROP_PF_TRANSLATE;
+	if (c->ttl <= 1)
+		c->refused = p->family == 4 ? 11 << 8 : 3 << 8;
+	return 0;
+}
+
+/*
+ * Whom an error is from in the other family. If the address of whom the quoted packet was
+ * for has that of IPv4 behind 96 bits, so has that of a router on the way: traceroute shows
+ * it. Else the error is from whom the packet was for.
+ */
+static __always_inline void pf_error_source(struct pf_family *c, struct pf_nat *n)
+{
+	const u32 *was = n->was.address[!(n->was_side & 1)];
+	const u32 *is = n->is.address[!(n->is_side & 1)];
+
+	__builtin_memcpy(n->to, is, sizeof(n->to));
+	if (c->family == 6) {
+		u32 from = ((struct iphdr *)c->old)->saddr;
+
+		if (is[3] == was[3])
+			n->to[3] = from;
+	} else {
+		const u32 *from = ((struct ipv6hdr *)c->old)->saddr.in6_u.u6_addr32;
+
+		if (is[3] == was[3] && from[0] == was[0] && from[1] == was[1] && from[2] == was[2])
+			n->to[3] = from[3];
+	}
+}
+
+/* Makes the new header, with a time to live that is `older` less. */
+__noinline u32 pf_family_head(u32 older, u32 gso)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_family *c = pf_family();
+	struct pf_nat *n = pf_nat();
+	struct iphdr *ip;
+	u32 side, proto;
+
+	if (!on(FEATURE_PF_FAMILY) || !p || !c || !n)
+		return false;
+	side = n->is_side & 1;
+	proto = pf_proto_across(p->proto);
+	if (p->flags & PF_P_ERROR) {
+		pf_error_source(c, n);
+		__builtin_memcpy(n->from, n->is.address[side], sizeof(n->from));
+	} else {
+		__builtin_memcpy(n->to, n->is.address[side], sizeof(n->to));
+		__builtin_memcpy(n->from, n->is.address[!side], sizeof(n->from));
+	}
+	if (c->family == 6) {
+		pf_head6((void *)c->head, c->length, c->tos, c->ttl - older, proto, n->to, n->from);
+		return true;
+	}
+	ip = (struct iphdr *)c->head;
+	pf_head4(ip, c->length, c->tos, c->ttl - older, proto, n->to, n->from);
+	ip->id = bpf_get_prandom_u32();
+	if (gso || c->length > PF_MAY_FRAGMENT)
+		ip->frag_off = bpf_htons(IP4_DF);
+	pf_head4_sum(ip);
+	return true;
+}
+
+/* The pseudo-header of ICMPv6, in the header of that family, for `len` bytes (RFC 8200, 8.1). */
+static __always_inline void pf_pseudo6(struct pf_family *c, const u32 *head, u32 len)
+{
+	__builtin_memcpy(c->pseudo, head + 2, 32);
+	c->pseudo[8] = bpf_htonl(len);
+	c->pseudo[9] = bpf_htonl(IPPROTO_ICMPV6);
+}
+
+/* Writes the new header in the place of the old one. The frame is as long as it has to be. */
+static __always_inline bool pf_family_store(struct __sk_buff *skb, struct pf_family *c)
+{
+	u16 type = c->family == 6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
+
+	if (bpf_skb_store_bytes(skb, 12, &type, sizeof(type), 0))
+		return false;
+	if (c->family == 6)
+		return !bpf_skb_store_bytes(skb, ETHER_HEADER, c->head, sizeof(struct ipv6hdr),
+					    BPF_F_RECOMPUTE_CSUM);
+	return !bpf_skb_store_bytes(skb, ETHER_HEADER, c->head, sizeof(struct iphdr),
+				    BPF_F_RECOMPUTE_CSUM);
+}
+
+static __always_inline bool pf_family_proto(struct __sk_buff *skb, const struct pf_family *c)
+{
+	return !bpf_skb_change_proto(
+		skb, c->family == 6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP), 0);
+}
+
+static long pf_family_sum_step(u32 i, struct __sk_buff **skb)
+{
+	struct pf_family *c = pf_family();
+
+	if (!c || c->at >= c->end)
+		return 1;
+	c->sum = pf_sum_chunk(*skb, c->at, c->end - c->at, c->sum);
+	c->at += PF_SUM_CHUNK;
+	return c->sum == PF_SUM_FAILS;
+}
+
+/*
+ * Gives UDP a checksum that has none, which IPv6 does not take (RFC 7915, 4.5), after all
+ * else has been written. False if it has to be dropped.
+ */
+__noinline u32 pf_family_udp(struct __sk_buff *skb)
+{
+	struct pf_family *c = pf_family();
+	struct __sk_buff *packet = skb;
+	struct ipv6hdr *ip;
+	u16 check;
+
+	if (!on(FEATURE_PF_FAMILY) || !c)
+		return false;
+	ip = (struct ipv6hdr *)c->head;
+	pf_pseudo6(c, c->head, bpf_ntohs(ip->payload_len));
+	c->pseudo[9] = bpf_htonl(IPPROTO_UDP);
+	c->at = ETHER_HEADER + sizeof(*ip);
+	c->end = c->at + bpf_ntohs(ip->payload_len);
+	c->sum = pf_fold(bpf_csum_diff(0, 0, c->pseudo, sizeof(c->pseudo), 0));
+	bpf_loop(0x10000 / PF_SUM_CHUNK, pf_family_sum_step, &packet, 0);
+	if (c->sum == PF_SUM_FAILS)
+		return false;
+	check = ~c->sum;
+	if (!check)
+		check = 0xffff;
+	return !bpf_skb_store_bytes(skb,
+				    ETHER_HEADER + sizeof(*ip) + offsetof(struct udphdr, check),
+				    &check, sizeof(check), BPF_F_RECOMPUTE_CSUM);
+}
+
+/* Corrects what is behind the new header of a packet that is no error. */
+__noinline u32 pf_family_upper(struct __sk_buff *skb)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_family *c = pf_family();
+	struct pf_nat *n = pf_nat();
+	u32 sum, l4, ws, is, diff;
+	bool four;
+
+	if (!on(FEATURE_PF_FAMILY) || !p || !c || !n)
+		return false;
+	ws = n->was_side & 1;
+	is = n->is_side & 1;
+	four = c->family == 4;
+	l4 = ETHER_HEADER + (four ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6) {
+		u32 type = p->icmp >> 8, to;
+		u16 old = bpf_htons(p->icmp), new;
+
+		/* of echoes alone there are states */
+		if (four)
+			to = type == ICMPV6_ECHO_REQUEST ? ICMP_ECHO : ICMP_ECHOREPLY;
+		else
+			to = type == ICMP_ECHO ? ICMPV6_ECHO_REQUEST : ICMPV6_ECHO_REPLY;
+		new = bpf_htons(to << 8 | (p->icmp & 0xff));
+		if (four) {
+			pf_pseudo6(c, c->old, p->length - sizeof(struct ipv6hdr));
+			diff = bpf_csum_diff(c->pseudo, sizeof(c->pseudo), 0, 0, 0);
+		} else {
+			pf_pseudo6(c, c->head, c->length - sizeof(struct ipv6hdr));
+			diff = bpf_csum_diff(0, 0, c->pseudo, sizeof(c->pseudo), 0);
+		}
+		if (bpf_l4_csum_replace(skb, l4 + 2, 0, diff, BPF_F_PSEUDO_HDR))
+			return false;
+		return pf_nat_patch_port(skb, l4, l4 + 2, old, new, 0) &&
+		       pf_nat_patch_port(skb, l4 + offsetof(struct pf_icmp, id), l4 + 2,
+					 n->was.port[0], n->is.port[0], 0);
+	}
+	sum = p->proto == IPPROTO_SCTP ? 0 : checksum_offset(p->proto);
+	if (!sum)
+		return true;
+	if (p->proto == IPPROTO_UDP && !four) {
+		u16 check = 0;
+
+		if (bpf_skb_load_bytes(skb, l4 + sum, &check, sizeof(check)))
+			return false;
+		if (!check) {
+			u16 ports[2] = {n->is.port[is], n->is.port[!is]};
+
+			return !bpf_skb_store_bytes(skb, l4, ports, sizeof(ports),
+						    BPF_F_RECOMPUTE_CSUM) &&
+			       pf_family_udp(skb);
+		}
+	}
+	/* of the pseudo-header, only the addresses change */
+	if (four)
+		diff = bpf_csum_diff(c->old + 2, 32, c->head + 3, 8, 0);
+	else
+		diff = bpf_csum_diff(c->old + 3, 8, c->head + 2, 32, 0);
+	if (bpf_l4_csum_replace(skb, l4 + sum, 0, diff,
+				BPF_F_PSEUDO_HDR |
+					(p->proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0)))
+		return false;
+	if (!pf_nat_has_ports(p->proto))
+		return true;
+	return pf_nat_patch_port(skb, l4, l4 + sum, n->was.port[ws], n->is.port[is],
+				 p->proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0) &&
+	       pf_nat_patch_port(skb, l4 + 2, l4 + sum, n->was.port[!ws], n->is.port[!is],
+				 p->proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0);
+}
+
+/* Makes what an error quotes, and its type, code and checksum, in the other family. */
+__noinline u32 pf_family_quote(struct __sk_buff *skb)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_family *c = pf_family();
+	struct pf_nat *n = pf_nat();
+	u32 side, what, length, proto, ttl, tos, sum;
+	bool four;
+
+	if (!on(FEATURE_PF_FAMILY) || !p || !c || !n)
+		return false;
+	side = n->is_side & 1;
+	four = c->family == 4;
+	proto = n->is.proto; /* p->quoted may have become the key of the state */
+	if (four) {
+		if (bpf_skb_load_bytes(skb, p->l4, &c->quote, 8 + sizeof(struct ipv6hdr)))
+			return false;
+		what = pf_error_4();
+		length = bpf_ntohs(c->quote.ip6.payload_len) + sizeof(struct iphdr);
+		tos = bpf_ntohs(*(u16 *)&c->quote.ip6) >> 4;
+		ttl = c->quote.ip6.hop_limit;
+		pf_head4(&c->now.ip4, length, tos, ttl, proto, n->is.address[side],
+			 n->is.address[!side]);
+		if (length > PF_MAY_FRAGMENT)
+			c->now.ip4.frag_off = bpf_htons(IP4_DF);
+		pf_head4_sum(&c->now.ip4);
+	} else {
+		if (bpf_skb_load_bytes(skb, p->l4, &c->quote, 8 + sizeof(struct iphdr)) ||
+		    c->quote.ip4.ihl != 5)
+			return false;
+		what = pf_error_6();
+		length = bpf_ntohs(c->quote.ip4.tot_len) + PF_GROWS;
+		pf_head6(&c->now.ip6, length, c->quote.ip4.tos, c->quote.ip4.ttl, proto,
+			 n->is.address[side], n->is.address[!side]);
+	}
+	if (what == PF_NO_ERROR)
+		return false;
+	c->now.icmp.type = what >> 8;
+	c->now.icmp.code = what;
+	c->now.icmp.checksum = 0;
+	sum = (u16)~c->quote.icmp.checksum;
+	c->quote.icmp.checksum = 0;
+	if (four) {
+		pf_pseudo6(c, c->old, p->length - sizeof(struct ipv6hdr));
+		sum = bpf_csum_diff(c->pseudo, sizeof(c->pseudo), 0, 0, sum);
+		sum = bpf_csum_diff((void *)&c->quote, 48, (void *)&c->now, 28, sum);
+	} else {
+		pf_pseudo6(c, c->head, c->length - sizeof(struct ipv6hdr));
+		sum = bpf_csum_diff(0, 0, c->pseudo, sizeof(c->pseudo), sum);
+		sum = bpf_csum_diff((void *)&c->quote, 28, (void *)&c->now, 48, sum);
+	}
+	c->now.icmp.checksum = ~pf_fold(sum);
+	return true;
+}
+
+/* Translates an error inside out, with the ports of what it quotes: 0, or the reason. */
+__noinline u32 pf_family_error(struct __sk_buff *skb)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_family *c = pf_family();
+	struct pf_slow *s = pf_slow();
+	struct pf_nat *n = pf_nat();
+	u32 ws, is, l4, inner, quoted;
+	bool four, kept;
+
+	if (!on(FEATURE_PF_FAMILY) || !p || !c || !s || !n)
+		return false;
+	four = c->family == 4;
+	/* the quoted packet is as plain as this one: s->at is where its upper header is */
+	quoted = p->l4 + 8 + (four ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
+	if (s->at != quoted || s->fragment || (!four && c->length > PF_MTU6_LEAST))
+		return false;
+	if (!pf_family_quote(skb) || !pf_family_proto(skb, c) ||
+	    bpf_skb_adjust_room(skb, four ? -PF_GROWS : PF_GROWS, BPF_ADJ_ROOM_NET, 0) ||
+	    !pf_family_store(skb, c))
+		return false;
+	if (four) {
+		l4 = ETHER_HEADER + sizeof(struct iphdr);
+		inner = l4 + 28;
+		kept = !bpf_skb_store_bytes(skb, l4, &c->now, 28, BPF_F_RECOMPUTE_CSUM);
+	} else {
+		l4 = ETHER_HEADER + sizeof(struct ipv6hdr);
+		inner = l4 + 48;
+		kept = !bpf_skb_store_bytes(skb, l4, &c->now, 48, BPF_F_RECOMPUTE_CSUM);
+	}
+	if (!kept)
+		return false;
+	ws = n->was_side & 1;
+	is = n->is_side & 1;
+	if (pf_nat_has_ports(p->quoted.proto))
+		return pf_nat_patch_port(skb, inner, l4 + 2, n->was.port[ws], n->is.port[is], 0) &&
+		       pf_nat_patch_port(skb, inner + 2, l4 + 2, n->was.port[!ws], n->is.port[!is],
+					 0);
+	if (p->quoted.proto == IPPROTO_ICMP || p->quoted.proto == IPPROTO_ICMPV6) {
+		u32 was = s->icmp.type, to;
+
+		if (four)
+			to = was == ICMPV6_ECHO_REQUEST ? ICMP_ECHO : ICMP_ECHOREPLY;
+		else
+			to = was == ICMP_ECHO ? ICMPV6_ECHO_REQUEST : ICMPV6_ECHO_REPLY;
+		return pf_nat_patch_port(skb, inner, l4 + 2, bpf_htons(was << 8 | s->icmp.code),
+					 bpf_htons(to << 8 | s->icmp.code), 0) &&
+		       pf_nat_patch_port(skb, inner + offsetof(struct pf_icmp, id), l4 + 2,
+					 n->was.port[0], n->is.port[0], 0);
+	}
+	return true;
+}
+
+/* Makes the packet one of the other family: 0, or the reason to drop it. */
+__noinline u32 pf_family_write(struct __sk_buff *skb, u32 older)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_family *c = pf_family();
+	struct pf_nat *n = pf_nat();
+	u32 done;
+
+	if (!on(FEATURE_PF_FAMILY) || !p || !c || !n || !pf_family_head(older, skb->gso_size))
+		return DROP_PF_TRANSLATE;
+	if (on(FEATURE_TRACE))
+		pf_nat_tell(n);
+	if (p->flags & PF_P_ERROR)
+		done = pf_family_error(skb);
+	else
+		done = pf_family_proto(skb, c) && pf_family_store(skb, c) && pf_family_upper(skb);
+	return done ? 0 : DROP_PF_TRANSLATE;
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package routing
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"bascule/lab/ends"
+)
+
+// crossing is a rule with af-to, and who talks to whom by it.
+type crossing struct {
+	name, rules string
+	own         bool   // the new source is one of the host's own addresses: its stack would not have it
+	to          string // that the client talks to
+	listen      string // of the server
+	peer        string // that the server sees, "" for any of the pool
+	state       string
+}
+
+var crossings = []crossing{
+	{
+		name: "NAT64 from the host's address", rules: "pass in on gw1 inet6 to 64:ff9b::/96 af-to inet from (gw2)", own: true,
+		to: "64:ff9b::a00:202", listen: "10.0.2.2", peer: "10.0.2.1", state: " -> 10.0.2.2:7 (64:ff9b::a00:202[7]) ",
+	}, {
+		name: "NAT64 from a pool", rules: "pass in inet6 to 2001:db8:64::/48 af-to inet from 10.0.2.64/30 port 4000:4999 round-robin",
+		to: "2001:db8:64:a00:2:200::", listen: "10.0.2.2",
+	}, {
+		name: "NAT64 to one server", rules: "pass in on gw1 inet6 to fd01::1 af-to inet from 10.0.2.64 to 10.0.2.2",
+		to: "fd01::1", listen: "10.0.2.2", peer: "10.0.2.64",
+	}, {
+		name: "NAT46 to one server", rules: "pass in on gw1 inet to 10.0.9.9 af-to inet6 from fd02::1 to fd02::2", own: true,
+		to: "10.0.9.9", listen: "fd02::2", peer: "fd02::1",
+	},
+}
+
+// at is the address with a port.
+func at(address string, port int) string { return net.JoinHostPort(address, fmt.Sprint(port)) }
+
+// Stations of one family each talk through a host that translates between the families: every
+// byte arrives, and the server sees the address that the rule gives.
+func TestFamilyStations(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.stations()
+		for i := range 4 {
+			s.neighbour(1, fmt.Sprintf("10.0.2.%d", 64+i))
+		}
+		for _, c := range crossings {
+			tcp := s.listen(1, "tcp", at(c.listen, 7))
+			udp := s.listen(1, "udp", at(c.listen, 7))
+			for _, on := range []bool{true, false} {
+				if c.own && !on {
+					continue
+				}
+				s.route(on)
+				what := fmt.Sprintf("%s, shortcut %v", c.name, on)
+				s.load("pass\n" + c.rules + "\n")
+				s.pfctl("", "-F", "states")
+				before := s.routed()
+				check := func(peer netip.AddrPort) {
+					t.Helper()
+					if c.peer != "" && peer.Addr().String() != c.peer || peer.Port() < 4000 {
+						t.Errorf("%s: the server sees %v, want %s", what, peer, c.peer)
+					}
+				}
+				conn, err := s.dial(0, "tcp", "", at(c.to, 7))
+				if err != nil {
+					t.Fatalf("%s: %v\n%s", what, err, s.states())
+				}
+				check(s.echoTCP(tcp.(net.Listener), conn, 1<<20))
+				conn, err = s.dial(0, "udp", "", at(c.to, 7))
+				s.must(err)
+				for _, size := range []int{1, 100, 1400} {
+					check(s.echoUDP(udp.(net.PacketConn), conn, size))
+				}
+				for _, size := range []string{"0", "56", "1001"} {
+					if !s.ping(0, c.to, "-s", size) {
+						t.Errorf("%s: no answer to a ping of %s bytes\n%s", what, size, s.states())
+					}
+				}
+				if n := s.routed() - before; (n > 20) != on {
+					t.Errorf("%s: the datapath has routed %d packets", what, n)
+				}
+				if text := s.states(); !strings.Contains(text, c.state) {
+					t.Errorf("%s: the states have no %q:\n%s", what, c.state, text)
+				}
+			}
+			tcp.Close()
+			udp.Close()
+		}
+	})
+}
+
+// An ICMP error about a packet that goes on in the other family gets to who has sent it, in
+// his own family and about the packet as he knows it.
+func TestFamilyErrors(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.stations()
+		s.load("pass\npass in on gw1 inet6 to 64:ff9b::/96 af-to inet from (gw2)\n" +
+			"pass in on gw1 inet to 10.0.9.9 af-to inet6 from fd02::1 to fd02::2\n")
+		for _, to := range []string{"64:ff9b::a00:202", "10.0.9.9"} {
+			conn, err := s.dial(0, "udp", "", at(to, 9))
+			s.must(err)
+			s.lab.Wait("an error about a closed port at "+to, func() bool {
+				_, err = conn.Write([]byte("anybody"))
+				if err == nil {
+					s.must(conn.SetReadDeadline(time.Now().Add(time.Second)))
+					_, err = conn.Read(make([]byte, 10))
+				}
+				return err != nil && strings.Contains(err.Error(), "refused")
+			})
+			s.lab.Wait("an answer for the hop that translates to "+to, func() bool {
+				out, _ := s.sides[0].end.Namespace.Output(context.Background(), ends.AnyCPU, "ping", "-n", "-c", "1", "-W", "5", "-t", "1", to)
+				return strings.Contains(string(out), "exceeded")
+			})
+		}
+	})
+}
+
+// A trace shows what the packet becomes in the other family, and follows it on its way.
+func TestFamilyTold(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.load("pass\npass in on gw1 inet6 proto udp to fd02::2 af-to inet from 10.0.2.1 to 10.0.2.3\n")
+		f := flow{0, 1, true, [2]uint16{1000, 2000}, 0}
+		for _, known := range []bool{false, true} {
+			steps, verdict := s.trace(s.frame(f))
+			text := strings.Join(steps, "\n  ")
+			for _, want := range []string{"translates it: it goes on from 10.0.2.1:", " to 10.0.2.3:2000", otherHop.String()} {
+				if !strings.Contains(text, want) {
+					t.Errorf("a trace, of a known connection %v, has no %q; it says %s\n  %s", known, want, verdict, text)
+				}
+			}
+			s.lab.Send(s.sides[0].end, s.frame(f))
+			s.lab.Wait("a state", func() bool { return strings.Contains(s.states(), "10.0.2.1:") })
+		}
+	})
+}
