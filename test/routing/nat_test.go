@@ -272,42 +272,6 @@ func (s *site) neighbour(side int, address string) {
 	s.must(err)
 }
 
-// A pool that is dry drops what it has no port for, and says so. When a state has ended, its
-// port is free again.
-func TestNATPoolDry(t *testing.T) {
-	onHooks(t, func(t *testing.T, s *site) {
-		s.load("set timeout { udp.first 120, udp.single 120 }\npass\nmatch out on gw2 inet proto udp nat-to 10.0.2.1 port 7000:7002\n")
-		drops := func() uint64 { return s.lab.Port("br0", "gw2").Drops["pf-translate"] }
-		for _, on := range []bool{true, false} {
-			s.route(on)
-			s.pfctl("", "-F", "states")
-			before, arrived := drops(), 0
-			for port := uint16(2000); port < 2006; port++ {
-				if s.passes(flow{0, 1, false, [2]uint16{port, 53}, 0}) {
-					arrived++
-				}
-			}
-			if n := drops() - before; arrived != 3 || n != 3 {
-				t.Errorf("shortcut %v: %d connections of 6 have a port of 3, and %d have none\n%s", on, arrived, n, s.states())
-			}
-			// to another place there are as many
-			if !s.passes(flow{0, 1, false, [2]uint16{2005, 54}, 0}) {
-				t.Errorf("shortcut %v: a connection to another port is refused, too", on)
-			}
-			if text := s.pfctl("", "-s", "info"); !strings.Contains(text, "translate") {
-				t.Errorf("the counters do not tell:\n%s", text)
-			}
-			s.pfctl("", "-k", "10.0.1.2", "-k", "10.0.2.2")
-			if n := strings.Count(s.states(), "\n"); n != 0 {
-				t.Errorf("%d states are left:\n%s", n, s.states())
-			}
-			if !s.passes(flow{0, 1, false, [2]uint16{2005, 53}, 0}) {
-				t.Errorf("shortcut %v: no port is free when the states have ended", on)
-			}
-		}
-	})
-}
-
 // A trace tells what a packet becomes, and where the host would send that; states, rules and
 // JSON tell of it, too.
 func TestNATTold(t *testing.T) {
@@ -431,28 +395,6 @@ func TestNATReload(t *testing.T) {
 		s.pfctl("", "-F", "states")
 		if n := strings.Count(s.states(), "(10.0.1.2:"); n != 0 {
 			t.Errorf("%d translated states are left:\n%s", n, s.states())
-		}
-	})
-}
-
-// A station that asks for a service by the address that the world knows gets it from a station
-// beside it.
-func TestNATHairpin(t *testing.T) {
-	onHooks(t, func(t *testing.T, s *site) {
-		s.stations()
-		l := s.listen(0, "tcp", "10.0.1.2:7").(net.Listener)
-		_, err := s.sides[0].end.Namespace.Output(context.Background(), ends.AnyCPU, "ip", "addr", "add", "10.0.1.5/24", "dev", s.sides[0].end.Ifname)
-		s.must(err)
-		s.load("pass\nmatch in on gw1 inet proto tcp to 10.0.2.1 port 80 rdr-to 10.0.1.2 port 7\nmatch out on gw1 inet proto tcp from 10.0.1.0/24 to 10.0.1.2 nat-to 10.0.1.1\n")
-		s.ip("neigh replace 10.0.1.5 lladdr " + s.sides[0].end.MAC.String() + " dev gw1 nud permanent")
-		for _, on := range []bool{true, false} {
-			s.route(on)
-			conn, err := s.dial(0, "tcp", "10.0.1.5:0", "10.0.2.1:80")
-			s.must(err)
-			peer := s.echoTCP(l, conn, 1<<16)
-			if peer.Addr().String() != "10.0.1.1" || peer.Port() < 50001 {
-				t.Errorf("shortcut %v: the server sees %v", on, peer)
-			}
 		}
 	})
 }

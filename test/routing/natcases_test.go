@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package routing
+
+import (
+	"context"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"bascule/lab/ends"
+	"bascule/test/netlab"
+)
+
+// reloads is how many there are in the case of translations that a reload keeps.
+var reloads = flag.Int("routing.reloads", 12, "how often a case of translation loads rules while packets pass")
+
+// TestNATConformance has the cases of translation by name, each on both hooks.
+func TestNATConformance(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		run  func(t *testing.T, s *site)
+	}{
+		{"sticky", sticky},
+		{"endpoint_independent", endpointIndependent},
+		{"hairpin", hairpin},
+		{"reload_keeps_translations", reloadKeepsTranslations},
+	} {
+		t.Run(c.name, func(t *testing.T) { onHooks(t, c.run) })
+	}
+}
+
+// A datagram is UDP over IPv4 between two ports, on its way between two stations of a wire.
+type datagram struct {
+	dst, src netlab.MAC
+	from, to netip.AddrPort
+	ttl      byte
+}
+
+// frame is one of them with a number, and with its checksums.
+func (d datagram) frame(number uint32) netlab.Frame {
+	const header, ip, udp, load = 14, 20, 8, 18
+	b := make([]byte, header+ip+udp+load)
+	copy(b, d.dst[:])
+	copy(b[6:], d.src[:])
+	binary.BigEndian.PutUint16(b[12:], unix.ETH_P_IP)
+	p := b[header:]
+	p[0], p[8], p[9] = 0x45, d.ttl, unix.IPPROTO_UDP
+	binary.BigEndian.PutUint16(p[2:], uint16(len(p)))
+	binary.BigEndian.PutUint16(p[6:], dontFragment)
+	copy(p[12:], d.from.Addr().AsSlice())
+	copy(p[16:], d.to.Addr().AsSlice())
+	binary.BigEndian.PutUint16(p[10:], checksum(p[:ip]))
+	u := p[ip:]
+	binary.BigEndian.PutUint16(u, d.from.Port())
+	binary.BigEndian.PutUint16(u[2:], d.to.Port())
+	binary.BigEndian.PutUint16(u[4:], udp+load)
+	binary.BigEndian.PutUint32(u[udp:], number)
+	pseudo := slices.Concat(p[12:20], []byte{0, unix.IPPROTO_UDP, 0, udp + load}, u) // RFC 768
+	if sum := checksum(pseudo); sum != 0 {
+		binary.BigEndian.PutUint16(u[6:], sum)
+	} else {
+		binary.BigEndian.PutUint16(u[6:], 0xffff)
+	}
+	return netlab.Frame(b)
+}
+
+// leaves is a datagram of a station of a side, on its way to the host.
+func (s *site) leaves(side int, from, to netip.AddrPort) datagram {
+	return datagram{dst: s.sides[side].mac, src: s.sides[side].end.MAC, from: from, to: to, ttl: 64}
+}
+
+// arrives is a datagram that the host has routed to the station of a side.
+func (s *site) arrives(side int, from, to netip.AddrPort) datagram {
+	return datagram{dst: s.sides[side].end.MAC, src: s.sides[side].mac, from: from, to: to, ttl: 63}
+}
+
+// isUDP says whether a frame is UDP over IPv4, which the host by itself does not send.
+func isUDP(f netlab.Frame) bool {
+	return len(f) >= 14+20+8 && f[12] == 8 && f[13] == 0 && f[14+9] == unix.IPPROTO_UDP
+}
+
+// untranslated is how many packets the host's ports, and the stations', have dropped as
+// pf-translate.
+func (s *site) untranslated() (n int) {
+	s.t.Helper()
+	for _, p := range s.lab.Ports("br0") {
+		n += int(p.Drops["pf-translate"])
+	}
+	return n
+}
+
+// become sends one datagram from a station of a side, and returns from and to whom it is when
+// it is with the station of another side. It is neither if it was dropped as pf-translate.
+func (s *site) become(side, other int, from, to netip.AddrPort) (src, dst netip.AddrPort) {
+	s.t.Helper()
+	before := s.untranslated()
+	s.made++
+	sent := s.leaves(side, from, to).frame(uint32(s.made))
+	got := slices.DeleteFunc(s.lab.Deliver(s.sides[side].end, sent)[s.sides[other].end], func(f netlab.Frame) bool { return !isUDP(f) })
+	s.lab.Wait(fmt.Sprintf("a datagram from %v to %v to arrive, or to be counted", from, to), func() bool {
+		if len(got) == 0 && s.untranslated() == before {
+			got = slices.DeleteFunc(s.sides[other].end.Received(), func(f netlab.Frame) bool { return !isUDP(f) })
+			return len(got) > 0
+		}
+		return true
+	})
+	if len(got) == 0 {
+		return src, dst
+	}
+	p := []byte(got[0])[14:]
+	src = netip.AddrPortFrom(netip.AddrFrom4([4]byte(p[12:])), binary.BigEndian.Uint16(p[20:]))
+	dst = netip.AddrPortFrom(netip.AddrFrom4([4]byte(p[16:])), binary.BigEndian.Uint16(p[22:]))
+	if want := s.arrives(other, src, dst).frame(uint32(s.made)); len(got) != 1 || got[0] != want {
+		s.t.Errorf("a datagram from %v to %v arrives as %q, want once %v", from, to, got, want)
+	}
+	return src, dst
+}
+
+// port is a port of an address.
+func port(address string, n int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.MustParseAddr(address), uint16(n))
+}
+
+// sticky: all connections of a source have the same address of the pool, and sources share
+// the pool. Without the word each connection has the next one.
+func sticky(t *testing.T, s *site) {
+	const sources, connections = 5, 4 // not so many that each would have its turn at the same address
+	pool := []string{"10.0.2.10", "10.0.2.11", "10.0.2.12"}
+	for _, word := range []string{" sticky-address", ""} {
+		s.load("pass\nmatch out on gw2 inet proto udp from 10.1.0.0/16 nat-to { " + strings.Join(pool, ", ") + " } round-robin" + word + "\n")
+		s.pfctl("", "-F", "states")
+		s.pfctl("", "-F", "Sources")
+		of := map[string]map[string]int{}   // how often a source has an address
+		has := map[string]map[string]bool{} // which sources have an address
+		for n := range connections {
+			for i := range sources {
+				source := fmt.Sprintf("10.1.7.%d", 1+i)
+				src, _ := s.become(0, 1, port(source, 1000+n), port([]string{"10.0.2.2", "10.9.1.1"}[n%2], 53+n))
+				address := src.Addr().String()
+				if of[source] == nil {
+					of[source] = map[string]int{}
+				}
+				if has[address] == nil {
+					has[address] = map[string]bool{}
+				}
+				of[source][address]++
+				has[address][source] = true
+			}
+		}
+		if got := slices.Sorted(maps.Keys(has)); !slices.Equal(got, pool) {
+			t.Errorf("%q: connections are from %v, want %v", word, got, pool)
+		}
+		for source, list := range of {
+			if (len(list) == 1) != (word != "") {
+				t.Errorf("%q: %s has %v", word, source, list)
+			}
+		}
+		if word == "" {
+			continue
+		}
+		for address, list := range has {
+			if n := len(list); n != sources/len(pool) && n != sources/len(pool)+1 {
+				t.Errorf("%s is that of %v, want an equal share of %d", address, list, sources)
+			}
+		}
+		if n := strings.Count(s.pfctl("", "-s", "Sources"), "10.1.7."); n != sources {
+			t.Errorf("%d sources, want %d:\n%s", n, sources, s.pfctl("", "-s", "Sources"))
+		}
+	}
+}
+
+// endpointIndependent: one port of a source has one address and port, whomever it sends to
+// (RFC 4787, REQ-1), and answers of all of them come back. Who was not asked is not let in.
+func endpointIndependent(t *testing.T, s *site) {
+	asked := []netip.AddrPort{port("10.0.2.2", 53), port("10.0.2.2", 54), port("10.9.1.1", 53), port("10.9.1.2", 53), port("10.9.1.3", 55)}
+	for _, word := range []string{" endpoint-independent", ""} {
+		s.load("pass\nmatch out on gw2 inet proto udp from 10.0.1.0/24 nat-to 10.0.2.1" + word + "\n")
+		s.pfctl("", "-F", "states")
+		owner := map[netip.AddrPort]netip.AddrPort{}
+		for _, source := range []netip.AddrPort{port("10.0.1.2", 1000), port("10.0.1.2", 1001), port("10.0.1.3", 1000)} {
+			mappings := map[netip.AddrPort]bool{}
+			for _, to := range asked {
+				outside, dst := s.become(0, 1, source, to)
+				if outside.Addr() != s.sides[1].ip4.Addr() || dst != to {
+					t.Fatalf("%q: %v to %v goes on from %v to %v", word, source, to, outside, dst)
+				}
+				if again, _ := s.become(0, 1, source, to); again != outside {
+					t.Errorf("%q: %v to %v goes on from %v, and then from %v", word, source, to, outside, again)
+				}
+				if other, taken := owner[outside]; taken && word != "" && other != source {
+					t.Errorf("%v is that of %v and of %v", outside, other, source)
+				}
+				owner[outside], mappings[outside] = source, true
+				s.ip(fmt.Sprintf("neigh replace %v lladdr %v dev gw1 nud permanent", source.Addr(), s.sides[0].end.MAC))
+				if from, back := s.become(1, 0, to, outside); from != to || back != source {
+					t.Errorf("%q: the answer of %v to %v comes from %v to %v, want %v", word, to, outside, from, back, source)
+				}
+			}
+			// a port has one chance in 15535 to be that of another destination
+			if (len(mappings) == 1) != (word != "") {
+				t.Errorf("%q: %v has %v", word, source, mappings)
+			}
+		}
+		for outside := range owner {
+			d := s.leaves(1, port("10.9.7.7", 53), outside)
+			for _, f := range s.lab.Deliver(s.sides[1].end, d.frame(7))[s.sides[0].end] {
+				if isUDP(f) {
+					t.Errorf("%q: a datagram of somebody who was not asked arrives: %v", word, f)
+				}
+			}
+		}
+	}
+}
+
+// TestNATPoolDry: of a pool that is dry, what there is no port for is dropped, and counted as
+// pf-translate; monitor and trace name it. As states end, their ports are free again.
+func TestNATPoolDry(t *testing.T) { onHooks(t, poolDry) }
+
+func poolDry(t *testing.T, s *site) {
+	const ports = 3
+	rules := "set timeout { udp.first 600, udp.single 600 }\npass\nmatch out on gw2 inet proto udp nat-to 10.0.2.1 port 7000:7002\n"
+	s.load(rules)
+	monitor := s.lab.NewMonitor("br0", s.sides[0].end)
+	to := port("10.0.2.2", 53)
+	for _, on := range []bool{true, false} {
+		s.route(on)
+		s.pfctl("", "-F", "states")
+		what := fmt.Sprintf("shortcut %v", on)
+		before := s.lab.Port("br0", "gw2").Drops["pf-translate"]
+		seen := map[netip.AddrPort]bool{}
+		for n := range 2 * ports {
+			if src, _ := s.become(0, 1, port("10.0.1.2", 2000+n), to); src.IsValid() {
+				seen[src] = true
+			}
+		}
+		drops := s.lab.Port("br0", "gw2").Drops["pf-translate"] - before
+		if len(seen) != ports || drops != ports {
+			t.Errorf("%s: %d connections of %d have a port of %d, and %d have none\n%s", what, len(seen), 2*ports, ports, drops, s.states())
+		}
+		// who has a port keeps it, and to another place there are as many
+		if src, _ := s.become(0, 1, port("10.0.1.2", 2000), to); !seen[src] {
+			t.Errorf("%s: a known connection goes on from %v", what, src)
+		}
+		if src, _ := s.become(0, 1, port("10.0.1.2", 2005), port("10.0.2.2", 54)); !src.IsValid() {
+			t.Errorf("%s: a connection to another port is refused, too", what)
+		}
+		steps, verdict := s.trace(s.leaves(0, port("10.0.1.2", 2009), to).frame(1))
+		if on && verdict != "dropped: pf-translate" { // without the shortcut it ends at the host
+			t.Errorf("%s: a trace says %q, and\n  %s", what, verdict, strings.Join(steps, "\n  "))
+		}
+		if now := s.lab.Port("br0", "gw2").Drops["pf-translate"] - before; now != drops {
+			t.Errorf("%s: %d drops are counted behind a trace, %d before", what, now, drops)
+		}
+		if text := s.pfctl("", "-s", "info"); !strings.Contains(text, "translate") {
+			t.Errorf("%s: the counters do not tell:\n%s", what, text)
+		}
+		s.pfctl("", "-k", "10.0.1.2", "-k", "10.0.2.2")
+		if n := strings.Count(s.states(), "\n"); n != 0 {
+			t.Errorf("%s: %d states are left:\n%s", what, n, s.states())
+		}
+		if src, _ := s.become(0, 1, port("10.0.1.2", 2005), to); !src.IsValid() {
+			t.Errorf("%s: no port is free when the states have ended", what)
+		}
+	}
+	// states run out, and each of more connections than there are ports gets one
+	s.load(strings.Replace(strings.ReplaceAll(rules, "600", "1"), "timeout {", "timeout { interval 1,", 1))
+	for n := range 2 * ports {
+		s.lab.Wait("a port to be free as states run out", func() bool {
+			src, _ := s.become(0, 1, port("10.0.1.2", 2100+n), to)
+			return src.IsValid()
+		})
+	}
+	dropped := s.lab.Port("br0", "gw2").Drops["pf-translate"]
+	s.lab.Wait("the monitor to count all drops", func() bool {
+		n := uint64(0)
+		for _, e := range monitor.Events() {
+			if e.Event == "drops" && e.Reason == "pf-translate" && e.Ifname == "gw2" {
+				n += e.Count
+			}
+		}
+		return n == dropped
+	})
+	monitor.Stop()
+}
+
+// hairpin: a station that asks for its neighbour by the address that the world knows gets to
+// him by the host, and has the answers from that address. The host's stack routes what leaves by
+// the port that it came in by.
+func hairpin(t *testing.T, s *site) {
+	s.stations()
+	neighbour := s.lab.NewEnds(1)[0]
+	near := s.sides[0]
+	s.lab.AddPort("br0", map[bool]string{true: "xdp", false: "tcx"}[strings.HasSuffix(t.Name(), "xdp")], neighbour)
+	s.lab.Bascule("vlan", "add", "br0", neighbour.Port, near.vlan, "--pvid", "--untagged")
+	s.lab.Bascule("vlan", "del", "br0", neighbour.Port, "1")
+	s.lab.Bascule("fdb", "add", "br0", neighbour.MAC.String(), neighbour.Port, "--vlan", near.vlan)
+	s.ip(fmt.Sprintf("neigh replace 10.0.1.5 lladdr %v dev gw1 nud permanent", neighbour.MAC))
+	for _, args := range [][]string{
+		{"link", "set", neighbour.Ifname, "up"}, {"addr", "add", "10.0.1.5/24", "dev", neighbour.Ifname},
+		{"neigh", "replace", "10.0.1.1", "lladdr", near.mac.String(), "dev", neighbour.Ifname, "nud", "permanent"},
+	} {
+		_, err := neighbour.Namespace.Output(context.Background(), ends.AnyCPU, "ip", args...)
+		s.must(err)
+	}
+	var l net.Listener
+	s.must(neighbour.Namespace.Do(func() (err error) {
+		l, err = net.Listen("tcp", "10.0.1.5:7")
+		return err
+	}))
+	t.Cleanup(func() { l.Close() })
+	s.load("pass\nmatch in on gw1 inet proto { tcp, udp } to 10.0.2.1 port 80 rdr-to 10.0.1.5 port 7\n" +
+		"match out on gw1 inet proto { tcp, udp } from 10.0.1.0/24 to 10.0.1.5 nat-to 10.0.1.1\n")
+	for _, on := range []bool{true, false} {
+		s.route(on)
+		conn, err := s.dial(0, "tcp", "", "10.0.2.1:80")
+		s.must(err)
+		peer := s.echoTCP(l, conn, 1<<16)
+		if peer.Addr() != near.ip4.Addr() || peer.Port() < 50001 {
+			t.Errorf("shortcut %v: the neighbour sees %v", on, peer)
+		}
+	}
+	s.route(true)
+	// exactly: each datagram there, and each answer back, and none past the host
+	inside, outside := port("10.0.1.2", 3000), port("10.0.2.1", 80)
+	first := s.leaves(0, inside, outside).frame(1)
+	var got []netlab.Frame
+	s.lab.Send(near.end, first)
+	s.lab.Wait("a datagram at the neighbour", func() bool {
+		got = append(got, slices.DeleteFunc(neighbour.Received(), func(f netlab.Frame) bool { return !isUDP(f) })...)
+		return len(got) > 0
+	})
+	mapped := port("10.0.1.1", int(binary.BigEndian.Uint16([]byte(got[0])[14+20:])))
+	arrives := func(number uint32) netlab.Frame {
+		return datagram{neighbour.MAC, near.mac, mapped, port("10.0.1.5", 7), 63}.frame(number)
+	}
+	if len(got) != 1 || got[0] != arrives(1) {
+		t.Fatalf("the neighbour gets %q, want %v", got, arrives(1))
+	}
+	load := s.lab.StartLoadAmong(func(f netlab.Frame) bool { return !isUDP(f) }, []*netlab.End{near.end, neighbour},
+		netlab.Flow{From: near.end, To: []*netlab.End{neighbour}, Frame: func(n uint32) (sent, at netlab.Frame) {
+			return s.leaves(0, inside, outside).frame(n), arrives(n)
+		}},
+		netlab.Flow{From: neighbour, To: []*netlab.End{near.end}, Frame: func(n uint32) (sent, at netlab.Frame) {
+			return datagram{near.mac, neighbour.MAC, port("10.0.1.5", 7), mapped, 64}.frame(n), s.arrives(0, outside, inside).frame(n)
+		}})
+	s.lab.Wait("datagrams of neighbours", load.Flowing(1000))
+	s.must(load.Stop())
+}
+
+// reloadKeepsTranslations: through many reloads of rules, those that take the translation
+// away and those that block among them, connections lose no packet, and all have the addresses
+// with which they began.
+func reloadKeepsTranslations(t *testing.T, s *site) {
+	const rules = "pass\nmatch out on gw2 inet proto udp from 10.0.1.0/24 nat-to 10.0.2.1\n" +
+		"match in on gw1 inet proto udp to 10.9.1.1 port 80 rdr-to 10.0.2.2 port 8080\n"
+	s.load(rules)
+	var flows []netlab.Flow
+	for n, to := range []netip.AddrPort{port("10.0.2.2", 7), port("10.9.1.1", 80)} {
+		from := port("10.0.1.2", 1000+n)
+		src, dst := s.become(0, 1, from, to)
+		if src.Addr() != s.sides[1].ip4.Addr() || n == 1 && dst != port("10.0.2.2", 8080) {
+			t.Fatalf("%v to %v goes on from %v to %v", from, to, src, dst)
+		}
+		for side, wire := range [2][2]datagram{
+			{s.leaves(0, from, to), s.arrives(1, src, dst)}, {s.leaves(1, dst, src), s.arrives(0, to, from)},
+		} {
+			flows = append(flows, netlab.Flow{From: s.sides[side].end, To: []*netlab.End{s.sides[1-side].end}, Frame: func(n uint32) (sent, at netlab.Frame) {
+				return wire[0].frame(n), wire[1].frame(n)
+			}})
+		}
+	}
+	redirected, routed := int(s.redirected()), s.routed()
+	load := s.lab.StartLoadAmong(func(f netlab.Frame) bool { return !isUDP(f) }, []*netlab.End{s.sides[0].end, s.sides[1].end}, flows...)
+	list := []string{rules, strings.ReplaceAll(rules, "10.0.2.1\n", "10.0.2.9\n"), "pass\n", "block\n"}
+	for n := range *reloads {
+		s.load(list[n%len(list)])
+		s.lab.Wait("datagrams behind a reload", load.Flowing(1))
+		if load.Failed() {
+			break
+		}
+	}
+	s.must(load.Stop())
+	redirected, routed = int(s.redirected())-redirected, s.routed()-routed
+	if n := int(load.Delivered()); routed < n/2 || (redirected > n/2) != strings.HasSuffix(t.Name(), "xdp") {
+		t.Errorf("of %d datagrams the datapath has routed %d, and XDP sent %d", n, routed, redirected)
+	}
+	if n := s.untranslated(); n != 0 {
+		t.Errorf("%d packets are counted as not translated", n)
+	}
+}
