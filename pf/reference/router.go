@@ -460,7 +460,8 @@ func (rt *Router) af(w *walk, s *State, t *pf.Translation, u use, at string) boo
 		tuple.Proto = ICMP
 	}
 	if (tuple.Proto == ICMP || tuple.Proto == ICMPv6) && (tuple.Kind != echoRequest || tuple.DstPort != 0) {
-		return false // other questions have no form in the other family (RFC 7915), and nobody has asked for an answer
+		// other questions have no form in the other family (RFC 7915), and nobody has asked for an answer
+		return false
 	}
 	if !isRouted(tuple.Src) || !isRouted(tuple.Dst) {
 		return false
