@@ -271,7 +271,8 @@ func TestVerifierBudget(t *testing.T) {
 		defer g.Close()
 		for name, budget := range budgets {
 			p := g.coll.Programs[name]
-			if p == nil && (name == kernelProgBasculePatch || name == kernelProgBasculeFamily) { // no patch port, or no pf
+			// no patch port, or no pf
+			if p == nil && (name == kernelProgBasculePatch || name == kernelProgBasculeFamily) {
 				continue
 			}
 			kept, verified := size(t, p)
