@@ -136,26 +136,36 @@ static __always_inline bool checksum_belongs(struct __sk_buff *skb, u32 start, u
 }
 
 /*
+ * The place of the frame's checksum that is yet to be made, in bytes from the frame's start.
+ * Its header's start is in *start. 0 if there is none; places out of reach are large numbers.
+ */
+static __always_inline u64 checksum_place(struct __sk_buff *skb, u64 *start)
+{
+	void *kernel = skb_of_kernel(skb);
+
+	if ((*(u8 *)(kernel + cfg.skb.summed) >> cfg.skb.summed_shift & 3) != CHECKSUM_PARTIAL)
+		return 0;
+	/* csum_start counts from the buffer's start, because the headers may move */
+	*start = *(u64 *)(kernel + cfg.skb.head) + *(u16 *)(kernel + cfg.skb.csum_start) -
+		 *(u64 *)(kernel + cfg.skb.data);
+	return *start + *(u16 *)(kernel + cfg.skb.csum_offset);
+}
+
+/*
  * Judges a frame whose checksum is yet to be made: 0 if the checksum belongs where it is to
  * be written, or else the reason against the frame. This is a separate function, which the
  * verifier follows once.
  */
 __noinline u32 checksum_judge(struct __sk_buff *skb)
 {
-	void *kernel;
-	u64 start;
-	u32 offset;
+	u64 start, place;
 
 	if (!on(FEATURES_JUDGE))
 		return 0;
-	kernel = skb_of_kernel(skb);
-	if ((*(u8 *)(kernel + cfg.skb.summed) >> cfg.skb.summed_shift & 3) != CHECKSUM_PARTIAL)
+	place = checksum_place(skb, &start);
+	if (!place)
 		return 0;
-	/* csum_start counts from the buffer's start, because the headers may move */
-	start = *(u64 *)(kernel + cfg.skb.head) + *(u16 *)(kernel + cfg.skb.csum_start) -
-		*(u64 *)(kernel + cfg.skb.data);
-	offset = *(u16 *)(kernel + cfg.skb.csum_offset);
-	if (start > 0xffff || !checksum_belongs(skb, start, offset))
+	if (start > 0xffff || !checksum_belongs(skb, start, place - start))
 		return DROP_CHECKSUM;
 	return 0;
 }

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "164040937111a933039770b070115b1a760cb5c972edf48f56e1ae070e999c88"
+const objectsSum = "48058d6f1f38b06cb4cf26168495ba332912409f24e4283dc692b144ec07c31b"

@@ -789,6 +789,45 @@ static __always_inline bool pf_nat_has_ports(u32 proto)
 	return proto == IPPROTO_TCP || proto == IPPROTO_UDP;
 }
 
+/*
+ * Is the checksum at a place made already, while one of what a tunnel carries is yet to be made?
+ * The kernel's helpers change no such checksum: they take that of the packet's own header for
+ * the one that is yet to be made. That of a GSO packet is, for each segment.
+ */
+static __always_inline bool pf_nat_is_around(struct __sk_buff *skb, u32 at)
+{
+	u64 start, place = checksum_place(skb, &start);
+
+	return place && place != at && !skb->gso_size;
+}
+
+/*
+ * Changes such a checksum of UDP by what the packet becomes, before it does. False if that
+ * cannot be.
+ */
+__noinline u32 pf_nat_around(struct __sk_buff *skb, u32 at)
+{
+	struct pf_nat *n = pf_nat();
+	u64 change = 0;
+	u16 check;
+
+	if (!on(FEATURE_PF_NAT) || !n || bpf_skb_load_bytes(skb, at, &check, sizeof(check)))
+		return false;
+	if (!check) /* there is none (RFC 768) */
+		return true;
+#pragma unroll
+	for (u32 i = 0; i < 2; i++) {
+#pragma unroll
+		for (u32 j = 0; j < 4; j++)
+			change += (u64)(u32)~n->was.address[i][j] + n->is.address[i][j];
+		change += (u64)(u16)~n->was.port[i] + n->is.port[i];
+	}
+	check = ~pf_fold((u16)~check + change);
+	if (!check)
+		check = 0xffff;
+	return !bpf_skb_store_bytes(skb, at, &check, sizeof(check), 0);
+}
+
 /* Rewrites the header of a packet, which the side `was_side` of n->was has sent. */
 __noinline u32 pf_nat_header(struct __sk_buff *skb)
 {
@@ -796,7 +835,7 @@ __noinline u32 pf_nat_header(struct __sk_buff *skb)
 	struct pf_nat *n = pf_nat();
 	u32 ip, sum = 0, ws, is;
 	u64 flags = 0, check = 0;
-	bool four;
+	bool four, around;
 
 	if (!on(FEATURE_PF_NAT) || !p || !n)
 		return false;
@@ -809,7 +848,10 @@ __noinline u32 pf_nat_header(struct __sk_buff *skb)
 		sum = checksum_offset(p->proto);
 	if (p->proto == IPPROTO_UDP)
 		flags = BPF_F_MARK_MANGLED_0;
-	if (sum)
+	around = sum && p->proto == IPPROTO_UDP && pf_nat_is_around(skb, p->l4 + sum);
+	if (around && !pf_nat_around(skb, p->l4 + sum))
+		return false;
+	if (sum && !around)
 		check = (p->l4 + sum) | (flags | BPF_F_PSEUDO_HDR) << 32;
 	__builtin_memcpy(n->from, n->was.address[ws], 16);
 	__builtin_memcpy(n->to, n->is.address[is], 16);
