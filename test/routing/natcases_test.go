@@ -32,6 +32,7 @@ func TestNATConformance(t *testing.T) {
 		{"sticky", sticky},
 		{"endpoint_independent", endpointIndependent},
 		{"hairpin", hairpin},
+		{"never_untranslated", neverUntranslated},
 		{"reload_keeps_translations", reloadKeepsTranslations},
 	} {
 		t.Run(c.name, func(t *testing.T) { onHooks(t, c.run) })
@@ -395,5 +396,75 @@ func reloadKeepsTranslations(t *testing.T, s *site) {
 	}
 	if n := s.untranslated(); n != 0 {
 		t.Errorf("%d packets are counted as not translated", n)
+	}
+}
+
+// neverUntranslated: while there are too few ports and rules are reloaded and states flushed,
+// no packet is seen outside that has an address of the inside; what is sent is seen, or counted.
+func neverUntranslated(t *testing.T, s *site) {
+	rules := "pass\nmatch out on gw2 inet from 10.1.0.0/16 nat-to 10.0.2.1 port 7000:7019\n"
+	s.load(rules)
+	outside := s.lab.Listen(s.sides[1].end.Namespace, s.sides[1].end.Ifname)
+	done := make(chan error, 1)
+	go func() {
+		for n := range 10 {
+			next := []string{rules, strings.ReplaceAll(rules, "10.0.2.1 port", "10.0.2.9 port")}[n%2]
+			for _, args := range [][]string{{"-f", "-"}, {"-F", "states"}} {
+				cmd := s.lab.Command(append([]string{"pfctl", "-b", "br0"}, args...)...)
+				cmd.Stdin = strings.NewReader(next)
+				if r, err := netlab.RunCommand(cmd); err != nil || r.Exit != 0 {
+					done <- fmt.Errorf("reload %d: %v, %v", n, r, err)
+					return
+				}
+				if n%4 != 0 {
+					break
+				}
+			}
+		}
+		done <- nil
+	}()
+	pool := netip.MustParsePrefix("10.0.2.0/24")
+	sent, seen := 0, 0
+	look := func() {
+		for _, f := range outside.Received() {
+			if len(f) < 14+20 || f[12] != 8 || f[13] != 0 || f[14+9] == unix.IPPROTO_IGMP {
+				continue
+			}
+			seen++
+			if src := netip.AddrFrom4([4]byte([]byte(f)[14+12:])); !pool.Contains(src) {
+				t.Errorf("a packet is seen outside from %v: %v", src, f)
+			}
+		}
+	}
+	to := netip.MustParseAddr("10.9.1.1")
+	for going := true; going && !t.Failed(); {
+		select {
+		case err := <-done:
+			s.must(err)
+			going = false
+		default:
+		}
+		var frames []netlab.Frame
+		for n := range uint16(20) { // each is of a source of its own
+			frames = append(frames, recipe{dst: to, ttl: 64, proto: unix.IPPROTO_UDP, size: 40, tag: -1}.frame(s, n%4))
+		}
+		for range 5 { // and these of one that goes on, by XDP if it may
+			frames = append(frames, recipe{src: netip.MustParseAddr("10.1.200.1"), dst: to, ttl: 64, proto: unix.IPPROTO_UDP, size: 40, tag: -1}.frame(s, 9))
+			frames = append(frames, recipe{src: netip.MustParseAddr("10.1.200.1"), dst: to, ttl: 64, proto: unix.IPPROTO_ICMP, icmp: 8, size: 40, tag: -1}.frame(s, 9))
+		}
+		s.lab.Send(s.sides[0].end, frames...)
+		sent += len(frames)
+		look()
+	}
+	limited := func() int { // states of those that came in and were then dropped are many
+		return int(s.lab.Port("br0", s.sides[0].end.Port).Drops["pf-limit"])
+	}
+	s.lab.Wait("every packet to be seen or counted", func() bool {
+		look()
+		return t.Failed() || seen+s.untranslated()+limited() >= sent
+	})
+	n := s.untranslated()
+	if seen+n+limited() != sent || seen == 0 || n == 0 {
+		t.Errorf("of %d packets %d are seen outside and %d are counted as not translated", sent, seen, n)
 	}
 }
