@@ -41,6 +41,10 @@ type Port struct {
 	Index  int      // of the device
 	Flags  []string // of the device, named as `ip link` does: BROADCAST, UP, ...
 	MTU    int      // of the device, in bytes
+	// Link is the name of a veth's other end, if that is in the same network namespace; ""
+	// of other devices. It is ip(8)'s "link".
+	Link  string
+	Alias string // of the device, as `ip link set alias` gives it
 	// State is "forwarding", "learning" or "discarding" by spanning tree, "blocked" by the port's loop guard,
 	// "disabled" while its device is down, "gone" when the device vanished, "no-peer" where a patch cable ends.
 	State string

@@ -52,6 +52,7 @@ type view struct {
 	ports []*datapath.Port        // in the order in which they were added
 	links map[uint32]netlink.Link // devices that stand for the ports, by id; none for a port whose device is gone
 	names map[uint32]string       // by id
+	far   map[uint32]string       // by id, the other ends of veths that are here
 	taken map[uint32]string       // by id, the devices that ports' devices are members of
 	mute  map[uint32]bool         // by id, host ports whose interface was left without a carrier: see catchup.go
 
@@ -82,18 +83,34 @@ func viewAmong(devices map[int]netlink.Link, name string, b *datapath.Bridge) (*
 	if err != nil {
 		return nil, err
 	}
-	v := &view{name, b, inOrder(&b.Config), map[uint32]netlink.Link{}, map[uint32]string{}, map[uint32]string{}, map[uint32]bool{}, blocked, states, owned}
+	v := &view{
+		name, b, inOrder(&b.Config), map[uint32]netlink.Link{}, map[uint32]string{}, map[uint32]string{}, map[uint32]string{},
+		map[uint32]bool{}, blocked, states, owned,
+	}
 	for _, p := range v.ports {
 		l := shownDevice(b, p, devices)
 		if l != nil {
 			v.links[p.Id] = l
 			own := devices[int(p.Ifindex)]
 			v.taken[p.Id] = masterOf(own, devices)
+			if p.Notes&datapath.PortHost == 0 {
+				v.far[p.Id] = farEnd(l, devices)
+			}
 			v.mute[p.Id] = p.Notes&datapath.PortHost != 0 && hostHere(own) && own.Attrs().RawFlags&unix.IFF_UP == 0
 		}
 		v.names[p.Id] = nameBy(l, p)
 	}
 	return v, nil
+}
+
+// farEnd returns the name of a veth's other end among the devices of the namespace; "" if
+// it is in another one, and for other devices.
+func farEnd(l netlink.Link, devices map[int]netlink.Link) string {
+	a := l.Attrs()
+	if far := devices[a.ParentIndex]; l.Type() == "veth" && a.NetNsID < 0 && far != nil && joined(l, far) {
+		return far.Attrs().Name
+	}
+	return ""
 }
 
 // find checks that the bridge has a port of the name. what is for the error. An empty

@@ -175,11 +175,16 @@ func endHere(l netlink.Link) (netlink.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	back := end.Attrs()
-	if end.Type() != "veth" || back.ParentIndex != of.Index || (back.NetNsID < 0) != (of.NetNsID < 0) {
+	if !joined(l, end) {
 		return nil, errNoEnd
 	}
 	return end, nil
+}
+
+// joined reports whether a device that has the index of a veth's other end is that end.
+func joined(l, end netlink.Link) bool {
+	of, back := l.Attrs(), end.Attrs()
+	return end.Type() == "veth" && back.ParentIndex == of.Index && (back.NetNsID < 0) == (of.NetNsID < 0)
 }
 
 // errNoEnd says that a device has the index of a veth's other end and is another one.

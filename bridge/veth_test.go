@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -137,5 +138,32 @@ func TestEndOfAnother(t *testing.T) {
 	}))
 	if !gro() {
 		t.Error("another device has lost GRO")
+	}
+}
+
+// TestFarEnd: a port says what is at the other end of its veth if that is here, and the
+// alias of its device.
+func TestFarEnd(t *testing.T) {
+	b := newBench(t, 1)
+	nl := b.ns.Netlink()
+	link := netlink.NewLinkAttrs()
+	link.Name = "left"
+	b.must(nl.LinkAdd(&netlink.Veth{LinkAttrs: link, PeerName: "right"}))
+	left, err := nl.LinkByName("left")
+	b.must(err)
+	b.must(nl.LinkSetAlias(left, "to the right"))
+	b.must(b.AddBridge("br0", nil))
+	for _, name := range []string{"left", "p1"} {
+		_, err := b.AddPort("br0", name, PortOptions{})
+		b.must(err)
+	}
+	ports, err := b.Ports("br0")
+	b.must(err)
+	var got []string
+	for _, p := range ports {
+		got = append(got, p.Name+" "+p.Link+" "+p.Alias)
+	}
+	if want := []string{"left right to the right", "p1  "}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -575,12 +575,16 @@ type Port struct {
 	Guard    bool     `json:"guard"`
 	Hairpin  bool     `json:"hairpin"`
 	Hook     string   `json:"hook"`
-	Index    int64    `json:"ifindex"`
-	Name     string   `json:"ifname"`
-	Isolated bool     `json:"isolated"`
-	Learned  *uint64  `json:"learned,omitempty"`
-	Learning bool     `json:"learning"`
-	Locked   bool     `json:"locked"`
+	// of the device
+	Ifalias  string  `json:"ifalias,omitempty"`
+	Index    int64   `json:"ifindex"`
+	Name     string  `json:"ifname"`
+	Isolated bool    `json:"isolated"`
+	Learned  *uint64 `json:"learned,omitempty"`
+	Learning bool    `json:"learning"`
+	// the other end of a veth, if it is here
+	Link   string `json:"link,omitempty"`
+	Locked bool   `json:"locked"`
 	// these four as the settings take them
 	LoopGuard  string  `json:"loop_guard"`
 	MAB        bool    `json:"mab"`

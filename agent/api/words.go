@@ -102,6 +102,8 @@ var words = map[string]string{
 	"Port.backup_port":           "that takes its frames while it has no carrier",
 	"Port.cost":                  "of spanning tree, as the rest; 0 is by the port's speed",
 	"Port.edge":                  "\"auto\", \"on\" or \"off\", as the next",
+	"Port.ifalias":               "of the device",
+	"Port.link":                  "the other end of a veth, if it is here",
 	"Port.loop_guard":            "these four as the settings take them",
 	"Port.no_carrier":            "of a host port: \"agent\" or \"agent-ended\"",
 	"Port.owner":                 "by which id it was plugged, and for whom",
