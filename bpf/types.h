@@ -129,7 +129,6 @@ enum port_fact {
 	PORT_XDP_TX = 1 << 2, /* the device takes frames that XDP redirects */
 	PORT_XDP_FLOOD = 1 << 3, /* every other port takes every flood from this one, by XDP */
 	PORT_TO_HOST = 1 << 4, /* a host port: what leaves by it comes in to the host */
-	PORT_APART = 1 << 5, /* the same, of a host with addresses of its own: see port.domain */
 };
 
 /*
@@ -141,6 +140,7 @@ enum port_note {
 	PORT_XDP_RX = 1 << 1, /* XDP gets all of a frame from it, so it has the XDP program */
 	PORT_HOST = 1 << 2, /* the switch's end of a host port */
 	PORT_BERTH = 1 << 3, /* a berth: its device is yet to come, and ifindex is 0 */
+	PORT_APART = 1 << 4, /* a host port of a host with addresses of its own: see port.domain */
 };
 
 /*

@@ -101,7 +101,7 @@ func setHost(p *datapath.Port, device netlink.Link) error {
 func learnHost(p *datapath.Port, device, host netlink.Link) {
 	p.Host, p.HostIfindex = addressOf(host), hostIndex(device, host)
 	// A VRF, or another bridge, has addresses of its own.
-	setBits(&p.Facts, datapath.PortApart, p.HostIfindex == 0 || host.Attrs().MasterIndex != 0)
+	setBits(&p.Notes, datapath.PortApart, p.HostIfindex == 0 || host.Attrs().MasterIndex != 0)
 	var table uint32
 	if vrf, ok := host.Attrs().Slave.(*netlink.VrfSlave); ok && p.HostIfindex != 0 {
 		table = vrf.Table
@@ -217,5 +217,5 @@ func hostMoved(b *datapath.Bridge, p *datapath.Port) bool {
 	}
 	now := *p
 	learnDevice(&now, l)
-	return now.Host != p.Host || now.HostIfindex != p.HostIfindex || now.HostTable != p.HostTable || (now.Facts^p.Facts)&datapath.PortApart != 0
+	return now.Host != p.Host || now.HostIfindex != p.HostIfindex || now.HostTable != p.HostTable || (now.Notes^p.Notes)&datapath.PortApart != 0
 }

@@ -55,7 +55,6 @@ const (
 	PortPatch    = kernelPortFactPORT_PATCH
 	PortSpan     = kernelPortFactPORT_SPAN
 	PortXDPTx    = kernelPortFactPORT_XDP_TX
-	PortApart    = kernelPortFactPORT_APART
 	portXDPFlood = kernelPortFactPORT_XDP_FLOOD // specialise sets this and the next
 	portToHost   = kernelPortFactPORT_TO_HOST
 )
@@ -70,6 +69,7 @@ const (
 	PortXDPRx = kernelPortNotePORT_XDP_RX
 	PortHost  = kernelPortNotePORT_HOST
 	PortBerth = kernelPortNotePORT_BERTH
+	PortApart = kernelPortNotePORT_APART
 )
 
 // PortTaken are the bits of Port.Taken: settings that the port's device had before it
@@ -345,7 +345,7 @@ func settleDomains(ports []*Port) {
 				tables[n], numbers[p.HostTable] = p.HostTable, n
 			}
 			p.Domain = n
-		case p.Facts&PortApart != 0:
+		case p.Notes&PortApart != 0:
 			p.Domain = uint16(Slot(p.Id))
 		default:
 			p.Domain = 0

@@ -422,7 +422,7 @@ func TestDomains(t *testing.T) {
 		p = append(p, NewPort(&c, "gw"))
 	}
 	apart := func(p *Port, table uint32) {
-		p.Facts = PortApart
+		p.Notes = PortApart
 		SetHostTable(p, table)
 	}
 	want := func(what string, numbers ...uint16) {
@@ -445,7 +445,7 @@ func TestDomains(t *testing.T) {
 	want("two VRFs", 0, firstDomain, firstDomain+1, firstDomain, own)
 	apart(p[1], 30)
 	want("one goes to a third", 0, firstDomain+2, firstDomain+1, firstDomain, own)
-	p[2].Facts = 0
+	p[2].Notes = 0
 	SetHostTable(p[2], 0)
 	apart(p[4], 10)
 	apart(p[0], 40)

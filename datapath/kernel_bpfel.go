@@ -1087,7 +1087,6 @@ const (
 	kernelPortFactPORT_XDP_TX    kernelPortFact = 4
 	kernelPortFactPORT_XDP_FLOOD kernelPortFact = 8
 	kernelPortFactPORT_TO_HOST   kernelPortFact = 16
-	kernelPortFactPORT_APART     kernelPortFact = 32
 )
 
 type kernelPortFlag uint32
@@ -1118,6 +1117,7 @@ const (
 	kernelPortNotePORT_XDP_RX kernelPortNote = 2
 	kernelPortNotePORT_HOST   kernelPortNote = 4
 	kernelPortNotePORT_BERTH  kernelPortNote = 8
+	kernelPortNotePORT_APART  kernelPortNote = 16
 )
 
 type kernelPortState struct {

@@ -38,8 +38,10 @@ func TestAbilities(t *testing.T) {
 		switch a.For {
 		case "a routed host port":
 			want, wantXDP = "bpf_fib_lookup()", "bpf_fib_lookup() bpf_xdp_load_bytes()"
-		case "a filter", "pf":
+		case "a filter", "pf", "sFlow":
 			wantXDP = "bpf_xdp_load_bytes()"
+		case "af-to of pf":
+			want = "bpf_fib_lookup()"
 		}
 		if got, xdp := strings.Join(a.Missing, " "), strings.Join(a.XDP, " "); got != want || xdp != wantXDP || a.Err != nil {
 			t.Errorf("%s: lacks %q, in XDP %q (%v), want %q and %q", a.For, got, xdp, a.Err, want, wantXDP)

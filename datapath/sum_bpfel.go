@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "48058d6f1f38b06cb4cf26168495ba332912409f24e4283dc692b144ec07c31b"
+const objectsSum = "282f91e898106b787eebc954bb82cfe8383b62614a8b21cca1812b215e33a399"
