@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "282f91e898106b787eebc954bb82cfe8383b62614a8b21cca1812b215e33a399"
+const objectsSum = "2e8be3a9137a2b9910bb1db768ef1373d85eb0d7d599a672b81fe8c324e3c087"

@@ -249,7 +249,6 @@ __noinline u32 pf_family_follow(void)
 	struct pf_packet *p = pf_packet();
 	struct pf_nat *n = pf_nat();
 	struct pf_state *s, *k;
-	u32 side, turned;
 
 	if (!on(FEATURE_PF_FAMILY) || !p || !n)
 		return DROP_PF_TRANSLATE;
@@ -257,19 +256,7 @@ __noinline u32 pf_family_follow(void)
 	k = s ? pf_state_second(s, p->state) : 0;
 	if (!s || !k)
 		return DROP_PF_TRANSLATE;
-	side = (p->flags & PF_P_ERROR ? p->quoted_side : p->side) & 1;
-	turned = side ^ !!((s->flags ^ k->flags) & PF_STATE_SECOND);
-	if (n->second) {
-		n->was = k->key;
-		n->was_side = turned;
-		n->is = s->key;
-		n->is_side = side;
-	} else {
-		n->was = s->key;
-		n->was_side = side;
-		n->is = k->key;
-		n->is_side = turned;
-	}
+	pf_nat_keys(n, p, s, k, n->second);
 	return 0;
 }
 

@@ -77,6 +77,11 @@ static __always_inline struct pf_nat *pf_nat(void)
 	return work_of(WORK_PF_NAT);
 }
 
+static __always_inline bool pf_differ(const u32 *a, const u32 *b)
+{
+	return a[0] != b[0] || a[1] != b[1] || a[2] != b[2] || a[3] != b[3];
+}
+
 /* Have rules translated this CPU's packet, whose state is to be made? */
 static __always_inline bool pf_translated(void)
 {

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/* Headers of translated packets, rewritten from the one key to the other. */
+#pragma once
+
+#include "../checksum.h"
+#include "track.h"
+
+/*
+ * Changes an address in this CPU's packet, from n->from to n->to. `ip` is where the IPv4
+ * header is that has it, and `check` where the checksum is that covers it, with flags of
+ * bpf_l4_csum_replace() above; each is 0 for none. False if that cannot be.
+ */
+__noinline u32 pf_nat_patch(struct __sk_buff *skb, u32 at, u32 ip, u64 check, u32 store)
+{
+	struct pf_nat *n = pf_nat();
+	u32 sum = (u32)check;
+	u64 flags = check >> 32;
+
+	if (!on(FEATURE_PF_NAT) || !n)
+		return false;
+	if (ip) {
+		if (n->from[3] == n->to[3])
+			return true;
+		if (bpf_l3_csum_replace(skb, ip + offsetof(struct iphdr, check), n->from[3],
+					n->to[3], 4) ||
+		    (sum && bpf_l4_csum_replace(skb, sum, n->from[3], n->to[3], flags | 4)))
+			return false;
+		return !bpf_skb_store_bytes(skb, at, &n->to[3], 4, 0);
+	}
+	if (sum &&
+	    bpf_l4_csum_replace(skb, sum, 0, bpf_csum_diff(n->from, 16, n->to, 16, 0), flags))
+		return false;
+	return !bpf_skb_store_bytes(skb, at, n->to, 16, store);
+}
+
+/* Changes a port or an identifier. */
+static __always_inline bool pf_nat_patch_port(struct __sk_buff *skb, u32 at, u32 check, u16 was,
+					      u16 is, u64 flags)
+{
+	if (was == is)
+		return true;
+	if (bpf_l4_csum_replace(skb, check, was, is, flags | 2))
+		return false;
+	return !bpf_skb_store_bytes(skb, at, &is, sizeof(is), 0);
+}
+
+#define PF_NAT_SRC4 ((u32)offsetof(struct iphdr, saddr))
+#define PF_NAT_DST4 ((u32)offsetof(struct iphdr, daddr))
+#define PF_NAT_SRC6 ((u32)offsetof(struct ipv6hdr, saddr))
+#define PF_NAT_DST6 ((u32)offsetof(struct ipv6hdr, daddr))
+
+/* Has a protocol ports of its own that are translated? */
+static __always_inline bool pf_nat_has_ports(u32 proto)
+{
+	return proto == IPPROTO_TCP || proto == IPPROTO_UDP;
+}
+
+/*
+ * Is the checksum at a place made already, while one of what a tunnel carries is yet to be made?
+ * The kernel's helpers change no such checksum: they take that of the packet's own header for
+ * the one that is yet to be made. That of a GSO packet is, for each segment.
+ */
+static __always_inline bool pf_nat_is_around(struct __sk_buff *skb, u32 at)
+{
+	u64 start, place = checksum_place(skb, &start);
+
+	return place && place != at && !skb->gso_size;
+}
+
+/*
+ * Changes such a checksum of UDP by what the packet becomes, before it does. False if that
+ * cannot be.
+ */
+__noinline u32 pf_nat_around(struct __sk_buff *skb, u32 at)
+{
+	struct pf_nat *n = pf_nat();
+	u64 change = 0;
+	u16 check;
+
+	if (!on(FEATURE_PF_NAT) || !n || bpf_skb_load_bytes(skb, at, &check, sizeof(check)))
+		return false;
+	if (!check) /* there is none (RFC 768) */
+		return true;
+#pragma unroll
+	for (u32 i = 0; i < 2; i++) {
+#pragma unroll
+		for (u32 j = 0; j < 4; j++)
+			change += (u64)(u32)~n->was.address[i][j] + n->is.address[i][j];
+		change += (u64)(u16)~n->was.port[i] + n->is.port[i];
+	}
+	check = ~pf_fold((u16)~check + change);
+	if (!check)
+		check = 0xffff;
+	return !bpf_skb_store_bytes(skb, at, &check, sizeof(check), 0);
+}
+
+/* Rewrites the header of a packet, which the side `was_side` of n->was has sent. */
+__noinline u32 pf_nat_header(struct __sk_buff *skb)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+	u32 ip, sum = 0, ws, is;
+	u64 flags = 0, check = 0;
+	bool four, around;
+
+	if (!on(FEATURE_PF_NAT) || !p || !n)
+		return false;
+	four = p->family == 4;
+	ip = four ? p->l3 : 0;
+	ws = n->was_side & 1;
+	is = n->is_side & 1;
+	if (!(p->flags & PF_P_LATER) && !(four && p->proto == IPPROTO_ICMP) &&
+	    p->proto != IPPROTO_SCTP)
+		sum = checksum_offset(p->proto);
+	if (p->proto == IPPROTO_UDP)
+		flags = BPF_F_MARK_MANGLED_0;
+	around = sum && p->proto == IPPROTO_UDP && pf_nat_is_around(skb, p->l4 + sum);
+	if (around && !pf_nat_around(skb, p->l4 + sum))
+		return false;
+	if (sum && !around)
+		check = (p->l4 + sum) | (flags | BPF_F_PSEUDO_HDR) << 32;
+	__builtin_memcpy(n->from, n->was.address[ws], 16);
+	__builtin_memcpy(n->to, n->is.address[is], 16);
+	if (!pf_nat_patch(skb, p->l3 + (four ? PF_NAT_SRC4 : PF_NAT_SRC6), ip, check,
+			  BPF_F_RECOMPUTE_CSUM))
+		return false;
+	__builtin_memcpy(n->from, n->was.address[!ws], 16);
+	__builtin_memcpy(n->to, n->is.address[!is], 16);
+	if (!pf_nat_patch(skb, p->l3 + (four ? PF_NAT_DST4 : PF_NAT_DST6), ip, check,
+			  BPF_F_RECOMPUTE_CSUM))
+		return false;
+	if (p->flags & PF_P_LATER)
+		return true;
+	if (pf_nat_has_ports(p->proto))
+		return pf_nat_patch_port(skb, p->l4, p->l4 + sum, n->was.port[ws], n->is.port[is],
+					 flags) &&
+		       pf_nat_patch_port(skb, p->l4 + 2, p->l4 + sum, n->was.port[!ws],
+					 n->is.port[!is], flags);
+	if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6)
+		return pf_nat_patch_port(skb, p->l4 + offsetof(struct pf_icmp, id), p->l4 + 2,
+					 n->was.port[0], n->is.port[0], 0);
+	return true;
+}

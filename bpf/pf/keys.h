@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * Both keys of a state that translates. They are published together or not at all: a packet that
+ * has found the one is rewritten to the other.
+ */
+#pragma once
+
+#include "source.h"
+#include "track.h"
+
+const struct pf_second *pf_second_type __attribute__((unused));
+
+_Static_assert(sizeof(struct pf_second) == sizeof(struct pf_state) &&
+		       offsetof(struct pf_second, flags) == offsetof(struct pf_state, flags) &&
+		       offsetof(struct pf_second, other) == offsetof(struct pf_state, diff),
+	       "a second key has another form");
+
+/*
+ * The second key of a state at a place (+ 1); 0 if it has gone with the state a moment ago:
+ * nothing else is there yet.
+ */
+static __always_inline struct pf_state *pf_state_second(const struct pf_state *s, u32 place)
+{
+	struct pf_state *k = pf_state_at(PF_STATE_OTHER(s) - 1);
+
+	return k && (k->flags & PF_STATE_KEY) && PF_STATE_OTHER(k) == place ? k : 0;
+}
+
+/*
+ * Fills in both keys of this CPU's packet, whose state has a second one: what it was, and is to
+ * be. `second`: it has come as the second key says.
+ */
+static __always_inline void pf_nat_keys(struct pf_nat *n, const struct pf_packet *p,
+					const struct pf_state *s, const struct pf_state *k,
+					u32 second)
+{
+	u32 side = (p->flags & PF_P_ERROR ? p->quoted_side : p->side) & 1;
+	u32 turned = side ^ !!((s->flags ^ k->flags) & PF_STATE_SECOND);
+
+	if (second) {
+		n->was = k->key;
+		n->was_side = turned;
+		n->is = s->key;
+		n->is_side = side;
+	} else {
+		n->was = s->key;
+		n->was_side = side;
+		n->is = k->key;
+		n->is_side = turned;
+	}
+}
+
+/* Gives the packet its stack key, or its wire key. */
+static __always_inline void pf_nat_turn(struct pf_packet *p, const struct pf_nat *n, bool wire)
+{
+	/* what goes out of the host has become what is on the wire */
+	if (wire == !!pf_called(p, p->direction & 1)) {
+		p->key = n->is;
+		p->side = n->is_side;
+	} else {
+		p->key = n->was;
+		p->side = n->was_side;
+	}
+}
+
+/* Is there room for a state with the packet's key? An enum pf_readiness. */
+static __always_inline u32 pf_nat_ready(u32 now)
+{
+	u32 ready = pf_ready(now);
+
+	if (ready == PF_MAKE_INSTEAD) {
+		pf_remove_old(now);
+		ready = pf_ready(now);
+	}
+	return ready;
+}
+
+/* Claims a place for the packet's key, if need be that of a state that is over: the place + 1, or
+ * 0. */
+static __always_inline u32 pf_nat_claim(u32 now)
+{
+	u32 place = pf_claim_packet(now);
+
+	if (!place)
+		place = pf_claim_packet_over(false, now);
+	return place ? place : pf_claim_packet_over(true, now);
+}
+
+/* Gives up a place that was claimed. */
+static __always_inline void pf_unclaim(u32 place, u32 now)
+{
+	u32 *mark = place ? pf_mark_at(place - 1) : 0;
+
+	if (mark)
+		WRITE_ONCE(*mark, pf_mark_gone(now));
+}
+
+/* Fills in the second key of a state, each at its place. */
+__noinline u32 pf_nat_join(u32 place, u32 key)
+{
+	struct pf_state *s = pf_state_at(place), *k = pf_state_at(key);
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+
+	if (!on(FEATURE_PF_NAT) || !s || !k || !p || !n)
+		return false;
+	__builtin_memset(k, 0, sizeof(*k));
+	pf_nat_turn(p, n, false);
+	k->key = p->key;
+	k->flags = PF_STATE_KEY | (p->side ? PF_STATE_SECOND : 0);
+	PF_STATE_OTHER(k) = place + 1;
+	if (on(FEATURE_PF_SOURCES)) {
+		struct pf_second *more = (struct pf_second *)k;
+
+		more->sticky[0] = n->sticky[0];
+		more->sticky[1] = n->sticky[1];
+		more->ruleset = cfg.pf.ruleset;
+		more->nodes = n->nodes;
+	}
+	pf_nat_turn(p, n, true);
+	s->flags |= PF_STATE_NAT;
+	/* answers come by another port than the packet leaves by */
+	if (on(FEATURE_PF_FAMILY) && n->cross == PF_CROSS_NEW)
+		s->flags &= ~PF_STATE_IF_BOUND;
+	PF_STATE_OTHER(s) = key + 1;
+	return true;
+}
+
+/*
+ * Makes the state of a packet that rules have translated: 0, or why it is not made. Then the
+ * packet must not go, whatever its rules say: nothing would translate the answers back.
+ */
+__noinline u32 pf_nat_make(u32 in, u32 out, u32 now)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+	u32 ready, place, key, reason;
+
+	if (!on(FEATURE_PF_NAT) || !p || !n)
+		return DROP_PF_TRANSLATE;
+	/*
+	 * The kernel routes no addresses of a link, and the answers would not find the state. Nor
+	 * would those of an address to itself.
+	 */
+	if ((p->flags & PF_P_STATELESS) || pf_of_link(n->is.address[0]) ||
+	    pf_of_link(n->is.address[1]) || !pf_differ(n->is.address[0], n->is.address[1]))
+		return DROP_PF_TRANSLATE;
+	if (on(FEATURE_TRACE)) /* a trial keeps nothing */
+		return pf_keeps(p->rule[0]) || pf_keeps(p->rule[1]) ? 0 : DROP_PF_TRANSLATE;
+	pf_nat_turn(p, n, false);
+	ready = pf_nat_ready(now);
+	pf_nat_turn(p, n, true);
+	if (ready == PF_MAKE_ONE)
+		ready = pf_nat_ready(now);
+	if (ready == PF_MAKE_NONE || ready == PF_MAKE_TAKEN)
+		return DROP_PF_TRANSLATE;
+	place = ready == PF_MAKE_ONE ? pf_nat_claim(now) : 0;
+	pf_nat_turn(p, n, false);
+	key = place ? pf_nat_claim(now) : 0;
+	pf_nat_turn(p, n, true);
+	if (place && key && pf_fill(place - 1, in, out, now) && pf_nat_join(place - 1, key - 1) &&
+	    pf_second_enter(place - 1, now)) {
+		if (pf_enter(place - 1, now)) {
+			reason = pf_begin(place - 1, now);
+			if (reason)
+				return reason;
+			/* another CPU may have made the state of a packet like this one */
+			return p->state && pf_publish_key(place - 1, now) ? 0 : DROP_PF_TRANSLATE;
+		}
+		pf_second_leave(place - 1, now);
+	}
+	if (!place || !key)
+		pf_count(PF_COUNT_MEMORY);
+	pf_unclaim(place, now);
+	pf_unclaim(key, now);
+	pf_uncount_rules();
+	return DROP_PF_LIMIT;
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * Ports of translated sources, and identifiers of echoes: a packet gets one that is free, so that
+ * the answers find their connection. A search in vain is not made again at once.
+ */
+#pragma once
+
+#include "pool.h"
+
+/* Makes the key of what the packet is to be. */
+static __always_inline void pf_nat_key(struct pf_nat *n, const struct pf_packet *p)
+{
+	bool own = p->proto == IPPROTO_TCP || p->proto == IPPROTO_UDP;
+
+	pf_key_set(&n->is, &n->is_side, n->now.src, n->now.dst, n->now.sport, n->now.dport, own);
+	n->is.vlan = p->key.vlan & ~PF_OUTWARD;
+	if (pf_called(p, p->direction) != n->is_side)
+		n->is.vlan |= PF_OUTWARD;
+	n->is.vlan ^= n->turn;
+	n->is.proto = n->proto;
+	n->is.profile = 0;
+}
+
+/* Has every connection of the packet's UDP port one mapping? */
+static __always_inline bool pf_nat_maps(const struct pf_nat *n, const struct pf_packet *p)
+{
+	return on(FEATURE_PF_SOURCES) && (n->t.flags & PF_TRANSLATION_ENDPOINT) &&
+	       p->proto == IPPROTO_UDP;
+}
+
+/* Makes the key of one end of a mapping. */
+static __always_inline void pf_map_key(struct pf_source_key *key, const struct pf_nat *n, u32 kind)
+{
+	bool mapped = kind == PF_SOURCE_MAPPED;
+
+	__builtin_memcpy(key->address, mapped ? n->now.src : n->was.address[n->was_side & 1],
+			 sizeof(key->address));
+	key->vlan = n->was.vlan & ~PF_OUTWARD;
+	key->rule = mapped ? n->now.sport : n->was.port[n->was_side & 1];
+	key->ruleset = 0;
+	key->kind = kind;
+}
+
+/* Is the packet's new source, with its port, the mapping of nobody else? */
+__noinline u32 pf_map_free(void)
+{
+	struct pf_nat *n = pf_nat();
+	struct pf_source_key key;
+	struct pf_source *has;
+	const u32 *own;
+
+	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !n)
+		return false;
+	pf_map_key(&key, n, PF_SOURCE_MAPPED);
+	has = bpf_map_lookup_elem(&pf_sources, &key);
+	own = n->was.address[n->was_side & 1];
+	return !has || (has->port == n->was.port[n->was_side & 1] && has->address[3] == own[3] &&
+			has->address[2] == own[2] && has->address[1] == own[1] &&
+			has->address[0] == own[0]);
+}
+
+/* Gives the packet the mapping of its source, if that has one. */
+__noinline u32 pf_map_find(void)
+{
+	struct pf_nat *n = pf_nat();
+	struct pf_source_key key;
+	struct pf_source *has;
+
+	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !n)
+		return false;
+	pf_map_key(&key, n, PF_SOURCE_MAP);
+	has = bpf_map_lookup_elem(&pf_sources, &key);
+	if (!has)
+		return false;
+	__builtin_memcpy(n->now.src, has->address, sizeof(n->now.src));
+	n->now.sport = has->port;
+	return true;
+}
+
+/*
+ * Would somebody else get the answers to what the packet is to be? A connection that is over
+ * gets none, and neither does one that the packet begins anew.
+ */
+static __always_inline bool pf_nat_taken(struct pf_nat *n, const struct pf_packet *p)
+{
+	struct pf_state *s, *k;
+	u32 place;
+
+	if (pf_nat_maps(n, p) && !pf_map_free())
+		return true;
+	place = pf_state_find(&n->is);
+	if (!place)
+		return false;
+	s = pf_state_at(pf_state_of_key(place - 1) - 1);
+	if (!s)
+		return true;
+	if (pf_state_over(s, clock_now()))
+		return false;
+	k = s->flags & PF_STATE_NAT ? pf_state_at(PF_STATE_OTHER(s) - 1) : 0;
+	return !k || !pf_reopens(p, s) ||
+	       !(pf_key_is(&k->key, &n->was) || pf_key_is(&s->key, &n->was));
+}
+
+/* A step of the search for a free port: from the first one up, and then down. */
+static long pf_port_step(u32 i, void *unused)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+	u32 up, port;
+
+	if (!n || !p)
+		return 1;
+	up = n->port_high - n->port_first;
+	port = i <= up ? n->port_first + i : n->port_first - (i - up);
+	n->now.sport = bpf_htons(port);
+	pf_nat_key(n, p);
+	n->found = !pf_nat_taken(n, p);
+	return n->found;
+}
+
+/*
+ * Gives the packet a free port together with its new source; if `stays`, its port stays, which
+ * has to be free.
+ */
+__noinline u32 pf_nat_port(bool stays)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+	u32 low, high, all;
+
+	if (!on(FEATURE_PF_NAT) || !p || !n)
+		return false;
+	low = n->t.low;
+	high = n->t.high;
+	n->found = false;
+	if (n->echo) {
+		low = 1;
+		high = 65535;
+	} else if (stays || (p->proto != IPPROTO_TCP && p->proto != IPPROTO_UDP) ||
+		   (n->t.flags & PF_TRANSLATION_STATIC)) {
+		stays = true;
+		low = high = bpf_ntohs(n->now.sport);
+	}
+	if ((!low && !stays) || high < low)
+		return false;
+	all = high - low + 1;
+	n->port_low = low;
+	n->port_high = high;
+	n->port_first = low;
+	if (!stays) {
+		n->port_first += bpf_get_prandom_u32() % all;
+		n->spent += all;
+	}
+	bpf_loop(all, pf_port_step, 0, 0);
+	return n->found;
+}
+
+/*
+ * Addresses of a pool that are tried for one packet, and ports that are looked at: all of
+ * four addresses.
+ */
+#define PF_POOL_TRIES 64
+#define PF_PORT_TRIES 65536
+
+/*
+ * A search for a port in vain. It may have looked at all ports of some addresses, and costs as much
+ * as thousands of packets. So it is not made again at once, or a station could keep a CPU busy by
+ * connections that get no port.
+ */
+struct pf_dry {
+	u64 what; /* a hash of what the port was for */
+	u64 until; /* nanoseconds since boot */
+};
+
+#define PF_DRY_PLACES (WORK_BYTES / sizeof(struct pf_dry))
+/* A look at a port takes about a tenth of this: searches in vain take a tenth of a CPU at most. */
+#define PF_DRY_NANOSECONDS 2000
+
+struct pf_dry_table {
+	struct pf_dry place[PF_DRY_PLACES];
+};
+
+WORK_HOLDS(struct pf_dry_table);
+
+/* The place of a search like this packet's, which `what` names. */
+static __always_inline struct pf_dry *pf_dry_place(const struct pf_nat *n,
+						   const struct pf_packet *p, u64 *what)
+{
+	struct pf_dry_table *t = work_of(WORK_PF_DRY);
+	const u64 *dst = (const u64 *)n->now.dst, *src = (const u64 *)n->from;
+	u64 hash;
+
+	hash = pf_mix((u64)n->at << 32 | (u32)p->proto << 16 | n->now.dport, cfg.pf.secret[0]);
+	hash = pf_mix(pf_mix(hash, dst[0]), dst[1]);
+	/* other sources may have other addresses of the pool */
+	if (n->t.method == PF_POOL_SOURCE_HASH || n->t.method == PF_POOL_BITMASK)
+		hash = pf_mix(pf_mix(hash, src[0]), src[1]);
+	*what = hash;
+	return t ? &t->place[hash % PF_DRY_PLACES] : 0;
+}
+
+/* Was there no port for a packet like this a moment ago? */
+static __always_inline bool pf_is_dry(const struct pf_nat *n, const struct pf_packet *p)
+{
+	u64 what;
+	struct pf_dry *d = pf_dry_place(n, p, &what);
+
+	return d && d->what == what && bpf_ktime_get_ns() < d->until;
+}
+
+/* Notes that there is no port for packets like this. A trial notes nothing. */
+static __always_inline void pf_note_dry(const struct pf_nat *n, const struct pf_packet *p)
+{
+	u64 what;
+	struct pf_dry *d = pf_dry_place(n, p, &what);
+
+	if (!d || on(FEATURE_TRACE))
+		return;
+	d->what = what;
+	d->until = bpf_ktime_get_ns() + (u64)n->spent * PF_DRY_NANOSECONDS;
+}
