@@ -44,8 +44,10 @@ const insideLimit = 3 * time.Hour
 // An inner is what a lab inside tells, a line of JSON for each.
 type inner struct {
 	told
-	Report *report.Report `json:"report,omitempty"` // the last line
-	Failed string         `json:"failed,omitempty"` // why there is no report
+	Report  *report.Report `json:"report,omitempty"`  // the last line
+	Symbols string         `json:"symbols,omitempty"` // kallsyms, before the first part that counts
+	Frames  uint64         `json:"frames,omitempty"`  // of a part that counts, at its end
+	Failed  string         `json:"failed,omitempty"`  // why there is no report
 }
 
 // RunInside measures what the options ask for inside virtual machines with a kernel,
@@ -304,6 +306,9 @@ func inside(ctx context.Context, tell func(inner)) (*report.Report, error) {
 		return nil, err
 	}
 	site := fabrics.Site{Bascule: insideSelf, Instructions: instructions.Count, Cards: true}
+	if o.Functions {
+		site.Part = parts(tell)
+	}
 	return Run(ctx, site, p, relayed(func(t told) {
 		// The report has the groups.
 		if t.Group == nil {

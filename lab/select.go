@@ -42,6 +42,8 @@ type Options struct {
 	Study string
 	// Counting says that the machine counts instructions: RunInside measures.
 	Counting bool
+	// Functions has the virtual machine tell what Functions asks for.
+	Functions bool
 }
 
 // Select makes the profile that the options ask for. An unknown name gives a

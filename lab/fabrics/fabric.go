@@ -70,6 +70,10 @@ type Site struct {
 	// Instructions is how many instructions the machine has executed; nil where
 	// nobody counts them.
 	Instructions func() uint64
+	// Part is told that frames are sent that count, so many of them, and ended that
+	// they have arrived: a profile is of what is done in between. It is nil where
+	// nobody makes one.
+	Part func(frames uint64) (ended func())
 }
 
 // Fabric is one way to join ends.
@@ -409,6 +413,15 @@ func (n *Net) Instructions() (func() uint64, error) {
 		return nil, &ends.Unavailable{Reason: "instructions are counted in a virtual machine only: --in-vm"}
 	}
 	return n.site.Instructions, nil
+}
+
+// Part tells who makes a profile that so many frames are sent now which count, and by
+// ended that they have arrived.
+func (n *Net) Part(frames uint64) (ended func()) {
+	if n.site.Part == nil {
+		return func() {}
+	}
+	return n.site.Part(frames)
 }
 
 // namespace makes a namespace that Close removes.

@@ -37,6 +37,8 @@ type Machine struct {
 	// nanosecond for each, and jumps to its next timer when there is nothing to do.
 	// The machine has one CPU then.
 	Counting bool
+	// Plugin is what QEMU is told of a plug-in of its own, empty for none.
+	Plugin string
 }
 
 // usual are links that programs expect of a machine.
@@ -137,6 +139,9 @@ func (m Machine) Run(ctx context.Context, hear func(io.Reader) error, console io
 		cmd.Args = append(cmd.Args, counting...)
 	} else {
 		cmd.Args = append(cmd.Args, "-accel", "tcg,thread=multi")
+	}
+	if m.Plugin != "" {
+		cmd.Args = append(cmd.Args, "-plugin", m.Plugin)
 	}
 	cmd.ExtraFiles = []*os.File{image, far, monitor, hand}
 	cmd.Stdout = io.MultiWriter(said, console)

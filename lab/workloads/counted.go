@@ -343,6 +343,7 @@ func (s *countedSession) part(send func(from, to int) error, from, to int) (cost
 	if err != nil {
 		return 0, 0, err
 	}
+	defer s.net.Part(want)()
 	before, begin := count.Frames, s.now()
 	if err := send(from, to); err != nil {
 		return 0, 0, err

@@ -101,3 +101,23 @@ func TestGolden(t *testing.T) {
 		t.Errorf("golden.json is not as it is written, error %v", err)
 	}
 }
+
+// The cable's functions are subtracted, and what is little is in one line.
+func TestOverCable(t *testing.T) {
+	got := overCable([]string{"direct", "a", "b"}, []map[string]float64{
+		{"common": 100, "once": 20},
+		{"common": 150, "once": 21, "mine": 30},
+		{"common": 140, "once": 5, "small": 3},
+	})
+	const want = `| function | a | b |
+|---|---|---|
+| ` + "`common`" + ` | 50 | 40 |
+| ` + "`mine`" + ` | 30 | 0 |
+| ` + "`once`" + ` | 1 | -15 |
+| all others | 0 | 3 |
+| together | 81 | 28 |
+`
+	if got != want {
+		t.Errorf("the table is\n%swant\n%s", got, want)
+	}
+}

@@ -45,19 +45,26 @@ func main() {
 	flag.StringVar(&o.golden, "golden", "test/exact/golden.json", "`file` with what was recorded")
 	flag.BoolVar(&o.record, "record", false, "record what is measured")
 	flag.BoolVar(&o.lenient, "untested-ok", false, "succeed where no kernel can be had")
+	flag.StringVar(&o.functions, "functions", "", "print the functions of a frame through these `fabrics`, a list with commas, instead")
+	flag.StringVar(&o.workload, "workload", "one-by-one:behind", "for -functions, the `workload` that sends the frames")
 	flag.Parse()
 	// QEMU ends with this process; a signal ends both in order.
 	ctx, cancel := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer cancel()
-	if err := run(ctx, o, os.Stdout); err != nil {
+	act := run
+	if o.functions != "" {
+		act = functions
+	}
+	if err := act(ctx, o, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "exact:", err)
 		os.Exit(1)
 	}
 }
 
 type options struct {
-	kernel, golden  string
-	record, lenient bool
+	kernel, golden      string
+	record, lenient     bool
+	functions, workload string
 }
 
 func run(ctx context.Context, o options, w io.Writer) error {
@@ -116,10 +123,8 @@ func measure(ctx context.Context, kernel string) (*report.Report, guests.Kernel,
 	}
 	defer os.RemoveAll(dir)
 	program := filepath.Join(dir, "bascule")
-	cmd := ends.Command(ctx, "go", "build", "-o", program, "bascule/cmd/bascule")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, k, fmt.Errorf("go build: %w\n%s", err, out)
+	if err := build(ctx, program); err != nil {
+		return nil, k, err
 	}
 	o := lab.Options{Profile: "exact", Groups: []string{group}, Counting: true}
 	r, err := lab.RunInside(ctx, fabrics.Site{Bascule: program}, o, k, progress)
@@ -127,6 +132,16 @@ func measure(ctx context.Context, kernel string) (*report.Report, guests.Kernel,
 		err = ctx.Err()
 	}
 	return r, k, err
+}
+
+// build makes the program that is measured.
+func build(ctx context.Context, program string) error {
+	cmd := ends.Command(ctx, "go", "build", "-o", program, "bascule/cmd/bascule")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // A golden is what frames cost on a kernel.

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package lab
+
+import (
+	"maps"
+	"strings"
+	"testing"
+)
+
+const someSymbols = `ffffffff81000000 T _text
+ffffffff81000100 t veth_xmit	[veth]
+ffffffff81000180 d a_variable
+ffffffff81000200 W br_forward
+ffffffffc0000000 t bpf_prog_7c262244c63fd5fa_bascule_tcx	[bpf]
+`
+
+// Each count goes to the function that its address is in.
+func TestShare(t *testing.T) {
+	s, err := parseSymbols(strings.NewReader(someSymbols))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.share(strings.NewReader("0 40\nffffffff81000100 20\nffffffff810001ff 30\nffffffff81000200 10\nffffffffc0000044 5\n"), 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := map[string]float64{User: 4, "veth_xmit": 5, "br_forward": 1, "bascule_tcx [bpf]": 0.5}; !maps.Equal(got, want) {
+		t.Errorf("the shares are %v, want %v", got, want)
+	}
+	if err := agrees(got, []float64{10.4, 10.6, 90}); err != nil {
+		t.Error(err)
+	}
+	if err := agrees(got, []float64{12, 12, 12}); err == nil {
+		t.Error("shares that are not what the machine counted are taken for it")
+	}
+}
+
+// What is no profile is refused.
+func TestShareErrors(t *testing.T) {
+	s, err := parseSymbols(strings.NewReader(someSymbols))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"":                     "counted nothing",
+		"veth_xmit 4\n":        `says "veth_xmit 4"`,
+		"ffffffff80000000 1\n": "no function is at 0xffffffff80000000",
+	} {
+		if _, err := s.share(strings.NewReader(text), 1); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error %v, want %q", text, err, want)
+		}
+	}
+	// As everybody but root reads it.
+	if _, err := parseSymbols(strings.NewReader("0000000000000000 T _text\n")); err == nil {
+		t.Error("symbols without addresses are taken")
+	}
+}
