@@ -5,6 +5,7 @@ package metrics
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,6 +17,12 @@ import (
 
 	"bascule/bridge"
 
+	"github.com/grafana/grafana-foundation-sdk/go/cog"
+	grafana "github.com/grafana/grafana-foundation-sdk/go/dashboard"
+	"github.com/grafana/grafana-foundation-sdk/go/prometheus"
+	"github.com/grafana/grafana-foundation-sdk/go/stat"
+	"github.com/grafana/grafana-foundation-sdk/go/table"
+	"github.com/grafana/grafana-foundation-sdk/go/timeseries"
 	"github.com/prometheus/common/expfmt"
 )
 
@@ -77,10 +84,49 @@ func named(t *testing.T, text string) int {
 	return len(names)
 }
 
+// The dashboard is of Grafana's own schema, whose fields are all there and no others.
+func TestDashboardSchema(t *testing.T) {
+	text, err := os.ReadFile(dashboard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := cog.NewRuntime()
+	known.RegisterPanelcfgVariant(timeseries.VariantConfig())
+	known.RegisterPanelcfgVariant(table.VariantConfig())
+	known.RegisterPanelcfgVariant(stat.VariantConfig())
+	known.RegisterDataqueryVariant(prometheus.VariantConfig())
+	// the library returns an empty list where there is no mistake
+	wrong := func(err error) bool {
+		list := cog.BuildErrors(nil)
+		return err != nil && (!errors.As(err, &list) || len(list) > 0)
+	}
+	var board grafana.Dashboard
+	if err := board.UnmarshalJSONStrict(text); wrong(err) {
+		t.Errorf("it is not as the schema has it:\n%v", err)
+	}
+	if err := board.Validate(); wrong(err) {
+		t.Errorf("it is not as the schema has it:\n%v", err)
+	}
+	for _, p := range board.Panels {
+		if p.Panel == nil {
+			continue
+		}
+		if _, ok := cog.ConfigForPanelcfgVariant(p.Panel.Type); !ok {
+			t.Errorf("a panel is of the type %s, which the test does not know", p.Panel.Type)
+		}
+	}
+	other := bytes.Replace(text, []byte(`"showLegend"`), []byte(`"showsLegend"`), 1)
+	if err := new(grafana.Dashboard).UnmarshalJSONStrict(other); !wrong(err) {
+		t.Error("the schema takes any field: the test is blind")
+	}
+}
+
+const dashboard = "../../share/grafana/bascule.json"
+
 // The dashboard is one that Grafana takes: what it asks is what Prometheus understands,
 // of series and labels that there are, and panels lie beside each other.
 func TestDashboard(t *testing.T) {
-	text, err := os.ReadFile("../../share/grafana/bascule.json")
+	text, err := os.ReadFile(dashboard)
 	if err != nil {
 		t.Fatal(err)
 	}
