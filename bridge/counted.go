@@ -54,17 +54,11 @@ func (s *Switch) Counted() (list []Counted, err error) {
 			return err
 		}
 		if c.Config.VLANStats && filters(&b.Config) {
-			vlans, err := b.VLANs()
-			if err != nil {
+			if c.VLANs, err = vlanTable(name, b); err != nil {
 				return err
 			}
-			if vlans != nil {
-				if c.VLANs, err = vlanTable(name, b, vlans); err != nil {
-					return err
-				}
-			}
 		}
-		p, err := pfViewAmong(devices, b)
+		p, err := s.seenPF(devices, name, b)
 		if err != nil {
 			return err
 		}
@@ -82,5 +76,6 @@ func (s *Switch) Counted() (list []Counted, err error) {
 		list = append(list, c)
 		return nil
 	})
+	s.forgetPF(list)
 	return list, err
 }

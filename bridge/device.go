@@ -150,7 +150,7 @@ const (
 func links() (map[int]netlink.Link, error) {
 	deadline := time.Now().Add(maxList)
 	for tries := 0; tries < minLists || time.Now().Before(deadline); tries++ {
-		list, err := netlink.LinkList()
+		list, err := listLinks()
 		if errors.Is(err, netlink.ErrDumpInterrupted) {
 			continue
 		}
@@ -164,6 +164,29 @@ func links() (map[int]netlink.Link, error) {
 		return byIndex, nil
 	}
 	return nil, errors.New("list interfaces: they change too fast")
+}
+
+// skipStats asks for devices without their statistics (RTEXT_FILTER_SKIP_STATS of
+// include/uapi/linux/rtnetlink.h).
+const skipStats = 1 << 3
+
+// listLinks is netlink.LinkList without statistics and virtual functions, which are half of
+// what the kernel would tell.
+func listLinks() (list []netlink.Link, err error) {
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)))
+	var wrong error
+	err = req.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWLINK, func(m []byte) bool {
+		l, err := netlink.LinkDeserialize(nil, m)
+		if err != nil {
+			wrong = err
+			return false
+		}
+		list = append(list, l)
+		return true
+	})
+	return list, errors.Join(wrong, err)
 }
 
 // flagNames are the names of interface flags in the order of ip(8).

@@ -83,6 +83,15 @@ func pfParse(text string) (*pf.Ruleset, error) {
 // readPF returns pf of a bridge. If the bridge has none, it returns rules that pass
 // all.
 func readPF(b *datapath.Bridge) (*pfConfig, error) {
+	text, err := b.PFText()
+	if err != nil {
+		return nil, err
+	}
+	return parsePF(b, text)
+}
+
+// parsePF is readPF with what pf was told.
+func parsePF(b *datapath.Bridge, text []byte) (*pfConfig, error) {
 	d := &pfConfig{main: &pf.Ruleset{}, anchors: map[string]*pf.Ruleset{}}
 	if !b.PFLoaded() {
 		d.Anchors = map[string]string{}
@@ -90,7 +99,7 @@ func readPF(b *datapath.Bridge) (*pfConfig, error) {
 	}
 	d.loaded, d.enabled = true, b.PFEnabled()
 	var err error
-	if d.pfStored, err = readStored(b); err != nil {
+	if d.pfStored, err = parseStored(text); err != nil {
 		return nil, err
 	}
 	if d.main, err = pfParse(d.Main); err != nil {
@@ -110,6 +119,10 @@ func readStored(b *datapath.Bridge) (stored pfStored, err error) {
 	if err != nil {
 		return stored, err
 	}
+	return parseStored(text)
+}
+
+func parseStored(text []byte) (stored pfStored, err error) {
 	if err := json.Unmarshal(text, &stored); err != nil {
 		return stored, fmt.Errorf("read what pf was told: %w", err)
 	}

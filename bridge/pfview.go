@@ -3,6 +3,7 @@
 package bridge
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/md5"
 	"maps"
@@ -26,6 +27,7 @@ type pfView struct {
 	rules []pf.RuleRef      // by the datapath's number
 
 	timeouts [pf.TimeoutCount]uint32
+	checksum [md5.Size]byte // of the main rules
 }
 
 // viewPF runs f with pf of a bridge.
@@ -44,18 +46,20 @@ func newPFView(b *datapath.Bridge) (*pfView, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pfViewAmong(devices, b)
-}
-
-// pfViewAmong is newPFView with the devices of the namespace.
-func pfViewAmong(devices map[int]netlink.Link, b *datapath.Bridge) (*pfView, error) {
-	d, err := readPF(b)
+	text, err := b.PFText()
 	if err != nil {
 		return nil, err
 	}
-	v := &pfView{pfConfig: d, b: b, timeouts: pf.DefaultTimeouts()}
-	ports := pfPortsAmong(devices, b, &b.Config)
-	v.names = ports.names
+	return pfViewOf(b, text, pfPortsAmong(devices, b, &b.Config))
+}
+
+// pfViewOf is newPFView with the text that pf was told, and the ports that it has.
+func pfViewOf(b *datapath.Bridge, text []byte, ports pfPorts) (*pfView, error) {
+	d, err := parsePF(b, text)
+	if err != nil {
+		return nil, err
+	}
+	v := &pfView{pfConfig: d, b: b, names: ports.names, timeouts: pf.DefaultTimeouts()}
 	if d.loaded {
 		program, err := d.compile(b, ports.list, nil)
 		if err != nil {
@@ -63,7 +67,53 @@ func pfViewAmong(devices map[int]netlink.Link, b *datapath.Bridge) (*pfView, err
 		}
 		v.rules, v.timeouts = program.Source, program.Timeouts
 	}
+	rules := pf.Ruleset{Rules: d.main.Rules}
+	v.checksum = md5.Sum([]byte(rules.String()))
 	return v, nil
+}
+
+// A pfSeen is a pfView that is good as long as pf is told nothing else, and the ports keep
+// their names: reading rules takes long.
+type pfSeen struct {
+	text []byte
+	said map[uint32]string
+	view *pfView
+}
+
+// seenPF is newPFView for those who look again and again, with the devices of the namespace.
+func (s *Switch) seenPF(devices map[int]netlink.Link, name string, b *datapath.Bridge) (*pfView, error) {
+	text, err := b.PFText()
+	if err != nil {
+		return nil, err
+	}
+	ports := pfPortsAmong(devices, b, &b.Config)
+	s.seenLock.Lock()
+	defer s.seenLock.Unlock()
+	seen := s.seen[name]
+	if seen == nil || !bytes.Equal(seen.text, text) || !maps.Equal(seen.said, ports.said) {
+		v, err := pfViewOf(b, text, ports)
+		if err != nil {
+			return nil, err
+		}
+		seen = &pfSeen{text, ports.said, v}
+		if s.seen == nil {
+			s.seen = map[string]*pfSeen{}
+		}
+		s.seen[name] = seen
+	}
+	v, config := *seen.view, *seen.view.pfConfig
+	config.loaded, config.enabled = b.PFLoaded(), b.PFEnabled()
+	v.b, v.names, v.pfConfig = b, ports.names, &config
+	return &v, nil
+}
+
+// forgetPF forgets what was seen of bridges that are not in a list.
+func (s *Switch) forgetPF(list []Counted) {
+	s.seenLock.Lock()
+	defer s.seenLock.Unlock()
+	maps.DeleteFunc(s.seen, func(name string, _ *pfSeen) bool {
+		return !slices.ContainsFunc(list, func(c Counted) bool { return c.Name == name })
+	})
 }
 
 // rule returns the rule of a number, nil if there is none.
@@ -92,12 +142,11 @@ func (v *pfView) info(bridge string, traffic *datapath.PFTraffic) (PFInfo, error
 		Bridge: bridge, For: -1, Debug: cmp.Or(v.Debug, v.main.Options.Debug, "err"), Limits: v.limits(), Timeouts: v.timeouts,
 		StateTable: named(&traffic.Counters, pfStateCounters), Counters: named(&traffic.Counters, pfCounters),
 		LimitCounters: named(&traffic.Counters, pfLimitCounters), HalfOpen: traffic.HalfOpen,
+		Checksum: v.checksum,
 	}
 	if id, err := strconv.ParseUint(v.main.Options.HostID, 0, 32); err == nil {
 		info.HostID = uint32(id)
 	}
-	rules := pf.Ruleset{Rules: v.main.Rules}
-	info.Checksum = md5.Sum([]byte(rules.String()))
 	for _, id := range slices.Sorted(maps.Keys(v.names)) {
 		info.Ports = append(info.Ports, PFPort{Name: v.names[id], Skip: v.skips(v.names[id])})
 	}

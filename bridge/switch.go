@@ -16,6 +16,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -34,6 +35,9 @@ type Switch struct {
 	free    func() (uint64, error) // bytes of memory, nil to ask the kernel
 	joining bool
 	waits   func(process int) // told of long waits for others, nil for nobody
+
+	seenLock sync.Mutex
+	seen     map[string]*pfSeen // by bridge, for Counted
 }
 
 // An Option says how a switch is used.

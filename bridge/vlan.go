@@ -613,9 +613,9 @@ func (v *view) vlans(vlans *datapath.VLANs) (list []PortVLANs) {
 // name is "", it returns those of all bridges that filter.
 func (s *Switch) VLANTable(bridge string) (list []VLAN, err error) {
 	list = []VLAN{}
-	err = s.eachFiltering("the table of VLANs", bridge, func(name string, b *datapath.Bridge, v *datapath.VLANs) error {
+	err = s.eachFiltering("the table of VLANs", bridge, func(name string, b *datapath.Bridge, _ *datapath.VLANs) error {
 		list = slices.DeleteFunc(list, func(l VLAN) bool { return l.Bridge == name })
-		table, err := vlanTable(name, b, v)
+		table, err := vlanTable(name, b)
 		list = append(list, table...)
 		return err
 	})
@@ -623,26 +623,28 @@ func (s *Switch) VLANTable(bridge string) (list []VLAN, err error) {
 }
 
 // vlanTable returns the VLANs of a bridge that VLANTable has.
-func vlanTable(name string, b *datapath.Bridge, v *datapath.VLANs) (list []VLAN, err error) {
+func vlanTable(name string, b *datapath.Bridge) (list []VLAN, err error) {
 	var ids []uint16
-	for vid := uint16(1); vid <= maxVLAN; vid++ {
-		if v[vid].Member != (datapath.PortSet{}) || v[vid].Kind != datapath.VLANOrdinary {
-			ids = append(ids, vid)
+	err = b.EachVLAN(func(vid uint16, v *datapath.VLAN) {
+		if v.Member == (datapath.PortSet{}) && v.Kind == datapath.VLANOrdinary {
+			return
 		}
+		l := VLAN{Bridge: name, ID: vid, Kind: vlanKinds[uint32(v.Kind)]}
+		if isSecondary(v) {
+			l.Primary = v.Fid
+		}
+		list, ids = append(list, l), append(ids, vid)
+	})
+	if err != nil {
+		return nil, err
 	}
 	stats, err := b.VLANStats(ids)
 	if err != nil {
 		return nil, err
 	}
-	for i, vid := range ids {
-		l := VLAN{
-			Bridge: name, ID: vid, Kind: vlanKinds[uint32(v[vid].Kind)],
-			RxFrames: stats[i].RxFrames, RxBytes: stats[i].RxBytes, TxFrames: stats[i].TxFrames, TxBytes: stats[i].TxBytes,
-		}
-		if isSecondary(&v[vid]) {
-			l.Primary = v[vid].Fid
-		}
-		list = append(list, l)
+	for i, n := range stats {
+		l := &list[i]
+		l.RxFrames, l.RxBytes, l.TxFrames, l.TxBytes = n.RxFrames, n.RxBytes, n.TxFrames, n.TxBytes
 	}
 	return list, nil
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -231,6 +232,42 @@ func (s *Store) devicesDir() string { return s.dir + "%devices" }
 type Hold struct {
 	dir  *os.File
 	path string
+	of   folder
+}
+
+// ownHolds are the folders that this process holds, by device and inode: the kernel says
+// slowly who has a lock.
+var ownHolds = struct {
+	sync.Mutex
+	folders map[folder]int
+}{folders: map[folder]int{}}
+
+type folder struct{ dev, inode uint64 }
+
+func folderAt(st *unix.Stat_t) folder { return folder{st.Dev, st.Ino} }
+
+// newHold notes a lock that this process has got.
+func newHold(dir *os.File, path string) *Hold {
+	h := &Hold{dir: dir, path: path}
+	var st unix.Stat_t
+	if unix.Fstat(int(dir.Fd()), &st) == nil {
+		h.of = folderAt(&st)
+		ownHolds.Lock()
+		ownHolds.folders[h.of]++
+		ownHolds.Unlock()
+	}
+	return h
+}
+
+// holdHere reports whether this process holds the folder at a path.
+func holdHere(path string) bool {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil {
+		return false
+	}
+	ownHolds.Lock()
+	defer ownHolds.Unlock()
+	return ownHolds.folders[folderAt(&st)] > 0
 }
 
 // Lost reports whether the folder has been taken away: another one can hold it then.
@@ -252,6 +289,11 @@ func (h *Hold) Release(remove bool) {
 	if remove && !h.Lost() {
 		os.Remove(h.path)
 	}
+	ownHolds.Lock()
+	if ownHolds.folders[h.of]--; ownHolds.folders[h.of] <= 0 {
+		delete(ownHolds.folders, h.of)
+	}
+	ownHolds.Unlock()
 	locks.Close(h.dir)
 }
 
@@ -273,7 +315,7 @@ func (s *Store) HoldDevices() (*Hold, error) {
 		}
 		err = locks.Try(dir)
 		if err == nil && sameFile(dir, s.devicesDir()) {
-			return &Hold{dir, s.devicesDir()}, nil
+			return newHold(dir, s.devicesDir()), nil
 		}
 		locks.Close(dir)
 		switch {

@@ -51,6 +51,32 @@ func (b *Bridge) VLANs() (*VLANs, error) {
 	return vlans, nil
 }
 
+// EachVLAN calls f with the bridge's VLANs, by number. It takes less time and
+// memory than VLANs, for who asks once. f does not keep the VLAN.
+func (b *Bridge) EachVLAN(f func(vid uint16, v *VLAN)) error {
+	if b.gen != "" && b.vlansOf == b.gen {
+		if b.vlans != nil {
+			b.vlans.each(f)
+		}
+		return nil
+	}
+	m, err := b.openTable(kernelMapVlans)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if int(m.MaxEntries()) < len(VLANs{}) {
+		return nil
+	}
+	return eachVLAN(m, func(mem []VLAN) { (*VLANs)(mem).each(f) })
+}
+
+func (v *VLANs) each(f func(vid uint16, v *VLAN)) {
+	for vid := 1; vid < len(v)-1; vid++ {
+		f(uint16(vid), &v[vid])
+	}
+}
+
 // keepVLANs notes which VLANs the bridge has in its new generation: vlans, or if that is
 // nil those of the generation before.
 func (b *Bridge) keepVLANs(vlans *VLANs, before string) {

@@ -7,6 +7,7 @@
 package metrics
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -79,25 +80,66 @@ const (
 func Handler(v *agent.View, o Options) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	own := &gatherer{of: v, o: o, log: v.Log()}
-	answer := promhttp.HandlerFor(prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-		list, err := registry.Gather()
-		list = append(list, own.gather()...)
-		slices.SortFunc(list, func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) })
-		return list, err
-	}), promhttp.HandlerOpts{
-		EnableOpenMetrics: true, MaxRequestsInFlight: mostScrapes, Timeout: scrapeTime,
+	own := newGatherer(v, o, v.Log())
+	answer := promhttp.HandlerForTransactional(all{registry, own}, promhttp.HandlerOpts{
+		EnableOpenMetrics: true, MaxRequestsInFlight: mostScrapes,
 		ErrorHandling: promhttp.ContinueOnError, ErrorLog: logger{v.Log()},
 		// a sixth of a large switch's scrape would be compression, which spares 40 kB a second
 		DisableCompression: true,
 	})
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", answer)
+	mux.Handle("GET /metrics", whole(answer))
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "bascule: the metrics are at /metrics")
 	})
 	return mux
 }
+
+// all are the metrics of the process and those of the switch.
+type all struct {
+	process prometheus.Gatherer
+	own     *gatherer
+}
+
+// Gather is for [promhttp].
+func (a all) Gather() (list []*dto.MetricFamily, done func(), err error) {
+	own, done, err := a.own.gather()
+	if err != nil {
+		return nil, done, err
+	}
+	list, err = a.process.Gather()
+	list = append(list, own...)
+	slices.SortFunc(list, func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return list, done, err
+}
+
+// whole has h write into memory, so that a client that reads slowly keeps nobody waiting
+// whom h makes wait.
+func whole(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text := texts.Get().(*bytes.Buffer)
+		defer texts.Put(text)
+		text.Reset()
+		page := &page{ResponseWriter: w, text: text, status: http.StatusOK}
+		h.ServeHTTP(page, r)
+		w.Header().Set("Content-Length", strconv.Itoa(text.Len()))
+		w.WriteHeader(page.status)
+		_, _ = text.WriteTo(w) // a client may go
+	})
+}
+
+// texts are buffers for answers.
+var texts = sync.Pool{New: func() any { return &bytes.Buffer{} }}
+
+// A page is an answer that is not sent yet.
+type page struct {
+	http.ResponseWriter
+	text   *bytes.Buffer
+	status int
+}
+
+func (p *page) WriteHeader(status int)         { p.status = status }
+func (p *page) Write(text []byte) (int, error) { return p.text.Write(text) }
 
 // A logger logs what the library complains of.
 type logger struct{ *slog.Logger }
@@ -110,14 +152,19 @@ type kind struct {
 	name, help string
 	value      dto.MetricType
 	labels     []string
-	number     int // in a scrape's families
+	order      []int // of the labels by their names
+	number     int   // in a scrape's families
 }
 
 // kinds are all there are, by number.
 var kinds []*kind
 
 func newKind(value dto.MetricType, name, help string, labels []string) *kind {
-	k := &kind{"bascule_" + name, help, value, append([]string{"netns"}, labels...), len(kinds)}
+	k := &kind{name: "bascule_" + name, help: help, value: value, labels: append([]string{"netns"}, labels...), number: len(kinds)}
+	for i := range k.labels {
+		k.order = append(k.order, i)
+	}
+	slices.SortFunc(k.order, func(i, j int) int { return strings.Compare(k.labels[i], k.labels[j]) })
 	kinds = append(kinds, k)
 	return k
 }
@@ -206,19 +253,42 @@ var (
 // library's registry, which takes series one at a time and compares them all, takes
 // longer for a large switch than everything else together.
 type gatherer struct {
-	of  source
-	o   Options
-	log *slog.Logger
-	one sync.Mutex // scrapes at once would read the same twice
+	of       source
+	o        Options
+	log      *slog.Logger
+	one      chan struct{} // scrapes at once would read the same twice
+	patience time.Duration
 }
 
-// gather reads all.
-func (g *gatherer) gather() []*dto.MetricFamily {
-	g.one.Lock()
-	defer g.one.Unlock()
-	start := time.Now()
-	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
+func newGatherer(of source, o Options, log *slog.Logger) *gatherer {
+	return &gatherer{of: of, o: o, log: log, one: make(chan struct{}, 1), patience: scrapeTime}
+}
+
+// gather reads all. The families are the caller's until done is called.
+func (g *gatherer) gather() (list []*dto.MetricFamily, done func(), err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), g.patience)
 	defer cancel()
+	slow := fmt.Errorf("the switch cannot be read within %v; see the agent's log", g.patience)
+	select {
+	case g.one <- struct{}{}:
+	case <-ctx.Done():
+		return nil, func() {}, slow
+	}
+	result := make(chan *scrape, 1)
+	go func() {
+		defer func() { <-g.one }()
+		result <- g.read(ctx)
+	}()
+	select {
+	case s := <-result:
+		return s.filled(), func() { scrapes.Put(s) }, nil
+	case <-ctx.Done():
+		return nil, func() {}, slow
+	}
+}
+
+func (g *gatherer) read(ctx context.Context) *scrape {
+	start := time.Now()
 	s := newScrape(g.o)
 	failed := func(part string, err error) {
 		s.flag(scrapeFailed, err != nil, part)
@@ -241,7 +311,7 @@ func (g *gatherer) gather() []*dto.MetricFamily {
 	}
 	s.netns = ""
 	s.put(scrapeSeconds, time.Since(start).Seconds())
-	return s.filled()
+	return s
 }
 
 // A scrape is one reading.
@@ -249,7 +319,10 @@ type scrape struct {
 	o        Options
 	netns    string
 	families []dto.MetricFamily // by the numbers of kinds
-	room     []series
+	room     slab[series]
+	texts    slab[string]
+	pairRoom slab[dto.LabelPair]
+	lists    slab[*dto.LabelPair]
 
 	// the labels of the last series, which the next often has, too
 	names  []string
@@ -265,8 +338,53 @@ type series struct {
 	value   float64
 }
 
+// A slab is memory for many values, which one scrape leaves to the next: a large switch has
+// megabytes of them.
+type slab[T any] struct {
+	pieces [][]T
+	used   int // pieces, and of the last of them
+	taken  int
+}
+
+// take returns n values, whatever is in them.
+func (s *slab[T]) take(n int) []T {
+	if s.used == 0 || s.taken+n > len(s.pieces[s.used-1]) {
+		if s.used == len(s.pieces) {
+			s.pieces = append(s.pieces, make([]T, max(n, 512)))
+		}
+		s.used, s.taken = s.used+1, 0
+		if n > len(s.pieces[s.used-1]) {
+			s.pieces[s.used-1] = make([]T, n)
+		}
+	}
+	list := s.pieces[s.used-1][s.taken:][:n:n]
+	s.taken += n
+	return list
+}
+
+// reset takes all values back.
+func (s *slab[T]) reset() { s.used, s.taken = 0, 0 }
+
+// scrapes are those of before, with their memory.
+var scrapes = sync.Pool{New: func() any { return &scrape{families: make([]dto.MetricFamily, len(kinds))} }}
+
 func newScrape(o Options) *scrape {
-	return &scrape{o: o, families: make([]dto.MetricFamily, len(kinds))}
+	s := scrapes.Get().(*scrape)
+	s.begin(o)
+	return s
+}
+
+// begin makes a scrape a new one.
+func (s *scrape) begin(o Options) {
+	s.o, s.netns, s.names, s.values, s.pairs = o, "", nil, s.values[:0], nil
+	for i := range s.families {
+		f := &s.families[i]
+		f.Name, f.Metric = nil, f.Metric[:0]
+	}
+	s.room.reset()
+	s.texts.reset()
+	s.pairRoom.reset()
+	s.lists.reset()
 }
 
 // filled are the families that have series.
@@ -284,12 +402,8 @@ func (s *scrape) put(k *kind, value float64, labels ...string) {
 	if f.Name == nil {
 		f.Name, f.Help, f.Type = &k.name, &k.help, &k.value
 	}
-	if len(s.room) == 0 {
-		s.room = make([]series, 256)
-	}
-	m := &s.room[0]
-	s.room = s.room[1:]
-	m.value = value
+	m := &s.room.take(1)[0]
+	m.value, m.Counter, m.Gauge = value, nil, nil
 	if k.value == dto.MetricType_COUNTER {
 		m.counter.Value, m.Counter = &m.value, &m.counter
 	} else {
@@ -304,15 +418,15 @@ func (s *scrape) labelled(k *kind, labels []string) []*dto.LabelPair {
 	if len(s.values) > 0 && s.values[0] == s.netns && slices.Equal(s.values[1:], labels) && slices.Equal(s.names, k.labels) {
 		return s.pairs
 	}
-	s.names, s.values = k.labels, append([]string{s.netns}, labels...)
-	texts, room := make([]string, len(s.values)), make([]dto.LabelPair, len(s.values))
-	s.pairs = make([]*dto.LabelPair, len(s.values))
+	s.names, s.values = k.labels, append(append(s.values[:0], s.netns), labels...)
+	n := len(s.values)
+	texts, room := s.texts.take(n), s.pairRoom.take(n)
+	s.pairs = s.lists.take(n)
 	for i, v := range s.values {
 		texts[i] = plain(v)
 		room[i].Name, room[i].Value = &k.labels[i], &texts[i]
-		s.pairs[i] = &room[i]
+		s.pairs[i] = &room[k.order[i]]
 	}
-	slices.SortFunc(s.pairs, func(a, b *dto.LabelPair) int { return strings.Compare(*a.Name, *b.Name) })
 	return s.pairs
 }
 

@@ -5,8 +5,11 @@ package metrics
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
 )
 
 // a fake agent and its switch
@@ -167,9 +171,93 @@ func (silent) Places(context.Context) ([]agent.Place, error) { return nil, error
 
 // TestScrapeFailed: a scrape says that something cannot be read, and has the rest.
 func TestScrapeFailed(t *testing.T) {
-	silent := &gatherer{of: silent{}, log: slog.New(slog.DiscardHandler)}
-	registry := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return silent.gather(), nil })
+	silent := newGatherer(silent{}, Options{}, slog.New(slog.DiscardHandler))
+	registry := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		list, _, err := silent.gather()
+		return list, err
+	})
 	if n, err := testutil.GatherAndCount(registry, "bascule_scrape_failed"); err != nil || n != 2 {
 		t.Errorf("%d parts are said to have failed, %v", n, err)
+	}
+}
+
+// A stuck agent answers when it is told to.
+type stuck struct{ goOn chan struct{} }
+
+func (s stuck) Status(context.Context) (agent.Status, error) {
+	<-s.goOn
+	return agent.Status{Version: "1"}, nil
+}
+func (s stuck) Places(context.Context) ([]agent.Place, error) { return nil, nil }
+
+// TestStuck: a scrape that cannot be answered ends, and so do those that wait for it. Later
+// ones are answered.
+func TestStuck(t *testing.T) {
+	of := stuck{make(chan struct{})}
+	g := newGatherer(of, Options{}, slog.New(slog.DiscardHandler))
+	g.patience = time.Millisecond
+	for range 3 {
+		if list, _, err := g.gather(); err == nil || len(list) > 0 {
+			t.Errorf("%v, %v", list, err)
+		}
+	}
+	close(of.goOn)
+	g.patience = time.Minute
+	if list, done, err := g.gather(); err != nil || len(list) == 0 {
+		t.Errorf("%v, %v", list, err)
+	} else {
+		done()
+	}
+}
+
+// TestSameMemory: a scrape has nothing of the one before, whose memory it uses.
+func TestSameMemory(t *testing.T) {
+	text := func(list []*dto.MetricFamily) string {
+		var b strings.Builder
+		for _, f := range list {
+			if _, err := expfmt.MetricFamilyToText(&b, f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return b.String()
+	}
+	many := &fake{}
+	for i := range 600 {
+		many.ports = append(many.ports, bridge.Port{Bridge: "br0", Name: fmt.Sprint("many", i), State: "gone", MTU: 9000, Stats: bridge.Stats{RxBytes: 9}})
+	}
+	few := &fake{ports: []bridge.Port{{Bridge: "br0", Name: "few", State: "forwarding"}}}
+	s := &scrape{families: make([]dto.MetricFamily, len(kinds))}
+	var want, again string
+	for _, f := range []*fake{few, many, few, many} {
+		s.begin(Options{})
+		s.bridges(f)
+		switch got := text(s.filled()); {
+		case f == few && want == "":
+			want = got
+		case f == few && got != want:
+			t.Errorf("%s\nwant\n%s", got, want)
+		case f == many && again == "":
+			again = got
+		case f == many && got != again:
+			t.Errorf("%s\nwant\n%s", got, again)
+		}
+	}
+	if strings.Count(again, "many599\"") < 10 || strings.Contains(want, "many") {
+		t.Error("the test is blind")
+	}
+}
+
+// TestWhole: an answer is made before any of it is sent, with its status and length.
+func TestWhole(t *testing.T) {
+	for range 2 { // the second in the memory of the first
+		w := httptest.NewRecorder()
+		whole(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/x")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			fmt.Fprint(w, "some", "thing")
+		})).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		if w.Code != 503 || w.Body.String() != "something" || w.Header().Get("Content-Length") != "9" || w.Header().Get("Content-Type") != "text/x" {
+			t.Errorf("%d %q %v", w.Code, w.Body, w.Header())
+		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -66,13 +68,15 @@ func TestPrometheus(t *testing.T) {
 	must(t, l.Switch.Netlink().LinkSetUp(lo))
 	r := newRunner(t, l)
 	r.inside = true
-	r.start("--metrics", "127.0.0.1:9810")
-	l.AddBridge("br0", "tcx", ports[:2], "--vlan-filtering", "--vlan-stats", "--stp", "rstp")
+	r.start("--metrics", "127.0.0.1:9810", "-f", r.file("br1.yaml", "bridges: {br1: {ports: {}}}\n"))
+	l.AddBridge("br0", "tcx", nil, "--vlan-filtering", "--vlan-stats", "--stp", "rstp")
+	r.serves(2, "br0") // else a port is warned of
+	l.AddPorts("br0", "tcx", ports[:2], "--stp-edge", "on")
+	forwarding(l, "br0", 2)
 	l.Bascule("vlan", "add", "br0", ports[0].Port, "10", "--untagged", "--pvid")
 	l.Bascule("plug", "guest/7", "--bridge", "br0", "--device", ports[2].Port)
 	l.Bascule("pfctl", "-q", "-b", "br0", "-e")
 	l.Bascule("pfctl", "-q", "-b", "br0", "-f", file(t, "pf.conf", "table <bad> persist { 192.0.2.1 }\nblock label \"else\"\npass proto udp label \"service\"\n"))
-	r.serves(1, "br0")
 	client := inside(t, l.Switch)
 
 	text, err := get(client, "http://127.0.0.1:9810/metrics")
@@ -83,8 +87,10 @@ func TestPrometheus(t *testing.T) {
 		t.Errorf("promtool check metrics: %v: %s", err, out)
 	}
 	l.Send(ports[0], l.Frames(5, netlab.MAC{2, 0, 0, 0, 0, 1}, netlab.MAC{2, 0, 0, 0, 0, 2})...)
-	text, err = get(client, "http://127.0.0.1:9810/metrics")
-	must(t, err)
+	l.Wait("events to be read", func() bool {
+		text, err = get(client, "http://127.0.0.1:9810/metrics")
+		return err == nil && strings.Contains(text, "\nbascule_agent_events_total{")
+	})
 	for _, p := range l.Ports("br0") {
 		for _, want := range []string{
 			fmt.Sprintf("bascule_port_receive_frames_total{bridge=\"br0\",netns=\"\",port=%q} ", p.Ifname),
@@ -107,9 +113,35 @@ func TestPrometheus(t *testing.T) {
 		}
 	}
 
+	// other rules, of which the agent has kept nothing
+	l.Bascule("pfctl", "-q", "-b", "br0", "-f", file(t, "pf.conf", "pass label \"later\"\npass proto udp label \"service\"\n"))
+	l.Send(ports[0], l.Frames(5, netlab.MAC{2, 0, 0, 0, 0, 1}, netlab.MAC{2, 0, 0, 0, 0, 2})...)
+	again, err := get(client, "http://127.0.0.1:9810/metrics")
+	must(t, err)
+	if !strings.Contains(again, `{bridge="br0",label="later",netns=""}`) || strings.Contains(again, `label="else"`) {
+		t.Errorf("the series of labels are not those of the rules:\n%s", again)
+	}
+	l.Bascule("pfctl", "-q", "-b", "br0", "-d")
+	again, err = get(client, "http://127.0.0.1:9810/metrics")
+	must(t, err)
+	if !strings.Contains(again, `bascule_pf_enabled{bridge="br0",netns=""} 0`) {
+		t.Errorf("pf is still on:\n%s", again)
+	}
+
 	dir := t.TempDir()
 	rules, err := os.ReadFile("../../share/prometheus/bascule.rules.yml")
 	must(t, err)
+	board, err := os.ReadFile("../../share/grafana/bascule.json")
+	must(t, err)
+	named := regexp.MustCompile(`bascule_[a-z_]+`).FindAllString(string(rules)+string(board), -1)
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(named))) {
+		if !strings.Contains(text, "\n"+name+"{") {
+			t.Errorf("the rules or the dashboard ask for %s, which is not in a scrape", name)
+		}
+	}
+	if len(named) < 50 {
+		t.Errorf("rules and dashboard name %v alone: the test does not read them", named)
+	}
 	must(t, os.WriteFile(filepath.Join(dir, "bascule.rules.yml"), rules, 0o600))
 	must(t, os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(`global: {scrape_interval: 1s, evaluation_interval: 1s}
 rule_files: [bascule.rules.yml]
