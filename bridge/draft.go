@@ -19,6 +19,7 @@ type draft struct {
 	tables datapath.Tables
 	pf     *pfConfig // the next configuration of pf, nil for the present one
 	joins  bool      // as [Joining] has it
+	leaves string    // id of a port that is to have left another bridge by then, "" for none
 	reload bool      // make a new generation even if nothing is different
 
 	late    []func() error     // steps at the end of the plan, which need to know all that is planned

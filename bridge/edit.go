@@ -23,13 +23,36 @@ type Edit struct {
 // or if one of the changes was refused. The warnings tell of things that work but may
 // not be meant.
 func (s *Switch) Edit(bridge string, f func(*Edit) error) (warnings []string, err error) {
-	return s.one(step{"change bridge " + bridge, bridge, func(c *draft) error {
+	return s.EditFor("change bridge "+bridge, bridge, f)
+}
+
+// EditFor is Edit in the words of who asks for it: errors of the whole say "cannot", and what.
+func (s *Switch) EditFor(what, bridge string, f func(*Edit) error) (warnings []string, err error) {
+	return s.one(step{what, bridge, planOf(bridge, f)}, nil)
+}
+
+// Try plans what [Switch.EditFor] would do, and does nothing of it. The error is what that would
+// be refused with. The port of another bridge that has the id leaves counts as if it had left that.
+func (s *Switch) Try(what, bridge, leaves string, f func(*Edit) error) error {
+	return s.write(func(store *datapath.Store) error {
+		b, err := open(store, what, bridge)
+		if err != nil {
+			return err
+		}
+		c := newDraft(b)
+		c.joins, c.leaves = s.joining, leaves
+		return c.planned(what, planOf(bridge, f))
+	})
+}
+
+func planOf(bridge string, f func(*Edit) error) func(*draft) error {
+	return func(c *draft) error {
 		e := &Edit{bridge: bridge, draft: c}
 		if err := f(e); err != nil {
 			return err
 		}
 		return e.err
-	}}, nil)
+	}
 }
 
 // A step is one change to a bridge. plan adds the change to those that are planned

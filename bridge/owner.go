@@ -266,6 +266,9 @@ func (e *Edit) SetOwner(port string, o Owner) error {
 
 // notElsewhere refuses an id that a port of another bridge has.
 func (c *draft) notElsewhere(what, id string) error {
+	if id == c.leaves {
+		return nil
+	}
 	store := c.bridge.Store()
 	names, err := store.Names()
 	if err != nil {

@@ -140,7 +140,7 @@ func (c *draft) isSpan(l netlink.Link, owner, bridge string) bool {
 			return p.Ifindex == index && p.Facts&datapath.PortSpan != 0
 		})
 	}
-	others, err := c.world.others(c.bridge.Store(), bridge)
+	others, err := c.portsElsewhere(bridge)
 	if err != nil {
 		return false
 	}
@@ -171,7 +171,7 @@ func ownerOf(c *draft, l netlink.Link, bridge string) (owner, host string, err e
 			return found(bridge, p)
 		}
 	}
-	others, err := c.world.others(c.bridge.Store(), bridge)
+	others, err := c.portsElsewhere(bridge)
 	if err != nil {
 		return "", "", err
 	}
@@ -212,27 +212,37 @@ type otherPort struct {
 	port   *datapath.Port
 }
 
-func (w *world) others(store *datapath.Store, bridge string) (map[uint32][]otherPort, error) {
-	if w.owners != nil {
-		return w.owners, nil
+// portsElsewhere returns the ports of other bridges, but for the one that is to leave its bridge.
+func (c *draft) portsElsewhere(bridge string) (map[uint32][]otherPort, error) {
+	if c.world.owners != nil {
+		return c.world.owners, nil
 	}
+	store := c.bridge.Store()
 	names, err := store.Names()
 	if err != nil {
 		return nil, err
 	}
-	owners := map[uint32][]otherPort{}
+	list := map[uint32][]otherPort{}
 	names = slices.DeleteFunc(names, func(name string) bool { return name == bridge })
 	err = eachOpen(store, names, func(name string, b *datapath.Bridge) error {
+		var whose map[uint32]*Owner
+		if c.leaves != "" {
+			if whose, err = owners(b); err != nil {
+				return err
+			}
+		}
 		for _, p := range datapath.Ports(&b.Config) {
-			owners[p.Ifindex] = append(owners[p.Ifindex], otherPort{name, b, p})
+			if o := whose[p.Id]; o == nil || o.ID != c.leaves {
+				list[p.Ifindex] = append(list[p.Ifindex], otherPort{name, b, p})
+			}
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	w.owners = owners
-	return owners, nil
+	c.world.owners = list
+	return list, nil
 }
 
 // setDevice makes p the port of a device.

@@ -52,8 +52,10 @@ func Put(s *bridge.Switch, p Plug) (warnings []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	what := "plug " + p.Owner.ID
+	plan := func(e *bridge.Edit) error { return p.plan(e, rules) }
 	if on != "" && on != p.Bridge {
-		if _, err := s.Quick(p.Bridge); err != nil { // before it is taken off the other
+		if err := s.Try(what, p.Bridge, p.Owner.ID, plan); err != nil { // before it is taken off the other
 			return nil, err
 		}
 		if warnings, err = s.Edit(on, func(e *bridge.Edit) error {
@@ -63,7 +65,7 @@ func Put(s *bridge.Switch, p Plug) (warnings []string, err error) {
 			return nil, err
 		}
 	}
-	more, err := s.Edit(p.Bridge, func(e *bridge.Edit) error { return p.plan(e, rules) })
+	more, err := s.EditFor(what, p.Bridge, plan)
 	return append(warnings, more...), err
 }
 

@@ -215,7 +215,13 @@ func plugRefused(t *testing.T, hook string) {
 	loadPF(t, l, "anchor \"plug/*\"\n")
 	l.Bascule("plug", "guest", "--bridge", "br0", "--device", a.Port, "--pf", rules)
 	l.Reach(a, []netlab.Frame{udp4(B, A, "192.0.2.1", "192.0.2.2", [2]int{7, 7})})
-	l.Refused([]string{"no bridge br9"}, "plug", "guest", "--bridge", "br9", "--device", a.Port)
+	l.Refused([]string{"cannot plug guest", "no bridge br9"}, "plug", "guest", "--bridge", "br9", "--device", a.Port)
+	l.Refused([]string{"cannot plug guest2", "no bridge br9"}, "plug", "guest2", "--bridge", "br9", "--device", a.Port)
+	// on another bridge, too, which the port would have left
+	l.Bascule("bridge", "add", "br1")
+	l.Refused([]string{"no such"}, "plug", "guest", "--bridge", "br1", "--device", "nothing")
+	l.Refused([]string{"does not filter VLANs"}, "plug", "guest", "--bridge", "br1", "--device", a.Port, "--vlan", "10")
+	l.Refused([]string{"it is a port of bridge br0"}, "plug", "guest", "--bridge", "br1", "--device", ends[0].Port)
 	l.Refused([]string{"no such"}, "plug", "guest2", "--bridge", "br0", "--device", "nothing")
 	wantPlugged(t, l, "br0", map[string]string{a.Port: "guest"})
 }
