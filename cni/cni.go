@@ -20,6 +20,7 @@ import (
 	"strings"
 
 	"bascule/bridge"
+	"bascule/files"
 	"bascule/pf"
 	"bascule/plug"
 
@@ -38,8 +39,14 @@ const By = "cni"
 // Main is the plugin. It reads the request from the environment and from standard input,
 // answers on standard output, and returns the exit status.
 func Main(about string) int {
-	funcs := skel.CNIFuncs{Add: run(add), Del: run(del), Check: run(check), GC: run(gc), Status: run(status)}
-	if err := skel.PluginMainFuncsWithError(funcs, version.All, about); err != nil {
+	// What is not valid any more keeps no container from leaving.
+	leave := func(text []byte, _ string) (*network, error) { return decode(text) }
+	funcs := skel.CNIFuncs{Add: run(read, add), Del: run(leave, del), Check: run(read, check), GC: run(leave, gc), Status: run(read, status)}
+	err := receive()
+	if err == nil {
+		err = skel.PluginMainFuncsWithError(funcs, version.All, about)
+	}
+	if err != nil {
 		err.Msg = oneLine(err.Msg)
 		if err := err.Print(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -47,6 +54,35 @@ func Main(about string) int {
 		return 1
 	}
 	return 0
+}
+
+// maxRequest is how large a configuration may be, in bytes.
+const maxRequest = 4 << 20
+
+// receive reads the configuration before the library does, which takes any length, and speaks of
+// types of Go where it is wrong; then it is standard input anew.
+func receive() *types.Error {
+	switch os.Getenv("CNI_COMMAND") {
+	case "ADD", "DEL", "CHECK", "GC", "STATUS":
+	default:
+		return nil // the library answers
+	}
+	text, err := files.ReadAll(os.Stdin, maxRequest)
+	if err != nil {
+		return types.NewError(types.ErrDecodingFailure, "the network configuration: "+err.Error(), "")
+	}
+	if _, err := decode(text); err != nil {
+		return err.(*types.Error)
+	}
+	fd, err := unix.MemfdCreate("cni", unix.MFD_CLOEXEC)
+	if err == nil {
+		os.Stdin = os.NewFile(uintptr(fd), "standard input")
+		_, err = os.Stdin.WriteAt(text, 0)
+	}
+	if err != nil {
+		return types.NewError(types.ErrIOFailure, "keep the network configuration: "+err.Error(), "")
+	}
+	return nil
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
@@ -58,8 +94,9 @@ type request struct {
 	s *bridge.Switch // of the plugin's network namespace
 }
 
-// run returns a function that does a request with the switch of this network namespace.
-func run(f func(request) error) func(*skel.CmdArgs) error {
+// run returns a function that reads a request, and does it with the switch of this network
+// namespace.
+func run(read func(text []byte, args string) (*network, error), f func(request) error) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) error {
 		n, err := read(args.StdinData, args.Args)
 		if err != nil {

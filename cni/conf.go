@@ -3,11 +3,13 @@
 package cni
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"bascule/bridge"
@@ -39,7 +41,7 @@ type network struct {
 	// Ours.
 	PF          lines  `json:"pf"`          // rules of the container's port alone
 	SourceGuard bool   `json:"sourceGuard"` // the container sends from its own addresses alone
-	FDBMax      uint32 `json:"fdbMax"`      // addresses that may be learned there; 0 for no limit
+	FDBMax      int64  `json:"fdbMax"`      // addresses that may be learned there; 0 for no limit
 	Mirror      string `json:"mirror"`      // span port that gets copies of the container's frames
 
 	Args struct {
@@ -48,8 +50,9 @@ type network struct {
 		} `json:"cni"`
 	} `json:"args"`
 	RuntimeConfig struct {
-		MAC       string         `json:"mac"`
-		Bandwidth map[string]any `json:"bandwidth"`
+		MAC          string         `json:"mac"`
+		Bandwidth    map[string]any `json:"bandwidth"`
+		PortMappings []any          `json:"portMappings"`
 	} `json:"runtimeConfig"`
 
 	mac    net.HardwareAddr
@@ -74,7 +77,7 @@ func (l *lines) UnmarshalJSON(text []byte) error {
 	}
 	var list []string
 	if err := json.Unmarshal(text, &list); err != nil {
-		return fmt.Errorf("pf: neither a text nor a list of lines")
+		return fmt.Errorf("pf is neither a text nor a list of lines")
 	}
 	*l = lines(strings.Join(list, "\n"))
 	return nil
@@ -94,12 +97,55 @@ func unsupported(key string, value any, why string) error {
 	return types.NewError(types.ErrUnsupportedField, fmt.Sprintf("%s %v is not supported: %s", key, value, why), "")
 }
 
+// keys are those of a configuration that the plugin knows.
+func keys() (list []string) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[network]()) {
+		if key, _, _ := strings.Cut(f.Tag.Get("json"), ","); key != "" && key != "-" {
+			list = append(list, key)
+		}
+	}
+	return list
+}
+
+// unknown refuses a key that is by all likelihood one of ours, misspelt. Other keys may be there
+// for others.
+func unknown(text []byte) error {
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(text, &all); err != nil {
+		return err
+	}
+	known := keys()
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		if slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, key) }) {
+			continue
+		}
+		if near := plug.Near(key, known); near != "" {
+			return wrong("%.40q is no key of this plugin; the nearest is %s", key, near)
+		}
+	}
+	return nil
+}
+
+// decode reads a configuration.
+func decode(text []byte) (*network, error) {
+	n := &network{Bridge: "cni0", PreserveDefaultVLAN: true}
+	if err := plug.ReadJSON(text, n); err != nil {
+		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration: "+err.Error(), "")
+	}
+	if strings.Contains(n.IPAM.Type, "/") {
+		return nil, wrong("ipam.type %q: give the name of a plugin, without a path", n.IPAM.Type)
+	}
+	return n, nil
+}
+
 // read reads a configuration, and checks all of it that can be checked alone.
 func read(text []byte, args string) (*network, error) {
-	n := &network{Bridge: "cni0", PreserveDefaultVLAN: true}
-	d := json.NewDecoder(bytes.NewReader(text))
-	if err := d.Decode(n); err != nil {
-		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration: "+err.Error(), "")
+	n, err := decode(text)
+	if err == nil {
+		err = unknown(text)
+	}
+	if err != nil {
+		return nil, err
 	}
 	if n.IsDefaultGateway {
 		n.IsGateway = true
@@ -120,9 +166,14 @@ func read(text []byte, args string) (*network, error) {
 		return nil, wrong("ipMasq wants ipam: it translates addresses")
 	case n.RuntimeConfig.Bandwidth != nil:
 		return nil, unsupported("bandwidth", n.RuntimeConfig.Bandwidth, "the switch limits floods alone; chain the plugin 'bandwidth' behind this one")
+	case len(n.RuntimeConfig.PortMappings) > 0:
+		return nil, unsupported("portMappings", len(n.RuntimeConfig.PortMappings),
+			"the switch publishes no ports; chain the plugin 'portmap' behind this one, or give 'rdr-to' rules of pf at a host port")
 	}
-	if strings.Contains(n.IPAM.Type, "/") {
-		return nil, wrong("ipam.type %q: give the name of a plugin, without a path", n.IPAM.Type)
+	if n.FDBMax != 0 {
+		if err := bridge.CheckPortSetting("fdb-max", strconv.FormatInt(n.FDBMax, 10)); err != nil {
+			return nil, wrong("fdbMax %d: give 0 to %d; 0 is no limit", n.FDBMax, bridge.MaxFDB)
+		}
 	}
 	if n.Mirror != "" {
 		if err := bridge.CheckName("port", n.Mirror); err != nil {
@@ -156,7 +207,6 @@ func read(text []byte, args string) (*network, error) {
 		if mac == "" {
 			continue
 		}
-		var err error
 		if n.mac, err = bridge.ParseMAC(mac); err != nil {
 			return nil, wrong("mac: %v", err)
 		}
@@ -168,6 +218,8 @@ func read(text []byte, args string) (*network, error) {
 func (t trunk) vlans() (list []uint16, err error) {
 	valid := func(id int) bool { return id >= 1 && id <= 4094 }
 	switch {
+	case t.ID == nil && t.MinID == nil && t.MaxID == nil:
+		return nil, wrong("vlanTrunk: an entry has neither id nor minID and maxID; give one of both")
 	case (t.MinID == nil) != (t.MaxID == nil):
 		return nil, wrong("vlanTrunk: minID and maxID come together; give both")
 	case t.MinID != nil && (!valid(*t.MinID) || !valid(*t.MaxID) || *t.MaxID < *t.MinID):

@@ -179,7 +179,7 @@ type wanted struct {
 func of(f func(request) (any, error)) func([]byte) (any, error) {
 	return func(text []byte) (any, error) {
 		var r request
-		if err := json.Unmarshal(text, &r); err != nil {
+		if err := plug.ReadJSON(text, &r); err != nil {
 			return nil, &badRequest{fmt.Errorf("the request: %w", err)}
 		}
 		if err := plug.CheckID("NetworkID", r.NetworkID); err != nil {

@@ -10,6 +10,7 @@
 package netavark
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -183,7 +184,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 func create(s *bridge.Switch, text []byte) (any, error) {
 	var n network
 	all := map[string]json.RawMessage{} // also what newer versions have
-	if err := errors.Join(json.Unmarshal(text, &all), json.Unmarshal(text, &n)); err != nil {
+	if err := cmp.Or(plug.ReadJSON(text, &n), json.Unmarshal(text, &all)); err != nil {
 		return nil, fmt.Errorf("the network: %w", err)
 	}
 	if err := n.check(); err != nil {
@@ -226,7 +227,7 @@ type request struct {
 // read reads a request, and checks what teardown needs.
 func read(text []byte) (*request, error) {
 	r := new(request)
-	if err := json.Unmarshal(text, r); err != nil {
+	if err := plug.ReadJSON(text, r); err != nil {
 		return nil, fmt.Errorf("the request: %w", err)
 	}
 	if err := plug.CheckID("container_id", r.Container); err != nil {

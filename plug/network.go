@@ -87,6 +87,13 @@ func (n *Network) read(word, value string) (err error) {
 	case wordMasquerade:
 		n.Masquerade, err = either(bridge.On, bridge.Off)
 	default:
+		known := []string{wordBridge, wordMTU, wordVLAN, wordTagged, wordPF, wordMirror, wordGateway, wordMasquerade}
+		for _, s := range bridge.PortSettings {
+			known = append(known, s.Name)
+		}
+		if near := Near(word, known); near != "" && !slices.Contains(known, word) {
+			return fmt.Errorf("%.40q is no option; the nearest is %s", word, near)
+		}
 		n.Settings = append(n.Settings, bridge.Change{Name: word, Value: value})
 		return bridge.CheckPortSetting(word, value)
 	}

@@ -165,7 +165,21 @@ func TestBadInput(t *testing.T) {
 	}{
 		"no JSON":              {attach("ADD", "a", space, "{"), 6, nil},
 		"no object":            {attach("ADD", "a", space, "[]"), 6, nil},
-		"wrong type":           {attach("ADD", "a", space, h.bare(conf{"vlan": "ten"})), 6, []string{"vlan"}},
+		"wrong type":           {attach("ADD", "a", space, h.bare(conf{"vlan": "ten"})), 6, []string{"vlan is a text; give a whole number"}},
+		"a number as a text":   {attach("ADD", "a", space, h.bare(conf{"sourceGuard": "true"})), 6, []string{"sourceGuard is a text; give true or false"}},
+		"in a list":            {attach("ADD", "a", space, h.bare(conf{"vlanTrunk": []conf{{"id": "2"}}})), 6, []string{"vlanTrunk.id is a text; give a whole number"}},
+		"a fraction":           {attach("ADD", "a", space, h.bare(conf{"mtu": 1.5})), 6, []string{"mtu is 1.5; give a whole number"}},
+		"a version's type":     {attach("ADD", "a", space, h.bare(conf{"cniVersion": 1})), 6, []string{"cniVersion is a number; give a text"}},
+		"a list at the top":    {attach("ADD", "a", space, "[1]"), 6, []string{"it is a list; give an object"}},
+		"cut off":              {attach("ADD", "a", space, `{"name": "x", `), 6, []string{"no JSON"}},
+		"much of it":           {attach("ADD", "a", space, `{"name": "x", "x": "`+strings.Repeat("x", 5<<20)+`"}`), 6, []string{"more than 4194304 bytes"}},
+		"nested deep":          {attach("ADD", "a", space, `{"name": "x", "x": `+strings.Repeat("[", 1<<20)), 6, []string{"no JSON"}},
+		"rules of numbers":     {attach("ADD", "a", space, h.bare(conf{"pf": []int{1}})), 6, []string{"pf is neither a text nor a list of lines"}},
+		"fdbMax":               {attach("ADD", "a", space, h.bare(conf{"fdbMax": -1})), 7, []string{"fdbMax -1: ", "0 to 4194304"}},
+		"an own key, misspelt": {attach("ADD", "a", space, h.bare(conf{"sourceGard": true})), 7, []string{"sourceGard", "the nearest is sourceGuard"}},
+		"in another spelling":  {attach("ADD", "a", space, h.bare(conf{"mac-spoof-chk": true})), 7, []string{"the nearest is macspoofchk"}},
+		"an empty trunk":       {attach("ADD", "a", space, h.bare(conf{"vlanTrunk": []conf{{"vid": 2}}})), 7, []string{"vlanTrunk", "neither id nor minID"}},
+		"published ports":      {attach("ADD", "a", space, h.bare(conf{"runtimeConfig": conf{"portMappings": []conf{{"hostPort": 80}}}})), 2, []string{"portMappings", "portmap", "rdr-to"}},
 		"no name":              {attach("ADD", "a", space, conf{"cniVersion": "1.0.0"}), 7, []string{"name"}},
 		"name with a path":     {attach("ADD", "a", space, h.bare(conf{"name": "../x"})), 7, nil},
 		"bridge with a path":   {attach("ADD", "a", space, h.bare(conf{"bridge": "../x"})), 7, []string{"bridge name"}},
@@ -247,6 +261,11 @@ func TestAgain(t *testing.T) {
 	h.do(attach("DEL", "a", nil, c))
 	h.do(attach("DEL", "a", a, c))
 	h.do(attach("DEL", "never", b, c))
+	h.do(attach("ADD", "a", a, c.with(conf{"somebodyElses": 1}))) // and is ignored, as the specification lets
+	// a file that was changed meanwhile keeps nobody from leaving
+	for _, changed := range []conf{{"sourceGard": true}, {"vlan": 4095}, {"bridge": "../x"}, {"runtimeConfig": conf{"mac": "x"}}} {
+		h.do(attach("DEL", "a", nil, c.with(changed)))
+	}
 	gone := attach("DEL", "a", nil, c)
 	gone.env = []string{"CNI_NETNS=/run/netns/gone"}
 	h.do(gone)

@@ -195,15 +195,15 @@ func (h *host) refused(c call, code uint, words ...string) {
 	a, err := h.try(c)
 	h.must(err)
 	if a.exit == 0 {
-		h.t.Errorf("%s of %v is done, and should be refused", c.command, c.conf)
+		h.t.Errorf("%s of %.200v is done, and should be refused", c.command, c.conf)
 		return
 	}
 	if a.Code != code || strings.Contains(a.Msg, "\n") {
-		h.t.Errorf("%s of %v: code %d, %q; should be code %d, in one line", c.command, c.conf, a.Code, a.Msg, code)
+		h.t.Errorf("%s of %.200v: code %d, %q; should be code %d, in one line", c.command, c.conf, a.Code, a.Msg, code)
 	}
 	for _, w := range words {
 		if !strings.Contains(a.Msg, w) {
-			h.t.Errorf("%s of %v: %q lacks %q", c.command, c.conf, a.Msg, w)
+			h.t.Errorf("%s of %.200v: %q lacks %q", c.command, c.conf, a.Msg, w)
 		}
 	}
 }

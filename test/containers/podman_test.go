@@ -218,7 +218,9 @@ func TestPodmanBadInput(t *testing.T) {
 	}
 	list := []wrong{
 		{"{", []string{"create"}, "unexpected end"},
-		{"[]", []string{"create"}, "array"},
+		{"[]", []string{"create"}, "it is a list; give an object"},
+		{`{"name":5}`, []string{"create"}, "name is a number; give a text"},
+		{`{"name":"w","id":"1","options":{"source-gard":"on"}}`, []string{"create"}, "the nearest is source-guard"},
 		{"{}", []string{"create"}, "name is missing"},
 		{`{"name":"w","id":"1","options":{"vlan":"4095"}}`, []string{"create"}, "vlan"},
 		{`{"name":"w","id":"1","options":{"nonsense":"1"}}`, []string{"create"}, "no setting of a port"},
