@@ -8,11 +8,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
+	"net/netip"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -85,7 +88,9 @@ func TestPageShows(t *testing.T) {
 	// a trace says what the command says
 	b.Open(at, "trace")
 	b.Until("document.querySelector('#trace [name=in]').options.length === 4")
-	b.Run(chromedp.SetValue("#trace [name=in]", ends[1].Port), chromedp.SendKeys("#trace [name=dst]", "02:00:00:00:00:02"), chromedp.SendKeys("#trace [name=vlan]", "40\n"))
+	b.Type("#trace [name=in]", ends[1].Port)
+	b.Type("#trace [name=dst]", "02:00:00:00:00:02")
+	b.Type("#trace [name=vlan]", "40\n")
 	b.Until("document.querySelector('#traced .verdict')?.innerText.startsWith('dropped: vlan')")
 	var steps []string
 	b.Eval("[...document.querySelectorAll('#traced li')].map(e => e.innerText.replace(/\\n/g, '  '))", &steps)
@@ -139,6 +144,84 @@ func TestPageShows(t *testing.T) {
 	r.start("--web", "unix:"+filepath.Join(r.dir, "web.sock"))
 	b.Live()
 	b.Until("document.querySelector('#mode').innerText === 'read only'")
+}
+
+// TestPageKills: a state that real hosts have made is ended by the page, and gone for pfctl.
+// Who may not change anything sees it, and has no button.
+func TestPageKills(t *testing.T) {
+	t.Parallel()
+	l := netlab.New(t)
+	list := l.NewEnds(2)
+	hosts := []*netlab.Host{list[0].Host(), list[1].Host()}
+	l.AddBridge("br0", "tcx", list)
+	l.Bascule("pfctl", "-q", "-b", "br0", "-e")
+	l.Bascule("pfctl", "-q", "-b", "br0", "-f", file(t, "pf.conf", "block\npass proto tcp to port 7 flags S/SA\n"))
+	var server net.Listener
+	must(t, hosts[1].Namespace.Do(func() (err error) {
+		server, err = net.Listen("tcp", netip.AddrPortFrom(hosts[1].IPv4, 7).String())
+		return err
+	}))
+	defer server.Close()
+	go func() {
+		for {
+			conn, err := server.Accept()
+			if err != nil {
+				return
+			}
+			go io.Copy(conn, conn)
+		}
+	}()
+	var client net.Conn
+	must(t, hosts[0].Namespace.Do(func() (err error) {
+		client, err = net.DialTimeout("tcp", server.Addr().String(), patience)
+		return err
+	}))
+	defer client.Close()
+	echoed := func(within time.Duration) error {
+		client.SetDeadline(time.Now().Add(within))
+		if _, err := client.Write([]byte("x")); err != nil {
+			return err
+		}
+		_, err := io.ReadFull(client, make([]byte, 1))
+		return err
+	}
+	must(t, echoed(patience))
+	states := func() string { return l.Bascule("pfctl", "-b", "br0", "-s", "states") }
+	if said := states(); !strings.Contains(said, ":7") || !strings.Contains(said, "ESTABLISHED:ESTABLISHED") {
+		t.Fatalf("pfctl -s states:\n%s", said)
+	}
+
+	r := newRunner(t, l)
+	at := pageOf(t, r)
+	b := browser.New(t, 1280, 900, false)
+	b.Open(at, "states")
+	b.Until("document.querySelector('#n-states').innerText === '1 state' && document.querySelector('#mode').innerText === 'read only'")
+	var buttons int
+	if b.Eval("document.querySelectorAll('#t-states .body button').length", &buttons); buttons != 0 {
+		t.Errorf("%d buttons in a page that may not kill", buttons)
+	}
+	r.stop()
+	must(t, echoed(patience)) // without an agent, too
+	r.start("--web", "unix:"+filepath.Join(r.dir, "web.sock"), "--web-write")
+	b.Run(chromedp.Reload())
+	b.Until("document.querySelectorAll('#t-states .body button').length === 1")
+	b.Press("#t-states .body button")
+	b.Until("document.querySelector('#ask').open")
+	b.Press("#ask [value=no]")
+	b.Until("!document.querySelector('#ask').open")
+	if said := states(); !strings.Contains(said, "ESTABLISHED:ESTABLISHED") {
+		t.Errorf("a kill that was called off has killed: %q", said)
+	}
+	b.Press("#t-states .body button")
+	b.Press("#ask-yes")
+	b.Until("document.querySelector('#said').innerText === '1 state killed' && document.querySelector('#n-states').innerText === '0 states'")
+	if said := states(); strings.Contains(said, ":7") {
+		t.Errorf("pfctl -s states:\n%s", said)
+	}
+	if err := echoed(100 * time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection goes on without a state: %v", err)
+	}
+	r.stop()
 }
 
 // pagesOpen is how many pages BenchmarkPages opens.

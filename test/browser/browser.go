@@ -147,6 +147,40 @@ func (b *Tab) Until(js string) {
 	b.Fatalf("%s does not become true: %v\nthe page:\n%s\ncomplaints: %v", js, err, text, b.Complaints())
 }
 
+// within waits until an element is there that can be seen and used, and evaluates an
+// expression with it, e, in the same moment: a page that is drawn anew meanwhile cannot take
+// the element away, or another to its place.
+func (b *Tab) within(selector, js string) {
+	b.Helper()
+	b.Until(fmt.Sprintf(`(() => {
+		const e = document.querySelector(%q)
+		if (!e || e.disabled || !e.checkVisibility()) return false
+		e.scrollIntoView({ block: 'nearest' })
+		const at = e.getBoundingClientRect(), top = document.elementFromPoint(at.x + at.width / 2, at.y + at.height / 2)
+		if (!top || !e.contains(top)) return false
+		%s
+		return true
+	})()`, selector, js))
+}
+
+// Press clicks at an element.
+func (b *Tab) Press(selector string) {
+	b.Helper()
+	b.within(selector, "e.click()")
+}
+
+// Type writes a text into a field, in the place of what is there, or chooses an option. A newline at its end sends
+// the field's form.
+func (b *Tab) Type(selector, text string) {
+	b.Helper()
+	text, send := strings.CutSuffix(text, "\n")
+	js := fmt.Sprintf("e.focus(); e.value = %[1]q; if (e.value !== %[1]q) return false; e.dispatchEvent(new Event('input', { bubbles: true })); e.dispatchEvent(new Event('change', { bubbles: true }));", text)
+	if send {
+		js += " e.form.requestSubmit()"
+	}
+	b.within(selector, js)
+}
+
 // Complaints are what the browser has complained of: errors of scripts and of requests.
 func (b *Tab) Complaints() []string {
 	b.mu.Lock()

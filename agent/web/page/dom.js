@@ -76,13 +76,28 @@ export const byName = (a, b) => collator.compare(a, b)
 // say tells users of a screen reader.
 export function say(text) { put($('said'), text) }
 
-// ask asks whether something shall be done that cannot be undone.
+// ask asks whether something shall be done that cannot be undone. A question that another
+// takes the place of is answered by no: the dialog tells that it was closed some time later,
+// when it may be open again with the next question.
+let answer = () => {}
 export function ask(head, text, yes) {
   const d = $('ask')
+  answer(false)
   put($('ask-head'), head)
   put($('ask-text'), text)
   put($('ask-yes'), yes)
-  d.returnValue = ''
-  d.showModal()
-  return new Promise((done) => d.addEventListener('close', () => done(d.returnValue === 'yes'), { once: true }))
+  d.onsubmit = (e) => answer(e.submitter?.value === 'yes')
+  d.oncancel = () => answer(false)
+  d.onclose = () => { if (!d.open) answer(false) }
+  if (!d.open) d.showModal()
+  return new Promise((done) => { answer = done })
+}
+
+// pieces runs f with each of a list, and lets the page go on now and then.
+export async function pieces(list, f) {
+  for (const [i, x] of list.entries()) {
+    if (i % 2000 === 0) await new Promise((go) => setTimeout(go))
+    f(x)
+  }
+  await new Promise((go) => setTimeout(go))
 }

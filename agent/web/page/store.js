@@ -161,13 +161,12 @@ export async function open() {
   close()
   state('wait')
   stop = new AbortController()
+  const { signal } = stop
   try {
-    const { signal } = stop
     await read(signal)
-    if (signal.aborted) return
-    watch()
+    if (!signal.aborted) watch()
   } catch (e) {
-    if (e.name !== 'AbortError') gone(e)
+    if (!signal.aborted) gone(e) // else there is a later try
   }
 }
 

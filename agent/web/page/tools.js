@@ -2,7 +2,7 @@
 
 // Views that ask for something: ports, addresses, states, events, a trace, a capture.
 
-import { h, $, put, attr, bits, short, count, span, clock, plural, size, ask as confirm, say, byName } from './dom.js'
+import { h, $, put, attr, bits, short, count, span, clock, plural, size, ask as confirm, say, byName, pieces } from './dom.js'
 import { get, ask, url } from './api.js'
 import { store, vlanText, halted, keyOf } from './store.js'
 import { Table, narrow } from './table.js'
@@ -90,10 +90,10 @@ export const addresses = {
     this.busy = true
     try {
       const rows = await get('fdb/show')
-      for (const e of rows) {
+      await pieces(rows, (e) => {
         e.kind = e.state || e.flags[0] || 'learned'
         e.hay = `${e.mac} ${e.ifname} ${e.master} vlan ${e.vlan || 0} ${e.kind}`.toLowerCase()
-      }
+      })
       this.read = new Date()
       this.table.problem = ''
       this.table.set(rows)
@@ -172,12 +172,12 @@ export const states = {
       const all = (path) => Promise.all(store.bridges.map((b) => get(path, { bridge: b.ifname })))
       const [lists, info] = await Promise.all([all('pf/states'), all('pf/info')])
       const rows = lists.flat()
-      for (const r of rows) {
+      await pieces(rows, (r) => {
         r.from = end(r.src, r.src_port)
         r.dest = end(r.dst, r.dst_port)
         r.how = [r.src_state, r.dst_state].filter(Boolean).join(':')
         r.hay = [r.protocol, r.from, r.dest, r.how, r.in, r.out, r.label, r.master, r.vlan && `vlan ${r.vlan}`, r.translated && end(r.translated.src, r.translated.src_port), r.translated && end(r.translated.dst, r.translated.dst_port)].filter(Boolean).join(' ').toLowerCase()
-      }
+      })
       this.read = Date.now()
       const on = info.filter((i) => i.enabled)
       put($('pf'), info.length ? info.map((i) => `pf of ${i.master} is ${i.enabled ? 'on' : 'off'}: ${plural(i.states, 'state')}, ${plural(i.source_nodes, 'source')}`).join(' · ') : 'No bridge has pf.')
