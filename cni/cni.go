@@ -248,6 +248,11 @@ func add(r request) (err error) {
 		{Name: device.Attrs().Name, Mac: device.Attrs().HardwareAddr.String(), Mtu: device.Attrs().MTU},
 		{Name: r.IfName, Mac: mac.String(), Mtu: inner.Attrs().MTU, Sandbox: r.Netns},
 	}
+	if gateway == nil { // another network may have one
+		if l, err := netlink.LinkByName(r.Bridge); err == nil {
+			shown.Mac = l.Attrs().HardwareAddr.String()
+		}
+	}
 	switch {
 	case gateway == nil:
 	case r.VLAN == 0:
@@ -285,8 +290,10 @@ func (r *request) ensureBridge() (info bridge.Info, err error) {
 func (r *request) address(result *types100.Result, back *undo) error {
 	ctx := context.Background()
 	got, err := invoke.DelegateAdd(ctx, r.IPAM.Type, r.StdinData, nil)
-	if err != nil {
-		return err
+	if of := new(types.Error); errors.As(err, &of) {
+		return types.NewError(of.Code, "ipam "+r.IPAM.Type+": "+of.Msg, of.Details)
+	} else if err != nil {
+		return fmt.Errorf("ipam %s: %w", r.IPAM.Type, err)
 	}
 	back.add(func() {
 		_ = os.Setenv("CNI_COMMAND", "DEL")

@@ -160,6 +160,8 @@ func read(text []byte, args string) (*network, error) {
 		return nil, wrong("mtu %d: give 68 to 65535, or 0 for the default", n.MTU)
 	case n.HairpinMode && n.PromiscMode:
 		return nil, wrong("hairpinMode and promiscMode exclude each other; leave one out")
+	case n.IPAM.Type == "" && slices.Contains([]string{"", "0.1.0", "0.2.0"}, n.CNIVersion):
+		return nil, wrong("cniVersion %q: an answer of 0.1.0 or 0.2.0 has to have addresses; give 0.3.0 or newer, or ipam", n.CNIVersion)
 	case n.DisableInterface && n.IPAM.Type != "":
 		return nil, wrong("disableContainerInterface and ipam exclude each other: an interface that is down gets no address")
 	case n.IPAM.Type == "" && n.IPMasq:

@@ -83,6 +83,12 @@ func number(version string, date time.Time) string {
 
 // pack makes packages of the formats.
 func (p *packer) pack(formats []string) error {
+	known := []string{"deb", "rpm", "apk", "tar"}
+	for _, format := range formats {
+		if !slices.Contains(known, format) {
+			return fmt.Errorf("there is no format %.40q; give some of %s, as FORMATS of 'make packages'", format, strings.Join(known, ", "))
+		}
+	}
 	bom, err := p.bom()
 	if err != nil {
 		return err
