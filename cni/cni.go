@@ -167,6 +167,9 @@ func (u *undo) do() {
 }
 
 func add(r request) (err error) {
+	if err := plug.CheckInterface(r.IfName); err != nil {
+		return wrongVariable("CNI_IFNAME", err.Error())
+	}
 	owner, err := r.owner()
 	if err != nil {
 		return err
@@ -176,6 +179,11 @@ func add(r request) (err error) {
 		return err
 	}
 	defer space.Close()
+	if load := r.rules(); load != nil { // before anything is made for them
+		if _, err := r.s.ParsePortPF(plug.DeviceName(r.id()), *load); err != nil {
+			return wrong("%s", oneLine(pf.Brief(err)))
+		}
+	}
 	if _, err := space.LinkByName(r.IfName); err == nil {
 		return wrongVariable("CNI_IFNAME", "the container has an interface "+r.IfName+" already")
 	}
@@ -212,16 +220,13 @@ func add(r request) (err error) {
 	}
 	mac := inner.Attrs().HardwareAddr
 	p := plug.Plug{
-		Owner: owner, Bridge: r.Bridge, Device: device.Attrs().Name, Settings: r.settings(), VLANs: r.vlans(info.Config.DefaultPVID), CopyTo: r.Mirror,
+		Owner: owner, Bridge: r.Bridge, Device: device.Attrs().Name, Settings: r.settings(), VLANs: r.vlans(info.Config.DefaultPVID), CopyTo: r.Mirror, PF: r.rules(),
 	}
 	if r.MACSpoofCheck {
 		p.Stations = []net.HardwareAddr{mac}
 	}
 	if r.SourceGuard {
 		p.Bindings = plug.Bindings(addressesOf(result), mac)
-	}
-	if r.PF != "" {
-		p.PF = &bridge.PFLoad{Name: "pf", Text: []byte(r.PF + "\n"), Source: pf.Source{}}
 	}
 	back.add(func() { _, _, _ = plug.Remove(r.s, owner.ID) })
 	notes, err := plug.Put(r.s, p)

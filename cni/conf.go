@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 
 	"bascule/bridge"
+	"bascule/pf"
 	"bascule/plug"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -132,8 +135,11 @@ func decode(text []byte) (*network, error) {
 	if err := plug.ReadJSON(text, n); err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration: "+err.Error(), "")
 	}
-	if strings.Contains(n.IPAM.Type, "/") {
+	switch {
+	case strings.Contains(n.IPAM.Type, "/"):
 		return nil, wrong("ipam.type %q: give the name of a plugin, without a path", n.IPAM.Type)
+	case n.IPAM.Type != "" && (n.IPAM.Type == n.Type || n.IPAM.Type == filepath.Base(os.Args[0])): // each would start the next
+		return nil, wrong("ipam.type %q: this plugin gives no addresses; give one that does, such as host-local", n.IPAM.Type)
 	}
 	return n, nil
 }
@@ -156,7 +162,7 @@ func read(text []byte, args string) (*network, error) {
 	switch {
 	case n.VLAN < 0 || n.VLAN > 4094:
 		return nil, wrong("vlan %d: give 1 to 4094, or 0 for none", n.VLAN)
-	case n.MTU < 0 || n.MTU > 65535:
+	case n.MTU != 0 && (n.MTU < 68 || n.MTU > 65535):
 		return nil, wrong("mtu %d: give 68 to 65535, or 0 for the default", n.MTU)
 	case n.HairpinMode && n.PromiscMode:
 		return nil, wrong("hairpinMode and promiscMode exclude each other; leave one out")
@@ -195,8 +201,8 @@ func read(text []byte, args string) (*network, error) {
 		return nil, wrong("vlan and vlanTrunk exclude each other; leave one out")
 	}
 	if n.IsGateway {
-		if err := bridge.CheckName("port", n.gateway()); err != nil {
-			return nil, wrong("the gateway of VLAN %d would be %s: %v", n.VLAN, n.gateway(), err)
+		if err := plug.CheckInterface(n.gateway()); err != nil {
+			return nil, wrong("the gateway's interface: %v", err)
 		}
 	}
 	var env environment
@@ -238,6 +244,14 @@ func (t trunk) vlans() (list []uint16, err error) {
 		list = append(list, uint16(*t.ID))
 	}
 	return list, nil
+}
+
+// rules are those of the container's port alone.
+func (n *network) rules() *bridge.PFLoad {
+	if n.PF == "" {
+		return nil
+	}
+	return &bridge.PFLoad{Name: "pf", Text: []byte(n.PF + "\n"), Source: pf.Source{}}
 }
 
 // gateway is the name of the host's interface on the bridge: the bridge's own, and for a VLAN

@@ -236,7 +236,7 @@ func read(text []byte) (*request, error) {
 	if err := plug.CheckID("the network's name", r.Network.Name); err != nil {
 		return nil, err
 	}
-	if err := bridge.CheckName("port", r.Options.Interface); err != nil {
+	if err := plug.CheckInterface(r.Options.Interface); err != nil {
 		return nil, fmt.Errorf("interface_name: %w", err)
 	}
 	return r, nil

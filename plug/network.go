@@ -119,7 +119,7 @@ func (n *Network) Check(s *bridge.Switch) error {
 		return err
 	}
 	if !n.OffHost {
-		if err := bridge.CheckName("port", n.hostPort()); err != nil {
+		if err := CheckInterface(n.hostPort()); err != nil {
 			return fmt.Errorf("the host's interface in VLAN %d would be %s: %w", n.VLAN, n.hostPort(), err)
 		}
 	}
@@ -233,6 +233,15 @@ func Detach(s *bridge.Switch, id string) error {
 		return err
 	}
 	return Cut(id)
+}
+
+// CheckInterface refuses a name that no interface has. The kernel keeps two for the settings of all
+// interfaces, and of new ones (net/ipv4/devinet.c).
+func CheckInterface(name string) error {
+	if name == "all" || name == "default" {
+		return fmt.Errorf("interface name %q: the kernel keeps it for itself; give another", name)
+	}
+	return bridge.CheckName("interface", name)
 }
 
 // CheckID refuses what a runtime of containers gives as an id or a name if it is more than
