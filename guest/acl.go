@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"os/user"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -135,7 +136,7 @@ func (c Caller) is(kind, name string) (bool, error) {
 		if err != nil {
 			u, failed := user.Lookup(name)
 			if failed != nil {
-				return false, fmt.Errorf("there is no user %s", name)
+				return false, fmt.Errorf("there is no user %.40q", name)
 			}
 			id, err = strconv.Atoi(u.Uid)
 		}
@@ -144,14 +145,23 @@ func (c Caller) is(kind, name string) (bool, error) {
 	if err != nil {
 		g, failed := user.LookupGroup(name)
 		if failed != nil {
-			return false, fmt.Errorf("there is no group %s", name)
+			return false, fmt.Errorf("there is no group %.40q", name)
 		}
 		id, err = strconv.Atoi(g.Gid)
 	}
 	return err == nil && slices.Contains(c.Groups, id), err
 }
 
-// ReadACL reads the access list. Only root may be able to write it.
+// rootsAlone refuses a file or a folder that others than root can write.
+func rootsAlone(path string, st fs.FileInfo) error {
+	if sys, ok := st.Sys().(*syscall.Stat_t); !ok || sys.Uid != 0 || st.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("cannot use who may have a tap: others than root can write %s; run 'chown root %s; chmod go-w %s'", path, path, path)
+	}
+	return nil
+}
+
+// ReadACL reads the access list. Only root may be able to write it, and to put another file in its
+// place.
 func ReadACL(path string) ([]byte, error) {
 	f, err := files.OpenPlain(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -162,11 +172,18 @@ func ReadACL(path string) ([]byte, error) {
 	}
 	defer f.Close()
 	st, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("cannot read who may have a tap: %w", err)
+	if err == nil {
+		err = rootsAlone(path, st)
 	}
-	if sys, ok := st.Sys().(*syscall.Stat_t); !ok || sys.Uid != 0 || st.Mode().Perm()&0o022 != 0 {
-		return nil, fmt.Errorf("cannot use %s: others than root can write it; run 'chown root %s; chmod go-w %s'", path, path, path)
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Dir(path)
+	if st, err = os.Stat(dir); err == nil {
+		err = rootsAlone(dir, st)
+	}
+	if err != nil {
+		return nil, err
 	}
 	text, err := files.ReadAll(f, maxACL)
 	if err != nil {

@@ -37,8 +37,8 @@ func TestAllowed(t *testing.T) {
 		{"allow br0\nallw br1", nil, `acl:2: unknown word "allw"`},
 		{"allow", nil, "acl:1: the bridge is missing"},
 		{"allow br0 user", nil, "the name of the user is missing"},
-		{"allow br0 user no-such-user", nil, "there is no user no-such-user"},
-		{"allow br0 group no-such-group", nil, "there is no group no-such-group"},
+		{"allow br0 user no-such-user", nil, `there is no user "no-such-user"`},
+		{"allow br0 group no-such-group", nil, `there is no group "no-such-group"`},
 		{"allow br0 vlan", nil, "vlan: give 1 to 4094"},
 		{"allow br0 vlan 4095", nil, "vlan: give 1 to 4094"},
 		{"allow br0 nonsense", nil, `"nonsense": give user NAME`},
@@ -73,13 +73,22 @@ func TestReadACL(t *testing.T) {
 		t.Errorf("%q, %v", text, err)
 	}
 	os.Chmod(path, 0o664)
-	if _, err := ReadACL(path); err == nil || !strings.Contains(err.Error(), "others than root can write it") {
+	if _, err := ReadACL(path); err == nil || !strings.Contains(err.Error(), "others than root can write "+path) {
 		t.Errorf("a file that a group can write: %v", err)
 	}
 	os.Chmod(path, 0o644)
 	os.Chown(path, 65534, 65534)
-	if _, err := ReadACL(path); err == nil || !strings.Contains(err.Error(), "others than root can write it") {
+	if _, err := ReadACL(path); err == nil || !strings.Contains(err.Error(), "others than root can write "+path) {
 		t.Errorf("another user's file: %v", err)
+	}
+	os.Chown(path, 0, 0)
+	os.Chmod(dir, 0o777) // where anybody can put another file of root's in its place
+	if _, err := ReadACL(path); err == nil || !strings.Contains(err.Error(), "others than root can write "+dir) {
+		t.Errorf("a file in a folder that all can write: %v", err)
+	}
+	os.Chmod(dir, 0o755)
+	if _, err := ReadACL(path); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -3,6 +3,7 @@
 package plug
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -92,7 +93,7 @@ func (n *Network) read(word, value string) (err error) {
 			known = append(known, s.Name)
 		}
 		if near := Near(word, known); near != "" && !slices.Contains(known, word) {
-			return fmt.Errorf("%.40q is no option; the nearest is %s", word, near)
+			return fmt.Errorf("%.40q is unknown; the nearest is %s", word, near)
 		}
 		n.Settings = append(n.Settings, bridge.Change{Name: word, Value: value})
 		return bridge.CheckPortSetting(word, value)
@@ -115,13 +116,8 @@ func (n *Network) GatewayID(by string) string { return by + "-gateway/" + n.host
 // Check says whether a network can be, as far as it can be told before the first container
 // comes: names, rules, and, if the bridge is there, whether it filters VLANs.
 func (n *Network) Check(s *bridge.Switch) error {
-	if err := bridge.CheckName("bridge", n.Bridge); err != nil {
+	if err := n.checkNames(); err != nil {
 		return err
-	}
-	if !n.OffHost {
-		if err := CheckInterface(n.hostPort()); err != nil {
-			return fmt.Errorf("the host's interface in VLAN %d would be %s: %w", n.VLAN, n.hostPort(), err)
-		}
 	}
 	if n.PF != "" {
 		if _, err := s.ParsePortPF(DeviceName("any"), n.rules()); err != nil {
@@ -136,6 +132,17 @@ func (n *Network) Check(s *bridge.Switch) error {
 		err = n.filters(info)
 	}
 	return err
+}
+
+// checkNames refuses names that the bridge, or the host's interface, cannot have.
+func (n *Network) checkNames() error {
+	if err := bridge.CheckName("bridge", n.Bridge); err != nil || n.OffHost {
+		return err
+	}
+	if err := CheckInterface(n.hostPort()); err != nil {
+		return fmt.Errorf("the host's interface in the network: %w", err)
+	}
+	return nil
 }
 
 func (n *Network) rules() bridge.PFLoad {
@@ -167,8 +174,13 @@ type Container struct {
 // owner is there.
 func (n *Network) Attach(s *bridge.Switch, c Container) (device, inner netlink.Link, warnings []string, err error) {
 	fail := func(err error) (netlink.Link, netlink.Link, []string, error) { return nil, nil, warnings, err }
-	if err := c.Owner.Check(); err != nil {
+	if err := cmp.Or(c.Owner.Check(), n.checkNames()); err != nil {
 		return fail(err)
+	}
+	for _, g := range c.Gateways {
+		if !n.OffHost && slices.ContainsFunc(c.Addresses, func(a *net.IPNet) bool { return a.IP.Equal(g.IP) }) {
+			return fail(fmt.Errorf("%s is the gateway's, which the host has; give the container another address", g.IP))
+		}
 	}
 	info, err := EnsureBridge(s, n.Bridge, n.wantsVLANs())
 	if err == nil {
