@@ -75,7 +75,7 @@ func (s *Switch) change(what, name string, plan func(*draft) error) error {
 		if err := c.make(what); err != nil {
 			return err
 		}
-		return s.shrink(store, name)
+		return s.shrink(store, b, name)
 	})
 }
 

@@ -208,14 +208,14 @@ func fieldOf(path, name string) (uint64, bool) {
 }
 
 // shrink gives back memory that the limits of a bridge no longer ask for.
-func (s *Switch) shrink(store *datapath.Store, name string) error {
+func (s *Switch) shrink(store *datapath.Store, b *datapath.Bridge, name string) error {
 	what := "give back memory of bridge " + name
-	b, err := open(store, what, name)
-	if err != nil {
-		return err
-	}
 	if over, err := b.Oversized(); err != nil || !over {
 		return failed(what, err)
+	}
+	b, err := open(store, what, name) // with the devices that berths have
+	if err != nil {
+		return err
 	}
 	c := newDraft(b)
 	c.reload = true

@@ -210,7 +210,7 @@ func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, taken PortTaken, p
 			return err
 		}
 	}
-	program, err := ebpf.LoadPinnedProgram(b.pin(b.gen, tcxPin), nil)
+	program, err := openProgram(b.pin(b.gen, tcxPin))
 	if err != nil {
 		return err
 	}

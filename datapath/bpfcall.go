@@ -31,21 +31,52 @@ func bpfCall[T any](command uintptr, attr *T) (int, error) {
 	return int(fd), nil
 }
 
-// updateLink swaps the program under a pinned link in one step. The error is ENOLINK if
-// the link's device is gone.
-func updateLink(path string, p *ebpf.Program) error {
+// openPin opens what is pinned at a path. The flags are those of a map's use, such as
+// BPF_F_RDONLY.
+func openPin(path string, flags uint32) (int, error) {
 	name, err := unix.BytePtrFromString(path)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	get := struct { // BPF_OBJ_GET
-		path uint64
-		_    [2]uint32
-	}{path: uint64(uintptr(unsafe.Pointer(name)))}
+		path      uint64
+		fd, flags uint32
+	}{path: uint64(uintptr(unsafe.Pointer(name))), flags: flags}
 	fd, err := bpfCall(unix.BPF_OBJ_GET, &get)
 	runtime.KeepAlive(name)
 	if err != nil {
-		return &fs.PathError{Op: "open", Path: path, Err: err}
+		return 0, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, nil
+}
+
+// openMap opens the map that is pinned at a path, readMap opens it for reading alone.
+func openMap(path string) (*ebpf.Map, error) { return mapAt(path, 0) }
+func readMap(path string) (*ebpf.Map, error) { return mapAt(path, unix.BPF_F_RDONLY) }
+
+func mapAt(path string, flags uint32) (*ebpf.Map, error) {
+	fd, err := openPin(path, flags)
+	if err != nil {
+		return nil, err
+	}
+	return ebpf.NewMapFromFD(fd)
+}
+
+// openProgram opens the program that is pinned at a path.
+func openProgram(path string) (*ebpf.Program, error) {
+	fd, err := openPin(path, 0)
+	if err != nil {
+		return nil, err
+	}
+	return ebpf.NewProgramFromFD(fd)
+}
+
+// updateLink swaps the program under a pinned link in one step. The error is ENOLINK if
+// the link's device is gone.
+func updateLink(path string, p *ebpf.Program) error {
+	fd, err := openPin(path, 0)
+	if err != nil {
+		return err
 	}
 	defer unix.Close(fd)
 	change := struct { // BPF_LINK_UPDATE

@@ -102,7 +102,7 @@ func (b *Bridge) readConfig() error {
 		{configPin, &b.Config.kernelConfig, unsafe.Sizeof(b.Config.kernelConfig)},
 		{settingsPin, &b.Config.kernelSettings, unsafe.Sizeof(b.Config.kernelSettings)},
 	} {
-		m, err := ebpf.LoadPinnedMap(b.pin(b.gen, part.pin), &ebpf.LoadPinOptions{ReadOnly: true})
+		m, err := readMap(b.pin(b.gen, part.pin))
 		if err != nil {
 			return err
 		}
@@ -126,7 +126,7 @@ func (b *Bridge) pin(elem ...string) string {
 
 // openTable opens a map of the bridge, or of its configuration.
 func (b *Bridge) openTable(name string) (*ebpf.Map, error) {
-	return ebpf.LoadPinnedMap(b.pin(b.gen, name), nil)
+	return openMap(b.pin(b.gen, name))
 }
 
 // Commit makes asked and t the bridge's configuration. It loads programs specialised for

@@ -65,7 +65,7 @@ func (g *generation) program(h hook) *ebpf.Program {
 
 // programs returns the object that generations of the configuration are made of, or a
 // trial.
-func (s *Store) programs(c *Config) (*ebpf.CollectionSpec, error) {
+func (s *Store) programs(c *Config) (*object, error) {
 	switch {
 	case kernelFeature(c.Features)&kernelFeatureFEATURE_TRACE != 0:
 		return specOf(_TrialBytes)
@@ -116,15 +116,28 @@ func (c *Config) setIn(spec *ebpf.CollectionSpec) error {
 
 // load makes the next generation, with the bridge's tables where it has some.
 func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
-	spec, err := b.store.programs(c)
+	object, err := b.store.programs(c)
 	if err != nil {
 		return nil, err
 	}
+	spec := object.spec
 	if err := findPlaces(c); err != nil {
 		return nil, err
 	}
 	if err := c.setIn(spec); err != nil {
 		return nil, err
+	}
+	if !anyXDP(c) {
+		delete(spec.Programs, kernelProgBasculeXdp)
+	}
+	if !patched(c) {
+		delete(spec.Programs, kernelProgBasculePatch)
+	}
+	leaveOut(spec, c)
+	for name, p := range spec.Programs {
+		if err := object.make(p, programFeatures(name, c), c); err != nil {
+			return nil, err
+		}
 	}
 	if kernelFeature(c.Features)&kernelFeatureFEATURE_CAPTURE != 0 {
 		filter := t.Filter
@@ -140,16 +153,8 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 			if err := setFilter(spec.Programs[name], filter, len(kernelCaptureBytes{}.At)); err != nil {
 				return nil, err
 			}
+			prune(spec.Programs[name])
 		}
-	}
-	if !anyXDP(c) {
-		delete(spec.Programs, kernelProgBasculeXdp)
-	}
-	if !patched(c) {
-		delete(spec.Programs, kernelProgBasculePatch)
-	}
-	for name, p := range spec.Programs {
-		answer(p, programFeatures(name, c), c)
 	}
 	m := &making{Config: c, tables: t}
 	if b.gen != "" {
@@ -165,7 +170,6 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 		m.tables = t
 	}
 	fit(spec, m)
-	trim(spec, c)
 	opts := ebpf.CollectionOptions{
 		MapReplacements: map[string]*ebpf.Map{}, Programs: ebpf.ProgramOptions{LogLevel: b.store.log},
 	}
@@ -447,7 +451,7 @@ func (b *Bridge) openPins(dir string) (*generation, error) {
 		return nil, err
 	}
 	for pin, name := range progPins {
-		p, err := ebpf.LoadPinnedProgram(b.pin(dir, pin), nil)
+		p, err := openProgram(b.pin(dir, pin))
 		if errors.Is(err, fs.ErrNotExist) && (pin == xdpPin || pin == patchPin || pin == tablePin) {
 			continue
 		}
@@ -461,7 +465,7 @@ func (b *Bridge) openPins(dir string) (*generation, error) {
 		open[t.name] = t.name
 	}
 	for pin, name := range open {
-		m, err := ebpf.LoadPinnedMap(b.pin(dir, pin), nil)
+		m, err := openMap(b.pin(dir, pin))
 		if err != nil {
 			return fails(err)
 		}

@@ -12,7 +12,6 @@ import (
 
 	"bascule/lab/spaces"
 
-	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -41,21 +40,22 @@ func TestMain(m *testing.M) {
 }
 
 // readOnce returns what reads each object once, and has a copy of it for each who asks.
-func readOnce() func([]byte) (*ebpf.CollectionSpec, error) {
+func readOnce() func([]byte) (*object, error) {
 	var mutex sync.Mutex
-	specs := map[*byte]*ebpf.CollectionSpec{}
-	return func(file []byte) (*ebpf.CollectionSpec, error) {
+	objects := map[*byte]*object{}
+	return func(file []byte) (*object, error) {
 		mutex.Lock()
 		defer mutex.Unlock()
-		if spec := specs[&file[0]]; spec != nil {
-			return spec.Copy(), nil
+		if objects[&file[0]] == nil {
+			o, err := readObject(file)
+			if err != nil {
+				return nil, err
+			}
+			objects[&file[0]] = o
 		}
-		spec, err := readObject(file)
-		if err != nil {
-			return nil, err
-		}
-		specs[&file[0]] = spec
-		return spec.Copy(), nil
+		o := *objects[&file[0]]
+		o.spec = o.spec.Copy()
+		return &o, nil
 	}
 }
 

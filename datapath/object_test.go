@@ -3,6 +3,9 @@
 package datapath
 
 import (
+	"bytes"
+	"fmt"
+	"reflect"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -15,41 +18,61 @@ func bare(i *asm.Instruction) asm.Instruction {
 	return asm.Instruction{OpCode: i.OpCode, Dst: i.Dst, Src: i.Src, Offset: i.Offset, Constant: i.Constant}
 }
 
-// What is loaded from an object has no lines of source code, and all else as it is in
-// the file.
-func TestObjectLines(t *testing.T) {
+// What is loaded from an object has no lines of source code, and all else as the library
+// reads it.
+func TestObject(t *testing.T) {
 	c := Config{}
 	for name, o := range map[string]struct {
 		whole func() (*ebpf.CollectionSpec, error)
-		read  func() (*ebpf.CollectionSpec, error)
+		read  func() (*object, error)
 	}{
-		"kernel": {loadKernel, func() (*ebpf.CollectionSpec, error) { return readObject(_KernelBytes) }},
-		"plain":  {loadPlain, func() (*ebpf.CollectionSpec, error) { return (&Store{}).programs(&c) }},
-		"trial":  {loadTrial, func() (*ebpf.CollectionSpec, error) { return readObject(_TrialBytes) }},
-		"locked": {loadLocked, func() (*ebpf.CollectionSpec, error) { return (&Store{Locked: true}).programs(&c) }},
+		"kernel": {loadKernel, func() (*object, error) { return readObject(_KernelBytes) }},
+		"plain":  {loadPlain, func() (*object, error) { return (&Store{}).programs(&c) }},
+		"trial":  {loadTrial, func() (*object, error) { return readObject(_TrialBytes) }},
+		"locked": {loadLocked, func() (*object, error) { return (&Store{Locked: true}).programs(&c) }},
 	} {
 		whole, err := o.whole()
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := o.read()
+		object, err := o.read()
 		if err != nil {
 			t.Fatal(err)
 		}
+		got := object.spec
 		if len(got.Programs) != len(whole.Programs) || len(got.Maps) != len(whole.Maps) || len(got.Variables) != len(whole.Variables) {
 			t.Errorf("%s: %v, in the file %v", name, got, whole)
 		}
+		for m, want := range whole.Maps {
+			is := got.Maps[m]
+			if is == nil || fmt.Sprint(is) != fmt.Sprint(want) || is.Flags != want.Flags || !reflect.DeepEqual(is.Contents, want.Contents) ||
+				fmt.Sprint(is.Key) != fmt.Sprint(want.Key) || fmt.Sprint(is.Value) != fmt.Sprint(want.Value) {
+				t.Errorf("%s: map %s is %v, in the file %v", name, m, is, want)
+			}
+		}
+		for v, want := range whole.Variables {
+			if is := got.Variables[v]; is == nil || is.Offset != want.Offset || is.SectionName != want.SectionName || !bytes.Equal(is.Value, want.Value) {
+				t.Errorf("%s: variable %s is %v, in the file %v", name, v, is, want)
+			}
+		}
 		for p, want := range whole.Programs {
 			is := got.Programs[p]
-			if is == nil || len(is.Instructions) != len(want.Instructions) {
-				t.Errorf("%s: program %s is not as in the file", name, p)
+			if is == nil {
+				t.Errorf("%s: there is no program %s", name, p)
+				continue
+			}
+			if err := object.link(is, func(code asm.Instructions) asm.Instructions { return code }); err != nil {
+				t.Fatal(err)
+			}
+			if len(is.Instructions) != len(want.Instructions) {
+				t.Errorf("%s: program %s has %d instructions, in the file %d", name, p, len(is.Instructions), len(want.Instructions))
 				continue
 			}
 			lines := 0
 			for i := range want.Instructions {
 				a, b := &is.Instructions[i], &want.Instructions[i]
 				if bare(a) != bare(b) || a.Symbol() != b.Symbol() || a.Reference() != b.Reference() ||
-					(btf.FuncMetadata(a) == nil) != (btf.FuncMetadata(b) == nil) {
+					fmt.Sprint(btf.FuncMetadata(a)) != fmt.Sprint(btf.FuncMetadata(b)) {
 					t.Fatalf("%s: %s: instruction %d is %v, in the file %v", name, p, i, a, b)
 				}
 				if a.Source() != nil {
@@ -58,6 +81,10 @@ func TestObjectLines(t *testing.T) {
 			}
 			if lines > 0 {
 				t.Errorf("%s: %d of %d instructions of %s have a line of source code", name, lines, len(is.Instructions), p)
+			}
+			is.Instructions, want.Instructions = nil, nil
+			if !reflect.DeepEqual(is, want) {
+				t.Errorf("%s: program %s is %+v, in the file %+v", name, p, is, want)
 			}
 		}
 	}

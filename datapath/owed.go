@@ -141,7 +141,7 @@ func (s *Store) GiveBack(f Follower) error {
 }
 
 func readOwed(dir string) (record owedRecord, err error) {
-	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, owedPort), &ebpf.LoadPinOptions{ReadOnly: true})
+	m, err := readMap(filepath.Join(dir, owedPort))
 	if err != nil {
 		return record, err
 	}

@@ -66,7 +66,7 @@ func (s *Store) openPatch(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, erro
 	maps := map[string]*ebpf.Map{}
 	for _, t := range tablesThat(func(t *table) bool { return t.life == lifeNamespace }) {
 		name := t.name
-		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
+		m, err := openMap(filepath.Join(dir, name))
 		if errors.Is(err, fs.ErrNotExist) {
 			if m, err = ebpf.NewMap(spec.Maps[name]); err == nil {
 				err = m.Pin(filepath.Join(dir, name))
@@ -113,7 +113,7 @@ func (s *Store) panel() (*ebpf.Map, error) { return s.openShared(kernelMapPatchP
 
 // openShared opens a table that the bridges of a namespace share.
 func (s *Store) openShared(name string) (*ebpf.Map, error) {
-	return ebpf.LoadPinnedMap(filepath.Join(s.dir, patchDir, name), nil)
+	return openMap(filepath.Join(s.dir, patchDir, name))
 }
 
 // unplug takes programs out of the panel that are behind no port any more. With the

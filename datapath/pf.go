@@ -391,16 +391,13 @@ func storeWords(m *ebpf.Map, prog *pf.Program) error {
 	return nil
 }
 
-// trim takes out of the programs the code that the configuration does not ask for.
-func trim(spec *ebpf.CollectionSpec, c *Config) {
+// leaveOut takes out the programs that no frame and no command of the configuration comes to.
+func leaveOut(spec *ebpf.CollectionSpec, c *Config) {
 	if !holdsPF(c) {
 		delete(spec.Programs, kernelProgBasculeTable)
 	}
 	if kernelFeature(c.Features)&kernelFeatureFEATURE_PF_FAMILY == 0 {
 		delete(spec.Programs, kernelProgBasculeFamily)
-	}
-	for _, p := range spec.Programs {
-		prune(p)
 	}
 }
 

@@ -606,7 +606,7 @@ func (b *Bridge) KillStates(match func(*State) bool) (n int, err error) {
 	if !b.PFLoaded() {
 		return 0, nil
 	}
-	p, err := ebpf.LoadPinnedProgram(b.pin(b.gen, controlPin), nil)
+	p, err := openProgram(b.pin(b.gen, controlPin))
 	if err != nil {
 		return 0, err
 	}

@@ -244,7 +244,7 @@ func (b *Bridge) withAddresses(f func(*addresses) error) error {
 		defer (*m).Close()
 	}
 	var err error
-	if a.change, err = ebpf.LoadPinnedProgram(b.pin(b.gen, tablePin), nil); err != nil {
+	if a.change, err = openProgram(b.pin(b.gen, tablePin)); err != nil {
 		return err
 	}
 	defer a.change.Close()

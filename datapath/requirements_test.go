@@ -196,22 +196,26 @@ func TestNeedsAreTrue(t *testing.T) {
 			c.Pf.Features = c.Features
 			c.Pf.Rules, c.Pf.Groups, c.Pf.Dims, c.Pf.Asks, c.Pf.Buckets = 10, 3, 1<<8-1, 1<<7-1, 1
 		}
-		spec, err := new(Store).programs(&c)
+		object, err := new(Store).programs(&c)
 		if err != nil {
 			t.Fatal(err)
 		}
+		spec := object.spec
 		if err := c.setIn(spec); err != nil {
 			t.Fatal(err)
 		}
 		delete(spec.Programs, kernelProgBasculePatch) // as long as tcx, of which it has most
+		leaveOut(spec, &c)
 		for name, p := range spec.Programs {
 			if !features[f][p.Type] {
 				delete(spec.Programs, name)
+				continue
 			}
-			answer(p, programFeatures(name, &c), &c)
+			if err := object.make(p, programFeatures(name, &c), &c); err != nil {
+				t.Fatal(err)
+			}
 		}
 		fit(spec, &making{Config: &c})
-		trim(spec, &c)
 		types := map[string]ebpf.ProgramType{}
 		for name, p := range spec.Programs {
 			types[name] = p.Type

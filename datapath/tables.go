@@ -94,7 +94,7 @@ func runWith(p *ebpf.Program, context *kernelControl) error {
 }
 
 func (b *Bridge) control(r kernelControl) (int, error) {
-	p, err := ebpf.LoadPinnedProgram(b.pin(b.gen, controlPin), nil)
+	p, err := openProgram(b.pin(b.gen, controlPin))
 	if err != nil {
 		return 0, err
 	}

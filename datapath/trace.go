@@ -135,10 +135,11 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 	// Whether somebody looks at other frames does not matter to this one.
 	c.Features &^= uint64(kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_TALKERS | kernelFeatureFEATURE_SAMPLE | kernelFeatureFEATURE_VLAN_STATS)
 	c.Features |= uint64(kernelFeatureFEATURE_TRACE)
-	spec, err := b.store.programs(&c)
+	object, err := b.store.programs(&c)
 	if err != nil {
 		return nil, err
 	}
+	spec := object.spec
 	c.Pf.Buckets = 0 // as if there were no pf
 	if b.PFEnabled() {
 		c.Pf.Buckets = trialBuckets
@@ -151,11 +152,13 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 			delete(spec.Programs, name)
 		}
 	}
+	leaveOut(spec, &c)
 	for _, p := range spec.Programs {
-		answer(p, c.Features, &c)
+		if err := object.make(p, c.Features, &c); err != nil {
+			return nil, err
+		}
 	}
 	fit(spec, &making{Config: &c})
-	trim(spec, &c)
 	opts := ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{}}
 	for _, table := range tablesThat(func(t *table) bool { return t.trial == trialShared && spec.Maps[t.name] != nil }) {
 		open := b.openTable
