@@ -3,6 +3,7 @@
 package bridge
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -863,7 +864,18 @@ func (s *Switch) FlushPF(bridge, anchor, which string) (n int, err error) {
 			if !d.loaded {
 				return errNothing
 			}
-			return plan(d)
+			was, err := json.Marshal(&d.pfStored)
+			if err != nil {
+				return failed(what, err)
+			}
+			if err := plan(d); err != nil || d.removed {
+				return err
+			}
+			now, err := json.Marshal(&d.pfStored)
+			if err == nil && bytes.Equal(was, now) {
+				return errNothing // -F all asks for each of them, and a bridge seldom has all
+			}
+			return failed(what, err)
 		})
 		if errors.Is(err, errNothing) {
 			return nil

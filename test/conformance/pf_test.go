@@ -479,6 +479,11 @@ func pfOff(t *testing.T, hook string) {
 	l.Bascule("bridge", "set", "br0") // this binary's programs
 	send()
 	wantPF(t, l, "block drop in all\n", "-sr")
+	counted := pfctl(t, l, "", "-vsr")
+	for _, none := range []string{"ether", "Tables", "Reset"} {
+		pfctl(t, l, "", "-F", none)
+		wantPF(t, l, counted, "-vsr") // a load of other rules would count from 0
+	}
 	pfctl(t, l, "", "-Fa")
 	send(b)
 	wantPF(t, l, "", "-sr")
