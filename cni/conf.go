@@ -138,7 +138,8 @@ func decode(text []byte) (*network, error) {
 	switch {
 	case strings.Contains(n.IPAM.Type, "/"):
 		return nil, wrong("ipam.type %q: give the name of a plugin, without a path", n.IPAM.Type)
-	case n.IPAM.Type != "" && (n.IPAM.Type == n.Type || n.IPAM.Type == filepath.Base(os.Args[0])): // each would start the next
+	case n.IPAM.Type != "" && (n.IPAM.Type == n.Type || n.IPAM.Type == filepath.Base(os.Args[0])):
+		// each would start the next
 		return nil, wrong("ipam.type %q: this plugin gives no addresses; give one that does, such as host-local", n.IPAM.Type)
 	}
 	return n, nil

@@ -221,7 +221,12 @@ func (d *Driver) load() error {
 	defer f.Close()
 	text, err := files.ReadAll(f, maxState)
 	if err == nil {
-		err = json.Unmarshal(text, &nets)
+		err = plug.ReadJSON(text, &nets)
+	}
+	for id, n := range nets {
+		if n == nil && err == nil {
+			err = fmt.Errorf("network %.70q has nothing", id)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("cannot read Docker's networks: %s: %w; restore the file, or remove it and make the networks anew", d.path, err)
@@ -248,6 +253,10 @@ func (d *Driver) keep(change func(map[string]*network)) error {
 	return nil
 }
 
+func (n *network) is(o *network) bool {
+	return maps.Equal(n.Words, o.Words) && n.Internal == o.Internal && slices.Equal(n.Gateways, o.Gateways) && n.Made == o.Made
+}
+
 // plugs is a kept network as it is plugged.
 func (n *network) plugs(id string) (plug.Network, error) {
 	p, err := plug.ReadNetwork(n.Words)
@@ -267,7 +276,10 @@ func (d *Driver) createNetwork(r request) (any, error) {
 	}
 	n := &network{Words: map[string]string{}}
 	n.Internal, _ = r.Options[labelInternal].(bool)
-	words, _ := r.Options[labelGeneric].(map[string]any)
+	words, is := r.Options[labelGeneric].(map[string]any)
+	if !is && r.Options[labelGeneric] != nil {
+		return nil, fmt.Errorf("Options: %s is no object", labelGeneric)
+	}
 	for word, value := range words {
 		text, is := value.(string)
 		if !is {
@@ -292,6 +304,12 @@ func (d *Driver) createNetwork(r request) (any, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if had := d.nets[r.NetworkID]; had != nil { // the answer may have been lost
+		if had.is(n) {
+			return empty{}, nil
+		}
+		return nil, fmt.Errorf("network %s is there already, and is another; remove it by 'docker network rm' first", r.NetworkID)
 	}
 	return empty{}, d.keep(func(all map[string]*network) { all[r.NetworkID] = n })
 }

@@ -48,12 +48,12 @@ func libvirtHook() int {
 		var warnings []string
 		warnings, err = guest.Hook(s, os.Args[2], os.Args[3], os.Stdin)
 		for _, w := range warnings {
-			fmt.Fprintln(os.Stderr, "bascule-libvirt-hook: warning:", w)
+			fmt.Fprintln(os.Stderr, "bascule-libvirt-hook: warning:", printable(w))
 		}
 		s.Close()
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "bascule-libvirt-hook:", strings.ReplaceAll(pf.Brief(err), "\n", "; "))
+		fmt.Fprintln(os.Stderr, "bascule-libvirt-hook:", printable(strings.ReplaceAll(pf.Brief(err), "\n", "; ")))
 		return exitRefused
 	}
 	return exitDone

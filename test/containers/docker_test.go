@@ -234,6 +234,8 @@ func TestDockerBadInput(t *testing.T) {
 		{"NetworkDriver.CreateNetwork", "{", "unexpected end"},
 		{"NetworkDriver.CreateNetwork", "[]", "it is a list; give an object"},
 		{"NetworkDriver.CreateNetwork", `{"NetworkID": 5}`, "NetworkID is a number; give a text"},
+		{"NetworkDriver.CreateNetwork", network("n1", o{"bridge": "br0", "isolated": "on"}), "n1 is there already, and is another"},
+		{"NetworkDriver.CreateNetwork", o{"NetworkID": "n2", "Options": o{"com.docker.network.generic": []string{}}}, "no object"},
 		{"NetworkDriver.CreateNetwork", network("n2", o{"source_guard": "on"}), "the nearest is source-guard"},
 		{"NetworkDriver.CreateNetwork", "{}", "NetworkID is missing"},
 		{"NetworkDriver.CreateNetwork", network("n2", o{"vlan": "0"}), "vlan"},
@@ -279,15 +281,28 @@ func TestDockerBadInput(t *testing.T) {
 	if after := d.Bascule("port", "show") + d.Bascule("bridge", "show") + string(kept); after != before {
 		t.Errorf("the switch was\n%sand is\n%s", before, after)
 	}
-	// a file that cannot be read is left alone, and said
-	d.stop()
-	d.must(os.WriteFile(state, []byte("{"), 0o600))
-	d.start()
-	if a := d.docker("NetworkDriver.CreateNetwork", network("n3", nil)); a["Err"] == nil || !strings.Contains(a["Err"].(string), state) {
-		t.Errorf("with a file that is cut off: %v", a)
+	for range 2 { // as if the answer had been lost, and by the next agent
+		for _, body := range []o{network("n1", o{"bridge": "br0"}), network("n4", nil)} {
+			if a := d.docker("NetworkDriver.CreateNetwork", body); a["Err"] != nil {
+				t.Errorf("a network that is there already, as it is: %v", a)
+			}
+		}
+		d.stop()
+		d.start()
 	}
-	if text, _ := os.ReadFile(state); string(text) != "{" {
-		t.Errorf("the file is written over: %q", text)
+	// a file that cannot be read is left alone, and said
+	for _, wrong := range []string{"{", "[]", `{"n1": null}`, `{"n1": {"options": {"vlan": 5}}}`} {
+		d.stop()
+		d.must(os.WriteFile(state, []byte(wrong), 0o600))
+		d.start()
+		for _, what := range []string{"CreateNetwork", "DeleteNetwork"} {
+			if a := d.docker("NetworkDriver."+what, network("n3", nil)); a["Err"] == nil || !strings.Contains(a["Err"].(string), state) {
+				t.Errorf("%s with the file %s: %v", what, wrong, a)
+			}
+		}
+		if text, _ := os.ReadFile(state); string(text) != wrong {
+			t.Errorf("the file is written over: %q", text)
+		}
 	}
 }
 
