@@ -49,7 +49,8 @@ type Options struct {
 	// until it ends. They see it by a View. None has to be there.
 	API      func(*View) http.Handler
 	Services []Service
-	Doors    []Door // at which the services answer, for the status
+	Doors    []Door             // at which the services answer, for the status
+	SFlow    func() SFlowStatus // nil where no samples are sent
 
 	// Notify tells the service manager how it is (sd_notify(3)); Watchdog is how
 	// often at least it wants to hear that, 0 for never.
@@ -532,6 +533,10 @@ func (a *agent) status() Status {
 		PID: os.Getpid(), Version: a.o.Version, Since: a.since, Files: append([]string{}, a.o.Files...),
 		Doors:    append([]Door{}, a.o.Doors...),
 		Applying: !a.job.IsZero(), Error: a.err,
+	}
+	if a.o.SFlow != nil {
+		now := a.o.SFlow()
+		st.SFlow = &now
 	}
 	if !a.applied.IsZero() && len(a.o.Files) > 0 {
 		st.Applied = &a.applied

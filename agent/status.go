@@ -38,6 +38,18 @@ type Status struct {
 	Error      string       `json:"error,omitempty"` // why the last try was none
 	Namespaces []SiteStatus `json:"namespaces"`
 	Doors      []Door       `json:"doors"` // at which others reach the agent, beside its socket
+	SFlow      *SFlowStatus `json:"sflow"` // null where no samples are sent
+}
+
+// SFlowStatus is how the sampling by sFlow stands. It counts since the agent's start.
+type SFlowStatus struct {
+	Collector string `json:"collector"` // address and port
+	Rate      uint32 `json:"rate"`      // one frame of so many is sampled
+	Datagrams uint64 `json:"datagrams"` // sent
+	Flows     uint64 `json:"flows"`     // samples of frames that came in
+	Discards  uint64 `json:"discards"`  // dropped frames that were told
+	Counters  uint64 `json:"counters"`  // samples of ports' counters
+	Missed    uint64 `json:"missed"`    // samples that came faster than they are read
 }
 
 // A Door is an address at which the agent answers.

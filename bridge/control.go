@@ -5,6 +5,7 @@ package bridge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -257,22 +258,67 @@ func (c *Control) Ports() (list []ControlPort, err error) {
 
 // look fills in the facts of the port's device.
 func (p *ControlPort) look(e *ethtool.Ethtool, l netlink.Link) {
-	const (
-		fullDuplex   = 1          // DUPLEX_FULL of linux/ethtool.h
-		speedUnknown = ^uint32(0) // SPEED_UNKNOWN
-	)
 	a := l.Attrs()
 	p.Index, p.MAC = a.Index, a.HardwareAddr
 	p.Up = a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_RUNNING != 0
+	settings := linkSettings(e, a.Name)
+	p.FullDuplex, p.SpeedMbit = settings.Duplex == DuplexFull, settings.SpeedMbit
+}
+
+// LinkSettings are what a device says of its link (ethtool(8)).
+type LinkSettings struct {
+	SpeedMbit uint32 // 0 where nobody knows
+	Duplex    Duplex
+}
+
+// A Duplex says whether both ends of a link can send at a time.
+type Duplex uint8
+
+// The ways of a link.
+const (
+	DuplexUnknown Duplex = iota
+	DuplexFull
+	DuplexHalf
+)
+
+// LinkSettings returns what the devices of the namespace say of their links. A device that
+// says nothing, or is gone, has the zero value.
+func (s *Switch) LinkSettings(devices []string) (list []LinkSettings, err error) {
+	list = make([]LinkSettings, len(devices))
+	err = s.Inside(func() error {
+		e, err := ethtool.NewEthtool()
+		if err != nil {
+			return fmt.Errorf("ask devices for their links: %w", err)
+		}
+		defer e.Close()
+		for i, name := range devices {
+			list[i] = linkSettings(e, name)
+		}
+		return nil
+	})
+	return list, err
+}
+
+func linkSettings(e *ethtool.Ethtool, device string) (l LinkSettings) {
+	const (
+		half, full   = 0, 1       // DUPLEX_HALF and DUPLEX_FULL of linux/ethtool.h
+		speedUnknown = ^uint32(0) // SPEED_UNKNOWN
+	)
 	var settings ethtool.EthtoolCmd
-	speed, err := e.CmdGet(&settings, a.Name)
+	speed, err := e.CmdGet(&settings, device)
 	if err != nil {
-		return // a device without such settings
+		return l // a device without such settings
 	}
-	p.FullDuplex = settings.Duplex == fullDuplex
+	switch settings.Duplex {
+	case half:
+		l.Duplex = DuplexHalf
+	case full:
+		l.Duplex = DuplexFull
+	}
 	if speed != speedUnknown {
-		p.SpeedMbit = speed
+		l.SpeedMbit = speed
 	}
+	return l
 }
 
 // Read waits for a frame of a control protocol, and returns it. It does not return

@@ -698,6 +698,24 @@ type RuleText struct {
 	Rule string `json:"rule"`
 }
 
+// SFlowStatus is how the sampling by sFlow stands. It counts since the agent's start.
+type SFlowStatus struct {
+	// address and port
+	Collector string `json:"collector"`
+	// samples of ports' counters
+	Counters uint64 `json:"counters"`
+	// sent
+	Datagrams uint64 `json:"datagrams"`
+	// dropped frames that were told
+	Discards uint64 `json:"discards"`
+	// samples of frames that came in
+	Flows uint64 `json:"flows"`
+	// samples that came faster than they are read
+	Missed uint64 `json:"missed"`
+	// one frame of so many is sampled
+	Rate uint64 `json:"rate"`
+}
+
 // SetBridge is a change of a bridge.
 type SetBridge struct {
 	// the bridge
@@ -773,8 +791,10 @@ type Status struct {
 	Files      []string     `json:"files"`
 	Namespaces []SiteStatus `json:"namespaces"`
 	PID        int64        `json:"pid"`
-	Since      time.Time    `json:"since"`
-	Version    string       `json:"version"`
+	// null where no samples are sent
+	Sflow   *SFlowStatus `json:"sflow"`
+	Since   time.Time    `json:"since"`
+	Version string       `json:"version"`
 }
 
 // Step is a step of a trace.

@@ -165,6 +165,20 @@ func TestGuard(t *testing.T) {
 	}
 }
 
+// TestGuardOfSocket: at a unix socket there is no token, and the same names are good. A proxy
+// in front of it sends the name by which the browser has called that.
+func TestGuardOfSocket(t *testing.T) {
+	h := NewGuard(Address{Path: "/x"}, []string{"switch.example"}, "").Protect(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), nil)
+	for host, want := range map[string]int{"localhost": 200, "switch.example": 200, "switch.example:443": 200, "evil.example": 421, "": 421} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Host = host
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("%q: %d, want %d", host, w.Code, want)
+		}
+	}
+}
+
 func TestReadToken(t *testing.T) {
 	dir := t.TempDir()
 	for i, test := range []struct {

@@ -5,6 +5,7 @@ package sflow
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	"bascule/bridge"
 )
@@ -136,13 +137,31 @@ func (b *buffer) discard(f bridge.SampledFrame, seq, drops uint32) {
 	})
 }
 
+// The values of ifDirection and of ifPromiscuousMode, which is a TruthValue of RFC 2579.
+const (
+	directionUnknown = 0
+	directionFull    = 1
+	directionHalf    = 2
+
+	yes = 1
+	no  = 2
+)
+
 // counters has the counters of a port. What the switch does not count is unknown.
-func (b *buffer) counters(p bridge.Port, index, seq uint32, speed uint64) {
+func (b *buffer) counters(p bridge.Port, link bridge.LinkSettings, index, seq uint32) {
+	direction, promiscuous := uint32(directionUnknown), uint32(no)
+	switch {
+	case link.Duplex == bridge.DuplexFull || p.Type == bridge.TypePatch:
+		direction = directionFull
+	case link.Duplex == bridge.DuplexHalf:
+		direction = directionHalf
+	}
+	if p.Type == bridge.TypePatch || slices.Contains(p.Flags, "PROMISC") {
+		promiscuous = yes
+	}
 	var status uint32
-	for _, flag := range p.Flags {
-		if flag == "UP" {
-			status |= 1
-		}
+	if slices.Contains(p.Flags, "UP") {
+		status |= 1
 	}
 	if p.State != "disabled" && p.State != "gone" && p.State != "no-peer" {
 		status |= 2
@@ -158,13 +177,13 @@ func (b *buffer) counters(p bridge.Port, index, seq uint32, speed uint64) {
 		b.u32(seq, 0, index, 2)
 		b.block(recordGeneric, func(b *buffer) {
 			b.u32(index, interfaceType)
-			b.u64(speed)
-			b.u32(1, status) // full duplex
+			b.u64(uint64(link.SpeedMbit) * 1e6)
+			b.u32(direction, status)
 			b.u64(p.Stats.RxBytes)
 			b.u32(uint32(p.Stats.RxFrames), unknown, unknown, uint32(dropped), unknown, unknown)
 			b.u64(p.Stats.TxBytes)
 			b.u32(uint32(p.Stats.TxFrames), unknown, unknown, unknown, unknown)
-			b.u32(1) // promiscuous: a bridge takes all
+			b.u32(promiscuous)
 		})
 		b.block(recordPortName, func(b *buffer) { b.opaque([]byte(p.Name)) })
 	})

@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,6 +28,7 @@ type reader interface {
 	Ports(bridge string) ([]bridge.Port, error)
 	Sample(bridge string, o bridge.SampleOptions) (*bridge.Sampler, error)
 	Cookie() (uint64, error)
+	LinkSettings(devices []string) ([]bridge.LinkSettings, error)
 }
 
 // A sampler is what there is to read of a bridge; *bridge.Sampler is one.
@@ -49,8 +51,25 @@ const (
 // sayPeriod is for how long nobody must have refused samples for a refusal to be logged again.
 const sayPeriod = time.Minute
 
-// Service sends what is sampled until ctx ends. Sampling ends with it.
-func (o Options) Service() agent.Service {
+// told counts what was sent.
+type told struct {
+	Datagrams, Flows, Discards, Counters, Missed atomic.Uint64
+}
+
+// Service sends what is sampled until ctx ends. Sampling ends with it. status says how that
+// stands.
+func (o Options) Service() (run agent.Service, status func() agent.SFlowStatus) {
+	stats := &told{}
+	status = func() agent.SFlowStatus {
+		return agent.SFlowStatus{
+			Collector: o.Collector.String(), Rate: o.Rate, Datagrams: stats.Datagrams.Load(), Flows: stats.Flows.Load(),
+			Discards: stats.Discards.Load(), Counters: stats.Counters.Load(), Missed: stats.Missed.Load(),
+		}
+	}
+	return o.service(stats), status
+}
+
+func (o Options) service(stats *told) agent.Service {
 	return func(ctx context.Context, v *agent.View) error {
 		conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(o.Collector))
 		if err != nil {
@@ -60,7 +79,9 @@ func (o Options) Service() agent.Service {
 		if !o.Agent.IsValid() {
 			o.Agent = conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone("")
 		}
+		v.Log().Info("samples of frames are sent", "collector", o.Collector.String(), "rate", o.Rate)
 		e := newExporter(o, conn, v.Log())
+		e.stats = stats
 		defer e.close()
 		for {
 			now := time.Now()
@@ -120,6 +141,7 @@ type site struct {
 // An exporter makes datagrams of what is sampled.
 type exporter struct {
 	o      Options
+	stats  *told
 	to     interface{ Write([]byte) (int, error) }
 	log    *slog.Logger
 	began  time.Time
@@ -141,7 +163,7 @@ type exporter struct {
 
 func newExporter(o Options, to interface{ Write([]byte) (int, error) }, log *slog.Logger) *exporter {
 	return &exporter{
-		o: o, to: to, log: log, began: time.Now(), sites: map[place]map[string]*site{}, readers: map[place]reader{},
+		o: o, stats: &told{}, to: to, log: log, began: time.Now(), sites: map[place]map[string]*site{}, readers: map[place]reader{},
 		subs: map[place]uint32{}, datagrams: map[uint32]uint32{}, sequences: map[source]*sequence{},
 		polled: map[source]time.Time{}, said: map[string]string{},
 	}
@@ -254,6 +276,8 @@ func (e *exporter) sequence(of source) *sequence {
 // port that is of: nobody knows of which port it was.
 func (e *exporter) tell(s *site, d bridge.Sampled, now time.Time) {
 	s.missed += d.Missed
+	e.stats.Missed.Add(d.Missed)
+	e.stats.Flows.Add(uint64(len(d.Flows)))
 	type counts struct{ frames, drops uint64 }
 	known := map[uint32]counts{}
 	count := func(index uint32) counts {
@@ -296,6 +320,7 @@ func (e *exporter) tell(s *site, d bridge.Sampled, now time.Time) {
 		s.told++
 		seq := e.sequence(source{s.sub, f.In})
 		seq.discards++
+		e.stats.Discards.Add(1)
 		e.add(s.sub, func(b *buffer) { b.discard(f, seq.discards, seq.untold) })
 	}
 	for index, c := range known {
@@ -314,6 +339,8 @@ func (e *exporter) poll(now time.Time) {
 		sub := e.subs[where]
 		ports, err := e.readers[where].Ports("")
 		e.say("the ports of namespace '"+string(where)+"' cannot be read", err)
+		var turn []bridge.Port // whose turn it is
+		var names []string
 		for i, p := range ports {
 			if sites[p.Bridge] == nil || p.Type == bridge.TypeSpan {
 				continue
@@ -335,9 +362,23 @@ func (e *exporter) poll(now time.Time) {
 			if e.polled[of].Before(now) {
 				e.polled[of] = now.Add(e.o.Polling)
 			}
-			seq := e.sequence(of)
+			turn = append(turn, p)
+			names = append(names, p.Name)
+		}
+		if len(turn) == 0 {
+			continue
+		}
+		links, err := e.readers[where].LinkSettings(names)
+		e.say("the links of namespace '"+string(where)+"' cannot be read", err)
+		if err != nil {
+			links = make([]bridge.LinkSettings, len(turn))
+		}
+		for i, p := range turn {
+			index := uint32(p.Index)
+			seq := e.sequence(source{sub, index})
 			seq.counters++
-			e.add(sub, func(b *buffer) { b.counters(p, index, seq.counters, 0) })
+			e.stats.Counters.Add(1)
+			e.add(sub, func(b *buffer) { b.counters(p, links[i], index, seq.counters) })
 		}
 	}
 }
@@ -369,6 +410,7 @@ func (e *exporter) flush() {
 		return
 	}
 	e.datagrams[e.sub]++
+	e.stats.Datagrams.Add(1)
 	var b buffer
 	b.head(e.o.Agent, e.sub, e.datagrams[e.sub], uint32(time.Since(e.began).Milliseconds()))
 	b = binary.BigEndian.AppendUint32(b, e.samples)

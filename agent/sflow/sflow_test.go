@@ -247,6 +247,14 @@ type fakeSwitch struct{ ports []bridge.Port }
 func (f fakeSwitch) Names() ([]string, error)            { return []string{"br0"}, nil }
 func (f fakeSwitch) Ports(string) ([]bridge.Port, error) { return f.ports, nil }
 func (f fakeSwitch) Cookie() (uint64, error)             { return 1, nil }
+func (f fakeSwitch) LinkSettings(devices []string) (list []bridge.LinkSettings, err error) {
+	for _, name := range devices {
+		list = append(list, map[string]bridge.LinkSettings{
+			"p1": {SpeedMbit: 10000, Duplex: bridge.DuplexFull}, "p2": {SpeedMbit: 10, Duplex: bridge.DuplexHalf},
+		}[name])
+	}
+	return list, nil
+}
 func (f fakeSwitch) Sample(string, bridge.SampleOptions) (*bridge.Sampler, error) {
 	return nil, errors.New("somebody else does already")
 }
@@ -256,10 +264,12 @@ func TestCounters(t *testing.T) {
 	f, e, log := newFake(t, "polling=16")
 	f.next = []bridge.Sampled{}
 	e.readers[""] = fakeSwitch{[]bridge.Port{
-		{Bridge: "br0", Name: "p1", Index: 7, State: "forwarding", Flags: []string{"UP"}, Stats: bridge.Stats{
+		{Bridge: "br0", Name: "p1", Index: 7, State: "forwarding", Flags: []string{"UP", "PROMISC"}, Stats: bridge.Stats{
 			RxFrames: 1<<32 + 5, RxBytes: 1 << 40, TxFrames: 6, TxBytes: 7, Drops: map[string]uint64{"vlan": 2, "pf": 3},
 		}},
 		{Bridge: "br0", Name: "p2", Index: 8, State: "disabled"},
+		{Bridge: "br0", Name: "p5", Index: 11, State: "forwarding"},
+		{Bridge: "br0", Name: "p6", Index: 12, State: "forwarding", Type: bridge.TypePatch},
 		{Bridge: "br0", Name: "mon", Index: 9, Type: bridge.TypeSpan},
 		{Bridge: "other", Name: "p3", Index: 10},
 	}}
@@ -282,13 +292,24 @@ func TestCounters(t *testing.T) {
 			case index == 8 && c.IfStatus != 0:
 				t.Errorf("%+v", c)
 			}
+			type link struct {
+				speed                  uint64
+				direction, promiscuous uint32
+			}
+			want := map[uint32]link{7: {10e9, 1, 1}, 8: {10e6, 2, 2}, 11: {0, 0, 2}, 12: {0, 1, 1}}[index]
+			if got := (link{c.IfSpeed, c.IfDirection, c.IfPromiscuousMode}); got != want {
+				t.Errorf("the link of %d is %+v, want %+v", index, got, want)
+			}
 			if name := s.Records[1].(layers.SFlowPORTNAME); name.Str != "p"+string('1'+rune(index-7)) {
 				t.Errorf("port %d has the name %q", index, name.Str)
 			}
 		}
 	}
-	if told[7] != 3 || told[8] != 2 || len(told) != 2 {
+	if told[7] != 3 || told[8] != 2 || len(told) != 4 {
 		t.Errorf("counters were told so often: %v", told)
+	}
+	if n := e.stats.Counters.Load(); n != uint64(told[7]+told[8]+told[11]+told[12]) || e.stats.Datagrams.Load() != uint64(len(f.sent)) {
+		t.Errorf("%d counters and %d datagrams are said to be sent", n, e.stats.Datagrams.Load())
 	}
 	e.look(map[place]reader{"": e.readers[""]})
 	if log.Len() > 0 {

@@ -163,12 +163,13 @@ change, gives the carrier back.`,
 		stderr, ok := p.stderr.(*os.File)
 		o.Journal = ok && agent.InJournal(stderr)
 		log := agent.NewLog(p.stderr, o)
-		services, doors, err := open.open(cmd, log)
+		seen, err := open.open(cmd, log)
 		if err != nil {
 			return err
 		}
+		defer open.close()
 		return p.agents.Run(ctx, agent.Options{
-			Services: services, Doors: doors, API: socketAPI,
+			Services: seen.Services, Doors: seen.Doors, SFlow: seen.SFlow, API: socketAPI,
 			Netns: p.netns.text, Files: files, Force: p.force, PF: keptSource, Dir: agent.Dir(), Version: buildVersion(), Log: log,
 			Watchdog: watchdog, Notify: notify(log),
 		}, reload)
@@ -262,6 +263,10 @@ func (p *program) printAgent(st agent.Status) error {
 	}
 	for _, d := range st.Doors {
 		facts = append(facts, fact{d.What, d.Address})
+	}
+	if f := st.SFlow; f != nil {
+		facts = append(facts, fact{"sflow", fmt.Sprintf("to %s, one frame of %d: %d flows, %d drops and %d counters sent, %d missed",
+			f.Collector, f.Rate, f.Flows, f.Discards, f.Counters, f.Missed)})
 	}
 	if st.Error != "" {
 		why := st.Error

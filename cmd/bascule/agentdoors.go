@@ -4,7 +4,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
@@ -88,6 +90,9 @@ type agentDoors struct {
 	tokenFile word
 
 	sflow collector
+
+	listening []*doors.Door
+	made      []string // folders, the innermost first
 }
 
 func addDoors(cmd *cobra.Command) *agentDoors {
@@ -114,21 +119,21 @@ func addDoors(cmd *cobra.Command) *agentDoors {
 // opens six.
 const mostVisitors = 128
 
-// open opens what the flags ask for. The services close it when they end.
-func (d *agentDoors) open(cmd *cobra.Command, log *slog.Logger) (services []agent.Service, open []agent.Door, err error) {
+// open opens what the flags ask for. The caller closes it in the end.
+func (d *agentDoors) open(cmd *cobra.Command, log *slog.Logger) (o agent.Options, err error) {
 	switch {
 	case d.metrics.text == "" && len(d.include)+len(d.exclude) > 0:
-		return nil, nil, usagef(cmd, "--metrics-include and --metrics-exclude: --metrics is missing")
+		return o, usagef(cmd, "--metrics-include and --metrics-exclude: --metrics is missing")
 	case d.web.text == "" && (d.write || d.hosts != nil || d.tokenFile.text != ""):
-		return nil, nil, usagef(cmd, "--web-write, --web-host and --token-file: --web is missing")
+		return o, usagef(cmd, "--web-write, --web-host and --token-file: --web is missing")
 	case d.docker.text == "" && cmd.Flags().Changed("docker-state"):
-		return nil, nil, usagef(cmd, "--docker-state: --docker is missing")
+		return o, usagef(cmd, "--docker-state: --docker is missing")
 	case d.docker.text != "" && (d.docker.address.Path == "" || d.docker.address.Group != ""):
-		return nil, nil, usagef(cmd, "--docker: give unix:PATH; Docker is root's")
+		return o, usagef(cmd, "--docker: give unix:PATH; Docker is root's")
 	case d.docker.text != "" && filepath.Ext(d.docker.address.Path) != ".sock":
-		return nil, nil, usagef(cmd, "--docker %s: Docker finds no driver there; give unix:/run/docker/plugins/NAME.sock", d.docker.text)
+		return o, usagef(cmd, "--docker %s: Docker finds no driver there; give unix:/run/docker/plugins/NAME.sock", d.docker.text)
 	case d.docker.text != "" && cmd.Flags().Changed("netns"):
-		return nil, nil, usagef(cmd, "--docker and -n exclude each other; start the agent where dockerd runs")
+		return o, usagef(cmd, "--docker and -n exclude each other; start the agent where dockerd runs")
 	}
 	token := ""
 	switch {
@@ -138,14 +143,11 @@ func (d *agentDoors) open(cmd *cobra.Command, log *slog.Logger) (services []agen
 		token = doors.NewToken()
 	}
 	if err != nil {
-		return nil, nil, err
+		return o, err
 	}
-	var listening []*doors.Door
 	defer func() {
 		if err != nil { // nothing stays of those that were opened before
-			for _, door := range listening {
-				door.Close()
-			}
+			d.close()
 		}
 	}()
 	add := func(what string, at doors.Address, most int, handler func(*agent.View) http.Handler) error {
@@ -154,19 +156,20 @@ func (d *agentDoors) open(cmd *cobra.Command, log *slog.Logger) (services []agen
 			return err
 		}
 		warnRemote(log, what, at)
-		listening = append(listening, door)
-		services = append(services, serve(door, most, handler))
-		open = append(open, agent.Door{What: what, Address: at.String(), Write: what == "web" && d.write})
+		d.listening = append(d.listening, door)
+		o.Services = append(o.Services, serve(door, most, handler))
+		o.Doors = append(o.Doors, agent.Door{What: what, Address: at.String(), Write: what == "web" && d.write})
 		return nil
 	}
 	if d.metrics.text != "" {
-		o := metrics.Options{Include: d.include, Exclude: d.exclude}
+		shown := metrics.Options{Include: d.include, Exclude: d.exclude}
 		err = add("metrics", d.metrics.address, mostScrapers, func(v *agent.View) http.Handler {
-			return doors.NewGuard(d.metrics.address, nil, "").Protect(metrics.Handler(v, o), nil)
+			return doors.NewGuard(d.metrics.address, nil, "").Protect(metrics.Handler(v, shown), nil)
 		})
 		if err != nil {
-			return nil, nil, err
+			return o, err
 		}
+		log.Info("metrics are served", "address", d.metrics.address.String())
 	}
 	if d.web.text != "" {
 		guard := doors.NewGuard(d.web.address, d.hosts, token)
@@ -177,27 +180,57 @@ func (d *agentDoors) open(cmd *cobra.Command, log *slog.Logger) (services []agen
 			return guard.Protect(mux, func(r *http.Request) bool { return !strings.HasPrefix(r.URL.Path, "/api/") })
 		})
 		if err != nil {
-			return nil, nil, err
+			return o, err
 		}
 		d.tell(log, token)
 	}
 	if d.docker.text != "" {
 		driver, err := docker.New(d.dockerState.text, log)
 		if err != nil {
-			return nil, nil, err
+			return o, err
 		}
-		if err := os.MkdirAll(filepath.Dir(d.docker.address.Path), 0o700); err != nil {
-			return nil, nil, fmt.Errorf("cannot listen for Docker: %w", err)
+		if err := d.makeFolders(filepath.Dir(d.docker.address.Path)); err != nil {
+			return o, err
 		}
 		err = add("docker", d.docker.address, mostDockers, func(*agent.View) http.Handler { return driver })
 		if err != nil {
-			return nil, nil, err
+			return o, err
 		}
+		log.Info("the network driver of Docker is served", "address", d.docker.address.String())
 	}
 	if d.sflow.text != "" {
-		services = append(services, d.sflow.options.Service())
+		var run agent.Service
+		run, o.SFlow = d.sflow.options.Service()
+		o.Services = append(o.Services, run)
 	}
-	return services, open, nil
+	return o, nil
+}
+
+// makeFolders makes a folder. Docker looks for drivers in one that nobody makes for it.
+func (d *agentDoors) makeFolders(path string) error {
+	for dir := path; ; dir = filepath.Dir(dir) {
+		if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		d.made = append(d.made, dir)
+	}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return fmt.Errorf("cannot listen for Docker: %w; make that folder", err)
+	}
+	return nil
+}
+
+// close leaves nothing of what open has made, but for folders into which others have put
+// something.
+func (d *agentDoors) close() {
+	for _, door := range d.listening {
+		door.Close()
+	}
+	for _, dir := range d.made {
+		if os.Remove(dir) != nil {
+			return
+		}
+	}
 }
 
 // tell logs where the page is. A token of a file is known to those who may know it.

@@ -340,6 +340,20 @@ func TestDoorsRefused(t *testing.T) {
 			t.Errorf("%q tells the token: %s", test.args, stderr.String())
 		}
 	}
+	// an agent that is one too many leaves nothing either
+	r := newRunner(t, l)
+	r.start()
+	for _, args := range [][]string{
+		{"--web", "unix:" + path("second")}, {"--metrics", "unix:" + path("second")},
+	} {
+		cmd := l.Command(append([]string{"agent"}, args...)...)
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "another agent does") {
+			t.Errorf("%q: %v, %s", args, err, out)
+		}
+		if _, err := os.Lstat(path("second")); err == nil {
+			t.Errorf("%q: the socket is left", args)
+		}
+	}
 	if text, err := os.ReadFile(path("file")); err != nil || string(text) != "somebody's" {
 		t.Errorf("somebody's file has %q, %v", text, err)
 	}

@@ -244,6 +244,21 @@ func TestSFlow(t *testing.T) {
 				}
 				return len(in) == 3 && in[uint32(list[0].PortIndex)] == 3
 			})
+			// veths say 10 Gbit/s, full duplex, and a port takes what is for others
+			_, _, counters := c.samples()
+			for _, s := range counters {
+				for _, r := range s.Records {
+					if n, ok := r.Data.(sflow.IfCounters); ok && (n.IfSpeed != 10e9 || n.IfDirection != 1 || n.IfPromiscuousMode != 1) {
+						t.Errorf("the link of %d: %+v", n.IfIndex, n)
+					}
+				}
+			}
+			if st := r.status().SFlow; st == nil || st.Rate == 0 || st.Flows == 0 || st.Discards == 0 || st.Counters == 0 || st.Datagrams == 0 {
+				t.Errorf("the agent says of its samples: %+v", st)
+			}
+			if text := l.Bascule("agent", "status"); !strings.Contains(text, "sflow") {
+				t.Errorf("agent status says nothing of samples:\n%s", text)
+			}
 			// Wireshark finds nothing to complain of
 			for _, line := range c.tshark("sflow_245.version", "_ws.malformed") {
 				if strings.TrimSpace(line) != "5" && strings.Trim(line, "5, ") != "" {

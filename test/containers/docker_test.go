@@ -6,14 +6,17 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -334,5 +337,20 @@ func TestDockerKilled(t *testing.T) {
 	d.docker("NetworkDriver.DeleteNetwork", network) // takes what is left of its endpoints
 	if left := devices(t, d.Switch); len(left) != 1 {
 		t.Errorf("the devices %v are left", left)
+	}
+}
+
+// An agent that ends leaves nothing of the folder that it has made, and says what it serves.
+func TestDockerEnds(t *testing.T) {
+	t.Parallel()
+	d := newDockerHost(t)
+	if n := d.logs.Lines("the network driver of Docker is served"); n != 1 {
+		t.Errorf("%d lines tell of the driver:\n%s", n, d.logs.String())
+	}
+	d.must(d.agent.Process.Signal(syscall.SIGTERM))
+	d.must(d.agent.Wait())
+	d.agent = nil
+	if _, err := os.Lstat(filepath.Join(d.dir, "d")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder of the socket is left: %v", err)
 	}
 }
