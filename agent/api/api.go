@@ -93,7 +93,7 @@ func New(a Agent, o Options) *API {
 					" has what the command prints as warnings, a header for each.",
 			},
 			Servers:    []*huma.Server{{URL: Prefix}},
-			Components: &huma.Components{Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)},
+			Components: &huma.Components{Schemas: huma.NewMapRegistry(schemas, huma.DefaultSchemaNamer)},
 		},
 		Formats:                      map[string]huma.Format{"application/json": {Marshal: marshal, Unmarshal: json.Unmarshal}, "json": {Marshal: marshal, Unmarshal: json.Unmarshal}},
 		DefaultFormat:                "application/json",

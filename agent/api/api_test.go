@@ -186,3 +186,53 @@ func TestBodies(t *testing.T) {
 		t.Errorf("a large one when others have gone: %d %s", w.Code, w.Body)
 	}
 }
+
+// TestSchemas: each request and each answer has a schema that says what is in it.
+func TestSchemas(t *testing.T) {
+	var d spec
+	if err := json.Unmarshal(New(fakeAgent{}, Options{}).Document(), &d); err != nil {
+		t.Fatal(err)
+	}
+	says := func(s specSchema) bool {
+		for s.Ref != "" {
+			of, ok := d.Components.Schemas[strings.TrimPrefix(s.Ref, schemas)]
+			if !ok {
+				return false
+			}
+			s = of
+		}
+		if s.Items != nil {
+			return s.Items.Ref != "" || s.Items.Type != nil
+		}
+		if s.Type == "object" && s.Properties == nil {
+			of, _ := s.AdditionalProperties.(map[string]any)
+			return len(of) > 0 || s.AdditionalProperties == false
+		}
+		return s.Type != nil || s.AnyOf != nil
+	}
+	seen := 0
+	for path, methods := range d.Paths {
+		for method, o := range methods {
+			bodies := map[string]specSchema{}
+			for media, c := range o.Responses["200"].Content {
+				bodies["answer as "+media] = c.Schema
+			}
+			if len(bodies) == 0 {
+				t.Errorf("%s %s has no answer", method, path)
+			}
+			if o.RequestBody != nil {
+				for media, c := range o.RequestBody.Content {
+					bodies["request as "+media] = c.Schema
+				}
+			}
+			for what, s := range bodies {
+				if seen++; !says(s) {
+					t.Errorf("%s %s: the %s has no schema that says anything: %+v", method, path, what, s)
+				}
+			}
+		}
+	}
+	if seen < 60 || says(specSchema{Type: "object", AdditionalProperties: map[string]any{}}) || says(specSchema{Ref: schemas + "None"}) {
+		t.Errorf("%d schemas were seen: the test is blind", seen)
+	}
+}

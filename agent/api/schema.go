@@ -10,9 +10,13 @@ import (
 	"strings"
 
 	"bascule/bridge"
+	"bascule/config"
 
 	"github.com/danielgtaylor/huma/v2"
 )
+
+// schemas is where the document has its schemas.
+const schemas = "#/components/schemas/"
 
 // Schema, Receiver and OnParamSet tell the library what an Optional is.
 func (o Optional[T]) Schema(r huma.Registry) *huma.Schema {
@@ -89,7 +93,7 @@ func changesOf[T any](settings []bridge.Setting[T], text []byte) (list []bridge.
 func (a *API) finish() {
 	r := a.huma.OpenAPI().Components.Schemas
 	for name, s := range r.Map() {
-		t := r.TypeFromRef("#/components/schemas/" + name)
+		t := r.TypeFromRef(schemas + name)
 		for t != nil && t.Kind() == reflect.Pointer {
 			t = t.Elem()
 		}
@@ -139,4 +143,55 @@ func without(list []string, word string) (rest []string) {
 		}
 	}
 	return rest
+}
+
+// A File is what /export answers: a file for /apply, whose schema is that of all such files.
+type File map[string]any
+
+// Schema has config.Schema among the document's schemas, the parts by names that begin with
+// File.
+func (File) Schema(r huma.Registry) *huma.Schema {
+	var whole map[string]any
+	if err := json.Unmarshal(config.Schema(), &whole); err != nil {
+		panic(err) // it is made of the program's own settings
+	}
+	parts, _ := whole["$defs"].(map[string]any)
+	delete(whole, "$defs")
+	delete(whole, "$schema")
+	add := func(name string, part any) {
+		r.Map()[name] = &huma.Schema{Extensions: refer(part).(map[string]any)}
+	}
+	add("File", whole)
+	for name, part := range parts {
+		add(filePart(name), part)
+	}
+	return &huma.Schema{Ref: schemas + "File"}
+}
+
+// filePart is the name of a part of a file's schema, such as FilePrivateVlan.
+func filePart(name string) string {
+	text := "File"
+	for word := range strings.SplitSeq(name, "-") {
+		text += strings.ToUpper(word[:1]) + word[1:]
+	}
+	return text
+}
+
+// refer has the references of a schema lead to the document's schemas.
+func refer(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, of := range v {
+			if at, ok := of.(string); ok && key == "$ref" {
+				v[key] = schemas + filePart(strings.TrimPrefix(at, "#/$defs/"))
+				continue
+			}
+			v[key] = refer(of)
+		}
+	case []any:
+		for i := range v {
+			v[i] = refer(v[i])
+		}
+	}
+	return v
 }

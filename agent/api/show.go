@@ -169,7 +169,7 @@ func (a *API) shows() {
 		return answer.List(list, answer.OfSpan), err
 	})
 	operation(a, huma.Operation{Method: http.MethodGet, Path: "/export", Summary: "the running bridges as a file for /apply"},
-		onSwitch(a, func(s *bridge.Switch, in *OfExport) (file map[string]any, notes []string, err error) {
+		onSwitch(a, func(s *bridge.Switch, in *OfExport) (file File, notes []string, err error) {
 			f, notes, err := config.Export(s, in.bridges()...)
 			if err != nil {
 				return nil, nil, err
