@@ -227,3 +227,109 @@ func TestServiceExposure(t *testing.T) {
 		t.Errorf("%v:\n%s", err, out)
 	}
 }
+
+// underSystemd runs systemd as the first process of namespaces of its own, in which the
+// machine's files can be written over, and in it the service as it is installed with the
+// drop-in. It runs a script then, and ends. $1 is an empty folder, and $2 has what is
+// installed, and gets what the script prints.
+const underSystemd = `
+dir=$1 with=$2
+mount --make-rprivate /
+mount -t tmpfs tmpfs $dir
+r=$dir/root
+mkdir $dir/upper $dir/work $dir/cgroup $r
+# cgroups below one of its own
+mount -t cgroup2 cgroup2 $dir/cgroup
+mkdir $dir/cgroup/$(basename $with)
+echo $$ >$dir/cgroup/$(basename $with)/cgroup.procs
+mount -t overlay overlay -o lowerdir=/,upperdir=$dir/upper,workdir=$dir/work $r
+mount -t proc proc $r/proc
+mount -t sysfs sysfs $r/sys
+for at in run tmp var/log dev sys/fs/cgroup; do mount -t tmpfs tmpfs $r/$at; done
+for node in null:1:3 zero:1:5 full:1:7 random:1:8 urandom:1:9 tty:5:0; do
+	mknod -m 666 $r/dev/${node%%:*} c $(echo ${node#*:} | tr : ' ')
+done
+mkdir $r/dev/pts $r/dev/shm $r/with
+ln -s /proc/self/fd $r/dev/fd
+mount -t devpts devpts $r/dev/pts -o ptmxmode=666
+ln -s pts/ptmx $r/dev/ptmx
+mount --bind $with $r/with
+# no service of the machine's, and none of its disks
+rm -rf $r/etc/systemd/system $r/etc/fstab $r/lib/systemd/system/*.wants $r/lib/systemd/system-generators
+units=$r/etc/systemd/system
+mkdir -p $units/bascule.service.d $r/etc/bascule $r/etc/systemd/journald.conf.d
+printf '[Journal]\nStorage=volatile\nReadKMsg=no\nAudit=no\n' >$r/etc/systemd/journald.conf.d/only.conf
+cp $with/bascule.service $with/run-bascule.mount $units
+cp $with/seen.conf $units/bascule.service.d
+install -D $with/bascule $r/usr/local/sbin/bascule
+echo 'bridges: {br0: {ports: {}}}' >$r/etc/bascule/br0.yaml
+printf '[Unit]\nRequires=systemd-journald.service bascule.service look.service\n' >$units/seen.target
+cat >$units/look.service <<X
+[Unit]
+After=bascule.service
+DefaultDependencies=no
+[Service]
+Type=oneshot
+StandardOutput=append:/with/said
+StandardError=inherit
+ExecStart=/bin/sh -eux /with/look.sh
+ExecStopPost=/bin/systemctl --force --force poweroff
+X
+ip link set lo up
+exec unshare --cgroup sh -euc 'mount -t cgroup2 cgroup2 $1/sys/fs/cgroup
+	exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot $1 /lib/systemd/systemd --system --unit=seen.target' sh $r
+`
+
+// whenSystemdRuns is what is looked at there.
+const whenSystemdRuns = `
+ask() { curl -sS --max-time 60 "$@"; }
+systemctl is-active bascule
+ask http://127.0.0.1:9810/metrics | grep '^bascule_bridge_info{.*bridge="br0"'
+ask http://127.0.0.1:9811/ | grep -i '<title>'
+token() { journalctl --sync; journalctl -u bascule -o cat --no-pager | grep -o '9811/#[A-Za-z0-9_-]*' | tail -1 | cut -d'#' -f2; }
+ask -H "Authorization: Bearer $(token)" http://127.0.0.1:9811/api/v1/bridge/show | grep '"ifname":"br0"'
+systemctl reload bascule
+# it is killed, and comes again
+kill -9 $(systemctl show -P MainPID bascule)
+until [ "$(systemctl show -P NRestarts bascule)" = 1 ] && systemctl is-active bascule; do sleep 0.1; done
+ask http://127.0.0.1:9810/metrics | grep '^bascule_agent_files_in_force{.*} 1'
+systemctl stop bascule
+/usr/local/sbin/bascule bridge show
+echo all is well
+`
+
+// TestServiceRuns: systemd starts the agent by its unit, with the drop-in that serves metrics
+// and page.
+func TestServiceRuns(t *testing.T) {
+	const systemd = "/lib/systemd/systemd"
+	if _, err := os.Stat(systemd); err != nil {
+		t.Skip("systemd is missing: run 'make needs'")
+	}
+	t.Parallel()
+	l := netlab.New(t)
+	with, err := os.MkdirTemp("", "bsc-systemd-")
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(with) })
+	for _, name := range []string{"bascule.service", "run-bascule.mount", "seen.conf"} {
+		text, err := os.ReadFile("../../share/systemd/" + name)
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(with, name), text, 0o644))
+	}
+	program, err := os.ReadFile(l.Binary())
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(with, "bascule"), program, 0o755))
+	must(t, os.WriteFile(filepath.Join(with, "look.sh"), []byte(whenSystemdRuns), 0o644))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc",
+		"sh", "-euc", underSystemd, "sh", t.TempDir(), with).CombinedOutput()
+	said, _ := os.ReadFile(filepath.Join(with, "said"))
+	if !bytes.Contains(said, []byte("\nall is well\n")) {
+		t.Errorf("%v:\n%s\n%s", err, out, said)
+	}
+	// what is left of its cgroups, which the kernel empties when the processes are gone
+	l.Wait("the cgroups to go", func() bool {
+		return exec.Command("unshare", "--mount", "sh", "-euc", `mount -t cgroup2 cgroup2 "$1"
+			cd "$1"; [ ! -e "$2" ] || find "$2" -depth -type d -exec rmdir {} +`, "sh", t.TempDir(), filepath.Base(with)).Run() == nil
+	})
+}
