@@ -17,7 +17,7 @@ TEST_NEEDS = $(DEMO_NEEDS) $(PEER_NEEDS) ping:iputils-ping sockperf:sockperf set
 	/usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring tcpdump:tcpdump \
 	/usr/lib/*/libpcap.so.0.8:libpcap0.8 tmux:tmux jq:jq curl:curl \
 	promtool:prometheus prometheus:prometheus systemd-analyze:systemd tshark:tshark \
-	/usr/lib/frr/ospfd:frr bird:bird2 keepalived:keepalived dnsmasq:dnsmasq-base vsftpd:vsftpd \
+	/usr/lib/frr/ospfd:frr bird:bird2 tayga:tayga keepalived:keepalived dnsmasq:dnsmasq-base vsftpd:vsftpd \
 	/usr/lib/cni/bridge:containernetworking-plugins containerd:containerd \
 	libvirtd:libvirt-daemon virsh:libvirt-clients \
 	/usr/lib/*/libvirt/connection-driver/libvirt_driver_qemu.so:libvirt-daemon-driver-qemu \

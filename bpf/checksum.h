@@ -135,37 +135,45 @@ static __always_inline bool checksum_belongs(struct __sk_buff *skb, u32 start, u
 	return start + offset >= FRONT_AT(front);
 }
 
-/*
- * The place of the frame's checksum that is yet to be made, in bytes from the frame's start.
- * Its header's start is in *start. 0 if there is none; places out of reach are large numbers.
- */
-static __always_inline u64 checksum_place(struct __sk_buff *skb, u64 *start)
-{
-	void *kernel = skb_of_kernel(skb);
-
-	if ((*(u8 *)(kernel + cfg.skb.summed) >> cfg.skb.summed_shift & 3) != CHECKSUM_PARTIAL)
-		return 0;
-	/* csum_start counts from the buffer's start, because the headers may move */
-	*start = *(u64 *)(kernel + cfg.skb.head) + *(u16 *)(kernel + cfg.skb.csum_start) -
-		 *(u64 *)(kernel + cfg.skb.data);
-	return *start + *(u16 *)(kernel + cfg.skb.csum_offset);
-}
+#define CHECKSUM_ASTRAY (~0u) /* of checksum_place() */
 
 /*
- * Judges a frame whose checksum is yet to be made: 0 if the checksum belongs where it is to
- * be written, or else the reason against the frame. This is a separate function, which the
- * verifier follows once.
+ * The place of the frame's checksum that is yet to be made, in bytes from the frame's start, with
+ * the start of what it covers in the upper half. 0 if there is none, CHECKSUM_ASTRAY if one of
+ * these is out of reach. This is a separate function, which the verifier follows once.
  */
-__noinline u32 checksum_judge(struct __sk_buff *skb)
+__noinline u32 checksum_place(struct __sk_buff *skb)
 {
+	void *kernel;
 	u64 start, place;
 
 	if (!on(FEATURES_JUDGE))
 		return 0;
-	place = checksum_place(skb, &start);
+	kernel = skb_of_kernel(skb);
+	if ((*(u8 *)(kernel + cfg.skb.summed) >> cfg.skb.summed_shift & 3) != CHECKSUM_PARTIAL)
+		return 0;
+	/* csum_start counts from the buffer's start, because the headers may move */
+	start = *(u64 *)(kernel + cfg.skb.head) + *(u16 *)(kernel + cfg.skb.csum_start) -
+		*(u64 *)(kernel + cfg.skb.data);
+	place = start + *(u16 *)(kernel + cfg.skb.csum_offset);
+	return start < 0xffff && place < 0xffff ? start << 16 | place : CHECKSUM_ASTRAY;
+}
+
+/*
+ * Judges a frame whose checksum is yet to be made: 0 if the checksum belongs where it is to
+ * be written, or else the reason against the frame. This is a separate function, too.
+ */
+__noinline u32 checksum_judge(struct __sk_buff *skb)
+{
+	u32 place;
+
+	if (!on(FEATURES_JUDGE))
+		return 0;
+	place = checksum_place(skb);
 	if (!place)
 		return 0;
-	if (start > 0xffff || !checksum_belongs(skb, start, place - start))
+	if (place == CHECKSUM_ASTRAY ||
+	    !checksum_belongs(skb, place >> 16, (place & 0xffff) - (place >> 16)))
 		return DROP_CHECKSUM;
 	return 0;
 }

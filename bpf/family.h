@@ -159,6 +159,9 @@ __noinline u32 family_way(struct __sk_buff *skb)
 		c->why = family_route(skb, j, c);
 	if (c->why == ROUTE_DONE)
 		return 0;
+	/* the host's stack cuts what it may */
+	if (c->why == ROUTE_SIZE && c->family == 4 && c->length <= PF_MAY_FRAGMENT)
+		return 0;
 	if (c->why != ROUTE_SIZE) {
 		c->mtu = 0;
 		if (bpf_check_mtu(skb, port_device(&tcx_devices, j->v.out), &mtu, 0, 0) < 0)
@@ -169,6 +172,9 @@ __noinline u32 family_way(struct __sk_buff *skb)
 	}
 	c->refused = p->family == 4 ? 3 << 8 | 4 : 2 << 8;
 	c->mtu = p->family == 4 ? c->mtu - PF_GROWS : c->mtu + PF_GROWS;
+	/* who may cut the packet sends fragments, which have one more header in IPv6 */
+	if (p->family == 4 && !(((struct iphdr *)c->old)->frag_off & bpf_htons(IP4_DF)))
+		c->mtu -= PF_FRAGMENT6;
 	return DROP_PF_TRANSLATE;
 }
 

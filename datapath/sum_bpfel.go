@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "2e8be3a9137a2b9910bb1db768ef1373d85eb0d7d599a672b81fe8c324e3c087"
+const objectsSum = "7d35eeb51c2ce834de651e75ed61d68334a35439c4640abffe5acfab646bb354"

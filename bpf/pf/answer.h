@@ -3,6 +3,7 @@
 /* Answers of the switch to packets that pf blocks. */
 #pragma once
 
+#include "../checksum.h"
 #include "rules.h"
 #include "slow.h"
 
@@ -85,21 +86,25 @@ static __always_inline u32 pf_pseudo_sum(const struct pf_answering *a, u32 famil
 }
 
 /*
- * Is the packet's checksum perhaps not finished yet? If so, its place in the header; 0 if
- * not. An unfinished checksum is that of the pseudo-header alone. When the kernel sends the
- * frame, it sums up what is behind csum_start, whatever has become of the frame. A finished
- * checksum may look the same by chance. Such a packet is answered right as well: see where
- * this is asked.
+ * Is a checksum of the packet perhaps not finished yet? If so, where it is in the frame, and
+ * where what it covers begins, in the upper half; 0 if not. It may be in what a tunnel carries:
+ * the kernel tells. Else an unfinished checksum is that of the pseudo-header alone. When the
+ * kernel sends the frame, it sums up what is behind csum_start, whatever has become of the frame.
+ * A finished checksum may look the same by chance. Such a packet is answered right as well: see
+ * where this is asked.
  */
 __noinline u32 pf_unfinished(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_answering *a = pf_answering_get();
-	u32 at, len;
+	u32 place, at, len;
 	u16 check = 0;
 
 	if (!on(FEATURE_PF) || !p || !a)
 		return false;
+	place = checksum_place(skb);
+	if (place)
+		return place;
 	if (p->proto == IPPROTO_TCP)
 		at = 16;
 	else if (p->proto == IPPROTO_UDP)
@@ -111,7 +116,7 @@ __noinline u32 pf_unfinished(struct __sk_buff *skb)
 	if (bpf_skb_load_bytes(skb, p->l4 + at, &check, sizeof(check)))
 		return false;
 	len = p->l3 + p->length - p->l4;
-	return check == pf_pseudo_sum(a, p->family, p->proto, len) ? at : 0;
+	return check == pf_pseudo_sum(a, p->family, p->proto, len) ? p->l4 << 16 | (p->l4 + at) : 0;
 }
 
 #define PF_ANSWER_FRONT 26 /* bytes of a header that an answer takes over: three tags at most */
@@ -240,6 +245,25 @@ static __always_inline u32 pf_fixed_point(u32 rest)
 	return (u64)(65535 - pf_fold(rest)) * 32768 % 65535;
 }
 
+/*
+ * Gives the quoted packet, which has moved by some bytes, such a checksum in the place of the
+ * unfinished one, if there is one as pf_unfinished() says. False if that cannot be.
+ */
+__noinline u32 pf_fix_check(struct __sk_buff *skb, u32 unfinished, u32 moved, u32 end)
+{
+	u32 at = (unfinished & 0xffff) + moved;
+	u16 field = 0;
+
+	if (!on(FEATURE_PF))
+		return false;
+	if (!unfinished)
+		return true;
+	if (bpf_skb_store_bytes(skb, at, &field, sizeof(field), BPF_F_RECOMPUTE_CSUM))
+		return false;
+	field = pf_fixed_point(pf_sum(skb, (unfinished >> 16) + moved, end, 0));
+	return !bpf_skb_store_bytes(skb, at, &field, sizeof(field), BPF_F_RECOMPUTE_CSUM);
+}
+
 /* Takes one ICMP answer out of the bucket; false if the bucket is empty. */
 static __always_inline bool pf_may_answer(void)
 {
@@ -264,8 +288,7 @@ __noinline u32 pf_answer_icmp(struct __sk_buff *skb, u32 what)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_answering *a = pf_answering_get();
-	u32 header, quote, most, check, proto, l4, end, sum = 0;
-	u16 field;
+	u32 header, quote, most, unfinished, proto, end, sum = 0;
 
 	if (!on(FEATURE_PF) || !p || !a || !pf_may_answer())
 		return 0;
@@ -273,23 +296,14 @@ __noinline u32 pf_answer_icmp(struct __sk_buff *skb, u32 what)
 	most = p->family == 6 ? PF_QUOTE6 : PF_QUOTE4;
 	proto = p->family == 6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP;
 	quote = p->length < most ? p->length : most;
-	check = pf_unfinished(skb);
+	unfinished = pf_unfinished(skb);
 	if (bpf_skb_change_tail(skb, p->l3 + quote, 0) || bpf_skb_change_head(skb, header, 0) ||
 	    pf_answer_ether(skb, a, header) ||
 	    pf_answer_ip(skb, p, a, proto, PF_ICMP_HEADER + quote, PF_ANSWER_TTL))
 		return 0;
 	end = p->l3 + header + quote;
-	l4 = p->l4 + header;
-	if (check) {
-		field = 0;
-		if (bpf_skb_store_bytes(skb, l4 + check, &field, sizeof(field),
-					BPF_F_RECOMPUTE_CSUM))
-			return 0;
-		field = pf_fixed_point(pf_sum(skb, l4, end, 0));
-		if (bpf_skb_store_bytes(skb, l4 + check, &field, sizeof(field),
-					BPF_F_RECOMPUTE_CSUM))
-			return 0;
-	}
+	if (!pf_fix_check(skb, unfinished, header, end))
+		return 0;
 	__builtin_memset(&a->icmp, 0, sizeof(a->icmp));
 	a->icmp.type = what >> 8;
 	a->icmp.code = what;

@@ -18,26 +18,43 @@
 #define PF_MAY_FRAGMENT 1260
 #define PF_MTU6_LEAST 1280 /* RFC 8200, 5 */
 #define PF_GROWS 20 /* bytes that a header of IPv6 has more */
+#define PF_FRAGMENT6 8 /* bytes of its fragment header */
+#define PF_HEADERS_MOST 512 /* bytes of all headers of a packet that an error quotes */
 
-/* An ICMP message and the header of the packet that it quotes. */
+/* An ICMP message and the header of the packet that it quotes, with a fragment header. */
 struct pf_quote {
 	struct pf_icmp icmp;
 	union {
+		u32 word[12];
 		struct iphdr ip4;
 		struct ipv6hdr ip6;
 	};
 };
 
+/* What all headers in front of the upper one say. */
+struct pf_front {
+	u32 bytes; /* of these headers */
+	u32 id; /* of the packet that this is a fragment of */
+	u16 place; /* of the fragment, and whether more follow, as IPv6 has it (RFC 8200, 4.5) */
+	u8 fragment; /* it is one, or has the header of one */
+	u8 next; /* protocol of the header that is looked at */
+};
+
 /* What this CPU knows of a packet that goes on in the other family. */
 struct pf_family {
 	u32 old[10]; /* its header */
-	u32 head[10]; /* the new one */
+	u32 head[12]; /* the new one, with a fragment header */
+	struct pf_front front;
+	struct pf_front quoted; /* of the packet that it quotes */
+	u8 extension[8]; /* the first bytes of an extension header, or an option */
+	u32 payload; /* bytes behind its headers */
+	__s32 room; /* bytes to be made behind the header, once that is of the other family */
 	u32 pseudo[10]; /* the pseudo-header of IPv6, where only that has one */
 	struct pf_quote quote; /* of an error, as it came */
 	struct pf_quote now; /* as it goes on */
 	u32 length; /* of the IP packet that it becomes */
 	u32 segment; /* of the largest one of these, if the packet is to be split */
-	u32 mtu; /* of its way, where it is too large */
+	u32 mtu; /* of its way, where it is too large; what the message about it says */
 	u32 ifindex; /* of the host's device that it leaves by; 0: the host routes it */
 	u32 why; /* enum route, for which the host does */
 	u32 refused; /* type and code of the message about it, if it can go no further; 0 for none
@@ -211,7 +228,7 @@ __noinline u32 pf_family_choose(void)
 	four = p->family == 4;
 	/* other messages have no form in the other family, or are no questions (RFC 7915) */
 	if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6) {
-		if (!n->echo)
+		if (!n->echo || (p->flags & PF_P_FRAGMENT))
 			return DROP_PF_TRANSLATE;
 		n->now.dport = four ? ICMPV6_ECHO_REQUEST : ICMP_ECHO;
 	}
@@ -272,6 +289,7 @@ static __always_inline u32 pf_family_begin(struct __sk_buff *skb, u32 in, u32 ou
 		return DROP_PF_TRANSLATE;
 	c->known = n->cross == PF_CROSS_KNOWN;
 	c->refused = 0;
+	c->mtu = 0;
 	c->ifindex = 0;
 	c->why = 0;
 	if (c->known)
@@ -388,7 +406,7 @@ __noinline u32 pf_error_4(void)
 	if (type == 2) {
 		if (mtu < PF_MTU6_LEAST)
 			mtu = PF_MTU6_LEAST;
-		mtu -= PF_GROWS;
+		mtu -= PF_GROWS + (c->quoted.fragment ? PF_FRAGMENT6 : 0);
 		c->now.icmp.sequence = bpf_htons(mtu > 0xffff ? 0xffff : mtu);
 		return 3 << 8 | 4;
 	}
@@ -418,13 +436,15 @@ __noinline u32 pf_error_4(void)
 }
 
 /* Writes a header of IPv4 without a checksum of a packet of `length` bytes. */
-static __always_inline void pf_head4(struct iphdr *ip, u32 length, u32 tos, u32 ttl, u32 proto,
-				     const u32 *src, const u32 *dst)
+static __always_inline void pf_head4(struct iphdr *ip, const struct pf_front *front, u32 length,
+				     u32 tos, u32 ttl, u32 proto, const u32 *src, const u32 *dst)
 {
 	u32 *word = (u32 *)ip;
 
 	word[0] = bpf_htonl(0x45000000 | (tos & 0xff) << 16 | (length & 0xffff));
 	word[1] = 0;
+	if (front->fragment)
+		word[1] = bpf_htonl(front->id << 16 | (front->place & 1) << 13 | front->place >> 3);
 	word[2] = bpf_htonl(ttl << 24 | (proto & 0xff) << 16);
 	word[3] = src[3];
 	word[4] = dst[3];
@@ -436,69 +456,194 @@ static __always_inline void pf_head4_sum(struct iphdr *ip)
 	ip->check = ~pf_fold(bpf_csum_diff(0, 0, (void *)ip, sizeof(*ip), 0));
 }
 
-static __always_inline void pf_head6(struct ipv6hdr *ip, u32 length, u32 tos, u32 ttl, u32 proto,
-				     const u32 *src, const u32 *dst)
+/* Writes a header of IPv6, and that of a fragment behind it, if the packet is one. */
+static __always_inline void pf_head6(struct ipv6hdr *ip, const struct pf_front *front, u32 length,
+				     u32 tos, u32 ttl, u32 proto, const u32 *src, const u32 *dst)
 {
-	u32 *word = (u32 *)ip;
+	u32 *word = (u32 *)ip, next = front->fragment ? CHAIN_FRAGMENT : proto & 0xff;
 
 	word[0] = bpf_htonl(6u << 28 | (tos & 0xff) << 20);
-	word[1] = bpf_htonl((length - sizeof(*ip)) << 16 | (proto & 0xff) << 8 | (ttl & 0xff));
+	word[1] = bpf_htonl((length - sizeof(*ip)) << 16 | next << 8 | (ttl & 0xff));
 	__builtin_memcpy(word + 2, src, 16);
 	__builtin_memcpy(word + 6, dst, 16);
+	word[10] = bpf_htonl((proto & 0xff) << 24 | front->place);
+	word[11] = bpf_htonl(front->id);
+}
+
+#define IP4_LSRR 131 /* source routes (RFC 791, 3.1) */
+#define IP4_SSRR 137
+
+/* A look at an option of IPv4. One that has the packet go another way than its own is refused. */
+static long pf_option_step(u32 i, struct __sk_buff **skb)
+{
+	struct pf_family *c = pf_family();
+
+	if (!c || c->at >= c->end || c->reason)
+		return 1;
+	c->reason = DROP_PF_TRANSLATE;
+	if (bpf_skb_load_bytes(*skb, c->at, c->extension, 1))
+		return 1;
+	c->reason = 0;
+	if (!c->extension[0]) /* the end */
+		return 1;
+	if (c->extension[0] == 1) {
+		c->at++;
+		return 0;
+	}
+	c->reason = DROP_PF_TRANSLATE;
+	if (c->at + 1 >= c->end || bpf_skb_load_bytes(*skb, c->at, c->extension, 2) ||
+	    c->extension[1] < 2)
+		return 1;
+	if (c->extension[0] == IP4_LSRR || c->extension[0] == IP4_SSRR) {
+		c->refused = 3 << 8 | 5; /* RFC 7915, 4.1 */
+		return 1;
+	}
+	c->reason = 0;
+	c->at += c->extension[1];
+	return 0;
+}
+
+/* A look at an extension header. */
+static long pf_extension_step(u32 i, struct __sk_buff **skb)
+{
+	struct pf_family *c = pf_family();
+	struct pf_front *f;
+
+	if (!c || c->at >= c->end)
+		return 1;
+	f = &c->front;
+	c->reason = DROP_PF_TRANSLATE;
+	/* what is behind the header of a fragment belongs to all fragments together */
+	if (f->fragment || bpf_skb_load_bytes(*skb, c->at, c->extension, sizeof(c->extension)))
+		return 1;
+	if (f->next == CHAIN_FRAGMENT) {
+		f->fragment = true;
+		f->place = bpf_ntohs(*(u16 *)(c->extension + 2)) & 0xfff9;
+		f->id = bpf_ntohl(*(u32 *)(c->extension + 4));
+		c->at += PF_FRAGMENT6;
+	} else if (f->next == CHAIN_ROUTING && c->extension[3]) {
+		c->refused = 4 << 8; /* RFC 7915, 5.1: it is on its way to somebody else */
+		c->mtu = c->at + 3 - ETHER_HEADER;
+		return 1;
+	} else if (f->next == CHAIN_HOPOPTS || f->next == CHAIN_ROUTING ||
+		   f->next == CHAIN_DSTOPTS) {
+		c->at += (c->extension[1] + 1) * 8;
+	} else {
+		return 1; /* without an authentication header a packet would say less */
+	}
+	f->next = c->extension[0];
+	c->reason = 0;
+	return 0;
 }
 
 /*
- * Reads the header of the packet: 0, or the reason to drop it. Options and extension
- * headers have no form in the other family. Fragments are not translated, nor what no
+ * Reads into c->front what the headers say between two places, of which the upper header has
+ * the second: 0, or the reason against them. Options and extension headers have no form in the
+ * other family: they are left out.
+ */
+__noinline u32 pf_front_read(struct __sk_buff *skb, u32 at, u32 end, bool four)
+{
+	struct pf_family *c = pf_family();
+	struct __sk_buff *packet = skb;
+	struct pf_front *f;
+	u16 place;
+
+	if (!on(FEATURE_PF_FAMILY) || !c)
+		return DROP_PF_TRANSLATE;
+	f = &c->front;
+	f->bytes = end - at;
+	f->fragment = 0;
+	f->place = 0;
+	f->id = 0;
+	c->end = end;
+	c->reason = 0;
+	if (four) {
+		struct iphdr *ip = (struct iphdr *)c->head;
+
+		if (bpf_skb_load_bytes(skb, at, ip, sizeof(*ip)) || ip->ihl * 4 != f->bytes)
+			return DROP_PF_TRANSLATE;
+		place = bpf_ntohs(ip->frag_off);
+		if (place & 0x3fff) {
+			f->fragment = true;
+			f->place = (place & 0x1fff) << 3 | (place >> 13 & 1);
+			f->id = bpf_ntohs(ip->id);
+		}
+		c->at = at + sizeof(*ip);
+		bpf_loop(40, pf_option_step, &packet, 0);
+		return c->reason;
+	}
+	if (bpf_skb_load_bytes(skb, at + offsetof(struct ipv6hdr, nexthdr), &f->next, 1))
+		return DROP_PF_TRANSLATE;
+	c->at = at + sizeof(struct ipv6hdr);
+	bpf_loop(CHAIN_LENGTH + 1, pf_extension_step, &packet, 0);
+	return c->reason || c->at != end ? DROP_PF_TRANSLATE : 0;
+}
+
+/* Bytes of the headers that have a form in the other family. */
+static __always_inline u32 pf_front_size(const struct pf_front *f, bool four)
+{
+	if (four)
+		return sizeof(struct iphdr);
+	return sizeof(struct ipv6hdr) + (f->fragment ? PF_FRAGMENT6 : 0);
+}
+
+/*
+ * Reads the headers of the packet, and those that it quotes: 0, or the reason to drop it. ICMP
+ * in fragments is not translated, as its checksum covers all of them (RFC 7915, 1.2), nor what no
  * length tells.
  */
 __noinline u32 pf_family_read(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_family *c = pf_family();
-	struct iphdr *ip4;
-	struct ipv6hdr *ip6;
-	u32 header, l4 = 8, gso = skb->gso_size;
-	__s32 grows;
+	struct pf_slow *s = pf_slow();
+	u32 header, l4 = 8, gso = skb->gso_size, size;
+	bool four;
 
-	if (!on(FEATURE_PF_FAMILY) || !p || !c)
+	if (!on(FEATURE_PF_FAMILY) || !p || !c || !s)
 		return DROP_PF_TRANSLATE;
-	ip4 = (struct iphdr *)c->old;
-	ip6 = (struct ipv6hdr *)c->old;
-	header = p->family == 4 ? sizeof(*ip4) : sizeof(*ip6);
-	if (p->l3 != ETHER_HEADER || p->l4 != p->l3 + header || (p->flags & PF_P_FRAGMENT))
+	four = p->family == 4;
+	header = four ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	if (p->l3 != ETHER_HEADER || p->l4 < p->l3 + header || p->l3 + p->length < p->l4)
 		return DROP_PF_TRANSLATE;
-	if (p->family == 4) {
-		if (bpf_skb_load_bytes(skb, ETHER_HEADER, ip4, sizeof(*ip4)) || ip4->ihl != 5 ||
-		    (ip4->frag_off & bpf_htons(0x3fff)))
-			return DROP_PF_TRANSLATE;
-		c->family = 6;
-		c->ttl = ip4->ttl;
-		grows = PF_GROWS;
-	} else {
-		if (bpf_skb_load_bytes(skb, ETHER_HEADER, ip6, sizeof(*ip6)) ||
-		    ip6->nexthdr != p->proto)
-			return DROP_PF_TRANSLATE;
-		c->family = 4;
-		c->ttl = ip6->hop_limit;
-		grows = -PF_GROWS;
-	}
+	c->family = four ? 6 : 4;
 	c->tos = p->tos;
-	c->length = p->length + grows * (p->flags & PF_P_ERROR ? 2 : 1);
-	if (p->length > 0xffff || c->length > 0xffff)
+	c->payload = p->l3 + p->length - p->l4;
+	c->room = 0;
+	if (p->flags & PF_P_ERROR) {
+		if (s->at < p->l4 + sizeof(struct pf_icmp) + header ||
+		    s->at > p->l4 + PF_HEADERS_MOST ||
+		    pf_front_read(skb, p->l4 + sizeof(struct pf_icmp), s->at, four))
+			return DROP_PF_TRANSLATE;
+		c->quoted = c->front;
+		c->room = pf_front_size(&c->quoted, !four) - c->quoted.bytes;
+	}
+	if (four ? bpf_skb_load_bytes(skb, ETHER_HEADER, c->old, sizeof(struct iphdr))
+		 : bpf_skb_load_bytes(skb, ETHER_HEADER, c->old, sizeof(struct ipv6hdr)))
+		return DROP_PF_TRANSLATE;
+	c->ttl = four ? ((struct iphdr *)c->old)->ttl : ((struct ipv6hdr *)c->old)->hop_limit;
+	if (pf_front_read(skb, ETHER_HEADER, p->l4, four))
+		return DROP_PF_TRANSLATE;
+	if (c->front.fragment && (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6))
+		return DROP_PF_TRANSLATE;
+	size = pf_front_size(&c->front, !four);
+	c->length = c->payload + c->room + size;
+	c->room += size - c->front.bytes + (four ? -PF_GROWS : PF_GROWS);
+	if (p->length > 0xffff ||
+	    c->length + (c->front.place & 0xfff8) > 0xffff + (four ? sizeof(struct ipv6hdr) : 0))
 		return DROP_PF_TRANSLATE;
 	c->segment = c->length;
 	if (gso) {
 		if (p->proto == IPPROTO_TCP)
 			l4 = TCP_HEADER + p->options * 4;
-		c->segment = gso + l4 + (c->family == 4 ? sizeof(*ip4) : sizeof(*ip6));
+		c->segment = gso + l4 + size;
 	}
 	/* what fills a frame stays on the link that it came by */
 	if (!gso && skb->len > ETHER_HEADER + p->length &&
 	    bpf_skb_change_tail(skb, ETHER_HEADER + p->length, 0))
 		return DROP_PF_TRANSLATE;
 	if (c->ttl <= 1)
-		c->refused = p->family == 4 ? 11 << 8 : 3 << 8;
+		c->refused = four ? 11 << 8 : 3 << 8;
 	return 0;
 }
 
@@ -547,14 +692,17 @@ __noinline u32 pf_family_head(u32 older, u32 gso)
 		__builtin_memcpy(n->from, n->is.address[!side], sizeof(n->from));
 	}
 	if (c->family == 6) {
-		pf_head6((void *)c->head, c->length, c->tos, c->ttl - older, proto, n->to, n->from);
+		pf_head6((void *)c->head, &c->front, c->length, c->tos, c->ttl - older, proto,
+			 n->to, n->from);
 		return true;
 	}
 	ip = (struct iphdr *)c->head;
-	pf_head4(ip, c->length, c->tos, c->ttl - older, proto, n->to, n->from);
-	ip->id = bpf_get_prandom_u32();
-	if (gso || c->length > PF_MAY_FRAGMENT)
-		ip->frag_off = bpf_htons(IP4_DF);
+	pf_head4(ip, &c->front, c->length, c->tos, c->ttl - older, proto, n->to, n->from);
+	if (!c->front.fragment) {
+		ip->id = bpf_get_prandom_u32();
+		if (gso || c->length > PF_MAY_FRAGMENT)
+			ip->frag_off = bpf_htons(IP4_DF);
+	}
 	pf_head4_sum(ip);
 	return true;
 }
@@ -574,17 +722,25 @@ static __always_inline bool pf_family_store(struct __sk_buff *skb, struct pf_fam
 
 	if (bpf_skb_store_bytes(skb, 12, &type, sizeof(type), 0))
 		return false;
-	if (c->family == 6)
-		return !bpf_skb_store_bytes(skb, ETHER_HEADER, c->head, sizeof(struct ipv6hdr),
+	if (c->family == 4)
+		return !bpf_skb_store_bytes(skb, ETHER_HEADER, c->head, sizeof(struct iphdr),
 					    BPF_F_RECOMPUTE_CSUM);
-	return !bpf_skb_store_bytes(skb, ETHER_HEADER, c->head, sizeof(struct iphdr),
+	if (c->front.fragment)
+		return !bpf_skb_store_bytes(skb, ETHER_HEADER, c->head,
+					    sizeof(struct ipv6hdr) + PF_FRAGMENT6,
+					    BPF_F_RECOMPUTE_CSUM);
+	return !bpf_skb_store_bytes(skb, ETHER_HEADER, c->head, sizeof(struct ipv6hdr),
 				    BPF_F_RECOMPUTE_CSUM);
 }
 
+/* Makes it a packet of the other family, with room for the headers that this one is to have. */
 static __always_inline bool pf_family_proto(struct __sk_buff *skb, const struct pf_family *c)
 {
-	return !bpf_skb_change_proto(
-		skb, c->family == 6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP), 0);
+	if (bpf_skb_change_proto(skb, c->family == 6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP),
+				 0))
+		return false;
+	return !c->room ||
+	       !bpf_skb_adjust_room(skb, c->room, BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO);
 }
 
 static long pf_family_sum_step(u32 i, struct __sk_buff **skb)
@@ -607,6 +763,7 @@ __noinline u32 pf_family_udp(struct __sk_buff *skb)
 	struct pf_family *c = pf_family();
 	struct __sk_buff *packet = skb;
 	struct ipv6hdr *ip;
+	u32 start, place;
 	u16 check;
 
 	if (!on(FEATURE_PF_FAMILY) || !c)
@@ -617,6 +774,20 @@ __noinline u32 pf_family_udp(struct __sk_buff *skb)
 	c->at = ETHER_HEADER + sizeof(*ip);
 	c->end = c->at + bpf_ntohs(ip->payload_len);
 	c->sum = pf_fold(bpf_csum_diff(0, 0, c->pseudo, sizeof(c->pseudo), 0));
+	/*
+	 * Where a checksum of the payload is yet to be made, all from its start on will add up to
+	 * the complement of what is in its place. Of GSO packets each segment would need another.
+	 */
+	place = checksum_place(skb);
+	start = place >> 16;
+	if (skb->gso_size || (place && (start < c->at || start > c->end || (start & 1))))
+		return false;
+	if (place) {
+		if (bpf_skb_load_bytes(skb, place & 0xffff, &check, sizeof(check)))
+			return false;
+		c->sum += (u16)~check;
+		c->end = start;
+	}
 	bpf_loop(0x10000 / PF_SUM_CHUNK, pf_family_sum_step, &packet, 0);
 	if (c->sum == PF_SUM_FAILS)
 		return false;
@@ -642,7 +813,9 @@ __noinline u32 pf_family_upper(struct __sk_buff *skb)
 	ws = n->was_side & 1;
 	is = n->is_side & 1;
 	four = c->family == 4;
-	l4 = ETHER_HEADER + (four ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	l4 = ETHER_HEADER + pf_front_size(&c->front, four);
+	if (p->flags & PF_P_LATER)
+		return true;
 	if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6) {
 		u32 type = p->icmp >> 8, to;
 		u16 old = bpf_htons(p->icmp), new;
@@ -654,10 +827,10 @@ __noinline u32 pf_family_upper(struct __sk_buff *skb)
 			to = type == ICMP_ECHO ? ICMPV6_ECHO_REQUEST : ICMPV6_ECHO_REPLY;
 		new = bpf_htons(to << 8 | (p->icmp & 0xff));
 		if (four) {
-			pf_pseudo6(c, c->old, p->length - sizeof(struct ipv6hdr));
+			pf_pseudo6(c, c->old, c->payload);
 			diff = bpf_csum_diff(c->pseudo, sizeof(c->pseudo), 0, 0, 0);
 		} else {
-			pf_pseudo6(c, c->head, c->length - sizeof(struct ipv6hdr));
+			pf_pseudo6(c, c->head, c->payload);
 			diff = bpf_csum_diff(0, 0, c->pseudo, sizeof(c->pseudo), 0);
 		}
 		if (bpf_l4_csum_replace(skb, l4 + 2, 0, diff, BPF_F_PSEUDO_HDR))
@@ -677,7 +850,9 @@ __noinline u32 pf_family_upper(struct __sk_buff *skb)
 		if (!check) {
 			u16 ports[2] = {n->is.port[is], n->is.port[!is]};
 
-			return !bpf_skb_store_bytes(skb, l4, ports, sizeof(ports),
+			/* RFC 7915, 4.5 */
+			return !c->front.fragment &&
+			       !bpf_skb_store_bytes(skb, l4, ports, sizeof(ports),
 						    BPF_F_RECOMPUTE_CSUM) &&
 			       pf_family_udp(skb);
 		}
@@ -687,10 +862,15 @@ __noinline u32 pf_family_upper(struct __sk_buff *skb)
 		diff = bpf_csum_diff(c->old + 2, 32, c->head + 3, 8, 0);
 	else
 		diff = bpf_csum_diff(c->old + 3, 8, c->head + 2, 32, 0);
-	if (bpf_l4_csum_replace(skb, l4 + sum, 0, diff,
-				BPF_F_PSEUDO_HDR |
-					(p->proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0)))
+	if (p->proto == IPPROTO_UDP && pf_nat_is_around(skb, l4 + sum)) {
+		if (!pf_nat_around(skb, l4 + sum))
+			return false;
+	} else if (bpf_l4_csum_replace(
+			   skb, l4 + sum, 0, diff,
+			   BPF_F_PSEUDO_HDR |
+				   (p->proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0))) {
 		return false;
+	}
 	if (!pf_nat_has_ports(p->proto))
 		return true;
 	return pf_nat_patch_port(skb, l4, l4 + sum, n->was.port[ws], n->is.port[is],
@@ -705,7 +885,7 @@ __noinline u32 pf_family_quote(struct __sk_buff *skb)
 	struct pf_packet *p = pf_packet();
 	struct pf_family *c = pf_family();
 	struct pf_nat *n = pf_nat();
-	u32 side, what, length, proto, ttl, tos, sum;
+	u32 side, what, length, proto, tos, sum, size, quote;
 	bool four;
 
 	if (!on(FEATURE_PF_FAMILY) || !p || !c || !n)
@@ -713,25 +893,28 @@ __noinline u32 pf_family_quote(struct __sk_buff *skb)
 	side = n->is_side & 1;
 	four = c->family == 4;
 	proto = n->is.proto; /* p->quoted may have become the key of the state */
+	size = pf_front_size(&c->quoted, four);
+	quote = sizeof(struct pf_icmp) + c->quoted.bytes;
+	/* all behind that adds up to the complement of this */
+	sum = (u16)~pf_sum(skb, p->l4, p->l4 + quote, 0);
 	if (four) {
 		if (bpf_skb_load_bytes(skb, p->l4, &c->quote, 8 + sizeof(struct ipv6hdr)))
 			return false;
 		what = pf_error_4();
-		length = bpf_ntohs(c->quote.ip6.payload_len) + sizeof(struct iphdr);
+		length = bpf_ntohs(c->quote.ip6.payload_len) + sizeof(struct ipv6hdr) -
+			 c->quoted.bytes + size;
 		tos = bpf_ntohs(*(u16 *)&c->quote.ip6) >> 4;
-		ttl = c->quote.ip6.hop_limit;
-		pf_head4(&c->now.ip4, length, tos, ttl, proto, n->is.address[side],
-			 n->is.address[!side]);
-		if (length > PF_MAY_FRAGMENT)
+		pf_head4(&c->now.ip4, &c->quoted, length, tos, c->quote.ip6.hop_limit, proto,
+			 n->is.address[side], n->is.address[!side]);
+		if (!c->quoted.fragment && length > PF_MAY_FRAGMENT)
 			c->now.ip4.frag_off = bpf_htons(IP4_DF);
 		pf_head4_sum(&c->now.ip4);
 	} else {
-		if (bpf_skb_load_bytes(skb, p->l4, &c->quote, 8 + sizeof(struct iphdr)) ||
-		    c->quote.ip4.ihl != 5)
+		if (bpf_skb_load_bytes(skb, p->l4, &c->quote, 8 + sizeof(struct iphdr)))
 			return false;
 		what = pf_error_6();
-		length = bpf_ntohs(c->quote.ip4.tot_len) + PF_GROWS;
-		pf_head6(&c->now.ip6, length, c->quote.ip4.tos, c->quote.ip4.ttl, proto,
+		length = bpf_ntohs(c->quote.ip4.tot_len) - c->quoted.bytes + size;
+		pf_head6(&c->now.ip6, &c->quoted, length, c->quote.ip4.tos, c->quote.ip4.ttl, proto,
 			 n->is.address[side], n->is.address[!side]);
 	}
 	if (what == PF_NO_ERROR)
@@ -739,19 +922,38 @@ __noinline u32 pf_family_quote(struct __sk_buff *skb)
 	c->now.icmp.type = what >> 8;
 	c->now.icmp.code = what;
 	c->now.icmp.checksum = 0;
-	sum = (u16)~c->quote.icmp.checksum;
-	c->quote.icmp.checksum = 0;
 	if (four) {
-		pf_pseudo6(c, c->old, p->length - sizeof(struct ipv6hdr));
+		pf_pseudo6(c, c->old, c->payload);
 		sum = bpf_csum_diff(c->pseudo, sizeof(c->pseudo), 0, 0, sum);
-		sum = bpf_csum_diff((void *)&c->quote, 48, (void *)&c->now, 28, sum);
+		sum = bpf_csum_diff(0, 0, (void *)&c->now, 28, sum);
 	} else {
 		pf_pseudo6(c, c->head, c->length - sizeof(struct ipv6hdr));
 		sum = bpf_csum_diff(0, 0, c->pseudo, sizeof(c->pseudo), sum);
-		sum = bpf_csum_diff((void *)&c->quote, 28, (void *)&c->now, 48, sum);
+		if (c->quoted.fragment)
+			sum = bpf_csum_diff(0, 0, (void *)&c->now, 56, sum);
+		else
+			sum = bpf_csum_diff(0, 0, (void *)&c->now, 48, sum);
 	}
 	c->now.icmp.checksum = ~pf_fold(sum);
 	return true;
+}
+
+/* Corrects the checksum of what an error quotes, if it quotes as much. */
+static __always_inline bool pf_family_inner(struct __sk_buff *skb, u32 l4, u32 inner)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_family *c = pf_family();
+	u32 at;
+	u16 check;
+
+	if (!p || !c)
+		return false;
+	at = inner + checksum_offset(p->quoted.proto);
+	if (at + sizeof(check) > ETHER_HEADER + c->length)
+		return true;
+	if (bpf_skb_load_bytes(skb, at, &check, sizeof(check)))
+		return false;
+	return !check || pf_nat_patch_port(skb, at, l4 + 2, check, pf_nat_sum(check), 0);
 }
 
 /* Translates an error inside out, with the ports of what it quotes: 0, or the reason. */
@@ -761,35 +963,32 @@ __noinline u32 pf_family_error(struct __sk_buff *skb)
 	struct pf_family *c = pf_family();
 	struct pf_slow *s = pf_slow();
 	struct pf_nat *n = pf_nat();
-	u32 ws, is, l4, inner, quoted;
+	u32 ws, is, l4, inner;
 	bool four, kept;
 
 	if (!on(FEATURE_PF_FAMILY) || !p || !c || !s || !n)
 		return false;
 	four = c->family == 4;
-	/* the quoted packet is as plain as this one: s->at is where its upper header is */
-	quoted = p->l4 + 8 + (four ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
-	if (s->at != quoted || s->fragment || (!four && c->length > PF_MTU6_LEAST))
+	/* the place of a checksum that is yet to be made would be in what the error quotes */
+	if (checksum_place(skb) || (!four && c->length > PF_MTU6_LEAST))
 		return false;
-	if (!pf_family_quote(skb) || !pf_family_proto(skb, c) ||
-	    bpf_skb_adjust_room(skb, four ? -PF_GROWS : PF_GROWS, BPF_ADJ_ROOM_NET, 0) ||
-	    !pf_family_store(skb, c))
+	if (!pf_family_quote(skb) || !pf_family_proto(skb, c) || !pf_family_store(skb, c))
 		return false;
-	if (four) {
-		l4 = ETHER_HEADER + sizeof(struct iphdr);
-		inner = l4 + 28;
+	l4 = ETHER_HEADER + pf_front_size(&c->front, four);
+	inner = l4 + sizeof(struct pf_icmp) + pf_front_size(&c->quoted, four);
+	if (four)
 		kept = !bpf_skb_store_bytes(skb, l4, &c->now, 28, BPF_F_RECOMPUTE_CSUM);
-	} else {
-		l4 = ETHER_HEADER + sizeof(struct ipv6hdr);
-		inner = l4 + 48;
+	else if (c->quoted.fragment)
+		kept = !bpf_skb_store_bytes(skb, l4, &c->now, 56, BPF_F_RECOMPUTE_CSUM);
+	else
 		kept = !bpf_skb_store_bytes(skb, l4, &c->now, 48, BPF_F_RECOMPUTE_CSUM);
-	}
 	if (!kept)
 		return false;
 	ws = n->was_side & 1;
 	is = n->is_side & 1;
 	if (pf_nat_has_ports(p->quoted.proto))
-		return pf_nat_patch_port(skb, inner, l4 + 2, n->was.port[ws], n->is.port[is], 0) &&
+		return pf_family_inner(skb, l4, inner) &&
+		       pf_nat_patch_port(skb, inner, l4 + 2, n->was.port[ws], n->is.port[is], 0) &&
 		       pf_nat_patch_port(skb, inner + 2, l4 + 2, n->was.port[!ws], n->is.port[!is],
 					 0);
 	if (p->quoted.proto == IPPROTO_ICMP || p->quoted.proto == IPPROTO_ICMPV6) {

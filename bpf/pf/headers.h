@@ -63,25 +63,19 @@ static __always_inline bool pf_nat_has_ports(u32 proto)
  */
 static __always_inline bool pf_nat_is_around(struct __sk_buff *skb, u32 at)
 {
-	u64 start, place = checksum_place(skb, &start);
+	u32 place = checksum_place(skb) & 0xffff;
 
 	return place && place != at && !skb->gso_size;
 }
 
-/*
- * Changes such a checksum of UDP by what the packet becomes, before it does. False if that
- * cannot be.
- */
-__noinline u32 pf_nat_around(struct __sk_buff *skb, u32 at)
+/* A checksum with a pseudo-header of what this CPU's packet was, as that of what it is. */
+__noinline u32 pf_nat_sum(u16 check)
 {
 	struct pf_nat *n = pf_nat();
 	u64 change = 0;
-	u16 check;
 
-	if (!on(FEATURE_PF_NAT) || !n || bpf_skb_load_bytes(skb, at, &check, sizeof(check)))
-		return false;
-	if (!check) /* there is none (RFC 768) */
-		return true;
+	if (!on(FEATURE_PF_NAT) || !n)
+		return 0;
 #pragma unroll
 	for (u32 i = 0; i < 2; i++) {
 #pragma unroll
@@ -90,8 +84,22 @@ __noinline u32 pf_nat_around(struct __sk_buff *skb, u32 at)
 		change += (u64)(u16)~n->was.port[i] + n->is.port[i];
 	}
 	check = ~pf_fold((u16)~check + change);
-	if (!check)
-		check = 0xffff;
+	return check ? check : 0xffff;
+}
+
+/*
+ * Changes such a checksum of UDP by what the packet becomes, before it does. False if that
+ * cannot be.
+ */
+__noinline u32 pf_nat_around(struct __sk_buff *skb, u32 at)
+{
+	u16 check;
+
+	if (!on(FEATURE_PF_NAT) || bpf_skb_load_bytes(skb, at, &check, sizeof(check)))
+		return false;
+	if (!check) /* there is none (RFC 768) */
+		return true;
+	check = pf_nat_sum(check);
 	return !bpf_skb_store_bytes(skb, at, &check, sizeof(check), 0);
 }
 

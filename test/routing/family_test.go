@@ -4,6 +4,7 @@ package routing
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
@@ -11,7 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"bascule/lab/ends"
+	"bascule/test/netlab"
 )
 
 // crossing is a rule with af-to, and who talks to whom by it.
@@ -74,9 +78,13 @@ func TestFamilyStations(t *testing.T) {
 					t.Fatalf("%s: %v\n%s", what, err, s.states())
 				}
 				check(s.echoTCP(tcp.(net.Listener), conn, 1<<20))
+				// XDP has none that are large
+				if n := s.routed() - before; on && strings.HasSuffix(t.Name(), "tcx") && n > 1<<20/1400 {
+					t.Errorf("%s: twice 1 MiB have taken %d packets: they have been split", what, n)
+				}
 				conn, err = s.dial(0, "udp", "", at(c.to, 7))
 				s.must(err)
-				for _, size := range []int{1, 100, 1400} {
+				for _, size := range []int{1, 100, 1400, 4000} { // the last one in fragments
 					check(s.echoUDP(udp.(net.PacketConn), conn, size))
 				}
 				for _, size := range []string{"0", "56", "1001"} {
@@ -140,4 +148,97 @@ func TestFamilyTold(t *testing.T) {
 			s.lab.Wait("a state", func() bool { return strings.Contains(s.states(), "10.0.2.1:") })
 		}
 	})
+}
+
+// A checksum of UDP that is whole stays right around one in the payload that is yet to be made,
+// and one that IPv4 has not is made around it.
+func TestFamilyAroundChecksum(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "tcx")
+	s.load("pass\npass in on gw1 inet6 to fd02::2 af-to inet from 10.0.2.1 to 10.0.2.2\n" +
+		"pass in on gw1 inet to 10.0.2.2 af-to inet6 from fd02::1 to fd02::2\n")
+	send := s.sides[0].end.VnetSocket()
+	for _, c := range []struct{ six, none bool }{{}, {six: true}, {none: true}} {
+		b, start, made := s.tunnelled(c.six)
+		if c.none {
+			clear(b[start-2 : start])
+		}
+		is := 14 + 40 + 8 // start of the payload of what it becomes
+		if c.six {
+			is = 14 + 20 + 8
+		}
+		var got netlab.Frame
+		s.lab.Wait("the tunnel's packet", func() bool {
+			s.must(send(netlab.Frame(b), start, 0))
+			s.lab.Flush()
+			for _, f := range s.sides[1].end.Received() {
+				if len(f) == is+len(b)-start && string(f[is+2:]) == string(b[start+2:]) {
+					got = f
+				}
+			}
+			return got != ""
+		})
+		arrived := []byte(got)
+		binary.BigEndian.PutUint16(arrived[is:], made)
+		if sum := aroundSum(arrived, !c.six); sum != 0xffff {
+			t.Errorf("from IPv6 %v, no checksum %v: % x has a wrong checksum of UDP: all adds up to %#04x", c.six, c.none, arrived, sum)
+		}
+	}
+}
+
+// A large packet that the kernel is to split is one for the datapath, and its receiver gets every
+// datagram with the bytes that it has been sent with.
+func TestFamilySegments(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "tcx")
+	s.stations()
+	s.load("pass\npass in on gw1 inet6 to 64:ff9b::/96 af-to inet from (gw2)\n" +
+		"pass in on gw1 inet to 10.0.9.9 af-to inet6 from fd02::1 to fd02::2\n")
+	for _, c := range []struct {
+		to, listen    string
+		largest, much int // datagrams that fit, and that do not
+	}{{"64:ff9b::a00:202", "10.0.2.2", 1452, 0}, {"10.0.9.9", "fd02::2", 1452, 1453}} {
+		server := s.listen(1, "udp", at(c.listen, 7)).(net.PacketConn)
+		conn, err := s.dial(0, "udp", "", at(c.to, 7))
+		s.must(err)
+		raw, err := conn.(*net.UDPConn).SyscallConn()
+		s.must(err)
+		segment := func(size int) {
+			t.Helper()
+			s.must(raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT, size) }))
+			s.must(err)
+		}
+		s.echoUDP(server, conn, 10)
+		for _, size := range []int{100, c.largest} {
+			segment(size)
+			sent := make([]byte, 20*size+7)
+			for i := range sent {
+				sent[i] = byte(i / size * 3)
+			}
+			before := s.routed()
+			_, err := conn.Write(sent)
+			s.must(err)
+			buf := make([]byte, 65536)
+			for rest := sent; len(rest) > 0; {
+				s.must(server.SetReadDeadline(time.Now().Add(patience)))
+				n, _, err := server.ReadFrom(buf)
+				s.must(err)
+				if want := rest[:min(size, len(rest))]; string(buf[:n]) != string(want) {
+					t.Fatalf("to %s: a datagram of %d bytes arrives, want %d with their bytes", c.to, n, len(want))
+				}
+				rest = rest[min(size, len(rest)):]
+			}
+			if n := s.routed() - before; n != 1 {
+				t.Errorf("to %s: 21 datagrams of %d bytes have been %d packets, want 1", c.to, size, n)
+			}
+		}
+		if c.much == 0 {
+			continue
+		}
+		segment(c.much)
+		s.lab.Wait("the sender to hear that datagrams are too large", func() bool {
+			_, err := conn.Write(make([]byte, 3*c.much))
+			return err != nil
+		})
+	}
 }
