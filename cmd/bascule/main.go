@@ -4,9 +4,9 @@
 // eBPF. This package is its command line: flags and output, nothing else.
 //
 // Commands do little, and are many. So the runtime takes as many threads as there are
-// CPUs, and does not read at each start, and again each second, which of them a cgroup
-// leaves: for that it reads the whole list of mounts, which grows with each named network
-// namespace.
+// CPUs, and does not look again each second which of them a cgroup leaves: for that it reads
+// the whole list of mounts, which grows with each named network namespace. Once, at the
+// start, it does so anyway.
 //
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
