@@ -3,6 +3,7 @@
 package guests
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -34,7 +35,7 @@ func newLibvirt(t *testing.T, l *netlab.Lab) *libvirt {
 	// without a manager of cgroups, other users, and a daemon for logs
 	conf := map[string]string{
 		"qemu.conf":     "user=\"root\"\ngroup=\"root\"\nsecurity_driver=\"none\"\nremember_owner=0\ncgroup_controllers=[]\nstdio_handler=\"file\"\n",
-		"libvirtd.conf": "auth_unix_rw=\"none\"\n",
+		"libvirtd.conf": fmt.Sprintf("auth_unix_rw=\"none\"\nhost_uuid=%q\n", newUUID()), // a host of its own, to which guests can move
 	}
 	for name, text := range conf {
 		must(t, os.WriteFile(filepath.Join(v.dir, name), []byte(text), 0o644))
@@ -68,6 +69,9 @@ for f in passwd group; do # Debian's libvirt-daemon-system makes the user, and s
 	{ cat /etc/$f; echo libvirt-qemu:x:64055:64055:::; } >"$0/$f"
 	mount --bind "$0/$f" /etc/$f
 done
+echo "127.0.0.1 localhost $1" >"$0/hosts"
+mount --bind "$0/hosts" /etc/hosts
+hostname "$1"
 mkdir -p /etc/libvirt /usr/local/libexec
 mount -t tmpfs none /etc/libvirt
 mkdir -p /etc/libvirt/hooks/qemu.d
@@ -76,7 +80,8 @@ cp "$0/hook" /etc/libvirt/hooks/qemu.d/bascule
 mount -t tmpfs none /usr/local/libexec
 cp -P "$0/bascule-libvirt-hook" /usr/local/libexec
 exec libvirtd -f /etc/libvirt/libvirtd.conf --pid-file /run/libvirt/libvirtd.pid`
-	v.cmd = exec.Command("nsenter", "--net=/run/netns/"+v.Switch.Name, "unshare", "--mount", "--propagation", "private", "sh", "-c", inside, v.dir)
+	v.cmd = exec.Command("nsenter", "--net=/run/netns/"+v.Switch.Name, "unshare", "--mount", "--uts", "--propagation", "private",
+		"sh", "-c", inside, v.dir, v.Switch.Name)
 	v.cmd.Stdout, v.cmd.Stderr = v.logs.File, v.logs.File
 	must(v.t, v.cmd.Start())
 	v.Wait("libvirtd to answer", func() bool {
@@ -109,6 +114,12 @@ func (v *libvirt) web(inner string) string {
 <os><type arch='x86_64' machine='pc'>hvm</type></os><devices><emulator>/usr/bin/qemu-system-x86_64</emulator>
 <interface type='ethernet'><mac address='52:54:00:00:00:01'/><target dev='guest0'/><model type='virtio'/></interface></devices></domain>`), 0o644))
 	return path
+}
+
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:])
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
 // The guest of Debian's libvirt is on the switch as its own description says, stays so when
@@ -153,14 +164,87 @@ func TestLibvirt(t *testing.T) {
 	}
 	v.kill()
 	v.start()
-	if out, err := v.virsh("list"); err != nil || !strings.Contains(out, "running") {
-		t.Errorf("after libvirtd was killed: %v, %s", err, out)
-	}
+	// it says so before it has its guests again, and would take what is asked then for a failure of these
+	l.Wait("libvirtd to talk with the guest's QEMU", func() bool {
+		out, err := v.virsh("qemu-monitor-command", "web", `{"execute":"query-status"}`)
+		return err == nil && strings.Contains(out, `"running":true`)
+	})
 	if got := plugged(); got != good {
 		t.Errorf("after libvirtd was killed the guest is plugged as %s, and was as %s", got, good)
 	}
 	if out, err := v.virsh("destroy", "web"); err != nil {
-		t.Errorf("%v: %s", err, out)
+		log, _ := os.ReadFile(filepath.Join(v.dir, "log", "qemu", "web.log"))
+		t.Errorf("%v: %s\n%s", err, out, log)
 	}
 	l.Wait("the guest to be off the switch", func() bool { return plugged() == "" })
+}
+
+// A guest moves live from one libvirt to another, whose switches a cable joins. The hooks of both
+// see to its port: it is there before the guest is, and goes with it. On each switch its MAC moves
+// once, by the frames that its QEMU announces it with.
+func TestLibvirtMigrate(t *testing.T) {
+	t.Parallel()
+	one := netlab.New(t)
+	two := one.Beside()
+	here, there := newLibvirt(t, one), newLibvirt(t, two)
+	ends := []*netlab.End{one.NewEnds(1)[0], two.NewEnds(1)[0]}
+	one.Cable("uplink", two, "uplink")
+	for i, l := range []*netlab.Lab{one, two} {
+		l.Bascule("bridge", "add", "br0")
+		l.Bascule("port", "add", "br0", ends[i].Port, "uplink")
+		l.Keep("guest0")
+	}
+	near, far := one.NewMonitor("br0", ends[0]), two.NewMonitor("br0", ends[1])
+	if out, err := here.virsh("create", here.web(`<b:interface mac='52:54:00:00:00:01' bridge='br0'/>`)); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	const mac = "52:54:00:00:00:01"
+	of := func(event, ifname string) func(netlab.Event) bool {
+		return func(e netlab.Event) bool { return e.MAC == mac && e.Event == event && e.Ifname == ifname }
+	}
+	// the guest has no system that would send something
+	if out, err := here.virsh("qemu-monitor-command", "web",
+		`{"execute":"announce-self","arguments":{"initial":50,"max":50,"rounds":2,"step":0}}`); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	near.Wait("the guest's MAC at its tap", of("learned", "guest0"))
+	far.Wait("the guest's MAC at the cable", of("learned", "uplink"))
+	if out, err := here.virsh("migrate", "--live", "web", "qemu+unix:///system?socket="+filepath.Join(there.dir, "run", "libvirt-sock"),
+		"--migrateuri", "unix://"+filepath.Join(there.dir, "moves")); err != nil {
+		log, _ := os.ReadFile(there.logs.Name())
+		t.Fatalf("%v: %s\n%s", err, out, log)
+	}
+	near.Wait("that the MAC moves to the cable", of("moved", "uplink"))
+	far.Wait("that the MAC moves to the tap", of("moved", "guest0"))
+	owned := func(l *netlab.Lab) (names []string) {
+		for _, p := range l.Ports("br0") {
+			if p.Owner != nil {
+				names = append(names, p.Ifname+" "+p.State)
+			}
+		}
+		return names
+	}
+	one.Wait("the hook to take the port off", func() bool { return len(owned(one)) == 0 })
+	if got := owned(two); len(got) != 1 || got[0] != "guest0 forwarding" {
+		t.Errorf("on the host that the guest has moved to there is %v", got)
+	}
+	if out, err := there.virsh("destroy", "web"); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	two.Wait("the guest to be off the switch", func() bool { return len(owned(two)) == 0 })
+	for _, m := range []struct {
+		*netlab.Monitor
+		want string
+	}{{near, "[learned guest0  moved uplink guest0]"}, {far, "[learned uplink  moved guest0 uplink]"}} {
+		m.Stop()
+		var got []string
+		for _, e := range m.Events() {
+			if e.MAC == mac && (e.Event == "learned" || e.Event == "moved") {
+				got = append(got, fmt.Sprintf("%s %s %s", e.Event, e.Ifname, e.From))
+			}
+		}
+		if fmt.Sprint(got) != m.want {
+			t.Errorf("of the guest's MAC one monitor shows %v, should show %v", got, m.want)
+		}
+	}
 }
