@@ -278,7 +278,7 @@ func (d *Driver) createNetwork(r request) (any, error) {
 	n.Internal, _ = r.Options[labelInternal].(bool)
 	words, is := r.Options[labelGeneric].(map[string]any)
 	if !is && r.Options[labelGeneric] != nil {
-		return nil, fmt.Errorf("Options: %s is no object", labelGeneric)
+		return nil, fmt.Errorf("option %s is no object", labelGeneric)
 	}
 	for word, value := range words {
 		text, is := value.(string)

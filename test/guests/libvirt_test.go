@@ -35,7 +35,8 @@ func newLibvirt(t *testing.T, l *netlab.Lab) *libvirt {
 	// without a manager of cgroups, other users, and a daemon for logs
 	conf := map[string]string{
 		"qemu.conf":     "user=\"root\"\ngroup=\"root\"\nsecurity_driver=\"none\"\nremember_owner=0\ncgroup_controllers=[]\nstdio_handler=\"file\"\n",
-		"libvirtd.conf": fmt.Sprintf("auth_unix_rw=\"none\"\nhost_uuid=%q\n", newUUID()), // a host of its own, to which guests can move
+		// a host of its own, to which guests can move
+		"libvirtd.conf": fmt.Sprintf("auth_unix_rw=\"none\"\nhost_uuid=%q\n", newUUID()),
 	}
 	for name, text := range conf {
 		must(t, os.WriteFile(filepath.Join(v.dir, name), []byte(text), 0o644))
