@@ -217,6 +217,10 @@ func (a *API) strict(ctx huma.Context, next func(huma.Context)) {
 		case slices.Contains(values, ""):
 			a.refuse(ctx, http.StatusUnprocessableEntity, fmt.Sprintf("query parameter %q is empty; leave it out, or give it a value", name))
 			return
+		case slices.ContainsFunc(values, func(v string) bool { return strings.ContainsFunc(v, unicode.IsControl) }):
+			// an answer is one line, and has what was asked for in it
+			a.refuse(ctx, http.StatusUnprocessableEntity, fmt.Sprintf("query parameter %q has a control character; give it without", name))
+			return
 		}
 	}
 	edit := ctx.Operation().Metadata[isEdit] != nil
@@ -297,12 +301,18 @@ func problem(err error) error {
 	case bridge.Refused(err):
 		status = http.StatusConflict
 	}
-	lines := strings.Split(err.Error(), "\n")
+	lines := []string{err.Error()}
+	if joined := (interface{ Unwrap() []error })(nil); isText(err) || errors.As(err, &joined) {
+		lines = strings.Split(err.Error(), "\n")
+	}
 	if list := pf.ErrorList(nil); errors.As(err, &list) {
 		lines = nil
 		for _, e := range list {
 			lines = append(lines, e.Brief())
 		}
+	}
+	for i := range lines { // a name that somebody gives may have a newline in it
+		lines[i] = graphic(lines[i])
 	}
 	var more []error
 	if len(lines) > 1 {
@@ -449,14 +459,19 @@ func notesOf(notes []string) []string {
 		if i == maxNotes {
 			break
 		}
-		list = append(list, strings.Map(func(c rune) rune {
-			if unicode.IsGraphic(c) {
-				return c
-			}
-			return ' '
-		}, n))
+		list = append(list, graphic(n))
 	}
 	return list
+}
+
+// graphic is a text as one line that can be seen.
+func graphic(text string) string {
+	return strings.Map(func(c rune) rune {
+		if unicode.IsGraphic(c) {
+			return c
+		}
+		return ' '
+	}, text)
 }
 
 // Optional is a number of a query that need not be there.

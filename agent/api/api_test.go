@@ -18,6 +18,8 @@ import (
 	"bascule/agent/doors"
 	"bascule/answer"
 	"bascule/bridge"
+
+	"github.com/danielgtaylor/huma/v2"
 )
 
 // fakeAgent serves two namespaces, of whose switches nobody must ask anything.
@@ -46,6 +48,8 @@ func TestRefused(t *testing.T) {
 		{"POST", "/fdb/add", `{"bridge":"br0"}`, true, 422, "openapi.json (the first of 2 mistakes)"},
 		{"GET", "/port/show?bridge=", "", true, 422, "is empty"},
 		{"GET", "/port/show?bridge=a&bridge=b", "", true, 422, "give it once"},
+		{"GET", "/port/show?bridge=a%0d%0aX:y", "", true, 422, "has a control character"},
+		{"GET", "/capture?bridge=br0&port=%00", "", true, 422, "has a control character"},
 		{"GET", "/port/show?bridge=a;stats=true", "", true, 400, "cannot be read"},
 		{"GET", "/port/show?stats=maybe", "", true, 422, "invalid boolean"},
 		{"GET", "/port/show?port=p1", "", true, 422, "port needs bridge"},
@@ -184,6 +188,20 @@ func TestBodies(t *testing.T) {
 	}
 	if w := post(strings.NewReader(strings.Repeat(" ", 1<<20))); w.Code != 413 {
 		t.Errorf("a large one when others have gone: %d %s", w.Code, w.Body)
+	}
+}
+
+// TestProblemLines: a problem has a line for each mistake, and a name with newlines is none.
+func TestProblemLines(t *testing.T) {
+	detail := func(err error) (line string, more int) {
+		e := problem(err).(*huma.ErrorModel)
+		return e.Detail, len(e.Errors)
+	}
+	if line, more := detail(errors.New("cannot show bridge a\nb\x1b[31m: why")); line != "cannot show bridge a b [31m: why" || more != 0 {
+		t.Errorf("%q, %d", line, more)
+	}
+	if line, more := detail(errors.Join(errors.New("one"), errors.New("two"))); line != "one" || more != 2 {
+		t.Errorf("%q, %d", line, more)
 	}
 }
 

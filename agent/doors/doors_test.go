@@ -147,12 +147,18 @@ func TestGuard(t *testing.T) {
 		{"localhost:9811", "/", map[string]string{"Authorization": "Bearer secret-token-16b", "Sec-Fetch-Site": "cross-site"}, 403},
 		{"localhost:9811", "/", map[string]string{"Authorization": "Bearer secret-token-16b", "Sec-Fetch-Site": "same-site"}, 403},
 		{"localhost:9811", "/", map[string]string{"Authorization": "Bearer secret-token-16b", "Origin": "http://localhost:9811"}, 200},
+		{"localhost:9811", "/", map[string]string{"Authorization": "bearer secret-token-16b", "Origin": "https://localhost:9811"}, 200},
+		{"localhost:9811", "/", map[string]string{"Authorization": "Bearer secret-token-16b", "Origin": "ftp://localhost:9811"}, 403},
+		{"localhost:9811", "/", map[string]string{"Authorization": "Bearer secret-token-16b", "Origin": "http://evil@localhost:9811"}, 403},
+		{"localhost:9811", "/", map[string]string{"Authorization": "Bearer secret-token-16b", "Origin": "http://localhost:9811\nhttp://evil.example"}, 403},
+		{"localhost:9811", "/", map[string]string{"Authorization": "Bearer secret-token-16b", "Sec-Fetch-Site": "same-origin\ncross-site"}, 403},
+		{"localhost:9811", "/", map[string]string{"Authorization": "Basic secret-token-16b"}, 401},
 		{"localhost:9811", "/", map[string]string{"Authorization": "Bearer secret-token-16b", "Sec-Fetch-Site": "none"}, 200},
 	} {
 		r := httptest.NewRequest("GET", test.path, nil)
 		r.Host = test.host
 		for k, v := range test.head {
-			r.Header.Set(k, v)
+			r.Header[k] = strings.Split(v, "\n") // a header that is there twice
 		}
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
@@ -161,6 +167,34 @@ func TestGuard(t *testing.T) {
 		}
 		if w.Header().Get("X-Content-Type-Options") != "nosniff" || w.Header().Get("X-Frame-Options") != "DENY" {
 			t.Errorf("%q %s: the answer does not say how to be treated: %v", test.host, test.path, w.Header())
+		}
+	}
+}
+
+// TestServerExpect: who is refused is told at once, and not asked for the body that it has
+// announced (RFC 9110 section 10.1.1). What is about no path of the server's is refused, too.
+func TestServerExpect(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	refuse := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusForbidden) })
+	go NewServer(refuse, slog.New(slog.DiscardHandler), 8).Serve(t.Context(), l)
+	for _, head := range []string{
+		"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
+		"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n",
+	} {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprint(conn, head)
+		// sooner than the server gives up on the body, which never comes
+		conn.SetDeadline(time.Now().Add(bodyTime - 5*time.Second))
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || resp.StatusCode != http.StatusForbidden {
+			t.Errorf("%q: %v, %v", head, resp, err)
 		}
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -86,26 +85,25 @@ func (g *Guard) named(header string) bool {
 	return slices.ContainsFunc(g.hosts, func(h string) bool { return strings.EqualFold(h, host) })
 }
 
-// foreign reports whether a page of another site has made the request.
+// foreign reports whether a page of another site has made the request. A browser sends each
+// of these headers once. The scheme is that of a proxy, where there is one.
 func foreign(r *http.Request) bool {
-	switch r.Header.Get("Sec-Fetch-Site") {
+	switch strings.Join(r.Header.Values("Sec-Fetch-Site"), ",") {
 	case "", "same-origin":
 	case "none": // the user's own doing: an address that was typed
 	default:
 		return true
 	}
-	origin := r.Header.Get("Origin")
-	if origin == "" {
-		return false
-	}
-	u, err := url.Parse(origin)
-	return err != nil || u.Host != r.Host // also "null"
+	origin := strings.Join(r.Header.Values("Origin"), ",")
+	own := strings.EqualFold(origin, "http://"+r.Host) || strings.EqualFold(origin, "https://"+r.Host)
+	return origin != "" && !own // also "null"
 }
 
-// knows reports whether a request has the token.
+// knows reports whether a request has the token. The scheme's name may be in any case (RFC
+// 9110 section 11.1).
 func (g *Guard) knows(r *http.Request) bool {
-	text, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	return ok && subtle.ConstantTimeCompare([]byte(text), []byte(g.token)) == 1
+	scheme, text, ok := strings.Cut(r.Header.Get("Authorization"), " ")
+	return ok && strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare([]byte(text), []byte(g.token)) == 1
 }
 
 // NewToken makes a token of 192 random bits.

@@ -56,6 +56,9 @@ func NewServer(h http.Handler, logger *slog.Logger, most int) *Server {
 			if r.Body == http.NoBody {
 				b.whole()
 			}
+			// the library looks at the body of its own request when it answers: with another, it
+			// would wait for one that it has not asked for
+			r = r.WithContext(r.Context())
 			r.Body = b
 			h.ServeHTTP(&reply{ResponseWriter: w}, r)
 		}),
@@ -63,9 +66,9 @@ func NewServer(h http.Handler, logger *slog.Logger, most int) *Server {
 			return context.WithValue(ctx, connKey{}, conn)
 		},
 		ReadHeaderTimeout: headTime, ReadTimeout: bodyTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
-		MaxHeaderBytes: maxHead,
-		ConnState:      s.state,
-		ErrorLog:       log.New(complaints{logger}, "", 0),
+		MaxHeaderBytes: maxHead, DisableGeneralOptionsHandler: true,
+		ConnState: s.state,
+		ErrorLog:  log.New(complaints{logger}, "", 0),
 		Protocols: func() *http.Protocols {
 			p := &http.Protocols{}
 			p.SetHTTP1(true)
