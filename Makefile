@@ -72,7 +72,8 @@ test:
 	@dir=$$(mktemp -d) && chmod 755 $$dir && trap "rm -r $$dir" EXIT && \
 		$(GO) build -o $$dir/bascule ./cmd/bascule && \
 		BASCULE=$$dir/bascule $(GO) test -count=1 -vet=off -p $$(($$(nproc) + 1)) -timeout 40m \
-			./test/conformance ./lab ./test/routing ./datapath ./test/agent ./lab/fabrics ./test/... ./...
+			./test/conformance ./lab ./test/routing ./datapath ./test/agent ./test/oracle ./lab/fabrics \
+			./test/... ./...
 
 # The switch and its agent while everything about them changes, under traffic.
 # SOAK=2m for less, SEED=7 for the same changes again; ends by itself, or by Ctrl-C.
