@@ -34,7 +34,7 @@ func newLibvirt(t *testing.T, l *netlab.Lab) *libvirt {
 	v := &libvirt{Lab: l, t: t, dir: t.TempDir(), logs: netlab.NewOutputFile(t)}
 	// without a manager of cgroups, other users, and a daemon for logs
 	conf := map[string]string{
-		"qemu.conf":     "user=\"root\"\ngroup=\"root\"\nsecurity_driver=\"none\"\nremember_owner=0\ncgroup_controllers=[]\nstdio_handler=\"file\"\n",
+		"qemu.conf": "user=\"root\"\ngroup=\"root\"\nsecurity_driver=\"none\"\nremember_owner=0\ncgroup_controllers=[]\nstdio_handler=\"file\"\n",
 		// a host of its own, to which guests can move
 		"libvirtd.conf": fmt.Sprintf("auth_unix_rw=\"none\"\nhost_uuid=%q\n", newUUID()),
 	}
