@@ -17,15 +17,19 @@
 #include "pf/family.h"
 #include "send.h"
 
-/* Programs that others of the object end in. The loader enters them. */
+/* Programs that others of the object end in, in the order of `panelled` in datapath/pf.go. */
 enum pf_panel_program {
 	PF_PANEL_FAMILY,
-	PF_PANEL_PROGRAMS,
+	PF_PANEL_FIB,
+	PF_PANEL_FIB_PATCH, /* the same for a frame that has come by a cable */
+	/* those that it goes back to */
+	PF_PANEL_TCX,
+	PF_PANEL_PATCH,
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, PF_PANEL_PROGRAMS);
+	__uint(max_entries, 1);
 	__type(key, u32);
 	__type(value, u32);
 } pf_panel SEC(".maps");

@@ -250,6 +250,7 @@ enum work_part {
 	WORK_PF_NAT,
 	WORK_PF_THROUGH,
 	WORK_PF_FAMILY,
+	WORK_PF_FIB,
 	WORK_PF_DRY, /* what stays from one packet to the next */
 	WORK_PARTS,
 };

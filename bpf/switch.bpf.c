@@ -41,6 +41,19 @@ int bascule_family(struct __sk_buff *skb)
 {
 	return family_skb(skb);
 }
+
+/* Finds what rules ask of the host's routes about a packet, and goes on with its decision. */
+SEC("tcx/ingress")
+int bascule_fib(struct __sk_buff *skb)
+{
+	return fib_skb(skb, PF_PANEL_TCX);
+}
+
+SEC("tcx/ingress")
+int bascule_fib_patch(struct __sk_buff *skb)
+{
+	return fib_skb(skb, PF_PANEL_PATCH);
+}
 #endif
 
 SEC("xdp.frags")

@@ -11,6 +11,7 @@
 #include "answer.h"
 #include "decision.h"
 #include "family.h"
+#include "fib.h"
 #include "flood.h"
 #include "send.h"
 
@@ -309,16 +310,23 @@ static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
 
 	if (!j)
 		return TC_ACT_SHOT;
-	if (!receive(skb, j, &d, &epoch, on(FEATURE_PATCH) && cable, &action, &done)) {
-		if (action == ACTION_LEAVE) {
-			action = decide_in_skb(skb);
-			if (action == ACTION_SEND)
-				action = decide_out_skb(skb);
-		}
-		done = act_judged(skb, epoch, action);
-		if (done == ACT_FLOODS)
-			return flood_walk_judged(skb, cable) ? flood_end_judged(skb) : TC_ACT_SHOT;
+	if (fib_is_back(&epoch)) {
+		action = ACTION_LEAVE;
+	} else {
+		if (receive(skb, j, &d, &epoch, on(FEATURE_PATCH) && cable, &action, &done))
+			goto decided;
+		if (on(FEATURE_PF_FIB) && action == ACTION_LEAVE)
+			fib_go(skb, cable, epoch);
 	}
+	if (action == ACTION_LEAVE) {
+		action = decide_in_skb(skb);
+		if (action == ACTION_SEND)
+			action = decide_out_skb(skb);
+	}
+	done = act_judged(skb, epoch, action);
+	if (done == ACT_FLOODS)
+		return flood_walk_judged(skb, cable) ? flood_end_judged(skb) : TC_ACT_SHOT;
+decided:
 	if (done != ACT_SENDS)
 		return done;
 	if (family_crosses(&j->v)) {

@@ -218,7 +218,8 @@ enum feature {
 	FEATURE_PF_NAT = 1ull << 40, /* of pf: addresses are translated at host ports */
 	FEATURE_SAMPLE = 1ull << 41, /* some frames, and drops, are told to a collector */
 	FEATURE_PF_FAMILY = 1ull << 42, /* of pf: packets go on in the other family */
-	FEATURE_END = 1ull << 43, /* no feature has this bit, nor one above it */
+	FEATURE_PF_FIB = 1ull << 43, /* of pf: rules ask for no-route or urpf-failed */
+	FEATURE_END = 1ull << 44, /* no feature has this bit, nor one above it */
 	/* features that look behind the addresses, and drop a frame for what is there */
 	FEATURES_JUDGE = FEATURE_NON_IP | FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD |
 			 FEATURE_RA_GUARD | FEATURE_RULES | FEATURE_PF | FEATURE_ETHER,

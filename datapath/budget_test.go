@@ -252,6 +252,7 @@ func TestVerifierBudget(t *testing.T) {
 	budgets := map[string]uint32{
 		kernelProgBasculeTcx: verifiedTCX, kernelProgBasculePatch: verifiedTCX,
 		kernelProgBasculeXdp: verifiedXDP, kernelProgBasculeControl: verifiedControl, kernelProgBasculeFamily: verifiedTCX,
+		kernelProgBasculeFib: verifiedTCX, kernelProgBasculeFibPatch: verifiedTCX,
 	}
 	s := newShelf(t, 4)
 	b := &Bridge{store: s.store}
@@ -272,7 +273,7 @@ func TestVerifierBudget(t *testing.T) {
 		for name, budget := range budgets {
 			p := g.coll.Programs[name]
 			// no patch port, or no pf
-			if p == nil && (name == kernelProgBasculePatch || name == kernelProgBasculeFamily) {
+			if p == nil && name != kernelProgBasculeTcx && name != kernelProgBasculeControl {
 				continue
 			}
 			kept, verified := size(t, p)
@@ -299,8 +300,10 @@ var rooms = map[string]room{
 	kernelProgBasculeTcx:   {40, 320, 60000},
 	kernelProgBasculePatch: {40, 320, 60000},
 	// the program that others end in
-	kernelProgBasculeFamily: {40, 320, 60000},
-	kernelProgBasculeXdp:    {40, 272, 60000},
+	kernelProgBasculeFamily:   {40, 320, 60000},
+	kernelProgBasculeFib:      {40, 320, 60000},
+	kernelProgBasculeFibPatch: {40, 320, 60000},
+	kernelProgBasculeXdp:      {40, 272, 60000},
 }
 
 // The same of a trial, which writes much down.

@@ -146,7 +146,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 				return nil, err
 			}
 		}
-		for _, name := range []string{kernelProgBasculeTcx, kernelProgBasculePatch, kernelProgBasculeFamily} {
+		for _, name := range []string{kernelProgBasculeTcx, kernelProgBasculePatch, kernelProgBasculeFamily, kernelProgBasculeFib, kernelProgBasculeFibPatch} {
 			if spec.Programs[name] == nil {
 				continue
 			}
@@ -205,7 +205,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 		return nil, explainLoad(err, spec, c)
 	}
 	g := &generation{name: b.nextGeneration(), coll: coll}
-	err = enterPanel(coll)
+	err = enterPanel(coll, c)
 	if err == nil && withFDB(m) {
 		err = g.shared(func(s *kernelShared) { clear(s.Usage[c.FdbTurn&1][:]) })
 	}
@@ -246,7 +246,7 @@ func answer(p *ebpf.ProgramSpec, features uint64, c *Config) {
 		// A tail call has a cost even where it is never reached: the kernel
 		// counts such calls.
 		if ins.IsBuiltinCall() && ins.Constant == int64(asm.FnTailCall) &&
-			features&uint64(kernelFeatureFEATURE_PATCH|kernelFeatureFEATURE_PF_FAMILY) == 0 {
+			features&uint64(kernelFeatureFEATURE_PATCH|panelFeatures()) == 0 {
 			*ins = asm.Mov.Imm(asm.R0, 0).WithMetadata(ins.Metadata)
 		}
 		if cast, ok := calls[uint64(ins.Constant)]; ok && ins.IsConstantLoad(asm.DWord) {

@@ -326,7 +326,7 @@ var inventory = []table{
 	{name: kernelMapVlanStats, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_VLAN_STATS,
 		idle: idleEntry, entries: fixed(uint32(len(VLANs{})))},
 	{name: kernelMapBindings, life: lifeBridge, trial: trialShared, anew: withBindings,
-		features: kernelFeatureFEATURE_SOURCE_GUARD | kernelFeatureFEATURE_SUPPRESS | kernelFeatureFEATURE_PF_RULES,
+		features: kernelFeatureFEATURE_SOURCE_GUARD | kernelFeatureFEATURE_SUPPRESS | kernelFeatureFEATURE_PF_FIB,
 		entries:  brought(withBindings, largeBindings)}, // no-route and urpf-failed ask them
 	{name: kernelMapRules, life: lifeGeneration, trial: trialShared,
 		features: kernelFeatureFEATURE_RULES | kernelFeatureFEATURE_PF,
@@ -399,7 +399,7 @@ var inventory = []table{
 	// pf: what stays as it is
 	{name: kernelMapPfProfiles, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF},
 	{name: kernelMapPfPanel, life: lifeGeneration, why: "it has programs of its own",
-		features: kernelFeatureFEATURE_PF_FAMILY},
+		features: kernelFeatureFEATURE_PF_FAMILY | kernelFeatureFEATURE_PF_FIB, entries: fixed(uint32(len(panelled)))},
 	{name: kernelMapPfTableBatch, life: lifeBridge, why: whyUser},
 	{name: kernelMapPfLogRing, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_PF_LOG,
 		entries: fixed(pfLogRing)}, // the ring is there whether a rule logs or not: its reader need not be told

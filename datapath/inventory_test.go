@@ -107,9 +107,14 @@ func metByFrames(t *testing.T, features kernelFeature) map[string]bool {
 	if err := c.setIn(spec); err != nil {
 		t.Fatal(err)
 	}
-	program := spec.Programs[kernelProgBasculeTcx]
-	spec.Programs = map[string]*ebpf.ProgramSpec{kernelProgBasculeTcx: program}
-	answer(program, c.Features, &c)
+	programs := map[string]*ebpf.ProgramSpec{kernelProgBasculeTcx: spec.Programs[kernelProgBasculeTcx]}
+	if features&kernelFeatureFEATURE_PF_FIB != 0 { // in which the other ends
+		programs[kernelProgBasculeFib] = spec.Programs[kernelProgBasculeFib]
+	}
+	spec.Programs = programs
+	for _, p := range programs {
+		answer(p, c.Features, &c)
+	}
 	for i := range inventory {
 		if m := spec.Maps[inventory[i].name]; m != nil {
 			inventory[i].fit(m, &making{Config: &c})
@@ -132,18 +137,20 @@ func metByFrames(t *testing.T, features kernelFeature) map[string]bool {
 		}
 		names[id] = name
 	}
-	info, err := coll.Programs[kernelProgBasculeTcx].Info()
-	if err != nil {
-		t.Fatal(err)
-	}
-	instructions, err := info.Instructions()
-	if err != nil {
-		t.Fatal(err)
-	}
 	met := map[string]bool{}
-	for _, ins := range instructions {
-		if ins.IsLoadFromMap() {
-			met[names[ebpf.MapID(uint32(ins.Constant))]] = true
+	for _, program := range coll.Programs {
+		info, err := program.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		instructions, err := info.Instructions()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ins := range instructions {
+			if ins.IsLoadFromMap() {
+				met[names[ebpf.MapID(uint32(ins.Constant))]] = true
+			}
 		}
 	}
 	return met

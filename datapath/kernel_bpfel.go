@@ -370,7 +370,8 @@ const (
 	kernelFeatureFEATURE_PF_NAT       kernelFeature = 1099511627776
 	kernelFeatureFEATURE_SAMPLE       kernelFeature = 2199023255552
 	kernelFeatureFEATURE_PF_FAMILY    kernelFeature = 4398046511104
-	kernelFeatureFEATURE_END          kernelFeature = 8796093022208
+	kernelFeatureFEATURE_PF_FIB       kernelFeature = 8796093022208
+	kernelFeatureFEATURE_END          kernelFeature = 17592186044416
 	kernelFeatureFEATURES_JUDGE       kernelFeature = 2181685248
 	kernelFeatureFEATURES_APART       kernelFeature = 2613527442049
 )
@@ -429,7 +430,7 @@ const (
 type kernelMemory struct {
 	_    structs.HostLayout
 	Word [3072]uint64
-	Work [13][64]uint64
+	Work [14][64]uint64
 }
 
 type kernelPfAction uint32
@@ -1633,6 +1634,8 @@ const (
 	kernelMapXdpDevices            = "xdp_devices"
 	kernelProgBasculeControl       = "bascule_control"
 	kernelProgBasculeFamily        = "bascule_family"
+	kernelProgBasculeFib           = "bascule_fib"
+	kernelProgBasculeFibPatch      = "bascule_fib_patch"
 	kernelProgBasculePatch         = "bascule_patch"
 	kernelProgBasculeTable         = "bascule_table"
 	kernelProgBasculeTcx           = "bascule_tcx"
@@ -1714,12 +1717,14 @@ type kernelSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelProgramSpecs struct {
-	BasculeControl *ebpf.ProgramSpec `ebpf:"bascule_control"`
-	BasculeFamily  *ebpf.ProgramSpec `ebpf:"bascule_family"`
-	BasculePatch   *ebpf.ProgramSpec `ebpf:"bascule_patch"`
-	BasculeTable   *ebpf.ProgramSpec `ebpf:"bascule_table"`
-	BasculeTcx     *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
-	BasculeXdp     *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
+	BasculeControl  *ebpf.ProgramSpec `ebpf:"bascule_control"`
+	BasculeFamily   *ebpf.ProgramSpec `ebpf:"bascule_family"`
+	BasculeFib      *ebpf.ProgramSpec `ebpf:"bascule_fib"`
+	BasculeFibPatch *ebpf.ProgramSpec `ebpf:"bascule_fib_patch"`
+	BasculePatch    *ebpf.ProgramSpec `ebpf:"bascule_patch"`
+	BasculeTable    *ebpf.ProgramSpec `ebpf:"bascule_table"`
+	BasculeTcx      *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
+	BasculeXdp      *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
 }
 
 // kernelMapSpecs contains maps before they are loaded into the kernel.
@@ -1963,18 +1968,22 @@ type kernelVariables struct {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelPrograms struct {
-	BasculeControl *ebpf.Program `ebpf:"bascule_control"`
-	BasculeFamily  *ebpf.Program `ebpf:"bascule_family"`
-	BasculePatch   *ebpf.Program `ebpf:"bascule_patch"`
-	BasculeTable   *ebpf.Program `ebpf:"bascule_table"`
-	BasculeTcx     *ebpf.Program `ebpf:"bascule_tcx"`
-	BasculeXdp     *ebpf.Program `ebpf:"bascule_xdp"`
+	BasculeControl  *ebpf.Program `ebpf:"bascule_control"`
+	BasculeFamily   *ebpf.Program `ebpf:"bascule_family"`
+	BasculeFib      *ebpf.Program `ebpf:"bascule_fib"`
+	BasculeFibPatch *ebpf.Program `ebpf:"bascule_fib_patch"`
+	BasculePatch    *ebpf.Program `ebpf:"bascule_patch"`
+	BasculeTable    *ebpf.Program `ebpf:"bascule_table"`
+	BasculeTcx      *ebpf.Program `ebpf:"bascule_tcx"`
+	BasculeXdp      *ebpf.Program `ebpf:"bascule_xdp"`
 }
 
 func (p *kernelPrograms) Close() error {
 	return _KernelClose(
 		p.BasculeControl,
 		p.BasculeFamily,
+		p.BasculeFib,
+		p.BasculeFibPatch,
 		p.BasculePatch,
 		p.BasculeTable,
 		p.BasculeTcx,

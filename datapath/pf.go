@@ -307,6 +307,9 @@ func featuresOf(p *pf.Program) kernelFeature {
 		if r.Flags&pf.RuleTranslates != 0 {
 			f |= kernelFeatureFEATURE_PF_NAT
 		}
+		if r.Flags&(pf.RuleSrcNoRoute|pf.RuleDstNoRoute|pf.RuleSrcURPFFailed) != 0 {
+			f |= kernelFeatureFEATURE_PF_FIB
+		}
 		if r.Flags&pf.RuleTranslatesFamily != 0 {
 			f |= kernelFeatureFEATURE_PF_FAMILY
 		}
@@ -396,18 +399,50 @@ func leaveOut(spec *ebpf.CollectionSpec, c *Config) {
 	if !holdsPF(c) {
 		delete(spec.Programs, kernelProgBasculeTable)
 	}
-	if kernelFeature(c.Features)&kernelFeatureFEATURE_PF_FAMILY == 0 {
-		delete(spec.Programs, kernelProgBasculeFamily)
+	for _, p := range panelled {
+		if kernelFeature(c.Features)&p.feature == 0 && p.apart {
+			delete(spec.Programs, p.name)
+		}
+	}
+	if !patched(c) {
+		delete(spec.Programs, kernelProgBasculeFibPatch)
 	}
 }
 
-// enterPanel enters the programs that others end in.
-func enterPanel(coll *ebpf.Collection) error {
-	p := coll.Programs[kernelProgBasculeFamily]
-	if p == nil {
-		return nil
+// panelled are the programs that others end in, in the order of enum pf_panel_program
+// (bpf/family.h), with the feature for which they do. Those apart are for that alone.
+var panelled = []struct {
+	name    string
+	feature kernelFeature
+	apart   bool
+}{
+	{kernelProgBasculeFamily, kernelFeatureFEATURE_PF_FAMILY, true},
+	{kernelProgBasculeFib, kernelFeatureFEATURE_PF_FIB, true},
+	{kernelProgBasculeFibPatch, kernelFeatureFEATURE_PF_FIB, true},
+	{kernelProgBasculeTcx, kernelFeatureFEATURE_PF_FIB, false},
+	{kernelProgBasculePatch, kernelFeatureFEATURE_PF_FIB, false},
+}
+
+// panelFeatures are the features for which programs end in others.
+func panelFeatures() (f kernelFeature) {
+	for _, p := range panelled {
+		f |= p.feature
 	}
-	return coll.Maps[kernelMapPfPanel].Put(uint32(0), p) // PF_PANEL_FAMILY
+	return f
+}
+
+// enterPanel enters the programs that others end in.
+func enterPanel(coll *ebpf.Collection, c *Config) error {
+	for i, p := range panelled {
+		program := coll.Programs[p.name]
+		if program == nil || kernelFeature(c.Features)&p.feature == 0 {
+			continue
+		}
+		if err := coll.Maps[kernelMapPfPanel].Put(uint32(i), program); err != nil {
+			return fmt.Errorf("enter %s: %w", p.name, err)
+		}
+	}
+	return nil
 }
 
 // programFeatures returns the features of a program. States end when they are over or
@@ -579,7 +614,8 @@ func eachOf[K, V any](m *ebpf.Map, f func([]K, []V) error) error {
 // pfFeatures are the features of pf.
 const pfFeatures = kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_TABLES |
 	kernelFeatureFEATURE_PF_LOG | kernelFeatureFEATURE_PF_SOURCES | kernelFeatureFEATURE_PF_REWRITE |
-	kernelFeatureFEATURE_PF_SCRUB | kernelFeatureFEATURE_PF_NAT | kernelFeatureFEATURE_PF_FAMILY | kernelFeatureFEATURE_ETHER
+	kernelFeatureFEATURE_PF_SCRUB | kernelFeatureFEATURE_PF_NAT | kernelFeatureFEATURE_PF_FAMILY |
+	kernelFeatureFEATURE_PF_FIB | kernelFeatureFEATURE_ETHER
 
 // pfFlushes is PF_FLUSHES of bpf/pf/source.h.
 const pfFlushes = 1024

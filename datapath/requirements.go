@@ -77,6 +77,9 @@ var needs = []need{
 	{ebpf.SchedCLS, kernelFeatureFEATURE_PF_FAMILY, "af-to of pf", []asm.BuiltinFunc{
 		asm.FnSkbChangeProto, asm.FnSkbAdjustRoom, asm.FnTailCall, asm.FnRedirectNeigh, asm.FnFibLookup, asm.FnLoop,
 	}},
+	{ebpf.SchedCLS, kernelFeatureFEATURE_PF_FIB, "no-route and urpf-failed of pf", []asm.BuiltinFunc{
+		asm.FnTailCall, asm.FnFibLookup, asm.FnLoop,
+	}},
 	{ebpf.XDP, pfFeatures, "pf", []asm.BuiltinFunc{
 		asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnGetPrandomU32, asm.FnKtimeGetNs, asm.FnXdpLoadBytes,
 	}},

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "7d35eeb51c2ce834de651e75ed61d68334a35439c4640abffe5acfab646bb354"
+const objectsSum = "a72ea5b9d3f14908dd6054c6316934c10ef2617b9b2e0f1778f2047d454638ea"

@@ -181,7 +181,7 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 		return nil, explainLoad(err, spec, &c)
 	}
 	defer coll.Close()
-	if err := enterPanel(coll); err != nil {
+	if err := enterPanel(coll, &c); err != nil {
 		return nil, err
 	}
 	if err := b.copyState(coll); err != nil {

@@ -60,6 +60,8 @@ const (
 	trialMapXdpDevices            = "xdp_devices"
 	trialProgBasculeControl       = "bascule_control"
 	trialProgBasculeFamily        = "bascule_family"
+	trialProgBasculeFib           = "bascule_fib"
+	trialProgBasculeFibPatch      = "bascule_fib_patch"
 	trialProgBasculePatch         = "bascule_patch"
 	trialProgBasculeTable         = "bascule_table"
 	trialProgBasculeTcx           = "bascule_tcx"
@@ -141,12 +143,14 @@ type trialSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type trialProgramSpecs struct {
-	BasculeControl *ebpf.ProgramSpec `ebpf:"bascule_control"`
-	BasculeFamily  *ebpf.ProgramSpec `ebpf:"bascule_family"`
-	BasculePatch   *ebpf.ProgramSpec `ebpf:"bascule_patch"`
-	BasculeTable   *ebpf.ProgramSpec `ebpf:"bascule_table"`
-	BasculeTcx     *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
-	BasculeXdp     *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
+	BasculeControl  *ebpf.ProgramSpec `ebpf:"bascule_control"`
+	BasculeFamily   *ebpf.ProgramSpec `ebpf:"bascule_family"`
+	BasculeFib      *ebpf.ProgramSpec `ebpf:"bascule_fib"`
+	BasculeFibPatch *ebpf.ProgramSpec `ebpf:"bascule_fib_patch"`
+	BasculePatch    *ebpf.ProgramSpec `ebpf:"bascule_patch"`
+	BasculeTable    *ebpf.ProgramSpec `ebpf:"bascule_table"`
+	BasculeTcx      *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
+	BasculeXdp      *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
 }
 
 // trialMapSpecs contains maps before they are loaded into the kernel.
@@ -390,18 +394,22 @@ type trialVariables struct {
 //
 // It can be passed to loadTrialObjects or ebpf.CollectionSpec.LoadAndAssign.
 type trialPrograms struct {
-	BasculeControl *ebpf.Program `ebpf:"bascule_control"`
-	BasculeFamily  *ebpf.Program `ebpf:"bascule_family"`
-	BasculePatch   *ebpf.Program `ebpf:"bascule_patch"`
-	BasculeTable   *ebpf.Program `ebpf:"bascule_table"`
-	BasculeTcx     *ebpf.Program `ebpf:"bascule_tcx"`
-	BasculeXdp     *ebpf.Program `ebpf:"bascule_xdp"`
+	BasculeControl  *ebpf.Program `ebpf:"bascule_control"`
+	BasculeFamily   *ebpf.Program `ebpf:"bascule_family"`
+	BasculeFib      *ebpf.Program `ebpf:"bascule_fib"`
+	BasculeFibPatch *ebpf.Program `ebpf:"bascule_fib_patch"`
+	BasculePatch    *ebpf.Program `ebpf:"bascule_patch"`
+	BasculeTable    *ebpf.Program `ebpf:"bascule_table"`
+	BasculeTcx      *ebpf.Program `ebpf:"bascule_tcx"`
+	BasculeXdp      *ebpf.Program `ebpf:"bascule_xdp"`
 }
 
 func (p *trialPrograms) Close() error {
 	return _TrialClose(
 		p.BasculeControl,
 		p.BasculeFamily,
+		p.BasculeFib,
+		p.BasculeFibPatch,
 		p.BasculePatch,
 		p.BasculeTable,
 		p.BasculeTcx,

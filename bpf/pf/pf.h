@@ -120,7 +120,6 @@ static __always_inline u32 pf_look_for(const struct hook *h, struct pf_packet *p
 	p->mss = 0;
 	p->made = 0;
 	p->unmade = 0;
-	p->routes = 0;
 	p->answer = 0;
 	p->direction = 0;
 	p->state = 0;
@@ -627,8 +626,6 @@ static __always_inline u32 pf_decide_in(const struct hook *h, const struct frame
 	case PF_LOOK_JUDGE:
 		if (on(FEATURE_RULES) && (cfg.pf.asks & PF_ASK_TAG) && v->rule_in)
 			pf_take_tag(v->rule_in);
-		if (cfg.pf.asks & PF_ASK_ROUTE)
-			pf_source_elsewhere(h->ctx, v->in, v->vlan);
 		reason = pf_ask_rules(h->ctx, v->in, 0, v->in);
 		if (on(FEATURE_PF_NAT) && reason == PF_TRANSLATE)
 			reason = pf_translate_all(h->ctx, v->in, 0, v->in);

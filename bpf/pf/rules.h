@@ -4,6 +4,7 @@
 #pragma once
 
 #include "../binding.h"
+#include "fib.h"
 #include "scrub.h"
 #include "state.h"
 
@@ -111,8 +112,6 @@ struct pf_walk {
 	u32 resume_end; /* `end` of what is left to be tried then */
 };
 
-#define PF_SRC_ROUTE_FLAGS (PF_SRC_NO_ROUTE | PF_SRC_URPF_FAILED)
-
 /* The walk and the memos of a CPU. */
 struct pf_walking {
 	struct pf_walk walk;
@@ -198,6 +197,27 @@ static __always_inline bool pf_holds(bool is, u32 not)
 	return is != !!not;
 }
 
+/*
+ * Do the facts about a packet's routes differ from those that a rule of these flags asks for?
+ * A rule asks for one of its source at most, and for one of its destination. There are no
+ * branches here, each of which would have the verifier follow all that comes behind it twice.
+ */
+static __always_inline bool pf_routes_differ(u32 rule, u32 routes)
+{
+	u32 hold = rule & routes;
+	u32 src = (rule & PF_SRC_NO_ROUTE) / PF_SRC_NO_ROUTE |
+		  (rule & PF_SRC_URPF_FAILED) / PF_SRC_URPF_FAILED;
+	u32 src_holds = (hold & PF_SRC_NO_ROUTE) / PF_SRC_NO_ROUTE |
+			(hold & PF_SRC_URPF_FAILED) / PF_SRC_URPF_FAILED;
+	u32 dst = (rule & PF_DST_NO_ROUTE) / PF_DST_NO_ROUTE;
+	u32 dst_holds = (hold & PF_DST_NO_ROUTE) / PF_DST_NO_ROUTE;
+	u32 not_src = (rule & PF_NOT_SRC_TABLE) / PF_NOT_SRC_TABLE;
+	u32 not_dst = (rule & PF_NOT_DST_TABLE) / PF_NOT_DST_TABLE;
+
+	/* what is asked for has to hold, unless the rule negates it */
+	return (src & ~(src_holds ^ not_src)) | (dst & ~(dst_holds ^ not_dst));
+}
+
 /* Does the packet match what a rule asks beside the fields of the sets? */
 static __always_inline bool pf_rule_matches(struct pf_walk *w, struct pf_packet *p,
 					    const struct pf_rule *r)
@@ -218,14 +238,8 @@ static __always_inline bool pf_rule_matches(struct pf_walk *w, struct pf_packet 
 		return false;
 	if ((cfg.pf.asks & PF_ASK_PRIORITY) && r->priority && r->priority - 1 != p->priority)
 		return false;
-	if (cfg.pf.asks & PF_ASK_ROUTE) {
-		u32 src = r->flags & PF_SRC_ROUTE_FLAGS, dst = r->flags & PF_DST_NO_ROUTE;
-
-		if (src && !pf_holds(p->routes & src, r->flags & PF_NOT_SRC_TABLE))
-			return false;
-		if (dst && !pf_holds(p->routes & dst, r->flags & PF_NOT_DST_TABLE))
-			return false;
-	}
+	if (on(FEATURE_PF_FIB) && pf_routes_differ(r->flags, p->routes))
+		return false;
 	if ((cfg.pf.asks & PF_ASK_RANDOM) && r->probability &&
 	    bpf_get_prandom_u32() >= r->probability)
 		return false;
@@ -522,6 +536,8 @@ __noinline u32 pf_prepare(void)
 
 	if (!on(FEATURE_PF_RULES) || !p || !w)
 		return false;
+	if (on(FEATURE_PF_FIB))
+		p->routes = pf_fib_at(p->slot);
 	if (on(FEATURE_ETHER) && p->ether_tag[p->direction & 1])
 		p->tag = p->ether_tag[p->direction & 1];
 	if (on(FEATURE_PF_NAT) && (p->how & PF_RESUMES)) {
@@ -551,38 +567,6 @@ __noinline u32 pf_prepare(void)
 	w->skip = 0;
 	w->end = cfg.pf.rules;
 	return pf_remembers() ? PF_REMEMBERED : true;
-}
-
-/*
- * Notes whether the packet's source is bound to another station or port than it comes from.
- * A switch routes nothing. So this is what urpf-failed means here, and no-route never
- * holds.
- */
-__noinline int pf_source_elsewhere(struct __sk_buff *skb, u32 received, u32 vlan)
-{
-	struct pf_packet *p = pf_packet();
-	struct binding_key key = {};
-	const u32 *address;
-	struct binding *b;
-	u64 src = 0;
-
-	if (!on(FEATURE_PF_RULES) || !p)
-		return 0;
-	address = p->flags & PF_P_ND ? p->quoted.address[p->quoted_side & 1]
-				     : p->key.address[p->side & 1];
-	p->routes = 0;
-	key.vlan = vlan;
-	key.type = p->family == 6 ? ETH_P_IPV6 : ETH_P_IP;
-	if (p->family == 6)
-		__builtin_memcpy(key.address, address, 16);
-	else
-		key.address[3] = address[3];
-	b = bpf_map_lookup_elem(&bindings, &key);
-	if (!b || bpf_skb_load_bytes(skb, ETH_ALEN, &src, ETH_ALEN))
-		return 0;
-	if (b->mac != src || b->port != port_at(received)->id)
-		p->routes = PF_SRC_URPF_FAILED;
-	return 0;
 }
 
 /*

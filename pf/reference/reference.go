@@ -30,11 +30,20 @@ type Evaluator struct {
 	Tables map[string][]pf.TableEntry
 	// Addresses returns the addresses of a port in a rule. Nil: there are none.
 	Addresses func(name string, modes []string) []netip.Prefix
+	// Routes returns what the host's routes, or bindings, say of a packet where it is
+	// judged. Nil: every address has a route, and none came the wrong way.
+	Routes func(*Packet) Routes
 	// Draw returns a number of 0 <= x < 1 for a rule with a probability, which
 	// matches if that is above x. Nil: always 0.
 	Draw func(*pf.Rule) float64
 
 	used map[*pf.Rule]bool
+}
+
+// Routes is what is wrong with the addresses of a packet.
+type Routes struct {
+	SrcNoRoute, DstNoRoute bool // nothing is routed to it
+	URPFFailed             bool // what is routed to the source leaves by another interface
 }
 
 // Loaded returns the rulesets that a ruleset loads into anchors, by path.
@@ -288,7 +297,8 @@ func (w *walk) matchesRule(r *pf.Rule, at string) verdict {
 		r.Family != 0 && r.Family != w.Family ||
 		r.HasProto && r.Proto != w.Proto ||
 		!w.isHost(r.From, w.Src, at) ||
-		!w.isHost(r.To, w.Dst, at) {
+		!w.isHost(r.To, w.Dst, at) ||
+		!w.isRouted(r) {
 		return no
 	}
 	transport := w.transport(r)
@@ -337,12 +347,13 @@ func (w *walk) isOn(i pf.Interface, port Port) bool {
 }
 
 // isHost reports whether an address is one of an endpoint. It is of the family
-// of the endpoint's address, which the rule has, too. On a bridge every address
-// has a route, and none came the wrong way.
+// of the endpoint's address, which the rule has, too. See isRouted for routes.
 func (w *walk) isHost(e pf.Endpoint, a netip.Addr, at string) bool {
 	h := e.Host
 	var is bool
 	switch h.Kind {
+	case pf.NoRoute, pf.URPFFailed:
+		return true
 	case pf.AnyHost:
 		is = true
 	case pf.Prefix:
@@ -363,6 +374,28 @@ func (w *walk) isHost(e pf.Endpoint, a netip.Addr, at string) bool {
 		}
 	}
 	return is != e.Not
+}
+
+// isRouted reports whether what a rule asks about routes holds.
+func (w *walk) isRouted(r *pf.Rule) bool {
+	kinds := []pf.HostKind{r.From.Host.Kind, r.To.Host.Kind}
+	if !slices.Contains(kinds, pf.NoRoute) && !slices.Contains(kinds, pf.URPFFailed) {
+		return true
+	}
+	var are Routes
+	if w.Routes != nil {
+		are = w.Routes(w.Packet)
+	}
+	holds := func(e pf.Endpoint, noRoute, failed bool) bool {
+		switch e.Host.Kind {
+		case pf.NoRoute:
+			return noRoute != e.Not
+		case pf.URPFFailed:
+			return failed != e.Not
+		}
+		return true
+	}
+	return holds(r.From, are.SrcNoRoute, are.URPFFailed) && holds(r.To, are.DstNoRoute, false)
 }
 
 // table returns the contents of a table: of the anchor's, or else of the main

@@ -120,7 +120,14 @@ var evaluations = []struct {
 	{"dynamic, another", `block from (em0)`, tcp22, "pass -"},
 	{"dynamic network", `block from (em0:network)`, tcp22, "block 1"},
 	{"dynamic with a mask", `block from (em0)/24`, tcp22, "block 1"},
-	{"no-route and urpf-failed are nowhere", `block from no-route; block from urpf-failed`, tcp22, "pass -"},
+	{"routes to both, the right way", `block from no-route; block from urpf-failed; block to no-route`, tcp22, "pass -"},
+	{"no route to the source", `block from no-route`, "in em0 udp 203.0.113.1:1 10.0.0.2:2", "block 1"},
+	{"such a source comes no right way", `block from urpf-failed`, "in em0 udp 203.0.113.1:1 10.0.0.2:2", "block 1"},
+	{"a source by another way", `block from no-route; block from urpf-failed`, "in em0 udp 198.51.100.1:1 10.0.0.2:2", "block 2"},
+	{"not a source by another way", `block from ! urpf-failed`, "in em0 udp 198.51.100.1:1 10.0.0.2:2", "pass -"},
+	{"a route, negated", `block from ! no-route`, tcp22, "block 1"},
+	{"no route to the destination", `block to no-route`, "in em0 udp 10.0.0.1:1 203.0.113.1:2", "block 1"},
+	{"a destination from nowhere", `block from no-route to 203.0.113.1`, "in em0 udp 10.0.0.1:1 203.0.113.1:2", "pass -"},
 
 	// match, tags
 	{"match applies where it is met", `match set prio 5; pass`, tcp22, "pass 2 match 1 prio 5"},
@@ -239,7 +246,7 @@ func TestEvaluate(t *testing.T) {
 				Rules:     parse(t, "", test.rules),
 				Anchors:   map[string]*pf.Ruleset{},
 				Tables:    map[string][]pf.TableEntry{"now": {{Prefix: netip.MustParsePrefix("10.0.0.0/8")}}},
-				Addresses: addresses,
+				Addresses: addresses, Routes: routesOf,
 			}
 			for path, rules := range loaded {
 				e.Anchors[path] = parse(t, path, rules)
@@ -276,6 +283,14 @@ func addresses(name string, modes []string) []netip.Prefix {
 		return []netip.Prefix{prefix.Masked()}
 	}
 	return []netip.Prefix{netip.PrefixFrom(prefix.Addr(), 32)}
+}
+
+// routesOf is what em0's host has routes for: all but a net, and one by another interface.
+func routesOf(p *Packet) Routes {
+	nowhere := netip.MustParsePrefix("203.0.113.0/24")
+	r := Routes{SrcNoRoute: nowhere.Contains(p.Src), DstNoRoute: nowhere.Contains(p.Dst)}
+	r.URPFFailed = r.SrcNoRoute || netip.MustParsePrefix("198.51.100.0/24").Contains(p.Src)
+	return r
 }
 
 // packet reads a packet and what is drawn for its rules.
