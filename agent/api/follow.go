@@ -3,6 +3,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,7 @@ type feed struct {
 }
 
 // send sends an event (WHATWG HTML, Server-sent events): its data is one line of JSON.
-func (f *feed) send(name string, data any) error {
+func (f *feed) send(name string, line []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := doors.Extend(f.w); err != nil {
@@ -44,13 +45,29 @@ func (f *feed) send(name string, data any) error {
 			return err
 		}
 	}
-	if _, err := f.w.Write([]byte("data: ")); err != nil {
-		return err
-	}
-	if err := marshal(f.w, data); err != nil { // which ends the line
-		return err
+	for _, part := range [][]byte{[]byte("data: "), line} {
+		if _, err := f.w.Write(part); err != nil {
+			return err
+		}
 	}
 	return f.end()
+}
+
+// A told is what several streams tell: it is made JSON once, when the first sends it.
+type told[T any] struct {
+	value T
+	line  func() ([]byte, error)
+}
+
+func tell[T any](v T) told[T] {
+	return told[T]{v, sync.OnceValues(func() ([]byte, error) { return lineOf(v) })}
+}
+
+// lineOf is a value as a line of JSON, with its end.
+func lineOf(v any) ([]byte, error) {
+	var b bytes.Buffer
+	err := marshal(&b, v)
+	return b.Bytes(), err
 }
 
 // alive sends a comment, which says nothing.
@@ -75,7 +92,7 @@ func (f *feed) end() error {
 
 // follow adds a stream of events, each of which is a T: what a command prints on a line
 // with -j. begin checks the request, and the function that it returns sends until ctx ends.
-func follow[I, T any](a *API, path, summary string, begin func(ctx context.Context, s *bridge.Switch, in *I) (run func(context.Context, func(T) error) error, err error)) {
+func follow[I, T any](a *API, path, summary string, begin func(ctx context.Context, s *bridge.Switch, in *I) (run func(context.Context, func(told[T]) error) error, err error)) {
 	item := a.huma.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[T](), true, "Item")
 	op := huma.Operation{
 		Method: http.MethodGet, Path: path, Summary: summary, Metadata: map[string]any{isStream: true},
@@ -119,9 +136,17 @@ func follow[I, T any](a *API, path, summary string, begin func(ctx context.Conte
 					}
 				}
 			})
-			err := run(ctx, func(v T) error { return to.send("", v) })
+			err := run(ctx, func(v told[T]) error {
+				line, err := v.line()
+				if err != nil {
+					return err
+				}
+				return to.send("", line)
+			})
 			if err != nil && ctx.Err() == nil {
-				_ = to.send("error", problem(err))
+				if line, err := lineOf(problem(err)); err == nil {
+					_ = to.send("error", line)
+				}
 			}
 			cancel()
 		}}, nil
@@ -146,42 +171,45 @@ type OfCapture struct {
 }
 
 func (a *API) follows() {
-	follow(a, "/monitor", "events of bridges as they happen", func(_ context.Context, s *bridge.Switch, in *OfBridge) (func(context.Context, func(answer.Event) error) error, error) {
+	follow(a, "/monitor", "events of bridges as they happen", func(_ context.Context, s *bridge.Switch, in *OfBridge) (func(context.Context, func(told[answer.Event]) error) error, error) {
 		if in.Bridge != "" {
 			if _, err := s.Bridge(in.Bridge); err != nil {
 				return nil, err
 			}
 		}
-		return func(ctx context.Context, send func(answer.Event) error) error {
+		return func(ctx context.Context, send func(told[answer.Event]) error) error {
 			if in.Bridge == "" {
 				return a.watches.follow(ctx, s, send)
 			}
-			return s.Monitor(ctx, in.Bridge, func(e bridge.Event) error { return send(answer.OfEvent(e)) })
+			return s.Monitor(ctx, in.Bridge, func(e bridge.Event) error { return send(tell(answer.OfEvent(e))) })
 		}, nil
 	})
-	follow(a, "/pflog", "packets that rules of pf have logged", func(_ context.Context, s *bridge.Switch, in *OfPF) (func(context.Context, func(answer.Logged) error) error, error) {
+	follow(a, "/pflog", "packets that rules of pf have logged", func(_ context.Context, s *bridge.Switch, in *OfPF) (func(context.Context, func(told[answer.Logged]) error) error, error) {
 		if _, err := s.Bridge(in.Bridge); err != nil {
 			return nil, err
 		}
-		return func(ctx context.Context, send func(answer.Logged) error) error {
-			_, err := s.PFLog(ctx, in.Bridge, func(l bridge.PFLogged) error { return send(answer.OfLogged(l)) })
+		return func(ctx context.Context, send func(told[answer.Logged]) error) error {
+			_, err := s.PFLog(ctx, in.Bridge, func(l bridge.PFLogged) error { return send(tell(answer.OfLogged(l))) })
 			return err
 		}, nil
 	})
-	follow(a, "/rates", "rates of ports, again and again", func(_ context.Context, s *bridge.Switch, in *OfRates) (func(context.Context, func([]answer.Rates) error) error, error) {
+	follow(a, "/rates", "rates of ports, again and again", func(_ context.Context, s *bridge.Switch, in *OfRates) (func(context.Context, func(told[[]answer.Rates]) error) error, error) {
 		if _, err := portsOf(s, in.OfPort); err != nil {
 			return nil, err
 		}
 		every := time.Duration(in.Interval * float64(time.Second))
-		return func(ctx context.Context, send func([]answer.Rates) error) error {
-			return a.meters.follow(ctx, s, in.Netns, every, func(list []answer.Rates) error {
+		return func(ctx context.Context, send func(told[[]answer.Rates]) error) error {
+			return a.meters.follow(ctx, s, in.Netns, every, func(all told[[]answer.Rates]) error {
+				if in.Bridge == "" && in.Port == "" {
+					return send(all)
+				}
 				mine := []answer.Rates{}
-				for _, r := range list {
+				for _, r := range all.value {
 					if (in.Bridge == "" || r.Bridge == in.Bridge) && (in.Port == "" || r.Name == in.Port) {
 						mine = append(mine, r)
 					}
 				}
-				return send(mine)
+				return send(tell(mine))
 			})
 		}, nil
 	})
@@ -206,12 +234,12 @@ type meter struct {
 	end     context.CancelFunc
 	mu      sync.Mutex
 	next    chan struct{} // closed when list and err are newer
-	list    []answer.Rates
+	list    told[[]answer.Rates]
 	err     error
 }
 
 // follow calls f with each reading until ctx ends.
-func (m *meters) follow(ctx context.Context, s *bridge.Switch, netns string, every time.Duration, f func([]answer.Rates) error) error {
+func (m *meters) follow(ctx context.Context, s *bridge.Switch, netns string, every time.Duration, f func(told[[]answer.Rates]) error) error {
 	key := meterKey{s, netns, every}
 	m.mu.Lock()
 	r := m.all[key]
@@ -264,7 +292,7 @@ func (r *meter) run(ctx context.Context, s *bridge.Switch, every time.Duration) 
 		now := time.Now()
 		if ports, _, elapsed := of.Read(now, list, nil); err != nil || !first {
 			r.mu.Lock()
-			r.list = answer.List(ports, func(p rates.Port) answer.Rates { return answer.OfRates(p, now, elapsed) })
+			r.list = tell(answer.List(ports, func(p rates.Port) answer.Rates { return answer.OfRates(p, now, elapsed) }))
 			r.err = err
 			close(r.next)
 			r.next = make(chan struct{})

@@ -21,7 +21,7 @@ type watches struct {
 // A watch hands events to all who follow them.
 type watch struct {
 	mu      sync.Mutex
-	clients map[chan answer.Event]bool
+	clients map[chan told[answer.Event]]bool
 	end     context.CancelFunc
 	err     error // why it has ended
 	ended   chan struct{}
@@ -34,8 +34,8 @@ const mostWaiting = 4096
 var errSlow = errors.New("the events come faster than they are taken; begin again")
 
 // follow calls f with each event until ctx ends.
-func (m *watches) follow(ctx context.Context, s *bridge.Switch, f func(answer.Event) error) error {
-	mine := make(chan answer.Event, mostWaiting)
+func (m *watches) follow(ctx context.Context, s *bridge.Switch, f func(told[answer.Event]) error) error {
+	mine := make(chan told[answer.Event], mostWaiting)
 	m.mu.Lock()
 	w := m.all[s]
 	if w == nil {
@@ -43,7 +43,7 @@ func (m *watches) follow(ctx context.Context, s *bridge.Switch, f func(answer.Ev
 			m.all = map[*bridge.Switch]*watch{}
 		}
 		run, end := context.WithCancel(context.Background())
-		w = &watch{clients: map[chan answer.Event]bool{}, end: end, ended: make(chan struct{})}
+		w = &watch{clients: map[chan told[answer.Event]]bool{}, end: end, ended: make(chan struct{})}
 		m.all[s] = w
 		go m.run(run, s, w)
 	}
@@ -88,7 +88,7 @@ func (m *watches) forget(s *bridge.Switch, w *watch) {
 
 func (m *watches) run(ctx context.Context, s *bridge.Switch, w *watch) {
 	w.err = s.Monitor(ctx, "", func(e bridge.Event) error {
-		w.tell(answer.OfEvent(e))
+		w.tell(tell(answer.OfEvent(e)))
 		return nil
 	})
 	m.mu.Lock()
@@ -98,7 +98,7 @@ func (m *watches) run(ctx context.Context, s *bridge.Switch, w *watch) {
 }
 
 // tell hands an event to all who follow.
-func (w *watch) tell(e answer.Event) {
+func (w *watch) tell(e told[answer.Event]) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for c := range w.clients {

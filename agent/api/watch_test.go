@@ -4,6 +4,7 @@ package api
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -15,12 +16,12 @@ import (
 // other.
 func TestWatchSlow(t *testing.T) {
 	var m watches
-	w := &watch{clients: map[chan answer.Event]bool{}, end: func() {}, ended: make(chan struct{})}
+	w := &watch{clients: map[chan told[answer.Event]]bool{}, end: func() {}, ended: make(chan struct{})}
 	m.all = map[*bridge.Switch]*watch{nil: w}
 	slow := make(chan error)
 	hold := make(chan struct{})
 	go func() {
-		slow <- m.follow(t.Context(), nil, func(answer.Event) error { <-hold; return nil })
+		slow <- m.follow(t.Context(), nil, func(told[answer.Event]) error { <-hold; return nil })
 	}()
 	for n := 0; n == 0; time.Sleep(time.Millisecond) {
 		w.mu.Lock()
@@ -28,7 +29,7 @@ func TestWatchSlow(t *testing.T) {
 		w.mu.Unlock()
 	}
 	for range mostWaiting + 2 {
-		w.tell(answer.Event{Kind: "moved"})
+		w.tell(tell(answer.Event{Kind: "moved"}))
 	}
 	close(hold)
 	if err := <-slow; !errors.Is(err, errSlow) {
@@ -37,4 +38,22 @@ func TestWatchSlow(t *testing.T) {
 	if len(m.all) != 0 {
 		t.Error("a watch that nobody follows stays")
 	}
+}
+
+// What several streams tell is made JSON once.
+func TestTold(t *testing.T) {
+	made := 0
+	v := tell(counting{&made})
+	for range 3 {
+		if line, err := v.line(); err != nil || string(line) != "1\n" {
+			t.Errorf("%q, %v", line, err)
+		}
+	}
+}
+
+type counting struct{ made *int }
+
+func (c counting) MarshalJSON() ([]byte, error) {
+	*c.made++
+	return fmt.Append(nil, *c.made), nil
 }
