@@ -28,7 +28,7 @@ BEGIN {
 	figure("Page search-pause-ms", "searching", "ms", "100")
 	figure("Page sort-pause-ms", "sorting", "ms", "-")
 	figure("Scrape cpu-ms", "scrape of 256 ports with pf and 10 000 states, of a processor", "ms", "20")
-	figure("Scrape wall-ms", "the same until it is read, median", "ms", "-")
+	figure("Scrape wall-ms", "the same until it is read, median", "ms", "20")
 	figure("Scrape series", "series of it", "", "-")
 	figure("Changes changes/s", "addresses learned a second while the agent watches", "", "100000")
 	figure("Changes happened", "changes of addresses in all", "", "-")
