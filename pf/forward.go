@@ -38,9 +38,15 @@ var carried = map[string]bool{
 
 const reassembleTCP = "reassemble tcp"
 
-// notReassembled is why reassemble tcp is not carried out.
-const notReassembled = "is read, but not carried out: it keeps times and rates of each connection, for which a state has no room; " +
-	"leave it out"
+// Why words are never carried out, or take more than the datapath has room for.
+const (
+	notReassembled = "is read, but not carried out: it keeps times and rates of each connection, for which a state has no room; " +
+		"leave it out"
+	notDiverted = "is read, but not carried out: Linux has no divert(4) sockets; leave it out, or have nft(8) of a host queue packets"
+)
+
+// never has these words.
+var never = map[string]string{reassembleTCP: notReassembled, "divert-packet": notDiverted}
 
 const notCarried = "is read, but not carried out yet; leave it out, or have nft(8) of a host do it"
 
@@ -67,10 +73,7 @@ func (r *Ruleset) missing(list *ErrorList, seen map[*Ruleset]bool) {
 			}
 			// One is enough of a place. Lists make several rules of one.
 			if !slices.ContainsFunc(*list, func(e Error) bool { return e.Pos == at.Pos }) {
-				why := notCarried
-				if word == reassembleTCP {
-					why = notReassembled
-				}
+				why := cmp.Or(never[word], notCarried)
 				*list = append(*list, Error{Pos: at.Pos, Line: at.Line, Message: word + ": " + why, Missing: true})
 			}
 		})

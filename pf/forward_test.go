@@ -99,6 +99,13 @@ func TestMissingScrub(t *testing.T) {
 	}
 }
 
+func TestMissingDivertPacket(t *testing.T) {
+	want := "pf.conf:1:9: divert-packet: " + notDiverted + "\n    pass in divert-packet port 700\n            ^"
+	if _, err := Compile(Input{Main: parse(t, "pass in divert-packet port 700\n")}); err == nil || err.Error() != want {
+		t.Errorf("%v\nwant %s", err, want)
+	}
+}
+
 // Rules that no rule calls are refused, too: they can be called later.
 func TestMissingInAnchors(t *testing.T) {
 	before := carried
