@@ -272,6 +272,38 @@ func TestWatchHold(t *testing.T) {
 	held(WatchTalkers, false)
 }
 
+// Who holds a watch itself knows that it runs, of this bridge alone and until it ends.
+func TestWatchRuns(t *testing.T) {
+	s := newShelf(t, 2)
+	a, b := s.create("br0", 1), s.create("br1", 1)
+	runs := func(what string, wantA, wantB bool) {
+		t.Helper()
+		for _, x := range []struct {
+			b    *Bridge
+			want bool
+		}{{a, wantA}, {b, wantB}} {
+			if got := x.b.Runs(WatchControl); got != x.want || holdHere(x.b.pin(string(WatchControl))) != x.want {
+				t.Errorf("%s: the watch of %s runs: %v, want %v", what, x.b.dir, got, x.want)
+			}
+		}
+	}
+	runs("nobody", false, false)
+	one, err := a.Hold(WatchControl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs("one", true, false)
+	two, err := b.Hold(WatchControl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs("both", true, true)
+	one()
+	runs("the other", false, true)
+	two()
+	runs("nobody again", false, false)
+}
+
 // A filter is kept for the programs of later generations.
 func TestWatchFilter(t *testing.T) {
 	s := newShelf(t, 1)
