@@ -148,7 +148,7 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 		return nil, err
 	}
 	for name := range spec.Programs {
-		if name != kernelProgBasculeTcx && name != kernelProgBasculeFamily {
+		if name != kernelProgBasculeTcx && name != kernelProgBasculeFamily && name != kernelProgBasculeFib {
 			delete(spec.Programs, name)
 		}
 	}

@@ -267,3 +267,17 @@ func TestPFRoutesOfFloods(t *testing.T) {
 		want("a flood by a cable", far[0], netlab.Broadcast, all, 2, 2)
 	})
 }
+
+// A trial finds the same answers.
+func TestPFRoutesTold(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.load("pass no state\nblock in on gw1 from urpf-failed")
+		sources := []netip.Addr{s.sides[0].station4, netip.MustParseAddr("10.9.1.1")}
+		for i, f := range s.claims(false, sources) {
+			steps, verdict := s.trace(f)
+			if blocked := strings.Contains(verdict, "pf"); blocked != (i == 1) {
+				t.Errorf("a packet from %s: %q, %q", sources[i], steps, verdict)
+			}
+		}
+	})
+}
