@@ -82,6 +82,8 @@ SEED ?= 0
 soak:
 	$(call install,$(TEST_NEEDS))
 	$(GO) test ./test/soak -count=1 -v -timeout 0 -soak.time $(SOAK) -soak.seed $(SEED)
+	# no packet is lost while rules are loaded a hundred times
+	$(GO) test ./test/routing -count=1 -timeout 0 -run 'TestNATConformance/reload_keeps' -routing.reloads 100
 
 # The same tests on Debian's kernels, in virtual machines, and the table of
 # docs/kernels.md. KERNELS="6.12.95 7.3" for these, KERNEL_CASES=short for few cases,

@@ -83,6 +83,13 @@ func newDevice(c *draft, what, bridge, port, typ string) (netlink.Link, error) {
 					return nil, refused(what, port+" is a port of "+bridge+" already", "change it with 'bascule port set "+bridge+" "+port+"'")
 				}
 			}
+			owner, host, err := ownerOf(c, l, bridge)
+			if err != nil {
+				return nil, failed(what, err)
+			}
+			if host == port {
+				return nil, endRefused(what, l, host, owner)
+			}
 			return nil, refused(what, "an interface of this name exists", "give the host port another name")
 		}
 		holder, err := holderOf(c.bridge, c.next, port)

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "a72ea5b9d3f14908dd6054c6316934c10ef2617b9b2e0f1778f2047d454638ea"
+const objectsSum = "2b96585dec0761caf442d6fc145fa00da24f0dc97038c68e449b7b26e66c1eeb"

@@ -587,6 +587,21 @@ static __always_inline u32 pf_front_size(const struct pf_front *f, bool four)
 	return sizeof(struct ipv6hdr) + (f->fragment ? PF_FRAGMENT6 : 0);
 }
 
+/* Is an error from a station that packets are routed from? It may be from anybody. */
+static __always_inline bool pf_error_is_routed(struct pf_family *c)
+{
+	bool four = c->family == 6;
+
+	__builtin_memset(c->pseudo, 0, 16);
+	if (four) {
+		c->pseudo[2] = IPV4_MAPPED;
+		c->pseudo[3] = ((struct iphdr *)c->old)->saddr;
+	} else {
+		__builtin_memcpy(c->pseudo, c->old + 2, 16);
+	}
+	return pf_is_routed(c->pseudo, four) && !pf_of_link(c->pseudo);
+}
+
 /*
  * Reads the headers of the packet, and those that it quotes: 0, or the reason to drop it. ICMP
  * in fragments is not translated, as its checksum covers all of them (RFC 7915, 1.2), nor what no
@@ -610,17 +625,17 @@ __noinline u32 pf_family_read(struct __sk_buff *skb)
 	c->tos = p->tos;
 	c->payload = p->l3 + p->length - p->l4;
 	c->room = 0;
+	if (four ? bpf_skb_load_bytes(skb, ETHER_HEADER, c->old, sizeof(struct iphdr))
+		 : bpf_skb_load_bytes(skb, ETHER_HEADER, c->old, sizeof(struct ipv6hdr)))
+		return DROP_PF_TRANSLATE;
 	if (p->flags & PF_P_ERROR) {
-		if (s->at < p->l4 + sizeof(struct pf_icmp) + header ||
+		if (!pf_error_is_routed(c) || s->at < p->l4 + sizeof(struct pf_icmp) + header ||
 		    s->at > p->l4 + PF_HEADERS_MOST ||
 		    pf_front_read(skb, p->l4 + sizeof(struct pf_icmp), s->at, four))
 			return DROP_PF_TRANSLATE;
 		c->quoted = c->front;
 		c->room = pf_front_size(&c->quoted, !four) - c->quoted.bytes;
 	}
-	if (four ? bpf_skb_load_bytes(skb, ETHER_HEADER, c->old, sizeof(struct iphdr))
-		 : bpf_skb_load_bytes(skb, ETHER_HEADER, c->old, sizeof(struct ipv6hdr)))
-		return DROP_PF_TRANSLATE;
 	c->ttl = four ? ((struct iphdr *)c->old)->ttl : ((struct ipv6hdr *)c->old)->hop_limit;
 	if (pf_front_read(skb, ETHER_HEADER, p->l4, four))
 		return DROP_PF_TRANSLATE;

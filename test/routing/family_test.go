@@ -47,62 +47,60 @@ var crossings = []crossing{
 // at is the address with a port.
 func at(address string, port int) string { return net.JoinHostPort(address, fmt.Sprint(port)) }
 
-// Stations of one family each talk through a host that translates between the families: every
+// afTo: stations of one family each talk through a host that translates between the families: every
 // byte arrives, and the server sees the address that the rule gives.
-func TestFamilyStations(t *testing.T) {
-	onHooks(t, func(t *testing.T, s *site) {
-		s.stations()
-		for i := range 4 {
-			s.neighbour(1, fmt.Sprintf("10.0.2.%d", 64+i))
-		}
-		for _, c := range crossings {
-			tcp := s.listen(1, "tcp", at(c.listen, 7))
-			udp := s.listen(1, "udp", at(c.listen, 7))
-			for _, on := range []bool{true, false} {
-				if c.own && !on {
-					continue
-				}
-				s.route(on)
-				what := fmt.Sprintf("%s, shortcut %v", c.name, on)
-				s.load("pass\n" + c.rules + "\n")
-				s.pfctl("", "-F", "states")
-				before := s.routed()
-				check := func(peer netip.AddrPort) {
-					t.Helper()
-					if c.peer != "" && peer.Addr().String() != c.peer || peer.Port() < 4000 {
-						t.Errorf("%s: the server sees %v, want %s", what, peer, c.peer)
-					}
-				}
-				conn, err := s.dial(0, "tcp", "", at(c.to, 7))
-				if err != nil {
-					t.Fatalf("%s: %v\n%s", what, err, s.states())
-				}
-				check(s.echoTCP(tcp.(net.Listener), conn, 1<<20))
-				// XDP has none that are large
-				if n := s.routed() - before; on && strings.HasSuffix(t.Name(), "tcx") && n > 1<<20/1400 {
-					t.Errorf("%s: twice 1 MiB have taken %d packets: they have been split", what, n)
-				}
-				conn, err = s.dial(0, "udp", "", at(c.to, 7))
-				s.must(err)
-				for _, size := range []int{1, 100, 1400, 4000} { // the last one in fragments
-					check(s.echoUDP(udp.(net.PacketConn), conn, size))
-				}
-				for _, size := range []string{"0", "56", "1001"} {
-					if !s.ping(0, c.to, "-s", size) {
-						t.Errorf("%s: no answer to a ping of %s bytes\n%s", what, size, s.states())
-					}
-				}
-				if n := s.routed() - before; (n > 20) != on {
-					t.Errorf("%s: the datapath has routed %d packets", what, n)
-				}
-				if text := s.states(); !strings.Contains(text, c.state) {
-					t.Errorf("%s: the states have no %q:\n%s", what, c.state, text)
+func afTo(t *testing.T, s *site) {
+	s.stations()
+	for i := range 4 {
+		s.neighbour(1, fmt.Sprintf("10.0.2.%d", 64+i))
+	}
+	for _, c := range crossings {
+		tcp := s.listen(1, "tcp", at(c.listen, 7))
+		udp := s.listen(1, "udp", at(c.listen, 7))
+		for _, on := range []bool{true, false} {
+			if c.own && !on {
+				continue
+			}
+			s.route(on)
+			what := fmt.Sprintf("%s, shortcut %v", c.name, on)
+			s.load("pass\n" + c.rules + "\n")
+			s.pfctl("", "-F", "states")
+			before := s.routed()
+			check := func(peer netip.AddrPort) {
+				t.Helper()
+				if c.peer != "" && peer.Addr().String() != c.peer || peer.Port() < 4000 {
+					t.Errorf("%s: the server sees %v, want %s", what, peer, c.peer)
 				}
 			}
-			tcp.Close()
-			udp.Close()
+			conn, err := s.dial(0, "tcp", "", at(c.to, 7))
+			if err != nil {
+				t.Fatalf("%s: %v\n%s", what, err, s.states())
+			}
+			check(s.echoTCP(tcp.(net.Listener), conn, 1<<20))
+			// XDP has none that are large
+			if n := s.routed() - before; on && strings.HasSuffix(t.Name(), "tcx") && n > 1<<20/1400 {
+				t.Errorf("%s: twice 1 MiB have taken %d packets: they have been split", what, n)
+			}
+			conn, err = s.dial(0, "udp", "", at(c.to, 7))
+			s.must(err)
+			for _, size := range []int{1, 100, 1400, 4000} { // the last one in fragments
+				check(s.echoUDP(udp.(net.PacketConn), conn, size))
+			}
+			for _, size := range []string{"0", "56", "1001"} {
+				if !s.ping(0, c.to, "-s", size) {
+					t.Errorf("%s: no answer to a ping of %s bytes\n%s", what, size, s.states())
+				}
+			}
+			if n := s.routed() - before; (n > 20) != on {
+				t.Errorf("%s: the datapath has routed %d packets", what, n)
+			}
+			if text := s.states(); !strings.Contains(text, c.state) {
+				t.Errorf("%s: the states have no %q:\n%s", what, c.state, text)
+			}
 		}
-	})
+		tcp.Close()
+		udp.Close()
+	}
 }
 
 // An ICMP error about a packet that goes on in the other family gets to who has sent it, in
@@ -241,4 +239,134 @@ func TestFamilySegments(t *testing.T) {
 			return err != nil
 		})
 	}
+}
+
+// Nobody gets a packet past the rules by af-to, to or from an address that nobody routes, into
+// somebody else's connection, or as it came; and what a pool has given comes back.
+func TestFamilyHostile(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		rule := "pass in on gw1 inet6 to 2001:db8:64::/96 af-to inet from 10.0.2.64 port 4000:4002\n"
+		block := "block on gw1\nblock on gw2\n"
+		s.load(block + rule)
+		pool := netip.MustParseAddr("10.0.2.64")
+		wants := func(what string, side int, f front, want bool) {
+			t.Helper()
+			if got := s.crosses(side, f.packet()); (got != nil) != want {
+				t.Errorf("%s: becomes % x, want anything: %v\n%s", what, got, want, s.states())
+			}
+		}
+		// as seen from outside: the port that the pool has given is one of three
+		answers := func(what string, change func(f *front), want bool) {
+			t.Helper()
+			var got int
+			for port := range uint16(3) {
+				f := front{src: server4, dst: pool}
+				change(&f)
+				if s.crosses(1, f.udp(serverPort, 4000+port, 30).packet()) != nil {
+					got++
+				}
+			}
+			if (got == 1) != want || got > 1 {
+				t.Errorf("%s: %d packets arrive, want any: %v", what, got, want)
+			}
+		}
+		answers("nobody has asked", func(*front) {}, false)
+		wants("a later fragment alone", 0, out6().udp(clientPort, serverPort, 2000).piece(77, 1200, 2008), false)
+		for _, a := range []string{"127.0.0.1", "0.0.0.0", "0.1.2.3", "224.0.0.1", "255.255.255.255", "169.254.1.1", "10.0.2.64"} {
+			to := embedded(netip.MustParseAddr(a))
+			wants("to "+to.String(), 0, front{src: client6, dst: to}.udp(clientPort, serverPort, 10), false)
+		}
+		for _, a := range []string{"::1", "::", "ff02::1", "fe80::9", "::ffff:10.0.0.1"} {
+			wants("from "+a, 0, front{src: netip.MustParseAddr(a), dst: server6}.udp(clientPort, serverPort, 10), false)
+		}
+		wants("a connection", 0, out6().udp(clientPort, serverPort, 10), true)
+		answers("the answer", func(*front) {}, true)
+		answers("from somebody else", func(f *front) { f.src = netip.MustParseAddr("10.0.2.3") }, false)
+		wants("an answer in the client's family", 0, in6().udp(serverPort, clientPort, 10), false)
+		for _, a := range []string{"10.0.2.9", "127.0.0.1", "0.0.0.0", "0.1.2.3", "224.0.0.5", "255.255.255.255", "169.254.1.1"} {
+			got := 0
+			for port := range uint16(3) {
+				about := front{src: pool, dst: server4}.udp(4000+port, serverPort, 10).packet()
+				if s.crosses(1, front{src: netip.MustParseAddr(a), dst: pool}.icmp(3, 3, 0, about).packet()) != nil {
+					got++
+				}
+			}
+			if want := a == "10.0.2.9"; (got == 1) != want {
+				t.Errorf("%d errors from %s arrive, want one: %v", got, a, want)
+			}
+		}
+		about := in6().udp(serverPort, clientPort, 10).packet()
+		for _, a := range []string{"fd01::9", "::1", "::", "ff02::1", "fe80::9", "::ffff:10.0.0.1"} {
+			wants("an error from "+a, 0, front{src: netip.MustParseAddr(a), dst: server6}.icmp(1, 4, 0, about), a == "fd01::9")
+		}
+		for i := range uint16(2) {
+			wants("the rest of the pool", 0, out6().udp(clientPort+1+i, serverPort, 10), true)
+		}
+		wants("nothing is left of the pool", 0, out6().udp(clientPort+3, serverPort, 10), false)
+		s.pfctl("", "-F", "states")
+		s.lab.Wait("the pool to have ports again", func() bool {
+			return s.crosses(0, out6().udp(clientPort+4, serverPort, 10).packet()) != nil
+		})
+		wants("a connection before a reload", 0, out6().udp(clientPort, serverPort, 10), true)
+		// the connection outlives its rule, or it does not: its packets never go as they came
+		s.load("pass\n")
+		number := 0
+		for side, f := range []front{out6(), {src: server4, dst: pool}} {
+			for port := range uint16(3) {
+				from, to := uint16(clientPort), uint16(serverPort)
+				if side == 1 {
+					from, to = serverPort, 4000+port
+				}
+				number++
+				packet := f.udp(from, to, 40+number).packet()
+				for _, got := range s.lab.Deliver(s.sides[side].end, s.ethernet(side, packet))[s.sides[1-side].end] {
+					if b := []byte(got); len(b) > 34 && b[14]>>4 == packet[0]>>4 && strings.HasSuffix(string(b), string(packet[len(packet)-40:])) {
+						t.Errorf("after a reload a packet of the connection goes as it came: % x", b)
+					}
+				}
+			}
+		}
+	})
+}
+
+// embedded is an address of IPv4 behind the prefix of these tests.
+func embedded(four netip.Addr) netip.Addr {
+	b := netip.MustParseAddr("2001:db8:64::").As16()
+	copy(b[12:], four.AsSlice())
+	return netip.AddrFrom16(b)
+}
+
+// Packets of a VRF are translated by their own connections: somebody who sends from another one
+// what would be the answer gets nothing to the client.
+func TestFamilyOfVRF(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		third := s.third(strings.TrimPrefix(t.Name(), "TestFamilyOfVRF/"))
+		s.vrf("blue", 100)
+		s.vrf("red", 200)
+		for _, gateway := range []string{"gw1", "gw2"} {
+			s.joins(gateway, "blue")
+		}
+		for _, c := range []struct {
+			vrf     string
+			arrives bool
+		}{{"blue", true}, {"red", false}} {
+			s.joins(third.gateway, c.vrf)
+			s.pfctl("", "-F", "states")
+			s.load("block on gw1\nblock on gw2\nblock on gw3\npass in on gw1 inet6 to 2001:db8:64::/96 af-to inet from 10.0.2.64 port 4000\n")
+			if s.crosses(0, out6().udp(clientPort, serverPort, 10).packet()) == nil {
+				t.Fatalf("in a VRF nothing arrives\n%s", s.states())
+			}
+			answer := front{src: server4, dst: netip.MustParseAddr("10.0.2.64")}.udp(serverPort, 4000, 30).packet()
+			if s.crosses(1, answer) == nil {
+				t.Errorf("in a VRF no answer arrives\n%s", s.states())
+			}
+			arrives := false
+			for _, f := range s.lab.Deliver(third.end, s.by(third, s.ethernet(1, answer)))[s.sides[0].end] {
+				arrives = arrives || s.normal([]byte(f)) != ""
+			}
+			if arrives != c.arrives {
+				t.Errorf("an answer from VRF %s arrives: %v, want %v\n%s", c.vrf, arrives, c.arrives, s.states())
+			}
+		}
+	})
 }

@@ -29,6 +29,7 @@ func TestNATConformance(t *testing.T) {
 		name string
 		run  func(t *testing.T, s *site)
 	}{
+		{"af_to", afTo},
 		{"sticky", sticky},
 		{"endpoint_independent", endpointIndependent},
 		{"hairpin", hairpin},

@@ -1285,3 +1285,24 @@ func TestShort(t *testing.T) {
 		}
 	}
 }
+
+// A gateway is of one bridge: another one that claims it is refused, by a command and in a file,
+// and nothing has changed.
+func TestOneGateway(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "tcx")
+	s.lab.Bascule("bridge", "add", "br1")
+	before := s.lab.Bascule("-j", "port", "show", "br0")
+	s.lab.Refused([]string{"gw1", "br0"}, "port", "add", "br1", "gw1", "--type", "host", "--route")
+	file := filepath.Join(t.TempDir(), "bascule.yaml")
+	s.must(os.WriteFile(file, []byte("bridges:\n  br1:\n    ports:\n      gw1: {type: host, route: true}\n"), 0o600))
+	s.lab.Refused([]string{"gw1", "br1"}, "apply", file)
+	if n := len(s.lab.Ports("br1")); n != 0 {
+		t.Errorf("the other bridge has %d ports", n)
+	}
+	if after := s.lab.Bascule("-j", "port", "show", "br0"); len(after) != len(before) {
+		t.Errorf("the bridge is\n%s\nwant\n%s", after, before)
+	}
+	s.route(true)
+	s.expect("the gateway of its bridge", s.sides[1].station4, true, true)
+}
