@@ -104,6 +104,9 @@ type PFState struct {
 	Label    string    `json:"label,omitempty"`
 	// Translated is what the first packet's addresses have become.
 	Translated *PFTranslated `json:"translated,omitempty"`
+	// Route is the word of the rule that says a next hop: route-to, reply-to or dup-to.
+	Route   string `json:"route,omitempty"`
+	NextHop string `json:"next_hop,omitempty"` // its address
 }
 
 // PFTranslated are addresses and ports behind a translation.
@@ -129,6 +132,9 @@ func OfPFState(of string, st bridge.PFState) PFState {
 	}
 	if t := st.Translated; t != nil {
 		a.Translated = &PFTranslated{t[0].Addr.String(), t[0].Port, t[1].Addr.String(), t[1].Port}
+	}
+	if st.Hop.IsValid() {
+		a.Route, a.NextHop = st.Route.String(), st.Hop.String()
 	}
 	return a
 }

@@ -25,6 +25,9 @@ enum pf_panel_program {
 	/* those that it goes back to */
 	PF_PANEL_TCX,
 	PF_PANEL_PATCH,
+	/* for a packet that goes to a next hop of its own: see hop.h */
+	PF_PANEL_HOP,
+	PF_PANEL_PROGRAMS,
 };
 
 struct {
@@ -34,26 +37,55 @@ struct {
 	__type(value, u32);
 } pf_panel SEC(".maps");
 
-/* Is the packet one that goes on in the other family, as all the bridge has decided? */
-static __always_inline bool family_crosses(const struct verdict *v)
+/*
+ * The program in which the packet's way ends, as all the bridge has decided: an enum
+ * pf_panel_program + 1, 0 for none.
+ */
+static __always_inline u32 panel_asked(const struct verdict *v)
 {
-	u32 cross = v->pf == PF_LOOK_STATE ? PF_CROSS_KNOWN : PF_CROSS_NEW;
+	u32 cross;
 
-	return on(FEATURE_PF_FAMILY) && (v->pf == PF_LOOK_STATE || v->pf == PF_LOOK_JUDGE) &&
-	       pf_cross() == cross;
+	if (!on(FEATURE_PF_FAMILY | FEATURE_PF_HOPS) ||
+	    (v->pf != PF_LOOK_STATE && v->pf != PF_LOOK_JUDGE))
+		return 0;
+	cross = pf_cross();
+	if (on(FEATURE_PF_HOPS) && cross >= PF_CROSS_STAY && cross <= PF_CROSS_HOP)
+		return PF_PANEL_HOP + 1;
+	if (on(FEATURE_PF_FAMILY) &&
+	    cross == (v->pf == PF_LOOK_STATE ? PF_CROSS_KNOWN : PF_CROSS_NEW))
+		return PF_PANEL_FAMILY + 1;
+	return 0;
 }
 
 #ifndef DECIDES_AT_ONCE
 /*
- * Goes on with such a packet. Returns only if that cannot be: there are cables that are still
- * to be followed, and the other program does not come back for them.
+ * The same for the frame of struct judged. `before` asks before it is decided where that
+ * leaves: what comes from the host goes elsewhere than its frame's destination is.
  */
-static __always_inline void family_go(struct __sk_buff *skb, bool cable)
+__noinline u32 panel_judged(bool before)
+{
+	struct judged *j = judged_here(0);
+	u32 asked;
+
+	if (!on(FEATURE_PF_FAMILY | FEATURE_PF_HOPS) || !j)
+		return 0;
+	asked = panel_asked(&j->v);
+	if (before && (!pf_to_host(j->v.in) || pf_cross() != PF_CROSS_HOP))
+		return 0;
+	return asked;
+}
+
+/*
+ * Goes on with a packet in the program that panel_asked() has said. Returns only if that
+ * cannot be: there are cables that are still to be followed, and the other program does not
+ * come back for them.
+ */
+static __always_inline void panel_go(struct __sk_buff *skb, bool cable, u32 asked)
 {
 	struct trip *t = on(FEATURE_PATCH) && cable ? trip_get() : 0;
 
 	if (!t || !t->waits)
-		bpf_tail_call(skb, &pf_panel, PF_PANEL_FAMILY);
+		bpf_tail_call(skb, &pf_panel, asked - 1);
 }
 
 /* Fills in the look-up of what the packet is to be. */

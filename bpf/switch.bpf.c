@@ -54,6 +54,13 @@ int bascule_fib_patch(struct __sk_buff *skb)
 {
 	return fib_skb(skb, PF_PANEL_PATCH);
 }
+
+/* Goes on with a packet that pf has a next hop for. */
+SEC("tcx/ingress")
+int bascule_hop(struct __sk_buff *skb)
+{
+	return hop_skb(skb);
+}
 #endif
 
 SEC("xdp.frags")

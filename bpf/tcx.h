@@ -12,6 +12,7 @@
 #include "decision.h"
 #include "family.h"
 #include "fib.h"
+#include "hop.h"
 #include "flood.h"
 #include "send.h"
 
@@ -38,7 +39,7 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 			TRACE(step, reason ? STEP_CHECK_OUT : STEP_SEND);
 			TRACE(action, reason ? ACTION_DROP : ACTION_SEND);
 			TRACE(reason, reason);
-			if (!reason && family_crosses(v))
+			if (!reason && panel_asked(v))
 				return ACT_SENDS;
 			if (on(FEATURE_SPAN) && !reason)
 				span_out(skb, f, v, v->out);
@@ -295,7 +296,7 @@ static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
 #endif
 	if (!receive(skb, &here, &d, &epoch, cable, &action, &done))
 		done = act_skb(skb, &here.f, &here.v, d, epoch, action, cable);
-	if (done == ACT_SENDS && family_crosses(&here.v)) /* which takes a program of its own */
+	if (done == ACT_SENDS && panel_asked(&here.v)) /* which takes a program of its own */
 		return drop_skb(skb, &here.f, &here.v, DROP_PF_TRANSLATE);
 	return done == ACT_SENDS ? send_skb(skb, &here.f, &here.v, cable) : done;
 }
@@ -305,7 +306,7 @@ static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
 	struct judged *j = judged_here(0);
 	struct decision *d;
 	enum action action;
-	u32 epoch;
+	u32 epoch, asked;
 	int done;
 
 	if (!j)
@@ -320,6 +321,11 @@ static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
 	}
 	if (action == ACTION_LEAVE) {
 		action = decide_in_skb(skb);
+		if (on(FEATURE_PF_HOPS) && action == ACTION_SEND) {
+			asked = panel_judged(true);
+			if (asked)
+				goto ends;
+		}
 		if (action == ACTION_SEND)
 			action = decide_out_skb(skb);
 	}
@@ -329,9 +335,11 @@ static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
 decided:
 	if (done != ACT_SENDS)
 		return done;
-	if (family_crosses(&j->v)) {
-		family_go(skb, cable);
-		return drop_judged(skb, DROP_PF_TRANSLATE);
+	asked = on(FEATURE_PF_FAMILY | FEATURE_PF_HOPS) ? panel_judged(false) : 0;
+ends:
+	if (asked) {
+		panel_go(skb, cable, asked);
+		return drop_judged(skb, pf_cross_reason());
 	}
 	/* else clang keeps addresses within *j on the stack, from the start to here */
 	asm("" : "+r"(j));

@@ -76,6 +76,7 @@ enum drop_reason {
 	DROP_PF_NORMALIZE, /* has flags of TCP that no connection has, or the other family's ICMP */
 	DROP_CHECKSUM, /* a checksum is yet to be written where a filter has looked */
 	DROP_PF_TRANSLATE, /* a rule translates it, and that cannot be */
+	DROP_PF_ROUTE, /* a rule says its next hop, and it cannot go there */
 	DROP_REASONS,
 };
 
@@ -219,7 +220,8 @@ enum feature {
 	FEATURE_SAMPLE = 1ull << 41, /* some frames, and drops, are told to a collector */
 	FEATURE_PF_FAMILY = 1ull << 42, /* of pf: packets go on in the other family */
 	FEATURE_PF_FIB = 1ull << 43, /* of pf: rules ask for no-route or urpf-failed */
-	FEATURE_END = 1ull << 44, /* no feature has this bit, nor one above it */
+	FEATURE_PF_HOPS = 1ull << 44, /* of pf: rules say the next hop: route-to and its kin */
+	FEATURE_END = 1ull << 45, /* no feature has this bit, nor one above it */
 	/* features that look behind the addresses, and drop a frame for what is there */
 	FEATURES_JUDGE = FEATURE_NON_IP | FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD |
 			 FEATURE_RA_GUARD | FEATURE_RULES | FEATURE_PF | FEATURE_ETHER,
@@ -877,6 +879,10 @@ struct traced {
 	__u16 nat_sport; /* or the identifier of an echo; as in the packet */
 	__u16 nat_dport;
 	__u32 nat_proto;
+	/* the next hop that pf gives it, or a copy of it; hop_kind is 0 if none */
+	__u32 hop[4];
+	__u32 hop_kind; /* enum pf_translation_kind */
+	__u32 pad;
 	struct traced_port port[MAX_PORTS];
 };
 

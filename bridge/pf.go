@@ -17,6 +17,9 @@ import (
 
 	"bascule/datapath"
 	"bascule/pf"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // pfStored is the part of a bridge's pf that is kept beside the tables of its
@@ -604,6 +607,15 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 	if set, err = s.parsePF(what, o); err != nil {
 		return nil, nil, err
 	}
+	if bridge != "" && !o.Later {
+		list, err := s.unreached(set)
+		if err != nil {
+			return nil, nil, failed(what, err)
+		}
+		if len(list) > 0 {
+			return nil, nil, list
+		}
+	}
 	if o.Check {
 		if err := s.checkPF(what, bridge, o, set); err != nil {
 			return nil, nil, err
@@ -636,6 +648,36 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 	return set, slices.Concat(redefined(set), idle(set), at), nil
 }
 
+// unreached returns the next hops that the host has no way to now.
+func (s *Switch) unreached(set *pf.Ruleset) (list pf.ErrorList, err error) {
+	err = s.Inside(func() error {
+		list = set.Unreached(reached)
+		return nil
+	})
+	return list, err
+}
+
+// reached reports whether the host sends packets to an address by some interface, whichever of
+// its tables of routes says so. It does if nobody can tell.
+func reached(a netip.Addr) bool {
+	routes, err := netlink.RouteGet(a.AsSlice())
+	if err == nil && slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Type == unix.RTN_UNICAST }) {
+		return true
+	}
+	family := netlink.FAMILY_V4
+	if a.Is6() {
+		family = netlink.FAMILY_V6
+	}
+	// what a VRF has is in a table of its own
+	routes, err = netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	return err != nil || slices.ContainsFunc(routes, func(r netlink.Route) bool {
+		if r.Type != unix.RTN_UNICAST || r.Table == unix.RT_TABLE_MAIN {
+			return false
+		}
+		return r.Dst == nil || r.Dst.Contains(a.AsSlice())
+	})
+}
+
 // elsewhere tells of the rules of a file that never translate, by the ports that the bridge
 // has now. Of no bridge there is nothing to tell.
 func (s *Switch) elsewhere(bridge string, set *pf.Ruleset) (notes []string, err error) {
@@ -658,9 +700,9 @@ func untranslated(set *pf.Ruleset, ports []pf.CompilePort) (notes []string) {
 	list := set.Elsewhere(ports)
 	for n, i := range list {
 		if n == maxNotes {
-			return append(notes, fmt.Sprintf("%d more rules never translate, since what they name is no host port", len(list)-n))
+			return append(notes, fmt.Sprintf("%d more rules never translate or route, since what they name is no host port", len(list)-n))
 		}
-		notes = append(notes, fmt.Sprintf("%v: %s never translates: %s, and what the rule matches is dropped; give a host port", i.Pos, i.Word, i.Why))
+		notes = append(notes, fmt.Sprintf("%v: %s never holds: %s, and what the rule matches is dropped; give a host port", i.Pos, i.Word, i.Why))
 	}
 	return notes
 }

@@ -205,10 +205,10 @@ func TestPFElsewhere(t *testing.T) {
 		{Name: "p1", Groups: []string{"uplinks", "mixed"}}, {Name: "p2", Groups: []string{"uplinks"}}, {Name: "gw1", Groups: []string{"mixed"}, Host: true},
 	}
 	want := []string{
-		"pf.conf:2:40: nat-to never translates: p1 is no host port, and what the rule matches is dropped; give a host port",
-		"pf.conf:3:43: rdr-to never translates: p1 is no host port, and what the rule matches is dropped; give a host port",
-		"pf.conf:11:36: nat-to never translates: no port of uplinks is a host port, and what the rule matches is dropped; give a host port",
-		"2 more rules never translate, since what they name is no host port",
+		"pf.conf:2:40: nat-to never holds: p1 is no host port, and what the rule matches is dropped; give a host port",
+		"pf.conf:3:43: rdr-to never holds: p1 is no host port, and what the rule matches is dropped; give a host port",
+		"pf.conf:11:36: nat-to never holds: no port of uplinks is a host port, and what the rule matches is dropped; give a host port",
+		"2 more rules never translate or route, since what they name is no host port",
 	}
 	if diff := cmp.Diff(want, untranslated(set, ports)); diff != "" {
 		t.Error(diff)

@@ -20,6 +20,7 @@ type PFLoad struct {
 	Enable *bool     // whether pf is on afterwards; nil: it is, unless it was switched off
 
 	TablesOnly bool // leave rules and options as they are
+	Later      bool // the host may yet get a way to next hops that it has none to
 }
 
 // PFInfo has the facts of a bridge's pf.
@@ -104,14 +105,17 @@ type PFState struct {
 	Src, Dst PFPeer // Src is who began
 	// Translated is what Src and Dst have become, nil where nothing is translated.
 	Translated *[2]PFAddress
-	Age        time.Duration
-	Expires    time.Duration // 0 if it is over
-	Rule       int           // that made it, of its anchor, -1 if that is no more
-	Anchor     string
-	Label      string // of the rule
-	In, Out    string // ports
-	Sloppy     bool
-	Tracked    bool // its source is tracked
+	// Hop is the next hop of its packets, by the word Route of its rule; not valid if there is none.
+	Hop     netip.Addr
+	Route   pf.RouteKind
+	Age     time.Duration
+	Expires time.Duration // 0 if it is over
+	Rule    int           // that made it, of its anchor, -1 if that is no more
+	Anchor  string
+	Label   string // of the rule
+	In, Out string // ports
+	Sloppy  bool
+	Tracked bool // its source is tracked
 }
 
 // PFSource is a source that is tracked.

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"bascule/datapath"
+	"bascule/pf"
 
 	"golang.org/x/sys/unix"
 )
@@ -103,7 +104,13 @@ func (e *explainer) route() (t Trace, ok bool, err error) {
 	if e.t.Route == 0 {
 		return t, false, nil
 	}
-	if why := datapath.Routes()[e.t.Route-1]; why != "done" {
+	_, kind, hop := e.t.Hop()
+	hop = hop && kind != pf.DupTo
+	if why := datapath.Routes()[e.t.Route-1]; why != "done" && hop {
+		by := e.device(e.t.RouteTo)
+		e.say("route", "the datapath routes it by %s; the kernel looks for the next hop first", by)
+		return Trace{e.steps, "forwarded", []string{by}}, true, nil
+	} else if why != "done" {
 		e.say("route", "left to the host: %s, %s", why, routeWords[why])
 		return t, false, nil
 	}
@@ -112,14 +119,15 @@ func (e *explainer) route() (t Trace, ok bool, err error) {
 		return t, false, nil
 	}
 	dst := datapath.WordMAC(e.t.RouteDst)
-	by := fmt.Sprintf("the interface with index %d", e.t.RouteTo)
-	if l := e.devices[int(e.t.RouteTo)]; l != nil {
-		by = l.Attrs().Name
-	}
+	by := e.device(e.t.RouteTo)
 	e.say("route", "the datapath routes it by %s to %s", by, net.HardwareAddr(dst[:]))
 	bridge, endpoint, err := e.b.Store().GatewayAt(e.t.RouteTo)
 	if err != nil {
 		return t, false, err
+	}
+	if hop && e.t.Out == 0 { // rules have seen it go out of the host
+		e.say("send", "by %s, without rules about it", by)
+		return Trace{e.steps, "forwarded", []string{by}}, true, nil
 	}
 	if bridge == "" {
 		e.say("send", "by %s, a device of the host", by)
@@ -150,6 +158,14 @@ func (e *explainer) route() (t Trace, ok bool, err error) {
 		}
 	}
 	return t, true, nil
+}
+
+// device is the name of a device of the host.
+func (e *explainer) device(index uint32) string {
+	if l := e.devices[int(index)]; l != nil {
+		return l.Attrs().Name
+	}
+	return fmt.Sprintf("the interface with index %d", index)
 }
 
 // routedFrame is a frame as it is when the datapath has routed it: with other addresses and

@@ -178,6 +178,13 @@ func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 		from, to := t.Translated()
 		e.say("pf", "translates it: it goes on from %s to %s", pfEnd(t.NatProto, from), pfEnd(t.NatProto, to))
 	}
+	if hop, kind, ok := t.Hop(); ok {
+		text := "the next hop is %s, by %s"
+		if kind == pf.DupTo {
+			text = "a copy goes to the next hop %s, by %s"
+		}
+		e.say("pf", text, hop, kind)
+	}
 	out := []string{}
 	if t.Step == datapath.StepFlood {
 		out = e.flood()
@@ -195,6 +202,9 @@ func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 		e.lost("answer", t.In, "answer")
 		e.copies(t.SpansOut, "leaves by "+e.port)
 		return Trace{e.steps, "answered", []string{e.port}}
+	}
+	if t.Out == 0 { // by its next hop, before its way out is asked for
+		return Trace{e.steps, "forwarded", out}
 	}
 	e.say("send", "by %s%s", e.name(t.Out), e.tag(t.Tag))
 	e.lost("send", t.Out, "frame")

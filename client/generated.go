@@ -502,10 +502,14 @@ type PFState struct {
 	In      string  `json:"in,omitempty"`
 	Label   string  `json:"label,omitempty"`
 	Bridge  string  `json:"master"`
-	Out     string  `json:"out,omitempty"`
+	// its address
+	NextHop string `json:"next_hop,omitempty"`
+	Out     string `json:"out,omitempty"`
 	// sent by src, by dst
-	Packets    []uint64      `json:"packets"`
-	Protocol   string        `json:"protocol"`
+	Packets  []uint64 `json:"packets"`
+	Protocol string   `json:"protocol"`
+	// Route is the word of the rule that says a next hop: route-to, reply-to or dup-to.
+	Route      string        `json:"route,omitempty"`
 	Rule       *int64        `json:"rule,omitempty"`
 	Src        string        `json:"src"`
 	SrcPort    *uint64       `json:"src_port,omitempty"`

@@ -517,7 +517,7 @@ func (d *diff) pf() {
 		if !load {
 			return nil, s.EnablePF(name, enabled)
 		}
-		_, notes, err := s.LoadPF(name, bridge.PFLoad{Name: pfName(want), Text: []byte(want.Rules), Source: o.PF, Enable: &enabled})
+		_, notes, err := s.LoadPF(name, bridge.PFLoad{Name: pfName(want), Text: []byte(want.Rules), Source: o.PF, Enable: &enabled, Later: true})
 		return notes, err
 	})
 }

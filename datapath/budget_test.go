@@ -253,6 +253,7 @@ func TestVerifierBudget(t *testing.T) {
 		kernelProgBasculeTcx: verifiedTCX, kernelProgBasculePatch: verifiedTCX,
 		kernelProgBasculeXdp: verifiedXDP, kernelProgBasculeControl: verifiedControl, kernelProgBasculeFamily: verifiedTCX,
 		kernelProgBasculeFib: verifiedTCX, kernelProgBasculeFibPatch: verifiedTCX,
+		kernelProgBasculeHop: verifiedTCX,
 	}
 	s := newShelf(t, 4)
 	b := &Bridge{store: s.store}
@@ -303,6 +304,7 @@ var rooms = map[string]room{
 	kernelProgBasculeFamily:   {40, 320, 60000},
 	kernelProgBasculeFib:      {40, 320, 60000},
 	kernelProgBasculeFibPatch: {40, 320, 60000},
+	kernelProgBasculeHop:      {40, 320, 60000},
 	kernelProgBasculeXdp:      {40, 272, 60000},
 }
 

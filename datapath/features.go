@@ -75,6 +75,7 @@ var askings = []asking{
 	{feature: kernelFeatureFEATURE_PF_NAT, bridge: ruledBy(kernelFeatureFEATURE_PF_NAT)},
 	{feature: kernelFeatureFEATURE_PF_FAMILY, bridge: ruledBy(kernelFeatureFEATURE_PF_FAMILY)},
 	{feature: kernelFeatureFEATURE_PF_FIB, bridge: ruledBy(kernelFeatureFEATURE_PF_FIB)},
+	{feature: kernelFeatureFEATURE_PF_HOPS, bridge: ruledBy(kernelFeatureFEATURE_PF_HOPS)},
 	{feature: kernelFeatureFEATURE_PF_HOST, bridge: func(c *Config) bool {
 		judges := ruledBy(kernelFeatureFEATURE_PF | kernelFeatureFEATURE_ETHER)
 		return judges(c) && slices.ContainsFunc(Ports(c), func(p *Port) bool { return noted(PortHost)(c, p) })

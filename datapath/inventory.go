@@ -399,7 +399,7 @@ var inventory = []table{
 	// pf: what stays as it is
 	{name: kernelMapPfProfiles, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF},
 	{name: kernelMapPfPanel, life: lifeGeneration, why: "it has programs of its own",
-		features: kernelFeatureFEATURE_PF_FAMILY | kernelFeatureFEATURE_PF_FIB, entries: fixed(uint32(len(panelled)))},
+		features: panelFeatures(), entries: fixed(uint32(len(panelled)))},
 	{name: kernelMapPfTableBatch, life: lifeBridge, why: whyUser},
 	{name: kernelMapPfLogRing, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_PF_LOG,
 		entries: fixed(pfLogRing)}, // the ring is there whether a rule logs or not: its reader need not be told

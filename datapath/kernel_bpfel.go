@@ -282,7 +282,8 @@ const (
 	kernelDropReasonDROP_PF_NORMALIZE  kernelDropReason = 39
 	kernelDropReasonDROP_CHECKSUM      kernelDropReason = 40
 	kernelDropReasonDROP_PF_TRANSLATE  kernelDropReason = 41
-	kernelDropReasonDROP_REASONS       kernelDropReason = 42
+	kernelDropReasonDROP_PF_ROUTE      kernelDropReason = 42
+	kernelDropReasonDROP_REASONS       kernelDropReason = 43
 )
 
 type kernelEvent struct {
@@ -371,7 +372,8 @@ const (
 	kernelFeatureFEATURE_SAMPLE       kernelFeature = 2199023255552
 	kernelFeatureFEATURE_PF_FAMILY    kernelFeature = 4398046511104
 	kernelFeatureFEATURE_PF_FIB       kernelFeature = 8796093022208
-	kernelFeatureFEATURE_END          kernelFeature = 17592186044416
+	kernelFeatureFEATURE_PF_HOPS      kernelFeature = 17592186044416
+	kernelFeatureFEATURE_END          kernelFeature = 35184372088832
 	kernelFeatureFEATURES_JUDGE       kernelFeature = 2181685248
 	kernelFeatureFEATURES_APART       kernelFeature = 2613527442049
 )
@@ -379,11 +381,11 @@ const (
 type kernelFloodPast uint32
 
 const (
-	kernelFloodPastPAST_LEARNING kernelFloodPast = 42
-	kernelFloodPastPAST_ORIGIN   kernelFloodPast = 43
-	kernelFloodPastPAST_FLAG     kernelFloodPast = 44
-	kernelFloodPastPAST_DEVICE   kernelFloodPast = 45
-	kernelFloodPastPAST_END      kernelFloodPast = 46
+	kernelFloodPastPAST_LEARNING kernelFloodPast = 43
+	kernelFloodPastPAST_ORIGIN   kernelFloodPast = 44
+	kernelFloodPastPAST_FLAG     kernelFloodPast = 45
+	kernelFloodPastPAST_DEVICE   kernelFloodPast = 46
+	kernelFloodPastPAST_END      kernelFloodPast = 47
 )
 
 type kernelFound uint32
@@ -770,6 +772,8 @@ type kernelPfRule struct {
 	Scrub        kernelPfScrub
 	Translation  uint32
 	Translations uint32
+	Route        uint32
+	Routes       uint32
 	First        uint32
 }
 
@@ -800,6 +804,7 @@ const (
 	kernelPfRuleFlagPF_TRANSLATES        kernelPfRuleFlag = 2097152
 	kernelPfRuleFlagPF_TRANSLATES_ON     kernelPfRuleFlag = 4194304
 	kernelPfRuleFlagPF_TRANSLATES_FAMILY kernelPfRuleFlag = 8388608
+	kernelPfRuleFlagPF_ROUTES_ON         kernelPfRuleFlag = 16777216
 )
 
 type kernelPfRuleStats struct {
@@ -844,10 +849,14 @@ type kernelPfSecond struct {
 		Proto   uint8
 		Profile uint8
 	}
-	Sticky  [2]uint16
+	Sticky  [3]uint16
 	Ruleset uint16
 	Nodes   uint16
-	Unused  [8]uint64
+	Kind    uint8
+	Pad4    uint8
+	Hop     [4]uint32
+	Pad5    uint32
+	Unused  [5]uint64
 	Pad     uint32
 	Pad2    uint16
 	Flags   uint16
@@ -891,9 +900,10 @@ const (
 	kernelPfSourceKindPF_SOURCE_TRACKED kernelPfSourceKind = 0
 	kernelPfSourceKindPF_SOURCE_NAT     kernelPfSourceKind = 1
 	kernelPfSourceKindPF_SOURCE_RDR     kernelPfSourceKind = 2
-	kernelPfSourceKindPF_SOURCE_LEAST   kernelPfSourceKind = 3
-	kernelPfSourceKindPF_SOURCE_MAP     kernelPfSourceKind = 4
-	kernelPfSourceKindPF_SOURCE_MAPPED  kernelPfSourceKind = 5
+	kernelPfSourceKindPF_SOURCE_HOP     kernelPfSourceKind = 3
+	kernelPfSourceKindPF_SOURCE_LEAST   kernelPfSourceKind = 4
+	kernelPfSourceKindPF_SOURCE_MAP     kernelPfSourceKind = 5
+	kernelPfSourceKindPF_SOURCE_MAPPED  kernelPfSourceKind = 6
 )
 
 type kernelPfState struct {
@@ -945,6 +955,7 @@ const (
 	kernelPfStateFlagPF_STATE_SCRUB        kernelPfStateFlag = 4096
 	kernelPfStateFlagPF_STATE_NAT          kernelPfStateFlag = 8192
 	kernelPfStateFlagPF_STATE_KEY          kernelPfStateFlag = 16384
+	kernelPfStateFlagPF_STATE_HOP          kernelPfStateFlag = 32768
 )
 
 type kernelPfTableChange struct {
@@ -1013,6 +1024,18 @@ const (
 	kernelPfTimeoutPF_ADAPTIVE_END    kernelPfTimeout = 18
 	kernelPfTimeoutPF_SRC_TRACK       kernelPfTimeout = 19
 	kernelPfTimeoutPF_TIMEOUTS        kernelPfTimeout = 20
+)
+
+type kernelPfTranslationKind uint32
+
+const (
+	kernelPfTranslationKindPF_NAT_TO    kernelPfTranslationKind = 0
+	kernelPfTranslationKindPF_RDR_TO    kernelPfTranslationKind = 1
+	kernelPfTranslationKindPF_AF_TO     kernelPfTranslationKind = 2
+	kernelPfTranslationKindPF_AF_TO_DST kernelPfTranslationKind = 3
+	kernelPfTranslationKindPF_ROUTE_TO  kernelPfTranslationKind = 4
+	kernelPfTranslationKindPF_REPLY_TO  kernelPfTranslationKind = 5
+	kernelPfTranslationKindPF_DUP_TO    kernelPfTranslationKind = 6
 )
 
 type kernelPfWalk struct {
@@ -1485,6 +1508,9 @@ type kernelTraced struct {
 	NatSport    uint16
 	NatDport    uint16
 	NatProto    uint32
+	Hop         [4]uint32
+	HopKind     uint32
+	Pad         uint32
 	Port        [1024]struct {
 		_      structs.HostLayout
 		Slot   uint16
@@ -1636,6 +1662,7 @@ const (
 	kernelProgBasculeFamily        = "bascule_family"
 	kernelProgBasculeFib           = "bascule_fib"
 	kernelProgBasculeFibPatch      = "bascule_fib_patch"
+	kernelProgBasculeHop           = "bascule_hop"
 	kernelProgBasculePatch         = "bascule_patch"
 	kernelProgBasculeTable         = "bascule_table"
 	kernelProgBasculeTcx           = "bascule_tcx"
@@ -1721,6 +1748,7 @@ type kernelProgramSpecs struct {
 	BasculeFamily   *ebpf.ProgramSpec `ebpf:"bascule_family"`
 	BasculeFib      *ebpf.ProgramSpec `ebpf:"bascule_fib"`
 	BasculeFibPatch *ebpf.ProgramSpec `ebpf:"bascule_fib_patch"`
+	BasculeHop      *ebpf.ProgramSpec `ebpf:"bascule_hop"`
 	BasculePatch    *ebpf.ProgramSpec `ebpf:"bascule_patch"`
 	BasculeTable    *ebpf.ProgramSpec `ebpf:"bascule_table"`
 	BasculeTcx      *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
@@ -1972,6 +2000,7 @@ type kernelPrograms struct {
 	BasculeFamily   *ebpf.Program `ebpf:"bascule_family"`
 	BasculeFib      *ebpf.Program `ebpf:"bascule_fib"`
 	BasculeFibPatch *ebpf.Program `ebpf:"bascule_fib_patch"`
+	BasculeHop      *ebpf.Program `ebpf:"bascule_hop"`
 	BasculePatch    *ebpf.Program `ebpf:"bascule_patch"`
 	BasculeTable    *ebpf.Program `ebpf:"bascule_table"`
 	BasculeTcx      *ebpf.Program `ebpf:"bascule_tcx"`
@@ -1984,6 +2013,7 @@ func (p *kernelPrograms) Close() error {
 		p.BasculeFamily,
 		p.BasculeFib,
 		p.BasculeFibPatch,
+		p.BasculeHop,
 		p.BasculePatch,
 		p.BasculeTable,
 		p.BasculeTcx,

@@ -253,14 +253,14 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 		// The states that are there go on needing the features that they need now.
 		c.Features |= was.Features & uint64(kernelFeatureFEATURE_PF_LOG|kernelFeatureFEATURE_PF_SOURCES|
 			kernelFeatureFEATURE_PF_REWRITE|kernelFeatureFEATURE_PF_SCRUB|kernelFeatureFEATURE_PF_NAT|
-			kernelFeatureFEATURE_PF_FAMILY)
+			kernelFeatureFEATURE_PF_FAMILY|kernelFeatureFEATURE_PF_HOPS)
 	}
 	c.Buckets = bucketsFor(states, kernelFeature(c.Features))
 	return nil
 }
 
 // bucketsFor returns how many buckets a table for so many states has, each of which has a
-// second key if rules translate.
+// second key if rules translate, or a next hop.
 func bucketsFor(states uint32, features kernelFeature) uint32 {
 	if features&kernelFeatureFEATURE_PF_NAT != 0 {
 		states = uint32(min(2*uint64(states), math.MaxUint32))
@@ -312,6 +312,9 @@ func featuresOf(p *pf.Program) kernelFeature {
 		}
 		if r.Flags&pf.RuleTranslatesFamily != 0 {
 			f |= kernelFeatureFEATURE_PF_FAMILY
+		}
+		if r.Routes != 0 { // a state with a next hop has a second place, as one that is translated
+			f |= kernelFeatureFEATURE_PF_HOPS | kernelFeatureFEATURE_PF_NAT
 		}
 	}
 	if p.Asks&pf.AskPools != 0 {
@@ -421,6 +424,7 @@ var panelled = []struct {
 	{kernelProgBasculeFibPatch, kernelFeatureFEATURE_PF_FIB, true},
 	{kernelProgBasculeTcx, kernelFeatureFEATURE_PF_FIB, false},
 	{kernelProgBasculePatch, kernelFeatureFEATURE_PF_FIB, false},
+	{kernelProgBasculeHop, kernelFeatureFEATURE_PF_HOPS, true},
 }
 
 // panelFeatures are the features for which programs end in others.
@@ -615,7 +619,7 @@ func eachOf[K, V any](m *ebpf.Map, f func([]K, []V) error) error {
 const pfFeatures = kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_TABLES |
 	kernelFeatureFEATURE_PF_LOG | kernelFeatureFEATURE_PF_SOURCES | kernelFeatureFEATURE_PF_REWRITE |
 	kernelFeatureFEATURE_PF_SCRUB | kernelFeatureFEATURE_PF_NAT | kernelFeatureFEATURE_PF_FAMILY |
-	kernelFeatureFEATURE_PF_FIB | kernelFeatureFEATURE_ETHER
+	kernelFeatureFEATURE_PF_FIB | kernelFeatureFEATURE_PF_HOPS | kernelFeatureFEATURE_ETHER
 
 // pfFlushes is PF_FLUSHES of bpf/pf/source.h.
 const pfFlushes = 1024

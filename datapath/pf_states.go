@@ -32,8 +32,12 @@ type State struct {
 	// Translated has the addresses of the first packet behind its translation, nil if it has
 	// none. From and To have those before.
 	Translated *[2]netip.AddrPort
-	In         uint32 // id of the port that the first packet came in by
-	Out        uint32 // id of the port that it left by, 0 while that is not known
+	// Hop is the next hop of its packets by a rule, not valid if there is none, and HopKind
+	// says of which.
+	Hop     netip.Addr
+	HopKind pf.RouteKind
+	In      uint32 // id of the port that the first packet came in by
+	Out     uint32 // id of the port that it left by, 0 while that is not known
 	// Numbers of the rules that let it in and out, among Program.Source. -1 is no
 	// rule, or a rule of a former ruleset.
 	RuleIn, RuleOut int
@@ -189,11 +193,14 @@ func (t *stateTable) each(f func(place uint32, s *kernelPfState) bool) {
 	}
 }
 
-// stackKey returns what is in the place of the second key of a state at a place, which is
-// translated; false if the state has gone meanwhile.
+// stateTwo is PF_STATE_TWO: a state with one of these flags has a second place.
+const stateTwo = uint16(kernelPfStateFlagPF_STATE_NAT | kernelPfStateFlagPF_STATE_HOP)
+
+// stackKey returns what is in the second place of a state at a place, which is translated or
+// has a next hop; false if the state has gone meanwhile.
 func (t *stateTable) stackKey(place uint32, s *kernelPfState) (k kernelPfState, ok bool) {
 	at := s.Diff[0] - 1 // PF_STATE_OTHER
-	if s.Flags&uint16(kernelPfStateFlagPF_STATE_NAT) == 0 || int64(at) >= int64(len(t.states)) {
+	if s.Flags&stateTwo == 0 || int64(at) >= int64(len(t.states)) {
 		return k, false
 	}
 	k = t.states[at]
@@ -210,6 +217,11 @@ func (t *stateTable) before(place uint32, s *kernelPfState) (key kernelPfState, 
 		}
 	}
 	return key, key.initiator()
+}
+
+// hopKind returns which rule has said a next hop, by enum pf_translation_kind.
+func hopKind(kind uint32) pf.RouteKind {
+	return pf.RouteKind(kind - uint32(kernelPfTranslationKindPF_ROUTE_TO))
 }
 
 // initiator is pf_initiator.
@@ -272,7 +284,7 @@ func (t *stateTable) find(s *kernelPfState) (place uint32, ok bool) {
 // put puts a state in that is not in the table, with its second key if it has one; false if
 // there is no room for it.
 func (t *stateTable) put(s *kernelPfState, key *kernelPfState) bool {
-	if s.Flags&uint16(kernelPfStateFlagPF_STATE_NAT) == 0 {
+	if s.Flags&stateTwo == 0 {
 		_, ok := t.place(s, true)
 		return ok
 	}
@@ -285,7 +297,7 @@ func (t *stateTable) put(s *kernelPfState, key *kernelPfState) bool {
 	}
 	k := *key
 	k.Diff[0] = at + 1
-	second, ok := t.place(&k, true)
+	second, ok := t.place(&k, s.Flags&uint16(kernelPfStateFlagPF_STATE_NAT) != 0)
 	if !ok {
 		atomic.StoreUint32(&t.marks[at], 0)
 		return false
@@ -353,7 +365,7 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 		if s.sent(0) >= has.sent(0) && s.sent(1) >= has.sent(1) && s.Packets != has.Packets {
 			other := has.Diff[0]
 			*has = *s
-			if s.Flags&uint16(kernelPfStateFlagPF_STATE_NAT) != 0 {
+			if s.Flags&stateTwo != 0 {
 				has.Diff[0] = other
 			}
 		}
@@ -370,7 +382,7 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 		return true
 	})
 	for _, place := range gone {
-		if s := to.states[place]; s.Flags&uint16(kernelPfStateFlagPF_STATE_NAT) != 0 {
+		if s := to.states[place]; s.Flags&stateTwo != 0 {
 			if _, ok := to.stackKey(place, &s); ok {
 				atomic.StoreUint32(&to.marks[s.Diff[0]-1], 0)
 			}
@@ -536,7 +548,13 @@ func (r *stateReader) state(t *stateTable, place uint32, s *kernelPfState) *Stat
 	}
 	first := s.initiator()
 	before, side := t.before(place, s)
-	if after, ok := t.stackKey(place, s); ok {
+	after, ok := t.stackKey(place, s)
+	if ok && st.Flags&kernelPfStateFlagPF_STATE_HOP != 0 {
+		second := (*kernelPfSecond)(unsafe.Pointer(&after))
+		hop := kernelPfAddress{Word: second.Hop}
+		st.Hop, st.HopKind = hop.addr().Unmap(), hopKind(uint32(second.Kind))
+	}
+	if ok && st.Flags&kernelPfStateFlagPF_STATE_NAT != 0 {
 		if st.Host == OutOfHost {
 			after = *s
 		}
@@ -1073,8 +1091,8 @@ func (b *Bridge) eachSource(f func(*SourceNode, kernelPfSourceKey)) error {
 		for i, k := range keys {
 			v := &values[i]
 			left := time.Duration(int32(v.Expires-now)) * time.Second
-			sticky := k.Kind == uint16(kernelPfSourceKindPF_SOURCE_NAT) || k.Kind == uint16(kernelPfSourceKindPF_SOURCE_RDR)
-			if k.Kind != uint16(kernelPfSourceKindPF_SOURCE_TRACKED) && !sticky {
+			sticky := k.Kind > uint16(kernelPfSourceKindPF_SOURCE_TRACKED) && k.Kind < uint16(kernelPfSourceKindPF_SOURCE_LEAST)
+			if k.Kind >= uint16(kernelPfSourceKindPF_SOURCE_LEAST) {
 				continue // no source
 			}
 			if k.Rule != 0 && k.Ruleset != b.Config.Pf.Ruleset || v.States == 0 && left < 0 {

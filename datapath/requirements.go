@@ -80,6 +80,9 @@ var needs = []need{
 	{ebpf.SchedCLS, kernelFeatureFEATURE_PF_FIB, "no-route and urpf-failed of pf", []asm.BuiltinFunc{
 		asm.FnTailCall, asm.FnFibLookup, asm.FnLoop,
 	}},
+	{ebpf.SchedCLS, kernelFeatureFEATURE_PF_HOPS, "route-to of pf", []asm.BuiltinFunc{
+		asm.FnTailCall, asm.FnRedirectNeigh, asm.FnFibLookup, asm.FnCheckMtu, asm.FnLoop, asm.FnCloneRedirect,
+	}},
 	{ebpf.XDP, pfFeatures, "pf", []asm.BuiltinFunc{
 		asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnGetPrandomU32, asm.FnKtimeGetNs, asm.FnXdpLoadBytes,
 	}},

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "2b96585dec0761caf442d6fc145fa00da24f0dc97038c68e449b7b26e66c1eeb"
+const objectsSum = "55bb80bfb568a59c1930813e9441382d6821acd0a1f46aab9ea9c5bb3c3cadc7"

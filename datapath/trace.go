@@ -11,6 +11,8 @@ import (
 	"structs"
 	"unsafe"
 
+	"bascule/pf"
+
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
@@ -127,6 +129,16 @@ func (t *Traced) Translated() (from, to netip.AddrPort) {
 	return netip.AddrPortFrom(src.addr().Unmap(), fromNetwork(t.NatSport)), netip.AddrPortFrom(dst.addr().Unmap(), fromNetwork(t.NatDport))
 }
 
+// Hop returns the next hop that a rule of pf gives the packet, or a copy of it, and which word
+// of the rule says so; false if none does.
+func (t *Traced) Hop() (hop netip.Addr, kind pf.RouteKind, ok bool) {
+	if t.HopKind == 0 {
+		return hop, kind, false
+	}
+	a := kernelPfAddress{Word: t.kernelTraced.Hop}
+	return a.addr().Unmap(), hopKind(t.HopKind), true
+}
+
 // Trace has a program like the bridge's own decide on a frame that comes in by a port,
 // and write down what it does. The program works on copies of all that it writes to:
 // nothing is learned, counted or sent.
@@ -148,7 +160,8 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 		return nil, err
 	}
 	for name := range spec.Programs {
-		if name != kernelProgBasculeTcx && name != kernelProgBasculeFamily && name != kernelProgBasculeFib {
+		if name != kernelProgBasculeTcx && name != kernelProgBasculeFamily && name != kernelProgBasculeFib &&
+			name != kernelProgBasculeHop {
 			delete(spec.Programs, name)
 		}
 	}

@@ -62,6 +62,7 @@ const (
 	trialProgBasculeFamily        = "bascule_family"
 	trialProgBasculeFib           = "bascule_fib"
 	trialProgBasculeFibPatch      = "bascule_fib_patch"
+	trialProgBasculeHop           = "bascule_hop"
 	trialProgBasculePatch         = "bascule_patch"
 	trialProgBasculeTable         = "bascule_table"
 	trialProgBasculeTcx           = "bascule_tcx"
@@ -147,6 +148,7 @@ type trialProgramSpecs struct {
 	BasculeFamily   *ebpf.ProgramSpec `ebpf:"bascule_family"`
 	BasculeFib      *ebpf.ProgramSpec `ebpf:"bascule_fib"`
 	BasculeFibPatch *ebpf.ProgramSpec `ebpf:"bascule_fib_patch"`
+	BasculeHop      *ebpf.ProgramSpec `ebpf:"bascule_hop"`
 	BasculePatch    *ebpf.ProgramSpec `ebpf:"bascule_patch"`
 	BasculeTable    *ebpf.ProgramSpec `ebpf:"bascule_table"`
 	BasculeTcx      *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
@@ -398,6 +400,7 @@ type trialPrograms struct {
 	BasculeFamily   *ebpf.Program `ebpf:"bascule_family"`
 	BasculeFib      *ebpf.Program `ebpf:"bascule_fib"`
 	BasculeFibPatch *ebpf.Program `ebpf:"bascule_fib_patch"`
+	BasculeHop      *ebpf.Program `ebpf:"bascule_hop"`
 	BasculePatch    *ebpf.Program `ebpf:"bascule_patch"`
 	BasculeTable    *ebpf.Program `ebpf:"bascule_table"`
 	BasculeTcx      *ebpf.Program `ebpf:"bascule_tcx"`
@@ -410,6 +413,7 @@ func (p *trialPrograms) Close() error {
 		p.BasculeFamily,
 		p.BasculeFib,
 		p.BasculeFibPatch,
+		p.BasculeHop,
 		p.BasculePatch,
 		p.BasculeTable,
 		p.BasculeTcx,

@@ -216,6 +216,11 @@ func (c *compiler) rules() error {
 				return fmt.Errorf("%v: %w", e.Pos, err)
 			}
 		}
+		if e.Route != nil && e.action != CallAnchor {
+			if err := c.route(i, e); err != nil {
+				return fmt.Errorf("%v: %w", e.Pos, err)
+			}
+		}
 		c.out.Source[i] = RuleRef{e.anchor.path, e.index, e.Rule}
 	}
 	return nil

@@ -21,7 +21,7 @@ type Error struct {
 	Line    string // the line that Pos is in, without its end
 	Message string // what is wrong, and what to give instead
 	Limit   bool   // the text is no mistake, but there is more than can be taken
-	Missing bool   // the text is no mistake, but the datapath does not carry it out
+	Missing bool   // the text is no mistake, but the datapath does not carry it out, or the host cannot
 }
 
 // Error returns three lines without the last one's end: the place and the

@@ -28,9 +28,9 @@ var carried = map[string]bool{
 	"endpoint-independent": true,
 	"weight":               true,
 	"table":                true, // as a pool
-	"route-to":             false,
-	"reply-to":             false,
-	"dup-to":               false,
+	"route-to":             true,
+	"reply-to":             true,
+	"dup-to":               true,
 	"divert-to":            false,
 	"divert-reply":         false,
 	"divert-packet":        false,
@@ -200,11 +200,45 @@ func (c *compiler) translates(r *CompiledRule, e *entry, list []Translation) {
 	}
 }
 
-// placePools fills in where the translations of rules are among all words.
+// route fills in the next hops of the rule at a place of the program, as translations does.
+func (c *compiler) route(at int, e *entry) error {
+	if c.out.Routes == nil {
+		c.out.Routes = make([]*Route, len(c.entries))
+	}
+	r := *e.Route
+	if err := c.pool(&r.Pool, e.Family, e.anchor.path); err != nil {
+		return err
+	}
+	c.out.Routes[at] = &r
+	if c.in.Check {
+		return nil
+	}
+	out := &c.out.Rules[at]
+	if e.On.Name != "" && !e.On.Not {
+		out.Flags |= RuleRoutesOn
+	}
+	out.Route = uint32(len(c.out.Pools))
+	if r.Pool.Sticky || r.Pool.Method == LeastStates {
+		c.out.Asks |= AskPools
+	}
+	t := Translation{Kind: routeTo + TranslationKind(r.Kind), Pool: r.Pool}
+	for _, family := range []Family{Inet, Inet6} {
+		if e.Family == 0 || e.Family == family {
+			out.Routes++
+			c.out.Pools = append(c.out.Pools, t.words(family)...)
+		}
+	}
+	return nil
+}
+
+// placePools fills in where the translations and next hops of rules are among all words.
 func (c *compiler) placePools() {
 	for i := range c.out.Rules {
 		if r := &c.out.Rules[i]; r.Translations != 0 {
 			r.Translation += uint32(c.out.PoolsAt())
+		}
+		if r := &c.out.Rules[i]; r.Routes != 0 {
+			r.Route += uint32(c.out.PoolsAt())
 		}
 	}
 }
@@ -222,6 +256,9 @@ const (
 
 // afToDst is PF_AF_TO_DST of enum pf_translation_kind (bpf/pf/types.h).
 const afToDst = AfTo + 1
+
+// routeTo is PF_ROUTE_TO there; those of the other kinds of routes follow it.
+const routeTo = afToDst + 1
 
 // destination returns the new destination of an AfTo of packets of a family, as the datapath
 // has it: the first of the two translations that it takes.

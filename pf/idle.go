@@ -2,7 +2,11 @@
 
 package pf
 
-import "slices"
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
 
 // An Idle is a word of a ruleset that is taken and has no effect. It does no harm to
 // packets, but somebody may count on it.
@@ -60,13 +64,13 @@ func (r *Ruleset) walk(seen map[*Ruleset]bool, begin func(*Ruleset), rule func(*
 	}
 }
 
-// Elsewhere returns the translations of a ruleset, its anchors and what it loads that never
-// happen: their rules name ports of the bridge that are no host ports. What is no port of the
-// bridge now may become one. The word of an Idle is that of the translation.
+// Elsewhere returns the translations and next hops of a ruleset, its anchors and what it loads
+// that never hold: their rules name ports of the bridge that are no host ports. What is no port of the
+// bridge now may become one. The word of an Idle is that of the translation or next hop.
 func (r *Ruleset) Elsewhere(ports []CompilePort) []Idle {
 	var list []Idle
 	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
-		if len(rule.Translations) == 0 || rule.On.Name == "" || rule.On.Not {
+		if len(rule.Translations) == 0 && rule.Route == nil || rule.On.Name == "" || rule.On.Not {
 			return
 		}
 		named := slices.DeleteFunc(slices.Clone(ports), func(p CompilePort) bool { return !p.is(rule.On.Name) })
@@ -77,15 +81,44 @@ func (r *Ruleset) Elsewhere(ports []CompilePort) []Idle {
 		if named[0].Name != rule.On.Name {
 			why = "no port of " + rule.On.Name + " is a host port"
 		}
-		for i := range rule.Translations {
-			t := &rule.Translations[i]
+		add := func(at Pos, word string) {
 			// FreeBSD's lines and lists make several rules of one.
-			same := func(l Idle) bool { return l.Pos == t.Place.Pos && l.Why == why }
+			same := func(l Idle) bool { return l.Pos == at && l.Why == why }
 			if !slices.ContainsFunc(list, same) {
-				list = append(list, Idle{Pos: t.Place.Pos, Word: t.Kind.String(), Why: why})
+				list = append(list, Idle{Pos: at, Word: word, Why: why})
+			}
+		}
+		for i := range rule.Translations {
+			add(rule.Translations[i].Place.Pos, rule.Translations[i].Kind.String())
+		}
+		if rule.Route != nil {
+			add(rule.Route.Place.Pos, rule.Route.Kind.String())
+		}
+	})
+	return list
+}
+
+// Unreached returns an error for each next hop of a ruleset, its anchors and what it loads that
+// the host has no way to: at most 20. Of a network its first address is asked about; tables and
+// interfaces have the addresses of the moment when they are needed, and are left out.
+func (r *Ruleset) Unreached(reaches func(netip.Addr) bool) ErrorList {
+	var list ErrorList
+	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
+		if rule.Route == nil {
+			return
+		}
+		at := rule.Route.Place
+		for _, p := range rule.Route.Pool.Addrs {
+			if len(list) == maxErrors || slices.ContainsFunc(list, func(e Error) bool { return e.Pos == at.Pos }) {
+				return
+			}
+			if !reaches(p.Addr()) {
+				list = append(list, Error{Pos: at.Pos, Line: at.Line, Missing: true, Message: fmt.Sprintf(
+					"%s: no interface of the host reaches %v; give the address of a router, or add a route to it", rule.Route.Kind, p.Addr())})
 			}
 		}
 	})
+	list.order()
 	return list
 }
 

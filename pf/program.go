@@ -29,7 +29,9 @@ type Program struct {
 	// the rules behind it see the new addresses; those of the last rule that passes are
 	// made at the end.
 	Translations [][]Translation
-	// PoolTables has the numbers of the tables that Translations name, as Input.Table has
+	// Routes are the next hops of each of Rules, nil for a rule without. Nil: no rule has one.
+	Routes []*Route
+	// PoolTables has the numbers of the tables that Translations and Routes name, as Input.Table has
 	// given them.
 	PoolTables map[TableRef]int
 	// Timeouts are the ruleset's; rules may give others.
@@ -100,6 +102,8 @@ type CompiledRule struct {
 	Scrub        CompiledScrub
 	Translation  uint32 // place of its first translation
 	Translations uint32 // how many, those of each family counted
+	Route        uint32 // place of the first pool of its next hops
+	Routes       uint32 // how many, one for each family
 	First        uint32 // the first place of the rule, where its use counts: its anchor may be called several times
 }
 
@@ -215,6 +219,7 @@ const (
 	RuleTranslates
 	RuleTranslatesOn
 	RuleTranslatesFamily
+	RuleRoutesOn
 )
 
 // The flags of a CompiledScrub (enum pf_scrub_flag).

@@ -34,6 +34,7 @@ const (
 	StateLimit    Reason = 12
 	Synproxy      Reason = 14
 	Translate     Reason = 15
+	NoRoute       Reason = 16
 )
 
 // NoSubrule is the Subrule of a packet whose rule is in the main ruleset.

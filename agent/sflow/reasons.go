@@ -50,6 +50,7 @@ var codes = map[string]uint32{
 	"pf-normalize":  289, // unknown_l4
 	"checksum":      289,
 	"pf-translate":  285, // unknown_l3
+	"pf-route":      1,   // host unreachable, of ICMP
 }
 
 func reasonCode(reason string) uint32 {

@@ -178,7 +178,7 @@ __noinline u32 pf_family_destination(void)
 			pf_embed(n->to, n->t.embed, n->now.dst[3]);
 		else if (n->network.bits >= 96 && n->network.bits < 128)
 			n->to[3] |= n->now.dst[3] & bpf_htonl(~0u >> (n->network.bits - 96));
-	} else if (!pf_pool_choose(true, false)) {
+	} else if (!pf_pool_choose(PF_POOL_RDR, false)) {
 		return false;
 	}
 	__builtin_memcpy(n->now.dst, n->to, sizeof(n->to));

@@ -47,7 +47,8 @@ __noinline u32 pf_nat_follow(struct __sk_buff *skb)
 	if (!on(FEATURE_PF_NAT) || !p || !n)
 		return DROP_PF_TRANSLATE;
 	s = pf_state_at(p->state - 1);
-	if (!s || !(s->flags & PF_STATE_NAT) || (on(FEATURE_PF_FAMILY) && n->cross))
+	if (!s || !(s->flags & PF_STATE_NAT) ||
+	    (on(FEATURE_PF_FAMILY) && n->cross >= PF_CROSS_KNOWN))
 		return 0;
 	k = pf_state_second(s, p->state);
 	if (!k)

@@ -96,6 +96,17 @@ static __always_inline void pf_unclaim(u32 place, u32 now)
 		WRITE_ONCE(*mark, pf_mark_gone(now));
 }
 
+/* Keeps the next hop that a rule has said, in the second place of a state. */
+static __always_inline void pf_hop_keep(struct pf_second *k, struct pf_state *s,
+					const struct pf_nat *n)
+{
+	if (!n->hop_rule)
+		return;
+	__builtin_memcpy(k->hop, n->hop, sizeof(k->hop));
+	k->kind = n->hop_kind;
+	s->flags |= PF_STATE_HOP;
+}
+
 /* Fills in the second key of a state, each at its place. */
 __noinline u32 pf_nat_join(u32 place, u32 key)
 {
@@ -115,11 +126,15 @@ __noinline u32 pf_nat_join(u32 place, u32 key)
 
 		more->sticky[0] = n->sticky[0];
 		more->sticky[1] = n->sticky[1];
+		more->sticky[2] = n->sticky[2];
 		more->ruleset = cfg.pf.ruleset;
 		more->nodes = n->nodes;
 	}
 	pf_nat_turn(p, n, true);
-	s->flags |= PF_STATE_NAT;
+	if (on(FEATURE_PF_HOPS))
+		pf_hop_keep((struct pf_second *)k, s, n);
+	if (!on(FEATURE_PF_HOPS) || n->on)
+		s->flags |= PF_STATE_NAT;
 	/* answers come by another port than the packet leaves by */
 	if (on(FEATURE_PF_FAMILY) && n->cross == PF_CROSS_NEW)
 		s->flags &= ~PF_STATE_IF_BOUND;
@@ -165,6 +180,9 @@ __noinline u32 pf_nat_make(u32 in, u32 out, u32 now)
 			reason = pf_begin(place - 1, now);
 			if (reason)
 				return reason;
+			/* a second place alone has no key to be found by */
+			if (on(FEATURE_PF_HOPS) && !n->on)
+				return p->state ? 0 : DROP_PF_TRANSLATE;
 			/* another CPU may have made the state of a packet like this one */
 			return p->state && pf_publish_key(place - 1, now) ? 0 : DROP_PF_TRANSLATE;
 		}

@@ -193,7 +193,7 @@ __noinline u32 pf_take_out(u32 place, u32 mark, u32 next)
 		return 0;
 	if (__sync_val_compare_and_swap(at, mark, next) != mark)
 		return 0;
-	if (on(FEATURE_PF_NAT) && (s->flags & PF_STATE_NAT))
+	if (on(FEATURE_PF_NAT) && (s->flags & PF_STATE_TWO))
 		pf_take_key(place, s);
 	if (s->ruleset == cfg.pf.ruleset) {
 		pf_rule_credit(s, s->rule_in, pf_began(s, 0));

@@ -13,10 +13,17 @@ struct pf_tuple {
 	u16 dport;
 };
 
-/* A packet whose connection has a key of each family. */
+/*
+ * A packet that does not go on as others do: its connection has a key of each family, or a
+ * next hop of its own.
+ */
 enum pf_cross {
 	PF_CROSS_NOT,
-	PF_CROSS_DONE, /* it has been translated: it comes out of the host */
+	PF_CROSS_DONE, /* that has been done: it comes out of the host */
+	/* by a next hop, n->hop: see hop.h */
+	PF_CROSS_STAY, /* it goes on as others do; a state is to be made that has a next hop */
+	PF_CROSS_COPY, /* the same, but a copy goes to the next hop */
+	PF_CROSS_HOP, /* it goes there itself */
 	PF_CROSS_KNOWN, /* it is to go on in the other family; its state is known */
 	PF_CROSS_NEW, /* the same, by n->rule; a state is to be made */
 };
@@ -59,8 +66,8 @@ struct pf_nat {
 	u8 proto; /* of what a first packet is to be */
 	u8 second; /* the second key of its state has found it */
 	u8 pad[3];
-	u16 sticky[2]; /* as struct pf_second has them */
-	u32 nodes;
+	u16 sticky[3]; /* as struct pf_second has them */
+	u16 nodes;
 	u64 next; /* least-states: the place that is looked at next */
 	u64 best; /* and the place with the fewest states */
 	u64 load; /* states of that for its weight */
@@ -68,6 +75,15 @@ struct pf_nat {
 	/* an address that is changed in it */
 	u32 from[4];
 	u32 to[4];
+	/* next hops */
+	u32 hop[4];
+	u32 hop_rule; /* number + 1 of the rule that says it, of a first packet; 0 for none */
+	u32 hop_refused; /* type and code of the message about it, if it cannot go there; 0 for none
+			  */
+	u32 hop_mtu; /* of its way, where it is too large */
+	u8 hop_kind; /* enum pf_translation_kind */
+	u8 marked; /* pf has sent the packet by this port: see PF_HOP_MARK */
+	u8 pad2[2];
 };
 
 WORK_HOLDS(struct pf_nat);
@@ -93,7 +109,30 @@ static __always_inline bool pf_translated(void)
 /* The enum pf_cross of this CPU's packet, whose connection pf has looked for. */
 static __always_inline u32 pf_cross(void)
 {
-	struct pf_nat *n = on(FEATURE_PF_FAMILY) ? pf_nat() : 0;
+	struct pf_nat *n = on(FEATURE_PF_FAMILY | FEATURE_PF_HOPS) ? pf_nat() : 0;
 
 	return n ? n->cross : PF_CROSS_NOT;
+}
+
+/* Why such a packet is dropped. */
+static __always_inline u32 pf_cross_reason(void)
+{
+	return on(FEATURE_PF_HOPS) && pf_cross() <= PF_CROSS_HOP ? DROP_PF_ROUTE
+								 : DROP_PF_TRANSLATE;
+}
+
+/* Is the state of this CPU's packet, which is to be made, one with a second place? */
+static __always_inline bool pf_second_wanted(void)
+{
+	struct pf_nat *n = on(FEATURE_PF_NAT) ? pf_nat() : 0;
+
+	return n && (n->on || (on(FEATURE_PF_HOPS) && n->hop_rule));
+}
+
+/* Does a rule say a next hop for this CPU's packet, whose state is to be made? */
+static __always_inline bool pf_hop_wanted(void)
+{
+	struct pf_nat *n = on(FEATURE_PF_HOPS) ? pf_nat() : 0;
+
+	return n && n->hop_rule;
 }

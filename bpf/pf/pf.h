@@ -10,6 +10,7 @@
 
 #include "answer.h"
 #include "ether.h"
+#include "hop.h"
 #include "log.h"
 #include "rewrite.h"
 #include "slow.h"
@@ -17,17 +18,6 @@
 #include "translate.h"
 
 #define PF_TOS_LOWDELAY 0x10 /* RFC 791 */
-
-/*
- * Does the packet go the way of its connection's first packet? An error goes to the side
- * that sent the quoted packet, whoever the error is from.
- */
-static __always_inline bool pf_forward(const struct pf_packet *p, const struct pf_state *s)
-{
-	u32 side = p->flags & PF_P_ERROR ? !p->quoted_side : p->side;
-
-	return side == !!(s->flags & PF_STATE_SECOND);
-}
 
 /* May a packet of the connection come in by the port? */
 static __always_inline bool pf_bound_in(const struct pf_packet *p, const struct pf_state *s, u32 id)
@@ -75,7 +65,7 @@ static __always_inline u32 pf_found(const struct pf_packet *p, const struct pf_s
 
 	if (!(p->flags & (PF_P_ERROR | PF_P_OPTIONS)) &&
 	    !(s->flags &
-	      (PF_STATE_LOG | PF_STATE_REWRITE | PF_STATE_PRIO | PF_STATE_SCRUB | PF_STATE_NAT)))
+	      (PF_STATE_LOG | PF_STATE_REWRITE | PF_STATE_PRIO | PF_STATE_SCRUB | PF_STATE_TWO)))
 		found = PF_FOUND_PLAIN;
 	if (out && pf_covers(p, s, port_at(out)->id, false))
 		found |= PF_FOUND_WAY;
@@ -133,6 +123,10 @@ static __always_inline u32 pf_look_for(const struct hook *h, struct pf_packet *p
 		n->on = false;
 		n->out = false;
 		n->cross = PF_CROSS_NOT;
+		if (on(FEATURE_PF_HOPS)) {
+			n->hop_rule = 0;
+			n->marked = h->skb && pf_hop_marked(h->ctx, slots & (MAX_PORTS - 1));
+		}
 	}
 	if (!(p->flags & PF_P_UNKNOWN))
 		p->state = on(FEATURE_PF_HOST)
@@ -140,8 +134,11 @@ static __always_inline u32 pf_look_for(const struct hook *h, struct pf_packet *p
 				   : pf_state_find(p->flags & PF_P_ERROR ? &p->quoted : &p->key);
 	s = p->state ? pf_state_at(p->state - 1) : 0;
 	if (s && !pf_state_over(s, now) && !pf_reopens(p, s) &&
-	    pf_bound_in(p, s, port_at(slots)->id))
+	    pf_bound_in(p, s, port_at(slots)->id)) {
+		if (on(FEATURE_PF_HOPS) && (s->flags & PF_STATE_HOP))
+			pf_hop_known(p->state - 1);
 		return PF_LOOK_STATE | pf_found(p, s, slots / MAX_PORTS);
+	}
 	if (on(FEATURE_PF_NAT) && s)
 		pf_nat_as_sent(p->state - 1);
 	p->state = 0;
@@ -349,7 +346,7 @@ __noinline u32 pf_follow_begin(struct __sk_buff *skb)
 	if (!s)
 		return DROP_PF;
 	/* the state has seen it on its way into the host, and let it through */
-	if (on(FEATURE_PF_FAMILY) && pf_cross() == PF_CROSS_DONE)
+	if (on(FEATURE_PF_FAMILY | FEATURE_PF_HOPS) && pf_cross() == PF_CROSS_DONE)
 		return 0;
 	if (p->flags & PF_P_ERROR) {
 		pf_count_search();
@@ -496,9 +493,10 @@ __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 receiv
 	if (on(FEATURE_PF_HOST))
 		p->calls[p->direction & 1] = pf_call(slot, p->direction);
 	if (how & PF_KNOWN) {
-		/* only the host takes it in the other family, and no others with it */
-		if (on(FEATURE_PF_FAMILY) && (how & PF_FLOOD) && pf_cross() == PF_CROSS_KNOWN)
-			return DROP_PF_TRANSLATE;
+		/* only the host takes it, and no others with it */
+		if (on(FEATURE_PF_FAMILY | FEATURE_PF_HOPS) && (how & PF_FLOOD) &&
+		    pf_cross() >= PF_CROSS_HOP)
+			return pf_cross_reason();
 		s = pf_state_at(p->state - 1);
 		if (!s || pf_covers(p, s, port_at(slot)->id, how & PF_FLOOD))
 			return 0;
@@ -519,6 +517,8 @@ __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 receiv
 	if (rule == PF_SKIP)
 		return 0;
 	reason = pf_obey(rule);
+	if (on(FEATURE_PF_HOPS) && !reason)
+		reason = pf_hop_ruled(rule);
 	if (on(FEATURE_PF_LOG))
 		pf_log(skb, p->slot, rule, reason, PF_LOG_WALK);
 	if (on(FEATURE_PF_NAT) && !reason && pf_translation_ends(rule))
@@ -753,7 +753,10 @@ static __always_inline u32 pf_settle(const struct hook *h, struct verdict *v, u3
 	if (p->made)
 		return p->unmade;
 	p->made = 1;
-	if (pf_translated()) {
+	if (pf_second_wanted()) {
+		/* what is left to do is in a program of its own, which a flood does not come to */
+		if (pf_hop_wanted())
+			return v->flood ? DROP_PF_ROUTE : 0;
 		/* what is left to do is in a program of its own: see ../family.h */
 		if (pf_cross() == PF_CROSS_NEW)
 			return 0;

@@ -253,7 +253,7 @@ static __always_inline bool pf_pool_has(const struct pf_nat *n)
 }
 
 /* Takes the address that the packet's source has got by the rule. False if it has none. */
-__noinline u32 pf_sticky_find(bool destination)
+__noinline u32 pf_sticky_find(u32 use)
 {
 	struct pf_nat *n = pf_nat();
 	struct pf_source_key key;
@@ -265,7 +265,7 @@ __noinline u32 pf_sticky_find(bool destination)
 	key.vlan = n->was.vlan & ~PF_OUTWARD;
 	key.rule = n->rule;
 	key.ruleset = cfg.pf.ruleset;
-	key.kind = PF_SOURCE_NAT + destination;
+	key.kind = PF_SOURCE_NAT + use;
 	has = bpf_map_lookup_elem(&pf_sources, &key);
 	if (!has)
 		return false;
@@ -277,11 +277,11 @@ __noinline u32 pf_sticky_find(bool destination)
  * Takes the address that the packet's source has of the pool, if it has one that is still in
  * the pool, as sticky-address says.
  */
-__noinline u32 pf_pool_sticks(bool destination)
+__noinline u32 pf_pool_sticks(u32 use)
 {
 	struct pf_nat *n = pf_nat();
 
-	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !n || !pf_sticky_find(destination))
+	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !n || !pf_sticky_find(use))
 		return false;
 	n->low = 0;
 	n->high = n->t.networks;
@@ -297,37 +297,39 @@ __noinline u32 pf_pool_sticks(bool destination)
 }
 
 /* Notes what is to remember the address that the pool gives. */
-static __always_inline void pf_pool_notes(struct pf_nat *n, bool destination)
+static __always_inline void pf_pool_notes(struct pf_nat *n, u32 use)
 {
 	if (n->t.method == PF_POOL_LEAST_STATES)
-		n->nodes |= 1 << (PF_SECOND_LEAST_NAT + destination);
+		n->nodes |= 1 << (PF_SECOND_LEAST_NAT + use);
 	if (!(n->t.flags & PF_TRANSLATION_STICKY) || n->t.method == PF_POOL_SINGLE)
 		return;
-	if (destination)
-		n->sticky[PF_RDR_TO] = n->rule;
+	if (use == PF_POOL_HOP)
+		n->sticky[PF_POOL_HOP] = n->rule;
+	else if (use == PF_POOL_RDR)
+		n->sticky[PF_POOL_RDR] = n->rule;
 	else
-		n->sticky[PF_NAT_TO] = n->rule;
-	n->nodes |= 1 << (PF_SECOND_NAT + destination);
+		n->sticky[PF_POOL_NAT] = n->rule;
+	n->nodes |= 1 << (PF_SECOND_NAT + use);
 }
 
 /*
- * Chooses an address of the pool, in the place of the packet's source or destination; with
- * `again`, one that comes behind that of the last choice. The address is left in n->to. False
- * if there is none.
+ * Chooses an address of the pool for an enum pf_pool_use, in the place of the packet's
+ * destination with PF_POOL_RDR, else of its source; with `again`, one that comes behind that of the
+ * last choice. The address is left in n->to. False if there is none.
  */
-__noinline u32 pf_pool_choose(bool destination, bool again)
+__noinline u32 pf_pool_choose(u32 use, bool again)
 {
 	struct pf_nat *n = pf_nat();
 
 	if (!on(FEATURE_PF_NAT) || !n || !n->t.length)
 		return false;
 	if (on(FEATURE_PF_SOURCES)) {
-		pf_pool_notes(n, destination);
+		pf_pool_notes(n, use);
 		if ((n->t.flags & PF_TRANSLATION_STICKY) && n->t.method != PF_POOL_SINGLE &&
-		    !again && pf_pool_sticks(destination))
+		    !again && pf_pool_sticks(use))
 			return true;
 	}
 	n->place = pf_pool_place(again) % n->t.length;
-	pf_pool_at(n, destination);
+	pf_pool_at(n, use == PF_POOL_RDR);
 	return true;
 }

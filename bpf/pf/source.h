@@ -350,50 +350,64 @@ static __always_inline struct pf_second *pf_second_at(const struct pf_state *s)
 /*
  * Makes the key of what counts a translated state, an enum pf_second_node, and fills in what
  * that has, if `n` is given. Rules have seen the state's first packet by the one of its keys,
- * and have made the other of it.
+ * and have made the other of it. This is a separate function, because there are many ways
+ * through it. False if the state has no second place.
  */
-static __always_inline void pf_second_key(struct pf_source_key *key, struct pf_source *n,
-					  const struct pf_state *s, const struct pf_second *k,
-					  u32 what)
+__noinline u32 pf_second_key(struct pf_source_key *key, struct pf_source *n, u32 place, u32 what)
 {
-	bool out = !!(s->key.vlan & PF_OUTWARD) != pf_initiator(s);
-	u32 wire = pf_initiator(s), stack = !!(k->flags & PF_STATE_SECOND);
-	const struct pf_key *was = out ? &k->key : &s->key, *is = out ? &s->key : &k->key;
-	u32 before = out ? stack : wire, after = out ? wire : stack;
-	const u32 *own = was->address[before], *other = is->address[after];
-	u16 own_port = was->port[before], other_port = is->port[after];
+	struct pf_state *s = pf_state_at(place);
+	const struct pf_key *was, *is;
+	const u32 *own, *other;
+	struct pf_second *k;
+	u32 before, after;
 
+	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !key || !s)
+		return false;
+	k = pf_second_at(s);
+	if (!k)
+		return false;
+	was = &s->key;
+	is = &k->key;
+	before = pf_initiator(s);
+	after = !!(k->flags & PF_STATE_SECOND);
+	if (!!(s->key.vlan & PF_OUTWARD) != before) {
+		was = &k->key;
+		is = &s->key;
+		after = before;
+		before = !!(k->flags & PF_STATE_SECOND);
+	}
+	own = was->address[before];
+	other = is->address[after];
 	if (what == PF_SECOND_RDR || what == PF_SECOND_LEAST_RDR)
 		other = is->address[!after];
-	if (what == PF_SECOND_LEAST_NAT || what == PF_SECOND_LEAST_RDR ||
-	    what == PF_SECOND_MAPPED) {
-		const u32 *turned = own;
-		u16 port = own_port;
-
-		own = other;
-		other = turned;
-		own_port = other_port;
-		other_port = port;
-	}
-	__builtin_memcpy(key->address, own, sizeof(key->address));
+	if (what == PF_SECOND_HOP || what == PF_SECOND_LEAST_HOP)
+		other = k->hop;
 	key->vlan = s->key.vlan & ~PF_OUTWARD;
 	key->rule = 0;
 	key->ruleset = 0;
 	key->kind = PF_SOURCE_LEAST;
-	if (n) {
-		__builtin_memcpy(n->address, other, sizeof(n->address));
+	if (n)
 		n->port = 0;
-	}
-	if (what == PF_SECOND_MAP || what == PF_SECOND_MAPPED) {
+	if (what >= PF_SECOND_MAP) {
 		key->kind = PF_SOURCE_MAP + what - PF_SECOND_MAP;
-		key->rule = own_port;
+		key->rule = what == PF_SECOND_MAP ? was->port[before] : is->port[after];
 		if (n)
-			n->port = other_port;
-	} else if (what == PF_SECOND_NAT || what == PF_SECOND_RDR) {
+			n->port = what == PF_SECOND_MAP ? is->port[after] : was->port[before];
+	} else if (what < PF_SECOND_LEAST_NAT) {
 		key->kind = PF_SOURCE_NAT + what - PF_SECOND_NAT;
-		key->rule = what == PF_SECOND_NAT ? k->sticky[PF_NAT_TO] : k->sticky[PF_RDR_TO];
+		key->rule = k->sticky[what & 3];
 		key->ruleset = k->ruleset;
 	}
+	if (what >= PF_SECOND_LEAST_NAT && what != PF_SECOND_MAP) {
+		const u32 *turned = own;
+
+		own = other;
+		other = turned;
+	}
+	__builtin_memcpy(key->address, own, sizeof(key->address));
+	if (n)
+		__builtin_memcpy(n->address, other, sizeof(n->address));
+	return true;
 }
 
 /* Counts a translated state where its pools have to remember it: false if that cannot be. */
@@ -401,18 +415,15 @@ __noinline u32 pf_second_count(u32 place, u32 what, u32 now)
 {
 	struct pf_state *s = pf_state_at(place);
 	struct pf_source fresh = {.states = 1, .last = now};
-	struct pf_source_key key;
-	struct pf_second *k;
+	struct pf_source_key key = {};
 	struct pf_rule *r;
 	u32 most = 0;
 
 	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !s)
 		return false;
-	k = pf_second_at(s);
-	if (!k)
-		return false;
 	fresh.created = s->created;
-	pf_second_key(&key, &fresh, s, k, what);
+	if (!pf_second_key(&key, &fresh, place, what))
+		return false;
 	if (key.kind < PF_SOURCE_LEAST) {
 		r = pf_rule_at(key.rule);
 		most = r ? r->max_src_nodes : 0;
@@ -455,17 +466,14 @@ __noinline u32 pf_second_count(u32 place, u32 what, u32 now)
 __noinline u32 pf_second_uncount(u32 place, u32 what, u32 now)
 {
 	struct pf_state *s = pf_state_at(place);
-	struct pf_source_key key;
-	struct pf_second *k;
+	struct pf_source_key key = {};
 	struct pf_source *n;
 	u32 time = 0;
 
 	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !s)
 		return 0;
-	k = pf_second_at(s);
-	if (!k)
+	if (!pf_second_key(&key, 0, place, what))
 		return 0;
-	pf_second_key(&key, 0, s, k, what);
 	n = bpf_map_lookup_elem(&pf_sources, &key);
 	if (!pf_source_has(n, s))
 		return 0;
@@ -481,7 +489,7 @@ __noinline u32 pf_second_uncount(u32 place, u32 what, u32 now)
 __noinline u32 pf_second_leave(u32 place, u32 now)
 {
 	struct pf_state *s = pf_state_at(place);
-	struct pf_second *k = s && (s->flags & PF_STATE_NAT) ? pf_second_at(s) : 0;
+	struct pf_second *k = s && (s->flags & PF_STATE_TWO) ? pf_second_at(s) : 0;
 
 	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !k || !(k->flags & PF_STATE_KEY) ||
 	    k->other != place + 1)

@@ -221,7 +221,7 @@ __noinline u32 pf_state_translated(u32 place, u32 out)
 	if (on(FEATURE_PF_FAMILY) && s && pf_key_is4(&s->key) != pf_key_is4(&k->key)) {
 		n->cross = out ? PF_CROSS_DONE : PF_CROSS_KNOWN;
 		n->second = !!(k->flags & PF_STATE_KEY);
-	} else if (!(k->flags & PF_STATE_KEY) != !out) {
+	} else if (!(k->flags & PF_STATE_KEY) != !out && !(on(FEATURE_PF_HOPS) && n->marked)) {
 		return 0;
 	}
 	n->out = out;
@@ -239,6 +239,17 @@ __noinline u32 pf_state_translated(u32 place, u32 out)
 	*key = s->key;
 	key->profile = 0;
 	return PF_STATE_OTHER(k);
+}
+
+/*
+ * Does the packet go the way of its connection's first packet? An error goes to the side
+ * that sent the quoted packet, whoever the error is from.
+ */
+static __always_inline bool pf_forward(const struct pf_packet *p, const struct pf_state *s)
+{
+	u32 side = p->flags & PF_P_ERROR ? !p->quoted_side : p->side;
+
+	return side == !!(s->flags & PF_STATE_SECOND);
 }
 
 /* Has the address no meaning beyond its link, or is it no station's? Nobody routes these. */

@@ -200,7 +200,7 @@ static __always_inline int pf_store(struct clock *c, struct control *r)
 	u32 place, *mark;
 
 	pf_requested(r, &key, sizeof(key));
-	if (r->state.flags & (PF_STATE_NAT | PF_STATE_KEY))
+	if (r->state.flags & (PF_STATE_TWO | PF_STATE_KEY))
 		return -EINVAL;
 	key.profile = 0;
 	if (pf_state_find(&key))

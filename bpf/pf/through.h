@@ -39,7 +39,8 @@ static __always_inline struct pf_through *pf_through(void)
 }
 
 /* States whose packets take more than to be followed and translated. */
-#define PF_STATE_SLOW (PF_STATE_LOG | PF_STATE_REWRITE | PF_STATE_PRIO | PF_STATE_SCRUB)
+#define PF_STATE_SLOW                                                                              \
+	(PF_STATE_LOG | PF_STATE_REWRITE | PF_STATE_PRIO | PF_STATE_SCRUB | PF_STATE_HOP)
 
 /* Notes what the host's stack would see of a packet that its first state translates. */
 static __always_inline void pf_through_as(struct pf_through *t, const struct pf_packet *p)

@@ -130,11 +130,16 @@ static __always_inline u32 pf_keeps(u32 rule)
 	return r && r->flags & PF_KEEPS ? r->flags : 0;
 }
 
-/* The flags that a state gets from its rules: enum pf_state_flag. */
-static __always_inline u32 pf_state_flags(u32 in, u32 out)
+/*
+ * The flags that a state gets from its rules: enum pf_state_flag. This is a separate function,
+ * because there are many ways through it.
+ */
+__noinline u32 pf_state_flags(u32 in, u32 out)
 {
 	u32 any = in | out, track = in, flags = 0;
 
+	if (!on(FEATURE_PF_RULES))
+		return 0;
 	if (any & PF_SLOPPY)
 		flags |= PF_STATE_SLOPPY;
 	if (any & PF_IF_BOUND)
@@ -206,7 +211,7 @@ __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 now)
 		return true;
 	}
 	pf_tcp_begin(p, src, dst);
-	if (on(FEATURE_PF_REWRITE) && !pf_translated())
+	if (on(FEATURE_PF_REWRITE) && !pf_second_wanted())
 		pf_rewrite_begin(p, s, in | out);
 	return true;
 }

@@ -36,14 +36,14 @@ __noinline u32 pf_nat_source(void)
 		if (pf_nat_maps(n, p)) {
 			n->nodes |= 1 << PF_SECOND_MAP | 1 << PF_SECOND_MAPPED;
 			if (pf_map_find()) {
-				pf_pool_notes(n, false);
+				pf_pool_notes(n, PF_POOL_NAT);
 				return pf_nat_port(true) ? 0 : DROP_PF_TRANSLATE;
 			}
 		}
 		if (pf_is_dry(n, p))
 			return DROP_PF_TRANSLATE;
 	}
-	if (!pf_pool_choose(false, n->tries))
+	if (!pf_pool_choose(PF_POOL_NAT, n->tries))
 		return DROP_PF_TRANSLATE;
 	__builtin_memcpy(n->now.src, n->to, sizeof(n->to));
 	if (pf_nat_port(false))
@@ -72,7 +72,7 @@ __noinline u32 pf_nat_destination(void)
 		return false;
 	low = n->t.low;
 	high = n->t.high;
-	if (!pf_pool_choose(true, false))
+	if (!pf_pool_choose(PF_POOL_RDR, false))
 		return false;
 	__builtin_memcpy(n->now.dst, n->to, sizeof(n->to));
 	if (!low || (p->proto != IPPROTO_TCP && p->proto != IPPROTO_UDP))

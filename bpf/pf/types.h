@@ -159,6 +159,7 @@ enum pf_rule_flag {
 	PF_TRANSLATES = 1 << 21, /* it has translations, which are made at host ports */
 	PF_TRANSLATES_ON = 1 << 22, /* and names its ports: at others it must not pass anything */
 	PF_TRANSLATES_FAMILY = 1 << 23, /* to the other family */
+	PF_ROUTES_ON = 1 << 24, /* it has next hops, and names its ports, as PF_TRANSLATES_ON */
 };
 
 /* The answers that a rule that blocks may give. */
@@ -216,6 +217,8 @@ struct pf_rule {
 	struct pf_scrub scrub;
 	__u32 translation; /* place of its first struct pf_translation in the table of sets */
 	__u32 translations; /* how many it has: they follow each other */
+	__u32 route; /* place of the first of those that have its next hops */
+	__u32 routes; /* how many these are: one for each family, 0 for none */
 	/*
 	 * The rules of an anchor have numbers wherever the anchor is called. What a rule is used
 	 * for counts at the first of its numbers, which this is.
@@ -230,6 +233,10 @@ enum pf_translation_kind {
 	PF_AF_TO, /* the source, to the other family; it comes behind PF_AF_TO_DST */
 	PF_AF_TO_DST, /* the destination, to the other family; `low` is the new port, 0 if it stays
 		       */
+	/* nothing, but the pool has next hops: in the order of pf.RouteKind */
+	PF_ROUTE_TO, /* of what goes the way of the connection's first packet */
+	PF_REPLY_TO, /* of the answers */
+	PF_DUP_TO, /* of copies of both */
 };
 
 /* How a pool chooses an address, in the order of pf.PoolMethod. */
@@ -412,6 +419,7 @@ enum pf_state_flag {
 	PF_STATE_SCRUB = 1 << 12, /* its packets are changed */
 	PF_STATE_NAT = 1 << 13, /* it has a second key, and its packets are translated */
 	PF_STATE_KEY = 1 << 14, /* no state: the second key of one */
+	PF_STATE_HOP = 1 << 15, /* its packets, or some of them, have a next hop of their own */
 };
 
 /*
@@ -454,16 +462,25 @@ struct pf_state {
 #define PF_STATE_OTHER(state) ((state)->diff[0])
 
 /*
+ * A state with a next hop has a second place, too. If it is not translated, that place has no
+ * second key: its mark stays PF_MARK_CLAIMED, and nobody finds it but by the state.
+ */
+#define PF_STATE_TWO (PF_STATE_NAT | PF_STATE_HOP)
+
+/*
  * The place of a second key: what a state has no room for. It has the size of a state, and
  * `flags` and `other` where a state has `flags` and `diff[0]`.
  */
 struct pf_second {
 	struct pf_key key;
-	__u16 sticky[2]; /* by enum pf_translation_kind: number + 1 of the rule with sticky-address
-			  */
+	__u16 sticky[3]; /* by enum pf_pool_use: number + 1 of the rule with sticky-address */
 	__u16 ruleset; /* that these numbers are of */
 	__u16 nodes; /* bit N: enum pf_second_node N counts the state */
-	__u64 unused[8];
+	__u8 kind; /* enum pf_translation_kind of the next hop, with PF_STATE_HOP */
+	__u8 pad4;
+	__u32 hop[4]; /* that next hop */
+	__u32 pad5;
+	__u64 unused[5];
 	__u32 pad;
 	__u16 pad2;
 	__u16 flags;
@@ -471,12 +488,21 @@ struct pf_second {
 	__u32 pad3;
 };
 
-/* What else counts a translated state, by enum pf_source_kind. */
+/* What the address of a pool is for. */
+enum pf_pool_use {
+	PF_POOL_NAT, /* the source */
+	PF_POOL_RDR, /* the destination */
+	PF_POOL_HOP, /* the next hop */
+};
+
+/* What else counts a state with a second place, by enum pf_source_kind. */
 enum pf_second_node {
-	PF_SECOND_NAT, /* the source, with sticky-address */
+	PF_SECOND_NAT, /* the source, with sticky-address; by enum pf_pool_use */
 	PF_SECOND_RDR,
-	PF_SECOND_LEAST_NAT, /* the address that it has got, with least-states */
+	PF_SECOND_HOP,
+	PF_SECOND_LEAST_NAT, /* the address that it has got, with least-states; likewise */
 	PF_SECOND_LEAST_RDR,
+	PF_SECOND_LEAST_HOP,
 	PF_SECOND_MAP, /* the mapping of its UDP port, there and back */
 	PF_SECOND_MAPPED,
 	PF_SECOND_NODES,
@@ -520,6 +546,7 @@ enum pf_source_kind {
 	PF_SOURCE_NAT, /* sticky-address: `address` has the pool's address that the source has got
 			*/
 	PF_SOURCE_RDR, /* the same of rdr-to */
+	PF_SOURCE_HOP, /* of route-to and its kin */
 	/* these count for no limit */
 	PF_SOURCE_LEAST, /* no source, but an address that least-states has given */
 	PF_SOURCE_MAP, /* an address and port: those that endpoint-independent has given it */

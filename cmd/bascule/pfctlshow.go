@@ -392,6 +392,9 @@ func (c *pfctl) printState(s bridge.PFState) {
 		if s.Out != "" {
 			fmt.Fprintf(c.out, " out: %s", s.Out)
 		}
+		if s.Hop.IsValid() {
+			fmt.Fprintf(c.out, " %s %s", s.Route, s.Hop)
+		}
 		fmt.Fprintln(c.out)
 	}
 }

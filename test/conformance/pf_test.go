@@ -580,15 +580,15 @@ func pfRefused(t *testing.T, hook string) {
 		l.Refused(test.words, append([]string{"pfctl"}, strings.Fields(test.args)...)...)
 	}
 	// What is read and not carried out can be checked, and is printed with a note.
-	if r := tryPfctl(t, l, "pass in on p1 route-to 10.0.0.1\n", "-nvf", "-"); r.Exit != 0 ||
-		!strings.HasSuffix(r.Stdout, " route-to 10.0.0.1\n") || !strings.Contains(r.Stderr, ":1:15: route-to: ") {
+	if r := tryPfctl(t, l, "pass in on p1 divert-packet port 9\n", "-nvf", "-"); r.Exit != 0 ||
+		!strings.HasSuffix(r.Stdout, " divert-packet port 9\n") || !strings.Contains(r.Stderr, ":1:15: divert-packet: ") {
 		t.Error(r)
 	}
 	for text, want := range map[string]string{
-		"pass out on p1 reply-to 10.0.0.1\n":                    "reply-to:",
-		"scrub in\n":                                            "scrub:",
-		"pass in on p1 route-to 10.0.0.1\n":                     "route-to:",
-		"anchor a {\npass out on p1 dup-to 10.0.0.1\n}\npass\n": "dup-to:",
+		"pass out on p1 divert-reply\n":                          "divert-reply:",
+		"scrub in\n":                                             "scrub:",
+		"pass in on p1 route-to 10.99.0.1\n":                     "route-to: no interface of the host reaches 10.99.0.1;",
+		"anchor a {\npass out on p1 dup-to 10.99.0.1\n}\npass\n": "dup-to: no interface of the host reaches 10.99.0.1;",
 	} {
 		r := tryPfctl(t, l, text, "-b", "br0", "-f", "-")
 		syntax := strings.Contains(r.Stderr, "Syntax error") // which translation is not
@@ -603,11 +603,11 @@ func pfRefused(t *testing.T, hook string) {
 	// So is what translates where nothing is translated. A check tells it, too.
 	for _, args := range [][]string{{"-b", "br0", "-f", "-"}, {"-b", "br0", "-n", "-f", "-"}} {
 		if r := tryPfctl(t, l, "match out on p1 inet nat-to 10.0.0.1\npass\n", args...); r.Exit != 0 ||
-			!strings.Contains(r.Stderr, ":1:22: nat-to never translates: p1 is no host port, ") {
+			!strings.Contains(r.Stderr, ":1:22: nat-to never holds: p1 is no host port, ") {
 			t.Error(r)
 		}
 	}
-	if r := tryPfctl(t, l, "match out inet nat-to 10.0.0.1\npass\n", "-b", "br0", "-f", "-"); r.Exit != 0 || strings.Contains(r.Stderr, "never translates") {
+	if r := tryPfctl(t, l, "match out inet nat-to 10.0.0.1\npass\n", "-b", "br0", "-f", "-"); r.Exit != 0 || strings.Contains(r.Stderr, "never holds") {
 		t.Error(r)
 	}
 	// What has no effect is loaded, with a note.

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * Next hops: route-to, reply-to and dup-to. A rule that passes the first packet of a
+ * connection at a host port chooses the next hop of some of its packets, and the state keeps
+ * it. These go there past the host's routes, in a program of its own: see ../hop.h. What
+ * cannot go there is dropped, and never goes as if no rule had said so.
+ */
+#pragma once
+
+#include "translate.h"
+
+/*
+ * The mark of a packet that has been sent to the device of a host port, where it comes back
+ * into the switch: its next hop has been chosen, and its connection has seen it.
+ */
+#define PF_HOP_MARK 0xba5c0b0fu
+
+/* Has the packet this mark? It has none from here on. */
+static __always_inline bool pf_hop_marked(struct __sk_buff *skb, u32 slot)
+{
+	if (skb->mark != PF_HOP_MARK || !pf_to_host(slot))
+		return false;
+	skb->mark = 0;
+	return true;
+}
+
+/* Notes the next hop of this CPU's packet, whose state at a place is known. */
+__noinline int pf_hop_known(u32 place)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+	struct pf_state *s = pf_state_at(place);
+	struct pf_second *k;
+
+	if (!on(FEATURE_PF_HOPS) || !p || !n || !s)
+		return 0;
+	k = pf_second_at(s);
+	if (!k)
+		return 0;
+	__builtin_memcpy(n->hop, k->hop, sizeof(n->hop));
+	n->hop_kind = k->kind;
+	if (n->marked)
+		n->cross = PF_CROSS_DONE;
+	else if (k->kind == PF_DUP_TO)
+		n->cross = PF_CROSS_COPY;
+	else if ((k->kind == PF_ROUTE_TO) == pf_forward(p, s))
+		n->cross = PF_CROSS_HOP;
+	return 0;
+}
+
+/*
+ * Notes that the rule (number + 1) which passes the packet says a next hop: 0, or the reason
+ * to drop the packet. Rules do so at host ports, about packets between a station and the host.
+ */
+__noinline u32 pf_hop_ruled(u32 rule)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_rule *r = pf_rule_at(rule);
+	struct pf_nat *n = pf_nat();
+	struct pf_state *s;
+	u32 kind;
+
+	if (!on(FEATURE_PF_HOPS) || !p || !n || !r || !r->routes)
+		return 0;
+	if (!pf_to_host(p->slot))
+		return r->flags & PF_ROUTES_ON ? DROP_PF_ROUTE : 0;
+	kind = pf_word(r->route) & 0xff;
+	if (p->how & PF_KNOWN) {
+		/* a connection that has a state gets no next hop any more */
+		s = pf_state_at(p->state - 1);
+		return kind == PF_DUP_TO || (s && (s->flags & PF_STATE_HOP)) ? 0 : DROP_PF_ROUTE;
+	}
+	if (p->how & PF_FLOOD)
+		return DROP_PF_ROUTE;
+	if (!(p->key.vlan & PF_ROUTED) || (p->flags & PF_P_STATELESS))
+		return kind == PF_ROUTE_TO ? DROP_PF_ROUTE : 0;
+	n->hop_rule = rule;
+	/* pf sends it once: rules that send it to and fro would do so for ever */
+	if (n->marked)
+		kind = PF_REPLY_TO;
+	n->cross = kind == PF_ROUTE_TO ? PF_CROSS_HOP
+		   : kind == PF_DUP_TO ? PF_CROSS_COPY
+				       : PF_CROSS_STAY;
+	return 0;
+}
+
+/* Chooses the next hop of the packet's connection: false if there is none. */
+__noinline u32 pf_hop_choose(void)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+	struct pf_rule *r;
+
+	if (!on(FEATURE_PF_HOPS) || !p || !n)
+		return false;
+	r = pf_rule_at(n->hop_rule);
+	if (!r || !r->routes)
+		return false;
+	if (!n->on) {
+		pf_nat_begin(n, p);
+		n->on = false;
+		n->is = n->was;
+		n->is_side = n->was_side;
+	}
+	n->rule = n->hop_rule;
+	n->at = r->route;
+	pf_words_read(n->at, &n->t, sizeof(n->t));
+	if (n->t.family != p->family && r->routes > 1) {
+		n->at += PF_WORDS_OF(n->t) + n->t.networks * PF_WORDS_OF(n->network);
+		pf_words_read(n->at, &n->t, sizeof(n->t));
+	}
+	if (n->t.family != p->family)
+		return false;
+	/* the pool goes by the source that the packet came with */
+	__builtin_memcpy(n->from, n->now.src, sizeof(n->from));
+	__builtin_memcpy(n->now.src, n->was.address[n->was_side & 1], sizeof(n->now.src));
+	n->found = pf_pool_choose(PF_POOL_HOP, false);
+	__builtin_memcpy(n->now.src, n->from, sizeof(n->from));
+	__builtin_memcpy(n->hop, n->to, sizeof(n->hop));
+	n->hop_kind = n->t.kind;
+	return n->found;
+}
+
+/*
+ * Makes the state of a packet whose rule says a next hop: 0, or why it is not made. Then the
+ * packet must not go.
+ */
+static __always_inline u32 pf_hop_make(u32 in, u32 out, u32 now)
+{
+	struct pf_nat *n = pf_nat();
+	u32 reason;
+
+	if (!on(FEATURE_PF_HOPS) || !n || !pf_hop_choose())
+		return DROP_PF_ROUTE;
+	reason = pf_nat_make(in, out, now);
+	return reason == DROP_PF_TRANSLATE && !n->on ? DROP_PF_ROUTE : reason;
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package routing
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"bascule/test/netlab"
+)
+
+// hopSite is a site with a third side, whose station is the next hop of rules: 10.0.3.2 and
+// fd03::2.
+type hopSite struct {
+	*site
+	third *side
+}
+
+func newHopSite(t *testing.T, hook string) *hopSite {
+	s := newSite(t, hook)
+	h := &hopSite{s, s.third(hook)}
+	nl := s.lab.Switch.Netlink()
+	link, err := nl.LinkByName("gw3")
+	s.must(err)
+	s.address(link, "fd03::1/64")
+	for _, a := range []string{"10.0.3.2", "fd03::2"} {
+		s.ip("neigh replace " + a + " lladdr " + h.third.end.MAC.String() + " dev gw3 nud permanent")
+	}
+	return h
+}
+
+// onHops runs a test on each hook.
+func onHops(t *testing.T, f func(t *testing.T, s *hopSite)) {
+	for _, hook := range []string{"tcx", "xdp"} {
+		t.Run(hook, func(t *testing.T) {
+			t.Parallel()
+			f(t, newHopSite(t, hook))
+		})
+	}
+}
+
+// gets sends a frame by the station of a side, and returns what arrives at the stations of
+// the three sides that is a packet of IP.
+func (s *hopSite) gets(from *side, f netlab.Frame) (got [3][]netlab.Frame) {
+	s.t.Helper()
+	arrived := s.lab.Deliver(from.end, f)
+	for i, side := range []*side{s.sides[0], s.sides[1], s.third} {
+		for _, f := range arrived[side.end] {
+			if typ := string(f[12:14]); typ == "\x08\x00" || typ == "\x86\xdd" {
+				got[i] = append(got[i], f)
+			}
+		}
+	}
+	return got
+}
+
+// counts are how many frames each side has got.
+func counts(got [3][]netlab.Frame) (n [3]int) {
+	for i := range got {
+		n[i] = len(got[i])
+	}
+	return n
+}
+
+// want sends a packet of a flow, and wants so many at the stations of the three sides.
+func (s *hopSite) want(what string, f flow, n [3]int) (got [3][]netlab.Frame) {
+	s.t.Helper()
+	got = s.gets(s.sides[f.from], s.frame(f))
+	if counts(got) != n {
+		s.t.Errorf("%s: packets of %+v arrive: %v, want %v; drops %v %v\n%s", what, f, counts(got), n,
+			s.lab.Port("br0", s.sides[f.from].end.Port).Drops, s.lab.Port("br0", s.sides[f.to].gateway).Drops, s.pfctl("", "-vv", "-s", "states"))
+	}
+	return got
+}
+
+// dropped is how many packets had no way to their next hop.
+func (s *hopSite) dropped() (n uint64) {
+	for _, port := range []string{s.sides[0].end.Port, s.sides[1].end.Port, s.third.end.Port, "gw1", "gw2", "gw3"} {
+		n += s.lab.Port("br0", port).Drops["pf-route"]
+	}
+	return n
+}
+
+// A packet that a rule routes arrives at its next hop with the bytes that it would have by a
+// route of the host there, and nowhere else. Its answers go by the host's routes.
+func TestRouteTo(t *testing.T) {
+	onHops(t, func(t *testing.T, s *hopSite) {
+		for _, six := range []bool{false, true} {
+			hop, dst := "10.0.3.2", s.sides[1].station4.String()
+			if six {
+				hop, dst = "fd03::2", s.sides[1].station6.String()
+			}
+			f := flow{0, 1, six, [2]uint16{1000, 2000}, 0}
+			// as the host itself would send it there
+			s.load("pass no state\n")
+			s.ip("route replace " + dst + " via " + hop)
+			byRoute := s.want("by a route", f, [3]int{0, 0, 1})
+			s.ip("route del " + dst)
+			s.want("as ever", f, [3]int{0, 1, 0})
+			for _, rules := range []string{
+				"pass\npass in on gw1 route-to HOP\n",
+				"pass\npass in on gw1 route-to { HOP }\n",
+				"table <hops> { HOP }\npass\npass in on gw1 FAMILY route-to <hops> random\n",
+				"pass\npass in route-to HOP\n", // names no port: holds at host ports
+				"block out on gw2\npass\npass in on gw1 route-to HOP\npass out on gw3\n",
+				"pass\npass out on gw2 route-to HOP\n",
+				// on OpenBSD nobody asks, either
+				"pass\nblock out on gw3\npass out on gw2 route-to HOP\n",
+			} {
+				rules = strings.NewReplacer("HOP", hop, "FAMILY", map[bool]string{false: "inet", true: "inet6"}[six]).Replace(rules)
+				s.load(rules)
+				s.pfctl("", "-F", "states")
+				for i := range 3 { // the first makes a state, and the others follow it
+					got := s.want(fmt.Sprintf("%q, packet %d", rules, i), f, [3]int{0, 0, 1})
+					if len(got[2]) == 1 && len(byRoute[2]) == 1 && got[2][0] != byRoute[2][0] {
+						t.Errorf("%q: the packet is\n%x, by a route it is\n%x", rules, got[2][0], byRoute[2][0])
+					}
+				}
+				s.want(rules+": an answer", f.back(), [3]int{1, 0, 0})
+				if text := s.pfctl("", "-vv", "-s", "states"); !strings.Contains(text, " route-to "+hop+"\n") {
+					t.Errorf("%q: the states have no next hop:\n%s", rules, text)
+				}
+			}
+		}
+		if n := s.dropped(); n != 0 {
+			t.Errorf("%d packets were dropped for their next hop", n)
+		}
+	})
+}
+
+// What a rule routes and has no way goes nowhere, and is counted. Its sender hears of it.
+func TestRouteToNowhere(t *testing.T) {
+	onHops(t, func(t *testing.T, s *hopSite) {
+		f := flow{0, 1, false, [2]uint16{1000, 2000}, 0}
+		for _, c := range []struct {
+			rules, route string
+			answers      int
+		}{
+			{"pass\npass in on gw1 route-to 10.0.77.1\n", "route replace unreachable 10.0.77.0/24", 1},
+			{"pass\npass out on gw2 route-to 10.0.77.1\n", "route replace unreachable 10.0.77.0/24", 1},
+			{"pass\npass in on gw1 route-to 10.0.77.1\n", "route replace blackhole 10.0.77.0/24", 1},
+			{"table <none> persist\npass\npass in on gw1 inet route-to <none> random\n", "", 0},
+			{"pass\npass in on e1 route-to 10.0.3.2\n", "", 0}, // names no host port
+		} {
+			s.ip("route replace 10.0.77.0/24 via 10.0.3.2") // else loading refuses them
+			s.load(c.rules)
+			s.ip("route del 10.0.77.0/24")
+			if c.route != "" {
+				s.ip(c.route)
+			}
+			s.pfctl("", "-F", "states")
+			for range 2 {
+				before := s.dropped()
+				got := s.want(c.rules, f, [3]int{c.answers, 0, 0})
+				if n := s.dropped() - before; n != 1 {
+					t.Errorf("%q: %d packets are counted as pf-route", c.rules, n)
+				}
+				if len(got[0]) == 1 && (got[0][0][14+9] != unix.IPPROTO_ICMP || got[0][0][34] != 3 || got[0][0][35] != 1) {
+					t.Errorf("%q: the answer is %x", c.rules, got[0][0])
+				}
+			}
+		}
+		// a time to live that ends is answered, too
+		s.load("pass\npass in on gw1 route-to 10.0.3.2\n")
+		old := []byte(s.frame(f))
+		old[14+8] = 1
+		sum := checksum(append(slices.Clone(old[14:24]), append([]byte{0, 0}, old[26:34]...)...))
+		old[24], old[25] = byte(sum>>8), byte(sum)
+		got := s.gets(s.sides[0], netlab.Frame(old))
+		if counts(got) != [3]int{1, 0, 0} || got[0][0][34] != 11 {
+			t.Errorf("a packet at the end of its time to live: %v", counts(got))
+		}
+	})
+}
+
+// The answers of a connection go to the next hop of reply-to, in both directions of rules.
+func TestReplyTo(t *testing.T) {
+	onHops(t, func(t *testing.T, s *hopSite) {
+		for _, six := range []bool{false, true} {
+			hop := map[bool]string{false: "10.0.3.2", true: "fd03::2"}[six]
+			f := flow{0, 1, six, [2]uint16{1000, 2000}, syn}
+			for _, rules := range []string{
+				"pass\npass in on gw1 reply-to HOP\n",
+				"pass\npass out on gw2 reply-to HOP\n",
+			} {
+				rules = strings.ReplaceAll(rules, "HOP", hop)
+				s.load(rules)
+				s.pfctl("", "-F", "states")
+				s.want(rules, f, [3]int{0, 1, 0})
+				back := f.back()
+				back.flags = syn | ack
+				s.want(rules+": an answer", back, [3]int{0, 0, 1})
+				f := f
+				f.flags = ack
+				s.want(rules+": the next packet", f, [3]int{0, 1, 0})
+				if text := s.pfctl("", "-vv", "-s", "states"); !strings.Contains(text, " reply-to "+hop+"\n") {
+					t.Errorf("%q: the states have no next hop:\n%s", rules, text)
+				}
+			}
+		}
+	})
+}
+
+// A copy of each packet of a connection goes to the next hop of dup-to, and the packet itself
+// where it would go.
+func TestDupTo(t *testing.T) {
+	onHops(t, func(t *testing.T, s *hopSite) {
+		f := flow{0, 1, false, [2]uint16{1000, 2000}, 0}
+		for _, rules := range []string{
+			"pass\npass in on gw1 dup-to 10.0.3.2\n",
+			"pass\npass out on gw2 dup-to 10.0.3.2\n",
+		} {
+			s.load(rules)
+			s.pfctl("", "-F", "states")
+			for range 3 {
+				s.want(rules, f, [3]int{0, 1, 1})
+				s.want(rules+": an answer", f.back(), [3]int{1, 0, 1})
+			}
+		}
+		s.ip("route replace 10.0.77.0/24 via 10.0.3.2")
+		s.load("pass\npass in on gw1 dup-to 10.0.77.1\n")
+		s.ip("route replace unreachable 10.0.77.0/24")
+		s.pfctl("", "-F", "states")
+		s.want("a copy that cannot go", f, [3]int{0, 1, 0})
+	})
+}
+
+// A packet that goes to a next hop is translated first. A state keeps its next hop, whatever
+// its pool gives next, also when it is copied to a larger table.
+func TestRouteToPools(t *testing.T) {
+	onHops(t, func(t *testing.T, s *hopSite) {
+		f := flow{0, 1, false, [2]uint16{1000, 2000}, 0}
+		for _, c := range []struct {
+			rules    string
+			at       int    // where the new address is in the packet
+			is, from string // the new address
+		}{
+			{"pass in on gw1 inet proto udp rdr-to 10.0.9.9 route-to 10.0.3.2", 30, "\x0a\x00\x09\x09", "in"},
+			{"pass out on gw2 inet proto udp nat-to 10.0.3.1 route-to 10.0.3.2", 26, "\x0a\x00\x03\x01", "out"},
+		} {
+			s.load("pass\n" + c.rules + "\n")
+			s.pfctl("", "-F", "states")
+			for range 2 {
+				got := s.want(c.rules, f, [3]int{0, 0, 1})
+				if len(got[2]) == 1 && string(got[2][0][c.at:c.at+4]) != c.is {
+					t.Errorf("%q: the packet is %x", c.rules, got[2][0])
+				}
+			}
+		}
+		// there is nobody at 10.0.3.3
+		for _, pool := range []string{
+			"{ 10.0.3.2, 10.0.3.3 } round-robin", "{ 10.0.3.2, 10.0.3.3 } round-robin sticky-address", "{ 10.0.3.2, 10.0.3.3 } least-states",
+			"{ 10.0.3.2, 10.0.3.3 } random", "{ 10.0.3.2, 10.0.3.3 } source-hash",
+		} {
+			s.load("pass\npass in on gw1 inet route-to " + pool + "\n")
+			s.pfctl("", "-F", "states")
+			s.pfctl("", "-F", "Sources")
+			hops := map[string]int{}
+			for i := range 8 {
+				f.ports[0] = uint16(3000 + i)
+				s.gets(s.sides[0], s.frame(f))
+			}
+			for _, word := range strings.Fields(s.pfctl("", "-vv", "-s", "states")) {
+				if word == "10.0.3.2" || word == "10.0.3.3" {
+					hops[word]++
+				}
+			}
+			sticks := strings.Contains(pool, "sticky") || strings.Contains(pool, "source-hash")
+			even := strings.Contains(pool, "least") || pool == "{ 10.0.3.2, 10.0.3.3 } round-robin"
+			if n := hops["10.0.3.2"]; n+hops["10.0.3.3"] != 8 || sticks != (n == 0 || n == 8) && !strings.Contains(pool, "random") || even && n != 4 {
+				t.Errorf("%s: next hops of 8 connections: %v", pool, hops)
+			}
+			if text := s.pfctl("", "-s", "Sources"); strings.Contains(pool, "sticky") != strings.Contains(text, "10.0.1.2 -> 10.0.3.") {
+				t.Errorf("%s: sources are\n%s", pool, text)
+			}
+		}
+		s.load("pass\npass in on gw1 route-to 10.0.3.2\n")
+		s.pfctl("", "-F", "states")
+		s.want("before", f, [3]int{0, 0, 1})
+		s.load("set limit states 300000\npass\n")
+		s.want("in a larger table", f, [3]int{0, 0, 1})
+		s.pfctl("", "-F", "states")
+		s.want("without a state", f, [3]int{0, 1, 0})
+	})
+}
+
+// A trace names the next hop and the way there.
+func TestRouteToTold(t *testing.T) {
+	onHops(t, func(t *testing.T, s *hopSite) {
+		f := flow{0, 1, false, [2]uint16{1000, 2000}, 0}
+		for _, rules := range []string{"pass\npass in on gw1 route-to 10.0.3.2\n", "pass\npass out on gw2 route-to 10.0.3.2\n"} {
+			s.load(rules)
+			s.pfctl("", "-F", "states")
+			for _, known := range []bool{false, true} {
+				steps, verdict := s.trace(s.frame(f))
+				text := strings.Join(steps, "\n  ")
+				for _, want := range []string{"the next hop is 10.0.3.2, by route-to", " by gw3 "} {
+					if !strings.Contains(text, want) {
+						t.Errorf("%q: a trace, of a known connection %v, has no %q; it says %s\n  %s", rules, known, want, verdict, text)
+					}
+				}
+				s.want(rules, f, [3]int{0, 0, 1})
+			}
+		}
+		s.load("pass\npass in on e1 route-to 10.0.3.2\n")
+		s.pfctl("", "-F", "states")
+		if _, verdict := s.trace(s.frame(f)); verdict != "dropped: pf-route" {
+			t.Errorf("a trace of a packet without a way says %s", verdict)
+		}
+	})
+}
