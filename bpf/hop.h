@@ -354,7 +354,7 @@ static __always_inline int hop_skb(struct __sk_buff *skb)
 			return j->f.len ? hop_go(skb) : TC_ACT_SHOT;
 		if (on(FEATURE_TRACE))
 			return hop_tell_copy(skb);
-		return send_skb(skb, &j->f, &j->v, false);
+		return send_skb(skb, &j->f, &j->v, false, 0);
 	}
 	if (!reason)
 		reason = hop_find(skb);

@@ -132,9 +132,8 @@ static __always_inline u32 trip_ifindex(const struct trip *t)
 }
 
 /* Has the frame been in this bridge on the trip before? */
-static __always_inline bool trip_returns(void)
+static __always_inline bool trip_returns(const struct trip *t)
 {
-	const struct trip *t = trip_get();
 	u64 *seen = counter_of(COUNTER_TRIP);
 
 	if (!t || !seen || *seen == t->number)

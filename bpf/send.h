@@ -93,13 +93,13 @@ static __always_inline void send_copy(struct __sk_buff *skb, const struct frame 
 
 /*
  * Sends a frame of known unicast, and also counts it where it came in. `cable` says that
- * the frame came by a patch cable, not from a device.
+ * the frame came by a patch cable, not from a device. The trip is 0 where the caller has not
+ * looked it up.
  */
 static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f,
-				    const struct verdict *v, bool cable)
+				    const struct verdict *v, bool cable, struct trip *t)
 {
 	const volatile struct port *p = port_at(v->out);
-	struct trip *t;
 
 	count_rx(v->in, f->len);
 	count_tx(v->out, f->len);
@@ -114,13 +114,14 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 		if (!prepare_skb(skb, f, v, v->out, f->outer, tag))
 			return TC_ACT_SHOT;
 		if (on(FEATURE_PATCH) && (p->facts & PORT_PATCH)) {
-			t = cable ? trip_get() : trip_start();
+			t = cable ? t ?: trip_get() : trip_start();
 			if (t && !on(FEATURE_TRACE))
 				patch_go(skb, t, p->peer_endpoint, 0, f->ifindex);
 			return TC_ACT_SHOT;
 		}
 		/* the frame itself is still needed: bascule_patch goes on with it */
-		t = on(FEATURE_PATCH) && cable ? trip_get() : 0;
+		if (on(FEATURE_PATCH) && cable && !t)
+			t = trip_get();
 		if (on(FEATURE_ROUTE) && (p->flags & PORT_ROUTE)) {
 			u32 to;
 

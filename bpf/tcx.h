@@ -173,7 +173,7 @@ static __always_inline bool send_again(struct __sk_buff *skb, struct frame *f, s
 				       bool cable, int *done)
 {
 	struct decision *d;
-	struct trip *t;
+	struct trip *t = 0;
 
 	if (!frame_is_plain(f, skb))
 		return false;
@@ -188,10 +188,10 @@ static __always_inline bool send_again(struct __sk_buff *skb, struct frame *f, s
 	f->len = skb->len; /* only now: else it would be on the stack until here */
 	if (f->len > d->fits ||
 	    (on(FEATURE_BACKUP) && port_lost(&tcx_devices, port_at(d->out)->id)) ||
-	    (cable && trip_returns()))
+	    (cable && trip_returns(t)))
 		return false;
 	decision_recall(d, f, v);
-	*done = send_skb(skb, f, v, cable);
+	*done = send_skb(skb, f, v, cable, t);
 	return true;
 }
 #endif
@@ -242,7 +242,7 @@ static __always_inline bool receive(struct __sk_buff *skb, struct judged *j, str
 	 * by another cable.
 	 */
 	if (cable && !(on(FEATURE_BLOCKING) && port_blocked(port_slot(f->ifindex))) &&
-	    trip_returns()) {
+	    trip_returns(trip_get())) {
 		v->in = port_slot(f->ifindex);
 		*done = ask_drop(skb, f, v, DROP_PATCH_LOOP);
 		return true;
@@ -298,7 +298,7 @@ static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
 		done = act_skb(skb, &here.f, &here.v, d, epoch, action, cable);
 	if (done == ACT_SENDS && panel_asked(&here.v)) /* which takes a program of its own */
 		return drop_skb(skb, &here.f, &here.v, DROP_PF_TRANSLATE);
-	return done == ACT_SENDS ? send_skb(skb, &here.f, &here.v, cable) : done;
+	return done == ACT_SENDS ? send_skb(skb, &here.f, &here.v, cable, 0) : done;
 }
 #else
 static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
@@ -343,6 +343,6 @@ ends:
 	}
 	/* else clang keeps addresses within *j on the stack, from the start to here */
 	asm("" : "+r"(j));
-	return send_skb(skb, &j->f, &j->v, cable);
+	return send_skb(skb, &j->f, &j->v, cable, 0);
 }
 #endif

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "55bb80bfb568a59c1930813e9441382d6821acd0a1f46aab9ea9c5bb3c3cadc7"
+const objectsSum = "ab957af03c6876dc01a4643a6d0292a0c96b00e130fda7bed96fa788dc5187c9"
