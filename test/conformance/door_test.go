@@ -150,7 +150,7 @@ func bridgeHelper(t *testing.T, _ string) {
 	acl := filepath.Join(dir, "bridge.conf")
 	as := func(list string, args ...string) *exec.Cmd {
 		must(t, os.WriteFile(acl, []byte(list), 0o644))
-		inside := fmt.Sprintf("mkdir -p /etc/bascule && mount -t tmpfs none /etc/bascule && cp %s /etc/bascule/bridge.conf && exec setpriv --reuid %d --regid %d --clear-groups -- \"$@\"", acl, nobody, nobody)
+		inside := fmt.Sprintf("mkdir -p /etc/bascule && mount -t tmpfs -o mode=755 none /etc/bascule && cp %s /etc/bascule/bridge.conf && exec setpriv --reuid %d --regid %d --clear-groups -- \"$@\"", acl, nobody, nobody)
 		return exec.Command("nsenter", append([]string{"--net=/run/netns/" + l.Switch.Name, "unshare", "--mount", "--propagation", "private", "sh", "-c", inside, "sh"}, args...)...)
 	}
 	refused := func(what, list, want string, args ...string) {

@@ -383,7 +383,7 @@ func (l *Lab) mark() {
 				continue
 			}
 			f := newFrame(Broadcast, MAC{0x02, 0xbb, 0, 0, 0, 1}, typeMarker, l.marker, minLen)
-			err := unix.Sendto(l.fd, []byte(f), 0, &unix.SockaddrLinklayer{Ifindex: e.PortIndex})
+			err := sendFrame(l.fd, f, e.PortIndex)
 			if err != nil {
 				return fmt.Errorf("send a marker to %s: %w", e.Port, err)
 			}

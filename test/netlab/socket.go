@@ -68,7 +68,7 @@ func (s *Socket) String() string { return s.name }
 func (s *Socket) send(frames ...Frame) error {
 	return onCPU(s.cpu, func() error {
 		for _, f := range frames {
-			err := unix.Sendto(s.fd, []byte(f), 0, &unix.SockaddrLinklayer{Ifindex: s.index})
+			err := sendFrame(s.fd, f, s.index)
 			if err != nil {
 				return fmt.Errorf("send %v from %s: %w", f, s.name, err)
 			}
@@ -313,4 +313,16 @@ func onCPU(cpu int, fn func() error) error {
 		return fmt.Errorf("CPU affinity: %w", err)
 	}
 	return errors.Join(fn(), unix.SchedSetaffinity(0, &before))
+}
+
+// sendFrame sends a frame by a packet socket. A device that has no room does not take the
+// frame, and the kernel says so: on a busy machine the queue of a veth whose other end has
+// a program of XDP is full until that end's turn has come.
+func sendFrame(fd int, f Frame, index int) error {
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		err := unix.Sendto(fd, []byte(f), 0, &unix.SockaddrLinklayer{Ifindex: index})
+		if err != unix.ENOBUFS || time.Now().After(deadline) {
+			return err
+		}
+	}
 }

@@ -1185,7 +1185,7 @@ func TestRefusals(t *testing.T) {
 	for _, c := range []struct{ words, args []string }{
 		{[]string{"only a host port routes"}, []string{"port", "add", "br0", station.Port, "--route"}},
 		{[]string{"only a host port routes"}, []string{"port", "add", "br0", "a", "--type", "patch", "--peer", "br1/b", "--route"}},
-		{[]string{"gw1", "exists"}, []string{"port", "add", "br1", "gw1", "--type", "host", "--route"}},
+		{[]string{"gw1", "host port gw1 of bridge br0"}, []string{"port", "add", "br1", "gw1", "--type", "host", "--route"}},
 	} {
 		if r := l.Refused(c.words, c.args...); strings.Count(strings.TrimSpace(r.Stderr), "\n") > 0 {
 			t.Errorf("%v: more than a line: %s", c.args, r.Stderr)
