@@ -152,10 +152,9 @@ func TestPFNoRoute(t *testing.T) {
 				"fd01::1", "fd02::1", "fd04::1", "fd04::2", "fd04::3", "fd04::4",
 			}},
 		} {
-			var all, routed, none, here, elsewhere []netip.Addr
+			var routed, none, here, elsewhere []netip.Addr
 			for _, text := range c.list {
 				a := netip.MustParseAddr(text)
-				all = append(all, a)
 				got, err := nl.RouteGet(a.AsSlice())
 				if err != nil || got[0].Type == unix.RTN_UNREACHABLE || got[0].Type == unix.RTN_BLACKHOLE || got[0].Type == unix.RTN_PROHIBIT {
 					none = append(none, a)
