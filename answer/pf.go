@@ -107,6 +107,7 @@ type PFState struct {
 	// Route is the word of the rule that says a next hop: route-to, reply-to or dup-to.
 	Route   string `json:"route,omitempty"`
 	NextHop string `json:"next_hop,omitempty"` // its address
+	Divert  string `json:"divert,omitempty"`   // what the rule says of the socket that it is diverted to
 }
 
 // PFTranslated are addresses and ports behind a translation.
@@ -135,6 +136,9 @@ func OfPFState(of string, st bridge.PFState) PFState {
 	}
 	if st.Hop.IsValid() {
 		a.Route, a.NextHop = st.Route.String(), st.Hop.String()
+	}
+	if st.Divert != nil {
+		a.Divert = st.Divert.String()
 	}
 	return a
 }

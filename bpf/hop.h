@@ -340,15 +340,13 @@ __noinline u32 hop_begin(struct __sk_buff *skb)
 	return pf_settled(skb, pf_hop_make(port_at(j->v.in)->id, out, clock_now()));
 }
 
-/* Does all of it. */
-static __always_inline int hop_skb(struct __sk_buff *skb)
+/* Does all the rest of it. `reason` is that of hop_begin(). */
+static __always_inline int hop_skb(struct __sk_buff *skb, u32 reason)
 {
 	struct judged *j = judged_here(0);
-	u32 reason;
 
 	if (!j)
 		return TC_ACT_SHOT;
-	reason = hop_begin(skb);
 	if (!reason && pf_cross() != PF_CROSS_HOP) {
 		if (pf_cross() == PF_CROSS_COPY && hop_copies(skb))
 			return j->f.len ? hop_go(skb) : TC_ACT_SHOT;

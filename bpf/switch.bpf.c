@@ -55,11 +55,11 @@ int bascule_fib_patch(struct __sk_buff *skb)
 	return fib_skb(skb, PF_PANEL_PATCH);
 }
 
-/* Goes on with a packet that pf has a next hop for. */
+/* Goes on with a packet that pf has a next hop for, or a socket of the host. */
 SEC("tcx/ingress")
 int bascule_hop(struct __sk_buff *skb)
 {
-	return hop_skb(skb);
+	return divert_or_hop_skb(skb);
 }
 #endif
 

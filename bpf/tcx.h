@@ -10,6 +10,7 @@
 
 #include "answer.h"
 #include "decision.h"
+#include "divert.h"
 #include "family.h"
 #include "fib.h"
 #include "hop.h"

@@ -77,6 +77,7 @@ enum drop_reason {
 	DROP_CHECKSUM, /* a checksum is yet to be written where a filter has looked */
 	DROP_PF_TRANSLATE, /* a rule translates it, and that cannot be */
 	DROP_PF_ROUTE, /* a rule says its next hop, and it cannot go there */
+	DROP_PF_DIVERT, /* a rule gives it to a socket of the host, and there is none */
 	DROP_REASONS,
 };
 
@@ -879,10 +880,10 @@ struct traced {
 	__u16 nat_sport; /* or the identifier of an echo; as in the packet */
 	__u16 nat_dport;
 	__u32 nat_proto;
-	/* the next hop that pf gives it, or a copy of it; hop_kind is 0 if none */
+	/* the next hop that pf gives it, or a copy of it, or the socket; hop_kind is 0 if none */
 	__u32 hop[4];
 	__u32 hop_kind; /* enum pf_translation_kind */
-	__u32 pad;
+	__u32 hop_port; /* of a socket that it is diverted to */
 	struct traced_port port[MAX_PORTS];
 };
 

@@ -147,15 +147,15 @@ func TestLimitsChecked(t *testing.T) {
 // It is told of, and whatever would load it says so before anything is changed.
 func TestMissingChecked(t *testing.T) {
 	s := &Switch{}
-	text := []byte("table <t> { 192.0.2.1 }\npass in on em0 divert-to 192.0.2.1 port 9\nanchor a {\n\tpass in divert-packet port 9\n}\n")
+	text := []byte("table <t> { 192.0.2.1 }\npass in on em0 divert-packet port 8\nanchor a {\n\tpass in divert-packet port 9\n}\n")
 	set, notes, err := s.LoadPF("", PFLoad{Name: "pf.conf", Text: text, Check: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := set.String(); !strings.Contains(got, "divert-to 192.0.2.1 port 9\n") || !strings.Contains(got, "divert-packet port 9\n") {
+	if got := set.String(); !strings.Contains(got, "divert-packet port 8\n") || !strings.Contains(got, "divert-packet port 9\n") {
 		t.Errorf("it is printed as\n%s", got)
 	}
-	if len(notes) != 2 || !strings.HasPrefix(notes[0], "pf.conf:2:16: divert-to: ") || !strings.HasPrefix(notes[1], "pf.conf:4:10: divert-packet: ") {
+	if len(notes) != 2 || !strings.HasPrefix(notes[0], "pf.conf:2:16: divert-packet: ") || !strings.HasPrefix(notes[1], "pf.conf:4:10: divert-packet: ") {
 		t.Errorf("notes: %q", notes)
 	}
 	var list pf.ErrorList

@@ -616,6 +616,9 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 			return nil, nil, list
 		}
 	}
+	if err := s.undiverted(what, bridge, set); err != nil {
+		return nil, nil, err
+	}
 	if o.Check {
 		if err := s.checkPF(what, bridge, o, set); err != nil {
 			return nil, nil, err
@@ -676,6 +679,28 @@ func reached(a netip.Addr) bool {
 		}
 		return r.Dst == nil || r.Dst.Contains(a.AsSlice())
 	})
+}
+
+// undiverted refuses rules that divert packets at ports of the bridge that are no host ports.
+func (s *Switch) undiverted(what, bridge string, set *pf.Ruleset) error {
+	if bridge == "" {
+		return nil
+	}
+	var list pf.ErrorList
+	err := s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
+		ports, err := pfPortsOf(b, &b.Config)
+		list = set.Undiverted(ports.list)
+		return err
+	})
+	switch {
+	case errors.Is(err, errNoBridge):
+		return nil
+	case err != nil:
+		return failed(what, err)
+	case len(list) > 0:
+		return list
+	}
+	return nil
 }
 
 // elsewhere tells of the rules of a file that never translate, by the ports that the bridge

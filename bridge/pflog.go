@@ -99,7 +99,7 @@ type pfLogNames struct {
 var pfReasons = map[string]pflog.Reason{
 	"pf-state": pflog.StateMismatch, "pf-limit": pflog.StateLimit, "pf-short": pflog.Short,
 	"pf-fragment": pflog.Fragment, "pf-options": pflog.Options, "pf-synproxy": pflog.Synproxy,
-	"pf-normalize": pflog.Normalize, "pf-translate": pflog.Translate, "pf-route": pflog.NoRoute,
+	"pf-normalize": pflog.Normalize, "pf-translate": pflog.Translate, "pf-route": pflog.NoRoute, "pf-divert": pflog.NoRoute,
 }
 
 func (l *pfLogNames) record(p datapath.PFLogged) PFLogged {

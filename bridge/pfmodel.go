@@ -108,6 +108,7 @@ type PFState struct {
 	// Hop is the next hop of its packets, by the word Route of its rule; not valid if there is none.
 	Hop     netip.Addr
 	Route   pf.RouteKind
+	Divert  *pf.Divert // the socket of the host that gets packets of it, nil for none
 	Age     time.Duration
 	Expires time.Duration // 0 if it is over
 	Rule    int           // that made it, of its anchor, -1 if that is no more

@@ -382,7 +382,7 @@ func (v *pfView) state(st *datapath.State) PFState {
 	out := PFState{
 		ID: st.ID, Proto: st.Proto, VLAN: st.VLAN, Src: peer(st.Proto, &st.From), Dst: peer(st.Proto, &st.To),
 		Age: st.Age, Expires: st.Expires, Rule: -1, In: v.names[st.In], Out: v.names[st.Out],
-		Sloppy: st.Flags&datapath.StateSloppy != 0, Hop: st.Hop, Route: st.HopKind,
+		Sloppy: st.Flags&datapath.StateSloppy != 0, Hop: st.Hop, Route: st.HopKind, Divert: st.Divert,
 	}
 	if t := st.Translated; t != nil {
 		out.Translated = &[2]PFAddress{

@@ -55,6 +55,7 @@ var Reasons = []Reason{
 	{"checksum", "a checksum is yet to be written where a filter has looked", ""},
 	{"pf-translate", "a rule of pf translates it, and that cannot be: no address or port is free, or it can have no state", "pfctl -s states"},
 	{"pf-route", "a rule of pf says its next hop, and it cannot go there: there is no way, or it can have no state", "pfctl -s rules"},
+	{"pf-divert", "a rule of pf diverts it to a socket of the host, and there is none, or it can have no state", "pfctl -s states"},
 }
 
 // words say why a frame was dropped, by the names of reasons.

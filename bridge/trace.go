@@ -185,6 +185,11 @@ func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 		}
 		e.say("pf", text, hop, kind)
 	}
+	if d := t.Diverted(); d != nil && d.Kind == pf.DivertTo {
+		e.say("pf", "a socket of the host gets it, by %s", d)
+	} else if d != nil {
+		e.say("pf", "a socket of the host gets the answers, by %s", d)
+	}
 	out := []string{}
 	if t.Step == datapath.StepFlood {
 		out = e.flood()

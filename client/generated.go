@@ -489,13 +489,15 @@ type PFSource struct {
 // PFState is a state: a connection that pf knows.
 type PFState struct {
 	// seconds
-	Age      float64  `json:"age"`
-	Anchor   string   `json:"anchor,omitempty"`
-	BoundTo  string   `json:"bound_to,omitempty"`
-	Bytes    []uint64 `json:"bytes"`
-	Dst      string   `json:"dst"`
-	DstPort  *uint64  `json:"dst_port,omitempty"`
-	DstState string   `json:"dst_state"`
+	Age     float64  `json:"age"`
+	Anchor  string   `json:"anchor,omitempty"`
+	BoundTo string   `json:"bound_to,omitempty"`
+	Bytes   []uint64 `json:"bytes"`
+	// what the rule says of the socket that it is diverted to
+	Divert   string  `json:"divert,omitempty"`
+	Dst      string  `json:"dst"`
+	DstPort  *uint64 `json:"dst_port,omitempty"`
+	DstState string  `json:"dst_state"`
 	// seconds until then
 	Expires float64 `json:"expires"`
 	ID      string  `json:"id"`

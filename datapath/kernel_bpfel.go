@@ -283,7 +283,8 @@ const (
 	kernelDropReasonDROP_CHECKSUM      kernelDropReason = 40
 	kernelDropReasonDROP_PF_TRANSLATE  kernelDropReason = 41
 	kernelDropReasonDROP_PF_ROUTE      kernelDropReason = 42
-	kernelDropReasonDROP_REASONS       kernelDropReason = 43
+	kernelDropReasonDROP_PF_DIVERT     kernelDropReason = 43
+	kernelDropReasonDROP_REASONS       kernelDropReason = 44
 )
 
 type kernelEvent struct {
@@ -381,11 +382,11 @@ const (
 type kernelFloodPast uint32
 
 const (
-	kernelFloodPastPAST_LEARNING kernelFloodPast = 43
-	kernelFloodPastPAST_ORIGIN   kernelFloodPast = 44
-	kernelFloodPastPAST_FLAG     kernelFloodPast = 45
-	kernelFloodPastPAST_DEVICE   kernelFloodPast = 46
-	kernelFloodPastPAST_END      kernelFloodPast = 47
+	kernelFloodPastPAST_LEARNING kernelFloodPast = 44
+	kernelFloodPastPAST_ORIGIN   kernelFloodPast = 45
+	kernelFloodPastPAST_FLAG     kernelFloodPast = 46
+	kernelFloodPastPAST_DEVICE   kernelFloodPast = 47
+	kernelFloodPastPAST_END      kernelFloodPast = 48
 )
 
 type kernelFound uint32
@@ -855,7 +856,8 @@ type kernelPfSecond struct {
 	Kind    uint8
 	Pad4    uint8
 	Hop     [4]uint32
-	Pad5    uint32
+	HopPort uint16
+	Pad5    uint16
 	Unused  [5]uint64
 	Pad     uint32
 	Pad2    uint16
@@ -1029,13 +1031,15 @@ const (
 type kernelPfTranslationKind uint32
 
 const (
-	kernelPfTranslationKindPF_NAT_TO    kernelPfTranslationKind = 0
-	kernelPfTranslationKindPF_RDR_TO    kernelPfTranslationKind = 1
-	kernelPfTranslationKindPF_AF_TO     kernelPfTranslationKind = 2
-	kernelPfTranslationKindPF_AF_TO_DST kernelPfTranslationKind = 3
-	kernelPfTranslationKindPF_ROUTE_TO  kernelPfTranslationKind = 4
-	kernelPfTranslationKindPF_REPLY_TO  kernelPfTranslationKind = 5
-	kernelPfTranslationKindPF_DUP_TO    kernelPfTranslationKind = 6
+	kernelPfTranslationKindPF_NAT_TO       kernelPfTranslationKind = 0
+	kernelPfTranslationKindPF_RDR_TO       kernelPfTranslationKind = 1
+	kernelPfTranslationKindPF_AF_TO        kernelPfTranslationKind = 2
+	kernelPfTranslationKindPF_AF_TO_DST    kernelPfTranslationKind = 3
+	kernelPfTranslationKindPF_ROUTE_TO     kernelPfTranslationKind = 4
+	kernelPfTranslationKindPF_REPLY_TO     kernelPfTranslationKind = 5
+	kernelPfTranslationKindPF_DUP_TO       kernelPfTranslationKind = 6
+	kernelPfTranslationKindPF_DIVERT_TO    kernelPfTranslationKind = 7
+	kernelPfTranslationKindPF_DIVERT_REPLY kernelPfTranslationKind = 8
 )
 
 type kernelPfWalk struct {
@@ -1510,7 +1514,7 @@ type kernelTraced struct {
 	NatProto    uint32
 	Hop         [4]uint32
 	HopKind     uint32
-	Pad         uint32
+	HopPort     uint32
 	Port        [1024]struct {
 		_      structs.HostLayout
 		Slot   uint16

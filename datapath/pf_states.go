@@ -36,8 +36,9 @@ type State struct {
 	// says of which.
 	Hop     netip.Addr
 	HopKind pf.RouteKind
-	In      uint32 // id of the port that the first packet came in by
-	Out     uint32 // id of the port that it left by, 0 while that is not known
+	Divert  *pf.Divert // the socket of the host that gets packets of it by a rule, nil for none
+	In      uint32     // id of the port that the first packet came in by
+	Out     uint32     // id of the port that it left by, 0 while that is not known
 	// Numbers of the rules that let it in and out, among Program.Source. -1 is no
 	// rule, or a rule of a former ruleset.
 	RuleIn, RuleOut int
@@ -222,6 +223,14 @@ func (t *stateTable) before(place uint32, s *kernelPfState) (key kernelPfState, 
 // hopKind returns which rule has said a next hop, by enum pf_translation_kind.
 func hopKind(kind uint32) pf.RouteKind {
 	return pf.RouteKind(kind - uint32(kernelPfTranslationKindPF_ROUTE_TO))
+}
+
+// diverted returns the socket that packets go to by an enum pf_translation_kind, nil for none.
+func diverted(kind uint32, a kernelPfAddress, port uint16) *pf.Divert {
+	if kind < uint32(kernelPfTranslationKindPF_DIVERT_TO) {
+		return nil
+	}
+	return &pf.Divert{Kind: pf.DivertKind(kind - uint32(kernelPfTranslationKindPF_DIVERT_TO)), Addr: a.addr().Unmap(), Port: fromNetwork(port)}
 }
 
 // initiator is pf_initiator.
@@ -552,7 +561,9 @@ func (r *stateReader) state(t *stateTable, place uint32, s *kernelPfState) *Stat
 	if ok && st.Flags&kernelPfStateFlagPF_STATE_HOP != 0 {
 		second := (*kernelPfSecond)(unsafe.Pointer(&after))
 		hop := kernelPfAddress{Word: second.Hop}
-		st.Hop, st.HopKind = hop.addr().Unmap(), hopKind(uint32(second.Kind))
+		if st.Divert = diverted(uint32(second.Kind), hop, second.HopPort); st.Divert == nil {
+			st.Hop, st.HopKind = hop.addr().Unmap(), hopKind(uint32(second.Kind))
+		}
 	}
 	if ok && st.Flags&kernelPfStateFlagPF_STATE_NAT != 0 {
 		if st.Host == OutOfHost {

@@ -80,8 +80,9 @@ var needs = []need{
 	{ebpf.SchedCLS, kernelFeatureFEATURE_PF_FIB, "no-route and urpf-failed of pf", []asm.BuiltinFunc{
 		asm.FnTailCall, asm.FnFibLookup, asm.FnLoop,
 	}},
-	{ebpf.SchedCLS, kernelFeatureFEATURE_PF_HOPS, "route-to of pf", []asm.BuiltinFunc{
+	{ebpf.SchedCLS, kernelFeatureFEATURE_PF_HOPS, "route-to and divert-to of pf", []asm.BuiltinFunc{
 		asm.FnTailCall, asm.FnRedirectNeigh, asm.FnFibLookup, asm.FnCheckMtu, asm.FnLoop, asm.FnCloneRedirect,
+		asm.FnSkcLookupTcp, asm.FnSkLookupUdp, asm.FnSkAssign, asm.FnSkRelease,
 	}},
 	{ebpf.XDP, pfFeatures, "pf", []asm.BuiltinFunc{
 		asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnGetPrandomU32, asm.FnKtimeGetNs, asm.FnXdpLoadBytes,

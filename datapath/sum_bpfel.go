@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "ab957af03c6876dc01a4643a6d0292a0c96b00e130fda7bed96fa788dc5187c9"
+const objectsSum = "c4966ec0b2d2a45a1fd43d0a29dc43c2b93cdacb769d7d4909f482f6c8742214"

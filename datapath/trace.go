@@ -132,11 +132,16 @@ func (t *Traced) Translated() (from, to netip.AddrPort) {
 // Hop returns the next hop that a rule of pf gives the packet, or a copy of it, and which word
 // of the rule says so; false if none does.
 func (t *Traced) Hop() (hop netip.Addr, kind pf.RouteKind, ok bool) {
-	if t.HopKind == 0 {
+	if t.HopKind == 0 || t.Diverted() != nil {
 		return hop, kind, false
 	}
 	a := kernelPfAddress{Word: t.kernelTraced.Hop}
 	return a.addr().Unmap(), hopKind(t.HopKind), true
+}
+
+// Diverted returns the socket of the host that a rule of pf gives the packet, nil for none.
+func (t *Traced) Diverted() *pf.Divert {
+	return diverted(t.HopKind, kernelPfAddress{Word: t.kernelTraced.Hop}, uint16(t.HopPort))
 }
 
 // Trace has a program like the bridge's own decide on a frame that comes in by a port,

@@ -221,6 +221,9 @@ func (c *compiler) rules() error {
 				return fmt.Errorf("%v: %w", e.Pos, err)
 			}
 		}
+		if e.Divert != nil && e.action != CallAnchor {
+			c.divert(i, e)
+		}
 		c.out.Source[i] = RuleRef{e.anchor.path, e.index, e.Rule}
 	}
 	return nil

@@ -31,8 +31,8 @@ var carried = map[string]bool{
 	"route-to":             true,
 	"reply-to":             true,
 	"dup-to":               true,
-	"divert-to":            false,
-	"divert-reply":         false,
+	"divert-to":            true,
+	"divert-reply":         true,
 	"divert-packet":        false,
 }
 
@@ -68,12 +68,17 @@ func (r *Ruleset) missing(list *ErrorList, seen map[*Ruleset]bool) {
 	for i := range r.Rules {
 		rule := &r.Rules[i]
 		rule.eachWord(func(word string, at Place) {
-			if carried[word] || len(*list) == maxErrors {
+			why := ""
+			if !carried[word] {
+				why = cmp.Or(never[word], notCarried)
+			} else if rule.Divert != nil && at == rule.Divert.Place {
+				why = rule.notDiverted()
+			}
+			if why == "" || len(*list) == maxErrors {
 				return
 			}
 			// One is enough of a place. Lists make several rules of one.
 			if !slices.ContainsFunc(*list, func(e Error) bool { return e.Pos == at.Pos }) {
-				why := cmp.Or(never[word], notCarried)
 				*list = append(*list, Error{Pos: at.Pos, Line: at.Line, Message: word + ": " + why, Missing: true})
 			}
 		})
@@ -84,6 +89,20 @@ func (r *Ruleset) missing(list *ErrorList, seen map[*Ruleset]bool) {
 	for i := range r.Loads {
 		r.Loads[i].Ruleset.missing(list, seen)
 	}
+}
+
+// notDiverted returns why what the rule diverts cannot be, "" if it can. A state says where the
+// packets of a connection go, and has one such place.
+func (r *Rule) notDiverted() string {
+	switch {
+	case r.Action == Pass && r.State == NoState:
+		return "a rule that keeps no state diverts nothing; leave out no state"
+	case r.Route != nil:
+		return "the packets cannot go to a next hop as well; leave out " + r.Route.Kind.String()
+	case slices.ContainsFunc(r.Translations, func(t Translation) bool { return t.Kind == AfTo }):
+		return "the packets cannot go on in the other family as well; leave out af-to"
+	}
+	return ""
 }
 
 // eachWord calls f for each word of the rule that the datapath may not carry out, with the
@@ -231,7 +250,35 @@ func (c *compiler) route(at int, e *entry) error {
 	return nil
 }
 
-// placePools fills in where the translations and next hops of rules are among all words.
+// divert fills in the socket of the rule at a place of the program, as route does next hops.
+func (c *compiler) divert(at int, e *entry) {
+	if c.in.Check || e.action != Pass {
+		return
+	}
+	out := &c.out.Rules[at]
+	if e.On.Name != "" && !e.On.Not {
+		out.Flags |= RuleRoutesOn
+	}
+	out.Route = uint32(len(c.out.Pools))
+	t := Translation{Kind: divertTo + TranslationKind(e.Divert.Kind), Ports: PoolPorts{Low: e.Divert.Port}}
+	for _, family := range []Family{Inet, Inet6} {
+		if e.Family != 0 && e.Family != family {
+			continue
+		}
+		addr := e.Divert.Addr
+		if e.Divert.Kind != DivertTo { // the packets say it
+			addr = netip.IPv4Unspecified()
+			if family == Inet6 {
+				addr = netip.IPv6Unspecified()
+			}
+		}
+		t.Pool.Addrs = []netip.Prefix{netip.PrefixFrom(addr, addr.BitLen())}
+		out.Routes++
+		c.out.Pools = append(c.out.Pools, t.words(family)...)
+	}
+}
+
+// placePools fills in where the translations, next hops and sockets of rules are among all words.
 func (c *compiler) placePools() {
 	for i := range c.out.Rules {
 		if r := &c.out.Rules[i]; r.Translations != 0 {
@@ -259,6 +306,9 @@ const afToDst = AfTo + 1
 
 // routeTo is PF_ROUTE_TO there; those of the other kinds of routes follow it.
 const routeTo = afToDst + 1
+
+// divertTo is PF_DIVERT_TO there; PF_DIVERT_REPLY follows it.
+const divertTo = routeTo + TranslationKind(DupTo) + 1
 
 // destination returns the new destination of an AfTo of packets of a family, as the datapath
 // has it: the first of the two translations that it takes.

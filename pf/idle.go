@@ -70,16 +70,12 @@ func (r *Ruleset) walk(seen map[*Ruleset]bool, begin func(*Ruleset), rule func(*
 func (r *Ruleset) Elsewhere(ports []CompilePort) []Idle {
 	var list []Idle
 	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
-		if len(rule.Translations) == 0 && rule.Route == nil || rule.On.Name == "" || rule.On.Not {
+		if len(rule.Translations) == 0 && rule.Route == nil {
 			return
 		}
-		named := slices.DeleteFunc(slices.Clone(ports), func(p CompilePort) bool { return !p.is(rule.On.Name) })
-		if len(named) == 0 || slices.ContainsFunc(named, func(p CompilePort) bool { return p.Host }) {
+		why := rule.noHost(ports)
+		if why == "" {
 			return
-		}
-		why := rule.On.Name + " is no host port"
-		if named[0].Name != rule.On.Name {
-			why = "no port of " + rule.On.Name + " is a host port"
 		}
 		add := func(at Pos, word string) {
 			// FreeBSD's lines and lists make several rules of one.
@@ -95,6 +91,41 @@ func (r *Ruleset) Elsewhere(ports []CompilePort) []Idle {
 			add(rule.Route.Place.Pos, rule.Route.Kind.String())
 		}
 	})
+	return list
+}
+
+// noHost says why the rule holds at no host port, by the ports that it names; "" if it may.
+func (r *Rule) noHost(ports []CompilePort) string {
+	if r.On.Name == "" || r.On.Not {
+		return ""
+	}
+	named := slices.DeleteFunc(slices.Clone(ports), func(p CompilePort) bool { return !p.is(r.On.Name) })
+	switch {
+	case len(named) == 0 || slices.ContainsFunc(named, func(p CompilePort) bool { return p.Host }):
+		return ""
+	case named[0].Name != r.On.Name:
+		return "no port of " + r.On.Name + " is a host port"
+	}
+	return r.On.Name + " is no host port"
+}
+
+// Undiverted returns an error for each rule of a ruleset, its anchors and what it loads that
+// diverts packets at ports of the bridge which are no host ports: at most 20.
+func (r *Ruleset) Undiverted(ports []CompilePort) ErrorList {
+	var list ErrorList
+	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
+		if rule.Divert == nil || len(list) == maxErrors {
+			return
+		}
+		at := rule.Divert.Place
+		why := rule.noHost(ports)
+		if why == "" || slices.ContainsFunc(list, func(e Error) bool { return e.Pos == at.Pos }) {
+			return
+		}
+		list = append(list, Error{Pos: at.Pos, Line: at.Line, Missing: true, Message: fmt.Sprintf(
+			"%s: %s, and the host has no sockets elsewhere; give a host port", rule.Divert.Kind, why)})
+	})
+	list.order()
 	return list
 }
 

@@ -86,6 +86,7 @@ var words = map[string]string{
 	"PFSource.rate":              "connections within RateTime",
 	"PFState":                    "PFState is a state: a connection that pf knows.",
 	"PFState.age":                "seconds",
+	"PFState.divert":             "what the rule says of the socket that it is diverted to",
 	"PFState.expires":            "seconds until then",
 	"PFState.next_hop":           "its address",
 	"PFState.packets":            "sent by src, by dst",

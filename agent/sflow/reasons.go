@@ -51,6 +51,7 @@ var codes = map[string]uint32{
 	"checksum":      289,
 	"pf-translate":  285, // unknown_l3
 	"pf-route":      1,   // host unreachable, of ICMP
+	"pf-divert":     3,   // port unreachable
 }
 
 func reasonCode(reason string) uint32 {

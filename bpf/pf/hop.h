@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Next hops: route-to, reply-to and dup-to. A rule that passes the first packet of a
+ * Next hops: route-to, reply-to and dup-to, and in the place of one a socket of the host:
+ * divert-to and divert-reply, see ../divert.h. A rule that passes the first packet of a
  * connection at a host port chooses the next hop of some of its packets, and the state keeps
  * it. These go there past the host's routes, in a program of its own: see ../hop.h. What
  * cannot go there is dropped, and never goes as if no rule had said so.
@@ -25,6 +26,12 @@ static __always_inline bool pf_hop_marked(struct __sk_buff *skb, u32 slot)
 	return true;
 }
 
+/* Is the kind about what goes the way of the first packet, not about the answers? */
+static __always_inline bool pf_hop_is_first(u32 kind)
+{
+	return kind == PF_ROUTE_TO || kind == PF_DIVERT_TO;
+}
+
 /* Notes the next hop of this CPU's packet, whose state at a place is known. */
 __noinline int pf_hop_known(u32 place)
 {
@@ -40,11 +47,12 @@ __noinline int pf_hop_known(u32 place)
 		return 0;
 	__builtin_memcpy(n->hop, k->hop, sizeof(n->hop));
 	n->hop_kind = k->kind;
+	n->hop_port = k->hop_port;
 	if (n->marked)
 		n->cross = PF_CROSS_DONE;
 	else if (k->kind == PF_DUP_TO)
 		n->cross = PF_CROSS_COPY;
-	else if ((k->kind == PF_ROUTE_TO) == pf_forward(p, s))
+	else if (pf_hop_is_first(k->kind) == pf_forward(p, s))
 		n->cross = PF_CROSS_HOP;
 	return 0;
 }
@@ -63,25 +71,32 @@ __noinline u32 pf_hop_ruled(u32 rule)
 
 	if (!on(FEATURE_PF_HOPS) || !p || !n || !r || !r->routes)
 		return 0;
-	if (!pf_to_host(p->slot))
-		return r->flags & PF_ROUTES_ON ? DROP_PF_ROUTE : 0;
 	kind = pf_word(r->route) & 0xff;
+	if (!pf_to_host(p->slot))
+		return r->flags & PF_ROUTES_ON ? pf_hop_reason(kind) : 0;
+	/* a rule for both directions diverts in one */
+	if ((kind == PF_DIVERT_TO && !p->direction) || (kind == PF_DIVERT_REPLY && p->direction))
+		return 0;
 	if (p->how & PF_KNOWN) {
 		/* a connection that has a state gets no next hop any more */
 		s = pf_state_at(p->state - 1);
-		return kind == PF_DUP_TO || (s && (s->flags & PF_STATE_HOP)) ? 0 : DROP_PF_ROUTE;
+		return kind == PF_DUP_TO || kind == PF_DIVERT_REPLY ||
+				       (s && (s->flags & PF_STATE_HOP))
+			       ? 0
+			       : pf_hop_reason(kind);
 	}
 	if (p->how & PF_FLOOD)
-		return DROP_PF_ROUTE;
+		return pf_hop_reason(kind);
 	if (!(p->key.vlan & PF_ROUTED) || (p->flags & PF_P_STATELESS))
-		return kind == PF_ROUTE_TO ? DROP_PF_ROUTE : 0;
+		return pf_hop_is_first(kind) ? pf_hop_reason(kind) : 0;
 	n->hop_rule = rule;
+	n->hop_kind = kind;
 	/* pf sends it once: rules that send it to and fro would do so for ever */
 	if (n->marked)
 		kind = PF_REPLY_TO;
-	n->cross = kind == PF_ROUTE_TO ? PF_CROSS_HOP
-		   : kind == PF_DUP_TO ? PF_CROSS_COPY
-				       : PF_CROSS_STAY;
+	n->cross = pf_hop_is_first(kind) ? PF_CROSS_HOP
+		   : kind == PF_DUP_TO	 ? PF_CROSS_COPY
+					 : PF_CROSS_STAY;
 	return 0;
 }
 
@@ -119,6 +134,7 @@ __noinline u32 pf_hop_choose(void)
 	__builtin_memcpy(n->now.src, n->from, sizeof(n->from));
 	__builtin_memcpy(n->hop, n->to, sizeof(n->hop));
 	n->hop_kind = n->t.kind;
+	n->hop_port = bpf_htons(n->t.low);
 	return n->found;
 }
 
@@ -131,8 +147,10 @@ static __always_inline u32 pf_hop_make(u32 in, u32 out, u32 now)
 	struct pf_nat *n = pf_nat();
 	u32 reason;
 
-	if (!on(FEATURE_PF_HOPS) || !n || !pf_hop_choose())
+	if (!on(FEATURE_PF_HOPS) || !n)
 		return DROP_PF_ROUTE;
+	if (!pf_hop_choose())
+		return pf_hop_reason(n->hop_kind);
 	reason = pf_nat_make(in, out, now);
-	return reason == DROP_PF_TRANSLATE && !n->on ? DROP_PF_ROUTE : reason;
+	return reason == DROP_PF_TRANSLATE && !n->on ? pf_hop_reason(n->hop_kind) : reason;
 }

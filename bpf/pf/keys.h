@@ -104,6 +104,7 @@ static __always_inline void pf_hop_keep(struct pf_second *k, struct pf_state *s,
 		return;
 	__builtin_memcpy(k->hop, n->hop, sizeof(k->hop));
 	k->kind = n->hop_kind;
+	k->hop_port = n->hop_port;
 	s->flags |= PF_STATE_HOP;
 }
 

@@ -23,7 +23,7 @@ enum pf_cross {
 	/* by a next hop, n->hop: see hop.h */
 	PF_CROSS_STAY, /* it goes on as others do; a state is to be made that has a next hop */
 	PF_CROSS_COPY, /* the same, but a copy goes to the next hop */
-	PF_CROSS_HOP, /* it goes there itself */
+	PF_CROSS_HOP, /* it goes there itself, or to a socket of the host */
 	PF_CROSS_KNOWN, /* it is to go on in the other family; its state is known */
 	PF_CROSS_NEW, /* the same, by n->rule; a state is to be made */
 };
@@ -83,7 +83,7 @@ struct pf_nat {
 	u32 hop_mtu; /* of its way, where it is too large */
 	u8 hop_kind; /* enum pf_translation_kind */
 	u8 marked; /* pf has sent the packet by this port: see PF_HOP_MARK */
-	u8 pad2[2];
+	u16 hop_port; /* where it is diverted to, at n->hop */
 };
 
 WORK_HOLDS(struct pf_nat);
@@ -114,11 +114,18 @@ static __always_inline u32 pf_cross(void)
 	return n ? n->cross : PF_CROSS_NOT;
 }
 
+/* Why a packet is dropped that cannot have what a rule says: an enum pf_translation_kind. */
+static __always_inline u32 pf_hop_reason(u32 kind)
+{
+	return kind >= PF_DIVERT_TO ? DROP_PF_DIVERT : DROP_PF_ROUTE;
+}
+
 /* Why such a packet is dropped. */
 static __always_inline u32 pf_cross_reason(void)
 {
-	return on(FEATURE_PF_HOPS) && pf_cross() <= PF_CROSS_HOP ? DROP_PF_ROUTE
-								 : DROP_PF_TRANSLATE;
+	struct pf_nat *n = on(FEATURE_PF_HOPS) ? pf_nat() : 0;
+
+	return n && n->cross <= PF_CROSS_HOP ? pf_hop_reason(n->hop_kind) : DROP_PF_TRANSLATE;
 }
 
 /* Is the state of this CPU's packet, which is to be made, one with a second place? */

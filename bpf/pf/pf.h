@@ -756,7 +756,7 @@ static __always_inline u32 pf_settle(const struct hook *h, struct verdict *v, u3
 	if (pf_second_wanted()) {
 		/* what is left to do is in a program of its own, which a flood does not come to */
 		if (pf_hop_wanted())
-			return v->flood ? DROP_PF_ROUTE : 0;
+			return v->flood ? pf_cross_reason() : 0;
 		/* what is left to do is in a program of its own: see ../family.h */
 		if (pf_cross() == PF_CROSS_NEW)
 			return 0;

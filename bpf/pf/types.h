@@ -237,6 +237,9 @@ enum pf_translation_kind {
 	PF_ROUTE_TO, /* of what goes the way of the connection's first packet */
 	PF_REPLY_TO, /* of the answers */
 	PF_DUP_TO, /* of copies of both */
+	/* nothing, but the host's sockets get packets: in the order of pf.DivertKind */
+	PF_DIVERT_TO, /* what goes the way of the first packet; the pool and `low` say the socket */
+	PF_DIVERT_REPLY, /* the answers */
 };
 
 /* How a pool chooses an address, in the order of pf.PoolMethod. */
@@ -419,7 +422,7 @@ enum pf_state_flag {
 	PF_STATE_SCRUB = 1 << 12, /* its packets are changed */
 	PF_STATE_NAT = 1 << 13, /* it has a second key, and its packets are translated */
 	PF_STATE_KEY = 1 << 14, /* no state: the second key of one */
-	PF_STATE_HOP = 1 << 15, /* its packets, or some of them, have a next hop of their own */
+	PF_STATE_HOP = 1 << 15, /* packets of it have a next hop of their own, or are diverted */
 };
 
 /*
@@ -478,8 +481,9 @@ struct pf_second {
 	__u16 nodes; /* bit N: enum pf_second_node N counts the state */
 	__u8 kind; /* enum pf_translation_kind of the next hop, with PF_STATE_HOP */
 	__u8 pad4;
-	__u32 hop[4]; /* that next hop */
-	__u32 pad5;
+	__u32 hop[4]; /* that next hop, or the socket's address */
+	__u16 hop_port; /* the socket's port */
+	__u16 pad5;
 	__u64 unused[5];
 	__u32 pad;
 	__u16 pad2;

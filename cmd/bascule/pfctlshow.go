@@ -395,6 +395,9 @@ func (c *pfctl) printState(s bridge.PFState) {
 		if s.Hop.IsValid() {
 			fmt.Fprintf(c.out, " %s %s", s.Route, s.Hop)
 		}
+		if s.Divert != nil {
+			fmt.Fprintf(c.out, " %s", s.Divert)
+		}
 		fmt.Fprintln(c.out)
 	}
 }

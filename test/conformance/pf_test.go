@@ -585,7 +585,7 @@ func pfRefused(t *testing.T, hook string) {
 		t.Error(r)
 	}
 	for text, want := range map[string]string{
-		"pass out on p1 divert-reply\n":                          "divert-reply:",
+		"pass out on p1 divert-reply\n":                          "divert-reply: p1 is no host port,",
 		"scrub in\n":                                             "scrub:",
 		"pass in on p1 route-to 10.99.0.1\n":                     "route-to: no interface of the host reaches 10.99.0.1;",
 		"anchor a {\npass out on p1 dup-to 10.99.0.1\n}\npass\n": "dup-to: no interface of the host reaches 10.99.0.1;",

@@ -23,14 +23,21 @@ import (
 // pfctl runs it, with something on its standard input.
 func (s *site) pfctl(stdin string, args ...string) string {
 	s.t.Helper()
-	cmd := s.lab.Command(append([]string{"pfctl", "-b", "br0"}, args...)...)
-	cmd.Stdin = strings.NewReader(stdin)
-	r, err := netlab.RunCommand(cmd)
-	s.must(err)
+	r := s.try(stdin, args...)
 	if r.Exit != 0 {
 		s.t.Fatal(r)
 	}
 	return r.Stdout
+}
+
+// try is the same for what may fail.
+func (s *site) try(stdin string, args ...string) netlab.Result {
+	s.t.Helper()
+	cmd := s.lab.Command(append([]string{"pfctl", "-b", "br0"}, args...)...)
+	cmd.Stdin = strings.NewReader(stdin)
+	r, err := netlab.RunCommand(cmd)
+	s.must(err)
+	return r
 }
 
 // load loads rules, in which e1 and e2 are the ports of the stations.

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package routing
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// transparent is a socket's option: addresses that the host does not have are its own.
+func transparent(_, _ string, c syscall.RawConn) (err error) {
+	set := func(fd uintptr) {
+		// one of the two is for the socket's family
+		err4 := unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TRANSPARENT, 1)
+		err6 := unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_TRANSPARENT, 1)
+		if err4 != nil && err6 != nil {
+			err = err4
+			return
+		}
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_RECVORIGDSTADDR, 1)
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_RECVORIGDSTADDR, 1)
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	}
+	if err := c.Control(set); err != nil {
+		return err
+	}
+	return err
+}
+
+// divertSite is a site whose host takes what is diverted for its own.
+type divertSite struct {
+	*site
+	six bool
+}
+
+func onDiverts(t *testing.T, f func(t *testing.T, s divertSite)) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.stations()
+		s.must(s.lab.Switch.Do(func() error { return sysctl(map[string]string{"ipv6/conf/lo/disable_ipv6": "0"}) }))
+		s.run("ip", "link", "set", "lo", "up")
+		s.run("ip", "rule", "add", "fwmark", "0xba5cd1", "lookup", "100")
+		s.run("ip", "route", "add", "local", "default", "dev", "lo", "table", "100")
+		s.run("ip", "-6", "rule", "add", "fwmark", "0xba5cd1", "lookup", "100")
+		s.run("ip", "-6", "route", "add", "local", "default", "dev", "lo", "table", "100")
+		for _, six := range []bool{false, true} {
+			f(t, divertSite{s, six})
+		}
+	})
+}
+
+// of is the one of two texts that is of the family.
+func (s divertSite) of(four, six string) string {
+	if s.six {
+		return six
+	}
+	return four
+}
+
+// tcp listens at the host with a transparent socket.
+func (s divertSite) tcp(address string) (l net.Listener) {
+	s.t.Helper()
+	s.must(s.lab.Switch.Do(func() (err error) {
+		l, err = (&net.ListenConfig{Control: transparent}).Listen(context.Background(), "tcp", address)
+		return err
+	}))
+	s.t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func (s divertSite) udp(address string) (l *net.UDPConn) {
+	s.t.Helper()
+	s.must(s.lab.Switch.Do(func() error {
+		c, err := (&net.ListenConfig{Control: transparent}).ListenPacket(context.Background(), "udp", address)
+		if err == nil {
+			l = c.(*net.UDPConn)
+		}
+		return err
+	}))
+	s.t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// dialFrom connects a transparent socket of the host, which has an address of its own.
+func (s divertSite) dialFrom(network, from, to string) (conn net.Conn) {
+	s.t.Helper()
+	d := net.Dialer{Timeout: patience, Control: transparent}
+	if network == "tcp" {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.MustParseAddrPort(from))
+	} else {
+		d.LocalAddr = net.UDPAddrFromAddrPort(netip.MustParseAddrPort(from))
+	}
+	s.must(s.lab.Switch.Do(func() (err error) {
+		conn, err = d.Dial(network, to)
+		return err
+	}))
+	s.t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// undiverted is how many packets had no socket.
+func (s divertSite) undiverted() uint64 {
+	return s.lab.Port("br0", s.sides[0].end.Port).Drops["pf-divert"] + s.lab.Port("br0", s.sides[1].end.Port).Drops["pf-divert"]
+}
+
+// originally reads a datagram, and returns where it is from and where it was sent to.
+func (s divertSite) originally(l *net.UDPConn) (text string, from, to netip.AddrPort) {
+	s.t.Helper()
+	buf, more := make([]byte, 100), make([]byte, 200)
+	s.must(l.SetReadDeadline(time.Now().Add(patience)))
+	n, size, _, from, err := l.ReadMsgUDPAddrPort(buf, more)
+	s.must(err)
+	list, err := unix.ParseSocketControlMessage(more[:size])
+	s.must(err)
+	for i := range list {
+		a, err := unix.ParseOrigDstAddr(&list[i])
+		if err != nil {
+			continue
+		}
+		switch a := a.(type) {
+		case *unix.SockaddrInet4:
+			to = netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
+		case *unix.SockaddrInet6:
+			to = netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
+		}
+	}
+	return string(buf[:n]), from, to
+}
+
+// A client's connection with somebody else ends at a transparent socket of the host, which sees
+// the client's addresses and those that it has asked for. Once no rule diverts, it goes where it
+// is for.
+func TestDivertTo(t *testing.T) {
+	onDiverts(t, func(t *testing.T, s divertSite) {
+		to, listener, family := s.of("10.0.2.2:80", "[fd02::2]:80"), s.of("127.0.0.1:8021", "[::1]:8021"), s.of("inet", "inet6")
+		socket := s.of("127.0.0.1", "::1")
+		theirs := s.listen(1, "tcp", to).(net.Listener)
+		theirs4 := s.listen(1, "udp", to).(net.PacketConn)
+		tcp, udp := s.tcp(listener), s.udp(listener)
+		rules := "pass\npass in on gw1 " + family + " proto { tcp udp } to port 80 divert-to " + socket + " port 8021\n"
+		s.load(rules)
+		s.pfctl("", "-F", "states")
+
+		conn, err := s.dial(0, "tcp", "", to)
+		s.must(err)
+		var asked string
+		if peer := s.echoTCP(hears{tcp, &asked}, conn, 100000); peer.String() != conn.LocalAddr().String() || asked != to {
+			t.Errorf("TCP of %v to %s: the socket sees %v to %s", conn.LocalAddr(), to, peer, asked)
+		}
+		if text := s.pfctl("", "-vv", "-s", "states"); !strings.Contains(text, " divert-to "+socket+" port 8021\n") {
+			t.Errorf("the states do not say it:\n%s", text)
+		}
+		if text := s.pfctl("", "-s", "rules"); !strings.Contains(text, " divert-to "+socket+" port 8021\n") {
+			t.Errorf("the rules do not say it:\n%s", text)
+		}
+
+		conn, err = s.dial(0, "udp", "", to)
+		s.must(err)
+		ask := func(c net.Conn, text string) {
+			t.Helper()
+			_, err := c.Write([]byte(text))
+			s.must(err)
+		}
+		hear := func(c net.Conn, want string) {
+			t.Helper()
+			buf := make([]byte, 100)
+			s.must(c.SetReadDeadline(time.Now().Add(patience)))
+			n, err := c.Read(buf)
+			s.must(err)
+			if string(buf[:n]) != want {
+				t.Errorf("%q arrives, want %q", buf[:n], want)
+			}
+		}
+		ask(conn, "first")
+		text, from, dst := s.originally(udp)
+		if text != "first" || from.String() != conn.LocalAddr().String() || dst.String() != to {
+			t.Errorf("UDP of %v to %s: the socket sees %q of %v to %v", conn.LocalAddr(), to, text, from, dst)
+		}
+		// what follows is for the socket that has been connected since
+		own := s.dialFrom("udp", to, conn.LocalAddr().String())
+		ask(own, "answer")
+		hear(conn, "answer")
+		ask(conn, "second")
+		hear(own, "second")
+
+		f := flow{0, 1, s.six, [2]uint16{1000, 80}, 0}
+		if _, verdict := s.trace(s.frame(f)); verdict != "forwarded" {
+			t.Errorf("a trace says %s", verdict)
+		}
+		// the host forwards nothing that has a socket
+		s.run("ip", s.of("-4", "-6"), "rule", "del", "fwmark", "0xba5cd1")
+		s.wantPasses("without the host's rule", f, false)
+		s.run("ip", s.of("-4", "-6"), "rule", "add", "fwmark", "0xba5cd1", "lookup", "100")
+		// without a listener nobody gets it
+		for _, flags := range []byte{0, syn} {
+			f.flags = flags
+			if flags == 0 {
+				s.must(udp.Close())
+			} else {
+				s.must(tcp.Close())
+			}
+			steps, verdict := s.trace(s.frame(f))
+			if verdict != "dropped: pf-divert" || !strings.Contains(strings.Join(steps, "\n"), "a socket of the host gets it, by divert-to "+socket+" port 8021") {
+				t.Errorf("a trace without a listener says %s\n  %s", verdict, strings.Join(steps, "\n  "))
+			}
+			for range 2 {
+				before := s.undiverted()
+				s.wantPasses("without a listener", f, false)
+				if s.undiverted() == before {
+					t.Error("a packet without a listener is not counted")
+				}
+			}
+		}
+
+		tcp, udp = s.tcp(listener), s.udp(listener)
+		s.load("pass\n")
+		s.pfctl("", "-F", "states")
+		conn, err = s.dial(0, "tcp", "", to)
+		s.must(err)
+		s.echoTCP(theirs, conn, 1000)
+		conn, err = s.dial(0, "udp", "", to)
+		s.must(err)
+		s.echoUDP(theirs4, conn, 100)
+		// whatever were for the sockets would be there by now
+		s.must(tcp.(*net.TCPListener).SetDeadline(time.Now().Add(time.Millisecond)))
+		if _, err := tcp.Accept(); err == nil {
+			t.Error("a connection arrives at the socket without a rule")
+		}
+		s.must(udp.SetReadDeadline(time.Now().Add(time.Millisecond)))
+		if _, _, err := udp.ReadFrom(make([]byte, 100)); err == nil {
+			t.Error("a datagram arrives at the socket without a rule")
+		}
+		tcp.Close()
+		udp.Close()
+		theirs.Close()
+		theirs4.Close()
+	})
+}
+
+// hears notes for which address a connection has come.
+type hears struct {
+	net.Listener
+	asked *string
+}
+
+func (h hears) Accept() (net.Conn, error) {
+	c, err := h.Listener.Accept()
+	if err == nil {
+		*h.asked = c.LocalAddr().String()
+	}
+	return c, err
+}
+
+// The answers to a socket of the host that has the client's address come to it.
+func TestDivertReply(t *testing.T) {
+	onDiverts(t, func(t *testing.T, s divertSite) {
+		to, client := s.of("10.0.2.2:80", "[fd02::2]:80"), s.of("10.0.1.2:4000", "[fd01::2]:4000")
+		tcp := s.listen(1, "tcp", to).(net.Listener)
+		udp := s.listen(1, "udp", to).(net.PacketConn)
+		for _, rules := range []string{"pass\npass out on gw2 divert-reply\n", "pass\npass divert-reply\n"} {
+			s.load(rules)
+			s.pfctl("", "-F", "states")
+			if peer := s.echoTCP(tcp, s.dialFrom("tcp", client, to), 100000); peer.String() != client {
+				t.Errorf("%q: the server sees %v, want %s", rules, peer, client)
+			}
+			if text := s.pfctl("", "-vv", "-s", "states"); !strings.Contains(text, " divert-reply\n") {
+				t.Errorf("the states do not say it:\n%s", text)
+			}
+			own := s.dialFrom("udp", client, to)
+			if peer := s.echoUDP(udp, own, 100); peer.String() != client {
+				t.Errorf("%q: the server sees %v, want %s", rules, peer, client)
+			}
+			own.Close()
+			client = strings.Replace(client, "4000", "4001", 1) // the former is still in TIME_WAIT
+		}
+		// an answer to nobody
+		before := s.undiverted()
+		own := s.dialFrom("udp", client, to)
+		_, err := own.Write([]byte("who"))
+		s.must(err)
+		s.must(udp.SetReadDeadline(time.Now().Add(patience)))
+		buf := make([]byte, 100)
+		_, from, err := udp.ReadFrom(buf)
+		s.must(err)
+		s.must(own.Close())
+		_, err = udp.WriteTo([]byte("nobody"), from)
+		s.must(err)
+		s.lab.Wait("the answer to be dropped", func() bool { return s.undiverted() > before })
+		tcp.Close()
+		udp.Close()
+	})
+}
+
+// What cannot be is refused with its place, and nothing is changed.
+func TestDivertRefused(t *testing.T) {
+	s := newSite(t, "tcx")
+	s.load("pass\n")
+	for _, c := range []struct{ rule, want string }{
+		{"pass in on e1 divert-to 127.0.0.1 port 8021", "%d: divert-to: e1 is no host port, and the host has no sockets elsewhere; give a host port"},
+		{"pass out on e1 divert-reply", "%d: divert-reply: e1 is no host port, and the host has no sockets elsewhere; give a host port"},
+		{"pass out on gw1 divert-to 127.0.0.1 port 8021", "%d: divert-to used with outgoing rule"},
+		{"pass in on gw1 inet6 divert-to 127.0.0.1 port 8021", "%d: divert-to address family mismatch; the rule is of inet6"},
+		{"pass in on gw1 divert-to 127.0.0.1 port 0", "%d: invalid divert port; give one from 1 to 65535"},
+		{"pass in on gw1 divert-to 127.0.0.1 port 8021 no state", "%d: divert-to: a rule that keeps no state diverts nothing; leave out no state"},
+		{"pass in on gw1 divert-to 127.0.0.1 port 8021 route-to 10.0.2.2", "%d: divert-to: the packets cannot go to a next hop as well; leave out route-to"},
+	} {
+		rule, want := s.named(c.rule), s.named(strings.TrimPrefix(c.want, "%d: "))
+		r := s.try(rule+"\n", "-f", "-")
+		lines := strings.Split(strings.TrimSpace(r.Stderr), "\n")
+		if r.Exit == 0 || !strings.HasPrefix(lines[0], "stdin:1:") || !strings.Contains(r.Stderr, want) || !strings.Contains(r.Stderr, "\n    "+rule+"\n") ||
+			!strings.Contains(lines[len(lines)-1], "^") && !strings.Contains(r.Stderr, " ^") {
+			t.Errorf("%q: %v\nwant %s", rule, fmt.Sprint(r), want)
+		}
+		if text := s.pfctl("", "-s", "rules"); text != "pass all flags S/SA\n" {
+			t.Errorf("%q has changed the rules to %q", rule, text)
+		}
+	}
+}
