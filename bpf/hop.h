@@ -24,10 +24,16 @@ static __always_inline bool hop_is_outward(const struct verdict *v)
 	return pf_to_host(v->in);
 }
 
-/* Reads the header of the packet: false if it is not where the host looks for one. */
+/*
+ * Reads the header of the packet: false if it is not where the host looks for one, or if no
+ * router sends on what it says (RFC 1812, 5.2.2 and 5.3.7). A look-up of the next hop does not
+ * ask about the packet's own addresses. An error in a longer header is the receiver's to find.
+ */
 static __always_inline bool hop_read(struct __sk_buff *skb, struct route_memory *memory,
 				     const struct pf_packet *p)
 {
+	const struct ipv6hdr *six = (const struct ipv6hdr *)memory->header;
+	const struct iphdr *ip = (const struct iphdr *)memory->header;
 	u16 type = p->family == 4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
 
 	if (p->l3 != ETHER_HEADER || skb->protocol != type)
@@ -35,8 +41,11 @@ static __always_inline bool hop_read(struct __sk_buff *skb, struct route_memory 
 	memory->len = ETHER_HEADER + p->length;
 	memory->endpoint = 0;
 	if (p->family == 4)
-		return !skb_bytes(skb, ETHER_HEADER, memory->header, sizeof(struct iphdr));
-	return !skb_bytes(skb, ETHER_HEADER, memory->header, sizeof(struct ipv6hdr));
+		return !skb_bytes(skb, ETHER_HEADER, memory->header, sizeof(*ip)) &&
+		       (ip->ihl != 5 || ip4_sums_up(ip)) && ip4_is_plain(ip->saddr) &&
+		       ip4_is_plain(ip->daddr);
+	return !skb_bytes(skb, ETHER_HEADER, memory->header, sizeof(*six)) &&
+	       ip6_is_plain(six->saddr.in6_u.u6_addr32) && ip6_is_plain(six->daddr.in6_u.u6_addr32);
 }
 
 /* Fills in a look-up of the next hop. */
@@ -102,12 +111,14 @@ __noinline u32 hop_look(struct __sk_buff *skb)
 		n->hop_mtu = to->mtu_result;
 	if (why)
 		return why;
-	if (size &&
-	    (bpf_check_mtu(skb, to->ifindex, &mtu, 0, BPF_MTU_CHK_SEGS) || to->mtu_result < mtu)) {
-		n->hop_mtu = to->mtu_result < mtu ? to->mtu_result : mtu;
-		return ROUTE_SIZE;
-	}
-	return ROUTE_DONE;
+	if (!size)
+		return ROUTE_DONE;
+	/* the helper compares them with the device's MTU alone, not with the route's */
+	size += p->l4 - p->l3 + pf_segment_header(p);
+	if (!bpf_check_mtu(skb, to->ifindex, &mtu, 0, BPF_MTU_CHK_SEGS) && size <= to->mtu_result)
+		return ROUTE_DONE;
+	n->hop_mtu = to->mtu_result < mtu ? to->mtu_result : mtu;
+	return ROUTE_SIZE;
 }
 
 /*
@@ -231,7 +242,7 @@ __noinline int hop_go(struct __sk_buff *skb)
 	key = to->ifindex;
 	if (hop_is_outward(&j->v)) {
 		if (bpf_map_lookup_elem(&gateways, &key)) {
-			skb->mark = PF_HOP_MARK;
+			skb->mark = PF_HOP_MARK | ((p->state - 1) & PF_HOP_PLACE);
 			barrier(); /* else clang writes this and the priority by one pointer */
 		}
 	} else {

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "c4966ec0b2d2a45a1fd43d0a29dc43c2b93cdacb769d7d4909f482f6c8742214"
+const objectsSum = "dcf99eea91243a755ea5d3372d108acd3f9a84ccb6c7bb26ecaa8d6dbbc2f089"

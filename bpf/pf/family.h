@@ -612,7 +612,7 @@ __noinline u32 pf_family_read(struct __sk_buff *skb)
 	struct pf_packet *p = pf_packet();
 	struct pf_family *c = pf_family();
 	struct pf_slow *s = pf_slow();
-	u32 header, l4 = 8, gso = skb->gso_size, size;
+	u32 header, gso = skb->gso_size, size;
 	bool four;
 
 	if (!on(FEATURE_PF_FAMILY) || !p || !c || !s)
@@ -648,11 +648,8 @@ __noinline u32 pf_family_read(struct __sk_buff *skb)
 	    c->length + (c->front.place & 0xfff8) > 0xffff + (four ? sizeof(struct ipv6hdr) : 0))
 		return DROP_PF_TRANSLATE;
 	c->segment = c->length;
-	if (gso) {
-		if (p->proto == IPPROTO_TCP)
-			l4 = TCP_HEADER + p->options * 4;
-		c->segment = gso + l4 + size;
-	}
+	if (gso)
+		c->segment = gso + pf_segment_header(p) + size;
 	/* what fills a frame stays on the link that it came by */
 	if (!gso && skb->len > ETHER_HEADER + p->length &&
 	    bpf_skb_change_tail(skb, ETHER_HEADER + p->length, 0))

@@ -13,15 +13,20 @@
 
 /*
  * The mark of a packet that has been sent to the device of a host port, where it comes back
- * into the switch: its next hop has been chosen, and its connection has seen it.
+ * into the switch: its next hop has been chosen. The lower half has the place of the state that
+ * has chosen it, and seen the packet. Other states, as of another bridge, have not.
  */
-#define PF_HOP_MARK 0xba5c0b0fu
+#define PF_HOP_MARK 0xba5c0000u
+#define PF_HOP_PLACE 0xffffu
 
 /* Has the packet this mark? It has none from here on. */
 static __always_inline bool pf_hop_marked(struct __sk_buff *skb, u32 slot)
 {
-	if (skb->mark != PF_HOP_MARK || !pf_to_host(slot))
+	struct pf_nat *n = pf_nat();
+
+	if (!n || (skb->mark & ~PF_HOP_PLACE) != PF_HOP_MARK || !pf_to_host(slot))
 		return false;
+	n->sent_by = skb->mark & PF_HOP_PLACE;
 	skb->mark = 0;
 	return true;
 }
@@ -49,7 +54,7 @@ __noinline int pf_hop_known(u32 place)
 	n->hop_kind = k->kind;
 	n->hop_port = k->hop_port;
 	if (n->marked)
-		n->cross = PF_CROSS_DONE;
+		n->cross = n->sent_by == (place & PF_HOP_PLACE) ? PF_CROSS_DONE : PF_CROSS_NOT;
 	else if (k->kind == PF_DUP_TO)
 		n->cross = PF_CROSS_COPY;
 	else if (pf_hop_is_first(k->kind) == pf_forward(p, s))

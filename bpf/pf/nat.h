@@ -84,6 +84,7 @@ struct pf_nat {
 	u8 hop_kind; /* enum pf_translation_kind */
 	u8 marked; /* pf has sent the packet by this port: see PF_HOP_MARK */
 	u16 hop_port; /* where it is diverted to, at n->hop */
+	u16 sent_by; /* the place of the state that has done so, its lower half */
 };
 
 WORK_HOLDS(struct pf_nat);

@@ -15,6 +15,12 @@
 #include "follow.h"
 #include "ports.h"
 
+/* The size in bytes of what is between IP's headers and the data in a segment of a GSO packet. */
+static __always_inline u32 pf_segment_header(const struct pf_packet *p)
+{
+	return p->proto == IPPROTO_TCP ? TCP_HEADER + p->options * 4 : sizeof(struct udphdr);
+}
+
 #define PF_TRANSLATE 0xfd /* no enum drop_reason: the packet is to be translated first */
 #define PF_TRANSLATIONS 80 /* of a packet, at most, with what is tried */
 

@@ -312,7 +312,7 @@ func TestDivertRefused(t *testing.T) {
 		{"pass in on gw1 divert-to 127.0.0.1 port 8021 route-to 10.0.2.2", "%d: divert-to: the packets cannot go to a next hop as well; leave out route-to"},
 	} {
 		rule, want := s.named(c.rule), s.named(strings.TrimPrefix(c.want, "%d: "))
-		r := s.try(rule+"\n", "-f", "-")
+		r := s.try("br0", rule+"\n", "-f", "-")
 		lines := strings.Split(strings.TrimSpace(r.Stderr), "\n")
 		if r.Exit == 0 || !strings.HasPrefix(lines[0], "stdin:1:") || !strings.Contains(r.Stderr, want) || !strings.Contains(r.Stderr, "\n    "+rule+"\n") ||
 			!strings.Contains(lines[len(lines)-1], "^") && !strings.Contains(r.Stderr, " ^") {

@@ -4,6 +4,7 @@ package routing
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -177,6 +178,71 @@ func TestRouteToNowhere(t *testing.T) {
 	})
 }
 
+// A packet that no router sends on does not go to a next hop, and makes no copy: from or to an
+// address of the host alone, or with a header that has an error. The host's stack is the oracle.
+func TestRouteToMartians(t *testing.T) {
+	onHops(t, func(t *testing.T, s *hopSite) {
+		spoil := func(six bool, at int, address string) netlab.Frame {
+			b := []byte(s.frame(flow{0, 1, six, [2]uint16{1000, 2000}, 0}))
+			copy(b[14+at:], netip.MustParseAddr(address).AsSlice())
+			if !six {
+				sum := checksum(append(slices.Clone(b[14:24]), append([]byte{0, 0}, b[26:34]...)...))
+				b[24], b[25] = byte(sum>>8), byte(sum)
+			}
+			return netlab.Frame(b)
+		}
+		frames := map[string]netlab.Frame{}
+		for _, address := range []string{"127.0.0.1", "0.0.0.0", "::1", "::"} {
+			six, src, dst := false, 12, 16
+			if strings.Contains(address, ":") {
+				six, src, dst = true, 8, 24
+			}
+			frames["from "+address] = spoil(six, src, address)
+			frames["to "+address] = spoil(six, dst, address)
+		}
+		wrong := []byte(s.frame(flow{0, 1, false, [2]uint16{1000, 2000}, 0}))
+		wrong[24] ^= 1
+		frames["a wrong checksum"] = netlab.Frame(wrong)
+		for _, rules := range []string{
+			"pass no state\n",
+			"pass\npass in on gw1 inet route-to 10.0.3.2\npass in on gw1 inet6 route-to fd03::2\n",
+			"pass\npass in on gw1 inet dup-to 10.0.3.2\npass in on gw1 inet6 dup-to fd03::2\n",
+		} {
+			s.load(rules)
+			s.pfctl("", "-F", "states")
+			for what, f := range frames {
+				before := s.dropped()
+				got := s.gets(s.sides[0], f)
+				for _, f := range slices.Concat(got[1], got[2]) {
+					// of what the host answers there are copies
+					if proto := f[14+9]; proto == unix.IPPROTO_UDP || f[12] == 0x86 && f[14+6] == unix.IPPROTO_UDP {
+						t.Errorf("%q, %s: there arrives %x", rules, what, string(f))
+					}
+				}
+				if n := s.dropped() - before; strings.Contains(rules, "route-to") != (n == 1) {
+					t.Errorf("%q, %s: %d packets are counted as pf-route", rules, what, n)
+				}
+			}
+		}
+	})
+}
+
+// Large packets go to a next hop whole if their segments fit its route, whose MTU may be below
+// that of its device. If they do not, the sender hears of it and sends smaller ones.
+func TestRouteToNarrow(t *testing.T) {
+	onHops(t, func(t *testing.T, s *hopSite) {
+		s.stations()
+		s.load("pass\npass in on gw1 inet route-to 10.0.2.2\npass in on gw1 inet6 proto tcp route-to fd02::2\n")
+		s.ip("route replace 10.0.2.2/32 dev gw2 mtu lock 900", "route replace fd02::2/128 dev gw2 mtu lock 1300")
+		for i, want := range []int{900, 1300} {
+			to := []netip.Addr{s.sides[1].station4, s.sides[1].station6}[i]
+			if mtu := s.transfer(to, 1<<20); mtu != want {
+				t.Errorf("to %s the largest packet is %d bytes, want %d", to, mtu, want)
+			}
+		}
+	})
+}
+
 // The answers of a connection go to the next hop of reply-to, in both directions of rules.
 func TestReplyTo(t *testing.T) {
 	onHops(t, func(t *testing.T, s *hopSite) {
@@ -286,6 +352,42 @@ func TestRouteToPools(t *testing.T) {
 		s.pfctl("", "-F", "states")
 		s.want("without a state", f, [3]int{0, 1, 0})
 	})
+}
+
+// Another bridge, whose host port a packet is sent by, has a connection and rules of its own.
+// Each packet of it is followed and translated there, also if its rule says a next hop. It
+// goes no further.
+func TestRouteToOtherBridge(t *testing.T) {
+	for _, hook := range []string{"tcx", "xdp"} {
+		t.Run(hook, func(t *testing.T) {
+			t.Parallel()
+			s := newSiteIn(t, netlab.New(t), hook, "br1")
+			third := s.third(hook)
+			s.ip("neigh replace 10.0.3.2 lladdr " + third.end.MAC.String() + " dev gw3 nud permanent")
+			s.load("pass\npass out on gw3 route-to 10.0.2.2\n")
+			for _, word := range []string{"reply-to", "route-to", "dup-to"} {
+				rules := "pass\npass out on gw2 inet nat-to 10.0.2.1 " + word + " 10.0.3.2\n"
+				s.pfctlOf("br1", rules, "-f", "-")
+				s.pfctlOf("br1", "", "-F", "states")
+				f := []byte(s.frame(flow{0, 1, false, [2]uint16{1000, 2000}, 0}))
+				copy(f[30:], netip.MustParseAddr("10.0.3.2").AsSlice())
+				sum := checksum(append(slices.Clone(f[14:24]), append([]byte{0, 0}, f[26:34]...)...))
+				f[24], f[25] = byte(sum>>8), byte(sum)
+				for i := range 3 {
+					arrived := s.lab.Deliver(s.sides[0].end, netlab.Frame(f))
+					if got := arrived[s.sides[1].end]; len(got) != 1 || string(got[0][26:30]) != "\x0a\x00\x02\x01" {
+						t.Errorf("%q: packet %d arrives as %q", rules, i, got)
+					}
+					if got := arrived[third.end]; len(got) != 0 {
+						t.Errorf("%q: packet %d went further: %q", rules, i, got)
+					}
+				}
+				if text := s.pfctlOf("br1", "", "-vv", "-s", "states"); !strings.Contains(text, " 3:0 pkts") {
+					t.Errorf("%q: the other bridge has not counted 3 packets:\n%s", rules, text)
+				}
+			}
+		})
+	}
 }
 
 // A trace names the next hop and the way there.

@@ -23,7 +23,13 @@ import (
 // pfctl runs it, with something on its standard input.
 func (s *site) pfctl(stdin string, args ...string) string {
 	s.t.Helper()
-	r := s.try(stdin, args...)
+	return s.pfctlOf("br0", stdin, args...)
+}
+
+// pfctlOf runs it about any bridge.
+func (s *site) pfctlOf(bridge, stdin string, args ...string) string {
+	s.t.Helper()
+	r := s.try(bridge, stdin, args...)
 	if r.Exit != 0 {
 		s.t.Fatal(r)
 	}
@@ -31,9 +37,9 @@ func (s *site) pfctl(stdin string, args ...string) string {
 }
 
 // try is the same for what may fail.
-func (s *site) try(stdin string, args ...string) netlab.Result {
+func (s *site) try(bridge, stdin string, args ...string) netlab.Result {
 	s.t.Helper()
-	cmd := s.lab.Command(append([]string{"pfctl", "-b", "br0"}, args...)...)
+	cmd := s.lab.Command(append([]string{"pfctl", "-b", bridge}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
 	r, err := netlab.RunCommand(cmd)
 	s.must(err)
