@@ -127,11 +127,13 @@ pass
 			}
 		}
 
-		s.serve(1, "tcp", 5201, "iperf3", "-s", "--forceflush", "--logfile", log("iperf3"))
-		for _, how := range [][]string{{"-n", "4M"}, {"-n", "4M", "-R"}, {"-u", "-b", "10M", "-n", "200K"}} {
-			client("iperf3", append([]string{"-c", "10.0.2.2", "--connect-timeout", "60000"}, how...)...)
+		// a server for each: one is busy for a moment after its client has ended
+		for i, how := range [][]string{{"-n", "4M"}, {"-n", "4M", "-R"}, {"-u", "-b", "10M", "-n", "200K"}} {
+			port, name := 5201+i, fmt.Sprintf("iperf3-%d", i)
+			s.serve(1, "tcp", port, "iperf3", "-s", "-p", fmt.Sprint(port), "--forceflush", "--logfile", log(name))
+			client("iperf3", append([]string{"-c", "10.0.2.2", "-p", fmt.Sprint(port), "--connect-timeout", "60000"}, how...)...)
+			saw(name, "Accepted connection from 10.0.2.1,")
 		}
-		saw("iperf3", "Accepted connection from 10.0.2.1,")
 
 		s.serve(1, "udp", 53, "dnsmasq", "-k", "-C", "/dev/null", "--no-resolv", "--no-hosts", "--user=root", "--pid-file=", "--log-queries",
 			"--log-facility="+log("dnsmasq"), "--listen-address=10.0.2.2", "--bind-interfaces", "--address=/www.test/192.0.2.80")
