@@ -40,7 +40,7 @@ func TestAbilities(t *testing.T) {
 			want, wantXDP = "bpf_fib_lookup()", "bpf_fib_lookup() bpf_xdp_load_bytes()"
 		case "a filter", "pf", "sFlow":
 			wantXDP = "bpf_xdp_load_bytes()"
-		case "af-to of pf", "no-route and urpf-failed of pf", "route-to of pf":
+		case "af-to of pf", "no-route and urpf-failed of pf", "route-to and divert-to of pf":
 			want = "bpf_fib_lookup()"
 		}
 		if got, xdp := strings.Join(a.Missing, " "), strings.Join(a.XDP, " "); got != want || xdp != wantXDP || a.Err != nil {
