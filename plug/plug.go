@@ -136,11 +136,15 @@ func (p *Plug) plan(e *bridge.Edit, rules bridge.PortAnchor) error {
 }
 
 // Remove takes the port with an id off its bridge. It is no error if there is none: it
-// reports whether there was one.
+// reports whether there was one. Even then it finishes what a command before did that was
+// killed, which may have been at this port.
 func Remove(s *bridge.Switch, id string) (found bool, notes []string, err error) {
 	on, err := s.BridgeOf(id)
-	if err != nil || on == "" {
+	if err != nil {
 		return false, nil, err
+	}
+	if on == "" {
+		return false, nil, s.Mend()
 	}
 	notes, err = s.Edit(on, func(e *bridge.Edit) error {
 		found, err = e.DelOwned(id)

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
+	"bascule/datapath"
 	"bascule/lab/ends"
 )
 
@@ -474,6 +475,46 @@ func TestKilled(t *testing.T) {
 			t.Fatalf("the switch has %v, and had %v\n%s", after, before, out)
 		}
 	}
+}
+
+// DEL finishes what a command that was killed has begun, also where its own port has gone.
+func TestDelMends(t *testing.T) {
+	h := newHost(t)
+	c := h.bare(nil)
+	h.do(attach("ADD", "first", h.NewNamespace(), c))
+	dirty := func() (dirty bool) {
+		h.must(h.Switch.Do(func() error {
+			store, err := datapath.OpenStore()
+			if err != nil {
+				return err
+			}
+			b, err := store.Open("cni0")
+			if err == nil {
+				dirty = b.Dirty()
+			}
+			return err
+		}))
+		return dirty
+	}
+	h.must(h.Switch.Do(func() error {
+		store, err := datapath.OpenStore()
+		if err != nil {
+			return err
+		}
+		b, err := store.Open("cni0")
+		if err != nil {
+			return err
+		}
+		return b.Begin()
+	}))
+	if !dirty() {
+		t.Fatal("the bridge is as if no command was killed")
+	}
+	h.do(attach("DEL", "other", nil, c))
+	if dirty() {
+		t.Error("what a killed command left is still there")
+	}
+	h.do(attach("DEL", "first", nil, c))
 }
 
 // GC takes away what is of no valid attachment, also what a killed ADD has left, and nothing
