@@ -31,23 +31,39 @@ func lacking(names ...string) kernel {
 	}
 }
 
-// Each feature that a kernel lacks something for is told, and by tcx or by XDP.
+// Each feature that a kernel lacks something for is told, and by tcx or by XDP. TestNeedsAreAll
+// checks the table of needs itself against the programs.
 func TestAbilities(t *testing.T) {
-	for _, a := range lacking("bpf_fib_lookup", "bpf_xdp_load_bytes").abilities() {
-		want, wantXDP := "", ""
-		switch a.For {
-		case "a routed host port":
-			want, wantXDP = "bpf_fib_lookup()", "bpf_fib_lookup() bpf_xdp_load_bytes()"
-		case "a filter", "pf", "sFlow":
-			wantXDP = "bpf_xdp_load_bytes()"
-		case "af-to of pf", "no-route and urpf-failed of pf", "route-to and divert-to of pf":
-			want = "bpf_fib_lookup()"
+	lacks := []asm.BuiltinFunc{asm.FnFibLookup, asm.FnXdpLoadBytes}
+	k := lacking(helperName(lacks[0]), helperName(lacks[1]))
+	told := map[string]bool{}
+	for _, a := range k.abilities() {
+		var want, wantXDP []string
+		for _, n := range needs {
+			for _, h := range lacks {
+				if n.who != a.For || !slices.Contains(n.helpers, h) {
+					continue
+				}
+				into := &want
+				if n.in == ebpf.XDP {
+					into = &wantXDP
+				}
+				if name := helperName(h) + "()"; !slices.Contains(*into, name) {
+					*into = append(*into, name)
+				}
+			}
 		}
-		if got, xdp := strings.Join(a.Missing, " "), strings.Join(a.XDP, " "); got != want || xdp != wantXDP || a.Err != nil {
-			t.Errorf("%s: lacks %q, in XDP %q (%v), want %q and %q", a.For, got, xdp, a.Err, want, wantXDP)
+		if !slices.Equal(a.Missing, want) || !slices.Equal(a.XDP, wantXDP) || a.Err != nil {
+			t.Errorf("%s: lacks %q, in XDP %q (%v), want %q and %q", a.For, a.Missing, a.XDP, a.Err, want, wantXDP)
+		}
+		told[a.For] = len(a.Missing) > 0
+	}
+	for who, want := range map[string]bool{"every bridge": false, "pf": false, "a routed host port": true} {
+		if got, is := told[who]; !is || got != want {
+			t.Errorf("%s: told %v, lacks something by tcx %v, want %v", who, is, got, want)
 		}
 	}
-	k := lacking()
+	k = lacking()
 	k.helper = func(ebpf.ProgramType, asm.BuiltinFunc) error { return unix.EPERM }
 	for _, a := range k.abilities() {
 		if !errors.Is(a.Err, unix.EPERM) {
