@@ -18,6 +18,9 @@ TEST_NEEDS = $(DEMO_NEEDS) $(PEER_NEEDS) ping:iputils-ping sockperf:sockperf set
 	/usr/lib/*/libpcap.so.0.8:libpcap0.8 tmux:tmux jq:jq curl:curl \
 	promtool:prometheus prometheus:prometheus systemd-analyze:systemd tshark:tshark \
 	/usr/lib/frr/ospfd:frr bird:bird2 tayga:tayga keepalived:keepalived dnsmasq:dnsmasq-base vsftpd:vsftpd \
+	charon-systemd:charon-systemd swanctl:strongswan-swanctl \
+	/usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so:libcharon-extra-plugins \
+	/usr/lib/ipsec/plugins/libstrongswan-openssl.so:libstrongswan-standard-plugins \
 	/usr/lib/cni/bridge:containernetworking-plugins containerd:containerd \
 	libvirtd:libvirt-daemon virsh:libvirt-clients \
 	/usr/lib/*/libvirt/connection-driver/libvirt_driver_qemu.so:libvirt-daemon-driver-qemu \

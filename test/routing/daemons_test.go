@@ -33,7 +33,7 @@ const apart = `for dir in /run /var/tmp; do mount -t tmpfs -o mode=777 tmpfs $di
 
 // daemon starts a program in a namespace, which is ended with the test, or by end before.
 // What it says is told if the test fails.
-func daemon(t *testing.T, ns *ends.Namespace, name string, args ...string) (end func()) {
+func daemon(t testing.TB, ns *ends.Namespace, name string, args ...string) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := ends.Command(ctx, "unshare", append([]string{"-m", "--propagation", "private", "sh", "-c", apart, "sh", name}, args...)...)
