@@ -87,6 +87,8 @@ soak:
 	$(GO) test ./test/soak -count=1 -v -timeout 0 -soak.time $(SOAK) -soak.seed $(SEED)
 	# no packet is lost while rules are loaded a hundred times
 	$(GO) test ./test/routing -count=1 -timeout 0 -run 'TestNATConformance/reload_keeps' -routing.reloads 100
+	# a million connections are translated at once
+	$(GO) test ./test/routing -count=1 -timeout 0 -run TestNATMany -routing.connections 1000000
 
 # The same tests on Debian's kernels, in virtual machines, and the table of
 # docs/kernels.md. KERNELS="6.12.95 7.3" for these, KERNEL_CASES=short for few cases,
