@@ -25,6 +25,9 @@ type Server interface {
 	// Ended tells how the program has ended, or ends within the time and before
 	// ctx does; nil when it runs on.
 	Ended(ctx context.Context, within time.Duration) error
+	// Listening waits until the program listens again: some, as iperf3, close what they
+	// listen on after each client, and open it anew.
+	Listening(ctx context.Context) error
 	// Close ends the program and waits for its end.
 	Close() error
 }

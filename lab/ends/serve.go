@@ -5,6 +5,7 @@ package ends
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,6 +25,8 @@ func (l Listen) String() string { return fmt.Sprintf("%s port %d", strings.ToUpp
 // server is a program that waits in a namespace for clients.
 type server struct {
 	cmd    Cmd
+	at     *Namespace
+	on     Listen
 	cancel context.CancelFunc
 	done   chan struct{}
 	where  string       // program and namespace
@@ -34,7 +37,7 @@ type server struct {
 // until it listens. The program ends with ctx.
 func (n *Namespace) Serve(ctx context.Context, cpu int, on Listen, name string, args ...string) (Server, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	s := &server{cmd: Command(ctx, name, args...), cancel: cancel, done: make(chan struct{})}
+	s := &server{cmd: Command(ctx, name, args...), at: n, on: on, cancel: cancel, done: make(chan struct{})}
 	s.where = filepath.Base(name) + " in " + n.Name
 	s.cmd.Stdout, s.cmd.Stderr = &s.said, &s.said
 	if err := n.Start(s.cmd, cpu); err != nil {
@@ -46,25 +49,33 @@ func (n *Namespace) Serve(ctx context.Context, cpu int, on Listen, name string, 
 		_ = s.cmd.Wait()
 		close(s.done)
 	}()
-	deadline := time.After(30 * time.Second)
+	if err := s.Listening(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// patience is how long a program may take until it listens. It catches what hangs.
+const patience = time.Minute
+
+// Listening implements Server.
+func (s *server) Listening(ctx context.Context) error {
+	deadline := time.After(patience)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		ok, err := n.listens(on)
+		ok, err := s.at.listens(s.on)
 		if err == nil && ok {
-			return s, nil
+			return nil
 		}
 		select {
 		case <-tick.C:
 		case <-s.done:
-			cancel()
-			return nil, s.Ended(ctx, 0)
+			return s.Ended(ctx, 0)
 		case <-ctx.Done():
-			s.Close()
-			return nil, context.Cause(ctx)
+			return context.Cause(ctx)
 		case <-deadline:
-			s.Close()
-			return nil, fmt.Errorf("%s does not listen on %s after 30 s", s.where, on)
+			return fmt.Errorf("%s does not listen on %s after %v", s.where, s.on, patience)
 		}
 	}
 }

@@ -185,12 +185,15 @@ func (a *agent) do(ctx context.Context, r request) ([]byte, error) {
 		return nil, nil
 	case doPlug:
 		return nil, a.plug(r.Net, *r.Card)
-	case doEnded:
+	case doEnded, doListen:
 		a.mu.Lock()
 		s := a.servers[r.Of]
 		a.mu.Unlock()
 		if s == nil {
 			return nil, fmt.Errorf("no server %d", r.Of)
+		}
+		if r.Do == doListen {
+			return nil, s.Listening(ctx)
 		}
 		return nil, s.Ended(ctx, r.Within)
 	case doEnd:

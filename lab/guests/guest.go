@@ -538,6 +538,12 @@ func (s *server) Ended(ctx context.Context, within time.Duration) error {
 	return s.at.wrap(ctx, err)
 }
 
+// Listening implements ends.Server.
+func (s *server) Listening(ctx context.Context) error {
+	_, _, err := s.at.guest.line.ask(ctx, request{Do: doListen, Of: s.id})
+	return s.at.wrap(ctx, err)
+}
+
 // Close implements ends.Server.
 func (s *server) Close() error {
 	err := s.at.ask(context.Background(), request{Do: doEnd, Of: s.id})

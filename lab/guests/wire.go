@@ -25,6 +25,7 @@ const (
 	doOutput   = "output"   // run a program there
 	doServe    = "serve"    // start a program there and wait until it listens
 	doEnded    = "ended"    // fail when what serve started has ended, or does within a time
+	doListen   = "listen"   // wait until what serve started listens again
 	doEnd      = "end"      // end what serve started
 	doFeatures = "features" // set the offloads of the card
 	doCancel   = "cancel"   // end a request that is under way; no reply of its own
@@ -33,7 +34,7 @@ const (
 type request struct {
 	ID uint64 `json:"id"`
 	Do string `json:"do"`
-	// Of is the request that ended, end and cancel mean.
+	// Of is the request that ended, listen, end and cancel mean.
 	Of uint64 `json:"of,omitempty"`
 	// Within is the time of ended, in nanoseconds.
 	Within time.Duration `json:"within,omitempty"`

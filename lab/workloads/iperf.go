@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -52,12 +53,16 @@ func (s *iperfSession) Run(ctx context.Context, _ Meter) (report.Sample, error) 
 }
 
 func (s *iperfSession) round(ctx context.Context) (report.Sample, error) {
-	for try := 1; ; try++ {
+	for begin := time.Now(); ; {
+		// After each client it closes what it listens on, and opens it anew.
+		if err := s.server.Listening(ctx); err != nil {
+			return report.Sample{}, err
+		}
 		r, err := s.transfer(ctx)
 		switch {
 		case err == nil:
 			return s.sample(r)
-		case !r.busy() || try == 20:
+		case !r.busy() || time.Since(begin) > busyLimit:
 			return report.Sample{}, err
 		}
 		if err := pause(ctx, 100*time.Millisecond); err != nil {
@@ -65,6 +70,10 @@ func (s *iperfSession) round(ctx context.Context) (report.Sample, error) {
 		}
 	}
 }
+
+// busyLimit is how long a server may not be through with the client before. It catches what
+// hangs.
+const busyLimit = time.Minute
 
 // transfer runs a client and returns its report, which it also writes when it
 // fails.
@@ -75,7 +84,7 @@ func (s *iperfSession) transfer(ctx context.Context) (r iperfReport, err error) 
 		until = []string{"-n", fmt.Sprintf("%dM", s.bytes)}
 	}
 	args := append([]string{"-c", n.Ends[1].Addr.Addr().String(), "-J", until[0], until[1],
-		"-i", fmt.Sprintf("%.1f", s.interval.Seconds()), "--connect-timeout", "5000"}, s.args...)
+		"-i", fmt.Sprintf("%.1f", s.interval.Seconds()), "--connect-timeout", "60000"}, s.args...)
 	if s.pin && n.Ends[0].Namespace != nil && n.Ends[1].Namespace != nil {
 		sender, receiver, err := sides(n)
 		if err != nil {
@@ -149,11 +158,13 @@ type iperfReport struct {
 
 // busy tells that the server was not through with the client before. It may just be
 // closing the socket that it listened on for that one. Connections that it has not
-// accepted are reset then, and the client has no stream yet: it is still connecting,
-// sends its cookie, or waits for the first message.
+// accepted are reset then, and until it listens again they are refused. The client has no
+// stream yet: it is still connecting, sends its cookie, or waits for the first message.
 func (r iperfReport) busy() bool {
-	reset := strings.HasSuffix(r.Error, ": Connection reset by peer") || strings.HasSuffix(r.Error, ": Broken pipe")
-	return strings.Contains(r.Error, "server is busy") || reset && len(r.Start.Connected) == 0
+	ended := slices.ContainsFunc([]string{"Connection refused", "Connection reset by peer", "Broken pipe"}, func(why string) bool {
+		return strings.HasSuffix(r.Error, ": "+why)
+	})
+	return strings.Contains(r.Error, "server is busy") || ended && len(r.Start.Connected) == 0
 }
 
 // payload is how many bytes reached the server.

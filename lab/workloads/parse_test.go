@@ -89,7 +89,8 @@ func TestIperfReverse(t *testing.T) {
 func TestIperfBusy(t *testing.T) {
 	for text, want := range map[string]bool{
 		`{"error":"the server is busy running a test. try again later"}`: true,
-		`{"error":"unable to connect to server: Connection refused"}`:    false,
+		`{"error":"unable to connect to server: Connection refused"}`:    true,
+		`{"error":"unable to connect to server: Connection timed out"}`:  false,
 		// what iperf3 3.12 said of a server that closed what it listened on
 		`{"start":{"connected":[]},"intervals":[],"error":"unable to receive control message: Connection reset by peer"}`: true,
 		`{"start":{"connected":[]},"error":"unable to send cookie to server: Broken pipe"}`:                               true,
