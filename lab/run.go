@@ -276,6 +276,12 @@ func (c *running) sample(ctx context.Context, counters *counters) (report.Sample
 	if err := m.put(&s); err != nil {
 		return s, err
 	}
+	if a, ok := c.session.(workloads.Apart); ok {
+		if cpu, own := a.RouterCore(); own && cpu < len(s.Cores) {
+			// Programs there are none of the lab's.
+			s.More[report.RouterCore] = 100 * (s.Cores[cpu].System + s.Cores[cpu].Softirq)
+		}
+	}
 	lostThen, err := c.net.Drops()
 	if err != nil {
 		return s, err

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
@@ -495,4 +496,36 @@ func (r *RedirectTCX) Close() error {
 		err = r.link.Close()
 	}
 	return errors.Join(err, r.program.Close())
+}
+
+// Pass is an XDP program that passes all frames of a device on to the stack. A veth takes
+// frames from XDP while it has one, whatever its GRO is.
+type Pass struct {
+	program *ebpf.Program
+	link    link.Link
+}
+
+// NewPass attaches one to a device of the calling thread's network namespace.
+func NewPass(ifindex int) (*Pass, error) {
+	const xdpPass = 2 // XDP_PASS of linux/bpf.h
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name:         "pass",
+		Type:         ebpf.XDP,
+		Flags:        unix.BPF_F_XDP_HAS_FRAGS, // for any MTU
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass), asm.Return()},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("pass: %w", err)
+	}
+	p := &Pass{program: program}
+	p.link, err = link.AttachXDP(link.XDPOptions{Program: program, Interface: ifindex, Flags: link.XDPDriverMode})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("pass on device %d: %w", ifindex, err), program.Close())
+	}
+	return p, nil
+}
+
+// Close takes it off the device and unloads it.
+func (p *Pass) Close() error {
+	return errors.Join(p.link.Close(), p.program.Close())
 }

@@ -208,6 +208,18 @@ func (e *End) Behind(addr netip.Prefix, gateway netip.Addr, mac net.HardwareAddr
 	return nil
 }
 
+// SetMAC gives an interface a hardware address.
+func (n *Namespace) SetMAC(ifname string, mac net.HardwareAddr) error {
+	l, err := n.link.LinkByName(ifname)
+	if err == nil {
+		err = n.link.LinkSetHardwareAddr(l, mac)
+	}
+	if err != nil {
+		return fmt.Errorf("address %s of %s in %s: %w", mac, ifname, n.Name, err)
+	}
+	return nil
+}
+
 // Subnet gives an interface an address, and has TCP use Congestion towards the
 // rest of its subnet.
 func (n *Namespace) Subnet(ifname string, addr netip.Prefix) error {

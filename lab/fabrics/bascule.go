@@ -32,12 +32,12 @@ var Bascule = &Fabric{
 // BasculeXDP is a bascule bridge that forwards known unicast in XDP.
 var BasculeXDP = &Fabric{
 	Name:         "bascule-xdp",
-	About:        "a bascule bridge, forwarding known unicast in XDP; GRO on at the ends",
+	About:        "a bascule bridge, forwarding known unicast in XDP; GRO or an XDP program at the ends",
 	Path:         path("end", "device veth", "program bascule (XDP)", "device veth", "end"),
 	HostPath:     path("host", "device host port", "program bascule (XDP)", "device veth", "end"),
 	Arrival:      AsXDP,
 	FloodArrival: AsXDP,
-	NeedsGRO:     true,
+	NeedsNAPI:    true,
 	build: func(ctx context.Context, _ Site, n *Net) error {
 		return n.single(ctx, &basculeKit{n, "xdp"})
 	},

@@ -29,7 +29,7 @@ var BasculeLockedXDP = &Fabric{
 	Path:         path("end", "device veth", "program bascule (XDP), locked", "device veth", "end"),
 	Arrival:      AsXDP,
 	FloodArrival: AsXDP,
-	NeedsGRO:     true,
+	NeedsNAPI:    true,
 	build: func(ctx context.Context, _ Site, n *Net) error {
 		return n.single(ctx, &lockedKit{net: n, hook: bridge.HookXDP})
 	},

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"bascule/datapath/probe"
 	"bascule/lab/ends"
 	"bascule/lab/guests"
 	"bascule/lab/report"
@@ -53,6 +54,10 @@ type Spec struct {
 	// Frames says that the workload makes frames itself, below IP, and counts
 	// them: it needs interfaces of namespaces.
 	Frames bool
+	// OwnCore says that the router gets a core of its own, by Net.OwnCore. Then every frame
+	// takes the cable to its end. A router that knows the address of the end's device would
+	// hand it to the end's stack itself, and the end's work would be done on its core.
+	OwnCore bool
 	// Host makes the host's own interface on the fabric the first end.
 	Host bool
 	// Guests makes the ends virtual machines (all but the host).
@@ -89,8 +94,9 @@ type Fabric struct {
 	Arrival Arrival
 	// FloodArrival is the same for broadcasts.
 	FloodArrival Arrival
-	// NeedsGRO says that ends receive nothing unless their GRO is on.
-	NeedsGRO bool
+	// NeedsNAPI says that ends receive nothing unless their devices poll: a veth does while
+	// its GRO is on, or while it has an XDP program.
+	NeedsNAPI bool
 	// Pairs says that the fabric has no addresses: end 1 is joined to end 2,
 	// 3 to 4 and so on.
 	Pairs bool
@@ -230,6 +236,10 @@ func (f *Fabric) Build(ctx context.Context, site Site, spec Spec) (*Net, error) 
 		return nil, &ends.Unavailable{Reason: "it has no VLANs"}
 	case spec.Routes > 0 && !f.Routed:
 		return nil, &ends.Unavailable{Reason: "it has no routes"}
+	case spec.OwnCore && !f.Routed && f != Direct:
+		return nil, &ends.Unavailable{Reason: "it has no router to give a core"}
+	case spec.OwnCore && spec.Host:
+		return nil, &ends.Unavailable{Reason: "its first end is the router, which has no core of its own then"}
 	case spec.Guests && spec.Frames:
 		return nil, &ends.Unavailable{Reason: "frames are made in namespaces, not in virtual machines"}
 	case spec.Guests && site.Guests == nil:
@@ -372,6 +382,59 @@ func (n *Net) AcceptFrames(i int) error {
 	return p.Namespace.SetFeatures(p.Ifname, ends.Features{Segmentation: true, GRO: true})
 }
 
+// Poll has the ends' devices poll while their GRO is off, by an XDP program that passes
+// all frames on to the stack.
+func (n *Net) Poll() error {
+	const about = "with offloads off, its ends have an XDP program that passes everything: without one they receive nothing"
+	for _, e := range n.Ends {
+		if e.Namespace == nil {
+			return &ends.Unavailable{Reason: "it delivers nothing to virtual machines whose offloads are off"}
+		}
+		err := e.Namespace.Do(func() error {
+			p, err := probe.NewPass(e.Ifindex)
+			if err == nil {
+				n.undo = append(n.undo, p.Close)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	n.Notes = append(n.Notes, about)
+	return nil
+}
+
+// OwnCore has all that comes to the router's devices processed on one core, and all that
+// comes to the ends' devices on another. The offloads of the devices have to be set before.
+// A cable without a router has its ends on the core that is theirs.
+func (n *Net) OwnCore(router, others int) error {
+	for i, e := range n.Ends {
+		// Where TCP has sent more than the kernel lets it (small queues, tcp_limit_output_bytes
+		// of ip-sysctl), it goes on where what it has sent is freed, which is the router's core.
+		// It may send ten times as much: not for a millisecond, but for ten.
+		err := e.Namespace.Do(func() error {
+			return errors.Join(
+				ends.Sysctl("net.ipv4.tcp_limit_output_bytes", fmt.Sprint(1<<30)),
+				ends.Sysctl("net.ipv4.tcp_pacing_ss_ratio", "1000"),
+				ends.Sysctl("net.ipv4.tcp_pacing_ca_ratio", "1000"))
+		})
+		if err != nil {
+			return err
+		}
+		if err := e.Namespace.ReceiveOn(e.Ifname, others); err != nil {
+			return err
+		}
+		if !n.Fabric.Routed {
+			continue
+		}
+		if err := n.Ports[i].Namespace.ReceiveOn(n.Ports[i].Ifname, router); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // NextHop is the hardware address that an end sends to when it means another:
 // that end's own, or the router's.
 func (n *Net) NextHop(from, to int) net.HardwareAddr {
@@ -465,7 +528,7 @@ func (n *Net) cable(ctx context.Context, near string) error {
 		return err
 	}
 	// Before the switch gets the port, which may look whether it can.
-	if n.Fabric.NeedsGRO {
+	if n.Fabric.NeedsNAPI {
 		if err := ns.SetFeatures(end.Ifname, ends.Features{Segmentation: true, GRO: true}); err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -108,13 +109,13 @@ var (
 		},
 	}
 	BasculeRouterXDP = &Fabric{
-		Name:     "bascule-router-xdp",
-		About:    "a bascule bridge that routes between its VLANs in XDP, each end in a VLAN and a subnet of its own; GRO on at the ends",
-		Path:     path("end", "device veth", "program bascule (XDP, routes)", "device veth", "end"),
-		HostPath: BasculeXDP.HostPath,
-		Arrival:  AsXDP,
-		Routed:   true,
-		NeedsGRO: true,
+		Name:      "bascule-router-xdp",
+		About:     "a bascule bridge that routes between its VLANs in XDP, each end in a VLAN and a subnet of its own; GRO or an XDP program at the ends",
+		Path:      path("end", "device veth", "program bascule (XDP, routes)", "device veth", "end"),
+		HostPath:  BasculeXDP.HostPath,
+		Arrival:   AsXDP,
+		Routed:    true,
+		NeedsNAPI: true,
 		build: func(ctx context.Context, _ Site, n *Net) error {
 			return n.routeBy(ctx, &routerKit{switched: &basculeKit{n, "xdp"}, basculeKit: basculeKit{n, "xdp"}})
 		},
@@ -266,7 +267,7 @@ func (n *Net) routeBy(ctx context.Context, r gateway) error {
 		if err := cable(ctx, fmt.Sprintf("p%d", i+1)); err != nil {
 			return err
 		}
-		device, err := r.of(ctx, i)
+		device, err := n.apart(i, func() (string, error) { return r.of(ctx, i) })
 		if err != nil {
 			return err
 		}
@@ -292,6 +293,25 @@ func (n *Net) routeBy(ctx context.Context, r gateway) error {
 		}
 	}
 	return n.addRoutes()
+}
+
+// apart plugs the cable of end i into a router, which makes a device of the router's own of
+// it. Where the router is to have a core of its own, the end gets its address after that: so
+// the router takes it for a station behind what is plugged in.
+func (n *Net) apart(i int, plug func() (device string, err error)) (device string, err error) {
+	if !n.Spec.OwnCore {
+		return plug()
+	}
+	e := n.Ends[i]
+	meanwhile := slices.Clone(e.MAC)
+	meanwhile[2] ^= 0xff
+	if err := e.Namespace.SetMAC(e.Ifname, meanwhile); err != nil {
+		return "", err
+	}
+	if device, err = plug(); err != nil {
+		return "", err
+	}
+	return device, e.Namespace.SetMAC(e.Ifname, e.MAC)
 }
 
 // Networks are what the routes of Spec.Routes lead to, from its first network of 256

@@ -20,7 +20,7 @@ var XDPBare = &Fabric{
 	About:      "XDP redirect to a fixed port, no look-up: the ceiling of an XDP switch",
 	Path:       path("end", "device veth", "program XDP redirect", "device veth", "end"),
 	Arrival:    AsXDP,
-	NeedsGRO:   true,
+	NeedsNAPI:  true,
 	Pairs:      true,
 	FramesOnly: true,
 	build:      buildXDPBare,

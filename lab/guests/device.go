@@ -5,7 +5,6 @@ package guests
 import (
 	"fmt"
 	"net"
-	"os"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -91,12 +90,12 @@ func openTap(name string) (int, error) {
 // another namespace's device of that name, or none. Both file systems are used
 // without being mounted anywhere.
 func openMacvtap(name string, index int) (int, error) {
-	sysfs, err := fileSystem("sysfs")
+	sysfs, err := ends.FileSystem("sysfs")
 	if err != nil {
 		return -1, err
 	}
 	defer sysfs.Close()
-	number, err := readAt(sysfs, fmt.Sprintf("class/net/%s/tap%d/dev", name, index))
+	number, err := ends.ReadAt(sysfs, fmt.Sprintf("class/net/%s/tap%d/dev", name, index))
 	if err != nil {
 		return -1, err
 	}
@@ -104,7 +103,7 @@ func openMacvtap(name string, index int) (int, error) {
 	if _, err := fmt.Sscanf(number, "%d:%d", &major, &minor); err != nil {
 		return -1, fmt.Errorf("number %q of its character device: %w", strings.TrimSpace(number), err)
 	}
-	dev, err := fileSystem("tmpfs")
+	dev, err := ends.FileSystem("tmpfs")
 	if err != nil {
 		return -1, err
 	}
@@ -117,35 +116,4 @@ func openMacvtap(name string, index int) (int, error) {
 		return -1, fmt.Errorf("character device: %w", err)
 	}
 	return fd, nil
-}
-
-// fileSystem is the root of a new file system, which is gone when it is closed
-// (fsopen(2), fsmount(2)).
-func fileSystem(kind string) (*os.File, error) {
-	config, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", kind, err)
-	}
-	defer unix.Close(config)
-	if err := unix.FsconfigCreate(config); err != nil {
-		return nil, fmt.Errorf("%s: %w", kind, err)
-	}
-	root, err := unix.Fsmount(config, unix.FSMOUNT_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", kind, err)
-	}
-	return os.NewFile(uintptr(root), kind), nil
-}
-
-// readAt reads a small file below a folder.
-func readAt(dir *os.File, path string) (string, error) {
-	fd, err := unix.Openat(int(dir.Fd()), path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", path, err)
-	}
-	f := os.NewFile(uintptr(fd), path)
-	defer f.Close()
-	text := make([]byte, 64)
-	n, err := f.Read(text)
-	return string(text[:n]), err
 }

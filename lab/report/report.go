@@ -40,6 +40,10 @@ type Sample struct {
 // arrive, in percent.
 const Lost = "lost_percent"
 
+// RouterCore is the name in Sample.More of how busy the kernel was on the router's core, in
+// percent, where the router had one of its own.
+const RouterCore = "router_core_percent"
+
 // CPU is how many cores' worth of time the machine spent during a sample.
 type CPU struct {
 	User    float64 `json:"user"`

@@ -151,13 +151,24 @@ func per(a, b float64) (float64, bool) { return a / b, a > 0 && b > 0 }
 
 // costs are what a result took, to be printed beside it; details is the rest.
 var (
-	costs = []quantity{
+	costs = append([]quantity{
 		{"CPU", "cores busy in the whole machine", func(s Sample) (float64, bool) { return s.CPU.Busy(), s.Seconds > 0 }},
 		{"s/Gbit", "CPU seconds of the whole machine per gigabit of payload", func(s Sample) (float64, bool) {
 			return per(s.CPU.Busy()*s.Seconds, s.Bytes*8/1e9)
 		}},
 		{"s/Mframe", "CPU seconds of the whole machine per million frames that arrived", func(s Sample) (float64, bool) {
 			return per(s.CPU.Busy()*s.Seconds, s.Frames/1e6)
+		}},
+	}, routerCost...)
+	// routerCost is of routers with a core of their own.
+	routerCost = []quantity{
+		{"router %", "how busy the kernel was on the router's own core", func(s Sample) (float64, bool) { return s.Pick(RouterCore) }},
+		{"router s/Gbit", "the kernel's seconds on the router's own core per gigabit of payload", func(s Sample) (float64, bool) {
+			busy, ok := s.Pick(RouterCore)
+			if !ok {
+				return 0, false
+			}
+			return per(busy/100*s.Seconds, s.Bytes*8/1e9)
 		}},
 	}
 	details = []quantity{
@@ -245,6 +256,9 @@ func (g *Group) remarks() []string {
 	if m := g.Machine; m != nil {
 		out = append(out, fmt.Sprintf("measured in a virtual machine of %d core (%s), where an instruction takes a nanosecond: "+
 			"ratios are those of instruction costs, of all that sends, forwards and receives", m.Cores, m.Counted()))
+	}
+	if slices.ContainsFunc(g.Cases, func(c *Case) bool { return !math.IsNaN(routerCost[0].median(c)) }) {
+		out = append(out, fmt.Sprintf("%s: %s; %s: %s", routerCost[0].Name, routerCost[0].About, routerCost[1].Name, routerCost[1].About))
 	}
 	counters := map[string][]string{}
 	for _, c := range g.Cases {

@@ -318,15 +318,19 @@ func TestDropped(t *testing.T) {
 }
 
 func TestCosts(t *testing.T) {
-	c := &Case{Samples: []Sample{{Seconds: 2, CPU: CPU{User: 0.5, Softirq: 1}, Bytes: 1e9, Frames: 5e5, Switches: 7, Cycles: 1e9, Instructions: 2e9}}}
-	want := map[string]string{"CPU": "1.50", "s/Gbit": "0.375", "s/Mframe": "6.00", "user": "0.50", "system": "0.00", "softirq": "1.00",
+	c := &Case{Samples: []Sample{{Seconds: 2, CPU: CPU{User: 0.5, Softirq: 1}, Bytes: 1e9, Frames: 5e5, Switches: 7, Cycles: 1e9, Instructions: 2e9,
+		More: map[string]float64{RouterCore: 40}}}}
+	want := map[string]string{"CPU": "1.50", "s/Gbit": "0.375", "router %": "40.0", "router s/Gbit": "0.100", "s/Mframe": "6.00", "user": "0.50", "system": "0.00", "softirq": "1.00",
 		"switches/s": "7.00", "cycles/frame": "2000", "instr/frame": "4000"}
 	for _, q := range slices.Concat(costs, details) {
 		if got := q.cell(c); got != want[q.Name] {
 			t.Errorf("%s: %s, want %s", q.Name, got, want[q.Name])
 		}
 	}
-	c.Samples[0].Seconds, c.Samples[0].Frames = 0, 0
+	if remarks := (&Group{Cases: []*Case{c}}).remarks(); len(remarks) != 1 || !strings.HasPrefix(remarks[0], "router %: ") {
+		t.Errorf("the columns are not explained, or more is: %q", remarks)
+	}
+	c.Samples[0].Seconds, c.Samples[0].Frames, c.Samples[0].More = 0, 0, nil
 	for _, q := range slices.Concat(costs[1:], details[4:]) {
 		if got := q.cell(c); got != "-" {
 			t.Errorf("%s of what is not known: %s", q.Name, got)

@@ -649,6 +649,16 @@ func sides(n *fabrics.Net) (sender, receiver int, err error) {
 	return cpus[1], cpus[0], nil
 }
 
+// ownCores returns the CPU of a router that has one of its own, and that of the programs of
+// all ends.
+func ownCores() (router, programs int, err error) {
+	cpus, err := cores(2)
+	if err != nil {
+		return 0, 0, &ends.Unavailable{Reason: "one core: the router has none of its own"}
+	}
+	return cpus[0], cpus[1], nil
+}
+
 // cores returns the CPUs that generators run on: the last one first, because
 // the first one has most of the machine's interrupts.
 func cores(n int) ([]int, error) {

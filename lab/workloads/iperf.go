@@ -26,6 +26,7 @@ type iperf struct {
 	bytes    int           // MiB that are sent instead, 0 for what the time takes
 	interval time.Duration // of the figures that are told while it lasts, 0 for none
 	pin      bool          // each side on a CPU of its own; guests have their own
+	ownCore  bool          // both sides on the CPU that the router is not on, in place of pin
 	reverse  bool          // from the second end to the first
 	args     []string      // of the client, besides
 	sample   func(iperfReport) (report.Sample, error)
@@ -33,18 +34,34 @@ type iperf struct {
 
 // start starts the server.
 func (i iperf) start(ctx context.Context, n *fabrics.Net) (*iperfSession, error) {
-	s, err := serve(ctx, n, ends.AnyCPU, iperfListen, iperf3.Command, "-s")
-	if err != nil {
+	s := &iperfSession{iperf: i, net: n, cpu: ends.AnyCPU}
+	var err error
+	if i.ownCore {
+		if s.router, s.cpu, err = ownCores(); err != nil {
+			return nil, err
+		}
+		if err := n.OwnCore(s.router, s.cpu); err != nil {
+			return nil, err
+		}
+	}
+	if s.service, err = serve(ctx, n, s.cpu, iperfListen, iperf3.Command, "-s"); err != nil {
 		return nil, err
 	}
-	return &iperfSession{i, n, s}, nil
+	return s, nil
 }
 
 // iperfSession is a server of iperf3 that waits for the transfers.
 type iperfSession struct {
 	iperf
-	net *fabrics.Net
+	net    *fabrics.Net
+	cpu    int // of client and server
+	router int // the CPU that is the router's own
 	*service
+}
+
+// RouterCore implements Apart.
+func (s *iperfSession) RouterCore() (cpu int, own bool) {
+	return s.router, s.ownCore && s.net.Fabric.Routed
 }
 
 // Run is one transfer.
@@ -85,7 +102,7 @@ func (s *iperfSession) transfer(ctx context.Context) (r iperfReport, err error) 
 	}
 	args := append([]string{"-c", n.Ends[1].Addr.Addr().String(), "-J", until[0], until[1],
 		"-i", fmt.Sprintf("%.1f", s.interval.Seconds()), "--connect-timeout", "60000"}, s.args...)
-	if s.pin && n.Ends[0].Namespace != nil && n.Ends[1].Namespace != nil {
+	if s.pin && !s.ownCore && n.Ends[0].Namespace != nil && n.Ends[1].Namespace != nil {
 		sender, receiver, err := sides(n)
 		if err != nil {
 			return r, err
@@ -98,7 +115,7 @@ func (s *iperfSession) transfer(ctx context.Context) (r iperfReport, err error) 
 		args = append(args, "-R")
 	}
 	err = crossing(n, from, func() (float64, error) {
-		out, err := n.Ends[0].At.Output(ctx, ends.AnyCPU, iperf3.Command, args...)
+		out, err := n.Ends[0].At.Output(ctx, s.cpu, iperf3.Command, args...)
 		if ctx.Err() != nil {
 			return 0, ctx.Err()
 		}

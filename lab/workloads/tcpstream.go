@@ -38,6 +38,7 @@ func stream(name, about string, streams int, length time.Duration) *Kind {
 			p.BoolVar(&w.reverse, "reverse", false, "the second end sends to the first")
 			p.IntVar(&w.mss, "mss", 0, "most payload of a packet, in bytes, 0 for what the MTU allows")
 			p.BoolVar(&w.pin, "pin", true, "each side on a CPU of its own; false lets the scheduler place them")
+			p.BoolVar(&w.ownCore, "own-core", false, "the router has the last core for itself, and the ends share another; without it a router does its work on the core of whoever sends")
 			p.StringVar(&w.rate, "rate", "0", "most payload bits a second of each connection, as 800M or 2G, 0 for as many as possible")
 			p.DurationVar(&w.length, duration, length, "of a round, in whole seconds")
 			p.IntVar(&w.bytes, amount, 0, "of payload that a round sends instead, in MiB, 0 for as many as there is time for")
@@ -48,6 +49,9 @@ func stream(name, about string, streams int, length time.Duration) *Kind {
 				// The bounds of TCP_MAXSEG, tcp(7).
 				if w.mss != 0 && (w.mss < 88 || w.mss > 32767) {
 					return nil, errors.New("mss must be 88 to 32767, or 0")
+				}
+				if w.ownCore && !w.pin {
+					return nil, errors.New("own-core says where the ends run: leave pin out")
 				}
 				if !iperfRate().MatchString(w.rate) {
 					return nil, fmt.Errorf("rate=%q: give bits a second, as 800M or 2G", w.rate)
@@ -68,7 +72,7 @@ func stream(name, about string, streams int, length time.Duration) *Kind {
 					Unit:  "Gbit/s",
 					Needs: []ends.Program{iperf3},
 					Takes: sends + 150*time.Millisecond,
-					Spec:  fabrics.Spec{Ends: 2},
+					Spec:  fabrics.Spec{Ends: 2, OwnCore: w.ownCore},
 					Start: w.start,
 				}, nil
 			}
@@ -82,6 +86,7 @@ type tcpStreamParams struct {
 	reverse  bool
 	mss      int
 	pin      bool
+	ownCore  bool
 	rate     string
 	length   time.Duration
 	bytes    int // MiB, 0 for what length takes
@@ -101,6 +106,9 @@ func (w tcpStreamParams) about() string {
 	if w.rate != "0" {
 		about = append(about, w.rate+"bit/s at most")
 	}
+	if w.ownCore {
+		about = append(about, "the router on a core of its own")
+	}
 	if !w.pin {
 		about = append(about, "not pinned")
 	}
@@ -114,11 +122,13 @@ func (w tcpStreamParams) about() string {
 
 // start sets the offloads and starts the server.
 func (w tcpStreamParams) start(ctx context.Context, n *fabrics.Net) (Session, error) {
-	if !w.offloads && n.Fabric.NeedsGRO {
-		return nil, &ends.Unavailable{Reason: "it delivers nothing to ends whose offloads are off"}
+	if !w.offloads && n.Fabric.NeedsNAPI {
+		if err := n.Poll(); err != nil {
+			return nil, err
+		}
 	}
 	for _, e := range n.Ends {
-		f := ends.Features{Segmentation: w.offloads, GRO: w.offloads && n.Fabric.NeedsGRO}
+		f := ends.Features{Segmentation: w.offloads, GRO: w.offloads && n.Fabric.NeedsNAPI}
 		if err := e.At.SetFeatures(e.Ifname, f); err != nil {
 			return nil, err
 		}
@@ -133,6 +143,7 @@ func (w tcpStreamParams) start(ctx context.Context, n *fabrics.Net) (Session, er
 		// At least ten figures of a round; iperf3 tells them every 0.1 to 60 s.
 		interval: min(max(w.length/10, 100*time.Millisecond), time.Second),
 		pin:      w.pin,
+		ownCore:  w.ownCore,
 		reverse:  w.reverse,
 		args:     args,
 		sample:   iperfReport.tcp,

@@ -108,6 +108,12 @@ type Counting interface {
 	Counter() string
 }
 
+// Apart is a Session whose router may have a core of its own.
+type Apart interface {
+	// RouterCore is the number of the core; own is false where it is not the router's own.
+	RouterCore() (cpu int, own bool)
+}
+
 // Kind is a workload whose parameters are open.
 type Kind struct {
 	Name  string

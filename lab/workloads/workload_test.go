@@ -31,6 +31,7 @@ func TestNames(t *testing.T) {
 		"pf-load:rules=10000":                 "pf-load",
 		"pf-memory:count=99":                  "pf-memory:count=99",
 		"tcp-stream:offloads:mebibytes=64":    "tcp-stream:offloads",
+		"netperf-stream:own-core:reverse":     "netperf-stream:reverse:own-core",
 	} {
 		w, err := Parse(text)
 		if err != nil {
@@ -89,6 +90,7 @@ func TestParseRefuses(t *testing.T) {
 		"pps:cores":                        "cores=: give a number",
 		"tcp-stream:streams=0":             "streams must be 1 to 128",
 		"tcp-stream:duration=1500ms":       "give whole seconds",
+		"tcp-stream:own-core:pin=false":    "own-core says where the ends run",
 		"tcp-stream:mss=9":                 "mss must be 88 to 32767",
 		"udp:rate=fast":                    "give bits a second",
 		"latency:load=icmp":                "load must be none, tcp or udp",
