@@ -63,7 +63,7 @@ func TestRunGuests(t *testing.T) {
 	if err := ends.Installed(needs...); err != nil {
 		t.Skip(err)
 	}
-	stream := func() *workloads.Workload { return workloads.Must("tcp-stream:duration=1s") }
+	stream := func() *workloads.Workload { return workloads.Must("tcp-stream:mebibytes=4") }
 	deadly := stream()
 	start := deadly.Start
 	deadly.Start = func(ctx context.Context, n *fabrics.Net) (workloads.Session, error) {
@@ -76,9 +76,9 @@ func TestRunGuests(t *testing.T) {
 			{Fabric: fabrics.LinuxBridge, Workload: stream(), Setup: vm},
 			{Fabric: fabrics.Bascule, Workload: stream(), Setup: vm},
 			{Fabric: fabrics.Bascule, Workload: workloads.Must(brief), Setup: vm},
-			{Fabric: fabrics.LinuxBridge, Workload: workloads.Must("uperf:duration=1s"), Setup: vm},
+			{Fabric: fabrics.LinuxBridge, Workload: workloads.Must("uperf:duration=200ms"), Setup: vm},
 			{Fabric: fabrics.Macvtap, Workload: stream(), Setup: vm},
-			{Fabric: fabrics.Macvtap, Workload: workloads.Must("tcp-stream:offloads:duration=1s"), Setup: Setup{Guests: true, Host: true, MTU: 9000}},
+			{Fabric: fabrics.Macvtap, Workload: workloads.Must("tcp-stream:offloads:mebibytes=4"), Setup: Setup{Guests: true, Host: true, MTU: 9000}},
 		}),
 		group(1, []Case{{Fabric: fabrics.LinuxBridge, Workload: stream(), Setup: Setup{Guests: true, Host: true, MTU: 9000}}}),
 		group(3, []Case{
@@ -135,7 +135,7 @@ func TestRunGuests(t *testing.T) {
 }
 
 // killingSession kills a process in its third round, the second that counts,
-// when traffic has begun to flow.
+// when traffic has begun to flow. A round that is over before is done again.
 type killingSession struct {
 	workloads.Session
 	net    *fabrics.Net
@@ -170,7 +170,16 @@ func (k *killingSession) Run(ctx context.Context, m workloads.Meter) (report.Sam
 			k.t.Errorf("kill: %v", err)
 		}
 	}()
-	s, err := k.Session.Run(ctx, m)
-	<-done
-	return s, err
+	for {
+		s, err := k.Session.Run(ctx, m)
+		if err != nil {
+			<-done
+			return s, err
+		}
+		select {
+		case <-done:
+			return s, err
+		default:
+		}
+	}
 }

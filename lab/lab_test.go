@@ -65,7 +65,7 @@ func TestRun(t *testing.T) {
 	peers := []*fabrics.Fabric{fabrics.Direct, fabrics.LinuxBridge}
 	frames := workloads.Must("pps:duration=50ms")
 	p := Profile{Name: "test", Groups: []Group{
-		group(1, across(peers, workloads.Must("tcp-stream:duration=1s"))),
+		group(1, across(peers, workloads.Must("tcp-stream:mebibytes=24"))),
 		group(2, across(append(peers, fabrics.XDPBare), frames)),
 	}, Targets: []Target{{Name: "frames", Group: frames.Name, Of: "linux-bridge pps", Against: "direct pps", Unit: "x"}}}
 	var shown strings.Builder

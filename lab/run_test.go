@@ -53,11 +53,11 @@ func TestRunKilled(t *testing.T) {
 		workload, program string
 		samples           int // of three rounds
 	}{
-		{fabrics.LinuxBridge, "tcp-stream:duration=1s", "iperf3", 2},
+		{fabrics.LinuxBridge, "tcp-stream:mebibytes=64", "iperf3", 2},
 		{fabrics.LinuxBridge, "latency:duration=1s", "sockperf", 2},
 		{fabrics.LinuxBridge, "latency:load=tcp:duration=1s", "iperf3", 2},
-		{fabrics.LinuxBridge, "uperf:duration=1s", "bascule", 2},
-		{fabrics.OVS, "tcp-stream:duration=1s", "ovs-vswitchd", 1},
+		{fabrics.LinuxBridge, "uperf:duration=200ms", "bascule", 2},
+		{fabrics.OVS, "tcp-stream:mebibytes=64", "ovs-vswitchd", 1},
 	} {
 		t.Run(test.fabric.Name+" "+test.workload, func(t *testing.T) {
 			w := deadly(t, test.workload, test.program)

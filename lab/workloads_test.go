@@ -31,6 +31,7 @@ func TestWorkloads(t *testing.T) {
 		bytes = 1 << iota
 		frames
 		intervals
+		some // intervals, where they are of time and what is sent is not: one for sure
 		loss
 	)
 	counted := bytes | frames | intervals | loss
@@ -41,17 +42,18 @@ func TestWorkloads(t *testing.T) {
 		setup    Setup
 		has      int
 	}{
-		{fabrics.LinuxBridge, "tcp-stream:reverse:mss=500:duration=1s", Setup{}, bytes | intervals},
-		{fabrics.LinuxBridge, "tcp-stream:streams=2:pin=false:duration=1s", jumbo, bytes | intervals},
-		{fabrics.LinuxBridge, "netperf-stream:duration=1s", Setup{}, bytes | intervals},
-		{fabrics.LinuxBridge, "iperf-3streams:offloads:duration=1s", Setup{}, bytes | intervals},
+		{fabrics.LinuxBridge, "tcp-stream:reverse:mss=500:mebibytes=8", Setup{}, bytes | some},
+		{fabrics.LinuxBridge, "tcp-stream:streams=2:pin=false:mebibytes=24", jumbo, bytes | some},
+		{fabrics.BasculeXDP, "tcp-stream:mebibytes=24", jumbo, bytes | some},
+		{fabrics.LinuxBridge, "netperf-stream:mebibytes=24", Setup{}, bytes | some},
+		{fabrics.LinuxBridge, "iperf-3streams:offloads:mebibytes=24", Setup{}, bytes | some},
 		{fabrics.LinuxBridge, "udp:rate=100M:size=1000:duration=1s", Setup{}, bytes | frames | loss},
 		{fabrics.LinuxBridge, "latency:udp:size=200:duration=1s", Setup{}, 0},
 		{fabrics.LinuxBridge, "latency:load=tcp:duration=1s", Setup{}, bytes},
 		{fabrics.LinuxBridge, "latency:load=udp:duration=1s", Setup{}, bytes},
-		{fabrics.LinuxBridge, "crr:duration=1s", Setup{}, bytes | intervals},
-		{fabrics.LinuxBridge, "crr:connections=4:pin=false:response=10000:duration=1s", Setup{}, bytes | intervals},
-		{fabrics.LinuxBridge, "uperf:request=4096:duration=1s", Setup{}, bytes | intervals},
+		{fabrics.LinuxBridge, "crr:duration=200ms", Setup{}, bytes | intervals},
+		{fabrics.LinuxBridge, "crr:connections=4:pin=false:response=10000:duration=200ms", Setup{}, bytes | intervals},
+		{fabrics.LinuxBridge, "uperf:request=4096:duration=200ms", Setup{}, bytes | intervals},
 		{fabrics.Direct, "pps:generator=bpf" + short, Setup{}, counted},
 		{fabrics.Direct, "pps:generator=ring" + short, Setup{}, counted},
 		{fabrics.LinuxBridge, "pps:size=1518" + short, Setup{}, counted},
@@ -69,7 +71,7 @@ func TestWorkloads(t *testing.T) {
 		{fabrics.BasculeRouterNAT, "first-packets:same-source" + short, Setup{}, counted},
 		{fabrics.BasculeRouterXDPNAT, "first-packets:same-source:generator=ring" + short, Setup{}, counted},
 		{fabrics.BasculeRouterXDPNAT, "pps" + short, Setup{}, counted},
-		{fabrics.BasculeRouterNAT, "tcp-stream:duration=1s", Setup{}, bytes | intervals},
+		{fabrics.BasculeRouterNAT, "tcp-stream:mebibytes=24", Setup{}, bytes | some},
 		{fabrics.LinuxBridge, "throughput-search:loss=50" + short, Setup{}, loss},
 		{fabrics.LinuxBridge, "throughput-search:loss=50:generator=ring" + short, Setup{}, loss},
 		{fabrics.LinuxBridge, "flood:ports=3:size=imix" + short, Setup{}, counted},
@@ -111,16 +113,13 @@ func TestWorkloads(t *testing.T) {
 			t.Errorf("workload %s is not tried", k.Name)
 		}
 	}
-	r, err := Run(t.Context(), site, p, NewProgress(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := runAll(t, site, p, func(i int) bool { return strings.Contains(tests[i].workload, "duration=") })
 	for i, test := range tests {
 		t.Run(p.Groups[i].Cases[0].Label(), func(t *testing.T) {
 			if err := ends.Installed(p.Groups[i].Cases[0].Workload.Needs...); err != nil {
 				t.Skip(err)
 			}
-			c := r.Groups[i].Cases[0]
+			c := got[i]
 			if c.Error != "" || c.Skipped != "" || len(c.Samples) != 1 {
 				t.Fatalf("%d samples, error %q, left out: %q", len(c.Samples), c.Error, c.Skipped)
 			}
@@ -130,7 +129,7 @@ func TestWorkloads(t *testing.T) {
 				"value":     s.Value > 0,
 				"bytes":     s.Bytes > 0 || test.has&bytes == 0,
 				"frames":    (s.Frames > 0) == (test.has&frames != 0),
-				"intervals": len(s.Intervals) > 1 || test.has&intervals == 0,
+				"intervals": len(s.Intervals) > 1 || test.has&intervals == 0 && (len(s.Intervals) > 0 || test.has&some == 0),
 				"loss":      lost || test.has&loss == 0,
 			} {
 				if !ok {
@@ -146,6 +145,37 @@ func TestWorkloads(t *testing.T) {
 			}
 		})
 	}
+}
+
+// runAll runs groups of one case and one round. A round that is of a duration, as timed says
+// by the group's place, has nothing to tell where the machine stands still for as long: such
+// a case is tried three times.
+func runAll(t *testing.T, site fabrics.Site, p Profile, timed func(i int) bool) []*report.Case {
+	t.Helper()
+	got := make([]*report.Case, len(p.Groups))
+	rest := p.Groups
+	at := make([]int, len(rest)) // where in got
+	for i := range at {
+		at[i] = i
+	}
+	for try := 1; len(rest) > 0; try++ {
+		r, err := Run(t.Context(), site, Profile{Name: p.Name, Groups: rest}, NewProgress(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var again []Group
+		var places []int
+		for i, g := range r.Groups {
+			c := g.Cases[0]
+			got[at[i]] = c
+			if c.Error != "" && timed(at[i]) && try < 3 {
+				t.Logf("once more, %s: %s", c.Label, c.Error)
+				again, places = append(again, rest[i]), append(places, at[i])
+			}
+		}
+		rest, at = again, places
+	}
+	return got
 }
 
 // A round with an amount sends that, however long it takes.
