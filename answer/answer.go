@@ -550,7 +550,7 @@ type Logged struct {
 var (
 	logActions = map[pflog.Action]string{pflog.Pass: "pass", pflog.Block: "block", pflog.Match: "match"}
 	logReasons = map[pflog.Reason]string{
-		pflog.ByRule: "match", pflog.Fragment: "fragment", pflog.Short: "short", pflog.Options: "ip-option",
+		pflog.ByRule: "match", pflog.Fragment: "fragment", pflog.Short: "short", pflog.Timestamp: "bad-timestamp", pflog.Options: "ip-option",
 		pflog.StateMismatch: "state-mismatch", pflog.StateLimit: "state-limit", pflog.Synproxy: "synproxy", pflog.Translate: "translate",
 	}
 )

@@ -61,6 +61,13 @@ int bascule_hop(struct __sk_buff *skb)
 {
 	return divert_or_hop_skb(skb);
 }
+
+/* Takes a packet into its state, which watches its connection, and goes on with its decision. */
+SEC("tcx/ingress")
+int bascule_reassemble(struct __sk_buff *skb)
+{
+	return reassemble_skb(skb);
+}
 #endif
 
 SEC("xdp.frags")

@@ -15,6 +15,7 @@
 #include "fib.h"
 #include "hop.h"
 #include "flood.h"
+#include "reassemble.h"
 #include "send.h"
 
 /* Results of act_skb() that its caller carries out; these are no TC_ACT_. */
@@ -312,6 +313,16 @@ static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
 
 	if (!j)
 		return TC_ACT_SHOT;
+	if (on(FEATURE_PF_REASSEMBLE) && j->v.back) {
+		action = reassemble_is_back(j, &epoch);
+		if (action == ACTION_DROP)
+			goto judged;
+		done = ACT_SENDS;
+		if (action == ACTION_SEND)
+			goto decided;
+		action = ACTION_SEND;
+		goto followed;
+	}
 	if (fib_is_back(&epoch)) {
 		action = ACTION_LEAVE;
 	} else {
@@ -322,6 +333,9 @@ static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
 	}
 	if (action == ACTION_LEAVE) {
 		action = decide_in_skb(skb);
+		if (on(FEATURE_PF_REASSEMBLE) && j->v.due)
+			goto reassembles;
+	followed:
 		if (on(FEATURE_PF_HOPS) && action == ACTION_SEND) {
 			asked = panel_judged(true);
 			if (asked)
@@ -330,12 +344,23 @@ static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
 		if (action == ACTION_SEND)
 			action = decide_out_skb(skb);
 	}
+judged:
 	done = act_judged(skb, epoch, action);
-	if (done == ACT_FLOODS)
+	if (done == ACT_FLOODS) {
+		if (on(FEATURE_PF_REASSEMBLE) && j->v.pf == PF_LOOK_JUDGE) {
+			j->v.due = DUE_FLOOD;
+			goto reassembles;
+		}
 		return flood_walk_judged(skb, cable) ? flood_end_judged(skb) : TC_ACT_SHOT;
+	}
 decided:
 	if (done != ACT_SENDS)
 		return done;
+	if (on(FEATURE_PF_REASSEMBLE) && j->v.due) {
+	reassembles:
+		reassemble_go(skb, cable, epoch);
+		return drop_judged(skb, DROP_PATCH_LOOP);
+	}
 	asked = on(FEATURE_PF_FAMILY | FEATURE_PF_HOPS) ? panel_judged(false) : 0;
 ends:
 	if (asked) {

@@ -78,6 +78,7 @@ enum drop_reason {
 	DROP_PF_TRANSLATE, /* a rule translates it, and that cannot be */
 	DROP_PF_ROUTE, /* a rule says its next hop, and it cannot go there */
 	DROP_PF_DIVERT, /* a rule gives it to a socket of the host, and there is none */
+	DROP_PF_TIMESTAMP, /* its timestamps of TCP are none that its connection has now */
 	DROP_REASONS,
 };
 
@@ -222,7 +223,10 @@ enum feature {
 	FEATURE_PF_FAMILY = 1ull << 42, /* of pf: packets go on in the other family */
 	FEATURE_PF_FIB = 1ull << 43, /* of pf: rules ask for no-route or urpf-failed */
 	FEATURE_PF_HOPS = 1ull << 44, /* of pf: rules say the next hop: route-to and its kin */
-	FEATURE_END = 1ull << 45, /* no feature has this bit, nor one above it */
+	FEATURE_PF_REASSEMBLE = 1ull << 45, /* of pf: connections of TCP are watched, by scrub */
+	/* of programs for that: they begin with a connection's first packet, see pf/reassemble.h */
+	FEATURE_PF_STAMPS = 1ull << 46,
+	FEATURE_END = 1ull << 47, /* no feature has this bit, nor one above it */
 	/* features that look behind the addresses, and drop a frame for what is there */
 	FEATURES_JUDGE = FEATURE_NON_IP | FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD |
 			 FEATURE_RA_GUARD | FEATURE_RULES | FEATURE_PF | FEATURE_ETHER,

@@ -100,6 +100,7 @@ var pfReasons = map[string]pflog.Reason{
 	"pf-state": pflog.StateMismatch, "pf-limit": pflog.StateLimit, "pf-short": pflog.Short,
 	"pf-fragment": pflog.Fragment, "pf-options": pflog.Options, "pf-synproxy": pflog.Synproxy,
 	"pf-normalize": pflog.Normalize, "pf-translate": pflog.Translate, "pf-route": pflog.NoRoute, "pf-divert": pflog.NoRoute,
+	"pf-timestamp": pflog.Timestamp,
 }
 
 func (l *pfLogNames) record(p datapath.PFLogged) PFLogged {

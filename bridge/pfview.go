@@ -198,7 +198,7 @@ var (
 	pfCounters = []pfCounterName{
 		{datapath.PFMatched, "match"}, {datapath.PFBadOffset, "bad-offset"}, {datapath.PFFragment, "fragment"},
 		{datapath.PFShort, "short"}, {datapath.PFNormalize, "normalize"}, {datapath.PFMemory, "memory"},
-		{datapath.PFIPOption, "ip-option"}, {datapath.PFProtoCksum, "proto-cksum"},
+		{datapath.PFTimestamp, "bad-timestamp"}, {datapath.PFIPOption, "ip-option"}, {datapath.PFProtoCksum, "proto-cksum"},
 		{datapath.PFStateMismatch, "state-mismatch"}, {datapath.PFStateInsert, "state-insert"},
 		{datapath.PFStateLimit, "state-limit"}, {datapath.PFSrcLimit, "src-limit"}, {datapath.PFSynproxy, "synproxy"},
 		{datapath.PFTranslate, "translate"},

@@ -253,7 +253,7 @@ func TestVerifierBudget(t *testing.T) {
 		kernelProgBasculeTcx: verifiedTCX, kernelProgBasculePatch: verifiedTCX,
 		kernelProgBasculeXdp: verifiedXDP, kernelProgBasculeControl: verifiedControl, kernelProgBasculeFamily: verifiedTCX,
 		kernelProgBasculeFib: verifiedTCX, kernelProgBasculeFibPatch: verifiedTCX,
-		kernelProgBasculeHop: verifiedTCX,
+		kernelProgBasculeHop: verifiedTCX, kernelProgBasculeReassemble: verifiedTCX,
 	}
 	s := newShelf(t, 4)
 	b := &Bridge{store: s.store}
@@ -284,7 +284,7 @@ func TestVerifierBudget(t *testing.T) {
 			}
 		}
 	}
-	if all := (kernelFeatureFEATURE_END - 1) &^ kernelFeatureFEATURE_TRACE; met != all {
+	if all := (kernelFeatureFEATURE_END - 1) &^ (kernelFeatureFEATURE_TRACE | kernelFeatureFEATURE_PF_STAMPS); met != all {
 		t.Errorf("features %#x are in no configuration", all&^met)
 	}
 }
@@ -301,11 +301,12 @@ var rooms = map[string]room{
 	kernelProgBasculeTcx:   {40, 320, 60000},
 	kernelProgBasculePatch: {40, 320, 60000},
 	// the program that others end in
-	kernelProgBasculeFamily:   {40, 320, 60000},
-	kernelProgBasculeFib:      {40, 320, 60000},
-	kernelProgBasculeFibPatch: {40, 320, 60000},
-	kernelProgBasculeHop:      {40, 320, 60000},
-	kernelProgBasculeXdp:      {40, 272, 60000},
+	kernelProgBasculeFamily:     {40, 320, 60000},
+	kernelProgBasculeFib:        {40, 320, 60000},
+	kernelProgBasculeFibPatch:   {40, 320, 60000},
+	kernelProgBasculeHop:        {40, 320, 60000},
+	kernelProgBasculeReassemble: {40, 320, 60000},
+	kernelProgBasculeXdp:        {40, 272, 60000},
 }
 
 // The same of a trial, which writes much down.

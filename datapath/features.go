@@ -76,16 +76,17 @@ var askings = []asking{
 	{feature: kernelFeatureFEATURE_PF_FAMILY, bridge: ruledBy(kernelFeatureFEATURE_PF_FAMILY)},
 	{feature: kernelFeatureFEATURE_PF_FIB, bridge: ruledBy(kernelFeatureFEATURE_PF_FIB)},
 	{feature: kernelFeatureFEATURE_PF_HOPS, bridge: ruledBy(kernelFeatureFEATURE_PF_HOPS)},
+	{feature: kernelFeatureFEATURE_PF_REASSEMBLE, bridge: ruledBy(kernelFeatureFEATURE_PF_REASSEMBLE)},
 	{feature: kernelFeatureFEATURE_PF_HOST, bridge: func(c *Config) bool {
 		judges := ruledBy(kernelFeatureFEATURE_PF | kernelFeatureFEATURE_ETHER)
 		return judges(c) && slices.ContainsFunc(Ports(c), func(p *Port) bool { return noted(PortHost)(c, p) })
 	}},
 }
 
-// otherFeatures are the features that nothing asks for. One is that of trials. The
-// other says that all floods of some port go by XDP; it follows from the other
-// features.
-const otherFeatures = kernelFeatureFEATURE_TRACE | kernelFeatureFEATURE_XDP_FLOOD
+// otherFeatures are the features that nothing asks for. One is that of trials. One says
+// that all floods of some port go by XDP; it follows from the other features. And one is that
+// of some programs alone: see programFeatures.
+const otherFeatures = kernelFeatureFEATURE_TRACE | kernelFeatureFEATURE_XDP_FLOOD | kernelFeatureFEATURE_PF_STAMPS
 
 // allFloods are the flags of a port that takes every flood.
 const allFloods = PortDiscover | PortMcastFlood | PortBcastFlood

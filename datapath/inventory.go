@@ -378,6 +378,14 @@ var inventory = []table{
 	{name: kernelMapPfStates, life: lifeBridge, trial: trialAbout, features: kernelFeatureFEATURE_PF,
 		takes: takeStates, grows: &growWithBuckets,
 		entries: func(m *making) uint32 { return max(m.Pf.Buckets, 1) * stateWays }},
+	{name: kernelMapPfStamps, life: lifeBridge, trial: trialAbout, features: kernelFeatureFEATURE_PF_REASSEMBLE,
+		takes: takeStates, grows: &growWithBuckets,
+		entries: func(m *making) uint32 { // also while pf is disabled: its states stay
+			if kernelFeature(m.Pf.Features)&kernelFeatureFEATURE_PF_REASSEMBLE == 0 {
+				return 1
+			}
+			return max(m.Pf.Buckets, 1) * stateWays
+		}},
 	{name: kernelMapPfSources, life: lifeBridge, trial: trialAbout, features: kernelFeatureFEATURE_PF_SOURCES,
 		takes: takeSources, grows: &growSources, entries: counted(func(c *Config) uint32 {
 			n := uint64(c.Pf.NodesMax)

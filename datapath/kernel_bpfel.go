@@ -233,8 +233,8 @@ const (
 	kernelCounterCOUNTER_SAMPLE         kernelCounter = 3
 	kernelCounterCOUNTER_SAMPLE_DROPS   kernelCounter = 4
 	kernelCounterCOUNTER_PF             kernelCounter = 8
-	kernelCounterCOUNTER_PF_PORT        kernelCounter = 33
-	kernelCounterCOUNTERS               kernelCounter = 49
+	kernelCounterCOUNTER_PF_PORT        kernelCounter = 34
+	kernelCounterCOUNTERS               kernelCounter = 50
 )
 
 type kernelDropReason uint32
@@ -284,7 +284,8 @@ const (
 	kernelDropReasonDROP_PF_TRANSLATE  kernelDropReason = 41
 	kernelDropReasonDROP_PF_ROUTE      kernelDropReason = 42
 	kernelDropReasonDROP_PF_DIVERT     kernelDropReason = 43
-	kernelDropReasonDROP_REASONS       kernelDropReason = 44
+	kernelDropReasonDROP_PF_TIMESTAMP  kernelDropReason = 44
+	kernelDropReasonDROP_REASONS       kernelDropReason = 45
 )
 
 type kernelEvent struct {
@@ -329,64 +330,66 @@ type kernelFdbEntry struct {
 type kernelFeature uint64
 
 const (
-	kernelFeatureFEATURE_PROTECTED    kernelFeature = 1
-	kernelFeatureFEATURE_HAIRPIN      kernelFeature = 2
-	kernelFeatureFEATURE_NO_LEARN     kernelFeature = 4
-	kernelFeatureFEATURE_FLOOD_FLAGS  kernelFeature = 8
-	kernelFeatureFEATURE_GROUP_FWD    kernelFeature = 16
-	kernelFeatureFEATURE_PEER         kernelFeature = 32
-	kernelFeatureFEATURE_XDP_FLOOD    kernelFeature = 64
-	kernelFeatureFEATURE_VLANS        kernelFeature = 128
-	kernelFeatureFEATURE_VLAN_STATS   kernelFeature = 256
-	kernelFeatureFEATURE_LOCKED       kernelFeature = 512
-	kernelFeatureFEATURE_LIMIT_DROP   kernelFeature = 1024
-	kernelFeatureFEATURE_MOVE_MAX     kernelFeature = 2048
-	kernelFeatureFEATURE_BLOCKING     kernelFeature = 4096
-	kernelFeatureFEATURE_NON_IP       kernelFeature = 8192
-	kernelFeatureFEATURE_SOURCE_GUARD kernelFeature = 16384
-	kernelFeatureFEATURE_DHCP_GUARD   kernelFeature = 32768
-	kernelFeatureFEATURE_RA_GUARD     kernelFeature = 65536
-	kernelFeatureFEATURE_SUPPRESS     kernelFeature = 131072
-	kernelFeatureFEATURE_STORM        kernelFeature = 262144
-	kernelFeatureFEATURE_RULES        kernelFeature = 524288
-	kernelFeatureFEATURE_SPAN         kernelFeature = 1048576
-	kernelFeatureFEATURE_PATCH        kernelFeature = 2097152
-	kernelFeatureFEATURE_CAPTURE      kernelFeature = 4194304
-	kernelFeatureFEATURE_TALKERS      kernelFeature = 8388608
-	kernelFeatureFEATURE_TRACE        kernelFeature = 16777216
-	kernelFeatureFEATURE_PF           kernelFeature = 33554432
-	kernelFeatureFEATURE_PF_RULES     kernelFeature = 67108864
-	kernelFeatureFEATURE_PF_TABLES    kernelFeature = 134217728
-	kernelFeatureFEATURE_PF_LOG       kernelFeature = 268435456
-	kernelFeatureFEATURE_PF_SOURCES   kernelFeature = 536870912
-	kernelFeatureFEATURE_PF_REWRITE   kernelFeature = 1073741824
-	kernelFeatureFEATURE_ETHER        kernelFeature = 2147483648
-	kernelFeatureFEATURE_BERTHS       kernelFeature = 4294967296
-	kernelFeatureFEATURE_ADMIT        kernelFeature = 8589934592
-	kernelFeatureFEATURE_MAB          kernelFeature = 17179869184
-	kernelFeatureFEATURE_BACKUP       kernelFeature = 34359738368
-	kernelFeatureFEATURE_PF_SCRUB     kernelFeature = 68719476736
-	kernelFeatureFEATURE_CONTROL      kernelFeature = 137438953472
-	kernelFeatureFEATURE_ROUTE        kernelFeature = 274877906944
-	kernelFeatureFEATURE_PF_HOST      kernelFeature = 549755813888
-	kernelFeatureFEATURE_PF_NAT       kernelFeature = 1099511627776
-	kernelFeatureFEATURE_SAMPLE       kernelFeature = 2199023255552
-	kernelFeatureFEATURE_PF_FAMILY    kernelFeature = 4398046511104
-	kernelFeatureFEATURE_PF_FIB       kernelFeature = 8796093022208
-	kernelFeatureFEATURE_PF_HOPS      kernelFeature = 17592186044416
-	kernelFeatureFEATURE_END          kernelFeature = 35184372088832
-	kernelFeatureFEATURES_JUDGE       kernelFeature = 2181685248
-	kernelFeatureFEATURES_APART       kernelFeature = 2613527442049
+	kernelFeatureFEATURE_PROTECTED     kernelFeature = 1
+	kernelFeatureFEATURE_HAIRPIN       kernelFeature = 2
+	kernelFeatureFEATURE_NO_LEARN      kernelFeature = 4
+	kernelFeatureFEATURE_FLOOD_FLAGS   kernelFeature = 8
+	kernelFeatureFEATURE_GROUP_FWD     kernelFeature = 16
+	kernelFeatureFEATURE_PEER          kernelFeature = 32
+	kernelFeatureFEATURE_XDP_FLOOD     kernelFeature = 64
+	kernelFeatureFEATURE_VLANS         kernelFeature = 128
+	kernelFeatureFEATURE_VLAN_STATS    kernelFeature = 256
+	kernelFeatureFEATURE_LOCKED        kernelFeature = 512
+	kernelFeatureFEATURE_LIMIT_DROP    kernelFeature = 1024
+	kernelFeatureFEATURE_MOVE_MAX      kernelFeature = 2048
+	kernelFeatureFEATURE_BLOCKING      kernelFeature = 4096
+	kernelFeatureFEATURE_NON_IP        kernelFeature = 8192
+	kernelFeatureFEATURE_SOURCE_GUARD  kernelFeature = 16384
+	kernelFeatureFEATURE_DHCP_GUARD    kernelFeature = 32768
+	kernelFeatureFEATURE_RA_GUARD      kernelFeature = 65536
+	kernelFeatureFEATURE_SUPPRESS      kernelFeature = 131072
+	kernelFeatureFEATURE_STORM         kernelFeature = 262144
+	kernelFeatureFEATURE_RULES         kernelFeature = 524288
+	kernelFeatureFEATURE_SPAN          kernelFeature = 1048576
+	kernelFeatureFEATURE_PATCH         kernelFeature = 2097152
+	kernelFeatureFEATURE_CAPTURE       kernelFeature = 4194304
+	kernelFeatureFEATURE_TALKERS       kernelFeature = 8388608
+	kernelFeatureFEATURE_TRACE         kernelFeature = 16777216
+	kernelFeatureFEATURE_PF            kernelFeature = 33554432
+	kernelFeatureFEATURE_PF_RULES      kernelFeature = 67108864
+	kernelFeatureFEATURE_PF_TABLES     kernelFeature = 134217728
+	kernelFeatureFEATURE_PF_LOG        kernelFeature = 268435456
+	kernelFeatureFEATURE_PF_SOURCES    kernelFeature = 536870912
+	kernelFeatureFEATURE_PF_REWRITE    kernelFeature = 1073741824
+	kernelFeatureFEATURE_ETHER         kernelFeature = 2147483648
+	kernelFeatureFEATURE_BERTHS        kernelFeature = 4294967296
+	kernelFeatureFEATURE_ADMIT         kernelFeature = 8589934592
+	kernelFeatureFEATURE_MAB           kernelFeature = 17179869184
+	kernelFeatureFEATURE_BACKUP        kernelFeature = 34359738368
+	kernelFeatureFEATURE_PF_SCRUB      kernelFeature = 68719476736
+	kernelFeatureFEATURE_CONTROL       kernelFeature = 137438953472
+	kernelFeatureFEATURE_ROUTE         kernelFeature = 274877906944
+	kernelFeatureFEATURE_PF_HOST       kernelFeature = 549755813888
+	kernelFeatureFEATURE_PF_NAT        kernelFeature = 1099511627776
+	kernelFeatureFEATURE_SAMPLE        kernelFeature = 2199023255552
+	kernelFeatureFEATURE_PF_FAMILY     kernelFeature = 4398046511104
+	kernelFeatureFEATURE_PF_FIB        kernelFeature = 8796093022208
+	kernelFeatureFEATURE_PF_HOPS       kernelFeature = 17592186044416
+	kernelFeatureFEATURE_PF_REASSEMBLE kernelFeature = 35184372088832
+	kernelFeatureFEATURE_PF_STAMPS     kernelFeature = 70368744177664
+	kernelFeatureFEATURE_END           kernelFeature = 140737488355328
+	kernelFeatureFEATURES_JUDGE        kernelFeature = 2181685248
+	kernelFeatureFEATURES_APART        kernelFeature = 2613527442049
 )
 
 type kernelFloodPast uint32
 
 const (
-	kernelFloodPastPAST_LEARNING kernelFloodPast = 44
-	kernelFloodPastPAST_ORIGIN   kernelFloodPast = 45
-	kernelFloodPastPAST_FLAG     kernelFloodPast = 46
-	kernelFloodPastPAST_DEVICE   kernelFloodPast = 47
-	kernelFloodPastPAST_END      kernelFloodPast = 48
+	kernelFloodPastPAST_LEARNING kernelFloodPast = 45
+	kernelFloodPastPAST_ORIGIN   kernelFloodPast = 46
+	kernelFloodPastPAST_FLAG     kernelFloodPast = 47
+	kernelFloodPastPAST_DEVICE   kernelFloodPast = 48
+	kernelFloodPastPAST_END      kernelFloodPast = 49
 )
 
 type kernelFound uint32
@@ -523,23 +526,24 @@ const (
 	kernelPfCounterPF_COUNT_SHORT          kernelPfCounter = 6
 	kernelPfCounterPF_COUNT_NORMALIZE      kernelPfCounter = 7
 	kernelPfCounterPF_COUNT_MEMORY         kernelPfCounter = 8
-	kernelPfCounterPF_COUNT_IP_OPTION      kernelPfCounter = 9
-	kernelPfCounterPF_COUNT_PROTO_CKSUM    kernelPfCounter = 10
-	kernelPfCounterPF_COUNT_STATE_MISMATCH kernelPfCounter = 11
-	kernelPfCounterPF_COUNT_STATE_INSERT   kernelPfCounter = 12
-	kernelPfCounterPF_COUNT_STATE_LIMIT    kernelPfCounter = 13
-	kernelPfCounterPF_COUNT_SRC_LIMIT      kernelPfCounter = 14
-	kernelPfCounterPF_COUNT_SYNPROXY       kernelPfCounter = 15
-	kernelPfCounterPF_COUNT_TRANSLATE      kernelPfCounter = 16
-	kernelPfCounterPF_COUNT_MAX_STATES     kernelPfCounter = 17
-	kernelPfCounterPF_COUNT_MAX_SRC_STATES kernelPfCounter = 18
-	kernelPfCounterPF_COUNT_MAX_SRC_NODES  kernelPfCounter = 19
-	kernelPfCounterPF_COUNT_MAX_SRC_CONN   kernelPfCounter = 20
-	kernelPfCounterPF_COUNT_MAX_SRC_RATE   kernelPfCounter = 21
-	kernelPfCounterPF_COUNT_OVERLOAD       kernelPfCounter = 22
-	kernelPfCounterPF_COUNT_OVERLOAD_FLUSH kernelPfCounter = 23
-	kernelPfCounterPF_COUNT_SYNFLOODS      kernelPfCounter = 24
-	kernelPfCounterPF_COUNTERS             kernelPfCounter = 25
+	kernelPfCounterPF_COUNT_TIMESTAMP      kernelPfCounter = 9
+	kernelPfCounterPF_COUNT_IP_OPTION      kernelPfCounter = 10
+	kernelPfCounterPF_COUNT_PROTO_CKSUM    kernelPfCounter = 11
+	kernelPfCounterPF_COUNT_STATE_MISMATCH kernelPfCounter = 12
+	kernelPfCounterPF_COUNT_STATE_INSERT   kernelPfCounter = 13
+	kernelPfCounterPF_COUNT_STATE_LIMIT    kernelPfCounter = 14
+	kernelPfCounterPF_COUNT_SRC_LIMIT      kernelPfCounter = 15
+	kernelPfCounterPF_COUNT_SYNPROXY       kernelPfCounter = 16
+	kernelPfCounterPF_COUNT_TRANSLATE      kernelPfCounter = 17
+	kernelPfCounterPF_COUNT_MAX_STATES     kernelPfCounter = 18
+	kernelPfCounterPF_COUNT_MAX_SRC_STATES kernelPfCounter = 19
+	kernelPfCounterPF_COUNT_MAX_SRC_NODES  kernelPfCounter = 20
+	kernelPfCounterPF_COUNT_MAX_SRC_CONN   kernelPfCounter = 21
+	kernelPfCounterPF_COUNT_MAX_SRC_RATE   kernelPfCounter = 22
+	kernelPfCounterPF_COUNT_OVERLOAD       kernelPfCounter = 23
+	kernelPfCounterPF_COUNT_OVERLOAD_FLUSH kernelPfCounter = 24
+	kernelPfCounterPF_COUNT_SYNFLOODS      kernelPfCounter = 25
+	kernelPfCounterPF_COUNTERS             kernelPfCounter = 26
 )
 
 type kernelPfDim uint32
@@ -712,6 +716,13 @@ type kernelPfPacket struct {
 	Complete uint8
 	Loose    uint8
 	Calls    [2]uint8
+	Stamp    uint32
+	Echo     uint32
+	Epoch    uint32
+	Stamps   uint8
+	StampAt  uint8
+	Cable    uint8
+	Pad      uint8
 }
 
 type kernelPfPortStats struct {
@@ -731,6 +742,22 @@ type kernelPfProfile struct {
 	Timeout  [20]uint32
 	Priority [2]uint8
 	Pad      uint16
+}
+
+type kernelPfReassembly struct {
+	_    structs.HostLayout
+	Side [2]struct {
+		_      structs.HostLayout
+		Last   uint64
+		First  uint32
+		Value  uint32
+		Echo   uint32
+		Offset uint32
+		Of     uint32
+		Ttl    uint8
+		Flags  uint8
+		Pad    uint16
+	}
 }
 
 type kernelPfReturn uint32
@@ -835,9 +862,10 @@ type kernelPfScrub struct {
 type kernelPfScrubFlag uint32
 
 const (
-	kernelPfScrubFlagPF_SCRUB_NO_DF     kernelPfScrubFlag = 1
-	kernelPfScrubFlagPF_SCRUB_RANDOM_ID kernelPfScrubFlag = 2
-	kernelPfScrubFlagPF_SCRUB_TOS       kernelPfScrubFlag = 4
+	kernelPfScrubFlagPF_SCRUB_NO_DF      kernelPfScrubFlag = 1
+	kernelPfScrubFlagPF_SCRUB_RANDOM_ID  kernelPfScrubFlag = 2
+	kernelPfScrubFlagPF_SCRUB_TOS        kernelPfScrubFlag = 4
+	kernelPfScrubFlagPF_SCRUB_REASSEMBLE kernelPfScrubFlag = 8
 )
 
 type kernelPfSecond struct {
@@ -1647,6 +1675,7 @@ const (
 	kernelMapPfRuleUse             = "pf_rule_use"
 	kernelMapPfRules               = "pf_rules"
 	kernelMapPfSources             = "pf_sources"
+	kernelMapPfStamps              = "pf_stamps"
 	kernelMapPfStates              = "pf_states"
 	kernelMapPfTableBatch          = "pf_table_batch"
 	kernelMapPfWords               = "pf_words"
@@ -1668,6 +1697,7 @@ const (
 	kernelProgBasculeFibPatch      = "bascule_fib_patch"
 	kernelProgBasculeHop           = "bascule_hop"
 	kernelProgBasculePatch         = "bascule_patch"
+	kernelProgBasculeReassemble    = "bascule_reassemble"
 	kernelProgBasculeTable         = "bascule_table"
 	kernelProgBasculeTcx           = "bascule_tcx"
 	kernelProgBasculeXdp           = "bascule_xdp"
@@ -1691,6 +1721,7 @@ const (
 	kernelVarPfReturnType          = "pf_return_type"
 	kernelVarPfSecondType          = "pf_second_type"
 	kernelVarPfSourceKindType      = "pf_source_kind_type"
+	kernelVarPfStampsFlagType      = "pf_stamps_flag_type"
 	kernelVarPfStateFlagType       = "pf_state_flag_type"
 	kernelVarPfTcpStateType        = "pf_tcp_state_type"
 	kernelVarPfTimeoutType         = "pf_timeout_type"
@@ -1748,15 +1779,16 @@ type kernelSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelProgramSpecs struct {
-	BasculeControl  *ebpf.ProgramSpec `ebpf:"bascule_control"`
-	BasculeFamily   *ebpf.ProgramSpec `ebpf:"bascule_family"`
-	BasculeFib      *ebpf.ProgramSpec `ebpf:"bascule_fib"`
-	BasculeFibPatch *ebpf.ProgramSpec `ebpf:"bascule_fib_patch"`
-	BasculeHop      *ebpf.ProgramSpec `ebpf:"bascule_hop"`
-	BasculePatch    *ebpf.ProgramSpec `ebpf:"bascule_patch"`
-	BasculeTable    *ebpf.ProgramSpec `ebpf:"bascule_table"`
-	BasculeTcx      *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
-	BasculeXdp      *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
+	BasculeControl    *ebpf.ProgramSpec `ebpf:"bascule_control"`
+	BasculeFamily     *ebpf.ProgramSpec `ebpf:"bascule_family"`
+	BasculeFib        *ebpf.ProgramSpec `ebpf:"bascule_fib"`
+	BasculeFibPatch   *ebpf.ProgramSpec `ebpf:"bascule_fib_patch"`
+	BasculeHop        *ebpf.ProgramSpec `ebpf:"bascule_hop"`
+	BasculePatch      *ebpf.ProgramSpec `ebpf:"bascule_patch"`
+	BasculeReassemble *ebpf.ProgramSpec `ebpf:"bascule_reassemble"`
+	BasculeTable      *ebpf.ProgramSpec `ebpf:"bascule_table"`
+	BasculeTcx        *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
+	BasculeXdp        *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
 }
 
 // kernelMapSpecs contains maps before they are loaded into the kernel.
@@ -1790,6 +1822,7 @@ type kernelMapSpecs struct {
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
+	PfStamps      *ebpf.MapSpec `ebpf:"pf_stamps"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
 	PfWords       *ebpf.MapSpec `ebpf:"pf_words"`
@@ -1831,6 +1864,7 @@ type kernelVariableSpecs struct {
 	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfSecondType          *ebpf.VariableSpec `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.VariableSpec `ebpf:"pf_source_kind_type"`
+	PfStampsFlagType      *ebpf.VariableSpec `ebpf:"pf_stamps_flag_type"`
 	PfStateFlagType       *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType        *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType         *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
@@ -1893,6 +1927,7 @@ type kernelMaps struct {
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
+	PfStamps      *ebpf.Map `ebpf:"pf_stamps"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
 	PfWords       *ebpf.Map `ebpf:"pf_words"`
@@ -1939,6 +1974,7 @@ func (m *kernelMaps) Close() error {
 		m.PfRuleUse,
 		m.PfRules,
 		m.PfSources,
+		m.PfStamps,
 		m.PfStates,
 		m.PfTableBatch,
 		m.PfWords,
@@ -1981,6 +2017,7 @@ type kernelVariables struct {
 	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
 	PfSecondType          *ebpf.Variable `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.Variable `ebpf:"pf_source_kind_type"`
+	PfStampsFlagType      *ebpf.Variable `ebpf:"pf_stamps_flag_type"`
 	PfStateFlagType       *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType        *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType         *ebpf.Variable `ebpf:"pf_timeout_type"`
@@ -2000,15 +2037,16 @@ type kernelVariables struct {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelPrograms struct {
-	BasculeControl  *ebpf.Program `ebpf:"bascule_control"`
-	BasculeFamily   *ebpf.Program `ebpf:"bascule_family"`
-	BasculeFib      *ebpf.Program `ebpf:"bascule_fib"`
-	BasculeFibPatch *ebpf.Program `ebpf:"bascule_fib_patch"`
-	BasculeHop      *ebpf.Program `ebpf:"bascule_hop"`
-	BasculePatch    *ebpf.Program `ebpf:"bascule_patch"`
-	BasculeTable    *ebpf.Program `ebpf:"bascule_table"`
-	BasculeTcx      *ebpf.Program `ebpf:"bascule_tcx"`
-	BasculeXdp      *ebpf.Program `ebpf:"bascule_xdp"`
+	BasculeControl    *ebpf.Program `ebpf:"bascule_control"`
+	BasculeFamily     *ebpf.Program `ebpf:"bascule_family"`
+	BasculeFib        *ebpf.Program `ebpf:"bascule_fib"`
+	BasculeFibPatch   *ebpf.Program `ebpf:"bascule_fib_patch"`
+	BasculeHop        *ebpf.Program `ebpf:"bascule_hop"`
+	BasculePatch      *ebpf.Program `ebpf:"bascule_patch"`
+	BasculeReassemble *ebpf.Program `ebpf:"bascule_reassemble"`
+	BasculeTable      *ebpf.Program `ebpf:"bascule_table"`
+	BasculeTcx        *ebpf.Program `ebpf:"bascule_tcx"`
+	BasculeXdp        *ebpf.Program `ebpf:"bascule_xdp"`
 }
 
 func (p *kernelPrograms) Close() error {
@@ -2019,6 +2057,7 @@ func (p *kernelPrograms) Close() error {
 		p.BasculeFibPatch,
 		p.BasculeHop,
 		p.BasculePatch,
+		p.BasculeReassemble,
 		p.BasculeTable,
 		p.BasculeTcx,
 		p.BasculeXdp,

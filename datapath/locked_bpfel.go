@@ -43,6 +43,7 @@ const (
 	lockedMapPfRuleUse             = "pf_rule_use"
 	lockedMapPfRules               = "pf_rules"
 	lockedMapPfSources             = "pf_sources"
+	lockedMapPfStamps              = "pf_stamps"
 	lockedMapPfStates              = "pf_states"
 	lockedMapPfTableBatch          = "pf_table_batch"
 	lockedMapPfWords               = "pf_words"
@@ -85,6 +86,7 @@ const (
 	lockedVarPfReturnType          = "pf_return_type"
 	lockedVarPfSecondType          = "pf_second_type"
 	lockedVarPfSourceKindType      = "pf_source_kind_type"
+	lockedVarPfStampsFlagType      = "pf_stamps_flag_type"
 	lockedVarPfStateFlagType       = "pf_state_flag_type"
 	lockedVarPfTcpStateType        = "pf_tcp_state_type"
 	lockedVarPfTimeoutType         = "pf_timeout_type"
@@ -180,6 +182,7 @@ type lockedMapSpecs struct {
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
+	PfStamps      *ebpf.MapSpec `ebpf:"pf_stamps"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
 	PfWords       *ebpf.MapSpec `ebpf:"pf_words"`
@@ -223,6 +226,7 @@ type lockedVariableSpecs struct {
 	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfSecondType          *ebpf.VariableSpec `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.VariableSpec `ebpf:"pf_source_kind_type"`
+	PfStampsFlagType      *ebpf.VariableSpec `ebpf:"pf_stamps_flag_type"`
 	PfStateFlagType       *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType        *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType         *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
@@ -285,6 +289,7 @@ type lockedMaps struct {
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
+	PfStamps      *ebpf.Map `ebpf:"pf_stamps"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
 	PfWords       *ebpf.Map `ebpf:"pf_words"`
@@ -331,6 +336,7 @@ func (m *lockedMaps) Close() error {
 		m.PfRuleUse,
 		m.PfRules,
 		m.PfSources,
+		m.PfStamps,
 		m.PfStates,
 		m.PfTableBatch,
 		m.PfWords,
@@ -375,6 +381,7 @@ type lockedVariables struct {
 	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
 	PfSecondType          *ebpf.Variable `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.Variable `ebpf:"pf_source_kind_type"`
+	PfStampsFlagType      *ebpf.Variable `ebpf:"pf_stamps_flag_type"`
 	PfStateFlagType       *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType        *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType         *ebpf.Variable `ebpf:"pf_timeout_type"`

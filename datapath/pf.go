@@ -253,7 +253,7 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 		// The states that are there go on needing the features that they need now.
 		c.Features |= was.Features & uint64(kernelFeatureFEATURE_PF_LOG|kernelFeatureFEATURE_PF_SOURCES|
 			kernelFeatureFEATURE_PF_REWRITE|kernelFeatureFEATURE_PF_SCRUB|kernelFeatureFEATURE_PF_NAT|
-			kernelFeatureFEATURE_PF_FAMILY|kernelFeatureFEATURE_PF_HOPS)
+			kernelFeatureFEATURE_PF_FAMILY|kernelFeatureFEATURE_PF_HOPS|kernelFeatureFEATURE_PF_REASSEMBLE)
 	}
 	c.Buckets = bucketsFor(states, kernelFeature(c.Features))
 	return nil
@@ -303,6 +303,9 @@ func featuresOf(p *pf.Program) kernelFeature {
 		}
 		if r.Scrub != (pf.CompiledScrub{}) {
 			f |= kernelFeatureFEATURE_PF_SCRUB
+		}
+		if r.Scrub.Flags&pf.ScrubReassemble != 0 {
+			f |= kernelFeatureFEATURE_PF_REASSEMBLE
 		}
 		if r.Flags&pf.RuleTranslates != 0 {
 			f |= kernelFeatureFEATURE_PF_NAT
@@ -422,9 +425,10 @@ var panelled = []struct {
 	{kernelProgBasculeFamily, kernelFeatureFEATURE_PF_FAMILY, true},
 	{kernelProgBasculeFib, kernelFeatureFEATURE_PF_FIB, true},
 	{kernelProgBasculeFibPatch, kernelFeatureFEATURE_PF_FIB, true},
-	{kernelProgBasculeTcx, kernelFeatureFEATURE_PF_FIB, false},
-	{kernelProgBasculePatch, kernelFeatureFEATURE_PF_FIB, false},
+	{kernelProgBasculeTcx, kernelFeatureFEATURE_PF_FIB | kernelFeatureFEATURE_PF_REASSEMBLE, false},
+	{kernelProgBasculePatch, kernelFeatureFEATURE_PF_FIB | kernelFeatureFEATURE_PF_REASSEMBLE, false},
 	{kernelProgBasculeHop, kernelFeatureFEATURE_PF_HOPS, true},
+	{kernelProgBasculeReassemble, kernelFeatureFEATURE_PF_REASSEMBLE, true},
 }
 
 // panelFeatures are the features for which programs end in others.
@@ -450,10 +454,18 @@ func enterPanel(coll *ebpf.Collection, c *Config) error {
 }
 
 // programFeatures returns the features of a program. States end when they are over or
-// when somebody says so, whether pf is enabled or not.
+// when somebody says so, whether pf is enabled or not. Those programs that come behind the
+// switch's own begin with connections that reassemble tcp is about.
 func programFeatures(name string, c *Config) uint64 {
-	if name == kernelProgBasculeControl && loadedPF(c) {
-		return c.Features | c.Pf.Features
+	switch name {
+	case kernelProgBasculeControl:
+		if loadedPF(c) {
+			return c.Features | c.Pf.Features
+		}
+	case kernelProgBasculeReassemble, kernelProgBasculeHop, kernelProgBasculeFamily:
+		if kernelFeature(c.Features)&kernelFeatureFEATURE_PF_REASSEMBLE != 0 {
+			return c.Features | uint64(kernelFeatureFEATURE_PF_STAMPS)
+		}
 	}
 	return c.Features
 }
@@ -619,7 +631,8 @@ func eachOf[K, V any](m *ebpf.Map, f func([]K, []V) error) error {
 const pfFeatures = kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_TABLES |
 	kernelFeatureFEATURE_PF_LOG | kernelFeatureFEATURE_PF_SOURCES | kernelFeatureFEATURE_PF_REWRITE |
 	kernelFeatureFEATURE_PF_SCRUB | kernelFeatureFEATURE_PF_NAT | kernelFeatureFEATURE_PF_FAMILY |
-	kernelFeatureFEATURE_PF_FIB | kernelFeatureFEATURE_PF_HOPS | kernelFeatureFEATURE_ETHER
+	kernelFeatureFEATURE_PF_FIB | kernelFeatureFEATURE_PF_HOPS | kernelFeatureFEATURE_PF_REASSEMBLE |
+	kernelFeatureFEATURE_ETHER
 
 // pfFlushes is PF_FLUSHES of bpf/pf/source.h.
 const pfFlushes = 1024

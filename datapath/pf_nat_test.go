@@ -45,7 +45,7 @@ func natOut(n int) []byte {
 // Each has to have the other.
 func (s *bench) keys() (states, keys int) {
 	s.t.Helper()
-	t, err := mapStates(s.gen.coll.Maps[kernelMapPfBuckets], s.gen.coll.Maps[kernelMapPfStates], &s.cfg, unix.PROT_READ)
+	t, err := mapStates(s.gen.coll.Maps[kernelMapPfBuckets], s.gen.coll.Maps[kernelMapPfStates], s.gen.coll.Maps[kernelMapPfStamps], &s.cfg, unix.PROT_READ)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -129,12 +129,13 @@ const stateWays = 16
 type stateTable struct {
 	marks  []uint32 // by place
 	states []kernelPfState
+	stamps []kernelPfReassembly // none if no rule says reassemble tcp
 	config *kernelPfConfig
 	close  func()
 }
 
 // mapStates maps the tables of states of a configuration.
-func mapStates(buckets, states *ebpf.Map, c *Config, prot int) (*stateTable, error) {
+func mapStates(buckets, states, stamps *ebpf.Map, c *Config, prot int) (*stateTable, error) {
 	t := &stateTable{config: (*kernelPfConfig)(&c.Pf)}
 	marks, unmapMarks, err := mapTable(buckets, prot)
 	if err != nil {
@@ -145,9 +146,18 @@ func mapStates(buckets, states *ebpf.Map, c *Config, prot int) (*stateTable, err
 		unmapMarks()
 		return nil, err
 	}
-	t.close = func() { unmapMarks(); unmap() }
+	kept, unmapStamps, err := mapTable(stamps, prot)
+	if err != nil {
+		unmapMarks()
+		unmap()
+		return nil, err
+	}
+	t.close = func() { unmapMarks(); unmap(); unmapStamps() }
 	t.marks = unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(marks))), len(marks)/4)
 	t.states = unsafe.Slice((*kernelPfState)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem)/int(unsafe.Sizeof(kernelPfState{})))
+	if stamps.MaxEntries() == states.MaxEntries() {
+		t.stamps = unsafe.Slice((*kernelPfReassembly)(unsafe.Pointer(unsafe.SliceData(kept))), len(t.states))
+	}
 	return t, nil
 }
 
@@ -166,7 +176,12 @@ func (b *Bridge) states(prot int) (*stateTable, error) {
 		return nil, err
 	}
 	defer states.Close()
-	return mapStates(buckets, states, &b.Config, prot)
+	stamps, err := b.openTable(kernelMapPfStamps)
+	if err != nil {
+		return nil, err
+	}
+	defer stamps.Close()
+	return mapStates(buckets, states, stamps, &b.Config, prot)
 }
 
 const (
@@ -290,23 +305,38 @@ func (t *stateTable) find(s *kernelPfState) (place uint32, ok bool) {
 	return 0, false
 }
 
-// put puts a state in that is not in the table, with its second key if it has one; false if
-// there is no room for it.
-func (t *stateTable) put(s *kernelPfState, key *kernelPfState) bool {
+// kept returns what reassemble tcp keeps of the state at a place, zero if there is nothing.
+func (t *stateTable) kept(place uint32) (r kernelPfReassembly) {
+	if t.stamps != nil {
+		r = t.stamps[place]
+	}
+	return r
+}
+
+// keep writes that down.
+func (t *stateTable) keep(place uint32, r kernelPfReassembly) {
+	if t.stamps != nil {
+		t.stamps[place] = r
+	}
+}
+
+// put puts a state in that is not in the table, with its second key if it has one, and with what
+// reassemble tcp keeps of it; false if there is no room for it.
+func (t *stateTable) put(s *kernelPfState, key *kernelPfState, kept kernelPfReassembly) bool {
 	if s.Flags&stateTwo == 0 {
-		_, ok := t.place(s, true)
+		_, ok := t.place(s, kept, true)
 		return ok
 	}
 	if key == nil {
 		return false
 	}
-	at, ok := t.place(s, false)
+	at, ok := t.place(s, kept, false)
 	if !ok {
 		return false
 	}
 	k := *key
 	k.Diff[0] = at + 1
-	second, ok := t.place(&k, s.Flags&uint16(kernelPfStateFlagPF_STATE_NAT) != 0)
+	second, ok := t.place(&k, kernelPfReassembly{}, s.Flags&uint16(kernelPfStateFlagPF_STATE_NAT) != 0)
 	if !ok {
 		atomic.StoreUint32(&t.marks[at], 0)
 		return false
@@ -317,7 +347,7 @@ func (t *stateTable) put(s *kernelPfState, key *kernelPfState) bool {
 }
 
 // place puts a state or a key into a free place. Nobody sees it yet unless it is shown.
-func (t *stateTable) place(s *kernelPfState, show bool) (at uint32, ok bool) {
+func (t *stateTable) place(s *kernelPfState, kept kernelPfReassembly, show bool) (at uint32, ok bool) {
 	h := t.hash(s)
 	homes := t.homes(h)
 	free := func(home uint32) (n int) {
@@ -335,6 +365,7 @@ func (t *stateTable) place(s *kernelPfState, show bool) (at uint32, ok bool) {
 		for place := home; place < home+stateWays; place++ {
 			if atomic.CompareAndSwapUint32(&t.marks[place], 0, markClaimed) {
 				t.states[place] = *s
+				t.keep(place, kept)
 				if show {
 					atomic.StoreUint32(&t.marks[place], mark(h))
 				}
@@ -354,7 +385,7 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 		return err
 	}
 	defer from.close()
-	to, err := mapStates(g.coll.Maps[kernelMapPfBuckets], g.coll.Maps[kernelMapPfStates], c, unix.PROT_READ|unix.PROT_WRITE)
+	to, err := mapStates(g.coll.Maps[kernelMapPfBuckets], g.coll.Maps[kernelMapPfStates], g.coll.Maps[kernelMapPfStamps], c, unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
 		return err
 	}
@@ -366,7 +397,7 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 		}
 		if !ok {
 			key, _ := from.stackKey(at, s)
-			to.put(s, &key) // one without room begins anew
+			to.put(s, &key, from.kept(at)) // one without room begins anew
 			return true
 		}
 		// Counters only rise: the table with less has seen less.
@@ -374,6 +405,7 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 		if s.sent(0) >= has.sent(0) && s.sent(1) >= has.sent(1) && s.Packets != has.Packets {
 			other := has.Diff[0]
 			*has = *s
+			to.keep(place, from.kept(at))
 			if s.Flags&stateTwo != 0 {
 				has.Diff[0] = other
 			}
@@ -835,6 +867,7 @@ const (
 	PFShort         = kernelPfCounterPF_COUNT_SHORT
 	PFNormalize     = kernelPfCounterPF_COUNT_NORMALIZE
 	PFMemory        = kernelPfCounterPF_COUNT_MEMORY
+	PFTimestamp     = kernelPfCounterPF_COUNT_TIMESTAMP
 	PFIPOption      = kernelPfCounterPF_COUNT_IP_OPTION
 	PFProtoCksum    = kernelPfCounterPF_COUNT_PROTO_CKSUM
 	PFStateMismatch = kernelPfCounterPF_COUNT_STATE_MISMATCH

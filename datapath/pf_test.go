@@ -48,7 +48,7 @@ func TestPFLayout(t *testing.T) {
 		"timeouts":    {int(pf.TimeoutCount), int(kernelPfTimeoutPF_TIMEOUTS)},
 		"last cell":   {pf.CellDportUnknown, int(kernelPfCellPF_CELL_DPORT_UNKNOWN)},
 		"last flag":   {pf.RuleSrcURPFFailed, int(kernelPfRuleFlagPF_SRC_URPF_FAILED)},
-		"last change": {pf.ScrubSetTOS, int(kernelPfScrubFlagPF_SCRUB_TOS)},
+		"last change": {pf.ScrubReassemble, int(kernelPfScrubFlagPF_SCRUB_REASSEMBLE)},
 		"last ask":    {pf.AskEtherL3, int(kernelPfAskPF_ASK_ETHER_L3)},
 		"batch":       {tableBatch, int(kernelSpec(t).Maps[kernelMapPfTableBatch].MaxEntries)},
 		"states":      {len(TCPStates), int(kernelPfTcpStatePF_PROXY_DST) + 1},
@@ -232,6 +232,7 @@ func TestPFFeatures(t *testing.T) {
 		{"pass keep state (source-track)\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_SOURCES},
 		{"pass proto tcp modulate state\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_REWRITE},
 		{"pass scrub (no-df)\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_SCRUB},
+		{"pass scrub (reassemble tcp)\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_SCRUB | kernelFeatureFEATURE_PF_REASSEMBLE},
 		{"match set tos 0\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_SCRUB},
 		{"ether block\n", kernelFeatureFEATURE_ETHER},
 	}
@@ -573,7 +574,7 @@ func TestPFStatesLate(t *testing.T) {
 	if err := b.copyStates(g, &next, true); err != nil {
 		t.Fatal(err)
 	}
-	table, err := mapStates(g.coll.Maps[kernelMapPfBuckets], g.coll.Maps[kernelMapPfStates], &next, unix.PROT_READ)
+	table, err := mapStates(g.coll.Maps[kernelMapPfBuckets], g.coll.Maps[kernelMapPfStates], g.coll.Maps[kernelMapPfStamps], &next, unix.PROT_READ)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,6 +43,7 @@ const (
 	plainMapPfRuleUse             = "pf_rule_use"
 	plainMapPfRules               = "pf_rules"
 	plainMapPfSources             = "pf_sources"
+	plainMapPfStamps              = "pf_stamps"
 	plainMapPfStates              = "pf_states"
 	plainMapPfTableBatch          = "pf_table_batch"
 	plainMapPfWords               = "pf_words"
@@ -83,6 +84,7 @@ const (
 	plainVarPfReturnType          = "pf_return_type"
 	plainVarPfSecondType          = "pf_second_type"
 	plainVarPfSourceKindType      = "pf_source_kind_type"
+	plainVarPfStampsFlagType      = "pf_stamps_flag_type"
 	plainVarPfStateFlagType       = "pf_state_flag_type"
 	plainVarPfTcpStateType        = "pf_tcp_state_type"
 	plainVarPfTimeoutType         = "pf_timeout_type"
@@ -178,6 +180,7 @@ type plainMapSpecs struct {
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
+	PfStamps      *ebpf.MapSpec `ebpf:"pf_stamps"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
 	PfWords       *ebpf.MapSpec `ebpf:"pf_words"`
@@ -219,6 +222,7 @@ type plainVariableSpecs struct {
 	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfSecondType          *ebpf.VariableSpec `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.VariableSpec `ebpf:"pf_source_kind_type"`
+	PfStampsFlagType      *ebpf.VariableSpec `ebpf:"pf_stamps_flag_type"`
 	PfStateFlagType       *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType        *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType         *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
@@ -281,6 +285,7 @@ type plainMaps struct {
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
+	PfStamps      *ebpf.Map `ebpf:"pf_stamps"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
 	PfWords       *ebpf.Map `ebpf:"pf_words"`
@@ -327,6 +332,7 @@ func (m *plainMaps) Close() error {
 		m.PfRuleUse,
 		m.PfRules,
 		m.PfSources,
+		m.PfStamps,
 		m.PfStates,
 		m.PfTableBatch,
 		m.PfWords,
@@ -369,6 +375,7 @@ type plainVariables struct {
 	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
 	PfSecondType          *ebpf.Variable `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.Variable `ebpf:"pf_source_kind_type"`
+	PfStampsFlagType      *ebpf.Variable `ebpf:"pf_stamps_flag_type"`
 	PfStateFlagType       *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType        *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType         *ebpf.Variable `ebpf:"pf_timeout_type"`

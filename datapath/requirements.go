@@ -84,6 +84,9 @@ var needs = []need{
 		asm.FnTailCall, asm.FnRedirectNeigh, asm.FnFibLookup, asm.FnCheckMtu, asm.FnLoop, asm.FnCloneRedirect,
 		asm.FnSkcLookupTcp, asm.FnSkLookupUdp, asm.FnSkAssign, asm.FnSkRelease,
 	}},
+	{ebpf.SchedCLS, kernelFeatureFEATURE_PF_REASSEMBLE, "scrub (reassemble tcp) of pf", []asm.BuiltinFunc{
+		asm.FnTailCall, asm.FnLoop, asm.FnKtimeGetNs,
+	}},
 	{ebpf.XDP, pfFeatures, "pf", []asm.BuiltinFunc{
 		asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnGetPrandomU32, asm.FnKtimeGetNs, asm.FnXdpLoadBytes,
 	}},

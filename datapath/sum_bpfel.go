@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "dcf99eea91243a755ea5d3372d108acd3f9a84ccb6c7bb26ecaa8d6dbbc2f089"
+const objectsSum = "6d7c143065c2e6f592e481d1f9db9a9161c91094a7906fa54ad31fe1426818e0"

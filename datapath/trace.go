@@ -166,7 +166,7 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 	}
 	for name := range spec.Programs {
 		if name != kernelProgBasculeTcx && name != kernelProgBasculeFamily && name != kernelProgBasculeFib &&
-			name != kernelProgBasculeHop {
+			name != kernelProgBasculeHop && name != kernelProgBasculeReassemble {
 			delete(spec.Programs, name)
 		}
 	}
@@ -284,7 +284,7 @@ func (b *Bridge) copyAbout(coll *ebpf.Collection, c *Config, frame []byte) error
 		return err
 	}
 	defer from.close()
-	to, err := mapStates(coll.Maps[kernelMapPfBuckets], coll.Maps[kernelMapPfStates], c, unix.PROT_READ|unix.PROT_WRITE)
+	to, err := mapStates(coll.Maps[kernelMapPfBuckets], coll.Maps[kernelMapPfStates], coll.Maps[kernelMapPfStamps], c, unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
 		return err
 	}
@@ -293,7 +293,7 @@ func (b *Bridge) copyAbout(coll *ebpf.Collection, c *Config, frame []byte) error
 	from.each(func(place uint32, s *kernelPfState) bool {
 		key, ok := from.stackKey(place, s)
 		if about(s) || ok && about(&key) {
-			to.put(s, &key)
+			to.put(s, &key, from.kept(place))
 		}
 		return true
 	})

@@ -43,6 +43,7 @@ const (
 	trialMapPfRuleUse             = "pf_rule_use"
 	trialMapPfRules               = "pf_rules"
 	trialMapPfSources             = "pf_sources"
+	trialMapPfStamps              = "pf_stamps"
 	trialMapPfStates              = "pf_states"
 	trialMapPfTableBatch          = "pf_table_batch"
 	trialMapPfWords               = "pf_words"
@@ -64,6 +65,7 @@ const (
 	trialProgBasculeFibPatch      = "bascule_fib_patch"
 	trialProgBasculeHop           = "bascule_hop"
 	trialProgBasculePatch         = "bascule_patch"
+	trialProgBasculeReassemble    = "bascule_reassemble"
 	trialProgBasculeTable         = "bascule_table"
 	trialProgBasculeTcx           = "bascule_tcx"
 	trialProgBasculeXdp           = "bascule_xdp"
@@ -87,6 +89,7 @@ const (
 	trialVarPfReturnType          = "pf_return_type"
 	trialVarPfSecondType          = "pf_second_type"
 	trialVarPfSourceKindType      = "pf_source_kind_type"
+	trialVarPfStampsFlagType      = "pf_stamps_flag_type"
 	trialVarPfStateFlagType       = "pf_state_flag_type"
 	trialVarPfTcpStateType        = "pf_tcp_state_type"
 	trialVarPfTimeoutType         = "pf_timeout_type"
@@ -144,15 +147,16 @@ type trialSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type trialProgramSpecs struct {
-	BasculeControl  *ebpf.ProgramSpec `ebpf:"bascule_control"`
-	BasculeFamily   *ebpf.ProgramSpec `ebpf:"bascule_family"`
-	BasculeFib      *ebpf.ProgramSpec `ebpf:"bascule_fib"`
-	BasculeFibPatch *ebpf.ProgramSpec `ebpf:"bascule_fib_patch"`
-	BasculeHop      *ebpf.ProgramSpec `ebpf:"bascule_hop"`
-	BasculePatch    *ebpf.ProgramSpec `ebpf:"bascule_patch"`
-	BasculeTable    *ebpf.ProgramSpec `ebpf:"bascule_table"`
-	BasculeTcx      *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
-	BasculeXdp      *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
+	BasculeControl    *ebpf.ProgramSpec `ebpf:"bascule_control"`
+	BasculeFamily     *ebpf.ProgramSpec `ebpf:"bascule_family"`
+	BasculeFib        *ebpf.ProgramSpec `ebpf:"bascule_fib"`
+	BasculeFibPatch   *ebpf.ProgramSpec `ebpf:"bascule_fib_patch"`
+	BasculeHop        *ebpf.ProgramSpec `ebpf:"bascule_hop"`
+	BasculePatch      *ebpf.ProgramSpec `ebpf:"bascule_patch"`
+	BasculeReassemble *ebpf.ProgramSpec `ebpf:"bascule_reassemble"`
+	BasculeTable      *ebpf.ProgramSpec `ebpf:"bascule_table"`
+	BasculeTcx        *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
+	BasculeXdp        *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
 }
 
 // trialMapSpecs contains maps before they are loaded into the kernel.
@@ -186,6 +190,7 @@ type trialMapSpecs struct {
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
+	PfStamps      *ebpf.MapSpec `ebpf:"pf_stamps"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
 	PfWords       *ebpf.MapSpec `ebpf:"pf_words"`
@@ -227,6 +232,7 @@ type trialVariableSpecs struct {
 	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfSecondType          *ebpf.VariableSpec `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.VariableSpec `ebpf:"pf_source_kind_type"`
+	PfStampsFlagType      *ebpf.VariableSpec `ebpf:"pf_stamps_flag_type"`
 	PfStateFlagType       *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType        *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType         *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
@@ -289,6 +295,7 @@ type trialMaps struct {
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
+	PfStamps      *ebpf.Map `ebpf:"pf_stamps"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
 	PfWords       *ebpf.Map `ebpf:"pf_words"`
@@ -335,6 +342,7 @@ func (m *trialMaps) Close() error {
 		m.PfRuleUse,
 		m.PfRules,
 		m.PfSources,
+		m.PfStamps,
 		m.PfStates,
 		m.PfTableBatch,
 		m.PfWords,
@@ -377,6 +385,7 @@ type trialVariables struct {
 	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
 	PfSecondType          *ebpf.Variable `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.Variable `ebpf:"pf_source_kind_type"`
+	PfStampsFlagType      *ebpf.Variable `ebpf:"pf_stamps_flag_type"`
 	PfStateFlagType       *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType        *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType         *ebpf.Variable `ebpf:"pf_timeout_type"`
@@ -396,15 +405,16 @@ type trialVariables struct {
 //
 // It can be passed to loadTrialObjects or ebpf.CollectionSpec.LoadAndAssign.
 type trialPrograms struct {
-	BasculeControl  *ebpf.Program `ebpf:"bascule_control"`
-	BasculeFamily   *ebpf.Program `ebpf:"bascule_family"`
-	BasculeFib      *ebpf.Program `ebpf:"bascule_fib"`
-	BasculeFibPatch *ebpf.Program `ebpf:"bascule_fib_patch"`
-	BasculeHop      *ebpf.Program `ebpf:"bascule_hop"`
-	BasculePatch    *ebpf.Program `ebpf:"bascule_patch"`
-	BasculeTable    *ebpf.Program `ebpf:"bascule_table"`
-	BasculeTcx      *ebpf.Program `ebpf:"bascule_tcx"`
-	BasculeXdp      *ebpf.Program `ebpf:"bascule_xdp"`
+	BasculeControl    *ebpf.Program `ebpf:"bascule_control"`
+	BasculeFamily     *ebpf.Program `ebpf:"bascule_family"`
+	BasculeFib        *ebpf.Program `ebpf:"bascule_fib"`
+	BasculeFibPatch   *ebpf.Program `ebpf:"bascule_fib_patch"`
+	BasculeHop        *ebpf.Program `ebpf:"bascule_hop"`
+	BasculePatch      *ebpf.Program `ebpf:"bascule_patch"`
+	BasculeReassemble *ebpf.Program `ebpf:"bascule_reassemble"`
+	BasculeTable      *ebpf.Program `ebpf:"bascule_table"`
+	BasculeTcx        *ebpf.Program `ebpf:"bascule_tcx"`
+	BasculeXdp        *ebpf.Program `ebpf:"bascule_xdp"`
 }
 
 func (p *trialPrograms) Close() error {
@@ -415,6 +425,7 @@ func (p *trialPrograms) Close() error {
 		p.BasculeFibPatch,
 		p.BasculeHop,
 		p.BasculePatch,
+		p.BasculeReassemble,
 		p.BasculeTable,
 		p.BasculeTcx,
 		p.BasculeXdp,

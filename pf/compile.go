@@ -321,7 +321,7 @@ func (s Scrub) compile() CompiledScrub {
 	for _, f := range []struct {
 		set  bool
 		flag uint32
-	}{{s.NoDF, ScrubNoDF}, {s.RandomID, ScrubRandomID}, {s.SetTOS, ScrubSetTOS}} {
+	}{{s.NoDF, ScrubNoDF}, {s.RandomID, ScrubRandomID}, {s.SetTOS, ScrubSetTOS}, {s.ReassembleTCP, ScrubReassemble}} {
 		if f.set {
 			out.Flags |= f.flag
 		}

@@ -403,6 +403,7 @@ func TestCompileFields(t *testing.T) {
 		{"pass set prio (2, 5)", pf.CompiledRule{Flags: keep}, timeouts([2]uint8{3, 6}, nil)},
 		{"pass scrub (no-df random-id min-ttl 5 max-mss 1440) set tos 0x10", pf.CompiledRule{Flags: keep,
 			Scrub: pf.CompiledScrub{MaxMSS: 1440, MinTTL: 5, TOS: 0x10, Flags: pf.ScrubNoDF | pf.ScrubRandomID | pf.ScrubSetTOS}}, defaults},
+		{"pass scrub (reassemble tcp)", pf.CompiledRule{Flags: keep, Scrub: pf.CompiledScrub{Flags: pf.ScrubReassemble}}, defaults},
 		{"pass set tos 0", pf.CompiledRule{Flags: keep, Scrub: pf.CompiledScrub{Flags: pf.ScrubSetTOS}}, defaults},
 		{"pass keep state (max 5, tcp.established 7)", pf.CompiledRule{Flags: keep, Max: 5}, timeouts([2]uint8{}, map[pf.TimeoutName]uint32{pf.TCPEstablished: 7})},
 		{"pass proto tcp modulate state (if-bound)", pf.CompiledRule{Flags: keep | pf.RuleModulate | pf.RuleIfBound}, defaults},

@@ -36,17 +36,11 @@ var carried = map[string]bool{
 	"divert-packet":        false,
 }
 
-const reassembleTCP = "reassemble tcp"
-
-// Why words are never carried out, or take more than the datapath has room for.
-const (
-	notReassembled = "is read, but not carried out: it keeps times and rates of each connection, for which a state has no room; " +
-		"leave it out"
-	notDiverted = "is read, but not carried out: Linux has no divert(4) sockets; leave it out, or have nft(8) of a host queue packets"
-)
+// Why words are never carried out.
+const notDiverted = "is read, but not carried out: Linux has no divert(4) sockets; leave it out, or have nft(8) of a host queue packets"
 
 // never has these words.
-var never = map[string]string{reassembleTCP: notReassembled, "divert-packet": notDiverted}
+var never = map[string]string{"divert-packet": notDiverted}
 
 const notCarried = "is read, but not carried out yet; leave it out, or have nft(8) of a host do it"
 
@@ -133,9 +127,6 @@ func (r *Rule) eachWord(f func(word string, at Place)) {
 	}
 	if r.Divert != nil {
 		f(r.Divert.Kind.String(), r.Divert.Place)
-	}
-	if r.Reassemble != nil {
-		f(reassembleTCP, *r.Reassemble)
 	}
 }
 

@@ -78,27 +78,6 @@ func TestMissing(t *testing.T) {
 
 // What the datapath will not carry out is told apart from what it does not yet, and is
 // refused, too.
-func TestMissingScrub(t *testing.T) {
-	main := parse(t, "pass in on em0 \\\n\tscrub (no-df, reassemble tcp) # comment\nmatch out scrub (reassemble tcp max-mss 1400)\n")
-	want := "pf.conf:2:16: reassemble tcp: " + notReassembled + "\n" +
-		"    \tscrub (no-df, reassemble tcp) # comment\n    \t              ^\n" +
-		"pf.conf:3:18: reassemble tcp: " + notReassembled + "\n" +
-		"    match out scrub (reassemble tcp max-mss 1400)\n                     ^"
-	if _, err := Compile(Input{Main: main}); err == nil || err.Error() != want {
-		t.Errorf("%v\nwant %s", err, want)
-	}
-	if got := main.Missing().Error(); got != want {
-		t.Errorf("%s\nwant %s", got, want)
-	}
-	if _, err := Compile(Input{Main: main, Check: true}); err != nil {
-		t.Errorf("checked: %v", err)
-	}
-	printed := "pass in on em0 all flags S/SA scrub (no-df reassemble tcp)\nmatch out all scrub (reassemble tcp max-mss 1400)\n"
-	if got := main.String(); got != printed {
-		t.Errorf("printed:\n%swant\n%s", got, printed)
-	}
-}
-
 func TestMissingDivertPacket(t *testing.T) {
 	want := "pf.conf:1:9: divert-packet: " + notDiverted + "\n    pass in divert-packet port 700\n            ^"
 	if _, err := Compile(Input{Main: parse(t, "pass in divert-packet port 700\n")}); err == nil || err.Error() != want {

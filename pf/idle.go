@@ -163,6 +163,8 @@ func (r *Rule) idle(f func(word, why string)) {
 	when(r.Action == Match && r.SetPrio[0] != 0, "set prio", "a match rule sets no priority; say it in the rule that passes")
 	when(r.Log&LogUser != 0, "log (user)", "a switch does not know whose a packet is")
 	when(r.StateOpts.Pflow, "pflow", "flows are not exported")
+	when(r.Scrub.ReassembleTCP && r.Action == Pass && r.State == NoState, "reassemble tcp", "it watches connections that have a state; leave out no state")
+	when(r.Scrub.ReassembleTCP && r.Action == Pass && r.StateOpts.Sloppy, "reassemble tcp", "a sloppy state does not look at the packets of its connection; leave out sloppy")
 	if r.Action == CallAnchor {
 		const call = "the call of an anchor changes no packets; say it in the rules of the anchor"
 		scrub := r.Scrub

@@ -220,7 +220,7 @@ func TestParseRule(t *testing.T) {
 			r.Scrub = Scrub{NoDF: true, RandomID: true, MinTTL: 5, MaxMSS: 1440}
 		})},
 		{"pass scrub (max-mss 0 min-ttl 255)", with(stateful, func(r *Rule) { r.Scrub.MinTTL = 255 })},
-		{"pass scrub (reassemble tcp, no-df)", with(stateful, func(r *Rule) { r.Scrub.NoDF, r.Reassemble = true, &Place{} })},
+		{"pass scrub (reassemble tcp, no-df)", with(stateful, func(r *Rule) { r.Scrub.NoDF, r.Scrub.ReassembleTCP = true, true })},
 		{"match scrub (max-mss 65535)", Rule{Action: Match, Scrub: Scrub{MaxMSS: 65535}}},
 		{"pass allow-opts once", with(stateful, func(r *Rule) { r.AllowOpts, r.Once = true, true })},
 		{"pass tag a tagged b", with(stateful, func(r *Rule) { r.Tag, r.Tagged = "a", "b" })},

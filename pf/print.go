@@ -376,7 +376,7 @@ func (r *Rule) scrub() words {
 	if s.MinTTL != 0 {
 		w.add("min-ttl", strconv.Itoa(int(s.MinTTL)))
 	}
-	w.when(r.Reassemble != nil, "reassemble tcp")
+	w.when(s.ReassembleTCP, "reassemble tcp")
 	if s.MaxMSS != 0 {
 		w.add("max-mss", strconv.Itoa(int(s.MaxMSS)))
 	}

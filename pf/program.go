@@ -227,6 +227,7 @@ const (
 	ScrubNoDF = 1 << iota
 	ScrubRandomID
 	ScrubSetTOS
+	ScrubReassemble
 )
 
 // The answers of a block (enum pf_return).

@@ -766,10 +766,9 @@ func (p *parser) scrub(s *spec) {
 		case p.oneOption(scrubOptions, s):
 		case p.at("reassemble"):
 			p.once(optReassemble, "reassemble tcp")
-			at := p.place(p.tok.pos)
 			p.next()
 			p.word("tcp")
-			s.rule.Reassemble = &at
+			s.rule.Scrub.ReassembleTCP = true
 		default:
 			p.expected("`no-df`, `random-id`, `min-ttl`, `max-mss` or `reassemble tcp`")
 		}

@@ -137,8 +137,6 @@ type Rule struct {
 	Prio      uint8
 	SetPrio   [2]uint8 // set prio N or (N, M), each + 1; 0 for none
 	Scrub     Scrub
-	// Reassemble is where scrub (reassemble tcp) stands, if it does: it is not carried out.
-	Reassemble *Place
 
 	Translations []Translation // in the order in which they are made: RdrTo, then NatTo; or AfTo
 	Route        *Route
@@ -164,6 +162,8 @@ type Scrub struct {
 	MaxMSS   uint16 // bytes
 	SetTOS   bool
 	TOS      uint8 // of SetTOS
+	// ReassembleTCP watches connections of TCP with a state: reassemble tcp.
+	ReassembleTCP bool
 }
 
 // Anchor is a place where the rules of another ruleset are tried.

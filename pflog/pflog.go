@@ -29,6 +29,7 @@ const (
 	Fragment      Reason = 2
 	Short         Reason = 3
 	Normalize     Reason = 4
+	Timestamp     Reason = 6
 	Options       Reason = 8
 	StateMismatch Reason = 10
 	StateLimit    Reason = 12

@@ -52,6 +52,7 @@ var codes = map[string]uint32{
 	"pf-translate":  285, // unknown_l3
 	"pf-route":      1,   // host unreachable, of ICMP
 	"pf-divert":     3,   // port unreachable
+	"pf-timestamp":  289, // unknown_l4
 }
 
 func reasonCode(reason string) uint32 {

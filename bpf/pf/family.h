@@ -297,6 +297,9 @@ static __always_inline u32 pf_family_begin(struct __sk_buff *skb, u32 in, u32 ou
 	reason = pf_family_choose();
 	if (!reason)
 		reason = pf_nat_make(in, out, now);
+	if (on(FEATURE_PF_STAMPS) && !reason && pf_stamps_wanted(p->state) &&
+	    !pf_stamps_settle(skb))
+		reason = DROP_PF_TIMESTAMP;
 	p->unmade = reason;
 	if (on(FEATURE_PF_SCRUB) && !reason)
 		pf_scrub_packet(skb, 0);

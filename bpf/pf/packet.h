@@ -81,6 +81,14 @@ struct pf_packet {
 	u8 complete; /* the handshake is complete */
 	u8 loose; /* the packet passes, but does not keep the connection alive */
 	u8 calls[2]; /* what rules call these two: 0 in, 1 out; see pf_call() */
+	/* `reassemble tcp` */
+	u32 stamp; /* its timestamps: TSval, and TSecr as the side that it is sent to has it */
+	u32 echo;
+	u32 epoch; /* in which the decision on it has begun */
+	u8 stamps; /* how many options it has with timestamps */
+	u8 stamp_at; /* where TSval is among the options */
+	u8 cable; /* it has come by a cable */
+	u8 pad;
 };
 
 WORK_HOLDS(struct pf_packet);

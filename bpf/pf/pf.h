@@ -12,6 +12,7 @@
 #include "ether.h"
 #include "hop.h"
 #include "log.h"
+#include "reassemble.h"
 #include "rewrite.h"
 #include "slow.h"
 #include "track.h"
@@ -329,11 +330,12 @@ __noinline int pf_count_port(u32 slot, u32 out, u32 blocked)
 
 #define PF_FOLLOW 0xff /* no enum drop_reason */
 #define PF_PROXY 0xfe /* nor this: the switch makes the handshake */
+#define PF_REASSEMBLE 0xfc /* nor this: what is left to do is in a program of its own */
 
 /*
  * Does what comes before a packet is taken into its connection, if one of the two is not
- * plain. PF_FOLLOW or PF_PROXY if more is to be done. Else 0 if the packet passes, or why
- * it is dropped.
+ * plain. PF_FOLLOW, PF_PROXY or PF_REASSEMBLE if more is to be done. Else 0 if the packet passes,
+ * or why it is dropped.
  */
 __noinline u32 pf_follow_begin(struct __sk_buff *skb)
 {
@@ -368,10 +370,11 @@ __noinline u32 pf_follow_begin(struct __sk_buff *skb)
 		pf_count_search();
 		return DROP_PF_OPTIONS;
 	}
-	if (!pf_proxied(s))
-		return PF_FOLLOW;
-	pf_count_search();
-	return PF_PROXY;
+	if (pf_proxied(s)) {
+		pf_count_search();
+		return PF_PROXY;
+	}
+	return on(FEATURE_PF_REASSEMBLE) && pf_reassembles(s) ? PF_REASSEMBLE : PF_FOLLOW;
 }
 
 /* Does what comes after that. `reason` is why the packet is dropped, 0 if it is not. */
@@ -398,6 +401,24 @@ __noinline u32 pf_follow_end(struct __sk_buff *skb, u32 slot, u32 reason)
 	return reason;
 }
 
+/* Leaves what is due to a program of its own: see ../reassemble.h. Without one, the packet is
+ * dropped. */
+static __always_inline u32 pf_is_due(struct verdict *v, u32 due)
+{
+#ifdef DECIDES_AT_ONCE
+	return DROP_PF;
+#else
+	v->due = due;
+	return 0;
+#endif
+}
+
+/* Does pf count the packet at the port of `set loginterface` now? That program counts it itself. */
+static __always_inline bool pf_counts(const struct verdict *v)
+{
+	return cfg.pf.log_interface && !(on(FEATURE_PF_REASSEMBLE) && v->due);
+}
+
 /* Takes the packet into its connection, which is known: 0, or why the packet is dropped. */
 static __always_inline u32 pf_follow(const struct hook *h, struct verdict *v, u32 now)
 {
@@ -407,6 +428,8 @@ static __always_inline u32 pf_follow(const struct hook *h, struct verdict *v, u3
 		reason = pf_follow_begin(h->ctx);
 		if (on(FEATURE_PF_REWRITE) && reason == PF_PROXY)
 			return pf_proxy(h->ctx, v->in, now);
+		if (on(FEATURE_PF_REASSEMBLE) && reason == PF_REASSEMBLE)
+			return pf_is_due(v, DUE_KNOWN);
 		if (reason != PF_FOLLOW)
 			return reason;
 	}
@@ -421,7 +444,7 @@ static __always_inline u32 pf_follow_each(const struct hook *h, struct verdict *
 {
 	u32 reason = pf_follow(h, v, now);
 
-	if (cfg.pf.log_interface) {
+	if (pf_counts(v)) {
 		pf_count_port(v->in, false, reason);
 		if (!reason)
 			pf_count_port(v->out, true, false);
@@ -644,7 +667,7 @@ static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, st
 {
 	u32 reason = pf_decide_in(h, f, v, now);
 
-	if (cfg.pf.log_interface && v->pf != PF_LOOK_NOT_IP)
+	if (pf_counts(v) && v->pf != PF_LOOK_NOT_IP)
 		pf_count_port(v->in, false, reason);
 	return reason;
 }
@@ -713,12 +736,14 @@ __noinline int pf_count_drop(u32 reason)
 		pf_count(PF_COUNT_NORMALIZE);
 	else if (on(FEATURE_PF_NAT) && reason == DROP_PF_TRANSLATE)
 		pf_count(PF_COUNT_TRANSLATE);
+	else if (on(FEATURE_PF_REASSEMBLE) && reason == DROP_PF_TIMESTAMP)
+		pf_count(PF_COUNT_TIMESTAMP);
 	return 0;
 }
 
 /*
  * Does what is left to do when the packet has its state, or needs none. `reason` is why the
- * packet has no state although it should have one. Returns the reason.
+ * packet has no state although it should have one. Returns the reason, or PF_REASSEMBLE.
  */
 __noinline u32 pf_settled(struct __sk_buff *skb, u32 reason)
 {
@@ -729,6 +754,14 @@ __noinline u32 pf_settled(struct __sk_buff *skb, u32 reason)
 	p->unmade = reason;
 	if (reason)
 		return reason;
+	if (on(FEATURE_PF_REASSEMBLE) && pf_stamps_wanted(p->state)) {
+		if (!on(FEATURE_PF_STAMPS))
+			return PF_REASSEMBLE;
+		if (!pf_stamps_settle(skb)) {
+			p->unmade = DROP_PF_TIMESTAMP;
+			return DROP_PF_TIMESTAMP;
+		}
+	}
 	if (on(FEATURE_PF_REWRITE) && p->state)
 		pf_rewrite(skb, p->state - 1);
 	if (on(FEATURE_PF_SCRUB))
@@ -746,6 +779,7 @@ __noinline u32 pf_settled(struct __sk_buff *skb, u32 reason)
 static __always_inline u32 pf_settle(const struct hook *h, struct verdict *v, u32 out, u32 now)
 {
 	struct pf_packet *p = pf_packet();
+	u32 reason;
 
 	if (v->pf != PF_LOOK_JUDGE || !p)
 		return 0;
@@ -760,9 +794,12 @@ static __always_inline u32 pf_settle(const struct hook *h, struct verdict *v, u3
 		/* what is left to do is in a program of its own: see ../family.h */
 		if (pf_cross() == PF_CROSS_NEW)
 			return 0;
-		return pf_settled(h->ctx,
-				  pf_nat_make(port_at(v->in)->id, out ? port_at(out)->id : 0, now));
+		reason = pf_nat_make(port_at(v->in)->id, out ? port_at(out)->id : 0, now);
+	} else {
+		reason = pf_state_make(port_at(v->in)->id, out ? port_at(out)->id : 0, now);
 	}
-	return pf_settled(h->ctx,
-			  pf_state_make(port_at(v->in)->id, out ? port_at(out)->id : 0, now));
+	reason = pf_settled(h->ctx, reason);
+	if (on(FEATURE_PF_REASSEMBLE) && reason == PF_REASSEMBLE)
+		return pf_is_due(v, DUE_FIRST);
+	return reason;
 }

@@ -44,19 +44,32 @@ static __always_inline void pf_scrub_join(struct pf_packet *p)
 	*out = (struct pf_scrub){};
 }
 
+/*
+ * Takes `reassemble tcp` out if `other` is not 0: it is about a connection that cannot have it.
+ * This does without a condition, both of whose ways the verifier would follow.
+ */
+static __always_inline void pf_scrub_of(struct pf_packet *p, u32 other)
+{
+	p->scrub[0].flags &= ~PF_SCRUB_REASSEMBLE | ((other - 1) >> 28 & PF_SCRUB_REASSEMBLE);
+}
+
 /* Is there anything to be changed? */
 static __always_inline bool pf_scrubs(const struct pf_scrub *c)
 {
 	return c->max_mss | c->min_ttl | c->flags;
 }
 
-#define PF_KEPT_TOS (1u << 16) /* a bit of those above the second side's packets */
+#define PF_KEPT_TOS (1u << 16) /* bits of those above the second side's packets */
+#define PF_KEPT_REASSEMBLE (1u << 17)
 
 /* Writes into a state what is changed in its packets. */
 static __always_inline void pf_scrub_keep(struct pf_state *s, const struct pf_scrub *c)
 {
 	u64 first = c->max_mss | (c->flags & (PF_SCRUB_NO_DF | PF_SCRUB_RANDOM_ID)) << 16;
 	u64 second = c->min_ttl | c->tos << 8 | (c->flags & PF_SCRUB_TOS ? PF_KEPT_TOS : 0);
+
+	if (on(FEATURE_PF_REASSEMBLE))
+		second |= c->flags / PF_SCRUB_REASSEMBLE % 2 * PF_KEPT_REASSEMBLE;
 
 	if (!pf_scrubs(c))
 		return;
@@ -74,6 +87,12 @@ static __always_inline void pf_scrub_kept(struct pf_scrub *c, const struct pf_st
 	c->min_ttl = second;
 	c->tos = second >> 8;
 	c->flags = first >> 16 | (second & PF_KEPT_TOS ? PF_SCRUB_TOS : 0);
+}
+
+/* Does a rule of the state say `reassemble tcp`? */
+static __always_inline bool pf_reassembles(const struct pf_state *s)
+{
+	return s->packets[1] >> PF_SENT_BITS & PF_KEPT_REASSEMBLE;
 }
 
 #define PF_ECN 3 /* bits of the TOS byte that tos does not change (RFC 3168, 5) */

@@ -202,6 +202,9 @@ __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 now)
 		s->flags |= PF_STATE_PRIO;
 	if (on(FEATURE_PF_SCRUB)) {
 		pf_scrub_join(p);
+		/* a sloppy state checks nothing of its packets */
+		if (on(FEATURE_PF_REASSEMBLE))
+			pf_scrub_of(p, (p->proto ^ IPPROTO_TCP) | (s->flags & PF_STATE_SLOPPY));
 		pf_scrub_keep(s, &p->scrub[0]);
 	}
 	if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6)

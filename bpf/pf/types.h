@@ -175,6 +175,7 @@ enum pf_scrub_flag {
 	PF_SCRUB_NO_DF = 1 << 0,
 	PF_SCRUB_RANDOM_ID = 1 << 1,
 	PF_SCRUB_TOS = 1 << 2, /* tos is set */
+	PF_SCRUB_REASSEMBLE = 1 << 3, /* of packets that have a state of TCP: see reassemble.h */
 };
 
 struct pf_scrub {
@@ -429,7 +430,7 @@ enum pf_state_flag {
  * A state counts packets in the lower bits: no connection sends so many packets. A state
  * has no room left. So the bits above have what is changed in its packets. Those of the
  * first side's count have max_mss and two flags. Those of the other side's count have
- * min_ttl, tos, and whether tos is set.
+ * min_ttl, tos, whether tos is set, and whether `reassemble tcp` is.
  */
 #define PF_SENT_BITS 46
 #define PF_SENT_MASK ((1ull << PF_SENT_BITS) - 1)
@@ -490,6 +491,37 @@ struct pf_second {
 	__u16 flags;
 	__u32 other;
 	__u32 pad3;
+};
+
+/*
+ * What `scrub (reassemble tcp)` keeps of a side of a connection (struct pf_state_scrub of
+ * OpenBSD). Timestamps are as the side itself has them (RFC 7323, 3).
+ */
+struct pf_stamps {
+	__u64 last; /* when it has sent one: CLOCK_MONOTONIC, nanoseconds */
+	__u32 first; /* the lowest that it has sent, of its first packets */
+	__u32 value; /* the highest that it has sent */
+	__u32 echo; /* the highest of the other side's that it has sent back */
+	__u32 offset; /* added to those that it sends */
+	__u32 of; /* `created` of the state that they are of, + 1; 0 for none */
+	__u8 ttl; /* the highest that it has sent */
+	__u8 flags; /* enum pf_stamps_flag */
+	__u16 pad;
+};
+
+enum pf_stamps_flag {
+	PF_STAMPS_ON = 1 << 0, /* its SYN had timestamps */
+	PF_STAMPS_CHECKED = 1 << 1, /* it has echoed the other side's: they can be compared */
+	PF_STAMPS_IDLED = 1 << 2, /* its clock may have gone round since */
+	PF_STAMPS_DATA = 1 << 3, /* its first data had them, so all data has */
+	PF_STAMPS_NO_DATA = 1 << 4, /* its first data had none */
+	/* PF_STAMPS_ON alone among these: it has sent no data yet */
+	PF_STAMPS_BEGIN = PF_STAMPS_ON | PF_STAMPS_DATA | PF_STAMPS_NO_DATA,
+};
+
+/* The same of both sides, in the order of the key, at the place that their state has. */
+struct pf_reassembly {
+	struct pf_stamps side[2];
 };
 
 /* What the address of a pool is for. */
@@ -600,6 +632,7 @@ enum pf_counter {
 	PF_COUNT_SHORT,
 	PF_COUNT_NORMALIZE,
 	PF_COUNT_MEMORY,
+	PF_COUNT_TIMESTAMP,
 	PF_COUNT_IP_OPTION,
 	PF_COUNT_PROTO_CKSUM,
 	PF_COUNT_STATE_MISMATCH,

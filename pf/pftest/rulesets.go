@@ -22,8 +22,7 @@ import (
 func Rulesets() *rapid.Generator[*pf.Ruleset] { return rulesets(false) }
 
 // Translating draws rulesets as Rulesets does. Their rules also say where packets go:
-// nat-to, route-to, divert-to and their kin; and some have scrub (reassemble tcp), which
-// loading refuses.
+// nat-to, route-to, divert-to and their kin.
 func Translating() *rapid.Generator[*pf.Ruleset] { return rulesets(true) }
 
 func rulesets(translating bool) *rapid.Generator[*pf.Ruleset] {
@@ -223,6 +222,7 @@ func (d draw) rule() pf.Rule {
 		r.Scrub = pf.Scrub{
 			NoDF: d.seldom("no-df"), RandomID: d.seldom("random-id"),
 			MinTTL: one[uint8](d, "min-ttl", 0, 0, 64, 65, 255), MaxMSS: one[uint16](d, "max-mss", 0, 0, 1, 1440, 65535),
+			ReassembleTCP: d.seldom("reassemble tcp"),
 		}
 		if d.seldom("set tos") {
 			r.Scrub.SetTOS, r.Scrub.TOS = true, one[uint8](d, "set tos", 0, 0x10, 0xb8, 255)
@@ -246,9 +246,6 @@ func (d draw) rule() pf.Rule {
 
 // forward draws where the packets of a rule go.
 func (d draw) forward(r *pf.Rule) {
-	if r.Action != pf.Block && d.seldom("reassemble tcp") {
-		r.Reassemble = &pf.Place{}
-	}
 	keeps := r.Action == pf.Pass && r.State != pf.NoState
 	if r.Direction == pf.Both && d.often("direction") {
 		r.Direction = one(d, "direction", pf.In, pf.Out)

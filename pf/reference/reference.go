@@ -227,6 +227,7 @@ func (w *walk) apply(r *pf.Rule, at string) {
 func overlay(first, later pf.Scrub) pf.Scrub {
 	first.NoDF = first.NoDF || later.NoDF
 	first.RandomID = first.RandomID || later.RandomID
+	first.ReassembleTCP = first.ReassembleTCP || later.ReassembleTCP
 	if later.MinTTL != 0 {
 		first.MinTTL = later.MinTTL
 	}

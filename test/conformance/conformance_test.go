@@ -45,7 +45,7 @@ func TestConformance(t *testing.T) {
 	for _, c := range slices.Concat(
 		forwardingCases, fdbCases, portCases, berthCases, deviceCases, xdpCases, lifeCases,
 		vlanCases, securityCases, guardCases, frontCases, sealedCases, ruleCases, stormCases, patchCases, watchCases, traceCases, stpCases,
-		pfCases, pfRewriteCases, pfTrafficCases, plugCases, doorCases, everythingCases,
+		pfCases, pfRewriteCases, pfReassembleCases, pfTrafficCases, plugCases, doorCases, everythingCases,
 	) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -35,6 +35,7 @@ func TestNATConformance(t *testing.T) {
 		{"hairpin", hairpin},
 		{"never_untranslated", neverUntranslated},
 		{"reload_keeps_translations", reloadKeepsTranslations},
+		{"reassemble_tcp", reassembleTCP},
 	} {
 		t.Run(c.name, func(t *testing.T) { onHooks(t, c.run) })
 	}
@@ -467,5 +468,55 @@ func neverUntranslated(t *testing.T, s *site) {
 	n := s.untranslated()
 	if seen+n+limited() != sent || seen == 0 || n == 0 {
 		t.Errorf("of %d packets %d are seen outside and %d are counted as not translated", sent, seen, n)
+	}
+}
+
+// reassembleTCP: with scrub (reassemble tcp), connections of real stacks pass translations, a next hop
+// and the other family, and no stack finds a timestamp that is none.
+func reassembleTCP(t *testing.T, s *site) {
+	s.stations()
+	s.load(`
+match scrub (reassemble tcp)
+match out on gw2 inet from gw1:network nat-to 10.0.2.1
+match out on gw2 inet6 from gw1:network nat-to fd02::1
+match in on gw1 inet proto tcp to 10.0.1.1 port 80 rdr-to 10.0.2.2 port 8080
+pass
+pass in on gw1 inet proto tcp to 10.0.2.2 port 8081 route-to 10.0.2.2
+pass in on gw1 inet6 proto tcp to 64:ff9b::/96 af-to inet from 10.0.2.1
+`)
+	before := s.routed()
+	for _, c := range []struct{ listen, to, peer string }{
+		{"10.0.2.2:8080", "10.0.2.2:8080", "10.0.2.1"},
+		{"10.0.2.2:8080", "10.0.1.1:80", "10.0.2.1"},
+		{"10.0.2.2:8081", "10.0.2.2:8081", "10.0.2.1"},
+		{"10.0.2.2:8082", "[64:ff9b::a00:202]:8082", "10.0.2.1"},
+		{"[fd02::2]:8080", "[fd02::2]:8080", "fd02::1"},
+	} {
+		l := s.listen(1, "tcp", c.listen).(net.Listener)
+		for range 2 {
+			conn, err := s.dial(0, "tcp", "", c.to)
+			s.must(err)
+			if peer := s.echoTCP(l, conn, 2<<20); peer.Addr().String() != c.peer {
+				t.Errorf("%s: the server sees %v, want %s", c.to, peer, c.peer)
+			}
+		}
+		l.Close()
+	}
+	if s.routed() == before {
+		t.Error("the datapath has routed nothing")
+	}
+	for _, side := range s.sides {
+		out, err := side.end.Namespace.Output(context.Background(), ends.AnyCPU, "nstat", "-asz", "TcpInCsumErrors", "TcpExtPAWSActive", "TcpExtPAWSEstab")
+		s.must(err)
+		for line := range strings.Lines(string(out)) {
+			if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[0], "Tcp") && f[1] != "0" {
+				t.Errorf("the station at %s counts %s %s", side.end, f[0], f[1])
+			}
+		}
+	}
+	for _, p := range s.lab.Ports("br0") {
+		if n := p.Drops["pf-timestamp"]; n != 0 {
+			t.Errorf("%s drops %d packets as pf-timestamp", p.Ifname, n)
+		}
 	}
 }

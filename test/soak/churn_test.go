@@ -379,7 +379,7 @@ var rulesets = []string{
 	"table <bad> persist { 10.9.0.0/16 }\nblock in from <bad>\npass\n",
 	"set limit states 5000\ntable <bad> counters\nblock in proto tcp\npass in on p1\npass\n",
 	"table <bad> { 10.1.2.3, !10.1.2.4 }\nanchor \"aside\"\nblock in on p2 from <bad> to any\npass in log from 10.8.0.0/16\npass keep state\n",
-	"match proto tcp scrub (no-df, random-id, max-mss 1200, min-ttl 65) set tos 8\npass\n",
+	"match proto tcp scrub (no-df, random-id, max-mss 1200, min-ttl 65, reassemble tcp) set tos 8\npass\n",
 	"match in on p1 set prio 3\nether pass on p1\npass quick proto udp\nblock\n",
 }
 

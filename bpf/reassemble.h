@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * Connections that a rule with `reassemble tcp` lets through (pf/reassemble.h), in a program of
+ * their own. The switch's program makes a tail call to it where it would take the packet into its
+ * state itself, and the decision goes on by another one back. So a packet that is dropped for its
+ * timestamps has changed nothing, and one that passes goes on as all others do.
+ *
+ * A connection's first packet comes here when its state has been made, before it is sent. That of
+ * a flood is made in the middle of the flood: so if a flood may make one, all of it is made here.
+ */
+#pragma once
+
+#include "family.h"
+#include "flood.h"
+
+#ifndef DECIDES_AT_ONCE
+/*
+ * Has done what is due with the packet of struct judged, whose decision has begun in `epoch`.
+ * Returns only if that cannot be: as with a frame that has gone by as many cables as the kernel
+ * makes tail calls.
+ */
+static __always_inline void reassemble_go(struct __sk_buff *skb, bool cable, u32 epoch)
+{
+	struct pf_packet *p = pf_packet();
+
+	if (!p)
+		return;
+	p->epoch = epoch;
+	p->cable = on(FEATURE_PATCH) && cable;
+	bpf_tail_call(skb, &pf_panel, PF_PANEL_REASSEMBLE);
+}
+
+/* Is all decided about the packet? Then its way out is known. */
+static __always_inline bool reassemble_decided(const struct judged *j)
+{
+	return j->v.out;
+}
+
+/*
+ * How the decision goes on when that is done: ACTION_DROP if the packet is dropped, ACTION_SEND
+ * if nothing is left to be decided, ACTION_LEAVE if more is.
+ */
+static __always_inline enum action reassemble_is_back(struct judged *j, u32 *epoch)
+{
+	struct pf_packet *p = pf_packet();
+
+	j->v.back = false;
+	*epoch = p ? p->epoch : 0;
+	if (j->v.reason)
+		return ACTION_DROP;
+	return reassemble_decided(j) ? ACTION_SEND : ACTION_LEAVE;
+}
+
+/* Takes the packet into its state, and does what comes after that: 0, or why it is dropped. */
+__noinline u32 reassemble_follow(struct __sk_buff *skb)
+{
+	struct judged *j = judged_here(0);
+	u32 reason;
+
+	if (!on(FEATURE_PF_REASSEMBLE) || !j)
+		return DROP_PF;
+	reason = pf_stamps_follow(skb, clock_now());
+	if (reason)
+		pf_count_search();
+	reason = pf_follow_end(skb, j->v.in, reason);
+	if (cfg.pf.log_interface) {
+		pf_count_port(j->v.in, false, reason);
+		if (reassemble_decided(j) && !reason)
+			pf_count_port(j->v.out, true, false);
+	}
+	if (on(FEATURE_RULES) && reason)
+		j->v.rule_out = 0; /* go_out() would not have got to this rule */
+	return reason;
+}
+
+/* Makes the flood, as the switch's own program does. */
+static __always_inline int reassemble_flood(struct __sk_buff *skb, bool cable)
+{
+	struct trip *t = on(FEATURE_PATCH) && cable ? trip_get() : 0;
+	u32 ifindex = t ? trip_ifindex(t) : 0;
+	int action = TC_ACT_SHOT;
+
+	if (flood_walk_judged(skb, cable))
+		action = flood_end_judged(skb);
+	t = on(FEATURE_PATCH) && cable ? trip_get() : 0;
+	return t && t->waits ? patch_follow(skb, ifindex) : action;
+}
+
+/* Does what is due, and goes on with the decision. */
+static __always_inline int reassemble_skb(struct __sk_buff *skb)
+{
+	struct judged *j = judged_here(0);
+	struct pf_packet *p = pf_packet();
+	u32 reason, due;
+
+	if (!j || !p)
+		return TC_ACT_SHOT;
+	due = j->v.due;
+	j->v.due = DUE_NOT;
+	if (due == DUE_FLOOD)
+		return reassemble_flood(skb, p->cable);
+	reason = due == DUE_FIRST ? pf_settled(skb, 0) : reassemble_follow(skb);
+	j = judged_here(0); /* again, rather than kept on the stack */
+	p = pf_packet();
+	if (!j || !p)
+		return TC_ACT_SHOT;
+	j->v.reason = reason;
+	j->v.back = true;
+	if (on(FEATURE_PATCH) && p->cable)
+		bpf_tail_call(skb, &pf_panel, PF_PANEL_PATCH);
+	else
+		bpf_tail_call(skb, &pf_panel, PF_PANEL_TCX);
+	j = judged_here(0);
+	if (!j)
+		return TC_ACT_SHOT;
+	j->v.back = false;
+	return drop_early(skb, &j->f, &j->v, DROP_PATCH_LOOP);
+}
+#endif
