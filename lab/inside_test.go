@@ -25,6 +25,7 @@ import (
 // A lab in a virtual machine measures instructions, of which its clock counts the
 // right number (instructions.Check), and two rounds of the same say the same.
 func TestRunInside(t *testing.T) {
+	t.Parallel() // a machine has one CPU
 	k, err := Pinned(t.Context(), "", NewProgress(nil))
 	var missing *ends.Unavailable
 	if errors.As(err, &missing) {
@@ -73,6 +74,7 @@ func TestRunInside(t *testing.T) {
 // A study's groups that need another machine are measured in one, and the report says so
 // of them and of their claims; the rest is of this machine.
 func TestRunReproduced(t *testing.T) {
+	t.Parallel() // as TestRunInside; nothing else that leaves namespaces may be
 	needRoot(t)
 	nothingLeft(t)
 	var missing *ends.Unavailable

@@ -93,8 +93,8 @@ func TestOwnCore(t *testing.T) {
 			if r.Error != "" || len(r.Samples) != 1 || r.Samples[0].Value <= 0 {
 				t.Fatalf("error %q, samples %+v", r.Error, r.Samples)
 			}
-			if busy, ok := r.Samples[0].More[report.RouterCore]; ok != test.fabric.Routed || ok && busy <= 0 {
-				t.Errorf("the router's core was busy for %v %%, told: %v", busy, ok)
+			if _, ok := r.Samples[0].More[report.RouterCore]; ok != test.fabric.Routed {
+				t.Errorf("how busy the router's core was is told: %v", ok)
 			}
 			for i, w := range watched {
 				there, elsewhere := uint64(0), uint64(0)

@@ -15,8 +15,12 @@ import (
 	"bascule/lab/workloads"
 )
 
-// quickRounds is how many rounds a quick run of a study has.
-const quickRounds = 2
+// quickRounds is how many rounds a quick run of a study has, and quickMebibytes is the most
+// that one of them sends in a virtual machine.
+const (
+	quickRounds    = 2
+	quickMebibytes = 4
+)
 
 // Reproduce is the profile that repeats published comparisons: one of
 // studies.Names, or all of them.
@@ -90,9 +94,9 @@ func reproduce(name string, quick, guests bool, inside func(studies.Study, Group
 // studied makes the group of a study's number i.
 func studied(s studies.Study, i int, g studies.Group, quick, guests, inside bool) (Group, error) {
 	out := Group{Name: fmt.Sprintf("%s-%d", s.Name, i+1), About: s.Title + ": " + g.About, Rounds: g.Rounds, Inside: inside}
-	duration := g.Duration
+	duration, mebibytes := g.Duration, g.Inside.Mebibytes
 	if quick {
-		out.Rounds, duration = quickRounds, g.Quick
+		out.Rounds, duration, mebibytes = quickRounds, g.Quick, min(mebibytes, quickMebibytes)
 	}
 	setups := g.Setups
 	if len(setups) == 0 {
@@ -101,7 +105,7 @@ func studied(s studies.Study, i int, g studies.Group, quick, guests, inside bool
 	for _, text := range g.Workloads {
 		duration := duration
 		if inside {
-			text, duration = workloads.Brief(text, g.Inside.Mebibytes, g.Inside.Duration), ""
+			text, duration = workloads.Brief(text, mebibytes, g.Inside.Duration), ""
 		}
 		for _, setup := range setups {
 			cases, err := casesOf(text, duration, g.Fabrics, Setup{Host: setup.Host, MTU: setup.MTU, Guests: guests})

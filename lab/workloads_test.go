@@ -153,27 +153,28 @@ func TestWorkloads(t *testing.T) {
 func runAll(t *testing.T, site fabrics.Site, p Profile, timed func(i int) bool) []*report.Case {
 	t.Helper()
 	got := make([]*report.Case, len(p.Groups))
-	rest := p.Groups
-	at := make([]int, len(rest)) // where in got
-	for i := range at {
-		at[i] = i
+	var places []int // of the groups that are to run
+	for i := range p.Groups {
+		places = append(places, i)
 	}
-	for try := 1; len(rest) > 0; try++ {
-		r, err := Run(t.Context(), site, Profile{Name: p.Name, Groups: rest}, NewProgress(nil))
+	for try := 1; len(places) > 0; try++ {
+		now := Profile{Name: p.Name}
+		for _, i := range places {
+			now.Groups = append(now.Groups, p.Groups[i])
+		}
+		r, err := Run(t.Context(), site, now, NewProgress(nil))
 		if err != nil {
 			t.Fatal(err)
 		}
-		var again []Group
-		var places []int
-		for i, g := range r.Groups {
-			c := g.Cases[0]
-			got[at[i]] = c
-			if c.Error != "" && timed(at[i]) && try < 3 {
-				t.Logf("once more, %s: %s", c.Label, c.Error)
-				again, places = append(again, rest[i]), append(places, at[i])
+		var again []int
+		for k, i := range places {
+			got[i] = r.Groups[k].Cases[0]
+			if why := got[i].Error; why != "" && timed(i) && try < 3 {
+				t.Logf("once more, %s: %s", got[i].Label, why)
+				again = append(again, i)
 			}
 		}
-		rest, at = again, places
+		places = again
 	}
 	return got
 }

@@ -210,6 +210,7 @@ type Net struct {
 	memory func() (uint64, error)
 	holds  func() (uint64, error)
 	drops  func(context.Context) (map[string]uint64, error)
+	last   []func(ctx context.Context) error // what is done when all else is built
 	undo   []func() error
 	leave  []func() error    // comes before undo: the switch gives back what it took of its ends while they live
 	living []context.Context // of what the net needs: each ends with it, and its cause tells how
@@ -254,7 +255,13 @@ func (f *Fabric) Build(ctx context.Context, site Site, spec Spec) (*Net, error) 
 		}
 	}
 	n := &Net{Fabric: f, Spec: spec, site: site, serial: serial.Add(1)}
-	if err := f.build(ctx, site, n); err != nil {
+	err := f.build(ctx, site, n)
+	for _, step := range n.last {
+		if err == nil {
+			err = step(ctx)
+		}
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("fabric %s: %w", f.Name, err), n.Close())
 	}
 	return n, nil

@@ -77,13 +77,20 @@ type pfKit struct {
 	bridges []string
 }
 
-func (k *pfKit) add(ctx context.Context, bridge string) (err error) {
+func (k *pfKit) add(ctx context.Context, bridge string) error {
 	if err := k.basculeKit.add(ctx, bridge); err != nil {
 		return err
 	}
 	k.bridges = append(k.bridges, bridge)
 	k.net.forget, k.net.states, k.net.load = k.forget, k.states, k.loadRules
 	k.net.holds = func() (uint64, error) { return k.net.mapMemory("pf_states", "pf_buckets") }
+	// Once the ports are there: with rules, every port takes as long as they do to be loaded.
+	k.net.last = append(k.net.last, func(ctx context.Context) error { return k.fill(ctx, bridge) })
+	return nil
+}
+
+// fill gives a bridge the rules of the kit's size.
+func (k *pfKit) fill(ctx context.Context, bridge string) (err error) {
 	if k.size.table == 0 {
 		return k.load(ctx, bridge, k.size.ruleset(k.net.Spec.States, ""))
 	}
