@@ -20,6 +20,10 @@ import (
 var pfReassembleCases = []conformance{
 	{name: "pf_reassemble", hooks: both, run: pfReassemble},
 	{name: "pf_reassemble_hosts", hooks: both, run: pfReassembleHosts},
+	{name: "TCP through synproxy state, and scrub (reassemble tcp)", hooks: tcx, run: func(t *testing.T, hook string) {
+		throughPF(t, hook, "pass in on p1 proto tcp synproxy state scrub (reassemble tcp)")
+	}},
+	{name: "pf_reassemble_patch", hooks: tcx, run: pfReassemblePatch},
 	{name: "TCP through scrub (reassemble tcp)", hooks: both, run: func(t *testing.T, hook string) {
 		throughPF(t, hook, "match scrub (reassemble tcp)")
 	}},
@@ -307,5 +311,40 @@ func pfReassemble(t *testing.T, hook string) {
 	ttl, value, _ = passes(there, there.withStamps(64, ack, 13, 20, 1004, other, 1))
 	if value != 1004+offset {
 		t.Errorf("the next timestamp arrives as %d, want %d", value, 1004+offset)
+	}
+}
+
+// pfReassemblePatch: each of three bridges in a row watches a connection, also while frames are
+// flooded over several cables because addresses have been forgotten.
+func pfReassemblePatch(t *testing.T, hook string) {
+	l, ends := patched(t, hook, 3, "br1/left br0/right", "br1/right br2/left")
+	one, two := ends[0].Host(), ends[4].Host()
+	bridges := []string{"br0", "br1", "br2"}
+	for _, bridge := range bridges {
+		if r := tryPfctl(t, l, "match scrub (reassemble tcp)\npass\n", "-b", bridge, "-f", "-"); r.Exit != 0 {
+			t.Fatal(r)
+		}
+	}
+	stop := []func() []stamped{watchStamps(t, one), watchStamps(t, two)}
+	held := hold(t, one, two)
+	done := make(chan error, 1)
+	go func() {
+		done <- errors.Join(netlab.Transfer(one, two, two.IPv4, 16<<20), netlab.Transfer(two, one, one.IPv6, 16<<20))
+	}()
+	for range 4 {
+		for _, bridge := range bridges {
+			l.Bascule("fdb", "flush", bridge)
+			held()
+		}
+	}
+	must(t, <-done)
+	wantOffsets(t, stop[0](), stop[1]())
+	wantNoPAWS(t, one, two)
+	for _, bridge := range bridges {
+		for _, p := range l.Ports(bridge) {
+			if p.Drops["pf-timestamp"]+p.Drops["patch-loop"]+p.Drops["pf-state"] != 0 {
+				t.Errorf("%s of %s drops %v", p.Ifname, bridge, p.Drops)
+			}
+		}
 	}
 }
