@@ -227,7 +227,9 @@ func TestOwnCoreOfOne(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), "taskset", "-c", "0", program.Path(t),
 			"lab", "run", "--fabric", fabric, "--workload", "tcp-stream:own-core", "--rounds", "1").CombinedOutput()
 		want := map[string]string{"router": "one core: the router has none of its own", "linux-bridge": "it has no router to give a core"}[fabric]
-		if !strings.Contains(string(out), want) {
+		// Nothing was measured, which is refused.
+		refused := new(exec.ExitError)
+		if !errors.As(err, &refused) || refused.ExitCode() != 1 || !strings.Contains(string(out), want) {
 			t.Errorf("%s: error %v, printed\n%s\nwant %s", fabric, err, out, want)
 		}
 	}

@@ -193,9 +193,11 @@ func (c *running) start(ctx context.Context, site fabrics.Site) error {
 		return err
 	}
 	c.result.Notes = c.net.Notes
-	if c.session, err = c.Workload.Start(ctx, c.net); err != nil {
-		return err
+	session, err := c.Workload.Start(ctx, c.net)
+	if err != nil {
+		return err // the session may be a nil pointer, which is not nil
 	}
+	c.session = session
 	if s, ok := c.session.(workloads.Counting); ok {
 		c.result.Counter = s.Counter()
 	}

@@ -145,3 +145,12 @@ func onEndingThread(fn func() error) error {
 	}
 	return <-result
 }
+
+// A set of one CPU is as the kernel's bitmap_parse() reads it.
+func TestCPUMask(t *testing.T) {
+	for cpu, want := range map[int]string{0: "1", 1: "2", 31: "80000000", 32: "1,00000000", 70: "40,00000000,00000000"} {
+		if got := cpuMask(cpu); got != want {
+			t.Errorf("CPU %d: %s, want %s", cpu, got, want)
+		}
+	}
+}
