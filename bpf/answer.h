@@ -166,3 +166,31 @@ static __always_inline int answer_refused(struct __sk_buff *skb, struct frame *f
 		return TC_ACT_SHOT;
 	return f->len ? send_by(skb, f, v, v->in, f->outer, f->outer) : TC_ACT_SHOT;
 }
+
+#ifndef DECIDES_AT_ONCE
+/*
+ * Drops a packet of pf on its way to another family or a next hop, and tells its sender why: by an
+ * ICMP message of a type and code, 0 for none, with an MTU. `key` is that of the packet as the
+ * sender knows it, who is on `side`. The message comes from whom the packet was for.
+ */
+static __always_inline int answer_sender(struct __sk_buff *skb, struct judged *j, u32 reason,
+					 const struct pf_key *key, u32 side, u32 what, u32 mtu)
+{
+	struct pf_answering *a = pf_answering_get();
+	struct pf_packet *p = pf_packet();
+
+	drop_skb(skb, &j->f, &j->v, reason);
+	/* the way back by a patch cable is up to another bridge */
+	if (!a || !p || !what || (on(FEATURE_PATCH) && (port_at(j->v.in)->facts & PORT_PATCH)) ||
+	    !pf_answers_front(skb))
+		return TC_ACT_SHOT;
+	side &= 1;
+	__builtin_memcpy(a->src, key->address[!side], 16);
+	__builtin_memcpy(a->dst, key->address[side], 16);
+	if (!pf_has_answer(p, a))
+		return TC_ACT_SHOT;
+	a->rest = bpf_htonl(mtu);
+	j->f.len = pf_answer_icmp(skb, what);
+	return j->f.len ? send_by(skb, &j->f, &j->v, j->v.in, j->f.outer, j->f.outer) : TC_ACT_SHOT;
+}
+#endif

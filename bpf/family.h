@@ -240,32 +240,16 @@ static __always_inline void family_tell(struct __sk_buff *skb, struct judged *j,
 __noinline int family_refuse(struct __sk_buff *skb, u32 reason)
 {
 	struct judged *j = judged_here(0);
-	struct pf_answering *a = pf_answering_get();
 	struct pf_family *c = pf_family();
-	struct pf_packet *p = pf_packet();
 	struct pf_nat *n = pf_nat();
-	u32 side;
 
-	if (!on(FEATURE_PF_FAMILY) || !j || !a || !c || !p || !n)
+	if (!on(FEATURE_PF_FAMILY) || !j || !c || !n)
 		return TC_ACT_SHOT;
 	if (on(FEATURE_TRACE)) {
 		family_tell(skb, j, c, reason);
 		return TC_ACT_OK;
 	}
-	drop_skb(skb, &j->f, &j->v, reason);
-	if (!c->refused || (on(FEATURE_PATCH) && (port_at(j->v.in)->facts & PORT_PATCH)) ||
-	    !pf_answers_front(skb))
-		return TC_ACT_SHOT;
-	side = n->was_side & 1;
-	__builtin_memcpy(a->src, n->was.address[!side], 16);
-	__builtin_memcpy(a->dst, n->was.address[side], 16);
-	if (!pf_has_answer(p, a))
-		return TC_ACT_SHOT;
-	a->rest = bpf_htonl(c->mtu);
-	j->f.len = pf_answer_icmp(skb, c->refused);
-	if (!j->f.len)
-		return TC_ACT_SHOT;
-	return send_by(skb, &j->f, &j->v, j->v.in, j->f.outer, j->f.outer);
+	return answer_sender(skb, j, reason, &n->was, n->was_side, c->refused, c->mtu);
 }
 
 /* Counts and sends the packet, which has been translated. */

@@ -16,6 +16,7 @@ struct flooded {
 	u32 last; /* the port that takes the frame itself; the others take copies */
 	u32 last_tag; /* the tag that it is to leave there with */
 	u32 has; /* the tag that the frame has now */
+	u32 dropped; /* a port has dropped it, and that is counted */
 	/* the ports of a set that the flood has yet to look at */
 	u32 base; /* slot of the first bit of word */
 	u64 word;
@@ -82,8 +83,10 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 	if (on(FEATURE_RULES))
 		rules_count(0, v->rule_out, f->len);
 	if (reason) {
-		if (!flood_unreachable(reason))
+		if (!flood_unreachable(reason)) {
+			flood->what->dropped = true;
 			account_drop(skb, v->in, capture_vlans(v), reason);
+		}
 		return;
 	}
 	/* captures the frame where it came in, before it gets another tag */
@@ -161,6 +164,7 @@ static __always_inline void flood_walk(struct __sk_buff *skb, struct flooded *wh
 {
 	what->last = 0;
 	what->has = what->f.outer;
+	what->dropped = false;
 	if (on(FEATURE_VLANS)) {
 		struct vlan *row = vlan_row(what->v.vid);
 
@@ -193,17 +197,16 @@ static __always_inline int flood_end(struct __sk_buff *skb, struct flooded *what
 		}
 		return TC_ACT_OK;
 	}
+	/* what a port has dropped has been counted */
+	if (!what->last && !what->dropped)
+		account_drop(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);
 	if (on(FEATURE_PATCH) && ((t && t->waits) || (port_at(what->last)->facts & PORT_PATCH))) {
 		if (what->last)
 			flood_copy(skb, what);
-		else
-			account_drop(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);
 		return patch_follow(skb, f->ifindex);
 	}
-	if (!what->last) {
-		account_drop(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);
+	if (!what->last)
 		return TC_ACT_SHOT;
-	}
 	return send_by(skb, f, v, what->last, what->has, what->last_tag);
 }
 

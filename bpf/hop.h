@@ -17,17 +17,48 @@
 #include "pf/hop.h"
 #include "send.h"
 
+#define HOP_CUT_MOST 12160 /* bytes of a packet that is cut, at most, without its header */
+
+/* A packet that this CPU cuts into fragments. */
+struct hop_cut {
+	u8 data[2 * HOP_CUT_MOST]; /* the second half is for the verifier alone */
+	u32 at; /* where the next fragment begins */
+	u32 length;
+	u32 step; /* bytes of each but the last */
+	u32 ifindex; /* of the way out */
+	u32 place; /* of the packet itself, if it is a fragment, in units of 8 bytes */
+	u8 more; /* it is, and not the last */
+	u8 known; /* the kernel knows the neighbour */
+};
+
+MEMORY_HOLDS(struct hop_cut);
+
 #ifndef DECIDES_AT_ONCE
+static __always_inline struct hop_cut *hop_cut_get(void)
+{
+	u32 part = memory_part(MEMORY_CUT);
+
+	return bpf_map_lookup_elem(&memory, &part);
+}
+
 /* Is the packet on its way out of the host? */
 static __always_inline bool hop_is_outward(const struct verdict *v)
 {
 	return pf_to_host(v->in);
 }
 
+/* Is the header's checksum right, also if it has options? */
+static __always_inline bool hop_sums_up(struct __sk_buff *skb, const struct iphdr *ip)
+{
+	if (ip->ihl == 5)
+		return ip4_sums_up(ip);
+	return pf_sum(skb, ETHER_HEADER, ETHER_HEADER + ip->ihl * 4, 0) == 0xffff;
+}
+
 /*
  * Reads the header of the packet: false if it is not where the host looks for one, or if no
  * router sends on what it says (RFC 1812, 5.2.2 and 5.3.7). A look-up of the next hop does not
- * ask about the packet's own addresses. An error in a longer header is the receiver's to find.
+ * ask about the packet's own addresses.
  */
 static __always_inline bool hop_read(struct __sk_buff *skb, struct route_memory *memory,
 				     const struct pf_packet *p)
@@ -42,8 +73,7 @@ static __always_inline bool hop_read(struct __sk_buff *skb, struct route_memory 
 	memory->endpoint = 0;
 	if (p->family == 4)
 		return !skb_bytes(skb, ETHER_HEADER, memory->header, sizeof(*ip)) &&
-		       (ip->ihl != 5 || ip4_sums_up(ip)) && ip4_is_plain(ip->saddr) &&
-		       ip4_is_plain(ip->daddr);
+		       hop_sums_up(skb, ip) && ip4_is_plain(ip->saddr) && ip4_is_plain(ip->daddr);
 	return !skb_bytes(skb, ETHER_HEADER, memory->header, sizeof(*six)) &&
 	       ip6_is_plain(six->saddr.in6_u.u6_addr32) && ip6_is_plain(six->daddr.in6_u.u6_addr32);
 }
@@ -104,21 +134,35 @@ __noinline u32 hop_look(struct __sk_buff *skb)
 		return ROUTE_OFF;
 	to = route_back(memory);
 	hop_ask(to, memory, p, n);
-	/* GSO packets are measured by their segments */
-	to->tot_len = size ? 1 : p->length;
+	/* a look-up that says a packet is too large does not tell the way */
+	to->tot_len = 1;
 	why = route_look_skb(skb, true);
-	if (why == ROUTE_SIZE)
-		n->hop_mtu = to->mtu_result;
 	if (why)
 		return why;
+	n->hop_mtu = to->mtu_result;
 	if (!size)
-		return ROUTE_DONE;
-	/* the helper compares them with the device's MTU alone, not with the route's */
+		return p->length <= to->mtu_result ? ROUTE_DONE : ROUTE_SIZE;
+	/* GSO packets are measured by their segments, by the helper with the device's MTU alone */
 	size += p->l4 - p->l3 + pf_segment_header(p);
 	if (!bpf_check_mtu(skb, to->ifindex, &mtu, 0, BPF_MTU_CHK_SEGS) && size <= to->mtu_result)
 		return ROUTE_DONE;
-	n->hop_mtu = to->mtu_result < mtu ? to->mtu_result : mtu;
+	if (mtu < n->hop_mtu)
+		n->hop_mtu = mtu;
 	return ROUTE_SIZE;
+}
+
+/*
+ * May the packet, which is too large for its way, be cut into fragments (RFC 791, 3.2)? Not if
+ * its options would have to be told apart, if the kernel is yet to make its checksum, or if it
+ * has no room here. Then its sender hears of it as of one that says so.
+ */
+static __always_inline bool hop_may_cut(struct __sk_buff *skb, const struct route_memory *memory,
+					const struct pf_packet *p)
+{
+	const struct iphdr *ip = (const struct iphdr *)memory->header;
+
+	return p->family == 4 && ip->ihl == 5 && !(ip->frag_off & bpf_htons(IP4_DF)) &&
+	       !skb->gso_size && !checksum_place(skb) && p->length <= sizeof(*ip) + HOP_CUT_MOST;
 }
 
 /*
@@ -138,6 +182,7 @@ __noinline u32 hop_find(struct __sk_buff *skb)
 		return DROP_PF_ROUTE;
 	n->hop_refused = 0;
 	n->hop_mtu = 0;
+	n->hop_cut = false;
 	out = hop_is_outward(&j->v);
 	slot = out ? j->v.in : j->v.out;
 	tag = j->f.outer;
@@ -156,6 +201,10 @@ __noinline u32 hop_find(struct __sk_buff *skb)
 	why = hop_look(skb);
 	if (why == ROUTE_DONE)
 		return 0;
+	if (why == ROUTE_SIZE && hop_may_cut(skb, memory, p)) {
+		n->hop_cut = true;
+		return 0;
+	}
 	if (why == ROUTE_SIZE)
 		n->hop_refused = six ? 2 << 8 : 3 << 8 | 4;
 	else
@@ -194,33 +243,126 @@ static __always_inline void hop_tell(struct __sk_buff *skb, struct judged *j, st
 /* Drops the packet, and tells its sender if he is to know. */
 __noinline int hop_refuse(struct __sk_buff *skb, u32 reason)
 {
-	struct pf_answering *a = pf_answering_get();
 	struct judged *j = judged_here(0);
 	struct pf_packet *p = pf_packet();
 	struct pf_nat *n = pf_nat();
-	u32 side;
+	u32 what;
 
-	if (!on(FEATURE_PF_HOPS) || !j || !a || !p || !n)
+	if (!on(FEATURE_PF_HOPS) || !j || !p || !n)
 		return TC_ACT_SHOT;
 	if (on(FEATURE_TRACE)) {
 		hop_tell(skb, j, n, reason);
 		return TC_ACT_OK;
 	}
-	drop_skb(skb, &j->f, &j->v, reason);
 	/* who has sent it does not know what it has become */
-	if (!n->hop_refused || pf_translated() || n->out ||
-	    (on(FEATURE_PATCH) && (port_at(j->v.in)->facts & PORT_PATCH)) || !pf_answers_front(skb))
-		return TC_ACT_SHOT;
-	side = p->side & 1;
-	__builtin_memcpy(a->src, p->key.address[!side], 16);
-	__builtin_memcpy(a->dst, p->key.address[side], 16);
-	if (!pf_has_answer(p, a))
-		return TC_ACT_SHOT;
-	a->rest = bpf_htonl(n->hop_mtu);
-	j->f.len = pf_answer_icmp(skb, n->hop_refused);
-	if (!j->f.len)
-		return TC_ACT_SHOT;
-	return send_by(skb, &j->f, &j->v, j->v.in, j->f.outer, j->f.outer);
+	what = pf_translated() || n->out ? 0 : n->hop_refused;
+	return answer_sender(skb, j, reason, &p->key, p->side, what, n->hop_mtu);
+}
+
+/*
+ * Has the kernel the neighbour's address already? If so, gives the frame its addresses on that
+ * link, as a copy has to have them: only what leaves at last can wait for the neighbour.
+ */
+__noinline u32 hop_address(struct __sk_buff *skb)
+{
+	struct route_memory *memory = route_memory_get();
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+	struct bpf_fib_lookup *to;
+	u8 addresses[12];
+
+	if (!on(FEATURE_PF_HOPS) || !on(FEATURE_ROUTE) || !memory || !p || !n)
+		return false;
+	to = route_to(memory);
+	hop_ask(to, memory, p, n);
+	to->tot_len = 1;
+	if (route_look_skb(skb, false))
+		return false;
+	__builtin_memcpy(addresses, to->dmac, 6);
+	__builtin_memcpy(addresses + 6, to->smac, 6);
+	return !bpf_skb_store_bytes(skb, 0, addresses, sizeof(addresses), 0);
+}
+
+/* Makes the packet the fragment of `len` bytes that comes next. */
+__noinline u32 hop_fragment(struct __sk_buff *skb, u32 len, u32 more)
+{
+	struct route_memory *memory = route_memory_get();
+	struct hop_cut *c = hop_cut_get();
+	struct iphdr *ip;
+	u32 at;
+
+	if (!on(FEATURE_PF_HOPS) || !memory || !c)
+		return false;
+	ip = (struct iphdr *)memory->header;
+	at = c->at;
+	if (at >= HOP_CUT_MOST || !length_within(&len, HOP_CUT_MOST))
+		return false;
+	ip->tot_len = bpf_htons(sizeof(*ip) + len);
+	ip->frag_off = bpf_htons((c->place + at / 8) | (more ? IP4_MF : 0));
+	ip->check = 0;
+	ip->check = ~pf_fold(bpf_csum_diff(0, 0, (void *)ip, sizeof(*ip), 0));
+	return !bpf_skb_store_bytes(skb, ETHER_HEADER, ip, sizeof(*ip), BPF_F_RECOMPUTE_CSUM) &&
+	       !bpf_skb_store_bytes(skb, ETHER_HEADER + sizeof(*ip), c->data + at, len,
+				    BPF_F_RECOMPUTE_CSUM);
+}
+
+/* Sends the next fragment, if it is not the last. */
+static long hop_cut_step(u32 i, struct __sk_buff **skb)
+{
+	struct hop_cut *c = hop_cut_get();
+
+	if (!c || c->length - c->at <= c->step || !hop_fragment(*skb, c->step, true))
+		return 1;
+	if (c->known)
+		bpf_clone_redirect(*skb, c->ifindex, 0);
+	c->at += c->step;
+	return 0;
+}
+
+/*
+ * Sends the packet in fragments as large as its way takes, but for the last one, which it
+ * becomes. False if that cannot be. While the kernel looks for the neighbour, the last one alone
+ * goes, and waits: the rest is lost.
+ */
+__noinline u32 hop_cut_up(struct __sk_buff *skb)
+{
+	struct route_memory *memory = route_memory_get();
+	struct __sk_buff *packet = skb; /* skb itself would be kept on the stack */
+	struct hop_cut *c = hop_cut_get();
+	struct pf_nat *n = pf_nat();
+	const struct iphdr *ip;
+	u32 len, left;
+
+	if (!on(FEATURE_PF_HOPS) || !memory || !c || !n)
+		return false;
+	ip = (const struct iphdr *)memory->header;
+	len = memory->len - ETHER_HEADER - sizeof(*ip);
+	c->at = 0;
+	c->length = len;
+	c->step = (n->hop_mtu - sizeof(*ip)) & 0xfff8;
+	c->place = bpf_ntohs(ip->frag_off) & ~IP4_MF;
+	c->more = !!(ip->frag_off & bpf_htons(IP4_MF));
+	c->ifindex = route_back(memory)->ifindex;
+	c->known = hop_address(skb);
+	if (n->hop_mtu < IP4_MTU_LEAST ||
+	    !frame_load(skb, ETHER_HEADER + sizeof(*ip), c->data, len, HOP_CUT_MOST) ||
+	    bpf_skb_change_tail(skb, ETHER_HEADER + sizeof(*ip) + c->step, 0))
+		return false;
+	bpf_loop(HOP_CUT_MOST / 8, hop_cut_step, &packet, 0);
+	left = c->length - c->at;
+	return left <= c->step && !bpf_skb_change_tail(skb, ETHER_HEADER + sizeof(*ip) + left, 0) &&
+	       hop_fragment(skb, left, c->more);
+}
+
+/* Marks a packet that comes out of the host, if it comes back into a switch on its way. */
+static __always_inline void hop_marks(struct __sk_buff *skb, const struct judged *j, u32 ifindex)
+{
+	u64 key = ifindex;
+
+	if (!bpf_map_lookup_elem(&gateways, &key))
+		return;
+	skb->mark = pf_hop_mark(j->v.in);
+	barrier(); /* else clang writes this and the priority by one pointer */
 }
 
 /* Sends what is at hand to the next hop. */
@@ -231,26 +373,24 @@ __noinline int hop_go(struct __sk_buff *skb)
 	struct pf_packet *p = pf_packet();
 	struct bpf_redir_neigh *hop;
 	struct bpf_fib_lookup *to;
-	u64 key;
+	struct pf_nat *n = pf_nat();
 
-	if (!on(FEATURE_PF_HOPS) || !on(FEATURE_ROUTE) || !memory || !j || !p)
+	if (!on(FEATURE_PF_HOPS) || !on(FEATURE_ROUTE) || !memory || !j || !p || !n)
 		return TC_ACT_SHOT;
 	/* what is behind the packet to fill a frame stays on the link that it came by */
 	if (skb->len > memory->len && bpf_skb_change_tail(skb, memory->len, 0))
 		return TC_ACT_SHOT;
 	to = route_back(memory);
-	key = to->ifindex;
 	if (hop_is_outward(&j->v)) {
-		if (bpf_map_lookup_elem(&gateways, &key)) {
-			skb->mark = PF_HOP_MARK | ((p->state - 1) & PF_HOP_PLACE);
-			barrier(); /* else clang writes this and the priority by one pointer */
-		}
+		hop_marks(skb, j, to->ifindex);
 	} else {
 		if (p->family == 6 ? !route_ages6(skb, memory) : !route_ages4(skb, memory))
 			return TC_ACT_SHOT;
 		if (p->family == 4)
 			route_prefers(skb, memory, ((const struct iphdr *)memory->header)->tos);
 	}
+	if (n->hop_cut && !hop_cut_up(skb))
+		return TC_ACT_SHOT;
 	hop = (struct bpf_redir_neigh *)memory->hop;
 	*hop = (struct bpf_redir_neigh){.nh_family = to->family};
 	__builtin_memcpy(hop->ipv6_nh, to->ipv6_dst, sizeof(hop->ipv6_nh));
@@ -296,6 +436,28 @@ __noinline int hop_send(struct __sk_buff *skb)
 }
 
 /*
+ * Sends a copy of a packet that comes out of the host and goes on by a patch cable, which takes
+ * the packet itself. It goes if the kernel knows the neighbour by now, and if it need not be cut.
+ */
+static __always_inline void hop_copy_aside(struct __sk_buff *skb, const struct judged *j)
+{
+	struct route_memory *memory = route_memory_get();
+	struct pf_nat *n = pf_nat();
+	u8 addresses[12];
+	u32 mark = skb->mark;
+
+	if (!memory || !n || n->hop_cut || bpf_skb_load_bytes(skb, 0, addresses, sizeof(addresses)))
+		return;
+	if (hop_address(skb)) {
+		hop_marks(skb, j, route_to(memory)->ifindex);
+		bpf_clone_redirect(skb, route_to(memory)->ifindex, 0);
+		skb->mark = mark;
+		barrier();
+	}
+	bpf_skb_store_bytes(skb, 0, addresses, sizeof(addresses), 0);
+}
+
+/*
  * Sends the packet as it is by the port of its destination, and makes it the copy: true if
  * there is a copy to be sent. Where a copy cannot go to the next hop, there is none.
  */
@@ -304,10 +466,13 @@ __noinline u32 hop_copies(struct __sk_buff *skb)
 	struct judged *j = judged_here(0);
 	u32 tag;
 
-	if (!on(FEATURE_PF_HOPS) || !j || hop_find(skb) ||
-	    (on(FEATURE_PATCH) && (port_at(j->v.out)->facts & PORT_PATCH)))
+	if (!on(FEATURE_PF_HOPS) || !j || hop_find(skb) || on(FEATURE_TRACE))
 		return false;
-	if (on(FEATURE_TRACE) || !hop_count(skb, &j->f, &j->v, true))
+	if (on(FEATURE_PATCH) && (port_at(j->v.out)->facts & PORT_PATCH)) {
+		hop_copy_aside(skb, j);
+		return false;
+	}
+	if (!hop_count(skb, &j->f, &j->v, true))
 		return false;
 	tag = on(FEATURE_VLANS) ? tag_with_priority(&j->f, j->v.tag) : j->f.outer;
 	if (pf_to_host(j->v.out))

@@ -217,6 +217,7 @@ enum memory_part {
 	MEMORY_PF, /* with FEATURE_PF */
 	/* Without the features of a part, those behind it move up: see memory_part(). */
 	MEMORY_ROUTES, /* with FEATURE_ROUTE */
+	MEMORY_CUT, /* with FEATURE_PF_HOPS */
 	MEMORY_WATCH, /* with FEATURE_CAPTURE or FEATURE_TRACE */
 };
 
@@ -228,6 +229,8 @@ static __always_inline u32 memory_part(enum memory_part part)
 	if (part > MEMORY_PF && !on(FEATURE_PF))
 		place--;
 	if (part > MEMORY_ROUTES && !on(FEATURE_ROUTE))
+		place--;
+	if (part > MEMORY_CUT && !on(FEATURE_PF_HOPS))
 		place--;
 	return place;
 }

@@ -121,7 +121,7 @@ func TestBerth(t *testing.T) {
 	s.expect(b, "unicast from a berth", near[2], unicast(1, 2), sent(0))
 	s.expect(b, "the same, remembered", near[2], unicast(1, 2), sent(0))
 	s.expect(b, "too large for a berth", near[0], packet{dst: station(2), src: station(1), size: 1515}.bytes(), dropped("mtu"))
-	s.expect(b, "a flood too large", near[0], packet{dst: broadcast, src: station(1), size: 1515}.bytes(), dropped("mtu", "mtu", "no-member"))
+	s.expect(b, "a flood too large", near[0], packet{dst: broadcast, src: station(1), size: 1515}.bytes(), dropped("mtu", "mtu"))
 	s.expect(b, "a frame of no port", near[3], from(3), passed)
 	s.do(func() error {
 		traced, err := b.Trace(p, unicast(1, 2))

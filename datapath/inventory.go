@@ -260,7 +260,8 @@ func gatewayEntries(m *making) uint32 {
 func memoryParts(m *making) uint32 {
 	n := uint32(1)
 	for _, f := range []kernelFeature{
-		kernelFeatureFEATURE_PF, kernelFeatureFEATURE_ROUTE, kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_TRACE,
+		kernelFeatureFEATURE_PF, kernelFeatureFEATURE_ROUTE, kernelFeatureFEATURE_PF_HOPS,
+		kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_TRACE,
 	} {
 		if kernelFeature(m.Features)&f != 0 {
 			n++

@@ -190,7 +190,7 @@ func TestRules(t *testing.T) {
 		{"all four masks", "block in on p0 src " + b + " dst " + b + "\nblock in on p0 src " + b + "\nblock in on p0 dst " + a + "\npass in on p0", frame, sent(1), []uint64{0, 0, 0, 1}},
 		{"broadcast", "block out on p2", from(0), outcome{redirect, []int{1, 3}, []string{"rule"}}, []uint64{1}},
 		{"broadcast to every port", "pass out on p1\npass out on p2", from(0), sent(1, 2, 3), []uint64{1, 1}},
-		{"broadcast to no port", "block out on p1\nblock out on p2\nblock out on p3", from(0), dropped("no-member", "rule", "rule", "rule"), []uint64{1, 1, 1}},
+		{"broadcast to no port", "block out on p1\nblock out on p2\nblock out on p3", from(0), dropped("rule", "rule", "rule"), []uint64{1, 1, 1}},
 		{"tagged", "block in on p0 src " + a, packet{dst: station(1), src: station(0)}.tagged(10).bytes(), blocked, []uint64{1}},
 		{"no ARP", "block in on p0 arp\nblock in on p0 rarp", frame, sent(1), []uint64{0, 0}},
 		{"ARP", "block in on p0 arp", request.bytes(), blocked, []uint64{1}},
@@ -440,9 +440,6 @@ func judge(list []rule.Rule, p arpPacket) (o outcome, matched []int) {
 	}
 	if o.Out == nil {
 		o.Verdict = drop
-		if len(to) > 1 {
-			o.Drops = append([]string{"no-member"}, o.Drops...)
-		}
 	}
 	return o, matched
 }

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "6d7c143065c2e6f592e481d1f9db9a9161c91094a7906fa54ad31fe1426818e0"
+const objectsSum = "969fd490675b176a51817c3c339b3048df969510db9fcbcf5670d61c4ef63041"

@@ -953,24 +953,6 @@ __noinline u32 pf_family_quote(struct __sk_buff *skb)
 	return true;
 }
 
-/* Corrects the checksum of what an error quotes, if it quotes as much. */
-static __always_inline bool pf_family_inner(struct __sk_buff *skb, u32 l4, u32 inner)
-{
-	struct pf_packet *p = pf_packet();
-	struct pf_family *c = pf_family();
-	u32 at;
-	u16 check;
-
-	if (!p || !c)
-		return false;
-	at = inner + checksum_offset(p->quoted.proto);
-	if (at + sizeof(check) > ETHER_HEADER + c->length)
-		return true;
-	if (bpf_skb_load_bytes(skb, at, &check, sizeof(check)))
-		return false;
-	return !check || pf_nat_patch_port(skb, at, l4 + 2, check, pf_nat_sum(check), 0);
-}
-
 /* Translates an error inside out, with the ports of what it quotes: 0, or the reason. */
 __noinline u32 pf_family_error(struct __sk_buff *skb)
 {
@@ -1002,7 +984,7 @@ __noinline u32 pf_family_error(struct __sk_buff *skb)
 	ws = n->was_side & 1;
 	is = n->is_side & 1;
 	if (pf_nat_has_ports(p->quoted.proto))
-		return pf_family_inner(skb, l4, inner) &&
+		return pf_nat_inner(skb, l4 + 2, inner, ETHER_HEADER + c->length) &&
 		       pf_nat_patch_port(skb, inner, l4 + 2, n->was.port[ws], n->is.port[is], 0) &&
 		       pf_nat_patch_port(skb, inner + 2, l4 + 2, n->was.port[!ws], n->is.port[!is],
 					 0);

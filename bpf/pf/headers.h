@@ -34,15 +34,25 @@ __noinline u32 pf_nat_patch(struct __sk_buff *skb, u32 at, u32 ip, u64 check, u3
 	return !bpf_skb_store_bytes(skb, at, n->to, 16, store);
 }
 
+/* Changes two bytes from the lower half of `change` to the upper one; `check` as above. */
+__noinline u32 pf_nat_patch_half(struct __sk_buff *skb, u32 at, u64 check, u32 change)
+{
+	u16 was = change, is = change >> 16;
+
+	if (!on(FEATURE_PF_NAT))
+		return false;
+	if (was == is)
+		return true;
+	if (bpf_l4_csum_replace(skb, (u32)check, was, is, check >> 32 | sizeof(is)))
+		return false;
+	return !bpf_skb_store_bytes(skb, at, &is, sizeof(is), 0);
+}
+
 /* Changes a port or an identifier. */
 static __always_inline bool pf_nat_patch_port(struct __sk_buff *skb, u32 at, u32 check, u16 was,
 					      u16 is, u64 flags)
 {
-	if (was == is)
-		return true;
-	if (bpf_l4_csum_replace(skb, check, was, is, flags | 2))
-		return false;
-	return !bpf_skb_store_bytes(skb, at, &is, sizeof(is), 0);
+	return pf_nat_patch_half(skb, at, check | flags << 32, was | (u32)is << 16);
 }
 
 #define PF_NAT_SRC4 ((u32)offsetof(struct iphdr, saddr))
@@ -85,6 +95,36 @@ __noinline u32 pf_nat_sum(u16 check)
 	}
 	check = ~pf_fold((u16)~check + change);
 	return check ? check : 0xffff;
+}
+
+/*
+ * Corrects the checksum in the header of a transport protocol that an ICMP error quotes, whose
+ * own checksum is at `own`, if the quote, up to `end`, is as long as that (RFC 5508, REQ-4a).
+ * False if it cannot be.
+ */
+__noinline u32 pf_nat_inner(struct __sk_buff *skb, u32 own, u32 inner, u32 end)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+	u32 proto, at;
+	u16 was, is;
+
+	if (!on(FEATURE_PF_NAT) || !p || !n)
+		return false;
+	proto = p->quoted.proto;
+	at = checksum_offset(proto);
+	if (!at || proto == IPPROTO_SCTP || inner + at + sizeof(was) > end)
+		return true;
+	if (bpf_skb_load_bytes(skb, inner + at, &was, sizeof(was)))
+		return false;
+	if (proto == IPPROTO_ICMP) { /* that of IPv4 has no pseudo-header */
+		is = ~pf_fold((u16)~was + (u64)(u16)~n->was.port[0] + n->is.port[0]);
+	} else {
+		if (!was && proto == IPPROTO_UDP) /* there is none (RFC 768) */
+			return true;
+		is = pf_nat_sum(was);
+	}
+	return pf_nat_patch_port(skb, inner + at, own, was, is, 0);
 }
 
 /*

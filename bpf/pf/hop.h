@@ -13,22 +13,37 @@
 
 /*
  * The mark of a packet that has been sent to the device of a host port, where it comes back
- * into the switch: its next hop has been chosen. The lower half has the place of the state that
- * has chosen it, and seen the packet. Other states, as of another bridge, have not.
+ * into the switch: its next hop has been chosen. It names the host port by which the packet has
+ * come out of the host, by that port's slot and its endpoint, which no other port of the
+ * namespace has. So each bridge knows its own packets, and the routing domain whose state has
+ * seen them. States of another bridge, or of another domain, have not.
  */
-#define PF_HOP_MARK 0xba5c0000u
-#define PF_HOP_PLACE 0xffffu
+#define PF_HOP_MARK 0xba400000u
+#define PF_HOP_MASK 0xffc00000u
+#define PF_HOP_ENDPOINT 10 /* the lowest bit of the endpoint, behind the slot */
+_Static_assert(MAX_PORTS <= 1 << PF_HOP_ENDPOINT, "slots have no room in a mark");
 
-/* Has the packet this mark? It has none from here on. */
-static __always_inline bool pf_hop_marked(struct __sk_buff *skb, u32 slot)
+static __always_inline u32 pf_hop_mark(u32 slot)
 {
-	struct pf_nat *n = pf_nat();
+	return PF_HOP_MARK | (port_at(slot)->endpoint << PF_HOP_ENDPOINT & ~PF_HOP_MASK) |
+	       SLOT(slot);
+}
 
-	if (!n || (skb->mark & ~PF_HOP_PLACE) != PF_HOP_MARK || !pf_to_host(slot))
+/* Has the packet such a mark? It has none from here on. */
+static __always_inline bool pf_hop_marked(struct __sk_buff *skb, struct pf_nat *n, u32 slot)
+{
+	n->mark = skb->mark;
+	if ((n->mark & PF_HOP_MASK) != PF_HOP_MARK || !pf_to_host(slot))
 		return false;
-	n->sent_by = skb->mark & PF_HOP_PLACE;
 	skb->mark = 0;
 	return true;
+}
+
+/* Has the state seen the packet, which has had the mark? */
+static __always_inline bool pf_hop_seen(const struct pf_nat *n, const struct pf_state *s)
+{
+	return port_at(n->mark)->endpoint && pf_hop_mark(n->mark) == n->mark &&
+	       port_at(n->mark)->domain == (s->key.vlan & ~(PF_ROUTED | PF_OUTWARD));
 }
 
 /* Is the kind about what goes the way of the first packet, not about the answers? */
@@ -54,7 +69,7 @@ __noinline int pf_hop_known(u32 place)
 	n->hop_kind = k->kind;
 	n->hop_port = k->hop_port;
 	if (n->marked)
-		n->cross = n->sent_by == (place & PF_HOP_PLACE) ? PF_CROSS_DONE : PF_CROSS_NOT;
+		n->cross = pf_hop_seen(n, s) ? PF_CROSS_DONE : PF_CROSS_NOT;
 	else if (k->kind == PF_DUP_TO)
 		n->cross = PF_CROSS_COPY;
 	else if (pf_hop_is_first(k->kind) == pf_forward(p, s))
@@ -90,8 +105,9 @@ __noinline u32 pf_hop_ruled(u32 rule)
 			       ? 0
 			       : pf_hop_reason(kind);
 	}
+	/* a flood has no state that would keep it */
 	if (p->how & PF_FLOOD)
-		return pf_hop_reason(kind);
+		return kind == PF_DUP_TO ? 0 : pf_hop_reason(kind);
 	if (!(p->key.vlan & PF_ROUTED) || (p->flags & PF_P_STATELESS))
 		return pf_hop_is_first(kind) ? pf_hop_reason(kind) : 0;
 	n->hop_rule = rule;

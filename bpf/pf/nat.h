@@ -82,9 +82,10 @@ struct pf_nat {
 			  */
 	u32 hop_mtu; /* of its way, where it is too large */
 	u8 hop_kind; /* enum pf_translation_kind */
+	u8 hop_cut; /* it is too large for its way, and may be cut */
 	u8 marked; /* pf has sent the packet by this port: see PF_HOP_MARK */
 	u16 hop_port; /* where it is diverted to, at n->hop */
-	u16 sent_by; /* the place of the state that has done so, its lower half */
+	u32 mark; /* which it had then */
 };
 
 WORK_HOLDS(struct pf_nat);

@@ -126,7 +126,7 @@ static __always_inline u32 pf_look_for(const struct hook *h, struct pf_packet *p
 		n->cross = PF_CROSS_NOT;
 		if (on(FEATURE_PF_HOPS)) {
 			n->hop_rule = 0;
-			n->marked = h->skb && pf_hop_marked(h->ctx, slots & (MAX_PORTS - 1));
+			n->marked = h->skb && pf_hop_marked(h->ctx, n, slots & (MAX_PORTS - 1));
 		}
 	}
 	if (!(p->flags & PF_P_UNKNOWN))

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "answer.h"
 #include "headers.h"
 
 /*
@@ -18,20 +19,22 @@ __noinline u32 pf_nat_quoted(struct __sk_buff *skb, u32 receiver)
 	struct pf_packet *p = pf_packet();
 	struct pf_slow *s = pf_slow();
 	struct pf_nat *n = pf_nat();
-	u32 inner, check, ws, is, at, outer;
+	u32 inner, check, ws, is, first, step, outer;
 	u16 was_port = 0, is_port = 0;
 	u64 flags = 0;
-	bool four, ports;
+	bool four;
 
 	if (!on(FEATURE_PF_NAT) || !p || !s || !n)
 		return false;
+	receiver &= 1;
 	four = p->family == 4;
+	first = four ? PF_NAT_SRC4 : PF_NAT_SRC6;
+	step = four ? PF_NAT_DST4 - PF_NAT_SRC4 : PF_NAT_DST6 - PF_NAT_SRC6;
 	inner = p->l4 + sizeof(struct pf_icmp);
 	check = p->l4 + 2;
 	ws = (n->was_side ^ receiver) & 1;
 	is = (n->is_side ^ receiver) & 1;
-	ports = pf_nat_has_ports(p->quoted.proto);
-	if (ports) {
+	if (pf_nat_has_ports(p->quoted.proto)) {
 		was_port = n->was.port[ws];
 		is_port = n->is.port[is];
 	}
@@ -39,21 +42,12 @@ __noinline u32 pf_nat_quoted(struct __sk_buff *skb, u32 receiver)
 	__builtin_memcpy(n->to, n->is.address[is], 16);
 	if (!pf_differ(n->from, n->to) && was_port == is_port)
 		return true;
-	if (receiver)
-		at = four ? PF_NAT_DST4 : PF_NAT_DST6;
-	else
-		at = four ? PF_NAT_SRC4 : PF_NAT_SRC6;
 	/* with its own checksum, the header of IPv4 that is quoted adds up to the same */
-	if (!pf_nat_patch(skb, inner + at, four ? inner : 0, four ? 0 : check, 0))
+	if (!pf_nat_patch(skb, inner + first + receiver * step, four ? inner : 0, four ? 0 : check,
+			  0) ||
+	    !pf_nat_patch_port(skb, s->at + 2 * receiver, check, was_port, is_port, 0))
 		return false;
-	if (ports &&
-	    !pf_nat_patch_port(skb, s->at + (receiver ? 2 : 0), check, was_port, is_port, 0))
-		return false;
-	if (receiver)
-		at = four ? PF_NAT_SRC4 : PF_NAT_SRC6;
-	else
-		at = four ? PF_NAT_DST4 : PF_NAT_DST6;
-	outer = p->l3 + at;
+	outer = p->l3 + first + !receiver * step;
 	if (four) {
 		if (bpf_skb_load_bytes(skb, outer, &n->from[3], 4))
 			return false;
@@ -65,13 +59,24 @@ __noinline u32 pf_nat_quoted(struct __sk_buff *skb, u32 receiver)
 	return pf_nat_patch(skb, outer, four ? p->l3 : 0, flags, BPF_F_RECOMPUTE_CSUM);
 }
 
+/* Is the checksum of the IPv4 header right that an error quotes at a place (RFC 5508, REQ-3a)? */
+static __always_inline bool pf_quote_sums_up(struct __sk_buff *skb, u32 at)
+{
+	u8 first;
+
+	return !bpf_skb_load_bytes(skb, at, &first, sizeof(first)) &&
+	       pf_sum(skb, at, at + (first & 15) * 4, 0) == 0xffff;
+}
+
 /* Rewrites an ICMP error inside out. */
 static __always_inline u32 pf_nat_error(struct __sk_buff *skb, const struct pf_packet *p,
 					struct pf_nat *n)
 {
 	struct pf_slow *s = pf_slow();
 
-	if (!s || !pf_nat_quoted(skb, 0) || !pf_nat_quoted(skb, 1))
+	if (!s || (p->family == 4 && !pf_quote_sums_up(skb, p->l4 + sizeof(struct pf_icmp))) ||
+	    !pf_nat_inner(skb, p->l4 + 2, s->at, p->l3 + p->length) || !pf_nat_quoted(skb, 0) ||
+	    !pf_nat_quoted(skb, 1))
 		return false;
 	if (p->quoted.proto == IPPROTO_ICMP || p->quoted.proto == IPPROTO_ICMPV6)
 		return pf_nat_patch_port(skb, s->at + offsetof(struct pf_icmp, id), p->l4 + 2,

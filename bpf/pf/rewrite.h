@@ -23,10 +23,14 @@ __noinline int pf_rewrite(struct __sk_buff *skb, u32 place)
 	if (p->flags & PF_P_ERROR) {
 		struct pf_slow *slow = pf_slow();
 
+		if (!slow || p->quoted.proto != IPPROTO_TCP)
+			return 0;
+		/* with the checksum that is quoted, the error adds up to the same */
+		check = slow->at + TCP_CHECK;
+		if (check + sizeof(u16) > p->l3 + p->length)
+			check = p->l4 + 2;
 		/* the host that sent the quoted packet knows it by its own numbers */
-		if (slow && p->quoted.proto == IPPROTO_TCP)
-			pf_patch(skb, slow->at + TCP_SEQ, p->l4 + 2, p->quoted_seq,
-				 p->quoted_seq - s->diff[p->quoted_side & 1]);
+		pf_patch_edge(skb, slow->at + TCP_SEQ, check, s->diff[p->quoted_side & 1]);
 		return 0;
 	}
 	if (p->proto != IPPROTO_TCP || (p->flags & PF_P_LATER))

@@ -12,7 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"bascule/lab/ends"
 )
 
 // transparent is a socket's option: addresses that the host does not have are its own.
@@ -322,4 +325,127 @@ func TestDivertRefused(t *testing.T) {
 			t.Errorf("%q has changed the rules to %q", rule, text)
 		}
 	}
+}
+
+// A socket sees what NAT has made of a packet, and its client hears from whom it has asked.
+func TestDivertNAT(t *testing.T) {
+	onDiverts(t, func(t *testing.T, s divertSite) {
+		family, socket := s.of("inet", "inet6"), s.of("127.0.0.1", "::1")
+		asks, becomes := s.of("10.0.1.1:80", "[fd01::1]:80"), s.of("10.0.2.2:8080", "[fd02::2]:8080")
+		tcp, udp := s.tcp(s.of("127.0.0.1:8021", "[::1]:8021")), s.udp(s.of("127.0.0.1:8021", "[::1]:8021"))
+		s.load("pass\npass in on gw1 " + family + " proto { tcp udp } to " + s.of("10.0.1.1", "fd01::1") + " port 80 rdr-to " + s.of("10.0.2.2", "fd02::2") +
+			" port 8080 divert-to " + socket + " port 8021\n")
+		s.pfctl("", "-F", "states")
+		conn, err := s.dial(0, "tcp", "", asks)
+		s.must(err)
+		var asked string
+		if peer := s.echoTCP(hears{tcp, &asked}, conn, 100000); peer.String() != conn.LocalAddr().String() || asked != becomes {
+			t.Errorf("rdr-to, TCP of %v to %s: the socket sees %v to %s", conn.LocalAddr(), asks, peer, asked)
+		}
+		conn, err = s.dial(0, "udp", "", asks)
+		s.must(err)
+		_, err = conn.Write([]byte("first"))
+		s.must(err)
+		if text, from, dst := s.originally(udp); text != "first" || from.String() != conn.LocalAddr().String() || dst.String() != becomes {
+			t.Errorf("rdr-to, UDP of %v to %s: the socket sees %q of %v to %v", conn.LocalAddr(), asks, text, from, dst)
+		}
+		own := s.dialFrom("udp", becomes, conn.LocalAddr().String())
+		_, err = own.Write([]byte("answer"))
+		s.must(err)
+		buf := make([]byte, 100)
+		s.must(conn.SetReadDeadline(time.Now().Add(patience)))
+		if n, err := conn.Read(buf); err != nil || string(buf[:n]) != "answer" {
+			t.Errorf("rdr-to: the client hears %q, %v", buf[:n], err)
+		}
+		tcp.Close()
+		udp.Close()
+
+		to, client := s.of("10.0.2.2:80", "[fd02::2]:80"), s.of("10.0.1.2:4000", "[fd01::2]:4000")
+		theirs := s.listen(1, "tcp", to).(net.Listener)
+		theirUDP := s.listen(1, "udp", to).(net.PacketConn)
+		s.load("pass\npass out on gw2 " + family + " nat-to " + s.of("10.0.2.1", "fd02::1") + " divert-reply\n")
+		s.pfctl("", "-F", "states")
+		gateway := netip.MustParseAddr(s.of("10.0.2.1", "fd02::1"))
+		if peer := s.echoTCP(theirs, s.dialFrom("tcp", client, to), 100000); peer.Addr() != gateway {
+			t.Errorf("nat-to with divert-reply: the server sees %v", peer)
+		}
+		sender := s.dialFrom("udp", client, to)
+		if peer := s.echoUDP(theirUDP, sender, 100); peer.Addr() != gateway {
+			t.Errorf("nat-to with divert-reply: the server sees %v of UDP", peer)
+		}
+		sender.Close()
+		theirs.Close()
+		theirUDP.Close()
+	})
+}
+
+// Fragments are for no socket, and neither is anything where the host port does not route: both
+// are dropped, and go nowhere else.
+func TestDivertNothing(t *testing.T) {
+	onDiverts(t, func(t *testing.T, s divertSite) {
+		udp := s.udp(s.of("127.0.0.1:8021", "[::1]:8021"))
+		s.load("pass\npass in on gw1 " + s.of("inet", "inet6") + " proto udp to port 80 divert-to " + s.of("127.0.0.1", "::1") + " port 8021\n")
+		s.pfctl("", "-F", "states")
+		conn, err := s.dial(0, "udp", "", s.of("10.0.2.2:80", "[fd02::2]:80"))
+		s.must(err)
+		nothing := func(what string, size int) {
+			t.Helper()
+			before := s.undiverted()
+			arrived := s.sides[1].end.Received
+			arrived()
+			_, err = conn.Write(make([]byte, size))
+			s.must(err)
+			s.lab.Wait(what+" to be dropped", func() bool { return s.undiverted() > before })
+			s.lab.Flush()
+			for _, f := range arrived() {
+				if proto := f[map[bool]int{false: 23, true: 20}[s.six]]; proto == unix.IPPROTO_UDP || s.six && proto == unix.IPPROTO_FRAGMENT {
+					t.Errorf("%s arrives at the other station: %x", what, f)
+				}
+			}
+			s.must(udp.SetReadDeadline(time.Now().Add(time.Millisecond)))
+			if n, _, err := udp.ReadFrom(make([]byte, 9000)); err == nil {
+				t.Errorf("%s arrives at the socket, %d bytes", what, n)
+			}
+		}
+		nothing("a datagram in fragments", 5000)
+		_, err = conn.Write([]byte("whole"))
+		s.must(err)
+		if text, _, _ := s.originally(udp); text != "whole" {
+			t.Errorf("the socket gets %q", text)
+		}
+		s.route(false)
+		nothing("a datagram where no port routes", 5)
+		s.route(true)
+		udp.Close()
+	})
+}
+
+// What is for the address of a macvlan above the host's interface is diverted there.
+func TestDivertMacvlan(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		d := divertSite{s, false}
+		s.stations()
+		s.run("ip", "link", "set", "lo", "up")
+		s.run("ip", "rule", "add", "fwmark", "0xba5cd1", "lookup", "100")
+		s.run("ip", "route", "add", "local", "default", "dev", "lo", "table", "100")
+		s.macvlan(netlink.MACVLAN_MODE_PRIVATE)
+		near := s.sides[0].end
+		_, err := near.Namespace.Output(context.Background(), ends.AnyCPU, "ip", "neigh", "replace", "10.0.1.1", "lladdr", vrrp.String(), "dev", near.Ifname, "nud", "permanent")
+		s.must(err)
+		tcp, udp := d.tcp("127.0.0.1:8021"), d.udp("127.0.0.1:8021")
+		s.load("pass\npass in on gw1 inet proto { tcp udp } to port 80 divert-to 127.0.0.1 port 8021\n")
+		conn, err := s.dial(0, "tcp", "", "10.0.2.2:80")
+		s.must(err)
+		var asked string
+		if peer := s.echoTCP(hears{tcp, &asked}, conn, 100000); peer.String() != conn.LocalAddr().String() || asked != "10.0.2.2:80" {
+			t.Errorf("the socket sees %v to %s", peer, asked)
+		}
+		conn, err = s.dial(0, "udp", "", "10.0.2.2:80")
+		s.must(err)
+		_, err = conn.Write([]byte("first"))
+		s.must(err)
+		if text, from, to := d.originally(udp); text != "first" || from.String() != conn.LocalAddr().String() || to.String() != "10.0.2.2:80" {
+			t.Errorf("the socket sees %q of %v to %v", text, from, to)
+		}
+	})
 }

@@ -269,6 +269,164 @@ func TestNATErrors(t *testing.T) {
 	})
 }
 
+// upper is the checksum in the transport header of a packet, and what it should be: of TCP and UDP
+// with the pseudo-header, of ICMP without.
+func upper(packet []byte) (has, want uint16) {
+	header, proto, pseudo := 20, packet[9], []byte{}
+	if packet[0]>>4 == 6 {
+		header, proto = 40, packet[6]
+		pseudo = append(pseudo, packet[8:40]...)
+	} else {
+		header = int(packet[0]&15) * 4
+		pseudo = append(pseudo, packet[12:20]...)
+	}
+	load := slices.Clone(packet[header:])
+	at := map[byte]int{unix.IPPROTO_TCP: 16, unix.IPPROTO_UDP: 6, unix.IPPROTO_ICMP: 2, unix.IPPROTO_ICMPV6: 2}[proto]
+	has = binary.BigEndian.Uint16(load[at:])
+	clear(load[at : at+2])
+	if proto == unix.IPPROTO_ICMP {
+		pseudo = nil
+	} else {
+		pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(load)))
+		pseudo = append(pseudo, 0, 0, 0, proto)
+	}
+	return has, checksum(append(pseudo, append(load, make([]byte, len(load)%2)...)...))
+}
+
+// What an ICMP error quotes of a translated packet is what its sender has sent, with its checksum
+// (RFC 5508, REQ-4 and REQ-5): byte by byte, but for the time to live. A quote that ends before the
+// checksum, or that has none, has none added. An error that quotes a header with a wrong checksum is
+// dropped (REQ-3).
+func TestNATQuotes(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		near, far := s.sides[0], s.sides[1]
+		for _, c := range []struct {
+			rules string
+			to4   string // whom the sender asks, "" for the station itself
+			to6   string
+		}{
+			{"pass\nmatch out on gw2 inet from 10.0.1.0/24 nat-to 10.0.2.1\nmatch out on gw2 inet6 from fd01::/64 nat-to fd02::1\n", "", ""},
+			{"pass\nmatch in on gw1 inet to 10.0.1.9 rdr-to 10.0.2.2\nmatch in on gw1 inet6 to fd01::9 rdr-to fd02::2\n", "10.0.1.9", "fd01::9"},
+			{"pass\nmatch in on gw1 inet proto { tcp udp } to 10.0.1.9 port 4000 rdr-to 10.0.2.2 port 7\nmatch in on gw1 inet6 proto { tcp udp } to fd01::9 port 4000 rdr-to fd02::2 port 7\n" +
+				"match out on gw2 inet from 10.0.1.0/24 nat-to 10.0.2.1 port 7000:7100\nmatch out on gw2 inet6 from fd01::/64 nat-to fd02::1 port 7000:7100\n", "10.0.1.9", "fd01::9"},
+			{"pass\nmatch modulate state\n", "", ""},
+		} {
+			s.load(strings.Replace(c.rules, "match modulate state", "pass in on gw1 inet proto tcp modulate state\npass in on gw1 inet6 proto tcp modulate state", 1))
+			s.pfctl("", "-F", "states")
+			for _, six := range []bool{false, true} {
+				src, dst, header := near.station4, far.station4, 20
+				if six {
+					src, dst, header = near.station6, far.station6, 40
+				}
+				if ask := map[bool]string{false: c.to4, true: c.to6}[six]; ask != "" {
+					dst = netip.MustParseAddr(ask)
+				}
+				for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP, unix.IPPROTO_ICMP} {
+					if proto == unix.IPPROTO_ICMP && strings.Contains(c.rules, "proto { tcp udp }") {
+						continue
+					}
+					r := recipe{six: six, src: src, dst: dst, ttl: 64, proto: proto, size: 40, tag: -1, icmp: 8}
+					if six && proto == unix.IPPROTO_ICMP {
+						r.proto, r.icmp = unix.IPPROTO_ICMPV6, 128
+					}
+					for kind, quoted := range map[string]int{"whole": header + 40, "8 bytes": header + 8, "without a checksum": header + 40, "a wrong header": header + 40} {
+						if kind == "without a checksum" && (six || proto != unix.IPPROTO_UDP) || kind == "a wrong header" && six {
+							continue
+						}
+						what := fmt.Sprintf("%q, IPv6 %v, protocol %d, %s", c.rules, six, r.proto, kind)
+						s.made++
+						f := []byte(r.frame(s, s.made))
+						sent := f[14:]
+						load := sent[header:]
+						if proto == unix.IPPROTO_TCP {
+							binary.BigEndian.PutUint32(load[4:], 1000)
+							binary.BigEndian.PutUint32(load[8:], 0)
+							load[12], load[13] = 5<<4, syn
+							clear(load[18:20]) // nothing is urgent
+						}
+						at := map[byte]int{unix.IPPROTO_TCP: 16, unix.IPPROTO_UDP: 6, unix.IPPROTO_ICMP: 2}[proto]
+						clear(load[at : at+2])
+						if kind != "without a checksum" {
+							_, sum := upper(sent)
+							binary.BigEndian.PutUint16(load[at:], sum)
+						}
+						got := slices.DeleteFunc(s.lab.Deliver(near.end, netlab.Frame(f))[far.end], func(f netlab.Frame) bool {
+							return f[12:14] != netlab.Frame(map[bool]string{false: "\x08\x00", true: "\x86\xdd"}[six]) || f[14+map[bool]int{false: 9, true: 6}[six]] != r.proto
+						})
+						if len(got) != 1 {
+							t.Fatalf("%s: there arrives %q", what, got)
+						}
+						arrived := []byte(got[0])[14:]
+						if has, want := upper(arrived); has != want && kind != "without a checksum" {
+							t.Fatalf("%s: a packet arrives with the checksum %x, want %x", what, has, want)
+						}
+						quote := slices.Clone(arrived[:quoted])
+						if kind == "a wrong header" {
+							quote[10] ^= 1
+						}
+						back := s.errorAbout(six, quote)
+						var hears []netlab.Frame
+						for _, f := range s.lab.Deliver(far.end, back)[near.end] {
+							if b := []byte(f)[14:]; len(b) > header+8 && (six && b[6] == unix.IPPROTO_ICMPV6 && b[header] == 1 || !six && f[12:14] == "\x08\x00" && b[9] == unix.IPPROTO_ICMP && b[header] == 3) {
+								hears = append(hears, f)
+							}
+						}
+						if kind == "a wrong header" && !strings.Contains(c.rules, "modulate") {
+							if len(hears) != 0 {
+								t.Errorf("%s: the sender hears %x", what, hears)
+							}
+							continue
+						}
+						if len(hears) != 1 {
+							t.Errorf("%s: the sender hears of it %d times", what, len(hears))
+							continue
+						}
+						b := []byte(hears[0])[14:]
+						if has, want := upper(b); has != want {
+							t.Errorf("%s: the error has the checksum %x, want %x", what, has, want)
+						}
+						// one hop less has been counted before the packet was quoted
+						want := slices.Clone(sent[:quoted])
+						if six {
+							want[7]--
+						} else {
+							want[8]--
+							clear(want[10:12])
+							binary.BigEndian.PutUint16(want[10:], checksum(want[:20]))
+						}
+						if kind == "a wrong header" {
+							want[10] ^= 1
+						}
+						if !bytes.Equal(b[header+8:], want) {
+							t.Errorf("%s: the error quotes\n%x, sent was\n%x", what, b[header+8:], want)
+						}
+					}
+				}
+			}
+		}
+	})
+}
+
+// errorAbout is the error of the second station about a packet that it has got: nobody listens.
+func (s *site) errorAbout(six bool, quote []byte) netlab.Frame {
+	far := s.sides[1]
+	r := recipe{six: six, src: far.station4, ttl: 64, proto: unix.IPPROTO_ICMP, size: 8 + len(quote), tag: -1}
+	header, icmp := 20, []byte{3, 3}
+	if six {
+		r.src, r.dst, r.proto = far.station6, netip.AddrFrom16([16]byte(quote[8:])), unix.IPPROTO_ICMPV6
+		header, icmp = 40, []byte{1, 4}
+	} else {
+		r.dst = netip.AddrFrom4([4]byte(quote[12:]))
+	}
+	r.begin = append(append(icmp, 0, 0, 0, 0, 0, 0), quote...)
+	b := []byte(r.frame(s, 1))
+	copy(b, far.mac[:])
+	copy(b[6:], far.end.MAC[:])
+	_, sum := upper(b[14:])
+	binary.BigEndian.PutUint16(b[14+header+2:], sum)
+	return netlab.Frame(b)
+}
+
 // neighbour has the station of a side know an address of its gateway.
 func (s *site) neighbour(side int, address string) {
 	s.t.Helper()

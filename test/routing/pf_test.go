@@ -628,3 +628,59 @@ func addressesOf(f netlab.Frame) []byte {
 	}
 	return b[14+12 : 14+20]
 }
+
+// A flood that pf drops counts once for each port that it is dropped for, and as nothing else:
+// also where it comes by a patch cable.
+func TestPFFloodCounts(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		near, far := s.sides[0], s.lab.NewEnds(1)[0]
+		s.lab.AddBridge("br9", strings.TrimPrefix(t.Name(), "TestPFFloodCounts/"), []*netlab.End{far})
+		s.lab.Bascule("port", "add", "br9", "up", "--type", "patch", "--peer", "br0/down")
+		s.lab.Bascule("vlan", "add", "br0", "down", near.vlan, "--pvid", "--untagged")
+		s.lab.Bascule("vlan", "del", "br0", "down", "1")
+		drops := func() (n map[string]uint64) {
+			n = map[string]uint64{}
+			for _, at := range [][2]string{{"br0", near.end.Port}, {"br0", "gw1"}, {"br0", "down"}, {"br9", far.Port}, {"br9", "up"}} {
+				for reason, count := range s.lab.Port(at[0], at[1]).Drops {
+					n[at[1]+" "+reason] += count
+				}
+			}
+			return n
+		}
+		s.pfctlOf("br9", "pass no state\nblock out on "+far.Port+" proto udp\n", "-f", "-")
+		for _, c := range []struct {
+			rules string
+			from  *netlab.End
+			want  map[string]uint64
+		}{
+			{"pass no state", near.end, map[string]uint64{"up pf": 1}},
+			{"pass no state\nblock in on gw1 proto udp", near.end, map[string]uint64{near.end.Port + " pf": 1, "up pf": 1}},
+			{"pass no state\nblock in on gw1 proto udp\nblock out on down proto udp", near.end, map[string]uint64{near.end.Port + " pf": 2}},
+			{"pass no state\nblock in on gw1 proto udp", far, map[string]uint64{"down pf": 1}},
+			{"pass no state\nblock in on gw1 proto udp\nblock out on e1 proto udp", far, map[string]uint64{"down pf": 2}},
+			{"pass no state\nblock in on down proto udp", far, map[string]uint64{"down pf": 1}},
+			{"pass no state\npass in on gw1 route-to 10.0.2.2", near.end, map[string]uint64{near.end.Port + " pf-route": 1, "up pf": 1}},
+		} {
+			s.load(c.rules + "\n")
+			for _, six := range []bool{false, true} {
+				r := recipe{six: six, dst: netip.AddrFrom4([4]byte{255, 255, 255, 255}), to: 2, ttl: 64, proto: unix.IPPROTO_UDP, size: 40, tag: -1}
+				if six {
+					if strings.Contains(c.rules, "route-to") {
+						continue
+					}
+					r.dst = netip.MustParseAddr("ff02::1")
+				}
+				b := []byte(r.frame(s, 1))
+				copy(b[6:], c.from.MAC[:])
+				before := drops()
+				s.lab.Deliver(c.from, netlab.Frame(b))
+				after := drops()
+				for what, n := range after {
+					if got := n - before[what]; got != c.want[what] {
+						t.Errorf("%q, from %s, IPv6 %v: %d dropped as %s, want %d", c.rules, c.from, six, got, what, c.want[what])
+					}
+				}
+			}
+		}
+	})
+}

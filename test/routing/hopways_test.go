@@ -1,0 +1,504 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package routing
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"bascule/lab/ends"
+	"bascule/test/netlab"
+)
+
+// byRoute is what arrives at the third station of frames of the first one that are for the second,
+// while the host's stack has a route there by the third, of a table if one is given. pf lets all
+// pass.
+func (s *hopSite) byRoute(frames []netlab.Frame, table ...string) (got [][]netlab.Frame) {
+	s.t.Helper()
+	s.load("pass no state allow-opts\n")
+	s.pfctl("", "-F", "states")
+	routes := map[bool]string{false: "10.0.2.2 via 10.0.3.2", true: "fd02::2 via fd03::2"}
+	for _, six := range []bool{false, true} {
+		is := func(f netlab.Frame) bool { return (f[12:14] == "\x86\xdd") == six }
+		if !slices.ContainsFunc(frames, is) {
+			continue
+		}
+		route := strings.Join(append([]string{routes[six]}, table...), " ")
+		s.ip("route replace " + route)
+		defer s.ip("route del " + route)
+	}
+	for _, f := range frames {
+		got = append(got, s.gets(s.sides[0], f)[2])
+	}
+	return got
+}
+
+// ruled loads rules for both families, in which HOP is the third station.
+func (s *hopSite) ruled(rules string) {
+	s.t.Helper()
+	var both []string
+	for _, line := range strings.Split(strings.TrimSpace(rules), "\n") {
+		if !strings.Contains(line, "HOP") {
+			both = append(both, line)
+			continue
+		}
+		for _, family := range [][2]string{{"inet", "10.0.3.2"}, {"inet6", "fd03::2"}} {
+			both = append(both, strings.NewReplacer("FAMILY", family[0], "HOP", family[1]).Replace(line))
+		}
+	}
+	s.load(strings.Join(both, "\n") + "\n")
+	s.pfctl("", "-F", "states")
+}
+
+// A packet that is too large for its next hop's way goes there in the fragments that the host's
+// own stack makes of it, if it may be cut. Otherwise its sender hears how large it may be.
+func TestRouteToCut(t *testing.T) {
+	onHops(t, func(t *testing.T, s *hopSite) {
+		from, to := s.sides[0], s.sides[1]
+		udp := func(r recipe) netlab.Frame {
+			r.src, r.dst, r.ttl, r.proto, r.tag = from.station4, to.station4, 64, unix.IPPROTO_UDP, -1
+			if r.six {
+				r.src, r.dst = from.station6, to.station6
+			}
+			return r.frame(s.site, 7)
+		}
+		tooBig := func(what string, f netlab.Frame, six bool, mtu uint32) {
+			t.Helper()
+			got := s.gets(from, f)
+			at, icmp := 34, []byte{3, 4}
+			if six {
+				at, icmp = 54, []byte{2, 0}
+			}
+			if counts(got) != [3]int{1, 0, 0} || string(got[0][0][at:at+2]) != string(icmp) || binary.BigEndian.Uint32([]byte(got[0][0])[at+4:]) != mtu {
+				t.Errorf("%s: there arrive %v, %q", what, counts(got), got)
+			}
+		}
+		s.run("ip", "link", "set", "gw3", "mtu", "1300")
+		s.ruled("pass allow-opts\npass in on gw1 FAMILY route-to HOP allow-opts")
+		tooBig("IPv6", udp(recipe{six: true, size: 1400}), true, 1300)
+		tooBig("IPv4 that may not be cut", udp(recipe{size: 1400, frag: 0x4000}), false, 1300)
+		tooBig("options", udp(recipe{size: 1400, options: []byte{1, 1, 1, 0}}), false, 1300)
+		for _, mtu := range []int{68, 576, 1000} {
+			s.run("ip", "link", "set", "gw3", "mtu", fmt.Sprint(mtu)) // which ends its IPv6
+			frames := []netlab.Frame{
+				udp(recipe{size: 1480}), udp(recipe{size: mtu - 19}), udp(recipe{size: mtu - 20}), udp(recipe{size: 1100, pad: 50}),
+				// one that is a fragment itself, and the one behind it
+				udp(recipe{size: 1480, frag: 0x2000}), udp(recipe{size: 1201, frag: 1480 / 8, begin: []byte("more")}),
+			}
+			want := slices.Concat(s.byRoute(frames)...)
+			if len(want) < 8 {
+				t.Fatalf("MTU %d: the stack makes %d fragments", mtu, len(want))
+			}
+			for _, rules := range []string{
+				"pass allow-opts\npass in on gw1 inet route-to 10.0.3.2 allow-opts", "pass\npass out on gw2 inet route-to 10.0.3.2",
+				"pass\npass in on gw1 inet dup-to 10.0.3.2", "pass\npass out on gw2 inet dup-to 10.0.3.2",
+			} {
+				s.load(rules + "\n")
+				s.pfctl("", "-F", "states")
+				var got []netlab.Frame
+				for i, f := range frames {
+					all := s.gets(from, f)
+					got = append(got, all[2]...)
+					if copies := strings.Contains(rules, "dup-to"); len(all[0]) != 0 || len(all[1]) != map[bool]int{true: 1}[copies] {
+						t.Errorf("MTU %d, %q: of packet %d there arrive %v", mtu, rules, i, counts(all))
+					}
+				}
+				if !slices.Equal(got, want) {
+					t.Errorf("MTU %d, %q: there arrive %d fragments, the stack makes %d\n%x\n%x", mtu, rules, len(got), len(want), got, want)
+				}
+			}
+		}
+		if n := s.dropped(); n != 3 {
+			t.Errorf("%d packets are counted as pf-route, want the 3 that may not be cut", n)
+		}
+	})
+}
+
+// A header with options whose checksum is wrong is no packet of a router's, and one whose
+// checksum is right is. The host's stack is the oracle.
+func TestRouteToOptions(t *testing.T) {
+	onHops(t, func(t *testing.T, s *hopSite) {
+		var frames []netlab.Frame
+		var names []string
+		for _, options := range [][]byte{nil, {1, 1, 1, 1}, {1, 1, 1, 0}, {148, 4, 0, 0}, slices.Repeat([]byte{1}, 40)} {
+			for _, wrong := range []uint16{0, 1, 0x0100} {
+				names = append(names, fmt.Sprintf("options %x, checksum %d too large", options, wrong))
+				frames = append(frames, recipe{
+					src: s.sides[0].station4, dst: s.sides[1].station4, ttl: 64, proto: unix.IPPROTO_UDP, size: 40, tag: -1, options: options, sum: wrong,
+				}.frame(s.site, 1))
+			}
+		}
+		want := s.byRoute(frames)
+		for _, word := range []string{"route-to", "dup-to"} {
+			s.load("pass allow-opts\npass in on gw1 inet " + word + " 10.0.3.2 allow-opts\n")
+			s.pfctl("", "-F", "states")
+			for i, f := range frames {
+				if (len(want[i]) > 0) != strings.Contains(names[i], "checksum 0 ") {
+					t.Fatalf("%s: the stack makes %x of it", names[i], want[i])
+				}
+				if got := s.gets(s.sides[0], f)[2]; !slices.Equal(got, want[i]) {
+					t.Errorf("%s, %s: there arrives %x, by a route %x", word, names[i], got, want[i])
+				}
+			}
+		}
+	})
+}
+
+// A packet that another bridge has sent is none that this one has sent, whatever mark it has: each
+// of it is translated. A socket of the host gives its packets all marks that name the places of a
+// small table of states, and those of next hops of a few bridges with a few ports.
+func TestRouteToMarks(t *testing.T) {
+	for _, hook := range []string{"tcx", "xdp"} {
+		t.Run(hook, func(t *testing.T) {
+			t.Parallel()
+			s := newSiteIn(t, netlab.New(t), hook, "br1")
+			third := s.third(hook)
+			s.ip("neigh replace 10.0.3.2 lladdr " + third.end.MAC.String() + " dev gw3 nud permanent")
+			s.pfctlOf("br1", "set limit states 16\npass\npass out on gw2 inet nat-to 10.0.2.9 static-port dup-to 10.0.3.2\n", "-f", "-")
+			var conn *net.UDPConn
+			s.must(s.lab.Switch.Do(func() (err error) {
+				conn, err = net.DialUDP("udp", &net.UDPAddr{IP: net.IP{10, 0, 2, 1}, Port: 1000}, &net.UDPAddr{IP: net.IP{10, 0, 2, 2}, Port: 2000})
+				return err
+			}))
+			defer conn.Close()
+			raw, err := conn.SyscallConn()
+			s.must(err)
+			var marks []int
+			for n := range 512 {
+				marks = append(marks, 0xba5c0000|n)
+			}
+			for endpoint := range 4 {
+				for slot := range 4 {
+					marks = append(marks, 0xba400000|endpoint<<10|slot)
+				}
+			}
+			seen, own := 0, map[string]bool{}
+			for i, mark := range marks {
+				s.must(raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, mark) }))
+				s.must(err)
+				_, err := fmt.Fprintf(conn, "a packet with the mark %#x", mark)
+				s.must(err)
+				if seen++; (i+1)%64 != 0 && i+1 != len(marks) {
+					continue
+				}
+				s.lab.Wait("packets with marks", func() bool {
+					for _, f := range s.sides[1].end.Received() {
+						if typ := f[12:14]; typ != "\x08\x00" || f[23] != unix.IPPROTO_UDP {
+							continue
+						}
+						seen--
+						if f[26:30] != "\x0a\x00\x02\x09" {
+							own[string(f[42:])] = true
+						}
+					}
+					return seen == 0
+				})
+			}
+			// that of the bridge's own port, as whose state has seen the packet
+			if len(own) != 1 || own["a packet with the mark 0xba400802"] != true {
+				t.Errorf("not translated are %v", own)
+			}
+		})
+	}
+}
+
+// station gives the third station's stack its addresses, so that it answers for itself, and takes
+// what the host knows of it away.
+func (s *hopSite) station() {
+	s.t.Helper()
+	e := s.third.end
+	s.must(e.Namespace.Do(func() error {
+		return sysctl(map[string]string{"ipv6/conf/" + e.Ifname + "/disable_ipv6": "0", "ipv6/conf/" + e.Ifname + "/accept_dad": "0"})
+	}))
+	for _, args := range [][]string{
+		{"link", "set", e.Ifname, "up"}, {"addr", "add", "10.0.3.2/24", "dev", e.Ifname}, {"addr", "add", "fd03::2/64", "dev", e.Ifname, "nodad"},
+	} {
+		_, err := e.Namespace.Output(context.Background(), ends.AnyCPU, "ip", args...)
+		s.must(err)
+	}
+	s.forget()
+}
+
+// forget has the host know nothing of the third station.
+func (s *hopSite) forget() {
+	s.t.Helper()
+	s.run("ip", "neigh", "flush", "dev", "gw3", "nud", "all")
+	s.run("ip", "-6", "neigh", "flush", "dev", "gw3", "nud", "all")
+}
+
+// The first packet to a next hop whose neighbour the host does not know waits for the neighbour,
+// as one waits that the host's stack sends there, and arrives. Of one that has to be cut the next
+// one does.
+func TestRouteToNeighbour(t *testing.T) {
+	onHops(t, func(t *testing.T, s *hopSite) {
+		s.station()
+		var got []netlab.Frame
+		waits := func(what string, f netlab.Frame, again bool, done func() bool) {
+			t.Helper()
+			s.forget()
+			s.third.end.Received()
+			got = nil
+			s.lab.Send(s.sides[0].end, f)
+			s.lab.Wait(what, func() bool {
+				for _, f := range s.third.end.Received() {
+					if typ := f[12:14]; typ == "\x08\x00" && f[23] == unix.IPPROTO_UDP || typ == "\x86\xdd" && f[20] == unix.IPPROTO_UDP {
+						got = append(got, f)
+					}
+				}
+				if again && !done() {
+					s.lab.Send(s.sides[0].end, f)
+				}
+				return done()
+			})
+		}
+		one := func() bool { return len(got) > 0 }
+		for _, six := range []bool{false, true} {
+			f := s.frame(flow{0, 1, six, [2]uint16{1000, 2000}, 0})
+			s.load("pass no state\n")
+			route := map[bool]string{false: "10.0.2.2 via 10.0.3.2", true: "fd02::2 via fd03::2"}[six]
+			s.ip("route replace " + route)
+			waits("a packet by a route", f, false, one)
+			want := got
+			s.ip("route del " + route)
+			for _, rules := range []string{"pass\npass in on gw1 FAMILY route-to HOP", "pass\npass out on gw2 FAMILY route-to HOP", "pass\npass in on gw1 FAMILY dup-to HOP"} {
+				s.ruled("pass quick inet6 proto icmp6\n" + rules)
+				waits(rules, f, false, one)
+				if len(got) != 1 || len(want) != 1 || got[0] != want[0] {
+					t.Errorf("%q: there arrives %x, by a route %x", rules, got, want)
+				}
+			}
+		}
+		s.run("ip", "link", "set", "gw3", "mtu", "576")
+		s.load("pass\npass in on gw1 inet route-to 10.0.3.2\n")
+		s.pfctl("", "-F", "states")
+		f := recipe{src: s.sides[0].station4, dst: s.sides[1].station4, ttl: 64, proto: unix.IPPROTO_UDP, size: 1000, tag: -1}.frame(s.site, 3)
+		place := func(i int) uint16 { return binary.BigEndian.Uint16([]byte(got[i])[14+6:]) }
+		waits("a packet in fragments", f, true, func() bool {
+			for i := range len(got) - 1 {
+				if place(i) == 0x2000 && place(i+1) == 552/8 {
+					return true
+				}
+			}
+			return false
+		})
+	})
+}
+
+// Next hops are those of the VRF that the host port is in, whatever other tables know.
+func TestRouteToVRF(t *testing.T) {
+	onHops(t, func(t *testing.T, s *hopSite) {
+		s.vrf("blue", 100)
+		s.vrf("red", 200)
+		third := func(vrf string) {
+			s.joins("gw3", vrf)
+			s.ip("address replace fd03::1/64 dev gw3 nodad")
+			for _, a := range []string{"10.0.3.2", "fd03::2"} {
+				s.ip("neigh replace " + a + " lladdr " + s.third.end.MAC.String() + " dev gw3 nud permanent")
+			}
+		}
+		for _, gateway := range []string{"gw1", "gw2"} {
+			s.joins(gateway, "blue")
+		}
+		third("blue")
+		// what is not in the VRF leads elsewhere
+		s.ip("route add blackhole 10.0.3.0/24", "route add blackhole fd03::/65")
+		for _, six := range []bool{false, true} {
+			f := flow{0, 1, six, [2]uint16{1000, 2000}, 0}
+			want := s.byRoute([]netlab.Frame{s.frame(f)}, "table", "100")[0]
+			if len(want) != 1 {
+				t.Fatalf("IPv6 %v: by a route there arrives %q", six, want)
+			}
+			for _, c := range []struct {
+				rules       string
+				there, back [3]int
+			}{
+				{"pass\npass in on gw1 FAMILY route-to HOP", [3]int{0, 0, 1}, [3]int{1, 0, 0}},
+				{"pass\npass out on gw2 FAMILY route-to HOP", [3]int{0, 0, 1}, [3]int{1, 0, 0}},
+				{"pass\npass in on gw1 FAMILY reply-to HOP", [3]int{0, 1, 0}, [3]int{0, 0, 1}},
+				{"pass\npass in on gw1 FAMILY dup-to HOP", [3]int{0, 1, 1}, [3]int{1, 0, 1}},
+			} {
+				s.ruled(c.rules)
+				for range 2 {
+					got := s.want(c.rules, f, c.there)
+					if c.there[2] == 1 && !slices.Equal(got[2], want) {
+						t.Errorf("%q: the packet is %x, by a route it is %x", c.rules, got[2], want)
+					}
+					s.want(c.rules+": an answer", f.back(), c.back)
+				}
+			}
+		}
+		third("red")
+		f := flow{0, 1, false, [2]uint16{1000, 2000}, 0}
+		s.load("pass\npass in on gw1 inet route-to 10.0.3.2\n")
+		s.pfctl("", "-F", "states")
+		before := s.dropped()
+		if got := s.gets(s.sides[0], s.frame(f)); len(got[1]) != 0 || len(got[2]) != 0 || s.dropped() != before+1 {
+			t.Errorf("with the next hop in another VRF there arrive %v", counts(got))
+		}
+	})
+}
+
+// What comes by a patch cable goes to next hops, and what goes on by one has copies. A next hop
+// may be behind a cable.
+func TestRouteToCable(t *testing.T) {
+	onHops(t, func(t *testing.T, s *hopSite) {
+		near, to := s.sides[0], s.sides[1]
+		far := s.lab.NewEnds(2)
+		hook := strings.TrimPrefix(t.Name(), "TestRouteToCable/")
+		for i, gateway := range []string{near.gateway, s.third.gateway} {
+			bridge, cable, vlan := fmt.Sprintf("br%d", 8+i), fmt.Sprintf("down%d", i), fmt.Sprint(11+2*i)
+			s.lab.AddBridge(bridge, hook, far[i:i+1])
+			s.lab.Bascule("port", "add", bridge, "up", "--type", "patch", "--peer", "br0/"+cable)
+			s.lab.Bascule("vlan", "add", "br0", cable, vlan, "--pvid", "--untagged")
+			s.lab.Bascule("vlan", "del", "br0", cable, "1")
+			s.lab.Bascule("fdb", "add", "br0", far[i].MAC.String(), cable, "--vlan", vlan)
+			s.lab.Bascule("fdb", "add", bridge, far[i].MAC.String(), far[i].Port)
+			s.ip(fmt.Sprintf("neigh replace 10.0.%d.9 lladdr %s dev %s nud permanent", 1+2*i, far[i].MAC, gateway))
+		}
+		station := netip.MustParseAddr("10.0.1.9")
+		r := recipe{src: station, dst: to.station4, ttl: 64, proto: unix.IPPROTO_UDP, size: plainLoad, tag: -1}
+		there := netlab.Frame(slices.Concat(near.mac[:], far[0].MAC[:], []byte(r.frame(s.site, 1))[12:]))
+		r.src, r.dst, r.begin = r.dst, r.src, []byte(there)[36:38]
+		r.begin = append(r.begin, there[34:36]...)
+		back := netlab.Frame(slices.Concat(to.mac[:], to.end.MAC[:], []byte(r.frame(s.site, 2))[12:]))
+		gets := func(at *netlab.End, f netlab.Frame) (got [4][]netlab.Frame) {
+			all := s.lab.Deliver(at, f)
+			for i, e := range []*netlab.End{far[0], to.end, s.third.end, far[1]} {
+				got[i] = like(f, all[e])
+			}
+			return got
+		}
+		for _, c := range []struct {
+			rules       string
+			there, back [4]int
+		}{
+			{"pass in on gw1 inet route-to 10.0.3.2", [4]int{0, 0, 1, 0}, [4]int{1, 0, 0, 0}},
+			{"pass in on gw1 inet route-to 10.0.3.9", [4]int{0, 0, 0, 1}, [4]int{1, 0, 0, 0}},
+			{"pass out on gw2 inet route-to 10.0.3.9", [4]int{0, 0, 0, 1}, [4]int{1, 0, 0, 0}},
+			{"pass in on gw1 inet reply-to 10.0.3.2", [4]int{0, 1, 0, 0}, [4]int{0, 0, 1, 0}},
+			{"pass in on gw1 inet dup-to 10.0.3.2", [4]int{0, 1, 1, 0}, [4]int{1, 0, 1, 0}},
+			{"pass in on gw1 inet dup-to 10.0.3.9", [4]int{0, 1, 0, 1}, [4]int{1, 0, 0, 1}},
+			{"pass out on gw2 inet dup-to 10.0.3.2", [4]int{0, 1, 1, 0}, [4]int{1, 0, 1, 0}},
+		} {
+			s.load("pass\n" + c.rules + "\n")
+			s.pfctl("", "-F", "states")
+			for n := range 3 {
+				for _, way := range []struct {
+					what string
+					at   *netlab.End
+					f    netlab.Frame
+					want [4]int
+				}{{"there", far[0], there, c.there}, {"back", to.end, back, c.back}} {
+					got := gets(way.at, way.f)
+					var packets []string
+					for i := range got {
+						if len(got[i]) != way.want[i] {
+							t.Errorf("%q, %s, packet %d: station %d of the far one, the second, the third and the far next hop gets %d, want %d",
+								c.rules, way.what, n, i, len(got[i]), way.want[i])
+						}
+						for _, f := range got[i] {
+							packets = append(packets, string(f[14:]))
+						}
+					}
+					if len(slices.Compact(packets)) != 1 {
+						t.Errorf("%q, %s: the packet and its copy differ: %x", c.rules, way.what, packets)
+					}
+				}
+			}
+		}
+	})
+}
+
+// Large packets go whole to a next hop by another bridge, also if its way is narrow.
+func TestRouteToOtherBridgeWhole(t *testing.T) {
+	for _, hook := range []string{"tcx", "xdp"} {
+		t.Run(hook, func(t *testing.T) {
+			t.Parallel()
+			s := newSiteIn(t, netlab.New(t), hook, "br1")
+			s.stations()
+			s.load("pass\npass in on gw1 inet route-to 10.0.2.2\npass in on gw1 inet6 proto tcp route-to fd02::2\n")
+			s.pfctlOf("br1", "pass\npass out on gw2 inet proto tcp reply-to 10.0.1.2\n", "-f", "-")
+			for _, to := range []netip.Addr{s.sides[1].station4, s.sides[1].station6} {
+				largest := s.sides[1].end.Queue().Largest()
+				if mtu := s.transfer(to, 4<<20); mtu != 1500 {
+					t.Errorf("to %s the largest packet is %d bytes", to, mtu)
+				}
+				if size := largest(); hook == "tcx" && size <= 1514 {
+					t.Errorf("to %s no packet is larger than %d bytes", to, size)
+				}
+			}
+			s.ip("route replace 10.0.2.2/32 dev gw2 mtu lock 900")
+			if mtu := s.transfer(s.sides[1].station4, 1<<20); mtu != 900 {
+				t.Errorf("by a narrow way the largest packet is %d bytes, want 900", mtu)
+			}
+		})
+	}
+}
+
+// ICMP errors about a connection and fragments of it go where its packets go: real sockets hear
+// of a closed port, and get datagrams that are put together again.
+func TestRouteToErrors(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.stations()
+		open := s.listen(1, "udp", "10.0.2.2:7").(net.PacketConn)
+		for _, rules := range []string{
+			"pass no state", "pass\npass in on gw1 inet route-to 10.0.2.2", "pass\npass out on gw2 inet route-to 10.0.2.2",
+			"pass\npass in on gw1 inet reply-to 10.0.1.2", "pass\npass out on gw2 inet reply-to 10.0.1.2", "pass\npass in on gw1 inet dup-to 10.0.2.2",
+			"pass\npass out on gw2 inet nat-to 10.0.2.1 route-to 10.0.2.2", "pass\npass in on gw1 inet to 10.0.1.1 rdr-to 10.0.2.2 route-to 10.0.2.2",
+		} {
+			s.load(rules + "\n")
+			s.pfctl("", "-F", "states")
+			to := "10.0.2.2"
+			if strings.Contains(rules, "rdr-to") {
+				to = "10.0.1.1"
+			}
+			conn, err := s.dial(0, "udp", "", to+":9")
+			s.must(err)
+			s.lab.Wait("an error about a closed port with "+rules, func() bool {
+				_, err = conn.Write([]byte("anybody"))
+				if err == nil {
+					s.must(conn.SetReadDeadline(time.Now().Add(time.Second)))
+					_, err = conn.Read(make([]byte, 10))
+				}
+				return err != nil && strings.Contains(err.Error(), "refused")
+			})
+			if strings.Contains(rules, "dup-to") {
+				continue // the station gets each fragment twice, which it may drop
+			}
+			conn, err = s.dial(0, "udp", "", to+":7")
+			s.must(err)
+			s.echoUDP(open, conn, 100)
+			s.echoUDP(open, conn, 5000)
+		}
+	})
+}
+
+// A flood that a host port would take has no copies by dup-to, and arrives.
+func TestDupToFlood(t *testing.T) {
+	onHops(t, func(t *testing.T, s *hopSite) {
+		s.stations()
+		s.ruled("pass\npass in on gw1 FAMILY dup-to HOP")
+		to := netip.MustParseAddr("10.0.1.255")
+		var l net.PacketConn
+		s.must(s.lab.Switch.Do(func() (err error) {
+			l, err = net.ListenPacket("udp4", "10.0.1.255:4000")
+			return err
+		}))
+		defer l.Close()
+		f := recipe{src: s.sides[0].station4, dst: to, to: 2, ttl: 64, proto: unix.IPPROTO_UDP, size: 40, tag: -1}.frame(s.site, 1)
+		got := s.gets(s.sides[0], f)
+		s.must(l.SetReadDeadline(time.Now().Add(patience)))
+		if _, _, err := l.ReadFrom(make([]byte, 100)); err != nil || counts(got) != [3]int{} || s.dropped() != 0 {
+			t.Errorf("a flood to the host: %v; there arrive %v, and %d are dropped", err, counts(got), s.dropped())
+		}
+	})
+}
