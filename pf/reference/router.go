@@ -34,6 +34,7 @@ type State struct {
 	Direction     pf.Direction // of its first packet through the port where the rules were asked
 	Before, After Tuple        // of its first packet, before and behind the translation
 	Rule          *pf.Rule
+	Hop           netip.Addr // the next hop that the rule has chosen, zero for none
 	chosen        []choice
 	mapped        bool // its new source is that of all of its source's states (endpoint-independent)
 }
@@ -50,7 +51,7 @@ type choice struct {
 // use is a pool of a rule.
 type use struct {
 	rule *pf.Rule
-	n    int // of Translations, twice; and one more for the To of af-to
+	n    int // of Translations, twice; and one more for the To of af-to; -1 for next hops
 }
 
 // Tuple is what packets of a connection in one direction have in common. Ports are those
@@ -71,11 +72,15 @@ type look struct {
 
 // Judgment is what becomes of a packet that is routed.
 type Judgment struct {
-	Result              // of the rules; of the state's rule if there was a state
-	Packet    Packet    // as it goes on, if it passes
-	State     *State    // that it is of, nil for none
-	Translate bool      // it is dropped because it cannot be translated
-	Route     *pf.Route // of the rule that passes it
+	Result           // of the rules; of the state's rule if there was a state
+	Packet    Packet // as it goes on, if it passes
+	State     *State // that it is of, nil for none
+	Translate bool   // it is dropped because it cannot be translated
+	// where it goes, if not where the host's routes say
+	Hop    netip.Addr // by this next hop (route-to, reply-to)
+	Copy   netip.Addr // a copy goes there (dup-to)
+	Divert *pf.Divert // to this socket of the host
+	NoHop  bool       // it is dropped because its rule has no next hop for it
 }
 
 // The kinds of ICMP that answer others.
@@ -175,11 +180,14 @@ func (rt *Router) find(d pf.Direction, t Tuple) (*State, Tuple) {
 	if s == nil {
 		return nil, t
 	}
-	if t == s.Before && d == s.Direction {
+	if s.is(d, t) {
 		return s, s.After
 	}
 	return s, s.Before.Reverse()
 }
+
+// is reports whether packets of a tuple go the way of the state's first packet.
+func (s *State) is(d pf.Direction, t Tuple) bool { return t == s.Before && d == s.Direction }
 
 // Judge judges a packet at the port and in the direction that it has.
 func (rt *Router) Judge(p Packet) Judgment {
@@ -189,8 +197,11 @@ func (rt *Router) Judge(p Packet) Judgment {
 		}
 	}
 	if s, after := rt.find(p.Direction, TupleOf(&p)); s != nil {
+		forward := s.is(p.Direction, TupleOf(&p))
 		after.give(&p)
-		return Judgment{Result: Result{Action: pf.Pass, Rule: s.Rule}, Packet: p, State: s}
+		j := Judgment{Result: Result{Action: pf.Pass, Rule: s.Rule}, Packet: p, State: s}
+		j.route(forward)
+		return j
 	}
 	return rt.judgeNew(p)
 }
@@ -205,6 +216,7 @@ func (rt *Router) judgeError(p Packet) (Judgment, bool) {
 		return Judgment{}, false
 	}
 	was := quoted
+	forward := s.is(p.Direction, TupleOf(&quoted).Reverse())
 	after.Reverse().give(&quoted)
 	if after.Family != was.Family {
 		result := Result{Action: pf.Pass, Rule: s.Rule}
@@ -228,7 +240,9 @@ func (rt *Router) judgeError(p Packet) (Judgment, bool) {
 		p.Src = quoted.Dst
 	}
 	p.Quoted = &quoted
-	return Judgment{Result: Result{Action: pf.Pass, Rule: s.Rule}, Packet: p, State: s}, true
+	j := Judgment{Result: Result{Action: pf.Pass, Rule: s.Rule}, Packet: p, State: s}
+	j.route(forward)
+	return j, true
 }
 
 // errorSource returns whom an error is from in the other family: the address behind the same
@@ -297,9 +311,6 @@ func (rt *Router) judgeNew(p Packet) Judgment {
 		return Judgment{Result: result, Translate: true}
 	}
 	out := Judgment{Result: result, Packet: p}
-	if result.Rule != nil {
-		out.Route = result.Rule.Route
-	}
 	if result.Rule == nil || result.Rule.State == pf.NoState {
 		// Nothing would translate the answers back. OpenBSD sends the packet as
 		// it came.
@@ -314,6 +325,10 @@ func (rt *Router) judgeNew(p Packet) Judgment {
 			return out
 		}
 	}
+	if !rt.hop(&w, s, result.Rule) {
+		out.Action, out.NoHop = pf.Block, true
+		return out
+	}
 	if rt.found == nil {
 		rt.found = map[look]*State{}
 	}
@@ -324,6 +339,7 @@ func (rt *Router) judgeNew(p Packet) Judgment {
 	rt.states = append(rt.states, s)
 	s.After.give(&out.Packet)
 	out.State = s
+	out.route(true)
 	return out
 }
 
