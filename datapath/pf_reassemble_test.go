@@ -383,3 +383,31 @@ func TestReassembleReload(t *testing.T) {
 		t.Errorf("%d entries without a rule and states, want 1", n)
 	}
 }
+
+// Fragments keep the TTL of their side, and a later one does not begin it: nobody has looked at its
+// numbers, and anybody may have sent it.
+func TestReassembleFragments(t *testing.T) {
+	c := call{s: newRulesBench(t, reassemble), source: 4000}
+	w := &tracked{call: c, t: t, before: []layers.TCPOption{nop, nop}}
+	fragment := func(side int, ttl uint8, offset uint16, more bool, upper ...gopacket.SerializableLayer) []byte {
+		ip := c.ip(side, layers.IPProtocolTCP).(*layers.IPv4)
+		ip.TTL, ip.Id, ip.FragOffset, ip.Flags = ttl, 77, offset, 0
+		if more {
+			ip.Flags = layers.IPv4MoreFragments
+		}
+		macs := []mac{station(1), station(2)}
+		return c.frame(macs[side], macs[1-side], ip, upper...)
+	}
+	eight := gopacket.Payload("eight by")
+	w.passes(0, layers.TCP{Seq: 99, SYN: true}, 1000, 0)
+	strange := c.tcp(1, layers.TCP{Seq: 1 << 30, Ack: 1 << 30, RST: true, ACK: true, Options: []layers.TCPOption{nop, nop, nop, nop}})
+	c.send(1, fragment(1, 9, 0, true, strange, eight), nil, "pf-state")
+	late := fragment(1, 9, 4, false, eight)
+	sameFrame(t, "a later fragment", c.send(1, late, []int{0}), late)
+	w.passes(1, layers.TCP{Seq: 199, Ack: 100, SYN: true, ACK: true}, 5000, 1000)
+	if w.offset[1] == 0 {
+		t.Error("the timestamp is as it was")
+	}
+	w.passes(0, layers.TCP{Seq: 100, Ack: 200, ACK: true}, 1001, 5000)
+	sameFrame(t, "a later fragment of a side that has begun", c.send(1, late, []int{0}), fragment(1, 64, 4, false, eight))
+}

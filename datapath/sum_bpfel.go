@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "969fd490675b176a51817c3c339b3048df969510db9fcbcf5670d61c4ef63041"
+const objectsSum = "3b902cae34129f4b14493197de37cf04cd933cc96747e03ce598bb8644d7b661"

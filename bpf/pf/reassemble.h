@@ -129,7 +129,7 @@ __noinline u32 pf_stamps_begin(struct __sk_buff *skb, u32 place)
 	__builtin_memset(src, 0, sizeof(*src));
 	skb_bytes(skb, pf_ttl_at(p), &src->ttl, sizeof(src->ttl));
 	/* only the beginning of a connection shows whether it has timestamps */
-	if (!(p->flags & PF_P_LATER) && (p->tcp_flags & TCP_SYN) && p->stamps) {
+	if ((p->tcp_flags & TCP_SYN) && p->stamps) {
 		src->flags = PF_STAMPS_ON;
 		src->offset = bpf_get_prandom_u32();
 		src->first = src->value = p->stamp;
@@ -354,21 +354,23 @@ __noinline u32 pf_stamps_take(struct __sk_buff *skb, u32 place)
 	if (!src || !dst)
 		return DROP_PF_TIMESTAMP;
 	news = src->of != pf_stamps_of(s);
-	p->stamps = 0;
-	if (!(p->flags & PF_P_LATER)) {
-		flags = dst->of == pf_stamps_of(s) ? dst->flags : 0;
-		flags |= news ? p->tcp_flags & TCP_SYN ? PF_STAMPS_ON : 0 : src->flags;
-		if (flags & PF_STAMPS_ON)
-			pf_stamps_read(skb);
+	/* nobody has looked whether it is one of the side: nothing begins with it */
+	if (p->flags & PF_P_LATER) {
+		if (!news)
+			pf_stamps_ttl(skb, p, src);
+		return 0;
 	}
+	p->stamps = 0;
+	flags = dst->of == pf_stamps_of(s) ? dst->flags : 0;
+	flags |= news ? p->tcp_flags & TCP_SYN ? PF_STAMPS_ON : 0 : src->flags;
+	if (flags & PF_STAMPS_ON)
+		pf_stamps_read(skb);
 	if (p->stamps > 1)
 		return DROP_PF_TIMESTAMP;
 	if (news)
 		pf_stamps_begin(skb, place);
 	else
 		pf_stamps_ttl(skb, p, src);
-	if (p->flags & PF_P_LATER)
-		return 0;
 	if (p->stamps)
 		pf_stamps_modulate(skb, place);
 	return pf_stamps_check(place);

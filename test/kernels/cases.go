@@ -68,6 +68,7 @@ var cases = list([]row{
 	{"pf", conformance, "TestConformance/pf_hosts", false},
 	{"pf", conformance, "TestConformance/pf_answers", false},
 	{"pf", conformance, "TestConformance/pf_fragments", false},
+	{"pf", conformance, "TestConformance/pf_reassemble", false},
 	{"pf", conformance, "TestConformance/pf_with_all", false},
 	{"span", conformance, "TestConformance/span_port", false},
 	{"span", conformance, "TestConformance/span_vlan", false},
