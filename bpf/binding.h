@@ -338,14 +338,14 @@ static __always_inline u32 look_at(const struct hook *h, struct look *l)
 }
 
 /* Separate functions are verified once for a program, not at each place that calls them. */
-__noinline int look_skb(struct __sk_buff *skb, struct look *l)
+OFTEN __noinline int look_skb(struct __sk_buff *skb, struct look *l)
 {
 	struct hook h = {.ctx = skb, .skb = true};
 
 	return l ? look_at(&h, l) : 0;
 }
 
-__noinline int look_xdp(struct xdp_md *xdp, struct look *l)
+OFTEN __noinline int look_xdp(struct xdp_md *xdp, struct look *l)
 {
 	struct hook h = {.ctx = xdp};
 

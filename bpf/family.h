@@ -64,7 +64,7 @@ static __always_inline u32 panel_asked(const struct verdict *v)
  * The same for the frame of struct judged. `before` asks before it is decided where that
  * leaves: what comes from the host goes elsewhere than its frame's destination is.
  */
-__noinline u32 panel_judged(bool before)
+OFTEN __noinline u32 panel_judged(bool before)
 {
 	struct judged *j = judged_here(0);
 	u32 asked;

@@ -67,7 +67,7 @@ struct fdb_search {
 	u32 found; /* number of an entry */
 };
 
-static long fdb_search_bucket(u32 n, struct fdb_search *s)
+OFTEN static long fdb_search_bucket(u32 n, struct fdb_search *s)
 {
 	struct fdb_bucket *b = fdb_bucket(s->home + n);
 
@@ -314,7 +314,7 @@ static __always_inline bool move_allowed(u32 number, u32 now)
  * Called at most once a second for an address that stays where it is. False if
  * a limit forbids the address there.
  */
-__noinline int fdb_learn(u64 key, u32 id)
+OFTEN __noinline int fdb_learn(u64 key, u32 id)
 {
 	struct port_stats *s = stats_of(SLOT(id));
 	struct clock *c = clock_get();

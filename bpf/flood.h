@@ -34,7 +34,7 @@ struct flood {
  * Sends a copy to the port that was found last. This is a separate function: the verifier
  * follows it once, and its place on the stack is not in the way of pf's functions.
  */
-APART int flood_copy(struct __sk_buff *skb, struct flooded *what)
+OFTEN APART int flood_copy(struct __sk_buff *skb, struct flooded *what)
 {
 	if (what)
 		send_copy(skb, &what->f, &what->v, what->last, &what->has, what->last_tag);
@@ -102,7 +102,7 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
  * Looks at one slot. The loop includes slot 0, which is no port's: for a bridge without
  * ports it would else be a loop over nothing, for which Linux 6.18 refuses the program.
  */
-static long flood_slot(u32 n, struct flood *flood)
+OFTEN static long flood_slot(u32 n, struct flood *flood)
 {
 	flood_port(flood, n);
 	return 0;
@@ -112,7 +112,7 @@ static long flood_slot(u32 n, struct flood *flood)
  * Takes the next port of a set, or the next word of it. The walk leaves out ports that are
  * not in the set.
  */
-static long flood_member(u32 n, struct flood *flood)
+OFTEN static long flood_member(u32 n, struct flood *flood)
 {
 	struct flooded *what = flood->what;
 	u32 bit;
@@ -225,7 +225,7 @@ static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *
 }
 #else
 /* The same for the frame of struct judged, with which struct flooded begins. */
-__noinline int flood_walk_judged(struct __sk_buff *skb, u32 cable)
+OFTEN __noinline int flood_walk_judged(struct __sk_buff *skb, u32 cable)
 {
 	struct flooded *what;
 
@@ -239,7 +239,7 @@ __noinline int flood_walk_judged(struct __sk_buff *skb, u32 cable)
 	return true;
 }
 
-__noinline int flood_end_judged(struct __sk_buff *skb)
+OFTEN __noinline int flood_end_judged(struct __sk_buff *skb)
 {
 	struct flooded *what = work_of(WORK_FRAME);
 

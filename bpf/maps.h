@@ -18,6 +18,13 @@
 #define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, v) (*(volatile typeof(x) *)&(x) = (v))
 
+/*
+ * For a function that most frames come to, of those with some feature: the loader leaves the
+ * function's look-ups where they are. Others call a look-up that they share, which makes a
+ * load quicker and a frame a little slower (datapath/lookups.go).
+ */
+#define OFTEN __attribute__((btf_decl_tag("often")))
+
 /* The configuration: what the programs are made for, and what they read while they run. */
 const volatile struct config cfg = {};
 volatile struct settings set SEC(".data.settings") = {};

@@ -164,7 +164,7 @@ static __always_inline struct trip *trip_start(void)
 }
 
 /* Keeps count of the frame's tags where a bridge changes them. */
-__noinline int patch_retagged(u32 has, u32 wants)
+OFTEN __noinline int patch_retagged(u32 has, u32 wants)
 {
 	struct trip *t = trip_get();
 
@@ -180,7 +180,7 @@ __noinline int patch_retagged(u32 has, u32 wants)
  * Notes that the frame goes on by a cable, as the frame is now. False if there are too many
  * cables.
  */
-__noinline int patch_queue(struct __sk_buff *skb, u32 endpoint)
+OFTEN __noinline int patch_queue(struct __sk_buff *skb, u32 endpoint)
 {
 	struct trip *t = trip_get();
 	struct patch_wait *w;
@@ -239,7 +239,7 @@ static __always_inline bool patch_restore(struct __sk_buff *skb, struct trip *t,
  * function that is verified separately can't make a tail call, and the loop that makes it
  * is to be short.
  */
-__noinline u32 patch_next(struct __sk_buff *skb, u32 ifindex, u32 before)
+OFTEN __noinline u32 patch_next(struct __sk_buff *skb, u32 ifindex, u32 before)
 {
 	struct trip *t = trip_get();
 	struct patch_wait *w;

@@ -135,7 +135,7 @@ static __always_inline struct judged *judged_here(struct judged *stack)
 }
 
 #ifndef DECIDES_AT_ONCE
-__noinline u32 guard_skb(struct __sk_buff *skb)
+OFTEN __noinline u32 guard_skb(struct __sk_buff *skb)
 {
 	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
 	struct judged *j = judged_here(0);
@@ -143,7 +143,7 @@ __noinline u32 guard_skb(struct __sk_buff *skb)
 	return j ? guard(&h, &j->f, &j->v, port_at(j->v.in)) : DROP_MALFORMED;
 }
 
-__noinline u32 guard_xdp(struct xdp_md *xdp)
+OFTEN __noinline u32 guard_xdp(struct xdp_md *xdp)
 {
 	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
 	struct judged *j = judged_here(0);
@@ -251,7 +251,7 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 }
 
 #ifndef DECIDES_AT_ONCE
-__noinline u32 come_in_xdp(struct xdp_md *xdp, u32 now)
+OFTEN __noinline u32 come_in_xdp(struct xdp_md *xdp, u32 now)
 {
 	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
 	struct judged *j = judged_here(0);
@@ -315,7 +315,7 @@ static __always_inline u32 go_out(const struct hook *h, const struct frame *f, s
 }
 
 #ifndef DECIDES_AT_ONCE
-__noinline u32 go_out_skb(struct __sk_buff *skb, u32 slot)
+OFTEN __noinline u32 go_out_skb(struct __sk_buff *skb, u32 slot)
 {
 	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
 	struct judged *j = judged_here(0);
@@ -325,7 +325,7 @@ __noinline u32 go_out_skb(struct __sk_buff *skb, u32 slot)
 	return go_out(&h, &j->f, &j->v, slot);
 }
 
-__noinline u32 go_out_xdp(struct xdp_md *xdp, u32 slot)
+OFTEN __noinline u32 go_out_xdp(struct xdp_md *xdp, u32 slot)
 {
 	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
 	struct judged *j = judged_here(0);

@@ -411,12 +411,12 @@ static __always_inline u32 route_look(void *ctx, bool answers)
 	return differs ? ROUTE_CHOICE : ROUTE_DONE;
 }
 
-__noinline u32 route_look_skb(struct __sk_buff *skb, bool answers)
+OFTEN __noinline u32 route_look_skb(struct __sk_buff *skb, bool answers)
 {
 	return route_look(skb, answers);
 }
 
-__noinline u32 route_look_xdp(struct xdp_md *xdp, bool answers)
+OFTEN __noinline u32 route_look_xdp(struct xdp_md *xdp, bool answers)
 {
 	return route_look(xdp, answers);
 }
@@ -669,7 +669,7 @@ static __always_inline struct route_way *route_way(u64 place)
  * depends on is noted for route_keep(). This is a separate function, as are route_keep() and
  * those that read: the verifier then follows one way less.
  */
-__noinline bool route_recall(u32 slot, u64 dst, bool gso)
+OFTEN __noinline bool route_recall(u32 slot, u64 dst, bool gso)
 {
 	struct route_memory *memory = route_memory_get();
 	struct bpf_fib_lookup *to;
@@ -725,7 +725,7 @@ __noinline bool route_recall(u32 slot, u64 dst, bool gso)
 }
 
 /* Remembers the kernel's answer for packets like the one that route_recall() was asked about. */
-__noinline int route_keep(void)
+OFTEN __noinline int route_keep(void)
 {
 	struct route_memory *memory = route_memory_get();
 	const struct bpf_fib_lookup *to;
@@ -930,7 +930,7 @@ static __always_inline u32 route_tell(const struct bpf_fib_lookup *to)
 	return ROUTE_DONE;
 }
 
-__noinline u32 route_read_skb(struct __sk_buff *skb)
+OFTEN __noinline u32 route_read_skb(struct __sk_buff *skb)
 {
 	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
 	struct route_size size = {.len = skb->len, .gso = skb->gso_size};
@@ -942,7 +942,7 @@ __noinline u32 route_read_skb(struct __sk_buff *skb)
  * Routes a frame to an address at a routed host port: where it goes (ROUTE_GATEWAY,
  * ROUTE_DEVICE), or the enum route for which it is left to the stack as it is.
  */
-__noinline u32 route_skb(struct __sk_buff *skb, u32 slot, u64 dst)
+OFTEN __noinline u32 route_skb(struct __sk_buff *skb, u32 slot, u64 dst)
 {
 	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
 	struct route_size size = {.len = skb->len, .gso = skb->gso_size};
@@ -994,7 +994,7 @@ __noinline u32 route_skb(struct __sk_buff *skb, u32 slot, u64 dst)
 	return ROUTE_DEVICE;
 }
 
-__noinline u32 route_read_xdp(struct xdp_md *xdp)
+OFTEN __noinline u32 route_read_xdp(struct xdp_md *xdp)
 {
 	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
 	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
@@ -1035,7 +1035,7 @@ static __always_inline u32 route_translated(u32 unread)
  * by another such port of this bridge. struct route_memory then has what the frame is there.
  * The frame is as it was. In all other cases tcx finds its way.
  */
-__noinline u32 route_xdp(struct xdp_md *xdp, u32 slot, u64 dst)
+OFTEN __noinline u32 route_xdp(struct xdp_md *xdp, u32 slot, u64 dst)
 {
 	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
 	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
@@ -1099,7 +1099,7 @@ static __always_inline bool route_rewrite(struct xdp_md *xdp, const struct route
  * decided on it: what is to be done with its frame, or 0 if its way is still to be found. The
  * frame has been counted at both ports of its way to the host, and is as it was if that is so.
  */
-__noinline int route_quickly_skb(struct __sk_buff *skb, u32 slot, u64 dst)
+OFTEN __noinline int route_quickly_skb(struct __sk_buff *skb, u32 slot, u64 dst)
 {
 	void *data = (void *)(long)skb->data, *data_end = (void *)(long)skb->data_end;
 	struct route_memory *memory = route_memory_get();
@@ -1156,7 +1156,7 @@ __noinline int route_quickly_skb(struct __sk_buff *skb, u32 slot, u64 dst)
  * Remembers what this bridge decides on the packet that is about to go on at another of its
  * routed host ports, if it has decided so on one before.
  */
-__noinline int route_decided_skb(void)
+OFTEN __noinline int route_decided_skb(void)
 {
 	struct route_memory *memory = route_memory_get();
 	u32 epoch = READ_ONCE(clock_get()->epoch);
@@ -1176,7 +1176,7 @@ __noinline int route_decided_skb(void)
 }
 
 /* Counts what has become of a frame for a routed host port: what route_skb() has said. */
-__noinline int route_count(u32 slot, u32 to)
+OFTEN __noinline int route_count(u32 slot, u32 to)
 {
 	u64 key = GATEWAY_COUNTS(port_at(slot)->endpoint);
 	struct port_stats *s = stats_of(slot);

@@ -196,14 +196,14 @@ static __always_inline u32 rule_find(const struct hook *h, u64 src, u64 dst, u32
 }
 
 /* Separate functions, so that a switch without rules is as if there were none. */
-__noinline u32 rule_find_skb(struct __sk_buff *skb, u64 src, u64 dst, u32 at)
+OFTEN __noinline u32 rule_find_skb(struct __sk_buff *skb, u64 src, u64 dst, u32 at)
 {
 	const struct hook h = {.ctx = skb, .skb = true};
 
 	return rule_find(&h, src, dst, at);
 }
 
-__noinline u32 rule_find_xdp(struct xdp_md *xdp, u64 src, u64 dst, u32 at)
+OFTEN __noinline u32 rule_find_xdp(struct xdp_md *xdp, u64 src, u64 dst, u32 at)
 {
 	const struct hook h = {.ctx = xdp};
 
@@ -244,7 +244,7 @@ static __always_inline void rule_count(u16 number, u32 len)
 }
 
 /* Counts a frame for the rules that it matched coming in and going out. */
-__noinline int rules_count(u32 in, u32 out, u32 len)
+OFTEN __noinline int rules_count(u32 in, u32 out, u32 len)
 {
 	rule_count(in, len);
 	rule_count(out, len);

@@ -33,7 +33,7 @@
  * is empty. A frame may take more than there is, and the next frames wait for it. So large
  * packets pass small limits now and then, and the rate still holds.
  */
-__noinline int storm_take(u32 slot, u32 kind, u32 frames, u32 bytes)
+OFTEN __noinline int storm_take(u32 slot, u32 kind, u32 frames, u32 bytes)
 {
 	const volatile struct port *in = &set.ports[slot & (MAX_PORTS - 1)];
 	struct shared *s = shared_get();

@@ -82,7 +82,7 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 
 #ifndef DECIDES_AT_ONCE
 /* These two decide on the frame of struct judged, one after the other: an enum action. */
-__noinline u32 decide_in_skb(struct __sk_buff *skb)
+OFTEN __noinline u32 decide_in_skb(struct __sk_buff *skb)
 {
 	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
 	struct judged *j = judged_here(0);
@@ -90,7 +90,7 @@ __noinline u32 decide_in_skb(struct __sk_buff *skb)
 	return j ? decide_in(&h, &j->f, &j->v, clock_now()) : ACTION_DROP;
 }
 
-__noinline u32 decide_out_skb(struct __sk_buff *skb)
+OFTEN __noinline u32 decide_out_skb(struct __sk_buff *skb)
 {
 	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
 	struct judged *j = judged_here(0);
@@ -99,7 +99,7 @@ __noinline u32 decide_out_skb(struct __sk_buff *skb)
 }
 
 /* Carries out what has been decided about the frame of struct judged. */
-__noinline int act_judged(struct __sk_buff *skb, u32 epoch, u32 action)
+OFTEN __noinline int act_judged(struct __sk_buff *skb, u32 epoch, u32 action)
 {
 	struct judged *j = judged_here(0);
 	struct decision *d;
@@ -137,7 +137,7 @@ static __always_inline bool ask_pulled(struct __sk_buff *skb, struct frame *f)
 }
 
 #ifndef DECIDES_AT_ONCE
-__noinline u32 frame_segment_judged(struct __sk_buff *skb)
+OFTEN __noinline u32 frame_segment_judged(struct __sk_buff *skb)
 {
 	struct judged *j = judged_here(0);
 

@@ -56,8 +56,8 @@ __weak __noinline int capture_wants(struct capture_bytes *frame, u32 kept, u32 l
  * A tag that is beside the packet goes where it is on a wire. On a bridge that filters no
  * VLANs, the frame is in the VLAN of its tag.
  */
-__noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans, enum capture_point point,
-			     u32 reason)
+OFTEN __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans,
+				   enum capture_point point, u32 reason)
 {
 	u32 beside = skb->vlan_present ? ETHER_TAG : 0, len = skb->len + beside, kept;
 	struct capture_buffer *b;
@@ -120,7 +120,7 @@ struct {
  * Counts a frame of an address at a port. This is a separate function, to save room on the
  * stacks of its callers.
  */
-__noinline int talker_note(u64 key, u32 len, u32 slot)
+OFTEN __noinline int talker_note(u64 key, u32 len, u32 slot)
 {
 	struct talker first = {
 		.frames = 1,

@@ -17,7 +17,7 @@ static __always_inline bool routes_here(const struct verdict *v)
 }
 
 #ifndef DECIDES_AT_ONCE
-__noinline u32 decide_xdp(struct xdp_md *xdp, u32 now)
+OFTEN __noinline u32 decide_xdp(struct xdp_md *xdp, u32 now)
 {
 	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
 	struct judged *j = judged_here(0);
@@ -286,7 +286,7 @@ static __always_inline int act_xdp(struct xdp_md *xdp, struct frame *f, struct v
 
 #ifndef DECIDES_AT_ONCE
 /* The same for the frame of struct judged. */
-__noinline int act_xdp_judged(struct xdp_md *xdp, u32 epoch, u32 action)
+OFTEN __noinline int act_xdp_judged(struct xdp_md *xdp, u32 epoch, u32 action)
 {
 	struct judged *j = judged_here(0);
 	struct decision *d;

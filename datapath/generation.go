@@ -153,7 +153,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 			if err := setFilter(spec.Programs[name], filter, len(kernelCaptureBytes{}.At)); err != nil {
 				return nil, err
 			}
-			prune(spec.Programs[name])
+			prune(spec.Programs[name], nil)
 		}
 	}
 	m := &making{Config: c, tables: t}

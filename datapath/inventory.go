@@ -162,6 +162,13 @@ func fit(spec *ebpf.CollectionSpec, m *making) {
 		}
 		t.fit(spec.Maps[t.name], m)
 	}
+	// The kernel need not know the types: it would be told of them once for each map. Where
+	// it asks, it looks for the timer.
+	for name, table := range spec.Maps {
+		if name != kernelMapTimer {
+			table.Key, table.Value = nil, nil
+		}
+	}
 }
 
 // pinned returns the tables that are pinned in a generation of the configuration.

@@ -97,10 +97,11 @@ func metByFrames(t *testing.T, features kernelFeature) map[string]bool {
 		c.Pf.LogInterface = p[0].Id
 	})
 	c.Features = uint64(features)
-	spec, err := loadKernel()
+	object, err := specOf(_KernelBytes)
 	if err != nil {
 		t.Fatal(err)
 	}
+	spec := object.spec
 	if err := findPlaces(&c); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +114,9 @@ func metByFrames(t *testing.T, features kernelFeature) map[string]bool {
 	}
 	spec.Programs = programs
 	for _, p := range programs {
-		answer(p, c.Features, &c)
+		if err := object.make(p, c.Features, &c); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for i := range inventory {
 		if m := spec.Maps[inventory[i].name]; m != nil {

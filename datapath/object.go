@@ -210,37 +210,57 @@ func (s *section) readMentions(list []byte, symbols []elf.Symbol) error {
 	return nil
 }
 
-// link gives a program its instructions: those of its function, and of all functions that
-// are called from there. special makes of each function what the program is to have of it.
-// What is not called by then is not linked.
-func (o *object) link(p *ebpf.ProgramSpec, special func(asm.Instructions) asm.Instructions) error {
+// link returns a function and all that are called from there. special makes of each what
+// the program is to have of it. What is not called by then is not linked.
+func (o *object) link(function string, special func(asm.Instructions) asm.Instructions) (all []asm.Instructions, err error) {
 	linked := map[string]bool{}
-	var all asm.Instructions
-	for names := []string{p.Name}; len(names) > 0; names = names[1:] {
+	for names := []string{function}; len(names) > 0; names = names[1:] {
 		if linked[names[0]] {
 			continue
 		}
 		linked[names[0]] = true
 		code, err := o.function(names[0])
 		if err != nil {
-			return fmt.Errorf("the switch program: function %s: %w", names[0], err)
+			return nil, fmt.Errorf("the switch program: function %s: %w", names[0], err)
 		}
 		code = special(code)
-		all = append(all, code...)
+		all = append(all, code)
 		names = append(names, code.FunctionReferences()...)
 	}
-	p.Instructions = all
-	return nil
+	return all, nil
+}
+
+// functions returns a function and all that are called from there, as a program of the
+// configuration has them.
+func (o *object) functions(name string, features uint64, c *Config) ([]asm.Instructions, error) {
+	pruner := newPruner(nil)
+	pruner.constants = o.constants()
+	return o.link(name, func(code asm.Instructions) asm.Instructions {
+		f := &ebpf.ProgramSpec{Instructions: code}
+		answer(f, features, c)
+		return pruner.prune(f.Instructions)
+	})
 }
 
 // make gives a program of the configuration its instructions.
 func (o *object) make(p *ebpf.ProgramSpec, features uint64, c *Config) error {
-	return o.link(p, func(code asm.Instructions) asm.Instructions {
-		f := &ebpf.ProgramSpec{Instructions: code}
-		answer(f, features, c)
-		prune(f)
-		return f.Instructions
-	})
+	all, err := o.functions(p.Name, features, c)
+	if err != nil {
+		return err
+	}
+	p.Instructions = slices.Concat(o.shareLookups(p, all)...)
+	return nil
+}
+
+// constants returns the constants that programs read, as the configuration has set them.
+func (o *object) constants() []byte {
+	all := make([]byte, o.spec.Maps[configMap].ValueSize)
+	for _, v := range o.spec.Variables {
+		if v.SectionName == configMap {
+			copy(all[v.Offset:], v.Value)
+		}
+	}
+	return all
 }
 
 // function reads a function.

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -61,9 +62,11 @@ func TestObject(t *testing.T) {
 				t.Errorf("%s: there is no program %s", name, p)
 				continue
 			}
-			if err := object.link(is, func(code asm.Instructions) asm.Instructions { return code }); err != nil {
+			parts, err := object.link(p, func(code asm.Instructions) asm.Instructions { return code })
+			if err != nil {
 				t.Fatal(err)
 			}
+			is.Instructions = slices.Concat(parts...)
 			if len(is.Instructions) != len(want.Instructions) {
 				t.Errorf("%s: program %s has %d instructions, in the file %d", name, p, len(is.Instructions), len(want.Instructions))
 				continue

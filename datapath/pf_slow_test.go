@@ -71,16 +71,16 @@ func (s *bench) look(beside tag, vlan, slots, now int32) *probe {
 // arguments, with a tag put beside the frame unless that is the zero tag.
 func (s *bench) probe(function string, beside tag, args ...int32) *probe {
 	s.t.Helper()
-	spec, err := loadKernel()
+	object, err := specOf(_KernelBytes)
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	spec := object.spec
 	if err := s.cfg.setIn(spec); err != nil {
 		s.t.Fatal(err)
 	}
 	prog := spec.Programs[kernelProgBasculeTcx]
-	answer(prog, s.cfg.Features, &s.cfg)
-	prog.Instructions = only(s.t, prog.Instructions, function, beside, args)
+	prog.Instructions = s.only(object, function, beside, args)
 	fit(spec, &making{Config: &s.cfg})
 	spec.Programs = map[string]*ebpf.ProgramSpec{"probe": prog}
 	opts := ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{}}
@@ -97,15 +97,15 @@ func (s *bench) probe(function string, beside tag, args ...int32) *probe {
 }
 
 // only returns a program that calls the function, and all that it calls.
-func only(t testing.TB, all asm.Instructions, function string, beside tag, args []int32) asm.Instructions {
-	t.Helper()
-	bodies := map[string]asm.Instructions{}
-	var name string
-	for _, ins := range all {
-		if btf.FuncMetadata(&ins) != nil {
-			name = ins.Symbol()
-		}
-		bodies[name] = append(bodies[name], ins)
+func (s *bench) only(o *object, function string, beside tag, args []int32) asm.Instructions {
+	s.t.Helper()
+	bodies, err := o.functions(function, s.cfg.Features, &s.cfg)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	program, err := o.function(kernelProgBasculeTcx)
+	if err != nil {
+		s.t.Fatal(err)
 	}
 	stub := asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1)}
 	if beside != (tag{}) {
@@ -117,30 +117,16 @@ func only(t testing.TB, all asm.Instructions, function string, beside tag, args 
 		)
 	}
 	to := asm.R1
-	if f := btf.FuncMetadata(&bodies[function][0]); f != nil {
-		if _, ok := f.Type.(*btf.FuncProto).Params[0].Type.(*btf.Pointer); ok {
-			to++ // it takes the frame
-		}
+	about := btf.FuncMetadata(&bodies[0][0])
+	if _, ok := about.Type.(*btf.FuncProto).Params[0].Type.(*btf.Pointer); ok {
+		to++ // it takes the frame
 	}
 	for i, arg := range args {
 		stub = append(stub, asm.Mov.Imm(to+asm.Register(i), arg))
 	}
 	stub = append(stub, asm.Call.Label(function), asm.Return())
-	stub[0] = stub[0].WithMetadata(bodies[kernelProgBasculeTcx][0].Metadata)
-	have := []string{function}
-	for i := 0; i < len(have); i++ {
-		body := bodies[have[i]]
-		if body == nil {
-			t.Fatalf("no function %s", have[i])
-		}
-		for _, ins := range body {
-			if (ins.IsFunctionCall() || ins.IsLoadOfFunctionPointer()) && !slices.Contains(have, ins.Reference()) {
-				have = append(have, ins.Reference())
-			}
-		}
-		stub = append(stub, body...)
-	}
-	return stub
+	stub[0] = stub[0].WithMetadata(program[0].Metadata)
+	return append(stub, slices.Concat(bodies...)...)
 }
 
 // call runs the probe on a frame.

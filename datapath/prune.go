@@ -10,27 +10,35 @@ import (
 
 // prune takes all code out of a program that is never reached: code that answered
 // questions jump over, and functions that nothing calls any more. So the program refers
-// only to the maps that it uses. The kernel would take that code out, too. But each
-// time it takes something out, it moves all that follows. This takes a third of the
-// time of a load.
-func prune(p *ebpf.ProgramSpec) {
-	c := newPruner(p.Instructions)
+// only to the maps that it uses. The constants, of the map configMap, are written where
+// they are read. The kernel would take that code out, too. But each time it takes
+// something out, it moves all that follows. This takes a third of the time of a load.
+func prune(p *ebpf.ProgramSpec, constants []byte) {
+	c := newPruner(nil)
+	c.constants = constants
+	p.Instructions = c.prune(p.Instructions)
+}
+
+func (c *pruner) prune(code asm.Instructions) asm.Instructions {
+	c.begin(code)
 	c.walk()
+	c.settle()
 	c.keepUsed()
-	p.Instructions = c.kept()
+	return c.kept()
 }
 
 // A pruner finds out which instructions of a program are reached and used.
 // Instructions have their index in code.
 type pruner struct {
-	code     asm.Instructions
-	at       []int          // place of each instruction, in raw instructions
-	index    []int          // index of the instruction at each such place
-	symbols  map[string]int // of functions and labels
-	reached  []bool
-	before   []knowledge // what registers hold before each instruction that is reached
-	used     []bool
-	branches []branch // of jumps: the ways that are taken
+	code      asm.Instructions
+	constants []byte
+	at        []int          // place of each instruction, in raw instructions
+	index     []int          // index of the instruction at each such place
+	symbols   map[string]int // of functions and labels
+	reached   []bool
+	before    []knowledge // what registers hold before each instruction that is reached
+	used      []bool
+	branches  []branch // of jumps: the ways that are taken
 }
 
 // A branch says which ways of an instruction are taken.
@@ -42,11 +50,18 @@ const (
 )
 
 func newPruner(code asm.Instructions) *pruner {
+	c := &pruner{symbols: map[string]int{}}
+	c.begin(code)
+	return c
+}
+
+// begin makes the pruner one of other code. It has the memory that it had.
+func (c *pruner) begin(code asm.Instructions) {
 	n := len(code)
-	c := &pruner{
-		code: code, at: make([]int, n), symbols: map[string]int{}, reached: make([]bool, n),
-		before: make([]knowledge, n), used: make([]bool, n), branches: make([]branch, n),
-	}
+	c.code, c.index, c.at = code, c.index[:0], emptied(c.at, n)
+	c.reached, c.before = emptied(c.reached, n), emptied(c.before, n)
+	c.used, c.branches = emptied(c.used, n), emptied(c.branches, n)
+	clear(c.symbols)
 	for i := range code {
 		c.at[i] = len(c.index)
 		for range code[i].Width() {
@@ -56,86 +71,216 @@ func newPruner(code asm.Instructions) *pruner {
 			c.symbols[name] = i
 		}
 	}
-	return c
 }
 
-// knowledge has two bits for each register: that it holds 0, and that it holds 1. If
-// neither is set, the register may hold anything. Answers to questions are spread by no
-// more than that.
-type knowledge uint32
-
-func (k knowledge) of(r asm.Register) (value int64, known bool) {
-	bits := k >> (2 * r) & 3
-	return int64(bits >> 1), bits != 0
+// emptied returns a slice of n zero elements, in the same memory if that is enough.
+func emptied[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n)
+	}
+	s = s[:n]
+	clear(s)
+	return s
 }
 
-func (k knowledge) with(r asm.Register, value int64) knowledge {
-	return k.without(r) | knowledge(1+value)<<(2*r)
+// Knowledge has what registers are known to hold.
+type knowledge struct {
+	numbers   registers // these hold a number
+	constants registers // these hold the address of a place in the constants
+	addresses registers // these hold some address, which is not 0
+	value     [11]int64 // the number, or the place
 }
 
-func (k knowledge) without(r asm.Register) knowledge { return k &^ (3 << (2 * r)) }
+func (k *knowledge) number(r asm.Register) (value int64, known bool) {
+	return k.value[r], k.numbers&bit(r) != 0
+}
 
-// after returns what is known after an instruction that is no jump.
-func (k knowledge) after(ins *asm.Instruction) knowledge {
+func (k *knowledge) forget(r asm.Register) {
+	k.numbers, k.constants, k.addresses = k.numbers&^bit(r), k.constants&^bit(r), k.addresses&^bit(r)
+	k.value[r] = 0
+}
+
+func (k *knowledge) set(r asm.Register, number int64) {
+	k.forget(r)
+	k.numbers, k.value[r] = k.numbers|bit(r), number
+}
+
+func (k *knowledge) point(r asm.Register, place int64) {
+	k.forget(r)
+	k.constants, k.value[r] = k.constants|bit(r), place
+}
+
+func (k *knowledge) copy(to, from asm.Register) {
+	was := *k
+	k.forget(to)
+	for _, set := range []struct{ to, from *registers }{
+		{&k.numbers, &was.numbers}, {&k.constants, &was.constants}, {&k.addresses, &was.addresses},
+	} {
+		if *set.from&bit(from) != 0 {
+			*set.to |= bit(to)
+		}
+	}
+	k.value[to] = was.value[from]
+}
+
+// and returns what both know.
+func (k *knowledge) and(other *knowledge) (both knowledge) {
+	both.addresses = k.addresses & other.addresses
+	for r := range k.value {
+		of := bit(asm.Register(r))
+		if k.value[r] == other.value[r] {
+			both.numbers |= k.numbers & other.numbers & of
+			both.constants |= k.constants & other.constants & of
+		}
+		if (both.numbers|both.constants)&of != 0 {
+			both.value[r] = k.value[r]
+		}
+	}
+	return both
+}
+
+// pass changes what is known before an instruction, which is no jump, to what is known
+// after it.
+func (c *pruner) pass(k *knowledge, ins *asm.Instruction) {
 	switch class := ins.OpCode.Class(); {
 	case class.IsALU():
-		return k.afterALU(ins)
-	case ins.IsConstantLoad(asm.DWord) && (ins.Constant == 0 || ins.Constant == 1):
-		return k.with(ins.Dst, ins.Constant)
+		k.calculate(ins)
+	case ins.IsConstantLoad(asm.DWord):
+		k.set(ins.Dst, ins.Constant)
+	case ins.IsLoadFromMap() && ins.Src == asm.PseudoMapValue && ins.Reference() == configMap:
+		k.point(ins.Dst, ins.Constant>>32)
+	case ins.IsLoadFromMap():
+		k.forget(ins.Dst)
+		k.addresses |= bit(ins.Dst)
+	case class == asm.LdXClass && k.constants&bit(ins.Src) != 0 && ins.OpCode.Mode() == asm.MemMode:
+		value, there := c.constant(k.value[ins.Src]+int64(ins.Offset), ins.OpCode.Size().Sizeof())
+		k.forget(ins.Dst)
+		if there {
+			k.set(ins.Dst, value)
+		}
 	case class == asm.StXClass && ins.OpCode.Mode() == asm.AtomicMode: // may fetch
-		return k.without(ins.Src).without(asm.R0)
+		k.forget(ins.Src)
+		k.forget(asm.R0)
 	case class.IsStore():
-		return k
+	default:
+		k.forget(ins.Dst)
 	}
-	return k.without(ins.Dst)
 }
 
-func (k knowledge) afterALU(ins *asm.Instruction) knowledge {
-	value, known := ins.Constant, ins.Constant == 0 || ins.Constant == 1
+// constant returns the number at a place in the constants.
+func (c *pruner) constant(place int64, size int) (value int64, there bool) {
+	if place < 0 || place+int64(size) > int64(len(c.constants)) {
+		return 0, false
+	}
+	for i, b := range c.constants[place : place+int64(size)] {
+		value |= int64(b) << (8 * i)
+	}
+	return value, true
+}
+
+// calculate follows a calculation.
+func (k *knowledge) calculate(ins *asm.Instruction) {
+	op, narrow := ins.OpCode.ALUOp(), ins.OpCode.Class() == asm.ALUClass
+	a, aKnown := k.number(ins.Dst)
+	b, bKnown := ins.Constant, true
 	if ins.OpCode.Source() == asm.RegSource {
-		value, known = k.of(ins.Src)
+		b, bKnown = k.number(ins.Src)
+		if op == asm.Mov && !narrow {
+			k.copy(ins.Dst, ins.Src)
+			return
+		}
 	}
-	was, wasKnown := k.of(ins.Dst)
-	switch op := ins.OpCode.ALUOp(); {
-	case op == asm.Mov && known:
-		return k.with(ins.Dst, value)
-	case op == asm.And && (known && value == 0 || wasKnown && was == 0):
-		return k.with(ins.Dst, 0)
-	case !known || !wasKnown:
-	case op == asm.And:
-		return k.with(ins.Dst, was&value)
-	case op == asm.Or:
-		return k.with(ins.Dst, was|value)
-	case op == asm.Xor:
-		return k.with(ins.Dst, was^value)
+	if op == asm.Add && !narrow && bKnown && k.constants&bit(ins.Dst) != 0 {
+		k.point(ins.Dst, k.value[ins.Dst]+b)
+		return
 	}
-	return k.without(ins.Dst)
+	if narrow {
+		a, b = int64(uint32(a)), int64(uint32(b))
+	}
+	bits := uint64(63)
+	if narrow {
+		bits = 31
+	}
+	known := aKnown && bKnown
+	switch op {
+	case asm.Mov:
+		a, known = b, bKnown
+	case asm.And:
+		known = known || aKnown && a == 0 || bKnown && b == 0
+		a &= b
+	case asm.Or:
+		a |= b
+	case asm.Xor:
+		a ^= b
+	case asm.Add:
+		a += b
+	case asm.Sub:
+		a -= b
+	case asm.Mul:
+		a *= b
+	case asm.LSh:
+		a <<= uint64(b) & bits
+	case asm.RSh:
+		a = int64(uint64(a) >> (uint64(b) & bits))
+	default:
+		known = false
+	}
+	if narrow {
+		a = int64(uint32(a))
+	}
+	k.forget(ins.Dst)
+	if known {
+		k.set(ins.Dst, a)
+	}
 }
 
 // decides returns which ways a conditional jump takes.
-func (k knowledge) decides(ins *asm.Instruction) branch {
-	a, known := k.of(ins.Dst)
-	b := ins.Constant
+func (k *knowledge) decides(ins *asm.Instruction) branch {
+	a, aKnown := k.number(ins.Dst)
+	b, bKnown := ins.Constant, true
 	if ins.OpCode.Source() == asm.RegSource {
-		var also bool
-		b, also = k.of(ins.Src)
-		known = known && also
+		b, bKnown = k.number(ins.Src)
+	}
+	op := ins.OpCode.JumpOp()
+	if (k.constants|k.addresses)&bit(ins.Dst) != 0 && bKnown && b == 0 && ins.OpCode.Class() == asm.JumpClass {
+		a, aKnown = 1, op == asm.JEq || op == asm.JNE // an address
+	}
+	if !aKnown || !bKnown {
+		return branchNext | branchAway
+	}
+	less := a < b
+	if ins.OpCode.Class() == asm.Jump32Class {
+		less = int32(a) < int32(b)
+		a, b = int64(uint32(a)), int64(uint32(b))
 	}
 	taken := false
-	switch ins.OpCode.JumpOp() {
+	switch op {
 	case asm.JEq:
 		taken = a == b
 	case asm.JNE:
 		taken = a != b
 	case asm.JSet:
 		taken = a&b != 0
+	case asm.JGT:
+		taken = uint64(a) > uint64(b)
+	case asm.JGE:
+		taken = uint64(a) >= uint64(b)
+	case asm.JLT:
+		taken = uint64(a) < uint64(b)
+	case asm.JLE:
+		taken = uint64(a) <= uint64(b)
+	case asm.JSLT:
+		taken = less
+	case asm.JSGE:
+		taken = !less
+	case asm.JSLE:
+		taken = less || a == b
+	case asm.JSGT:
+		taken = !less && a != b
 	default:
-		known = false
-	}
-	switch {
-	case !known:
 		return branchNext | branchAway
-	case taken:
+	}
+	if taken {
 		return branchAway
 	}
 	return branchNext
@@ -170,22 +315,28 @@ func (c *pruner) target(i int) int {
 // function's start. It follows what is known of the registers, too.
 func (c *pruner) walk() {
 	var todo []int
-	reach := func(i int, k knowledge) {
+	reach := func(i int, k *knowledge) {
 		if c.reached[i] {
-			if k &= c.before[i]; k == c.before[i] {
+			if c.before[i] == *k {
 				return
 			}
+			both := c.before[i].and(k)
+			if both == c.before[i] {
+				return
+			}
+			c.before[i] = both
+		} else {
+			c.reached[i], c.before[i] = true, *k
 		}
-		c.reached[i], c.before[i] = true, k
 		todo = append(todo, i)
 	}
-	reach(0, 0)
+	reach(0, &knowledge{})
 	for len(todo) > 0 {
 		i := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		ins, k := &c.code[i], c.before[i]
 		if ins.IsFunctionReference() {
-			reach(c.symbols[ins.Reference()], 0)
+			reach(c.symbols[ins.Reference()], &knowledge{})
 		}
 		switch {
 		case isJump(ins):
@@ -194,19 +345,42 @@ func (c *pruner) walk() {
 				c.branches[i] = k.decides(ins)
 			}
 			if c.branches[i]&branchAway != 0 {
-				reach(c.target(i), k)
+				reach(c.target(i), &k)
 			}
 			if c.branches[i]&branchNext != 0 {
-				reach(i+1, k)
+				reach(i+1, &k)
 			}
 		case ins.OpCode.JumpOp() == asm.Exit:
 		case ins.OpCode.JumpOp() == asm.Call:
 			for r := asm.R0; r <= asm.R5; r++ {
-				k = k.without(r)
+				k.forget(r)
 			}
-			reach(i+1, k)
+			reach(i+1, &k)
 		default:
-			reach(i+1, k.after(ins))
+			c.pass(&k, ins)
+			reach(i+1, &k)
+		}
+	}
+}
+
+// settle writes the number in the place of an instruction that can have no other
+// result, if there is room for the number.
+func (c *pruner) settle() {
+	for i := range c.code {
+		ins := &c.code[i]
+		class := ins.OpCode.Class()
+		if !c.reached[i] || !class.IsALU() && class != asm.LdXClass {
+			continue
+		}
+		k := c.before[i]
+		c.pass(&k, ins)
+		value, known := k.number(ins.Dst)
+		switch {
+		case !known:
+		case int64(int32(value)) == value:
+			*ins = asm.Mov.Imm(ins.Dst, int32(value)).WithMetadata(ins.Metadata)
+		case int64(uint32(value)) == value:
+			*ins = asm.Mov.Imm32(ins.Dst, int32(value)).WithMetadata(ins.Metadata)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 )
 
@@ -43,7 +44,7 @@ func TestPrune(t *testing.T) {
 				asm.Mov.Imm(asm.R0, 8).WithSymbol("off"),
 				asm.Return(),
 			},
-			asm.Instructions{asm.LoadImm(asm.R6, 1, asm.DWord), asm.Mov.Reg(asm.R0, asm.R6), asm.Return()},
+			asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
 		},
 		{
 			"an answer that may be another on another way",
@@ -79,6 +80,48 @@ func TestPrune(t *testing.T) {
 			},
 		},
 		{
+			"constants, and what follows from them",
+			asm.Instructions{
+				constant(asm.R1, 1),
+				asm.LoadMem(asm.R2, asm.R1, 1, asm.Half), // 0xff03
+				asm.JEq.Imm(asm.R1, 0, "out"),
+				asm.Add.Imm(asm.R1, 1),
+				asm.LoadMem(asm.R3, asm.R1, 0, asm.Byte), // 3
+				asm.LSh.Imm(asm.R3, 8),
+				asm.JGT.Reg(asm.R3, asm.R2, "out"),
+				asm.LoadMem(asm.R4, asm.R1, 1, asm.Word),
+				asm.Mov.Reg(asm.R0, asm.R4),
+				asm.LoadMem(asm.R5, asm.R1, 2, asm.DWord), // partly behind the constants
+				asm.Add.Reg(asm.R0, asm.R5),
+				asm.Return(),
+				asm.Mov.Imm(asm.R0, 3).WithSymbol("out"),
+				asm.Return(),
+			},
+			asm.Instructions{
+				constant(asm.R1, 1),
+				asm.Add.Imm(asm.R1, 1),
+				asm.Mov.Imm32(asm.R0, -9985), // 0xffffd8ff
+				asm.LoadMem(asm.R5, asm.R1, 2, asm.DWord),
+				asm.Add.Reg(asm.R0, asm.R5),
+				asm.Return(),
+			},
+		},
+		{
+			"a number of 32 bits, and one of 64",
+			asm.Instructions{
+				asm.LoadImm(asm.R1, 1<<40, asm.DWord),
+				asm.JEq.Imm32(asm.R1, 0, "low"),
+				asm.Mov.Imm(asm.R0, 1),
+				asm.Return(),
+				asm.JEq.Imm(asm.R1, 0, "out").WithSymbol("low"),
+				asm.Mov.Imm(asm.R0, 2),
+				asm.Return(),
+				asm.Mov.Imm(asm.R0, 3).WithSymbol("out"),
+				asm.Return(),
+			},
+			asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
+		},
+		{
 			"functions that nothing calls any more",
 			asm.Instructions{
 				asm.LoadImm(asm.R2, 1, asm.DWord),
@@ -97,7 +140,7 @@ func TestPrune(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := &ebpf.ProgramSpec{Instructions: slices.Clone(c.code)}
-			prune(p)
+			prune(p, constants)
 			if c.want == nil {
 				c.want = c.code
 			}
@@ -106,6 +149,14 @@ func TestPrune(t *testing.T) {
 			}
 		})
 	}
+}
+
+// constants are those of the tests' programs.
+var constants = []byte{0, 1, 3, 0xff, 0xd8, 0xff, 0xff, 0x80}
+
+// constant loads the address of a place in them.
+func constant(r asm.Register, place uint32) asm.Instruction {
+	return asm.LoadMapValue(r, 0, place).WithReference(configMap)
 }
 
 // text writes a program without its names; jumps have their distances, those by
@@ -125,22 +176,42 @@ func text(code asm.Instructions) (s string) {
 // TestPruneChangesNothing: in the kernel, programs by chance return the same
 // before and after, and there is nothing more to take out of them.
 func TestPruneChangesNothing(t *testing.T) {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{
+		Type: ebpf.Array, KeySize: 4, ValueSize: uint32(len(constants)), MaxEntries: 1, Flags: unix.BPF_F_RDONLY_PROG,
+		Contents: []ebpf.MapKV{{Key: uint32(0), Value: constants}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := m.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	returned := func(t *rapid.T, code asm.Instructions) uint32 { return returned(t, code, m) }
 	rapid.Check(t, func(t *rapid.T) {
 		code := randomProgram(t)
 		p := &ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "BSD", Instructions: slices.Clone(code)}
-		prune(p)
+		prune(p, constants)
 		once := text(p.Instructions)
 		if got, want := returned(t, p.Instructions), returned(t, code); got != want {
 			t.Fatalf("returns %d, without pruning %d:\n%s\nunpruned:\n%s", got, want, once, text(code))
 		}
-		prune(p)
+		prune(p, constants)
 		if again := text(p.Instructions); again != once {
 			t.Fatalf("pruned once:\n%s\ntwice:\n%s", once, again)
 		}
 	})
 }
 
-func returned(t *rapid.T, code asm.Instructions) uint32 {
+func returned(t *rapid.T, code asm.Instructions, constants *ebpf.Map) uint32 {
+	code = slices.Clone(code)
+	for i := range code {
+		if code[i].Reference() == configMap {
+			if err := code[i].AssociateMap(constants); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "BSD", Instructions: slices.Clone(code)})
 	if err != nil {
 		t.Fatalf("%v:\n%s", err, text(code))
@@ -181,17 +252,36 @@ func randomProgram(t *rapid.T) asm.Instructions {
 			for range rapid.IntRange(1, 5).Draw(t, "steps") {
 				a, b := register(), register()
 				bit := int64(rapid.IntRange(0, 1).Draw(t, "bit"))
-				switch rapid.IntRange(0, 9).Draw(t, "kind") {
+				switch rapid.IntRange(0, 11).Draw(t, "kind") {
 				case 0, 1:
 					add(asm.LoadImm(a, bit, asm.DWord), asm.LoadImm(a, bit, asm.DWord))
 				case 2:
 					add(asm.Mov.Reg(a, b))
 				case 3:
-					op := rapid.SampledFrom([]asm.ALUOp{asm.And, asm.Or, asm.Xor, asm.Add}).Draw(t, "op")
-					add(op.Reg(a, b))
+					op := rapid.SampledFrom([]asm.ALUOp{asm.And, asm.Or, asm.Xor, asm.Add, asm.Sub, asm.Mul}).Draw(t, "op")
+					if rapid.Bool().Draw(t, "narrow") {
+						add(op.Reg32(a, b))
+					} else {
+						add(op.Reg(a, b))
+					}
 				case 4:
-					op := rapid.SampledFrom([]asm.ALUOp{asm.And, asm.Or, asm.Xor, asm.Mov}).Draw(t, "op")
-					add(op.Imm(a, int32(bit)))
+					op := rapid.SampledFrom([]asm.ALUOp{
+						asm.And, asm.Or, asm.Xor, asm.Mov, asm.Add, asm.Sub, asm.Mul, asm.LSh, asm.RSh, asm.ArSh, asm.Div,
+					}).Draw(t, "op")
+					n := int32(rapid.IntRange(-3, 31).Draw(t, "number"))
+					if op == asm.LSh || op == asm.RSh || op == asm.ArSh || op == asm.Div {
+						n = max(n, 1)
+					}
+					if rapid.Bool().Draw(t, "narrow") {
+						add(op.Imm32(a, n))
+					} else {
+						add(op.Imm(a, n))
+					}
+				case 8:
+					size := rapid.SampledFrom([]asm.Size{asm.Byte, asm.Half, asm.Word, asm.DWord}).Draw(t, "size")
+					at := rapid.IntRange(0, len(constants)/size.Sizeof()-1).Draw(t, "place") * size.Sizeof()
+					begin := rapid.IntRange(0, at).Draw(t, "begin")
+					add(constant(a, uint32(begin)), asm.LoadMem(a, a, int16(at-begin), size))
 				case 5:
 					add(asm.StoreMem(asm.RFP, -8, a, asm.DWord))
 				case 6:
@@ -206,10 +296,17 @@ func randomProgram(t *rapid.T) asm.Instructions {
 					}
 					labels++
 					otherwise, end := fmt.Sprintf("else%d", labels), fmt.Sprintf("end%d", labels)
-					op := rapid.SampledFrom([]asm.JumpOp{asm.JEq, asm.JNE, asm.JSet, asm.JGT, asm.JSLT}).Draw(t, "jump")
-					if rapid.Bool().Draw(t, "by register") {
+					op := rapid.SampledFrom([]asm.JumpOp{
+						asm.JEq, asm.JNE, asm.JSet, asm.JGT, asm.JGE, asm.JLT, asm.JLE, asm.JSGT, asm.JSGE, asm.JSLT, asm.JSLE,
+					}).Draw(t, "jump")
+					switch narrow := rapid.Bool().Draw(t, "narrow"); {
+					case rapid.Bool().Draw(t, "by register") && narrow:
+						add(op.Reg32(a, b, otherwise))
+					case narrow:
+						add(op.Imm32(a, int32(bit), otherwise))
+					case rapid.Bool().Draw(t, "by register again"):
 						add(op.Reg(a, b, otherwise))
-					} else {
+					default:
 						add(op.Imm(a, int32(bit), otherwise))
 					}
 					some(depth - 1)

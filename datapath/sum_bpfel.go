@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "3b902cae34129f4b14493197de37cf04cd933cc96747e03ce598bb8644d7b661"
+const objectsSum = "211ebe9aa2da2258fc115c7e24d8f6565e6f04d5da031cb1b7e4a3989f19cc37"

@@ -106,7 +106,7 @@ static __always_inline bool pf_ether_matches(struct pf_ether_walk *w, const stru
 	       pf_ether_l3(w, r, 1, r->flags & PF_ETHER_NOT_L3_DST);
 }
 
-static long pf_ether_step(u32 n, void *unused)
+OFTEN static long pf_ether_step(u32 n, void *unused)
 {
 	struct pf_ether_walk *w = pf_ether_walk();
 	struct pf_ether *r = bpf_map_lookup_elem(&pf_ethers, &n);
@@ -199,14 +199,14 @@ static __always_inline u32 pf_ether_try(const struct hook *h, u32 slot, u32 out,
 	return w->reason | (w->fleeting ? PF_ETHER_FLEETING : 0);
 }
 
-__noinline u32 pf_ether_skb(struct __sk_buff *skb, u32 slot, u32 out, u32 judged)
+OFTEN __noinline u32 pf_ether_skb(struct __sk_buff *skb, u32 slot, u32 out, u32 judged)
 {
 	const struct hook h = {.ctx = skb, .skb = true};
 
 	return on(FEATURE_ETHER) ? pf_ether_try(&h, slot, out, judged) : 0;
 }
 
-__noinline u32 pf_ether_xdp(struct xdp_md *xdp, u32 slot, u32 out, u32 judged)
+OFTEN __noinline u32 pf_ether_xdp(struct xdp_md *xdp, u32 slot, u32 out, u32 judged)
 {
 	const struct hook h = {.ctx = xdp};
 

@@ -23,7 +23,7 @@ static __always_inline void pf_nat_tell(const struct pf_nat *n)
 }
 
 /* Rewrites this CPU's packet from n->was to n->is: 0, or the reason to drop it. */
-__noinline u32 pf_nat_rewrite(struct __sk_buff *skb)
+OFTEN __noinline u32 pf_nat_rewrite(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_nat *n = pf_nat();
@@ -38,7 +38,7 @@ __noinline u32 pf_nat_rewrite(struct __sk_buff *skb)
 }
 
 /* Rewrites this CPU's packet as its state says, which is known: 0, or the reason to drop it. */
-__noinline u32 pf_nat_follow(struct __sk_buff *skb)
+OFTEN __noinline u32 pf_nat_follow(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_nat *n = pf_nat();

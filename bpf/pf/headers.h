@@ -11,7 +11,7 @@
  * header is that has it, and `check` where the checksum is that covers it, with flags of
  * bpf_l4_csum_replace() above; each is 0 for none. False if that cannot be.
  */
-__noinline u32 pf_nat_patch(struct __sk_buff *skb, u32 at, u32 ip, u64 check, u32 store)
+OFTEN __noinline u32 pf_nat_patch(struct __sk_buff *skb, u32 at, u32 ip, u64 check, u32 store)
 {
 	struct pf_nat *n = pf_nat();
 	u32 sum = (u32)check;
@@ -79,7 +79,7 @@ static __always_inline bool pf_nat_is_around(struct __sk_buff *skb, u32 at)
 }
 
 /* A checksum with a pseudo-header of what this CPU's packet was, as that of what it is. */
-__noinline u32 pf_nat_sum(u16 check)
+OFTEN __noinline u32 pf_nat_sum(u16 check)
 {
 	struct pf_nat *n = pf_nat();
 	u64 change = 0;
@@ -144,7 +144,7 @@ __noinline u32 pf_nat_around(struct __sk_buff *skb, u32 at)
 }
 
 /* Rewrites the header of a packet, which the side `was_side` of n->was has sent. */
-__noinline u32 pf_nat_header(struct __sk_buff *skb)
+OFTEN __noinline u32 pf_nat_header(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_nat *n = pf_nat();

@@ -251,7 +251,7 @@ static __always_inline bool pf_mark_free(u32 mark, u32 now)
  * How many places of a bucket are free. This and the next are separate functions: else the
  * verifier would follow each way through one bucket with each way through the other.
  */
-__noinline u32 pf_room(u32 home, u32 now)
+OFTEN __noinline u32 pf_room(u32 home, u32 now)
 {
 	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
 	u32 room = 0;
@@ -269,7 +269,7 @@ __noinline u32 pf_room(u32 home, u32 now)
 }
 
 /* Claims a place if it is free. */
-__noinline u32 pf_claim_place(u32 place, u32 now)
+OFTEN __noinline u32 pf_claim_place(u32 place, u32 now)
 {
 	u32 *at = pf_mark_at(place), mark;
 
@@ -281,7 +281,7 @@ __noinline u32 pf_claim_place(u32 place, u32 now)
 }
 
 /* Claims a free place of a bucket: the place + 1, or 0. */
-__noinline u32 pf_claim_free(u32 home, u32 now)
+OFTEN __noinline u32 pf_claim_free(u32 home, u32 now)
 {
 	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
 
@@ -369,7 +369,7 @@ static __always_inline u64 pf_state_hash(const struct pf_state *s)
 }
 
 /* Have the states at two places one key? */
-__noinline u32 pf_same_key(u32 a, u32 b)
+OFTEN __noinline u32 pf_same_key(u32 a, u32 b)
 {
 	struct pf_state *s = pf_state_at(a), *other = pf_state_at(b);
 
@@ -380,7 +380,7 @@ __noinline u32 pf_same_key(u32 a, u32 b)
  * Finds another state with the key of the one at `place`, in one of the key's buckets: its
  * place + 1, or 0.
  */
-__noinline u32 pf_twin(u32 place, u32 second)
+OFTEN __noinline u32 pf_twin(u32 place, u32 second)
 {
 	struct pf_state *s = pf_state_at(place);
 	struct pf_bucket *b;

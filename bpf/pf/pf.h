@@ -147,7 +147,7 @@ static __always_inline u32 pf_look_for(const struct hook *h, struct pf_packet *p
 }
 
 /* The same for all frames of tcx: the verifier follows it once for plain packets and others. */
-__noinline u32 pf_look_found(struct __sk_buff *skb, u32 slots, u32 now)
+OFTEN __noinline u32 pf_look_found(struct __sk_buff *skb, u32 slots, u32 now)
 {
 	const struct hook h = {.ctx = skb, .skb = true};
 	struct pf_packet *p = pf_packet();
@@ -199,7 +199,7 @@ static __always_inline void pf_count_search(void)
 }
 
 /* Separate functions, because the programs have no room left on their stacks. */
-__noinline u32 pf_look_skb(struct __sk_buff *skb, u32 vlan, u32 slots, u32 now)
+OFTEN __noinline u32 pf_look_skb(struct __sk_buff *skb, u32 vlan, u32 slots, u32 now)
 {
 	const struct hook h = {.ctx = skb, .skb = true};
 	u32 found;
@@ -213,7 +213,7 @@ __noinline u32 pf_look_skb(struct __sk_buff *skb, u32 vlan, u32 slots, u32 now)
 	return found;
 }
 
-__noinline u32 pf_look_xdp(struct xdp_md *xdp, u32 vlan, u32 slots, u32 now)
+OFTEN __noinline u32 pf_look_xdp(struct xdp_md *xdp, u32 vlan, u32 slots, u32 now)
 {
 	const struct hook h = {.ctx = xdp};
 	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
@@ -308,7 +308,7 @@ __noinline int pf_set_priority(struct __sk_buff *skb)
 }
 
 /* Counts the packet at a port, on the way in or out, if the port is that of `set loginterface`. */
-__noinline int pf_count_port(u32 slot, u32 out, u32 blocked)
+OFTEN __noinline int pf_count_port(u32 slot, u32 out, u32 blocked)
 {
 	struct pf_packet *p = pf_packet();
 	const u32 bytes = offsetof(struct pf_port_stats, bytes) / 8;
@@ -337,7 +337,7 @@ __noinline int pf_count_port(u32 slot, u32 out, u32 blocked)
  * plain. PF_FOLLOW, PF_PROXY or PF_REASSEMBLE if more is to be done. Else 0 if the packet passes,
  * or why it is dropped.
  */
-__noinline u32 pf_follow_begin(struct __sk_buff *skb)
+OFTEN __noinline u32 pf_follow_begin(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_state *s;
@@ -378,7 +378,7 @@ __noinline u32 pf_follow_begin(struct __sk_buff *skb)
 }
 
 /* Does what comes after that. `reason` is why the packet is dropped, 0 if it is not. */
-__noinline u32 pf_follow_end(struct __sk_buff *skb, u32 slot, u32 reason)
+OFTEN __noinline u32 pf_follow_end(struct __sk_buff *skb, u32 slot, u32 reason)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_state *s;
@@ -469,7 +469,7 @@ static __always_inline bool pf_passes(const struct hook *h, struct verdict *v, u
 }
 
 /* Does what the packet's rule says: 0, or why the packet is dropped. */
-__noinline u32 pf_obey(u32 rule)
+OFTEN __noinline u32 pf_obey(u32 rule)
 {
 	u32 number = rule - 1;
 	struct pf_packet *p = pf_packet();
@@ -501,7 +501,7 @@ __noinline u32 pf_obey(u32 rule)
  * This is a separate function, which each port of a flood calls. It keeps what it has to
  * remember in the packet, for lack of room on the stack.
  */
-__noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 received)
+OFTEN __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 received)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_state *s;
@@ -568,7 +568,7 @@ static long pf_translate_step(u32 i, struct __sk_buff **skb)
 }
 
 /* Translates the packet as the rules say that have been asked: 0, or why the packet is dropped. */
-__noinline u32 pf_translate_all(struct __sk_buff *skb, u32 slot, u32 how, u32 received)
+OFTEN __noinline u32 pf_translate_all(struct __sk_buff *skb, u32 slot, u32 how, u32 received)
 {
 	struct __sk_buff *packet = skb; /* skb itself would be kept on the stack */
 	struct pf_nat *n = pf_nat();
@@ -627,7 +627,7 @@ __noinline u32 pf_refuse(u32 slot, u32 out, u32 reason)
 }
 
 /* The slot of the port behind which a station is, before the switch asks; 0 if nobody knows. */
-__noinline u32 pf_way(u64 dst, u32 vlan)
+OFTEN __noinline u32 pf_way(u64 dst, u32 vlan)
 {
 	return on(FEATURE_PF_HOST) ? SLOT(PORT_OF(fdb_find(fdb_key(dst, vlan)))) : 0;
 }
@@ -745,7 +745,7 @@ __noinline int pf_count_drop(u32 reason)
  * Does what is left to do when the packet has its state, or needs none. `reason` is why the
  * packet has no state although it should have one. Returns the reason, or PF_REASSEMBLE.
  */
-__noinline u32 pf_settled(struct __sk_buff *skb, u32 reason)
+OFTEN __noinline u32 pf_settled(struct __sk_buff *skb, u32 reason)
 {
 	struct pf_packet *p = pf_packet();
 

@@ -277,7 +277,7 @@ static __always_inline bool pf_rule_translates(const struct pf_packet *p, const 
 	       (pf_to_host(p->slot) || (r->flags & PF_TRANSLATES_ON));
 }
 
-__noinline int pf_try(u32 number)
+OFTEN __noinline int pf_try(u32 number)
 {
 	struct pf_rule *r = bpf_map_lookup_elem(&pf_rules, &number);
 	struct pf_packet *p = pf_packet();
@@ -343,7 +343,7 @@ static __always_inline long pf_walked(struct pf_walk *w, struct pf_memo *m)
 	return 1;
 }
 
-static long pf_step(u32 n, void *unused)
+OFTEN static long pf_step(u32 n, void *unused)
 {
 	struct pf_walk *w = pf_walk();
 	struct pf_memo *m;
@@ -384,7 +384,7 @@ static long pf_step(u32 n, void *unused)
 }
 
 /* A step of the same walk over a memo. */
-static long pf_step_memo(u32 n, void *unused)
+OFTEN static long pf_step_memo(u32 n, void *unused)
 {
 	struct pf_walk *w = pf_walk();
 	struct pf_memo *m;
@@ -459,7 +459,7 @@ static __always_inline void pf_choose_cells(struct pf_walk *w, const struct pf_p
 #define PF_REMEMBERED 2 /* pf_prepare(): the rules are remembered */
 
 /* Does the memo for packets like this one have their rules? If not, the walk will fill it in. */
-__noinline u32 pf_remembers(void)
+OFTEN __noinline u32 pf_remembers(void)
 {
 	struct pf_walk *w = pf_walk();
 	u32 hash = 0;
@@ -493,7 +493,7 @@ __noinline u32 pf_remembers(void)
  * Chooses the sets of all fields but the port: false if no rule can take the packet. They
  * are the same wherever the rules are asked about the packet, so they are chosen once.
  */
-__noinline u32 pf_choose(void)
+OFTEN __noinline u32 pf_choose(void)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_walk *w = pf_walk();
@@ -529,7 +529,7 @@ __noinline u32 pf_choose(void)
  * matches none, PF_SKIP if pf is not asked there. This is a separate function, to save room
  * on the stack.
  */
-__noinline u32 pf_prepare(void)
+OFTEN __noinline u32 pf_prepare(void)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_walk *w = pf_walk();
@@ -573,7 +573,7 @@ __noinline u32 pf_prepare(void)
  * Judges this CPU's packet at a port: the number of the rule that decides with 1 added, 0
  * if none does, or PF_SKIP.
  */
-__noinline u32 pf_judge(void)
+OFTEN __noinline u32 pf_judge(void)
 {
 	u32 matches = pf_prepare();
 	struct pf_walk *w = pf_walk();

@@ -161,7 +161,7 @@ static __always_inline u32 pf_state_in(const struct pf_key *key, u32 home, u32 m
  * Finds the state of a key, which may be over: its place + 1, 0 for none. This is a
  * separate function, because there are many ways through it.
  */
-__noinline u32 pf_state_find(const struct pf_key *key)
+OFTEN __noinline u32 pf_state_find(const struct pf_key *key)
 {
 	u64 hash;
 	u32 found;
@@ -206,7 +206,7 @@ static __always_inline bool pf_key_is4(const struct pf_key *key)
  * host. The packet then has the key and the sides of the state. If the state has a key of
  * each family, either is for packets both ways: n->cross says what is to be done with this one.
  */
-__noinline u32 pf_state_translated(u32 place, u32 out)
+OFTEN __noinline u32 pf_state_translated(u32 place, u32 out)
 {
 	struct pf_state *k = pf_state_at(place), *s;
 	struct pf_packet *p = pf_packet();
@@ -282,7 +282,7 @@ static __always_inline bool pf_state_hosts(u32 place)
  * may be flooded. When its way gets known, its connection goes on with the state of the
  * VLAN.
  */
-__noinline u32 pf_state_find_routed(u32 slots)
+OFTEN __noinline u32 pf_state_find_routed(u32 slots)
 {
 	struct pf_packet *p = pf_packet();
 	u32 in = slots & (MAX_PORTS - 1), out = slots / MAX_PORTS, found, side, host;

@@ -56,20 +56,27 @@ __noinline u32 pf_sweep_place(u32 place, u32 now, u32 flush)
 	return pf_state_drop(place, mark, pf_mark_gone(now), now);
 }
 
-static long pf_sweep_bucket(u32 n, struct pf_broom *broom)
+/* The same for all places of a bucket. The verifier follows this once, and a loop's step often. */
+__noinline u32 pf_sweep_bucket(u32 home, u32 now, u32 flush)
+{
+	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
+
+	if (!on(FEATURE_PF) || !b)
+		return 0;
+	for (u32 i = 0; i < PF_WAYS; i++) {
+		if (READ_ONCE(b->mark[i]) & PF_MARK_STATE)
+			pf_sweep_place(home * PF_WAYS + i, now, flush);
+	}
+	return 0;
+}
+
+static long pf_sweep_step(u32 n, struct pf_broom *broom)
 {
 	u32 home = broom->from + n;
-	struct pf_bucket *b;
 
 	if (home >= cfg.pf.buckets)
 		home -= cfg.pf.buckets;
-	b = bpf_map_lookup_elem(&pf_buckets, &home);
-	if (!b)
-		return 1;
-	for (u32 i = 0; i < PF_WAYS; i++) {
-		if (READ_ONCE(b->mark[i]) & PF_MARK_STATE)
-			pf_sweep_place(home * PF_WAYS + i, broom->now, broom->flush);
-	}
+	pf_sweep_bucket(home, broom->now, broom->flush);
 	return 0;
 }
 
@@ -92,7 +99,7 @@ static __always_inline u32 pf_sweep_from(u32 from, u32 step, u32 now, u32 flush)
 {
 	struct pf_broom broom = {.from = from, .now = now, .flush = flush};
 
-	bpf_loop(step, pf_sweep_bucket, &broom, 0);
+	bpf_loop(step, pf_sweep_step, &broom, 0);
 	from += step;
 	if (from < cfg.pf.buckets)
 		return from;

@@ -65,7 +65,7 @@ static __always_inline void pf_through_as(struct pf_through *t, const struct pf_
  * Looks at the packet of a frame that comes in by one port and goes to the host by another:
  * `slots` are as pf_find() has them. May it go without a rule? Nothing has been changed then.
  */
-__noinline u32 pf_through_in(struct xdp_md *xdp, u32 vlan, u32 slots, u32 now)
+OFTEN __noinline u32 pf_through_in(struct xdp_md *xdp, u32 vlan, u32 slots, u32 now)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_through *t = pf_through();
@@ -107,7 +107,7 @@ __noinline u32 pf_through_in(struct xdp_md *xdp, u32 vlan, u32 slots, u32 now)
  * CPU's packet then. May it come from the host by one port and go out by another without a
  * rule? Nothing has been changed yet.
  */
-__noinline u32 pf_through_out(u32 slots, u32 now)
+OFTEN __noinline u32 pf_through_out(u32 slots, u32 now)
 {
 	u32 in = slots & (MAX_PORTS - 1), out = slots / MAX_PORTS;
 	struct pf_packet *p = pf_packet();
@@ -136,7 +136,7 @@ __noinline u32 pf_through_out(u32 slots, u32 now)
 }
 
 /* Takes the packet into its first state. The second one has taken it. */
-__noinline int pf_through_keep(u32 now)
+OFTEN __noinline int pf_through_keep(u32 now)
 {
 	const struct pf_through *t = pf_through();
 	const struct pf_packet *p = pf_packet();

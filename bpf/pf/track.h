@@ -17,7 +17,7 @@ enum pf_follow {
  * Takes this CPU's packet of TCP into its state: 0, or why it is not let through. This is a
  * separate function, to save room on the stack.
  */
-__noinline u32 pf_follow_tcp(u32 place, u32 now, u32 how)
+OFTEN __noinline u32 pf_follow_tcp(u32 place, u32 now, u32 how)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_state *s = pf_state_at(place);
@@ -86,7 +86,7 @@ static __always_inline void pf_other_keep(struct pf_state *s, u32 proto, u32 sid
  * Takes this CPU's packet into its state: 0, or why it is not let through. At XDP a packet
  * that is not let through changes nothing, because tcx asks again.
  */
-__noinline u32 pf_state_follow(u32 now, u32 skb)
+OFTEN __noinline u32 pf_state_follow(u32 now, u32 skb)
 {
 	struct pf_packet *p = pf_packet();
 	u32 place, side, reason;
@@ -166,7 +166,7 @@ __noinline u32 pf_state_flags(u32 in, u32 out)
 }
 
 /* Fills in a state from this CPU's packet, which is its first. False if there is no such place. */
-__noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 now)
+OFTEN __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 now)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_state *s = pf_state_at(place);
@@ -223,7 +223,7 @@ __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 now)
  * Counts a new state for the whole table and for its rules: 0, or the counter that says why
  * the state must not be.
  */
-__noinline u32 pf_rules_enter(u32 place)
+OFTEN __noinline u32 pf_rules_enter(u32 place)
 {
 	struct pf_shared *shared = pf_shared_get();
 	struct pf_state *s = pf_state_at(place);
@@ -307,7 +307,7 @@ enum pf_readiness {
 };
 
 /* Looks whether this CPU's packet needs a state. */
-__noinline u32 pf_ready(u32 now)
+OFTEN __noinline u32 pf_ready(u32 now)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_shared *shared = pf_shared_get();
@@ -342,7 +342,7 @@ __noinline u32 pf_remove_old(u32 now)
 }
 
 /* Claims a place for the state of this CPU's packet: the place + 1, or 0. */
-__noinline u32 pf_claim_packet(u32 now)
+OFTEN __noinline u32 pf_claim_packet(u32 now)
 {
 	struct pf_packet *p = pf_packet();
 
@@ -376,7 +376,7 @@ __noinline int pf_uncount_rules(void)
  * Begins the life of the packet's state, which has been filled in and counted: 0, or a
  * reason to drop the packet.
  */
-__noinline u32 pf_begin(u32 place, u32 now)
+OFTEN __noinline u32 pf_begin(u32 place, u32 now)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_state *s = pf_state_at(place);
@@ -398,7 +398,7 @@ __noinline u32 pf_begin(u32 place, u32 now)
 }
 
 /* Makes the state that the packet's rules ask for: 0, or why it is not made. */
-__noinline u32 pf_state_make(u32 in, u32 out, u32 now)
+OFTEN __noinline u32 pf_state_make(u32 in, u32 out, u32 now)
 {
 	u32 ready, place, *mark;
 

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+)
+
+// The kernel writes instructions of its own in the place of most look-ups in maps. Each
+// time it moves all that follows, and goes through the whole program for the jumps over
+// that place. A program with pf has hundreds of look-ups: this took half of the kernel's
+// time for a load. So functions that few frames come to share one look-up for each map,
+// which is a function by itself. The functions of bpf/ that have the tag often keep
+// theirs.
+const (
+	oftenTag     = "often" // OFTEN of bpf/maps.h
+	lookupPrefix = "look_up_"
+	fewLookups   = 3 // as many of a map, or more, share one
+	callFrames   = 8 // MAX_CALL_FRAMES of linux/bpf_verifier.h
+)
+
+// inlined are the types of maps whose look-ups the kernel replaces (map_gen_lookup of
+// struct bpf_map_ops).
+var inlined = map[ebpf.MapType]bool{
+	ebpf.Array: true, ebpf.PerCPUArray: true, ebpf.Hash: true, ebpf.PerCPUHash: true, ebpf.LRUHash: true,
+}
+
+// shareLookups has the functions of a program share look-ups. The first one is the
+// program's.
+func (o *object) shareLookups(p *ebpf.ProgramSpec, functions []asm.Instructions) []asm.Instructions {
+	frames := framesOf(functions)
+	may := func(code asm.Instructions) bool {
+		if frames[code[0].Symbol()] == callFrames {
+			return false
+		}
+		about := btf.FuncMetadata(&code[0])
+		// frames do not run these at all
+		never := p.Type == ebpf.Syscall || p.Type == ebpf.RawTracepoint
+		return never || frames[code[0].Symbol()] > 1 && !slices.Contains(about.Tags, oftenTag)
+	}
+	sites := map[string]int{}
+	for _, code := range functions {
+		for _, i := range o.lookups(code) {
+			if may(code) {
+				sites[code[i].Reference()]++
+			}
+		}
+	}
+	maps.DeleteFunc(sites, func(_ string, n int) bool { return n < fewLookups })
+	for n, code := range functions {
+		list := slices.DeleteFunc(o.lookups(code), func(i int) bool { return sites[code[i].Reference()] == 0 })
+		if may(code) && len(list) > 0 {
+			functions[n] = callLookups(code, list)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(sites)) {
+		functions = append(functions, lookupOf(name))
+	}
+	return functions
+}
+
+// framesOf returns on how many frames of the stack each function comes to be, at most.
+func framesOf(functions []asm.Instructions) map[string]int {
+	calls := map[string][]string{}
+	for _, code := range functions {
+		calls[code[0].Symbol()] = code.FunctionReferences()
+	}
+	frames := map[string]int{}
+	var follow func(name string, n int)
+	follow = func(name string, n int) {
+		if n <= frames[name] || n > callFrames {
+			return
+		}
+		frames[name] = n
+		for _, called := range calls[name] {
+			follow(called, n+1)
+		}
+	}
+	follow(functions[0][0].Symbol(), 1)
+	return frames
+}
+
+// lookups returns where in a function the kernel would replace a look-up. Each is two
+// instructions, which load the map and call the kernel.
+func (o *object) lookups(code asm.Instructions) (at []int) {
+	for i := range code[:len(code)-1] {
+		load, call := &code[i], &code[i+1]
+		if !load.IsLoadFromMap() || load.Src != asm.PseudoMapFD || load.Dst != asm.R1 || i == 0 ||
+			!call.IsBuiltinCall() || call.Constant != int64(asm.FnMapLookupElem) {
+			continue
+		}
+		if m := o.spec.Maps[load.Reference()]; m != nil && inlined[m.Type] {
+			at = append(at, i)
+		}
+	}
+	return at
+}
+
+// callLookups puts a call in the place of each of the look-ups of a function.
+func callLookups(code asm.Instructions, list []int) asm.Instructions {
+	p := newPruner(code)
+	targets := make([]bool, len(code))
+	for i := range code {
+		p.reached[i], p.used[i], p.branches[i] = true, true, branchNext|branchAway
+		if isJump(&code[i]) {
+			targets[p.target(i)] = true
+		}
+	}
+	for _, i := range list {
+		if targets[i+1] {
+			continue // others may have another map
+		}
+		call := asm.Call.Label(lookupPrefix + code[i].Reference())
+		p.used[i] = false
+		code[i+1] = call
+	}
+	return p.kept()
+}
+
+// lookupOf makes the function that looks up in a map. It takes the key where the kernel's
+// helper does.
+func lookupOf(name string) asm.Instructions {
+	address := &btf.Pointer{Target: (*btf.Void)(nil)}
+	about := &btf.Func{Name: lookupPrefix + name, Linkage: btf.StaticFunc, Type: &btf.FuncProto{
+		Return: address, Params: []btf.FuncParam{{Name: "unused", Type: address}, {Name: "key", Type: address}},
+	}}
+	load := asm.LoadMapPtr(asm.R1, 0).WithReference(name).WithSymbol(about.Name)
+	return asm.Instructions{btf.WithFuncMetadata(load, about), asm.FnMapLookupElem.Call(), asm.Return()}
+}
