@@ -80,6 +80,8 @@ var cases = list([]row{
 	{"routed host ports", routing, "TestVRF", false},
 	{"routed host ports", routing, "TestRulesOfSource", false},
 	{"routed host ports", routing, "TestPFStatesOfVRF", false},
+	{"routed host ports", routing, "TestFamilyOfVRF", false},
+	{"routed host ports", routing, "TestRouteToVRF", false},
 	{"routed host ports", routing, "TestPFReversePath", false},
 	{"routed host ports", routing, "TestPFNoRoute", false},
 	{"routed host ports", routing, "TestWireGuard", false},
