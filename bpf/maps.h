@@ -226,6 +226,7 @@ enum memory_part {
 	MEMORY_ROUTES, /* with FEATURE_ROUTE */
 	MEMORY_CUT, /* with FEATURE_PF_HOPS */
 	MEMORY_WATCH, /* with FEATURE_CAPTURE or FEATURE_TRACE */
+	MEMORY_FLOWS = MEMORY_WATCH, /* with FEATURE_PF and FEATURE_ROUTE; who watches has none */
 };
 
 /* The place of a part. */

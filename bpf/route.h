@@ -643,13 +643,18 @@ static __always_inline u32 route_gateway(struct route_memory *memory, u32 slot)
 	return ROUTE_DONE;
 }
 
-/* The number of the place for the way of packets like this one. */
-static __always_inline u64 route_place(u64 gateway, const u64 *address, u64 ports, u32 flow)
+static __always_inline u64 route_hash(u64 gateway, const u64 *address, u64 ports, u32 flow)
 {
 	u64 h = gateway + address[0] * 3 + address[1] * 5 + address[2] * 7 + address[3] * 11 +
 		ports * 13 + flow;
 
-	return h * 0x9e3779b97f4a7c15ull >> 56 & (ROUTE_WAYS - 1);
+	return h * 0x9e3779b97f4a7c15ull;
+}
+
+/* The number of the place for the way of packets like this one. */
+static __always_inline u64 route_place(u64 gateway, const u64 *address, u64 ports, u32 flow)
+{
+	return route_hash(gateway, address, ports, flow) >> 56 & (ROUTE_WAYS - 1);
 }
 
 static __always_inline struct route_way *route_way(u64 place)
@@ -760,88 +765,117 @@ static __always_inline bool icmp_is_echo(u8 type, bool six)
 	return six ? type == 128 || type == 129 : type == 0 || type == 8;
 }
 
-/*
- * The way of a packet to an address at the port in a slot, if it is remembered with all that
- * the bridge decides on the packet, and if the packet asks for no more: it is one of TCP or UDP,
- * or an echo, it is whole, and nothing is behind it in its frame of `len` bytes. 0 if its way
- * has to be found.
- */
-static __always_inline struct route_way *route_known(void *data, void *data_end, u32 len,
-						     const struct route_memory *memory, u32 slot,
-						     u64 dst, u64 *place)
-{
-	const struct pf_through *as = on(FEATURE_PF_NAT) ? pf_through() : 0;
-	const struct ipv6hdr *six = data + ETHER_HEADER;
-	const struct iphdr *ip = data + ETHER_HEADER;
-	u64 gateway, ports, address[4] = {}, other;
-	u32 upper, flow, changes;
-	struct route_way *way;
-	u8 proto;
+/* What is read of a packet to find its way again. */
+struct route_seen {
+	u64 gateway; /* these are as struct route_way has them */
+	u64 address[4];
+	u64 ports;
+	u32 flow;
+	u32 tick;
+	u32 changes;
+};
 
-	if ((void *)(ip + 1) + sizeof(upper) > data_end || !memory->net)
-		return 0;
-	if (*(u16 *)(data + 12) == bpf_htons(ETH_P_IP)) {
-		if (*(u8 *)ip != 0x45 || ip->ttl <= 1 || (ip->frag_off & bpf_htons(0x3fff)) ||
-		    len != bpf_ntohs(ip->tot_len) + ETHER_HEADER || !ip4_sums_up(ip))
-			return 0;
-		upper = *(u32 *)(ip + 1);
-		proto = ip->protocol;
-		if (proto == IPPROTO_ICMP) {
-			if (!icmp_is_echo(upper, false))
-				return 0;
-			upper = 0;
-		} else if (proto != IPPROTO_UDP && proto != IPPROTO_TCP) {
-			return 0;
-		}
-		address[0] = ip->saddr;
-		address[2] = ip->daddr;
-		ports = 2;
-		flow = ip->tos;
-		changes = cfg.route.changes;
-	} else if (*(u16 *)(data + 12) == bpf_htons(ETH_P_IPV6)) {
-		if ((void *)(six + 1) + sizeof(upper) > data_end || six->version != 6 ||
-		    six->hop_limit <= 1 ||
-		    len != bpf_ntohs(six->payload_len) + sizeof(*six) + ETHER_HEADER)
-			return 0;
-		upper = *(u32 *)(six + 1);
-		proto = six->nexthdr;
-		if (proto == IPPROTO_ICMPV6) {
-			if (!icmp_is_echo(upper, true))
-				return 0;
-			upper = 0;
-		} else if (proto != IPPROTO_UDP && proto != IPPROTO_TCP) {
-			return 0;
-		}
-		__builtin_memcpy(address, &six->saddr, sizeof(address));
-		ports = 10;
-		flow = *(u32 *)six & bpf_htonl(0x0fffffff);
-		changes = cfg.route.changes6;
-	} else {
-		return 0;
+/* Notes which of the ports and protocols a way is for: false if packets of it ask for more. */
+static __always_inline bool route_sees_ports(struct route_seen *seen, u32 proto, u32 upper,
+					     bool six)
+{
+	if (proto == (six ? IPPROTO_ICMPV6 : IPPROTO_ICMP)) {
+		if (!icmp_is_echo(upper, six))
+			return false;
+		upper = 0;
+	} else if (proto != IPPROTO_UDP && proto != IPPROTO_TCP) {
+		return false;
 	}
-	if (!changes)
-		return 0;
-	/* the host's stack would see what the packet is translated to */
-	if (as && as->is) {
-		__builtin_memcpy(address, as->address, sizeof(address));
-		upper = as->ports;
-	}
-	gateway = GATEWAY_MAC(port_at(slot)->endpoint, dst);
 	/* as route_recall() has it of a struct bpf_fib_lookup */
-	ports |= (u64)proto << 8 | (u64)upper << 16;
-	*place = route_place(gateway, address, ports, flow);
+	seen->ports = (six ? 10 : 2) | proto << 8 | (u64)upper << 16;
+	return true;
+}
+
+/*
+ * Reads the packet of a frame of `len` bytes to an address at the port in a slot. False if it asks
+ * for more than its way: it is none of TCP or UDP, nor an echo, it is not whole, or something is
+ * behind it in its frame.
+ */
+static __always_inline bool route_sees(void *data, void *data_end, u32 len, u32 slot, u64 dst,
+				       struct route_seen *seen, bool six)
+{
+	struct route_memory *memory = route_memory_get();
+	u32 changes = six ? cfg.route.changes6 : cfg.route.changes;
+	const struct ipv6hdr *ip6 = data + ETHER_HEADER;
+	const struct iphdr *ip = data + ETHER_HEADER;
+
+	if (!memory || !memory->net || !changes)
+		return false;
+	if (six) {
+		if ((void *)(ip6 + 1) + sizeof(u32) > data_end || ip6->version != 6 ||
+		    ip6->hop_limit <= 1 ||
+		    len != bpf_ntohs(ip6->payload_len) + sizeof(*ip6) + ETHER_HEADER ||
+		    !route_sees_ports(seen, ip6->nexthdr, *(u32 *)(ip6 + 1), true))
+			return false;
+		__builtin_memcpy(seen->address, &ip6->saddr, sizeof(seen->address));
+		seen->flow = *(u32 *)ip6 & bpf_htonl(0x0fffffff);
+	} else {
+		if ((void *)(ip + 1) + sizeof(u32) > data_end || *(u8 *)ip != 0x45 ||
+		    ip->ttl <= 1 || (ip->frag_off & bpf_htons(0x3fff)) ||
+		    len != bpf_ntohs(ip->tot_len) + ETHER_HEADER || !ip4_sums_up(ip) ||
+		    !route_sees_ports(seen, ip->protocol, *(u32 *)(ip + 1), false))
+			return false;
+		seen->address[0] = ip->saddr;
+		seen->address[1] = 0;
+		seen->address[2] = ip->daddr;
+		seen->address[3] = 0;
+		seen->flow = ip->tos;
+	}
+	seen->gateway = GATEWAY_MAC(port_at(slot)->endpoint, dst);
+	seen->changes = *(u32 *)(route_net(memory) + changes);
+	seen->tick = bpf_jiffies64();
+	return true;
+}
+
+static __always_inline struct route_way *route_known_as(void *data, void *data_end, u32 len,
+							u32 size, u32 slot, u64 dst,
+							const struct pf_through *as, u64 *place,
+							bool six)
+{
+	struct route_seen seen;
+	struct route_way *way;
+	u64 other;
+
+	if (!route_sees(data, data_end, len, slot, dst, &seen, six))
+		return 0;
+	if (as && as->is) {
+		__builtin_memcpy(seen.address, as->address, sizeof(seen.address));
+		seen.ports = (seen.ports & 0xffff) | (u64)as->ports << 16;
+	}
+	*place = route_place(seen.gateway, seen.address, seen.ports, seen.flow);
 	way = route_way(*place);
 	if (!way)
 		return 0;
-	other = (way->tick ^ (u32)bpf_jiffies64()) | (way->flow ^ flow);
-	other |= way->changes ^ *(u32 *)(route_net(memory) + changes);
-	other |= (way->gateway ^ gateway) | (way->ports ^ ports) | way->family;
-	other |= (way->address[0] ^ address[0]) | (way->address[1] ^ address[1]);
-	other |= (way->address[2] ^ address[2]) | (way->address[3] ^ address[3]);
-	if (other || len > way->mtu + ETHER_HEADER || !way->epoch ||
-	    way->epoch != READ_ONCE(clock_get()->epoch))
-		return 0;
-	return way;
+	other = (way->tick ^ seen.tick) | (way->changes ^ seen.changes) | (way->flow ^ seen.flow) |
+		(way->epoch ^ READ_ONCE(clock_get()->epoch)) | way->family;
+	other |= (way->gateway ^ seen.gateway) | (way->ports ^ seen.ports);
+	other |= (way->address[0] ^ seen.address[0]) | (way->address[2] ^ seen.address[2]);
+	/* the family is among the ports, and these are zero in a way of IPv4 */
+	if (six)
+		other |= (way->address[1] ^ seen.address[1]) | (way->address[3] ^ seen.address[3]);
+	return other || size > way->mtu + ETHER_HEADER || !way->epoch ? 0 : way;
+}
+
+/*
+ * The way of a packet to an address at the port in a slot, if it is remembered with all that
+ * the bridge decides on the packet, and if the packet asks for no more: see route_sees(). `size`
+ * is that of its frame of `len` bytes, or of the largest that it will be cut into. `as` is what
+ * the host's stack would see in its place. 0 if its way has to be found.
+ */
+static __always_inline struct route_way *route_known(void *data, void *data_end, u32 len, u32 size,
+						     u32 slot, u64 dst, const struct pf_through *as,
+						     u64 *place)
+{
+	if (*(u16 *)(data + 12) == bpf_htons(ETH_P_IP))
+		return route_known_as(data, data_end, len, size, slot, dst, as, place, false);
+	if (*(u16 *)(data + 12) == bpf_htons(ETH_P_IPV6))
+		return route_known_as(data, data_end, len, size, slot, dst, as, place, true);
+	return 0;
 }
 
 /*
@@ -1057,6 +1091,20 @@ OFTEN __noinline u32 route_xdp(struct xdp_md *xdp, u32 slot, u64 dst)
 	return ROUTE_GATEWAY;
 }
 
+/*
+ * Gives a frame whose header is there the addresses that it has on its next link, 32 bits at once:
+ * receiver, sender, as struct route_way has them.
+ */
+static __always_inline void route_readdress(void *data, const u8 *macs)
+{
+	const u32 *from = (const u32 *)macs;
+	u32 *to = data;
+
+	to[0] = from[0];
+	to[1] = from[1];
+	to[2] = from[2];
+}
+
 /* Takes one from the time to live of the packet of a frame whose first 34 bytes are there. */
 static __always_inline void route_ages(void *data)
 {
@@ -1091,37 +1139,60 @@ static __always_inline bool route_rewrite(struct xdp_md *xdp, const struct route
 
 /* What has to look at each frame, or into it, keeps frames from being routed in one go by tcx. */
 #define ROUTES_BY_TCX                                                                              \
-	!on(FEATURES_NOTE | FEATURES_JUDGE | FEATURE_PF | FEATURE_ETHER | FEATURE_GUARD |          \
-	    FEATURE_BACKUP | FEATURE_SPAN)
+	!on(FEATURES_NOTE | (FEATURES_JUDGE & ~FEATURE_PF) | FEATURE_GUARD | FEATURE_BACKUP |      \
+	    FEATURE_SPAN | FEATURE_TRACE)
 
 /*
- * Routes a packet to an address at a routed host port whose way is remembered, with all that is
- * decided on it: what is to be done with its frame, or 0 if its way is still to be found. The
- * frame has been counted at both ports of its way to the host, and is as it was if that is so.
+ * The size in bytes of a frame, or of the largest that the kernel makes of it if it is a GSO
+ * packet. ~0 if that is one whose segments are not those of its own TCP header.
  */
-OFTEN __noinline int route_quickly_skb(struct __sk_buff *skb, u32 slot, u64 dst)
+static __always_inline u32 route_segment(struct __sk_buff *skb)
+{
+	void *data = (void *)(long)skb->data, *data_end = (void *)(long)skb->data_end;
+	const u64 six = ETHER_HEADER + sizeof(struct ipv6hdr);
+	const u64 four = ETHER_HEADER + sizeof(struct iphdr);
+	struct tcphdr *tcp = data + four;
+	u32 size = skb->gso_size;
+
+	if (!size)
+		return skb->len;
+	if ((void *)(tcp + 1) > data_end)
+		return ~0u;
+	if (*(u16 *)(data + 12) == bpf_htons(ETH_P_IP))
+		return *(u8 *)(data + 23) == IPPROTO_TCP ? size + four + tcp->doff * 4 : ~0u;
+	tcp = data + six;
+	if ((void *)(tcp + 1) > data_end || *(u8 *)(data + 20) != IPPROTO_TCP)
+		return ~0u;
+	return size + six + tcp->doff * 4;
+}
+
+/*
+ * Notes the addresses that a frame has on its next link, as struct route_way has them. They are in
+ * the place of a next hop of the kernel's.
+ */
+static __always_inline void route_macs(struct route_memory *memory, const u8 *macs)
+{
+	__builtin_memcpy(memory->hop, macs, 12);
+}
+
+/*
+ * Makes a packet the one on its next link: takes one from its time to live, and gives its frame
+ * the addresses that route_macs() has noted. The packet has no options. It then goes by the port
+ * in a slot. 0 if there is no memory; the packet is as it was then.
+ */
+OFTEN __noinline int route_leaves(struct __sk_buff *skb, u32 out)
 {
 	void *data = (void *)(long)skb->data, *data_end = (void *)(long)skb->data_end;
 	struct route_memory *memory = route_memory_get();
-	struct port_stats *s;
-	struct route_way *way;
-	u64 place;
-	u32 out, sum, len = skb->len;
 	u8 frame[ETHER_HEADER + 12]; /* up to the addresses of IPv4 */
 	struct iphdr *ip = (void *)frame + ETHER_HEADER;
+	u8 *limit = frame + ETHER_HEADER + 7;
 	u64 peer = 0;
+	u32 sum;
 
-	if (!memory || tag_beside(skb) || skb->mark || skb->gso_size ||
-	    data + sizeof(frame) > data_end)
+	if (!memory || data + sizeof(frame) > data_end)
 		return 0;
-	way = route_known(data, data_end, len, memory, slot, dst, &place);
-	if (!way)
-		return 0;
-	out = way->out;
-	if (!port_has_device(&tcx_devices, out))
-		return 0;
-	__builtin_memcpy(frame, way->dmac, 6);
-	__builtin_memcpy(frame + 6, way->smac, 6);
+	__builtin_memcpy(frame, memory->hop, 12);
 	__builtin_memcpy(frame + 12, data + 12, sizeof(frame) - 12);
 	if (*(u16 *)(data + 12) == bpf_htons(ETH_P_IP)) {
 		sum = ip->check + bpf_htons(0x0100);
@@ -1132,24 +1203,62 @@ OFTEN __noinline int route_quickly_skb(struct __sk_buff *skb, u32 slot, u64 dst)
 			return 0;
 		route_prefers(skb, memory, ip->tos);
 	} else {
-		u8 *limit = frame + ETHER_HEADER + 7;
-
 		--*limit;
 		if (bpf_skb_store_bytes(skb, ETHER_HEADER + 7, limit, 1, BPF_F_RECOMPUTE_CSUM))
 			return 0;
 		bpf_skb_store_bytes(skb, 0, frame, 12, 0);
 	}
-	s = stats_of(slot);
-	if (s)
-		s->routed++;
-	count_rx(way->in, len);
-	count_tx(out, len);
 	if (on(FEATURE_PEER)) {
-		__builtin_memcpy(&peer, way->dmac, 6);
+		__builtin_memcpy(&peer, memory->hop, 6);
 		if (peer == port_at(out)->peer)
 			return bpf_redirect_peer(port_at(out)->ifindex, 0);
 	}
 	return bpf_redirect(port_device(&tcx_devices, out), 0);
+}
+
+/*
+ * The way of a packet to an address at the port in a slot, as route_known() has it, if the device
+ * that it leads to is there.
+ */
+static __always_inline struct route_way *route_known_skb(struct __sk_buff *skb, u32 slot, u64 dst,
+							 u64 *place)
+{
+	void *data = (void *)(long)skb->data, *data_end = (void *)(long)skb->data_end;
+	struct route_way *way;
+
+	if (tag_beside(skb) || skb->mark || data + ETHER_HEADER + sizeof(struct iphdr) > data_end)
+		return 0;
+	way = route_known(data, data_end, skb->len, route_segment(skb), slot, dst, 0, place);
+	return way && port_has_device(&tcx_devices, way->out) ? way : 0;
+}
+
+/*
+ * Routes a packet to an address at a routed host port whose way is remembered, with all that is
+ * decided on it: what is to be done with its frame, or 0 if its way is still to be found. The
+ * frame has been counted at both ports of its way to the host, and is as it was if that is so.
+ */
+OFTEN __noinline int route_quickly_skb(struct __sk_buff *skb, u32 slot, u64 dst)
+{
+	struct route_memory *memory = route_memory_get();
+	u32 len = skb->len;
+	struct route_way *way;
+	struct port_stats *s;
+	u64 place;
+	int done;
+
+	way = route_known_skb(skb, slot, dst, &place);
+	if (!way || !memory)
+		return 0;
+	route_macs(memory, way->dmac);
+	done = route_leaves(skb, way->out);
+	if (!done)
+		return 0;
+	s = stats_of(slot);
+	if (s)
+		s->routed++;
+	count_rx(way->in, len);
+	count_tx(way->out, len);
+	return done;
 }
 
 /*

@@ -9,6 +9,7 @@
 #include <linux/pkt_cls.h>
 
 #include "account.h"
+#include "flow.h"
 #include "patch.h"
 #include "route.h"
 
@@ -126,7 +127,12 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 			u32 to;
 
 			if (ROUTES_BY_TCX && !cable) {
-				int done = route_quickly_skb(skb, v->out, f->dst);
+				int done = 0;
+
+				if (!on(FEATURE_PF))
+					done = route_quickly_skb(skb, v->out, f->dst);
+				else if (v->pf == PF_LOOK_STATE)
+					done = route_past_skb(skb, v->out, f->dst);
 
 				if (done)
 					return done;

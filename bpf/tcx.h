@@ -257,6 +257,16 @@ static __always_inline bool receive(struct __sk_buff *skb, struct judged *j, str
 	*epoch = READ_ONCE(c->epoch);
 	/* an old decision must not send to a new device of the same index */
 	now = on(FEATURE_PF) ? READ_ONCE(c->now) : 0;
+	if (ROUTES_PAST_PF_BY_TCX) {
+		flow_forget();
+		if (!cable && decision_holds(d, f, *epoch) && !(on(FEATURE_VLANS) && d->tag) &&
+		    (port_at(d->out)->flags & PORT_ROUTE) && port_there(&tcx_devices, d->out)) {
+			*done = route_flow_skb(skb, d->in, d->out, f->dst);
+			if (*done)
+				return true;
+			*done = TC_ACT_SHOT;
+		}
+	}
 	if (decision_holds(d, f, *epoch) && port_there(&tcx_devices, d->out) &&
 	    recall(&h, f, d, v, now)) {
 		if (on(FEATURES_EACH | FEATURES_JUDGE))

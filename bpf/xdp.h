@@ -8,6 +8,7 @@
 
 #include "decision.h"
 #include "flood.h"
+#include "flow.h"
 #include "send.h"
 
 /* Is the frame for a routed host port? */
@@ -65,18 +66,17 @@ static __always_inline u32 decided_xdp(struct xdp_md *xdp, struct judged *j, u32
  * in by a port, and is for an address at a routed host port. XDP_PASS: the frame is as it was,
  * and its way is still to be found.
  */
-__noinline int route_quickly(struct xdp_md *xdp, u32 in, u32 slot, u64 dst)
+OFTEN __noinline int route_quickly(struct xdp_md *xdp, u32 in, u32 slot, u64 dst)
 {
 	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
-	struct route_memory *memory = route_memory_get();
 	struct route_way *way;
 	u64 place;
 	u32 len, out;
 
-	if (!memory || data + ETHER_HEADER + sizeof(struct iphdr) > data_end)
+	if (data + ETHER_HEADER + sizeof(struct iphdr) > data_end)
 		return XDP_PASS;
 	len = data_end - data;
-	way = route_known(data, data_end, len, memory, slot, dst, &place);
+	way = route_known(data, data_end, len, len, slot, dst, 0, &place);
 	if (!way)
 		return XDP_PASS;
 	out = way->out;
@@ -84,8 +84,7 @@ __noinline int route_quickly(struct xdp_md *xdp, u32 in, u32 slot, u64 dst)
 	    bpf_redirect_map(&xdp_devices, out, XDP_PASS) != XDP_REDIRECT)
 		return XDP_PASS;
 	route_ages(data);
-	__builtin_memcpy(data, way->dmac, 6);
-	__builtin_memcpy(data + 6, way->smac, 6);
+	route_readdress(data, way->dmac);
 	count_rx(in, len);
 	count_routed(slot, len);
 	count_rx(way->in, len);
@@ -154,7 +153,7 @@ static __noinline int route_frame_xdp(struct xdp_md *xdp, struct judged *j)
  * Finds the way of the packet that pf_through_in() has looked at, and remembers it. True if that
  * can be. What is behind the packet to fill its frame is gone then.
  */
-__noinline u32 route_learn_xdp(struct xdp_md *xdp)
+OFTEN __noinline u32 route_learn_xdp(struct xdp_md *xdp)
 {
 	struct route_memory *memory = route_memory_get();
 	struct judged *j = judged_here(0);
@@ -176,31 +175,122 @@ __noinline u32 route_learn_xdp(struct xdp_md *xdp)
  * Is the way of that packet remembered, with all that is decided on it? struct route_memory then
  * has the place of the way.
  */
-__noinline u32 route_known_xdp(struct xdp_md *xdp, u32 slot, u64 dst)
+OFTEN __noinline u32 route_known_xdp(struct xdp_md *xdp, u32 slot, u64 dst)
 {
 	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
+	const struct pf_through *as = on(FEATURE_PF_NAT) ? pf_through() : 0;
 	struct route_memory *memory = route_memory_get();
+	u32 len = data_end - data;
 	u64 place;
 
 	if (!ROUTES_PAST_PF || !memory || data + ETHER_HEADER > data_end ||
-	    !route_known(data, data_end, data_end - data, memory, slot, dst, &place))
+	    !route_known(data, data_end, len, len, slot, dst, as, &place))
 		return false;
 	memory->way = place;
 	return true;
+}
+
+/* Finds the flow of the packet in the frame of struct judged, as flow_find() says it. */
+OFTEN __noinline u32 flow_find_xdp(struct xdp_md *xdp)
+{
+	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
+	struct judged *j = judged_here(0);
+	struct pf_flow *flow;
+	u32 len, at, l4;
+
+	flow_forget();
+	if (!ROUTES_PAST_PF || !j || data + ETHER_HEADER + sizeof(struct iphdr) > data_end)
+		return PF_FLOWS;
+	len = data_end - data;
+	at = flow_find(data, data_end, len, j->v.in, j->v.out, j->f.dst);
+	flow = at < PF_FLOWS ? pf_flow_at(at) : 0;
+	if (!flow || len > flow->mtu + ETHER_HEADER)
+		return PF_FLOWS;
+	l4 = (flow->ports & 0xff) == 10 ? ETHER_HEADER + sizeof(struct ipv6hdr)
+					: ETHER_HEADER + sizeof(struct iphdr);
+	if ((flow->ports >> 8 & 0xff) == IPPROTO_TCP ? !flow_reads(data + l4, data_end, len - l4)
+						     : len - l4 < sizeof(struct udphdr))
+		return PF_FLOWS;
+	return at;
+}
+
+/*
+ * Routes the frame of struct judged past pf if it is one of a flow. XDP_PASS: the frame is as it
+ * was.
+ */
+OFTEN __noinline int route_flow_xdp(struct xdp_md *xdp)
+{
+	u32 at = flow_find_xdp(xdp), len;
+	struct judged *j = judged_here(0);
+	struct pf_flow *flow;
+	void *data, *data_end;
+
+	if (!ROUTES_PAST_PF || !j || at >= PF_FLOWS)
+		return XDP_PASS;
+	len = j->f.len;
+	flow = pf_flow_at(at);
+	if (!flow || !(port_at(flow->out)->facts & PORT_XDP_TX) ||
+	    bpf_redirect_map(&xdp_devices, flow->out, XDP_PASS) != XDP_REDIRECT ||
+	    !pf_flow_take(at, len - ETHER_HEADER, clock_now()))
+		return XDP_PASS;
+	data = (void *)(long)xdp->data;
+	data_end = (void *)(long)xdp->data_end;
+	/* both states have counted the packet: it goes, or nobody may have it as it came */
+	if (data + ETHER_HEADER + sizeof(struct iphdr) > data_end ||
+	    (on(FEATURE_PF_NAT) && flow->on && !flow_writes(data, data_end, flow)))
+		return XDP_DROP;
+	route_ages(data);
+	route_readdress(data, flow->dmac);
+	flow_counts(flow, j->v.out, len);
+	return XDP_REDIRECT;
+}
+
+/*
+ * Sends the frame of the packet that both its states have taken, and remembers its flow. It has
+ * come in by a port, for a routed host port, and struct route_memory has the place of its way.
+ */
+OFTEN __noinline int route_filtered_goes(struct xdp_md *xdp, u32 in, u32 slot)
+{
+	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
+	struct route_memory *memory = route_memory_get();
+	const struct pf_through *t = pf_through();
+	struct route_way *way;
+	u32 len;
+
+	if (!ROUTES_PAST_PF || !memory || !t)
+		return XDP_DROP;
+	way = route_way(memory->way);
+	flow_keep(memory->way);
+	/* both states have counted the packet: it goes, or nobody may have it as it came */
+	if (!way || data + ETHER_HEADER + sizeof(struct iphdr) > data_end ||
+	    (on(FEATURE_PF_NAT) && t->on && !pf_through_write(data, data_end)))
+		return XDP_DROP;
+	route_ages(data);
+	route_readdress(data, way->dmac);
+	len = data_end - data;
+	count_rx(in, len);
+	count_routed(slot, len);
+	count_rx(way->in, len);
+	count_tx(way->out, len);
+	if (cfg.pf.log_interface) {
+		pf_count_port(in, false, false);
+		pf_count_port(slot, true, false);
+		pf_count_port(way->in, false, false);
+		pf_count_port(way->out, true, false);
+	}
+	return XDP_REDIRECT;
 }
 
 /*
  * Routes the frame of struct judged past pf, which knows its connection on its way to the host
  * and on its way from it. All that may keep XDP from it is asked before anything is changed.
  */
-__noinline int route_filtered_xdp(struct xdp_md *xdp)
+OFTEN __noinline int route_filtered_xdp(struct xdp_md *xdp)
 {
 	struct route_memory *memory = route_memory_get();
-	u32 in, slot, len, now = clock_now();
+	u32 in, slot, now = clock_now();
 	struct judged *j = judged_here(0);
-	const struct pf_through *t;
 	struct route_way *way;
-	void *data, *data_end;
 
 	if (!ROUTES_PAST_PF || !memory || !j)
 		return XDP_PASS;
@@ -216,28 +306,7 @@ __noinline int route_filtered_xdp(struct xdp_md *xdp)
 	    !pf_through_out(way->out * MAX_PORTS | way->in, now) || pf_state_follow(now, false))
 		return XDP_PASS;
 	pf_through_keep(now);
-	t = pf_through();
-	data = (void *)(long)xdp->data;
-	data_end = (void *)(long)xdp->data_end;
-	/* both states have counted the packet: it goes, or nobody may have it as it came */
-	if (!t || data + ETHER_HEADER + sizeof(struct iphdr) > data_end ||
-	    (on(FEATURE_PF_NAT) && t->on && !pf_through_write(data, data_end)))
-		return XDP_DROP;
-	route_ages(data);
-	__builtin_memcpy(data, way->dmac, 6);
-	__builtin_memcpy(data + 6, way->smac, 6);
-	len = data_end - data;
-	count_rx(in, len);
-	count_routed(slot, len);
-	count_rx(way->in, len);
-	count_tx(way->out, len);
-	if (cfg.pf.log_interface) {
-		pf_count_port(in, false, false);
-		pf_count_port(slot, true, false);
-		pf_count_port(way->in, false, false);
-		pf_count_port(way->out, true, false);
-	}
-	return XDP_REDIRECT;
+	return route_filtered_goes(xdp, in, slot);
 }
 #endif
 
@@ -343,8 +412,11 @@ static __always_inline int switch_xdp(struct xdp_md *xdp)
 
 #ifndef DECIDES_AT_ONCE
 	/* here, where there is room left on the stack */
-	if (ROUTES_PAST_PF && action == XDP_ROUTES)
-		return route_filtered_xdp(xdp);
+	if (ROUTES_PAST_PF && action == XDP_ROUTES) {
+		action = route_flow_xdp(xdp);
+		if (action == XDP_PASS)
+			action = route_filtered_xdp(xdp);
+	}
 #endif
 	return action;
 }

@@ -263,14 +263,13 @@ func gatewayEntries(m *making) uint32 {
 }
 
 // memoryParts is how many parts of enum memory_part (bpf/maps.h) are asked for. The
-// last part is that of a trial.
+// last part is that of a trial, or of a capture, or of flows.
 func memoryParts(m *making) uint32 {
+	on := func(f kernelFeature) bool { return kernelFeature(m.Features)&f != 0 }
+	pf, routes, watch := on(kernelFeatureFEATURE_PF), on(kernelFeatureFEATURE_ROUTE), on(kernelFeatureFEATURE_CAPTURE|kernelFeatureFEATURE_TRACE)
 	n := uint32(1)
-	for _, f := range []kernelFeature{
-		kernelFeatureFEATURE_PF, kernelFeatureFEATURE_ROUTE, kernelFeatureFEATURE_PF_HOPS,
-		kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_TRACE,
-	} {
-		if kernelFeature(m.Features)&f != 0 {
+	for _, asked := range []bool{pf, routes, on(kernelFeatureFEATURE_PF_HOPS), watch || pf && routes} {
+		if asked {
 			n++
 		}
 	}

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "211ebe9aa2da2258fc115c7e24d8f6565e6f04d5da031cb1b7e4a3989f19cc37"
+const objectsSum = "881524353a9f2bd82f44b854b1bc48e24618cd78e63c780eadefe2086453d477"

@@ -10,8 +10,66 @@
 
 #include "pf.h"
 
+/* The flows that a CPU remembers. */
+#define PF_FLOWS 128 /* a power of two */
+
+/*
+ * Packets like one that this CPU has routed past pf: their states, their way, and what they
+ * become. A flow holds as long as its way does (struct route_way), a few milliseconds, while no
+ * state of it goes: the place of a state that has gone has another mark, and stays empty for
+ * longer than a flow holds. So a packet of a flow asks no table but for its states.
+ */
+struct pf_flow {
+	/* the packet as it comes, as struct route_way has what the host's stack sees */
+	u64 gateway;
+	u64 address[4];
+	u64 ports;
+	u32 flow;
+	u32 from; /* slot of the port that it comes in by */
+	/* as the way has them */
+	u32 tick;
+	u32 changes;
+	u32 epoch;
+	u32 mtu;
+	u16 in;
+	u16 out;
+	u8 dmac[6];
+	u8 smac[6];
+	/* its states, that of its way into the host first */
+	u32 place[2];
+	u32 mark[2];
+	u8 side[2]; /* that sends the packet */
+	u8 on; /* it is translated */
+	u8 pad;
+	u32 missed; /* which packet asked for this place last that is of another flow */
+	/* what it becomes */
+	u32 are[3]; /* addresses of IPv4; then ports, source first */
+	u32 six[8]; /* addresses of IPv6 */
+	u16 sum[2]; /* what its new addresses and its new ports add to a checksum */
+};
+
+struct pf_flows {
+	struct pf_flow at[PF_FLOWS];
+};
+
+MEMORY_HOLDS(struct pf_flows);
+
+static __always_inline struct pf_flow *pf_flow_at(u32 place)
+{
+	u32 part = memory_part(MEMORY_FLOWS);
+	struct pf_flows *flows = bpf_map_lookup_elem(&memory, &part);
+
+	if (!flows)
+		return 0;
+	asm volatile("" : "+r"(flows)); /* else clang adds before it compares */
+	return &flows->at[place & (PF_FLOWS - 1)];
+}
+
 /* What this CPU knows of such a packet, once its first state is found. */
 struct pf_through {
+	/* what the flow would be of that does not have the packet: see struct pf_flow */
+	struct pf_flow ask;
+	u32 at; /* the place for it, PF_FLOWS for none */
 	/* the sides of that state, as struct pf_packet has them */
 	struct pf_peer src;
 	struct pf_peer dst;
@@ -103,6 +161,38 @@ OFTEN __noinline u32 pf_through_in(struct xdp_md *xdp, u32 vlan, u32 slots, u32 
 }
 
 /*
+ * Makes this CPU's packet, which tcx has let in to the host by its state, the one that comes out of
+ * the host. The frame has been rewritten already. False if it is no plain one.
+ */
+static __always_inline bool pf_through_turn(void)
+{
+	struct pf_through *t = pf_through();
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+	struct pf_state *s;
+
+	if (!t || !p || !n || p->flags || !(p->key.vlan & PF_ROUTED) || pf_cross())
+		return false;
+	s = pf_state_at(p->state - 1);
+	if (!s)
+		return false;
+	/* the flow does only what plain states ask for */
+	if (s->flags & PF_STATE_SLOW)
+		t->at = PF_FLOWS;
+	t->state = p->state;
+	t->side = p->side;
+	t->loose = p->proto == IPPROTO_TCP && p->loose;
+	t->on = false;
+	if (on(FEATURE_PF_NAT) && (s->flags & PF_STATE_NAT)) {
+		p->key = n->is;
+		p->key.profile = 0;
+		p->side = n->is_side;
+		t->on = true;
+	}
+	return true;
+}
+
+/*
  * Finds the second state of the packet that pf_through_in() has looked at, which is that of this
  * CPU's packet then. May it come from the host by one port and go out by another without a
  * rule? Nothing has been changed yet.
@@ -160,6 +250,70 @@ OFTEN __noinline int pf_through_keep(u32 now)
 	s->packets[side]++;
 	s->bytes[side] += p->length;
 	return 0;
+}
+
+/* Takes a packet of a protocol without numbers into a state that knows it. */
+static __always_inline void pf_flow_count(struct pf_state *s, u32 proto, u32 side, u32 length,
+					  u32 now)
+{
+	pf_other_keep(s, proto, side & 1);
+	if (s->used != now)
+		WRITE_ONCE(s->used, now);
+	s->packets[side & 1]++;
+	s->bytes[side & 1] += length;
+}
+
+/* Is a state that had a mark still at its place? */
+static __always_inline bool pf_flow_has(u32 place, u32 mark)
+{
+	u32 *at = pf_mark_at(place);
+
+	return at && READ_ONCE(*at) == mark;
+}
+
+/*
+ * Takes a packet of the flow at a place into both its states, one of `length` bytes. What TCP
+ * says is in this CPU's packet. False if its states do not let it pass: nothing has been changed
+ * then.
+ */
+OFTEN __noinline u32 pf_flow_take(u32 at, u32 length, u32 now)
+{
+	struct pf_through *t = pf_through();
+	struct pf_packet *p = pf_packet();
+	struct pf_flow *flow = pf_flow_at(at);
+	struct pf_state *s, *out;
+	u32 proto;
+
+	if (!on(FEATURE_PF_HOST) || !t || !p || !flow ||
+	    !pf_flow_has(flow->place[0], flow->mark[0]) ||
+	    !pf_flow_has(flow->place[1], flow->mark[1]))
+		return false;
+	proto = flow->ports >> 8 & 0xff;
+	if (proto != IPPROTO_TCP) {
+		s = pf_state_at(flow->place[0]);
+		out = pf_state_at(flow->place[1]);
+		if (!s || !out)
+			return false;
+		pf_flow_count(s, proto, flow->side[0], length, now);
+		pf_flow_count(out, proto, flow->side[1], length, now);
+		return true;
+	}
+	p->proto = proto;
+	p->flags = 0;
+	p->length = length;
+	p->side = flow->side[0];
+	if (pf_follow_tcp(flow->place[0], now, PF_FOLLOW_LOOK))
+		return false;
+	t->state = flow->place[0] + 1;
+	t->side = flow->side[0];
+	t->loose = p->loose;
+	__builtin_memcpy(&t->src, &p->src, 4 * sizeof(t->src));
+	p->state = flow->place[1] + 1;
+	p->side = flow->side[1];
+	if (pf_state_follow(now, false))
+		return false;
+	pf_through_keep(now);
+	return true;
 }
 
 /* Changes a checksum by a sum of what is taken out of the packet, complemented, and put in. */

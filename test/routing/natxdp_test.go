@@ -3,9 +3,11 @@
 package routing
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -124,8 +126,18 @@ func (s *site) redirected() (n uint64) {
 
 // XDP routes the packets of known connections past pf, and translates them, as tcx and the
 // host's stack do: byte by byte. What it leaves to them is as before.
-func TestNATByXDP(t *testing.T) {
-	s := newSite(t, "xdp")
+func TestNATByXDP(t *testing.T) { callsLikeStack(t, "xdp") }
+
+// The same of tcx, which does it in one go where it remembers how.
+func TestNATByTCX(t *testing.T) { callsLikeStack(t, "tcx") }
+
+// counted are what states say of their packets.
+var counted = regexp.MustCompile(`\d+:\d+ pkts, \d+:\d+ bytes`)
+
+// callsLikeStack compares what arrives of calls, and what their states count, with and without
+// the shortcut.
+func callsLikeStack(t *testing.T, hook string) {
+	s := newSite(t, hook)
 	s.load("set timeout interval 600\npass\n" +
 		"match out on gw2 inet from 10.0.1.2 nat-to 10.0.2.1 static-port\nmatch out on gw2 inet6 from fd01::2 nat-to fd02::1 static-port\n" +
 		"match in on gw1 inet proto { tcp, udp } to 10.9.1.1 port 80 rdr-to 10.0.2.2 port 8080\n" +
@@ -156,8 +168,9 @@ func TestNATByXDP(t *testing.T) {
 			call{proto: layers.IPProtocolICMPv4, from: netip.AddrPortFrom(netip.MustParseAddr("10.1.9.9"), n), to: at("10.9.1.1:0"), client: at("10.1.9.9:0"), server: at("10.0.2.2:0"), length: 33, wrongSum: n == 1},
 			call{proto: layers.IPProtocolICMPv6, from: netip.AddrPortFrom(netip.MustParseAddr("fd11::9"), n), to: at("[fd09::1]:0"), client: at("[fd11::9]:0"), server: at("[fd02::2]:0"), length: 33, wrongSum: n == 1})
 	}
-	const again = 3
+	const again = 6 // the first ones teach a CPU how such packets are routed
 	var got, want [2][]string
+	var states [2][]string // with the shortcut, and without
 	s.bothWays(func(on bool) {
 		s.pfctl("", "-F", "states")
 		var all [2][]string
@@ -181,15 +194,25 @@ func TestNATByXDP(t *testing.T) {
 		send(0, there)
 		send(1, back)
 		byXDP, routed := int(s.redirected()-before), s.routed()-routed
-		if n := 2 * again * len(calls); on && (byXDP < n-2*8 || routed < n-2*8) || !on && byXDP != 0 {
+		n := 2 * again * len(calls)
+		if hook == "xdp" && on && byXDP < n-2*8 || !on && byXDP != 0 || on && routed < n-2*8 {
 			t.Errorf("shortcut %v: of %d packets XDP has sent %d, and the datapath routed %d", on, n, byXDP, routed)
 		}
+		told := counted.FindAllString(s.pfctl("", "-v", "-s", "states"), -1)
+		slices.Sort(told)
 		if on {
-			got = all
+			got, states[0] = all, told
 		} else {
-			want = all
+			want, states[1] = all, told
 		}
 	})
+	if !slices.Equal(states[0], states[1]) {
+		more, less := differences(states[0], states[1])
+		t.Errorf("of %d states with the shortcut, and %d without, those with it say\n  %s\nand not\n  %s", len(states[0]), len(states[1]), few(more), few(less))
+	}
+	if len(states[1]) != 2*len(calls) {
+		t.Errorf("%d states tell of their packets, want %d", len(states[1]), 2*len(calls))
+	}
 	for i := range got {
 		all := fmt.Sprint(len(calls)*(1+again), " packets")
 		if more, less := differences(slices.Sorted(slices.Values(got[i])), slices.Sorted(slices.Values(want[i]))); more != nil || less != nil {
@@ -199,4 +222,76 @@ func TestNATByXDP(t *testing.T) {
 			t.Errorf("%d packets arrive at station %d, want %s", n, i+1, all)
 		}
 	}
+}
+
+// Packets of known connections whose checksums are yet to be made are translated as well, also
+// where a CPU remembers how they are routed. Their checksums are right when they are made.
+func TestNATUnfinishedChecksum(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "tcx")
+	s.load("match out on gw2 inet from 10.0.1.0/24 nat-to 10.0.2.1 static-port\nmatch out on gw2 inet6 from fd01::/64 nat-to fd02::1 static-port\n" +
+		"match in on gw1 inet proto { tcp, udp } to 10.9.1.1 port 80 rdr-to 10.0.2.2 port 8080\npass\n")
+	at := netip.MustParseAddrPort
+	send := s.sides[0].end.VnetSocket()
+	for _, c := range []call{
+		{from: at("10.0.1.2:1000"), to: at("10.0.2.2:7"), client: at("10.0.2.1:1000"), server: at("10.0.2.2:7")},
+		{from: at("10.0.1.2:1001"), to: at("10.9.1.1:80"), client: at("10.0.2.1:1001"), server: at("10.0.2.2:8080")},
+		{from: at("[fd01::2]:1000"), to: at("[fd02::2]:7"), client: at("[fd02::1]:1000"), server: at("[fd02::2]:7")},
+	} {
+		for _, c.proto = range []layers.IPProtocol{layers.IPProtocolTCP, layers.IPProtocolUDP} {
+			c.length = 33
+			s.lab.Deliver(s.sides[0].end, c.talk(s, false, true, false))
+			s.lab.Deliver(s.sides[1].end, c.talk(s, true, true, true))
+			packet := []byte(c.talk(s, false, false, true))
+			l4, sum := 14+20, 6
+			if c.from.Addr().Is6() {
+				l4 = 14 + 40
+			}
+			if c.proto == layers.IPProtocolTCP {
+				sum = 16
+			}
+			binary.BigEndian.PutUint16(packet[l4+sum:], sumOf(pseudoOf(packet, l4, c.proto)))
+			const times = 8
+			before := s.routed()
+			for range times {
+				s.must(send(netlab.Frame(packet), l4, sum))
+			}
+			s.lab.Flush()
+			arrived := 0
+			for _, f := range s.sides[1].end.Received() {
+				b := []byte(f)
+				if len(b) != len(packet) {
+					continue
+				}
+				arrived++
+				pseudo := pseudoOf(b, l4, c.proto)
+				if s.sourceIn(b) != c.client.Addr() {
+					t.Errorf("%v of %v arrives from %v", c.proto, c.from, s.sourceIn(b))
+				}
+				if made, unmade := sumOf(slices.Concat(pseudo, b[l4:])) == 0xffff, binary.BigEndian.Uint16(b[l4+sum:]) == sumOf(pseudo); !made && !unmade {
+					t.Errorf("%v of %v arrives with a wrong checksum: % x", c.proto, c.from, b)
+				}
+			}
+			if routed := s.routed() - before; arrived != times || routed < times-2 {
+				t.Errorf("%d packets of %v of %v arrive of %d, and the datapath has routed %d", arrived, c.proto, c.from, times, routed)
+			}
+		}
+	}
+}
+
+// pseudoOf is the pseudo header of what is at l4 in a frame without options (RFC 768, RFC 8200 8.1).
+func pseudoOf(frame []byte, l4 int, proto layers.IPProtocol) []byte {
+	addresses := frame[14+12 : 14+20]
+	if l4 == 14+40 {
+		addresses = frame[14+8 : 14+40]
+	}
+	return slices.Concat(addresses, binary.BigEndian.AppendUint16([]byte{0, byte(proto)}, uint16(len(frame)-l4)))
+}
+
+// sourceIn is the source of the packet in a frame.
+func (s *site) sourceIn(frame []byte) netip.Addr {
+	if frame[12] == 0x08 {
+		return netip.AddrFrom4([4]byte(frame[14+12:]))
+	}
+	return netip.AddrFrom16([16]byte(frame[14+8:]))
 }
