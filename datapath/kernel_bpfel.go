@@ -671,6 +671,7 @@ type kernelPfPacket struct {
 	Received   uint32
 	EtherTag   [2]uint32
 	Routes     uint32
+	Vacant     uint8
 	Made       uint8
 	Unmade     uint8
 	Answer     uint8
@@ -679,7 +680,7 @@ type kernelPfPacket struct {
 	Scale      uint8
 	Bytes      [42]uint8
 	At         uint8
-	_          [3]byte
+	_          [2]byte
 	Src        struct {
 		_      structs.HostLayout
 		Lo     uint32

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "881524353a9f2bd82f44b854b1bc48e24618cd78e63c780eadefe2086453d477"
+const objectsSum = "e7972451cf1b25fb4f3525c519f36c13b7569f9a72731e4fde07a8e52b46bfff"

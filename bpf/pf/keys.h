@@ -58,9 +58,11 @@ static __always_inline void pf_nat_turn(struct pf_packet *p, const struct pf_nat
 	if (wire == !!pf_called(p, p->direction & 1)) {
 		p->key = n->is;
 		p->side = n->is_side;
+		p->vacant = n->is_vacant;
 	} else {
 		p->key = n->was;
 		p->side = n->was_side;
+		p->vacant = n->was_vacant;
 	}
 }
 

@@ -239,12 +239,16 @@ static __always_inline u32 pf_state_remove(u32 place, u32 now)
 
 #define PF_REST 2 /* seconds after which nobody looks at a state that has gone */
 
+/*
+ * Is the place of a mark free: has it had no state, or one that has gone long enough ago? Without
+ * branches, each of which the verifier would follow at each place of a bucket.
+ */
 static __always_inline bool pf_mark_free(u32 mark, u32 now)
 {
-	if (!mark)
-		return true;
-	return (mark & (PF_MARK_STATE | PF_MARK_GONE)) == PF_MARK_GONE &&
-	       ((now - mark) & PF_MARK_SECOND) >= PF_REST;
+	u32 none = ((u64)mark - 1) >> 63, rests = (now - mark) & PF_MARK_SECOND;
+	u32 gone = mark / PF_MARK_GONE & ~(mark / PF_MARK_STATE);
+
+	return none | (gone & (rests + PF_MARK_GONE - PF_REST) / PF_MARK_GONE);
 }
 
 /*
@@ -280,21 +284,32 @@ OFTEN __noinline u32 pf_claim_place(u32 place, u32 now)
 	       __sync_val_compare_and_swap(at, mark, PF_MARK_CLAIMED) == mark;
 }
 
-/* Claims a free place of a bucket: the place + 1, or 0. */
-OFTEN __noinline u32 pf_claim_free(u32 home, u32 now)
+#define PF_HALF (PF_WAYS / 2)
+
+/* Claims a free place of half a bucket, which begins at a place: that place + 1, or 0. */
+OFTEN __noinline u32 pf_claim_half(u32 from, u32 now)
 {
+	u32 home = from / PF_WAYS;
 	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
 
 	if (!on(FEATURE_PF) || !b)
 		return 0;
-	for (u32 i = 0; i < PF_WAYS; i++) {
-		u32 mark = READ_ONCE(b->mark[i]);
-
-		/* no call for what is plainly taken */
-		if (!(mark & PF_MARK_STATE) && pf_claim_place(home * PF_WAYS + i, now))
-			return home * PF_WAYS + i + 1;
+	from &= PF_HALF;
+	for (u32 i = 0; i < PF_HALF; i++) {
+		/* no call for what is taken */
+		if (pf_mark_free(READ_ONCE(b->mark[from + i]), now) &&
+		    pf_claim_place(home * PF_WAYS + from + i, now))
+			return home * PF_WAYS + from + i + 1;
 	}
 	return 0;
+}
+
+/* Claims a free place of a bucket: the place + 1, or 0. */
+static __always_inline u32 pf_claim_free(u32 home, u32 now)
+{
+	u32 place = pf_claim_half(home * PF_WAYS, now);
+
+	return place ? place : pf_claim_half(home * PF_WAYS + PF_HALF, now);
 }
 
 /* Is there a state at a place, and over? A second key is not by itself. */
@@ -323,12 +338,19 @@ __noinline u32 pf_find_over(u32 home, u32 now)
 	return 0;
 }
 
-/* Claims a free place for a key, in the bucket with more room: the place + 1, or 0. */
+/*
+ * Claims a free place for a key: the place + 1, or 0. It is in the first bucket while the first
+ * half of that has one, or else in the bucket with more room. A table that is nine tenths full has
+ * as much room so as if all went where there is more.
+ */
 static __always_inline u32 pf_claim_room(const struct pf_key *key, u32 now)
 {
 	u64 hash = pf_hash(key);
 	u32 first = pf_home(hash, false), second = pf_home(hash, true), place;
 
+	place = pf_claim_half(first * PF_WAYS, now);
+	if (place)
+		return place;
 	if (pf_room(second, now) > pf_room(first, now)) {
 		place = first;
 		first = second;
@@ -377,23 +399,14 @@ OFTEN __noinline u32 pf_same_key(u32 a, u32 b)
 }
 
 /*
- * Finds another state with the key of the one at `place`, in one of the key's buckets: its
- * place + 1, or 0.
+ * Finds another state with the key of the one at `place`, in one of the key's buckets, and by the
+ * key's mark: its place + 1, or 0.
  */
-OFTEN __noinline u32 pf_twin(u32 place, u32 second)
+OFTEN __noinline u32 pf_twin(u32 place, u32 home, u32 mark)
 {
-	struct pf_state *s = pf_state_at(place);
-	struct pf_bucket *b;
-	u32 home, mark;
-	u64 hash;
+	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
 
-	if (!on(FEATURE_PF) || !s)
-		return 0;
-	hash = pf_state_hash(s);
-	home = pf_home(hash, second);
-	mark = pf_mark(hash);
-	b = bpf_map_lookup_elem(&pf_buckets, &home);
-	if (!b)
+	if (!on(FEATURE_PF) || !b)
 		return 0;
 	/* unrolled, and the mark before all else: a new connection looks at every place */
 #pragma unroll
@@ -421,14 +434,16 @@ static __always_inline bool pf_publish(u32 place, u32 now)
 	struct pf_state *s = pf_state_at(place);
 	u32 *at = pf_mark_at(place), mark;
 	bool found = false;
+	u64 hash;
 
 	if (!s || !at)
 		return false;
-	mark = pf_mark(pf_state_hash(s));
+	hash = pf_state_hash(s);
+	mark = pf_mark(hash);
 	/* a full barrier: of two CPUs, at least one sees the other's state */
 	__sync_val_compare_and_swap(at, PF_MARK_CLAIMED, mark);
 	for (u32 n = 0; n < PF_TWINS; n++) {
-		u32 twin = pf_twin(place, n & 1);
+		u32 twin = pf_twin(place, pf_home(hash, n & 1), mark);
 
 		/* a CPU that comes later sees this state: nobody has to look for it again */
 		if (n == 1 && !twin && !found)
@@ -457,6 +472,7 @@ __noinline u32 pf_publish_key(u32 place, u32 now)
 	struct pf_state *s = pf_state_at(place), *k;
 	bool found = false;
 	u32 key, *at;
+	u64 hash;
 
 	if (!on(FEATURE_PF_NAT) || !s)
 		return false;
@@ -466,9 +482,10 @@ __noinline u32 pf_publish_key(u32 place, u32 now)
 	if (!k || !at)
 		return false;
 	/* a full barrier, as there */
-	__sync_val_compare_and_swap(at, PF_MARK_CLAIMED, pf_mark(pf_state_hash(k)));
+	hash = pf_state_hash(k);
+	__sync_val_compare_and_swap(at, PF_MARK_CLAIMED, pf_mark(hash));
 	for (u32 i = 0; i < PF_TWINS; i++) {
-		u32 twin = pf_twin(key, i & 1);
+		u32 twin = pf_twin(key, pf_home(hash, i & 1), pf_mark(hash));
 
 		if (i == 1 && !twin && !found)
 			break;

@@ -50,7 +50,7 @@ struct pf_nat {
 	u32 reason;
 	u16 port_low; /* the ports, or identifiers, to choose from */
 	u16 port_high;
-	u16 port_first; /* where the search begins */
+	u16 port_first; /* the last one that was guessed */
 	u16 turn; /* PF_OUTWARD if the packet's sender sends out of the host behind the translation
 		   */
 	u8 was_side;
@@ -65,7 +65,9 @@ struct pf_nat {
 	u8 cross; /* enum pf_cross */
 	u8 proto; /* of what a first packet is to be */
 	u8 second; /* the second key of its state has found it */
-	u8 pad[3];
+	u8 guesses; /* ports that are guessed first */
+	u8 was_vacant; /* no state has the key `was`, and `is`, as far as pf has looked */
+	u8 is_vacant;
 	u16 sticky[3]; /* as struct pf_second has them */
 	u16 nodes;
 	u64 next; /* least-states: the place that is looked at next */

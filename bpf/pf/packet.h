@@ -64,6 +64,7 @@ struct pf_packet {
 	u32 received; /* of the port that it came in by */
 	u32 ether_tag[2]; /* tag that ether rules have given the frame, on the way in and out */
 	u32 routes; /* those of enum pf_rule_flag about routes that hold where rules are asked */
+	u8 vacant; /* no state has its key, as far as pf has looked: see pf_ready() */
 	u8 made; /* a state has been made, if there is to be one */
 	u8 unmade; /* why it must not be made: enum drop_reason */
 	u8 answer; /* enum pf_return, of the rule that blocks it */

@@ -140,6 +140,11 @@ static __always_inline u32 pf_look_for(const struct hook *h, struct pf_packet *p
 			pf_hop_known(p->state - 1);
 		return PF_LOOK_STATE | pf_found(p, s, slots / MAX_PORTS);
 	}
+	/* pf_state_find_routed() knows better what it has not found */
+	if (p->state)
+		p->vacant = false;
+	else if (!on(FEATURE_PF_HOST))
+		p->vacant = true;
 	if (on(FEATURE_PF_NAT) && s)
 		pf_nat_as_sent(p->state - 1);
 	p->state = 0;

@@ -90,6 +90,7 @@ static __always_inline bool pf_nat_taken(struct pf_nat *n, const struct pf_packe
 	if (pf_nat_maps(n, p) && !pf_map_free())
 		return true;
 	place = pf_state_find(&n->is);
+	n->is_vacant = !place;
 	if (!place)
 		return false;
 	s = pf_state_at(pf_state_of_key(place - 1) - 1);
@@ -102,7 +103,17 @@ static __always_inline bool pf_nat_taken(struct pf_nat *n, const struct pf_packe
 	       !(pf_key_is(&k->key, &n->was) || pf_key_is(&s->key, &n->was));
 }
 
-/* A step of the search for a free port: from the first one up, and then down. */
+/*
+ * Ports that are guessed before the search looks at one after the other. A search from a port on
+ * makes long rows of taken ports, which the next one has to pass: when nine in ten are taken,
+ * guesses find a free one after ten, and such searches after fifty.
+ */
+#define PF_PORT_GUESSES 32
+
+/*
+ * A step of the search for a free port: guesses, and from the last of these on each port, up and
+ * then down.
+ */
 static long pf_port_step(u32 i, void *unused)
 {
 	struct pf_packet *p = pf_packet();
@@ -111,8 +122,15 @@ static long pf_port_step(u32 i, void *unused)
 
 	if (!n || !p)
 		return 1;
-	up = n->port_high - n->port_first;
-	port = i <= up ? n->port_first + i : n->port_first - (i - up);
+	if (i < n->guesses) {
+		port = n->port_high - n->port_low + 1;
+		port = n->port_low + ((u64)bpf_get_prandom_u32() * port >> 32);
+		n->port_first = port;
+	} else {
+		up = n->port_high - n->port_first;
+		i -= n->guesses - 1;
+		port = i <= up ? n->port_first + i : n->port_first - (i - up);
+	}
 	n->now.sport = bpf_htons(port);
 	pf_nat_key(n, p);
 	n->found = !pf_nat_taken(n, p);
@@ -147,12 +165,10 @@ __noinline u32 pf_nat_port(bool stays)
 	all = high - low + 1;
 	n->port_low = low;
 	n->port_high = high;
-	n->port_first = low;
-	if (!stays) {
-		n->port_first += bpf_get_prandom_u32() % all;
+	n->guesses = all < PF_PORT_GUESSES ? 1 : PF_PORT_GUESSES;
+	if (!stays)
 		n->spent += all;
-	}
-	bpf_loop(all, pf_port_step, 0, 0);
+	bpf_loop(n->guesses - 1 + all, pf_port_step, 0, 0);
 	return n->found;
 }
 

@@ -3,7 +3,7 @@
 /*
  * The states of pf: one for each connection that a rule has let through. They are in a
  * table of our own, which is read without a lock and swept step by step. A state may be in
- * one of two buckets. It goes where there is more room.
+ * one of two buckets: see pf_claim_room().
  */
 #pragma once
 
@@ -294,8 +294,12 @@ OFTEN __noinline u32 pf_state_find_routed(u32 slots)
 	key = p->flags & PF_P_ERROR ? &p->quoted : &p->key;
 	/* slot 0 is no host port's */
 	if (pf_to_host(in) == pf_to_host(out) || (p->flags & PF_P_ND) ||
-	    pf_of_link(key->address[0]) || pf_of_link(key->address[1]))
-		return pf_state_find(key);
+	    pf_of_link(key->address[0]) || pf_of_link(key->address[1])) {
+		found = pf_state_find(key);
+		if (!found)
+			p->vacant = true;
+		return found;
+	}
 	host = pf_to_host(in) ? in : out;
 	side = p->flags & PF_P_ERROR ? !p->quoted_side : p->side;
 	domain = PF_ROUTED | port_at(host)->domain;
@@ -305,6 +309,7 @@ OFTEN __noinline u32 pf_state_find_routed(u32 slots)
 	vlan = key->vlan;
 	key->vlan = domain;
 	found = pf_state_find(key);
+	p->vacant = !found;
 	if (on(FEATURE_PF_NAT) && found)
 		found = pf_state_translated(found - 1, host == in);
 	if (found)

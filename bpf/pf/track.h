@@ -317,7 +317,8 @@ OFTEN __noinline u32 pf_ready(u32 now)
 	if (!on(FEATURE_PF_RULES) || !p || !shared || (p->flags & PF_P_STATELESS) ||
 	    !(pf_keeps(p->rule[0]) || pf_keeps(p->rule[1])))
 		return PF_MAKE_NONE;
-	place = pf_state_find(&p->key);
+	/* what was not there a moment ago another CPU makes at most: see pf_publish() */
+	place = p->vacant ? 0 : pf_state_find(&p->key);
 	if (place) {
 		s = pf_state_at(pf_state_of_key(place - 1) - 1);
 		if (!s || !(pf_state_over(s, now) || pf_reopens(p, s))) {

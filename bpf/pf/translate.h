@@ -98,6 +98,8 @@ static __always_inline void pf_nat_begin(struct pf_nat *n, const struct pf_packe
 
 	n->was = p->key;
 	n->was_side = side;
+	n->was_vacant = p->vacant;
+	n->is_vacant = false;
 	__builtin_memcpy(n->now.src, p->key.address[side], 16);
 	__builtin_memcpy(n->now.dst, p->key.address[!side], 16);
 	n->now.sport = p->key.port[own && side];
@@ -151,6 +153,8 @@ static __always_inline u32 pf_translate_next(void)
 				return why;
 		} else if (n->t.kind != PF_RDR_TO || !pf_nat_destination()) {
 			return DROP_PF_TRANSLATE;
+		} else {
+			n->is_vacant = false; /* nobody has looked for that key */
 		}
 		pf_nat_key(n, p);
 	}

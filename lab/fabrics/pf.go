@@ -184,7 +184,8 @@ func (s filterSize) ruleset(states int, file string) string {
 	on, state := "", ""
 	if s.at != "" {
 		on = "on " + s.at + " "
-		b.WriteString("pass no state\n") // at other ports
+		// at other ports; those of the ends are not even asked about, as nftables has no hook there
+		b.WriteString("set skip on " + endPorts + "\npass no state\n")
 	}
 	if s.stateless {
 		state = " no state"
@@ -195,7 +196,8 @@ func (s filterSize) ruleset(states int, file string) string {
 	}
 	for end := 2; s.nat && end <= s.ends; end++ {
 		_, router := subnet(end)
-		fmt.Fprintf(&b, "match out on %s%d inet from %s nat-to %s\n", s.at, end, labNetwork, router.Addr())
+		// the ports that masquerade chooses from for connections from such ports
+		fmt.Fprintf(&b, "match out on %s%d inet from %s nat-to %s port 1024:65535\n", s.at, end, labNetwork, router.Addr())
 	}
 	for _, proto := range []string{"icmp", "tcp", "udp"} {
 		fmt.Fprintf(&b, "pass %sinet proto %s %sto %s%s\n", on, proto, from, labNetwork, state)

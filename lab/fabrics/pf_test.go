@@ -47,18 +47,20 @@ pass inet proto icmp from ! <bad> to 198.18.0.0/15
 pass inet proto tcp from ! <bad> to 198.18.0.0/15
 pass inet proto udp from ! <bad> to 198.18.0.0/15
 `},
-		{filterSize{at: "gw", stateless: true}, 0, `pass no state
+		{filterSize{at: "gw", stateless: true}, 0, `set skip on p
+pass no state
 block on gw
 pass on gw inet6 proto icmp6 no state
 pass on gw inet proto icmp to 198.18.0.0/15 no state
 pass on gw inet proto tcp to 198.18.0.0/15 no state
 pass on gw inet proto udp to 198.18.0.0/15 no state
 `},
-		{filterSize{at: "gw", nat: true, ends: 3}, 0, `pass no state
+		{filterSize{at: "gw", nat: true, ends: 3}, 0, `set skip on p
+pass no state
 block on gw
 pass on gw inet6 proto icmp6
-match out on gw2 inet from 198.18.0.0/15 nat-to 198.18.2.254
-match out on gw3 inet from 198.18.0.0/15 nat-to 198.18.3.254
+match out on gw2 inet from 198.18.0.0/15 nat-to 198.18.2.254 port 1024:65535
+match out on gw3 inet from 198.18.0.0/15 nat-to 198.18.3.254 port 1024:65535
 pass on gw inet proto icmp to 198.18.0.0/15
 pass on gw inet proto tcp to 198.18.0.0/15
 pass on gw inet proto udp to 198.18.0.0/15

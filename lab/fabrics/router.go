@@ -176,8 +176,12 @@ func (r plainRouter) begin(context.Context) error { return nil }
 
 func (r plainRouter) of(_ context.Context, i int) (string, error) { return r.net.Ports[i].Ifname, nil }
 
-// gateways is the group of the routed host ports, which are gw1, gw2 and so on.
-const gateways = "gw"
+// gateways is the group of the routed host ports, which are gw1, gw2 and so on, and endPorts
+// that of the ends' ports.
+const (
+	gateways = "gw"
+	endPorts = "p"
+)
 
 // routerKit is a bascule bridge, made by another kit, with a VLAN and a routed host port for
 // each end.

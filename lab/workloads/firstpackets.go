@@ -24,15 +24,17 @@ var firstPackets = &Kind{
 		// kernel's own table for 262 144, unless the host is told otherwise.
 		w.declare(p, 200*time.Millisecond)
 		return func() (*Workload, error) {
-			from := "from a random IP address"
+			from, states := "from a random IP address", 2_000_000
 			if w.same {
-				from = "from one IP address"
+				// as many connections as in the kernel's own table; past a router
+				// each has a state on its way in, and one on its way out
+				from, states = "from one IP address", 2*262_144
 			}
 			return &Workload{
 				About: w.what() + ", one core, each of a flow of its own and " + from,
 				Unit:  "Mpps",
 				Takes: w.length + startStop,
-				Spec:  fabrics.Spec{Ends: 2, Frames: true, States: 2_000_000},
+				Spec:  fabrics.Spec{Ends: 2, Frames: true, States: states},
 				Start: w.start,
 			}, w.check()
 		}
