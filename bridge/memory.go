@@ -26,6 +26,12 @@ type demand struct {
 	was, now uint32
 	least    uint32              // value of a bridge that was told nothing; it is never refused
 	memory   func(uint32) uint64 // memory that a table takes for a value, in bytes
+	taken    uint64              // what the former value takes, in bytes, if the rules decide that; else 0
+}
+
+// rises reports whether a limit is to take more memory than it does.
+func (d *demand) rises() bool {
+	return d.now > d.least && (d.now > d.was || d.taken != 0 && d.memory(d.now) > d.taken)
 }
 
 // maxLimit is the highest limit that a table can have. Its entries are numbered in 32
@@ -40,7 +46,7 @@ func (c *draft) demands() []demand {
 		list = append(list, demand{name: "--buffer", now: ring, least: DefaultCaptureBuffer, memory: func(n uint32) uint64 { return uint64(n) }})
 	}
 	if p := c.tables.PF; p != nil && p.Program != nil {
-		list = append(list, pfDemands(was, [pf.LimitCount]uint32{
+		list = append(list, pfDemands(was, p.Program, [pf.LimitCount]uint32{
 			pf.LimitStates: p.StatesMax, pf.LimitSrcNodes: p.NodesMax, pf.LimitFrags: p.FragmentsMax, pf.LimitTableEntries: p.TableEntries,
 		})...)
 	}
@@ -51,20 +57,25 @@ func fdbDemand(was, now uint32) demand {
 	return demand{name: "fdb-max", was: was, now: now, least: defaultFDBMax, memory: datapath.FDBMemory}
 }
 
-// pfDemands are the limits of pf. was has their former values.
-func pfDemands(was *datapath.Config, limits [pf.LimitCount]uint32) (list []demand) {
+// pfDemands are the limits of pf with the rules of a program. was has their former values.
+func pfDemands(was *datapath.Config, p *pf.Program, limits [pf.LimitCount]uint32) (list []demand) {
 	least := pf.DefaultLimits()
+	states := func(n uint32) uint64 { return datapath.StatesMemory(n, p) }
 	for _, l := range []struct {
 		limit  pf.LimitName
 		was    uint32
 		memory func(uint32) uint64
+		taken  uint64
 	}{
-		{pf.LimitStates, was.Pf.StatesMax, datapath.StatesMemory},
-		{pf.LimitSrcNodes, was.Pf.NodesMax, datapath.SourcesMemory},
-		{pf.LimitFrags, was.Pf.FragmentsMax, datapath.FragmentsMemory},
-		{pf.LimitTableEntries, was.Pf.TableEntries, datapath.AddressesMemory},
+		{pf.LimitStates, was.Pf.StatesMax, states, datapath.StatesMemoryOf(was)},
+		{pf.LimitSrcNodes, was.Pf.NodesMax, datapath.SourcesMemory, 0},
+		{pf.LimitFrags, was.Pf.FragmentsMax, datapath.FragmentsMemory, 0},
+		{pf.LimitTableEntries, was.Pf.TableEntries, datapath.AddressesMemory, 0},
 	} {
-		list = append(list, demand{name: "set limit " + l.limit.String(), was: l.was, now: limits[l.limit], least: least[l.limit], memory: l.memory})
+		list = append(list, demand{
+			name: "set limit " + l.limit.String(), was: l.was, now: limits[l.limit], least: least[l.limit],
+			memory: l.memory, taken: l.taken,
+		})
 	}
 	return list
 }
@@ -76,7 +87,7 @@ func (s *Switch) checkMemory(what string, list []demand) error {
 	var all, most uint64
 	var largest demand
 	for _, d := range list {
-		if d.now <= max(d.was, d.least) {
+		if !d.rises() {
 			continue
 		}
 		if s.force {

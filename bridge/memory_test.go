@@ -75,6 +75,8 @@ func TestCheckMemory(t *testing.T) {
 	}
 	var plain, large datapath.Config
 	large.Pf.StatesMax = 100000000
+	reassembles := pf.Program{Rules: []pf.CompiledRule{{Scrub: pf.CompiledScrub{Flags: pf.ScrubReassemble}}}}
+	translates := pf.Program{Rules: []pf.CompiledRule{{Flags: pf.RuleTranslates}}}
 	for _, test := range []struct {
 		name  string
 		free  uint64
@@ -82,18 +84,22 @@ func TestCheckMemory(t *testing.T) {
 		list  []demand
 		want  string // in the refusal, "" for none
 	}{
-		{"default", 1 << 20, false, pfDemands(&plain, pf.DefaultLimits()), ""},
-		{"much", 23 * gib, false, pfDemands(&plain, states(100000000)), "set limit states 100000000 would take 13.7 GiB of memory, and 23.0 GiB are free"},
-		{"as it is", 23 * gib, false, pfDemands(&large, states(100000000)), ""},
-		{"less than it is", 23 * gib, false, pfDemands(&large, states(90000000)), ""},
-		{"forced", 23 * gib, true, pfDemands(&plain, states(100000000)), ""},
-		{"much memory", 64 * gib, false, pfDemands(&plain, states(100000000)), ""},
-		{"all that there are", 23 * gib, false, pfDemands(&plain, states(4000000000)), "set limit states 4000000000 would take 546.4 GiB"},
-		{"more than a table has", 64 * gib, true, pfDemands(&plain, states(4000000000)), "is more than a table can have; give 2147483648 at most"},
-		{"sources", gib, false, pfDemands(&plain, limits(func(l *[pf.LimitCount]uint32) { l[pf.LimitSrcNodes] = 10000000 })), "set limit src-nodes 10000000 "},
-		{"fragments", gib, false, pfDemands(&plain, limits(func(l *[pf.LimitCount]uint32) { l[pf.LimitFrags] = 10000000 })), "set limit frags 10000000 "},
-		{"addresses", gib, false, pfDemands(&plain, limits(func(l *[pf.LimitCount]uint32) { l[pf.LimitTableEntries] = 10000000 })), "set limit table-entries 10000000 "},
-		{"together", gib, false, pfDemands(&plain, limits(func(l *[pf.LimitCount]uint32) {
+		{"default", 1 << 20, false, pfDemands(&plain, &pf.Program{}, pf.DefaultLimits()), ""},
+		{"much", 23 * gib, false, pfDemands(&plain, &pf.Program{}, states(100000000)), "set limit states 100000000 would take 13.7 GiB of memory, and 23.0 GiB are free"},
+		{"as it is", 23 * gib, false, pfDemands(&large, &pf.Program{}, states(100000000)), ""},
+		{"less than it is", 23 * gib, false, pfDemands(&large, &pf.Program{}, states(90000000)), ""},
+		{"forced", 23 * gib, true, pfDemands(&plain, &pf.Program{}, states(100000000)), ""},
+		{"much memory", 64 * gib, false, pfDemands(&plain, &pf.Program{}, states(100000000)), ""},
+		{"all that there are", 23 * gib, false, pfDemands(&plain, &pf.Program{}, states(4000000000)), "set limit states 4000000000 would take 546.4 GiB"},
+		{"more than a table has", 64 * gib, true, pfDemands(&plain, &pf.Program{}, states(4000000000)), "is more than a table can have; give 2147483648 at most"},
+		{"reassembled", 23 * gib, false, pfDemands(&plain, &reassembles, states(37000000)), "set limit states 37000000 would take 7.5 GiB"},
+		{"not reassembled", 23 * gib, false, pfDemands(&plain, &pf.Program{}, states(37000000)), ""},
+		{"translated", 23 * gib, false, pfDemands(&plain, &translates, states(37000000)), "set limit states 37000000 would take 10.1 GiB"},
+		{"reassembled from now on", 23 * gib, false, pfDemands(&large, &reassembles, states(100000000)), "set limit states 100000000 "},
+		{"sources", gib, false, pfDemands(&plain, &pf.Program{}, limits(func(l *[pf.LimitCount]uint32) { l[pf.LimitSrcNodes] = 10000000 })), "set limit src-nodes 10000000 "},
+		{"fragments", gib, false, pfDemands(&plain, &pf.Program{}, limits(func(l *[pf.LimitCount]uint32) { l[pf.LimitFrags] = 10000000 })), "set limit frags 10000000 "},
+		{"addresses", gib, false, pfDemands(&plain, &pf.Program{}, limits(func(l *[pf.LimitCount]uint32) { l[pf.LimitTableEntries] = 10000000 })), "set limit table-entries 10000000 "},
+		{"together", gib, false, pfDemands(&plain, &pf.Program{}, limits(func(l *[pf.LimitCount]uint32) {
 			l[pf.LimitStates], l[pf.LimitFrags] = 1000000, 1500000
 		})), " with the other limits"},
 		{"FDB", 512 << 20, false, []demand{fdbDemand(65536, 4<<20)}, "fdb-max 4194304 would take 192.0 MiB of memory, and 512.0 MiB are free"},

@@ -845,11 +845,13 @@ var zeroLimit = [pf.LimitCount]string{
 // or there is no such bridge, the question is about any bridge.
 func (s *Switch) checkPF(what, bridge string, o PFLoad, set *pf.Ruleset) error {
 	d := &pfConfig{main: &pf.Ruleset{}, anchors: map[string]*pf.Ruleset{}, pfStored: pfStored{Anchors: map[string]string{}}, check: o.Check}
+	var p *pf.Program
 	err := s.Inside(func() error {
 		if err := o.take(d, set); err != nil {
 			return refused(what, err.Error(), "nothing was changed")
 		}
-		if _, err := d.compile(nil, nil, nil); err != nil {
+		var err error
+		if p, err = d.compile(nil, nil, nil); err != nil {
 			return notCompiled(what, err)
 		}
 		if o.Anchor != "" || o.TablesOnly {
@@ -870,7 +872,7 @@ func (s *Switch) checkPF(what, bridge string, o PFLoad, set *pf.Ruleset) error {
 			return err
 		}
 	}
-	return s.checkMemory(what, pfDemands(&was, d.limits()))
+	return s.checkMemory(what, pfDemands(&was, p, d.limits()))
 }
 
 // checkAnchor says whether rules can be loaded into an anchor of the name.

@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+
+	"bascule/pf"
 )
 
 // A table becomes smaller when its limit does. Its entries stay. As long as
@@ -137,10 +139,20 @@ func (b *Bridge) settleFDB(next *Config) error {
 
 // The memory of tables for a limit, in bytes, when they are full.
 
-// StatesMemory is the memory for a value of set limit states.
-func StatesMemory(limit uint32) uint64 {
-	places := (uint64(limit)*10/9/stateWays + 1) * stateWays
-	return places * uint64(unsafe.Sizeof(kernelPfState{})+unsafe.Sizeof(kernelPfBucket{})/stateWays)
+// StatesMemory is the memory for a value of set limit states under the rules of a program.
+func StatesMemory(limit uint32, p *pf.Program) uint64 { return statesMemory(limit, featuresOf(p)) }
+
+// StatesMemoryOf is the same for the limit and the rules that c has.
+func StatesMemoryOf(c *Config) uint64 {
+	return statesMemory(c.Pf.StatesMax, kernelFeature(c.Pf.Features))
+}
+
+func statesMemory(limit uint32, features kernelFeature) uint64 {
+	size := unsafe.Sizeof(kernelPfState{}) + unsafe.Sizeof(kernelPfBucket{})/stateWays
+	if features&kernelFeatureFEATURE_PF_REASSEMBLE != 0 {
+		size += unsafe.Sizeof(kernelPfReassembly{})
+	}
+	return uint64(bucketsFor(limit, features)) * stateWays * uint64(size)
 }
 
 // SourcesMemory is the memory for a value of set limit src-nodes.

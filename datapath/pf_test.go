@@ -530,20 +530,29 @@ func TestPFMemory(t *testing.T) {
 	s := newShelf(t, 1)
 	b := s.create("br0", 1)
 	const limit = 50000
-	s.loadPF(b, "pass\n", func(_ *Config, p *PF) { p.StatesMax, p.FragmentsMax = limit, limit })
-	takes, err := b.PFTakes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, of := range []struct {
-		name       string
-		said, took uint64
-	}{{"states", StatesMemory(limit), takes.States}, {"frags", FragmentsMemory(limit), takes.Fragments}} {
-		if of.took < of.said*9/10 || of.took > of.said*13/10 {
-			t.Errorf("%s: %d bytes are said, %d taken", of.name, of.said, of.took)
+	for _, rules := range []string{
+		"pass\n", "pass scrub (reassemble tcp)\n", "pass in inet proto tcp rdr-to 10.0.0.9\n",
+		"pass in inet proto tcp scrub (reassemble tcp) rdr-to 10.0.0.9\n",
+	} {
+		var program *pf.Program
+		s.loadPF(b, rules, func(_ *Config, p *PF) { p.StatesMax, p.FragmentsMax, program = limit, limit, p.Program })
+		takes, err := b.PFTakes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if of := StatesMemoryOf(&b.Config); of != StatesMemory(limit, program) {
+			t.Errorf("%s: %d bytes are said before the load, %d after it", rules, StatesMemory(limit, program), of)
+		}
+		for _, of := range []struct {
+			name       string
+			said, took uint64
+		}{{"states", StatesMemory(limit, program), takes.States}, {"frags", FragmentsMemory(limit), takes.Fragments}} {
+			if of.took < of.said*9/10 || of.took > of.said*13/10 {
+				t.Errorf("%s: %s: %d bytes are said, %d taken", rules, of.name, of.said, of.took)
+			}
 		}
 	}
-	if n := StatesMemory(100000000); n < 13<<30 || n > 16<<30 {
+	if n := StatesMemory(100000000, &pf.Program{}); n < 13<<30 || n > 16<<30 {
 		t.Errorf("100000000 states are said to take %d bytes", n)
 	}
 	if n := AddressesMemory(1 << 31); n < 32<<30 {
