@@ -411,3 +411,88 @@ func TestReassembleFragments(t *testing.T) {
 	w.passes(0, layers.TCP{Seq: 100, Ack: 200, ACK: true}, 1001, 5000)
 	sameFrame(t, "a later fragment of a side that has begun", c.send(1, late, []int{0}), fragment(1, 64, 4, false, eight))
 }
+
+// A table that is copied while packets come compares no timestamps that it has not seen both sides
+// send, and has the offsets of a connection that has begun meanwhile.
+func TestReassembleLate(t *testing.T) {
+	s := newShelf(t, 2)
+	b := s.create("br0", 2)
+	s.loadPF(b, reassemble)
+	send := func(source uint16, side int, tcp layers.TCP, value, echo uint32) {
+		t.Helper()
+		w := &tracked{call: call{s: &bench{t: t}, source: layers.TCPPort(source)}, t: t, before: []layers.TCPOption{nop, nop}}
+		s.run(b, side, w.sends(side, changed{ttl: 64}, w.segment(side, tcp, value, echo)))
+	}
+	of := func(table *stateTable, source uint16) (r kernelPfReassembly, packets uint64) {
+		t.Helper()
+		table.each(func(place uint32, st *kernelPfState) bool {
+			if slices.Contains(st.Key.Port[:], fromNetwork(source)) {
+				r, packets = table.kept(place), st.sent(0)+st.sent(1)
+			}
+			return true
+		})
+		return r, packets
+	}
+	from, err := b.states(unix.PROT_READ)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.close()
+	offset := func(source uint16, value uint32) uint32 { // of the side whose last timestamp is the value
+		t.Helper()
+		r, _ := of(from, source)
+		for _, side := range r.Side {
+			if side.Of != 0 && side.Value == value {
+				return side.Offset
+			}
+		}
+		t.Fatalf("%+v is kept, want a side that has sent %d", r, value)
+		return 0
+	}
+	send(4000, 0, layers.TCP{Seq: 99, SYN: true}, 1000, 0)
+	send(4001, 0, layers.TCP{Seq: 99, SYN: true}, 1000, 0)
+	send(4000, 1, layers.TCP{Seq: 199, Ack: 100, SYN: true, ACK: true}, 5000, 1000+offset(4000, 1000))
+	send(4000, 0, layers.TCP{Seq: 100, Ack: 200, ACK: true}, 1001, 5000+offset(4000, 5000))
+	if r, _ := of(from, 4000); r.Side[0].Flags&r.Side[1].Flags&stampsChecked == 0 {
+		t.Fatalf("%+v is kept: the timestamps are not compared", r)
+	}
+	next := b.Config
+	next.Pf.Buckets *= 2
+	g, err := b.load(&next, Tables{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	maps := g.coll.Maps
+	to, err := mapStates(maps[kernelMapPfBuckets], maps[kernelMapPfStates], maps[kernelMapPfStamps], &next, unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer to.close()
+	same := func(name string, source uint16, packets uint64) {
+		t.Helper()
+		want, _ := of(from, source)
+		for i := range want.Side {
+			want.Side[i].Flags &^= stampsChecked
+		}
+		if r, n := of(to, source); r != want || n != packets {
+			t.Errorf("%s, port %d: %+v is kept, and %d packets, want %+v and %d", name, source, r, n, want, packets)
+		}
+	}
+	same("at once", 4000, 3)
+	same("at once", 4001, 1)
+	send(4001, 1, layers.TCP{Seq: 199, Ack: 100, SYN: true, ACK: true}, 6000, 1000+offset(4001, 1000))
+	send(4000, 0, layers.TCP{Seq: 100, Ack: 200, ACK: true}, 1002, 5000+offset(4000, 5000))
+	to.each(func(place uint32, st *kernelPfState) bool { // packets of 4001 meet the new table already
+		if slices.Contains(st.Key.Port[:], fromNetwork(4001)) {
+			to.states[place].Packets[0] += 9
+			to.states[place].Packets[1] += 9
+		}
+		return true
+	})
+	if err := b.copyStates(g, &next, true); err != nil {
+		t.Fatal(err)
+	}
+	same("late", 4000, 4)
+	same("late", 4001, 19)
+}

@@ -313,11 +313,39 @@ func (t *stateTable) kept(place uint32) (r kernelPfReassembly) {
 	return r
 }
 
+// PF_STAMPS_ON and PF_STAMPS_CHECKED of bpf/pf/types.h.
+const (
+	stampsOn      = 1 << 0
+	stampsChecked = 1 << 1
+)
+
+// keptInCopy is the same for a copy of the state. Packets that come between the copy and the
+// change of programs raise timestamps in one of the tables alone. So the copy compares none
+// before each side has sent one again: an echo of those would be one of what was not sent yet.
+func (t *stateTable) keptInCopy(place uint32) kernelPfReassembly {
+	r := t.kept(place)
+	for i := range r.Side {
+		r.Side[i].Flags &^= stampsChecked
+	}
+	return r
+}
+
 // keep writes that down.
 func (t *stateTable) keep(place uint32, r kernelPfReassembly) {
 	if t.stamps != nil {
 		t.stamps[place] = r
 	}
+}
+
+// keepBegun writes down those sides that have begun with timestamps, and have not at the place.
+func (t *stateTable) keepBegun(place uint32, r kernelPfReassembly) {
+	now := t.kept(place)
+	for i, side := range r.Side {
+		if side.Flags&stampsOn != 0 && (now.Side[i].Of != side.Of || now.Side[i].Flags&stampsOn == 0) {
+			now.Side[i] = side
+		}
+	}
+	t.keep(place, now)
 }
 
 // put puts a state in that is not in the table, with its second key if it has one, and with what
@@ -397,7 +425,7 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 		}
 		if !ok {
 			key, _ := from.stackKey(at, s)
-			to.put(s, &key, from.kept(at)) // one without room begins anew
+			to.put(s, &key, from.keptInCopy(at)) // one without room begins anew
 			return true
 		}
 		// Counters only rise: the table with less has seen less.
@@ -405,10 +433,15 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 		if s.sent(0) >= has.sent(0) && s.sent(1) >= has.sent(1) && s.Packets != has.Packets {
 			other := has.Diff[0]
 			*has = *s
-			to.keep(place, from.kept(at))
+			to.keep(place, from.keptInCopy(at))
 			if s.Flags&stateTwo != 0 {
 				has.Diff[0] = other
 			}
+			return true
+		}
+		// The new table has seen packets. It has not seen a SYN that came before them.
+		if s.Created == has.Created {
+			to.keepBegun(place, from.keptInCopy(at))
 		}
 		return true
 	})
