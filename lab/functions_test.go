@@ -31,7 +31,7 @@ func TestShare(t *testing.T) {
 	if err := agrees(got, []float64{10.4, 10.6, 90}); err != nil {
 		t.Error(err)
 	}
-	if err := agrees(got, []float64{12, 12, 12}); err == nil {
+	if err := agrees(got, []float64{13, 13, 13}); err == nil {
 		t.Error("shares that are not what the machine counted are taken for it")
 	}
 }
