@@ -308,7 +308,7 @@ func pfReassemble(t *testing.T, hook string) {
 	if text := l.Bascule("trace", "br0", "--in", ends[0].Port, fmt.Sprintf("%x", string(old))); !strings.Contains(text, "pf-timestamp") {
 		t.Errorf("trace says\n%s", text)
 	}
-	ttl, value, _ = passes(there, there.withStamps(64, ack, 13, 20, 1004, other, 1))
+	_, value, _ = passes(there, there.withStamps(64, ack, 13, 20, 1004, other, 1))
 	if value != 1004+offset {
 		t.Errorf("the next timestamp arrives as %d, want %d", value, 1004+offset)
 	}
