@@ -213,7 +213,7 @@ func TestFamilySegments(t *testing.T) {
 			for i := range sent {
 				sent[i] = byte(i / size * 3)
 			}
-			before := s.routed()
+			before := s.taken()
 			_, err := conn.Write(sent)
 			s.must(err)
 			buf := make([]byte, 65536)
@@ -226,7 +226,7 @@ func TestFamilySegments(t *testing.T) {
 				}
 				rest = rest[min(size, len(rest)):]
 			}
-			if n := s.routed() - before; n != 1 {
+			if n := s.taken() - before; n != 1 {
 				t.Errorf("to %s: 21 datagrams of %d bytes have been %d packets, want 1", c.to, size, n)
 			}
 		}

@@ -405,6 +405,10 @@ func TestPadding(t *testing.T) {
 // routed is how many packets the datapath has routed.
 func (s *site) routed() int { return s.counted("done") }
 
+// taken is routed, and of how many packets the host looks whether their next hop is still there: one
+// a second, so their number is that of the seconds that a test takes.
+func (s *site) taken() int { return s.routed() + s.counted("fresh") }
+
 // counted is of how many packets the routed ports say a word.
 func (s *site) counted(word string) (n int) {
 	s.t.Helper()
