@@ -147,23 +147,33 @@ static __always_inline int answer_question(struct __sk_buff *skb, struct frame *
 	return f->len ? send_by(skb, f, v, v->in, f->outer, f->outer) : TC_ACT_SHOT;
 }
 
-/* Answers a frame that has been dropped, if pf says so. */
+/* Does pf say that a frame is answered which has been dropped? */
+static __always_inline bool answer_wanted(const struct frame *f, const struct verdict *v)
+{
+	const struct pf_packet *p;
+
+	if (!on(FEATURE_PF) || on(FEATURE_TRACE) || mac_is_group(f->dst))
+		return false;
+	/* the way back by a patch cable is up to another bridge */
+	if (on(FEATURE_PATCH) && (port_at(v->in)->facts & PORT_PATCH))
+		return false;
+	if (v->reason != DROP_PF && v->reason != DROP_PF_STATE &&
+	    !(on(FEATURE_PF_REWRITE) && v->reason == DROP_PF_SYNPROXY))
+		return false;
+	p = pf_packet();
+	return p && p->answer;
+}
+
+/* Answers such a frame. */
 static __always_inline int answer_refused(struct __sk_buff *skb, struct frame *f,
 					  const struct verdict *v)
 {
-	if (!on(FEATURE_PF) || on(FEATURE_TRACE) || mac_is_group(f->dst))
-		return TC_ACT_SHOT;
-	/* the way back by a patch cable is up to another bridge */
-	if (on(FEATURE_PATCH) && (port_at(v->in)->facts & PORT_PATCH))
-		return TC_ACT_SHOT;
 	if (!pf_answers_front(skb))
 		return TC_ACT_SHOT;
-	if (v->reason == DROP_PF || v->reason == DROP_PF_STATE)
-		f->len = pf_answer(skb);
-	else if (on(FEATURE_PF_REWRITE) && v->reason == DROP_PF_SYNPROXY)
-		f->len = pf_proxy_answer(skb);
+	if (on(FEATURE_PF_REWRITE) && v->reason == DROP_PF_SYNPROXY)
+		f->len = pf_make_segment(skb);
 	else
-		return TC_ACT_SHOT;
+		f->len = pf_answer(skb);
 	return f->len ? send_by(skb, f, v, v->in, f->outer, f->outer) : TC_ACT_SHOT;
 }
 

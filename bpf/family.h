@@ -27,8 +27,8 @@ enum pf_panel_program {
 	PF_PANEL_PATCH,
 	/* for a packet that goes to a next hop of its own: see hop.h */
 	PF_PANEL_HOP,
-	/* for a packet that is taken into its state there: see reassemble.h */
-	PF_PANEL_REASSEMBLE,
+	/* for a packet with which something rare is due: see due.h */
+	PF_PANEL_DUE,
 	PF_PANEL_PROGRAMS,
 };
 

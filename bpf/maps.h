@@ -286,6 +286,21 @@ struct {
 	__type(value, struct memory);
 } memory SEC(".maps");
 
+/*
+ * One of the records that a part has, which are `many`, a power of two, of `bytes` each; 0 if there
+ * is no such part.
+ */
+static __always_inline void *memory_record(enum memory_part part, u64 number, u32 many, u32 bytes)
+{
+	u32 place = memory_part(part);
+	void *records = bpf_map_lookup_elem(&memory, &place);
+
+	if (!records)
+		return 0;
+	asm volatile("" : "+r"(records)); /* else clang adds before it compares */
+	return records + (number & (many - 1)) * bytes;
+}
+
 static __always_inline void *work_of(u32 part)
 {
 	u32 first = MEMORY_DECISIONS;

@@ -659,13 +659,7 @@ static __always_inline u64 route_place(u64 gateway, const u64 *address, u64 port
 
 static __always_inline struct route_way *route_way(u64 place)
 {
-	u32 part = memory_part(MEMORY_ROUTES);
-	struct route_ways *ways = bpf_map_lookup_elem(&memory, &part);
-
-	if (!ways)
-		return 0;
-	asm volatile("" : "+r"(ways)); /* else clang adds before it compares */
-	return &ways->at[place & (ROUTE_WAYS - 1)];
+	return memory_record(MEMORY_ROUTES, place, ROUTE_WAYS, sizeof(struct route_way));
 }
 
 /*

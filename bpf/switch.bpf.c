@@ -62,11 +62,11 @@ int bascule_hop(struct __sk_buff *skb)
 	return divert_or_hop_skb(skb);
 }
 
-/* Takes a packet into its state, which watches its connection, and goes on with its decision. */
+/* Does what is rare with a packet of pf, and goes on with its decision. */
 SEC("tcx/ingress")
-int bascule_reassemble(struct __sk_buff *skb)
+int bascule_due(struct __sk_buff *skb)
 {
-	return reassemble_skb(skb);
+	return due_skb(skb);
 }
 #endif
 

@@ -11,16 +11,17 @@
 #include "answer.h"
 #include "decision.h"
 #include "divert.h"
+#include "due.h"
 #include "family.h"
 #include "fib.h"
 #include "hop.h"
 #include "flood.h"
-#include "reassemble.h"
 #include "send.h"
 
 /* Results of act_skb() that its caller carries out; these are no TC_ACT_. */
 #define ACT_FLOODS 0x100
 #define ACT_SENDS 0x101
+#define ACT_ANSWERS 0x102 /* has a program of its own answer the frame */
 
 /* Carries out what has been decided about a frame. */
 static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struct verdict *v,
@@ -76,6 +77,12 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 		return TC_ACT_UNSPEC;
 	default:
 		drop_skb(skb, f, v, v->reason);
+		if (!answer_wanted(f, v))
+			return TC_ACT_SHOT;
+#ifndef DECIDES_AT_ONCE
+		if (on(FEATURES_DUE))
+			return ACT_ANSWERS;
+#endif
 		return answer_refused(skb, f, v);
 	}
 }
@@ -323,8 +330,8 @@ static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
 
 	if (!j)
 		return TC_ACT_SHOT;
-	if (on(FEATURE_PF_REASSEMBLE) && j->v.back) {
-		action = reassemble_is_back(j, &epoch);
+	if (on(FEATURES_DUE) && j->v.back) {
+		action = due_is_back(j, &epoch);
 		if (action == ACTION_DROP)
 			goto judged;
 		done = ACT_SENDS;
@@ -343,8 +350,8 @@ static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
 	}
 	if (action == ACTION_LEAVE) {
 		action = decide_in_skb(skb);
-		if (on(FEATURE_PF_REASSEMBLE) && j->v.due)
-			goto reassembles;
+		if (on(FEATURES_DUE) && j->v.due)
+			goto rest;
 	followed:
 		if (on(FEATURE_PF_HOPS) && action == ACTION_SEND) {
 			asked = panel_judged(true);
@@ -359,16 +366,21 @@ judged:
 	if (done == ACT_FLOODS) {
 		if (on(FEATURE_PF_REASSEMBLE) && j->v.pf == PF_LOOK_JUDGE) {
 			j->v.due = DUE_FLOOD;
-			goto reassembles;
+			goto rest;
 		}
 		return flood_walk_judged(skb, cable) ? flood_end_judged(skb) : TC_ACT_SHOT;
+	}
+	if (on(FEATURES_DUE) && done == ACT_ANSWERS) {
+		j->v.due = DUE_ANSWER;
+		due_go(skb, cable, epoch);
+		return TC_ACT_SHOT;
 	}
 decided:
 	if (done != ACT_SENDS)
 		return done;
-	if (on(FEATURE_PF_REASSEMBLE) && j->v.due) {
-	reassembles:
-		reassemble_go(skb, cable, epoch);
+	if (on(FEATURES_DUE) && j->v.due) {
+	rest:
+		due_go(skb, cable, epoch);
 		return drop_judged(skb, DROP_PATCH_LOOP);
 	}
 	asked = on(FEATURE_PF_FAMILY | FEATURE_PF_HOPS) ? panel_judged(false) : 0;

@@ -230,6 +230,8 @@ enum feature {
 	/* features that look behind the addresses, and drop a frame for what is there */
 	FEATURES_JUDGE = FEATURE_NON_IP | FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD |
 			 FEATURE_RA_GUARD | FEATURE_RULES | FEATURE_PF | FEATURE_ETHER,
+	/* for which there is a program for what is due: see due.h */
+	FEATURES_DUE = FEATURE_PF_REASSEMBLE | FEATURE_PF_REWRITE,
 	/* features that have more to decide than a plain switch: see struct judged */
 	FEATURES_APART = FEATURE_PROTECTED | FEATURE_VLANS | FEATURE_LOCKED | FEATURE_BLOCKING |
 			 FEATURE_NON_IP | FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD |

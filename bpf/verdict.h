@@ -42,14 +42,17 @@ struct verdict {
 	u8 fleeting; /* the decision holds for this frame alone: it is not remembered */
 	u8 pf; /* enum pf_look */
 	u8 pf_plain; /* PF_LOOK_STATE: nothing is left but to follow the state */
-	/* both of `reassemble tcp`, see reassemble.h */
+	/* both of what is in a program of its own, see due.h */
 	u8 due; /* enum due: what another program has yet to do */
 	u8 back; /* the decision goes on after that */
 };
 
-/* What is due of `reassemble tcp` with a packet. */
+/* What is due with a packet. */
 enum due {
 	DUE_NOT,
+	DUE_PROXY, /* its connection's handshake is the switch's */
+	DUE_ANSWER, /* it has been dropped, and is answered */
+	/* of `reassemble tcp` */
 	DUE_KNOWN, /* it is to be taken into its state */
 	DUE_FIRST, /* its state has been made */
 	DUE_FLOOD, /* it is to be flooded, and may make a state */

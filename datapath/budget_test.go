@@ -253,7 +253,7 @@ func TestVerifierBudget(t *testing.T) {
 		kernelProgBasculeTcx: verifiedTCX, kernelProgBasculePatch: verifiedTCX,
 		kernelProgBasculeXdp: verifiedXDP, kernelProgBasculeControl: verifiedControl, kernelProgBasculeFamily: verifiedTCX,
 		kernelProgBasculeFib: verifiedTCX, kernelProgBasculeFibPatch: verifiedTCX,
-		kernelProgBasculeHop: verifiedTCX, kernelProgBasculeReassemble: verifiedTCX,
+		kernelProgBasculeHop: verifiedTCX, kernelProgBasculeDue: verifiedTCX,
 	}
 	s := newShelf(t, 4)
 	b := &Bridge{store: s.store}
@@ -305,7 +305,7 @@ var rooms = map[string]room{
 	kernelProgBasculeFib:        {40, 320, 60000},
 	kernelProgBasculeFibPatch:   {40, 320, 60000},
 	kernelProgBasculeHop:        {40, 320, 60000},
-	kernelProgBasculeReassemble: {40, 320, 60000},
+	kernelProgBasculeDue: {40, 320, 60000},
 	kernelProgBasculeXdp:        {40, 272, 60000},
 }
 
@@ -328,6 +328,15 @@ func TestHeadroom(t *testing.T) {
 			captured(c, p)
 			sampled(c, p)
 		},
+		"with nothing due": func(c *Config, p []*Port) { // so that packets are answered at once
+			everything(c, p)
+			pfEverything(c, p)
+			c.Pf.Features &^= uint64(kernelFeatureFEATURES_DUE)
+			berth(c, p)
+			withSpan(c, p)
+			captured(c, p)
+			sampled(c, p)
+		},
 	} {
 		c := newConfig(s.rack, 4, change)
 		var tables Tables
@@ -344,6 +353,9 @@ func TestHeadroom(t *testing.T) {
 			// of all that XDP does, to find the way of a packet goes deepest
 			if name == "routed past pf" && program == kernelProgBasculeXdp {
 				most.stack = 400
+			}
+			if program == kernelProgBasculeDue && kernelFeature(c.Features)&kernelFeatureFEATURES_DUE == 0 {
+				continue
 			}
 			fits(t, name+", "+program, g.coll.Programs[program], most)
 		}

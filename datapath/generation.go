@@ -146,7 +146,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 				return nil, err
 			}
 		}
-		for _, name := range []string{kernelProgBasculeTcx, kernelProgBasculePatch, kernelProgBasculeFamily, kernelProgBasculeFib, kernelProgBasculeFibPatch, kernelProgBasculeHop, kernelProgBasculeReassemble} {
+		for _, name := range []string{kernelProgBasculeTcx, kernelProgBasculePatch, kernelProgBasculeFamily, kernelProgBasculeFib, kernelProgBasculeFibPatch, kernelProgBasculeHop, kernelProgBasculeDue} {
 			if spec.Programs[name] == nil {
 				continue
 			}

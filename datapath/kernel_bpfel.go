@@ -379,6 +379,7 @@ const (
 	kernelFeatureFEATURE_PF_STAMPS     kernelFeature = 70368744177664
 	kernelFeatureFEATURE_END           kernelFeature = 140737488355328
 	kernelFeatureFEATURES_JUDGE        kernelFeature = 2181685248
+	kernelFeatureFEATURES_DUE          kernelFeature = 35185445830656
 	kernelFeatureFEATURES_APART        kernelFeature = 2613527442049
 )
 
@@ -1693,12 +1694,12 @@ const (
 	kernelMapVlans                 = "vlans"
 	kernelMapXdpDevices            = "xdp_devices"
 	kernelProgBasculeControl       = "bascule_control"
+	kernelProgBasculeDue           = "bascule_due"
 	kernelProgBasculeFamily        = "bascule_family"
 	kernelProgBasculeFib           = "bascule_fib"
 	kernelProgBasculeFibPatch      = "bascule_fib_patch"
 	kernelProgBasculeHop           = "bascule_hop"
 	kernelProgBasculePatch         = "bascule_patch"
-	kernelProgBasculeReassemble    = "bascule_reassemble"
 	kernelProgBasculeTable         = "bascule_table"
 	kernelProgBasculeTcx           = "bascule_tcx"
 	kernelProgBasculeXdp           = "bascule_xdp"
@@ -1780,16 +1781,16 @@ type kernelSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelProgramSpecs struct {
-	BasculeControl    *ebpf.ProgramSpec `ebpf:"bascule_control"`
-	BasculeFamily     *ebpf.ProgramSpec `ebpf:"bascule_family"`
-	BasculeFib        *ebpf.ProgramSpec `ebpf:"bascule_fib"`
-	BasculeFibPatch   *ebpf.ProgramSpec `ebpf:"bascule_fib_patch"`
-	BasculeHop        *ebpf.ProgramSpec `ebpf:"bascule_hop"`
-	BasculePatch      *ebpf.ProgramSpec `ebpf:"bascule_patch"`
-	BasculeReassemble *ebpf.ProgramSpec `ebpf:"bascule_reassemble"`
-	BasculeTable      *ebpf.ProgramSpec `ebpf:"bascule_table"`
-	BasculeTcx        *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
-	BasculeXdp        *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
+	BasculeControl  *ebpf.ProgramSpec `ebpf:"bascule_control"`
+	BasculeDue      *ebpf.ProgramSpec `ebpf:"bascule_due"`
+	BasculeFamily   *ebpf.ProgramSpec `ebpf:"bascule_family"`
+	BasculeFib      *ebpf.ProgramSpec `ebpf:"bascule_fib"`
+	BasculeFibPatch *ebpf.ProgramSpec `ebpf:"bascule_fib_patch"`
+	BasculeHop      *ebpf.ProgramSpec `ebpf:"bascule_hop"`
+	BasculePatch    *ebpf.ProgramSpec `ebpf:"bascule_patch"`
+	BasculeTable    *ebpf.ProgramSpec `ebpf:"bascule_table"`
+	BasculeTcx      *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
+	BasculeXdp      *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
 }
 
 // kernelMapSpecs contains maps before they are loaded into the kernel.
@@ -2038,27 +2039,27 @@ type kernelVariables struct {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelPrograms struct {
-	BasculeControl    *ebpf.Program `ebpf:"bascule_control"`
-	BasculeFamily     *ebpf.Program `ebpf:"bascule_family"`
-	BasculeFib        *ebpf.Program `ebpf:"bascule_fib"`
-	BasculeFibPatch   *ebpf.Program `ebpf:"bascule_fib_patch"`
-	BasculeHop        *ebpf.Program `ebpf:"bascule_hop"`
-	BasculePatch      *ebpf.Program `ebpf:"bascule_patch"`
-	BasculeReassemble *ebpf.Program `ebpf:"bascule_reassemble"`
-	BasculeTable      *ebpf.Program `ebpf:"bascule_table"`
-	BasculeTcx        *ebpf.Program `ebpf:"bascule_tcx"`
-	BasculeXdp        *ebpf.Program `ebpf:"bascule_xdp"`
+	BasculeControl  *ebpf.Program `ebpf:"bascule_control"`
+	BasculeDue      *ebpf.Program `ebpf:"bascule_due"`
+	BasculeFamily   *ebpf.Program `ebpf:"bascule_family"`
+	BasculeFib      *ebpf.Program `ebpf:"bascule_fib"`
+	BasculeFibPatch *ebpf.Program `ebpf:"bascule_fib_patch"`
+	BasculeHop      *ebpf.Program `ebpf:"bascule_hop"`
+	BasculePatch    *ebpf.Program `ebpf:"bascule_patch"`
+	BasculeTable    *ebpf.Program `ebpf:"bascule_table"`
+	BasculeTcx      *ebpf.Program `ebpf:"bascule_tcx"`
+	BasculeXdp      *ebpf.Program `ebpf:"bascule_xdp"`
 }
 
 func (p *kernelPrograms) Close() error {
 	return _KernelClose(
 		p.BasculeControl,
+		p.BasculeDue,
 		p.BasculeFamily,
 		p.BasculeFib,
 		p.BasculeFibPatch,
 		p.BasculeHop,
 		p.BasculePatch,
-		p.BasculeReassemble,
 		p.BasculeTable,
 		p.BasculeTcx,
 		p.BasculeXdp,

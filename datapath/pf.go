@@ -425,10 +425,10 @@ var panelled = []struct {
 	{kernelProgBasculeFamily, kernelFeatureFEATURE_PF_FAMILY, true},
 	{kernelProgBasculeFib, kernelFeatureFEATURE_PF_FIB, true},
 	{kernelProgBasculeFibPatch, kernelFeatureFEATURE_PF_FIB, true},
-	{kernelProgBasculeTcx, kernelFeatureFEATURE_PF_FIB | kernelFeatureFEATURE_PF_REASSEMBLE, false},
-	{kernelProgBasculePatch, kernelFeatureFEATURE_PF_FIB | kernelFeatureFEATURE_PF_REASSEMBLE, false},
+	{kernelProgBasculeTcx, kernelFeatureFEATURE_PF_FIB | kernelFeatureFEATURES_DUE, false},
+	{kernelProgBasculePatch, kernelFeatureFEATURE_PF_FIB | kernelFeatureFEATURES_DUE, false},
 	{kernelProgBasculeHop, kernelFeatureFEATURE_PF_HOPS, true},
-	{kernelProgBasculeReassemble, kernelFeatureFEATURE_PF_REASSEMBLE, true},
+	{kernelProgBasculeDue, kernelFeatureFEATURES_DUE, true},
 }
 
 // panelFeatures are the features for which programs end in others.
@@ -462,7 +462,7 @@ func programFeatures(name string, c *Config) uint64 {
 		if loadedPF(c) {
 			return c.Features | c.Pf.Features
 		}
-	case kernelProgBasculeReassemble, kernelProgBasculeHop, kernelProgBasculeFamily:
+	case kernelProgBasculeDue, kernelProgBasculeHop, kernelProgBasculeFamily:
 		if kernelFeature(c.Features)&kernelFeatureFEATURE_PF_REASSEMBLE != 0 {
 			return c.Features | uint64(kernelFeatureFEATURE_PF_STAMPS)
 		}

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "e7972451cf1b25fb4f3525c519f36c13b7569f9a72731e4fde07a8e52b46bfff"
+const objectsSum = "e70f4da87536427dc820118b6cc5e15ad5729bf2bfb734292995478e598435ff"

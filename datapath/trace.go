@@ -166,7 +166,7 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 	}
 	for name := range spec.Programs {
 		if name != kernelProgBasculeTcx && name != kernelProgBasculeFamily && name != kernelProgBasculeFib &&
-			name != kernelProgBasculeHop && name != kernelProgBasculeReassemble {
+			name != kernelProgBasculeHop && name != kernelProgBasculeDue {
 			delete(spec.Programs, name)
 		}
 	}

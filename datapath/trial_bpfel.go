@@ -60,12 +60,12 @@ const (
 	trialMapVlans                 = "vlans"
 	trialMapXdpDevices            = "xdp_devices"
 	trialProgBasculeControl       = "bascule_control"
+	trialProgBasculeDue           = "bascule_due"
 	trialProgBasculeFamily        = "bascule_family"
 	trialProgBasculeFib           = "bascule_fib"
 	trialProgBasculeFibPatch      = "bascule_fib_patch"
 	trialProgBasculeHop           = "bascule_hop"
 	trialProgBasculePatch         = "bascule_patch"
-	trialProgBasculeReassemble    = "bascule_reassemble"
 	trialProgBasculeTable         = "bascule_table"
 	trialProgBasculeTcx           = "bascule_tcx"
 	trialProgBasculeXdp           = "bascule_xdp"
@@ -147,16 +147,16 @@ type trialSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type trialProgramSpecs struct {
-	BasculeControl    *ebpf.ProgramSpec `ebpf:"bascule_control"`
-	BasculeFamily     *ebpf.ProgramSpec `ebpf:"bascule_family"`
-	BasculeFib        *ebpf.ProgramSpec `ebpf:"bascule_fib"`
-	BasculeFibPatch   *ebpf.ProgramSpec `ebpf:"bascule_fib_patch"`
-	BasculeHop        *ebpf.ProgramSpec `ebpf:"bascule_hop"`
-	BasculePatch      *ebpf.ProgramSpec `ebpf:"bascule_patch"`
-	BasculeReassemble *ebpf.ProgramSpec `ebpf:"bascule_reassemble"`
-	BasculeTable      *ebpf.ProgramSpec `ebpf:"bascule_table"`
-	BasculeTcx        *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
-	BasculeXdp        *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
+	BasculeControl  *ebpf.ProgramSpec `ebpf:"bascule_control"`
+	BasculeDue      *ebpf.ProgramSpec `ebpf:"bascule_due"`
+	BasculeFamily   *ebpf.ProgramSpec `ebpf:"bascule_family"`
+	BasculeFib      *ebpf.ProgramSpec `ebpf:"bascule_fib"`
+	BasculeFibPatch *ebpf.ProgramSpec `ebpf:"bascule_fib_patch"`
+	BasculeHop      *ebpf.ProgramSpec `ebpf:"bascule_hop"`
+	BasculePatch    *ebpf.ProgramSpec `ebpf:"bascule_patch"`
+	BasculeTable    *ebpf.ProgramSpec `ebpf:"bascule_table"`
+	BasculeTcx      *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
+	BasculeXdp      *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
 }
 
 // trialMapSpecs contains maps before they are loaded into the kernel.
@@ -405,27 +405,27 @@ type trialVariables struct {
 //
 // It can be passed to loadTrialObjects or ebpf.CollectionSpec.LoadAndAssign.
 type trialPrograms struct {
-	BasculeControl    *ebpf.Program `ebpf:"bascule_control"`
-	BasculeFamily     *ebpf.Program `ebpf:"bascule_family"`
-	BasculeFib        *ebpf.Program `ebpf:"bascule_fib"`
-	BasculeFibPatch   *ebpf.Program `ebpf:"bascule_fib_patch"`
-	BasculeHop        *ebpf.Program `ebpf:"bascule_hop"`
-	BasculePatch      *ebpf.Program `ebpf:"bascule_patch"`
-	BasculeReassemble *ebpf.Program `ebpf:"bascule_reassemble"`
-	BasculeTable      *ebpf.Program `ebpf:"bascule_table"`
-	BasculeTcx        *ebpf.Program `ebpf:"bascule_tcx"`
-	BasculeXdp        *ebpf.Program `ebpf:"bascule_xdp"`
+	BasculeControl  *ebpf.Program `ebpf:"bascule_control"`
+	BasculeDue      *ebpf.Program `ebpf:"bascule_due"`
+	BasculeFamily   *ebpf.Program `ebpf:"bascule_family"`
+	BasculeFib      *ebpf.Program `ebpf:"bascule_fib"`
+	BasculeFibPatch *ebpf.Program `ebpf:"bascule_fib_patch"`
+	BasculeHop      *ebpf.Program `ebpf:"bascule_hop"`
+	BasculePatch    *ebpf.Program `ebpf:"bascule_patch"`
+	BasculeTable    *ebpf.Program `ebpf:"bascule_table"`
+	BasculeTcx      *ebpf.Program `ebpf:"bascule_tcx"`
+	BasculeXdp      *ebpf.Program `ebpf:"bascule_xdp"`
 }
 
 func (p *trialPrograms) Close() error {
 	return _TrialClose(
 		p.BasculeControl,
+		p.BasculeDue,
 		p.BasculeFamily,
 		p.BasculeFib,
 		p.BasculeFibPatch,
 		p.BasculeHop,
 		p.BasculePatch,
-		p.BasculeReassemble,
 		p.BasculeTable,
 		p.BasculeTcx,
 		p.BasculeXdp,

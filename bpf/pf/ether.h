@@ -106,12 +106,16 @@ static __always_inline bool pf_ether_matches(struct pf_ether_walk *w, const stru
 	       pf_ether_l3(w, r, 1, r->flags & PF_ETHER_NOT_L3_DST);
 }
 
-OFTEN static long pf_ether_step(u32 n, void *unused)
+/*
+ * Tries a rule on the frame: true if no more are to be tried. This is a separate function because
+ * the verifier follows each step of a walk, but this once.
+ */
+OFTEN __noinline u32 pf_ether_rule(u32 n)
 {
 	struct pf_ether_walk *w = pf_ether_walk();
 	struct pf_ether *r = bpf_map_lookup_elem(&pf_ethers, &n);
 
-	if (!w || !r)
+	if (!on(FEATURE_ETHER) || !w || !r)
 		return 1;
 	if (!pf_ether_matches(w, r))
 		return 0;
@@ -121,6 +125,14 @@ OFTEN static long pf_ether_step(u32 n, void *unused)
 	if (r->tag)
 		w->tag = r->tag;
 	return !!(r->flags & PF_ETHER_QUICK);
+}
+
+OFTEN static long pf_ether_step(u32 n, void *unused)
+{
+	u32 ends = pf_ether_rule(n);
+
+	asm("" : "+r"(ends)); /* else clang knows its range, and the verifier does not */
+	return !!ends;
 }
 
 /*

@@ -312,30 +312,40 @@ static __always_inline u32 pf_claim_free(u32 home, u32 now)
 	return place ? place : pf_claim_half(home * PF_WAYS + PF_HALF, now);
 }
 
-/* Is there a state at a place, and over? A second key is not by itself. */
-__noinline u32 pf_place_over(u32 place, u32 now)
-{
-	struct pf_state *s = pf_state_at(place);
+/* A search in a bucket. */
+struct pf_bucket_search {
+	u32 home;
+	u32 now;
+	u32 found; /* place + 1 */
+};
 
-	if (!on(FEATURE_PF) || !s || (on(FEATURE_PF_NAT) && (s->flags & PF_STATE_KEY)))
-		return false;
-	return pf_state_over(s, now);
+/* Is there a state at a place of the bucket, and over? A second key is not by itself. */
+static long pf_over_step(u32 i, struct pf_bucket_search *search)
+{
+	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &search->home);
+	u32 place = search->home * PF_WAYS + i;
+	struct pf_state *s;
+
+	if (!b)
+		return 1;
+	if (!(READ_ONCE(b->mark[i & (PF_WAYS - 1)]) & PF_MARK_STATE))
+		return 0;
+	s = pf_state_at(place);
+	if (!s || (on(FEATURE_PF_NAT) && (s->flags & PF_STATE_KEY)) ||
+	    !pf_state_over(s, search->now))
+		return 0;
+	search->found = place + 1;
+	return 1;
 }
 
 /* Finds a state of the bucket that is over: its place + 1, or 0. */
 __noinline u32 pf_find_over(u32 home, u32 now)
 {
-	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
+	struct pf_bucket_search s = {.home = home, .now = now};
 
-	if (!on(FEATURE_PF) || !b)
-		return 0;
-	for (u32 i = 0; i < PF_WAYS; i++) {
-		u32 place = home * PF_WAYS + i;
-
-		if ((READ_ONCE(b->mark[i]) & PF_MARK_STATE) && pf_place_over(place, now))
-			return place + 1;
-	}
-	return 0;
+	if (on(FEATURE_PF))
+		bpf_loop(PF_WAYS, pf_over_step, &s, 0);
+	return s.found;
 }
 
 /*

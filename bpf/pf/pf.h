@@ -406,8 +406,7 @@ OFTEN __noinline u32 pf_follow_end(struct __sk_buff *skb, u32 slot, u32 reason)
 	return reason;
 }
 
-/* Leaves what is due to a program of its own: see ../reassemble.h. Without one, the packet is
- * dropped. */
+/* Leaves what is due to a program of its own: see ../due.h. Without one, the packet is dropped. */
 static __always_inline u32 pf_is_due(struct verdict *v, u32 due)
 {
 #ifdef DECIDES_AT_ONCE
@@ -421,7 +420,7 @@ static __always_inline u32 pf_is_due(struct verdict *v, u32 due)
 /* Does pf count the packet at the port of `set loginterface` now? That program counts it itself. */
 static __always_inline bool pf_counts(const struct verdict *v)
 {
-	return cfg.pf.log_interface && !(on(FEATURE_PF_REASSEMBLE) && v->due);
+	return cfg.pf.log_interface && !(on(FEATURES_DUE) && v->due);
 }
 
 /* Takes the packet into its connection, which is known: 0, or why the packet is dropped. */
@@ -432,7 +431,11 @@ static __always_inline u32 pf_follow(const struct hook *h, struct verdict *v, u3
 	if (!v->pf_plain) {
 		reason = pf_follow_begin(h->ctx);
 		if (on(FEATURE_PF_REWRITE) && reason == PF_PROXY)
+#ifdef DECIDES_AT_ONCE
 			return pf_proxy(h->ctx, v->in, now);
+#else
+			return pf_is_due(v, DUE_PROXY);
+#endif
 		if (on(FEATURE_PF_REASSEMBLE) && reason == PF_REASSEMBLE)
 			return pf_is_due(v, DUE_KNOWN);
 		if (reason != PF_FOLLOW)

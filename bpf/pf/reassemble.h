@@ -264,22 +264,34 @@ static __always_inline void pf_stamps_keep(const struct pf_packet *p, struct pf_
 }
 
 /*
+ * This CPU's packet, its state at a place, and what is kept of the side that sends the packet and
+ * of the other one. False if one of them is not there.
+ */
+static __always_inline bool pf_stamps_both(u32 place, struct pf_packet **p, struct pf_state **s,
+					   struct pf_stamps **src, struct pf_stamps **dst)
+{
+	*p = pf_packet();
+	*s = pf_state_at(place);
+	if (!*p || !*s)
+		return false;
+	*src = pf_stamps_at(place, (*p)->side);
+	*dst = pf_stamps_at(place, !((*p)->side & 1));
+	return *src && *dst;
+}
+
+/*
  * Compares the timestamps of this CPU's packet with those before, and keeps them: 0, or the
  * reason to drop the packet. Its state has seen that its numbers are in the windows.
  */
 __noinline u32 pf_stamps_check(u32 place)
 {
-	struct pf_packet *p = pf_packet();
-	struct pf_state *s = pf_state_at(place);
+	struct pf_packet *p;
+	struct pf_state *s;
 	struct pf_stamps *src, *dst;
 	bool checked;
 	u64 now;
 
-	if (!on(FEATURE_PF_REASSEMBLE) || !p || !s)
-		return DROP_PF_TIMESTAMP;
-	src = pf_stamps_at(place, p->side);
-	dst = pf_stamps_at(place, !(p->side & 1));
-	if (!src || !dst)
+	if (!on(FEATURE_PF_REASSEMBLE) || !pf_stamps_both(place, &p, &s, &src, &dst))
 		return DROP_PF_TIMESTAMP;
 	now = bpf_ktime_get_ns();
 	checked = dst->of == pf_stamps_of(s);
@@ -341,17 +353,13 @@ static __always_inline void pf_stamps_ttl(struct __sk_buff *skb, const struct pf
  */
 __noinline u32 pf_stamps_take(struct __sk_buff *skb, u32 place)
 {
-	struct pf_packet *p = pf_packet();
-	struct pf_state *s = pf_state_at(place);
+	struct pf_packet *p;
+	struct pf_state *s;
 	struct pf_stamps *src, *dst;
 	u32 flags;
 	bool news;
 
-	if (!on(FEATURE_PF_REASSEMBLE) || !p || !s)
-		return DROP_PF_TIMESTAMP;
-	src = pf_stamps_at(place, p->side);
-	dst = pf_stamps_at(place, !(p->side & 1));
-	if (!src || !dst)
+	if (!on(FEATURE_PF_REASSEMBLE) || !pf_stamps_both(place, &p, &s, &src, &dst))
 		return DROP_PF_TIMESTAMP;
 	news = src->of != pf_stamps_of(s);
 	/* nobody has looked whether it is one of the side: nothing begins with it */

@@ -238,14 +238,6 @@ static __always_inline void pf_proxy_greet(struct pf_packet *p, u32 seq, u32 mss
 	p->answer = true;
 }
 
-/* Makes the answer that pf_proxy_greet() has prepared: the frame's length, or 0. */
-static __always_inline u32 pf_proxy_answer(struct __sk_buff *skb)
-{
-	struct pf_packet *p = pf_packet();
-
-	return p && p->answer ? pf_make_segment(skb) : 0;
-}
-
 /*
  * Fills in what this file needs of a new state. `keeps` has the flags of its first packet's
  * rules.

@@ -56,13 +56,7 @@ MEMORY_HOLDS(struct pf_flows);
 
 static __always_inline struct pf_flow *pf_flow_at(u32 place)
 {
-	u32 part = memory_part(MEMORY_FLOWS);
-	struct pf_flows *flows = bpf_map_lookup_elem(&memory, &part);
-
-	if (!flows)
-		return 0;
-	asm volatile("" : "+r"(flows)); /* else clang adds before it compares */
-	return &flows->at[place & (PF_FLOWS - 1)];
+	return memory_record(MEMORY_FLOWS, place, PF_FLOWS, sizeof(struct pf_flow));
 }
 
 /* What this CPU knows of such a packet, once its first state is found. */
