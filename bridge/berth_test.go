@@ -156,7 +156,7 @@ func TestBerthsUnderChurn(t *testing.T) {
 		},
 		"del": func() error { _, err := b.DelPort("br0", name()); return refused(err) },
 		"set": func() error {
-			_, err := b.SetPort("br0", name(), PortOptions{Changes: on("learn")})
+			_, err := b.SetPorts("br0", []string{name()}, PortOptions{Changes: on("learn")})
 			return refused(err)
 		},
 		"berths": func() error { return b.SetBerths("br0", berths) },

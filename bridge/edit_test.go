@@ -289,9 +289,9 @@ func TestDelPorts(t *testing.T) {
 	b.must(b.AddBridge("br0", nil))
 	_, err := b.AddPorts("br0", []string{"p1", "p2", "p3", "p4"}, PortOptions{})
 	b.must(err)
-	_, err = b.SetPort("br0", "p1", PortOptions{Changes: []Change{{"backup", "p2"}}})
+	_, err = b.SetPorts("br0", []string{"p1"}, PortOptions{Changes: []Change{{"backup", "p2"}}})
 	b.must(err)
-	_, err = b.SetPort("br0", "p3", PortOptions{Changes: []Change{{"backup", "p4"}}})
+	_, err = b.SetPorts("br0", []string{"p3"}, PortOptions{Changes: []Change{{"backup", "p4"}}})
 	b.must(err)
 	was := b.generation()
 	for want, ports := range map[string][]string{
@@ -315,6 +315,42 @@ func TestDelPorts(t *testing.T) {
 	}
 	if n := number(t, b.generation()) - number(t, was); n != 1 {
 		t.Errorf("%d generations", n)
+	}
+}
+
+// Several ports are set in one change, all or none of them.
+func TestSetPorts(t *testing.T) {
+	b := newBench(t, 2)
+	b.must(b.AddBridge("br0", nil))
+	_, err := b.AddPorts("br0", []string{"p1", "p2"}, PortOptions{})
+	b.must(err)
+	hairpins := func() (n int) {
+		t.Helper()
+		list, err := b.Ports("br0")
+		b.must(err)
+		for _, p := range list {
+			if p.Config.Hairpin {
+				n++
+			}
+		}
+		return n
+	}
+	was := b.generation()
+	for want, ports := range map[string][]string{
+		"cannot set port nothing of br0: nothing is no port": {"p1", "nothing"},
+		"cannot set port p1 of br0: it is named twice":       {"p1", "p2", "p1"},
+	} {
+		if _, err := b.SetPorts("br0", ports, PortOptions{Changes: on("hairpin")}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", ports, err, want)
+		}
+		if hairpins() != 0 || b.generation() != was {
+			t.Fatalf("%q: %d ports are set", ports, hairpins())
+		}
+	}
+	_, err = b.SetPorts("br0", []string{"p1", "p2"}, PortOptions{Changes: on("hairpin")})
+	b.must(err)
+	if n := number(t, b.generation()) - number(t, was); n != 1 || hairpins() != 2 {
+		t.Errorf("%d generations, %d ports", n, hairpins())
 	}
 }
 
@@ -495,7 +531,7 @@ func TestEditNothing(t *testing.T) {
 	for i, f := range []func() error{
 		func() error { _, err := b.SetBridge("br0", nil); return err },
 		func() error {
-			_, err := b.SetPort("br0", "p1", PortOptions{Changes: []Change{{"hairpin", "off"}}})
+			_, err := b.SetPorts("br0", []string{"p1"}, PortOptions{Changes: []Change{{"hairpin", "off"}}})
 			return err
 		},
 	} {

@@ -103,7 +103,7 @@ func TestUsageFirst(t *testing.T) {
 			_, err := s.AddPort("br0", "p", PortOptions{Changes: []Change{{"learn", "maybe"}}})
 			return err
 		},
-		"hook of a port": func() error { _, err := s.SetPort("br0", "p", PortOptions{Hook: "nic"}); return err },
+		"hook of a port": func() error { _, err := s.SetPorts("br0", []string{"p"}, PortOptions{Hook: "nic"}); return err },
 		"VLAN of an entry": func() error {
 			return s.AddEntry("br0", Entry{MAC: []byte{2, 0, 0, 0, 0, 1}, VLAN: 4095, Port: "p", Static: true})
 		},

@@ -50,10 +50,10 @@ func TestOwed(t *testing.T) {
 		{"the other end, port del", "end", []string{"its other end keeps", featureCsum + " on"},
 			func(b *bench) ([]string, error) { return b.DelPort("br0", "p2") }},
 		{"the other end, hook", "end", []string{"its other end keeps"},
-			func(b *bench) ([]string, error) { return b.SetPort("br0", "p2", PortOptions{Hook: HookTCX}) }},
+			func(b *bench) ([]string, error) { return b.SetPorts("br0", []string{"p2"}, PortOptions{Hook: HookTCX}) }},
 		{"the other end, hook, then port del", "end", []string{"its other end keeps"},
 			func(b *bench) ([]string, error) {
-				warnings, err := b.SetPort("br0", "p2", PortOptions{Hook: HookTCX})
+				warnings, err := b.SetPorts("br0", []string{"p2"}, PortOptions{Hook: HookTCX})
 				if err != nil {
 					return nil, err
 				}

@@ -288,9 +288,30 @@ func (c *draft) widow(p *datapath.Port) {
 	}
 }
 
-// SetPort changes a port's settings or its hook.
-func (s *Switch) SetPort(bridge, port string, o PortOptions) (warnings []string, err error) {
-	return s.one(setPort(bridge, port, o))
+// SetPorts changes the settings of ports or their hooks, of all of them in one change.
+func (s *Switch) SetPorts(bridge string, ports []string, o PortOptions) (warnings []string, err error) {
+	var each []step
+	for i, port := range ports {
+		st, err := setPort(bridge, port, o)
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(ports[:i], port) {
+			return nil, refused(st.what, "it is named twice", "name each port once")
+		}
+		each = append(each, st)
+	}
+	if len(each) == 1 {
+		return s.one(each[0], nil)
+	}
+	return s.one(step{"set ports " + strings.Join(ports, ", ") + " of " + bridge, bridge, func(c *draft) error {
+		for _, st := range each {
+			if err := st.plan(c); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}, nil)
 }
 
 func setPort(bridge, port string, o PortOptions) (step, error) {

@@ -45,7 +45,7 @@ func TestEndGivenBack(t *testing.T) {
 		far(func(e *ethtool.Ethtool) error { return e.Change("far1", had) })
 		_, err := b.AddPort("br0", "p1", PortOptions{Hook: HookXDP})
 		b.must(err)
-		_, err = b.SetPort("br0", "p1", PortOptions{Hook: HookXDP})
+		_, err = b.SetPorts("br0", []string{"p1"}, PortOptions{Hook: HookXDP})
 		b.must(err)
 		_, err = b.DelPort("br0", "p1")
 		b.must(err)
@@ -86,13 +86,13 @@ func TestEndOutOfReach(t *testing.T) {
 	if _, err := b.AddPort("br0", "p1", PortOptions{}); err != nil {
 		t.Error(err)
 	}
-	if _, err := b.SetPort("br0", "p2", PortOptions{Changes: on("isolated")}); err != nil {
+	if _, err := b.SetPorts("br0", []string{"p2"}, PortOptions{Changes: on("isolated")}); err != nil {
 		t.Error(err)
 	}
 
 	// what was taken of the end is given back when there is a way to it again
 	had := func() bool { return b.feature(at(held), "far2", featureCsum) }
-	warnings, err := b.SetPort("br0", "p2", PortOptions{Hook: HookTCX})
+	warnings, err := b.SetPorts("br0", []string{"p2"}, PortOptions{Hook: HookTCX})
 	b.must(err)
 	if len(warnings) != 1 || !strings.Contains(warnings[0], "p2: its other end keeps the offloads that XDP took") {
 		t.Errorf("warnings %q", warnings)
@@ -105,7 +105,7 @@ func TestEndOutOfReach(t *testing.T) {
 	defer os.Remove(path)
 	b.must(unix.Mount(fmt.Sprintf("/proc/self/fd/%d", held), path, "", unix.MS_BIND, ""))
 	defer unix.Unmount(path, unix.MNT_DETACH)
-	_, err = b.SetPort("br0", "p2", PortOptions{Hook: HookTCX})
+	_, err = b.SetPorts("br0", []string{"p2"}, PortOptions{Hook: HookTCX})
 	b.must(err)
 	if !had() {
 		t.Error("the other end has lost the offload of checksums")

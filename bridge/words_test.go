@@ -46,7 +46,7 @@ func TestWords(t *testing.T) {
 		{one(b.Flush("br0", Match{Port: "p3"})), "p3 is no port of this bridge", add},
 		{one(b.FlushBindings("br0", Match{Port: "p3"})), "p3 is no port of this bridge", add},
 		{b.AddEntry("br0", Entry{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, Port: "p3", Static: true}), add, "--"},
-		{one(b.SetPort("br0", "p1", PortOptions{Changes: on("mab")})), "and the port would not be locked", "--learn"},
+		{one(b.SetPorts("br0", []string{"p1"}, PortOptions{Changes: on("mab")})), "and the port would not be locked", "--learn"},
 		{addedSpan, "it is a span port of bridge br0; delete it there first with 'bascule span del br0 p4'", "port del"},
 		{addedTwice, "it is a port of bridge br0; delete it there first with 'bascule port del br0 p1'", "span del"},
 	} {

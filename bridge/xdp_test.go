@@ -52,7 +52,7 @@ func TestXDPRefusedLater(t *testing.T) {
 	_, err := b.AddPorts("br0", []string{"p1", "p2"}, PortOptions{Hook: HookXDP})
 	b.must(err)
 	b.refuseXDP("p1")
-	warnings, err := b.SetPort("br0", "p2", PortOptions{Changes: []Change{{"hairpin", "on"}}})
+	warnings, err := b.SetPorts("br0", []string{"p2"}, PortOptions{Changes: []Change{{"hairpin", "on"}}})
 	b.must(err)
 	told := slices.ContainsFunc(warnings, func(w string) bool {
 		return strings.HasPrefix(w, "p1: ") && strings.HasSuffix(w, "; it forwards by tcx alone")
@@ -70,7 +70,7 @@ func TestXDPRefusedLater(t *testing.T) {
 	if b.dirty() {
 		t.Error("the change is not finished")
 	}
-	if warnings, err = b.SetPort("br0", "p2", PortOptions{Changes: []Change{{"hairpin", "off"}}}); err != nil || len(warnings) > 0 {
+	if warnings, err = b.SetPorts("br0", []string{"p2"}, PortOptions{Changes: []Change{{"hairpin", "off"}}}); err != nil || len(warnings) > 0 {
 		t.Errorf("the next change: %q, %v", warnings, err)
 	}
 

@@ -245,7 +245,7 @@ func (a *API) edits() {
 		if b.Hook == "" && len(b.Settings) == 0 {
 			return nil, huma.Error422UnprocessableEntity("nothing to change: give at least one setting")
 		}
-		return s.SetPort(b.Bridge, b.Port, bridge.PortOptions{Hook: b.Hook, Changes: b.Settings})
+		return s.SetPorts(b.Bridge, []string{b.Port}, bridge.PortOptions{Hook: b.Hook, Changes: b.Settings})
 	})
 	change(a, "/port/del", "take ports out of a bridge", func(s *bridge.Switch, in *BodyOf[DelPorts]) ([]string, error) {
 		return s.DelPorts(in.Body.Bridge, in.Body.Ports)

@@ -222,14 +222,18 @@ func (f *fakeSwitch) addPort(name, port string, o bridge.PortOptions) ([]string,
 	return nil, nil
 }
 
-func (f *fakeSwitch) SetPort(name, port string, o bridge.PortOptions) ([]string, error) {
-	f.call("SetPort %s %s hook=%s %v", name, port, o.Hook, o.Changes)
-	for i, p := range f.ports {
-		if p.Bridge == name && p.Name == port {
-			return nil, configure(bridge.PortSettings, &f.ports[i].Config, o.Changes)
+func (f *fakeSwitch) SetPorts(name string, ports []string, o bridge.PortOptions) ([]string, error) {
+	f.call("SetPorts %s %s hook=%s %v", name, strings.Join(ports, " "), o.Hook, o.Changes)
+	for _, port := range ports {
+		i := slices.IndexFunc(f.ports, func(p bridge.Port) bool { return p.Bridge == name && p.Name == port })
+		if i < 0 {
+			return nil, fmt.Errorf("cannot set port %s: bridge %s has none; see 'bascule port show'", port, name)
+		}
+		if err := configure(bridge.PortSettings, &f.ports[i].Config, o.Changes); err != nil {
+			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("cannot set port %s: bridge %s has none; see 'bascule port show'", port, name)
+	return nil, nil
 }
 
 func (f *fakeSwitch) DelPorts(name string, ports []string) ([]string, error) {

@@ -150,15 +150,16 @@ func completePeer(cmd *cobra.Command, p *program) {
 
 func newPortSet(p *program) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "set BRIDGE PORT",
-		Short: "change settings of a port",
+		Use:   "set BRIDGE PORT ...",
+		Short: "change settings of ports",
 		Long: `Change settings of a port while it forwards; no frame is lost. Settings that are
-not named stay as they are.`,
-		Example: `  #! run: switch br0 veth0
+not named stay as they are. Several ports get the same settings in one change:
+all of them, or none.`,
+		Example: `  #! run: switch br0 veth0 veth1
   bascule port set br0 veth0 --learn=off --discover=off
-  bascule port set br0 veth0 --isolated
+  bascule port set br0 veth0 veth1 --isolated
   bascule port set br0 veth0 --protected none --fdb-max 100`,
-		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+		ValidArgsFunction: completeRest(p.morePorts, p.bridgeNames, p.portNames),
 	}
 	hook := addChoice(cmd, "hook", "", hookHelp, bridge.Hooks...)
 	changes := addSettings(cmd, bridge.PortSettings, false)
@@ -168,7 +169,7 @@ not named stay as they are.`,
 			return usagef(cmd, "nothing to change: give at least one setting")
 		}
 		return p.with(func(s switcher) error {
-			warnings, err := s.SetPort(args[0], args[1], bridge.PortOptions{Hook: hook.text, Changes: *changes})
+			warnings, err := s.SetPorts(args[0], args[1:], bridge.PortOptions{Hook: hook.text, Changes: *changes})
 			p.warn(warnings)
 			return err
 		})

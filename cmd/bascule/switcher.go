@@ -31,7 +31,7 @@ type switcher interface {
 	Bridge(name string) (bridge.Info, error)
 
 	AddPorts(bridge string, ports []string, o bridge.PortOptions) (warnings []string, err error)
-	SetPort(bridge, port string, o bridge.PortOptions) (warnings []string, err error)
+	SetPorts(bridge string, ports []string, o bridge.PortOptions) (warnings []string, err error)
 	DelPorts(bridge string, ports []string) (notes []string, err error)
 	Ports(bridge string) ([]bridge.Port, error)
 	Plug(o plug.Plug) (warnings []string, err error)
