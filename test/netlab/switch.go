@@ -357,12 +357,45 @@ func (l *Lab) AddPorts(bridge, hook string, ends []*End, flags ...string) {
 	}
 	add := []string{"port", "add", bridge}
 	for _, e := range ends {
+		add = append(add, e.Port)
+	}
+	l.ready(hook, ends)
+	l.Bascule(append(append(add, "--hook", hook), flags...)...)
+	l.onHooks(bridge, hook, ends)
+}
+
+// Apply has the program do what a file says. Ends get ready to be ports on the given hook
+// before, and are ports of the bridges then, by name.
+func (l *Lab) Apply(hook string, ports map[string][]*End, file string) {
+	l.t.Helper()
+	for _, ends := range ports {
+		l.ready(hook, ends)
+	}
+	cmd := l.Command("apply", "-")
+	cmd.Stdin = strings.NewReader(file)
+	r, err := RunCommand(cmd)
+	l.must(err)
+	if r.Exit != 0 || r.Stderr != "" {
+		l.t.Fatalf("%v, of\n%s", r, file)
+	}
+	for bridge, ends := range ports {
+		l.onHooks(bridge, hook, ends)
+	}
+}
+
+// ready makes ends ready to be ports on a hook.
+func (l *Lab) ready(hook string, ends []*End) {
+	l.t.Helper()
+	for _, e := range ends {
 		if hook == "xdp" {
 			e.ReadyForXDP()
 		}
-		add = append(add, e.Port)
 	}
-	l.Bascule(append(append(add, "--hook", hook), flags...)...)
+}
+
+// onHooks makes sure that ends are ports of a bridge, on a hook.
+func (l *Lab) onHooks(bridge, hook string, ends []*End) {
+	l.t.Helper()
 	ports := map[string]PortInfo{}
 	for _, p := range l.Ports(bridge) {
 		ports[p.Ifname] = p

@@ -206,6 +206,7 @@ func (s *site) third(hook string) *side {
 	link, err := nl.LinkByName(third.gateway)
 	s.must(err)
 	s.must(nl.LinkSetUp(link))
+	s.awaitUp(link)
 	third.mac = netlab.MAC(link.Attrs().HardwareAddr)
 	s.address(link, "10.0.3.1/24")
 	l.Bascule("fdb", "add", "br0", third.end.MAC.String(), third.end.Port, "--vlan", third.vlan)

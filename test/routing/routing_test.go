@@ -86,10 +86,6 @@ func newSiteIn(t *testing.T, l *netlab.Lab, hook string, other ...string) *site 
 	s := &site{t: t, lab: l}
 	stations := l.NewEnds(2)
 	bridges := append([]string{"br0", "br0"}[:2-len(other)], other...)
-	l.AddBridge("br0", hook, stations[:2-len(other)], "--vlan-filtering")
-	for _, bridge := range other {
-		l.AddBridge(bridge, hook, stations[1:], "--vlan-filtering")
-	}
 	s.must(l.Switch.Do(func() error {
 		return sysctl(map[string]string{
 			"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1",
@@ -99,24 +95,40 @@ func newSiteIn(t *testing.T, l *netlab.Lab, hook string, other ...string) *site 
 			"ipv6/conf/default/accept_dad": "0", "ipv6/conf/default/disable_ipv6": "0",
 		})
 	}))
+	ends, file := map[string][]*netlab.End{}, ""
 	for i, e := range stations {
 		n := i + 1
 		s.must(e.Namespace.Do(func() error { return sysctl(map[string]string{"ipv6/conf/all/disable_ipv6": "1"}) }))
-		side := &side{
+		s.sides[i] = &side{
 			bridge: bridges[i], gateway: fmt.Sprintf("gw%d", n), vlan: fmt.Sprint(10 + n), end: e,
 			ip4: netip.MustParsePrefix(fmt.Sprintf("10.0.%d.1/24", n)), ip6: netip.MustParsePrefix(fmt.Sprintf("fd0%d::1/64", n)),
 			station4: netip.MustParseAddr(fmt.Sprintf("10.0.%d.2", n)), station6: netip.MustParseAddr(fmt.Sprintf("fd0%d::2", n)),
 		}
-		s.sides[i] = side
-		l.Bascule("port", "add", side.bridge, side.gateway, "--type", "host", "--route")
-		for _, port := range []string{e.Port, side.gateway} {
-			l.Bascule("vlan", "add", side.bridge, port, side.vlan, "--pvid", "--untagged")
-			l.Bascule("vlan", "del", side.bridge, port, "1")
+		ends[bridges[i]] = append(ends[bridges[i]], e)
+	}
+	// whole bridges: each command loads programs
+	for _, bridge := range slices.Compact(bridges) {
+		ports, entries := "", ""
+		for _, side := range s.sides {
+			if side.bridge != bridge {
+				continue
+			}
+			ports += fmt.Sprintf("      %s: {hook: %s, pvid: %s}\n      %s: {type: host, route: on, pvid: %s}\n",
+				side.end.Port, hook, side.vlan, side.gateway, side.vlan)
+			entries += entry(side.end.MAC, side)
+			if side == s.sides[1] {
+				entries += entry(otherHop, side)
+			}
 		}
+		file += "  " + bridge + ":\n    vlan-filtering: on\n    ports:\n" + ports + "    fdb:\n" + entries
+	}
+	l.Apply(hook, ends, "bridges:\n"+file)
+	for _, side := range s.sides {
 		nl := l.Switch.Netlink()
 		link, err := nl.LinkByName(side.gateway)
 		s.must(err)
 		s.must(nl.LinkSetUp(link))
+		s.awaitUp(link)
 		side.mac = netlab.MAC(link.Attrs().HardwareAddr)
 		for _, p := range []netip.Prefix{side.ip4, side.ip6} {
 			ip := &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
@@ -124,13 +136,30 @@ func newSiteIn(t *testing.T, l *netlab.Lab, hook string, other ...string) *site 
 		}
 		for _, a := range []netip.Addr{side.station4, side.station6} {
 			s.must(nl.NeighSet(&netlink.Neigh{
-				LinkIndex: link.Attrs().Index, IP: a.AsSlice(), HardwareAddr: e.MAC[:], State: netlink.NUD_PERMANENT,
+				LinkIndex: link.Attrs().Index, IP: a.AsSlice(), HardwareAddr: side.end.MAC[:], State: netlink.NUD_PERMANENT,
 			}))
 		}
-		l.Bascule("fdb", "add", side.bridge, e.MAC.String(), e.Port, "--vlan", side.vlan)
 	}
 	s.routes()
 	return s
+}
+
+// awaitUp waits until both ends of a host port's veth are up. The kernel has dropped what is sent
+// by the switch's end until then (linkwatch_do_dev of net/core/link_watch.c).
+func (s *site) awaitUp(link netlink.Link) {
+	s.t.Helper()
+	nl := s.lab.Switch.Netlink()
+	for _, index := range []int{link.Attrs().Index, link.Attrs().ParentIndex} {
+		s.lab.Wait("both ends of "+link.Attrs().Name+" to be up", func() bool {
+			end, err := nl.LinkByIndex(index)
+			return err == nil && end.Attrs().OperState == netlink.OperUp
+		})
+	}
+}
+
+// entry is a static address behind the station of a side, in a file.
+func entry(mac netlab.MAC, at *side) string {
+	return fmt.Sprintf("      - {mac: %s, port: %s, vlan: %s}\n", mac, at.end.Port, at.vlan)
 }
 
 // otherHop is another next hop on the second side, which is behind the same station.
@@ -140,7 +169,6 @@ var otherHop = netlab.MAC{2, 0x57, 0, 0, 0, 0x0b}
 func (s *site) routes() {
 	s.hop("10.0.2.3", otherHop)
 	s.hop("fd02::3", otherHop)
-	s.lab.Bascule("fdb", "add", s.sides[1].bridge, otherHop.String(), s.sides[1].end.Port, "--vlan", s.sides[1].vlan)
 	s.ip(
 		"route add 10.9.0.0/16 via 10.0.2.2", "route add fd09::/64 via fd02::2",
 		// The host limits the errors that it sends to one address. So every packet has an address of its own.
@@ -211,14 +239,18 @@ func sysctl(values map[string]string) error {
 	return nil
 }
 
-// route switches the shortcut on or off. Each of its commands loads programs, and a site
-// begins with the shortcut on: route does nothing where it is so already.
+// route switches the shortcut on or off. That loads programs, and a site begins with the
+// shortcut on: route does nothing where it is so already.
 func (s *site) route(on bool) {
 	if s.stack == !on {
 		return
 	}
 	s.stack = !on
 	word := map[bool]string{true: "on", false: "off"}[on]
+	if one := s.sides[0].bridge; one == s.sides[1].bridge {
+		s.lab.Bascule("port", "set", one, s.sides[0].gateway, s.sides[1].gateway, "--route="+word)
+		return
+	}
 	for _, side := range s.sides {
 		s.lab.Bascule("port", "set", side.bridge, side.gateway, "--route="+word)
 	}
