@@ -325,13 +325,13 @@ OFTEN __noinline int route_flow_skb(struct __sk_buff *skb, u32 from, u32 slot, u
 }
 
 /* Finds the way of a packet that has come past pf to an address at a routed host port: its place,
- * ROUTE_WAYS if it is not remembered. */
+ * ROUTE_NO_WAY if it is not remembered. */
 OFTEN __noinline u64 route_past_way(struct __sk_buff *skb, u32 slot, u64 dst)
 {
 	u64 place;
 
 	if (!ROUTES_PAST_PF_BY_TCX || !route_known_skb(skb, slot, dst, &place))
-		return ROUTE_WAYS;
+		return ROUTE_NO_WAY;
 	return place;
 }
 
@@ -351,7 +351,7 @@ OFTEN __noinline int route_past_skb(struct __sk_buff *skb, u32 slot, u64 dst)
 	struct pf_state *out;
 	int done;
 
-	if (!ROUTES_PAST_PF_BY_TCX || place >= ROUTE_WAYS || !memory || !p)
+	if (!ROUTES_PAST_PF_BY_TCX || place > cfg.ways || !memory || !p)
 		return 0;
 	way = route_way(place);
 	if (!way || !pf_through_turn() || !pf_through_out(way->out * MAX_PORTS | way->in, now) ||

@@ -223,11 +223,13 @@ enum memory_part {
 	MEMORY_DECISIONS,
 	MEMORY_PF, /* with FEATURE_PF */
 	/* Without the features of a part, those behind it move up: see memory_part(). */
-	MEMORY_ROUTES, /* with FEATURE_ROUTE */
 	MEMORY_CUT, /* with FEATURE_PF_HOPS */
+	MEMORY_ROUTES, /* with FEATURE_ROUTE; for every ROUTE_PART ways there is one */
 	MEMORY_WATCH, /* with FEATURE_CAPTURE or FEATURE_TRACE */
 	MEMORY_FLOWS = MEMORY_WATCH, /* with FEATURE_PF and FEATURE_ROUTE; who watches has none */
 };
+
+#define ROUTE_PART 256 /* ways of routed packets in a part, a power of two */
 
 /* The place of a part. */
 static __always_inline u32 memory_part(enum memory_part part)
@@ -236,10 +238,10 @@ static __always_inline u32 memory_part(enum memory_part part)
 
 	if (part > MEMORY_PF && !on(FEATURE_PF))
 		place--;
-	if (part > MEMORY_ROUTES && !on(FEATURE_ROUTE))
-		place--;
 	if (part > MEMORY_CUT && !on(FEATURE_PF_HOPS))
 		place--;
+	if (part > MEMORY_ROUTES)
+		place += on(FEATURE_ROUTE) ? cfg.ways / ROUTE_PART : -1;
 	return place;
 }
 
@@ -287,12 +289,12 @@ struct {
 } memory SEC(".maps");
 
 /*
- * One of the records that a part has, which are `many`, a power of two, of `bytes` each; 0 if there
- * is no such part.
+ * One of the records of a part, which are `many`, a power of two, of `bytes` each. More of them are
+ * in the parts behind it. 0 if there is no such part.
  */
 static __always_inline void *memory_record(enum memory_part part, u64 number, u32 many, u32 bytes)
 {
-	u32 place = memory_part(part);
+	u32 place = memory_part(part) + (u32)number / many;
 	void *records = bpf_map_lookup_elem(&memory, &place);
 
 	if (!records)

@@ -45,7 +45,7 @@ struct patch_wait {
  * kernel's clock that it was found in, a few milliseconds, while no route changes: the kernel
  * numbers changes of its routes, addresses and rules. So a change of a route holds for the
  * next packet. What the kernel does not number (a neighbour's address, a setting) holds in
- * the next tick.
+ * the next tick: then the routes are asked once more, see route_renew().
  */
 struct route_way {
 	u64 gateway; /* key of the table of gateways: the address that the packet is for */
@@ -72,6 +72,26 @@ struct route_way {
 			u32 endpoint; /* of the routed host port */
 		};
 	};
+	u32 again; /* it may be renewed */
+};
+
+/* Interfaces of the host of which it is known that they take packets, or let them leave. */
+#define ROUTE_ENDS 16
+
+/* In this tick the host takes packets of a family to an address. */
+struct route_taker {
+	u64 gateway; /* as in struct route_way */
+	u32 tick;
+	u32 interface; /* index of the host's interface */
+	u32 six;
+	u32 pad;
+};
+
+/* In this tick packets leave by an interface, of this index, as the datapath has them leave. */
+struct route_leaver {
+	u32 interface;
+	u32 tick;
+	u32 endpoint; /* of the routed host port; 0 for another device */
 };
 
 /* What a packet that is routed is on its next link, and when next hops were last looked after. */
@@ -89,6 +109,10 @@ struct route_memory {
 	u64 header[5]; /* of the packet */
 	struct route_way ask; /* what the way depends on */
 	u64 way; /* the place for it */
+	u32 late; /* the way is there, and is of a tick that has passed */
+	u32 again; /* what is found may be renewed: see route_renew() */
+	struct route_taker takers[ROUTE_ENDS];
+	struct route_leaver leavers[ROUTE_ENDS];
 	u32 second[FRESH_HOPS]; /* in which the host has seen the last packet to a next hop */
 };
 

@@ -56,11 +56,11 @@ static __always_inline struct bpf_fib_lookup *route_direct(struct route_memory *
 #define ROUTE_GATEWAY (1u << 16) /* to a routed host port: its endpoint is below */
 #define ROUTE_DEVICE (1u << 17) /* by the kernel, which has been told already */
 
-/* The ways that a CPU remembers. */
-#define ROUTE_WAYS 256 /* a power of two */
+/* The ways that a CPU remembers are in parts of its memory, as many as the loader has made. */
+#define ROUTE_NO_WAY (~0ull)
 
 struct route_ways {
-	struct route_way at[ROUTE_WAYS];
+	struct route_way at[ROUTE_PART];
 };
 
 MEMORY_HOLDS(struct route_ways);
@@ -634,6 +634,7 @@ static __always_inline u32 route_gateway(struct route_memory *memory, u32 slot)
 	if (g->endpoint == port_at(slot)->endpoint)
 		return ROUTE_SAME;
 	if (g->macvlans) {
+		memory->again = false; /* this depends on the neighbour's address */
 		key = 0;
 		__builtin_memcpy(&key, to->dmac, 6);
 		key = GATEWAY_MAC(g->endpoint, key);
@@ -654,12 +655,12 @@ static __always_inline u64 route_hash(u64 gateway, const u64 *address, u64 ports
 /* The number of the place for the way of packets like this one. */
 static __always_inline u64 route_place(u64 gateway, const u64 *address, u64 ports, u32 flow)
 {
-	return route_hash(gateway, address, ports, flow) >> 56 & (ROUTE_WAYS - 1);
+	return route_hash(gateway, address, ports, flow) >> 40 & cfg.ways;
 }
 
 static __always_inline struct route_way *route_way(u64 place)
 {
-	return memory_record(MEMORY_ROUTES, place, ROUTE_WAYS, sizeof(struct route_way));
+	return memory_record(MEMORY_ROUTES, place, ROUTE_PART, sizeof(struct route_way));
 }
 
 /*
@@ -673,12 +674,14 @@ OFTEN __noinline bool route_recall(u32 slot, u64 dst, bool gso)
 	struct route_memory *memory = route_memory_get();
 	struct bpf_fib_lookup *to;
 	struct route_way *way, *ask;
-	u64 gateway, ports, address[4], other;
+	const u64 *address;
+	u64 gateway, ports, other;
 	u32 flow, tick, changes, at;
 
 	if (!memory)
 		return false;
-	memory->way = ROUTE_WAYS;
+	memory->way = ROUTE_NO_WAY;
+	memory->late = false;
 	to = route_to(memory);
 	at = to->family == 2 ? cfg.route.changes : cfg.route.changes6;
 	/* a trial remembers nothing */
@@ -687,7 +690,7 @@ OFTEN __noinline bool route_recall(u32 slot, u64 dst, bool gso)
 	changes = *(u32 *)(route_net(memory) + at);
 	tick = bpf_jiffies64();
 	gateway = GATEWAY_MAC(port_at(slot)->endpoint, dst);
-	__builtin_memcpy(address, to->ipv6_src, sizeof(address));
+	address = (const u64 *)to->ipv6_src;
 	__builtin_memcpy(&ports, to, sizeof(ports));
 	flow = to->family == 2 ? to->tos : to->flowinfo;
 	memory->way = route_place(gateway, address, ports, flow);
@@ -695,14 +698,16 @@ OFTEN __noinline bool route_recall(u32 slot, u64 dst, bool gso)
 	if (!way)
 		return false;
 	/* one comparison is less for the verifier than nine */
-	other = (way->tick ^ tick) | (way->changes ^ changes) | (way->flow ^ flow);
+	other = (way->changes ^ changes) | (way->flow ^ flow);
 	other |= (way->gateway ^ gateway) | (way->ports ^ ports);
 	other |= (way->address[0] ^ address[0]) | (way->address[1] ^ address[1]);
 	other |= (way->address[2] ^ address[2]) | (way->address[3] ^ address[3]);
-	if (other || gso || memory->len > way->mtu + ETHER_HEADER) {
+	other |= gso;
+	if (other || way->tick != tick || memory->len > way->mtu + ETHER_HEADER) {
+		memory->late = !other && memory->len <= way->mtu + ETHER_HEADER;
 		ask = &memory->ask;
 		ask->gateway = gateway;
-		__builtin_memcpy(ask->address, address, sizeof(address));
+		__builtin_memcpy(ask->address, address, sizeof(ask->address));
 		ask->ports = ports;
 		ask->flow = flow;
 		ask->tick = tick;
@@ -723,6 +728,36 @@ OFTEN __noinline bool route_recall(u32 slot, u64 dst, bool gso)
 	return true;
 }
 
+/* What is known in this tick of an address that packets are for. */
+static __always_inline struct route_taker *route_taker(struct route_memory *memory, u64 gateway,
+						       bool six)
+{
+	u64 place = gateway * 0x9e3779b97f4a7c15ull >> 60 & (ROUTE_ENDS - 1);
+
+	return &memory->takers[place ^ six];
+}
+
+static __always_inline struct route_leaver *route_leaver(struct route_memory *memory, u32 interface)
+{
+	return &memory->leavers[interface & (ROUTE_ENDS - 1)];
+}
+
+/* Notes that both ends of a way, which has just been found, have been looked at. */
+static __always_inline void route_ends(struct route_memory *memory, const struct route_way *way)
+{
+	bool six = (way->ports & 0xff) == 10;
+	struct route_taker *in = route_taker(memory, way->gateway, six);
+	struct route_leaver *out = route_leaver(memory, route_to(memory)->ifindex);
+
+	in->gateway = way->gateway;
+	in->tick = way->tick;
+	in->interface = memory->interface;
+	in->six = six;
+	out->interface = route_to(memory)->ifindex;
+	out->tick = way->tick;
+	out->endpoint = memory->endpoint;
+}
+
 /* Remembers the kernel's answer for packets like the one that route_recall() was asked about. */
 OFTEN __noinline int route_keep(void)
 {
@@ -730,7 +765,7 @@ OFTEN __noinline int route_keep(void)
 	const struct bpf_fib_lookup *to;
 	struct route_way *way;
 
-	if (!memory || memory->way >= ROUTE_WAYS)
+	if (!memory || memory->way > cfg.ways)
 		return 0;
 	way = route_way(memory->way);
 	if (!way)
@@ -739,6 +774,9 @@ OFTEN __noinline int route_keep(void)
 	*way = memory->ask;
 	way->epoch = 0;
 	way->mtu = to->mtu_result;
+	way->again = memory->again;
+	if (memory->again)
+		route_ends(memory, way);
 	if (memory->endpoint) {
 		way->family = 0;
 		way->endpoint = memory->endpoint;
@@ -752,6 +790,77 @@ OFTEN __noinline int route_keep(void)
 	}
 	return 0;
 }
+
+/*
+ * Asks the host's routes once more for the way at a place, which was found in a tick that has
+ * passed, while the kernel has numbered no change. True if they say the same; the way then holds
+ * in this tick, and route_to() has the answer. This takes one look-up, where to find a way takes
+ * two and a look at both interfaces: another packet has had that in this tick. What the second
+ * look-up says, the way of an answer, changes with the kernel's number alone.
+ */
+static __always_inline bool route_renew(const struct hook *h, u64 place)
+{
+	struct route_memory *memory = route_memory_get();
+	struct route_way *way = route_way(place);
+	struct bpf_fib_lookup *to;
+	struct route_leaver *out;
+	struct route_taker *in;
+	u32 tick = bpf_jiffies64();
+	u64 differs;
+	bool six;
+
+	if (!memory || !way || !way->again)
+		return false;
+	six = (way->ports & 0xff) == 10;
+	in = route_taker(memory, way->gateway, six);
+	if (in->gateway != way->gateway || in->tick != tick || in->six != six)
+		return false;
+	/* route_to() stays as it is if the way has to be found */
+	to = route_direct(memory);
+	*to = (struct bpf_fib_lookup){};
+	__builtin_memcpy(to, &way->ports, sizeof(way->ports));
+	to->tot_len = 1; /* the look-up tells the MTU */
+	to->ifindex = in->interface;
+	to->flowinfo = way->flow; /* the TOS is in its first byte */
+	__builtin_memcpy(to->ipv6_src, way->address, sizeof(way->address));
+	if (bpf_fib_lookup(h->ctx, to, sizeof(*to), 0) || to->mtu_result < way->mtu)
+		return false;
+	out = route_leaver(memory, to->ifindex);
+	differs = (out->interface ^ to->ifindex) | (out->tick ^ tick);
+	if (way->family) {
+		differs |= (way->family ^ to->family) | (way->ifindex ^ to->ifindex);
+		for (u32 i = 0; i < 4; i++)
+			differs |= way->hop[i] ^ to->ipv6_dst[i];
+	} else {
+		differs |= out->endpoint ^ way->endpoint;
+		for (u32 i = 0; i < 6; i++)
+			differs |= (way->smac[i] ^ to->smac[i]) | (way->dmac[i] ^ to->dmac[i]);
+	}
+	if (differs || route_freshens(h, memory, to))
+		return false;
+	way->tick = tick;
+	memory->endpoint = way->family ? 0 : way->endpoint;
+	memory->ifindex = way->ifindex;
+	*route_to(memory) = *to;
+	return true;
+}
+
+OFTEN __noinline u32 route_renew_skb(struct __sk_buff *skb, u64 place)
+{
+	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
+
+	return route_renew(&h, place);
+}
+
+OFTEN __noinline u32 route_renew_xdp(struct xdp_md *xdp, u64 place)
+{
+	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
+
+	return route_renew(&h, place);
+}
+
+#define ROUTE_RENEW(h, place)                                                                      \
+	((h)->skb ? route_renew_skb((h)->ctx, (place)) : route_renew_xdp((h)->ctx, (place)))
 
 /* Is this the type of an echo, or of the answer to one? The other types tell something else. */
 static __always_inline bool icmp_is_echo(u8 type, bool six)
@@ -810,7 +919,7 @@ static __always_inline bool route_sees(void *data, void *data_end, u32 len, u32 
 		seen->flow = *(u32 *)ip6 & bpf_htonl(0x0fffffff);
 	} else {
 		if ((void *)(ip + 1) + sizeof(u32) > data_end || *(u8 *)ip != 0x45 ||
-		    ip->ttl <= 1 || (ip->frag_off & bpf_htons(0x3fff)) ||
+		    ip->ttl <= 1 || (ip->frag_off & bpf_htons(~IP4_DF)) ||
 		    len != bpf_ntohs(ip->tot_len) + ETHER_HEADER || !ip4_sums_up(ip) ||
 		    !route_sees_ports(seen, ip->protocol, *(u32 *)(ip + 1), false))
 			return false;
@@ -826,10 +935,10 @@ static __always_inline bool route_sees(void *data, void *data_end, u32 len, u32 
 	return true;
 }
 
-static __always_inline struct route_way *route_known_as(void *data, void *data_end, u32 len,
-							u32 size, u32 slot, u64 dst,
-							const struct pf_through *as, u64 *place,
-							bool six)
+static __always_inline struct route_way *route_known_as(const struct hook *h, void *data,
+							void *data_end, u32 len, u32 size, u32 slot,
+							u64 dst, const struct pf_through *as,
+							u64 *place, bool six)
 {
 	struct route_seen seen;
 	struct route_way *way;
@@ -845,14 +954,16 @@ static __always_inline struct route_way *route_known_as(void *data, void *data_e
 	way = route_way(*place);
 	if (!way)
 		return 0;
-	other = (way->tick ^ seen.tick) | (way->changes ^ seen.changes) | (way->flow ^ seen.flow) |
+	other = (way->changes ^ seen.changes) | (way->flow ^ seen.flow) |
 		(way->epoch ^ READ_ONCE(clock_get()->epoch)) | way->family;
 	other |= (way->gateway ^ seen.gateway) | (way->ports ^ seen.ports);
 	other |= (way->address[0] ^ seen.address[0]) | (way->address[2] ^ seen.address[2]);
 	/* the family is among the ports, and these are zero in a way of IPv4 */
 	if (six)
 		other |= (way->address[1] ^ seen.address[1]) | (way->address[3] ^ seen.address[3]);
-	return other || size > way->mtu + ETHER_HEADER || !way->epoch ? 0 : way;
+	if (other || size > way->mtu + ETHER_HEADER || !way->epoch)
+		return 0;
+	return way->tick == seen.tick || ROUTE_RENEW(h, *place) ? way : 0;
 }
 
 /*
@@ -861,14 +972,15 @@ static __always_inline struct route_way *route_known_as(void *data, void *data_e
  * is that of its frame of `len` bytes, or of the largest that it will be cut into. `as` is what
  * the host's stack would see in its place. 0 if its way has to be found.
  */
-static __always_inline struct route_way *route_known(void *data, void *data_end, u32 len, u32 size,
-						     u32 slot, u64 dst, const struct pf_through *as,
+static __always_inline struct route_way *route_known(const struct hook *h, void *data,
+						     void *data_end, u32 len, u32 size, u32 slot,
+						     u64 dst, const struct pf_through *as,
 						     u64 *place)
 {
 	if (*(u16 *)(data + 12) == bpf_htons(ETH_P_IP))
-		return route_known_as(data, data_end, len, size, slot, dst, as, place, false);
+		return route_known_as(h, data, data_end, len, size, slot, dst, as, place, false);
 	if (*(u16 *)(data + 12) == bpf_htons(ETH_P_IPV6))
-		return route_known_as(data, data_end, len, size, slot, dst, as, place, true);
+		return route_known_as(h, data, data_end, len, size, slot, dst, as, place, true);
 	return 0;
 }
 
@@ -882,7 +994,7 @@ static __always_inline void route_decided(const struct route_memory *memory, u32
 {
 	struct route_way *way;
 
-	if (memory->way >= ROUTE_WAYS)
+	if (memory->way > cfg.ways)
 		return;
 	way = route_way(memory->way);
 	if (!way)
@@ -904,7 +1016,9 @@ static __always_inline u32 route_find(const struct hook *h, struct route_memory 
 	struct bpf_fib_lookup *to = route_to(memory);
 	u32 why, mtu = 0;
 
-	if (!unread && route_recall(slot, dst, size->gso))
+	memory->again = false;
+	if (!unread &&
+	    (route_recall(slot, dst, size->gso) || (memory->late && ROUTE_RENEW(h, memory->way))))
 		return ROUTE_DONE;
 	why = route_interface(h, memory, slot, dst);
 	if (why)
@@ -930,6 +1044,8 @@ static __always_inline u32 route_find(const struct hook *h, struct route_memory 
 		return ROUTE_SOURCE;
 	if (to->ifindex == memory->interface)
 		return ROUTE_SAME;
+	memory->again = !memory->vrf && (route_back(memory)->family != 2 ||
+					 route_back(memory)->ifindex == memory->interface);
 	/* only the device's MTU can be compared with segments */
 	if (size->gso &&
 	    (bpf_check_mtu(h->ctx, to->ifindex, &mtu, 0, BPF_MTU_CHK_SEGS) || to->mtu_result < mtu))
@@ -1217,12 +1333,13 @@ OFTEN __noinline int route_leaves(struct __sk_buff *skb, u32 out)
 static __always_inline struct route_way *route_known_skb(struct __sk_buff *skb, u32 slot, u64 dst,
 							 u64 *place)
 {
+	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
 	void *data = (void *)(long)skb->data, *data_end = (void *)(long)skb->data_end;
 	struct route_way *way;
 
 	if (tag_beside(skb) || skb->mark || data + ETHER_HEADER + sizeof(struct iphdr) > data_end)
 		return 0;
-	way = route_known(data, data_end, skb->len, route_segment(skb), slot, dst, 0, place);
+	way = route_known(&h, data, data_end, skb->len, route_segment(skb), slot, dst, 0, place);
 	return way && port_has_device(&tcx_devices, way->out) ? way : 0;
 }
 

@@ -410,7 +410,7 @@ struct config {
 	__u32 capture_points; /* bit N: frames at the enum capture_point N */
 	__u32 sample_rate; /* one frame of so many is sampled, from 1 */
 	__u32 sample_drops; /* dropped frames that a CPU tells of in a second, 0 for none */
-	__u32 pad2;
+	__u32 ways; /* of routed packets that a CPU remembers, a power of two, less one */
 	/* where the kernel has a device's state: see port_has_carrier() */
 	__s32 device_at; /* bytes from the value of a device map to the address of the device */
 	__u32 device_state; /* bytes from there to its state */

@@ -68,6 +68,7 @@ static __always_inline u32 decided_xdp(struct xdp_md *xdp, struct judged *j, u32
  */
 OFTEN __noinline int route_quickly(struct xdp_md *xdp, u32 in, u32 slot, u64 dst)
 {
+	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
 	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
 	struct route_way *way;
 	u64 place;
@@ -76,7 +77,7 @@ OFTEN __noinline int route_quickly(struct xdp_md *xdp, u32 in, u32 slot, u64 dst
 	if (data + ETHER_HEADER + sizeof(struct iphdr) > data_end)
 		return XDP_PASS;
 	len = data_end - data;
-	way = route_known(data, data_end, len, len, slot, dst, 0, &place);
+	way = route_known(&h, data, data_end, len, len, slot, dst, 0, &place);
 	if (!way)
 		return XDP_PASS;
 	out = way->out;
@@ -163,7 +164,7 @@ OFTEN __noinline u32 route_learn_xdp(struct xdp_md *xdp)
 	if (!ROUTES_PAST_PF || !memory || !j)
 		return false;
 	len = j->f.len;
-	if (!route_decide_xdp(xdp, j) || memory->way >= ROUTE_WAYS)
+	if (!route_decide_xdp(xdp, j) || memory->way > cfg.ways)
 		return false;
 	way = route_way(memory->way);
 	if (!way || !way->epoch)
@@ -177,6 +178,7 @@ OFTEN __noinline u32 route_learn_xdp(struct xdp_md *xdp)
  */
 OFTEN __noinline u32 route_known_xdp(struct xdp_md *xdp, u32 slot, u64 dst)
 {
+	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
 	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
 	const struct pf_through *as = on(FEATURE_PF_NAT) ? pf_through() : 0;
 	struct route_memory *memory = route_memory_get();
@@ -184,7 +186,7 @@ OFTEN __noinline u32 route_known_xdp(struct xdp_md *xdp, u32 slot, u64 dst)
 	u64 place;
 
 	if (!ROUTES_PAST_PF || !memory || data + ETHER_HEADER > data_end ||
-	    !route_known(data, data_end, len, len, slot, dst, as, &place))
+	    !route_known(&h, data, data_end, len, len, slot, dst, as, &place))
 		return false;
 	memory->way = place;
 	return true;

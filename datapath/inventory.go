@@ -262,16 +262,32 @@ func gatewayEntries(m *making) uint32 {
 	return 1
 }
 
+// routePart is how many ways of routed packets are in a part of a CPU's memory: ROUTE_PART.
+const routePart = 256
+
+// routeParts is how many such parts each of so many CPUs has: a power of two, at most 16. A part
+// has some 32 KiB, so all CPUs together have 8 MiB, but for those behind the 256th.
+func routeParts(cpus int) uint32 {
+	n := uint32(16)
+	for n > 1 && cpus > 256/int(n) {
+		n /= 2
+	}
+	return n
+}
+
 // memoryParts is how many parts of enum memory_part (bpf/maps.h) are asked for. The
 // last part is that of a trial, or of a capture, or of flows.
 func memoryParts(m *making) uint32 {
 	on := func(f kernelFeature) bool { return kernelFeature(m.Features)&f != 0 }
 	pf, routes, watch := on(kernelFeatureFEATURE_PF), on(kernelFeatureFEATURE_ROUTE), on(kernelFeatureFEATURE_CAPTURE|kernelFeatureFEATURE_TRACE)
 	n := uint32(1)
-	for _, asked := range []bool{pf, routes, on(kernelFeatureFEATURE_PF_HOPS), watch || pf && routes} {
+	for _, asked := range []bool{pf, on(kernelFeatureFEATURE_PF_HOPS), watch || pf && routes} {
 		if asked {
 			n++
 		}
+	}
+	if routes {
+		n += (m.Ways + 1) / routePart
 	}
 	return n
 }

@@ -105,7 +105,7 @@ type kernelConfig struct {
 	CapturePoints uint32
 	SampleRate    uint32
 	SampleDrops   uint32
-	Pad2          uint32
+	Ways          uint32
 	DeviceAt      int32
 	DeviceState   uint32
 	Skb           struct {
@@ -1601,9 +1601,25 @@ type kernelTrip struct {
 			In      uint16
 			Out     uint16
 			Hop     [4]uint32
-			_       [4]byte
+			Again   uint32
 		}
 		Way    uint64
+		Late   uint32
+		Again  uint32
+		Takers [16]struct {
+			_         structs.HostLayout
+			Gateway   uint64
+			Tick      uint32
+			Interface uint32
+			Six       uint32
+			Pad       uint32
+		}
+		Leavers [16]struct {
+			_         structs.HostLayout
+			Interface uint32
+			Tick      uint32
+			Endpoint  uint32
+		}
 		Second [1024]uint32
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 )
@@ -95,10 +96,12 @@ func routePlaces(c *Config) error {
 		return err
 	}
 	at, err := kernelRoutes()
-	if err == nil {
-		c.Route = at
+	if err != nil {
+		return err
 	}
-	return err
+	c.Route = at
+	c.Ways = routeParts(ebpf.MustPossibleCPU())*routePart - 1
+	return nil
 }
 
 // findRoutes returns the places where the kernel has what it does with frames before it

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "e70f4da87536427dc820118b6cc5e15ad5729bf2bfb734292995478e598435ff"
+const objectsSum = "4f64894922cc38a25e605c4267e4d3de0179288d013afe1ffe0d5686613136aa"

@@ -11,24 +11,6 @@
 
 #include "translate.h"
 
-/*
- * The mark of a packet that has been sent to the device of a host port, where it comes back
- * into the switch: its next hop has been chosen. It names the host port by which the packet has
- * come out of the host, by that port's slot and its endpoint, which no other port of the
- * namespace has. So each bridge knows its own packets, and the routing domain whose state has
- * seen them. States of another bridge, or of another domain, have not.
- */
-#define PF_HOP_MARK 0xba400000u
-#define PF_HOP_MASK 0xffc00000u
-#define PF_HOP_ENDPOINT 10 /* the lowest bit of the endpoint, behind the slot */
-_Static_assert(MAX_PORTS <= 1 << PF_HOP_ENDPOINT, "slots have no room in a mark");
-
-static __always_inline u32 pf_hop_mark(u32 slot)
-{
-	return PF_HOP_MARK | (port_at(slot)->endpoint << PF_HOP_ENDPOINT & ~PF_HOP_MASK) |
-	       SLOT(slot);
-}
-
 /* Has the packet such a mark? It has none from here on. */
 static __always_inline bool pf_hop_marked(struct __sk_buff *skb, struct pf_nat *n, u32 slot)
 {
@@ -37,13 +19,6 @@ static __always_inline bool pf_hop_marked(struct __sk_buff *skb, struct pf_nat *
 		return false;
 	skb->mark = 0;
 	return true;
-}
-
-/* Has the state seen the packet, which has had the mark? */
-static __always_inline bool pf_hop_seen(const struct pf_nat *n, const struct pf_state *s)
-{
-	return port_at(n->mark)->endpoint && pf_hop_mark(n->mark) == n->mark &&
-	       port_at(n->mark)->domain == (s->key.vlan & ~(PF_ROUTED | PF_OUTWARD));
 }
 
 /* Is the kind about what goes the way of the first packet, not about the answers? */

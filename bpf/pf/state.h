@@ -201,6 +201,31 @@ static __always_inline bool pf_key_is4(const struct pf_key *key)
 }
 
 /*
+ * The mark of a packet that has been sent to the device of a host port, where it comes back
+ * into the switch: its next hop has been chosen. It names the host port by which the packet has
+ * come out of the host, by that port's slot and its endpoint, which no other port of the
+ * namespace has. So each bridge knows its own packets, and the routing domain whose state has
+ * seen them. States of another bridge, or of another domain, have not.
+ */
+#define PF_HOP_MARK 0xba400000u
+#define PF_HOP_MASK 0xffc00000u
+#define PF_HOP_ENDPOINT 10 /* the lowest bit of the endpoint, behind the slot */
+_Static_assert(MAX_PORTS <= 1 << PF_HOP_ENDPOINT, "slots have no room in a mark");
+
+static __always_inline u32 pf_hop_mark(u32 slot)
+{
+	return PF_HOP_MARK | (port_at(slot)->endpoint << PF_HOP_ENDPOINT & ~PF_HOP_MASK) |
+	       SLOT(slot);
+}
+
+/* Has the state seen the packet, which has had the mark? */
+static __always_inline bool pf_hop_seen(const struct pf_nat *n, const struct pf_state *s)
+{
+	return port_at(n->mark)->endpoint && pf_hop_mark(n->mark) == n->mark &&
+	       port_at(n->mark)->domain == (s->key.vlan & ~(PF_ROUTED | PF_OUTWARD));
+}
+
+/*
  * The state, its place + 1, of this CPU's packet, of the host, whose key is at a place; 0 if
  * that is the key for packets the other way alone. `out` says that the packet goes out of the
  * host. The packet then has the key and the sides of the state. If the state has a key of
@@ -221,7 +246,8 @@ OFTEN __noinline u32 pf_state_translated(u32 place, u32 out)
 	if (on(FEATURE_PF_FAMILY) && s && pf_key_is4(&s->key) != pf_key_is4(&k->key)) {
 		n->cross = out ? PF_CROSS_DONE : PF_CROSS_KNOWN;
 		n->second = !!(k->flags & PF_STATE_KEY);
-	} else if (!(k->flags & PF_STATE_KEY) != !out && !(on(FEATURE_PF_HOPS) && n->marked)) {
+	} else if (!(k->flags & PF_STATE_KEY) != !out &&
+		   !(on(FEATURE_PF_HOPS) && n->marked && pf_hop_seen(n, k))) {
 		return 0;
 	}
 	n->out = out;

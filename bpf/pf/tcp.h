@@ -260,6 +260,45 @@ static __always_inline bool pf_tcp_track(struct pf_packet *p, u32 ack)
 	return true;
 }
 
+/*
+ * Does a packet go on with a connection that both sides have begun, and end nothing? Then it is
+ * taken in by pf_tcp_goes_on() alone. False if pf_tcp_track() has to say.
+ */
+static __always_inline bool pf_tcp_is_next(const struct pf_packet *p, const struct pf_peer *src,
+					   const struct pf_peer *dst)
+{
+	const u32 flags = TCP_SYN | TCP_FIN | TCP_RST | TCP_ACK;
+	/* without data, the number does not matter */
+	u32 seq = p->payload ? p->seq : src->lo, src_scale = 0, dst_scale = 0;
+	__s32 skew = dst->lo - p->ack;
+
+	if ((p->tcp_flags & flags) != TCP_ACK || src->state != PF_ESTABLISHED ||
+	    dst->state != PF_ESTABLISHED || !src->lo || !dst->lo)
+		return false;
+	if (src->scale && dst->scale) {
+		src_scale = src->scale & PF_SCALE_MASK;
+		dst_scale = dst->scale & PF_SCALE_MASK;
+	}
+	/* a larger window than before is to be kept */
+	return p->window <= src->max_win && pf_not_before(src->hi, seq + p->payload) &&
+	       pf_not_before(seq, src->lo - ((u32)dst->max_win << dst_scale)) &&
+	       skew >= -PF_ACK_SLACK && skew <= PF_ACK_SLACK << src_scale;
+}
+
+/* Takes such a packet into the connection. If another CPU has written a later value, it stays. */
+static __always_inline void pf_tcp_goes_on(const struct pf_packet *p, struct pf_peer *src,
+					   struct pf_peer *dst)
+{
+	u32 scale = src->scale && dst->scale ? src->scale & PF_SCALE_MASK : 0;
+	u32 end = p->seq + p->payload, reach = p->window << scale;
+
+	/* 0 is the number of a side that was never heard */
+	if (p->payload && pf_after(end, src->lo))
+		WRITE_ONCE(src->lo, pf_more(end, 1));
+	if (pf_not_before(p->ack + reach, dst->hi))
+		WRITE_ONCE(dst->hi, p->ack + pf_more(reach, 1));
+}
+
 /* The last word of struct pf_peer, which is changed in one step. */
 union pf_phase {
 	struct {

@@ -266,35 +266,17 @@ static __always_inline bool pf_flow_has(u32 place, u32 mark)
 }
 
 /*
- * Takes a packet of the flow at a place into both its states, one of `length` bytes. What TCP
- * says is in this CPU's packet. False if its states do not let it pass: nothing has been changed
- * then.
+ * Takes a packet of TCP of the flow at a place into both its states, as if it had no flow. False
+ * if they do not let it pass.
  */
-OFTEN __noinline u32 pf_flow_take(u32 at, u32 length, u32 now)
+OFTEN __noinline u32 pf_flow_follow(u32 at, u32 now)
 {
 	struct pf_through *t = pf_through();
 	struct pf_packet *p = pf_packet();
 	struct pf_flow *flow = pf_flow_at(at);
-	struct pf_state *s, *out;
-	u32 proto;
 
-	if (!on(FEATURE_PF_HOST) || !t || !p || !flow ||
-	    !pf_flow_has(flow->place[0], flow->mark[0]) ||
-	    !pf_flow_has(flow->place[1], flow->mark[1]))
+	if (!on(FEATURE_PF_HOST) || !t || !p || !flow)
 		return false;
-	proto = flow->ports >> 8 & 0xff;
-	if (proto != IPPROTO_TCP) {
-		s = pf_state_at(flow->place[0]);
-		out = pf_state_at(flow->place[1]);
-		if (!s || !out)
-			return false;
-		pf_flow_count(s, proto, flow->side[0], length, now);
-		pf_flow_count(out, proto, flow->side[1], length, now);
-		return true;
-	}
-	p->proto = proto;
-	p->flags = 0;
-	p->length = length;
 	p->side = flow->side[0];
 	if (pf_follow_tcp(flow->place[0], now, PF_FOLLOW_LOOK))
 		return false;
@@ -308,6 +290,62 @@ OFTEN __noinline u32 pf_flow_take(u32 at, u32 length, u32 now)
 		return false;
 	pf_through_keep(now);
 	return true;
+}
+
+/* Does a packet of TCP go on with a state's connection, whose windows are kept? */
+static __always_inline bool pf_flow_is_next(struct pf_state *s, const struct pf_packet *p, u32 side)
+{
+	return !(s->flags & (PF_STATE_SLOPPY | PF_STATE_REWRITE)) &&
+	       pf_tcp_is_next(p, &s->peer[side & 1], &s->peer[!(side & 1)]);
+}
+
+/* What has become of a packet of a flow. */
+enum pf_flow_taken {
+	PF_FLOW_NOT, /* its states do not let it pass: nothing has been changed */
+	PF_FLOW_DONE,
+	PF_FLOW_ASKS, /* it does not just go on with its connection: pf_flow_follow() has to say */
+};
+
+/*
+ * Takes a packet of the flow at a place into both its states, one of `length` bytes: an enum
+ * pf_flow_taken. What TCP says is in this CPU's packet.
+ */
+OFTEN __noinline u32 pf_flow_counts(u32 at, u32 length, u32 now)
+{
+	struct pf_flow *flow = pf_flow_at(at);
+	struct pf_packet *p = pf_packet();
+	struct pf_state *s, *out;
+	u32 proto;
+
+	if (!on(FEATURE_PF_HOST) || !p || !flow || !pf_flow_has(flow->place[0], flow->mark[0]) ||
+	    !pf_flow_has(flow->place[1], flow->mark[1]))
+		return PF_FLOW_NOT;
+	s = pf_state_at(flow->place[0]);
+	out = pf_state_at(flow->place[1]);
+	if (!s || !out)
+		return PF_FLOW_NOT;
+	proto = flow->ports >> 8 & 0xff;
+	if (proto == IPPROTO_TCP) {
+		p->proto = proto;
+		p->flags = 0;
+		p->length = length;
+		if (!pf_flow_is_next(s, p, flow->side[0]) ||
+		    !pf_flow_is_next(out, p, flow->side[1]))
+			return PF_FLOW_ASKS;
+		pf_tcp_goes_on(p, &s->peer[flow->side[0] & 1], &s->peer[!(flow->side[0] & 1)]);
+		pf_tcp_goes_on(p, &out->peer[flow->side[1] & 1], &out->peer[!(flow->side[1] & 1)]);
+	}
+	pf_flow_count(s, proto, flow->side[0], length, now);
+	pf_flow_count(out, proto, flow->side[1], length, now);
+	return PF_FLOW_DONE;
+}
+
+/* The same: false if its states do not let it pass. */
+static __always_inline bool pf_flow_take(u32 at, u32 length, u32 now)
+{
+	u32 taken = pf_flow_counts(at, length, now);
+
+	return taken == PF_FLOW_ASKS ? pf_flow_follow(at, now) : taken == PF_FLOW_DONE;
 }
 
 /* Changes a checksum by a sum of what is taken out of the packet, complemented, and put in. */

@@ -444,6 +444,32 @@ func TestRouteToOtherBridgeWhole(t *testing.T) {
 	}
 }
 
+// A packet that another bridge has sent has no state here by the address that a connection of this
+// bridge is translated to: the rules are asked, as about any such packet of a station.
+func TestRouteToOtherBridgeTranslated(t *testing.T) {
+	for _, hook := range []string{"tcx", "xdp"} {
+		t.Run(hook, func(t *testing.T) {
+			t.Parallel()
+			s := newSiteIn(t, netlab.New(t), hook, "br1")
+			third := s.third(hook)
+			s.ip("neigh replace 10.0.3.2 lladdr " + third.end.MAC.String() + " dev gw3 nud permanent")
+			s.load("pass\npass out on gw3 route-to 10.0.2.2\n")
+			s.pfctlOf("br1", "pass\npass in on gw2 from 10.9.9.9 route-to 10.0.2.2\nblock out on gw2 inet from 10.0.2.9\n"+
+				"pass out on gw2 inet from 10.0.1.2 nat-to 10.0.2.9 static-port\n", "-f", "-")
+			r := recipe{src: s.sides[0].station4, dst: netip.MustParseAddr("10.0.3.2"), ttl: 64, proto: unix.IPPROTO_UDP, size: plainLoad, tag: -1}
+			if got := s.deliver(s.sides[1].end, true, r.frame(s, 7))[0]; s.sourceIn([]byte(got)).String() != "10.0.2.9" {
+				t.Fatalf("the packet arrives from %v", s.sourceIn([]byte(got)))
+			}
+			r.src = netip.MustParseAddr("10.0.2.9")
+			if got := s.deliver(s.sides[1].end, false, r.frame(s, 7), r.frame(s, 7)); len(got) > 0 {
+				t.Errorf("%d packets of a station pass that has the address itself", len(got))
+			}
+			r.src = s.sides[0].station4
+			s.deliver(s.sides[1].end, true, r.frame(s, 7))
+		})
+	}
+}
+
 // ICMP errors about a connection and fragments of it go where its packets go: real sockets hear
 // of a closed port, and get datagrams that are put together again.
 func TestRouteToErrors(t *testing.T) {

@@ -685,3 +685,28 @@ func TestPFFloodCounts(t *testing.T) {
 		}
 	})
 }
+
+// The bit of IPv4's header that is reserved (RFC 791, 3.1) leaves as 0, also in the middle of a
+// connection's other packets.
+func TestPFReservedBit(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		r := recipe{src: s.sides[0].station4, dst: s.sides[1].station4, ttl: 64, proto: unix.IPPROTO_UDP, size: plainLoad, tag: -1}
+		for _, rules := range []string{"pass\n", "pass\nmatch out on gw2 inet nat-to 10.0.2.9 static-port\n"} {
+			s.load(rules)
+			s.pfctl("", "-F", "states")
+			var frames []netlab.Frame
+			for n := range 80 {
+				r.frag = dontFragment
+				if n%4 == 3 {
+					r.frag |= 0x8000
+				}
+				frames = append(frames, r.frame(s, 7))
+			}
+			for i, f := range s.deliver(s.sides[1].end, true, frames...) {
+				if f[14+6]&0x80 != 0 {
+					t.Errorf("%q: packet %d arrives with the bit", rules, i)
+				}
+			}
+		}
+	})
+}

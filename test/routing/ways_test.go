@@ -805,6 +805,28 @@ func (s *site) trips() (numbers []uint64) {
 	return numbers
 }
 
+// sends sends packets to the second station: how many of them arrive there, how many the datapath
+// takes (see taken) and routes, and how many trips are made meanwhile.
+func (s *site) sends(frames []netlab.Frame) (arrived []netlab.Frame, taken, routed int, made uint64) {
+	s.t.Helper()
+	out := s.sides[1].end
+	took, before, numbers := s.taken(), s.routed(), s.trips()
+	got := s.lab.Deliver(s.sides[0].end, frames...)[out]
+	for _, f := range got {
+		if slices.ContainsFunc(frames, func(sent netlab.Frame) bool { return like(sent, []netlab.Frame{f}) != nil }) {
+			arrived = append(arrived, f)
+		}
+	}
+	taken, routed = s.taken()-took, s.routed()-before
+	for cpu, number := range s.trips() {
+		// the first number of a CPU is the time
+		if numbers[cpu] != 0 {
+			made += number - numbers[cpu]
+		}
+	}
+	return arrived, taken, routed, made
+}
+
 // The packets of a connection are routed in one go, but for the first of them. They go no
 // further when the port that they left by takes none any more.
 func TestInOneGo(t *testing.T) {
@@ -822,22 +844,10 @@ func TestInOneGo(t *testing.T) {
 			r.ttl, r.size, r.tag = 64, plainLoad, -1
 			what := fmt.Sprintf("protocol %d to %s", r.proto, r.dst)
 			frames := slices.Repeat([]netlab.Frame{r.frame(s, 7)}, 100)
-			send := func() (arrived, taken, routed int, made uint64) {
-				took, before, numbers := s.taken(), s.routed(), s.trips()
-				arrived = len(like(frames[0], s.lab.Deliver(s.sides[0].end, frames...)[out.end]))
-				taken, routed = s.taken()-took, s.routed()-before
-				for cpu, number := range s.trips() {
-					// the first number of a CPU is the time
-					if numbers[cpu] != 0 {
-						made += number - numbers[cpu]
-					}
-				}
-				return arrived, taken, routed, made
-			}
 			s.lab.Wait(what+" to be routed in one go", func() bool {
-				arrived, taken, routed, made := send()
-				if arrived > taken {
-					t.Fatalf("%s: %d packets arrive, and %d are routed: %v", what, arrived, routed, s.lab.Port("br0", s.sides[0].gateway).Routed)
+				arrived, taken, routed, made := s.sends(frames)
+				if len(arrived) > taken {
+					t.Fatalf("%s: %d packets arrive, and %d are routed: %v", what, len(arrived), routed, s.lab.Port("br0", s.sides[0].gateway).Routed)
 				}
 				return routed > len(frames)/2 && made < uint64(routed)/2
 			})
@@ -849,6 +859,53 @@ func TestInOneGo(t *testing.T) {
 		}
 		if got := s.deliver(out.end, false, frame, frame); len(got) > 0 {
 			t.Error("a packet leaves by a port that the host port must not talk to")
+		}
+	})
+}
+
+// Many connections have a packet each now and then. Their ways are asked for once more, which is no
+// trip, and what the host has been told meanwhile holds for each of them.
+func TestRenewed(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		in, out := s.sides[0], s.sides[1]
+		for _, six := range []bool{false, true} {
+			r := recipe{six: six, src: in.station4, dst: out.station4, ttl: 64, proto: unix.IPPROTO_UDP, size: plainLoad, tag: -1}
+			family := "ipv4"
+			if six {
+				r.src, r.dst, family = in.station6, out.station6, "ipv6"
+			}
+			var frames []netlab.Frame
+			for n := range uint16(24) {
+				frames = append(frames, r.frame(s, n))
+			}
+			renewed := func(after string) {
+				s.lab.Wait(family+" to be routed without trips "+after, func() bool {
+					_, _, routed, made := s.sends(frames)
+					return routed > len(frames)/2 && made < uint64(routed)/2
+				})
+			}
+			forward := func(on string) {
+				s.must(s.lab.Switch.Do(func() error {
+					return sysctl(map[string]string{"ipv4/conf/" + in.gateway + "/forwarding": on, "ipv6/conf/all/forwarding": on})
+				}))
+			}
+			renewed("at first")
+			for _, mac := range []string{"02:00:00:00:00:99", out.end.MAC.String()} {
+				s.ip(fmt.Sprintf("neigh replace %v lladdr %s dev %s nud permanent", r.dst, mac, out.gateway))
+				arrived, _, _, _ := s.sends(frames)
+				for _, f := range arrived {
+					if is := net.HardwareAddr(f[:6]).String(); is != mac {
+						t.Errorf("a packet to %v arrives for %s, want %s", r.dst, is, mac)
+					}
+				}
+			}
+			renewed("to the station again")
+			forward("0")
+			if arrived, _, _, _ := s.sends(frames); len(arrived) > 0 {
+				t.Errorf("%d packets to %v pass a host that does not forward", len(arrived), r.dst)
+			}
+			forward("1")
+			renewed("by a host that forwards again")
 		}
 	})
 }
