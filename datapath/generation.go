@@ -134,6 +134,9 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 		delete(spec.Programs, kernelProgBasculePatch)
 	}
 	leaveOut(spec, c)
+	if !ported(c) {
+		leaveOutFrames(spec)
+	}
 	for name, p := range spec.Programs {
 		if err := object.make(p, programFeatures(name, c), c); err != nil {
 			return nil, err
@@ -282,6 +285,18 @@ func (b *Bridge) nextGeneration() string {
 		return "gen-" + strconv.FormatUint(n+1, 10)
 	}
 	return "gen-" + strconv.FormatUint(uint64(rand.Uint32()), 10)
+}
+
+// ported reports whether a configuration has a port, or a berth for one.
+func ported(c *Config) bool { return len(tenants(c)) > 0 }
+
+// leaveOutFrames takes out the programs that frames come to: without a port none comes.
+func leaveOutFrames(spec *ebpf.CollectionSpec) {
+	for name := range spec.Programs {
+		if name != kernelProgBasculeControl && name != kernelProgBasculeTable {
+			delete(spec.Programs, name)
+		}
+	}
 }
 
 func anyXDP(c *Config) bool {
@@ -452,7 +467,8 @@ func (b *Bridge) openPins(dir string) (*generation, error) {
 	}
 	for pin, name := range progPins {
 		p, err := openProgram(b.pin(dir, pin))
-		if errors.Is(err, fs.ErrNotExist) && (pin == xdpPin || pin == patchPin || pin == tablePin) {
+		needed := pin == controlPin || pin == tcxPin && ported(&b.Config)
+		if errors.Is(err, fs.ErrNotExist) && !needed {
 			continue
 		}
 		if err != nil {

@@ -31,7 +31,8 @@ var errNoSpare = errors.New("no spare fits")
 // sameProgram reports whether two configurations are the same as far as programs are
 // made for them.
 func sameProgram(c, other *Config) bool {
-	return c.kernelConfig == other.kernelConfig && anyXDP(c) == anyXDP(other) && patched(c) == patched(other)
+	return c.kernelConfig == other.kernelConfig && ported(c) == ported(other) && anyXDP(c) == anyXDP(other) &&
+		patched(c) == patched(other)
 }
 
 // spares reports whether a generation of c, made with t after b, leaves a spare: its
@@ -94,7 +95,7 @@ func (b *Bridge) openSpare(c *Config) (*generation, error) {
 	}
 	var made kernelConfig
 	err = g.coll.Maps[configMap].Lookup(uint32(0), &made)
-	if err == nil && made != c.kernelConfig || (g.program(hookXDP) != nil) != anyXDP(c) {
+	if err == nil && made != c.kernelConfig || (g.program(hookTCX) != nil) != ported(c) || (g.program(hookXDP) != nil) != anyXDP(c) {
 		err = errNoSpare
 	}
 	if err != nil {

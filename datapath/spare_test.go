@@ -71,6 +71,56 @@ func TestSpare(t *testing.T) {
 	}
 }
 
+// A bridge without ports has no programs for frames, whatever is on, and takes turns without
+// them. They come with the first port, and go with the last.
+func TestNoPortsNoPrograms(t *testing.T) {
+	s := newShelf(t, 1)
+	b := s.create("br0", 0)
+	expect := func() {
+		t.Helper()
+		_, err := os.Stat(b.pin(b.gen, tcxPin))
+		if has := err == nil; has != (len(Ports(&b.Config)) > 0) {
+			t.Errorf("with %d ports: programs for frames are there: %v", len(Ports(&b.Config)), has)
+		}
+		b = s.open("br0")
+		s.expectAttached(b)
+	}
+	must := func(change func(*Config)) {
+		t.Helper()
+		if err := s.commit(b, func(c *Config, _ []*Port) { change(c) }); err != nil {
+			t.Fatal(err)
+		}
+		expect()
+	}
+	spare := func(want bool) {
+		t.Helper()
+		if _, err := os.Stat(b.pin(sparePin)); (err == nil) != want {
+			t.Errorf("a spare is there: %v, want %v", err == nil, want)
+		}
+	}
+	must(func(c *Config) { c.Ageing = 17 })
+	spare(true)
+	must(func(c *Config) { c.Ageing = 18 })
+	spare(true)
+	s.loadPF(b, "pass")
+	expect()
+	spare(false)
+	must(func(c *Config) { c.Ageing = 19 })
+	spare(true)
+	must(func(c *Config) {
+		p := NewPort(c, "new")
+		p.Ifindex, p.Flags = s.rack.near[0], PortLearn|allFloods
+	})
+	spare(false)
+	if names := pfMapsOf(t, b, tcxPin); len(names) == 0 {
+		t.Error("the programs know nothing of pf")
+	}
+	must(func(c *Config) { *PortAt(c, Ports(c)[0].Id) = Port{} })
+	spare(false)
+	must(func(c *Config) { c.Ageing = 20 })
+	spare(true)
+}
+
 // What programs remember of the settings that they had does not count when it is
 // their turn again.
 func TestSpareForgets(t *testing.T) {

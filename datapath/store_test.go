@@ -239,8 +239,11 @@ func expectTree(t testing.TB, b *Bridge, links ...string) {
 		want, dirs = append(want, "/"+sparePin), append(dirs, "/"+sparePin)
 	}
 	for _, dir := range dirs {
-		for _, name := range []string{configPin, settingsPin, tcxPin, controlPin, build()} {
+		for _, name := range []string{configPin, settingsPin, controlPin, build()} {
 			want = append(want, dir+"/"+name)
+		}
+		if len(Ports(&b.Config)) > 0 {
+			want = append(want, dir+"/"+tcxPin)
 		}
 		for _, t := range pinned(&b.Config) {
 			want = append(want, dir+"/"+t.name)
