@@ -460,16 +460,12 @@ static __always_inline bool route_returns(const struct hook *h, struct route_mem
 	return back->ifindex == memory->interface || route_filter(memory) != 1;
 }
 
-/*
- * Is this the packet to a next hop that the host is to see in this second? The look-up takes
- * a neighbour's address without looking whether the neighbour is still there; when the host
- * sends a packet itself, it does.
- */
-static __always_inline bool route_freshens(const struct hook *h, struct route_memory *memory,
-					   const struct bpf_fib_lookup *to)
+/* The place of the second in which the host has last seen a packet to a next hop. */
+static __always_inline u32 *route_second(struct route_memory *memory,
+					 const struct bpf_fib_lookup *to, u32 now)
 {
 	const u32 odd = 0x9e3779b1u;
-	u32 now = clock_now(), hop = to->ifindex, *second;
+	u32 hop = to->ifindex;
 
 	/* of an address of IPv4 the others are zero */
 	for (u32 i = 0; i < 4; i++) {
@@ -479,7 +475,19 @@ static __always_inline bool route_freshens(const struct hook *h, struct route_me
 	/* those that share a place now have other places in the next second: all get their turn */
 	hop = (hop ^ now) * odd;
 	hop = (hop ^ hop >> 15) * odd;
-	second = &memory->second[hop / (0x100000000ull / FRESH_HOPS)];
+	return &memory->second[hop / (0x100000000ull / FRESH_HOPS)];
+}
+
+/*
+ * Is this the packet to a next hop that the host is to see in this second? The look-up takes
+ * a neighbour's address without looking whether the neighbour is still there; when the host
+ * sends a packet itself, it does.
+ */
+static __always_inline bool route_freshens(const struct hook *h, struct route_memory *memory,
+					   const struct bpf_fib_lookup *to)
+{
+	u32 now = clock_now(), *second = route_second(memory, to, now);
+
 	if (*second == now)
 		return false;
 	/* XDP leaves it to tcx, which leaves it to the host */
@@ -836,7 +844,8 @@ static __always_inline bool route_renew(const struct hook *h, u64 place)
 		for (u32 i = 0; i < 6; i++)
 			differs |= (way->smac[i] ^ to->smac[i]) | (way->dmac[i] ^ to->dmac[i]);
 	}
-	if (differs || route_freshens(h, memory, to))
+	/* the host is to see a packet to that hop in this second: route_freshens() has to say */
+	if (differs || *route_second(memory, to, clock_now()) != clock_now())
 		return false;
 	way->tick = tick;
 	memory->endpoint = way->family ? 0 : way->endpoint;

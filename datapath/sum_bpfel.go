@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "4f64894922cc38a25e605c4267e4d3de0179288d013afe1ffe0d5686613136aa"
+const objectsSum = "79325e19ac65da777050a67696035ae8e59eddd0680c64423230d3d78ddeb8b6"

@@ -909,3 +909,33 @@ func TestRenewed(t *testing.T) {
 		}
 	})
 }
+
+// The host sees a packet now and then to each next hop, so that it asks whether the neighbour is
+// still there, also where the ways to one are renewed only because of packets to another.
+func TestRenewedNeighbour(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		in, out := s.sides[0], s.sides[1]
+		other := netip.MustParseAddr("10.0.2.64")
+		var frames []netlab.Frame
+		for n := range uint16(8) {
+			for _, to := range []netip.Addr{out.station4, other} {
+				frames = append(frames, recipe{src: in.station4, dst: to, ttl: 64, proto: unix.IPPROTO_UDP, size: plainLoad, tag: -1}.frame(s, n))
+			}
+		}
+		neighbour := func(state string) {
+			s.ip(fmt.Sprintf("neigh replace %v lladdr %v dev %s nud %s", other, out.end.MAC, out.gateway, state))
+		}
+		neighbour("permanent")
+		s.lab.Wait("packets to be routed", func() bool {
+			_, _, routed, _ := s.sends(frames)
+			return routed > len(frames)/2
+		})
+		neighbour("stale")
+		s.lab.Wait("the host to ask for a stale neighbour", func() bool {
+			s.sends(frames)
+			text, err := s.lab.Switch.Output(context.Background(), ends.AnyCPU, "ip", "neigh", "show", other.String())
+			s.must(err)
+			return !strings.Contains(string(text), "STALE")
+		})
+	})
+}
