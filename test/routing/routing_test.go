@@ -93,6 +93,8 @@ func newSiteIn(t *testing.T, l *netlab.Lab, hook string, other ...string) *site 
 			"ipv4/icmp_ratemask": "0", "ipv6/icmp/ratelimit": "0", "ipv4/conf/all/send_redirects": "0",
 			"ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0", "ipv4/conf/default/send_redirects": "0",
 			"ipv6/conf/default/accept_dad": "0", "ipv6/conf/default/disable_ipv6": "0",
+			// a new interface tells of its groups at once, not within a second or two
+			"ipv6/conf/default/mldv1_unsolicited_report_interval": "1", "ipv6/conf/default/mldv2_unsolicited_report_interval": "1",
 		})
 	}))
 	ends, file := map[string][]*netlab.End{}, ""
