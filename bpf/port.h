@@ -73,6 +73,12 @@ static __always_inline bool port_there(struct device_map *devices, u32 slot)
 #define DEVICE_RUNS (1ull << 0)
 #define DEVICE_NO_CARRIER (1ull << 2)
 
+/* Is a device in this state up, and does it have a carrier? */
+static __always_inline bool device_runs(u64 state)
+{
+	return (state & DEVICE_RUNS) && !(state & DEVICE_NO_CARRIER);
+}
+
 /*
  * Is a device up, and does it have a carrier? No helper tells this, but the value of a device
  * map leads to the device. Yes where nobody can tell.
@@ -85,7 +91,7 @@ static __always_inline bool device_has_carrier(void *value)
 	if (bpf_probe_read_kernel(&device, sizeof(device), value + cfg.device_at) ||
 	    bpf_probe_read_kernel(&state, sizeof(state), device + cfg.device_state))
 		return true;
-	return (state & DEVICE_RUNS) && !(state & DEVICE_NO_CARRIER);
+	return device_runs(state);
 }
 
 /*

@@ -275,8 +275,55 @@ static __always_inline u32 route_answer(long answer)
 	}
 }
 
-/* Reads a word of the kernel's memory; no helper tells it. False if that cannot be. */
-#define route_word(to, from) (!bpf_probe_read_kernel((to), sizeof(*(to)), (void *)(long)(from)))
+/*
+ * The structure of a type of the kernel's (a number of BTF) at an address. The kernel's function
+ * for this, bpf_rdonly_cast(), costs nothing, and a load takes few instructions where
+ * bpf_probe_read_kernel() takes ninety. The loader puts a call in the constant's place.
+ */
+static __always_inline void *route_cast(u64 address, u32 type)
+{
+	void *at;
+
+	asm volatile("r1 = %1\n\tr2 = %2\n\tr0 = %3 ll\n\t%0 = r0"
+		     : "=r"(at)
+		     : "r"(address), "r"((u64)type), "i"(KERNEL_READ_CALL)
+		     : "r0", "r1", "r2", "r3", "r4", "r5");
+	return at;
+}
+
+/*
+ * Loads a member of such a structure. The verifier looks up the member's type: what a pointer
+ * leads to is such a structure, too. A load of what is not there gives zero. The kernel frees
+ * neither devices nor what they lead to while a program runs. Each load has the size that it is
+ * written with, because the verifier takes no part of a pointer or of a field of bits.
+ */
+#define route_load(type, of, at) (*(type const volatile *)((void *)(of) + (at)))
+
+/* The namespace of the host, whose address in the kernel is known. */
+static __always_inline void *route_net(const struct route_memory *memory)
+{
+	return route_cast(memory->net, cfg.route.namespace);
+}
+
+/* The host's interface, whose address in the kernel is known. */
+static __always_inline void *route_device(const struct route_memory *memory)
+{
+	return route_cast(memory->device, cfg.route.device);
+}
+
+/* The device that a value of a device map leads to. */
+static __always_inline void *route_device_of(void *value)
+{
+	u64 cell = (u64)value + cfg.device_at - cfg.route.cell_device;
+
+	return route_load(void *, route_cast(cell, cfg.route.cell), cfg.route.cell_device);
+}
+
+/* As device_has_carrier(), which does without casts. */
+static __always_inline bool route_has_carrier(void *value)
+{
+	return device_runs(route_load(u64, route_device_of(value), cfg.device_state));
+}
 
 /*
  * Does the host's interface do something with frames other than to take its own? An
@@ -284,43 +331,42 @@ static __always_inline u32 route_answer(long answer)
  * a bridge, a bond or the like. That other device may be a macvlan, which takes frames to
  * its own address alone. The loader does not name interfaces with macvlans that take more.
  */
-static __always_inline bool route_taken(struct route_memory *memory, const struct gateway *in)
+static __always_inline bool route_taken(const struct route_memory *memory, const struct gateway *in)
 {
-	u32 flags;
-	u64 handler;
+	void *device = route_device(memory);
 
-	return !route_word(&handler, memory->device + cfg.route.handler) ||
-	       !route_word(&flags, memory->device + cfg.route.flags) || !(flags & 1) ||
-	       (handler && !in->macvlans);
+	return !(route_load(u32, device, cfg.route.flags) & 1) ||
+	       (!in->macvlans && route_load(u64, device, cfg.route.handler));
 }
 
 /* Notes the VRF that the host's interface is in. False if nobody can tell. */
 static __always_inline bool route_domain(struct route_memory *memory)
 {
-	const u64 list = memory->device + cfg.route.above;
-	u8 *master = (u8 *)&memory->vrf;
+	void *device = route_device(memory), *next, *entry;
 
-	if (!route_word(&memory->vrf, memory->device + cfg.route.private))
-		return false;
-	if (!(memory->vrf & cfg.route.slave)) {
-		memory->vrf = 0;
+	memory->vrf = 0;
+	if (!(route_load(u32, device, cfg.route.private) & cfg.route.slave))
 		return true;
-	}
-	if (!route_word(&memory->look[2][0], list) || memory->look[2][0] == list)
+	next = route_load(void *, device, cfg.route.above);
+	if (next == device + cfg.route.above)
 		return false;
-	memory->look[2][0] -= cfg.route.entry;
-	return route_word(master, memory->look[2][0] + cfg.route.master) && *master &&
-	       route_word(&memory->look[2][0], memory->look[2][0] + cfg.route.upper) &&
-	       route_word(&memory->vrf, memory->look[2][0] + cfg.route.index);
+	/* the list leads to a place within the entry, and its type does not tell of what */
+	entry = route_cast((u64)next - cfg.route.entry, cfg.route.adjacent);
+	if (!route_load(u8, entry, cfg.route.master))
+		return false;
+	device = route_load(void *, entry, cfg.route.upper);
+	memory->vrf = route_load(u32, device, cfg.route.index);
+	return memory->vrf;
 }
 
 /* Is this the MAC of the host's interface? It may be another by now than the loader knew. */
 static __always_inline bool route_address(const struct route_memory *memory, u64 mac)
 {
-	u64 own, at;
+	u64 at = route_load(u64, route_device(memory), cfg.route.address);
+	/* for the verifier it leads to bytes, or is a number */
+	void *own = route_cast(at - cfg.route.mac, cfg.route.hardware);
 
-	return route_word(&at, memory->device + cfg.route.address) && route_word(&own, at) &&
-	       (own & MAC_MASK) == mac;
+	return (route_load(u64, own, cfg.route.mac) & MAC_MASK) == mac;
 }
 
 /*
@@ -329,47 +375,46 @@ static __always_inline bool route_address(const struct route_memory *memory, u64
  */
 static __always_inline bool route_forwards6(const struct route_memory *memory)
 {
-	u32 disabled, forwards;
-	u64 from;
+	void *own, *all;
 
-	return cfg.route.forward6 && route_word(&from, memory->device + cfg.route.ip6) && from &&
-	       route_word(&disabled, from + cfg.route.disable6) && !disabled &&
-	       route_word(&from, memory->net + cfg.route.all6) &&
-	       route_word(&forwards, from + cfg.route.forward6) && forwards;
+	if (!cfg.route.forward6)
+		return false;
+	own = route_load(void *, route_device(memory), cfg.route.ip6);
+	if (!own || route_load(u32, own, cfg.route.disable6))
+		return false;
+	all = route_load(void *, route_net(memory), cfg.route.all6);
+	return route_load(u32, all, cfg.route.forward6);
 }
 
 /*
  * Does the host choose among next hops by more than the look-up is told? It does by the
- * policies (fib_multipath_hash_policy) that look into tunnels or have a hash of their own.
+ * policies (fib_multipath_hash_policy) that look into tunnels or have a hash of their own. The
+ * policy of the packet's family is at this place in the namespace.
  */
-static __always_inline bool route_chooses(const struct route_memory *memory, bool six)
+static __always_inline bool route_chooses(const struct route_memory *memory, u32 at)
 {
-	u32 at = six ? cfg.route.hash6 : cfg.route.hash;
-	u8 policy;
-
-	return at && (!route_word(&policy, memory->net + at) || policy > 1);
+	return at && route_load(u8, route_net(memory), at) > 1;
 }
 
 /*
- * How does the host check where packets come from that its interface takes (rp_filter)? As
- * strictly as the interface's setting and that of all interfaces ask for. A loose check is a
+ * Does the host strictly check where packets come from that its interface takes (rp_filter)? The
+ * interface's setting or that of all interfaces asks for it: the larger counts. A loose check is a
  * strict one at an interface without an address. Strict where nobody can tell.
  */
-static __always_inline u32 route_filter(const struct route_memory *memory)
+static __always_inline bool route_is_strict(const struct route_memory *memory)
 {
 	const u32 at = (8 - 1) * sizeof(u32); /* IPV4_DEVCONF_RP_FILTER, of linux/ip.h */
-	u64 from, owned;
-	u32 own, all;
+	void *part = route_load(void *, route_device(memory), cfg.route.ip);
+	void *all;
+	u32 mode;
 
-	if (!route_word(&from, memory->device + cfg.route.ip) || !from ||
-	    !route_word(&own, from + cfg.route.conf + at) ||
-	    !route_word(&owned, from + cfg.route.owned) ||
-	    !route_word(&from, memory->net + cfg.route.all) ||
-	    !route_word(&all, from + cfg.route.data + at))
-		return 1;
-	if (!owned && (own == 2 || all == 2))
-		return 1;
-	return own > all ? own : all;
+	if (!part)
+		return true;
+	all = route_load(void *, route_net(memory), cfg.route.all);
+	/* of 0, 1 and 2: it is 1 where the larger is 1 */
+	mode = route_load(u32, part, cfg.route.conf + at) |
+	       route_load(u32, all, cfg.route.data + at);
+	return mode == 1 || (mode && !route_load(u64, part, cfg.route.owned));
 }
 
 /*
@@ -448,16 +493,14 @@ static __always_inline void route_turn(struct route_memory *memory)
 static __always_inline bool route_returns(const struct hook *h, struct route_memory *memory)
 {
 	struct bpf_fib_lookup *back = route_back(memory);
-	bool rules = false;
+	bool rules = cfg.route.rules && route_load(u8, route_net(memory), cfg.route.rules);
 	u32 why;
 
-	if (cfg.route.rules && !route_word(&rules, memory->net + cfg.route.rules))
-		return false;
 	back->ifindex = rules ? route_to(memory)->ifindex : memory->interface;
 	why = ROUTE_LOOK(h, true);
 	if (why && (why != ROUTE_SIZE || memory->vrf))
 		return false;
-	return back->ifindex == memory->interface || route_filter(memory) != 1;
+	return back->ifindex == memory->interface || !route_is_strict(memory);
 }
 
 /* The place of the second in which the host has last seen a packet to a next hop. */
@@ -500,17 +543,14 @@ static __always_inline bool route_freshens(const struct hook *h, struct route_me
  * Does the host have policies of IPsec? Packets that are routed may have to be ciphered then,
  * or dropped, and only the stack knows which.
  */
-static __always_inline bool route_guarded(struct route_memory *memory)
+static __always_inline bool route_guarded(const struct route_memory *memory)
 {
-	/* in, out and forwarded, of sockets and of all; the stack has no room for them */
-	u32(*policies)[6] = (void *)memory->look[2];
+	void *net = route_net(memory);
+	u32 at = cfg.route.policies;
 
-	if (!cfg.route.policies)
-		return false;
-	if (!route_word(policies, memory->net + cfg.route.policies))
-		return true;
-	return (*policies)[0] | (*policies)[1] | (*policies)[2] | (*policies)[3] | (*policies)[4] |
-	       (*policies)[5];
+	/* six numbers of 32 bits: in, out and forwarded, of sockets and of all */
+	return at && (route_load(u64, net, at) | route_load(u64, net, at + 8) |
+		      route_load(u64, net, at + 16));
 }
 
 /*
@@ -529,32 +569,19 @@ static __always_inline u32 route_interface(const struct hook *h, struct route_me
 		return dst == p->host ? ROUTE_AWAY : ROUTE_OTHER;
 	memory->interface = in->ifindex;
 	end = bpf_map_lookup_elem(&host_ends, &memory->interface);
-	if (!end || !route_word(&memory->device, end + cfg.device_at) ||
-	    /* the namespace is always the same one */
-	    (!memory->net && !route_word(&memory->net, memory->device + cfg.route.net)))
+	if (!end)
 		return ROUTE_AWAY;
+	memory->device = (u64)route_device_of(end);
+	/* the namespace is always the same one */
+	if (!memory->net)
+		memory->net = route_load(u64, route_device(memory), cfg.route.net);
 	if (!route_address(memory, dst))
 		return ROUTE_OTHER;
 	/* a macvlan does not hear that the host's end is down */
-	if ((dst != p->host && !port_has_carrier(h->devices, slot)) || route_taken(memory, in))
+	end = dst != p->host ? bpf_map_lookup_elem(h->devices, &slot) : 0;
+	if ((end && !route_has_carrier(end)) || route_taken(memory, in))
 		return ROUTE_TAKEN;
 	return ROUTE_DONE;
-}
-
-/*
- * The namespace of the host, whose address in the kernel is known. The kernel's function for
- * this, bpf_rdonly_cast(), costs nothing, and a load takes an instruction or two where
- * bpf_probe_read_kernel() takes a hundred. The loader puts a call in the constant's place.
- */
-static __always_inline void *route_net(const struct route_memory *memory)
-{
-	void *net;
-
-	asm volatile("r1 = %1\n\tr2 = %2\n\tr0 = %3 ll\n\t%0 = r0"
-		     : "=r"(net)
-		     : "r"(memory->net), "r"((u64)cfg.route.namespace), "i"(KERNEL_NET_CALL)
-		     : "r0", "r1", "r2", "r3", "r4", "r5");
-	return net;
 }
 
 /*
@@ -637,7 +664,7 @@ static __always_inline u32 route_gateway(struct route_memory *memory, u32 slot)
 		return ROUTE_AWAY;
 	if (g->mac != (*(u64 *)to->smac & MAC_MASK))
 		return ROUTE_OTHER;
-	if (!device_has_carrier(end))
+	if (!route_has_carrier(end))
 		return ROUTE_TAKEN;
 	if (g->endpoint == port_at(slot)->endpoint)
 		return ROUTE_SAME;
@@ -1038,10 +1065,14 @@ static __always_inline u32 route_find(const struct hook *h, struct route_memory 
 		return ROUTE_TAKEN;
 	if (route_guarded(memory))
 		return ROUTE_IPSEC;
-	if (to->family == 10 && !route_forwards6(memory))
-		return ROUTE_OFF;
-	if (route_chooses(memory, to->family == 10))
+	if (to->family == 10) {
+		if (!route_forwards6(memory))
+			return ROUTE_OFF;
+		if (route_chooses(memory, cfg.route.hash6))
+			return ROUTE_CHOICE;
+	} else if (route_chooses(memory, cfg.route.hash)) {
 		return ROUTE_CHOICE;
+	}
 	route_turn(memory);
 	/* GSO packets are measured by their segments, below; the look-up tells the route's MTU */
 	to->tot_len = size->gso ? 1 : memory->len - ETHER_HEADER;

@@ -245,10 +245,10 @@ enum feature {
 
 /*
  * The loader replaces each of these constants with a call of a function of the kernel: see
- * skb_of_kernel() and route_net().
+ * skb_of_kernel() and route_cast().
  */
 #define KERNEL_SKB_CALL 0xba5c01e05eabb0ffull
-#define KERNEL_NET_CALL 0xba5c01e05eabb1ffull
+#define KERNEL_READ_CALL 0xba5c01e05eabb1ffull
 
 /* Places in the kernel's sk_buff, in bytes from its start, of fields that no helper tells. */
 struct skb_places {
@@ -295,6 +295,12 @@ struct route_places {
 	__u32 changes6; /* the same of IPv6 */
 	__u32 cast; /* BTF number of bpf_rdonly_cast() */
 	__u32 namespace; /* BTF number of the type of a namespace */
+	__u32 device; /* that of a device */
+	__u32 adjacent; /* that of an entry of the list of the devices above a device */
+	__u32 hardware; /* that of an address of a device */
+	__u32 mac; /* there: the MAC */
+	__u32 cell; /* BTF number of the type of an entry of a device map */
+	__u32 cell_device; /* there: the address of the device */
 };
 
 /* Settings of a bridge that are on or off. */

@@ -301,12 +301,12 @@ var rooms = map[string]room{
 	kernelProgBasculeTcx:   {40, 320, 60000},
 	kernelProgBasculePatch: {40, 320, 60000},
 	// the program that others end in
-	kernelProgBasculeFamily:     {40, 320, 60000},
-	kernelProgBasculeFib:        {40, 320, 60000},
-	kernelProgBasculeFibPatch:   {40, 320, 60000},
-	kernelProgBasculeHop:        {40, 320, 60000},
-	kernelProgBasculeDue: {40, 320, 60000},
-	kernelProgBasculeXdp:        {40, 272, 60000},
+	kernelProgBasculeFamily:   {40, 320, 60000},
+	kernelProgBasculeFib:      {40, 320, 60000},
+	kernelProgBasculeFibPatch: {40, 320, 60000},
+	kernelProgBasculeHop:      {40, 320, 60000},
+	kernelProgBasculeDue:      {40, 320, 60000},
+	kernelProgBasculeXdp:      {40, 272, 60000},
 }
 
 // The same of a trial, which writes much down.

@@ -242,7 +242,7 @@ const featureQuestion = 0xba5c01e0feed5eed
 // numbers c has (see castCall), and locates tables.
 func answer(p *ebpf.ProgramSpec, features uint64, c *Config) {
 	locate(p)
-	calls := map[uint64]uint32{kernelSkbCall: c.Skb.Cast, kernelNetCall: c.Route.Cast}
+	calls := map[uint64]uint32{kernelSkbCall: c.Skb.Cast, kernelReadCall: c.Route.Cast}
 	nop := asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Ja)}
 	for i := 0; i < len(p.Instructions); i++ {
 		ins := &p.Instructions[i]

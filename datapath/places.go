@@ -107,7 +107,7 @@ func routePlaces(c *Config) error {
 // findRoutes returns the places where the kernel has what it does with frames before it
 // routes them.
 func findRoutes(kernel *btf.Spec) (at kernelRoutePlaces, err error) {
-	var device, space, ip, conf, above *btf.Struct
+	var device, space, ip, conf, above, hardware, cell *btf.Struct
 	var flags *btf.Enum
 	var cast *btf.Func
 	if err := kernel.TypeByName(readFunction, &cast); errors.Is(err, btf.ErrNotFound) {
@@ -117,7 +117,7 @@ func findRoutes(kernel *btf.Spec) (at kernelRoutePlaces, err error) {
 	}
 	for name, to := range map[string]any{
 		"net_device": &device, "net": &space, "in_device": &ip, "ipv4_devconf": &conf, "netdev_priv_flags": &flags,
-		"netdev_adjacent": &above,
+		"netdev_adjacent": &above, "netdev_hw_addr": &hardware, "bpf_dtab_netdev": &cell,
 	} {
 		if err := kernel.TypeByName(name, to); err != nil {
 			return at, err
@@ -132,10 +132,16 @@ func findRoutes(kernel *btf.Spec) (at kernelRoutePlaces, err error) {
 		return at, errors.New("netdev_priv_flags has no IFF_L3MDEV_SLAVE")
 	}
 	var errs []error
-	at.Cast, err = numberOf(kernel, cast)
-	errs = append(errs, err)
-	at.Namespace, err = numberOf(kernel, space)
-	errs = append(errs, err)
+	for _, ask := range []struct {
+		of btf.Type
+		to *uint32
+	}{
+		{cast, &at.Cast}, {space, &at.Namespace}, {device, &at.Device}, {above, &at.Adjacent},
+		{hardware, &at.Hardware}, {cell, &at.Cell},
+	} {
+		*ask.to, err = numberOf(kernel, ask.of)
+		errs = append(errs, err)
+	}
 	for _, ask := range []struct {
 		of   *btf.Struct
 		name string
@@ -145,6 +151,7 @@ func findRoutes(kernel *btf.Spec) (at kernelRoutePlaces, err error) {
 		{device, "flags", &at.Flags}, {device, "ip_ptr", &at.Ip}, {ip, "cnf", &at.Conf}, {conf, "data", &at.Data},
 		{device, "dev_addr", &at.Address}, {device, "ifindex", &at.Index}, {ip, "ifa_list", &at.Owned},
 		{above, "list", &at.Entry}, {above, "dev", &at.Upper}, {above, "master", &at.Master},
+		{hardware, "addr", &at.Mac}, {cell, "dev", &at.CellDevice},
 	} {
 		*ask.to, err = offsetIn(ask.of, ask.name)
 		errs = append(errs, err)
@@ -315,10 +322,10 @@ func member(members []btf.Member, name string) (btf.Member, bool) {
 	return btf.Member{}, false
 }
 
-// kernelSkbCall and kernelNetCall are KERNEL_SKB_CALL and KERNEL_NET_CALL of bpf/types.h.
+// kernelSkbCall and kernelReadCall are KERNEL_SKB_CALL and KERNEL_READ_CALL of bpf/types.h.
 const (
-	kernelSkbCall = 0xba5c01e05eabb0ff
-	kernelNetCall = 0xba5c01e05eabb1ff
+	kernelSkbCall  = 0xba5c01e05eabb0ff
+	kernelReadCall = 0xba5c01e05eabb1ff
 )
 
 // castCall returns the instruction that takes the place of such a constant: the call of

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "79325e19ac65da777050a67696035ae8e59eddd0680c64423230d3d78ddeb8b6"
+const objectsSum = "07445f6ce5b453acd1078ba4e75f181a955dd3bfae2bad239256907fbb372aca"
