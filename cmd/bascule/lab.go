@@ -80,7 +80,7 @@ nothing of caches, of CPUs that wait for each other, and of network cards. The
 profile is exact then, unless fabrics or workloads are named: those of
 instructions are one-by-one, in-batches and copies. The kernel is the newest of
 Debian's backports, or the one that --kernel names, downloaded into the same
-place: some 40 MiB, and 50 for the list of its suite. The profile exact takes 30
+place: some 40 MiB, and 50 for the list of its suite. The profile exact takes 17
 minutes on two busy cores, and the machine 3 GiB of memory.`,
 		Example: `  #! not run: it measures for minutes
   bascule lab run --profile demo
