@@ -76,7 +76,7 @@ func TestRunGuests(t *testing.T) {
 			{Fabric: fabrics.LinuxBridge, Workload: stream(), Setup: vm},
 			{Fabric: fabrics.Bascule, Workload: stream(), Setup: vm},
 			{Fabric: fabrics.Bascule, Workload: workloads.Must(brief), Setup: vm},
-			{Fabric: fabrics.LinuxBridge, Workload: workloads.Must("uperf:duration=200ms"), Setup: vm},
+			{Fabric: fabrics.LinuxBridge, Workload: workloads.Must("uperf:duration=3s"), Setup: vm},
 			{Fabric: fabrics.Macvtap, Workload: stream(), Setup: vm},
 			{Fabric: fabrics.Macvtap, Workload: workloads.Must("tcp-stream:offloads:mebibytes=4"), Setup: Setup{Guests: true, Host: true, MTU: 9000}},
 		}),

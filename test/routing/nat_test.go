@@ -25,14 +25,22 @@ import (
 // listen listens at the station of a side.
 func (s *site) listen(side int, network, address string) (l io.Closer) {
 	s.t.Helper()
-	s.must(s.sides[side].end.Namespace.Do(func() (err error) {
-		if strings.HasPrefix(network, "tcp") {
-			l, err = net.Listen(network, address)
-		} else {
-			l, err = net.ListenPacket(network, address)
+	// it is not free yet where a listener has just closed
+	s.lab.Wait(address+" to be free", func() bool {
+		err := s.sides[side].end.Namespace.Do(func() (err error) {
+			if strings.HasPrefix(network, "tcp") {
+				l, err = net.Listen(network, address)
+			} else {
+				l, err = net.ListenPacket(network, address)
+			}
+			return err
+		})
+		if errors.Is(err, unix.EADDRINUSE) {
+			return false
 		}
-		return err
-	}))
+		s.must(err)
+		return true
+	})
 	s.t.Cleanup(func() { l.Close() })
 	return l
 }
