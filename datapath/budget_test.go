@@ -28,10 +28,10 @@ const (
 
 	// instructions that the verifier looks at, at most: more than with everything
 	// on, and so few that a feature that multiplies its ways is seen at once. Verifiers
-	// differ: of control that of Linux 6.18 follows 11941, that of 7.3 17725.
+	// differ: of control that of Linux 6.18 follows 11941, that of 7.3 17725, which is too many.
 	verifiedTCX     = 60000
 	verifiedXDP     = 30000
-	verifiedControl = 19000 // most of it states of pf, which both make and remove
+	verifiedControl = 16000 // most of it states of pf, which both make and remove
 )
 
 // size returns how many instructions the kernel keeps of a program, and how
