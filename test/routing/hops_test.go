@@ -356,40 +356,48 @@ func TestRouteToPools(t *testing.T) {
 	})
 }
 
-// Another bridge, whose host port a packet is sent by, has a connection and rules of its own.
-// Each packet of it is followed and translated there, also if its rule says a next hop. It
-// goes no further.
-func TestRouteToOtherBridge(t *testing.T) {
+// onBridges runs a test on both hooks: at a site whose second side is in a bridge of its own, with a
+// third station whose neighbour the host knows.
+func onBridges(t *testing.T, f func(t *testing.T, s *site, third *side)) {
 	for _, hook := range []string{"tcx", "xdp"} {
 		t.Run(hook, func(t *testing.T) {
 			t.Parallel()
 			s := newSiteIn(t, netlab.New(t), hook, "br1")
 			third := s.third(hook)
 			s.ip("neigh replace 10.0.3.2 lladdr " + third.end.MAC.String() + " dev gw3 nud permanent")
-			s.load("pass\npass out on gw3 route-to 10.0.2.2\n")
-			for _, word := range []string{"reply-to", "route-to", "dup-to"} {
-				rules := "pass\npass out on gw2 inet nat-to 10.0.2.1 " + word + " 10.0.3.2\n"
-				s.pfctlOf("br1", rules, "-f", "-")
-				s.pfctlOf("br1", "", "-F", "states")
-				f := []byte(s.frame(flow{0, 1, false, [2]uint16{1000, 2000}, 0}))
-				copy(f[30:], netip.MustParseAddr("10.0.3.2").AsSlice())
-				sum := checksum(append(slices.Clone(f[14:24]), append([]byte{0, 0}, f[26:34]...)...))
-				f[24], f[25] = byte(sum>>8), byte(sum)
-				for i := range 3 {
-					arrived := s.lab.Deliver(s.sides[0].end, netlab.Frame(f))
-					if got := arrived[s.sides[1].end]; len(got) != 1 || string(got[0][26:30]) != "\x0a\x00\x02\x01" {
-						t.Errorf("%q: packet %d arrives as %q", rules, i, got)
-					}
-					if got := arrived[third.end]; len(got) != 0 {
-						t.Errorf("%q: packet %d went further: %q", rules, i, got)
-					}
-				}
-				if text := s.pfctlOf("br1", "", "-vv", "-s", "states"); !strings.Contains(text, " 3:0 pkts") {
-					t.Errorf("%q: the other bridge has not counted 3 packets:\n%s", rules, text)
-				}
-			}
+			f(t, s, third)
 		})
 	}
+}
+
+// Another bridge, whose host port a packet is sent by, has a connection and rules of its own.
+// Each packet of it is followed and translated there, also if its rule says a next hop. It
+// goes no further.
+func TestRouteToOtherBridge(t *testing.T) {
+	onBridges(t, func(t *testing.T, s *site, third *side) {
+		s.load("pass\npass out on gw3 route-to 10.0.2.2\n")
+		for _, word := range []string{"reply-to", "route-to", "dup-to"} {
+			rules := "pass\npass out on gw2 inet nat-to 10.0.2.1 " + word + " 10.0.3.2\n"
+			s.pfctlOf("br1", rules, "-f", "-")
+			s.pfctlOf("br1", "", "-F", "states")
+			f := []byte(s.frame(flow{0, 1, false, [2]uint16{1000, 2000}, 0}))
+			copy(f[30:], netip.MustParseAddr("10.0.3.2").AsSlice())
+			sum := checksum(append(slices.Clone(f[14:24]), append([]byte{0, 0}, f[26:34]...)...))
+			f[24], f[25] = byte(sum>>8), byte(sum)
+			for i := range 3 {
+				arrived := s.lab.Deliver(s.sides[0].end, netlab.Frame(f))
+				if got := arrived[s.sides[1].end]; len(got) != 1 || string(got[0][26:30]) != "\x0a\x00\x02\x01" {
+					t.Errorf("%q: packet %d arrives as %q", rules, i, got)
+				}
+				if got := arrived[third.end]; len(got) != 0 {
+					t.Errorf("%q: packet %d went further: %q", rules, i, got)
+				}
+			}
+			if text := s.pfctlOf("br1", "", "-vv", "-s", "states"); !strings.Contains(text, " 3:0 pkts") {
+				t.Errorf("%q: the other bridge has not counted 3 packets:\n%s", rules, text)
+			}
+		}
+	})
 }
 
 // A trace names the next hop and the way there.

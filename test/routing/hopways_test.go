@@ -157,58 +157,52 @@ func TestRouteToOptions(t *testing.T) {
 // of it is translated. A socket of the host gives its packets all marks that name the places of a
 // small table of states, and those of next hops of a few bridges with a few ports.
 func TestRouteToMarks(t *testing.T) {
-	for _, hook := range []string{"tcx", "xdp"} {
-		t.Run(hook, func(t *testing.T) {
-			t.Parallel()
-			s := newSiteIn(t, netlab.New(t), hook, "br1")
-			third := s.third(hook)
-			s.ip("neigh replace 10.0.3.2 lladdr " + third.end.MAC.String() + " dev gw3 nud permanent")
-			s.pfctlOf("br1", "set limit states 16\npass\npass out on gw2 inet nat-to 10.0.2.9 static-port dup-to 10.0.3.2\n", "-f", "-")
-			var conn *net.UDPConn
-			s.must(s.lab.Switch.Do(func() (err error) {
-				conn, err = net.DialUDP("udp", &net.UDPAddr{IP: net.IP{10, 0, 2, 1}, Port: 1000}, &net.UDPAddr{IP: net.IP{10, 0, 2, 2}, Port: 2000})
-				return err
-			}))
-			defer conn.Close()
-			raw, err := conn.SyscallConn()
+	onBridges(t, func(t *testing.T, s *site, _ *side) {
+		s.pfctlOf("br1", "set limit states 16\npass\npass out on gw2 inet nat-to 10.0.2.9 static-port dup-to 10.0.3.2\n", "-f", "-")
+		var conn *net.UDPConn
+		s.must(s.lab.Switch.Do(func() (err error) {
+			conn, err = net.DialUDP("udp", &net.UDPAddr{IP: net.IP{10, 0, 2, 1}, Port: 1000}, &net.UDPAddr{IP: net.IP{10, 0, 2, 2}, Port: 2000})
+			return err
+		}))
+		defer conn.Close()
+		raw, err := conn.SyscallConn()
+		s.must(err)
+		var marks []int
+		for n := range 512 {
+			marks = append(marks, 0xba5c0000|n)
+		}
+		for endpoint := range 4 {
+			for slot := range 4 {
+				marks = append(marks, 0xba400000|endpoint<<10|slot)
+			}
+		}
+		seen, own := 0, map[string]bool{}
+		for i, mark := range marks {
+			s.must(raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, mark) }))
 			s.must(err)
-			var marks []int
-			for n := range 512 {
-				marks = append(marks, 0xba5c0000|n)
+			_, err := fmt.Fprintf(conn, "a packet with the mark %#x", mark)
+			s.must(err)
+			if seen++; (i+1)%64 != 0 && i+1 != len(marks) {
+				continue
 			}
-			for endpoint := range 4 {
-				for slot := range 4 {
-					marks = append(marks, 0xba400000|endpoint<<10|slot)
-				}
-			}
-			seen, own := 0, map[string]bool{}
-			for i, mark := range marks {
-				s.must(raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, mark) }))
-				s.must(err)
-				_, err := fmt.Fprintf(conn, "a packet with the mark %#x", mark)
-				s.must(err)
-				if seen++; (i+1)%64 != 0 && i+1 != len(marks) {
-					continue
-				}
-				s.lab.Wait("packets with marks", func() bool {
-					for _, f := range s.sides[1].end.Received() {
-						if typ := f[12:14]; typ != "\x08\x00" || f[23] != unix.IPPROTO_UDP {
-							continue
-						}
-						seen--
-						if f[26:30] != "\x0a\x00\x02\x09" {
-							own[string(f[42:])] = true
-						}
+			s.lab.Wait("packets with marks", func() bool {
+				for _, f := range s.sides[1].end.Received() {
+					if typ := f[12:14]; typ != "\x08\x00" || f[23] != unix.IPPROTO_UDP {
+						continue
 					}
-					return seen == 0
-				})
-			}
-			// that of the bridge's own port, as whose state has seen the packet
-			if len(own) != 1 || own["a packet with the mark 0xba400802"] != true {
-				t.Errorf("not translated are %v", own)
-			}
-		})
-	}
+					seen--
+					if f[26:30] != "\x0a\x00\x02\x09" {
+						own[string(f[42:])] = true
+					}
+				}
+				return seen == 0
+			})
+		}
+		// that of the bridge's own port, as whose state has seen the packet
+		if len(own) != 1 || own["a packet with the mark 0xba400802"] != true {
+			t.Errorf("not translated are %v", own)
+		}
+	})
 }
 
 // station gives the third station's stack its addresses, so that it answers for itself, and takes
@@ -447,27 +441,21 @@ func TestRouteToOtherBridgeWhole(t *testing.T) {
 // A packet that another bridge has sent has no state here by the address that a connection of this
 // bridge is translated to: the rules are asked, as about any such packet of a station.
 func TestRouteToOtherBridgeTranslated(t *testing.T) {
-	for _, hook := range []string{"tcx", "xdp"} {
-		t.Run(hook, func(t *testing.T) {
-			t.Parallel()
-			s := newSiteIn(t, netlab.New(t), hook, "br1")
-			third := s.third(hook)
-			s.ip("neigh replace 10.0.3.2 lladdr " + third.end.MAC.String() + " dev gw3 nud permanent")
-			s.load("pass\npass out on gw3 route-to 10.0.2.2\n")
-			s.pfctlOf("br1", "pass\npass in on gw2 from 10.9.9.9 route-to 10.0.2.2\nblock out on gw2 inet from 10.0.2.9\n"+
-				"pass out on gw2 inet from 10.0.1.2 nat-to 10.0.2.9 static-port\n", "-f", "-")
-			r := recipe{src: s.sides[0].station4, dst: netip.MustParseAddr("10.0.3.2"), ttl: 64, proto: unix.IPPROTO_UDP, size: plainLoad, tag: -1}
-			if got := s.deliver(s.sides[1].end, true, r.frame(s, 7))[0]; s.sourceIn([]byte(got)).String() != "10.0.2.9" {
-				t.Fatalf("the packet arrives from %v", s.sourceIn([]byte(got)))
-			}
-			r.src = netip.MustParseAddr("10.0.2.9")
-			if got := s.deliver(s.sides[1].end, false, r.frame(s, 7), r.frame(s, 7)); len(got) > 0 {
-				t.Errorf("%d packets of a station pass that has the address itself", len(got))
-			}
-			r.src = s.sides[0].station4
-			s.deliver(s.sides[1].end, true, r.frame(s, 7))
-		})
-	}
+	onBridges(t, func(t *testing.T, s *site, _ *side) {
+		s.load("pass\npass out on gw3 route-to 10.0.2.2\n")
+		s.pfctlOf("br1", "pass\npass in on gw2 from 10.9.9.9 route-to 10.0.2.2\nblock out on gw2 inet from 10.0.2.9\n"+
+			"pass out on gw2 inet from 10.0.1.2 nat-to 10.0.2.9 static-port\n", "-f", "-")
+		r := recipe{src: s.sides[0].station4, dst: netip.MustParseAddr("10.0.3.2"), ttl: 64, proto: unix.IPPROTO_UDP, size: plainLoad, tag: -1}
+		if got := s.deliver(s.sides[1].end, true, r.frame(s, 7))[0]; s.sourceIn([]byte(got)).String() != "10.0.2.9" {
+			t.Fatalf("the packet arrives from %v", s.sourceIn([]byte(got)))
+		}
+		r.src = netip.MustParseAddr("10.0.2.9")
+		if got := s.deliver(s.sides[1].end, false, r.frame(s, 7), r.frame(s, 7)); len(got) > 0 {
+			t.Errorf("%d packets of a station pass that has the address itself", len(got))
+		}
+		r.src = s.sides[0].station4
+		s.deliver(s.sides[1].end, true, r.frame(s, 7))
+	})
 }
 
 // ICMP errors about a connection and fragments of it go where its packets go: real sockets hear
