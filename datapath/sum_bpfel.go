@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "07445f6ce5b453acd1078ba4e75f181a955dd3bfae2bad239256907fbb372aca"
+const objectsSum = "9a10b909cf01e8382d925fefcef61a71ca1e0ce81cd118efc2c2a9291169b445"

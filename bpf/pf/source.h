@@ -347,66 +347,93 @@ static __always_inline struct pf_second *pf_second_at(const struct pf_state *s)
 	return (struct pf_second *)pf_state_at(PF_STATE_OTHER(s) - 1);
 }
 
+/* A side of a translated state: an address, and the port that goes with it. */
+enum pf_second_side {
+	PF_SECOND_OWN = 1, /* of the state's own key */
+	PF_SECOND_KEY = 2, /* of its second key */
+	PF_SECOND_NEXT = 4, /* the next hop, without a port */
+	PF_SECOND_DESTINATION = 8, /* bit: the destination, not the source */
+	PF_SECOND_BITS = 4,
+};
+
+static __always_inline const u32 *pf_second_address(const struct pf_state *s,
+						    const struct pf_second *k, u32 side)
+{
+	const struct pf_key *key = side & PF_SECOND_OWN ? &s->key : &k->key;
+
+	return side & PF_SECOND_NEXT ? k->hop : key->address[!!(side & PF_SECOND_DESTINATION)];
+}
+
+static __always_inline u32 pf_second_port(const struct pf_state *s, const struct pf_second *k,
+					  u32 side)
+{
+	const struct pf_key *key = side & PF_SECOND_OWN ? &s->key : &k->key;
+
+	return key->port[!!(side & PF_SECOND_DESTINATION)];
+}
+
 /*
- * Makes the key of what counts a translated state, an enum pf_second_node, and fills in what
- * that has, if `n` is given. Rules have seen the state's first packet by the one of its keys,
- * and have made the other of it. This is a separate function, because there are many ways
- * through it. False if the state has no second place.
+ * The side of a translated state that something counts, an enum pf_second_node, and from bit
+ * PF_SECOND_BITS on what that side has got. Rules have seen the state's first packet by the one
+ * of its keys, and have made the other of it. 0 if the state has no second place.
  */
-__noinline u32 pf_second_key(struct pf_source_key *key, struct pf_source *n, u32 place, u32 what)
+__noinline u32 pf_second_sides(u32 place, u32 what)
 {
 	struct pf_state *s = pf_state_at(place);
-	const struct pf_key *was, *is;
-	const u32 *own, *other;
+	u32 was, is, own, second;
 	struct pf_second *k;
-	u32 before, after;
 
-	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !key || !s)
+	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !s)
+		return 0;
+	k = pf_second_at(s);
+	if (!k)
+		return 0;
+	own = PF_SECOND_OWN | (pf_initiator(s) ? PF_SECOND_DESTINATION : 0);
+	second = PF_SECOND_KEY | (k->flags & PF_STATE_SECOND ? PF_SECOND_DESTINATION : 0);
+	was = !(s->key.vlan & PF_OUTWARD) == !(own & PF_SECOND_DESTINATION) ? own : second;
+	is = own ^ second ^ was;
+	if (what == PF_SECOND_HOP || what == PF_SECOND_LEAST_HOP)
+		is = PF_SECOND_NEXT;
+	else if (what == PF_SECOND_RDR || what == PF_SECOND_LEAST_RDR)
+		is ^= PF_SECOND_DESTINATION;
+	if (what >= PF_SECOND_LEAST_NAT && what != PF_SECOND_MAP)
+		return is | was << PF_SECOND_BITS;
+	return was | is << PF_SECOND_BITS;
+}
+
+/*
+ * Makes the key of what counts a translated state, an enum pf_second_node, and fills in what
+ * that has, if `n` is given. `sides` are by pf_second_sides(). False if there are none.
+ */
+__noinline u32 pf_second_key(struct pf_source_key *key, struct pf_source *n, u32 place, u32 what,
+			     u32 sides)
+{
+	struct pf_state *s = pf_state_at(place);
+	struct pf_second *k;
+
+	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !key || !s || !sides)
 		return false;
 	k = pf_second_at(s);
 	if (!k)
 		return false;
-	was = &s->key;
-	is = &k->key;
-	before = pf_initiator(s);
-	after = !!(k->flags & PF_STATE_SECOND);
-	if (!!(s->key.vlan & PF_OUTWARD) != before) {
-		was = &k->key;
-		is = &s->key;
-		after = before;
-		before = !!(k->flags & PF_STATE_SECOND);
-	}
-	own = was->address[before];
-	other = is->address[after];
-	if (what == PF_SECOND_RDR || what == PF_SECOND_LEAST_RDR)
-		other = is->address[!after];
-	if (what == PF_SECOND_HOP || what == PF_SECOND_LEAST_HOP)
-		other = k->hop;
+	__builtin_memcpy(key->address, pf_second_address(s, k, sides), sizeof(key->address));
 	key->vlan = s->key.vlan & ~PF_OUTWARD;
 	key->rule = 0;
 	key->ruleset = 0;
 	key->kind = PF_SOURCE_LEAST;
-	if (n)
-		n->port = 0;
 	if (what >= PF_SECOND_MAP) {
 		key->kind = PF_SOURCE_MAP + what - PF_SECOND_MAP;
-		key->rule = what == PF_SECOND_MAP ? was->port[before] : is->port[after];
-		if (n)
-			n->port = what == PF_SECOND_MAP ? is->port[after] : was->port[before];
+		key->rule = pf_second_port(s, k, sides);
 	} else if (what < PF_SECOND_LEAST_NAT) {
 		key->kind = PF_SOURCE_NAT + what - PF_SECOND_NAT;
 		key->rule = k->sticky[what & 3];
 		key->ruleset = k->ruleset;
 	}
-	if (what >= PF_SECOND_LEAST_NAT && what != PF_SECOND_MAP) {
-		const u32 *turned = own;
-
-		own = other;
-		other = turned;
-	}
-	__builtin_memcpy(key->address, own, sizeof(key->address));
-	if (n)
-		__builtin_memcpy(n->address, other, sizeof(n->address));
+	if (!n)
+		return true;
+	sides >>= PF_SECOND_BITS;
+	__builtin_memcpy(n->address, pf_second_address(s, k, sides), sizeof(n->address));
+	n->port = what >= PF_SECOND_MAP ? pf_second_port(s, k, sides) : 0;
 	return true;
 }
 
@@ -422,7 +449,7 @@ __noinline u32 pf_second_count(u32 place, u32 what, u32 now)
 	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !s)
 		return false;
 	fresh.created = s->created;
-	if (!pf_second_key(&key, &fresh, place, what))
+	if (!pf_second_key(&key, &fresh, place, what, pf_second_sides(place, what)))
 		return false;
 	if (key.kind < PF_SOURCE_LEAST) {
 		r = pf_rule_at(key.rule);
@@ -472,7 +499,7 @@ __noinline u32 pf_second_uncount(u32 place, u32 what, u32 now)
 
 	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !s)
 		return 0;
-	if (!pf_second_key(&key, 0, place, what))
+	if (!pf_second_key(&key, 0, place, what, pf_second_sides(place, what)))
 		return 0;
 	n = bpf_map_lookup_elem(&pf_sources, &key);
 	if (!pf_source_has(n, s))

@@ -56,17 +56,31 @@ __noinline u32 pf_sweep_place(u32 place, u32 now, u32 flush)
 	return pf_state_drop(place, mark, pf_mark_gone(now), now);
 }
 
-/* The same for all places of a bucket. The verifier follows this once, and a loop's step often. */
+/* A bucket that is swept. */
+struct pf_swept {
+	u32 home;
+	u32 now;
+	u32 flush;
+};
+
+static long pf_sweep_way(u32 i, struct pf_swept *swept)
+{
+	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &swept->home);
+
+	if (!b)
+		return 1;
+	if (READ_ONCE(b->mark[i & (PF_WAYS - 1)]) & PF_MARK_STATE)
+		pf_sweep_place(swept->home * PF_WAYS + i, swept->now, swept->flush);
+	return 0;
+}
+
+/* The same for all places of a bucket. */
 __noinline u32 pf_sweep_bucket(u32 home, u32 now, u32 flush)
 {
-	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
+	struct pf_swept swept = {.home = home, .now = now, .flush = flush};
 
-	if (!on(FEATURE_PF) || !b)
-		return 0;
-	for (u32 i = 0; i < PF_WAYS; i++) {
-		if (READ_ONCE(b->mark[i]) & PF_MARK_STATE)
-			pf_sweep_place(home * PF_WAYS + i, now, flush);
-	}
+	if (on(FEATURE_PF))
+		bpf_loop(PF_WAYS, pf_sweep_way, &swept, 0);
 	return 0;
 }
 
