@@ -32,8 +32,12 @@ func cacheDir() string {
 }
 
 // kernelParts are the packages that have a kernel beside linux-image-VERSION: from
-// 6.19 on that one is empty, and depends on them.
-var kernelParts = []string{"linux-base-", "linux-binary-", "linux-modules-"}
+// 6.19 on that one is empty, and depends on them. kernelNotes has lists of it from 6.18 on,
+// which a kernel boots without.
+var (
+	kernelParts = []string{kernelNotes, "linux-binary-", "linux-modules-"}
+	kernelNotes = "linux-base-"
+)
 
 // findKernel returns the folder of an unpacked kernel package: the one in the
 // cache, or Debian's newest, which is downloaded but not installed. An
@@ -96,7 +100,7 @@ func (a apt) packages(ctx context.Context, image string) ([]string, error) {
 	packages := []string{image}
 	for _, part := range kernelParts {
 		name := part + strings.TrimPrefix(image, imagePrefix)
-		if slices.Contains(gone, name) {
+		if slices.Contains(gone, name) && part != kernelNotes {
 			return nil, fmt.Errorf("package %s is not there", name)
 		}
 		if slices.Contains(names, name) {

@@ -93,13 +93,15 @@ func TestChoose(t *testing.T) {
 		"linux-image-7.3.10+deb13-amd64-dbg":    "kmod",
 		"linux-image-7.2.9+deb13-cloud-amd64":   "linux-base-7.2.9+deb13-cloud-amd64 linux-binary-7.2.9+deb13-cloud-amd64 linux-modules-7.2.9+deb13-cloud-amd64",
 		"linux-image-7.2.12+deb13-cloud-amd64":  "-linux-base-7.2.12+deb13-cloud-amd64 linux-binary-7.2.12+deb13-cloud-amd64 -linux-modules-7.2.12+deb13-cloud-amd64",
+		"linux-image-6.18.15+deb13-cloud-amd64": "kmod -linux-base-6.18.15+deb13-cloud-amd64",
 		"linux-image-7.3.10+deb13-cloud-amd64":  "linux-base-7.3.10+deb13-cloud-amd64 linux-binary-7.3.10+deb13-cloud-amd64",
 	})
 	for asked, want := range map[string]string{
 		"6.12.9+deb13-cloud-amd64": "6.12.9+deb13-cloud-amd64",
 		"6.12.7+deb13-cloud-amd64": "6.12.10+deb13-cloud-amd64", // the newest of its series
 		"7.2.12+deb13-cloud-amd64": "7.2.9+deb13-cloud-amd64",   // the newest that is whole
-		"6.18.5+deb13-cloud-amd64": "7.3.10+deb13-cloud-amd64",  // the newest of the suite
+		"6.17.5+deb13-cloud-amd64": "7.3.10+deb13-cloud-amd64",  // the newest of the suite
+		"6.18.5+deb13-cloud-amd64": "6.18.15+deb13-cloud-amd64", // which lacks no more than its lists
 		"7.3.10+deb13-cloud-amd64": "7.3.10+deb13-cloud-amd64",
 		"6.1.0-50-cloud-amd64":     "7.3.10+deb13-cloud-amd64",
 		"6.12.7+deb13-amd64":       "6.12.10+deb13-amd64", // of the same kind
