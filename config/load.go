@@ -140,6 +140,9 @@ const hostnamePrefix = "hostname."
 
 // filesOf returns the files that a path stands for.
 func filesOf(path string) ([]string, error) {
+	if files.IsOwn(path) {
+		return []string{path}, nil
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, cannotRead(path, err)

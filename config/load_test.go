@@ -548,3 +548,25 @@ func TestCheck(t *testing.T) {
 		}
 	}
 }
+
+// A namespace of mounts may have no /dev/stdin and no /dev/fd. What a process was given open
+// is read all the same.
+func TestLoadWithoutDev(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := w.WriteString("bridges: {br0: }\n"); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	name := fmt.Sprintf("/dev/fd/0%d", r.Fd()) // the descriptor is there, a file of that name never
+	if _, err := os.Stat(name); err == nil {
+		t.Fatalf("there is %s", name)
+	}
+	list, err := Load(name)
+	if err != nil || len(list) != 1 || len(list[0].Bridges) != 1 || list[0].Bridges[0].Name != "br0" {
+		t.Errorf("it read %+v, error %v, want br0", list, err)
+	}
+}

@@ -30,6 +30,10 @@ var (
 // own are the names of descriptors that a process has already.
 var own = pattern.New(`^(?:/dev/stdin|(?:/dev|/proc/self)/fd/([0-9]{1,9}))$`)
 
+// IsOwn tells whether a name is that of a descriptor that a process has already. Such a name
+// needs no file: a namespace of mounts may have no /dev/stdin.
+func IsOwn(name string) bool { return own().MatchString(name) }
+
 // Open opens a file, or what the process was given open: /dev/stdin, or
 // /dev/fd/63, which shells make of <(COMMAND). What these are is the caller's
 // business: who gave them ends them, too. The error is an [fs.PathError].
