@@ -3,6 +3,7 @@
 package netlab
 
 import (
+	"bufio"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -238,9 +239,12 @@ func Transfer(from, to *Host, addr netip.Addr, n int64) error {
 		c.SetDeadline(deadline)
 		h := sha256.New()
 		seed := [32]byte{byte(n)}
-		_, err = io.CopyN(io.MultiWriter(c, h), rand.NewChaCha8(seed), n)
+		// in large pieces, or the packets are no larger where the machine makes them slower than
+		// they are sent
+		w := bufio.NewWriterSize(c, 1<<20)
+		_, err = io.CopyN(io.MultiWriter(w, h), rand.NewChaCha8(seed), n)
 		sent = digest(h.Sum(nil))
-		return err
+		return errors.Join(err, w.Flush())
 	})
 	if err == nil {
 		err = <-received
