@@ -220,7 +220,7 @@ check: generated lint
 generated:
 	$(call install,$(BUILD_NEEDS))
 	@test -z "$$(gofmt -l .)" || { echo "not formatted by gofmt:"; gofmt -l .; exit 1; }
-	clang-format-19 --dry-run -Werror bpf/*.h bpf/*.c bpf/pf/*.h datapath/probe/*.c test/exact/plugin/*.c
+	clang-format-19 --dry-run -Werror bpf/*.h bpf/*.c bpf/*/*.h datapath/probe/*.c test/exact/plugin/*.c
 	git ls-files -z '*.md' '*.go' '*.h' '*.c' | xargs -0 $(GO) run ./test/width
 	$(GO) generate ./...
 	@git diff --exit-code --stat -- '*_bpfel.*' docs/man docs/bascule.schema.json || { echo "generated files are not up to date: commit what 'make generate' makes"; exit 1; }

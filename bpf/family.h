@@ -3,7 +3,7 @@
 /*
  * The end of the way of a packet that goes on in the other family, in a program of its own:
  * it has been decided that the packet goes to the host. What it becomes, and the header, is
- * in pf/family.h.
+ * in pf/across.h.
  *
  * At a routed host port the datapath routes the packet behind the translation, by the
  * host's own routes, as it routes others. The host's stack would drop one that comes in from
@@ -14,7 +14,7 @@
 #pragma once
 
 #include "answer.h"
-#include "pf/family.h"
+#include "pf/across.h"
 #include "send.h"
 
 /* Programs that others of the object end in, in the order of `panelled` in datapath/pf.go. */

@@ -5,6 +5,8 @@ package bridge
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -395,4 +397,147 @@ func (s *Switch) changePFTable(what, bridge, anchor, name string, check bool, ap
 		apply(d, t)
 		return nil
 	})
+}
+
+// settleTables counts the rules that name tables, including those of anchors that
+// nobody calls. It makes the tables that are only named, and drops those that nobody
+// needs.
+func (d *pfConfig) settleTables() error {
+	d.uses = map[*pfStoredTable]*pfUses{}
+	all := d.rulesets()
+	for _, path := range slices.Sorted(maps.Keys(all)) {
+		for _, name := range namedTables(all[path]) {
+			t, err := d.meant(path, name)
+			if err != nil {
+				return err
+			}
+			if d.uses[t] == nil {
+				d.uses[t] = &pfUses{}
+			}
+			d.uses[t].rules++
+			d.uses[t].anchors = d.uses[t].anchors || path != ""
+		}
+	}
+	for _, t := range slices.Clone(d.Tables) {
+		if !t.Persist && d.uses[t] == nil {
+			d.drop(t)
+		}
+	}
+	return nil
+}
+
+// namedTables returns the names of tables in the rules of a ruleset, each as often as
+// it is there. Names between braces are those of other rulesets.
+func namedTables(set *pf.Ruleset) (names []string) {
+	host := func(h pf.Host) {
+		if h.Kind == pf.InTable {
+			names = append(names, h.Name)
+		}
+	}
+	for i := range set.Rules {
+		r := &set.Rules[i]
+		host(r.From.Host)
+		host(r.To.Host)
+		if r.StateOpts.Overload != "" {
+			names = append(names, r.StateOpts.Overload)
+		}
+		names = append(names, r.PoolTables()...)
+	}
+	for i := range set.Ether {
+		host(set.Ether[i].L3From)
+		host(set.Ether[i].L3To)
+	}
+	return names
+}
+
+// meant returns the table that a rule of an anchor names. It is the anchor's own or, if
+// the anchor has none of the name, the main ruleset's, which is made if there is none.
+func (d *pfConfig) meant(anchor, name string) (*pfStoredTable, error) {
+	if t := d.find(anchor, name); t != nil {
+		return t, nil
+	}
+	if t := d.find("", name); t != nil {
+		return t, nil
+	}
+	return d.newTable("", name)
+}
+
+// find returns a table, nil if there is none.
+func (d *pfConfig) find(anchor, name string) *pfStoredTable {
+	for _, t := range d.Tables {
+		if t.Anchor == anchor && t.Name == name {
+			return t
+		}
+	}
+	return nil
+}
+
+// newTable makes a table that has a number of its own.
+func (d *pfConfig) newTable(anchor, name string) (*pfStoredTable, error) {
+	t := &pfStoredTable{Anchor: anchor, Name: name, Cleared: time.Now().Unix()}
+	if err := d.number(t); err != nil {
+		return nil, err
+	}
+	d.Tables = append(d.Tables, t)
+	return t, nil
+}
+
+// number gives a table a number that no other table has. If possible, it is one that no
+// table had before the change.
+func (d *pfConfig) number(t *pfStoredTable) error {
+	used := d.freed
+	for _, other := range d.Tables {
+		if other != t {
+			used |= 1 << other.Number
+		}
+	}
+	for n := range pf.MaxTables {
+		if used&(1<<n) == 0 {
+			t.Number = n
+			return nil
+		}
+	}
+	for n := range pf.MaxTables {
+		if d.freed&(1<<n) != 0 {
+			d.freed &^= 1 << n
+			t.Number = n
+			d.fill = append(d.fill, datapath.TableFill{Table: n}) // the number had others
+			return nil
+		}
+	}
+	return fmt.Errorf("table <%s>: one table more than the %d that a bridge can have", t.Name, pf.MaxTables)
+}
+
+// drop removes a table.
+func (d *pfConfig) drop(t *pfStoredTable) {
+	d.Tables = slices.DeleteFunc(d.Tables, func(other *pfStoredTable) bool { return other == t })
+	d.fill = slices.DeleteFunc(d.fill, func(f datapath.TableFill) bool { return f.Table == t.Number })
+	d.freed |= 1 << t.Number
+}
+
+// define gives a table the definition of a file.
+func (d *pfConfig) define(anchor string, def *pf.Table) error {
+	t := d.find(anchor, def.Name)
+	var err error
+	switch {
+	case t == nil:
+		t, err = d.newTable(anchor, def.Name)
+	case def.Given:
+		// The table gets another number: the present contents stay until the
+		// new rules are there.
+		old := t.Number
+		d.fill = slices.DeleteFunc(d.fill, func(f datapath.TableFill) bool { return f.Table == old })
+		d.freed |= 1 << old
+		err = d.number(t)
+	}
+	if err != nil {
+		return err
+	}
+	t.Defined, t.Const, t.Persist, t.Counters = true, def.Const, def.Persist, def.Counters
+	if def.Given {
+		d.fill = slices.DeleteFunc(d.fill, func(f datapath.TableFill) bool { return f.Table == t.Number })
+		d.fill = append(d.fill, datapath.TableFill{Table: t.Number, Entries: def.Entries})
+		t.Cleared = time.Now().Unix()
+	}
+	return nil
 }

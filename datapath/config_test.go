@@ -379,11 +379,11 @@ func FuzzEscape(f *testing.F) {
 // bits.
 func TestPortBits(t *testing.T) {
 	files, err := filepath.Glob("../bpf/*.[hc]")
-	pf, pfErr := filepath.Glob("../bpf/pf/*.h")
-	if err := errors.Join(err, pfErr); err != nil || len(files) == 0 || len(pf) == 0 {
-		t.Fatalf("%q, %q, %v", files, pf, err)
+	parts, partsErr := filepath.Glob("../bpf/*/*.h")
+	if err := errors.Join(err, partsErr); err != nil || len(files) == 0 || len(parts) == 0 {
+		t.Fatalf("%q, %q, %v", files, parts, err)
 	}
-	files = append(files, pf...)
+	files = append(files, parts...)
 	var source strings.Builder
 	for _, file := range files {
 		if filepath.Base(file) == "types.h" { // which says what there is

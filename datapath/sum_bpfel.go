@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "9a10b909cf01e8382d925fefcef61a71ca1e0ce81cd118efc2c2a9291169b445"
+const objectsSum = "33667c418e87d5d6363513a3b70efd048cc2326c28922cbe903d3d5f6910be43"

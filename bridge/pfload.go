@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"bascule/datapath"
+	"bascule/pf"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// LoadPF loads a file into pf of a bridge: whole or not at all. It returns the ruleset
+// that it read, and notes of what may not be meant. Mistakes in the text are in an
+// error that is a [pf.ErrorList]. With o.Check it loads nothing, and the bridge may be
+// "".
+func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []string, err error) {
+	what := o.what(bridge)
+	if set, err = s.parsePF(what, o); err != nil {
+		return nil, nil, err
+	}
+	if bridge != "" && !o.Later {
+		list, err := s.unreached(set)
+		if err != nil {
+			return nil, nil, failed(what, err)
+		}
+		if len(list) > 0 {
+			return nil, nil, list
+		}
+	}
+	if err := s.undiverted(what, bridge, set); err != nil {
+		return nil, nil, err
+	}
+	if o.Check {
+		if err := s.checkPF(what, bridge, o, set); err != nil {
+			return nil, nil, err
+		}
+		at, err := s.elsewhere(bridge, set)
+		if err != nil {
+			return nil, nil, failed(what, err)
+		}
+		return set, slices.Concat(redefined(set), idle(set), missing(set), at), nil
+	}
+	err = s.changePF(what, bridge, func(c *draft, d *pfConfig) error {
+		if err := o.take(d, set); err != nil {
+			return refused(what, err.Error(), "nothing was changed")
+		}
+		switch {
+		case o.Enable != nil:
+			d.enabled, d.Stay = *o.Enable, !*o.Enable
+		case !o.TablesOnly && !d.Stay:
+			d.enabled = true
+		}
+		return nil
+	})
+	if err != nil {
+		return set, nil, err
+	}
+	at, err := s.elsewhere(bridge, set)
+	if err != nil {
+		return set, nil, failed(what, err)
+	}
+	return set, slices.Concat(redefined(set), idle(set), at), nil
+}
+
+// unreached returns the next hops that the host has no way to now.
+func (s *Switch) unreached(set *pf.Ruleset) (list pf.ErrorList, err error) {
+	err = s.Inside(func() error {
+		list = set.Unreached(reached)
+		return nil
+	})
+	return list, err
+}
+
+// reached reports whether the host sends packets to an address by some interface, whichever of
+// its tables of routes says so. It does if nobody can tell.
+func reached(a netip.Addr) bool {
+	routes, err := netlink.RouteGet(a.AsSlice())
+	if err == nil && slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Type == unix.RTN_UNICAST }) {
+		return true
+	}
+	family := netlink.FAMILY_V4
+	if a.Is6() {
+		family = netlink.FAMILY_V6
+	}
+	// what a VRF has is in a table of its own
+	routes, err = netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	return err != nil || slices.ContainsFunc(routes, func(r netlink.Route) bool {
+		if r.Type != unix.RTN_UNICAST || r.Table == unix.RT_TABLE_MAIN {
+			return false
+		}
+		return r.Dst == nil || r.Dst.Contains(a.AsSlice())
+	})
+}
+
+// undiverted refuses rules that divert packets at ports of the bridge that are no host ports.
+func (s *Switch) undiverted(what, bridge string, set *pf.Ruleset) error {
+	if bridge == "" {
+		return nil
+	}
+	var list pf.ErrorList
+	err := s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
+		ports, err := pfPortsOf(b, &b.Config)
+		list = set.Undiverted(ports.list)
+		return err
+	})
+	switch {
+	case errors.Is(err, errNoBridge):
+		return nil
+	case err != nil:
+		return failed(what, err)
+	case len(list) > 0:
+		return list
+	}
+	return nil
+}
+
+// elsewhere tells of the rules of a file that never translate, by the ports that the bridge
+// has now. Of no bridge there is nothing to tell.
+func (s *Switch) elsewhere(bridge string, set *pf.Ruleset) (notes []string, err error) {
+	if bridge == "" {
+		return nil, nil
+	}
+	err = s.each("look at the ports of "+bridge, bridge, func(_ string, b *datapath.Bridge) error {
+		ports, err := pfPortsOf(b, &b.Config)
+		notes = untranslated(set, ports.list)
+		return err
+	})
+	if errors.Is(err, errNoBridge) {
+		err = nil
+	}
+	return notes, err
+}
+
+// untranslated tells of the rules that never translate at the ports of a bridge.
+func untranslated(set *pf.Ruleset, ports []pf.CompilePort) (notes []string) {
+	list := set.Elsewhere(ports)
+	for n, i := range list {
+		if n == maxNotes {
+			return append(notes, fmt.Sprintf("%d more rules never translate or route, since what they name is no host port", len(list)-n))
+		}
+		notes = append(notes, fmt.Sprintf("%v: %s never holds: %s, and what the rule matches is dropped; give a host port", i.Pos, i.Word, i.Why))
+	}
+	return notes
+}
+
+// missing tells of the words of a file that loading it refuses: the language has them,
+// and the datapath does not carry them out.
+func missing(set *pf.Ruleset) (notes []string) {
+	for _, e := range set.Missing() {
+		notes = append(notes, fmt.Sprintf("%v: %s; loading refuses it", e.Pos, e.Message))
+	}
+	return notes
+}
+
+// idle tells of the words of a file that have no effect.
+func idle(set *pf.Ruleset) (notes []string) {
+	for _, i := range set.Idle() {
+		note := fmt.Sprintf("%v: %s has no effect: %s", i.Pos, i.Word, i.Why)
+		if i.More > 0 {
+			note += fmt.Sprintf(" (%d more)", i.More)
+		}
+		notes = append(notes, note)
+	}
+	return notes
+}
+
+// redefined tells of the tables that a file defines more than once.
+func redefined(set *pf.Ruleset) (notes []string) {
+	seen, more := map[*pf.Ruleset]bool{}, 0 // rules may share the rules between their braces
+	var walk func(*pf.Ruleset)
+	walk = func(set *pf.Ruleset) {
+		if set == nil || seen[set] {
+			return
+		}
+		seen[set] = true
+		defined := map[string]pf.Pos{}
+		for i := range set.Tables {
+			t := &set.Tables[i]
+			switch before, again := defined[t.Name]; {
+			case again && len(notes) == maxNotes:
+				more++
+			case again:
+				notes = append(notes, fmt.Sprintf("%v: table <%s> is defined again; what %v says of it does not count", t.Pos, t.Name, before))
+			}
+			defined[t.Name] = t.Pos
+		}
+		for i := range set.Rules {
+			if a := set.Rules[i].Anchor; a != nil {
+				walk(a.Body)
+			}
+		}
+		for _, load := range set.Loads {
+			walk(load.Ruleset)
+		}
+	}
+	if walk(set); more > 0 {
+		notes = append(notes, fmt.Sprintf("%d more tables are defined again", more))
+	}
+	return notes
+}
+
+// what names the work with a file, for errors.
+func (o *PFLoad) what(bridge string) string {
+	if bridge == "" {
+		return "load " + o.Name + " into pf"
+	}
+	return "load " + o.Name + " into pf of " + bridge
+}
+
+// take gives pf the contents of a file.
+func (o *PFLoad) take(d *pfConfig, set *pf.Ruleset) error {
+	path := strings.Trim(o.Anchor, "/")
+	if o.TablesOnly {
+		return d.takeTables(path, set)
+	}
+	return d.take(path, set)
+}
+
+// parsePF reads a file. Names in it have the meaning that they have in the namespace.
+func (s *Switch) parsePF(what string, o PFLoad) (set *pf.Ruleset, err error) {
+	if err := checkAnchor(o.Anchor); err != nil {
+		return nil, err
+	}
+	err = s.Inside(func() (err error) {
+		hosts := o.Source.Lookup
+		o.Source.Lookup = func(name string, modes []string) ([]netip.Prefix, error) { return pfAddresses(name, modes, hosts) }
+		set, err = pf.Parse(o.Name, o.Text, o.Source)
+		return err
+	})
+	if bad := pf.ErrorList(nil); err != nil && !errors.As(err, &bad) {
+		return nil, failed(what, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i, l := range set.Options.Limits {
+		if l.Given && l.Value == 0 {
+			return nil, refused(what, fmt.Sprintf("set limit %s 0 would allow %s, and does not mean without limit", pf.LimitName(i), zeroLimit[i]),
+				"give 1 or more, or leave it out")
+		}
+	}
+	return set, nil
+}
+
+// zeroLimit says what a limit of 0 would allow.
+var zeroLimit = [pf.LimitCount]string{
+	pf.LimitStates:       "no state at all",
+	pf.LimitSrcNodes:     "no source to be tracked",
+	pf.LimitFrags:        "the ports of no fragment to be remembered",
+	pf.LimitTables:       "no table",
+	pf.LimitTableEntries: "no address in a table",
+	pf.LimitAnchors:      "no anchor",
+}
+
+// checkPF says whether a bridge could have the contents of a file. If the name is "",
+// or there is no such bridge, the question is about any bridge.
+func (s *Switch) checkPF(what, bridge string, o PFLoad, set *pf.Ruleset) error {
+	d := &pfConfig{main: &pf.Ruleset{}, anchors: map[string]*pf.Ruleset{}, pfStored: pfStored{Anchors: map[string]string{}}, check: o.Check}
+	var p *pf.Program
+	err := s.Inside(func() error {
+		if err := o.take(d, set); err != nil {
+			return refused(what, err.Error(), "nothing was changed")
+		}
+		var err error
+		if p, err = d.compile(nil, nil, nil); err != nil {
+			return notCompiled(what, err)
+		}
+		if o.Anchor != "" || o.TablesOnly {
+			return nil // the limits are those that hold now
+		}
+		return d.checkLimits(what, nil)
+	})
+	if err != nil {
+		return err
+	}
+	was := datapath.Config{}
+	if bridge != "" {
+		err := s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
+			was = b.Config
+			return nil
+		})
+		if err != nil && !errors.Is(err, errNoBridge) {
+			return err
+		}
+	}
+	return s.checkMemory(what, pfDemands(&was, p, d.limits()))
+}
+
+// checkAnchor says whether rules can be loaded into an anchor of the name.
+func checkAnchor(name string) error {
+	switch {
+	case strings.Contains(name, "*"):
+		return usagef("anchor "+name, "it stands for several; name one")
+	case strings.HasPrefix(strings.TrimLeft(name, "/"), "_") || strings.Contains(name, "/_"):
+		return usagef("anchor "+name, "names that begin with _ are for anchors without a name; give another")
+	case len(name) > 1023:
+		return usagef("anchor "+name[:32]+"...", "its name is longer than 1023 bytes")
+	case slices.Contains(strings.Split(strings.Trim(name, "/"), "/"), "") && strings.Trim(name, "/") != "":
+		return usagef("anchor "+name, "it has an empty name in it")
+	}
+	return nil
+}
+
+// take makes a ruleset the one of the anchor at path, "" for the main one: its tables,
+// the rulesets that it loads into anchors, and its rules.
+func (d *pfConfig) take(path string, set *pf.Ruleset) error {
+	if err := d.takeTables(path, set); err != nil {
+		return err
+	}
+	if err := d.takeLoads(path, set); err != nil {
+		return err
+	}
+	plain := bare(set)
+	// A ruleset between braces takes the place of the one that was loaded there.
+	eachBody(path, plain, func(path string, _ *pf.Ruleset) {
+		delete(d.Anchors, path)
+		delete(d.anchors, path)
+	})
+	if path != "" {
+		plain.Options = pf.Options{}
+	}
+	text := plain.String()
+	if _, err := pfParse(text); err != nil {
+		return err // refused now: when the text is needed, it is too late
+	}
+	if path == "" {
+		d.Main, d.main, d.Debug = text, plain, ""
+	} else {
+		d.Anchors[path], d.anchors[path] = text, plain
+	}
+	d.other = true
+	return nil
+}
+
+// takeLoads takes the rulesets that a ruleset loads into anchors.
+func (d *pfConfig) takeLoads(path string, set *pf.Ruleset) (err error) {
+	for _, load := range set.Loads {
+		if err := d.take(pf.AnchorPath(path, load.Name), load.Ruleset); err != nil {
+			return err
+		}
+	}
+	for i := range set.Rules {
+		if r := &set.Rules[i]; r.Anchor != nil && r.Anchor.Body != nil {
+			if err := d.takeLoads(pf.BodyPath(path, i, r), r.Anchor.Body); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// takeTables takes the tables of a ruleset and of the anchors between its braces.
+// Tables that the ruleset had before, and does not define any more, go, unless they
+// persist or rules name them.
+func (d *pfConfig) takeTables(path string, set *pf.Ruleset) error {
+	var err error
+	define := func(at string, set *pf.Ruleset) {
+		last := map[string]int{} // as in pf the last definition counts
+		for i := range set.Tables {
+			last[set.Tables[i].Name] = i
+		}
+		for i := range set.Tables {
+			if t := &set.Tables[i]; err == nil && last[t.Name] == i {
+				err = d.define(at, t)
+			}
+		}
+	}
+	define(path, set)
+	eachBody(path, set, define)
+	return err
+}
+
+// eachBody calls f for the anchors between braces of the ruleset at path.
+func eachBody(path string, set *pf.Ruleset, f func(path string, body *pf.Ruleset)) {
+	for i := range set.Rules {
+		if r := &set.Rules[i]; r.Anchor != nil && r.Anchor.Body != nil {
+			at := pf.BodyPath(path, i, r)
+			f(at, r.Anchor.Body)
+			eachBody(at, r.Anchor.Body, f)
+		}
+	}
+}
+
+// bare returns a ruleset without its tables and its loads, which are kept beside the
+// ruleset.
+func bare(set *pf.Ruleset) *pf.Ruleset {
+	plain := *set
+	plain.Tables, plain.Loads = nil, nil
+	plain.Rules = slices.Clone(set.Rules)
+	for i := range plain.Rules {
+		if r := &plain.Rules[i]; r.Anchor != nil && r.Anchor.Body != nil {
+			r.Anchor = &pf.Anchor{Name: r.Anchor.Name, Body: bare(r.Anchor.Body)}
+		}
+	}
+	return &plain
+}
