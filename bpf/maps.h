@@ -264,6 +264,8 @@ enum work_part {
 	WORK_PF_THROUGH,
 	WORK_PF_FAMILY,
 	WORK_PF_FIB,
+	WORK_PF_FIRST,
+	WORK_PF_FIRST_NAT, /* struct pf_nat on the way into the host */
 	WORK_PF_DRY, /* what stays from one packet to the next */
 	WORK_PARTS,
 };

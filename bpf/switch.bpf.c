@@ -7,6 +7,7 @@
  * program of the same port.
  */
 #include "control.h"
+#include "first.h"
 #include "tcx.h"
 #include "xdp.h"
 
@@ -75,6 +76,15 @@ int bascule_xdp(struct xdp_md *xdp)
 {
 	return switch_xdp(xdp);
 }
+
+#ifndef DECIDES_AT_ONCE
+/* Judges, translates and routes the first packet of a connection. */
+SEC("xdp.frags")
+int bascule_first(struct xdp_md *xdp)
+{
+	return first_xdp(xdp);
+}
+#endif
 
 SEC("syscall")
 int bascule_control(struct control *r)

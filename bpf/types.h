@@ -226,7 +226,9 @@ enum feature {
 	FEATURE_PF_REASSEMBLE = 1ull << 45, /* of pf: connections of TCP are watched, by scrub */
 	/* of programs for that: they begin with a connection's first packet, see pf/reassemble.h */
 	FEATURE_PF_STAMPS = 1ull << 46,
-	FEATURE_END = 1ull << 47, /* no feature has this bit, nor one above it */
+	/* of XDP's programs: they judge first packets that they route, see first.h */
+	FEATURE_PF_FIRST = 1ull << 47,
+	FEATURE_END = 1ull << 48, /* no feature has this bit, nor one above it */
 	/* features that look behind the addresses, and drop a frame for what is there */
 	FEATURES_JUDGE = FEATURE_NON_IP | FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD |
 			 FEATURE_RA_GUARD | FEATURE_RULES | FEATURE_PF | FEATURE_ETHER,

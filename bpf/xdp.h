@@ -103,6 +103,22 @@ OFTEN __noinline int route_quickly(struct xdp_md *xdp, u32 in, u32 slot, u64 dst
 #define XDP_ROUTES 0x100
 #define ROUTES_PAST_PF (on(FEATURE_ROUTE) && on(FEATURE_PF) && ROUTES_BY_XDP)
 
+/* The same: it has no state, and another program goes on with it. See first.h. */
+#define XDP_JUDGES 0x101
+
+/* Programs of XDP that others end in. A table of programs has those of one type alone. */
+enum xdp_panel_program {
+	XDP_PANEL_FIRST,
+	XDP_PANEL_PROGRAMS,
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u32);
+} pf_panel_xdp SEC(".maps");
+
 /*
  * Finds the way of a frame that is for a routed host port. It is decided on again, as a frame
  * that comes by the port that the host would send it by: it then is that of `j`. 0 if XDP may
@@ -286,6 +302,7 @@ OFTEN __noinline int route_filtered_goes(struct xdp_md *xdp, u32 in, u32 slot)
 /*
  * Routes the frame of struct judged past pf, which knows its connection on its way to the host
  * and on its way from it. All that may keep XDP from it is asked before anything is changed.
+ * XDP_JUDGES if pf does not know it on its way to the host.
  */
 OFTEN __noinline int route_filtered_xdp(struct xdp_md *xdp)
 {
@@ -293,13 +310,15 @@ OFTEN __noinline int route_filtered_xdp(struct xdp_md *xdp)
 	u32 in, slot, now = clock_now();
 	struct judged *j = judged_here(0);
 	struct route_way *way;
+	u32 through;
 
 	if (!ROUTES_PAST_PF || !memory || !j)
 		return XDP_PASS;
 	in = j->v.in;
 	slot = j->v.out;
-	if (!pf_through_in(xdp, j->v.vlan, slot * MAX_PORTS | in, now))
-		return XDP_PASS;
+	through = pf_through_in(xdp, j->v.vlan, slot * MAX_PORTS | in, now);
+	if (through != true)
+		return on(FEATURE_PF_FIRST) && through ? XDP_JUDGES : XDP_PASS;
 	if (!route_known_xdp(xdp, slot, j->f.dst) && !route_learn_xdp(xdp))
 		return XDP_PASS;
 	way = route_way(memory->way);
@@ -418,6 +437,11 @@ static __always_inline int switch_xdp(struct xdp_md *xdp)
 		action = route_flow_xdp(xdp);
 		if (action == XDP_PASS)
 			action = route_filtered_xdp(xdp);
+		if (on(FEATURE_PF_FIRST) && action == XDP_JUDGES)
+			bpf_tail_call(xdp, &pf_panel_xdp, XDP_PANEL_FIRST);
+		/* without that program tcx judges the packet */
+		if (on(FEATURE_PF_FIRST) && action == XDP_JUDGES)
+			action = XDP_PASS;
 	}
 #endif
 	return action;

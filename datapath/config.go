@@ -302,6 +302,9 @@ func specialise(c *Config) {
 			f |= kernelFeatureFEATURE_XDP_FLOOD
 		}
 	}
+	if judgesByXDP(f, c) {
+		f |= kernelFeatureFEATURE_PF_FIRST
+	}
 	clear(c.Cables[:])
 	n := 0
 	for _, p := range ports {

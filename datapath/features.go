@@ -2,7 +2,11 @@
 
 package datapath
 
-import "slices"
+import (
+	"slices"
+
+	"bascule/pf"
+)
 
 // An asking ties a feature to the settings and flags that ask for it. If nobody asks
 // for a feature, no program has it, and nobody pays for it.
@@ -84,9 +88,10 @@ var askings = []asking{
 }
 
 // otherFeatures are the features that nothing asks for. One is that of trials. One says
-// that all floods of some port go by XDP; it follows from the other features. And one is that
-// of some programs alone: see programFeatures.
-const otherFeatures = kernelFeatureFEATURE_TRACE | kernelFeatureFEATURE_XDP_FLOOD | kernelFeatureFEATURE_PF_STAMPS
+// that all floods of some port go by XDP, and one that XDP judges first packets; both follow
+// from the other features. And one is that of some programs alone: see programFeatures.
+const otherFeatures = kernelFeatureFEATURE_TRACE | kernelFeatureFEATURE_XDP_FLOOD | kernelFeatureFEATURE_PF_STAMPS |
+	kernelFeatureFEATURE_PF_FIRST
 
 // allFloods are the flags of a port that takes every flood.
 const allFloods = PortDiscover | PortMcastFlood | PortBcastFlood
@@ -144,6 +149,19 @@ func askedFor(c *Config, ports []*Port) (f kernelFeature) {
 		}
 	}
 	return f
+}
+
+// judgesByXDP reports whether XDP may judge the first packets of connections that it routes past
+// pf: see bpf/first.h. What has to look at each frame, or into it, leaves them to tcx. So does a
+// rule whose condition asks what XDP does not know, or has another answer each time.
+func judgesByXDP(f kernelFeature, c *Config) bool {
+	const all = kernelFeatureFEATURE_ROUTE | kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_HOST
+	const none = kernelFeatureFEATURE_VLAN_STATS | kernelFeatureFEATURE_RULES | kernelFeatureFEATURE_TALKERS |
+		kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_SAMPLE | kernelFeatureFEATURE_ETHER | kernelFeatureFEATURE_BACKUP |
+		kernelFeatureFEATURE_SOURCE_GUARD | kernelFeatureFEATURE_DHCP_GUARD | kernelFeatureFEATURE_RA_GUARD |
+		kernelFeatureFEATURE_SUPPRESS | kernelFeatureFEATURE_SPAN | kernelFeatureFEATURE_PF_FIB
+	const asks = pf.AskRoute | pf.AskPriority | pf.AskRandom | pf.AskOnce
+	return f&all == all && f&none == 0 && c.Pf.Asks&asks == 0 && anyXDP(c)
 }
 
 // floodsByXDP reports whether, with these features, floods can go by XDP from a port

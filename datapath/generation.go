@@ -249,7 +249,7 @@ func answer(p *ebpf.ProgramSpec, features uint64, c *Config) {
 		// A tail call has a cost even where it is never reached: the kernel
 		// counts such calls.
 		if ins.IsBuiltinCall() && ins.Constant == int64(asm.FnTailCall) &&
-			features&uint64(kernelFeatureFEATURE_PATCH|panelFeatures()) == 0 {
+			features&uint64(kernelFeatureFEATURE_PATCH|kernelFeatureFEATURE_PF_FIRST|panelFeatures()) == 0 {
 			*ins = asm.Mov.Imm(asm.R0, 0).WithMetadata(ins.Metadata)
 		}
 		if cast, ok := calls[uint64(ins.Constant)]; ok && ins.IsConstantLoad(asm.DWord) {

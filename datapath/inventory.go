@@ -431,6 +431,8 @@ var inventory = []table{
 	{name: kernelMapPfProfiles, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF},
 	{name: kernelMapPfPanel, life: lifeGeneration, why: "it has programs of its own",
 		features: panelFeatures(), entries: fixed(uint32(len(panelled)))},
+	{name: kernelMapPfPanelXdp, life: lifeGeneration, why: "it has programs of its own",
+		features: kernelFeatureFEATURE_PF_FIRST, entries: fixed(1)},
 	{name: kernelMapPfTableBatch, life: lifeBridge, why: whyUser},
 	{name: kernelMapPfLogRing, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_PF_LOG,
 		entries: fixed(pfLogRing)}, // the ring is there whether a rule logs or not: its reader need not be told

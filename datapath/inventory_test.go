@@ -166,7 +166,8 @@ func TestInventoryFeatures(t *testing.T) {
 	byFeatures := map[kernelFeature][]*table{}
 	for i := range inventory {
 		table := &inventory[i]
-		if table.why == whyUser || table.name == kernelMapXdpDevices {
+		byXDP := table.name == kernelMapXdpDevices || table.name == kernelMapPfPanelXdp
+		if table.why == whyUser || byXDP {
 			if all[table.name] {
 				t.Errorf("a frame meets %s", table.name)
 			}
@@ -259,7 +260,7 @@ func TestInventoryLife(t *testing.T) {
 		}
 		// of these each generation has its own
 		want := append(slices.Clone(tt.anew), kernelMapBerths, kernelMapVlans, kernelMapRules, kernelMapRuleLists,
-			kernelMapRuleNumbers, kernelMapPfPanel)
+			kernelMapRuleNumbers, kernelMapPfPanel, kernelMapPfPanelXdp)
 		slices.Sort(anew)
 		slices.Sort(want)
 		if !slices.Equal(anew, want) {

@@ -383,7 +383,8 @@ const (
 	kernelFeatureFEATURE_PF_HOPS       kernelFeature = 17592186044416
 	kernelFeatureFEATURE_PF_REASSEMBLE kernelFeature = 35184372088832
 	kernelFeatureFEATURE_PF_STAMPS     kernelFeature = 70368744177664
-	kernelFeatureFEATURE_END           kernelFeature = 140737488355328
+	kernelFeatureFEATURE_PF_FIRST      kernelFeature = 140737488355328
+	kernelFeatureFEATURE_END           kernelFeature = 281474976710656
 	kernelFeatureFEATURES_JUDGE        kernelFeature = 2181685248
 	kernelFeatureFEATURES_DUE          kernelFeature = 35185445830656
 	kernelFeatureFEATURES_APART        kernelFeature = 2613527442049
@@ -443,7 +444,7 @@ const (
 type kernelMemory struct {
 	_    structs.HostLayout
 	Word [3072]uint64
-	Work [14][64]uint64
+	Work [16][64]uint64
 }
 
 type kernelPfAction uint32
@@ -1700,6 +1701,7 @@ const (
 	kernelMapPfNets                = "pf_nets"
 	kernelMapPfNetworks            = "pf_networks"
 	kernelMapPfPanel               = "pf_panel"
+	kernelMapPfPanelXdp            = "pf_panel_xdp"
 	kernelMapPfProfiles            = "pf_profiles"
 	kernelMapPfRuleStats           = "pf_rule_stats"
 	kernelMapPfRuleUse             = "pf_rule_use"
@@ -1726,6 +1728,7 @@ const (
 	kernelProgBasculeFamily        = "bascule_family"
 	kernelProgBasculeFib           = "bascule_fib"
 	kernelProgBasculeFibPatch      = "bascule_fib_patch"
+	kernelProgBasculeFirst         = "bascule_first"
 	kernelProgBasculeHop           = "bascule_hop"
 	kernelProgBasculePatch         = "bascule_patch"
 	kernelProgBasculeTable         = "bascule_table"
@@ -1814,6 +1817,7 @@ type kernelProgramSpecs struct {
 	BasculeFamily   *ebpf.ProgramSpec `ebpf:"bascule_family"`
 	BasculeFib      *ebpf.ProgramSpec `ebpf:"bascule_fib"`
 	BasculeFibPatch *ebpf.ProgramSpec `ebpf:"bascule_fib_patch"`
+	BasculeFirst    *ebpf.ProgramSpec `ebpf:"bascule_first"`
 	BasculeHop      *ebpf.ProgramSpec `ebpf:"bascule_hop"`
 	BasculePatch    *ebpf.ProgramSpec `ebpf:"bascule_patch"`
 	BasculeTable    *ebpf.ProgramSpec `ebpf:"bascule_table"`
@@ -1847,6 +1851,7 @@ type kernelMapSpecs struct {
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfPanel       *ebpf.MapSpec `ebpf:"pf_panel"`
+	PfPanelXdp    *ebpf.MapSpec `ebpf:"pf_panel_xdp"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
@@ -1952,6 +1957,7 @@ type kernelMaps struct {
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfPanel       *ebpf.Map `ebpf:"pf_panel"`
+	PfPanelXdp    *ebpf.Map `ebpf:"pf_panel_xdp"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
@@ -1999,6 +2005,7 @@ func (m *kernelMaps) Close() error {
 		m.PfNets,
 		m.PfNetworks,
 		m.PfPanel,
+		m.PfPanelXdp,
 		m.PfProfiles,
 		m.PfRuleStats,
 		m.PfRuleUse,
@@ -2072,6 +2079,7 @@ type kernelPrograms struct {
 	BasculeFamily   *ebpf.Program `ebpf:"bascule_family"`
 	BasculeFib      *ebpf.Program `ebpf:"bascule_fib"`
 	BasculeFibPatch *ebpf.Program `ebpf:"bascule_fib_patch"`
+	BasculeFirst    *ebpf.Program `ebpf:"bascule_first"`
 	BasculeHop      *ebpf.Program `ebpf:"bascule_hop"`
 	BasculePatch    *ebpf.Program `ebpf:"bascule_patch"`
 	BasculeTable    *ebpf.Program `ebpf:"bascule_table"`
@@ -2086,6 +2094,7 @@ func (p *kernelPrograms) Close() error {
 		p.BasculeFamily,
 		p.BasculeFib,
 		p.BasculeFibPatch,
+		p.BasculeFirst,
 		p.BasculeHop,
 		p.BasculePatch,
 		p.BasculeTable,

@@ -38,6 +38,7 @@ const (
 	lockedMapPfNets                = "pf_nets"
 	lockedMapPfNetworks            = "pf_networks"
 	lockedMapPfPanel               = "pf_panel"
+	lockedMapPfPanelXdp            = "pf_panel_xdp"
 	lockedMapPfProfiles            = "pf_profiles"
 	lockedMapPfRuleStats           = "pf_rule_stats"
 	lockedMapPfRuleUse             = "pf_rule_use"
@@ -177,6 +178,7 @@ type lockedMapSpecs struct {
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfPanel       *ebpf.MapSpec `ebpf:"pf_panel"`
+	PfPanelXdp    *ebpf.MapSpec `ebpf:"pf_panel_xdp"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
@@ -284,6 +286,7 @@ type lockedMaps struct {
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfPanel       *ebpf.Map `ebpf:"pf_panel"`
+	PfPanelXdp    *ebpf.Map `ebpf:"pf_panel_xdp"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
@@ -331,6 +334,7 @@ func (m *lockedMaps) Close() error {
 		m.PfNets,
 		m.PfNetworks,
 		m.PfPanel,
+		m.PfPanelXdp,
 		m.PfProfiles,
 		m.PfRuleStats,
 		m.PfRuleUse,

@@ -413,6 +413,9 @@ func leaveOut(spec *ebpf.CollectionSpec, c *Config) {
 	if !patched(c) {
 		delete(spec.Programs, kernelProgBasculeFibPatch)
 	}
+	if kernelFeature(c.Features)&kernelFeatureFEATURE_PF_FIRST == 0 {
+		delete(spec.Programs, kernelProgBasculeFirst)
+	}
 }
 
 // panelled are the programs that others end in, in the order of enum pf_panel_program
@@ -441,6 +444,11 @@ func panelFeatures() (f kernelFeature) {
 
 // enterPanel enters the programs that others end in.
 func enterPanel(coll *ebpf.Collection, c *Config) error {
+	if first := coll.Programs[kernelProgBasculeFirst]; first != nil { // XDP_PANEL_FIRST of bpf/xdp.h
+		if err := coll.Maps[kernelMapPfPanelXdp].Put(uint32(0), first); err != nil {
+			return fmt.Errorf("enter %s: %w", kernelProgBasculeFirst, err)
+		}
+	}
 	for i, p := range panelled {
 		program := coll.Programs[p.name]
 		if program == nil || kernelFeature(c.Features)&p.feature == 0 {
@@ -455,19 +463,23 @@ func enterPanel(coll *ebpf.Collection, c *Config) error {
 
 // programFeatures returns the features of a program. States end when they are over or
 // when somebody says so, whether pf is enabled or not. Those programs that come behind the
-// switch's own begin with connections that reassemble tcp is about.
+// switch's own begin with connections that reassemble tcp is about. Programs of XDP alone judge
+// first packets.
 func programFeatures(name string, c *Config) uint64 {
+	const first = uint64(kernelFeatureFEATURE_PF_FIRST)
 	switch name {
+	case kernelProgBasculeXdp, kernelProgBasculeFirst:
+		return c.Features
 	case kernelProgBasculeControl:
 		if loadedPF(c) {
-			return c.Features | c.Pf.Features
+			return (c.Features | c.Pf.Features) &^ first
 		}
 	case kernelProgBasculeDue, kernelProgBasculeHop, kernelProgBasculeFamily:
 		if kernelFeature(c.Features)&kernelFeatureFEATURE_PF_REASSEMBLE != 0 {
-			return c.Features | uint64(kernelFeatureFEATURE_PF_STAMPS)
+			return c.Features&^first | uint64(kernelFeatureFEATURE_PF_STAMPS)
 		}
 	}
-	return c.Features
+	return c.Features &^ first
 }
 
 // fillPF writes to pf's tables of g the contents that they need before a frame
@@ -631,7 +643,7 @@ func eachOf[K, V any](m *ebpf.Map, f func([]K, []V) error) error {
 const pfFeatures = kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_TABLES |
 	kernelFeatureFEATURE_PF_LOG | kernelFeatureFEATURE_PF_SOURCES | kernelFeatureFEATURE_PF_REWRITE |
 	kernelFeatureFEATURE_PF_SCRUB | kernelFeatureFEATURE_PF_NAT | kernelFeatureFEATURE_PF_FAMILY |
-	kernelFeatureFEATURE_PF_FIB | kernelFeatureFEATURE_PF_HOPS | kernelFeatureFEATURE_PF_REASSEMBLE |
+	kernelFeatureFEATURE_PF_FIB | kernelFeatureFEATURE_PF_HOPS | kernelFeatureFEATURE_PF_REASSEMBLE | kernelFeatureFEATURE_PF_FIRST |
 	kernelFeatureFEATURE_ETHER
 
 // pfFlushes is PF_FLUSHES of bpf/pf/source.h.

@@ -38,6 +38,7 @@ const (
 	plainMapPfNets                = "pf_nets"
 	plainMapPfNetworks            = "pf_networks"
 	plainMapPfPanel               = "pf_panel"
+	plainMapPfPanelXdp            = "pf_panel_xdp"
 	plainMapPfProfiles            = "pf_profiles"
 	plainMapPfRuleStats           = "pf_rule_stats"
 	plainMapPfRuleUse             = "pf_rule_use"
@@ -175,6 +176,7 @@ type plainMapSpecs struct {
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfPanel       *ebpf.MapSpec `ebpf:"pf_panel"`
+	PfPanelXdp    *ebpf.MapSpec `ebpf:"pf_panel_xdp"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
@@ -280,6 +282,7 @@ type plainMaps struct {
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfPanel       *ebpf.Map `ebpf:"pf_panel"`
+	PfPanelXdp    *ebpf.Map `ebpf:"pf_panel_xdp"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
@@ -327,6 +330,7 @@ func (m *plainMaps) Close() error {
 		m.PfNets,
 		m.PfNetworks,
 		m.PfPanel,
+		m.PfPanelXdp,
 		m.PfProfiles,
 		m.PfRuleStats,
 		m.PfRuleUse,

@@ -90,6 +90,9 @@ var needs = []need{
 	{ebpf.XDP, pfFeatures, "pf", []asm.BuiltinFunc{
 		asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnGetPrandomU32, asm.FnKtimeGetNs, asm.FnXdpLoadBytes,
 	}},
+	{ebpf.XDP, kernelFeatureFEATURE_PF_FIRST, "pf of a routed host port", []asm.BuiltinFunc{
+		asm.FnTailCall, asm.FnFibLookup, asm.FnXdpAdjustTail, asm.FnJiffies64,
+	}},
 	{ebpf.Syscall, pfFeatures, "pf", []asm.BuiltinFunc{asm.FnMapUpdateElem, asm.FnForEachMapElem}},
 	{ebpf.RawTracepoint, pfFeatures, "pf", []asm.BuiltinFunc{ // the program that changes tables
 		asm.FnMapLookupElem, asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnForEachMapElem, asm.FnLoop,

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "33667c418e87d5d6363513a3b70efd048cc2326c28922cbe903d3d5f6910be43"
+const objectsSum = "28cd8a121b2ed5de0a06f9425ec112a09869185e1e82eb781ed06e3abd3f6c41"

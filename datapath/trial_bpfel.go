@@ -38,6 +38,7 @@ const (
 	trialMapPfNets                = "pf_nets"
 	trialMapPfNetworks            = "pf_networks"
 	trialMapPfPanel               = "pf_panel"
+	trialMapPfPanelXdp            = "pf_panel_xdp"
 	trialMapPfProfiles            = "pf_profiles"
 	trialMapPfRuleStats           = "pf_rule_stats"
 	trialMapPfRuleUse             = "pf_rule_use"
@@ -64,6 +65,7 @@ const (
 	trialProgBasculeFamily        = "bascule_family"
 	trialProgBasculeFib           = "bascule_fib"
 	trialProgBasculeFibPatch      = "bascule_fib_patch"
+	trialProgBasculeFirst         = "bascule_first"
 	trialProgBasculeHop           = "bascule_hop"
 	trialProgBasculePatch         = "bascule_patch"
 	trialProgBasculeTable         = "bascule_table"
@@ -152,6 +154,7 @@ type trialProgramSpecs struct {
 	BasculeFamily   *ebpf.ProgramSpec `ebpf:"bascule_family"`
 	BasculeFib      *ebpf.ProgramSpec `ebpf:"bascule_fib"`
 	BasculeFibPatch *ebpf.ProgramSpec `ebpf:"bascule_fib_patch"`
+	BasculeFirst    *ebpf.ProgramSpec `ebpf:"bascule_first"`
 	BasculeHop      *ebpf.ProgramSpec `ebpf:"bascule_hop"`
 	BasculePatch    *ebpf.ProgramSpec `ebpf:"bascule_patch"`
 	BasculeTable    *ebpf.ProgramSpec `ebpf:"bascule_table"`
@@ -185,6 +188,7 @@ type trialMapSpecs struct {
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfPanel       *ebpf.MapSpec `ebpf:"pf_panel"`
+	PfPanelXdp    *ebpf.MapSpec `ebpf:"pf_panel_xdp"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
@@ -290,6 +294,7 @@ type trialMaps struct {
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfPanel       *ebpf.Map `ebpf:"pf_panel"`
+	PfPanelXdp    *ebpf.Map `ebpf:"pf_panel_xdp"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
@@ -337,6 +342,7 @@ func (m *trialMaps) Close() error {
 		m.PfNets,
 		m.PfNetworks,
 		m.PfPanel,
+		m.PfPanelXdp,
 		m.PfProfiles,
 		m.PfRuleStats,
 		m.PfRuleUse,
@@ -410,6 +416,7 @@ type trialPrograms struct {
 	BasculeFamily   *ebpf.Program `ebpf:"bascule_family"`
 	BasculeFib      *ebpf.Program `ebpf:"bascule_fib"`
 	BasculeFibPatch *ebpf.Program `ebpf:"bascule_fib_patch"`
+	BasculeFirst    *ebpf.Program `ebpf:"bascule_first"`
 	BasculeHop      *ebpf.Program `ebpf:"bascule_hop"`
 	BasculePatch    *ebpf.Program `ebpf:"bascule_patch"`
 	BasculeTable    *ebpf.Program `ebpf:"bascule_table"`
@@ -424,6 +431,7 @@ func (p *trialPrograms) Close() error {
 		p.BasculeFamily,
 		p.BasculeFib,
 		p.BasculeFibPatch,
+		p.BasculeFirst,
 		p.BasculeHop,
 		p.BasculePatch,
 		p.BasculeTable,

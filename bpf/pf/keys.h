@@ -154,6 +154,7 @@ __noinline u32 pf_nat_make(u32 in, u32 out, u32 now)
 	struct pf_packet *p = pf_packet();
 	struct pf_nat *n = pf_nat();
 	u32 ready, place, key, reason;
+	bool vacant;
 
 	if (!on(FEATURE_PF_NAT) || !p || !n)
 		return DROP_PF_TRANSLATE;
@@ -166,10 +167,16 @@ __noinline u32 pf_nat_make(u32 in, u32 out, u32 now)
 		return DROP_PF_TRANSLATE;
 	if (on(FEATURE_TRACE)) /* a trial keeps nothing */
 		return pf_keeps(p->rule[0]) || pf_keeps(p->rule[1]) ? 0 : DROP_PF_TRANSLATE;
-	pf_nat_turn(p, n, false);
-	ready = pf_nat_ready(now);
+	vacant = on(FEATURE_PF_FIRST) && n->was_vacant && n->is_vacant;
+	if (vacant) {
+		/* whether there are too many is asked when it is counted */
+		ready = pf_keeps(p->rule[0]) || pf_keeps(p->rule[1]) ? PF_MAKE_ONE : PF_MAKE_NONE;
+	} else {
+		pf_nat_turn(p, n, false);
+		ready = pf_nat_ready(now);
+	}
 	pf_nat_turn(p, n, true);
-	if (ready == PF_MAKE_ONE)
+	if (!vacant && ready == PF_MAKE_ONE)
 		ready = pf_nat_ready(now);
 	if (ready == PF_MAKE_NONE || ready == PF_MAKE_TAKEN)
 		return DROP_PF_TRANSLATE;
@@ -195,6 +202,6 @@ __noinline u32 pf_nat_make(u32 in, u32 out, u32 now)
 		pf_count(PF_COUNT_MEMORY);
 	pf_unclaim(place, now);
 	pf_unclaim(key, now);
-	pf_uncount_rules();
+	pf_uncount();
 	return DROP_PF_LIMIT;
 }

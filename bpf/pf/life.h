@@ -252,36 +252,21 @@ static __always_inline bool pf_mark_free(u32 mark, u32 now)
 }
 
 /*
- * How many places of a bucket are free. This and the next are separate functions: else the
- * verifier would follow each way through one bucket with each way through the other.
+ * How many places of a bucket have no state; one that has gone may still have to rest. This and the
+ * next are separate functions: else the verifier would follow each way through one bucket with each
+ * way through the other.
  */
-OFTEN __noinline u32 pf_room(u32 home, u32 now)
+OFTEN __noinline u32 pf_room(u32 home)
 {
 	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
-	u32 room = 0;
+	u32 room = PF_WAYS;
 
 	if (!on(FEATURE_PF) || !b)
 		return 0;
 #pragma unroll
-	for (u32 i = 0; i < PF_WAYS; i++) {
-		u32 is = pf_mark_free(READ_ONCE(b->mark[i]), now);
-
-		asm volatile("" : "+r"(is));
-		room += is;
-	}
+	for (u32 i = 0; i < PF_WAYS; i++)
+		room -= READ_ONCE(b->mark[i]) / PF_MARK_STATE;
 	return room;
-}
-
-/* Claims a place if it is free. */
-OFTEN __noinline u32 pf_claim_place(u32 place, u32 now)
-{
-	u32 *at = pf_mark_at(place), mark;
-
-	if (!on(FEATURE_PF) || !at)
-		return false;
-	mark = READ_ONCE(*at);
-	return pf_mark_free(mark, now) &&
-	       __sync_val_compare_and_swap(at, mark, PF_MARK_CLAIMED) == mark;
 }
 
 #define PF_HALF (PF_WAYS / 2)
@@ -289,16 +274,17 @@ OFTEN __noinline u32 pf_claim_place(u32 place, u32 now)
 /* Claims a free place of half a bucket, which begins at a place: that place + 1, or 0. */
 OFTEN __noinline u32 pf_claim_half(u32 from, u32 now)
 {
-	u32 home = from / PF_WAYS;
+	u32 home = from / PF_WAYS, mark;
 	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
 
 	if (!on(FEATURE_PF) || !b)
 		return 0;
 	from &= PF_HALF;
+#pragma clang loop unroll(disable)
 	for (u32 i = 0; i < PF_HALF; i++) {
-		/* no call for what is taken */
-		if (pf_mark_free(READ_ONCE(b->mark[from + i]), now) &&
-		    pf_claim_place(home * PF_WAYS + from + i, now))
+		mark = READ_ONCE(b->mark[from + i]);
+		if (!(mark & PF_MARK_STATE) && pf_mark_free(mark, now) &&
+		    __sync_val_compare_and_swap(&b->mark[from + i], mark, PF_MARK_CLAIMED) == mark)
 			return home * PF_WAYS + from + i + 1;
 	}
 	return 0;
@@ -361,7 +347,7 @@ static __always_inline u32 pf_claim_room(const struct pf_key *key, u32 now)
 	place = pf_claim_half(first * PF_WAYS, now);
 	if (place)
 		return place;
-	if (pf_room(second, now) > pf_room(first, now)) {
+	if (pf_room(second) > pf_room(first)) {
 		place = first;
 		first = second;
 		second = place;

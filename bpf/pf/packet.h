@@ -143,6 +143,7 @@ enum pf_look {
 	PF_LOOK_REFUSE, /* it is dropped, for the verdict's reason */
 	PF_LOOK_LEAVE, /* XDP leaves it to tcx */
 	PF_LOOK_SLOW, /* it is not plain: it takes pf_read_slow() first */
+	PF_LOOK_BEGINS, /* of XDP: a SYN, for which nobody has looked yet */
 };
 
 /* Types of ICMP (RFC 792, 950) and ICMPv6 (RFC 4443); linux/icmp.h needs a libc. */

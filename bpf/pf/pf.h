@@ -94,18 +94,18 @@ __noinline u32 pf_nat_as_sent(u32 place)
 	return 0;
 }
 
-/* Looks for the connection of the packet that has been read. */
-static __always_inline u32 pf_look_for(const struct hook *h, struct pf_packet *p, u32 slots,
-				       u32 now)
+/* Does the packet begin a connection of TCP? Its options have to be read then. */
+static __always_inline bool pf_has_scale(const struct pf_packet *p)
+{
+	return p->proto == IPPROTO_TCP && (p->tcp_flags & TCP_SYN) && !(p->flags & PF_P_LATER);
+}
+
+/* Looks for the connection of the packet that has been read, with its options. */
+static __always_inline u32 pf_look_up_state(const struct hook *h, struct pf_packet *p, u32 slots,
+					    u32 now)
 {
 	struct pf_state *s;
 
-	if (p->proto == IPPROTO_TCP && (p->tcp_flags & TCP_SYN) && !(p->flags & PF_P_LATER)) {
-		if (!h->skb)
-			return PF_LOOK_LEAVE;
-		p->scale = 0;
-		pf_read_scale(h->ctx);
-	}
 	p->rule[0] = p->rule[1] = 0;
 	p->tag = 0;
 	p->mss = 0;
@@ -149,6 +149,19 @@ static __always_inline u32 pf_look_for(const struct hook *h, struct pf_packet *p
 		pf_nat_as_sent(p->state - 1);
 	p->state = 0;
 	return PF_LOOK_JUDGE;
+}
+
+/* Looks for the connection of the packet that has been read. */
+static __always_inline u32 pf_look_for(const struct hook *h, struct pf_packet *p, u32 slots,
+				       u32 now)
+{
+	if (pf_has_scale(p)) {
+		if (!h->skb)
+			return PF_LOOK_BEGINS;
+		p->scale = 0;
+		pf_read_scale(h->ctx);
+	}
+	return pf_look_up_state(h, p, slots, now);
 }
 
 /* The same for all frames of tcx: the verifier follows it once for plain packets and others. */

@@ -323,6 +323,10 @@ __noinline u32 pf_pool_choose(u32 use, bool again)
 
 	if (!on(FEATURE_PF_NAT) || !n || !n->t.length)
 		return false;
+	/* if tcx judged the packet after all, it would take another turn */
+	if (on(FEATURE_PF_FIRST) &&
+	    (n->t.method == PF_POOL_ROUND_ROBIN || n->t.method == PF_POOL_LEAST_STATES))
+		return false;
 	if (on(FEATURE_PF_SOURCES)) {
 		pf_pool_notes(n, use);
 		if ((n->t.flags & PF_TRANSLATION_STICKY) && n->t.method != PF_POOL_SINGLE &&

@@ -288,6 +288,75 @@ static __always_inline bool pf_rule_translates(const struct pf_packet *p, const 
 	       (pf_to_host(p->slot) || (r->flags & PF_TRANSLATES_ON));
 }
 
+#define PF_FIRST_TRIES 32 /* a power of two: rules that match the packet, both ways */
+#define PF_FIRST_LEFT 32 /* a power of two */
+
+/*
+ * What XDP knows of a first packet that it judges: see ../first.h. Rules count the packet when
+ * they match it. Each is noted, so that this can be taken back if tcx has to judge the packet.
+ */
+struct pf_first {
+	u32 tries[PF_FIRST_TRIES]; /* number << 1 | direction, as rules call it */
+	u32 tried; /* how many of these */
+	u32 judged; /* times that rules have decided, which PF_COUNT_MATCH is to count */
+	u32 left; /* packets that were left to tcx lately are in the array: this one's place */
+	u32 mark; /* and what it has there */
+	u32 in; /* slots: where it comes in, where it goes to the host, ... */
+	u32 slot;
+	u32 len; /* bytes of its frame, before that goes on at the host's second port */
+	u32 fill; /* bytes of that frame that are no packet */
+	u32 tried_in; /* the same two, on its way into the host */
+	u32 judged_in;
+	/* of struct pf_packet there */
+	struct pf_key key;
+	u32 rule[2];
+	u8 calls[2];
+	u8 side;
+	u8 on; /* rules translate it there */
+	u8 odd; /* its rules ask for what tcx alone does */
+	u8 begun; /* a state counts it: pf_begin() */
+	u8 blocked; /* where it comes in, and its sender is not told */
+	u8 pad;
+	u32 lately[PF_FIRST_LEFT];
+};
+
+WORK_HOLDS(struct pf_first);
+
+static __always_inline struct pf_first *pf_first(void)
+{
+	return work_of(WORK_PF_FIRST);
+}
+
+/* Flags of rules that ask for what XDP does not do, if they decide. */
+#define PF_RULE_SLOW                                                                               \
+	(PF_LOG | PF_LOG_ALL | PF_LOG_MATCHES | PF_MODULATE | PF_SYNPROXY | PF_TRANSLATES_FAMILY)
+
+/* Does the rule ask for something that XDP does not do, beside its conditions? */
+static __always_inline bool pf_rule_is_slow(const struct pf_rule *r)
+{
+	return (r->flags & PF_RULE_SLOW) | r->routes | r->scrub.max_mss | r->scrub.min_ttl |
+	       r->scrub.flags;
+}
+
+/* Notes a rule that matches the packet: false if tcx has to judge the packet. */
+static __always_inline bool pf_first_notes(const struct pf_packet *p, u32 number,
+					   const struct pf_rule *r)
+{
+	struct pf_first *f = pf_first();
+	u32 at;
+
+	if (!f)
+		return false;
+	at = f->tried;
+	if (at >= PF_FIRST_TRIES || (r->action == PF_MATCH && pf_rule_is_slow(r))) {
+		f->odd = true;
+		return false;
+	}
+	f->tries[at & (PF_FIRST_TRIES - 1)] = number << 1 | (pf_called(p, p->direction) & 1);
+	f->tried = at + 1;
+	return true;
+}
+
 OFTEN __noinline int pf_try(u32 number)
 {
 	struct pf_rule *r = bpf_map_lookup_elem(&pf_rules, &number);
@@ -311,6 +380,10 @@ OFTEN __noinline int pf_try(u32 number)
 	}
 	if (r->action == PF_ANCHOR)
 		return 0;
+	if (on(FEATURE_PF_FIRST) && !pf_first_notes(p, number, r)) {
+		w->end = 0;
+		return 0;
+	}
 	stats = bpf_map_lookup_elem(&pf_rule_stats, &number);
 	if (stats) {
 		stats->evaluations++;
@@ -394,18 +467,24 @@ OFTEN static long pf_step(u32 n, void *unused)
 	return 0;
 }
 
-/* A step of the same walk over a memo. */
-OFTEN static long pf_step_memo(u32 n, void *unused)
+/*
+ * The same walk over a memo. It is a loop of its own, which takes less than calls by bpf_loop():
+ * nearly all first packets come here.
+ */
+OFTEN __noinline int pf_walk_memo(void)
 {
 	struct pf_walk *w = pf_walk();
 	struct pf_memo *m;
 
-	if (!w)
-		return 1;
+	if (!on(FEATURE_PF_RULES) || !w)
+		return 0;
 	m = pf_memo(w);
-	if (n >= PF_MEMO_RULES || n + 1 >= m->count || m->rule[n] >= w->end)
-		return 1;
-	pf_try_in_turn(w, m->rule[n]);
+#pragma clang loop unroll(disable)
+	for (u32 n = 0; n < PF_MEMO_RULES; n++) {
+		if (n + 1 >= m->count || m->rule[n] >= w->end)
+			break;
+		pf_try_in_turn(w, m->rule[n]);
+	}
 	return 0;
 }
 
@@ -429,7 +508,7 @@ static __always_inline u64 pf_tables_of(const struct pf_prefix *prefix)
 static __always_inline const struct pf_network *pf_network_of(struct pf_walk *w)
 {
 	const u32 *a = (const u32 *)w->prefix.address;
-	u32 hash = (a[0] ^ a[1] ^ a[2] ^ a[3]) * 0x9e3779b1 >> 16;
+	u32 hash = (a[0] ^ a[1] ^ a[2] ^ a[3]) * 0x9e3779b1 >> 24;
 	struct pf_seen *seen = &((struct pf_walking *)w)->seen[hash & (PF_SEEN - 1)];
 	struct pf_network *n;
 
@@ -613,17 +692,17 @@ OFTEN __noinline u32 pf_judge(void)
 	u32 matches = pf_prepare();
 	struct pf_walk *w = pf_walk();
 
-	if (!on(FEATURE_PF_RULES))
+	if (!on(FEATURE_PF_RULES) || !w)
 		return 0;
 	if (matches == PF_SKIP)
 		return PF_SKIP;
-	if (!w)
+	if (!on(FEATURE_PF_NAT) && !matches)
 		return 0;
-	if (!matches)
-		return on(FEATURE_PF_NAT) ? w->rule : 0;
 	if (matches == PF_REMEMBERED)
-		bpf_loop(PF_MEMO_RULES, pf_step_memo, 0, 0);
-	else
-		bpf_loop(PF_STEPS, pf_step, 0, 0);
+		pf_walk_memo();
+	else if (matches)
+		/* no flags: `bits` is 0 yet. A constant would have the kernel make room on the
+		 * stack */
+		bpf_loop(PF_STEPS, pf_step, 0, w->bits);
 	return w->rule;
 }

@@ -65,6 +65,26 @@ __noinline u32 pf_read_scale(struct __sk_buff *skb)
 	return 0;
 }
 
+/* The same of a SYN that XDP has. False if it is not all there. */
+__noinline u32 pf_read_scale_xdp(struct xdp_md *xdp)
+{
+	struct pf_packet *p = pf_packet();
+	u32 len;
+
+	if (!on(FEATURE_PF_FIRST) || !p)
+		return false;
+	p->scale = 0;
+	p->at = 0;
+	len = p->options * 4;
+	if (!len)
+		return true;
+	if (!length_within(&len, PF_TCP_OPTIONS) ||
+	    bpf_xdp_load_bytes(xdp, p->l4 + sizeof(struct tcphdr), p->bytes, len))
+		return false;
+	bpf_loop(PF_TCP_OPTIONS, pf_next_option, 0, 0);
+	return true;
+}
+
 static __always_inline bool pf_after(u32 a, u32 b)
 {
 	return (__s32)(a - b) > 0;

@@ -113,9 +113,12 @@ static __always_inline void pf_through_as(struct pf_through *t, const struct pf_
 	t->is = true;
 }
 
+#define PF_THROUGH_FIRST 2 /* of pf_through_in(): no state has the packet */
+
 /*
  * Looks at the packet of a frame that comes in by one port and goes to the host by another:
  * `slots` are as pf_find() has them. May it go without a rule? Nothing has been changed then.
+ * PF_THROUGH_FIRST if rules are to be asked, or if it is a SYN.
  */
 OFTEN __noinline u32 pf_through_in(struct xdp_md *xdp, u32 vlan, u32 slots, u32 now)
 {
@@ -128,7 +131,7 @@ OFTEN __noinline u32 pf_through_in(struct xdp_md *xdp, u32 vlan, u32 slots, u32 
 		return false;
 	found = pf_look_xdp(xdp, vlan, slots, now);
 	if ((found & (PF_FOUND_WAY - 1)) != PF_LOOK_STATE || !(found & PF_FOUND_WAY))
-		return false;
+		return found == PF_LOOK_JUDGE || found == PF_LOOK_BEGINS ? PF_THROUGH_FIRST : false;
 	s = pf_state_at(p->state - 1);
 	/* the packets of a VLAN's connection are not the host's, but for a moment */
 	if (!s || (s->flags & PF_STATE_SLOW) || !(p->key.vlan & PF_ROUTED) || pf_cross())

@@ -373,6 +373,13 @@ __noinline int pf_uncount_rules(void)
 	return 0;
 }
 
+/* Rules of first packets at XDP count no packet before it is known that it has no state. */
+static __always_inline void pf_uncount(void)
+{
+	if (!on(FEATURE_PF_FIRST))
+		pf_uncount_rules();
+}
+
 /*
  * Begins the life of the packet's state, which has been filled in and counted: 0, or a
  * reason to drop the packet.
@@ -389,8 +396,15 @@ OFTEN __noinline u32 pf_begin(u32 place, u32 now)
 	pf_rule_made(pf_other_rule(s));
 	pf_count_safely(PF_COUNT_INSERTS, 1);
 	/* the state counts its first packet, also for its rules */
-	pf_count_safely(PF_COUNT_SEARCHES, -1);
-	pf_uncount_rules();
+	if (on(FEATURE_PF_FIRST)) {
+		struct pf_first *f = pf_first();
+
+		if (f)
+			f->begun = true;
+	} else {
+		pf_count_safely(PF_COUNT_SEARCHES, -1);
+		pf_uncount_rules();
+	}
 	if (on(FEATURE_PF_REWRITE) && s->peer[p->side & 1].state == PF_PROXY_SRC)
 		reason = DROP_PF_SYNPROXY;
 	if (pf_publish(place, now))
@@ -422,7 +436,7 @@ OFTEN __noinline u32 pf_state_make(u32 in, u32 out, u32 now)
 		place = pf_claim_packet_over(true, now);
 	if (!place) {
 		pf_count(PF_COUNT_MEMORY);
-		pf_uncount_rules();
+		pf_uncount();
 		return DROP_PF_LIMIT;
 	}
 	place--;
@@ -431,6 +445,6 @@ OFTEN __noinline u32 pf_state_make(u32 in, u32 out, u32 now)
 	mark = pf_mark_at(place);
 	if (mark)
 		WRITE_ONCE(*mark, pf_mark_gone(now));
-	pf_uncount_rules();
+	pf_uncount();
 	return DROP_PF_LIMIT;
 }

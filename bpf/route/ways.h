@@ -27,6 +27,23 @@ static __always_inline struct route_way *route_way(u64 place)
 	return memory_record(MEMORY_ROUTES, place, ROUTE_PART, sizeof(struct route_way));
 }
 
+#define ROUTE_NO_PORTS 0xffff /* of struct route_way's ports: family and protocol alone */
+
+/*
+ * What of a packet's ports its way depends on, as a mask of struct route_way's. Packets of all
+ * ports go one way unless the host, whose namespace is `net`, chooses among next hops by ports
+ * (fib_multipath_hash_policy), or unless somebody has changed its rules, which may ask for ports.
+ * Then one look-up is for all connections of two addresses, while it holds. XDP asks for that
+ * where it judges first packets.
+ */
+static __always_inline u64 route_of_ports(const u8 *net, bool six)
+{
+	if (!on(FEATURE_PF_FIRST) || six || (cfg.route.hash && net[cfg.route.hash]) ||
+	    (cfg.route.rules && net[cfg.route.rules]))
+		return ~0ull;
+	return ROUTE_NO_PORTS;
+}
+
 /*
  * Does this CPU remember the way of the packet that has been read, to an address at the port
  * in a slot? If so, route_to() has the kernel's answer as it was. If not, what the way
@@ -41,6 +58,7 @@ OFTEN __noinline bool route_recall(u32 slot, u64 dst, bool gso)
 	const u64 *address;
 	u64 gateway, ports, other;
 	u32 flow, tick, changes, at;
+	void *net;
 
 	if (!memory)
 		return false;
@@ -51,11 +69,13 @@ OFTEN __noinline bool route_recall(u32 slot, u64 dst, bool gso)
 	/* a trial remembers nothing */
 	if (on(FEATURE_TRACE) || !memory->net || !at)
 		return false;
-	changes = *(u32 *)(route_net(memory) + at);
+	net = route_net(memory);
+	changes = *(u32 *)(net + at);
+	ports = route_of_ports(net, to->family == 10);
 	tick = bpf_jiffies64();
 	gateway = GATEWAY_MAC(port_at(slot)->endpoint, dst);
 	address = (const u64 *)to->ipv6_src;
-	__builtin_memcpy(&ports, to, sizeof(ports));
+	ports &= *(u64 *)to;
 	flow = to->family == 2 ? to->tos : to->flowinfo;
 	memory->way = route_place(gateway, address, ports, flow);
 	way = route_way(memory->way);
@@ -313,7 +333,13 @@ static __always_inline struct route_way *route_known_as(const struct hook *h, vo
 		return 0;
 	if (as && as->is) {
 		__builtin_memcpy(seen.address, as->address, sizeof(seen.address));
-		seen.ports = (seen.ports & 0xffff) | (u64)as->ports << 16;
+		seen.ports = (seen.ports & ROUTE_NO_PORTS) | (u64)as->ports << 16;
+	}
+	if (on(FEATURE_PF_FIRST)) {
+		struct route_memory *memory = route_memory_get();
+
+		if (memory)
+			seen.ports &= route_of_ports(route_net(memory), six);
 	}
 	*place = route_place(seen.gateway, seen.address, seen.ports, seen.flow);
 	way = route_way(*place);

@@ -100,7 +100,10 @@ func (c call) talk(s *site, back, first, acks bool) netlab.Frame {
 }
 
 // redirected is how many frames XDP has sent on that came in by the ports of the stations.
-func (s *site) redirected() (n uint64) {
+func (s *site) redirected() uint64 { return s.xdp("redirect") }
+
+// xdp is how many frames XDP has done something with, as veth counts it: drops, redirect.
+func (s *site) xdp(what string) (n uint64) {
 	s.t.Helper()
 	s.must(s.lab.Switch.Do(func() error {
 		e, err := ethtool.NewEthtool()
@@ -114,7 +117,7 @@ func (s *site) redirected() (n uint64) {
 				return err
 			}
 			for name, value := range stats {
-				if strings.HasSuffix(name, "xdp_redirect") {
+				if strings.HasSuffix(name, "xdp_"+what) {
 					n += value
 				}
 			}
