@@ -32,7 +32,7 @@ func main() {
 	})
 }
 
-// cpus is how many a machine has. One more case than that runs at a time, for tests wait, too.
+// cpus is how many a machine has, and how many cases run at a time.
 const cpus = 2
 
 type options struct {
@@ -92,7 +92,7 @@ func run(ctx context.Context, o options, w io.Writer) error {
 		}
 		name := "Linux " + found.Release
 		results, err := machines.Run{
-			Name: name, Machine: guests.Machine{Kernel: found, CPUs: cpus}, Dir: dir, Cases: these, Together: cpus + 1,
+			Name: name, Machine: guests.Machine{Kernel: found, CPUs: cpus}, Dir: dir, Cases: these, Together: cpus,
 		}.Do(ctx, w)
 		if errors.As(err, &missing) {
 			tally.Untested(w, "Linux "+k.Release, missing)
