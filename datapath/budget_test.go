@@ -30,8 +30,8 @@ const (
 
 	// instructions that the verifier looks at, at most: more than with everything
 	// on, and so few that a feature that multiplies its ways is seen at once. Verifiers
-	// differ: of control that of Linux 6.18 follows 10706. That of 7.3 follows 14241, because
-	// it follows a function twice that requests, which may sleep, and the timer both call.
+	// differ: of control that of Linux 6.18 follows 10706. That of 7.3 follows 14241:
+	// its log has each function twice that both requests and the timer call.
 	verifiedTCX     = 60000
 	verifiedXDP     = 30000
 	verifiedControl = 16000 // most of it states of pf, which both make and remove
