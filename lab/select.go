@@ -38,7 +38,7 @@ type Options struct {
 	Setup     Setup    // of all cases
 	Rounds    int      // instead of the profile's own; 0 keeps them
 	Quick     bool     // few and short rounds
-	// Study has a virtual machine measure groups of ReproduceInside; empty for a profile.
+	// Study has a virtual machine measure Groups of ReproduceInside; empty for a profile.
 	Study string
 	// Counting says that the machine counts instructions: RunInside measures.
 	Counting bool
@@ -78,7 +78,8 @@ func Select(o Options) (Profile, error) {
 	switch {
 	case o.Study != "":
 		var err error
-		p, err = reproduce(o.Study, o.Quick, false, func(studies.Study, Group) bool { return true })
+		// Other groups say nothing of how long their rounds are there.
+		p, err = reproduce(o.Study, o.Quick, false, func(_ studies.Study, g Group) bool { return slices.Contains(o.Groups, g.Name) })
 		if err != nil {
 			return Profile{}, err
 		}

@@ -186,6 +186,49 @@ func TestClaimsInside(t *testing.T) {
 	}
 }
 
+// A virtual machine measures the group that this machine asks it for, of each study and of all together.
+func TestStudyInside(t *testing.T) {
+	all, err := studies.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []string{"all"}
+	for _, s := range all {
+		names = append(names, s.Name)
+	}
+	for _, name := range names {
+		for _, quick := range []bool{false, true} {
+			p, err := reproduce(name, quick, false, func(s studies.Study, g Group) bool { return takesInside(s, g, false) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, g := range p.Groups {
+				if !g.Inside {
+					continue
+				}
+				there, err := Select(Options{Study: name, Groups: []string{g.Name}, Quick: quick, Counting: true})
+				if err != nil {
+					t.Errorf("%s, %s: %v", name, g.Name, err)
+					continue
+				}
+				if got, want := labels(there.Groups), labels([]Group{g}); got != want {
+					t.Errorf("%s, %s: the machine measures\n%s\nand is asked for\n%s", name, g.Name, got, want)
+				}
+			}
+		}
+	}
+}
+
+func labels(groups []Group) string {
+	var list []string
+	for _, g := range groups {
+		for _, c := range g.Cases {
+			list = append(list, g.Name+" "+c.Label())
+		}
+	}
+	return strings.Join(list, "\n")
+}
+
 // Inside are the groups whose claims need it, and no others.
 func TestTakesInside(t *testing.T) {
 	all, err := studies.All()
