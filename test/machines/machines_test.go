@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,10 +57,48 @@ func TestComplaint(t *testing.T) {
 		"[    1.1] mtrr: your CPUs\n[  2.913628] Oops: double fault: 0000 [#1]\r\n": true,
 		"[  210.000001] WARNING: CPU: 1 PID: 5 at kernel/bpf/verifier.c:1\n":        true,
 		"[  264.851040] watchdog: BUG: soft lockup - CPU#0 stuck for 22s!\n":        false,
+		"[  158.000001] Out of memory: Killed process 7 (bascule) total-vm:1kB\n":   true,
 		"[   11.284904] hrtimer: interrupt took 18538784 ns\n":                      false,
 	} {
 		if got := complaint.MatchString(text); got != want {
 			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
+
+// A machine that ends early is a failure of its cases, unless QEMU has played it wrong: then what is left runs in
+// another one.
+func TestMachineEndsEarly(t *testing.T) {
+	run := Run{Name: "Linux 6.12", Cases: []Case{{Test: "TestA"}, {Test: "TestB"}, {Test: "TestC"}}}
+	const stale, broken = "[ 1.0] hello\r\n[ 1.1] Oops: int3: 0000 [#1] SMP\r\n[ 1.2] Kernel panic - not syncing\r\n", "[ 1.1] Oops: 0000 [#1] SMP\n[ 1.2] Oops: int3: 0000\n"
+	for _, tt := range []struct {
+		name     string
+		consoles []string // of the machines: each comes to one case
+		ends     string   // results, by case
+		want     string   // in the error
+	}{
+		{"none", []string{"", "", ""}, "A", "2 cases early"},
+		{"of int3", []string{stale, stale, stale}, "ABC", ""},
+		{"of int3, and then of another cause", []string{stale, broken}, "AB", "1 cases early: [ 1.1] Oops: 0000"},
+		{"of int3 after another cause", []string{broken}, "A", "2 cases early: [ 1.1] Oops: 0000"},
+	} {
+		var b bytes.Buffer
+		n := 0
+		results, err := run.all(&b, func(left []Case) (map[string]Result, error) {
+			n++
+			return map[string]Result{left[0].Test: Passed}, judgeConsole(tt.consoles[n-1], len(left)-1)
+		})
+		ends := ""
+		for _, c := range run.Cases {
+			if results[c.Test] == Passed {
+				ends += strings.TrimPrefix(c.Test, "Test")
+			}
+		}
+		if said := fmt.Sprint(err); ends != tt.ends || !strings.Contains(said, tt.want) || (err == nil) != (tt.want == "") {
+			t.Errorf("%s: %s passed, %v; want %s, %s", tt.name, ends, err, tt.ends, tt.want)
+		}
+		if again := strings.Count(b.String(), "; it is booted again, for "); again != n-1 {
+			t.Errorf("%s: %d machines, and it prints\n%s", tt.name, n, b.String())
 		}
 	}
 }
