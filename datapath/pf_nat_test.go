@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"bascule/pf"
 	"bascule/pf/reference"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -171,6 +173,50 @@ func TestNATTogether(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Of two connections that ask for the only port at the same moment, one gets it, and the other's packet does not go:
+// an answer to it would be the first one's.
+func TestNATOneOwner(t *testing.T) {
+	const destinations, threads = 10000, 2
+	s := natBenchFor(t, natRules(t, "pass\nmatch out inet nat-to 192.0.2.1 port 7\n"), 4*destinations)
+	var went [threads][destinations]bool
+	var ready atomic.Int64
+	err := s.rack.together(threads, func(thread int) error {
+		defer ready.Add(threads * destinations) // whoever waits for this thread does so no longer
+		for i := range destinations {
+			f := natFrame(&reference.Packet{
+				Family: pf.Inet, Proto: reference.UDP, Direction: pf.Out, SrcPort: 7, DstPort: 53,
+				Src: netip.AddrFrom4([4]byte{10, 0, 0, byte(thread)}), Dst: netip.AddrFrom4([4]byte{1, 1, byte(i >> 8), byte(i)}),
+			})
+			run := &ebpf.RunOptions{Data: f, Context: &skbContext{Ifindex: s.rack.near[1]}}
+			for ready.Add(1); ready.Load() < int64(threads*(i+1)); {
+				runtime.Gosched()
+			}
+			code, err := s.gen.program(hookTCX).Run(run)
+			if err != nil {
+				return err
+			}
+			went[thread][i] = hookTCX.verdict(code) != drop
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	both, neither := 0, 0
+	for i := range destinations {
+		switch {
+		case went[0][i] && went[1][i]:
+			both++
+		case !went[0][i] && !went[1][i]:
+			neither++
+		}
+	}
+	if both+neither > 0 {
+		t.Errorf("of %d pairs of packets %d went both, and %d neither", destinations, both, neither)
+	}
+	s.wantKeys("one of each pair", destinations, destinations)
 }
 
 // Nobody can tell which of the free ports is the next one: what is taken lies all over the range,

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "28cd8a121b2ed5de0a06f9425ec112a09869185e1e82eb781ed06e3abd3f6c41"
+const objectsSum = "94e2834b80c0491cfdfebacd52533b285cd681bb256f071da5dce88476e53de6"

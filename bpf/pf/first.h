@@ -22,15 +22,8 @@ OFTEN __noinline u32 pf_first_ask(u32 slot, u32 how, u32 received)
 
 	if (!on(FEATURE_PF_FIRST) || !p || !f)
 		return DROP_PF;
-	p->how = how;
-	p->slot = slot;
-	p->received = received;
-	p->direction = how & PF_ON_WAY_OUT;
-	p->calls[p->direction & 1] = pf_call(slot, p->direction);
-	if (!(how & PF_RESUMES)) {
-		p->tag_in = p->tag;
-		p->rule[p->direction & 1] = 0;
-	}
+	pf_ask_at(p, slot, how, received);
+	pf_ask_begins(p);
 	rule = pf_judge();
 	if (f->odd)
 		return DROP_PF;

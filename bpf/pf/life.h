@@ -171,13 +171,13 @@ static __always_inline void pf_take_key(u32 place, const struct pf_state *s)
 	if (!k || !at || !(k->flags & PF_STATE_KEY) || PF_STATE_OTHER(k) != place + 1)
 		return;
 	mark = READ_ONCE(*at);
-	if (mark == PF_MARK_CLAIMED || (mark & PF_MARK_STATE))
+	if (!pf_mark_is_gone(mark))
 		__sync_val_compare_and_swap(at, mark,
 					    PF_MARK_GONE | (clock_now() & PF_MARK_SECOND));
 }
 
 /*
- * Takes a state out, as pf_state_drop() says. This is a separate function, to save room on
+ * Takes a state out, as pf_state_end() says. This is a separate function, to save room on
  * the stack.
  */
 __noinline u32 pf_take_out(u32 place, u32 mark, u32 next)
@@ -186,7 +186,7 @@ __noinline u32 pf_take_out(u32 place, u32 mark, u32 next)
 	struct pf_shared *shared = pf_shared_get();
 	u32 *at = pf_mark_at(place);
 
-	if (!on(FEATURE_PF) || !s || !at || !shared || !(mark & PF_MARK_STATE))
+	if (!on(FEATURE_PF) || !s || !at || !shared)
 		return 0;
 	/* the second key of a state goes with the state */
 	if (on(FEATURE_PF_NAT) && (s->flags & PF_STATE_KEY))
@@ -208,10 +208,10 @@ __noinline u32 pf_take_out(u32 place, u32 mark, u32 next)
 }
 
 /*
- * Removes the state at a place if it has the mark, and leaves the mark `next` there. True
+ * Ends the life of what is at a place, if it has the mark, and leaves the mark `next` there. True
  * for the one CPU that has done it. What the state was counted for is taken back.
  */
-static __always_inline bool pf_state_drop(u32 place, u32 mark, u32 next, u32 now)
+static __always_inline bool pf_state_end(u32 place, u32 mark, u32 next, u32 now)
 {
 	if (!pf_take_out(place, mark, next))
 		return false;
@@ -222,6 +222,12 @@ static __always_inline bool pf_state_drop(u32 place, u32 mark, u32 next, u32 now
 			pf_second_leave(place, now);
 	}
 	return true;
+}
+
+/* The same for a state that all CPUs see. */
+static __always_inline bool pf_state_drop(u32 place, u32 mark, u32 next, u32 now)
+{
+	return (mark & PF_MARK_STATE) && pf_state_end(place, mark, next, now);
 }
 
 static __always_inline u32 pf_mark_gone(u32 now)
@@ -396,18 +402,21 @@ OFTEN __noinline u32 pf_same_key(u32 a, u32 b)
 
 /*
  * Finds another state with the key of the one at `place`, in one of the key's buckets, and by the
- * key's mark: its place + 1, or 0.
+ * key's mark, whether all CPUs see it or its CPU is not sure yet: its place + 1, or 0.
  */
 OFTEN __noinline u32 pf_twin(u32 place, u32 home, u32 mark)
 {
 	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
+	u32 unsure = pf_mark_unsure(mark);
 
 	if (!on(FEATURE_PF) || !b)
 		return 0;
 	/* unrolled, and the mark before all else: a new connection looks at every place */
 #pragma unroll
 	for (u32 i = 0; i < PF_WAYS; i++) {
-		if (READ_ONCE(b->mark[i]) == mark) {
+		u32 has = READ_ONCE(b->mark[i]);
+
+		if (has == mark || has == unsure) {
 			u32 at = home * PF_WAYS + i;
 
 			if (at != place && pf_same_key(place, at))
@@ -421,25 +430,29 @@ OFTEN __noinline u32 pf_twin(u32 place, u32 home, u32 mark)
 #define PF_TWINS 4
 
 /*
- * Lets all CPUs see the state at a place that has been claimed for it. CPUs may have made
- * states with one key at the same moment. Only the state in the lowest place stays; false
- * if it is not this one.
+ * Lets all CPUs see what is at a place that has been claimed for it, by its key; false if another
+ * state has the key, or is about to have it. CPUs may make states with one key at the same moment,
+ * and each wants to send its packet then. So each first says that it is not sure, and looks for the
+ * others. It gives way to one that all see, and to one in a lower place. Of one in a higher place
+ * it takes the turn, if that CPU has not become sure meanwhile. Each becomes sure by one exchange,
+ * which fails if its turn has been taken: of all states with one key, one at most is ever shown.
  */
-static __always_inline bool pf_publish(u32 place, u32 now)
+OFTEN __noinline u32 pf_show(u32 place)
 {
 	struct pf_state *s = pf_state_at(place);
-	u32 *at = pf_mark_at(place), mark;
-	bool found = false;
+	u32 *at = pf_mark_at(place), mark, unsure;
+	bool found = false, lost;
 	u64 hash;
 
-	if (!s || !at)
+	if (!on(FEATURE_PF) || !s || !at)
 		return false;
 	hash = pf_state_hash(s);
 	mark = pf_mark(hash);
+	unsure = pf_mark_unsure(mark);
 	/* a full barrier: of two CPUs, at least one sees the other's state */
-	__sync_val_compare_and_swap(at, PF_MARK_CLAIMED, mark);
-	for (u32 n = 0; n < PF_TWINS; n++) {
-		u32 twin = pf_twin(place, pf_home(hash, n & 1), mark);
+	lost = __sync_val_compare_and_swap(at, PF_MARK_CLAIMED, unsure) != PF_MARK_CLAIMED;
+	for (u32 n = 0; n < PF_TWINS && !lost; n++) {
+		u32 twin = pf_twin(place, pf_home(hash, n & 1), mark), *other;
 
 		/* a CPU that comes later sees this state: nobody has to look for it again */
 		if (n == 1 && !twin && !found)
@@ -447,52 +460,40 @@ static __always_inline bool pf_publish(u32 place, u32 now)
 		if (!twin)
 			continue;
 		found = true;
-		if (twin - 1 < place) {
-			pf_state_drop(place, mark, pf_mark_gone(now), now);
-			return false;
-		}
-		if (on(FEATURE_PF_NAT))
-			pf_state_remove(pf_state_of_key(twin - 1) - 1, now);
-		else
-			pf_state_drop(twin - 1, mark, pf_mark_gone(now), now);
+		other = pf_mark_at(twin - 1);
+		lost = twin - 1 < place || !other ||
+		       __sync_val_compare_and_swap(other, unsure, PF_MARK_CLAIMED) == mark;
 	}
-	return true;
+	if (!lost && __sync_val_compare_and_swap(at, unsure, mark) == unsure)
+		return true;
+	__sync_val_compare_and_swap(at, unsure, PF_MARK_CLAIMED);
+	return false;
 }
 
 /*
- * Lets all CPUs see the second key of a state that they see already, as pf_publish() does.
- * If another state has the key, and has it in a lower place, this state goes: false.
+ * Shows the state at a place that has been claimed for it, as pf_show() does. If another has its
+ * key, the state is over before anybody has seen it: false.
+ */
+static __always_inline bool pf_publish(u32 place, u32 now)
+{
+	if (pf_show(place))
+		return true;
+	pf_state_end(place, PF_MARK_CLAIMED, pf_mark_gone(now), now);
+	return false;
+}
+
+/*
+ * The same for the second key of a state that is shown already. If another has that key, the state
+ * goes: false.
  */
 __noinline u32 pf_publish_key(u32 place, u32 now)
 {
-	struct pf_state *s = pf_state_at(place), *k;
-	bool found = false;
-	u32 key, *at;
-	u64 hash;
+	struct pf_state *s = pf_state_at(place);
 
 	if (!on(FEATURE_PF_NAT) || !s)
 		return false;
-	key = PF_STATE_OTHER(s) - 1;
-	k = pf_state_at(key);
-	at = pf_mark_at(key);
-	if (!k || !at)
-		return false;
-	/* a full barrier, as there */
-	hash = pf_state_hash(k);
-	__sync_val_compare_and_swap(at, PF_MARK_CLAIMED, pf_mark(hash));
-	for (u32 i = 0; i < PF_TWINS; i++) {
-		u32 twin = pf_twin(key, pf_home(hash, i & 1), pf_mark(hash));
-
-		if (i == 1 && !twin && !found)
-			break;
-		if (!twin)
-			continue;
-		found = true;
-		if (twin - 1 < key) {
-			pf_state_remove(place, now);
-			return false;
-		}
-		pf_state_remove(pf_state_of_key(twin - 1) - 1, now);
-	}
-	return true;
+	if (pf_show(PF_STATE_OTHER(s) - 1))
+		return true;
+	pf_state_remove(place, now);
+	return false;
 }

@@ -516,6 +516,26 @@ OFTEN __noinline u32 pf_obey(u32 rule)
 	return DROP_PF;
 }
 
+/* Notes where rules are asked about the packet, by the port's slot, and how. */
+static __always_inline void pf_ask_at(struct pf_packet *p, u32 slot, u32 how, u32 received)
+{
+	p->how = how;
+	p->slot = slot;
+	p->received = received;
+	p->direction = how & PF_ON_WAY_OUT;
+	if (on(FEATURE_PF_HOST))
+		p->calls[p->direction & 1] = pf_call(slot, p->direction);
+}
+
+/* The walk over the rules begins, or goes on behind a translation. */
+static __always_inline void pf_ask_begins(struct pf_packet *p)
+{
+	if (on(FEATURE_PF_NAT) && (p->how & PF_RESUMES))
+		return;
+	p->tag_in = p->tag;
+	p->rule[p->direction & 1] = 0;
+}
+
 /*
  * Asks the rules at a port, if they have to be asked. A connection that is known has been
  * judged. But where no rule has seen it leave, it is judged as its first packet would be.
@@ -530,12 +550,7 @@ OFTEN __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 
 
 	if (!on(FEATURE_PF) || !p)
 		return DROP_PF;
-	p->how = how;
-	p->slot = slot;
-	p->received = received;
-	p->direction = how & PF_ON_WAY_OUT;
-	if (on(FEATURE_PF_HOST))
-		p->calls[p->direction & 1] = pf_call(slot, p->direction);
+	pf_ask_at(p, slot, how, received);
 	if (how & PF_KNOWN) {
 		/* only the host takes it, and no others with it */
 		if (on(FEATURE_PF_FAMILY | FEATURE_PF_HOPS) && (how & PF_FLOOD) &&
@@ -548,10 +563,7 @@ OFTEN __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 
 		if (on(FEATURE_PF_NAT) && !s->out && !(s->flags & PF_STATE_NAT))
 			p->how |= PF_UNSEEN;
 	}
-	if (!on(FEATURE_PF_NAT) || !(how & PF_RESUMES)) {
-		p->tag_in = p->tag;
-		p->rule[p->direction & 1] = 0;
-	}
+	pf_ask_begins(p);
 	rule = pf_judge();
 	if (on(FEATURE_PF_NAT) && pf_translation_asked())
 		return PF_TRANSLATE;

@@ -549,8 +549,9 @@ enum pf_second_node {
 /*
  * Marks of states. A state is at the same place in the table of states as its mark is here.
  * A mark is a part of the key's hash, with PF_MARK_STATE. It is PF_MARK_CLAIMED while a
- * state is being filled in. When a state has gone, it is PF_MARK_GONE with the second in
- * which the state went: somebody may still look at the state for a moment.
+ * state is being filled in, and has PF_MARK_UNSURE for PF_MARK_STATE while the CPU that makes the
+ * state looks for others with the same key. When a state has gone, it is PF_MARK_GONE with the
+ * second in which the state went: somebody may still look at the state for a moment.
  */
 struct pf_bucket {
 	__u32 mark[PF_WAYS];
@@ -559,6 +560,7 @@ struct pf_bucket {
 #define PF_MARK_STATE 0x80000000u /* set in marks of states */
 #define PF_MARK_GONE 0x40000000u
 #define PF_MARK_CLAIMED 1u
+#define PF_MARK_UNSURE 2u /* with bits of the hash: neither a state, gone, claimed, nor free */
 #define PF_MARK_SECOND 0x3fffffffu /* the second in a PF_MARK_GONE */
 
 /*
