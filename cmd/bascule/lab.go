@@ -231,7 +231,7 @@ is one of these, or all:
 
 A claim that names a ratio holds if the whole 95 % interval of the ratio here is
 on its side. That takes 6 rounds: --quick has 2, and is for a look. All studies
-take 13 minutes on two cores, with --quick less than 4.
+take 40 minutes on two cores.
 
 With --in-vm the groups whose claims this machine cannot test are measured in
 virtual machines of QEMU, one for each group; the others on this machine, as

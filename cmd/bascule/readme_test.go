@@ -39,7 +39,7 @@ var readmeFabrics = map[string][]string{
 	"three bascules, joined by veth":   {"bascule-neutron-2-veth"},
 	"Linux bridges and OVS, by ports":  {"neutron-3-ovs-linux-internal"},
 	"devstack's hybrid, by ports":      {"neutron-7-hybrid-internal"},
-	"Open vSwitch, in user space":      {"neutron-4-ovs"},
+	"Open vSwitch, in the kernel":      {"neutron-4-ovs"},
 	"Linux bridges and OVS, by veth":   {"neutron-2-ovs-linux-veth"},
 	"devstack's hybrid, by veth":       {"neutron-6-hybrid-veth"},
 	"OVS and a Linux bridge, by ports": {"neutron-5-linux-ovs-internal"},
