@@ -329,7 +329,7 @@ func (e *End) Capture() (stop func()) {
 	return func() { unix.Close(fd) }
 }
 
-// SetMTU sets the MTU of both sides of the cable.
+// SetMTU sets the MTU of both sides of the cable until the test ends.
 func (e *End) SetMTU(mtu int) {
 	e.lab.t.Helper()
 	near, err := e.lab.Switch.Netlink().LinkByName(e.Port)
@@ -338,6 +338,11 @@ func (e *End) SetMTU(mtu int) {
 	e.lab.must(err)
 	e.lab.must(e.lab.Switch.Netlink().LinkSetMTU(near, mtu))
 	e.lab.must(e.Namespace.Netlink().LinkSetMTU(far, mtu))
+	e.lab.t.Cleanup(func() {
+		// A card is there for the next test. What has gone meanwhile has no MTU.
+		_ = e.lab.Switch.Netlink().LinkSetMTU(near, near.Attrs().MTU)
+		_ = e.Namespace.Netlink().LinkSetMTU(far, far.Attrs().MTU)
+	})
 }
 
 // Frames makes n frames of the smallest size, each with a number that no other
