@@ -231,7 +231,7 @@ is one of these, or all:
 
 A claim that names a ratio holds if the whole 95 % interval of the ratio here is
 on its side. That takes 6 rounds: --quick has 2, and is for a look. All studies
-take 40 minutes on two cores.
+take 36 minutes on two cores, and 55 minutes with --in-vm.
 
 With --in-vm the groups whose claims this machine cannot test are measured in
 virtual machines of QEMU, one for each group; the others on this machine, as
