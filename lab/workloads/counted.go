@@ -345,19 +345,25 @@ func (s *countedSession) part(send func(from, to int) error, from, to int) (cost
 	}
 	defer s.net.Part(want)()
 	before, begin := count.Frames, s.now()
-	var spent uint64 // until the last frame came
-	for at, next := from, from; at < to; at = next {
-		next = min(at+s.atOnce(), to)
-		if err := send(at, next); err != nil {
+	if err := send(from, to); err != nil {
+		return 0, 0, err
+	}
+	spent := s.now() - begin // until the last frame came
+	for first := true; ; first = false {
+		if count, err = s.arrived(); err != nil {
 			return 0, 0, err
 		}
-		sent := uint64((next - from) * max(s.want.ports, 1))
-		if came, spent, err = s.await(before, sent, begin); err != nil {
-			return 0, 0, err
+		at := s.now() - begin
+		if now := count.Frames - before; now > came {
+			came = now
+			if !first {
+				spent = at
+			}
 		}
-		if came < sent {
+		if came >= want || at-spent > lateAfter {
 			break
 		}
+		unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 	}
 	switch lost := 100 * (1 - float64(came)/float64(want)); {
 	case came > want:
@@ -368,50 +374,15 @@ func (s *countedSession) part(send func(from, to int) error, from, to int) (cost
 	return float64(spent) / float64(came), came, nil
 }
 
-// await waits until `want` frames have come after the first `before`, or one is late. It returns how
-// many came, and the instructions from begin until the last did.
-func (s *countedSession) await(before, want, begin uint64) (came, spent uint64, err error) {
-	spent = s.now() - begin
-	for first := true; ; first = false {
-		count, err := s.arrived()
-		if err != nil {
-			return came, spent, err
-		}
-		at := s.now() - begin
-		if now := count.Frames - before; now > came {
-			came = now
-			if !first {
-				spent = at
-			}
-		}
-		if came >= want || at-spent > lateAfter {
-			return came, spent, nil
-		}
-		unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
-	}
-}
-
 // lateAfter is after how many instructions a frame that has not arrived is lost: a
 // second of such a machine's time, and a frame takes some ten thousand.
 const lateAfter = 1_000_000_000
 
-// ringHalf is half of the room in a ring of veth.
-const ringHalf = 128
-
-// atOnce is how many frames are sent before those that have arrived are counted. The kernel goes on
-// making frames when it has put off to a thread of its own what takes them from a ring, and then a
-// few find no room. Where each frame begins a connection, what becomes of one takes so long that
-// many would be lost.
-func (s *countedSession) atOnce() int {
-	if s.generator == "bpf" && s.want.fresh {
-		return ringHalf
-	}
-	return s.want.frames
-}
-
-// mayLose is how many frames may be lost, in percent: a few of many that are sent at once.
+// mayLose is how many frames may be lost, in percent: none of those that are sent one
+// by one. The kernel goes on making frames when it has put off to a thread of its own
+// what takes them from a ring, and a few find no room.
 func (s *countedSession) mayLose() float64 {
-	if s.generator == "bpf" && !s.want.fresh {
+	if s.generator == "bpf" {
 		return 0.1
 	}
 	return 0
