@@ -187,7 +187,8 @@ func TestNATOneOwner(t *testing.T) {
 		for i := range destinations {
 			f := natFrame(&reference.Packet{
 				Family: pf.Inet, Proto: reference.UDP, Direction: pf.Out, SrcPort: 7, DstPort: 53,
-				Src: netip.AddrFrom4([4]byte{10, 0, 0, byte(thread)}), Dst: netip.AddrFrom4([4]byte{1, 1, byte(i >> 8), byte(i)}),
+				Src: netip.AddrFrom4([4]byte{10, 0, 0, byte(thread)}),
+				Dst: netip.AddrFrom4([4]byte{1, 1, byte(i >> 8), byte(i)}),
 			})
 			run := &ebpf.RunOptions{Data: f, Context: &skbContext{Ifindex: s.rack.near[1]}}
 			for ready.Add(1); ready.Load() < int64(threads*(i+1)); {

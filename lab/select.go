@@ -79,7 +79,9 @@ func Select(o Options) (Profile, error) {
 	case o.Study != "":
 		var err error
 		// Other groups say nothing of how long their rounds are there.
-		p, err = reproduce(o.Study, o.Quick, false, func(_ studies.Study, g Group) bool { return slices.Contains(o.Groups, g.Name) })
+		p, err = reproduce(o.Study, o.Quick, false, func(_ studies.Study, g Group) bool {
+			return slices.Contains(o.Groups, g.Name)
+		})
 		if err != nil {
 			return Profile{}, err
 		}

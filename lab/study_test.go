@@ -198,7 +198,9 @@ func TestStudyInside(t *testing.T) {
 	}
 	for _, name := range names {
 		for _, quick := range []bool{false, true} {
-			p, err := reproduce(name, quick, false, func(s studies.Study, g Group) bool { return takesInside(s, g, false) })
+			p, err := reproduce(name, quick, false, func(s studies.Study, g Group) bool {
+				return takesInside(s, g, false)
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -195,9 +195,6 @@ func (r Run) all(w io.Writer, once func([]Case) (map[string]Result, error)) (map
 		if boot == boots || !errors.As(err, &clock) && !errors.As(err, &patch) {
 			return all, err
 		}
-		if len(left) == 0 {
-			return all, nil
-		}
 		fmt.Fprintf(w, "%s: %v; it is booted again, for %d cases\n", r.Name, err, len(left))
 	}
 }
@@ -256,18 +253,18 @@ func judgeConsole(text string, missing int) error {
 	case at == nil:
 		return nil
 	}
-	said := text[at[0]:]
-	err := fmt.Errorf("the kernel says %q", strings.TrimSpace(text[at[0]:at[1]]))
-	if missing > 0 { // the end is but what follows from it
-		err = fmt.Errorf("the machine ended %d cases early: %s", missing, firstLines(said, 60))
+	if missing == 0 {
+		return fmt.Errorf("the kernel says %q", strings.TrimSpace(text[at[0]:at[1]]))
 	}
+	said := text[at[0]:] // the end is but what follows from it
+	err := fmt.Errorf("the machine ended %d cases early: %s", missing, firstLines(said, 60))
 	if patched.MatchString(said) {
 		return patchError{err}
 	}
 	return err
 }
 
-// A patchError says that a CPU of the machine has met an instruction that its kernel had just
+// A patchError says that a machine ended because a CPU met an instruction that its kernel had just
 // replaced. The kernel puts int3 there while it does so, and makes sure that all CPUs see what is
 // new before it forgets the place. QEMU's TCG at times has a CPU meet the int3 later: "qemu-x86_64
 // booting with 8.0.0 stil see int3", linux-kernel, July 2023.
@@ -278,7 +275,8 @@ var patched = regexp.MustCompile(`\A\[[ 0-9.]+\] Oops: int3: `)
 
 // complaint is a line in which a kernel says that it is broken, or that it has ended a program for
 // want of memory. That a CPU stands still does not count: on a busy machine it does.
-var complaint = regexp.MustCompile(`(?m)^\[[ 0-9.]+\] (BUG: |Oops: |WARNING: |kernel BUG |Kernel panic |general protection |Out of memory: ).*`)
+var complaint = regexp.MustCompile(
+	`(?m)^\[[ 0-9.]+\] (BUG: |Oops: |WARNING: |kernel BUG |Kernel panic |general protection |Out of memory: ).*`)
 
 // lastLines returns the end of a text in one line.
 func lastLines(text string, n int) string {

@@ -70,7 +70,10 @@ func TestComplaint(t *testing.T) {
 // another one.
 func TestMachineEndsEarly(t *testing.T) {
 	run := Run{Name: "Linux 6.12", Cases: []Case{{Test: "TestA"}, {Test: "TestB"}, {Test: "TestC"}}}
-	const stale, broken = "[ 1.0] hello\r\n[ 1.1] Oops: int3: 0000 [#1] SMP\r\n[ 1.2] Kernel panic - not syncing\r\n", "[ 1.1] Oops: 0000 [#1] SMP\n[ 1.2] Oops: int3: 0000\n"
+	const (
+		stale  = "[ 1.0] hello\r\n[ 1.1] Oops: int3: 0000 [#1] SMP\r\n[ 1.2] Kernel panic - not syncing\r\n"
+		broken = "[ 1.1] Oops: 0000 [#1] SMP\n[ 1.2] Oops: int3: 0000\n"
+	)
 	for _, tt := range []struct {
 		name     string
 		consoles []string // of the machines: each comes to one case
@@ -78,7 +81,8 @@ func TestMachineEndsEarly(t *testing.T) {
 		want     string   // in the error
 	}{
 		{"none", []string{"", "", ""}, "A", "2 cases early"},
-		{"of int3", []string{stale, stale, stale}, "ABC", ""},
+		{"of int3", []string{stale, stale, ""}, "ABC", ""},
+		{"of int3, and then not", []string{stale, stale, stale}, "ABC", `the kernel says "[ 1.1] Oops: int3`},
 		{"of int3, and then of another cause", []string{stale, broken}, "AB", "1 cases early: [ 1.1] Oops: 0000"},
 		{"of int3 after another cause", []string{broken}, "A", "2 cases early: [ 1.1] Oops: 0000"},
 	} {
@@ -94,7 +98,8 @@ func TestMachineEndsEarly(t *testing.T) {
 				ends += strings.TrimPrefix(c.Test, "Test")
 			}
 		}
-		if said := fmt.Sprint(err); ends != tt.ends || !strings.Contains(said, tt.want) || (err == nil) != (tt.want == "") {
+		said := fmt.Sprint(err)
+		if ends != tt.ends || !strings.Contains(said, tt.want) || (err == nil) != (tt.want == "") {
 			t.Errorf("%s: %s passed, %v; want %s, %s", tt.name, ends, err, tt.ends, tt.want)
 		}
 		if again := strings.Count(b.String(), "; it is booted again, for "); again != n-1 {
