@@ -5,6 +5,7 @@ package netlab
 import (
 	"errors"
 	"fmt"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -76,8 +77,12 @@ func (s *Socket) sendMany(frames []Frame) error {
 		list[i].Iov = &pieces[i]
 		list[i].SetIovlen(1)
 	}
-	for len(list) > 0 {
+	for deadline := time.Now().Add(patience); len(list) > 0; {
 		n, err := messages(unix.SYS_SENDMMSG, s.fd, list)
+		if errors.Is(err, unix.ENOBUFS) && time.Now().Before(deadline) { // the first was not taken: see sendFrame
+			time.Sleep(time.Millisecond)
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("send %v from %s: %w", frames[len(frames)-len(list)], s.name, err)
 		}

@@ -317,7 +317,7 @@ func onCPU(cpu int, fn func() error) error {
 
 // sendFrame sends a frame by a packet socket. A device that has no room does not take the
 // frame, and the kernel says so: on a busy machine the queue of a veth whose other end has
-// a program of XDP is full until that end's turn has come.
+// a program of XDP is full until that end's turn has come, or the CPU's: see backlog.
 func sendFrame(fd int, f Frame, index int) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		err := unix.Sendto(fd, []byte(f), 0, &unix.SockaddrLinklayer{Ifindex: index})

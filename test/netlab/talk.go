@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,7 +20,8 @@ import (
 )
 
 // A Talk is datagrams between the stacks of two ends, both ways. The stack leaves
-// their checksums to its device, where that takes them.
+// their checksums to its device, where that takes them. A datagram that the host has lost
+// for want of room is sent again: see backlog.
 type Talk struct {
 	sides [2]*talker
 
@@ -33,7 +35,8 @@ type Talk struct {
 type talker struct {
 	end    *End
 	conn   *net.UDPConn
-	number uint32 // of the last datagram that was sent
+	number uint32              // of the last datagram that was sent
+	lost   func() (int, error) // how many of its datagrams the host may have lost since it was asked before
 }
 
 // NewTalk gives two ends addresses, and opens a talk between them. Neither asks for
@@ -53,13 +56,15 @@ func (l *Lab) NewTalk(a, b *End) *Talk {
 			return err
 		}))
 		l.t.Cleanup(func() { conn.Close() })
-		talk.sides[i] = &talker{end: e, conn: conn}
+		backlog, err := newBacklog(e.near(), []*End{a, b}[other].far())
+		l.must(err)
+		talk.sides[i] = &talker{end: e, conn: conn, lost: backlog.lost}
 	}
 	return talk
 }
 
 // Exchange sends so many datagrams both ways, and waits until all have come. The
-// error says how many have not, and how many the stack has refused.
+// error says how many have not, how many the stack has refused, and what has been counted.
 func (talk *Talk) Exchange(n int) error {
 	one, two := talk.sides[0], talk.sides[1]
 	var wait sync.WaitGroup
@@ -80,34 +85,98 @@ func (from *talker) send(to *talker, n int) error {
 	if err != nil {
 		return err
 	}
+	if _, err := from.lost(); err != nil { // what it has lost before is of none of these
+		return err
+	}
 	missing := map[uint32]bool{}
 	for range n {
 		from.number++
 		missing[from.number] = true
-		if _, err := from.conn.Write(binary.BigEndian.AppendUint32(make([]byte, 0, 100), from.number)); err != nil {
+		if err := from.write(from.number); err != nil {
 			return err
 		}
 	}
-	to.conn.SetReadDeadline(time.Now().Add(lost))
-	buf := make([]byte, 100)
-	for len(missing) > 0 {
-		got, err := to.conn.Read(buf)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		if got == 4 { // one that comes late is of none of these
-			delete(missing, binary.BigEndian.Uint32(buf))
-		}
+	if err := from.await(to, missing, time.Now().Add(lost)); err != nil {
+		return err
 	}
 	if len(missing) == 0 {
 		return nil
 	}
 	after, err := checksumErrors(to.end.Namespace)
-	return errors.Join(err, fmt.Errorf("from %s to %s: of %d datagrams %d did not come, and %d had wrong checksums",
-		from.end.Port, to.end.Port, n, len(missing), after-before))
+	return errors.Join(err, fmt.Errorf("from %s to %s: of %d datagrams %d did not come, and %d had wrong checksums; counters:\n%s",
+		from.end.Port, to.end.Port, n, len(missing), after-before, counters(from.end, to.end)))
+}
+
+// write sends the datagram of a number.
+func (from *talker) write(number uint32) error {
+	_, err := from.conn.Write(binary.BigEndian.AppendUint32(make([]byte, 0, 100), number))
+	return err
+}
+
+// await takes what comes at the other side until nothing is missing any more, or it is late.
+// If the host may have lost as many as are missing, these are sent again.
+func (from *talker) await(to *talker, missing map[uint32]bool, late time.Time) error {
+	buf := make([]byte, 100)
+	hostLost := 0
+	for len(missing) > 0 {
+		look := time.Now().Add(lookEvery)
+		if look.After(late) {
+			look = late
+		}
+		to.conn.SetReadDeadline(look)
+		got, err := to.conn.Read(buf)
+		switch {
+		case err == nil && got == 4:
+			delete(missing, binary.BigEndian.Uint32(buf)) // one that comes late is of none of these
+		case err == nil:
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return err
+		case look == late:
+			return nil
+		default:
+			n, err := from.lost()
+			if err != nil {
+				return err
+			}
+			if hostLost += n; hostLost < len(missing) {
+				continue
+			}
+			hostLost = 0
+			for number := range missing {
+				if err := from.write(number); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// counters has what the switch, the devices and the stacks of ends have counted: where a frame
+// may have gone.
+func counters(of ...*End) string {
+	var out strings.Builder
+	say := func(ns *ends.Namespace, words ...string) {
+		err := ns.Do(func() error {
+			c := exec.Command(words[0], words[1:]...)
+			c.Stdout, c.Stderr = &out, &out
+			return c.Run()
+		})
+		if err != nil {
+			fmt.Fprintf(&out, "%s: %v\n", strings.Join(words, " "), err)
+		}
+	}
+	l := of[0].lab
+	if l.binary != "" {
+		say(l.Switch, l.binary, "stats")
+	}
+	say(l.Switch, "ip", "-s", "-s", "link")
+	for _, e := range of {
+		say(e.Namespace, "ip", "-s", "-s", "link")
+		say(e.Namespace, "grep", "Udp:", "/proc/self/net/snmp")
+	}
+	say(l.Switch, "cat", "/proc/net/softnet_stat")
+	return out.String()
 }
 
 // Start sends datagrams both ways, a few at a time, until Stop.
