@@ -823,6 +823,29 @@ func TestPFLimits(t *testing.T) {
 	})
 }
 
+// What has gone rests, and its place is no room for others. Connections are spread over places that
+// are free: a table finds one for each, though a half of what it has rests.
+func TestPFRestIsNoRoom(t *testing.T) {
+	const places = 64 * stateWays
+	s := newPFBench(t, []kernelPfRule{keep()}, func(c *Config) { c.Pf.StatesMax = places })
+	begin := func(from, to int) {
+		t.Helper()
+		for i := from; i < to; i++ {
+			p := datagram(unix.IPPROTO_UDP)
+			p.sport = uint16(i + 1)
+			expect(t, fmt.Sprintf("connection %d", i), s.send(p), p.sent())
+		}
+		s.check()
+	}
+	begin(0, places*45/100)
+	s.later(200)
+	s.sweepAll()
+	if n := len(s.states()); n != 0 {
+		t.Fatalf("%d states are there still", n)
+	}
+	begin(places*45/100, places*85/100) // at once
+}
+
 // fromHost is the packet of another host's address, from the same station.
 func fromHost(i int, p segment) segment {
 	p.from += 3 * (i + 1)

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "94e2834b80c0491cfdfebacd52533b285cd681bb256f071da5dce88476e53de6"
+const objectsSum = "fa2ab446e291a359e59a8bc5e5ac5237713fa620cfc76d9ed3f7478c4f838214"

@@ -258,20 +258,19 @@ static __always_inline bool pf_mark_free(u32 mark, u32 now)
 }
 
 /*
- * How many places of a bucket have no state; one that has gone may still have to rest. This and the
- * next are separate functions: else the verifier would follow each way through one bucket with each
- * way through the other.
+ * How many places of a bucket are free. This and the next are separate functions: else the verifier
+ * would follow each way through one bucket with each way through the other.
  */
-OFTEN __noinline u32 pf_room(u32 home)
+OFTEN __noinline u32 pf_room(u32 home, u32 now)
 {
 	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
-	u32 room = PF_WAYS;
+	u32 room = 0;
 
 	if (!on(FEATURE_PF) || !b)
 		return 0;
 #pragma unroll
 	for (u32 i = 0; i < PF_WAYS; i++)
-		room -= READ_ONCE(b->mark[i]) / PF_MARK_STATE;
+		room += pf_mark_free(READ_ONCE(b->mark[i]), now);
 	return room;
 }
 
@@ -353,7 +352,7 @@ static __always_inline u32 pf_claim_room(const struct pf_key *key, u32 now)
 	place = pf_claim_half(first * PF_WAYS, now);
 	if (place)
 		return place;
-	if (pf_room(second) > pf_room(first)) {
+	if (pf_room(second, now) > pf_room(first, now)) {
 		place = first;
 		first = second;
 		second = place;

@@ -121,7 +121,7 @@ static __always_inline u32 pf_mark(u64 hash)
 /* The mark of a state whose CPU is not sure yet that it is the only one with its key. */
 static __always_inline u32 pf_mark_unsure(u32 mark)
 {
-	return (mark & PF_MARK_SECOND) | PF_MARK_UNSURE;
+	return (mark & ~(PF_MARK_STATE | PF_MARK_GONE)) | PF_MARK_UNSURE;
 }
 
 static __always_inline bool pf_mark_is_gone(u32 mark)
