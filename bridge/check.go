@@ -5,6 +5,7 @@ package bridge
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -194,7 +195,87 @@ func (c *checker) network() {
 	if on := c.text("proc/sys/net/bridge/bridge-nf-call-iptables"); on != "" && on != "0" {
 		c.add("network", "br_netfilter", VerdictNote, "iptables sees frames of Linux bridges, and none of bascule's: filter by pf")
 	}
+	c.nextHops()
 	c.managers()
+}
+
+// nextHops tells of an IPv4 route with several next hops of which the kernel's look-up takes the
+// last one for all packets: a mistake of Linux 6.16 and 6.17 (docs/kernels.md). The kernel is
+// asked for the ways to many addresses behind such a route, and not for its version.
+func (c *checker) nextHops() {
+	if policy := c.text("proc/sys/net/ipv4/fib_multipath_hash_policy"); policy != "0" && policy != "1" {
+		return // then routed host ports leave such packets to the host
+	}
+	var found *netlink.Route
+	looks := 0
+	err := netlink.RouteListFilteredIter(unix.AF_INET, &netlink.Route{}, 0, func(r netlink.Route) bool {
+		if len(r.MultiPath) < 2 {
+			return true
+		}
+		looks++
+		if takesLast(&r) {
+			found = &r
+		}
+		return found == nil && looks < 16 // the mistake is in all or in none
+	})
+	if err != nil || found == nil {
+		return
+	}
+	name := "the default route"
+	if found.Dst != nil && !found.Dst.IP.IsUnspecified() {
+		name = "the route to " + found.Dst.String()
+	}
+	c.add("network", "next hops", VerdictNote, "by "+name+" routed host ports send all to its last next hop, "+
+		"because the kernel's look-up does; give it a group of next hops (ip-nexthop(8))")
+}
+
+// takesLast reports whether the kernel sends all that goes by an IPv4 route to one of its several
+// next hops, from an address that is no next hop's own. False if that cannot be told.
+func takesLast(r *netlink.Route) bool {
+	const asks = 64
+	hop, ways := map[int]bool{}, map[string]bool{} // interfaces; next hops
+	least, most := r.MultiPath[0].Hops+1, 0
+	for _, h := range r.MultiPath {
+		if h.Flags&(unix.RTNH_F_DEAD|unix.RTNH_F_LINKDOWN) != 0 {
+			return false
+		}
+		hop[h.LinkIndex] = true
+		ways[fmt.Sprint(h.LinkIndex, h.Gw, h.Via)] = true
+		least, most = min(least, h.Hops+1), max(most, h.Hops+1) // the kernel's number is one less than the weight
+	}
+	if most > 4*least || len(ways) < 2 {
+		return false // then all that is asked for may have one way by right
+	}
+	addresses, err := netlink.AddrList(nil, unix.AF_INET)
+	if err != nil {
+		return false
+	}
+	at := slices.IndexFunc(addresses, func(a netlink.Addr) bool { return !hop[a.LinkIndex] && !a.IP.IsLoopback() })
+	if at < 0 {
+		return false
+	}
+	net := netip.MustParsePrefix("192.0.2.0/24") // behind a default route (RFC 5737)
+	if r.Dst != nil {
+		if ones, _ := r.Dst.Mask.Size(); ones > 0 {
+			first, ok := netip.AddrFromSlice(r.Dst.IP.To4())
+			if !ok || ones > 26 {
+				return false
+			}
+			net = netip.PrefixFrom(first, ones)
+		}
+	}
+	used := map[string]bool{}
+	for to, n := net.Addr(), 0; n < asks; to, n = to.Next(), n+1 {
+		way, err := netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{SrcAddr: addresses[at].IP})
+		if err != nil || len(way) != 1 {
+			return false
+		}
+		key := fmt.Sprint(way[0].LinkIndex, way[0].Gw, way[0].Via)
+		if used[key] = true; len(used) > 1 || !ways[key] { // or another route has this address
+			return false
+		}
+	}
+	return true
 }
 
 // managers tells of programs that take devices for themselves. By their files in /run it

@@ -28,8 +28,8 @@ var sources4 = []string{
 
 // twoWays adds a route that has a next hop on either side.
 func (s *site) twoWays() {
-	s.ip("route replace 10.4.0.0/16 nexthop via 10.0.1.2 nexthop via 10.0.2.2",
-		"route replace fd04::/64 nexthop via fd01::2 nexthop via fd02::2")
+	s.ip(s.severalHops("10.4.0.0/16", "main", "via 10.0.1.2 dev gw1", hop2)...)
+	s.ip("route replace fd04::/64 nexthop via fd01::2 nexthop via fd02::2")
 }
 
 // claims are packets to the second station, one from each address, from the first one.

@@ -77,13 +77,17 @@ type site struct {
 	sides [2]*side
 	made  uint16 // packets
 	stack bool   // the host's stack has all packets: see route
+
+	// the kernel's look-up takes the last of several next hops: see severalHops
+	takesLast bool
+	nexthops  int // the id of the last one that severalHops has made
 }
 
 func newSite(t *testing.T, hook string) *site { return newSiteIn(t, netlab.New(t), hook) }
 
 // newSiteIn makes the site in a lab. The second side is of another bridge if one is given.
 func newSiteIn(t *testing.T, l *netlab.Lab, hook string, other ...string) *site {
-	s := &site{t: t, lab: l}
+	s := &site{t: t, lab: l, nexthops: 100}
 	stations := l.NewEnds(2)
 	bridges := append([]string{"br0", "br0"}[:2-len(other)], other...)
 	s.must(l.Switch.Do(func() error {
@@ -167,6 +171,9 @@ func entry(mac netlab.MAC, at *side) string {
 // otherHop is another next hop on the second side, which is behind the same station.
 var otherHop = netlab.MAC{2, 0x57, 0, 0, 0, 0x0b}
 
+// hop2 and hop3 are next hops on the second side: its station, and the other.
+const hop2, hop3 = "via 10.0.2.2 dev gw2", "via 10.0.2.3 dev gw2"
+
 // routes adds what a host may have beside the routes to its own nets.
 func (s *site) routes() {
 	s.hop("10.0.2.3", otherHop)
@@ -178,11 +185,56 @@ func (s *site) routes() {
 		"route add blackhole 10.8.0.0/16", "route add blackhole fd08::/64",
 		"route add unreachable 10.7.0.0/16", "route add unreachable fd07::/64",
 		"route add prohibit 10.6.0.0/16", "route add prohibit fd06::/64",
-		"route add 10.5.0.0/16 nexthop via 10.0.2.2 nexthop via 10.0.2.3",
+		"route add 10.5.0.0/16 nexthop "+hop2+" nexthop "+hop3,
 		"route add fd05::/64 nexthop via fd02::2 nexthop via fd02::3",
 		"route add 10.3.0.0/16 via 10.0.2.2 mtu lock 1440", "route add fd03::/64 via fd02::2 mtu lock 1440",
 		"route add 10.2.0.0/16 via inet6 fd02::3 dev gw2",
 	)
+	s.takesLast = s.lookUpTakesLast()
+	s.ip(s.severalHops("10.5.0.0/16", "main", hop2, hop3)...)
+}
+
+// severalHops are the commands that give an IPv4 route several next hops, for the shortcut and the
+// stack to choose alike. Some kernels have a look-up that takes the last one, where the next
+// hops are the route's own (docs/kernels.md). There the route has a group of next hops.
+func (s *site) severalHops(net, table string, hops ...string) (commands []string) {
+	route := "route replace " + net + " table " + table
+	if !s.takesLast {
+		return []string{route + " nexthop " + strings.Join(hops, " nexthop ")}
+	}
+	var group []string
+	for _, hop := range hops {
+		s.nexthops++
+		commands = append(commands, fmt.Sprintf("nexthop add id %d %s", s.nexthops, hop))
+		group = append(group, fmt.Sprint(s.nexthops))
+	}
+	s.nexthops++
+	return append(commands, fmt.Sprintf("nexthop add id %d group %s", s.nexthops, strings.Join(group, "/")),
+		fmt.Sprintf("%s nhid %d", route, s.nexthops))
+}
+
+// lookUpTakesLast asks the kernel for the ways to addresses behind a route with several next
+// hops of its own, from an address that is none of the way's. Where the look-up has the
+// mistake, all of these have one next hop.
+func (s *site) lookUpTakesLast() bool {
+	s.t.Helper()
+	first := ""
+	for n := range 64 {
+		dst := net.IPv4(10, 5, 0, byte(n))
+		from := &netlink.RouteGetOptions{SrcAddr: s.sides[0].ip4.Addr().AsSlice()}
+		routes, err := s.lab.Switch.Netlink().RouteGetWithOptions(dst, from)
+		s.must(err)
+		if len(routes) != 1 || routes[0].Gw == nil {
+			s.t.Fatalf("the way to %v: %v", dst, routes)
+		}
+		switch now := routes[0].Gw.String(); {
+		case first == "":
+			first = now
+		case now != first:
+			return false
+		}
+	}
+	return true
 }
 
 // ip has ip(8) do these in the host's network namespace, all in one go.
