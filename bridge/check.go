@@ -241,7 +241,8 @@ func takesLast(r *netlink.Route) bool {
 		}
 		hop[h.LinkIndex] = true
 		ways[fmt.Sprint(h.LinkIndex, h.Gw, h.Via)] = true
-		least, most = min(least, h.Hops+1), max(most, h.Hops+1) // the kernel's number is one less than the weight
+		weight := h.Hops + 1 // what the kernel tells is one less
+		least, most = min(least, weight), max(most, weight)
 	}
 	if most > 4*least || len(ways) < 2 {
 		return false // then all that is asked for may have one way by right

@@ -133,5 +133,7 @@ var series, debian = regexp.MustCompile(`^[0-9]+\.[0-9]+`), regexp.MustCompile(`
 // one.
 func line(release string) string { return series.FindString(release) + debian.FindString(release) }
 
-// short is a release without what all have.
-func short(release string) string { return strings.TrimSuffix(release, "-cloud-amd64") }
+// short is a release without what all have, and without what most have: that it is Debian 13's.
+func short(release string) string {
+	return strings.TrimSuffix(strings.TrimSuffix(release, "-cloud-amd64"), "+deb13")
+}

@@ -79,7 +79,8 @@ func (s *Socket) sendMany(frames []Frame) error {
 	}
 	for deadline := time.Now().Add(patience); len(list) > 0; {
 		n, err := messages(unix.SYS_SENDMMSG, s.fd, list)
-		if errors.Is(err, unix.ENOBUFS) && time.Now().Before(deadline) { // the first was not taken: see sendFrame
+		if errors.Is(err, unix.ENOBUFS) && time.Now().Before(deadline) {
+			// the first was not taken: see sendFrame
 			time.Sleep(time.Millisecond)
 			continue
 		}
