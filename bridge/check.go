@@ -206,41 +206,47 @@ func (c *checker) nextHops() {
 	if policy := c.text("proc/sys/net/ipv4/fib_multipath_hash_policy"); policy != "0" && policy != "1" {
 		return // then routed host ports leave such packets to the host
 	}
-	var found *netlink.Route
-	looks := 0
+	if c.text("proc/sys/net/ipv4/fib_multipath_use_neigh") != "0" {
+		return // then a next hop that does not answer has no packets by right
+	}
+	var list []netlink.Route
 	err := netlink.RouteListFilteredIter(unix.AF_INET, &netlink.Route{}, 0, func(r netlink.Route) bool {
-		if len(r.MultiPath) < 2 {
-			return true
+		if len(r.MultiPath) > 1 {
+			list = append(list, r)
 		}
-		looks++
-		if takesLast(&r) {
-			found = &r
-		}
-		return found == nil && looks < 16 // the mistake is in all or in none
+		return len(list) < 1000
 	})
-	if err != nil || found == nil {
+	if err != nil {
 		return
 	}
-	name := "the default route"
-	if found.Dst != nil && !found.Dst.IP.IsUnspecified() {
-		name = "the route to " + found.Dst.String()
+	for _, r := range list {
+		if !takesLast(&r) { // or it has a group, which is chosen from as it should be
+			continue
+		}
+		name := "the default route"
+		if r.Dst != nil && !r.Dst.IP.IsUnspecified() {
+			name = "the route to " + r.Dst.String()
+		}
+		c.add("network", "next hops", VerdictNote, "by "+name+" routed host ports send all to its last next hop, "+
+			"because the kernel's look-up does; give it a group of next hops (ip-nexthop(8))")
+		return
 	}
-	c.add("network", "next hops", VerdictNote, "by "+name+" routed host ports send all to its last next hop, "+
-		"because the kernel's look-up does; give it a group of next hops (ip-nexthop(8))")
 }
 
-// takesLast reports whether the kernel sends all that goes by an IPv4 route to one of its several
+// takesLast reports whether the kernel sends all that goes by an IPv4 route to the last of its
 // next hops, from an address that is no next hop's own. False if that cannot be told.
 func takesLast(r *netlink.Route) bool {
 	const asks = 64
 	hop, ways := map[int]bool{}, map[string]bool{} // interfaces; next hops
 	least, most := r.MultiPath[0].Hops+1, 0
+	last := ""
 	for _, h := range r.MultiPath {
 		if h.Flags&(unix.RTNH_F_DEAD|unix.RTNH_F_LINKDOWN) != 0 {
 			return false
 		}
 		hop[h.LinkIndex] = true
-		ways[fmt.Sprint(h.LinkIndex, h.Gw, h.Via)] = true
+		last = fmt.Sprint(h.LinkIndex, h.Gw, h.Via)
+		ways[last] = true
 		weight := h.Hops + 1 // what the kernel tells is one less
 		least, most = min(least, weight), max(most, weight)
 	}
@@ -255,6 +261,7 @@ func takesLast(r *netlink.Route) bool {
 	if at < 0 {
 		return false
 	}
+	from := addresses[at].IP
 	net := netip.MustParsePrefix("192.0.2.0/24") // behind a default route (RFC 5737)
 	if r.Dst != nil {
 		if ones, _ := r.Dst.Mask.Size(); ones > 0 {
@@ -265,18 +272,32 @@ func takesLast(r *netlink.Route) bool {
 			net = netip.PrefixFrom(first, ones)
 		}
 	}
-	used := map[string]bool{}
 	for to, n := net.Addr(), 0; n < asks; to, n = to.Next(), n+1 {
-		way, err := netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{SrcAddr: addresses[at].IP})
+		// another route or rule may have the address
+		match, err := netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{SrcAddr: from, FIBMatch: true})
+		if err != nil || len(match) != 1 || !sameRoute(&match[0], r) {
+			return false
+		}
+		way, err := netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{SrcAddr: from})
 		if err != nil || len(way) != 1 {
 			return false
 		}
-		key := fmt.Sprint(way[0].LinkIndex, way[0].Gw, way[0].Via)
-		if used[key] = true; len(used) > 1 || !ways[key] { // or another route has this address
+		if fmt.Sprint(way[0].LinkIndex, way[0].Gw, way[0].Via) != last {
 			return false
 		}
 	}
 	return true
+}
+
+// sameRoute reports whether the kernel has told of one route twice.
+func sameRoute(a, b *netlink.Route) bool {
+	dst := func(r *netlink.Route) string {
+		if r.Dst == nil {
+			return "0.0.0.0/0"
+		}
+		return r.Dst.String()
+	}
+	return dst(a) == dst(b) && a.Table == b.Table && a.Priority == b.Priority && a.Tos == b.Tos && len(a.MultiPath) == len(b.MultiPath)
 }
 
 // managers tells of programs that take devices for themselves. By their files in /run it
