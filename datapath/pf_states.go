@@ -406,7 +406,9 @@ func (t *stateTable) place(s *kernelPfState, kept kernelPfReassembly, show bool)
 
 // copyStates copies the bridge's states to the tables of g, whose configuration is c.
 // With late, it copies the states that have changed since they were copied, unless the
-// new table has seen their packets since.
+// new table has seen their packets since. While programs are exchanged there are two tables,
+// and one number of states for both. What the number then has of no state, or of one that
+// has ended in both tables, is put right.
 func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 	from, err := b.states(unix.PROT_READ)
 	if err != nil {
@@ -418,14 +420,20 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 		return err
 	}
 	defer to.close()
+	wrong := 0 // so many states fewer are there than were counted
 	from.each(func(at uint32, s *kernelPfState) bool {
 		place, ok := uint32(0), false
 		if late {
+			if to.gone(s) {
+				return true // the new programs have ended and counted it
+			}
 			place, ok = to.find(s)
 		}
 		if !ok {
 			key, _ := from.stackKey(at, s)
-			to.put(s, &key, from.keptInCopy(at)) // one without room begins anew
+			if !to.put(s, &key, from.keptInCopy(at)) && late {
+				wrong++ // it begins anew
+			}
 			return true
 		}
 		// Counters only rise: the table with less has seen less.
@@ -466,7 +474,45 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 			atomic.CompareAndSwapUint32(&to.marks[place], m, 0)
 		}
 	}
-	return nil
+	to.eachGone(func(s *kernelPfState) {
+		if from.gone(s) {
+			wrong--
+		}
+	})
+	return g.shared(func(s *kernelShared) {
+		atomic.AddUint32(&s.Pf.States, uint32(-wrong))
+		to.settle(&s.Pf.States)
+	})
+}
+
+// settle makes the number of states what there is in the table, if nobody changes either
+// meanwhile. A frame that is in a program now has changed both when quiesce returns.
+func (t *stateTable) settle(number *uint32) {
+	for range 4 {
+		was := atomic.LoadUint32(number)
+		if quiesce() != nil {
+			return // then the number stays as it is
+		}
+		there := uint32(0)
+		t.each(func(uint32, *kernelPfState) bool { there++; return true })
+		if quiesce() != nil || atomic.CompareAndSwapUint32(number, was, there) {
+			return
+		}
+	}
+}
+
+// eachGone calls f with the states that have gone, and whose places nobody has taken since.
+func (t *stateTable) eachGone(f func(s *kernelPfState)) {
+	for i := range t.marks {
+		m := atomic.LoadUint32(&t.marks[i])
+		if m&(markState|markGone) != markGone {
+			continue
+		}
+		s := t.states[i]
+		if s.Flags&uint16(kernelPfStateFlagPF_STATE_KEY) == 0 && atomic.LoadUint32(&t.marks[i]) == m {
+			f(&s)
+		}
+	}
 }
 
 // gone reports whether the table had the state s, which has gone since.
@@ -728,7 +774,16 @@ func (b *Bridge) FlushStates() (int, error) {
 	if !b.PFLoaded() {
 		return 0, nil
 	}
-	return b.control(kernelControl{Op: kernelControlOpCONTROL_PF_FLUSH})
+	n, err := b.control(kernelControl{Op: kernelControlOpCONTROL_PF_FLUSH})
+	if err != nil {
+		return n, err
+	}
+	t, err := b.states(unix.PROT_READ)
+	if err != nil {
+		return n, err
+	}
+	defer t.close()
+	return n, b.shared(func(s *kernelShared) { t.settle(&s.Pf.States) })
 }
 
 // PFRuleStats are the counters of a rule, summed over the CPUs, with the counts of the

@@ -5,6 +5,7 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
@@ -557,6 +558,89 @@ func TestPFMemory(t *testing.T) {
 	}
 	if n := AddressesMemory(1 << 31); n < 32<<30 {
 		t.Errorf("2^31 addresses are said to take %d bytes", n)
+	}
+}
+
+// While there are an old and a new table of states, states end in one of them, in the other, or in
+// both, or find no room. Afterwards so many are counted as there are.
+func TestPFStatesLateCount(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		states       int
+		buckets      uint32
+		inOld, inNew []int // which end there, by their ports
+		there        int
+	}{
+		{"in the old", 6, 2, []int{1, 2}, nil, 4},
+		{"in the new", 6, 2, nil, []int{1, 2}, 4},
+		{"in both", 6, 2, []int{1, 2, 3}, []int{2, 3, 4}, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newShelf(t, 2)
+			b := s.create("br0", 2)
+			s.loadPF(b, "pass keep state\n")
+			for i := range c.states {
+				s.run(b, 0, udpFrame(2, 1, "192.0.2.1", "192.0.2.9", 53, 1+i))
+			}
+			next := b.Config
+			next.Pf.Buckets *= c.buckets
+			g, err := b.load(&next, Tables{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer g.Close()
+			port := func(s *kernelPfState) int {
+				return int(min(fromNetwork(s.Key.Port[0]), fromNetwork(s.Key.Port[1])))
+			}
+			to, err := mapStates(g.coll.Maps[kernelMapPfBuckets], g.coll.Maps[kernelMapPfStates], g.coll.Maps[kernelMapPfStamps],
+				&next, unix.PROT_READ|unix.PROT_WRITE)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer to.close()
+			to.each(func(place uint32, s *kernelPfState) bool { // as the new programs do
+				if slices.Contains(c.inNew, port(s)) {
+					to.marks[place] = markGone
+					err = errors.Join(err, g.shared(func(s *kernelShared) { s.Pf.States-- }))
+				}
+				return true
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, err := b.KillStates(func(st *State) bool { return slices.Contains(c.inOld, int(st.From.Addr.Port())) })
+			if n != len(c.inOld) || err != nil {
+				t.Fatalf("%d states are killed, %v", n, err)
+			}
+			if err := b.copyStates(g, &next, true); err != nil {
+				t.Fatal(err)
+			}
+			there := 0
+			to.each(func(uint32, *kernelPfState) bool { there++; return true })
+			pf, err := b.pfShared()
+			if err != nil || there != c.there || pf.States != uint32(there) {
+				t.Errorf("%d states are there, should be %d, and %d are counted; %v", there, c.there, int32(pf.States), err)
+			}
+		})
+	}
+}
+
+// Whatever the number of states is, it is right after a flush.
+func TestPFFlushSettles(t *testing.T) {
+	s := newShelf(t, 2)
+	b := s.create("br0", 2)
+	s.loadPF(b, "pass keep state\n")
+	for _, wrong := range []uint32{7, math.MaxUint32 - 1} {
+		s.run(b, 0, udpFrame(2, 1, "192.0.2.1", "192.0.2.9", 53, 1))
+		if err := b.shared(func(s *kernelShared) { s.Pf.States += wrong }); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.FlushStates(); err != nil {
+			t.Fatal(err)
+		}
+		if pf, err := b.pfShared(); err != nil || pf.States != 0 {
+			t.Errorf("%d too many: %d states after a flush, %v", int32(wrong), pf.States, err)
+		}
 	}
 }
 
