@@ -227,8 +227,8 @@ func (c *checker) nextHops() {
 		if r.Dst != nil && !r.Dst.IP.IsUnspecified() {
 			name = "the route to " + r.Dst.String()
 		}
-		c.add("network", "next hops", VerdictNote, "by "+name+" routed host ports send all to its last next hop, "+
-			"because the kernel's look-up does; give it a group of next hops (ip-nexthop(8))")
+		c.add("network", "next hops", VerdictNote, "by "+name+" routed host ports send all to its last "+
+			"next hop, because the kernel's look-up does; give it a group of next hops (ip-nexthop(8))")
 		return
 	}
 }
@@ -274,7 +274,8 @@ func takesLast(r *netlink.Route) bool {
 	}
 	for to, n := net.Addr(), 0; n < asks; to, n = to.Next(), n+1 {
 		// another route or rule may have the address
-		match, err := netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{SrcAddr: from, FIBMatch: true})
+		match, err := netlink.RouteGetWithOptions(to.AsSlice(),
+			&netlink.RouteGetOptions{SrcAddr: from, FIBMatch: true})
 		if err != nil || len(match) != 1 || !sameRoute(&match[0], r) {
 			return false
 		}
@@ -297,7 +298,8 @@ func sameRoute(a, b *netlink.Route) bool {
 		}
 		return r.Dst.String()
 	}
-	return dst(a) == dst(b) && a.Table == b.Table && a.Priority == b.Priority && a.Tos == b.Tos && len(a.MultiPath) == len(b.MultiPath)
+	return dst(a) == dst(b) && a.Table == b.Table && a.Priority == b.Priority && a.Tos == b.Tos &&
+		len(a.MultiPath) == len(b.MultiPath)
 }
 
 // managers tells of programs that take devices for themselves. By their files in /run it

@@ -592,7 +592,8 @@ func TestPFStatesLateCount(t *testing.T) {
 			port := func(s *kernelPfState) int {
 				return int(min(fromNetwork(s.Key.Port[0]), fromNetwork(s.Key.Port[1])))
 			}
-			to, err := mapStates(g.coll.Maps[kernelMapPfBuckets], g.coll.Maps[kernelMapPfStates], g.coll.Maps[kernelMapPfStamps],
+			maps := g.coll.Maps
+			to, err := mapStates(maps[kernelMapPfBuckets], maps[kernelMapPfStates], maps[kernelMapPfStamps],
 				&next, unix.PROT_READ|unix.PROT_WRITE)
 			if err != nil {
 				t.Fatal(err)
@@ -608,7 +609,9 @@ func TestPFStatesLateCount(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			n, err := b.KillStates(func(st *State) bool { return slices.Contains(c.inOld, int(st.From.Addr.Port())) })
+			n, err := b.KillStates(func(st *State) bool {
+				return slices.Contains(c.inOld, int(st.From.Addr.Port()))
+			})
 			if n != len(c.inOld) || err != nil {
 				t.Fatalf("%d states are killed, %v", n, err)
 			}
@@ -619,7 +622,8 @@ func TestPFStatesLateCount(t *testing.T) {
 			to.each(func(uint32, *kernelPfState) bool { there++; return true })
 			pf, err := b.pfShared()
 			if err != nil || there != c.there || pf.States != uint32(there) {
-				t.Errorf("%d states are there, should be %d, and %d are counted; %v", there, c.there, int32(pf.States), err)
+				t.Errorf("%d states are there, should be %d, and %d are counted; %v",
+					there, c.there, int32(pf.States), err)
 			}
 		})
 	}
