@@ -223,7 +223,7 @@ func pfReassembleHosts(t *testing.T, hook string) {
 	held := hold(t, one, two)
 	held()
 	for _, address := range []netip.Addr{two.IPv4, two.IPv6} {
-		must(t, netlab.Transfer(one, two, address, 8<<20))
+		must(t, l.TransferInOrder(one, two, address, 8<<20))
 	}
 	loadPF(t, l, "pass\n") // a state is as its rules were
 	held()
@@ -232,15 +232,15 @@ func pfReassembleHosts(t *testing.T, hook string) {
 	for _, e := range ends {
 		e.SetOffloads(false, hook == "xdp")
 	}
-	must(t, netlab.Transfer(one, two, two.IPv4, 4<<20))
-	must(t, netlab.Transfer(two, one, one.IPv6, 4<<20))
+	must(t, l.TransferInOrder(one, two, two.IPv4, 4<<20))
+	must(t, l.TransferInOrder(two, one, one.IPv6, 4<<20))
 	if hook == "tcx" {
 		for _, e := range ends {
 			e.SetOffloads(true, true)
 			leaveChecksums(t, e)
 		}
-		must(t, netlab.Transfer(two, one, one.IPv4, 16<<20))
-		must(t, netlab.Transfer(one, two, two.IPv6, 16<<20))
+		must(t, l.TransferInOrder(two, one, one.IPv4, 16<<20))
+		must(t, l.TransferInOrder(one, two, two.IPv6, 16<<20))
 	}
 	held()
 	wantOffsets(t, stop[0](), stop[1]())
@@ -329,7 +329,7 @@ func pfReassemblePatch(t *testing.T, hook string) {
 	held := hold(t, one, two)
 	done := make(chan error, 1)
 	go func() {
-		done <- errors.Join(netlab.Transfer(one, two, two.IPv4, 16<<20), netlab.Transfer(two, one, one.IPv6, 16<<20))
+		done <- errors.Join(l.TransferInOrder(one, two, two.IPv4, 16<<20), l.TransferInOrder(two, one, one.IPv6, 16<<20))
 	}()
 	for range 4 {
 		for _, bridge := range bridges {

@@ -199,6 +199,19 @@ func checksum(sum uint32, b []byte) uint16 {
 // Transfer sends n bytes over TCP from one host to an address of another, and
 // checks that they arrive unchanged.
 func Transfer(from, to *Host, addr netip.Addr, n int64) error {
+	return transfer(from, to, addr, n, func(fn func() error) error { return fn() })
+}
+
+// TransferInOrder is a Transfer whose segments arrive in the order in which the stacks have sent
+// them: all of them take the way of the lab's CPU. On two CPUs an acknowledgement that the reader
+// sends overtakes one that the stack sends where it receives, or is overtaken. A receiver may
+// refuse the older one for its timestamp (RFC 7323, 5.3), and so may pf.
+func (l *Lab) TransferInOrder(from, to *Host, addr netip.Addr, n int64) error {
+	return transfer(from, to, addr, n, func(fn func() error) error { return onCPU(l.cpu, fn) })
+}
+
+// transfer is Transfer; `keep` runs what a host does.
+func transfer(from, to *Host, addr netip.Addr, n int64, keep func(fn func() error) error) error {
 	var listener *net.TCPListener
 	err := to.Namespace.Do(func() (err error) {
 		listener, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
@@ -215,21 +228,22 @@ func Transfer(from, to *Host, addr netip.Addr, n int64) error {
 	var got digest
 	received := make(chan error, 1)
 	go func() {
-		c, err := listener.Accept()
-		if err != nil {
-			received <- err
-			return
-		}
-		defer c.Close()
-		c.SetDeadline(deadline)
-		h := sha256.New()
-		_, err = io.Copy(h, c)
-		got = digest(h.Sum(nil))
-		received <- err
+		received <- keep(func() error {
+			c, err := listener.Accept()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			c.SetDeadline(deadline)
+			h := sha256.New()
+			_, err = io.Copy(h, c)
+			got = digest(h.Sum(nil))
+			return err
+		})
 	}()
 
 	var sent digest
-	err = from.Namespace.Do(func() error {
+	send := func() error {
 		d := net.Dialer{Deadline: deadline}
 		c, err := d.Dial("tcp", listener.Addr().String())
 		if err != nil {
@@ -245,7 +259,8 @@ func Transfer(from, to *Host, addr netip.Addr, n int64) error {
 		_, err = io.CopyN(io.MultiWriter(w, h), rand.NewChaCha8(seed), n)
 		sent = digest(h.Sum(nil))
 		return errors.Join(err, w.Flush())
-	})
+	}
+	err = from.Namespace.Do(func() error { return keep(send) })
 	if err == nil {
 		err = <-received
 	}
