@@ -275,7 +275,9 @@ static __always_inline int control_do(struct clock *c, struct control *r)
 	case CONTROL_PF_FLUSH:
 		return on(FEATURE_PF) ? pf_flush() : 0;
 	case CONTROL_PF_UNTRACK:
-		return on(FEATURE_PF_SOURCES) ? pf_untrack(r) : -ENOENT;
+		return on(FEATURE_PF_SOURCES) ? pf_untrack(c, r) : -ENOENT;
+	case CONTROL_PF_RECOUNT:
+		return on(FEATURE_PF) ? pf_recount(r) : -ENOENT;
 	case CONTROL_PF_STORE:
 		return on(FEATURE_PF) ? pf_store(c, r) : -ENOSPC;
 	case CONTROL_PF_SWEEP:

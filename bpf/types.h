@@ -954,25 +954,35 @@ enum control_op {
 	CONTROL_FLUSH, /* remove the entries that match, and all entries of ports that have left */
 	CONTROL_PF_KILL, /* remove the state at a place, if its key is that of `state` */
 	CONTROL_PF_FLUSH, /* remove all states */
-	CONTROL_PF_UNTRACK, /* remove a source */
+	/*
+	 * A state that has the mark `word` counts no more for what `port` says: 0 is the source
+	 * that its rule tracks, then enum pf_second_node + 1. Without `place`: remove `source`, if
+	 * no state counts for it.
+	 */
+	CONTROL_PF_UNTRACK,
 	CONTROL_PF_STORE, /* put `state` in, if there is none with its key */
 	CONTROL_PF_SWEEP, /* remove all states that are over, at once */
 	CONTROL_STP, /* give `port` the state `word` */
 	CONTROL_FORGET, /* end all decisions that CPUs remember */
 	CONTROL_UNBLOCK, /* forget what the loop guard of `port` has found */
+	/*
+	 * Add the lower half of `word` to the states of rule `port` (number + 1), the upper half to
+	 * its sources; without a rule, to the states and connections of `source`.
+	 */
+	CONTROL_PF_RECOUNT,
 };
 
 struct control {
 	enum control_op op;
 	__s32 result; /* entries changed, or a negative errno */
 	__u64 key; /* STORE, DELETE */
-	__u64 word; /* STORE; STP: enum stp_state */
-	__u32 port; /* FLUSH: of this port id, 0 for any; STP, UNBLOCK: the port's */
+	__u64 word; /* STORE; STP: enum stp_state; PF_UNTRACK, PF_RECOUNT */
+	__u32 port; /* FLUSH: of this port id, 0 for any; STP, UNBLOCK: the port's; as `word` */
 	__s32 vlan; /* FLUSH: of this VLAN; -1 for any */
 	__u32 dynamic; /* FLUSH: dynamic entries */
 	__u32 pinned; /* FLUSH: static and sticky entries; STORE: tell of a new one */
 	__u32 keep; /* FLUSH: dynamic entries to leave (of the port, if there is one) */
-	__u32 place; /* PF_KILL */
+	__u32 place; /* PF_KILL; PF_UNTRACK: place + 1 */
 	struct pf_state state; /* PF_KILL, PF_STORE */
-	struct pf_source_key source; /* PF_UNTRACK */
+	struct pf_source_key source; /* PF_UNTRACK, PF_RECOUNT */
 };

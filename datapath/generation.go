@@ -52,6 +52,10 @@ type generation struct {
 	name  string
 	coll  *ebpf.Collection
 	spare bool // its programs are those of the spare, and are still pinned where the spare is
+
+	// What pf's tables that were copied for it owe, until it has begun; nil if none was, or by
+	// another command.
+	owed *tally
 }
 
 func (g *generation) Close() { g.coll.Close() }

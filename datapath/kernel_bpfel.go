@@ -221,6 +221,7 @@ const (
 	kernelControlOpCONTROL_STP        kernelControlOp = 10
 	kernelControlOpCONTROL_FORGET     kernelControlOp = 11
 	kernelControlOpCONTROL_UNBLOCK    kernelControlOp = 12
+	kernelControlOpCONTROL_PF_RECOUNT kernelControlOp = 13
 )
 
 type kernelControlProtocol uint32
@@ -902,6 +903,20 @@ type kernelPfSecond struct {
 	Other   uint32
 	Pad3    uint32
 }
+
+type kernelPfSecondNode uint32
+
+const (
+	kernelPfSecondNodePF_SECOND_NAT       kernelPfSecondNode = 0
+	kernelPfSecondNodePF_SECOND_RDR       kernelPfSecondNode = 1
+	kernelPfSecondNodePF_SECOND_HOP       kernelPfSecondNode = 2
+	kernelPfSecondNodePF_SECOND_LEAST_NAT kernelPfSecondNode = 3
+	kernelPfSecondNodePF_SECOND_LEAST_RDR kernelPfSecondNode = 4
+	kernelPfSecondNodePF_SECOND_LEAST_HOP kernelPfSecondNode = 5
+	kernelPfSecondNodePF_SECOND_MAP       kernelPfSecondNode = 6
+	kernelPfSecondNodePF_SECOND_MAPPED    kernelPfSecondNode = 7
+	kernelPfSecondNodePF_SECOND_NODES     kernelPfSecondNode = 8
+)
 
 type kernelPfShared struct {
 	_      structs.HostLayout
@@ -1752,6 +1767,7 @@ const (
 	kernelVarPfPoolNetworkType     = "pf_pool_network_type"
 	kernelVarPfPortStatsType       = "pf_port_stats_type"
 	kernelVarPfReturnType          = "pf_return_type"
+	kernelVarPfSecondNodeType      = "pf_second_node_type"
 	kernelVarPfSecondType          = "pf_second_type"
 	kernelVarPfSourceKindType      = "pf_source_kind_type"
 	kernelVarPfStampsFlagType      = "pf_stamps_flag_type"
@@ -1897,6 +1913,7 @@ type kernelVariableSpecs struct {
 	PfPoolNetworkType     *ebpf.VariableSpec `ebpf:"pf_pool_network_type"`
 	PfPortStatsType       *ebpf.VariableSpec `ebpf:"pf_port_stats_type"`
 	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
+	PfSecondNodeType      *ebpf.VariableSpec `ebpf:"pf_second_node_type"`
 	PfSecondType          *ebpf.VariableSpec `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.VariableSpec `ebpf:"pf_source_kind_type"`
 	PfStampsFlagType      *ebpf.VariableSpec `ebpf:"pf_stamps_flag_type"`
@@ -2052,6 +2069,7 @@ type kernelVariables struct {
 	PfPoolNetworkType     *ebpf.Variable `ebpf:"pf_pool_network_type"`
 	PfPortStatsType       *ebpf.Variable `ebpf:"pf_port_stats_type"`
 	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
+	PfSecondNodeType      *ebpf.Variable `ebpf:"pf_second_node_type"`
 	PfSecondType          *ebpf.Variable `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.Variable `ebpf:"pf_source_kind_type"`
 	PfStampsFlagType      *ebpf.Variable `ebpf:"pf_stamps_flag_type"`

@@ -85,6 +85,7 @@ const (
 	lockedVarPfPoolNetworkType     = "pf_pool_network_type"
 	lockedVarPfPortStatsType       = "pf_port_stats_type"
 	lockedVarPfReturnType          = "pf_return_type"
+	lockedVarPfSecondNodeType      = "pf_second_node_type"
 	lockedVarPfSecondType          = "pf_second_type"
 	lockedVarPfSourceKindType      = "pf_source_kind_type"
 	lockedVarPfStampsFlagType      = "pf_stamps_flag_type"
@@ -226,6 +227,7 @@ type lockedVariableSpecs struct {
 	PfPoolNetworkType     *ebpf.VariableSpec `ebpf:"pf_pool_network_type"`
 	PfPortStatsType       *ebpf.VariableSpec `ebpf:"pf_port_stats_type"`
 	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
+	PfSecondNodeType      *ebpf.VariableSpec `ebpf:"pf_second_node_type"`
 	PfSecondType          *ebpf.VariableSpec `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.VariableSpec `ebpf:"pf_source_kind_type"`
 	PfStampsFlagType      *ebpf.VariableSpec `ebpf:"pf_stamps_flag_type"`
@@ -383,6 +385,7 @@ type lockedVariables struct {
 	PfPoolNetworkType     *ebpf.Variable `ebpf:"pf_pool_network_type"`
 	PfPortStatsType       *ebpf.Variable `ebpf:"pf_port_stats_type"`
 	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
+	PfSecondNodeType      *ebpf.Variable `ebpf:"pf_second_node_type"`
 	PfSecondType          *ebpf.Variable `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.Variable `ebpf:"pf_source_kind_type"`
 	PfStampsFlagType      *ebpf.Variable `ebpf:"pf_stamps_flag_type"`

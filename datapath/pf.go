@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"unsafe"
 
 	"bascule/pf"
@@ -534,16 +535,24 @@ func (b *Bridge) fillPF(g *generation, c *Config, t Tables) error {
 // called before g begins. It is called again with late, for the changes until g has
 // begun.
 func (b *Bridge) growPF(g *generation, c *Config, late bool) error {
-	for _, t := range pinned(&b.Config) {
-		if t.grows == nil || t.grows.copy == nil {
-			continue
-		}
+	tables := slices.DeleteFunc(pinned(&b.Config), func(t *table) bool { return t.grows == nil || t.grows.copy == nil })
+	killed := late && g.owed == nil
+	if !late || killed {
+		g.owed = newTally(c)
+	}
+	for _, t := range tables {
 		from, err := b.openTable(t.name)
 		if err != nil {
 			return err
 		}
 		to := g.coll.Maps[t.name]
 		if from.MaxEntries() != to.MaxEntries() {
+			if late && !g.owed.quiet {
+				// A frame may be in the old programs still. Where the kernel does not wait for it,
+				// it may be counted once too often.
+				_ = quiesce()
+				g.owed.quiet = true
+			}
 			err = t.grows.copy(b, g, c, from, to, late)
 		}
 		from.Close()
@@ -551,7 +560,16 @@ func (b *Bridge) growPF(g *generation, c *Config, late bool) error {
 			return fmt.Errorf("copy %s: %w", t.name, err)
 		}
 	}
-	return nil
+	if !late || !g.owed.statesCopied && !g.owed.sourcesCopied {
+		return nil
+	}
+	if killed {
+		var err error
+		if g.owed, err = g.missing(c); err != nil {
+			return err
+		}
+	}
+	return g.owed.settle(g, c)
 }
 
 // How pf's tables grow, and become smaller.
@@ -564,12 +582,8 @@ var (
 	}
 	growWithBuckets = growth{less: anyLess} // the states are copied with their marks
 	growSources     = growth{
-		copy: func(_ *Bridge, _ *generation, _ *Config, from, to *ebpf.Map, late bool) error {
-			how := ebpf.UpdateAny
-			if late {
-				how = ebpf.UpdateNoExist
-			}
-			return copyHash[kernelPfSourceKey, kernelPfSource](to, from, how)
+		copy: func(_ *Bridge, g *generation, _ *Config, from, to *ebpf.Map, late bool) error {
+			return g.copySources(from, to, late)
 		},
 		less: func(b *Bridge, m *ebpf.Map, n uint32, p *PF) (bool, error) {
 			return holds(n, b.Config.Pf.NodesMax, p.NodesMax, m, countOf[kernelPfSourceKey, kernelPfSource])

@@ -79,6 +79,7 @@ func (s *bench) keys() (states, keys int) {
 			s.t.Errorf("place %d, with the flags %#x, lacks its other key", i, flags)
 		}
 	}
+	wantCounted(s.t, s.gen, &s.cfg)
 	return states, keys
 }
 

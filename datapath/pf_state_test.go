@@ -264,7 +264,7 @@ func (s *pfBench) use(number uint32) kernelPfRuleUse {
 	return get[kernelPfRuleUse](s, kernelMapPfRuleUse, number)
 }
 
-func (s *pfBench) sources() map[kernelPfSourceKey]kernelPfSource {
+func (s *bench) sources() map[kernelPfSourceKey]kernelPfSource {
 	all := map[kernelPfSourceKey]kernelPfSource{}
 	var key kernelPfSourceKey
 	var value kernelPfSource
@@ -317,6 +317,7 @@ func (s *pfBench) check() {
 		}
 		return nil, faults
 	})
+	wantCounted(s.t, s.gen, &s.cfg)
 }
 
 // step is a segment and what becomes of it.

@@ -142,14 +142,20 @@ func (s *shelf) loadPF(b *Bridge, conf string, change ...func(*Config, *PF)) {
 // run puts a frame to the bridge's own program.
 func (s *shelf) run(b *Bridge, port int, frame []byte) {
 	s.t.Helper()
+	p, err := ebpf.LoadPinnedProgram(b.pin(b.gen, tcxPin), nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer p.Close()
+	s.runBy(p, b, port, frame)
+}
+
+// runBy puts a frame to a program of the bridge.
+func (s *shelf) runBy(p *ebpf.Program, b *Bridge, port int, frame []byte) {
+	s.t.Helper()
 	s.do(func() error {
-		p, err := ebpf.LoadPinnedProgram(b.pin(b.gen, tcxPin), nil)
-		if err != nil {
-			return err
-		}
-		defer p.Close()
 		index := Ports(&b.Config)[port].Ifindex
-		_, err = p.Run(&ebpf.RunOptions{
+		_, err := p.Run(&ebpf.RunOptions{
 			Data: frame, DataOut: make([]byte, len(frame)+258), Context: skbContext{Ifindex: index, IngressIfindex: index},
 		})
 		return err
@@ -558,74 +564,6 @@ func TestPFMemory(t *testing.T) {
 	}
 	if n := AddressesMemory(1 << 31); n < 32<<30 {
 		t.Errorf("2^31 addresses are said to take %d bytes", n)
-	}
-}
-
-// While there are an old and a new table of states, states end in one of them, in the other, or in
-// both, or find no room. Afterwards so many are counted as there are.
-func TestPFStatesLateCount(t *testing.T) {
-	for _, c := range []struct {
-		name         string
-		states       int
-		buckets      uint32
-		inOld, inNew []int // which end there, by their ports
-		there        int
-	}{
-		{"in the old", 6, 2, []int{1, 2}, nil, 4},
-		{"in the new", 6, 2, nil, []int{1, 2}, 4},
-		{"in both", 6, 2, []int{1, 2, 3}, []int{2, 3, 4}, 2},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			s := newShelf(t, 2)
-			b := s.create("br0", 2)
-			s.loadPF(b, "pass keep state\n")
-			for i := range c.states {
-				s.run(b, 0, udpFrame(2, 1, "192.0.2.1", "192.0.2.9", 53, 1+i))
-			}
-			next := b.Config
-			next.Pf.Buckets *= c.buckets
-			g, err := b.load(&next, Tables{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer g.Close()
-			port := func(s *kernelPfState) int {
-				return int(min(fromNetwork(s.Key.Port[0]), fromNetwork(s.Key.Port[1])))
-			}
-			maps := g.coll.Maps
-			to, err := mapStates(maps[kernelMapPfBuckets], maps[kernelMapPfStates], maps[kernelMapPfStamps],
-				&next, unix.PROT_READ|unix.PROT_WRITE)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer to.close()
-			to.each(func(place uint32, s *kernelPfState) bool { // as the new programs do
-				if slices.Contains(c.inNew, port(s)) {
-					to.marks[place] = markGone
-					err = errors.Join(err, g.shared(func(s *kernelShared) { s.Pf.States-- }))
-				}
-				return true
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			n, err := b.KillStates(func(st *State) bool {
-				return slices.Contains(c.inOld, int(st.From.Addr.Port()))
-			})
-			if n != len(c.inOld) || err != nil {
-				t.Fatalf("%d states are killed, %v", n, err)
-			}
-			if err := b.copyStates(g, &next, true); err != nil {
-				t.Fatal(err)
-			}
-			there := 0
-			to.each(func(uint32, *kernelPfState) bool { there++; return true })
-			pf, err := b.pfShared()
-			if err != nil || there != c.there || pf.States != uint32(there) {
-				t.Errorf("%d states are there, should be %d, and %d are counted; %v",
-					there, c.there, int32(pf.States), err)
-			}
-		})
 	}
 }
 

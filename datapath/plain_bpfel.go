@@ -83,6 +83,7 @@ const (
 	plainVarPfPoolNetworkType     = "pf_pool_network_type"
 	plainVarPfPortStatsType       = "pf_port_stats_type"
 	plainVarPfReturnType          = "pf_return_type"
+	plainVarPfSecondNodeType      = "pf_second_node_type"
 	plainVarPfSecondType          = "pf_second_type"
 	plainVarPfSourceKindType      = "pf_source_kind_type"
 	plainVarPfStampsFlagType      = "pf_stamps_flag_type"
@@ -222,6 +223,7 @@ type plainVariableSpecs struct {
 	PfPoolNetworkType     *ebpf.VariableSpec `ebpf:"pf_pool_network_type"`
 	PfPortStatsType       *ebpf.VariableSpec `ebpf:"pf_port_stats_type"`
 	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
+	PfSecondNodeType      *ebpf.VariableSpec `ebpf:"pf_second_node_type"`
 	PfSecondType          *ebpf.VariableSpec `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.VariableSpec `ebpf:"pf_source_kind_type"`
 	PfStampsFlagType      *ebpf.VariableSpec `ebpf:"pf_stamps_flag_type"`
@@ -377,6 +379,7 @@ type plainVariables struct {
 	PfPoolNetworkType     *ebpf.Variable `ebpf:"pf_pool_network_type"`
 	PfPortStatsType       *ebpf.Variable `ebpf:"pf_port_stats_type"`
 	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
+	PfSecondNodeType      *ebpf.Variable `ebpf:"pf_second_node_type"`
 	PfSecondType          *ebpf.Variable `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.Variable `ebpf:"pf_source_kind_type"`
 	PfStampsFlagType      *ebpf.Variable `ebpf:"pf_stamps_flag_type"`

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "fa2ab446e291a359e59a8bc5e5ac5237713fa620cfc76d9ed3f7478c4f838214"
+const objectsSum = "d4c208dc4685e874c368a827db36f410a92d7b4213688ee4680050800a761392"

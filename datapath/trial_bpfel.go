@@ -89,6 +89,7 @@ const (
 	trialVarPfPoolNetworkType     = "pf_pool_network_type"
 	trialVarPfPortStatsType       = "pf_port_stats_type"
 	trialVarPfReturnType          = "pf_return_type"
+	trialVarPfSecondNodeType      = "pf_second_node_type"
 	trialVarPfSecondType          = "pf_second_type"
 	trialVarPfSourceKindType      = "pf_source_kind_type"
 	trialVarPfStampsFlagType      = "pf_stamps_flag_type"
@@ -234,6 +235,7 @@ type trialVariableSpecs struct {
 	PfPoolNetworkType     *ebpf.VariableSpec `ebpf:"pf_pool_network_type"`
 	PfPortStatsType       *ebpf.VariableSpec `ebpf:"pf_port_stats_type"`
 	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
+	PfSecondNodeType      *ebpf.VariableSpec `ebpf:"pf_second_node_type"`
 	PfSecondType          *ebpf.VariableSpec `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.VariableSpec `ebpf:"pf_source_kind_type"`
 	PfStampsFlagType      *ebpf.VariableSpec `ebpf:"pf_stamps_flag_type"`
@@ -389,6 +391,7 @@ type trialVariables struct {
 	PfPoolNetworkType     *ebpf.Variable `ebpf:"pf_pool_network_type"`
 	PfPortStatsType       *ebpf.Variable `ebpf:"pf_port_stats_type"`
 	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
+	PfSecondNodeType      *ebpf.Variable `ebpf:"pf_second_node_type"`
 	PfSecondType          *ebpf.Variable `ebpf:"pf_second_type"`
 	PfSourceKindType      *ebpf.Variable `ebpf:"pf_source_kind_type"`
 	PfStampsFlagType      *ebpf.Variable `ebpf:"pf_stamps_flag_type"`

@@ -216,7 +216,7 @@ static __always_inline bool pf_state_end(u32 place, u32 mark, u32 next, u32 now)
 	if (!pf_take_out(place, mark, next))
 		return false;
 	if (on(FEATURE_PF_SOURCES)) {
-		pf_source_leave(place, now);
+		pf_source_leave(place, false, now);
 		/* the place of the second key is nobody else's yet */
 		if (on(FEATURE_PF_NAT))
 			pf_second_leave(place, now);

@@ -14,6 +14,7 @@ const enum pf_translation_kind *pf_translation_kind_type __attribute__((unused))
 const enum pf_translation_flag *pf_translation_flag_type __attribute__((unused));
 const enum pf_pool_method *pf_pool_method_type __attribute__((unused));
 const enum pf_source_kind *pf_source_kind_type __attribute__((unused));
+const enum pf_second_node *pf_second_node_type __attribute__((unused));
 
 /* Reads words of the table of sets. */
 static __always_inline void pf_words_read(u32 at, void *to, u32 bytes)

@@ -45,6 +45,27 @@ static __always_inline struct pf_rule_use *pf_rule_use_at(u32 rule)
 
 #define PF_STATE_TRACK (PF_STATE_TRACK_RULE | PF_STATE_TRACK_GLOBAL)
 
+/*
+ * Packets, the sweep and user space change the flags of a state at the same moment. So those by
+ * which it counts for its source change by one operation on the word whose upper half they are:
+ * who takes a flag takes the state from the source, and nobody else does.
+ */
+_Static_assert(offsetof(struct pf_state, ruleset) % sizeof(u32) == 0 &&
+		       offsetof(struct pf_state, flags) == offsetof(struct pf_state, ruleset) + 2,
+	       "the flags are the upper half of a word");
+
+/* Gives a state a flag. Returns the flags that it had. */
+static __always_inline u32 pf_state_flag(struct pf_state *s, u32 flag)
+{
+	return __sync_fetch_and_or((u32 *)&s->ruleset, flag << 16) >> 16;
+}
+
+/* Takes flags from a state. Returns those of them that it had. */
+static __always_inline u32 pf_state_unflag(struct pf_state *s, u32 flags)
+{
+	return __sync_fetch_and_and((u32 *)&s->ruleset, ~(flags << 16)) >> 16 & flags;
+}
+
 /* The side that began the connection. */
 static __always_inline u32 pf_initiator(const struct pf_state *s)
 {
@@ -127,13 +148,14 @@ static __always_inline u32 pf_source_count(const struct pf_source_key *key, u32 
 	return 0;
 }
 
-/* Removes a source that has no states. */
-static __always_inline void pf_source_free(const struct pf_source_key *key, struct pf_source *n)
+/* Removes a source that has no states: false if it has some. */
+static __always_inline bool pf_source_free(const struct pf_source_key *key, struct pf_source *n)
 {
 	if (__sync_val_compare_and_swap(&n->states, 0, PF_SOURCE_GOING))
-		return;
+		return false;
 	bpf_map_delete_elem(&pf_sources, key);
 	pf_source_uncount(key);
+	return true;
 }
 
 #define PF_SOURCE_TRIES 4 /* tries against CPUs that make or remove it at the same moment */
@@ -178,8 +200,6 @@ __noinline u32 pf_source_enter(u32 place, u32 now)
 		}
 		states = __sync_fetch_and_add(&n->states, 1);
 		if (!(states & PF_SOURCE_GOING) && (!most || states < most)) {
-			if ((__s32)(s->created - n->created) < 0)
-				WRITE_ONCE(n->created, s->created);
 			if (fresh.connections)
 				__sync_fetch_and_add(&n->connections, 1);
 			return 0;
@@ -191,15 +211,6 @@ __noinline u32 pf_source_enter(u32 place, u32 now)
 	return PF_COUNT_MEMORY;
 }
 
-/*
- * Does the source count the state? It does not if the source was removed meanwhile, and is
- * there again.
- */
-static __always_inline bool pf_source_has(const struct pf_source *n, const struct pf_state *s)
-{
-	return n && (__s32)(s->created - n->created) >= 0;
-}
-
 /* How long a source without states is remembered. */
 static __always_inline u32 pf_source_time(const struct pf_state *s)
 {
@@ -209,31 +220,31 @@ static __always_inline u32 pf_source_time(const struct pf_state *s)
 	return profile ? profile->timeout[PF_SRC_TRACK] : 0;
 }
 
-/* Takes a state from its source. */
-static __always_inline void pf_source_less(const struct pf_state *s, u32 time, u32 now)
+/*
+ * Takes a state from the source that counts it. The source is remembered for a while, if it is not
+ * to be forgotten. 1 if a source counted the state.
+ */
+__noinline u32 pf_source_leave(u32 place, u32 forget, u32 now)
 {
+	struct pf_state *s = pf_state_at(place);
 	struct pf_source_key key;
 	struct pf_source *n;
+	u32 had, time;
 
+	if (!on(FEATURE_PF_SOURCES) || !s || !(s->flags & PF_STATE_TRACK))
+		return 0;
+	time = forget ? 0 : pf_source_time(s);
 	pf_source_key_of(&key, s);
-	n = bpf_map_lookup_elem(&pf_sources, &key);
-	if (!pf_source_has(n, s))
-		return;
-	if (s->flags & PF_STATE_CONNECTED)
+	had = pf_state_unflag(s, PF_STATE_TRACK | PF_STATE_CONNECTED);
+	n = had & PF_STATE_TRACK ? bpf_map_lookup_elem(&pf_sources, &key) : 0;
+	if (!n)
+		return 0;
+	if (had & PF_STATE_CONNECTED)
 		__sync_fetch_and_sub(&n->connections, 1);
 	WRITE_ONCE(n->expires, now + time);
 	if (__sync_fetch_and_sub(&n->states, 1) == 1 && !time)
 		pf_source_free(&key, n);
-}
-
-/* Takes a state that goes from its source. */
-__noinline u32 pf_source_leave(u32 place, u32 now)
-{
-	struct pf_state *s = pf_state_at(place);
-
-	if (on(FEATURE_PF_SOURCES) && s && (s->flags & PF_STATE_TRACK))
-		pf_source_less(s, pf_source_time(s), now);
-	return 0;
+	return 1;
 }
 
 /* Counts a connection as pf does: connections of long ago weigh less. */
@@ -297,16 +308,18 @@ __noinline u32 pf_source_connect(u32 place, u32 now)
 	struct pf_source *n;
 	struct pf_rule *r;
 	bool bad = false;
-	u32 connections;
+	u32 connections, had;
 
 	if (!on(FEATURE_PF_SOURCES) || !s || !(s->flags & PF_STATE_TRACK) ||
 	    (s->flags & PF_STATE_CONNECTED))
 		return 0;
 	pf_source_key_of(&key, s);
 	n = bpf_map_lookup_elem(&pf_sources, &key);
-	if (!pf_source_has(n, s))
+	if (!n)
 		return 0;
-	s->flags |= PF_STATE_CONNECTED;
+	had = pf_state_flag(s, PF_STATE_CONNECTED);
+	if ((had & PF_STATE_CONNECTED) || !(had & PF_STATE_TRACK))
+		return 0;
 	connections = __sync_fetch_and_add(&n->connections, 1) + 1;
 	r = pf_rule_at(pf_tracker(s));
 	if (!r || s->ruleset != cfg.pf.ruleset)
@@ -480,8 +493,6 @@ __noinline u32 pf_second_count(u32 place, u32 what, u32 now)
 		if (!(__sync_fetch_and_add(&n->states, 1) & PF_SOURCE_GOING)) {
 			if (key.kind < PF_SOURCE_LEAST)
 				__builtin_memcpy(n->address, fresh.address, sizeof(n->address));
-			if ((__s32)(s->created - n->created) < 0)
-				WRITE_ONCE(n->created, s->created);
 			return true;
 		}
 		__sync_fetch_and_sub(&n->states, 1);
@@ -489,41 +500,63 @@ __noinline u32 pf_second_count(u32 place, u32 what, u32 now)
 	return false;
 }
 
-/* Takes back what pf_second_count() has counted. */
-__noinline u32 pf_second_uncount(u32 place, u32 what, u32 now)
+/*
+ * The bits of what counts a state: all CPUs and user space change them by one operation, as they
+ * do with a state's flags.
+ */
+_Static_assert(offsetof(struct pf_second, nodes) % sizeof(u32) == 0 && PF_SECOND_NODES == 8,
+	       "the bits are the lower half of a word");
+
+/* What a state has in a second place; 0 if it has none, or that has gone. */
+static __always_inline struct pf_second *pf_second_of(u32 place, const struct pf_state *s)
+{
+	struct pf_second *k = s && (s->flags & PF_STATE_TWO) ? pf_second_at(s) : 0;
+
+	return k && (k->flags & PF_STATE_KEY) && k->other == place + 1 ? k : 0;
+}
+
+/*
+ * Takes a translated state from what counts it, an enum pf_second_node, which is remembered for a
+ * while, if it is not to be forgotten. 1 if that counted the state.
+ */
+__noinline u32 pf_second_uncount(u32 place, u32 what, u32 forget, u32 now)
 {
 	struct pf_state *s = pf_state_at(place);
 	struct pf_source_key key = {};
 	struct pf_source *n;
-	u32 time = 0;
+	struct pf_second *k;
+	u32 time = 0, bit;
 
+	what &= PF_SECOND_NODES - 1;
+	bit = 1u << what;
 	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !s)
 		return 0;
 	if (!pf_second_key(&key, 0, place, what, pf_second_sides(place, what)))
 		return 0;
-	n = bpf_map_lookup_elem(&pf_sources, &key);
-	if (!pf_source_has(n, s))
+	k = pf_second_of(place, s);
+	if (!k || !(__sync_fetch_and_and((u32 *)&k->nodes, ~bit) & bit))
 		return 0;
-	if (key.kind < PF_SOURCE_LEAST)
+	n = bpf_map_lookup_elem(&pf_sources, &key);
+	if (!n)
+		return 0;
+	if (key.kind < PF_SOURCE_LEAST && !forget)
 		time = pf_source_time(s);
 	WRITE_ONCE(n->expires, now + time);
 	if (__sync_fetch_and_sub(&n->states, 1) == 1 && !time)
 		pf_source_free(&key, n);
-	return 0;
+	return 1;
 }
 
 /* Takes a translated state from all that counts it. */
 __noinline u32 pf_second_leave(u32 place, u32 now)
 {
-	struct pf_state *s = pf_state_at(place);
-	struct pf_second *k = s && (s->flags & PF_STATE_TWO) ? pf_second_at(s) : 0;
+	struct pf_second *k = pf_second_of(place, pf_state_at(place));
 
-	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !k || !(k->flags & PF_STATE_KEY) ||
-	    k->other != place + 1)
+	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !k)
 		return 0;
 	for (u32 what = 0; what < PF_SECOND_NODES; what++)
 		if (k->nodes >> what & 1)
-			pf_second_uncount(place, what, now);
+			pf_second_uncount(place, what, false, now);
 	return 0;
 }
 

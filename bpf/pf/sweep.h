@@ -195,18 +195,68 @@ static __always_inline int pf_flush(void)
 	return removed;
 }
 
-/* Removes a source; user space has made its states forget it. */
-static __always_inline int pf_untrack(const struct control *r)
+/* Copies the source in a request, as pf_requested() does. */
+static __always_inline void pf_requested_source(const volatile struct control *r,
+						struct pf_source_key *key)
 {
 	const volatile u64 *words = (const volatile u64 *)r;
-	struct pf_source_key key;
 
 #pragma unroll
-	for (u32 i = 0; i < sizeof(key) / 8; i++)
-		((u64 *)&key)[i] = words[offsetof(struct control, source) / 8 + i];
-	if (bpf_map_delete_elem(&pf_sources, &key))
+	for (u32 i = 0; i < sizeof(*key) / 8; i++)
+		((u64 *)key)[i] = words[offsetof(struct control, source) / 8 + i];
+}
+
+/*
+ * Has the state at a place, if it has the mark given, count no more for one of the sources that
+ * count it. Without a place, removes a source that counts no state: one that states have come to
+ * meanwhile stays.
+ */
+static __always_inline int pf_untrack(struct clock *c, const volatile struct control *r)
+{
+	u32 place = r->place - 1, has = r->word, by = r->port, *mark;
+	struct pf_source_key key;
+	struct pf_source *n;
+
+	if (place == (u32)-1) {
+		pf_requested_source(r, &key);
+		n = bpf_map_lookup_elem(&pf_sources, &key);
+		return n && pf_source_free(&key, n) ? 1 : -ENOENT;
+	}
+	mark = pf_mark_at(place);
+	if (!mark || READ_ONCE(*mark) != has)
 		return -ENOENT;
-	pf_source_uncount(&key);
+	if (!by)
+		return pf_source_leave(place, true, c->now) ? 1 : -ENOENT;
+	return pf_second_uncount(place, by - 1, true, c->now) ? 1 : -ENOENT;
+}
+
+/*
+ * Adds to what a rule or a source counts: its states, and the rule's sources or the source's
+ * connections.
+ */
+static __always_inline int pf_recount(const volatile struct control *r)
+{
+	u64 word = r->word;
+	u32 number = r->port;
+	struct pf_rule *rule = pf_rule_at(number);
+	struct pf_rule_use *use = pf_rule_use_at(number);
+	struct pf_source_key key;
+	struct pf_source *n;
+
+	if (number) {
+		if (!rule || !use)
+			return -ENOENT;
+		if (rule->flags & PF_KEEPS)
+			__sync_fetch_and_add(&use->states, (u32)word);
+		__sync_fetch_and_add(&use->nodes, word >> 32);
+		return 1;
+	}
+	pf_requested_source(r, &key);
+	n = bpf_map_lookup_elem(&pf_sources, &key);
+	if (!n)
+		return -ENOENT;
+	__sync_fetch_and_add(&n->states, (u32)word);
+	__sync_fetch_and_add(&n->connections, word >> 32);
 	return 1;
 }
 

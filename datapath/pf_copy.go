@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// copyStates copies the bridge's states to the tables of g, whose configuration is c.
+// With late, it copies the states that have changed since they were copied, unless the
+// new table has seen their packets since. No program changes the old table by then.
+func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
+	from, err := b.states(unix.PROT_READ)
+	if err != nil {
+		return err
+	}
+	defer from.close()
+	to, err := g.states(c)
+	if err != nil {
+		return err
+	}
+	defer to.close()
+	g.owed.statesCopied = true
+	from.each(func(at uint32, s *kernelPfState) bool {
+		place, ok := uint32(0), false
+		if late {
+			g.owed.state(from, at, s, -1, !g.owed.sourcesCopied)
+			if to.gone(s) {
+				return true // the new programs have ended it
+			}
+			place, ok = to.find(s)
+		}
+		if !ok {
+			key, _ := from.stackKey(at, s)
+			if to.put(s, &key, from.keptInCopy(at)) {
+				g.owed.state(from, at, s, 1, true)
+			} // or else it begins anew
+			return true
+		}
+		// Counters only rise: the table with less has seen less.
+		has := &to.states[place]
+		if s.sent(0) >= has.sent(0) && s.sent(1) >= has.sent(1) && s.Packets != has.Packets {
+			g.owed.state(to, place, has, -1, true)
+			other := has.Diff[0]
+			*has = *s
+			to.keep(place, from.keptInCopy(at))
+			if s.Flags&stateTwo != 0 {
+				has.Diff[0] = other
+			}
+			g.owed.state(to, place, has, 1, true)
+			return true
+		}
+		// The new table has seen packets. It has not seen a SYN that came before them.
+		if s.Created == has.Created {
+			to.keepBegun(place, from.keptInCopy(at))
+		}
+		return true
+	})
+	if !late {
+		return nil
+	}
+	to.each(func(place uint32, s *kernelPfState) bool {
+		if !from.gone(s) {
+			return true
+		}
+		m := mark(to.hash(s))
+		if !atomic.CompareAndSwapUint32(&to.marks[place], m, markClaimed) {
+			return true // the new programs have ended it, too
+		}
+		g.owed.state(to, place, s, -1, true)
+		if _, ok := to.stackKey(place, s); ok {
+			atomic.StoreUint32(&to.marks[s.Diff[0]-1], 0)
+		}
+		atomic.StoreUint32(&to.marks[place], 0)
+		return true
+	})
+	return nil
+}
+
+// states maps the generation's table of states.
+func (g *generation) states(c *Config) (*stateTable, error) {
+	maps := g.coll.Maps
+	return mapStates(maps[kernelMapPfBuckets], maps[kernelMapPfStates], maps[kernelMapPfStamps], c, unix.PROT_READ|unix.PROT_WRITE)
+}
+
+// copySources copies what pf_sources has to that of g. With late, it copies what has come since.
+// No program changes the old one by then.
+func (g *generation) copySources(from, to *ebpf.Map, late bool) error {
+	g.owed.sourcesCopied = true
+	return eachOf(from, func(keys []kernelPfSourceKey, values []kernelPfSource) error {
+		for i, k := range keys {
+			n := &values[i]
+			if n.States&sourceGoing != 0 {
+				continue
+			}
+			if late {
+				g.owed.node(k, -1)
+				if !g.owed.statesCopied {
+					g.owed.source(k, 1, n)
+				}
+			}
+			err := whileShort(func() error { return to.Update(&k, n, ebpf.UpdateNoExist) })
+			if errors.Is(err, ebpf.ErrKeyExist) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			g.owed.node(k, 1)
+			g.owed.source(k, -1, n)
+		}
+		return nil
+	})
+}
+
+const sourceGoing = 0x80000000 // PF_SOURCE_GOING
+
+// An amount is what a rule counts, states and sources, or what a source counts, states and
+// connections.
+type amount struct{ states, more int32 }
+
+func (a amount) plus(b amount) amount { return amount{a.states + b.states, a.more + b.more} }
+
+func (a amount) word() uint64 { return uint64(uint32(a.states)) | uint64(uint32(a.more))<<32 }
+
+// A tally is what a change of tables owes to all that counts states. While programs are exchanged,
+// the old and the new ones run at the same time. Each of them counts what becomes of the states of
+// its own table, and all count together; nobody counts a state that is copied. So what is counted
+// in the end is what both tables have, without what was copied. It is to be what the new table
+// has: copies are owed, and what the old table has is not.
+//
+// Where sources are copied, too, programs count by the sources of their own. The new ones begin
+// with what was copied: so much is not owed.
+type tally struct {
+	all     amount            // states, sources
+	rules   map[uint16]amount // of the ruleset, by number + 1
+	sources map[kernelPfSourceKey]amount
+
+	ruleset                     uint16
+	counts                      bool // states count for sources
+	statesCopied, sourcesCopied bool // by the programs' change of tables
+	quiet                       bool // nothing is in the old programs any more
+}
+
+func newTally(c *Config) *tally {
+	return &tally{
+		rules: map[uint16]amount{}, sources: map[kernelPfSourceKey]amount{}, ruleset: c.Pf.Ruleset,
+		counts: kernelFeature(c.Features)&kernelFeatureFEATURE_PF_SOURCES != 0,
+	}
+}
+
+// owe adds to the amount of a key, and forgets it where nothing is left.
+func owe[K comparable](of map[K]amount, k K, more amount) {
+	if sum := of[k].plus(more); sum == (amount{}) {
+		delete(of, k)
+	} else {
+		of[k] = sum
+	}
+}
+
+// state adds a state of a table, n is 1, or takes it away, -1. With sources, it does so where
+// the state counts for sources, too.
+func (y *tally) state(t *stateTable, place uint32, s *kernelPfState, n int32, sources bool) {
+	y.all.states += n
+	if s.Ruleset == y.ruleset {
+		if s.RuleIn != 0 {
+			owe(y.rules, s.RuleIn, amount{states: n})
+		}
+		if s.RuleOut != 0 && s.RuleOut != s.RuleIn {
+			owe(y.rules, s.RuleOut, amount{states: n})
+		}
+	}
+	if !sources || !y.counts {
+		return
+	}
+	t.counters(place, s, func(by uint32, k kernelPfSourceKey) {
+		a := amount{states: n}
+		if by == 0 && StateFlags(s.Flags)&kernelPfStateFlagPF_STATE_CONNECTED != 0 {
+			a.more = n
+		}
+		owe(y.sources, k, a)
+	})
+}
+
+// node adds a source to the number of sources, or takes it away.
+func (y *tally) node(k kernelPfSourceKey, n int32) {
+	if k.Kind >= uint16(kernelPfSourceKindPF_SOURCE_LEAST) {
+		return
+	}
+	y.all.more += n
+	if k.Rule != 0 && k.Ruleset == y.ruleset {
+		owe(y.rules, k.Rule, amount{more: n})
+	}
+}
+
+// source adds what a source counts, or takes it away.
+func (y *tally) source(k kernelPfSourceKey, n int32, s *kernelPfSource) {
+	owe(y.sources, k, amount{n * int32(s.States), n * int32(s.Connections)})
+}
+
+// settle gives those who count states in g what they are owed.
+func (y *tally) settle(g *generation, c *Config) error {
+	err := g.shared(func(s *kernelShared) {
+		atomic.AddUint32(&s.Pf.States, uint32(y.all.states))
+		atomic.AddUint32(&s.Pf.Nodes, uint32(y.all.more))
+	})
+	if err != nil {
+		return err
+	}
+	for rule, n := range y.rules {
+		_, err := g.control(kernelControl{Op: kernelControlOpCONTROL_PF_RECOUNT, Port: uint32(rule), Word: n.word()})
+		if err != nil {
+			return fmt.Errorf("count the states of rule %d: %w", rule-1, err)
+		}
+	}
+	lost := map[kernelPfSourceKey]bool{}
+	for k, n := range y.sources {
+		_, err := g.control(kernelControl{Op: kernelControlOpCONTROL_PF_RECOUNT, Source: k, Word: n.word()})
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			lost[k] = true // while it counted too little, it counted nobody
+		case err != nil:
+			return fmt.Errorf("count the states of a source: %w", err)
+		}
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	to, err := g.states(c)
+	if err != nil {
+		return err
+	}
+	defer to.close()
+	return to.untrack(g.control, lost)
+}
+
+// missing returns what g owes by what its tables have and count. That is right while nothing
+// changes, and nearly right else. It is for a change whose command was killed.
+func (g *generation) missing(c *Config) (*tally, error) {
+	y := newTally(c)
+	uses := make([]amount, c.Pf.Rules)
+	for i := range uses {
+		var u kernelPfRuleUse
+		if err := g.coll.Maps[kernelMapPfRuleUse].Lookup(uint32(i), &u); err != nil {
+			return nil, fmt.Errorf("what a rule counts: %w", err)
+		}
+		uses[i] = amount{int32(u.States), int32(u.Nodes)}
+	}
+	if y.counts {
+		err := eachOf(g.coll.Maps[kernelMapPfSources], func(keys []kernelPfSourceKey, values []kernelPfSource) error {
+			for i, k := range keys {
+				y.node(k, 1)
+				y.source(k, -1, &values[i])
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	err := g.shared(func(s *kernelShared) {
+		y.all = y.all.plus(amount{-int32(s.Pf.States), -int32(s.Pf.Nodes)})
+	})
+	if err != nil {
+		return nil, err
+	}
+	to, err := g.states(c)
+	if err != nil {
+		return nil, err
+	}
+	defer to.close()
+	to.each(func(place uint32, s *kernelPfState) bool {
+		y.state(to, place, s, 1, true)
+		return true
+	})
+	// a rule that was written as one counts as one
+	rules := map[uint16]amount{}
+	for rule, n := range y.rules {
+		var r kernelPfRule
+		if err := g.coll.Maps[kernelMapPfRules].Lookup(uint32(rule-1), &r); err != nil {
+			return nil, fmt.Errorf("a rule: %w", err)
+		}
+		if r.Flags&keeps == 0 {
+			n.states = 0
+		}
+		owe(rules, uint16(r.First)+1, n)
+	}
+	for i, u := range uses {
+		owe(rules, uint16(i)+1, amount{-u.states, -u.more})
+	}
+	y.rules = rules
+	return y, nil
+}
+
+const keeps = kernelPfRuleFlagPF_KEEP | kernelPfRuleFlagPF_MODULATE | kernelPfRuleFlagPF_SYNPROXY // PF_KEEPS
+
+// settle makes the number of states what there is in the table, if nobody changes either
+// meanwhile. A frame that is in a program now has changed both when quiesce returns.
+func (t *stateTable) settle(number *uint32) {
+	for range 4 {
+		was := atomic.LoadUint32(number)
+		if quiesce() != nil {
+			return // then the number stays as it is
+		}
+		there := uint32(0)
+		t.each(func(uint32, *kernelPfState) bool { there++; return true })
+		if quiesce() != nil || atomic.CompareAndSwapUint32(number, was, there) {
+			return
+		}
+	}
+}
+
+// gone reports whether the table had the state s, which has gone since.
+func (t *stateTable) gone(s *kernelPfState) bool {
+	if _, ok := t.find(s); ok {
+		return false
+	}
+	for _, home := range t.homes(t.hash(s)) {
+		for place := home; place < home+stateWays; place++ {
+			m := atomic.LoadUint32(&t.marks[place])
+			if m&(markState|markGone) == markGone && t.states[place].Flags&uint16(kernelPfStateFlagPF_STATE_KEY) == 0 && t.states[place].Key == s.Key && t.states[place].Created == s.Created {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+)
+
+// wantCounted expects what counts states to count those that the tables have.
+func wantCounted(t testing.TB, g *generation, c *Config) {
+	t.Helper()
+	sound(t, func() (any, []string) {
+		y, err := g.missing(c)
+		if err != nil {
+			return nil, []string{err.Error()}
+		}
+		var faults []string
+		if y.all != (amount{}) {
+			faults = append(faults, fmt.Sprintf("%d states and %d sources are not counted", y.all.states, y.all.more))
+		}
+		for rule, n := range y.rules {
+			faults = append(faults, fmt.Sprintf("rule %d does not count %d states and %d sources", rule-1, n.states, n.more))
+		}
+		for k, n := range y.sources {
+			faults = append(faults, fmt.Sprintf("source %+v does not count %d states and %d connections", k, n.states, n.more))
+		}
+		return nil, faults
+	})
+}
+
+// After tables were copied for programs that have larger ones, all counts are right, whatever has
+// ended and begun in which of the tables, and is counted by which programs.
+func TestPFLateCount(t *testing.T) {
+	more := map[string]func(c *Config){
+		"states":  func(c *Config) { c.Pf.Buckets *= 2 },
+		"sources": func(c *Config) { c.Pf.NodesMax *= 2 },
+		"both":    func(c *Config) { c.Pf.Buckets *= 2; c.Pf.NodesMax *= 2 },
+	}
+	for _, c := range []struct {
+		name         string
+		inOld, inNew []int // which end there, by their ports; those above 6 begin there before
+		there        int
+	}{
+		{"in the old", []int{1, 2}, nil, 4},
+		{"in the new", nil, []int{1, 2}, 4},
+		{"in both", []int{1, 2, 3}, []int{2, 3, 4}, 2},
+		{"all", []int{1, 2, 3, 4, 5, 6}, []int{1, 2, 3, 4, 5, 6}, 0},
+		{"begun", []int{1, 2, -7, -8}, []int{2, 3, 4, -9}, 5},
+	} {
+		for size, change := range more {
+			t.Run(c.name+"/"+size, func(t *testing.T) {
+				s := newShelf(t, 2)
+				b := s.create("br0", 2)
+				s.loadPF(b, "pass keep state (source-track rule, max 50)\n")
+				begin := func(g *generation, port int) {
+					t.Helper()
+					s.runBy(g.program(hookTCX), b, 0, udpFrame(2, 1, "192.0.2.1", fmt.Sprintf("192.0.2.%d", 9+port%3), 53, port))
+				}
+				old, err := b.openGeneration()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer old.Close()
+				for i := range 6 {
+					begin(old, 1+i)
+				}
+				next := b.Config
+				change(&next)
+				g, err := b.load(&next, Tables{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer g.Close()
+				// as both programs do while they are exchanged
+				act := func(g *generation, c *Config, ports []int) {
+					t.Helper()
+					for _, port := range ports {
+						if port < 0 {
+							begin(g, -port)
+							continue
+						}
+						table, err := g.states(c)
+						if err != nil {
+							t.Fatal(err)
+						}
+						table.each(func(place uint32, st *kernelPfState) bool {
+							if int(min(fromNetwork(st.Key.Port[0]), fromNetwork(st.Key.Port[1]))) == port {
+								_, err = g.control(kernelControl{Op: kernelControlOpCONTROL_PF_KILL, Place: place, State: *st})
+							}
+							return true
+						})
+						table.close()
+						if err != nil {
+							t.Fatalf("state %d: %v", port, err)
+						}
+					}
+				}
+				act(old, &b.Config, c.inOld)
+				act(g, &next, c.inNew)
+				if err := b.growPF(g, &next, true); err != nil {
+					t.Fatal(err)
+				}
+				wantCounted(t, g, &next)
+				to, err := g.states(&next)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer to.close()
+				there := 0
+				to.each(func(uint32, *kernelPfState) bool { there++; return true })
+				if there != c.there {
+					t.Errorf("%d states are there, should be %d", there, c.there)
+				}
+			})
+		}
+	}
+}
+
+// What has no state is no source's; that of another state is.
+func TestNATForget(t *testing.T) {
+	s := natBenchOf(t, "pass keep state (source-track rule)\nmatch out inet nat-to { 192.0.2.1, 192.0.2.2 } sticky-address\n")
+	table, err := s.gen.states(&s.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.close()
+	begin := func(port uint16) {
+		t.Helper()
+		frame := natOut(1)
+		frame[35] = byte(port)
+		if o := s.tcx(1, frame); len(o.Drops) > 0 {
+			t.Fatalf("port %d: %v", port, o.Drops)
+		}
+	}
+	places := func() (list []uint32) {
+		table.each(func(place uint32, _ *kernelPfState) bool { list = append(list, place); return true })
+		return list
+	}
+	forget := func() {
+		t.Helper()
+		keys := map[kernelPfSourceKey]bool{}
+		for k := range s.sources() {
+			keys[k] = true
+		}
+		if len(keys) != 2 {
+			t.Fatalf("%d sources: %v", len(keys), slices.Collect(maps.Keys(keys)))
+		}
+		if err := table.untrack(s.request, keys); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kill := func(place uint32) {
+		t.Helper()
+		if _, err := s.request(kernelControl{Op: kernelControlOpCONTROL_PF_KILL, Place: place, State: table.states[place]}); err != nil {
+			t.Fatal(err)
+		}
+		s.wantKeys("killed", len(places()), len(places()))
+	}
+	begin(1)
+	first := places()
+	forget()
+	s.wantKeys("forgotten", 1, 1)
+	if n := len(s.sources()); n != 0 {
+		t.Errorf("%d sources are left", n)
+	}
+	begin(2) // in the same second
+	s.wantKeys("begun anew", 2, 2)
+	kill(first[0])
+	if n := len(s.sources()); n != 2 {
+		t.Errorf("%d sources count the second connection", n)
+	}
+	kill(places()[0])
+	for k, n := range s.sources() {
+		if n.States != 0 {
+			t.Errorf("%+v counts %d states", k, int32(n.States))
+		}
+	}
+}
