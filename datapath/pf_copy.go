@@ -84,8 +84,9 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 
 // states maps the generation's table of states.
 func (g *generation) states(c *Config) (*stateTable, error) {
-	maps := g.coll.Maps
-	return mapStates(maps[kernelMapPfBuckets], maps[kernelMapPfStates], maps[kernelMapPfStamps], c, unix.PROT_READ|unix.PROT_WRITE)
+	m := g.coll.Maps
+	return mapStates(m[kernelMapPfBuckets], m[kernelMapPfStates], m[kernelMapPfStamps], c,
+		unix.PROT_READ|unix.PROT_WRITE)
 }
 
 // copySources copies what pf_sources has to that of g. With late, it copies what has come since.
@@ -213,8 +214,8 @@ func (y *tally) settle(g *generation, c *Config) error {
 		return err
 	}
 	for rule, n := range y.rules {
-		_, err := g.control(kernelControl{Op: kernelControlOpCONTROL_PF_RECOUNT, Port: uint32(rule), Word: n.word()})
-		if err != nil {
+		r := kernelControl{Op: kernelControlOpCONTROL_PF_RECOUNT, Port: uint32(rule), Word: n.word()}
+		if _, err := g.control(r); err != nil {
 			return fmt.Errorf("count the states of rule %d: %w", rule-1, err)
 		}
 	}
@@ -252,7 +253,8 @@ func (g *generation) missing(c *Config) (*tally, error) {
 		uses[i] = amount{int32(u.States), int32(u.Nodes)}
 	}
 	if y.counts {
-		err := eachOf(g.coll.Maps[kernelMapPfSources], func(keys []kernelPfSourceKey, values []kernelPfSource) error {
+		sources := g.coll.Maps[kernelMapPfSources]
+		err := eachOf(sources, func(keys []kernelPfSourceKey, values []kernelPfSource) error {
 			for i, k := range keys {
 				y.node(k, 1)
 				y.source(k, -1, &values[i])
@@ -323,7 +325,9 @@ func (t *stateTable) gone(s *kernelPfState) bool {
 	for _, home := range t.homes(t.hash(s)) {
 		for place := home; place < home+stateWays; place++ {
 			m := atomic.LoadUint32(&t.marks[place])
-			if m&(markState|markGone) == markGone && t.states[place].Flags&uint16(kernelPfStateFlagPF_STATE_KEY) == 0 && t.states[place].Key == s.Key && t.states[place].Created == s.Created {
+			has := &t.states[place]
+			if m&(markState|markGone) == markGone && has.Flags&uint16(kernelPfStateFlagPF_STATE_KEY) == 0 &&
+				has.Key == s.Key && has.Created == s.Created {
 				return true
 			}
 		}

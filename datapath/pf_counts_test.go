@@ -17,15 +17,15 @@ func wantCounted(t testing.TB, g *generation, c *Config) {
 		if err != nil {
 			return nil, []string{err.Error()}
 		}
-		var faults []string
+		var faults []string // what is there, and is not counted
 		if y.all != (amount{}) {
-			faults = append(faults, fmt.Sprintf("%d states and %d sources are not counted", y.all.states, y.all.more))
+			faults = append(faults, fmt.Sprintf("all: %+v", y.all))
 		}
 		for rule, n := range y.rules {
-			faults = append(faults, fmt.Sprintf("rule %d does not count %d states and %d sources", rule-1, n.states, n.more))
+			faults = append(faults, fmt.Sprintf("rule %d: %+v", rule-1, n))
 		}
 		for k, n := range y.sources {
-			faults = append(faults, fmt.Sprintf("source %+v does not count %d states and %d connections", k, n.states, n.more))
+			faults = append(faults, fmt.Sprintf("%+v: %+v", k, n))
 		}
 		return nil, faults
 	})
@@ -57,7 +57,8 @@ func TestPFLateCount(t *testing.T) {
 				s.loadPF(b, "pass keep state (source-track rule, max 50)\n")
 				begin := func(g *generation, port int) {
 					t.Helper()
-					s.runBy(g.program(hookTCX), b, 0, udpFrame(2, 1, "192.0.2.1", fmt.Sprintf("192.0.2.%d", 9+port%3), 53, port))
+					from := fmt.Sprintf("192.0.2.%d", 9+port%3)
+					s.runBy(g.program(hookTCX), b, 0, udpFrame(2, 1, "192.0.2.1", from, 53, port))
 				}
 				old, err := b.openGeneration()
 				if err != nil {
@@ -87,8 +88,10 @@ func TestPFLateCount(t *testing.T) {
 							t.Fatal(err)
 						}
 						table.each(func(place uint32, st *kernelPfState) bool {
-							if int(min(fromNetwork(st.Key.Port[0]), fromNetwork(st.Key.Port[1]))) == port {
-								_, err = g.control(kernelControl{Op: kernelControlOpCONTROL_PF_KILL, Place: place, State: *st})
+							has := min(fromNetwork(st.Key.Port[0]), fromNetwork(st.Key.Port[1]))
+							if int(has) == port {
+								r := kernelControl{Op: kernelControlOpCONTROL_PF_KILL, Place: place, State: *st}
+								_, err = g.control(r)
 							}
 							return true
 						})
@@ -121,7 +124,8 @@ func TestPFLateCount(t *testing.T) {
 
 // What has no state is no source's; that of another state is.
 func TestNATForget(t *testing.T) {
-	s := natBenchOf(t, "pass keep state (source-track rule)\nmatch out inet nat-to { 192.0.2.1, 192.0.2.2 } sticky-address\n")
+	s := natBenchOf(t, "pass keep state (source-track rule)\n"+
+		"match out inet nat-to { 192.0.2.1, 192.0.2.2 } sticky-address\n")
 	table, err := s.gen.states(&s.cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +158,8 @@ func TestNATForget(t *testing.T) {
 	}
 	kill := func(place uint32) {
 		t.Helper()
-		if _, err := s.request(kernelControl{Op: kernelControlOpCONTROL_PF_KILL, Place: place, State: table.states[place]}); err != nil {
+		r := kernelControl{Op: kernelControlOpCONTROL_PF_KILL, Place: place, State: table.states[place]}
+		if _, err := s.request(r); err != nil {
 			t.Fatal(err)
 		}
 		s.wantKeys("killed", len(places()), len(places()))

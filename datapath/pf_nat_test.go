@@ -176,49 +176,98 @@ func TestNATTogether(t *testing.T) {
 	}
 }
 
-// Of two connections that ask for the only port at the same moment, one gets it, and the other's packet does not go:
-// an answer to it would be the first one's.
-func TestNATOneOwner(t *testing.T) {
-	const destinations, threads = 10000, 2
-	s := natBenchFor(t, natRules(t, "pass\nmatch out inet nat-to 192.0.2.1 port 7\n"), 4*destinations)
-	var went [threads][destinations]bool
-	var ready atomic.Int64
-	err := s.rack.together(threads, func(thread int) error {
-		defer ready.Add(threads * destinations) // whoever waits for this thread does so no longer
-		for i := range destinations {
-			f := natFrame(&reference.Packet{
-				Family: pf.Inet, Proto: reference.UDP, Direction: pf.Out, SrcPort: 7, DstPort: 53,
-				Src: netip.AddrFrom4([4]byte{10, 0, 0, byte(thread)}),
-				Dst: netip.AddrFrom4([4]byte{1, 1, byte(i >> 8), byte(i)}),
+// What two CPUs do with the first packets of two connections at the same moment. Of two that ask
+// for one key, one goes: an answer to the other would be the first one's.
+func TestNATPairs(t *testing.T) {
+	const pairs, threads = 10000, 2
+	addr := func(a, b byte, i int) netip.Addr { return netip.AddrFrom4([4]byte{a, b, byte(i >> 8), byte(i)}) }
+	public := netip.MustParseAddr("192.0.2.1")
+	for _, test := range []struct {
+		name, rules  string
+		frame        func(thread, i int) *reference.Packet
+		pass         int // packets of each pair
+		states, keys int
+	}{
+		{"one port", "match out inet nat-to 192.0.2.1 port 7", func(thread, i int) *reference.Packet {
+			return &reference.Packet{Direction: pf.Out, Src: addr(10, 0, thread), Dst: addr(1, 1, i)}
+		}, 1, pairs, pairs},
+		{"one translated and one not", "match in inet to 192.0.2.1 rdr-to 192.0.2.9", func(thread, i int) *reference.Packet {
+			to := []netip.Addr{public, netip.MustParseAddr("192.0.2.9")}[thread]
+			return &reference.Packet{Direction: pf.In, Src: addr(1, 1, i), Dst: to}
+		}, 1, pairs, -1},
+		{"one mapping", "match out inet proto udp nat-to 192.0.2.1 endpoint-independent", func(thread, i int) *reference.Packet {
+			return &reference.Packet{Direction: pf.Out, Src: addr(10, 0, i), Dst: addr(1, 1, thread)}
+		}, 2, 2 * pairs, 2 * pairs},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := natBenchFor(t, natRules(t, "pass\n"+test.rules+"\n"), 6*pairs)
+			var went [threads][pairs]bool
+			var ready atomic.Int64
+			err := s.rack.together(threads, func(thread int) error {
+				defer ready.Add(threads * pairs) // whoever waits for this thread does so no longer
+				for i := range pairs {
+					p := test.frame(thread, i)
+					p.Family, p.Proto, p.SrcPort, p.DstPort = pf.Inet, reference.UDP, 7, 53
+					port := 0
+					if p.Direction == pf.Out {
+						port = 1
+					}
+					run := &ebpf.RunOptions{Data: natFrame(p), Context: &skbContext{Ifindex: s.rack.near[port]}}
+					for ready.Add(1); ready.Load() < int64(threads*(i+1)); {
+						runtime.Gosched()
+					}
+					code, err := s.gen.program(hookTCX).Run(run)
+					if err != nil {
+						return err
+					}
+					went[thread][i] = hookTCX.verdict(code) != drop
+				}
+				return nil
 			})
-			run := &ebpf.RunOptions{Data: f, Context: &skbContext{Ifindex: s.rack.near[1]}}
-			for ready.Add(1); ready.Load() < int64(threads*(i+1)); {
-				runtime.Gosched()
-			}
-			code, err := s.gen.program(hookTCX).Run(run)
 			if err != nil {
-				return err
+				t.Fatal(err)
 			}
-			went[thread][i] = hookTCX.verdict(code) != drop
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
+			var pass [threads + 1]int
+			for i := range pairs {
+				n := 0
+				for thread := range threads {
+					if went[thread][i] {
+						n++
+					}
+				}
+				pass[n]++
+			}
+			if pass[test.pass] != pairs {
+				t.Errorf("of %d pairs of packets %d went both, %d one, and %d neither", pairs, pass[2], pass[1], pass[0])
+			}
+			if test.keys >= 0 {
+				s.wantKeys("all", test.states, test.keys)
+			}
+			ports := map[netip.Addr]uint16{}
+			states, err := s.gen.states(&s.cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer states.close()
+			n := 0
+			states.each(func(place uint32, st *kernelPfState) bool {
+				n++
+				key, side := states.before(place, st)
+				from, to := key.addr(side).Addr(), st.addr(0)
+				if to.Addr() != public {
+					to = st.addr(1)
+				}
+				if had, ok := ports[from]; ok && had != to.Port() && test.pass == 2 {
+					t.Errorf("%v has the ports %d and %d", from, had, to.Port())
+				}
+				ports[from] = to.Port()
+				return true
+			})
+			if n != test.states {
+				t.Errorf("%d states, want %d", n, test.states)
+			}
+		})
 	}
-	both, neither := 0, 0
-	for i := range destinations {
-		switch {
-		case went[0][i] && went[1][i]:
-			both++
-		case !went[0][i] && !went[1][i]:
-			neither++
-		}
-	}
-	if both+neither > 0 {
-		t.Errorf("of %d pairs of packets %d went both, and %d neither", destinations, both, neither)
-	}
-	s.wantKeys("one of each pair", destinations, destinations)
 }
 
 // Nobody can tell which of the free ports is the next one: what is taken lies all over the range,

@@ -32,7 +32,8 @@ type SourceNode struct {
 func (b *Bridge) SourceNodes() (list []SourceNode, err error) {
 	err = b.eachSource(func(n *SourceNode, _ kernelPfSourceKey) { list = append(list, *n) })
 	slices.SortFunc(list, func(a, b SourceNode) int {
-		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.VLAN, b.VLAN), cmp.Compare(a.Rule, b.Rule), a.Given.Compare(b.Given))
+		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.VLAN, b.VLAN), cmp.Compare(a.Rule, b.Rule),
+			a.Given.Compare(b.Given))
 	})
 	return list, err
 }
@@ -80,7 +81,8 @@ func (t *stateTable) untrack(control func(kernelControl) (int, error), keys map[
 				return
 			}
 			_, failed := control(kernelControl{
-				Op: kernelControlOpCONTROL_PF_UNTRACK, Place: place + 1, Word: uint64(mark(t.hash(s))), Port: by,
+				Op: kernelControlOpCONTROL_PF_UNTRACK, Place: place + 1, Port: by,
+				Word: uint64(mark(t.hash(s))),
 			})
 			if failed != nil && !errors.Is(failed, unix.ENOENT) { // the state has ended meanwhile
 				err = fmt.Errorf("take a state from its source: %w", failed)
@@ -179,7 +181,6 @@ func (b *Bridge) eachSource(f func(*SourceNode, kernelPfSourceKey)) error {
 		for i, k := range keys {
 			v := &values[i]
 			left := time.Duration(int32(v.Expires-now)) * time.Second
-			sticky := k.Kind > uint16(kernelPfSourceKindPF_SOURCE_TRACKED) && k.Kind < uint16(kernelPfSourceKindPF_SOURCE_LEAST)
 			if k.Kind >= uint16(kernelPfSourceKindPF_SOURCE_LEAST) {
 				continue // no source
 			}
@@ -188,10 +189,11 @@ func (b *Bridge) eachSource(f func(*SourceNode, kernelPfSourceKey)) error {
 			}
 			addr := kernelPfAddress{Word: k.Address}
 			n := &SourceNode{
-				Addr: addr.addr(), VLAN: vlanOf(k.Vlan), Rule: int(k.Rule) - 1, States: v.States, Connections: v.Connections,
-				Rate: float64(v.Rate) / 1000, Age: time.Duration(max(int32(now-v.Created), 0)) * time.Second,
+				Addr: addr.addr(), VLAN: vlanOf(k.Vlan), Rule: int(k.Rule) - 1,
+				States: v.States, Connections: v.Connections, Rate: float64(v.Rate) / 1000,
+				Age: time.Duration(max(int32(now-v.Created), 0)) * time.Second,
 			}
-			if sticky {
+			if k.Kind != uint16(kernelPfSourceKindPF_SOURCE_TRACKED) { // sticky-address
 				given := kernelPfAddress{Word: v.Address}
 				n.Given = given.addr()
 			}

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "d4c208dc4685e874c368a827db36f410a92d7b4213688ee4680050800a761392"
+const objectsSum = "ce604a742f4ebae541bddee5ae42e31e8bb025c7cfbb2be8c34e73a279d648ec"

@@ -6,8 +6,7 @@
  */
 #pragma once
 
-#include "source.h"
-#include "track.h"
+#include "mapping.h"
 
 const struct pf_second *pf_second_type __attribute__((unused));
 
@@ -132,6 +131,7 @@ __noinline u32 pf_nat_join(u32 place, u32 key)
 		more->sticky[2] = n->sticky[2];
 		more->ruleset = cfg.pf.ruleset;
 		more->nodes = n->nodes;
+		n->nodes = 0; /* they are the state's now */
 	}
 	pf_nat_turn(p, n, true);
 	if (on(FEATURE_PF_HOPS))
@@ -145,11 +145,8 @@ __noinline u32 pf_nat_join(u32 place, u32 key)
 	return true;
 }
 
-/*
- * Makes the state of a packet that rules have translated: 0, or why it is not made. Then the
- * packet must not go, whatever its rules say: nothing would translate the answers back.
- */
-__noinline u32 pf_nat_make(u32 in, u32 out, u32 now)
+/* Does what pf_nat_make() does, for a packet whose mapping has been taken. */
+static __always_inline u32 pf_nat_put(u32 in, u32 out, u32 now)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_nat *n = pf_nat();
@@ -158,15 +155,6 @@ __noinline u32 pf_nat_make(u32 in, u32 out, u32 now)
 
 	if (!on(FEATURE_PF_NAT) || !p || !n)
 		return DROP_PF_TRANSLATE;
-	/*
-	 * The kernel routes no addresses of a link, and the answers would not find the state. Nor
-	 * would those of an address to itself.
-	 */
-	if ((p->flags & PF_P_STATELESS) || pf_of_link(n->is.address[0]) ||
-	    pf_of_link(n->is.address[1]) || !pf_differ(n->is.address[0], n->is.address[1]))
-		return DROP_PF_TRANSLATE;
-	if (on(FEATURE_TRACE)) /* a trial keeps nothing */
-		return pf_keeps(p->rule[0]) || pf_keeps(p->rule[1]) ? 0 : DROP_PF_TRANSLATE;
 	vacant = on(FEATURE_PF_FIRST) && n->was_vacant && n->is_vacant;
 	if (vacant) {
 		/* whether there are too many is asked when it is counted */
@@ -184,8 +172,10 @@ __noinline u32 pf_nat_make(u32 in, u32 out, u32 now)
 	pf_nat_turn(p, n, false);
 	key = place ? pf_nat_claim(now) : 0;
 	pf_nat_turn(p, n, true);
-	if (place && key && pf_fill(place - 1, in, out, now) && pf_nat_join(place - 1, key - 1) &&
-	    pf_second_enter(place - 1, now)) {
+	reason = DROP_PF_LIMIT;
+	if (place && key && pf_fill(place - 1, in, out, now) && pf_nat_join(place - 1, key - 1))
+		reason = pf_second_enter(place - 1, now);
+	if (!reason) {
 		if (pf_enter(place - 1, now)) {
 			reason = pf_begin(place - 1, now);
 			if (reason)
@@ -197,11 +187,42 @@ __noinline u32 pf_nat_make(u32 in, u32 out, u32 now)
 			return p->state && pf_publish_key(place - 1, now) ? 0 : DROP_PF_TRANSLATE;
 		}
 		pf_second_leave(place - 1, now);
+		reason = DROP_PF_LIMIT;
 	}
 	if (!place || !key)
 		pf_count(PF_COUNT_MEMORY);
 	pf_unclaim(place, now);
 	pf_unclaim(key, now);
-	pf_uncount();
-	return DROP_PF_LIMIT;
+	if (reason == DROP_PF_LIMIT)
+		pf_uncount();
+	return reason;
+}
+
+/*
+ * Makes the state of a packet that rules have translated: 0, or why it is not made. Then the
+ * packet must not go, whatever its rules say: nothing would translate the answers back.
+ */
+__noinline u32 pf_nat_make(u32 in, u32 out, u32 now)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+	u32 reason;
+
+	if (!on(FEATURE_PF_NAT) || !p || !n)
+		return DROP_PF_TRANSLATE;
+	/*
+	 * The kernel routes no addresses of a link, and the answers would not find the state. Nor
+	 * would those of an address to itself.
+	 */
+	if ((p->flags & PF_P_STATELESS) || pf_of_link(n->is.address[0]) ||
+	    pf_of_link(n->is.address[1]) || !pf_differ(n->is.address[0], n->is.address[1]))
+		return DROP_PF_TRANSLATE;
+	if (on(FEATURE_TRACE)) /* a trial keeps nothing */
+		return pf_keeps(p->rule[0]) || pf_keeps(p->rule[1]) ? 0 : DROP_PF_TRANSLATE;
+	if (on(FEATURE_PF_SOURCES) && pf_nat_mapped(n) && !pf_map_take(now))
+		return DROP_PF_TRANSLATE;
+	reason = pf_nat_put(in, out, now);
+	if (on(FEATURE_PF_SOURCES) && pf_nat_mapped(n))
+		pf_map_leave();
+	return reason;
 }

@@ -391,19 +391,21 @@ static __always_inline u64 pf_state_hash(const struct pf_state *s)
 	return pf_hash(&s->key) - ((u64)s->key.profile << 56) * cfg.pf.secret[4];
 }
 
-/* Have the states at two places one key? */
-OFTEN __noinline u32 pf_same_key(u32 a, u32 b)
+/* Have the states at two places one key, and has the other one of these flags, if there are any? */
+OFTEN __noinline u32 pf_same_key(u32 a, u32 b, u32 flags)
 {
 	struct pf_state *s = pf_state_at(a), *other = pf_state_at(b);
 
-	return on(FEATURE_PF) && s && other && pf_key_is(&other->key, &s->key);
+	return on(FEATURE_PF) && s && other && pf_key_is(&other->key, &s->key) &&
+	       (!flags || (other->flags & flags));
 }
 
 /*
  * Finds another state with the key of the one at `place`, in one of the key's buckets, and by the
- * key's mark, whether all CPUs see it or its CPU is not sure yet: its place + 1, or 0.
+ * key's mark, whether all CPUs see it or its CPU is not sure yet: its place + 1, or 0. It has one
+ * of these flags, if there are any.
  */
-OFTEN __noinline u32 pf_twin(u32 place, u32 home, u32 mark)
+OFTEN __noinline u32 pf_twin(u32 place, u32 home, u32 mark, u32 flags)
 {
 	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
 	u32 unsure = pf_mark_unsure(mark);
@@ -418,7 +420,7 @@ OFTEN __noinline u32 pf_twin(u32 place, u32 home, u32 mark)
 		if (has == mark || has == unsure) {
 			u32 at = home * PF_WAYS + i;
 
-			if (at != place && pf_same_key(place, at))
+			if (at != place && pf_same_key(place, at, flags))
 				return at + 1;
 		}
 	}
@@ -451,7 +453,7 @@ OFTEN __noinline u32 pf_show(u32 place)
 	/* a full barrier: of two CPUs, at least one sees the other's state */
 	lost = __sync_val_compare_and_swap(at, PF_MARK_CLAIMED, unsure) != PF_MARK_CLAIMED;
 	for (u32 n = 0; n < PF_TWINS && !lost; n++) {
-		u32 twin = pf_twin(place, pf_home(hash, n & 1), mark), *other;
+		u32 twin = pf_twin(place, pf_home(hash, n & 1), mark, 0), *other;
 
 		/* a CPU that comes later sees this state: nobody has to look for it again */
 		if (n == 1 && !twin && !found)
@@ -467,6 +469,24 @@ OFTEN __noinline u32 pf_show(u32 place)
 		return true;
 	__sync_val_compare_and_swap(at, unsure, PF_MARK_CLAIMED);
 	return false;
+}
+
+/*
+ * Has a connection that is translated the key of the state at a place, which could not be shown,
+ * or is it about to have it?
+ */
+__noinline u32 pf_key_translated(u32 place)
+{
+	u32 flags = PF_STATE_NAT | PF_STATE_KEY, mark;
+	struct pf_state *s = pf_state_at(place);
+	u64 hash;
+
+	if (!on(FEATURE_PF_NAT) || !s)
+		return false;
+	hash = pf_state_hash(s);
+	mark = pf_mark(hash);
+	return pf_twin(place, pf_home(hash, false), mark, flags) ||
+	       pf_twin(place, pf_home(hash, true), mark, flags);
 }
 
 /*

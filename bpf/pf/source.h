@@ -450,7 +450,7 @@ __noinline u32 pf_second_key(struct pf_source_key *key, struct pf_source *n, u32
 	return true;
 }
 
-/* Counts a translated state where its pools have to remember it: false if that cannot be. */
+/* Counts a translated state where its pools have to remember it: 0, or why that cannot be. */
 __noinline u32 pf_second_count(u32 place, u32 what, u32 now)
 {
 	struct pf_state *s = pf_state_at(place);
@@ -460,10 +460,10 @@ __noinline u32 pf_second_count(u32 place, u32 what, u32 now)
 	u32 most = 0;
 
 	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !s)
-		return false;
+		return DROP_PF_TRANSLATE;
 	fresh.created = s->created;
 	if (!pf_second_key(&key, &fresh, place, what, pf_second_sides(place, what)))
-		return false;
+		return DROP_PF_TRANSLATE;
 	if (key.kind < PF_SOURCE_LEAST) {
 		r = pf_rule_at(key.rule);
 		most = r ? r->max_src_nodes : 0;
@@ -477,27 +477,30 @@ __noinline u32 pf_second_count(u32 place, u32 what, u32 now)
 				why = pf_source_count(&key, most);
 			if (why) {
 				pf_count(why);
-				return false;
+				return DROP_PF_LIMIT;
 			}
 			if (!bpf_map_update_elem(&pf_sources, &key, &fresh, BPF_NOEXIST))
-				return true;
+				return 0;
 			pf_source_uncount(&key);
 			continue;
 		}
-		/* a mapping is another's; a source's address may have left the pool */
+		/*
+		 * Another CPU has given the mapping to somebody else meanwhile. The address of a
+		 * source may have left the pool.
+		 */
 		if (key.kind >= PF_SOURCE_MAP &&
 		    (n->port != fresh.port || n->address[0] != fresh.address[0] ||
 		     n->address[1] != fresh.address[1] || n->address[2] != fresh.address[2] ||
 		     n->address[3] != fresh.address[3]))
-			return false;
+			return DROP_PF_TRANSLATE;
 		if (!(__sync_fetch_and_add(&n->states, 1) & PF_SOURCE_GOING)) {
 			if (key.kind < PF_SOURCE_LEAST)
 				__builtin_memcpy(n->address, fresh.address, sizeof(n->address));
-			return true;
+			return 0;
 		}
 		__sync_fetch_and_sub(&n->states, 1);
 	}
-	return false;
+	return DROP_PF_LIMIT;
 }
 
 /*
@@ -560,22 +563,29 @@ __noinline u32 pf_second_leave(u32 place, u32 now)
 	return 0;
 }
 
-/* Counts a translated state for all that is to count it: false if that cannot be. */
+/*
+ * Counts a translated state for all that is to count it but its mapping, which has been taken
+ * before: 0, or why that cannot be.
+ */
 __noinline u32 pf_second_enter(u32 place, u32 now)
 {
 	struct pf_state *s = pf_state_at(place);
 	struct pf_second *k = s ? pf_second_at(s) : 0;
+	u32 reason;
 
 	if (!on(FEATURE_PF_NAT) || !k)
-		return false;
+		return DROP_PF_TRANSLATE;
 	if (!on(FEATURE_PF_SOURCES))
-		return true;
+		return 0;
 	for (u32 what = 0; what < PF_SECOND_NODES; what++) {
-		if (!(k->nodes >> what & 1) || pf_second_count(place, what, now))
+		if (what == PF_SECOND_MAP || !(k->nodes >> what & 1))
 			continue;
-		k->nodes &= (1u << what) - 1;
+		reason = pf_second_count(place, what, now);
+		if (!reason)
+			continue;
+		k->nodes &= ((1u << what) - 1) | 1u << PF_SECOND_MAP;
 		pf_second_leave(place, now);
-		return false;
+		return reason;
 	}
-	return true;
+	return 0;
 }

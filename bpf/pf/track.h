@@ -409,6 +409,8 @@ OFTEN __noinline u32 pf_begin(u32 place, u32 now)
 		reason = DROP_PF_SYNPROXY;
 	if (pf_publish(place, now))
 		p->state = place + 1;
+	else if (on(FEATURE_PF_NAT) && !reason && pf_key_translated(place))
+		reason = DROP_PF_TRANSLATE; /* as with PF_MAKE_TAKEN */
 	return reason;
 }
 
