@@ -594,7 +594,7 @@ var (
 			if late {
 				return lateHosts(g, c, from)
 			}
-			return copyHash[kernelPfAddress, kernelPfMember](to, from, ebpf.UpdateAny)
+			return copyHash[kernelPfAddress, kernelPfMember](to, from)
 		},
 		less: func(b *Bridge, m *ebpf.Map, n uint32, p *PF) (bool, error) {
 			return holds(n, b.Config.Pf.TableEntries, p.TableEntries, m, countOf[kernelPfAddress, kernelPfMember])
@@ -605,7 +605,7 @@ var (
 			if late {
 				return nil // networks change only by user space
 			}
-			return copyHash[kernelPfPrefix, kernelPfMember](to, from, ebpf.UpdateAny)
+			return copyHash[kernelPfPrefix, kernelPfMember](to, from)
 		},
 		// A trie takes memory only for its entries.
 	}
@@ -614,21 +614,9 @@ var (
 
 func anyLess(*Bridge, *ebpf.Map, uint32, *PF) (bool, error) { return true, nil }
 
-// copyHash copies the contents of a map, all at once, or one by one for keys
-// that are there already.
-func copyHash[K, V any](to, from *ebpf.Map, how ebpf.MapUpdateFlags) error {
-	return eachOf(from, func(keys []K, values []V) error {
-		if how == ebpf.UpdateAny {
-			return putMany(to, keys, values)
-		}
-		for i := range keys {
-			err := whileShort(func() error { return to.Update(&keys[i], &values[i], how) })
-			if err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
-				return err
-			}
-		}
-		return nil
-	})
+// copyHash copies the contents of a map.
+func copyHash[K, V any](to, from *ebpf.Map) error {
+	return eachOf(from, func(keys []K, values []V) error { return putMany(to, keys, values) })
 }
 
 // eachOf calls f with the contents of a map, some at a time.

@@ -94,28 +94,33 @@ func (g *generation) states(c *Config) (*stateTable, error) {
 func (g *generation) copySources(from, to *ebpf.Map, late bool) error {
 	g.owed.sourcesCopied = true
 	return eachOf(from, func(keys []kernelPfSourceKey, values []kernelPfSource) error {
+		n := 0
 		for i, k := range keys {
-			n := &values[i]
-			if n.States&sourceGoing != 0 {
+			if values[i].States&sourceGoing != 0 {
 				continue
 			}
 			if late {
 				g.owed.node(k, -1)
 				if !g.owed.statesCopied {
-					g.owed.source(k, 1, n)
+					g.owed.source(k, 1, &values[i])
+				}
+				err := whileShort(func() error { return to.Update(&k, &values[i], ebpf.UpdateNoExist) })
+				if errors.Is(err, ebpf.ErrKeyExist) {
+					continue
+				}
+				if err != nil {
+					return err
 				}
 			}
-			err := whileShort(func() error { return to.Update(&k, n, ebpf.UpdateNoExist) })
-			if errors.Is(err, ebpf.ErrKeyExist) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
 			g.owed.node(k, 1)
-			g.owed.source(k, -1, n)
+			g.owed.source(k, -1, &values[i])
+			keys[n], values[n] = k, values[i]
+			n++
 		}
-		return nil
+		if late || n == 0 {
+			return nil
+		}
+		return putMany(to, keys[:n], values[:n])
 	})
 }
 

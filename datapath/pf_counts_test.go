@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // wantCounted expects what counts states to count those that the tables have.
@@ -120,6 +122,48 @@ func TestPFLateCount(t *testing.T) {
 			})
 		}
 	}
+}
+
+// All counts are right after loads that resize tables, while connections begin and end at once.
+func TestPFCountsUnderLoad(t *testing.T) {
+	s := newShelf(t, 2)
+	b := s.create("br0", 2)
+	const rules = "pass keep state (source-track rule, max 900)\n"
+	s.loadPF(b, rules)
+	var frames [][]byte
+	for port := range 300 {
+		for n, flags := range []byte{0x02, 0x04} { // SYN; RST, which ends it
+			d, m := station(2), station(1)
+			segment := join(be16(port+1), be16(80), be16(0), be16(n), make([]byte, 4), []byte{0x50, flags},
+				be16(1000), make([]byte, 4))
+			frames = append(frames, join(d[:], m[:], be16(typeIP4),
+				ip4(fmt.Sprintf("192.0.2.%d", 1+port%9), "192.0.2.100", unix.IPPROTO_TCP, 0, segment)))
+		}
+	}
+	stop := s.send(0, frames...)
+	for i := range 8 {
+		s.loadPF(b, rules, func(_ *Config, p *PF) {
+			p.Same = true
+			p.StatesMax += uint32(i % 2 * 4000)
+			p.NodesMax += uint32(i / 2 % 2 * 100)
+		})
+		if _, err := b.KillStates(func(st *State) bool { return st.From.Addr.Port()%7 == 0 }); err != nil {
+			t.Error(err)
+		}
+		if _, err := b.KillSources(func(n *SourceNode) bool { return n.Addr.As4()[3]%4 == 0 }); err != nil {
+			t.Error(err)
+		}
+	}
+	stop()
+	g, err := b.openGeneration()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if n := b.Config.Pf.Ruleset; n != 1 {
+		t.Errorf("the ruleset became number %d", n)
+	}
+	wantCounted(t, g, &b.Config)
 }
 
 // What has no state is no source's; that of another state is.
