@@ -463,15 +463,15 @@ func enterPanel(coll *ebpf.Collection, c *Config) error {
 }
 
 // programFeatures returns the features of a program. States end when they are over or
-// when somebody says so, whether pf is enabled or not. Those programs that come behind the
-// switch's own begin with connections that reassemble tcp is about. Programs of XDP alone judge
-// first packets.
+// when somebody says so, and tables of addresses change, whether pf is enabled or not. Those
+// programs that come behind the switch's own begin with connections that reassemble tcp is about.
+// Programs of XDP alone judge first packets.
 func programFeatures(name string, c *Config) uint64 {
 	const first = uint64(kernelFeatureFEATURE_PF_FIRST)
 	switch name {
 	case kernelProgBasculeXdp, kernelProgBasculeFirst:
 		return c.Features
-	case kernelProgBasculeControl:
+	case kernelProgBasculeControl, kernelProgBasculeTable:
 		if loadedPF(c) {
 			return (c.Features | c.Pf.Features) &^ first
 		}

@@ -855,6 +855,38 @@ func TestPFRuleTag(t *testing.T) {
 	}
 }
 
+// Tables of addresses change while pf is disabled, also where it has never been enabled.
+func TestPFTablesDisabled(t *testing.T) {
+	for _, first := range []bool{false, true} {
+		s := newShelf(t, 2)
+		b := s.create("br0", 2)
+		if !first {
+			s.loadPF(b, "pass\n")
+		}
+		s.loadPF(b, "table <a> persist\nblock quick from <a>\npass\n", func(c *Config, _ *PF) { c.Flags &^= uint32(BridgePF) })
+		hosts := make([]pf.TableEntry, 600)
+		for i := range hosts {
+			hosts[i].Prefix = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 32)
+		}
+		hosts = append(hosts, entries("2001:db8::1", "192.0.2.0/24")...)
+		if n, err := b.TableAdd(0, hosts); n != len(hosts) || err != nil {
+			t.Fatalf("%d of %d are added, %v", n, len(hosts), err)
+		}
+		if n, err := b.TableDelete(0, hosts[:10]); n != 10 || err != nil {
+			t.Errorf("%d are deleted, %v", n, err)
+		}
+		if err := s.commit(b, func(c *Config, _ []*Port) { c.Flags |= uint32(BridgePF) }); err != nil {
+			t.Fatal(err)
+		}
+		for from, drop := range map[string]bool{"10.0.0.9": false, "10.0.0.10": true, "192.0.2.7": true} {
+			d, err := traceIn(s, b, 0, udpFrame(2, 1, "203.0.113.1", from, 53, 1000))
+			if err != nil || d.Reason == uint32(kernelDropReasonDROP_PF) != drop {
+				t.Errorf("from %s: reason %d, %v; dropped is %v", from, d.Reason, err, drop)
+			}
+		}
+	}
+}
+
 // Sources can be forgotten while their states go on.
 func TestPFSources(t *testing.T) {
 	s := newShelf(t, 2)
