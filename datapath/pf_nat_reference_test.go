@@ -128,7 +128,7 @@ func natPacket(t *rapid.T) *reference.Packet {
 	case "icmp":
 		// A state takes echoes either way, questions as well as answers. So nobody asks here with
 		// the identifier that he is asked with.
-		p.EchoID, p.Proto, p.ICMPType = port()*2+uint16(p.Direction-pf.In), reference.ICMP, 8
+		p.EchoID, p.Proto, p.ICMPType = port(), reference.ICMP, 8
 		if p.Family == pf.Inet6 {
 			p.Proto, p.ICMPType = reference.ICMPv6, 128
 		}

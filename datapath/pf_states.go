@@ -254,11 +254,22 @@ func (s *kernelPfState) initiator() int {
 	return 0
 }
 
-// addr returns the address and port of a side.
+// addr returns the address and port of a side. In a query of ICMP, who asks has the identifier for
+// a port, and who is asked the kind.
 func (s *kernelPfState) addr(side int) netip.AddrPort {
 	addr := kernelPfAddress{Word: s.Key.Address[side]}
-	return netip.AddrPortFrom(addr.addr(), fromNetwork(s.Key.Port[side]))
+	port := s.Key.Port[side]
+	if s.Key.Proto == unix.IPPROTO_ICMP || s.Key.Proto == unix.IPPROTO_ICMPV6 {
+		if turned := s.Key.Port[1]&kindTurned != 0; turned == (side == 1) {
+			port = s.Key.Port[0]
+		} else {
+			port = s.Key.Port[1] &^ kindTurned
+		}
+	}
+	return netip.AddrPortFrom(addr.addr(), fromNetwork(port))
 }
+
+const kindTurned = 0x40 // PF_KIND_TURNED
 
 // hash is pf_hash of bpf/pf/state.h: it multiplies each word of the key, without the
 // profile, by a secret number, and adds the products.
@@ -551,14 +562,8 @@ func (r *stateReader) state(t *stateTable, place uint32, s *kernelPfState) *Stat
 		if st.Host == OutOfHost {
 			after = *s
 		}
-		n, ports := after.initiator(), side
-		if s.Key.Proto == unix.IPPROTO_TCP || s.Key.Proto == unix.IPPROTO_UDP {
-			ports = n // in other keys they do not go along with the addresses
-		}
-		st.Translated = &[2]netip.AddrPort{
-			netip.AddrPortFrom(after.addr(n).Addr(), fromNetwork(after.Key.Port[ports])),
-			netip.AddrPortFrom(after.addr(1-n).Addr(), fromNetwork(after.Key.Port[1-ports])),
-		}
+		n := after.initiator()
+		st.Translated = &[2]netip.AddrPort{after.addr(n), after.addr(1 - n)}
 	}
 	for i, to := range []*StatePeer{&st.From, &st.To} {
 		addr := before.addr(side ^ i)

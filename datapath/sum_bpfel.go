@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "ce604a742f4ebae541bddee5ae42e31e8bb025c7cfbb2be8c34e73a279d648ec"
+const objectsSum = "c805e5b6887c83f748f716d8191a725d63945384dc5c9947cd2634de133ca5dc"

@@ -256,7 +256,7 @@ __noinline u32 pf_family_choose(void)
 		return n->reason == PF_TRANSLATE ? DROP_PF_TRANSLATE : n->reason;
 	if (!pf_is_routed(n->now.src, !four) || !pf_is_routed(n->now.dst, !four))
 		return DROP_PF_TRANSLATE;
-	pf_nat_key(n, p);
+	pf_nat_key();
 	return 0;
 }
 

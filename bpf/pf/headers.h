@@ -91,7 +91,8 @@ OFTEN __noinline u32 pf_nat_sum(u16 check)
 #pragma unroll
 		for (u32 j = 0; j < 4; j++)
 			change += (u64)(u32)~n->was.address[i][j] + n->is.address[i][j];
-		change += (u64)(u16)~n->was.port[i] + n->is.port[i];
+		if (!i || pf_nat_has_ports(n->was.proto)) /* else it is a kind of ICMP */
+			change += (u64)(u16)~n->was.port[i] + n->is.port[i];
 	}
 	check = ~pf_fold((u16)~check + change);
 	return check ? check : 0xffff;

@@ -9,11 +9,19 @@
 #include "source.h"
 #include "track.h"
 
-/* Makes the key of what the packet is to be. */
-static __always_inline void pf_nat_key(struct pf_nat *n, const struct pf_packet *p)
+/*
+ * Makes the key of what the packet is to be. This is a separate function, to save room on the
+ * stack.
+ */
+__noinline u32 pf_nat_key(void)
 {
-	bool own = p->proto == IPPROTO_TCP || p->proto == IPPROTO_UDP;
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+	bool own;
 
+	if (!on(FEATURE_PF_NAT) || !p || !n)
+		return 0;
+	own = p->proto == IPPROTO_TCP || p->proto == IPPROTO_UDP;
 	pf_key_set(&n->is, &n->is_side, n->now.src, n->now.dst, n->now.sport, n->now.dport, own);
 	n->is.vlan = p->key.vlan & ~PF_OUTWARD;
 	if (pf_called(p, p->direction) != n->is_side)
@@ -21,6 +29,7 @@ static __always_inline void pf_nat_key(struct pf_nat *n, const struct pf_packet 
 	n->is.vlan ^= n->turn;
 	n->is.proto = n->proto;
 	n->is.profile = 0;
+	return 0;
 }
 
 /* Has every connection of the packet's UDP port one mapping? */
@@ -123,7 +132,7 @@ __noinline u32 pf_map_take(u32 now)
 		if (!pf_map_is(has, n->now.src, n->now.sport)) {
 			__builtin_memcpy(n->now.src, has->address, sizeof(n->now.src));
 			n->now.sport = has->port;
-			pf_nat_key(n, p);
+			pf_nat_key();
 			n->is_vacant = false;
 		}
 		return true;

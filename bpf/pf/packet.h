@@ -171,6 +171,20 @@ struct pf_icmp {
 #define IPV4_MAPPED 0xffff0000 /* third word of an IPv4 address, as in a packet (::ffff:0:0/96) */
 
 /*
+ * The kind of an ICMP query or answer has one bit more: in a packet, whether it is the answer; in a
+ * key, whether the second side asks. So an answer has the key of its question, and a question of
+ * the other side has not, whatever its identifier is. (pf_icmp_state_lookup() has the identifier in
+ * the place of the port of who asks.)
+ */
+#define PF_KIND_TURNED 0x40
+
+/* What a key has of the kind of a packet that a side sends, and the other way round. */
+static __always_inline u32 pf_kind_turn(u32 kind, u32 side)
+{
+	return kind ? kind ^ (side & 1) * PF_KIND_TURNED : 0;
+}
+
+/*
  * Fills in a key, with the lower side first. The ports go along with the addresses if they
  * are the sides' own.
  */
@@ -198,7 +212,7 @@ known:
 		__builtin_memcpy(key->address[1], dst, 16);
 	}
 	key->port[0] = swap && own ? dport : sport;
-	key->port[1] = swap && own ? sport : dport;
+	key->port[1] = own ? (swap ? sport : dport) : pf_kind_turn(dport, swap);
 }
 
 /*
@@ -208,11 +222,19 @@ known:
 static __always_inline u32 pf_icmp_query(u32 type)
 {
 	if (type == ICMP_ECHO || type == ICMP_ECHOREPLY)
-		return ICMP_ECHO;
+		return ICMP_ECHO | (type == ICMP_ECHOREPLY) * PF_KIND_TURNED;
 	/* the other queries are odd, and their answers the next number */
 	if (type >= ICMP_TIMESTAMP && type <= ICMP_ADDRESSREPLY)
-		return (type - 1) | 1;
+		return (type - 1) | 1 | (~type & 1) * PF_KIND_TURNED;
 	return 0;
+}
+
+/* The same of ICMPv6. */
+static __always_inline u32 pf_icmp6_query(u32 type)
+{
+	if ((type | 1) != ICMPV6_ECHO_REPLY)
+		return 0;
+	return ICMPV6_ECHO_REQUEST | (type & 1) * PF_KIND_TURNED;
 }
 
 /*
@@ -336,7 +358,7 @@ static __always_inline bool pf_read(struct pf_packet *p, u32 len, void *data, vo
 		if (p->family == 4)
 			kind = pf_icmp_query(icmp->type);
 		else
-			kind = (icmp->type | 1) == ICMPV6_ECHO_REPLY ? ICMPV6_ECHO_REQUEST : 0;
+			kind = pf_icmp6_query(icmp->type);
 		if (!kind)
 			return false;
 		p->icmp = icmp->type << 8 | icmp->code;

@@ -62,7 +62,7 @@ static long pf_port_step(u32 i, void *unused)
 		port = i <= up ? n->port_first + i : n->port_first - (i - up);
 	}
 	n->now.sport = bpf_htons(port);
-	pf_nat_key(n, p);
+	pf_nat_key();
 	n->found = !pf_nat_taken(n, p);
 	return n->found;
 }

@@ -284,7 +284,9 @@ static __always_inline void pf_fragment_keep(struct pf_slow *s, const struct pf_
 	pf_fragment_key_set(s, p);
 	first->port[0] = p->key.port[0];
 	first->port[1] = p->key.port[1];
-	if ((p->proto == IPPROTO_TCP || p->proto == IPPROTO_UDP) && p->side) {
+	if (p->proto != IPPROTO_TCP && p->proto != IPPROTO_UDP) {
+		first->port[1] = pf_kind_turn(first->port[1], p->side);
+	} else if (p->side) {
 		first->port[0] = p->key.port[1];
 		first->port[1] = p->key.port[0];
 	}
@@ -315,8 +317,8 @@ static __always_inline u32 pf_slow_ports(struct __sk_buff *skb, struct pf_slow *
 	}
 	if (s->family == 4)
 		s->dport = pf_icmp_query(s->icmp.type);
-	else if ((s->icmp.type | 1) == ICMPV6_ECHO_REPLY)
-		s->dport = ICMPV6_ECHO_REQUEST;
+	else
+		s->dport = pf_icmp6_query(s->icmp.type);
 	if (s->dport)
 		s->sport = s->icmp.id;
 	return 0;
@@ -391,6 +393,7 @@ static __always_inline u32 pf_slow_nd(struct __sk_buff *skb, struct pf_packet *p
 		__builtin_memcpy(s->src, &s->nd.target, sizeof(s->src));
 		if (*(u8 *)s->dst == 0xff)
 			__builtin_memset(s->dst, 0, sizeof(s->dst));
+		s->dport |= PF_KIND_TURNED;
 	}
 	pf_slow_key(false);
 	return 0;

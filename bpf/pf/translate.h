@@ -103,9 +103,9 @@ static __always_inline void pf_nat_begin(struct pf_nat *n, const struct pf_packe
 	__builtin_memcpy(n->now.src, p->key.address[side], 16);
 	__builtin_memcpy(n->now.dst, p->key.address[!side], 16);
 	n->now.sport = p->key.port[own && side];
-	n->now.dport = p->key.port[!(own && side)];
-	n->echo = (p->proto == IPPROTO_ICMP && p->key.port[1] == ICMP_ECHO) ||
-		  (p->proto == IPPROTO_ICMPV6 && p->key.port[1] == ICMPV6_ECHO_REQUEST);
+	n->now.dport = own ? p->key.port[!side] : pf_kind_turn(p->key.port[1], side);
+	n->echo = (p->proto == IPPROTO_ICMP && n->now.dport == ICMP_ECHO) ||
+		  (p->proto == IPPROTO_ICMPV6 && n->now.dport == ICMPV6_ECHO_REQUEST);
 	n->nodes = 0;
 	n->proto = p->key.proto;
 	n->turn = 0;
@@ -156,7 +156,7 @@ static __always_inline u32 pf_translate_next(void)
 		} else {
 			n->is_vacant = false; /* nobody has looked for that key */
 		}
-		pf_nat_key(n, p);
+		pf_nat_key();
 	}
 	n->at = next;
 	n->tries = 0;
