@@ -303,6 +303,12 @@ struct route_places {
 	__u32 mac; /* there: the MAC */
 	__u32 cell; /* BTF number of the type of an entry of a device map */
 	__u32 cell_device; /* there: the address of the device */
+	__u32 rules6; /* in a namespace: has anybody changed `ip -6 rule`? 0 if nobody can */
+	__u32 list6; /* in a namespace: the address of what has these rules */
+	__u32 rules_list; /* there: their list */
+	__u32 rule; /* BTF number of the type of a rule */
+	__u32 suppress_group; /* there: routes by which devices the rule refuses; -1 for none */
+	__u32 suppress_bits; /* there: routes of how many bits at most it refuses; -1 for none */
 };
 
 /* Settings of a bridge that are on or off. */

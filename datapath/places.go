@@ -185,8 +185,9 @@ func findRoutes(kernel *btf.Spec) (at kernelRoutePlaces, err error) {
 // findRoutes6 fills in the places that IPv6 has. Without them the stack has all packets of
 // IPv6.
 func findRoutes6(kernel *btf.Spec, space, device *btf.Struct, at *kernelRoutePlaces) error {
-	var ip, conf *btf.Struct
-	if err := errors.Join(kernel.TypeByName("inet6_dev", &ip), kernel.TypeByName("ipv6_devconf", &conf)); err != nil {
+	var ip, conf, rules, rule *btf.Struct
+	err := errors.Join(kernel.TypeByName("inet6_dev", &ip), kernel.TypeByName("ipv6_devconf", &conf))
+	if err != nil {
 		return err
 	}
 	var errs []error
@@ -201,6 +202,22 @@ func findRoutes6(kernel *btf.Spec, space, device *btf.Struct, at *kernelRoutePla
 	at.Forward6 = find(conf, "forwarding")
 	at.Changes6 = find(space, "ipv6", "fib6_sernum")
 	at.Hash6 = find(space, "ipv6", "sysctl", "multipath_hash_policy")
+	if at.Rules6, err = within(space, []string{"ipv6", "fib6_has_custom_rules"}); err != nil {
+		return errors.Join(errs...) // no CONFIG_IPV6_MULTIPLE_TABLES
+	}
+	err = errors.Join(kernel.TypeByName("fib_rules_ops", &rules), kernel.TypeByName("fib_rule", &rule))
+	if err != nil {
+		return err
+	}
+	at.List6 = find(space, "ipv6", "fib6_rules_ops")
+	at.RulesList = find(rules, "rules_list")
+	at.SuppressGroup, at.SuppressBits = find(rule, "suppress_ifgroup"), find(rule, "suppress_prefixlen")
+	if at := find(rule, "list"); at != 0 {
+		errs = append(errs, errors.New("fib_rule does not begin with its place in the list"))
+	}
+	if at.Rule, err = numberOf(kernel, rule); err != nil {
+		errs = append(errs, err)
+	}
 	return errors.Join(errs...)
 }
 

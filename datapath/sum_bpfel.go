@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "c805e5b6887c83f748f716d8191a725d63945384dc5c9947cd2634de133ca5dc"
+const objectsSum = "e18bc86a6efef8782a72a70c83f5b82b46bb556968803f73a145213f6f902575"

@@ -410,6 +410,60 @@ static __always_inline bool route_is_strict(const struct route_memory *memory)
 	return mode == 1 || (mode && !route_load(u64, part, cfg.route.owned));
 }
 
+/* A look at the host's rules, where the look-up in a VRF's table has its memory. */
+struct route_rules {
+	u64 at; /* address of a rule in the kernel, or of the list's end */
+	u64 end;
+	u64 refuses; /* a rule may refuse what its table has */
+};
+
+#define ROUTE_RULES 256 /* so many are looked at */
+
+static long route_next_rule(u32 n, void *unused)
+{
+	struct route_memory *memory = route_memory_get();
+	struct route_rules *r;
+	void *rule;
+
+	if (!memory)
+		return 1;
+	r = (struct route_rules *)route_direct(memory);
+	if (r->at == r->end) {
+		r->refuses = false;
+		return 1;
+	}
+	rule = route_cast(r->at, cfg.route.rule);
+	if (route_load(u32, rule, cfg.route.suppress_group) + 1 ||
+	    route_load(u32, rule, cfg.route.suppress_bits) + 1)
+		return 1;
+	r->at = (u64)route_load(void *, rule, 0);
+	return 0;
+}
+
+/*
+ * May a rule of IPv6 refuse the route that its table has (suppress_prefixlength, suppress_ifgroup)?
+ * The stack asks the next rule then. The kernel's look-up for programs does so of IPv4 alone
+ * (fib6_rule_suppress() looks for a route in a form that only the stack has).
+ */
+OFTEN __noinline u32 route_suppresses(void)
+{
+	struct route_memory *memory = route_memory_get();
+	struct route_rules *r;
+	void *list;
+
+	if (!memory)
+		return true;
+	if (!cfg.route.rules6 || !route_load(u8, route_net(memory), cfg.route.rules6))
+		return false;
+	list = route_load(void *, route_net(memory), cfg.route.list6);
+	r = (struct route_rules *)route_direct(memory);
+	r->at = (u64)route_load(void *, list, cfg.route.rules_list);
+	r->end = (u64)list + cfg.route.rules_list;
+	r->refuses = true;
+	bpf_loop(ROUTE_RULES + 1, route_next_rule, 0, 0);
+	return r->refuses;
+}
+
 /*
  * Asks the host's rules for the way of the packet that has been read, or that of an answer to
  * it. In a VRF the VRF's own table has to say the same: rules that come before that table are
@@ -429,6 +483,8 @@ static __always_inline u32 route_look(void *ctx, bool answers)
 		return ROUTE_AWAY;
 	at = answers ? route_back(memory) : route_to(memory);
 	flags = answers ? FIB_SKIP_NEIGH : 0;
+	if (at->family == 10 && route_suppresses())
+		return ROUTE_CHOICE;
 	/* what comes in by a VRF's interface comes in by the VRF, but not for the stack's IPv4 */
 	if (!answers)
 		at->ifindex = at->family == 10 && memory->vrf ? memory->vrf : memory->interface;

@@ -683,6 +683,28 @@ func TestRules(t *testing.T) {
 	})
 }
 
+// A rule refuses routes of its table that are too wide, or leave by a group of devices: the next
+// rule has a say then.
+func TestRulesThatRefuse(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.ip("route replace 10.9.0.0/16 via 10.0.2.2", "route replace fd09::/64 via fd02::2",
+			"route add 10.9.0.0/16 via 10.0.2.3 table 77", "route add fd09::/64 via fd02::3 table 77",
+			"link set dev gw2 group 7")
+		packets := map[string][]netlab.Frame{"-4": s.both("10.9.1.1", "10.9.1.1"), "-6": s.both("fd09::1", "fd09::1")}
+		for _, family := range []string{"-4", "-6"} {
+			for _, refuses := range []string{"suppress_prefixlength 64", "suppress_ifgroup 7", "suppress_prefixlength 0"} {
+				s.run("ip", append([]string{family, "rule", "add", "pref", "100", "table", "main"}, strings.Fields(refuses)...)...)
+				s.run("ip", family, "rule", "add", "pref", "200", "table", "77")
+				// the kernel's look-up has no such rules of IPv6
+				s.alike(refuses, family == "-4", packets[family])
+				s.run("ip", family, "rule", "del", "pref", "100")
+				s.run("ip", family, "rule", "del", "pref", "200")
+			}
+		}
+		s.alike("without such rules", true, packets["-6"])
+	})
+}
+
 // The check of a source asks the host's rules as if the answer came in by the way out.
 func TestRulesOfSource(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
