@@ -241,8 +241,7 @@ func natReadPacket(b []byte, depth int) (p reference.Packet, wrong string) {
 	default:
 		return p, wrong
 	}
-	// the checksum of what is quoted is nobody's business
-	if depth == 0 && internetSum(slices.Concat(pseudo, load)) != 0xffff {
+	if wrong == "" && internetSum(slices.Concat(pseudo, load)) != 0xffff {
 		wrong = fmt.Sprintf("the checksum of protocol %d", p.Proto)
 	}
 	return p, wrong

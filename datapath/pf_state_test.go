@@ -890,12 +890,18 @@ func (s *pfBench) sweepAll() {
 	}
 }
 
-// handshakeOf opens a TCP connection from a port; what becomes of its last segment.
-func (s *pfBench) handshakeOf(sport uint16) outcome {
+// handshakeOf opens a TCP connection from a port; what becomes of its last segment, which has
+// these flags, too.
+func (s *pfBench) handshakeOf(sport uint16, flags ...uint8) outcome {
 	s.t.Helper()
 	var o outcome
-	for _, p := range handshake(5000, 9000) {
+	for i, p := range handshake(5000, 9000) {
 		q := p.segment
+		for _, f := range flags {
+			if i == 2 {
+				q.flags |= f
+			}
+		}
 		if q.from == 1 {
 			q.sport = sport
 		} else {
@@ -912,12 +918,19 @@ func TestPFOverload(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(r *kernelPfRule)
-		left   int // of the states that were there, once those to be flushed have gone
+		left   int     // of the states that were there, once those to be flushed have gone
+		flags  []uint8 // of the end of the handshake
 	}{
-		{"max-src-conn", func(r *kernelPfRule) { r.MaxSrcConn = 3 }, 3},
-		{"max-src-conn-rate", func(r *kernelPfRule) { r.MaxSrcRate, r.MaxSrcSecs = 3, 10 }, 3},
-		{"flush", func(r *kernelPfRule) { r.MaxSrcConn, r.Flags = 3, r.Flags|kernelPfRuleFlagPF_FLUSH }, 0},
-		{"flush global", func(r *kernelPfRule) { r.MaxSrcConn, r.Flags = 3, r.Flags|kernelPfRuleFlagPF_FLUSH_GLOBAL }, 0},
+		{"max-src-conn", func(r *kernelPfRule) { r.MaxSrcConn = 3 }, 3, nil},
+		{"max-src-conn, FIN", func(r *kernelPfRule) { r.MaxSrcConn = 3 }, 3, []uint8{fin}},
+		{"max-src-conn, FIN, sloppy", func(r *kernelPfRule) {
+			r.MaxSrcConn, r.Flags = 3, r.Flags|kernelPfRuleFlagPF_SLOPPY
+		}, 3, []uint8{fin}},
+		{"max-src-conn-rate", func(r *kernelPfRule) { r.MaxSrcRate, r.MaxSrcSecs = 3, 10 }, 3, nil},
+		{"flush", func(r *kernelPfRule) { r.MaxSrcConn, r.Flags = 3, r.Flags|kernelPfRuleFlagPF_FLUSH }, 0, nil},
+		{"flush global", func(r *kernelPfRule) {
+			r.MaxSrcConn, r.Flags = 3, r.Flags|kernelPfRuleFlagPF_FLUSH_GLOBAL
+		}, 0, nil},
 	} {
 		for _, viaXDP := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, XDP %v", tt.name, viaXDP), func(t *testing.T) {
@@ -928,12 +941,12 @@ func TestPFOverload(t *testing.T) {
 				s.viaXDP = viaXDP
 				s.set(kernelMapPfNets, kernelPfPrefix{Bits: 96 + 8, Address: [16]byte{10: 0xff, 11: 0xff, 12: 10}}, kernelPfMember{Match: 1 << 9, Here: 1 << 9})
 				for i := range 3 {
-					expect(t, "connection", s.handshakeOf(uint16(i+1)), sent(1))
+					expect(t, "connection", s.handshakeOf(uint16(i+1), tt.flags...), sent(1))
 				}
 				if err := s.gen.coll.Maps[kernelMapPfHosts].Lookup(host1, &kernelPfMember{}); !errors.Is(err, ebpf.ErrKeyNotExist) {
 					t.Errorf("the source is in the table already: %v", err)
 				}
-				expect(t, "one too many", s.handshakeOf(4), dropped("pf-limit"))
+				expect(t, "one too many", s.handshakeOf(4, tt.flags...), dropped("pf-limit"))
 				if n := len(s.states()); n != 3 {
 					t.Errorf("%d states, want 3", n)
 				}

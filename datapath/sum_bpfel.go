@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "e18bc86a6efef8782a72a70c83f5b82b46bb556968803f73a145213f6f902575"
+const objectsSum = "bd3020ea8397d8291e5e796afbe7cf85cfda6abd9ae2e926ea4583c413628651"

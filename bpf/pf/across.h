@@ -653,17 +653,64 @@ __noinline u32 pf_family_quote(struct __sk_buff *skb)
 	return true;
 }
 
+/*
+ * Makes the header of an echo that an error quotes one of the other family: its type, identifier
+ * and checksum, if the quote has that (RFC 5508, REQ-4a). The error's own checksum is at `own`.
+ */
+__noinline u32 pf_family_echo(struct __sk_buff *skb, u32 own, u32 inner)
+{
+	struct pf_family *c = pf_family();
+	struct pf_slow *s = pf_slow();
+	struct pf_nat *n = pf_nat();
+	u32 to, type;
+	u16 was, is;
+	u64 change;
+	bool four;
+
+	if (!on(FEATURE_PF_FAMILY) || !c || !s || !n)
+		return false;
+	four = c->family == 4;
+	type = s->icmp.type;
+	if (four)
+		to = type == ICMPV6_ECHO_REQUEST ? ICMP_ECHO : ICMP_ECHOREPLY;
+	else
+		to = type == ICMP_ECHO ? ICMPV6_ECHO_REQUEST : ICMPV6_ECHO_REPLY;
+	was = bpf_htons(type << 8 | s->icmp.code);
+	is = bpf_htons(to << 8 | s->icmp.code);
+	change = (u64)(u16)~was + is + (u16)~n->was.port[0] + n->is.port[0];
+	if (!pf_nat_patch_port(skb, inner, own, was, is, 0) ||
+	    !pf_nat_patch_port(skb, inner + offsetof(struct pf_icmp, id), own, n->was.port[0],
+			       n->is.port[0], 0))
+		return false;
+	/* ICMP of IPv6 alone has a pseudo-header in its checksum */
+	if (four) {
+		pf_pseudo6(c, (const u32 *)&c->quote.ip6,
+			   bpf_ntohs(c->quote.ip6.payload_len) + sizeof(struct ipv6hdr) -
+				   c->quoted.bytes);
+		change += bpf_csum_diff(c->pseudo, sizeof(c->pseudo), 0, 0, 0);
+	} else {
+		pf_pseudo6(c, (const u32 *)&c->now.ip6,
+			   bpf_ntohs(c->quote.ip4.tot_len) - c->quoted.bytes);
+		change += bpf_csum_diff(0, 0, c->pseudo, sizeof(c->pseudo), 0);
+	}
+	if (inner + offsetof(struct pf_icmp, id) > ETHER_HEADER + c->length)
+		return true;
+	inner += offsetof(struct pf_icmp, checksum);
+	if (bpf_skb_load_bytes(skb, inner, &was, sizeof(was)))
+		return false;
+	return pf_nat_patch_port(skb, inner, own, was, (u16)~pf_fold((u16)~was + change), 0);
+}
+
 /* Translates an error inside out, with the ports of what it quotes: 0, or the reason. */
 __noinline u32 pf_family_error(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_family *c = pf_family();
-	struct pf_slow *s = pf_slow();
 	struct pf_nat *n = pf_nat();
 	u32 ws, is, l4, inner;
 	bool four, kept;
 
-	if (!on(FEATURE_PF_FAMILY) || !p || !c || !s || !n)
+	if (!on(FEATURE_PF_FAMILY) || !p || !c || !n)
 		return false;
 	four = c->family == 4;
 	/* the place of a checksum that is yet to be made would be in what the error quotes */
@@ -688,18 +735,8 @@ __noinline u32 pf_family_error(struct __sk_buff *skb)
 		       pf_nat_patch_port(skb, inner, l4 + 2, n->was.port[ws], n->is.port[is], 0) &&
 		       pf_nat_patch_port(skb, inner + 2, l4 + 2, n->was.port[!ws], n->is.port[!is],
 					 0);
-	if (p->quoted.proto == IPPROTO_ICMP || p->quoted.proto == IPPROTO_ICMPV6) {
-		u32 was = s->icmp.type, to;
-
-		if (four)
-			to = was == ICMPV6_ECHO_REQUEST ? ICMP_ECHO : ICMP_ECHOREPLY;
-		else
-			to = was == ICMP_ECHO ? ICMPV6_ECHO_REQUEST : ICMPV6_ECHO_REPLY;
-		return pf_nat_patch_port(skb, inner, l4 + 2, bpf_htons(was << 8 | s->icmp.code),
-					 bpf_htons(to << 8 | s->icmp.code), 0) &&
-		       pf_nat_patch_port(skb, inner + offsetof(struct pf_icmp, id), l4 + 2,
-					 n->was.port[0], n->is.port[0], 0);
-	}
+	if (p->quoted.proto == IPPROTO_ICMP || p->quoted.proto == IPPROTO_ICMPV6)
+		return pf_family_echo(skb, l4 + 2, inner);
 	return true;
 }
 

@@ -140,7 +140,8 @@ static __always_inline void pf_tcp_states(struct pf_packet *p)
 	if (flags & TCP_ACK) {
 		if (p->dst.state == PF_SYN_SENT) {
 			p->dst.state = PF_ESTABLISHED;
-			p->complete = p->src.state == PF_ESTABLISHED;
+			/* with a FIN as well: pf would not count such a connection */
+			p->complete = p->src.state >= PF_ESTABLISHED;
 		} else if (p->dst.state == PF_CLOSING) {
 			p->dst.state = PF_FIN_WAIT_2;
 		}
