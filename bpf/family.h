@@ -150,8 +150,12 @@ static __always_inline u32 family_route(struct __sk_buff *skb, struct judged *j,
 		return ROUTE_TAKEN;
 	if (route_guarded(memory))
 		return ROUTE_IPSEC;
-	if (c->family == 6 && !route_forwards6(memory))
-		return ROUTE_OFF;
+	if (c->family == 6) {
+		if (!route_forwards6(memory))
+			return ROUTE_OFF;
+		if (route_suppresses())
+			return ROUTE_CHOICE;
+	}
 	to = route_to(memory);
 	family_ask(to, c, p, n);
 	/* the source of an error may be anybody's */

@@ -41,7 +41,7 @@ static __always_inline u32 route_find(const struct hook *h, struct route_memory 
 	if (to->family == 10) {
 		if (!route_forwards6(memory))
 			return ROUTE_OFF;
-		if (route_chooses(memory, cfg.route.hash6))
+		if (route_chooses(memory, cfg.route.hash6) || route_suppresses())
 			return ROUTE_CHOICE;
 	} else if (route_chooses(memory, cfg.route.hash)) {
 		return ROUTE_CHOICE;

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "bd3020ea8397d8291e5e796afbe7cf85cfda6abd9ae2e926ea4583c413628651"
+const objectsSum = "5a5e583bd66f20a097105b11f9190607e5ff92c75c2decb2c005a6ce6787e884"

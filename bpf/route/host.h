@@ -443,7 +443,8 @@ static long route_next_rule(u32 n, void *unused)
 /*
  * May a rule of IPv6 refuse the route that its table has (suppress_prefixlength, suppress_ifgroup)?
  * The stack asks the next rule then. The kernel's look-up for programs does so of IPv4 alone
- * (fib6_rule_suppress() looks for a route in a form that only the stack has).
+ * (fib6_rule_suppress() looks for a route in a form that only the stack has). Next hops of pf go by
+ * that look-up as it is: no stack would take them instead.
  */
 OFTEN __noinline u32 route_suppresses(void)
 {
@@ -483,8 +484,6 @@ static __always_inline u32 route_look(void *ctx, bool answers)
 		return ROUTE_AWAY;
 	at = answers ? route_back(memory) : route_to(memory);
 	flags = answers ? FIB_SKIP_NEIGH : 0;
-	if (at->family == 10 && route_suppresses())
-		return ROUTE_CHOICE;
 	/* what comes in by a VRF's interface comes in by the VRF, but not for the stack's IPv4 */
 	if (!answers)
 		at->ifindex = at->family == 10 && memory->vrf ? memory->vrf : memory->interface;

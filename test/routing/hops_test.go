@@ -92,14 +92,18 @@ func (s *hopSite) dropped() (n uint64) {
 // route of the host there, and nowhere else. Its answers go by the host's routes.
 func TestRouteTo(t *testing.T) {
 	onHops(t, func(t *testing.T, s *hopSite) {
-		for _, six := range []bool{false, true} {
-			hop, dst := "10.0.3.2", s.sides[1].station4.String()
+		for _, c := range []struct{ six, refuses bool }{{false, false}, {true, false}, {true, true}} {
+			six, hop, dst := c.six, "10.0.3.2", s.sides[1].station4.String()
 			if six {
 				hop, dst = "fd03::2", s.sides[1].station6.String()
+			}
+			if c.refuses { // other packets of IPv6 are the stack's then
+				s.run("ip", "-6", "rule", "add", "pref", "100", "table", "main", "suppress_prefixlength", "0")
 			}
 			f := flow{0, 1, six, [2]uint16{1000, 2000}, 0}
 			// as the host itself would send it there
 			s.load("pass no state\n")
+			s.pfctl("", "-F", "states")
 			s.ip("route replace " + dst + " via " + hop)
 			byRoute := s.want("by a route", f, [3]int{0, 0, 1})
 			s.ip("route del " + dst)
