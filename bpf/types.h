@@ -973,7 +973,8 @@ enum control_op {
 	CONTROL_UNBLOCK, /* forget what the loop guard of `port` has found */
 	/*
 	 * Add the lower half of `word` to the states of rule `port` (number + 1), the upper half to
-	 * its sources; without a rule, to the states and connections of `source`.
+	 * its sources; without a rule, to the states and connections of `source`. With `key`, to
+	 * the numbers of all states and sources.
 	 */
 	CONTROL_PF_RECOUNT,
 };
@@ -981,7 +982,7 @@ enum control_op {
 struct control {
 	enum control_op op;
 	__s32 result; /* entries changed, or a negative errno */
-	__u64 key; /* STORE, DELETE */
+	__u64 key; /* STORE, DELETE; PF_RECOUNT */
 	__u64 word; /* STORE; STP: enum stp_state; PF_UNTRACK, PF_RECOUNT */
 	__u32 port; /* FLUSH: of this port id, 0 for any; STP, UNBLOCK: the port's; as `word` */
 	__s32 vlan; /* FLUSH: of this VLAN; -1 for any */

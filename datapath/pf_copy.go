@@ -211,12 +211,9 @@ func (y *tally) source(k kernelPfSourceKey, n int32, s *kernelPfSource) {
 
 // settle gives those who count states in g what they are owed.
 func (y *tally) settle(g *generation, c *Config) error {
-	err := g.shared(func(s *kernelShared) {
-		atomic.AddUint32(&s.Pf.States, uint32(y.all.states))
-		atomic.AddUint32(&s.Pf.Nodes, uint32(y.all.more))
-	})
+	_, err := g.control(kernelControl{Op: kernelControlOpCONTROL_PF_RECOUNT, Key: 1, Word: y.all.word()})
 	if err != nil {
-		return err
+		return fmt.Errorf("count the states: %w", err)
 	}
 	for rule, n := range y.rules {
 		r := kernelControl{Op: kernelControlOpCONTROL_PF_RECOUNT, Port: uint32(rule), Word: n.word()}

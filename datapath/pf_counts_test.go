@@ -119,6 +119,10 @@ func TestPFLateCount(t *testing.T) {
 				if there != c.there {
 					t.Errorf("%d states are there, should be %d", there, c.there)
 				}
+				var n PFCounters
+				if err := b.pfCounters(&n); err != nil || n[PFInserts]-n[PFRemovals] != uint64(there) {
+					t.Errorf("%d states were made, and %d removed, %v", n[PFInserts], n[PFRemovals], err)
+				}
 			})
 		}
 	}

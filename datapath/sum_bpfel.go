@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "5a5e583bd66f20a097105b11f9190607e5ff92c75c2decb2c005a6ce6787e884"
+const objectsSum = "becf853895756f4741703eba17b2ec5efab33c72f397ea9564b2a13049a189d8"

@@ -232,17 +232,24 @@ static __always_inline int pf_untrack(struct clock *c, const volatile struct con
 
 /*
  * Adds to what a rule or a source counts: its states, and the rule's sources or the source's
- * connections.
+ * connections. Or adds to the numbers of all states and sources; a state more is one removal less.
  */
 static __always_inline int pf_recount(const volatile struct control *r)
 {
-	u64 word = r->word;
+	struct pf_shared *shared = pf_shared_get();
+	u64 word = r->word, all = r->key;
 	u32 number = r->port;
 	struct pf_rule *rule = pf_rule_at(number);
 	struct pf_rule_use *use = pf_rule_use_at(number);
 	struct pf_source_key key;
 	struct pf_source *n;
 
+	if (all && shared) {
+		__sync_fetch_and_add(&shared->states, (u32)word);
+		__sync_fetch_and_add(&shared->nodes, word >> 32);
+		pf_count_safely(PF_COUNT_REMOVALS, -(u64)(__s64)(__s32)word);
+		return 1;
+	}
 	if (number) {
 		if (!rule || !use)
 			return -ENOENT;
