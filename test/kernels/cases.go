@@ -79,6 +79,7 @@ var cases = list([]row{
 	{"routed host ports", routing, "TestSettings", false},
 	{"routed host ports", routing, "TestVRF", false},
 	{"routed host ports", routing, "TestRulesOfSource", false},
+	{"routed host ports", routing, "TestRulesThatRefuse", false},
 	{"routed host ports", routing, "TestPFStatesOfVRF", false},
 	{"routed host ports", routing, "TestFamilyOfVRF", false},
 	{"routed host ports", routing, "TestRouteToVRF", false},
