@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "becf853895756f4741703eba17b2ec5efab33c72f397ea9564b2a13049a189d8"
+const objectsSum = "628c50682ab838be35f732cb0afc2074b6299839c06b3dfb217dc9e17c14e6c8"

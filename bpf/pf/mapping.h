@@ -52,14 +52,6 @@ static __always_inline void pf_map_key(struct pf_source_key *key, const struct p
 	key->kind = kind;
 }
 
-/* Is the other end of a mapping an address and port? */
-static __always_inline bool pf_map_is(const struct pf_source *has, const u32 *address, u32 port)
-{
-	return has->port == port && has->address[3] == address[3] &&
-	       has->address[2] == address[2] && has->address[1] == address[1] &&
-	       has->address[0] == address[0];
-}
-
 /* Is the packet's new source, with its port, the mapping of nobody else? */
 __noinline u32 pf_map_free(void)
 {

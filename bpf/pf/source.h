@@ -450,6 +450,14 @@ __noinline u32 pf_second_key(struct pf_source_key *key, struct pf_source *n, u32
 	return true;
 }
 
+/* Is the other end of a mapping an address and port? */
+static __always_inline bool pf_map_is(const struct pf_source *has, const u32 *address, u32 port)
+{
+	return has->port == port && has->address[3] == address[3] &&
+	       has->address[2] == address[2] && has->address[1] == address[1] &&
+	       has->address[0] == address[0];
+}
+
 /* Counts a translated state where its pools have to remember it: 0, or why that cannot be. */
 __noinline u32 pf_second_count(u32 place, u32 what, u32 now)
 {
@@ -488,10 +496,7 @@ __noinline u32 pf_second_count(u32 place, u32 what, u32 now)
 		 * Another CPU has given the mapping to somebody else meanwhile. The address of a
 		 * source may have left the pool.
 		 */
-		if (key.kind >= PF_SOURCE_MAP &&
-		    (n->port != fresh.port || n->address[0] != fresh.address[0] ||
-		     n->address[1] != fresh.address[1] || n->address[2] != fresh.address[2] ||
-		     n->address[3] != fresh.address[3]))
+		if (key.kind >= PF_SOURCE_MAP && !pf_map_is(n, fresh.address, fresh.port))
 			return DROP_PF_TRANSLATE;
 		if (!(__sync_fetch_and_add(&n->states, 1) & PF_SOURCE_GOING)) {
 			if (key.kind < PF_SOURCE_LEAST)

@@ -616,7 +616,7 @@ struct pf_fragment_key {
 };
 
 struct pf_fragment {
-	__u16 port[2]; /* source, destination; of ICMP as in a key */
+	__u16 port[2]; /* source, destination; of ICMP queries: identifier, kind */
 	__u16 icmp; /* type << 8 | code */
 	__u8 flags; /* of TCP */
 	__u8 proto; /* protocol behind extension headers */
