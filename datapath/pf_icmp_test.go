@@ -82,7 +82,7 @@ func TestPFICMPDirection(t *testing.T) {
 							return p
 						}
 						send(message{"an error about the question", about(kind[0], outside, theirs), true})
-						send(message{"an error about an answer that was not given", about(kind[1], outside, theirs), false})
+						send(message{"an error about an answer not given", about(kind[1], outside, theirs), false})
 					}
 				})
 			}

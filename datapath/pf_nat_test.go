@@ -191,11 +191,11 @@ func TestNATPairs(t *testing.T) {
 		{"one port", "match out inet nat-to 192.0.2.1 port 7", func(thread, i int) *reference.Packet {
 			return &reference.Packet{Direction: pf.Out, Src: addr(10, 0, thread), Dst: addr(1, 1, i)}
 		}, 1, pairs, pairs},
-		{"one translated and one not", "match in inet to 192.0.2.1 rdr-to 192.0.2.9", func(thread, i int) *reference.Packet {
+		{"one translated", "match in inet to 192.0.2.1 rdr-to 192.0.2.9", func(thread, i int) *reference.Packet {
 			to := []netip.Addr{public, netip.MustParseAddr("192.0.2.9")}[thread]
 			return &reference.Packet{Direction: pf.In, Src: addr(1, 1, i), Dst: to}
 		}, 1, pairs, -1},
-		{"one mapping", "match out inet proto udp nat-to 192.0.2.1 endpoint-independent", func(thread, i int) *reference.Packet {
+		{"one mapping", "match out inet nat-to 192.0.2.1 endpoint-independent", func(thread, i int) *reference.Packet {
 			return &reference.Packet{Direction: pf.Out, Src: addr(10, 0, i), Dst: addr(1, 1, thread)}
 		}, 2, 2 * pairs, 2 * pairs},
 	} {
@@ -238,7 +238,7 @@ func TestNATPairs(t *testing.T) {
 				pass[n]++
 			}
 			if pass[test.pass] != pairs {
-				t.Errorf("of %d pairs of packets %d went both, %d one, and %d neither", pairs, pass[2], pass[1], pass[0])
+				t.Errorf("of %d pairs %d went both, %d one, and %d neither", pairs, pass[2], pass[1], pass[0])
 			}
 			if test.keys >= 0 {
 				s.wantKeys("all", test.states, test.keys)

@@ -863,7 +863,9 @@ func TestPFTablesDisabled(t *testing.T) {
 		if !first {
 			s.loadPF(b, "pass\n")
 		}
-		s.loadPF(b, "table <a> persist\nblock quick from <a>\npass\n", func(c *Config, _ *PF) { c.Flags &^= uint32(BridgePF) })
+		s.loadPF(b, "table <a> persist\nblock quick from <a>\npass\n", func(c *Config, _ *PF) {
+			c.Flags &^= uint32(BridgePF)
+		})
 		hosts := make([]pf.TableEntry, 600)
 		for i := range hosts {
 			hosts[i].Prefix = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 32)

@@ -329,7 +329,8 @@ func pfReassemblePatch(t *testing.T, hook string) {
 	held := hold(t, one, two)
 	done := make(chan error, 1)
 	go func() {
-		done <- errors.Join(l.TransferInOrder(one, two, two.IPv4, 16<<20), l.TransferInOrder(two, one, one.IPv6, 16<<20))
+		done <- errors.Join(
+			l.TransferInOrder(one, two, two.IPv4, 16<<20), l.TransferInOrder(two, one, one.IPv6, 16<<20))
 	}()
 	for range 4 {
 		for _, bridge := range bridges {

@@ -104,7 +104,8 @@ func (from *talker) send(to *talker, n int) error {
 	}
 	after, err := checksumErrors(to.end.Namespace)
 	return errors.Join(err, fmt.Errorf("from %s to %s: of %d datagrams %d did not come, and %d had wrong "+
-		"checksums; counters:\n%s", from.end.Port, to.end.Port, n, len(missing), after-before, counters(from.end, to.end)))
+		"checksums; counters:\n%s",
+		from.end.Port, to.end.Port, n, len(missing), after-before, counters(from.end, to.end)))
 }
 
 // write sends the datagram of a number.

@@ -692,8 +692,11 @@ func TestRulesThatRefuse(t *testing.T) {
 			"link set dev gw2 group 7")
 		packets := map[string][]netlab.Frame{"-4": s.both("10.9.1.1", "10.9.1.1"), "-6": s.both("fd09::1", "fd09::1")}
 		for _, family := range []string{"-4", "-6"} {
-			for _, refuses := range []string{"suppress_prefixlength 64", "suppress_ifgroup 7", "suppress_prefixlength 0"} {
-				s.run("ip", append([]string{family, "rule", "add", "pref", "100", "table", "main"}, strings.Fields(refuses)...)...)
+			for _, refuses := range []string{
+				"suppress_prefixlength 64", "suppress_ifgroup 7", "suppress_prefixlength 0",
+			} {
+				rule := []string{family, "rule", "add", "pref", "100", "table", "main"}
+				s.run("ip", append(rule, strings.Fields(refuses)...)...)
 				s.run("ip", family, "rule", "add", "pref", "200", "table", "77")
 				// the kernel's look-up has no such rules of IPv6
 				s.alike(refuses, family == "-4", packets[family])
