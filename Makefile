@@ -74,7 +74,7 @@ test:
 	# `make lint` vets
 	@dir=$$(mktemp -d) && chmod 755 $$dir && trap "rm -r $$dir" EXIT && \
 		$(GO) build -o $$dir/bascule ./cmd/bascule && \
-		BASCULE=$$dir/bascule $(GO) test -count=1 -vet=off -p $$(($$(nproc) + 1)) -timeout 40m \
+		BASCULE=$$dir/bascule $(GO) test -count=1 -vet=off -p $$(($$(nproc) + 1)) -timeout 80m \
 			./test/conformance ./lab ./test/routing ./datapath ./test/agent ./test/oracle ./lab/fabrics \
 			./test/... ./...
 
