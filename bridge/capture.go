@@ -171,12 +171,16 @@ func (c *captureSource) there() error {
 func (c *captureSource) frame(f datapath.Captured) frame.Seen {
 	if _, ok := c.names[f.Port]; !ok && !c.asked {
 		c.asked = true
-		// Without a name the frame is still worth showing. If the bridge has
-		// gone, this is found out when no frames are left.
+		// The frame of a port that has left before has a number for a name. If the
+		// bridge has gone, this is found out when no frames are left.
 		_ = c.learnNames()
 	}
+	name, ok := c.names[f.Port]
+	if !ok && f.Port != 0 {
+		name = fmt.Sprintf("port %d", f.Port)
+	}
 	seen := frame.Seen{
-		Time: c.boot.Add(f.Time), Port: c.names[f.Port], VLAN: f.VLAN,
+		Time: c.boot.Add(f.Time), Port: name, VLAN: f.VLAN,
 		Data: slices.Clone(f.Data), Length: f.Length,
 	}
 	switch f.Point {

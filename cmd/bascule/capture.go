@@ -41,7 +41,8 @@ kernel evaluates it on the bytes that are kept of the frame. It takes libpcap
 A frame that is forwarded is shown as it came in, and as it leaves by each port.
 A frame that is refused is shown once for every drop that is counted. A bridge
 has one capture at a time. While it runs it costs the bridge's frames something:
-ports on the hook xdp leave all of them to tcx.
+ports on the hook xdp leave all of them to tcx. A port that comes, and goes
+before a frame of it was read, is shown by its number, as "port 3".
 
 The last line, on standard error, says how many frames were captured, and how
 many were missed because they came faster than they were read.`,
