@@ -60,19 +60,28 @@ func TestRunKilled(t *testing.T) {
 		{fabrics.OVS, "tcp-stream:mebibytes=64", "ovs-vswitchd", 1},
 	} {
 		t.Run(test.fabric.Name+" "+test.workload, func(t *testing.T) {
-			w := deadly(t, test.workload, test.program)
-			if err := ends.Installed(slices.Concat(w.Needs, test.fabric.Needs)...); err != nil {
-				t.Skip(err)
-			}
 			var told bytes.Buffer
-			p := Profile{Groups: []Group{group(3, []Case{{Fabric: test.fabric, Workload: w}})}}
-			r, err := Run(t.Context(), site, p, NewProgress(&told))
-			if err != nil {
-				t.Fatal(err)
+			var c *report.Case
+			for begin := time.Now(); ; {
+				w := deadly(t, test.workload, test.program)
+				if err := ends.Installed(slices.Concat(w.Needs, test.fabric.Needs)...); err != nil {
+					t.Skip(err)
+				}
+				told.Reset()
+				p := Profile{Groups: []Group{group(3, []Case{{Fabric: test.fabric, Workload: w}})}}
+				r, err := Run(t.Context(), site, p, NewProgress(&told))
+				if err != nil {
+					t.Fatal(err)
+				}
+				c = r.Groups[0].Cases[0]
+				// a busy machine may have no time for a round of a second
+				if !strings.Contains(test.workload, "duration=") || c.Failed == 1 || time.Since(begin) > patient {
+					break
+				}
+				t.Logf("once more, %d failed rounds:\n%s", c.Failed, &told)
 			}
-			c := r.Groups[0].Cases[0]
 			if len(c.Samples) != test.samples || c.Failed != 1 {
-				t.Errorf("%d samples and %d failed rounds, want %d and 1", len(c.Samples), c.Failed, test.samples)
+				t.Errorf("%d samples and %d failed rounds, want %d and 1:\n%s", len(c.Samples), c.Failed, test.samples, &told)
 			}
 			if !strings.HasPrefix(c.Error, test.program) || !strings.HasSuffix(c.Error, " has ended: signal: killed") {
 				t.Errorf("of the program that was killed the report says %q", c.Error)
