@@ -141,7 +141,7 @@ var counted = regexp.MustCompile(`\d+:\d+ pkts, \d+:\d+ bytes`)
 // the shortcut.
 func callsLikeStack(t *testing.T, hook string) {
 	s := newSite(t, hook)
-	s.load("set timeout interval 600\npass\n" +
+	s.load(lasting + "pass\n" +
 		"match out on gw2 inet from 10.0.1.2 nat-to 10.0.2.1 static-port\nmatch out on gw2 inet6 from fd01::2 nat-to fd02::1 static-port\n" +
 		"match in on gw1 inet proto { tcp, udp } to 10.9.1.1 port 80 rdr-to 10.0.2.2 port 8080\n" +
 		"match in on gw1 inet6 proto { tcp, udp } to fd09::1 port 80 rdr-to fd02::2 port 8080\n" +

@@ -46,6 +46,11 @@ func (s *site) try(bridge, stdin string, args ...string) netlab.Result {
 	return r
 }
 
+// lasting has states outlast a machine that is busy, also where there is room for few.
+const lasting = "set timeout { interval 600, adaptive.start 0, adaptive.end 0, tcp.first 86400, tcp.opening 86400, " +
+	"tcp.closing 86400, tcp.finwait 86400, tcp.closed 86400, udp.first 86400, udp.single 86400, udp.multiple 86400, " +
+	"icmp.first 86400, icmp.error 86400, other.first 86400, other.single 86400, other.multiple 86400 }\n"
+
 // load loads rules, in which e1 and e2 are the ports of the stations.
 func (s *site) load(rules string) {
 	s.t.Helper()
