@@ -127,9 +127,10 @@ func TestPageShows(t *testing.T) {
 	dropped := l.Port("br0", ends[2].Port).Drops["locked"]
 	b.Until(fmt.Sprintf("document.querySelector('#port').innerText.replace(/\\u2009| /g, '').includes('%d')", dropped))
 
-	// a port that is added is there
-	l.Bascule("port", "del", "br0", ends[2].Port)
+	// a port that leaves is there no more; the page of a port asks about it as long as it is shown
 	b.Open(at, "switch")
+	b.Until("document.querySelectorAll('.picture .port').length === 5")
+	l.Bascule("port", "del", "br0", ends[2].Port)
 	b.Until("document.querySelectorAll('.picture .port').length === 4")
 
 	// pf's states, and the end of one
