@@ -81,7 +81,8 @@ func TestRunKilled(t *testing.T) {
 				t.Logf("once more, %d failed rounds:\n%s", c.Failed, &told)
 			}
 			if len(c.Samples) != test.samples || c.Failed != 1 {
-				t.Errorf("%d samples and %d failed rounds, want %d and 1:\n%s", len(c.Samples), c.Failed, test.samples, &told)
+				t.Errorf("%d samples and %d failed rounds, want %d and 1:\n%s",
+					len(c.Samples), c.Failed, test.samples, &told)
 			}
 			if !strings.HasPrefix(c.Error, test.program) || !strings.HasSuffix(c.Error, " has ended: signal: killed") {
 				t.Errorf("of the program that was killed the report says %q", c.Error)

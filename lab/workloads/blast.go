@@ -573,7 +573,8 @@ func (b *blast) window(ctx context.Context, m Meter) (s report.Sample, gap bool,
 		return s, false, idleError("no frame was made in the time that was measured")
 	}
 	if arrived == 0 {
-		return s, false, idleError(fmt.Sprintf("fabric %s: none of %.0f frames a second arrived", b.net.Fabric.Name, made))
+		return s, false, idleError(fmt.Sprintf("fabric %s: none of %.0f frames a second arrived",
+			b.net.Fabric.Name, made))
 	}
 	for i := range intervals {
 		part, _ := readings[i+1].since(readings[i])

@@ -619,7 +619,9 @@ func TestBerth(t *testing.T) {
 		tap := l.NewTap(name, false)
 		l.Wait(name+" to forward", func() bool { return state(name) == "forwarding" })
 		waited = append(waited, time.Since(since))
-		if got := l.Deliver(tap, l.Frames(1, netlab.Broadcast, netlab.Station(taps))...)[end]; len(slices.DeleteFunc(got, func(f netlab.Frame) bool { return !isData(f) })) != 1 {
+		got := l.Deliver(tap, l.Frames(1, netlab.Broadcast, netlab.Station(taps))...)[end]
+		got = slices.DeleteFunc(got, func(f netlab.Frame) bool { return !isData(f) })
+		if len(got) != 1 {
 			t.Errorf("from %s came %d frames\n%s\n%s", name, len(got), r.logs.String(), l.Bascule("port", "show", "--stats"))
 		}
 		taps++

@@ -586,7 +586,9 @@ func captureWhileChanged(t *testing.T, hook string) {
 	l.AddPort("br0", hook, c)
 	send(l.Frames(3, netlab.Broadcast, A), []*netlab.End{b, c, d}, "p1 in", "p2 out", "p3 out", "p4 out")
 	// whoever reads a frame after its port has left knows the port's number at most
-	l.Wait("frames of "+c.Port+" to be read", func() bool { return strings.Count(run.stdout.String(), "out by "+c.Port) == 3 })
+	l.Wait("frames of "+c.Port+" to be read", func() bool {
+		return strings.Count(run.stdout.String(), "out by "+c.Port) == 3
+	})
 	l.Bascule("port", "del", "br0", c.Port)
 	check()
 	run.halt()
@@ -596,7 +598,9 @@ func captureWhileChanged(t *testing.T, hook string) {
 	l.Bascule("port", "del", "br0", c.Port)
 	must(t, run.cmd.Process.Signal(syscall.SIGCONT))
 	numbered := regexp.MustCompile(`out by (port \d+)`)
-	l.Wait("frames of a port that has left", func() bool { return len(numbered.FindAllString(run.stdout.String(), -1)) == 3 })
+	l.Wait("frames of a port that has left", func() bool {
+		return len(numbered.FindAllString(run.stdout.String(), -1)) == 3
+	})
 	number := numbered.FindStringSubmatch(run.stdout.String())[1]
 	want = append(want, seen(frames, "p1 in", "p2 out", number+" out", "p4 out")...)
 	check()
