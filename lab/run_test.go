@@ -60,13 +60,14 @@ func TestRunKilled(t *testing.T) {
 		{fabrics.OVS, "tcp-stream:mebibytes=64", "ovs-vswitchd", 1},
 	} {
 		t.Run(test.fabric.Name+" "+test.workload, func(t *testing.T) {
+			needs := slices.Concat(workloads.Must(test.workload).Needs, test.fabric.Needs)
+			if err := ends.Installed(needs...); err != nil {
+				t.Skip(err)
+			}
 			var told bytes.Buffer
 			var c *report.Case
 			for begin := time.Now(); ; {
 				w := deadly(t, test.workload, test.program)
-				if err := ends.Installed(slices.Concat(w.Needs, test.fabric.Needs)...); err != nil {
-					t.Skip(err)
-				}
 				told.Reset()
 				p := Profile{Groups: []Group{group(3, []Case{{Fabric: test.fabric, Workload: w}})}}
 				r, err := Run(t.Context(), site, p, NewProgress(&told))
