@@ -220,13 +220,14 @@ type Guest struct {
 	pid    int
 	kill   context.CancelFunc
 	ended  context.Context // its cause is an EndedError
+	said   *tail           // on its console
 	line   *line
 	qmp    *qmp
 }
 
 // boot starts a guest and waits until it answers.
 func (p *Pool) boot(ctx context.Context, number int, accel string, patience time.Duration) (*Guest, error) {
-	g, said, err := p.start(ctx, number, accel, p.at)
+	g, err := p.start(ctx, number, accel, p.at)
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +235,7 @@ func (p *Pool) boot(ctx context.Context, number int, accel string, patience time
 	defer cancel()
 	_, _, err = g.line.ask(up, request{Do: doHello})
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("virtual machine %d does not answer after %v%s", number, patience, said.last())
+		err = fmt.Errorf("virtual machine %d does not answer after %v%s", number, patience, g.LastWords())
 	}
 	if err != nil {
 		g.end()
@@ -249,17 +250,16 @@ func (g *Guest) end() {
 	<-g.ended.Done()
 }
 
-// start starts a guest in a namespace, nil for where the lab is. What it says on its console
-// is kept.
-func (p *Pool) start(ctx context.Context, number int, accel string, at *ends.Namespace, more ...string) (*Guest, *tail, error) {
+// start starts a guest in a namespace, nil for where the lab is.
+func (p *Pool) start(ctx context.Context, number int, accel string, at *ends.Namespace, more ...string) (*Guest, error) {
 	monitor, monitorFar, err := socketpair()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer monitorFar.Close()
 	agent, agentFar, err := socketpair()
 	if err != nil {
-		return nil, nil, errors.Join(err, monitor.Close())
+		return nil, errors.Join(err, monitor.Close())
 	}
 	defer agentFar.Close()
 
@@ -290,7 +290,7 @@ func (p *Pool) start(ctx context.Context, number int, accel string, at *ends.Nam
 	}
 	if err := start(); err != nil {
 		kill()
-		return nil, nil, errors.Join(fmt.Errorf("virtual machine %d: %w", number, err), monitor.Close(), agent.Close())
+		return nil, errors.Join(fmt.Errorf("virtual machine %d: %w", number, err), monitor.Close(), agent.Close())
 	}
 	// It outlives ctx until the process is gone.
 	ended, end := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -302,12 +302,15 @@ func (p *Pool) start(ctx context.Context, number int, accel string, at *ends.Nam
 		monitor.Close()
 		agent.Close()
 	}()
-	g := &Guest{number: number, pool: p, pid: cmd.Process.Pid, kill: kill, ended: ended, line: newLine(agent, ended), qmp: newQMP(monitor, ended, grace)}
+	g := &Guest{
+		number: number, pool: p, pid: cmd.Process.Pid, kill: kill, ended: ended, said: said,
+		line: newLine(agent, ended), qmp: newQMP(monitor, ended, grace),
+	}
 	if err := g.qmp.run("qmp_capabilities", map[string]any{}); err != nil {
 		g.end()
-		return nil, nil, err
+		return nil, err
 	}
-	return g, said, nil
+	return g, nil
 }
 
 // socketpair is a connection whose far side goes to a process that is started.
@@ -360,6 +363,10 @@ func (t *tail) last() string {
 
 // Ended is done when the guest has ended; its cause is an EndedError.
 func (g *Guest) Ended() context.Context { return g.ended }
+
+// LastWords is the last lines of the guest's console, or those from its kernel's panic on,
+// as the end of a message; empty where nothing was said.
+func (g *Guest) LastWords() string { return g.said.last() }
 
 // Plug plugs a new network card of the guest into a device of a namespace,
 // which is made, and gives it the n-th station's addresses. Both sides are up,

@@ -61,9 +61,10 @@ func TestMigrate(t *testing.T) {
 	hosts := []*netlab.Host{here.Host(), there.Host()}
 	reached := func() {
 		t.Helper()
+		g := pool.Guest(0)
 		for _, h := range hosts {
-			if err := answers(ctx, h, guest); err != nil {
-				t.Fatal(err)
+			if err := answers(ctx, h, g, guest); err != nil {
+				t.Fatalf("%s does not reach the guest: %v%s", h.Namespace.Name, err, g.LastWords())
 			}
 		}
 	}
@@ -103,9 +104,12 @@ func TestMigrate(t *testing.T) {
 	must(t, takeOut())
 }
 
-// answers pings until there is an answer.
-func answers(ctx context.Context, from *netlab.Host, to netip.Addr) error {
+// answers pings a guest until there is an answer.
+func answers(ctx context.Context, from *netlab.Host, g *guests.Guest, to netip.Addr) error {
 	for {
+		if err := context.Cause(g.Ended()); err != nil {
+			return err
+		}
 		out, err := exec.CommandContext(ctx, "nsenter", "--net=/run/netns/"+from.Namespace.Name, "ping", "-n", "-c", "1", "-W", "1", to.String()).CombinedOutput()
 		if err == nil || ctx.Err() != nil {
 			return ctx.Err()
