@@ -326,7 +326,13 @@ func (e *End) Capture() (stop func()) {
 		return unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP,
 			&unix.PacketMreq{Ifindex: int32(e.PortIndex), Type: unix.PACKET_MR_PROMISC})
 	}))
-	return func() { unix.Close(fd) }
+	return func() {
+		e.lab.t.Helper()
+		with := e.lab.device(e.Port).promiscuous
+		unix.Close(fd)
+		// A program that another test starts at this moment has the socket, too, until it runs.
+		e.lab.Wait("the capture to end", func() bool { return e.lab.device(e.Port).promiscuous < with })
+	}
 }
 
 // SetMTU sets the MTU of both sides of the cable until the test ends.
