@@ -315,9 +315,7 @@ func TestServiceRuns(t *testing.T) {
 		must(t, err)
 		must(t, os.WriteFile(filepath.Join(with, name), text, 0o644))
 	}
-	program, err := os.ReadFile(l.Binary())
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(with, "bascule"), program, 0o755))
+	l.CopyBinary(filepath.Join(with, "bascule"), "755")
 	must(t, os.WriteFile(filepath.Join(with, "look.sh"), []byte(whenSystemdRuns), 0o644))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

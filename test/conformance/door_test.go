@@ -5,7 +5,6 @@ package conformance
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -136,15 +135,7 @@ func bridgeHelper(t *testing.T, _ string) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	must(t, os.Chmod(dir, 0o755))
 	helper := filepath.Join(dir, "helper")
-	from, err := os.Open(l.Binary())
-	must(t, err)
-	defer from.Close()
-	to, err := os.OpenFile(helper, os.O_CREATE|os.O_WRONLY, 0o755)
-	must(t, err)
-	_, err = io.Copy(to, from)
-	must(t, err)
-	must(t, to.Close())
-	must(t, os.Chmod(helper, 0o755|os.ModeSetuid))
+	l.CopyBinary(helper, "4755")
 
 	// the list's place is fixed, so that no caller names another: a mount of our own has it
 	acl := filepath.Join(dir, "bridge.conf")
