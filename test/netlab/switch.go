@@ -54,9 +54,9 @@ func (l *Lab) SetBinary(path string) { l.binary = path }
 // Binary is the program that the lab runs.
 func (l *Lab) Binary() string { return l.binary }
 
-// CopyBinary copies the program, with a mode as chmod(1) has it. Another process writes the copy:
-// what this one has open for writing, a program that another test starts at that moment has, too,
-// until it runs, and nobody can execute it for so long (ETXTBSY of execve(2)).
+// CopyBinary copies the program, with a mode as chmod(1) has it. Another process writes the copy.
+// If this process wrote it, a program that another test starts meanwhile would have the file open
+// for writing, too, until that program runs. Nobody can execute such a file (ETXTBSY of execve(2)).
 func (l *Lab) CopyBinary(to, mode string) {
 	l.t.Helper()
 	if out, err := exec.Command("install", "-m", mode, l.binary, to).CombinedOutput(); err != nil {
