@@ -101,6 +101,15 @@ func TestLargeFrame(t *testing.T) {
 	}
 }
 
+// The output of a program is read to its end, also on a machine that stands still between
+// the two. A program that goes on writing for three seconds stands in for that machine.
+func TestLateOutput(t *testing.T) {
+	out, err := Command(t.Context(), "sh", "-c", "{ sleep 3; echo late; } & echo early").Output()
+	if want := "early\nlate\n"; err != nil || string(out) != want {
+		t.Errorf("%q, %v, want %q", out, err, want)
+	}
+}
+
 // A program lives on when the thread ends that wanted it started.
 func TestStarted(t *testing.T) {
 	own, err := netns.Get()

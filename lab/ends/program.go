@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
-	"time"
 )
 
 // Cmd is a program that is killed when the lab dies, however that does.
@@ -29,7 +28,7 @@ func Command(ctx context.Context, name string, args ...string) Cmd {
 	// A group of its own: Ctrl-C at the terminal goes to the lab, which ends
 	// its programs in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = patience
 	return Cmd{cmd}
 }
 
