@@ -101,8 +101,8 @@ func TestLargeFrame(t *testing.T) {
 	}
 }
 
-// The output of a program is read to its end, also on a machine that stands still between
-// the two. A program that goes on writing for three seconds stands in for that machine.
+// The output of a program is read to its end, also if the machine stands still after the
+// program has ended. A child that writes three seconds later stands in for that machine.
 func TestLateOutput(t *testing.T) {
 	out, err := Command(t.Context(), "sh", "-c", "{ sleep 3; echo late; } & echo early").Output()
 	if want := "early\nlate\n"; err != nil || string(out) != want {

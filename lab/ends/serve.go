@@ -55,8 +55,8 @@ func (n *Namespace) Serve(ctx context.Context, cpu int, on Listen, name string, 
 	return s, nil
 }
 
-// patience is how long a program may take until it listens, and how long the end of its
-// output may come after its own. It catches what hangs.
+// patience is how long a program may take until it listens. It is also how long a program
+// that has ended may leave its output open. It catches what hangs.
 const patience = time.Minute
 
 // Listening implements Server.
