@@ -5,6 +5,7 @@ package bridge
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -75,8 +76,11 @@ func (w *world) addressWarning(bridge, host string, l netlink.Link) []string {
 		}
 		w.addresses = addresses()
 	}
-	list := w.addresses[l.Attrs().Index]
-	if len(list) == 0 {
+	var list []string
+	for _, a := range w.addresses[l.Attrs().Index] {
+		list = append(list, a.prefix.String())
+	}
+	if list == nil {
 		return nil
 	}
 	return []string{AddressWarning(bridge, host, l.Attrs().Name, list)}
@@ -106,17 +110,32 @@ func addressed(l netlink.Link) bool {
 	})
 }
 
+// A deviceAddress is an IP address of a device, with the length of its network's prefix.
+type deviceAddress struct {
+	prefix netip.Prefix
+	kept   bool // until it is removed: nobody leased it
+}
+
+// asDeviceAddress returns an address as netlink has it. ok is false for those that each
+// device gives itself.
+func asDeviceAddress(a netlink.Addr) (d deviceAddress, ok bool) {
+	if a.IPNet == nil || a.IP.To4() == nil && a.IP.IsLinkLocalUnicast() {
+		return d, false
+	}
+	ip, ok := netip.AddrFromSlice(a.IP)
+	length, _ := a.Mask.Size()
+	return deviceAddress{netip.PrefixFrom(ip.Unmap(), length), a.Flags&unix.IFA_F_PERMANENT != 0}, ok
+}
+
 // addresses returns the IP addresses of the namespace's devices by their indexes,
-// without those that each device gives itself. It is for warnings: if they can't be
-// listed, it returns none.
-func addresses() map[int][]string {
+// without those that each device gives itself. If they can't be listed, it returns none.
+func addresses() map[int][]deviceAddress {
 	list, _ := netlink.AddrList(nil, netlink.FAMILY_ALL) // what there is of an interrupted list will do
-	byIndex := map[int][]string{}
+	byIndex := map[int][]deviceAddress{}
 	for _, a := range list {
-		if a.IPNet == nil || a.IP.To4() == nil && a.IP.IsLinkLocalUnicast() {
-			continue
+		if d, ok := asDeviceAddress(a); ok {
+			byIndex[a.LinkIndex] = append(byIndex[a.LinkIndex], d)
 		}
-		byIndex[a.LinkIndex] = append(byIndex[a.LinkIndex], a.IPNet.String())
 	}
 	return byIndex
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"net"
+	"net/netip"
 	"slices"
 
 	"bascule/datapath"
@@ -29,6 +30,9 @@ type Device struct {
 	// Addresses are its IP addresses with their prefixes' lengths, but for IPv6's
 	// link-local ones.
 	Addresses []string
+
+	// Kept are those of them that stay until they are removed: nobody leased them.
+	Kept []netip.Prefix
 }
 
 // Devices returns the devices of the namespace by name. The host's end of a host port
@@ -46,8 +50,13 @@ func (s *Switch) Devices() (list []Device, err error) {
 			a := l.Attrs()
 			d := &Device{
 				Name: a.Name, MAC: a.HardwareAddr, Own: isSwitchEnd(l), Physical: l.Type() == physical,
-				Ethernet:  a.RawFlags&unix.IFF_LOOPBACK == 0 && a.EncapType == "ether",
-				Addresses: ip[index],
+				Ethernet: a.RawFlags&unix.IFF_LOOPBACK == 0 && a.EncapType == "ether",
+			}
+			for _, a := range ip[index] {
+				d.Addresses = append(d.Addresses, a.prefix.String())
+				if a.kept {
+					d.Kept = append(d.Kept, a.prefix)
+				}
 			}
 			if why, remedy := usable(l); why != "" {
 				d.Refusal = why + "; " + remedy

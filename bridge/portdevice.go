@@ -208,8 +208,8 @@ type world struct {
 	mtus   map[uint32]int         // of ports' devices by index, 0 for one that is gone
 	owners map[uint32][]otherPort // of other bridges, by the index of the device
 
-	addresses map[int][]string   // by the index of the device
-	lost      []*datapath.Bridge // bridges that have ports without devices, nil until they are looked for
+	addresses map[int][]deviceAddress // by the index of the device
+	lost      []*datapath.Bridge      // bridges that have ports without devices, nil until they are looked for
 }
 
 // otherPort is a port of another bridge.

@@ -5,6 +5,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -187,6 +188,10 @@ func (d *diff) addPort(want *portModel) {
 	if !slices.Equal(want.vlans, usual) {
 		details = append(details, vlanDetails(nil, want.vlans, false)...)
 	}
+	if len(want.addresses) > 0 {
+		details = append(details, "addresses "+addressWords(want.addresses))
+		d.address(want)
+	}
 	d.act(Add, "port "+want.name, strings.Join(details, ", "))
 	if want.kind == bridge.TypeNetdev {
 		d.addressed(want.name)
@@ -247,12 +252,47 @@ func (d *diff) setPort(was, want *portModel) {
 			d.edit(func(e *bridge.Edit) error { return e.SetVLANs(port, vlans) })
 		}
 	}
+	if want.addresses != nil {
+		runs := d.hostAddresses(port)
+		if !sameAddresses(runs, want.addresses) {
+			details = append(details, transition("addresses", addressWords(runs), addressWords(want.addresses), true))
+			d.address(want)
+		}
+	}
 	if len(details) > 0 {
 		d.act(Change, "port "+port, strings.Join(details, ", "))
 	}
 	if len(o.Changes) > 0 || o.Hook != "" {
 		d.edit(func(e *bridge.Edit) error { return e.SetPort(port, o) })
 	}
+}
+
+// hostAddresses returns the addresses that the interface of a host port has and keeps.
+func (d *diff) hostAddresses(port string) []netip.Prefix {
+	if it := d.plan.want.devices[port]; it != nil {
+		return it.Kept
+	}
+	return nil
+}
+
+// address has the interface of a host port get its addresses, when the port is there.
+func (d *diff) address(want *portModel) {
+	name, port, list := d.want.Name, want.name, want.addresses
+	d.step(giveAddresses, func(s *bridge.Switch, _ Options) ([]string, error) { return nil, s.SetAddresses(name, port, list) })
+}
+
+// sameAddresses reports whether the same addresses are in two lists, in any order.
+func sameAddresses(a, b []netip.Prefix) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(p netip.Prefix) bool { return !slices.Contains(b, p) })
+}
+
+// addressWords prints addresses.
+func addressWords(list []netip.Prefix) string {
+	words := make([]string, len(list))
+	for i, a := range list {
+		words[i] = a.String()
+	}
+	return cmp.Or(strings.Join(words, ","), "none")
 }
 
 // private is done before a bridge stops to filter, which would keep them for

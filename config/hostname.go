@@ -5,6 +5,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -30,15 +31,49 @@ type hostFile struct {
 	vlan   word    // the first that is about VLANs
 	proto  string  // of the spanning tree
 	state  word    // up or down, the last of them
+
+	addresses []netip.Prefix // of a port of the host's
 }
 
-// ifKind is a set of kinds of bridges.
+// ifKind is a set of kinds of interfaces.
 type ifKind uint8
 
 const (
 	ifBridge ifKind = 1 << iota
 	ifVEB
+	ifTPMR
+	ifHost // vport(4) and vether(4): the host's interface at a bridge
+
+	hasRules  = ifBridge | ifVEB
+	anyBridge = ifBridge | ifVEB | ifTPMR
+	anyKind   = anyBridge | ifHost
 )
+
+// kinds are the interfaces of OpenBSD that mean something here, by what their names begin with.
+var kinds = []struct {
+	prefix string
+	kind   ifKind
+}{{"bridge", ifBridge}, {"veb", ifVEB}, {"tpmr", ifTPMR}, {"vport", ifHost}, {"vether", ifHost}}
+
+// kindOf returns the kind of the interface that a file of hostname.if(5) is about, 0 for
+// one that is neither a bridge nor a port of the host's.
+func kindOf(path string) (name string, kind ifKind) {
+	name = strings.TrimPrefix(filepath.Base(path), hostnamePrefix)
+	for _, k := range kinds {
+		if unit, ok := strings.CutPrefix(name, k.prefix); ok && unit != "" && strings.Trim(unit, "0123456789") == "" {
+			return name, k.kind
+		}
+	}
+	return name, 0
+}
+
+// String returns the manual page of a kind.
+func (k ifKind) String() string {
+	return map[ifKind]string{ifBridge: "bridge(4)", ifVEB: "veb(4)", ifTPMR: "tpmr(4)", ifHost: "vport(4)"}[k]
+}
+
+// otherInterface says why a file of hostname.if(5) is not read.
+const otherInterface = "is neither a bridge nor a port of the host's, which are bridgeN, vebN, tpmrN, vportN and vetherN"
 
 // A hostPort is a port of a hostFile.
 type hostPort struct {
@@ -87,23 +122,31 @@ const rest = -1
 // parseHostname reads the text of a file whose name has the bridge's name in
 // it.
 func parseHostname(bad *faults, text string) File {
-	name := strings.TrimPrefix(filepath.Base(bad.path), hostnamePrefix)
-	h := &hostFile{faults: bad, kind: ifVEB, given: map[string]givenSetting{}, proto: "rstp"}
-	if strings.HasPrefix(name, "bridge") {
-		h.kind = ifBridge
-	}
+	name, kind := kindOf(bad.path)
+	h := &hostFile{faults: bad, kind: kind, given: map[string]givenSetting{}, proto: "rstp"}
 	h.bridge = Bridge{Name: name, At: Position{bad.path, 1, 1}}
+	if kind == 0 {
+		bad.add(h.bridge.At, "%s %s; its host sets it up", name, otherInterface)
+		return File{}
+	}
 	if err := bridge.CheckName("bridge", name); err != nil {
-		bad.add(h.bridge.At, "the file's name has that of the bridge: %s", err)
+		bad.add(h.bridge.At, "the file's name has that of the interface: %s", err)
 	}
 	for i, line := range strings.Split(text, "\n") {
 		h.line(Position{bad.path, i + 1, 1}, line)
 	}
-	h.finish()
+	file := File{Path: bad.path}
+	if kind == ifHost {
+		file.host = h.hostInterface(name)
+	} else {
+		h.finish()
+		file.Bridges = []Bridge{h.bridge}
+	}
 	if more := h.noted - len(h.notes); more > 0 {
 		h.notes = append(h.notes, Error{Position{Path: bad.path}, fmt.Sprintf("%d more words that change nothing", more)})
 	}
-	return File{Path: bad.path, Bridges: []Bridge{h.bridge}, Notes: h.notes}
+	file.Notes = h.notes
+	return file
 }
 
 // note tells of a word that is read and changes nothing.
@@ -125,7 +168,13 @@ func hostNames(kind ifKind) (names []string) {
 			names = append(names, k.names...)
 		}
 	}
-	return append(names, "rule")
+	switch {
+	case kind == ifHost:
+		names = append(names, "inet", "inet6")
+	case kind&hasRules != 0:
+		names = append(names, "rule")
+	}
+	return names
 }
 
 // line reads one line.
@@ -139,19 +188,31 @@ func (h *hostFile) line(at Position, text string) {
 	for len(words) > 0 {
 		w := words[0]
 		words = words[1:]
-		if w.text == "rule" {
+		switch {
+		case w.text == "rule" && h.kind&hasRules == 0:
+			h.refuse(w, "%s has no such word; leave it out", h.kind)
+			return
+		case w.text == "rule":
 			h.rule(at, text, w)
 			return
+		case (w.text == "inet" || w.text == "inet6") && h.kind == ifHost:
+			if words = h.inet(w, words); words == nil {
+				return
+			}
+			continue
 		}
-		i := slices.IndexFunc(hostWords, func(k hostWord) bool { return slices.Contains(k.names, w.text) })
+		i := slices.IndexFunc(hostWords, func(k hostWord) bool { return slices.Contains(k.names, w.text) && k.kind&h.kind != 0 })
+		if i < 0 { // a word of another kind may be there
+			i = slices.IndexFunc(hostWords, func(k hostWord) bool { return slices.Contains(k.names, w.text) })
+		}
 		if i < 0 {
-			h.refuse(word{w.at, strconv.Quote(w.text)}, "no word for a bridge; %s", h.offer(w.text, func() []string { return hostNames(h.kind) }))
+			h.refuse(word{w.at, strconv.Quote(w.text)}, "no word for %s; %s", map[bool]string{true: "a port of the host's", false: "a bridge"}[h.kind == ifHost], h.offer(w.text, func() []string { return hostNames(h.kind) }))
 			return // what follows may belong to it
 		}
 		known := hostWords[i]
 		switch {
 		case known.kind&h.kind == 0:
-			h.refuse(w, "%s has no such word; leave it out", map[ifKind]string{ifBridge: "bridge(4)", ifVEB: "veb(4)"}[h.kind])
+			h.refuse(w, "%s has no such word; leave it out", h.kind)
 			return
 		case len(words) < known.args:
 			h.refuse(w, "too few words follow, %d belong to it; see ifconfig(8)", known.args)
@@ -310,6 +371,10 @@ func (h *hostFile) finish() {
 // links does what link0 to link2 say. Each kind of bridge has its own meaning
 // for them.
 func (h *hostFile) links() {
+	if h.kind == ifTPMR {
+		h.relay()
+		return
+	}
 	if h.kind == ifVEB {
 		filtering := "on" // which veb(4) does unless it is told otherwise
 		if h.link[0].text != "" {
@@ -340,9 +405,34 @@ func (h *hostFile) links() {
 	}
 }
 
-// hostWords are the words of ifconfig(8) for bridges, but for rule.
+// The reserved addresses 01:80:C2:00:00:0X that a two-port relay does not forward (IEEE
+// 802.1Q-2022 table 8-3), by their last digit.
+const relayReserved = 1<<0x1 | 1<<0x2 | 1<<0x4 | 1<<0xe
+
+// relay does what a tpmr(4) does: its two ports learn nothing, and get all that the other
+// one takes, also the control frames of others.
+func (h *hostFile) relay() {
+	if len(h.ports) > 2 {
+		h.add(h.ports[2].At, "a two-port relay has two ports, and %s is one more; leave it out, or call the file hostname.veb0", h.ports[2].Name)
+	}
+	for _, p := range h.ports {
+		p.given["learn"] = givenSetting{at: p.At, value: "off"}
+	}
+	forward, filtering := 0xffff&^relayReserved, "on"
+	if h.link[0].text != "" {
+		forward = 0xffff
+	}
+	if h.link[2].text != "" { // else it takes no frame with a tag
+		filtering = "off"
+	}
+	h.given["group-fwd-mask"] = givenSetting{at: h.bridge.At, value: fmt.Sprintf("%#x", forward)}
+	h.given["vlan-filtering"] = givenSetting{at: h.bridge.At, value: filtering}
+}
+
+// hostWords are the words of ifconfig(8), but for rule, inet and inet6. The first for a file's kind counts.
 var hostWords = []hostWord{
 	{[]string{"add", "addlocal"}, ifBridge | ifVEB, 1, (*hostFile).addPort},
+	{[]string{"add", "trunkport"}, ifTPMR, 1, (*hostFile).addPort}, // trunkport until OpenBSD 6.9
 	{[]string{"addspan", "span"}, ifBridge | ifVEB, 1, func(h *hostFile, _ word, args []word) {
 		if err := bridge.CheckName("port", args[0].text); err != nil {
 			h.add(args[0].at, "%s", err)
@@ -367,18 +457,18 @@ var hostWords = []hostWord{
 		h.given["ageing"] = givenSetting{args[0].at, value, w.text, args[0].text}
 	}},
 	{[]string{"static"}, ifBridge | ifVEB, 2, (*hostFile).static},
-	{[]string{"link0", "-link0", "link1", "-link1", "link2", "-link2"}, ifBridge | ifVEB, 0, func(h *hostFile, w word, _ []word) {
+	{[]string{"link0", "-link0", "link1", "-link1", "link2", "-link2"}, anyBridge, 0, func(h *hostFile, w word, _ []word) {
 		name, off := strings.CutPrefix(w.text, "-")
 		n := name[len(name)-1] - '0'
 		h.link[n] = w
 		if off {
 			h.link[n].text = ""
 		}
-		if n == 1 && h.kind == ifVEB {
-			h.bridge.PF = &PF{At: w.at, Enabled: !off}
+		if n == 1 && h.kind&(ifVEB|ifTPMR) != 0 { // the one has pf by it, the other has none
+			h.bridge.PF = &PF{At: w.at, Enabled: off == (h.kind == ifTPMR)}
 		}
 	}},
-	{[]string{"up", "down"}, ifBridge | ifVEB, 0, func(h *hostFile, w word, _ []word) { h.state = w }},
+	{[]string{"up", "down"}, anyKind, 0, func(h *hostFile, w word, _ []word) { h.state = w }},
 
 	// VLANs
 	{[]string{"vnetid"}, ifVEB, 1, func(h *hostFile, w word, args []word) { h.defaultPVID(w, args[0]) }},
@@ -433,22 +523,30 @@ var hostWords = []hostWord{
 	bridgeValue("maxage", "stp-max-age", ifBridge, "s"),
 
 	// what changes nothing
-	without(1, "it is not kept here", "description", "descr", "group", "-group", "rdomain", "rtlabel"),
-	without(0, "it is not kept here", "-description", "-descr", "-rdomain", "-rtlabel"),
-	without(0, "it says nothing about what is to be", "debug", "-debug", "addr"),
-	without(1, "it says nothing about what is to be", "rules"),
-	without(1, "it is that of routes; that of the spanning tree is spanpriority", "priority"),
-	without(1, "6 BPDUs a second are sent at most", "holdcnt"),
-	without(1, "each frame keeps its priority", "rxprio", "txprio"),
-	without(1, "a bridge here has no device of its own, and so none", "mtu", "lladdr"),
+	without(anyKind, 1, "it is not kept here", "description", "descr", "group", "-group", "rtlabel"),
+	without(anyKind, 0, "it is not kept here", "-description", "-descr", "-rdomain", "-rtlabel"),
+	without(anyBridge, 1, "it is not kept here", "rdomain"),
+	without(anyKind, 0, "it says nothing about what is to be", "debug", "-debug", "addr"),
+	without(anyBridge, 1, "it says nothing about what is to be", "rules"),
+	without(anyBridge, 1, "it is that of routes; that of the spanning tree is spanpriority", "priority"),
+	without(anyBridge, 1, "6 BPDUs a second are sent at most", "holdcnt"),
+	without(anyBridge, 1, "each frame keeps its priority", "rxprio", "txprio"),
+	without(anyBridge, 1, "a bridge here has no device of its own, and so none", "mtu", "lladdr"),
+	{[]string{"-inet", "-inet6"}, anyBridge, 0, func(*hostFile, word, []word) {}}, // which no bridge here has
+	without(ifHost, 1, "the interface keeps what it has; 'ip link set' changes it", "mtu", "lladdr"),
+	without(ifHost, 1, "it is that of routes, which the host's programs give", "priority"),
+	without(ifHost, 0, "it is left as it is; the sysctl disable_ipv6 of the interface stops IPv6", "-inet", "-inet6"),
+	without(ifHost, 0, "addresses that a server gives are a DHCP client's of the host", "dhcp"),
 
 	// what a file can't say
-	refused(1, "a file says what is to be there; leave out what is not", "del", "delspan", "deladdr", "flushrule", "-pvlan"),
-	refused(2, "a file says what is to be there; leave out what is not", "-pvlan-isolated", "-pvlan-community"),
-	refused(0, "a file says what is to be there; leave out what is not", "flush", "flushall", "destroy"),
-	refused(1, "write the rules here, each as rule ...", "rulefile"),
-	refused(1, "a trunk to a switch with the same private VLANs takes all of them as tagged", "pvptags", "-pvptags"),
-	refused(rest, "a bridge here has no address; give it a port for the host: add vport0", "inet", "inet6", "dhcp", "dest", "alias", "autoconf"),
+	refused(anyBridge, 1, "a file says what is to be there; leave out what is not", "del", "-trunkport", "delspan", "deladdr", "flushrule", "-pvlan"),
+	refused(anyBridge, 2, "a file says what is to be there; leave out what is not", "-pvlan-isolated", "-pvlan-community"),
+	refused(anyKind, 0, "a file says what is to be there; leave out what is not", "flush", "flushall", "destroy", "delete", "-alias"),
+	refused(anyBridge, 1, "write the rules here, each as rule ...", "rulefile"),
+	refused(anyBridge, 1, "a trunk to a switch with the same private VLANs takes all of them as tagged", "pvptags", "-pvptags"),
+	refused(anyBridge, rest, "a bridge here has no address; give it a port for the host: add vport0", "inet", "inet6", "dhcp", "dest", "alias", "autoconf"),
+	refused(ifHost, rest, "it is for interfaces with two ends; leave it out", "dest"),
+	refused(ifHost, 1, "routing domains are VRFs of the host; leave it out, and put the interface into a VRF", "rdomain"),
 }
 
 // portSwitch is a word with a form that says no, and a port.
@@ -510,13 +608,13 @@ func automaticWord(name string, field func(*hostPort) *automatic) hostWord {
 }
 
 // without is words that are noted, and why.
-func without(args int, why string, names ...string) hostWord {
-	return hostWord{names, ifBridge | ifVEB, args, func(h *hostFile, w word, _ []word) { h.note(w, "%s", why) }}
+func without(kind ifKind, args int, why string, names ...string) hostWord {
+	return hostWord{names, kind, args, func(h *hostFile, w word, _ []word) { h.note(w, "%s", why) }}
 }
 
 // refused is words that are refused, and why.
-func refused(args int, why string, names ...string) hostWord {
-	return hostWord{names, ifBridge | ifVEB, args, func(h *hostFile, w word, _ []word) { h.refuse(w, "%s", why) }}
+func refused(kind ifKind, args int, why string, names ...string) hostWord {
+	return hostWord{names, kind, args, func(h *hostFile, w word, _ []word) { h.refuse(w, "%s", why) }}
 }
 
 // static reads "static PORT ADDRESS[@VLAN]".

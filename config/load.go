@@ -38,9 +38,13 @@ func load(paths []string, open opener) ([]File, error) {
 	var list []File
 	var bad Errors
 	for _, path := range paths {
-		names, err := filesOf(path)
+		names, others, err := filesOf(path)
 		if err != nil {
 			return nil, err
+		}
+		for _, name := range others {
+			note := Error{Position{Path: name}, "not read: it " + otherInterface}
+			list = append(list, File{Path: name, Notes: []Error{note}})
 		}
 		for _, name := range names {
 			text, err := read(name, open)
@@ -52,7 +56,7 @@ func load(paths []string, open opener) ([]File, error) {
 		}
 	}
 	if bad == nil {
-		bad = twice(list)
+		bad = settle(list)
 	}
 	if bad != nil {
 		return nil, bad
@@ -70,7 +74,7 @@ func ParseAlone(name string, text []byte) ([]File, error) {
 	}
 	list, bad := parse(name, text)
 	if bad == nil {
-		bad = twice(list)
+		bad = settle(list)
 	}
 	if bad == nil {
 		var wrong faults
@@ -97,7 +101,7 @@ func Check(path string, text []byte) error {
 	}
 	list, bad := parse(path, text)
 	if bad == nil {
-		bad = twice(list)
+		bad = settle(list)
 	}
 	if bad != nil {
 		return bad[0]
@@ -138,23 +142,23 @@ func ByNetns(files []File, home string) (list []File) {
 // hostnamePrefix begins the names of files of hostname.if(5).
 const hostnamePrefix = "hostname."
 
-// filesOf returns the files that a path stands for.
-func filesOf(path string) ([]string, error) {
+// filesOf returns the files that a path stands for, and of a folder those of
+// hostname.if(5) that are about other interfaces.
+func filesOf(path string) (names, others []string, err error) {
 	if files.IsOwn(path) {
-		return []string{path}, nil
+		return []string{path}, nil, nil
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, cannotRead(path, err)
+		return nil, nil, cannotRead(path, err)
 	}
 	if !info.IsDir() {
-		return []string{path}, nil
+		return []string{path}, nil, nil
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return nil, cannotRead(path, err)
+		return nil, nil, cannotRead(path, err)
 	}
-	var names []string
 	for _, e := range entries {
 		name := e.Name()
 		device, isHostname := strings.CutPrefix(name, hostnamePrefix)
@@ -167,13 +171,17 @@ func filesOf(path string) ([]string, error) {
 			if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
 				continue
 			}
+			if _, kind := kindOf(name); isHostname && kind == 0 {
+				others = append(others, name)
+				continue
+			}
 			names = append(names, name)
 		}
 	}
 	if names == nil {
-		return nil, fmt.Errorf("%s: the folder has no *.yaml, *.yml or hostname.*; give one that has, or a file", path)
+		return nil, nil, fmt.Errorf("%s: the folder has no *.yaml, *.yml or hostname.*; give one that has, or a file", path)
 	}
-	return names, nil
+	return names, others, nil
 }
 
 // opener opens a file that a user named: files.Open or files.OpenPlain.

@@ -120,6 +120,9 @@ func dump(w *strings.Builder, f File) {
 					w.WriteString("p")
 				}
 			}
+			if p.Addresses != nil {
+				fmt.Fprintf(w, " addresses %v", p.Addresses)
+			}
 			w.WriteString("\n")
 		}
 		for _, p := range b.Private {
@@ -141,8 +144,61 @@ func dump(w *strings.Builder, f File) {
 			fmt.Fprintf(w, "  %s pf %t file %q rules %q\n", at(b.PF.At), b.PF.Enabled, b.PF.File, b.PF.Rules)
 		}
 	}
+	if f.host != nil {
+		fmt.Fprintf(w, "%s interface %s %v\n", at(f.host.at), f.host.name, f.host.addresses)
+	}
 	for _, n := range f.Notes {
 		fmt.Fprintln(w, "note", n)
+	}
+}
+
+// TestVports reads a folder of OpenBSD's: the files of the host's interfaces give the host
+// ports their addresses, and those of other interfaces are named and left out.
+func TestVports(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"hostname.em0": "up", "hostname.veb0": "add em0 add vport0 add vport1\nup", "hostname.pppoe0": "inet 0.0.0.0 255.255.255.255 NONE\n",
+		"hostname.vport0": "inet 192.0.2.1 255.255.255.0\ninet6 2001:db8::1 64\nup", "hostname.vport1": "dhcp\n",
+		"hostname.vport2": "inet 198.51.100.1/24",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	for _, f := range list {
+		f.host = nil
+		dump(&got, f)
+	}
+	const want = `file DIR/hostname.em0
+note DIR/hostname.em0: not read: it is neither a bridge nor a port of the host's, which are bridgeN, vebN, tpmrN, vportN and vetherN
+file DIR/hostname.pppoe0
+note DIR/hostname.pppoe0: not read: it is neither a bridge nor a port of the host's, which are bridgeN, vebN, tpmrN, vportN and vetherN
+file DIR/hostname.veb0
+1:1 bridge veb0 vlan-filtering=on
+  1:5 port em0
+  1:13 port vport0 host addresses [192.0.2.1/24 2001:db8::1/64]
+  1:24 port vport1 host
+file DIR/hostname.vport0
+file DIR/hostname.vport1
+note DIR/hostname.vport1:1:1: dhcp: addresses that a server gives are a DHCP client's of the host
+file DIR/hostname.vport2
+note DIR/hostname.vport2:1:1: vport2: no file that is read adds it to a bridge, as 'add vport2' of hostname.veb0 does; it is left out
+`
+	if diff := cmp.Diff(want, strings.ReplaceAll(got.String(), dir, "DIR")); diff != "" {
+		t.Errorf("the folder is read as something else (-want +got):\n%s", diff)
+	}
+
+	both := filepath.Join(dir, "both.yaml")
+	if err := os.WriteFile(both, []byte("bridges: {b: {ports: {vport2: {type: host, addresses: 203.0.113.1/24}}}}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(both, filepath.Join(dir, "hostname.vport2")); err == nil || !strings.Contains(err.Error(), "vport2 has addresses at") {
+		t.Errorf("addresses in two files: %v", err)
 	}
 }
 
@@ -163,6 +219,7 @@ func TestLoadFolder(t *testing.T) {
 	write("d/a.yaml", "bridges: {a: }\n---\nnetns: other\nbridges: {a: }")
 	write("d/hostname.veb0", "up\n")
 	write("d/hostname.veb1~", "nonsense")
+	write("d/hostname.em1", "nonsense")
 	write("d/hostname.veb1.bak", "nonsense")
 	write("d/.hidden.yaml", "nonsense")
 	write("d/sub/c.yaml", "nonsense")

@@ -7,6 +7,7 @@ package config
 
 import (
 	"fmt"
+	"net/netip"
 
 	"bascule/bridge"
 )
@@ -20,8 +21,11 @@ type File struct {
 	Netns   string   // name or path of the namespace, "" for the caller's
 	Bridges []Bridge // in the order of the file
 
-	// Notes are about words of a file of hostname.if(5) that change nothing.
+	// Notes are about words of a file of hostname.if(5) that change nothing, or about
+	// such a file that is not read.
 	Notes []Error
+
+	host *hostInterface // of a file of hostname.if(5) that is about the host's end of a port
 }
 
 // A Position is a place in a file, for messages.
@@ -68,6 +72,10 @@ type Port struct {
 
 	// VLANs are the port's VLANs, nil for the bridge's default.
 	VLANs []bridge.VLANRange
+
+	// Addresses are those of a host port's interface; nil leaves them as they are. The
+	// interface is up if it has any.
+	Addresses []netip.Prefix
 }
 
 // A PrivateVLAN is a primary VLAN with those below it (RFC 5517).

@@ -48,10 +48,11 @@ const (
 	clearTheWay // ports whose names or devices others get
 	cutCables
 	loadPF
-	patchCables // before ports: as long as a new bridge has none, nobody sees them
-	editBridges // all else that is of one bridge alone, in one generation
-	remember    // addresses and bindings
-	openPF      // pf that is switched off
+	patchCables   // before ports: as long as a new bridge has none, nobody sees them
+	editBridges   // all else that is of one bridge alone, in one generation
+	remember      // addresses and bindings
+	giveAddresses // to the interfaces of host ports
+	openPF        // pf that is switched off
 	stageCount
 )
 

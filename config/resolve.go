@@ -55,8 +55,11 @@ type portModel struct {
 	pattern string // that the device matches, "" for a port of its own
 	config  bridge.PortConfig
 	vlans   []bridge.VLANRange // as few as can be; of a bridge that does not filter nil
-	waits   bool               // for its device
-	lost    bool               // the port runs, but its device is gone
+
+	addresses []netip.Prefix // of the host's interface; nil leaves them as they are
+
+	waits bool // for its device
+	lost  bool // the port runs, but its device is gone
 }
 
 // placed is a binding or an entry. Its VLAN is that of the FDB: of private
@@ -264,6 +267,9 @@ func (m *model) readPort(b *bridgeModel, p *Port, what string) *portModel {
 	}
 	if err := port.config.Check(b.Name, p.Name); err != nil {
 		m.fail(p.At, "%s", inKeys(err))
+	}
+	if port.addresses = p.Addresses; port.addresses != nil && port.kind != bridge.TypeHost {
+		m.fail(p.At, "%s: only a host port has addresses; leave them out, or say type: host", what)
 	}
 	port.vlans = m.readVLANs(b, p, what)
 	return port

@@ -75,6 +75,10 @@ func Schema() []byte {
 				"pvid":     object{"anyOf": []any{ref("vlan"), object{"const": noVLAN}}, "description": "VLAN of frames without a tag, or none"},
 				"untagged": described(ref("vlans"), "VLANs whose frames leave without a tag, besides the pvid"),
 				"tagged":   described(ref("vlans"), "VLANs whose frames have a tag"),
+				"addresses": object{
+					"type": []string{"string", "array"}, "items": object{"type": "string"},
+					"description": "of a host port: the addresses of the host's interface, as 192.0.2.1/24; left as they are without this key",
+				},
 			})),
 			"private-vlan": closed([]string{"object"}, object{
 				bridge.KindIsolated:  described(ref("vlans"), "the VLAN whose ports talk to promiscuous ports alone"),

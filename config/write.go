@@ -204,6 +204,13 @@ func portPairs(p *Port) (pairs []pair) {
 		}
 	}
 	pairs = append(pairs, settingPairs(o.Changes)...)
+	if p.Addresses != nil {
+		words := make([]string, len(p.Addresses))
+		for i, a := range p.Addresses {
+			words[i] = quoted(a.String())
+		}
+		pairs = append(pairs, pair{"addresses", "[" + strings.Join(words, ", ") + "]"})
+	}
 	if p.VLANs == nil {
 		return pairs
 	}

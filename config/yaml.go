@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"path"
 	"slices"
 	"strconv"
@@ -291,6 +292,7 @@ func (y *yamlFile) port(name, n node) Port {
 		}},
 		listed("untagged", &vlans.untagged),
 		listed("tagged", &vlans.tagged),
+		field{name: "addresses", read: func(n node) { p.Addresses = y.addresses(n) }},
 	))
 	y.checkType(p)
 	p.Options.Changes = given.changes()
@@ -313,6 +315,9 @@ func (y *yamlFile) checkType(p Port) {
 		y.add(p.At, "port %q: a patch cable needs another end; give peer: BRIDGE/PORT, too", p.Name)
 	case p.Options.Type != bridge.TypePatch && p.Options.Peer != "":
 		y.add(p.At, "port %q: only a patch port has a peer; give type: patch, too", p.Name)
+	}
+	if p.Addresses != nil && p.Options.Type != bridge.TypeHost {
+		y.add(p.At, "port %q: only a host port has addresses; give type: host, too, or leave them out", p.Name)
 	}
 	if p.Options.Peer == "" {
 		return
@@ -352,6 +357,28 @@ func (y *yamlFile) vlans(n node, what string) []uint16 {
 		y.add(n.at, "%s %s", what, reason(s, err))
 	}
 	return ids
+}
+
+// addresses reads the addresses of an interface: one, "192.0.2.1/24,2001:db8::1/64", or a
+// list. They are not nil.
+func (y *yamlFile) addresses(n node) []netip.Prefix {
+	list := []netip.Prefix{}
+	text, ok := y.words(n, "addresses")
+	if !ok || n.kind == sequence && text == "" {
+		return list
+	}
+	for _, s := range strings.Split(text, ",") {
+		a, err := bridge.ParsePrefix(strings.TrimSpace(s))
+		switch {
+		case err != nil:
+			y.add(n.at, "addresses %s", reason(s, err))
+		case slices.Contains(list, a):
+			y.add(n.at, "addresses: %s is there twice; leave one out", a)
+		default:
+			list = append(list, a)
+		}
+	}
+	return list
 }
 
 // vlan reads one VLAN.

@@ -31,6 +31,7 @@ var deviceCases = []conformance{
 	{name: "host_port_by_xdp", hooks: both, run: hostPortByXDP},
 	{name: "host_port_moved", hooks: tcx, run: hostPortMoved},
 	{name: "host_port_address", hooks: tcx, run: hostPortAddress},
+	{name: "host_port_addresses", hooks: tcx, run: hostPortAddresses},
 	{name: "host_mac_changes", hooks: both, run: hostMACChanges},
 	{name: "host_port_elsewhere", hooks: tcx, run: hostPortElsewhere},
 	{name: "device_with_addresses", hooks: tcx, run: deviceWithAddresses},
@@ -992,4 +993,78 @@ func deviceWithAddresses(t *testing.T, _ string) {
 	if r := run("apply", path); r.Exit != 0 || r.Stderr != "" {
 		t.Errorf("applied again: %v", r)
 	}
+}
+
+// A folder of OpenBSD's files gives the host's interface its addresses, so that stations
+// reach the host by them; another file takes away those that nobody leased.
+func hostPortAddresses(t *testing.T, _ string) {
+	l := netlab.New(t)
+	e := l.NewEnds(1)[0]
+	one := e.Host()
+	near := one.IPv4.As4()
+	near[3] = 250
+	first := netip.PrefixFrom(netip.AddrFrom4(near), 24)
+	near[3] = 251
+	second := netip.PrefixFrom(netip.AddrFrom4(near), 24)
+	dir := t.TempDir()
+	write := func(name, format string, args ...any) string {
+		path := filepath.Join(dir, name)
+		must(t, os.WriteFile(path, fmt.Appendf(nil, format, args...), 0o644))
+		return path
+	}
+	write("hostname.veb0", "add %s add vport0\nup\n", e.Port)
+	write("hostname.vport0", "inet %s 255.255.255.0\ninet6 2001:db8::1 64\ninet alias %s/24\nup\n", first.Addr(), second.Addr())
+	has := func(want ...string) {
+		t.Helper()
+		nl, err := l.Switch.Netlink().LinkByName("vport0")
+		must(t, err)
+		list, err := l.Switch.Netlink().AddrList(nl, netlink.FAMILY_ALL)
+		must(t, err)
+		var got []string
+		for _, a := range list {
+			if a.Scope != unix.RT_SCOPE_LINK {
+				got = append(got, a.IPNet.String())
+			}
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("vport0 has the addresses %v, should have %v", got, want)
+		}
+	}
+	v6 := "2001:db8::1/64"
+	if r, err := l.Run("apply", dir); err != nil || r.Exit != 1 || !strings.Contains(r.Stderr, "'sysctl net.ipv6.conf.vport0.disable_ipv6=0'") {
+		t.Errorf("an address of IPv6 where the interface has none: %v, %v", r, err)
+	}
+	l.Bascule("bridge", "del", "veb0")
+	must(t, l.Switch.Do(func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("0"), 0o644) }))
+	if out := l.Bascule("apply", dir); !strings.Contains(out, "addresses "+first.String()+","+v6+","+second.String()) {
+		t.Errorf("the plan does not name the addresses: %s", out)
+	}
+	has(first.String(), second.String(), v6)
+	must(t, one.Ping(first.Addr()))
+	if out := l.Bascule("apply", dir); out != "" {
+		t.Errorf("applied again, it says %q", out)
+	}
+
+	// without the first address of its network the second stays, and so does a leased one
+	nl, err := l.Switch.Netlink().LinkByName("vport0")
+	must(t, err)
+	leased, err := netlink.ParseAddr("203.0.113.9/24")
+	must(t, err)
+	leased.ValidLft, leased.PreferedLft = 3600, 3600
+	must(t, l.Switch.Netlink().AddrAdd(nl, leased))
+	file := write("switch.yaml", "bridges: {veb0: {vlan-filtering: on, ports: {%s: , vport0: {type: host, addresses: [%s, 198.51.100.77/32]}}}}", e.Port, second)
+	l.Bascule("apply", file)
+	has(second.String(), "198.51.100.77/32", leased.IPNet.String())
+	must(t, one.Ping(second.Addr()))
+
+	// no word of addresses leaves them alone, and an empty list takes them away
+	l.Bascule("apply", write("alone.yaml", "bridges: {veb0: {vlan-filtering: on, ports: {%s: , vport0: {type: host}}}}", e.Port))
+	has(second.String(), "198.51.100.77/32", leased.IPNet.String())
+	l.Bascule("apply", write("none.yaml", "bridges: {veb0: {vlan-filtering: on, ports: {%s: , vport0: {type: host, addresses: []}}}}", e.Port))
+	has(leased.IPNet.String())
+
+	l.Refused([]string{"br", "neither a bridge"}, "apply", write("hostname.br0", "up"))
+	l.Refused([]string{"only a host port has addresses"}, "apply", write("port.yaml", "bridges: {veb0: {ports: {%s: {addresses: %s}}}}", e.Port, first))
 }

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"bascule/datapath"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ParsePrefix reads an address of an interface with the length of its network's prefix,
+// such as 192.0.2.1/24. The error is a *[UsageError] if s is malformed, or if no interface
+// of a host port may be given the address.
+func ParsePrefix(s string) (netip.Prefix, error) {
+	address, _, ok := strings.Cut(s, "/")
+	if !ok {
+		return netip.Prefix{}, usagef(s, "the length of its network is missing; give it as 192.0.2.1/24 or 2001:db8::1/64")
+	}
+	a, err := ParseAddress(address)
+	if err != nil {
+		return netip.Prefix{}, usagef(s, "%w", errors.Unwrap(err))
+	}
+	if a.IsLinkLocalUnicast() && a.Is6() {
+		return netip.Prefix{}, usagef(s, "an address of the link, of which each interface gives itself one; give others with ip-address(8)")
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil || p.Bits() == 0 {
+		return p, usagef(s, "no length of a network; give 1 to %d", a.BitLen())
+	}
+	return p, nil
+}
+
+// SetAddresses gives the host's interface of a host port the addresses, and takes away the
+// others that nobody leased. Those of the link stay. An interface that gets an address is
+// brought up. The rules of pf follow at once.
+func (s *Switch) SetAddresses(bridge, port string, want []netip.Prefix) error {
+	what := "give " + port + " of " + bridge + " its addresses"
+	err := s.write(func(store *datapath.Store) error {
+		b, err := open(store, what, bridge)
+		if err != nil {
+			return err
+		}
+		host, err := hostInterface(b, what, bridge, port)
+		if err != nil {
+			return err
+		}
+		err = setAddresses(host, want)
+		if errors.Is(err, unix.EACCES) { // root may do it
+			name := host.Attrs().Name
+			return refused(what, "IPv6 is disabled at "+name, "enable it: 'sysctl net.ipv6.conf."+name+".disable_ipv6=0'")
+		}
+		return failed(what, err)
+	})
+	if err != nil {
+		return err
+	}
+	list, err := s.Bridges() // rules of any may name the interface
+	for _, b := range list {
+		_, bad := s.RefreshPF(b.Name)
+		err = cmp.Or(err, bad)
+	}
+	return err
+}
+
+// hostInterface returns the host's interface of a host port.
+func hostInterface(b *datapath.Bridge, what, bridge, port string) (netlink.Link, error) {
+	for _, p := range datapath.Ports(&b.Config) {
+		if p.Notes&datapath.PortHost == 0 || !b.HasDevice(p) || hostName(p) != port {
+			continue
+		}
+		device, err := netlink.LinkByIndex(int(p.Ifindex))
+		if err != nil {
+			return nil, failed(what, err)
+		}
+		if !hostHere(device) {
+			return nil, refused(what, "its interface is in another network namespace", "give it addresses there")
+		}
+		if host := otherEnd(device); host != nil {
+			return host, nil
+		}
+	}
+	return nil, refused(what, "there is no host port of the name", "see 'bascule port show "+bridge+"'")
+}
+
+// setAddresses makes want the addresses of an interface. New ones come first, so that the
+// host is never without one of those that stay.
+func setAddresses(l netlink.Link, want []netip.Prefix) error {
+	add := func() error {
+		runs, err := keptAddresses(l)
+		for _, p := range want {
+			if err == nil && !slices.Contains(runs, p) {
+				if err = netlink.AddrAdd(l, linkAddress(p)); err != nil {
+					err = fmt.Errorf("address %s: %w", p, err)
+				}
+			}
+		}
+		return err
+	}
+	if err := add(); err != nil {
+		return err
+	}
+	runs, err := keptAddresses(l)
+	if err != nil {
+		return err
+	}
+	for _, p := range runs {
+		if slices.Contains(want, p) {
+			continue
+		}
+		if err := netlink.AddrDel(l, linkAddress(p)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return fmt.Errorf("address %s: %w", p, err)
+		}
+	}
+	// the first address of a network takes the others with it (promote_secondaries)
+	if err := add(); err != nil || len(want) == 0 {
+		return err
+	}
+	return netlink.LinkSetUp(l)
+}
+
+// linkAddress is an address as netlink has it. IPv4's has the last address of its network
+// for broadcasts, as ip-address(8) gives it by "broadcast +".
+func linkAddress(p netip.Prefix) *netlink.Addr {
+	n := &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+	a := &netlink.Addr{IPNet: n}
+	if p.Addr().Is4() && p.Bits() < 31 { // RFC 3021: a link of two has none
+		last := slices.Clone(n.IP.To4())
+		for i := range last {
+			last[i] |= ^n.Mask[i]
+		}
+		a.Broadcast = last
+	}
+	return a
+}
+
+// keptAddresses returns the addresses of an interface that nobody leased, without those of
+// the link.
+func keptAddresses(l netlink.Link) (list []netip.Prefix, err error) {
+	all, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		return keptAddresses(l)
+	}
+	for _, a := range all {
+		if d, ok := asDeviceAddress(a); ok && d.kept {
+			list = append(list, d.prefix)
+		}
+	}
+	return list, err
+}

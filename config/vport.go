@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package config
+
+import (
+	"math/bits"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"bascule/bridge"
+)
+
+// A hostInterface is what a file of hostname.if(5) says of the host's interface at a
+// bridge, which another file adds to the bridge.
+type hostInterface struct {
+	name      string
+	at        Position
+	addresses []netip.Prefix
+}
+
+// hostInterface makes the interface of the words that were read.
+func (h *hostFile) hostInterface(name string) *hostInterface {
+	if h.state.text == "down" {
+		h.refuse(h.state, "the interface of a host port is up while it has addresses; leave the word out, or the file")
+	}
+	return &hostInterface{name, h.bridge.At, h.addresses} // without any they are left as they are
+}
+
+// inet reads the words behind "inet" or "inet6", and returns those that follow: the address,
+// the mask of IPv4 or the length of IPv6, and the broadcast address. It returns nil at a
+// mistake.
+func (h *hostFile) inet(w word, words []word) []word {
+	next := func() (first word) {
+		if len(words) > 0 {
+			first, words = words[0], words[1:]
+		}
+		return first
+	}
+	is6 := w.text == "inet6"
+	address := next()
+	switch address.text {
+	case "autoconf":
+		h.note(w, "addresses that a router or server gives are the host's to ask for")
+		return keepWords(words)
+	case "alias":
+		address = next()
+	}
+	length, text := "", address.text
+	if text == "" {
+		h.refuse(w, "an address belongs to it")
+		return nil
+	}
+	if before, after, ok := strings.Cut(text, "/"); ok {
+		text, length = before, after
+	}
+	ip, err := netip.ParseAddr(text)
+	if err != nil || ip.Is6() != is6 {
+		h.refuse(w, "%q: not an address of %s", text, map[bool]string{false: "IPv4", true: "IPv6"}[is6])
+		return nil
+	}
+	if length == "" {
+		mask := next()
+		if length = maskLength(mask.text, is6); length == "" {
+			h.refuse(w, "%s: its mask is not known; write %s/%d, or give it behind the address", text, text, map[bool]int{false: 24, true: 64}[is6])
+			return nil
+		}
+	}
+	prefix, err := bridge.ParsePrefix(text + "/" + length)
+	if err != nil {
+		h.refuse(w, "%s", reason(text+"/"+length, err))
+		return nil
+	}
+	if !is6 && len(words) > 0 {
+		if b, err := netip.ParseAddr(words[0].text); err == nil && b.Is4() || words[0].text == "NONE" {
+			if broadcast := next(); broadcast.text != "NONE" && b != lastOf(prefix) {
+				h.note(broadcast, "the broadcast address is the last of the network, %s", lastOf(prefix))
+			}
+		}
+	}
+	if !slices.Contains(h.addresses, prefix) {
+		h.addresses = append(h.addresses, prefix)
+	}
+	return keepWords(words)
+}
+
+// keepWords returns words, and not nil.
+func keepWords(words []word) []word { return append([]word{}, words...) }
+
+// maskLength returns the length of a mask of IPv4 (255.255.255.0, 0xffffff00) or of a prefix
+// of IPv6 (64), as a decimal; "" if text is none.
+func maskLength(text string, is6 bool) string {
+	if is6 {
+		if n, err := strconv.ParseUint(text, 10, 8); err != nil || n > 128 {
+			return ""
+		}
+		return text
+	}
+	var mask uint32
+	if hex, ok := strings.CutPrefix(text, "0x"); ok {
+		n, err := strconv.ParseUint(hex, 16, 32)
+		if err != nil {
+			return ""
+		}
+		mask = uint32(n)
+	} else {
+		ip, err := netip.ParseAddr(text)
+		if err != nil || !ip.Is4() {
+			return ""
+		}
+		for _, b := range ip.As4() {
+			mask = mask<<8 | uint32(b)
+		}
+	}
+	ones := bits.LeadingZeros32(^mask)
+	if mask<<ones != 0 {
+		return "" // it has a hole
+	}
+	return strconv.Itoa(ones)
+}
+
+// lastOf returns the last address of a network of IPv4, its broadcast address (RFC 919, 7).
+func lastOf(p netip.Prefix) netip.Addr {
+	b := p.Addr().As4()
+	for i := p.Bits(); i < 32; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	return netip.AddrFrom4(b)
+}
+
+// settle gives the ports of files what other files say of their interfaces, and tells of
+// what is there twice.
+func settle(list []File) Errors {
+	var bad faults
+	for i := range list {
+		host := list[i].host
+		if host == nil {
+			continue
+		}
+		p := hostPortOf(list, host.name)
+		switch {
+		case p == nil:
+			list[i].Notes = append(list[i].Notes, Error{host.at, host.name +
+				": no file that is read adds it to a bridge, as 'add " + host.name + "' of hostname.veb0 does; it is left out"})
+		case p.Addresses != nil:
+			bad.add(host.at, "%s has addresses at %s already; put all of them there", host.name, p.At)
+		default:
+			p.Addresses = host.addresses
+		}
+	}
+	return append(bad.errors(), twice(list)...)
+}
+
+// hostPortOf returns the port that is a host's interface. A file of hostname.if(5) is about
+// the network namespace of the command.
+func hostPortOf(list []File, name string) *Port {
+	for _, f := range list {
+		for _, b := range f.Bridges {
+			for i := range b.Ports {
+				if p := &b.Ports[i]; f.Netns == "" && p.Name == name && p.Options.Type == bridge.TypeHost {
+					return p
+				}
+			}
+		}
+	}
+	return nil
+}
