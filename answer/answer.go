@@ -99,6 +99,7 @@ type Bridge struct {
 	DHCPGuard     bool     `json:"dhcp_guard"`
 	RAGuard       bool     `json:"ra_guard"`
 	NeighSuppress bool     `json:"neigh_suppress"`
+	PFPorts       string   `json:"pf_ports"`      // that pf judges: "all", "host" or "station"
 	STP           string   `json:"stp"`           // "off", "stp" or "rstp"
 	Priority      uint16   `json:"priority"`      // of spanning tree, as the next three
 	Hello         float64  `json:"hello_time"`    // seconds
@@ -115,7 +116,7 @@ func OfBridge(b bridge.Info) Bridge {
 		Name: b.Name, Address: b.Address.String(), Ageing: c.Ageing.Seconds(),
 		FDBMax: c.FDBMax, FDBCount: b.FDBCount, GroupFwdMask: c.GroupFwdMask,
 		VLANFiltering: c.VLANFiltering, DefaultPVID: c.DefaultPVID, VLANProtocol: c.TagProtocol(), QinQ: c.QinQ, VLANStats: c.VLANStats,
-		MoveMax: c.MoveMax, DHCPGuard: c.DHCPGuard, RAGuard: c.RAGuard, NeighSuppress: c.NeighSuppress,
+		MoveMax: c.MoveMax, DHCPGuard: c.DHCPGuard, RAGuard: c.RAGuard, NeighSuppress: c.NeighSuppress, PFPorts: c.PFPorts,
 		STP: c.STP, Priority: c.STPPriority, Hello: c.STPHello.Seconds(), MaxAge: c.STPMaxAge.Seconds(),
 		ForwardDelay: c.STPForwardDelay.Seconds(), AgentRuns: b.AgentRuns, Ports: append([]string{}, b.Ports...),
 	}

@@ -349,6 +349,13 @@ enum stp_choice {
 	STP_OFF,
 };
 
+/* The ports that pf judges. */
+enum pf_ports {
+	PF_PORTS_ALL,
+	PF_PORTS_HOST,
+	PF_PORTS_STATION,
+};
+
 /* The frames that a port takes, by their tag (802.1Q-2022 6.9: acceptable frame types). */
 enum vlan_admit {
 	ADMIT_ALL,
@@ -456,7 +463,7 @@ struct settings {
 	__u8 stp_hello; /* seconds, as the next two */
 	__u8 stp_max_age;
 	__u8 stp_forward_delay;
-	__u8 unused;
+	__u8 pf_ports; /* enum pf_ports; programs have no use for it */
 	__u16 port_cells[PORT_TABLE]; /* slot, 0 for none */
 	struct port ports[MAX_PORTS];
 };

@@ -26,7 +26,7 @@ type pfStored struct {
 	Anchors map[string]string `json:"anchors,omitempty"` // the rulesets that were loaded into them, by path
 	Tables  []*pfStoredTable  `json:"tables,omitempty"`
 	// Ports has, by id, the names that the rules are compiled for: a port's own, and those
-	// of its interface's groups behind it.
+	// of its interface's groups behind it. A blank at the end says that pf does not judge the port.
 	Ports map[uint32]string `json:"ports"`
 	// Dynamic has, for devices whose addresses may change, the addresses that the
 	// rules are compiled with. The keys are name and modes, with colons between.

@@ -218,6 +218,56 @@ func TestPFElsewhere(t *testing.T) {
 	}
 }
 
+// TestPFJudged wants a note of the ports at which a rule holds that blocks all by default.
+func TestPFJudged(t *testing.T) {
+	port := func(name string, host, skip bool) pf.CompilePort {
+		return pf.CompilePort{Name: name, Host: host, Skip: skip}
+	}
+	all := []pf.CompilePort{port("p1", false, false), port("p2", false, false), port("gw1", true, false)}
+	host := []pf.CompilePort{port("p1", false, true), port("p2", false, true), port("gw1", true, false)}
+	station := []pf.CompilePort{port("p1", false, false), port("p2", false, false), port("gw1", true, true)}
+	var many []pf.CompilePort
+	for i := range 10 {
+		many = append(many, port(fmt.Sprint("p", i), false, false))
+	}
+	const router = "if the file is a router's: bascule bridge set br0 --pf-ports host"
+	tests := []struct {
+		text  string
+		ports []pf.CompilePort
+		want  string // "" for no note
+	}{
+		{"block", all, "1:1: block holds at the host's ports, gw1, and those of stations, p1, p2, which cannot reach each other then; " + router},
+		{"block", slices.Concat(many, all[2:]), "1:1: block holds at the host's ports, gw1, and those of stations, p0, p1, p2, p3, p4, p5, p6, p7 and 2 more, which cannot reach each other then; " + router},
+		{"block", host, "1:1: block holds at the host's ports alone, gw1, and not between stations"},
+		{"block", station, "1:1: block holds at the ports of stations alone, p1, p2, and not the host's"},
+		{"block", host[:2], "1:1: block holds at no port of br0: its setting pf-ports leaves all of them out"},
+		{"block", all[:2], ""},
+		{"block", all[2:], ""},
+		{"block", nil, ""},
+		// as files have it
+		{"match in all\nblock return log all\npass out\npass in on gw1 proto tcp\n", host, "2:1: block holds at the host's ports alone, gw1, and not between stations"},
+		{"block in log quick\npass", host, "1:1: block holds at the host's ports alone, gw1, and not between stations"},
+		{"block on any", host, "1:1: block holds at the host's ports alone, gw1, and not between stations"},
+		// another rule passes the rest
+		{"block return\npass", all, ""},
+		{"pass quick\nblock", all, ""},
+		{"block\npass in\npass out", all, ""},
+		{"block\npass in\npass out on gw1", all, "1:1: block holds at the host's ports, gw1, and those of stations, p1, p2, which cannot reach each other then; " + router},
+		{"block inet\nblock on gw1\nblock from 10.0.0.1\nblock proto udp to port 1:65535\nblock tagged A\nblock proto tcp\nblock probability 50%\nblock fragment", all, ""},
+	}
+	for _, tt := range tests {
+		set, err := pf.Parse("pf.conf", []byte(tt.text+"\n"), pf.Source{})
+		if err != nil {
+			t.Errorf("%q: %v", tt.text, err)
+			continue
+		}
+		got := strings.Join(judged(set, "br0", tt.ports), "\n")
+		if want := tt.want; want != "" && got != "pf.conf:"+want || want == "" && got != "" {
+			t.Errorf("%q: %q, want %q", tt.text, got, want)
+		}
+	}
+}
+
 // TestPFTableNumbers wants a table whose contents are set to have a number that
 // the rules before did not use, and others to keep theirs.
 func TestPFTableNumbers(t *testing.T) {

@@ -41,7 +41,7 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 		if err := s.checkPF(what, bridge, o, set); err != nil {
 			return nil, nil, err
 		}
-		at, err := s.elsewhere(bridge, set)
+		at, err := s.elsewhere(bridge, set, o.Anchor == "" && !o.TablesOnly)
 		if err != nil {
 			return nil, nil, failed(what, err)
 		}
@@ -62,7 +62,7 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 	if err != nil {
 		return set, nil, err
 	}
-	at, err := s.elsewhere(bridge, set)
+	at, err := s.elsewhere(bridge, set, o.Anchor == "" && !o.TablesOnly)
 	if err != nil {
 		return set, nil, failed(what, err)
 	}
@@ -122,20 +122,68 @@ func (s *Switch) undiverted(what, bridge string, set *pf.Ruleset) error {
 }
 
 // elsewhere tells of the rules of a file that never translate, by the ports that the bridge
-// has now. Of no bridge there is nothing to tell.
-func (s *Switch) elsewhere(bridge string, set *pf.Ruleset) (notes []string, err error) {
+// has now, and of a main ruleset which of them it blocks by default. Of no bridge there is nothing to tell.
+func (s *Switch) elsewhere(bridge string, set *pf.Ruleset, main bool) (notes []string, err error) {
 	if bridge == "" {
 		return nil, nil
 	}
-	err = s.each("look at the ports of "+bridge, bridge, func(_ string, b *datapath.Bridge) error {
+	err = s.each("look at the ports of "+bridge, bridge, func(name string, b *datapath.Bridge) error {
 		ports, err := pfPortsOf(b, &b.Config)
 		notes = untranslated(set, ports.list)
+		if main {
+			notes = slices.Concat(notes, judged(set, name, ports.list))
+		}
 		return err
 	})
 	if errors.Is(err, errNoBridge) {
 		err = nil
 	}
 	return notes, err
+}
+
+// judged tells at which ports a rule holds that blocks all by default, where somebody may count on
+// other ones: where there are stations beside the host, or where pf does not judge all ports.
+func judged(set *pf.Ruleset, bridge string, ports []pf.CompilePort) []string {
+	block := set.DefaultBlock()
+	if block == nil {
+		return nil
+	}
+	var at, host, station []string
+	for _, p := range ports {
+		switch {
+		case p.Skip:
+			continue
+		case p.Host:
+			host = append(host, p.Name)
+		default:
+			station = append(station, p.Name)
+		}
+		at = append(at, p.Name)
+	}
+	var what string
+	switch skipped := len(at) < len(ports); {
+	case skipped && len(at) == 0:
+		what = fmt.Sprintf("no port of %s: its setting %s leaves all of them out", bridge, PFPortsSetting)
+	case skipped && len(host) > 0:
+		what = fmt.Sprintf("the host's ports alone, %s, and not between stations", names(host))
+	case skipped:
+		what = fmt.Sprintf("the ports of stations alone, %s, and not the host's", names(station))
+	case len(host) > 0 && len(station) > 0:
+		what = fmt.Sprintf("the host's ports, %s, and those of stations, %s, which cannot reach each other then;"+
+			" if the file is a router's: bascule bridge set %s --%s %s", names(host), names(station), bridge, PFPortsSetting, PFHost)
+	default:
+		return nil
+	}
+	return []string{fmt.Sprintf("%v: block holds at %s", block.Pos, what)}
+}
+
+// names lists names of ports, the first of many.
+func names(list []string) string {
+	const most = 8
+	if len(list) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:most], ", "), len(list)-most)
+	}
+	return strings.Join(list, ", ")
 }
 
 // untranslated tells of the rules that never translate at the ports of a bridge.

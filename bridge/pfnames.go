@@ -158,7 +158,7 @@ func linkGroups() map[uint32]string {
 // pfPorts are the ports of a bridge as rules name them.
 type pfPorts struct {
 	names map[uint32]string // by id
-	said  map[uint32]string // by id: all that rules may call the port, as pfStored.Ports has it
+	said  map[uint32]string // by id: what the rules are compiled for, as pfStored.Ports has it
 	list  []pf.CompilePort
 }
 
@@ -184,8 +184,13 @@ func pfPortsAmong(devices map[int]netlink.Link, b *datapath.Bridge, c *datapath.
 				port.Groups = append(port.Groups, name)
 			}
 		}
+		port.Skip = c.PfPorts == datapath.PFPortsHost && !port.Host || c.PfPorts == datapath.PFPortsStation && port.Host
 		ports.names[p.Id] = port.Name
-		ports.said[p.Id] = strings.Join(append([]string{port.Name}, port.Groups...), " ")
+		words := append([]string{port.Name}, port.Groups...)
+		if port.Skip {
+			words = append(words, "") // no name is empty
+		}
+		ports.said[p.Id] = strings.Join(words, " ")
 		ports.list = append(ports.list, port)
 	}
 	return ports

@@ -148,7 +148,7 @@ func (v *pfView) info(bridge string, traffic *datapath.PFTraffic) (PFInfo, error
 		info.HostID = uint32(id)
 	}
 	for _, id := range slices.Sorted(maps.Keys(v.names)) {
-		info.Ports = append(info.Ports, PFPort{Name: v.names[id], Skip: v.skips(v.names[id])})
+		info.Ports = append(info.Ports, PFPort{Name: v.names[id], Skip: v.skips(v.names[id]) || unjudged(v.Ports[id])})
 	}
 	slices.SortFunc(info.Ports, func(a, b PFPort) int { return cmp.Compare(a.Name, b.Name) })
 	if !v.loaded {
@@ -217,6 +217,9 @@ func named(counters *datapath.PFCounters, names []pfCounterName) (list []PFCount
 	}
 	return list
 }
+
+// unjudged says of what pfStored.Ports has of a port whether pf does not judge it.
+func unjudged(said string) bool { return strings.HasSuffix(said, " ") }
 
 // skips says whether a port is one of `set skip on`.
 func (v *pfView) skips(port string) bool {

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"bascule/datapath"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -96,6 +98,7 @@ type BridgeConfig struct {
 	DHCPGuard     bool   // messages of DHCP servers come from trusted ports alone
 	RAGuard       bool   // advertisements of IPv6 routers come from trusted ports alone
 	NeighSuppress bool   // the switch answers ARP and ND for bound addresses
+	PFPorts       string // the ports that pf judges: PFAll, PFHost or PFStation
 
 	STP             string        // spanning tree: STPOff, STPClassic or STPRapid
 	STPPriority     uint16        // of the bridge's identifier, a multiple of 4096; the least becomes root
@@ -109,6 +112,13 @@ const (
 	STPOff     = "off"
 	STPClassic = "stp"  // IEEE 802.1D-1998
 	STPRapid   = "rstp" // IEEE 802.1D-2004 clause 17
+)
+
+// The ports that pf judges.
+const (
+	PFAll     = "all"
+	PFHost    = "host"    // host ports alone, as a router's file means it
+	PFStation = "station" // all others
 )
 
 // TagProtocol returns the name of VLANProtocol, as `ip link` prints it.
@@ -212,6 +222,18 @@ var BridgeSettings = []Setting[BridgeConfig]{
 	onOff("ra-guard", false, "take IPv6 router advertisements only from trusted ports", func(c *BridgeConfig) *bool { return &c.RAGuard }),
 	onOff("neigh-suppress", false, "answer ARP and ND for bound addresses", func(c *BridgeConfig) *bool { return &c.NeighSuppress }),
 	{
+		Name: PFPortsSetting, Value: "all|host|station", Default: PFAll,
+		Help: "the ports that pf judges: all, host ports alone, which is what a router's pf.conf wants, or all but these",
+		parse: func(c *BridgeConfig, v string) error {
+			if _, ok := pfPortsNumbers[v]; !ok {
+				return fmt.Errorf("no such kind of ports; give all, host or station")
+			}
+			c.PFPorts = v
+			return nil
+		},
+		format: func(c BridgeConfig) string { return c.PFPorts },
+	},
+	{
 		Name: stpSetting, Value: "off|stp|rstp", Default: STPOff,
 		Help: "spanning tree, which 'bascule agent' runs: none, plain or rapid",
 		parse: func(c *BridgeConfig, v string) error {
@@ -239,6 +261,14 @@ var BridgeSettings = []Setting[BridgeConfig]{
 }
 
 const stpSetting = "stp" // the setting's name
+
+// PFPortsSetting is the name of the setting PFPorts.
+const PFPortsSetting = "pf-ports"
+
+// pfPortsNumbers has the numbers of the values of PFPorts.
+var pfPortsNumbers = map[string]uint8{
+	PFAll: datapath.PFPortsAll, PFHost: datapath.PFPortsHost, PFStation: datapath.PFPortsStation,
+}
 
 // stpTime is a time of spanning tree in whole seconds (IEEE 802.1D-2004 table
 // 17-1).

@@ -597,6 +597,11 @@ func loadBridgeConfig(c *datapath.Config) BridgeConfig {
 		VLANProtocol: c.VlanProto,
 		MoveMax:      c.MoveMax,
 	}
+	for word, number := range pfPortsNumbers {
+		if number == c.PfPorts {
+			b.PFPorts = word
+		}
+	}
 	b.loadSTP(c)
 	for flag, field := range bridgeFlags(&b) {
 		*field = datapath.BridgeFlags(c.Flags)&flag != 0
@@ -611,6 +616,7 @@ func (b BridgeConfig) store(c *datapath.Config) {
 	c.DefaultPvid = b.DefaultPVID
 	c.VlanProto = b.VLANProtocol
 	c.MoveMax = b.MoveMax
+	c.PfPorts = pfPortsNumbers[b.PFPorts]
 	b.storeSTP(c)
 	for flag, field := range bridgeFlags(&b) {
 		c.Flags &^= uint32(flag)

@@ -163,10 +163,12 @@ type Bridge struct {
 	HelloTime float64 `json:"hello_time"`
 	Name      string  `json:"ifname"`
 	// seconds
-	MaxAge        float64  `json:"max_age"`
-	MoveMax       uint64   `json:"move_max"`
-	NeighSuppress bool     `json:"neigh_suppress"`
-	Ports         []string `json:"ports"`
+	MaxAge        float64 `json:"max_age"`
+	MoveMax       uint64  `json:"move_max"`
+	NeighSuppress bool    `json:"neigh_suppress"`
+	// that pf judges: "all", "host" or "station"
+	PFPorts string   `json:"pf_ports"`
+	Ports   []string `json:"ports"`
 	// of spanning tree, as the next three
 	Priority uint64 `json:"priority"`
 	QinQ     bool   `json:"qinq"`

@@ -107,6 +107,13 @@ const (
 	AdmitUntagged = uint16(kernelVlanAdmitADMIT_UNTAGGED)
 )
 
+// The ports that pf judges: Config.PfPorts (enum pf_ports).
+const (
+	PFPortsAll     = uint8(kernelPfPortsPF_PORTS_ALL)
+	PFPortsHost    = uint8(kernelPfPortsPF_PORTS_HOST)
+	PFPortsStation = uint8(kernelPfPortsPF_PORTS_STATION)
+)
+
 // BridgeFlags are the bits of Config.Flags.
 type BridgeFlags = kernelBridgeFlag
 

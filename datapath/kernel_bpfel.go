@@ -747,6 +747,14 @@ type kernelPfPortStats struct {
 	Bytes   [2][2][2]uint64
 }
 
+type kernelPfPorts uint32
+
+const (
+	kernelPfPortsPF_PORTS_ALL     kernelPfPorts = 0
+	kernelPfPortsPF_PORTS_HOST    kernelPfPorts = 1
+	kernelPfPortsPF_PORTS_STATION kernelPfPorts = 2
+)
+
 type kernelPfPrefix struct {
 	_       structs.HostLayout
 	Bits    uint32
@@ -1401,7 +1409,7 @@ type kernelSettings struct {
 	StpHello        uint8
 	StpMaxAge       uint8
 	StpForwardDelay uint8
-	Unused          uint8
+	PfPorts         uint8
 	PortCells       [8192]uint16
 	_               [4]byte
 	Ports           [1024]struct {
@@ -1778,6 +1786,7 @@ const (
 	kernelVarPfPoolMethodType      = "pf_pool_method_type"
 	kernelVarPfPoolNetworkType     = "pf_pool_network_type"
 	kernelVarPfPortStatsType       = "pf_port_stats_type"
+	kernelVarPfPortsType           = "pf_ports_type"
 	kernelVarPfReturnType          = "pf_return_type"
 	kernelVarPfSecondNodeType      = "pf_second_node_type"
 	kernelVarPfSecondType          = "pf_second_type"
@@ -1924,6 +1933,7 @@ type kernelVariableSpecs struct {
 	PfPoolMethodType      *ebpf.VariableSpec `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.VariableSpec `ebpf:"pf_pool_network_type"`
 	PfPortStatsType       *ebpf.VariableSpec `ebpf:"pf_port_stats_type"`
+	PfPortsType           *ebpf.VariableSpec `ebpf:"pf_ports_type"`
 	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfSecondNodeType      *ebpf.VariableSpec `ebpf:"pf_second_node_type"`
 	PfSecondType          *ebpf.VariableSpec `ebpf:"pf_second_type"`
@@ -2080,6 +2090,7 @@ type kernelVariables struct {
 	PfPoolMethodType      *ebpf.Variable `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.Variable `ebpf:"pf_pool_network_type"`
 	PfPortStatsType       *ebpf.Variable `ebpf:"pf_port_stats_type"`
+	PfPortsType           *ebpf.Variable `ebpf:"pf_ports_type"`
 	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
 	PfSecondNodeType      *ebpf.Variable `ebpf:"pf_second_node_type"`
 	PfSecondType          *ebpf.Variable `ebpf:"pf_second_type"`

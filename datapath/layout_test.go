@@ -27,7 +27,7 @@ const howToRecord = "go test ./datapath -run 'TestLayout$' -layout.record"
 // numberedEnums are the enums whose numbers are pinned, in words of other types.
 var numberedEnums = []string{
 	"capture_point", "control_protocol", "drop_reason", "event_kind", "rule_kind", "stp_choice", "stp_state", "vlan_admit",
-	"pf_action", "pf_ask", "pf_counter", "pf_ether_flag", "pf_other_state", "pf_return", "pf_rule_flag",
+	"pf_action", "pf_ask", "pf_counter", "pf_ether_flag", "pf_other_state", "pf_ports", "pf_return", "pf_rule_flag",
 	"pf_state_flag", "pf_tcp_state", "pf_timeout",
 }
 

@@ -84,6 +84,7 @@ const (
 	lockedVarPfPoolMethodType      = "pf_pool_method_type"
 	lockedVarPfPoolNetworkType     = "pf_pool_network_type"
 	lockedVarPfPortStatsType       = "pf_port_stats_type"
+	lockedVarPfPortsType           = "pf_ports_type"
 	lockedVarPfReturnType          = "pf_return_type"
 	lockedVarPfSecondNodeType      = "pf_second_node_type"
 	lockedVarPfSecondType          = "pf_second_type"
@@ -226,6 +227,7 @@ type lockedVariableSpecs struct {
 	PfPoolMethodType      *ebpf.VariableSpec `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.VariableSpec `ebpf:"pf_pool_network_type"`
 	PfPortStatsType       *ebpf.VariableSpec `ebpf:"pf_port_stats_type"`
+	PfPortsType           *ebpf.VariableSpec `ebpf:"pf_ports_type"`
 	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfSecondNodeType      *ebpf.VariableSpec `ebpf:"pf_second_node_type"`
 	PfSecondType          *ebpf.VariableSpec `ebpf:"pf_second_type"`
@@ -384,6 +386,7 @@ type lockedVariables struct {
 	PfPoolMethodType      *ebpf.Variable `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.Variable `ebpf:"pf_pool_network_type"`
 	PfPortStatsType       *ebpf.Variable `ebpf:"pf_port_stats_type"`
+	PfPortsType           *ebpf.Variable `ebpf:"pf_ports_type"`
 	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
 	PfSecondNodeType      *ebpf.Variable `ebpf:"pf_second_node_type"`
 	PfSecondType          *ebpf.Variable `ebpf:"pf_second_type"`

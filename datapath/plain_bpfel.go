@@ -82,6 +82,7 @@ const (
 	plainVarPfPoolMethodType      = "pf_pool_method_type"
 	plainVarPfPoolNetworkType     = "pf_pool_network_type"
 	plainVarPfPortStatsType       = "pf_port_stats_type"
+	plainVarPfPortsType           = "pf_ports_type"
 	plainVarPfReturnType          = "pf_return_type"
 	plainVarPfSecondNodeType      = "pf_second_node_type"
 	plainVarPfSecondType          = "pf_second_type"
@@ -222,6 +223,7 @@ type plainVariableSpecs struct {
 	PfPoolMethodType      *ebpf.VariableSpec `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.VariableSpec `ebpf:"pf_pool_network_type"`
 	PfPortStatsType       *ebpf.VariableSpec `ebpf:"pf_port_stats_type"`
+	PfPortsType           *ebpf.VariableSpec `ebpf:"pf_ports_type"`
 	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfSecondNodeType      *ebpf.VariableSpec `ebpf:"pf_second_node_type"`
 	PfSecondType          *ebpf.VariableSpec `ebpf:"pf_second_type"`
@@ -378,6 +380,7 @@ type plainVariables struct {
 	PfPoolMethodType      *ebpf.Variable `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.Variable `ebpf:"pf_pool_network_type"`
 	PfPortStatsType       *ebpf.Variable `ebpf:"pf_port_stats_type"`
+	PfPortsType           *ebpf.Variable `ebpf:"pf_ports_type"`
 	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
 	PfSecondNodeType      *ebpf.Variable `ebpf:"pf_second_node_type"`
 	PfSecondType          *ebpf.Variable `ebpf:"pf_second_type"`

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "628c50682ab838be35f732cb0afc2074b6299839c06b3dfb217dc9e17c14e6c8"
+const objectsSum = "2c35f1916bcc6d0f7f6284c921b4060904ab384b036c74bdf1a72e10d514b35b"

@@ -88,6 +88,7 @@ const (
 	trialVarPfPoolMethodType      = "pf_pool_method_type"
 	trialVarPfPoolNetworkType     = "pf_pool_network_type"
 	trialVarPfPortStatsType       = "pf_port_stats_type"
+	trialVarPfPortsType           = "pf_ports_type"
 	trialVarPfReturnType          = "pf_return_type"
 	trialVarPfSecondNodeType      = "pf_second_node_type"
 	trialVarPfSecondType          = "pf_second_type"
@@ -234,6 +235,7 @@ type trialVariableSpecs struct {
 	PfPoolMethodType      *ebpf.VariableSpec `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.VariableSpec `ebpf:"pf_pool_network_type"`
 	PfPortStatsType       *ebpf.VariableSpec `ebpf:"pf_port_stats_type"`
+	PfPortsType           *ebpf.VariableSpec `ebpf:"pf_ports_type"`
 	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfSecondNodeType      *ebpf.VariableSpec `ebpf:"pf_second_node_type"`
 	PfSecondType          *ebpf.VariableSpec `ebpf:"pf_second_type"`
@@ -390,6 +392,7 @@ type trialVariables struct {
 	PfPoolMethodType      *ebpf.Variable `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.Variable `ebpf:"pf_pool_network_type"`
 	PfPortStatsType       *ebpf.Variable `ebpf:"pf_port_stats_type"`
+	PfPortsType           *ebpf.Variable `ebpf:"pf_ports_type"`
 	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
 	PfSecondNodeType      *ebpf.Variable `ebpf:"pf_second_node_type"`
 	PfSecondType          *ebpf.Variable `ebpf:"pf_second_type"`

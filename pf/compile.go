@@ -45,6 +45,7 @@ type CompilePort struct {
 	Name   string
 	Groups []string // besides the group whose name is the port's without the number
 	Host   bool     // a host port: rules translate there
+	Skip   bool     // no rule is asked there, as if `set skip` named the port, and no ether rule either
 }
 
 type compiler struct {
@@ -135,7 +136,7 @@ func Compile(in Input) (*Program, error) {
 func (c *compiler) skipped() []uint16 {
 	var slots []uint16
 	for _, p := range c.in.Ports {
-		if slices.ContainsFunc(c.in.Main.Options.Skip, func(on Interface) bool { return p.is(on.Name) != on.Not }) {
+		if p.Skip || slices.ContainsFunc(c.in.Main.Options.Skip, func(on Interface) bool { return p.is(on.Name) != on.Not }) {
 			slots = append(slots, p.Slot)
 		}
 	}
@@ -443,21 +444,26 @@ func (c *compiler) table(anchor string, h Host) (uint8, error) {
 
 // portSet returns the number of the set of the ports of a name.
 func (c *compiler) portSet(name string) (uint16, error) {
-	n, ok := c.ports[name]
-	if !ok {
-		if len(c.out.Ports) == math.MaxUint16 {
-			return 0, fmt.Errorf("%s: one name of ports more than the %d that there may be", name, math.MaxUint16)
-		}
-		var set [MaxPorts / 64]uint64
-		for _, p := range c.in.Ports {
-			if p.is(name) {
-				set[p.Slot/64] |= 1 << (p.Slot % 64)
-			}
-		}
-		c.out.Ports = append(c.out.Ports, set)
-		n = uint16(len(c.out.Ports))
-		c.ports[name] = n
+	return c.setOf(name, func(p CompilePort) bool { return p.is(name) })
+}
+
+// setOf returns the number of a set of ports, which a text names.
+func (c *compiler) setOf(name string, has func(CompilePort) bool) (uint16, error) {
+	if n, ok := c.ports[name]; ok {
+		return n, nil
 	}
+	if len(c.out.Ports) == math.MaxUint16 {
+		return 0, fmt.Errorf("%s: one name of ports more than the %d that there may be", name, math.MaxUint16)
+	}
+	var set [MaxPorts / 64]uint64
+	for _, p := range c.in.Ports {
+		if has(p) {
+			set[p.Slot/64] |= 1 << (p.Slot % 64)
+		}
+	}
+	c.out.Ports = append(c.out.Ports, set)
+	n := uint16(len(c.out.Ports))
+	c.ports[name] = n
 	return n, nil
 }
 
@@ -530,33 +536,22 @@ func (c *compiler) etherRule(r *EtherRule) (CompiledEther, error) {
 			c.out.Asks |= AskEtherL3
 		}
 	}
-	if r.On.Name != "" {
-		out.Ports, err = c.etherPorts(r.On)
-	}
+	out.Ports, err = c.etherPorts(r.On)
 	return out, err
 }
 
-// etherPorts returns the number of the set of ports that `on` means.
+// etherPorts returns the number of the set of ports that `on` means; 0 for all that there may be.
 func (c *compiler) etherPorts(on Interface) (uint16, error) {
-	n, err := c.portSet(on.Name)
-	if err != nil || !on.Not {
-		return n, err
+	if skip := slices.ContainsFunc(c.in.Ports, func(p CompilePort) bool { return p.Skip }); !skip && !on.Not {
+		if on.Name == "" {
+			return 0, nil
+		}
+		return c.portSet(on.Name)
 	}
-	key := "!" + on.Name
-	if n, ok := c.ports[key]; ok {
-		return n, nil
-	}
-	set := c.out.Ports[n-1]
-	for i := range set {
-		set[i] = ^set[i]
-	}
-	if len(c.out.Ports) == math.MaxUint16 {
-		return 0, fmt.Errorf("%s: one name of ports more than the %d that there may be", on.Name, math.MaxUint16)
-	}
-	c.out.Ports = append(c.out.Ports, set)
-	n = uint16(len(c.out.Ports))
-	c.ports[key] = n
-	return n, nil
+	// no name has blanks
+	return c.setOf(fmt.Sprintf("ether %v %s", on.Not, on.Name), func(p CompilePort) bool {
+		return !p.Skip && (on.Name == "" || p.is(on.Name) != on.Not)
+	})
 }
 
 // macWord returns a MAC with its first byte lowest, as a little-endian machine

@@ -503,15 +503,19 @@ ether pass on em0 tagged A
 	mapped := [16]byte{10: 0xff, 11: 0xff, 12: 10}
 	want := []pf.CompiledEther{
 		{Src: 0x010000000002, SrcMask: 1<<48 - 1, Dst: 0xffffff, DstMask: 0xffffff, Action: uint32(pf.Block),
-			Flags: pf.EtherIn | pf.EtherQuick | pf.EtherNotDst, Type: 0x0608, Tag: 0xc40bf6cc, Ports: 2},
-		{Flags: pf.EtherOut, Type: 0x0008, Ports: 3, L3: [2]pf.EtherPrefix{{Bits: 104, Address: mapped}}},
-		{Flags: pf.EtherIn | pf.EtherOut, Tagged: 0xc40bf6cc, Ports: 1},
+			Flags: pf.EtherIn | pf.EtherQuick | pf.EtherNotDst, Type: 0x0608, Tag: 0xc40bf6cc, Ports: 1},
+		{Flags: pf.EtherOut, Type: 0x0008, Ports: 2, L3: [2]pf.EtherPrefix{{Bits: 104, Address: mapped}}},
+		{Flags: pf.EtherIn | pf.EtherOut, Tagged: 0xc40bf6cc, Ports: 3},
 	}
 	if diff := cmp.Diff(want, c.Ether); diff != "" {
 		t.Error(diff)
 	}
-	// em0 is in slot 1, em1 in slot 4
-	sets := []uint64{1 << 1, ^uint64(1 << 1), 1<<1 | 1<<4}
+	// em0 is in slot 1, em1 in slot 4, and others are in slots behind
+	var all uint64
+	for _, p := range pftest.Ports() {
+		all |= 1 << c.slots[p.Name]
+	}
+	sets := []uint64{all &^ (1 << 1), 1<<1 | 1<<4, 1 << 1}
 	for i, set := range sets {
 		if got := c.Program.Ports[i][0]; got != set {
 			t.Errorf("set %d of ports is %#x, want %#x", i, got, set)
@@ -519,6 +523,31 @@ ether pass on em0 tagged A
 	}
 	if want := uint32(pf.AskTag | pf.AskEtherL3); c.Asks != want {
 		t.Errorf("asks for %#x, want %#x", c.Asks, want)
+	}
+}
+
+// TestCompileSkip has ports that pf does not judge: neither rules nor ether rules are asked there.
+func TestCompileSkip(t *testing.T) {
+	main, err := pf.Parse("pf.conf", []byte("ether block\nether block on ! em0\nether block on em\nblock\n"), pf.Source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports := []pf.CompilePort{{Slot: 1, Name: "em0"}, {Slot: 2, Name: "em1", Skip: true}, {Slot: 3, Name: "gw0", Host: true}}
+	c, err := pf.Compile(pf.Input{Main: main, Ports: ports})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range ports {
+		for _, cell := range c.Cells[pf.CellPort+2*int(p.Slot):][:2] {
+			if (cell == pf.Skip) != p.Skip {
+				t.Errorf("%s: the cell is %#x", p.Name, cell)
+			}
+		}
+	}
+	for i, want := range []uint64{1<<1 | 1<<3, 1 << 3, 1 << 1} {
+		if r := c.Ether[i]; r.Ports == 0 || c.Ports[r.Ports-1][0] != want {
+			t.Errorf("ether rule %d is for the set %d of %x, want %#x", i, r.Ports, c.Ports, want)
+		}
 	}
 }
 

@@ -94,6 +94,37 @@ func (r *Ruleset) Elsewhere(ports []CompilePort) []Idle {
 	return list
 }
 
+// DefaultBlock returns the rule that blocks all packets of a direction, or of both, which no
+// other rule of the ruleset passes; nil if there is none. Anchors are not looked into.
+func (r *Ruleset) DefaultBlock() *Rule {
+	var last [2]*Rule // in and out
+	for i := range r.Rules {
+		rule := &r.Rules[i]
+		if rule.Action != Pass && rule.Action != Block || !rule.matchesAll() {
+			continue
+		}
+		for at, other := range []Direction{Out, In} {
+			if rule.Direction != other && (last[at] == nil || !last[at].Quick) {
+				last[at] = rule
+			}
+		}
+	}
+	for _, rule := range last {
+		if rule != nil && rule.Action == Block {
+			return rule
+		}
+	}
+	return nil
+}
+
+// matchesAll reports whether the rule matches all packets of its direction, whatever port it is
+// asked at. That it begins a connection of TCP with a SYN is no condition for the first packet.
+func (r *Rule) matchesAll() bool {
+	all := func(e Endpoint) bool { return !e.Not && e.Host.Kind == AnyHost && e.Port.Op == 0 }
+	return (r.On.Name == "" || r.On.Name == "any" && !r.On.Not) && !r.dynamic() && r.Family == 0 && !r.HasProto &&
+		all(r.From) && all(r.To) && !r.HasTOS && !r.Fragment && !r.Once
+}
+
 // noHost says why the rule holds at no host port, by the ports that it names; "" if it may.
 func (r *Rule) noHost(ports []CompilePort) string {
 	if r.On.Name == "" || r.On.Not {

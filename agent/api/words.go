@@ -23,6 +23,7 @@ var words = map[string]string{
 	"Bridge.forward_delay":       "seconds",
 	"Bridge.hello_time":          "seconds",
 	"Bridge.max_age":             "seconds",
+	"Bridge.pf_ports":            "that pf judges: \"all\", \"host\" or \"station\"",
 	"Bridge.priority":            "of spanning tree, as the next three",
 	"Bridge.stp":                 "\"off\", \"stp\" or \"rstp\"",
 	"Bridge.vlan_default_pvid":   "0 for none",

@@ -60,6 +60,7 @@ const enum pf_counter *pf_counter_type __attribute__((unused));
 const enum pf_state_flag *pf_state_flag_type __attribute__((unused));
 const enum pf_tcp_state *pf_tcp_state_type __attribute__((unused));
 const enum pf_timeout *pf_timeout_type __attribute__((unused));
+const enum pf_ports *pf_ports_type __attribute__((unused));
 const enum pf_return *pf_return_type __attribute__((unused));
 const struct pf_port_stats *pf_port_stats_type __attribute__((unused));
 const struct pf_logged *pf_logged_type __attribute__((unused));

@@ -9,9 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -27,6 +29,7 @@ var pfCases = []conformance{
 	{name: "pf_tables", hooks: both, run: pfTables},
 	{name: "pf_anchors", hooks: tcx, run: pfAnchors},
 	{name: "pf_ports", hooks: tcx, run: pfPorts},
+	{name: "pf_judged", hooks: both, run: pfJudged},
 	{name: "pf_off", hooks: both, run: pfOff},
 	{name: "pf_log", hooks: both, run: pfLog},
 	{name: "pf_dummy", hooks: tcx, run: pfDummy},
@@ -449,6 +452,101 @@ func pfPorts(t *testing.T, hook string) {
 	}
 	masked("10.0.0.6")
 	masked("10.0.0.2", b, d)
+}
+
+// pfJudged: the bridge says which ports pf judges, and sockets of a station and of the host tell
+// what has come through. Ether rules are asked at the same ports.
+func pfJudged(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	l.Bascule("port", "add", "br0", "host0", "--type", "host")
+	a, b, host := ends[0].Host(), ends[1].Host(), l.NewHost(l.Switch, "host0", 100)
+	sockets := map[string]*net.UDPConn{}
+	ports := []int{5000, 5001}
+	for name, h := range map[string]*netlab.Host{"station": b, "host": host} {
+		for _, port := range ports {
+			must(t, h.Namespace.Do(func() error {
+				c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: h.IPv4.AsSlice(), Port: port})
+				sockets[fmt.Sprintf("%s:%d", name, port)] = c
+				return err
+			}))
+		}
+	}
+	for _, c := range sockets {
+		defer c.Close()
+	}
+	number := 0
+	// sends packets to all sockets, and wants them to come to some
+	reach := func(dropped string, want ...string) {
+		t.Helper()
+		number++
+		text := strconv.Itoa(number)
+		before := l.Port("br0", ends[0].Port).Drops[dropped]
+		must(t, a.Namespace.Do(func() error {
+			for _, c := range sockets {
+				s, err := net.Dial("udp4", c.LocalAddr().String())
+				if err != nil {
+					return err
+				}
+				defer s.Close()
+				if _, err := s.Write([]byte(text)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+		buf := make([]byte, 16)
+		for _, name := range want {
+			sockets[name].SetReadDeadline(time.Now().Add(patience))
+			if n, err := sockets[name].Read(buf); err != nil || string(buf[:n]) != text {
+				t.Errorf("%s has %q: %v", name, buf[:n], err)
+			}
+		}
+		if dropped != "" {
+			all := before + uint64(len(sockets)-len(want))
+			l.Wait("drops", func() bool { return l.Port("br0", ends[0].Port).Drops[dropped] >= all })
+			wantDrops(t, l, ends[0], dropped, all)
+		}
+		for name, c := range sockets {
+			c.SetReadDeadline(time.Now().Add(-time.Second))
+			if n, err := c.Read(buf); err == nil {
+				t.Errorf("%s has %q", name, buf[:n])
+			}
+		}
+	}
+	all := []string{"station:5000", "station:5001", "host:5000", "host:5001"}
+	reach("", all...)
+
+	// as a router has it
+	const rules = "block\npass quick inet6\npass in on host0 inet proto udp to port 5000\npass in on p1 inet proto udp to port 5001\n"
+	const note = "bascule: warning: stdin:1:1: block holds at the host's ports"
+	judged := func(setting, note string) {
+		t.Helper()
+		l.Bascule("bridge", "set", "br0", "--pf-ports", setting)
+		if out := pfctl(t, l, rules, "-f", "-"); out != note+"\n" {
+			t.Errorf("pf-ports %s: loading says %q, want %q", setting, out, note)
+		}
+	}
+	if out := pfctl(t, l, rules, "-f", "-"); out != note+", host0, and those of stations, p1, p2, which cannot reach each other then;"+
+		" if the file is a router's: bascule bridge set br0 --pf-ports host\n" {
+		t.Errorf("loading says %q", out)
+	}
+	reach("pf")
+	judged("host", note+" alone, host0, and not between stations")
+	reach("pf", "station:5000", "station:5001", "host:5000")
+	wantPF(t, l, "host0\np1 (skip)\np2 (skip)\n", "-vsI")
+	l.Bascule("bridge", "set", "br0", "--pf-ports", "station") // at once, without a load
+	wantPF(t, l, "host0 (skip)\np1\np2\n", "-vsI")
+	pfctl(t, l, "", "-F", "states")
+	reach("pf", "host:5001")
+	judged("station", "bascule: warning: stdin:1:1: block holds at the ports of stations alone, p1, p2, and not the host's")
+	// a port that comes later is judged, or not, as the others
+	judged("host", note+" alone, host0, and not between stations")
+	l.AddPort("br0", hook, l.NewEnd(l.NewNamespace()))
+	wantPF(t, l, "host0\np1 (skip)\np2 (skip)\np3 (skip)\n", "-vsI")
+	l.Bascule("port", "del", "br0", "host0")
+	if out := pfctl(t, l, rules, "-f", "-"); out != "bascule: warning: stdin:1:1: block holds at no port of br0: its setting pf-ports leaves all of them out\n" {
+		t.Errorf("without a host port, loading says %q", out)
+	}
 }
 
 // pfOff: disabled, nothing is filtered and nothing is forgotten.

@@ -414,7 +414,7 @@ func (s *soak) state(other bool) string {
 		more += pick(s, "", "    bindings: [{port: p3, mac: 02:57:00:00:00:09, address: 192.0.2.99, vlan: 1}, {port: p2, mac: 02:57:00:00:00:0a, address: 2001:db8::99, vlan: 1}]\n")
 		more += pick(s, "", "    mirrors: {mon0: {ports: [p1, p3], direction: both}}\n")
 		more += pick(s, "", "    private-vlans: {50: {isolated: 51, community: [52, 53]}}\n")
-		more += pick(s, "", "    vlan-stats: on\n", "    move-max: 3\n", "    dhcp-guard: on\n    ra-guard: on\n", "    neigh-suppress: on\n")
+		more += pick(s, "", "    vlan-stats: on\n", "    move-max: 3\n", "    dhcp-guard: on\n    ra-guard: on\n", "    neigh-suppress: on\n", "    pf-ports: host\n")
 		pf = pick(s, pf, "off", "on", fmt.Sprintf("{rules: %q}", pick(s, rulesets...)))
 	}
 	e := s.lab.Ends
@@ -595,7 +595,7 @@ func (s *soak) look() {
 
 func (s *soak) setBridge() {
 	s.command(append([]string{"bridge", "set", s.aBridge()}, pick(s, nil, nil, []string{"--ageing", pick(s, "10s", "300s")}, []string{"--vlan-stats=" + onOff(s)},
-		[]string{"--neigh-suppress=" + onOff(s)}, []string{"--move-max", pick(s, "0", "5")}, []string{"--group-fwd-mask", pick(s, "0", "0x4000")},
+		[]string{"--neigh-suppress=" + onOff(s)}, []string{"--pf-ports", pick(s, "all", "host", "station")}, []string{"--move-max", pick(s, "0", "5")}, []string{"--group-fwd-mask", pick(s, "0", "0x4000")},
 		[]string{"--fdb-max", pick(s, "3000", "2000", "3000")})...)...)
 }
 
