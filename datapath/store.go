@@ -390,18 +390,22 @@ func lockFolder(path string, waits func(process int)) (unlock func(), err error)
 		if err != nil {
 			return nil, err
 		}
+		goOn := locks.HoldStop()
 		if err := locks.Wait(dir); err != nil {
 			dir.Close()
+			goOn()
 			return nil, err
 		}
 		// The process before may have removed the folder that we waited for.
 		if !sameFile(dir, path) {
 			locks.Close(dir)
+			goOn()
 			continue
 		}
 		return func() {
 			os.Remove(path) // a folder of bridges goes only when no bridge is left
 			locks.Close(dir)
+			goOn()
 		}, nil
 	}
 }

@@ -3,6 +3,8 @@
 package guest
 
 import (
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -104,6 +106,66 @@ func TestReadRequest(t *testing.T) {
 			t.Errorf("%s: %+v", args, got)
 		}
 	}
+}
+
+func TestCaller(t *testing.T) {
+	want := Caller{UID: 1000, Groups: []int{1000, 7}}
+	if got, err := parseCaller(want.String()); err != nil || !cmp.Equal(got, want) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, text := range []string{"", "1000", ":7", "1000:", "1000:x", "root:0"} {
+		if got, err := parseCaller(text); err == nil {
+			t.Errorf("%q: %+v", text, got)
+		}
+	}
+	// who is not trusted says for nobody else what may be done
+	if exit, err := serve([]string{"--for=0:0", "--fd=3", "--br=br0"}, "/nonexistent", false, io.Discard); !errors.Is(err, errUsage) {
+		t.Errorf("%d, %v", exit, err)
+	}
+}
+
+func TestCgroupPlaces(t *testing.T) {
+	for _, test := range []struct{ mount, root, path, want string }{
+		{"/sys/fs/cgroup", "/", "/user.slice/x", "/sys/fs/cgroup/user.slice/x"},
+		{"/sys/fs/cgroup", "/", "/", "/sys/fs/cgroup"},
+		{"/sys/fs/cgroup", "/docker/1", "/docker/1/x", "/sys/fs/cgroup/x"},
+		{"/sys/fs/cgroup", "/docker/1", "/docker/12", ""},
+		{"/sys/fs/cgroup", "/docker/1", "/", ""},
+	} {
+		if got := (hierarchy{mount: test.mount, root: test.root}).place(test.path); got != test.want {
+			t.Errorf("%+v: %q", test, got)
+		}
+	}
+	if got := controllersOf("rw,cpu,cpuacct"); got != "cpu,cpuacct" {
+		t.Error(got)
+	}
+	if got := controllersOf("rw,xattr,name=systemd"); got != "name=systemd" {
+		t.Error(got)
+	}
+	// a cgroup is others' if it, one above it, or a file of it is
+	if os.Geteuid() != 0 {
+		t.Skip("folders of root's want root")
+	}
+	mount := t.TempDir()
+	below := filepath.Join(mount, "a", "b")
+	os.MkdirAll(below, 0o755)
+	freeze := filepath.Join(mount, "a", "cgroup.freeze")
+	os.WriteFile(freeze, nil, 0o644)
+	check := func(what string, want bool) {
+		t.Helper()
+		if got, err := othersChange(below, mount); err != nil || got != want {
+			t.Errorf("%s: %v, %v", what, got, err)
+		}
+	}
+	check("root's", false)
+	os.Chmod(freeze, 0o666)
+	check("a file that all can write", true)
+	os.Chmod(freeze, 0o644)
+	os.Chown(below, 65534, 65534)
+	check("another user's folder", true)
+	os.Chown(below, 0, 0)
+	os.Chmod(filepath.Join(mount, "a"), 0o775)
+	check("a folder above that a group can write", true)
 }
 
 const guestXML = `<domain type='qemu'><name>web</name><uuid>c7a5fdbd-edaf-9455-926a-d65c16db1809</uuid>

@@ -30,17 +30,52 @@ const usage = "bascule-bridge-helper: QEMU runs this: -netdev tap,helper=/usr/lo
 // Helper is the program that QEMU runs for a user who may not make taps
 // (qemu-bridge-helper(8)): "--use-vnet --fd=N --br=NAME". If the access list allows it, it
 // makes a tap, plugs it to the bridge, and sends its descriptor over the unix socket N. It
-// trusts nothing of its caller but who that is.
-func Helper(args []string, acl string, stderr io.Writer) int {
-	if err := help(args, acl, stderr); err != nil {
-		if errors.Is(err, errUsage) {
-			fmt.Fprint(stderr, usage)
-			return 2
-		}
+// trusts nothing of its caller but who that is, and has another process do the work
+// ([apart]). trusted says that the caller is as trusted as this process, as [Trusted] has it.
+func Helper(args []string, acl string, trusted bool, stderr io.Writer) int {
+	exit, err := serve(args, acl, trusted, stderr)
+	switch {
+	case errors.Is(err, errUsage):
+		fmt.Fprint(stderr, usage)
+		return 2
+	case err != nil:
 		fmt.Fprintln(stderr, "bascule-bridge-helper:", err)
 		return 1
 	}
-	return 0
+	return exit
+}
+
+// serve does what a caller asks for, or what this program asks itself for on behalf of one.
+func serve(args []string, acl string, trusted bool, stderr io.Writer) (exit int, err error) {
+	if len(args) > 0 && trusted {
+		if text, is := strings.CutPrefix(args[0], forCaller); is {
+			who, err := parseCaller(text)
+			if err != nil {
+				return 0, err
+			}
+			r, err := readRequest(args[1:])
+			if err != nil {
+				return 0, err
+			}
+			if err := leaveCgroups(); err != nil {
+				return 0, err
+			}
+			return 0, help(r, who, acl, stderr)
+		}
+	}
+	r, err := readRequest(args)
+	if err != nil {
+		return 0, err
+	}
+	// the descriptor is tried before anything is made
+	if kind, err := unix.GetsockoptInt(r.fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || kind != unix.AF_UNIX {
+		return 0, fmt.Errorf("descriptor %d is no unix socket", r.fd)
+	}
+	who, err := self()
+	if err != nil {
+		return 0, err
+	}
+	return apart(r, who, stderr)
 }
 
 var errUsage = errors.New("usage")
@@ -83,19 +118,8 @@ func readRequest(args []string) (r request, err error) {
 	return r, bridge.CheckName("bridge", r.bridge)
 }
 
-func help(args []string, acl string, stderr io.Writer) error {
-	r, err := readRequest(args)
-	if err != nil {
-		return err
-	}
-	// the descriptor is tried before anything is made
-	if kind, err := unix.GetsockoptInt(r.fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || kind != unix.AF_UNIX {
-		return fmt.Errorf("descriptor %d is no unix socket", r.fd)
-	}
-	who, err := self()
-	if err != nil {
-		return err
-	}
+// help gives a caller what it asks for, if the access list allows it.
+func help(r request, who Caller, acl string, stderr io.Writer) error {
 	text, err := ReadACL(acl)
 	if err != nil {
 		return err
@@ -137,14 +161,15 @@ func help(args []string, acl string, stderr io.Writer) error {
 	return nil
 }
 
-// tidy takes off ports whose taps went with their QEMU.
+// tidy takes off ports whose taps went with their QEMU. A tap that its user has made persistent
+// goes now, if its user has.
 func tidy(s *bridge.Switch) error {
 	list, err := s.Owned()
 	if err != nil {
 		return err
 	}
 	for _, p := range list {
-		if p.Owner.By == ByHelper && p.State == "gone" {
+		if p.Owner.By == ByHelper && (p.State == "gone" || left(p.Name)) {
 			if _, _, err := plug.Remove(s, p.Owner.ID); err != nil {
 				return err
 			}
@@ -153,10 +178,42 @@ func tidy(s *bridge.Switch) error {
 	return nil
 }
 
-// makeTap makes a tap that lasts as long as its descriptors.
-func makeTap(vnet bool) (fd int, name string, err error) {
+// left reports whether no process has the tap of a name open, and ends such a tap.
+func left(name string) bool {
+	fd, _, err := openTap(name, 0)
+	if err != nil {
+		return false // it is open, or no tap
+	}
+	defer unix.Close(fd)
+	return unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 0) == nil
+}
+
+// openTap opens the tap of a name, or makes one.
+func openTap(name string, flags uint16) (fd int, is string, err error) {
 	fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
+		return -1, "", err
+	}
+	request, err := unix.NewIfreq(name)
+	if err == nil {
+		request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | flags)
+		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, "", err
+	}
+	return fd, request.Name(), nil
+}
+
+// makeTap makes a tap that lasts as long as its descriptors. It is root's: who has a descriptor
+// can make it persistent (TUNSETPERSIST), but root alone can open it then.
+func makeTap(vnet bool) (fd int, name string, err error) {
+	var flags uint16
+	if vnet {
+		flags = unix.IFF_VNET_HDR
+	}
+	if fd, name, err = openTap(TapName, flags); err != nil {
 		return -1, "", err
 	}
 	defer func() {
@@ -164,19 +221,9 @@ func makeTap(vnet bool) (fd int, name string, err error) {
 			unix.Close(fd)
 		}
 	}()
-	request, err := unix.NewIfreq(TapName)
-	if err != nil {
+	if err = unix.IoctlSetInt(fd, unix.TUNSETOWNER, 0); err != nil {
 		return -1, "", err
 	}
-	flags := uint16(unix.IFF_TAP | unix.IFF_NO_PI)
-	if vnet {
-		flags |= unix.IFF_VNET_HDR
-	}
-	request.SetUint16(flags)
-	if err = unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
-		return -1, "", err
-	}
-	name = request.Name()
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return -1, "", err

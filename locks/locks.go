@@ -10,6 +10,8 @@ package locks
 import (
 	"fmt"
 	"os"
+	"os/signal"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,3 +43,45 @@ func Close(f *os.File) error {
 	_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
 	return f.Close()
 }
+
+// stops is about the process, as signals are.
+var stops struct {
+	sync.Mutex
+	watch   sync.Once
+	held    int
+	pending bool
+}
+
+// HoldStop puts off that a terminal stops this process (SIGTSTP, by Ctrl-Z) until the caller goes
+// on: others would wait for a lock for as long as it is stopped.
+func HoldStop() (goOn func()) {
+	stops.Lock()
+	stops.held++
+	stops.Unlock()
+	stops.watch.Do(func() {
+		if signal.Ignored(unix.SIGTSTP) {
+			return
+		}
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, unix.SIGTSTP) // for good: Go's runtime would ignore it after signal.Stop
+		go func() {
+			for range c {
+				stops.Lock()
+				if stops.pending = stops.held > 0; !stops.pending {
+					stop()
+				}
+				stops.Unlock()
+			}
+		}()
+	})
+	return func() {
+		stops.Lock()
+		defer stops.Unlock()
+		if stops.held--; stops.held == 0 && stops.pending {
+			stops.pending = false
+			stop()
+		}
+	}
+}
+
+func stop() { _ = unix.Kill(os.Getpid(), unix.SIGSTOP) }

@@ -28,13 +28,14 @@ var names = map[string]func() int{
 // bridgeHelper is the helper that QEMU runs for users who may not make taps. One that is not
 // trusted begins again without its environment.
 func bridgeHelper() int {
-	if !guest.Trusted() {
+	trusted := guest.Trusted()
+	if !trusted {
 		if err := guest.Clean(); err != nil {
 			fmt.Fprintln(os.Stderr, "bascule-bridge-helper:", err)
 			return exitRefused
 		}
 	}
-	return guest.Helper(os.Args[1:], guest.ACL, os.Stderr)
+	return guest.Helper(os.Args[1:], guest.ACL, trusted, os.Stderr)
 }
 
 // libvirtHook is libvirt's hook for guests: NAME OPERATION STEP EXTRA, and XML.

@@ -4,7 +4,6 @@ package conformance
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +18,9 @@ import (
 var doorCases = []conformance{
 	{name: "libvirt_hook", hooks: tcx, run: libvirtHook},
 	{name: "bridge_helper", hooks: tcx, run: bridgeHelper},
+	{name: "bridge_helper_stopped", hooks: tcx, run: helperStopped},
+	{name: "command_stopped", hooks: tcx, run: commandStopped},
+	{name: "bridge_helper_tap_kept", hooks: tcx, run: helperTapKept},
 }
 
 // named is the program by another name, run in the switch's network namespace.
@@ -128,22 +130,7 @@ func bridgeHelper(t *testing.T, _ string) {
 	l := netlab.New(t)
 	l.Bascule("bridge", "add", "br0", "--vlan-filtering")
 	l.Bascule("bridge", "add", "br1")
-	const nobody = 65534
-	// a file of root's own with the mode that gives it root's rights, where nobody else is
-	dir, err := os.MkdirTemp("/var/tmp", "bsc-helper")
-	must(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	must(t, os.Chmod(dir, 0o755))
-	helper := filepath.Join(dir, "helper")
-	l.CopyBinary(helper, "4755")
-
-	// the list's place is fixed, so that no caller names another: a mount of our own has it
-	acl := filepath.Join(dir, "bridge.conf")
-	as := func(list string, args ...string) *exec.Cmd {
-		must(t, os.WriteFile(acl, []byte(list), 0o644))
-		inside := fmt.Sprintf("mkdir -p /etc/bascule && mount -t tmpfs -o mode=755 none /etc/bascule && cp %s /etc/bascule/bridge.conf && exec setpriv --reuid %d --regid %d --clear-groups -- \"$@\"", acl, nobody, nobody)
-		return exec.Command("nsenter", append([]string{"--net=/run/netns/" + l.Switch.Name, "unshare", "--mount", "--propagation", "private", "sh", "-c", inside, "sh"}, args...)...)
-	}
+	helper, as := newHelper(t, l)
 	refused := func(what, list, want string, args ...string) {
 		t.Helper()
 		r, err := netlab.RunCommand(as(list, args...))

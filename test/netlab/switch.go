@@ -10,12 +10,12 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
 	"bascule/locks"
+
+	"golang.org/x/sys/unix"
 )
 
 // commandTime is how long a command may take before the test gives it up: it hangs then. In an
@@ -77,15 +77,44 @@ func RunCommand(cmd *exec.Cmd) (Result, error) { return runWithin(cmd, commandTi
 // port is shown as soon as it is certain to be one, and forwards when that is done.
 func (l *Lab) AwaitWriter() {
 	l.t.Helper()
-	cookie, err := l.Switch.Cookie()
-	l.must(err)
-	dir, err := os.Open(filepath.Join(stateRoot, strconv.FormatUint(cookie, 10)))
+	if dir := l.openState(); dir != nil {
+		defer locks.Close(dir)
+		l.must(locks.Wait(dir)) // as those who change it
+	}
+}
+
+// Writer reports whether a process changes the switch at the moment.
+func (l *Lab) Writer() bool {
+	l.t.Helper()
+	dir := l.openState()
+	if dir == nil {
+		return false
+	}
+	defer locks.Close(dir)
+	err := locks.Try(dir)
+	if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
+		l.t.Fatal(err)
+	}
+	return err != nil
+}
+
+// openState opens the folder that those lock who change the switch, nil where there is no bridge.
+func (l *Lab) openState() *os.File {
+	l.t.Helper()
+	dir, err := os.Open(l.State())
 	if errors.Is(err, fs.ErrNotExist) {
-		return // there is no bridge
+		return nil
 	}
 	l.must(err)
-	defer locks.Close(dir)
-	l.must(locks.Wait(dir)) // as those who change it
+	return dir
+}
+
+// State is the folder of the switch's bridges.
+func (l *Lab) State() string {
+	l.t.Helper()
+	dir, err := l.stateDir()
+	l.must(err)
+	return dir
 }
 
 func runWithin(cmd *exec.Cmd, limit time.Duration) (Result, error) {
