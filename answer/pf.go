@@ -32,7 +32,7 @@ func OfPFRule(of, path string, number int, r *pf.Rule, n bridge.PFCounts) PFRule
 	head := r
 	if r.Anchor != nil {
 		call := *r
-		call.Anchor = &pf.Anchor{Name: r.Anchor.Name}
+		call.Anchor = &pf.Anchor{Name: r.Anchor.Name, Only: r.Anchor.Only}
 		head = &call
 	}
 	return PFRule{

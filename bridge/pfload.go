@@ -45,7 +45,7 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 		if err != nil {
 			return nil, nil, failed(what, err)
 		}
-		return set, slices.Concat(redefined(set), idle(set), missing(set), at), nil
+		return set, slices.Concat(redefined(set), idle(set), never(set), missing(set), at), nil
 	}
 	err = s.changePF(what, bridge, func(c *draft, d *pfConfig) error {
 		if err := o.take(d, set); err != nil {
@@ -66,7 +66,7 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 	if err != nil {
 		return set, nil, failed(what, err)
 	}
-	return set, slices.Concat(redefined(set), idle(set), at), nil
+	return set, slices.Concat(redefined(set), idle(set), never(set), at), nil
 }
 
 // unreached returns the next hops that the host has no way to now.
@@ -78,11 +78,21 @@ func (s *Switch) unreached(set *pf.Ruleset) (list pf.ErrorList, err error) {
 	return list, err
 }
 
-// reached reports whether the host sends packets to an address by some interface, whichever of
-// its tables of routes says so. It does if nobody can tell.
-func reached(a netip.Addr) bool {
+// reached reports whether the host sends packets to an address by some interface, or by the one
+// of a name or a group, whichever of its tables of routes says so. It does if nobody can tell.
+func reached(a netip.Addr, by string) bool {
+	leaves := func(r netlink.Route) bool {
+		if r.Type != unix.RTN_UNICAST {
+			return false
+		}
+		if by == "" {
+			return true
+		}
+		l, err := netlink.LinkByIndex(r.LinkIndex)
+		return err != nil || l.Attrs().Name == by || pf.GroupName(l.Attrs().Name) == by
+	}
 	routes, err := netlink.RouteGet(a.AsSlice())
-	if err == nil && slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Type == unix.RTN_UNICAST }) {
+	if err == nil && slices.ContainsFunc(routes, leaves) {
 		return true
 	}
 	family := netlink.FAMILY_V4
@@ -92,7 +102,7 @@ func reached(a netip.Addr) bool {
 	// what a VRF has is in a table of its own
 	routes, err = netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	return err != nil || slices.ContainsFunc(routes, func(r netlink.Route) bool {
-		if r.Type != unix.RTN_UNICAST || r.Table == unix.RT_TABLE_MAIN {
+		if !leaves(r) || r.Table == unix.RT_TABLE_MAIN {
 			return false
 		}
 		return r.Dst == nil || r.Dst.Contains(a.AsSlice())
@@ -213,6 +223,18 @@ func idle(set *pf.Ruleset) (notes []string) {
 		note := fmt.Sprintf("%v: %s has no effect: %s", i.Pos, i.Word, i.Why)
 		if i.More > 0 {
 			note += fmt.Sprintf(" (%d more)", i.More)
+		}
+		notes = append(notes, note)
+	}
+	return notes
+}
+
+// never tells how many rules of a file no packet of a bridge matches, and why.
+func never(set *pf.Ruleset) (notes []string) {
+	for _, i := range set.Never() {
+		note := fmt.Sprintf("%v: this rule never matches here: %s", i.Pos, i.Why)
+		if i.More > 0 {
+			note = fmt.Sprintf("%v: this rule and %d more never match here: %s", i.Pos, i.More, i.Why)
 		}
 		notes = append(notes, note)
 	}
@@ -444,7 +466,7 @@ func bare(set *pf.Ruleset) *pf.Ruleset {
 	plain.Rules = slices.Clone(set.Rules)
 	for i := range plain.Rules {
 		if r := &plain.Rules[i]; r.Anchor != nil && r.Anchor.Body != nil {
-			r.Anchor = &pf.Anchor{Name: r.Anchor.Name, Body: bare(r.Anchor.Body)}
+			r.Anchor = &pf.Anchor{Name: r.Anchor.Name, Body: bare(r.Anchor.Body), Only: r.Anchor.Only}
 		}
 	}
 	return &plain

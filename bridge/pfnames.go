@@ -30,6 +30,9 @@ func pfAddresses(name string, modes []string, hosts func(string, []string) ([]ne
 	if err != nil {
 		return nil, err
 	}
+	if name == "lo0" && !slices.ContainsFunc(sortedKeys(devices), func(i int) bool { return devices[i].Attrs().Name == name }) {
+		name = "lo" // which BSDs call lo0
+	}
 	var list []netip.Prefix
 	found := false
 	for _, index := range sortedKeys(devices) {

@@ -25,6 +25,8 @@ type scope struct {
 	depth   int
 	src     marks // conditions of the calls on addresses
 	dst     marks
+	parts   Part            // which of its rules are tried; 0 is all
+	claimed map[string]Part // which parts of the anchors at these paths it has called by themselves
 }
 
 // An entry is a rule with a number. A call has up to two entries. One jumps, if the
@@ -57,6 +59,9 @@ func (c *compiler) flatten(s *scope) error {
 	}
 	for i := range s.Rules {
 		r := &s.Rules[i]
+		if r.Never() || s.parts != 0 && s.parts&s.Part(i) == 0 {
+			continue
+		}
 		var err error
 		if r.Action == CallAnchor {
 			err = c.callAnchor(s, i)
@@ -112,6 +117,9 @@ func (c *compiler) callAnchor(s *scope, index int) error {
 		}
 		inner := call
 		inner.Ruleset, inner.path = rs.Ruleset, rs.path
+		if inner.parts = s.partsOf(r.Anchor, rs.path); inner.parts == 0 {
+			continue
+		}
 		if rs.loaded {
 			inner.options = &rs.Options
 		}
@@ -139,6 +147,53 @@ func (c *compiler) callAnchor(s *scope, index int) error {
 		}
 	}
 	return nil
+}
+
+// partsOf returns the parts of the anchor at a path that a call tries: what FreeBSD's
+// nat-anchor and its kin have tried is not tried again.
+func (s *scope) partsOf(a *Anchor, path string) Part {
+	parts := allParts
+	if a.Only != 0 {
+		parts = a.Only
+	}
+	parts &^= s.claimed[path]
+	if a.Only != 0 {
+		if s.claimed == nil {
+			s.claimed = map[string]Part{}
+		}
+		s.claimed[path] |= a.Only
+	}
+	return parts
+}
+
+// Part returns the part of the ruleset that the rule at an index is in.
+func (r *Ruleset) Part(index int) (part Part) {
+	rule := &r.Rules[index]
+	kinds := func(list []Translation) (part Part) {
+		for i := range list {
+			part |= map[TranslationKind]Part{NatTo: NATPart, RdrTo: RDRPart, AfTo: FilterPart}[list[i].Kind]
+		}
+		return part
+	}
+	switch {
+	case rule.Action == CallAnchor && rule.Anchor.Only != 0:
+		return rule.Anchor.Only
+	case rule.Action == CallAnchor:
+		return FilterPart
+	case len(rule.Translations) > 0:
+		return kinds(rule.Translations)
+	case rule.Action == Match && (rule.Tag == natDone || rule.Tag == rdrDone):
+		return map[string]Part{natDone: NATPart, rdrDone: RDRPart}[rule.Tag]
+	case rule.Action == Match && (rule.Scrub != Scrub{} || rule.Tag == scrubbedIn || rule.Tag == scrubbedOut):
+		return ScrubPart
+	}
+	// the pass rule of a line that translates
+	if next := index + 1; rule.Action == Pass && !rule.Quick && next < len(r.Rules) && r.Rules[next].Action == Match {
+		if n := &r.Rules[next]; len(n.Translations) > 0 && n.Direction == rule.Direction && covers(rule, n) && covers(n, rule) {
+			return kinds(n.Translations)
+		}
+	}
+	return FilterPart
 }
 
 // A callee is a ruleset that can be called, and its path.

@@ -147,11 +147,11 @@ func (p *parser) etherHosts() []EtherHost {
 func (p *parser) etherHost() EtherHost {
 	const aMAC = "a MAC address such as 02:00:00:00:00:01"
 	mac := func(pos Pos, text string) [6]byte {
-		addr, err := net.ParseMAC(text)
-		if err != nil || len(addr) != 6 {
+		addr, ok := parseMAC(text)
+		if !ok {
 			p.failf(pos, "invalid ethernet address `%s`; expected %s", shorten(text), aMAC)
 		}
-		return [6]byte(addr)
+		return addr
 	}
 	pos := p.tok.pos
 	text, mask, masked := strings.Cut(p.name(aMAC), "&")
@@ -172,6 +172,25 @@ func (p *parser) etherHost() EtherHost {
 		h.MAC[i] &= h.Mask[i]
 	}
 	return h
+}
+
+// parseMAC reads six bytes. As in FreeBSD, each has one digit or two.
+func parseMAC(text string) (mac [6]byte, ok bool) {
+	if addr, err := net.ParseMAC(text); err == nil && len(addr) == len(mac) {
+		return [6]byte(addr), true
+	}
+	digits := strings.Split(text, ":")
+	if len(digits) != len(mac) {
+		return mac, false
+	}
+	for i, d := range digits {
+		n, err := strconv.ParseUint(d, 16, 8)
+		if err != nil || len(d) > 2 {
+			return mac, false
+		}
+		mac[i] = byte(n)
+	}
+	return mac, true
 }
 
 // l3Hosts reads the IP addresses of an ether rule.

@@ -49,7 +49,7 @@ func (p *parser) expand(s *spec) {
 		each = 2
 	}
 	p.reserve(combinations(maxRules, len(s.on), len(s.protos), len(s.icmps), len(s.from.hosts), len(s.to.hosts),
-		len(s.from.ports), len(s.to.ports), each), s.rule.Pos)
+		len(s.from.ports), len(s.to.ports), len(s.users), len(s.groups), each), s.rule.Pos)
 	var (
 		anyInterface [1]Interface
 		anyProto     [1]uint8
@@ -87,7 +87,7 @@ func (p *parser) expand(s *spec) {
 						r.From, r.To = Endpoint{Not: from.not, Host: from.Host}, Endpoint{Not: to.not, Host: to.Host}
 						for _, r.From.Port = range orOne(s.from.ports, &anyPort) {
 							for _, r.To.Port = range orOne(s.to.ports, &anyPort) {
-								if !p.add(s, r) {
+								if !p.addOwned(s, r) {
 									return
 								}
 								added = true
@@ -195,6 +195,19 @@ func (p *parser) narrow(s *spec, r *Rule, proto uint8, icmp icmpType) bool {
 	return ok
 }
 
+// addOwned adds a rule for each of the users and groups.
+func (p *parser) addOwned(s *spec, r Rule) bool {
+	var anyOwner [1]Owner
+	for _, r.User = range orOne(s.users, &anyOwner) {
+		for _, r.Group = range orOne(s.groups, &anyOwner) {
+			if !p.add(s, r) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // add adds a rule.
 func (p *parser) add(s *spec, r Rule) bool {
 	for _, h := range [2]*Host{&r.From.Host, &r.To.Host} {
@@ -211,10 +224,10 @@ func (p *parser) add(s *spec, r Rule) bool {
 
 // append appends a rule to the ruleset.
 func (p *parser) append(s *spec, r Rule) bool {
-	if s.old == nil {
+	if s.old == nil && !p.anyOrder {
 		p.flushOld()
 	}
-	if strings.Contains(r.Label, "$") || strings.Contains(r.Tag, "$") || strings.Contains(r.Tagged, "$") {
+	if strings.Contains(r.Label+strings.Join(r.Labels, ""), "$") || strings.Contains(r.Tag, "$") || strings.Contains(r.Tagged, "$") {
 		if !p.expandNames(s, &r) {
 			return false
 		}
@@ -234,14 +247,18 @@ func (p *parser) append(s *spec, r Rule) bool {
 // expandNames replaces $if and so on in the label and the tags of a rule by
 // their values.
 func (p *parser) expandNames(s *spec, r *Rule) bool {
-	for _, name := range []struct {
+	type text struct {
 		text  *string
 		at    option
 		what  string
 		limit int
-	}{
-		{&r.Label, optLabel, "label", maxLabel}, {&r.Tag, optTag, "tag", maxTag}, {&r.Tagged, optTagged, "tag", maxTag},
-	} {
+	}
+	texts := []text{{&r.Label, optLabel, "label", maxLabel}, {&r.Tag, optTag, "tag", maxTag}, {&r.Tagged, optTagged, "tag", maxTag}}
+	r.Labels = slices.Clone(r.Labels) // those of the other rules of a list have other words
+	for i := range r.Labels {
+		texts = append(texts, text{&r.Labels[i], optLabel, "label", maxLabel})
+	}
+	for _, name := range texts {
 		for _, word := range ruleWords {
 			if strings.Contains(*name.text, word.name) {
 				*name.text = strings.ReplaceAll(*name.text, word.name, word.value(r, len(p.set.Rules)))

@@ -16,6 +16,7 @@ type host struct {
 	Host
 	not  bool
 	zone string // for a link-local address, the interface that it is of
+	by   string // for a next hop, the interface that it is reached by, if that is said
 	pos  Pos
 }
 

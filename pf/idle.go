@@ -38,8 +38,33 @@ func (r *Ruleset) Idle() []Idle {
 				note(t.Pos, "counters", "the addresses of a table are not counted one by one")
 			}
 		}
+		for _, i := range set.Ignored {
+			note(i.Pos, i.Word, i.Why)
+		}
 	}, func(rule *Rule) {
 		rule.idle(func(word, why string) { note(rule.Pos, word, why) })
+	})
+	return list
+}
+
+// Never returns the rules of a ruleset, its anchors and what it loads that no packet of a bridge
+// matches: one entry for each reason, with the number of its rules beyond the first in More.
+func (r *Ruleset) Never() (list []Idle) {
+	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
+		for _, o := range []struct {
+			Owner
+			word string
+		}{{rule.User, "user"}, {rule.Group, "group"}} {
+			if !o.never() {
+				continue
+			}
+			if len(list) == 0 {
+				list = []Idle{{Pos: rule.Pos, Word: o.word, Why: "user and group say who has a socket of the host, which a switch does not see"}}
+			} else {
+				list[0].More++
+			}
+			return
+		}
 	})
 	return list
 }
@@ -161,22 +186,28 @@ func (r *Ruleset) Undiverted(ports []CompilePort) ErrorList {
 }
 
 // Unreached returns an error for each next hop of a ruleset, its anchors and what it loads that
-// the host has no way to: at most 20. Of a network its first address is asked about; tables and
-// interfaces have the addresses of the moment when they are needed, and are left out.
-func (r *Ruleset) Unreached(reaches func(netip.Addr) bool) ErrorList {
+// the host has no way to, or not by the interface that the file names with it: at most 20. Of a
+// network its first address is asked about; tables and interfaces have the addresses of the moment
+// when they are needed, and are left out. The interface is "" where none is named.
+func (r *Ruleset) Unreached(reaches func(hop netip.Addr, by string) bool) ErrorList {
 	var list ErrorList
 	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
 		if rule.Route == nil {
 			return
 		}
 		at := rule.Route.Place
-		for _, p := range rule.Route.Pool.Addrs {
+		for i, p := range rule.Route.Pool.Addrs {
+			by, what := "", "interface of the host"
+			if rule.Route.Pool.By != nil && rule.Route.Pool.By[i] != "" {
+				by = rule.Route.Pool.By[i]
+				what = "interface " + by
+			}
 			if len(list) == maxErrors || slices.ContainsFunc(list, func(e Error) bool { return e.Pos == at.Pos }) {
 				return
 			}
-			if !reaches(p.Addr()) {
+			if !reaches(p.Addr(), by) {
 				list = append(list, Error{Pos: at.Pos, Line: at.Line, Missing: true, Message: fmt.Sprintf(
-					"%s: no interface of the host reaches %v; give the address of a router, or add a route to it", rule.Route.Kind, p.Addr())})
+					"%s: no %s reaches %v; give the address of a router, or add a route to it", rule.Route.Kind, what, p.Addr())})
 			}
 		}
 	})

@@ -79,11 +79,16 @@ func (l *lexer) raw() int {
 	return -1
 }
 
-// peek is raw, but passes over the ends of continued lines.
+// peek is raw, but passes over the ends of continued lines. As in pf, a backslash before a
+// blank or a comment is nothing, and continues no line.
 func (l *lexer) peek() int {
 	c := l.raw()
 	for c == '\\' && l.macroAt >= len(l.macro) {
 		rest := strings.TrimPrefix(l.text[l.at+1:], "\r")
+		if strings.HasPrefix(rest, " ") || strings.HasPrefix(rest, "\t") || strings.HasPrefix(rest, "#") {
+			l.at++
+			return l.raw()
+		}
 		if !strings.HasPrefix(rest, "\n") {
 			break
 		}

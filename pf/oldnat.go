@@ -5,6 +5,7 @@ package pf
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 )
 
 // Lines that begin with nat, rdr or binat are FreeBSD's, and were OpenBSD's before 4.7.
@@ -12,6 +13,9 @@ import (
 // that matches holds. They become match rules in front of the others. Match rules all
 // hold, so where a packet of one rule could also be one of a later rule, the earlier one
 // gives it a mark, and the later one leaves out packets that have it.
+//
+// There, what such a line has translated has a state, also where no rule that filters
+// matches it. So a pass rule with the conditions of the line stands in front of each.
 
 // oldKinds are the kinds of these rules, in the order in which they are tried: coming in
 // rdr and binat, going out binat and nat.
@@ -45,9 +49,7 @@ type chained struct {
 
 // oldNAT reads such a rule; the token that is next is behind the word of its kind.
 func (p *parser) oldNAT(first token, kind token, no bool) {
-	if len(p.set.Rules) > 0 {
-		p.failf(first.pos, "%s: translation comes before filtering, and a rule that filters stands above; move the line before it", kind.text)
-	}
+	p.oldOrder(first, kind.text+": translation")
 	s := p.begin(first.pos, Match)
 	r := &s.rule
 	s.old = &oldRule{place: p.place(kind.pos), no: no}
@@ -103,6 +105,9 @@ func (p *parser) oldNAT(first token, kind token, no bool) {
 	if p.tok.kind == tokWord && p.tok.text == "map-e-portset" {
 		p.failf(p.tok.pos, "map-e-portset: needs sets of ports; give `port` and a range")
 	}
+	if len(s.protos) == 0 && s.at[optPort].Line != 0 && kind.text != "rdr" {
+		s.protos = append(s.protos, protoTCP, protoUDP) // FreeBSD compares the ports of those that have some
+	}
 	s.oldKind = kind.text
 	p.finish(s)
 	p.expand(s)
@@ -122,6 +127,10 @@ func (p *parser) addOld(s *spec, r Rule) bool {
 	}
 	o := *s.old
 	o.Rule = r
+	if s.oldKind == "scrub" || r.Action == CallAnchor {
+		p.old[p.set][s.oldKind] = append(p.old[p.set][s.oldKind], o)
+		return true
+	}
 	for _, d := range map[bool][]Direction{true: {Out, In}, false: {r.Direction}}[r.Direction == Both] { // no binat
 		o.Direction = d
 		p.old[p.set][s.oldKind] = append(p.old[p.set][s.oldKind], o)
@@ -136,6 +145,7 @@ func (p *parser) flushOld() {
 		return
 	}
 	delete(p.old, p.set)
+	rules := p.scrubbing(kept["scrub"])
 	var list []oldRule
 	for _, kind := range oldKinds {
 		list = append(list, kept[kind]...)
@@ -144,18 +154,11 @@ func (p *parser) flushOld() {
 	for i := range list {
 		for j := range list[:i] {
 			a, b := &list[j], &list[i]
-			if a.pass || !overlap(a, b) {
+			if a.pass || a.Action == CallAnchor || b.Action == CallAnchor || !overlap(a, b) {
 				continue
 			}
 			needed[j] = true
-			mark := natDone
-			if b.Direction == In {
-				mark = rdrDone
-			}
-			if p.marked == nil {
-				p.marked = &chained{b.place, a.place.Pos}
-			}
-			b.Tagged, b.NotTagged = mark, true
+			p.mark(a, b, natDone, rdrDone)
 		}
 	}
 	for i := range list {
@@ -163,14 +166,57 @@ func (p *parser) flushOld() {
 		if o.no && !needed[i] {
 			continue
 		}
+		if o.Action == Match && !o.no {
+			pass := o.Rule
+			pass.Action, pass.State, pass.Flags, pass.Translations = Pass, KeepState, TCPFlags{}, nil
+			pass.Tag, pass.Log, pass.LogTo, pass.StateOpts = "", 0, "", StateOptions{Policy: p.statePolicy}
+			rules = append(rules, pass)
+		}
 		if needed[i] {
 			o.Tag = natDone
 			if o.Direction == In {
 				o.Tag = rdrDone
 			}
 		}
-		p.set.Rules = append(p.set.Rules, o.Rule)
+		rules = append(rules, o.Rule)
 	}
+	p.set.Rules = append(rules, p.set.Rules...)
+}
+
+// mark has a rule leave out the packets that an earlier one has marked.
+func (p *parser) mark(a, b *oldRule, out, in string) {
+	if p.marked == nil {
+		p.marked = &chained{b.place, a.place.Pos}
+	}
+	b.Tagged, b.NotTagged = out, true
+	if b.Direction == In {
+		b.Tagged = in
+	}
+}
+
+// oldOrder refuses a line behind rules that filter, unless the file says that lines are in
+// any order.
+func (p *parser) oldOrder(first token, what string) {
+	if len(p.set.Rules) > 0 && !p.anyOrder {
+		p.failf(first.pos, "%s comes before filtering, and a rule that filters stands above; move the line before it", what)
+	}
+}
+
+// oldAnchor reads the call of a part of an anchor.
+func (p *parser) oldAnchor(first token) {
+	p.oldOrder(first, first.text+": its part of an anchor")
+	s := p.begin(first.pos, CallAnchor)
+	s.oldKind, _, _ = strings.Cut(first.text, "-")
+	s.old = &oldRule{place: p.place(first.pos)}
+	part := map[string]Part{"nat": NATPart, "rdr": RDRPart, "binat": NATPart | RDRPart, "scrub": ScrubPart}[s.oldKind]
+	s.rule.Direction = map[Part]Direction{NATPart: Out, RDRPart: In}[part]
+	s.rule.Anchor = &Anchor{Name: p.anchorName(), Only: part}
+	p.conditions(s)
+	if p.at("rtable") {
+		p.outside("rtable")
+	}
+	p.finish(s)
+	p.expand(s)
 }
 
 // checkMarks refuses what has marks of packets in two meanings.
@@ -180,7 +226,7 @@ func (p *parser) checkMarks() {
 	}
 	at := p.marked.place // which may be of a file that is loaded into an anchor
 	p.errs = append(p.errs, Error{Pos: at.Pos, Line: at.Line, Message: fmt.Sprintf("%v may take packets of this line, of which it "+
-		"holds alone; to say so takes tags, and %v has some of its own; write match rules with nat-to and rdr-to", p.marked.before, p.tags)})
+		"holds alone; to say so takes tags, and %v has some of its own; write match rules with nat-to, rdr-to or scrub", p.marked.before, p.tags)})
 }
 
 // overlap says whether a packet may be one of a rule and, when that has changed it, one of

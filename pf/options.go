@@ -80,6 +80,23 @@ func (p *parser) option(first token) {
 			p.failf(pos, "hostid must be non-zero")
 		}
 		o.HostID = fmt.Sprintf("0x%08x", n)
+	case "fail-policy":
+		o.FailPolicy = p.oneOf("drop", "return")
+	case "keepcounters":
+		o.KeepCounters = true
+	case "require-order":
+		o.RequireOrder = p.oneOf("yes", "no")
+		p.anyOrder = o.RequireOrder == "no"
+	case "syncookies":
+		if !p.at("never") {
+			p.failf(name.pos, "set syncookies: %s", outside["set syncookies"])
+		}
+		o.Syncookies = p.oneOf("never", "never")
+	case "ignore":
+		if !p.accept("queue") {
+			p.expected("`queue`")
+		}
+		o.IgnoreQueue, p.ignoreQueues = true, true
 	case "fingerprints":
 		o.Fingerprints = p.name("the name of a file in quotes")
 	default:
@@ -89,11 +106,33 @@ func (p *parser) option(first token) {
 		p.failf(name.pos, "unknown option `%s`", shorten(name.text))
 	}
 	// An option that is set again holds from there on.
+	p.idleOption(name.text, first.pos)
 	o.Order = append(slices.DeleteFunc(o.Order, func(s string) bool { return s == name.text }), name.text)
 	if name.text == "optimization" && !slices.Contains(o.Order, "timeout") {
 		o.Order = append(o.Order, "timeout")
 	}
 }
+
+// idleOption notes an option that has no effect.
+func (p *parser) idleOption(name string, pos Pos) {
+	o := &p.set.Options
+	word := "set " + name
+	p.set.Ignored = slices.DeleteFunc(p.set.Ignored, func(i Idle) bool { return i.Word == word })
+	why := ""
+	switch {
+	case name == "reassemble" && o.Reassemble != "no":
+		why = notReassembled
+	case name == "fail-policy" && o.FailPolicy == "return":
+		why = "what cannot be translated, routed or counted is dropped"
+	case name == "keepcounters":
+		why = "rules begin to count anew when they are loaded"
+	}
+	if why != "" {
+		p.set.Ignored = append(p.set.Ignored, Idle{Pos: pos, Word: word, Why: why})
+	}
+}
+
+const notReassembled = "fragments are not put together; of each the ports of its packet's first one are remembered"
 
 // oneOf takes one of some words.
 func (p *parser) oneOf(words ...string) string {

@@ -42,6 +42,8 @@ type Source struct {
 	// Kept says that String made the text of a ruleset that was taken before. The
 	// limits of options are not checked again.
 	Kept bool
+	// IgnoreQueues is `set ignore queue`: what is about queues is left out, and noted.
+	IgnoreQueues bool
 	// Macros are those given with -D. They win over those of the file.
 	Macros map[string]string
 	// Defined is told of each macro that the file defines. Nil: nobody is.
@@ -91,6 +93,8 @@ type parser struct {
 	blockPolicy   Return
 	statePolicy   StatePolicy
 	stateDefaults *StateOptions
+	ignoreQueues  bool
+	anyOrder      bool // set require-order no
 
 	spec spec // the rule that is read
 }
@@ -386,7 +390,7 @@ func (p *parser) list(item func()) {
 
 // starters are the words that begin a statement and stand nowhere else.
 var starters = wordSet("pass", "block", "match", "anchor", "antispoof", "set", "table", "load", "include", "ether",
-	"nat", "rdr", "binat", "altq", "scrub", "nat-anchor", "rdr-anchor", "binat-anchor")
+	"nat", "rdr", "binat", "altq", "scrub", "nat-anchor", "rdr-anchor", "binat-anchor", "scrub-anchor", "dummynet-anchor")
 
 // statements reads statements up to the end of the file, or up to the brace that closes
 // an anchor's body. There are depth bodies around this file.
@@ -466,7 +470,9 @@ func (p *parser) dispatch() {
 		p.failf(first.pos, "expected a rule, an option, a table or a macro, found %s", first)
 	}
 	if why, ok := outside[first.text]; ok {
-		p.errorf(first.pos, "%s: %s", first.text, why)
+		if !p.ignores(first.pos, first.text) {
+			p.errorf(first.pos, "%s: %s", first.text, why)
+		}
 		p.skipLine()
 		return
 	}
@@ -489,17 +495,23 @@ func (p *parser) dispatch() {
 		p.ether(first)
 	case "nat", "rdr", "binat":
 		p.oldNAT(first, first, false)
+	case "scrub":
+		p.oldScrub(first, first, false)
+	case "nat-anchor", "rdr-anchor", "binat-anchor", "scrub-anchor":
+		p.oldAnchor(first)
+	case "dummynet-anchor":
+		p.set.Ignored = append(p.set.Ignored, Idle{Pos: first.pos, Word: first.text, Why: "no anchor has rules of dummynet here"})
+		p.skipLine()
 	case "no":
 		kind := p.tok
-		if why, ok := outside[kind.text]; ok && kind.kind == tokWord {
-			p.errorf(kind.pos, "%s: %s", kind.text, why)
-			p.skipLine()
-			return
+		switch {
+		case p.accept("nat"), p.accept("rdr"), p.accept("binat"):
+			p.oldNAT(first, kind, true)
+		case p.accept("scrub"):
+			p.oldScrub(first, kind, true)
+		default:
+			p.expected("`nat`, `rdr`, `binat` or `scrub`")
 		}
-		if !p.accept("nat") && !p.accept("rdr") && !p.accept("binat") {
-			p.expected("`nat`, `rdr` or `binat`")
-		}
-		p.oldNAT(first, kind, true)
 	case "state", "source":
 		if p.at("limiter") {
 			p.errorf(first.pos, "%s limiter: %s", first.text, outside[first.text+" limiter"])
@@ -684,28 +696,24 @@ func wordSet(words ...string) map[string]bool {
 
 // Why parts of pf.conf are not for a bridge.
 const (
-	needsSockets = "needs the sockets of a host: a switch does not know whose a packet is"
-	oneAnchor    = "anchors have rules of all kinds; write anchor instead"
-	needsQueues  = "needs queues for bandwidth, which are the host's; see tc(8)"
+	needsQueues = "needs queues for bandwidth, which are the host's; see tc(8), or set ignore queue"
 )
 
 // outside has the statements and options of rules that are pf's but not a bridge's, and
 // says why. docs/pf.md lists them with the same words.
 var outside = map[string]string{
-	"rtable":     "which table of routes is asked is the host's to say; see ip-rule(8)",
-	"rdomain":    "routing domains are VRFs of the host; name ports instead",
-	"route":      "routes of Linux have no labels; list the networks in a table",
-	"nat-anchor": oneAnchor, "rdr-anchor": oneAnchor, "binat-anchor": oneAnchor,
-	"user": needsSockets, "group": needsSockets,
-	"os":    "needs fingerprints of systems, which there are none of",
-	"scrub": "is an option of rules; write match scrub (...)",
-	"queue": needsQueues, "set queue": needsQueues, "altq": needsQueues, "dnpipe": needsQueues, "dnqueue": needsQueues,
-	"set delay":         "holds packets back; see tc-netem(8)",
-	"max-pkt-rate":      "counts packets of no connection; storm limits of ports and police of tc(8) limit rates",
-	"max-pkt-size":      "compares sizes of packets",
-	"state limiter":     "limits several rules together; use keep state (max ...)",
-	"source limiter":    "limits several rules together; use keep state (max-src-states ...)",
-	"set syncookies":    "answers for hosts that no rule names; use synproxy state",
-	"set require-order": "statements stand in any order",
-	"bridge-to":         "frames go where their addresses are",
+	"rtable":  "which table of routes is asked is the host's to say; see ip-rule(8)",
+	"rdomain": "routing domains are VRFs of the host; name ports instead",
+	"route":   "routes of Linux have no labels; list the networks in a table",
+	"os":      "needs fingerprints of systems, which there are none of",
+	"queue":   needsQueues, "set queue": needsQueues, "altq": needsQueues, "dnpipe": needsQueues, "dnqueue": needsQueues,
+	"dummynet":            needsQueues,
+	"set delay":           "holds packets back; see tc-netem(8)",
+	"max-pkt-rate":        "counts packets of no connection; storm limits of ports and police of tc(8) limit rates",
+	"max-pkt-size":        "compares sizes of packets",
+	"state limiter":       "limits several rules together; use keep state (max ...)",
+	"source limiter":      "limits several rules together; use keep state (max-src-states ...)",
+	"set syncookies":      "answers for hosts that no rule names; use synproxy state",
+	"prefer-ipv6-nexthop": "a next hop is of the family of its packets; give the rule inet, and one for inet6",
+	"bridge-to":           "frames go where their addresses are",
 }

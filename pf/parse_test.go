@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -78,7 +79,8 @@ var source = Source{
 // comparing rulesets, where they say something does not count, nor whether a
 // list is nil or empty.
 var placeless = cmp.Options{
-	cmpopts.IgnoreTypes(Pos{}, Place{}), cmpopts.EquateEmpty(),
+	cmpopts.IgnoreTypes(Pos{}, Place{}), cmpopts.IgnoreFields(Ruleset{}, "Ignored"), cmpopts.IgnoreFields(Pool{}, "By"),
+	cmpopts.EquateEmpty(),
 	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 }
@@ -180,6 +182,7 @@ func TestParseRule(t *testing.T) {
 		{"pass proto tcp from any port 22", with(tcp, func(r *Rule) { r.From.Port = Port{Op: PortEqual, Lo: 22} })},
 		{"pass proto tcp to port = ssh", with(tcp, func(r *Rule) { r.To.Port = Port{Op: PortEqual, Lo: 22} })},
 		{"pass proto tcp to port 0x16", with(tcp, func(r *Rule) { r.To.Port = Port{Op: PortEqual, Lo: 22} })},
+		{"pass proto tcp to port pptp", with(tcp, func(r *Rule) { r.To.Port = Port{Op: PortEqual, Lo: 1723} })},
 		{"pass proto tcp to port != 22", with(tcp, func(r *Rule) { r.To.Port = Port{Op: PortNotEqual, Lo: 22} })},
 		{"pass proto tcp to port <22", with(tcp, func(r *Rule) { r.To.Port = Port{Op: PortLess, Lo: 22} })},
 		{"pass proto tcp to port <=22", with(tcp, func(r *Rule) { r.To.Port = Port{Op: PortAtMost, Lo: 22} })},
@@ -309,8 +312,56 @@ func TestExpand(t *testing.T) {
 			match out inet nat-to 192.0.2.1
 			match out inet6 nat-to 2001:db8::1`},
 		{"nat of FreeBSD to a name of both families", "nat on em1 -> em0\nnat on em1 inet6 -> em0", `
+			pass out on em1 inet flags any
 			match out on em1 inet nat-to 192.0.2.1
+			pass out on em1 inet6 flags any
 			match out on em1 inet6 nat-to 2001:db8::1`},
+		{"nat of FreeBSD with a port alone", "nat on em1 inet from any to any port 500 -> 192.0.2.1 static-port", `
+			pass out on em1 inet proto tcp to port 500 flags any
+			match out on em1 inet proto tcp to port 500 nat-to 192.0.2.1 static-port
+			pass out on em1 inet proto udp to port 500
+			match out on em1 inet proto udp to port 500 nat-to 192.0.2.1 static-port`},
+		{"a port that stays for all", "match out nat-to 192.0.2.0/28 static-port endpoint-independent",
+			"match out nat-to 192.0.2.0/28 static-port sticky-address"},
+		{"next hops of FreeBSD", "pass in on em0 route-to { (em1 192.0.2.9), (em2 198.51.100.9) } round-robin inet from 10/8 to any keep state",
+			"pass in on em0 inet from 10/8 route-to { 192.0.2.9, 198.51.100.9 } round-robin"},
+		{"labels", "pass label a ridentifier 7 label '$if' label 'c d'", "pass label a label 'any' label 'c d' ridentifier 7"},
+		{"owners", "pass out proto { tcp udp } user { root, >= 1000, 5 >< 9 } group != wheel", `
+			pass out proto tcp user = root group != wheel
+			pass out proto tcp user >= 1000 group != wheel
+			pass out proto tcp user 5 >< 9 group != wheel
+			pass out proto udp user = root group != wheel
+			pass out proto udp user >= 1000 group != wheel
+			pass out proto udp user 5 >< 9 group != wheel`},
+		{"a backslash before a blank", "pass from { 192.0.2.1, \\ \n 192.0.2.2 } \\# web", "pass from { 192.0.2.1 192.0.2.2 }"},
+		{"a file with its lines in any order", "set require-order no\npass in\nscrub in no-df\nnat on em1 -> 192.0.2.1", `
+			match in scrub (no-df)
+			pass out on em1 inet flags any
+			match out on em1 inet nat-to 192.0.2.1
+			pass in`},
+		{"scrub", "scrub in on em0 all fragment reassemble\nscrub out on em0 no-df random-id min-ttl 64 max-mss 1440 set-tos lowdelay reassemble tcp", `
+			match out on em0 scrub (no-df random-id min-ttl 64 max-mss 1440 reassemble tcp) set tos lowdelay`},
+		{"the first scrub holds", "scrub on em0 max-mss 1400 no-df\nscrub max-mss 1440", `
+			match scrub (max-mss 1440)
+			match on em0 scrub (max-mss 1400 no-df)`},
+		{"a scrub that is not reached", "scrub in all\nscrub on em0 max-mss 1440", "match out on em0 scrub (max-mss 1440)"},
+		{"scrubs with marks", "no scrub in from 10/8\nscrub max-mss 1440", `
+			match in from 10/8 tag scrubbed-in
+			match in ! tagged scrubbed-in scrub (max-mss 1440)
+			match out scrub (max-mss 1440)`},
+		{"anchors of FreeBSD", "nat-anchor 'a/*'\nrdr-anchor \"b\" on em0 proto tcp to port 80\nscrub-anchor c\nbinat-anchor d\nnat on em0 -> 192.0.2.1\nanchor 'a/*'", `
+			scrub-anchor c
+			rdr-anchor "b" on em0 proto tcp to port 80
+			binat-anchor d
+			nat-anchor "a/*"
+			pass out on em0 inet flags any
+			match out on em0 inet nat-to 192.0.2.1
+			anchor "a/*"`},
+		{"queues that are ignored", "set ignore queue\naltq on em0 priq bandwidth 10Mb queue { a, b }\nqueue a on em0 bandwidth 5M {\n b, c }\n" +
+			"dummynet in proto tcp pipe 1\npass queue (a, b) tag x\nmatch set (queue a, prio 5) label y\npass dnpipe 1 tag z", `
+			pass tag x
+			match set prio 5 label y
+			pass tag z`},
 		{"divert-to a name", "pass in inet6 divert-to localhost port 80", "pass in inet6 divert-to ::1 port 80"},
 		{"families", "pass from { 192.0.2.1 2001:db8::1 } to { 192.0.2.9 2001:db8::9 <t> }", `
 			pass from 192.0.2.1 to 192.0.2.9
@@ -516,6 +567,22 @@ func TestParseTable(t *testing.T) {
 	want = []Table{{Name: "a", Persist: true}}
 	if diff := cmp.Diff(want, set.Rules[0].Anchor.Body.Tables, placeless); diff != "" {
 		t.Errorf("tables of the anchor: (-want +got)\n%s", diff)
+	}
+}
+
+// FreeBSD's pfctl takes bytes of one digit.
+func TestParseShortMAC(t *testing.T) {
+	set := parse(t, "ether block from 2:0:a:B:0:1/40 to { 0:1:2:3:4:5 ! ff:ff:ff:ff:ff:ff }")
+	var got []string
+	for i := range set.Ether {
+		got = append(got, set.Ether[i].String())
+	}
+	want := []string{"ether block from 02:00:0a:0b:00:00/40 to 00:01:02:03:04:05", "ether block from 02:00:0a:0b:00:00/40 to ! ff:ff:ff:ff:ff:ff"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if _, err := Parse("pf.conf", []byte("ether block from 002:0:0:0:0:1\n"), source); err == nil {
+		t.Error("three digits are taken")
 	}
 }
 

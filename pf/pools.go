@@ -76,8 +76,8 @@ func (p *parser) redirect(word string, at Pos) *redirect {
 	if r.static && r.port.pos.Line != 0 {
 		p.errorf(r.port.pos, "the 'static-port' option can't be used when specifying a port range")
 	}
-	if r.static && r.independent {
-		p.errorf(at, "the 'static-port' option can't be used with 'endpoint-independent'; the port stays already")
+	if r.static && r.independent { // the port stays, and so does the address of a source
+		r.independent, r.pool.Sticky = false, true
 	}
 	return r
 }
@@ -149,9 +149,10 @@ func (p *parser) poolHost(r *redirect) {
 		p.expected(aPool)
 	}
 	if r.isRoute() && p.atOp("(") && !p.closesBehindOne() {
-		p.failf(pos, "an interface cannot be given with the next hop; give its address alone")
+		p.hopBy(r)
+	} else {
+		r.hosts = p.host(r.hosts)
 	}
-	r.hosts = p.host(r.hosts)
 	if slices.ContainsFunc(r.hosts[begin:], func(h host) bool { return !h.linkLocal() }) {
 		// A name has others, too; those of its link are left out, as with (name).
 		r.hosts = append(r.hosts[:begin], slices.DeleteFunc(r.hosts[begin:], func(h host) bool { return h.linkLocal() })...)
@@ -184,6 +185,19 @@ func (p *parser) poolHost(r *redirect) {
 	}
 	for range r.hosts[begin:] {
 		r.weights = append(r.weights, weight)
+	}
+}
+
+// hopBy reads a next hop as FreeBSD has it, and OpenBSD had it before 6.9: with the interface
+// that it is reached by.
+func (p *parser) hopBy(r *redirect) {
+	p.op("(")
+	by := p.interfaceName()
+	begin := len(r.hosts)
+	r.hosts = p.host(r.hosts)
+	p.op(")")
+	for i := range r.hosts[begin:] {
+		r.hosts[begin+i].by = by
 	}
 }
 
@@ -265,6 +279,9 @@ func (p *parser) poolOptions(r *redirect) {
 			once(&r.static)
 		case p.at("endpoint-independent"):
 			once(&r.independent)
+		case p.at("prefer-ipv6-nexthop"):
+			p.errorf(p.tok.pos, "prefer-ipv6-nexthop: %s", outside["prefer-ipv6-nexthop"])
+			p.next()
 		default:
 			return
 		}
@@ -594,11 +611,15 @@ func (p *parser) makePool(t *redirect, family Family) Pool {
 			if f := h.family(); family == 0 || f == family {
 				out.Addrs = append(out.Addrs, netip.PrefixFrom(h.Addr, h.Bits))
 				out.Weights = append(out.Weights, max(t.weights[i], 1))
+				out.By = append(out.By, h.by)
 			}
 		}
 	}
 	if !slices.ContainsFunc(out.Weights, func(w uint16) bool { return w != 1 }) {
 		out.Weights = nil
+	}
+	if !slices.ContainsFunc(out.By, func(by string) bool { return by != "" }) {
+		out.By = nil
 	}
 	switch n := len(out.Addrs); {
 	case out.IsEmpty():

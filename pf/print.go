@@ -112,6 +112,15 @@ func (o *Options) Lines() []string {
 	set("debug", o.Debug)
 	set("reassemble", o.Reassemble)
 	set("hostid", o.HostID)
+	set("fail-policy", o.FailPolicy)
+	if o.KeepCounters {
+		lines["keepcounters"] = []string{"set keepcounters"}
+	}
+	set("require-order", o.RequireOrder)
+	set("syncookies", o.Syncookies)
+	if o.IgnoreQueue {
+		set("ignore", "queue")
+	}
 	if o.Fingerprints != "" {
 		set("fingerprints", quoted(o.Fingerprints))
 	}
@@ -126,7 +135,8 @@ func (o *Options) Lines() []string {
 
 // The names of the options, in the order of Options.
 var optionNames = []string{"skip", "block-policy", "state-policy", "state-defaults", "timeout", "limit",
-	"optimization", "ruleset-optimization", "loginterface", "debug", "reassemble", "hostid", "fingerprints"}
+	"optimization", "ruleset-optimization", "loginterface", "debug", "reassemble", "hostid", "fail-policy", "keepcounters",
+	"require-order", "syncookies", "ignore", "fingerprints"}
 
 var policyNames = map[StatePolicy]string{Floating: "floating", IfBound: "if-bound"}
 
@@ -238,13 +248,20 @@ var (
 // pfctl prints it between the state and its options, where it does not parse.
 func (r *Rule) head(explicit bool) string {
 	w := words{actionNames[r.Action]}
+	only := Part(0)
+	if r.Anchor != nil && r.Anchor.Only != 0 {
+		only = r.Anchor.Only
+		w = words{partAnchors[only]}
+	}
 	if r.Anchor != nil && r.Anchor.Name != "" {
 		w.add(quoted(r.Anchor.Name))
 	}
 	if r.Action == Block {
 		w.add(r.answer())
 	}
-	w.add(directionNames[r.Direction])
+	if only == 0 { // those of parts have one each
+		w.add(directionNames[r.Direction])
+	}
 	w.add(r.log())
 	w.when(r.Quick, "quick")
 	w.interfaceIs("on", r.On)
@@ -264,6 +281,8 @@ func (r *Rule) head(explicit bool) string {
 		}
 		w.add(keyword, portName(r.ReceivedOn.Name))
 	}
+	r.User.words(&w, "user")
+	r.Group.words(&w, "group")
 	switch {
 	case r.Flags.Of != 0:
 		w.add("flags", r.Flags.String())
@@ -290,10 +309,30 @@ func (r *Rule) head(explicit bool) string {
 	if r.Label != "" {
 		w.add("label", quoted(r.Label))
 	}
+	for _, label := range r.Labels {
+		w.add("label", quoted(label))
+	}
+	if r.ID != 0 {
+		w.add("ridentifier", strconv.FormatUint(uint64(r.ID), 10))
+	}
 	w.when(r.Once, "once")
 	w.tags(r.Tag, r.Tagged, r.NotTagged)
 	w.add(r.forward()...)
 	return w.String()
+}
+
+// partAnchors are the words that call a part of an anchor.
+var partAnchors = map[Part]string{NATPart: "nat-anchor", RDRPart: "rdr-anchor", NATPart | RDRPart: "binat-anchor", ScrubPart: "scrub-anchor"}
+
+// words adds the condition to those of a rule.
+func (o Owner) words(w *words, keyword string) {
+	switch o.Op {
+	case AnyPort:
+	case PortInside, PortOutside:
+		w.add(keyword, word(o.Lo), map[PortOp]string{PortInside: "><", PortOutside: "<>"}[o.Op], word(o.Hi))
+	default:
+		w.add(keyword, portOps[o.Op], word(o.Lo))
+	}
 }
 
 // answer is the text of a block rule's answer.
@@ -516,9 +555,10 @@ func (p Port) String() string {
 	case AnyPort:
 		return ""
 	}
-	operator := map[PortOp]string{PortEqual: "=", PortNotEqual: "!=", PortLess: "<", PortAtMost: "<=", PortGreater: ">", PortAtLeast: ">="}
-	return fmt.Sprintf("%s %d", operator[p.Op], p.Lo)
+	return fmt.Sprintf("%s %d", portOps[p.Op], p.Lo)
 }
+
+var portOps = map[PortOp]string{PortEqual: "=", PortNotEqual: "!=", PortLess: "<", PortAtMost: "<=", PortGreater: ">", PortAtLeast: ">="}
 
 // String returns the interface as pfctl prints it after on.
 func (i Interface) String() string {

@@ -18,6 +18,7 @@ import (
 // What is equal of rulesets but for where they were read.
 var equal = cmp.Options{
 	cmpopts.IgnoreTypes(pf.Pos{}, pf.Place{}),
+	cmpopts.IgnoreFields(pf.Ruleset{}, "Ignored"),
 	cmpopts.EquateEmpty(),
 	cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}),
 }
@@ -218,40 +219,40 @@ var printed = []struct{ in, want string }{
 	{`pass out divert-reply`, `pass out all flags S/SA divert-reply`},
 	{`pass divert-packet port 700 tag a`, `pass all flags S/SA tag a divert-packet port 700`},
 
-	{`nat on em0 from 10/8 to any -> (em0)`, `match out on em0 inet from 10.0.0.0/8 to any nat-to (em0) round-robin`},
+	{`nat on em0 from 10/8 to any -> (em0)`, "pass out on em0 inet from 10.0.0.0/8 to any flags any\nmatch out on em0 inet from 10.0.0.0/8 to any nat-to (em0) round-robin"},
 	{`nat on em0 from 10/8 to any -> 192.0.2.1 port 1024:65535 sticky-address`,
-		`match out on em0 inet from 10.0.0.0/8 to any nat-to 192.0.2.1 port 1024:65535 sticky-address`},
+		"pass out on em0 inet from 10.0.0.0/8 to any flags any\nmatch out on em0 inet from 10.0.0.0/8 to any nat-to 192.0.2.1 port 1024:65535 sticky-address"},
 	{`rdr on em0 proto tcp from any to 192.0.2.1 port 80 -> 10.0.0.1 port 8080`,
-		`match in on em0 inet proto tcp from any to 192.0.2.1 port = 80 rdr-to 10.0.0.1 port 8080`},
+		"pass in on em0 inet proto tcp from any to 192.0.2.1 port = 80 flags any\nmatch in on em0 inet proto tcp from any to 192.0.2.1 port = 80 rdr-to 10.0.0.1 port 8080"},
 	{`rdr pass log on em0 proto tcp to port 2000:2010 -> 10.0.0.1 port 80:*`,
 		`pass in log quick on em0 inet proto tcp from any to any port 2000:2010 flags any rdr-to 10.0.0.1 port 80:90`},
 	{`binat on em0 from 10.0.0.1 to any -> 192.0.2.1`,
-		"match out on em0 inet from 10.0.0.1 to any nat-to 192.0.2.1 static-port\nmatch in on em0 inet from any to 192.0.2.1 rdr-to 10.0.0.1"},
+		"pass out on em0 inet from 10.0.0.1 to any flags any\nmatch out on em0 inet from 10.0.0.1 to any nat-to 192.0.2.1 static-port\npass in on em0 inet from any to 192.0.2.1 flags any\nmatch in on em0 inet from any to 192.0.2.1 rdr-to 10.0.0.1"},
 	// The order is that in which FreeBSD tries them.
 	{"nat on em0 from 10/8 -> 192.0.2.1\nbinat on em0 from 10.0.0.1 to 1.1.1.1 -> 192.0.2.2\nrdr on em0 to 192.0.2.3 -> 10.0.0.3\npass",
-		"match in on em0 inet from any to 192.0.2.3 rdr-to 10.0.0.3\n" +
-			"match out on em0 inet from 10.0.0.1 to 1.1.1.1 nat-to 192.0.2.2 static-port\n" +
-			"match in on em0 inet from 1.1.1.1 to 192.0.2.2 rdr-to 10.0.0.1\n" +
-			"match out on em0 inet from 10.0.0.0/8 to any nat-to 192.0.2.1\n" +
+		"pass in on em0 inet from any to 192.0.2.3 flags any\nmatch in on em0 inet from any to 192.0.2.3 rdr-to 10.0.0.3\n" +
+			"pass out on em0 inet from 10.0.0.1 to 1.1.1.1 flags any\nmatch out on em0 inet from 10.0.0.1 to 1.1.1.1 nat-to 192.0.2.2 static-port\n" +
+			"pass in on em0 inet from 1.1.1.1 to 192.0.2.2 flags any\nmatch in on em0 inet from 1.1.1.1 to 192.0.2.2 rdr-to 10.0.0.1\n" +
+			"pass out on em0 inet from 10.0.0.0/8 to any flags any\nmatch out on em0 inet from 10.0.0.0/8 to any nat-to 192.0.2.1\n" +
 			"pass all flags S/SA"},
 	// The first that matches holds: what it has made is not made anew.
 	{"nat on em0 from 10/8 -> 192.0.2.1\nnat on em0 -> 192.0.2.2",
-		"match out on em0 inet from 10.0.0.0/8 to any tag nat-done nat-to 192.0.2.1\nmatch out on em0 inet all ! tagged nat-done nat-to 192.0.2.2"},
+		"pass out on em0 inet from 10.0.0.0/8 to any flags any\nmatch out on em0 inet from 10.0.0.0/8 to any tag nat-done nat-to 192.0.2.1\npass out on em0 inet all flags any ! tagged nat-done\nmatch out on em0 inet all ! tagged nat-done nat-to 192.0.2.2"},
 	{"no nat on em0 from 10/8 to 10/8\nnat on em0 from 10/8 -> 192.0.2.1\nno rdr on em1\nrdr on em0 to 192.0.2.1 -> 10.0.0.1",
-		"match in on em0 inet from any to 192.0.2.1 rdr-to 10.0.0.1\n" +
+		"pass in on em0 inet from any to 192.0.2.1 flags any\nmatch in on em0 inet from any to 192.0.2.1 rdr-to 10.0.0.1\n" +
 			"match out on em0 inet from 10.0.0.0/8 to 10.0.0.0/8 tag nat-done\n" +
-			"match out on em0 inet from 10.0.0.0/8 to any ! tagged nat-done nat-to 192.0.2.1"},
+			"pass out on em0 inet from 10.0.0.0/8 to any flags any ! tagged nat-done\nmatch out on em0 inet from 10.0.0.0/8 to any ! tagged nat-done nat-to 192.0.2.1"},
 	{"rdr on em0 proto tcp to port 80 -> 10.0.0.1\nrdr on em0 proto tcp to port 22 -> 10.0.0.2",
-		"match in on em0 inet proto tcp from any to any port = 80 rdr-to 10.0.0.1\nmatch in on em0 inet proto tcp from any to any port = 22 rdr-to 10.0.0.2"},
+		"pass in on em0 inet proto tcp from any to any port = 80 flags any\nmatch in on em0 inet proto tcp from any to any port = 80 rdr-to 10.0.0.1\npass in on em0 inet proto tcp from any to any port = 22 flags any\nmatch in on em0 inet proto tcp from any to any port = 22 rdr-to 10.0.0.2"},
 	{"rdr on em0 proto tcp to port 80 -> 10.0.0.1 port 22\nrdr on em0 proto tcp to port 22 -> 10.0.0.2",
-		"match in on em0 inet proto tcp from any to any port = 80 tag rdr-done rdr-to 10.0.0.1 port 22\n" +
-			"match in on em0 inet proto tcp from any to any port = 22 ! tagged rdr-done rdr-to 10.0.0.2"},
+		"pass in on em0 inet proto tcp from any to any port = 80 flags any\nmatch in on em0 inet proto tcp from any to any port = 80 tag rdr-done rdr-to 10.0.0.1 port 22\n" +
+			"pass in on em0 inet proto tcp from any to any port = 22 flags any ! tagged rdr-done\nmatch in on em0 inet proto tcp from any to any port = 22 ! tagged rdr-done rdr-to 10.0.0.2"},
 	{"nat pass on em0 -> 192.0.2.1\nnat on em0 -> 192.0.2.2\nno binat",
 		"match out all tag nat-done\n" +
 			"pass out quick on em0 inet all flags any ! tagged nat-done nat-to 192.0.2.1\n" +
-			"match out on em0 inet all ! tagged nat-done nat-to 192.0.2.2"},
-	{"anchor {\nnat on em0 -> 192.0.2.1\n}\nblock label \"$nr\"", "anchor all {\n  match out on em0 inet all nat-to 192.0.2.1\n}\nblock drop all label \"1\""},
-	{"nat on em0 tag a tagged b -> 192.0.2.1", "match out on em0 inet all tag a tagged b nat-to 192.0.2.1"},
+			"pass out on em0 inet all flags any ! tagged nat-done\nmatch out on em0 inet all ! tagged nat-done nat-to 192.0.2.2"},
+	{"anchor {\nnat on em0 -> 192.0.2.1\n}\nblock label \"$nr\"", "anchor all {\n  pass out on em0 inet all flags any\n  match out on em0 inet all nat-to 192.0.2.1\n}\nblock drop all label \"1\""},
+	{"nat on em0 tag a tagged b -> 192.0.2.1", "pass out on em0 inet all flags any tagged b\nmatch out on em0 inet all tag a tagged b nat-to 192.0.2.1"},
 }
 
 func TestPrinted(t *testing.T) {

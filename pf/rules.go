@@ -18,6 +18,8 @@ type spec struct {
 	protos   []uint8
 	icmps    []icmpType
 	from, to side
+	users    []Owner
+	groups   []Owner
 	nat, rdr *redirect // nat-to, binat-to and af-to; rdr-to
 	route    *redirect
 	divert   *diversion
@@ -72,6 +74,9 @@ const (
 	optRdr
 	optRoute
 	optDivert
+	optUser
+	optGroup
+	optID
 	optionCount
 )
 
@@ -88,6 +93,7 @@ func (p *parser) begin(pos Pos, action Action) *spec {
 	s := &p.spec
 	s.rule = Rule{Pos: pos, Action: action}
 	s.on, s.protos, s.icmps = s.on[:0], s.protos[:0], s.icmps[:0]
+	s.users, s.groups = s.users[:0], s.groups[:0]
 	s.from.hosts, s.from.ports = s.from.hosts[:0], s.from.ports[:0]
 	s.to.hosts, s.to.ports = s.to.hosts[:0], s.to.ports[:0]
 	s.nat, s.rdr, s.route, s.divert, s.old = nil, nil, nil, nil, nil
@@ -220,6 +226,9 @@ func (p *parser) log(r *Rule) {
 func (p *parser) conditions(s *spec) {
 	if p.accept("on") {
 		s.on = p.interfaces(s.on)
+	}
+	if s.old == nil && s.rule.Action != CallAnchor && (p.at("route-to") || p.at("reply-to") || p.at("dup-to")) {
+		p.oneOption(ruleOptions, s) // as on FreeBSD
 	}
 	p.family(s)
 	if p.at("proto") {
@@ -397,6 +406,8 @@ func (p *parser) options(s *spec) {
 		case p.oneOption(ruleOptions, s):
 		case name == "tagged":
 			p.tagged(s, false)
+		case name == "label":
+			p.label(s)
 		case name == "received-on":
 			p.receivedOn(s, false)
 		case name == "set":
@@ -440,7 +451,9 @@ var ruleOptions = map[string]ruleOption{
 	"synproxy":    stateOption,
 	"fragment":    {optFragment, "", func(_ *parser, s *spec, _ string) { s.rule.Fragment = true }},
 	"allow-opts":  {optAllowOpts, "", func(_ *parser, s *spec, _ string) { s.rule.AllowOpts = true }},
-	"label":       {optLabel, "", func(p *parser, s *spec, _ string) { s.rule.Label = p.short("label", "rule label", maxLabel) }},
+	"user":        {optUser, "", func(p *parser, s *spec, _ string) { p.list(func() { s.users = append(s.users, p.owner()) }) }},
+	"group":       {optGroup, "", func(p *parser, s *spec, _ string) { p.list(func() { s.groups = append(s.groups, p.owner()) }) }},
+	"ridentifier": {optID, "", func(p *parser, s *spec, _ string) { s.rule.ID = uint32(p.number("a number", math.MaxUint32)) }},
 	"tag":         {optTag, "", func(p *parser, s *spec, _ string) { p.tags, s.rule.Tag = p.tok.pos, p.short("tag", "tag", maxTag) }},
 	"probability": {optProbability, "", func(p *parser, s *spec, _ string) { s.rule.Probability = p.probability() }},
 	"once":        {optOnce, "", func(_ *parser, s *spec, _ string) { s.rule.Once = true }},
@@ -500,9 +513,6 @@ func (p *parser) otherOption(name string) {
 		p.word("limiter")
 		p.errorf(pos, "%s limiter: %s", name, outside[name+" limiter"])
 		p.skipArguments()
-	case p.spec.route != nil && p.spec.at[optHosts].Line == 0 &&
-		slices.Contains([]string{"inet", "inet6", "proto", "from", "to", "all"}, name): // as on FreeBSD
-		p.failf(p.spec.at[optRoute], "%s: stands behind the addresses, as the other options of a rule", p.spec.route.word)
 	case slices.Contains(answers, name):
 		p.failf(p.tok.pos, "`%s` stands right behind `block`, and nowhere else", name)
 	case slices.Contains(ruleOrder, name):
@@ -520,9 +530,20 @@ var answers = []string{"drop", "return", "return-rst", "return-icmp", "return-ic
 
 // outside records that an option is not for a bridge, and passes over it.
 func (p *parser) outside(name string) {
-	p.errorf(p.tok.pos, "%s: %s", name, outside[name])
+	if !p.ignores(p.tok.pos, name) {
+		p.errorf(p.tok.pos, "%s: %s", name, outside[name])
+	}
 	p.next()
 	p.skipArguments()
+}
+
+// ignores reports whether a word about queues is left out, and notes that it is.
+func (p *parser) ignores(pos Pos, name string) bool {
+	if outside[name] != needsQueues || !p.source.IgnoreQueues && !p.ignoreQueues {
+		return false
+	}
+	p.set.Ignored = append(p.set.Ignored, Idle{Pos: pos, Word: strings.TrimPrefix(name, "set "), Why: "queues are ignored, and the host's own hold; see tc(8)"})
+	return true
 }
 
 // beginsOption reports whether a word begins an option of a rule.
@@ -532,7 +553,7 @@ func beginsOption(word string) bool {
 }
 
 // otherOptions are the words that the method options reads by itself.
-var otherOptions = wordSet("tagged", "received-on", "set", "state", "source")
+var otherOptions = wordSet("tagged", "received-on", "label", "set", "state", "source")
 
 // skipArguments passes over the arguments of an option that is not for a
 // bridge.
@@ -566,6 +587,57 @@ func (p *parser) short(what, name string, limit int) string {
 		p.errorf(pos, "%s too long, max %d chars", name, limit)
 	}
 	return s
+}
+
+// maxLabels is how many labels a rule may have in FreeBSD.
+const maxLabels = 5
+
+// label reads a label. As in FreeBSD, a rule may have several.
+func (p *parser) label(s *spec) {
+	r := &s.rule
+	s.at[optLabel] = p.tok.pos
+	if p.next(); len(r.Labels) == maxLabels-1 {
+		p.failf(p.tok.pos, "a rule may have %d labels at most", maxLabels)
+	}
+	switch label := p.short("label", "rule label", maxLabel); {
+	case r.Label == "":
+		r.Label = label
+	case label != "":
+		r.Labels = append(slices.Clip(r.Labels), label)
+	}
+}
+
+// owner reads a condition on who owns a socket: a name, a number or `unknown`.
+func (p *parser) owner() Owner {
+	name := func() string {
+		if p.tok.kind == tokNumber {
+			return strconv.FormatInt(p.number("a name or a number", math.MaxUint32), 10)
+		}
+		return p.name("a name or a number")
+	}
+	o := Owner{Op: PortEqual}
+	pos := p.tok.pos
+	if p.tok.kind == tokOp {
+		op, ok := unaryOps[p.tok.text]
+		if !ok {
+			p.expected("a name or a number")
+		}
+		o.Op = op
+		p.next()
+		o.Lo = name()
+	} else {
+		o.Lo = name()
+		switch {
+		case p.acceptOp("><"):
+			o.Op, o.Hi = PortInside, name()
+		case p.acceptOp("<>"):
+			o.Op, o.Hi = PortOutside, name()
+		}
+	}
+	if (o.Lo == unknownOwner || o.Hi == unknownOwner) && o.Op != PortEqual && o.Op != PortNotEqual {
+		p.failf(pos, "`unknown` can be compared by = and != alone")
+	}
+	return o
 }
 
 func (p *parser) tagged(s *spec, not bool) {
@@ -746,10 +818,7 @@ func (p *parser) setOne(s *spec) {
 	switch {
 	case p.oneOption(setOptions, s):
 	case p.at("queue"), p.at("delay"):
-		name := "set " + p.tok.text
-		p.errorf(p.tok.pos, "%s: %s", name, outside[name])
-		p.next()
-		p.skipArguments()
+		p.outside("set " + p.tok.text)
 	default:
 		p.expected("`prio` or `tos`")
 	}
@@ -896,10 +965,11 @@ func (r *Ruleset) placeless() *Ruleset {
 	}
 	c := *r
 	c.Rules, c.Tables, c.Loads = slices.Clone(r.Rules), slices.Clone(r.Tables), slices.Clone(r.Loads)
+	c.Ignored = nil
 	for i := range c.Rules {
 		c.Rules[i] = c.Rules[i].placeless()
 		if a := c.Rules[i].Anchor; a != nil {
-			c.Rules[i].Anchor = &Anchor{a.Name, a.Body.placeless()}
+			c.Rules[i].Anchor = &Anchor{a.Name, a.Body.placeless(), a.Only}
 		}
 	}
 	for i := range c.Tables {

@@ -25,6 +25,7 @@ type Ruleset struct {
 	Rules   []Rule
 	Ether   []EtherRule
 	Loads   []AnchorLoad
+	Ignored []Idle // what was read and left out; it is not printed
 }
 
 // AnchorLoad is a ruleset that `load anchor` puts into an anchor.
@@ -148,6 +149,9 @@ type Rule struct {
 	Tagged      string
 	NotTagged   bool
 	Label       string
+	Labels      []string // those behind Label: at most four
+	ID          uint32   // ridentifier, 0 for none; nothing depends on it
+	User, Group Owner
 	Probability float64 // 0 < p <= 1; 0 is no condition
 
 	Anchor *Anchor // of CallAnchor
@@ -170,7 +174,46 @@ type Scrub struct {
 type Anchor struct {
 	Name string   // as written, with "/*" at its end if all below it are tried; empty if it has none
 	Body *Ruleset // between braces; nil if it has none. Options are zero
+	Only Part     // of FreeBSD's nat-anchor and its kin; 0 is all that these do not try
 }
+
+// Part is a part of a ruleset, by the kind of its rules.
+type Part uint8
+
+// The parts, as bits. Each rule is in one, those with rdr-to and nat-to in two.
+const (
+	NATPart Part = 1 << iota
+	RDRPart
+	ScrubPart
+	FilterPart
+	allParts = NATPart | RDRPart | ScrubPart | FilterPart
+)
+
+// Owner is the argument of user and group: who owns the socket that a packet is of. The names
+// are as written.
+type Owner struct {
+	Op     PortOp // AnyPort is no condition
+	Lo, Hi string
+}
+
+// never reports whether no packet matches the condition. The owner of all that a switch sees is
+// unknown, as on a router that of what it forwards (pf_match_uid() of OpenBSD's pf).
+func (o Owner) never() bool {
+	switch o.Op {
+	case AnyPort:
+		return false
+	case PortEqual:
+		return o.Lo != unknownOwner
+	case PortNotEqual:
+		return o.Lo == unknownOwner
+	}
+	return true
+}
+
+const unknownOwner = "unknown"
+
+// Never reports whether no packet of a bridge matches the rule.
+func (r *Rule) Never() bool { return r.User.never() || r.Group.never() }
 
 // Endpoint is one side of from and to: a host and, for TCP and UDP, its ports.
 type Endpoint struct {
@@ -367,6 +410,11 @@ type Options struct {
 	Debug         string
 	Reassemble    string // "yes", "no", "yes no-df": what it means on a bridge is in the manual
 	HostID        string
+	FailPolicy    string // "drop", "return"
+	KeepCounters  bool
+	RequireOrder  string // "yes", "no"
+	Syncookies    string // "never"
+	IgnoreQueue   bool   // set ignore queue: queues and their assignments are left out
 	Fingerprints  string
 	Order         []string // names of what was set, in the order of the file, for printing
 }

@@ -68,6 +68,7 @@ const (
 type Pool struct {
 	Addrs   []netip.Prefix // masked, of the rule's family; in a Program also those that Interface has at the moment
 	Weights []uint16       // of Addrs; nil if none is given
+	By      []string       // of Addrs as next hops: the interfaces that the file names with them; it is not printed
 	Table   string         // its name
 	// Interface is the name of an interface in parentheses, whose addresses are
 	// those that it has when they are needed, with Modes as in Host. Bits is their mask

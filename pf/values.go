@@ -78,7 +78,7 @@ var optimizations = map[string][7]uint32{
 // so that a file means the same everywhere. If TCP and UDP have different ports of one
 // name, TCP's counts.
 var services = sync.OnceValue(func() map[string]uint16 {
-	words := strings.Fields(serviceNames)
+	words := strings.Fields(registeredNames + serviceNames)
 	m := make(map[string]uint16, len(words)/2)
 	for i := 0; i < len(words); i += 2 {
 		n, _ := strconv.ParseUint(words[i+1], 10, 16)
@@ -133,4 +133,23 @@ www 80  x11 6000  x11-0 6000  x11-1 6001  x11-2 6002  x11-3 6003  x11-4 6004  x1
 x11-7 6007  xdmcp 177  xfs 7100  xinetd 9098  xmms2 9667  xmpp-client 5222  xmpp-server 5269  xtel 1313
 xtelw 1314  z3950 210  zabbix-agent 10050  zabbix-trapper 10051  zebra 2601  zebrasrv 2600  zephyr-clt 2103
 zephyr-hm 2104  zephyr-srv 2102  zope 9673  zope-ftp 8021  zserv 346
+`
+
+// registeredNames are names that IANA has registered, or that OpenBSD's /etc/services has, and
+// Debian's, which serviceNames is, has not.
+const registeredNames = `
+adws 9389  aol 5190  bfd-lag 6784  bfd-multi-ctl 4784  blizwow 3724  capwap-control 5246
+capwap-data 5247  coap 5683  coaps 5684  couchdb 5984  cvsup 5999  dhcp-failover 647  dhcp-failover2 847
+dhcpd-sync 8067  diameter 3868  docker 2375  docker-s 2376  eklogin 2105  etcd-client 2379
+etcd-server 2380  geneve 6081  gtp-control 2123  gtp-user 2152  h323gatedisc 1718  h323gatestat 1719
+h323hostcall 1720  hostname 101  hsrp 1985  http-mgmt 280  http-rpc-epmap 593  hunt 26740  iapp 2313
+icb 7326  imap3 220  ipfix 4739  ipfixs 4740  irc 194  ircs 994  krb524 4444  llmnr 5355  memcache 11211
+minecraft 25565  mongodb 27017  mqtt 1883  ms-streaming 1755  msft-gc 3268  msft-gc-ssl 3269  msnp 1863
+name 42  nameserver 42  nat-pmp 5351  nat-pmp-status 5350  ndl-aas 3128  ndmp 10000  netconf-ssh 830
+netconf-tls 6513  pcanywheredata 5631  pcanywherestat 5632  pcp 5351  pcsync-https 8443
+pdl-datastream 9100  pop2 109  pptp 1723  quake 26000  radius-dynauth 3799  rfb 5900  ripng 521
+rpki-rtr 323  rpki-rtr-tls 324  rtsps 322  rwhois 4321  secure-mqtt 8883  sflow 6343  sftp 115
+sips 5061  snmptls 10161  ssdp 1900  stuns 5349  teredo 3544  timed 525  turn 3478  turns 5349
+uucp-path 117  vxlan-gpe 4790  wap-wsp 9200  wins 1512  ws-discovery 3702  wsdapi 5357  wsdapi-s 5358
+wsman 5985  wsmans 5986
 `

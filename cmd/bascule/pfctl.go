@@ -32,7 +32,7 @@ type pfctl struct {
 	rule                                     number
 	verbose                                  int
 	disable, enable, check, names, quiet     bool
-	noNames, zero                            bool
+	noNames, zero, ignoreQueue               bool
 }
 
 // The modifiers of -s, -F and -T: their names in pfctl(8), and their meaning.
@@ -54,7 +54,7 @@ var (
 	}
 	pfFlushes = []fact{
 		{"rules", "the rules, or those of an anchor"},
-		{"ether", "the ether rules"},
+		{"ether", "the ether rules; FreeBSD's ethernet"},
 		{"states", "the states"},
 		{"Sources", "the sources that are tracked"},
 		{"info", "the counters of -s info"},
@@ -84,6 +84,9 @@ type modifier struct {
 
 // Set takes the first name that begins so; capital letters count if they help.
 func (m *modifier) Set(value string) error {
+	if len(value) > len("ether") && strings.HasPrefix("ethernet", value) {
+		value = "ether" // FreeBSD's pfctl calls it so with -s alone
+	}
 	for _, same := range []func(a, b string) bool{func(a, b string) bool { return a == b }, strings.EqualFold} {
 		for _, f := range m.of {
 			if n := len(value); n > 0 && n <= len(f.name) && same(f.name[:n], value) {
@@ -200,6 +203,7 @@ HOST:PORT"' the state between these two.`,
 	f.VarP(&c.anchor, "a", "a", "the anchor that -f, -F, -s and -T are about; -F and -s take 'ANCHOR/*' for all below it, too")
 	f.VarP(&c.port, "i", "i", "only this port or group of ports, with -s states, -s Interfaces, -F states and -k")
 	f.StringArrayVarP(&c.macros, "D", "D", nil, "give a macro a value, whatever the file says: `MACRO=VALUE`")
+	f.BoolVar(&c.ignoreQueue, "ignore-queue", false, "leave out what the file says of queues: altq, queue, dummynet; it is refused else")
 	f.VarP(&c.optimizer, "o", "o", "optimize the rules or not: what rules mean and cost is the same")
 	f.BoolVarP(&c.names, "r", "r", false, "show the names of hosts in states")
 	f.BoolVarP(&c.noNames, "N", "N", false, "look up no names of hosts")
@@ -528,7 +532,7 @@ func (c *pfctl) load() (*bridge.PFLoad, error) {
 		Name: name, Text: text, Anchor: c.anchor.text, Check: c.check,
 		Source: pfSource, TablesOnly: c.command.name == "load",
 	}
-	load.Source.Macros = macros
+	load.Source.Macros, load.Source.IgnoreQueues = macros, c.ignoreQueue
 	if c.noNames {
 		load.Source.Lookup = nil
 	}

@@ -86,7 +86,7 @@ func (p *program) captured(f func() error) ([]byte, error) {
 func pfRuleHead(r *pf.Rule) string {
 	if r.Anchor != nil {
 		head := *r
-		head.Anchor = &pf.Anchor{Name: r.Anchor.Name}
+		head.Anchor = &pf.Anchor{Name: r.Anchor.Name, Only: r.Anchor.Only}
 		r = &head
 	}
 	return r.String()

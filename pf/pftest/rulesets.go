@@ -170,6 +170,13 @@ func (d draw) body(rs *pf.Ruleset, depth int) {
 			rs.Tables = append(rs.Tables, d.table(name))
 		}
 	}
+	if depth > 0 {
+		for _, part := range []pf.Part{pf.ScrubPart, pf.RDRPart, pf.NATPart | pf.RDRPart, pf.NATPart} { // in the order of the parser
+			if d.seldom("part of an anchor") {
+				rs.Rules = append(rs.Rules, d.part(part))
+			}
+		}
+	}
 	used := map[string]bool{} // names of bodies; no two may be the same
 	for range rapid.IntRange(0, 12).Draw(d.T, "rules") {
 		r := d.rule()
@@ -214,6 +221,20 @@ func (d draw) rule() pf.Rule {
 	}
 	if d.seldom("label") {
 		r.Label = one(d, "label", labels...)
+		for range rapid.IntRange(0, 4).Draw(d.T, "more labels") {
+			r.Labels = append(r.Labels, one(d, "label", labels...))
+		}
+	}
+	if d.seldom("ridentifier") {
+		r.ID = d.number("ridentifier", 0, 1<<32-1)
+	}
+	if r.HasProto && (r.Proto == reference.TCP || r.Proto == reference.UDP) {
+		if d.seldom("user") {
+			r.User = d.owner("user")
+		}
+		if d.seldom("group") {
+			r.Group = d.owner("group")
+		}
 	}
 	if d.seldom("set prio") {
 		r.SetPrio = [2]uint8{one[uint8](d, "set prio", 1, 4, 8), one[uint8](d, "set prio of ACKs", 1, 6, 8)}
@@ -403,6 +424,31 @@ func (d draw) anchor(depth int, used map[string]bool) pf.Rule {
 	}
 	r.Anchor.Name = one(d, "path", "", "/", "deep/") + name + one(d, "wildcard", "", "/*")
 	return r
+}
+
+// part draws the call of a part of an anchor, as nat-anchor.
+func (d draw) part(part pf.Part) pf.Rule {
+	r := pf.Rule{Action: pf.CallAnchor, Anchor: &pf.Anchor{Name: one(d, "anchor name", anchors...) + one(d, "wildcard", "", "/*"), Only: part}}
+	r.Direction = map[pf.Part]pf.Direction{pf.NATPart: pf.Out, pf.RDRPart: pf.In}[part]
+	if d.seldom("on") {
+		r.On = d.port("on")
+	}
+	r.Family = one(d, "family", 0, 0, pf.Inet, pf.Inet6)
+	r.From.Not, r.From.Host = d.host(r.Family)
+	return r
+}
+
+// owner draws a condition on who has a socket.
+func (d draw) owner(what string) pf.Owner {
+	o := pf.Owner{Op: one(d, what, pf.PortEqual, pf.PortNotEqual, pf.PortLess, pf.PortAtMost, pf.PortGreater, pf.PortAtLeast, pf.PortInside, pf.PortOutside)}
+	names := []string{"root", "1000", "two words"}
+	if o.Op <= pf.PortNotEqual {
+		names = append(names, "unknown", "unknown")
+	}
+	if o.Lo = one(d, "name", names...); o.Op >= pf.PortInside {
+		o.Hi = one(d, "last name", names...)
+	}
+	return o
 }
 
 // conditions draws what rules of all actions ask, and what they do with tags.
@@ -704,6 +750,17 @@ func (d draw) options() pf.Options {
 	if add("hostid") {
 		o.HostID = fmt.Sprintf("0x%08x", d.number("hostid", 1, 1<<32-1))
 	}
+	if add("fail-policy") {
+		o.FailPolicy = one(d, "fail-policy", "drop", "return")
+	}
+	o.KeepCounters = add("keepcounters")
+	if add("require-order") {
+		o.RequireOrder = one(d, "require-order", "yes", "no")
+	}
+	if add("syncookies") {
+		o.Syncookies = "never"
+	}
+	o.IgnoreQueue = add("ignore")
 	if add("fingerprints") {
 		o.Fingerprints = "/etc/pf.os"
 	}

@@ -141,7 +141,8 @@ type walk struct {
 	log     []Logged
 	tables  map[string][]pf.TableEntry // definitions that were met
 
-	at string // path of the ruleset of rule
+	at    string  // path of the ruleset of rule
+	parts pf.Part // of the ruleset that is tried; 0 is all
 	// translate makes the translations of a match rule of the ruleset at a path, nil for
 	// none. It reports false if that cannot be: then no more rules are tried.
 	translate func(w *walk, r *pf.Rule, at string) bool
@@ -156,8 +157,12 @@ func (w *walk) ruleset(rs *pf.Ruleset, at string, unsure bool) (matched, stop bo
 	for i := range rs.Tables {
 		w.tables[path.Join(at, rs.Tables[i].Name)] = rs.Tables[i].Entries
 	}
+	parts := w.parts
 	for i := range rs.Rules {
 		r := &rs.Rules[i]
+		if parts != 0 && parts&rs.Part(i) == 0 {
+			continue
+		}
 		unsure := unsure
 		switch w.matchesRule(r, at) {
 		case no:
@@ -172,7 +177,8 @@ func (w *walk) ruleset(rs *pf.Ruleset, at string, unsure bool) (matched, stop bo
 			w.tag = r.Tag
 		}
 		if r.Action == pf.CallAnchor {
-			inside, end := w.anchor(r, at, i, unsure)
+			inside, end := w.anchor(rs, at, i, unsure)
+			w.parts = parts
 			matched = matched || inside
 			if end || inside && r.Quick {
 				return matched, true
@@ -251,15 +257,33 @@ func Join(in, out pf.Scrub) pf.Scrub {
 	return both
 }
 
-// anchor tries the rules of an anchor, or of all that are directly below it.
-func (w *walk) anchor(r *pf.Rule, at string, index int, unsure bool) (matched, stop bool) {
+// anchor tries the rules of an anchor, or of all that are directly below it. Parts of these that
+// calls before are for are left out.
+func (w *walk) anchor(caller *pf.Ruleset, at string, index int, unsure bool) (matched, stop bool) {
+	r := &caller.Rules[index]
+	try := func(rs *pf.Ruleset, called string) (matched, stop bool) {
+		if w.parts = r.Anchor.Only; w.parts == 0 {
+			w.parts = pf.NATPart | pf.RDRPart | pf.ScrubPart | pf.FilterPart
+		}
+		for i := range index {
+			if a := caller.Rules[i].Anchor; a != nil {
+				if before := pathOf(a.Name, at, i); before == called || path.Base(before) == "*" && path.Dir(before) == path.Dir(called) {
+					w.parts &^= a.Only
+				}
+			}
+		}
+		if w.parts == 0 {
+			return false, false
+		}
+		return w.ruleset(rs, called, unsure)
+	}
 	called := pathOf(r.Anchor.Name, at, index)
 	if r.Anchor.Body != nil {
-		return w.ruleset(r.Anchor.Body, called, unsure)
+		return try(r.Anchor.Body, called)
 	}
 	if path.Base(called) != "*" {
 		if rs := w.Anchors[called]; rs != nil {
-			return w.ruleset(rs, called, unsure)
+			return try(rs, called)
 		}
 		return false, false
 	}
@@ -272,7 +296,7 @@ func (w *walk) anchor(r *pf.Rule, at string, index int, unsure bool) (matched, s
 	}
 	slices.Sort(children)
 	for _, child := range children {
-		inside, end := w.ruleset(w.Anchors[child], child, unsure)
+		inside, end := try(w.Anchors[child], child)
 		matched = matched || inside
 		if end {
 			return matched, true
@@ -292,7 +316,7 @@ const (
 
 // matchesRule tries the conditions of a rule, in pf's order.
 func (w *walk) matchesRule(r *pf.Rule, at string) verdict {
-	if w.used[r] ||
+	if w.used[r] || foreign(r.User) || foreign(r.Group) ||
 		r.On.Name != "" && !w.isOn(r.On, w.Port) ||
 		r.Direction != pf.Both && r.Direction != w.Direction ||
 		r.Family != 0 && r.Family != w.Family ||
@@ -313,6 +337,13 @@ func (w *walk) matchesRule(r *pf.Rule, at string) verdict {
 		return no
 	}
 	return transport
+}
+
+// foreign reports whether a condition on the owner of a socket is not fulfilled by a packet of
+// no socket, whose owner is `unknown`.
+func foreign(o pf.Owner) bool {
+	unknown := o.Lo == "unknown"
+	return o.Op == pf.PortEqual && !unknown || o.Op == pf.PortNotEqual && unknown || o.Op > pf.PortNotEqual
 }
 
 // transport tries what a rule asks of the header that follows IP's.

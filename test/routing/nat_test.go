@@ -177,12 +177,16 @@ func TestNATStations(t *testing.T) {
 				name: "FreeBSD's lines", rules: "nat on gw2 inet from 10.0.1.0/24 to any -> (gw2)\nnat on gw2 inet6 from fd01::/64 to any -> fd02::1\nrdr pass on gw1 inet proto { tcp, udp } to 10.0.1.1 port 80 -> 10.0.2.2 port 7\npass",
 				four: "10.0.1.1:80", six: "[fd02::2]:7", peer4: "10.0.2.1", peer6: "fd02::1", low: 50001, high: 65535, host4: "10.0.2.2", host6: "fd02::2", state4: " -> 10.0.2.2:7 (10.0.1.1:80) ",
 			}, {
+				name: "FreeBSD's lines alone", rules: "nat on gw2 inet from 10.0.1.0/24 to any -> (gw2)\nnat on gw2 inet6 from fd01::/64 to any -> fd02::1\n" +
+					"rdr on gw1 inet proto { tcp, udp } to 10.0.1.1 port 80 -> 10.0.2.2 port 7",
+				four: "10.0.1.1:80", six: "[fd02::2]:7", peer4: "10.0.2.1", peer6: "fd02::1", low: 50001, high: 65535, host4: "10.0.2.2", host6: "fd02::2", state4: " -> 10.0.2.2:7 (10.0.1.1:80) ",
+			}, {
 				name: "binat-to", rules: "pass\nmatch on gw2 inet from 10.0.1.2 to any binat-to 10.0.2.1\nmatch on gw2 inet6 from fd01::2 binat-to fd02::1",
 				four: "10.0.2.2:7", six: "[fd02::2]:7", peer4: "10.0.2.1", peer6: "fd02::1", low: 1024, high: 65535, host4: "10.0.2.2", host6: "fd02::2", state4: "all tcp 10.0.2.1:",
 			},
 		} {
 			for _, on := range []bool{true, false} {
-				if !on && (c.name == "binat-to" || c.name == "FreeBSD's lines") {
+				if !on && (c.name == "binat-to" || strings.HasPrefix(c.name, "FreeBSD's lines")) {
 					continue // which are other words for what comes before
 				}
 				s.route(on)
