@@ -4,6 +4,7 @@ package pf
 
 import (
 	"cmp"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -383,9 +384,9 @@ func (p *parser) antispoof(first token) {
 	for !p.ends() {
 		switch {
 		case p.at("label"):
-			p.once(optLabel, "label")
-			p.next()
-			s.rule.Label = p.short("label", "rule label", maxLabel)
+			p.label(s)
+		case p.accept("ridentifier"):
+			s.rule.ID = uint32(p.number("a number", math.MaxUint32))
 		case p.at("rtable"):
 			p.outside("rtable")
 		default:

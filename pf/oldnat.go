@@ -202,12 +202,27 @@ func (p *parser) oldOrder(first token, what string) {
 	}
 }
 
+// printed reports whether there are rules, and all of them may be those that lines of older
+// files stand for: the file is one that was printed.
+func (p *parser) printed() bool {
+	for i := range p.set.Rules {
+		if p.set.Part(i) == FilterPart {
+			return false
+		}
+	}
+	return len(p.set.Rules) > 0 && !p.anyOrder
+}
+
 // oldAnchor reads the call of a part of an anchor.
 func (p *parser) oldAnchor(first token) {
-	p.oldOrder(first, first.text+": its part of an anchor")
 	s := p.begin(first.pos, CallAnchor)
 	s.oldKind, _, _ = strings.Cut(first.text, "-")
-	s.old = &oldRule{place: p.place(first.pos)}
+	if p.printed() { // it stands among the rules of lines of its kind
+		s.old = nil
+	} else {
+		p.oldOrder(first, first.text+": its part of an anchor")
+		s.old = &oldRule{place: p.place(first.pos)}
+	}
 	part := map[string]Part{"nat": NATPart, "rdr": RDRPart, "binat": NATPart | RDRPart, "scrub": ScrubPart}[s.oldKind]
 	s.rule.Direction = map[Part]Direction{NATPart: Out, RDRPart: In}[part]
 	s.rule.Anchor = &Anchor{Name: p.anchorName(), Only: part}

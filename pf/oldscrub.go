@@ -92,7 +92,7 @@ func (p *parser) scrubbing(list []oldRule) (rules []Rule) {
 	if turnIn && turnOut {
 		for i := range slices.Backward(lines) {
 			r := lines[i].Rule
-			if r.Scrub == (Scrub{}) && r.Log == 0 || !in[i] && !out[i] {
+			if r.Scrub == (Scrub{}) || !in[i] && !out[i] {
 				continue
 			}
 			if !in[i] || !out[i] {
@@ -125,7 +125,7 @@ func (p *parser) scrubbing(list []oldRule) (rules []Rule) {
 		}
 		for i := range each {
 			o := &each[i]
-			if o.Scrub == (Scrub{}) && o.Log == 0 && !needed[i] {
+			if o.Scrub == (Scrub{}) && !needed[i] {
 				continue
 			}
 			if needed[i] {

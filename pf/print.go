@@ -116,7 +116,6 @@ func (o *Options) Lines() []string {
 	if o.KeepCounters {
 		lines["keepcounters"] = []string{"set keepcounters"}
 	}
-	set("require-order", o.RequireOrder)
 	set("syncookies", o.Syncookies)
 	if o.IgnoreQueue {
 		set("ignore", "queue")
@@ -136,7 +135,7 @@ func (o *Options) Lines() []string {
 // The names of the options, in the order of Options.
 var optionNames = []string{"skip", "block-policy", "state-policy", "state-defaults", "timeout", "limit",
 	"optimization", "ruleset-optimization", "loginterface", "debug", "reassemble", "hostid", "fail-policy", "keepcounters",
-	"require-order", "syncookies", "ignore", "fingerprints"}
+	"syncookies", "ignore", "fingerprints"}
 
 var policyNames = map[StatePolicy]string{Floating: "floating", IfBound: "if-bound"}
 

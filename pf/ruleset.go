@@ -412,7 +412,6 @@ type Options struct {
 	HostID        string
 	FailPolicy    string // "drop", "return"
 	KeepCounters  bool
-	RequireOrder  string // "yes", "no"
 	Syncookies    string // "never"
 	IgnoreQueue   bool   // set ignore queue: queues and their assignments are left out
 	Fingerprints  string

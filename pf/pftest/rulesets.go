@@ -171,7 +171,8 @@ func (d draw) body(rs *pf.Ruleset, depth int) {
 		}
 	}
 	if depth > 0 {
-		for _, part := range []pf.Part{pf.ScrubPart, pf.RDRPart, pf.NATPart | pf.RDRPart, pf.NATPart} { // in the order of the parser
+		// in the order of the parser
+		for _, part := range []pf.Part{pf.ScrubPart, pf.RDRPart, pf.NATPart | pf.RDRPart, pf.NATPart} {
 			if d.seldom("part of an anchor") {
 				rs.Rules = append(rs.Rules, d.part(part))
 			}
@@ -754,9 +755,6 @@ func (d draw) options() pf.Options {
 		o.FailPolicy = one(d, "fail-policy", "drop", "return")
 	}
 	o.KeepCounters = add("keepcounters")
-	if add("require-order") {
-		o.RequireOrder = one(d, "require-order", "yes", "no")
-	}
 	if add("syncookies") {
 		o.Syncookies = "never"
 	}
