@@ -194,6 +194,12 @@ enum counter {
 	COUNTER_PF_LOG_MISSED, /* packets that there was no room for */
 	COUNTER_SAMPLE, /* frames until one is sampled, 0 before the first */
 	COUNTER_SAMPLE_DROPS, /* second in the upper half, drops told of in it in the lower */
+	/*
+	 * Entries of tables of addresses, which only program bascule_table and frames write, and
+	 * what user space adds: see datapath/pf_tables.go.
+	 */
+	COUNTER_PF_ENTRIES,
+	COUNTER_PF_ENTRIES_MORE,
 	COUNTER_PF = 8, /* + enum pf_counter */
 	/* of the port of `set loginterface`: the words of struct pf_port_stats */
 	COUNTER_PF_PORT = COUNTER_PF + PF_COUNTERS,

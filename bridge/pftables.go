@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -97,14 +98,17 @@ func (s *Switch) ChangePFTable(bridge, anchor, name string, action PFTableAction
 		return done, usagef("table "+name, "no table can have the name; give 1 to 31 letters, digits and such")
 	}
 	makes := action == AddPFEntries || action == ReplacePFEntries
-	// Everything is checked before anything is done: a refused request leaves no
-	// table behind.
+	// A refused request leaves no table behind: what is to be done to a table that is not
+	// there yet is planned before the table is made.
 	err = s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
 		t, err := plannedPFTable(b, what, path, name, makes)
 		if err != nil {
 			return err
 		}
-		done, err = planEntries(b, what, t, action, entries)
+		done.Created = t == nil
+		if check || action == TestPFEntries || done.Created {
+			done, err = planEntries(b, what, t, action, entries)
+		}
 		return err
 	})
 	if err != nil || check || action == TestPFEntries {
@@ -121,7 +125,7 @@ func (s *Switch) ChangePFTable(bridge, anchor, name string, action PFTableAction
 			return err
 		}
 		done.Created = created
-		return changeEntries(b, t.Number, action, entries, &done)
+		return done.execute(b, t.Number, action)
 	})
 	if err == nil {
 		err = s.renewPools(what, bridge)
@@ -206,85 +210,113 @@ func planEntries(b *datapath.Bridge, what string, t *pfStoredTable, action PFTab
 		}
 		return done, nil
 	}
-	var had []pf.TableEntry
-	if t != nil {
-		if had, err = b.TableEntries(t.Number); err != nil {
-			return done, failed(what, err)
+	switch {
+	case action == ReplacePFEntries:
+		err = done.markReplaced(b, t)
+	case t == nil:
+		done.mark(make([]datapath.Listing, len(entries)), action)
+	default:
+		var listed []datapath.Listing
+		if listed, err = b.TableListings(t.Number, entries); err == nil {
+			done.mark(listed, action)
 		}
 	}
-	done.mark(had, action, entries)
+	if err != nil {
+		return done, failed(what, err)
+	}
+	count := func(letter byte) int { return bytes.Count(done.Marks, []byte{letter}) }
+	done.Added, done.Deleted, done.Changed = count('A'), count('D'), count('C')
 	if more := done.Added - done.Deleted; more > 0 {
 		// The maps may have more room than the limit allows.
-		counts, limit := [pf.MaxTables]int{}, pf.DefaultLimits()[pf.LimitTableEntries]
+		hold := more <= int(pf.DefaultLimits()[pf.LimitTableEntries])
 		if b.PFLoaded() {
-			if counts, err = b.TableCounts(); err != nil {
+			if hold, err = b.TablesHold(more); err != nil {
 				return done, failed(what, err)
 			}
-			limit = b.Config.Pf.TableEntries
 		}
-		if sum(counts[:])+more > int(limit) {
+		if !hold {
 			return done, tableFull(what)
 		}
 	}
 	return done, nil
 }
 
-// mark gives each entry the letter of the action on it, for a table that had these
-// entries, and counts.
-func (done *PFTableChange) mark(had []pf.TableEntry, action PFTableAction, entries []pf.TableEntry) {
-	type place = string // of an entry whether it is negated or not
-	at := func(e pf.TableEntry) place { return e.Prefix.String() }
-	before, seen := map[place]pf.TableEntry{}, map[place]bool{}
-	for _, e := range had {
-		before[at(e)] = e
-	}
-	for i, e := range entries {
-		old, there := before[at(e)]
+// mark gives each entry the letter of adding or deleting it. `listed` says how the table
+// has its address or network.
+func (done *PFTableChange) mark(listed []datapath.Listing, action PFTableAction) {
+	seen := make(map[netip.Prefix]bool, len(done.Entries))
+	for i, e := range done.Entries {
+		as := datapath.Listed
+		if e.Not {
+			as = datapath.ListedNot
+		}
 		switch {
-		case seen[at(e)]:
+		case seen[e.Prefix]:
 			done.Marks[i] = 'X'
-		case action == AddPFEntries && !there:
+		case action == AddPFEntries && listed[i] == datapath.NotListed:
 			done.Marks[i] = 'A'
-		case action == AddPFEntries && old.Not != e.Not, action == DeletePFEntries && there && old.Not != e.Not:
+		case listed[i] == datapath.NotListed:
+		case listed[i] != as:
 			done.Marks[i] = 'Y'
-		case action == DeletePFEntries && there:
+		case action == DeletePFEntries:
 			done.Marks[i] = 'D'
-		case action == ReplacePFEntries && !there:
-			done.Marks[i] = 'A'
-		case action == ReplacePFEntries && old.Not != e.Not:
-			done.Marks[i] = 'C'
 		}
-		seen[at(e)] = true
+		seen[e.Prefix] = true
 	}
-	if action == ReplacePFEntries {
-		for _, e := range had {
-			if !seen[at(e)] {
-				done.Entries, done.Marks = append(done.Entries, e), append(done.Marks, 'D')
-			}
-		}
-	}
-	count := func(letter byte) int { return bytes.Count(done.Marks, []byte{letter}) }
-	done.Added, done.Deleted, done.Changed = count('A'), count('D'), count('C')
 }
 
-// changeEntries executes the plan, and counts the changes.
-func changeEntries(b *datapath.Bridge, n int, action PFTableAction, entries []pf.TableEntry, done *PFTableChange) (err error) {
-	switch action {
-	case AddPFEntries:
-		done.Added, err = b.TableAdd(n, entries)
-	case DeletePFEntries:
-		done.Deleted, err = b.TableDelete(n, entries)
-	case ReplacePFEntries:
-		done.Added, done.Deleted, done.Changed, err = b.TableReplace(n, entries)
+// markReplaced gives each entry the letter of having these in a table, which is nil if it is
+// not there yet. It adds those that the table has to lose, in ascending order.
+func (done *PFTableChange) markReplaced(b *datapath.Bridge, t *pfStoredTable) error {
+	at := make(map[netip.Prefix]int, len(done.Entries))
+	for i, e := range done.Entries {
+		if _, seen := at[e.Prefix]; seen {
+			done.Marks[i] = 'X'
+			continue
+		}
+		at[e.Prefix] = i
+		done.Marks[i] = 'A'
 	}
+	if t == nil {
+		return nil
+	}
+	var goes []pf.TableEntry
+	err := b.TableWalk(t.Number, func(had pf.TableEntry) {
+		switch i, stays := at[had.Prefix]; {
+		case !stays:
+			goes = append(goes, had)
+		case done.Entries[i].Not == had.Not:
+			done.Marks[i] = ' '
+		default:
+			done.Marks[i] = 'C'
+		}
+	})
+	datapath.SortEntries(goes)
+	done.Entries = slices.Concat(done.Entries, goes)
+	done.Marks = append(done.Marks, bytes.Repeat([]byte{'D'}, len(goes))...)
 	return err
 }
 
-func sum(list []int) (n int) {
-	for _, i := range list {
-		n += i
+// execute carries out the plan for table n, and counts the changes.
+func (done *PFTableChange) execute(b *datapath.Bridge, n int, action PFTableAction) (err error) {
+	marked := func(mark byte) []pf.TableEntry {
+		var list []pf.TableEntry
+		for i, e := range done.Entries {
+			if done.Marks[i] == mark {
+				list = append(list, e)
+			}
+		}
+		return list
 	}
-	return n
+	switch action {
+	case AddPFEntries:
+		done.Added, err = b.TableAdd(n, marked('A'))
+	case DeletePFEntries:
+		done.Deleted, err = b.TableDelete(n, marked('D'))
+	case ReplacePFEntries:
+		done.Deleted, done.Added, err = b.TableReplace(n, marked('D'), marked('A'), marked('C'))
+	}
+	return err
 }
 
 // writePFTable runs f with a table as the only writer.

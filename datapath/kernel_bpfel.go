@@ -240,14 +240,16 @@ const (
 type kernelCounter uint32
 
 const (
-	kernelCounterCOUNTER_TRIP           kernelCounter = 0
-	kernelCounterCOUNTER_CAPTURE_MISSED kernelCounter = 1
-	kernelCounterCOUNTER_PF_LOG_MISSED  kernelCounter = 2
-	kernelCounterCOUNTER_SAMPLE         kernelCounter = 3
-	kernelCounterCOUNTER_SAMPLE_DROPS   kernelCounter = 4
-	kernelCounterCOUNTER_PF             kernelCounter = 8
-	kernelCounterCOUNTER_PF_PORT        kernelCounter = 34
-	kernelCounterCOUNTERS               kernelCounter = 50
+	kernelCounterCOUNTER_TRIP            kernelCounter = 0
+	kernelCounterCOUNTER_CAPTURE_MISSED  kernelCounter = 1
+	kernelCounterCOUNTER_PF_LOG_MISSED   kernelCounter = 2
+	kernelCounterCOUNTER_SAMPLE          kernelCounter = 3
+	kernelCounterCOUNTER_SAMPLE_DROPS    kernelCounter = 4
+	kernelCounterCOUNTER_PF_ENTRIES      kernelCounter = 5
+	kernelCounterCOUNTER_PF_ENTRIES_MORE kernelCounter = 6
+	kernelCounterCOUNTER_PF              kernelCounter = 8
+	kernelCounterCOUNTER_PF_PORT         kernelCounter = 34
+	kernelCounterCOUNTERS                kernelCounter = 50
 )
 
 type kernelDropReason uint32

@@ -45,53 +45,33 @@ func (b *Bridge) TableDelete(n int, entries []pf.TableEntry) (deleted int, err e
 	return deleted, err
 }
 
-// TableReplace makes table n have these entries and no others. An entry counts as
-// changed if it was negated and is not, or the other way round.
-func (b *Bridge) TableReplace(n int, entries []pf.TableEntry) (added, deleted, changed int, err error) {
-	err = b.withAddresses(func(a *addresses) error {
-		had, err := a.entries(n)
-		if err != nil {
+// TableReplace takes entries out of table n, puts others in, and turns some that it has the
+// other way round, negated or not. It returns how many it has taken out, and put in. Which
+// these are is the caller's to find, with [Bridge.TableWalk]. Entries that come in are there
+// before those go whose place they take, unless some are turned.
+func (b *Bridge) TableReplace(n int, out, in, turned []pf.TableEntry) (deleted, added int, err error) {
+	err = b.withAddresses(func(a *addresses) (err error) {
+		if len(turned) == 0 {
+			if added, err = a.add(n, in); err == nil {
+				deleted, err = a.delete(n, out)
+			}
 			return err
 		}
-		want := map[netip.Prefix]bool{}
-		for _, e := range entries {
-			if _, ok := want[e.Prefix]; !ok { // the first counts, as in add
-				want[e.Prefix] = e.Not
-			}
+		was := slices.Clone(turned)
+		for i := range was {
+			was[i].Not = !was[i].Not
 		}
-		var out, in []pf.TableEntry
-		for _, e := range had {
-			not, ok := want[e.Prefix]
-			switch {
-			case ok && not == e.Not:
-				delete(want, e.Prefix)
-				continue
-			case ok:
-				changed++
-			default:
-				deleted++
-			}
-			out = append(out, e)
-		}
-		for p, not := range want {
-			in = append(in, pf.TableEntry{Not: not, Prefix: p})
-		}
-		added = len(in) - changed
-		// New entries are there before those go whose place they take.
-		if changed == 0 {
-			if _, err := a.add(n, in); err != nil {
-				return err
-			}
-			_, err = a.delete(n, out)
+		if deleted, err = a.delete(n, out); err != nil {
 			return err
 		}
-		if _, err := a.delete(n, out); err != nil {
+		if _, err = a.delete(n, was); err != nil {
 			return err
 		}
-		_, err = a.add(n, in)
+		added, err = a.add(n, slices.Concat(in, turned))
+		added -= len(turned)
 		return err
 	})
-	return added, deleted, changed, err
+	return deleted, added, err
 }
 
 // TableFlush empties table n, and returns how many entries it had.
@@ -103,14 +83,80 @@ func (b *Bridge) TableFlush(n int) (deleted int, err error) {
 	return deleted, err
 }
 
+// TableWalk calls f with the entries of table n, in no order.
+func (b *Bridge) TableWalk(n int, f func(pf.TableEntry)) error {
+	return b.withAddresses(func(a *addresses) error { return a.walk(n, f) })
+}
+
 // TableEntries returns the contents of table n, in ascending order, a network
 // before its parts.
-func (b *Bridge) TableEntries(n int) (list []pf.TableEntry, err error) {
-	err = b.withAddresses(func(a *addresses) (err error) {
-		list, err = a.entries(n)
-		return err
+func (b *Bridge) TableEntries(n int) ([]pf.TableEntry, error) {
+	list := []pf.TableEntry{}
+	err := b.TableWalk(n, func(e pf.TableEntry) { list = append(list, e) })
+	SortEntries(list)
+	return list, err
+}
+
+// SortEntries puts entries in ascending order, a network before its parts.
+func SortEntries(list []pf.TableEntry) {
+	slices.SortFunc(list, func(a, b pf.TableEntry) int {
+		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()))
+	})
+}
+
+// A Listing says how a table lists an address or a network.
+type Listing uint8
+
+// NotListed is the Listing of what is in the table at most by a larger network.
+const (
+	NotListed Listing = iota
+	Listed
+	ListedNot // negated
+)
+
+// TableListings says of each entry how table n lists its address or network. That takes a
+// look for each, however many entries the table has.
+func (b *Bridge) TableListings(n int, entries []pf.TableEntry) ([]Listing, error) {
+	list := make([]Listing, len(entries))
+	bit := uint64(1) << n
+	err := b.withAddresses(func(a *addresses) error {
+		var m kernelPfMember
+		for i, e := range entries {
+			there, err := a.listed(e.Prefix, &m)
+			switch {
+			case err != nil:
+				return err
+			case !there || m.Here&bit == 0:
+			case m.Match&bit == 0:
+				list[i] = ListedNot
+			default:
+				list[i] = Listed
+			}
+		}
+		return nil
 	})
 	return list, err
+}
+
+// TablesHold reports whether all tables together may have so many entries more. It counts
+// the entries one by one only where it does not know how many there are, or where these
+// could be too many.
+func (b *Bridge) TablesHold(more int) (hold bool, err error) {
+	limit := int(b.Config.Pf.TableEntries)
+	err = b.withAddresses(func(a *addresses) error {
+		sum, known, err := a.sum()
+		if hold = known && sum+more <= limit; err != nil || hold {
+			return err
+		}
+		sum = 0
+		err = a.each(func(_ netip.Prefix, m *kernelPfMember) { sum += bits.OnesCount64(m.Here) })
+		if err != nil {
+			return err
+		}
+		hold = sum+more <= limit
+		return a.noteSum(sum)
+	})
+	return hold, err
 }
 
 // TableCounts returns how many entries each table has, by its number.
@@ -211,18 +257,64 @@ func compareKeys(a, b kernelPfPrefix) int {
 //
 // Networks change only under the bridge's lock. Addresses are changed by a program,
 // because the datapath also adds some (bpf/pf/table.h).
+//
+// How many entries all tables have is the sum of two counters. The programs write one of
+// them, for addresses. User space writes the other, for networks: before it adds them, and
+// behind their deletion. So the sum may be too large, if a command is killed, and is never
+// too small. Zero in the second counter is that of a bridge on which nobody has counted yet.
 type addresses struct {
-	hosts, nets, batch *ebpf.Map
-	change             *ebpf.Program
+	hosts, nets, batch, counters *ebpf.Map
+	change                       *ebpf.Program
+}
+
+const (
+	entriesCounter = kernelCounterCOUNTER_PF_ENTRIES
+	entriesMore    = kernelCounterCOUNTER_PF_ENTRIES_MORE
+	entriesKnown   = 1 << 62 // what is added to the second counter
+)
+
+// sum returns how many entries all tables have at most, if that is known.
+func (a *addresses) sum() (n int, known bool, err error) {
+	hosts, err := counterOf(a.counters, entriesCounter)
+	if err != nil {
+		return 0, false, err
+	}
+	more, err := counterOf(a.counters, entriesMore)
+	return int(hosts + more - entriesKnown), more != 0, err
+}
+
+// noteSum notes how many entries all tables have.
+func (a *addresses) noteSum(n int) error {
+	hosts, err := counterOf(a.counters, entriesCounter)
+	if err != nil {
+		return err
+	}
+	return a.putMore(uint64(n) - hosts + entriesKnown)
+}
+
+// noteNets notes that tables have so many networks more, or fewer.
+func (a *addresses) noteNets(n int) error {
+	more, err := counterOf(a.counters, entriesMore)
+	if err != nil || more == 0 || n == 0 {
+		return err
+	}
+	return a.putMore(more + uint64(n))
+}
+
+func (a *addresses) putMore(n uint64) error {
+	perCPU := make([]uint64, ebpf.MustPossibleCPU())
+	perCPU[0] = n
+	return a.counters.Put(uint32(entriesMore), perCPU)
 }
 
 // addresses returns the tables of a generation.
 func (g *generation) addresses(*Config) (*addresses, error) {
 	a := &addresses{
 		hosts: g.coll.Maps[kernelMapPfHosts], nets: g.coll.Maps[kernelMapPfNets],
-		batch: g.coll.Maps[kernelMapPfTableBatch], change: g.coll.Programs[kernelProgBasculeTable],
+		batch: g.coll.Maps[kernelMapPfTableBatch], counters: g.coll.Maps[kernelMapCounters],
+		change: g.coll.Programs[kernelProgBasculeTable],
 	}
-	if a.hosts == nil || a.nets == nil || a.batch == nil || a.change == nil {
+	if a.hosts == nil || a.nets == nil || a.batch == nil || a.counters == nil || a.change == nil {
 		return nil, errNoPF
 	}
 	return a, nil
@@ -236,6 +328,7 @@ func (b *Bridge) withAddresses(f func(*addresses) error) error {
 	a := &addresses{}
 	for name, m := range map[string]**ebpf.Map{
 		kernelMapPfHosts: &a.hosts, kernelMapPfNets: &a.nets, kernelMapPfTableBatch: &a.batch,
+		kernelMapCounters: &a.counters,
 	} {
 		var err error
 		if *m, err = b.openTable(name); err != nil {
@@ -253,6 +346,9 @@ func (b *Bridge) withAddresses(f func(*addresses) error) error {
 
 // init prepares tables that are new.
 func (a *addresses) init() error {
+	if err := a.noteSum(0); err != nil {
+		return err
+	}
 	return put(a.nets, v4Net, kernelPfMember{Bits: uint64(v4Net.Bits)})
 }
 
@@ -337,6 +433,21 @@ func (a *addresses) lookup(k kernelPfPrefix) (*kernelPfMember, error) {
 	return m, err
 }
 
+// listed reads the entry of an address or a network, if there is one of just that.
+func (a *addresses) listed(p netip.Prefix, m *kernelPfMember) (bool, error) {
+	var err error
+	key := prefixKey(p)
+	if p.IsSingleIP() {
+		err = a.hosts.Lookup(addressKey(p.Addr()), m)
+	} else {
+		err = a.nets.Lookup(key, m)
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return false, nil
+	}
+	return err == nil && m.Bits == uint64(key.Bits), err
+}
+
 // parent returns the entry of the smallest network that is larger than the
 // key's, nil if there is none.
 func (a *addresses) parent(k kernelPfPrefix) (*kernelPfMember, error) {
@@ -401,7 +512,7 @@ func (a *addresses) clear(tables uint64) (int, error) {
 		t[i].Here &^= tables
 		t[i].Match &^= tables
 	}
-	if err := a.writeNets(t); err != nil {
+	if err := errors.Join(a.writeNets(t), a.noteNets(-did)); err != nil {
 		return 0, err
 	}
 	more, err := a.run(kernelPfTableRequest{Op: kernelPfTableOpPF_TABLE_CLEAR, Tables: tables})
@@ -441,19 +552,14 @@ func (a *addresses) each(f func(netip.Prefix, *kernelPfMember)) error {
 	return nil
 }
 
-// entries is TableEntries.
-func (a *addresses) entries(n int) ([]pf.TableEntry, error) {
-	list := []pf.TableEntry{}
+// walk is TableWalk.
+func (a *addresses) walk(n int, f func(pf.TableEntry)) error {
 	bit := uint64(1) << n
-	err := a.each(func(p netip.Prefix, m *kernelPfMember) {
+	return a.each(func(p netip.Prefix, m *kernelPfMember) {
 		if m.Here&bit != 0 {
-			list = append(list, pf.TableEntry{Not: m.Match&bit == 0, Prefix: p})
+			f(pf.TableEntry{Not: m.Match&bit == 0, Prefix: p})
 		}
 	})
-	slices.SortFunc(list, func(a, b pf.TableEntry) int {
-		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()))
-	})
-	return list, err
 }
 
 // net is a network as the trie is to have it, and as the trie had it.
@@ -615,8 +721,18 @@ func (a *addresses) changeIn(list []net, parent *kernelPfMember, n int, entries 
 	}
 	sortNets(list)
 	inherit(list, bit, parent)
+	if add {
+		if err := a.noteNets(changed); err != nil {
+			return 0, err
+		}
+	}
 	if err := a.writeNets(list); err != nil {
 		return 0, err
+	}
+	if !add {
+		if err := a.noteNets(-changed); err != nil {
+			return 0, err
+		}
 	}
 	_, err = a.run(kernelPfTableRequest{Op: kernelPfTableOpPF_TABLE_INHERIT, Tables: bit, Prefix: within})
 	return changed, err

@@ -721,8 +721,7 @@ func TestTables(t *testing.T) {
 			clear(m)
 		case 9:
 			what = "replace"
-			var added, deleted, changed int
-			added, deleted, changed, err = b.TableReplace(i, list)
+			var out, in, turned []pf.TableEntry
 			was := models[i]
 			m = tableModel{}
 			for _, e := range list {
@@ -730,19 +729,36 @@ func TestTables(t *testing.T) {
 					m[e.Prefix] = e.Not
 				}
 			}
-			did, want = added-deleted, len(m)-len(was)
-			for p, not := range m {
-				if had, ok := was[p]; ok && had != not {
-					changed--
+			for p, not := range was {
+				if _, ok := m[p]; !ok {
+					out = append(out, pf.TableEntry{Not: not, Prefix: p})
 				}
 			}
-			if changed != 0 {
-				t.Errorf("step %d: %d changes are wrong", step, changed)
+			for p, not := range m {
+				switch had, ok := was[p]; {
+				case !ok:
+					in = append(in, pf.TableEntry{Not: not, Prefix: p})
+				case had != not:
+					turned = append(turned, pf.TableEntry{Not: not, Prefix: p})
+				}
+			}
+			var deleted, added int
+			deleted, added, err = b.TableReplace(i, out, in, turned)
+			did, want = added-deleted, len(m)-len(was)
+			if deleted != len(out) || added != len(in) {
+				t.Errorf("step %d: %d deleted and %d added, want %d and %d", step, deleted, added, len(out), len(in))
 			}
 			models[i] = m
 		}
 		if err != nil || did != want {
 			t.Fatalf("step %d, %s of %v: %d, %v; want %d", step, what, list, did, err, want)
+		}
+		all := 0
+		for _, m := range models {
+			all += len(m)
+		}
+		if sum, known := b.tableSum(t); sum != all || !known {
+			t.Fatalf("step %d, %s of %v: tables have %d entries, known: %v; want %d", step, what, list, sum, known, all)
 		}
 		for i, m := range models {
 			got, err := b.TableEntries(i)
@@ -755,6 +771,21 @@ func TestTables(t *testing.T) {
 			}
 			if diff := gocmp.Diff(m, has, gocmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 				t.Fatalf("step %d, %s of %v: table %d (-want +got):\n%s", step, what, list, i, diff)
+			}
+			listings, err := b.TableListings(i, list)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for j, e := range list {
+				want := NotListed
+				if not, ok := m[e.Prefix]; ok && not {
+					want = ListedNot
+				} else if ok {
+					want = Listed
+				}
+				if listings[j] != want {
+					t.Fatalf("step %d, %s of %v: table %d lists %v as %d, want %d", step, what, list, i, e, listings[j], want)
+				}
 			}
 			for range 10 {
 				a := randomAddr()
@@ -772,6 +803,70 @@ func TestTables(t *testing.T) {
 			t.Errorf("table %d: %d entries, %v; want %d", i, counts[i], err, len(m))
 		}
 	}
+}
+
+// tableSum returns how many entries all tables have, as their counters say.
+func (b *Bridge) tableSum(t *testing.T) (n int, known bool) {
+	t.Helper()
+	err := b.withAddresses(func(a *addresses) (err error) {
+		n, known, err = a.sum()
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n, known
+}
+
+// It is known how many entries all tables have. Where it is not, or where there would be too
+// many, they are counted.
+func TestTablesHold(t *testing.T) {
+	s := newShelf(t, 1)
+	b := s.create("br0", 1)
+	limit := func(n uint32) func(*Config, *PF) { return func(_ *Config, p *PF) { p.TableEntries = n } }
+	s.loadPF(b, "pass\n", limit(8))
+	sum := func(what string, want int) {
+		t.Helper()
+		if n, known := b.tableSum(t); n != want || !known {
+			t.Errorf("%s: tables have %d entries, known: %v; want %d", what, n, known, want)
+		}
+	}
+	hold := func(what string, more int, want bool) {
+		t.Helper()
+		if got, err := b.TablesHold(more); err != nil || got != want {
+			t.Errorf("%s: tables hold %d more: %v, %v; want %v", what, more, got, err, want)
+		}
+	}
+	sum("new", 0)
+	if _, err := b.TableAdd(0, entries("192.0.2.1", "10.0.0.0/8", "2001:db8::/32")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.TableAdd(1, entries("192.0.2.1", "10.0.0.0/8")); err != nil {
+		t.Fatal(err)
+	}
+	sum("two tables", 5)
+	hold("two tables", 3, true)
+	hold("two tables", 4, false)
+	// a command that was killed, or a bridge of before
+	for what, n := range map[string]uint64{"more were to come": entriesKnown + 5, "nobody has counted": 0} {
+		if err := b.withAddresses(func(a *addresses) error { return a.putMore(n) }); err != nil {
+			t.Fatal(err)
+		}
+		hold(what, 4, false)
+		sum(what, 5)
+		hold(what, 3, true)
+	}
+	s.loadPF(b, "pass\n", limit(100))
+	sum("a larger limit", 5)
+	if _, err := b.TableFlush(0); err != nil {
+		t.Fatal(err)
+	}
+	sum("one flushed", 2)
+	s.loadPF(b, "pass from <a>\n", limit(100), func(_ *Config, p *PF) {
+		p.Fill = []TableFill{{0, entries("192.0.2.0/24", "192.0.2.9")}}
+		p.Free = 1 << 1
+	})
+	sum("another filled and the other freed", 2)
 }
 
 func TestTableLimits(t *testing.T) {
@@ -945,7 +1040,10 @@ func TestTableGrowsLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n, want := range map[int][]pf.TableEntry{2: entries("192.0.2.0/24", "192.0.2.1"), 3: entries("192.0.2.1", "192.0.2.9")} {
-		if got, err := a.entries(n); err != nil || !slices.Equal(got, want) {
+		var got []pf.TableEntry
+		err := a.walk(n, func(e pf.TableEntry) { got = append(got, e) })
+		SortEntries(got)
+		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("table %d has %v, %v; want %v", n, got, err, want)
 		}
 	}

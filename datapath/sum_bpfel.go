@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "2c35f1916bcc6d0f7f6284c921b4060904ab384b036c74bdf1a72e10d514b35b"
+const objectsSum = "0fde10014fc40a122035f333abbab40a3c03cf9fe063e26d6abcb930d326515c"

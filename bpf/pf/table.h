@@ -95,20 +95,39 @@ __noinline int pf_table_try(struct pf_table_work *w, u64 bits, bool negated)
 		pf_table_inherit(w, m, ~0ull);
 	return 1;
 }
-/* Lists an address in the tables of `bits`: 1, 0 if it is listed already, or why that failed. */
-static __always_inline int pf_table_add(struct pf_table_work *w, u64 bits, bool negated)
+
+/*
+ * Notes that tables list so many addresses more, or fewer. An address that a CPU lists while
+ * another deletes its entry may be counted and not be there: the number is never too low.
+ */
+static __always_inline void pf_table_note(u64 more)
+{
+	u64 *n = counter_of(COUNTER_PF_ENTRIES);
+
+	if (n)
+		__sync_fetch_and_add(n, more);
+}
+
+/* Lists an address in the table of `bit`: 1, 0 if it is listed already, or why that failed. */
+static __always_inline int pf_table_add(struct pf_table_work *w, u64 bit, bool negated)
 {
 	bool added = false;
+	int did = 0;
 
 	for (u32 i = 0; i < PF_TABLE_TRIES; i++) {
-		int did = pf_table_try(w, bits, negated);
-
+		did = pf_table_try(w, bit, negated);
 		if (did == PF_TABLE_WRITTEN)
 			added = true; /* it is looked up again */
 		else if (did != PF_TABLE_AGAIN)
-			return did ? did : added;
+			break;
 	}
-	return added ? 1 : -EAGAIN;
+	if (did == PF_TABLE_WRITTEN || did == PF_TABLE_AGAIN)
+		did = added ? 1 : -EAGAIN;
+	else if (!did)
+		did = added;
+	if (did > 0)
+		pf_table_note(1);
+	return did;
 }
 
 /* Takes an address out of the tables of `bits`. Deletes the entry if no table lists the address. */
@@ -118,6 +137,7 @@ static __always_inline bool pf_table_unlist(struct pf_table_work *w, struct pf_m
 
 	if (!had)
 		return false;
+	pf_table_note(-(u64)__builtin_popcountll(had));
 	pf_table_inherit(w, m, had);
 	/* a CPU that lists the address at this moment finds the entry gone, and adds it again */
 	if (!READ_ONCE(m->here))

@@ -5,6 +5,7 @@ package conformance
 import (
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -27,6 +28,7 @@ var pfCases = []conformance{
 	{name: "pf_states", hooks: both, run: pfStates},
 	{name: "pf_clients", hooks: both, run: pfClients},
 	{name: "pf_tables", hooks: both, run: pfTables},
+	{name: "pf_large_tables", hooks: tcx, run: pfLargeTables},
 	{name: "pf_anchors", hooks: tcx, run: pfAnchors},
 	{name: "pf_ports", hooks: tcx, run: pfPorts},
 	{name: "pf_judged", hooks: both, run: pfJudged},
@@ -256,6 +258,58 @@ func pfClients(t *testing.T, hook string) {
 	must(t, two.Ping(one.IPv4))
 	must(t, two.Ping(one.IPv6))
 	must(t, netlab.Transfer(two, one, one.IPv4, 8<<20))
+}
+
+// pfLargeTables: a change of some entries takes as many calls of the kernel in a large table as
+// in a small one, and other contents read the table once. So a list of a million is changed in
+// the time that its changes take.
+func pfLargeTables(t *testing.T, hook string) {
+	l, _ := setup(t, hook, 2)
+	loadPF(t, l, "set limit table-entries 100000\ntable <bad> persist\nblock in from <bad>\n")
+	list := func(n int) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, "100.%d.%d.1\n100.%d.%d.64/26\n", i>>8, i&255, i>>8, i&255)
+		}
+		return b.String()
+	}
+	calls := func(stdin string, args ...string) int {
+		t.Helper()
+		cmd := l.Command(append([]string{"pfctl", "-t", "bad", "-T"}, args...)...)
+		cmd.Stdin = strings.NewReader(stdin)
+		r, count, err := netlab.RunCounted(cmd, "bpf")
+		must(t, err)
+		if r.Exit != 0 {
+			t.Fatal(r)
+		}
+		return count["bpf"]
+	}
+	changes := map[string]func() int{
+		"add an address":    func() int { return calls("", "add", "192.0.2.1") },
+		"add it again":      func() int { return calls("", "add", "192.0.2.1") },
+		"delete an address": func() int { return calls("", "delete", "192.0.2.1") },
+		"add a network":     func() int { return calls("", "add", "192.0.2.0/24") },
+		"delete a network":  func() int { return calls("", "delete", "192.0.2.0/24") },
+	}
+	const few, many, batch = 10, 20000, 4096
+	pfctl(t, l, list(few), "-t", "bad", "-T", "replace", "-f", "-")
+	small := map[string]int{}
+	names := slices.Sorted(maps.Keys(changes))
+	for _, what := range names {
+		small[what] = changes[what]()
+	}
+	again := calls(list(few), "replace", "-f", "-")
+	pfctl(t, l, list(many), "-t", "bad", "-T", "replace", "-f", "-")
+	for _, what := range names {
+		if n := changes[what](); n != small[what] {
+			t.Errorf("%s: %d calls in a table of %d, and %d in one of %d", what, n, 2*many, small[what], 2*few)
+		}
+	}
+	// addresses and networks are read a batch at a time, and each read may end early
+	most := again + 2*(many/batch+1)
+	if n := calls(list(many), "replace", "-f", "-"); n > most {
+		t.Errorf("replace by the same: %d calls in a table of %d, want %d at most: %d in one of %d", n, 2*many, most, again, 2*few)
+	}
 }
 
 // pfTables: what is in a table counts from the next packet on that has no state.
