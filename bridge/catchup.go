@@ -20,12 +20,12 @@ import (
 // moved to another network namespace comes back. The agent hears of devices and follows
 // at once. A command that changes something follows the addresses.
 
-// catchUp has bridges follow the addresses of their host ports' interfaces. If the
-// agent that took the carriers of these interfaces is gone, catchUp gives the carriers
-// back. The caller's work does not depend on it: if it fails, the next caller tries
-// again.
-func catchUp(store *datapath.Store, bridges []string) {
-	_ = eachOpen(store, bridges, func(name string, b *datapath.Bridge) error {
+// catchUp has bridges follow the addresses of their host ports' interfaces, and rules of pf the
+// names and addresses that they stand for. If the agent that took the carriers of these
+// interfaces is gone, catchUp gives the carriers back. The caller's work does not depend on
+// it: if it fails, the next caller tries again.
+func catchUp(store *datapath.Store, hosts, ruled []string) {
+	_ = eachOpen(store, hosts, func(name string, b *datapath.Bridge) error {
 		if hostsMoved(b) {
 			set, c := setBridge(name, nil), newDraft(b)
 			c.reload = true // interfaces above the host's end are not in the configuration
@@ -35,10 +35,22 @@ func catchUp(store *datapath.Store, bridges []string) {
 		}
 		return nil
 	})
+	_ = eachOpen(store, ruled, func(name string, b *datapath.Bridge) error {
+		if stale, err := pfStale(b); err == nil && stale {
+			c := newDraft(b)
+			if c.planned(followPF(name), func(*draft) error { return nil }) == nil {
+				_ = c.make(followPF(name))
+			}
+		}
+		return nil
+	})
 	if !store.DevicesHeld() {
-		giveCarriers(store, bridges)
+		giveCarriers(store, hosts)
 	}
 }
+
+// followPF is the work of rules that follow names and addresses, for errors.
+func followPF(bridge string) string { return "follow names and addresses in pf of " + bridge }
 
 // giveCarriers sets the switch's ends of host ports up.
 func giveCarriers(store *datapath.Store, bridges []string) {

@@ -13,14 +13,14 @@ import (
 )
 
 // mend finishes the work of commands that were killed. It returns which bridges
-// have host ports.
-func mend(store *datapath.Store) (hosts []string, err error) {
+// have host ports, and which have rules of pf.
+func mend(store *datapath.Store) (hosts, ruled []string, err error) {
 	if err := store.Sweep(follower{}); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	names, err := store.Names()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	dirty, strange := false, false
 	used := map[int]bool{} // indexes of switch ends; their ports may have had other names when they were made
@@ -31,19 +31,22 @@ func mend(store *datapath.Store) (hosts []string, err error) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("cannot read bridge %s: %w", name, err)
+			return nil, nil, fmt.Errorf("cannot read bridge %s: %w", name, err)
 		}
 		if b.Dirty() {
 			dirty = true
 			if err := mendBridge(b); err != nil {
-				return nil, fmt.Errorf("cannot mend bridge %s: %w", name, err)
+				return nil, nil, fmt.Errorf("cannot mend bridge %s: %w", name, err)
 			}
 		}
 		ended, err := endStaleWatches(b)
 		if err != nil {
-			return nil, fmt.Errorf("cannot end a watch of bridge %s: %w", name, err)
+			return nil, nil, fmt.Errorf("cannot end a watch of bridge %s: %w", name, err)
 		}
 		dirty = dirty || ended
+		if b.PFLoaded() {
+			ruled = append(ruled, name)
+		}
 		for _, p := range datapath.Ports(&b.Config) {
 			if p.Notes&datapath.PortHost != 0 {
 				_, back := b.Away(p)
@@ -55,24 +58,24 @@ func mend(store *datapath.Store) (hosts []string, err error) {
 		}
 	}
 	if !dirty {
-		return hosts, nil
+		return hosts, ruled, nil
 	}
 	if err := cutHalves(store); err != nil {
-		return nil, fmt.Errorf("cannot mend: %w", err)
+		return nil, nil, fmt.Errorf("cannot mend: %w", err)
 	}
 	devices, err := links()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, l := range devices {
 		// Any of them may be that of a bridge that can't be read.
 		if isSwitchEnd(l) && !used[l.Attrs().Index] && !strange {
 			if err := netlink.LinkDel(l); err != nil {
-				return nil, fmt.Errorf("remove %s: %w", l.Attrs().Name, err)
+				return nil, nil, fmt.Errorf("remove %s: %w", l.Attrs().Name, err)
 			}
 		}
 	}
-	return hosts, eachOpen(store, names, func(_ string, b *datapath.Bridge) error { return b.Done() })
+	return hosts, ruled, eachOpen(store, names, func(_ string, b *datapath.Bridge) error { return b.Done() })
 }
 
 func mendBridge(b *datapath.Bridge) error {

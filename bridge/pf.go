@@ -147,25 +147,29 @@ func (s *Switch) changePF(what, bridge string, plan func(*draft, *pfConfig) erro
 }
 
 // planPF has the bridge's rules compiled for the ports that the bridge will have. It
-// leaves alone a bridge without pf, and rules whose ports stay.
+// leaves alone a bridge without pf, and rules whose ports and addresses stay.
 func (c *draft) planPF(what string) error {
 	d := c.pf
 	if d == nil && !c.bridge.PFLoaded() {
 		return nil
 	}
-	ports, err := pfPortsOf(c.bridge, c.next)
-	if err != nil {
-		return failed(what, err)
-	}
-	if d == nil {
+	given := d != nil
+	var err error
+	if !given {
 		if d, err = readPF(c.bridge); err != nil {
 			return failed(what, err)
 		}
+	}
+	ports, err := pfPortsOf(c.bridge, c.next, d.saysEgress())
+	if err != nil {
+		return failed(what, err)
+	}
+	if !given {
 		same, err := d.poolsHold(c.bridge)
 		if err != nil {
 			return failed(what, err)
 		}
-		if same && maps.Equal(ports.said, d.Ports) {
+		if same && maps.Equal(ports.said, d.Ports) && !d.moved() {
 			return nil
 		}
 	}
@@ -199,11 +203,7 @@ func (c *draft) planPF(what string) error {
 		StatesMax: limits[pf.LimitStates], NodesMax: limits[pf.LimitSrcNodes], FragmentsMax: limits[pf.LimitFrags], TableEntries: limits[pf.LimitTableEntries],
 		Fill: d.fill, Free: d.freed,
 	}
-	for id, name := range ports.names {
-		if name == d.main.Options.LogInterface {
-			c.tables.PF.LogInterface = id
-		}
-	}
+	c.tables.PF.LogInterface = ports.logged(d.main.Options.LogInterface)
 	return nil
 }
 

@@ -83,6 +83,9 @@ func (s *Switch) FlushPF(bridge, anchor, which string) (n int, err error) {
 			return nil
 		})
 	default:
+		if err := s.Mend(); err != nil { // as in ZeroPF
+			return 0, err
+		}
 		err = s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
 			if !b.PFLoaded() {
 				return nil

@@ -116,7 +116,7 @@ func (s *Switch) undiverted(what, bridge string, set *pf.Ruleset) error {
 	}
 	var list pf.ErrorList
 	err := s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
-		ports, err := pfPortsOf(b, &b.Config)
+		ports, err := pfPortsOf(b, &b.Config, true)
 		list = set.Undiverted(ports.list)
 		return err
 	})
@@ -131,15 +131,24 @@ func (s *Switch) undiverted(what, bridge string, set *pf.Ruleset) error {
 	return nil
 }
 
-// elsewhere tells of the rules of a file that never translate, by the ports that the bridge
-// has now, and of a main ruleset which of them it blocks by default. Of no bridge there is nothing to tell.
+// elsewhere tells of the rules of a file that never translate, and of names that no port has, by
+// the ports that the bridge has now, and of a main ruleset which of them it blocks by default. Of no
+// bridge there is nothing to tell.
 func (s *Switch) elsewhere(bridge string, set *pf.Ruleset, main bool) (notes []string, err error) {
 	if bridge == "" {
 		return nil, nil
 	}
 	err = s.each("look at the ports of "+bridge, bridge, func(name string, b *datapath.Bridge) error {
-		ports, err := pfPortsOf(b, &b.Config)
-		notes = untranslated(set, ports.list)
+		ports, err := pfPortsOf(b, &b.Config, true)
+		if err != nil {
+			return err
+		}
+		devices, err := links()
+		if err != nil {
+			return err
+		}
+		groups, err := groupsOf(true)
+		notes = slices.Concat(untranslated(set, ports.list), strangers(set, name, ports.list, groups, devices), aliens(set, groups, devices))
 		if main {
 			notes = slices.Concat(notes, judged(set, name, ports.list))
 		}
@@ -204,6 +213,87 @@ func untranslated(set *pf.Ruleset, ports []pf.CompilePort) (notes []string) {
 			return append(notes, fmt.Sprintf("%d more rules never translate or route, since what they name is no host port", len(list)-n))
 		}
 		notes = append(notes, fmt.Sprintf("%v: %s never holds: %s, and what the rule matches is dropped; give a host port", i.Pos, i.Word, i.Why))
+	}
+	return notes
+}
+
+// maxNames is how many names are told that nobody has: a note for each.
+const maxNames = 20
+
+// strangers tells of the names in a file that no port of a bridge has, nor a group with a port in it.
+// What they say holds as soon as a port gets the name.
+func strangers(set *pf.Ruleset, bridge string, ports []pf.CompilePort, groups grouping, devices map[int]netlink.Link) (notes []string) {
+	list := set.Strangers(ports)
+	for n, s := range list {
+		if n == maxNames {
+			notes = append(notes, fmt.Sprintf("%d more names are those of no port of %s", len(list)-n, bridge))
+			break
+		}
+		var there []string
+		for _, index := range sortedKeys(devices) {
+			if l := devices[index]; groups.named(l).Is(s.Name) && !isSwitchEnd(l) {
+				there = append(there, l.Attrs().Name)
+			}
+		}
+		why := "no port of " + bridge + ", and no group of its ports, has this name now"
+		switch {
+		case pf.GroupName(s.Name) == "lo":
+			why = "the host's packets to itself pass no switch"
+		case len(there) > 0 && s.Name == egressGroup:
+			why = "the host's default route is by " + strings.Join(there, " and ") + ", which is no host port of " + bridge
+		case s.Name == egressGroup:
+			why = "no interface of the host has a default route now"
+		case len(there) > 0:
+			why = "it is an interface of the host, and no port of " + bridge
+		}
+		note := fmt.Sprintf("%v: %s %s has no effect: %s", s.Pos, s.Word, s.Name, why)
+		if s.More > 0 {
+			note += fmt.Sprintf(" (%d more)", s.More)
+		}
+		notes = append(notes, note)
+	}
+	return append(notes, unlogged(set, ports)...)
+}
+
+// unlogged tells of a `set loginterface` that names a group of several ports: there are counters for one.
+func unlogged(set *pf.Ruleset, ports []pf.CompilePort) (notes []string) {
+	for _, n := range set.Names {
+		var of []string
+		for _, p := range ports {
+			if p.Is(n.Name) {
+				of = append(of, p.Name)
+			}
+		}
+		if n.Word == pf.SetLogInterface && len(of) > 1 && !slices.Contains(of, n.Name) {
+			notes = append(notes, fmt.Sprintf("%v: %s %s has no effect: it is a group of several ports (%s), and one port is counted; name it",
+				n.Pos, n.Word, n.Name, strings.Join(of, ", ")))
+		}
+	}
+	return notes
+}
+
+// aliens tells of the names in parentheses that no interface of the host has, nor a group of them:
+// they have no addresses.
+func aliens(set *pf.Ruleset, groups grouping, devices map[int]netlink.Link) (notes []string) {
+	var names []pf.CompilePort
+	for _, l := range devices {
+		if !isSwitchEnd(l) {
+			names = append(names, groups.named(l))
+		}
+	}
+	list := set.Aliens(names)
+	for n, s := range list {
+		if n == maxNames {
+			return append(notes, fmt.Sprintf("%d more names in parentheses are those of no interface of the host", len(list)-n))
+		}
+		note := fmt.Sprintf("%v: (%s) has no address now: no interface of the host, and no group of them, has this name", s.Pos, s.Name)
+		if s.Name == egressGroup {
+			note = fmt.Sprintf("%v: (%s) has no address now: no interface of the host has a default route", s.Pos, s.Name)
+		}
+		if s.More > 0 {
+			note += fmt.Sprintf(" (%d more)", s.More)
+		}
+		notes = append(notes, note)
 	}
 	return notes
 }

@@ -110,7 +110,7 @@ func (l *pfLogNames) record(p datapath.PFLogged) PFLogged {
 	}
 	v := l.view
 	r := pflog.Record{
-		Time: l.boot.Add(p.Time), Interface: v.names[p.Port], Rule: -1, Subrule: pflog.NoSubrule,
+		Time: l.boot.Add(p.Time), Interface: v.ports[p.Port].Name, Rule: -1, Subrule: pflog.NoSubrule,
 		Action: map[datapath.PFAction]pflog.Action{
 			datapath.PFPass: pflog.Pass, datapath.PFBlock: pflog.Block, datapath.PFMatch: pflog.Match,
 		}[p.Action],

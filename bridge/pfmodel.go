@@ -23,6 +23,9 @@ type PFLoad struct {
 	Later      bool // the host may yet get a way to next hops that it has none to
 }
 
+// Is says whether a name is that of the port, or of a group that it is in.
+func (p PFPort) Is(name string) bool { return pf.CompilePort{Name: p.Name, Groups: p.Groups}.Is(name) }
+
 // PFInfo has the facts of a bridge's pf.
 type PFInfo struct {
 	Bridge   string
@@ -54,9 +57,10 @@ type PFCounter struct {
 
 // PFPort is a port, as pf sees it.
 type PFPort struct {
-	Name  string
-	Group bool // it is the name of several ports
-	Skip  bool // pf is not asked there
+	Name   string
+	Groups []string // that it is in, besides the group of its name without the number
+	Group  bool     // it is the name of several ports
+	Skip   bool     // pf is not asked there
 	// Packets and Bytes by family (IPv4, IPv6), direction (in, out) and what
 	// became of them (passed, blocked); counted for the port of set
 	// loginterface.

@@ -30,6 +30,10 @@ func pfAddresses(name string, modes []string, hosts func(string, []string) ([]ne
 	if err != nil {
 		return nil, err
 	}
+	groups, err := groupsOf(name == egressGroup)
+	if err != nil {
+		return nil, err
+	}
 	if name == "lo0" && !slices.ContainsFunc(sortedKeys(devices), func(i int) bool { return devices[i].Attrs().Name == name }) {
 		name = "lo" // which BSDs call lo0
 	}
@@ -37,8 +41,7 @@ func pfAddresses(name string, modes []string, hosts func(string, []string) ([]ne
 	found := false
 	for _, index := range sortedKeys(devices) {
 		l := devices[index]
-		device := l.Attrs().Name
-		if isSwitchEnd(l) || device != name && name != "self" && pf.GroupName(device) != name {
+		if isSwitchEnd(l) || name != "self" && !groups.named(l).Is(name) {
 			continue
 		}
 		found = true
@@ -51,6 +54,8 @@ func pfAddresses(name string, modes []string, hosts func(string, []string) ([]ne
 	switch {
 	case found:
 		return list, nil
+	case name == egressGroup:
+		return nil, errors.New("no interface has a default route")
 	case hosts == nil || len(modes) > 0 && !slices.Equal(modes, []string{"0"}):
 		return nil, errors.New("there is no such interface")
 	}
@@ -86,12 +91,14 @@ func sortedKeys[V any](m map[int]V) []int {
 
 func deviceAddresses(l netlink.Link, modes []string) ([]netip.Prefix, error) {
 	addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
-	return modified(addrs, modes), err
+	return modified(addrs, modes, l.Attrs().RawFlags&unix.IFF_BROADCAST != 0), err
 }
 
 // modified returns the addresses of a device as changed by modes. A network keeps the
-// address in it, since a rule may have the address under another mask.
-func modified(addrs []netlink.Addr, modes []string) []netip.Prefix {
+// address in it, since a rule may have the address under another mask. If the device
+// broadcasts, the last address of a network of IPv4 is a broadcast address to the kernel,
+// whether the device's address says so or not (RFC 919). A network of two has none (RFC 3021).
+func modified(addrs []netlink.Addr, modes []string, broadcasts bool) []netip.Prefix {
 	has := func(mode string) bool { return slices.Contains(modes, mode) }
 	first := map[bool]bool{} // by family
 	var list []netip.Prefix
@@ -119,8 +126,12 @@ func modified(addrs []netlink.Addr, modes []string) []netip.Prefix {
 			bits, _ := a.Mask.Size()
 			add(a.IP, bits)
 		case has("broadcast"):
+			last := lastOf(a.IPNet)
 			if a.Broadcast != nil {
 				add(a.Broadcast, -1)
+			}
+			if broadcasts && last != nil && !last.Equal(a.Broadcast) {
+				add(last, -1)
 			}
 		case has("peer"):
 			if a.Peer != nil && a.Peer.IP != nil && !a.Peer.IP.Equal(a.IP) {
@@ -131,6 +142,49 @@ func modified(addrs []netlink.Addr, modes []string) []netip.Prefix {
 		}
 	}
 	return list
+}
+
+// lastOf returns the last address of a network of IPv4 that has more than two, nil for others.
+func lastOf(n *net.IPNet) net.IP {
+	ip := n.IP.To4()
+	ones, bits := n.Mask.Size()
+	if ip == nil || bits != 32 || ones > 30 {
+		return nil
+	}
+	last := make(net.IP, len(ip))
+	for i := range last {
+		last[i] = ip[i] | ^n.Mask[i]
+	}
+	return last
+}
+
+// A grouping knows the groups of devices, besides those by their names.
+type grouping struct {
+	links  map[uint32]string // the names of link groups
+	egress map[int]bool      // devices by index; nil where nobody has asked
+}
+
+// groupsOf returns the groups of the namespace. The routes are asked only if out says so: there may
+// be many.
+func groupsOf(out bool) (g grouping, err error) {
+	g.links = linkGroups()
+	if out {
+		g.egress, err = egress()
+	}
+	return g, err
+}
+
+// named returns a device by the names that it has in rules.
+func (g *grouping) named(l netlink.Link) pf.CompilePort {
+	a := l.Attrs()
+	p := pf.CompilePort{Name: a.Name}
+	if name := g.links[a.Group]; name != "" {
+		p.Groups = append(p.Groups, name)
+	}
+	if g.egress[a.Index] && !slices.Contains(p.Groups, egressGroup) {
+		p.Groups = append(p.Groups, egressGroup)
+	}
+	return p
 }
 
 // linkGroups returns the names of groups of interfaces by number, from where
@@ -160,35 +214,43 @@ func linkGroups() map[uint32]string {
 
 // pfPorts are the ports of a bridge as rules name them.
 type pfPorts struct {
-	names map[uint32]string // by id
-	said  map[uint32]string // by id: what the rules are compiled for, as pfStored.Ports has it
-	list  []pf.CompilePort
+	byID map[uint32]pf.CompilePort
+	said map[uint32]string // by id: what the rules are compiled for, as pfStored.Ports has it
+	list []pf.CompilePort
 }
 
-func pfPortsOf(b *datapath.Bridge, c *datapath.Config) (ports pfPorts, err error) {
+// pfPortsOf returns the ports. Those of the group egress are known if out says so.
+func pfPortsOf(b *datapath.Bridge, c *datapath.Config, out bool) (ports pfPorts, err error) {
 	devices, err := links()
 	if err != nil {
 		return ports, err
 	}
-	return pfPortsAmong(devices, b, c), nil
+	return pfPortsAmong(devices, b, c, out)
 }
 
-// pfPortsAmong is pfPortsOf with the devices of the namespace.
-func pfPortsAmong(devices map[int]netlink.Link, b *datapath.Bridge, c *datapath.Config) (ports pfPorts) {
-	groups := linkGroups()
-	ports.names, ports.said = map[uint32]string{}, map[uint32]string{}
+// pfPortsAmong is pfPortsOf with the devices of the namespace. A host port is in the groups of the
+// host's interface, and only a host port is in egress: the host sends nothing by the devices of others.
+func pfPortsAmong(devices map[int]netlink.Link, b *datapath.Bridge, c *datapath.Config, out bool) (ports pfPorts, err error) {
+	isHost := func(p *datapath.Port) bool { return p.Notes&datapath.PortHost != 0 }
+	groups, err := groupsOf(out && slices.ContainsFunc(datapath.Ports(c), isHost))
+	if err != nil {
+		return ports, err
+	}
+	ports.byID, ports.said = map[uint32]pf.CompilePort{}, map[uint32]string{}
 	for _, p := range datapath.Ports(c) {
 		if p.Facts&datapath.PortSpan != 0 {
 			continue // no packet passes by it
 		}
-		port := pf.CompilePort{Slot: uint16(datapath.Slot(p.Id)), Name: portName(b, p, devices), Host: p.Notes&datapath.PortHost != 0}
-		if l := devices[int(p.Ifindex)]; l != nil && !port.Host {
-			if name := groups[l.Attrs().Group]; name != "" {
-				port.Groups = append(port.Groups, name)
-			}
+		port := pf.CompilePort{Slot: uint16(datapath.Slot(p.Id)), Name: portName(b, p, devices), Host: isHost(p)}
+		its := groups
+		if !port.Host {
+			its.egress = nil
+		}
+		if l := shownDevice(b, p, devices); l != nil && !isSwitchEnd(l) {
+			port.Groups = its.named(l).Groups
 		}
 		port.Skip = c.PfPorts == datapath.PFPortsHost && !port.Host || c.PfPorts == datapath.PFPortsStation && port.Host
-		ports.names[p.Id] = port.Name
+		ports.byID[p.Id] = port
 		words := append([]string{port.Name}, port.Groups...)
 		if port.Skip {
 			words = append(words, "") // no name is empty
@@ -196,29 +258,71 @@ func pfPortsAmong(devices map[int]netlink.Link, b *datapath.Bridge, c *datapath.
 		ports.said[p.Id] = strings.Join(words, " ")
 		ports.list = append(ports.list, port)
 	}
-	return ports
+	return ports, nil
+}
+
+// saysEgress reports whether the rules name the group egress.
+func (d *pfStored) saysEgress() bool {
+	for _, text := range d.Anchors {
+		if strings.Contains(text, egressGroup) {
+			return true
+		}
+	}
+	return strings.Contains(d.Main, egressGroup)
+}
+
+// logged returns the port that `set loginterface` names by its name, or by a group that it is alone
+// in; 0 for none.
+func (p *pfPorts) logged(name string) uint32 {
+	var group []uint32
+	for id, port := range p.byID {
+		if port.Name == name {
+			return id
+		}
+		if port.Is(name) {
+			group = append(group, id)
+		}
+	}
+	if len(group) != 1 || name == "any" {
+		return 0
+	}
+	return group[0]
+}
+
+// pfStale is stale of the rules that a bridge has.
+func pfStale(b *datapath.Bridge) (bool, error) {
+	if !b.PFLoaded() {
+		return false, nil
+	}
+	d, err := readStored(b)
+	if err != nil {
+		return false, err
+	}
+	return d.stale(b)
 }
 
 // stale reports whether the rules are not those that their text means now: a port has
 // got another name or group since they were compiled, or a device other addresses.
-func (d *pfConfig) stale(b *datapath.Bridge) (bool, error) {
-	if !d.loaded {
-		return false, nil
-	}
-	ports, err := pfPortsOf(b, &b.Config)
+func (d *pfStored) stale(b *datapath.Bridge) (bool, error) {
+	ports, err := pfPortsOf(b, &b.Config, d.saysEgress())
 	if err != nil {
 		return false, err
 	}
 	if !maps.Equal(ports.said, d.Ports) {
 		return true, nil
 	}
+	return d.moved(), nil
+}
+
+// moved reports whether a device of the rules has other addresses.
+func (d *pfStored) moved() bool {
 	for key, was := range d.Dynamic {
 		words := strings.Split(key, ":")
 		// As for the compiler, a device that is not there has no addresses.
 		list, _ := pfAddresses(words[0], words[1:], nil)
 		if !slices.Equal(list, was) {
-			return true, nil
+			return true
 		}
 	}
-	return false, nil
+	return false
 }

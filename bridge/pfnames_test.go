@@ -41,11 +41,44 @@ func TestModified(t *testing.T) {
 		"peer":      "2001:db8::2/128",
 	} {
 		var got []string
-		for _, p := range modified(addresses, strings.Fields(modes)) {
+		for _, p := range modified(addresses, strings.Fields(modes), true) {
 			got = append(got, p.String())
 		}
 		if got := strings.Join(got, " "); got != want {
 			t.Errorf("%q: %s, want %s", modes, got, want)
+		}
+	}
+}
+
+// TestBroadcast wants the broadcast addresses that the kernel has for a network of IPv4, whether an
+// address comes with one or not, and none where a device or a network has none.
+func TestBroadcast(t *testing.T) {
+	for _, c := range []struct {
+		address, broadcast string
+		broadcasts         bool
+		want               string
+	}{
+		{"192.0.2.1/24", "192.0.2.255", true, "192.0.2.255/32"},
+		{"192.0.2.1/24", "", true, "192.0.2.255/32"},
+		{"192.0.2.1/24", "192.0.2.0", true, "192.0.2.0/32 192.0.2.255/32"},
+		{"192.0.2.1/24", "192.0.2.255", false, "192.0.2.255/32"},
+		{"192.0.2.1/24", "", false, ""},
+		{"192.0.2.1/30", "", true, "192.0.2.3/32"},
+		{"192.0.2.0/31", "", true, ""},
+		{"192.0.2.1/32", "", true, ""},
+		{"2001:db8::1/64", "", true, ""},
+	} {
+		ip, network, err := net.ParseCIDR(c.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: network.Mask}, Broadcast: net.ParseIP(c.broadcast)}
+		var got []string
+		for _, p := range modified([]netlink.Addr{a}, []string{"broadcast"}, c.broadcasts) {
+			got = append(got, p.String())
+		}
+		if got := strings.Join(got, " "); got != c.want {
+			t.Errorf("%s brd %q, broadcasts %v: %q, want %q", c.address, c.broadcast, c.broadcasts, got, c.want)
 		}
 	}
 }

@@ -23,8 +23,8 @@ import (
 type pfView struct {
 	*pfConfig
 	b     *datapath.Bridge
-	names map[uint32]string // of ports by id
-	rules []pf.RuleRef      // by the datapath's number
+	ports map[uint32]pf.CompilePort // by id
+	rules []pf.RuleRef              // by the datapath's number
 
 	timeouts [pf.TimeoutCount]uint32
 	checksum [md5.Size]byte // of the main rules
@@ -50,7 +50,11 @@ func newPFView(b *datapath.Bridge) (*pfView, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pfViewOf(b, text, pfPortsAmong(devices, b, &b.Config))
+	ports, err := pfPortsAmong(devices, b, &b.Config, true)
+	if err != nil {
+		return nil, err
+	}
+	return pfViewOf(b, text, ports)
 }
 
 // pfViewOf is newPFView with the text that pf was told, and the ports that it has.
@@ -59,7 +63,7 @@ func pfViewOf(b *datapath.Bridge, text []byte, ports pfPorts) (*pfView, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &pfView{pfConfig: d, b: b, names: ports.names, timeouts: pf.DefaultTimeouts()}
+	v := &pfView{pfConfig: d, b: b, ports: ports.byID, timeouts: pf.DefaultTimeouts()}
 	if d.loaded {
 		program, err := d.compile(b, ports.list, nil)
 		if err != nil {
@@ -86,7 +90,10 @@ func (s *Switch) seenPF(devices map[int]netlink.Link, name string, b *datapath.B
 	if err != nil {
 		return nil, err
 	}
-	ports := pfPortsAmong(devices, b, &b.Config)
+	ports, err := pfPortsAmong(devices, b, &b.Config, bytes.Contains(text, []byte(egressGroup)))
+	if err != nil {
+		return nil, err
+	}
 	s.seenLock.Lock()
 	defer s.seenLock.Unlock()
 	seen := s.seen[name]
@@ -103,7 +110,7 @@ func (s *Switch) seenPF(devices map[int]netlink.Link, name string, b *datapath.B
 	}
 	v, config := *seen.view, *seen.view.pfConfig
 	config.loaded, config.enabled = b.PFLoaded(), b.PFEnabled()
-	v.b, v.names, v.pfConfig = b, ports.names, &config
+	v.b, v.ports, v.pfConfig = b, ports.byID, &config
 	return &v, nil
 }
 
@@ -147,8 +154,15 @@ func (v *pfView) info(bridge string, traffic *datapath.PFTraffic) (PFInfo, error
 	if id, err := strconv.ParseUint(v.main.Options.HostID, 0, 32); err == nil {
 		info.HostID = uint32(id)
 	}
-	for _, id := range slices.Sorted(maps.Keys(v.names)) {
-		info.Ports = append(info.Ports, PFPort{Name: v.names[id], Skip: v.skips(v.names[id]) || unjudged(v.Ports[id])})
+	groups := map[string]bool{}
+	for _, p := range v.ports {
+		info.Ports = append(info.Ports, PFPort{Name: p.Name, Groups: p.Groups, Skip: p.Skip || v.skips(p)})
+		for _, name := range p.Groups {
+			groups[name] = true
+		}
+	}
+	for name := range groups {
+		info.Ports = append(info.Ports, PFPort{Name: name, Group: true, Skip: v.skips(pf.CompilePort{Name: name})})
 	}
 	slices.SortFunc(info.Ports, func(a, b PFPort) int { return cmp.Compare(a.Name, b.Name) })
 	if !v.loaded {
@@ -168,12 +182,12 @@ func (v *pfView) info(bridge string, traffic *datapath.PFTraffic) (PFInfo, error
 	}
 	info.Enabled, info.For = now.Enabled, now.Since
 	info.States, info.Sources = uint64(now.States), uint64(now.Nodes)
-	if name := v.names[v.b.Config.Pf.LogInterface]; name != "" {
+	if p := v.ports[v.b.Config.Pf.LogInterface]; p.Name != "" {
 		n, err := v.b.PFPortStats()
 		if err != nil {
 			return info, err
 		}
-		info.Log = &PFPort{Name: name, Skip: v.skips(name), Packets: n.Packets, Bytes: n.Bytes}
+		info.Log = &PFPort{Name: p.Name, Groups: p.Groups, Skip: v.skips(p), Packets: n.Packets, Bytes: n.Bytes}
 	}
 	return info, nil
 }
@@ -218,14 +232,9 @@ func named(counters *datapath.PFCounters, names []pfCounterName) (list []PFCount
 	return list
 }
 
-// unjudged says of what pfStored.Ports has of a port whether pf does not judge it.
-func unjudged(said string) bool { return strings.HasSuffix(said, " ") }
-
 // skips says whether a port is one of `set skip on`.
-func (v *pfView) skips(port string) bool {
-	return slices.ContainsFunc(v.main.Options.Skip, func(on pf.Interface) bool {
-		return (on.Name == "any" || on.Name == port || on.Name == pf.GroupName(port)) != on.Not
-	})
+func (v *pfView) skips(port pf.CompilePort) bool {
+	return slices.ContainsFunc(v.main.Options.Skip, func(on pf.Interface) bool { return port.Is(on.Name) != on.Not })
 }
 
 // PFRules returns the rules of an anchor, "" for the main ruleset.
@@ -309,6 +318,9 @@ func (r PFRules) Body(path string, index int, rule *pf.Rule) (*pf.Ruleset, strin
 
 // ZeroPF sets the counters of rules to zero.
 func (s *Switch) ZeroPF(bridge string) error {
+	if err := s.Mend(); err != nil { // a writer follows what rules name
+		return err
+	}
 	return s.each("clear the counters of pf of "+bridge, bridge, func(_ string, b *datapath.Bridge) error {
 		if !b.PFLoaded() {
 			return nil
@@ -384,7 +396,7 @@ func maker(st *datapath.State) int {
 func (v *pfView) state(st *datapath.State) PFState {
 	out := PFState{
 		ID: st.ID, Proto: st.Proto, VLAN: st.VLAN, Src: peer(st.Proto, &st.From), Dst: peer(st.Proto, &st.To),
-		Age: st.Age, Expires: st.Expires, Rule: -1, In: v.names[st.In], Out: v.names[st.Out],
+		Age: st.Age, Expires: st.Expires, Rule: -1, In: v.ports[st.In].Name, Out: v.ports[st.Out].Name,
 		Sloppy: st.Flags&datapath.StateSloppy != 0, Hop: st.Hop, Route: st.HopKind, Divert: st.Divert,
 	}
 	if t := st.Translated; t != nil {
@@ -442,7 +454,7 @@ func (v *pfView) chooses(k *PFKill, st *datapath.State) bool {
 		!contains(k.From, from.Addr), !contains(k.To, to.Addr),
 		k.Key != nil && *k.Key != (PFKey{st.Proto, from, to}):
 		return false
-	case k.Port != "" && !isPort(v.names[st.In], k.Port) && !isPort(v.names[st.Out], k.Port):
+	case k.Port != "" && !v.ports[st.In].Is(k.Port) && !v.ports[st.Out].Is(k.Port):
 		return false
 	case k.Label != nil:
 		ref := v.rule(maker(st))
@@ -450,8 +462,6 @@ func (v *pfView) chooses(k *PFKill, st *datapath.State) bool {
 	}
 	return true
 }
-
-func isPort(port, name string) bool { return port == name || pf.GroupName(port) == name }
 
 // contains says whether an address is in one of the networks, or there are
 // none.
@@ -461,6 +471,9 @@ func contains(list []netip.Prefix, a netip.Addr) bool {
 
 // KillPFStates removes the states that k chooses, and returns how many.
 func (s *Switch) KillPFStates(bridge string, k PFKill) (n int, err error) {
+	if err := s.Mend(); err != nil {
+		return 0, err
+	}
 	err = s.viewPF(bridge, func(v *pfView) error {
 		if !v.loaded {
 			return nil
@@ -502,6 +515,9 @@ func (s *Switch) PFSources(bridge string) (list []PFSource, err error) {
 // KillPFSources forgets the sources that k chooses, and returns how many. With k.To, it
 // chooses those that have a state with such a host.
 func (s *Switch) KillPFSources(bridge string, k PFKill) (n int, err error) {
+	if err := s.Mend(); err != nil {
+		return 0, err
+	}
 	err = s.viewPF(bridge, func(v *pfView) error {
 		if !v.loaded {
 			return nil

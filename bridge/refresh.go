@@ -3,7 +3,6 @@
 package bridge
 
 import (
-	"errors"
 	"slices"
 
 	"bascule/datapath"
@@ -64,24 +63,14 @@ func (e *Edit) DelDevices(indexes []int, there bool) (n int, err error) {
 // another name or group, and the addresses of devices in parentheses. If those are what
 // the rules were compiled with, nothing is changed. States stay.
 func (s *Switch) RefreshPF(bridge string) (changed bool, err error) {
-	err = s.each("follow names and addresses in pf of "+bridge, bridge, func(_ string, b *datapath.Bridge) error {
-		d, err := readPF(b)
-		if err == nil {
-			changed, err = d.stale(b)
-		}
+	err = s.each(followPF(bridge), bridge, func(_ string, b *datapath.Bridge) error {
+		changed, err = pfStale(b)
 		return err
 	})
 	if err != nil || !changed {
 		return false, err
 	}
-	err = s.changePF("follow names and addresses in pf of "+bridge, bridge, func(_ *draft, d *pfConfig) error {
-		if !d.loaded {
-			return errNothing
-		}
-		return nil
-	})
-	if errors.Is(err, errNothing) {
-		return false, nil
-	}
+	// a writer follows them before that, and says nothing of errors
+	err = s.change(followPF(bridge), bridge, func(*draft) error { return nil })
 	return err == nil, err
 }

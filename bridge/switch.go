@@ -109,14 +109,14 @@ func (s *Switch) write(f func(*datapath.Store) error) error {
 			return failed("use the switch", err)
 		}
 		defer unlock()
-		hosts, err := mend(store)
+		hosts, ruled, err := mend(store)
 		if err != nil {
 			return failed("mend what an earlier command was killed at", err)
 		}
 		if err := store.GiveBack(follower{}); err != nil {
 			return failed("give back what ports took that have left", err)
 		}
-		catchUp(store, hosts)
+		catchUp(store, hosts, ruled)
 		return f(store)
 	})
 }

@@ -773,7 +773,7 @@ type Stats struct {
 	Attached uint64 `json:"attached"`
 	// of these, by a berth
 	Berths uint64 `json:"berths"`
-	// of devices and addresses, that were told by the kernel
+	// of devices, addresses and default routes, that were told by the kernel
 	Events uint64 `json:"events"`
 	// times that some were lost, after which all devices were listed
 	Overruns uint64 `json:"overruns"`

@@ -136,7 +136,7 @@ func Compile(in Input) (*Program, error) {
 func (c *compiler) skipped() []uint16 {
 	var slots []uint16
 	for _, p := range c.in.Ports {
-		if p.Skip || slices.ContainsFunc(c.in.Main.Options.Skip, func(on Interface) bool { return p.is(on.Name) != on.Not }) {
+		if p.Skip || slices.ContainsFunc(c.in.Main.Options.Skip, func(on Interface) bool { return p.Is(on.Name) != on.Not }) {
 			slots = append(slots, p.Slot)
 		}
 	}
@@ -444,7 +444,7 @@ func (c *compiler) table(anchor string, h Host) (uint8, error) {
 
 // portSet returns the number of the set of the ports of a name.
 func (c *compiler) portSet(name string) (uint16, error) {
-	return c.setOf(name, func(p CompilePort) bool { return p.is(name) })
+	return c.setOf(name, func(p CompilePort) bool { return p.Is(name) })
 }
 
 // setOf returns the number of a set of ports, which a text names.
@@ -550,7 +550,7 @@ func (c *compiler) etherPorts(on Interface) (uint16, error) {
 	}
 	// no name has blanks
 	return c.setOf(fmt.Sprintf("ether %v %s", on.Not, on.Name), func(p CompilePort) bool {
-		return !p.Skip && (on.Name == "" || p.is(on.Name) != on.Not)
+		return !p.Skip && (on.Name == "" || p.Is(on.Name) != on.Not)
 	})
 }
 

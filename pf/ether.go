@@ -44,7 +44,7 @@ func (p *parser) ether(first token) {
 	p.direction(&r.Direction)
 	r.Quick = p.accept("quick")
 	if p.accept("on") {
-		s.on = p.interfaces(nil)
+		s.on = p.interfaces(nil, wordOn)
 	}
 	if p.accept("proto") {
 		p.list(func() { s.protos = append(s.protos, p.etherType()) })

@@ -375,7 +375,7 @@ func (p *parser) antispoof(first token) {
 	p.list(func() {
 		i := spoofed{pos: p.tok.pos}
 		i.dynamic = p.acceptOp("(")
-		if i.name = p.interfaceName(); i.dynamic {
+		if i.name = p.interfaceName(wordAntispoof); i.dynamic {
 			p.op(")")
 		}
 		list = append(list, i)

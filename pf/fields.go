@@ -5,7 +5,6 @@ package pf
 import (
 	"cmp"
 	"slices"
-	"strings"
 )
 
 // A field is a field of packets whose values are numbered, unlike addresses. Its values
@@ -50,7 +49,7 @@ func (c *compiler) takePort(a ask, _ bool) spans {
 	if a.name != "" {
 		ports = nil
 		for _, p := range c.in.Ports { // in rising order
-			if p.is(a.name) != a.not {
+			if p.Is(a.name) != a.not {
 				ports = ports.add(uint32(p.Slot), uint32(p.Slot)+1)
 			}
 		}
@@ -67,10 +66,9 @@ func (c *compiler) takePort(a ask, _ bool) spans {
 	return out
 }
 
-// is says whether a name is that of the port, or of a group that it is in.
-func (p CompilePort) is(name string) bool {
-	return name == "any" || name == p.Name || slices.Contains(p.Groups, name) ||
-		name != "" && name == strings.TrimRight(p.Name, "0123456789")
+// Is says whether a name is that of the port, or of a group that it is in.
+func (p CompilePort) Is(name string) bool {
+	return name == "any" || name == p.Name || slices.Contains(p.Groups, name) || name != "" && name == GroupName(p.Name)
 }
 
 const (

@@ -121,6 +121,7 @@ func (p *parser) dynamic() host {
 		p.failf(pos, "%v", err)
 	}
 	p.op(")")
+	p.named(pos, Addresses, name)
 	h := host{Host: Host{Kind: Dynamic, Name: name, Modes: modes, Bits: -1}}
 	if p.acceptOp("/") {
 		h.Bits = int(p.number("a number of bits", 128))

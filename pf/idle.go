@@ -150,12 +150,62 @@ func (r *Rule) matchesAll() bool {
 		all(r.From) && all(r.To) && !r.HasTOS && !r.Fragment && !r.Once
 }
 
+// A Stranger is a name in a ruleset that no port has, and no group with a port in it.
+type Stranger struct {
+	PortName
+	More int // further places of the name behind such a word
+}
+
+// Strangers returns the names of a ruleset, its anchors and what it loads that none of the ports
+// has: each once behind a word. Nothing comes to a switch from the loopback interface, or goes
+// there, so what `set skip` and `antispoof` say of it is as it should be. Addresses are not those of ports.
+func (r *Ruleset) Strangers(ports []CompilePort) []Stranger {
+	return r.strange(ports, func(n *PortName) bool {
+		switch n.Word {
+		case Addresses:
+			return false
+		case wordSkip, wordAntispoof:
+			return GroupName(n.Name) != "lo"
+		case SetLogInterface:
+			return n.Name != "none"
+		}
+		return true
+	})
+}
+
+// Aliens returns likewise the names of interfaces in the place of addresses that none of the
+// devices has. "self" is all of them.
+func (r *Ruleset) Aliens(devices []CompilePort) []Stranger {
+	return r.strange(devices, func(n *PortName) bool { return n.Word == Addresses && n.Name != "self" })
+}
+
+// strange returns the names that nobody has, of those that count.
+func (r *Ruleset) strange(known []CompilePort, counts func(*PortName) bool) []Stranger {
+	var list []Stranger
+	at := map[PortName]int{} // without a place
+	r.walk(map[*Ruleset]bool{}, func(set *Ruleset) {
+		for _, n := range set.Names {
+			if !counts(&n) || slices.ContainsFunc(known, func(p CompilePort) bool { return p.Is(n.Name) }) {
+				continue
+			}
+			key := PortName{Word: n.Word, Name: n.Name}
+			if i, ok := at[key]; ok {
+				list[i].More++
+				continue
+			}
+			at[key] = len(list)
+			list = append(list, Stranger{PortName: n})
+		}
+	}, func(*Rule) {})
+	return list
+}
+
 // noHost says why the rule holds at no host port, by the ports that it names; "" if it may.
 func (r *Rule) noHost(ports []CompilePort) string {
 	if r.On.Name == "" || r.On.Not {
 		return ""
 	}
-	named := slices.DeleteFunc(slices.Clone(ports), func(p CompilePort) bool { return !p.is(r.On.Name) })
+	named := slices.DeleteFunc(slices.Clone(ports), func(p CompilePort) bool { return !p.Is(r.On.Name) })
 	switch {
 	case len(named) == 0 || slices.ContainsFunc(named, func(p CompilePort) bool { return p.Host }):
 		return ""

@@ -63,7 +63,7 @@ func (p *parser) option(first token) {
 		o.RulesetOpt = p.oneOf("none", "basic", "profile")
 	case "loginterface":
 		if o.LogInterface = "all"; !p.accept("all") {
-			o.LogInterface = p.interfaceName()
+			o.LogInterface = p.interfaceName(SetLogInterface)
 		}
 	case "debug":
 		o.Debug = p.oneOf("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug",
@@ -169,7 +169,7 @@ func (p *parser) skipOn(o *Options) {
 		return
 	}
 	pos := p.tok.pos
-	list := p.interfaces(nil)
+	list := p.interfaces(nil, wordSkip)
 	for _, i := range list {
 		if i.Not {
 			p.errorf(pos, "skip on ! <interface> is not supported")

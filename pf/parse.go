@@ -86,8 +86,9 @@ type parser struct {
 	old     map[*Ruleset]oldRules
 	marked  *chained // a rule of old that has a mark
 	tags    Pos      // of a tag or tagged that the file has
-	braces  int      // braces that are open before tok
-	orphans int      // braces of anchors whose beginning had an error
+	names   []PortName
+	braces  int // braces that are open before tok
+	orphans int // braces of anchors whose beginning had an error
 
 	// the defaults of the rules behind a `set`
 	blockPolicy   Return
@@ -135,6 +136,7 @@ func (p *parser) file(name, text string) *Ruleset {
 	if p.set.Options.StatePolicy == IfBound {
 		floating(p.set)
 	}
+	p.set.Names = p.names
 	return p.set
 }
 
@@ -654,8 +656,9 @@ func (p *parser) tableName() string {
 	return name
 }
 
-// interfaceName takes the name of a port or of a group of ports, or "any".
-func (p *parser) interfaceName() string {
+// interfaceName takes the name of a port or of a group of ports, or "any". word is what stands in
+// front of it.
+func (p *parser) interfaceName(word string) string {
 	pos := p.tok.pos
 	if p.at("rdomain") {
 		p.errorf(pos, "rdomain: %s", outside["rdomain"])
@@ -673,14 +676,32 @@ func (p *parser) interfaceName() string {
 	if len(name) > maxInterface {
 		p.failf(pos, "interface name '%s' too long, max %d chars", shorten(name), maxInterface)
 	}
+	p.named(pos, word, name)
 	return name
 }
 
+// The words of PortName, besides Addresses.
+const (
+	wordOn          = "on"
+	wordReceived    = "received-on"
+	wordSkip        = "set skip on"
+	SetLogInterface = "set loginterface"
+	wordAntispoof   = "antispoof for"
+)
+
+// named notes a name of a port, an interface or a group of them. The limits of rules are for the
+// names, too: more of them are not noted.
+func (p *parser) named(pos Pos, word, name string) {
+	if len(p.names) < maxRules && !p.source.Kept {
+		p.names = append(p.names, PortName{pos, word, name})
+	}
+}
+
 // interfaces reads one interface or a list of them.
-func (p *parser) interfaces(to []Interface) []Interface {
+func (p *parser) interfaces(to []Interface, word string) []Interface {
 	p.list(func() {
 		not := p.acceptOp("!")
-		to = append(to, Interface{p.interfaceName(), not})
+		to = append(to, Interface{p.interfaceName(word), not})
 	})
 	return to
 }

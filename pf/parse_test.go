@@ -79,8 +79,8 @@ var source = Source{
 // comparing rulesets, where they say something does not count, nor whether a
 // list is nil or empty.
 var placeless = cmp.Options{
-	cmpopts.IgnoreTypes(Pos{}, Place{}), cmpopts.IgnoreFields(Ruleset{}, "Ignored"), cmpopts.IgnoreFields(Pool{}, "By"),
-	cmpopts.EquateEmpty(),
+	cmpopts.IgnoreTypes(Pos{}, Place{}, []PortName(nil)), cmpopts.IgnoreFields(Ruleset{}, "Ignored"),
+	cmpopts.IgnoreFields(Pool{}, "By"), cmpopts.EquateEmpty(),
 	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 }

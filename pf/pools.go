@@ -192,7 +192,7 @@ func (p *parser) poolHost(r *redirect) {
 // that it is reached by.
 func (p *parser) hopBy(r *redirect) {
 	p.op("(")
-	by := p.interfaceName()
+	by := p.interfaceName("") // the next hop is looked up with it
 	begin := len(r.hosts)
 	r.hosts = p.host(r.hosts)
 	p.op(")")

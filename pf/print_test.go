@@ -17,7 +17,7 @@ import (
 
 // What is equal of rulesets but for where they were read.
 var equal = cmp.Options{
-	cmpopts.IgnoreTypes(pf.Pos{}, pf.Place{}),
+	cmpopts.IgnoreTypes(pf.Pos{}, pf.Place{}, []pf.PortName(nil)),
 	cmpopts.IgnoreFields(pf.Ruleset{}, "Ignored"),
 	cmpopts.EquateEmpty(),
 	cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}),

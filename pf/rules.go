@@ -225,7 +225,7 @@ func (p *parser) log(r *Rule) {
 // conditions reads the words that follow quick, up to the hosts.
 func (p *parser) conditions(s *spec) {
 	if p.accept("on") {
-		s.on = p.interfaces(s.on)
+		s.on = p.interfaces(s.on, wordOn)
 	}
 	if s.old == nil && s.rule.Action != CallAnchor && (p.at("route-to") || p.at("reply-to") || p.at("dup-to")) {
 		p.oneOption(ruleOptions, s) // as on FreeBSD
@@ -650,7 +650,7 @@ func (p *parser) tagged(s *spec, not bool) {
 func (p *parser) receivedOn(s *spec, not bool) {
 	p.once(optReceivedOn, "received-on")
 	p.next()
-	s.rule.ReceivedOn = Interface{p.interfaceName(), not}
+	s.rule.ReceivedOn = Interface{p.interfaceName(wordReceived), not}
 }
 
 // flags reads `S/SA`, `/SA` or `any`.

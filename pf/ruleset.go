@@ -25,8 +25,19 @@ type Ruleset struct {
 	Rules   []Rule
 	Ether   []EtherRule
 	Loads   []AnchorLoad
-	Ignored []Idle // what was read and left out; it is not printed
+	Ignored []Idle     // what was read and left out; it is not printed
+	Names   []PortName // of the file, in the order in which they stand; anchors have none of their own
 }
+
+// PortName is a name of a port, an interface or a group of them in a file.
+type PortName struct {
+	Pos  Pos
+	Word string // in front of it, such as "on" and "set skip on"; or Addresses
+	Name string
+}
+
+// Addresses is the Word of an interface that stands for its addresses: (wan0).
+const Addresses = "the addresses of"
 
 // AnchorLoad is a ruleset that `load anchor` puts into an anchor.
 type AnchorLoad struct {

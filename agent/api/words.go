@@ -156,7 +156,7 @@ var words = map[string]string{
 	"Stats":                      "Stats count what a watcher did since it was made.",
 	"Stats.attached":             "devices that became ports",
 	"Stats.berths":               "of these, by a berth",
-	"Stats.events":               "of devices and addresses, that were told by the kernel",
+	"Stats.events":               "of devices, addresses and default routes, that were told by the kernel",
 	"Stats.overruns":             "times that some were lost, after which all devices were listed",
 	"Stats.refused":              "devices that did not become ports though the file wants them",
 	"Stats.reloads":              "bridges whose programs followed an address or a veth's other end",

@@ -585,6 +585,69 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
+// Rules that name the group egress follow the default routes, also where these go without an event
+// of their own: with their interface. Other routes are nobody's business, however many there are.
+func TestDefaultRoutes(t *testing.T) {
+	l := netlab.New(t)
+	stations := l.NewEnds(2)
+	r := watch(t, l, file(bridgeOf("br0", "p*")))
+	r.ports("br0", "p1", "p2")
+	nl := l.Switch.Netlink()
+	device := func(name, address string) netlink.Link {
+		d := addDevice(t, l, name)
+		ip, err := netlink.ParseAddr(address)
+		must(t, err)
+		must(t, nl.AddrAdd(d, ip))
+		must(t, nl.LinkSetUp(d))
+		return d
+	}
+	one, two := device("wan0", "192.0.2.1/24"), device("wan1", "198.51.100.1/24")
+	rules := t.TempDir() + "/pf.conf"
+	must(t, os.WriteFile(rules, []byte("block all\npass from (egress) no state\n"), 0o600))
+	if _, err := l.Run("pfctl", "-b", "br0", "-f", rules); err != nil {
+		t.Fatal(err)
+	}
+	passes := func(want ...string) bool {
+		got := []string{}
+		for _, from := range []string{"192.0.2.1", "198.51.100.1"} {
+			if len(l.Deliver(stations[0], packet(l, netip.MustParseAddr(from)))[stations[1]]) == 1 {
+				got = append(got, from)
+			}
+		}
+		return slices.Equal(got, want)
+	}
+	if !passes() {
+		t.Error("without a default route, packets pass")
+	}
+	zero := &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
+	by := func(link netlink.Link) *netlink.Route {
+		return &netlink.Route{LinkIndex: link.Attrs().Index, Dst: zero, Scope: netlink.SCOPE_LINK}
+	}
+	must(t, nl.RouteAdd(by(one)))
+	l.Wait("the default route to be followed", func() bool { return passes("192.0.2.1") })
+	must(t, nl.RouteReplace(by(two)))
+	l.Wait("another one to be followed", func() bool { return passes("198.51.100.1") })
+	must(t, nl.LinkSetDown(two))
+	l.Wait("the interface to go down", func() bool { return passes() })
+	six := &netlink.Route{LinkIndex: one.Attrs().Index, Dst: &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}}
+	must(t, l.Switch.Do(func() error { return ends.Sysctl("net.ipv6.conf.wan0.disable_ipv6", "0") }))
+	must(t, nl.RouteAdd(six))
+	l.Wait("that of IPv6 to be followed", func() bool { return passes("192.0.2.1") })
+	must(t, nl.RouteDel(six))
+	l.Wait("that of IPv6 to go", func() bool { return passes() })
+
+	before := r.Stats().Events
+	for n := range 100 {
+		to := &net.IPNet{IP: net.IPv4(10, 1, byte(n), 0).To4(), Mask: net.CIDRMask(24, 32)}
+		must(t, nl.RouteAdd(&netlink.Route{LinkIndex: one.Attrs().Index, Dst: to, Scope: netlink.SCOPE_LINK}))
+	}
+	must(t, nl.RouteAdd(by(one)))
+	l.Wait("the default route to be followed again", func() bool { return passes("192.0.2.1") })
+	if n := r.Stats().Events - before; n >= 100 {
+		t.Errorf("%d events for one default route among 101 routes", n)
+	}
+}
+
 // packet is a UDP packet from an address.
 func packet(l *netlab.Lab, from netip.Addr) netlab.Frame {
 	b := []byte(l.Frame(netlab.Broadcast, netlab.Station(1), 60))

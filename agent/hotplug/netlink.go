@@ -23,7 +23,7 @@ const receiveBuffer = 16 << 20
 // largestMessage is more than the kernel puts into one datagram of events.
 const largestMessage = 64 << 10
 
-// A listener hears of the devices and addresses of a network namespace
+// A listener hears of the devices, addresses and default routes of a network namespace
 // (rtnetlink(7)).
 type listener struct {
 	events *os.File
@@ -49,9 +49,12 @@ func listen(s *bridge.Switch) (*listener, error) {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer); err != nil {
 			return err
 		}
+		if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, defaultRoutes()); err != nil {
+			return err
+		}
 		return unix.Bind(fd, &unix.SockaddrNetlink{
 			Family: unix.AF_NETLINK,
-			Groups: unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR,
+			Groups: unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR | unix.RTMGRP_IPV4_ROUTE | unix.RTMGRP_IPV6_ROUTE,
 		})
 	})
 	if err != nil {
@@ -68,6 +71,32 @@ func (l *listener) close() {
 	if l.events != nil {
 		l.events.Close()
 	}
+}
+
+// defaultRoutes is a filter that keeps the events of all routes but default routes from a socket: a
+// router's daemon may change a million of them at once.
+func defaultRoutes() *unix.SockFprog {
+	const (
+		load     = unix.BPF_LD | unix.BPF_ABS
+		jumpSame = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+		kindAt   = 4                     // nlmsg_type
+		bitsAt   = unix.NLMSG_HDRLEN + 1 // rtm_dst_len
+		all      = 0xffffffff
+	)
+	// The filter loads in the order of networks, and the kernel writes in its own.
+	kind := func(k uint16) uint32 {
+		return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, k)))
+	}
+	program := []unix.SockFilter{
+		{Code: load | unix.BPF_H, K: kindAt},
+		{Code: jumpSame, K: kind(unix.RTM_NEWROUTE), Jt: 1},
+		{Code: jumpSame, K: kind(unix.RTM_DELROUTE), Jf: 2},
+		{Code: load | unix.BPF_B, K: bitsAt},
+		{Code: jumpSame, K: 0, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: all},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	}
+	return &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 }
 
 // errOverrun says that events were lost.
@@ -121,7 +150,7 @@ func tell(t *table, b []byte) (n int, err error) {
 		}
 		body := b[unix.NLMSG_HDRLEN:size]
 		switch kind := binary.NativeEndian.Uint16(b[4:]); kind {
-		case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		case unix.RTM_NEWADDR, unix.RTM_DELADDR, unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 			n++
 			t.addressed()
 		case unix.RTM_NEWLINK, unix.RTM_DELLINK:

@@ -84,7 +84,7 @@ type table struct {
 	heeded  map[string]bool
 	gone    map[string]map[int]bool // by bridge: devices that have gone, whose ports are to go with them
 	ports   map[string]urgency      // bridges whose ports are to be compared with their devices
-	pf      bool                    // addresses may have changed
+	pf      bool                    // addresses, or default routes, may have changed
 	notes   []note
 	arrived bool // a device came of which the file says more than which port it is
 }
@@ -178,7 +178,8 @@ func (t *table) appeared(d device) {
 	}
 	was := e.device
 	e.device = d
-	t.pf = t.pf || was.name != d.name || was.group != d.group // rules name ports by these
+	// Rules name ports by these. The default routes by an interface that goes down go without an event.
+	t.pf = t.pf || was.name != d.name || was.group != d.group || e.in == nil && was.up != d.up
 	if was.name != d.name {
 		// Nobody knows by which of the names the files were applied to it: that takes a while.
 		t.arrived = t.arrived || t.concerns(d.name) || t.concerns(was.name)
@@ -211,6 +212,7 @@ func (t *table) vanished(index int) {
 	}
 	delete(t.devices, index)
 	delete(t.touched, index)
+	t.pf = t.pf || e.in == nil && e.up // as when it goes down
 	for _, at := range []*place{e.in, e.tried} {
 		if at != nil && at.pattern {
 			t.remove(at.bridge, index)
@@ -288,7 +290,7 @@ func (t *table) synchronise(devices []device, ports []bridge.Port, unread ...str
 	}
 }
 
-// addressed says that addresses of devices may have changed.
+// addressed says that addresses of devices, or default routes, may have changed.
 func (t *table) addressed() { t.pf = true }
 
 // attached notes that a device has become the port that an attachment asked

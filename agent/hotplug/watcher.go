@@ -50,7 +50,7 @@ type Watcher struct {
 
 // Stats count what a watcher did since it was made.
 type Stats struct {
-	Events   uint64 `json:"events"`   // of devices and addresses, that were told by the kernel
+	Events   uint64 `json:"events"`   // of devices, addresses and default routes, that were told by the kernel
 	Overruns uint64 `json:"overruns"` // times that some were lost, after which all devices were listed
 	Attached uint64 `json:"attached"` // devices that became ports
 	Berths   uint64 `json:"berths"`   // of these, by a berth

@@ -355,12 +355,12 @@ func (c *pfctl) run(args []string) error {
 // warnPort tells of a port or a group of -i that there is not: nothing is chosen then,
 // and nothing is printed. Rules and states may be of a port that is to come.
 func (c *pfctl) warnPort(s switcher) error {
-	list, err := s.Ports(c.bridge.text)
+	info, err := s.PF(c.bridge.text)
 	if err != nil {
 		return err
 	}
-	for _, p := range list {
-		if p.Name == c.port.text || pf.GroupName(p.Name) == c.port.text {
+	for _, p := range info.Ports {
+		if p.Is(c.port.text) {
 			return nil
 		}
 	}

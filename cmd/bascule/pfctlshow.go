@@ -637,9 +637,8 @@ func (c *pfctl) showPorts(s switcher) error {
 	if err != nil {
 		return err
 	}
-	list := slices.DeleteFunc(answer.OfPFPorts(c.bridge.text, info), func(p answer.PFPort) bool {
-		return c.port.text != "" && p.Name != c.port.text && pf.GroupName(p.Name) != c.port.text
-	})
+	info.Ports = slices.DeleteFunc(info.Ports, func(p bridge.PFPort) bool { return c.port.text != "" && !p.Is(c.port.text) })
+	list := answer.OfPFPorts(c.bridge.text, info)
 	if c.json {
 		return c.printJSON(list)
 	}

@@ -427,7 +427,9 @@ func pfPorts(t *testing.T, hook string) {
 	a, b := stations[0], stations[1]
 	learn(l, a, A)
 	learn(l, b, B)
-	loadPF(t, l, "pass no state\nblock in on p3\nblock out on late\n")
+	if out := pfctl(t, l, "pass no state\nblock in on p3\nblock out on late\n", "-f", "-"); strings.Count(out, "has this name now\n") != 2 {
+		t.Errorf("loading says %q, of two ports that are to come", out)
+	}
 	send := func(from *netlab.End, to ...*netlab.End) {
 		t.Helper()
 		l.Reach(from, udps(10, netlab.Broadcast, C, ip3, "10.0.0.255", [2]int{1, 2}), to...)
