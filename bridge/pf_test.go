@@ -218,6 +218,48 @@ func TestPFElsewhere(t *testing.T) {
 	}
 }
 
+// TestPFUnseen wants a note of each word that has no effect at the ports that there are.
+func TestPFUnseen(t *testing.T) {
+	ports := []pf.CompilePort{{Name: "p1"}, {Name: "p2"}, {Name: "gw1", Host: true}, {Name: "gw2", Host: true}, {Name: "q1", Skip: true}}
+	tests := []struct {
+		text string
+		want []string
+	}{
+		{"block on q1\npass on q\nblock in on q1\nblock on { q1 p1 }", []string{
+			"1:1: on q1 has no effect: pf does not judge it, as the bridge's pf-ports says (2 more)",
+			"2:1: on q has no effect: pf does not judge it, as the bridge's pf-ports says"}},
+		{"anchor a {\nmatch out on gw1 received-on p1\n}\npass out on gw received-on p", []string{
+			"2:1: received-on p1 has no effect: what leaves the host has come to it by one of its own ports; name that",
+			"4:1: received-on p has no effect: what leaves the host has come to it by one of its own ports; name that"}},
+		{"pass in on gw1 tag x no state\nblock out tagged x", []string{
+			"1:1: tag x has no effect: where the host sends the packet on, as no state keeps it; leave out no state"}},
+		{"block on { p1 gw1 }\npass on ! q1\npass on missing\nmatch out on gw1 received-on gw2\nmatch out on gw1 ! received-on p1\nmatch out on p1 received-on p2\nmatch in on gw1 received-on p1\nmatch out received-on p1", nil},
+		{"pass in on gw1 tag x no state\nmatch in on gw1 tag x\npass in on gw1 tag x", nil},
+		{"pass in on gw1 tag x\npass out tagged x", nil},
+	}
+	for _, tt := range tests {
+		set, err := pf.Parse("pf.conf", []byte(tt.text+"\n"), pf.Source{})
+		if err != nil {
+			t.Errorf("%q: %v", tt.text, err)
+			continue
+		}
+		got := notedIdle(set.Unseen(ports))
+		for i := range got {
+			got[i] = strings.TrimPrefix(got[i], "pf.conf:")
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%q: %s", tt.text, diff)
+		}
+	}
+	set, err := pf.Parse("pf.conf", []byte("pass tag x no state\nblock tagged x\n"), pf.Source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := set.Unseen(ports[:2]); got != nil {
+		t.Errorf("without a host port: %v", got)
+	}
+}
+
 // TestPFJudged wants a note of the ports at which a rule holds that blocks all by default.
 func TestPFJudged(t *testing.T) {
 	port := func(name string, host, skip bool) pf.CompilePort {

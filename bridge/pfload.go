@@ -148,7 +148,8 @@ func (s *Switch) elsewhere(bridge string, set *pf.Ruleset, main bool) (notes []s
 			return err
 		}
 		groups, err := groupsOf(true)
-		notes = slices.Concat(untranslated(set, ports.list), strangers(set, name, ports.list, groups, devices), aliens(set, groups, devices))
+		notes = slices.Concat(untranslated(set, ports.list), strangers(set, name, ports.list, groups, devices), aliens(set, groups, devices),
+			notedIdle(set.Unseen(ports.list)))
 		if main {
 			notes = slices.Concat(notes, judged(set, name, ports.list))
 		}
@@ -308,8 +309,10 @@ func missing(set *pf.Ruleset) (notes []string) {
 }
 
 // idle tells of the words of a file that have no effect.
-func idle(set *pf.Ruleset) (notes []string) {
-	for _, i := range set.Idle() {
+func idle(set *pf.Ruleset) []string { return notedIdle(set.Idle()) }
+
+func notedIdle(list []pf.Idle) (notes []string) {
+	for _, i := range list {
 		note := fmt.Sprintf("%v: %s has no effect: %s", i.Pos, i.Word, i.Why)
 		if i.More > 0 {
 			note += fmt.Sprintf(" (%d more)", i.More)

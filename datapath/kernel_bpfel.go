@@ -740,7 +740,9 @@ type kernelPfPacket struct {
 	Stamps   uint8
 	StampAt  uint8
 	Cable    uint8
-	Pad      uint8
+	OfLink   uint8
+	Came     uint32
+	TagKept  uint32
 }
 
 type kernelPfPortStats struct {

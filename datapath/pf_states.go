@@ -488,6 +488,12 @@ const sentBits = 46
 // sent returns how many packets a side has sent (pf_sent).
 func (s *kernelPfState) sent(side int) uint64 { return s.Packets[side] & (1<<sentBits - 1) }
 
+// bytesBits is PF_BYTES_BITS of bpf/pf/types.h.
+const bytesBits = 54
+
+// sentBytes returns how many bytes of IP packets a side has sent (pf_sent_bytes).
+func (s *kernelPfState) sentBytes(side int) uint64 { return s.Bytes[side] & (1<<bytesBits - 1) }
+
 // statePhase returns which timeout holds for a state (pf_phase).
 func statePhase(s *kernelPfState) pf.TimeoutName {
 	low, high := min(s.Peer[0].State, s.Peer[1].State), max(s.Peer[0].State, s.Peer[1].State)
@@ -572,7 +578,7 @@ func (r *stateReader) state(t *stateTable, place uint32, s *kernelPfState) *Stat
 		*to = StatePeer{
 			Addr:  addr,
 			State: p.State, Lo: p.Lo, Hi: p.Hi, MaxWin: p.MaxWin, Scale: -1,
-			Packets: s.sent(side), Bytes: s.Bytes[side],
+			Packets: s.sent(side), Bytes: s.sentBytes(side),
 		}
 		if p.Scale&0x80 != 0 { // PF_SCALE_KNOWN
 			to.Scale = int(p.Scale & 0x0f)
@@ -772,9 +778,9 @@ func (s *kernelPfState) count(list []PFRuleStats) {
 		}
 		r := &list[rule-1]
 		r.Packets[out] += s.sent(from)
-		r.Bytes[out] += s.Bytes[from]
+		r.Bytes[out] += s.sentBytes(from)
 		r.Packets[1-out] += s.sent(1 - from)
-		r.Bytes[1-out] += s.Bytes[1-from]
+		r.Bytes[1-out] += s.sentBytes(1 - from)
 	}
 	in, out := 0, 1
 	switch s.host() {

@@ -7,12 +7,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
 
+	"bascule/pf"
 	"bascule/rule"
 
 	"github.com/cilium/ebpf"
@@ -115,17 +115,6 @@ func (b *Bridge) RuleStats() ([]RuleStats, error) {
 	return list, nil
 }
 
-// tagNumber is the datapath's number of a tag. Package pf makes the same number of the
-// name.
-func tagNumber(name string) uint32 {
-	if name == "" {
-		return 0
-	}
-	h := fnv.New32a()
-	h.Write([]byte(name))
-	return max(1, h.Sum32())
-}
-
 // settleRules makes next and t agree about rules. Ports get the flags of the rules that
 // t brings. t leaves out rules of ports that next does not have.
 func (b *Bridge) settleRules(next *Config, t *Tables) error {
@@ -224,7 +213,7 @@ func compileRules(list []Rule, had []kernelRule) (*compiledRules, error) {
 		// lists are told apart by name, and here a port's is its id
 		plain[i] = r.Rule
 		plain[i].Port = strconv.FormatUint(uint64(r.Port), 10)
-		k := kernelRule{Port: r.Port, Turn: uint16(i + 1), Tag: tagNumber(r.Rule.Tag)}
+		k := kernelRule{Port: r.Port, Turn: uint16(i + 1), Tag: pf.TagNumber(r.Rule.Tag)}
 		if r.Rule.Action == rule.Block {
 			k.Blocks = 1
 		}

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "0fde10014fc40a122035f333abbab40a3c03cf9fe063e26d6abcb930d326515c"
+const objectsSum = "96f45ad3d098a78d3c001e8fdcc3b5000e957553c881b27986d5174a456af082"

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"math/bits"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -60,7 +61,8 @@ type compiler struct {
 	profiles map[Profile]uint8
 	ports    map[string]uint16 // in Program.Ports, + 1
 	dynamic  map[string][]netip.Prefix
-	first    map[*Rule]uint32 // place
+	first    map[*Rule]uint32  // place
+	tags     map[uint32]string // by their numbers under TagMask
 }
 
 // Compile makes a ruleset ready to be looked up. It fails for rulesets that the types
@@ -77,6 +79,7 @@ func Compile(in Input) (*Program, error) {
 		ports:    map[string]uint16{},
 		dynamic:  map[string][]netip.Prefix{},
 		first:    map[*Rule]uint32{},
+		tags:     map[uint32]string{},
 	}
 	c.in.Ports = slices.SortedFunc(slices.Values(in.Ports), func(a, b CompilePort) int { return int(a.Slot) - int(b.Slot) })
 	c.out.Anchors = []string{""}
@@ -237,10 +240,11 @@ func (c *compiler) rule(e *entry) (CompiledRule, error) {
 		Nr:     uint16(e.index),
 		Anchor: e.anchor.number,
 	}
+	var err error
 	if e.tags() {
-		out.Tag = tagNumber(e.Tag)
 		c.out.Asks |= AskTag
-		return out, nil
+		out.Tag, err = c.tagNumber(e.Tag)
+		return out, err
 	}
 	flag := func(set bool, flags uint32) {
 		if set {
@@ -252,13 +256,13 @@ func (c *compiler) rule(e *entry) (CompiledRule, error) {
 			c.out.Asks |= ask
 		}
 	}
-	var err error
-
 	if r := e.Rule; r.Probability > 0 && r.Probability < 1 {
 		out.Probability = max(1, uint32(r.Probability*(1<<32)))
 		c.out.Asks |= AskRandom
 	}
-	out.Tagged = tagNumber(e.Tagged)
+	if out.Tagged, err = c.tagNumber(e.Tagged); err != nil {
+		return out, err
+	}
 	flag(e.Tagged != "" && e.NotTagged, RuleNotTagged)
 	asks(e.Tagged != "", AskTag)
 	if e.ReceivedOn.Name != "" {
@@ -288,7 +292,9 @@ func (c *compiler) rule(e *entry) (CompiledRule, error) {
 		return out, nil
 	}
 
-	out.Tag = tagNumber(e.Tag)
+	if out.Tag, err = c.tagNumber(e.Tag); err != nil {
+		return out, err
+	}
 	asks(e.Tag != "", AskTag)
 	flag(e.Log != 0, RuleLog)
 	flag(e.Log&LogAll != 0, RuleLogAll)
@@ -467,14 +473,35 @@ func (c *compiler) setOf(name string, has func(CompilePort) bool) (uint16, error
 	return n, nil
 }
 
-// tagNumber returns the number of a tag: FNV-1a, 0 for none.
-func tagNumber(name string) uint32 {
+// TagMask is of the bits by which the datapath tells tags apart: a state has no room for more.
+const TagMask = 1<<20 - 1
+
+// TagNumber returns the number of a tag: FNV-1a, 0 for none. No other one is 0 under TagMask.
+func TagNumber(name string) uint32 {
 	if name == "" {
 		return 0
 	}
 	h := fnv.New32a()
 	h.Write([]byte(name))
-	return max(1, h.Sum32())
+	if n := h.Sum32(); n&TagMask != 0 {
+		return n
+	}
+	return h.Sum32() | 1
+}
+
+// tagNumber is TagNumber of a tag of the rules, which have no other one that is the same to the
+// datapath.
+func (c *compiler) tagNumber(name string) (uint32, error) {
+	n := TagNumber(name)
+	if n == 0 {
+		return 0, nil
+	}
+	if other, ok := c.tags[n&TagMask]; ok && other != name {
+		return 0, fmt.Errorf("the tags %q and %q are the same to the datapath, which has %d bits of a name; give one of them another name",
+			other, name, bits.Len32(TagMask))
+	}
+	c.tags[n&TagMask] = name
+	return n, nil
 }
 
 // ether fills in the rules for frames.
@@ -495,7 +522,13 @@ func (c *compiler) etherRule(r *EtherRule) (CompiledEther, error) {
 		Src: macWord(r.From.MAC), SrcMask: macWord(r.From.Mask),
 		Dst: macWord(r.To.MAC), DstMask: macWord(r.To.Mask),
 		Action: uint32(r.Action),
-		Tag:    tagNumber(r.Tag), Tagged: tagNumber(r.Tagged),
+	}
+	var err error
+	if out.Tag, err = c.tagNumber(r.Tag); err != nil {
+		return out, err
+	}
+	if out.Tagged, err = c.tagNumber(r.Tagged); err != nil {
+		return out, err
 	}
 	out.Src &= out.SrcMask
 	out.Dst &= out.DstMask
@@ -523,7 +556,6 @@ func (c *compiler) etherRule(r *EtherRule) (CompiledEther, error) {
 	if r.HasProto {
 		out.Type = r.Proto<<8 | r.Proto>>8
 	}
-	var err error
 	for i, h := range []Host{r.L3From, r.L3To} {
 		if out.Table[i], err = c.table("", h); err != nil {
 			return out, err

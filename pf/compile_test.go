@@ -551,6 +551,42 @@ func TestCompileSkip(t *testing.T) {
 	}
 }
 
+// TestCompileTags has tags that a state could not tell apart: such names are refused.
+func TestCompileTags(t *testing.T) {
+	seen := map[uint32]string{}
+	var same [2]string
+	for i := 0; same[0] == ""; i++ {
+		name := fmt.Sprintf("t%d", i)
+		n := pf.TagNumber(name)
+		if n&pf.TagMask == 0 {
+			t.Fatalf("the number of %s is %#x", name, n)
+		}
+		if other, ok := seen[n&pf.TagMask]; ok {
+			same = [2]string{other, name}
+		}
+		seen[n&pf.TagMask] = name
+	}
+	for _, text := range []string{
+		"pass tag %s\nblock tagged %s\n", "match tag %s\npass tag %s\n", "pass tag %s\nether block tagged %s\n",
+		"ether pass tag %s\nether block tagged %s\n", "anchor tag %s {\nblock tagged %s\n}\n",
+	} {
+		set, err := pf.Parse("pf.conf", fmt.Appendf(nil, text, same[0], same[1]), pf.Source{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = compile(set, nil); err == nil || !strings.Contains(err.Error(), "are the same to the datapath") ||
+			!strings.Contains(err.Error(), same[0]) || !strings.Contains(err.Error(), same[1]) {
+			t.Errorf("%q: %v", text, err)
+		}
+		if set, err = pf.Parse("pf.conf", fmt.Appendf(nil, text, same[0], same[0]), pf.Source{}); err == nil {
+			_, err = compile(set, nil)
+		}
+		if err != nil {
+			t.Errorf("%q of one tag: %v", text, err)
+		}
+	}
+}
+
 // TestCompileRefuses looks at what is too much.
 func TestCompileRefuses(t *testing.T) {
 	call := func(name string, body *pf.Ruleset) pf.Rule {

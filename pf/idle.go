@@ -200,6 +200,51 @@ func (r *Ruleset) strange(known []CompilePort, counts func(*PortName) bool) []St
 	return list
 }
 
+// Unseen returns the words of a ruleset, its anchors and what it loads that have no effect at the
+// ports of a bridge: each once, in the order in which they are met.
+func (r *Ruleset) Unseen(ports []CompilePort) []Idle {
+	var list []Idle
+	add := func(pos Pos, word, why string) {
+		if at := slices.IndexFunc(list, func(i Idle) bool { return i.Word == word && i.Why == why }); at >= 0 {
+			if list[at].Pos != pos { // lists make several rules of one
+				list[at].More++
+			}
+			return
+		}
+		list = append(list, Idle{Pos: pos, Word: word, Why: why})
+	}
+	host := slices.ContainsFunc(ports, func(p CompilePort) bool { return p.Host && !p.Skip })
+	asked := false // some rule asks for a tag
+	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) { asked = asked || rule.Tagged != "" })
+	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
+		named := func(i Interface, all func(CompilePort) bool) bool {
+			if i.Name == "" || i.Not {
+				return false
+			}
+			n := 0
+			for _, p := range ports {
+				if p.Is(i.Name) {
+					if !all(p) {
+						return false
+					}
+					n++
+				}
+			}
+			return n > 0
+		}
+		switch {
+		case named(rule.On, func(p CompilePort) bool { return p.Skip }):
+			add(rule.Pos, "on "+rule.On.Name, "pf does not judge it, as the bridge's pf-ports says")
+		case rule.Direction == Out && named(rule.On, func(p CompilePort) bool { return p.Host }) &&
+			named(rule.ReceivedOn, func(p CompilePort) bool { return !p.Host }):
+			add(rule.Pos, "received-on "+rule.ReceivedOn.Name, "what leaves the host has come to it by one of its own ports; name that")
+		case host && asked && rule.Tag != "" && rule.Action == Pass && rule.State == NoState:
+			add(rule.Pos, "tag "+rule.Tag, "where the host sends the packet on, as no state keeps it; leave out no state")
+		}
+	})
+	return list
+}
+
 // noHost says why the rule holds at no host port, by the ports that it names; "" if it may.
 func (r *Rule) noHost(ports []CompilePort) string {
 	if r.On.Name == "" || r.On.Not {

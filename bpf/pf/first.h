@@ -29,6 +29,7 @@ OFTEN __noinline u32 pf_first_ask(u32 slot, u32 how, u32 received)
 		return DROP_PF;
 	if (on(FEATURE_PF_NAT) && pf_translation_asked())
 		return PF_TRANSLATE;
+	p->tag_kept = p->tag;
 	if (p->direction)
 		p->tag = p->tag_in;
 	if (rule == PF_SKIP)
@@ -211,15 +212,17 @@ static __always_inline void pf_first_exchange(void)
 static __always_inline void pf_first_turn(struct pf_packet *p, struct pf_first *f)
 {
 	struct pf_key key = f->key;
-	u32 in = f->rule[0], out = f->rule[1], side = f->side;
+	u32 in = f->rule[0], out = f->rule[1], side = f->side, tag = f->tag;
 	u16 calls = *(u16 *)f->calls;
 
 	f->key = p->key;
 	f->rule[0] = p->rule[0];
 	f->rule[1] = p->rule[1];
 	f->side = p->side;
+	f->tag = p->tag_kept;
 	*(u16 *)f->calls = *(u16 *)p->calls;
 	p->key = key;
+	p->tag_kept = tag;
 	p->rule[0] = in;
 	p->rule[1] = out;
 	p->side = side;
@@ -243,6 +246,7 @@ OFTEN __noinline int pf_first_comes_out(u32 vlan)
 	f->rule[1] = p->rule[1];
 	*(u16 *)f->calls = *(u16 *)p->calls;
 	f->side = p->side;
+	f->tag = p->tag_kept;
 	f->tried_in = f->tried;
 	f->judged_in = f->judged;
 	f->on = n && n->on;
@@ -250,8 +254,15 @@ OFTEN __noinline int pf_first_comes_out(u32 vlan)
 		pf_first_exchange();
 	p->key.vlan = vlan;
 	p->vacant = true;
-	p->rule[0] = p->rule[1] = 0;
+	/* what the state will tell that it gets on this way, as pf_came_across() says */
 	p->tag = 0;
+	p->came = 0;
+	if ((cfg.pf.asks & PF_ASK_ACROSS) && (pf_keeps(p->rule[0]) || pf_keeps(p->rule[1]))) {
+		p->tag = p->tag_kept & PF_TAG_MASK;
+		p->came = f->slot;
+	}
+	p->tag_kept = p->tag;
+	p->rule[0] = p->rule[1] = 0;
 	p->direction = 0;
 	p->state = 0;
 	if (!n)

@@ -64,7 +64,7 @@ __noinline u32 pf_hop_ruled(u32 rule)
 	struct pf_state *s;
 	u32 kind;
 
-	if (!on(FEATURE_PF_HOPS) || !p || !n || !r || !r->routes)
+	if (!on(FEATURE_PF_HOPS) || !p || !n || !r || !r->routes || pf_discovers(p))
 		return 0;
 	kind = pf_word(r->route) & 0xff;
 	if (!pf_to_host(p->slot))

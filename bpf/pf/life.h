@@ -120,9 +120,9 @@ static __always_inline void pf_rule_credit(const struct pf_state *s, u32 rule, u
 	if (!stats)
 		return;
 	__sync_fetch_and_add(&stats->packets[out], pf_sent(s, side));
-	__sync_fetch_and_add(&stats->bytes[out], s->bytes[side]);
+	__sync_fetch_and_add(&stats->bytes[out], pf_sent_bytes(s, side));
 	__sync_fetch_and_add(&stats->packets[!out], pf_sent(s, !side));
-	__sync_fetch_and_add(&stats->bytes[!out], s->bytes[!side]);
+	__sync_fetch_and_add(&stats->bytes[!out], pf_sent_bytes(s, !side));
 }
 
 /* Counts one more state of a rule that keeps states; false if the rule may not have it. */

@@ -9,6 +9,7 @@
 
 #include <linux/udp.h>
 
+#include "../trust.h"
 #include "../verdict.h"
 
 enum pf_packet_flag {
@@ -89,7 +90,10 @@ struct pf_packet {
 	u8 stamps; /* how many options it has with timestamps */
 	u8 stamp_at; /* where TSval is among the options */
 	u8 cable; /* it has come by a cable */
-	u8 pad;
+	u8 of_link; /* of neighbour discovery: nobody has routed it */
+	u32 came; /* slot of the host port by which it came to the host that now sends it, 0 if not
+		     known */
+	u32 tag_kept; /* tag that the last rules have left it with: the one that its state keeps */
 };
 
 WORK_HOLDS(struct pf_packet);
@@ -105,6 +109,20 @@ enum {
 	TCP_ACK = 1 << 4,
 	TCP_URG = 1 << 5,
 };
+
+#define ND_HOPS 255 /* hops left of a message of neighbour discovery (RFC 4861, 7.1) */
+
+/*
+ * Is the packet of neighbour discovery on its link? Rules may let it pass or block it. They neither
+ * translate it nor send it elsewhere: what it says is about the addresses of this link.
+ */
+static __always_inline bool pf_discovers(const struct pf_packet *p)
+{
+	u32 type = p->icmp >> 8;
+
+	return p->proto == IPPROTO_ICMPV6 && type >= ICMP6_RS && type <= ICMP6_REDIRECT &&
+	       p->of_link;
+}
 
 /* The packet that this CPU looks at. */
 static __always_inline struct pf_packet *pf_packet(void)

@@ -100,6 +100,9 @@ static __always_inline bool pf_has_scale(const struct pf_packet *p)
 	return p->proto == IPPROTO_TCP && (p->tcp_flags & TCP_SYN) && !(p->flags & PF_P_LATER);
 }
 
+/* What rules ask about a packet that the host routes, and only its way into the host tells. */
+#define PF_ASK_ACROSS (PF_ASK_TAG | PF_ASK_RECEIVED)
+
 /* Looks for the connection of the packet that has been read, with its options. */
 static __always_inline u32 pf_look_up_state(const struct hook *h, struct pf_packet *p, u32 slots,
 					    u32 now)
@@ -108,6 +111,8 @@ static __always_inline u32 pf_look_up_state(const struct hook *h, struct pf_pack
 
 	p->rule[0] = p->rule[1] = 0;
 	p->tag = 0;
+	if (on(FEATURE_PF_HOST) && (cfg.pf.asks & PF_ASK_ACROSS))
+		p->came = 0;
 	p->mss = 0;
 	p->made = 0;
 	p->unmade = 0;
@@ -516,12 +521,71 @@ OFTEN __noinline u32 pf_obey(u32 rule)
 	return DROP_PF;
 }
 
+/*
+ * Notes where a packet that the host sends has come from, if a state has seen it on its way into
+ * the host: by which host port, and with which tag. The keys of its two ways differ in one bit. The
+ * packet goes in to the host by a wire key, and out of it by a stack key, so of the state before
+ * that is its stack key. What the host itself has made has no such state.
+ */
+__noinline int pf_came_across(u32 now)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_state *s, *k = 0;
+	u32 side, place, port;
+	struct pf_key *key;
+
+	if (!on(FEATURE_PF_HOST) || !p || (p->flags & (PF_P_ERROR | PF_P_ND)))
+		return 0;
+	side = p->side;
+	key = &p->quoted; /* no other packet is quoted */
+	*key = p->key;
+	if (on(FEATURE_PF_NAT) && p->state) {
+		s = pf_state_at(p->state - 1);
+		k = s && (s->flags & PF_STATE_NAT) ? pf_state_at(PF_STATE_OTHER(s) - 1) : 0;
+		if (k) {
+			side ^= !!((s->flags ^ k->flags) & PF_STATE_SECOND);
+			*key = k->key;
+		}
+	}
+	if (!(key->vlan & PF_ROUTED))
+		return 0;
+	key->vlan ^= PF_OUTWARD;
+	key->profile = 0;
+	place = pf_state_find(key);
+	k = place ? pf_state_at(place - 1) : 0;
+	s = k;
+	if (on(FEATURE_PF_NAT) && k && (k->flags & (PF_STATE_NAT | PF_STATE_KEY)))
+		s = k->flags & PF_STATE_KEY ? pf_state_at(PF_STATE_OTHER(k) - 1) : 0;
+	if (!s || pf_state_over(s, now))
+		return 0;
+	if (cfg.pf.asks & PF_ASK_TAG)
+		p->tag = pf_state_tag(s);
+	port = side == !!(k->flags & PF_STATE_SECOND) ? s->out : s->in;
+	if (pf_to_host(port) && port_at(port)->id == port)
+		p->came = SLOT(port);
+	return 0;
+}
+
+/*
+ * Notes by which port the packet was received, as rules at a port see it. What comes from the host
+ * has been received by the host port by which it came to the host. Rules at the host port that it
+ * leaves by know no other. Rules at a station's port see the host's in its place.
+ */
+static __always_inline void pf_receive(struct pf_packet *p, u32 slot, u32 received)
+{
+	p->received = received;
+	if (!on(FEATURE_PF_HOST) || !(cfg.pf.asks & PF_ASK_RECEIVED) || !pf_to_host(received))
+		return;
+	if (p->came || slot == received)
+		p->received = p->came;
+}
+
 /* Notes where rules are asked about the packet, by the port's slot, and how. */
 static __always_inline void pf_ask_at(struct pf_packet *p, u32 slot, u32 how, u32 received)
 {
 	p->how = how;
 	p->slot = slot;
-	p->received = received;
+	pf_receive(p, slot, received);
 	p->direction = how & PF_ON_WAY_OUT;
 	if (on(FEATURE_PF_HOST))
 		p->calls[p->direction & 1] = pf_call(slot, p->direction);
@@ -567,6 +631,7 @@ OFTEN __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 
 	rule = pf_judge();
 	if (on(FEATURE_PF_NAT) && pf_translation_asked())
 		return PF_TRANSLATE;
+	p->tag_kept = p->tag;
 	/* the tag of a port's rules is not for the rules of the flood's next port */
 	if (p->direction)
 		p->tag = p->tag_in;
@@ -643,7 +708,8 @@ __noinline int pf_tag_again(u32 slot, u32 number)
 	if (number)
 		pf_take_tag(number);
 	p->how = PF_KNOWN;
-	p->slot = p->received = slot;
+	p->slot = slot;
+	pf_receive(p, slot, slot);
 	p->direction = 0;
 	if (on(FEATURE_PF_HOST))
 		p->calls[0] = pf_call(slot, 0);
@@ -672,6 +738,9 @@ static __always_inline u32 pf_decide_in(const struct hook *h, const struct frame
 
 	if (v->pf == PF_LOOK_NONE)
 		pf_find(h, v, on(FEATURE_PF_HOST) ? pf_way(f->dst, v->vlan) : 0, now);
+	if ((cfg.pf.asks & PF_ASK_ACROSS) && pf_to_host(v->in) &&
+	    (v->pf == PF_LOOK_STATE || v->pf == PF_LOOK_JUDGE))
+		pf_came_across(now);
 	switch (v->pf) {
 	case PF_LOOK_REFUSE:
 		return pf_refuse(v->in, false, v->reason);

@@ -234,7 +234,7 @@ static __always_inline bool pf_rule_matches(struct pf_walk *w, struct pf_packet 
 					    const struct pf_rule *r)
 {
 	if ((cfg.pf.asks & PF_ASK_TAG) && r->tagged &&
-	    !pf_holds(p->tag == r->tagged, r->flags & PF_NOT_TAGGED))
+	    !pf_holds(!((p->tag ^ r->tagged) & PF_TAG_MASK), r->flags & PF_NOT_TAGGED))
 		return false;
 	if (on(FEATURE_PF_TABLES)) {
 		if (r->src_table && !pf_holds(w->src_tables >> ((r->src_table - 1) & 63) & 1,
@@ -285,7 +285,7 @@ static __always_inline void pf_rule_count(u32 rule, u32 out, u64 packets, u64 by
 static __always_inline bool pf_rule_translates(const struct pf_packet *p, const struct pf_rule *r)
 {
 	return (r->flags & PF_TRANSLATES) && (!(p->how & PF_KNOWN) || (p->how & PF_UNSEEN)) &&
-	       (pf_to_host(p->slot) || (r->flags & PF_TRANSLATES_ON));
+	       (pf_to_host(p->slot) || (r->flags & PF_TRANSLATES_ON)) && !pf_discovers(p);
 }
 
 #define PF_FIRST_TRIES 32 /* a power of two: rules that match the packet, both ways */
@@ -317,6 +317,7 @@ struct pf_first {
 	u8 begun; /* a state counts it: pf_begin() */
 	u8 blocked; /* where it comes in, and its sender is not told */
 	u8 pad;
+	u32 tag; /* tag_kept */
 	u32 lately[PF_FIRST_LEFT];
 };
 

@@ -405,6 +405,7 @@ static __always_inline u32 pf_slow_icmp(struct __sk_buff *skb, struct pf_packet 
 	u32 type = s->icmp.type;
 
 	p->icmp = type << 8 | s->icmp.code;
+	p->of_link = s->family == 6 && s->ip6.hop_limit == ND_HOPS;
 	if (s->dport)
 		return 0;
 	if (s->family == 6 && (type == ICMP6_NS || type == ICMP6_NA))

@@ -96,6 +96,25 @@ static __always_inline u64 pf_sent(const struct pf_state *s, u32 side)
 	return s->packets[side & 1] & PF_SENT_MASK;
 }
 
+/* How many bytes of packets a side has sent. */
+static __always_inline u64 pf_sent_bytes(const struct pf_state *s, u32 side)
+{
+	return s->bytes[side & 1] & PF_BYTES_MASK;
+}
+
+/* The tag of a state's packets, PF_TAG_MASK of it. */
+static __always_inline u32 pf_state_tag(const struct pf_state *s)
+{
+	return s->bytes[0] >> PF_BYTES_BITS | s->bytes[1] >> PF_BYTES_BITS << PF_TAG_HALF;
+}
+
+/* Has the state, which no other CPU sees yet, keep a tag. */
+static __always_inline void pf_state_tag_keep(struct pf_state *s, u32 tag)
+{
+	s->bytes[0] |= (u64)tag << PF_BYTES_BITS;
+	s->bytes[1] |= (u64)(tag >> PF_TAG_HALF) << PF_BYTES_BITS;
+}
+
 /* How many packets both sides have sent. */
 static __always_inline u64 pf_sent_all(const struct pf_state *s)
 {

@@ -192,6 +192,8 @@ OFTEN __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 now)
 	s->out = to;
 	s->packets[side] = 1;
 	s->bytes[side] = p->length;
+	if (cfg.pf.asks & PF_ASK_TAG)
+		pf_state_tag_keep(s, p->tag_kept);
 	s->created = now;
 	s->used = now;
 	s->rule_in = p->rule[0];

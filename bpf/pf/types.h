@@ -194,7 +194,7 @@ struct pf_rule {
 	 */
 	__u32 end;
 	__u32 probability; /* of 2^32; 0: always */
-	__u32 tag; /* FNV-1a of its name, 0 for none; the same for tagged */
+	__u32 tag; /* FNV-1a of its name, 0 for none; the same for tagged. PF_TAG_MASK is not 0 */
 	__u32 tagged;
 	__u32 max; /* states, 0 for no limit */
 	__u32 max_src_nodes;
@@ -435,11 +435,20 @@ enum pf_state_flag {
 #define PF_SENT_BITS 46
 #define PF_SENT_MASK ((1ull << PF_SENT_BITS) - 1)
 
+/*
+ * It counts their bytes in the lower bits, too. The bits above have the tag of the connection's
+ * packets: those of the first side's count the lower half. So tags are told apart by as many bits.
+ */
+#define PF_BYTES_BITS 54
+#define PF_BYTES_MASK ((1ull << PF_BYTES_BITS) - 1)
+#define PF_TAG_HALF (64 - PF_BYTES_BITS)
+#define PF_TAG_MASK ((1u << 2 * PF_TAG_HALF) - 1)
+
 struct pf_state {
 	struct pf_key key;
 	struct pf_peer peer[2]; /* of the key's sides */
 	__u64 packets[2]; /* sent by the key's sides: the lower PF_SENT_BITS */
-	__u64 bytes[2]; /* of their IP packets */
+	__u64 bytes[2]; /* of their IP packets: the lower PF_BYTES_BITS */
 	__u32 created; /* seconds since boot */
 	__u32 used;
 	__u32 in; /* id of the port that the first packet came in by */

@@ -482,6 +482,99 @@ func TestNATTold(t *testing.T) {
 	})
 }
 
+// discovery is a message of neighbour discovery (RFC 4861), from the host to a station or the other way round.
+func (s *site) discovery(out bool, to string, typ, hops byte) netlab.Frame {
+	side := s.sides[1]
+	src, dst, from := side.mac, side.end.MAC, side.ip6.Addr()
+	if !out {
+		src, dst, from = side.end.MAC, side.mac, side.station6
+	}
+	at := netip.MustParseAddr(to)
+	if at.IsMulticast() {
+		last := at.As16()
+		dst = netlab.MAC(append([]byte{0x33, 0x33}, last[12:]...))
+	}
+	message := make([]byte, 24)
+	message[0] = typ
+	copy(message[8:], at.AsSlice())
+	pseudo := slices.Concat(from.AsSlice(), at.AsSlice(), []byte{0, 0, 0, byte(len(message)), 0, 0, 0, unix.IPPROTO_ICMPV6}, message)
+	sum := uint32(0)
+	for ; len(pseudo) > 0; pseudo = pseudo[2:] {
+		sum += uint32(binary.BigEndian.Uint16(pseudo))
+	}
+	binary.BigEndian.PutUint16(message[2:], ^uint16(sum>>16+sum))
+	return netlab.Frame(slices.Concat(dst[:], src[:], []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(message)), unix.IPPROTO_ICMPV6, hops},
+		from.AsSlice(), at.AsSlice(), message))
+}
+
+// Rules that translate, or say a next hop, leave neighbour discovery on its link alone: it passes
+// as it is. A packet that has been routed, by its hop limit, is no such thing: it is not to get past
+// a translation.
+func TestNATDiscovery(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.stations()
+		host, station := s.lab.Listen(s.lab.Switch, "gw2"), s.sides[1].end
+		l := s.listen(1, "tcp", "[fd02::2]:7").(net.Listener)
+		for _, c := range []struct {
+			rule string
+			out  bool
+		}{
+			{"match out on gw2 nat-to (gw2)", true},
+			{"match out on gw2 inet6 nat-to fd02::9", true},
+			{"pass out on gw2 inet6 nat-to fd02::9", true},
+			{"match out on gw2 inet6 rdr-to fd01::2", true},
+			{"pass out on gw2 inet6 proto icmp6 route-to fd01::2", true},
+			{"match in on gw2 proto icmp6 rdr-to fd01::2", false},
+			{"match in on gw2 inet6 nat-to fd02::9", false},
+			{"pass in on gw2 inet6 proto icmp6 to fd02::/96 af-to inet from 10.0.1.1", false},
+			{"pass in on gw2 inet6 proto icmp6 af-to inet from 10.0.1.1 to 10.0.1.2", false},
+			{"pass in on gw2 inet6 proto icmp6 route-to fd01::2", false},
+			{"pass in on gw2 inet6 proto icmp6 reply-to fd01::2", false},
+		} {
+			s.load("pass\n" + c.rule)
+			s.pfctl("", "-F", "states")
+			for typ := byte(133); typ <= 137; typ++ {
+				for _, to := range []string{"ff02::1", "ff02::2", map[bool]string{true: "fd02::2", false: "fd02::1"}[c.out]} {
+					for _, hops := range []byte{255, 64} {
+						// its address stays, or answers alone go elsewhere, or nobody routes it
+						same := strings.Contains(c.rule, "(gw2)") || strings.Contains(c.rule, "reply-to") || strings.HasPrefix(to, "ff")
+						if same && hops < 255 {
+							continue
+						}
+						s.pfctl("", "-F", "states")
+						f := s.discovery(c.out, to, typ, hops)
+						other := func(got netlab.Frame) bool { return got != f }
+						got := 0
+						if c.out {
+							station.Received()
+							s.lab.Send(host, f)
+							got = len(slices.DeleteFunc(station.Received(), other))
+						} else {
+							host.Received()
+							s.lab.Send(station, f)
+							got = len(slices.DeleteFunc(host.Received(), other))
+						}
+						if want := map[bool]int{true: 1}[hops == 255]; got != want {
+							t.Errorf("%s: %d of type %d to %s with a hop limit of %d come, want %d", c.rule, got, typ, to, hops, want)
+						}
+					}
+				}
+			}
+		}
+		// the host finds its station, and the other way round
+		s.load("pass\nmatch out on gw2 nat-to (gw2)\nmatch in on gw2 proto icmp6 rdr-to fd01::2\n")
+		s.pfctl("", "-F", "states")
+		s.ip("neigh del fd02::2 dev gw2")
+		var conn net.Conn
+		s.must(s.lab.Switch.Do(func() (err error) {
+			conn, err = net.DialTimeout("tcp", "[fd02::2]:7", patience)
+			return err
+		}))
+		defer conn.Close()
+		s.echoTCP(l, conn, 1<<10)
+	})
+}
+
 // What rules translate, and pass without a state, would have no way back: it is dropped, as what was not translated.
 func TestNATWithoutState(t *testing.T) {
 	bothWays(t, func(t *testing.T, s *site) {

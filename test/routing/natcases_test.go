@@ -310,6 +310,7 @@ func hairpin(t *testing.T, s *site) {
 	for _, args := range [][]string{
 		{"link", "set", neighbour.Ifname, "up"}, {"addr", "add", "10.0.1.5/24", "dev", neighbour.Ifname},
 		{"neigh", "replace", "10.0.1.1", "lladdr", near.mac.String(), "dev", neighbour.Ifname, "nud", "permanent"},
+		{"route", "add", "default", "via", "10.0.1.1"},
 	} {
 		_, err := neighbour.Namespace.Output(context.Background(), ends.AnyCPU, "ip", args...)
 		s.must(err)
@@ -321,7 +322,7 @@ func hairpin(t *testing.T, s *site) {
 	}))
 	t.Cleanup(func() { l.Close() })
 	s.load("pass\nmatch in on gw1 inet proto { tcp, udp } to 10.0.2.1 port 80 rdr-to 10.0.1.5 port 7\n" +
-		"match out on gw1 inet proto { tcp, udp } from 10.0.1.0/24 to 10.0.1.5 nat-to 10.0.1.1\n")
+		"match out on gw1 inet proto { tcp, udp } received-on gw1 nat-to 10.0.1.1\n")
 	for _, on := range []bool{true, false} {
 		s.route(on)
 		conn, err := s.dial(0, "tcp", "", "10.0.2.1:80")
@@ -329,6 +330,20 @@ func hairpin(t *testing.T, s *site) {
 		peer := s.echoTCP(l, conn, 1<<16)
 		if peer.Addr() != near.ip4.Addr() || peer.Port() < 50001 {
 			t.Errorf("shortcut %v: the neighbour sees %v", on, peer)
+		}
+		// others, and the host itself, are not translated
+		conn, err = s.dial(1, "tcp", "", "10.0.1.5:7")
+		s.must(err)
+		if peer := s.echoTCP(l, conn, 1<<16); peer.String() != conn.LocalAddr().String() {
+			t.Errorf("shortcut %v: the neighbour sees %v of %v", on, peer, conn.LocalAddr())
+		}
+		s.must(s.lab.Switch.Do(func() (err error) {
+			conn, err = net.Dial("tcp", "10.0.1.5:7")
+			return err
+		}))
+		defer conn.Close()
+		if peer := s.echoTCP(l, conn, 1<<16); peer.String() != conn.LocalAddr().String() {
+			t.Errorf("shortcut %v: the neighbour sees the host as %v, not %v", on, peer, conn.LocalAddr())
 		}
 	}
 	s.route(true)

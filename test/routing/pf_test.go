@@ -5,7 +5,9 @@ package routing
 import (
 	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -150,7 +152,9 @@ func TestPFDirections(t *testing.T) {
 			{"block out on e1", true}, {"block out on gw1", true}, {"block in on gw2", true}, {"block in on e2", true},
 			{"block on gw1", false}, {"block on gw2", false}, {"block in on ! e1", false}, {"block out on ! e2", false},
 			{"block in received-on gw1", true}, {"block in on gw1 received-on e1", false},
-			{"block out on gw2 received-on gw2", false}, {"block out on gw2 received-on gw1", true},
+			// without a state nobody knows by which port it came to the host, and with which tag
+			{"block out on gw2 received-on gw2", true}, {"block out on gw2 received-on gw1", true},
+			{"block out on gw2 ! received-on gw1", false}, {"block out on e2 received-on gw2", false},
 			{"match in on e1 tag x\nblock in on gw1 tagged x", false},
 			{"match in on gw1 tag x\nblock out on gw2 tagged x", true},
 			{"match out on gw2 tag x\nblock out on e2 tagged x", false},
@@ -162,6 +166,123 @@ func TestPFDirections(t *testing.T) {
 				s.wantPasses(c.rule, f, c.passes)
 			}
 		}
+	})
+}
+
+// Where a packet that the host routes has a state of its way into the host, rules about its way out
+// know by which host port it came and which tag it had.
+func TestPFAcross(t *testing.T) {
+	bothWays(t, func(t *testing.T, s *site) {
+		for _, c := range []struct {
+			rules  string
+			passes bool
+		}{
+			{"pass\nmatch in on gw1 tag x\nblock out on gw2 tagged x", false},
+			{"pass\nmatch in on gw1 tag x\nblock out on gw2 ! tagged x", true},
+			{"pass\nmatch in on e1 tag x\nblock out on e2 tagged x", false},
+			{"pass\nmatch in on e1 tag x\nmatch in on gw1 tag y\nblock out on gw2 tagged x", true},
+			{"pass\nmatch in on e1 tag x\nmatch out on gw2 tag y\nblock out on e2 tagged x", true},
+			{"pass no state\npass in on gw1 tag x\nblock out on e2 tagged x", false},
+			{"pass no state\npass in on e1\nmatch in on gw1 tag x\nblock out on e2 tagged x", false},
+			{"pass\nblock out on gw2 received-on gw1", false},
+			{"pass\nblock out on gw2 received-on gw2", true},
+			{"pass\nblock out on gw2 ! received-on gw1", true},
+			{"pass\nblock out on gw2 received-on any", false},
+			{"pass\nblock out on e2 received-on gw1", false},
+			{"pass\nblock out on e2 received-on gw2", true},
+			{"pass\nblock in received-on gw1", true},
+			{"pass\nblock in on gw1 received-on e1", false},
+			// policy filtering
+			{"block\npass in on e1\npass in on gw1 tag lan\npass out tagged lan", true},
+			{"block\npass in on e1\npass in on gw1 tag lan\npass out tagged wan", false},
+			{"block\npass in on e1\npass in on gw1\npass out received-on gw1", true},
+			{"block\npass in on e1\npass in on gw1\npass out received-on gw2", false},
+		} {
+			s.load(c.rules)
+			for _, six := range []bool{false, true} {
+				f := flow{0, 1, six, [2]uint16{1000, 2000}, 0}
+				s.pfctl("", "-F", "states")
+				s.wantPasses(c.rules, f, c.passes)
+				s.pfctl("", "-F", "states")
+				s.passes(f) // one packet a second is left to the host: so it is either of two
+				s.wantPasses("twice: "+c.rules, f, c.passes)
+				if !c.passes {
+					continue
+				}
+				s.wantPasses("its answer: "+c.rules, f.back(), true)
+				// the state of its way in keeps the tag, and tells of it also after a load
+				s.load(c.rules + "\nmatch from 10.99.0.1\n")
+				s.forgetOut()
+				s.wantPasses("its way out is judged again: "+c.rules, f, true)
+			}
+		}
+	})
+}
+
+// forgetOut removes the states of ways out of the host.
+func (s *site) forgetOut() {
+	s.t.Helper()
+	states, n := s.pfctl("", "-vv", "-s", "states"), 0
+	for _, m := range regexp.MustCompile(`(?s) -> .*? id: ([0-9a-f]+)`).FindAllStringSubmatch(states, -1) {
+		s.pfctl("", "-k", "id", "-k", m[1])
+		n++
+	}
+	if n == 0 {
+		s.t.Errorf("there is no state of a way out:\n%s", states)
+	}
+}
+
+// Tags and received-on of the way into the host hold for translated connections, and translate.
+func TestPFAcrossTranslated(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.stations()
+		s.bothWays(func(bool) {
+			for _, c := range []struct {
+				rules, to string
+				src, dst  string // as they arrive
+			}{
+				{"pass\nmatch in on gw1 inet proto udp to 10.9.1.1 rdr-to 10.0.2.2 tag x\nblock out on gw2 ! tagged x", "10.9.1.1:80", "10.0.1.2:1000", "10.0.2.2:80"},
+				{"pass\npass in on gw1 tag x\nmatch out on gw2 inet tagged x nat-to 10.0.2.1 static-port", "10.0.2.2:80", "10.0.2.1:1000", "10.0.2.2:80"},
+				{"pass\npass in on gw1 tag x\nmatch out on gw2 inet tagged y nat-to 10.0.2.1 static-port", "10.0.2.2:80", "10.0.1.2:1000", "10.0.2.2:80"},
+				{"pass\nmatch out on gw2 inet received-on gw1 nat-to 10.0.2.1 static-port", "10.0.2.2:80", "10.0.2.1:1000", "10.0.2.2:80"},
+				{"pass\nmatch out on gw2 inet received-on gw2 nat-to 10.0.2.1 static-port", "10.0.2.2:80", "10.0.1.2:1000", "10.0.2.2:80"},
+				{"pass\nmatch in on gw1 inet from 10.0.1.2 nat-to 10.0.1.9 static-port tag x\nblock out on gw2 ! tagged x", "10.0.2.2:80", "10.0.1.9:1000", "10.0.2.2:80"},
+				// FreeBSD's
+				{"nat on gw2 inet tagged x -> 10.0.2.1 static-port\npass\npass in on gw1 tag x", "10.0.2.2:80", "10.0.2.1:1000", "10.0.2.2:80"},
+				{"rdr on gw1 inet proto udp to 10.9.1.1 tag x -> 10.0.2.2\npass\nblock out on gw2 ! tagged x", "10.9.1.1:80", "10.0.1.2:1000", "10.0.2.2:80"},
+			} {
+				s.load(c.rules)
+				s.pfctl("", "-F", "states")
+				for n := range 2 {
+					src, dst := s.become(0, 1, netip.MustParseAddrPort("10.0.1.2:1000"), netip.MustParseAddrPort(c.to))
+					if src.String() != c.src || dst.String() != c.dst {
+						t.Errorf("%s: packet %d arrives from %v to %v, want %s to %s", c.rules, n, src, dst, c.src, c.dst)
+					}
+				}
+			}
+		})
+	})
+}
+
+// What the host itself sends was received by no port.
+func TestPFOwnNotReceived(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.stations()
+		s.bothWays(func(bool) {
+			l := s.listen(1, "udp4", "10.0.2.2:7").(net.PacketConn)
+			s.load("pass\nmatch out on gw2 inet proto udp received-on gw2 nat-to 10.0.2.9\nblock out on gw2 received-on any\n")
+			var conn net.Conn
+			s.must(s.lab.Switch.Do(func() (err error) {
+				conn, err = net.Dial("udp4", "10.0.2.2:7")
+				return err
+			}))
+			defer conn.Close()
+			if peer := s.echoUDP(l, conn, 100); peer.String() != conn.LocalAddr().String() {
+				t.Errorf("the station sees %v, and the host is %v", peer, conn.LocalAddr())
+			}
+			s.wantPasses("what the host routes", flow{0, 1, false, [2]uint16{1000, 2000}, 0}, false)
+			l.Close()
+		})
 	})
 }
 
@@ -543,18 +664,23 @@ func (s *site) through(rules *pf.Ruleset, r recipe, f netlab.Frame) (passes, kno
 	named := func(port string) reference.Port {
 		return reference.Port{Name: port, Groups: []string{pf.GroupName(port)}}
 	}
-	at := func(d pf.Direction, port, from string) bool {
-		p.Direction, p.Port, p.ReceivedOn = d, named(port), named(from)
+	kept := false // a rule that keeps state has passed the packet
+	at := func(d pf.Direction, port string, from reference.Port) bool {
+		p.Direction, p.Port, p.ReceivedOn = d, named(port), from
 		got := e.Evaluate(&p)
 		p.Tag = got.Tag
+		kept = kept || got.Rule != nil && got.Rule.State != pf.NoState
 		return got.Action == pf.Pass
 	}
 	in, out := s.sides[0], s.sides[1]
-	if !at(pf.In, in.end.Port, in.end.Port) || !at(pf.In, in.gateway, in.end.Port) {
+	if !at(pf.In, in.end.Port, named(in.end.Port)) || !at(pf.In, in.gateway, named(in.end.Port)) {
 		return false, true
 	}
-	p.Tag = "" // what comes from the host has no mark
-	return at(pf.Out, out.gateway, out.gateway) && at(pf.Out, out.end.Port, out.gateway), true
+	if kept { // the state tells of the way into the host
+		return at(pf.Out, out.gateway, named(in.gateway)) && at(pf.Out, out.end.Port, named(in.gateway)), true
+	}
+	p.Tag = ""
+	return at(pf.Out, out.gateway, reference.Port{}) && at(pf.Out, out.end.Port, named(out.gateway)), true
 }
 
 // What pf lets through is the same with and without the shortcut, byte by byte, and what the
