@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"bascule/datapath"
-	"bascule/pf"
 )
 
 // An Owner says whose a port is: who has put the interface of a guest or a container on
@@ -204,11 +203,6 @@ func (e *Edit) DelOwned(id string) (found bool, err error) {
 			return failed(what, err)
 		}
 		found = true
-		if anchor := c.owners[p.Id].Anchor; anchor != "" {
-			if err := c.dropAnchor(what, anchor); err != nil {
-				return err
-			}
-		}
 		return c.removePort(what, p)
 	}}, nil)
 	return found, err
@@ -465,131 +459,6 @@ func (c *draft) spaceOf(what, bridge string, p *datapath.Port, vid uint16) (uint
 		return v[vid].Fid, nil
 	}
 	return vid, nil
-}
-
-// A PortAnchor has rules of pf that come with a plug.
-type PortAnchor struct {
-	path string
-	set  *pf.Ruleset
-}
-
-// PlugAnchor begins the names of the anchors that have the rules of one port each.
-const PlugAnchor = "plug"
-
-// ParsePortPF reads rules of pf that are to be those of a port alone: each rule that names no
-// port is of this one, and none may name another. The anchor is PlugAnchor/PORT.
-func (s *Switch) ParsePortPF(port string, o PFLoad) (PortAnchor, error) {
-	what := "load " + o.Name + " for port " + port
-	a, err := s.ParseSharedPF(port, o)
-	set := a.set
-	if err != nil {
-		return PortAnchor{}, err
-	}
-	if len(set.Ether) > 0 {
-		return PortAnchor{}, refused(what, "it has ether rules, which no anchor has", "leave them out, or load them into the bridge's own rules")
-	}
-	if len(set.Loads) > 0 {
-		return PortAnchor{}, refused(what, "it loads other files into anchors", "write their rules into this file")
-	}
-	for i := range set.Rules {
-		r := &set.Rules[i]
-		switch {
-		case r.Anchor != nil && r.Anchor.Body == nil:
-			return PortAnchor{}, refused(what, fmt.Sprintf("%v: it calls an anchor, whose rules may be others'", r.Pos), "write the rules between braces")
-		case r.On == (pf.Interface{}):
-			r.On.Name = port
-		case r.On.Not || r.On.Name != port:
-			return PortAnchor{}, refused(what, fmt.Sprintf("%v: it is a rule of another port", r.Pos), "leave out 'on', which stands for "+port)
-		}
-	}
-	return a, nil
-}
-
-// ParseSharedPF reads rules that a front door needs beside those of ports. The anchor is
-// PlugAnchor/NAME.
-func (s *Switch) ParseSharedPF(name string, o PFLoad) (PortAnchor, error) {
-	o.Anchor = PlugAnchor + "/" + name
-	set, err := s.parsePF("load "+o.Name, o)
-	return PortAnchor{o.Anchor, set}, err
-}
-
-// Path returns the path of the anchor, "" for none.
-func (a PortAnchor) Path() string { return a.path }
-
-// LoadPortPF loads the rules of one port. pf has to try them: its main ruleset, if it has
-// one, has to call them by `anchor "plug/*"`. A bridge without pf gets such a ruleset.
-func (e *Edit) LoadPortPF(a PortAnchor) error {
-	what := "load the rules of " + a.path + " into pf of " + e.bridge
-	return e.add(step{what, e.bridge, func(c *draft) error {
-		d, err := c.pfSoFar()
-		if err != nil {
-			return failed(what, err)
-		}
-		call := PlugAnchor + "/*"
-		switch {
-		case !d.loaded && d.Main == "":
-			main, err := pf.Parse("pf", []byte("anchor \""+call+"\"\n"), pf.Source{})
-			if err != nil {
-				return failed(what, err)
-			}
-			if err := d.take("", main); err != nil {
-				return failed(what, err)
-			}
-			d.enabled = true
-		case !d.enabled:
-			return refused(what, "pf is disabled, and nobody would try them", "enable it with 'bascule pfctl -b "+e.bridge+" -e'")
-		case !slices.ContainsFunc(d.main.Rules, func(r pf.Rule) bool {
-			return r.Anchor != nil && (r.Anchor.Name == call || r.Anchor.Name == a.path || r.Anchor.Name == "*")
-		}):
-			return refused(what, "the rules of the bridge do not call them", "put a line 'anchor \""+call+"\"' into the rules of the bridge")
-		}
-		text := bare(a.set).String()
-		if had, ok := d.Anchors[a.path]; ok && had == text && len(a.set.Tables) == 0 {
-			return nil // as they are
-		}
-		if err := d.take(a.path, a.set); err != nil {
-			return refused(what, err.Error(), "nothing was changed")
-		}
-		c.pf = d
-		return nil
-	}}, nil)
-}
-
-// DropPortPF takes out the rules of one port alone.
-func (e *Edit) DropPortPF(path string) error {
-	what := "take the rules of " + path + " out of pf of " + e.bridge
-	return e.add(step{what, e.bridge, func(c *draft) error { return c.dropAnchor(what, path) }}, nil)
-}
-
-// pfSoFar returns pf as the change has planned it so far. The change does not have
-// it: who changes it says so.
-func (c *draft) pfSoFar() (*pfConfig, error) {
-	if c.pf != nil {
-		return c.pf, nil
-	}
-	return readPF(c.bridge)
-}
-
-// dropAnchor takes an anchor and all below it out of pf, if it is there.
-func (c *draft) dropAnchor(what, path string) error {
-	d, err := c.pfSoFar()
-	if err != nil {
-		return failed(what, err)
-	}
-	if _, ok := d.Anchors[path]; !ok {
-		return nil
-	}
-	d.emptyBelow(path)
-	if err := d.emptyAnchor(what, path); err != nil {
-		return err
-	}
-	for _, t := range slices.Clone(d.Tables) {
-		if t.Anchor == path || strings.HasPrefix(t.Anchor, path+"/") {
-			d.drop(t)
-		}
-	}
-	c.pf = d
-	return nil
 }
 
 // SetStations makes static entries of the FDB for a port, in all of its VLANs: these

@@ -31,6 +31,8 @@ type pfStored struct {
 	// Dynamic has, for devices whose addresses may change, the addresses that the
 	// rules are compiled with. The keys are name and modes, with colons between.
 	Dynamic map[string][]netip.Prefix `json:"dynamic,omitempty"`
+	// Uncalled are the anchors of plugs whose rules nobody tries, as somebody has forced it.
+	Uncalled []string `json:"uncalled,omitempty"`
 	// Pools has, by number, a sum of what is in each table that a pool of the rules names: the
 	// rules are compiled with it.
 	Pools map[int]uint64 `json:"pools,omitempty"`
@@ -62,6 +64,8 @@ type pfConfig struct {
 	freed   uint64                     // numbers of tables that are not used any more
 	uses    map[*pfStoredTable]*pfUses // of tables that rules refer to
 	check   bool                       // it is not for a bridge
+	alone   bool                       // nothing but pf is changed
+	forced  bool                       // rules of plugs may be without a call
 }
 
 // pfUses are the rules that refer to a table.
@@ -138,6 +142,7 @@ func (s *Switch) changePF(what, bridge string, plan func(*draft, *pfConfig) erro
 		if err != nil {
 			return failed(what, err)
 		}
+		d.alone, d.forced = true, s.force
 		if err := plan(c, d); err != nil {
 			return err
 		}
@@ -160,7 +165,15 @@ func (c *draft) planPF(what string) error {
 			return failed(what, err)
 		}
 	}
-	ports, err := pfPortsOf(c.bridge, c.next, d.saysEgress())
+	devices, err := links()
+	if err != nil {
+		return failed(what, err)
+	}
+	owned, err := c.allOwners()
+	if err != nil {
+		return failed(what, err)
+	}
+	ports, err := pfPortsFor(devices, c.bridge, c.next, owned, d.saysEgress())
 	if err != nil {
 		return failed(what, err)
 	}
@@ -176,6 +189,9 @@ func (c *draft) planPF(what string) error {
 	d.Ports = ports.said
 	c.next.Flags &^= uint32(datapath.BridgePF)
 	if d.removed {
+		if err := c.checkPlugs(what, d, nil); err != nil {
+			return err
+		}
 		c.tables.PF = &datapath.PF{}
 		return nil
 	}
@@ -189,6 +205,9 @@ func (c *draft) planPF(what string) error {
 	program, err := d.compile(c.bridge, ports.list, profiles)
 	if err != nil {
 		return notCompiled(what, err)
+	}
+	if err := c.checkPlugs(what, d, program.Anchors); err != nil {
+		return err
 	}
 	limits := d.limits()
 	if err := d.checkLimits(what, c.bridge); err != nil {

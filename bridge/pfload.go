@@ -47,7 +47,9 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 		}
 		return set, slices.Concat(redefined(set), idle(set), never(set), missing(set), at), nil
 	}
+	var made *draft
 	err = s.changePF(what, bridge, func(c *draft, d *pfConfig) error {
+		made = c
 		if err := o.take(d, set); err != nil {
 			return refused(what, err.Error(), "nothing was changed")
 		}
@@ -66,7 +68,7 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 	if err != nil {
 		return set, nil, failed(what, err)
 	}
-	return set, slices.Concat(redefined(set), idle(set), never(set), at), nil
+	return set, slices.Concat(redefined(set), idle(set), never(set), at, made.warnings), nil
 }
 
 // unreached returns the next hops that the host has no way to now.
@@ -116,7 +118,7 @@ func (s *Switch) undiverted(what, bridge string, set *pf.Ruleset) error {
 	}
 	var list pf.ErrorList
 	err := s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
-		ports, err := pfPortsOf(b, &b.Config, true)
+		ports, err := pfPortsOf(b, true)
 		list = set.Undiverted(ports.list)
 		return err
 	})
@@ -139,7 +141,7 @@ func (s *Switch) elsewhere(bridge string, set *pf.Ruleset, main bool) (notes []s
 		return nil, nil
 	}
 	err = s.each("look at the ports of "+bridge, bridge, func(name string, b *datapath.Bridge) error {
-		ports, err := pfPortsOf(b, &b.Config, true)
+		ports, err := pfPortsOf(b, true)
 		if err != nil {
 			return err
 		}

@@ -219,18 +219,28 @@ type pfPorts struct {
 	list []pf.CompilePort
 }
 
-// pfPortsOf returns the ports. Those of the group egress are known if out says so.
-func pfPortsOf(b *datapath.Bridge, c *datapath.Config, out bool) (ports pfPorts, err error) {
+// pfPortsOf returns the ports of a bridge. Those of the group egress are known if out says so.
+func pfPortsOf(b *datapath.Bridge, out bool) (ports pfPorts, err error) {
 	devices, err := links()
 	if err != nil {
 		return ports, err
 	}
-	return pfPortsAmong(devices, b, c, out)
+	return pfPortsAmong(devices, b, out)
 }
 
-// pfPortsAmong is pfPortsOf with the devices of the namespace. A host port is in the groups of the
-// host's interface, and only a host port is in egress: the host sends nothing by the devices of others.
-func pfPortsAmong(devices map[int]netlink.Link, b *datapath.Bridge, c *datapath.Config, out bool) (ports pfPorts, err error) {
+// pfPortsAmong is pfPortsOf with the devices of the namespace.
+func pfPortsAmong(devices map[int]netlink.Link, b *datapath.Bridge, out bool) (ports pfPorts, err error) {
+	owned, err := owners(b)
+	if err != nil {
+		return ports, err
+	}
+	return pfPortsFor(devices, b, &b.Config, owned, out)
+}
+
+// pfPortsFor is pfPortsAmong for a configuration that the bridge is to have, with the owners of its
+// ports. A host port is in the groups of the host's interface, and only a host port is in egress:
+// the host sends nothing by the devices of others. What an id plugs has the name of that, too.
+func pfPortsFor(devices map[int]netlink.Link, b *datapath.Bridge, c *datapath.Config, owned map[uint32]*Owner, out bool) (ports pfPorts, err error) {
 	isHost := func(p *datapath.Port) bool { return p.Notes&datapath.PortHost != 0 }
 	groups, err := groupsOf(out && slices.ContainsFunc(datapath.Ports(c), isHost))
 	if err != nil {
@@ -248,6 +258,9 @@ func pfPortsAmong(devices map[int]netlink.Link, b *datapath.Bridge, c *datapath.
 		}
 		if l := shownDevice(b, p, devices); l != nil && !isSwitchEnd(l) {
 			port.Groups = its.named(l).Groups
+		}
+		if o := owned[p.Id]; o != nil {
+			port.Groups = append(slices.Clip(port.Groups), PlugName(o.ID))
 		}
 		port.Skip = c.PfPorts == datapath.PFPortsHost && !port.Host || c.PfPorts == datapath.PFPortsStation && port.Host
 		ports.byID[p.Id] = port
@@ -304,7 +317,7 @@ func pfStale(b *datapath.Bridge) (bool, error) {
 // stale reports whether the rules are not those that their text means now: a port has
 // got another name or group since they were compiled, or a device other addresses.
 func (d *pfStored) stale(b *datapath.Bridge) (bool, error) {
-	ports, err := pfPortsOf(b, &b.Config, d.saysEgress())
+	ports, err := pfPortsOf(b, d.saysEgress())
 	if err != nil {
 		return false, err
 	}

@@ -50,7 +50,7 @@ func newPFView(b *datapath.Bridge) (*pfView, error) {
 	if err != nil {
 		return nil, err
 	}
-	ports, err := pfPortsAmong(devices, b, &b.Config, true)
+	ports, err := pfPortsAmong(devices, b, true)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func (s *Switch) seenPF(devices map[int]netlink.Link, name string, b *datapath.B
 	if err != nil {
 		return nil, err
 	}
-	ports, err := pfPortsAmong(devices, b, &b.Config, bytes.Contains(text, []byte(egressGroup)))
+	ports, err := pfPortsAmong(devices, b, bytes.Contains(text, []byte(egressGroup)))
 	if err != nil {
 		return nil, err
 	}

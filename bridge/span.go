@@ -187,9 +187,13 @@ func delSpan(bridge, device string) step {
 	}}
 }
 
-// removePort frees the slot of a port; leave does the rest. If it was a span port, no
+// removePort frees the slot of a port, and takes along the rules of pf that came with its plug;
+// leave does the rest. If it was a span port, no
 // frames are copied to it any more, and its number is free for another.
 func (c *draft) removePort(what string, p *datapath.Port) error {
+	if err := c.dropPlugRules(what, p.Id); err != nil {
+		return err
+	}
 	n := slices.Index(c.next.Spans[:], uint16(datapath.Slot(p.Id)))
 	if c.tables.Rules != nil {
 		c.tables.Rules = slices.DeleteFunc(c.tables.Rules, func(r datapath.Rule) bool { return r.Port == p.Id })

@@ -180,7 +180,7 @@ func add(r request) (err error) {
 	}
 	defer space.Close()
 	if load := r.rules(); load != nil { // before anything is made for them
-		if _, err := r.s.ParsePortPF(plug.DeviceName(r.id()), *load); err != nil {
+		if _, err := r.s.ParsePortPF(r.id(), plug.DeviceName(r.id()), *load); err != nil {
 			return wrong("%s", oneLine(pf.Brief(err)))
 		}
 	}

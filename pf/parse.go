@@ -25,6 +25,7 @@ const (
 	maxLabel       = 63
 	maxTag         = 63
 	maxInterface   = 15
+	plugged        = "plug/"           // begins names of ports by their ids, which no device can have
 	maxConnRate    = 0xffffffff / 1000 // PF_THRESHOLD_MAX
 	maxPrio        = 7
 	maxInterval    = 0xffffffff / 8 // seconds; states are swept eight times in each
@@ -673,7 +674,7 @@ func (p *parser) interfaceName(word string) string {
 	if name == "" {
 		p.failf(pos, "expected a port, a group of ports or `any`, found \"\"")
 	}
-	if len(name) > maxInterface {
+	if len(name) > maxInterface && !strings.HasPrefix(name, plugged) {
 		p.failf(pos, "interface name '%s' too long, max %d chars", shorten(name), maxInterface)
 	}
 	p.named(pos, word, name)

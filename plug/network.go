@@ -120,7 +120,7 @@ func (n *Network) Check(s *bridge.Switch) error {
 		return err
 	}
 	if n.PF != "" {
-		if _, err := s.ParsePortPF(DeviceName("any"), n.rules()); err != nil {
+		if _, err := s.ParsePortPF("any", DeviceName("any"), n.rules()); err != nil {
 			return err
 		}
 	}

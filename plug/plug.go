@@ -40,7 +40,7 @@ type Plug struct {
 func Put(s *bridge.Switch, p Plug) (warnings []string, err error) {
 	var rules bridge.PortAnchor
 	if p.PF != nil {
-		if rules, err = s.ParsePortPF(p.Device, *p.PF); err != nil {
+		if rules, err = s.ParsePortPF(p.Owner.ID, p.Device, *p.PF); err != nil {
 			return nil, err
 		}
 	}
@@ -126,11 +126,14 @@ func (p *Plug) plan(e *bridge.Edit, rules bridge.PortAnchor) error {
 			return err
 		}
 	}
+	// an earlier build called the anchor by the device's name
+	if had != nil && had.Anchor != "" && had.Anchor != rules.Path() {
+		if err := e.DropPortPF(had.Anchor); err != nil {
+			return err
+		}
+	}
 	if p.PF != nil {
 		return e.LoadPortPF(rules)
-	}
-	if had != nil && had.Anchor != "" {
-		return e.DropPortPF(had.Anchor)
 	}
 	return nil
 }

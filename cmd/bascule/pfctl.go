@@ -211,6 +211,7 @@ HOST:PORT"' the state between these two.`,
 	f.BoolVarP(&c.disable, "d", "d", false, "disable pf; what is loaded stays")
 	f.VarP(&c.debug, "x", "x", "set the level of debugging, which -s info shows: "+bridge.OneOf(pfDebugLevels))
 	p.addForce(cmd)
+	cmd.Flags().Lookup("force").Usage += ", and rules of plugged ports be without a call"
 	// in the place of the one that every command has, without its -n
 	f.Var(&p.netns, "netns", "act in this network namespace: a name of ip-netns(8), or a path")
 	completeFlag(cmd, "b", p.bridgeNames)

@@ -351,7 +351,7 @@ func TestAPIPlugs(t *testing.T) {
 	if got := l.Bascule("binding", "show", "br0"); !strings.Contains(got, "192.0.2.1") {
 		t.Errorf("bindings: %s", got)
 	}
-	if got := l.Bascule("pfctl", "-b", "br0", "-a", "plug/"+device, "-s", "rules"); !strings.Contains(got, "port = 67") {
+	if got := l.Bascule("pfctl", "-b", "br0", "-a", "plug/g1", "-s", "rules"); !strings.Contains(got, "port = 67") {
 		t.Errorf("rules: %s", got)
 	}
 	_, err = w.page.Unplug(ctx, client.UnplugParams{}, client.DelPlug{ID: "g1"})

@@ -5,6 +5,7 @@ package conformance
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,6 +19,9 @@ var plugCases = []conformance{
 	{name: "plug_other", hooks: tcx, run: plugOther},
 	{name: "plug_apply", hooks: tcx, run: plugApply},
 	{name: "plug_refused", hooks: tcx, run: plugRefused},
+	{name: "plug_rules_renamed", hooks: tcx, run: plugRulesRenamed},
+	{name: "plug_rules_uncalled", hooks: tcx, run: plugRulesUncalled},
+	{name: "plug_rules_leave", hooks: tcx, run: plugRulesLeave},
 	{name: "unplug_unknown", hooks: tcx, run: unplugUnknown},
 }
 
@@ -224,6 +228,156 @@ func plugRefused(t *testing.T, hook string) {
 	l.Refused([]string{"it is a port of bridge br0"}, "plug", "guest", "--bridge", "br1", "--device", ends[0].Port)
 	l.Refused([]string{"no such"}, "plug", "guest2", "--bridge", "br0", "--device", "nothing")
 	wantPlugged(t, l, "br0", map[string]string{a.Port: "guest"})
+}
+
+// setupPlugRules plugs a port with an id that has all that names of anchors may not have, and a
+// rule against port 7.
+func setupPlugRules(t *testing.T, hook string) (l *netlab.Lab, a, b *netlab.End, blocked func(), args []string) {
+	t.Helper()
+	l, ends := setup(t, hook, 1)
+	a, b = l.NewEnds(1)[0], ends[0]
+	rules := filepath.Join(t.TempDir(), "guest.conf")
+	// by the device's name, too, and between braces
+	must(t, os.WriteFile(rules, []byte("block in on "+a.Port+" proto udp to port 7\nanchor { block in on "+a.Port+" proto udp to port 6 }\n"), 0o600))
+	args = []string{"plug", plugID, "--bridge", "br0", "--device", a.Port, "--pf", rules}
+	l.Bascule(args...)
+	learn(l, b, B)
+	blocked = func() {
+		t.Helper()
+		for _, port := range []int{6, 7} {
+			l.Reach(a, []netlab.Frame{udp4(B, A, "192.0.2.1", "192.0.2.2", [2]int{7, port})})
+		}
+		l.Reach(a, []netlab.Frame{udp4(B, A, "192.0.2.1", "192.0.2.2", [2]int{7, 8})}, b)
+	}
+	blocked()
+	return l, a, b, blocked, args
+}
+
+const (
+	plugID     = `_libvirt/*/"x"%$`
+	plugAnchor = "plug/%5Flibvirt%2F%2A%2F%22x%22%25%24"
+)
+
+// The rules of a plugged port hold whatever its device is called.
+func plugRulesRenamed(t *testing.T, hook string) {
+	l, a, b, blocked, args := setupPlugRules(t, hook)
+	name := a.Port + "x"
+	l.Keep(name)
+	ip := func(words ...string) {
+		t.Helper()
+		out, err := exec.Command("ip", append([]string{"-n", l.Switch.Name}, words...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("ip %v: %v: %s", words, err, out)
+		}
+	}
+	ip("link", "set", a.Port, "down")
+	ip("link", "set", a.Port, "name", name)
+	ip("link", "set", name, "up")
+	a.Port = name
+	l.Wait("the link", func() bool { return l.Port("br0", name).State == "forwarding" })
+	for _, change := range [][]string{nil, {"bridge", "set", "br0", "--ageing", "200s"}, {"port", "set", "br0", name, "--isolated=off"}, {"pfctl", "-b", "br0", "-e"}} {
+		if change != nil {
+			l.Run(change...)
+		}
+		learn(l, b, B)
+		blocked()
+	}
+	loadPF(t, l, "pass\nanchor \"plug/*\"\n")
+	learn(l, b, B)
+	blocked()
+	if out := l.Bascule("-j", "port", "show", "br0", name); !strings.Contains(out, plugAnchor) {
+		t.Errorf("the port is without its anchor: %s", out)
+	}
+	out := l.Bascule("trace", "br0", "--in", name, "--src", A.String(), "--dst", B.String(), "--ip", "192.0.2.1", "--to", "192.0.2.2", "--udp", "7")
+	if !strings.Contains(out, "dropped") || !strings.Contains(out, plugAnchor) {
+		t.Errorf("trace: %s", out)
+	}
+	if out := l.Bascule("pfctl", "-a", plugAnchor, "-s", "rules"); !strings.Contains(out, `on "`+plugAnchor+`" `) {
+		t.Errorf("rules: %s", out)
+	}
+	for i, word := range args {
+		if word == strings.TrimSuffix(name, "x") {
+			args[i] = name
+		}
+	}
+	must(t, os.WriteFile(args[len(args)-1], []byte("block in on "+name+" proto udp to port {6 7}\n"), 0o600))
+	l.Bascule(args...)
+	blocked()
+	l.Bascule("unplug", plugID)
+	if out := l.Bascule("pfctl", "-s", "Anchors", "-v"); strings.Contains(out, "plug/") {
+		t.Errorf("anchors after unplug: %s", out)
+	}
+}
+
+// What would leave the rules of a plugged port uncalled is refused, or said.
+func plugRulesUncalled(t *testing.T, hook string) {
+	l, _, b, blocked, args := setupPlugRules(t, hook)
+	dir := t.TempDir()
+	file, yaml := filepath.Join(dir, "pf.conf"), filepath.Join(dir, "switch.yaml")
+	must(t, os.WriteFile(file, []byte("pass\n"), 0o600))
+	must(t, os.WriteFile(yaml, []byte("bridges: {br0: {pf: {file: pf.conf}, ports: {"+b.Port+": {}}}}\n"), 0o600))
+	for _, load := range [][]string{
+		{"pfctl", "-f", file}, {"apply", yaml}, {"pfctl", "-F", "rules"}, {"pfctl", "-F", "all"}, {"pfctl", "-d"},
+		{"pfctl", "-a", plugAnchor, "-F", "rules"}, {"pfctl", "-a", "*", "-F", "rules"},
+	} {
+		if r, err := l.Run(load...); err != nil || r.Exit != 1 || !strings.Contains(r.Stderr, plugAnchor) || strings.Count(r.Stderr, "\n") != 1 {
+			t.Errorf("%v, %v", r, err)
+		}
+		blocked()
+	}
+	must(t, os.WriteFile(file, []byte("anchor outer {\n anchor \"/plug/*\"\n}\n"), 0o600))
+	l.Bascule("pfctl", "-f", file) // by a way round
+	blocked()
+
+	must(t, os.WriteFile(file, []byte("pass\n"), 0o600))
+	for range 2 { // each load says so
+		r, err := l.Run("pfctl", "--force", "-f", file)
+		must(t, err)
+		if r.Exit != 0 || !strings.Contains(r.Stderr, plugAnchor) {
+			t.Errorf("forced: %v", r)
+		}
+	}
+	l.Bascule("bridge", "set", "br0", "--ageing", "200s") // another change is in nobody's way
+	if r, err := l.Run("pfctl", "-t", "some", "-T", "add", "192.0.2.9"); err != nil || r.Exit != 0 {
+		t.Errorf("%v, %v", r, err)
+	}
+	l.Refused([]string{"do not call them"}, args...)
+	must(t, os.WriteFile(file, []byte("anchor \"plug/*\"\n"), 0o600))
+	l.Bascule("pfctl", "-f", file)
+	blocked()
+	l.Bascule(args...)
+	l.Bascule("unplug", plugID)
+	if r, err := l.Run("pfctl", "-F", "all"); err != nil || r.Exit != 0 {
+		t.Errorf("%v, %v", r, err)
+	}
+	l.Run("pfctl", "-d")
+	l.Refused([]string{"pf is disabled"}, args...)
+}
+
+// The rules of a plugged port go with it, and are not those of the next device of its name.
+func plugRulesLeave(t *testing.T, hook string) {
+	l, a, b, _, args := setupPlugRules(t, hook)
+	l.Bascule("port", "del", "br0", a.Port)
+	if out := l.Bascule("pfctl", "-s", "Anchors", "-v"); strings.Contains(out, "plug/") {
+		t.Errorf("anchors after port del: %s", out)
+	}
+	l.Bascule("port", "add", "br0", a.Port)
+	learn(l, b, B)
+	l.Reach(a, []netlab.Frame{udp4(B, A, "192.0.2.1", "192.0.2.2", [2]int{7, 7})}, b)
+	// neither are they left by a device that went, nor by a bridge that the id leaves
+	l.Bascule(args...)
+	l.Bascule("bridge", "add", "br1")
+	l.Bascule("plug", plugID, "--bridge", "br1", "--device", a.Port)
+	if out := l.Bascule("pfctl", "-b", "br0", "-s", "Anchors", "-v"); strings.Contains(out, "plug/") {
+		t.Errorf("anchors of the bridge that it left: %s", out)
+	}
+	l.Bascule(args...)
+	a.Unplug()
+	l.Wait("the device to go", func() bool { return l.Port("br0", a.Port).State == "gone" })
+	l.Bascule("port", "del", "br0", a.Port)
+	if out := l.Bascule("pfctl", "-b", "br0", "-s", "Anchors", "-v"); strings.Contains(out, "plug/") {
+		t.Errorf("anchors of a device that is gone: %s", out)
+	}
 }
 
 func unplugUnknown(t *testing.T, hook string) {

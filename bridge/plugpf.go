@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"bascule/datapath"
+	"bascule/pf"
+)
+
+// A PortAnchor has rules of pf that come with a plug.
+type PortAnchor struct {
+	path string
+	set  *pf.Ruleset
+}
+
+// PlugAnchor begins the names of the anchors that have the rules of one port each.
+const PlugAnchor = "plug"
+
+// callPlugs is the anchor that calls the rules of all plugs.
+const callPlugs = PlugAnchor + "/*"
+
+// PlugName is what rules call the port with an id, whatever its device is called, and the path of
+// the anchor that has the rules of that port alone. Bytes that part names of anchors, or stand
+// for several, are written as %XX.
+func PlugName(id string) string {
+	var b strings.Builder
+	for i, c := range []byte(id) {
+		switch {
+		case c >= '0' && c <= '9', c >= 'A' && c <= 'Z', c >= 'a' && c <= 'z', strings.IndexByte("-:@+=,", c) >= 0, i > 0 && (c == '_' || c == '.'):
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return PlugAnchor + "/" + b.String()
+}
+
+// ParsePortPF reads rules of pf that are to be those of a port alone, which has an id, and whose
+// device has a name now: each rule that names no port is of this one, and none may name another.
+// The anchor is [PlugName].
+func (s *Switch) ParsePortPF(id, port string, o PFLoad) (PortAnchor, error) {
+	what := "load " + o.Name + " for port " + port
+	a, err := s.parsePlugPF(PlugName(id), o)
+	set := a.set
+	if err != nil {
+		return PortAnchor{}, err
+	}
+	if len(set.Ether) > 0 {
+		return PortAnchor{}, refused(what, "it has ether rules, which no anchor has", "leave them out, or load them into the bridge's own rules")
+	}
+	return a, ofPort(what, set, port, a.path)
+}
+
+// ofPort makes rules those of a port alone, by the name that it keeps.
+func ofPort(what string, set *pf.Ruleset, port, name string) error {
+	if len(set.Loads) > 0 {
+		return refused(what, "it loads other files into anchors", "write their rules into this file")
+	}
+	for i := range set.Rules {
+		r := &set.Rules[i]
+		switch {
+		case r.Anchor != nil && r.Anchor.Body == nil:
+			return refused(what, fmt.Sprintf("%v: it calls an anchor, whose rules may be others'", r.Pos), "write the rules between braces")
+		case r.On == (pf.Interface{}), r.On == (pf.Interface{Name: port}), r.On == (pf.Interface{Name: name}):
+			r.On.Name = name
+		default:
+			return refused(what, fmt.Sprintf("%v: it is a rule of another port", r.Pos), "leave out 'on', which stands for "+port)
+		}
+		if r.ReceivedOn.Name == port {
+			r.ReceivedOn.Name = name
+		}
+		if r.Anchor != nil {
+			if err := ofPort(what, r.Anchor.Body, port, name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// ParseSharedPF reads rules that a front door needs beside those of ports. The anchor is
+// PlugAnchor/NAME.
+func (s *Switch) ParseSharedPF(name string, o PFLoad) (PortAnchor, error) {
+	return s.parsePlugPF(PlugAnchor+"/"+name, o)
+}
+
+func (s *Switch) parsePlugPF(path string, o PFLoad) (PortAnchor, error) {
+	o.Anchor = path
+	set, err := s.parsePF("load "+o.Name, o)
+	return PortAnchor{path, set}, err
+}
+
+// Path returns the path of the anchor, "" for none.
+func (a PortAnchor) Path() string { return a.path }
+
+// LoadPortPF loads the rules of one port. pf has to try them ([draft.checkPlugs]). A bridge without
+// pf gets a main ruleset that calls all of them.
+func (e *Edit) LoadPortPF(a PortAnchor) error {
+	what := "load the rules of " + a.path + " into pf of " + e.bridge
+	return e.add(step{what, e.bridge, func(c *draft) error {
+		d, err := c.pfSoFar()
+		if err != nil {
+			return failed(what, err)
+		}
+		if !d.loaded && d.Main == "" {
+			main, err := pf.Parse("pf", []byte("anchor \""+callPlugs+"\"\n"), pf.Source{})
+			if err != nil {
+				return failed(what, err)
+			}
+			if err := d.take("", main); err != nil {
+				return failed(what, err)
+			}
+			d.enabled = true
+		}
+		text := bare(a.set).String()
+		uncalled := slices.Contains(d.Uncalled, a.path)
+		if had, ok := d.Anchors[a.path]; ok && had == text && len(a.set.Tables) == 0 && !uncalled {
+			return nil // as they are
+		}
+		if err := d.take(a.path, a.set); err != nil {
+			return refused(what, err.Error(), "nothing was changed")
+		}
+		d.Uncalled = slices.DeleteFunc(d.Uncalled, func(path string) bool { return path == a.path })
+		c.pf = d
+		return nil
+	}}, nil)
+}
+
+// DropPortPF takes out the rules of one port alone.
+func (e *Edit) DropPortPF(path string) error {
+	what := "take the rules of " + path + " out of pf of " + e.bridge
+	return e.add(step{what, e.bridge, func(c *draft) error { return c.dropAnchor(what, path) }}, nil)
+}
+
+// pfSoFar returns pf as the change has planned it so far. The change does not have
+// it: who changes it says so.
+func (c *draft) pfSoFar() (*pfConfig, error) {
+	if c.pf != nil {
+		return c.pf, nil
+	}
+	return readPF(c.bridge)
+}
+
+// dropAnchor takes an anchor and all below it out of pf, if it is there.
+func (c *draft) dropAnchor(what, path string) error {
+	d, err := c.pfSoFar()
+	if err != nil {
+		return failed(what, err)
+	}
+	if _, ok := d.Anchors[path]; !ok {
+		return nil
+	}
+	if err := d.emptyAnchor(what, path); err != nil {
+		return err
+	}
+	for at := range d.Anchors { // also where one was between braces
+		if strings.HasPrefix(at, path+"/") {
+			delete(d.Anchors, at)
+			delete(d.anchors, at)
+		}
+	}
+	for _, t := range slices.Clone(d.Tables) {
+		if t.Anchor == path || strings.HasPrefix(t.Anchor, path+"/") {
+			d.drop(t)
+		}
+	}
+	c.pf = d
+	return nil
+}
+
+// dropPlugRules takes out of pf what came with the plug of a port.
+func (c *draft) dropPlugRules(what string, id uint32) error {
+	if c.pf == nil && !c.bridge.PFLoaded() {
+		return nil
+	}
+	all, err := c.allOwners()
+	if err != nil {
+		return failed(what, err)
+	}
+	o := all[id]
+	if o == nil {
+		return nil
+	}
+	delete(all, id)
+	if o.Anchor == "" {
+		return nil
+	}
+	return c.dropAnchor(what, o.Anchor)
+}
+
+// checkPlugs refuses a change of pf by which nobody would try any more the rules that came with
+// plugs: those of guests and containers, and those that front doors share. called are the anchors
+// that the rules call. If it is forced, it is noted, and stays so until they are called.
+func (c *draft) checkPlugs(what string, d *pfConfig, called []string) error {
+	loaded := map[string]bool{} // by the path of each anchor that is to be called
+	for path := range d.Anchors {
+		if name, ok := strings.CutPrefix(path, PlugAnchor+"/"); ok && !strings.Contains(name, "/") {
+			loaded[path] = true
+		}
+	}
+	for _, p := range datapath.Ports(c.next) {
+		if o := c.owners[p.Id]; o != nil && o.Anchor != "" {
+			loaded[o.Anchor] = d.Anchors[o.Anchor] != "" || loaded[o.Anchor]
+		}
+	}
+	var uncalled []string
+	why, remedy := "", ""
+	for _, path := range slices.Sorted(maps.Keys(loaded)) {
+		switch {
+		case d.enabled && !d.removed && loaded[path] && slices.Contains(called, path):
+			continue
+		case !loaded[path]:
+			why, remedy = "the rules of a plugged port are gone from it", "take the port off with 'bascule unplug'"
+		case !d.enabled || d.removed:
+			why, remedy = "pf is disabled, and nobody would try the rules of a plugged port there", "enable it with 'bascule pfctl -e'"
+		default:
+			why, remedy = "the rules of the bridge do not call them: those of a plugged port are there", "put a line 'anchor \""+callPlugs+"\"' into the rules of the bridge"
+		}
+		uncalled = append(uncalled, path)
+	}
+	changes := d.other || d.enabled != c.bridge.PFEnabled()
+	if i := slices.IndexFunc(uncalled, func(path string) bool { return !slices.Contains(d.Uncalled, path) }); i >= 0 && changes && !d.forced {
+		if d.alone {
+			remedy += ", or add --force"
+		}
+		return refused(what, "anchor "+uncalled[i]+": "+why, remedy)
+	}
+	if d.Uncalled = uncalled; len(uncalled) > 0 {
+		c.warn("rules of plugged ports hold no longer, which nobody calls: " + strings.Join(uncalled, ", "))
+	}
+	return nil
+}
