@@ -58,12 +58,12 @@ func TestParseMAC(t *testing.T) {
 }
 
 func TestCheckName(t *testing.T) {
-	for _, name := range []string{"br0", "a", "fifteen-letters", "br0.100", "a.b.c", "...", "ümläut", "-n"} {
+	for _, name := range []string{"br0", "a", "fifteen-letters", "br0.100", "a.b.c", "...", "ümläut", "a-n", "lo0", "any"} {
 		if err := checkName("bridge", name); err != nil {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
-	for _, name := range []string{"", ".", "..", "a/b", "/", "a:b", "a b", "a\tb", "a\nb", "sixteen-letters-", strings.Repeat("x", 1000)} {
+	for _, name := range []string{"", ".", "..", "a/b", "/", "a:b", "a b", "a\tb", "a\nb", "sixteen-letters-", "-n", "--", "lo", "all", "default", strings.Repeat("x", 1000)} {
 		err := checkName("bridge", name)
 		if !isUsage(err) {
 			t.Errorf("%q: %v, want a usage error", name, err)

@@ -527,7 +527,8 @@ func open(store *datapath.Store, what, name string) (*datapath.Bridge, error) {
 // checkName says whether a bridge or a port can have the name: it follows the
 // rules for interfaces (dev_valid_name() in the kernel's net/core/dev.c). Besides, a
 // name must look on a terminal like what it is, and have no % that the kernel would
-// replace by a number.
+// replace by a number. Neither does it look like an option of a command, nor is it one of the two
+// under which the kernel has the settings of all interfaces and of new ones.
 func checkName(kind, name string) error {
 	object := fmt.Sprintf("%s name %q", kind, name)
 	switch {
@@ -535,6 +536,12 @@ func checkName(kind, name string) error {
 		return usagef(object, "it is empty; give a name of 1 to %d bytes", maxName)
 	case len(name) > maxName:
 		return usagef(object, "it is too long; give 1 to %d bytes", maxName)
+	case name[0] == '-':
+		return usagef(object, "commands take it for an option; give one that does not begin with a dash")
+	case name == "all" || name == "default": // net/ipv4/devinet.c
+		return usagef(object, "the kernel keeps it for itself; give another")
+	case name == "lo" && kind == "bridge":
+		return usagef(object, "it is the host's loopback interface; give another")
 	case name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n\v\f\r"):
 		return usagef(object, "no interface can have it; leave out slashes, colons and blanks, and give more than dots")
 	case strings.ContainsFunc(name, func(r rune) bool {

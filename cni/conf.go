@@ -113,6 +113,9 @@ func keys() (list []string) {
 // unknown refuses a key that is by all likelihood one of ours, misspelt. Other keys may be there
 // for others.
 func unknown(text []byte) error {
+	if err := plug.CheckKeys(text, new(network)); err != nil {
+		return wrong("%v", err)
+	}
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(text, &all); err != nil {
 		return err
@@ -132,7 +135,7 @@ func unknown(text []byte) error {
 // decode reads a configuration.
 func decode(text []byte) (*network, error) {
 	n := &network{Bridge: "cni0", PreserveDefaultVLAN: true}
-	if err := plug.ReadJSON(text, n); err != nil {
+	if err := plug.ReadAnyJSON(text, n); err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration: "+err.Error(), "")
 	}
 	switch {

@@ -20,7 +20,7 @@ import (
 
 // Names that YAML, patterns or files might take for something else.
 var (
-	bridgeNames = []string{"br0", "null", "10", "010", "~", "on", "a,b", "-", "\"", "br'1", "#1", "é", "{}", "<<", "1e3", "x-1", "0x1f", "*b", "a\\*"}
+	bridgeNames = []string{"br0", "null", "10", "010", "~", "on", "a,b", "?-", "\"", "br'1", "#1", "é", "{}", "<<", "1e3", "x-1", "0x1f", "*b", "a\\*"}
 	portNames   = []string{"p1", "tap*", "a?b", "[x]", `b\c`, `\*`, "null", "7", "off", "&a", "!b", "- ", "p,1", "eth0.100", "'q'", "é\u0301", "a;b", "|", ">"}
 )
 

@@ -100,10 +100,16 @@ func readLine(words []string, on string, who Caller) (grant *Grant, allow, match
 		rest = rest[2:]
 	}
 	grant = &Grant{}
+	given := map[string]bool{}
 	for len(rest) > 0 {
 		if !allow {
 			return nil, false, false, fmt.Errorf("%q: not expected behind deny", rest[0])
 		}
+		word, _, _ := strings.Cut(rest[0], "=")
+		if given[word] {
+			return nil, false, false, fmt.Errorf("%s is there twice; leave one out", word)
+		}
+		given[word] = true
 		if rest[0] == "vlan" {
 			n := 0
 			if len(rest) > 1 {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -169,9 +170,27 @@ func Hook(s *bridge.Switch, operation, step string, from io.Reader) (warnings []
 	return nil, nil
 }
 
+// once reads XML, and refuses an element that has an attribute twice: of two, package xml would take
+// the last.
+type once struct{ *xml.Decoder }
+
+func (o once) Token() (xml.Token, error) {
+	t, err := o.Decoder.RawToken()
+	if e, is := t.(xml.StartElement); is {
+		has := map[xml.Name]bool{}
+		for _, a := range e.Attr {
+			if has[a.Name] {
+				return nil, fmt.Errorf("attribute %.40s of <%.40s> is there twice; leave one out", a.Name.Local, e.Name.Local)
+			}
+			has[a.Name] = true
+		}
+	}
+	return t, err
+}
+
 func read(from io.Reader) (d domain, err error) {
 	r := io.LimitReader(from, maxDomain+1)
-	decoder := xml.NewDecoder(r)
+	decoder := xml.NewTokenDecoder(once{xml.NewDecoder(r)})
 	if err := decoder.Decode(&d); err != nil {
 		return d, fmt.Errorf("cannot read the guest's description: %w", err)
 	}
@@ -254,6 +273,9 @@ func (w wanted) plug(d domain) (p plug.Plug, err error) {
 	for _, s := range w.Settings {
 		if err := s.check("set"); err != nil {
 			return p, err
+		}
+		if slices.ContainsFunc(p.Settings, func(c bridge.Change) bool { return c.Name == s.Name }) {
+			return p, fmt.Errorf("%s is there twice; leave one out", s.Name)
 		}
 		if err := bridge.CheckPortSetting(s.Name, strings.TrimSpace(s.Value)); err != nil {
 			return p, err

@@ -3,17 +3,29 @@
 package plug
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/agext/levenshtein"
 )
 
-// ReadJSON reads a JSON text. Errors speak of keys and values, and not of types of Go.
+// ReadJSON reads a JSON text. Errors speak of keys and values, and not of types of Go. A key that
+// is there twice, or otherwise than it is spelt, is an error: see [CheckKeys].
 func ReadJSON(text []byte, into any) error {
+	if err := ReadAnyJSON(text, into); err != nil {
+		return err
+	}
+	return CheckKeys(text, into)
+}
+
+// ReadAnyJSON is ReadJSON for those who have to do with any text, such as to take off what it has
+// put: of a key that is there twice, the last counts.
+func ReadAnyJSON(text []byte, into any) error {
 	err := json.Unmarshal(text, into)
 	if is := new(json.UnmarshalTypeError); errors.As(err, &is) {
 		key := is.Field
@@ -26,6 +38,92 @@ func ReadJSON(text []byte, into any) error {
 		return fmt.Errorf("it is no JSON: byte %d: %w", bad.Offset, err)
 	}
 	return err
+}
+
+// CheckKeys refuses a JSON text in which an object has a key twice, or in which a key differs from
+// one of the value that the text is for by capital letters alone. Package json takes both, and the
+// last of them counts.
+func CheckKeys(text []byte, of any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	return checkKeys(d, reflect.TypeOf(of))
+}
+
+// checkKeys reads one value of a type, nil for any.
+func checkKeys(d *json.Decoder, of reflect.Type) error {
+	for of != nil && of.Kind() == reflect.Pointer {
+		if of = of.Elem(); reflect.PointerTo(of).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+			of = nil // it has a form of its own
+		}
+	}
+	if of != nil && reflect.PointerTo(of).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+		of = nil
+	}
+	token, err := d.Token()
+	if err != nil {
+		return err
+	}
+	inner := func(kinds ...reflect.Kind) reflect.Type {
+		if of != nil && slices.Contains(kinds, of.Kind()) {
+			return of.Elem()
+		}
+		return nil
+	}
+	switch token {
+	case json.Delim('['):
+		for of := inner(reflect.Slice, reflect.Array); d.More(); {
+			if err := checkKeys(d, of); err != nil {
+				return err
+			}
+		}
+	case json.Delim('{'):
+		has, known := map[string]bool{}, keysOf(of)
+		for each := inner(reflect.Map); d.More(); {
+			token, err := d.Token()
+			if err != nil {
+				return err
+			}
+			key, _ := token.(string)
+			if has[key] {
+				return fmt.Errorf("%.40q is there twice; leave one out", key)
+			}
+			has[key] = true
+			of, is := known[key]
+			for name := range known {
+				if !is && strings.EqualFold(name, key) {
+					return fmt.Errorf("%.40q is no key; write %s", key, name)
+				}
+			}
+			if !is {
+				of = each
+			}
+			if err := checkKeys(d, of); err != nil {
+				return err
+			}
+		}
+	default:
+		return nil
+	}
+	_, err = d.Token() // the end
+	return err
+}
+
+// keysOf are the keys of a struct, with the types of their values.
+func keysOf(of reflect.Type) map[string]reflect.Type {
+	if of == nil || of.Kind() != reflect.Struct {
+		return nil
+	}
+	keys := map[string]reflect.Type{}
+	for _, f := range reflect.VisibleFields(of) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case f.Tag.Get("json") == "-", !f.IsExported(), f.Anonymous && name == "":
+		case name == "":
+			keys[f.Name] = f.Type
+		default:
+			keys[name] = f.Type
+		}
+	}
+	return keys
 }
 
 // valueWord is what JSON calls a value, in other words; that of a number is as it is, if it is

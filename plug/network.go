@@ -247,12 +247,8 @@ func Detach(s *bridge.Switch, id string) error {
 	return Cut(id)
 }
 
-// CheckInterface refuses a name that no interface has. The kernel keeps two for the settings of all
-// interfaces, and of new ones (net/ipv4/devinet.c).
+// CheckInterface refuses a name that no interface has.
 func CheckInterface(name string) error {
-	if name == "all" || name == "default" {
-		return fmt.Errorf("interface name %q: the kernel keeps it for itself; give another", name)
-	}
 	return bridge.CheckName("interface", name)
 }
 

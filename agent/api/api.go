@@ -27,6 +27,7 @@ import (
 	"bascule/bridge"
 	"bascule/config"
 	"bascule/pf"
+	"bascule/plug"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -79,6 +80,7 @@ const (
 // New makes the API of an agent.
 func New(a Agent, o Options) *API {
 	huma.DefaultArrayNullable = false // lists that are empty are lists
+	huma.ValidateStrictCasing = true
 	api := &API{
 		agent: a, o: o, mux: http.NewServeMux(),
 		places: make(chan struct{}, mostAtOnce), streams: make(chan struct{}, mostStreams),
@@ -95,7 +97,7 @@ func New(a Agent, o Options) *API {
 			Servers:    []*huma.Server{{URL: Prefix}},
 			Components: &huma.Components{Schemas: huma.NewMapRegistry(schemas, huma.DefaultSchemaNamer)},
 		},
-		Formats:                      map[string]huma.Format{"application/json": {Marshal: marshal, Unmarshal: json.Unmarshal}, "json": {Marshal: marshal, Unmarshal: json.Unmarshal}},
+		Formats:                      map[string]huma.Format{"application/json": {Marshal: marshal, Unmarshal: plug.ReadJSON}, "json": {Marshal: marshal, Unmarshal: plug.ReadJSON}},
 		DefaultFormat:                "application/json",
 		RejectUnknownQueryParameters: true,
 		Transformers:                 []huma.Transformer{tellFirst},

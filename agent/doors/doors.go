@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -121,22 +122,16 @@ func (a Address) Listen() (*Door, error) {
 	if err := clearPath(a); err != nil {
 		return nil, err
 	}
-	// nobody can come in before it has its mode
-	old := unix.Umask(0o177)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: a.Path, Net: "unix"})
-	unix.Umask(old)
+	l, err := bind(a.Path, gid)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen at %s: %w; give another path", a, root(err))
 	}
 	l.SetUnlinkOnClose(false) // what is there then may be another's
-	if gid >= 0 {
-		if err = os.Lchown(a.Path, -1, gid); err == nil {
-			err = os.Chmod(a.Path, 0o660)
+	made, err := os.Lstat(a.Path)
+	if err == nil && gid >= 0 {
+		if st, is := made.Sys().(*syscall.Stat_t); !is || int(st.Gid) != gid {
+			err = fmt.Errorf("the folder gives files a group of its own; run 'chmod g-s %s'", filepath.Dir(a.Path))
 		}
-	}
-	var made os.FileInfo
-	if err == nil {
-		made, err = os.Lstat(a.Path)
 	}
 	if err != nil {
 		l.Close()
@@ -144,6 +139,25 @@ func (a Address) Listen() (*Door, error) {
 		return nil, fmt.Errorf("cannot listen at %s: %w", a, root(err))
 	}
 	return &Door{Listener: l, Address: a, made: made}, nil
+}
+
+// bind makes a socket that has its mode and group from the start: nobody comes in before, and who
+// can change the folder has no moment to put another file in its place, which would get them. A gid
+// below 0 is for a socket of root's alone.
+func bind(path string, gid int) (*net.UnixListener, error) {
+	mask := 0o177
+	if gid >= 0 {
+		mask = 0o117
+		runtime.LockOSThread() // the group of new files is the thread's
+		defer runtime.UnlockOSThread()
+		own, err := unix.SetfsgidRetGid(gid)
+		if err != nil {
+			return nil, err
+		}
+		defer unix.Setfsgid(own)
+	}
+	defer unix.Umask(unix.Umask(mask))
+	return net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 }
 
 // clearPath removes a socket that nobody listens at.

@@ -8,15 +8,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -90,6 +94,9 @@ func TestListen(t *testing.T) {
 	}
 	refused(Address{Path: path("ended")}, "another program does")
 	door.Close()
+	if os.Geteuid() == 0 {
+		listenForGroup(t, dir)
+	}
 	if _, err := os.Lstat(path("ended")); err == nil {
 		t.Error("the socket is still there")
 	}
@@ -111,6 +118,63 @@ func TestListen(t *testing.T) {
 	door.Close()
 	if _, err := os.Lstat(path("mine")); err != nil {
 		t.Error("another's file was removed")
+	}
+}
+
+// listenForGroup: the socket of a group has its mode and its group from its first moment, whoever
+// puts something else in its place meanwhile.
+func listenForGroup(t *testing.T, dir string) {
+	t.Helper()
+	group, err := user.LookupGroup("daemon")
+	if err != nil {
+		t.Skip(err)
+	}
+	a := Address{Path: filepath.Join(dir, "group"), Group: "daemon"}
+	victim := filepath.Join(dir, "victim")
+	os.WriteFile(victim, nil, 0o600)
+	stop, stopped := make(chan bool), make(chan bool)
+	wrong := make(chan string, 1)
+	go func() { // somebody who can change the folder
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if st, err := os.Lstat(a.Path); err == nil && st.Mode().Type() == fs.ModeSocket {
+				if gid := st.Sys().(*syscall.Stat_t).Gid; st.Mode().Perm() != 0o660 || strconv.Itoa(int(gid)) != group.Gid {
+					select {
+					case wrong <- fmt.Sprint(st.Mode(), " of group ", gid):
+					default:
+					}
+				}
+				os.Remove(a.Path)
+				os.Symlink(victim, a.Path)
+			}
+		}
+	}()
+	for range 300 {
+		os.Remove(a.Path)
+		if door, err := a.Listen(); err == nil {
+			door.Close()
+		}
+	}
+	close(stop)
+	<-stopped
+	select {
+	case how := <-wrong:
+		t.Errorf("the socket of a group was %s for a moment", how)
+	default:
+	}
+	if st, err := os.Stat(victim); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("another file has got the mode of the socket: %v, %v", st.Mode(), err)
+	}
+	if name, err := os.MkdirTemp("", "after"); err == nil {
+		if st, _ := os.Stat(name); st.Sys().(*syscall.Stat_t).Gid != 0 {
+			t.Error("files that come later have the group of the socket")
+		}
+		os.Remove(name)
 	}
 }
 

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package cni
+
+import (
+	"strings"
+	"testing"
+)
+
+// A configuration that says something twice makes no container, and keeps none from leaving.
+func TestKeysOnce(t *testing.T) {
+	const conf = `{"cniVersion":"1.0.0","name":"n","type":"bascule-cni","bridge":"br0",MORE}`
+	for more, want := range map[string]string{
+		`"vlan":10`:                          "",
+		`"vlan":10,"vlan":20`:                `"vlan" is there twice`,
+		`"Bridge":"br1"`:                     `"Bridge" is no key; write bridge`,
+		`"VLAN":10`:                          `"VLAN" is no key; write vlan`,
+		`"ipam":{"type":"static","Type":""}`: `"Type" is no key; write type`,
+		`"runtimeConfig":{"MAC":"02:00:00:00:00:01"}`: `"MAC" is no key; write mac`,
+		`"others":{"a":1,"A":2}`:                      "",
+		`"bridge":"lo"`:                               "is there twice",
+	} {
+		text := []byte(strings.Replace(conf, "MORE", more, 1))
+		_, err := read(text, "")
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %s", more, err, want)
+		}
+		if _, err := decode(text); err != nil {
+			t.Errorf("DEL with %s: %v", more, err)
+		}
+	}
+	for _, name := range []string{"lo", "-n", "all"} {
+		if _, err := read([]byte(strings.Replace(strings.Replace(conf, "br0", name, 1), "MORE", `"vlan":10`, 1)), ""); err == nil {
+			t.Errorf("a bridge is called %s", name)
+		}
+	}
+}
