@@ -206,8 +206,9 @@ func openTap(name string, flags uint16) (fd int, is string, err error) {
 	return fd, request.Name(), nil
 }
 
-// makeTap makes a tap that lasts as long as its descriptors. It is root's: who has a descriptor
-// can make it persistent (TUNSETPERSIST), but root alone can open it then.
+// makeTap makes a tap that lasts as long as its descriptors. Who has a descriptor can make it
+// persistent (TUNSETPERSIST). It is root's then, and not anybody's, unless that process has given
+// it to a user itself (TUNSETOWNER): the kernel refuses it neither.
 func makeTap(vnet bool) (fd int, name string, err error) {
 	var flags uint16
 	if vnet {
