@@ -44,6 +44,10 @@ func (c PortConfig) check(what string) error {
 		return refused(what, "mab is about addresses that a locked port does not let in, and the port would not be locked",
 			"lock it with --locked=on, or switch mab off with --mab=off")
 	}
+	if c.MAB && c.FDBMax == 0 {
+		return refused(what, "mab gives addresses that nobody has let in entries in the FDB, and without a limit they would fill it",
+			"give the port one, such as --fdb-max=64, or switch mab off with --mab=off")
+	}
 	return nil
 }
 

@@ -47,6 +47,8 @@ func TestWords(t *testing.T) {
 		{one(b.FlushBindings("br0", Match{Port: "p3"})), "p3 is no port of this bridge", add},
 		{b.AddEntry("br0", Entry{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, Port: "p3", Static: true}), add, "--"},
 		{one(b.SetPorts("br0", []string{"p1"}, PortOptions{Changes: on("mab")})), "and the port would not be locked", "--learn"},
+		{one(b.SetPorts("br0", []string{"p1"}, PortOptions{Changes: []Change{{"learn", "off"}, {"locked", "on"}, {"mab", "on"}}})),
+			"without a limit they would fill it; give the port one, such as --fdb-max=64", "--learn"},
 		{addedSpan, "it is a span port of bridge br0; delete it there first with 'bascule span del br0 p4'", "port del"},
 		{addedTwice, "it is a port of bridge br0; delete it there first with 'bascule port del br0 p1'", "span del"},
 	} {

@@ -372,6 +372,7 @@ func TestPlanRefuses(t *testing.T) {
 		{"a backup of itself", "", "bridges: {br0: {ports: {p1: {backup: p1}}}}", "p1", "a port cannot stand in for itself"},
 		{"a backup of a patch port", "", "bridges: {br0: {ports: {a: {type: patch, peer: br1/b, backup: p1}, p1: {}}}, br1: {ports: {b: {type: patch, peer: br0/a}}}}", "p1", "a patch port has no carrier to lose"},
 		{"mab of a port that is not locked", "", "bridges: {br0: {ports: {p1: {mab: on}}}}", "p1", "lock it with locked: on, or switch mab off with mab: off"},
+		{"mab without a limit", "", "bridges: {br0: {ports: {p1: {locked: on, learn: off, mab: on}}}}", "p1", "give the port one, such as fdb-max: 64, or switch mab off with mab: off"},
 		{"a mirror of a mirror", "", "bridges: {br0: {mirrors: {m0: {ports: m1}, m1: {}}}}", "m0 m1", "m1 is a span port itself"},
 		{"a mirror of a VLAN without ports", "", "bridges: {br0: {vlan-filtering: on, ports: {p1: {}}, mirrors: {m0: {vlans: 7}}}}", "m0 p1", "no port is in VLAN 7"},
 		{"a patch to nowhere", "", "bridges: {br0: {ports: {a: {type: patch, peer: br1/b}}}}", "", "there is no bridge br1 for its peer"},

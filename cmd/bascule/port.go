@@ -38,8 +38,8 @@ the FDB, and 'bascule monitor' tells of it once. A program that authenticates
 stations lets the address in by 'bascule fdb add'. A locked entry opens nothing,
 takes no address from another port, and ages. If the address is heard on a port
 that is not locked, it moves there. Unlike Linux's bridge, bascule sends nothing
-by a locked entry: it floods frames to the address, as without the entry. Give
-such a port a --fdb-max, too.
+by a locked entry: it floods frames to the address, as without the entry. Such a
+port has a --fdb-max, or anybody there could fill the bridge's table.
 
 With --backup, while the port's device is down or has no carrier, frames to
 stations behind the port go by another port. The programs ask the kernel for

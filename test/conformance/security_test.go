@@ -18,6 +18,7 @@ import (
 var securityCases = []conformance{
 	{name: "locked", hooks: both, run: locked},
 	{name: "mab", hooks: both, run: mab},
+	{name: "mab_limit", hooks: both, run: mabLimit},
 	{name: "block_non_ip", hooks: both, run: blockNonIP},
 	{name: "fdb_full_drop", hooks: both, run: fdbFullDrop},
 	{name: "move_max", hooks: both, run: moveMax},
@@ -104,6 +105,23 @@ func again(t *testing.T, l *netlab.Lab) {
 	}
 }
 
+// mabLimit: who is not let in cannot fill the bridge's table with locked entries.
+func mabLimit(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	a, b := ends[0], ends[1]
+	l.Refused([]string{a.Port, "--fdb-max=64", "--mab=off"}, "port", "set", "br0", a.Port, "--locked", "--learn=off", "--mab")
+	l.Bascule("port", "set", "br0", a.Port, "--locked", "--learn=off", "--mab", "--fdb-max", "8")
+	for i := range 40 {
+		l.Send(a, l.Frames(1, B, netlab.Station(100+i))...)
+	}
+	learn(l, b, B, C, D)
+	l.Flush()
+	if p, q := l.Port("br0", a.Port), l.Port("br0", b.Port); p.FDBCount != 8 || q.FDBCount != 3 {
+		t.Errorf("%s has %d addresses, should be 8, and %s %d, should be 3", a.Port, p.FDBCount, b.Port, q.FDBCount)
+	}
+	l.Refused([]string{a.Port, "--fdb-max=64"}, "port", "set", "br0", a.Port, "--fdb-max", "0")
+}
+
 // mab: an address that a locked port does not let in gets a locked entry, which
 // is told, opens nothing, and by which nothing is sent; who says so lets it in.
 func mab(t *testing.T, hook string) {
@@ -111,7 +129,7 @@ func mab(t *testing.T, hook string) {
 	a, b, c, d := ends[0], ends[1], ends[2], ends[3]
 	locked := func(mac netlab.MAC, e *netlab.End) string { return dynamic(mac, 0, e) + " locked" }
 	l.Refused([]string{a.Port, "--locked"}, "port", "set", "br0", a.Port, "--mab")
-	l.Bascule("port", "set", "br0", a.Port, "--locked", "--learn=off", "--mab")
+	l.Bascule("port", "set", "br0", a.Port, "--locked", "--learn=off", "--mab", "--fdb-max", "64")
 	l.Bascule("port", "set", "br0", d.Port, "--locked", "--learn=off")
 	l.Refused([]string{a.Port, "--mab=off"}, "port", "set", "br0", a.Port, "--locked=off")
 	if p := l.Port("br0", a.Port); !p.MAB || !p.Locked {
