@@ -128,7 +128,7 @@ static __always_inline u32 each_frame(const struct hook *h, const struct frame *
 	if (h->skb && on(FEATURE_SPAN))
 		span_in(h->ctx, f, v->in);
 	if (on(FEATURES_JUDGE) && h->skb)
-		reason = checksum_judge(h->ctx);
+		reason = unfinished_judge(h->ctx);
 	if (on(FEATURE_GUARD) && !reason)
 		reason = ask_guard(h, f, v, port_at(v->in));
 	if (h->skb && on(FEATURE_RULES) && reason)

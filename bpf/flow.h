@@ -266,7 +266,7 @@ OFTEN __noinline u32 flow_find_skb(struct __sk_buff *skb, u32 from, u32 slot, u6
 	four = (flow->ports & 0xff) == 2;
 	proto = flow->ports >> 8 & 0xff;
 	l4 = ETHER_HEADER + (four ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
-	/* a checksum that is yet to be made belongs to this packet: see checksum_judge() */
+	/* a checksum that is yet to be made belongs to this packet: see unfinished_judge() */
 	place = checksum_place(skb);
 	if (place && place != (l4 << 16 | (l4 + checksum_offset(proto))))
 		return PF_FLOWS;

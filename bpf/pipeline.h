@@ -26,7 +26,7 @@
 #pragma once
 
 #include "binding.h"
-#include "checksum.h"
+#include "unfinished.h"
 #include "fdb.h"
 #include "loop.h"
 #include "pf/pf.h"
@@ -198,7 +198,7 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 	}
 	/* the filters below must not judge bytes that the kernel has yet to write */
 	if (on(FEATURES_JUDGE) && h->skb) {
-		reason = checksum_judge(h->ctx);
+		reason = unfinished_judge(h->ctx);
 		if (reason)
 			return refuse(v, reason);
 	}

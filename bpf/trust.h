@@ -215,7 +215,7 @@ static __always_inline bool dhcp4_serves(const struct hook *h, struct look *l, u
 	return packet_bytes(h, at + UDP_HEADER, l->end, &op, sizeof(op)) || op == BOOTREPLY;
 }
 
-#define CHAIN_LENGTH 8 /* extension headers; nobody sends as many */
+#define CHAIN_LENGTH 19 /* extension headers that are followed, as OpenBSD does (pf_hdr_limit) */
 #define CHAIN_HOPOPTS 0
 #define CHAIN_ROUTING 43
 #define CHAIN_FRAGMENT 44

@@ -79,6 +79,7 @@ enum drop_reason {
 	DROP_PF_ROUTE, /* a rule says its next hop, and it cannot go there */
 	DROP_PF_DIVERT, /* a rule gives it to a socket of the host, and there is none */
 	DROP_PF_TIMESTAMP, /* its timestamps of TCP are none that its connection has now */
+	DROP_GSO, /* the kernel is yet to cut it into packets that no filter has judged */
 	DROP_REASONS,
 };
 

@@ -57,6 +57,7 @@ var Reasons = []Reason{
 	{"pf-route", "a rule of pf says its next hop, and it cannot go there: there is no way, or it can have no state", "pfctl -s rules"},
 	{"pf-divert", "a rule of pf diverts it to a socket of the host, and there is none, or it can have no state", "pfctl -s states"},
 	{"pf-timestamp", "its timestamps of TCP are none that its sender can have sent now, and a rule of pf says reassemble tcp", "pfctl -s rules"},
+	{"gso", "the kernel is yet to cut it into packets that no filter has judged: it is a fragment, or has a wrong length", ""},
 }
 
 // words say why a frame was dropped, by the names of reasons.

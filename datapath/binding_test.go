@@ -352,8 +352,8 @@ func TestSourceGuard(t *testing.T) {
 		{"first fragment that ends in a header", v6("fe80::1", protoFragment, fragment(protoDestination, 0, true), extension(protoICMP6, 3)[:8]), spoofed},
 		{"header before TCP that reaches beyond the packet", v6("fe80::1", protoDestination, extension(6, 3)[:8]), spoofed},
 		{"authenticated", v6("fe80::1", protoAuth, []byte{protoUDP, 4}, make([]byte, 22), udp(7, 7)), ""},
-		{"eight headers", chain(8), ""},
-		{"nine headers", chain(9), spoofed},
+		{"nineteen headers", chain(19), ""},
+		{"twenty headers", chain(20), spoofed},
 	} {
 		prime := unicast(2, 1)
 		if bytes.Equal(tt.frame[6:12], c[:]) {

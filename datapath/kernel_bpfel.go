@@ -300,7 +300,8 @@ const (
 	kernelDropReasonDROP_PF_ROUTE      kernelDropReason = 42
 	kernelDropReasonDROP_PF_DIVERT     kernelDropReason = 43
 	kernelDropReasonDROP_PF_TIMESTAMP  kernelDropReason = 44
-	kernelDropReasonDROP_REASONS       kernelDropReason = 45
+	kernelDropReasonDROP_GSO           kernelDropReason = 45
+	kernelDropReasonDROP_REASONS       kernelDropReason = 46
 )
 
 type kernelEvent struct {
@@ -402,11 +403,11 @@ const (
 type kernelFloodPast uint32
 
 const (
-	kernelFloodPastPAST_LEARNING kernelFloodPast = 45
-	kernelFloodPastPAST_ORIGIN   kernelFloodPast = 46
-	kernelFloodPastPAST_FLAG     kernelFloodPast = 47
-	kernelFloodPastPAST_DEVICE   kernelFloodPast = 48
-	kernelFloodPastPAST_END      kernelFloodPast = 49
+	kernelFloodPastPAST_LEARNING kernelFloodPast = 46
+	kernelFloodPastPAST_ORIGIN   kernelFloodPast = 47
+	kernelFloodPastPAST_FLAG     kernelFloodPast = 48
+	kernelFloodPastPAST_DEVICE   kernelFloodPast = 49
+	kernelFloodPastPAST_END      kernelFloodPast = 50
 )
 
 type kernelFound uint32

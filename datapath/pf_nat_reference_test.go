@@ -229,7 +229,7 @@ func natReadPacket(b []byte, depth int) (p reference.Packet, wrong string) {
 		if p.Proto == reference.ICMP {
 			pseudo = nil
 		}
-		if p.ICMPType == 11 || p.ICMPType == 3 || depth == 0 && p.Proto == reference.ICMPv6 && p.ICMPType < 128 {
+		if p.ICMPType == 11 || p.ICMPType == 5 || p.ICMPType == 3 || depth == 0 && p.Proto == reference.ICMPv6 && p.ICMPType < 128 {
 			q, bad := natReadPacket(load[8:], depth+1)
 			p.Quoted = &q
 			if bad != "" {
@@ -312,7 +312,7 @@ func TestNATIsReference(t *testing.T) {
 					p.ICMPType = map[uint8]uint8{8: 0, 0: 8, 128: 129, 129: 128}[p.ICMPType]
 				case 1: // an error about it
 					q := *last
-					p = &reference.Packet{Direction: pf.In + pf.Out - q.Direction, Port: q.Port, Family: q.Family, Proto: reference.ICMP, ICMPType: 11, Src: q.Dst, Dst: q.Src, Quoted: &q}
+					p = &reference.Packet{Direction: pf.In + pf.Out - q.Direction, Port: q.Port, Family: q.Family, Proto: reference.ICMP, ICMPType: rapid.SampledFrom([]uint8{11, 5}).Draw(r, "error"), Src: q.Dst, Dst: q.Src, Quoted: &q}
 					if q.Family == pf.Inet6 {
 						p.Proto, p.ICMPType = reference.ICMPv6, 3
 					}

@@ -455,19 +455,14 @@ func readCases(t testing.TB) []readCase {
 		b[0], b[1], b[2], b[3] = next, words, 1, byte(len(b)-4)
 		return b
 	}
-	var eight, nine []gopacket.Payload
-	for i := range 9 {
-		next := byte(60)
-		if i == 7 {
-			eight = append(eight, extensionHeader(6, 0, 1, 4, 0, 0, 0, 0))
-		} else if i < 7 {
-			eight = append(eight, extensionHeader(next, 0, 1, 4, 0, 0, 0, 0))
+	// headers are so many of one kind, the last one before TCP
+	headers := func(n int, kind byte, make func(next byte) gopacket.Payload) (list []gopacket.Payload) {
+		for range n - 1 {
+			list = append(list, make(kind))
 		}
-		if i == 8 {
-			next = 6
-		}
-		nine = append(nine, extensionHeader(next, 0, 1, 4, 0, 0, 0, 0))
+		return append(list, make(6))
 	}
+	option := func(next byte) gopacket.Payload { return extensionHeader(next, 0, 1, 4, 0, 0, 0, 0) }
 	mld := icmp6Header(ip6Header(nextICMP6), 143, 0)
 	mldBody := wire(t, ip6Header(nextICMP6), mld, someBytes(12))[40:]
 	igmp := []byte{0x16, 0, 0, 0, 224, 1, 2, 3}
@@ -476,6 +471,13 @@ func readCases(t testing.TB) []readCase {
 	record := layers.IPv4Option{OptionType: 7, OptionLength: 7, OptionData: []byte{4, 0, 0, 0, 0}}
 	opt4 := ip4Header(layers.IPProtocolTCP, record)
 	ah := func(next byte) gopacket.Payload { return append(extensionHeader(next, 4), make([]byte, 22)...) }
+	auth := func(n int) []byte {
+		var b gopacket.Payload
+		for _, h := range headers(n, 51, ah) {
+			b = append(b, h...)
+		}
+		return wire(t, ip4Header(51), b, gopacket.Payload(tcp4[20:]))
+	}
 	bare := both4(0, pfReading{})
 	proto := func(r pfReading, p uint8) pfReading { r.proto = p; return r }
 	err4 := func(typ uint8, q pfReading, seq uint32) pfReading {
@@ -519,8 +521,13 @@ func readCases(t testing.TB) []readCase {
 		{"long options", chain(nextDstOpts, up, long(6, 5)), with(syn6, pfOptions), 0},
 		{"two headers", chain(nextHopByHop, up, extensionHeader(60, 0, 1, 4, 0, 0, 0, 0), dst), with(syn6, pfOptions), 0},
 		{"hop by hop, not first", chain(nextDstOpts, up, extensionHeader(0, 0, 1, 4, 0, 0, 0, 0), hbh), syn6, reasonOptions},
-		{"eight headers", chain(nextDstOpts, up, eight...), with(syn6, pfOptions), 0},
-		{"nine headers", chain(nextDstOpts, up, nine...), syn6, reasonOptions},
+		{"nineteen headers", chain(nextDstOpts, up, headers(19, 60, option)...), with(syn6, pfOptions), 0},
+		{"twenty headers", chain(nextDstOpts, up, headers(20, 60, option)...), syn6, reasonOptions},
+		{"nine AH", auth(9), syn, 0},
+		{"nineteen AH", auth(19), syn, 0},
+		{"twenty AH", auth(20), syn, reasonOptions},
+		{"nineteen AH over IPv6", chain(nextAH, up, headers(19, 51, ah)...), syn6, 0},
+		{"twenty AH over IPv6", chain(nextAH, up, headers(20, 51, ah)...), syn6, reasonOptions},
 		{"MLD", chain(nextHopByHop, mldBody, router), plain(both6(58, pfReading{}), 143<<8), 0},
 		{"MLD, padding first", chain(nextHopByHop, mldBody, extensionHeader(58, 0, 1, 0, 5, 2, 0, 0)), plain(both6(58, pfReading{}), 143<<8), 0},
 		{"router alert of TCP over IPv6", chain(nextHopByHop, up, extensionHeader(6, 0, 5, 2, 0, 0, 1, 0)), with(syn6, pfOptions), 0},
@@ -545,7 +552,11 @@ func readCases(t testing.TB) []readCase {
 		{"time exceeded over IPv6", unreachable6(t, 3, chain(nextHopByHop, up, hbh)), err6(3, syn6, 1000), 0},
 		{"parameter problem, routing type 0", unreachable6(t, 4, chain(nextRouting, up, extensionHeader(6, 0, 0, 0, 0, 0, 0, 0))), pfReading{}, reasonOptions},
 		{"too big, cut", unreachable6(t, 2, udp6[:47]), pfReading{}, reasonShort},
-		{"redirect", wire(t, ip4Header(1), icmp4Header(5, 1, 0), gopacket.Payload(tcp4)), plain(both4(1, pfReading{}), 5<<8|1), 0},
+		{"redirect, TCP", unreachable4(t, 5, tcp4), err4(5, syn, 1000), 0},
+		{"redirect, UDP", unreachable4(t, 5, udp4), err4(5, dns, 0), 0},
+		{"redirect, a later fragment", unreachable4(t, 5, fragmented), pfReading{}, reasonFragment},
+		{"redirect, 7 bytes", unreachable4(t, 5, cut(tcp4, 27)), pfReading{}, reasonShort},
+		{"redirect, not for the sender", wire(t, ip4Header(1), icmp4Header(5, 1, 0), gopacket.Payload(tcp4)), plain(both4(1, pfReading{}), 5<<8|1), 0},
 		{"router solicitation", wire(t, ip6Header(58), icmp6Header(ip6Header(58), 133, 0), someBytes(4)), plain(both6(58, pfReading{}), 133<<8), 0},
 		{"router advertisement", wire(t, ip6Header(58), icmp6Header(ip6Header(58), 134, 0), someBytes(12)), plain(both6(58, pfReading{}), 134<<8), 0},
 		{"solicitation", nd(t, 135, alice6, solicited, bob6), neighbour(alice6, bob6, alice6, solicited, 135), 0},

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "96f45ad3d098a78d3c001e8fdcc3b5000e957553c881b27986d5174a456af082"
+const objectsSum = "dd4effd07942ff52bfff1dba9fedc7d4cc444e25723d60cd39fb36cda403518c"

@@ -53,6 +53,7 @@ var codes = map[string]uint32{
 	"pf-route":      1,   // host unreachable, of ICMP
 	"pf-divert":     3,   // port unreachable
 	"pf-timestamp":  289, // unknown_l4
+	"gso":           275, // ip_header_corrupted
 }
 
 func reasonCode(reason string) uint32 {

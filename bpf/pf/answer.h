@@ -3,7 +3,7 @@
 /* Answers of the switch to packets that pf blocks. */
 #pragma once
 
-#include "../checksum.h"
+#include "../unfinished.h"
 #include "rules.h"
 #include "slow.h"
 
@@ -338,7 +338,7 @@ static __always_inline bool pf_has_answer(const struct pf_packet *p, const struc
 	if (!pf_is_host(a->src, p->family) || !pf_is_host(a->dst, p->family))
 		return false;
 	if (p->proto == IPPROTO_ICMP && p->family == 4)
-		return !pf_icmp_is_error(type, 4) && type != 5;
+		return !pf_icmp_is_error(type, 4);
 	if (p->proto == IPPROTO_ICMPV6 && p->family == 6)
 		return type >= 128 && type != ICMP6_REDIRECT;
 	return true;

@@ -3,7 +3,7 @@
 /* Headers of translated packets, rewritten from the one key to the other. */
 #pragma once
 
-#include "../checksum.h"
+#include "../unfinished.h"
 #include "track.h"
 
 /*

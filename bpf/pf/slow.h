@@ -324,12 +324,15 @@ static __always_inline u32 pf_slow_ports(struct __sk_buff *skb, struct pf_slow *
 	return 0;
 }
 
-/* Does ICMP report on another packet (RFC 792, RFC 4443 2.1)? */
+/*
+ * Does ICMP report on another packet (RFC 792, RFC 4443 2.1)? A redirect of IPv4 quotes the packet
+ * that is to go another way.
+ */
 static __always_inline bool pf_icmp_is_error(u32 type, u32 family)
 {
 	if (family == 6)
 		return type >= 1 && type <= 4;
-	return type == 3 || type == 4 || type == 11 || type == 12;
+	return (type >= 3 && type <= 5) || type == 11 || type == 12;
 }
 
 /*

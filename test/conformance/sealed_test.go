@@ -22,6 +22,8 @@ var sealedCases = []conformance{
 	{name: "unfinished_header", hooks: tcx, run: unfinishedHeader},
 	{name: "unfinished_tunnel", hooks: tcx, run: unfinishedTunnel},
 	{name: "shared_pages", hooks: both, run: sharedPages},
+	{name: "cut_anew", hooks: tcx, run: cutAnew},
+	{name: "cut_ports", hooks: tcx, run: cutPorts},
 }
 
 type sealHolder struct {
@@ -250,5 +252,213 @@ func unfinishedTunnel(t *testing.T, hook string) {
 				}
 			}
 		})
+	}
+}
+
+// large is a frame of A's of TCP or UDP, with so many bytes behind the header, and with what
+// its IP header says of fragments: a place with the flags of IPv4, or a fragment header of IPv6.
+func large(to netlab.MAC, proto byte, dport, carries, fragment int, six bool) netlab.Frame {
+	upper := slices.Concat(be16(5000), be16(dport), be16(8+carries), be16(0))
+	if proto == unix.IPPROTO_TCP {
+		upper = slices.Concat(be16(5000), be16(dport), make([]byte, 8), []byte{0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0})
+	}
+	upper = append(upper, make([]byte, carries)...)
+	if six && fragment >= 0 {
+		return packet6(to, A, "fdba::50", "fdba::2", 44, []byte{proto, 0}, be16(fragment), []byte{0, 0, 0, 7}, upper)
+	}
+	if six {
+		return packet6(to, A, "fdba::50", "fdba::2", proto, upper)
+	}
+	f := []byte(etherFrame(to, A, typeIPv4, []byte{0x45, 0}, be16(20+len(upper)), []byte{0, 7}, be16(max(fragment, 0)),
+		[]byte{64, proto, 0, 0}, ip("198.18.0.50"), ip("198.18.0.2"), upper))
+	var sum uint32
+	for i := 14; i < 34; i += 2 {
+		sum += uint32(f[i])<<8 | uint32(f[i+1])
+	}
+	sum = ^(sum&0xffff + sum>>16)
+	f[24], f[25] = byte(sum>>8), byte(sum)
+	return netlab.Frame(f)
+}
+
+// cuts says how a frame is to be cut: by its kind, into pieces of so many bytes.
+func cuts(f netlab.Frame, kind byte, size int) netlab.Packet {
+	c := &netlab.Claim{GSO: kind, Size: size}
+	if kind != netlab.ClaimGSOUDP {
+		*c = netlab.Claim{Flags: netlab.ClaimNeedsCsum, GSO: kind, Size: size, Start: 34, Offset: 16}
+		if kind == netlab.ClaimGSOUDPL4 {
+			c.Offset = 6
+		}
+		if f[12] == 0x86 {
+			c.Start = 54
+			if f[20] == 44 {
+				c.Start = 62
+			}
+		}
+	}
+	return netlab.Packet{Frame: []byte(f), Linear: len(f), Claim: c}
+}
+
+// wrongLength is an IPv4 packet whose header says less than there is.
+func wrongLength(f netlab.Frame) netlab.Frame {
+	b := []byte(f)
+	b[17] -= 100
+	b[25] += 100
+	return netlab.Frame(b)
+}
+
+// cutAnew: the kernel cuts a GSO packet after all filters, and gives the pieces numbers and
+// places of its own. So no filter has judged what becomes of one that is a fragment itself, or
+// is not as long as it says. All filters drop it, and count it as gso; other packets they let pass.
+func cutAnew(t *testing.T, hook string) {
+	const ufo, uso, tso4, tso6 = netlab.ClaimGSOUDP, netlab.ClaimGSOUDPL4, netlab.ClaimGSOTCPv4, netlab.ClaimGSOTCPv6
+	const later, first, first6, later6 = 1, 0x2000, 1, 8
+	l, ends := setup(t, hook, 2)
+	b := ends[1]
+	b.FinishChecksums()
+	tap := l.NewTap("tap0", true)
+	l.Bascule("port", "add", "br0", "tap0")
+	learn(l, b, B) // no address of the end, to which frames go as they are
+	l.Flush()
+	send := func(p netlab.Packet) int { // how many frames arrive
+		t.Helper()
+		n := 0
+		if tap.Packets([]netlab.Packet{p}, func() { n += len(b.Received()) }) > 0 {
+			t.Fatal("the kernel refuses the packet")
+		}
+		return n
+	}
+	bad := map[string]netlab.Packet{
+		"later, UFO":             cuts(large(B, protoUDP, 53, 1200, later, false), ufo, 536),
+		"first, UFO":             cuts(large(B, protoUDP, 53, 1200, first, false), ufo, 536),
+		"later, behind tags":     cuts(large(B, protoUDP, 53, 1200, later, false).Tagged(0, 0).Tagged(0, 0), ufo, 536),
+		"first, USO":             cuts(large(B, protoUDP, 53, 1200, first, false), uso, 536),
+		"later, TSO":             cuts(large(B, unix.IPPROTO_TCP, 80, 1200, later, false), tso4, 536),
+		"first, TSO":             cuts(large(B, unix.IPPROTO_TCP, 80, 1200, first, false), tso4, 536),
+		"short, TSO":             cuts(wrongLength(large(B, unix.IPPROTO_TCP, 80, 1200, 0, false)), tso4, 536),
+		"short, UFO":             cuts(wrongLength(large(B, protoUDP, 53, 1200, 0, false)), ufo, 536),
+		"less than UDP's header": cuts(large(B, protoUDP, 53, 200, 0, false), ufo, 4),
+		"IPv6, first":            cuts(large(B, unix.IPPROTO_TCP, 80, 1200, first6, true), tso6, 536),
+		"IPv6, later":            cuts(large(B, unix.IPPROTO_TCP, 80, 1200, later6, true), tso6, 536),
+		"IPv6, only fragment":    cuts(large(B, unix.IPPROTO_TCP, 80, 1200, 0, true), tso6, 536),
+		"IPv6, UFO":              cuts(large(B, protoUDP, 53, 1200, first6, true), ufo, 536),
+	}
+	good := map[string]netlab.Packet{
+		"UFO":       cuts(large(B, protoUDP, 53, 1200, 0, false), ufo, 536),
+		"USO":       cuts(large(B, protoUDP, 53, 1200, 0, false), uso, 536),
+		"TSO":       cuts(large(B, unix.IPPROTO_TCP, 80, 1200, 0, false), tso4, 536),
+		"DF, TSO":   cuts(large(B, unix.IPPROTO_TCP, 80, 1200, 0x4000, false), tso4, 536),
+		"IPv6, UFO": cuts(large(B, protoUDP, 53, 1200, -1, true), ufo, 536),
+		"IPv6, USO": cuts(large(B, protoUDP, 53, 1200, -1, true), uso, 536),
+		"IPv6, TSO": cuts(large(B, unix.IPPROTO_TCP, 80, 1200, -1, true), tso6, 536),
+	}
+	count := func() uint64 { return l.Port("br0", "tap0").Drops["gso"] }
+	pf := func(rules string) func(*testing.T, *netlab.Lab) {
+		return func(t *testing.T, l *netlab.Lab) { loadPF(t, l, rules) }
+	}
+	bound := func(t *testing.T, l *netlab.Lab) {
+		for _, a := range []string{"198.18.0.50", "fdba::50"} {
+			l.Bascule("binding", "add", "br0", "tap0", A.String(), a)
+		}
+		l.Bascule("port", "set", "br0", "tap0", "--source-guard")
+	}
+	pfOff := func(t *testing.T, l *netlab.Lab) { pfctl(t, l, "", "-d"); pfctl(t, l, "", "-Fa") }
+	for _, f := range []holder{
+		{name: "pf", on: pf("pass no state\n"), off: pfOff},
+		{name: "pf with states", on: pf("pass\n"), off: pfOff},
+		{name: "ether", on: pf("ether block in proto 0x88b5\n"), off: pfOff},
+		{name: "rule", on: bascule("rule add br0 tap0 block in arp"), off: bascule("rule flush br0")},
+		{name: "source guard", on: bound, off: bascule("port set br0 tap0 --source-guard=off")},
+		{name: "DHCP guard", on: bascule("bridge set br0 --dhcp-guard"), off: bascule("bridge set br0 --dhcp-guard=off")},
+		{name: "RA guard", on: bascule("bridge set br0 --ra-guard"), off: bascule("bridge set br0 --ra-guard=off")},
+		{name: "non-IP", on: bascule("port set br0 tap0 --block-non-ip"), off: bascule("port set br0 tap0 --block-non-ip=off")},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			before := count()
+			if send(bad["later, UFO"]) != 3 || count() != before {
+				t.Error("without the filter it is not cut")
+			}
+			f.on(t, l)
+			for range 2 { // by a new decision, and by one that is remembered
+				for name, p := range good {
+					if n := send(p); n < 3 {
+						t.Errorf("%s: %d frames arrive", name, n)
+					}
+				}
+				for name, p := range bad {
+					before := count()
+					if n, now := send(p), count(); n != 0 || now != before+1 {
+						t.Errorf("%s: %d frames arrive, %d are counted", name, n, now-before)
+					}
+				}
+			}
+			f.off(t, l)
+		})
+	}
+	text := l.Bascule("trace", "br0", "--in", "tap0", fmt.Sprintf("%x", string(bad["later, UFO"].Frame)))
+	if strings.Contains(text, "gso") {
+		t.Errorf("a trial is no GSO packet:\n%s", text)
+	}
+}
+
+// cutPorts: what is blocked does not get to the receiver's socket as a fragment of what is
+// not, which the kernel cuts anew.
+func cutPorts(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	b := ends[1]
+	host := b.Host()
+	tap := l.NewTap("tap0", true)
+	l.Bascule("port", "add", "br0", "tap0")
+	var fd int
+	must(t, host.Namespace.Do(func() (err error) {
+		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK, 0); err != nil {
+			return err
+		}
+		return unix.Bind(fd, &unix.SockaddrInet4{Port: 67})
+	}))
+	defer unix.Close(fd)
+	buf := make([]byte, 2048)
+	// seen is the size of the datagram that port 67 has got, 0 for none
+	seen := func(packets ...netlab.Packet) (n int) {
+		t.Helper()
+		tap.Packets(packets, func() {
+			if got, _, err := unix.Recvfrom(fd, buf, 0); err == nil {
+				n = got
+			}
+		})
+		b.Received()
+		return n
+	}
+	plain := func(f netlab.Frame) netlab.Packet { return netlab.Packet{Frame: []byte(f), Linear: len(f)} }
+	// to another station, so that the receiver does not wait for the rest of it
+	seed := plain(large(B, protoUDP, 53, 16, 0x2000, false))
+	trick := func(fragment int) netlab.Packet {
+		return cuts(large(netlab.Broadcast, protoUDP, 67, 1200, fragment, false), netlab.ClaimGSOUDP, 536)
+	}
+	if n := seen(trick(1)); n != 1200 {
+		t.Errorf("without a filter the socket gets %d bytes", n)
+	}
+	for _, rules := range []string{
+		"block\npass proto udp to port 53\n",
+		"block\nblock in quick fragment\npass proto udp to port 53\n",
+		"block\npass proto udp to port 53 no state\n",
+		"pass no state\nblock proto udp to port 67\n",
+	} {
+		loadPF(t, l, rules)
+		for _, fragment := range []int{1, 0x2000, 0x2001} {
+			if n := seen(seed, trick(fragment)); n != 0 {
+				t.Errorf("%q: as a fragment %04x the socket gets %d bytes", rules, fragment, n)
+			}
+		}
+		wantArrives := plain(large(netlab.Broadcast, protoUDP, 53, 16, 0, false))
+		arrived := 0
+		tap.Packets([]netlab.Packet{wantArrives}, func() { arrived += len(b.Received()) })
+		if arrived != 1 {
+			t.Errorf("%q: %d frames to port 53 arrive", rules, arrived)
+		}
+	}
+	pfctl(t, l, "", "-d")
+	l.Bascule("bridge", "set", "br0", "--dhcp-guard")
+	if n := seen(trick(1)); n != 0 {
+		t.Errorf("past the DHCP guard the socket gets %d bytes", n)
 	}
 }

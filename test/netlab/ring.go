@@ -20,6 +20,48 @@ type Packet struct {
 	// Sum is where a checksum is yet to be made, if its Start is not 0: over all from
 	// there to the end, to be written Offset bytes behind Start.
 	Sum struct{ Start, Offset int }
+	// Claim is what its sender says beside the packet in place of that, true or not.
+	Claim *Claim
+}
+
+// A Claim is a header of virtio (1.2, 5.1.6, with the fields of 1.4 for tunnels), which a
+// tap's program puts before a packet.
+type Claim struct {
+	Flags, GSO                  byte
+	Header, Size, Start, Offset int
+	Outer, Inner                int // where a tunnel's UDP header and the packet in it are
+}
+
+// The bits of Claim.Flags and the values of Claim.GSO (linux/virtio_net.h).
+const (
+	ClaimNeedsCsum = 1
+
+	ClaimGSOTCPv4, ClaimGSOUDP, ClaimGSOTCPv6, ClaimGSOUDPL4 = 1, 3, 4, 5
+	ClaimGSOTunnel4, ClaimGSOTunnel6, ClaimGSOECN            = 0x20, 0x40, 0x80
+)
+
+// pieces is how many packets the kernel makes of it at most.
+func (p Packet) pieces() int {
+	if p.Claim == nil || p.Claim.GSO == 0 || p.Claim.Size == 0 {
+		return 1
+	}
+	return len(p.Frame)/p.Claim.Size + 1
+}
+
+// vnet is the header before the packet, of so many bytes.
+func (p Packet) vnet(size int) []byte {
+	c := p.Claim
+	if c == nil {
+		c = &Claim{Header: p.Linear}
+		if p.Sum.Start > 0 {
+			c.Flags, c.Start, c.Offset = ClaimNeedsCsum, p.Sum.Start, p.Sum.Offset
+		}
+	}
+	v := append(make([]byte, 0, vnetTunnelHeader), c.Flags, c.GSO)
+	for _, field := range []int{c.Header, c.Size, c.Start, c.Offset, 0, 0, 0, 0, 0, c.Outer, c.Inner} {
+		v = binary.NativeEndian.AppendUint16(v, uint16(field))
+	}
+	return v[:size]
 }
 
 // Unfinished is the packet of which a device that makes checksums makes the frame,
@@ -134,13 +176,7 @@ func (r *Ring) send(packets []Packet) error {
 		if len(p.Frame) > LargestPacket || p.Linear < headerLen || p.Linear > len(p.Frame) {
 			return fmt.Errorf("no packet for a ring: %d bytes, %d linear", len(p.Frame), p.Linear)
 		}
-		clear(slot[ringData : ringData+vnetHeader])
-		binary.NativeEndian.PutUint16(slot[ringData+2:], uint16(p.Linear)) // hdr_len
-		if p.Sum.Start > 0 {
-			slot[ringData] = vnetNeedsCsum
-			binary.NativeEndian.PutUint16(slot[ringData+6:], uint16(p.Sum.Start))
-			binary.NativeEndian.PutUint16(slot[ringData+8:], uint16(p.Sum.Offset))
-		}
+		copy(slot[ringData:], p.vnet(vnetHeader))
 		copy(slot[ringData+vnetHeader:], p.Frame)
 		binary.NativeEndian.PutUint32(slot[ringLength:], uint32(vnetHeader+len(p.Frame)))
 		binary.NativeEndian.PutUint32(slot[ringStatus:], ringSend)

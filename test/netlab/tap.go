@@ -26,9 +26,8 @@ type Tap struct {
 
 // The virtio-net header (virtio 1.2, section 5.1.6) of taps, and its parts.
 const (
-	vnetHeader    = 10
-	vnetNeedsCsum = 1
-	vnetGSOUDP    = 5 // a datagram to be cut up
+	vnetHeader       = 10
+	vnetTunnelHeader = 24 // of who may have tunnels cut up
 )
 
 // NewTap makes a tap. Its program takes packets as they are, unfinished and
@@ -72,6 +71,23 @@ func (l *Lab) NewTap(name string, able bool) *Tap {
 	l.must(err)
 	l.must(l.Switch.Netlink().LinkSetUp(nl))
 	return tap
+}
+
+// Tunnels has the program say of tunnels how to cut them up, too. False if the kernel is
+// older than that (Linux 6.17).
+func (tap *Tap) Tunnels() bool {
+	tap.lab.t.Helper()
+	const tunnels = 0x80 | 0x100 // TUN_F_UDP_TUNNEL_GSO, TUN_F_UDP_TUNNEL_GSO_CSUM
+	offloads := unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6 | unix.TUN_F_USO4 | unix.TUN_F_USO6 | tunnels
+	if err := unix.IoctlSetPointerInt(tap.fd, unix.TUNSETVNETHDRSZ, vnetTunnelHeader); err != nil {
+		tap.lab.t.Fatalf("header of tap %s: %v", tap.name, err)
+	}
+	if unix.IoctlSetInt(tap.fd, unix.TUNSETOFFLOAD, offloads) != nil {
+		tap.lab.must(unix.IoctlSetPointerInt(tap.fd, unix.TUNSETVNETHDRSZ, vnetHeader))
+		return false
+	}
+	tap.header = vnetTunnelHeader
+	return true
 }
 
 // A Tun is a device without Ethernet frames in the switch's namespace.
@@ -144,6 +160,35 @@ func (tap *Tap) write(header, packet []byte) error {
 	return nil
 }
 
+// Packets are sent from the tap's program, with what they claim, until all have arrived: see
+// Ring.Send. The kernel refuses some of them.
+func (tap *Tap) Packets(packets []Packet, took func()) (refused int) {
+	l := tap.lab
+	l.t.Helper()
+	for len(packets) > 0 {
+		n := 0
+		l.must(onCPU(l.cpu, func() error {
+			// no more than a CPU queues
+			for pieces := 0; n < len(packets) && n < ringSlots && pieces < window*8; n++ {
+				p := packets[n]
+				pieces += p.pieces()
+				switch _, err := unix.Write(tap.fd, append(p.vnet(tap.header), p.Frame...)); {
+				case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EFAULT):
+					refused++
+				case err != nil:
+					return fmt.Errorf("write to %s: %w", tap.name, err)
+				}
+			}
+			return nil
+		}))
+		packets = packets[n:]
+		l.mark()
+		l.mark()
+		took()
+	}
+	return refused
+}
+
 // SendUnfinished sends a frame whose checksum is yet to be made from start on, and to be
 // written offset bytes behind that. The kernel refuses some places (EINVAL).
 func (tap *Tap) SendUnfinished(f Frame, start, offset int) error {
@@ -153,7 +198,7 @@ func (tap *Tap) SendUnfinished(f Frame, start, offset int) error {
 // unfinishedHeader is the header of virtio for a frame with a checksum yet to be made.
 func unfinishedHeader(f Frame, start, offset int) []byte {
 	v := make([]byte, vnetHeader)
-	v[0] = vnetNeedsCsum
+	v[0] = ClaimNeedsCsum
 	binary.NativeEndian.PutUint16(v[2:], uint16(len(f)))
 	binary.NativeEndian.PutUint16(v[6:], uint16(start))
 	binary.NativeEndian.PutUint16(v[8:], uint16(offset))
@@ -347,9 +392,9 @@ func (tap *Tap) sendUnfinished(dst, src MAC, to netip.Addr, protocol byte, l4 []
 	binary.BigEndian.PutUint16(l4[checksumAt:], ^checksum(pseudoHeader(addresses, protocol, len(l4)), nil))
 	f = append(f, header...)
 	v := make([]byte, vnetHeader)
-	v[0] = vnetNeedsCsum
+	v[0] = ClaimNeedsCsum
 	if segment > 0 {
-		v[1] = vnetGSOUDP
+		v[1] = ClaimGSOUDPL4
 		binary.NativeEndian.PutUint16(v[2:], uint16(len(f)+udpLen))
 		binary.NativeEndian.PutUint16(v[4:], uint16(segment))
 	}

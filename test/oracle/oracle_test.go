@@ -242,12 +242,29 @@ type site struct {
 	t     testing.TB
 	lab   *netlab.Lab
 	kind  bridge
-	ring  *netlab.Ring
+	from  sending
 	ports [3]string // of the sender, of the oracle, of the other station
 	to    station   // that packets are for
 	*oracle
 	mark   int
 	routed bool // the host routes: what is to all it does not
+}
+
+// sending is the sender's way to send: a ring at its end, or a tap.
+type sending struct {
+	send     func(packets []netlab.Packet, took func())
+	received func() []netlab.Frame
+	claims   bool // it says beside a packet how to finish it
+	tunnels  bool // also what a tunnel carries
+}
+
+func byRing(end *netlab.End) sending {
+	return sending{send: end.NewRing().Send, received: end.Received}
+}
+
+func byTap(tap *netlab.Tap) sending {
+	send := func(packets []netlab.Packet, took func()) { tap.Packets(packets, took) }
+	return sending{send: send, received: tap.Received, claims: true, tunnels: tap.Tunnels()}
 }
 
 func (s *site) in() string { return s.ports[0] }
@@ -281,22 +298,24 @@ func (s *site) pfctl(stdin string, args ...string) {
 	}
 }
 
-func newSite(t *testing.T, hook string, kind bridge) *site {
+// newSite makes one whose sender is at a cable or, if tapped, at a tap.
+func newSite(t *testing.T, hook string, kind bridge, tapped bool) *site {
 	l := netlab.New(t)
 	s := &site{t: t, lab: l, kind: kind, to: receiver}
+	s.ports[0] = s.addSender(tapped)
 	var at *netlab.End
+	if kind.host == nil {
+		at = l.NewEnd(l.NewNamespace())
+		s.ports[1] = at.Port
+	}
+	s.ports[2] = l.NewEnd(l.NewNamespace()).Port
+	s.addBridge(hook, kind.flags...)
 	if kind.host != nil {
-		ends := []*netlab.End{l.NewEnd(l.NewNamespace()), l.NewEnd(l.NewNamespace())}
-		l.AddBridge("br0", hook, ends, kind.flags...)
-		s.ports = [3]string{ends[0].Port, "gw0", ends[1].Port}
+		s.ports[1] = "gw0"
 		l.Bascule(append([]string{"port", "add", "br0", "gw0"}, kind.host...)...)
 		at = hostEnd(t, l, "gw0")
 		s.to.mac = at.MAC
 	} else {
-		ends := l.NewEnds(3)
-		l.AddBridge("br0", hook, ends, kind.flags...)
-		s.ports = [3]string{ends[0].Port, ends[1].Port, ends[2].Port}
-		at = ends[1]
 		at.FinishChecksums()
 	}
 	if kind.vlans {
@@ -304,9 +323,31 @@ func newSite(t *testing.T, hook string, kind bridge) *site {
 		l.Bascule("vlan", "add", "br0", s.ports[0], "10")
 		l.Bascule("vlan", "add", "br0", s.ports[1], "10", "--untagged")
 	}
-	s.ring, s.oracle = l.Ends[0].NewRing(), newOracle(t, at, receiver)
+	s.oracle = newOracle(t, at, receiver)
 	s.await(sender)
 	return s
+}
+
+// addSender makes the sender's end, which a tap stands in for if there is one, and returns the
+// name of its port.
+func (s *site) addSender(tapped bool) string {
+	end := s.lab.NewEnd(s.lab.NewNamespace())
+	if tapped {
+		s.from = byTap(s.lab.NewTap("tap0", true))
+		return "tap0"
+	}
+	s.from = byRing(end)
+	return end.Port
+}
+
+// addBridge makes the bridge, with ports for the sender and all other ends.
+func (s *site) addBridge(hook string, flags ...string) {
+	if !s.from.claims {
+		s.lab.AddBridge("br0", hook, s.lab.Ends, flags...)
+		return
+	}
+	s.lab.AddBridge("br0", hook, s.lab.Ends[1:], flags...)
+	s.lab.Bascule("port", "add", "br0", s.in())
 }
 
 // hostEnd is the host's end of a host port.
@@ -346,7 +387,7 @@ func (s *site) send(f *filter, list ...recipe) (seen []sighting) {
 	for _, r := range list {
 		packets = append(packets, r.packets()...)
 	}
-	s.ring.Send(packets, func() {
+	s.from.send(packets, func() {
 		if s.kind.host != nil {
 			s.lab.Flush() // what the host sends on takes more steps
 		}
@@ -368,7 +409,7 @@ func (s *site) seek() (list []sighting) {
 	f := s.lab.Frames(1, other.mac, s.to.mac)
 	got := s.lab.Deliver(s.end, f...)
 	s.hear()
-	if !slices.Contains(got[s.other()], f[0]) || slices.Contains(got[s.lab.Ends[0]], f[0]) {
+	if !slices.Contains(got[s.other()], f[0]) || slices.Contains(s.from.received(), f[0]) {
 		list = append(list, sighting{by: moved, said: "misses a frame, or another has it "})
 	}
 	return list
@@ -395,15 +436,72 @@ func TestOracle(t *testing.T) {
 		for _, kind := range bridges {
 			t.Run(hook+"/"+kind.name, func(t *testing.T) {
 				t.Parallel()
-				s := newSite(t, hook, kind)
-				for _, f := range filters {
-					t.Run(f.name, func(t *testing.T) {
-						s.t, s.oracle.t = t, t
-						s.holds(t, &f)
-					})
-				}
+				newSite(t, hook, kind, false).holdsEach(t, filters)
 			})
 		}
+	}
+}
+
+// A tap's program says beside each packet how to finish it: what checksum is yet to be made,
+// and how the packet is to be cut up. The kernel does so after all filters.
+func TestTapOracle(t *testing.T) {
+	for _, kind := range bridges {
+		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, "tcx", kind, true)
+			s.cuts(t, sender, kind.host != nil)
+			s.holdsEach(t, filters)
+		})
+	}
+	for _, by := range []string{"stack", "datapath"} {
+		t.Run("routed by the "+by, func(t *testing.T) {
+			t.Parallel()
+			s := newRoutedSite(t, "tcx", by == "datapath", true)
+			if by == "stack" { // the datapath hands packets to the station as they are
+				s.cuts(t, farSender, true)
+			}
+			s.holdsEach(t, routedFilters)
+		})
+	}
+}
+
+// cuts makes sure that the kernel cuts up what a tap sends, and that the oracle sees the pieces.
+// A veth takes all whole but datagrams that are to become fragments.
+func (s *site) cuts(t *testing.T, from station, veth bool) {
+	t.Helper()
+	for _, c := range []struct {
+		kind       string
+		flags, gso byte
+	}{
+		{"tcp4", netlab.ClaimNeedsCsum, netlab.ClaimGSOTCPv4}, {"tcp6", netlab.ClaimNeedsCsum, netlab.ClaimGSOTCPv6},
+		{"udp4", 0, netlab.ClaimGSOUDP}, {"udp6", 0, netlab.ClaimGSOUDP},
+		{"udp4", netlab.ClaimNeedsCsum, netlab.ClaimGSOUDPL4}, {"udp6", netlab.ClaimNeedsCsum, netlab.ClaimGSOUDPL4},
+	} {
+		if veth && c.gso != netlab.ClaimGSOUDP {
+			continue
+		}
+		r := s.intact(c.kind, from, true, 0)
+		r.size = 1200
+		r.claim = claim{on: true, right: true, put: netlab.Claim{Flags: c.flags, GSO: c.gso, Size: 504}}
+		pieces := 0
+		for _, s := range s.send(&filter{}, r) {
+			if s.by == handlerIP4 || s.by == handlerIP6 {
+				pieces++
+			}
+		}
+		if pieces < 3 {
+			t.Errorf("of %v the oracle sees %d pieces", r, pieces)
+		}
+	}
+}
+
+// holdsEach tries filters, each alone.
+func (s *site) holdsEach(t *testing.T, filters []filter) {
+	for _, f := range filters {
+		t.Run(f.name, func(t *testing.T) {
+			s.t, s.oracle.t = t, t
+			s.holds(t, &f)
+		})
 	}
 }
 
@@ -414,7 +512,7 @@ func (s *site) holds(t *testing.T, f *filter) {
 	if f.passes != "" { // among them are some of those that pass: what the switch remembers of these is no answer
 		kinds, froms = append(slices.Clone(kinds), f.passes), append(slices.Clone(froms), f.from)
 	}
-	draws := rapid.SliceOfN(rapid.SliceOfN(rapid.SliceOfN(recipes(kinds, froms, s.to), 1, 100), 1, 100), 1, 100)
+	draws := rapid.SliceOfN(rapid.SliceOfN(rapid.SliceOfN(recipes(kinds, froms, s.to, s.from), 1, 100), 1, 100), 1, 100)
 	s.sees(t, f, draws)
 	// the first piece of what another filter let through would get its others here
 	s.lab.Wait("the station to give up fragments", func() bool { return !s.pieces() })
@@ -454,7 +552,8 @@ func (s *site) sees(t *testing.T, f *filter, draws *rapid.Generator[[][][]recipe
 		list := slices.Concat(slices.Concat(draws.Example(example)...)...)
 		for i := range list {
 			list[i].toAll = list[i].toAll && !s.routed
-			list[i].pieces = 0 // what waits for its other pieces would get them while the filter is on
+			// what waits for its other pieces would get them while the filter is on
+			list[i].pieces, list[i].fragment = 0, fragment{}
 		}
 		sent += len(list)
 		for _, s := range s.send(f, list...) {

@@ -67,10 +67,10 @@ var kinds = func() map[string]kind {
 		{"udp6 also", unix.ETH_P_IPV6, udp6(station6, 5000, portAlso), all6},
 		{"udp6 all", unix.ETH_P_IPV6, udp6(group("ff02::1"), 5000, portOpen), all6},
 		{"tcp4", unix.ETH_P_IP, func(from, to station, tail []byte) []byte {
-			return ip4(from.ip4, to.ip4, unix.IPPROTO_TCP, syn(from.ip4, to.ip4))
+			return ip4(from.ip4, to.ip4, unix.IPPROTO_TCP, syn(from.ip4, to.ip4, tail))
 		}, broadcast},
 		{"tcp6", unix.ETH_P_IPV6, func(from, to station, tail []byte) []byte {
-			return ip6(from.ip6, to.ip6, unix.IPPROTO_TCP, syn(from.ip6, to.ip6))
+			return ip6(from.ip6, to.ip6, unix.IPPROTO_TCP, syn(from.ip6, to.ip6, tail))
 		}, all6},
 		{"icmp4", unix.ETH_P_IP, func(from, to station, tail []byte) []byte {
 			m := slices.Concat([]byte{8, 0, 0, 0, 0, 1, 0, 1}, tail)
@@ -189,8 +189,8 @@ func dhcp4(at address, sport, dport int, op byte) func(from, to station, tail []
 	}
 }
 
-func syn(from, to netip.Addr) []byte {
-	b := slices.Concat(be16(5000), be16(portOpen), be32(1), be32(0), []byte{0x50, 2, 0xff, 0xff, 0, 0, 0, 0})
+func syn(from, to netip.Addr, tail []byte) []byte {
+	b := slices.Concat(be16(5000), be16(portOpen), be32(1), be32(0), []byte{0x50, 2, 0xff, 0xff, 0, 0, 0, 0}, tail)
 	binary.BigEndian.PutUint16(b[16:], sum(pseudo(from, to, unix.IPPROTO_TCP, len(b)), b))
 	return b
 }
@@ -275,7 +275,28 @@ type recipe struct {
 	pad, cut int // bytes at the end
 	linear   int // bytes behind the Ethernet header that come in one piece
 	disguise disguise
+	fragment fragment
+	size     int // bytes that it carries, about
+	claim    claim
 	mark     int
+}
+
+// A fragment is what a whole packet says of itself as if it were a piece of another one.
+type fragment struct {
+	id     int
+	offset int // in bytes; with more a multiple of eight
+	more   bool
+	says   bool // for IPv6: it says so, if only that it is the whole packet
+}
+
+// A claim is what a tap's program says beside the packet, by itself or of the packet's
+// disguise.
+type claim struct {
+	on  bool
+	put netlab.Claim
+	// from where its header says that the upper one is, the places of its checksum
+	start, offset int
+	right         bool // and it is
 }
 
 // A disguise is what a packet has in the place of two of its bytes, until its checksum
@@ -307,6 +328,15 @@ func (r recipe) String() string {
 	if d := r.disguise; d.at > 0 {
 		s += fmt.Sprintf(", at %d %04x other until its checksum from %d is made", d.at, d.other, d.start)
 	}
+	if f := r.fragment; f.says {
+		s += fmt.Sprintf(", fragment at %d of %d, more %v", f.offset, f.id, f.more)
+	}
+	if r.size > 0 {
+		s += fmt.Sprintf(", carries %d", r.size)
+	}
+	if c := r.claim; c.on {
+		s += fmt.Sprintf(", claims %+v, right %v, start %d, offset %d", c.put, c.right, c.start, c.offset)
+	}
 	if r.hardware > 1 {
 		s += fmt.Sprintf(", hardware type %d", r.hardware)
 	}
@@ -322,9 +352,11 @@ const magic = "bascule oracle "
 // packets are what the recipe makes.
 func (r recipe) packets() (list []netlab.Packet) {
 	k := kinds[r.kind]
-	body := k.make(r.from, r.to, slices.Concat([]byte(magic), be32(r.mark)))
+	tail := slices.Concat([]byte(magic), be32(r.mark))
+	tail = slices.Repeat(tail, 1+r.size/len(tail))
+	body := k.make(r.from, r.to, tail)
 	for _, body := range r.split(k.typ, r.extend(k.typ, body)) {
-		typ := k.typ
+		typ, length := k.typ, len(body)
 		for i := len(r.wraps) - 1; i >= 0; i-- {
 			typ, body = r.wraps[i].around(typ, body)
 		}
@@ -336,6 +368,7 @@ func (r recipe) packets() (list []netlab.Packet) {
 		if typ != 0 {
 			frame = append(frame, be16(typ)...)
 		}
+		at := len(frame) + len(body) - length
 		frame = append(frame, body...)
 		frame = append(frame, zeros(r.pad)...)
 		frame = frame[:max(14, len(frame)-r.cut)]
@@ -348,6 +381,9 @@ func (r recipe) packets() (list []netlab.Packet) {
 			}
 		}
 		p.Linear = min(14+r.linear, len(p.Frame))
+		if r.claim.on {
+			p.Claim = r.claim.of(p, at)
+		}
 		list = append(list, p)
 	}
 	if r.reversed {
@@ -356,9 +392,47 @@ func (r recipe) packets() (list []netlab.Packet) {
 	return list
 }
 
+// of is the claim beside a packet that begins at a place.
+func (c claim) of(p netlab.Packet, at int) *netlab.Claim {
+	put := c.put
+	upper, sum := at+20, 16
+	if at+7 <= len(p.Frame) && p.Frame[at]>>4 == 6 {
+		upper = at + 40
+	}
+	if put.GSO == netlab.ClaimGSOUDP || put.GSO == netlab.ClaimGSOUDPL4 {
+		sum = 6
+	}
+	put.Start, put.Offset = upper, sum
+	switch {
+	case p.Sum.Start > 0:
+		put.Flags |= netlab.ClaimNeedsCsum
+		put.Start, put.Offset = p.Sum.Start, p.Sum.Offset
+	case !c.right:
+		put.Start, put.Offset = c.start, c.offset
+	}
+	put.Outer, put.Inner = put.Outer+upper, put.Inner+upper
+	if put.Header == 0 {
+		put.Header = p.Linear
+	}
+	return &put
+}
+
 // extend adds options to IPv4 and headers to IPv6, and changes ARP.
 func (r recipe) extend(typ int, body []byte) []byte {
+	place := r.fragment.offset
+	if r.fragment.more {
+		place |= 1
+	}
 	switch {
+	case typ == unix.ETH_P_IP && r.fragment.says:
+		copy(body[4:], be16(r.fragment.id))
+		copy(body[6:], be16(place>>3|place&1<<13))
+		finish4(body)
+	case typ == unix.ETH_P_IPV6 && r.fragment.says:
+		h := slices.Concat([]byte{body[6], 0}, be16(place), be32(r.fragment.id))
+		body = slices.Concat(body[:40], h, body[40:])
+		body[6] = 44
+		copy(body[4:], be16(len(body)-40))
 	case typ == unix.ETH_P_ARP || typ == unix.ETH_P_RARP:
 		body[1] = r.hardware
 	case typ == unix.ETH_P_IP && r.options > 0:
@@ -461,8 +535,25 @@ func wrapped(t *rapid.T) []wrap {
 	return list
 }
 
+// claims draws what a tap's program says beside a packet: mostly something that may be.
+func claims(t *rapid.T, tunnels bool) (c claim) {
+	c.on = true
+	c.put.Flags = sampled[byte](t, "flags", 0, 0, 1, 1, 1, 2, 4, rapid.Byte().Draw(t, "any flags"))
+	c.put.GSO = sampled[byte](t, "type", 0, 1, 3, 3, 3, 4, 5, 5, 0x81, 0x83, rapid.Byte().Draw(t, "any type"))
+	if tunnels && sampled(t, "tunnel", false, false, false, true) {
+		c.put.GSO |= sampled[byte](t, "over", netlab.ClaimGSOTunnel4, netlab.ClaimGSOTunnel6)
+		c.put.Outer = sampled(t, "outer", 0, 0, 8, rapid.IntRange(-20, 100).Draw(t, "any outer"))
+		c.put.Inner = sampled(t, "inner", 8, 8, 16, 30, rapid.IntRange(-20, 100).Draw(t, "any inner"))
+	}
+	c.put.Size = sampled(t, "size", 8, 16, 100, 536, 536, 1480, rapid.IntRange(0, 64).Draw(t, "small"), rapid.IntRange(0, 1<<16-1).Draw(t, "any size"))
+	c.put.Header = sampled(t, "header", 0, 0, 34, 42, 54, 74, rapid.IntRange(0, 200).Draw(t, "any header"))
+	c.right = sampled(t, "right", true, true, true, false)
+	c.start, c.offset = rapid.IntRange(0, 120).Draw(t, "start"), sampled(t, "offset", 2, 6, 16, rapid.IntRange(0, 120).Draw(t, "any offset"))
+	return c
+}
+
 // recipes draws a packet of one of the kinds to a station.
-func recipes(of []string, froms []station, to station) *rapid.Generator[recipe] {
+func recipes(of []string, froms []station, to station, by sending) *rapid.Generator[recipe] {
 	return rapid.Custom(func(t *rapid.T) recipe {
 		r := recipe{
 			kind:  rapid.SampledFrom(of).Draw(t, "kind"),
@@ -494,6 +585,19 @@ func recipes(of []string, froms []station, to station) *rapid.Generator[recipe] 
 			r.disguise.start = sampled(t, "start", 20, r.disguise.at, rapid.IntRange(20, r.disguise.at).Draw(t, "from"))
 			// from one address or port to another there is not much
 			r.disguise.other = sampled(t, "other", 1, 2, 3, 0x43, rapid.Uint16Range(1, 1<<16-1).Draw(t, "differs"))
+		}
+		if by.claims && rapid.Bool().Draw(t, "claims") {
+			r.claim = claims(t, by.tunnels)
+			if sampled(t, "bare", true, true, false) { // the kernel cuts up little behind many tags
+				r.wraps = nil
+			}
+			r.size = sampled(t, "carries", 0, 600, 1200, rapid.IntRange(0, 1400).Draw(t, "any length"))
+			if sampled(t, "a fragment", false, true, true) {
+				// few ids, so that the first piece of another packet has the same
+				r.fragment = fragment{id: rapid.IntRange(1, 3).Draw(t, "id"), more: rapid.Bool().Draw(t, "more"), says: true}
+				r.pieces = 0
+				r.fragment.offset = 8 * sampled(t, "at eighth", 0, 1, 1, 2, 3, rapid.IntRange(0, 200).Draw(t, "any eighth"))
+			}
 		}
 		switch sampled(t, "twist", 0, 0, 0, 0, 0, 1, 2, 3) {
 		case 1:

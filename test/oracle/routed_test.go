@@ -132,7 +132,7 @@ var routedFilters = []filter{
 
 // newRoutedSite is a host that routes between the sender and the oracle, each in a VLAN of
 // its own with a host port for gateway. With route the datapath routes.
-func newRoutedSite(t *testing.T, hook string, route bool) *site {
+func newRoutedSite(t *testing.T, hook string, route, tapped bool) *site {
 	l := netlab.New(t)
 	must := func(err error) {
 		t.Helper()
@@ -149,16 +149,18 @@ func newRoutedSite(t *testing.T, hook string, route bool) *site {
 		}
 		return err
 	}))
-	ends := l.NewEnds(2)
-	l.AddBridge("br0", hook, ends, "--vlan-filtering", "--qinq")
-	s := &site{t: t, lab: l, kind: bridge{vlans: true, host: []string{"--type", "host"}}, routed: true, ports: [3]string{ends[0].Port, ends[1].Port}}
+	s := &site{t: t, lab: l, kind: bridge{vlans: true, host: []string{"--type", "host"}}, routed: true}
+	s.ports[0] = s.addSender(tapped)
+	at := l.NewEnd(l.NewNamespace())
+	s.ports[1] = at.Port
+	s.addBridge(hook, "--vlan-filtering", "--qinq")
 	if route {
 		s.kind.host = append(s.kind.host, "--route")
 	}
 	for i, net4 := range []string{"10.1.0.", "10.2.0."} {
 		gateway, vlan, net6 := fmt.Sprintf("gw%d", i+1), fmt.Sprint(11+i), fmt.Sprintf("fd0%d::", i+1)
 		l.Bascule(append([]string{"port", "add", "br0", gateway}, s.kind.host...)...)
-		for _, port := range []string{ends[i].Port, gateway} {
+		for _, port := range []string{s.ports[i], gateway} {
 			l.Bascule("vlan", "add", "br0", port, vlan, "--pvid", "--untagged")
 			l.Bascule("vlan", "del", "br0", port, "1")
 		}
@@ -178,8 +180,8 @@ func newRoutedSite(t *testing.T, hook string, route bool) *site {
 			s.to = station{end.MAC, farReceiver.ip4, farReceiver.ip6}
 		}
 	}
-	ends[1].FinishChecksums()
-	s.ring, s.oracle = ends[0].NewRing(), newOracle(t, ends[1], farReceiver)
+	at.FinishChecksums()
+	s.oracle = newOracle(t, at, farReceiver)
 	s.await(farSender)
 	return s
 }
@@ -189,13 +191,7 @@ func TestRoutedOracle(t *testing.T) {
 	for _, at := range []struct{ hook, by string }{{"tcx", "stack"}, {"tcx", "datapath"}, {"xdp", "datapath"}} {
 		t.Run(at.hook+"/"+at.by, func(t *testing.T) {
 			t.Parallel()
-			s := newRoutedSite(t, at.hook, at.by == "datapath")
-			for _, f := range routedFilters {
-				t.Run(f.name, func(t *testing.T) {
-					s.t, s.oracle.t = t, t
-					s.holds(t, &f)
-				})
-			}
+			newRoutedSite(t, at.hook, at.by == "datapath", false).holdsEach(t, routedFilters)
 		})
 	}
 }

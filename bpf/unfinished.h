@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Checksums that are yet to be made. A sender may leave a checksum to whoever sends the
- * frame at last, and say where the checksum belongs (CHECKSUM_PARTIAL; a guest or a packet
- * socket says it in the header of virtio, 1.2 5.1.6). After all filters, the kernel writes
- * two bytes at that place. If filters look at that place, it is no checksum's place: the
- * sender wants to change what has been judged.
+ * What is yet to be made of a frame. A sender may leave work to whoever sends the frame at
+ * last (a guest or a packet socket says so in the header of virtio, 1.2 5.1.6). The kernel
+ * does it after all filters:
+ *
+ * - It writes a checksum at the place that the sender has named (CHECKSUM_PARTIAL). If
+ *   filters look at that place, it is no checksum's place: the sender wants to change what
+ *   has been judged.
+ * - It cuts the packet into several (GSO), and gives each a length, a number and, of UDP, a
+ *   place among the fragments of one. If the packet says itself that it is a fragment, the
+ *   filters judge another one than those that the kernel makes.
  */
 #pragma once
 
@@ -159,16 +164,73 @@ __noinline u32 checksum_place(struct __sk_buff *skb)
 	return start < 0xffff && place < 0xffff ? start << 16 | place : CHECKSUM_ASTRAY;
 }
 
+#define CUT_UDP_LEAST 8 /* bytes of a piece: the header of UDP */
+
+/* May the kernel cut an IPv4 packet at c->at? */
+static __always_inline bool cut_fits4(const struct hook *h, struct chain *c)
+{
+	struct iphdr ip;
+
+	if (frame_bytes(h, c->at, &ip, sizeof(ip)))
+		return true; /* it will not */
+	c->next = ip.protocol;
+	/* a packet that is larger than the field can tell has none (BIG TCP) */
+	return !(ip.frag_off & bpf_htons(IP_FRAGMENT)) &&
+	       (!ip.tot_len || c->at + bpf_ntohs(ip.tot_len) == c->limit);
+}
+
+/* The same of IPv6. It makes a fragment header of its own, and knows nothing of others. */
+static __always_inline bool cut_fits6(const struct hook *h, struct chain *c)
+{
+	struct ipv6hdr ip;
+
+	if (frame_bytes(h, c->at, &ip, sizeof(ip)))
+		return true;
+	c->at += sizeof(ip);
+	c->next = ip.nexthdr;
+	if (ip.payload_len && c->at + bpf_ntohs(ip.payload_len) != c->limit)
+		return false;
+	if (c->next != IPPROTO_TCP && c->next != IPPROTO_UDP)
+		chain_follow(h, c);
+	return !c->fragment;
+}
+
 /*
- * Judges a frame whose checksum is yet to be made: 0 if the checksum belongs where it is to
- * be written, or else the reason against the frame. This is a separate function, too.
+ * May the kernel cut a packet as its sender has said? No network stack leaves a fragment to
+ * be cut, nor has it a header of UDP that is longer than a piece: the next piece would have
+ * bytes of the header at the same place. A length that is not the packet's is not what the
+ * pieces will come to. What is behind so many tags that nobody reads it is for each filter
+ * to drop. This is a separate function, so that only packets which are to be cut pay.
  */
-__noinline u32 checksum_judge(struct __sk_buff *skb)
+__noinline u32 cut_fits(struct __sk_buff *skb)
+{
+	const struct hook h = {.ctx = skb, .skb = true};
+	struct chain c = {.limit = skb->len};
+	u32 front;
+
+	if (!on(FEATURES_JUDGE))
+		return true;
+	front = front_skb(skb);
+	c.at = FRONT_AT(front);
+	if (!c.at || !type_is_ip(FRONT_TYPE(front)))
+		return true;
+	if (FRONT_TYPE(front) == bpf_htons(ETH_P_IP) ? !cut_fits4(&h, &c) : !cut_fits6(&h, &c))
+		return false;
+	return c.next != IPPROTO_UDP || skb->gso_size >= CUT_UDP_LEAST;
+}
+
+/*
+ * Judges what is yet to be made of a frame: 0 if no filter minds, or else the reason against
+ * the frame. This is a separate function, too.
+ */
+__noinline u32 unfinished_judge(struct __sk_buff *skb)
 {
 	u32 place;
 
 	if (!on(FEATURES_JUDGE))
 		return 0;
+	if (skb->gso_size && !cut_fits(skb))
+		return DROP_GSO;
 	place = checksum_place(skb);
 	if (!place)
 		return 0;
