@@ -14,13 +14,14 @@ import (
 // A draft is a bridge's next configuration and what surrounds it. Code that plans it
 // changes next and tables, and nothing else. The rest is done when the plan is whole.
 type draft struct {
-	bridge *datapath.Bridge
-	next   *datapath.Config
-	tables datapath.Tables
-	pf     *pfConfig // the next configuration of pf, nil for the present one
-	joins  bool      // as [Joining] has it
-	leaves string    // id of a port that is to have left another bridge by then, "" for none
-	reload bool      // make a new generation even if nothing is different
+	bridge  *datapath.Bridge
+	next    *datapath.Config
+	tables  datapath.Tables
+	pf      *pfConfig // the next configuration of pf, nil for the present one
+	plugged []string  // anchors of plugs that are loaded
+	joins   bool      // as [Joining] has it
+	leaves  string    // id of a port that is to have left another bridge by then, "" for none
+	reload  bool      // make a new generation even if nothing is different
 
 	late    []func() error     // steps at the end of the plan, which need to know all that is planned
 	before  []func() error     // right before the change is made

@@ -125,8 +125,7 @@ func (e *Edit) LoadPortPF(a PortAnchor) error {
 		if err := d.take(a.path, a.set); err != nil {
 			return refused(what, err.Error(), "nothing was changed")
 		}
-		d.Uncalled = slices.DeleteFunc(d.Uncalled, func(path string) bool { return path == a.path })
-		c.pf = d
+		c.pf, c.plugged = d, append(c.plugged, a.path)
 		return nil
 	}}, nil)
 }
@@ -223,8 +222,11 @@ func (c *draft) checkPlugs(what string, d *pfConfig, called []string) error {
 		}
 		uncalled = append(uncalled, path)
 	}
-	changes := d.other || d.enabled != c.bridge.PFEnabled()
-	if i := slices.IndexFunc(uncalled, func(path string) bool { return !slices.Contains(d.Uncalled, path) }); i >= 0 && changes && !d.forced {
+	changes := d.alone && (d.other || d.enabled != c.bridge.PFEnabled())
+	refuse := func(path string) bool { // nobody is kept from leaving by the rules of others
+		return slices.Contains(c.plugged, path) || changes && !d.forced && !slices.Contains(d.Uncalled, path)
+	}
+	if i := slices.IndexFunc(uncalled, refuse); i >= 0 {
 		if d.alone {
 			remedy += ", or add --force"
 		}
