@@ -285,3 +285,44 @@ type PFTableChange struct {
 func OfPFTableChange(c bridge.PFTableChange) PFTableChange {
 	return PFTableChange{c.Created, c.Added, c.Deleted, c.Changed}
 }
+
+// PFLimiter is a limiter of pf, as `pfctl -s LimiterStates -j` prints it.
+type PFLimiter struct {
+	Bridge      string      `json:"master"`
+	ID          uint8       `json:"id"`
+	Name        string      `json:"name"`
+	Limit       uint32      `json:"limit"`
+	RateStates  uint32      `json:"rate_states,omitempty"`
+	RateSeconds uint32      `json:"rate_seconds,omitempty"`
+	Entries     uint32      `json:"entries,omitempty"`
+	Addresses   uint32      `json:"addresses,omitempty"`
+	States      uint32      `json:"states"`
+	Admitted    uint64      `json:"admitted"`
+	AddrLimited uint32      `json:"addr_limited,omitempty"`
+	HardLimited uint64      `json:"hard_limited"`
+	RateLimited uint64      `json:"rate_limited"`
+	Sources     []PFLimited `json:"sources,omitempty"`
+}
+
+// PFLimited is a source of a source limiter.
+type PFLimited struct {
+	Address     string `json:"address"`
+	VLAN        uint16 `json:"vlan,omitempty"`
+	States      uint32 `json:"states"`
+	Admitted    uint64 `json:"admitted"`
+	HardLimited uint64 `json:"hard_limited"`
+	RateLimited uint64 `json:"rate_limited"`
+}
+
+// OfPFLimiter returns the answer for a limiter.
+func OfPFLimiter(bridgeName string, l bridge.PFLimiter) PFLimiter {
+	out := PFLimiter{
+		Bridge: bridgeName, ID: l.ID, Name: l.Name, Limit: l.Limit, RateStates: l.Rate.Number, RateSeconds: l.Rate.Seconds,
+		Entries: l.Entries, Addresses: l.Addresses, States: l.States, Admitted: l.Admitted, AddrLimited: l.AddrFull,
+		HardLimited: l.HardLimited, RateLimited: l.RateLimited,
+	}
+	for _, n := range l.Sources {
+		out.Sources = append(out.Sources, PFLimited{n.Addr.String(), n.VLAN, n.States, n.Admitted, n.HardLimited, n.RateLimited})
+	}
+	return out
+}

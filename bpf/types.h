@@ -229,7 +229,8 @@ enum feature {
 	FEATURE_PF_STAMPS = 1ull << 46,
 	/* of XDP's programs: they judge first packets that they route, see first.h */
 	FEATURE_PF_FIRST = 1ull << 47,
-	FEATURE_END = 1ull << 48, /* no feature has this bit, nor one above it */
+	FEATURE_PF_LIMITERS = 1ull << 48, /* of pf: limiters limit states, see pf/limit.h */
+	FEATURE_END = 1ull << 49, /* no feature has this bit, nor one above it */
 	/* features that look behind the addresses, and drop a frame for what is there */
 	FEATURES_JUDGE = FEATURE_NON_IP | FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD |
 			 FEATURE_RA_GUARD | FEATURE_RULES | FEATURE_PF | FEATURE_ETHER,

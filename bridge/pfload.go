@@ -490,6 +490,9 @@ func (d *pfConfig) take(path string, set *pf.Ruleset) error {
 	})
 	if path != "" {
 		plain.Options = pf.Options{}
+		if len(plain.StateLimiters)+len(plain.SourceLimiters) > 0 {
+			return errors.New("an anchor defines no limiters; define them in the main ruleset, whose limiters its rules may name")
+		}
 	}
 	text := plain.String()
 	if _, err := pfParse(text); err != nil {

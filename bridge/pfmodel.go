@@ -138,6 +138,33 @@ type PFSource struct {
 	Anchor      string
 }
 
+// A PFLimiter is a limiter of the main ruleset, with what it has counted.
+type PFLimiter struct {
+	ID      uint8
+	Name    string
+	Limit   uint32  // states; of a source limiter those of each source
+	Rate    pf.Rate // zero for any
+	Entries uint32  // of a source limiter: sources at a time
+	PFLimiterCount
+	Sources []PFLimited // of a source limiter, by address
+}
+
+// A PFLimited is a source of a source limiter.
+type PFLimited struct {
+	Addr netip.Prefix
+	VLAN uint16
+	PFLimiterCount
+}
+
+// PFLimiterCount is what a limiter has counted, or one of its sources.
+type PFLimiterCount struct {
+	States              uint32 // that there are
+	Admitted            uint64 // states that were made
+	HardLimited         uint64 // states that were not made, since there were too many
+	RateLimited         uint64 // or since they came too fast
+	Addresses, AddrFull uint32 // of a source limiter: sources, and states not made since there were too many
+}
+
 // PFTable is a table of addresses.
 type PFTable struct {
 	Anchor    string

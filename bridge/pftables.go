@@ -475,6 +475,11 @@ func namedTables(set *pf.Ruleset) (names []string) {
 		}
 		names = append(names, r.PoolTables()...)
 	}
+	for i := range set.SourceLimiters {
+		if l := &set.SourceLimiters[i]; l.Table != "" {
+			names = append(names, l.Table)
+		}
+	}
 	for i := range set.Ether {
 		host(set.Ether[i].L3From)
 		host(set.Ether[i].L3To)

@@ -512,6 +512,55 @@ func (s *Switch) PFSources(bridge string) (list []PFSource, err error) {
 	return list, err
 }
 
+// PFLimiters returns the state limiters, or the source limiters, by their ids.
+func (s *Switch) PFLimiters(bridge string, sources bool) (list []PFLimiter, err error) {
+	err = s.viewPF(bridge, func(v *pfView) error {
+		list = []PFLimiter{}
+		if !v.loaded {
+			return nil
+		}
+		counts, err := v.b.Limiters()
+		if err != nil {
+			return err
+		}
+		if !sources {
+			for _, l := range v.main.StateLimiters {
+				list = append(list, PFLimiter{ID: l.ID, Name: l.Name, Limit: l.Limit, Rate: l.Rate, PFLimiterCount: limiterCount(counts.States[l.ID])})
+			}
+		} else {
+			for _, l := range v.main.SourceLimiters {
+				list = append(list, PFLimiter{
+					ID: l.ID, Name: l.Name, Limit: l.Limit, Rate: l.Rate, Entries: l.Entries,
+					PFLimiterCount: limiterCount(counts.Sources[l.ID]), Sources: limited(counts.List, l.ID),
+				})
+			}
+		}
+		slices.SortFunc(list, func(a, b PFLimiter) int { return int(a.ID) - int(b.ID) })
+		return nil
+	})
+	return list, err
+}
+
+// limited returns the sources of the source limiter with an id.
+func limited(all []datapath.LimitedSource, id uint8) []PFLimited {
+	list := []PFLimited{}
+	for _, n := range all {
+		if n.Limiter == id {
+			list = append(list, PFLimited{Addr: n.Addr, VLAN: n.VLAN, PFLimiterCount: limiterCount(n.LimiterCount)})
+		}
+	}
+	slices.SortFunc(list, func(a, b PFLimited) int {
+		return cmp.Or(a.Addr.Addr().Compare(b.Addr.Addr()), a.Addr.Bits()-b.Addr.Bits(), int(a.VLAN)-int(b.VLAN))
+	})
+	return list
+}
+
+func limiterCount(n datapath.LimiterCount) PFLimiterCount {
+	return PFLimiterCount{
+		States: n.States, Admitted: n.Admitted, HardLimited: n.Hard, RateLimited: n.Rate, Addresses: n.Sources, AddrFull: n.Full,
+	}
+}
+
 // KillPFSources forgets the sources that k chooses, and returns how many. With k.To, it
 // chooses those that have a state with such a host.
 func (s *Switch) KillPFSources(bridge string, k PFKill) (n int, err error) {

@@ -203,7 +203,7 @@ func pfRouted(c *Config, p []*Port) {
 // pfFirst is with one that routes first packets past pf by XDP, which does so with few rules.
 func pfFirst(c *Config, p []*Port) {
 	pfRouted(c, p)
-	c.Pf.Features &^= uint64(kernelFeatureFEATURE_PF_FIB)
+	c.Pf.Features &^= uint64(kernelFeatureFEATURE_PF_FIB | kernelFeatureFEATURE_PF_LIMITERS)
 	c.Pf.Asks &^= pf.AskRoute | pf.AskPriority | pf.AskRandom | pf.AskOnce
 }
 

@@ -81,6 +81,7 @@ var askings = []asking{
 	{feature: kernelFeatureFEATURE_PF_FIB, bridge: ruledBy(kernelFeatureFEATURE_PF_FIB)},
 	{feature: kernelFeatureFEATURE_PF_HOPS, bridge: ruledBy(kernelFeatureFEATURE_PF_HOPS)},
 	{feature: kernelFeatureFEATURE_PF_REASSEMBLE, bridge: ruledBy(kernelFeatureFEATURE_PF_REASSEMBLE)},
+	{feature: kernelFeatureFEATURE_PF_LIMITERS, bridge: ruledBy(kernelFeatureFEATURE_PF_LIMITERS)},
 	{feature: kernelFeatureFEATURE_PF_HOST, bridge: func(c *Config) bool {
 		judges := ruledBy(kernelFeatureFEATURE_PF | kernelFeatureFEATURE_ETHER)
 		return judges(c) && slices.ContainsFunc(Ports(c), func(p *Port) bool { return noted(PortHost)(c, p) })
@@ -153,13 +154,14 @@ func askedFor(c *Config, ports []*Port) (f kernelFeature) {
 
 // judgesByXDP reports whether XDP may judge the first packets of connections that it routes past
 // pf: see bpf/first.h. What has to look at each frame, or into it, leaves them to tcx. So does a
-// rule whose condition asks what XDP does not know, or has another answer each time.
+// rule whose condition asks what XDP does not know, or has another answer each time, as a limiter has.
 func judgesByXDP(f kernelFeature, c *Config) bool {
 	const all = kernelFeatureFEATURE_ROUTE | kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_HOST
 	const none = kernelFeatureFEATURE_VLAN_STATS | kernelFeatureFEATURE_RULES | kernelFeatureFEATURE_TALKERS |
 		kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_SAMPLE | kernelFeatureFEATURE_ETHER | kernelFeatureFEATURE_BACKUP |
 		kernelFeatureFEATURE_SOURCE_GUARD | kernelFeatureFEATURE_DHCP_GUARD | kernelFeatureFEATURE_RA_GUARD |
-		kernelFeatureFEATURE_SUPPRESS | kernelFeatureFEATURE_SPAN | kernelFeatureFEATURE_PF_FIB
+		kernelFeatureFEATURE_SUPPRESS | kernelFeatureFEATURE_SPAN | kernelFeatureFEATURE_PF_FIB |
+		kernelFeatureFEATURE_PF_LIMITERS
 	const asks = pf.AskRoute | pf.AskPriority | pf.AskRandom | pf.AskOnce
 	return f&all == all && f&none == 0 && c.Pf.Asks&asks == 0 && anyXDP(c)
 }

@@ -409,12 +409,14 @@ var inventory = []table{
 			}
 			return max(m.Pf.Buckets, 1) * stateWays
 		}},
-	{name: kernelMapPfSources, life: lifeBridge, trial: trialAbout, features: kernelFeatureFEATURE_PF_SOURCES,
-		takes: takeSources, grows: &growSources, entries: counted(func(c *Config) uint32 {
+	{name: kernelMapPfSources, life: lifeBridge, trial: trialAbout,
+		features: kernelFeatureFEATURE_PF_SOURCES | kernelFeatureFEATURE_PF_LIMITERS,
+		takes:    takeSources, grows: &growSources, entries: counted(func(c *Config) uint32 {
 			n := uint64(c.Pf.NodesMax)
 			if kernelPfAsk(c.Pf.Asks)&kernelPfAskPF_ASK_POOLS != 0 {
 				n += 2 * uint64(c.Pf.StatesMax) // a mapping has two ends
 			}
+			n += uint64(c.Pf.Limited)
 			return uint32(min(n, math.MaxUint32))
 		})},
 	{name: kernelMapPfHosts, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF_TABLES,

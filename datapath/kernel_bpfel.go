@@ -183,6 +183,8 @@ type kernelConfig struct {
 		Since         uint32
 		FragmentsMax  uint32
 		FragmentTime  uint32
+		Limiters      uint32
+		Limited       uint32
 	}
 }
 
@@ -394,7 +396,8 @@ const (
 	kernelFeatureFEATURE_PF_REASSEMBLE kernelFeature = 35184372088832
 	kernelFeatureFEATURE_PF_STAMPS     kernelFeature = 70368744177664
 	kernelFeatureFEATURE_PF_FIRST      kernelFeature = 140737488355328
-	kernelFeatureFEATURE_END           kernelFeature = 281474976710656
+	kernelFeatureFEATURE_PF_LIMITERS   kernelFeature = 281474976710656
+	kernelFeatureFEATURE_END           kernelFeature = 562949953421312
 	kernelFeatureFEATURES_JUDGE        kernelFeature = 2181685248
 	kernelFeatureFEATURES_DUE          kernelFeature = 35185445830656
 	kernelFeatureFEATURES_APART        kernelFeature = 2613527442049
@@ -530,6 +533,8 @@ type kernelPfConfig struct {
 	Since         uint32
 	FragmentsMax  uint32
 	FragmentTime  uint32
+	Limiters      uint32
+	Limited       uint32
 }
 
 type kernelPfCounter uint32
@@ -612,6 +617,18 @@ type kernelPfFragmentKey struct {
 	Vlan    uint16
 	Proto   uint8
 	Family  uint8
+}
+
+type kernelPfLimited struct {
+	_        structs.HostLayout
+	States   uint32
+	Sources  uint32
+	Full     uint32
+	Expires  uint32
+	Spent    uint64
+	Admitted uint64
+	Hard     uint64
+	Rate     uint64
 }
 
 type kernelPfLogged struct {
@@ -770,7 +787,10 @@ type kernelPfProfile struct {
 	_        structs.HostLayout
 	Timeout  [20]uint32
 	Priority [2]uint8
-	Pad      uint16
+	Limiter  [2]uint8
+	Bits     [2]uint8
+	Keeps    uint16
+	Mask     [2][4]uint32
 }
 
 type kernelPfReassembly struct {
@@ -862,6 +882,9 @@ const (
 	kernelPfRuleFlagPF_TRANSLATES_ON     kernelPfRuleFlag = 4194304
 	kernelPfRuleFlagPF_TRANSLATES_FAMILY kernelPfRuleFlag = 8388608
 	kernelPfRuleFlagPF_ROUTES_ON         kernelPfRuleFlag = 16777216
+	kernelPfRuleFlagPF_LIMITED           kernelPfRuleFlag = 33554432
+	kernelPfRuleFlagPF_STATE_NO_MATCH    kernelPfRuleFlag = 67108864
+	kernelPfRuleFlagPF_SOURCE_NO_MATCH   kernelPfRuleFlag = 134217728
 )
 
 type kernelPfRuleStats struct {
@@ -970,13 +993,16 @@ type kernelPfSourceKey struct {
 type kernelPfSourceKind uint32
 
 const (
-	kernelPfSourceKindPF_SOURCE_TRACKED kernelPfSourceKind = 0
-	kernelPfSourceKindPF_SOURCE_NAT     kernelPfSourceKind = 1
-	kernelPfSourceKindPF_SOURCE_RDR     kernelPfSourceKind = 2
-	kernelPfSourceKindPF_SOURCE_HOP     kernelPfSourceKind = 3
-	kernelPfSourceKindPF_SOURCE_LEAST   kernelPfSourceKind = 4
-	kernelPfSourceKindPF_SOURCE_MAP     kernelPfSourceKind = 5
-	kernelPfSourceKindPF_SOURCE_MAPPED  kernelPfSourceKind = 6
+	kernelPfSourceKindPF_SOURCE_TRACKED        kernelPfSourceKind = 0
+	kernelPfSourceKindPF_SOURCE_NAT            kernelPfSourceKind = 1
+	kernelPfSourceKindPF_SOURCE_RDR            kernelPfSourceKind = 2
+	kernelPfSourceKindPF_SOURCE_HOP            kernelPfSourceKind = 3
+	kernelPfSourceKindPF_SOURCE_LEAST          kernelPfSourceKind = 4
+	kernelPfSourceKindPF_SOURCE_MAP            kernelPfSourceKind = 5
+	kernelPfSourceKindPF_SOURCE_MAPPED         kernelPfSourceKind = 6
+	kernelPfSourceKindPF_SOURCE_STATE_LIMITER  kernelPfSourceKind = 7
+	kernelPfSourceKindPF_SOURCE_SOURCE_LIMITER kernelPfSourceKind = 8
+	kernelPfSourceKindPF_SOURCE_LIMITED        kernelPfSourceKind = 9
 )
 
 type kernelPfState struct {
@@ -1139,6 +1165,17 @@ type kernelPfWalk struct {
 	Found      uint32
 	Resume     uint32
 	ResumeEnd  uint32
+	Limited    uint32
+	Pad        uint32
+	Limiter    struct {
+		_       structs.HostLayout
+		Key     kernelPfSourceKey
+		Profile uint32
+		Word    uint32
+		At      uint32
+		Id      uint32
+	}
+	Fresh kernelPfLimited
 }
 
 type kernelPort struct {
@@ -1785,6 +1822,7 @@ const (
 	kernelVarPfCounterType         = "pf_counter_type"
 	kernelVarPfDimType             = "pf_dim_type"
 	kernelVarPfEtherFlagType       = "pf_ether_flag_type"
+	kernelVarPfLimitedType         = "pf_limited_type"
 	kernelVarPfLoggedType          = "pf_logged_type"
 	kernelVarPfOtherStateType      = "pf_other_state_type"
 	kernelVarPfPacketType          = "pf_packet_type"
@@ -1932,6 +1970,7 @@ type kernelVariableSpecs struct {
 	PfCounterType         *ebpf.VariableSpec `ebpf:"pf_counter_type"`
 	PfDimType             *ebpf.VariableSpec `ebpf:"pf_dim_type"`
 	PfEtherFlagType       *ebpf.VariableSpec `ebpf:"pf_ether_flag_type"`
+	PfLimitedType         *ebpf.VariableSpec `ebpf:"pf_limited_type"`
 	PfLoggedType          *ebpf.VariableSpec `ebpf:"pf_logged_type"`
 	PfOtherStateType      *ebpf.VariableSpec `ebpf:"pf_other_state_type"`
 	PfPacketType          *ebpf.VariableSpec `ebpf:"pf_packet_type"`
@@ -2089,6 +2128,7 @@ type kernelVariables struct {
 	PfCounterType         *ebpf.Variable `ebpf:"pf_counter_type"`
 	PfDimType             *ebpf.Variable `ebpf:"pf_dim_type"`
 	PfEtherFlagType       *ebpf.Variable `ebpf:"pf_ether_flag_type"`
+	PfLimitedType         *ebpf.Variable `ebpf:"pf_limited_type"`
 	PfLoggedType          *ebpf.Variable `ebpf:"pf_logged_type"`
 	PfOtherStateType      *ebpf.Variable `ebpf:"pf_other_state_type"`
 	PfPacketType          *ebpf.Variable `ebpf:"pf_packet_type"`

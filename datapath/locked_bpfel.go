@@ -78,6 +78,7 @@ const (
 	lockedVarPfCounterType         = "pf_counter_type"
 	lockedVarPfDimType             = "pf_dim_type"
 	lockedVarPfEtherFlagType       = "pf_ether_flag_type"
+	lockedVarPfLimitedType         = "pf_limited_type"
 	lockedVarPfLoggedType          = "pf_logged_type"
 	lockedVarPfOtherStateType      = "pf_other_state_type"
 	lockedVarPfPacketType          = "pf_packet_type"
@@ -221,6 +222,7 @@ type lockedVariableSpecs struct {
 	PfCounterType         *ebpf.VariableSpec `ebpf:"pf_counter_type"`
 	PfDimType             *ebpf.VariableSpec `ebpf:"pf_dim_type"`
 	PfEtherFlagType       *ebpf.VariableSpec `ebpf:"pf_ether_flag_type"`
+	PfLimitedType         *ebpf.VariableSpec `ebpf:"pf_limited_type"`
 	PfLoggedType          *ebpf.VariableSpec `ebpf:"pf_logged_type"`
 	PfOtherStateType      *ebpf.VariableSpec `ebpf:"pf_other_state_type"`
 	PfPacketType          *ebpf.VariableSpec `ebpf:"pf_packet_type"`
@@ -380,6 +382,7 @@ type lockedVariables struct {
 	PfCounterType         *ebpf.Variable `ebpf:"pf_counter_type"`
 	PfDimType             *ebpf.Variable `ebpf:"pf_dim_type"`
 	PfEtherFlagType       *ebpf.Variable `ebpf:"pf_ether_flag_type"`
+	PfLimitedType         *ebpf.Variable `ebpf:"pf_limited_type"`
 	PfLoggedType          *ebpf.Variable `ebpf:"pf_logged_type"`
 	PfOtherStateType      *ebpf.Variable `ebpf:"pf_other_state_type"`
 	PfPacketType          *ebpf.Variable `ebpf:"pf_packet_type"`

@@ -243,6 +243,10 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 	c.AdaptiveStart, c.AdaptiveEnd = prog.Timeouts[pf.AdaptiveStart], prog.Timeouts[pf.AdaptiveEnd]
 	c.FragmentsMax, c.FragmentTime = p.FragmentsMax, prog.Timeouts[pf.Frag]
 	c.LogInterface = p.LogInterface
+	c.Limiters, c.Limited = 0, 0
+	if len(prog.Limiters) > 0 {
+		c.Limiters, c.Limited = uint32(prog.LimitersAt()), uint32(min(prog.Limited, math.MaxUint32))
+	}
 	c.Features = uint64(featuresOf(prog))
 	var shared kernelPfShared
 	if b.PFLoaded() {
@@ -254,7 +258,8 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 		// The states that are there go on needing the features that they need now.
 		c.Features |= was.Features & uint64(kernelFeatureFEATURE_PF_LOG|kernelFeatureFEATURE_PF_SOURCES|
 			kernelFeatureFEATURE_PF_REWRITE|kernelFeatureFEATURE_PF_SCRUB|kernelFeatureFEATURE_PF_NAT|
-			kernelFeatureFEATURE_PF_FAMILY|kernelFeatureFEATURE_PF_HOPS|kernelFeatureFEATURE_PF_REASSEMBLE)
+			kernelFeatureFEATURE_PF_FAMILY|kernelFeatureFEATURE_PF_HOPS|kernelFeatureFEATURE_PF_REASSEMBLE|
+			kernelFeatureFEATURE_PF_LIMITERS)
 	}
 	c.Buckets = bucketsFor(states, kernelFeature(c.Features))
 	return nil
@@ -323,6 +328,12 @@ func featuresOf(p *pf.Program) kernelFeature {
 	}
 	if p.Asks&pf.AskPools != 0 {
 		f |= kernelFeatureFEATURE_PF_SOURCES
+	}
+	if len(p.Limiters) > 0 { // what they count is among the sources
+		f |= kernelFeatureFEATURE_PF_LIMITERS | kernelFeatureFEATURE_PF_SOURCES
+	}
+	if p.Tables {
+		f |= kernelFeatureFEATURE_PF_TABLES
 	}
 	if len(p.Ether) > 0 {
 		f |= kernelFeatureFEATURE_ETHER
@@ -398,6 +409,7 @@ func storeWords(m *ebpf.Map, prog *pf.Program) error {
 	}
 	copy(words[prog.SetsAt():], prog.Sets)
 	copy(words[prog.PoolsAt():], prog.Pools)
+	copy(words[prog.LimitersAt():], prog.Limiters)
 	return nil
 }
 
@@ -472,9 +484,14 @@ func programFeatures(name string, c *Config) uint64 {
 	case kernelProgBasculeXdp, kernelProgBasculeFirst:
 		return c.Features
 	case kernelProgBasculeControl, kernelProgBasculeTable:
-		if loadedPF(c) {
-			return (c.Features | c.Pf.Features) &^ first
+		if !loadedPF(c) {
+			break
 		}
+		f := (c.Features | c.Pf.Features) &^ first
+		if name == kernelProgBasculeControl { // it may sleep, so that it must not look networks up
+			f &^= uint64(kernelFeatureFEATURE_PF_TABLES)
+		}
+		return f
 	case kernelProgBasculeDue, kernelProgBasculeHop, kernelProgBasculeFamily:
 		if kernelFeature(c.Features)&kernelFeatureFEATURE_PF_REASSEMBLE != 0 {
 			return c.Features&^first | uint64(kernelFeatureFEATURE_PF_STAMPS)
@@ -646,7 +663,7 @@ const pfFeatures = kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES | ker
 	kernelFeatureFEATURE_PF_LOG | kernelFeatureFEATURE_PF_SOURCES | kernelFeatureFEATURE_PF_REWRITE |
 	kernelFeatureFEATURE_PF_SCRUB | kernelFeatureFEATURE_PF_NAT | kernelFeatureFEATURE_PF_FAMILY |
 	kernelFeatureFEATURE_PF_FIB | kernelFeatureFEATURE_PF_HOPS | kernelFeatureFEATURE_PF_REASSEMBLE | kernelFeatureFEATURE_PF_FIRST |
-	kernelFeatureFEATURE_ETHER
+	kernelFeatureFEATURE_PF_LIMITERS | kernelFeatureFEATURE_ETHER
 
 // pfFlushes is PF_FLUSHES of bpf/pf/source.h.
 const pfFlushes = 1024

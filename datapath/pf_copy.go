@@ -20,6 +20,9 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 		return err
 	}
 	defer from.close()
+	if from.profiles, err = g.profilesOf(c); err != nil {
+		return err
+	}
 	to, err := g.states(c)
 	if err != nil {
 		return err
@@ -85,8 +88,25 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 // states maps the generation's table of states.
 func (g *generation) states(c *Config) (*stateTable, error) {
 	m := g.coll.Maps
-	return mapStates(m[kernelMapPfBuckets], m[kernelMapPfStates], m[kernelMapPfStamps], c,
+	t, err := mapStates(m[kernelMapPfBuckets], m[kernelMapPfStates], m[kernelMapPfStamps], c,
 		unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		return nil, err
+	}
+	if t.profiles, err = g.profilesOf(c); err != nil {
+		t.close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// profilesOf returns the profiles of states, nil if no limiter counts any. A change of rules keeps
+// those that states have.
+func (g *generation) profilesOf(c *Config) ([]kernelPfProfile, error) {
+	if kernelFeature(c.Pf.Features)&kernelFeatureFEATURE_PF_LIMITERS == 0 {
+		return nil, nil
+	}
+	return readArray[kernelPfProfile](g.coll.Maps[kernelMapPfProfiles])
 }
 
 // copySources copies what pf_sources has to that of g. With late, it copies what has come since.
@@ -184,6 +204,7 @@ func (y *tally) state(t *stateTable, place uint32, s *kernelPfState, n int32, so
 	if !sources || !y.counts {
 		return
 	}
+	t.limiters(place, s, func(k kernelPfSourceKey) { owe(y.sources, k, amount{states: n}) })
 	t.counters(place, s, func(by uint32, k kernelPfSourceKey) {
 		a := amount{states: n}
 		if by == 0 && StateFlags(s.Flags)&kernelPfStateFlagPF_STATE_CONNECTED != 0 {
@@ -195,6 +216,9 @@ func (y *tally) state(t *stateTable, place uint32, s *kernelPfState, n int32, so
 
 // node adds a source to the number of sources, or takes it away.
 func (y *tally) node(k kernelPfSourceKey, n int32) {
+	if k.Kind == uint16(kernelPfSourceKindPF_SOURCE_LIMITED) {
+		owe(y.sources, limiterKey(k.Rule, true), amount{more: n})
+	}
 	if k.Kind >= uint16(kernelPfSourceKindPF_SOURCE_LEAST) {
 		return
 	}
@@ -206,7 +230,11 @@ func (y *tally) node(k kernelPfSourceKey, n int32) {
 
 // source adds what a source counts, or takes it away.
 func (y *tally) source(k kernelPfSourceKey, n int32, s *kernelPfSource) {
-	owe(y.sources, k, amount{n * int32(s.States), n * int32(s.Connections)})
+	more := n * int32(s.Connections)
+	if k.Kind == uint16(kernelPfSourceKindPF_SOURCE_LIMITED) {
+		more = 0 // it is the table that the source is in
+	}
+	owe(y.sources, k, amount{n * int32(s.States), more})
 }
 
 // settle gives those who count states in g what they are owed.
@@ -225,6 +253,13 @@ func (y *tally) settle(g *generation, c *Config) error {
 	for k, n := range y.sources {
 		_, err := g.control(kernelControl{Op: kernelControlOpCONTROL_PF_RECOUNT, Source: k, Word: n.word()})
 		switch {
+		case errors.Is(err, unix.ENOENT) && k.ofLimiter():
+			// the table had no room for it, or its last state has gone: it begins anew
+			fresh := kernelPfLimited{States: uint32(max(n.states, 0)), Sources: uint32(max(n.more, 0))}
+			if err := g.coll.Maps[kernelMapPfSources].Update(&k, &fresh, ebpf.UpdateNoExist); err != nil &&
+				!errors.Is(err, ebpf.ErrKeyExist) {
+				return fmt.Errorf("count the states of a limiter: %w", err)
+			}
 		case errors.Is(err, unix.ENOENT):
 			lost[k] = true // while it counted too little, it counted nobody
 		case err != nil:

@@ -51,6 +51,19 @@ func pfIsReference(tb testing.TB, t *rapid.T) {
 	defer s.gen.Close()
 	s.retags = true // by modulate state, and when the switch answers
 	evaluator := &reference.Evaluator{Rules: rs, Anchors: all, Addresses: pfAddresses}
+	if len(rs.StateLimiters) > 0 {
+		// those called little, with the id 1, have nothing left
+		evaluator.Exhausted = func(_ string, l pf.Limiter, _ *reference.Packet) bool { return l.Name == "little" || l.ID == 1 }
+		sources := s.gen.coll.Maps[kernelMapPfSources]
+		for k, n := range map[kernelPfSourceKey]kernelPfLimited{
+			limiterKey(1, false): {States: rs.StateLimiters[0].Limit},
+			limiterKey(1, true):  {Sources: rs.SourceLimiters[0].Entries},
+		} {
+			if err := sources.Put(&k, &n); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 
 	packets := pftest.Packets(append(values(anchors), rs)...)
 	for id := range *pfPackets {
@@ -88,7 +101,7 @@ func pfIsReference(tb testing.TB, t *rapid.T) {
 		case !skipped(rs, from):
 			want.judge(0, evaluator.Evaluate(p), program)
 		}
-		if want.Blocked == "" && !skipped(rs, to) && !want.answered(p, program) {
+		if want.Blocked == "" && !want.limited && !skipped(rs, to) && !want.answered(p, program) {
 			next := *p
 			next.Direction, next.Port, next.Tag = pf.Out, to, want.tag
 			want.judge(1, evaluator.Evaluate(&next), program)
@@ -99,7 +112,10 @@ func pfIsReference(tb testing.TB, t *rapid.T) {
 				t.Fatalf("%+v\nfrom %s to %s, frame % x, sent % x\n(-reference +kernel):\n%s\n%s", *p, from.Name, to.Name, frame, s.out, diff, rs)
 			}
 		}
-		want.tag, want.scrub = "", [2]pf.Scrub{}
+		if want.limited && sent {
+			t.Fatalf("%+v\nfrom %s to %s is sent, and a limiter of its rule is exhausted\n%s", *p, from.Name, to.Name, rs)
+		}
+		want.tag, want.scrub, want.limited = "", [2]pf.Scrub{}, false
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(pfJudged{})); diff != "" {
 			t.Fatalf("%+v\nfrom %s to %s, frame % x\n(-reference +kernel):\n%s\n%s", *p, from.Name, to.Name, frame, diff, rs)
 		}
@@ -110,6 +126,7 @@ func pfIsReference(tb testing.TB, t *rapid.T) {
 type pfJudged struct {
 	Rules   [2]int // numbers + 1, 0 for none
 	Blocked string // by what
+	limited bool   // by a limiter: the drop has the reason of other limits
 	tag     string // on the way between
 	scrub   [2]pf.Scrub
 }
@@ -194,6 +211,8 @@ func (j *pfJudged) judge(side int, r reference.Result, program *pf.Program) {
 		j.Rules[side] = number(program, r.Rule)
 	}
 	switch {
+	case r.Limited:
+		j.limited = true
 	case r.IPOption:
 		j.Blocked = "pf-options"
 	case r.Action == pf.Block:

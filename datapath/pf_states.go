@@ -129,7 +129,9 @@ type stateTable struct {
 	states []kernelPfState
 	stamps []kernelPfReassembly // none if no rule says reassemble tcp
 	config *kernelPfConfig
-	close  func()
+	// profiles of the states, for those who ask which limiters count them; nil if none does
+	profiles []kernelPfProfile
+	close    func()
 }
 
 // mapStates maps the tables of states of a configuration.

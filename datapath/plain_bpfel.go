@@ -76,6 +76,7 @@ const (
 	plainVarPfCounterType         = "pf_counter_type"
 	plainVarPfDimType             = "pf_dim_type"
 	plainVarPfEtherFlagType       = "pf_ether_flag_type"
+	plainVarPfLimitedType         = "pf_limited_type"
 	plainVarPfLoggedType          = "pf_logged_type"
 	plainVarPfOtherStateType      = "pf_other_state_type"
 	plainVarPfPacketType          = "pf_packet_type"
@@ -217,6 +218,7 @@ type plainVariableSpecs struct {
 	PfCounterType         *ebpf.VariableSpec `ebpf:"pf_counter_type"`
 	PfDimType             *ebpf.VariableSpec `ebpf:"pf_dim_type"`
 	PfEtherFlagType       *ebpf.VariableSpec `ebpf:"pf_ether_flag_type"`
+	PfLimitedType         *ebpf.VariableSpec `ebpf:"pf_limited_type"`
 	PfLoggedType          *ebpf.VariableSpec `ebpf:"pf_logged_type"`
 	PfOtherStateType      *ebpf.VariableSpec `ebpf:"pf_other_state_type"`
 	PfPacketType          *ebpf.VariableSpec `ebpf:"pf_packet_type"`
@@ -374,6 +376,7 @@ type plainVariables struct {
 	PfCounterType         *ebpf.Variable `ebpf:"pf_counter_type"`
 	PfDimType             *ebpf.Variable `ebpf:"pf_dim_type"`
 	PfEtherFlagType       *ebpf.Variable `ebpf:"pf_ether_flag_type"`
+	PfLimitedType         *ebpf.Variable `ebpf:"pf_limited_type"`
 	PfLoggedType          *ebpf.Variable `ebpf:"pf_logged_type"`
 	PfOtherStateType      *ebpf.Variable `ebpf:"pf_other_state_type"`
 	PfPacketType          *ebpf.Variable `ebpf:"pf_packet_type"`

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "dd4effd07942ff52bfff1dba9fedc7d4cc444e25723d60cd39fb36cda403518c"
+const objectsSum = "ae6e519b996ae5326eea90e6efa9503c6a1a432361c2da1790fe6f0e73fa919d"

@@ -273,7 +273,7 @@ func (b *Bridge) copyState(coll *ebpf.Collection) error {
 
 // copyAbout gives a trial with the configuration c the states and sources whose
 // addresses are in the frame, wherever they are: the frame's own addresses, or those of
-// a packet that it quotes.
+// a packet that it quotes. It gives it all limiters, whose sources may be networks.
 func (b *Bridge) copyAbout(coll *ebpf.Collection, c *Config, frame []byte) error {
 	has := func(words [4]uint32) bool {
 		k := kernelPfAddress{Word: words}
@@ -304,7 +304,7 @@ func (b *Bridge) copyAbout(coll *ebpf.Collection, c *Config, frame []byte) error
 	defer sources.Close()
 	return eachOf(sources, func(keys []kernelPfSourceKey, values []kernelPfSource) error {
 		for i := range keys {
-			if !has(keys[i].Address) {
+			if !has(keys[i].Address) && !keys[i].ofLimiter() {
 				continue
 			}
 			if err := put(coll.Maps[kernelMapPfSources], keys[i], values[i]); err != nil {

@@ -82,6 +82,7 @@ const (
 	trialVarPfCounterType         = "pf_counter_type"
 	trialVarPfDimType             = "pf_dim_type"
 	trialVarPfEtherFlagType       = "pf_ether_flag_type"
+	trialVarPfLimitedType         = "pf_limited_type"
 	trialVarPfLoggedType          = "pf_logged_type"
 	trialVarPfOtherStateType      = "pf_other_state_type"
 	trialVarPfPacketType          = "pf_packet_type"
@@ -229,6 +230,7 @@ type trialVariableSpecs struct {
 	PfCounterType         *ebpf.VariableSpec `ebpf:"pf_counter_type"`
 	PfDimType             *ebpf.VariableSpec `ebpf:"pf_dim_type"`
 	PfEtherFlagType       *ebpf.VariableSpec `ebpf:"pf_ether_flag_type"`
+	PfLimitedType         *ebpf.VariableSpec `ebpf:"pf_limited_type"`
 	PfLoggedType          *ebpf.VariableSpec `ebpf:"pf_logged_type"`
 	PfOtherStateType      *ebpf.VariableSpec `ebpf:"pf_other_state_type"`
 	PfPacketType          *ebpf.VariableSpec `ebpf:"pf_packet_type"`
@@ -386,6 +388,7 @@ type trialVariables struct {
 	PfCounterType         *ebpf.Variable `ebpf:"pf_counter_type"`
 	PfDimType             *ebpf.Variable `ebpf:"pf_dim_type"`
 	PfEtherFlagType       *ebpf.Variable `ebpf:"pf_ether_flag_type"`
+	PfLimitedType         *ebpf.Variable `ebpf:"pf_limited_type"`
 	PfLoggedType          *ebpf.Variable `ebpf:"pf_logged_type"`
 	PfOtherStateType      *ebpf.Variable `ebpf:"pf_other_state_type"`
 	PfPacketType          *ebpf.Variable `ebpf:"pf_packet_type"`

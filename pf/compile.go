@@ -93,6 +93,9 @@ func Compile(in Input) (*Program, error) {
 			return nil, list
 		}
 	}
+	if err := c.placeLimiters(); err != nil {
+		return nil, err
+	}
 	if err := c.collect(); err != nil {
 		return nil, err
 	}
@@ -319,7 +322,7 @@ func (c *compiler) rule(e *entry) (CompiledRule, error) {
 	}
 	asks(e.SetPrio != [2]uint8{}, AskPriority)
 	out.Scrub = e.Scrub.compile()
-	out.Profile, err = c.profile(e.Rule)
+	err = c.profile(e.Rule, &out)
 	return out, err
 }
 
@@ -390,22 +393,26 @@ func (c *compiler) state(e *entry, out *CompiledRule) error {
 	return err
 }
 
-// profile returns the place of a rule's profile.
-func (c *compiler) profile(r *Rule) (uint8, error) {
+// profile fills in the place of a rule's profile, and its limiters.
+func (c *compiler) profile(r *Rule, out *CompiledRule) error {
 	p := Profile{Timeout: c.out.Timeouts, Priority: r.SetPrio}
 	if r.State != NoState {
 		r.StateOpts.Timeouts.override(&p.Timeout)
 	}
+	if err := c.limit(r, out, &p); err != nil {
+		return err
+	}
 	n, ok := c.profiles[p]
 	if !ok {
 		if len(c.out.Profiles) == MaxProfiles {
-			return 0, fmt.Errorf("timeouts and set prio: one combination more than the %d that rules and states may have; wait for states that have others, or flush them", MaxProfiles)
+			return fmt.Errorf("timeouts, set prio and limiters: one combination more than the %d that rules and states may have; wait for states that have others, or flush them", MaxProfiles)
 		}
 		n = uint8(len(c.out.Profiles))
 		c.profiles[p] = n
 		c.out.Profiles = append(c.out.Profiles, p)
 	}
-	return n, nil
+	out.Profile = n
+	return nil
 }
 
 // override replaces timeouts by the timeouts that are given.

@@ -516,12 +516,10 @@ func (p *parser) dispatch() {
 			p.expected("`nat`, `rdr`, `binat` or `scrub`")
 		}
 	case "state", "source":
-		if p.at("limiter") {
-			p.errorf(first.pos, "%s limiter: %s", first.text, outside[first.text+" limiter"])
-			p.skipLine()
-			return
+		if !p.at("limiter") {
+			p.failf(first.pos, "expected a rule, an option, a table or a macro, found %s", first)
 		}
-		p.failf(first.pos, "expected a rule, an option, a table or a macro, found %s", first)
+		p.limiter(first)
 	default:
 		p.failf(first.pos, "expected a rule, an option, a table or a macro, found %s", first)
 	}
@@ -733,8 +731,6 @@ var outside = map[string]string{
 	"set delay":           "holds packets back; see tc-netem(8)",
 	"max-pkt-rate":        "counts packets of no connection; storm limits of ports and police of tc(8) limit rates",
 	"max-pkt-size":        "compares sizes of packets",
-	"state limiter":       "limits several rules together; use keep state (max ...)",
-	"source limiter":      "limits several rules together; use keep state (max-src-states ...)",
 	"set syncookies":      "answers for hosts that no rule names; use synproxy state",
 	"prefer-ipv6-nexthop": "a next hop is of the family of its packets; give the rule inet, and one for inet6",
 	"bridge-to":           "frames go where their addresses are",

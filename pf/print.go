@@ -211,6 +211,12 @@ func (p *printer) ruleset(r *Ruleset) {
 	for i := range r.Tables {
 		p.line(r.Tables[i].String())
 	}
+	for i := range r.StateLimiters {
+		p.line(r.StateLimiters[i].String())
+	}
+	for i := range r.SourceLimiters {
+		p.line(r.SourceLimiters[i].String())
+	}
 	for i := range r.Ether {
 		p.line(r.Ether[i].String())
 	}
@@ -297,6 +303,8 @@ func (r *Rule) head(explicit bool) string {
 	}
 	r.sets(&w)
 	r.state(&w, explicit)
+	r.StateLimiter.print(&w, "state limiter")
+	r.SourceLimiter.print(&w, "source limiter")
 	if r.Probability != 0 {
 		w.add("probability", percent(r.Probability)+"%")
 	}

@@ -5,7 +5,7 @@ package pf
 // A Program is a ruleset as the datapath looks it up. Its numbers and layouts are those
 // of bpf/pf/types.h, which says what they mean. The datapath's tests compare the two.
 //
-// Cells, Ports, Sets and Pools are one table of words, in that order. A place is a number of a
+// Cells, Ports, Sets, Pools and Limiters are one table of words, in that order. A place is a number of a
 // word in it. A rule has a number, its place among Rules. Each value of each field has
 // a set of rules in Sets. For each group of 4096 rules, it says which of the group's 64
 // words are in use, and where these words are. The rules that match a packet are those
@@ -36,6 +36,9 @@ type Program struct {
 	PoolTables map[TableRef]int
 	// Timeouts are the ruleset's; rules may give others.
 	Timeouts [TimeoutCount]uint32
+	Tables   bool     // a limiter has a table
+	Limiters []uint64 // of states and of sources, which stand behind the pools; see limiterIDs
+	Limited  uint64   // how many limiters, and sources of them, there may be
 }
 
 // PortsAt returns the place of the set of ports with a number. No set has number 0.
@@ -47,8 +50,11 @@ func (p *Program) SetsAt() int { return PortsAt(len(p.Ports) + 1) }
 // PoolsAt returns the place of the first of Pools.
 func (p *Program) PoolsAt() int { return p.SetsAt() + len(p.Sets) }
 
+// LimitersAt returns the place of the first of Limiters.
+func (p *Program) LimitersAt() int { return p.PoolsAt() + len(p.Pools) }
+
 // Words returns how many words the table has.
-func (p *Program) Words() int { return p.PoolsAt() + len(p.Pools) }
+func (p *Program) Words() int { return p.LimitersAt() + len(p.Limiters) }
 
 // RuleRef says where a rule of a Program comes from. If an anchor is called several
 // times, its rules are in the Program as often.
@@ -119,7 +125,11 @@ type CompiledScrub struct {
 type Profile struct {
 	Timeout  [TimeoutCount]uint32
 	Priority [2]uint8
-	Pad      uint16
+	// Ids of the limiters for which a state counts, 0 for none.
+	StateLimiter, SourceLimiter uint8
+	SourceBits                  [2]uint8     // of IPv4 addresses, as IPv6 has them, and of IPv6
+	SourceKeeps                 uint16       // seconds for which a source without states stays
+	SourceMask                  [2][16]uint8 // of SourceBits
 }
 
 // CompiledEther is struct pf_ether. Program.Ether has the main ruleset's rules
@@ -220,6 +230,9 @@ const (
 	RuleTranslatesOn
 	RuleTranslatesFamily
 	RuleRoutesOn
+	RuleLimited
+	RuleStateNoMatch
+	RuleSourceNoMatch
 )
 
 // The flags of a CompiledScrub (enum pf_scrub_flag).

@@ -14,17 +14,15 @@ import (
 
 // refused are statements for what docs/pf.md lists as refused. The key is as there.
 var refused = map[string]string{
-	"queue":          "queue std on em0 bandwidth 10M",
-	"set queue":      "pass set (queue std, prio 3)",
-	"altq":           "altq on em0 priq",
-	"dnpipe":         "pass dnpipe 1",
-	"dnqueue":        "pass dnqueue (1, 2)",
-	"dummynet":       "dummynet in proto tcp pipe 1",
-	"rtable":         "antispoof for lo0 rtable 1",
-	"rdomain":        "pass on rdomain 1",
-	"route":          "pass from route \"label\"",
-	"state limiter":  "state limiter \"s\" id 1 limit 10",
-	"source limiter": "pass source limiter \"s\"",
+	"queue":     "queue std on em0 bandwidth 10M",
+	"set queue": "pass set (queue std, prio 3)",
+	"altq":      "altq on em0 priq",
+	"dnpipe":    "pass dnpipe 1",
+	"dnqueue":   "pass dnqueue (1, 2)",
+	"dummynet":  "dummynet in proto tcp pipe 1",
+	"rtable":    "antispoof for lo0 rtable 1",
+	"rdomain":   "pass on rdomain 1",
+	"route":     "pass from route \"label\"",
 
 	"os":                     "block proto tcp from any os \"Linux\"",
 	"set delay":              "pass set delay 100",

@@ -77,6 +77,8 @@ const (
 	optUser
 	optGroup
 	optID
+	optStateLimiter
+	optSourceLimiter
 	optionCount
 )
 
@@ -412,6 +414,8 @@ func (p *parser) options(s *spec) {
 			p.receivedOn(s, false)
 		case name == "set":
 			p.sets(s)
+		case name == "state", name == "source":
+			p.limits(s)
 		default:
 			p.otherOption(name)
 		}
@@ -507,12 +511,6 @@ func (p *parser) otherOption(name string) {
 	switch {
 	case outside[name] != "":
 		p.outside(name)
-	case name == "state" || name == "source":
-		pos := p.tok.pos
-		p.next()
-		p.word("limiter")
-		p.errorf(pos, "%s limiter: %s", name, outside[name+" limiter"])
-		p.skipArguments()
 	case slices.Contains(answers, name):
 		p.failf(p.tok.pos, "`%s` stands right behind `block`, and nowhere else", name)
 	case slices.Contains(ruleOrder, name):
@@ -860,6 +858,7 @@ func (p *parser) finish(s *spec) {
 	}
 	p.checkForward(s)
 	if r.Action == CallAnchor {
+		p.checkLimits(s)
 		if r.State != NoState {
 			p.errorf(s.at[optState], "cannot specify state handling on anchors")
 		}
@@ -877,6 +876,7 @@ func (p *parser) finish(s *spec) {
 			r.StateOpts = *p.stateDefaults
 		}
 	}
+	p.checkLimits(s)
 	if r.State == NoState {
 		return
 	}
@@ -966,6 +966,7 @@ func (r *Ruleset) placeless() *Ruleset {
 	c := *r
 	c.Rules, c.Tables, c.Loads = slices.Clone(r.Rules), slices.Clone(r.Tables), slices.Clone(r.Loads)
 	c.Ignored = nil
+	c.StateLimiters, c.SourceLimiters = slices.Clone(r.StateLimiters), slices.Clone(r.SourceLimiters)
 	for i := range c.Rules {
 		c.Rules[i] = c.Rules[i].placeless()
 		if a := c.Rules[i].Anchor; a != nil {
@@ -974,6 +975,12 @@ func (r *Ruleset) placeless() *Ruleset {
 	}
 	for i := range c.Tables {
 		c.Tables[i].Pos = Pos{}
+	}
+	for i := range c.StateLimiters {
+		c.StateLimiters[i].Place = Place{}
+	}
+	for i := range c.SourceLimiters {
+		c.SourceLimiters[i].Place = Place{}
 	}
 	for i := range c.Loads {
 		c.Loads[i].Pos = Pos{}

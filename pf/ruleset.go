@@ -22,11 +22,14 @@ type Pos struct {
 type Ruleset struct {
 	Options Options
 	Tables  []Table // in the order of their definitions; anchors have those of anchors
-	Rules   []Rule
-	Ether   []EtherRule
-	Loads   []AnchorLoad
-	Ignored []Idle     // what was read and left out; it is not printed
-	Names   []PortName // of the file, in the order in which they stand; anchors have none of their own
+	// Limiters that rules name, those of anchors, too. The main ruleset alone has some.
+	StateLimiters  []StateLimiter
+	SourceLimiters []SourceLimiter
+	Rules          []Rule
+	Ether          []EtherRule
+	Loads          []AnchorLoad
+	Ignored        []Idle     // what was read and left out; it is not printed
+	Names          []PortName // of the file, in the order in which they stand; anchors have none of their own
 }
 
 // PortName is a name of a port, an interface or a group of them in a file.
@@ -154,16 +157,18 @@ type Rule struct {
 	Route        *Route
 	Divert       *Divert
 
-	State       Keep
-	StateOpts   StateOptions
-	Tag         string
-	Tagged      string
-	NotTagged   bool
-	Label       string
-	Labels      []string // those behind Label: at most four
-	ID          uint32   // ridentifier, 0 for none; nothing depends on it
-	User, Group Owner
-	Probability float64 // 0 < p <= 1; 0 is no condition
+	State     Keep
+	StateOpts StateOptions
+	// Limiters of the states that the rule makes.
+	StateLimiter, SourceLimiter Limiter
+	Tag                         string
+	Tagged                      string
+	NotTagged                   bool
+	Label                       string
+	Labels                      []string // those behind Label: at most four
+	ID                          uint32   // ridentifier, 0 for none; nothing depends on it
+	User, Group                 Owner
+	Probability                 float64 // 0 < p <= 1; 0 is no condition
 
 	Anchor *Anchor // of CallAnchor
 }

@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "source.h"
+#include "limit.h"
 
 /* Which timeout holds for a state: the one that pf's state machine sets by the last packet. */
 static __always_inline u32 pf_phase(const struct pf_state *s)
@@ -221,6 +221,8 @@ static __always_inline bool pf_state_end(u32 place, u32 mark, u32 next, u32 now)
 		if (on(FEATURE_PF_NAT))
 			pf_second_leave(place, now);
 	}
+	if (on(FEATURE_PF_LIMITERS))
+		pf_limits_leave(place, PF_LIMITS, now);
 	return true;
 }
 

@@ -508,6 +508,10 @@ OFTEN __noinline u32 pf_obey(u32 rule)
 	blocks = r && r->action == PF_BLOCK;
 	p->rule[p->direction & 1] = rule;
 	pf_count(PF_COUNT_MATCH);
+	if (on(FEATURE_PF_LIMITERS) && pf_limited_by()) {
+		pf_rule_count(rule, pf_called(p, p->direction), 1, p->length);
+		return DROP_PF_LIMIT;
+	}
 	if (!blocks && (p->flags & PF_P_OPTIONS) && !(r && (r->flags & PF_ALLOW_OPTS)))
 		return DROP_PF_OPTIONS;
 	/* a packet that has a state is counted by the state, wherever the packet goes */

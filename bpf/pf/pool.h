@@ -16,14 +16,6 @@ const enum pf_pool_method *pf_pool_method_type __attribute__((unused));
 const enum pf_source_kind *pf_source_kind_type __attribute__((unused));
 const enum pf_second_node *pf_second_node_type __attribute__((unused));
 
-/* Reads words of the table of sets. */
-static __always_inline void pf_words_read(u32 at, void *to, u32 bytes)
-{
-#pragma unroll
-	for (u32 i = 0; i < bytes / 8; i++)
-		((u64 *)to)[i] = pf_word(at + i);
-}
-
 #define PF_WORDS_OF(type) ((u32)(sizeof(type) / 8))
 
 /* Reads the network of the pool with a number. */

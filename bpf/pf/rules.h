@@ -5,23 +5,10 @@
 
 #include "../binding.h"
 #include "fib.h"
+#include "limiter.h"
 #include "scrub.h"
-#include "state.h"
 
-/*
- * The first words are the cells. A cell has the place, in this table, of the set of the
- * rules that take a value of a field. From PF_CELLS on are the sets of ports, by number.
- * Behind them are the sets of rules.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, u64);
-} pf_words SEC(".maps");
-
-/* The same for the addresses and networks that rules name. */
+/* The sets of rules that take an address or a network that rules name. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -110,6 +97,10 @@ struct pf_walk {
 	u32 resume; /* number + 1 of a match rule that translates the packet before more are tried
 		     */
 	u32 resume_end; /* `end` of what is left to be tried then */
+	u32 limited; /* number + 1 of a rule that blocks the packet, since a limiter is exhausted */
+	u32 pad;
+	struct pf_asked_limiter limiter;
+	struct pf_limited fresh; /* what a limiter counts of a new source: zero but for `expires` */
 };
 
 /* An address that has been looked up, with what has been found. */
@@ -145,20 +136,6 @@ static __always_inline struct pf_walk *pf_walk(void)
 static __always_inline struct pf_memo *pf_memo(struct pf_walk *w)
 {
 	return &((struct pf_walking *)w)->memos[w->memo & (PF_MEMOS - 1)];
-}
-
-static __always_inline u32 pf_cell(u32 at)
-{
-	u32 *set = bpf_map_lookup_elem(&pf_words, &at);
-
-	return set ? *set : 0;
-}
-
-static __always_inline u64 pf_word(u32 at)
-{
-	u64 *word = bpf_map_lookup_elem(&pf_words, &at);
-
-	return word ? *word : 0;
 }
 
 static __always_inline bool pf_dim(u32 dim)
@@ -229,9 +206,33 @@ static __always_inline bool pf_routes_differ(u32 rule, u32 routes)
 	return (src & ~(src_holds ^ not_src)) | (dst & ~(dst_holds ^ not_dst));
 }
 
+/*
+ * Is a limiter of the rule with a number exhausted? Then the packet does not match the rule. If the
+ * rule says so, no other is tried, and the packet is blocked.
+ */
+static __always_inline bool pf_rule_limited(struct pf_walk *w, const struct pf_packet *p,
+					    const struct pf_rule *r, u32 number)
+{
+	u32 full;
+
+	if (p->how & PF_KNOWN) /* it has its state, which counts already */
+		return false;
+	w->limiter.profile = r->profile;
+	full = pf_limits_full(&w->limiter, p);
+	if (!full)
+		return false;
+	if (!(r->flags & (full == PF_COUNT_STATE_LIMIT ? PF_STATE_NO_MATCH : PF_SOURCE_NO_MATCH))) {
+		w->limited = number + 1;
+		w->end = 0;
+		if (!on(FEATURE_TRACE))
+			pf_count(full);
+	}
+	return true;
+}
+
 /* Does the packet match what a rule asks beside the fields of the sets? */
 static __always_inline bool pf_rule_matches(struct pf_walk *w, struct pf_packet *p,
-					    const struct pf_rule *r)
+					    const struct pf_rule *r, u32 number)
 {
 	if ((cfg.pf.asks & PF_ASK_TAG) && r->tagged &&
 	    !pf_holds(!((p->tag ^ r->tagged) & PF_TAG_MASK), r->flags & PF_NOT_TAGGED))
@@ -254,6 +255,8 @@ static __always_inline bool pf_rule_matches(struct pf_walk *w, struct pf_packet 
 	if ((cfg.pf.asks & PF_ASK_RANDOM) && r->probability &&
 	    bpf_get_prandom_u32() >= r->probability)
 		return false;
+	if (on(FEATURE_PF_LIMITERS) && (r->flags & PF_LIMITED) && pf_rule_limited(w, p, r, number))
+		return false;
 	if ((cfg.pf.asks & PF_ASK_ONCE) && (r->flags & PF_ONCE)) {
 		u32 first = r->first;
 		struct pf_rule_use *use = bpf_map_lookup_elem(&pf_rule_use, &first);
@@ -262,6 +265,14 @@ static __always_inline bool pf_rule_matches(struct pf_walk *w, struct pf_packet 
 			return false;
 	}
 	return true;
+}
+
+/* Has a limiter of a rule blocked the packet? */
+static __always_inline bool pf_limited_by(void)
+{
+	struct pf_walk *w = pf_walk();
+
+	return w && w->limited;
 }
 
 /* Counts a packet for a rule, number + 1, where it comes in or goes out. */
@@ -374,7 +385,7 @@ OFTEN __noinline int pf_try(u32 number)
 	if (on(FEATURE_PF_NAT) && (p->flags & PF_P_UNKNOWN) && (r->flags & PF_TRANSLATES) &&
 	    !pf_to_host(p->slot))
 		return 0;
-	if (!pf_rule_matches(w, p, r)) {
+	if (!pf_rule_matches(w, p, r, number)) {
 		if (r->action == PF_ANCHOR)
 			w->skip = r->end;
 		return 0;
@@ -671,6 +682,8 @@ OFTEN __noinline u32 pf_prepare(void)
 		p->scrub[p->direction & 1] = (struct pf_scrub){};
 	w->rule = 0;
 	w->matched = 0;
+	if (on(FEATURE_PF_LIMITERS))
+		w->limited = 0;
 	w->set[PF_DIM_PORT] =
 		pf_cell(PF_CELL_PORT + SLOT(p->slot) * 2 + (pf_called(p, p->direction) & 1));
 	if (w->set[PF_DIM_PORT] == PF_SKIP)
@@ -705,5 +718,7 @@ OFTEN __noinline u32 pf_judge(void)
 		/* no flags: `bits` is 0 yet. A constant would have the kernel make room on the
 		 * stack */
 		bpf_loop(PF_STEPS, pf_step, 0, w->bits);
+	if (on(FEATURE_PF_LIMITERS) && w->limited)
+		return w->limited;
 	return w->rule;
 }

@@ -96,8 +96,14 @@ static long pf_sweep_step(u32 n, struct pf_broom *broom)
 
 static long pf_sweep_source(void *map, struct pf_source_key *key, struct pf_source *n, u32 *now)
 {
-	if (!READ_ONCE(n->states) && (__s32)(*now - READ_ONCE(n->expires)) >= 0)
-		pf_source_free(key, n);
+	u32 limiter = key->kind == PF_SOURCE_LIMITED ? key->rule : 0;
+
+	if (on(FEATURE_PF_LIMITERS) && pf_limiter_stays(key))
+		return 0;
+	if (READ_ONCE(n->states) || (__s32)(*now - READ_ONCE(n->expires)) < 0)
+		return 0;
+	if (pf_source_free(key, n) && on(FEATURE_PF_LIMITERS) && limiter)
+		pf_limiter_forgets(limiter);
 	return 0;
 }
 

@@ -183,6 +183,9 @@ OFTEN __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 now)
 	in = pf_keeps(p->rule[0]);
 	out = pf_keeps(p->rule[1]);
 	r = pf_rule_at(in ? p->rule[0] : p->rule[1]);
+	/* the limiters for which the state counts are those of its profile */
+	if (on(FEATURE_PF_LIMITERS) && (out & PF_LIMITED) && !(in & PF_LIMITED))
+		r = pf_rule_at(p->rule[1]);
 	__builtin_memset(s, 0, sizeof(*s));
 	s->key = p->key;
 	s->key.profile = r ? r->profile : 0;
@@ -277,6 +280,13 @@ static __always_inline bool pf_enter(u32 place, u32 now)
 		}
 	} else if (why == PF_COUNT_MAX_STATES) {
 		pf_count(PF_COUNT_STATE_LIMIT);
+	}
+	if (!why && on(FEATURE_PF_LIMITERS)) {
+		why = pf_limits_enter(place, now);
+		if (why) {
+			pf_source_leave(place, false, now);
+			pf_rules_leave(place);
+		}
 	}
 	if (why)
 		pf_count(why);

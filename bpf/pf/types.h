@@ -160,6 +160,9 @@ enum pf_rule_flag {
 	PF_TRANSLATES_ON = 1 << 22, /* and names its ports: at others it must not pass anything */
 	PF_TRANSLATES_FAMILY = 1 << 23, /* to the other family */
 	PF_ROUTES_ON = 1 << 24, /* it has next hops, and names its ports, as PF_TRANSLATES_ON */
+	PF_LIMITED = 1 << 25, /* its profile has limiters */
+	PF_STATE_NO_MATCH = 1 << 26, /* it does not match while its state limiter is exhausted */
+	PF_SOURCE_NO_MATCH = 1 << 27, /* the same of its source limiter */
 };
 
 /* The answers that a rule that blocks may give. */
@@ -346,8 +349,28 @@ enum pf_timeout {
 struct pf_profile {
 	__u32 timeout[PF_TIMEOUTS];
 	__u8 priority[2]; /* set prio, + 1: for packets, and for those that should be quick */
-	__u16 pad;
+	__u8 limiter[2]; /* ids of the state limiter and of the source limiter; 0 for none */
+	__u8 bits[2]; /* of an address that make a source: of IPv4, as IPv6 has them, and of IPv6 */
+	__u16 keeps; /* seconds for which a source without states stays */
+	__u32 mask[2][4]; /* the same bits, in the order of a packet */
 };
+
+/*
+ * A limiter, among the words of sets. cfg.pf.limiters is the place of PF_LIMITER_IDS words for
+ * state limiters, by their ids, and behind them of as many for source limiters. Each has the
+ * place of the limiter from there on, or 0.
+ */
+struct pf_limiter {
+	__u32 limit; /* states */
+	__u32 entries; /* sources */
+	__u64 token; /* nanoseconds from one state to the next, in the long run; 0 for any */
+	__u64 bucket; /* nanoseconds whose tokens may be taken at once */
+	/* a source that has had more states than `above` gets into the table, by its number + 1 */
+	__u32 above;
+	__u32 table;
+};
+
+#define PF_LIMITER_IDS 256
 
 /*
  * Packets of one connection have the same key, whichever way they go. The lower address is
@@ -599,6 +622,11 @@ enum pf_source_kind {
 	PF_SOURCE_MAP, /* an address and port: those that endpoint-independent has given it */
 	PF_SOURCE_MAPPED, /* an address and port that is given, and has no other owner: whose it is
 			   */
+	/* see struct pf_limited; `rule` is the limiter's id */
+	PF_SOURCE_STATE_LIMITER,
+	PF_SOURCE_SOURCE_LIMITER,
+	PF_SOURCE_LIMITED, /* a source of a limiter; `ruleset` is how many bits of the address it
+			      has */
 };
 
 struct pf_source {
@@ -614,6 +642,21 @@ struct pf_source {
 };
 
 #define PF_SOURCE_GOING 0x80000000u
+
+/*
+ * What a limiter counts, or one of its sources, in the place of a struct pf_source. It is there
+ * from the first state on.
+ */
+struct pf_limited {
+	__u32 states; /* as in struct pf_source */
+	__u32 sources; /* of a source limiter; of a source: number + 1 of the table that it is in */
+	__u32 full; /* times that a source limiter had no room for one more source */
+	__u32 expires; /* as in struct pf_source */
+	__u64 spent; /* the tokens before this moment are spent: nanoseconds, CLOCK_MONOTONIC */
+	__u64 admitted; /* states that it has let be made */
+	__u64 hard; /* states that it has not, since there were too many */
+	__u64 rate; /* or since they came too fast */
+};
 
 /* A fragmented packet, and what only its first fragment has. */
 struct pf_fragment_key {
@@ -737,6 +780,8 @@ struct pf_config {
 	__u32 since; /* second in which pf was enabled or disabled */
 	__u32 fragments_max; /* packets whose first fragment is remembered */
 	__u32 fragment_time; /* seconds */
+	__u32 limiters; /* place of the limiters among the words of sets, 0 if there are none */
+	__u32 limited; /* how many limiters, and sources of them, there may be */
 };
 
 /* Questions that some rule of the ruleset asks, beside the features. */

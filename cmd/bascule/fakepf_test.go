@@ -161,6 +161,19 @@ func (f *fakeSwitch) PFSources(string) ([]bridge.PFSource, error) {
 	}}, nil
 }
 
+func (f *fakeSwitch) PFLimiters(_ string, sources bool) ([]bridge.PFLimiter, error) {
+	l := bridge.PFLimiter{
+		ID: 1, Name: "server", Limit: 1000, Rate: pf.Rate{Number: 1, Seconds: 5},
+		PFLimiterCount: bridge.PFLimiterCount{States: 3, Admitted: 7, HardLimited: 0, RateLimited: 2},
+	}
+	if !sources {
+		return []bridge.PFLimiter{l, {ID: 9, Name: "all", Limit: 5}}, nil
+	}
+	l.Entries, l.Addresses, l.AddrFull = 128, 1, 4
+	l.Sources = []bridge.PFLimited{{Addr: netip.MustParsePrefix("192.0.2.2/32"), PFLimiterCount: l.PFLimiterCount}}
+	return []bridge.PFLimiter{l}, nil
+}
+
 func (f *fakeSwitch) KillPFSources(name string, k bridge.PFKill) (int, error) {
 	f.call("KillPFSources %s from=%v to=%v", name, k.From, k.To)
 	return 1, nil

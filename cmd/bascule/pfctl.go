@@ -50,7 +50,9 @@ var (
 		{"memory", "limits, and what tables take"},
 		{"Tables", "tables; -v adds flags, -vv counters"},
 		{"Interfaces", "ports; -v adds those that are skipped"},
-		{"all", "all of these, but for nat, anchors and ports"},
+		{"LimiterStates", "the state limiters, also as Stlimiters"},
+		{"LimiterSrcs", "the source limiters, also as Srclimiters; -v adds sources"},
+		{"all", "all of these, but for nat, anchors, ports and limiters"},
 	}
 	pfFlushes = []fact{
 		{"rules", "the rules, or those of an anchor"},
@@ -82,10 +84,18 @@ type modifier struct {
 	name string
 }
 
+// limiterShows has OpenBSD's names for what FreeBSD calls so.
+var limiterShows = map[string]string{"Stlimiters": "LimiterStates", "Srclimiters": "LimiterSrcs"}
+
 // Set takes the first name that begins so; capital letters count if they help.
 func (m *modifier) Set(value string) error {
 	if len(value) > len("ether") && strings.HasPrefix("ethernet", value) {
 		value = "ether" // FreeBSD's pfctl calls it so with -s alone
+	}
+	for name, other := range limiterShows {
+		if len(value) >= 3 && strings.HasPrefix(name, value) && slices.ContainsFunc(m.of, func(f fact) bool { return f.name == other }) {
+			value = other
+		}
 	}
 	for _, same := range []func(a, b string) bool{func(a, b string) bool { return a == b }, strings.EqualFold} {
 		for _, f := range m.of {
@@ -115,7 +125,7 @@ func orList(list []fact) string {
 func modifiers(flag string, list []fact) string {
 	text := ""
 	for _, f := range list {
-		text += fmt.Sprintf("\n  %s %-10s  %s", flag, f.name, f.value)
+		text += fmt.Sprintf("\n  %s %-13s  %s", flag, f.name, f.value)
 	}
 	return text[1:]
 }

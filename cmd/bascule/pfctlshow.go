@@ -36,6 +36,8 @@ func (c *pfctl) showAll(s switcher) error {
 		{"nat", "", c.showTranslations},
 		{"Anchors", "", c.showAnchors},
 		{"Interfaces", "", c.showPorts},
+		{"LimiterStates", "", func(s switcher) error { return c.showLimiters(s, false) }},
+		{"LimiterSrcs", "", func(s switcher) error { return c.showLimiters(s, true) }},
 	}
 	all := c.show.name == "all"
 	if all && c.json {
@@ -430,6 +432,48 @@ func (c *pfctl) showSources(s switcher) error {
 			fmt.Fprintf(c.out, ", rule %d", n.Rule)
 		}
 		fmt.Fprintln(c.out)
+	}
+	return nil
+}
+
+// showLimiters shows limiters as pfctl does: with a line of titles, and those of sources with their
+// sources if -v is given.
+func (c *pfctl) showLimiters(s switcher, sources bool) error {
+	list, err := s.PFLimiters(c.bridge.text, sources)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(answer.List(list, func(l bridge.PFLimiter) answer.PFLimiter { return answer.OfPFLimiter(c.bridge.text, l) }))
+	}
+	line := func(id, use, limit string, rate any, more ...any) {
+		fmt.Fprintf(c.out, "%3s %8s/%-8s %11s", id, use, limit, rate)
+		for _, n := range more {
+			fmt.Fprintf(c.out, " %8v", n)
+		}
+		fmt.Fprintln(c.out)
+	}
+	if sources {
+		line("ID", "USE", "ADDRS", "RATE", "LIMIT", "ADMIT", "ADDRLIM", "HARDLIM", "RATELIM")
+	} else {
+		line("ID", "USE", "LIMIT", "RATE", "ADMIT", "HARDLIM", "RATELIM")
+	}
+	for _, l := range list {
+		rate := "nil"
+		if l.Rate != (pf.Rate{}) {
+			rate = fmt.Sprintf("%d/%d", l.Rate.Number, l.Rate.Seconds)
+		}
+		id := strconv.Itoa(int(l.ID))
+		if !sources {
+			line(id, fmt.Sprint(l.States), fmt.Sprint(l.Limit), rate, l.Admitted, l.HardLimited, l.RateLimited)
+			continue
+		}
+		line(id, fmt.Sprint(l.Addresses), fmt.Sprint(l.Entries), rate, l.Limit, l.Admitted, l.AddrFull, l.HardLimited, l.RateLimited)
+		for _, n := range l.Sources {
+			if c.verbose > 0 {
+				fmt.Fprintf(c.out, "    %s inuse %d/%d admitted %d hardlim %d ratelim %d\n", n.Addr, n.States, l.Limit, n.Admitted, n.HardLimited, n.RateLimited)
+			}
+		}
 	}
 	return nil
 }

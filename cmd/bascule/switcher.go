@@ -72,6 +72,7 @@ type switcher interface {
 	PFStates(bridge string, k bridge.PFKill) ([]bridge.PFState, error)
 	KillPFStates(bridge string, k bridge.PFKill) (n int, err error)
 	PFSources(bridge string) ([]bridge.PFSource, error)
+	PFLimiters(bridge string, sources bool) ([]bridge.PFLimiter, error)
 	KillPFSources(bridge string, k bridge.PFKill) (n int, err error)
 	PFTables(bridge, anchor string) ([]bridge.PFTable, error)
 	PFTable(bridge, anchor, name string) ([]bridge.PFTableEntry, error)

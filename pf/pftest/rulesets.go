@@ -6,6 +6,7 @@ package pftest
 import (
 	"fmt"
 	"io/fs"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -31,6 +32,9 @@ func rulesets(translating bool) *rapid.Generator[*pf.Ruleset] {
 		rs := &pf.Ruleset{Options: d.options()}
 		if rs.Options.StatePolicy == pf.IfBound {
 			d.policy = pf.IfBound
+		}
+		if d.limited = d.seldom("limiters"); d.limited {
+			d.limiters(rs)
 		}
 		d.body(rs, 2)
 		if d.seldom("load") {
@@ -151,6 +155,49 @@ type draw struct {
 	files  *int           // how many there are: each table has its own, for Open
 
 	translating bool // rules say where packets go
+	limited     bool // the main ruleset has limiters
+}
+
+// limiters draws the limiters of the main ruleset: of each kind one that has the name "little", and
+// another whose limits nothing meets.
+func (d draw) limiters(rs *pf.Ruleset) {
+	rate := pf.Rate{}
+	if d.seldom("rate") {
+		rate = pf.Rate{Number: 1000000, Seconds: d.number("seconds", 1, 5)}
+	}
+	rs.StateLimiters = []pf.StateLimiter{
+		{Name: "little", ID: 1, Limit: d.number("limit", 1, 5)},
+		{Name: "two words", ID: uint8(d.number("id", 2, 255)), Limit: math.MaxInt32, Rate: rate},
+	}
+	rs.SourceLimiters = []pf.SourceLimiter{
+		{Name: "little", ID: 1, Entries: 1, Limit: math.MaxInt32, InetMask: 32, Inet6Mask: 128},
+		{Name: "two words", ID: uint8(d.number("id", 2, 255)), Entries: 1000, Limit: math.MaxInt32, Rate: rate,
+			InetMask: uint8(d.number("inet mask", 0, 32)), Inet6Mask: uint8(d.number("inet6 mask", 0, 128))},
+	}
+	if d.translating && d.seldom("table") {
+		l := &rs.SourceLimiters[1]
+		l.Table, l.Above = one(d, "table", tables...), 1000000
+		l.Below = d.number("below", 0, 10)
+	}
+}
+
+// limiter draws which limiter a rule names.
+func (d draw) limiter(what string) (l pf.Limiter) {
+	if !d.limited {
+		return l
+	}
+	switch one(d, what, "", "", "name", "little", "id") {
+	case "name":
+		l.Name = "two words"
+	case "little":
+		l.Name = "little"
+	case "id":
+		l.ID = 1
+	default:
+		return l
+	}
+	l.NoMatch = d.often("no-match")
+	return l
 }
 
 func one[T any](d draw, what string, from ...T) T { return rapid.SampledFrom(from).Draw(d.T, what) }
@@ -255,6 +302,9 @@ func (d draw) rule() pf.Rule {
 		d.answer(&r)
 	case pf.Pass:
 		d.state(&r)
+		if r.State != pf.NoState {
+			r.StateLimiter, r.SourceLimiter = d.limiter("state limiter"), d.limiter("source limiter")
+		}
 		r.AllowOpts = d.seldom("allow-opts")
 	}
 	if r.Action != pf.Match {

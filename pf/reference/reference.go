@@ -36,6 +36,9 @@ type Evaluator struct {
 	// Draw returns a number of 0 <= x < 1 for a rule with a probability, which
 	// matches if that is above x. Nil: always 0.
 	Draw func(*pf.Rule) float64
+	// Exhausted says whether a limiter that rules name has nothing left for a packet. The first
+	// argument is "state" or "source". Nil: none has.
+	Exhausted func(of string, l pf.Limiter, p *Packet) bool
 
 	used map[*pf.Rule]bool
 }
@@ -82,6 +85,7 @@ func pathOf(name, at string, index int) string {
 type Result struct {
 	Action   pf.Action  // Pass or Block
 	Rule     *pf.Rule   // that decided; nil: no rule matched, and it passes
+	Limited  bool       // it would pass by Rule, whose limiter is exhausted, and says block
 	IPOption bool       // it would pass, but has IP options, and Rule is nil or without allow-opts
 	Matches  []*pf.Rule // match rules that applied, in their order
 	Tag      string     // empty: none
@@ -111,6 +115,10 @@ func (w *walk) evaluate() Result {
 	}
 
 	r := Result{Rule: w.rule, Matches: w.matches, Tag: w.tag, SetPrio: w.prio, Scrub: w.scrub, Log: w.log}
+	if w.limited != nil {
+		r.Action, r.Rule, r.Limited = pf.Block, w.limited, true
+		return r
+	}
 	allowed := false
 	if w.rule != nil {
 		r.Action = w.rule.Action
@@ -134,6 +142,7 @@ type walk struct {
 	*Evaluator
 	*Packet
 	rule    *pf.Rule // the last that matched
+	limited *pf.Rule // one that blocks since its limiter is exhausted
 	matches []*pf.Rule
 	tag     string
 	prio    [2]uint8
@@ -172,6 +181,14 @@ func (w *walk) ruleset(rs *pf.Ruleset, at string, unsure bool) (matched, stop bo
 		}
 		if unsure && (r.Action == pf.Pass || r.Action == pf.Match) {
 			continue
+		}
+		switch w.exhausted(r) {
+		case no:
+		case maybe:
+			continue
+		case yes:
+			w.limited = r
+			return matched, true
 		}
 		if r.Tag != "" && !(unsure && r.Action == pf.CallAnchor) {
 			w.tag = r.Tag
@@ -344,6 +361,27 @@ func (w *walk) matchesRule(r *pf.Rule, at string) verdict {
 func foreign(o pf.Owner) bool {
 	unknown := o.Lo == "unknown"
 	return o.Op == pf.PortEqual && !unknown || o.Op == pf.PortNotEqual && unknown || o.Op > pf.PortNotEqual
+}
+
+// exhausted reports whether a limiter of a rule has nothing left for the packet: yes, if the rule is
+// to block it then, or maybe, if the rule does not match it.
+func (w *walk) exhausted(r *pf.Rule) verdict {
+	if w.Exhausted == nil {
+		return no
+	}
+	for _, l := range []struct {
+		of string
+		pf.Limiter
+	}{{"state", r.StateLimiter}, {"source", r.SourceLimiter}} {
+		if l.Limiter == (pf.Limiter{}) || !w.Exhausted(l.of, l.Limiter, w.Packet) {
+			continue
+		}
+		if l.NoMatch {
+			return maybe
+		}
+		return yes
+	}
+	return no
 }
 
 // transport tries what a rule asks of the header that follows IP's.
