@@ -431,6 +431,34 @@ type PFInfo struct {
 	States      uint64            `json:"states"`
 }
 
+// PFLimited is a source of a source limiter.
+type PFLimited struct {
+	Address     string  `json:"address"`
+	Admitted    uint64  `json:"admitted"`
+	HardLimited uint64  `json:"hard_limited"`
+	RateLimited uint64  `json:"rate_limited"`
+	States      uint64  `json:"states"`
+	VLAN        *uint64 `json:"vlan,omitempty"`
+}
+
+// PFLimiter is a limiter of pf, as `pfctl -s LimiterStates -j` prints it.
+type PFLimiter struct {
+	AddrLimited *uint64     `json:"addr_limited,omitempty"`
+	Addresses   *uint64     `json:"addresses,omitempty"`
+	Admitted    uint64      `json:"admitted"`
+	Entries     *uint64     `json:"entries,omitempty"`
+	HardLimited uint64      `json:"hard_limited"`
+	ID          uint64      `json:"id"`
+	Limit       uint64      `json:"limit"`
+	Bridge      string      `json:"master"`
+	Name        string      `json:"name"`
+	RateLimited uint64      `json:"rate_limited"`
+	RateSeconds *uint64     `json:"rate_seconds,omitempty"`
+	RateStates  *uint64     `json:"rate_states,omitempty"`
+	Sources     []PFLimited `json:"sources,omitempty"`
+	States      uint64      `json:"states"`
+}
+
 // PFLimits are limits, and the bytes that tables take now by what they are for.
 type PFLimits struct {
 	Anchors      uint64            `json:"anchors"`
@@ -1612,6 +1640,48 @@ func (p PFLabelsParams) values() url.Values {
 // PFLabels returns the rules that have a label, with their counters.
 func (c *Client) PFLabels(ctx context.Context, p PFLabelsParams) (answer []PFRule, err error) {
 	_, err = c.do(ctx, http.MethodGet, "/pf/labels", p.values(), nil, &answer)
+	return answer, err
+}
+
+// PFLimitersrcsParams are the parameters of [Client.PFLimitersrcs].
+type PFLimitersrcsParams struct {
+	// network namespace, named as the agent's files name it; without, it is the agent's own
+	Netns string
+	// the bridge
+	Bridge string
+}
+
+func (p PFLimitersrcsParams) values() url.Values {
+	v := url.Values{}
+	set(v, "netns", p.Netns)
+	set(v, "bridge", p.Bridge)
+	return v
+}
+
+// PFLimitersrcs returns the source limiters, with their sources.
+func (c *Client) PFLimitersrcs(ctx context.Context, p PFLimitersrcsParams) (answer []PFLimiter, err error) {
+	_, err = c.do(ctx, http.MethodGet, "/pf/limitersrcs", p.values(), nil, &answer)
+	return answer, err
+}
+
+// PFLimiterstatesParams are the parameters of [Client.PFLimiterstates].
+type PFLimiterstatesParams struct {
+	// network namespace, named as the agent's files name it; without, it is the agent's own
+	Netns string
+	// the bridge
+	Bridge string
+}
+
+func (p PFLimiterstatesParams) values() url.Values {
+	v := url.Values{}
+	set(v, "netns", p.Netns)
+	set(v, "bridge", p.Bridge)
+	return v
+}
+
+// PFLimiterstates returns the state limiters.
+func (c *Client) PFLimiterstates(ctx context.Context, p PFLimiterstatesParams) (answer []PFLimiter, err error) {
+	_, err = c.do(ctx, http.MethodGet, "/pf/limiterstates", p.values(), nil, &answer)
 	return answer, err
 }
 

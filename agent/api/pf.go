@@ -87,6 +87,14 @@ func (a *API) filters() {
 		list, err := s.PFStates(in.Bridge, which)
 		return answer.List(list, func(st bridge.PFState) answer.PFState { return answer.OfPFState(in.Bridge, st) }), err
 	})
+	limiters := func(sources bool) func(*bridge.Switch, *OfPF) ([]answer.PFLimiter, error) {
+		return func(s *bridge.Switch, in *OfPF) ([]answer.PFLimiter, error) {
+			list, err := s.PFLimiters(in.Bridge, sources)
+			return answer.List(list, func(l bridge.PFLimiter) answer.PFLimiter { return answer.OfPFLimiter(in.Bridge, l) }), err
+		}
+	}
+	look(a, "/pf/limiterstates", "the state limiters", limiters(false))
+	look(a, "/pf/limitersrcs", "the source limiters, with their sources", limiters(true))
 	look(a, "/pf/sources", "the sources that are tracked", func(s *bridge.Switch, in *OfPF) ([]answer.PFSource, error) {
 		list, err := s.PFSources(in.Bridge)
 		return answer.List(list, func(n bridge.PFSource) answer.PFSource { return answer.OfPFSource(in.Bridge, n) }), err

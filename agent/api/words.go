@@ -74,6 +74,8 @@ var words = map[string]string{
 	"Owner.network":              "as the front door calls it",
 	"PFInfo":                     "PFInfo is how pf of a bridge is.",
 	"PFInfo.seconds":             "that it is so",
+	"PFLimited":                  "PFLimited is a source of a source limiter.",
+	"PFLimiter":                  "PFLimiter is a limiter of pf, as `pfctl -s LimiterStates -j` prints it.",
 	"PFLimits":                   "PFLimits are limits, and the bytes that tables take now by what they are for.",
 	"PFPort":                     "PFPort is a port as pf knows it.",
 	"PFPort.group":               "it is a group of ports",
