@@ -578,7 +578,8 @@ func pfJudged(t *testing.T, hook string) {
 	judged := func(setting, note string) {
 		t.Helper()
 		l.Bascule("bridge", "set", "br0", "--pf-ports", setting)
-		if out := pfctl(t, l, rules, "-f", "-"); out != note+"\n" {
+		// a rule about a port that pf does not judge is noted, too
+		if out := pfctl(t, l, rules, "-f", "-"); !strings.HasSuffix(out, "has no effect: pf does not judge it, as the bridge's pf-ports says\n"+note+"\n") {
 			t.Errorf("pf-ports %s: loading says %q, want %q", setting, out, note)
 		}
 	}
@@ -600,7 +601,7 @@ func pfJudged(t *testing.T, hook string) {
 	l.AddPort("br0", hook, l.NewEnd(l.NewNamespace()))
 	wantPF(t, l, "host0\np1 (skip)\np2 (skip)\np3 (skip)\n", "-vsI")
 	l.Bascule("port", "del", "br0", "host0")
-	if out := pfctl(t, l, rules, "-f", "-"); out != "bascule: warning: stdin:1:1: block holds at no port of br0: its setting pf-ports leaves all of them out\n" {
+	if out := pfctl(t, l, rules, "-f", "-"); !strings.HasSuffix(out, "\nbascule: warning: stdin:1:1: block holds at no port of br0: its setting pf-ports leaves all of them out\n") {
 		t.Errorf("without a host port, loading says %q", out)
 	}
 }
@@ -740,7 +741,6 @@ func pfRefused(t *testing.T, hook string) {
 	}
 	for text, want := range map[string]string{
 		"pass out on p1 divert-reply\n":                          "divert-reply: p1 is no host port,",
-		"scrub in\n":                                             "scrub:",
 		"pass in on p1 route-to 10.99.0.1\n":                     "route-to: no interface of the host reaches 10.99.0.1;",
 		"anchor a {\npass out on p1 dup-to 10.99.0.1\n}\npass\n": "dup-to: no interface of the host reaches 10.99.0.1;",
 	} {
