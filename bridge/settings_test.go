@@ -302,7 +302,7 @@ func testSettings[T comparable](t *testing.T, settings []Setting[T], tests []str
 }
 
 func TestDefaults(t *testing.T) {
-	bridge := BridgeConfig{Ageing: 300 * time.Second, FDBMax: 65536, DefaultPVID: 1, VLANProtocol: unix.ETH_P_8021Q,
+	bridge := BridgeConfig{Ageing: 300 * time.Second, FDBMax: 65536, DefaultPVID: 1, VLANProtocol: unix.ETH_P_8021Q, PFPorts: PFAll,
 		STP: STPOff, STPPriority: 32768, STPHello: 2 * time.Second, STPMaxAge: 20 * time.Second, STPForwardDelay: 15 * time.Second}
 	if got := Defaults(BridgeSettings); got != bridge {
 		t.Errorf("bridge %+v, want %+v", got, bridge)
