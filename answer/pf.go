@@ -12,18 +12,19 @@ import (
 
 // PFRule is a rule of pf, with what it has done.
 type PFRule struct {
-	Bridge      string `json:"master"`
-	Anchor      string `json:"anchor,omitempty"`
-	Number      int    `json:"number"`
-	Rule        string `json:"rule"` // on one line, an anchor's call without its rules
-	Label       string `json:"label,omitempty"`
-	Evaluations uint64 `json:"evaluations"`
-	PacketsIn   uint64 `json:"packets_in"`
-	PacketsOut  uint64 `json:"packets_out"`
-	BytesIn     uint64 `json:"bytes_in"`
-	BytesOut    uint64 `json:"bytes_out"`
-	States      uint64 `json:"states"`
-	Created     uint64 `json:"states_created"`
+	Bridge      string   `json:"master"`
+	Anchor      string   `json:"anchor,omitempty"`
+	Number      int      `json:"number"`
+	Rule        string   `json:"rule"` // on one line, an anchor's call without its rules
+	Label       string   `json:"label,omitempty"`
+	Labels      []string `json:"labels,omitempty"` // those behind Label
+	Evaluations uint64   `json:"evaluations"`
+	PacketsIn   uint64   `json:"packets_in"`
+	PacketsOut  uint64   `json:"packets_out"`
+	BytesIn     uint64   `json:"bytes_in"`
+	BytesOut    uint64   `json:"bytes_out"`
+	States      uint64   `json:"states"`
+	Created     uint64   `json:"states_created"`
 }
 
 // OfPFRule is the answer for the rule with that number in the ruleset at path of a
@@ -36,7 +37,7 @@ func OfPFRule(of, path string, number int, r *pf.Rule, n bridge.PFCounts) PFRule
 		head = &call
 	}
 	return PFRule{
-		Bridge: of, Anchor: path, Number: number, Rule: head.String(), Label: r.Label, Evaluations: n.Evaluations,
+		Bridge: of, Anchor: path, Number: number, Rule: head.String(), Label: r.Label, Labels: r.Labels, Evaluations: n.Evaluations,
 		PacketsIn: n.Packets[0], PacketsOut: n.Packets[1], BytesIn: n.Bytes[0], BytesOut: n.Bytes[1],
 		States: n.States, Created: n.Created,
 	}

@@ -36,6 +36,51 @@ type pfStored struct {
 	// Pools has, by number, a sum of what is in each table that a pool of the rules names: the
 	// rules are compiled with it.
 	Pools map[int]uint64 `json:"pools,omitempty"`
+	// Labels has the labels of the rules of all rulesets that states are of.
+	Labels []pfLabels `json:"labels,omitempty"`
+}
+
+// pfLabels has the labels of the rules of rulesets, which are the same in all of these.
+type pfLabels struct {
+	Rulesets []uint16         `json:"rulesets"` // their numbers in the datapath
+	Rules    map[int][]string `json:"rules"`    // by the number of the rule there
+}
+
+// keepLabels notes the labels of the rules of a ruleset that is to get a number, and forgets those
+// of rulesets that no state is of.
+func (d *pfConfig) keepLabels(b *datapath.Bridge, number uint16, p *pf.Program) error {
+	noted := func(l pfLabels) bool { return slices.Contains(l.Rulesets, number) }
+	if !d.other && slices.ContainsFunc(d.Labels, noted) {
+		return nil
+	}
+	now := map[int][]string{}
+	for i, ref := range p.Source {
+		if labels := ref.Rule.AllLabels(); labels != nil {
+			now[i] = labels
+		}
+	}
+	var used map[uint16]bool
+	if len(d.Labels) > 0 {
+		var err error
+		if used, err = b.StateRulesets(); err != nil {
+			return err
+		}
+	}
+	kept := d.Labels
+	d.Labels = nil
+	for _, l := range kept {
+		l.Rulesets = slices.DeleteFunc(slices.Clone(l.Rulesets), func(n uint16) bool { return n == number || !used[n] })
+		if len(now) > 0 && maps.EqualFunc(l.Rules, now, slices.Equal) {
+			l.Rulesets, now = append(l.Rulesets, number), nil
+		}
+		if len(l.Rulesets) > 0 {
+			d.Labels = append(d.Labels, l)
+		}
+	}
+	if len(now) > 0 {
+		d.Labels = append(d.Labels, pfLabels{[]uint16{number}, now})
+	}
+	return nil
 }
 
 // pfStoredTable is a table; its entries are in the datapath.
@@ -212,6 +257,9 @@ func (c *draft) planPF(what string) error {
 	limits := d.limits()
 	if err := d.checkLimits(what, c.bridge); err != nil {
 		return err
+	}
+	if err := d.keepLabels(c.bridge, c.bridge.NextRuleset(program, !d.other), program); err != nil {
+		return failed(what, err)
 	}
 	text, err := json.Marshal(&d.pfStored)
 	if err != nil {

@@ -219,7 +219,11 @@ type PFKill struct {
 	Label    *string        // of the rule that made them
 	ID       uint64         // 0 is any
 	Key      *PFKey
-	Port     string // "" is any
+	Port     string         // "" is any
+	Gateway  []netip.Prefix // of the next hop that a rule has chosen, which is 0.0.0.0 or :: for none; nil is any
+	// Both chooses the other state of a connection, too: one that is routed has one for its
+	// way to the host and one for its way from it.
+	Both bool
 }
 
 // PFKey is a state as one may name it: protocol, and who talks to whom.

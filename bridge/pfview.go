@@ -411,10 +411,32 @@ func (v *pfView) state(st *datapath.State) PFState {
 		}
 	}
 	if ref := v.rule(maker(st)); ref != nil {
-		out.Rule, out.Anchor, out.Label = ref.Index, ref.Anchor, ref.Rule.Label
+		out.Rule, out.Anchor = ref.Index, ref.Anchor
 		out.Tracked = ref.Rule.StateOpts.SourceTrack != pf.NoSourceTrack
 	}
+	if labels := v.labels(st); len(labels) > 0 {
+		out.Label = labels[0]
+	}
 	return out
+}
+
+// labels returns the labels of both rules of a state, those of its maker first. A state keeps them
+// when other rules are loaded.
+func (v *pfView) labels(st *datapath.State) (list []string) {
+	rules, numbers := [2]int{st.RuleIn, st.RuleOut}, st.Rules
+	if st.Flags&datapath.StateOut != 0 {
+		rules[0], rules[1] = rules[1], rules[0]
+		numbers[0], numbers[1] = numbers[1], numbers[0]
+	}
+	former := slices.IndexFunc(v.Labels, func(l pfLabels) bool { return slices.Contains(l.Rulesets, st.Ruleset) })
+	for i := range rules {
+		if ref := v.rule(rules[i]); ref != nil {
+			list = append(list, ref.Rule.AllLabels()...)
+		} else if former >= 0 {
+			list = append(list, v.Labels[former].Rules[numbers[i]]...)
+		}
+	}
+	return list
 }
 
 func peer(proto uint8, p *datapath.StatePeer) PFPeer {
@@ -454,13 +476,40 @@ func (v *pfView) chooses(k *PFKill, st *datapath.State) bool {
 		!contains(k.From, from.Addr), !contains(k.To, to.Addr),
 		k.Key != nil && *k.Key != (PFKey{st.Proto, from, to}):
 		return false
+	case k.Gateway != nil && !contains(k.Gateway, gateway(st)):
+		return false
 	case k.Port != "" && !v.ports[st.In].Is(k.Port) && !v.ports[st.Out].Is(k.Port):
 		return false
 	case k.Label != nil:
-		ref := v.rule(maker(st))
-		return ref != nil && ref.Rule.Label == *k.Label
+		return slices.Contains(v.labels(st), *k.Label)
 	}
 	return true
+}
+
+// gateway is the next hop of a state, the unspecified address of its family if it has none.
+func gateway(st *datapath.State) netip.Addr {
+	switch {
+	case st.Hop.IsValid():
+		return st.Hop.Unmap()
+	case st.From.Addr.Addr().Unmap().Is4():
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// A way has what the packets of a state have in common, before its translation or behind it.
+type way struct {
+	proto    uint8
+	from, to netip.AddrPort
+}
+
+// waysOf returns how packets of a state come, and how they go on.
+func waysOf(st *datapath.State) (before, after way) {
+	before = way{st.Proto, st.From.Addr, st.To.Addr}
+	if after = before; st.Translated != nil {
+		after.from, after.to = st.Translated[0], st.Translated[1]
+	}
+	return before, after
 }
 
 // contains says whether an address is in one of the networks, or there are
@@ -478,8 +527,24 @@ func (s *Switch) KillPFStates(bridge string, k PFKill) (n int, err error) {
 		if !v.loaded {
 			return nil
 		}
-		more, err := v.b.KillStates(func(st *datapath.State) bool { return v.chooses(&k, st) })
+		come, went := map[way]bool{}, map[way]bool{} // of those that are chosen
+		more, err := v.b.KillStates(func(st *datapath.State) bool {
+			if !v.chooses(&k, st) {
+				return false
+			}
+			before, after := waysOf(st)
+			come[before], went[after] = true, true
+			return true
+		})
 		n += more // also when it is run again
+		if err != nil || !k.Both {
+			return err
+		}
+		more, err = v.b.KillStates(func(st *datapath.State) bool {
+			before, after := waysOf(st)
+			return come[after] || went[before]
+		})
+		n += more
 		return err
 	})
 	return n, err

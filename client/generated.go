@@ -487,10 +487,12 @@ type PFRule struct {
 	BytesOut    uint64 `json:"bytes_out"`
 	Evaluations uint64 `json:"evaluations"`
 	Label       string `json:"label,omitempty"`
-	Bridge      string `json:"master"`
-	Number      int64  `json:"number"`
-	PacketsIn   uint64 `json:"packets_in"`
-	PacketsOut  uint64 `json:"packets_out"`
+	// those behind Label
+	Labels     []string `json:"labels,omitempty"`
+	Bridge     string   `json:"master"`
+	Number     int64    `json:"number"`
+	PacketsIn  uint64   `json:"packets_in"`
+	PacketsOut uint64   `json:"packets_out"`
 	// on one line, an anchor's call without its rules
 	Rule          string `json:"rule"`
 	States        uint64 `json:"states"`

@@ -211,6 +211,16 @@ func (b *Bridge) settlePF(next *Config, t *Tables) error {
 	return nil
 }
 
+// NextRuleset returns the number of a ruleset when it is loaded. If its rules are the same as
+// those of the bridge, that stays.
+func (b *Bridge) NextRuleset(prog *pf.Program, same bool) uint16 {
+	number := b.Config.Pf.Ruleset
+	if same && b.PFLoaded() && int(b.Config.Pf.Rules) == len(prog.Rules) {
+		return number
+	}
+	return max(number+1, 1) // 0 is no ruleset's
+}
+
 // settleProgram notes in c the contents of p, which may have other rules than the
 // bridge.
 func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
@@ -226,12 +236,7 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 		}
 	}
 	p.Same = p.Same && b.PFLoaded() && int(was.Rules) == len(prog.Rules)
-	if !p.Same {
-		c.Ruleset++
-		if c.Ruleset == 0 { // 0 is no ruleset's
-			c.Ruleset++
-		}
-	}
+	c.Ruleset = b.NextRuleset(prog, p.Same)
 	c.Rules, c.Groups, c.Dims = uint32(len(prog.Rules)), prog.Groups, prog.Dims
 	c.EtherRules, c.Asks = uint32(len(prog.Ether)), uint16(prog.Asks)
 	c.StatesMax = p.StatesMax

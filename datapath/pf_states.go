@@ -40,11 +40,14 @@ type State struct {
 	// Numbers of the rules that let it in and out, among Program.Source. -1 is no
 	// rule, or a rule of a former ruleset.
 	RuleIn, RuleOut int
-	Created         uint32 // seconds since boot
-	Age             time.Duration
-	Expires         time.Duration // from now, unless there is another packet
-	Flags           StateFlags
-	Profile         uint8 // in PFProfiles
+	// Ruleset is the ruleset that made it, and Rules are the numbers there. -1 is no rule.
+	Ruleset uint16
+	Rules   [2]int
+	Created uint32 // seconds since boot
+	Age     time.Duration
+	Expires time.Duration // from now, unless there is another packet
+	Flags   StateFlags
+	Profile uint8 // in PFProfiles
 }
 
 // StatePeer is one side of a State.
@@ -547,7 +550,7 @@ func (r *stateReader) state(t *stateTable, place uint32, s *kernelPfState) *Stat
 	st := &State{
 		ID:   uint64(s.Created)<<32 | uint64(place),
 		VLAN: vlanOf(s.Key.Vlan), Proto: s.Key.Proto, In: s.In, Out: s.Out,
-		RuleIn: -1, RuleOut: -1, Created: s.Created,
+		RuleIn: -1, RuleOut: -1, Created: s.Created, Ruleset: s.Ruleset, Rules: [2]int{int(s.RuleIn) - 1, int(s.RuleOut) - 1},
 		Age:     time.Duration(max(int32(r.now-s.Created), 0)) * time.Second,
 		Expires: time.Duration(max(left, 0)) * time.Second,
 		Flags:   StateFlags(s.Flags), Profile: s.Key.Profile,
@@ -622,6 +625,25 @@ func (b *Bridge) eachState(f func(st *State, place uint32, s *kernelPfState) boo
 		return st == nil || f(st, place, s)
 	})
 	return nil
+}
+
+// StateRulesets returns the rulesets that have made the states that there are, and the ruleset
+// that makes them now.
+func (b *Bridge) StateRulesets() (map[uint16]bool, error) {
+	used := map[uint16]bool{b.Config.Pf.Ruleset: true}
+	if !b.PFLoaded() {
+		return used, nil
+	}
+	t, err := b.states(unix.PROT_READ)
+	if err != nil {
+		return nil, err
+	}
+	defer t.close()
+	t.each(func(_ uint32, s *kernelPfState) bool {
+		used[s.Ruleset] = true
+		return true
+	})
+	return used, nil
 }
 
 // KillStates removes the states that match, and returns how many. Their counts are

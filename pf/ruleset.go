@@ -228,6 +228,14 @@ func (o Owner) never() bool {
 
 const unknownOwner = "unknown"
 
+// AllLabels returns the labels of the rule.
+func (r *Rule) AllLabels() []string {
+	if r.Label == "" {
+		return nil
+	}
+	return append([]string{r.Label}, r.Labels...)
+}
+
 // Never reports whether no packet of a bridge matches the rule.
 func (r *Rule) Never() bool { return r.User.never() || r.Group.never() }
 

@@ -608,18 +608,17 @@ func (s *scrape) pf(b *bridge.Counted) {
 func (s *scrape) labels(name string, counts map[*pf.Rule]bridge.PFCounts) {
 	sums := map[string]bridge.PFCounts{}
 	for r, n := range counts {
-		if r.Label == "" {
-			continue
+		for _, label := range r.AllLabels() {
+			sum := sums[label]
+			sum.Evaluations += n.Evaluations
+			sum.Created += n.Created
+			sum.States += n.States
+			for i := range n.Packets {
+				sum.Packets[i] += n.Packets[i]
+				sum.Bytes[i] += n.Bytes[i]
+			}
+			sums[label] = sum
 		}
-		sum := sums[r.Label]
-		sum.Evaluations += n.Evaluations
-		sum.Created += n.Created
-		sum.States += n.States
-		for i := range n.Packets {
-			sum.Packets[i] += n.Packets[i]
-			sum.Bytes[i] += n.Bytes[i]
-		}
-		sums[r.Label] = sum
 	}
 	for label, n := range sums {
 		s.count(ruleEvals, n.Evaluations, name, label)

@@ -150,6 +150,12 @@ func (f *fakeSwitch) KillPFStates(name string, k bridge.PFKill) (int, error) {
 	if k.Key != nil {
 		call += fmt.Sprintf(" key=%v", *k.Key)
 	}
+	if k.Gateway != nil {
+		call += fmt.Sprintf(" gateway=%v", k.Gateway)
+	}
+	if k.Both {
+		call += " both"
+	}
 	f.call("%s", call)
 	return 2, nil
 }

@@ -32,7 +32,7 @@ type pfctl struct {
 	rule                                     number
 	verbose                                  int
 	disable, enable, check, names, quiet     bool
-	noNames, zero, ignoreQueue               bool
+	noNames, zero, ignoreQueue, both         bool
 }
 
 // The modifiers of -s, -F and -T: their names in pfctl(8), and their meaning.
@@ -72,7 +72,7 @@ var (
 		{"test", "test whether addresses match: status 2 if not all do"},
 		{"flush", "delete all addresses"},
 		{"kill", "delete the table"},
-		{"zero", "begin to count anew"},
+		{"zero", "begin to count anew; with addresses see how many are there"},
 		{"load", "load the tables of the file of -f"},
 	}
 )
@@ -164,7 +164,10 @@ file of -f:
 -k kills the states of a host or network, and with a second -k those from the
 first to the second. '-k label -k LABEL' kills the states of a rule's label, '-k
 id -k ID' the state that -vvss names so, and '-k key -k "PROTO HOST:PORT ->
-HOST:PORT"' the state between these two.`,
+HOST:PORT"' the state between these two. '-k gateway -k HOST' kills the states
+whose rule sends packets to this next hop, and '-k nat -k HOST' those of a host
+by its address before translation, which -k HOST alone means here, too. With -M
+they kill the state of a connection's other way through the host, too.`,
 		Example: `  #! run: switch br0 veth0; printf 'table <bad> persist\nanchor night\nblock in quick from <bad>\npass\n' >/etc/pf.conf; ip netns add lab; bascule -n lab bridge add br0
   # see whether a file is right, then load it
   bascule pfctl -nvf /etc/pf.conf
@@ -207,6 +210,7 @@ HOST:PORT"' the state between these two.`,
 	f.VarP(&c.table, "t", "t", "the table of -T")
 	f.VarP(&c.command, "T", "T", "do something to a table")
 	f.StringArrayVarP(&c.kill, "k", "k", nil, "kill the states of this `HOST`")
+	f.BoolVarP(&c.both, "M", "M", false, "with -k and -F states, kill the state of a connection's other way through the host, too")
 	f.StringArrayVarP(&c.killSources, "K", "K", nil, "forget the sources of this `HOST`, or those that talk to a second one")
 	f.VarP(&c.flush, "F", "F", "flush something")
 	f.BoolVarP(&c.zero, "z", "z", false, "begin to count anew for each rule; what states that are there have counted stays")
@@ -399,7 +403,7 @@ func (c *pfctl) checkUsage(args []string) error {
 		return usage("-t %s: give -T, too: what to do with the table", c.table.text)
 	case c.command.name == "load" && c.file.text == "":
 		return usage("-T load: give -f FILE, too")
-	case c.takesAddresses() && len(args) == 0 && c.file.text == "" && c.command.name != "replace":
+	case c.takesAddresses() && len(args) == 0 && c.file.text == "" && c.command.name != "replace" && c.command.name != "zero":
 		return usage("-T %s: give addresses, or -f FILE", c.command.name)
 	case len(args) > 0 && !c.takesAddresses():
 		if c.check {
@@ -414,6 +418,8 @@ func (c *pfctl) checkUsage(args []string) error {
 		return usage("-K %s: give -K once or twice", c.killSources[2])
 	case c.debug.text != "" && !isLevel:
 		return usage("-x %s: give %s", c.debug.text, bridge.OneOf(pfDebugLevels))
+	case c.both && len(c.kill) == 0 && (c.flush.name != "states" || c.port.text == ""):
+		return usage("-M: give -k, or -F states with -i PORT, too")
 	case c.rule.n != nil && c.show.name != "rules":
 		return usage("-R %d: give -s rules, too", *c.rule.n)
 	}
@@ -436,7 +442,7 @@ func pfDebugLevel(level string) (string, bool) {
 
 // takesAddresses says whether the command of -T is about addresses.
 func (c *pfctl) takesAddresses() bool {
-	return slices.Contains([]string{"add", "delete", "replace", "test"}, c.command.name)
+	return slices.Contains([]string{"add", "delete", "replace", "test", "zero"}, c.command.name)
 }
 
 // tell prints a line about an action, on standard error like pfctl.
@@ -680,8 +686,8 @@ func (c *pfctl) killers(hosts []string, flag string) (*bridge.PFKill, error) {
 	if len(hosts) == 0 {
 		return nil, nil
 	}
-	kill := &bridge.PFKill{Port: c.port.text}
-	if word := hosts[0]; flag == "-k" && (word == "label" || word == "id" || word == "key") {
+	kill := &bridge.PFKill{Port: c.port.text, Both: c.both && flag == "-k"}
+	if word := hosts[0]; flag == "-k" && slices.Contains([]string{"label", "id", "key", "gateway", "nat"}, word) {
 		if len(hosts) != 2 {
 			return nil, usagef(c.cmd, "-k %s: give a second -k with the %s", word, word)
 		}
@@ -694,6 +700,14 @@ func (c *pfctl) killers(hosts []string, flag string) (*bridge.PFKill, error) {
 			kill.ID, err = strconv.ParseUint(strings.TrimPrefix(text, "0x"), 16, 64)
 			if err != nil || kill.ID == 0 {
 				return nil, usagef(c.cmd, "-k id -k %s: give the id that -vvss shows", value)
+			}
+		case "gateway":
+			if kill.Gateway, err = c.prefixes(value); err != nil {
+				return nil, usagef(c.cmd, "-k gateway -k %s: %s", value, err)
+			}
+		case "nat":
+			if kill.From, err = c.prefixes(value); err != nil {
+				return nil, usagef(c.cmd, "-k nat -k %s: %s", value, err)
 			}
 		case "key":
 			if kill.Key, err = parsePFKey(value); err != nil {
@@ -775,7 +789,7 @@ func (c *pfctl) flushAll(s switcher) error {
 		var n int
 		var err error
 		if f.name == "states" && c.port.text != "" {
-			n, err = s.KillPFStates(c.bridge.text, bridge.PFKill{Port: c.port.text})
+			n, err = s.KillPFStates(c.bridge.text, bridge.PFKill{Port: c.port.text, Both: c.both})
 		} else {
 			n, err = s.FlushPF(c.bridge.text, c.anchor.text, f.name)
 		}
@@ -837,11 +851,31 @@ func (c *pfctl) tableCommand(s switcher, entries []pf.TableEntry) error {
 		}
 		c.did("%d table deleted", n)
 	case "zero":
+		if len(entries) > 0 {
+			return c.zeroEntries(s, entries)
+		}
 		if err := s.ZeroPFTable(name, anchor, table, c.check); err != nil {
 			return err
 		}
 		c.did("1 table/stats cleared")
 	}
+	return nil
+}
+
+// zeroEntries does -T zero with addresses. It tells how many of them the table has.
+func (c *pfctl) zeroEntries(s switcher, entries []pf.TableEntry) error {
+	list, err := s.PFTable(c.bridge.text, c.anchor.text, c.table.text)
+	if err != nil {
+		return err
+	}
+	n := 0
+	for _, e := range entries {
+		if slices.ContainsFunc(list, func(there bridge.PFTableEntry) bool { return there.Prefix == e.Prefix && there.Not == e.Not }) {
+			n++
+		}
+	}
+	c.did("%d/%d addresses cleared", n, len(entries))
+	c.warn([]string{"the addresses of a table are not counted one by one, so there is nothing to begin anew; -T zero alone has the table begin anew"})
 	return nil
 }
 

@@ -261,8 +261,10 @@ func (c *pfctl) showLabels(s switcher) error {
 		return c.printJSON(list)
 	}
 	for _, r := range list {
-		fmt.Fprintln(c.out, r.Label, r.Evaluations, r.PacketsIn+r.PacketsOut, r.BytesIn+r.BytesOut,
-			r.PacketsIn, r.BytesIn, r.PacketsOut, r.BytesOut, r.Created)
+		for _, label := range append([]string{r.Label}, r.Labels...) {
+			fmt.Fprintln(c.out, label, r.Evaluations, r.PacketsIn+r.PacketsOut, r.BytesIn+r.BytesOut,
+				r.PacketsIn, r.BytesIn, r.PacketsOut, r.BytesOut, r.Created)
+		}
 	}
 	return nil
 }

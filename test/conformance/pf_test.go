@@ -26,6 +26,8 @@ import (
 var pfCases = []conformance{
 	{name: "pf_load", hooks: tcx, run: pfLoad},
 	{name: "pf_states", hooks: both, run: pfStates},
+	{name: "label_survives_reload", hooks: both, run: pfLabelReload},
+	{name: "label_of_second_rule", hooks: both, run: pfLabelSecond},
 	{name: "pf_clients", hooks: both, run: pfClients},
 	{name: "pf_tables", hooks: both, run: pfTables},
 	{name: "pf_large_tables", hooks: tcx, run: pfLargeTables},
@@ -239,6 +241,58 @@ func pfStates(t *testing.T, hook string) {
 	l.Reach(b, answer(), a)
 	l.Reach(a, ask(), b)
 	l.Reach(a, udps(10, B, A, ip1, ip2, [2]int{4001, 53}))
+}
+
+// pfLabelReload: a state keeps its rules' labels when other rules are loaded, and as long as it is
+// there.
+func pfLabelReload(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	a, b := ends[0], ends[1]
+	learn(l, a, A)
+	learn(l, b, B)
+	const rules = "block\npass in on p1 proto udp to port 53 label dns label 'query $dstport'\npass out on p2\n"
+	ask := func() []netlab.Frame { return udps(10, B, A, ip1, ip2, [2]int{4000, 53}) }
+	answer := func() []netlab.Frame { return udps(10, A, B, ip2, ip1, [2]int{53, 4000}) }
+	killed := func(n int, label string) {
+		t.Helper()
+		if out := pfctl(t, l, "", "-k", "label", "-k", label); out != fmt.Sprintf("killed %d states\n", n) {
+			t.Errorf("-k label -k %q says %q, want %d states", label, out, n)
+		}
+	}
+	for _, next := range []string{rules, "block\n", "pass label other\n"} {
+		for _, label := range []string{"dns", "query 53"} {
+			loadPF(t, l, rules)
+			l.Reach(a, ask(), b)
+			loadPF(t, l, next)
+			if next != rules { // what comes between has other numbers
+				loadPF(t, l, "match label more\n"+next)
+			}
+			var list []struct{ Label string }
+			if l.JSON(&list, "pfctl", "-ss"); len(list) != 1 || list[0].Label != "dns" {
+				t.Errorf("%q: %+v", next, list)
+			}
+			killed(0, "other")
+			killed(1, label)
+			wantPF(t, l, "", "-ss")
+		}
+	}
+	loadPF(t, l, rules)
+	l.Reach(b, answer())
+}
+
+// pfLabelSecond: a state is found by the label of either rule that has let its first packet through.
+func pfLabelSecond(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	a, b := ends[0], ends[1]
+	learn(l, a, A)
+	learn(l, b, B)
+	loadPF(t, l, "block\npass in on p1 label one\npass out on p2 label two\n")
+	for _, label := range []string{"one", "two"} {
+		l.Reach(a, udps(10, B, A, ip1, ip2, [2]int{4000, 53}), b)
+		if out := pfctl(t, l, "", "-k", "label", "-k", label); out != "killed 1 states\n" {
+			t.Errorf("-k label -k %s says %q", label, out)
+		}
+	}
 }
 
 // pfClients: real connections.

@@ -131,6 +131,14 @@ func TestRouteTo(t *testing.T) {
 				if text := s.pfctl("", "-vv", "-s", "states"); !strings.Contains(text, " route-to "+hop+"\n") {
 					t.Errorf("%q: the states have no next hop:\n%s", rules, text)
 				}
+				s.pfctl("", "-k", "gateway", "-k", dst) // which is no next hop
+				if text := s.pfctl("", "-vv", "-s", "states"); !strings.Contains(text, " route-to "+hop+"\n") {
+					t.Errorf("%q: -k gateway kills what has another next hop:\n%s", rules, text)
+				}
+				s.pfctl("", "-k", "gateway", "-k", hop)
+				if text := s.pfctl("", "-vv", "-s", "states"); strings.Contains(text, " route-to ") {
+					t.Errorf("%q: -k gateway leaves states:\n%s", rules, text)
+				}
 			}
 		}
 		if n := s.dropped(); n != 0 {

@@ -232,6 +232,11 @@ func TestNATStations(t *testing.T) {
 				if text := s.states(); !strings.Contains(text, c.state4) {
 					t.Errorf("%s: the states have no %q:\n%s", what, c.state4, text)
 				}
+				// -M finds the state of the way into the host by the one of the way from it
+				s.pfctl("", "-M", "-i", "gw2", "-F", "states")
+				if text := s.states(); strings.Contains(text, "tcp") || strings.Contains(text, "udp") {
+					t.Errorf("%s: -M leaves states:\n%s", what, text)
+				}
 			}
 		}
 		if d := s.lab.Port("br0", s.sides[0].end.Port).Drops["pf-translate"] + s.lab.Port("br0", "gw2").Drops["pf-translate"]; d != 0 {
