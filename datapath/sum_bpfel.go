@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "ae6e519b996ae5326eea90e6efa9503c6a1a432361c2da1790fe6f0e73fa919d"
+const objectsSum = "2979037f4c064742b530aa1f0ccda3fa46482ef481746d5c6e83f0694e073311"

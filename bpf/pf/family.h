@@ -151,6 +151,29 @@ static __always_inline u32 pf_extract(const u32 *from, u32 bits)
 	return bpf_htonl(v);
 }
 
+/* The first word of the well-known prefix 64:ff9b::/96; two words of zeros follow. */
+#define WELL_KNOWN bpf_htonl(0x0064ff9b)
+
+/* The networks of IPv4 that are not global (RFC 6052, 3.1), but for those that nobody routes. */
+static __always_inline bool pf_is_private(u32 four)
+{
+	u32 a = bpf_ntohl(four);
+
+	return a >> 24 == 10 || a >> 20 == 0xac1 || a >> 16 == 0xc0a8 || /* RFC 1918 */
+	       a >> 22 == 0x191 || a >> 17 == 0x6309 || /* 100.64/10, 198.18/15 */
+	       a >> 8 == 0xc00000 || a >> 8 == 0xc00002 || /* 192.0.0/24, 192.0.2/24 */
+	       a >> 8 == 0xc63364 || a >> 8 == 0xcb0071; /* 198.51.100/24, 203.0.113/24 */
+}
+
+/*
+ * Is an address of IPv4 behind the well-known prefix one that must not be there? Translators drop
+ * such packets (RFC 6052, 3.1).
+ */
+static __always_inline bool pf_misplaced(const u32 *six, u32 four)
+{
+	return six[0] == WELL_KNOWN && !(six[1] | six[2]) && pf_is_private(four);
+}
+
 /* Makes n->to an address of IPv4. */
 static __always_inline void pf_to4(struct pf_nat *n, u32 four)
 {
@@ -168,16 +191,21 @@ __noinline u32 pf_family_destination(void)
 	if (!on(FEATURE_PF_FAMILY) || !p || !n)
 		return false;
 	if (n->t.flags & PF_TRANSLATION_EXTRACT) {
+		if (n->t.embed == 96 && pf_misplaced(n->now.dst, n->now.dst[3]))
+			return false;
 		pf_to4(n, pf_extract(n->now.dst, n->t.embed));
 	} else if (n->t.flags & (PF_TRANSLATION_EMBED | PF_TRANSLATION_MIX)) {
 		if (!n->t.networks)
 			return false;
 		pf_pool_read(n, 0);
 		__builtin_memcpy(n->to, n->network.address, sizeof(n->to));
-		if (n->t.flags & PF_TRANSLATION_EMBED)
+		if (n->t.flags & PF_TRANSLATION_EMBED) {
+			if (n->t.embed == 96 && pf_misplaced(n->to, n->now.dst[3]))
+				return false;
 			pf_embed(n->to, n->t.embed, n->now.dst[3]);
-		else if (n->network.bits >= 96 && n->network.bits < 128)
+		} else if (n->network.bits >= 96 && n->network.bits < 128) {
 			n->to[3] |= n->now.dst[3] & bpf_htonl(~0u >> (n->network.bits - 96));
+		}
 	} else if (!pf_pool_choose(PF_POOL_RDR, false)) {
 		return false;
 	}
@@ -201,6 +229,8 @@ static __always_inline u32 pf_family_source(void)
 		return DROP_PF_TRANSLATE;
 	pf_pool_read(n, 0);
 	__builtin_memcpy(n->to, n->network.address, sizeof(n->to));
+	if (n->t.embed == 96 && pf_misplaced(n->to, n->from[3]))
+		return DROP_PF_TRANSLATE;
 	pf_embed(n->to, n->t.embed, n->from[3]);
 	__builtin_memcpy(n->now.src, n->to, sizeof(n->to));
 	return pf_nat_port(false) ? 0 : DROP_PF_TRANSLATE;

@@ -490,8 +490,14 @@ func (rt *Router) af(w *walk, s *State, t *pf.Translation, u use, at string) boo
 	switch {
 	case t.To.IsEmpty() && t.Family == pf.Inet:
 		tuple.Dst = extract(s.After.Dst, int(t.Embed))
+		if misplaced(s.After.Dst, tuple.Dst) {
+			return false
+		}
 	case t.To.IsEmpty():
 		tuple.Dst = embed(prefix.Addr(), int(t.Embed), s.After.Dst)
+		if misplaced(tuple.Dst, s.After.Dst) {
+			return false
+		}
 	default:
 		to := rt.open(w, &t.To, t.Family, at)
 		if t.ToPort != 0 && (tuple.Proto == TCP || tuple.Proto == UDP) {
@@ -500,6 +506,9 @@ func (rt *Router) af(w *walk, s *State, t *pf.Translation, u use, at string) boo
 		if n := to.networks; t.To.Method == pf.Single && len(n) == 1 && !n[0].IsSingleIP() {
 			if t.Family == pf.Inet6 {
 				tuple.Dst = embed(n[0].Addr(), int(t.Embed), s.After.Dst)
+				if misplaced(tuple.Dst, s.After.Dst) {
+					return false
+				}
 			} else {
 				tuple.Dst = mix(n[0], extract(s.After.Dst, 96))
 			}
@@ -513,12 +522,22 @@ func (rt *Router) af(w *walk, s *State, t *pf.Translation, u use, at string) boo
 	}
 	found := false
 	if t.To.IsEmpty() && t.Family == pf.Inet6 && !prefix.IsSingleIP() {
-		found = rt.port(s, t, tuple, embed(prefix.Addr(), int(t.Embed), s.After.Src))
+		src := embed(prefix.Addr(), int(t.Embed), s.After.Src)
+		found = !misplaced(src, s.After.Src) && rt.port(s, t, tuple, src)
 	} else {
 		tuple.Src = s.After.Src // that asks the pool
 		found = rt.nat(w, s, t, u, at, tuple)
 	}
 	return found && isRouted(s.After.Src) && isRouted(s.After.Dst)
+}
+
+// misplaced reports whether an address of IPv6 has one of IPv4 behind the well-known prefix that
+// must not be there, since it is not global (RFC 6052, 3.1).
+func misplaced(six, four netip.Addr) bool {
+	return netip.MustParsePrefix("64:ff9b::/96").Contains(six) && slices.ContainsFunc([]string{
+		"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "198.18.0.0/15",
+		"192.0.0.0/24", "192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24",
+	}, func(p string) bool { return netip.MustParsePrefix(p).Contains(four) })
 }
 
 // isRouted reports whether it is the address of a station that packets are routed from and to

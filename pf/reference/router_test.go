@@ -266,6 +266,8 @@ var translations = []struct {
 		"in icmp fd00::1#7 64:ff9b::101:102 128 => icmp 192.0.2.1#1 1.1.1.2 8",
 		"in icmp 1.1.1.2#1 192.0.2.1 0 => icmp 64:ff9b::101:102#7 fd00::1 129",
 		"in icmp fd00::1 64:ff9b::101:102 139 => translate",
+		"in udp [fd00::1]:5 [64:ff9b::a00:202]:53 => translate",
+		"in udp [fd00::1]:5 [64:ff9b::ac1f:102]:53 => translate",
 	}},
 	{"to IPv4 behind fewer bits", "pass in inet6 to 2001:db8:100::/40 af-to inet from 192.0.2.1", []string{
 		"in udp [fd00::1]:5 [2001:db8:1c0:2:21::]:53 => udp 192.0.2.1:50001 192.0.2.33:53", // RFC 6052, 2.4

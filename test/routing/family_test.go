@@ -30,8 +30,8 @@ type crossing struct {
 
 var crossings = []crossing{
 	{
-		name: "NAT64 from the host's address", rules: "pass in on gw1 inet6 to 64:ff9b::/96 af-to inet from (gw2)", own: true,
-		to: "64:ff9b::a00:202", listen: "10.0.2.2", peer: "10.0.2.1", state: " -> 10.0.2.2:7 (64:ff9b::a00:202[7]) ",
+		name: "NAT64 from the host's address", rules: "pass in on gw1 inet6 to 2001:db8:64::/96 af-to inet from (gw2)", own: true,
+		to: "2001:db8:64::a00:202", listen: "10.0.2.2", peer: "10.0.2.1", state: " -> 10.0.2.2:7 (2001:db8:64::a00:202[7]) ",
 	}, {
 		name: "NAT64 from a pool", rules: "pass in inet6 to 2001:db8:64::/48 af-to inet from 10.0.2.64/30 port 4000:4999 round-robin",
 		to: "2001:db8:64:a00:2:200::", listen: "10.0.2.2",
@@ -103,14 +103,37 @@ func afTo(t *testing.T, s *site) {
 	}
 }
 
+// Behind the well-known prefix there are no private addresses (RFC 6052, 3.1), unless the rule names
+// them as its destination.
+func TestFamilyWellKnown(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.stations()
+		server := s.listen(1, "udp", "10.0.2.2:7").(net.PacketConn)
+		conn, err := s.dial(0, "udp", "", "[64:ff9b::a00:202]:7")
+		s.must(err)
+		s.load("pass\npass in on gw1 inet6 to 64:ff9b::/96 af-to inet from (gw2)\n")
+		dropped := func() uint64 { return s.lab.Port("br0", s.sides[0].end.Port).Drops["pf-translate"] }
+		before := dropped()
+		s.lab.Wait("a packet for a private address to be dropped", func() bool {
+			_, err := conn.Write([]byte("private"))
+			s.must(err)
+			return dropped() > before
+		})
+		s.load("pass\npass in on gw1 inet6 to 64:ff9b::a00:200/120 af-to inet from (gw2) to 10.0.2.0/24\n")
+		if peer := s.echoUDP(server, conn, 100); peer.Addr().String() != "10.0.2.1" {
+			t.Errorf("the server sees %v", peer)
+		}
+	})
+}
+
 // An ICMP error about a packet that goes on in the other family gets to who has sent it, in
 // his own family and about the packet as he knows it.
 func TestFamilyErrors(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.stations()
-		s.load("pass\npass in on gw1 inet6 to 64:ff9b::/96 af-to inet from (gw2)\n" +
+		s.load("pass\npass in on gw1 inet6 to 2001:db8:64::/96 af-to inet from (gw2)\n" +
 			"pass in on gw1 inet to 10.0.9.9 af-to inet6 from fd02::1 to fd02::2\n")
-		for _, to := range []string{"64:ff9b::a00:202", "10.0.9.9"} {
+		for _, to := range []string{"2001:db8:64::a00:202", "10.0.9.9"} {
 			conn, err := s.dial(0, "udp", "", at(to, 9))
 			s.must(err)
 			s.lab.Wait("an error about a closed port at "+to, func() bool {
@@ -190,12 +213,12 @@ func TestFamilySegments(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "tcx")
 	s.stations()
-	s.load("pass\npass in on gw1 inet6 to 64:ff9b::/96 af-to inet from (gw2)\n" +
+	s.load("pass\npass in on gw1 inet6 to 2001:db8:64::/96 af-to inet from (gw2)\n" +
 		"pass in on gw1 inet to 10.0.9.9 af-to inet6 from fd02::1 to fd02::2\n")
 	for _, c := range []struct {
 		to, listen    string
 		largest, much int // datagrams that fit, and that do not
-	}{{"64:ff9b::a00:202", "10.0.2.2", 1452, 0}, {"10.0.9.9", "fd02::2", 1452, 1453}} {
+	}{{"2001:db8:64::a00:202", "10.0.2.2", 1452, 0}, {"10.0.9.9", "fd02::2", 1452, 1453}} {
 		server := s.listen(1, "udp", at(c.listen, 7)).(net.PacketConn)
 		conn, err := s.dial(0, "udp", "", at(c.to, 7))
 		s.must(err)

@@ -497,14 +497,14 @@ match out on gw2 inet6 from gw1:network nat-to fd02::1
 match in on gw1 inet proto tcp to 10.0.1.1 port 80 rdr-to 10.0.2.2 port 8080
 pass
 pass in on gw1 inet proto tcp to 10.0.2.2 port 8081 route-to 10.0.2.2
-pass in on gw1 inet6 proto tcp to 64:ff9b::/96 af-to inet from 10.0.2.1
+pass in on gw1 inet6 proto tcp to 2001:db8:64::/96 af-to inet from 10.0.2.1
 `)
 	before := s.routed()
 	for _, c := range []struct{ listen, to, peer string }{
 		{"10.0.2.2:8080", "10.0.2.2:8080", "10.0.2.1"},
 		{"10.0.2.2:8080", "10.0.1.1:80", "10.0.2.1"},
 		{"10.0.2.2:8081", "10.0.2.2:8081", "10.0.2.1"},
-		{"10.0.2.2:8082", "[64:ff9b::a00:202]:8082", "10.0.2.1"},
+		{"10.0.2.2:8082", "[2001:db8:64::a00:202]:8082", "10.0.2.1"},
 		{"[fd02::2]:8080", "[fd02::2]:8080", "fd02::1"},
 	} {
 		l := s.listen(1, "tcp", c.listen).(net.Listener)
