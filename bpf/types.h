@@ -73,7 +73,7 @@ enum drop_reason {
 	DROP_PF_OPTIONS, /* has IP options, and the rule has no allow-opts */
 	DROP_PF_SYNPROXY, /* part of a handshake that the switch makes for a host */
 	DROP_TOO_DEEP, /* a filter has to judge it, and its packet is behind too many tags */
-	DROP_PF_NORMALIZE, /* has flags of TCP that no connection has, or the other family's ICMP */
+	DROP_PF_NORMALIZE, /* has TCP flags, ICMP or addresses that no packet on a wire has */
 	DROP_CHECKSUM, /* a checksum is yet to be written where a filter has looked */
 	DROP_PF_TRANSLATE, /* a rule translates it, and that cannot be */
 	DROP_PF_ROUTE, /* a rule says its next hop, and it cannot go there */

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 
@@ -151,7 +152,7 @@ func (s *Switch) elsewhere(bridge string, set *pf.Ruleset, main bool) (notes []s
 		}
 		groups, err := groupsOf(true)
 		notes = slices.Concat(untranslated(set, ports.list), strangers(set, name, ports.list, groups, devices), aliens(set, groups, devices),
-			notedIdle(set.Unseen(ports.list)))
+			notedIdle(set.Unseen(ports.list)), looped(set, ports.list, main))
 		if main {
 			notes = slices.Concat(notes, judged(set, name, ports.list))
 		}
@@ -297,6 +298,44 @@ func aliens(set *pf.Ruleset, groups grouping, devices map[int]netlink.Link) (not
 			note += fmt.Sprintf(" (%d more)", s.More)
 		}
 		notes = append(notes, note)
+	}
+	return notes
+}
+
+// looped tells of redirections to the host's loopback that the host's stack drops, and what to set.
+// Then rules keep others from the loopback (pf_looped() of bpf/pf/pf.h). If a main ruleset has none,
+// nothing keeps them from it.
+func looped(set *pf.Ruleset, ports []pf.CompilePort, main bool) (notes []string) {
+	open := func(name string) bool {
+		text, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + name + "/route_localnet")
+		return err == nil && strings.TrimSpace(string(text)) != "0"
+	}
+	setting := func(name string) string { return "net/ipv4/conf/" + name + "/route_localnet" }
+	list, four := set.ToLoopback(), false
+	for _, l := range list {
+		four = four || l.Inet
+		if l.Inet6 {
+			notes = append(notes, fmt.Sprintf("%v: rdr-to ::1 has no effect: the host takes nothing for ::1 that comes from elsewhere; "+
+				"give another address of the host, or use divert-to", l.Pos))
+		}
+		var names []string
+		for _, p := range ports {
+			if l.Inet && p.Host && !open("all") && !open(p.Name) && (l.On.Name == "" || p.Is(l.On.Name) != l.On.Not) {
+				names = append(names, setting(p.Name)+"=1")
+			}
+		}
+		if len(names) > 0 {
+			notes = append(notes, fmt.Sprintf("%v: rdr-to 127.0.0.1 has no effect yet: the host drops what comes to its loopback from elsewhere; "+
+				"set %s: other packets from and to 127.0.0.0/8 are dropped by pf", l.Pos, strings.Join(names, " and ")))
+		}
+	}
+	if !main || four {
+		return notes
+	}
+	for _, p := range ports {
+		if p.Host && open(p.Name) {
+			notes = append(notes, fmt.Sprintf("%s: stations reach the host's 127.0.0.0/8, since no rule redirects there; set %s=0", p.Name, setting(p.Name)))
+		}
 	}
 	return notes
 }

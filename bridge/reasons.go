@@ -51,7 +51,7 @@ var Reasons = []Reason{
 	{"pf-options", "it has IP options, and the rule of pf that passes it has no allow-opts", "pfctl -s rules"},
 	{"pf-synproxy", "it is part of a handshake that pf makes for a host", ""},
 	{"too-deep", "a filter has to judge it, and does not get to the end of its tags", ""},
-	{"pf-normalize", "it has flags of TCP that no connection has, or ICMP of the other family", ""},
+	{"pf-normalize", "it has flags of TCP, ICMP or addresses that no packet on a wire has", ""},
 	{"checksum", "a checksum is yet to be written where a filter has looked", ""},
 	{"pf-translate", "a rule of pf translates it, and that cannot be: no address or port is free, or it can have no state", "pfctl -s states"},
 	{"pf-route", "a rule of pf says its next hop, and it cannot go there: there is no way, or it can have no state", "pfctl -s rules"},

@@ -188,7 +188,7 @@ func pfEverything(c *Config, p []*Port) {
 	allXDP(c, p)
 	c.Flags |= uint32(BridgePF)
 	c.Pf.Features = uint64(pfFeatures)
-	c.Pf.Rules, c.Pf.Groups, c.Pf.Dims, c.Pf.Asks, c.Pf.Buckets = 10000, 3, 1<<8-1, 1<<7-1, 1
+	c.Pf.Rules, c.Pf.Groups, c.Pf.Dims, c.Pf.Asks, c.Pf.Buckets = 10000, 3, 1<<8-1, 1<<7-1|pf.AskLoopback, 1
 }
 
 // pfRouted is with a host port that routes past pf, which XDP does without ether rules.

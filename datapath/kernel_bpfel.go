@@ -485,6 +485,7 @@ const (
 	kernelPfAskPF_ASK_RECEIVED kernelPfAsk = 32
 	kernelPfAskPF_ASK_ETHER_L3 kernelPfAsk = 64
 	kernelPfAskPF_ASK_POOLS    kernelPfAsk = 128
+	kernelPfAskPF_ASK_LOOPBACK kernelPfAsk = 256
 )
 
 type kernelPfBucket struct {

@@ -50,7 +50,7 @@ func TestPFLayout(t *testing.T) {
 		"last cell":   {pf.CellDportUnknown, int(kernelPfCellPF_CELL_DPORT_UNKNOWN)},
 		"last flag":   {pf.RuleSrcURPFFailed, int(kernelPfRuleFlagPF_SRC_URPF_FAILED)},
 		"last change": {pf.ScrubReassemble, int(kernelPfScrubFlagPF_SCRUB_REASSEMBLE)},
-		"last ask":    {pf.AskEtherL3, int(kernelPfAskPF_ASK_ETHER_L3)},
+		"last ask":    {pf.AskLoopback, int(kernelPfAskPF_ASK_LOOPBACK)},
 		"batch":       {tableBatch, int(kernelSpec(t).Maps[kernelMapPfTableBatch].MaxEntries)},
 		"states":      {len(TCPStates), int(kernelPfTcpStatePF_PROXY_DST) + 1},
 		"ways":        {stateWays, len(kernelPfBucket{}.Mark)},

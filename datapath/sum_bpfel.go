@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "2979037f4c064742b530aa1f0ccda3fa46482ef481746d5c6e83f0694e073311"
+const objectsSum = "63f1618c6a2ecf1b70be6f16de67a3346775be1e3805420c6c7314c59162ffd0"

@@ -190,10 +190,18 @@ func (c *compiler) translations(at int, e *entry) error {
 		}
 	}
 	c.out.Translations[at] = list
+	if slices.ContainsFunc(list, func(t Translation) bool { return t.Kind == RdrTo && slices.ContainsFunc(t.Pool.Addrs, loops) }) {
+		c.out.Asks |= AskLoopback
+	}
 	if !c.in.Check {
 		c.translates(&c.out.Rules[at], e, list)
 	}
 	return nil
+}
+
+// loops reports whether a network has addresses of the host's loopback.
+func loops(p netip.Prefix) bool {
+	return p.Overlaps(netip.MustParsePrefix("127.0.0.0/8")) || p.Contains(netip.IPv6Loopback())
 }
 
 // translates writes the translations of a rule behind those of the rules before, as struct

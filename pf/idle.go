@@ -245,6 +245,39 @@ func (r *Ruleset) Unseen(ports []CompilePort) []Idle {
 	return list
 }
 
+// A Looped is a rdr-to to addresses of the host's loopback.
+type Looped struct {
+	Pos   Pos
+	Inet  bool // to some of IPv4
+	Inet6 bool // to that of IPv6
+	On    Interface
+}
+
+// ToLoopback returns the redirections of a ruleset, its anchors and what it loads to the host's
+// loopback: one for each place and each port that it names. What a table has is not known here.
+func (r *Ruleset) ToLoopback() (list []Looped) {
+	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
+		for i := range rule.Translations {
+			t := &rule.Translations[i]
+			if t.Kind != RdrTo {
+				continue
+			}
+			l := Looped{Pos: t.Place.Pos, On: rule.On}
+			if GroupName(t.Pool.Interface) == "lo" {
+				l.Inet, l.Inet6 = rule.Family != Inet6, rule.Family != Inet
+			}
+			for _, p := range t.Pool.Addrs {
+				l.Inet = l.Inet || loops(p) && p.Addr().Is4()
+				l.Inet6 = l.Inet6 || loops(p) && p.Addr().Is6()
+			}
+			if (l.Inet || l.Inet6) && !slices.Contains(list, l) {
+				list = append(list, l)
+			}
+		}
+	})
+	return list
+}
+
 // noHost says why the rule holds at no host port, by the ports that it names; "" if it may.
 func (r *Rule) noHost(ports []CompilePort) string {
 	if r.On.Name == "" || r.On.Not {

@@ -656,7 +656,7 @@ func (p *parser) tableName() string {
 }
 
 // interfaceName takes the name of a port or of a group of ports, or "any". word is what stands in
-// front of it.
+// front of it, "" where nothing is to be told of a name that no port has.
 func (p *parser) interfaceName(word string) string {
 	pos := p.tok.pos
 	if p.at("rdomain") {
@@ -691,7 +691,7 @@ const (
 // named notes a name of a port, an interface or a group of them. The limits of rules are for the
 // names, too: more of them are not noted.
 func (p *parser) named(pos Pos, word, name string) {
-	if len(p.names) < maxRules && !p.source.Kept {
+	if word != "" && len(p.names) < maxRules && !p.source.Kept {
 		p.names = append(p.names, PortName{pos, word, name})
 	}
 }

@@ -261,6 +261,7 @@ const (
 	AskReceived
 	AskEtherL3
 	AskPools
+	AskLoopback
 )
 
 // The flags of a CompiledEther (enum pf_ether_flag).

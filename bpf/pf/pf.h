@@ -103,6 +103,34 @@ static __always_inline bool pf_has_scale(const struct pf_packet *p)
 /* What rules ask about a packet that the host routes, and only its way into the host tells. */
 #define PF_ASK_ACROSS (PF_ASK_TAG | PF_ASK_RECEIVED)
 
+/* 1 if the address is in 127/8, else 0. A branch would have the verifier follow both ways. */
+static __always_inline u32 pf_loopback(u32 address)
+{
+	u32 other = (bpf_ntohl(address) >> 24) ^ 127;
+
+	asm volatile("" : "+r"(other)); /* else clang makes a branch of it */
+	return (other - 1) >> 31;
+}
+
+/*
+ * Is the packet, as it is on the wire, to be kept from the host's loopback? No packet on a wire has
+ * an address in 127/8 (RFC 1122, 3.2.1.3), and OpenBSD drops those that do before pf sees them.
+ * Here the host's stack does. But where a rule redirects to such an address, the stack is told to
+ * take them (route_localnet). What the host answers from there belongs to a connection that is
+ * translated.
+ */
+static __always_inline bool pf_looped(const struct pf_packet *p, const struct pf_state *s)
+{
+	u32 sides, side = p->side & 1, flags = s ? s->flags : 0;
+
+	if (!(cfg.pf.asks & PF_ASK_LOOPBACK))
+		return false;
+	sides = pf_loopback(p->key.address[0][3]) | pf_loopback(p->key.address[1][3]) << 1;
+	/* the destination, or the source without a translation; of IPv6 the family is 6 */
+	sides = (sides >> (side ^ 1)) | (sides >> side & ~(flags / PF_STATE_NAT));
+	return sides & (6 - p->family) >> 1;
+}
+
 /* Looks for the connection of the packet that has been read, with its options. */
 static __always_inline u32 pf_look_up_state(const struct hook *h, struct pf_packet *p, u32 slots,
 					    u32 now)
@@ -139,6 +167,8 @@ static __always_inline u32 pf_look_up_state(const struct hook *h, struct pf_pack
 				   ? pf_state_find_routed(slots)
 				   : pf_state_find(p->flags & PF_P_ERROR ? &p->quoted : &p->key);
 	s = p->state ? pf_state_at(p->state - 1) : 0;
+	if (pf_looped(p, s))
+		return h->skb ? PF_LOOK_REFUSE | (u32)DROP_PF_NORMALIZE << 8 : PF_LOOK_LEAVE;
 	if (s && !pf_state_over(s, now) && !pf_reopens(p, s) &&
 	    pf_bound_in(p, s, port_at(slots)->id)) {
 		if (on(FEATURE_PF_HOPS) && (s->flags & PF_STATE_HOP))

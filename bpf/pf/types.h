@@ -794,4 +794,5 @@ enum pf_ask {
 	PF_ASK_RECEIVED = 1 << 5, /* received-on */
 	PF_ASK_ETHER_L3 = 1 << 6, /* an ether rule looks at IP addresses */
 	PF_ASK_POOLS = 1 << 7, /* a pool has to remember: sticky-address and its like */
+	PF_ASK_LOOPBACK = 1 << 8, /* a rule redirects to 127/8: see pf_looped() */
 };
