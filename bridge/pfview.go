@@ -205,17 +205,20 @@ type pfCounterName struct {
 	name    string
 }
 
+// noCounter is that of what nothing is ever dropped for.
+const noCounter = datapath.PFCounter(len(datapath.PFCounters{}))
+
 var (
 	pfStateCounters = []pfCounterName{
 		{datapath.PFSearches, "searches"}, {datapath.PFInserts, "inserts"}, {datapath.PFRemovals, "removals"},
 	}
 	pfCounters = []pfCounterName{
-		{datapath.PFMatched, "match"}, {datapath.PFBadOffset, "bad-offset"}, {datapath.PFFragment, "fragment"},
+		{datapath.PFMatched, "match"}, {noCounter, "bad-offset"}, {datapath.PFFragment, "fragment"},
 		{datapath.PFShort, "short"}, {datapath.PFNormalize, "normalize"}, {datapath.PFMemory, "memory"},
-		{datapath.PFTimestamp, "bad-timestamp"}, {datapath.PFIPOption, "ip-option"}, {datapath.PFProtoCksum, "proto-cksum"},
+		{datapath.PFTimestamp, "bad-timestamp"}, {datapath.PFIPOption, "ip-option"}, {noCounter, "proto-cksum"},
 		{datapath.PFStateMismatch, "state-mismatch"}, {datapath.PFStateInsert, "state-insert"},
 		{datapath.PFStateLimit, "state-limit"}, {datapath.PFSrcLimit, "src-limit"}, {datapath.PFSynproxy, "synproxy"},
-		{datapath.PFTranslate, "translate"},
+		{datapath.PFTranslate, "translate"}, {datapath.PFNoRoute, "no-route"}, {datapath.PFDivert, "divert"},
 	}
 	pfLimitCounters = []pfCounterName{
 		{datapath.PFMaxStates, "max states per rule"}, {datapath.PFMaxSrcStates, "max-src-states"},
@@ -227,7 +230,11 @@ var (
 
 func named(counters *datapath.PFCounters, names []pfCounterName) (list []PFCounter) {
 	for _, n := range names {
-		list = append(list, PFCounter{n.name, counters[n.counter]})
+		c := PFCounter{Name: n.name}
+		if n.counter != noCounter {
+			c.Count = counters[n.counter]
+		}
+		list = append(list, c)
 	}
 	return list
 }

@@ -568,6 +568,8 @@ const (
 	kernelPfCounterPF_COUNT_OVERLOAD_FLUSH kernelPfCounter = 24
 	kernelPfCounterPF_COUNT_SYNFLOODS      kernelPfCounter = 25
 	kernelPfCounterPF_COUNTERS             kernelPfCounter = 26
+	kernelPfCounterPF_COUNT_NO_ROUTE       kernelPfCounter = 4
+	kernelPfCounterPF_COUNT_DIVERT         kernelPfCounter = 11
 )
 
 type kernelPfDim uint32
@@ -813,10 +815,11 @@ type kernelPfReassembly struct {
 type kernelPfReturn uint32
 
 const (
-	kernelPfReturnPF_RETURN_NOTHING kernelPfReturn = 0
-	kernelPfReturnPF_RETURN_RST     kernelPfReturn = 1
-	kernelPfReturnPF_RETURN_ICMP    kernelPfReturn = 2
-	kernelPfReturnPF_RETURN_BOTH    kernelPfReturn = 3
+	kernelPfReturnPF_RETURN_NOTHING   kernelPfReturn = 0
+	kernelPfReturnPF_RETURN_RST       kernelPfReturn = 1
+	kernelPfReturnPF_RETURN_ICMP      kernelPfReturn = 2
+	kernelPfReturnPF_RETURN_BOTH      kernelPfReturn = 3
+	kernelPfReturnPF_RETURN_CHALLENGE kernelPfReturn = 4
 )
 
 type kernelPfRule struct {

@@ -58,11 +58,12 @@ func finish(frame []byte, start, offset int) {
 type answerBench struct {
 	*bench
 	look, answer *probe
+	change       func(*kernelPfPacket) // to what has been read of the packet
 }
 
 func newAnswerBench(t *testing.T) answerBench {
 	s := newBenchRules(t, []kernelPfRule{{Action: PFBlock, Ttl: 33, Icmp4: [2]uint8{3, 13}, Icmp6: [2]uint8{1, 1}}, {Action: PFBlock, Icmp4: [2]uint8{3, 3}, Icmp6: [2]uint8{1, 4}}})
-	return answerBench{s, s.look(tag{}, 0, 1, benchNow), s.probe("pf_answer", tag{})}
+	return answerBench{s, s.look(tag{}, 0, 1, benchNow), s.probe("pf_answer", tag{}), func(*kernelPfPacket) {}}
 }
 
 // ask has a frame answered by a rule that blocks it; nil if it is not.
@@ -70,7 +71,10 @@ func (s answerBench) ask(frame []byte, how uint8, rule uint32, gso uint32) []byt
 	s.t.Helper()
 	ctx := func() *skbContext { return &skbContext{Ifindex: s.rack.near[0], GsoSize: gso, GsoSegs: gso} }
 	s.look.callContext(ctx(), frame)
-	s.setPacket(func(p *kernelPfPacket) { p.Answer, p.Rule[0] = how, rule+1 })
+	s.setPacket(func(p *kernelPfPacket) {
+		p.Answer, p.Rule[0] = how, rule+1
+		s.change(p)
+	})
 	n := s.answer.callContext(ctx(), frame)
 	if n == 0 {
 		return nil
@@ -155,6 +159,31 @@ func TestPFAnswerRST(t *testing.T) {
 						}
 					}
 				}
+			}
+		}
+	}
+}
+
+// An answer comes from whom the packet was for, whatever its key has become: a translation that is
+// not carried out, as the rules block the packet behind it, is none that its sender may see.
+func TestPFAnswerAsked(t *testing.T) {
+	s := newAnswerBench(t)
+	for _, six := range []bool{false, true} {
+		ip := wire(t, ip4Header(6), tcpHeader(ip4Header(6), 2, 1000, 0))
+		if six {
+			ip = wire(t, ip6Header(6), tcpHeader(ip6Header(6), 2, 1000, 0))
+		}
+		for _, how := range []uint8{returnRST, returnICMP} {
+			s.refill()
+			frame := framed(ip)
+			s.change = func(p *kernelPfPacket) { p.Key.Address = [2][4]uint32{{2: 0xffff0000, 3: 1}, {2: 0xffff0000, 3: 2}} }
+			got := s.ask(frame, how, 0, 0)
+			if got == nil {
+				t.Fatalf("IPv6 %v, %d: no answer", six, how)
+			}
+			s.expectFrom(t, fmt.Sprintf("IPv6 %v, %d", six, how), frame, got, 0)
+			if !rightSums(got[etherHeader:]) {
+				t.Errorf("wrong checksums: % x", got)
 			}
 		}
 	}

@@ -216,7 +216,15 @@ func TestReassemblePAWS(t *testing.T) {
 		// an acknowledgement may have none, and a reset
 		bare := c.sends(0, changed{ttl: 64}, c.tcp(0, data))
 		sameFrame(t, "bare", c.send(0, bare, []int{1}), bare)
-		w.passes(0, data, 1100, 5000)            // as late as can be
+		w.passes(0, data, 1100, 5000, 1) // as late as can be
+		fin := data
+		fin.FIN = true
+		w.refused(0, fin, 1099, 5100)
+		// an acknowledgement that another has overtaken, of a moment before and of long before
+		w.passes(0, data, 1099, 5100)
+		w.passes(0, data, 1, 5100)
+		w.refused(0, data, 1<<32-1, 5100)
+		w.refused(0, data, 1099, 5100, 1)        // nothing is kept of them
 		w.passes(0, data, 1200+29*1100, 5100, 1) // as early as can be
 		reset := c.sends(0, changed{ttl: 64}, c.tcp(0, layers.TCP{Seq: 102, RST: true}))
 		sameFrame(t, "reset", c.send(0, reset, []int{1}), reset)
@@ -323,7 +331,8 @@ func TestReassembleFlood(t *testing.T) {
 	if err := s.remove(address{mac: station(2)}); err != nil {
 		t.Fatal(err)
 	}
-	w.send(0, w.sends(0, changed{ttl: 64}, w.segment(0, layers.TCP{Seq: 100, Ack: 200, ACK: true}, 900, 5000+w.offset[1])), nil, "pf-timestamp")
+	old := w.segment(0, layers.TCP{Seq: 100, Ack: 200, ACK: true}, 900, 5000+w.offset[1])
+	w.send(0, w.sends(0, changed{ttl: 64}, old, gopacket.Payload("x")), nil, "pf-timestamp")
 }
 
 // A bridge whose rules are loaded again, and whose table of states grows, keeps the offsets.

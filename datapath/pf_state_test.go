@@ -474,9 +474,6 @@ func TestPFTCP(t *testing.T) {
 			{web(rst, a+103, 0, 0), "pf-state", [2]uint8{closing, established}},
 			{web(rst, a+102, 0, 0), "", [2]uint8{timeWait, timeWait}},
 		}},
-		{"SYN in a connection", handshake(a, b), []step{
-			{web(syn, a+0x20000000, 0, 0), "pf-state", ee},
-		}},
 		{"SYN sent again", nil, []step{
 			{web(syn, a-1, 0, 0), "", [2]uint8{synSent, closed}},
 			{web(syn, a-1, 0, 0), "", [2]uint8{synSent, closed}},
@@ -533,6 +530,66 @@ func TestPFOldConnection(t *testing.T) {
 		{answered(syn|ack, 8999, 1000, 0), "", [2]uint8{established, synSent}},
 		{web(ack, 1000, 9000, 0), "", [2]uint8{established, established}},
 	})
+}
+
+// A SYN within a connection is answered in the other side's name, by an acknowledgement of what
+// the connection has got. So a client that knows nothing of the connection resets it, and can begin
+// another one.
+func TestPFChallenge(t *testing.T) {
+	const a, b = 1000, 9000
+	ee := [2]uint8{established, established}
+	data := []step{
+		{web(ack, a, b, 10), "", ee},
+		{answered(ack, b, a+10, 20), "", ee},
+	}
+	for _, tt := range []struct {
+		name    string
+		begin   []step
+		flags   kernelPfRuleFlag
+		seq     uint32 // of the SYN
+		ack, to uint32 // numbers of the answer
+	}{
+		{"far away", data, 0, a + 0x20000000, b + 20, a + 10},
+		{"in the window", data, 0, a + 11, b + 20, a + 10},
+		{"sent again", data, 0, a - 1, b + 20, a + 10},
+		{"before data", nil, 0, a + 0x20000000, b, a - 1}, // as on OpenBSD: a SYN alone is not counted yet
+		{"sloppy", data, kernelPfRuleFlagPF_SLOPPY, a + 11, 0, a - 1},
+		{"half closed", append(slices.Clone(data), step{web(fin|ack, a+10, b+20, 0), "", [2]uint8{closing, established}},
+			step{answered(ack, b+20, a+11, 0), "", [2]uint8{finWait2, established}}), 0, a + 0x20000000, b + 20, a + 11},
+	} {
+		for _, viaXDP := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, XDP %v", tt.name, viaXDP), func(t *testing.T) {
+				s := newPFBench(t, []kernelPfRule{keep(func(r *kernelPfRule) { r.Flags |= tt.flags })})
+				s.viaXDP = viaXDP
+				s.play(append(handshake(a, b), tt.begin...))
+				before := s.only()
+				s.retags = true // by the answer
+				call := web(syn, tt.seq, 0, 0)
+				got := s.send(call)
+				if !slices.Equal(got.Drops, []string{"pf-state"}) || got.Verdict != redirect {
+					t.Fatalf("%s; want it dropped as pf-state, and answered", got)
+				}
+				if after := s.only(); after != before {
+					t.Errorf("the state was\n%+v and is\n%+v", before, after)
+				}
+				answer := s.out[etherHeader : etherHeader+40]
+				tcp := answer[20:]
+				window := before.Peer[1].MaxWin // 1 where nobody has looked
+				if seq, acked, flags, win := binary.BigEndian.Uint32(tcp[4:]), binary.BigEndian.Uint32(tcp[8:]), tcp[13], binary.BigEndian.Uint16(tcp[14:]); seq != tt.ack || acked != tt.to || flags != ack || win != window {
+					t.Errorf("answered with flags %#x, number %d, acknowledging %d, window %d; want an ACK, %d, %d, %d", flags, seq, acked, win, tt.ack, tt.to, window)
+				}
+				if !rightSums(answer) {
+					t.Errorf("wrong checksums: % x", answer)
+				}
+				s.retags = false
+				s.play([]step{{web(rst, tt.to, 0, 0), "", [2]uint8{timeWait, timeWait}}})
+				expect(t, "SYN", s.send(call), call.sent())
+				if got := sides(s.only()); got != [2]uint8{synSent, closed} {
+					t.Errorf("states %d", got)
+				}
+			})
+		}
+	}
 }
 
 // play sends segments, and looks what becomes of them and of the only state.

@@ -856,14 +856,14 @@ const (
 	PFInserts       = kernelPfCounterPF_COUNT_INSERTS
 	PFRemovals      = kernelPfCounterPF_COUNT_REMOVALS
 	PFMatched       = kernelPfCounterPF_COUNT_MATCH
-	PFBadOffset     = kernelPfCounterPF_COUNT_BAD_OFFSET
+	PFNoRoute       = kernelPfCounterPF_COUNT_NO_ROUTE
 	PFFragment      = kernelPfCounterPF_COUNT_FRAGMENT
 	PFShort         = kernelPfCounterPF_COUNT_SHORT
 	PFNormalize     = kernelPfCounterPF_COUNT_NORMALIZE
 	PFMemory        = kernelPfCounterPF_COUNT_MEMORY
 	PFTimestamp     = kernelPfCounterPF_COUNT_TIMESTAMP
 	PFIPOption      = kernelPfCounterPF_COUNT_IP_OPTION
-	PFProtoCksum    = kernelPfCounterPF_COUNT_PROTO_CKSUM
+	PFDivert        = kernelPfCounterPF_COUNT_DIVERT
 	PFStateMismatch = kernelPfCounterPF_COUNT_STATE_MISMATCH
 	PFStateInsert   = kernelPfCounterPF_COUNT_STATE_INSERT
 	PFStateLimit    = kernelPfCounterPF_COUNT_STATE_LIMIT

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "63f1618c6a2ecf1b70be6f16de67a3346775be1e3805420c6c7314c59162ffd0"
+const objectsSum = "5fc7122942e52579c32e4eae59ef69b1f82981d209deb0d2bee7dc5dbf9e4190"

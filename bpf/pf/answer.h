@@ -181,8 +181,11 @@ static __always_inline long pf_answer_ip(struct __sk_buff *skb, const struct pf_
 	return bpf_skb_store_bytes(skb, p->l3, &a->ip4, sizeof(a->ip4), BPF_F_RECOMPUTE_CSUM);
 }
 
-/* Turns the packet into the RST that answers it, as pf_send_tcp() does: its length, or 0. */
-__noinline u32 pf_answer_rst(struct __sk_buff *skb, u32 ttl)
+/*
+ * Turns the packet into the segment that answers it: an RST, as pf_send_tcp() makes it, or the
+ * acknowledgement of PF_RETURN_CHALLENGE. Returns its length, or 0.
+ */
+__noinline u32 pf_answer_tcp(struct __sk_buff *skb, u32 ttl)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_answering *a = pf_answering_get();
@@ -212,18 +215,24 @@ __noinline u32 pf_answer_rst(struct __sk_buff *skb, u32 ttl)
 	((u8 *)&a->tcp)[12] = sizeof(struct tcphdr) / 4 << 4;
 	((u8 *)&a->tcp)[13] = TCP_RST | TCP_ACK;
 	a->tcp.window = 0;
+	if (p->answer == PF_RETURN_CHALLENGE) {
+		a->tcp.seq = bpf_htonl(p->dst.lo);
+		a->tcp.ack_seq = bpf_htonl(p->src.lo);
+		((u8 *)&a->tcp)[13] = TCP_ACK;
+		a->tcp.window = bpf_htons(p->dst.max_win);
+	}
 	a->tcp.check = 0;
 	a->tcp.urg_ptr = 0;
 	pseudo = pf_pseudo_sum(a, p->family, IPPROTO_TCP, sizeof(struct tcphdr));
 	sum = pf_fold(bpf_csum_diff(0, 0, (void *)&a->tcp, sizeof(a->tcp), pseudo));
 	if (unfinished) {
 		/*
-		 * The checksum must be right whether the kernel finishes it or not. The window
-		 * means nothing here. So it gets a value with which the kernel's sum does not
-		 * change the checksum.
+		 * The checksum must be right whether the kernel finishes it or not. The urgent
+		 * pointer means nothing without URG. So it gets a value with which the kernel's sum
+		 * does not change the checksum.
 		 */
 		a->tcp.check = pseudo;
-		a->tcp.window = ~pf_fold(sum + pseudo);
+		a->tcp.urg_ptr = ~pf_fold(sum + pseudo);
 	} else {
 		a->tcp.check = ~sum;
 	}
@@ -345,6 +354,29 @@ static __always_inline bool pf_has_answer(const struct pf_packet *p, const struc
 }
 
 /*
+ * The addresses of the answer: those that the packet has. Its key may have others by now, as of a
+ * state or of a translation that is not carried out.
+ */
+static __always_inline bool pf_answer_addresses(struct __sk_buff *skb, const struct pf_packet *p,
+						struct pf_answering *a)
+{
+	u32 *both = (u32 *)a->chunk;
+
+	if (p->family == 6) {
+		if (bpf_skb_load_bytes(skb, p->l3 + offsetof(struct ipv6hdr, saddr), both, 32))
+			return false;
+		__builtin_memcpy(a->dst, both, 16);
+		__builtin_memcpy(a->src, both + 4, 16);
+		return true;
+	}
+	if (bpf_skb_load_bytes(skb, p->l3 + offsetof(struct iphdr, saddr), both, 8))
+		return false;
+	a->dst[3] = both[0];
+	a->src[3] = both[1];
+	return true;
+}
+
+/*
  * Turns this CPU's packet into the answer to it, if the rule that blocks it or its state
  * has one: the answer's length, or 0. The answer comes from the address that was asked: a
  * switch has no address of its own.
@@ -353,25 +385,20 @@ __noinline u32 pf_answer(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_answering *a = pf_answering_get();
-	const struct pf_key *key;
 	struct pf_rule *r;
-	u32 number, side;
 	u8 first = 1;
+	u32 number;
 
 	if (!on(FEATURE_PF) || !p || !a || !p->answer)
 		return 0;
 	a->rest = 0;
-	key = p->flags & PF_P_ND ? &p->quoted : &p->key;
-	side = (p->flags & PF_P_ND ? p->quoted_side : p->side) & 1;
-	__builtin_memcpy(a->src, key->address[!side], 16);
-	__builtin_memcpy(a->dst, key->address[side], 16);
-	if (!pf_has_answer(p, a) || bpf_skb_load_bytes(skb, 0, &first, sizeof(first)) ||
-	    (first & 1))
+	if (!pf_answer_addresses(skb, p, a) || !pf_has_answer(p, a) ||
+	    bpf_skb_load_bytes(skb, 0, &first, sizeof(first)) || (first & 1))
 		return 0;
 	number = p->rule[p->direction & 1] - 1;
 	r = bpf_map_lookup_elem(&pf_rules, &number);
 	if (p->proto == IPPROTO_TCP && p->answer != PF_RETURN_ICMP)
-		return pf_answer_rst(skb, r ? r->ttl : 0);
+		return pf_answer_tcp(skb, r ? r->ttl : 0);
 	if (!r || p->answer == PF_RETURN_RST)
 		return 0;
 	if (p->family == 6)

@@ -857,23 +857,33 @@ static __always_inline u32 pf_out_translated(const struct hook *h, struct verdic
 	return reason;
 }
 
+/*
+ * The counter of pf for a reason to drop a packet, 0 for none. All are in one number: the verifier
+ * would follow each of as many comparisons.
+ */
+#define PF_DROP_COUNTER(reason, counter) ((u64)(counter) << 5 * ((reason) - DROP_PF_SHORT))
+#define PF_DROP_COUNTERS                                                                           \
+	(PF_DROP_COUNTER(DROP_PF_SHORT, PF_COUNT_SHORT) |                                          \
+	 PF_DROP_COUNTER(DROP_PF_FRAGMENT, PF_COUNT_FRAGMENT) |                                    \
+	 PF_DROP_COUNTER(DROP_PF_OPTIONS, PF_COUNT_IP_OPTION) |                                    \
+	 PF_DROP_COUNTER(DROP_PF_NORMALIZE, PF_COUNT_NORMALIZE) |                                  \
+	 PF_DROP_COUNTER(DROP_PF_TRANSLATE, PF_COUNT_TRANSLATE) |                                  \
+	 PF_DROP_COUNTER(DROP_PF_ROUTE, PF_COUNT_NO_ROUTE) |                                       \
+	 PF_DROP_COUNTER(DROP_PF_DIVERT, PF_COUNT_DIVERT) |                                        \
+	 PF_DROP_COUNTER(DROP_PF_TIMESTAMP, PF_COUNT_TIMESTAMP))
+_Static_assert(PF_COUNTERS <= 32 && 5 * (DROP_PF_TIMESTAMP + 1 - DROP_PF_SHORT) <= 64,
+	       "the counters of drops have no room in one number");
+
 /* Counts why a packet is dropped, in the counters of pf. */
 __noinline int pf_count_drop(u32 reason)
 {
-	if (!on(FEATURE_PF))
+	u32 what;
+
+	if (!on(FEATURE_PF) || reason < DROP_PF_SHORT || reason > DROP_PF_TIMESTAMP)
 		return 0;
-	if (reason == DROP_PF_SHORT)
-		pf_count(PF_COUNT_SHORT);
-	else if (reason == DROP_PF_FRAGMENT)
-		pf_count(PF_COUNT_FRAGMENT);
-	else if (reason == DROP_PF_OPTIONS)
-		pf_count(PF_COUNT_IP_OPTION);
-	else if (reason == DROP_PF_NORMALIZE)
-		pf_count(PF_COUNT_NORMALIZE);
-	else if (on(FEATURE_PF_NAT) && reason == DROP_PF_TRANSLATE)
-		pf_count(PF_COUNT_TRANSLATE);
-	else if (on(FEATURE_PF_REASSEMBLE) && reason == DROP_PF_TIMESTAMP)
-		pf_count(PF_COUNT_TIMESTAMP);
+	what = PF_DROP_COUNTERS >> 5 * (reason - DROP_PF_SHORT) & 31;
+	if (what)
+		pf_count(what);
 	return 0;
 }
 

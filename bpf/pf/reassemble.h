@@ -280,6 +280,21 @@ static __always_inline bool pf_stamps_both(u32 place, struct pf_packet **p, stru
 }
 
 /*
+ * Is the timestamp of a packet before what the other side has echoed, and so too old? That of a
+ * pure acknowledgement may be before it by a moment. A host sends from several CPUs. A packet that
+ * overtakes one without data leaves no gap in the numbers, so the other side echoes the later
+ * timestamp at once. Receivers take the earlier packet (Linux' tcp_disordered_ack()), or know that
+ * it is old. It changes nothing of what is kept.
+ */
+static __always_inline bool pf_stamp_is_old(const struct pf_packet *p, u32 echoed)
+{
+	if (!pf_after(echoed, p->stamp))
+		return false;
+	return p->payload || (p->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST | TCP_ACK)) != TCP_ACK ||
+	       echoed - p->stamp > PF_TICKS;
+}
+
+/*
  * Compares the timestamps of this CPU's packet with those before, and keeps them: 0, or the
  * reason to drop the packet. Its state has seen that its numbers are in the windows.
  */
@@ -303,7 +318,7 @@ __noinline u32 pf_stamps_check(u32 place)
 	checked = checked && (src->flags & dst->flags & PF_STAMPS_CHECKED);
 	if (checked && p->stamps && p->src_was.state >= PF_ESTABLISHED &&
 	    p->dst_was.state >= PF_ESTABLISHED &&
-	    (pf_after(dst->echo, p->stamp) ||
+	    (pf_stamp_is_old(p, dst->echo) ||
 	     pf_after(p->stamp, src->value + pf_stamps_grow(s, src, now)) ||
 	     (p->echo && (pf_after(p->echo, dst->value) || pf_after(dst->first, p->echo)))))
 		return DROP_PF_TIMESTAMP;

@@ -14,6 +14,21 @@ enum pf_follow {
 };
 
 /*
+ * Does this CPU's packet begin a connection where there is one? A client that has lost its
+ * connection may come back from the same port. A challenge asks it which of the two there is (RFC
+ * 5961, 4): pf acknowledges in the name of the other side what the connection has got, as OpenBSD
+ * does (pf_send_challenge_ack()). If the client does not know the connection, it resets it, and
+ * its next SYN begins a new one. If it knows it, its SYN was forged or is old, and it takes the
+ * acknowledgement for one more. So that has the largest window that the other side has offered,
+ * not none as OpenBSD's: a forged SYN must not stop the client.
+ */
+static __always_inline bool pf_challenges(const struct pf_packet *p)
+{
+	return (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN && p->src.state >= PF_ESTABLISHED &&
+	       p->dst.state >= PF_ESTABLISHED;
+}
+
+/*
  * Takes this CPU's packet of TCP into its state: 0, or why it is not let through. This is a
  * separate function, to save room on the stack.
  */
@@ -42,6 +57,16 @@ OFTEN __noinline u32 pf_follow_tcp(u32 place, u32 now, u32 how)
 		if (how == PF_FOLLOW_SKB && !p->src.lo && !s->diff[side])
 			s->diff[side] = bpf_get_prandom_u32() | 1;
 		ack -= s->diff[!side];
+	}
+	if (pf_challenges(p)) {
+		if (how != PF_FOLLOW_SKB || on(FEATURE_TRACE))
+			return DROP_PF_STATE;
+		pf_count(PF_COUNT_STATE_MISMATCH);
+		/* the client knows the other side by the numbers that its packets leave with */
+		if (on(FEATURE_PF_REWRITE) && (s->flags & PF_STATE_REWRITE))
+			p->dst.lo += s->diff[!side];
+		p->answer = PF_RETURN_CHALLENGE;
+		return DROP_PF_STATE;
 	}
 	if (s->flags & PF_STATE_SLOPPY) {
 		pf_tcp_sloppy(p);

@@ -165,12 +165,13 @@ enum pf_rule_flag {
 	PF_SOURCE_NO_MATCH = 1 << 27, /* the same of its source limiter */
 };
 
-/* The answers that a rule that blocks may give. */
+/* The answers that a rule that blocks may give, and one that a state gives. */
 enum pf_return {
 	PF_RETURN_NOTHING,
 	PF_RETURN_RST, /* to TCP */
 	PF_RETURN_ICMP, /* to all */
 	PF_RETURN_BOTH, /* RST to TCP, ICMP to the rest */
+	PF_RETURN_CHALLENGE, /* no rule's: to a SYN within a connection, see track.h */
 };
 
 /* Changes that rules make to packets: scrub, set tos. */
@@ -705,6 +706,9 @@ enum pf_counter {
 	PF_COUNT_OVERLOAD_FLUSH,
 	PF_COUNT_SYNFLOODS,
 	PF_COUNTERS,
+	/* in the places of those that nothing is dropped for */
+	PF_COUNT_NO_ROUTE = PF_COUNT_BAD_OFFSET, /* packets that cannot go to their next hop */
+	PF_COUNT_DIVERT = PF_COUNT_PROTO_CKSUM, /* packets that no socket takes */
 };
 
 /* Numbers that all CPUs share. They are written when states are made and go. */

@@ -108,9 +108,29 @@ func (s divertSite) dialFrom(network, from, to string) (conn net.Conn) {
 	return conn
 }
 
-// undiverted is how many packets had no socket.
-func (s divertSite) undiverted() uint64 {
-	return s.lab.Port("br0", s.sides[0].end.Port).Drops["pf-divert"] + s.lab.Port("br0", s.sides[1].end.Port).Drops["pf-divert"]
+// undiverted is how many packets had no socket, by the ports and by pf.
+func (s divertSite) undiverted() (n uint64) {
+	s.t.Helper()
+	for _, p := range s.lab.Ports("br0") {
+		n += p.Drops["pf-divert"]
+	}
+	s.wantCounter("divert", n)
+	return n
+}
+
+// wantCounter reads a counter of pfctl -s info.
+func (s *site) wantCounter(name string, want uint64) {
+	s.t.Helper()
+	text := s.pfctl("", "-s", "info")
+	for line := range strings.Lines(text) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == name {
+			if f[1] != fmt.Sprint(want) {
+				s.t.Errorf("pfctl -s info counts %s %s, the ports count %d", f[1], name, want)
+			}
+			return
+		}
+	}
+	s.t.Errorf("pfctl -s info has no %s:\n%s", name, text)
 }
 
 // originally reads a datagram, and returns where it is from and where it was sent to.

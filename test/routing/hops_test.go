@@ -80,11 +80,13 @@ func (s *hopSite) want(what string, f flow, n [3]int) (got [3][]netlab.Frame) {
 	return got
 }
 
-// dropped is how many packets had no way to their next hop.
+// dropped is how many packets had no way to their next hop, by the ports and by pf.
 func (s *hopSite) dropped() (n uint64) {
+	s.t.Helper()
 	for _, port := range []string{s.sides[0].end.Port, s.sides[1].end.Port, s.third.end.Port, "gw1", "gw2", "gw3"} {
 		n += s.lab.Port("br0", port).Drops["pf-route"]
 	}
+	s.wantCounter("no-route", n)
 	return n
 }
 

@@ -5,6 +5,7 @@ package routing
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -36,6 +38,7 @@ func TestNATConformance(t *testing.T) {
 		{"never_untranslated", neverUntranslated},
 		{"reload_keeps_translations", reloadKeepsTranslations},
 		{"reassemble_tcp", reassembleTCP},
+		{"challenge_ack", challengeAck},
 	} {
 		t.Run(c.name, func(t *testing.T) { onHooks(t, c.run) })
 	}
@@ -483,6 +486,74 @@ func neverUntranslated(t *testing.T, s *site) {
 	n := s.untranslated()
 	if seen+n+limited() != sent || seen == 0 || n == 0 {
 		t.Errorf("of %d packets %d are seen outside and %d are counted as not translated", sent, seen, n)
+	}
+}
+
+// challengeAck: a station that has lost a connection without a word, as by a power cut, comes back
+// from the same port at once. The switch asks it, in the server's name, which of the two there is.
+// Its reset ends the connection everywhere, the server's end too, and its next SYN gets through.
+func challengeAck(t *testing.T, s *site) {
+	s.stations()
+	s.load(`
+match out on gw2 inet from gw1:network nat-to 10.0.2.1
+match out on gw2 inet6 from gw1:network nat-to fd02::1
+match in on gw1 inet proto tcp to 10.0.1.1 port 80 rdr-to 10.0.2.2 port 8080
+pass
+pass in on gw1 proto tcp to port 8083 modulate state
+pass in on gw1 proto tcp to port 8084 keep state (sloppy)
+pass in on gw1 proto tcp to port 8085 scrub (reassemble tcp)
+pass in on gw1 inet proto tcp to 10.0.2.2 port 8081 route-to 10.0.2.2
+pass in on gw1 inet6 proto tcp to 64:ff9b::/96 af-to inet from 10.0.2.1
+`)
+	for i, c := range []struct{ listen, to string }{
+		{"10.0.2.2:8080", "10.0.2.2:8080"},
+		{"10.0.2.2:8080", "10.0.1.1:80"},
+		{"10.0.2.2:8081", "10.0.2.2:8081"},
+		{"10.0.2.2:8082", "[64:ff9b::a00:202]:8082"},
+		{"[fd02::2]:8080", "[fd02::2]:8080"},
+		{"[fd02::2]:8083", "[fd02::2]:8083"},
+		{"10.0.2.2:8083", "10.0.2.2:8083"},
+		{"10.0.2.2:8084", "10.0.2.2:8084"},
+		{"10.0.2.2:8085", "10.0.2.2:8085"},
+	} {
+		l := s.listen(1, "tcp", c.listen).(net.Listener)
+		from := netip.AddrPortFrom(s.sides[0].station4, uint16(4000+i))
+		if netip.MustParseAddrPort(c.to).Addr().Is6() {
+			from = netip.AddrPortFrom(s.sides[0].station6, uint16(4000+i))
+		}
+		conn, err := s.dial(0, "tcp", from.String(), c.to)
+		s.must(err)
+		in, err := l.Accept()
+		s.must(err)
+		buf := make([]byte, 100)
+		for _, way := range [][2]net.Conn{{conn, in}, {in, conn}, {conn, in}} {
+			_, err = way[0].Write([]byte("data"))
+			s.must(errors.Join(err, way[1].SetReadDeadline(time.Now().Add(patience))))
+			if _, err := way[1].Read(buf); err != nil {
+				t.Fatalf("%s: %v", c.to, err)
+			}
+		}
+		raw, err := conn.(*net.TCPConn).SyscallConn()
+		s.must(err)
+		s.must(raw.Control(func(fd uintptr) {
+			// a connection that is closed like this is gone without a packet
+			s.must(unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_REPAIR, 1))
+		}))
+		s.must(conn.Close())
+		var again net.Conn
+		s.lab.Wait("the port to be free", func() bool {
+			again, err = s.dial(0, "tcp", from.String(), c.to)
+			return !errors.Is(err, unix.EADDRINUSE)
+		})
+		if err != nil {
+			t.Fatalf("%s: the station does not come back: %v", c.to, err)
+		}
+		if _, err := in.Read(buf); !errors.Is(err, unix.ECONNRESET) {
+			t.Errorf("%s: the server's end of the lost connection reads: %v, want that it is reset", c.to, err)
+		}
+		in.Close()
+		s.echoTCP(l, again, 1<<10)
+		l.Close()
 	}
 }
 
