@@ -29,6 +29,7 @@ import (
 //	/A/FILE          that pf.conf names
 //	notes            of its load: "LINE:COLUMN idle|never WORD MORE"
 //	probes           packets: see [probe]
+//	traffic          of real hosts, for test/rulesets
 type manner struct {
 	parts      map[string]string
 	interfaces map[string][]netip.Prefix
