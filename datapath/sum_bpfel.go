@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "5fc7122942e52579c32e4eae59ef69b1f82981d209deb0d2bee7dc5dbf9e4190"
+const objectsSum = "eac05c53219176f58f527bc8a333fab8a557c69cce11dccc53c854aabcd39e35"

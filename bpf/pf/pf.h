@@ -123,7 +123,7 @@ static __always_inline bool pf_looped(const struct pf_packet *p, const struct pf
 {
 	u32 sides, side = p->side & 1, flags = s ? s->flags : 0;
 
-	if (!(cfg.pf.asks & PF_ASK_LOOPBACK))
+	if (!on(FEATURE_PF_HOST) || !(cfg.pf.asks & PF_ASK_LOOPBACK))
 		return false;
 	sides = pf_loopback(p->key.address[0][3]) | pf_loopback(p->key.address[1][3]) << 1;
 	/* the destination, or the source without a translation; of IPv6 the family is 6 */
