@@ -306,7 +306,7 @@ func (c *compiler) limit(r *Rule, out *CompiledRule, p *Profile) error {
 		if i < 0 {
 			return fmt.Errorf("state limiter %s: the main ruleset defines none of that name", l)
 		}
-		p.StateLimiter = c.in.Main.StateLimiters[i].ID
+		p.Limiter[0] = c.in.Main.StateLimiters[i].ID
 		out.Flags |= RuleLimited
 		if l.NoMatch {
 			out.Flags |= RuleStateNoMatch
@@ -318,13 +318,13 @@ func (c *compiler) limit(r *Rule, out *CompiledRule, p *Profile) error {
 			return fmt.Errorf("source limiter %s: the main ruleset defines none of that name", l)
 		}
 		of := &c.in.Main.SourceLimiters[i]
-		p.SourceLimiter, p.SourceBits = of.ID, [2]uint8{96 + of.InetMask, of.Inet6Mask}
-		for i, n := range p.SourceBits {
+		p.Limiter[1], p.Bits = of.ID, [2]uint8{96 + of.InetMask, of.Inet6Mask}
+		for i, n := range p.Bits {
 			for bit := range int(n) {
-				p.SourceMask[i][bit/8] |= 0x80 >> (bit % 8)
+				p.Mask[i][bit/8] |= 0x80 >> (bit % 8)
 			}
 		}
-		p.SourceKeeps = uint16(min(2*uint64(of.Rate.Seconds)+1, math.MaxUint16))
+		p.Keeps = uint16(min(2*uint64(of.Rate.Seconds)+1, math.MaxUint16))
 		out.Flags |= RuleLimited
 		if l.NoMatch {
 			out.Flags |= RuleSourceNoMatch

@@ -125,11 +125,10 @@ type CompiledScrub struct {
 type Profile struct {
 	Timeout  [TimeoutCount]uint32
 	Priority [2]uint8
-	// Ids of the limiters for which a state counts, 0 for none.
-	StateLimiter, SourceLimiter uint8
-	SourceBits                  [2]uint8     // of IPv4 addresses, as IPv6 has them, and of IPv6
-	SourceKeeps                 uint16       // seconds for which a source without states stays
-	SourceMask                  [2][16]uint8 // of SourceBits
+	Limiter  [2]uint8     // ids of the state and the source limiter for which a state counts, 0 for none
+	Bits     [2]uint8     // of a limited source: of IPv4 addresses, as IPv6 has them, and of IPv6
+	Keeps    uint16       // seconds for which a source without states stays
+	Mask     [2][16]uint8 // of Bits
 }
 
 // CompiledEther is struct pf_ether. Program.Ether has the main ruleset's rules

@@ -572,14 +572,18 @@ func applyRenamed(t *testing.T, l *netlab.Lab) {
 	wantLines(t, apply(t, l, path), "+ port p1 of br0")
 	wantLines(t, apply(t, l, path))
 
-	// rules of pf name ports: with another name they mean something else
+	// rules of pf name ports: with another name they mean something else. They follow it before
+	// apply makes its plan, as with every command that writes.
 	rules := file(t, "rules.yaml", "bridges: {br0: {ports: {'p*': {}}, pf: {rules: 'block in on p9'}}}\n")
 	apply(t, l, rules)
 	wantLines(t, apply(t, l, rules))
 	for _, names := range [][2]string{{"p1", "p9"}, {"p9", "p1"}} {
 		rename(names[0], names[1])
-		wantLines(t, apply(t, l, rules), "~ pf of br0: rules of "+rules)
 		wantLines(t, apply(t, l, rules))
+		frame := []string{"trace", "br0", "--in", names[1], "--dst", "02:00:00:00:00:02", "--ip", "192.0.2.1", "--to", "192.0.2.2", "--udp", "53"}
+		if out := l.Bascule(frame...); strings.Contains(out, "dropped") != (names[1] == "p9") {
+			t.Errorf("after the name %s the rule on p9 makes of a packet:\n%s", names[1], out)
+		}
 	}
 
 	// one whose name no port can have is left out, and nothing else is worse for it

@@ -503,13 +503,13 @@ pass in on gw1 proto tcp to port 8083 modulate state
 pass in on gw1 proto tcp to port 8084 keep state (sloppy)
 pass in on gw1 proto tcp to port 8085 scrub (reassemble tcp)
 pass in on gw1 inet proto tcp to 10.0.2.2 port 8081 route-to 10.0.2.2
-pass in on gw1 inet6 proto tcp to 64:ff9b::/96 af-to inet from 10.0.2.1
+pass in on gw1 inet6 proto tcp to fd64::/96 af-to inet from 10.0.2.1
 `)
 	for i, c := range []struct{ listen, to string }{
 		{"10.0.2.2:8080", "10.0.2.2:8080"},
 		{"10.0.2.2:8080", "10.0.1.1:80"},
 		{"10.0.2.2:8081", "10.0.2.2:8081"},
-		{"10.0.2.2:8082", "[64:ff9b::a00:202]:8082"},
+		{"10.0.2.2:8082", "[fd64::a00:202]:8082"},
 		{"[fd02::2]:8080", "[fd02::2]:8080"},
 		{"[fd02::2]:8083", "[fd02::2]:8083"},
 		{"10.0.2.2:8083", "10.0.2.2:8083"},
