@@ -113,7 +113,7 @@ func addressed(l netlink.Link) bool {
 // A deviceAddress is an IP address of a device, with the length of its network's prefix.
 type deviceAddress struct {
 	prefix netip.Prefix
-	kept   bool // until it is removed: nobody leased it
+	kept   bool // until it is removed: it is no lease
 }
 
 // asDeviceAddress returns an address as netlink has it. ok is false for those that each

@@ -31,7 +31,7 @@ type Device struct {
 	// link-local ones.
 	Addresses []string
 
-	// Kept are those of them that stay until they are removed: nobody leased them.
+	// Kept are the addresses that stay until they are removed: they are no leases.
 	Kept []netip.Prefix
 }
 

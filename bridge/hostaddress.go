@@ -39,8 +39,8 @@ func ParsePrefix(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// SetAddresses gives the host's interface of a host port the addresses, and takes away the
-// others that nobody leased. Those of the link stay. An interface that gets an address is
+// SetAddresses gives the host's interface of a host port the addresses, and takes away its
+// other permanent ones. Addresses of the link stay. An interface that gets an address is
 // brought up. The rules of pf follow at once.
 func (s *Switch) SetAddresses(bridge, port string, want []netip.Prefix) error {
 	what := "give " + port + " of " + bridge + " its addresses"
@@ -142,8 +142,8 @@ func linkAddress(p netip.Prefix) *netlink.Addr {
 	return a
 }
 
-// keptAddresses returns the addresses of an interface that nobody leased, without those of
-// the link.
+// keptAddresses returns the permanent addresses of an interface, without addresses of the
+// link.
 func keptAddresses(l netlink.Link) (list []netip.Prefix, err error) {
 	all, err := netlink.AddrList(l, netlink.FAMILY_ALL)
 	if errors.Is(err, netlink.ErrDumpInterrupted) {

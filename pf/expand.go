@@ -198,7 +198,7 @@ func (p *parser) narrow(s *spec, r *Rule, proto uint8, icmp icmpType) bool {
 
 // addOwned adds a rule for each of the users and groups.
 func (p *parser) addOwned(s *spec, r Rule) bool {
-	var anyOwner [1]Owner
+	var anyOwner [1]*Owner
 	for _, r.User = range orOne(s.users, &anyOwner) {
 		for _, r.Group = range orOne(s.groups, &anyOwner) {
 			if !p.add(s, r) {

@@ -52,7 +52,7 @@ func (r *Ruleset) Idle() []Idle {
 func (r *Ruleset) Never() (list []Idle) {
 	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
 		for _, o := range []struct {
-			Owner
+			*Owner
 			word string
 		}{{rule.User, "user"}, {rule.Group, "group"}} {
 			if !o.never() {

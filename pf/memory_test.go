@@ -17,8 +17,8 @@ func TestMemory(t *testing.T) {
 		return
 	}
 	most := peak.Bound{Each: 150, Any: 8 << 20}
-	// a rule takes a kilobyte however short its text is, and there may be MaxRules
-	ruled := peak.Bound{Each: 150, Any: 80 << 20}
+	// a rule takes some hundred bytes however short its text is, and there may be MaxRules
+	ruled := peak.Bound{Each: 150, Any: 64 << 20}
 	type text struct {
 		name, begin, repeat, end string
 		file                     bool // it is that of a table

@@ -332,10 +332,10 @@ func (r *Rule) head(explicit bool) string {
 var partAnchors = map[Part]string{NATPart: "nat-anchor", RDRPart: "rdr-anchor", NATPart | RDRPart: "binat-anchor", ScrubPart: "scrub-anchor"}
 
 // words adds the condition to those of a rule.
-func (o Owner) words(w *words, keyword string) {
-	switch o.Op {
-	case AnyPort:
-	case PortInside, PortOutside:
+func (o *Owner) words(w *words, keyword string) {
+	switch {
+	case o == nil:
+	case o.Op == PortInside, o.Op == PortOutside:
 		w.add(keyword, word(o.Lo), map[PortOp]string{PortInside: "><", PortOutside: "<>"}[o.Op], word(o.Hi))
 	default:
 		w.add(keyword, portOps[o.Op], word(o.Lo))

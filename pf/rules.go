@@ -18,8 +18,8 @@ type spec struct {
 	protos   []uint8
 	icmps    []icmpType
 	from, to side
-	users    []Owner
-	groups   []Owner
+	users    []*Owner
+	groups   []*Owner
 	nat, rdr *redirect // nat-to, binat-to and af-to; rdr-to
 	route    *redirect
 	divert   *diversion
@@ -606,14 +606,14 @@ func (p *parser) label(s *spec) {
 }
 
 // owner reads a condition on who owns a socket: a name, a number or `unknown`.
-func (p *parser) owner() Owner {
+func (p *parser) owner() *Owner {
 	name := func() string {
 		if p.tok.kind == tokNumber {
 			return strconv.FormatInt(p.number("a name or a number", math.MaxUint32), 10)
 		}
 		return p.name("a name or a number")
 	}
-	o := Owner{Op: PortEqual}
+	o := &Owner{Op: PortEqual}
 	pos := p.tok.pos
 	if p.tok.kind == tokOp {
 		op, ok := unaryOps[p.tok.text]

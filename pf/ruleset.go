@@ -167,8 +167,8 @@ type Rule struct {
 	Label                       string
 	Labels                      []string // those behind Label: at most four
 	ID                          uint32   // ridentifier, 0 for none; nothing depends on it
-	User, Group                 Owner
-	Probability                 float64 // 0 < p <= 1; 0 is no condition
+	User, Group                 *Owner   // nil is no condition
+	Probability                 float64  // 0 < p <= 1; 0 is no condition
 
 	Anchor *Anchor // of CallAnchor
 }
@@ -208,19 +208,19 @@ const (
 // Owner is the argument of user and group: who owns the socket that a packet is of. The names
 // are as written.
 type Owner struct {
-	Op     PortOp // AnyPort is no condition
+	Op     PortOp
 	Lo, Hi string
 }
 
 // never reports whether no packet matches the condition. The owner of all that a switch sees is
 // unknown, as on a router that of what it forwards (pf_match_uid() of OpenBSD's pf).
-func (o Owner) never() bool {
-	switch o.Op {
-	case AnyPort:
+func (o *Owner) never() bool {
+	switch {
+	case o == nil:
 		return false
-	case PortEqual:
+	case o.Op == PortEqual:
 		return o.Lo != unknownOwner
-	case PortNotEqual:
+	case o.Op == PortNotEqual:
 		return o.Lo == unknownOwner
 	}
 	return true

@@ -490,8 +490,8 @@ func (d draw) part(part pf.Part) pf.Rule {
 }
 
 // owner draws a condition on who has a socket.
-func (d draw) owner(what string) pf.Owner {
-	o := pf.Owner{Op: one(d, what, pf.PortEqual, pf.PortNotEqual, pf.PortLess, pf.PortAtMost, pf.PortGreater, pf.PortAtLeast, pf.PortInside, pf.PortOutside)}
+func (d draw) owner(what string) *pf.Owner {
+	o := &pf.Owner{Op: one(d, what, pf.PortEqual, pf.PortNotEqual, pf.PortLess, pf.PortAtMost, pf.PortGreater, pf.PortAtLeast, pf.PortInside, pf.PortOutside)}
 	names := []string{"root", "1000", "two words"}
 	if o.Op <= pf.PortNotEqual {
 		names = append(names, "unknown", "unknown")

@@ -358,7 +358,10 @@ func (w *walk) matchesRule(r *pf.Rule, at string) verdict {
 
 // foreign reports whether a condition on the owner of a socket is not fulfilled by a packet of
 // no socket, whose owner is `unknown`.
-func foreign(o pf.Owner) bool {
+func foreign(o *pf.Owner) bool {
+	if o == nil {
+		return false
+	}
 	unknown := o.Lo == "unknown"
 	return o.Op == pf.PortEqual && !unknown || o.Op == pf.PortNotEqual && unknown || o.Op > pf.PortNotEqual
 }
