@@ -493,6 +493,23 @@ func (n *network) probe(line string) {
 	}
 }
 
+// dial opens the probe's socket, from an address if the probe says one. The end of ctx ends
+// what the socket waits for.
+func (p probe) dial(ctx context.Context, source net.Addr) (conn net.Conn, err error) {
+	err = p.from.Do(func() (err error) {
+		d := net.Dialer{}
+		if p.source.IsValid() {
+			d.LocalAddr = source
+		}
+		conn, err = d.DialContext(ctx, p.protocol, p.to.String())
+		return err
+	})
+	if err == nil {
+		context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	}
+	return conn, err
+}
+
 // tcp connects, and has the receiver send a byte.
 func (n *network) tcp(ctx context.Context, p probe) (o outcome) {
 	var l net.Listener
@@ -514,20 +531,11 @@ func (n *network) tcp(ctx context.Context, p probe) (o outcome) {
 		_, _ = c.Write([]byte("x"))
 		c.Close()
 	}()
-	var conn net.Conn
-	if o.err = p.from.Do(func() (err error) {
-		d := net.Dialer{}
-		if p.source.IsValid() {
-			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.source, 0))
-		}
-		conn, err = d.DialContext(ctx, "tcp", p.to.String())
-		return err
-	}); o.err != nil {
-		return o
+	conn, err := p.dial(ctx, net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.source, 0)))
+	if err != nil {
+		return outcome{err: err}
 	}
 	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
 	if _, o.err = io.ReadFull(conn, make([]byte, 1)); o.err != nil {
 		return o
 	}
@@ -555,20 +563,11 @@ func (n *network) udp(ctx context.Context, p probe) (o outcome) {
 		from <- a.(*net.UDPAddr).AddrPort().Addr().Unmap()
 		_, _ = l.WriteTo(b[:k], a)
 	}()
-	var conn net.Conn
-	if o.err = p.from.Do(func() (err error) {
-		d := net.Dialer{}
-		if p.source.IsValid() {
-			d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.source, 0))
-		}
-		conn, err = d.DialContext(ctx, "udp", p.to.String())
-		return err
-	}); o.err != nil {
-		return o
+	conn, err := p.dial(ctx, net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.source, 0)))
+	if err != nil {
+		return outcome{err: err}
 	}
 	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
 	if _, o.err = conn.Write([]byte("probe")); o.err != nil {
 		return o
 	}
