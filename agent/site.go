@@ -42,6 +42,7 @@ type site struct {
 	bridges map[string]*served
 	links   *links // nil where devices cannot be heard of
 	plug    *hotplug.Watcher
+	named   bool     // a file names bridges of the namespace
 	cabled  []handed // frames for patch ports
 
 	devices *devices
@@ -163,14 +164,13 @@ func (s *site) close() {
 	s.unlock()
 }
 
-// setFile makes hot-plug keep the bridges as the file says.
+// setFile makes hot-plug keep the bridges as the file says. Without bridges in the file it has
+// rules follow names and addresses all the same.
 func (s *site) setFile(f config.File) {
 	s.devices.leave(f)
+	s.named = s.named || len(f.Bridges) > 0
 	if s.plug != nil {
 		s.plug.SetFile(f)
-		return
-	}
-	if len(f.Bridges) == 0 {
 		return
 	}
 	plug := hotplug.New(s.sw, f, s.log)
@@ -461,7 +461,7 @@ func (s *site) status() SiteStatus {
 		}
 		st.Bridges = append(st.Bridges, line)
 	}
-	if s.plug != nil {
+	if s.named {
 		stats := s.plug.Stats()
 		st.Hotplug = &stats
 	}

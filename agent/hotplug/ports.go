@@ -191,14 +191,21 @@ func (w *Watcher) refresh(bridge string) {
 	}
 }
 
-// refreshPF has the rules of a bridge follow names and addresses.
-func (w *Watcher) refreshPF(bridge string) {
-	changed, err := w.s.RefreshPF(bridge)
+// refreshPF has the rules of all bridges follow names and addresses, also of bridges that no
+// file names: rules of any may say (device).
+func (w *Watcher) refreshPF() {
+	names, err := w.s.Names()
 	if err != nil {
-		w.log.Warn("rules do not follow names and addresses", "bridge", bridge, "err", err)
+		w.log.Warn("rules do not follow names and addresses", "err", err)
 	}
-	if changed {
-		w.count(func(s *Stats) { s.Reloads++ })
-		w.log.Info("rules follow names and addresses", "bridge", bridge)
+	for _, name := range names {
+		changed, err := w.s.RefreshPF(name)
+		if err != nil {
+			w.log.Warn("rules do not follow names and addresses", "bridge", name, "err", err)
+		}
+		if changed {
+			w.count(func(s *Stats) { s.Reloads++ })
+			w.log.Info("rules follow names and addresses", "bridge", name)
+		}
 	}
 }

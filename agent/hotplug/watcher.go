@@ -322,9 +322,7 @@ func (w *Watcher) act(todo work, rest *chores) {
 		w.apply()
 	}
 	if todo.pf {
-		for _, name := range w.t.bridges {
-			w.refreshPF(name)
-		}
+		w.refreshPF()
 	}
 	for name, u := range todo.ports {
 		if u == now {

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -31,6 +32,7 @@ var deviceCases = []struct {
 	{"port_comes_back", portComesBack},
 	{"addresses_told", addressesTold},
 	{"own_address", ownAddress},
+	{"rules_follow", rulesFollow},
 }
 
 func TestDevices(t *testing.T) {
@@ -41,6 +43,30 @@ func TestDevices(t *testing.T) {
 			c.run(t, l, newRunner(t, l))
 		})
 	}
+}
+
+// Rules of a bridge that no file names follow the addresses of the host's interfaces.
+func rulesFollow(t *testing.T, l *netlab.Lab, r *runner) {
+	ends := l.NewEnds(2)
+	l.AddBridge("br0", "tcx", ends)
+	l.Bascule("port", "add", "br0", "host0", "--type", "host")
+	rules := filepath.Join(t.TempDir(), "pf.conf")
+	must(t, os.WriteFile(rules, []byte("pass\nblock in quick from (host0)\n"), 0o600))
+	l.Bascule("pfctl", "-b", "br0", "-f", rules)
+	r.start()
+	blocked := func() bool {
+		told := l.Bascule("trace", "br0", "--in", ends[0].Port, "--dst", netlab.Station(1).String(), "--ip", "10.7.7.7", "--to", "192.0.2.2", "--udp", "53")
+		return strings.Contains(told, "dropped: pf")
+	}
+	if blocked() {
+		t.Fatal("the rule has an address that no interface has")
+	}
+	address, err := netlink.ParseAddr("10.7.7.7/32")
+	must(t, err)
+	must(t, l.Switch.Netlink().AddrAdd(device(t, l, "host0"), address))
+	l.Wait("the rule to follow", blocked)
+	must(t, l.Switch.Netlink().AddrDel(device(t, l, "host0"), address))
+	l.Wait("the rule to follow again", func() bool { return !blocked() })
 }
 
 // device returns a device of the switch's namespace.
