@@ -550,3 +550,21 @@ func (l *Lab) Enter() error {
 	defer handle.Close()
 	return netns.Set(handle)
 }
+
+// For has the lab be of another test until that ends: several tests in a row use one lab, which
+// the first of them, their parent, closes.
+func (l *Lab) For(t testing.TB) {
+	was := l.t
+	use := func(t testing.TB) {
+		l.t = t
+		for _, s := range l.sockets {
+			s.t = t
+		}
+	}
+	use(t)
+	t.Cleanup(func() { use(was) })
+}
+
+// OnCPU runs fn on the CPU where the lab sends its frames: what fn sends is gone its way when
+// Flush returns, as frames of the lab are.
+func (l *Lab) OnCPU(fn func() error) error { return onCPU(l.cpu, fn) }
