@@ -111,6 +111,7 @@ type pfConfig struct {
 	check   bool                       // it is not for a bridge
 	alone   bool                       // nothing but pf is changed
 	forced  bool                       // rules of plugs may be without a call
+	came    map[string]string          // the rules that came with plugs, by their anchor, before the change
 }
 
 // pfUses are the rules that refer to a table.
@@ -187,7 +188,12 @@ func (s *Switch) changePF(what, bridge string, plan func(*draft, *pfConfig) erro
 		if err != nil {
 			return failed(what, err)
 		}
-		d.alone, d.forced = true, s.force
+		d.alone, d.forced, d.came = true, s.force, map[string]string{}
+		for path, text := range d.Anchors {
+			if strings.HasPrefix(path, PlugAnchor+"/") {
+				d.came[path] = text
+			}
+		}
 		if err := plan(c, d); err != nil {
 			return err
 		}
@@ -251,7 +257,7 @@ func (c *draft) planPF(what string) error {
 	if err != nil {
 		return notCompiled(what, err)
 	}
-	if err := c.checkPlugs(what, d, program.Anchors); err != nil {
+	if err := c.checkPlugs(what, d, program); err != nil {
 		return err
 	}
 	limits := d.limits()

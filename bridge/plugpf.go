@@ -192,31 +192,41 @@ func (c *draft) dropPlugRules(what string, id uint32) error {
 	return c.dropAnchor(what, o.Anchor)
 }
 
-// checkPlugs refuses a change of pf by which nobody would try any more the rules that came with
-// plugs: those of guests and containers, and those that front doors share. called are the anchors
-// that the rules call. If it is forced, it is noted, and stays so until they are called.
-func (c *draft) checkPlugs(what string, d *pfConfig, called []string) error {
+// checkPlugs refuses a change by which pf would not try any more the rules that came with plugs:
+// rules of guests and containers, and rules that front doors share. The program is nil where pf goes
+// from the bridge. A load that is forced gets a note, and they stay so until pf tries them.
+func (c *draft) checkPlugs(what string, d *pfConfig, program *pf.Program) error {
 	loaded := map[string]bool{} // by the path of each anchor that is to be called
 	for path := range d.Anchors {
 		if name, ok := strings.CutPrefix(path, PlugAnchor+"/"); ok && !strings.Contains(name, "/") {
 			loaded[path] = true
 		}
 	}
+	skipped := map[string]bool{} // where pf tries no rule at the port
 	for _, p := range datapath.Ports(c.next) {
 		if o := c.owners[p.Id]; o != nil && o.Anchor != "" {
 			loaded[o.Anchor] = d.Anchors[o.Anchor] != "" || loaded[o.Anchor]
+			skipped[o.Anchor] = program != nil && program.Skips(uint16(datapath.Slot(p.Id)))
+		}
+	}
+	setting := c.next.PfPorts != c.bridge.Config.PfPorts // by which pf skips ports
+	for _, path := range slices.Sorted(maps.Keys(d.came)) {
+		if text, ok := d.Anchors[path]; ok && text != d.came[path] && !d.forced {
+			return refused(what, "anchor "+path+": its rules came with a plugged port", "give others by 'bascule plug --pf', or add --force")
 		}
 	}
 	var uncalled []string
 	why, remedy := "", ""
 	for _, path := range slices.Sorted(maps.Keys(loaded)) {
 		switch {
-		case d.enabled && !d.removed && loaded[path] && slices.Contains(called, path):
+		case d.enabled && !d.removed && loaded[path] && slices.Contains(program.Anchors, path) && !skipped[path]:
 			continue
 		case !loaded[path]:
 			why, remedy = "the rules of a plugged port are gone from it", "take the port off with 'bascule unplug'"
 		case !d.enabled || d.removed:
-			why, remedy = "pf is disabled, and nobody would try the rules of a plugged port there", "enable it with 'bascule pfctl -e'"
+			why, remedy = "pf is disabled, and would not try the rules of a plugged port there", "enable it with 'bascule pfctl -e'"
+		case slices.Contains(program.Anchors, path):
+			why, remedy = "pf does not judge the plugged port whose rules are there", "leave the port out of 'set skip', and give the bridge --"+PFPortsSetting+" "+PFAll
 		default:
 			why, remedy = "the rules of the bridge do not call them: those of a plugged port are there", "put a line 'anchor \""+callPlugs+"\"' into the rules of the bridge"
 		}
@@ -224,7 +234,7 @@ func (c *draft) checkPlugs(what string, d *pfConfig, called []string) error {
 	}
 	changes := d.alone && (d.other || d.enabled != c.bridge.PFEnabled())
 	refuse := func(path string) bool { // nobody is kept from leaving by the rules of others
-		return slices.Contains(c.plugged, path) || changes && !d.forced && !slices.Contains(d.Uncalled, path)
+		return slices.Contains(c.plugged, path) || (changes && !d.forced || setting) && !slices.Contains(d.Uncalled, path)
 	}
 	if i := slices.IndexFunc(uncalled, refuse); i >= 0 {
 		if d.alone {
@@ -233,7 +243,7 @@ func (c *draft) checkPlugs(what string, d *pfConfig, called []string) error {
 		return refused(what, "anchor "+uncalled[i]+": "+why, remedy)
 	}
 	if d.Uncalled = uncalled; len(uncalled) > 0 {
-		c.warn("rules of plugged ports hold no longer, which nobody calls: " + strings.Join(uncalled, ", "))
+		c.warn("rules of plugged ports hold no longer, as pf does not try them: " + strings.Join(uncalled, ", "))
 	}
 	return nil
 }

@@ -200,6 +200,9 @@ const (
 // Skip is in the cells of ports where pf is not asked.
 const Skip = ^uint32(0)
 
+// Skips reports whether pf is not asked at the port of a slot.
+func (p *Program) Skips(slot uint16) bool { return p.Cells[CellPort+2*int(slot)] == Skip }
+
 // The flags of a CompiledRule (enum pf_rule_flag). RuleNotSrcTable and
 // RuleNotDstTable also negate no-route and urpf-failed, which stand where a
 // table would.

@@ -19,15 +19,15 @@ func newPlug(p *program) *cobra.Command {
 		Short: "put the interface of a guest or container on a bridge, by an id",
 		Long: `Make a device a port of a bridge, with its VLAN, settings, bindings and rules of
 pf, in one step. ID is any word of up to 255 signs; the port keeps it, and 'port
-show' tells it. What is on the switch already as it is told stays untouched, so
-the command can be run at any time again. If the port with the id has another
-device or other settings, it becomes what is told now. A device that is a port
-already, and has no id, gets this one; the port of another id is refused.
+show' has it. The command changes nothing where all is so already, and can be
+run again at any time. If the port with the id has another device or other
+settings, it gets those given now. A device that is a port already, and has no
+id, gets this one; the port of another id is refused.
 
 With --pf the rules of FILE are those of this port alone. 'on' may be left out
-there, and may name no other port. They are in the anchor plug/DEVICE. The
-bridge's own rules try them where they say 'anchor "plug/*"'. A bridge without
-pf gets such rules.
+there, and may name no other port. They are in the anchor plug/ID. The bridge's
+own rules try them where they say 'anchor "plug/*"'. A bridge without pf gets
+such rules.
 
 'bascule unplug' takes the port off again. 'bascule apply' leaves plugged ports
 alone, and 'bascule export' leaves them out.`,

@@ -21,6 +21,7 @@ var plugCases = []conformance{
 	{name: "plug_refused", hooks: tcx, run: plugRefused},
 	{name: "plug_rules_renamed", hooks: tcx, run: plugRulesRenamed},
 	{name: "plug_rules_uncalled", hooks: tcx, run: plugRulesUncalled},
+	{name: "plug_rules_skipped", hooks: tcx, run: plugRulesSkipped},
 	{name: "plug_rules_leave", hooks: tcx, run: plugRulesLeave},
 	{name: "unplug_unknown", hooks: tcx, run: unplugUnknown},
 }
@@ -325,6 +326,13 @@ func plugRulesUncalled(t *testing.T, hook string) {
 		}
 		blocked()
 	}
+	other := filepath.Join(dir, "other.conf")
+	must(t, os.WriteFile(other, []byte("pass\n"), 0o600))
+	must(t, os.WriteFile(file, []byte("anchor \"plug/*\"\nload anchor \""+plugAnchor+"\" from \""+other+"\"\n"), 0o600))
+	for _, load := range [][]string{{"pfctl", "-a", plugAnchor, "-f", "/dev/null"}, {"pfctl", "-a", plugAnchor, "-f", other}, {"pfctl", "-f", file}} {
+		l.Refused([]string{plugAnchor, "came with a plugged port", "bascule plug --pf"}, load...)
+		blocked()
+	}
 	must(t, os.WriteFile(file, []byte("anchor outer {\n anchor \"/plug/*\"\n}\n"), 0o600))
 	l.Bascule("pfctl", "-f", file) // by a way round
 	blocked()
@@ -352,6 +360,27 @@ func plugRulesUncalled(t *testing.T, hook string) {
 	}
 	l.Run("pfctl", "-d")
 	l.Refused([]string{"pf is disabled"}, args...)
+}
+
+// A plug with rules wants pf at its port, and no change takes pf away from there in silence.
+func plugRulesSkipped(t *testing.T, hook string) {
+	l, a, _, blocked, args := setupPlugRules(t, hook)
+	file := filepath.Join(t.TempDir(), "pf.conf")
+	must(t, os.WriteFile(file, []byte("set skip on "+a.Port+"\nanchor \"plug/*\"\n"), 0o600))
+	want := []string{plugAnchor, "pf does not judge the plugged port", "--pf-ports all"}
+	l.Refused(want, "pfctl", "-f", file)
+	l.Refused(want, "bridge", "set", "br0", "--pf-ports", "host")
+	blocked()
+	l.Bascule("unplug", plugID)
+	l.Bascule("bridge", "set", "br0", "--pf-ports", "host")
+	l.Refused(want, args...)
+	l.Bascule("bridge", "set", "br0", "--pf-ports", "station")
+	l.Bascule(args...)
+	r, err := l.Run("pfctl", "--force", "-f", file)
+	must(t, err)
+	if r.Exit != 0 || !strings.Contains(r.Stderr, plugAnchor) {
+		t.Errorf("forced: %v", r)
+	}
 }
 
 // The rules of a plugged port go with it, and are not those of the next device of its name.
