@@ -429,6 +429,9 @@ func notCompiled(what string, err error) error {
 	return refused(what, err.Error(), "nothing was changed")
 }
 
+// ErrPFEnabled says that pf filters already.
+var ErrPFEnabled = errors.New("pf already enabled")
+
 // EnablePF switches pf of a bridge on, or off: then all frames pass.
 func (s *Switch) EnablePF(bridge string, on bool) error {
 	what := "disable pf of " + bridge
@@ -438,7 +441,7 @@ func (s *Switch) EnablePF(bridge string, on bool) error {
 	return s.changePF(what, bridge, func(_ *draft, d *pfConfig) error {
 		switch {
 		case on && d.enabled:
-			return refused(what, "pf already enabled", "see 'bascule pfctl -b "+bridge+" -si'")
+			return because(refused(what, ErrPFEnabled.Error(), "see 'bascule pfctl -b "+bridge+" -si'"), ErrPFEnabled)
 		case !on && !d.enabled:
 			return refused(what, "pf not enabled", "see 'bascule pfctl -b "+bridge+" -si'")
 		}

@@ -164,12 +164,19 @@ func (s *Switch) elsewhere(bridge string, set *pf.Ruleset, main bool) (notes []s
 	return notes, err
 }
 
-// judged tells at which ports a rule holds that blocks all by default, where somebody may count on
-// other ones: where there are stations beside the host, or where pf does not judge all ports.
+// judged tells at which ports a rule of a file holds that blocks all by default.
 func judged(set *pf.Ruleset, bridge string, ports []pf.CompilePort) []string {
-	block := set.DefaultBlock()
-	if block == nil {
-		return nil
+	if where := blockedAt(set, bridge, ports); where != "" {
+		return []string{fmt.Sprintf("%v: %s", set.DefaultBlock().Pos, where)}
+	}
+	return nil
+}
+
+// blockedAt says at which ports a ruleset blocks all by default, where somebody may count on other
+// ones: where there are stations beside the host, or where pf does not judge all ports.
+func blockedAt(set *pf.Ruleset, bridge string, ports []pf.CompilePort) string {
+	if set.DefaultBlock() == nil {
+		return ""
 	}
 	var at, host, station []string
 	for _, p := range ports {
@@ -195,9 +202,29 @@ func judged(set *pf.Ruleset, bridge string, ports []pf.CompilePort) []string {
 		what = fmt.Sprintf("the host's ports, %s, and those of stations, %s, which cannot reach each other then;"+
 			" if the file is a router's: bascule bridge set %s --%s %s", names(host), names(station), bridge, PFPortsSetting, PFHost)
 	default:
+		return ""
+	}
+	return "block holds at " + what
+}
+
+// warnBlocked tells the same when other ports are to be judged by the rules that a bridge has.
+func (c *draft) warnBlocked(name string) error {
+	if c.next.PfPorts == c.bridge.Config.PfPorts || !c.bridge.PFEnabled() {
 		return nil
 	}
-	return []string{fmt.Sprintf("%v: block holds at %s", block.Pos, what)}
+	d, err := c.pfSoFar()
+	if err != nil {
+		return err
+	}
+	devices, err := links()
+	if err != nil {
+		return err
+	}
+	ports, err := pfPortsFor(devices, c.bridge, c.next, nil, false)
+	if where := blockedAt(d.main, name, ports.list); where != "" {
+		c.warn(where)
+	}
+	return err
 }
 
 // names lists names of ports, the first of many.
@@ -250,7 +277,11 @@ func strangers(set *pf.Ruleset, bridge string, ports []pf.CompilePort, groups gr
 		case len(there) > 0:
 			why = "it is an interface of the host, and no port of " + bridge
 		}
-		note := fmt.Sprintf("%v: %s %s has no effect: %s", s.Pos, s.Word, s.Name, why)
+		effect := "has no effect"
+		if strings.HasSuffix(s.Word, pf.NotIt) {
+			effect = "holds at every port"
+		}
+		note := fmt.Sprintf("%v: %s %s %s: %s", s.Pos, s.Word, s.Name, effect, why)
 		if s.More > 0 {
 			note += fmt.Sprintf(" (%d more)", s.More)
 		}

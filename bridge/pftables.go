@@ -95,7 +95,7 @@ func (s *Switch) ChangePFTable(bridge, anchor, name string, action PFTableAction
 		return done, err
 	}
 	if name == "" || len(name) > 31 || strings.ContainsAny(name, " \t\n<>\"") {
-		return done, usagef("table "+name, "no table can have the name; give 1 to 31 letters, digits and such")
+		return done, usagef("table "+name, "no name of a table; give 1 to 31 signs, without blanks, <, > and quotes")
 	}
 	makes := action == AddPFEntries || action == ReplacePFEntries
 	// A refused request leaves no table behind: what is to be done to a table that is not

@@ -53,7 +53,16 @@ func (s *Switch) ParsePortPF(id, port string, o PFLoad) (PortAnchor, error) {
 	if len(set.Ether) > 0 {
 		return PortAnchor{}, refused(what, "it has ether rules, which no anchor has", "leave them out, or load them into the bridge's own rules")
 	}
-	return a, ofPort(what, set, port, a.path)
+	if lines := set.Options.Lines(); len(lines) > 0 {
+		return PortAnchor{}, refused(what, "it has \""+lines[0]+"\", and settings are the bridge's", "leave it out, or write it into the bridge's own rules")
+	}
+	if err := ofPort(what, set, port, a.path); err != nil {
+		return PortAnchor{}, err
+	}
+	if list := set.Elsewhere([]pf.CompilePort{{Name: a.path}}); len(list) > 0 {
+		return PortAnchor{}, refused(what, fmt.Sprintf("%v: %s never holds: %s", list[0].Pos, list[0].Word, list[0].Why), "leave it out")
+	}
+	return a, nil
 }
 
 // ofPort makes rules those of a port alone, by the name that it keeps.

@@ -421,7 +421,7 @@ var PortSettings = []Setting[PortConfig]{
 		format: func(c PortConfig) string { return c.FDBFull },
 	},
 	onOff("locked", false, "take frames only from addresses that the FDB has on the port; needs learn off", func(c *PortConfig) *bool { return &c.Locked }),
-	onOff("mab", false, "on a locked port, which needs learn off, give other addresses locked entries and tell of them", func(c *PortConfig) *bool { return &c.MAB }),
+	onOff("mab", false, "give addresses that a locked port does not let in locked entries, and tell of them; needs learn off and fdb-max", func(c *PortConfig) *bool { return &c.MAB }),
 	{
 		Name: "admit", Value: "all|tagged|untagged", Default: AdmitAll,
 		Help: "where VLANs are filtered, take only these frames; a priority is no tag",

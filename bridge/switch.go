@@ -359,6 +359,9 @@ func setBridge(name string, changes []Change) step {
 			return err
 		}
 		config.store(c.next)
+		if err := c.warnBlocked(name); err != nil {
+			return failed("set bridge "+name, err)
+		}
 		for _, p := range datapath.Ports(c.next) {
 			if !c.bridge.HasDevice(p) {
 				continue

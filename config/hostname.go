@@ -535,7 +535,7 @@ var hostWords = []hostWord{
 	{[]string{"-inet", "-inet6"}, anyBridge, 0, func(*hostFile, word, []word) {}}, // which no bridge here has
 	without(ifHost, 1, "the interface keeps what it has; 'ip link set' changes it", "mtu", "lladdr"),
 	without(ifHost, 1, "it is that of routes, which the host's programs give", "priority"),
-	without(ifHost, 0, "it is left as it is; the sysctl disable_ipv6 of the interface stops IPv6", "-inet", "-inet6"),
+	without(ifHost, 0, "addresses that the interface has stay; the sysctl disable_ipv6 of the interface stops IPv6", "-inet", "-inet6"),
 	without(ifHost, 0, "addresses that a server gives are a DHCP client's of the host", "dhcp"),
 
 	// what a file can't say

@@ -160,7 +160,7 @@ func (r *Rule) PoolTables() (names []string) {
 const singleSources = "holds for sources that are single addresses: commands alone change the networks of a table"
 
 // staysListed is why `below` is refused.
-const staysListed = "nothing takes a source out of the table again but a command; leave it out, and use -T expire"
+const staysListed = "nothing takes a source out of the table again but a command; leave it out, and use 'pfctl -T delete'"
 
 // missing returns an error for each word of the rulesets that the datapath does not carry
 // out.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // An Idle is a word of a ruleset that is taken and has no effect. It does no harm to
@@ -161,7 +162,7 @@ type Stranger struct {
 // there, so what `set skip` and `antispoof` say of it is as it should be. Addresses are not those of ports.
 func (r *Ruleset) Strangers(ports []CompilePort) []Stranger {
 	return r.strange(ports, func(n *PortName) bool {
-		switch n.Word {
+		switch strings.TrimSuffix(n.Word, NotIt) {
 		case Addresses:
 			return false
 		case wordSkip, wordAntispoof:

@@ -688,6 +688,16 @@ const (
 	wordAntispoof   = "antispoof for"
 )
 
+// NotIt ends the Word of a name that is excluded: "on !".
+const NotIt = " !"
+
+func negated(word string, not bool) string {
+	if not {
+		return word + NotIt
+	}
+	return word
+}
+
 // named notes a name of a port, an interface or a group of them. The limits of rules are for the
 // names, too: more of them are not noted.
 func (p *parser) named(pos Pos, word, name string) {
@@ -700,7 +710,7 @@ func (p *parser) named(pos Pos, word, name string) {
 func (p *parser) interfaces(to []Interface, word string) []Interface {
 	p.list(func() {
 		not := p.acceptOp("!")
-		to = append(to, Interface{p.interfaceName(word), not})
+		to = append(to, Interface{p.interfaceName(negated(word, not)), not})
 	})
 	return to
 }

@@ -513,6 +513,8 @@ func (p *parser) otherOption(name string) {
 		p.outside(name)
 	case slices.Contains(answers, name):
 		p.failf(p.tok.pos, "`%s` stands right behind `block`, and nowhere else", name)
+	case name == "port":
+		p.failf(p.tok.pos, "`port` stands behind `from` or `to`, and an address if there is one: to port 80")
 	case slices.Contains(ruleOrder, name):
 		p.failf(p.tok.pos, "`%s` stands too late or twice; the order is in, log, quick, on, inet, proto, from, to, options", name)
 	default:
@@ -521,7 +523,7 @@ func (p *parser) otherOption(name string) {
 }
 
 // ruleOrder are the words of a rule that have their place.
-var ruleOrder = []string{"in", "out", "log", "quick", "on", "inet", "inet6", "proto", "from", "to", "all", "port"}
+var ruleOrder = []string{"in", "out", "log", "quick", "on", "inet", "inet6", "proto", "from", "to", "all"}
 
 // answers are the words of a block rule that say what its packets get.
 var answers = []string{"drop", "return", "return-rst", "return-icmp", "return-icmp6"}
@@ -648,7 +650,7 @@ func (p *parser) tagged(s *spec, not bool) {
 func (p *parser) receivedOn(s *spec, not bool) {
 	p.once(optReceivedOn, "received-on")
 	p.next()
-	s.rule.ReceivedOn = Interface{p.interfaceName(wordReceived), not}
+	s.rule.ReceivedOn = Interface{p.interfaceName(negated(wordReceived, not)), not}
 }
 
 // flags reads `S/SA`, `/SA` or `any`.

@@ -35,7 +35,7 @@ type Ruleset struct {
 // PortName is a name of a port, an interface or a group of them in a file.
 type PortName struct {
 	Pos  Pos
-	Word string // in front of it, such as "on" and "set skip on"; or Addresses
+	Word string // in front of it, such as "on", "on !" and "set skip on"; or Addresses
 	Name string
 }
 

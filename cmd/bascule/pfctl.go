@@ -87,7 +87,7 @@ type modifier struct {
 // limiterShows has OpenBSD's names for what FreeBSD calls so.
 var limiterShows = map[string]string{"Stlimiters": "LimiterStates", "Srclimiters": "LimiterSrcs"}
 
-// Set takes the first name that begins so; capital letters count if they help.
+// Set takes a name by how it begins; capital letters count if they help.
 func (m *modifier) Set(value string) error {
 	if len(value) > len("ether") && strings.HasPrefix("ethernet", value) {
 		value = "ether" // FreeBSD's pfctl calls it so with -s alone
@@ -97,12 +97,20 @@ func (m *modifier) Set(value string) error {
 			value = other
 		}
 	}
+	const short = 3 // pfctl(8) takes the first of several names that begin with so few letters
 	for _, same := range []func(a, b string) bool{func(a, b string) bool { return a == b }, strings.EqualFold} {
+		var names []fact
 		for _, f := range m.of {
 			if n := len(value); n > 0 && n <= len(f.name) && same(f.name[:n], value) {
-				m.name = f.name
-				return nil
+				names = append(names, f)
 			}
+		}
+		if len(names) > 1 && len(value) >= short {
+			return fmt.Errorf("several modifiers begin so; give %s", orList(names))
+		}
+		if len(names) > 0 {
+			m.name = names[0].name
+			return nil
 		}
 	}
 	return fmt.Errorf("no such modifier; give %s", orList(m.of))
@@ -210,7 +218,7 @@ they kill the state of a connection's other way through the host, too.`,
 	f.VarP(&c.table, "t", "t", "the table of -T")
 	f.VarP(&c.command, "T", "T", "do something to a table")
 	f.StringArrayVarP(&c.kill, "k", "k", nil, "kill the states of this `HOST`")
-	f.BoolVarP(&c.both, "M", "M", false, "with -k and -F states, kill the state of a connection's other way through the host, too")
+	f.BoolVarP(&c.both, "M", "M", false, "with -k, or -F states and -i, kill the state of a connection's other way through the host, too")
 	f.StringArrayVarP(&c.killSources, "K", "K", nil, "forget the sources of this `HOST`, or those that talk to a second one")
 	f.VarP(&c.flush, "F", "F", "flush something")
 	f.BoolVarP(&c.zero, "z", "z", false, "begin to count anew for each rule; what states that are there have counted stays")
@@ -294,10 +302,8 @@ func (c *pfctl) run(args []string) error {
 		return err
 	}
 	return c.with(func(s switcher) error {
-		if load == nil || !load.Check || c.bridge.text != "" {
-			if err := c.choose(s); err != nil {
-				return err
-			}
+		if err := c.choose(s); err != nil && (load == nil || !load.Check) { // a file can be read for no bridge
+			return err
 		}
 		name := c.bridge.text
 		if name != "" && c.port.text != "" {
@@ -352,7 +358,8 @@ func (c *pfctl) run(args []string) error {
 			}
 		}
 		if c.enable && !c.check {
-			if err := s.EnablePF(name, true); err != nil {
+			err := s.EnablePF(name, true)
+			if err != nil && (load == nil || !errors.Is(err, bridge.ErrPFEnabled)) { // -f enables it
 				return err
 			}
 			c.tell("pf enabled")
@@ -379,7 +386,7 @@ func (c *pfctl) warnPort(s switcher) error {
 			return nil
 		}
 	}
-	c.warn([]string{fmt.Sprintf("%s is no port of %s, and no group of ports, that there is; see 'bascule pfctl -b %[2]s -s Interfaces'", c.port.text, c.bridge.text)})
+	c.warn([]string{fmt.Sprintf("%[2]s has no port and no group of ports %[1]s now; see 'bascule pfctl -b %[2]s -s Interfaces'", c.port.text, c.bridge.text)})
 	return nil
 }
 
@@ -420,6 +427,8 @@ func (c *pfctl) checkUsage(args []string) error {
 		return usage("-x %s: give %s", c.debug.text, bridge.OneOf(pfDebugLevels))
 	case c.both && len(c.kill) == 0 && (c.flush.name != "states" || c.port.text == ""):
 		return usage("-M: give -k, or -F states with -i PORT, too")
+	case c.port.text != "" && len(c.kill) == 0 && c.flush.name != "states" && !slices.Contains([]string{"states", "Interfaces", "all"}, c.show.name):
+		return usage("-i %s: give -k, -F states, -s states or -s Interfaces, too", c.port.text)
 	case c.rule.n != nil && c.show.name != "rules":
 		return usage("-R %d: give -s rules, too", *c.rule.n)
 	}
@@ -592,7 +601,7 @@ func (e *pfSyntaxError) Error() string {
 	case e.list.OnlyLimits():
 		return e.list.Error() + "\npfctl: too much in config file: pf rules not loaded"
 	case e.list.OnlyMissing():
-		return e.list.Error() + "\npfctl: what is not carried out is in config file: pf rules not loaded"
+		return e.list.Error() + "\npfctl: words of the config file are not carried out: pf rules not loaded"
 	}
 	return e.list.Error() + "\npfctl: Syntax error in config file: pf rules not loaded"
 }

@@ -100,6 +100,9 @@ func (c *pfctl) showRules(s switcher) error {
 	if err != nil {
 		return err
 	}
+	if n, of := c.rule.n, len(rules.Set.Rules); n != nil && *n >= of {
+		return fmt.Errorf("cannot show rule %d of %s: there are %d rules, from 0 on; give another number", *n, c.bridge.text, of)
+	}
 	if !c.json {
 		sizes := &pfTableSizes{of: s, bridge: c.bridge.text, known: map[string]map[string]int{}}
 		c.printRules(rules, rules.Set, rules.Path, 0, recursive, sizes)

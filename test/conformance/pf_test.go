@@ -631,7 +631,11 @@ func pfJudged(t *testing.T, hook string) {
 	const note = "bascule: warning: stdin:1:1: block holds at the host's ports"
 	judged := func(setting, note string) {
 		t.Helper()
-		l.Bascule("bridge", "set", "br0", "--pf-ports", setting)
+		r, err := l.Run("bridge", "set", "br0", "--pf-ports", setting)
+		must(t, err)
+		if want := strings.Replace(note, "stdin:1:1: ", "", 1) + "\n"; r.Exit != 0 || r.Stderr != "" && r.Stderr != want {
+			t.Errorf("%v, want %q if it changes anything", r, want)
+		}
 		// a rule about a port that pf does not judge is noted, too
 		if out := pfctl(t, l, rules, "-f", "-"); !strings.HasSuffix(out, "has no effect: pf does not judge it, as the bridge's pf-ports says\n"+note+"\n") {
 			t.Errorf("pf-ports %s: loading says %q, want %q", setting, out, note)
@@ -645,7 +649,11 @@ func pfJudged(t *testing.T, hook string) {
 	judged("host", note+" alone, host0, and not between stations")
 	reach("pf", "station:5000", "station:5001", "host:5000")
 	wantPF(t, l, "host0\np1 (skip)\np2 (skip)\n", "-vsI")
-	l.Bascule("bridge", "set", "br0", "--pf-ports", "station") // at once, without a load
+	// at once, without a load
+	if r, err := l.Run("bridge", "set", "br0", "--pf-ports", "station"); err != nil || r.Exit != 0 ||
+		r.Stderr != "bascule: warning: block holds at the ports of stations alone, p1, p2, and not the host's\n" {
+		t.Errorf("%v, %v", r, err)
+	}
 	wantPF(t, l, "host0 (skip)\np1\np2\n", "-vsI")
 	pfctl(t, l, "", "-F", "states")
 	reach("pf", "host:5001")
@@ -685,7 +693,8 @@ func pfOff(t *testing.T, hook string) {
 	}
 	send()
 	l.Refused([]string{"pf already enabled"}, "pfctl", "-e")
-	l.Bascule("bridge", "set", "br0") // this binary's programs
+	pfctl(t, l, "block in\n", "-ef", "-") // as -f has enabled it
+	l.Bascule("bridge", "set", "br0")     // this binary's programs
 	send()
 	wantPF(t, l, "block drop in all\n", "-sr")
 	counted := pfctl(t, l, "", "-vsr")
@@ -782,7 +791,7 @@ func pfRefused(t *testing.T, hook string) {
 		{[]string{"/nowhere/pf.conf", "no such file"}, "-b br0 -f /nowhere/pf.conf"},
 		{[]string{"-T test 10.0.0.0/8"}, "-b br0 -t bad -T test 10.0.0.0/8"},
 		{[]string{"Table does not exist"}, "-b br0 -t bad -T flush"},
-		{[]string{"no table can have the name"}, "-b br0 -t abcdefghijklmnopqrstuvwxyzabcdef -T add 10.0.0.1"},
+		{[]string{"no name of a table"}, "-b br0 -t abcdefghijklmnopqrstuvwxyzabcdef -T add 10.0.0.1"},
 		{[]string{"unknown flag -y"}, "-y"},
 		{[]string{"nothing to do"}, "-b br0"},
 	} {

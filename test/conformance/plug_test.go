@@ -22,6 +22,7 @@ var plugCases = []conformance{
 	{name: "plug_rules_renamed", hooks: tcx, run: plugRulesRenamed},
 	{name: "plug_rules_uncalled", hooks: tcx, run: plugRulesUncalled},
 	{name: "plug_rules_skipped", hooks: tcx, run: plugRulesSkipped},
+	{name: "plug_rules_refused", hooks: tcx, run: plugRulesRefused},
 	{name: "plug_rules_leave", hooks: tcx, run: plugRulesLeave},
 	{name: "unplug_unknown", hooks: tcx, run: unplugUnknown},
 }
@@ -380,6 +381,21 @@ func plugRulesSkipped(t *testing.T, hook string) {
 	must(t, err)
 	if r.Exit != 0 || !strings.Contains(r.Stderr, plugAnchor) {
 		t.Errorf("forced: %v", r)
+	}
+}
+
+// Rules of a plug are about its port: settings of pf, and what only host ports do, are refused.
+func plugRulesRefused(t *testing.T, hook string) {
+	l, a, _, _, _ := setupPlugRules(t, hook)
+	file := filepath.Join(t.TempDir(), "guest.conf")
+	for rules, words := range map[string][]string{
+		"set skip on lo\nblock\n":                           {"set skip on { lo }", "settings are the bridge's"},
+		"set limit states 5\n":                              {"set limit states 5", "settings are the bridge's"},
+		"match out inet from any to any nat-to 192.0.2.7\n": {":1:", "nat-to never holds"},
+		"pass in inet route-to 192.0.2.9\n":                 {":1:", "route-to never holds"},
+	} {
+		must(t, os.WriteFile(file, []byte(rules), 0o600))
+		l.Refused(words, "plug", "other", "--bridge", "br0", "--device", a.Port, "--pf", file)
 	}
 }
 

@@ -217,11 +217,12 @@ anchor on ! typo0 {
 }
 `
 	want := `bascule: warning: stdin:1:22: set skip on nope has no effect: no port of br0, and no group of its ports, has this name now
-bascule: warning: stdin:3:18: on typo0 has no effect: no port of br0, and no group of its ports, has this name now (2 more)
+bascule: warning: stdin:3:18: on typo0 has no effect: no port of br0, and no group of its ports, has this name now (1 more)
 bascule: warning: stdin:4:31: received-on typo2 has no effect: no port of br0, and no group of its ports, has this name now
 bascule: warning: stdin:5:24: antispoof for typo3 has no effect: no port of br0, and no group of its ports, has this name now
 bascule: warning: stdin:6:9: on wg0 has no effect: it is an interface of the host, and no port of br0
 bascule: warning: stdin:7:9: on lo0 has no effect: the host's packets to itself pass no switch
+bascule: warning: stdin:8:13: on ! typo0 holds at every port: no port of br0, and no group of its ports, has this name now
 bascule: warning: stdin:2:18: set loginterface gw has no effect: it is a group of several ports (gw1, gw2), and one port is counted; name it
 bascule: warning: stdin:3:32: (typo1) has no address now: no interface of the host, and no group of them, has this name (1 more)
 `
