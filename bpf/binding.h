@@ -197,38 +197,64 @@ static __always_inline u32 nd_option(const struct hook *h, u64 src, u32 at, bool
 	return at + opt.len * 8;
 }
 
-/* The verifier follows one option, not all of them. */
-__noinline u32 nd_option_skb(struct __sk_buff *skb, u64 src, u32 at, bool nobody)
-{
-	struct hook h = {.ctx = skb, .skb = true};
+/* A walk over the options of an ND message. */
+struct nd_walk {
+	void *ctx;
+	u64 src; /* the sender's link-layer address */
+	u32 at, end;
+	bool nobody; /* the message is from :: */
+	bool lies;
+};
 
-	return nd_option(&h, src, at, nobody);
+static __always_inline long nd_step(const struct hook *h, struct nd_walk *w)
+{
+	if (w->at >= w->end) {
+		w->lies = false;
+		return 1;
+	}
+	w->at = nd_option(h, w->src, w->at, w->nobody);
+	return !w->at;
 }
 
-__noinline u32 nd_option_xdp(struct xdp_md *xdp, u64 src, u32 at, bool nobody)
+static long nd_step_skb(u32 n, struct nd_walk *w)
 {
-	struct hook h = {.ctx = xdp};
+	struct hook h = {.ctx = w->ctx, .skb = true};
 
-	return nd_option(&h, src, at, nobody);
+	return nd_step(&h, w);
+}
+
+static long nd_step_xdp(u32 n, struct nd_walk *w)
+{
+	struct hook h = {.ctx = w->ctx};
+
+	return nd_step(&h, w);
 }
 
 /*
  * Does an ND message give a link-layer address that is not its sender's? A message from ::
  * may give none.
  */
+__noinline u32 nd_lies_skb(struct __sk_buff *skb, u64 src, u32 at, u32 end, bool nobody)
+{
+	struct nd_walk w = {skb, src, at, end, nobody, true};
+
+	bpf_loop(ND_OPTIONS + 1, nd_step_skb, &w, 0);
+	return w.lies;
+}
+
+__noinline u32 nd_lies_xdp(struct xdp_md *xdp, u64 src, u32 at, u32 end, bool nobody)
+{
+	struct nd_walk w = {xdp, src, at, end, nobody, true};
+
+	bpf_loop(ND_OPTIONS + 1, nd_step_xdp, &w, 0);
+	return w.lies;
+}
+
 static __always_inline bool nd_options_lie(const struct hook *h, const struct look *l, u32 at,
 					   u32 end, bool nobody)
 {
-#pragma clang loop unroll(disable)
-	for (u32 n = 0; n <= ND_OPTIONS; n++) {
-		if (at >= end)
-			return false;
-		at = h->skb ? nd_option_skb(h->ctx, l->src, at, nobody)
-			    : nd_option_xdp(h->ctx, l->src, at, nobody);
-		if (!at)
-			return true;
-	}
-	return true;
+	return h->skb ? nd_lies_skb(h->ctx, l->src, at, end, nobody)
+		      : nd_lies_xdp(h->ctx, l->src, at, end, nobody);
 }
 
 static __always_inline bool address6_is_zero(const struct in6_addr *a)

@@ -91,19 +91,6 @@ __noinline int due_answer(struct __sk_buff *skb)
 	return on(FEATURES_DUE) && j ? answer_refused(skb, &j->f, &j->v) : TC_ACT_SHOT;
 }
 
-/* Makes the flood, as the switch's own program does. */
-static __always_inline int due_flood(struct __sk_buff *skb, bool cable)
-{
-	struct trip *t = on(FEATURE_PATCH) && cable ? trip_get() : 0;
-	u32 ifindex = t ? trip_ifindex(t) : 0;
-	int action = TC_ACT_SHOT;
-
-	if (flood_walk_judged(skb, cable))
-		action = flood_end_judged(skb);
-	t = on(FEATURE_PATCH) && cable ? trip_get() : 0;
-	return t && t->waits ? patch_follow(skb, ifindex) : action;
-}
-
 /* Does what is due, and goes on with the decision. */
 static __always_inline int due_skb(struct __sk_buff *skb)
 {
@@ -118,7 +105,7 @@ static __always_inline int due_skb(struct __sk_buff *skb)
 	if (due == DUE_ANSWER)
 		return due_answer(skb);
 	if (on(FEATURE_PF_REASSEMBLE) && due == DUE_FLOOD)
-		return due_flood(skb, p->cable);
+		return flood_judged(skb, p->cable, true);
 	if (on(FEATURE_PF_REASSEMBLE) && due == DUE_FIRST)
 		reason = pf_settled(skb, 0);
 	else

@@ -181,7 +181,10 @@ static __always_inline void flood_walk(struct __sk_buff *skb, struct flooded *wh
 	}
 }
 
-/* Sends the frame itself to the last port, or follows the patch cables that the flood has noted. */
+/*
+ * Sends the frame itself to the last port. If the flood has noted patch cables, the last port has a
+ * copy, too, and the frame has yet to follow them.
+ */
 static __always_inline int flood_end(struct __sk_buff *skb, struct flooded *what)
 {
 	const struct frame *f = &what->f;
@@ -203,11 +206,19 @@ static __always_inline int flood_end(struct __sk_buff *skb, struct flooded *what
 	if (on(FEATURE_PATCH) && ((t && t->waits) || (port_at(what->last)->facts & PORT_PATCH))) {
 		if (what->last)
 			flood_copy(skb, what);
-		return patch_follow(skb, f->ifindex);
+		return TC_ACT_SHOT;
 	}
 	if (!what->last)
 		return TC_ACT_SHOT;
 	return send_by(skb, f, v, what->last, what->has, what->last_tag);
+}
+
+/* Follows the cables that wait. This has to be in the program itself: see patch_next(). */
+static __always_inline int flood_follow(struct __sk_buff *skb, u32 ifindex, int action)
+{
+	struct trip *t = on(FEATURE_PATCH) && !on(FEATURE_TRACE) ? trip_get() : 0;
+
+	return t && t->waits ? patch_follow(skb, ifindex) : action;
 }
 
 #ifdef DECIDES_AT_ONCE
@@ -221,7 +232,7 @@ static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *
 	what->f = *f;
 	what->v = *v;
 	flood_walk(skb, what);
-	return flood_end(skb, what);
+	return flood_follow(skb, f->ifindex, flood_end(skb, what));
 }
 #else
 /* The same for the frame of struct judged, with which struct flooded begins. */
@@ -244,6 +255,15 @@ OFTEN __noinline int flood_end_judged(struct __sk_buff *skb)
 	struct flooded *what = work_of(WORK_FRAME);
 
 	return what ? flood_end(skb, what) : TC_ACT_SHOT;
+}
+
+/* Floods the frame of struct judged. `follows`: the caller does not see to patch cables. */
+static __always_inline int flood_judged(struct __sk_buff *skb, bool cable, bool follows)
+{
+	int action = flood_walk_judged(skb, cable) ? flood_end_judged(skb) : TC_ACT_SHOT;
+	struct judged *j = follows ? judged_here(0) : 0;
+
+	return j ? flood_follow(skb, j->f.ifindex, action) : action;
 }
 #endif
 

@@ -222,6 +222,25 @@ OFTEN __noinline int patch_queue(struct __sk_buff *skb, u32 endpoint)
 	return true;
 }
 
+/* A frame that loses its tags down to a depth. */
+struct patch_tags {
+	struct __sk_buff *skb;
+	struct trip *t;
+	__s16 base;
+	bool fails;
+};
+
+static long patch_untag(u32 n, struct patch_tags *tags)
+{
+	if (tags->t->depth <= tags->base)
+		return 1;
+	tags->fails = bpf_skb_vlan_pop(tags->skb);
+	if (tags->fails)
+		return 1;
+	tags->t->depth--;
+	return 0;
+}
+
 /*
  * Gives the frame the tags that it had when a cable was noted. False if these tags are
  * lost. Cables are taken in the opposite order to that in which they were noted; `low`
@@ -231,6 +250,7 @@ static __always_inline bool patch_restore(struct __sk_buff *skb, struct trip *t,
 					  const struct patch_wait *w)
 {
 	__s16 base = w->depth - !!w->outer, low = t->low;
+	struct patch_tags tags = {.skb = skb, .t = t, .base = base};
 
 	t->low = w->low < low ? w->low : low;
 	if (low < base)
@@ -238,11 +258,10 @@ static __always_inline bool patch_restore(struct __sk_buff *skb, struct trip *t,
 	if (t->depth == w->depth && tag_beside(skb) == w->outer &&
 	    (!w->outer || (u16)skb->vlan_proto == w->proto))
 		return true;
-#pragma clang loop unroll(disable)
-	for (u32 i = 0; i <= PATCH_HOPS && t->depth > base; i++) {
-		if (bpf_skb_vlan_pop(skb))
+	if (t->depth > base) {
+		bpf_loop(PATCH_HOPS + 1, patch_untag, &tags, 0);
+		if (tags.fails)
 			return false;
-		t->depth--;
 	}
 	if (w->outer) {
 		if (bpf_skb_vlan_push(skb, w->proto, w->outer & 0xffff))

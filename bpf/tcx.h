@@ -368,7 +368,8 @@ judged:
 			j->v.due = DUE_FLOOD;
 			goto rest;
 		}
-		return flood_walk_judged(skb, cable) ? flood_end_judged(skb) : TC_ACT_SHOT;
+		return flood_judged(skb, cable,
+				    !cable); /* who comes by a cable follows all cables */
 	}
 	if (on(FEATURES_DUE) && done == ACT_ANSWERS) {
 		j->v.due = DUE_ANSWER;

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "eac05c53219176f58f527bc8a333fab8a557c69cce11dccc53c854aabcd39e35"
+const objectsSum = "5e22018d6bcdb85738111721a468d6e72756a1f060aefbc172e63f912f064c98"

@@ -51,8 +51,13 @@ static __always_inline void pf_nat_keys(struct pf_nat *n, const struct pf_packet
 }
 
 /* Gives the packet its stack key, or its wire key. */
-static __always_inline void pf_nat_turn(struct pf_packet *p, const struct pf_nat *n, bool wire)
+__noinline int pf_nat_turn(bool wire)
 {
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+
+	if (!on(FEATURE_PF_NAT) || !p || !n)
+		return 0;
 	/* what goes out of the host has become what is on the wire */
 	if (wire == !!pf_called(p, p->direction & 1)) {
 		p->key = n->is;
@@ -63,6 +68,7 @@ static __always_inline void pf_nat_turn(struct pf_packet *p, const struct pf_nat
 		p->side = n->was_side;
 		p->vacant = n->was_vacant;
 	}
+	return 0;
 }
 
 /* Is there room for a state with the packet's key? An enum pf_readiness. */
@@ -119,7 +125,7 @@ __noinline u32 pf_nat_join(u32 place, u32 key)
 	if (!on(FEATURE_PF_NAT) || !s || !k || !p || !n)
 		return false;
 	__builtin_memset(k, 0, sizeof(*k));
-	pf_nat_turn(p, n, false);
+	pf_nat_turn(false);
 	k->key = p->key;
 	k->flags = PF_STATE_KEY | (p->side ? PF_STATE_SECOND : 0);
 	PF_STATE_OTHER(k) = place + 1;
@@ -133,7 +139,7 @@ __noinline u32 pf_nat_join(u32 place, u32 key)
 		more->nodes = n->nodes;
 		n->nodes = 0; /* they are the state's now */
 	}
-	pf_nat_turn(p, n, true);
+	pf_nat_turn(true);
 	if (on(FEATURE_PF_HOPS))
 		pf_hop_keep((struct pf_second *)k, s, n);
 	if (!on(FEATURE_PF_HOPS) || n->on)
@@ -160,18 +166,18 @@ static __always_inline u32 pf_nat_put(u32 in, u32 out, u32 now)
 		/* whether there are too many is asked when it is counted */
 		ready = pf_keeps(p->rule[0]) || pf_keeps(p->rule[1]) ? PF_MAKE_ONE : PF_MAKE_NONE;
 	} else {
-		pf_nat_turn(p, n, false);
+		pf_nat_turn(false);
 		ready = pf_nat_ready(now);
 	}
-	pf_nat_turn(p, n, true);
+	pf_nat_turn(true);
 	if (!vacant && ready == PF_MAKE_ONE)
 		ready = pf_nat_ready(now);
 	if (ready == PF_MAKE_NONE || ready == PF_MAKE_TAKEN)
 		return DROP_PF_TRANSLATE;
 	place = ready == PF_MAKE_ONE ? pf_nat_claim(now) : 0;
-	pf_nat_turn(p, n, false);
+	pf_nat_turn(false);
 	key = place ? pf_nat_claim(now) : 0;
-	pf_nat_turn(p, n, true);
+	pf_nat_turn(true);
 	reason = DROP_PF_LIMIT;
 	if (place && key && pf_fill(place - 1, in, out, now) && pf_nat_join(place - 1, key - 1))
 		reason = pf_second_enter(place - 1, now);
@@ -180,6 +186,10 @@ static __always_inline u32 pf_nat_put(u32 in, u32 out, u32 now)
 			reason = pf_begin(place - 1, now);
 			if (reason)
 				return reason;
+			p = pf_packet(); /* both again, rather than kept on the stack */
+			n = pf_nat();
+			if (!p || !n)
+				return DROP_PF_TRANSLATE;
 			/* a second place alone has no key to be found by */
 			if (on(FEATURE_PF_HOPS) && !n->on)
 				return p->state ? 0 : DROP_PF_TRANSLATE;

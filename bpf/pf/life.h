@@ -278,21 +278,38 @@ OFTEN __noinline u32 pf_room(u32 home, u32 now)
 
 #define PF_HALF (PF_WAYS / 2)
 
+/*
+ * Claims a place if it is free: that place + 1, or 0. This is a separate function: the verifier
+ * would else follow it for each place of a bucket.
+ */
+OFTEN __noinline u32 pf_claim_at(u32 place, u32 now)
+{
+	u32 *at = pf_mark_at(place), mark;
+
+	if (!on(FEATURE_PF) || !at)
+		return 0;
+	mark = READ_ONCE(*at);
+	if (!pf_mark_free(mark, now) ||
+	    __sync_val_compare_and_swap(at, mark, PF_MARK_CLAIMED) != mark)
+		return 0;
+	return place + 1;
+}
+
 /* Claims a free place of half a bucket, which begins at a place: that place + 1, or 0. */
 OFTEN __noinline u32 pf_claim_half(u32 from, u32 now)
 {
-	u32 home = from / PF_WAYS, mark;
+	u32 home = from / PF_WAYS, place;
 	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
 
 	if (!on(FEATURE_PF) || !b)
 		return 0;
-	from &= PF_HALF;
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i < PF_HALF; i++) {
-		mark = READ_ONCE(b->mark[from + i]);
-		if (!(mark & PF_MARK_STATE) && pf_mark_free(mark, now) &&
-		    __sync_val_compare_and_swap(&b->mark[from + i], mark, PF_MARK_CLAIMED) == mark)
-			return home * PF_WAYS + from + i + 1;
+		if (READ_ONCE(b->mark[(from & PF_HALF) + i]) & PF_MARK_STATE)
+			continue;
+		place = pf_claim_at(from + i, now);
+		if (place)
+			return place;
 	}
 	return 0;
 }
@@ -393,12 +410,15 @@ static __always_inline u64 pf_state_hash(const struct pf_state *s)
 	return pf_hash(&s->key) - ((u64)s->key.profile << 56) * cfg.pf.secret[4];
 }
 
-/* Have the states at two places one key, and has the other one of these flags, if there are any? */
+/*
+ * Have the states at two places one key, and has the other one of these flags, if there are any? A
+ * state is none other than itself.
+ */
 OFTEN __noinline u32 pf_same_key(u32 a, u32 b, u32 flags)
 {
 	struct pf_state *s = pf_state_at(a), *other = pf_state_at(b);
 
-	return on(FEATURE_PF) && s && other && pf_key_is(&other->key, &s->key) &&
+	return on(FEATURE_PF) && s && other && a != b && pf_key_is(&other->key, &s->key) &&
 	       (!flags || (other->flags & flags));
 }
 
@@ -419,12 +439,10 @@ OFTEN __noinline u32 pf_twin(u32 place, u32 home, u32 mark, u32 flags)
 	for (u32 i = 0; i < PF_WAYS; i++) {
 		u32 has = READ_ONCE(b->mark[i]);
 
-		if (has == mark || has == unsure) {
-			u32 at = home * PF_WAYS + i;
-
-			if (at != place && pf_same_key(place, at, flags))
-				return at + 1;
-		}
+		/* 0 if it is one of them: the verifier follows each branch at each place */
+		if (!((u64)(has ^ mark) * (has ^ unsure)) &&
+		    pf_same_key(place, home * PF_WAYS + i, flags))
+			return home * PF_WAYS + i + 1;
 	}
 	return 0;
 }

@@ -130,10 +130,15 @@ static __always_inline struct pf_packet *pf_packet(void)
 	return work_of(WORK_PF_PACKET);
 }
 
-/* Is the port in a slot, or with an id, a host port? */
+/* Is the port in a slot, or with an id, a host port? 1 or 0, found without a branch. */
+static __always_inline u32 pf_port_to_host(u32 slot)
+{
+	return port_at(slot)->facts / PORT_TO_HOST & 1;
+}
+
 static __always_inline bool pf_to_host(u32 slot)
 {
-	return on(FEATURE_PF_HOST) && (port_at(slot)->facts & PORT_TO_HOST);
+	return on(FEATURE_PF_HOST) && pf_port_to_host(slot);
 }
 
 /*

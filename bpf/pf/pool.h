@@ -101,6 +101,21 @@ static __always_inline void pf_pool_turn_to(const struct pf_nat *n, u64 place)
 		WRITE_ONCE(*turn, place);
 }
 
+/*
+ * Which bits of one of the four words of an address are behind the first `bits`. Without branches,
+ * each of which the verifier would follow for each word.
+ */
+static __always_inline u32 pf_host_bits(u32 bits, u32 word)
+{
+	int left = bits - 32 * word, none = left >> 31, all;
+
+	asm("" : "+r"(none)); /* else clang makes branches of it */
+	left &= ~none;
+	all = (31 - left) >> 31;
+	asm("" : "+r"(all));
+	return bpf_htonl((~0u >> (left & 31)) & ~all);
+}
+
 /* Takes the address of a network, in the place of the packet's source or destination. */
 __noinline int pf_pool_take(bool destination)
 {
@@ -112,14 +127,9 @@ __noinline int pf_pool_take(bool destination)
 	old = destination ? n->now.dst : n->now.src;
 	__builtin_memcpy(n->to, n->network.address, sizeof(n->to));
 	if (n->t.method == PF_POOL_BITMASK) {
-#pragma unroll
-		for (u32 i = 0; i < 4; i++) {
-			u64 above = 32 * i, bits = n->network.bits;
-			u32 rest = bits <= above ? ~0u : ~0u >> ((bits - above) & 31);
-
-			if (bits < above + 32)
-				n->to[i] |= old[i] & bpf_htonl(rest);
-		}
+#pragma clang loop unroll(disable)
+		for (u32 i = 0; i < 4; i++)
+			n->to[i] |= old[i] & pf_host_bits(n->network.bits, i);
 	} else if (n->network.weight) {
 		/* networks have at most 2^32 addresses that are given, and their last bits are 0 */
 		n->to[3] = bpf_htonl(bpf_ntohl(n->to[3]) +
@@ -230,19 +240,12 @@ static __always_inline u64 pf_pool_place(bool again)
 /* Has the network that was read the address n->to? */
 static __always_inline bool pf_pool_has(const struct pf_nat *n)
 {
-	u64 bits = n->network.bits;
-	bool has = true;
+	u32 differs = 0;
 
-#pragma unroll
-	for (u32 i = 0; i < 4; i++) {
-		u64 above = 32 * i;
-		u32 rest = bits >= above + 32 ? 0
-			   : bits <= above    ? ~0u
-					      : ~0u >> ((bits - above) & 31);
-
-		has &= !((n->network.address[i] ^ n->to[i]) & bpf_htonl(~rest));
-	}
-	return has;
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < 4; i++)
+		differs |= (n->network.address[i] ^ n->to[i]) & ~pf_host_bits(n->network.bits, i);
+	return !differs;
 }
 
 /* Takes the address that the packet's source has got by the rule. False if it has none. */

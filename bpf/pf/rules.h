@@ -62,12 +62,12 @@ struct {
  */
 #define PF_MEMOS 256
 #define PF_MEMO_RULES 20
+#define PF_MEMO_END 0xffff /* no rule has this number */
 
 struct pf_memo {
 	u32 set[PF_DIMS];
 	u16 count; /* number of rules, with 1 added; 0 while nothing is remembered */
-	u16 rule[PF_MEMO_RULES];
-	u16 pad;
+	u16 rule[PF_MEMO_RULES + 1]; /* behind the last is PF_MEMO_END */
 };
 
 /* The walk over the rules that a packet matches. */
@@ -369,6 +369,7 @@ static __always_inline bool pf_first_notes(const struct pf_packet *p, u32 number
 	return true;
 }
 
+/* Tries a rule, unless an anchor that does not match the packet has it. */
 OFTEN __noinline int pf_try(u32 number)
 {
 	struct pf_rule *r = bpf_map_lookup_elem(&pf_rules, &number);
@@ -376,7 +377,7 @@ OFTEN __noinline int pf_try(u32 number)
 	struct pf_walk *w = pf_walk();
 	struct pf_rule_stats *stats;
 
-	if (!on(FEATURE_PF_RULES) || !r || !p || !w)
+	if (!on(FEATURE_PF_RULES) || !r || !p || !w || number < w->skip)
 		return 0;
 	/*
 	 * A fragment of which nothing is known meets every rule that may translate it, to be
@@ -422,20 +423,16 @@ OFTEN __noinline int pf_try(u32 number)
 	return 0;
 }
 
-static __always_inline void pf_try_in_turn(const struct pf_walk *w, u32 number)
-{
-	if (number >= w->skip && number < w->end)
-		pf_try(number);
-}
-
 /*
  * Ends a walk that has found all rules that packets like this one match. Remembers the
  * rules, if the memo has room for them.
  */
 static __always_inline long pf_walked(struct pf_walk *w, struct pf_memo *m)
 {
-	if (w->found <= PF_MEMO_RULES)
+	if (w->found <= PF_MEMO_RULES) {
+		m->rule[w->found] = PF_MEMO_END;
 		m->count = w->found + 1;
+	}
 	return 1;
 }
 
@@ -463,7 +460,8 @@ OFTEN static long pf_step(u32 n, void *unused)
 		if (w->found < PF_MEMO_RULES)
 			m->rule[w->found] = number;
 		w->found++;
-		pf_try_in_turn(w, number);
+		if (number < w->end)
+			pf_try(number);
 		return 0;
 	}
 	if (w->words) {
@@ -486,16 +484,16 @@ OFTEN static long pf_step(u32 n, void *unused)
 OFTEN __noinline int pf_walk_memo(void)
 {
 	struct pf_walk *w = pf_walk();
-	struct pf_memo *m;
+	const u16 *rule;
 
 	if (!on(FEATURE_PF_RULES) || !w)
 		return 0;
-	m = pf_memo(w);
+	rule = pf_memo(w)->rule;
 #pragma clang loop unroll(disable)
 	for (u32 n = 0; n < PF_MEMO_RULES; n++) {
-		if (n + 1 >= m->count || m->rule[n] >= w->end)
+		if (rule[n] >= w->end)
 			break;
-		pf_try_in_turn(w, m->rule[n]);
+		pf_try(rule[n]);
 	}
 	return 0;
 }

@@ -342,33 +342,35 @@ static __always_inline bool pf_state_hosts(u32 place)
 OFTEN __noinline u32 pf_state_find_routed(u32 slots)
 {
 	struct pf_packet *p = pf_packet();
-	u32 in = slots & (MAX_PORTS - 1), out = slots / MAX_PORTS, found, side, host;
+	u32 in = slots & (MAX_PORTS - 1), out = slots / MAX_PORTS, found, side, inward, error;
 	struct pf_key *key;
 	u16 vlan, domain;
 
+	_Static_assert(offsetof(struct pf_packet, quoted) == sizeof(p->key), "they are neighbours");
 	if (!on(FEATURE_PF_HOST) || !p)
 		return 0;
-	key = p->flags & PF_P_ERROR ? &p->quoted : &p->key;
+	/* few branches: the verifier would follow all that comes behind each of them twice */
+	error = p->flags / PF_P_ERROR & 1;
+	key = &p->key + error;
+	inward = pf_port_to_host(in);
 	/* slot 0 is no host port's */
-	if (pf_to_host(in) == pf_to_host(out) || (p->flags & PF_P_ND) ||
-	    pf_of_link(key->address[0]) || pf_of_link(key->address[1])) {
+	if (inward == pf_port_to_host(out) || (p->flags & PF_P_ND) || pf_of_link(key->address[0]) ||
+	    pf_of_link(key->address[1])) {
 		found = pf_state_find(key);
 		if (!found)
 			p->vacant = true;
 		return found;
 	}
-	host = pf_to_host(in) ? in : out;
-	side = p->flags & PF_P_ERROR ? !p->quoted_side : p->side;
-	domain = PF_ROUTED | port_at(host)->domain;
+	side = (p->side & ~error) | ((p->quoted_side ^ 1) & error);
+	domain = PF_ROUTED | port_at(out ^ ((in ^ out) & -inward))->domain;
 	/* the packet's side sends out of the host, or the other side into it */
-	if ((host == in) != side)
-		domain |= PF_OUTWARD;
+	domain |= ((inward ^ side) & 1) * PF_OUTWARD;
 	vlan = key->vlan;
 	key->vlan = domain;
 	found = pf_state_find(key);
 	p->vacant = !found;
 	if (on(FEATURE_PF_NAT) && found)
-		found = pf_state_translated(found - 1, host == in);
+		found = pf_state_translated(found - 1, inward);
 	if (found)
 		return found;
 	key->vlan = vlan;

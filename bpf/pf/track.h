@@ -148,11 +148,11 @@ OFTEN __noinline u32 pf_state_follow(u32 now, u32 skb)
 }
 
 /* The flags of a rule that keeps states: enum pf_rule_flag. 0 if it keeps none. */
-static __always_inline u32 pf_keeps(u32 rule)
+__noinline u32 pf_keeps(u32 rule)
 {
 	struct pf_rule *r = pf_rule_at(rule);
 
-	return r && r->flags & PF_KEEPS ? r->flags : 0;
+	return on(FEATURE_PF) && r && r->flags & PF_KEEPS ? r->flags : 0;
 }
 
 /*
