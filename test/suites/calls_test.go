@@ -13,7 +13,7 @@ import (
 )
 
 // patience is how long something may take that is sure to happen.
-const patience = time.Minute
+const patience = 20 * time.Second
 
 // A call is a packet, or a connection, from one host to another. The stacks and sockets of both
 // tell what becomes of it.

@@ -77,9 +77,16 @@ func rowsOf(t *testing.T, heading string) map[string]bool {
 		if len(cells) != 5 || strings.HasPrefix(cells[1], "---") {
 			continue
 		}
+		file := ""
 		for _, name := range strings.Fields(strings.ReplaceAll(cells[1], "`", "")) {
-			if name == "case" {
+			switch {
+			case strings.HasSuffix(name, ":"): // the names that follow are of this file
+				file = name
 				continue
+			case name == "case":
+				continue
+			case !strings.Contains(name, ":"):
+				name = file + name
 			}
 			if rows[name] {
 				t.Errorf("docs/pf.md has two rows for %s", name)

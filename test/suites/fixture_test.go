@@ -116,6 +116,8 @@ type router struct {
 	hook     string
 	self     *host
 	stations []*host
+
+	datagrams uint16 // whose fragments were made
 }
 
 // newRouter makes a router that lasts as long as the test.
@@ -408,6 +410,8 @@ func (r *router) serialize(o gopacket.SerializeOptions, src, dst netlab.MAC, pac
 	var outer gopacket.NetworkLayer
 	for _, l := range packet {
 		switch l := l.(type) {
+		case *layers.ARP:
+			e.EthernetType = layers.EthernetTypeARP
 		case *layers.IPv4:
 			if outer == nil {
 				outer = l
@@ -434,6 +438,22 @@ func ip4(src, dst netip.Addr, protocol layers.IPProtocol) *layers.IPv4 {
 
 func ip6(src, dst netip.Addr, protocol layers.IPProtocol) *layers.IPv6 {
 	return &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: protocol, SrcIP: src.AsSlice(), DstIP: dst.AsSlice()}
+}
+
+// echo is an echo request from a station to the router's interface.
+func (r *router) echo(from *host, src, dst netip.Addr, id uint16, data string) netlab.Frame {
+	r.t.Helper()
+	if src.Is4() {
+		return r.frame(from, ip4(src, dst, layers.IPProtocolICMPv4), echo4(id), gopacket.Payload(data))
+	}
+	return r.frame(from, ip6(src, dst, layers.IPProtocolICMPv6),
+		&layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeEchoRequest, 0)},
+		&layers.ICMPv6Echo{Identifier: id, SeqNumber: 1}, gopacket.Payload(data))
+}
+
+// echo4 is the header of an echo request.
+func echo4(id uint16) *layers.ICMPv4 {
+	return &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoRequest, 0), Id: id, Seq: 1}
 }
 
 // sends sends frames from a station, and returns when all that comes of them has come.

@@ -4,13 +4,21 @@ package suites
 
 import (
 	"net/netip"
-
-	"github.com/gopacket/gopacket"
-	"github.com/gopacket/gopacket/layers"
-	"golang.org/x/sys/unix"
 )
 
 var _ = freeBSD.has("pass_block", cases{
+	"enable_disable": func(r *router) {
+		fails := func(arg string) {
+			r.t.Helper()
+			if result := r.try("", arg); result.Exit != 1 {
+				r.t.Error(result)
+			}
+		}
+		r.pfctl("-d")
+		fails("-d")
+		r.pfctl("-e")
+		fails("-e")
+	},
 	"v4": func(r *router) {
 		c := ping(r.stations[0], r.self.v4)
 		r.passes(c)
@@ -31,15 +39,7 @@ var _ = freeBSD.has("pass_block", cases{
 		r.blocked(c)
 	},
 	"noalias": func(r *router) {
-		var link netip.Addr // the link-local one, with which the router answers
-		addresses, err := r.Switch.Netlink().AddrList(r.link(r.self, "em0"), unix.AF_INET6)
-		r.must(err)
-		for _, a := range addresses {
-			if a.IP.IsLinkLocalUnicast() {
-				link, _ = netip.AddrFromSlice(a.IP)
-			}
-		}
-		global, local := ping(r.stations[0], r.self.v6), ping(r.stations[0], link.WithZone(r.stations[0].ifname))
+		global, local := ping(r.stations[0], r.self.v6), ping(r.stations[0], r.linkLocal("em0").WithZone(r.stations[0].ifname))
 		r.passes(global)
 		r.passes(local)
 		r.pfctl("-F", "states")
@@ -58,8 +58,8 @@ var _ = freeBSD.has("pass_block", cases{
 	"urpf": func(r *router) {
 		a, b := r.stations[0], r.stations[1]
 		echo := func(from *host, src, dst netip.Addr) {
-			r.sends(from, r.frame(from, ip4(src, dst, layers.IPProtocolICMPv4),
-				&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoRequest, 0), Id: 7, Seq: 1}, gopacket.Payload("echo")))
+			r.t.Helper()
+			r.sends(from, r.echo(from, src, dst, 7, "echo"))
 		}
 		answers := func(at *host, want int) {
 			r.t.Helper()
@@ -82,5 +82,9 @@ var _ = freeBSD.has("pass_block", cases{
 		answers(b, 0)
 		echo(b, a.v4, b.gw4)
 		answers(a, 0)
+	},
+	"optimize_any": func(r *router) {
+		r.load("block\npass in inet from { any, 10.1.0.3 }")
+		r.passes(ping(r.stations[0], r.self.v4))
 	},
 })

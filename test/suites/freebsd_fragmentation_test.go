@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package suites
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"golang.org/x/sys/unix"
+
+	"bascule/test/netlab"
+)
+
+// A piece is a fragment: so many bytes of a datagram, from some place on; the first may be others.
+type piece struct {
+	at, length int
+	more       bool
+	other      int // so many bytes are not those of the datagram
+}
+
+// pieces are fragments of an echo request with so many bytes behind the header of IP. Each datagram
+// has an identification of its own: what is left of others does not matter.
+func (r *router) pieces(from *host, dst netip.Addr, size int, list ...piece) (frames []netlab.Frame) {
+	r.t.Helper()
+	whole := r.frame(from, ip4(from.v4, dst, layers.IPProtocolICMPv4), echo4(11), gopacket.Payload(slices.Repeat([]byte("abcdefgh"), size/8-1)))[34:]
+	r.datagrams++
+	for _, p := range list {
+		ip := ip4(from.v4, dst, layers.IPProtocolICMPv4)
+		ip.Id, ip.FragOffset = r.datagrams, uint16(p.at/8)
+		if p.more {
+			ip.Flags = layers.IPv4MoreFragments
+		}
+		data := append(slices.Repeat([]byte{'X'}, p.other), whole[p.at+p.other:p.at+p.length]...)
+		frames = append(frames, r.frame(from, ip, gopacket.Payload(data)))
+	}
+	return frames
+}
+
+// row are pieces of one size that follow each other up to an end.
+func row(from, to, size int) (list []piece) {
+	for at := from; at < to; at += size {
+		list = append(list, piece{at, size, true, 0})
+	}
+	return list
+}
+
+// overlimit is a datagram whose fragments overlap so that nobody puts it together.
+func (r *router) overlimit(rules string) {
+	r.t.Helper()
+	a := r.stations[0]
+	r.load(rules)
+	r.passes(ping(a, r.self.v4))
+	r.gets(a)
+	const size, edge = 64, 4096
+	list := slices.Concat(row(0, edge-size, size), row(edge, 2*edge-size, size),
+		[]piece{{2*edge - size, size, false, 0}, {edge - 8, 16, true, 8}, {edge - size, size, true, 0}})
+	r.sends(a, r.pieces(a, r.self.v4, 2*edge, list...)...)
+	if got := r.gets(a); len(got) != 0 {
+		r.t.Errorf("the echo is answered: %v", got)
+	}
+}
+
+// large sends echoes of many sizes to the router and to a station behind it.
+func (r *router) large(rules string) {
+	r.t.Helper()
+	a, b := r.stations[0], r.stations[1]
+	r.load(rules)
+	for _, to := range []netip.Addr{r.self.v6, r.linkLocal("em0").WithZone(a.ifname), b.v6} {
+		for _, size := range []int{0, 4500, 65000} {
+			c := ping(a, to)
+			c.size = size
+			r.passes(c)
+		}
+	}
+	// Fragments in which a header of AH stands in front of the fragment's, and is longer than
+	// what follows it.
+	long := make([]byte, 808) // 202 words, of which the header counts 2 less
+	long[0], long[1] = unix.IPPROTO_AH, 200
+	short := []byte{unix.IPPROTO_FRAGMENT, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1}
+	fragment := func(at uint16, more byte) []byte {
+		return binary.BigEndian.AppendUint32(append(binary.BigEndian.AppendUint16([]byte{unix.IPPROTO_UDP, 0}, at<<3)[:3], byte(at<<3)|more), 99)
+	}
+	r.sends(a, r.frame(a, ip6(a.v6, b.v6, layers.IPProtocolIPv6Fragment), gopacket.Payload(append(fragment(0, 1), "AAAAAAAA"...))),
+		r.frame(a, ip6(a.v6, b.v6, layers.IPProtocolAH), gopacket.Payload(slices.Concat(long, short, fragment(1, 0), []byte("BBBBBBBB")))))
+	r.passes(ping(a, b.v6))
+}
+
+// linkLocal is the address of its link that one of the router's interfaces has.
+func (r *router) linkLocal(ifname string) netip.Addr {
+	r.t.Helper()
+	addresses, err := r.Switch.Netlink().AddrList(r.link(r.self, ifname), unix.AF_INET6)
+	r.must(err)
+	for _, a := range addresses {
+		if link, ok := netip.AddrFromSlice(a.IP); ok && link.IsLinkLocalUnicast() {
+			return link
+		}
+	}
+	r.t.Fatalf("%s has no address of its link", ifname)
+	return netip.Addr{}
+}
+
+// larger has a packet go on where the MTU is larger than where it comes from.
+func (r *router) larger(rules string) {
+	r.t.Helper()
+	a, b := r.stations[0], r.stations[1]
+	r.mtu(b, 9000)
+	r.load(rules)
+	for _, to := range []netip.Addr{a.gw4, b.gw4, b.v4} {
+		r.passes(ping(a, to))
+	}
+	c := ping(a, b.v4)
+	c.size = 8000
+	r.passes(c)
+}
+
+const discovers = "\nblock in\npass in inet6 proto icmp6 icmp6-type { neighbrsol, neighbradv }\npass in inet6 proto icmp6 icmp6-type { echoreq, echorep }"
+
+var _ = freeBSD.has("fragmentation_pass", cases{
+	"v6":        func(r *router) { r.large("set reassemble yes\npass keep state" + discovers) },
+	"mtu_diff":  func(r *router) { r.larger("set reassemble yes\npass keep state") },
+	"overlimit": func(r *router) { r.overlimit("set reassemble yes\npass keep state") },
+	// DF is taken away, and the packet is cut
+	"no_df": func(r *router) {
+		a, b := r.stations[0], r.stations[1]
+		r.mtu(a, 9000)
+		r.load("scrub all fragment reassemble no-df\nblock\npass inet proto icmp all icmp-type echoreq")
+		ip := ip4(a.v4, b.v4, layers.IPProtocolICMPv4)
+		ip.Flags = layers.IPv4DontFragment
+		r.gets(a)
+		r.sends(a, r.frame(a, ip, echo4(9), gopacket.Payload(make([]byte, 2000))))
+		for _, p := range r.gets(a) {
+			if l, ok := p.Layer(layers.LayerTypeICMPv4).(*layers.ICMPv4); ok && l.TypeCode.Type() == layers.ICMPv4TypeDestinationUnreachable {
+				r.t.Errorf("the sender hears %v", p)
+			}
+		}
+		if got := len(r.gets(b)); got != 2 {
+			r.t.Errorf("%d fragments have come", got)
+		}
+		c := ping(a, b.v4)
+		c.size = 2000
+		r.passes(c)
+	},
+	// a policy of IPsec that is about others
+	"reassemble_slowpath": func(r *router) {
+		r.ip(r.self, "xfrm policy add src 203.0.113.1/32 dst 203.0.113.2/32 dir out tmpl proto esp mode transport",
+			"xfrm policy flush")
+		r.load("scrub in on em0 fragment no reassemble\nscrub on em1 fragment reassemble\npass")
+		c := ping(r.stations[0], r.stations[1].v4)
+		r.passes(c)
+		c.size = 2000
+		r.passes(c)
+	},
+})
+
+var _ = freeBSD.has("fragmentation_compat", cases{
+	"mtu_diff":  func(r *router) { r.larger("scrub all fragment reassemble") },
+	"overlimit": func(r *router) { r.overlimit("scrub all fragment reassemble") },
+})
+
+// onlyFragments passes fragments and nothing else.
+func (r *router) onlyFragments(head string) {
+	r.t.Helper()
+	a, b := r.stations[0], r.stations[1]
+	r.load(head + "pass out\nblock in\npass in inet proto icmp fragment")
+	if n := r.requests(a, b, a.v4, b.v4); n != 0 {
+		r.t.Errorf("%d whole packets have come", n)
+	}
+	r.sends(a, r.pieces(a, b.v4, 2000, piece{0, 1000, true, 0}, piece{1000, 1000, false, 0})...)
+	if got := r.gets(b); len(got) != 2 {
+		r.t.Errorf("%d fragments have come: %v", len(got), got)
+	}
+}
+
+var _ = freeBSD.has("fragmentation_no_reassembly", cases{
+	"match_fragment_v4":  func(r *router) { r.onlyFragments("") },
+	"compat_override_v4": func(r *router) { r.onlyFragments("set reassemble yes\nno scrub\n") },
+})
+
+var _ = freeBSD.has("frag4.py", cases{
+	// a later fragment of a packet that is not known
+	"TestFrag4_NoReassemble.test_udp_frag": func(r *router) {
+		a, b := r.stations[0], r.stations[1]
+		r.load("set reassemble no\nnat on em1 from 10.1.0.0/24 to any -> (em1)\npass out")
+		r.passes(ping(a, b.v4))
+		r.gets(a)
+		r.gets(b)
+		ip := ip4(a.v4, b.v4, layers.IPProtocolUDP)
+		ip.FragOffset = 123
+		r.sends(a, r.frame(a, ip, &layers.UDP{SrcPort: 54321, DstPort: 12345}))
+		if got := append(r.gets(a), r.gets(b)...); len(got) != 0 {
+			r.t.Errorf("there comes %v", got)
+		}
+	},
+})
+
+var _ = freeBSD.has("frag6.py", cases{
+	// two headers that say of a fragment that it is the whole packet
+	"TestFrag6.test_dup_frag_hdr": func(r *router) {
+		a := r.stations[0]
+		r.load("scrub fragment reassemble\npass\nblock in inet6 proto icmp6 icmp6-type echoreq")
+		request := r.echo(a, a.v6, r.self.v6, 7, "echo")[54:]
+		twice := []byte{unix.IPPROTO_FRAGMENT, 0, 0, 0, 0, 0, 0, 5, unix.IPPROTO_ICMPV6, 0, 0, 0, 0, 0, 0, 5}
+		r.gets(a)
+		r.sends(a, r.frame(a, ip6(a.v6, r.self.v6, layers.IPProtocolIPv6Fragment), gopacket.Payload(append(twice, request...))))
+		if got := r.gets(a); len(got) != 0 {
+			r.t.Errorf("there comes %v", got)
+		}
+	},
+})
