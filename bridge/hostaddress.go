@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"bascule/datapath"
 
@@ -124,7 +126,34 @@ func setAddresses(l netlink.Link, want []netip.Prefix) error {
 	if err := add(); err != nil || len(want) == 0 {
 		return err
 	}
-	return netlink.LinkSetUp(l)
+	return bringUp(l)
+}
+
+// bringUp brings an interface up, and waits until it has the address of the link that it gives
+// itself, which rules may name. The kernel makes that in a moment, behind the command.
+func bringUp(l netlink.Link) error {
+	if l.Attrs().RawFlags&unix.IFF_UP != 0 {
+		return nil
+	}
+	if err := netlink.LinkSetUp(l); err != nil {
+		return err
+	}
+	setting := func(name string) string {
+		text, _ := os.ReadFile("/proc/sys/net/ipv6/conf/" + l.Attrs().Name + "/" + name)
+		return strings.TrimSpace(string(text))
+	}
+	const none = "1" // of IN6_ADDR_GEN_MODE_NONE
+	if setting("disable_ipv6") != "0" || setting("addr_gen_mode") == none {
+		return nil
+	}
+	for range 200 { // a second: the rules hold without it
+		list, err := netlink.AddrList(l, netlink.FAMILY_V6)
+		if err != nil || slices.ContainsFunc(list, func(a netlink.Addr) bool { return a.IP.IsLinkLocalUnicast() }) {
+			return nil
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return nil
 }
 
 // linkAddress is an address as netlink has it. IPv4's has the last address of its network
@@ -140,6 +169,15 @@ func linkAddress(p netip.Prefix) *netlink.Addr {
 		a.Broadcast = last
 	}
 	return a
+}
+
+// linkAddresses are addresses as netlink has them.
+func linkAddresses(list []netip.Prefix) []netlink.Addr {
+	addrs := make([]netlink.Addr, len(list))
+	for i, p := range list {
+		addrs[i] = *linkAddress(p)
+	}
+	return addrs
 }
 
 // keptAddresses returns the permanent addresses of an interface, without addresses of the

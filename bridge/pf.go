@@ -413,7 +413,7 @@ func (d *pfConfig) compile(b *datapath.Bridge, ports []pf.CompilePort, profiles 
 			return entries, err
 		},
 		Addresses: func(name string, modes []string) ([]netip.Prefix, error) {
-			list, err := pfAddresses(name, modes, nil)
+			list, err := pfAddresses(name, modes, nil, nil)
 			d.Dynamic[strings.Join(append([]string{name}, modes...), ":")] = list
 			return list, err
 		},

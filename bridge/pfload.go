@@ -65,11 +65,22 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 	if err != nil {
 		return set, nil, err
 	}
-	at, err := s.elsewhere(bridge, set, o.Anchor == "" && !o.TablesOnly)
-	if err != nil {
-		return set, nil, failed(what, err)
+	notes = slices.Concat(redefined(set), idle(set), never(set))
+	if !o.Later {
+		at, err := s.elsewhere(bridge, set, o.Anchor == "" && !o.TablesOnly)
+		if err != nil {
+			return set, nil, failed(what, err)
+		}
+		notes = append(notes, at...)
 	}
-	return set, slices.Concat(redefined(set), idle(set), never(set), at, made.warnings), nil
+	return set, append(notes, made.warnings...), nil
+}
+
+// NotesPF tells of what rules that a bridge has loaded do not find at its ports and the host's
+// interfaces, as LoadPF does where nothing comes later.
+func (s *Switch) NotesPF(bridge string, set *pf.Ruleset) (notes []string, err error) {
+	notes, err = s.elsewhere(bridge, set, true)
+	return notes, failed("look at the rules of "+bridge, err)
 }
 
 // unreached returns the next hops that the host has no way to now.
@@ -465,7 +476,9 @@ func (s *Switch) parsePF(what string, o PFLoad) (set *pf.Ruleset, err error) {
 	}
 	err = s.Inside(func() (err error) {
 		hosts := o.Source.Lookup
-		o.Source.Lookup = func(name string, modes []string) ([]netip.Prefix, error) { return pfAddresses(name, modes, hosts) }
+		o.Source.Lookup = func(name string, modes []string) ([]netip.Prefix, error) {
+			return pfAddresses(name, modes, hosts, o.Ahead)
+		}
 		set, err = pf.Parse(o.Name, o.Text, o.Source)
 		return err
 	})

@@ -20,7 +20,11 @@ type PFLoad struct {
 	Enable *bool     // whether pf is on afterwards; nil: it is, unless it was switched off
 
 	TablesOnly bool // leave rules and options as they are
-	Later      bool // the host may yet get a way to next hops that it has none to
+	Later      bool // ports, routes and addresses come yet: NotesPF tells afterwards what rules miss
+
+	// Ahead are the permanent addresses that interfaces of the host get after the load, by name.
+	// Rules that name an interface as an address have these, be it there or not.
+	Ahead map[string][]netip.Prefix
 }
 
 // Is says whether a name is that of the port, or of a group that it is in.

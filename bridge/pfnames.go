@@ -23,9 +23,10 @@ import (
 // pfAddresses returns the addresses that the name of an interface stands for in a rule.
 // They are those of the device, or of all devices of the group, changed as the modes
 // say ("network", "broadcast", "peer", "0"; see pf.conf(5)). "self" is every device. A
-// host port's name stands for the host's end, which has that name. If a name is no
-// interface, hosts is asked, which may be nil.
-func pfAddresses(name string, modes []string, hosts func(string, []string) ([]netip.Prefix, error)) ([]netip.Prefix, error) {
+// host port's name stands for the host's end, which has that name. ahead are the permanent
+// addresses that devices get yet, and may be nil. If a name is no interface, hosts is asked,
+// which may be nil.
+func pfAddresses(name string, modes []string, hosts func(string, []string) ([]netip.Prefix, error), ahead map[string][]netip.Prefix) ([]netip.Prefix, error) {
 	devices, err := links()
 	if err != nil {
 		return nil, err
@@ -39,17 +40,25 @@ func pfAddresses(name string, modes []string, hosts func(string, []string) ([]ne
 	}
 	var list []netip.Prefix
 	found := false
+	here := map[string]bool{}
 	for _, index := range sortedKeys(devices) {
 		l := devices[index]
+		here[l.Attrs().Name] = true
 		if isSwitchEnd(l) || name != "self" && !groups.named(l).Is(name) {
 			continue
 		}
 		found = true
-		more, err := deviceAddresses(l, modes)
+		more, err := deviceAddresses(l, modes, ahead)
 		if err != nil {
 			return nil, err
 		}
 		list = append(list, more...)
+	}
+	for _, device := range slices.Sorted(maps.Keys(ahead)) {
+		if made := (pf.CompilePort{Name: device}); !here[device] && (name == "self" || made.Is(name)) {
+			found = true
+			list = append(list, modified(linkAddresses(ahead[device]), modes, true)...)
+		}
 	}
 	switch {
 	case found:
@@ -74,7 +83,7 @@ func pfAddresses(name string, modes []string, hosts func(string, []string) ([]ne
 // not nil, a host, as rules of the switch's network namespace name them.
 func (s *Switch) PFHost(name string, hosts func(string, []string) ([]netip.Prefix, error)) (list []netip.Prefix, err error) {
 	err = s.Inside(func() error {
-		list, err = pfAddresses(name, nil, hosts)
+		list, err = pfAddresses(name, nil, hosts, nil)
 		return err
 	})
 	return list, err
@@ -89,8 +98,17 @@ func sortedKeys[V any](m map[int]V) []int {
 	return keys
 }
 
-func deviceAddresses(l netlink.Link, modes []string) ([]netip.Prefix, error) {
+// deviceAddresses returns the addresses of a device that modes ask for. Where ahead has the device,
+// these take the place of its permanent ones, and stand in front.
+func deviceAddresses(l netlink.Link, modes []string, ahead map[string][]netip.Prefix) ([]netip.Prefix, error) {
 	addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+	if want, ok := ahead[l.Attrs().Name]; ok {
+		addrs = slices.DeleteFunc(addrs, func(a netlink.Addr) bool {
+			d, ok := asDeviceAddress(a)
+			return ok && d.kept
+		})
+		addrs = append(linkAddresses(want), addrs...)
+	}
 	return modified(addrs, modes, l.Attrs().RawFlags&unix.IFF_BROADCAST != 0), err
 }
 
@@ -332,7 +350,7 @@ func (d *pfStored) moved() bool {
 	for key, was := range d.Dynamic {
 		words := strings.Split(key, ":")
 		// As for the compiler, a device that is not there has no addresses.
-		list, _ := pfAddresses(words[0], words[1:], nil)
+		list, _ := pfAddresses(words[0], words[1:], nil, nil)
 		if !slices.Equal(list, was) {
 			return true
 		}

@@ -91,12 +91,12 @@ func TestHostModifiers(t *testing.T) {
 			netip.MustParsePrefix("192.0.2.2/32"), netip.MustParsePrefix("2001:db8::2/128")}, nil
 	}
 	for modes, want := range map[string]int{"": 4, "0": 2, "network": 0, "network 0": 0, "broadcast": 0, "peer": 0} {
-		list, err := pfAddresses("no-device.example", strings.Fields(modes), hosts)
+		list, err := pfAddresses("no-device.example", strings.Fields(modes), hosts, nil)
 		if len(list) != want || (err != nil) != (want == 0) {
 			t.Errorf("%q: %v, %v; want %d addresses", modes, list, err, want)
 		}
 	}
-	if list, err := pfAddresses("no-device.example", []string{"0"}, hosts); err != nil || list[0].String() != "192.0.2.1/32" || list[1].String() != "2001:db8::1/128" {
+	if list, err := pfAddresses("no-device.example", []string{"0"}, hosts, nil); err != nil || list[0].String() != "192.0.2.1/32" || list[1].String() != "2001:db8::1/128" {
 		t.Errorf(":0 is %v, %v; want the first of each family", list, err)
 	}
 }

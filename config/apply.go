@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -90,7 +91,7 @@ func makePlan(s *bridge.Switch, f File, o Options) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	want, bad := loadPFTexts(s, was, f, o)
+	want, bad := loadPFTexts(s, was, f, ahead(f, devices), o)
 	p := newPlan(was, want, devices)
 	for _, e := range bad {
 		p.want.bad.add(e.At, "%s", e.Msg)
@@ -129,9 +130,27 @@ func concerned(f File, names []string) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return !about[name] })
 }
 
+// ahead returns the addresses that the host's interfaces get by a file, of those that are not there
+// or have others. An interface that is made has none that the file does not give.
+func ahead(f File, devices []bridge.Device) map[string][]netip.Prefix {
+	list := map[string][]netip.Prefix{}
+	for _, b := range f.Bridges {
+		for _, p := range b.Ports {
+			if p.Options.Type != bridge.TypeHost {
+				continue
+			}
+			at := slices.IndexFunc(devices, func(d bridge.Device) bool { return d.Name == p.Name })
+			if at < 0 || p.Addresses != nil && !sameAddresses(devices[at].Kept, p.Addresses) {
+				list[p.Name] = p.Addresses
+			}
+		}
+	}
+	return list
+}
+
 // loadPFTexts returns the file with the rules of pf in it. Those that would
-// change nothing are the rules that run.
-func loadPFTexts(s *bridge.Switch, was, f File, o Options) (File, Errors) {
+// change nothing are the rules that run. The addresses ahead are those of ahead().
+func loadPFTexts(s *bridge.Switch, was, f File, ahead map[string][]netip.Prefix, o Options) (File, Errors) {
 	var bad Errors
 	want := f
 	want.Bridges = append([]Bridge(nil), f.Bridges...)
@@ -160,7 +179,7 @@ func loadPFTexts(s *bridge.Switch, was, f File, o Options) (File, Errors) {
 		if runs := bridgeNamed(was, name); runs == nil {
 			name = ""
 		}
-		same, err := s.ComparePF(name, bridge.PFLoad{Name: pfName(&pf), Text: []byte(pf.Rules), Source: o.PF})
+		same, err := s.ComparePF(name, bridge.PFLoad{Name: pfName(&pf), Text: []byte(pf.Rules), Source: o.PF, Ahead: ahead})
 		if err != nil {
 			bad = append(bad, pfErrors(pf.At, b.Name, err)...)
 			continue

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"bascule/bridge"
+	"bascule/pf"
 )
 
 // A diff is the part of a plan that is about one bridge.
@@ -553,11 +554,31 @@ func (d *diff) pf() {
 	if was.Enabled && !enabled {
 		stage = openPF
 	}
-	d.step(stage, func(s *bridge.Switch, o Options) ([]string, error) {
-		if !load {
-			return nil, s.EnablePF(name, enabled)
+	if !load {
+		d.step(stage, func(s *bridge.Switch, _ Options) ([]string, error) { return nil, s.EnablePF(name, enabled) })
+		return
+	}
+	rules := bridge.PFLoad{Name: pfName(want), Text: []byte(want.Rules), Enable: &enabled, Later: true}
+	var set *pf.Ruleset
+	var told []string
+	d.step(stage, func(s *bridge.Switch, o Options) (notes []string, err error) {
+		rules.Source, rules.Ahead = o.PF, d.plan.ahead
+		set, told, err = s.LoadPF(name, rules)
+		return told, err
+	})
+	d.step(followPF, func(s *bridge.Switch, _ Options) (notes []string, err error) {
+		if rules.Ahead = nil; len(d.plan.ahead) > 0 {
+			// an interface that has come up has given itself addresses of the link, too
+			same, err := s.ComparePF(name, rules)
+			if err == nil && !same {
+				set, notes, err = s.LoadPF(name, rules)
+			}
+			if err != nil {
+				return nil, err
+			}
 		}
-		_, notes, err := s.LoadPF(name, bridge.PFLoad{Name: pfName(want), Text: []byte(want.Rules), Source: o.PF, Enable: &enabled, Later: true})
-		return notes, err
+		notes = slices.DeleteFunc(notes, func(note string) bool { return slices.Contains(told, note) })
+		missed, err := s.NotesPF(name, set)
+		return append(notes, missed...), err
 	})
 }

@@ -3,6 +3,7 @@
 package config
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -33,6 +34,7 @@ type plan struct {
 	was      *model
 	want     *model
 	early    map[string]map[string]bool // by bridge, ports and mirrors that have to go before others come
+	ahead    map[string][]netip.Prefix  // addresses that interfaces of the host get
 	stages   [stageCount][]step
 }
 
@@ -53,12 +55,13 @@ const (
 	remember      // addresses and bindings
 	giveAddresses // to the interfaces of host ports
 	openPF        // pf that is switched off
+	followPF      // the rules whose interfaces have got their addresses by now
 	stageCount
 )
 
 // newPlan makes a plan; where something is wrong with want nothing is planned.
 func newPlan(was, want File, devices []bridge.Device) *plan {
-	p := &plan{was: resolve(was, nil, nil), early: map[string]map[string]bool{}}
+	p := &plan{was: resolve(was, nil, nil), early: map[string]map[string]bool{}, ahead: ahead(want, devices)}
 	p.want = resolve(want, p.was, devices)
 	p.warnings = p.want.notes
 	if p.want.bad.list != nil {

@@ -4,6 +4,8 @@ package pf
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"math"
 	"net/netip"
 	"slices"
@@ -395,32 +397,49 @@ func (p *parser) antispoof(first token) {
 	}
 	base := s.rule
 	for _, i := range list {
-		p.block(base, Interface{i.name, true}, p.addressesOf(i, []string{"network"}))
-		hosts := p.addressesOf(i, nil)
-		if !loopback(hosts) && !(i.dynamic && strings.TrimRight(i.name, "0123456789") == "lo") {
-			p.block(base, Interface{}, hosts)
+		networks, err := p.addressesOf(i, []string{"network"})
+		hosts := []host(nil)
+		if err == nil {
+			hosts, err = p.addressesOf(i, nil)
 		}
+		some := p.block(base, Interface{i.name, true}, networks)
+		if !loopback(hosts) && !(i.dynamic && GroupName(i.name) == "lo") {
+			some = p.block(base, Interface{}, hosts) || some
+		}
+		if some {
+			continue
+		}
+		if err == nil {
+			err = errors.New("it has no address")
+			if base.Family != 0 {
+				err = errors.New("it has no address of " + familyNames[base.Family])
+			}
+		}
+		p.names = slices.DeleteFunc(p.names, func(n PortName) bool { return n.Pos == i.pos }) // one note
+		p.set.Ignored = append(p.set.Ignored, Idle{Pos: i.pos, Word: wordAntispoof + " " + i.name,
+			Why: fmt.Sprintf("%v; (%s) follows the addresses that it gets", err, i.name)})
 	}
 }
 
-// addressesOf returns the hosts that an interface of antispoof has.
-func (p *parser) addressesOf(i spoofed, modes []string) []host {
+// addressesOf returns the hosts that an interface of antispoof has. An error says that there is no
+// such interface.
+func (p *parser) addressesOf(i spoofed, modes []string) ([]host, error) {
 	if i.dynamic {
-		return []host{{Host: Host{Kind: Dynamic, Name: i.name, Modes: modes, Bits: -1}, pos: i.pos}}
+		return []host{{Host: Host{Kind: Dynamic, Name: i.name, Modes: modes, Bits: -1}, pos: i.pos}}, nil
 	}
 	if p.source.Lookup == nil {
 		p.failf(i.pos, "the addresses of %s are not known here; give it in parentheses", i.name)
 	}
 	prefixes, err := p.source.Lookup(i.name, modes)
 	if err != nil {
-		p.failf(i.pos, "the addresses of %s are not known: %v; give it in parentheses", i.name, err)
+		return nil, err
 	}
 	hosts := make([]host, len(prefixes))
 	for n, prefix := range prefixes {
 		prefix = netip.PrefixFrom(prefix.Addr().WithZone(""), prefix.Bits()).Masked()
 		hosts[n] = host{Host: Host{Kind: Prefix, Addr: prefix.Addr(), Bits: prefix.Bits()}, pos: i.pos}
 	}
-	return hosts
+	return hosts, nil
 }
 
 // loopback reports whether hosts are the addresses of the machine's loopback. The machine
@@ -430,9 +449,9 @@ func loopback(hosts []host) bool {
 	return slices.ContainsFunc(hosts, func(h host) bool { return h.Addr.IsLoopback() })
 }
 
-// block adds the rules of antispoof for some addresses. As in pfctl there are
-// none for an interface without addresses.
-func (p *parser) block(base Rule, on Interface, hosts []host) {
+// block adds the rules of antispoof for some addresses, and reports whether there are any. As in
+// pfctl there are none for an interface without addresses.
+func (p *parser) block(base Rule, on Interface, hosts []host) bool {
 	s := &p.spec
 	s.rule, s.from.hosts = base, s.from.hosts[:0]
 	for _, h := range hosts {
@@ -441,10 +460,11 @@ func (p *parser) block(base Rule, on Interface, hosts []host) {
 		}
 	}
 	if len(s.from.hosts) == 0 {
-		return
+		return false
 	}
 	if s.on = s.on[:0]; on.Name != "" {
 		s.on = append(s.on, on)
 	}
 	p.expand(s)
+	return true
 }

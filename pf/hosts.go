@@ -175,11 +175,17 @@ func (p *parser) address(to []host) []host {
 		p.failf(pos, "expected %s, found `%s`", aHost, text)
 	}
 	to, err := p.resolve(to, text, bits)
+	if without := (noAddresses{}); errors.As(err, &without) && !p.inTable {
+		p.failf(pos, "%v; (%s) follows the addresses that it gets", err, cut(text, maxHost))
+	}
 	if err != nil {
 		p.failf(pos, "%v", err)
 	}
 	return to
 }
+
+// noAddresses is the error for an interface that has no addresses now.
+type noAddresses struct{ error }
 
 // rangeFrom reads the rest of a range.
 func (p *parser) rangeFrom(pos Pos, first string) host {
@@ -242,12 +248,17 @@ func (p *parser) resolve(to []host, text string, bits int) ([]host, error) {
 		return to, errors.New("`" + shorten(text) + "` is not an address, and names are not looked up here")
 	}
 	prefixes, err := p.source.Lookup(name, modes)
-	if err == nil && len(prefixes) == 0 {
+	none := err == nil && len(prefixes) == 0
+	if none {
 		err = errors.New("it has no address")
 	}
 	if err != nil {
 		why := strings.ReplaceAll(err.Error(), name, cut(name, maxHost)) // resolvers repeat the name
-		return to, errors.New("could not parse host specification `" + cut(text, maxHost) + "`: " + why)
+		err = errors.New("could not parse host specification `" + cut(text, maxHost) + "`: " + why)
+		if none || len(modes) > 0 { // only an interface has these
+			err = noAddresses{err}
+		}
+		return to, err
 	}
 	for _, prefix := range prefixes {
 		if bits >= 0 { // a name has addresses of both families: a mask of more than 32 bits is for IPv6 alone
@@ -308,6 +319,7 @@ func mask(addr netip.Addr, bits int) (netip.Prefix, error) {
 // table reads the definition of a table.
 func (p *parser) table(first token) {
 	t := Table{Pos: first.pos, Name: p.tableName()}
+	defer func() { p.inTable = false }() // also where the statement is given up
 	for !p.ends() {
 		switch {
 		case p.accept("const"):
@@ -322,7 +334,7 @@ func (p *parser) table(first token) {
 			t.Files, t.Given = append(t.Files, name), true
 			p.tableFile(&t, filePos, name)
 		case p.atOp("{"):
-			t.Given = true
+			t.Given, p.inTable = true, true
 			p.tableList(&t)
 		default:
 			p.expected("`persist`, `const`, `counters`, `file` or a list of addresses")

@@ -25,6 +25,8 @@ func TestNotes(t *testing.T) {
 		{"pass user unknown\npass user != root\nblock group > 5\nanchor {\n block user { 5 6 } group unknown\n}\npass", []string{
 			"pf.conf:3:1 group 2"}},
 		{"pass user != unknown", []string{"pf.conf:1:1 user 0"}},
+		{"antispoof for { em0 em9 nosuch0 (em9) lo0 }\nantispoof for em1 inet6", []string{
+			"pf.conf:1:21 antispoof for em9 0", "pf.conf:1:25 antispoof for nosuch0 0", "pf.conf:2:15 antispoof for em1 0"}},
 	}
 	for _, test := range tests {
 		set := parse(t, test.text)

@@ -98,6 +98,8 @@ type parser struct {
 	ignoreQueues  bool
 	anyOrder      bool // set require-order no
 
+	inTable bool // the addresses of a table are read
+
 	spec spec // the rule that is read
 }
 

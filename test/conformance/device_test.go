@@ -32,6 +32,7 @@ var deviceCases = []conformance{
 	{name: "host_port_moved", hooks: tcx, run: hostPortMoved},
 	{name: "host_port_address", hooks: tcx, run: hostPortAddress},
 	{name: "host_port_addresses", hooks: tcx, run: hostPortAddresses},
+	{name: "router_from_nothing", hooks: tcx, run: routerFromNothing},
 	{name: "host_mac_changes", hooks: both, run: hostMACChanges},
 	{name: "host_port_elsewhere", hooks: tcx, run: hostPortElsewhere},
 	{name: "device_with_addresses", hooks: tcx, run: deviceWithAddresses},
@@ -1067,4 +1068,105 @@ func hostPortAddresses(t *testing.T, _ string) {
 
 	l.Refused([]string{"br", "neither a bridge"}, "apply", write("hostname.br0", "up"))
 	l.Refused([]string{"only a host port has addresses"}, "apply", write("port.yaml", "bridges: {veb0: {ports: {%s: {addresses: %s}}}}", e.Port, first))
+}
+
+// A router's file comes up from nothing: its rules name the interfaces that the file itself makes,
+// by the addresses that it gives them. Nothing is told of them that is false a moment later.
+func routerFromNothing(t *testing.T, _ string) {
+	l := netlab.New(t)
+	must(t, l.Switch.Do(func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("0"), 0o644) }))
+	e := l.NewEnds(1)[0]
+	one := e.Host()
+	near := one.IPv4.As4()
+	near[3] = 250
+	lan := netip.PrefixFrom(netip.AddrFrom4(near), 24)
+	near[3] = 251
+	moved := netip.PrefixFrom(netip.AddrFrom4(near), 24)
+	dir := t.TempDir()
+	write := func(name, format string, args ...any) string {
+		path := filepath.Join(dir, name)
+		must(t, os.WriteFile(path, fmt.Appendf(nil, format, args...), 0o644))
+		return path
+	}
+	router := func(lan netip.Prefix) string {
+		return write("router.yaml", "bridges: {br0: {pf-ports: host, ports: {%s: , lan0: {type: host, addresses: [%s, '2001:db8:1::1/64']},"+
+			" wan0: {type: host, addresses: 203.0.113.2/24}}, pf: {file: pf.conf}}}", e.Port, lan)
+	}
+	run := func(args ...string) netlab.Result {
+		t.Helper()
+		r, err := l.Run(args...)
+		must(t, err)
+		return r
+	}
+	rules := func() string { return l.Bascule("pfctl", "-sr") }
+	quiet := func(r netlab.Result, says ...string) {
+		t.Helper()
+		for _, word := range says {
+			if !strings.Contains(r.Stdout, word) {
+				t.Errorf("%v: should say %q", r, word)
+			}
+		}
+		if r.Exit != 0 || strings.Contains(r.Stderr, "no effect") || strings.Contains(r.Stderr, "no address") || len(says) == 0 && r.Stdout != "" {
+			t.Errorf("%v: should succeed, without a word of what it makes itself", r)
+		}
+	}
+
+	write("pf.conf", "%s", `
+set block-policy drop
+block in on lan0
+antispoof for lan0
+match out on wan0 inet from lan0:network nat-to (wan0)
+pass in on lan0 inet proto icmp from lan0:network to lan0
+pass on lan inet6 proto icmp6 from any to (lan0)
+`)
+	file := router(lan)
+	dry := run("apply", "--dry-run", file)
+	if dry.Exit != 2 {
+		t.Errorf("a dry run: %v, should say that there is something to do", dry)
+	}
+	if _, err := l.Switch.Netlink().LinkByName("lan0"); err == nil {
+		t.Error("a dry run makes lan0")
+	}
+	quiet(run("apply", file), "+ port lan0", "+ bridge br0")
+	must(t, one.Ping(lan.Addr()))
+	first := rules()
+	for _, want := range []string{"from " + lan.Masked().String() + " to any nat-to", "block drop in on ! lan0 inet from " + lan.Masked().String(),
+		"block drop in on ! lan0 inet6 from 2001:db8:1::/64", "inet6 from fe80::", "to " + lan.Addr().String()} {
+		if !strings.Contains(first, want) {
+			t.Errorf("the rules have no %q:\n%s", want, first)
+		}
+	}
+	quiet(run("apply", file))
+
+	// the rules follow addresses that the file changes, also those of an interface that is there
+	quiet(run("apply", router(moved)), "port lan0", "pf")
+	must(t, one.Ping(moved.Addr()))
+	if now := rules(); !strings.Contains(now, "to "+moved.Addr().String()) || strings.Contains(now, lan.Addr().String()) {
+		t.Errorf("the rules are about %s still:\n%s", lan.Addr(), now)
+	}
+	quiet(run("apply", router(lan)), "pf")
+	if now := rules(); now != first {
+		t.Errorf("back at the first addresses the rules are\n%s\nand were\n%s", now, first)
+	}
+
+	// an interface whose addresses the file does not give
+	write("pf.conf", "pass in on wan9 inet from wan9:network\n")
+	later := write("later.yaml", "bridges: {br0: {ports: {%s: , wan9: {type: host}}, pf: {file: pf.conf}}}", e.Port)
+	l.Refused([]string{"wan9:network", "no address", "(wan9:network)"}, "apply", later)
+	write("pf.conf", "pass in on wan9 inet from (wan9:network)\n")
+	if r := run("apply", later); r.Exit != 0 || strings.Contains(r.Stderr, "no effect") {
+		t.Errorf("%v: should succeed", r)
+	}
+
+	// as on OpenBSD, antispoof makes no rule for what has no address: which is said
+	write("pf.conf", "antispoof quick for { egress nosuch0 wan9 }\nblock in on wan9\n")
+	r := run("apply", later)
+	for _, name := range []string{"egress", "nosuch0", "wan9"} {
+		if strings.Count(r.Stderr, "antispoof for "+name+" has no effect") != 1 || !strings.Contains(r.Stderr, "("+name+")") {
+			t.Errorf("%v: should tell once of antispoof for %s, with the way out", r, name)
+		}
+	}
+	if now := rules(); r.Exit != 0 || strings.TrimSpace(now) != "block drop in on wan9 all" {
+		t.Errorf("exit %d, rules %q", r.Exit, now)
+	}
 }
