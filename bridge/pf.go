@@ -194,8 +194,14 @@ func (s *Switch) changePF(what, bridge string, plan func(*draft, *pfConfig) erro
 				d.came[path] = text
 			}
 		}
+		tables := d.plugTables()
 		if err := plan(c, d); err != nil {
 			return err
+		}
+		for _, t := range tables {
+			if d.findDefined(t.Anchor, t.Name) == nil && !d.forced {
+				return refused(what, "table "+t.Name+" would go, which rules of a plugged port name", "define it in the rules of the bridge, or add --force")
+			}
 		}
 		c.pf = d
 		return nil

@@ -201,6 +201,23 @@ func (c *draft) dropPlugRules(what string, id uint32) error {
 	return c.dropAnchor(what, o.Anchor)
 }
 
+// plugTables returns the tables that rules name which came with plugs.
+func (d *pfConfig) plugTables() (list []*pfStoredTable) {
+	for path := range d.came {
+		for _, name := range namedTables(d.anchors[path]) {
+			for at := path; ; at = at[:max(0, strings.LastIndexByte(at, '/'))] {
+				if t := d.findDefined(at, name); t != nil {
+					list = append(list, t)
+				}
+				if at == "" {
+					break
+				}
+			}
+		}
+	}
+	return list
+}
+
 // checkPlugs refuses a change by which pf would not try any more the rules that came with plugs:
 // rules of guests and containers, and rules that front doors share. The program is nil where pf goes
 // from the bridge. A load that is forced gets a note, and they stay so until pf tries them.
@@ -228,14 +245,16 @@ func (c *draft) checkPlugs(what string, d *pfConfig, program *pf.Program) error 
 	why, remedy := "", ""
 	for _, path := range slices.Sorted(maps.Keys(loaded)) {
 		switch {
-		case d.enabled && !d.removed && loaded[path] && slices.Contains(program.Anchors, path) && !skipped[path]:
+		case d.enabled && !d.removed && loaded[path] && slices.Contains(program.Whole, path) && !skipped[path]:
 			continue
 		case !loaded[path]:
 			why, remedy = "the rules of a plugged port are gone from it", "take the port off with 'bascule unplug'"
 		case !d.enabled || d.removed:
 			why, remedy = "pf is disabled, and would not try the rules of a plugged port there", "enable it with 'bascule pfctl -e'"
-		case slices.Contains(program.Anchors, path):
+		case slices.Contains(program.Whole, path):
 			why, remedy = "pf does not judge the plugged port whose rules are there", "leave the port out of 'set skip', and give the bridge --"+PFPortsSetting+" "+PFAll
+		case slices.Contains(program.Anchors, path):
+			why, remedy = "the rules of the bridge call them for some packets alone", "put a line 'anchor \""+callPlugs+"\"' without conditions into the rules of the bridge"
 		default:
 			why, remedy = "the rules of the bridge do not call them: those of a plugged port are there", "put a line 'anchor \""+callPlugs+"\"' into the rules of the bridge"
 		}

@@ -45,7 +45,7 @@ func TestCheckPlugs(t *testing.T) {
 		for _, path := range all {
 			d.Anchors[path] = "block\n"
 		}
-		err := (&draft{bridge: &datapath.Bridge{}, next: &datapath.Config{}, plugged: c.puts}).checkPlugs("load", d, &pf.Program{Anchors: c.called})
+		err := (&draft{bridge: &datapath.Bridge{}, next: &datapath.Config{}, plugged: c.puts}).checkPlugs("load", d, &pf.Program{Anchors: c.called, Whole: c.called})
 		if c.refused == "" && err != nil || c.refused != "" && (err == nil || !strings.Contains(err.Error(), c.refused)) {
 			t.Errorf("%s: %v, should be refused for %q", what, err, c.refused)
 		}

@@ -151,8 +151,10 @@ func help(r request, who Caller, acl string, stderr io.Writer) error {
 	for _, w := range warnings {
 		fmt.Fprintln(stderr, "bascule-bridge-helper: warning:", w)
 	}
-	if err == nil {
-		err = unix.Sendmsg(r.fd, []byte{0}, unix.UnixRights(tap), nil, 0)
+	if err == nil { // a caller who lets nothing in is not waited for: this process is root's
+		if err = unix.Sendmsg(r.fd, []byte{0}, unix.UnixRights(tap), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL); err != nil {
+			err = fmt.Errorf("cannot hand the tap over: %w", err)
+		}
 	}
 	if err != nil {
 		_, _, failed := plug.Remove(s, ByHelper+"/"+name)

@@ -127,6 +127,9 @@ func (c *compiler) callAnchor(s *scope, index int) error {
 		if inner.number, err = c.anchorNumber(rs.path); err != nil {
 			return err
 		}
+		if inner.parts&FilterPart != 0 && c.whole(&inner) && !slices.Contains(c.out.Whole, rs.path) {
+			c.out.Whole = append(c.out.Whole, rs.path)
+		}
 		if err := c.flatten(&inner); err != nil {
 			return err
 		}
@@ -147,6 +150,34 @@ func (c *compiler) callAnchor(s *scope, index int) error {
 		}
 	}
 	return nil
+}
+
+// whole reports whether the calls of a scope, one around the other, let all packets in. A call may
+// name ports, if these are among them that have the scope's path for a name.
+func (c *compiler) whole(s *scope) bool {
+	for at := s; at.call != nil; at = at.around {
+		r := *at.call
+		on := r.On
+		r.On = Interface{}
+		if r.dynamic() || r.Direction != 0 || r.HasICMP || r.HasTOS || r.Fragment || r.User != nil || r.Group != nil || r.Flags != (TCPFlags{}) || !covers(&r, &Rule{}) {
+			return false
+		}
+		if on == (Interface{}) {
+			continue
+		}
+		owned := false
+		for _, p := range c.in.Ports {
+			if p.Is(s.path) {
+				if owned = true; p.Is(on.Name) == on.Not {
+					return false
+				}
+			}
+		}
+		if !owned {
+			return false
+		}
+	}
+	return true
 }
 
 // partsOf returns the parts of the anchor at a path that a call tries: what FreeBSD's

@@ -529,8 +529,12 @@ func (p *parser) dispatch() {
 
 // skipLine passes over the rest of a statement.
 func (p *parser) skipLine() {
-	for braces := p.braces; p.tok.kind != tokEOF && (p.braces > braces || !p.ends()); {
+	braces := p.braces
+	for p.tok.kind != tokEOF && (p.braces > braces || !p.ends()) {
 		p.next()
+	}
+	if p.braces > braces {
+		p.expected("`}`")
 	}
 }
 

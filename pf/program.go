@@ -23,6 +23,7 @@ type Program struct {
 	Ether    []CompiledEther
 	Asks     uint32 // Ask...
 	Anchors  []string
+	Whole    []string  // the anchors called for all packets, or for all of the port of their name
 	Source   []RuleRef // source of each of Rules
 	// Translations are those of each of Rules, in the order in which they are made: RdrTo,
 	// then NatTo; or AfTo. Nil: no rule has one. A match rule's are made at once, so that

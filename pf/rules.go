@@ -530,11 +530,35 @@ var answers = []string{"drop", "return", "return-rst", "return-icmp", "return-ic
 
 // outside records that an option is not for a bridge, and passes over it.
 func (p *parser) outside(name string) {
-	if !p.ignores(p.tok.pos, name) {
-		p.errorf(p.tok.pos, "%s: %s", name, outside[name])
+	if p.ignores(p.tok.pos, name) {
+		p.next()
+		p.queues()
+		return
 	}
+	p.errorf(p.tok.pos, "%s: %s", name, outside[name])
 	p.next()
 	p.skipArguments()
+}
+
+// queues reads the queues that a rule's packets are assigned to: one, or two between parentheses.
+func (p *parser) queues() {
+	one := func() {
+		if p.tok.kind == tokNumber {
+			p.next()
+			return
+		}
+		p.name("a queue")
+	}
+	if !p.acceptOp("(") {
+		one()
+		return
+	}
+	one()
+	p.acceptOp(",")
+	if !p.atOp(")") {
+		one()
+	}
+	p.op(")")
 }
 
 // ignores reports whether a word about queues is left out, and notes that it is.

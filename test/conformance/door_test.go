@@ -20,6 +20,7 @@ var doorCases = []conformance{
 	{name: "bridge_helper", hooks: tcx, run: bridgeHelper},
 	{name: "bridge_helper_stopped", hooks: tcx, run: helperStopped},
 	{name: "command_stopped", hooks: tcx, run: commandStopped},
+	{name: "bridge_helper_socket_full", hooks: tcx, run: helperSocketFull},
 	{name: "bridge_helper_tap_kept", hooks: tcx, run: helperTapKept},
 }
 

@@ -310,6 +310,30 @@ func unowned(t *testing.T, pid int) {
 	}
 }
 
+// A caller whose socket takes nothing keeps no process of root's: the helper ends, with its port.
+func helperSocketFull(t *testing.T, _ string) {
+	l := netlab.New(t)
+	l.Bascule("bridge", "add", "br0")
+	helper, as := newHelper(t, l)
+	cmd := as("allow br0", helper, "--fd=3", "--br=br0")
+	socketFor(t, cmd)
+	theirs := int(cmd.ExtraFiles[0].Fd())
+	var full error
+	for full == nil {
+		full = unix.Sendto(theirs, make([]byte, 4096), unix.MSG_DONTWAIT, nil)
+	}
+	if !errors.Is(full, unix.EAGAIN) {
+		t.Fatal(full)
+	}
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "cannot hand the tap over") {
+		t.Errorf("the helper ends with %v: %s", err, out)
+	}
+	if got := owners(l); len(got) != 0 {
+		t.Errorf("ports are left: %v", got)
+	}
+}
+
 // A tap that its user makes persistent is nobody's, and goes when the helper runs next.
 func helperTapKept(t *testing.T, _ string) {
 	l := netlab.New(t)

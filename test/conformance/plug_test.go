@@ -22,6 +22,7 @@ var plugCases = []conformance{
 	{name: "plug_rules_renamed", hooks: tcx, run: plugRulesRenamed},
 	{name: "plug_rules_uncalled", hooks: tcx, run: plugRulesUncalled},
 	{name: "plug_rules_skipped", hooks: tcx, run: plugRulesSkipped},
+	{name: "plug_rules_table", hooks: tcx, run: plugRulesTable},
 	{name: "plug_rules_refused", hooks: tcx, run: plugRulesRefused},
 	{name: "plug_rules_leave", hooks: tcx, run: plugRulesLeave},
 	{name: "unplug_unknown", hooks: tcx, run: unplugUnknown},
@@ -313,7 +314,7 @@ func plugRulesRenamed(t *testing.T, hook string) {
 
 // What would leave the rules of a plugged port uncalled is refused, or said.
 func plugRulesUncalled(t *testing.T, hook string) {
-	l, _, b, blocked, args := setupPlugRules(t, hook)
+	l, a, b, blocked, args := setupPlugRules(t, hook)
 	dir := t.TempDir()
 	file, yaml := filepath.Join(dir, "pf.conf"), filepath.Join(dir, "switch.yaml")
 	must(t, os.WriteFile(file, []byte("pass\n"), 0o600))
@@ -327,6 +328,18 @@ func plugRulesUncalled(t *testing.T, hook string) {
 		}
 		blocked()
 	}
+	for _, call := range []string{"scrub-anchor \"plug/*\"", "nat-anchor \"plug/*\"", "anchor \"plug/*\" out", "anchor \"plug/*\" on nosuch", "anchor \"plug/*\" on ! " + a.Port,
+		"anchor \"plug/*\" proto tcp", "anchor \"plug/*\" to 192.0.2.99", "anchor \"plug/*\" tagged x", "anchor outer inet6 {\n anchor \"/plug/*\"\n}"} {
+		must(t, os.WriteFile(file, []byte(call+"\n"), 0o600))
+		r, err := l.Run("pfctl", "-f", file)
+		if err != nil || r.Exit != 1 || !strings.Contains(r.Stderr, plugAnchor) || !strings.Contains(r.Stderr, "for some packets alone") {
+			t.Errorf("%s: %v, %v", call, r, err)
+		}
+		blocked()
+	}
+	must(t, os.WriteFile(file, []byte("anchor \"plug/*\" on "+a.Port+"\n"), 0o600))
+	l.Bascule("pfctl", "-f", file) // this port's
+	blocked()
 	other := filepath.Join(dir, "other.conf")
 	must(t, os.WriteFile(other, []byte("pass\n"), 0o600))
 	must(t, os.WriteFile(file, []byte("anchor \"plug/*\"\nload anchor \""+plugAnchor+"\" from \""+other+"\"\n"), 0o600))
@@ -382,6 +395,33 @@ func plugRulesSkipped(t *testing.T, hook string) {
 	if r.Exit != 0 || !strings.Contains(r.Stderr, plugAnchor) {
 		t.Errorf("forced: %v", r)
 	}
+}
+
+// A table that the rules of a plug name stays as long as they do.
+func plugRulesTable(t *testing.T, hook string) {
+	l, a, b, _, _ := setupPlugRules(t, hook)
+	dir := t.TempDir()
+	guest, main := filepath.Join(dir, "guest.conf"), filepath.Join(dir, "pf.conf")
+	must(t, os.WriteFile(guest, []byte("block in from <bad>\n"), 0o600))
+	must(t, os.WriteFile(main, []byte("table <bad> persist { 192.0.2.1 }\nanchor \"plug/*\"\n"), 0o600))
+	l.Bascule("pfctl", "-f", main)
+	l.Bascule("plug", plugID, "--bridge", "br0", "--device", a.Port, "--pf", guest)
+	learn(l, b, B)
+	blocked := func() {
+		t.Helper()
+		l.Reach(a, []netlab.Frame{udp4(B, A, "192.0.2.1", "192.0.2.2", [2]int{9, 9})})
+		l.Reach(a, []netlab.Frame{udp4(B, A, "192.0.2.3", "192.0.2.2", [2]int{9, 9})}, b)
+	}
+	blocked()
+	must(t, os.WriteFile(main, []byte("anchor \"plug/*\"\n"), 0o600))
+	l.Bascule("pfctl", "-f", main)
+	blocked()
+	for _, change := range [][]string{{"-F", "Tables"}, {"-t", "bad", "-T", "kill"}} {
+		l.Refused([]string{"table bad would go", "a plugged port", "--force"}, append([]string{"pfctl"}, change...)...)
+		blocked()
+	}
+	l.Bascule("unplug", plugID)
+	pfctl(t, l, "", "-F", "Tables")
 }
 
 // Rules of a plug are about its port: settings of pf, and what only host ports do, are refused.
