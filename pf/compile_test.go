@@ -123,7 +123,7 @@ func compileIsReference(t *rapid.T) {
 	}
 	for _, at := range []string{"ftp", "wild", "wild/a", "wild/b", "ftp/wild", "deep/in"} {
 		if all[at] == nil && rapid.Bool().Draw(t, at) {
-			load(at, pftest.Rulesets().Draw(t, "anchor "+at))
+			load(at, pftest.Anchors(main).Draw(t, "anchor "+at))
 		}
 	}
 	for at := range loaded { // and no ruleset in the place of a body

@@ -20,20 +20,27 @@ import (
 // Rulesets draws rulesets as the parser makes them: they keep the rules of
 // consistency of pfctl, and what has a default has its value. All positions are
 // zero. They have few names, addresses and ports, so that rules overlap.
-func Rulesets() *rapid.Generator[*pf.Ruleset] { return rulesets(false) }
+func Rulesets() *rapid.Generator[*pf.Ruleset] { return rulesets(false, nil) }
+
+// Anchors draws rulesets as Rulesets does, for anchors of a main ruleset, which has the limiters.
+func Anchors(main *pf.Ruleset) *rapid.Generator[*pf.Ruleset] { return rulesets(false, main) }
 
 // Translating draws rulesets as Rulesets does. Their rules also say where packets go:
 // nat-to, route-to, divert-to and their kin.
-func Translating() *rapid.Generator[*pf.Ruleset] { return rulesets(true) }
+func Translating() *rapid.Generator[*pf.Ruleset] { return rulesets(true, nil) }
 
-func rulesets(translating bool) *rapid.Generator[*pf.Ruleset] {
+func rulesets(translating bool, main *pf.Ruleset) *rapid.Generator[*pf.Ruleset] {
 	return rapid.Custom(func(t *rapid.T) *pf.Ruleset {
 		d := draw{T: t, files: new(int), translating: translating}
 		rs := &pf.Ruleset{Options: d.options()}
 		if rs.Options.StatePolicy == pf.IfBound {
 			d.policy = pf.IfBound
 		}
-		if d.limited = d.seldom("limiters"); d.limited {
+		switch {
+		case main != nil:
+			d.limited = len(main.StateLimiters) > 0
+		case d.seldom("limiters"):
+			d.limited = true
 			d.limiters(rs)
 		}
 		d.body(rs, 2)
