@@ -338,7 +338,7 @@ func (t *Translation) destination(family Family) []uint64 {
 		if len(t.Pool.Addrs) > 0 { // of one address, too, that is what is in front
 			to.Pool.Addrs = []netip.Prefix{netip.PrefixFrom(t.Pool.Addrs[0].Addr(), int(t.Embed)).Masked()}
 		}
-	case network && t.Family == Inet6:
+	case network && t.Embed != 0:
 		flags = translationEmbed
 	case network:
 		flags = translationMix

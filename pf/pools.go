@@ -528,6 +528,8 @@ func (p *parser) translation(t *redirect, kind TranslationKind, r *Rule) Transla
 	switch h := r.To.Host; {
 	case t.to != nil && (t.family == Inet || !network):
 		return out
+	case network && t.to != nil && prefix.Addrs[0].Bits() > 96: // the last bits of the old one stay
+		return out
 	case network && t.family == Inet6:
 		out.Embed = uint8(prefix.Addrs[0].Bits())
 	case t.family == Inet && h.Kind == Prefix && !r.To.Not && h.Bits >= 32 && h.Bits <= 96:

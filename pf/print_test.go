@@ -210,6 +210,7 @@ var printed = []struct{ in, want string }{
 	{`pass in af-to inet from 10.0.0.1 port 9:10 sticky-address to { 10.0.0.2, 10.0.0.3 } port 80 random`,
 		`pass in inet6 all flags S/SA af-to inet from 10.0.0.1 port 9:10 sticky-address to { 10.0.0.2, 10.0.0.3 } port 80 random`},
 	{`pass in inet af-to inet6 from 2001:db8::1 to 2001:db8::/96`, `pass in inet all flags S/SA af-to inet6 from 2001:db8::1 to 2001:db8::/96`},
+	{`pass in inet af-to inet6 from 2001:db8::1 to 2001:db8::/120`, `pass in inet all flags S/SA af-to inet6 from 2001:db8::1 to 2001:db8::/120`},
 	{`pass in inet6 af-to inet from 10.0.0.1 to 10.1.0.0/24`, `pass in inet6 all flags S/SA af-to inet from 10.0.0.1 to 10.1.0.0/24`},
 	{`pass in inet6 af-to inet from 10.0.0.0/24 to <t>`, `pass in inet6 all flags S/SA af-to inet from 10.0.0.0/24 round-robin to <t> round-robin`},
 	{`pass in route-to 192.0.2.1`, `pass in inet all flags S/SA route-to 192.0.2.1`},

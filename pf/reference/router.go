@@ -504,12 +504,15 @@ func (rt *Router) af(w *walk, s *State, t *pf.Translation, u use, at string) boo
 			tuple.DstPort = t.ToPort
 		}
 		if n := to.networks; t.To.Method == pf.Single && len(n) == 1 && !n[0].IsSingleIP() {
-			if t.Family == pf.Inet6 {
+			switch {
+			case t.Embed != 0:
 				tuple.Dst = embed(n[0].Addr(), int(t.Embed), s.After.Dst)
 				if misplaced(tuple.Dst, s.After.Dst) {
 					return false
 				}
-			} else {
+			case t.Family == pf.Inet6:
+				tuple.Dst = mix(n[0], embed(netip.IPv6Unspecified(), 96, s.After.Dst))
+			default:
 				tuple.Dst = mix(n[0], extract(s.After.Dst, 96))
 			}
 			break

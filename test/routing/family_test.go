@@ -41,6 +41,9 @@ var crossings = []crossing{
 	}, {
 		name: "NAT46 to one server", rules: "pass in on gw1 inet to 10.0.9.9 af-to inet6 from fd02::1 to fd02::2", own: true,
 		to: "10.0.9.9", listen: "fd02::2", peer: "fd02::1",
+	}, {
+		name: "NAT46 to a net, whose last bits stay", rules: "pass in on gw1 inet to 10.0.9.0/24 af-to inet6 from fd02::1 to fd02::/120", own: true,
+		to: "10.0.9.2", listen: "fd02::2", peer: "fd02::1",
 	},
 }
 
