@@ -22,10 +22,10 @@ type Translation struct {
 	Pool   Pool // of NatTo and AfTo the new source, of RdrTo the new destination
 	// To has the new destination of an AfTo. If it is one network, and its Method is
 	// Single, the old destination is put behind its bits: to IPv6 the whole, as RFC 6052
-	// has it, if Embed is not 0, and else, as to IPv4, the last bits. If it is empty, going to IPv4 the destination is
-	// taken out of the old one, from behind Embed bits (RFC 6052); going to IPv6, both
-	// addresses are put behind Embed bits of Pool's first address, but the source is that
-	// address if Pool has no network.
+	// has it, if Embed is not 0, and else, as to IPv4, the last bits. If it is empty, going to
+	// IPv4 the destination is taken out of the old one, from behind Embed bits (RFC 6052);
+	// going to IPv6, both addresses are put behind Embed bits of Pool's first address, but the
+	// source is that address if Pool has no network.
 	To     Pool
 	ToPort uint16 // AfTo with To: the new destination port, 0 if it stays
 	Embed  uint8  // 32, 40, 48, 56, 64 or 96 where an address is embedded, else 0

@@ -70,7 +70,7 @@ func (s suite) run(t *testing.T) {
 							}
 							r := routers[hook]
 							making.Unlock()
-							r.begin(u)
+							r.begin(u, standing[file])
 							s[file][name](r)
 						})
 					}
@@ -116,6 +116,7 @@ type router struct {
 	hook     string
 	self     *host
 	stations []*host
+	rules    string // those that stand, if any
 
 	datagrams uint16 // whose fragments were made
 }
@@ -180,14 +181,25 @@ func netBits(a netip.Addr) int {
 	return 64
 }
 
-// begin makes the router that of a case, as if nothing had been before.
-func (r *router) begin(t *testing.T) {
+// standing has the rules of a file all of whose cases have the same. They are loaded once.
+var standing = map[string]string{}
+
+// begin makes the router that of a case, as if nothing had been before but the rules.
+func (r *router) begin(t *testing.T, rules string) {
 	t.Helper()
 	r.For(t)
 	was := r.t
 	r.t = t
 	t.Cleanup(func() { r.t = was })
-	r.pfctl("-q", "-F", "all")
+	if rules != "" && rules == r.rules {
+		r.pfctl("-q", "-F", "states")
+	} else {
+		r.pfctl("-q", "-F", "all")
+		if r.rules = ""; rules != "" {
+			r.load(rules)
+			r.rules = rules
+		}
+	}
 	for _, s := range r.stations {
 		s.Received()
 	}
@@ -360,6 +372,11 @@ func ipNet(p netip.Prefix) *net.IPNet {
 func (r *router) addAddress(at *host, ifname string, p netip.Prefix) {
 	r.t.Helper()
 	r.must(at.ns.Netlink().AddrAdd(r.link(at, ifname), &netlink.Addr{IPNet: ipNet(p), Flags: unix.IFA_F_NODAD}))
+	// the kernel takes packets to one of IPv6 a moment later (addrconf_dad_begin of net/ipv6/addrconf.c)
+	r.Wait(p.Addr().String()+" to be an own address", func() bool {
+		routes, err := at.ns.Netlink().RouteGet(p.Addr().AsSlice())
+		return err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL
+	})
 }
 
 // address gives a host another address, until the case ends. A station's address in the net of its
