@@ -3,6 +3,8 @@
 package suites
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -30,5 +32,34 @@ var _ = freeBSD.has("anchor", cases{
 	"nested_label": func(r *router) {
 		r.load("anchor outer {\npass in quick proto icmp label one\nanchor inner {\npass in proto tcp label two\n}\n}\npass quick from any to any label three")
 		r.prints("one 0 0 0 0 0 0 0 0\ntwo 0 0 0 0 0 0 0 0\nthree 0 0 0 0 0 0 0 0\n", "-s", "labels", "-a*")
+	},
+	// names that are longer; lines of FreeBSD are among the rules
+	"pr279225": func(r *router) {
+		r.load("nat-anchor \"long-nat/jail/*\" all\nrdr-anchor \"long-rdr/*\" all\nanchor \"long/jail/*\" all")
+		r.shows([]string{"-s", "rules", "-a", "*"}, "nat-anchor \"long-nat/jail/*\" all {", "rdr-anchor \"long-rdr/*\" all {",
+			"anchor \"long/jail/*\" all {")
+	},
+	"quick": func(r *router) {
+		r.load("anchor quick {\npass\n}\nblock")
+		r.passes(ping(r.stations[0], r.self.v4))
+	},
+	// what an anchor within has to say is not the end of quick
+	"quick_nested": func(r *router) {
+		r.load("anchor quick {\npass\nanchor {\nblock proto tcp\n}\n}\nblock")
+		r.passes(ping(r.stations[0], r.self.v4))
+	},
+	"nat": func(r *router) {
+		r.load("nat-anchor \"outer/*\"\npass")
+		r.anchor("outer/one", "nat log on em0 inet from 10.1.0.0/24 to any port = 53 -> 10.1.0.1")
+		r.anchor("outer/two", "rdr on em0 proto tcp to port echo -> 10.1.1.2 port echo")
+		r.shows([]string{"-s", "nat", "-a", "*"}, "from 10.1.0.0/24 to any port = 53 nat-to 10.1.0.1", "rdr-to 10.1.1.2 port 7")
+		r.shows([]string{"-s", "nat", "-a", "outer/one"}, "nat-to 10.1.0.1")
+		r.shows([]string{"-s", "nat", "-a", "outer/two"}, "rdr-to 10.1.1.2 port 7")
+	},
+	"include": func(r *router) {
+		path := filepath.Join(r.t.TempDir(), "more.conf")
+		r.must(os.WriteFile(path, []byte("pass\n"), 0o644))
+		r.load("block\nanchor outer {\ninclude \"" + path + "\"\n}")
+		r.passes(ping(r.stations[0], r.self.v4))
 	},
 })

@@ -209,4 +209,87 @@ var _ = freeBSD.has("frag6.py", cases{
 			r.t.Errorf("there comes %v", got)
 		}
 	},
+	// fragments that are longer together than a packet may be
+	"TestFrag6.test_overlong": func(r *router) {
+		a := r.stations[0]
+		r.load("scrub fragment reassemble min-ttl 10\npass\nblock in inet6 proto icmp6 icmp6-type echoreq")
+		var frames []netlab.Frame
+		for at := 0; at <= 0xffff; at += 1200 {
+			more := true
+			size := 1200
+			if at+size > 0xffff {
+				more, size = false, 65530-at
+			}
+			frames = append(frames, r.piece6(a, r.self.v6, unix.IPPROTO_ICMPV6, at, more, make([]byte, size)))
+		}
+		r.gets(a)
+		r.sends(a, frames...)
+		if got := r.gets(a); len(got) != 0 {
+			r.t.Errorf("there comes %v", got)
+		}
+		r.passes(udp(a, r.self.v6, 9, r.self))
+	},
+	// A header of hop-by-hop options stands in front of all others, or the packet is dropped.
+	"TestFrag6HopHyHop.test_hop_by_hop": func(r *router) {
+		a, b := r.stations[0], r.stations[1]
+		r.load("scrub fragment reassemble min-ttl 10\npass allow-opts")
+		request := r.echo(a, a.v6, b.v6, 7, "0123456789")[54:]
+		options := []byte{unix.IPPROTO_ICMPV6, 0, 1, 4, 0, 0, 0, 0}
+		comes := func(want int, f netlab.Frame) {
+			r.t.Helper()
+			r.gets(b)
+			r.sends(a, f)
+			if got := r.gets(b); len(got) != want {
+				r.t.Errorf("%d packets come, should be %d", len(got), want)
+			}
+		}
+		comes(1, r.frame(a, ip6(a.v6, b.v6, layers.IPProtocolIPv6HopByHop), gopacket.Payload(append(options, request...))))
+		comes(0, r.piece6(a, b.v6, unix.IPPROTO_HOPOPTS, 0, false, append(options, request...)))
+		comes(1, r.echo(a, a.v6, b.v6, 8, "0123456789"))
+	},
+	// fragments that are larger than the way of a rule's next hop
+	"TestFrag6_RouteTo.test_too_big": func(r *router) {
+		a, b := r.stations[0], r.stations[1]
+		r.mtu(b, 1300)
+		r.load("scrub fragment reassemble\npass in route-to (em1 " + b.v6.String() + ") from " + a.v6.String() + " to 2001:db8:666::1")
+		far := netip.MustParseAddr("2001:db8:666::1")
+		request := []byte(r.echo(a, a.v6, far, 7, string(make([]byte, 2700)))[54:])
+		r.gets(a)
+		r.sends(a, r.piece6(a, far, unix.IPPROTO_ICMPV6, 0, true, request[:1320]),
+			r.piece6(a, far, unix.IPPROTO_ICMPV6, 1320, true, request[1320:2640]),
+			r.piece6(a, far, unix.IPPROTO_ICMPV6, 2640, false, request[2640:]))
+		heard := 0
+		for _, p := range r.gets(a) {
+			l := layer[*layers.ICMPv6](r, p)
+			if l.TypeCode.Type() != layers.ICMPv6TypePacketTooBig {
+				continue
+			}
+			heard++
+			if mtu := binary.BigEndian.Uint32(l.Payload); mtu != 1300 {
+				r.t.Errorf("the MTU is said to be %d", mtu)
+			}
+			quoted := gopacket.NewPacket(l.Payload[4:], layers.LayerTypeIPv6, gopacket.Default).NetworkLayer().NetworkFlow()
+			if quoted.Src().String() != a.v6.String() || quoted.Dst().String() != far.String() {
+				r.t.Errorf("the error quotes a packet %v", quoted)
+			}
+		}
+		if heard == 0 {
+			r.t.Error("the sender hears nothing")
+		}
+	},
 })
+
+// piece6 is a fragment of IPv6. One that begins a datagram has an identification of its own, which
+// those that follow have, too.
+func (r *router) piece6(from *host, dst netip.Addr, next byte, at int, more bool, data []byte) netlab.Frame {
+	r.t.Helper()
+	if at == 0 {
+		r.datagrams++
+	}
+	flags := uint16(at)
+	if more {
+		flags |= 1
+	}
+	header := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16([]byte{next, 0}, flags), uint32(r.datagrams))
+	return r.frame(from, ip6(from.v6, dst, layers.IPProtocolIPv6Fragment), gopacket.Payload(append(header, data...)))
+}

@@ -38,7 +38,61 @@ var _ = freeBSD.has("icmp", cases{
 			r.t.Errorf("the error has come: %v", got)
 		}
 	},
+	"ttl_exceeded": func(r *router) { r.exceeded(false) },
 })
+
+// exceeded has a router behind the translation say that the time to live of a packet ends there: to
+// whom has sent it, about the packet as it was sent.
+func (r *router) exceeded(six bool) {
+	r.t.Helper()
+	a, b := r.stations[0], r.stations[1]
+	far, net, family, from := netip.MustParseAddr("10.9.9.1"), "10.9.9.0/24", "inet", a.v4
+	if six {
+		far, net, family, from = netip.MustParseAddr("2001:db8:99::1"), "2001:db8:99::/64", "inet6", a.v6
+	}
+	by := b.v4
+	if six {
+		by = b.v6
+	}
+	for name, value := range map[string]string{"ipv4/ip_forward": "1", "ipv4/icmp_ratemask": "0",
+		"ipv6/conf/all/forwarding": "1", "ipv6/icmp/ratelimit": "0"} {
+		r.sysctl(b, name, value)
+	}
+	r.route(r.self, net, by)
+	r.load("nat on em1 " + family + " from (em0:network) -> (em1:0)\nblock\npass " + family + " proto udp\n" +
+		"pass inet6 proto icmp6 icmp6-type { neighbrsol, neighbradv, echoreq }\npass inet proto icmp icmp-type echoreq")
+	r.passes(ping(a, by))
+	udp := &layers.UDP{SrcPort: 4201, DstPort: 33434}
+	four, four2 := ip4(from, far, layers.IPProtocolUDP), ip4(from, far, layers.IPProtocolICMPv4)
+	four.TTL, four2.TTL = 2, 2
+	hop, hop2 := ip6(from, far, layers.IPProtocolUDP), ip6(from, far, layers.IPProtocolICMPv6)
+	hop.HopLimit, hop2.HopLimit = 2, 2
+	probes := [][]gopacket.SerializableLayer{{four, udp, gopacket.Payload("probe")}, {four2, echo4(9), gopacket.Payload("probe")}}
+	if six {
+		probes = [][]gopacket.SerializableLayer{{hop, udp, gopacket.Payload("probe")},
+			{hop2, &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeEchoRequest, 0)},
+				&layers.ICMPv6Echo{Identifier: 9, SeqNumber: 1}, gopacket.Payload("probe")}}
+	}
+	for _, probe := range probes {
+		r.gets(a)
+		r.sends(a, r.frame(a, probe...))
+		p := r.one(r.gets(a))
+		if src := p.NetworkLayer().NetworkFlow().Src().String(); src != by.String() {
+			r.t.Errorf("the answer is from %s", src)
+		}
+		var quoted gopacket.Packet
+		if l, ok := p.Layer(layers.LayerTypeICMPv6).(*layers.ICMPv6); ok && l.TypeCode.Type() == layers.ICMPv6TypeTimeExceeded {
+			quoted = gopacket.NewPacket(l.Payload[4:], layers.LayerTypeIPv6, gopacket.Default)
+		} else if l, ok := p.Layer(layers.LayerTypeICMPv4).(*layers.ICMPv4); ok && l.TypeCode.Type() == layers.ICMPv4TypeTimeExceeded {
+			quoted = gopacket.NewPacket(l.Payload, layers.LayerTypeIPv4, gopacket.Default)
+		} else {
+			r.t.Fatalf("the answer is %v", p)
+		}
+		if src := quoted.NetworkLayer().NetworkFlow().Src().String(); src != from.String() {
+			r.t.Errorf("the answer quotes a packet from %s", src)
+		}
+	}
+}
 
 var _ = freeBSD.has("icmp.py", cases{
 	"TestICMP.test_inner_match": func(r *router) {
@@ -164,38 +218,7 @@ var _ = freeBSD.has("icmp6", cases{
 			r.t.Errorf("the echo is answered: %v", got)
 		}
 	},
-	// a router behind the translation says that the time to live ends there
-	"ttl_exceeded": func(r *router) {
-		a, b := r.stations[0], r.stations[1]
-		far := netip.MustParseAddr("2001:db8:99::1")
-		r.sysctl(b, "ipv6/conf/all/forwarding", "1")
-		r.sysctl(b, "ipv6/icmp/ratelimit", "0")
-		r.route(r.self, "2001:db8:99::/64", b.v6)
-		r.load("nat on em1 from 2001:db8:1::/64 -> (em1:0)\nblock\npass inet6 proto udp\n" +
-			"pass inet6 proto icmp6 icmp6-type { neighbrsol, neighbradv, echoreq }")
-		r.passes(ping(a, b.v6))
-		hop := ip6(a.v6, far, layers.IPProtocolUDP)
-		hop.HopLimit = 2
-		echo := *hop
-		echo.NextHeader = layers.IPProtocolICMPv6
-		for _, f := range []netlab.Frame{
-			r.frame(a, hop, &layers.UDP{SrcPort: 4201, DstPort: 33434}, gopacket.Payload("probe")),
-			r.frame(a, &echo, &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeEchoRequest, 0)},
-				&layers.ICMPv6Echo{Identifier: 9, SeqNumber: 1}, gopacket.Payload("probe")),
-		} {
-			r.gets(a)
-			r.sends(a, f)
-			p := r.one(r.gets(a))
-			if from := layer[*layers.IPv6](r, p).SrcIP.String(); from != b.v6.String() ||
-				layer[*layers.ICMPv6](r, p).TypeCode.Type() != layers.ICMPv6TypeTimeExceeded {
-				r.t.Errorf("the answer is %v", p)
-			}
-			about := gopacket.NewPacket(layer[*layers.ICMPv6](r, p).Payload[4:], layers.LayerTypeIPv6, gopacket.Default)
-			if src := layer[*layers.IPv6](r, about).SrcIP.String(); src != a.v6.String() {
-				r.t.Errorf("the answer quotes a packet from %s", src)
-			}
-		}
-	},
+	"ttl_exceeded": func(r *router) { r.exceeded(true) },
 	// neighbour discovery that asks again and again
 	"repeat": func(r *router) {
 		a := r.stations[0]

@@ -57,6 +57,11 @@ var _ = freeBSD.has("loginterface", cases{
 		r.shows([]string{"-s", "info"}, head+" em0")
 		r.passes(ping(r.stations[0], r.self.v4))
 		r.shows([]string{"-s", "info"}, head+" em0", "Passed                               1                0")
+		r.load("set loginterface em0\nblock")
+		r.pfctl("-F", "states")
+		r.blocked(ping(r.stations[0], r.self.v4))
+		r.blocked(ping(r.stations[0], r.self.v6))
+		r.shows([]string{"-s", "info"}, "Blocked                              1                1")
 		r.load("pass")
 		none()
 	},
