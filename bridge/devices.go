@@ -33,6 +33,9 @@ type Device struct {
 
 	// Kept are the addresses that stay until they are removed: they are no leases.
 	Kept []netip.Prefix
+
+	Up   bool // it is up (ip-link(8)), be there a carrier or not
+	Away bool // a host's end that is in another namespace, where its addresses are not known
 }
 
 // Devices returns the devices of the namespace by name. The host's end of a host port
@@ -51,6 +54,7 @@ func (s *Switch) Devices() (list []Device, err error) {
 			d := &Device{
 				Name: a.Name, MAC: a.HardwareAddr, Own: isSwitchEnd(l), Physical: l.Type() == physical,
 				Ethernet: a.RawFlags&unix.IFF_LOOPBACK == 0 && a.EncapType == "ether",
+				Up:       a.RawFlags&unix.IFF_UP != 0,
 			}
 			for _, a := range ip[index] {
 				d.Addresses = append(d.Addresses, a.prefix.String())
@@ -90,7 +94,7 @@ func (s *Switch) Devices() (list []Device, err error) {
 				d := byName[port]
 				if d == nil {
 					mac := datapath.WordMAC(p.Host)
-					d = &Device{Name: port, MAC: mac[:], Ethernet: true}
+					d = &Device{Name: port, MAC: mac[:], Ethernet: true, Away: true}
 					byName[port] = d
 				}
 				d.Own, d.Host, d.Owner = true, name, id

@@ -41,11 +41,17 @@ func ParsePrefix(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// SetAddresses gives the host's interface of a host port the addresses, and takes away its
-// other permanent ones. Addresses of the link stay. An interface that gets an address is
-// brought up. The rules of pf follow at once.
-func (s *Switch) SetAddresses(bridge, port string, want []netip.Prefix) error {
-	what := "give " + port + " of " + bridge + " its addresses"
+// A HostInterface says what the host's interface of a host port is to be.
+type HostInterface struct {
+	// Addresses are its permanent ones; others are taken away. Addresses of the link stay. Nil
+	// leaves all as they are.
+	Addresses []netip.Prefix
+	Up        *bool // nil brings it up if it has Addresses, and else leaves it as it is
+}
+
+// SetHostInterface changes the host's interface of a host port. The rules of pf follow at once.
+func (s *Switch) SetHostInterface(bridge, port string, want HostInterface) error {
+	what := "set up the interface of " + port + " of " + bridge
 	err := s.write(func(store *datapath.Store) error {
 		b, err := open(store, what, bridge)
 		if err != nil {
@@ -55,7 +61,16 @@ func (s *Switch) SetAddresses(bridge, port string, want []netip.Prefix) error {
 		if err != nil {
 			return err
 		}
-		err = setAddresses(host, want)
+		down := want.Up != nil && !*want.Up
+		if down { // first, since the kernel takes addresses of IPv6 away with it
+			err = netlink.LinkSetDown(host)
+		}
+		if err == nil && want.Addresses != nil {
+			err = setAddresses(host, want.Addresses)
+		}
+		if err == nil && !down && (want.Up != nil || len(want.Addresses) > 0) {
+			err = bringUp(host)
+		}
 		if errors.Is(err, unix.EACCES) { // root may do it
 			name := host.Attrs().Name
 			return refused(what, "IPv6 is disabled at "+name, "enable it: 'sysctl net.ipv6.conf."+name+".disable_ipv6=0'")
@@ -123,10 +138,7 @@ func setAddresses(l netlink.Link, want []netip.Prefix) error {
 		}
 	}
 	// the first address of a network takes the others with it (promote_secondaries)
-	if err := add(); err != nil || len(want) == 0 {
-		return err
-	}
-	return bringUp(l)
+	return add()
 }
 
 // bringUp brings an interface up, and waits until it has the address of the link that it gives

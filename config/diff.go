@@ -191,7 +191,12 @@ func (d *diff) addPort(want *portModel) {
 	}
 	if len(want.addresses) > 0 {
 		details = append(details, "addresses "+addressWords(want.addresses))
-		d.address(want)
+	}
+	if want.up != nil {
+		details = append(details, "up "+switchWord(*want.up))
+	}
+	if len(want.addresses) > 0 || want.up != nil {
+		d.hostInterface(want, bridge.HostInterface{Addresses: want.addresses, Up: want.up})
 	}
 	d.act(Add, "port "+want.name, strings.Join(details, ", "))
 	if want.kind == bridge.TypeNetdev {
@@ -253,11 +258,22 @@ func (d *diff) setPort(was, want *portModel) {
 			d.edit(func(e *bridge.Edit) error { return e.SetVLANs(port, vlans) })
 		}
 	}
-	if want.addresses != nil {
-		runs := d.hostAddresses(port)
-		if !sameAddresses(runs, want.addresses) {
-			details = append(details, transition("addresses", addressWords(runs), addressWords(want.addresses), true))
-			d.address(want)
+	if want.kind == bridge.TypeHost {
+		var host bridge.Device
+		if there := d.plan.want.devices[port]; there != nil {
+			host = *there
+		}
+		var it bridge.HostInterface
+		if want.addresses != nil && !sameAddresses(host.Kept, want.addresses) {
+			details = append(details, transition("addresses", addressWords(host.Kept), addressWords(want.addresses), true))
+			it = bridge.HostInterface{Addresses: want.addresses, Up: want.up}
+		}
+		if want.up != nil && *want.up != host.Up {
+			details = append(details, transition("up", switchWord(host.Up), switchWord(*want.up), true))
+			it.Up = want.up
+		}
+		if it.Addresses != nil || it.Up != nil {
+			d.hostInterface(want, it)
 		}
 	}
 	if len(details) > 0 {
@@ -268,18 +284,10 @@ func (d *diff) setPort(was, want *portModel) {
 	}
 }
 
-// hostAddresses returns the addresses that the interface of a host port has and keeps.
-func (d *diff) hostAddresses(port string) []netip.Prefix {
-	if it := d.plan.want.devices[port]; it != nil {
-		return it.Kept
-	}
-	return nil
-}
-
-// address has the interface of a host port get its addresses, when the port is there.
-func (d *diff) address(want *portModel) {
-	name, port, list := d.want.Name, want.name, want.addresses
-	d.step(giveAddresses, func(s *bridge.Switch, _ Options) ([]string, error) { return nil, s.SetAddresses(name, port, list) })
+// hostInterface has the interface of a host port become what it is to be, when the port is there.
+func (d *diff) hostInterface(want *portModel, it bridge.HostInterface) {
+	name, port := d.want.Name, want.name
+	d.step(giveAddresses, func(s *bridge.Switch, _ Options) ([]string, error) { return nil, s.SetHostInterface(name, port, it) })
 }
 
 // sameAddresses reports whether the same addresses are in two lists, in any order.

@@ -536,7 +536,10 @@ var hostWords = []hostWord{
 	without(ifHost, 1, "the interface keeps what it has; 'ip link set' changes it", "mtu", "lladdr"),
 	without(ifHost, 1, "it is that of routes, which the host's programs give", "priority"),
 	without(ifHost, 0, "addresses that the interface has stay; the sysctl disable_ipv6 of the interface stops IPv6", "-inet", "-inet6"),
-	without(ifHost, 0, "addresses that a server gives are a DHCP client's of the host", "dhcp"),
+	{[]string{"dhcp"}, ifHost, 0, func(h *hostFile, w word, _ []word) {
+		h.asks(w)
+		h.note(w, "addresses that a server gives are a DHCP client's of the host")
+	}},
 
 	// what a file can't say
 	refused(anyBridge, 1, "a file says what is to be there; leave out what is not", "del", "-trunkport", "delspan", "deladdr", "flushrule", "-pvlan"),

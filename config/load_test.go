@@ -123,6 +123,9 @@ func dump(w *strings.Builder, f File) {
 			if p.Addresses != nil {
 				fmt.Fprintf(w, " addresses %v", p.Addresses)
 			}
+			if p.Up != nil {
+				fmt.Fprintf(w, " up %t", *p.Up)
+			}
 			w.WriteString("\n")
 		}
 		for _, p := range b.Private {
@@ -145,7 +148,11 @@ func dump(w *strings.Builder, f File) {
 		}
 	}
 	if f.host != nil {
-		fmt.Fprintf(w, "%s interface %s %v\n", at(f.host.at), f.host.name, f.host.addresses)
+		fmt.Fprintf(w, "%s interface %s %v", at(f.host.at), f.host.name, f.host.addresses)
+		if f.host.up != nil {
+			fmt.Fprintf(w, " up %t", *f.host.up)
+		}
+		w.WriteString("\n")
 	}
 	for _, n := range f.Notes {
 		fmt.Fprintln(w, "note", n)
@@ -181,8 +188,8 @@ note DIR/hostname.pppoe0: not read: it is neither a bridge nor a port of the hos
 file DIR/hostname.veb0
 1:1 bridge veb0 vlan-filtering=on
   1:5 port em0
-  1:13 port vport0 host addresses [192.0.2.1/24 2001:db8::1/64]
-  1:24 port vport1 host
+  1:13 port vport0 host addresses [192.0.2.1/24 2001:db8::1/64] up true
+  1:24 port vport1 host up true
 file DIR/hostname.vport0
 file DIR/hostname.vport1
 note DIR/hostname.vport1:1:1: dhcp: addresses that a server gives are a DHCP client's of the host

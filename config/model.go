@@ -73,9 +73,12 @@ type Port struct {
 	// VLANs are the port's VLANs, nil for the bridge's default.
 	VLANs []bridge.VLANRange
 
-	// Addresses are those of a host port's interface; nil leaves them as they are. The
-	// interface is up if it has any.
+	// Addresses are those of a host port's interface; nil leaves them as they are.
 	Addresses []netip.Prefix
+
+	// Up says whether a host port's interface is up. Without it the interface is brought up with
+	// Addresses, and else left as it is.
+	Up *bool
 }
 
 // A PrivateVLAN is a primary VLAN with those below it (RFC 5517).

@@ -45,9 +45,9 @@ func bridgesOf(s *bridge.Switch) (names []string, err error) {
 
 // readBridges returns the running state of bridges.
 func readBridges(s *bridge.Switch, devices []bridge.Device, names []string) (f File, notes []string, err error) {
-	physical, taken := map[string]bool{}, map[string]bool{}
+	there, taken := map[string]bridge.Device{}, map[string]bool{}
 	for _, d := range devices {
-		physical[d.Name] = d.Physical
+		there[d.Name] = d
 		taken[d.Name] = d.Bridge != ""
 	}
 	for _, name := range names {
@@ -57,7 +57,7 @@ func readBridges(s *bridge.Switch, devices []bridge.Device, names []string) (f F
 		}
 		r := reader{State: state, file: Bridge{Name: name}, out: map[string]bool{}}
 		r.file.Settings = differing(bridge.BridgeSettings, state.Bridge.Config)
-		r.ports(physical, taken)
+		r.ports(there, taken)
 		r.private()
 		r.rest()
 		f.Bridges = append(f.Bridges, r.file)
@@ -79,10 +79,9 @@ func differing[T any](settings []bridge.Setting[T], config T) []bridge.Change {
 	return asChanges(saidOnce(differences(settings, bridge.Defaults(settings), config)))
 }
 
-// ports reads the ports. physical are the hardware devices. taken are the
-// devices that are ports; ports adds to it the names of ports whose devices are
-// gone.
-func (r *reader) ports(physical, taken map[string]bool) {
+// ports reads the ports, given the devices that are there. taken are those that are
+// ports; ports adds to it the names of ports whose devices are gone.
+func (r *reader) ports(there map[string]bridge.Device, taken map[string]bool) {
 	vlans := map[string][]bridge.VLANRange{}
 	for _, v := range r.VLANs {
 		vlans[v.Port] = v.Ranges
@@ -114,11 +113,14 @@ func (r *reader) ports(physical, taken map[string]bool) {
 		if p.Type != bridge.TypeNetdev {
 			port.Options.Type = p.Type
 		}
-		if p.Hook == bridge.HookXDP || p.Hook == bridge.HookTCX && physical[p.Name] {
+		if p.Hook == bridge.HookXDP || p.Hook == bridge.HookTCX && there[p.Name].Physical {
 			port.Options.Hook = p.Hook // else it is what auto chooses
 		}
 		if v := vlans[p.Name]; v != nil && !slices.Equal(v, usual) {
 			port.VLANs = v
+		}
+		if p.Type == bridge.TypeHost {
+			r.hostInterface(&port, there[p.Name])
 		}
 		r.file.Ports = append(r.file.Ports, port)
 	}
@@ -128,6 +130,23 @@ func (r *reader) ports(physical, taken map[string]bool) {
 	for i := range r.file.Ports {
 		o := &r.file.Ports[i].Options
 		o.Changes = slices.DeleteFunc(o.Changes, func(c bridge.Change) bool { return c.Name == "backup" && r.out[c.Value] })
+	}
+}
+
+// hostInterface reads the host's interface of a host port. One that a file makes is down until it
+// has addresses.
+func (r *reader) hostInterface(p *Port, it bridge.Device) {
+	if it.Away {
+		r.notes = append(r.notes, fmt.Sprintf("addresses of %s of %s are left out: its interface is in another network namespace", p.Name, r.file.Name))
+		return
+	}
+	p.Addresses = it.Kept
+	if it.Up != (len(it.Kept) > 0) {
+		p.Up = &it.Up
+	}
+	if leased := len(it.Addresses) - len(it.Kept); leased > 0 {
+		r.notes = append(r.notes, fmt.Sprintf("addresses of %s of %s that a server or router leased are left out: %d; the host's programs ask for them again",
+			p.Name, r.file.Name, leased))
 	}
 }
 

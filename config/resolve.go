@@ -57,6 +57,7 @@ type portModel struct {
 	vlans   []bridge.VLANRange // as few as can be; of a bridge that does not filter nil
 
 	addresses []netip.Prefix // of the host's interface; nil leaves them as they are
+	up        *bool          // whether that is up; nil: with addresses it gets up
 
 	waits bool // for its device
 	lost  bool // the port runs, but its device is gone
@@ -270,6 +271,9 @@ func (m *model) readPort(b *bridgeModel, p *Port, what string) *portModel {
 	}
 	if port.addresses = p.Addresses; port.addresses != nil && port.kind != bridge.TypeHost {
 		m.fail(p.At, "%s: only a host port has addresses; leave them out, or say type: host", what)
+	}
+	if port.up = p.Up; port.up != nil && port.kind != bridge.TypeHost {
+		m.fail(p.At, "%s: only of a host port a file says whether it is up; leave up out, or say type: host", what)
 	}
 	port.vlans = m.readVLANs(b, p, what)
 	return port

@@ -18,14 +18,18 @@ type hostInterface struct {
 	name      string
 	at        Position
 	addresses []netip.Prefix
+	up        *bool
 }
 
 // hostInterface makes the interface of the words that were read.
 func (h *hostFile) hostInterface(name string) *hostInterface {
-	if h.state.text == "down" {
-		h.refuse(h.state, "the interface of a host port is up while it has addresses; leave the word out, or the file")
+	// without addresses those that it has are left as they are
+	it := &hostInterface{name: name, at: h.bridge.At, addresses: h.addresses}
+	if h.state.text != "" {
+		up := h.state.text == "up"
+		it.up = &up
 	}
-	return &hostInterface{name, h.bridge.At, h.addresses} // without any they are left as they are
+	return it
 }
 
 // inet reads the words behind "inet" or "inet6", and returns those that follow: the address,
@@ -42,6 +46,7 @@ func (h *hostFile) inet(w word, words []word) []word {
 	address := next()
 	switch address.text {
 	case "autoconf":
+		h.asks(w)
 		h.note(w, "addresses that a router or server gives are the host's to ask for")
 		return keepWords(words)
 	case "alias":
@@ -83,6 +88,13 @@ func (h *hostFile) inet(w word, words []word) []word {
 		h.addresses = append(h.addresses, prefix)
 	}
 	return keepWords(words)
+}
+
+// asks notes that the interface asks for its addresses, for which OpenBSD brings it up.
+func (h *hostFile) asks(w word) {
+	if h.state.text == "" {
+		h.state = word{w.at, "up"}
+	}
 }
 
 // keepWords returns words, and not nil.
@@ -145,8 +157,10 @@ func settle(list []File) Errors {
 				": no file that is read adds it to a bridge, as 'add " + host.name + "' of hostname.veb0 does; it is left out"})
 		case p.Addresses != nil:
 			bad.add(host.at, "%s has addresses at %s already; put all of them there", host.name, p.At)
+		case p.Up != nil:
+			bad.add(host.at, "%s is said to be up or down at %s already; put all of it there", host.name, p.At)
 		default:
-			p.Addresses = host.addresses
+			p.Addresses, p.Up = host.addresses, host.up
 		}
 	}
 	return append(bad.errors(), twice(list)...)

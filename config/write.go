@@ -211,6 +211,9 @@ func portPairs(p *Port) (pairs []pair) {
 		}
 		pairs = append(pairs, pair{"addresses", "[" + strings.Join(words, ", ") + "]"})
 	}
+	if p.Up != nil {
+		pairs = append(pairs, pair{"up", switchWord(*p.Up)})
+	}
 	if p.VLANs == nil {
 		return pairs
 	}

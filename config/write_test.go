@@ -105,6 +105,14 @@ func drawBridge(t *rapid.T, name string, names []string) (b Bridge, devices []br
 		d := bridge.Device{Name: n, Bridge: name, Ethernet: true}
 		if d.Own = p.Options.Type == bridge.TypeHost; d.Own {
 			d.Host, d.Bridge = name, ""
+			d.Up = rapid.Bool().Draw(t, "up")
+			if rapid.Bool().Draw(t, "addresses") {
+				d.Kept = []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}
+				b.Ports[len(b.Ports)-1].Addresses = d.Kept
+			}
+			if rapid.Bool().Draw(t, "says up") {
+				b.Ports[len(b.Ports)-1].Up = &d.Up
+			}
 		}
 		devices = append(devices, d)
 	}

@@ -293,6 +293,10 @@ func (y *yamlFile) port(name, n node) Port {
 		listed("untagged", &vlans.untagged),
 		listed("tagged", &vlans.tagged),
 		field{name: "addresses", read: func(n node) { p.Addresses = y.addresses(n) }},
+		field{name: "up", read: func(n node) {
+			up := y.on(n, "up")
+			p.Up = &up
+		}},
 	))
 	y.checkType(p)
 	p.Options.Changes = given.changes()
@@ -318,6 +322,9 @@ func (y *yamlFile) checkType(p Port) {
 	}
 	if p.Addresses != nil && p.Options.Type != bridge.TypeHost {
 		y.add(p.At, "port %q: only a host port has addresses; give type: host, too, or leave them out", p.Name)
+	}
+	if p.Up != nil && p.Options.Type != bridge.TypeHost {
+		y.add(p.At, "port %q: only of a host port a file says whether it is up; give type: host, too, or leave up out", p.Name)
 	}
 	if p.Options.Peer == "" {
 		return

@@ -33,6 +33,7 @@ var deviceCases = []conformance{
 	{name: "host_port_address", hooks: tcx, run: hostPortAddress},
 	{name: "host_port_addresses", hooks: tcx, run: hostPortAddresses},
 	{name: "router_from_nothing", hooks: tcx, run: routerFromNothing},
+	{name: "host_interfaces_come_back", hooks: tcx, run: hostInterfacesComeBack},
 	{name: "host_mac_changes", hooks: both, run: hostMACChanges},
 	{name: "host_port_elsewhere", hooks: tcx, run: hostPortElsewhere},
 	{name: "device_with_addresses", hooks: tcx, run: deviceWithAddresses},
@@ -1168,5 +1169,112 @@ pass on lan inet6 proto icmp6 from any to (lan0)
 	}
 	if now := rules(); r.Exit != 0 || strings.TrimSpace(now) != "block drop in on wan9 all" {
 		t.Errorf("exit %d, rules %q", r.Exit, now)
+	}
+}
+
+// The interfaces of host ports come back from what export prints: up or down, and with the addresses
+// that nobody leased. A vport whose addresses others ask for is brought up, or nobody could.
+func hostInterfacesComeBack(t *testing.T, _ string) {
+	l := netlab.New(t)
+	must(t, l.Switch.Do(func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("0"), 0o644) }))
+	e := l.NewEnds(1)[0]
+	one := e.Host()
+	near := one.IPv4.As4()
+	near[3] = 250
+	lan := netip.PrefixFrom(netip.AddrFrom4(near), 24)
+	dir := t.TempDir()
+	write := func(name, format string, args ...any) string {
+		path := filepath.Join(dir, name)
+		must(t, os.WriteFile(path, fmt.Appendf(nil, format, args...), 0o644))
+		return path
+	}
+	here := l.Switch.Netlink()
+	state := func() (list []string) {
+		t.Helper()
+		for _, name := range []string{"lan0", "lan1", "lan2", "lan3"} {
+			nl, err := here.LinkByName(name)
+			must(t, err)
+			addrs, err := here.AddrList(nl, netlink.FAMILY_ALL)
+			must(t, err)
+			words := []string{name, fmt.Sprint(nl.Attrs().RawFlags&unix.IFF_UP != 0)}
+			for _, a := range addrs {
+				if a.Scope != unix.RT_SCOPE_LINK {
+					words = append(words, a.IPNet.String())
+				}
+			}
+			slices.Sort(words[2:])
+			list = append(list, strings.Join(words, " "))
+		}
+		return list
+	}
+	l.Bascule("bridge", "add", "br0")
+	l.Bascule("port", "add", "br0", e.Port)
+	for n, addresses := range [][]string{{lan.String(), "2001:db8:1::1/64"}, {"198.51.100.1/28"}, nil, nil} {
+		name := fmt.Sprintf("lan%d", n)
+		l.Bascule("port", "add", "br0", name, "--type", "host")
+		nl, err := here.LinkByName(name)
+		must(t, err)
+		for _, text := range addresses {
+			a, err := netlink.ParseAddr(text)
+			must(t, err)
+			must(t, here.AddrAdd(nl, a))
+		}
+		if n%2 == 0 { // lan1 has an address, and is down; lan2 is up without one
+			must(t, here.LinkSetUp(nl))
+		}
+	}
+	want := []string{"lan0 true " + lan.String() + " 2001:db8:1::1/64", "lan1 false 198.51.100.1/28", "lan2 true", "lan3 false"}
+	if got := state(); !slices.Equal(got, want) {
+		t.Fatalf("the interfaces are %q, should be %q", got, want)
+	}
+	saved := l.Bascule("export")
+	file := write("saved.yaml", "%s", saved)
+	if out := l.Bascule("apply", file); out != "" {
+		t.Errorf("what is exported changes what runs: %s\n%s", out, saved)
+	}
+	l.Bascule("bridge", "del", "br0")
+	l.Bascule("apply", file)
+	if got := state(); !slices.Equal(got, want) {
+		t.Errorf("after export and apply the interfaces are %q, should be %q; the file is\n%s", got, want, saved)
+	}
+	must(t, one.Ping(lan.Addr()))
+	if again := l.Bascule("export"); again != saved {
+		t.Errorf("it is exported as\n%s\nand was\n%s", again, saved)
+	}
+
+	// a file says what is up; where it does not, nothing changes
+	l.Bascule("apply", write("turned.yaml", "bridges: {br0: {ports: {%s: , lan0: {type: host, up: off}, lan1: {type: host, up: on}, lan2: {type: host}, lan3: {type: host, up: on}}}}", e.Port))
+	// an interface that goes down loses its addresses of IPv6
+	want = []string{"lan0 false " + lan.String(), "lan1 true 198.51.100.1/28", "lan2 true", "lan3 true"}
+	if got := state(); !slices.Equal(got, want) {
+		t.Errorf("the interfaces are %q, should be %q", got, want)
+	}
+
+	// what a file can't say is told
+	nl, err := here.LinkByName("lan3")
+	must(t, err)
+	leased, err := netlink.ParseAddr("203.0.113.9/24")
+	must(t, err)
+	leased.ValidLft, leased.PreferedLft = 3600, 3600
+	must(t, here.AddrAdd(nl, leased))
+	r, err := l.Run("export")
+	must(t, err)
+	if r.Exit != 0 || strings.Count(r.Stderr, "\n") != 1 || !strings.Contains(r.Stderr, "lan3 of br0") || strings.Contains(r.Stdout, "203.0.113.9") {
+		t.Errorf("%v: should tell in a line of the leased address of lan3", r)
+	}
+
+	folder := t.TempDir()
+	for name, text := range map[string]string{"veb7": "add vport7\nadd vport8\nadd vport9\nup\n", "vport7": "inet autoconf\n", "vport8": "dhcp\nup\n", "vport9": "inet autoconf\ndown\n"} {
+		must(t, os.WriteFile(filepath.Join(folder, "hostname."+name), []byte(text), 0o644))
+	}
+	if r, err = l.Run("apply", folder); err != nil || r.Exit != 0 {
+		t.Errorf("%v, %v", r, err)
+	}
+	for name, up := range map[string]bool{"vport7": true, "vport8": true, "vport9": false} {
+		nl, err := here.LinkByName(name)
+		must(t, err)
+		if nl.Attrs().RawFlags&unix.IFF_UP != 0 != up {
+			t.Errorf("%s: up is %t, should be %t", name, !up, up)
+		}
 	}
 }
