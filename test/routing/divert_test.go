@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -16,27 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bascule/lab/ends"
+	"bascule/test/netlab"
 )
-
-// transparent is a socket's option: addresses that the host does not have are its own.
-func transparent(_, _ string, c syscall.RawConn) (err error) {
-	set := func(fd uintptr) {
-		// one of the two is for the socket's family
-		err4 := unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TRANSPARENT, 1)
-		err6 := unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_TRANSPARENT, 1)
-		if err4 != nil && err6 != nil {
-			err = err4
-			return
-		}
-		_ = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_RECVORIGDSTADDR, 1)
-		_ = unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_RECVORIGDSTADDR, 1)
-		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
-	}
-	if err := c.Control(set); err != nil {
-		return err
-	}
-	return err
-}
 
 // divertSite is a site whose host takes what is diverted for its own.
 type divertSite struct {
@@ -71,7 +51,7 @@ func (s divertSite) of(four, six string) string {
 func (s divertSite) tcp(address string) (l net.Listener) {
 	s.t.Helper()
 	s.must(s.lab.Switch.Do(func() (err error) {
-		l, err = (&net.ListenConfig{Control: transparent}).Listen(context.Background(), "tcp", address)
+		l, err = (&net.ListenConfig{Control: netlab.Transparent}).Listen(context.Background(), "tcp", address)
 		return err
 	}))
 	s.t.Cleanup(func() { l.Close() })
@@ -81,7 +61,7 @@ func (s divertSite) tcp(address string) (l net.Listener) {
 func (s divertSite) udp(address string) (l *net.UDPConn) {
 	s.t.Helper()
 	s.must(s.lab.Switch.Do(func() error {
-		c, err := (&net.ListenConfig{Control: transparent}).ListenPacket(context.Background(), "udp", address)
+		c, err := (&net.ListenConfig{Control: netlab.Transparent}).ListenPacket(context.Background(), "udp", address)
 		if err == nil {
 			l = c.(*net.UDPConn)
 		}
@@ -94,7 +74,7 @@ func (s divertSite) udp(address string) (l *net.UDPConn) {
 // dialFrom connects a transparent socket of the host, which has an address of its own.
 func (s divertSite) dialFrom(network, from, to string) (conn net.Conn) {
 	s.t.Helper()
-	d := net.Dialer{Timeout: patience, Control: transparent}
+	d := net.Dialer{Timeout: patience, Control: netlab.Transparent}
 	if network == "tcp" {
 		d.LocalAddr = net.TCPAddrFromAddrPort(netip.MustParseAddrPort(from))
 	} else {
@@ -140,20 +120,8 @@ func (s divertSite) originally(l *net.UDPConn) (text string, from, to netip.Addr
 	s.must(l.SetReadDeadline(time.Now().Add(patience)))
 	n, size, _, from, err := l.ReadMsgUDPAddrPort(buf, more)
 	s.must(err)
-	list, err := unix.ParseSocketControlMessage(more[:size])
+	to, err = netlab.OriginalDst(more[:size])
 	s.must(err)
-	for i := range list {
-		a, err := unix.ParseOrigDstAddr(&list[i])
-		if err != nil {
-			continue
-		}
-		switch a := a.(type) {
-		case *unix.SockaddrInet4:
-			to = netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
-		case *unix.SockaddrInet6:
-			to = netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
-		}
-	}
 	return string(buf[:n]), from, to
 }
 
