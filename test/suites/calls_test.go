@@ -120,6 +120,7 @@ type way struct {
 // call sends what a call begins with.
 func (r *router) call(c call) *way {
 	r.t.Helper()
+	r.fresh()
 	w := &way{r: r, c: c, client: -1, server: -1, accepted: -1}
 	family, kind := unix.AF_INET, unix.SOCK_STREAM
 	if c.to.Addr().Is6() {

@@ -117,6 +117,8 @@ type router struct {
 	self     *host
 	stations []*host
 	rules    string // those that stand, if any
+	stale    bool   // the rules of the case before are there: see fresh
+	tables   bool   // a command has changed tables, which stay when rules are loaded
 
 	datagrams uint16 // whose fragments were made
 }
@@ -191,10 +193,19 @@ func (r *router) begin(t *testing.T, rules string) {
 	was := r.t
 	r.t = t
 	t.Cleanup(func() { r.t = was })
-	if rules != "" && rules == r.rules {
+	switch same := rules != "" && rules == r.rules; {
+	case same:
 		r.pfctl("-q", "-F", "states")
-	} else {
+	case r.tables:
 		r.pfctl("-q", "-F", "all")
+		r.tables = false
+	default:
+		for _, what := range []string{"states", "Sources", "info"} {
+			r.pfctl("-q", "-F", what)
+		}
+		r.stale = true
+	}
+	if rules != r.rules {
 		if r.rules = ""; rules != "" {
 			r.load(rules)
 			r.rules = rules
@@ -212,13 +223,32 @@ func (r *router) must(err error) {
 	}
 }
 
+// fresh takes away the rules of the case before, unless the case has loaded its own by now: a load
+// takes most of the time of a case.
+func (r *router) fresh() {
+	r.t.Helper()
+	if r.stale {
+		r.stale = false
+		r.pfctl("-q", "-F", "all")
+	}
+}
+
 // try runs `bascule pfctl` with a standard input.
 func (r *router) try(stdin string, args ...string) netlab.Result {
 	r.t.Helper()
+	has := func(arg string) bool { return slices.Contains(args, arg) }
+	loads := has("-f") && !has("-a") && !has("-T")
+	if !loads {
+		r.fresh()
+	}
+	r.tables = r.tables || has("-T")
 	cmd := r.Command(append([]string{"pfctl"}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
 	result, err := netlab.RunCommand(cmd)
 	r.must(err)
+	if loads && result.Exit == 0 {
+		r.stale, r.rules = false, ""
+	}
 	return result
 }
 
@@ -476,6 +506,7 @@ func echo4(id uint16) *layers.ICMPv4 {
 // sends sends frames from a station, and returns when all that comes of them has come.
 func (r *router) sends(from *host, frames ...netlab.Frame) {
 	r.t.Helper()
+	r.fresh()
 	r.Send(from.End, frames...)
 	r.settle()
 }
