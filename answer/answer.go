@@ -543,6 +543,7 @@ type Logged struct {
 	Rule      *int      `json:"rule,omitempty"`
 	Anchor    string    `json:"anchor,omitempty"`
 	Subrule   *int      `json:"subrule,omitempty"`
+	ID        uint32    `json:"ridentifier,omitempty"`
 	Length    int       `json:"length"` // bytes
 	Summary   string    `json:"summary"`
 }
@@ -560,7 +561,7 @@ var (
 func OfLogged(l bridge.PFLogged) Logged {
 	a := Logged{
 		Time: l.Time, Port: l.Interface, Log: fmt.Sprintf("pflog%d", l.Number), Direction: "in",
-		Action: logActions[l.Action], Reason: logReasons[l.Reason], Anchor: l.Ruleset, Length: l.Length, Summary: frame.Packet(l.Data),
+		Action: logActions[l.Action], Reason: logReasons[l.Reason], Anchor: l.Ruleset, ID: l.Identifier, Length: l.Length, Summary: frame.Packet(l.Data),
 	}
 	if l.Out {
 		a.Direction = "out"

@@ -25,6 +25,7 @@ type PFRule struct {
 	BytesOut    uint64   `json:"bytes_out"`
 	States      uint64   `json:"states"`
 	Created     uint64   `json:"states_created"`
+	Expired     bool     `json:"expired,omitempty"` // it is a once rule, and has had its packet
 }
 
 // OfPFRule is the answer for the rule with that number in the ruleset at path of a
@@ -39,7 +40,7 @@ func OfPFRule(of, path string, number int, r *pf.Rule, n bridge.PFCounts) PFRule
 	return PFRule{
 		Bridge: of, Anchor: path, Number: number, Rule: head.String(), Label: r.Label, Labels: r.Labels, Evaluations: n.Evaluations,
 		PacketsIn: n.Packets[0], PacketsOut: n.Packets[1], BytesIn: n.Bytes[0], BytesOut: n.Bytes[1],
-		States: n.States, Created: n.Created,
+		States: n.States, Created: n.Created, Expired: n.Spent,
 	}
 }
 

@@ -236,6 +236,8 @@ func TestPFUnseen(t *testing.T) {
 		{"block on { p1 gw1 }\npass on ! q1\npass on missing\nmatch out on gw1 received-on gw2\nmatch out on gw1 ! received-on p1\nmatch out on p1 received-on p2\nmatch in on gw1 received-on p1\nmatch out received-on p1", nil},
 		{"pass in on gw1 tag x no state\nmatch in on gw1 tag x\npass in on gw1 tag x", nil},
 		{"pass in on gw1 tag x\npass out tagged x", nil},
+		{"pass in on gw1 proto tcp synproxy state\npass in proto tcp synproxy state\npass in on p1 proto tcp synproxy state", []string{
+			"1:1: synproxy state has no effect: at a host port it is modulate state: the host answers itself"}},
 	}
 	for _, tt := range tests {
 		set, err := pf.Parse("pf.conf", []byte(tt.text+"\n"), pf.Source{})

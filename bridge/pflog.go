@@ -121,7 +121,7 @@ func (l *pfLogNames) record(p datapath.PFLogged) PFLogged {
 	}
 	// a rule of a former ruleset is not known any more
 	if ref := v.rule(p.Rule); ref != nil && p.Ruleset == v.b.Config.Pf.Ruleset {
-		r.Rule = ref.Index
+		r.Rule, r.Identifier = ref.Index, ref.Rule.ID
 		if ref.Anchor != "" {
 			r.Ruleset, r.Rule, r.Subrule = ref.Anchor, v.caller(ref.Anchor), ref.Index
 		}

@@ -85,6 +85,7 @@ type PFCounts struct {
 	Packets, Bytes [2]uint64 // in, out
 	Created        uint64    // states
 	States         uint64    // states that there are
+	Spent          bool      // it is a once rule, and has had its packet
 }
 
 // PFAddress is an address and a port, 0 where the protocol has none.
@@ -178,7 +179,7 @@ type PFTable struct {
 	Counters  bool
 	Addresses int
 	Rules     int       // that refer to it
-	InAnchors bool      // some of them are in anchors
+	InAnchors bool      // some of them are in other rulesets than the table
 	Cleared   time.Time // since when it is as it is, or since when its counters count
 }
 

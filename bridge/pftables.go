@@ -16,13 +16,16 @@ import (
 	"bascule/pf"
 )
 
-// PFTables returns the tables of an anchor, "" for those of the main ruleset,
-// by name.
+// PFTables returns the tables of an anchor, "" for those of the main ruleset, by name. With "*" or
+// ANCHOR/* it returns those of all anchors below, too.
 func (s *Switch) PFTables(bridge, anchor string) (list []PFTable, err error) {
-	path := strings.Trim(anchor, "/")
+	path, below := strings.CutSuffix(anchor, "*")
+	path = strings.Trim(path, "/")
 	err = s.viewPF(bridge, func(v *pfView) error {
 		all, err := v.tables()
-		list = slices.DeleteFunc(all, func(t PFTable) bool { return t.Anchor != path })
+		list = slices.DeleteFunc(all, func(t PFTable) bool {
+			return t.Anchor != path && !(below && (path == "" || strings.HasPrefix(t.Anchor, path+"/")))
+		})
 		return err
 	})
 	return list, err
@@ -447,7 +450,7 @@ func (d *pfConfig) settleTables() error {
 				d.uses[t] = &pfUses{}
 			}
 			d.uses[t].rules++
-			d.uses[t].anchors = d.uses[t].anchors || path != ""
+			d.uses[t].anchors = d.uses[t].anchors || path != t.Anchor
 		}
 	}
 	for _, t := range slices.Clone(d.Tables) {

@@ -276,6 +276,7 @@ func (v *pfView) counts(traffic *datapath.PFTraffic) map[*pf.Rule]PFCounts {
 		n.Evaluations += stats[i].Evaluations
 		n.Created += stats[i].StatesCreated
 		n.States += uint64(stats[i].States)
+		n.Spent = n.Spent || stats[i].Spent
 		for dir := range 2 {
 			n.Packets[dir] += stats[i].Packets[dir]
 			n.Bytes[dir] += stats[i].Bytes[dir]

@@ -391,12 +391,13 @@ type Logged struct {
 	// bytes
 	Length int64 `json:"length"`
 	// "pflog0"
-	Log     string    `json:"log"`
-	Reason  string    `json:"reason"`
-	Rule    *int64    `json:"rule,omitempty"`
-	Subrule *int64    `json:"subrule,omitempty"`
-	Summary string    `json:"summary"`
-	Time    time.Time `json:"time"`
+	Log         string    `json:"log"`
+	Reason      string    `json:"reason"`
+	Ridentifier *uint64   `json:"ridentifier,omitempty"`
+	Rule        *int64    `json:"rule,omitempty"`
+	Subrule     *int64    `json:"subrule,omitempty"`
+	Summary     string    `json:"summary"`
+	Time        time.Time `json:"time"`
 }
 
 // An Owner says whose a port is: who has put the interface of a guest or a container on the
@@ -486,7 +487,9 @@ type PFRule struct {
 	BytesIn     uint64 `json:"bytes_in"`
 	BytesOut    uint64 `json:"bytes_out"`
 	Evaluations uint64 `json:"evaluations"`
-	Label       string `json:"label,omitempty"`
+	// it is a once rule, and has had its packet
+	Expired bool   `json:"expired,omitempty"`
+	Label   string `json:"label,omitempty"`
 	// those behind Label
 	Labels     []string `json:"labels,omitempty"`
 	Bridge     string   `json:"master"`

@@ -300,7 +300,7 @@ func featuresOf(p *pf.Program) kernelFeature {
 	}
 	for i := range p.Rules {
 		r := &p.Rules[i]
-		if r.SrcTable != 0 || r.DstTable != 0 {
+		if r.SrcTable != 0 || r.DstTable != 0 || r.Overload != 0 {
 			f |= kernelFeatureFEATURE_PF_TABLES
 		}
 		if r.Flags&(pf.RuleLog|pf.RuleLogAll|pf.RuleLogMatches) != 0 {

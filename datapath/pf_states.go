@@ -744,6 +744,14 @@ func (b *Bridge) PFTraffic() (sum PFTraffic, err error) {
 		}
 		return true
 	})
+	for i := range sum.Rules {
+		r := &sum.Rules[i]
+		for _, n := range []*uint64{&r.Packets[0], &r.Packets[1], &r.Bytes[0], &r.Bytes[1]} {
+			if int64(*n) < 0 { // ZeroPFRuleStats has taken off what a state that is over is yet to add
+				*n = 0
+			}
+		}
+	}
 	return sum, nil
 }
 
@@ -817,32 +825,43 @@ func (s *kernelPfState) count(list []PFRuleStats) {
 	add(uint32(s.RuleOut), out)
 }
 
-// ZeroPFRuleStats sets the counters of rules to zero. The present states keep their
-// counts.
+// ZeroPFRuleStats sets the counters of rules to zero. The present states keep their counts, so what
+// they have counted so far is taken off.
 func (b *Bridge) ZeroPFRuleStats() error {
 	if !b.PFLoaded() || b.Config.Pf.Rules == 0 {
 		return nil
 	}
-	return zeroPerCPU[kernelPfRuleStats](b, kernelMapPfRuleStats)
-}
-
-// zeroPerCPU sets all of an array of counters to zero.
-func zeroPerCPU[V any](b *Bridge, name string) error {
-	m, err := b.openTable(name)
+	m, err := b.openTable(kernelMapPfRuleStats)
 	if err != nil {
 		return err
 	}
 	defer m.Close()
-	cpus, err := ebpf.PossibleCPU()
+	t, err := b.states(unix.PROT_READ)
 	if err != nil {
 		return err
 	}
+	defer t.close()
+	had := make([]PFRuleStats, b.Config.Pf.Rules)
+	t.each(func(_ uint32, s *kernelPfState) bool {
+		if s.Ruleset == b.Config.Pf.Ruleset {
+			s.count(had)
+		}
+		return true
+	})
+	cpus := ebpf.MustPossibleCPU()
 	indices := make([]uint32, m.MaxEntries())
+	values := make([]kernelPfRuleStats, len(indices)*cpus)
 	for i := range indices {
 		indices[i] = uint32(i)
 	}
-	if _, err := m.BatchUpdate(indices, make([]V, len(indices)*cpus), nil); err != nil {
-		return fmt.Errorf("zero %s: %w", name, err)
+	for i, n := range had {
+		v := &values[i*cpus]
+		for way := range n.Packets {
+			v.Packets[way], v.Bytes[way] = -n.Packets[way], -n.Bytes[way]
+		}
+	}
+	if _, err := m.BatchUpdate(indices, values, nil); err != nil {
+		return fmt.Errorf("zero %s: %w", kernelMapPfRuleStats, err)
 	}
 	return nil
 }

@@ -237,6 +237,8 @@ func TestPFFeatures(t *testing.T) {
 		{"pass from <a>\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_TABLES},
 		{"block log\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_LOG},
 		{"pass keep state (source-track)\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_SOURCES},
+		{"pass proto tcp keep state (max-src-conn 1, overload <a>)\n",
+			kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_SOURCES | kernelFeatureFEATURE_PF_TABLES},
 		{"pass proto tcp modulate state\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_REWRITE},
 		{"pass scrub (no-df)\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_SCRUB},
 		{"pass scrub (reassemble tcp)\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_SCRUB | kernelFeatureFEATURE_PF_REASSEMBLE},
@@ -288,8 +290,22 @@ func TestPFSame(t *testing.T) {
 	if got := stats(); got != (PFRuleStats{}) {
 		t.Errorf("of the next ruleset: counters %+v", got)
 	}
+	// what a present state has counted is taken off, too, and what it counts from now on is not
+	frame := udpFrame(2, 1, "192.0.2.2", "192.0.2.1", 53, 1001)
+	s.run(b, 0, frame)
+	s.run(b, 0, frame)
+	if got := stats(); got.Packets[0] != 2 {
+		t.Errorf("counters %+v", got)
+	}
 	if err := b.ZeroPFRuleStats(); err != nil {
 		t.Error(err)
+	}
+	if got := stats(); got != (PFRuleStats{States: 1}) {
+		t.Errorf("zeroed: counters %+v", got)
+	}
+	s.run(b, 0, frame)
+	if got, want := stats(), (PFRuleStats{Packets: [2]uint64{1, 0}, Bytes: [2]uint64{58, 0}, States: 1}); got != want {
+		t.Errorf("one more packet: counters %+v, want %+v", got, want)
 	}
 }
 

@@ -215,6 +215,11 @@ func (r *Ruleset) Unseen(ports []CompilePort) []Idle {
 		list = append(list, Idle{Pos: pos, Word: word, Why: why})
 	}
 	host := slices.ContainsFunc(ports, func(p CompilePort) bool { return p.Host && !p.Skip })
+	stations := slices.ContainsFunc(ports, func(p CompilePort) bool { return !p.Host && !p.Skip })
+	// hosts says whether a rule is asked at host ports alone, of those that pf judges.
+	hosts := func(on Interface, named func(Interface, func(CompilePort) bool) bool) bool {
+		return host && (!stations && on.Name == "" || named(on, func(p CompilePort) bool { return p.Host }))
+	}
 	asked := false // some rule asks for a tag
 	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) { asked = asked || rule.Tagged != "" })
 	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
@@ -241,6 +246,9 @@ func (r *Ruleset) Unseen(ports []CompilePort) []Idle {
 			add(rule.Pos, "received-on "+rule.ReceivedOn.Name, "what leaves the host has come to it by one of its own ports; name that")
 		case host && asked && rule.Tag != "" && rule.Action == Pass && rule.State == NoState:
 			add(rule.Pos, "tag "+rule.Tag, "where the host sends the packet on, as no state keeps it; leave out no state")
+		}
+		if rule.State == SynproxyState && hosts(rule.On, named) {
+			add(rule.Pos, "synproxy state", "at a host port it is modulate state: the host answers itself")
 		}
 	})
 	return list

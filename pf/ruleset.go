@@ -166,7 +166,7 @@ type Rule struct {
 	NotTagged                   bool
 	Label                       string
 	Labels                      []string // those behind Label: at most four
-	ID                          uint32   // ridentifier, 0 for none; nothing depends on it
+	ID                          uint32   // ridentifier, 0 for none; only the log tells it
 	User, Group                 *Owner   // nil is no condition
 	Probability                 float64  // 0 < p <= 1; 0 is no condition
 
@@ -480,7 +480,7 @@ type EtherRule struct {
 	Tagged    string
 	NotTagged bool
 	Labels    []string // at most five
-	ID        uint32   // ridentifier, 0 for none; nothing depends on it
+	ID        uint32   // ridentifier, 0 for none; only the log tells it
 }
 
 // EtherHost is a MAC address under a mask. For any, the mask is 0.

@@ -48,12 +48,14 @@ type Record struct {
 	Ruleset   string // name of the anchor, of a rule that is in one; at most 15 bytes
 	Rule      int    // number in the main ruleset, -1 for the default rule
 	Subrule   int    // number in the anchor, or NoSubrule
-	Action    Action
-	Reason    Reason
-	Out       bool   // on its way out of the interface
-	Family    uint8  // 4 or 6
-	Length    int    // bytes of the IP packet
-	Data      []byte // its first bytes
+	// Identifier is the ridentifier of the rule, 0 for none. The file of OpenBSD has no place for it.
+	Identifier uint32
+	Action     Action
+	Reason     Reason
+	Out        bool   // on its way out of the interface
+	Family     uint8  // 4 or 6
+	Length     int    // bytes of the IP packet
+	Data       []byte // its first bytes
 }
 
 const (

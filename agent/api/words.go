@@ -81,6 +81,7 @@ var words = map[string]string{
 	"PFPort.group":               "it is a group of ports",
 	"PFPort.skip":                "by 'set skip'",
 	"PFRule":                     "PFRule is a rule of pf, with what it has done.",
+	"PFRule.expired":             "it is a once rule, and has had its packet",
 	"PFRule.labels":              "those behind Label",
 	"PFRule.rule":                "on one line, an anchor's call without its rules",
 	"PFSource":                   "PFSource is a tracked source.",

@@ -221,7 +221,7 @@ they kill the state of a connection's other way through the host, too.`,
 	f.BoolVarP(&c.both, "M", "M", false, "with -k, or -F states and -i, kill the state of a connection's other way through the host, too")
 	f.StringArrayVarP(&c.killSources, "K", "K", nil, "forget the sources of this `HOST`, or those that talk to a second one")
 	f.VarP(&c.flush, "F", "F", "flush something")
-	f.BoolVarP(&c.zero, "z", "z", false, "begin to count anew for each rule; what states that are there have counted stays")
+	f.BoolVarP(&c.zero, "z", "z", false, "begin to count anew for each rule")
 	f.VarP(&c.anchor, "a", "a", "the anchor that -f, -F, -s and -T are about; -F and -s take 'ANCHOR/*' for all below it, too")
 	f.VarP(&c.port, "i", "i", "only this port or group of ports, with -s states, -s Interfaces, -F states and -k")
 	f.StringArrayVarP(&c.macros, "D", "D", nil, "give a macro a value, whatever the file says: `MACRO=VALUE`")

@@ -203,6 +203,9 @@ func (c *pfctl) printRules(rules bridge.PFRules, set *pf.Ruleset, path string, d
 		if body != nil || several {
 			line += " {"
 		}
+		if c.verbose > 0 && rules.Counts[r].Spent {
+			line += " # expired"
+		}
 		fmt.Fprintln(c.out, line)
 		if c.verbose > 0 {
 			n := rules.Counts[r]
@@ -582,8 +585,8 @@ func (c *pfctl) showLimits(s switcher) error {
 }
 
 func (c *pfctl) showTables(s switcher) error {
-	path, _ := pfAnchorAll(c.anchor.text)
-	list, err := s.PFTables(c.bridge.text, path)
+	_, recursive := pfAnchorAll(c.anchor.text)
+	list, err := s.PFTables(c.bridge.text, c.anchor.text)
 	if err != nil {
 		return err
 	}
@@ -591,8 +594,16 @@ func (c *pfctl) showTables(s switcher) error {
 		return c.printJSON(answer.List(list, func(t bridge.PFTable) answer.PFTable { return answer.OfPFTable(c.bridge.text, t) }))
 	}
 	for _, t := range list {
+		name := t.Name
+		switch {
+		case t.Anchor == "":
+		case recursive: // as FreeBSD, whose pfctl alone shows all
+			name += "@" + t.Anchor
+		case c.verbose > 0:
+			name += "\t" + t.Anchor
+		}
 		if c.verbose == 0 {
-			fmt.Fprintln(c.out, t.Name)
+			fmt.Fprintln(c.out, name)
 			continue
 		}
 		flags := []byte("--a----")
@@ -605,11 +616,7 @@ func (c *pfctl) showTables(s switcher) error {
 				flags[f.at] = f.letter
 			}
 		}
-		fmt.Fprintf(c.out, "%s\t%s", flags, t.Name)
-		if t.Anchor != "" {
-			fmt.Fprintf(c.out, "\t%s", t.Anchor)
-		}
-		fmt.Fprintln(c.out)
+		fmt.Fprintf(c.out, "%s\t%s\n", flags, name)
 		if c.verbose > 1 {
 			fmt.Fprintf(c.out, "\tAddresses:   %d\n", t.Addresses)
 			fmt.Fprintf(c.out, "\tCleared:     %s\n", t.Cleared.Format(time.ANSIC))

@@ -211,7 +211,11 @@ func (p *program) printLogged(l bridge.PFLogged) error {
 	if l.Subrule >= 0 {
 		rule += fmt.Sprintf(".%s.%d", l.Ruleset, l.Subrule)
 	}
-	_, err := fmt.Fprintf(p.out, "%s rule %s/(%s) %s %s on %s: %s, length %d\n", l.Time.Format("15:04:05.000000"), rule,
-		logReasons[l.Reason], logActions[l.Action], direction, l.Interface, frame.Packet(l.Data), l.Length)
+	id := ""
+	if l.Identifier != 0 {
+		id = fmt.Sprintf(" [ridentifier %d]", l.Identifier)
+	}
+	_, err := fmt.Fprintf(p.out, "%s rule %s/(%s)%s %s %s on %s: %s, length %d\n", l.Time.Format("15:04:05.000000"), rule,
+		logReasons[l.Reason], id, logActions[l.Action], direction, l.Interface, frame.Packet(l.Data), l.Length)
 	return err
 }
