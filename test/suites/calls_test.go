@@ -23,7 +23,7 @@ type call struct {
 	src   netip.AddrPort // what the caller is bound to: a port alone, or nothing, is fine
 	to    netip.AddrPort // of ping, the port counts for nothing
 	at    *host          // who receives it; nil where nobody does, and of ping
-	seen  netip.AddrPort // the receiver's address, where it is not the one that is called
+	seen  netip.AddrPort // the receiver's address, where it is not the one that is called; of any family
 	size  int            // bytes of a datagram or an echo; 0 for a few
 	tos   int            // type of service, or traffic class
 }
@@ -122,14 +122,11 @@ func (r *router) call(c call) *way {
 	r.t.Helper()
 	r.fresh()
 	w := &way{r: r, c: c, client: -1, server: -1, accepted: -1}
-	family, kind := unix.AF_INET, unix.SOCK_STREAM
-	if c.to.Addr().Is6() {
-		family = unix.AF_INET6
-	}
+	family, kind := familyOf(c.to), unix.SOCK_STREAM
 	if c.proto == "udp" {
 		kind = unix.SOCK_DGRAM
 	}
-	open := func(at *host, kind, protocol int, bound netip.AddrPort, then func(fd int) error) (fd int) {
+	open := func(at *host, family, kind, protocol int, bound netip.AddrPort, then func(fd int) error) (fd int) {
 		r.t.Helper()
 		r.must(at.ns.Do(func() (err error) {
 			if fd, err = unix.Socket(family, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol); err != nil {
@@ -145,7 +142,7 @@ func (r *router) call(c call) *way {
 		if c.seen.IsValid() {
 			at = c.seen
 		}
-		w.server = open(c.at, kind, 0, at, func(fd int) error {
+		w.server = open(c.at, familyOf(at), kind, 0, at, func(fd int) error {
 			if kind == unix.SOCK_STREAM {
 				return unix.Listen(fd, 8)
 			}
@@ -159,7 +156,7 @@ func (r *router) call(c call) *way {
 			protocol = unix.IPPROTO_ICMPV6
 		}
 	}
-	w.client = open(c.from, kind, protocol, c.src, func(fd int) error {
+	w.client = open(c.from, family, kind, protocol, c.src, func(fd int) error {
 		if c.tos != 0 {
 			level, option := unix.IPPROTO_IP, unix.IP_TOS
 			if family == unix.AF_INET6 {
@@ -252,6 +249,13 @@ func (w *way) close() {
 			unix.Close(fd)
 		}
 	}
+}
+
+func familyOf(a netip.AddrPort) int {
+	if a.Addr().Is6() {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
 }
 
 // bindTo binds a socket to an address, to a port alone, or to nothing.

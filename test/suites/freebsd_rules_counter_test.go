@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package suites
+
+import (
+	"net/netip"
+	"regexp"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+)
+
+var (
+	counted    = regexp.MustCompile(`Evaluations: [1-9]\d* +Packets: [1-9]\d* +Bytes: [1-9]\d* `)
+	notCounted = regexp.MustCompile(`Evaluations: 0 +Packets: 0 +Bytes: 0 `)
+)
+
+// counts compares what pfctl prints of rules with a pattern.
+func (r *router) counts(want *regexp.Regexp, args ...string) {
+	r.t.Helper()
+	if got := r.pfctl(args...); !want.MatchString(got) {
+		r.t.Errorf("pfctl %q prints\n%s", args, got)
+	}
+}
+
+var _ = freeBSD.has("rules_counter", cases{
+	"get_clear": func(r *router) {
+		r.load("pass all")
+		for range 3 {
+			r.passes(ping(r.stations[0], r.self.v4))
+		}
+		r.counts(counted, "-s", "rules", "-v")
+		r.counts(counted, "-s", "rules", "-v", "-z")
+		r.counts(notCounted, "-s", "rules", "-v")
+	},
+})
+
+var _ = freeBSD.has("status", cases{
+	"basic": func(r *router) {
+		r.load("pass")
+		r.passes(ping(r.stations[0], r.self.v4))
+		if r.counter("searches") == 0 {
+			r.t.Error("nothing is counted")
+		}
+		r.pfctl("-F", "info")
+		if got := r.counter("searches"); got != 0 {
+			r.t.Errorf("%d searches", got)
+		}
+	},
+})
+
+var _ = freeBSD.has("set_skip", cases{
+	"set_skip_group": func(r *router) {
+		c := ping(r.stations[0], r.self.v4)
+		r.load("block in proto icmp")
+		r.blocked(c)
+		r.load("set skip on em\nblock in proto icmp")
+		r.passes(c)
+	},
+	"set_skip_group_lo": func(r *router) {
+		c := udp(r.self, r.self.v4, 1234, r.self) // to itself
+		for range 2 {
+			if notes := r.load("set skip on lo\nblock on lo0"); strings.Contains(notes, "skip") {
+				r.t.Error(notes)
+			}
+			r.passes(c)
+		}
+	},
+	"set_skip_dynamic": func(r *router) {
+		a := r.stations[2]
+		r.load("set skip on late\nblock on ! lo")
+		r.Bascule("port", "add", "br0", "late0", "--type", "host")
+		r.Bascule("vlan", "add", "br0", "late0", "12", "--untagged", "--pvid")
+		r.t.Cleanup(func() { r.Bascule("port", "del", "br0", "late0") })
+		own := r.address(r.self, "late0", "10.1.9.1/24")
+		r.up(r.self, "late0")
+		r.address(a, a.ifname, "10.1.9.2/24")
+		r.must(r.Switch.Neighbour("late0", netip.MustParseAddr("10.1.9.2"), a.MAC[:]))
+		r.Wait("late0 to be up", func() bool { return r.link(r.self, "late0").Attrs().OperState == netlink.OperUp })
+		r.must(a.ns.Neighbour(a.ifname, own, r.link(r.self, "late0").Attrs().HardwareAddr))
+		r.passes(ping(a, own))
+		r.blocked(ping(a, a.gw4))
+	},
+	"pr255852": func(r *router) {
+		c := ping(r.stations[0], r.self.v4)
+		r.passes(c)
+		r.load("set skip on { lo0, em }\nblock")
+		r.shows([]string{"-vsI"}, "em0 (skip)")
+		r.passes(c)
+		r.load("set skip on { lo0 }\nblock")
+		if got := r.pfctl("-vsI"); strings.Contains(got, "em0 (skip)") {
+			r.t.Error(got)
+		}
+		r.blocked(c)
+	},
+})
