@@ -26,6 +26,7 @@ type PortOptions struct {
 	Peer    string   // AddPort, "patch": BRIDGE/PORT, the other end, which is made too
 	Hook    string   // "auto", "tcx" or "xdp"; "" is auto for a new port, and unchanged for one that exists
 	Changes []Change // of PortSettings
+	Plugged bool     // AddPort: it gets an owner, and may take the place of a plugged port whose device is gone
 }
 
 // Port is one port of a bridge. A netdev port is an interface that was there before. A

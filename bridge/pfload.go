@@ -353,9 +353,8 @@ func looped(set *pf.Ruleset, ports []pf.CompilePort, main bool) (notes []string)
 		return err == nil && strings.TrimSpace(string(text)) != "0"
 	}
 	setting := func(name string) string { return "net/ipv4/conf/" + name + "/route_localnet" }
-	list, four := set.ToLoopback(), false
+	list, may := set.ToLoopback()
 	for _, l := range list {
-		four = four || l.Inet
 		if l.Inet6 {
 			notes = append(notes, fmt.Sprintf("%v: rdr-to ::1 has no effect: the host takes nothing for ::1 that comes from elsewhere; "+
 				"give another address of the host, or use divert-to", l.Pos))
@@ -371,7 +370,7 @@ func looped(set *pf.Ruleset, ports []pf.CompilePort, main bool) (notes []string)
 				"set %s: other packets from and to 127.0.0.0/8 are dropped by pf", l.Pos, strings.Join(names, " and ")))
 		}
 	}
-	if !main || four {
+	if !main || may {
 		return notes
 	}
 	for _, p := range ports {

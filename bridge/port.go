@@ -130,7 +130,7 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 		if err != nil {
 			return err
 		}
-		if err := c.makeWay(what, port); err != nil {
+		if err := c.makeWay(what, port, o.Plugged); err != nil {
 			return err
 		}
 		p, err := c.newPort(what, port)
@@ -185,11 +185,19 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 }
 
 // makeWay removes the port whose place a new one of the same name takes: the former has
-// lost its device.
-func (c *draft) makeWay(what, name string) error {
+// lost its device. If an id has plugged it, only another plug takes its place: what came
+// with the plug, such as rules of pf, would be lost.
+func (c *draft) makeWay(what, name string, plugged bool) error {
 	for _, p := range datapath.Ports(c.next) {
 		if datapath.PortName(p) != name || c.hasDevice(p) {
 			continue
+		}
+		owned, err := c.allOwners()
+		if err != nil {
+			return failed(what, err)
+		}
+		if o := owned[p.Id]; o != nil && !plugged {
+			return refused(what, "it is plugged by the id "+o.ID, "plug it again, or take it off with 'bascule unplug "+o.ID+"'")
 		}
 		if err := c.removePort(what, p); err != nil {
 			return err

@@ -45,8 +45,12 @@ func (s *Switch) Refresh(bridge string) (changed bool, err error) {
 func (e *Edit) DelDevices(indexes []int, there bool) (n int, err error) {
 	what := "delete ports of " + e.bridge
 	err = e.add(step{what, e.bridge, func(c *draft) error {
+		owned, err := c.allOwners()
+		if err != nil {
+			return failed(what, err)
+		}
 		for _, p := range datapath.Ports(c.next) {
-			if p.Facts&(datapath.PortPatch|datapath.PortSpan) != 0 || !slices.Contains(indexes, int(p.Ifindex)) || c.hasDevice(p) != there {
+			if owned[p.Id] != nil || p.Facts&(datapath.PortPatch|datapath.PortSpan) != 0 || !slices.Contains(indexes, int(p.Ifindex)) || c.hasDevice(p) != there {
 				continue
 			}
 			if err := c.removePort(what, p); err != nil {

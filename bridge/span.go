@@ -72,7 +72,7 @@ func addSpan(bridge, device string, o SpanOptions) (step, error) {
 		if err != nil {
 			return err
 		}
-		if err := c.makeWay(what, device); err != nil {
+		if err := c.makeWay(what, device, false); err != nil {
 			return err
 		}
 		n := slices.Index(c.next.Spans[:], 0)

@@ -121,8 +121,8 @@ func unlimited() error {
 // A hierarchy is one of cgroups, and where this machine has mounted it.
 type hierarchy struct{ controllers, mount, root string }
 
-// leaveCgroups takes this process out of cgroups that others than root can change: they could
-// freeze it, or leave it no time. It goes where the first process is.
+// leaveCgroups takes this process out of the caller's cgroups, where others could freeze it, and
+// the caller's programs could leave it no time. It goes where the first process is.
 func leaveCgroups() error {
 	own, err := cgroups("/proc/self/cgroup")
 	if err != nil {
@@ -144,15 +144,11 @@ func leaveCgroups() error {
 		if !ok {
 			return fmt.Errorf("cannot leave the caller's cgroup %s: its hierarchy %q is not mounted; mount it below /sys/fs/cgroup", path, controllers)
 		}
-		from, to := h.place(path), h.place(first[controllers])
-		if from == "" || to == "" {
-			return fmt.Errorf("cannot leave the caller's cgroup %s: %s does not have it; mount all of the hierarchy there", path, h.mount)
+		to := h.place(first[controllers])
+		if to == "" {
+			return fmt.Errorf("cannot leave the caller's cgroup %s: %s does not have %s; mount all of the hierarchy there", path, h.mount, first[controllers])
 		}
-		others, err := othersChange(from, h.mount)
-		if err == nil && others {
-			err = os.WriteFile(filepath.Join(to, "cgroup.procs"), []byte("0"), 0)
-		}
-		if err != nil {
+		if err := os.WriteFile(filepath.Join(to, "cgroup.procs"), []byte("0"), 0); err != nil {
 			return fmt.Errorf("cannot leave the caller's cgroup: %w", err)
 		}
 	}
@@ -222,26 +218,4 @@ func controllersOf(options string) string {
 		}
 	}
 	return strings.Join(list, ",")
-}
-
-// othersChange reports whether others than root can change a cgroup, or one that it is in.
-func othersChange(folder, mount string) (bool, error) {
-	for ; len(folder) > len(mount); folder = filepath.Dir(folder) {
-		entries, err := os.ReadDir(folder)
-		if err != nil {
-			return false, err
-		}
-		paths := []string{folder}
-		for _, e := range entries {
-			if !e.IsDir() {
-				paths = append(paths, filepath.Join(folder, e.Name()))
-			}
-		}
-		for _, path := range paths {
-			if st, err := os.Stat(path); err == nil && rootsAlone(path, st) != nil {
-				return true, nil
-			}
-		}
-	}
-	return false, nil
 }

@@ -190,13 +190,19 @@ func (c *compiler) translations(at int, e *entry) error {
 		}
 	}
 	c.out.Translations[at] = list
-	if slices.ContainsFunc(list, func(t Translation) bool { return t.Kind == RdrTo && slices.ContainsFunc(t.Pool.Addrs, loops) }) {
+	if slices.ContainsFunc(list, func(t Translation) bool { return t.Kind == RdrTo && t.Pool.mayLoop() }) {
 		c.out.Asks |= AskLoopback
 	}
 	if !c.in.Check {
 		c.translates(&c.out.Rules[at], e, list)
 	}
 	return nil
+}
+
+// mayLoop reports whether the pool has addresses of the host's loopback, or can get some without a
+// load. While it has none, the setting of the host that lets packets in there stays.
+func (p *Pool) mayLoop() bool {
+	return p.Table != "" || p.Interface != "" || slices.ContainsFunc(p.Addrs, loops)
 }
 
 // loops reports whether a network has addresses of the host's loopback.

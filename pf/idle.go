@@ -263,14 +263,16 @@ type Looped struct {
 }
 
 // ToLoopback returns the redirections of a ruleset, its anchors and what it loads to the host's
-// loopback: one for each place and each port that it names. What a table has is not known here.
-func (r *Ruleset) ToLoopback() (list []Looped) {
+// loopback: one for each place and each port that it names. What a table has is not known here: may
+// says that a rule redirects there, or to a pool that can get such addresses.
+func (r *Ruleset) ToLoopback() (list []Looped, may bool) {
 	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
 		for i := range rule.Translations {
 			t := &rule.Translations[i]
 			if t.Kind != RdrTo {
 				continue
 			}
+			may = may || t.Pool.mayLoop()
 			l := Looped{Pos: t.Place.Pos, On: rule.On}
 			if GroupName(t.Pool.Interface) == "lo" {
 				l.Inet, l.Inet6 = rule.Family != Inet6, rule.Family != Inet
@@ -284,7 +286,7 @@ func (r *Ruleset) ToLoopback() (list []Looped) {
 			}
 		}
 	})
-	return list
+	return list, may
 }
 
 // noHost says why the rule holds at no host port, by the ports that it names; "" if it may.

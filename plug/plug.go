@@ -90,7 +90,7 @@ func (p *Plug) plan(e *bridge.Edit, rules bridge.PortAnchor) error {
 	case err != nil:
 		return err
 	case is == "":
-		o.Type = kind
+		o.Type, o.Plugged = kind, true
 		err = e.AddPort(p.Device, o)
 	case had != nil && had.ID != p.Owner.ID: // SetOwner refuses
 	case is != kind:

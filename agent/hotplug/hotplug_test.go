@@ -12,6 +12,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -645,6 +646,40 @@ func TestDefaultRoutes(t *testing.T) {
 	l.Wait("the default route to be followed again", func() bool { return passes("192.0.2.1") })
 	if n := r.Stats().Events - before; n >= 100 {
 		t.Errorf("%d events for one default route among 101 routes", n)
+	}
+}
+
+// A port that an id has plugged stays when its device goes, and no pattern takes the next device
+// of its name: that would be without the rules of the plug.
+func TestPluggedStays(t *testing.T) {
+	for name, pf := range map[string]bool{"with rules": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			l := netlab.New(t)
+			r := watch(t, l, file(bridgeOf("br0", "d*")))
+			addDevice(t, l, "d1")
+			r.ports("br0", "d1")
+			plug := []string{"plug", "g1", "--bridge", "br0", "--device", "d1"}
+			if pf {
+				rules := t.TempDir() + "/guest.conf"
+				must(t, os.WriteFile(rules, []byte("block\n"), 0o600))
+				plug = append(plug, "--pf", rules)
+			}
+			l.Bascule(plug...)
+			old, err := l.Switch.Netlink().LinkByName("d1")
+			must(t, err)
+			must(t, l.Switch.Netlink().LinkDel(old))
+			r.ports("br0", "d1!")
+			addDevice(t, l, "d1")
+			addDevice(t, l, "d2")
+			r.ports("br0", "d1!", "d2")
+			l.Wait("the log to say why", func() bool { return strings.Contains(r.said.String(), "plugged by the id g1") })
+			l.Bascule(plug...)
+			r.ports("br0", "d1", "d2")
+			// neither does it leave with its name
+			rename(t, l, "d1", "e1")
+			addDevice(t, l, "d3")
+			r.ports("br0", "d2", "d3", "e1")
+		})
 	}
 }
 

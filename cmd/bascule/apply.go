@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"bascule/answer"
 	"bascule/bridge"
@@ -125,23 +126,27 @@ func (p *program) apply(list []config.File, dry bool) error {
 	changes := false
 	var failure error
 	for _, f := range list {
+		var printing sync.WaitGroup
 		report := func(actions []config.Action) {
 			changes = changes || len(actions) > 0
-			if len(list) > 1 && len(actions) > 0 && !p.json {
-				fmt.Fprintln(p.out, "# network namespace", orDash(f.Netns))
-			}
-			for _, a := range actions {
-				if p.json {
+			if p.json {
+				for _, a := range actions {
 					all = append(all, answer.OfAction(f.Netns, a))
-					continue
 				}
-				fmt.Fprintln(p.out, a)
+				return
 			}
-			if !p.json {
-				p.out.Flush() // before it is done
-			}
+			printing.Go(func() { // others wait for the plan to be carried out, and not for who reads this
+				if len(list) > 1 && len(actions) > 0 {
+					fmt.Fprintln(p.out, "# network namespace", orDash(f.Netns))
+				}
+				for _, a := range actions {
+					fmt.Fprintln(p.out, a)
+				}
+				p.out.Flush()
+			})
 		}
 		_, warnings, err := p.applyOne(f, config.Options{DryRun: dry, Report: report})
+		printing.Wait()
 		p.warn(warnings)
 		if failure = err; err != nil {
 			break

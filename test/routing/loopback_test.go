@@ -73,6 +73,17 @@ func TestRdrToLoopback(t *testing.T) {
 			}
 			all.Close()
 		}
+		// a table that has the address no more
+		s.load("table <portal> persist { 127.0.0.1 }\npass\npass in on gw1 inet proto udp to port 80 rdr-to <portal> port 8021\n")
+		for range 2 {
+			r := recipe{dst: netip.MustParseAddr("127.0.0.1"), ttl: 64, proto: unix.IPPROTO_UDP, size: 16, tag: -1, begin: []byte{0x40, 0, 0x1f, 0x56, 0, 16, 0, 0}}
+			before := bad()
+			s.send([]netlab.Frame{r.frame(s, 9)})
+			if got := bad() - before; got != 1 {
+				t.Errorf("with the table\n%s%d are dropped as pf-normalize, want 1", s.pfctl("", "-t", "portal", "-T", "show"), got)
+			}
+			s.pfctl("", "-t", "portal", "-T", "flush")
+		}
 		if got := s.said("pass\n"); !strings.Contains(got, "gw1: stations reach the host's 127.0.0.0/8, since no rule redirects there; set net/ipv4/conf/gw1/route_localnet=0\n") {
 			t.Errorf("without the rule, loading says %q", got)
 		}
