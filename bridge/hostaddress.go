@@ -4,8 +4,10 @@ package bridge
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	mathbits "math/bits"
 	"net"
 	"net/netip"
 	"os"
@@ -23,13 +25,26 @@ import (
 // such as 192.0.2.1/24. The error is a *[UsageError] if s is malformed, or if no interface
 // of a host port may be given the address.
 func ParsePrefix(s string) (netip.Prefix, error) {
-	address, _, ok := strings.Cut(s, "/")
-	if !ok {
-		return netip.Prefix{}, usagef(s, "the length of its network is missing; give it as 192.0.2.1/24 or 2001:db8::1/64")
+	address, length, ok := strings.Cut(s, "/")
+	switch {
+	case s == "dhcp" || s == "autoconf" || s == "slaac":
+		return netip.Prefix{}, usagef(s, "what a server or router gives is for the host's programs to ask for; leave addresses out, and write up: on")
+	case strings.ContainsAny(s, " \t"):
+		return netip.Prefix{}, usagef(s, "not one address with the length of its network; put a comma between two, and a slash before a length")
 	}
 	a, err := ParseAddress(address)
-	if err != nil {
+	switch {
+	case err != nil:
 		return netip.Prefix{}, usagef(s, "%w", errors.Unwrap(err))
+	case !ok:
+		return netip.Prefix{}, usagef(s, "the length of its network is missing; give it as 192.0.2.1/24 or 2001:db8::1/64")
+	}
+	if mask, err := netip.ParseAddr(length); err == nil && a.Is4() && mask.Is4() {
+		n, err := MaskLength(mask)
+		if err != nil {
+			return netip.Prefix{}, usagef(s, "%w", err)
+		}
+		return netip.Prefix{}, usagef(s, "a mask in the place of its length; give %s/%d", address, n)
 	}
 	if a.IsLinkLocalUnicast() && a.Is6() {
 		return netip.Prefix{}, usagef(s, "an address of the link, of which each interface gives itself one; give others with ip-address(8)")
@@ -39,6 +54,17 @@ func ParsePrefix(s string) (netip.Prefix, error) {
 		return p, usagef(s, "no length of a network; give 1 to %d", a.BitLen())
 	}
 	return p, nil
+}
+
+// MaskLength returns how many bits a mask of IPv4 has, such as 255.255.255.0.
+func MaskLength(mask netip.Addr) (int, error) {
+	b := mask.As4()
+	bits := binary.BigEndian.Uint32(b[:])
+	ones := mathbits.LeadingZeros32(^bits)
+	if bits<<ones != 0 {
+		return 0, fmt.Errorf("the mask %s has a hole; give one such as 255.255.255.0", mask)
+	}
+	return ones, nil
 }
 
 // A HostInterface says what the host's interface of a host port is to be.

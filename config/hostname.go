@@ -67,6 +67,13 @@ func kindOf(path string) (name string, kind ifKind) {
 	return name, 0
 }
 
+// saysPF reports whether a file is one whose words say whether pf is on: without them OpenBSD has
+// none.
+func saysPF(path string) bool {
+	_, kind := kindOf(path)
+	return kind == ifVEB && strings.HasPrefix(filepath.Base(path), hostnamePrefix)
+}
+
 // String returns the manual page of a kind.
 func (k ifKind) String() string {
 	return map[ifKind]string{ifBridge: "bridge(4)", ifVEB: "veb(4)", ifTPMR: "tpmr(4)", ifHost: "vport(4)"}[k]

@@ -43,8 +43,7 @@ func load(paths []string, open opener) ([]File, error) {
 			return nil, err
 		}
 		for _, name := range others {
-			note := Error{Position{Path: name}, "not read: it " + otherInterface}
-			list = append(list, File{Path: name, Notes: []Error{note}})
+			list = append(list, File{Path: name, other: true})
 		}
 		for _, name := range names {
 			text, err := read(name, open)
@@ -61,7 +60,30 @@ func load(paths []string, open opener) ([]File, error) {
 	if bad != nil {
 		return nil, bad
 	}
+	for i := range list {
+		if f := &list[i]; f.other {
+			f.Notes = []Error{{Position{Path: f.Path}, "not read: " + whyNotRead(list, f.Path)}}
+		}
+	}
 	return list, nil
+}
+
+// whyNotRead says why a file of hostname.if(5) in a folder is not read, and what is left to do
+// about its interface.
+func whyNotRead(list []File, path string) string {
+	name, _ := kindOf(path)
+	for _, f := range list {
+		for _, b := range f.Bridges {
+			for i := range b.Ports {
+				p := &b.Ports[i]
+				device, plain := p.Device()
+				if matches, _ := filepath.Match(p.Name, name); f.Netns == "" && (device == name && plain || matches && !plain) {
+					return fmt.Sprintf("%s is a port of %s, and the host has to bring it up, as 'ip link set %s up' does", name, b.Name, name)
+				}
+			}
+		}
+	}
+	return "it " + otherInterface
 }
 
 // ParseAlone reads desired states from a text by itself, which came from somebody who may
@@ -178,7 +200,14 @@ func filesOf(path string) (names, others []string, err error) {
 			names = append(names, name)
 		}
 	}
-	if names == nil {
+	switch {
+	case names == nil && others != nil:
+		first := filepath.Base(others[0])
+		if more := len(others) - 1; more > 0 {
+			first += fmt.Sprintf(" (%d more)", more)
+		}
+		return nil, nil, fmt.Errorf("%s: the folder has nothing that is read: %s %s; give one that has, or a file", path, first, otherInterface)
+	case names == nil:
 		return nil, nil, fmt.Errorf("%s: the folder has no *.yaml, *.yml or hostname.*; give one that has, or a file", path)
 	}
 	return names, others, nil

@@ -166,7 +166,7 @@ func TestVports(t *testing.T) {
 	for name, text := range map[string]string{
 		"hostname.em0": "up", "hostname.veb0": "add em0 add vport0 add vport1\nup", "hostname.pppoe0": "inet 0.0.0.0 255.255.255.255 NONE\n",
 		"hostname.vport0": "inet 192.0.2.1 255.255.255.0\ninet6 2001:db8::1 64\nup", "hostname.vport1": "dhcp\n",
-		"hostname.vport2": "inet 198.51.100.1/24",
+		"hostname.vport2": "inet 198.51.100.1/24", "hostname.pppoe0.bak": "up",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -182,7 +182,7 @@ func TestVports(t *testing.T) {
 		dump(&got, f)
 	}
 	const want = `file DIR/hostname.em0
-note DIR/hostname.em0: not read: it is neither a bridge nor a port of the host's, which are bridgeN, vebN, tpmrN, vportN and vetherN
+note DIR/hostname.em0: not read: em0 is a port of veb0, and the host has to bring it up, as 'ip link set em0 up' does
 file DIR/hostname.pppoe0
 note DIR/hostname.pppoe0: not read: it is neither a bridge nor a port of the host's, which are bridgeN, vebN, tpmrN, vportN and vetherN
 file DIR/hostname.veb0
@@ -243,6 +243,8 @@ func TestLoadFolder(t *testing.T) {
 	if err := os.Mkdir(empty, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	others := filepath.Dir(write("d/sub/others/hostname.lo1", "up"))
+	write("d/sub/others/hostname.em0", "up")
 	folder := filepath.Join(dir, "d")
 	tests := []struct {
 		paths []string
@@ -256,6 +258,8 @@ func TestLoadFolder(t *testing.T) {
 		{paths: []string{none}, err: "DIR/none: no such file or directory; give a file that can be read"},
 		{paths: []string{large}, err: "DIR/large.yaml: the file has more than 8388608 bytes; give a smaller one, or several"},
 		{paths: []string{empty}, err: "DIR/d/sub/empty: the folder has no *.yaml, *.yml or hostname.*; give one that has, or a file"},
+		{paths: []string{others}, err: "DIR/d/sub/others: the folder has nothing that is read: hostname.em0 (1 more) is neither a bridge nor " +
+			"a port of the host's, which are bridgeN, vebN, tpmrN, vportN and vetherN; give one that has, or a file"},
 	}
 	for _, test := range tests {
 		list, err := Load(test.paths...)

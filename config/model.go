@@ -25,7 +25,8 @@ type File struct {
 	// such a file that is not read.
 	Notes []Error
 
-	host *hostInterface // of a file of hostname.if(5) that is about the host's end of a port
+	host  *hostInterface // of a file of hostname.if(5) that is about the host's end of a port
+	other bool           // such a file about another interface, which is not read
 }
 
 // A Position is a place in a file, for messages.

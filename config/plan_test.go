@@ -4,6 +4,8 @@ package config
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -530,6 +532,45 @@ func TestPlanRefusesTooMany(t *testing.T) {
 		first := 4 + c.most + strings.Count(c.what, "\n")
 		if bad, _ := err.(Errors); len(bad) != 1 || !strings.Contains(bad[0].Msg, c.words) || bad[0].At.Line != first {
 			t.Errorf("%s: %v, want one at line %d with\n%s", c.what, err, first, c.words)
+		}
+	}
+}
+
+// TestPFStays wants pf to stay on where the word for it is gone from a file of hostname.if(5), as
+// where it is gone from YAML, and wants that to be told, since OpenBSD has none without the word.
+func TestPFStays(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "hostname.veb0")
+	const stays = "pf of veb0 stays on, since the file has no link1; -link1 switches it off"
+	tests := []struct {
+		text              string
+		runs              bool
+		actions, warnings []string
+	}{
+		{"up\n", true, nil, []string{path + ": " + stays}},
+		{"up\n", false, nil, nil},
+		{"link1 up\n", true, nil, nil},
+		{"-link1 up\n", true, []string{"~ pf of veb0: enabled on -> off"}, nil},
+	}
+	for _, test := range tests {
+		if err := os.WriteFile(path, []byte(test.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		list, err := Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		was := fileOf(t, "was", "bridges: {veb0: {vlan-filtering: on}}")
+		was.Bridges[0].PF = &PF{Enabled: test.runs}
+		plan, warnings, err := Plan(was, list[0], nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var actions []string
+		for _, a := range plan {
+			actions = append(actions, a.String())
+		}
+		if !slices.Equal(actions, test.actions) || !slices.Equal(warnings, test.warnings) {
+			t.Errorf("%q where pf is on is %t: %q, %q; should be %q, %q", test.text, test.runs, actions, warnings, test.actions, test.warnings)
 		}
 	}
 }

@@ -3,7 +3,8 @@
 package config
 
 import (
-	"math/bits"
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -66,9 +67,9 @@ func (h *hostFile) inet(w word, words []word) []word {
 		return nil
 	}
 	if length == "" {
-		mask := next()
-		if length = maskLength(mask.text, is6); length == "" {
-			h.refuse(w, "%s: its mask is not known; write %s/%d, or give it behind the address", text, text, map[bool]int{false: 24, true: 64}[is6])
+		mask := next().text
+		if length, err = maskLength(mask, is6); err != nil {
+			h.refuse(w, "%s: %v; write %s/%d, or give it behind the address", text, err, text, map[bool]int{false: 24, true: 64}[is6])
 			return nil
 		}
 	}
@@ -101,35 +102,29 @@ func (h *hostFile) asks(w word) {
 func keepWords(words []word) []word { return append([]word{}, words...) }
 
 // maskLength returns the length of a mask of IPv4 (255.255.255.0, 0xffffff00) or of a prefix
-// of IPv6 (64), as a decimal; "" if text is none.
-func maskLength(text string, is6 bool) string {
+// of IPv6 (64), as a decimal.
+func maskLength(text string, is6 bool) (string, error) {
+	if text == "" {
+		return "", errors.New("its mask is missing")
+	}
+	none := fmt.Errorf("%q is no mask", text)
 	if is6 {
 		if n, err := strconv.ParseUint(text, 10, 8); err != nil || n > 128 {
-			return ""
+			return "", fmt.Errorf("%q is no length of a network", text)
 		}
-		return text
+		return text, nil
 	}
-	var mask uint32
+	mask, err := netip.ParseAddr(text)
 	if hex, ok := strings.CutPrefix(text, "0x"); ok {
-		n, err := strconv.ParseUint(hex, 16, 32)
-		if err != nil {
-			return ""
-		}
-		mask = uint32(n)
-	} else {
-		ip, err := netip.ParseAddr(text)
-		if err != nil || !ip.Is4() {
-			return ""
-		}
-		for _, b := range ip.As4() {
-			mask = mask<<8 | uint32(b)
-		}
+		var n uint64
+		n, err = strconv.ParseUint(hex, 16, 32)
+		mask = netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 	}
-	ones := bits.LeadingZeros32(^mask)
-	if mask<<ones != 0 {
-		return "" // it has a hole
+	if err != nil || !mask.Is4() {
+		return "", none
 	}
-	return strconv.Itoa(ones)
+	n, err := bridge.MaskLength(mask)
+	return strconv.Itoa(n), err
 }
 
 // lastOf returns the last address of a network of IPv4, its broadcast address (RFC 919, 7).

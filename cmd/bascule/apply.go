@@ -52,12 +52,13 @@ The bridges are those of the network namespace that a file names by 'netns:
 NAME', or of the command's. With -n, a file that names another is refused.
 
 A bridge that a file names becomes what the file says: a setting that is not in
-the file has its default, and anything else that is not in it is removed. Other
-bridges are left alone. Everything is checked first, and if something is wrong
-nothing is changed. Then each action is printed on a line, and done: + is added,
-- removed, ~ changed. Nothing is printed if all is as it should be. If an apply
-fails or is killed on its way, the next one finishes its work. If several run at
-once, each waits for the one before it.
+the file has its default, and anything else that is not in it is removed. Only
+pf stays, and the addresses of host ports, where the file does not speak of
+them. Other bridges are left alone. Everything is checked first, and if
+something is wrong nothing is changed. Then each action is printed on a line,
+and done: + is added, - removed, ~ changed. Nothing is printed if all is as it
+should be. If an apply fails or is killed on its way, the next one finishes its
+work. If several run at once, each waits for the one before it.
 
 A port whose device is not there is left for later, with a warning.`,
 		Example: `  #! run: devices em0; mkdir -p /etc/bascule; echo 'bridges: {br0: }' | tee switch.yaml >/etc/bascule/switch.yaml; printf 'add em0\nup\n' >/etc/hostname.veb0
