@@ -72,14 +72,6 @@ func (r *router) blocked(c call) {
 	}
 }
 
-// unanswered makes a call which the receiver must get, and whose answer must not come back.
-func (r *router) unanswered(c call) {
-	r.t.Helper()
-	if o := r.make(c, func(o outcome) bool { return o.answered || o.refused != nil }, false); !o.arrived || o.answered {
-		r.t.Errorf("%v should arrive and not be answered: %+v", c, o)
-	}
-}
-
 // refused makes a call of which the caller must hear that it is refused, with this error.
 func (r *router) refused(c call, with error) {
 	r.t.Helper()

@@ -440,18 +440,8 @@ func (r *router) frame(from *host, packet ...gopacket.SerializableLayer) netlab.
 	return r.ether(from.MAC, from.gwMAC, packet...)
 }
 
+// ether is frame between any Ethernet addresses.
 func (r *router) ether(src, dst netlab.MAC, packet ...gopacket.SerializableLayer) netlab.Frame {
-	r.t.Helper()
-	return netlab.Frame(r.serialize(gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, src, dst, packet...))
-}
-
-// asIs is frame, with the lengths and checksums that the packet says.
-func (r *router) asIs(from *host, packet ...gopacket.SerializableLayer) netlab.Frame {
-	r.t.Helper()
-	return netlab.Frame(r.serialize(gopacket.SerializeOptions{}, from.MAC, from.gwMAC, packet...))
-}
-
-func (r *router) serialize(o gopacket.SerializeOptions, src, dst netlab.MAC, packet ...gopacket.SerializableLayer) []byte {
 	r.t.Helper()
 	e := &layers.Ethernet{SrcMAC: src[:], DstMAC: dst[:], EthernetType: layers.EthernetTypeIPv4}
 	var outer gopacket.NetworkLayer
@@ -473,9 +463,9 @@ func (r *router) serialize(o gopacket.SerializeOptions, src, dst netlab.MAC, pac
 			r.must(l.SetNetworkLayerForChecksum(outer))
 		}
 	}
-	b := gopacket.NewSerializeBuffer()
+	b, o := gopacket.NewSerializeBuffer(), gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
 	r.must(gopacket.SerializeLayers(b, o, append([]gopacket.SerializableLayer{e}, packet...)...))
-	return b.Bytes()
+	return netlab.Frame(b.Bytes())
 }
 
 // ip4 and ip6 are headers; protocol says what is behind them.

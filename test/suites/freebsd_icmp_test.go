@@ -75,7 +75,11 @@ func (r *router) exceeded(six bool) {
 	}
 	for _, probe := range probes {
 		r.gets(a)
+		r.gets(b)
 		r.sends(a, r.frame(a, probe...))
+		if src := r.one(r.gets(b)).NetworkLayer().NetworkFlow().Src().String(); src != b.gw4.String() && src != b.gw6.String() {
+			r.t.Errorf("the packet is not translated: it comes from %s", src)
+		}
 		p := r.one(r.gets(a))
 		if src := p.NetworkLayer().NetworkFlow().Src().String(); src != by.String() {
 			r.t.Errorf("the answer is from %s", src)
@@ -151,14 +155,24 @@ var _ = freeBSD.has("icmp.py", cases{
 		other := r.address(a, a.ifname, "10.1.0.3/24")
 		r.load("set reassemble yes\nset state-policy if-bound\nnat on em1 inet from 10.1.0.0/24 to any -> (em1)\nblock\n" +
 			"pass inet proto icmp icmp-type echoreq")
+		ids := map[uint16]bool{}
 		for _, src := range []netip.Addr{a.v4, other} {
 			r.gets(a)
+			r.gets(b)
 			r.sends(a, r.echo(a, src, b.v4, 42, "0123456789abcdef"))
+			request := r.one(r.gets(b))
+			if from := layer[*layers.IPv4](r, request).SrcIP.String(); from != b.gw4.String() {
+				r.t.Errorf("the request is not translated: it comes from %s", from)
+			}
+			ids[layer[*layers.ICMPv4](r, request).Id] = true
 			p := r.one(r.gets(a))
 			if ip, icmp := layer[*layers.IPv4](r, p), layer[*layers.ICMPv4](r, p); ip.DstIP.String() != src.String() ||
 				icmp.Id != 42 || icmp.TypeCode.Type() != layers.ICMPv4TypeEchoReply {
 				r.t.Errorf("to the request of %v comes %v", src, p)
 			}
+		}
+		if len(ids) != 2 {
+			r.t.Errorf("the requests have the identifiers %v", ids)
 		}
 	},
 })

@@ -38,8 +38,10 @@ var _ = freeBSD.has("limits", cases{
 		}
 	},
 	"anchors": func(r *router) {
+		const two = "pass\nanchor one {\npass in\n}\nanchor two {\npass out\n}"
 		r.load("set limit anchors 1")
-		r.load("set limit anchors 2\npass\nanchor one {\npass in\n}\nanchor two {\npass out\n}")
+		r.refuses("set limit anchors 1\n"+two, "anchors")
+		r.load("set limit anchors 2\n" + two)
 	},
 })
 

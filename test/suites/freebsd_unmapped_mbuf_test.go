@@ -58,6 +58,7 @@ func (r *router) sendsFile(six bool) {
 	got, err := io.ReadAll(c)
 	r.must(err)
 	r.must(<-sent)
+	r.shows([]string{"-vv", "-s", "states"}, "route-to")
 	if string(got) != string(content) {
 		r.t.Errorf("%d bytes have come, and not those that were sent", len(got))
 	}
