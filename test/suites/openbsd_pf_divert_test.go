@@ -56,6 +56,11 @@ func divertOf(r *router, six bool) *diverted {
 }
 
 func pfDivert() cases {
+	standing["pf_divert"] = fmt.Sprintf(`block
+pass inet6 proto icmp6 icmp6-type { neighbrsol neighbradv }
+pass in on em0 inet proto { tcp udp } from 10.1.0.2 to 10.9.0.9 divert-to 127.0.0.1 port %[1]d
+pass in on em0 inet6 proto { tcp udp } from 2001:db8:1::2 to 2001:db8:9::9 divert-to ::1 port %[1]d
+pass out on em0 proto { tcp udp } from { 10.9.0.9 2001:db8:9::9 } to { 10.1.0.2 2001:db8:1::2 } divert-reply`, divertPort)
 	all := cases{}
 	for _, six := range []bool{false, true} {
 		add := func(name string, run func(d *diverted)) {
@@ -83,16 +88,13 @@ func pfDivert() cases {
 	return all
 }
 
+// divertPort is where the router's listener is.
+const divertPort = 8021
+
 // talk has both sides talk by a rule of a kind, from and to these ports, or any if they are 0. It
 // returns the ports.
 func (d *diverted) talk(proto, kind string, from, to uint16) (uint16, uint16) {
 	d.t.Helper()
-	family := []string{"inet", "inet6"}[b2i(d.six)]
-	rule := func(direction string, src, dst netip.Addr, port uint16, word string) {
-		d.t.Helper()
-		d.load(fmt.Sprintf("block\npass inet6 proto icmp6 icmp6-type { neighbrsol neighbradv }\npass %s on em0 %s proto %s from %s to %s port %d %s",
-			direction, family, proto, src, dst, port, word))
-	}
 	if to == 0 {
 		to = 20077
 	}
@@ -114,11 +116,9 @@ func (d *diverted) talk(proto, kind string, from, to uint16) (uint16, uint16) {
 	}
 	if kind == "to" {
 		loopback := []string{"127.0.0.1", "::1"}[b2i(d.six)]
-		rule("in", d.local, d.fake, to, fmt.Sprintf("divert-to %s port %d", loopback, to))
-		return d.speak(proto, d.self, netip.AddrPortFrom(netip.MustParseAddr(loopback), to), netip.AddrPortFrom(d.fake, to), true,
+		return d.speak(proto, d.self, netip.AddrPortFrom(netip.MustParseAddr(loopback), divertPort), netip.AddrPortFrom(d.fake, to), true,
 			func() net.Conn { return dial(d.station, d.local, d.fake, false) }), to
 	}
-	rule("out", d.fake, d.local, to, "divert-reply")
 	at := netip.AddrPortFrom(d.local, to)
 	return d.speak(proto, d.station, at, at, kind != "reply" || proto == "tcp",
 		func() net.Conn { return dial(d.self, d.fake, d.local, true) }), to
