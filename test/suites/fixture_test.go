@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
 // Package suites has the cases of FreeBSD's and OpenBSD's own test suites of pf, by their names:
-// FreeBSD's tests/sys/netpfil/pf and OpenBSD's regress/sys/net. Each is written anew from what the
+// FreeBSD's tests/sys/netpfil/pf, OpenBSD's regress/sys/net and regress/sbin/pfctl. Each is written anew from what the
 // case is about. What a case comes to here and what it comes to there is the same, or docs/pf.md
 // says what is not.
 package suites
@@ -61,7 +61,11 @@ func (s suite) run(t *testing.T) {
 		t.Run(file, func(u *testing.T) {
 			for _, name := range sorted(s[file]) {
 				u.Run(name, func(u *testing.T) {
-					for _, hook := range []string{"tcx", "xdp"} {
+					hooks := []string{"tcx", "xdp"}
+					if hookless[file] {
+						hooks = hooks[:1]
+					}
+					for _, hook := range hooks {
 						u.Run(hook, func(u *testing.T) {
 							u.Parallel() // with the other hook
 							making.Lock()
@@ -182,6 +186,9 @@ func netBits(a netip.Addr) int {
 	}
 	return 64
 }
+
+// hookless has the files whose cases are not about packets: they run once.
+var hookless = map[string]bool{}
 
 // standing has the rules of a file all of whose cases have the same. They are loaded once.
 var standing = map[string]string{}
