@@ -78,6 +78,18 @@ OFTEN __noinline u32 panel_judged(bool before)
 }
 
 /*
+ * Is the packet flooded in the program that panel_asked() says? That of next hops floods what comes
+ * from the host and has one: it makes the state, and sends the copy.
+ */
+__noinline u32 panel_floods(void)
+{
+	struct judged *j = judged_here(0);
+
+	return on(FEATURE_PF_HOPS) && j && pf_to_host(j->v.in) && pf_cross() != PF_CROSS_HOP &&
+	       panel_asked(&j->v) == PF_PANEL_HOP + 1;
+}
+
+/*
  * Goes on with a packet in the program that panel_asked() has said. Returns only if that
  * cannot be: there are cables that are still to be followed, and the other program does not
  * come back for them.

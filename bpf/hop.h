@@ -14,6 +14,7 @@
 
 #include "answer.h"
 #include "family.h"
+#include "flood.h"
 #include "pf/hop.h"
 #include "send.h"
 
@@ -180,7 +181,6 @@ __noinline u32 hop_find(struct __sk_buff *skb)
 
 	if (!on(FEATURE_PF_HOPS) || !memory || !j || !p || !n)
 		return DROP_PF_ROUTE;
-	n->hop_refused = 0;
 	n->hop_mtu = 0;
 	n->hop_cut = false;
 	out = hop_is_outward(&j->v);
@@ -240,23 +240,59 @@ static __always_inline void hop_tell(struct __sk_buff *skb, struct judged *j, st
 	t->route = why + 1;
 }
 
+/* Gives the packet its key before all translation in the place of that behind it, and back. */
+static __always_inline void hop_turn(struct pf_nat *n)
+{
+	u64 *was = (u64 *)&n->was, *is = (u64 *)&n->is, word;
+	u8 side = n->was_side;
+
+#pragma unroll
+	for (u32 i = 0; i < sizeof(n->was) / sizeof(*was); i++) {
+		word = was[i];
+		was[i] = is[i];
+		is[i] = word;
+	}
+	n->was_side = n->is_side;
+	n->is_side = side;
+}
+
+/*
+ * Makes a translated packet what its sender has sent, who knows no other. False if that cannot
+ * be. n->is then has its key.
+ */
+__noinline u32 hop_as_sent(struct __sk_buff *skb)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+	struct pf_state *s;
+
+	if (!on(FEATURE_PF_HOPS) || !p || !n)
+		return false;
+	s = p->state ? pf_state_at(p->state - 1) : 0;
+	if (!s || !(s->flags & PF_STATE_NAT)) {
+		n->is = p->key;
+		n->is_side = p->side;
+		return true;
+	}
+	hop_turn(n);
+	return !pf_nat_rewrite(skb);
+}
+
 /* Drops the packet, and tells its sender if he is to know. */
 __noinline int hop_refuse(struct __sk_buff *skb, u32 reason)
 {
 	struct judged *j = judged_here(0);
-	struct pf_packet *p = pf_packet();
 	struct pf_nat *n = pf_nat();
 	u32 what;
 
-	if (!on(FEATURE_PF_HOPS) || !j || !p || !n)
+	if (!on(FEATURE_PF_HOPS) || !j || !n)
 		return TC_ACT_SHOT;
 	if (on(FEATURE_TRACE)) {
 		hop_tell(skb, j, n, reason);
 		return TC_ACT_OK;
 	}
-	/* who has sent it does not know what it has become */
-	what = pf_translated() || n->out ? 0 : n->hop_refused;
-	return answer_sender(skb, j, reason, &p->key, p->side, what, n->hop_mtu);
+	what = n->hop_refused && hop_as_sent(skb) ? n->hop_refused : 0;
+	return answer_sender(skb, j, reason, &n->is, n->is_side, what, n->hop_mtu);
 }
 
 /*
@@ -436,8 +472,9 @@ __noinline int hop_send(struct __sk_buff *skb)
 }
 
 /*
- * Sends a copy of a packet that comes out of the host and goes on by a patch cable, which takes
- * the packet itself. It goes if the kernel knows the neighbour by now, and if it need not be cut.
+ * Sends a copy of a packet that comes out of the host and goes on by a patch cable, or in a flood,
+ * which takes the packet itself. It goes if the kernel knows the neighbour by now, and if it need
+ * not be cut.
  */
 static __always_inline void hop_copy_aside(struct __sk_buff *skb, const struct judged *j)
 {
@@ -505,15 +542,37 @@ __noinline int hop_tell_copy(struct __sk_buff *skb)
 __noinline u32 hop_begin(struct __sk_buff *skb)
 {
 	struct judged *j = judged_here(0);
+	struct pf_nat *n = pf_nat();
 	u32 out;
 
-	if (!on(FEATURE_PF_HOPS) || !j)
+	if (!on(FEATURE_PF_HOPS) || !j || !n)
 		return DROP_PF_ROUTE;
+	n->hop_refused = 0;
 	if (!pf_hop_wanted())
 		return 0;
 	/* where it leaves is not known yet if it goes elsewhere than its frame says */
 	out = j->v.out ? port_at(j->v.out)->id : 0;
 	return pf_settled(skb, pf_hop_make(port_at(j->v.in)->id, out, clock_now()));
+}
+
+/*
+ * Floods a packet from the host whose destination the switch does not know. It has its state, and
+ * the ports do not make it again. A copy goes as one beside a cable does: if it can go at once.
+ */
+static __always_inline int hop_flood(struct __sk_buff *skb, struct judged *j, u32 reason)
+{
+	struct pf_packet *p = pf_packet();
+
+	if (!p)
+		return TC_ACT_SHOT;
+	if (reason) {
+		account_drop(skb, j->v.in, capture_vlans(&j->v), reason);
+		return TC_ACT_SHOT;
+	}
+	p->made = 1;
+	if (pf_cross() == PF_CROSS_COPY && !on(FEATURE_TRACE) && !hop_find(skb))
+		hop_copy_aside(skb, j);
+	return flood_judged(skb, false, true);
 }
 
 /* Does all the rest of it. `reason` is that of hop_begin(). */
@@ -523,6 +582,8 @@ static __always_inline int hop_skb(struct __sk_buff *skb, u32 reason)
 
 	if (!j)
 		return TC_ACT_SHOT;
+	if (j->v.flood)
+		return hop_flood(skb, j, reason);
 	if (!reason && pf_cross() != PF_CROSS_HOP) {
 		if (pf_cross() == PF_CROSS_COPY && hop_copies(skb))
 			return j->f.len ? hop_go(skb) : TC_ACT_SHOT;

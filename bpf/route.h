@@ -16,6 +16,35 @@
 #include "route/leave.h"
 
 /*
+ * The way of the packet leads to a neighbour that the host does not know. ROUTE_DONE if the packet
+ * goes on all the same, blindly: its way leads by a host port of this bridge, whose rules may say a
+ * next hop there. That comes before the neighbour, and before rp_filter. They are asked about a
+ * frame to no address. If they say none, the host gets the frame as it was: see route_gives_back().
+ * Else why the packet is left to the host at once.
+ */
+__noinline u32 route_blind(struct __sk_buff *skb, u32 slot)
+{
+	struct route_memory *memory = route_memory_get();
+	struct bpf_fib_lookup *to;
+	struct gateway *g;
+	u64 key;
+
+	/* a look-up in a VRF is compared with another one if it has found all */
+	if (!on(FEATURE_PF_HOPS) || on(FEATURE_TRACE) || !memory || memory->vrf)
+		return ROUTE_NEIGHBOUR;
+	to = route_to(memory);
+	key = to->ifindex;
+	g = bpf_map_lookup_elem(&gateways, &key);
+	if (!g || !port_slot(g->ifindex) || to->ifindex == memory->interface)
+		return ROUTE_NEIGHBOUR;
+	__builtin_memcpy(to->smac, &g->mac, sizeof(to->smac));
+	if (route_gateway(slot) || !route_keeps(skb, memory, slot))
+		return ROUTE_NEIGHBOUR;
+	__builtin_memset(to->dmac, 0, sizeof(to->dmac));
+	return ROUTE_DONE;
+}
+
+/*
  * Finds out where the host would send a packet to an address at a routed host port:
  * ROUTE_DONE, or the enum route for which it is left to the stack. route_to() has the way.
  */
@@ -50,6 +79,8 @@ static __always_inline u32 route_find(const struct hook *h, struct route_memory 
 	/* GSO packets are measured by their segments, below; the look-up tells the route's MTU */
 	to->tot_len = size->gso ? 1 : memory->len - ETHER_HEADER;
 	why = ROUTE_LOOK(h, false);
+	if (on(FEATURE_PF_HOPS) && h->skb && why == ROUTE_NEIGHBOUR)
+		return route_blind(h->ctx, slot);
 	if (why)
 		return why;
 	/* the look-up may have told a next hop of another family */
@@ -66,7 +97,7 @@ static __always_inline u32 route_find(const struct hook *h, struct route_memory 
 	/* a trial is about packets like this one, and most of them are not left to the host */
 	if (!on(FEATURE_TRACE) && route_freshens(h, memory, to))
 		return ROUTE_FRESH;
-	why = route_gateway(memory, slot);
+	why = route_gateway(slot);
 	if (!why)
 		route_keep();
 	return why;

@@ -22,12 +22,16 @@ SEC("tcx/ingress")
 int bascule_patch(struct __sk_buff *skb)
 {
 	struct trip *t = trip_get();
-	u32 ifindex;
+	u32 ifindex, blind;
 	int action;
 
 	if (!t)
 		return TC_ACT_SHOT;
 	ifindex = trip_ifindex(t);
+	/* from a program that this one has taken the place of: no rule says next hops any more */
+	blind = on(FEATURE_ROUTE) && !on(FEATURE_PF_HOPS) ? trip_blind() : 0;
+	if (blind)
+		return route_gives_back(skb, blind);
 	action = switch_skb(skb, true);
 	t = trip_get(); /* again, rather than kept on the stack */
 	if (t && t->waits)

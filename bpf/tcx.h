@@ -61,7 +61,7 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 #ifdef DECIDES_AT_ONCE
 		return flood_skb(skb, f, v, cable);
 #else
-		return ACT_FLOODS;
+		return on(FEATURE_PF_HOPS) && panel_floods() ? ACT_SENDS : ACT_FLOODS;
 #endif
 	case ACTION_ANSWERED:
 		if (!on(FEATURE_SUPPRESS))
@@ -103,6 +103,20 @@ OFTEN __noinline u32 decide_out_skb(struct __sk_buff *skb)
 	struct judged *j = judged_here(0);
 
 	return j ? decide_out(&h, &j->f, &j->v, clock_now()) : ACTION_DROP;
+}
+
+/* Gives the host back a packet for which no rule has said a next hop: they are asked again. */
+__noinline int pf_gives_back(struct __sk_buff *skb)
+{
+	struct judged *j = judged_here(0);
+
+	if (!on(FEATURE_PF_HOPS) || !j)
+		return TC_ACT_SHOT;
+	if (on(FEATURE_PF) && j->v.pf == PF_LOOK_JUDGE) {
+		pf_uncount_rules();
+		pf_count_safely(PF_COUNT_SEARCHES, -1);
+	}
+	return route_gives_back(skb, j->v.blind);
 }
 
 /* Carries out what has been decided about the frame of struct judged. */
@@ -240,6 +254,8 @@ static __always_inline bool receive(struct __sk_buff *skb, struct judged *j, str
 	if (cable) {
 		t = trip_get();
 		f->ifindex = trip_ifindex(t);
+		if (on(FEATURE_PF_HOPS) && on(FEATURE_ROUTE))
+			v->blind = trip_blind();
 	}
 	if (!whole) {
 		v->in = port_slot(f->ifindex);
@@ -357,6 +373,8 @@ static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
 			asked = panel_judged(true);
 			if (asked)
 				goto ends;
+			if (on(FEATURE_ROUTE) && j->v.blind)
+				return pf_gives_back(skb);
 		}
 		if (action == ACTION_SEND)
 			action = decide_out_skb(skb);

@@ -79,16 +79,49 @@ static __always_inline bool port_is_dhcp(u16 port)
 }
 
 /*
+ * Does a checksum that is to be written at start + offset belong to the packet that an ICMP error
+ * quotes, whose header is at a place? The switch's own errors about such a packet have it there,
+ * and no filter looks at it. This is a separate function, which the verifier follows once.
+ */
+__noinline u32 checksum_quoted(struct __sk_buff *skb, u32 at, u32 six, u32 start, u32 offset)
+{
+	u8 head[8 +
+		sizeof(struct iphdr)]; /* its own header, and the first bytes of the quoted one */
+	u32 type, proto, own;
+
+	if (!on(FEATURES_JUDGE) || skb_bytes(skb, at, head, sizeof(head)))
+		return false;
+	type = head[0];
+	at += 8;
+	if (six) {
+		proto = head[8 + offsetof(struct ipv6hdr, nexthdr)];
+		at += sizeof(struct ipv6hdr);
+		type = type < 128 ? 3 : 0;
+	} else {
+		proto = head[8 + offsetof(struct iphdr, protocol)];
+		at += (head[8] & 15) * 4;
+		/* a later fragment has no such header */
+		if ((head[8 + 6] & 0x1f) | head[8 + 7])
+			return false;
+	}
+	own = checksum_offset(proto);
+	return own && start == at && offset == own && (type == 3 || type == 11 || type == 12);
+}
+
+/*
  * May the kernel write two bytes at start + offset, in a packet whose upper header is at
  * c->at? It may write the checksum of that header. It may also write behind all that
  * filters look at.
  */
-static __always_inline bool checksum_fits(const struct chain *c, u32 start, u32 offset)
+static __always_inline bool checksum_fits(const struct hook *h, const struct chain *c, u32 start,
+					  u32 offset)
 {
 	u32 own = checksum_offset(c->next);
 
 	if (own && start == c->at && offset == own)
 		return true;
+	if (c->next == IPPROTO_ICMP || c->next == IPPROTO_ICMPV6)
+		return checksum_quoted(h->ctx, c->at, c->next == IPPROTO_ICMPV6, start, offset);
 	if (c->next == IPPROTO_UDP)
 		return start + offset >= c->at + UDP_HEADER && !port_is_dhcp(c->udp.source) &&
 		       !port_is_dhcp(c->udp.dest);
@@ -132,9 +165,9 @@ static __always_inline bool checksum_belongs(struct __sk_buff *skb, u32 start, u
 	if (!FRONT_AT(front))
 		return false;
 	if (type == bpf_htons(ETH_P_IP))
-		return checksum_chain4(&h, &c) && checksum_fits(&c, start, offset);
+		return checksum_chain4(&h, &c) && checksum_fits(&h, &c, start, offset);
 	if (type == bpf_htons(ETH_P_IPV6))
-		return checksum_chain6(&h, &c) && checksum_fits(&c, start, offset);
+		return checksum_chain6(&h, &c) && checksum_fits(&h, &c, start, offset);
 	if (type == bpf_htons(ETH_P_ARP) || type == bpf_htons(ETH_P_RARP))
 		return false;
 	return start + offset >= FRONT_AT(front);

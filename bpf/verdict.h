@@ -45,6 +45,7 @@ struct verdict {
 	/* both of what is in a program of its own, see due.h */
 	u8 due; /* enum due: what another program has yet to do */
 	u8 back; /* the decision goes on after that */
+	u32 blind; /* of a frame that has come blindly: see route_blind() */
 };
 
 /* What is due with a packet. */

@@ -340,9 +340,12 @@ func TestNATIsReference(t *testing.T) {
 				return text
 			}
 			if j.State != nil && j.State.After.Src == j.State.After.Dst {
-				// An address that talks to itself: answers would be the same as questions.
-				rt.End(j.State)
-				j.Translate = true
+				is := j.State.After
+				if is.Proto != reference.TCP && is.Proto != reference.UDP || is.SrcPort == is.DstPort {
+					// An address that talks to itself: answers would be the same as questions.
+					rt.End(j.State)
+					j.Translate = true
+				}
 			}
 			if p.Quoted != nil && j.State != nil && j.State.Before.Kind == p.ICMPType {
 				// An error about nothing that is known gets no state here.

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "5e22018d6bcdb85738111721a468d6e72756a1f060aefbc172e63f912f064c98"
+const objectsSum = "68f15aeff310f67aeda11e59c49429a3451d00c8f453bef22f09c35f147ecaa1"

@@ -60,12 +60,6 @@ static __always_inline bool pf_nat_patch_port(struct __sk_buff *skb, u32 at, u32
 #define PF_NAT_SRC6 ((u32)offsetof(struct ipv6hdr, saddr))
 #define PF_NAT_DST6 ((u32)offsetof(struct ipv6hdr, daddr))
 
-/* Has a protocol ports of its own that are translated? */
-static __always_inline bool pf_nat_has_ports(u32 proto)
-{
-	return proto == IPPROTO_TCP || proto == IPPROTO_UDP;
-}
-
 /*
  * Is the checksum at a place made already, while one of what a tunnel carries is yet to be made?
  * The kernel's helpers change no such checksum: they take that of the packet's own header for

@@ -209,6 +209,20 @@ static __always_inline u32 pf_nat_put(u32 in, u32 out, u32 now)
 }
 
 /*
+ * Would the answers to what the packet is to be find its state? The kernel routes no addresses of
+ * a link. What an address sends to itself has two ports that differ, or is its own answer.
+ */
+static __always_inline bool pf_nat_answers(const struct pf_nat *n)
+{
+	const struct pf_key *is = &n->is;
+
+	if (pf_of_link(is->address[0]) || pf_of_link(is->address[1]))
+		return false;
+	return pf_differ(is->address[0], is->address[1]) ||
+	       (pf_nat_has_ports(is->proto) && is->port[0] != is->port[1]);
+}
+
+/*
  * Makes the state of a packet that rules have translated: 0, or why it is not made. Then the
  * packet must not go, whatever its rules say: nothing would translate the answers back.
  */
@@ -220,12 +234,7 @@ __noinline u32 pf_nat_make(u32 in, u32 out, u32 now)
 
 	if (!on(FEATURE_PF_NAT) || !p || !n)
 		return DROP_PF_TRANSLATE;
-	/*
-	 * The kernel routes no addresses of a link, and the answers would not find the state. Nor
-	 * would those of an address to itself.
-	 */
-	if ((p->flags & PF_P_STATELESS) || pf_of_link(n->is.address[0]) ||
-	    pf_of_link(n->is.address[1]) || !pf_differ(n->is.address[0], n->is.address[1]))
+	if ((p->flags & PF_P_STATELESS) || !pf_nat_answers(n))
 		return DROP_PF_TRANSLATE;
 	if (on(FEATURE_TRACE)) /* a trial keeps nothing */
 		return pf_keeps(p->rule[0]) || pf_keeps(p->rule[1]) ? 0 : DROP_PF_TRANSLATE;

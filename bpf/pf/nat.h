@@ -97,6 +97,12 @@ static __always_inline struct pf_nat *pf_nat(void)
 	return work_of(WORK_PF_NAT);
 }
 
+/* Has a protocol ports of its own that are translated? */
+static __always_inline bool pf_nat_has_ports(u32 proto)
+{
+	return proto == IPPROTO_TCP || proto == IPPROTO_UDP;
+}
+
 static __always_inline bool pf_differ(const u32 *a, const u32 *b)
 {
 	return a[0] != b[0] || a[1] != b[1] || a[2] != b[2] || a[3] != b[3];

@@ -765,6 +765,18 @@ OFTEN __noinline u32 pf_way(u64 dst, u32 vlan)
 	return on(FEATURE_PF_HOST) ? SLOT(PORT_OF(fdb_find(fdb_key(dst, vlan)))) : 0;
 }
 
+/*
+ * What is known of the packet of a frame that has come blindly, which is as `found` says. If its
+ * state has no next hop for it, pf has not seen it: the host gets it back, as it was. This is a
+ * separate function, as it is asked of few packets.
+ */
+__noinline u32 pf_find_blind(u32 found)
+{
+	if (!on(FEATURE_PF_HOPS) || found != PF_LOOK_STATE || pf_cross() == PF_CROSS_HOP)
+		return found;
+	return PF_LOOK_NOT_IP;
+}
+
 static __always_inline u32 pf_decide_in(const struct hook *h, const struct frame *f,
 					struct verdict *v, u32 now)
 {
@@ -772,6 +784,8 @@ static __always_inline u32 pf_decide_in(const struct hook *h, const struct frame
 
 	if (v->pf == PF_LOOK_NONE)
 		pf_find(h, v, on(FEATURE_PF_HOST) ? pf_way(f->dst, v->vlan) : 0, now);
+	if (on(FEATURE_PF_HOPS) && v->blind)
+		v->pf = pf_find_blind(v->pf);
 	if ((cfg.pf.asks & PF_ASK_ACROSS) && pf_to_host(v->in) &&
 	    (v->pf == PF_LOOK_STATE || v->pf == PF_LOOK_JUDGE))
 		pf_came_across(now);

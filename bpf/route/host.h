@@ -51,6 +51,7 @@ static __always_inline struct bpf_fib_lookup *route_direct(struct route_memory *
 
 /* The ways that a CPU remembers are in parts of its memory, as many as the loader has made. */
 #define ROUTE_NO_WAY (~0ull)
+#define ROUTE_BLIND_WAY (~1ull) /* of a packet that goes on blindly: see route_blind() */
 
 struct route_ways {
 	struct route_way at[ROUTE_PART];
@@ -637,14 +638,21 @@ static __always_inline u32 route_interface(const struct hook *h, struct route_me
  * the packet is left to the stack: another device has the index by now, the interface has
  * another address or no carrier, or macvlans would keep the packet in the host.
  */
-static __always_inline u32 route_gateway(struct route_memory *memory, u32 slot)
+OFTEN __noinline u32 route_gateway(u32 slot)
 {
-	const struct bpf_fib_lookup *to = route_to(memory);
-	u64 key = to->ifindex;
-	struct gateway *g = bpf_map_lookup_elem(&gateways, &key);
-	u32 ifindex = to->ifindex;
+	struct route_memory *memory = route_memory_get();
+	const struct bpf_fib_lookup *to;
+	struct gateway *g;
+	u32 ifindex;
 	void *end;
+	u64 key;
 
+	if (!memory)
+		return ROUTE_AWAY;
+	to = route_to(memory);
+	ifindex = to->ifindex;
+	key = ifindex;
+	g = bpf_map_lookup_elem(&gateways, &key);
 	memory->endpoint = 0;
 	if (!g)
 		return ROUTE_DONE;

@@ -5,6 +5,24 @@
 
 #include "ways.h"
 
+#define ROUTE_CHANGED (ETHER_HEADER + 12) /* bytes of a frame, up to the addresses of IPv4 */
+
+/*
+ * The addresses of the frame on its next link, with room for its type, right in front of the
+ * packet's header. A next hop for the kernel, which has this place, is not needed there.
+ */
+static __always_inline u8 *route_ether(struct route_memory *memory)
+{
+	u8 *ether = (u8 *)memory->header - ETHER_HEADER;
+
+	_Static_assert(offsetof(struct route_memory, header) ==
+			       offsetof(struct route_memory, hop) + sizeof(memory->hop),
+		       "they are neighbours");
+	__builtin_memcpy(ether, route_to(memory)->dmac, 6);
+	__builtin_memcpy(ether + 6, route_to(memory)->smac, 6);
+	return ether;
+}
+
 /*
  * Takes one from the packet's time to live and corrects its checksum (RFC 1624), in the
  * header that has been read and in the packet. The frame gets the addresses that it has on
@@ -16,39 +34,78 @@ static __always_inline bool route_ages4(struct __sk_buff *skb, struct route_memo
 	const u32 first = offsetof(struct iphdr, ttl), part = 4; /* TTL, protocol, checksum */
 	struct iphdr *ip = (struct iphdr *)memory->header;
 	u32 sum = ip->check + bpf_htons(0x0100);
-	struct {
-		u8 ether[ETHER_HEADER];
-		u8 ip[12]; /* up to the addresses */
-	} __attribute__((packed)) frame;
+	u8 *ether;
 
 	ip->ttl--;
 	ip->check = sum + (sum >= 0xffff);
 	/* the header's sum stays what it was */
 	if (!memory->endpoint)
 		return !bpf_skb_store_bytes(skb, ETHER_HEADER + first, &ip->ttl, part, 0);
-	__builtin_memcpy(frame.ether, route_to(memory)->dmac, 6);
-	__builtin_memcpy(frame.ether + 6, route_to(memory)->smac, 6);
-	frame.ether[12] = ETH_P_IP >> 8;
-	frame.ether[13] = ETH_P_IP & 0xff;
-	__builtin_memcpy(frame.ip, ip, sizeof(frame.ip));
-	return !bpf_skb_store_bytes(skb, 0, &frame, sizeof(frame), 0);
+	ether = route_ether(memory);
+	ether[12] = ETH_P_IP >> 8;
+	ether[13] = ETH_P_IP & 0xff;
+	return !bpf_skb_store_bytes(skb, 0, ether, ROUTE_CHANGED, 0);
 }
 
 static __always_inline bool route_ages6(struct __sk_buff *skb, struct route_memory *memory)
 {
 	struct ipv6hdr *ip = (struct ipv6hdr *)memory->header;
-	u8 addresses[12];
 
 	ip->hop_limit--;
 	if (bpf_skb_store_bytes(skb, ETHER_HEADER + offsetof(struct ipv6hdr, hop_limit),
 				&ip->hop_limit, 1, BPF_F_RECOMPUTE_CSUM))
 		return false;
-	if (memory->endpoint) {
-		__builtin_memcpy(addresses, route_to(memory)->dmac, 6);
-		__builtin_memcpy(addresses + 6, route_to(memory)->smac, 6);
-		bpf_skb_store_bytes(skb, 0, addresses, sizeof(addresses), 0);
-	}
+	if (memory->endpoint)
+		bpf_skb_store_bytes(skb, 0, route_ether(memory), 12, 0);
 	return true;
+}
+
+/*
+ * Keeps of a frame that goes on blindly, from the port in a slot, what is changed in it, in the
+ * place of what its way depends on. False if it has too few bytes.
+ */
+static __always_inline bool route_keeps(struct __sk_buff *skb, struct route_memory *memory,
+					u32 slot)
+{
+	memory->way = ROUTE_BLIND_WAY;
+	memory->ask.ifindex = port_device(&tcx_devices, slot);
+	memory->ask.flow = skb->priority;
+	return !bpf_skb_load_bytes(skb, 0, memory->ask.address, ROUTE_CHANGED);
+}
+
+/*
+ * The device by which the host gets the frame back that has come blindly on this trip; 0 if it has
+ * not.
+ */
+OFTEN __noinline u32 trip_blind(void)
+{
+	struct trip *t = trip_get();
+
+	if (!t || !t->ifindex || t->route.way != ROUTE_BLIND_WAY)
+		return 0;
+	t->route.way = ROUTE_NO_WAY;
+	return t->route.ask.ifindex;
+}
+
+/* Gives the host by a device the frame that has come blindly, as it was. */
+__noinline int route_gives_back(struct __sk_buff *skb, u32 ifindex)
+{
+	struct route_memory *memory = route_memory_get();
+	const u32 limit = offsetof(struct ipv6hdr, hop_limit) + ETHER_HEADER;
+	const u8 *was;
+
+	if (!on(FEATURE_ROUTE) || !memory)
+		return TC_ACT_SHOT;
+	was = (const u8 *)memory->ask.address;
+	skb->priority = memory->ask.flow;
+	if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		if (bpf_skb_store_bytes(skb, limit, was + limit, 1, BPF_F_RECOMPUTE_CSUM) ||
+		    bpf_skb_store_bytes(skb, 0, was, ETHER_HEADER, 0))
+			return TC_ACT_SHOT;
+	} else if (bpf_skb_store_bytes(skb, 0, was, ROUTE_CHANGED, 0)) {
+		return TC_ACT_SHOT;
+	}
+	return bpf_redirect(ifindex, 0);
 }
 
 /*

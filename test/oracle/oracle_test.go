@@ -89,7 +89,7 @@ func isNonIP(s sighting) bool {
 func macOff(s *site) { s.lab.Bascule("rule", "flush", "br0") }
 
 var (
-	plainIP = []string{"udp4", "udp6", "tcp4", "tcp6", "icmp4", "icmp6", "udp4 broadcast", "udp6 all", "dhcp4 server", "dhcp6 server", "ra", "ns", "na"}
+	plainIP = []string{"udp4", "udp6", "tcp4", "tcp6", "icmp4", "icmp6", "error4", "error6", "udp4 broadcast", "udp6 all", "dhcp4 server", "dhcp6 server", "ra", "ns", "na"}
 	anyone  = []station{sender, nobody}
 )
 

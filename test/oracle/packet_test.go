@@ -78,6 +78,18 @@ var kinds = func() map[string]kind {
 			return ip4(from.ip4, to.ip4, unix.IPPROTO_ICMP, m)
 		}, broadcast},
 		{"icmp6", unix.ETH_P_IPV6, icmp6(station6, 128, 0, []byte{0, 1, 0, 1}), all6},
+		{"error4", unix.ETH_P_IP, func(from, to station, tail []byte) []byte {
+			quote := ip4(to.ip4, from.ip4, unix.IPPROTO_UDP, udp(to.ip4, from.ip4, portOpen, 5000, tail))
+			m := slices.Concat([]byte{3, 3, 0, 0}, zeros(4), quote)
+			binary.BigEndian.PutUint16(m[2:], sum(0, m))
+			return ip4(from.ip4, to.ip4, unix.IPPROTO_ICMP, m)
+		}, broadcast},
+		{"error6", unix.ETH_P_IPV6, func(from, to station, tail []byte) []byte {
+			quote := ip6(to.ip6, from.ip6, unix.IPPROTO_UDP, udp(to.ip6, from.ip6, portOpen, 5000, tail))
+			m := slices.Concat([]byte{1, 4, 0, 0}, zeros(4), quote)
+			binary.BigEndian.PutUint16(m[2:], sum(pseudo(from.ip6, to.ip6, unix.IPPROTO_ICMPV6, len(m)), m))
+			return ip6(from.ip6, to.ip6, unix.IPPROTO_ICMPV6, m)
+		}, all6},
 		{"dhcp4 server", unix.ETH_P_IP, dhcp4(group("255.255.255.255"), 67, 68, dhcpReply), broadcast},
 		{"dhcp4 server, other port", unix.ETH_P_IP, dhcp4(station4, 1067, 68, dhcpReply), broadcast},
 		{"dhcp4 discover", unix.ETH_P_IP, dhcp4(group("255.255.255.255"), 68, 67, dhcpRequest), broadcast},
@@ -297,6 +309,7 @@ type claim struct {
 	// from where its header says that the upper one is, the places of its checksum
 	start, offset int
 	right         bool // and it is
+	quoted        bool // where a packet that an ICMP error quotes would have it
 }
 
 // A disguise is what a packet has in the place of two of its bytes, until its checksum
@@ -335,7 +348,7 @@ func (r recipe) String() string {
 		s += fmt.Sprintf(", carries %d", r.size)
 	}
 	if c := r.claim; c.on {
-		s += fmt.Sprintf(", claims %+v, right %v, start %d, offset %d", c.put, c.right, c.start, c.offset)
+		s += fmt.Sprintf(", claims %+v, right %v, quoted %v, start %d, offset %d", c.put, c.right, c.quoted, c.start, c.offset)
 	}
 	if r.hardware > 1 {
 		s += fmt.Sprintf(", hardware type %d", r.hardware)
@@ -399,10 +412,13 @@ func (c claim) of(p netlab.Packet, at int) *netlab.Claim {
 	if at+7 <= len(p.Frame) && p.Frame[at]>>4 == 6 {
 		upper = at + 40
 	}
-	if put.GSO == netlab.ClaimGSOUDP || put.GSO == netlab.ClaimGSOUDPL4 {
+	if put.GSO == netlab.ClaimGSOUDP || put.GSO == netlab.ClaimGSOUDPL4 || c.quoted {
 		sum = 6
 	}
 	put.Start, put.Offset = upper, sum
+	if c.quoted {
+		put.Start += 8 + upper - at
+	}
 	switch {
 	case p.Sum.Start > 0:
 		put.Flags |= netlab.ClaimNeedsCsum
@@ -548,6 +564,7 @@ func claims(t *rapid.T, tunnels bool) (c claim) {
 	c.put.Size = sampled(t, "size", 8, 16, 100, 536, 536, 1480, rapid.IntRange(0, 64).Draw(t, "small"), rapid.IntRange(0, 1<<16-1).Draw(t, "any size"))
 	c.put.Header = sampled(t, "header", 0, 0, 34, 42, 54, 74, rapid.IntRange(0, 200).Draw(t, "any header"))
 	c.right = sampled(t, "right", true, true, true, false)
+	c.quoted = sampled(t, "quoted", false, false, false, true)
 	c.start, c.offset = rapid.IntRange(0, 120).Draw(t, "start"), sampled(t, "offset", 2, 6, 16, rapid.IntRange(0, 120).Draw(t, "any offset"))
 	return c
 }

@@ -24,7 +24,7 @@ var (
 	farReceiver = station{receiver.mac, addr("10.2.0.2"), addr("fd02::2")}
 	farAnyone   = []station{farSender, farNobody}
 
-	routable = []string{"udp4", "udp6", "tcp4", "tcp6", "icmp4", "icmp6"}
+	routable = []string{"udp4", "udp6", "tcp4", "tcp6", "icmp4", "icmp6", "error4", "error6"}
 	datagram = []string{"udp4", "udp6"}
 )
 

@@ -5,6 +5,7 @@ package routing
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -513,6 +514,251 @@ func TestDupToFlood(t *testing.T) {
 		s.must(l.SetReadDeadline(time.Now().Add(patience)))
 		if _, _, err := l.ReadFrom(make([]byte, 100)); err != nil || counts(got) != [3]int{} || s.dropped() != 0 {
 			t.Errorf("a flood to the host: %v; there arrive %v, and %d are dropped", err, counts(got), s.dropped())
+		}
+	})
+}
+
+// TestHopConformance has cases of next hops by name, each on both hooks.
+func TestHopConformance(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		run  func(t *testing.T, s *hopSite)
+	}{
+		{"next_hop_before_neighbour", nextHopBeforeNeighbour},
+		{"dup_to_unknown", dupToUnknown},
+	} {
+		t.Run(c.name, func(t *testing.T) { onHops(t, c.run) })
+	}
+}
+
+// A packet that goes to a next hop where it comes out of the host needs no neighbour of the way that
+// the host's routes say: a default gateway that does not answer keeps no connection from another one.
+// What no rule sends elsewhere is the host's, whose stack tells the sender.
+func nextHopBeforeNeighbour(t *testing.T, s *hopSite) {
+	s.sysctl("ipv4/neigh/gw2/retrans_time_ms", 20)
+	s.sysctl("ipv6/neigh/gw2/retrans_time_ms", 20)
+	s.ip("route add default via 10.0.2.254", "route add default via fd02::254")
+	for _, six := range []bool{false, true} {
+		near, far, hop, family := "10.0.1.2", "198.51.100.9", "10.0.3.2", "inet"
+		if six {
+			near, far, hop, family = "fd01::2", "2001:db8::9", "fd03::2", "inet6"
+		}
+		packet := func(from, to string, ports [2]uint16, side int) netlab.Frame {
+			return recipe{
+				six: six, src: netip.MustParseAddr(from), dst: netip.MustParseAddr(to), ttl: 64, proto: unix.IPPROTO_UDP, size: plainLoad, tag: -1,
+				begin: []byte{byte(ports[0] >> 8), byte(ports[0]), byte(ports[1] >> 8), byte(ports[1])},
+			}.frame(s.site, 1)
+		}
+		arrives := func(what string, from *side, f netlab.Frame, want [3]int) (got [3][]netlab.Frame) {
+			t.Helper()
+			got = s.gets(from, f)
+			for i := range got {
+				got[i] = like(f, got[i])
+			}
+			if counts(got) != want {
+				t.Errorf("%s: there arrive %v, want %v; drops %v %v\n%s", what, counts(got), want,
+					s.lab.Port("br0", from.end.Port).Drops, s.lab.Port("br0", "gw2").Drops, s.pfctl("", "-vv", "-s", "states"))
+			}
+			return got
+		}
+		there, back := [2]uint16{1000, 2000}, [2]uint16{2000, 1000}
+		s.load("pass\n")
+		s.ip("route replace " + far + " via " + hop)
+		byRoute := arrives("by a route", s.sides[0], packet(near, far, there, 0), [3]int{0, 0, 1})[2]
+		s.ip("route del " + far)
+		nd := "pass quick inet6 proto icmp6\n"
+		for _, rules := range []string{"pass out on gw2 " + family + " proto udp to port 2000 route-to " + hop, "match out on gw2 inet nat-to 10.9.9.9\npass out on gw2 " + family + " proto udp to port 2000 route-to " + hop} {
+			if six && strings.Contains(rules, "nat-to") {
+				rules = strings.Replace(rules, "inet nat-to 10.9.9.9", "inet6 nat-to fd77::9", 1)
+			}
+			s.load("pass\n" + nd + rules + "\n")
+			s.pfctl("", "-F", "states")
+			for n := range 3 {
+				got := arrives(fmt.Sprintf("%q, packet %d", rules, n), s.sides[0], packet(near, far, there, 0), [3]int{0, 0, 1})[2]
+				if strings.Contains(rules, "nat-to") || len(got) != 1 {
+					continue
+				}
+				if got[0] != byRoute[0] {
+					t.Errorf("%q: the packet is\n%x, by a route it is\n%x", rules, got[0], byRoute[0])
+				}
+			}
+		}
+		rules := "pass in on gw3 " + family + " proto udp to port 1000 reply-to " + hop
+		s.load("pass\n" + nd + rules + "\n")
+		s.pfctl("", "-F", "states")
+		for n := range 3 {
+			f := s.by(s.third, packet(far, near, back, 0))
+			arrives(fmt.Sprintf("%q, packet %d", rules, n), s.third, f, [3]int{1, 0, 0})
+			arrives(fmt.Sprintf("%q, answer %d", rules, n), s.sides[0], packet(near, far, there, 0), [3]int{0, 0, 1})
+		}
+		// what goes the host's way is the host's, which tells that there is no such neighbour
+		s.load("pass\n" + nd + "match out on gw2 " + family + " nat-to " + map[bool]string{false: "10.9.9.9", true: "fd77::9"}[six] +
+			"\npass out on gw2 " + family + " proto udp to port 7 route-to " + hop + "\nblock out on gw2 " + family + " proto udp to port 8\n")
+		s.pfctl("", "-F", "states")
+		f := packet(near, far, there, 0)
+		s.lab.Send(s.sides[0].end, f)
+		s.lab.Wait("an error of the host's", func() bool {
+			for _, f := range s.sides[0].end.Received() {
+				at, what, quote := 34, "\x03\x01", 14+20+8
+				if six {
+					at, what, quote = 54, "\x01\x03", 14+40+8
+				}
+				if len(f) > quote+20 && string(f[at:at+2]) == what && f[14+9] == unix.IPPROTO_ICMP || six && len(f) > quote+40 && string(f[at:at+2]) == what {
+					if six && string(f[quote+8:quote+40]) == string(packet(near, far, there, 0)[14+8:14+40]) ||
+						!six && string(f[quote+12:quote+20]) == string(packet(near, far, there, 0)[14+12:14+20]) {
+						return true
+					}
+					t.Errorf("the host quotes %x", f[quote:])
+					return true
+				}
+			}
+			return false
+		})
+		before := s.lab.Port("br0", "gw2").Drops["pf"]
+		arrives("a packet that a rule blocks", s.sides[0], packet(near, far, [2]uint16{1000, 8}, 0), [3]int{0, 0, 0})
+		if n := s.lab.Port("br0", "gw2").Drops["pf"] - before; n != 1 {
+			t.Errorf("%d packets are counted as pf, want 1", n)
+		}
+	}
+}
+
+// A packet that is too large for its next hop's way, and has been translated, is told of to its
+// sender in his own terms: real sockets find the way's MTU.
+func TestRouteToNarrowTranslated(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.stations()
+		far := s.sides[1].end
+		for _, args := range [][]string{{"addr", "add", "10.9.0.9/32", "dev", far.Ifname}, {"addr", "add", "fd09::9/128", "dev", far.Ifname, "nodad"}} {
+			_, err := far.Namespace.Output(context.Background(), ends.AnyCPU, "ip", args...)
+			s.must(err)
+		}
+		s.ip("route replace 10.0.2.2/32 dev gw2 mtu lock 900", "route replace fd02::2/128 dev gw2 mtu lock 1300")
+		for _, rules := range []string{
+			"match in on gw1 inet to 10.4.0.1 rdr-to 10.9.0.9\nmatch in on gw1 inet6 to fd04::1 rdr-to fd09::9\npass in on gw1 FAMILY proto { tcp, udp } route-to HOP",
+			"match out on gw2 inet nat-to 10.0.2.1\nmatch out on gw2 inet6 nat-to fd02::1\npass out on gw2 FAMILY proto { tcp, udp } route-to HOP",
+			"match in on gw1 inet to 10.4.0.1 rdr-to 10.9.0.9\nmatch in on gw1 inet6 to fd04::1 rdr-to fd09::9\n" +
+				"match out on gw2 inet nat-to 10.0.2.1\nmatch out on gw2 inet6 nat-to fd02::1\npass out on gw2 FAMILY proto { tcp, udp } route-to HOP",
+		} {
+			text := "pass\npass quick inet6 proto icmp6\n"
+			for _, line := range strings.Split(rules, "\n") {
+				if strings.Contains(line, "HOP") {
+					text += strings.NewReplacer("FAMILY", "inet", "HOP", "10.0.2.2").Replace(line) + "\n"
+					line = strings.NewReplacer("FAMILY", "inet6", "HOP", "fd02::2").Replace(line)
+				}
+				text += line + "\n"
+			}
+			s.load(text)
+			s.pfctl("", "-F", "states")
+			for i, want := range []int{900, 1300} {
+				to := netip.MustParseAddr([]string{"10.9.0.9", "fd09::9"}[i])
+				ask := to
+				if strings.Contains(rules, "rdr-to") {
+					ask = netip.MustParseAddr([]string{"10.4.0.1", "fd04::1"}[i])
+				}
+				// of another client, whose first packet is too large
+				clients := []string{"10.0.1.2", "fd01::2"}
+				conn, err := s.dial(0, "udp", net.JoinHostPort(clients[i], fmt.Sprint(4000)), net.JoinHostPort(ask.String(), "9"))
+				s.must(err)
+				s.lab.Wait(fmt.Sprintf("%q: an error about the size of a datagram to %v", rules, ask), func() bool {
+					_, err := conn.Write(make([]byte, 1400))
+					if err != nil && !errors.Is(err, unix.EMSGSIZE) && !errors.Is(err, unix.ECONNREFUSED) {
+						t.Fatal(err)
+					}
+					mtu := 0
+					raw, err := conn.(*net.UDPConn).SyscallConn()
+					s.must(err)
+					s.must(raw.Control(func(fd uintptr) {
+						level, option := unix.IPPROTO_IP, unix.IP_MTU
+						if i == 1 {
+							level, option = unix.IPPROTO_IPV6, unix.IPV6_MTU
+						}
+						mtu, err = unix.GetsockoptInt(int(fd), level, option)
+					}))
+					s.must(err)
+					return mtu == want
+				})
+				conn.Close()
+				clear := []string{"-4", "-6"}[i]
+				_, err = s.sides[0].end.Namespace.Output(context.Background(), ends.AnyCPU, "ip", clear, "route", "flush", "cache")
+				s.must(err)
+				if mtu := s.transferAs(ask, to, 1<<20); mtu != want {
+					t.Errorf("%q: to %s the largest packet is %d bytes, want %d", rules, ask, mtu, want)
+				}
+				_, err = s.sides[0].end.Namespace.Output(context.Background(), ends.AnyCPU, "ip", clear, "route", "flush", "cache")
+				s.must(err)
+			}
+		}
+	})
+}
+
+// A packet that comes from the host to an address that the switch does not know yet is flooded,
+// also if a rule says the next hop of its answers or copies: the state has it.
+func dupToUnknown(t *testing.T, s *hopSite) {
+	unknown := netlab.MAC{2, 0x57, 0, 0, 0, 0x77}
+	s.ip("neigh replace 10.0.2.9 lladdr " + unknown.String() + " dev gw2 nud permanent")
+	f := flow{0, 1, false, [2]uint16{1000, 2000}, 0}
+	there := []byte(s.frame(f))
+	copy(there[30:], netip.MustParseAddr("10.0.2.9").AsSlice())
+	sum := checksum(append(slices.Clone(there[14:24]), append([]byte{0, 0}, there[26:34]...)...))
+	there[24], there[25] = byte(sum>>8), byte(sum)
+	back := []byte(s.frame(f.back()))
+	copy(back[6:], unknown[:])
+	copy(back[26:], netip.MustParseAddr("10.0.2.9").AsSlice())
+	sum = checksum(append(slices.Clone(back[14:24]), append([]byte{0, 0}, back[26:34]...)...))
+	back[24], back[25] = byte(sum>>8), byte(sum)
+	for _, c := range []struct {
+		rules string
+		there [3]int
+		back  [3]int
+	}{
+		{"pass out on gw2 dup-to 10.0.3.2", [3]int{0, 1, 1}, [3]int{1, 0, 1}},
+		{"pass out on gw2 reply-to 10.0.3.2", [3]int{0, 1, 0}, [3]int{0, 0, 1}},
+		{"match out on gw2 inet nat-to 10.0.2.1\npass out on gw2 reply-to 10.0.3.2", [3]int{0, 1, 0}, [3]int{0, 0, 1}},
+	} {
+		s.load("pass\n" + c.rules + "\n")
+		s.pfctl("", "-F", "states")
+		for n := range 2 {
+			got := s.gets(s.sides[0], netlab.Frame(there))
+			if counts(got) != c.there {
+				t.Errorf("%q: of packet %d to an unknown address there arrive %v; drops %v", c.rules, n, counts(got), s.lab.Port("br0", "gw2").Drops)
+			}
+			if len(got[1]) > 0 {
+				copy(back[30:34], got[1][0][26:30]) // to whom it is from
+				copy(back[36:38], got[1][0][34:36])
+				sum = checksum(append(slices.Clone(back[14:24]), append([]byte{0, 0}, back[26:34]...)...))
+				back[24], back[25] = byte(sum>>8), byte(sum)
+				back[40], back[41] = 0, 0 // no checksum of UDP
+			}
+		}
+		for n := range 2 {
+			if got := s.gets(s.sides[1], netlab.Frame(back)); counts(got) != c.back {
+				t.Errorf("%q: of answer %d there arrive %v, want %v", c.rules, n, counts(got), c.back)
+			}
+			if got := s.gets(s.sides[0], netlab.Frame(there)); counts(got) != c.there {
+				t.Errorf("%q: of packet %d to an address that is known now there arrive %v, want %v", c.rules, n, counts(got), c.there)
+			}
+		}
+		s.lab.Bascule("fdb", "flush", "br0")
+	}
+}
+
+// A packet of a real station that is blocked where it comes out of the host is answered: the answer
+// goes by the host to the station, also while the packet's checksum is yet to be made.
+func TestReturnByHost(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.stations()
+		s.load("pass\npass quick inet6 proto icmp6\nblock return out on gw2 proto udp to port 9\n")
+		for _, to := range []string{"10.0.2.2:9", "[fd02::2]:9"} {
+			conn, err := s.dial(0, "udp", "", to)
+			s.must(err)
+			s.lab.Wait("an error about a blocked port of "+to, func() bool {
+				_, err = conn.Write([]byte("anybody"))
+				if err == nil {
+					s.must(conn.SetReadDeadline(time.Now().Add(time.Second)))
+					_, err = conn.Read(make([]byte, 10))
+				}
+				return errors.Is(err, unix.ECONNREFUSED)
+			})
 		}
 	})
 }

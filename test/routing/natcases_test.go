@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -35,6 +36,8 @@ func TestNATConformance(t *testing.T) {
 		{"sticky", sticky},
 		{"endpoint_independent", endpointIndependent},
 		{"hairpin", hairpin},
+		{"rdr_to_self", rdrToSelf},
+		{"static_port", staticPort},
 		{"never_untranslated", neverUntranslated},
 		{"reload_keeps_translations", reloadKeepsTranslations},
 		{"reassemble_tcp", reassembleTCP},
@@ -603,6 +606,89 @@ pass in on gw1 inet6 proto tcp to 2001:db8:64::/96 af-to inet from 10.0.2.1
 	for _, p := range s.lab.Ports("br0") {
 		if n := p.Drops["pf-timestamp"]; n != 0 {
 			t.Errorf("%s drops %d packets as pf-timestamp", p.Ifname, n)
+		}
+	}
+}
+
+// rdrToSelf: a station that asks for itself by the address that the world knows has its own answer,
+// as with DNAT and masquerade of nftables, which are asked before pf.
+func rdrToSelf(t *testing.T, s *site) {
+	needs(t, "nft", "nftables")
+	s.stations()
+	l := s.listen(0, "tcp", "10.0.1.2:7").(net.Listener)
+	u := s.listen(0, "udp", "10.0.1.2:7").(net.PacketConn)
+	asks := func(what string) {
+		t.Helper()
+		for range 3 {
+			conn, err := s.dial(0, "tcp", "", "10.0.2.1:80")
+			if err != nil {
+				t.Fatalf("%s: %v; drops %v\n%s", what, err, s.lab.Port("br0", s.sides[0].end.Port).Drops, s.states())
+			}
+			if peer := s.echoTCP(l, conn, 1<<16); peer.Addr() != s.sides[0].ip4.Addr() {
+				t.Errorf("%s: the station sees %v", what, peer)
+			}
+			// whichever of the two ports is the higher one
+			for _, from := range []string{"10.0.1.2:5", "10.0.1.2:3000"} {
+				conn, err = s.dial(0, "udp", from, "10.0.2.1:80")
+				s.must(err)
+				if peer := s.echoUDP(u, conn, 100); peer.Addr() != s.sides[0].ip4.Addr() {
+					t.Errorf("%s: the station sees %v", what, peer)
+				}
+				conn.Close()
+			}
+		}
+	}
+	s.load("pass no state\n")
+	s.nft(`table ip self {
+	chain pre { type nat hook prerouting priority dstnat; ip daddr 10.0.2.1 meta l4proto { tcp, udp } th dport 80 dnat to 10.0.1.2:7; }
+	chain post { type nat hook postrouting priority srcnat; ip daddr 10.0.1.2 masquerade; }
+}`)
+	s.route(false)
+	asks("nftables")
+	s.nft("delete table ip self")
+	s.load("pass\nmatch in on gw1 inet proto { tcp, udp } to 10.0.2.1 port 80 rdr-to 10.0.1.2 port 7\n" +
+		"match out on gw1 inet proto { tcp, udp } from 10.0.1.0/24 to 10.0.1.2 nat-to 10.0.1.1\n")
+	for _, on := range []bool{true, false} {
+		s.route(on)
+		asks(fmt.Sprintf("shortcut %v", on))
+	}
+	// one port on both sides cannot be told from its answer
+	before := s.untranslated()
+	s.lab.Send(s.sides[0].end, s.leaves(0, port("10.0.1.2", 7), port("10.0.2.1", 80)).frame(1))
+	s.lab.Wait("a packet from a port to itself to be dropped", func() bool { return s.untranslated() == before+1 })
+}
+
+// nft has the switch's host load rules of nftables.
+func (s *site) nft(rules string) {
+	s.t.Helper()
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(rules)
+	var text []byte
+	err := s.lab.Switch.Do(func() (err error) {
+		text, err = cmd.CombinedOutput()
+		return err
+	})
+	if err != nil {
+		s.t.Fatalf("nft: %v\n%s", err, text)
+	}
+}
+
+// staticPort: of two clients of one port behind one address, the second one's packets to where the
+// first one's go are dropped, as on OpenBSD, and never sent with another's port. Others pass.
+func staticPort(t *testing.T, s *site) {
+	for _, word := range []string{"static-port", "port 500"} {
+		s.load("pass\nmatch out on gw2 inet proto udp nat-to 10.0.2.1 " + word + "\n")
+		s.pfctl("", "-F", "states")
+		to, other := port("10.0.2.2", 500), port("10.0.2.2", 4500)
+		for _, c := range []struct {
+			client string
+			to     netip.AddrPort
+			passes bool
+		}{{"10.0.1.2", to, true}, {"10.0.1.3", to, false}, {"10.0.1.3", other, true}, {"10.0.1.2", to, true}, {"10.0.1.3", to, false}} {
+			src, _ := s.become(0, 1, port(c.client, 500), c.to)
+			if c.passes && src != port("10.0.2.1", 500) || !c.passes && src.IsValid() {
+				t.Errorf("%s: a datagram of %s to %v goes on from %v", word, c.client, c.to, src)
+			}
 		}
 	}
 }

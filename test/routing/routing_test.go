@@ -1184,6 +1184,12 @@ func TestConnection(t *testing.T) {
 // returns what the first takes for the largest packet on the way.
 func (s *site) transfer(to netip.Addr, size int) (mtu int) {
 	s.t.Helper()
+	return s.transferAs(to, to, size)
+}
+
+// transferAs does the same where the first station asks for another address than the second has.
+func (s *site) transferAs(ask, to netip.Addr, size int) (mtu int) {
+	s.t.Helper()
 	sent := make([]byte, size)
 	for i := range sent {
 		sent[i] = byte(i ^ i>>8 ^ i>>16)
@@ -1196,7 +1202,7 @@ func (s *site) transfer(to netip.Addr, size int) (mtu int) {
 	defer listener.Close()
 	var conn net.Conn
 	s.must(s.sides[0].end.Namespace.Do(func() (err error) {
-		conn, err = net.DialTimeout("tcp", listener.Addr().String(), patience)
+		conn, err = net.DialTimeout("tcp", net.JoinHostPort(ask.String(), "7"), patience)
 		return err
 	}))
 	defer conn.Close()
