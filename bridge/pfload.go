@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"bascule/datapath"
 	"bascule/pf"
@@ -163,7 +165,10 @@ func (s *Switch) elsewhere(bridge string, set *pf.Ruleset, main bool) (notes []s
 		}
 		groups, err := groupsOf(true)
 		notes = slices.Concat(untranslated(set, ports.list), strangers(set, name, ports.list, groups, devices), aliens(set, groups, devices),
-			notedIdle(set.Unseen(ports.list)), looped(set, ports.list, main))
+			notedIdle(set.Unseen(ports.list)), looped(set, ports.list, main), unrouted(set, name, ports.list))
+		if slices.ContainsFunc(ports.list, func(p pf.CompilePort) bool { return p.Host && !p.Skip }) {
+			notes = slices.Concat(notes, unmarked(set, ports.list, devices), unforwarded(set))
+		}
 		if main {
 			notes = slices.Concat(notes, judged(set, name, ports.list))
 		}
@@ -379,6 +384,150 @@ func looped(set *pf.Ruleset, ports []pf.CompilePort, main bool) (notes []string)
 		}
 	}
 	return notes
+}
+
+// unrouted tells of next hops and sockets at host ports that do not route: what cannot go there is
+// dropped.
+func unrouted(set *pf.Ruleset, bridge string, ports []pf.CompilePort) (notes []string) {
+	list := set.Unrouted(ports)
+	for n, i := range list {
+		if n == maxNotes {
+			return append(notes, fmt.Sprintf("%d more rules have a next hop or a socket at ports without --%s", len(list)-n, routeSetting))
+		}
+		effect := "what it matches is dropped there"
+		if i.Word == pf.DupTo.String() {
+			effect = "there are no copies"
+		}
+		first, _, _ := strings.Cut(i.Why, ",")
+		notes = append(notes, fmt.Sprintf("%v: %s holds only at ports with --%s, which %s has not: %s; 'bascule port set %s %s --%s'",
+			i.Pos, i.Word, routeSetting, i.Why, effect, bridge, first, routeSetting))
+	}
+	return notes
+}
+
+// divertMark is the mark of what is diverted: PF_DIVERT_MARK of bpf/divert.h.
+const divertMark = 0xba5cd1
+
+// unmarked tells of rules that give packets to sockets of the host, where it has no rule and route
+// by which it takes for its own what has the mark of these packets.
+func unmarked(set *pf.Ruleset, ports []pf.CompilePort, devices map[int]netlink.Link) (notes []string) {
+	four := sync.OnceValue(func() bool { return takesMarked(netlink.FAMILY_V4) })
+	six := sync.OnceValue(func() bool { return takesMarked(netlink.FAMILY_V6) })
+	both := sync.OnceValue(func() bool { return hasInet6(ports, devices) })
+	for _, need := range needed(set.Diverts(), func(need *pf.Need) {
+		need.Inet = need.Inet && !four()
+		// a rule for both families is about IPv6 where the host has it
+		need.Inet6 = need.Inet6 && (need.Only || both()) && !six()
+	}) {
+		var set []string
+		for _, family := range []struct {
+			needs bool
+			ip    string
+		}{{need.Inet, "ip"}, {need.Inet6, "ip -6"}} {
+			if family.needs {
+				set = append(set, fmt.Sprintf("'%s rule add fwmark %#x lookup 100' and '%s route add local default dev lo table 100'",
+					family.ip, divertMark, family.ip))
+			}
+		}
+		notes = append(notes, fmt.Sprintf("%v: %s has no effect yet: the host drops what it is given so; run %s%s",
+			need.Pos, need.Word, strings.Join(set, ", "), more(need.More)))
+	}
+	return notes
+}
+
+// takesMarked reports whether the host has a rule about what is diverted, whose table has a route
+// that takes all for the host itself. It has if nobody can tell.
+func takesMarked(family int) bool {
+	rules, err := netlink.RuleList(family)
+	return err != nil || slices.ContainsFunc(rules, func(r netlink.Rule) bool {
+		mask := ^uint32(0)
+		if r.Mask != nil {
+			mask = *r.Mask
+		}
+		if r.Mark == 0 || r.Mark != divertMark&mask || r.Invert {
+			return false
+		}
+		routes, err := netlink.RouteListFiltered(family, &netlink.Route{Table: r.Table}, netlink.RT_FILTER_TABLE)
+		return err != nil || slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Type == unix.RTN_LOCAL })
+	})
+}
+
+// hasInet6 reports whether the host's interface of a host port has an address of IPv6 beside that of
+// its link.
+func hasInet6(ports []pf.CompilePort, devices map[int]netlink.Link) bool {
+	ip := addresses()
+	for index, l := range devices {
+		host := slices.ContainsFunc(ports, func(p pf.CompilePort) bool { return p.Host && p.Name == l.Attrs().Name })
+		if host && slices.ContainsFunc(ip[index], func(a deviceAddress) bool { return a.prefix.Addr().Is6() }) {
+			return true
+		}
+	}
+	return false
+}
+
+// unforwarded tells of rules about what the host forwards, where it forwards nothing.
+func unforwarded(set *pf.Ruleset) (notes []string) {
+	four := sync.OnceValue(func() bool { return forwards("ipv4") })
+	six := sync.OnceValue(func() bool { return forwards("ipv6") })
+	for _, need := range needed(set.Forwards(), func(need *pf.Need) {
+		need.Inet = need.Inet && !four()
+		need.Inet6 = need.Inet6 && need.Only && !six()
+	}) {
+		family, setting := "IPv4", "net/ipv4/ip_forward=1"
+		if !need.Inet {
+			family, setting = "IPv6", "net/ipv6/conf/all/forwarding=1"
+		}
+		effect := "translates only what the host itself sends"
+		if need.Word != pf.NatTo.String() {
+			effect = "drops what it matches"
+		}
+		notes = append(notes, fmt.Sprintf("%v: %s %s: the host forwards no %s; set %s%s", need.Pos, need.Word, effect, family, setting, more(need.More)))
+	}
+	return notes
+}
+
+// forwards reports whether the host forwards packets of a family that come in by some interface.
+func forwards(family string) bool {
+	const dir = "/proc/sys/net/"
+	paths := []string{dir + "ipv6/conf/all/forwarding"}
+	if family == "ipv4" {
+		paths, _ = filepath.Glob(dir + "ipv4/conf/*/forwarding")
+	}
+	return len(paths) == 0 || slices.ContainsFunc(paths, func(path string) bool {
+		text, err := os.ReadFile(path)
+		return filepath.Base(filepath.Dir(path)) != "default" && (err != nil || strings.TrimSpace(string(text)) != "0")
+	})
+}
+
+// A lack is a need of several rules that the host does not meet.
+type lack struct {
+	pf.Need
+	More int // further rules
+}
+
+// needed returns what of the needs is left when met has taken from each what the host has: one entry
+// for the same word and families.
+func needed(list []pf.Need, met func(*pf.Need)) (lacks []lack) {
+	for _, need := range list {
+		if met(&need); !need.Inet && !need.Inet6 {
+			continue
+		}
+		same := func(l lack) bool { return l.Word == need.Word && l.Inet == need.Inet && l.Inet6 == need.Inet6 }
+		if i := slices.IndexFunc(lacks, same); i >= 0 {
+			lacks[i].More++
+			continue
+		}
+		lacks = append(lacks, lack{need, 0})
+	}
+	return lacks
+}
+
+// more is the end of a note that holds for further rules.
+func more(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%d more)", n)
 }
 
 // missing tells of the words of a file that loading it refuses: the language has them,

@@ -270,6 +270,7 @@ func pfPortsFor(devices map[int]netlink.Link, b *datapath.Bridge, c *datapath.Co
 			continue // no packet passes by it
 		}
 		port := pf.CompilePort{Slot: uint16(datapath.Slot(p.Id)), Name: portName(b, p, devices), Host: isHost(p)}
+		port.Routes = port.Host && p.Flags&datapath.PortRoute != 0
 		its := groups
 		if !port.Host {
 			its.egress = nil

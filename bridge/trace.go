@@ -197,7 +197,7 @@ func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 	switch t.Action {
 	case datapath.ActionDrop:
 		reason := datapath.Reasons()[t.Reason]
-		e.say(e.dropStep(), "%s%s", words[reason], e.locked())
+		e.say(e.dropStep(), "%s%s%s", words[reason], e.locked(), e.unrouted(reason))
 		e.answers(reason)
 		return Trace{e.steps, "dropped: " + reason, out}
 	case datapath.ActionFlood:
@@ -223,6 +223,20 @@ func pfEnd(proto uint32, a netip.AddrPort) string {
 		return a.Addr().String()
 	}
 	return a.String()
+}
+
+// unrouted says which host port has no --route, where a next hop or a socket of a rule takes it.
+func (e *explainer) unrouted(reason string) string {
+	if reason != "pf-route" && reason != "pf-divert" {
+		return ""
+	}
+	for _, slot := range []uint32{datapath.Slot(e.in.Id), e.t.Out} {
+		p := datapath.PortAt(&e.b.Config, e.b.Config.Ports[slot].Id)
+		if p != nil && p.Notes&datapath.PortHost != 0 && p.Flags&datapath.PortRoute == 0 {
+			return fmt.Sprintf(": that takes --%s, which %s has not", routeSetting, e.name(slot))
+		}
+	}
+	return ""
 }
 
 // dropStep returns the name of the step that says why the frame is dropped. The

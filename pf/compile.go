@@ -46,6 +46,7 @@ type CompilePort struct {
 	Name   string
 	Groups []string // besides the group whose name is the port's without the number
 	Host   bool     // a host port: rules translate there
+	Routes bool     // a host port that routes: next hops and sockets of rules hold there
 	Skip   bool     // no rule is asked there, as if `set skip` named the port, and no ether rule either
 }
 

@@ -120,6 +120,96 @@ func (r *Ruleset) Elsewhere(ports []CompilePort) []Idle {
 	return list
 }
 
+// Unrouted returns the next hops and sockets of a ruleset, its anchors and what it loads that hold
+// only at ports that route, by the host ports that their rules are asked at and that do not: one Idle
+// for each place, whose Why is the names of the ports.
+func (r *Ruleset) Unrouted(ports []CompilePort) (list []Idle) {
+	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
+		var names []string
+		for _, p := range rule.askedAt(ports) {
+			if p.Host && !p.Routes {
+				names = append(names, p.Name)
+			}
+		}
+		if len(names) == 0 {
+			return
+		}
+		add := func(at Pos, word string) {
+			// lists make several rules of one
+			if !slices.ContainsFunc(list, func(i Idle) bool { return i.Pos == at }) {
+				list = append(list, Idle{Pos: at, Word: word, Why: strings.Join(names, ", ")})
+			}
+		}
+		if rule.Route != nil {
+			add(rule.Route.Place.Pos, rule.Route.Kind.String())
+		}
+		if rule.Divert != nil {
+			add(rule.Divert.Place.Pos, rule.Divert.Kind.String())
+		}
+	})
+	return list
+}
+
+// askedAt returns the ports that the rule is asked at, of those that pf judges.
+func (r *Rule) askedAt(ports []CompilePort) (list []CompilePort) {
+	for _, p := range ports {
+		if !p.Skip && (r.On.Name == "" || p.Is(r.On.Name) != r.On.Not) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// A Need is a word of a ruleset that needs something of the host.
+type Need struct {
+	Pos   Pos
+	Word  string
+	Inet  bool // for packets of IPv4
+	Inet6 bool // for packets of IPv6
+	Only  bool // of the family that the rule names
+}
+
+// Diverts returns the rules of a ruleset, its anchors and what it loads that give packets to sockets.
+func (r *Ruleset) Diverts() (list []Need) {
+	r.needs(func(rule *Rule, add func(Place, string)) {
+		if rule.Divert != nil && rule.Divert.Kind != DivertPacket {
+			add(rule.Divert.Place, rule.Divert.Kind.String())
+		}
+	}, &list)
+	return list
+}
+
+// Forwards returns the rules of a ruleset, its anchors and what it loads that are about packets which
+// the host forwards: a new source going out, and a next hop of what comes in.
+func (r *Ruleset) Forwards() (list []Need) {
+	r.needs(func(rule *Rule, add func(Place, string)) {
+		for i := range rule.Translations {
+			if t := &rule.Translations[i]; t.Kind == NatTo && rule.Direction != In {
+				add(t.Place, t.Kind.String())
+			}
+		}
+		if rule.Route != nil && rule.Route.Kind == RouteTo && rule.Direction != Out {
+			add(rule.Route.Place, rule.Route.Kind.String())
+		}
+	}, &list)
+	return list
+}
+
+// needs appends what find adds of each rule, once for each place.
+func (r *Ruleset) needs(find func(rule *Rule, add func(Place, string)), list *[]Need) {
+	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
+		find(rule, func(at Place, word string) {
+			inet, inet6 := rule.Family != Inet6, rule.Family != Inet
+			if i := slices.IndexFunc(*list, func(n Need) bool { return n.Pos == at.Pos }); i >= 0 {
+				n := &(*list)[i]
+				n.Inet, n.Inet6 = n.Inet || inet, n.Inet6 || inet6
+				return
+			}
+			*list = append(*list, Need{at.Pos, word, inet, inet6, rule.Family != 0})
+		})
+	})
+}
+
 // DefaultBlock returns the rule that blocks all packets of a direction, or of both, which no
 // other rule of the ruleset passes; nil if there is none. Anchors are not looked into.
 func (r *Ruleset) DefaultBlock() *Rule {
@@ -247,7 +337,7 @@ func (r *Ruleset) Unseen(ports []CompilePort) []Idle {
 		case host && asked && rule.Tag != "" && rule.Action == Pass && rule.State == NoState:
 			add(rule.Pos, "tag "+rule.Tag, "where the host sends the packet on, as no state keeps it; leave out no state")
 		}
-		if rule.State == SynproxyState && hosts(rule.On, named) {
+		if rule.State == SynproxyState && rule.numbersOf() == "" && hosts(rule.On, named) {
 			add(rule.Pos, "synproxy state", "at a host port it is modulate state: the host answers itself")
 		}
 	})
@@ -354,15 +444,31 @@ func (r *Ruleset) Unreached(reaches func(hop netip.Addr, by string) bool) ErrorL
 	return list
 }
 
+// numbersOf says whose numbers a connection has whose rule says modulate or synproxy state, where it
+// gets none of the switch's, or no answer; "" where it gets what the rule says.
+func (r *Rule) numbersOf() string {
+	switch {
+	case r.Action != Pass:
+	case len(r.Translations) > 0:
+		return "it is keep state, as the rule translates the connection"
+	case r.Route != nil:
+		return "it is keep state, as the rule gives the connection a next hop"
+	case r.State == SynproxyState && r.Direction == Out:
+		return "it is modulate state on the way out; say it in a rule for the way in"
+	}
+	return ""
+}
+
 // idle calls f for each word of the rule that has no effect.
 func (r *Rule) idle(f func(word, why string)) {
 	when := func(given bool, word, why string) {
-		if given {
+		if given && why != "" {
 			f(word, why)
 		}
 	}
 	when(r.Action == Match && r.SetPrio[0] != 0, "set prio", "a match rule sets no priority; say it in the rule that passes")
 	when(r.Log&LogUser != 0, "log (user)", "a switch does not know whose a packet is")
+	when(r.State == SynproxyState || r.State == ModulateState, keepNames[r.State], r.numbersOf())
 	when(r.StateOpts.Pflow, "pflow", "flows are not exported")
 	when(r.Scrub.ReassembleTCP && r.Action == Pass && r.State == NoState, "reassemble tcp", "it watches connections that have a state; leave out no state")
 	when(r.Scrub.ReassembleTCP && r.Action == Pass && r.StateOpts.Sloppy, "reassemble tcp", "a sloppy state does not look at the packets of its connection; leave out sloppy")

@@ -25,6 +25,10 @@ func TestNotes(t *testing.T) {
 		{"pass user unknown\npass user != root\nblock group > 5\nanchor {\n block user { 5 6 } group unknown\n}\npass", []string{
 			"pf.conf:3:1 group 2"}},
 		{"pass user != unknown", []string{"pf.conf:1:1 user 0"}},
+		{"pass in on em0 inet proto tcp to port 80 rdr-to 10.0.0.1 synproxy state\npass out modulate state\npass out proto tcp synproxy state", []string{
+			"pf.conf:1:1 synproxy state 0", "pf.conf:3:1 synproxy state 0"}},
+		{"pass out on em0 inet nat-to 10.0.0.1 modulate state\npass in on em0 inet route-to 10.0.0.1 modulate state\nblock in", []string{
+			"pf.conf:1:1 modulate state 0", "pf.conf:2:1 modulate state 0"}},
 		{"antispoof for { em0 em9 nosuch0 (em9) lo0 }\nantispoof for em1 inet6", []string{
 			"pf.conf:1:21 antispoof for em9 0", "pf.conf:1:25 antispoof for nosuch0 0", "pf.conf:2:15 antispoof for em1 0"}},
 	}
