@@ -29,6 +29,8 @@ func pfctlCases() cases {
 	for _, f := range archive.Files {
 		rules, want, printed := strings.Cut(string(f.Data), "----\n")
 		switch {
+		case strings.HasPrefix(f.Name, "pfr"):
+			all[f.Name] = func(r *router) { r.tableCommands(rules) }
 		case printed:
 			all[f.Name] = func(r *router) { r.printedAs(rules, want) }
 			if strings.HasPrefix(f.Name, "pfail") { // OpenBSD takes this one
@@ -85,6 +87,50 @@ func (r *router) refusedLine(line string) {
 	result := r.try(rule+"\n", "-nf", "-")
 	if result.Exit == 0 || why == "" || !strings.Contains(result.Stderr, why) {
 		r.t.Errorf("%s\n\texit %d, should say %q: %s", rule, result.Exit, why, result.Stderr)
+	}
+}
+
+// tableCommands has pfctl change a table of an anchor. A line that begins with > is what -T does, and
+// with ! what it refuses; the lines behind it are printed then, in the order of sort(1). Other lines
+// are loaded.
+func (r *router) tableCommands(script string) {
+	r.t.Helper()
+	dir := r.t.TempDir()
+	for name, text := range map[string]string{
+		"one": "# one\n10.3.0.1 10.7/16\n::7\nfe80::/16 # behind an address\n",
+		"two": "10.3.0.1\n10.3.0.2\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	r.anchor("regress", "table <regress> persist")
+	var said []string
+	for _, line := range strings.Split(strings.TrimSpace(script), "\n") {
+		switch mark, words, _ := strings.Cut(line, " "); mark {
+		case ">", "!":
+			said = append(said, line)
+			args := append([]string{"-a", "regress", "-t", "regress", "-T"}, strings.Fields(words)...)
+			result := r.try("", args...)
+			if (mark == ">") != (result.Exit == 0) {
+				r.t.Errorf("%s: %v", line, result)
+			}
+			if result.Exit == 0 || !strings.HasPrefix(result.Stderr, "bascule: -T") {
+				lines := strings.Split(result.Stdout+result.Stderr, "\n")
+				slices.Sort(lines)
+				said = append(said, slices.DeleteFunc(lines, func(line string) bool { return line == "" })...)
+			}
+		case "table":
+			said = append(said, line)
+			r.load(strings.ReplaceAll(line, "DIR", dir), "-a", "regress")
+		}
+	}
+	var want []string
+	for line := range strings.Lines(script) {
+		want = append(want, strings.TrimSuffix(line, "\n"))
+	}
+	if diff := cmp.Diff(want, said); diff != "" {
+		r.t.Errorf("(-want +printed)\n%s", diff)
 	}
 }
 
