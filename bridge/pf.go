@@ -83,6 +83,36 @@ func (d *pfConfig) keepLabels(b *datapath.Bridge, number uint16, p *pf.Program) 
 	return nil
 }
 
+// keepCounts returns what the rules of a program go on from, where `set keepcounters` is said: the
+// counters of the rule with the same words in the same anchor, of the n-th for the n-th. Packets
+// between this look and the load count for none.
+func (d *pfConfig) keepCounts(b *datapath.Bridge, p *pf.Program) ([]datapath.PFRuleStats, error) {
+	if !d.other || !d.main.Options.KeepCounters || !b.PFLoaded() {
+		return nil, nil
+	}
+	before, err := newPFView(b)
+	if err != nil {
+		return nil, err
+	}
+	traffic, err := b.PFTraffic()
+	if err != nil {
+		return nil, err
+	}
+	type place struct{ anchor, rule string }
+	of := func(ref pf.RuleRef) place { return place{ref.Anchor, ref.Rule.String()} }
+	had := map[place][]datapath.PFRuleStats{}
+	for i, ref := range before.rules[:min(len(before.rules), len(traffic.Rules))] {
+		had[of(ref)] = append(had[of(ref)], traffic.Rules[i])
+	}
+	counts := make([]datapath.PFRuleStats, len(p.Source))
+	for i, ref := range p.Source {
+		if at := of(ref); len(had[at]) > 0 {
+			counts[i], had[at] = had[at][0], had[at][1:]
+		}
+	}
+	return counts, nil
+}
+
 // pfStoredTable is a table; its entries are in the datapath.
 type pfStoredTable struct {
 	Anchor   string `json:"anchor,omitempty"`
@@ -273,12 +303,16 @@ func (c *draft) planPF(what string) error {
 	if err := d.keepLabels(c.bridge, c.bridge.NextRuleset(program, !d.other), program); err != nil {
 		return failed(what, err)
 	}
+	counts, err := d.keepCounts(c.bridge, program)
+	if err != nil {
+		return failed(what, err)
+	}
 	text, err := json.Marshal(&d.pfStored)
 	if err != nil {
 		return failed(what, err)
 	}
 	c.tables.PF = &datapath.PF{
-		Program: program, Same: !d.other, Text: text,
+		Program: program, Same: !d.other, Counts: counts, Text: text,
 		StatesMax: limits[pf.LimitStates], NodesMax: limits[pf.LimitSrcNodes], FragmentsMax: limits[pf.LimitFrags], TableEntries: limits[pf.LimitTableEntries],
 		Fill: d.fill, Free: d.freed,
 	}

@@ -32,6 +32,10 @@ type PF struct {
 	// counters. It is ignored if the number of rules is another.
 	Same bool
 
+	// Counts are what the rules begin with, by their numbers, where they do not begin with zero. Those
+	// of states are not among them. They are ignored if the rules are the same.
+	Counts []PFRuleStats
+
 	// Text is kept for the caller, who gets it back from PFText.
 	Text []byte
 
@@ -544,6 +548,11 @@ func (b *Bridge) fillPF(g *generation, c *Config, t Tables) error {
 	}
 	if err := t.PF.store(g.coll.Maps); err != nil {
 		return err
+	}
+	if !t.PF.Same && len(t.PF.Counts) > 0 {
+		if err := beginCounts(g.coll.Maps[kernelMapPfRuleStats], t.PF.Counts); err != nil {
+			return err
+		}
 	}
 	for _, f := range t.PF.Fill {
 		if err := a.fill(f.Table, f.Entries); err != nil {

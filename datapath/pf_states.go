@@ -848,20 +848,28 @@ func (b *Bridge) ZeroPFRuleStats() error {
 		}
 		return true
 	})
+	for i := range had {
+		n := &had[i]
+		for way := range n.Packets {
+			n.Packets[way], n.Bytes[way] = -n.Packets[way], -n.Bytes[way]
+		}
+	}
+	return beginCounts(m, had)
+}
+
+// beginCounts has the counters of rules go on from these, by their numbers, and others from zero.
+func beginCounts(m *ebpf.Map, from []PFRuleStats) error {
 	cpus := ebpf.MustPossibleCPU()
 	indices := make([]uint32, m.MaxEntries())
 	values := make([]kernelPfRuleStats, len(indices)*cpus)
 	for i := range indices {
 		indices[i] = uint32(i)
 	}
-	for i, n := range had {
-		v := &values[i*cpus]
-		for way := range n.Packets {
-			v.Packets[way], v.Bytes[way] = -n.Packets[way], -n.Bytes[way]
-		}
+	for i, n := range from {
+		values[i*cpus] = kernelPfRuleStats{Evaluations: n.Evaluations, Packets: n.Packets, Bytes: n.Bytes, States: n.StatesCreated}
 	}
 	if _, err := m.BatchUpdate(indices, values, nil); err != nil {
-		return fmt.Errorf("zero %s: %w", kernelMapPfRuleStats, err)
+		return fmt.Errorf("write %s: %w", kernelMapPfRuleStats, err)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ func TestNotes(t *testing.T) {
 	}{
 		{"set reassemble yes\nset reassemble no\nset fail-policy drop\nset require-order no\nset syncookies never\npass", nil},
 		{"set reassemble yes no-df\nset keepcounters\nset fail-policy return", []string{
-			"pf.conf:1:1 set reassemble 0", "pf.conf:2:1 set keepcounters 0", "pf.conf:3:1 set fail-policy 0"}},
+			"pf.conf:1:1 set reassemble 0", "pf.conf:3:1 set fail-policy 0"}},
 		{"scrub in\nscrub out fragment crop\nscrub out on em0 max-mss 1440\nscrub on em1 fragment no reassemble", []string{
 			"pf.conf:1:1 fragment reassemble 1", "pf.conf:2:11 fragment crop 0", "pf.conf:3:1 scrub 1"}},
 		{"set ignore queue\naltq on em0 priq\nqueue a\npass queue a\npass set queue a\npass dnpipe 1\ndummynet-anchor x", []string{

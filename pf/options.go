@@ -124,8 +124,6 @@ func (p *parser) idleOption(name string, pos Pos) {
 		why = notReassembled
 	case name == "fail-policy" && o.FailPolicy == "return":
 		why = "what cannot be translated, routed or counted is dropped"
-	case name == "keepcounters":
-		why = "rules begin to count anew when they are loaded"
 	}
 	if why != "" {
 		p.set.Ignored = append(p.set.Ignored, Idle{Pos: pos, Word: word, Why: why})

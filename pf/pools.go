@@ -116,17 +116,23 @@ func (p *parser) poolHosts(r *redirect) {
 		p.poolHost(r)
 		return
 	}
+	var alone Pos // of a table or an interface
+	n := 0
 	p.list(func() {
 		pos := p.tok.pos
 		begin := len(r.hosts)
 		p.poolHost(r)
+		n++
 		if len(r.hosts) > maxList {
 			p.limitf(pos, bail{}, "a list may have %d items at most; use a table", maxList)
 		}
 		for i := range r.hosts[begin:] {
 			if r.hosts[begin+i].Kind != Prefix {
-				p.failf(pos, "only addresses can be listed for redirection pools; give a table or an interface alone")
+				alone = pos
 			}
+		}
+		if n > 1 && alone.Line != 0 {
+			p.failf(alone, "only addresses can be listed for redirection pools; give a table or an interface alone")
 		}
 	})
 }

@@ -174,6 +174,7 @@ var printed = []struct{ in, want string }{
 	{`match out nat-to 10.0.0.8 port 80:80`, `match out inet all nat-to 10.0.0.8 port 80`},
 	{`match out nat-to { 10.0.0.8, 10.0.1.0/24 }`, `match out inet all nat-to { 10.0.0.8, 10.0.1.0/24 } round-robin`},
 	{`match out nat-to { 10.0.0.8 }`, `match out inet all nat-to 10.0.0.8`},
+	{`match out nat-to { <t> }`, `match out all nat-to <t> round-robin`},
 	{`match out nat-to 10.0.0.8 round-robin`, `match out inet all nat-to 10.0.0.8 round-robin`},
 	{`match out nat-to 10.0.0.8/29 bitmask`, `match out inet all nat-to 10.0.0.8/29 bitmask`},
 	// as pf.conf(5) says; pfctl prints no method

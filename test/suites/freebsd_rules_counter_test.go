@@ -33,7 +33,24 @@ var _ = freeBSD.has("rules_counter", cases{
 		r.counts(counted, "-s", "rules", "-v", "-z")
 		r.counts(notCounted, "-s", "rules", "-v")
 	},
+	"keepcounters": func(r *router) {
+		r.loadsCounted("pass all", notCounted)
+		r.loadsCounted("pass all", notCounted)
+		r.loadsCounted("set keepcounters\npass all", counted)
+		r.loadsCounted("set keepcounters\npass inet all", notCounted)
+		r.loadsCounted("pass inet all", notCounted)
+	},
 })
+
+// loadsCounted loads rules, whose counters are those that the pattern has then, and has them count.
+func (r *router) loadsCounted(rules string, want *regexp.Regexp) {
+	r.t.Helper()
+	r.load(rules)
+	r.counts(want, "-s", "rules", "-v")
+	r.pfctl("-F", "states") // so that the rules are asked
+	r.passes(ping(r.stations[0], r.self.v4))
+	r.counts(counted, "-s", "rules", "-v")
+}
 
 var _ = freeBSD.has("status", cases{
 	"basic": func(r *router) {
