@@ -129,18 +129,18 @@ var (
 )
 
 // echoTOS sends an echo request that has a type of service, and returns what it has behind the router.
-func echoTOS(r *router, rules string, tos uint8) uint8 {
+// The number makes it one of no state.
+func echoTOS(r *router, rules string, tos uint8, number int) uint8 {
 	r.t.Helper()
-	r.pfctl("-q", "-F", "all")
 	r.load(rules)
 	got, _ := class(r.forwarded(false, tos, 64, layers.IPProtocolICMPv4,
-		&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoRequest, 0), Id: 7, Seq: 1}, gopacket.Payload("echo")))
+		&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoRequest, 0), Id: uint16(number), Seq: 1}, gopacket.Payload("echo")))
 	return got
 }
 
 var _ = freeBSD.has("set_tos", cases{
 	"v4": func(r *router) {
-		for _, c := range []struct {
+		for n, c := range []struct {
 			rules      string
 			sent, want uint8
 		}{
@@ -151,7 +151,7 @@ var _ = freeBSD.has("set_tos", cases{
 			{"scrub out proto tcp set-tos 13\nscrub out proto icmp set-tos 14", 42, 14},
 			{"scrub out proto tcp set-tos 13", 42, 42},
 		} {
-			if got := echoTOS(r, c.rules, c.sent); got != c.want {
+			if got := echoTOS(r, c.rules, c.sent, n); got != c.want {
 				r.t.Errorf("%q makes %d of %d, should be %d", c.rules, got, c.sent, c.want)
 			}
 		}
