@@ -44,7 +44,9 @@ func (r *router) logs(rules, to string) (lines func() []string) {
 		stop()
 		for line := range strings.Lines(out.String()) {
 			_, line, _ = strings.Cut(strings.TrimSpace(line), " ")
-			if !strings.Contains(line, fmt.Sprintf(":%d UDP", first)) && !strings.Contains(line, end) && !strings.Contains(line, "> ff02::") {
+			// stacks send of themselves: to groups, and from addresses of the link
+			apart := []string{fmt.Sprintf(":%d UDP", first), end, "> ff02::", "fe80::", "> 224."}
+			if !slices.ContainsFunc(apart, func(words string) bool { return strings.Contains(line, words) }) {
 				list = append(list, line)
 			}
 		}

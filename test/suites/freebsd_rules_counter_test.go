@@ -25,7 +25,7 @@ func (r *router) counts(want *regexp.Regexp, args ...string) {
 
 var _ = freeBSD.has("rules_counter", cases{
 	"get_clear": func(r *router) {
-		r.load("pass all")
+		r.load("pass proto icmp all")
 		for range 3 {
 			r.passes(ping(r.stations[0], r.self.v4))
 		}
@@ -34,11 +34,12 @@ var _ = freeBSD.has("rules_counter", cases{
 		r.counts(notCounted, "-s", "rules", "-v")
 	},
 	"keepcounters": func(r *router) {
-		r.loadsCounted("pass all", notCounted)
-		r.loadsCounted("pass all", notCounted)
-		r.loadsCounted("set keepcounters\npass all", counted)
-		r.loadsCounted("set keepcounters\npass inet all", notCounted)
-		r.loadsCounted("pass inet all", notCounted)
+		const rule = "pass proto icmp all" // stacks send none of this of themselves
+		r.loadsCounted(rule, notCounted)
+		r.loadsCounted(rule, notCounted)
+		r.loadsCounted("set keepcounters\n"+rule, counted)
+		r.loadsCounted("set keepcounters\npass inet proto icmp from 10.1.0.2", notCounted)
+		r.loadsCounted("pass inet proto icmp from 10.1.0.2", notCounted)
 	},
 })
 
@@ -55,12 +56,15 @@ func (r *router) loadsCounted(rules string, want *regexp.Regexp) {
 var _ = freeBSD.has("status", cases{
 	"basic": func(r *router) {
 		r.load("pass")
-		r.passes(ping(r.stations[0], r.self.v4))
-		if r.counter("searches") == 0 {
-			r.t.Error("nothing is counted")
+		const calls = 20
+		for range calls {
+			r.passes(ping(r.stations[0], r.self.v4))
+		}
+		if got := r.counter("searches"); got < calls {
+			r.t.Errorf("%d searches", got)
 		}
 		r.pfctl("-F", "info")
-		if got := r.counter("searches"); got != 0 {
+		if got := r.counter("searches"); got >= calls { // stacks may have sent some of themselves
 			r.t.Errorf("%d searches", got)
 		}
 	},
