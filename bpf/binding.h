@@ -156,6 +156,9 @@ static __always_inline u32 look_ip4(const struct hook *h, struct look *l)
 		return look_minds(l) ? DROP_MALFORMED : 0;
 	upper = l->at + ip->ihl * 4;
 	l->end = l->at + bpf_ntohs(ip->tot_len);
+	/* stations take words of eight bytes of a fragment with others behind it */
+	if (ip->frag_off & bpf_htons(IP_MORE))
+		l->end = upper + ((l->end - upper) & ~7u);
 	if (looks_for(l, LOOK_SOURCE) && !ip->saddr) {
 		/* a station that asks for an address has none (RFC 2131 4.1) */
 		if (ip->daddr != ~0u || ip->protocol != IPPROTO_UDP ||

@@ -334,7 +334,7 @@ __noinline u32 hop_fragment(struct __sk_buff *skb, u32 len, u32 more)
 	if (at >= HOP_CUT_MOST || !length_within(&len, HOP_CUT_MOST))
 		return false;
 	ip->tot_len = bpf_htons(sizeof(*ip) + len);
-	ip->frag_off = bpf_htons((c->place + at / 8) | (more ? IP4_MF : 0));
+	ip->frag_off = bpf_htons((c->place + at / 8) | (more ? IP_MORE : 0));
 	ip->check = 0;
 	ip->check = ~pf_fold(bpf_csum_diff(0, 0, (void *)ip, sizeof(*ip), 0));
 	return !bpf_skb_store_bytes(skb, ETHER_HEADER, ip, sizeof(*ip), BPF_F_RECOMPUTE_CSUM) &&
@@ -376,8 +376,8 @@ __noinline u32 hop_cut_up(struct __sk_buff *skb)
 	c->at = 0;
 	c->length = len;
 	c->step = (n->hop_mtu - sizeof(*ip)) & 0xfff8;
-	c->place = bpf_ntohs(ip->frag_off) & ~IP4_MF;
-	c->more = !!(ip->frag_off & bpf_htons(IP4_MF));
+	c->place = bpf_ntohs(ip->frag_off) & ~IP_MORE;
+	c->more = !!(ip->frag_off & bpf_htons(IP_MORE));
 	c->ifindex = route_back(memory)->ifindex;
 	c->known = hop_address(skb);
 	if (n->hop_mtu < IP4_MTU_LEAST ||

@@ -187,7 +187,8 @@ static __always_inline bool packet_is_cut(const struct hook *h)
 
 #define UDP_HEADER 8
 #define IP_OFFSET 0x1fff /* of frag_off */
-#define IP_FRAGMENT 0x3fff /* with the flag that more follow */
+#define IP_MORE 0x2000 /* the flag that more follow */
+#define IP_FRAGMENT (IP_MORE | IP_OFFSET)
 #define DHCP4_SERVER 67
 #define DHCP4_CLIENT 68
 #define DHCP6_CLIENT 546

@@ -170,7 +170,8 @@ static __always_inline bool checksum_belongs(struct __sk_buff *skb, u32 start, u
 		return checksum_chain6(&h, &c) && checksum_fits(&h, &c, start, offset);
 	if (type == bpf_htons(ETH_P_ARP) || type == bpf_htons(ETH_P_RARP))
 		return false;
-	return start + offset >= FRONT_AT(front);
+	/* LLC, which begins there, could become SNAP with any type */
+	return start + offset >= FRONT_AT(front) + (type ? 0 : SNAP_BYTES + sizeof(type));
 }
 
 #define CHECKSUM_ASTRAY (~0u) /* of checksum_place() */

@@ -251,6 +251,8 @@ func TestSourceGuard(t *testing.T) {
 		{"DHCP request for another", request(c), spoofed},
 		{"DHCP request whose sender is padding", join(ether(b, a, typeIP4, ip4("192.0.2.1", "192.0.2.2", protoUDP, 0x2000, udp(68, 67))), bootp(a)), spoofed},
 		{"DHCP request of another kind of station", ether(b, a, typeIP4, ip4("192.0.2.1", "192.0.2.2", protoUDP, 0, udp(68, 67, foreignClient...))), spoofed},
+		{"first fragment of a DHCP request that ends in its MAC", ether(b, a, typeIP4, ip4("192.0.2.1", "192.0.2.2", protoUDP, 0x2000, udp(68, 67, bootp(a)[:39]...))), spoofed},
+		{"first fragment of a DHCP request with its MAC", ether(b, a, typeIP4, ip4("192.0.2.1", "192.0.2.2", protoUDP, 0x2000, udp(68, 67, bootp(a)[:40]...))), ""},
 		{"first fragment of a DHCP request", ether(b, a, typeIP4, ip4("192.0.2.1", "192.0.2.2", protoUDP, 0x2000, udp(68, 67))), spoofed},
 
 		{"tagged", retagged(v4("192.0.2.10"), tag10), ""},
@@ -467,6 +469,10 @@ func TestServerGuards(t *testing.T) {
 		{"fragment that does not say what it is", v4(0x2000, udp(1067, 68)), server},
 		{"fragment that its padding speaks for", join(v4(0x2000, udp(1067, 68)), []byte{1, 1, 6, 0}), server},
 		{"fragment without ports", v4(0x2000), server},
+		// of a fragment with others behind it stations take words of eight bytes: the next one says what it is
+		{"fragment that says what it is in a word that is not whole", v4(0x2000, udp(1067, 68, 1, 1, 6, 0, 0, 0, 0)), server},
+		{"fragment of whole words", v4(0x2000, udp(1067, 68, 1, 1, 6, 0, 0, 0, 0, 0)), ""},
+		{"last fragment of words that are not whole", v4(0, udp(1067, 68, 1, 1, 6, 0, 0, 0, 0)), ""},
 		{"fragment whose ports are padding", join(v4(0x2000), udp(53, 53)), server},
 		{"later fragment", v4(1, udp(67, 68, 2)), ""},
 		{"DHCP offer by TCP", ether(b, a, typeIP4, ip4("192.0.2.1", "192.0.2.2", 6, 0, udp(67, 68, 2))), ""},

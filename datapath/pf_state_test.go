@@ -467,6 +467,7 @@ func TestPFTCP(t *testing.T) {
 			{web(rst, a+2, 0, 0), "pf-state", ee},
 			{web(rst, a-3, 0, 0), "pf-state", ee},
 			{web(rst|ack, a+5000, b, 0), "pf-state", ee},
+			{web(rst|ack, a-900, 0, 0), "pf-state", ee}, // it acknowledges nothing
 			{web(rst|ack, a-900, b, 0), "", [2]uint8{timeWait, timeWait}},
 		}},
 		{"reset behind a FIN", handshake(a, b), []step{

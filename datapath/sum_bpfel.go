@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "68f15aeff310f67aeda11e59c49429a3451d00c8f453bef22f09c35f147ecaa1"
+const objectsSum = "afc72b64cf6ea8446b15cccaf1f43278721e05791decdb69754f69c70a3d086e"

@@ -189,7 +189,6 @@ struct pf_icmp {
 
 #define IP4_RESERVED 0x8000 /* of the word that has a fragment's place (RFC 791, 3.1) */
 #define IP4_DF 0x4000
-#define IP4_MF 0x2000
 #define IP4_MTU_LEAST 68 /* of every link (RFC 791, 3.2) */
 #define IPV4_MAPPED 0xffff0000 /* third word of an IPv4 address, as in a packet (::ffff:0:0/96) */
 

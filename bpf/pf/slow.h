@@ -131,7 +131,7 @@ static __always_inline u32 pf_slow_ip4(struct __sk_buff *skb, struct pf_slow *s)
 	s->family = 4;
 	s->next = ip->protocol;
 	s->offset = (bpf_ntohs(ip->frag_off) & 0x1fff) * 8;
-	s->more = !!(ip->frag_off & bpf_htons(0x2000));
+	s->more = !!(ip->frag_off & bpf_htons(IP_MORE));
 	s->fragment = s->offset || s->more;
 	s->id = ip->id;
 	return ip->ihl * 4;

@@ -209,7 +209,7 @@ static __always_inline u32 pf_tcp_meet(struct pf_packet *p, u32 *window, u32 *sr
 /*
  * Is a reset where the connection is? Its number must be the next one, or one off. If the
  * reset acknowledges exactly what the other side has sent, its number may also be in the
- * window before.
+ * window before. One that acknowledges 0 acknowledges nothing.
  */
 static __always_inline bool pf_reset_fits(const struct pf_packet *p, u32 back, __s32 skew)
 {
@@ -218,7 +218,7 @@ static __always_inline bool pf_reset_fits(const struct pf_packet *p, u32 back, _
 	if (off <= 2)
 		return true;
 	return pf_not_before(p->seq, p->src.lo - back) && pf_not_before(p->src.lo + 1, p->seq) &&
-	       !skew && (p->tcp_flags & TCP_ACK);
+	       !skew && p->ack && (p->tcp_flags & TCP_ACK);
 }
 
 /* Takes a packet into a connection; false if the packet is no part of it. */

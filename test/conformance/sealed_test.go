@@ -35,6 +35,7 @@ type sealHolder struct {
 // in its stead passes: with these bytes in the place of the frame's.
 var sealHolders = []sealHolder{
 	{pfHolder("pf port", ipPackets, "pass\nblock drop in proto udp to port 4000\n"), ""},
+	{pfHolder("pf port, SNAP", []netlab.Frame{inSNAP(anIPv4, "\x00\x00\x00").Tagged(0, 0).Tagged(0, 0)}, "pass\nblock drop in proto udp to port 4000\n"), ""},
 	{pfHolder("pf port and no other", ipPackets, "block drop\npass proto udp to port 80\n"),
 		udp4(B, A, "10.0.0.66", "10.0.0.2", [2]int{5000, 80}, 1, 2, 3, 4)},
 	{pfHolder("pf address", ipPackets, "pass\nblock drop in from { 10.0.0.66 fe80::66 }\n"), ""},
