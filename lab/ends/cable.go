@@ -243,10 +243,14 @@ func (n *Namespace) Subnet(ifname string, addr netip.Prefix) error {
 // link has, so that no frame waits until that is asked for.
 func (n *Namespace) Neighbour(ifname string, addr netip.Addr, mac net.HardwareAddr) error {
 	l, err := n.link.LinkByName(ifname)
+	family := unix.AF_INET
+	if addr.Is6() {
+		family = unix.AF_INET6
+	}
 	if err == nil {
 		err = n.link.NeighSet(&netlink.Neigh{
 			LinkIndex:    l.Attrs().Index,
-			Family:       unix.AF_INET,
+			Family:       family,
 			State:        netlink.NUD_PERMANENT,
 			IP:           addr.AsSlice(),
 			HardwareAddr: mac,
