@@ -113,6 +113,26 @@ var _ = freeBSD.has("route_to", cases{
 		r.passes(tcp(r.self, one.v4, 1007, one))
 		r.passes(tcp(r.self, behind, 1007, two).bound(two.gw4, 0))
 	},
+	"icmp_nat": func(r *router) {
+		inside, outside, third := r.stations[0], r.stations[1], r.stations[2]
+		r.ip(r.self, "link set em2 mtu 600", "link set em2 mtu 1500")
+		r.load("nat on em1 inet from 10.1.0.0/24 to any -> (em1)\nnat on em2 inet from 10.1.0.0/24 to any -> (em2)\n" +
+			"pass out route-to (em2 " + third.v4.String() + ") proto icmp icmp-type echoreq")
+		h := ip4(inside.v4, outside.v4, layers.IPProtocolICMPv4)
+		h.Flags = layers.IPv4DontFragment
+		r.gets(inside)
+		echo := &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoRequest, 0), Id: 7, Seq: 1}
+		r.sends(inside, r.frame(inside, h, echo, gopacket.Payload(make([]byte, 1000))))
+		p := r.one(r.gets(inside))
+		got := layer[*layers.ICMPv4](r, p)
+		if got.TypeCode != layers.CreateICMPv4TypeCode(3, 4) || got.Seq != 600 { // where the MTU is
+			r.t.Errorf("%v", p)
+		}
+		quoted := gopacket.NewPacket(got.Payload, layers.LayerTypeIPv4, gopacket.Default)
+		if ip := layer[*layers.IPv4](r, quoted); ip.SrcIP.String() != inside.v4.String() || ip.DstIP.String() != outside.v4.String() {
+			r.t.Errorf("it quotes a packet from %v to %v", ip.SrcIP, ip.DstIP)
+		}
+	},
 	"sticky": func(r *router) {
 		r.load("pass in quick log on inner0 route-to (outer0 <hops>) sticky-address from any to <dst> keep state")
 		r.shows([]string{"-qvvsr"}, "route-to <hops> round-robin sticky-address")
