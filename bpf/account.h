@@ -70,6 +70,8 @@ static __always_inline int drop_skb(struct __sk_buff *skb, const struct frame *f
 				    const struct verdict *v, u32 reason)
 {
 	count_refused(v->in, f->len, reason);
+	if (on(FEATURE_PF) && on(FEATURE_PF_LOG) && v->pf == PF_LOOK_JUDGE)
+		pf_log_due(skb, reason);
 	if (on(FEATURES_NOTE))
 		note_in(f, v);
 	if (on(FEATURE_SAMPLE))

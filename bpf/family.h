@@ -187,10 +187,16 @@ static __always_inline u32 family_route(struct __sk_buff *skb, struct judged *j,
 __noinline u32 family_begin(struct __sk_buff *skb)
 {
 	struct judged *j = judged_here(0);
+	u32 reason = DROP_PF_TRANSLATE;
 
-	if (!on(FEATURE_PF_FAMILY) || !j || !pf_to_host(j->v.out))
-		return DROP_PF_TRANSLATE;
-	return pf_family_begin(skb, port_at(j->v.in)->id, port_at(j->v.out)->id, clock_now());
+	if (!on(FEATURE_PF_FAMILY) || !j)
+		return reason;
+	if (pf_to_host(j->v.out))
+		reason = pf_family_begin(skb, port_at(j->v.in)->id, port_at(j->v.out)->id,
+					 clock_now());
+	if (on(FEATURE_PF_LOG) && j->v.pf == PF_LOOK_JUDGE)
+		pf_log_due(skb, reason);
+	return reason;
 }
 
 /* Finds the way of the packet: 0, or the reason to drop it. */

@@ -200,6 +200,9 @@ static __always_inline int flood_end(struct __sk_buff *skb, struct flooded *what
 		}
 		return TC_ACT_OK;
 	}
+	/* rules have let the packet in, and no port has taken it */
+	if (on(FEATURE_PF) && on(FEATURE_PF_LOG) && v->pf == PF_LOOK_JUDGE)
+		pf_log_due(skb, 0);
 	/* what a port has dropped has been counted */
 	if (!what->last && !what->dropped)
 		account_drop(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);

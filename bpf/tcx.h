@@ -72,6 +72,8 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 				span_out(skb, f, v, v->in);
 			return TC_ACT_OK;
 		}
+		if (on(FEATURE_PF) && on(FEATURE_PF_LOG) && v->pf == PF_LOOK_JUDGE)
+			pf_log_due(skb, 0);
 		return answer_question(skb, f, v);
 	case ACTION_PASS:
 		return TC_ACT_UNSPEC;

@@ -689,6 +689,7 @@ type kernelPfPacket struct {
 	L4         uint32
 	Length     uint32
 	State      uint32
+	Before     uint32
 	Window     uint16
 	Icmp       uint16
 	Mss        uint16
@@ -714,11 +715,14 @@ type kernelPfPacket struct {
 	Unmade     uint8
 	Answer     uint8
 	Direction  uint8
+	Logs       [2]uint8
+	_          [1]byte
+	LogSlots   [2]uint16
 	Priority   uint8
 	Scale      uint8
 	Bytes      [42]uint8
 	At         uint8
-	_          [2]byte
+	_          [3]byte
 	Src        struct {
 		_      structs.HostLayout
 		Lo     uint32

@@ -65,6 +65,7 @@ func TestPFLog(t *testing.T) {
 		logs    = kernelPfRuleFlagPF_LOG
 		matches = kernelPfRuleFlagPF_LOG_MATCHES
 		walk    = -1
+		known   = 1 << 1 // PF_KNOWN
 	)
 	s := newBenchRules(t, []kernelPfRule{
 		0: {Action: PFMatch, Flags: logs, LogTo: 1},
@@ -112,7 +113,8 @@ func TestPFLog(t *testing.T) {
 				what := fmt.Sprintf("%s, out %d, IPv%d", tt.name, out, ip[0]>>4)
 				frame := framed(ip, tag{typeVLAN, 10, 0})
 				s.probe("pf_look_skb", tag{}, 0, 1, benchNow).call(frame)
-				s.setPacket(func(p *kernelPfPacket) { p.Direction = out })
+				// where its state is known, nothing is due later
+				s.setPacket(func(p *kernelPfPacket) { p.Direction, p.How = out, known })
 				s.setWalk(func(w *kernelPfWalk) { w.Matched = uint32(copy(w.Matches[:], tt.matched)) })
 				length := int(s.packet().Length)
 				list := logged(t, s, func() {

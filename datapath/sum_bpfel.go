@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "afc72b64cf6ea8446b15cccaf1f43278721e05791decdb69754f69c70a3d086e"
+const objectsSum = "956a7f5df70db6b0819fb52e3e7990c373df3c26ce48d8014488bc9759784866"

@@ -89,9 +89,7 @@ static __always_inline u32 pf_nat_claim(u32 now)
 {
 	u32 place = pf_claim_packet(now);
 
-	if (!place)
-		place = pf_claim_packet_over(false, now);
-	return place ? place : pf_claim_packet_over(true, now);
+	return place ? place : pf_claim_packet_over(now);
 }
 
 /* Gives up a place that was claimed. */

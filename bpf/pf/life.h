@@ -401,6 +401,63 @@ static __always_inline u32 pf_claim(const struct pf_key *key, u32 now)
 	return place ? place : pf_claim_over(key, true, now);
 }
 
+/* A search for the places in which states with this CPU's packet's key have been. */
+struct pf_again_search {
+	u32 home[2];
+	u32 from;
+	u32 now;
+	u32 found; /* place + 1 */
+};
+
+/* Claims a place, if such a state has gone from it: the place + 1, or 0. */
+__noinline u32 pf_claim_gone(u32 place, u32 now)
+{
+	struct pf_state *s = pf_state_at(place);
+	struct pf_packet *p = pf_packet();
+	u32 *at = pf_mark_at(place), mark;
+
+	if (!on(FEATURE_PF) || !s || !p || !at)
+		return 0;
+	mark = READ_ONCE(*at);
+	if (!pf_mark_is_gone(mark) || !pf_key_is(&s->key, &p->key))
+		return 0;
+	if (on(FEATURE_PF_REASSEMBLE) && s->created == now) /* see reassemble.h */
+		return 0;
+	return __sync_val_compare_and_swap(at, mark, PF_MARK_CLAIMED) == mark ? place + 1 : 0;
+}
+
+static long pf_again_step(u32 i, struct pf_again_search *search)
+{
+	u32 n = search->from + i, home = n & PF_WAYS ? search->home[1] : search->home[0];
+
+	search->found = pf_claim_gone(home * PF_WAYS + n % PF_WAYS, search->now);
+	return !!search->found;
+}
+
+/*
+ * Claims a place that rests, whose state had the packet's key: the place + 1, or 0. So one port may
+ * begin connections as fast as it ends them, where all places of its key rest. Who still looks at
+ * such a place has a packet of the same connection. A flow would take it for the state that it
+ * knows, but holds for a moment only (struct pf_flow): so the places take turns, and the one that
+ * has been empty for longest is next. It is behind the one that has got empty last.
+ */
+static __always_inline u32 pf_claim_again(const struct pf_packet *p, u32 now)
+{
+	u64 hash = pf_hash(&p->key);
+	struct pf_again_search s = {.home = {pf_home(hash, false), pf_home(hash, true)},
+				    .now = now};
+	u32 last = (p->before - 1) / PF_WAYS;
+
+	/* of a second key it is not known */
+	s.from = bpf_ktime_get_ns() >> 17;
+	if (p->before && last == s.home[0])
+		s.from = (p->before - 1) % PF_WAYS + 1;
+	else if (p->before && last == s.home[1])
+		s.from = (p->before - 1) % PF_WAYS + 1 + PF_WAYS;
+	bpf_loop(2 * PF_WAYS, pf_again_step, &s, 0);
+	return s.found;
+}
+
 /*
  * The hash of a state's key, without the profile: packets, which have no profile, have the
  * same hash.

@@ -68,6 +68,12 @@ __noinline u32 pf_log_rule(struct __sk_buff *skb, u32 rule, u32 must)
 	return flags;
 }
 
+/* What a rule that has let this CPU's packet go is yet to log. */
+enum pf_logs {
+	PF_LOGS_DUE = 1 << 0,
+	PF_LOGS_MUST = 1 << 1, /* the rule itself need not have `log` */
+};
+
 /*
  * Logs this CPU's packet. `rule` is the rule's number + 1, and `what` an enum drop_reason
  * or 0. `ruleset` is that of the rule of a state, or PF_LOG_WALK: the rules have just been
@@ -75,29 +81,75 @@ __noinline u32 pf_log_rule(struct __sk_buff *skb, u32 rule, u32 must)
  *
  * In that case, the rules say what is logged. A match rule with `log` logs the packet
  * itself. The rule that is applied logs it if it has `log`, or if a match rule has `log
- * (matches)`. A packet whose options are not allowed is logged always, as by pf.
+ * (matches)`. A packet whose options are not allowed is logged always, as by pf. What the rule
+ * that is applied logs is due later if it lets a packet go that has no state: the packet may be
+ * dropped yet, if the rule's state, translation or next hop cannot be.
  */
 __noinline int pf_log(struct __sk_buff *skb, u32 slot, u32 rule, u32 what, u32 ruleset)
 {
+	struct pf_packet *p = pf_packet();
 	struct pf_walk *w = pf_walk();
-	u32 must = true;
+	u32 must = PF_LOGS_MUST;
 
 	/* a trial logs nothing: its packet is nobody's */
-	if (!on(FEATURE_PF_LOG) || on(FEATURE_TRACE) || !w)
+	if (!on(FEATURE_PF_LOG) || on(FEATURE_TRACE) || !p || !w)
 		return 0;
 	w->log_slot = slot;
 	w->log_reason = what;
 	w->log_ruleset = ruleset;
 	if (ruleset == PF_LOG_WALK) {
 		w->log_ruleset = cfg.pf.ruleset;
-		must = what == DROP_PF_OPTIONS;
+		must = what == DROP_PF_OPTIONS ? PF_LOGS_MUST : 0;
 #pragma unroll
 		for (u32 i = 0; i < PF_MATCHES; i++) {
 			if (i < w->matched &&
 			    (pf_log_rule(skb, w->matches[i], false) & PF_LOG_MATCHES))
-				must = true;
+				must = PF_LOGS_MUST;
+		}
+		if (!what && !(p->how & PF_KNOWN)) {
+			p->logs[p->direction & 1] = PF_LOGS_DUE | must;
+			p->log_slots[p->direction & 1] = slot;
+			return 0;
 		}
 	}
 	pf_log_rule(skb, rule, must);
 	return 0;
+}
+
+/* Logs what is due on the way in, or out. */
+static __always_inline void pf_log_due_at(struct __sk_buff *skb, struct pf_packet *p,
+					  struct pf_walk *w, u32 direction)
+{
+	u32 logs = p->logs[direction];
+
+	if (!logs)
+		return;
+	p->logs[direction] = 0;
+	w->log_slot = p->log_slots[direction];
+	p->direction = direction;
+	pf_log_rule(skb, p->rule[direction], logs & PF_LOGS_MUST);
+}
+
+/*
+ * Logs what is due of a packet that passes, or is dropped for a reason. If that is what its rules
+ * say, and cannot be, both have dropped the packet: they have one state. For other reasons it has
+ * passed pf. Returns the reason, so that callers need not keep it.
+ */
+__noinline u32 pf_log_due(struct __sk_buff *skb, u32 reason)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_walk *w = pf_walk();
+	u32 was;
+
+	if (!on(FEATURE_PF_LOG) || on(FEATURE_TRACE) || !p || !w)
+		return reason;
+	was = p->direction;
+	w->log_reason = 0;
+	if (reason == DROP_PF_LIMIT || (reason >= DROP_PF_TRANSLATE && reason <= DROP_PF_TIMESTAMP))
+		w->log_reason = reason;
+	w->log_ruleset = cfg.pf.ruleset;
+	pf_log_due_at(skb, p, w, 0);
+	pf_log_due_at(skb, p, w, 1);
+	p->direction = was;
+	return reason;
 }

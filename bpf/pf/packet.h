@@ -45,6 +45,7 @@ struct pf_packet {
 	u32 l4; /* where the header behind it is */
 	u32 length; /* of the IP packet */
 	u32 state; /* place of its state + 1, 0 for none */
+	u32 before; /* that of the last state that a packet of this CPU has begun anew */
 	u16 window;
 	u16 icmp; /* type << 8 | code */
 	u16 mss; /* of a SYN that the switch answers in a host's place; else 0 */
@@ -70,6 +71,8 @@ struct pf_packet {
 	u8 unmade; /* why it must not be made: enum drop_reason */
 	u8 answer; /* enum pf_return, of the rule that blocks it */
 	u8 direction; /* of the rules that are tried: 0 where it comes in, 1 where it leaves */
+	u8 logs[2]; /* enum pf_logs of what its rules are yet to log, on the way in and out */
+	u16 log_slots[2]; /* of the ports where these were asked */
 	u8 priority;
 	u8 scale; /* of TCP's window, as struct pf_peer has it; of a SYN */
 	u8 bytes[PF_TCP_OPTIONS + 2]; /* TCP's options, and room to look behind their end */

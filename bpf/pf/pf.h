@@ -147,6 +147,8 @@ static __always_inline u32 pf_look_up_state(const struct hook *h, struct pf_pack
 	p->answer = 0;
 	p->direction = 0;
 	p->state = 0;
+	if (on(FEATURE_PF_LOG))
+		p->logs[0] = p->logs[1] = 0;
 	if (on(FEATURE_PF_SCRUB))
 		p->scrub[0] = p->scrub[1] = (struct pf_scrub){};
 	if (on(FEATURE_PF_NAT)) {
@@ -911,17 +913,17 @@ OFTEN __noinline u32 pf_settled(struct __sk_buff *skb, u32 reason)
 
 	if (!on(FEATURE_PF) || !p)
 		return DROP_PF;
-	p->unmade = reason;
-	if (reason)
-		return reason;
-	if (on(FEATURE_PF_REASSEMBLE) && pf_stamps_wanted(p->state)) {
+	if (!reason && on(FEATURE_PF_REASSEMBLE) && pf_stamps_wanted(p->state)) {
 		if (!on(FEATURE_PF_STAMPS))
 			return PF_REASSEMBLE;
-		if (!pf_stamps_settle(skb)) {
-			p->unmade = DROP_PF_TIMESTAMP;
-			return DROP_PF_TIMESTAMP;
-		}
+		if (!pf_stamps_settle(skb))
+			reason = DROP_PF_TIMESTAMP;
 	}
+	p->unmade = reason;
+	if (on(FEATURE_PF_LOG))
+		pf_log_due(skb, reason);
+	if (reason)
+		return reason;
 	if (on(FEATURE_PF_REWRITE) && p->state)
 		pf_rewrite(skb, p->state - 1);
 	if (on(FEATURE_PF_SCRUB))
@@ -945,7 +947,7 @@ static __always_inline u32 pf_settle(const struct hook *h, struct verdict *v, u3
 		return 0;
 	/* another port of a flood */
 	if (p->made)
-		return p->unmade;
+		return on(FEATURE_PF_LOG) ? pf_log_due(h->ctx, p->unmade) : p->unmade;
 	p->made = 1;
 	if (pf_second_wanted()) {
 		/* what is left to do is in a program of its own, which a flood does not come to */

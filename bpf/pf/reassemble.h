@@ -8,8 +8,8 @@
  *
  * What is kept of a connection is at the place of its state, and says which state it is about.
  * A place has another state a second after the one before at the earliest (pf_state_over(),
- * PF_REST), so no two states of a place were created in the same second. Nothing has to be done
- * when a state goes.
+ * PF_REST, pf_claim_again()), so no two states of a place were created in the same second. Nothing
+ * has to be done when a state goes.
  *
  * All of it is in a program of its own: see ../reassemble.h.
  */

@@ -376,6 +376,8 @@ __noinline u32 pf_remove_old(u32 now)
 	struct pf_packet *p = pf_packet();
 	u32 place = on(FEATURE_PF) && p ? pf_state_find(&p->key) : 0;
 
+	if (p)
+		p->before = place;
 	return place ? pf_state_remove(pf_state_of_key(place - 1) - 1, now) : 0;
 }
 
@@ -387,12 +389,21 @@ OFTEN __noinline u32 pf_claim_packet(u32 now)
 	return on(FEATURE_PF) && p ? pf_claim_room(&p->key, now) : 0;
 }
 
-/* The same, but claims the place of a state that is over. */
-__noinline u32 pf_claim_packet_over(u32 second, u32 now)
+/*
+ * The same, but claims the place of a state that is over, or of one that has had the same key and
+ * is gone.
+ */
+__noinline u32 pf_claim_packet_over(u32 now)
 {
 	struct pf_packet *p = pf_packet();
+	u32 place;
 
-	return on(FEATURE_PF) && p ? pf_claim_over(&p->key, second, now) : 0;
+	if (!on(FEATURE_PF) || !p)
+		return 0;
+	place = pf_claim_over(&p->key, false, now);
+	if (!place)
+		place = pf_claim_over(&p->key, true, now);
+	return place ? place : pf_claim_again(p, now);
 }
 
 /*
@@ -470,9 +481,7 @@ OFTEN __noinline u32 pf_state_make(u32 in, u32 out, u32 now)
 		return DROP_PF_TRANSLATE;
 	place = ready == PF_MAKE_ONE ? pf_claim_packet(now) : 0;
 	if (!place && ready == PF_MAKE_ONE)
-		place = pf_claim_packet_over(false, now);
-	if (!place && ready == PF_MAKE_ONE)
-		place = pf_claim_packet_over(true, now);
+		place = pf_claim_packet_over(now);
 	if (!place) {
 		pf_count(PF_COUNT_MEMORY);
 		pf_uncount();

@@ -36,6 +36,7 @@ var pfCases = []conformance{
 	{name: "pf_judged", hooks: both, run: pfJudged},
 	{name: "pf_off", hooks: both, run: pfOff},
 	{name: "pf_log", hooks: both, run: pfLog},
+	{name: "pf_log_is_verdict", hooks: both, run: pfLogIsVerdict},
 	{name: "pf_dummy", hooks: tcx, run: pfDummy},
 	{name: "pf_memory", hooks: tcx, run: pfMemory},
 	{name: "pf_refused", hooks: tcx, run: pfRefused},
@@ -775,6 +776,75 @@ func pfLog(t *testing.T, hook string) {
 	})
 	must(t, reader.Process.Signal(syscall.SIGTERM))
 	must(t, reader.Wait())
+}
+
+// pfLogIsVerdict: the log says what has become of a packet, whose rule passes it but whose state
+// there is no room for, whether the packet goes to one port or is flooded. A rule whose packet the
+// other port's rule blocks has passed it.
+func pfLogIsVerdict(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3)
+	a := ends[0]
+	learn(l, a, A)
+	learn(l, ends[1], B)
+	loadPF(t, l, `pass no state
+pass in log on p1 proto udp to port 53 keep state (max 1)
+pass in log on p1 proto udp to port 54 keep state (max-src-states 1)
+pass in log on p1 proto udp to port 55 no state
+pass in log on p1 proto udp to port 56
+block out log on p2 proto udp to port 56
+pass in log on p1 proto udp to port 57 keep state (max 1)
+pass in log on p1 proto udp to port 58
+block out on p2 proto udp to port 58
+block out on p3 proto udp to port 58
+`)
+	var out netlab.Output
+	reader := l.Command("pflog")
+	reader.Stdout = &out
+	must(t, reader.Start())
+	defer reader.Process.Kill()
+	send := func(dst netlab.MAC, from, to int) { l.Send(a, udp4(dst, A, ip1, ip2, [2]int{from, to}, 1)) }
+	l.Wait("the log to be read", func() bool {
+		send(B, 1, 55)
+		return out.String() != ""
+	})
+	for from := range 2 {
+		send(B, from, 53)
+		send(B, from, 54)
+	}
+	send(B, 1, 56)
+	for from := range 2 {
+		send(C, from, 57) // to both
+	}
+	send(C, 1, 58) // to nobody
+	send(C, 9, 55) // the last
+	line := func(rule int, reason, action, way, port string, from, to int) string {
+		return fmt.Sprintf("rule %d/(%s) %s %s on %s: IPv4 10.0.0.1:%d > 10.0.0.2:%d UDP, length 29", rule, reason, action, way, port, from, to)
+	}
+	want := []string{
+		line(1, "match", "pass", "in", "p1", 0, 53),
+		line(2, "match", "pass", "in", "p1", 0, 54),
+		line(1, "state-limit", "block", "in", "p1", 1, 53),
+		line(2, "state-limit", "block", "in", "p1", 1, 54),
+		line(5, "match", "block", "out", "p2", 1, 56),
+		line(4, "match", "pass", "in", "p1", 1, 56),
+		line(6, "match", "pass", "in", "p1", 0, 57),
+		line(6, "state-limit", "block", "in", "p1", 1, 57),
+		line(7, "match", "pass", "in", "p1", 1, 58),
+		line(3, "match", "pass", "in", "p1", 9, 55),
+	}
+	var got []string
+	l.Wait("the log", func() bool {
+		got = nil
+		for line := range strings.Lines(out.String()) {
+			if _, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " "); !strings.Contains(text, "10.0.0.1:1 > 10.0.0.2:55") {
+				got = append(got, text)
+			}
+		}
+		return len(got) > 0 && got[len(got)-1] == want[len(want)-1]
+	})
+	if !slices.Equal(got, want) {
+		t.Errorf("the log is\n  %s\nshould be\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
 }
 
 // pfRefused: each thing that is not right is told in one line.

@@ -8,12 +8,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/netip"
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -37,11 +39,13 @@ func TestNATConformance(t *testing.T) {
 		{"endpoint_independent", endpointIndependent},
 		{"hairpin", hairpin},
 		{"rdr_to_self", rdrToSelf},
+		{"port_reuse_200_in_a_row", portReuse},
 		{"static_port", staticPort},
 		{"never_untranslated", neverUntranslated},
 		{"reload_keeps_translations", reloadKeepsTranslations},
 		{"reassemble_tcp", reassembleTCP},
 		{"challenge_ack", challengeAck},
+		{"log_is_verdict", logIsVerdict},
 	} {
 		t.Run(c.name, func(t *testing.T) { onHooks(t, c.run) })
 	}
@@ -492,6 +496,33 @@ func neverUntranslated(t *testing.T, s *site) {
 	}
 }
 
+// logIsVerdict: the log says that a packet is dropped whose rule passes it, where that rule's pool
+// is empty, and that the first go has passed it.
+func logIsVerdict(t *testing.T, s *site) {
+	s.stations()
+	s.load(`
+table <none> persist
+pass
+pass in log on gw1 inet proto udp to port 53
+pass out log on gw2 inet proto udp to port 53 nat-to <none>
+`)
+	var out netlab.Output
+	reader := s.lab.Command("pflog")
+	reader.Stdout = &out
+	s.must(reader.Start())
+	defer reader.Process.Kill()
+	to := netip.AddrPortFrom(s.sides[1].station4, 53)
+	s.lab.Wait("the log to be read", func() bool {
+		s.made++
+		s.lab.Send(s.sides[0].end, s.leaves(0, netip.AddrPortFrom(s.sides[0].station4, uint16(1000+s.made%1000)), to).frame(uint32(s.made)))
+		return strings.Contains(out.String(), " out on gw2: ")
+	})
+	text := out.String()
+	if !strings.Contains(text, "(match) pass in on gw1: ") || !strings.Contains(text, "(translate) block out on gw2: ") || strings.Contains(text, "pass out on gw2: ") {
+		t.Errorf("the log is\n%s", text)
+	}
+}
+
 // challengeAck: a station that has lost a connection without a word, as by a power cut, comes back
 // from the same port at once. The switch asks it, in the server's name, which of the two there is.
 // Its reset ends the connection everywhere, the server's end too, and its next SYN gets through.
@@ -656,6 +687,75 @@ func rdrToSelf(t *testing.T, s *site) {
 	before := s.untranslated()
 	s.lab.Send(s.sides[0].end, s.leaves(0, port("10.0.1.2", 7), port("10.0.2.1", 80)).frame(1))
 	s.lab.Wait("a packet from a port to itself to be dropped", func() bool { return s.untranslated() == before+1 })
+}
+
+// portReuse: connections one after the other from one source port, as fast as they come, all pass,
+// as with masquerade of nftables.
+func portReuse(t *testing.T, s *site) {
+	needs(t, "nft", "nftables")
+	const connections = 200
+	s.stations()
+	l := s.listen(1, "tcp", "10.0.2.2:7").(net.Listener)
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			in.Close() // so that the client's port is free at once
+		}
+	}()
+	drops := func() (n uint64) {
+		for _, p := range s.lab.Ports("br0") {
+			for _, count := range p.Drops {
+				n += count
+			}
+		}
+		return n
+	}
+	dialer := net.Dialer{Timeout: patience, LocalAddr: net.TCPAddrFromAddrPort(port("10.0.1.2", 4000)), Control: func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		return errors.Join(raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }), err)
+	}}
+	asks := func(what string) {
+		t.Helper()
+		before := drops()
+		for n := range connections {
+			var conn net.Conn
+			s.lab.Wait(fmt.Sprintf("%s: connection %d", what, n), func() bool {
+				err := s.sides[0].end.Namespace.Do(func() (err error) {
+					conn, err = dialer.Dial("tcp", "10.0.2.2:7")
+					return err
+				})
+				// its last one is not over yet
+				if errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EADDRINUSE) {
+					return false
+				}
+				if err != nil {
+					t.Fatalf("%s: connection %d: %v; %d packets dropped\n%s", what, n, err, drops()-before, s.states())
+				}
+				return true
+			})
+			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+				t.Fatalf("%s: connection %d reads %v", what, n, err)
+			}
+			conn.Close()
+		}
+		if n := drops() - before; n != 0 {
+			t.Errorf("%s: %d packets are dropped\n%s", what, n, s.pfctl("", "-s", "info"))
+		}
+	}
+	s.load("pass no state\n")
+	s.route(false)
+	s.nft("table ip many { chain post { type nat hook postrouting priority srcnat; oifname gw2 masquerade; }; }")
+	asks("nftables")
+	s.nft("delete table ip many")
+	s.route(true)
+	for _, rules := range []string{"", "match out on gw2 inet nat-to 10.0.2.1\n", "match out on gw2 inet nat-to 10.0.2.1 static-port\n"} {
+		s.load("pass\n" + rules)
+		s.pfctl("", "-F", "states")
+		asks(fmt.Sprintf("%q", rules))
+	}
 }
 
 // nft has the switch's host load rules of nftables.
