@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"os"
@@ -13,6 +14,8 @@ import (
 	"strings"
 
 	"bascule/datapath"
+
+	"github.com/vishvananda/netlink"
 )
 
 // An Owner says whose a port is: who has put the interface of a guest or a container on
@@ -536,4 +539,24 @@ func (e *Edit) AddCopies(port, span string) error {
 		}
 		return nil
 	}}, nil)
+}
+
+// Shut keeps the host's stack from what a device receives while the device is on its way from
+// one bridge to another, until the result is closed. It has no effect on a device that is not there.
+func (s *Switch) Shut(device string) (shut io.Closer, err error) {
+	shut = io.NopCloser(nil)
+	err = s.Inside(func() error {
+		l, err := netlink.LinkByName(device)
+		if errors.As(err, new(netlink.LinkNotFoundError)) {
+			return nil
+		}
+		if err == nil {
+			var on io.Closer
+			if on, err = datapath.Shut(l.Attrs().Index); err == nil {
+				shut = on
+			}
+		}
+		return failed("keep the host from what "+device+" receives", err)
+	})
+	return shut, err
 }

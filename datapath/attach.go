@@ -5,6 +5,7 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -144,6 +145,19 @@ const idleName = "bascule_idle"
 func idleProgram() (*ebpf.Program, error) {
 	const next = -1 // TCX_NEXT
 	return loadShort(idleName, ebpf.SchedCLS, ebpf.AttachTCXIngress, asm.Instructions{asm.Mov.Imm(asm.R0, next), asm.Return()})
+}
+
+// Shut keeps the host's stack from what a device of the calling thread's network namespace
+// receives, until the link that it returns is closed or this process ends. A port's program
+// comes first, and sees the frames.
+func Shut(ifindex int) (io.Closer, error) {
+	const drop = 2 // TCX_DROP
+	p, err := loadShort("port_shut", ebpf.SchedCLS, ebpf.AttachTCXIngress, asm.Instructions{asm.Mov.Imm(asm.R0, drop), asm.Return()})
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close()
+	return attachOpen(hookTCX, p, ifindex)
 }
 
 // tie ties the devices of new ports of c to these ports, before anything is taken of

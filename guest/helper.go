@@ -172,7 +172,7 @@ func tidy(s *bridge.Switch) error {
 	}
 	for _, p := range list {
 		if p.Owner.By == ByHelper && (p.State == "gone" || left(p.Name)) {
-			if _, _, err := plug.Remove(s, p.Owner.ID); err != nil {
+			if _, _, err := plug.RemoveGone(s, p.Owner.ID); err != nil {
 				return err
 			}
 		}

@@ -58,6 +58,12 @@ func Put(s *bridge.Switch, p Plug) (warnings []string, err error) {
 		if err := s.Try(what, p.Bridge, p.Owner.ID, plan); err != nil { // before it is taken off the other
 			return nil, err
 		}
+		// Between the bridges the device is no port, and what it receives would be the host's.
+		shut, err := s.Shut(p.Device)
+		if err != nil {
+			return nil, err
+		}
+		defer shut.Close()
 		if warnings, err = s.Edit(on, func(e *bridge.Edit) error {
 			_, err := e.DelOwned(p.Owner.ID)
 			return err
@@ -142,6 +148,22 @@ func (p *Plug) plan(e *bridge.Edit, rules bridge.PortAnchor) error {
 // reports whether there was one. Even then it finishes what a command before did that was
 // killed, which may have been at this port.
 func Remove(s *bridge.Switch, id string) (found bool, notes []string, err error) {
+	return remove(s, id, (*bridge.Edit).DelOwned)
+}
+
+// RemoveGone is Remove of a port whose device is gone. A port whose device is there stays: the id
+// may have come again since the caller has looked.
+func RemoveGone(s *bridge.Switch, id string) (found bool, notes []string, err error) {
+	return remove(s, id, func(e *bridge.Edit, id string) (bool, error) {
+		_, there, err := e.PortOf(id)
+		if err != nil || there {
+			return false, err
+		}
+		return e.DelOwned(id)
+	})
+}
+
+func remove(s *bridge.Switch, id string, del func(*bridge.Edit, string) (bool, error)) (found bool, notes []string, err error) {
 	on, err := s.BridgeOf(id)
 	if err != nil {
 		return false, nil, err
@@ -150,7 +172,7 @@ func Remove(s *bridge.Switch, id string) (found bool, notes []string, err error)
 		return false, nil, s.Mend()
 	}
 	notes, err = s.Edit(on, func(e *bridge.Edit) error {
-		found, err = e.DelOwned(id)
+		found, err = del(e, id)
 		return err
 	})
 	if bridge.Missing(err) {

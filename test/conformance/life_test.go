@@ -27,6 +27,7 @@ var lifeCases = []conformance{
 	{name: "change_killed", hooks: tcx, run: changeKilled},
 	{name: "rules_killed", hooks: tcx, run: rulesKilled},
 	{name: "two_writers", hooks: tcx, run: twoWriters},
+	{name: "apply_unread", hooks: tcx, run: applyUnread},
 	{name: "reconfigure_under_load", hooks: tcx, run: reconfigureUnderLoad},
 	{name: "upgrade_under_load", hooks: both, run: upgradeUnderLoad},
 	{name: "no_agent", hooks: tcx, run: noAgent},
@@ -914,4 +915,31 @@ func snapshot(l *netlab.Lab) string {
 	}
 	strangers, err := l.Strangers()
 	return text + fmt.Sprintf("devices %v %v\n", strangers, err)
+}
+
+// An apply whose plan is not read makes no other wait.
+func applyUnread(t *testing.T, _ string) {
+	l := netlab.New(t)
+	file := filepath.Join(t.TempDir(), "switch.yaml")
+	must(t, os.WriteFile(file, []byte("bridges: {br0: , br1: }\n"), 0o600))
+	from, to, err := os.Pipe()
+	must(t, err)
+	defer from.Close()
+	fd := int(to.Fd())
+	must(t, unix.SetNonblock(fd, true))
+	for err == nil {
+		_, err = unix.Write(fd, make([]byte, 4096))
+	}
+	must(t, unix.SetNonblock(fd, false))
+	first := l.Command("apply", file)
+	first.Stdout = to
+	must(t, first.Start())
+	to.Close()
+	l.Wait("the bridges", func() bool { return strings.Contains(l.Bascule("bridge", "show"), "br1") })
+	l.Bascule("apply", file)
+	from.Close()
+	var status *exec.ExitError
+	if err := first.Wait(); err != nil && !errors.As(err, &status) {
+		t.Error(err)
+	}
 }

@@ -3,13 +3,18 @@
 package conformance
 
 import (
+	"encoding/binary"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"bascule/bridge"
+	"bascule/plug"
 	"bascule/test/netlab"
 )
 
@@ -22,6 +27,8 @@ var plugCases = []conformance{
 	{name: "plug_rules_renamed", hooks: tcx, run: plugRulesRenamed},
 	{name: "plug_rules_uncalled", hooks: tcx, run: plugRulesUncalled},
 	{name: "plug_rules_skipped", hooks: tcx, run: plugRulesSkipped},
+	{name: "plug_moves", hooks: tcx, run: plugMoves},
+	{name: "plug_remove_gone", hooks: tcx, run: plugRemoveGone},
 	{name: "plug_rules_table", hooks: tcx, run: plugRulesTable},
 	{name: "plug_rules_refused", hooks: tcx, run: plugRulesRefused},
 	{name: "plug_rules_leave", hooks: tcx, run: plugRulesLeave},
@@ -395,6 +402,72 @@ func plugRulesSkipped(t *testing.T, hook string) {
 	if r.Exit != 0 || !strings.Contains(r.Stderr, plugAnchor) {
 		t.Errorf("forced: %v", r)
 	}
+}
+
+// A port that moves to another bridge is no interface of the host in between.
+func plugMoves(t *testing.T, hook string) {
+	l, _ := setup(t, hook, 1)
+	l.Bascule("bridge", "add", "br1")
+	e := l.NewEnds(1)[0]
+	l.Bascule("port", "add", "br0", "gw0", "--type", "host")
+	host := l.NewHost(l.Switch, "gw0", 1)
+	var socket *net.UDPConn
+	must(t, l.Switch.Do(func() (err error) {
+		socket, err = net.ListenUDP("udp4", &net.UDPAddr{IP: host.IPv4.AsSlice(), Port: 5000})
+		return err
+	}))
+	defer socket.Close()
+	raw := []byte(udp4(netlab.Broadcast, A, host.IPv4.Next().String(), host.IPv4.String(), [2]int{4000, 5000}, 'x', 'x'))
+	var sum uint32
+	for b := raw[14:34]; len(b) > 0; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	binary.BigEndian.PutUint16(raw[24:], ^uint16(sum>>16+sum&0xffff))
+	frame := netlab.Frame(raw)
+	l.Send(e, frame)
+	socket.SetReadDeadline(time.Now().Add(patience))
+	if _, err := socket.Read(make([]byte, 64)); err != nil {
+		t.Fatal("the host does not hear a device that is no port:", err)
+	}
+	for _, on := range []string{"br0", "br1"} {
+		pfctl(t, l, "block\n", "-b", on, "-f", "-")
+	}
+	l.Bascule("plug", "guest", "--bridge", "br0", "--device", e.Port)
+	for _, on := range []string{"br1", "br0"} { // a frame before each step of the kernel's
+		cmd := l.Command("plug", "guest", "--bridge", on, "--device", e.Port)
+		r, err := netlab.RunWatched(cmd, []string{"bpf"}, func(string, int) netlab.Answer {
+			l.Send(e, frame)
+			return netlab.Answer{}
+		})
+		if err != nil || r.Exit != 0 {
+			t.Fatal(r, err)
+		}
+	}
+	if has(t, socket) != "" {
+		t.Error("the host hears the device on its way between bridges")
+	}
+}
+
+// A port whose device has come again is not taken for one whose device is gone.
+func plugRemoveGone(t *testing.T, hook string) {
+	l, _ := setup(t, hook, 1)
+	e := l.NewEnds(1)[0]
+	l.Bascule("plug", "guest", "--bridge", "br0", "--device", e.Port)
+	s, err := bridge.Open(l.Switch.Name)
+	must(t, err)
+	defer s.Close()
+	remove := func(want bool) {
+		t.Helper()
+		if found, _, err := plug.RemoveGone(s, "guest"); err != nil || found != want {
+			t.Errorf("removed: %v, %v", found, err)
+		}
+	}
+	remove(false)
+	wantPlugged(t, l, "br0", map[string]string{e.Port: "guest"})
+	e.Unplug()
+	l.Wait("the device to go", func() bool { return l.Port("br0", e.Port).State == "gone" })
+	remove(true)
+	wantPlugged(t, l, "br0", nil)
 }
 
 // A table that the rules of a plug name stays as long as they do.
