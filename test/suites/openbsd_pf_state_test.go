@@ -41,6 +41,15 @@ var _ = openBSD.has("pf_state", cases{
 			r.t.Errorf("the port's next connection is answered by %s", said(a))
 		}
 	},
+	// a reset that acknowledges 0, with a number in the window before the next one, is a forged one
+	"run-fakeack_rst.py": func(r *router) {
+		c := begin(r, 100000)
+		c.send(layers.TCP{ACK: true, RST: true, Seq: c.ours - 0x4000, Window: 0xffff}, "")
+		c.send(layers.TCP{SYN: true, Seq: 1000000, Window: 0xffff}, "")
+		if a := c.hears(); a.SYN || !a.ACK || a.RST || a.Seq != c.theirs {
+			r.t.Errorf("behind a forged reset, a SYN is answered by %s, should be an acknowledgement with %d", said(a), c.theirs)
+		}
+	},
 })
 
 func said(p *layers.TCP) string {
