@@ -97,7 +97,11 @@ var _ = freeBSD.has("set_skip", cases{
 		r.up(r.self, "late0")
 		r.address(a, a.ifname, "10.1.9.2/24")
 		r.must(r.Switch.Neighbour("late0", netip.MustParseAddr("10.1.9.2"), a.MAC[:]))
-		r.Wait("late0 to be up", func() bool { return r.link(r.self, "late0").Attrs().OperState == netlink.OperUp })
+		r.Wait("late0 to be up, and its other end", func() bool {
+			near := r.link(r.self, "late0")
+			far, err := r.Switch.Netlink().LinkByIndex(near.Attrs().ParentIndex)
+			return err == nil && near.Attrs().OperState == netlink.OperUp && far.Attrs().OperState == netlink.OperUp
+		})
 		r.must(a.ns.Neighbour(a.ifname, own, r.link(r.self, "late0").Attrs().HardwareAddr))
 		r.passes(ping(a, own))
 		r.blocked(ping(a, a.gw4))
