@@ -198,6 +198,11 @@ func (c *draft) dropPlugRules(what string, id uint32) error {
 	if o.Anchor == "" {
 		return nil
 	}
+	// the next guest at the device is none of these connections'
+	c.after = append(c.after, func() error {
+		_, err := c.bridge.KillStates(func(s *datapath.State) bool { return s.In == id || s.Out == id })
+		return failed(what, err)
+	})
 	return c.dropAnchor(what, o.Anchor)
 }
 

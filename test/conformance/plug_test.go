@@ -515,6 +515,20 @@ func plugRulesRefused(t *testing.T, hook string) {
 // The rules of a plugged port go with it, and are not those of the next device of its name.
 func plugRulesLeave(t *testing.T, hook string) {
 	l, a, b, _, args := setupPlugRules(t, hook)
+	// neither are its connections
+	flow := []netlab.Frame{udp4(B, A, "192.0.2.1", "192.0.2.2", [2]int{4000, 9})}
+	must(t, os.WriteFile(args[len(args)-1], []byte("pass\n"), 0o600))
+	l.Bascule(args...)
+	learn(l, b, B)
+	l.Reach(a, flow, b)
+	must(t, os.WriteFile(args[len(args)-1], []byte("block\n"), 0o600))
+	l.Bascule("unplug", plugID)
+	l.Bascule("plug", "other", "--bridge", "br0", "--device", a.Port, "--pf", args[len(args)-1])
+	learn(l, b, B)
+	l.Reach(a, flow)
+	l.Bascule("unplug", "other")
+	must(t, os.WriteFile(args[len(args)-1], []byte("block in proto udp to port 7\n"), 0o600))
+	l.Bascule(args...)
 	l.Bascule("port", "del", "br0", a.Port)
 	if out := l.Bascule("pfctl", "-s", "Anchors", "-v"); strings.Contains(out, "plug/") {
 		t.Errorf("anchors after port del: %s", out)
