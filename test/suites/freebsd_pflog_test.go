@@ -74,6 +74,16 @@ var _ = freeBSD.has("pflog", cases{
 		r.sends(a, r.frame(a, h, &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoRequest, 0), Id: 7}, gopacket.Payload("echo")))
 		wantLog(r.t, lines(), "rule 0/(match) pass "+pingLog, "rule 0/(ip-option) block "+pingLog)
 	},
+	"state_max": func(r *router) {
+		lines := r.logs("pass\npass log inet proto icmp keep state (max 1)", "pflog0")
+		r.passes(ping(r.stations[0], r.self.v4))
+		r.blocked(ping(r.stations[0], r.self.v4))
+		got := lines()
+		if len(got) < 2 {
+			r.t.Fatalf("the log is %q", got)
+		}
+		wantLog(r.t, got[:2], "rule 1/(match) pass "+pingLog, "rule 1/(state-limit) block "+pingLog)
+	},
 	"matches": func(r *router) {
 		lines := r.logs("match log(matches) inet proto icmp\nmatch log(matches) inet from 10.1.0.2\npass", "pflog0")
 		r.passes(ping(r.stations[0], r.self.v4))
