@@ -172,6 +172,11 @@ func (s *Switch) elsewhere(bridge string, set *pf.Ruleset, main bool) (notes []s
 		if main {
 			notes = slices.Concat(notes, judged(set, name, ports.list))
 		}
+		if err == nil {
+			var empty []string
+			empty, err = unfilled(b, set)
+			notes = slices.Concat(notes, empty)
+		}
 		return err
 	})
 	if errors.Is(err, errNoBridge) {
@@ -384,6 +389,22 @@ func looped(set *pf.Ruleset, ports []pf.CompilePort, main bool) (notes []string)
 		}
 	}
 	return notes
+}
+
+// unfilled tells of the tables that rules name and that nothing has defined.
+func unfilled(b *datapath.Bridge, set *pf.Ruleset) (notes []string, err error) {
+	var has pfStored
+	if b.PFLoaded() {
+		if has, err = readStored(b); err != nil {
+			return nil, err
+		}
+	}
+	for _, i := range set.Unfilled(func(name string) bool {
+		return slices.ContainsFunc(has.Tables, func(t *pfStoredTable) bool { return t.Defined && t.Name == name })
+	}) {
+		notes = append(notes, fmt.Sprintf("%v: %s is empty: no file defines it, and no command has filled it", i.Pos, i.Word))
+	}
+	return notes, nil
 }
 
 // unrouted tells of next hops and sockets at host ports that do not route: what cannot go there is

@@ -90,6 +90,46 @@ func (r *Ruleset) walk(seen map[*Ruleset]bool, begin func(*Ruleset), rule func(*
 	}
 }
 
+// Unfilled returns the tables that rules of a ruleset, its anchors and what it loads name, and that
+// nothing fills: no file defines them, no rule puts sources there, and none is known already. There is
+// one Idle for each, at the first rule that names it.
+func (r *Ruleset) Unfilled(known func(name string) bool) (list []Idle) {
+	filled := map[string]bool{}
+	r.walk(map[*Ruleset]bool{}, func(set *Ruleset) {
+		for i := range set.Tables {
+			filled[set.Tables[i].Name] = true
+		}
+		for i := range set.SourceLimiters {
+			filled[set.SourceLimiters[i].Table] = true
+		}
+	}, func(rule *Rule) { filled[rule.StateOpts.Overload] = true })
+	named := func(at Pos, name string) {
+		if !filled[name] && !known(name) {
+			filled[name] = true
+			list = append(list, Idle{Pos: at, Word: "table <" + name + ">"})
+		}
+	}
+	host := func(at Pos, h Host) {
+		if h.Kind == InTable {
+			named(at, h.Name)
+		}
+	}
+	r.walk(map[*Ruleset]bool{}, func(set *Ruleset) {
+		for i := range set.Ether {
+			e := &set.Ether[i]
+			host(e.Pos, e.L3From)
+			host(e.Pos, e.L3To)
+		}
+	}, func(rule *Rule) {
+		host(rule.Pos, rule.From.Host)
+		host(rule.Pos, rule.To.Host)
+		for _, name := range rule.PoolTables() {
+			named(rule.Pos, name)
+		}
+	})
+	return list
+}
+
 // Elsewhere returns the translations and next hops of a ruleset, its anchors and what it loads
 // that never hold: their rules name ports of the bridge that are no host ports. What is no port of the
 // bridge now may become one. The word of an Idle is that of the translation or next hop.

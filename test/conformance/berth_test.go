@@ -368,9 +368,9 @@ func berthNotOK(t *testing.T, hook string) {
 
 	rules := t.TempDir() + "/pf.conf"
 	must(t, os.WriteFile(rules, []byte("block in on "+spare.Port+"\npass\n"), 0o644))
-	pfctl(t, l, "", "-i", "br0", "-f", rules)
+	pfctl(t, l, "", "-b", "br0", "-f", rules)
 	wantOccupied(t, s, "*", spare.Port, false)
-	pfctl(t, l, "", "-i", "br0", "-F", "all")
+	pfctl(t, l, "", "-b", "br0", "-F", "all")
 	wantBerths(t, s, bridge.Berth{Pattern: "*", Count: 2})
 	if ports := l.Bridge("br0").Ports; len(ports) != 4 {
 		t.Errorf("ports %q", ports)

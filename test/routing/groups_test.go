@@ -215,6 +215,10 @@ pass on lo0
 anchor on ! typo0 {
 	pass on gw1 from (gw1) to (typo1:network)
 }
+table <known> persist
+pass from <known> to <typo4>
+pass proto tcp from <typo4> keep state (max-src-conn 9, overload <filled>)
+pass proto tcp from <filled>
 `
 	want := `bascule: warning: stdin:1:22: set skip on nope has no effect: no port of br0, and no group of its ports, has this name now
 bascule: warning: stdin:3:18: on typo0 has no effect: no port of br0, and no group of its ports, has this name now (1 more)
@@ -225,6 +229,7 @@ bascule: warning: stdin:7:9: on lo0 has no effect: the host's packets to itself 
 bascule: warning: stdin:8:13: on ! typo0 holds at every port: no port of br0, and no group of its ports, has this name now
 bascule: warning: stdin:2:18: set loginterface gw has no effect: it is a group of several ports (gw1, gw2), and one port is counted; name it
 bascule: warning: stdin:3:32: (typo1) has no address now: no interface of the host, and no group of them, has this name (1 more)
+bascule: warning: stdin:12:1: table <typo4> is empty: no file defines it, and no command has filled it
 `
 	want = strings.NewReplacer("3:18", "3:1"+string(rune('6'+len(s.sides[0].end.Port))), "3:32", "3:3"+string(rune('0'+len(s.sides[0].end.Port)))).Replace(want)
 	for _, args := range [][]string{nil, {"-n"}} {
