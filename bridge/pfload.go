@@ -457,7 +457,7 @@ func unmarked(set *pf.Ruleset, ports []pf.CompilePort, devices map[int]netlink.L
 }
 
 // takesMarked reports whether the host has a rule about what is diverted, whose table has a route
-// that takes all for the host itself. It has if nobody can tell.
+// that takes all for the host itself. If the kernel does not say, it has.
 func takesMarked(family int) bool {
 	rules, err := netlink.RuleList(family)
 	return err != nil || slices.ContainsFunc(rules, func(r netlink.Rule) bool {
@@ -473,8 +473,8 @@ func takesMarked(family int) bool {
 	})
 }
 
-// hasInet6 reports whether the host's interface of a host port has an address of IPv6 beside that of
-// its link.
+// hasInet6 reports whether the host's interface of a host port has an address of IPv6 beside the
+// address of its link.
 func hasInet6(ports []pf.CompilePort, devices map[int]netlink.Link) bool {
 	ip := addresses()
 	for index, l := range devices {
