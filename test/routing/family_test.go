@@ -298,7 +298,7 @@ func TestFamilyHostile(t *testing.T) {
 		}
 		answers("nobody has asked", func(*front) {}, false)
 		wants("a later fragment alone", 0, out6().udp(clientPort, serverPort, 2000).piece(77, 1200, 2008), false)
-		for _, a := range []string{"127.0.0.1", "0.0.0.0", "0.1.2.3", "224.0.0.1", "255.255.255.255", "169.254.1.1", "10.0.2.64"} {
+		for _, a := range []string{"127.0.0.1", "0.0.0.0", "0.1.2.3", "224.0.0.1", "255.255.255.255", "169.254.1.1"} {
 			to := embedded(netip.MustParseAddr(a))
 			wants("to "+to.String(), 0, front{src: client6, dst: to}.udp(clientPort, serverPort, 10), false)
 		}
