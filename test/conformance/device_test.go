@@ -1071,24 +1071,32 @@ func hostPortAddresses(t *testing.T, _ string) {
 	l.Refused([]string{"only a host port has addresses"}, "apply", write("port.yaml", "bridges: {veb0: {ports: {%s: {addresses: %s}}}}", e.Port, first))
 }
 
-// A router's file comes up from nothing: its rules name the interfaces that the file itself makes,
-// by the addresses that it gives them. Nothing is told of them that is false a moment later.
-func routerFromNothing(t *testing.T, _ string) {
-	l := netlab.New(t)
+// newHostLab makes a lab with a station, whose host ports have IPv6. at returns an address of the
+// station's network, and write makes a file in a folder of the test's.
+func newHostLab(t *testing.T) (l *netlab.Lab, e *netlab.End, one *netlab.Host, at func(byte) netip.Prefix, write func(name, format string, args ...any) string) {
+	l = netlab.New(t)
 	must(t, l.Switch.Do(func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("0"), 0o644) }))
-	e := l.NewEnds(1)[0]
-	one := e.Host()
-	near := one.IPv4.As4()
-	near[3] = 250
-	lan := netip.PrefixFrom(netip.AddrFrom4(near), 24)
-	near[3] = 251
-	moved := netip.PrefixFrom(netip.AddrFrom4(near), 24)
+	e = l.NewEnds(1)[0]
+	one = e.Host()
+	at = func(last byte) netip.Prefix {
+		near := one.IPv4.As4()
+		near[3] = last
+		return netip.PrefixFrom(netip.AddrFrom4(near), 24)
+	}
 	dir := t.TempDir()
-	write := func(name, format string, args ...any) string {
+	write = func(name, format string, args ...any) string {
 		path := filepath.Join(dir, name)
 		must(t, os.WriteFile(path, fmt.Appendf(nil, format, args...), 0o644))
 		return path
 	}
+	return l, e, one, at, write
+}
+
+// A router's file comes up from nothing: its rules name the interfaces that the file itself makes,
+// by the addresses that it gives them. Nothing is told of them that is false a moment later.
+func routerFromNothing(t *testing.T, _ string) {
+	l, e, one, at, write := newHostLab(t)
+	lan, moved := at(250), at(251)
 	router := func(lan netip.Prefix) string {
 		return write("router.yaml", "bridges: {br0: {pf-ports: host, ports: {%s: , lan0: {type: host, addresses: [%s, '2001:db8:1::1/64']},"+
 			" wan0: {type: host, addresses: 203.0.113.2/24}}, pf: {file: pf.conf}}}", e.Port, lan)
@@ -1175,19 +1183,8 @@ pass on lan inet6 proto icmp6 from any to (lan0)
 // The interfaces of host ports come back from what export prints: up or down, and with the addresses
 // that nobody leased. A vport whose addresses others ask for is brought up, or nobody could.
 func hostInterfacesComeBack(t *testing.T, _ string) {
-	l := netlab.New(t)
-	must(t, l.Switch.Do(func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("0"), 0o644) }))
-	e := l.NewEnds(1)[0]
-	one := e.Host()
-	near := one.IPv4.As4()
-	near[3] = 250
-	lan := netip.PrefixFrom(netip.AddrFrom4(near), 24)
-	dir := t.TempDir()
-	write := func(name, format string, args ...any) string {
-		path := filepath.Join(dir, name)
-		must(t, os.WriteFile(path, fmt.Appendf(nil, format, args...), 0o644))
-		return path
-	}
+	l, e, one, at, write := newHostLab(t)
+	lan := at(250)
 	here := l.Switch.Netlink()
 	state := func() (list []string) {
 		t.Helper()
