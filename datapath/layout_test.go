@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,9 +16,12 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// layoutRecord has the layout of what is pinned, and its number: what layout of
-// config.go stands for.
-const layoutRecord = "testdata/layout.txt"
+// layoutRecords are the layouts of what is pinned, by their numbers: what layout of
+// config.go stands for, and what it stood for in former versions.
+const layoutRecords = "layouts"
+
+// layoutFile is the record of a layout.
+func layoutFile(number int) string { return filepath.Join(layoutRecords, fmt.Sprint(number, ".txt")) }
 
 var recordLayout = flag.Bool("layout.record", false, "record the layout of what is pinned, if its number fits")
 
@@ -109,11 +113,13 @@ func (l *layouter) enum(e *btf.Enum) {
 func pinnedLayout(t *testing.T, spec *ebpf.CollectionSpec) []string {
 	t.Helper()
 	l := &layouter{seen: map[string]bool{}}
-	var cfg *btf.Struct
-	if err := spec.Types.TypeByName("config", &cfg); err != nil {
-		t.Fatal(err)
+	for _, pin := range []string{configPin, settingsPin} { // each is a struct of its name
+		var of *btf.Struct
+		if err := spec.Types.TypeByName(pin, &of); err != nil {
+			t.Fatal(err)
+		}
+		l.line("pinned %s: %s", pin, l.of(t, of))
 	}
-	l.line("pinned %s: %s", configPin, l.of(t, cfg))
 	for i := range inventory {
 		table := &inventory[i]
 		if table.life == lifePrograms {
@@ -203,18 +209,25 @@ func judgeLayout(number int, lines []string, recorded int, record []string) (wro
 	return "", true
 }
 
+// readLayout reads the newest record.
 func readLayout(t *testing.T) (number int, lines []string) {
 	t.Helper()
-	text, err := os.ReadFile(layoutRecord)
+	files, err := os.ReadDir(layoutRecords)
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, rest, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
-	number, err = strconv.Atoi(strings.TrimPrefix(first, "layout "))
-	if err != nil {
-		t.Fatalf("%s: %v", layoutRecord, err)
+	for _, f := range files {
+		n, err := strconv.Atoi(strings.TrimSuffix(f.Name(), ".txt"))
+		if err != nil {
+			t.Fatalf("%s has %s, which is no record", layoutRecords, f.Name())
+		}
+		number = max(number, n)
 	}
-	return number, strings.Split(rest, "\n")
+	text, err := os.ReadFile(layoutFile(number))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return number, strings.Split(strings.TrimSpace(string(text)), "\n")
 }
 
 // Who changes the layout of what is pinned says so by its number, and who changes
@@ -232,13 +245,12 @@ func TestLayout(t *testing.T) {
 	case wrong != "":
 		t.Error(wrong)
 	case changed && *recordLayout:
-		text := fmt.Sprintf("layout %d\n%s\n", layout, strings.Join(lines, "\n"))
-		if err := os.WriteFile(layoutRecord, []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(layoutFile(layout), []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	case changed:
 		t.Errorf("the layout of what is pinned, number %d, is not as %s has it:%s\nRecord it: %s",
-			layout, layoutRecord, differ(lines, record), howToRecord)
+			layout, layoutFile(recorded), differ(lines, record), howToRecord)
 	}
 }
 
