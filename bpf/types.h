@@ -230,7 +230,9 @@ enum feature {
 	/* of XDP's programs: they judge first packets that they route, see first.h */
 	FEATURE_PF_FIRST = 1ull << 47,
 	FEATURE_PF_LIMITERS = 1ull << 48, /* of pf: limiters limit states, see pf/limit.h */
-	FEATURE_END = 1ull << 49, /* no feature has this bit, nor one above it */
+	/* of the program that may sleep: it must not look into a trie */
+	FEATURE_PF_SLEEPS = 1ull << 49,
+	FEATURE_END = 1ull << 50, /* no feature has this bit, nor one above it */
 	/* features that look behind the addresses, and drop a frame for what is there */
 	FEATURES_JUDGE = FEATURE_NON_IP | FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD |
 			 FEATURE_RA_GUARD | FEATURE_RULES | FEATURE_PF | FEATURE_ETHER,

@@ -90,9 +90,9 @@ var askings = []asking{
 
 // otherFeatures are the features that nothing asks for. One is that of trials. One says
 // that all floods of some port go by XDP, and one that XDP judges first packets; both follow
-// from the other features. And one is that of some programs alone: see programFeatures.
+// from the other features. And two are those of some programs alone: see programFeatures.
 const otherFeatures = kernelFeatureFEATURE_TRACE | kernelFeatureFEATURE_XDP_FLOOD | kernelFeatureFEATURE_PF_STAMPS |
-	kernelFeatureFEATURE_PF_FIRST
+	kernelFeatureFEATURE_PF_FIRST | kernelFeatureFEATURE_PF_SLEEPS
 
 // allFloods are the flags of a port that takes every flood.
 const allFloods = PortDiscover | PortMcastFlood | PortBcastFlood

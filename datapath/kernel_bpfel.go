@@ -397,7 +397,8 @@ const (
 	kernelFeatureFEATURE_PF_STAMPS     kernelFeature = 70368744177664
 	kernelFeatureFEATURE_PF_FIRST      kernelFeature = 140737488355328
 	kernelFeatureFEATURE_PF_LIMITERS   kernelFeature = 281474976710656
-	kernelFeatureFEATURE_END           kernelFeature = 562949953421312
+	kernelFeatureFEATURE_PF_SLEEPS     kernelFeature = 562949953421312
+	kernelFeatureFEATURE_END           kernelFeature = 1125899906842624
 	kernelFeatureFEATURES_JUDGE        kernelFeature = 2181685248
 	kernelFeatureFEATURES_DUE          kernelFeature = 35185445830656
 	kernelFeatureFEATURES_APART        kernelFeature = 2613527442049
@@ -620,6 +621,13 @@ type kernelPfFragmentKey struct {
 	Vlan    uint16
 	Proto   uint8
 	Family  uint8
+}
+
+type kernelPfHost struct {
+	_     structs.HostLayout
+	Match uint64
+	Here  uint64
+	Nets  uint64
 }
 
 type kernelPfLimited struct {

@@ -167,7 +167,7 @@ func FragmentsMemory(limit uint32) uint64 {
 
 // AddressesMemory is the memory for a value of set limit table-entries.
 func AddressesMemory(limit uint32) uint64 {
-	return hashMemory(limit, unsafe.Sizeof(kernelPfAddress{}), unsafe.Sizeof(kernelPfMember{}))
+	return hashMemory(limit, unsafe.Sizeof(kernelPfAddress{}), unsafe.Sizeof(kernelPfHost{}))
 }
 
 // FDBMemory is the memory for a value of a bridge's fdb-max.

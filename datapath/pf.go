@@ -497,8 +497,8 @@ func programFeatures(name string, c *Config) uint64 {
 			break
 		}
 		f := (c.Features | c.Pf.Features) &^ first
-		if name == kernelProgBasculeControl { // it may sleep, so that it must not look networks up
-			f &^= uint64(kernelFeatureFEATURE_PF_TABLES)
+		if name == kernelProgBasculeControl {
+			f |= uint64(kernelFeatureFEATURE_PF_SLEEPS)
 		}
 		return f
 	case kernelProgBasculeDue, kernelProgBasculeHop, kernelProgBasculeFamily:
@@ -625,10 +625,10 @@ var (
 			if late {
 				return lateHosts(g, c, from)
 			}
-			return copyHash[kernelPfAddress, kernelPfMember](to, from)
+			return copyHash[kernelPfAddress, kernelPfHost](to, from)
 		},
 		less: func(b *Bridge, m *ebpf.Map, n uint32, p *PF) (bool, error) {
-			return holds(n, b.Config.Pf.TableEntries, p.TableEntries, m, countOf[kernelPfAddress, kernelPfMember])
+			return holds(n, b.Config.Pf.TableEntries, p.TableEntries, m, countOf[kernelPfAddress, kernelPfHost])
 		},
 	}
 	growNets = growth{

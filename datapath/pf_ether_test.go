@@ -148,7 +148,7 @@ func TestPFEtherConditions(t *testing.T) {
 			t.Fatal(err)
 		}
 		host := prefixOf("10.0.0.1/32").Address
-		if err := s.gen.coll.Maps[kernelMapPfHosts].Put(host, kernelPfMember{Match: 1 << 3}); err != nil {
+		if err := s.gen.coll.Maps[kernelMapPfHosts].Put(host, kernelPfHost{Match: 1 << 3}); err != nil {
 			t.Fatal(err)
 		}
 		in := s.probe("pf_ether_skb", tag{}, 2, 0, 0)

@@ -5,7 +5,10 @@ package datapath
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
+
+	"bascule/pf"
 
 	"github.com/cilium/ebpf"
 )
@@ -168,6 +171,115 @@ func TestSourceLimiterTable(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].String() != "192.0.2.1" {
 		t.Errorf("the table has %v, %v", list, err)
 	}
+}
+
+// A source leaves the table when it has few states, however these end, if the limiter has put it
+// there. Networks and other tables decide then what they decided before.
+func TestSourceLimiterBelow(t *testing.T) {
+	const bad, other = 1, 2
+	s := newLimiterBench(t, "set timeout { udp.first 60, udp.single 60, interval 1 }\n"+
+		"table <bad> persist\ntable <other> persist\npass\nblock to <other>\n"+
+		"source limiter s id 1 entries 9 limit 9 table <bad> above 2 below 2\npass proto udp source limiter s\n")
+	add := func(table int, entries ...string) {
+		t.Helper()
+		var list []pf.TableEntry
+		for _, e := range entries {
+			list = append(list, pf.TableEntry{Prefix: netip.MustParsePrefix(e)})
+		}
+		if n, err := s.b.TableAdd(table, list); err != nil || n != len(entries) {
+			t.Fatal(n, err)
+		}
+	}
+	add(bad, "192.0.2.2/32")
+	add(other, "192.0.2.1/32")
+	table := func(what string, want ...string) {
+		t.Helper()
+		list, err := s.b.TableEntries(bad)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := []string{}
+		for _, e := range list {
+			got = append(got, e.String())
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("%s: the table has %v, want %v", what, got, want)
+		}
+	}
+	matches := func(what string, n int, want bool) {
+		t.Helper()
+		if got, _, err := s.b.TableTest(n, netip.MustParseAddr("192.0.2.1")); err != nil || got != want {
+			t.Errorf("%s: table %d matches the source: %v, want %v; %v", what, n, got, want, err)
+		}
+	}
+	kill := func(from string, n int) {
+		t.Helper()
+		killed, err := s.b.KillStates(func(st *State) bool {
+			if st.From.Addr.Addr().Unmap().String() != from {
+				return false
+			}
+			n--
+			return n >= 0
+		})
+		if err != nil || killed == 0 {
+			t.Fatal(killed, err)
+		}
+	}
+	send := func(from string, sport, n int) {
+		for i := range n {
+			s.send(from, sport+i)
+		}
+	}
+	flush := func() {
+		if _, err := s.b.FlushStates(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send("192.0.2.1", 1000, 4)
+	table("four states", "192.0.2.1", "192.0.2.2")
+	kill("192.0.2.1", 2)
+	table("two", "192.0.2.1", "192.0.2.2")
+	matches("two", bad, true)
+	kill("192.0.2.1", 1)
+	table("one", "192.0.2.2")
+	matches("one", bad, false)
+	matches("one", other, true)
+	send("192.0.2.1", 2000, 2)
+	table("three again", "192.0.2.1", "192.0.2.2")
+	flush()
+	table("all flushed", "192.0.2.2")
+	send("192.0.2.2", 1000, 4)
+	kill("192.0.2.2", 99)
+	table("a source that a command has listed", "192.0.2.2")
+
+	// networks come and go while the source is listed
+	send("192.0.2.1", 3000, 3)
+	add(bad, "192.0.2.0/28")
+	flush()
+	table("in a network that came", "192.0.2.0/28", "192.0.2.2")
+	matches("in a network that came", bad, true)
+	send("192.0.2.1", 4000, 3)
+	if _, err := s.b.TableDelete(bad, []pf.TableEntry{{Prefix: netip.MustParsePrefix("192.0.2.0/28")}}); err != nil {
+		t.Fatal(err)
+	}
+	flush()
+	table("in a network that went", "192.0.2.2")
+	matches("in a network that went", bad, false)
+	matches("in a network that went", other, true)
+
+	// the sweep, without a command or a packet
+	s.loadPF(s.b, "set timeout { udp.first 1, udp.single 1, interval 1 }\n"+
+		"table <bad> persist\ntable <other> persist\npass\nblock to <other>\n"+
+		"source limiter s id 1 entries 9 limit 9 table <bad> above 2 below 2\npass proto udp source limiter s\n")
+	send("192.0.2.3", 1000, 3)
+	table("three states of a moment", "192.0.2.2", "192.0.2.3")
+	until(t, "the sweep takes the source out", func() bool {
+		list, err := s.b.TableEntries(bad)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list) == 1
+	})
 }
 
 // A state counts for the limiters of the rule that has some. It has no room for those of two.

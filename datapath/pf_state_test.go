@@ -1001,15 +1001,15 @@ func TestPFOverload(t *testing.T) {
 				for i := range 3 {
 					expect(t, "connection", s.handshakeOf(uint16(i+1), tt.flags...), sent(1))
 				}
-				if err := s.gen.coll.Maps[kernelMapPfHosts].Lookup(host1, &kernelPfMember{}); !errors.Is(err, ebpf.ErrKeyNotExist) {
+				if err := s.gen.coll.Maps[kernelMapPfHosts].Lookup(host1, &kernelPfHost{}); !errors.Is(err, ebpf.ErrKeyNotExist) {
 					t.Errorf("the source is in the table already: %v", err)
 				}
 				expect(t, "one too many", s.handshakeOf(4, tt.flags...), dropped("pf-limit"))
 				if n := len(s.states()); n != 3 {
 					t.Errorf("%d states, want 3", n)
 				}
-				if got := get[kernelPfMember](s, kernelMapPfHosts, host1); got.Here != 1<<table || got.Match != 1<<table|1<<9 || got.Bits != hostBits {
-					t.Errorf("the source is in tables %#x, listed in %#x, as a network of %d bits", got.Match, got.Here, got.Bits)
+				if got := get[kernelPfHost](s, kernelMapPfHosts, host1); got.Here != 1<<table || got.Match != 1<<table|1<<9 || got.Nets != 1<<9 {
+					t.Errorf("the source is in tables %#x, listed in %#x, by networks in %#x", got.Match, got.Here, got.Nets)
 				}
 				s.later(1)
 				after := datagram(unix.IPPROTO_UDP) // is not meant by what was asked before

@@ -422,7 +422,7 @@ func (a *addresses) lookup(k kernelPfPrefix) (*kernelPfMember, error) {
 	m := new(kernelPfMember)
 	err := ebpf.ErrKeyNotExist
 	if k.Bits == hostBits {
-		err = a.hosts.Lookup(addressKey(netip.AddrFrom16(k.Address)), m)
+		err = a.host(netip.AddrFrom16(k.Address), m)
 	}
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		err = a.nets.Lookup(k, m)
@@ -433,12 +433,22 @@ func (a *addresses) lookup(k kernelPfPrefix) (*kernelPfMember, error) {
 	return m, err
 }
 
+// host reads the entry of an address that is listed by itself.
+func (a *addresses) host(addr netip.Addr, m *kernelPfMember) error {
+	var h kernelPfHost
+	if err := a.hosts.Lookup(addressKey(addr), &h); err != nil {
+		return err
+	}
+	*m = kernelPfMember{Match: h.Match, Here: h.Here, Bits: hostBits}
+	return nil
+}
+
 // listed reads the entry of an address or a network, if there is one of just that.
 func (a *addresses) listed(p netip.Prefix, m *kernelPfMember) (bool, error) {
 	var err error
 	key := prefixKey(p)
 	if p.IsSingleIP() {
-		err = a.hosts.Lookup(addressKey(p.Addr()), m)
+		err = a.host(p.Addr(), m)
 	} else {
 		err = a.nets.Lookup(key, m)
 	}
@@ -528,7 +538,7 @@ func (a *addresses) fill(n int, entries []pf.TableEntry) error {
 	return err
 }
 
-// each calls f with every network and address.
+// each calls f with every network and address: with its tables, not with its bits.
 func (a *addresses) each(f func(netip.Prefix, *kernelPfMember)) error {
 	err := eachOf(a.nets, func(keys []kernelPfPrefix, values []kernelPfMember) error {
 		for i := range keys {
@@ -539,10 +549,10 @@ func (a *addresses) each(f func(netip.Prefix, *kernelPfMember)) error {
 	if err != nil {
 		return fmt.Errorf("read the networks: %w", err)
 	}
-	err = eachOf(a.hosts, func(keys []kernelPfAddress, values []kernelPfMember) error {
+	err = eachOf(a.hosts, func(keys []kernelPfAddress, values []kernelPfHost) error {
 		for i := range keys {
 			addr := keys[i].addr()
-			f(netip.PrefixFrom(addr, addr.BitLen()), &values[i])
+			f(netip.PrefixFrom(addr, addr.BitLen()), &kernelPfMember{Match: values[i].Match, Here: values[i].Here})
 		}
 		return nil
 	})
@@ -792,9 +802,9 @@ func lateHosts(g *generation, c *Config, from *ebpf.Map) error {
 		return err
 	}
 	late := map[int][]pf.TableEntry{}
-	err = eachOf(from, func(keys []kernelPfAddress, values []kernelPfMember) error {
+	err = eachOf(from, func(keys []kernelPfAddress, values []kernelPfHost) error {
 		for i := range keys {
-			var now kernelPfMember
+			var now kernelPfHost
 			if err := a.hosts.Lookup(&keys[i], &now); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 				return err
 			}

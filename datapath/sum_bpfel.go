@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "956a7f5df70db6b0819fb52e3e7990c373df3c26ce48d8014488bc9759784866"
+const objectsSum = "4a4b295e3c25dca706bb7412cd5983504f81a2763de92c59191faadd2a20dfb8"

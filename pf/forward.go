@@ -64,9 +64,6 @@ func (r *Ruleset) missing(list *ErrorList, seen map[*Ruleset]bool) {
 		if l.Table != "" && (l.InetMask != 32 || l.Inet6Mask != 128) {
 			*list = append(*list, Error{Pos: l.Pos, Line: l.Line, Message: "table: " + singleSources, Missing: true})
 		}
-		if l.Below != 0 {
-			*list = append(*list, Error{Pos: l.Pos, Line: l.Line, Message: "below: " + staysListed, Missing: true})
-		}
 	}
 	for i := range r.Rules {
 		rule := &r.Rules[i]
@@ -158,9 +155,6 @@ func (r *Rule) PoolTables() (names []string) {
 
 // singleSources is why the table of a limiter whose sources are networks is refused.
 const singleSources = "holds for sources that are single addresses: commands alone change the networks of a table"
-
-// staysListed is why `below` is refused.
-const staysListed = "nothing takes a source out of the table again but a command; leave it out, and use 'pfctl -T delete'"
 
 // missing returns an error for each word of the rulesets that the datapath does not carry
 // out.

@@ -117,7 +117,7 @@ func (p *parser) limiter(first token) {
 				p.errorf(at, "'above' must be > 0")
 			}
 			if p.accept("below") {
-				l.Below = uint32(p.number("a number of states", math.MaxInt32))
+				l.Below = uint32(p.number("a number of states", maxBelow))
 			}
 			if l.Below > l.Above {
 				p.errorf(at, "'below' is larger than 'above'")
@@ -259,6 +259,8 @@ func (l Limiter) print(w *words, what string) {
 const (
 	limiterIDs   = 256
 	limiterWords = 4
+
+	maxBelow = 1<<24 - 1 // what is left of a word (PF_LIMITER_BELOW)
 )
 
 // placeLimiters compiles the limiters of the main ruleset.
@@ -268,18 +270,18 @@ func (c *compiler) placeLimiters() error {
 		return nil
 	}
 	words := make([]uint64, 2*limiterIDs, 2*limiterIDs+limiterWords*(len(main.StateLimiters)+len(main.SourceLimiters)))
-	place := func(index int, limit, entries uint32, rate Rate, above uint32, table uint8) {
+	place := func(index int, limit, entries uint32, rate Rate, above, below uint32, table uint8) {
 		var token, bucket uint64
 		if rate != (Rate{}) {
 			bucket = uint64(rate.Seconds) * 1e9
 			token = max(1, bucket/uint64(rate.Number))
 		}
 		words[index] = uint64(len(words))
-		words = append(words, uint64(limit)|uint64(entries)<<32, token, bucket, uint64(above)|uint64(table)<<32)
+		words = append(words, uint64(limit)|uint64(entries)<<32, token, bucket, uint64(above)|uint64(table)<<32|uint64(below)<<40)
 	}
 	for i := range main.StateLimiters {
 		l := &main.StateLimiters[i]
-		place(int(l.ID), l.Limit, 0, l.Rate, 0, 0)
+		place(int(l.ID), l.Limit, 0, l.Rate, 0, 0, 0)
 		c.out.Limited++
 	}
 	for i := range main.SourceLimiters {
@@ -292,7 +294,7 @@ func (c *compiler) placeLimiters() error {
 			}
 			c.out.Tables = true
 		}
-		place(limiterIDs+int(l.ID), l.Limit, l.Entries, l.Rate, l.Above, table)
+		place(limiterIDs+int(l.ID), l.Limit, l.Entries, l.Rate, l.Above, l.Below, table)
 		c.out.Limited += uint64(l.Entries) + 1
 	}
 	c.out.Limiters = words

@@ -98,14 +98,37 @@ __noinline u32 pf_limit_make(u32 place, u32 which, u32 entries)
 	return 0;
 }
 
+/* In pf_limited.sources: the limiter has put the source into the table, where it was not before. */
+#define PF_LIMITED_LISTED (1u << 31)
+
 /* Puts the source of a state into the limiter's table, by its number + 1. */
 static __always_inline void pf_limited_list(struct pf_limited *n, u32 place, u32 table)
 {
 	u32 had = READ_ONCE(n->sources);
 
-	if (on(FEATURE_PF_TABLES) && had != table &&
-	    __sync_val_compare_and_swap(&n->sources, had, table) == had)
-		pf_overload(place, table - 1);
+	if (!on(FEATURE_PF_TABLES) || on(FEATURE_PF_SLEEPS) ||
+	    (had & ~PF_LIMITED_LISTED) == table ||
+	    __sync_val_compare_and_swap(&n->sources, had, table) != had ||
+	    pf_overload(place, table - 1) <= 0)
+		return;
+	/* its states have gone meanwhile, on another CPU */
+	if (__sync_val_compare_and_swap(&n->sources, table, table | PF_LIMITED_LISTED) != table)
+		pf_unload(place, table - 1);
+}
+
+/*
+ * Has the source of a state leave the limiter's table, if it has so few states now. An entry that
+ * the limiter has not made stays.
+ */
+static __always_inline void pf_limited_unlist(struct pf_limited *n, u32 place, u32 id, u32 states)
+{
+	u32 at = on(FEATURE_PF_TABLES) ? pf_limiter_at(id, true) : 0;
+	u32 word = at ? pf_word(at + 3) >> 32 : 0, had = READ_ONCE(n->sources);
+	u32 table = word & ((1 << PF_LIMITER_BELOW) - 1);
+
+	if (states < word >> PF_LIMITER_BELOW && (had & ~PF_LIMITED_LISTED) == table &&
+	    __sync_val_compare_and_swap(&n->sources, had, 0) == had && (had & PF_LIMITED_LISTED))
+		pf_unload(place, table - 1);
 }
 
 /* Counts a new state for one of its limiters: 0, or the counter that says why it may not be. */
@@ -143,7 +166,7 @@ __noinline u32 pf_limit_enter(u32 place, u32 which)
 		return 0;
 	more = pf_word(at + 3);
 	if (states && more >> 32 && states >= (u32)more)
-		pf_limited_list(n, place, more >> 32);
+		pf_limited_list(n, place, more >> 32 & ((1 << PF_LIMITER_BELOW) - 1));
 	pf_limiter_key(&key, key.rule, true);
 	n = pf_limited_find(&key);
 	if (n) {
@@ -165,7 +188,7 @@ __noinline u32 pf_limit_leave(u32 place, u32 which, u32 now)
 {
 	struct pf_source_key key = {};
 	struct pf_limited *n;
-	u32 keeps;
+	u32 keeps, states;
 
 	if (!on(FEATURE_PF_LIMITERS))
 		return 0;
@@ -174,9 +197,10 @@ __noinline u32 pf_limit_leave(u32 place, u32 which, u32 now)
 	if (!n)
 		return 0;
 	WRITE_ONCE(n->expires, now + keeps - 1);
-	__sync_fetch_and_sub(&n->states, 1);
+	states = __sync_fetch_and_sub(&n->states, 1) - 1;
 	if (!(which & PF_LIMIT_SOURCES))
 		return 0;
+	pf_limited_unlist(n, place, key.rule, states);
 	pf_limiter_key(&key, key.rule, true);
 	n = pf_limited_find(&key);
 	if (n)

@@ -26,7 +26,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 1);
 	__type(key, struct pf_address);
-	__type(value, struct pf_member);
+	__type(value, struct pf_host);
 } pf_hosts SEC(".maps");
 
 struct {
@@ -505,7 +505,7 @@ static __always_inline u64 pf_tables_of(const struct pf_prefix *prefix)
 {
 	struct pf_member *m = bpf_map_lookup_elem(&pf_hosts, &prefix->address);
 
-	if (!m)
+	if (!m) /* `match` is where an address has it */
 		m = bpf_map_lookup_elem(&pf_nets, prefix);
 	return m ? m->match : 0;
 }

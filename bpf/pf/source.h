@@ -274,11 +274,29 @@ __noinline int pf_overload(u32 place, u32 table)
 	struct pf_state *s = pf_state_at(place);
 	struct pf_table_work *w;
 	w = work_of(WORK_PF_OVERLOAD);
-	if (!on(FEATURE_PF_TABLES) || !s || !w)
+	if (!on(FEATURE_PF_TABLES) || on(FEATURE_PF_SLEEPS) || !s || !w)
 		return 0;
 	pf_source_address(w->address.word, s);
 	pf_count(PF_COUNT_OVERLOAD);
 	return pf_table_add(w, 1ull << (table & 63), false);
+}
+
+/*
+ * Takes the source of a state out of a table, given by number, in which pf_overload() has put it.
+ * The sweep and user space's requests come here, too. They have no room that frames leave alone.
+ */
+__noinline int pf_unload(u32 place, u32 table)
+{
+	u64 bit = 1ull << (table & 63);
+	struct pf_state *s = pf_state_at(place);
+	struct pf_address address;
+	struct pf_host *m;
+
+	if (!on(FEATURE_PF_TABLES) || !s)
+		return 0;
+	pf_source_address(address.word, s);
+	m = bpf_map_lookup_elem(&pf_hosts, &address);
+	return m && (READ_ONCE(m->match) & bit) && pf_table_unlist(&address, m, bit);
 }
 
 /*

@@ -2,8 +2,9 @@
 
 /*
  * How tables of addresses change while frames pass. User space alone changes networks. The
- * datapath also adds addresses, if a source sends too much (overload). So an entry is
- * changed in place, bit by bit, and nobody writes over what another has just written.
+ * datapath also adds addresses, if a source sends too much (overload), or has too many states of
+ * a limiter, and takes the latter out again. So an entry is changed in place, bit by bit, and
+ * nobody writes over what another has just written.
  */
 #pragma once
 
@@ -24,7 +25,7 @@ struct {
 struct pf_table_work {
 	struct pf_address address;
 	struct pf_prefix prefix;
-	struct pf_member fresh;
+	struct pf_host fresh;
 };
 
 /* The tables that the address is in because of networks. */
@@ -38,11 +39,10 @@ static __always_inline u64 pf_table_nets(struct pf_table_work *w)
 	return net ? READ_ONCE(net->match) : 0;
 }
 
-/* Puts an address where networks put it, in those of `tables` that do not list it. */
-static __always_inline void pf_table_inherit(struct pf_table_work *w, struct pf_member *m,
-					     u64 tables)
+/* Puts an address where its networks put it, in those of `tables` that do not list it. */
+static __always_inline void pf_table_follow(struct pf_host *m, u64 tables)
 {
-	u64 nets = pf_table_nets(w), here = READ_ONCE(m->here), added;
+	u64 nets = READ_ONCE(m->nets), here = READ_ONCE(m->here), added;
 
 	tables &= ~here;
 	__sync_fetch_and_or(&m->match, nets & tables);
@@ -51,6 +51,16 @@ static __always_inline void pf_table_inherit(struct pf_table_work *w, struct pf_
 	added = READ_ONCE(m->here) & ~here & tables;
 	if (added)
 		__sync_fetch_and_or(&m->match, added);
+}
+
+/* The same where networks have changed. */
+static __always_inline void pf_table_inherit(struct pf_table_work *w, struct pf_host *m, u64 tables)
+{
+	u64 nets = pf_table_nets(w);
+
+	__sync_fetch_and_or(&m->nets, nets & tables);
+	__sync_fetch_and_and(&m->nets, nets | ~tables);
+	pf_table_follow(m, tables);
 }
 
 #define PF_TABLE_WRITTEN 2 /* it is listed now, if nobody has deleted the entry meanwhile */
@@ -63,7 +73,7 @@ static __always_inline void pf_table_inherit(struct pf_table_work *w, struct pf_
  */
 __noinline int pf_table_try(struct pf_table_work *w, u64 bits, bool negated)
 {
-	struct pf_member *m;
+	struct pf_host *m;
 	long err;
 
 	if (!on(FEATURE_PF) || !w)
@@ -79,9 +89,9 @@ __noinline int pf_table_try(struct pf_table_work *w, u64 bits, bool negated)
 			__sync_fetch_and_or(&m->match, bits);
 		return PF_TABLE_WRITTEN;
 	}
-	w->fresh.bits = 128;
 	w->fresh.here = bits;
-	w->fresh.match = pf_table_nets(w) & ~bits;
+	w->fresh.nets = pf_table_nets(w);
+	w->fresh.match = w->fresh.nets & ~bits;
 	if (!negated)
 		w->fresh.match |= bits;
 	err = bpf_map_update_elem(&pf_hosts, &w->address, &w->fresh, BPF_NOEXIST);
@@ -131,17 +141,20 @@ static __always_inline int pf_table_add(struct pf_table_work *w, u64 bit, bool n
 }
 
 /* Takes an address out of the tables of `bits`. Deletes the entry if no table lists the address. */
-static __always_inline bool pf_table_unlist(struct pf_table_work *w, struct pf_member *m, u64 bits)
+static __always_inline bool pf_table_unlist(const struct pf_address *address, struct pf_host *m,
+					    u64 bits)
 {
-	u64 had = __sync_fetch_and_and(&m->here, ~bits) & bits;
+	u64 had = __sync_fetch_and_and(&m->here, ~bits) & bits, nets = READ_ONCE(m->nets);
 
 	if (!had)
 		return false;
 	pf_table_note(-(u64)__builtin_popcountll(had));
-	pf_table_inherit(w, m, had);
+	pf_table_follow(m, had);
+	if (READ_ONCE(m->nets) != nets) /* who changed that may have seen the address listed */
+		pf_table_follow(m, had);
 	/* a CPU that lists the address at this moment finds the entry gone, and adds it again */
 	if (!READ_ONCE(m->here))
-		bpf_map_delete_elem(&pf_hosts, &w->address);
+		bpf_map_delete_elem(&pf_hosts, address);
 	return true;
 }
 
@@ -149,7 +162,7 @@ static long pf_table_one(u32 n, struct pf_table_request *r)
 {
 	struct pf_table_change *c = bpf_map_lookup_elem(&pf_table_batch, &n);
 	struct pf_table_work w;
-	struct pf_member *m;
+	struct pf_host *m;
 	int did = 0;
 
 	if (!c)
@@ -161,7 +174,7 @@ static long pf_table_one(u32 n, struct pf_table_request *r)
 		m = bpf_map_lookup_elem(&pf_hosts, &w.address);
 		if (m && (READ_ONCE(m->here) & r->tables) &&
 		    !(READ_ONCE(m->match) & r->tables) == !!c->negated)
-			did = pf_table_unlist(&w, m, r->tables);
+			did = pf_table_unlist(&w.address, m, r->tables);
 	}
 	if (did < 0) {
 		r->result = did;
@@ -188,7 +201,7 @@ static __always_inline bool pf_table_covers(const struct pf_prefix *net,
 	return true;
 }
 
-static long pf_table_each(void *map, struct pf_address *key, struct pf_member *m,
+static long pf_table_each(void *map, struct pf_address *key, struct pf_host *m,
 			  struct pf_table_request *r)
 {
 	struct pf_table_work w = {.address = *key};
@@ -197,7 +210,7 @@ static long pf_table_each(void *map, struct pf_address *key, struct pf_member *m
 		return 0;
 	pf_table_inherit(&w, m, r->tables);
 	if (r->op == PF_TABLE_CLEAR)
-		r->result += pf_table_unlist(&w, m, r->tables);
+		r->result += pf_table_unlist(&w.address, m, r->tables);
 	return 0;
 }
 
@@ -207,7 +220,7 @@ static long pf_table_each(void *map, struct pf_address *key, struct pf_member *m
 static long pf_table_nth(u32 n, struct pf_table_request *r)
 {
 	struct pf_table_work w;
-	struct pf_member *m;
+	struct pf_host *m;
 
 	__builtin_memcpy(&w.address, r->prefix.address, sizeof(w.address));
 	w.address.word[3] = bpf_htonl(bpf_ntohl(w.address.word[3]) + n);

@@ -94,6 +94,16 @@ struct pf_member {
 	__u64 bits;
 };
 
+/*
+ * The same of an address that is listed by itself. Programs that may sleep must not look into the
+ * trie, so its answer stands here.
+ */
+struct pf_host {
+	__u64 match; /* as in struct pf_member, as the next */
+	__u64 here;
+	__u64 nets; /* bit N: by a network, the address would be in table N */
+};
+
 /* Key of an address that is listed by itself; networks are in a trie. */
 struct pf_address {
 	__u32 word[4];
@@ -366,10 +376,15 @@ struct pf_limiter {
 	__u32 entries; /* sources */
 	__u64 token; /* nanoseconds from one state to the next, in the long run; 0 for any */
 	__u64 bucket; /* nanoseconds whose tokens may be taken at once */
-	/* a source that has had more states than `above` gets into the table, by its number + 1 */
+	/*
+	 * A source that has more states than `above` gets into the table, by its number + 1. It
+	 * leaves the table when it has fewer than the number that stands from PF_LIMITER_BELOW on.
+	 */
 	__u32 above;
 	__u32 table;
 };
+
+#define PF_LIMITER_BELOW 8 /* bits of pf_limiter.table in front of that number */
 
 #define PF_LIMITER_IDS 256
 
@@ -650,7 +665,8 @@ struct pf_source {
  */
 struct pf_limited {
 	__u32 states; /* as in struct pf_source */
-	__u32 sources; /* of a source limiter; of a source: number + 1 of the table that it is in */
+	__u32 sources; /* of a source limiter; of a source: number + 1 of the table that it is in,
+			  and PF_LIMITED_LISTED */
 	__u32 full; /* times that a source limiter had no room for one more source */
 	__u32 expires; /* as in struct pf_source */
 	__u64 spent; /* the tokens before this moment are spent: nanoseconds, CLOCK_MONOTONIC */

@@ -31,6 +31,7 @@ var pfTrafficCases = []conformance{
 	{name: "pf_icmp_errors", hooks: both, run: pfICMPErrors},
 	{name: "pf_limits", hooks: tcx, run: pfLimits},
 	{name: "pf_overload", hooks: both, run: pfOverload},
+	{name: "pf_limited", hooks: both, run: pfLimited},
 	{name: "pf_floods", hooks: tcx, run: pfFloods},
 	{name: "pf_moves", hooks: both, run: pfMoves},
 	{name: "pf_vlans", hooks: tcx, run: pfVLANs},
@@ -592,6 +593,40 @@ func pfOverload(t *testing.T, hook string) {
 	old.back().blocked(l, ack, 2, 2)
 	c(A, ends[0], ip1, 300, 22).blocked(l, syn, 1, 0)
 	other.passes(l, ack, 2, 2)
+}
+
+// pfLimited: a source is in its limiter's table from too many states to few, however they end.
+func pfLimited(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	learn(l, ends[0], A)
+	learn(l, ends[1], B)
+	rules := "table <bad> persist\nsource limiter s id 1 entries 9 limit 9 table <bad> above 2 below 2\n" +
+		"pass proto udp source limiter s\nblock in quick proto udp from <bad> to port 99\npass in quick proto udp to port 99 no state\n" +
+		"pass out quick proto udp to port 99 no state\n"
+	loadPF(t, l, rules)
+	sport := 1000
+	fill := func() {
+		for range 3 {
+			sport++
+			l.Reach(ends[0], udps(2, B, A, ip1, ip2, [2]int{sport, 53}), ends[1])
+		}
+		wantPF(t, l, "   10.0.0.1\n", "-t", "bad", "-T", "show")
+		l.Reach(ends[0], udps(2, B, A, ip1, ip2, [2]int{sport, 99}))
+	}
+	free := func() {
+		wantPF(t, l, "", "-t", "bad", "-T", "show")
+		l.Reach(ends[0], udps(2, B, A, ip1, ip2, [2]int{sport, 99}), ends[1])
+	}
+	fill()
+	pfctl(t, l, "", "-k", ip1)
+	free()
+	fill()
+	pfctl(t, l, "", "-F", "states")
+	free()
+	loadPF(t, l, "set timeout { udp.first 1, udp.single 1, udp.multiple 1, interval 1 }\n"+rules)
+	fill()
+	l.Wait("the states to end", func() bool { return pfctl(t, l, "", "-t", "bad", "-T", "show") == "" })
+	free()
 }
 
 // pfFloods: each port that a flood leaves by has its rules; and a connection whose
