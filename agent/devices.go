@@ -113,6 +113,12 @@ func (d *devices) tell(deed bridge.Deed) {
 		log.Info("a host port has no carrier", "why", deed.Why)
 	case bridge.DeedTaken:
 		log.Warn("a port was made to belong to another device, which gets nothing from it, and whose own frames leave by it past the switch", "why", "it belongs to "+deed.Other)
+	case bridge.DeedMTU:
+		if deed.Lossy {
+			log.Warn("the MTU of a port's device was changed", "why", deed.Why)
+		} else {
+			log.Info("the MTU of a port's device was changed", "why", deed.Why)
+		}
 	case bridge.DeedReleased:
 		log.Info("a port belongs to the switch alone again", "was", deed.Other)
 	case bridge.DeedBack:

@@ -28,7 +28,8 @@ type links struct {
 type linkEvent struct {
 	index int
 	up    bool
-	below int // index of the device that it is above, such as a macvlan is; 0 for none
+	below int  // index of the device that it is above, such as a macvlan is; 0 for none
+	tc    bool // it is about qdiscs or filters of the device, and no more
 }
 
 // openLinks begins to hear.
@@ -40,7 +41,7 @@ func openLinks(s *bridge.Switch) (*links, error) {
 			return err
 		}
 		l.file = os.NewFile(uintptr(fd), "netlink")
-		return unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: unix.RTMGRP_LINK})
+		return unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: unix.RTMGRP_LINK | unix.RTMGRP_TC})
 	})
 	if err != nil {
 		l.close()
@@ -113,6 +114,12 @@ func linkEvents(b []byte) (list []linkEvent) {
 				up:    kind == unix.RTM_NEWLINK && binary.NativeEndian.Uint32(body[8:])&running == running,
 				below: linkBelow(body[unix.SizeofIfInfomsg:]),
 			})
+		}
+		switch kind {
+		case unix.RTM_NEWQDISC, unix.RTM_DELQDISC, unix.RTM_NEWTFILTER, unix.RTM_DELTFILTER:
+			if len(body) >= unix.SizeofIfInfomsg { // the index is where that of a device is
+				list = append(list, linkEvent{index: int(int32(binary.NativeEndian.Uint32(body[4:]))), tc: true})
+			}
 		}
 		b = b[min((size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1), len(b)):]
 	}

@@ -47,6 +47,8 @@ type site struct {
 
 	devices *devices
 
+	findings *findings
+
 	tidied bool      // snapshots of bridges that are gone are removed
 	look   bool      // a device has come that may be a port
 	looked time.Time // when that was last looked into
@@ -129,6 +131,7 @@ func (s *site) listen() {
 		s.log.Error("devices cannot be heard of", "error", err)
 	}
 	s.devices = s.followDevices()
+	s.findings = s.followFindings()
 	go s.a.keep(s.ctx, s.log, "following the bridges", func() error {
 		return s.sw.Changes(s.ctx, func() {
 			done := make(chan struct{})
@@ -146,6 +149,7 @@ func (s *site) close() {
 	s.stop()
 	if s.devices != nil {
 		<-s.devices.done // it gives back what it has taken
+		<-s.findings.done
 	}
 	names, err := s.sw.Names()
 	for name := range s.bridges {
@@ -364,9 +368,14 @@ func (s *site) hear() error {
 // linksChanged tells the control protocols of devices, and the goroutine that
 // follows devices.
 func (s *site) linksChanged(list []linkEvent) {
-	if slices.ContainsFunc(list, func(e linkEvent) bool {
-		return e.index == 0 || s.devices.concerns(e.index) || s.devices.concerns(e.below)
-	}) {
+	concerned := slices.DeleteFunc(slices.Clone(list), func(e linkEvent) bool {
+		return e.index != 0 && !s.devices.concerns(e.index) && !s.devices.concerns(e.below)
+	})
+	if len(concerned) > 0 {
+		s.findings.wake()
+	}
+	list = slices.DeleteFunc(list, func(e linkEvent) bool { return e.tc })
+	if slices.ContainsFunc(concerned, func(e linkEvent) bool { return !e.tc }) {
 		s.devices.wake()
 	}
 	any := false

@@ -136,6 +136,7 @@ type Port struct {
 	Hook            string        `json:"hook"`
 	State           string        `json:"state"`
 	TakenBy         string        `json:"taken_by,omitempty"`   // "Linux bridge lxbr0"
+	Findings        []PortFinding `json:"findings,omitempty"`   // what the host has at its device without effect
 	NoCarrier       string        `json:"no_carrier,omitempty"` // of a host port: "agent" or "agent-ended"
 	Owner           *bridge.Owner `json:"owner,omitempty"`      // by which id it was plugged, and for whom
 	Learn           bool          `json:"learning"`
@@ -169,6 +170,17 @@ type Port struct {
 	RootGuard       bool          `json:"root_block"`
 	*PortStats                    // where they are asked for
 }
+
+// PortFinding is something that the host has at a port's device and that has no effect there, or
+// another one than without the switch.
+type PortFinding struct {
+	Kind string `json:"kind"` // "ingress-filter", "device-above", "port-below", "address" or "mtu"
+	What string `json:"what"` // the thing, such as "macvlan mv0"
+	Text string `json:"text"` // what follows from it, and what to do
+}
+
+// OfPortFinding is the answer for a finding.
+func OfPortFinding(f bridge.PortFinding) PortFinding { return PortFinding{f.Kind, f.What, f.Text} }
 
 // PortStats are the counters of a port.
 type PortStats struct {
@@ -208,7 +220,7 @@ func OfPort(port bridge.Port) Port {
 	return Port{
 		Index: port.Index, Name: port.Name, Flags: append([]string{}, port.Flags...), MTU: port.MTU,
 		Bridge: port.Bridge, Type: port.Type, Peer: port.Peer, Link: port.Link, Alias: port.Alias, Hook: port.Hook, State: port.State,
-		TakenBy: port.TakenBy, NoCarrier: port.NoCarrier, Owner: port.Owner,
+		TakenBy: port.TakenBy, Findings: findingsOf(port), NoCarrier: port.NoCarrier, Owner: port.Owner,
 		Learn: c.Learn, Discover: c.Discover, MulticastFlood: c.MulticastFlood, BroadcastFlood: c.BroadcastFlood,
 		Hairpin: c.Hairpin, Isolated: c.Isolated(), Protected: c.Protected.List(),
 		FDBMax: c.FDBMax, FDBCount: port.FDBCount, FDBFull: c.FDBFull,
@@ -219,6 +231,14 @@ func OfPort(port bridge.Port) Port {
 		STPCost:      c.STPCost, STPPriority: c.STPPriority, STPEdge: c.STPEdge, STPPointToPoint: c.STPPointToPoint,
 		BPDUGuard: c.BPDUGuard, BPDUFilter: c.BPDUFilter, RootGuard: c.RootGuard,
 	}
+}
+
+// findingsOf is nil for none, which the answer leaves out.
+func findingsOf(port bridge.Port) []PortFinding {
+	if len(port.Findings) == 0 {
+		return nil
+	}
+	return List(port.Findings, OfPortFinding)
 }
 
 // OfCountedPort is the answer for a port with its counters.

@@ -204,8 +204,9 @@ func (s *Switch) Berths(bridge string) (list []Berth, err error) {
 // Occupy makes a device a port of a bridge, in a berth of the pattern. It is not ok,
 // and nothing is changed, if no berth is vacant or the device is not for a berth: the
 // device goes by XDP, it is a port already or can't be one, or rules of pf go by the
-// names of ports. AddPort then adds the device, or says why not. The warnings are
-// AddPort's. Occupy is one writer of many: any process can call it.
+// names of ports. AddPort then adds the device, or says why not. Occupy does not look for
+// devices above this one, which takes a list of all devices: the caller has that. The
+// warnings are AddPort's. Occupy is one writer of many: any process can call it.
 func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []string, err error) {
 	what := "add port " + device + " to " + bridge + " in a berth"
 	if err := checkName("port", device); err != nil {
@@ -261,7 +262,7 @@ func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []str
 		}
 		ok = true
 		warnings = slices.Concat(world.mtuWarning(&b.Config, p, l), world.addressWarning(bridge, hostPortOf(&b.Config), l),
-			cableWarning(&b.Config, bridge, l), warnNoAgent(b, stpWaits(device)))
+			cableWarning(&b.Config, bridge, l), world.filterWarnings(l), warnNoAgent(b, stpWaits(device)))
 		warnings = append(warnings, notes...)
 		return failed(what, b.Done())
 	})

@@ -78,6 +78,7 @@ type Devices struct {
 	known   map[int]bool // devices that were looked at
 	away    bool         // a port's device is in another network namespace, and may come back
 	masters map[uint32]string
+	mtus    map[uint32]int // of ports' devices
 }
 
 // A Deed is a change of a port, or something that a Devices did about it.
@@ -85,7 +86,8 @@ type Deed struct {
 	Bridge, Port string
 	Kind         string
 	Other        string // DeedTaken: the device that it belongs to, "Linux bridge br0"
-	Why          string // DeedNone: the reason in words
+	Why          string // DeedNone: the reason in words; DeedMTU: what follows
+	Lossy        bool   // DeedMTU: frames that some ports take are too large for others
 }
 
 // The kinds of deeds.
@@ -95,13 +97,14 @@ const (
 	DeedNone     = "none"     // the interface has no carrier, since no other port leads anywhere; see Why
 	DeedTaken    = "taken"    // another device has made the port its own
 	DeedReleased = "released" // the port is no longer another device's
+	DeedMTU      = "mtu"      // the device has another MTU
 	DeedBack     = "back"     // the device has come back from another namespace, and is the port that it was
 )
 
 // FollowDevices takes the namespace's devices in hand, until Close or until the process
 // ends. It fails if somebody else has them.
 func (s *Switch) FollowDevices() (*Devices, error) {
-	d := &Devices{s: s, masters: map[uint32]string{}}
+	d := &Devices{s: s, masters: map[uint32]string{}, mtus: map[uint32]int{}}
 	if err := d.take(); err != nil {
 		return nil, err
 	}
@@ -175,7 +178,7 @@ func (d *Devices) Concerns(index int) bool {
 // take back ports of bridges of which kept reports true: somebody else sees to them.
 // One goroutine at a time may call it.
 func (d *Devices) Look(kept func(bridge string) bool) (did []Deed, err error) {
-	seen := sighting{known: map[int]bool{}, masters: map[uint32]string{}, before: d.masters}
+	seen := sighting{known: map[int]bool{}, masters: map[uint32]string{}, before: d.masters, mtus: map[uint32]int{}, had: d.mtus}
 	err = d.s.read(func(store *datapath.Store) error {
 		var err error
 		if seen.devices, err = links(); err != nil {
@@ -200,7 +203,7 @@ func (d *Devices) Look(kept func(bridge string) bool) (did []Deed, err error) {
 		return nil, fmt.Errorf("look at the devices of bridges: %w", err)
 	}
 	d.mu.Lock()
-	d.known, d.away, d.masters = seen.known, seen.away, seen.masters
+	d.known, d.away, d.masters, d.mtus = seen.known, seen.away, seen.masters, seen.mtus
 	d.mu.Unlock()
 	did = seen.did
 	for _, name := range seen.moved {
@@ -230,6 +233,8 @@ type sighting struct {
 
 	known   map[int]bool
 	masters map[uint32]string
+	mtus    map[uint32]int // of ports' devices, and what they had at the last Look
+	had     map[uint32]int
 	moved   []string // bridges with a host port that has another address
 	away    bool     // a port's device is in another network namespace
 	back    []string // bridges with a port whose device was away, and is not any more
@@ -263,6 +268,7 @@ func (s *sighting) look(name string, b *datapath.Bridge) error {
 			hosts = append(hosts, p)
 		}
 		s.master(name, p, l)
+		s.mtu(name, b, p, l)
 	}
 	if len(hosts) == 0 {
 		return nil
@@ -305,6 +311,17 @@ func (s *sighting) master(bridge string, p *datapath.Port, l netlink.Link) {
 	}
 	if now != was {
 		s.did = append(s.did, deed)
+	}
+}
+
+// mtu notes the MTU of a port's device.
+func (s *sighting) mtu(bridge string, b *datapath.Bridge, p *datapath.Port, l netlink.Link) {
+	was, now := s.had[p.Id], l.Attrs().MTU
+	s.mtus[p.Id] = now
+	if was != 0 && was != now {
+		port := portName(b, p, s.devices)
+		why, lossy := mtuChange(b, p, port, now, s.devices)
+		s.did = append(s.did, Deed{Bridge: bridge, Port: port, Kind: DeedMTU, Why: why, Lossy: lossy})
 	}
 }
 

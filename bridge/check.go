@@ -20,8 +20,8 @@ import (
 
 // A Finding is one thing about the kernel, the machine or a device that matters to bridges.
 type Finding struct {
-	About string // "kernel", "machine", "network" or "device"
-	Name  string // of the thing, such as "tcx" or "eth0"
+	About string // "kernel", "machine", "network", "device" or "port"
+	Name  string // of the thing, such as "tcx", "eth0" or "br0/eth0"
 	State Verdict
 	Text  string // in a few words, with what to do where that is not plain
 	// Needed: without it there is no bridge at all.
@@ -52,6 +52,13 @@ func (s *Switch) Check() (list []Finding, err error) {
 		list = append(list, devices...)
 		return err
 	})
+	if err != nil || Usable() != nil || !datapath.Mounted() {
+		return list, err
+	}
+	found, err := s.PortFindings()
+	for _, f := range found {
+		list = append(list, Finding{About: "port", Name: f.Bridge + "/" + f.Port, State: VerdictNote, Text: f.Text})
+	}
 	return list, err
 }
 

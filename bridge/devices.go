@@ -26,6 +26,7 @@ type Device struct {
 	Physical bool   // it has a driver of its own: --hook auto means XDP
 	Ethernet bool   // it could be a port at all
 	Refusal  string // why it can't be a port now, and what to do; "" if it can
+	Cut      string // why it can't become a port unless that is forced, and what to do; "" if it can
 
 	// Addresses are its IP addresses with their prefixes' lengths, but for IPv6's
 	// link-local ones.
@@ -103,6 +104,18 @@ func (s *Switch) Devices() (list []Device, err error) {
 		})
 		if err != nil {
 			return err
+		}
+		around := lookAround(store, devices)
+		for index, d := range byIndex {
+			if s.force {
+				break
+			}
+			l := devices[index]
+			if above := around.above(l); len(above) > 0 {
+				d.Cut = aboveWords(above) + "; " + insteadOf(above[0])
+			} else if lower, owner := around.below(l, around.owner); lower != nil {
+				d.Cut = belowWords(lower, owner) + "; " + joinAbove
+			}
 		}
 		for _, d := range byName {
 			list = append(list, *d)

@@ -20,6 +20,7 @@ type draft struct {
 	pf      *pfConfig // the next configuration of pf, nil for the present one
 	plugged []string  // anchors of plugs that are loaded
 	joins   bool      // as [Joining] has it
+	force   bool      // as [Switch.Force] has it
 	leaves  string    // id of a port that is to have left another bridge by then, "" for none
 	reload  bool      // make a new generation even if nothing is different
 
@@ -66,7 +67,7 @@ func (s *Switch) change(what, name string, plan func(*draft) error) error {
 			return err
 		}
 		c := newDraft(b)
-		c.joins = s.joining
+		c.joins, c.force = s.joining, s.force
 		if err := c.planned(what, plan); err != nil {
 			return err
 		}

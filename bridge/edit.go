@@ -40,7 +40,7 @@ func (s *Switch) Try(what, bridge, leaves string, f func(*Edit) error) error {
 			return err
 		}
 		c := newDraft(b)
-		c.joins, c.leaves = s.joining, leaves
+		c.joins, c.force, c.leaves = s.joining, s.force, leaves
 		return c.planned(what, planOf(bridge, f))
 	})
 }

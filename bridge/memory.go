@@ -14,7 +14,7 @@ import (
 	"bascule/pf"
 )
 
-// Force has the switch take limits whatever memory is free.
+// Force has the switch take limits whatever memory is free, and devices whatever is above them.
 func (s *Switch) Force() { s.force = true }
 
 // memoryPart says how much of the free memory limits may take: one part in memoryPart.

@@ -27,6 +27,7 @@ type PortOptions struct {
 	Hook    string   // "auto", "tcx" or "xdp"; "" is auto for a new port, and unchanged for one that exists
 	Changes []Change // of PortSettings
 	Plugged bool     // AddPort: it gets an owner, and may take the place of a plugged port whose device is gone
+	Force   bool     // AddPort: the device may have others above it, which get nothing then
 }
 
 // Port is one port of a bridge. A netdev port is an interface that was there before. A
@@ -52,7 +53,10 @@ type Port struct {
 	// TakenBy is the device that has made the port's device its member, such as
 	// "Linux bridge lxbr0". TakenBy gets no frames from the port. The frames that
 	// it sends by the port go past the switch.
-	TakenBy  string
+	TakenBy string
+	// Findings are what the host has at the port's device without the effect that it would have
+	// without the switch; nil for nothing.
+	Findings []PortFinding
 	Config   PortConfig // a span port has no settings: all are off
 	FDBCount uint32     // dynamic entries that point to the port
 	Stats    Stats
@@ -115,12 +119,13 @@ type Match struct {
 type Event struct {
 	Time time.Time
 	// Kind is "learned", "moved", "aged", "added", "deleted", "refused", "locked", "loop", "blocked", "port-added",
-	// "port-removed", "port-gone", "port-back", "port-taken", "port-released", "drops", ...
+	// "port-removed", "port-gone", "port-back", "port-taken", "port-released", "port-finding", "port-cleared",
+	// "port-mtu", "drops", ...
 	Kind   string
 	Bridge string
 	Port   string
 	From   string           // moved, added: the port that the address was on before; loop: the port that it is on
-	Reason string           // drops, refused: why; port-taken: by which device
+	Reason string           // drops, refused: why; port-taken: by which device; port-finding, port-mtu: a sentence
 	MAC    net.HardwareAddr // nil where the event has no address
 	VLAN   uint16           // VLAN of MAC; 0 for frames without a tag
 	Count  uint64           // how many times, for events that are counted together; 0 is once

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"slices"
 	"syscall"
 	"time"
 
@@ -33,6 +34,8 @@ type listener struct {
 	own    map[uint32][6]byte // addresses of host ports' interfaces
 	gone   map[uint32]bool    // ports that were seen to have lost their device
 	taken  map[uint32]string  // devices that ports' devices were seen to be members of
+	mtus   map[uint32]int     // of ports' devices, as they were seen
+	found  []PortFinding      // what the host was seen to have at ports' devices
 	drops  map[uint32]map[string]uint64
 }
 
@@ -211,7 +214,7 @@ func listenToAll(store *datapath.Store, only string, listeners map[string]*liste
 			if err != nil {
 				return err
 			}
-			w = &listener{name: name, log: log, names: map[uint32]string{}, gone: map[uint32]bool{}, taken: map[uint32]string{}, drops: map[uint32]map[string]uint64{}}
+			w = &listener{name: name, log: log, names: map[uint32]string{}, gone: map[uint32]bool{}, taken: map[uint32]string{}, mtus: map[uint32]int{}, drops: map[uint32]map[string]uint64{}}
 			listeners[name] = w
 			w.adopt(b)
 			if !first {
@@ -282,6 +285,7 @@ func hear(news linkNews, devices map[int]netlink.Link, listeners map[string]*lis
 			for _, p := range datapath.Ports(&w.bridge.Config) {
 				if int(p.Ifindex) == l.Attrs().Index && p.Facts&datapath.PortPatch == 0 && w.bridge.There(p) {
 					w.seeMaster(p, masterOf(l, devices), events)
+					w.seeMTU(p, l, devices, events)
 				}
 			}
 		}
@@ -307,6 +311,7 @@ func (w *listener) read(events *[]Event) error {
 // look reports what has become of the ports, and the drops. devices are those of the
 // namespace.
 func (w *listener) look(devices map[int]netlink.Link, events *[]Event) error {
+	w.seeFindings(lookAround(w.bridge.Store(), devices), events)
 	for _, p := range datapath.Ports(&w.bridge.Config) {
 		there := w.bridge.There(p)
 		if there == w.gone[p.Id] && w.bridge.Current() {
@@ -318,6 +323,7 @@ func (w *listener) look(devices map[int]netlink.Link, events *[]Event) error {
 		}
 		if l := devices[int(p.Ifindex)]; l != nil && there && p.Facts&datapath.PortPatch == 0 {
 			w.seeMaster(p, masterOf(l, devices), events)
+			w.seeMTU(p, l, devices, events)
 		}
 		stats, err := w.bridge.PortStats(p)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -350,6 +356,33 @@ func (w *listener) seeMaster(p *datapath.Port, now string, events *[]Event) {
 		e.Kind = "port-released"
 	}
 	*events = append(*events, e)
+}
+
+// seeMTU reports that the MTU of a port's device has been changed.
+func (w *listener) seeMTU(p *datapath.Port, l netlink.Link, devices map[int]netlink.Link, events *[]Event) {
+	was, now := w.mtus[p.Id], l.Attrs().MTU
+	w.mtus[p.Id] = now
+	if was == 0 || was == now {
+		return
+	}
+	text, _ := mtuChange(w.bridge, p, w.names[p.Id], now, devices)
+	*events = append(*events, Event{Kind: "port-mtu", Bridge: w.name, Port: w.names[p.Id], Reason: text})
+}
+
+// seeFindings reports what the host has at ports' devices by now, and what it has there no more.
+func (w *listener) seeFindings(around *around, events *[]Event) {
+	now := slices.DeleteFunc(around.findings(w.name, w.bridge), func(f PortFinding) bool { return f.Kind == FindingMTU })
+	if !w.bridge.Current() {
+		return // the next look sees the next configuration
+	}
+	came, went := NewFindings(w.found, now)
+	w.found = now
+	for _, f := range came {
+		*events = append(*events, Event{Kind: "port-finding", Bridge: w.name, Port: f.Port, Reason: f.Text})
+	}
+	for _, f := range went {
+		*events = append(*events, Event{Kind: "port-cleared", Bridge: w.name, Port: f.Port, Reason: f.What})
+	}
 }
 
 func (w *listener) event(e datapath.Event) Event {

@@ -126,7 +126,7 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 		return step{}, usagef("--type patch", "a cable is a change to two bridges; make it by itself")
 	}
 	return step{what, bridge, func(c *draft) error {
-		device, err := newDevice(c, what, bridge, port, o.Type)
+		device, err := newDevice(c, what, bridge, port, o.Type, o.Force)
 		if err != nil {
 			return err
 		}
@@ -155,6 +155,7 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 		if o.Type == TypeNetdev {
 			c.warn(c.world.mtuWarning(c.next, p, device)...)
 			c.warn(c.world.addressWarning(bridge, hostPortOf(c.next), device)...)
+			c.warn(c.world.filterWarnings(device)...)
 			c.warn(cableWarning(c.next, bridge, device)...)
 			return c.setDevice(what, p, device, o.Hook)
 		}

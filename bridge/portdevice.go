@@ -64,8 +64,9 @@ func (c *draft) ready() error {
 }
 
 // newDevice finds the device of a port to be added, and checks that it can be a port's;
-// nil for a host port, whose device is yet to be made.
-func newDevice(c *draft, what, bridge, port, typ string) (netlink.Link, error) {
+// nil for a host port, whose device is yet to be made. With force the device may be in a stack of
+// devices, of which those above a port's are cut off.
+func newDevice(c *draft, what, bridge, port, typ string, force bool) (netlink.Link, error) {
 	for _, p := range datapath.Ports(c.next) {
 		if p.Facts&datapath.PortPatch != 0 && datapath.PortName(p) == port {
 			return nil, refused(what, "a patch port of this name is in the bridge", "delete that port first, or give the device another name")
@@ -136,7 +137,65 @@ func newDevice(c *draft, what, bridge, port, typ string) (netlink.Link, error) {
 	if why, remedy := usable(l); why != "" {
 		return nil, refused(what, why, remedy)
 	}
-	return l, nil
+	return l, c.checkStack(what, bridge, l, force || c.force)
+}
+
+// checkStack refuses a device that has others above it, or is above a port's: what is above a port's
+// device gets nothing. If that is forced, it warns.
+func (c *draft) checkStack(what, bridge string, l netlink.Link, force bool) error {
+	around, err := c.around()
+	if err != nil {
+		return failed(what, err)
+	}
+	above := around.above(l)
+	lower, owner := around.below(l, func(index int) string {
+		l := around.devices[index]
+		owner, _, err := ownerOf(c, l, bridge)
+		if err != nil || owner == "" || isOwnEnd(l) && !isSwitchEnd(l) {
+			return ""
+		}
+		if c.isSpan(l, owner, bridge) {
+			return "a span port of " + owner
+		}
+		return "a port of " + owner
+	})
+	switch {
+	case force:
+		for _, other := range above {
+			c.warn(aboveWarning(l, other))
+		}
+		if lower != nil {
+			c.warn(belowWarning(l, lower, owner))
+		}
+	case len(above) > 0:
+		return refused(what, aboveWords(above), insteadOf(above[0])+", or give --force")
+	case lower != nil:
+		return refused(what, belowWords(lower, owner), joinAbove+", or give --force")
+	}
+	return nil
+}
+
+// around is the namespace as it is while the change is planned.
+func (c *draft) around() (*around, error) {
+	if c.world.around == nil {
+		devices, err := links()
+		if err != nil {
+			return nil, err
+		}
+		c.world.around = &around{store: c.bridge.Store(), devices: devices, one: true}
+	}
+	return c.world.around, nil
+}
+
+// filterWarnings tells of filters that a device has, and that see nothing once it is a port.
+func (w *world) filterWarnings(l netlink.Link) (warnings []string) {
+	if w.around == nil {
+		w.around = &around{one: true}
+	}
+	for _, what := range w.around.filters(l) {
+		warnings = append(warnings, filterWarning(l.Attrs().Name, what))
+	}
+	return warnings
 }
 
 // isSpan reports whether the device is a span port of its owner; bridge is that of c.
@@ -209,6 +268,7 @@ type world struct {
 	owners map[uint32][]otherPort // of other bridges, by the index of the device
 
 	addresses map[int][]deviceAddress // by the index of the device
+	around    *around                 // nil until somebody asks
 	lost      []*datapath.Bridge      // bridges that have ports without devices, nil until they are looked for
 }
 
@@ -402,18 +462,25 @@ func (w *world) mtuWarning(c *datapath.Config, p *datapath.Port, l netlink.Link)
 	list := w.mtusOf(c, func(o *datapath.Port) bool { return o.Id != p.Id })
 	mtu := l.Attrs().MTU
 	w.mtus[uint32(l.Attrs().Index)] = mtu
-	name := l.Attrs().Name
-	if len(list) == 0 {
-		return nil
-	}
-	lo, hi := slices.Min(list), slices.Max(list)
-	switch {
-	case hi > mtu:
-		return []string{fmt.Sprintf("%s has MTU %d, other ports up to %d: larger frames to %s will be dropped (reason mtu)", name, mtu, hi, name)}
-	case lo < mtu:
-		return []string{fmt.Sprintf("%s has MTU %d, other ports down to %d: larger frames from %s to those will be dropped (reason mtu)", name, mtu, lo, name)}
+	if text := mtuWords(l.Attrs().Name, mtu, list); text != "" {
+		return []string{text}
 	}
 	return nil
+}
+
+// mtuWords tells of a port's MTU among those of others; "" if all are the same.
+func mtuWords(name string, mtu int, others []int) string {
+	if len(others) == 0 {
+		return ""
+	}
+	lo, hi := slices.Min(others), slices.Max(others)
+	switch {
+	case hi > mtu:
+		return smallerWarning(name, mtu, hi)
+	case lo < mtu:
+		return fmt.Sprintf("%s has MTU %d, other ports down to %d: larger frames from %s to those will be dropped (reason mtu)", name, mtu, lo, name)
+	}
+	return ""
 }
 
 // mtusOf returns the MTUs of the devices of those ports of which meant reports true.

@@ -59,6 +59,9 @@ type view struct {
 	blocked map[uint32]bool     // by id, ports that their loop guards block
 	states  []datapath.STPState // by slot
 	owners  map[uint32]*Owner   // by id
+
+	devices map[int]netlink.Link     // of the namespace, by index
+	found   map[string][]PortFinding // by the ports' names, nil until somebody asks
 }
 
 func viewOf(name string, b *datapath.Bridge) (*view, error) {
@@ -85,7 +88,7 @@ func viewAmong(devices map[int]netlink.Link, name string, b *datapath.Bridge) (*
 	}
 	v := &view{
 		name, b, inOrder(&b.Config), map[uint32]netlink.Link{}, map[uint32]string{}, map[uint32]string{}, map[uint32]string{},
-		map[uint32]bool{}, blocked, states, owned,
+		map[uint32]bool{}, blocked, states, owned, devices, nil,
 	}
 	for _, p := range v.ports {
 		l := shownDevice(b, p, devices)
@@ -101,6 +104,17 @@ func viewAmong(devices map[int]netlink.Link, name string, b *datapath.Bridge) (*
 		v.names[p.Id] = nameBy(l, p)
 	}
 	return v, nil
+}
+
+// findings returns what the host has at a port's device, of a port with a name.
+func (v *view) findings(port string) []PortFinding {
+	if v.found == nil {
+		v.found = map[string][]PortFinding{}
+		for _, f := range lookAround(v.b.Store(), v.devices).findings(v.name, v.b) {
+			v.found[f.Port] = append(v.found[f.Port], f)
+		}
+	}
+	return v.found[port]
 }
 
 // farEnd returns the name of a veth's other end among the devices of the namespace; "" if

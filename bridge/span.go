@@ -48,6 +48,7 @@ type SpanOptions struct {
 	Ports     []string
 	VLANs     []uint16
 	Direction string // "" is DirectionIn
+	Force     bool   // as that of PortOptions
 }
 
 // AddSpan makes a device a span port of a bridge. The warnings are things that
@@ -68,7 +69,7 @@ func addSpan(bridge, device string, o SpanOptions) (step, error) {
 	}
 	in, out := o.Direction != DirectionOut, o.Direction == DirectionOut || o.Direction == DirectionBoth
 	return step{what, bridge, func(c *draft) error {
-		l, err := newDevice(c, what, bridge, device, TypeNetdev)
+		l, err := newDevice(c, what, bridge, device, TypeNetdev, o.Force)
 		if err != nil {
 			return err
 		}
@@ -97,6 +98,7 @@ func addSpan(bridge, device string, o SpanOptions) (step, error) {
 		}
 		c.warn(c.world.spanWarning(c.next, l)...)
 		c.warn(c.world.addressWarning(bridge, hostPortOf(c.next), l)...)
+		c.warn(c.world.filterWarnings(l)...)
 		c.settle(p)
 		return c.setDevice(what, p, l, HookTCX)
 	}}, nil
@@ -164,7 +166,7 @@ func (w *world) spanWarning(c *datapath.Config, l netlink.Link) []string {
 	if len(list) == 0 || slices.Max(list) <= l.Attrs().MTU {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s has MTU %d, other ports up to %d: of larger frames it gets no copy (counted there, reason mtu)", l.Attrs().Name, l.Attrs().MTU, slices.Max(list))}
+	return []string{copyWarning(l.Attrs().Name, l.Attrs().MTU, slices.Max(list))}
 }
 
 // DelSpan takes a span port out of its bridge.

@@ -67,6 +67,9 @@ type AddPlug struct {
 	Bridge string `json:"bridge"`
 	// the device that becomes the port
 	Device string `json:"device"`
+	// take the device although others are above it, or it is above a port's: those get nothing
+	// then
+	Force bool `json:"force,omitempty"`
 	// auto by default
 	Hook string `json:"hook,omitempty"`
 	// any word, by which the port is known
@@ -85,6 +88,9 @@ type AddPlug struct {
 type AddPorts struct {
 	// the bridge
 	Bridge string `json:"bridge"`
+	// take devices although others are above them, or they are above a port's: those get
+	// nothing then
+	Force bool `json:"force,omitempty"`
 	// auto by default
 	Hook string `json:"hook,omitempty"`
 	// of a patch port: BRIDGE/PORT, the cable's other end, which is made too
@@ -105,6 +111,9 @@ type AddSpan struct {
 	Device string `json:"device"`
 	// in by default
 	Direction string `json:"direction,omitempty"`
+	// take the device although others are above it, or it is above a port's: those get nothing
+	// then
+	Force bool `json:"force,omitempty"`
 	// of frames of these ports; all by default
 	Ports []string `json:"ports,omitempty"`
 	// of frames of these VLANs; all by default
@@ -607,15 +616,17 @@ type Port struct {
 	// frames by reason
 	Drops map[string]uint64 `json:"drops,omitempty"`
 	// "auto", "on" or "off", as the next
-	Edge     string   `json:"edge"`
-	FDBCount uint64   `json:"fdb_count"`
-	FDBFull  string   `json:"fdb_full"`
-	FDBMax   uint64   `json:"fdb_max"`
-	Flags    []string `json:"flags"`
-	Flood    bool     `json:"flood"`
-	Guard    bool     `json:"guard"`
-	Hairpin  bool     `json:"hairpin"`
-	Hook     string   `json:"hook"`
+	Edge     string `json:"edge"`
+	FDBCount uint64 `json:"fdb_count"`
+	FDBFull  string `json:"fdb_full"`
+	FDBMax   uint64 `json:"fdb_max"`
+	// what the host has at its device without effect
+	Findings []PortFinding `json:"findings,omitempty"`
+	Flags    []string      `json:"flags"`
+	Flood    bool          `json:"flood"`
+	Guard    bool          `json:"guard"`
+	Hairpin  bool          `json:"hairpin"`
+	Hook     string        `json:"hook"`
 	// of the device
 	Ifalias  string  `json:"ifalias,omitempty"`
 	Index    int64   `json:"ifindex"`
@@ -656,6 +667,17 @@ type Port struct {
 	TakenBy string `json:"taken_by,omitempty"`
 	Trusted bool   `json:"trusted"`
 	Type    string `json:"type"`
+}
+
+// PortFinding is something that the host has at a port's device and that has no effect
+// there, or another one than without the switch.
+type PortFinding struct {
+	// "ingress-filter", "device-above", "port-below", "address" or "mtu"
+	Kind string `json:"kind"`
+	// what follows from it, and what to do
+	Text string `json:"text"`
+	// the thing, such as "macvlan mv0"
+	What string `json:"what"`
 }
 
 // PrivateVLANs are the private VLANs below a primary one.

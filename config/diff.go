@@ -173,7 +173,7 @@ func (d *diff) addPort(want *portModel) {
 	name := d.want.Name
 	initial := bridge.Defaults(bridge.PortSettings)
 	changes, details := changed(bridge.PortSettings, initial, want.config, false)
-	o := bridge.PortOptions{Type: want.kind, Peer: want.peer, Hook: want.hook, Changes: changes}
+	o := bridge.PortOptions{Type: want.kind, Peer: want.peer, Hook: want.hook, Changes: changes, Force: want.force}
 	var head []string
 	if want.kind != bridge.TypeNetdev {
 		head = append(head, "type "+want.kind)

@@ -113,6 +113,7 @@ func (r *reader) ports(there map[string]bridge.Device, taken map[string]bool) {
 		if p.Type != bridge.TypeNetdev {
 			port.Options.Type = p.Type
 		}
+		port.Options.Force = stacked(p.Findings)
 		if p.Hook == bridge.HookXDP || p.Hook == bridge.HookTCX && there[p.Name].Physical {
 			port.Options.Hook = p.Hook // else it is what auto chooses
 		}
@@ -131,6 +132,14 @@ func (r *reader) ports(there map[string]bridge.Device, taken map[string]bool) {
 		o := &r.file.Ports[i].Options
 		o.Changes = slices.DeleteFunc(o.Changes, func(c bridge.Change) bool { return c.Name == "backup" && r.out[c.Value] })
 	}
+}
+
+// stacked reports whether a port's device is in a stack of devices: the port is made again only if
+// that is forced.
+func stacked(found []bridge.PortFinding) bool {
+	return slices.ContainsFunc(found, func(f bridge.PortFinding) bool {
+		return f.Kind == bridge.FindingAbove || f.Kind == bridge.FindingBelow
+	})
 }
 
 // hostInterface reads the host's interface of a host port. One that a file makes is down until it
@@ -214,6 +223,9 @@ func (r *reader) rest() {
 	for _, s := range r.Spans {
 		s.Ports = slices.DeleteFunc(s.Ports, func(port string) bool { return r.out[port] })
 		m := Mirror{Device: s.Port, SpanOptions: bridge.SpanOptions{Ports: s.Ports, VLANs: s.VLANs}}
+		if i := slices.IndexFunc(r.Ports, func(p bridge.Port) bool { return p.Name == s.Port }); i >= 0 {
+			m.Force = stacked(r.Ports[i].Findings)
+		}
 		if m.Emptied = !s.All && len(s.Ports)+len(s.VLANs) == 0; m.Emptied {
 			r.notes = append(r.notes, fmt.Sprintf("span port %s of %s is left out: it copies nothing, since the ports that it had copies of are gone; delete it with 'bascule span del %s %s'", s.Port, b.Name, b.Name, s.Port))
 		}

@@ -61,6 +61,7 @@ type portModel struct {
 
 	waits bool // for its device
 	lost  bool // the port runs, but its device is gone
+	force bool // as bridge.PortOptions has it
 }
 
 // placed is a binding or an entry. Its VLAN is that of the FDB: of private
@@ -244,7 +245,7 @@ func (m *model) readPorts(b *bridgeModel) {
 func (m *model) readPort(b *bridgeModel, p *Port, what string) *portModel {
 	o := &p.Options
 	port := &portModel{
-		name: p.Name, at: p.At, kind: cmp.Or(o.Type, bridge.TypeNetdev), peer: o.Peer, hook: cmp.Or(o.Hook, bridge.HookAuto),
+		name: p.Name, at: p.At, kind: cmp.Or(o.Type, bridge.TypeNetdev), peer: o.Peer, hook: cmp.Or(o.Hook, bridge.HookAuto), force: o.Force,
 		config: configure(m, p.At, what, bridge.PortSettings, o.Changes),
 	}
 	switch port.kind {
@@ -385,6 +386,8 @@ func (m *model) expand(b, was *bridgeModel) {
 			m.note("port %s of %s waits for its device", p.name, b.Name)
 		case p.kind == bridge.TypeNetdev && d.Refusal != "":
 			m.fail(p.at, "port %s of %s: %s", p.name, b.Name, d.Refusal)
+		case p.kind == bridge.TypeNetdev && d.Cut != "" && d.Bridge != b.Name && !p.force:
+			m.fail(p.at, "port %s of %s: %s, or write force: on", p.name, b.Name, d.Cut)
 		}
 	}
 	// a port whose device is gone stays, as one that is named does
@@ -419,6 +422,9 @@ func (m *model) expand(b, was *bridgeModel) {
 			continue // who has plugged it sees to it
 		case d != nil && d.Refusal != "":
 			m.note("pattern %s of %s leaves %s out: %s", pattern.Name, b.Name, name, d.Refusal)
+			continue
+		case d != nil && d.Cut != "" && d.Bridge != b.Name && !pattern.Options.Force:
+			m.note("pattern %s of %s leaves %s out: %s, or write force: on", pattern.Name, b.Name, name, d.Cut)
 			continue
 		case d != nil && d.Bridge != "" && m.byName[d.Bridge] == nil:
 			// somebody put it there by hand; the rest of the file is not worse for it
@@ -896,6 +902,8 @@ func (m *model) readMirrors(b *bridgeModel, was *model) {
 			}
 		case d.Refusal != "":
 			m.fail(x.At, "%s: %s", what, d.Refusal)
+		case d.Cut != "" && d.Bridge != b.Name && !mirror.Force:
+			m.fail(x.At, "%s: %s, or write force: on", what, d.Cut)
 		}
 		for _, name := range x.Ports {
 			p, ok := m.port(b, name)

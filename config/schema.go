@@ -72,6 +72,7 @@ func Schema() []byte {
 				"type":     object{"enum": bridge.Types, "default": bridge.TypeNetdev, "description": "what the port is"},
 				"hook":     object{"enum": bridge.Hooks, "default": bridge.HookAuto, "description": "where the kernel hands over frames"},
 				"peer":     object{"type": "string", "pattern": peerPattern, "description": "of a patch port: the other end, BRIDGE/PORT"},
+				"force":    described(onOff, forceHelp),
 				"pvid":     object{"anyOf": []any{ref("vlan"), object{"const": noVLAN}}, "description": "VLAN of frames without a tag, or none"},
 				"untagged": described(ref("vlans"), "VLANs whose frames leave without a tag, besides the pvid"),
 				"tagged":   described(ref("vlans"), "VLANs whose frames have a tag"),
@@ -93,6 +94,7 @@ func Schema() []byte {
 				"ports":     object{"type": []string{"string", "array"}, "items": object{"type": "string"}, "description": "ports whose frames are copied; all without this key"},
 				"vlans":     ref("vlans"),
 				"direction": object{"enum": []string{bridge.DirectionIn, bridge.DirectionOut, bridge.DirectionBoth}, "default": bridge.DirectionIn},
+				"force":     described(onOff, forceHelp),
 			}),
 			"entry": closed([]string{"object"}, object{
 				"mac": ref("mac"), "port": ref("name"), "vlan": ref("vlan"),
@@ -172,3 +174,5 @@ func valueSchema(value string) object {
 	}
 	return object{"anyOf": []any{object{"enum": words}, free}}
 }
+
+const forceHelp = "take the device although others are above it, or it is above a port's: those get nothing then"

@@ -203,6 +203,9 @@ func portPairs(p *Port) (pairs []pair) {
 			pairs = append(pairs, pair{f.key, scalarText(f.value)})
 		}
 	}
+	if o.Force {
+		pairs = append(pairs, pair{"force", switchWord(true)})
+	}
 	pairs = append(pairs, settingPairs(o.Changes)...)
 	if p.Addresses != nil {
 		words := make([]string, len(p.Addresses))
@@ -248,6 +251,9 @@ func (y *yamlWriter) mirrors(b *Bridge) {
 		}
 		if m.Direction != "" {
 			pairs = append(pairs, pair{"direction", m.Direction})
+		}
+		if m.Force {
+			pairs = append(pairs, pair{"force", switchWord(true)})
 		}
 		y.line(3, scalarText(m.Device)+": "+flow(pairs))
 	}

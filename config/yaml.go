@@ -292,6 +292,7 @@ func (y *yamlFile) port(name, n node) Port {
 		}},
 		listed("untagged", &vlans.untagged),
 		listed("tagged", &vlans.tagged),
+		field{name: "force", read: func(n node) { p.Options.Force = y.on(n, "force") }},
 		field{name: "addresses", read: func(n node) { p.Addresses = y.addresses(n) }},
 		field{name: "up", read: func(n node) {
 			up := y.on(n, "up")
@@ -573,6 +574,7 @@ func (y *yamlFile) mirror(name, n node) Mirror {
 		{name: "direction", read: func(n node) {
 			m.Direction = y.choice(n, "direction", bridge.DirectionIn, bridge.DirectionOut, bridge.DirectionBoth)
 		}},
+		{name: "force", read: func(n node) { m.Force = y.on(n, "force") }},
 	})
 	return m
 }

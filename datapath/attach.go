@@ -137,7 +137,10 @@ func (l pinnedLink) rest() error {
 	return l.update(idle)
 }
 
-const idleName = "bascule_idle"
+const (
+	idleName = "bascule_idle"
+	shutName = "port_shut"
+)
 
 // idleProgram makes a program that leaves all frames to the kernel. It ties a device to
 // a port that is not a port yet, or not any more. So the device is found wherever it
@@ -152,7 +155,7 @@ func idleProgram() (*ebpf.Program, error) {
 // comes first, and sees the frames.
 func Shut(ifindex int) (io.Closer, error) {
 	const drop = 2 // TCX_DROP
-	p, err := loadShort("port_shut", ebpf.SchedCLS, ebpf.AttachTCXIngress, asm.Instructions{asm.Mov.Imm(asm.R0, drop), asm.Return()})
+	p, err := loadShort(shutName, ebpf.SchedCLS, ebpf.AttachTCXIngress, asm.Instructions{asm.Mov.Imm(asm.R0, drop), asm.Return()})
 	if err != nil {
 		return nil, err
 	}
@@ -336,6 +339,50 @@ func (b *Bridge) HasDevice(p *Port) bool {
 func Programmed(ifindex uint32) bool {
 	n, err := programsAt(ifindex)
 	return err != nil || n > 0
+}
+
+// Behind returns the names of programs of others at tcx's ingress that come behind a port's own. No
+// frame of the port reaches them. The device of the port has to be there.
+func (b *Bridge) Behind(p *Port) (names []string) {
+	if n, err := programsAt(p.Ifindex); err != nil || n < 2 {
+		return nil
+	}
+	own, err := link.LoadPinnedLink(b.link(p.Id, hookTCX).path, nil)
+	if err != nil {
+		return nil
+	}
+	defer own.Close()
+	is, err := own.Info()
+	if err != nil {
+		return nil
+	}
+	there, err := link.QueryPrograms(link.QueryOptions{Target: int(p.Ifindex), Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		return nil
+	}
+	behind := false
+	for _, at := range there.Programs {
+		id, ok := at.LinkID()
+		if !behind {
+			behind = ok && id == is.ID
+			continue
+		}
+		if name := programName(at.ID); name != idleName && name != shutName {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// programName returns a program's name, or its number if it has no name or is gone.
+func programName(id ebpf.ProgramID) string {
+	if p, err := ebpf.NewProgramFromID(id); err == nil {
+		defer p.Close()
+		if is, err := p.Info(); err == nil && is.Name != "" {
+			return is.Name
+		}
+	}
+	return strconv.FormatUint(uint64(id), 10)
 }
 
 // Away reports about the device of a port that has none here. away says whether the

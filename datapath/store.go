@@ -165,6 +165,11 @@ func mountRoot() (string, error) {
 	return path, <-done
 }
 
+// Mounted reports whether Root's file system is there: without it there are no bridges.
+func Mounted() bool {
+	return isBPF(Root) || isBPF(filepath.Join(oldestAncestor(), "root", Root))
+}
+
 // oldestAncestor returns the /proc folder of the first process or, if we may not look
 // into that, of our oldest ancestor that we may look into.
 func oldestAncestor() string {

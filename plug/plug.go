@@ -25,6 +25,7 @@ type Plug struct {
 	Device   string
 	Host     bool // Device is an interface of the host's own, which is made with the port
 	Hook     string
+	Force    bool               // as that of bridge.PortOptions
 	Settings []bridge.Change    // of bridge.PortSettings; others have their defaults
 	VLANs    []bridge.VLANRange // nil for those of a new port; else the bridge filters VLANs
 	Bindings []bridge.Binding   // all that the port has; Bridge and Port are filled in
@@ -90,7 +91,7 @@ func (p *Plug) plan(e *bridge.Edit, rules bridge.PortAnchor) error {
 			return err
 		}
 	}
-	o := bridge.PortOptions{Hook: p.Hook, Changes: p.Settings}
+	o := bridge.PortOptions{Hook: p.Hook, Changes: p.Settings, Force: p.Force}
 	had, is, err := e.OwnerOf(p.Device)
 	switch {
 	case err != nil:

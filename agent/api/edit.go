@@ -36,6 +36,7 @@ type AddPorts struct {
 	Type     string      `json:"type,omitempty" enum:"netdev,host,patch" doc:"netdev by default"`
 	Peer     string      `json:"peer,omitempty" maxLength:"128" doc:"of a patch port: BRIDGE/PORT, the cable's other end, which is made too"`
 	Hook     string      `json:"hook,omitempty" enum:"auto,tcx,xdp" doc:"auto by default"`
+	Force    bool        `json:"force,omitempty" doc:"take devices although others are above them, or they are above a port's: those get nothing then"`
 	Settings PortChanges `json:"settings,omitempty"`
 }
 
@@ -153,6 +154,7 @@ type AddSpan struct {
 	Ports     []string `json:"ports,omitempty" maxItems:"256" doc:"of frames of these ports; all by default"`
 	VLANs     []uint16 `json:"vlans,omitempty" maxItems:"4094" doc:"of frames of these VLANs; all by default"`
 	Direction string   `json:"direction,omitempty" enum:"in,out,both" doc:"in by default"`
+	Force     bool     `json:"force,omitempty" doc:"take the device although others are above it, or it is above a port's: those get nothing then"`
 }
 
 // DelSpan names a span port.
@@ -167,6 +169,7 @@ type AddPlug struct {
 	Bridge   string        `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
 	Device   string        `json:"device" maxLength:"64" minLength:"1" doc:"the device that becomes the port"`
 	Hook     string        `json:"hook,omitempty" enum:"auto,tcx,xdp" doc:"auto by default"`
+	Force    bool          `json:"force,omitempty" doc:"take the device although others are above it, or it is above a port's: those get nothing then"`
 	VLAN     uint16        `json:"vlan,omitempty" maximum:"4094" doc:"the VLAN of the port's frames, which have no tag"`
 	Tagged   string        `json:"tagged,omitempty" maxLength:"4096" doc:"VLANs that the port is in with their tags: 10,20-30"`
 	Bindings []PlugBinding `json:"bindings,omitempty" maxItems:"256" doc:"all that the port has"`
@@ -187,7 +190,7 @@ type DelPlug struct {
 
 // plug is the plug that it is about.
 func (in *AddPlug) plug() (p plug.Plug, err error) {
-	p = plug.Plug{Owner: bridge.Owner{ID: in.ID, By: "plug"}, Bridge: in.Bridge, Device: in.Device, Settings: in.Settings}
+	p = plug.Plug{Owner: bridge.Owner{ID: in.ID, By: "plug"}, Bridge: in.Bridge, Device: in.Device, Settings: in.Settings, Force: in.Force}
 	if in.Hook != bridge.HookAuto {
 		p.Hook = in.Hook
 	}
@@ -238,7 +241,7 @@ func (a *API) edits() {
 	})
 	change(a, "/port/add", "make devices ports", func(s *bridge.Switch, in *BodyOf[AddPorts]) ([]string, error) {
 		b := in.Body
-		return s.AddPorts(b.Bridge, b.Ports, bridge.PortOptions{Type: b.Type, Peer: b.Peer, Hook: b.Hook, Changes: b.Settings})
+		return s.AddPorts(b.Bridge, b.Ports, bridge.PortOptions{Type: b.Type, Peer: b.Peer, Hook: b.Hook, Changes: b.Settings, Force: b.Force})
 	})
 	change(a, "/port/set", "change the settings of a port", func(s *bridge.Switch, in *BodyOf[SetPort]) ([]string, error) {
 		b := in.Body
@@ -264,7 +267,7 @@ func (a *API) edits() {
 	a.editTables()
 	change(a, "/span/add", "make a device a span port", func(s *bridge.Switch, in *BodyOf[AddSpan]) ([]string, error) {
 		b := in.Body
-		return s.AddSpan(b.Bridge, b.Device, bridge.SpanOptions{Ports: b.Ports, VLANs: b.VLANs, Direction: b.Direction})
+		return s.AddSpan(b.Bridge, b.Device, bridge.SpanOptions{Ports: b.Ports, VLANs: b.VLANs, Direction: b.Direction, Force: b.Force})
 	})
 	change(a, "/span/del", "remove a span port", func(s *bridge.Switch, in *BodyOf[DelSpan]) ([]string, error) {
 		return nil, s.DelSpan(in.Body.Bridge, in.Body.Device)

@@ -220,6 +220,7 @@ func describe(l netlink.Link) device {
 		xdp:       a.Xdp != nil && a.Xdp.Attached,
 		up:        a.RawFlags&unix.IFF_UP != 0,
 		running:   a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_RUNNING != 0,
+		below:     bridge.LowerOf(l),
 		peerNetns: -1,
 	}
 	if d.kind == "veth" {

@@ -11,7 +11,7 @@ import (
 // occupy makes a device a port by a berth of its pattern, if one is vacant and
 // that is all it takes.
 func (w *Watcher) occupy(a attachment) bool {
-	if !a.place.pattern || w.berths == 0 {
+	if !a.place.pattern || w.berths == 0 || w.t.stacked(a.device) { // the long way looks at all devices
 		return false
 	}
 	ok, warnings, err := w.s.Occupy(a.place.bridge, a.place.port.Name, a.name)

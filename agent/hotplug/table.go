@@ -24,6 +24,7 @@ type device struct {
 	group     uint32 // of interfaces (ip-link(8))
 	mtu       int    // in bytes
 	xdp       bool   // a program of somebody's is attached
+	below     int    // index of the device here that it is right above, 0 for none
 	up        bool   // as somebody has set it
 	running   bool   // it is up and has a carrier
 	peer      int    // of a veth, the other end's index
@@ -174,10 +175,15 @@ func (t *table) appeared(d device) {
 		t.arrived = t.arrived || t.places.mirrors[d.name]
 		t.devices[d.index] = e
 		t.touched[d.index] = true
+		t.restacked(d.below)
 		return // it has no addresses, or they are told by themselves
 	}
 	was := e.device
 	e.device = d
+	if was.below != d.below {
+		t.restacked(was.below)
+		t.restacked(d.below)
+	}
 	// Rules name ports by these. The default routes by an interface that goes down go without an event.
 	t.pf = t.pf || was.name != d.name || was.group != d.group || e.in == nil && was.up != d.up
 	if was.name != d.name {
@@ -201,6 +207,28 @@ func (t *table) appeared(d device) {
 	}
 }
 
+// restacked says that a device has come to be right above another one, or is not any more. The
+// other one may have been refused for that.
+func (t *table) restacked(below int) {
+	if e := t.devices[below]; e != nil && e.refused != "" {
+		e.refused, e.asked = "", false
+		t.touched[below] = true
+	}
+}
+
+// stacked reports whether a device has another right above it, or is right above another.
+func (t *table) stacked(d device) bool {
+	if d.below != 0 {
+		return true
+	}
+	for _, e := range t.devices {
+		if e.below == d.index {
+			return true
+		}
+	}
+	return false
+}
+
 func (t *table) compare(bridge string, u urgency) { t.ports[bridge] = max(t.ports[bridge], u) }
 
 // vanished says that a device has gone: it was deleted, or moved to another
@@ -212,6 +240,7 @@ func (t *table) vanished(index int) {
 	}
 	delete(t.devices, index)
 	delete(t.touched, index)
+	t.restacked(e.below)
 	t.pf = t.pf || e.in == nil && e.up // as when it goes down
 	for _, at := range []*place{e.in, e.tried} {
 		if at != nil && at.pattern {

@@ -368,6 +368,24 @@ func TestTable(t *testing.T) {
 			want: []string{"attach tap0#2 to br0 as tap*"},
 		},
 		{
+			name: "refused for a device above it, which goes",
+			before: func(tb *table) {
+				tb.appeared(ether(2, "tap0"))
+				tb.appeared(with(ether(3, "mv0"), func(d *device) { d.below = 2 }))
+				tb.refuse(tb.todo().attach[0], "mv0 is above it")
+				if !tb.stacked(tb.devices[2].device) || !tb.stacked(tb.devices[3].device) {
+					t.Error("neither is in a stack of devices")
+				}
+			},
+			then: func(tb *table) {
+				tb.vanished(3)
+				if tb.stacked(tb.devices[2].device) {
+					t.Error("it is in a stack of devices")
+				}
+			},
+			want: []string{"attach tap0#2 to br0 as tap*"},
+		},
+		{
 			name: "refused, and another file",
 			before: func(tb *table) {
 				tb.appeared(ether(2, "tap0"))

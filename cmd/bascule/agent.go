@@ -139,6 +139,7 @@ change, gives the carrier back.`,
 	var files []string
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "apply this `FILE` or folder; may be given several times")
 	p.addForce(cmd)
+	cmd.Flags().Lookup("force").Usage += "; " + forceStack
 	level := addChoice(cmd, "log-level", "info", "log what is at least this important", "debug", "info", "warn", "error")
 	format := addChoice(cmd, "log-format", "text", "log lines of this kind", "text", "json")
 	open := addDoors(cmd)

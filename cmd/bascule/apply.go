@@ -81,6 +81,7 @@ A port whose device is not there is left for later, with a warning.`,
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "read this `FILE` or folder; may be given several times")
 	dry := cmd.Flags().Bool("dry-run", false, "print what would be done; the exit status is 2 if there is anything")
 	p.addForce(cmd)
+	cmd.Flags().Lookup("force").Usage += "; " + forceStack
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if slices.Contains(files, "") {
 			return usagef(cmd, "--file: FILE is empty")

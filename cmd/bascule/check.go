@@ -27,7 +27,8 @@ Nothing is changed.
 The kernel is asked for each function that programs call, and not for its
 version: a feature whose row says no is refused by the command that asks for it.
 Of the network it tells who else would take ports, and whose filters see nothing
-of bridges. A device's row has its driver, and the hooks that it can have.
+of bridges. A device's row has its driver, and the hooks that it can have. Of a
+port it tells what the host has at its device that has no effect there.
 
 yes is as it should be; no is missing; note works, and there is something to
 know; unknown could not be asked. The rows with * are what every bridge needs:

@@ -569,5 +569,8 @@ func someEvents() []bridge.Event {
 		{Time: at, Kind: "blocked", Bridge: "br0", Port: "p2", For: 30 * time.Second},
 		{Time: at, Kind: "drops", Bridge: "br0", Port: "p1", Reason: "same-port", Count: 3},
 		{Time: at, Kind: "port-taken", Bridge: "br0", Port: "p1", Reason: "Linux bridge lxbr0"},
+		{Time: at, Kind: "port-finding", Bridge: "br0", Port: "p1", Reason: "macvlan mv0 is above p1"},
+		{Time: at, Kind: "port-cleared", Bridge: "br0", Port: "p1", Reason: "macvlan mv0"},
+		{Time: at, Kind: "port-mtu", Bridge: "br0", Port: "p1", Reason: "p1 has MTU 1400"},
 	}
 }

@@ -193,6 +193,13 @@ func (p *program) addForce(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&p.force, "force", false, "let limits take more than a quarter of the free memory")
 }
 
+// addStackForce gives a command that makes devices ports the flag --force.
+func (p *program) addStackForce(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&p.force, "force", false, forceStack)
+}
+
+const forceStack = "take a device although others are above it, such as VLAN devices, or it is above a port's: those get nothing then"
+
 // with opens the switch for the time of f.
 func (p *program) with(f func(switcher) error) error {
 	s, err := p.openForced(p.netns.text)

@@ -489,6 +489,9 @@ func TestMonitor(t *testing.T) {
 03:04:05.678901 br0 blocked port p2 for 30s
 03:04:05.678901 br0 drops port p1 reason same-port count 3
 03:04:05.678901 br0 port-taken port p1 by Linux bridge lxbr0
+03:04:05.678901 br0 port-finding port p1: macvlan mv0 is above p1
+03:04:05.678901 br0 port-cleared port p1: macvlan mv0
+03:04:05.678901 br0 port-mtu port p1: p1 has MTU 1400
 `},
 		{[]string{"-j", "monitor"}, `{"time":"T","event":"port-added","master":"br0","ifname":"p1"}
 {"time":"T","event":"learned","master":"br0","ifname":"p1","mac":"02:00:00:00:00:01","count":1}
@@ -498,6 +501,9 @@ func TestMonitor(t *testing.T) {
 {"time":"T","event":"blocked","master":"br0","ifname":"p2","seconds":30}
 {"time":"T","event":"drops","master":"br0","ifname":"p1","reason":"same-port","count":3}
 {"time":"T","event":"port-taken","master":"br0","ifname":"p1","reason":"Linux bridge lxbr0"}
+{"time":"T","event":"port-finding","master":"br0","ifname":"p1","reason":"macvlan mv0 is above p1"}
+{"time":"T","event":"port-cleared","master":"br0","ifname":"p1","reason":"macvlan mv0"}
+{"time":"T","event":"port-mtu","master":"br0","ifname":"p1","reason":"p1 has MTU 1400"}
 `},
 	} {
 		f := &fakeSwitch{events: someEvents()}

@@ -22,8 +22,10 @@ func newMonitor(p *program) *cobra.Command {
 		Long: `Print the events of all bridges, or of one, a line for each, until interrupted
 (Ctrl-C): addresses learned, moved, aged, added, deleted, refused or, on a
 locked port, not let in (locked); loops and the ports that they block; ports
-added, removed, gone, back, taken and released; frames dropped and why. With -j,
-each line is a JSON object.
+added, removed, gone, back, taken and released; what the host has at a port's
+device without effect (port-finding), until it has it no more (port-cleared); an
+MTU that was changed (port-mtu); frames dropped and why. With -j, each line is a
+JSON object.
 
 A person, or a new host port, adds static and sticky addresses. If one takes the
 place of a learned address, the line ends with the learned address's port, as
@@ -84,6 +86,8 @@ func (p *program) printEvent(e bridge.Event) error {
 	switch {
 	case e.Kind == "port-taken":
 		line = fmt.Appendf(line, " by %s", e.Reason)
+	case e.Kind == "port-finding", e.Kind == "port-mtu", e.Kind == "port-cleared":
+		line = fmt.Appendf(line, ": %s", e.Reason)
 	case e.Reason != "":
 		line = fmt.Appendf(line, " reason %s", e.Reason)
 	}

@@ -38,6 +38,7 @@ alone, and 'bascule export' leaves them out.`,
   bascule unplug g1`,
 	}
 	on := word{name: "BRIDGE"}
+	p.addStackForce(cmd)
 	cmd.Flags().Var(&on, "bridge", "the bridge")
 	completeFlag(cmd, "bridge", p.bridgeNames)
 	device := word{name: "DEVICE"}

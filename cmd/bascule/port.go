@@ -62,7 +62,11 @@ show --stats' counts what was routed, and by reason what was left to the stack;
 'bascule trace' tells it for one packet.
 
 A device that is a port belongs to the switch: it never delivers a frame to its
-own IP stack. For the host to take part, add a host port.
+own IP stack. For the host to take part, add a host port. Filters of the host at
+the device for what comes in (tc, nftables' hook ingress) see nothing of it, and
+'port add' warns of them. A device above a port's, such as a VLAN device or a
+macvlan, gets nothing. So a device that has others above it is refused, and so
+is one above a port's; --force takes it all the same.
 
 While 'bascule agent' runs, the interface of a host port has a carrier as long
 as another port in one of its VLANs has one and forwards. With spanning tree it
@@ -121,6 +125,7 @@ are those of PORT; the other end begins with the defaults.`,
 	kind := addChoice(cmd, "type", bridge.TypeNetdev, "a device, a new interface of the host, or a cable", bridge.Types...)
 	peer := cmd.Flags().String("peer", "", "the other end of a patch cable, `BRIDGE/PORT`")
 	completePeer(cmd, p)
+	p.addStackForce(cmd)
 	hook := addChoice(cmd, "hook", bridge.HookAuto, hookHelp, bridge.Hooks...)
 	changes := addSettings(cmd, bridge.PortSettings, true)
 	completeFlag(cmd, "backup", p.otherPorts)
@@ -197,6 +202,12 @@ from a host port: no-carrier=agent while no other port leads anywhere,
 no-carrier=agent-ended if the agent that took it was killed, until 'bascule
 bridge set BRIDGE' gives it back. plug= has the id by which 'bascule plug', or
 something for containers, has put the port there.
+
+What the host has at the port's device and has no effect there is shown with
+the settings: ingress-filter= a filter that meets no frame, device-above= a
+device that gets nothing, port-below= the port's device that this one is above,
+address= an IP address. 'port show BRIDGE PORT' says what to do, and tells of an
+MTU that is smaller than those of other ports.
 
 A port whose device has been made a member of a Linux bridge or a bond stays a
 port. The other device gets no frame from it, and the other device's own frames
@@ -312,6 +323,11 @@ func marksOf(port bridge.Port) (marks []string) {
 	if words := strings.Fields(port.TakenBy); len(words) > 0 {
 		marks = append(marks, "taken-by="+words[len(words)-1])
 	}
+	for _, f := range port.Findings {
+		if f.Kind != bridge.FindingMTU { // there is a column for that
+			marks = append(marks, f.Kind+"="+strings.ReplaceAll(f.What, " ", ":"))
+		}
+	}
 	if port.NoCarrier != "" {
 		marks = append(marks, "no-carrier="+port.NoCarrier)
 	}
@@ -348,6 +364,9 @@ func portFacts(port bridge.Port) []fact {
 	}
 	if port.TakenBy != "" {
 		facts = slices.Insert(facts, 3, fact{"taken by", port.TakenBy + ", which gets nothing from the port; end it with 'ip link set " + port.Name + " nomaster'"})
+	}
+	for _, f := range port.Findings {
+		facts = append(facts, fact{f.Kind, f.Text})
 	}
 	switch port.NoCarrier {
 	case bridge.NoCarrierAgent:

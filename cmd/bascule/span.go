@@ -59,6 +59,7 @@ port that --port names is forgotten when it leaves the bridge.`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.interfaces),
 	}
 	var o bridge.SpanOptions
+	p.addStackForce(cmd)
 	cmd.Flags().Var(&words{name: "PORT", list: &o.Ports}, "port", "frames of this port; may be given several times")
 	completeFlag(cmd, "port", p.portNames)
 	cmd.Flags().Var(&vlans{&o.VLANs}, "vlan", "frames in these VLANs, such as 10,20-30; may be given several times")

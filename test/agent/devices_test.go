@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	labends "bascule/lab/ends"
 	"bascule/test/netlab"
 )
 
@@ -29,6 +30,8 @@ var deviceCases = []struct {
 	{"host_carrier_stp", hostCarrierSTP},
 	{"host_carrier_killed", hostCarrierKilled},
 	{"port_taken", portTaken},
+	{"port_findings", portFindings},
+	{"device_above", deviceAbove},
 	{"port_comes_back", portComesBack},
 	{"addresses_told", addressesTold},
 	{"own_address", ownAddress},
@@ -385,6 +388,76 @@ func portTaken(t *testing.T, l *netlab.Lab, r *runner) {
 		m = l.NewMonitor("br0", ends[1])
 	}
 	m.Stop()
+	r.stop()
+}
+
+// What the host has at a port's device and that has no effect there is told, as it comes and as it
+// goes; so is an MTU that is changed.
+func portFindings(t *testing.T, l *netlab.Lab, r *runner) {
+	ends := l.NewEnds(2)
+	l.AddBridge("br0", "tcx", ends)
+	a := ends[0].Port
+	here := l.Switch.Netlink()
+	r.start()
+	r.serves(1)
+	tc := func(args ...string) {
+		t.Helper()
+		_, err := l.Switch.Output(t.Context(), labends.AnyCPU, "tc", args...)
+		must(t, err)
+	}
+	tc("qdisc", "add", "dev", a, "clsact")
+	tc("filter", "add", "dev", a, "ingress", "protocol", "ip", "u32", "match", "u32", "0", "0", "action", "mirred", "egress", "mirror", "dev", ends[1].Port)
+	r.says(1, "level=WARN", "no effect", a, "tc ingress u32")
+	tc("qdisc", "del", "dev", a, "clsact")
+	r.says(1, "level=INFO", "no more", a, "tc ingress u32")
+
+	above := &netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{Name: "mv0", ParentIndex: device(t, l, a).Attrs().Index}, Mode: netlink.MACVLAN_MODE_BRIDGE}
+	must(t, here.LinkAdd(above))
+	r.says(1, "level=WARN", "no effect", a, "macvlan mv0 is above "+a)
+	must(t, here.LinkDel(above))
+	r.says(1, "level=INFO", "no more", a, "macvlan mv0")
+
+	must(t, here.LinkSetMTU(device(t, l, a), 1400))
+	r.says(1, "level=WARN", "MTU", a, "other ports up to 1500")
+	must(t, here.LinkSetMTU(device(t, l, a), 1500))
+	r.says(1, "level=INFO", "MTU", a, "no frame is lost")
+	r.stop()
+
+	// what was there before is told at the start
+	must(t, here.LinkAdd(above))
+	r.start()
+	r.says(1, "level=WARN", "no effect", a, "macvlan mv0 is above "+a)
+	must(t, here.LinkDel(above))
+	r.stop()
+}
+
+// Hot-plug makes no port of a device that others are above, and makes it one when they have gone. A
+// file can say that it is one all the same.
+func deviceAbove(t *testing.T, l *netlab.Lab, r *runner) {
+	ends := l.NewEnds(2)
+	l.Bascule("bridge", "add", "br0")
+	a, b := ends[0].Port, ends[1].Port
+	here := l.Switch.Netlink()
+	above := func() *netlink.Macvlan {
+		return &netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{Name: "mv0", ParentIndex: device(t, l, a).Attrs().Index}, Mode: netlink.MACVLAN_MODE_BRIDGE}
+	}
+	must(t, here.LinkAdd(above()))
+	isPort := func() bool {
+		return slices.ContainsFunc(l.Ports("br0"), func(p netlab.PortInfo) bool { return p.Ifname == a })
+	}
+	r.start("-f", r.file("br0.yaml", fmt.Sprintf("bridges: {br0: {ports: {%q: {}, %s: {}}}}", a[:len(a)-1]+"["+a[len(a)-1:]+"]", b)))
+	r.says(1, "leaves "+a+" out", "macvlan mv0 is above it", "force: on")
+	if isPort() {
+		t.Error("a device that another is above became a port")
+	}
+	must(t, here.LinkDel(device(t, l, "mv0")))
+	l.Wait("the device to be a port", isPort)
+	r.stop()
+	l.Bascule("port", "del", "br0", a)
+	must(t, here.LinkAdd(above()))
+	r.start("-f", r.file("br0.yaml", fmt.Sprintf("bridges: {br0: {ports: {%q: {force: on}, %s: {}}}}", a[:len(a)-1]+"["+a[len(a)-1:]+"]", b)))
+	l.Wait("the device to be a port", isPort)
+	must(t, here.LinkDel(device(t, l, "mv0")))
 	r.stop()
 }
 

@@ -246,25 +246,30 @@ type Owner struct {
 
 // PortInfo is what `bascule -j port show` prints.
 type PortInfo struct {
-	Ifindex    int      `json:"ifindex"`
-	Ifname     string   `json:"ifname"`
-	Flags      []string `json:"flags"`
-	TakenBy    string   `json:"taken_by"`
-	MTU        int      `json:"mtu"`
-	Master     string   `json:"master"`
-	Type       string   `json:"type"`
-	Hook       string   `json:"hook"`
-	State      string   `json:"state"`
-	Owner      *Owner   `json:"owner"`
-	Learning   bool     `json:"learning"`
-	Flood      bool     `json:"flood"`
-	McastFlood bool     `json:"mcast_flood"`
-	BcastFlood bool     `json:"bcast_flood"`
-	Hairpin    bool     `json:"hairpin"`
-	Isolated   bool     `json:"isolated"`
-	Protected  []int    `json:"protected"`
-	FDBMax     int      `json:"fdb_max"`
-	FDBCount   int      `json:"fdb_count"`
+	Ifindex  int      `json:"ifindex"`
+	Ifname   string   `json:"ifname"`
+	Flags    []string `json:"flags"`
+	TakenBy  string   `json:"taken_by"`
+	Findings []struct {
+		Kind string `json:"kind"`
+		What string `json:"what"`
+		Text string `json:"text"`
+	} `json:"findings"`
+	MTU        int    `json:"mtu"`
+	Master     string `json:"master"`
+	Type       string `json:"type"`
+	Hook       string `json:"hook"`
+	State      string `json:"state"`
+	Owner      *Owner `json:"owner"`
+	Learning   bool   `json:"learning"`
+	Flood      bool   `json:"flood"`
+	McastFlood bool   `json:"mcast_flood"`
+	BcastFlood bool   `json:"bcast_flood"`
+	Hairpin    bool   `json:"hairpin"`
+	Isolated   bool   `json:"isolated"`
+	Protected  []int  `json:"protected"`
+	FDBMax     int    `json:"fdb_max"`
+	FDBCount   int    `json:"fdb_count"`
 
 	FDBFull      string `json:"fdb_full"`
 	Locked       bool   `json:"locked"`

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package agent
+
+import (
+	"slices"
+	"time"
+
+	"bascule/bridge"
+)
+
+// findings tells what the host has at ports' devices and that has no effect there, as it comes and
+// goes. It runs beside the loop, since a look takes milliseconds where there are many ports.
+type findings struct {
+	s     *site
+	again chan struct{} // has one in it where there is something to look at
+	done  chan struct{} // closed at the end
+	found []bridge.PortFinding
+}
+
+// The kernel tells of devices and of tc. Of nftables, addresses and programs it is not asked to tell:
+// they are looked at each findingPeriod. A look is followed by a rest of findingRest, at least.
+const (
+	findingPeriod = 10 * time.Second
+	findingRest   = 500 * time.Millisecond
+)
+
+func (s *site) followFindings() *findings {
+	f := &findings{s: s, again: make(chan struct{}, 1), done: make(chan struct{})}
+	go func() {
+		defer close(f.done)
+		s.a.keep(s.ctx, s.log, "looking at what the host has at ports", f.run)
+	}()
+	return f
+}
+
+// wake has it look.
+func (f *findings) wake() {
+	if f == nil {
+		return
+	}
+	select {
+	case f.again <- struct{}{}:
+	default: // it is about to
+	}
+}
+
+// run looks until the site is closed.
+func (f *findings) run() error {
+	for {
+		begin := time.Now()
+		now, err := f.s.sw.PortFindings()
+		if err != nil {
+			return err
+		}
+		// a changed MTU is told by itself
+		now = slices.DeleteFunc(now, func(n bridge.PortFinding) bool { return n.Kind == bridge.FindingMTU })
+		came, went := bridge.NewFindings(f.found, now)
+		f.found = now
+		for _, n := range came {
+			f.s.log.Warn("the host has something at a port's device that has no effect there", "bridge", n.Bridge, "port", n.Port, "why", n.Text)
+		}
+		for _, n := range went {
+			f.s.log.Info("the host has it at a port's device no more", "bridge", n.Bridge, "port", n.Port, "was", n.What)
+		}
+		select {
+		case <-f.s.ctx.Done():
+			return nil
+		case <-time.After(max(findingRest, 20*time.Since(begin))):
+		}
+		select {
+		case <-f.s.ctx.Done():
+			return nil
+		case <-f.again:
+		case <-time.After(findingPeriod):
+		}
+	}
+}

@@ -1,0 +1,511 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"bascule/datapath"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A PortFinding is something that the host has at a port's device and that has no effect there,
+// or another one than without the switch.
+type PortFinding struct {
+	Bridge, Port string
+	Kind         string // one of the constants below
+	What         string // the thing, such as "macvlan mv0"
+	Text         string // what follows from it, and what to do; it names port and thing
+}
+
+// The kinds of findings.
+const (
+	FindingIngress = "ingress-filter" // the host filters what comes in by the port, and meets no frame
+	FindingAbove   = "device-above"   // another device is above the port's, and gets no frame from it
+	FindingBelow   = "port-below"     // the port's device is above another port's, and gets no frame from it
+	FindingAddress = "address"        // the device has an IP address, by which nobody reaches the host
+	FindingMTU     = "mtu"            // larger frames, which other ports take, are dropped
+)
+
+// key tells findings apart. Others of a port may be about the same device with another text.
+func (f PortFinding) key() PortFinding {
+	f.Text = ""
+	return f
+}
+
+// around has what the host has in a network namespace beside the bridges: all that findings are
+// made from. It is read once for a look, as far as a port asks for it.
+type around struct {
+	devices map[int]netlink.Link
+	one     bool // it is for few ports: filters are asked for without a list of all qdiscs
+
+	ingress   map[int]bool // devices that may have ingress filters of tc
+	chains    []ingressChain
+	read      bool // these two are
+	addresses map[int][]deviceAddress
+	store     *datapath.Store
+	owners    map[int]string // of ports' devices by index: "a port of br0"
+}
+
+// lookAround begins a look at the namespace of a store, whose devices these are.
+func lookAround(store *datapath.Store, devices map[int]netlink.Link) *around {
+	return &around{store: store, devices: devices}
+}
+
+// owner says whose port a device is, as "a port of br0"; "" for none.
+func (a *around) owner(index int) string {
+	if a.owners == nil {
+		a.owners = map[int]string{}
+		names, err := a.store.Names()
+		if err != nil {
+			return ""
+		}
+		_ = eachOpen(a.store, names, func(name string, b *datapath.Bridge) error { // what can be read will do
+			for _, p := range datapath.Ports(&b.Config) {
+				if l := a.deviceOf(b, p); l != nil {
+					a.owners[l.Attrs().Index] = portOf(p, name)
+				}
+			}
+			return nil
+		})
+	}
+	return a.owners[index]
+}
+
+// portOf says what a port's device is.
+func portOf(p *datapath.Port, bridge string) string {
+	if p.Facts&datapath.PortSpan != 0 {
+		return "a span port of " + bridge
+	}
+	return "a port of " + bridge
+}
+
+// findings returns what there is at the devices of a bridge's ports, in the order of ports.
+func (a *around) findings(name string, b *datapath.Bridge) (list []PortFinding) {
+	if a.addresses == nil {
+		a.addresses = addresses()
+	}
+	all := inOrder(&b.Config)
+	largest := 0
+	for _, p := range all {
+		if l := a.deviceOf(b, p); l != nil && p.Facts&datapath.PortSpan == 0 {
+			largest = max(largest, l.Attrs().MTU)
+		}
+	}
+	host := hostPortAmong(&b.Config, a.devices)
+	for _, p := range all {
+		l := a.deviceOf(b, p)
+		if l == nil {
+			continue
+		}
+		port := portName(b, p, a.devices)
+		found := func(kind, what, text string) {
+			list = append(list, PortFinding{name, port, kind, what, text})
+		}
+		for _, what := range a.filters(l) {
+			found(FindingIngress, what, filterWarning(port, what))
+		}
+		for _, program := range b.Behind(p) {
+			what := "tcx program " + program
+			found(FindingIngress, what, filterWarning(port, what))
+		}
+		if p.Notes&datapath.PortHost != 0 && p.Flags&datapath.PortRoute != 0 && hostHere(l) {
+			if end := a.devices[l.Attrs().ParentIndex]; end != nil {
+				for _, what := range a.filters(end) {
+					found(FindingIngress, what, pastWarning(port, what))
+				}
+			}
+		}
+		for _, other := range a.above(l) {
+			found(FindingAbove, kindAndName(other), aboveWarning(l, other))
+		}
+		if lower, owner := a.below(l, a.owner); lower != nil {
+			found(FindingBelow, lower.Attrs().Name, belowWarning(l, lower, owner))
+		}
+		if p.Notes&datapath.PortHost == 0 {
+			for _, address := range a.addresses[l.Attrs().Index] {
+				text := address.prefix.String()
+				found(FindingAddress, text, AddressWarning(name, host, port, []string{text}))
+			}
+		}
+		if mtu := l.Attrs().MTU; mtu < largest && p.Facts&datapath.PortSpan == 0 {
+			found(FindingMTU, fmt.Sprint(mtu), smallerWarning(port, mtu, largest))
+		} else if mtu < largest {
+			found(FindingMTU, fmt.Sprint(mtu), copyWarning(port, mtu, largest))
+		}
+	}
+	return list
+}
+
+// PortFindings returns what the host has at the devices of all bridges' ports and that has no effect
+// there, in the order of bridges and ports. It leaves out bridges that another version has made.
+func (s *Switch) PortFindings() (list []PortFinding, err error) {
+	err = s.read(func(store *datapath.Store) error {
+		names, err := store.Names()
+		if err != nil || len(names) == 0 {
+			return err
+		}
+		devices, err := links()
+		if err != nil {
+			return err
+		}
+		around := lookAround(store, devices)
+		return eachOpen(store, names, func(name string, b *datapath.Bridge) error {
+			list = append(list, around.findings(name, b)...)
+			return nil
+		})
+	})
+	return list, failed("look at the devices of ports", err)
+}
+
+// NewFindings compares what was found at two times.
+func NewFindings(before, now []PortFinding) (came, went []PortFinding) {
+	without := func(list, of []PortFinding) []PortFinding {
+		there := map[PortFinding]bool{}
+		for _, f := range of {
+			there[f.key()] = true
+		}
+		return slices.DeleteFunc(slices.Clone(list), func(f PortFinding) bool { return there[f.key()] })
+	}
+	return without(now, before), without(before, now)
+}
+
+// deviceOf returns the switch's own device of a port, nil if there is none.
+func (a *around) deviceOf(b *datapath.Bridge, p *datapath.Port) netlink.Link {
+	if p.Facts&datapath.PortPatch != 0 || !b.HasDevice(p) {
+		return nil
+	}
+	return a.devices[int(p.Ifindex)]
+}
+
+// hostPortAmong is hostPortOf with the devices of the namespace.
+func hostPortAmong(config *datapath.Config, devices map[int]netlink.Link) string {
+	for _, p := range datapath.Ports(config) {
+		if p.Notes&datapath.PortHost == 0 {
+			continue
+		}
+		if l := devices[int(p.Ifindex)]; l != nil && hostHere(l) && devices[l.Attrs().ParentIndex] != nil {
+			return devices[l.Attrs().ParentIndex].Attrs().Name
+		}
+		return datapath.PortName(p)
+	}
+	return ""
+}
+
+// filterWarning tells of a filter that the switch is in front of.
+func filterWarning(port, what string) string {
+	return fmt.Sprintf("%s: %s sees none of the frames that come in by it: the switch takes them first; filter by pf or by MAC rules of the port",
+		port, what)
+}
+
+// pastWarning tells of a filter of a host port's interface that routed packets do not meet.
+func pastWarning(port, what string) string {
+	return fmt.Sprintf("%s: %s sees none of the packets that the datapath routes; filter by pf or by MAC rules, or leave --route off", port, what)
+}
+
+// aboveWarning tells of a device above a port's.
+func aboveWarning(l, other netlink.Link) string {
+	return fmt.Sprintf("%s is above %s and gets nothing from it: a port belongs to the switch; %s",
+		kindAndName(other), l.Attrs().Name, insteadOf(other))
+}
+
+// belowWarning tells of a port's device that is above another port's.
+func belowWarning(l, lower netlink.Link, owner string) string {
+	return fmt.Sprintf("%s is above %s, %s, and gets nothing from it: a port belongs to the switch; %s",
+		kindAndName(l), lower.Attrs().Name, owner, joinAbove)
+}
+
+// aboveWords says which devices are above one that is to be a port's.
+func aboveWords(above []netlink.Link) string {
+	var names []string
+	for _, other := range above {
+		names = append(names, kindAndName(other))
+	}
+	if len(names) == 1 {
+		return names[0] + " is above it, and would get nothing from it"
+	}
+	return strings.Join(names, ", ") + " are above it, and would get nothing from it"
+}
+
+// belowWords says that a device that is to be a port's is above another port's.
+func belowWords(lower netlink.Link, owner string) string {
+	return fmt.Sprintf("it is above %s, %s, and would get nothing from it", lower.Attrs().Name, owner)
+}
+
+// joinAbove is the remedy for a port whose device is above another port's.
+const joinAbove = "join the bridges by a patch cable in that VLAN ('--type patch --peer'), or have one bridge with VLANs"
+
+// insteadOf tells the way to have what a device above a port's was for.
+func insteadOf(other netlink.Link) string {
+	if v, ok := other.(*netlink.Vlan); ok {
+		return fmt.Sprintf("delete it and give its addresses to a host port in VLAN %d ('bascule port add --type host', 'bascule vlan add')", v.VlanId)
+	}
+	return "delete it and give its addresses to a host port ('bascule port add --type host'), or make it above that"
+}
+
+func smallerWarning(port string, mtu, largest int) string {
+	return fmt.Sprintf("%s has MTU %d, other ports up to %d: larger frames to %s will be dropped (reason mtu)", port, mtu, largest, port)
+}
+
+func copyWarning(port string, mtu, largest int) string {
+	return fmt.Sprintf("%s has MTU %d, other ports up to %d: of larger frames it gets no copy (counted there, reason mtu)", port, mtu, largest)
+}
+
+// mtuChange tells of the MTU that the device of a bridge's port has got, as port add does. port is
+// its name. lossy says whether frames are dropped for that.
+func mtuChange(b *datapath.Bridge, p *datapath.Port, port string, mtu int, devices map[int]netlink.Link) (text string, lossy bool) {
+	around := lookAround(b.Store(), devices)
+	isSpan := func(p *datapath.Port) bool { return p.Facts&datapath.PortSpan != 0 }
+	var others []int
+	for _, o := range datapath.Ports(&b.Config) {
+		if l := around.deviceOf(b, o); l != nil && o.Id != p.Id && !(isSpan(p) && isSpan(o)) {
+			others = append(others, l.Attrs().MTU)
+		}
+	}
+	text = mtuWords(port, mtu, others)
+	switch {
+	case isSpan(p) && len(others) > 0 && slices.Max(others) > mtu:
+		return copyWarning(port, mtu, slices.Max(others)), true
+	case isSpan(p) || text == "":
+		return fmt.Sprintf("%s has MTU %d, and no frame is lost by that", port, mtu), false
+	}
+	return text, true
+}
+
+// peers are the kinds of devices whose link is their other end, and no device below.
+var peers = []string{"veth", "netkit", "vxcan"}
+
+// LowerOf returns the index of the device of this namespace that another is right above, 0 for
+// none.
+func LowerOf(l netlink.Link) int {
+	a := l.Attrs()
+	if a.NetNsID >= 0 || a.ParentIndex == a.Index || slices.Contains(peers, l.Type()) {
+		return 0
+	}
+	return a.ParentIndex
+}
+
+// above returns the devices right above one, in the order of their names. The device's master is
+// none of them.
+func (a *around) above(l netlink.Link) (list []netlink.Link) {
+	for _, other := range a.devices {
+		if LowerOf(other) == l.Attrs().Index {
+			list = append(list, other)
+		}
+	}
+	slices.SortFunc(list, func(x, y netlink.Link) int { return strings.Compare(x.Attrs().Name, y.Attrs().Name) })
+	return list
+}
+
+// below returns the port's device that another device is above, with what owner says of it; nil
+// if it is above none.
+func (a *around) below(l netlink.Link, owner func(index int) string) (netlink.Link, string) {
+	for range maxStack {
+		if l = a.devices[LowerOf(l)]; l == nil {
+			return nil, ""
+		}
+		if owner := owner(l.Attrs().Index); owner != "" {
+			return l, owner
+		}
+	}
+	return nil, ""
+}
+
+// maxStack is how many devices may be above each other (MAX_NEST_DEV of
+// include/linux/netdevice.h).
+const maxStack = 8
+
+// filters returns what the host filters by as frames come in by a device.
+func (a *around) filters(l netlink.Link) (list []string) {
+	index := l.Attrs().Index
+	if !a.read {
+		a.read = true
+		a.chains = ingressChains()
+		if !a.one {
+			a.ingress = ingressQdiscs()
+		}
+	}
+	if a.one || a.ingress[index] {
+		for _, kind := range ingressFilters(index) {
+			list = append(list, "tc ingress "+kind)
+		}
+	}
+	for _, c := range a.chains {
+		if c.at(l.Attrs().Name) {
+			list = append(list, c.name)
+		}
+	}
+	return list
+}
+
+// Where qdiscs and filters of tc hang (include/uapi/linux/pkt_sched.h).
+const (
+	atIngress       = 0xfffffff1 // TC_H_INGRESS, which is TC_H_CLSACT
+	ingressOfQdisc  = 0xffff0000 // filters of the qdisc ingress
+	ingressOfClsact = 0xfffffff2 // those of clsact: TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)
+)
+
+// tcDump lists qdiscs, of all devices, or the filters of one.
+func tcDump(kind, answer uint16, index int, parent uint32) [][]byte {
+	ask := nl.NewNetlinkRequest(int(kind), unix.NLM_F_DUMP)
+	ask.AddData(&nl.TcMsg{Family: nl.FAMILY_ALL, Ifindex: int32(index), Parent: parent})
+	list, err := ask.Execute(unix.NETLINK_ROUTE, answer)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil
+	}
+	return slices.DeleteFunc(list, func(m []byte) bool { return len(m) < nl.SizeofTcMsg })
+}
+
+// ingressQdiscs returns the devices that have a place for filters of tc as frames come in; none
+// where they cannot be read.
+func ingressQdiscs() map[int]bool {
+	list := map[int]bool{}
+	for _, m := range tcDump(unix.RTM_GETQDISC, unix.RTM_NEWQDISC, 0, 0) {
+		if t := nl.DeserializeTcMsg(m); t.Parent == atIngress {
+			list[int(t.Ifindex)] = true
+		}
+	}
+	return list
+}
+
+// ingressFilters returns the kinds of filters that a device has there, in order.
+func ingressFilters(index int) (kinds []string) {
+	for _, parent := range []uint32{ingressOfQdisc, ingressOfClsact} {
+		for _, m := range tcDump(unix.RTM_GETTFILTER, unix.RTM_NEWTFILTER, index, parent) {
+			if kind := filterKind(m[nl.SizeofTcMsg:]); kind != "" && !slices.Contains(kinds, kind) {
+				kinds = append(kinds, kind)
+			}
+		}
+	}
+	slices.Sort(kinds)
+	return kinds
+}
+
+// The flags of filters, by their kinds, and the flag of those that a card has alone
+// (include/uapi/linux/pkt_cls.h).
+var filterFlags = map[string]uint16{"u32": 11, "flower": 22, "matchall": 3, "bpf": 9}
+
+const (
+	skipSoftware = 1 << 1 // TCA_CLS_FLAGS_SKIP_SW
+	u32Selector  = 5      // TCA_U32_SEL
+)
+
+// filterKind returns the kind of a filter by its attributes; "" where the card has it alone, which
+// comes before the switch.
+func filterKind(attributes []byte) string {
+	at, err := nl.ParseRouteAttrAsMap(attributes)
+	if err != nil {
+		return ""
+	}
+	kind := wordOf(at[nl.TCA_KIND].Value)
+	options, err := nl.ParseRouteAttrAsMap(at[nl.TCA_OPTIONS].Value)
+	if err != nil || len(options) == 0 {
+		return "" // it introduces filters of its kind
+	}
+	if _, selects := options[u32Selector]; kind == "u32" && !selects {
+		return "" // a hash table of filters
+	}
+	if flags := options[filterFlags[kind]].Value; len(flags) == 4 && binary.NativeEndian.Uint32(flags)&skipSoftware != 0 {
+		return ""
+	}
+	return kind
+}
+
+// An ingressChain is a chain of nftables that meets frames as they come in by devices.
+type ingressChain struct {
+	name    string   // "nftables netdev TABLE CHAIN"
+	devices []string // by name
+	begin   []string // all whose names begin so
+}
+
+func (c ingressChain) at(device string) bool {
+	return slices.Contains(c.devices, device) ||
+		slices.ContainsFunc(c.begin, func(begin string) bool { return strings.HasPrefix(device, begin) })
+}
+
+// ingressChains returns the chains of nftables for what comes in by devices; none where they
+// cannot be read.
+func ingressChains() (list []ingressChain) {
+	for _, family := range []uint8{unix.NFPROTO_NETDEV, unix.NFPROTO_INET} {
+		const message = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN
+		ask := nl.NewNetlinkRequest(message, unix.NLM_F_DUMP)
+		ask.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
+		chains, err := ask.Execute(unix.NETLINK_NETFILTER, 0)
+		if err != nil {
+			continue
+		}
+		for _, m := range chains {
+			if c, ok := asIngressChain(m); ok {
+				list = append(list, c)
+			}
+		}
+	}
+	return list
+}
+
+// The hooks of chains for what comes in by a device, and attributes that package unix lacks
+// (include/uapi/linux/netfilter.h and netfilter/nf_tables.h).
+const (
+	netdevIngress = 0 // NF_NETDEV_INGRESS
+	inetIngress   = 5 // NF_INET_INGRESS
+	policyAccept  = 1 // NF_ACCEPT
+	hookDevices   = 4 // NFTA_HOOK_DEVS
+	deviceName    = 1 // NFTA_DEVICE_NAME
+	devicePrefix  = 2 // NFTA_DEVICE_PREFIX
+)
+
+// asIngressChain reads a chain as the kernel tells it. ok is false for a chain of another hook,
+// and for one that lets everything pass.
+func asIngressChain(message []byte) (c ingressChain, ok bool) {
+	if len(message) < nl.SizeofNfgenmsg {
+		return c, false
+	}
+	family, hooked := "netdev", uint32(netdevIngress)
+	if message[0] == unix.NFPROTO_INET {
+		family, hooked = "inet", inetIngress
+	}
+	chain, err := nl.ParseRouteAttrAsMap(message[nl.SizeofNfgenmsg:])
+	if err != nil {
+		return c, false
+	}
+	hook, err := nl.ParseRouteAttrAsMap(chain[unix.NFTA_CHAIN_HOOK].Value)
+	number := hook[unix.NFTA_HOOK_HOOKNUM].Value
+	if err != nil || len(number) != 4 || binary.BigEndian.Uint32(number) != hooked {
+		return c, false
+	}
+	rules, policy := chain[unix.NFTA_CHAIN_USE].Value, chain[unix.NFTA_CHAIN_POLICY].Value
+	if len(rules) == 4 && binary.BigEndian.Uint32(rules) == 0 && len(policy) == 4 && binary.BigEndian.Uint32(policy) == policyAccept {
+		return c, false
+	}
+	c.name = fmt.Sprintf("nftables %s %s %s", family,
+		wordOf(chain[unix.NFTA_CHAIN_TABLE].Value), wordOf(chain[unix.NFTA_CHAIN_NAME].Value))
+	devices, err := nl.ParseRouteAttr(hook[hookDevices].Value)
+	if err != nil {
+		return c, false
+	}
+	for _, d := range devices {
+		// a name without an end is the beginning of names
+		name, _, ended := bytes.Cut(d.Value, []byte{0})
+		switch {
+		case d.Attr.Type == deviceName && ended:
+			c.devices = append(c.devices, string(name))
+		case d.Attr.Type == deviceName, d.Attr.Type == devicePrefix:
+			c.begin = append(c.begin, string(name))
+		}
+	}
+	return c, true
+}
+
+// wordOf returns a word of the kernel's, which ends with a zero.
+func wordOf(b []byte) string {
+	word, _, _ := bytes.Cut(b, []byte{0})
+	return string(word)
+}
