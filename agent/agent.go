@@ -98,6 +98,7 @@ type agent struct {
 	retry    time.Time     // when to try again, zero for never
 	pause    time.Duration
 
+	origin origin            // of its own namespace
 	names  map[string]string // namespaces that the files name, and what these names stood for
 	looked time.Time         // when that was last looked at
 }
@@ -133,7 +134,7 @@ func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
 	if err != nil {
 		return err
 	}
-	a.home, a.sites[home.cookie] = home, home
+	a.home, a.sites[home.cookie], a.origin = home, home, originOf(o.Netns)
 	defer func() {
 		for _, s := range a.sites {
 			s.close()
@@ -155,6 +156,10 @@ func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
 	a.reload(nil)
 	err = a.loop(reload)
 	o.Notify("STOPPING=1")
+	if errors.Is(err, errDeleted) {
+		a.log.Info("the agent's network namespace has been deleted, and the agent ends with it")
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("the agent cannot go on: %w; start it again", err)
 	}
@@ -239,6 +244,9 @@ func (a *agent) due(now time.Time) error {
 	}
 	if now.Sub(a.looked) >= time.Second {
 		a.looked = now
+		if a.origin.deleted(a.log) {
+			return errDeleted
+		}
 		err := a.keepPlaces()
 		if err != nil && !passing(err) {
 			return err
@@ -310,6 +318,12 @@ func (a *agent) apply(known map[uint64]*site) result {
 	if !a.ready {
 		a.renew(a.home)
 	}
+	for _, s := range known {
+		if cookie, err := cookieOf(s.name); s != a.home && (err != nil || cookie != s.cookie) {
+			r.gone = append(r.gone, s)
+			delete(known, s.cookie)
+		}
+	}
 	var files []config.File
 	if len(a.o.Files) > 0 {
 		list, err := config.Reload(a.o.Files...)
@@ -320,12 +334,6 @@ func (a *agent) apply(known map[uint64]*site) result {
 		files = list
 	}
 	r.loaded = true
-	for _, s := range known {
-		if cookie, err := cookieOf(s.name); s != a.home && (err != nil || cookie != s.cookie) {
-			r.gone = append(r.gone, s)
-			delete(known, s.cookie)
-		}
-	}
 	for _, f := range files {
 		if f.Netns != "" && f.Netns != a.o.Netns {
 			r.names[f.Netns] = stands(f.Netns)

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -541,6 +543,95 @@ func TestNamespaces(t *testing.T) {
 	}
 	l.Wait("the namespace that has gone to be left", func() bool { return len(served()) == 0 })
 	r.stop()
+}
+
+// TestNamespaceDeleted: an agent ends with its network namespace, which would stay for as long as the agent does. So do
+// agents that were given its name or path, and one that runs in it. A namespace that has another name is not deleted.
+// That of a file is let go of, too, also while the file cannot be read.
+func TestNamespaceDeleted(t *testing.T) {
+	for _, tt := range []struct {
+		how  string
+		args func(name string) []string
+	}{
+		{"name", func(name string) []string { return []string{netlab.Program(), "-n", name} }},
+		{"path", func(name string) []string { return []string{netlab.Program(), "-n", "/run/netns/" + name} }},
+		{"inside", func(name string) []string { return []string{"ip", "netns", "exec", name, netlab.Program()} }},
+	} {
+		t.Run(tt.how, func(t *testing.T) {
+			l := netlab.New(t)
+			ip := func(args ...string) {
+				t.Helper()
+				if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+					t.Fatalf("ip %s: %v: %s", strings.Join(args, " "), err, out)
+				}
+			}
+			own, other := l.Switch.Name+"-own", l.Switch.Name+"-other"
+			device := func(name string) string { return name[strings.LastIndex(name, "-")+1:] }
+			for _, name := range []string{own, other} {
+				ip("netns", "add", name)
+				t.Cleanup(func() { spaces.Remove(name) })
+				// a cable goes with either of its ends
+				ip("-n", l.Switch.Name, "link", "add", device(name), "type", "veth", "peer", "name", "far", "netns", name)
+			}
+			gone := func(name string) bool {
+				_, err := l.Switch.Netlink().LinkByName(device(name))
+				return errors.As(err, &netlink.LinkNotFoundError{})
+			}
+			dir := t.TempDir()
+			file := filepath.Join(dir, "br.yaml")
+			must(t, os.WriteFile(file, []byte("bridges: {br0: {ports: {far: }}}\n---\nnetns: "+other+"\nbridges: {br0: {ports: {far: }}}\n"), 0o600))
+			args := append(tt.args(own), "agent", "-f", file)
+			cmd := exec.Command(args[0], args[1:]...)
+			cmd.Env = append(os.Environ(), "BASCULE_AGENT_DIR="+dir)
+			logs := netlab.NewOutputFile(t)
+			cmd.Stderr = logs.File
+			must(t, cmd.Start())
+			ended := make(chan error, 1)
+			go func() { ended <- cmd.Wait() }()
+			t.Cleanup(func() {
+				cmd.Process.Kill()
+				<-ended
+			})
+			attached := func(name string) bool {
+				out, err := exec.Command(netlab.Program(), "-n", name, "port", "show", "br0").Output()
+				return err == nil && strings.Contains(string(out), "far")
+			}
+			l.Wait("the ports\n"+logs.String(), func() bool { return attached(own) && attached(other) })
+
+			must(t, os.WriteFile(file, []byte("bridges: {"), 0o600))
+			ip("netns", "del", other)
+			l.Wait("the namespace of the file to end", func() bool { return gone(other) })
+
+			sleeper := exec.Command("ip", "netns", "exec", own, "sleep", "600")
+			must(t, sleeper.Start())
+			l.Wait("the sleeper to be inside", func() bool {
+				return bridge.SameNetns(own, fmt.Sprintf("/proc/%d/ns/net", sleeper.Process.Pid))
+			})
+			ip("netns", "attach", own+"-too", strconv.Itoa(sleeper.Process.Pid))
+			must(t, sleeper.Process.Kill())
+			_ = sleeper.Wait() // it was killed
+			t.Cleanup(func() { spaces.Remove(own + "-too") })
+			ip("netns", "del", own)
+			l.Wait("the agent to find the other name", func() bool { return logs.Lines("has another name now") == 1 })
+			if gone(own) {
+				t.Fatalf("the namespace has ended, and has a name\n%s", logs.String())
+			}
+			ip("netns", "del", own+"-too")
+			select {
+			case err := <-ended:
+				ended <- err
+				if err != nil {
+					t.Errorf("the agent ends with %v\n%s", err, logs.String())
+				}
+			case <-time.After(patience):
+				t.Fatalf("the agent lives on\n%s", logs.String())
+			}
+			l.Wait("the namespace to end", func() bool { return gone(own) })
+			if logs.Lines("has been deleted") != 1 {
+				t.Errorf("it says\n%s", logs.String())
+			}
+		})
+	}
 }
 
 // TestNames: files that name a namespace in two ways are applied as one, and what
