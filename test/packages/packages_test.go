@@ -114,6 +114,9 @@ const use = `
 		test $((tries += 1)) -lt 600
 		sleep 0.1
 	done
+	# where the agent keeps what Docker says only once (--docker-state)
+	mkdir /var/lib/bascule
+	echo '{}' >/var/lib/bascule/docker.json
 	for name in bascule-cni bascule-libvirt-hook bascule-bridge-helper netavark/bascule-netavark; do
 		test $(readlink -f /usr/libexec/$name) = $(readlink -f /usr/sbin/bascule)
 	done
