@@ -6,6 +6,7 @@ package doors
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -88,26 +89,27 @@ func (a Address) Local() bool { return a.Path != "" || a.TCP.Addr().IsLoopback()
 type Door struct {
 	net.Listener
 	Address Address
+	Absent  bool        // the host does not have the address yet: nobody gets there before it has
 	made    os.FileInfo // of a socket
 }
 
 // Listen begins to listen. A socket that nobody listens at any more is taken over. Any
 // other file at that path, a socket that is in use and one that is somebody else's are
-// refused, and so is an address that the host does not have.
+// refused. An address that the host does not have is taken: it may be one of a host port that
+// the agent is about to make.
 func (a Address) Listen() (*Door, error) {
 	if a.Path == "" {
-		l, err := net.Listen("tcp", a.TCP.String())
+		config := net.ListenConfig{Control: mayBeAbsent}
+		l, err := config.Listen(context.Background(), "tcp", a.TCP.String())
 		switch {
 		case errors.Is(err, syscall.EADDRINUSE):
 			return nil, fmt.Errorf("cannot listen at %s: another program does; end that, or give another port", a)
-		case errors.Is(err, syscall.EADDRNOTAVAIL):
-			return nil, fmt.Errorf("cannot listen at %s: the host does not have that address; see 'ip address'", a)
 		case errors.Is(err, fs.ErrPermission):
 			return nil, fmt.Errorf("cannot listen at %s: no permission; give a port above 1023", a)
 		case err != nil:
 			return nil, fmt.Errorf("cannot listen at %s: %w; give another address", a, root(err))
 		}
-		return &Door{Listener: l, Address: a}, nil
+		return &Door{Listener: l, Address: a, Absent: absent(a.TCP.Addr())}, nil
 	}
 	gid := -1
 	if a.Group != "" {
@@ -139,6 +141,25 @@ func (a Address) Listen() (*Door, error) {
 		return nil, fmt.Errorf("cannot listen at %s: %w", a, root(err))
 	}
 	return &Door{Listener: l, Address: a, made: made}, nil
+}
+
+// mayBeAbsent has a socket bind to an address that the host does not have yet.
+func mayBeAbsent(_, _ string, c syscall.RawConn) error {
+	var failed error
+	err := c.Control(func(fd uintptr) {
+		// IPv6 looks at this option of IPv4, too (inet_can_nonlocal_bind() of the kernel)
+		failed = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1)
+	})
+	return cmp.Or(err, failed)
+}
+
+// absent reports whether the host lacks an address.
+func absent(addr netip.Addr) bool {
+	conn, err := net.ListenPacket("udp", netip.AddrPortFrom(addr, 0).String())
+	if err == nil {
+		conn.Close()
+	}
+	return errors.Is(err, syscall.EADDRNOTAVAIL)
 }
 
 // bind makes a socket that has its mode and group from the start: nobody comes in before, and who

@@ -77,7 +77,17 @@ func TestListen(t *testing.T) {
 	refused(Address{Path: path("file")}, "no socket")
 	refused(Address{Path: path("none/x")}, "no such file or directory")
 	refused(Address{Path: path("x"), Group: "no-such-group"}, "there is no group no-such-group")
-	refused(Address{TCP: netip.MustParseAddrPort("192.0.2.1:9810")}, "the host does not have that address")
+	for address, want := range map[string]bool{"192.0.2.1:0": true, "[2001:db8::1]:0": true, "127.0.0.1:0": false, "[::1]:0": false, "0.0.0.0:0": false, "[::]:0": false} {
+		door, err := Address{TCP: netip.MustParseAddrPort(address)}.Listen()
+		if err != nil {
+			t.Errorf("%s: %v", address, err)
+			continue
+		}
+		door.Close()
+		if door.Absent != want {
+			t.Errorf("of %s it says that the host lacks it: %v", address, door.Absent)
+		}
+	}
 
 	ended, err := net.Listen("unix", path("ended"))
 	if err != nil {

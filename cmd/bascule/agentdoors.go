@@ -156,6 +156,9 @@ func (d *agentDoors) open(cmd *cobra.Command, log *slog.Logger) (o agent.Options
 			return err
 		}
 		warnRemote(log, what, at)
+		if door.Absent {
+			log.Warn("the host does not have this address yet, and answers there as soon as it has", "what", what, "address", at.String())
+		}
 		d.listening = append(d.listening, door)
 		o.Services = append(o.Services, serve(door, most, handler))
 		o.Doors = append(o.Doors, agent.Door{What: what, Address: at.String(), Write: what == "web" && d.write})

@@ -207,6 +207,26 @@ scrape_configs:
 	r.stop()
 }
 
+// TestMetricsAtHostPort: the agent answers at the address of a host port that it makes itself, and says before that the
+// host lacks it.
+func TestMetricsAtHostPort(t *testing.T) {
+	t.Parallel()
+	l := netlab.New(t)
+	lo, err := l.Switch.Netlink().LinkByName("lo")
+	must(t, err)
+	must(t, l.Switch.Netlink().LinkSetUp(lo))
+	r := newRunner(t, l)
+	r.inside = true
+	r.start("--metrics", "192.0.2.9:9810", "-f", r.file("br0.yaml", "bridges: {br0: {ports: {host0: {type: host, addresses: 192.0.2.9/24}}}}\n"))
+	r.says(1, "the host does not have this address yet", "192.0.2.9:9810")
+	client := inside(t, l.Switch)
+	l.Wait("an answer", func() bool {
+		text, err := get(client, "http://192.0.2.9:9810/metrics")
+		return err == nil && strings.Contains(text, "bascule_bridge_info")
+	})
+	r.stop()
+}
+
 // TestServiceExposure: systemd says of the service, with metrics and page, that little is
 // open to it, and reads what the drop-in says.
 func TestServiceExposure(t *testing.T) {
