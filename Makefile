@@ -31,6 +31,8 @@ PACKAGES_NEEDS = mmdebstrap:mmdebstrap dpkg-scanpackages:dpkg-dev gpg:gnupg rpm:
 KERNEL_NEEDS = qemu-system-x86_64:qemu-system-x86 xz:xz-utils dash:dash bash:bash ip:iproute2 ping:iputils-ping \
 	setpriv:util-linux tcpdump:tcpdump wg:wireguard-tools \
 	/usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring
+BOOT_NEEDS = qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap mke2fs:e2fsprogs dnsmasq:dnsmasq-base ping:iputils-ping \
+	unshare:util-linux /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring
 CARD_NEEDS = $(KERNEL_NEEDS) teamnl:libteam-utils
 EXACT_NEEDS = qemu-system-x86_64:qemu-system-x86 xz:xz-utils ip:iproute2 $(PEER_NEEDS) \
 	/usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring
@@ -56,7 +58,7 @@ define install
 	fi
 endef
 
-.PHONY: build demo test test-kernels test-cards test-exact test-packages soak bench bench-exact profile-exact bench-agent generate generated \
+.PHONY: build demo test test-kernels test-cards test-boot test-exact test-packages soak bench bench-exact profile-exact bench-agent generate generated \
 	lint fuzz check needs install stage install-doc packages clean
 
 build:
@@ -114,6 +116,13 @@ test-cards:
 	@dir=$$(mktemp -d) && trap "rm -r $$dir" EXIT && CGO_ENABLED=0 $(GO) build -o $$dir/cards ./test/cards && \
 		$$dir/cards -cards "$(CARDS)" -cases "$(CARD_CASES)" -bascule "$(VERSION)" \
 			$(if $(filter all,$(CARD_CASES)),-table docs/cards.md) $(CARD_FLAGS)
+
+# A Debian whose own uplink is a port of a bridge, by the files of docs/boot.md: booted by QEMU with each program that
+# configures networks, BOOT=netplan for one of them. Then the package is upgraded, and purged.
+BOOT ?=
+test-boot:
+	$(call install,$(BOOT_NEEDS))
+	$(GO) test ./test/boot -count=1 -v -vet=off -timeout 2h -run 'TestFiles|TestBoot/$(BOOT)' -boot.machines
 
 # Whether a frame costs as many instructions as is recorded in test/exact/golden.json, by
 # the plain paths, with VLAN filtering, and past pf's rules; fails from 1 % more on.

@@ -38,7 +38,7 @@ const (
 	TCG = "tcg" // by QEMU, which translates them
 )
 
-// tcgCPU is what QEMU plays for a kernel by TCG.
+// TCGCPU is what QEMU plays for a kernel of the release by TCG.
 //
 // Without cmpxchg16b before Linux 6.18: QEMU 7.2 returns from it with wrong flags, and
 // Debian 12's Linux 6.12 dies of that as it boots. From 6.18 on kernels need it for
@@ -46,7 +46,7 @@ const (
 //
 // Without the fast string moves, erms and fsrm: TCG moves byte by byte, of which the
 // verifier of BPF programs does so much that a CPU seems to hang.
-func tcgCPU(release string) string {
+func TCGCPU(release string) string {
 	cpu := "max,-erms,-fsrm"
 	if CompareReleases(release, "6.18") < 0 {
 		cpu += ",-cx16"
@@ -263,7 +263,7 @@ func (p *Pool) start(ctx context.Context, number int, accel string, at *ends.Nam
 	}
 	defer agentFar.Close()
 
-	cpu := tcgCPU(p.release)
+	cpu := TCGCPU(p.release)
 	if accel == KVM {
 		cpu = "host"
 	}

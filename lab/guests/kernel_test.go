@@ -148,8 +148,8 @@ func TestTCGCPU(t *testing.T) {
 	for release, cx16 := range map[string]bool{
 		"6.1.0-50-cloud-amd64": false, "6.12.95+deb12-cloud-amd64": false, "6.18.15+deb13-cloud-amd64": true, "7.3.4+deb13-cloud-amd64": true,
 	} {
-		if got := !strings.Contains(tcgCPU(release), "-cx16"); got != cx16 {
-			t.Errorf("for Linux %s the CPU is %s", release, tcgCPU(release))
+		if got := !strings.Contains(TCGCPU(release), "-cx16"); got != cx16 {
+			t.Errorf("for Linux %s the CPU is %s", release, TCGCPU(release))
 		}
 	}
 }

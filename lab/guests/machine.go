@@ -120,7 +120,7 @@ func (m Machine) Run(ctx context.Context, hear func(io.Reader) error, console io
 	// It dies with this process.
 	cmd := ends.Command(ctx, qemu.Command, append([]string{
 		"-name", "bascule-" + m.Kernel.Release,
-		"-machine", cmp.Or(m.Board, "pc"), "-cpu", tcgCPU(m.Kernel.Release),
+		"-machine", cmp.Or(m.Board, "pc"), "-cpu", TCGCPU(m.Kernel.Release),
 		"-smp", fmt.Sprint(m.CPUs), "-m", fmt.Sprint(m.MemoryMiB),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", boot, "-initrd", "/proc/self/fd/3",

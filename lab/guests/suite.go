@@ -32,10 +32,10 @@ func (k Kernel) WithDrivers(ctx context.Context) (Kernel, error) {
 	return FindKernel(ctx, Pin{Suite: k.suite, Release: k.Release}.WithDrivers())
 }
 
-// keyring has the keys that Debian's suites are signed with.
-const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+// Keyring has the keys that Debian's suites are signed with.
+const Keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-// keyringPackage is the package of keyring.
+// keyringPackage is the package of Keyring.
 const keyringPackage = "debian-archive-keyring"
 
 // FindKernel returns a kernel of Debian's: from the cache, or downloaded and not
@@ -161,18 +161,12 @@ func CompareReleases(a, b string) int {
 // own apt are neither asked nor touched. What the machine knows about the way to
 // a mirror stays: which one it is, proxies, patience.
 func openSuite(ctx context.Context, dir, suite string) (apt, error) {
-	if _, err := os.Stat(keyring); err != nil {
-		return nil, fmt.Errorf("%s is not there; apt-get install %s", keyring, keyringPackage)
+	if _, err := os.Stat(Keyring); err != nil {
+		return nil, fmt.Errorf("%s is not there; apt-get install %s", Keyring, keyringPackage)
 	}
-	mirror := os.Getenv("DEBIAN_MIRROR")
-	if mirror == "" {
-		out, err := machineApt(ctx, "", "apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages")
-		if err != nil {
-			return nil, err
-		}
-		if mirror = mirrorOf(out); mirror == "" {
-			return nil, errors.New("apt knows no mirror of Debian; set DEBIAN_MIRROR to one")
-		}
+	mirror, err := Mirror(ctx)
+	if err != nil {
+		return nil, err
 	}
 	ways, err := machineApt(ctx, "", "apt-config", "dump", "Acquire")
 	if err != nil {
@@ -185,7 +179,7 @@ func openSuite(ctx context.Context, dir, suite string) (apt, error) {
 	}
 	config := filepath.Join(dir, "apt.conf")
 	err = errors.Join(
-		os.WriteFile(filepath.Join(dir, "sources.list"), fmt.Appendf(nil, "deb [signed-by=%s] %s %s main\n", keyring, mirror, suite), 0o644),
+		os.WriteFile(filepath.Join(dir, "sources.list"), fmt.Appendf(nil, "deb [signed-by=%s] %s %s main\n", Keyring, mirror, suite), 0o644),
 		os.WriteFile(filepath.Join(dir, "status"), nil, 0o644),
 		os.WriteFile(config, []byte(suiteConfig(dir, ways)), 0o644),
 	)
@@ -197,6 +191,23 @@ func openSuite(ctx context.Context, dir, suite string) (apt, error) {
 	}
 	_, err = a(ctx, "", "apt-get", "-qq", "-o", "Acquire::Retries=3", "-o", "APT::Update::Error-Mode=any", "update")
 	return a, err
+}
+
+// Mirror is the address of a mirror of Debian's own packages: that in the environment
+// variable DEBIAN_MIRROR, or the one that the machine's apt has.
+func Mirror(ctx context.Context) (string, error) {
+	if mirror := os.Getenv("DEBIAN_MIRROR"); mirror != "" {
+		return mirror, nil
+	}
+	out, err := machineApt(ctx, "", "apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages")
+	if err != nil {
+		return "", err
+	}
+	mirror := mirrorOf(out)
+	if mirror == "" {
+		return "", errors.New("apt knows no mirror of Debian; set DEBIAN_MIRROR to one")
+	}
+	return mirror, nil
 }
 
 // mirrorOf picks the mirror of Debian's own packages from addresses of archives,
