@@ -115,13 +115,13 @@ type handed struct {
 
 // A controlled bridge is one whose control protocols the agent has in hand.
 type controlled struct {
-	bridge  holder
-	stop    context.CancelFunc // of the reader
-	address string             // of the bridge: tells it from another one of the name
-	ports   []bridge.ControlPort
-	runs    map[*runner]protocol
-	kept    time.Time // when it was last looked whether it is in hand still
-	lost    bool      // it is not
+	bridge   holder
+	stop     context.CancelFunc // of the reader
+	identity string             // of the bridge: tells it from another one of the name
+	ports    []bridge.ControlPort
+	runs     map[*runner]protocol
+	kept     time.Time // when it was last looked whether it is in hand still
+	lost     bool      // it is not
 }
 
 // running returns the protocols that run, in their order.
@@ -149,7 +149,7 @@ func (s *site) serveControl(name string, b *served) (failed error) {
 			on = append(on, k)
 		}
 	}
-	other := b.control != nil && b.control.address != info.Address.String()
+	other := b.control != nil && b.control.identity != info.Identity()
 	for _, k := range b.control.running() {
 		if other || !slices.Contains(on, k) {
 			b.control.end(k, false)
@@ -226,7 +226,7 @@ func (s *site) beginControl(name string, b *served) error {
 		return err
 	}
 	ctx, stop := context.WithCancel(s.ctx)
-	now := &controlled{bridge: c, stop: stop, address: info.Address.String(), runs: map[*runner]protocol{}, kept: time.Now()}
+	now := &controlled{bridge: c, stop: stop, identity: info.Identity(), runs: map[*runner]protocol{}, kept: time.Now()}
 	b.control = now
 	go func() {
 		for {

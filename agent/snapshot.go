@@ -32,7 +32,7 @@ type snapshot struct {
 
 // An identity tells a bridge and its ports from others of the name and number.
 type identity struct {
-	Bridge string   `json:"bridge"` // its address
+	Bridge string   `json:"bridge"` // its Identity
 	Ports  []uint32 `json:"ports"`  // their ids
 }
 

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"os"
 	"reflect"
 	"slices"
@@ -37,7 +36,7 @@ type tree struct {
 	log    *slog.Logger
 
 	name  string
-	mac   net.HardwareAddr // of the bridge: tells it from another one of the name
+	born  string // of the bridge: tells it from another one of the name
 	proto *rstp.Bridge
 	ports map[uint16]*bridge.ControlPort // by number
 
@@ -66,7 +65,7 @@ func number(id uint32) uint16 { return uint16(datapath.Slot(id)) }
 func newTree(c charge) (*tree, error) {
 	info, list := c.info, c.ports
 	t := &tree{
-		bridge: c.bridge, wire: c.wire, log: c.log.With("bridge", info.Name), name: info.Name, mac: info.Address,
+		bridge: c.bridge, wire: c.wire, log: c.log.With("bridge", info.Name), name: info.Name, born: info.Identity(),
 		ports: map[uint16]*bridge.ControlPort{}, told: map[string]bool{}, second: c.now,
 		changed: true, opening: map[uint16]rstp.State{}, last: map[uint16][]byte{},
 	}
@@ -81,7 +80,7 @@ func newTree(c charge) (*tree, error) {
 	} else if kept, err = readSnapshot(c.path, bootTime()); err != nil {
 		t.log.Warn("the spanning tree begins anew: its snapshot cannot be read", "error", err)
 	}
-	if kept != nil && kept.of.Bridge == info.Address.String() {
+	if kept != nil && kept.of.Bridge == info.Identity() {
 		err := t.takeOver(info, list, kept)
 		if err == nil {
 			return t, t.agree()
@@ -126,7 +125,7 @@ func (t *tree) takeOver(info bridge.Info, list []bridge.ControlPort, kept *snaps
 
 // identity names the bridge of a snapshot.
 func (t *tree) identity() identity {
-	of := identity{Bridge: t.mac.String()}
+	of := identity{Bridge: t.born}
 	for _, p := range t.ports {
 		of.Ports = append(of.Ports, p.ID)
 	}

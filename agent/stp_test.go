@@ -368,6 +368,7 @@ func TestTreeTakesOver(t *testing.T) {
 		}, "DFF"},
 		{"the datapath had opened a port", func(b *fakeBridge) { b.port("b").State = bridge.STPForwarding }, "FDF"},
 		{"a link is gone", func(b *fakeBridge) { b.port("a").Up = false }, "DFF"},
+		{"the bridge was made anew, with its address", func(b *fakeBridge) { b.info.Born++ }, "DDF"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, _, other := pair(t)

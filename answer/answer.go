@@ -90,6 +90,7 @@ type Bridge struct {
 	FDBMax        uint32   `json:"fdb_max"`
 	FDBCount      uint32   `json:"fdb_count"`
 	GroupFwdMask  uint16   `json:"group_fwd_mask"`
+	MAC           string   `json:"mac"` // the address that it was given, "auto" for none
 	VLANFiltering bool     `json:"vlan_filtering"`
 	DefaultPVID   uint16   `json:"vlan_default_pvid"` // 0 for none
 	VLANProtocol  string   `json:"vlan_protocol"`     // "802.1Q" or "802.1ad"
@@ -114,7 +115,7 @@ func OfBridge(b bridge.Info) Bridge {
 	c := b.Config
 	return Bridge{
 		Name: b.Name, Address: b.Address.String(), Ageing: c.Ageing.Seconds(),
-		FDBMax: c.FDBMax, FDBCount: b.FDBCount, GroupFwdMask: c.GroupFwdMask,
+		FDBMax: c.FDBMax, FDBCount: b.FDBCount, GroupFwdMask: c.GroupFwdMask, MAC: c.AddressGiven(),
 		VLANFiltering: c.VLANFiltering, DefaultPVID: c.DefaultPVID, VLANProtocol: c.TagProtocol(), QinQ: c.QinQ, VLANStats: c.VLANStats,
 		MoveMax: c.MoveMax, DHCPGuard: c.DHCPGuard, RAGuard: c.RAGuard, NeighSuppress: c.NeighSuppress, PFPorts: c.PFPorts,
 		STP: c.STP, Priority: c.STPPriority, Hello: c.STPHello.Seconds(), MaxAge: c.STPMaxAge.Seconds(),
@@ -128,6 +129,7 @@ type Port struct {
 	Name            string        `json:"ifname"`
 	Flags           []string      `json:"flags"`
 	MTU             int           `json:"mtu"`
+	Address         string        `json:"address,omitempty"` // of the device, as ip(8) has it
 	Bridge          string        `json:"master"`
 	Type            string        `json:"type"`
 	Peer            string        `json:"peer,omitempty"`
@@ -218,7 +220,7 @@ func OfStats(s bridge.Stats) *PortStats {
 func OfPort(port bridge.Port) Port {
 	c := port.Config
 	return Port{
-		Index: port.Index, Name: port.Name, Flags: append([]string{}, port.Flags...), MTU: port.MTU,
+		Index: port.Index, Name: port.Name, Flags: append([]string{}, port.Flags...), MTU: port.MTU, Address: port.MAC.String(),
 		Bridge: port.Bridge, Type: port.Type, Peer: port.Peer, Link: port.Link, Alias: port.Alias, Hook: port.Hook, State: port.State,
 		TakenBy: port.TakenBy, Findings: findingsOf(port), NoCarrier: port.NoCarrier, Owner: port.Owner,
 		Learn: c.Learn, Discover: c.Discover, MulticastFlood: c.MulticastFlood, BroadcastFlood: c.BroadcastFlood,

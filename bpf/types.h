@@ -330,6 +330,7 @@ enum bridge_flag {
 	BRIDGE_STP = 1 << 9, /* ports have states, and the bridge takes BPDUs */
 	BRIDGE_RSTP = 1 << 10, /* the rapid kind of spanning tree */
 	BRIDGE_SAMPLE = 1 << 11, /* on only while an agent sends samples to a collector */
+	BRIDGE_MAC = 1 << 12, /* its address was given to it; no program asks */
 };
 
 /* Kinds of floods that can be limited, in the order of port.storm. */

@@ -32,6 +32,9 @@ type Device struct {
 	// link-local ones.
 	Addresses []string
 
+	// OwnMAC is the address that a host's end gets by itself, nil if nobody can tell.
+	OwnMAC net.HardwareAddr
+
 	// Kept are the addresses that stay until they are removed: they are no leases.
 	Kept []netip.Prefix
 
@@ -48,6 +51,7 @@ func (s *Switch) Devices() (list []Device, err error) {
 			return err
 		}
 		ip := addresses()
+		var me *identity // of the namespace, nil until it is needed
 		byName := map[string]*Device{}
 		byIndex := map[int]*Device{}
 		for index, l := range devices {
@@ -99,6 +103,14 @@ func (s *Switch) Devices() (list []Device, err error) {
 					byName[port] = d
 				}
 				d.Own, d.Host, d.Owner = true, name, id
+				if me == nil {
+					i, err := ownIdentity()
+					if err != nil {
+						return err
+					}
+					me = &i
+				}
+				d.OwnMAC = me.nearest(d.MAC, ofHost, name, port)
 			}
 			return nil
 		})

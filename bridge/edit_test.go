@@ -131,14 +131,14 @@ func (b *bench) generation() string {
 	return gen
 }
 
-// look is all of br0 that does not depend on when it was made.
+// look is all of br0 that does not depend on when and where it was made.
 func (b *bench) look() State {
 	b.t.Helper()
 	state, err := b.Read("br0")
 	b.must(err)
-	state.Bridge.Address = nil
+	state.Bridge.Address, state.Bridge.Born = nil, 0
 	for i := range state.Ports {
-		state.Ports[i].Index = 0
+		state.Ports[i].Index, state.Ports[i].MAC = 0, nil
 	}
 	return state
 }

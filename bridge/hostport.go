@@ -3,10 +3,12 @@
 package bridge
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"iter"
+	"net"
 	"slices"
 
 	"bascule/datapath"
@@ -62,8 +64,22 @@ func isOwnEnd(l netlink.Link) bool {
 	return other != nil && isSwitchEnd(other)
 }
 
-// addHost makes the two ends of a host port and brings the switch's end up.
-func addHost(bridge, port string) (netlink.Link, error) {
+// addHost makes the two ends of a host port and brings the switch's end up. The host's end
+// has the address mac, or for nil the one that it gets by itself. Both have their addresses
+// from the beginning, by which udev leaves them alone (MACAddressPolicy= of systemd.link(5)
+// is about devices whose addr_assign_type is not NET_ADDR_SET).
+func addHost(store *datapath.Store, bridge, port string, mac net.HardwareAddr) (netlink.Link, error) {
+	own, err := ownIdentity()
+	if err != nil {
+		return nil, fmt.Errorf("name its interface: %w", err)
+	}
+	used, err := usedAddresses(store)
+	if err != nil {
+		return nil, err
+	}
+	if mac == nil {
+		mac = own.free(used, ofHost, bridge, port)
+	}
 	attrs := netlink.NewLinkAttrs()
 	for attrs.Name = range switchEndNames(bridge, port) {
 		if !isDevice(attrs.Name) {
@@ -71,7 +87,8 @@ func addHost(bridge, port string) (netlink.Link, error) {
 		}
 	}
 	attrs.Group = switchEndGroup
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: port}
+	attrs.HardwareAddr = own.free(used, ofHostEnd, bridge, port)
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: port, PeerHardwareAddr: mac}
 	if err := netlink.LinkAdd(veth); err != nil {
 		return nil, fmt.Errorf("make its interface: %w", err)
 	}
@@ -84,6 +101,51 @@ func addHost(bridge, port string) (netlink.Link, error) {
 		return nil, fmt.Errorf("make its interface: %w", err)
 	}
 	return l, nil
+}
+
+// planHost plans changes of the host's end of p.
+func (c *draft) planHost(what, bridge string, p *datapath.Port, o PortOptions) error {
+	device, err := netlink.LinkByIndex(int(p.Ifindex))
+	if err != nil || !c.hasDevice(p) {
+		return refused(what, "its interface is gone", "delete the port, and add it anew")
+	}
+	if !hostHere(device) {
+		return refused(what, "its interface is in another network namespace", "set it there with ip(8)")
+	}
+	host := otherEnd(device)
+	if host == nil {
+		return refused(what, "its interface is gone", "delete the port, and add it anew")
+	}
+	mac, was := o.MAC, host.Attrs().HardwareAddr
+	if o.OwnMAC {
+		own, err := ownIdentity()
+		if err != nil {
+			return failed(what, err)
+		}
+		used, err := usedAddresses(c.bridge.Store())
+		if err != nil {
+			return failed(what, err)
+		}
+		delete(used, was.String())
+		mac = own.free(used, ofHost, bridge, host.Attrs().Name)
+	}
+	if bytes.Equal(mac, was) {
+		return nil
+	}
+	id := p.Id
+	c.before = append(c.before, func() error {
+		p := datapath.PortAt(c.next, id)
+		if p == nil {
+			return nil // it has left again
+		}
+		c.undo = append(c.undo, func() error { return netlink.LinkSetHardwareAddr(host, was) })
+		if err := netlink.LinkSetHardwareAddr(host, mac); err != nil {
+			return fmt.Errorf("give %s its address: %w", host.Attrs().Name, err)
+		}
+		p.Host = datapath.MACWord([6]byte(mac))
+		return nil
+	})
+	return nil
 }
 
 // setHost notes the host's end of a host port.

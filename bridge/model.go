@@ -3,6 +3,7 @@
 package bridge
 
 import (
+	"fmt"
 	"net"
 	"time"
 )
@@ -10,15 +11,22 @@ import (
 // Info has the facts of a bridge, except for its ports' own state.
 type Info struct {
 	Name     string
-	Address  net.HardwareAddr // the bridge's own, locally administered
+	Address  net.HardwareAddr // the bridge's own
 	Config   BridgeConfig
 	FDBCount uint32   // dynamic entries now; static ones do not count
 	Ports    []string // names, in the order in which they were added; never nil
+
+	// Born is random: a bridge that is made anew has another, also where it has the same
+	// address.
+	Born uint64
 
 	// AgentRuns says that somebody runs the spanning tree. If nobody does, the
 	// ports keep the states that they have.
 	AgentRuns bool
 }
+
+// Identity tells the bridge from others, and from one of its name that was deleted before.
+func (i Info) Identity() string { return fmt.Sprintf("%s-%x", i.Address, i.Born) }
 
 // PortOptions are the arguments of AddPort and SetPort.
 type PortOptions struct {
@@ -28,6 +36,12 @@ type PortOptions struct {
 	Changes []Change // of PortSettings
 	Plugged bool     // AddPort: it gets an owner, and may take the place of a plugged port whose device is gone
 	Force   bool     // AddPort: the device may have others above it, which get nothing then
+
+	// MAC is that of a host port's interface; nil is the one that it gets by itself, or the one
+	// that it has.
+	MAC net.HardwareAddr
+	// OwnMAC gives the interface of a host port the address that it gets by itself. MAC is nil.
+	OwnMAC bool
 }
 
 // Port is one port of a bridge. A netdev port is an interface that was there before. A
@@ -43,6 +57,7 @@ type Port struct {
 	Index  int      // of the device
 	Flags  []string // of the device, named as `ip link` does: BROADCAST, UP, ...
 	MTU    int      // of the device, in bytes
+	MAC    net.HardwareAddr
 	// Link is the name of a veth's other end, if that is in the same network namespace; ""
 	// of other devices. It is ip(8)'s "link".
 	Link  string

@@ -96,7 +96,7 @@ func (s *Switch) BridgeOf(id string) (bridge string, err error) {
 func (s *Switch) Quick(name string) (info Info, err error) {
 	err = s.each("", name, func(name string, b *datapath.Bridge) error {
 		info = Info{
-			Name: name, Address: net.HardwareAddr(b.Config.Address[:]), Config: loadBridgeConfig(&b.Config),
+			Name: name, Address: net.HardwareAddr(b.Config.Address[:]), Born: b.Config.HashSeed, Config: loadBridgeConfig(&b.Config),
 			Ports: make([]string, len(datapath.Ports(&b.Config))), AgentRuns: b.STP() && b.Runs(datapath.WatchControl),
 		}
 		return nil

@@ -56,6 +56,9 @@ func (s *Switch) AddPorts(bridge string, ports []string, o PortOptions) (warning
 		}
 		return s.addPatch(bridge, ports[0], o)
 	}
+	if len(ports) > 1 && o.MAC != nil {
+		return nil, usagef("--mac "+o.MAC.String(), "two interfaces would have it; add each port by itself")
+	}
 	all := step{"add ports " + strings.Join(ports, ", ") + " to " + bridge, bridge, func(*draft) error { return nil }}
 	for i, port := range ports {
 		st, err := addPort(bridge, port, o)
@@ -108,7 +111,19 @@ func newPortConfig(what, port string, o *PortOptions) (config PortConfig, err er
 	if o.Type != TypeHost && config.Route {
 		return config, onlyHosts(what)
 	}
+	if err := o.checkHost(what, o.Type == TypeHost); err != nil {
+		return config, err
+	}
 	return config, config.check(what)
+}
+
+// checkHost refuses what is of a host port's interface alone where the port is another.
+func (o *PortOptions) checkHost(what string, host bool) error {
+	if !host && (o.MAC != nil || o.OwnMAC) {
+		return refused(what, "only a host port has an interface that the switch gives an address",
+			"leave --mac out, and set the device with 'ip link set PORT address MAC'")
+	}
+	return nil
 }
 
 func noCarrier(what string) error {
@@ -165,7 +180,7 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 			if p == nil {
 				return nil // it has left again
 			}
-			device, err := addHost(bridge, port)
+			device, err := addHost(c.bridge.Store(), bridge, port, o.MAC)
 			if err != nil {
 				return err
 			}
@@ -299,6 +314,9 @@ func (c *draft) widow(p *datapath.Port) {
 
 // SetPorts changes the settings of ports or their hooks, of all of them in one change.
 func (s *Switch) SetPorts(bridge string, ports []string, o PortOptions) (warnings []string, err error) {
+	if len(ports) > 1 && o.MAC != nil {
+		return nil, usagef("--mac "+o.MAC.String(), "two interfaces would have it; set each port by itself")
+	}
 	var each []step
 	for i, port := range ports {
 		st, err := setPort(bridge, port, o)
@@ -345,8 +363,16 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 		if err := config.check(what); err != nil {
 			return err
 		}
+		if err := o.checkHost(what, p.Notes&datapath.PortHost != 0); err != nil {
+			return err
+		}
 		noted := p.Flags&datapath.PortMAB != 0
 		config.store(p)
+		if o.MAC != nil || o.OwnMAC {
+			if err := c.planHost(what, bridge, p, o); err != nil {
+				return err
+			}
+		}
 		if slices.ContainsFunc(o.Changes, func(ch Change) bool { return ch.Name == backupSetting }) {
 			c.planBackup(what, bridge, p, config.Backup)
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -87,6 +88,8 @@ type BridgeConfig struct {
 	Ageing       time.Duration // after this time an address that was not heard is unknown again
 	FDBMax       uint32        // most dynamic entries
 	GroupFwdMask uint16        // bit X set: frames to 01:80:C2:00:00:0X are forwarded
+
+	MAC [6]byte // the bridge's address; zero is the one that it gets by itself
 
 	VLANFiltering bool   // ports have VLANs, and frames stay in theirs
 	DefaultPVID   uint16 // VLAN of a new port's frames without a tag, 0 for none
@@ -170,6 +173,23 @@ var BridgeSettings = []Setting[BridgeConfig]{
 			return nil
 		},
 		format: func(c BridgeConfig) string { return fmt.Sprintf("%#x", c.GroupFwdMask) },
+	},
+	{
+		Name: "mac", Value: "MAC|auto", Default: Auto,
+		Help: "the bridge's own address, by which spanning tree knows it, or auto: the same after each restart of the machine",
+		parse: func(c *BridgeConfig, v string) error {
+			c.MAC = [6]byte{}
+			if v == Auto {
+				return nil
+			}
+			mac, err := ParseMAC(v)
+			if err != nil {
+				return fmt.Errorf("%w, or auto", errors.Unwrap(err))
+			}
+			c.MAC = [6]byte(mac)
+			return nil
+		},
+		format: BridgeConfig.AddressGiven,
 	},
 	onOff("vlan-filtering", false, "give ports VLANs, and keep frames in theirs", func(c *BridgeConfig) *bool { return &c.VLANFiltering }),
 	{
@@ -258,6 +278,14 @@ var BridgeSettings = []Setting[BridgeConfig]{
 	stpTime("stp-hello", "2s", "send BPDUs this often", 1, 2, func(c *BridgeConfig) *time.Duration { return &c.STPHello }),
 	stpTime("stp-max-age", "20s", "believe what is heard of the root for this long", 6, 40, func(c *BridgeConfig) *time.Duration { return &c.STPMaxAge }),
 	stpTime("stp-forward-delay", "15s", "wait this long before learning, and before forwarding", 4, 30, func(c *BridgeConfig) *time.Duration { return &c.STPForwardDelay }),
+}
+
+// AddressGiven returns the address that the bridge was given, Auto for none.
+func (c BridgeConfig) AddressGiven() string {
+	if c.MAC == [6]byte{} {
+		return Auto
+	}
+	return net.HardwareAddr(c.MAC[:]).String()
 }
 
 const stpSetting = "stp" // the setting's name

@@ -217,8 +217,9 @@ func (s *Switch) AddBridge(name string, changes []Change) error {
 		var seed [8]byte
 		rand.Read(seed[:])
 		c.HashSeed = binary.NativeEndian.Uint64(seed[:])
-		rand.Read(c.Address[:])
-		c.Address[0] = c.Address[0]&^1 | 2 // one station's, locally administered (IEEE 802 8.4)
+		if err := giveAddress(store, &c, name); err != nil {
+			return failed(what, err)
+		}
 		return failed(what, store.Create(name, c))
 	})
 }
@@ -358,7 +359,13 @@ func setBridge(name string, changes []Change) step {
 		if err := config.check("set bridge " + name); err != nil {
 			return err
 		}
+		given := c.next.Flags & uint32(datapath.BridgeMAC)
 		config.store(c.next)
+		if given&^c.next.Flags != 0 {
+			if err := giveAddress(c.bridge.Store(), c.next, name); err != nil {
+				return failed(what, err)
+			}
+		}
 		if err := c.warnBlocked(name); err != nil {
 			return failed("set bridge "+name, err)
 		}
@@ -467,7 +474,7 @@ func describe(name string, b *datapath.Bridge) (Info, error) {
 // info returns the facts of a bridge, except for its counts.
 func (v *view) info() Info {
 	info := Info{
-		Name: v.name, Address: net.HardwareAddr(v.b.Config.Address[:]),
+		Name: v.name, Address: net.HardwareAddr(v.b.Config.Address[:]), Born: v.b.Config.HashSeed,
 		Config: loadBridgeConfig(&v.b.Config), Ports: []string{},
 		AgentRuns: v.b.STP() && v.b.Runs(datapath.WatchControl),
 	}
@@ -612,6 +619,9 @@ func loadBridgeConfig(c *datapath.Config) BridgeConfig {
 			b.PFPorts = word
 		}
 	}
+	if datapath.BridgeFlags(c.Flags)&datapath.BridgeMAC != 0 {
+		b.MAC = c.Address
+	}
 	b.loadSTP(c)
 	for flag, field := range bridgeFlags(&b) {
 		*field = datapath.BridgeFlags(c.Flags)&flag != 0
@@ -627,6 +637,11 @@ func (b BridgeConfig) store(c *datapath.Config) {
 	c.VlanProto = b.VLANProtocol
 	c.MoveMax = b.MoveMax
 	c.PfPorts = pfPortsNumbers[b.PFPorts]
+	c.Flags &^= uint32(datapath.BridgeMAC)
+	if b.MAC != [6]byte{} {
+		c.Address = b.MAC
+		c.Flags |= uint32(datapath.BridgeMAC)
+	}
 	b.storeSTP(c)
 	for flag, field := range bridgeFlags(&b) {
 		c.Flags &^= uint32(flag)

@@ -93,6 +93,8 @@ type AddPorts struct {
 	Force bool `json:"force,omitempty"`
 	// auto by default
 	Hook string `json:"hook,omitempty"`
+	// of a host port: the address of its interface, or auto
+	MAC string `json:"mac,omitempty"`
 	// of a patch port: BRIDGE/PORT, the cable's other end, which is made too
 	Peer string `json:"peer,omitempty"`
 	// devices, or names for host and patch ports
@@ -171,6 +173,8 @@ type Bridge struct {
 	// seconds
 	HelloTime float64 `json:"hello_time"`
 	Name      string  `json:"ifname"`
+	// the address that it was given, "auto" for none
+	MAC string `json:"mac"`
 	// seconds
 	MaxAge        float64 `json:"max_age"`
 	MoveMax       uint64  `json:"move_max"`
@@ -604,6 +608,8 @@ type PlugBinding struct {
 
 // A Port is a port as Restore finds it.
 type Port struct {
+	// of the device, as ip(8) has it
+	Address string `json:"address,omitempty"`
 	// "all", "tagged" or "untagged"
 	Admit string `json:"admit"`
 	// that takes its frames while it has no carrier
@@ -792,6 +798,8 @@ type SetPort struct {
 	// the bridge
 	Bridge string `json:"bridge"`
 	Hook   string `json:"hook,omitempty"`
+	// of a host port: the address of its interface, or auto
+	MAC string `json:"mac,omitempty"`
 	// the port
 	Port string `json:"port"`
 	// settings by the names of their flags, with values as the flags take them

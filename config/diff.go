@@ -3,6 +3,7 @@
 package config
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"net/netip"
@@ -189,6 +190,9 @@ func (d *diff) addPort(want *portModel) {
 	if !slices.Equal(want.vlans, usual) {
 		details = append(details, vlanDetails(nil, want.vlans, false)...)
 	}
+	if o.MAC = want.mac; o.MAC != nil {
+		details = append(details, "mac "+o.MAC.String())
+	}
 	if len(want.addresses) > 0 {
 		details = append(details, "addresses "+addressWords(want.addresses))
 	}
@@ -263,6 +267,13 @@ func (d *diff) setPort(was, want *portModel) {
 		if there := d.plan.want.devices[port]; there != nil {
 			host = *there
 		}
+		if want.mac != nil && !bytes.Equal(want.mac, host.MAC) {
+			o.MAC = want.mac
+			details = append(details, transition("mac", host.MAC.String(), want.mac.String(), true))
+		}
+		if o.OwnMAC = want.ownMAC && host.OwnMAC != nil && !bytes.Equal(host.OwnMAC, host.MAC); o.OwnMAC {
+			details = append(details, transition("mac", host.MAC.String(), bridge.Auto, true))
+		}
 		var it bridge.HostInterface
 		if want.addresses != nil && !sameAddresses(host.Kept, want.addresses) {
 			details = append(details, transition("addresses", addressWords(host.Kept), addressWords(want.addresses), true))
@@ -279,7 +290,7 @@ func (d *diff) setPort(was, want *portModel) {
 	if len(details) > 0 {
 		d.act(Change, "port "+port, strings.Join(details, ", "))
 	}
-	if len(o.Changes) > 0 || o.Hook != "" {
+	if len(o.Changes) > 0 || o.Hook != "" || o.MAC != nil || o.OwnMAC {
 		d.edit(func(e *bridge.Edit) error { return e.SetPort(port, o) })
 	}
 }

@@ -120,6 +120,9 @@ func dump(w *strings.Builder, f File) {
 					w.WriteString("p")
 				}
 			}
+			if p.MAC != nil || p.OwnMAC {
+				fmt.Fprintf(w, " mac %v %t", p.MAC, p.OwnMAC)
+			}
 			if p.Addresses != nil {
 				fmt.Fprintf(w, " addresses %v", p.Addresses)
 			}

@@ -7,6 +7,7 @@ package config
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 
 	"bascule/bridge"
@@ -76,6 +77,11 @@ type Port struct {
 
 	// Addresses are those of a host port's interface; nil leaves them as they are.
 	Addresses []netip.Prefix
+
+	// MAC is the address of a host port's interface. Without it, and without OwnMAC, the address
+	// is left as it is; a new interface has the one that it gets by itself, as with OwnMAC.
+	MAC    net.HardwareAddr
+	OwnMAC bool
 
 	// Up says whether a host port's interface is up. Without it the interface is brought up with
 	// Addresses, and else left as it is.

@@ -4,6 +4,7 @@ package config
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -44,6 +45,7 @@ func devicesOf(words string) (list []bridge.Device) {
 		d.Name, d.Bridge, _ = strings.Cut(w, "@")
 		if d.Own {
 			d.Host, d.Bridge = d.Bridge, ""
+			d.MAC, d.OwnMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0x99}, net.HardwareAddr{2, 0, 0, 0, 0, 0x98}
 		}
 		list = append(list, d)
 	}
@@ -73,6 +75,21 @@ func TestPlan(t *testing.T) {
 			was:  "bridges: {br0: {ageing: 60s, fdb-max: 10, ports: {p1: {isolated: on, learn: off}}}}",
 			want: "bridges: {br0: {fdb-max: 20, ports: {p1: {learn: on}}}}", devices: "p1@br0",
 			plan: []string{"~ bridge br0: ageing 60s -> 300s, fdb-max 10 -> 20", "~ port p1 of br0: learn off -> on, isolated on -> off"},
+		},
+		{
+			name: "addresses of a host's interface and of a bridge",
+			was:  "bridges: {br0: {mac: '02:00:00:00:00:01', ports: {h: {type: host}, i: {type: host}}}}",
+			want: "bridges: {br0: {ports: {h: {type: host, mac: '02:00:00:00:00:02'}, i: {type: host}, j: {type: host, mac: '02:00:00:00:00:03'}}}}", devices: "h@br0! i@br0!",
+			plan: []string{
+				"~ bridge br0: mac 02:00:00:00:00:01 -> auto", "~ port h of br0: mac 02:00:00:00:00:99 -> 02:00:00:00:00:02",
+				"+ port j of br0: type host, mac 02:00:00:00:00:03",
+			},
+		},
+		{
+			name: "the address that an interface gets by itself",
+			was:  "bridges: {br0: {ports: {h: {type: host}}}}",
+			want: "bridges: {br0: {ports: {h: {type: host, mac: auto}, i: {type: host, mac: auto}}}}", devices: "h@br0!",
+			plan: []string{"~ port h of br0: mac 02:00:00:00:00:99 -> auto", "+ port i of br0: type host"},
 		},
 		{
 			name: "domain 1 among others",

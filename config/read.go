@@ -149,6 +149,9 @@ func (r *reader) hostInterface(p *Port, it bridge.Device) {
 		r.notes = append(r.notes, fmt.Sprintf("addresses of %s of %s are left out: its interface is in another network namespace", p.Name, r.file.Name))
 		return
 	}
+	if !bytes.Equal(it.MAC, it.OwnMAC) {
+		p.MAC = it.MAC
+	}
 	p.Addresses = it.Kept
 	if it.Up != (len(it.Kept) > 0) {
 		p.Up = &it.Up

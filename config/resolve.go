@@ -56,8 +56,10 @@ type portModel struct {
 	config  bridge.PortConfig
 	vlans   []bridge.VLANRange // as few as can be; of a bridge that does not filter nil
 
-	addresses []netip.Prefix // of the host's interface; nil leaves them as they are
-	up        *bool          // whether that is up; nil: with addresses it gets up
+	addresses []netip.Prefix   // of the host's interface; nil leaves them as they are
+	mac       net.HardwareAddr // of that; nil as addresses
+	ownMAC    bool             // it gets the one that it gets by itself
+	up        *bool            // whether that is up; nil: with addresses it gets up
 
 	waits bool // for its device
 	lost  bool // the port runs, but its device is gone
@@ -272,6 +274,9 @@ func (m *model) readPort(b *bridgeModel, p *Port, what string) *portModel {
 	}
 	if port.addresses = p.Addresses; port.addresses != nil && port.kind != bridge.TypeHost {
 		m.fail(p.At, "%s: only a host port has addresses; leave them out, or say type: host", what)
+	}
+	if port.mac, port.ownMAC = p.MAC, p.OwnMAC; (port.mac != nil || port.ownMAC) && port.kind != bridge.TypeHost {
+		m.fail(p.At, "%s: only a host port is given a mac; leave it out, or say type: host", what)
 	}
 	if port.up = p.Up; port.up != nil && port.kind != bridge.TypeHost {
 		m.fail(p.At, "%s: only of a host port a file says whether it is up; leave up out, or say type: host", what)

@@ -80,6 +80,10 @@ func Schema() []byte {
 					"type": []string{"string", "array"}, "items": object{"type": "string"},
 					"description": "of a host port: the addresses of the host's interface, as 192.0.2.1/24; left as they are without this key",
 				},
+				"mac": object{
+					"type":        "string",
+					"description": "of a host port: the address of the host's interface, or auto, the same after each restart; left as it is without this key",
+				},
 				"up": described(onOff, "of a host port: whether the host's interface is up; without this key addresses bring it up"),
 			})),
 			"private-vlan": closed([]string{"object"}, object{

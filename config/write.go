@@ -207,6 +207,12 @@ func portPairs(p *Port) (pairs []pair) {
 		pairs = append(pairs, pair{"force", switchWord(true)})
 	}
 	pairs = append(pairs, settingPairs(o.Changes)...)
+	switch {
+	case p.MAC != nil:
+		pairs = append(pairs, pair{"mac", quoted(p.MAC.String())})
+	case p.OwnMAC:
+		pairs = append(pairs, pair{"mac", bridge.Auto})
+	}
 	if p.Addresses != nil {
 		words := make([]string, len(p.Addresses))
 		for i, a := range p.Addresses {

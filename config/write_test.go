@@ -110,6 +110,14 @@ func drawBridge(t *rapid.T, name string, names []string) (b Bridge, devices []br
 				d.Kept = []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}
 				b.Ports[len(b.Ports)-1].Addresses = d.Kept
 			}
+			d.MAC, d.OwnMAC = net.HardwareAddr{2, 0, 0, 0, 1, 1}, net.HardwareAddr{2, 0, 0, 0, 1, 1}
+			switch rapid.IntRange(0, 2).Draw(t, "address") {
+			case 0:
+				d.MAC = net.HardwareAddr{2, 0, 0, 0, 1, 2}
+				b.Ports[len(b.Ports)-1].MAC = d.MAC
+			case 1:
+				b.Ports[len(b.Ports)-1].OwnMAC = true
+			}
 			if rapid.Bool().Draw(t, "says up") {
 				b.Ports[len(b.Ports)-1].Up = &d.Up
 			}

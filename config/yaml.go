@@ -294,6 +294,11 @@ func (y *yamlFile) port(name, n node) Port {
 		listed("tagged", &vlans.tagged),
 		field{name: "force", read: func(n node) { p.Options.Force = y.on(n, "force") }},
 		field{name: "addresses", read: func(n node) { p.Addresses = y.addresses(n) }},
+		field{name: "mac", read: func(n node) {
+			if p.OwnMAC = n.kind == scalar && n.text == bridge.Auto; !p.OwnMAC {
+				p.MAC, _ = value(y, n, "mac", bridge.ParseMAC)
+			}
+		}},
 		field{name: "up", read: func(n node) {
 			up := y.on(n, "up")
 			p.Up = &up
@@ -323,6 +328,9 @@ func (y *yamlFile) checkType(p Port) {
 	}
 	if p.Addresses != nil && p.Options.Type != bridge.TypeHost {
 		y.add(p.At, "port %q: only a host port has addresses; give type: host, too, or leave them out", p.Name)
+	}
+	if (p.MAC != nil || p.OwnMAC) && p.Options.Type != bridge.TypeHost {
+		y.add(p.At, "port %q: only a host port is given a mac; give type: host, too, or leave it out", p.Name)
 	}
 	if p.Up != nil && p.Options.Type != bridge.TypeHost {
 		y.add(p.At, "port %q: only of a host port a file says whether it is up; give type: host, too, or leave up out", p.Name)

@@ -132,6 +132,7 @@ const (
 	BridgeSTP       = kernelBridgeFlagBRIDGE_STP
 	BridgeRSTP      = kernelBridgeFlagBRIDGE_RSTP
 	BridgeSample    = kernelBridgeFlagBRIDGE_SAMPLE
+	BridgeMAC       = kernelBridgeFlagBRIDGE_MAC
 )
 
 // The kinds of floods, as they index Port.Storm (enum storm_kind).

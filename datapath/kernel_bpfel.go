@@ -50,6 +50,7 @@ const (
 	kernelBridgeFlagBRIDGE_STP        kernelBridgeFlag = 512
 	kernelBridgeFlagBRIDGE_RSTP       kernelBridgeFlag = 1024
 	kernelBridgeFlagBRIDGE_SAMPLE     kernelBridgeFlag = 2048
+	kernelBridgeFlagBRIDGE_MAC        kernelBridgeFlag = 4096
 )
 
 type kernelCaptureBytes struct {

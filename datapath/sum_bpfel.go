@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "4a4b295e3c25dca706bb7412cd5983504f81a2763de92c59191faadd2a20dfb8"
+const objectsSum = "d13c90d159f8cf70e00f147e7b005037e6999cd6c7714d86466569870da00ef4"

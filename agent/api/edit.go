@@ -37,6 +37,7 @@ type AddPorts struct {
 	Peer     string      `json:"peer,omitempty" maxLength:"128" doc:"of a patch port: BRIDGE/PORT, the cable's other end, which is made too"`
 	Hook     string      `json:"hook,omitempty" enum:"auto,tcx,xdp" doc:"auto by default"`
 	Force    bool        `json:"force,omitempty" doc:"take devices although others are above them, or they are above a port's: those get nothing then"`
+	MAC      string      `json:"mac,omitempty" maxLength:"32" doc:"of a host port: the address of its interface, or auto"`
 	Settings PortChanges `json:"settings,omitempty"`
 }
 
@@ -45,6 +46,7 @@ type SetPort struct {
 	Bridge   string      `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
 	Port     string      `json:"port" maxLength:"64" minLength:"1" doc:"the port"`
 	Hook     string      `json:"hook,omitempty" enum:"auto,tcx,xdp"`
+	MAC      string      `json:"mac,omitempty" maxLength:"32" doc:"of a host port: the address of its interface, or auto"`
 	Settings PortChanges `json:"settings,omitempty"`
 }
 
@@ -225,6 +227,14 @@ type ApplyText struct {
 	RawBody []byte `contentType:"application/yaml" doc:"the file, which names no other files, and no network namespace but that of the request"`
 }
 
+// hostOptions are what is told of a host port's interface.
+func hostOptions(o *bridge.PortOptions, mac string) (err error) {
+	if o.OwnMAC = mac == bridge.Auto; mac != "" && !o.OwnMAC {
+		o.MAC, err = bridge.ParseMAC(mac)
+	}
+	return err
+}
+
 func (a *API) edits() {
 	change(a, "/bridge/add", "make a bridge", func(s *bridge.Switch, in *BodyOf[AddBridge]) ([]string, error) {
 		return nil, s.AddBridge(in.Body.Bridge, in.Body.Settings)
@@ -241,14 +251,22 @@ func (a *API) edits() {
 	})
 	change(a, "/port/add", "make devices ports", func(s *bridge.Switch, in *BodyOf[AddPorts]) ([]string, error) {
 		b := in.Body
-		return s.AddPorts(b.Bridge, b.Ports, bridge.PortOptions{Type: b.Type, Peer: b.Peer, Hook: b.Hook, Changes: b.Settings, Force: b.Force})
+		o := bridge.PortOptions{Type: b.Type, Peer: b.Peer, Hook: b.Hook, Changes: b.Settings, Force: b.Force}
+		if err := hostOptions(&o, b.MAC); err != nil {
+			return nil, err
+		}
+		return s.AddPorts(b.Bridge, b.Ports, o)
 	})
 	change(a, "/port/set", "change the settings of a port", func(s *bridge.Switch, in *BodyOf[SetPort]) ([]string, error) {
 		b := in.Body
-		if b.Hook == "" && len(b.Settings) == 0 {
+		if b.Hook == "" && b.MAC == "" && len(b.Settings) == 0 {
 			return nil, huma.Error422UnprocessableEntity("nothing to change: give at least one setting")
 		}
-		return s.SetPorts(b.Bridge, []string{b.Port}, bridge.PortOptions{Hook: b.Hook, Changes: b.Settings})
+		o := bridge.PortOptions{Hook: b.Hook, Changes: b.Settings}
+		if err := hostOptions(&o, b.MAC); err != nil {
+			return nil, err
+		}
+		return s.SetPorts(b.Bridge, []string{b.Port}, o)
 	})
 	change(a, "/port/del", "take ports out of a bridge", func(s *bridge.Switch, in *BodyOf[DelPorts]) ([]string, error) {
 		return s.DelPorts(in.Body.Bridge, in.Body.Ports)

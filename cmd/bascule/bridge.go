@@ -24,7 +24,10 @@ removed or the machine restarts.
 
 With --stp a bridge has spanning tree, which 'bascule agent' runs: it finds
 loops of cables and keeps ports from forwarding until there is no loop. Without
-the agent the ports keep their states, and new ones do not forward.`,
+the agent the ports keep their states, and new ones do not forward.
+
+A bridge has an address of its own, by which spanning tree tells it from others.
+It is the same after each restart of the machine, unless --mac gives another.`,
 		Example: `  bascule bridge add br0 --ageing 60s
   bascule bridge show br0
   bascule bridge set br0 --fdb-max 1000

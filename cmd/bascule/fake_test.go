@@ -183,11 +183,22 @@ func (f *fakeSwitch) Bridge(name string) (bridge.Info, error) {
 	return *b, nil
 }
 
+// hostWords are what is told of a host port's interface.
+func hostWords(o bridge.PortOptions) (words string) {
+	switch {
+	case o.OwnMAC:
+		words = " mac=auto"
+	case o.MAC != nil:
+		words = " mac=" + o.MAC.String()
+	}
+	return words
+}
+
 func (f *fakeSwitch) AddPorts(name string, ports []string, o bridge.PortOptions) (warnings []string, err error) {
 	if o.Type == bridge.TypePatch {
 		f.call("AddPort %s %s type=%s peer=%s hook=%s %v", name, strings.Join(ports, " "), o.Type, o.Peer, o.Hook, o.Changes)
 	} else {
-		f.call("AddPort %s %s type=%s hook=%s %v", name, strings.Join(ports, " "), o.Type, o.Hook, o.Changes)
+		f.call("AddPort %s %s type=%s hook=%s%s %v", name, strings.Join(ports, " "), o.Type, o.Hook, hostWords(o), o.Changes)
 	}
 	for _, port := range ports {
 		more, err := f.addPort(name, port, o)
@@ -223,7 +234,7 @@ func (f *fakeSwitch) addPort(name, port string, o bridge.PortOptions) ([]string,
 }
 
 func (f *fakeSwitch) SetPorts(name string, ports []string, o bridge.PortOptions) ([]string, error) {
-	f.call("SetPorts %s %s hook=%s %v", name, strings.Join(ports, " "), o.Hook, o.Changes)
+	f.call("SetPorts %s %s hook=%s%s %v", name, strings.Join(ports, " "), o.Hook, hostWords(o), o.Changes)
 	for _, port := range ports {
 		i := slices.IndexFunc(f.ports, func(p bridge.Port) bool { return p.Bridge == name && p.Name == port })
 		if i < 0 {

@@ -109,6 +109,26 @@ func parseMAC(name, value string) (net.HardwareAddr, error) {
 	return mac, err
 }
 
+// ownMAC is a flag's value that is the address of a station, or auto for the one that something
+// gets by itself.
+type ownMAC struct {
+	mac  net.HardwareAddr
+	auto bool
+}
+
+func (v *ownMAC) Set(value string) (err error) {
+	v.mac, v.auto = nil, value == bridge.Auto
+	if !v.auto {
+		if v.mac, err = bridge.ParseMAC(value); err != nil {
+			err = fmt.Errorf("%w, or auto", errors.Unwrap(err))
+		}
+	}
+	return err
+}
+
+func (v *ownMAC) Type() string   { return "MAC|auto" }
+func (v *ownMAC) String() string { return "" }
+
 // choice is a flag's value that is one of a few words.
 type choice struct {
 	words []string

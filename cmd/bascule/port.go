@@ -22,10 +22,11 @@ func newPort(p *program) *cobra.Command {
 		Long: `Frames enter and leave a bridge by its ports. A netdev port is a network device
 that is there already: a veth, a tap, a network card, a macvlan or vxlan device.
 A host port is the host's own interface on the switch: it is made with the port,
-under the port's name, and can be given addresses. A patch port is one end of a
-cable to another bridge of the same network namespace: the two bridges forward
-to each other without any device between. 'bascule span add' makes a span port,
-which gets copies of frames.
+under the port's name, and can be given addresses. Its MAC is the same after
+each restart of the machine, unless --mac gives another. A patch port is one end
+of a cable to another bridge of the same network namespace: the two bridges
+forward to each other without any device between. 'bascule span add' makes a
+span port, which gets copies of frames.
 
 A port can limit how much broadcast, multicast and unknown unicast comes in by
 it, each in frames (pps) or bits (kbit, mbit, gbit) a second. A tenth of a
@@ -127,17 +128,34 @@ are those of PORT; the other end begins with the defaults.`,
 	completePeer(cmd, p)
 	p.addStackForce(cmd)
 	hook := addChoice(cmd, "hook", bridge.HookAuto, hookHelp, bridge.Hooks...)
+	host := addHost(cmd)
 	changes := addSettings(cmd, bridge.PortSettings, true)
 	completeFlag(cmd, "backup", p.otherPorts)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		return p.with(func(s switcher) error {
-			warnings, err := s.AddPorts(args[0], args[1:], bridge.PortOptions{Type: kind.text, Peer: *peer, Hook: hook.text, Changes: *changes})
+			o := bridge.PortOptions{Type: kind.text, Peer: *peer, Hook: hook.text, Changes: *changes}
+			host.store(&o)
+			warnings, err := s.AddPorts(args[0], args[1:], o)
 			p.warn(warnings)
 			return err
 		})
 	}
 	return cmd
 }
+
+// hostFlags are the flags of a host port's interface.
+type hostFlags struct{ mac ownMAC }
+
+func addHost(cmd *cobra.Command) *hostFlags {
+	f := &hostFlags{}
+	cmd.Flags().Var(&f.mac, "mac", "address of a host port's interface, or auto: the same after each restart of the machine")
+	completeFlag(cmd, "mac", these([]string{bridge.Auto}))
+	return f
+}
+
+func (f *hostFlags) given() bool { return f.mac.mac != nil || f.mac.auto }
+
+func (f *hostFlags) store(o *bridge.PortOptions) { o.MAC, o.OwnMAC = f.mac.mac, f.mac.auto }
 
 // completePeer completes the bridge of --peer, behind which a new port's name
 // comes.
@@ -167,14 +185,17 @@ all of them, or none.`,
 		ValidArgsFunction: completeRest(p.morePorts, p.bridgeNames, p.portNames),
 	}
 	hook := addChoice(cmd, "hook", "", hookHelp, bridge.Hooks...)
+	host := addHost(cmd)
 	changes := addSettings(cmd, bridge.PortSettings, false)
 	completeFlag(cmd, "backup", p.otherPorts)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if hook.text == "" && len(*changes) == 0 {
+		if hook.text == "" && len(*changes) == 0 && !host.given() {
 			return usagef(cmd, "nothing to change: give at least one setting")
 		}
 		return p.with(func(s switcher) error {
-			warnings, err := s.SetPorts(args[0], args[1:], bridge.PortOptions{Hook: hook.text, Changes: *changes})
+			o := bridge.PortOptions{Hook: hook.text, Changes: *changes}
+			host.store(&o)
+			warnings, err := s.SetPorts(args[0], args[1:], o)
 			p.warn(warnings)
 			return err
 		})

@@ -43,7 +43,7 @@ var (
 // for each.
 func TestConformance(t *testing.T) {
 	for _, c := range slices.Concat(
-		forwardingCases, fdbCases, portCases, berthCases, deviceCases, aroundCases, xdpCases, lifeCases,
+		forwardingCases, fdbCases, portCases, berthCases, deviceCases, identityCases, aroundCases, xdpCases, lifeCases,
 		vlanCases, securityCases, guardCases, frontCases, sealedCases, ruleCases, stormCases, patchCases, watchCases, traceCases, stpCases,
 		pfCases, pfRewriteCases, pfReassembleCases, pfTrafficCases, plugCases, doorCases, everythingCases,
 	) {

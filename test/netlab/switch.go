@@ -256,6 +256,7 @@ type PortInfo struct {
 		Text string `json:"text"`
 	} `json:"findings"`
 	MTU        int    `json:"mtu"`
+	Address    string `json:"address"`
 	Master     string `json:"master"`
 	Type       string `json:"type"`
 	Hook       string `json:"hook"`

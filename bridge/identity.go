@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"bascule/datapath"
+)
+
+// The MAC addresses that bridges and host ports get by themselves follow from what stays the
+// same when the machine is started anew: a lease, an address of SLAAC and the root of a
+// spanning tree hang on them.
+
+// machineIDs are the files that may have the machine's id (machine-id(5)).
+var machineIDs = []string{"/etc/machine-id", "/var/lib/dbus/machine-id"}
+
+// machineID returns the id of the machine, nil if it has none yet.
+func machineID() []byte {
+	for _, path := range machineIDs {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		if id, err := hex.DecodeString(strings.TrimSpace(string(text))); err == nil && len(id) == 16 {
+			return id
+		}
+	}
+	return nil
+}
+
+// firstPIDNamespace is PROC_PID_INIT_INO of linux/proc_ns.h.
+const firstPIDNamespace = "pid:[4026531836]"
+
+// namespaceID names the network namespace of the calling thread, and no other of the machine.
+// The first one and those that `ip netns` has a name for have the same after a restart. Others
+// have a number of the kernel's; so has each in a container, since containers of one image may
+// share a machine id and names.
+func namespaceID() (string, error) {
+	own, err := os.Stat(NetnsPath(""))
+	if err != nil {
+		return "", err
+	}
+	is := func(path string) bool {
+		st, err := os.Stat(path)
+		return err == nil && os.SameFile(own, st)
+	}
+	if in, err := os.Readlink("/proc/self/ns/pid"); err == nil && in == firstPIDNamespace {
+		if is("/proc/1/ns/net") {
+			return "first", nil
+		}
+		list, _ := os.ReadDir(netnsDir) // by name; there is no such folder where nobody made a name
+		for _, e := range list {
+			if is(filepath.Join(netnsDir, e.Name())) {
+				return "name " + e.Name(), nil
+			}
+		}
+	}
+	cookie, err := datapath.NetnsCookie()
+	return fmt.Sprintf("cookie %d", cookie), err
+}
+
+// An identity gives addresses to what belongs to a network namespace.
+type identity struct {
+	machine   []byte // nil for a machine without an id: addresses are random
+	namespace string
+}
+
+// ownIdentity is that of the calling thread's network namespace.
+func ownIdentity() (i identity, err error) {
+	if i.machine = machineID(); i.machine == nil {
+		return i, nil
+	}
+	i.namespace, err = namespaceID()
+	return i, err
+}
+
+// What addresses are of.
+const (
+	ofBridge  = "bridge"
+	ofHost    = "host port"
+	ofHostEnd = "switch's end"
+)
+
+// address returns the n-th address of something that parts name: one station's, locally
+// administered (IEEE 802 8.4).
+func (i identity) address(n int, parts ...string) (mac net.HardwareAddr) {
+	mac = make(net.HardwareAddr, 6)
+	if i.machine == nil {
+		rand.Read(mac)
+	} else {
+		h := hmac.New(sha256.New, i.machine) // nobody learns the machine's id by it
+		fmt.Fprintf(h, "bascule %q %q %d", i.namespace, parts, n)
+		copy(mac, h.Sum(nil))
+	}
+	mac[0] = mac[0]&^1 | 2
+	return mac
+}
+
+// maxAddresses is how many addresses are tried for one thing. More than one is used only
+// where an interface has been renamed, and another has its former name.
+const maxAddresses = 16
+
+// free returns the first address of something that is in nobody's use.
+func (i identity) free(used map[string]bool, parts ...string) net.HardwareAddr {
+	for n := range maxAddresses {
+		if mac := i.address(n, parts...); !used[mac.String()] {
+			return mac
+		}
+	}
+	return identity{}.address(0)
+}
+
+// nearest returns mac if it is one of those that something gets by itself, or else the first
+// of these; nil if nobody can tell.
+func (i identity) nearest(mac net.HardwareAddr, parts ...string) net.HardwareAddr {
+	if i.machine == nil {
+		return nil
+	}
+	for n := range maxAddresses {
+		if bytes.Equal(mac, i.address(n, parts...)) {
+			return mac
+		}
+	}
+	return i.address(0, parts...)
+}
+
+// usedAddresses returns the addresses of the devices, bridges and host ports of the namespace.
+func usedAddresses(store *datapath.Store) (map[string]bool, error) {
+	used := map[string]bool{}
+	devices, err := links()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range devices {
+		used[l.Attrs().HardwareAddr.String()] = true
+	}
+	names, err := store.Names()
+	if err != nil {
+		return nil, err
+	}
+	err = eachOpen(store, names, func(_ string, b *datapath.Bridge) error {
+		used[net.HardwareAddr(b.Config.Address[:]).String()] = true
+		for _, p := range datapath.Ports(&b.Config) {
+			if p.Host != 0 { // also of an interface that is in another namespace by now
+				mac := datapath.WordMAC(p.Host)
+				used[net.HardwareAddr(mac[:]).String()] = true
+			}
+		}
+		return nil
+	})
+	return used, err
+}
+
+// giveAddress gives a bridge the address that it gets by itself, unless it was given one.
+func giveAddress(store *datapath.Store, c *datapath.Config, name string) error {
+	if datapath.BridgeFlags(c.Flags)&datapath.BridgeMAC != 0 {
+		return nil
+	}
+	own, err := ownIdentity()
+	if err != nil {
+		return err
+	}
+	used, err := usedAddresses(store)
+	if err != nil {
+		return err
+	}
+	delete(used, net.HardwareAddr(c.Address[:]).String()) // its own before
+	c.Address = [6]byte(own.free(used, ofBridge, name))
+	return nil
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package conformance
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"bascule/lab/ends"
+	"bascule/test/netlab"
+)
+
+var identityCases = []conformance{
+	{name: "mac_after_a_restart", hooks: tcx, run: macAfterARestart},
+	{name: "mac_given", hooks: tcx, run: macGiven},
+}
+
+// restart takes the switch's namespace away and makes it anew under its name: nothing of the
+// bridges and devices is left, as after a restart of the machine.
+func restart(t *testing.T, l *netlab.Lab) {
+	t.Helper()
+	name := l.Switch.Name
+	l.Bascule("bridge", "del", "--all")
+	must(t, l.Switch.Close())
+	ns, err := ends.NewNamespace(name)
+	must(t, err)
+	*l.Switch = *ns // the lab removes it
+}
+
+// assigned is the device's addr_assign_type: 3 where somebody has set its address, so that
+// udev leaves it alone (systemd.link(5), MACAddressPolicy=).
+func assigned(t *testing.T, l *netlab.Lab, device string) string {
+	t.Helper()
+	text, err := exec.Command("ip", "netns", "exec", l.Switch.Name, "cat", "/sys/class/net/"+device+"/addr_assign_type").Output()
+	must(t, err)
+	return strings.TrimSpace(string(text))
+}
+
+// addressIn is what ip-link(8) says of a device's address.
+func addressIn(t *testing.T, l *netlab.Lab, device string) string {
+	t.Helper()
+	nl, err := l.Switch.Netlink().LinkByName(device)
+	must(t, err)
+	return nl.Attrs().HardwareAddr.String()
+}
+
+// switchEndOf is the name of the other end of a host port's interface.
+func switchEndOf(t *testing.T, l *netlab.Lab, host string) string {
+	t.Helper()
+	here := l.Switch.Netlink()
+	nl, err := here.LinkByName(host)
+	must(t, err)
+	end, err := here.LinkByIndex(nl.Attrs().ParentIndex)
+	must(t, err)
+	return end.Attrs().Name
+}
+
+// macAfterARestart: a bridge and a host port have the addresses that they had before, and
+// share them with no other of the machine.
+func macAfterARestart(t *testing.T, _ string) {
+	l, other := netlab.New(t), netlab.New(t)
+	up := func(l *netlab.Lab) (macs []string) {
+		for _, b := range []string{"br0", "br1"} {
+			l.Bascule("bridge", "add", b)
+			l.Bascule("port", "add", b, "host-"+b, "--type", "host")
+			end := switchEndOf(t, l, "host-"+b)
+			macs = append(macs, l.Bridge(b).Address, addressIn(t, l, "host-"+b), addressIn(t, l, end))
+			for _, device := range []string{"host-" + b, end} {
+				if kind := assigned(t, l, device); kind != "3" {
+					t.Errorf("the address of %s has type %s: udev would give it another", device, kind)
+				}
+			}
+		}
+		return macs
+	}
+	was := up(l)
+	seen := map[string]bool{}
+	for _, mac := range append(was, up(other)...) {
+		if seen[mac] {
+			t.Errorf("%s belongs to two", mac)
+		}
+		seen[mac] = true
+	}
+	restart(t, l)
+	if now := up(l); fmt.Sprint(now) != fmt.Sprint(was) {
+		t.Errorf("%v after a restart, before it %v", now, was)
+	}
+	// an interface with another name keeps its address, and the next one of its former name gets another
+	here := l.Switch.Netlink()
+	host, err := here.LinkByName("host-br0")
+	must(t, err)
+	must(t, here.LinkSetName(host, "lan0"))
+	l.Bascule("port", "add", "br0", "host-br0", "--type", "host")
+	if a, b := addressIn(t, l, "lan0"), addressIn(t, l, "host-br0"); a != was[1] || b == a {
+		t.Errorf("the renamed interface has %s, which was %s, and the next one has %s", a, was[1], b)
+	}
+}
+
+// macGiven: addresses that are given hold, are changed while frames pass, and are kept by
+// export.
+func macGiven(t *testing.T, _ string) {
+	const one, two = "02:00:00:00:be:01", "02:00:00:00:be:02"
+	l := netlab.New(t)
+	l.Bascule("bridge", "add", "br0", "--mac", one)
+	l.Bascule("port", "add", "br0", "host0", "--type", "host", "--mac", two)
+	check := func(bridge, host string) {
+		t.Helper()
+		if got := l.Bridge("br0").Address; got != bridge {
+			t.Errorf("the bridge has %s, want %s", got, bridge)
+		}
+		if got, shown := addressIn(t, l, "host0"), l.Port("br0", "host0").Address; got != host || shown != host {
+			t.Errorf("host0 has %s, shown as %s, want %s", got, shown, host)
+		}
+		wantFDB(t, l, "br0", host+" vlan 0 host0 static")
+	}
+	check(one, two)
+	text := l.Bascule("export")
+	for _, want := range []string{"    mac: " + one, `{type: host, mac: "` + two + `"}`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("export has no %s:\n%s", want, text)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "switch.yaml")
+	must(t, os.WriteFile(file, []byte(text), 0o600))
+	restart(t, l)
+	l.Bascule("apply", file)
+	check(one, two)
+
+	l.Bascule("bridge", "set", "br0", "--mac", two)
+	l.Bascule("port", "set", "br0", "host0", "--mac", one)
+	check(two, one)
+	l.Bascule("bridge", "set", "br0", "--ageing", "10s")
+	check(two, one)
+	l.Bascule("apply", file)
+	check(one, two)
+
+	l.Bascule("bridge", "set", "br0", "--mac", "auto")
+	l.Bascule("port", "set", "br0", "host0", "--mac", "auto")
+	bridge, host := l.Bridge("br0").Address, addressIn(t, l, "host0")
+	check(bridge, host)
+	if text := l.Bascule("export"); strings.Contains(text, "mac:") {
+		t.Errorf("addresses that they get by themselves are written:\n%s", text)
+	}
+	must(t, os.WriteFile(file, []byte("bridges: {br0: {ports: {host0: {type: host, mac: auto}}}}"), 0o600))
+	l.Bascule("port", "set", "br0", "host0", "--mac", one)
+	l.Bascule("apply", file)
+	check(bridge, host)
+	restart(t, l)
+	l.Bascule("apply", file)
+	check(bridge, host)
+
+	l.Bascule("port", "add", "br0", "host1", "--type", "host")
+	l.Refused([]string{"two interfaces would have it"}, "port", "set", "br0", "host0", "host1", "--mac", one)
+	l.Refused([]string{"--mac 01:00:00:00:00:01"}, "port", "set", "br0", "host0", "--mac", "01:00:00:00:00:01")
+	l.Bascule("port", "del", "br0", "host1")
+	e := l.NewEnd(l.NewNamespace())
+	l.Refused([]string{"only a host port"}, "port", "add", "br0", e.Port, "--mac", one)
+	check(bridge, host)
+}
