@@ -125,7 +125,7 @@ func (a *around) findings(name string, b *datapath.Bridge) (list []PortFinding) 
 			}
 		}
 		for _, other := range a.above(l) {
-			found(FindingAbove, kindAndName(other), aboveWarning(l, other))
+			found(FindingAbove, other.what, aboveWarning(l, other))
 		}
 		if lower, owner := a.below(l, a.owner); lower != nil {
 			found(FindingBelow, lower.Attrs().Name, belowWarning(l, lower, owner))
@@ -212,9 +212,9 @@ func pastWarning(port, what string) string {
 }
 
 // aboveWarning tells of a device above a port's.
-func aboveWarning(l, other netlink.Link) string {
+func aboveWarning(l netlink.Link, other upper) string {
 	return fmt.Sprintf("%s is above %s and gets nothing from it: a port belongs to the switch; %s",
-		kindAndName(other), l.Attrs().Name, insteadOf(other))
+		other.what, l.Attrs().Name, insteadOf(other))
 }
 
 // belowWarning tells of a port's device that is above another port's.
@@ -224,10 +224,10 @@ func belowWarning(l, lower netlink.Link, owner string) string {
 }
 
 // aboveWords says which devices are above one that is to be a port's.
-func aboveWords(above []netlink.Link) string {
+func aboveWords(above []upper) string {
 	var names []string
 	for _, other := range above {
-		names = append(names, kindAndName(other))
+		names = append(names, other.what)
 	}
 	if len(names) == 1 {
 		return names[0] + " is above it, and would get nothing from it"
@@ -244,9 +244,9 @@ func belowWords(lower netlink.Link, owner string) string {
 const joinAbove = "join the bridges by a patch cable in that VLAN ('--type patch --peer'), or have one bridge with VLANs"
 
 // insteadOf tells the way to have what a device above a port's was for.
-func insteadOf(other netlink.Link) string {
-	if v, ok := other.(*netlink.Vlan); ok {
-		return fmt.Sprintf("delete it and give its addresses to a host port in VLAN %d ('bascule port add --type host', 'bascule vlan add')", v.VlanId)
+func insteadOf(other upper) string {
+	if other.vlan != 0 {
+		return fmt.Sprintf("delete it and give its addresses to a host port in VLAN %d ('bascule port add --type host', 'bascule vlan add')", other.vlan)
 	}
 	return "delete it and give its addresses to a host port ('bascule port add --type host'), or make it above that"
 }
@@ -293,15 +293,43 @@ func LowerOf(l netlink.Link) int {
 	return a.ParentIndex
 }
 
+// An upper is a device right above another one.
+type upper struct {
+	what string // "macvlan mv0", with its network namespace if that is another one
+	vlan int    // of a VLAN device, 0 for others
+}
+
 // above returns the devices right above one, in the order of their names. The device's master is
-// none of them.
-func (a *around) above(l netlink.Link) (list []netlink.Link) {
+// none of them. Of those in other network namespaces it tells at devices that are no guest's or
+// container's: to look costs more than a list.
+func (a *around) above(l netlink.Link) (list []upper) {
+	index, seen := l.Attrs().Index, map[uint32]bool{}
 	for _, other := range a.devices {
-		if LowerOf(other) == l.Attrs().Index {
-			list = append(list, other)
+		if LowerOf(other) != index {
+			continue
+		}
+		u := upper{what: kindAndName(other)}
+		if v, ok := other.(*netlink.Vlan); ok {
+			u.vlan = v.VlanId
+		}
+		list = append(list, u)
+		seen[uint32(other.Attrs().Index)] = true
+	}
+	if !slices.Contains(peers, l.Type()) && l.Type() != "tuntap" {
+		own := netnsNumber("/proc/thread-self/ns/net")
+		uppers, _ := datapath.Uppers(uint32(index)) // what the list has will do
+		for _, u := range uppers {
+			what := u.Kind + " " + u.Name
+			switch {
+			case u.Master || u.Netns == own && seen[u.Index]:
+				continue
+			case u.Netns != own:
+				what += " of network namespace " + netnsName(u.Netns)
+			}
+			list = append(list, upper{what: what})
 		}
 	}
-	slices.SortFunc(list, func(x, y netlink.Link) int { return strings.Compare(x.Attrs().Name, y.Attrs().Name) })
+	slices.SortFunc(list, func(x, y upper) int { return strings.Compare(x.what, y.what) })
 	return list
 }
 

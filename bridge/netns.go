@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 
 	"bascule/datapath"
@@ -40,6 +41,27 @@ func SameNetns(a, b string) bool {
 	first, err1 := os.Stat(NetnsPath(a))
 	second, err2 := os.Stat(NetnsPath(b))
 	return err1 == nil && err2 == nil && os.SameFile(first, second)
+}
+
+// netnsNumber is the number of a network namespace, by the path of its file; 0 if that is not there.
+func netnsNumber(path string) uint32 {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil {
+		return 0
+	}
+	return uint32(st.Ino)
+}
+
+// netnsName names a network namespace by its number: as ip(8) does, or else by the number, as lsns(8)
+// does.
+func netnsName(number uint32) string {
+	names, _ := os.ReadDir(netnsDir) // without, there are no names
+	for _, e := range names {
+		if netnsNumber(filepath.Join(netnsDir, e.Name())) == number {
+			return e.Name()
+		}
+	}
+	return strconv.FormatUint(uint64(number), 10)
 }
 
 // openNetns opens a network namespace by the name that ip(8) gives it, or by the path

@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 
 	"bascule/test/netlab"
 )
@@ -23,7 +24,9 @@ var aroundCases = []conformance{
 	{name: "ingress_filters", hooks: both, run: ingressFilters},
 	{name: "ingress_of_others", hooks: tcx, run: ingressOfOthers},
 	{name: "device_above", hooks: tcx, run: deviceAbove},
+	{name: "device_above_elsewhere", hooks: tcx, run: deviceAboveElsewhere},
 	{name: "device_below", hooks: tcx, run: deviceBelow},
+	{name: "stacks", hooks: tcx, run: stacks},
 	{name: "mtu_changes", hooks: tcx, run: mtuChanges},
 	{name: "address_later", hooks: tcx, run: addressLater},
 }
@@ -204,6 +207,27 @@ func ingressOfOthers(t *testing.T, _ string) {
 	m.Wait("that the program went", func(e netlab.Event) bool { return e.Event == "port-cleared" && e.Ifname == a.Port })
 	told(t, l, a.Port, "ingress-filter", "tcx program theirs_last", false)
 	m.Stop()
+
+	// a program of XDP comes before the switch, and is no finding
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.XDP, License: "Dual BSD/GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}, // XDP_DROP
+	})
+	must(t, err)
+	defer p.Close()
+	nl, err := l.Switch.Netlink().LinkByName(a.Port)
+	must(t, err)
+	var drops link.Link
+	must(t, l.Switch.Do(func() (err error) {
+		drops, err = link.AttachXDP(link.XDPOptions{Interface: nl.Attrs().Index, Program: p, Flags: link.XDPGenericMode})
+		return err
+	}))
+	l.Reach(a, l.Frames(3, netlab.Broadcast, A))
+	if found := l.Port("br0", a.Port).Findings; found != nil {
+		t.Errorf("a program that meets all frames is told of: %+v", found)
+	}
+	must(t, drops.Close())
+	l.Reach(a, l.Frames(3, netlab.Broadcast, A), b)
 }
 
 // macvlan makes a device above another one.
@@ -297,6 +321,55 @@ func deviceAbove(t *testing.T, _ string) {
 	}
 }
 
+// Devices above may be in other network namespaces, as those of containers are.
+func deviceAboveElsewhere(t *testing.T, _ string) {
+	l := netlab.New(t)
+	end := l.NewEnds(1)[0]
+	here, elsewhere := l.Switch.Netlink(), l.NewNamespace()
+	// a device that is no guest's
+	must(t, here.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "uplink0"}, VxlanId: 7, Port: 4789}))
+	l.Keep("uplink0")
+	uplink, err := here.LinkByName("uplink0")
+	must(t, err)
+	to, err := netns.GetFromName(elsewhere.Name)
+	must(t, err)
+	defer to.Close()
+	macvlan := func() {
+		t.Helper()
+		must(t, here.LinkAdd(&netlink.Macvlan{
+			LinkAttrs: netlink.LinkAttrs{Name: "eth7", ParentIndex: uplink.Attrs().Index, Namespace: netlink.NsFd(to)},
+			Mode:      netlink.MACVLAN_MODE_BRIDGE,
+		}))
+	}
+	gone := func() {
+		t.Helper()
+		away, err := elsewhere.Netlink().LinkByName("eth7")
+		must(t, err)
+		must(t, elsewhere.Netlink().LinkDel(away))
+	}
+	what := "macvlan eth7 of network namespace " + elsewhere.Name
+	macvlan()
+	l.AddBridge("br0", "tcx", []*netlab.End{end})
+	l.Refused([]string{"uplink0", what, "--force"}, "port", "add", "br0", "uplink0")
+	gone()
+	r, err := l.Run("port", "add", "br0", "uplink0")
+	must(t, err)
+	if r.Exit != 0 {
+		t.Fatal(r)
+	}
+	m := l.NewMonitor("br0", end)
+	macvlan()
+	m.Wait("the device", func(e netlab.Event) bool {
+		return e.Event == "port-finding" && e.Ifname == "uplink0" && strings.Contains(e.Reason, what)
+	})
+	told(t, l, "uplink0", "device-above", what, true)
+	gone()
+	m.Wait("that it went", func(e netlab.Event) bool { return e.Event == "port-cleared" && e.Ifname == "uplink0" })
+	told(t, l, "uplink0", "device-above", what, false)
+	m.Stop()
+	l.Bascule("port", "del", "br0", "uplink0")
+}
+
 // A device that is above a port's gets nothing, and is refused.
 func deviceBelow(t *testing.T, _ string) {
 	l := netlab.New(t)
@@ -324,6 +397,44 @@ func deviceBelow(t *testing.T, _ string) {
 	l.Bascule("port", "add", "br1", "mv1")
 	l.Bascule("bridge", "del", "br1")
 	l.Bascule("span", "add", "br0", l.NewEnds(1)[0].Port)
+}
+
+// Each kind of device that this kernel makes above another one is refused, above and below, and told
+// of when it comes later.
+func stacks(t *testing.T, _ string) {
+	l := netlab.New(t)
+	ends := l.NewEnds(2)
+	here := l.Switch.Netlink()
+	a, err := here.LinkByName(ends[0].Port)
+	must(t, err)
+	b := ends[1].Port
+	at := netlink.LinkAttrs{Name: "upper0", ParentIndex: a.Attrs().Index}
+	l.Bascule("bridge", "add", "br0")
+	l.Bascule("port", "add", "br0", b)
+	for kind, upper := range map[string]netlink.Link{
+		"vlan":    &netlink.Vlan{LinkAttrs: at, VlanId: 10},
+		"macvlan": &netlink.Macvlan{LinkAttrs: at, Mode: netlink.MACVLAN_MODE_BRIDGE},
+		"macvtap": &netlink.Macvtap{Macvlan: netlink.Macvlan{LinkAttrs: at, Mode: netlink.MACVLAN_MODE_BRIDGE}},
+		"ipvlan":  &netlink.IPVlan{LinkAttrs: at, Mode: netlink.IPVLAN_MODE_L2},
+		"macsec":  &netlink.GenericLink{LinkAttrs: at, LinkType: "macsec"},
+	} {
+		if err := here.LinkAdd(upper); err != nil {
+			t.Logf("this kernel makes no %s: %v", kind, err)
+			continue
+		}
+		way := "--type host"
+		if kind == "vlan" {
+			way = "VLAN 10"
+		}
+		l.Refused([]string{ends[0].Port, kind + " upper0 is above it", way, "--force"}, "port", "add", "br0", ends[0].Port)
+		must(t, here.LinkDel(upper))
+		l.Bascule("port", "add", "br0", ends[0].Port)
+		must(t, here.LinkAdd(upper))
+		told(t, l, ends[0].Port, "device-above", kind+" upper0", true)
+		l.Refused([]string{"upper0", "above " + ends[0].Port + ", a port of br0", "--force"}, "port", "add", "br0", "upper0")
+		must(t, here.LinkDel(upper))
+		l.Bascule("port", "del", "br0", ends[0].Port)
+	}
 }
 
 // An MTU that is changed afterwards is told of as at port add.

@@ -106,6 +106,9 @@ var cases = list([]row{
 	{"agent", agent, "TestDevices", false},
 	{"upgrade", agent, "TestUpgrade", true},
 	{"upgrade", conformance, "TestConformance/upgrade_under_load", false},
+	{"what the host has at ports", conformance, "TestConformance/ingress_of_others", false},
+	{"what the host has at ports", conformance, "TestConformance/stacks", false},
+	{"what the host has at ports", conformance, "TestConformance/device_above_elsewhere", false},
 	{"deletion leaves nothing", conformance, "TestConformance/delete_bridge_with_ports", false},
 	{"deletion leaves nothing", conformance, "TestDelAll", false},
 })

@@ -137,6 +137,9 @@ var needed = []string{
 // modules are the drivers of the devices that tests make.
 var modules = []string{"veth", "tun", "dummy", "bridge", "vxlan", "macvlan", "vrf", "wireguard"}
 
+// optional are those that some kernels lack: tests make what they can.
+var optional = []string{"8021q", "macvtap", "ipvlan", "macsec"}
+
 // A Result of a case is a word of the page.
 type Result string
 
@@ -227,6 +230,7 @@ func (r Run) once(ctx context.Context, w io.Writer) (map[string]Result, error) {
 	m := r.Machine
 	m.Init, m.Files, m.MemoryMiB = self, files, memoryMiB
 	m.Programs, m.Modules = slices.Concat(needed, m.Programs), slices.Concat(modules, m.Modules)
+	m.Optional = slices.Concat(optional, m.Optional)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it runs for longer than %v", limit))
 	defer cancel()
 	begun := time.Now()
