@@ -45,6 +45,10 @@ var managers = []manager{
 	{name: "netplan", unit: "systemd-networkd", files: 1, further: map[string]string{
 		"/etc/netplan/90-all.yaml": "network: {version: 2, ethernets: {others: {match: {name: \"e*\"}, dhcp4: true}}}\n",
 	}},
+	// it manages veths here, as some distributions have it
+	{name: "NetworkManager", unit: "NetworkManager", files: 3, further: map[string]string{
+		"/etc/udev/rules.d/90-veths.rules": `SUBSYSTEM=="net", ENV{ID_NET_DRIVER}=="veth", ENV{NM_UNMANAGED}="0"` + "\n",
+	}},
 }
 
 // files reads a section of the page: the files that it has, by their paths, and the commands.
@@ -130,7 +134,7 @@ func bootWith(t *testing.T, im *image, of manager) {
 	}
 	// for what the listener is to hear
 	all["/etc/bascule/pf.conf"] += "pass in on enp1s0 inet proto udp to port 9\n"
-	disk := im.disk(t, all, commands+more+"chmod -f 600 /etc/netplan/*.yaml || true")
+	disk := im.disk(t, all, commands+more+"chmod -f 600 /etc/netplan/* /etc/NetworkManager/system-connections/* || true")
 	at := newStation(t, of)
 	m := im.start(t, at.Namespace, disk)
 	at.plug()
@@ -240,9 +244,11 @@ func (at *station) judge(m *machine) identity {
 		case id != "host0" && id != "lo" && out != "":
 			t.Errorf("%s has an address: %s", id, out)
 		case strings.HasPrefix(id, "bsc"):
-			// where there is no networkd it knows nothing
-			if out, _ := m.try("networkctl --no-legend list " + id); out != "" && !strings.Contains(out, "unmanaged") {
-				t.Errorf("systemd-networkd has %s: %s", id, out)
+			// a manager that does not run knows nothing
+			for _, ask := range []string{"networkctl --no-legend list ", "nmcli -g GENERAL.STATE device show "} {
+				if out, _ := m.try(ask + id); out != "" && !strings.Contains(out, "unmanaged") && !strings.Contains(out, "not running") {
+					t.Errorf("%s: %s", ask+id, out)
+				}
 			}
 		}
 	}

@@ -21,7 +21,7 @@ const suite = "trixie"
 // packages are what it has beside apt and what is essential.
 var packages = []string{
 	"systemd-sysv", "udev", "dbus", "kmod", "linux-image-cloud-amd64", "initramfs-tools", "zstd",
-	"ifupdown", "netplan.io", "iproute2", "iputils-ping", "python3-minimal",
+	"ifupdown", "netplan.io", "network-manager", "iproute2", "iputils-ping", "python3-minimal",
 }
 
 // An image is a Debian in a folder, from which disks are made.
@@ -68,7 +68,7 @@ func newImage(t *testing.T) *image {
 	for _, name := range []string{"door.sh", "listen.py"} {
 		im.write(t, "/test/"+name, read(t, filepath.Join("testdata", name)))
 	}
-	im.inside(t, "systemctl enable door listen; systemctl mask serial-getty@ttyS0.service getty@tty1.service")
+	im.inside(t, "systemctl disable NetworkManager; systemctl enable door listen; systemctl mask serial-getty@ttyS0.service getty@tty1.service")
 	return im
 }
 
