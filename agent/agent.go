@@ -30,6 +30,7 @@ import (
 	"bascule/agent/doors"
 	"bascule/bridge"
 	"bascule/config"
+	"bascule/history"
 	"bascule/pf"
 
 	"golang.org/x/sys/unix"
@@ -51,6 +52,10 @@ type Options struct {
 	Services []Service
 	Doors    []Door             // at which the services answer, for the status
 	SFlow    func() SFlowStatus // nil where no samples are sent
+
+	// Watch starts a process that puts a change back if this agent cannot (history.StartWatch).
+	// It is given the name of the network namespace. Nil for none.
+	Watch func(netns string) error
 
 	// Notify tells the service manager how it is (sd_notify(3)); Watchdog is how
 	// often at least it wants to hear that, 0 for never.
@@ -93,6 +98,7 @@ type agent struct {
 
 	job      time.Time     // when the job began that runs, zero for none
 	again    bool          // another is wanted after it
+	next     Reload        // how
 	waiting  []func(error) // for the end of the job
 	waitNext []func(error) // for the end of the one after
 	retry    time.Time     // when to try again, zero for never
@@ -153,7 +159,7 @@ func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
 	wait := a.beginServices()
 	defer func() { cancel(); wait() }()
 	home.listen()
-	a.reload(nil)
+	a.reload(Reload{}, nil)
 	err = a.loop(reload)
 	o.Notify("STOPPING=1")
 	if errors.Is(err, errDeleted) {
@@ -192,7 +198,7 @@ func (a *agent) loop(reload <-chan os.Signal) error {
 		case f := <-a.todo:
 			f()
 		case <-reload:
-			a.reload(nil)
+			a.reload(Reload{}, nil)
 		case now := <-tick.C:
 			period := idle
 			for _, s := range a.sites {
@@ -240,7 +246,7 @@ func (a *agent) keep(ctx context.Context, log *slog.Logger, what string, f func(
 // due does the work that is due by the clock.
 func (a *agent) due(now time.Time) error {
 	if !a.retry.IsZero() && now.After(a.retry) {
-		a.reload(nil)
+		a.reload(Reload{}, nil)
 	}
 	if now.Sub(a.looked) >= time.Second {
 		a.looked = now
@@ -258,10 +264,13 @@ func (a *agent) due(now time.Time) error {
 			a.lacks = ""
 		}
 		a.tell("")
+		if a.tryEnds() {
+			a.reload(Reload{}, nil)
+		}
 		for name, was := range a.names {
 			if now := stands(name); now != was {
 				a.names[name] = now
-				a.reload(nil)
+				a.reload(Reload{}, nil)
 			}
 		}
 	}
@@ -273,11 +282,21 @@ func (a *agent) due(now time.Time) error {
 	return nil
 }
 
+// A Reload says how the files are applied.
+type Reload struct {
+	Confirm time.Duration `json:"confirm,omitempty"` // history.Options.Confirm
+	Yes     bool          `json:"yes,omitempty"`     // config.Options.Yes
+	Who     history.Who   `json:"who"`               // asks
+}
+
 // reload has the files applied, and then calls done, if it is not nil. A
 // request that comes meanwhile is served after it.
-func (a *agent) reload(done func(error)) {
+func (a *agent) reload(how Reload, done func(error)) {
 	if !a.job.IsZero() {
 		a.again = true
+		if how != (Reload{}) {
+			a.next = how
+		}
 		if done != nil {
 			a.waitNext = append(a.waitNext, done)
 		}
@@ -293,7 +312,7 @@ func (a *agent) reload(done func(error)) {
 		known[cookie] = s
 	}
 	go func() {
-		r := a.apply(known)
+		r := a.apply(known, how)
 		a.tidyEnded()
 		debug.FreeOSMemory() // programs were read, verified and given to the kernel
 		a.post(func() { a.applyDone(r) })
@@ -306,15 +325,19 @@ type result struct {
 	files  map[uint64]config.File // by the cookie of their namespace; only those that are in force
 	names  map[string]string      // namespaces that the files name, and what these names stood for before
 	opened []*site
-	gone   []*site  // their names stand for others now, or for nothing
-	notes  []string // what the files have that changes nothing
+	gone   []*site         // their names stand for others now, or for nothing
+	trials map[uint64]bool // by cookie, where a change waits to be confirmed
+	notes  []string        // what the files have that changes nothing
 	err    error
 }
 
 // apply reads the files and makes the bridges what they say. It runs beside the
 // loop, and touches none of the loop's data.
-func (a *agent) apply(known map[uint64]*site) result {
-	r := result{files: map[uint64]config.File{}, names: map[string]string{}}
+func (a *agent) apply(known map[uint64]*site, how Reload) result {
+	r := result{files: map[uint64]config.File{}, names: map[string]string{}, trials: map[uint64]bool{}}
+	for _, s := range known {
+		s.putBack()
+	}
 	if !a.ready {
 		a.renew(a.home)
 	}
@@ -342,7 +365,10 @@ func (a *agent) apply(known map[uint64]*site) result {
 			r.notes = append(r.notes, note.Error())
 		}
 	}
-	o := config.Options{PF: a.o.PF}
+	o := history.Options{Options: config.Options{PF: a.o.PF, Yes: how.Yes}, Who: how.Who, What: strings.Join(a.o.Files, " "), Confirm: how.Confirm}
+	if o.Who == (history.Who{}) {
+		o.Who.By = "agent"
+	}
 	for _, f := range config.ByNetns(files, a.o.Netns) {
 		if a.o.PF.Lookup != nil { // a name may be another host's in another namespace
 			o.PF.Lookup = briefly(a.o.PF.Lookup)
@@ -383,7 +409,7 @@ func briefly(lookup func(string, []string) ([]netip.Prefix, error)) func(string,
 }
 
 // applyTo applies the file of one namespace.
-func (a *agent) applyTo(f config.File, o config.Options, known map[uint64]*site, r *result) error {
+func (a *agent) applyTo(f config.File, o history.Options, known map[uint64]*site, r *result) error {
 	name := f.Netns
 	cookie, err := cookieOf(name)
 	if err != nil {
@@ -400,14 +426,25 @@ func (a *agent) applyTo(f config.File, o config.Options, known map[uint64]*site,
 		known[s.cookie] = s
 		r.opened = append(r.opened, s)
 		a.renew(s)
+		s.putBack()
 	}
-	actions, warnings, err := config.Apply(s.sw, f, o)
+	if a.o.Watch != nil {
+		o.Watch = func() error { return a.o.Watch(name) }
+	}
+	actions, warnings, err := s.history.Apply(f, o)
 	for _, w := range warnings {
 		s.log.Warn(w)
 	}
 	for _, action := range actions {
 		s.log.Debug("applied", "action", fmt.Sprint(action))
 	}
+	if errors.Is(err, history.ErrDenied) {
+		instead, bad := s.instead()
+		if err = errors.Join(err, bad); bad == nil {
+			r.files[s.cookie] = instead
+		}
+	}
+	r.trials[s.cookie] = s.history.Waits()
 	switch {
 	case err != nil && name != "":
 		return fmt.Errorf("network namespace %s: %w", name, err)
@@ -458,6 +495,9 @@ func (a *agent) applyDone(r result) {
 		switch {
 		case named:
 			s.setFile(f)
+			if s.trial = r.trials[cookie]; !s.trial {
+				s.good = &f
+			}
 		case !r.loaded, r.err != nil: // what was, holds
 		case s == a.home:
 			s.setFile(config.File{})
@@ -501,7 +541,9 @@ func (a *agent) applyDone(r result) {
 	a.waiting, a.waitNext = a.waitNext, nil
 	if a.again {
 		a.again = false
-		a.reload(nil)
+		how := a.next
+		a.next = Reload{}
+		a.reload(how, nil)
 	}
 }
 

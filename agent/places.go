@@ -193,7 +193,7 @@ func (a *agent) keepSite(s *site) error {
 	s.log.Error("the network namespace is not served any more", "error", err)
 	s.close()
 	delete(a.sites, s.cookie)
-	a.reload(nil) // which tries again, and says so in the status
+	a.reload(Reload{}, nil) // which tries again, and says so in the status
 	return nil
 }
 

@@ -20,6 +20,7 @@ import (
 	"bascule/bridge"
 	"bascule/config"
 	"bascule/datapath"
+	"bascule/history"
 	"bascule/locks"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,9 @@ type site struct {
 	name     string // as -n or a file has it
 	cookie   uint64
 	sw       *bridge.Switch
+	history  *history.History
+	good     *config.File    // that is in force for good, nil where none was since the agent began
+	trial    bool            // a change waited to be confirmed when the files were applied
 	lock     *os.File        // a file of the agents' folder
 	follower *bridge.Devices // and what says beside the bridges that they are served
 	log      *slog.Logger
@@ -81,7 +85,12 @@ func (a *agent) openSite(name string) (*site, error) {
 		sw.Close()
 		return nil, err
 	}
-	s := &site{a: a, name: name, cookie: cookie, sw: sw, packets: -1, bridges: map[string]*served{}, log: a.log}
+	h, err := history.Open(sw, name)
+	if err != nil {
+		sw.Close()
+		return nil, err
+	}
+	s := &site{a: a, name: name, cookie: cookie, sw: sw, history: h, packets: -1, bridges: map[string]*served{}, log: a.log}
 	if name != a.o.Netns {
 		s.log = a.log.With("netns", name)
 	}
@@ -178,7 +187,7 @@ func (s *site) setFile(f config.File) {
 		return
 	}
 	plug := hotplug.New(s.sw, f, s.log)
-	plug.OnArrival(func() { s.a.post(func() { s.a.reload(nil) }) })
+	plug.OnArrival(func() { s.a.post(func() { s.a.reload(Reload{}, nil) }) })
 	plug.OnBerth(func(bridge string) { s.a.post(func() { s.joined(bridge) }) })
 	s.plug = plug
 	go s.a.keep(s.ctx, s.log, "following the devices", func() error { return plug.Run(s.ctx) })

@@ -23,6 +23,7 @@ import (
 	"bascule/agent/hotplug"
 	"bascule/agent/rstp"
 	"bascule/bridge"
+	"bascule/history"
 
 	"golang.org/x/sys/unix"
 )
@@ -98,15 +99,10 @@ type TreePort struct {
 }
 
 // DefaultDir is the folder of the files by which others find an agent.
-const DefaultDir = "/run/bascule-agent"
+const DefaultDir = history.DefaultRunDir
 
 // Dir is DefaultDir, or what the environment variable BASCULE_AGENT_DIR says.
-func Dir() string {
-	if dir := os.Getenv("BASCULE_AGENT_DIR"); dir != "" {
-		return dir
-	}
-	return DefaultDir
-}
+func Dir() string { return history.RunDir() }
 
 func socketPath(dir string, cookie uint64) string {
 	return filepath.Join(dir, strconv.FormatUint(cookie, 10)+".sock")
@@ -148,13 +144,21 @@ func AskStatus(dir string, cookie uint64) (Status, error) {
 
 // AskReload has the agent of the network namespace with the cookie apply its
 // files again, and waits for it.
-func AskReload(dir string, cookie uint64) error {
+func AskReload(dir string, cookie uint64, how Reload) error {
+	word := askReload
+	if how.Confirm > 0 || how.Yes { // an agent of before knows the word alone
+		text, err := json.Marshal(how)
+		if err != nil {
+			return err
+		}
+		word += " " + string(text)
+	}
 	if _, err := ask(dir, cookie, askStatus, statusTime); err != nil {
 		return err
 	}
 	done := make(chan error, 1)
 	go func() {
-		_, err := ask(dir, cookie, askReload, reloadTime)
+		_, err := ask(dir, cookie, word, reloadTime)
 		done <- err
 	}()
 	for look := time.NewTicker(lookTime); ; {
@@ -211,6 +215,9 @@ func ask(dir string, cookie uint64, word string, patience time.Duration) (r repl
 	}
 	return r, nil
 }
+
+// maxQuestion is how long a question may be, in bytes.
+const maxQuestion = 512
 
 // maxAnswer is how large the answer of an agent may be, in bytes. It has room for
 // the ports of many bridges.
@@ -315,7 +322,7 @@ func (a *agent) serve(l net.Listener) {
 				clients.leave(conn)
 			}()
 			conn.SetReadDeadline(time.Now().Add(statusTime))
-			said := bufio.NewReaderSize(conn, 64)
+			said := bufio.NewReaderSize(conn, maxQuestion)
 			line, err := said.ReadSlice('\n')
 			if a.web != nil && (errors.Is(err, bufio.ErrBufferFull) || err == nil && isRequest(line)) {
 				conn.SetReadDeadline(time.Time{})
@@ -375,13 +382,18 @@ func (c *clients) leave(conn net.Conn) {
 // answer answers a question, in the loop.
 func (a *agent) answer(word string) reply {
 	done := make(chan reply, 1)
+	word, rest, _ := strings.Cut(word, " ")
+	var how Reload
+	if err := json.Unmarshal([]byte(rest), &how); rest != "" && err != nil {
+		return reply{Error: fmt.Sprintf("the agent cannot read how to %s; restart it if it is an old one", word)}
+	}
 	a.post(func() {
 		switch word {
 		case askStatus:
 			s := a.status()
 			done <- reply{Status: &s}
 		case askReload:
-			a.reload(func(err error) {
+			a.reload(how, func(err error) {
 				r := reply{}
 				if err != nil {
 					r.Error = err.Error()

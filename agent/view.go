@@ -4,6 +4,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -81,9 +82,9 @@ func (v *View) Places(ctx context.Context) ([]Place, error) {
 }
 
 // Reload has the agent apply its files again, and waits for it.
-func (v *View) Reload(ctx context.Context) error {
+func (v *View) Reload(ctx context.Context, how Reload) error {
 	result := make(chan error, 1)
-	if err := v.inLoop(ctx, func() { v.a.reload(func(err error) { result <- err }) }); err != nil {
+	if err := v.inLoop(ctx, func() { v.a.reload(how, func(err error) { result <- err }) }); err != nil {
 		return err
 	}
 	select {
@@ -94,6 +95,15 @@ func (v *View) Reload(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// Watch starts a process that puts a change of a network namespace back, which is named as
+// [View.Places] names it.
+func (v *View) Watch(netns string) error {
+	if v.a.o.Watch == nil {
+		return nil
+	}
+	return v.a.o.Watch(cmp.Or(netns, v.a.o.Netns))
 }
 
 // Log is where the agent logs.

@@ -16,6 +16,7 @@ import (
 	"bascule/bridge"
 	"bascule/config"
 	"bascule/frame"
+	"bascule/history"
 	"bascule/pflog"
 	"bascule/rates"
 	"bascule/rule"
@@ -552,6 +553,28 @@ type Action struct {
 // OfAction is the answer for a line of a plan for a network namespace.
 func OfAction(netns string, a config.Action) Action {
 	return Action{netns, string(a.Op), a.Bridge, a.Object, a.Detail}
+}
+
+// State is a state of bridges that was applied, or a change that waits to be confirmed.
+type State struct {
+	Back    *int       `json:"back,omitempty"` // how many states ago, for 'apply --back'
+	Time    time.Time  `json:"time"`
+	Who     string     `json:"who"`
+	Bridges []string   `json:"bridges"`
+	What    string     `json:"what"`
+	Until   *time.Time `json:"until,omitempty"` // when it is put back, unless it is confirmed
+}
+
+// OfStates is the answer for a change that waits, nil for none, and for the states that are kept.
+func OfStates(waits *history.Pending, states []history.State) []State {
+	list := []State{}
+	if waits != nil {
+		list = append(list, State{Time: waits.Time, Who: waits.Who, Bridges: waits.Bridges, What: waits.What, Until: &waits.Until})
+	}
+	for i, st := range states {
+		list = append(list, State{Back: &i, Time: st.Time, Who: st.Who, Bridges: List(st.Bridges, func(name string) string { return name }), What: st.What})
+	}
+	return list
 }
 
 // Logged is a packet that a rule of pf has logged.

@@ -830,6 +830,18 @@ type Span struct {
 	VLANs []uint64 `json:"vlans"`
 }
 
+// State is a state of bridges that was applied, or a change that waits to be confirmed.
+type State struct {
+	// how many states ago, for 'apply --back'
+	Back    *int64    `json:"back,omitempty"`
+	Bridges []string  `json:"bridges"`
+	Time    time.Time `json:"time"`
+	// when it is put back, unless it is confirmed
+	Until time.Time `json:"until,omitempty"`
+	What  string    `json:"what"`
+	Who   string    `json:"who"`
+}
+
 // Stats count what a watcher did since it was made.
 type Stats struct {
 	// devices that became ports
@@ -1025,10 +1037,25 @@ type Version struct {
 	Version  string `json:"version"`
 }
 
+// AgentReloadParams are the parameters of [Client.AgentReload].
+type AgentReloadParams struct {
+	// put the change back after this time, such as 60s, unless /apply/confirm comes before
+	Confirm string
+	// apply what may cut the host off by mistake, and files that were put back
+	Yes bool
+}
+
+func (p AgentReloadParams) values() url.Values {
+	v := url.Values{}
+	set(v, "confirm", p.Confirm)
+	set(v, "yes", p.Yes)
+	return v
+}
+
 // AgentReload: have the agent apply its files again, and wait for it. It returns the
 // command's warnings.
-func (c *Client) AgentReload(ctx context.Context) (notes []string, err error) {
-	return c.do(ctx, http.MethodPost, "/agent/reload", nil, nil, nil)
+func (c *Client) AgentReload(ctx context.Context, p AgentReloadParams) (notes []string, err error) {
+	return c.do(ctx, http.MethodPost, "/agent/reload", p.values(), nil, nil)
 }
 
 // AgentStatus returns how the agent is, with the spanning tree of each bridge.
@@ -1044,12 +1071,18 @@ type ApplyParams struct {
 	// hostname.NAME has the text read as a file of hostname.if(5); otherwise it is YAML or
 	// JSON
 	Name string
+	// put the change back after this time, such as 60s, unless /apply/confirm comes before
+	Confirm string
+	// apply what may cut the host off by mistake, and files that were put back
+	Yes bool
 }
 
 func (p ApplyParams) values() url.Values {
 	v := url.Values{}
 	set(v, "netns", p.Netns)
 	set(v, "name", p.Name)
+	set(v, "confirm", p.Confirm)
+	set(v, "yes", p.Yes)
 	return v
 }
 
@@ -1059,6 +1092,57 @@ func (c *Client) Apply(ctx context.Context, p ApplyParams, text []byte) (answer 
 	return answer, notes, err
 }
 
+// ApplyBackParams are the parameters of [Client.ApplyBack].
+type ApplyBackParams struct {
+	// network namespace, named as the agent's files name it; without, it is the agent's own
+	Netns string
+	// put the change back after this time, such as 60s, unless /apply/confirm comes before
+	Confirm string
+	// apply what may cut the host off by mistake, and files that were put back
+	Yes bool
+	// the state of so many states ago
+	N *uint64
+	// only say what would be done
+	DryRun bool
+}
+
+func (p ApplyBackParams) values() url.Values {
+	v := url.Values{}
+	set(v, "netns", p.Netns)
+	set(v, "confirm", p.Confirm)
+	set(v, "yes", p.Yes)
+	set(v, "n", p.N)
+	set(v, "dry-run", p.DryRun)
+	return v
+}
+
+// ApplyBack: apply a state of before. It returns the command's warnings, too.
+func (c *Client) ApplyBack(ctx context.Context, p ApplyBackParams) (answer []Action, notes []string, err error) {
+	notes, err = c.do(ctx, http.MethodPost, "/apply/back", p.values(), nil, &answer)
+	return answer, notes, err
+}
+
+// ApplyConfirmParams are the parameters of [Client.ApplyConfirm].
+type ApplyConfirmParams struct {
+	// network namespace, named as the agent's files name it; without, it is the agent's own
+	Netns string
+	// also a change that was not made by the API
+	Yes bool
+}
+
+func (p ApplyConfirmParams) values() url.Values {
+	v := url.Values{}
+	set(v, "netns", p.Netns)
+	set(v, "yes", p.Yes)
+	return v
+}
+
+// ApplyConfirm: have a change stay that waits to be confirmed. It returns the command's
+// warnings.
+func (c *Client) ApplyConfirm(ctx context.Context, p ApplyConfirmParams) (notes []string, err error) {
+	return c.do(ctx, http.MethodPost, "/apply/confirm", p.values(), nil, nil)
+}
+
 // ApplyDryRunParams are the parameters of [Client.ApplyDryRun].
 type ApplyDryRunParams struct {
 	// network namespace, named as the agent's files name it; without, it is the agent's own
@@ -1066,12 +1150,18 @@ type ApplyDryRunParams struct {
 	// hostname.NAME has the text read as a file of hostname.if(5); otherwise it is YAML or
 	// JSON
 	Name string
+	// put the change back after this time, such as 60s, unless /apply/confirm comes before
+	Confirm string
+	// apply what may cut the host off by mistake, and files that were put back
+	Yes bool
 }
 
 func (p ApplyDryRunParams) values() url.Values {
 	v := url.Values{}
 	set(v, "netns", p.Netns)
 	set(v, "name", p.Name)
+	set(v, "confirm", p.Confirm)
+	set(v, "yes", p.Yes)
 	return v
 }
 
@@ -1080,6 +1170,25 @@ func (p ApplyDryRunParams) values() url.Values {
 func (c *Client) ApplyDryRun(ctx context.Context, p ApplyDryRunParams, text []byte) (answer []Action, notes []string, err error) {
 	notes, err = c.do(ctx, http.MethodPost, "/apply/dry-run", p.values(), textBody("application/yaml", text), &answer)
 	return answer, notes, err
+}
+
+// ApplyHistoryParams are the parameters of [Client.ApplyHistory].
+type ApplyHistoryParams struct {
+	// network namespace, named as the agent's files name it; without, it is the agent's own
+	Netns string
+}
+
+func (p ApplyHistoryParams) values() url.Values {
+	v := url.Values{}
+	set(v, "netns", p.Netns)
+	return v
+}
+
+// ApplyHistory returns the states that were applied, and a change that waits to be
+// confirmed.
+func (c *Client) ApplyHistory(ctx context.Context, p ApplyHistoryParams) (answer []State, err error) {
+	_, err = c.do(ctx, http.MethodGet, "/apply/history", p.values(), nil, &answer)
+	return answer, err
 }
 
 // BindingAddParams are the parameters of [Client.BindingAdd].

@@ -21,6 +21,13 @@ type Options struct {
 	DryRun bool           // only plan
 	Report func([]Action) // is told the plan before anything is done; may be nil
 	PF     pf.Source      // of what files of pf include and name
+
+	// Before is called once, when there is something to do and before it is done. An error ends
+	// the apply. Nil for nothing.
+	Before func() error
+
+	Locked bool // the caller has locked plans (bridge.Switch.LockPlans)
+	Yes    bool // what may be a mistake that cuts the host off is done
 }
 
 // tries is how often the running state is read while others change it.
@@ -37,11 +44,13 @@ const tries = 3
 // device meanwhile. Apply then reads the running state again and does the rest.
 func Apply(s *bridge.Switch, f File, o Options) (actions []Action, warnings []string, err error) {
 	if !o.DryRun {
-		unlock, err := s.LockPlans()
-		if err != nil {
-			return nil, nil, err
+		if !o.Locked {
+			unlock, err := s.LockPlans()
+			if err != nil {
+				return nil, nil, err
+			}
+			defer unlock()
 		}
-		defer unlock()
 		// what a killed command left is no interface of somebody else's
 		if err := s.Mend(); err != nil {
 			return nil, nil, err
@@ -61,6 +70,12 @@ func Apply(s *bridge.Switch, f File, o Options) (actions []Action, warnings []st
 			told[a] = true
 		}
 		actions = append(actions, fresh...)
+		if o.Before != nil && len(actions) > 0 && !o.DryRun {
+			if err := o.Before(); err != nil {
+				return nil, p.warnings, err
+			}
+			o.Before = nil
+		}
 		if o.Report != nil {
 			o.Report(fresh)
 		}

@@ -59,6 +59,10 @@ type Bridge struct {
 	Mirrors  []Mirror
 	Entries  []Entry // static and sticky entries of the FDB
 	PF       *PF     // nil leaves pf as it is, since it has a file and a command of its own
+
+	// Gone says that there is to be no such bridge. Nothing else is in it then, and no text of a
+	// file says so.
+	Gone bool
 }
 
 // A Port is the desired state of a port, or of every device whose name matches

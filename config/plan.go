@@ -56,14 +56,16 @@ const (
 	giveAddresses // to the interfaces of host ports
 	openPF        // pf that is switched off
 	followPF      // the rules whose interfaces have got their addresses by now
+	removeBridges // that are to be gone, and are empty by now
 	stageCount
 )
 
 // newPlan makes a plan; where something is wrong with want nothing is planned.
 func newPlan(was, want File, devices []bridge.Device) *plan {
+	want, left := leave(was, want, devices)
 	p := &plan{was: resolve(was, nil, nil), early: map[string]map[string]bool{}, ahead: ahead(want, devices)}
 	p.want = resolve(want, p.was, devices)
-	p.warnings = p.want.notes
+	p.warnings = append(p.want.notes, left...)
 	if p.want.bad.list != nil {
 		return p
 	}
@@ -84,8 +86,35 @@ func newPlan(was, want File, devices []bridge.Device) *plan {
 		d.entries()
 		d.pf()
 		d.finish()
+		if d.want.Gone {
+			name := d.want.Name
+			p.actions = append(p.actions, Action{Delete, name, "bridge " + name, ""})
+			p.step(removeBridges, func(s *bridge.Switch, _ Options) ([]string, error) { return s.DelBridge(name) })
+		}
 	}
 	return p
+}
+
+// leave has bridges that are to be gone be what they are, with nothing in them, until they go.
+// Those that are not there are left out, and those that stay because of what was plugged into them.
+func leave(was, want File, devices []bridge.Device) (_ File, notes []string) {
+	list := make([]Bridge, 0, len(want.Bridges))
+	for _, b := range want.Bridges {
+		if b.Gone {
+			runs := bridgeNamed(was, b.Name)
+			plugged := slices.ContainsFunc(devices, func(d bridge.Device) bool { return d.Bridge == b.Name && d.Owner != "" })
+			if plugged {
+				notes = append(notes, "bridge "+b.Name+" stays, since ports of it were plugged by an id; see 'bascule port show "+b.Name+"'")
+			}
+			if runs == nil || plugged {
+				continue
+			}
+			b.Settings, b.Private = runs.Settings, runs.Private
+		}
+		list = append(list, b)
+	}
+	want.Bridges = list
+	return want, notes
 }
 
 func (p *plan) step(stage int, s step) { p.stages[stage] = append(p.stages[stage], s) }

@@ -26,6 +26,7 @@ import (
 	"bascule/answer"
 	"bascule/bridge"
 	"bascule/config"
+	"bascule/history"
 	"bascule/pf"
 	"bascule/plug"
 
@@ -49,13 +50,16 @@ const NoteHeader = "Bascule-Note"
 type Agent interface {
 	Status(ctx context.Context) (agent.Status, error)
 	Places(ctx context.Context) ([]agent.Place, error)
-	Reload(ctx context.Context) error
+	Reload(ctx context.Context, how agent.Reload) error
 }
 
 // Options say what an API does.
 type Options struct {
 	Program answer.Version // that answers
 	Write   bool           // changes are made; otherwise they are refused
+
+	// Watch is that of agent.Options.
+	Watch func(netns string) error
 }
 
 // An API answers requests.
@@ -300,7 +304,7 @@ func problem(err error) error {
 		status = http.StatusNotFound
 	case errors.As(err, &usage), isText(err):
 		status = http.StatusUnprocessableEntity
-	case bridge.Refused(err):
+	case bridge.Refused(err), history.Refused(err):
 		status = http.StatusConflict
 	}
 	lines := []string{err.Error()}

@@ -26,7 +26,7 @@ import (
 type fakeAgent struct{}
 
 func (fakeAgent) Status(context.Context) (agent.Status, error) { return agent.Status{}, nil }
-func (fakeAgent) Reload(context.Context) error                 { return nil }
+func (fakeAgent) Reload(context.Context, agent.Reload) error   { return nil }
 func (fakeAgent) Places(context.Context) ([]agent.Place, error) {
 	return []agent.Place{{Switch: &bridge.Switch{}}, {Netns: "lab", Switch: &bridge.Switch{}}}, nil
 }

@@ -8,10 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
+	"bascule/agent"
 	"bascule/answer"
 	"bascule/bridge"
 	"bascule/config"
+	"bascule/history"
 	"bascule/plug"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -223,7 +226,8 @@ func (in *AddPlug) plug() (p plug.Plug, err error) {
 // ApplyText is a file's text.
 type ApplyText struct {
 	Where
-	Name    string `query:"name" maxLength:"64" pattern:"^hostname\\.[^/]+$" doc:"hostname.NAME has the text read as a file of hostname.if(5); otherwise it is YAML or JSON"`
+	Name string `query:"name" maxLength:"64" pattern:"^hostname\\.[^/]+$" doc:"hostname.NAME has the text read as a file of hostname.if(5); otherwise it is YAML or JSON"`
+	Change
 	RawBody []byte `contentType:"application/yaml" doc:"the file, which names no other files, and no network namespace but that of the request"`
 }
 
@@ -234,6 +238,37 @@ func hostOptions(o *bridge.PortOptions, mac string) (err error) {
 	}
 	return err
 }
+
+// Change says how a change is made that can be taken back.
+type Change struct {
+	Confirm string `query:"confirm" maxLength:"16" doc:"put the change back after this time, such as 60s, unless /apply/confirm comes before"`
+	Yes     bool   `query:"yes" doc:"apply what may cut the host off by mistake, and files that were put back"`
+}
+
+// confirm is for how long the change waits to be confirmed, 0 for not at all.
+func (c Change) confirm() (time.Duration, error) {
+	if c.Confirm == "" {
+		return 0, nil
+	}
+	return history.ParseConfirm(c.Confirm)
+}
+
+// ConfirmChange says whose change is confirmed.
+type ConfirmChange struct {
+	Where
+	Yes bool `query:"yes" doc:"also a change that was not made by the API"`
+}
+
+// GoBack says which state is applied again.
+type GoBack struct {
+	Where
+	Change
+	N      int  `query:"n" minimum:"0" maximum:"20" default:"1" doc:"the state of so many states ago"`
+	DryRun bool `query:"dry-run" doc:"only say what would be done"`
+}
+
+// caller is who changes something by the API.
+var caller = history.Who{By: "API"}
 
 func (a *API) edits() {
 	change(a, "/bridge/add", "make a bridge", func(s *bridge.Switch, in *BodyOf[AddBridge]) ([]string, error) {
@@ -301,9 +336,27 @@ func (a *API) edits() {
 	operation(a, huma.Operation{
 		Method: "POST", Path: "/agent/reload", Summary: "have the agent apply its files again, and wait for it",
 		MaxBodyBytes: maxEdit, Metadata: map[string]any{isEdit: true},
-	}, func(ctx context.Context, _ *struct{}) (Nothing, []string, error) {
-		return Nothing{}, nil, a.agent.Reload(ctx)
+	}, func(ctx context.Context, in *Change) (Nothing, []string, error) {
+		wait, err := in.confirm()
+		if err != nil {
+			return Nothing{}, nil, err
+		}
+		return Nothing{}, nil, a.agent.Reload(ctx, agent.Reload{Confirm: wait, Yes: in.Yes, Who: caller})
 	})
+	edit(a, "/apply/confirm", "have a change stay that waits to be confirmed", onHistory(func(h *history.History, in *ConfirmChange) (Nothing, []string, error) {
+		_, notes, err := h.Confirm(caller, in.Yes)
+		return Nothing{}, notes, err
+	}))
+	edit(a, "/apply/back", "apply a state of before", onHistory(func(h *history.History, in *GoBack) ([]answer.Action, []string, error) {
+		wait, err := in.confirm()
+		if err != nil {
+			return nil, nil, err
+		}
+		actions, notes, err := h.Back(in.N, history.Options{
+			Options: config.Options{DryRun: in.DryRun, PF: alone, Yes: in.Yes}, Who: caller, What: fmt.Sprint("back to ", in.N), Confirm: wait, Watch: a.watch(in.Netns),
+		})
+		return answer.List(actions, func(action config.Action) answer.Action { return answer.OfAction(in.Netns, action) }), notes, err
+	}))
 }
 
 // editTables adds the changes of what frames are looked up in.
@@ -442,7 +495,20 @@ func (a *API) apply(dry bool) func(context.Context, *ApplyText) ([]answer.Action
 		if len(file.Bridges) == 0 {
 			return nil, nil, huma.Error422UnprocessableEntity("the file names no bridge")
 		}
-		actions, warnings, err := config.Apply(s, file, config.Options{DryRun: dry, PF: alone})
+		h, err := history.Open(s, in.Netns)
+		if err != nil {
+			return nil, nil, err
+		}
+		wait, err := in.confirm()
+		if err != nil {
+			return nil, nil, err
+		}
+		if dry && wait > 0 {
+			return nil, nil, huma.Error422UnprocessableEntity("nothing is changed, so there is nothing to confirm; leave confirm out")
+		}
+		actions, warnings, err := h.Apply(file, history.Options{
+			Options: config.Options{DryRun: dry, PF: alone, Yes: in.Yes}, Who: caller, What: name, Confirm: wait, Watch: a.watch(in.Netns),
+		})
 		notes = append(notes, warnings...)
 		if err != nil {
 			if !dry && len(actions) > 0 && !isText(err) {
@@ -452,4 +518,23 @@ func (a *API) apply(dry bool) func(context.Context, *ApplyText) ([]answer.Action
 		}
 		return answer.List(actions, func(action config.Action) answer.Action { return answer.OfAction(in.Netns, action) }), notes, nil
 	}
+}
+
+// onHistory has f work with the history of the switch that a request is about.
+func onHistory[I, T any](f func(h *history.History, in *I) (T, []string, error)) func(*bridge.Switch, *I) (T, []string, error) {
+	return func(s *bridge.Switch, in *I) (answer T, notes []string, err error) {
+		h, err := history.Open(s, any(in).(located).netns())
+		if err != nil {
+			return answer, nil, err
+		}
+		return f(h, in)
+	}
+}
+
+// watch returns what starts a process that puts a change back, nil where the agent alone does.
+func (a *API) watch(netns string) func() error {
+	if a.o.Watch == nil {
+		return nil
+	}
+	return func() error { return a.o.Watch(netns) }
 }

@@ -16,6 +16,7 @@ import (
 	"bascule/bridge"
 	"bascule/config"
 	"bascule/frame"
+	"bascule/history"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/goccy/go-yaml"
@@ -108,6 +109,18 @@ func (a *API) shows() {
 	})
 	show(a, "/help/routed", "the words of packets for routed host ports", func(context.Context, *struct{}) ([]answer.Reason, error) {
 		return answer.List(bridge.RouteReasons(), answer.OfReason), nil
+	})
+	look(a, "/apply/history", "the states that were applied, and a change that waits to be confirmed", func(s *bridge.Switch, in *Where) ([]answer.State, error) {
+		h, err := history.Open(s, in.Netns)
+		if err != nil {
+			return nil, err
+		}
+		waits, err := h.Pending()
+		if err != nil {
+			return nil, err
+		}
+		states, err := h.States()
+		return answer.OfStates(waits, states), err
 	})
 	look(a, "/bridge/show", "bridges with their settings", func(s *bridge.Switch, in *OfBridge) ([]answer.Bridge, error) {
 		if in.Bridge == "" {

@@ -17,6 +17,7 @@ import (
 
 	"bascule/agent"
 	"bascule/bridge"
+	"bascule/history"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
@@ -26,7 +27,7 @@ import (
 type agents interface {
 	Run(ctx context.Context, o agent.Options, reload <-chan os.Signal) error
 	Status(netns string) (agent.Status, error)
-	Reload(netns string) error
+	Reload(netns string, how agent.Reload) error
 	Forget(netns string, bridges ...string) error
 }
 
@@ -45,12 +46,12 @@ func (liveAgents) Status(netns string) (agent.Status, error) {
 	return agent.AskStatus(agent.Dir(), cookie)
 }
 
-func (liveAgents) Reload(netns string) error {
+func (liveAgents) Reload(netns string, how agent.Reload) error {
 	cookie, err := cookieOf(netns)
 	if err != nil {
 		return err
 	}
-	return agent.AskReload(agent.Dir(), cookie)
+	return agent.AskReload(agent.Dir(), cookie, how)
 }
 
 func (liveAgents) Forget(netns string, bridges ...string) error {
@@ -172,7 +173,7 @@ change, gives the carrier back.`,
 		return p.agents.Run(ctx, agent.Options{
 			Services: seen.Services, Doors: seen.Doors, SFlow: seen.SFlow, API: socketAPI,
 			Netns: p.netns.text, Files: files, Force: p.force, PF: keptSource, Dir: agent.Dir(), Version: buildVersion(), Log: log,
-			Watchdog: watchdog, Notify: notify(log),
+			Watchdog: watchdog, Notify: notify(log), Watch: startWatch,
 		}, reload)
 	}
 	cmd.AddCommand(newAgentStatus(p), newAgentReload(p))
@@ -230,15 +231,28 @@ and are not counted.`,
 }
 
 func newAgentReload(p *program) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "reload",
 		Short: "have the agent apply its files again",
 		Long: `Have the agent of the network namespace apply its files again, and wait until it
-has. If something is wrong with the files, the command fails with that error.`,
+has. If something is wrong with the files, the command fails with that error.
+--confirm and --yes are those of 'bascule apply'.`,
 		Example: `  #! run: bascule agent 2>/dev/null & until bascule agent status; do sleep 0.02; done
-  bascule agent reload`,
-		RunE: func(*cobra.Command, []string) error { return p.agents.Reload(p.netns.text) },
+  bascule agent reload
+  # put back in a minute, unless 'bascule apply confirm' comes before
+  bascule agent reload --confirm 60s`,
 	}
+	confirm := addConfirm(cmd)
+	yes := addYes(cmd)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		how := agent.Reload{Confirm: confirm.time, Yes: *yes, Who: history.Caller()}
+		if err := p.agents.Reload(p.netns.text, how); err != nil || how.Confirm == 0 {
+			return err
+		}
+		p.complain(fmt.Sprintf("what has changed is put back in %s, unless 'bascule apply confirm' comes before", shortTime(how.Confirm)))
+		return nil
+	}
+	return cmd
 }
 
 func (p *program) printAgent(st agent.Status) error {

@@ -256,7 +256,9 @@ func (d *agentDoors) tell(log *slog.Logger, token string) {
 // laterAPI is the agent's API, made when it is first asked for: an agent that nobody asks
 // has no use for its memory.
 func laterAPI(v *agent.View, write bool) http.Handler {
-	made := sync.OnceValue(func() http.Handler { return api.New(v, api.Options{Program: buildInfo(), Write: write}) })
+	made := sync.OnceValue(func() http.Handler {
+		return api.New(v, api.Options{Program: buildInfo(), Write: write, Watch: v.Watch})
+	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { made().ServeHTTP(w, r) })
 }
 

@@ -29,6 +29,8 @@ var withoutPath = map[string]string{
 var otherPath = map[string]string{
 	"bridge del --all": "/bridge/del-all",
 	"apply --dry-run":  "/apply/dry-run",
+	"apply --back":     "/apply/back",
+	"apply --history":  "/apply/history",
 	"stats --interval": "/rates",
 }
 

@@ -5,22 +5,27 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/syslog"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
+	"time"
 
 	"bascule/answer"
 	"bascule/bridge"
 	"bascule/config"
+	"bascule/history"
 	"bascule/plug"
 
 	"github.com/spf13/cobra"
 )
 
-// liveSwitch is the switcher of a network namespace.
-type liveSwitch struct{ *bridge.Switch }
-
-func (s liveSwitch) Apply(f config.File, o config.Options) ([]config.Action, []string, error) {
-	return config.Apply(s.Switch, f, o)
+// liveSwitch is the switcher of a network namespace, with its history.
+type liveSwitch struct {
+	*bridge.Switch
+	*history.History
 }
 
 func (s liveSwitch) Export(bridges ...string) (config.File, []string, error) {
@@ -60,31 +65,81 @@ and done: + is added, - removed, ~ changed. Nothing is printed if all is as it
 should be. If an apply fails or is killed on its way, the next one finishes its
 work. If several run at once, each waits for the one before it.
 
-A port whose device is not there is left for later, with a warning.`,
+A port whose device is not there is left for later, with a warning.
+
+With --confirm TIME the change is put back after that time, unless 'bascule
+apply confirm' comes before: when it has cut off whoever made it, too, and when
+the machine restarts meanwhile. The bridges that the files name become what they
+were before, whatever was done to them since; one that was not there is removed.
+While a change waits to be confirmed, others are refused. Files that were put
+back are refused from then on, also to the agent, unless they have changed, or
+--confirm or --yes is given. In the place of files, --back [N] applies what was
+applied N states ago (1 without N); with 0, what commands have changed since
+goes. It is about the bridges that files have named since then. --history lists
+the last 20 states.
+
+A file is refused if it may cut the host off by mistake, unless --yes is given:
+if a port with a carrier goes while one of a similar name waits for its device,
+or if the change takes away the port or address of the ssh session that it comes
+by.`,
 		Example: `  #! run: devices em0; mkdir -p /etc/bascule; echo 'bridges: {br0: }' | tee switch.yaml >/etc/bascule/switch.yaml; printf 'add em0\nup\n' >/etc/hostname.veb0
-  bascule apply switch.yaml
-  # what would be done? the status is 2 if that is something
+  #! status 3: bascule apply --dry-run switch.yaml
+  # what would be done? the status is 3 if that is something
   bascule apply --dry-run switch.yaml
+  # put back in a minute, unless it is confirmed
+  bascule apply --confirm 60s switch.yaml
+  bascule apply confirm
+  # what was applied, and the state before
+  bascule apply --history
+  bascule apply --back
   bascule apply -f /etc/bascule
   bascule apply /etc/hostname.veb0
   # what runs now, as a file
   bascule export > switch.yaml`,
-		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return nil, cobra.ShellCompDirectiveDefault // files
-		},
 		Annotations: map[string]string{
 			"1": "refused or failed; standard error says what, with a line for each mistake in a file",
-			"2": "wrong usage, of which standard error tells, or with --dry-run: there is something to do; nothing was changed",
 		},
 	}
 	var files []string
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "read this `FILE` or folder; may be given several times")
-	dry := cmd.Flags().Bool("dry-run", false, "print what would be done; the exit status is 2 if there is anything")
+	dry := addDryRun(cmd)
+	confirm := addConfirm(cmd)
+	back := &word{name: "N"}
+	cmd.Flags().Var(back, "back", "apply the state of `N` states ago; 1 without it")
+	cmd.Flags().Lookup("back").NoOptDefVal = "1"
+	completeNumber := these([]string{"0", "1", "2", "3"})
+	completeFlag(cmd, "back", completeNumber)
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+		if cmd.Flags().Changed("back") {
+			return completed("N", completeNumber(cmd, args), word)
+		}
+		return nil, cobra.ShellCompDirectiveDefault // files
+	}
+	list := cmd.Flags().Bool("history", false, "list the states that are kept")
+	overdue := cmd.Flags().Bool("overdue", false, "wait until no change waits to be confirmed, and put it back then")
+	cmd.Flags().Lookup("overdue").Hidden = true
+	yes := addYes(cmd)
 	p.addForce(cmd)
 	cmd.Flags().Lookup("force").Usage += "; " + forceStack
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if slices.Contains(files, "") {
 			return usagef(cmd, "--file: FILE is empty")
+		}
+		if *overdue {
+			return p.watchChange()
+		}
+		change := history.Options{Options: config.Options{DryRun: *dry, Yes: *yes, PF: keptSource}, Who: history.Caller(), Confirm: confirm.time}
+		if *dry && change.Confirm > 0 {
+			return usagef(cmd, "--confirm and --dry-run exclude each other")
+		}
+		switch {
+		case *list:
+			if len(files)+len(args) > 0 || back.text != "" || change.Confirm > 0 || *dry || *yes {
+				return usagef(cmd, "--history takes nothing beside it")
+			}
+			return p.with(p.printHistory)
+		case back.text != "":
+			return p.goBack(cmd, back.text, slices.Concat(files, args), change)
 		}
 		paths := slices.Concat(files, args)
 		for i, path := range paths {
@@ -109,37 +164,230 @@ A port whose device is not there is left for later, with a warning.`,
 				return usagef(cmd, "-n %s: %s is about network namespace %s; leave -n out, or 'netns' in the file", named, f.Path, f.Netns)
 			}
 		}
-		return p.apply(config.ByNetns(list, p.netns.text), *dry)
+		change.What = strings.Join(paths, " ")
+		return p.apply(config.ByNetns(list, p.netns.text), change)
+	}
+	cmd.AddCommand(newApplyConfirm(p))
+	return cmd
+}
+
+// A confirmTime is the value of --confirm.
+type confirmTime struct {
+	text string
+	time time.Duration
+}
+
+func (c *confirmTime) Set(text string) (err error) {
+	c.text = text
+	c.time, err = history.ParseConfirm(text)
+	return err
+}
+
+func (c *confirmTime) Type() string   { return "TIME" }
+func (c *confirmTime) String() string { return c.text }
+
+// shortTime is a time without parts that are zero: 1h, and not 1h0m0s.
+func shortTime(d time.Duration) string {
+	s := d.String()
+	s = strings.TrimSuffix(s, "0s")
+	if s != "" && !strings.HasSuffix(s, "m") {
+		return d.String()
+	}
+	if t := strings.TrimSuffix(s, "0m"); t != s && strings.HasSuffix(t, "h") {
+		s = t
+	}
+	return s
+}
+
+// addConfirm gives a command the flag --confirm.
+func addConfirm(cmd *cobra.Command) *confirmTime {
+	c := &confirmTime{}
+	cmd.Flags().Var(c, "confirm", "put the change back after this `TIME`, 1s to 24h, unless it is confirmed")
+	return c
+}
+
+// addYes gives a command the flag --yes.
+func addYes(cmd *cobra.Command) *bool {
+	return cmd.Flags().Bool("yes", false, "apply what may cut the host off by mistake, and files that were put back")
+}
+
+// startWatch starts the process that puts a change of a network namespace back.
+func startWatch(netns string) error {
+	args := []string{"apply", "--overdue"}
+	if netns != "" {
+		args = append([]string{"-n", absolute(netns)}, args...)
+	}
+	return history.StartWatch(args...)
+}
+
+// addDryRun gives a command the flag --dry-run.
+func addDryRun(cmd *cobra.Command) *bool {
+	if cmd.Annotations == nil {
+		cmd.Annotations = map[string]string{}
+	}
+	cmd.Annotations["3"] = "with --dry-run: there is something to do; nothing was changed"
+	return cmd.Flags().Bool("dry-run", false, "print what would be done; the exit status is 3 if there is anything")
+}
+
+func newApplyConfirm(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "confirm",
+		Short: "have a change stay that waits to be confirmed",
+		Long: `Have the change stay that was applied with --confirm in this network namespace,
+and in the others that its files were about. A change of another user is
+confirmed with --yes alone: they may have been cut off by it.`,
+		Example: `  #! run: echo 'bridges: {br0: }' >switch.yaml
+  bascule apply --confirm 60s switch.yaml
+  bascule apply confirm`,
+	}
+	yes := cmd.Flags().Bool("yes", false, "also a change of another user")
+	cmd.RunE = func(*cobra.Command, []string) error {
+		who := history.Caller()
+		var change *history.Pending
+		err := p.with(func(s switcher) (err error) {
+			var warnings []string
+			change, warnings, err = s.Confirm(who, *yes)
+			p.warn(warnings)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for _, netns := range change.Others {
+			err = errors.Join(err, p.in(netns, func(s switcher) error {
+				if other, err := s.Pending(); err != nil || other == nil || other.ID != change.ID {
+					return err
+				}
+				_, warnings, err := s.Confirm(who, *yes)
+				p.warn(warnings)
+				return err
+			}))
+		}
+		return err
 	}
 	return cmd
 }
 
+// absolute is the name of a network namespace as it is from any folder.
+func absolute(netns string) string {
+	if !strings.Contains(netns, "/") {
+		return netns
+	}
+	if path, err := filepath.Abs(netns); err == nil {
+		return path
+	}
+	return netns
+}
+
+// in opens the switch of a network namespace for the time of f.
+func (p *program) in(netns string, f func(switcher) error) error {
+	s, err := p.openForced(netns)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(s), s.Close())
+}
+
+// goBack applies a state of before.
+func (p *program) goBack(cmd *cobra.Command, count string, args []string, o history.Options) error {
+	if count == "1" && len(args) == 1 { // --back N; --back alone takes no value
+		count, args = args[0], nil
+	}
+	n, err := strconv.Atoi(count)
+	switch {
+	case len(args) > 0:
+		return usagef(cmd, "--back takes a number of states and no FILE")
+	case err != nil || n < 0 || n > history.Kept:
+		return usagef(cmd, "--back: %q is no number of states; give 0 to %d", count, history.Kept)
+	}
+	o.What = "back to " + count
+	return p.carryOut([]string{p.netns.text}, o, func(s switcher, _ int, o history.Options) ([]config.Action, []string, error) { return s.Back(n, o) })
+}
+
+// watchChange is the process that puts a change back.
+func (p *program) watchChange() error {
+	log, err := syslog.New(syslog.LOG_DAEMON|syslog.LOG_WARNING, "bascule")
+	return history.Watch(p.netns.text, func(text string) {
+		if err == nil {
+			_ = log.Warning(text) // 'apply --history' says it, too
+		}
+	})
+}
+
+func (p *program) printHistory(s switcher) error {
+	waits, err := s.Pending()
+	if err != nil {
+		return err
+	}
+	states, err := s.States()
+	if err != nil {
+		return err
+	}
+	list := answer.OfStates(waits, states)
+	return printList(p, list, func(st answer.State) answer.State { return st }, "N TIME WHO BRIDGES WHAT", func(st answer.State) []string {
+		n := "-"
+		if st.Back != nil {
+			n = strconv.Itoa(*st.Back)
+		}
+		what := st.What
+		if st.Until != nil {
+			what += ", to be confirmed by " + st.Until.Local().Format(time.TimeOnly)
+		}
+		return []string{n, st.Time.Local().Format(time.DateTime), st.Who, orDash(strings.Join(st.Bridges, ",")), what}
+	})
+}
+
 // apply makes the switches of several namespaces what files say. It checks all
 // before it changes the first.
-func (p *program) apply(list []config.File, dry bool) error {
+func (p *program) apply(list []config.File, o history.Options) error {
 	if len(list) > 1 {
 		for _, f := range list {
-			if _, _, err := p.applyOne(f, config.Options{DryRun: true}); err != nil {
+			dry := o
+			dry.DryRun = true
+			err := p.in(f.Netns, func(s switcher) error { _, _, err := s.Apply(f, dry); return err })
+			if err != nil {
 				return err
 			}
 		}
 	}
+	var spaces []string
+	for _, f := range list {
+		spaces = append(spaces, f.Netns)
+	}
+	if len(list) > 1 && o.Confirm > 0 {
+		o.ID = history.NewID()
+		for _, f := range list {
+			err := p.in(f.Netns, func(s switcher) error { o.Others = append(o.Others, s.Name()); return nil })
+			if err != nil {
+				return err
+			}
+		}
+		o.Others = slices.DeleteFunc(o.Others, func(name string) bool { return name == "" })
+	}
+	return p.carryOut(spaces, o, func(s switcher, i int, o history.Options) ([]config.Action, []string, error) {
+		return s.Apply(list[i], o)
+	})
+}
+
+// carryOut applies something in several namespaces, one after the other, and prints what is done.
+func (p *program) carryOut(spaces []string, o history.Options, do func(s switcher, i int, o history.Options) ([]config.Action, []string, error)) error {
 	all := []answer.Action{}
 	changes := false
 	var failure error
-	for _, f := range list {
+	for i, netns := range spaces {
 		var printing sync.WaitGroup
-		report := func(actions []config.Action) {
+		o := o
+		o.Report = func(actions []config.Action) {
 			changes = changes || len(actions) > 0
 			if p.json {
 				for _, a := range actions {
-					all = append(all, answer.OfAction(f.Netns, a))
+					all = append(all, answer.OfAction(netns, a))
 				}
 				return
 			}
 			printing.Go(func() { // others wait for the plan to be carried out, and not for who reads this
-				if len(list) > 1 && len(actions) > 0 {
-					fmt.Fprintln(p.out, "# network namespace", orDash(f.Netns))
+				if len(spaces) > 1 && len(actions) > 0 {
+					fmt.Fprintln(p.out, "# network namespace", orDash(netns))
 				}
 				for _, a := range actions {
 					fmt.Fprintln(p.out, a)
@@ -147,31 +395,39 @@ func (p *program) apply(list []config.File, dry bool) error {
 				p.out.Flush()
 			})
 		}
-		_, warnings, err := p.applyOne(f, config.Options{DryRun: dry, Report: report})
+		o.Watch = func() error { return startWatch(netns) }
+		var warnings []string
+		failure = p.in(netns, func(s switcher) (err error) {
+			_, warnings, err = do(s, i, o)
+			return err
+		})
 		printing.Wait()
 		p.warn(warnings)
-		if failure = err; err != nil {
-			break
+		if failure == nil {
+			continue
 		}
+		for _, before := range spaces[:i] { // a change that waits to be confirmed is whole or not at all
+			if o.Confirm > 0 {
+				back := p.in(before, func(s switcher) error { _, _, err := s.Back(1, history.Options{Who: o.Who}); return err })
+				failure = errors.Join(failure, back)
+			}
+		}
+		break
 	}
 	if p.json && (failure == nil || len(all) > 0) {
 		if err := p.printJSON(all); err != nil {
 			return err
 		}
 	}
-	if failure == nil && dry && changes {
+	switch {
+	case failure != nil:
+		return failure
+	case o.DryRun && changes:
 		return errWouldChange
+	case o.Confirm > 0 && changes:
+		p.complain(fmt.Sprintf("the change is put back in %s, unless 'bascule apply confirm' comes before", shortTime(o.Confirm)))
+	case o.Confirm > 0:
+		p.complain("nothing is changed, so there is nothing to confirm")
 	}
-	return failure
-}
-
-// applyOne makes the switch of one namespace what a file says.
-func (p *program) applyOne(f config.File, o config.Options) (actions []config.Action, warnings []string, err error) {
-	s, err := p.openForced(f.Netns)
-	if err != nil {
-		return nil, nil, err
-	}
-	o.PF = keptSource
-	actions, warnings, err = s.Apply(f, o)
-	return actions, warnings, errors.Join(err, s.Close())
+	return nil
 }

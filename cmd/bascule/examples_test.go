@@ -403,7 +403,7 @@ func (s *script) run(bin string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // a bound for what hangs
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", path)
-	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "BASCULE_STATE_DIR="+s.t.TempDir(), "PATH="+bin+":"+os.Getenv("PATH"))
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {

@@ -17,6 +17,7 @@ import (
 	"bascule/bridge"
 	"bascule/config"
 	"bascule/frame"
+	"bascule/history"
 	"bascule/plug"
 	"bascule/rule"
 )
@@ -60,8 +61,8 @@ func (f *fakeSwitch) Check() ([]bridge.Finding, error) { return f.found, nil }
 
 // Apply plans for a namespace with the devices p1 and p2; what is to be is what
 // runs then.
-func (f *fakeSwitch) Apply(want config.File, o config.Options) ([]config.Action, []string, error) {
-	f.call("Apply netns=%s bridges=%d dry=%v", want.Netns, len(want.Bridges), o.DryRun)
+func (f *fakeSwitch) Apply(want config.File, o history.Options) ([]config.Action, []string, error) {
+	f.call("Apply netns=%s bridges=%d dry=%v%s", want.Netns, len(want.Bridges), o.DryRun, changeWords(o))
 	var devices []bridge.Device
 	for _, name := range []string{"p1", "p2"} {
 		d := bridge.Device{Name: name, Ethernet: true}
@@ -84,6 +85,40 @@ func (f *fakeSwitch) Apply(want config.File, o config.Options) ([]config.Action,
 	}
 	return actions, warnings, nil
 }
+
+// changeWords are what is special about a change.
+func changeWords(o history.Options) (words string) {
+	if o.Confirm > 0 {
+		words += fmt.Sprint(" confirm=", o.Confirm)
+	}
+	if o.Yes {
+		words += " yes"
+	}
+	return words
+}
+
+func (f *fakeSwitch) Back(n int, o history.Options) ([]config.Action, []string, error) {
+	f.call("Back %d dry=%v%s", n, o.DryRun, changeWords(o))
+	return nil, nil, nil
+}
+
+func (f *fakeSwitch) Confirm(who history.Who, yes bool) (*history.Pending, []string, error) {
+	f.call("Confirm yes=%v", yes)
+	return &history.Pending{}, nil, nil
+}
+
+func (f *fakeSwitch) Pending() (*history.Pending, error) {
+	return &history.Pending{Time: longAgo, Until: longAgo.Add(time.Minute), Who: "alice from 192.0.2.7", What: "new.yaml", Bridges: []string{"br0"}}, nil
+}
+
+func (f *fakeSwitch) States() ([]history.State, error) {
+	return []history.State{{Time: longAgo, Who: "bob", What: "switch.yaml", Bridges: []string{"br0", "br1"}}, {Time: longAgo, Who: "-", What: "as it was found"}}, nil
+}
+
+func (f *fakeSwitch) Name() string { return f.netns }
+
+// longAgo is when all that happened in the fake switch.
+var longAgo = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
 func (f *fakeSwitch) Export(bridges ...string) (config.File, []string, error) {
 	f.call("Export %v", bridges)

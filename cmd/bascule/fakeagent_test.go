@@ -12,6 +12,8 @@ import (
 	"bascule/agent"
 	"bascule/agent/hotplug"
 	"bascule/agent/rstp"
+	"bascule/config"
+	"bascule/history"
 )
 
 // Run is of agents: an agent that ends at once. It says what it was told to do
@@ -28,11 +30,11 @@ func (f *fakeSwitch) Run(_ context.Context, o agent.Options, _ <-chan os.Signal)
 }
 
 // Reload is of agents.
-func (f *fakeSwitch) Reload(netns string) error {
+func (f *fakeSwitch) Reload(netns string, how agent.Reload) error {
 	if netns == "empty" {
 		return errors.New("cannot ask the agent: none runs for this network namespace; start 'bascule agent'")
 	}
-	f.call("agent reload")
+	f.call("agent reload%s", changeWords(history.Options{Options: config.Options{Yes: how.Yes}, Confirm: how.Confirm}))
 	return nil
 }
 

@@ -20,6 +20,7 @@ var exitStatus = []fact{
 	{"0", "done"},
 	{"1", "refused or failed; one line on standard error says what, on which object, why, and what to do"},
 	{"2", "wrong usage; nothing was changed"},
+	{"3", ""}, // of commands that can be tried (addDryRun)
 }
 
 // onlyObject annotates a command that does nothing by itself: it only has others
@@ -40,7 +41,7 @@ func acts(cmd *cobra.Command) bool {
 }
 
 // factsOf returns facts about cmd. An annotation of the command replaces the
-// fact of its name.
+// fact of its name. A fact without words is left out.
 func factsOf(cmd *cobra.Command, list []fact) []fact {
 	list = slices.Clone(list)
 	for i, f := range list {
@@ -48,7 +49,7 @@ func factsOf(cmd *cobra.Command, list []fact) []fact {
 			list[i].value = text
 		}
 	}
-	return list
+	return slices.DeleteFunc(list, func(f fact) bool { return f.value == "" })
 }
 
 // printHelp explains cmd: its purpose, usage lines, flags and examples.

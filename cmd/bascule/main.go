@@ -26,6 +26,7 @@ import (
 	"bascule/agent"
 	"bascule/bridge"
 	"bascule/config"
+	"bascule/history"
 	"bascule/pf"
 	"bascule/rule"
 
@@ -39,6 +40,7 @@ const (
 	exitDone    = 0
 	exitRefused = 1
 	exitUsage   = 2
+	exitChanges = 3 // a dry run has found something to do
 )
 
 // The main goroutine keeps the process's own thread, so that no goroutine
@@ -86,7 +88,19 @@ func openSwitch(netns string, stderr io.Writer) (switcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return liveSwitch{s}, nil
+	h, err := history.Open(s, netns)
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	p := &program{stderr: stderr}
+	change, warnings, err := h.Settle()
+	p.warn(warnings)
+	if err != nil {
+		p.warn([]string{err.Error()})
+	} else if change != nil {
+		p.warn([]string{change.PutBack()})
+	}
+	return liveSwitch{s, h}, nil
 }
 
 // program is one run of the command line.
@@ -135,8 +149,11 @@ func (p *program) execute(root *cobra.Command, args []string) int {
 	if err == nil {
 		return exitDone
 	}
-	if errors.Is(err, errPFNoMatch) || errors.Is(err, errWouldChange) {
-		return exitUsage // as pfctl(8), which has said it, and as a plan says
+	if errors.Is(err, errPFNoMatch) {
+		return exitUsage // as pfctl(8), which has said it
+	}
+	if errors.Is(err, errWouldChange) {
+		return exitChanges
 	}
 	if bad := new(pfSyntaxError); errors.As(err, &bad) {
 		fmt.Fprintln(p.stderr, bad)

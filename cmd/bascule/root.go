@@ -124,7 +124,7 @@ address is behind.`,
 	root.SetHelpCommand(newHelp(p))
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
 		// a word that is left behind a command with commands below it is none of these
-		if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {
+		if words := cmd.Flags().Args(); onlyCommands(cmd) && len(words) > 0 {
 			p.unknown = unknownCommand(cmd, words[0])
 			return
 		}

@@ -11,6 +11,7 @@ import (
 	"bascule/bridge"
 	"bascule/config"
 	"bascule/frame"
+	"bascule/history"
 	"bascule/pf"
 	"bascule/plug"
 	"bascule/rule"
@@ -18,7 +19,12 @@ import (
 
 // switcher is what the commands need of a switch.
 type switcher interface {
-	Apply(f config.File, o config.Options) (actions []config.Action, warnings []string, err error)
+	Apply(f config.File, o history.Options) (actions []config.Action, warnings []string, err error)
+	Back(n int, o history.Options) (actions []config.Action, warnings []string, err error)
+	Confirm(who history.Who, yes bool) (p *history.Pending, warnings []string, err error)
+	Pending() (*history.Pending, error)
+	States() ([]history.State, error)
+	Name() string
 	Export(bridges ...string) (f config.File, notes []string, err error)
 
 	Check() ([]bridge.Finding, error)

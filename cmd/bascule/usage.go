@@ -58,7 +58,7 @@ func unknownCommand(cmd *cobra.Command, word string, others ...string) error {
 func flagError(cmd *cobra.Command, err error) error {
 	// Only the command's last word has flags of its own: an unknown flag after
 	// an unknown word is the word's fault.
-	if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 {
+	if args := cmd.Flags().Args(); onlyCommands(cmd) && len(args) > 0 {
 		return unknownCommand(cmd, args[0])
 	}
 	var unknown *pflag.NotExistError
@@ -145,6 +145,11 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 		}
 	}
 	return nil
+}
+
+// onlyCommands reports whether no words can stand behind cmd but names of commands.
+func onlyCommands(cmd *cobra.Command) bool {
+	return cmd.HasSubCommands() && len(arguments(cmd).names) == 0
 }
 
 // switchMeant is the flag that an "on" or "off" behind the words was meant for, FLAG if

@@ -270,14 +270,14 @@ func applyDryRun(t *testing.T, l *netlab.Lab) {
 		}
 		wantLines(t, linesOf(r.Stdout), lines...)
 	}
-	dry(2, "+ bridge br0", "+ port p1 of br0")
+	dry(3, "+ bridge br0", "+ port p1 of br0")
 	if r := l.Bascule("bridge", "show"); r != "" {
 		t.Errorf("a dry run made %s", r)
 	}
 	apply(t, l, path)
 	dry(0)
 	l.Bascule("port", "set", "br0", "p1", "--hairpin")
-	dry(2, "~ port p1 of br0: hairpin on -> off")
+	dry(3, "~ port p1 of br0: hairpin on -> off")
 }
 
 func applyBadFiles(t *testing.T, l *netlab.Lab) {

@@ -40,6 +40,9 @@ func Main(m *testing.M) int {
 		// the tests run the program as other users, too
 		err = os.Chmod(dir, 0o755)
 	}
+	if err == nil { // and what it keeps of namespaces, which have gone with the test
+		err = os.Setenv("BASCULE_STATE_DIR", filepath.Join(dir, "states"))
+	}
 	if err == nil {
 		program = os.Getenv("BASCULE")
 		if program == "" {

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package agent
+
+import (
+	"slices"
+
+	"bascule/config"
+)
+
+// Changes that wait to be confirmed, of the agent's files or of commands. The agent puts back
+// what nobody confirms, unless the process has done so that waits for it. From then on its files
+// are not in force, until they change.
+
+// tryEnds reports whether the files have to be looked at again, since a change has to be put
+// back, or waits no more.
+func (a *agent) tryEnds() bool {
+	for _, s := range a.sites {
+		waits := s.history.Waits()
+		if s.trial && !waits {
+			return true
+		}
+		if !waits {
+			continue
+		}
+		if p, err := s.history.Pending(); err == nil && p != nil && p.Overdue() {
+			return true
+		}
+	}
+	return false
+}
+
+// putBack puts a change back that nobody has confirmed in time.
+func (s *site) putBack() {
+	p, warnings, err := s.history.Settle()
+	for _, w := range warnings {
+		s.log.Warn(w)
+	}
+	switch {
+	case err != nil:
+		s.log.Error("a change that was not confirmed cannot be put back, which is tried again", "error", err)
+	case p != nil:
+		s.log.Warn(p.PutBack())
+	}
+}
+
+// instead returns what holds in the place of files that were put back: the files of before, or the
+// last state that was applied. Bridges of that which are not there are made, as the machine has
+// been restarted then.
+func (s *site) instead() (config.File, error) {
+	if s.good != nil {
+		return *s.good, nil
+	}
+	f, err := s.history.Last()
+	if err != nil {
+		return f, err
+	}
+	names, err := s.sw.Names()
+	if err != nil {
+		return f, err
+	}
+	lost := config.File{Path: f.Path}
+	for _, b := range f.Bridges {
+		if !slices.Contains(names, b.Name) {
+			lost.Bridges = append(lost.Bridges, b)
+		}
+	}
+	if len(lost.Bridges) == 0 {
+		return f, nil
+	}
+	_, warnings, err := config.Apply(s.sw, lost, config.Options{Yes: true})
+	for _, w := range warnings {
+		s.log.Warn(w)
+	}
+	return f, err
+}

@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package history
+
+import (
+	"cmp"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"bascule/bridge"
+	"bascule/config"
+)
+
+// How long a change may wait to be confirmed.
+const (
+	LeastConfirm = time.Second
+	MostConfirm  = 24 * time.Hour
+)
+
+// ParseConfirm reads for how long a change waits to be confirmed.
+func ParseConfirm(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < LeastConfirm || d > MostConfirm {
+		return 0, &bridge.UsageError{Object: text, Err: fmt.Errorf("no time to confirm a change; give %v to %s, such as 60s or 5m", LeastConfirm, "24h")}
+	}
+	return d, nil
+}
+
+// Options say how a state is applied.
+type Options struct {
+	config.Options
+	Who     Who
+	What    string        // is applied, for people: "switch.yaml"
+	Confirm time.Duration // the change is put back unless it is confirmed by then; 0 for one that stays
+	ID      string        // of a change of several network namespaces, "" for one of this alone
+	Others  []string      // the names of these
+
+	// Watch starts a process that calls Settle when the time is over. Nil for none.
+	Watch func() error
+}
+
+// NewID returns a word that no other change has.
+func NewID() string { return rand.Text() }
+
+// Apply is [config.Apply], with the state of before and the one of after kept. If only the
+// keeping fails, a warning says so; with Confirm nothing is done then.
+func (h *History) Apply(f config.File, o Options) (actions []config.Action, warnings []string, err error) {
+	return h.apply(func() (config.File, error) { return f, nil }, o)
+}
+
+// apply applies the file that build returns when nobody else changes anything.
+func (h *History) apply(build func() (config.File, error), o Options) (actions []config.Action, warnings []string, err error) {
+	if o.DryRun {
+		f, err := build()
+		if err != nil {
+			return nil, nil, err
+		}
+		return config.Apply(h.s, f, o.Options)
+	}
+	unlock, err := h.s.LockPlans()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer unlock()
+	f, err := build()
+	if err != nil {
+		return nil, nil, err
+	}
+	var unkept []string // why
+	c := change{h: h, o: o, files: digest(f), bridges: names(f)}
+	o.Locked = true
+	o.Before = func() error {
+		var err error
+		unkept, err = c.begin()
+		return err
+	}
+	actions, warnings, err = config.Apply(h.s, f, o.Options)
+	warnings = append(warnings, unkept...)
+	switch {
+	case c.waits != nil && err != nil:
+		more, back := h.putBack(c.waits)
+		warnings = append(warnings, more...)
+		if back != nil {
+			return actions, warnings, errors.Join(err, fmt.Errorf("what is done of it cannot be put back yet: %w", back))
+		}
+		return nil, warnings, fmt.Errorf("%w; what was done of it is put back", err)
+	case err != nil || len(actions) == 0 || c.joins:
+		return actions, warnings, err
+	case c.waits != nil:
+		c.waits.end(o.Confirm) // from now, when it can be tried
+		if err := h.await(c.waits); err != nil {
+			warnings = append(warnings, fmt.Sprintf("the time to confirm the change runs since it began: %v", err))
+		}
+		return actions, warnings, nil
+	}
+	h.forgive(c.files)
+	if unkept == nil {
+		st := State{Time: time.Now(), Who: o.Who.String(), What: o.What, Bridges: c.bridges, Files: c.files}
+		warnings = append(warnings, h.record(st)...)
+	}
+	return actions, warnings, nil
+}
+
+// record keeps the state that there is. The notes say why it could not be kept.
+func (h *History) record(st State) (notes []string) {
+	text, _, err := h.exported()
+	if err == nil {
+		_, err = h.keep(st, text)
+	}
+	if err != nil {
+		return []string{unkeptNote(err)}
+	}
+	return nil
+}
+
+func unkeptNote(err error) string {
+	return fmt.Sprintf("the state is not kept for 'bascule apply --back': %v", err)
+}
+
+// A change is one that begins.
+type change struct {
+	h       *History
+	o       Options
+	files   string
+	bridges []string
+	waits   *Pending // to be confirmed, nil for one that stays
+	joins   bool     // it is a part of one that waits already
+}
+
+// begin keeps the state of before, and has the change wait to be confirmed. With an error the
+// change does not begin.
+func (c *change) begin() (unkept []string, err error) {
+	h, o := c.h, c.o
+	p, err := h.Pending()
+	switch {
+	case err != nil:
+		return nil, err
+	case p == nil:
+	case p.Files == c.files && o.Confirm == 0 && c.files != "":
+		c.joins = true
+		return nil, nil
+	default:
+		return nil, waitsError(p)
+	}
+	if h.denied(c.files) && o.Confirm == 0 && !o.Yes {
+		return nil, errDenied
+	}
+	text, _, err := h.exported()
+	var before State
+	if err == nil {
+		before, err = h.keep(State{Time: time.Now(), Who: "-", What: foundState}, text)
+	}
+	if err != nil && o.Confirm == 0 {
+		return []string{unkeptNote(err)}, nil
+	}
+	if err == nil && o.Confirm > 0 {
+		c.waits = &Pending{
+			ID: cmp.Or(o.ID, NewID()), Time: time.Now(), Who: o.Who.String(), User: o.Who.User, What: o.What,
+			Bridges: c.bridges, Before: before.name(), Files: c.files, Others: o.Others,
+		}
+		if c.waits.Cookie, err = h.s.Cookie(); err == nil {
+			c.waits.end(o.Confirm)
+			err = h.await(c.waits)
+		}
+		if err == nil && o.Watch != nil {
+			if err = o.Watch(); err != nil {
+				err = errors.Join(err, h.settle(c.waits, false))
+			}
+		}
+	}
+	if err != nil {
+		return nil, &refusal{fmt.Sprintf("cannot apply with --confirm: the state of before cannot be kept: %v; see that %s can be written to, or give another folder by BASCULE_STATE_DIR",
+			err, Dir()), err}
+	}
+	return nil, nil
+}
+
+// foundState is what is applied in a state that was not applied: commands have made it.
+const foundState = "as it was found"
+
+func waitsError(p *Pending) error {
+	return &refusal{line: fmt.Sprintf("cannot apply: the change of %s at %s (%s) waits to be confirmed until %s; confirm it with 'bascule apply confirm', or put it back with 'bascule apply --back'",
+		p.Who, p.Time.Format(time.TimeOnly), p.What, p.Until.Format(time.TimeOnly))}
+}
+
+// ErrDenied says that files were put back before, since nobody had confirmed them.
+var ErrDenied = errors.New("the files were put back")
+
+var errDenied = &refusal{cause: ErrDenied,
+	line: "cannot apply: these files were put back before, since nobody had confirmed them; mend them, or apply them with --confirm or --yes"}
+
+// A refusal says in one line what is refused, why, and what to do.
+type refusal struct {
+	line  string
+	cause error
+}
+
+func (r *refusal) Error() string { return r.line }
+func (r *refusal) Unwrap() error { return r.cause }
+
+// Refused reports whether an error says that a change is not made for what has gone before.
+func Refused(err error) bool {
+	var r *refusal
+	return errors.As(err, &r)
+}
+
+// end has the change wait for so long from now.
+func (p *Pending) end(wait time.Duration) {
+	m := now()
+	p.Boot, p.End, p.Until = m.boot, m.since+wait, m.clock.Add(wait)
+}
+
+// name is the name of the state's file.
+func (st State) name() string { return fmt.Sprintf("%06d%s", st.number, suffix) }
+
+// Settle puts a change back that nobody has confirmed in time. It returns that, nil where there
+// was none. If it fails, the change is still to be put back.
+func (h *History) Settle() (p *Pending, warnings []string, err error) {
+	if !h.Waits() {
+		return nil, nil, nil
+	}
+	if p, err = h.Pending(); err != nil || p != nil && !p.Overdue() {
+		return nil, nil, err
+	}
+	unlock, err := h.s.LockPlans()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer unlock()
+	p, err = h.Pending() // somebody may have been faster
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case p == nil: // it is of a namespace that has ended, or its file could not be removed
+		_ = h.settle(&Pending{}, false)
+		return nil, nil, nil
+	case !p.Overdue():
+		return nil, nil, nil
+	}
+	warnings, err = h.putBack(p)
+	return p, warnings, err
+}
+
+// putBack makes the bridges that a change is about what they were before it. The caller has
+// locked plans.
+func (h *History) putBack(p *Pending) (warnings []string, err error) {
+	states, err := h.States()
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(states, func(st State) bool { return st.name() == p.Before })
+	if i < 0 {
+		return nil, fmt.Errorf("cannot put the change of %s back: the state of before is gone from %s; set up what there is to be, and remove %s",
+			p.Time.Format(time.DateTime), h.dir, h.pendingPath())
+	}
+	f, err := h.target(states[i], p.Bridges)
+	if err != nil {
+		return nil, err
+	}
+	_, warnings, err = config.Apply(h.s, f, config.Options{Locked: true, Yes: true})
+	if err != nil {
+		return warnings, fmt.Errorf("cannot put the change of %s back: %w", p.Time.Format(time.DateTime), err)
+	}
+	st := State{Time: time.Now(), Who: p.Who, What: "put back, not confirmed: " + p.What, Bridges: p.Bridges}
+	warnings = append(warnings, h.record(st)...)
+	if err := h.settle(p, true); err != nil {
+		// until the next restart nobody puts it back again
+		if err := errors.Join(os.MkdirAll(RunDir(), 0o700), os.WriteFile(h.settledPath(), []byte(p.ID), 0o600)); err != nil {
+			return warnings, fmt.Errorf("the change is put back, which cannot be noted: %w", err)
+		}
+		warnings = append(warnings, fmt.Sprintf("the change is put back, and will be again when the machine restarts, since its file cannot be removed: %v", err))
+	}
+	return warnings, nil
+}
+
+// target returns a state as a file about these bridges. Those that the state does not have are
+// to be gone. What a file leaves as it is where it does not speak of it is what it was.
+func (h *History) target(st State, bridges []string) (config.File, error) {
+	whole, _, err := st.file()
+	if err != nil {
+		return whole, err
+	}
+	devices, err := h.s.Devices()
+	if err != nil {
+		return whole, err
+	}
+	f := config.File{Path: whole.Path}
+	for _, name := range bridges {
+		i := slices.IndexFunc(whole.Bridges, func(b config.Bridge) bool { return b.Name == name })
+		if i < 0 {
+			f.Bridges = append(f.Bridges, config.Bridge{Name: name, Gone: true})
+			continue
+		}
+		b := whole.Bridges[i]
+		runs, err := h.s.Read(name)
+		if err != nil && !bridge.Missing(err) {
+			return f, err
+		}
+		if runs.PF != nil && (b.PF == nil || b.PF.Rules == "") {
+			b.PF = &config.PF{Enabled: b.PF != nil && b.PF.Enabled, Rules: "# none\n"}
+		}
+		for j := range b.Ports {
+			p := &b.Ports[j]
+			away := slices.ContainsFunc(devices, func(d bridge.Device) bool { return d.Name == p.Name && d.Away })
+			if p.Options.Type != bridge.TypeHost || away {
+				continue
+			}
+			if p.Up == nil {
+				up := len(p.Addresses) > 0
+				p.Up = &up
+			}
+			if p.Addresses == nil {
+				p.Addresses = noAddresses
+			}
+		}
+		f.Bridges = append(f.Bridges, b)
+	}
+	return f, nil
+}
+
+// Last is the last state that is kept, as a file about its bridges.
+func (h *History) Last() (config.File, error) {
+	list, err := h.States()
+	if err != nil || len(list) == 0 {
+		return config.File{}, err
+	}
+	f, _, err := list[0].file()
+	return f, err
+}
+
+// Confirm has the change stay that waits to be confirmed, and returns it.
+func (h *History) Confirm(who Who, yes bool) (p *Pending, warnings []string, err error) {
+	unlock, err := h.s.LockPlans()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer unlock()
+	p, err = h.Pending()
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case p == nil || p.Overdue():
+		return nil, nil, h.nothingWaits()
+	case who.User != p.User && !yes:
+		return nil, nil, &refusal{line: fmt.Sprintf("cannot confirm: the change at %s (%s) is of %s; let them confirm it, or say --yes", p.Time.Format(time.TimeOnly), p.What, p.Who)}
+	}
+	if err := h.settle(p, false); err != nil {
+		return nil, nil, fmt.Errorf("cannot confirm: this cannot be kept: %w; the change is put back at %s", err, p.Until.Format(time.TimeOnly))
+	}
+	h.forgive(p.Files)
+	warnings = h.record(State{Time: time.Now(), Who: p.Who, What: p.What, Bridges: p.Bridges, Files: p.Files})
+	return p, warnings, nil
+}
+
+func (h *History) nothingWaits() error {
+	last := ""
+	if list, err := h.States(); err == nil && len(list) > 0 && strings.HasPrefix(list[0].What, "put back") {
+		last = fmt.Sprintf(" (%s at %s)", list[0].What, list[0].Time.Format(time.TimeOnly))
+	}
+	return &refusal{line: "cannot confirm: no change waits for it" + last + "; see 'bascule apply --history'"}
+}
+
+// Back applies the state that was applied n states ago: 0 for the last one that is kept, as it
+// was before commands changed it. With 1, a change that waits to be confirmed is put back at
+// once. Bridges that no apply since is about stay as they are.
+func (h *History) Back(n int, o Options) (actions []config.Action, warnings []string, err error) {
+	if p, err := h.Pending(); err != nil {
+		return nil, nil, err
+	} else if p != nil {
+		return h.backAtOnce(n, o)
+	}
+	return h.apply(func() (config.File, error) {
+		list, err := h.States()
+		switch {
+		case err != nil:
+			return config.File{}, err
+		case len(list) == 0:
+			return config.File{}, &refusal{line: "cannot go back: no state is kept; apply a file first"}
+		case n >= len(list):
+			return config.File{}, &refusal{line: fmt.Sprintf("cannot go back by %d: states are kept from 0 to %d; see 'bascule apply --history'", n, len(list)-1)}
+		}
+		var about []string
+		for _, st := range list[:n+1] {
+			about = append(about, st.Bridges...)
+		}
+		slices.Sort(about)
+		return h.target(list[n], slices.Compact(about))
+	}, o)
+}
+
+// backAtOnce puts the change back that waits to be confirmed.
+func (h *History) backAtOnce(n int, o Options) (actions []config.Action, warnings []string, err error) {
+	unlock, err := h.s.LockPlans()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer unlock()
+	p, err := h.Pending()
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case p == nil:
+		return nil, nil, &refusal{line: "cannot go back: the change that waited has been confirmed, or put back; see 'bascule apply --history'"}
+	case n != 1 || o.Confirm > 0:
+		return nil, nil, waitsError(p)
+	}
+	states, err := h.States()
+	if err != nil {
+		return nil, nil, err
+	}
+	i := slices.IndexFunc(states, func(st State) bool { return st.name() == p.Before })
+	if i < 0 {
+		_, err := h.putBack(p) // which says so
+		return nil, nil, err
+	}
+	f, err := h.target(states[i], p.Bridges)
+	if err != nil {
+		return nil, nil, err
+	}
+	plan := o.Options
+	plan.DryRun = true // to tell of it
+	if actions, warnings, err = config.Apply(h.s, f, plan); err != nil || o.DryRun {
+		return actions, warnings, err
+	}
+	warnings, err = h.putBack(p)
+	return actions, warnings, err
+}
+
+// noAddresses are none, and take those away that there are.
+var noAddresses = []netip.Prefix{}

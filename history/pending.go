@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package history
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"bascule/files"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Pending is a change that waits to be confirmed. A later version of the program may write
+// more into its file, and an earlier one less: what is not there is zero.
+type Pending struct {
+	ID      string    `json:"id"`
+	Time    time.Time `json:"time"` // when it began
+	Until   time.Time `json:"until"`
+	Who     string    `json:"who"`
+	User    string    `json:"user"` // the user alone
+	What    string    `json:"what"`
+	Bridges []string  `json:"bridges"` // that it is about
+	Before  string    `json:"before"`  // the file of the state of before, in the same folder
+	Files   string    `json:"files"`   // digest of what is applied
+	Others  []string  `json:"others,omitempty"`
+
+	// The end by the clock that does not jump, and the boot and network namespace that this is
+	// of.
+	Boot   string        `json:"boot"`
+	End    time.Duration `json:"end"`
+	Cookie uint64        `json:"cookie"`
+}
+
+// A moment is a time that is compared with the end of a [Pending].
+type moment struct {
+	boot  string
+	since time.Duration // since the boot, suspended or not
+	clock time.Time
+}
+
+func now() moment {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // which never fails
+	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return moment{strings.TrimSpace(string(boot)), time.Duration(t.Nano()), time.Now()}
+}
+
+// Overdue reports whether the time to confirm the change is over. After a restart it is.
+func (p *Pending) Overdue() bool { return p.left(now()) <= 0 }
+
+// Left is the time that is left to confirm it.
+func (p *Pending) Left() time.Duration { return p.left(now()) }
+
+func (p *Pending) left(m moment) time.Duration {
+	if p.Boot != m.boot {
+		return 0
+	}
+	return p.End - m.since
+}
+
+const pendingName = "pending.json"
+
+func (h *History) pendingPath() string { return filepath.Join(h.dir, pendingName) }
+
+// settledPath is the file that says that a change is taken back whose own file cannot be
+// removed. It is where a restart forgets it.
+func (h *History) settledPath() string {
+	return filepath.Join(RunDir(), "settled-"+filepath.Base(h.dir))
+}
+
+func (h *History) isSettled(p *Pending) bool {
+	done, err := os.ReadFile(h.settledPath())
+	return err == nil && string(done) == p.ID
+}
+
+// Pending returns the change that waits to be confirmed, nil for none.
+func (h *History) Pending() (*Pending, error) {
+	text, err := readFile(h.pendingPath())
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read which change waits to be confirmed: %w; remove that file", err)
+	}
+	p := &Pending{}
+	if err := json.Unmarshal(text, p); err != nil || p.Before == "" {
+		return nil, fmt.Errorf("%s does not say which change waits to be confirmed; remove it, and see 'bascule apply --history'", h.pendingPath())
+	}
+	p.Before = filepath.Base(p.Before)
+	if h.isSettled(p) {
+		return nil, nil
+	}
+	// a namespace of the name that was made anew has nothing to be taken back
+	if cookie, err := h.s.Cookie(); err == nil && p.Boot == now().boot && p.Cookie != 0 && p.Cookie != cookie {
+		return nil, nil
+	}
+	return p, nil
+}
+
+// Waits reports whether a change may wait to be confirmed. It costs a look at one file.
+func (h *History) Waits() bool {
+	_, err := os.Lstat(h.pendingPath())
+	return err == nil
+}
+
+// await has a change wait to be confirmed.
+func (h *History) await(p *Pending) error {
+	text, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	return files.Replace(h.pendingPath(), append(text, '\n'), 0o600)
+}
+
+// settle has the change wait no more, also after a restart. If it is denied, its file stays
+// under another name.
+func (h *History) settle(p *Pending, denied bool) error {
+	var err error
+	if denied && p.Files != "" {
+		err = os.Rename(h.pendingPath(), h.deniedPath(p.Files))
+	} else {
+		err = os.Remove(h.pendingPath())
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	dir, err := os.Open(h.dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

@@ -1,0 +1,736 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"bascule/answer"
+	"bascule/test/netlab"
+)
+
+// confirmCases are what a change must do that can be taken back.
+var confirmCases = []struct {
+	name string
+	run  func(t *testing.T, l *netlab.Lab)
+}{
+	{"put_back", confirmPutBack},
+	{"confirmed", confirmConfirmed},
+	{"failed", confirmFailed},
+	{"session_killed", confirmSessionKilled},
+	{"watcher_killed", confirmWatcherKilled},
+	{"command_killed_anywhere", confirmKilledAnywhere},
+	{"restart", confirmRestart},
+	{"restart_agent", confirmRestartAgent},
+	{"agent", confirmAgent},
+	{"api", confirmAPI},
+	{"namespace_anew", confirmNamespaceAnew},
+	{"two_namespaces", confirmTwoNamespaces},
+	{"nested", confirmNested},
+	{"of_another", confirmOfAnother},
+	{"full_disk", confirmFullDisk},
+	{"read_only_later", confirmReadOnlyLater},
+	{"other_versions", confirmOtherVersions},
+	{"denied", confirmDenied},
+	{"back", applyBack},
+	{"history", applyHistory},
+}
+
+func TestConfirm(t *testing.T) {
+	for _, c := range confirmCases {
+		t.Run(c.name, func(t *testing.T) {
+			l := netlab.New(t)
+			l.NewEnds(3)
+			l.Setenv("BASCULE_STATE_DIR", statesDir(t, l))
+			l.Setenv("BASCULE_AGENT_DIR", t.TempDir())
+			c.run(t, l)
+		})
+	}
+}
+
+// dirs are the folders of states, by lab.
+func statesDir(t testing.TB, l *netlab.Lab) string {
+	t.Helper()
+	dir := filepath.Join(os.TempDir(), l.Switch.Name+"-states")
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	must(t, os.MkdirAll(dir, 0o700))
+	return dir
+}
+
+// ofLab is the folder of the lab's own states.
+func ofLab(l *netlab.Lab) string {
+	return filepath.Join(os.TempDir(), l.Switch.Name+"-states", "netns-"+l.Switch.Name)
+}
+
+// good is what there is before, and bad cuts p1 off and everything else changes with it.
+const (
+	good = "bridges: {br0: {ports: {p1: {}, p2: {}}}}"
+	bad  = `bridges: {br0: {vlan-filtering: on, ports: {p2: {pvid: 7}, p3: {pvid: 7}, h0: {type: host, pvid: 7, addresses: 192.0.2.9/24}},
+  rules: [block in on p3 arp], fdb: [{mac: 02:00:00:00:00:01, port: p2, vlan: 7}], pf: {rules: block}}, br1: {ports: {p1: {}}}}`
+)
+
+// works holds the switch to good: frames pass between p1 and p2, and p3 gets nothing.
+func works(l *netlab.Lab) {
+	e := l.Ends
+	l.Reach(e[0], l.Frames(3, netlab.Broadcast, e[0].MAC), e[1])
+	l.Reach(e[1], l.Frames(3, netlab.Broadcast, e[1].MAC), e[0])
+}
+
+// isBack waits until the change is put back, by the process that waits for that, and holds the
+// switch to what was before.
+func isBack(t *testing.T, l *netlab.Lab) {
+	t.Helper()
+	l.Wait("the change to be put back", func() bool { return !waiting(l) })
+	stateIs(t, l)
+}
+
+func stateIs(t *testing.T, l *netlab.Lab) {
+	t.Helper()
+	out := strings.ReplaceAll(l.Bascule("export"), "    pf: off\n", "") // which it was told since
+	if lines := linesOf(out); !slices.Equal(slices.Sorted(slices.Values(lines)), []string{"      p1: {}", "      p2: {}", "    ports:", "  br0:", "bridges:"}) {
+		t.Errorf("what runs is\n%s", out)
+	}
+	works(l)
+}
+
+// waiting reports whether a change waits to be confirmed. It is no command, which would put back
+// what is overdue.
+func waiting(l *netlab.Lab) bool {
+	_, err := os.Stat(filepath.Join(ofLab(l), "pending.json"))
+	return err == nil
+}
+
+// tried applies a file that is put back after a time, and checks that it is in force now.
+func tried(t *testing.T, l *netlab.Lab, wait, text string) string {
+	t.Helper()
+	path := file(t, "bad.yaml", text)
+	r, err := l.Run("apply", "--confirm", wait, path)
+	must(t, err)
+	if r.Exit != 0 || !strings.Contains(r.Stderr, "put back in "+wait+", unless 'bascule apply confirm' comes before") {
+		t.Fatal(r)
+	}
+	return path
+}
+
+// watchers are the processes that wait in the lab's namespace to put a change back.
+func watchers(l *netlab.Lab) (list []int) {
+	paths, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, path := range paths {
+		text, _ := os.ReadFile(path)
+		if bytes.Contains(text, []byte("\x00-n\x00"+l.Switch.Name+"\x00apply\x00--overdue\x00")) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			list = append(list, pid)
+		}
+	}
+	return list
+}
+
+func killWatchers(t *testing.T, l *netlab.Lab) {
+	t.Helper()
+	list := watchers(l)
+	if len(list) == 0 {
+		t.Fatal("no process waits to put the change back")
+	}
+	for _, pid := range list {
+		must(t, syscall.Kill(pid, syscall.SIGKILL))
+	}
+	l.Wait("the process to end", func() bool { return len(watchers(l)) == 0 })
+}
+
+// overdue has the time to confirm be over by the clock that does not jump.
+func overdue(t *testing.T, l *netlab.Lab) {
+	t.Helper()
+	edit(t, l, func(p map[string]any) { p["end"] = 1 })
+}
+
+// edit changes the file of the change that waits.
+func edit(t *testing.T, l *netlab.Lab, f func(map[string]any)) {
+	t.Helper()
+	path := filepath.Join(ofLab(l), "pending.json")
+	text, err := os.ReadFile(path)
+	must(t, err)
+	p := map[string]any{}
+	must(t, json.Unmarshal(text, &p))
+	f(p)
+	text, err = json.Marshal(p)
+	must(t, err)
+	must(t, os.WriteFile(path, text, 0o600))
+}
+
+func confirmPutBack(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", good))
+	tried(t, l, "2s", bad)
+	if out := l.Bascule("port", "show", "br1"); !strings.Contains(out, "p1") {
+		t.Errorf("the change is not in force meanwhile: %s", out)
+	}
+	l.Bascule("port", "set", "br0", "p3", "--hairpin") // what commands do meanwhile goes, too
+	isBack(t, l)
+	if text := l.Bascule("apply", "--history"); !strings.Contains(text, "put back, not confirmed: ") {
+		t.Errorf("the history is\n%s", text)
+	}
+	l.Wait("the process to end", func() bool { return len(watchers(l)) == 0 })
+}
+
+func confirmConfirmed(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", good))
+	path := tried(t, l, "1h", bad)
+	before := l.Bascule("export")
+	l.Bascule("apply", "confirm")
+	if waiting(l) {
+		t.Error("it waits still")
+	}
+	l.Wait("the process to end", func() bool { return len(watchers(l)) == 0 })
+	if after := l.Bascule("export"); after != before {
+		t.Errorf("the confirm changed\n%sto\n%s", before, after)
+	}
+	l.Refused([]string{"no change waits for it"}, "apply", "confirm")
+	wantLines(t, apply(t, l, path))
+	// nothing to do is nothing to be confirmed
+	r, err := l.Run("apply", "--confirm", "1s", path)
+	must(t, err)
+	if r.Exit != 0 || waiting(l) || !strings.Contains(r.Stderr, "nothing to confirm") {
+		t.Error(r)
+	}
+}
+
+// confirmFailed has an apply fail in its middle: a device takes no more programs.
+func confirmFailed(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", good))
+	// the host's interface takes no address of IPv6 where that is disabled by default
+	out, err := exec.Command("ip", "netns", "exec", l.Switch.Name, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	r, err := l.Run("apply", "--confirm", "1h", file(t, "bad.yaml", strings.Replace(bad, "192.0.2.9/24", "2001:db8::2/64", 1)))
+	must(t, err)
+	if r.Exit != 1 || !strings.Contains(r.Stderr, "what was done of it is put back") {
+		t.Error(r)
+	}
+	if waiting(l) {
+		t.Error("what is put back waits still")
+	}
+	stateIs(t, l)
+}
+
+// confirmSessionKilled ends the whole session that the command ran in, as the end of an ssh
+// session does.
+func confirmSessionKilled(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", good))
+	path := file(t, "bad.yaml", bad)
+	cmd := l.Command("apply", "--confirm", "2s", path)
+	shell := exec.Command("sh", "-c", `"$@"; echo done; sleep 3600`, "sh")
+	shell.Args = append(shell.Args, cmd.Args...)
+	shell.Env = cmd.Env
+	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	out, err := shell.StdoutPipe()
+	must(t, err)
+	must(t, shell.Start())
+	var said []byte
+	for !bytes.Contains(said, []byte("done\n")) {
+		b := make([]byte, 4096)
+		n, err := out.Read(b)
+		must(t, err)
+		said = append(said, b[:n]...)
+	}
+	must(t, syscall.Kill(-shell.Process.Pid, syscall.SIGHUP))
+	must(t, syscall.Kill(-shell.Process.Pid, syscall.SIGKILL))
+	_ = shell.Wait()
+	isBack(t, l)
+}
+
+func confirmWatcherKilled(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", good))
+	tried(t, l, "1h", bad)
+	killWatchers(t, l)
+	overdue(t, l)
+	r, err := l.Run("bridge", "show") // the next command, whatever it is
+	must(t, err)
+	if r.Exit != 0 || !strings.Contains(r.Stderr, "was not confirmed, and is put back") || strings.Contains(r.Stdout, "br1") {
+		t.Error(r)
+	}
+	stateIs(t, l)
+}
+
+// confirmKilledAnywhere kills the command at any of its system calls, and the process that
+// waits as well. The next command brings all back.
+func confirmKilledAnywhere(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", good))
+	path := file(t, "bad.yaml", bad)
+	calls := []string{"bpf", "mkdirat", "renameat", "unlinkat", "sendto", "flock"}
+	for i := range 24 {
+		call := calls[i%len(calls)]
+		ended, swept := make(chan struct{}), make(chan struct{})
+		go func() { // the process that waits is watched as the command is, which ends with both
+			defer close(swept)
+			for {
+				for _, pid := range watchers(l) {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+				}
+				select {
+				case <-ended:
+					return
+				case <-time.After(10 * time.Millisecond):
+				}
+			}
+		}()
+		_, err := netlab.RunKilled(l.Command("apply", "--yes", "--confirm", "1h", path), call, 1+i*i%60)
+		close(ended)
+		<-swept
+		must(t, err)
+		if waiting(l) {
+			overdue(t, l)
+		}
+		_, err = l.Run("bridge", "show") // which says what it puts back
+		must(t, err)
+		stateIs(t, l)
+		if t.Failed() {
+			t.Fatalf("after a kill at call %d of %s", 1+i*i%60, call)
+		}
+	}
+}
+
+// restart does to the namespace what a restart of the machine does to what the switch keeps.
+func restart(t *testing.T, l *netlab.Lab) {
+	t.Helper()
+	for _, pid := range watchers(l) {
+		must(t, syscall.Kill(pid, syscall.SIGKILL))
+	}
+	if waiting(l) { // the commands here belong to the boot before
+		edit(t, l, func(p map[string]any) { p["boot"], p["cookie"] = "the boot before", 1 })
+	}
+	path := filepath.Join(ofLab(l), "pending.json")
+	aside := filepath.Join(filepath.Dir(ofLab(l)), "pending.json")
+	if waiting(l) {
+		must(t, os.Rename(path, aside))
+		defer func() { must(t, os.Rename(aside, path)) }()
+	}
+	l.Bascule("bridge", "del", "--all")
+}
+
+func confirmRestart(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", good))
+	path := tried(t, l, "1h", bad)
+	restart(t, l)
+	// the unit that applies the file at each boot
+	r, err := l.Run("apply", path)
+	must(t, err)
+	if r.Exit != 1 || !strings.Contains(r.Stderr, "is put back") || !strings.Contains(r.Stderr, "these files were put back before") {
+		t.Error(r)
+	}
+	stateIs(t, l)
+}
+
+// confirmRestartAgent has the agent apply the files at the next boot that nobody confirmed.
+func confirmRestartAgent(t *testing.T, l *netlab.Lab) {
+	r := newRunner(t, l)
+	path := file(t, "switch.yaml", good)
+	r.start("-f", path)
+	must(t, os.WriteFile(path, []byte(bad), 0o600))
+	if out, err := l.Run("agent", "reload", "--confirm", "1h"); err != nil || out.Exit != 0 {
+		t.Fatal(out, err)
+	}
+	if out := l.Bascule("bridge", "show"); !strings.Contains(out, "br1") || !waiting(l) {
+		t.Fatalf("the files are not applied to be confirmed: %s", out)
+	}
+	r.kill()
+	restart(t, l)
+	r.start("-f", path)
+	stateIs(t, l)
+	if out := l.Bascule("-j", "agent", "status"); !strings.Contains(out, "these files were put back before") {
+		t.Errorf("the agent says\n%s", out)
+	}
+	r.kill()
+	restart(t, l) // and a second time, when nothing waits any more
+	r.start("-f", path)
+	stateIs(t, l)
+	// mended files are taken
+	must(t, os.WriteFile(path, []byte(good), 0o600))
+	l.Bascule("agent", "reload")
+	if out := l.Bascule("-j", "agent", "status"); strings.Contains(out, "put back") {
+		t.Errorf("the agent says\n%s", out)
+	}
+}
+
+// confirmAgent has an agent run from the start, with patterns, and one that starts in the middle.
+func confirmAgent(t *testing.T, l *netlab.Lab) {
+	r := newRunner(t, l)
+	path := file(t, "switch.yaml", `bridges: {br0: {ports: {"p[12]": {}}}}`)
+	r.start("-f", path)
+	stateIs(t, l)
+	// files of the agent's: it puts them back itself, and has the patterns of before
+	must(t, os.WriteFile(path, []byte(`bridges: {br0: {ageing: 90s, ports: {"p[23]": {}}}}`), 0o600))
+	if out, err := l.Run("agent", "reload", "--confirm", "1h"); err != nil || out.Exit != 0 {
+		t.Fatal(out, err)
+	}
+	killWatchers(t, l)
+	overdue(t, l)
+	l.Wait("the agent to put it back", func() bool { return !waiting(l) })
+	stateIs(t, l)
+	l.Wait("the agent to say so", func() bool {
+		return strings.Contains(l.Bascule("-j", "agent", "status"), "these files were put back before")
+	})
+	if out, err := l.Run("agent", "reload"); err != nil || out.Exit != 1 || !strings.Contains(out.Stderr, "these files were put back before") {
+		t.Error(out, err)
+	}
+	stateIs(t, l)
+	if out, err := l.Run("agent", "reload", "--confirm", "1h"); err != nil || out.Exit != 0 {
+		t.Fatal(out, err)
+	}
+	l.Bascule("apply", "confirm")
+	l.Bascule("agent", "reload")
+	if out := l.Bascule("export"); !strings.Contains(out, "90s") {
+		t.Error(out)
+	}
+	// a command's, which the agent's files say nothing of: they wait meanwhile
+	text := `bridges: {br0: {ports: {p1: {}, p2: {}}}}`
+	tried(t, l, "1h", text)
+	if out, err := l.Run("agent", "reload"); err != nil || out.Exit != 1 || !strings.Contains(out.Stderr, "waits to be confirmed") {
+		t.Error(out, err)
+	}
+	killWatchers(t, l)
+	r.kill()
+	overdue(t, l)
+	r.start("-f", path) // an agent that starts in the middle
+	if waiting(l) {
+		t.Error("it waits still")
+	}
+	if out := l.Bascule("export"); !strings.Contains(out, "90s") {
+		t.Error(out)
+	}
+}
+
+// confirmAPI makes the same by requests.
+func confirmAPI(t *testing.T, l *netlab.Lab) {
+	r := newRunner(t, l)
+	apply(t, l, file(t, "good.yaml", good))
+	r.start()
+	ask := func(want int, method, path, body string) string {
+		t.Helper()
+		conn := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(r.dir, fmt.Sprint(r.cookie)+".sock"))
+		}}}
+		defer conn.CloseIdleConnections()
+		request, err := http.NewRequest(method, "http://localhost/api/v1"+path, strings.NewReader(body))
+		must(t, err)
+		if body != "" {
+			request.Header.Set("Content-Type", "application/yaml")
+		}
+		answer, err := conn.Do(request)
+		must(t, err)
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		must(t, err)
+		if answer.StatusCode != want {
+			t.Fatalf("%s is answered by %d: %s", path, answer.StatusCode, text)
+		}
+		return string(text)
+	}
+	ask(422, "POST", "/apply?confirm=never", bad)
+	ask(422, "POST", "/apply/dry-run?confirm=60s", bad)
+	ask(200, "POST", "/apply?confirm=1h", bad)
+	if out := ask(200, "GET", "/apply/history", ""); !strings.Contains(out, `"who":"the API"`) || !strings.Contains(out, `"until":`) {
+		t.Error(out)
+	}
+	ask(409, "POST", "/apply", "bridges: {br0: {ports: {p2: }}}")
+	ask(200, "POST", "/apply/back", "")
+	stateIs(t, l)
+	ask(409, "POST", "/apply", bad)
+	ask(409, "POST", "/apply/confirm", "")
+	ask(200, "POST", "/apply?confirm=1h", bad)
+	ask(200, "POST", "/apply/confirm", "")
+	ask(200, "POST", "/apply/back?n=0&dry-run=true", "")
+	ask(200, "POST", "/apply/back?n=2", "")
+	stateIs(t, l)
+	ask(200, "POST", "/apply?confirm=1s&yes=true", bad)
+	isBack(t, l)
+	ask(200, "POST", "/agent/reload?confirm=60s", "")
+}
+
+// confirmNamespaceAnew has a change wait in a namespace that is not there any more.
+func confirmNamespaceAnew(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", good))
+	tried(t, l, "1h", bad)
+	killWatchers(t, l)
+	edit(t, l, func(p map[string]any) { p["cookie"], p["end"] = 1, 1 })
+	l.Bascule("bridge", "show")
+	before := l.Bascule("export")
+	if !strings.Contains(before, "br1") {
+		t.Errorf("what another namespace of the name had was taken back:\n%s", before)
+	}
+}
+
+func confirmTwoNamespaces(t *testing.T, l *netlab.Lab) {
+	other := l.NewNamespace().Name
+	both := func(settings string) string {
+		return fmt.Sprintf("bridges: {br0: {ageing: %s}}\n---\nnetns: %s\nbridges: {br0: {ageing: %s}}\n", settings, other, settings)
+	}
+	run := func(args ...string) netlab.Result {
+		t.Helper()
+		cmd := l.Command()
+		cmd = exec.Command(cmd.Path, args...)
+		cmd.Env = l.Command().Env
+		var r netlab.Result
+		var err error
+		must(t, l.Switch.Do(func() error { r, err = netlab.RunCommand(cmd); return err }))
+		if r.Exit != 0 {
+			t.Fatal(r)
+		}
+		return r
+	}
+	ageing := func() string {
+		return run("-j", "export").Stdout + run("-n", other, "-j", "export").Stdout
+	}
+	run("apply", file(t, "a.yaml", both("60s")))
+	before := ageing()
+	run("apply", "--confirm", "2s", file(t, "b.yaml", both("90s")))
+	if after := ageing(); strings.Count(after, "90s") != 2 {
+		t.Fatal(after)
+	}
+	l.Wait("both to be put back", func() bool { return ageing() == before })
+	run("apply", "--yes", "--confirm", "1h", file(t, "b.yaml", both("90s")))
+	run("apply", "confirm")
+	for _, netns := range []string{l.Switch.Name, other} {
+		if out := run("-n", netns, "apply", "--history").Stdout; strings.Contains(out, "to be confirmed") {
+			t.Errorf("in %s one waits still:\n%s", netns, out)
+		}
+	}
+}
+
+func confirmNested(t *testing.T, l *netlab.Lab) {
+	path := file(t, "good.yaml", good)
+	apply(t, l, path)
+	pending := tried(t, l, "1h", bad)
+	third := file(t, "third.yaml", "bridges: {br0: {ageing: 90s, ports: {p2: {}}}}")
+	for _, args := range [][]string{{"apply", third}, {"apply", "--confirm", "60s", third}, {"apply", "--back", "2"}, {"apply", "--back", "0"}} {
+		l.Refused([]string{"waits to be confirmed"}, args...)
+	}
+	wantLines(t, apply(t, l, pending)) // the same again is no other change
+	l.Bascule("port", "set", "br0", "p3", "--hairpin")
+	wantLines(t, apply(t, l, pending), "~ port p3 of br0: hairpin on -> off")
+	if !waiting(l) {
+		t.Error("to apply the same files again has confirmed them")
+	}
+	l.Bascule("apply", "--back")
+	stateIs(t, l)
+	if waiting(l) {
+		t.Error("it waits still")
+	}
+	l.Refused([]string{"no change waits for it"}, "apply", "confirm")
+}
+
+func confirmOfAnother(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", good))
+	l.Setenv("SUDO_USER", "alice")
+	l.Setenv("SSH_CONNECTION", "192.0.2.77 50000 192.0.2.9 22")
+	tried(t, l, "1h", bad)
+	l.Setenv("SUDO_USER", "bob")
+	l.Refused([]string{"is of alice from 192.0.2.77; let them confirm it, or say --yes"}, "apply", "confirm")
+	if !waiting(l) {
+		t.Fatal("it is confirmed")
+	}
+	l.Bascule("apply", "confirm", "--yes")
+	var list []answer.State
+	l.JSON(&list, "apply", "--history")
+	if len(list) < 2 || list[0].Who != "alice from 192.0.2.77" || *list[0].Back != 0 || !slices.Equal(list[0].Bridges, []string{"br0", "br1"}) {
+		t.Errorf("the history is %+v", list)
+	}
+}
+
+// confirmFullDisk has no room for states: a change that waits to be confirmed is refused before
+// it begins, and others go on with a warning.
+func confirmFullDisk(t *testing.T, l *netlab.Lab) {
+	dir := filepath.Join(t.TempDir(), "disk")
+	must(t, os.Mkdir(dir, 0o700))
+	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=16k"))
+	t.Cleanup(func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	apply(t, l, file(t, "good.yaml", good))
+	l.Setenv("BASCULE_STATE_DIR", filepath.Join(dir, "states"))
+	full := filepath.Join(dir, "full")
+	_ = os.WriteFile(full, make([]byte, 32<<10), 0o600) // as much as there is room for
+	path := file(t, "bad.yaml", bad)
+	l.Refused([]string{"cannot apply with --confirm", "no space left", "BASCULE_STATE_DIR"}, "apply", "--confirm", "60s", path)
+	stateIs(t, l)
+	r, err := l.Run("apply", path)
+	must(t, err)
+	if r.Exit != 0 || !strings.Contains(r.Stderr, "the state is not kept for 'bascule apply --back'") || !strings.Contains(r.Stdout, "br1") {
+		t.Error(r)
+	}
+	apply(t, l, file(t, "again.yaml", good+"\n---\nbridges: {br2: {}}"), file(t, "none.yaml", "bridges: {br1: {}}"))
+	l.Bascule("bridge", "del", "br1")
+	l.Bascule("bridge", "del", "br2")
+	// with room for it, and none when it is put back
+	must(t, os.Remove(full))
+	if r, err := l.Run("apply", "--confirm", "1h", path); err != nil || r.Exit != 0 {
+		t.Fatal(r, err)
+	}
+	_ = os.WriteFile(full, make([]byte, 32<<10), 0o600)
+	pending := filepath.Join(dir, "states", "netns-"+l.Switch.Name, "pending.json")
+	r, err = l.Run("apply", "--back")
+	must(t, err)
+	if _, gone := os.Stat(pending); r.Exit != 0 || gone == nil {
+		t.Error(r, gone)
+	}
+	l.Refused([]string{"these files were put back before"}, "apply", path)
+}
+
+// confirmReadOnlyLater has the file system of the states turn read-only while a change waits.
+func confirmReadOnlyLater(t *testing.T, l *netlab.Lab) {
+	dir := filepath.Join(t.TempDir(), "disk")
+	must(t, os.Mkdir(dir, 0o700))
+	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))
+	t.Cleanup(func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	l.Setenv("BASCULE_STATE_DIR", dir)
+	apply(t, l, file(t, "good.yaml", good))
+	path := tried(t, l, "1h", bad)
+	killWatchers(t, l)
+	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	l.Refused([]string{"this cannot be kept", "read-only file system", "the change is put back at"}, "apply", "confirm")
+	r, err := l.Run("apply", "--back")
+	must(t, err)
+	if r.Exit != 0 || !strings.Contains(r.Stderr, "will be again when the machine restarts") {
+		t.Error(r)
+	}
+	stateIs(t, l)
+	l.Bascule("port", "add", "br0", "p3") // which nobody puts back
+	if out := l.Bascule("port", "show", "br0"); !strings.Contains(out, "p3") {
+		t.Errorf("a change that was put back is put back again: %s", out)
+	}
+	l.Refused([]string{"these files were put back before"}, "apply", path)
+}
+
+// confirmOtherVersions has another version of the program write what waits: with more in it, and
+// with less.
+func confirmOtherVersions(t *testing.T, l *netlab.Lab) {
+	for _, change := range []func(map[string]any){
+		func(p map[string]any) { p["new"] = map[string]any{"of": []int{1}}; p["end"] = 1 },
+		func(p map[string]any) {
+			for _, key := range []string{"id", "cookie", "others", "user", "until", "files", "end"} {
+				delete(p, key)
+			}
+		},
+	} {
+		apply(t, l, "--yes", file(t, "good.yaml", good))
+		path := file(t, "bad.yaml", bad)
+		if r, err := l.Run("apply", "--yes", "--confirm", "1h", path); err != nil || r.Exit != 0 {
+			t.Fatal(r, err)
+		}
+		killWatchers(t, l)
+		edit(t, l, change)
+		_, err := l.Run("bridge", "show") // which says what it puts back
+		must(t, err)
+		stateIs(t, l)
+	}
+	// what cannot be read is said, and in nobody's way
+	must(t, os.WriteFile(filepath.Join(ofLab(l), "pending.json"), []byte("{"), 0o600))
+	r, err := l.Run("bridge", "show")
+	must(t, err)
+	if r.Exit != 0 || !strings.Contains(r.Stderr, "does not say which change waits") {
+		t.Error(r)
+	}
+}
+
+func confirmDenied(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", good))
+	path := tried(t, l, "1h", bad)
+	l.Bascule("apply", "--back")
+	l.Refused([]string{"these files were put back before", "--confirm or --yes"}, "apply", path)
+	// the same words in another file are the same files
+	l.Refused([]string{"these files were put back before"}, "apply", file(t, "copy.yaml", "# anew\n"+bad))
+	tried(t, l, "1h", bad)
+	l.Bascule("apply", "confirm")
+	apply(t, l, file(t, "good.yaml", good), file(t, "none.yaml", "bridges: {br1: {}}"))
+	apply(t, l, path) // somebody has confirmed it since
+}
+
+func applyBack(t *testing.T, l *netlab.Lab) {
+	l.Bascule("bridge", "add", "own") // is none of the files' business
+	l.Bascule("bridge", "add", "br0")
+	l.Bascule("port", "add", "br0", "p1", "p2")
+	states := []string{l.Bascule("export")}
+	for i, text := range []string{
+		"bridges: {br0: {ageing: 60s, ports: {p1: {}, p2: {}, h0: {type: host, addresses: 192.0.2.1/24}}}}",
+		"bridges: {br0: {ageing: 70s, ports: {p1: {}, p2: {}, h0: {type: host, addresses: []}}, pf: {rules: pass}}, br1: {ports: {p3: {}}}}",
+		"bridges: {br1: {ageing: 80s, ports: {p3: {}}}}",
+	} {
+		apply(t, l, file(t, fmt.Sprintf("%d.yaml", i), text))
+		states = append(states, l.Bascule("export"))
+	}
+	l.Bascule("bridge", "set", "br1", "--ageing", "81s")
+	l.Bascule("bridge", "add", "later")
+	is := func(n int) {
+		t.Helper()
+		got := strings.Replace(l.Bascule("export"), "  later: {}\n", "", 1)
+		want := states[n]
+		if n < 2 { // pf has been told something since
+			got = strings.ReplaceAll(got, "    pf: off\n", "")
+		}
+		if got != want {
+			t.Errorf("state %d is\n%sand not\n%s", n, got, want)
+		}
+	}
+	r, err := l.Run("apply", "--back", "0", "--dry-run")
+	must(t, err)
+	if r.Exit != 3 || r.Stdout != "~ bridge br1: ageing 81s -> 80s\n" {
+		t.Error(r)
+	}
+	apply(t, l, "--back", "0")
+	is(3)
+	wantLines(t, apply(t, l, "--back"), "~ bridge br1: ageing 80s -> 81s") // where it was, which is a state, too
+	wantLines(t, apply(t, l, "--back"), "~ bridge br1: ageing 81s -> 80s")
+	for n, what := range []string{"as it was found", "0.yaml"} {
+		var list []answer.State
+		l.JSON(&list, "apply", "--history")
+		at := len(list) - 1
+		for !strings.HasSuffix(list[at].What, what) {
+			at--
+		}
+		apply(t, l, "--back", strconv.Itoa(at), "--confirm", "1h")
+		is(n)
+		apply(t, l, "--back")
+		is(3)
+	}
+	for _, args := range [][]string{{"--back", "20"}, {"--back=19"}} {
+		l.Refused([]string{"states are kept from 0 to"}, append([]string{"apply"}, args...)...)
+	}
+}
+
+// applyHistory has more states than are kept, and files in their folder that are none.
+func applyHistory(t *testing.T, l *netlab.Lab) {
+	l.Refused([]string{"no state is kept"}, "apply", "--back")
+	for i := range 25 {
+		apply(t, l, file(t, "a.yaml", fmt.Sprintf("bridges: {br0: {ageing: %ds}}", 100+i)))
+	}
+	must(t, os.WriteFile(filepath.Join(ofLab(l), "999999.yaml"), []byte("bridges: {}"), 0o600))
+	must(t, os.WriteFile(filepath.Join(ofLab(l), "notes.txt"), []byte("mine"), 0o600))
+	var list []answer.State
+	l.JSON(&list, "apply", "--history")
+	if len(list) != 20 {
+		t.Errorf("%d states are kept", len(list))
+	}
+	for i, st := range list {
+		if *st.Back != i || time.Since(st.Time) > time.Hour || st.Who == "" || !strings.HasSuffix(st.What, "a.yaml") {
+			t.Errorf("state %d is %+v", i, st)
+		}
+	}
+	apply(t, l, "--back", "19")
+	if out := l.Bascule("export"); !strings.Contains(out, "ageing: 105s") {
+		t.Error(out)
+	}
+}
