@@ -11,7 +11,8 @@
  * 1. Which port does the frame come in by? If by none, the kernel keeps the frame. Span
  *    ports get their copies here.
  * 2. Is it to a reserved address? Then a protocol between neighbours may take it. If none
- *    does, it goes no further, unless group-fwd-mask lets it pass.
+ *    does, it goes no further, unless group-fwd-mask lets it pass. Sockets of the host at the
+ *    port's device may have it then.
  * 3. Is its source the address of a station?
  * 4. May the frame come in? come_in() asks this for the features that a plain switch lacks:
  *    blocked ports, VLANs, loops, locked ports, guards, storm limits, rules and pf.
@@ -416,8 +417,11 @@ static __always_inline enum action decide_in(const struct hook *h, const struct 
 	if (mac_is_reserved(f->dst)) {
 		if (on(FEATURE_CONTROL) && h->skb && neighbour_takes(h->ctx, f, v))
 			return refuse(v, DROP_TAKEN);
-		if (!(on(FEATURE_GROUP_FWD) && (set.group_fwd_mask >> (f->dst >> 40 & 15) & 1)))
+		if (!(on(FEATURE_GROUP_FWD) && (set.group_fwd_mask >> (f->dst >> 40 & 15) & 1))) {
+			v->word = h->skb && !(on(FEATURE_PATCH) && (in->facts & PORT_PATCH)) &&
+				  sockets_may_have(h->ctx, f);
 			return refuse(v, DROP_RESERVED);
+		}
 	}
 	if (!mac_is_source(f->src))
 		return refuse(v, DROP_BAD_SOURCE);

@@ -79,6 +79,8 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 		return TC_ACT_UNSPEC;
 	default:
 		drop_skb(skb, f, v, v->reason);
+		if (v->reason == DROP_RESERVED && v->word)
+			return TC_ACT_UNSPEC;
 		if (!answer_wanted(f, v))
 			return TC_ACT_SHOT;
 #ifndef DECIDES_AT_ONCE

@@ -885,7 +885,7 @@ struct traced {
 	__u32 flood;
 	__u64 src; /* FDB key */
 	__u64 dst;
-	__u64 word; /* DROP_TAKEN: enum control_protocol */
+	__u64 word; /* DROP_TAKEN: enum control_protocol; DROP_RESERVED: 1 if sockets get it */
 	enum learned learned;
 	__u32 learned_from; /* slot of the port that had the source, 0 for none */
 	enum found found;

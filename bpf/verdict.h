@@ -30,7 +30,8 @@ struct verdict {
 	u32 flood; /* for ACTION_FLOOD: the flag of the ports that take it */
 	/*
 	 * What the FDB has for the destination. ACTION_ANSWERED: the MAC that is asked for.
-	 * DROP_TAKEN: the enum control_protocol that takes the frame.
+	 * DROP_TAKEN: the enum control_protocol that takes the frame. DROP_RESERVED: 1 if sockets
+	 * of the host may have it.
 	 */
 	u64 word;
 	u16 vid; /* VLAN that the frame is in */

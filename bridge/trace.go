@@ -198,6 +198,9 @@ func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 	case datapath.ActionDrop:
 		reason := datapath.Reasons()[t.Reason]
 		e.say(e.dropStep(), "%s%s%s", words[reason], e.locked(), e.unrouted(reason))
+		if t.ToSockets() {
+			e.say("sockets", "programs of the host that listen at %s for its type get it", e.port)
+		}
 		e.answers(reason)
 		return Trace{e.steps, "dropped: " + reason, out}
 	case datapath.ActionFlood:

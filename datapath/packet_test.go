@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"cmp"
 	"encoding/binary"
 	"testing"
 )
@@ -39,8 +40,9 @@ const (
 // A packet is a frame to be made. The zero size is the smallest frame's.
 type packet struct {
 	dst, src mac
-	tags     []tag // the outer first
-	size     int   // bytes, header and tags included; less cuts the frame off
+	tags     []tag  // the outer first
+	size     int    // bytes, header and tags included; less cuts the frame off
+	typ      uint16 // EtherType; 0 is typeTest
 }
 
 type tag struct {
@@ -58,7 +60,7 @@ func (p packet) bytes() []byte {
 		b = binary.BigEndian.AppendUint16(b, t.tpid)
 		b = binary.BigEndian.AppendUint16(b, t.prio<<13|t.vid)
 	}
-	b = binary.BigEndian.AppendUint16(b, typeTest)
+	b = binary.BigEndian.AppendUint16(b, cmp.Or(p.typ, typeTest))
 	for len(b) < cap(b) {
 		b = append(b, byte(len(b)*7))
 	}

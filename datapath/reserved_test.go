@@ -4,7 +4,10 @@ package datapath
 
 import (
 	"fmt"
+	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // 01:80:C2:00:00:0X is not forwarded unless bit X of the mask is set.
@@ -32,6 +35,37 @@ func TestReserved(t *testing.T) {
 				t.Errorf("the source was learned: %v, of frames that were forwarded: %v", learned, mask != 0)
 			}
 		})
+	}
+}
+
+// socketTypes are the types of frames to reserved addresses that sockets of the host get.
+var socketTypes = []uint16{unix.ETH_P_PAE, unix.ETH_P_LLDP, unix.ETH_P_SLOW, unix.ETH_P_1588}
+
+// Sockets of the host get what goes no further if it is of a type that no stack takes, has no VLAN
+// and comes from a station. All of that is counted.
+func TestReservedToSockets(t *testing.T) {
+	s := newBench(t, 3, allXDP)
+	toSockets := outcome{Verdict: pass, Drops: []string{"reserved"}}
+	for typ := range 1 << 16 {
+		p := packet{dst: reserved(3), src: station(1), typ: uint16(typ)}
+		want := dropped("reserved")
+		switch {
+		case slices.Contains(socketTypes, p.typ):
+			want = toSockets
+			expect(t, fmt.Sprintf("%#x by XDP", typ), s.xdp(0, p.bytes()), passed)
+			expect(t, fmt.Sprintf("%#x of VLAN 10", typ), s.tcx(0, p.tagged(10).bytes()), dropped("reserved"))
+			expect(t, fmt.Sprintf("%#x of VLAN 10 by a service tag", typ), s.tcx(0, packet{dst: p.dst, src: p.src, typ: p.typ, tags: []tag{{tpid: typeQinQ, vid: 10}}}.bytes()), dropped("reserved"))
+			expect(t, fmt.Sprintf("%#x with two tags", typ), s.tcx(0, p.tagged(0).tagged(10).bytes()), dropped("reserved"))
+			p.src = group(1)
+			expect(t, fmt.Sprintf("%#x from a group", typ), s.tcx(0, p.bytes()), dropped("reserved"))
+			p.src = station(1)
+		// the pattern is no such packet: cases of test/conformance have them
+		case slices.Contains([]int{unix.ETH_P_IP, unix.ETH_P_IPV6, typeVLAN, typeQinQ}, typ):
+			continue
+		case typ > 0x600 && typ%251 != 0: // some of the many
+			continue
+		}
+		expect(t, fmt.Sprintf("%#x", typ), s.tcx(0, p.bytes()), want)
 	}
 }
 

@@ -280,6 +280,8 @@ func (s *bench) put(h hook, ctx any, frame []byte) outcome {
 	o.Verdict = v
 	want := s.slotOf(h, ctx)
 	switch {
+	// sockets of the host get it
+	case h == hookTCX && v == pass && slices.Equal(o.Drops, []string{"reserved"}) && in == want:
 	case v == pass && (in >= 0 || len(o.Out) > 0 || len(o.Drops) > 0):
 		s.t.Errorf("%s of % x was counted, and the other program counts it again", o, head(frame))
 	case v != pass && in != want:

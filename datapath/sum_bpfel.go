@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "d13c90d159f8cf70e00f147e7b005037e6999cd6c7714d86466569870da00ef4"
+const objectsSum = "97c29564bd4276328c04e423408e97726e2ed9e1c71903f55c93b01805244591"

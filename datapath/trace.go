@@ -122,6 +122,12 @@ const (
 // bpf/types.h.
 type Traced struct{ kernelTraced }
 
+// ToSockets reports whether sockets of the host get a frame to a reserved address, which goes no
+// further and is dropped for that.
+func (t *Traced) ToSockets() bool {
+	return t.Action == ActionDrop && kernelDropReason(t.Reason) == kernelDropReasonDROP_RESERVED && t.Word != 0
+}
+
 // Translated returns the source and destination that pf has given the packet, if NatProto is
 // not 0. Where an echo has its identifier, the source has it for a port.
 func (t *Traced) Translated() (from, to netip.AddrPort) {

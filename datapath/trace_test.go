@@ -10,6 +10,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // traceBridge makes a bridge with VLANs, a span port that gets copies of all,
@@ -290,6 +291,7 @@ func TestTraceTold(t *testing.T) {
 		{"a span port", func(c *Config, p []*Port) { spanAt(c, p[0], 0) }, nil, from(1), drops(StepCheck, "span")},
 		{"bad source", nil, nil, packet{dst: broadcast}.bytes(), drops(StepCheck, "bad-source")},
 		{"reserved", nil, nil, packet{dst: reserved(3), src: station(1)}.bytes(), drops(StepCheck, "reserved")},
+		{"reserved, for sockets", nil, nil, packet{dst: reserved(3), src: station(1), typ: unix.ETH_P_PAE}.bytes(), drops(StepCheck, "reserved")},
 		{"taken in", rapidTree, becomes(1, STPForwarding), bpdu, drops(StepCheck, "")},
 		{"discarding", rapidTree, becomes(0, STPDiscarding), from(1), drops(StepCheck, "stp")},
 		{"no VLAN", vlans, nil, from(1), drops(StepVLAN, "untagged")},

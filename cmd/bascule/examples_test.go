@@ -51,7 +51,7 @@ func TestExamples(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("makes network namespaces, which takes root")
 	}
-	for _, need := range []string{"unshare", "ip", "ping", "tcpdump", "jq", "script"} {
+	for _, need := range []string{"unshare", "ip", "ping", "tcpdump", "jq", "script", "hostapd", "wpa_supplicant"} {
 		if _, err := exec.LookPath(need); err != nil {
 			t.Skipf("needs %s, which 'make test' installs", need)
 		}

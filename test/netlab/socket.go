@@ -50,13 +50,27 @@ func (e *End) Queue() *Socket {
 	return s
 }
 
+// QueueOf opens such a socket at an interface of a namespace, for frames of one EtherType: the
+// kernel gives it those that nothing before the protocols has taken.
+func (l *Lab) QueueOf(ns *ends.Namespace, ifname string, ethertype uint16) *Socket {
+	l.t.Helper()
+	s := l.openFor(ns, ifname, ethertype)
+	l.t.Cleanup(func() { unix.Close(s.fd) })
+	return s
+}
+
 func (l *Lab) open(ns *ends.Namespace, ifname string) *Socket {
+	l.t.Helper()
+	return l.openFor(ns, ifname, unix.ETH_P_ALL)
+}
+
+func (l *Lab) openFor(ns *ends.Namespace, ifname string, ethertype uint16) *Socket {
 	l.t.Helper()
 	nl, err := ns.Netlink().LinkByName(ifname)
 	l.must(err)
 	s := &Socket{name: ifname, index: nl.Attrs().Index, cpu: l.cpu, buf: make([]byte, largestFrame), t: l.t}
 	l.must(ns.Do(func() (err error) {
-		s.fd, err = packetSocket(s.index)
+		s.fd, err = packetSocket(s.index, ethertype)
 		return err
 	}))
 	return s
@@ -195,9 +209,9 @@ func (s *Socket) Largest() func() int {
 	}
 }
 
-// packetSocket opens a packet socket on an interface, in the network namespace
-// of the calling thread.
-func packetSocket(ifindex int) (int, error) {
+// packetSocket opens a packet socket on an interface, for frames of an EtherType, in the
+// network namespace of the calling thread.
+func packetSocket(ifindex int, ethertype uint16) (int, error) {
 	fd, err := sendSocket()
 	if err != nil {
 		return -1, err
@@ -206,7 +220,7 @@ func packetSocket(ifindex int) (int, error) {
 		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
 		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBuffer),
-		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian(unix.ETH_P_ALL), Ifindex: ifindex}),
+		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian(ethertype), Ifindex: ifindex}),
 	)
 	if err != nil {
 		unix.Close(fd)
