@@ -58,7 +58,7 @@ define install
 	fi
 endef
 
-.PHONY: build demo test test-kernels test-cards test-boot test-exact test-packages soak bench bench-exact profile-exact bench-agent generate generated \
+.PHONY: build demo test test-kernels test-cards test-boot test-exact test-packages test-upgrade soak bench bench-exact profile-exact bench-agent generate generated \
 	lint fuzz check needs install stage install-doc packages clean
 
 build:
@@ -136,6 +136,13 @@ test-exact:
 test-packages:
 	$(call install,$(PACKAGES_NEEDS))
 	$(GO) test ./test/packages -count=1 -vet=off -timeout 60m -packages.all
+
+# This version takes over bridges that programs of the last three layouts have made, which
+# are built from the history; `make test` tries the last one. LAYOUTS=4 for more.
+LAYOUTS ?= 3
+test-upgrade:
+	$(call install,$(DEMO_NEEDS))
+	$(GO) test ./test/upgrade -count=1 -vet=off -v -timeout 60m -upgrade.layouts $(LAYOUTS)
 
 # The cost of a frame in instructions, for each fabric; BENCHFLAGS=--quick for a look.
 EXACT ?= docs/exact.json

@@ -73,6 +73,8 @@ const retryPeriod = time.Second
 func (a *agent) openSite(name string) (*site, error) {
 	sw, err := bridge.Open(name, bridge.Waiting(func(process int) {
 		a.log.Warn("another command changes bridges; the agent waits", "netns", name, "for", bridge.Waited(process))
+	}), bridge.Telling(func(of, note string) {
+		a.log.Info(note, "netns", name, "bridge", of)
 	}))
 	if err != nil {
 		return nil, err
@@ -280,21 +282,21 @@ func (s *site) serve(name string) {
 	}
 	before := b.err
 	b.err = ""
-	if err := s.serveControl(name, b); err != nil {
-		b.err = err.Error()
+	err := s.serveControl(name, b)
+	if wrong := s.serveWatch(name, b); err == nil {
+		err = wrong
 	}
-	if err := s.serveWatch(name, b); err != nil && b.err == "" {
-		b.err = err.Error()
-	}
-	if b.err == "" {
+	if err == nil {
 		return
 	}
+	b.err = err.Error()
 	if names, err := s.sw.Names(); err == nil && !slices.Contains(names, name) {
 		s.drop(name, false) // we are about to be told
 		return
 	}
 	b.retry = time.Now().Add(retryPeriod)
-	if b.err != before {
+	former := new(datapath.FormerError) // which renew takes over, or says why not
+	if b.err != before && (s.a.ready || !errors.As(err, &former)) {
 		s.log.Error("a bridge is not served as it should be", "bridge", name, "error", b.err)
 	}
 }

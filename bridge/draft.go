@@ -24,6 +24,8 @@ type draft struct {
 	leaves  string    // id of a port that is to have left another bridge by then, "" for none
 	reload  bool      // make a new generation even if nothing is different
 
+	recompile bool // pf's rules, even if their ports and addresses stay
+
 	late    []func() error     // steps at the end of the plan, which need to know all that is planned
 	before  []func() error     // right before the change is made
 	settles []uint32           // ports whose devices are looked at then

@@ -57,6 +57,9 @@ func (s *Switch) Renew(name string) (renewed bool, notes []string, err error) {
 		renewed = !b.Ours()
 		return nil
 	})
+	if former := new(datapath.FormerError); errors.As(err, &former) { // which the change takes over
+		renewed, err = true, nil
+	}
 	if err != nil || !renewed {
 		return false, nil, err
 	}

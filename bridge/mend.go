@@ -13,8 +13,8 @@ import (
 )
 
 // mend finishes the work of commands that were killed. It returns which bridges
-// have host ports, and which have rules of pf.
-func mend(store *datapath.Store) (hosts, ruled []string, err error) {
+// have host ports, and which have rules of pf. It takes over the bridges of former layouts.
+func (s *Switch) mend(store *datapath.Store) (hosts, ruled []string, err error) {
 	if err := store.Sweep(follower{}); err != nil {
 		return nil, nil, err
 	}
@@ -27,8 +27,11 @@ func mend(store *datapath.Store) (hosts, ruled []string, err error) {
 	for _, name := range names {
 		b, err := store.Open(name)
 		if errors.Is(err, datapath.ErrLayout) {
-			strange = true
-			continue
+			if b, err = s.adopted(store, name, b, err); b == nil {
+				strange = true
+				continue
+			}
+			dirty = true // a command of the other version may have been killed
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("cannot read bridge %s: %w", name, err)

@@ -264,7 +264,7 @@ func (c *draft) planPF(what string) error {
 	if err != nil {
 		return failed(what, err)
 	}
-	if !given {
+	if !given && !c.recompile {
 		same, err := d.poolsHold(c.bridge)
 		if err != nil {
 			return failed(what, err)

@@ -35,6 +35,7 @@ type Switch struct {
 	free    func() (uint64, error) // bytes of memory, nil to ask the kernel
 	joining bool
 	waits   func(process int) // told of long waits for others, nil for nobody
+	tell    func(bridge, note string)
 
 	seenLock sync.Mutex
 	seen     map[string]*pfSeen // by bridge, for Counted
@@ -109,7 +110,7 @@ func (s *Switch) write(f func(*datapath.Store) error) error {
 			return failed("use the switch", err)
 		}
 		defer unlock()
-		hosts, ruled, err := mend(store)
+		hosts, ruled, err := s.mend(store)
 		if err != nil {
 			return failed("mend what an earlier command was killed at", err)
 		}
@@ -526,7 +527,7 @@ func open(store *datapath.Store, what, name string) (*datapath.Bridge, error) {
 		return nil, because(refused(what, "there is no bridge "+name+" in this network namespace", "see 'bascule bridge show'"), errNoBridge)
 	}
 	if errors.Is(err, datapath.ErrLayout) {
-		return nil, refused(what, err.Error(), "use that version, or delete it with 'bascule bridge del "+name+"' and make it anew")
+		return nil, notRead(store, what, name, err)
 	}
 	if err != nil {
 		return nil, failed(what, err)

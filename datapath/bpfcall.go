@@ -121,6 +121,22 @@ func createMap(name string, kind ebpf.MapType, valueSize uintptr, entries uint32
 	return ebpf.NewMapFromFD(fd)
 }
 
+// putBytes sets an entry of a map as the kernel takes it: with the values of all CPUs,
+// each of a multiple of 8 bytes, where these have their own.
+func putBytes(m *ebpf.Map, key, value []byte) error {
+	var pins runtime.Pinner
+	defer pins.Unpin()
+	pins.Pin(&key[0])
+	pins.Pin(&value[0])
+	entry := struct { // BPF_MAP_UPDATE_ELEM
+		fd, _             uint32
+		key, value, flags uint64
+	}{fd: uint32(m.FD()), key: uint64(uintptr(unsafe.Pointer(&key[0]))), value: uint64(uintptr(unsafe.Pointer(&value[0])))}
+	_, err := bpfCall(unix.BPF_MAP_UPDATE_ELEM, &entry)
+	runtime.KeepAlive(m)
+	return err
+}
+
 // loadShort loads a program of few instructions that uses no objects.
 func loadShort(name string, kind ebpf.ProgramType, attach ebpf.AttachType, code asm.Instructions) (*ebpf.Program, error) {
 	var buf bytes.Buffer

@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -29,6 +30,10 @@ type Bridge struct {
 	moored // devices that have come to berths since the configuration was made
 
 	unhooked []*PortError // see Unhooked
+
+	former  uint32   // the layout of what is pinned, if it is not the present one
+	lost    []string // settings of that layout that the present one does not have
+	adopted string   // the generation that Adopt has made this one of
 }
 
 // Unhooked returns the ports whose drivers would not have another program of XDP, and
@@ -57,7 +62,8 @@ func (s *Store) Create(name string, c Config) error {
 var ErrLayout = errors.New("it was made by another version of bascule, with other tables")
 
 // Open reads a bridge. Without the lock, the bridge may be gone at the next look. With
-// ErrLayout it returns a bridge that can do nothing but Remove.
+// ErrLayout it returns a bridge that can do nothing but Remove. If the error is a
+// FormerError, the bridge may be good for Adopt.
 func (s *Store) Open(name string) (*Bridge, error) {
 	b := &Bridge{store: s, dir: s.path(name)}
 	for range 10 {
@@ -75,7 +81,7 @@ func (s *Store) Open(name string) (*Bridge, error) {
 		if now, gone := os.Readlink(filepath.Join(b.dir, "current")); gone == nil && now != gen {
 			continue // and may write to the one that was read
 		}
-		return b, err
+		return b, errors.Join(err, b.formerly())
 	}
 	return nil, fmt.Errorf("%s changes too fast to be read", name)
 }
@@ -94,30 +100,26 @@ func (b *Bridge) Is(o *Bridge) bool { return b.dir == o.dir }
 func (b *Bridge) Store() *Store { return b.store }
 
 func (b *Bridge) readConfig() error {
-	for _, part := range []struct {
-		pin  string
-		to   any
-		size uintptr
-	}{
-		{configPin, &b.Config.kernelConfig, unsafe.Sizeof(b.Config.kernelConfig)},
-		{settingsPin, &b.Config.kernelSettings, unsafe.Sizeof(b.Config.kernelSettings)},
-	} {
-		m, err := readMap(b.pin(b.gen, part.pin))
-		if err != nil {
+	b.former, b.lost, b.Config.Layout = 0, nil, 0
+	config, err := readMap(b.pin(b.gen, configPin))
+	if err != nil {
+		return err
+	}
+	defer config.Close()
+	settings, err := readMap(b.pin(b.gen, settingsPin))
+	if err != nil {
+		return err
+	}
+	defer settings.Close()
+	if config.ValueSize() == uint32(unsafe.Sizeof(b.Config.kernelConfig)) {
+		if err := config.Lookup(uint32(0), &b.Config.kernelConfig); err != nil {
 			return err
-		}
-		defer m.Close()
-		if m.ValueSize() != uint32(part.size) {
-			return ErrLayout
-		}
-		if err := m.Lookup(uint32(0), part.to); err != nil {
-			return err
-		}
-		if b.Config.Layout != layout {
-			return ErrLayout
 		}
 	}
-	return nil
+	if b.Config.Layout != layout || settings.ValueSize() != uint32(unsafe.Sizeof(b.Config.kernelSettings)) {
+		return b.readFormer(config, settings)
+	}
+	return settings.Lookup(uint32(0), &b.Config.kernelSettings)
 }
 
 func (b *Bridge) pin(elem ...string) string {
@@ -126,6 +128,9 @@ func (b *Bridge) pin(elem ...string) string {
 
 // openTable opens a map of the bridge, or of its configuration.
 func (b *Bridge) openTable(name string) (*ebpf.Map, error) {
+	if b.former != 0 && !recordOf(b.former).sameTable(recordOf(layout), name) {
+		return nil, fmt.Errorf("table %s: %w", name, ErrLayout)
+	}
 	return openMap(b.pin(b.gen, name))
 }
 
@@ -215,7 +220,7 @@ func (b *Bridge) Commit(asked *Config, t Tables, f Follower) (err error) {
 		return errors.Join(err, b.forgetLearned(), b.unplugFor(&next))
 	}
 	old := *b
-	b.Config, b.gen, b.moored = next, g.name, newMoored()
+	b.Config, b.gen, b.moored, b.adopted = next, g.name, newMoored(), ""
 	b.keepVLANs(t.VLANs, old.gen)
 	if err := b.converge(g, lost(&old.Config, &b.Config)); err != nil {
 		return &UnfinishedError{err}
@@ -307,6 +312,9 @@ func (b *Bridge) follow(g *generation, was *Bridge, f Follower) error {
 		}
 	}
 	if was.PFLoaded() && b.PFLoaded() {
+		if err := was.adoptLate(g, &b.Config); err != nil {
+			return err
+		}
 		if err := was.growPF(g, &b.Config, true); err != nil {
 			return err
 		}
@@ -362,12 +370,21 @@ func (b *Bridge) Mend(f Follower) error {
 	if err := b.converge(g, true); err != nil {
 		return err
 	}
-	for _, old := range b.generations() {
+	generations := b.generations()
+	for _, old := range generations {
+		for _, o := range generations {
+			if o.former != 0 && old.former == 0 && o.gen != intention && o.nextGeneration() == old.gen {
+				old.adopted = o.gen
+			}
+		}
 		switch {
 		case old.gen == b.gen: // its berths may have lost devices
 			err = b.leave(&b.Config, f)
-		case old.gen != intention && old.nextGeneration() == b.gen:
-			err = b.follow(g, old, f)
+		case old.gen == b.adopted: // the same in its own layout
+		case old.gen != intention && old.nextGeneration() == cmp.Or(b.adopted, b.gen):
+			if err = b.follow(g, old, f); old.former != 0 && errors.Is(err, ErrLayout) {
+				err = nil // the tables that it had are not to be had
+			}
 		default: // one that was not made current
 			err = old.leave(&b.Config, f)
 		}

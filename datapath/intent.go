@@ -42,13 +42,20 @@ func (b *Bridge) Intend(next *Config) error {
 	// nothing is given back to another device of the same index.
 	err := pinNew(b.pin(intention, kernelMapTcxDevices), ebpf.DevMap, unsafe.Sizeof(uint32(0)), devices)
 	if err == nil {
-		err = pinNew(b.pin(intention, settingsPin), ebpf.Array, unsafe.Sizeof(next.kernelSettings), map[uint32]*kernelSettings{0: &next.kernelSettings})
-	}
-	if err == nil { // the last one: without it nobody reads the others, and the tied devices are untied
-		err = pinNew(b.pin(intention, configPin), ebpf.Array, unsafe.Sizeof(next.kernelConfig), map[uint32]*kernelConfig{0: &next.kernelConfig})
+		err = b.pinConfig(intention, next)
 	}
 	if err == nil {
 		err = b.tie(next)
+	}
+	return err
+}
+
+// pinConfig pins a configuration in one of the bridge's folders. It comes last there:
+// without it nobody reads the other pins, and devices that are tied are untied.
+func (b *Bridge) pinConfig(folder string, c *Config) error {
+	err := pinNew(b.pin(folder, settingsPin), ebpf.Array, unsafe.Sizeof(c.kernelSettings), map[uint32]*kernelSettings{0: &c.kernelSettings})
+	if err == nil {
+		err = pinNew(b.pin(folder, configPin), ebpf.Array, unsafe.Sizeof(c.kernelConfig), map[uint32]*kernelConfig{0: &c.kernelConfig})
 	}
 	return err
 }

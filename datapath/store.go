@@ -53,6 +53,10 @@ type Store struct {
 	// once for a wait. nil for none.
 	Waits func(process int)
 
+	// Kept has, by their names, why bridges of former layouts are as they were, though
+	// somebody has tried to take them over.
+	Kept map[string]error
+
 	open map[string]*heldTable // tables that each port needs, by bridge; nil except under Hold
 
 	dir string
@@ -367,7 +371,7 @@ func StoreOf(cookie uint64) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{dir: filepath.Join(root, strconv.FormatUint(cookie, 10))}, nil
+	return &Store{dir: filepath.Join(root, strconv.FormatUint(cookie, 10)), Kept: map[string]error{}}, nil
 }
 
 // longWait is how long somebody waits for a lock who is not told of it. Most changes take

@@ -84,6 +84,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 func openSwitch(netns string, stderr io.Writer) (switcher, error) {
 	s, err := bridge.Open(netns, bridge.Waiting(func(process int) {
 		fmt.Fprintf(stderr, "bascule: another command changes bridges of this network namespace; waiting for %s\n", bridge.Waited(process))
+	}), bridge.Telling(func(name, note string) {
+		fmt.Fprintf(stderr, "bascule: note: bridge %s: %s\n", name, note)
 	}))
 	if err != nil {
 		return nil, err

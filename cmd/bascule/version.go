@@ -27,8 +27,8 @@ func newVersion(p *program) *cobra.Command {
 		Short: "print the version, and what it was built of",
 		Long: `Print the version, the commit that the program was built of and its date, the Go
 that built it, and the number of the layout of what bridges keep in the kernel.
-A program reads no bridges of another layout. A commit and a date of - are those
-that the build did not know.`,
+A program takes over bridges of some former layouts, and reads no others. A
+commit and a date of - are those that the build did not know.`,
 		Example: `  bascule version
   bascule -j version`,
 		RunE: func(*cobra.Command, []string) error { return p.printVersion(buildInfo()) },
