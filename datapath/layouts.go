@@ -106,7 +106,9 @@ func (r record) sameType(o record, name string) bool {
 
 // renamed has present names of members, by their struct, that had another name in former
 // layouts, and what they were called.
-var renamed = map[string]string{}
+var renamed = map[string]string{
+	"struct shared.buckets": "storms", "struct port_buckets.storm": "full",
+}
 
 // needless are members of former layouts that said what follows from the rest.
 var needless = []string{"pf_member.bits"} // of an address that is listed by itself

@@ -4,9 +4,14 @@ package datapath
 
 import (
 	"bytes"
+	"encoding/binary"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cilium/ebpf"
 )
 
 // formerLayouts are the numbers of the layouts that bridges are taken over from.
@@ -162,6 +167,35 @@ func TestSideBySide(t *testing.T) {
 	} {
 		if same := was.sameTable(parseRecord(tt.is), "t"); same != tt.same {
 			t.Errorf("%s: %v", tt.name, same)
+		}
+	}
+}
+
+// What a former version has noted about a port that has left, and to whose device there
+// was no way, is read: nothing else gives back what the port took.
+func TestOwedByFormer(t *testing.T) {
+	for _, n := range append(formerLayouts(t), layout) {
+		r := recordOf(n)
+		port := make([]byte, sizeOf(r.port()))
+		fields := r.members(typeName(r.port()))
+		binary.NativeEndian.PutUint32(port[fields["id"].at:], 0x80401)
+		binary.NativeEndian.PutUint32(port[fields["taken"].at:], uint32(PortWasPromisc|PortHadLRO))
+		copy(port[fields["name"].at:], "eth7")
+		raw := append(binary.NativeEndian.AppendUint32(nil, n), 0, 0, 0, 0)
+		raw = append(raw, port...)
+		s := newShelf(t, 0)
+		b := s.create("br0", 0)
+		dir := b.pin("owed")
+		s.do(func() error {
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				return err
+			}
+			return pinNew(filepath.Join(dir, owedPort), ebpf.Array, uintptr(len(raw)), map[uint32][]byte{0: raw})
+		})
+		record, err := readOwed(dir)
+		p := &record.Port
+		if err != nil || p.Id != 0x80401 || PortName(p) != "eth7" || PortTaken(p.Taken) != PortWasPromisc|PortHadLRO {
+			t.Errorf("layout %d: port %#x %q took %v, error %v", n, p.Id, PortName(p), p.Taken, err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -146,14 +147,28 @@ func readOwed(dir string) (record owedRecord, err error) {
 		return record, err
 	}
 	defer m.Close()
-	if m.ValueSize() != uint32(unsafe.Sizeof(record)) {
-		return record, ErrLayout
-	}
-	if err := m.Lookup(uint32(0), &record); err != nil {
+	raw, err := m.LookupBytes(uint32(0))
+	if err != nil {
 		return record, err
 	}
-	if record.Layout != layout {
+	if len(raw) < int(unsafe.Offsetof(record.Port)) {
+		return record, ErrLayout
+	}
+	copy(bytesOf(&record.Layout), raw)
+	was, is := recordOf(record.Layout), recordOf(layout)
+	port := raw[unsafe.Offsetof(record.Port):]
+	if was == nil || len(port) < sizeOf(was.port()) {
 		return record, fmt.Errorf("%s: %w", dir, ErrLayout)
 	}
+	r := &rereading{from: was, to: is, lost: map[string]bool{}}
+	if err := r.value(bytesOf(&record.Port), is.port(), port[:sizeOf(was.port())], was.port()); err != nil {
+		return record, fmt.Errorf("%s: %w: %w", dir, ErrLayout, err)
+	}
 	return record, nil
+}
+
+// port is the type of a port.
+func (r record) port() string {
+	_, of, _ := strings.Cut(r.members("struct settings")["ports"].what, " times ")
+	return of
 }

@@ -30,6 +30,9 @@ import (
 
 	"bascule/datapath"
 	"bascule/test/netlab"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 var layouts = flag.Int("upgrade.layouts", 1, "how many former layouts to take over, newest first")
@@ -242,12 +245,22 @@ func (s *switched) load() *netlab.Load {
 		netlab.Flow{From: e[1], Dst: netlab.Station(4), Src: B, To: []*netlab.End{e[3]}})
 }
 
+// ownAddress is the address of a host port as export writes it, where it is not the one that
+// this version gives the port.
+var ownAddress = regexp.MustCompile(`, mac: "[^"]*"}`)
+
+// exported is the configuration without the addresses of host ports, which are others each time.
+func (s *switched) exported() string {
+	s.t.Helper()
+	return ownAddress.ReplaceAllString(s.do("export").Stdout, "}")
+}
+
 // look is what commands show of the bridges that a change of programs must not change.
 func (s *switched) look() map[string]string {
 	s.t.Helper()
-	shown := map[string]string{}
+	shown := map[string]string{"export": s.exported()}
 	for _, args := range [][]string{
-		{"export"}, {"vlan", "show", "br0"}, {"binding", "show", "br0"}, {"rule", "show", "br0"},
+		{"vlan", "show", "br0"}, {"binding", "show", "br0"}, {"rule", "show", "br0"},
 		{"pfctl", "-b", "br0", "-s", "rules"}, {"pfctl", "-b", "br0", "-s", "states"}, {"pfctl", "-b", "br0", "-t", "bad", "-T", "show"},
 	} {
 		shown[strings.Join(args, " ")] = s.do(args...).Stdout
@@ -697,6 +710,77 @@ func TestTakeOverKilled(t *testing.T) {
 	})
 }
 
+// TestTakeOverFails: what the kernel refuses on the way leaves the bridge as it was, or the
+// rest to the next command. A command about the bridge says what was refused.
+func TestTakeOverFails(t *testing.T) {
+	each(t, func(t *testing.T, f former) {
+		s := newSwitched(t, f, "tcx")
+		current := s.Binary()
+		s.works()
+		s.SetBinary(f.path)
+		before := s.look()
+		s.SetBinary(current)
+		failed := 0
+		for _, p := range s.pointsOf(12, "bridge", "set", "br0") {
+			if p.call != "bpf" && !strings.HasPrefix(p.call, "rename") {
+				continue
+			}
+			s.do("bridge", "del", "--all")
+			s.make(f)
+			r, err := netlab.RunFailing(s.Command("bridge", "set", "br0"), p.call, p.n, unix.EPERM)
+			must(t, err)
+			if r.Exit != 0 {
+				failed++
+				if !strings.Contains(r.Stderr, "operation not permitted") {
+					t.Errorf("%v: it does not say what was refused", r)
+				}
+			}
+			s.works()
+			s.do("bridge", "set", "br0")
+			wantLook(t, s.look(), before)
+			s.works()
+			if t.Failed() {
+				t.Fatalf("the kernel refused %s number %d: %v", p.call, p.n, r)
+			}
+		}
+		if failed < 5 {
+			t.Errorf("only %d commands failed", failed)
+		}
+	})
+}
+
+// TestTakeOverRefused: a bridge whose rules this version does not read goes on with the
+// programs that it has. The other bridge of the namespace is taken over all the same.
+func TestTakeOverRefused(t *testing.T) {
+	each(t, func(t *testing.T, f former) {
+		s := newSwitched(t, f, "tcx")
+		text, err := ebpf.LoadPinnedMap(filepath.Join(s.State(), "br0/current/pf_text"), nil)
+		must(t, err)
+		page := make([]byte, text.ValueSize())
+		must(t, text.Lookup(uint32(0), &page))
+		was := slices.Clone(page)
+		copy(page[bytes.Index(page, []byte("block")):], "clock")
+		must(t, text.Put(uint32(0), page))
+		for _, args := range [][]string{{"bridge", "set", "br0"}, {"port", "set", "br0", "p1", "--learn=off"}} {
+			r, err := s.Run(args...)
+			must(t, err)
+			for _, words := range []string{"cannot take over bridge br0: ", "found `clock`", "use that version, or delete it"} {
+				if r.Exit != 1 || !strings.Contains(r.Stderr, words) {
+					t.Errorf("%v, want an error with %q", r, words)
+				}
+			}
+			s.works()
+		}
+		if got := s.Bridge("br1").Ports; !slices.Contains(got, "p5") {
+			t.Errorf("br1 has ports %v", got)
+		}
+		must(t, text.Put(uint32(0), was))
+		text.Close()
+		s.do("bridge", "set", "br0")
+		s.works()
+	})
+}
+
 // TestFormerKilled: a command of the former version was killed anywhere. This version does
 // what it has left, and takes the bridge over.
 func TestFormerKilled(t *testing.T) {
@@ -711,11 +795,11 @@ func TestFormerKilled(t *testing.T) {
 			s.do("bridge", "del", "--all")
 			s.make(f)
 			s.SetBinary(f.path)
-			before := s.do("export").Stdout
+			before := s.exported()
 			points := s.pointsOf(1, args...)
 			s.SetBinary(current)
 			s.do("bridge", "set", "br0")
-			whole := s.do("export").Stdout
+			whole := s.exported()
 			for _, p := range points {
 				s.do("bridge", "del", "--all")
 				if err := spare.Unchanged(); err != nil {
@@ -727,7 +811,7 @@ func TestFormerKilled(t *testing.T) {
 				must(t, err)
 				s.SetBinary(current)
 				s.do("bridge", "set", "br0")
-				if now := s.do("export").Stdout; now != before && now != whole {
+				if now := s.exported(); now != before && now != whole {
 					t.Errorf("the bridges are\n%s\nand before\n%s", now, before)
 				} else if strings.Contains(now, spare.Port+":") {
 					s.do("port", "del", "br0", spare.Port)
