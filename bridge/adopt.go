@@ -25,18 +25,12 @@ func adopt(name string, b *datapath.Bridge) (notes []string, err error) {
 	for _, l := range lost {
 		notes = append(notes, "this version does not have "+l+": it is lost")
 	}
-	if killed { // a command of the other version
-		err = failed(what, mendBridge(next))
+	c := newDraft(next)
+	c.reload, c.recompile, c.unmended = true, true, killed
+	if err = c.planned(what, func(*draft) error { return nil }); err == nil {
+		err = c.make(what)
 	}
-	if err == nil {
-		c := newDraft(next)
-		c.reload, c.recompile = true, true
-		err = c.planned(what, func(*draft) error { return nil })
-		if err == nil {
-			err = c.make(what)
-		}
-		notes = append(notes, c.warnings...)
-	}
+	notes = append(notes, c.warnings...)
 	return notes, errors.Join(err, next.Abandon())
 }
 

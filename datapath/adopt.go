@@ -142,8 +142,8 @@ func bytesOf[T any](v *T) []byte {
 // and returns the bridge as that generation has it. Commit makes it the bridge's, with
 // programs of this build; tables of pf's rules have to come with it, as their contents
 // are those of the former compiler. If it does not come to that, Abandon removes the
-// generation. lost names settings and tables that the present layout does not have. The
-// caller holds the lock and has said Begin.
+// generation. lost names settings and tables that the present layout does not have. If a
+// command was killed before, the Commit leaves its work to Mend. The caller holds the lock.
 func (b *Bridge) Adopt() (next *Bridge, lost []string, err error) {
 	if err := b.adoptable(); err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrLayout, err)
@@ -151,7 +151,7 @@ func (b *Bridge) Adopt() (next *Bridge, lost []string, err error) {
 	if err := b.keepSpare("", false); err != nil {
 		return nil, nil, err
 	}
-	next = &Bridge{store: b.store, dir: b.dir, gen: b.nextGeneration(), Config: b.Config, adopted: b.gen}
+	next = &Bridge{store: b.store, dir: b.dir, gen: b.nextGeneration(), Config: b.Config, adopted: b.gen, killed: b.Dirty()}
 	if err := os.RemoveAll(next.pin(next.gen)); err != nil { // what a killed command left
 		return nil, nil, err
 	}

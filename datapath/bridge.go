@@ -3,7 +3,6 @@
 package datapath
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -34,6 +33,7 @@ type Bridge struct {
 	former  uint32   // the layout of what is pinned, if it is not the present one
 	lost    []string // settings of that layout that the present one does not have
 	adopted string   // the generation that Adopt has made this one of
+	killed  bool     // a command was, before Adopt: Mend is to see what it has left
 }
 
 // Unhooked returns the ports whose drivers would not have another program of XDP, and
@@ -220,7 +220,7 @@ func (b *Bridge) Commit(asked *Config, t Tables, f Follower) (err error) {
 		return errors.Join(err, b.forgetLearned(), b.unplugFor(&next))
 	}
 	old := *b
-	b.Config, b.gen, b.moored, b.adopted = next, g.name, newMoored(), ""
+	b.Config, b.gen, b.moored, b.adopted, b.killed = next, g.name, newMoored(), "", false
 	b.keepVLANs(t.VLANs, old.gen)
 	if err := b.converge(g, lost(&old.Config, &b.Config)); err != nil {
 		return &UnfinishedError{err}
@@ -248,6 +248,9 @@ func (b *Bridge) Commit(asked *Config, t Tables, f Follower) (err error) {
 	_, others := os.Stat(old.pin(old.gen, build())) // programs of another build are no spare
 	if err := b.keepSpare(old.gen, spares && others == nil); err != nil {
 		return &UnfinishedError{err}
+	}
+	if old.killed {
+		return nil
 	}
 	if err := b.collect(); err != nil {
 		return &UnfinishedError{err}
@@ -370,18 +373,21 @@ func (b *Bridge) Mend(f Follower) error {
 	if err := b.converge(g, true); err != nil {
 		return err
 	}
-	generations := b.generations()
+	generations, adopted := b.generations(), ""
 	for _, old := range generations {
-		for _, o := range generations {
-			if o.former != 0 && old.former == 0 && o.gen != intention && o.nextGeneration() == old.gen {
-				old.adopted = o.gen
-			}
+		if was := slices.IndexFunc(generations, func(o *Bridge) bool {
+			return o.former != 0 && old.former == 0 && o.gen != intention && o.nextGeneration() == old.gen
+		}); was >= 0 {
+			old.adopted = generations[was].gen
+			adopted = old.adopted
 		}
+	}
+	for _, old := range generations {
+		next := old.nextGeneration()
 		switch {
 		case old.gen == b.gen: // its berths may have lost devices
 			err = b.leave(&b.Config, f)
-		case old.gen == b.adopted: // the same in its own layout
-		case old.gen != intention && old.nextGeneration() == cmp.Or(b.adopted, b.gen):
+		case old.gen != intention && (next == b.gen || next == adopted):
 			if err = b.follow(g, old, f); old.former != 0 && errors.Is(err, ErrLayout) {
 				err = nil // the tables that it had are not to be had
 			}

@@ -575,7 +575,7 @@ func (b *Bridge) collect() error {
 		switch {
 		case e.Name() == "next":
 			err = os.Remove(b.pin(e.Name()))
-		case strings.HasPrefix(e.Name(), "gen-") && e.Name() != b.gen && e.Name() != b.adopted:
+		case strings.HasPrefix(e.Name(), "gen-") && e.Name() != b.gen:
 			err = b.drop(e.Name())
 		}
 		if err != nil {
