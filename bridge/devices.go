@@ -39,6 +39,7 @@ type Device struct {
 	Kept []netip.Prefix
 
 	Up   bool // it is up (ip-link(8)), be there a carrier or not
+	Link bool // it is up and has a carrier
 	Away bool // a host's end that is in another namespace, where its addresses are not known
 }
 
@@ -60,6 +61,7 @@ func (s *Switch) Devices() (list []Device, err error) {
 				Name: a.Name, MAC: a.HardwareAddr, Own: isSwitchEnd(l), Physical: l.Type() == physical,
 				Ethernet: a.RawFlags&unix.IFF_LOOPBACK == 0 && a.EncapType == "ether",
 				Up:       a.RawFlags&unix.IFF_UP != 0,
+				Link:     a.RawFlags&(unix.IFF_UP|unix.IFF_RUNNING) == unix.IFF_UP|unix.IFF_RUNNING,
 			}
 			for _, a := range ip[index] {
 				d.Addresses = append(d.Addresses, a.prefix.String())

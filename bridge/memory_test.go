@@ -165,7 +165,7 @@ func TestMissingChecked(t *testing.T) {
 		t.Errorf("notes: %q", notes)
 	}
 	var list pf.ErrorList
-	if _, err = s.ComparePF("", PFLoad{Name: "pf.conf", Text: text}); !errors.As(err, &list) || len(list) != 2 || list[1].Line != "\tpass in divert-packet port 9" {
+	if _, _, err = s.ComparePF("", PFLoad{Name: "pf.conf", Text: text}); !errors.As(err, &list) || len(list) != 2 || list[1].Line != "\tpass in divert-packet port 9" {
 		t.Errorf("compared: %v", err)
 	}
 }

@@ -52,15 +52,21 @@ func pfText(b *datapath.Bridge) (*PFText, error) {
 
 // ComparePF reports whether loading a file into pf of a bridge would change nothing.
 // Mistakes in the text are in an error that is a [pf.ErrorList]. If the bridge is "",
-// or not there, the file is only checked.
-func (s *Switch) ComparePF(bridge string, o PFLoad) (same bool, err error) {
+// or not there, the file is only checked. text is the file as [PFText] has one.
+func (s *Switch) ComparePF(bridge string, o PFLoad) (same bool, text string, err error) {
 	what := o.what("")
 	set, err := s.parsePF(what, o)
 	if err == nil {
 		err = s.checkPF(what, bridge, o, set)
 	}
-	if err != nil || bridge == "" {
-		return false, err
+	if err != nil {
+		return false, "", err
+	}
+	shown := *set
+	shown.Tables = slices.Clone(set.Tables)
+	slices.SortFunc(shown.Tables, func(a, b pf.Table) int { return cmp.Compare(a.Name, b.Name) }) // as pfText
+	if text = shown.String(); bridge == "" {
+		return false, text, nil
 	}
 	err = s.each("compare pf of "+bridge, bridge, func(_ string, b *datapath.Bridge) error {
 		if !b.PFLoaded() {
@@ -89,9 +95,9 @@ func (s *Switch) ComparePF(bridge string, o PFLoad) (same bool, err error) {
 		return err
 	})
 	if errors.Is(err, errNoBridge) {
-		return false, nil
+		return false, text, nil
 	}
-	return same, err
+	return same, text, err
 }
 
 // samePF compares two configurations of pf: the one before and the one after a load.

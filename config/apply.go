@@ -9,10 +9,12 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"bascule/bridge"
 	"bascule/files"
+	"bascule/pattern"
 	"bascule/pf"
 )
 
@@ -28,7 +30,13 @@ type Options struct {
 
 	Locked bool // the caller has locked plans (bridge.Switch.LockPlans)
 	Yes    bool // what may be a mistake that cuts the host off is done
+
+	// Session is the connection by which the caller works from afar, the zero value for none.
+	Session Session
 }
+
+// A Session is a connection to this host.
+type Session struct{ Client, Server netip.Addr }
 
 // tries is how often the running state is read while others change it.
 const tries = 3
@@ -110,6 +118,9 @@ func makePlan(s *bridge.Switch, f File, o Options) (*plan, error) {
 	p := newPlan(was, want, devices)
 	for _, e := range bad {
 		p.want.bad.add(e.At, "%s", e.Msg)
+	}
+	if !o.Yes && p.want.bad.list == nil {
+		p.refuseLockouts(o.Session, s.Behind)
 	}
 	if bad := p.want.bad.errors(); bad != nil {
 		return nil, bad
@@ -194,11 +205,12 @@ func loadPFTexts(s *bridge.Switch, was, f File, ahead map[string][]netip.Prefix,
 		if runs := bridgeNamed(was, name); runs == nil {
 			name = ""
 		}
-		same, err := s.ComparePF(name, bridge.PFLoad{Name: pfName(&pf), Text: []byte(pf.Rules), Source: o.PF, Ahead: ahead})
+		same, printed, err := s.ComparePF(name, bridge.PFLoad{Name: pfName(&pf), Text: []byte(pf.Rules), Source: o.PF, Ahead: ahead})
 		if err != nil {
-			bad = append(bad, pfErrors(pf.At, b.Name, err)...)
+			bad = append(bad, pfErrors(&pf, b.Name, err)...)
 			continue
 		}
+		pf.printed = printed
 		if runs := bridgeNamed(was, name); same {
 			pf.Rules = runs.PF.Rules
 		} else if runs != nil && runs.PF != nil && pf.Rules == runs.PF.Rules {
@@ -220,15 +232,50 @@ func bridgeNamed(f File, name string) *Bridge {
 	return nil
 }
 
-// pfErrors returns the mistakes in the rules of pf, as an error of the file
-// that names them.
-func pfErrors(at Position, name string, err error) (bad Errors) {
+// pfErrors returns the mistakes in the rules of pf, as errors of the file that names or has them.
+func pfErrors(p *PF, name string, err error) (bad Errors) {
 	var list pf.ErrorList
 	if !errors.As(err, &list) {
-		return Errors{{at, fmt.Sprintf("pf of %s: %v", name, err)}}
+		return Errors{{p.At, fmt.Sprintf("pf of %s: %v", name, err)}}
 	}
 	for _, e := range list {
-		bad = append(bad, Error{at, fmt.Sprintf("pf of %s: %s", name, e.Brief())})
+		text := e.Brief()
+		if at, ok := p.place(e.Pos.File, e.Pos.Line, e.Pos.Column); ok {
+			bad = append(bad, Error{at, fmt.Sprintf("pf of %s: %s", name, strings.TrimPrefix(text, e.Pos.String()+": "))})
+			continue
+		}
+		bad = append(bad, Error{p.At, fmt.Sprintf("pf of %s: %s", name, text)})
 	}
 	return bad
+}
+
+// place returns where something in the rules stands, if they are a text of the file.
+func (p *PF) place(file string, line, column int) (Position, bool) {
+	if p.File != "" || file != pfName(p) || line < 1 || line > len(p.lines) {
+		return Position{}, false
+	}
+	at := p.lines[line-1]
+	if at.Column > 0 {
+		at.Column += max(column, 1) - 1
+	}
+	return at, true
+}
+
+// notePlace is the place that a note about rules begins with.
+var notePlace = pattern.New(`^rules:([0-9]{1,9}):([0-9]{1,9}): `)
+
+// placed returns notes about rules with the file's own places.
+func (p *PF) placed(notes []string) []string {
+	for i, note := range notes {
+		m := notePlace().FindStringSubmatch(note)
+		if m == nil {
+			continue
+		}
+		line, _ := strconv.Atoi(m[1])
+		column, _ := strconv.Atoi(m[2])
+		if at, ok := p.place("rules", line, column); ok {
+			notes[i] = at.String() + ": " + note[len(m[0]):]
+		}
+	}
+	return notes
 }

@@ -572,6 +572,11 @@ func (d *diff) pf() {
 		details = append(details, "rules of "+cmp.Or(want.File, want.At.Path, "the file"))
 	}
 	d.act(Change, "pf", strings.Join(details, ", "))
+	if load && want.printed != "" {
+		for _, l := range lineDiff(was.Rules, want.printed) {
+			d.act(l.op, "pf rule", l.text)
+		}
+	}
 	stage := loadPF
 	if was.Enabled && !enabled {
 		stage = openPF
@@ -586,14 +591,16 @@ func (d *diff) pf() {
 	d.step(stage, func(s *bridge.Switch, o Options) (notes []string, err error) {
 		rules.Source, rules.Ahead = o.PF, d.plan.ahead
 		set, told, err = s.LoadPF(name, rules)
+		told = want.placed(told)
 		return told, err
 	})
 	d.step(followPF, func(s *bridge.Switch, _ Options) (notes []string, err error) {
 		if rules.Ahead = nil; len(d.plan.ahead) > 0 {
 			// an interface that has come up has given itself addresses of the link, too
-			same, err := s.ComparePF(name, rules)
+			same, _, err := s.ComparePF(name, rules)
 			if err == nil && !same {
 				set, notes, err = s.LoadPF(name, rules)
+				notes = want.placed(notes)
 			}
 			if err != nil {
 				return nil, err
@@ -601,6 +608,6 @@ func (d *diff) pf() {
 		}
 		notes = slices.DeleteFunc(notes, func(note string) bool { return slices.Contains(told, note) })
 		missed, err := s.NotesPF(name, set)
-		return append(notes, missed...), err
+		return append(notes, want.placed(missed)...), err
 	})
 }

@@ -140,4 +140,7 @@ type PF struct {
 	Enabled bool
 	File    string // path of a pf.conf; relative to the file that names it
 	Rules   string // or its text; with neither the rules are left as they are
+
+	lines   []Position // of the text, where its lines stand in the file; nil where they are not known
+	printed string     // the rules as the switch prints them
 }

@@ -160,7 +160,7 @@ func TestPlan(t *testing.T) {
 			want: `bridges: {br0: {vlan-filtering: on, ports: {p1: {pvid: 1}, p2: {pvid: 10, tagged: [20, 22-24]}, p3: {pvid: none}, p4: {pvid: 10, untagged: 11}},
 				private-vlans: {100: {isolated: 101}}}}`, devices: "p1@br0 p2@br0 p3@br0 p4@br0",
 			plan: []string{
-				"~ port p2 of br0: tagged 20-21 -> 20,22-24", "~ port p3 of br0: pvid 1 -> none", "~ port p4 of br0: untagged none -> 11, tagged 10 -> none",
+				"~ port p2 of br0: tagged 20-21 -> 20,22-24 (-21 +22-24)", "~ port p3 of br0: pvid 1 -> none", "~ port p4 of br0: untagged none -> 11, tagged 10 -> none",
 				"+ private VLAN 100 of br0: isolated 101",
 			},
 		},

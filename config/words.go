@@ -5,6 +5,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"bascule/bridge"
@@ -72,10 +73,89 @@ func vlanDetails(was, want []bridge.VLANRange, existed bool) (details []string) 
 	after[0], after[1], after[2] = vlanWords(want)
 	for i, name := range []string{"pvid", "untagged", "tagged"} {
 		if before[i] != after[i] || !existed && len(want) == 0 && i == 0 {
-			details = append(details, transition(name, before[i], after[i], existed))
+			text := transition(name, before[i], after[i], existed)
+			if existed && i > 0 && before[i] != "none" && after[i] != "none" {
+				text += " (" + listDiff(before[i], after[i]) + ")"
+			}
+			details = append(details, text)
 		}
 	}
 	return details
+}
+
+// listDiff says which VLANs are in one of two lists alone: -40 +41-43.
+func listDiff(before, after string) string {
+	was, _ := bridge.ParseVLANs(before) // the lists are our own
+	want, _ := bridge.ParseVLANs(after)
+	without := func(list, other []uint16) []uint16 {
+		return slices.DeleteFunc(slices.Clone(list), func(id uint16) bool { return slices.Contains(other, id) })
+	}
+	var words []string
+	if gone := without(was, want); len(gone) > 0 {
+		words = append(words, "-"+bridge.FormatVLANs(gone))
+	}
+	if come := without(want, was); len(come) > 0 {
+		words = append(words, "+"+bridge.FormatVLANs(come))
+	}
+	return strings.Join(words, " ")
+}
+
+// A changedLine is a line of one of two texts.
+type changedLine struct {
+	op   Op
+	text string
+}
+
+// mostCompared is for how many pairs of lines it is searched which are the same.
+const mostCompared = 1 << 22
+
+// lineDiff returns the lines that are in one of two texts alone, in their order: as few as can be,
+// but of very long texts all between the first and the last that are different.
+func lineDiff(before, after string) (list []changedLine) {
+	was, want := ruleLines(before), ruleLines(after)
+	for len(was) > 0 && len(want) > 0 && was[0] == want[0] {
+		was, want = was[1:], want[1:]
+	}
+	for len(was) > 0 && len(want) > 0 && was[len(was)-1] == want[len(want)-1] {
+		was, want = was[:len(was)-1], want[:len(want)-1]
+	}
+	var same [][]int32 // of the lines from i and from j on, how many can stay
+	if len(was)*len(want) <= mostCompared {
+		same = make([][]int32, len(was)+1)
+		for i := range same {
+			same[i] = make([]int32, len(want)+1)
+		}
+		for i := len(was) - 1; i >= 0; i-- {
+			for j := len(want) - 1; j >= 0; j-- {
+				if same[i][j] = max(same[i+1][j], same[i][j+1]); was[i] == want[j] {
+					same[i][j] = same[i+1][j+1] + 1
+				}
+			}
+		}
+	}
+	for i, j := 0, 0; i < len(was) || j < len(want); {
+		switch {
+		case same != nil && i < len(was) && j < len(want) && was[i] == want[j]:
+			i, j = i+1, j+1
+		case i < len(was) && (j == len(want) || same == nil || same[i+1][j] >= same[i][j+1]):
+			list = append(list, changedLine{Delete, was[i]})
+			i++
+		default:
+			list = append(list, changedLine{Add, want[j]})
+			j++
+		}
+	}
+	return list
+}
+
+// ruleLines are the lines of rules, without blanks around them, and without comments.
+func ruleLines(text string) (list []string) {
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			list = append(list, line)
+		}
+	}
+	return list
 }
 
 // kindDetail says what a port that is deleted was, if that is not plain.

@@ -629,12 +629,34 @@ func (y *yamlFile) pf(n node) *PF {
 	y.object(n, "pf", []field{
 		{name: "enabled", read: func(n node) { pf.Enabled = y.on(n, "enabled") }},
 		{name: "file", read: func(n node) { pf.File, _ = y.text(n, "file") }},
-		{name: "rules", read: func(n node) { pf.Rules, _ = y.text(n, "rules") }},
+		{name: "rules", read: func(n node) {
+			pf.Rules, _ = y.text(n, "rules")
+			pf.lines = y.places(n, pf.Rules)
+		}},
 	})
 	if pf.File != "" && pf.Rules != "" {
 		y.add(n.at, "pf has both a file and rules; give one of them")
 	}
 	return pf
+}
+
+// places returns where the lines of a text stand that is a value of the file. A line that does
+// not stand there as it is, such as one between quotes, has the place of the value.
+func (y *yamlFile) places(n node, text string) (list []Position) {
+	for i, line := range strings.Split(text, "\n") {
+		at := n.at
+		if n.block {
+			at = Position{y.path, n.at.Line + 1 + i, 1}
+		}
+		if found, ok := y.find(at, line); ok {
+			// the line begins as far before its first sign as that is in it
+			found.Column -= len([]rune(line)) - len([]rune(strings.TrimLeft(line, " \t")))
+			list = append(list, found)
+			continue
+		}
+		list = append(list, Position{Path: n.at.Path, Line: at.Line})
+	}
+	return list
 }
 
 // settings gathers the settings of an object.

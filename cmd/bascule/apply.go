@@ -129,6 +129,9 @@ by.`,
 			return p.watchChange()
 		}
 		change := history.Options{Options: config.Options{DryRun: *dry, Yes: *yes, PF: keptSource}, Who: history.Caller(), Confirm: confirm.time}
+		if at, ok := history.CallersSession(); ok {
+			change.Session = config.Session{Client: at.Client.Addr(), Server: at.Server.Addr()}
+		}
 		if *dry && change.Confirm > 0 {
 			return usagef(cmd, "--confirm and --dry-run exclude each other")
 		}

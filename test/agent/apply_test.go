@@ -131,7 +131,7 @@ func wantLines(t *testing.T, got []string, want ...string) {
 
 func applyFromNothing(t *testing.T, l *netlab.Lab) {
 	path := file(t, "all.yaml", everything)
-	if lines := apply(t, l, path); len(lines) != 20 {
+	if lines := apply(t, l, path); len(lines) != 30 {
 		t.Errorf("%d lines:\n%s", len(lines), strings.Join(lines, "\n"))
 	}
 	generation := l.Bascule("-j", "rule", "show") + l.Bascule("-j", "fdb", "show", "br0", "--static")
@@ -168,7 +168,7 @@ func applyChanges(t *testing.T, l *netlab.Lab) {
 		{"p2: {pvid: 101, loop-guard: 60s}", "p2: {pvid: 101, hook: xdp}", []string{"~ port p2 of br0: hook tcx -> xdp, loop-guard 60s -> off"}},
 		{"p3: {}", "p3: {}\n      p7: {learn: off}", []string{"+ port p7 of br1: learn off"}},
 		{"      p7: {learn: off}\n", "", []string{"- port p7 of br1"}},
-		{`tagged: "20-30,40"`, "tagged: 20-30", []string{"~ port p1 of br0: tagged 20-30,40 -> 20-30"}},
+		{`tagged: "20-30,40"`, "tagged: 20-30", []string{"~ port p1 of br0: tagged 20-30,40 -> 20-30 (-40)"}},
 		{"default-pvid: 5", "default-pvid: 6", []string{
 			"~ bridge br0: default-pvid 5 -> 6", "~ port p4 of br0: pvid 5 -> 6", "~ port p5 of br0: pvid 5 -> 6",
 		}},
@@ -207,7 +207,9 @@ func applyChanges(t *testing.T, l *netlab.Lab) {
 			"+ binding 192.0.2.2 of br0: 02:00:00:00:00:05 on p3, vlan 10",
 			"- span port p6 of br0", "+ span port p8 of br0: ports p3, vlans 10, direction both",
 			"+ address 02:00:00:00:00:aa of br0: on p3, vlan 20",
-			"~ pf of br0: rules of FILE", "- port p3 of br1", "+ port p1 of br1",
+			"~ pf of br0: rules of FILE", "- pf rule of br0: ether pass on p1", "- pf rule of br0: block drop in on p1 from <own> to any",
+			"+ pf rule of br0: ether pass on p3", "+ pf rule of br0: block drop in on p3 from <own> to any",
+			"- port p3 of br1", "+ port p1 of br1",
 		}},
 		{"vlan-filtering: on", "qinq: on", nil},
 		{"    default-pvid: 6\n", "", nil},

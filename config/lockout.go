@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package config
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"bascule/bridge"
+
+	"github.com/agext/levenshtein"
+)
+
+// Mistakes that cut the host off are errors of the file, unless somebody insists. Everything else
+// of the file is right then.
+
+// refuseLockouts finds them. behind is [bridge.Switch.Behind].
+func (p *plan) refuseLockouts(session Session, behind func(bridge string, host netip.Addr) string) {
+	for _, b := range p.want.bridges {
+		p.refuseMisspelt(b)
+	}
+	if session.Server.IsValid() {
+		p.refuseSession(session, behind)
+	}
+}
+
+// leaves reports whether a port that runs is not to be one of its bridge any more.
+func (p *plan) leaves(was *bridgeModel, name string) bool {
+	b := p.want.byName[was.Name]
+	return b != nil && b.byName[name] == nil
+}
+
+// insist says how to do it all the same.
+const insist = "; if that is meant, give --yes"
+
+// refuseMisspelt refuses a port that waits for its device where one with a similar name goes that
+// has a carrier.
+func (p *plan) refuseMisspelt(b *bridgeModel) {
+	was := p.was.byName[b.Name]
+	if was == nil {
+		return
+	}
+	for _, waits := range b.ports {
+		if !waits.waits {
+			continue
+		}
+		for _, goes := range was.ports {
+			d := p.want.devices[goes.name]
+			if goes.kind == bridge.TypeNetdev && d != nil && d.Link && p.leaves(was, goes.name) && similar(waits.name, goes.name) {
+				p.want.fail(waits.at, "port %s of %s: there is no such device, and port %s, which has a carrier, would go; write %s%s",
+					waits.name, b.Name, goes.name, goes.name, insist)
+			}
+		}
+	}
+}
+
+// similar reports whether one name may be the other, misspelt.
+func similar(a, b string) bool {
+	return levenshtein.Distance(a, b, nil) <= min(2, max(1, len(b)/2))
+}
+
+// refuseSession refuses to take away the address or the port by which the caller works.
+func (p *plan) refuseSession(session Session, behind func(bridge string, host netip.Addr) string) {
+	has := func(list []netip.Prefix) bool {
+		return slices.ContainsFunc(list, func(a netip.Prefix) bool { return a.Addr() == session.Server })
+	}
+	given := slices.ContainsFunc(p.want.bridges, func(b *bridgeModel) bool {
+		return slices.ContainsFunc(b.ports, func(port *portModel) bool { return has(port.addresses) })
+	})
+	for _, name := range sortedNames(p.want.devices) {
+		d := p.want.devices[name]
+		there := slices.ContainsFunc(d.Addresses, func(a string) bool { return strings.HasPrefix(a, session.Server.String()+"/") })
+		if !there || given || d.Host != "" {
+			continue
+		}
+		for _, b := range p.want.bridges {
+			if port := b.byName[name]; port != nil && port.kind == bridge.TypeNetdev && d.Bridge != b.Name {
+				p.want.fail(port.at, "port %s of %s: this ssh session is by its address %s, which is cut off; give the address to a host port%s",
+					name, b.Name, session.Server, insist)
+			}
+		}
+	}
+	for _, was := range p.was.bridges {
+		b := p.want.byName[was.Name]
+		if b == nil {
+			continue
+		}
+		for _, host := range was.ports {
+			if host.kind != bridge.TypeHost || !has(host.addresses) {
+				continue
+			}
+			want := b.byName[host.name]
+			switch {
+			case want == nil && !given:
+				p.want.fail(b.At, "bridge %s: this ssh session is by the address %s of port %s, which would go%s", b.Name, session.Server, host.name, insist)
+			case want != nil && want.addresses != nil && !given:
+				p.want.fail(want.at, "port %s of %s: this ssh session is by its address %s, which would go%s", host.name, b.Name, session.Server, insist)
+			case want != nil && want.up != nil && !*want.up:
+				p.want.fail(want.at, "port %s of %s: this ssh session is by its address %s, and the port would be down%s", host.name, b.Name, session.Server, insist)
+			}
+			if way := behind(b.Name, session.Client); way != "" && p.leaves(was, way) {
+				p.want.fail(b.At, "bridge %s: this ssh session comes by port %s, which would go%s", b.Name, way, insist)
+			}
+		}
+	}
+}

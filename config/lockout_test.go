@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package config
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"bascule/bridge"
+	"bascule/pf"
+)
+
+// TestLockouts: what may cut the host off by mistake is refused, at its place, and nothing else.
+func TestLockouts(t *testing.T) {
+	const was = "bridges: {br0: {ports: {eth0: {}, eth5: {}, h0: {type: host, addresses: [192.0.2.9/24, 192.0.2.10/24]}}}}"
+	devices := []bridge.Device{
+		{Name: "eth0", Ethernet: true, Bridge: "br0", Link: true}, {Name: "eth5", Ethernet: true, Bridge: "br0"},
+		{Name: "h0", Ethernet: true, Own: true, Host: "br0", Up: true, Addresses: []string{"192.0.2.9/24", "192.0.2.10/24"}},
+		{Name: "wan", Ethernet: true, Addresses: []string{"198.51.100.7/24"}},
+	}
+	none, home, away := "", "192.0.2.9", "198.51.100.7" // the address that the session is by
+	for _, c := range []struct{ name, session, want, refusal string }{
+		{"misspelt", none, "bridges: {br0: {ports: {eht0: {}, eth5: {}, h0: {type: host}}}}",
+			"want.yaml:1:25: port eht0 of br0: there is no such device, and port eth0, which has a carrier, would go; write eth0; if that is meant, give --yes"},
+		{"both are named", none, "bridges: {br0: {ports: {eht0: {}, eth0: {}, h0: {type: host}}}}", ""},
+		{"no carrier", none, "bridges: {br0: {ports: {eth0: {}, eth6: {}, h0: {type: host}}}}", ""},
+		{"another name", none, "bridges: {br0: {ports: {wlan: {}, h0: {type: host}}}}", ""},
+		{"goes, and nothing waits", none, "bridges: {br0: {ports: {h0: {type: host}}}}", ""},
+		{"the session's port", home, "bridges: {br0: {ports: {eth5: {}, h0: {type: host}}}}", "this ssh session comes by port eth0, which would go"},
+		{"another port", home, "bridges: {br0: {ports: {eth0: {}, h0: {type: host}}}}", ""},
+		{"the address", home, "bridges: {br0: {ports: {eth0: {}, h0: {type: host, addresses: 192.0.2.10/24}}}}", "this ssh session is by its address 192.0.2.9, which would go"},
+		{"another address", home, "bridges: {br0: {ports: {eth0: {}, h0: {type: host, addresses: 192.0.2.9/24}}}}", ""},
+		{"down", home, "bridges: {br0: {ports: {eth0: {}, h0: {type: host, up: off}}}}", "and the port would be down"},
+		{"the host port", home, "bridges: {br0: {ports: {eth0: {}}}}", "by the address 192.0.2.9 of port h0, which would go"},
+		{"the address moves", home, "bridges: {br0: {ports: {eth0: {}, h1: {type: host, addresses: 192.0.2.9/24}}}}", ""},
+		{"a port of another bridge", home, "bridges: {br1: {ports: {wan: {}}}}", ""},
+		{"the device becomes a port", away, "bridges: {br1: {ports: {wan: {}}}}", "this ssh session is by its address 198.51.100.7, which is cut off"},
+		{"its address moves", away, "bridges: {br1: {ports: {wan: {}, h1: {type: host, addresses: 198.51.100.7/24}}}}", ""},
+	} {
+		var session Session
+		if c.session != none {
+			session = Session{Client: netip.MustParseAddr("192.0.2.77"), Server: netip.MustParseAddr(c.session)}
+		}
+		p := newPlan(fileOf(t, "was", was), fileOf(t, "want", c.want), devices)
+		if bad := p.want.bad.errors(); bad != nil {
+			t.Fatalf("%s: %v", c.name, bad)
+		}
+		p.refuseLockouts(session, func(name string, host netip.Addr) string {
+			if name == "br0" && host == session.Client {
+				return "eth0"
+			}
+			return ""
+		})
+		bad := p.want.bad.errors()
+		if c.refusal == "" && bad != nil || c.refusal != "" && (len(bad) != 1 || !strings.Contains(bad[0].Error(), c.refusal)) {
+			t.Errorf("%s: %v", c.name, bad)
+		}
+	}
+}
+
+func TestLineDiff(t *testing.T) {
+	for _, c := range []struct{ before, after, want string }{
+		{"", "pass\n", "+pass"},
+		{"pass\n", "# none\n", "-pass"},
+		{"a\nb\nc\nd\n", "a\nc\nx\nd\n", "-b +x"},
+		{"a\nb\n", "b\na\n", "-a +a"},
+		{"anchor x {\n  pass\n}\n", "anchor x {\n  block\n}\n", "-pass +block"},
+		{strings.Repeat("a\n", 3000), strings.Repeat("a\n", 3001), "+a"},
+	} {
+		var words []string
+		for _, l := range lineDiff(c.before, c.after) {
+			words = append(words, string(l.op)+l.text)
+		}
+		if got := strings.Join(words, " "); got != c.want {
+			t.Errorf("%.40q to %.40q is %s and not %s", c.before, c.after, got, c.want)
+		}
+	}
+	long := func(word string) string { return "first\n" + strings.Repeat(word+"\n", 3000) + "last\n" }
+	if n := len(lineDiff(long("a"), long("b"))); n != 6000 {
+		t.Errorf("very long texts have %d changed lines", n)
+	}
+}
+
+// TestPFPlaces: mistakes in rules of pf within a file have its own lines and columns.
+func TestPFPlaces(t *testing.T) {
+	for text, want := range map[string]string{
+		"bridges:\n  br0:\n    pf:\n      rules: |\n        pass\n        block frm any\n": "f.yaml:6:15",
+		"bridges:\n  br0:\n    pf: {rules: block frm any}\n":                               "f.yaml:3:23",
+		"bridges:\n  br0:\n    pf:\n      rules: \"pass\\nblock frm any\"\n":               "f.yaml:4:27",
+	} {
+		b := fileOf(t, "f", text).Bridges[0]
+		_, err := pf.Parse("rules", []byte(b.PF.Rules), pf.Source{})
+		bad := pfErrors(b.PF, "br0", err)
+		if len(bad) != 1 || bad[0].At.String() != want || !strings.HasPrefix(bad[0].Msg, "pf of br0: ") || strings.Contains(bad[0].Msg, "rules:") {
+			t.Errorf("%q: %v, not at %s", text, bad, want)
+		}
+	}
+	b := fileOf(t, "f", "bridges:\n  br0:\n    pf:\n      rules: |\n        pass\n").Bridges[0]
+	notes := b.PF.placed([]string{"rules:1:1: a note", "other"})
+	if !slices.Equal(notes, []string{"f.yaml:5:9: a note", "other"}) {
+		t.Error(notes)
+	}
+	if bad := pfErrors(b.PF, "br0", errors.New("no room")); len(bad) != 1 || bad[0].At != b.PF.At {
+		t.Error(bad)
+	}
+}
