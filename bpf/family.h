@@ -224,7 +224,7 @@ __noinline u32 family_way(struct __sk_buff *skb)
 		return 0;
 	if (c->why != ROUTE_SIZE) {
 		c->mtu = 0;
-		if (bpf_check_mtu(skb, port_device(&tcx_devices, j->v.out), &mtu, 0, 0) < 0)
+		if (bpf_check_mtu(skb, port_fits(&tcx_devices, j->v.out), &mtu, 0, 0) < 0)
 			return DROP_PF_TRANSLATE;
 		if (c->segment <= mtu)
 			return 0;

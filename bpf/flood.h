@@ -291,7 +291,7 @@ static long flood_fits_xdp(u32 n, struct flood_xdp *flood)
 		return 0;
 	flood->last = slot;
 	if (flood->len <= ALWAYS_FITS ||
-	    xdp_fits(flood->xdp, port_device(&xdp_devices, slot), flood->tag, &mtu))
+	    xdp_fits(flood->xdp, port_fits(&xdp_devices, slot), flood->tag, &mtu))
 		return 0;
 	flood->last = 0;
 	return 1;

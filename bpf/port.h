@@ -61,6 +61,19 @@ static __always_inline u32 port_device(struct device_map *devices, u32 slot)
 	return device ? *device : 0;
 }
 
+/*
+ * The index of the device whose MTU holds for frames to the port. The switch's end of a host
+ * port takes frames of any size, so that the MTU of the host's end is the only one.
+ */
+static __always_inline u32 port_fits(struct device_map *devices, u32 slot)
+{
+	u32 ifindex = port_at(slot)->fits_ifindex;
+
+	if (!on(FEATURE_BERTHS) || ifindex)
+		return ifindex;
+	return port_device(devices, slot);
+}
+
 /* May frames go to the port? A patch cable needs no device. */
 static __always_inline bool port_there(struct device_map *devices, u32 slot)
 {

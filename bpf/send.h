@@ -24,7 +24,7 @@ static __always_inline u32 send_fits(struct __sk_buff *skb, const struct frame *
 		*mtu = PATCH_MTU;
 		return 0;
 	}
-	return skb_fits(skb, port_device(&tcx_devices, out), f->tag, mtu);
+	return skb_fits(skb, port_fits(&tcx_devices, out), f->tag, mtu);
 }
 
 static __always_inline bool xdp_fits(struct xdp_md *xdp, u32 ifindex, u32 tag, u32 *mtu)

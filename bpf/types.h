@@ -406,6 +406,12 @@ struct port {
 	 */
 	__u16 domain;
 	__u16 pad;
+	/*
+	 * The device whose MTU holds for what leaves by the port: the host's end of a host port,
+	 * or else its own; 0 for a berth.
+	 */
+	__u32 fits_ifindex;
+	__u32 pad2;
 };
 
 /* The device that occupies a berth, with the facts that a port has of its device. */

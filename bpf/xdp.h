@@ -51,7 +51,7 @@ static __always_inline u32 decided_xdp(struct xdp_md *xdp, struct judged *j, u32
 		if (decide_xdp(xdp, now) != ACTION_SEND)
 			return 0;
 #endif
-		if (!xdp_fits(xdp, port_device(&xdp_devices, j->v.out), 0, &mtu))
+		if (!xdp_fits(xdp, port_fits(&xdp_devices, j->v.out), 0, &mtu))
 			return 0;
 		decision_keep(d, &j->f, &j->v, epoch, mtu + ETHER_HEADER);
 	}
@@ -360,7 +360,7 @@ static __always_inline int act_xdp(struct xdp_md *xdp, struct frame *f, struct v
 
 	switch (action) {
 	case ACTION_SEND:
-		if (!xdp_fits(xdp, port_device(&xdp_devices, v->out), f->tag, &mtu))
+		if (!xdp_fits(xdp, port_fits(&xdp_devices, v->out), f->tag, &mtu))
 			return XDP_PASS;
 		decision_keep(d, f, v, epoch, mtu + ETHER_HEADER);
 		return send_or_route(xdp, f, v, now);

@@ -97,7 +97,7 @@ func (a *around) findings(name string, b *datapath.Bridge) (list []PortFinding) 
 	largest := 0
 	for _, p := range all {
 		if l := a.deviceOf(b, p); l != nil && p.Facts&datapath.PortSpan == 0 {
-			largest = max(largest, l.Attrs().MTU)
+			largest = max(largest, mtuOf(p, l, a.devices))
 		}
 	}
 	host := hostPortAmong(&b.Config, a.devices)
@@ -136,9 +136,11 @@ func (a *around) findings(name string, b *datapath.Bridge) (list []PortFinding) 
 				found(FindingAddress, text, AddressWarning(name, host, port, []string{text}))
 			}
 		}
-		if mtu := l.Attrs().MTU; mtu < largest && p.Facts&datapath.PortSpan == 0 {
+		switch mtu := mtuOf(p, l, a.devices); {
+		case mtu == 0 || mtu >= largest:
+		case p.Facts&datapath.PortSpan == 0:
 			found(FindingMTU, fmt.Sprint(mtu), smallerWarning(port, mtu, largest))
-		} else if mtu < largest {
+		default:
 			found(FindingMTU, fmt.Sprint(mtu), copyWarning(port, mtu, largest))
 		}
 	}
@@ -259,6 +261,18 @@ func copyWarning(port string, mtu, largest int) string {
 	return fmt.Sprintf("%s has MTU %d, other ports up to %d: of larger frames it gets no copy (counted there, reason mtu)", port, mtu, largest)
 }
 
+// mtuOf is the MTU of a port whose device is l: of a host port the one of the host's end, 0 if
+// that is not here.
+func mtuOf(p *datapath.Port, l netlink.Link, devices map[int]netlink.Link) int {
+	if p.Notes&datapath.PortHost == 0 {
+		return l.Attrs().MTU
+	}
+	if end := devices[l.Attrs().ParentIndex]; hostHere(l) && end != nil {
+		return end.Attrs().MTU
+	}
+	return 0
+}
+
 // mtuChange tells of the MTU that the device of a bridge's port has got, as port add does. port is
 // its name. lossy says whether frames are dropped for that.
 func mtuChange(b *datapath.Bridge, p *datapath.Port, port string, mtu int, devices map[int]netlink.Link) (text string, lossy bool) {
@@ -267,7 +281,9 @@ func mtuChange(b *datapath.Bridge, p *datapath.Port, port string, mtu int, devic
 	var others []int
 	for _, o := range datapath.Ports(&b.Config) {
 		if l := around.deviceOf(b, o); l != nil && o.Id != p.Id && !(isSpan(p) && isSpan(o)) {
-			others = append(others, l.Attrs().MTU)
+			if mtu := mtuOf(o, l, devices); mtu != 0 {
+				others = append(others, mtu)
+			}
 		}
 	}
 	text = mtuWords(port, mtu, others)

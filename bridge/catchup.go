@@ -316,9 +316,9 @@ func (s *sighting) master(bridge string, p *datapath.Port, l netlink.Link) {
 
 // mtu notes the MTU of a port's device.
 func (s *sighting) mtu(bridge string, b *datapath.Bridge, p *datapath.Port, l netlink.Link) {
-	was, now := s.had[p.Id], l.Attrs().MTU
+	was, now := s.had[p.Id], mtuOf(p, l, s.devices)
 	s.mtus[p.Id] = now
-	if was != 0 && was != now {
+	if was != 0 && now != 0 && was != now {
 		port := portName(b, p, s.devices)
 		why, lossy := mtuChange(b, p, port, now, s.devices)
 		s.did = append(s.did, Deed{Bridge: bridge, Port: port, Kind: DeedMTU, Why: why, Lossy: lossy})

@@ -35,6 +35,9 @@ type Device struct {
 	// OwnMAC is the address that a host's end gets by itself, nil if nobody can tell.
 	OwnMAC net.HardwareAddr
 
+	// MTU is the device's; FirstMTU is the one with which a host port of this one's bridge begins.
+	MTU, FirstMTU int
+
 	// Kept are the addresses that stay until they are removed: they are no leases.
 	Kept []netip.Prefix
 
@@ -52,13 +55,17 @@ func (s *Switch) Devices() (list []Device, err error) {
 			return err
 		}
 		ip := addresses()
+		all := world{mtus: map[uint32]int{}}
+		for index, l := range devices {
+			all.mtus[uint32(index)] = l.Attrs().MTU
+		}
 		var me *identity // of the namespace, nil until it is needed
 		byName := map[string]*Device{}
 		byIndex := map[int]*Device{}
 		for index, l := range devices {
 			a := l.Attrs()
 			d := &Device{
-				Name: a.Name, MAC: a.HardwareAddr, Own: isSwitchEnd(l), Physical: l.Type() == physical,
+				Name: a.Name, MAC: a.HardwareAddr, MTU: a.MTU, Own: isSwitchEnd(l), Physical: l.Type() == physical,
 				Ethernet: a.RawFlags&unix.IFF_LOOPBACK == 0 && a.EncapType == "ether",
 				Up:       a.RawFlags&unix.IFF_UP != 0,
 				Link:     a.RawFlags&(unix.IFF_UP|unix.IFF_RUNNING) == unix.IFF_UP|unix.IFF_RUNNING,
@@ -112,6 +119,7 @@ func (s *Switch) Devices() (list []Device, err error) {
 					}
 					me = &i
 				}
+				d.FirstMTU = all.smallestMTU(&b.Config)
 				d.OwnMAC = me.nearest(d.MAC, ofHost, name, port)
 			}
 			return nil

@@ -64,11 +64,83 @@ func isOwnEnd(l netlink.Link) bool {
 	return other != nil && isSwitchEnd(other)
 }
 
+// The MTU of a host port is that of the host's end: ip(8) sets it there, the host's stack obeys it,
+// and the datapath asks that end. So the switch's end takes frames of any size.
+const (
+	endMTU   = 65535 // ETH_MAX_MTU
+	usualMTU = 1500  // RFC 894
+)
+
+// MinMTU and MaxMTU are the limits of a host port's MTU (veth_setup() in drivers/net/veth.c).
+const (
+	MinMTU = 68 // RFC 791
+	MaxMTU = endMTU
+)
+
+// ipv6MTU is the least with which an interface has IPv6 (RFC 8200, 5).
+const ipv6MTU = 1280
+
+// ParseMTU reads the MTU of a host port. The error is a *[UsageError].
+func ParseMTU(s string) (int, error) {
+	n, err := parseUint(s, MinMTU, MaxMTU)
+	if err != nil {
+		return 0, usagef(s, "%w", err)
+	}
+	return int(n), nil
+}
+
+// mtuApart reports whether the switch's end keeps frames from the host's: somebody has set its
+// MTU, or an earlier build made it. A program of XDP at the host's end may forbid a larger one.
+func mtuApart(device, host netlink.Link) bool {
+	end, mtu := device.Attrs().MTU, host.Attrs().MTU
+	if xdp := host.Attrs().Xdp; xdp != nil && xdp.Attached {
+		return end < mtu
+	}
+	return end <= mtu && end < endMTU
+}
+
+// joinMTU makes the MTU of a host port one number, also where somebody has set the one of the
+// switch's end: that is the host's then.
+func joinMTU(device, host netlink.Link) error {
+	if !mtuApart(device, host) {
+		return nil
+	}
+	if end := device.Attrs().MTU; end < host.Attrs().MTU {
+		if err := netlink.LinkSetMTU(host, end); err != nil {
+			return err
+		}
+	}
+	err := netlink.LinkSetMTU(device, endMTU)
+	if errors.Is(err, unix.EINVAL) {
+		return nil // XDP at the host's end forbids it, and both are the same now
+	}
+	return err
+}
+
+// fitsIndex is the index of the device whose MTU a port has, 0 if that is not here.
+func fitsIndex(p *datapath.Port) uint32 {
+	if p.Notes&datapath.PortHost != 0 {
+		return p.HostIfindex
+	}
+	return p.Ifindex
+}
+
+// smallestMTU is the MTU that a new host port has among the ports of c.
+func (w *world) smallestMTU(c *datapath.Config) int {
+	list := w.mtusOf(c, func(p *datapath.Port) bool {
+		return p.Notes&datapath.PortHost == 0 && p.Facts&(datapath.PortPatch|datapath.PortSpan) == 0
+	})
+	if len(list) == 0 {
+		return usualMTU
+	}
+	return slices.Min(list)
+}
+
 // addHost makes the two ends of a host port and brings the switch's end up. The host's end
 // has the address mac, or for nil the one that it gets by itself. Both have their addresses
 // from the beginning, by which udev leaves them alone (MACAddressPolicy= of systemd.link(5)
 // is about devices whose addr_assign_type is not NET_ADDR_SET).
-func addHost(store *datapath.Store, bridge, port string, mac net.HardwareAddr) (netlink.Link, error) {
+func addHost(store *datapath.Store, bridge, port string, mac net.HardwareAddr, mtu int) (netlink.Link, error) {
 	own, err := ownIdentity()
 	if err != nil {
 		return nil, fmt.Errorf("name its interface: %w", err)
@@ -87,8 +159,9 @@ func addHost(store *datapath.Store, bridge, port string, mac net.HardwareAddr) (
 		}
 	}
 	attrs.Group = switchEndGroup
+	attrs.MTU = endMTU
 	attrs.HardwareAddr = own.free(used, ofHostEnd, bridge, port)
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: port, PeerHardwareAddr: mac}
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: port, PeerHardwareAddr: mac, PeerMTU: uint32(mtu)}
 	if err := netlink.LinkAdd(veth); err != nil {
 		return nil, fmt.Errorf("make its interface: %w", err)
 	}
@@ -129,7 +202,17 @@ func (c *draft) planHost(what, bridge string, p *datapath.Port, o PortOptions) e
 		delete(used, was.String())
 		mac = own.free(used, ofHost, bridge, host.Attrs().Name)
 	}
-	if bytes.Equal(mac, was) {
+	if mtu, was := o.MTU, host.Attrs().MTU; mtu != 0 && mtu != was {
+		c.warn(c.world.mtuTold(c.next, p, host.Attrs().Name, mtu)...)
+		c.before = append(c.before, func() error {
+			c.undo = append(c.undo, func() error { return netlink.LinkSetMTU(host, was) })
+			if err := netlink.LinkSetMTU(host, mtu); err != nil {
+				return fmt.Errorf("give %s MTU %d: %w", host.Attrs().Name, mtu, err)
+			}
+			return nil
+		})
+	}
+	if mac == nil || bytes.Equal(mac, was) {
 		return nil
 	}
 	id := p.Id
@@ -276,6 +359,11 @@ func hostMoved(b *datapath.Bridge, p *datapath.Port) bool {
 	l, err := netlink.LinkByIndex(int(p.Ifindex))
 	if err != nil {
 		return false
+	}
+	if hostHere(l) {
+		if host := otherEnd(l); host != nil && mtuApart(l, host) {
+			return true
+		}
 	}
 	now := *p
 	learnDevice(&now, l)

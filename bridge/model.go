@@ -42,6 +42,9 @@ type PortOptions struct {
 	MAC net.HardwareAddr
 	// OwnMAC gives the interface of a host port the address that it gets by itself. MAC is nil.
 	OwnMAC bool
+	// MTU is that of a host port; 0 is the one that it has, or for a new one the smallest of the
+	// ports of type netdev.
+	MTU int
 }
 
 // Port is one port of a bridge. A netdev port is an interface that was there before. A

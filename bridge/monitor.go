@@ -286,6 +286,8 @@ func hear(news linkNews, devices map[int]netlink.Link, listeners map[string]*lis
 				if int(p.Ifindex) == l.Attrs().Index && p.Facts&datapath.PortPatch == 0 && w.bridge.There(p) {
 					w.seeMaster(p, masterOf(l, devices), events)
 					w.seeMTU(p, l, devices, events)
+				} else if own := devices[int(p.Ifindex)]; own != nil && isHostEnd(l, p) {
+					w.seeMTU(p, own, devices, events)
 				}
 			}
 		}
@@ -360,9 +362,9 @@ func (w *listener) seeMaster(p *datapath.Port, now string, events *[]Event) {
 
 // seeMTU reports that the MTU of a port's device has been changed.
 func (w *listener) seeMTU(p *datapath.Port, l netlink.Link, devices map[int]netlink.Link, events *[]Event) {
-	was, now := w.mtus[p.Id], l.Attrs().MTU
+	was, now := w.mtus[p.Id], mtuOf(p, l, devices)
 	w.mtus[p.Id] = now
-	if was == 0 || was == now {
+	if was == 0 || now == 0 || was == now {
 		return
 	}
 	text, _ := mtuChange(w.bridge, p, w.names[p.Id], now, devices)

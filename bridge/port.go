@@ -119,9 +119,15 @@ func newPortConfig(what, port string, o *PortOptions) (config PortConfig, err er
 
 // checkHost refuses what is of a host port's interface alone where the port is another.
 func (o *PortOptions) checkHost(what string, host bool) error {
-	if !host && (o.MAC != nil || o.OwnMAC) {
+	switch {
+	case !host && (o.MAC != nil || o.OwnMAC):
 		return refused(what, "only a host port has an interface that the switch gives an address",
 			"leave --mac out, and set the device with 'ip link set PORT address MAC'")
+	case !host && o.MTU != 0:
+		return refused(what, "only a host port has an interface that the switch gives an MTU",
+			"leave --mtu out, and set the device with 'ip link set PORT mtu N'")
+	case o.MTU != 0 && (o.MTU < MinMTU || o.MTU > MaxMTU):
+		return usagef(fmt.Sprintf("--mtu %d", o.MTU), "out of range; give %d to %d", MinMTU, MaxMTU)
 	}
 	return nil
 }
@@ -175,12 +181,21 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 			return c.setDevice(what, p, device, o.Hook)
 		}
 		id := p.Id
+		if o.MTU != 0 {
+			c.late = append(c.late, func() error {
+				if p := datapath.PortAt(c.next, id); p != nil {
+					c.warn(c.world.mtuTold(c.next, p, port, o.MTU)...)
+				}
+				return nil
+			})
+		}
 		c.before = append(c.before, func() error {
 			p := datapath.PortAt(c.next, id)
 			if p == nil {
 				return nil // it has left again
 			}
-			device, err := addHost(c.bridge.Store(), bridge, port, o.MAC)
+			mtu := cmp.Or(o.MTU, c.world.smallestMTU(c.next))
+			device, err := addHost(c.bridge.Store(), bridge, port, o.MAC, mtu)
 			if err != nil {
 				return err
 			}
@@ -368,7 +383,7 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 		}
 		noted := p.Flags&datapath.PortMAB != 0
 		config.store(p)
-		if o.MAC != nil || o.OwnMAC {
+		if o.MAC != nil || o.OwnMAC || o.MTU != 0 {
 			if err := c.planHost(what, bridge, p, o); err != nil {
 				return err
 			}

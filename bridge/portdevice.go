@@ -459,13 +459,21 @@ func cableWarning(c *datapath.Config, bridge string, l netlink.Link) []string {
 
 // mtuWarning tells of ports that can't pass on all frames that others take.
 func (w *world) mtuWarning(c *datapath.Config, p *datapath.Port, l netlink.Link) []string {
-	list := w.mtusOf(c, func(o *datapath.Port) bool { return o.Id != p.Id })
-	mtu := l.Attrs().MTU
-	w.mtus[uint32(l.Attrs().Index)] = mtu
-	if text := mtuWords(l.Attrs().Name, mtu, list); text != "" {
-		return []string{text}
+	told := w.mtuTold(c, p, l.Attrs().Name, l.Attrs().MTU)
+	w.mtus[uint32(l.Attrs().Index)] = l.Attrs().MTU
+	return told
+}
+
+// mtuTold is mtuWarning for a port with an MTU that it is to have.
+func (w *world) mtuTold(c *datapath.Config, p *datapath.Port, name string, mtu int) (told []string) {
+	if text := mtuWords(name, mtu, w.mtusOf(c, func(o *datapath.Port) bool { return o.Id != p.Id })); text != "" {
+		told = append(told, text)
 	}
-	return nil
+	host := p.Notes&datapath.PortHost != 0 || p.Ifindex == 0 // a new one has no device yet
+	if host && mtu < ipv6MTU {
+		told = append(told, fmt.Sprintf("%s has MTU %d, and no IPv6: that takes %d", name, mtu, ipv6MTU))
+	}
+	return told
 }
 
 // mtuWords tells of a port's MTU among those of others; "" if all are the same.
@@ -491,15 +499,15 @@ func (w *world) mtusOf(c *datapath.Config, meant func(*datapath.Port) bool) (lis
 	var unknown []uint32
 	ports := slices.DeleteFunc(datapath.Ports(c), func(p *datapath.Port) bool { return !meant(p) })
 	for _, p := range ports {
-		if _, ok := w.mtus[p.Ifindex]; !ok {
-			unknown = append(unknown, p.Ifindex)
+		if _, ok := w.mtus[fitsIndex(p)]; !ok {
+			unknown = append(unknown, fitsIndex(p))
 		}
 	}
 	for i, mtu := range mtus(unknown) {
 		w.mtus[unknown[i]] = mtu
 	}
 	for _, p := range ports {
-		if mtu := w.mtus[p.Ifindex]; mtu != 0 {
+		if mtu := w.mtus[fitsIndex(p)]; mtu != 0 {
 			list = append(list, mtu)
 		}
 	}

@@ -125,7 +125,23 @@ func makeReady(p *datapath.Port, there func(*datapath.Port) bool) (notes []strin
 	}
 	off(datapath.PortHadLRO, featureLRO, "merged frames may be too large for other ports")
 	off(datapath.PortHadRxVLAN, featureRxVLAN, "XDP does not see its VLAN tags; use --hook tcx for tagged frames")
+	if p.Notes&datapath.PortHost != 0 && hostHere(l) {
+		if host := otherEnd(l); host != nil {
+			if err := joinMTU(l, host); err != nil {
+				return notes, fmt.Errorf("give %s the MTU of its other end: %w", name, err)
+			}
+		}
+	}
 	if l.Type() == "veth" && p.Notes&datapath.PortXDP != 0 {
+		// XDP refuses a device whose other end takes larger frames: that of a host port whose
+		// interface joins two bridges
+		if hostHere(l) {
+			if end := otherEnd(l); end != nil && isSwitchEnd(end) && end.Attrs().MTU > l.Attrs().MTU {
+				if err := netlink.LinkSetMTU(end, l.Attrs().MTU); err != nil {
+					return notes, err
+				}
+			}
+		}
 		if err := prepareEnd(l); err != nil {
 			return notes, err
 		}

@@ -95,6 +95,8 @@ type AddPorts struct {
 	Hook string `json:"hook,omitempty"`
 	// of a host port: the address of its interface, or auto
 	MAC string `json:"mac,omitempty"`
+	// of a host port: its MTU in bytes
+	MTU *uint64 `json:"mtu,omitempty"`
 	// of a patch port: BRIDGE/PORT, the cable's other end, which is made too
 	Peer string `json:"peer,omitempty"`
 	// devices, or names for host and patch ports
@@ -800,6 +802,8 @@ type SetPort struct {
 	Hook   string `json:"hook,omitempty"`
 	// of a host port: the address of its interface, or auto
 	MAC string `json:"mac,omitempty"`
+	// of a host port: its MTU in bytes
+	MTU *uint64 `json:"mtu,omitempty"`
 	// the port
 	Port string `json:"port"`
 	// settings by the names of their flags, with values as the flags take them

@@ -193,6 +193,9 @@ func (d *diff) addPort(want *portModel) {
 	if o.MAC = want.mac; o.MAC != nil {
 		details = append(details, "mac "+o.MAC.String())
 	}
+	if o.MTU = want.mtu; o.MTU != 0 {
+		details = append(details, fmt.Sprint("mtu ", o.MTU))
+	}
 	if len(want.addresses) > 0 {
 		details = append(details, "addresses "+addressWords(want.addresses))
 	}
@@ -274,6 +277,10 @@ func (d *diff) setPort(was, want *portModel) {
 		if o.OwnMAC = want.ownMAC && host.OwnMAC != nil && !bytes.Equal(host.OwnMAC, host.MAC); o.OwnMAC {
 			details = append(details, transition("mac", host.MAC.String(), bridge.Auto, true))
 		}
+		if want.mtu != 0 && want.mtu != host.MTU {
+			o.MTU = want.mtu
+			details = append(details, transition("mtu", fmt.Sprint(host.MTU), fmt.Sprint(want.mtu), true))
+		}
 		var it bridge.HostInterface
 		if want.addresses != nil && !sameAddresses(host.Kept, want.addresses) {
 			details = append(details, transition("addresses", addressWords(host.Kept), addressWords(want.addresses), true))
@@ -290,7 +297,7 @@ func (d *diff) setPort(was, want *portModel) {
 	if len(details) > 0 {
 		d.act(Change, "port "+port, strings.Join(details, ", "))
 	}
-	if len(o.Changes) > 0 || o.Hook != "" || o.MAC != nil || o.OwnMAC {
+	if len(o.Changes) > 0 || o.Hook != "" || o.MAC != nil || o.OwnMAC || o.MTU != 0 {
 		d.edit(func(e *bridge.Edit) error { return e.SetPort(port, o) })
 	}
 }

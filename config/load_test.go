@@ -123,6 +123,9 @@ func dump(w *strings.Builder, f File) {
 			if p.MAC != nil || p.OwnMAC {
 				fmt.Fprintf(w, " mac %v %t", p.MAC, p.OwnMAC)
 			}
+			if p.MTU != 0 {
+				fmt.Fprintf(w, " mtu %d", p.MTU)
+			}
 			if p.Addresses != nil {
 				fmt.Fprintf(w, " addresses %v", p.Addresses)
 			}

@@ -87,6 +87,8 @@ type Port struct {
 	MAC    net.HardwareAddr
 	OwnMAC bool
 
+	MTU int // of a host port; 0 leaves it as it is, and a new one begins with the smallest of the ports
+
 	// Up says whether a host port's interface is up. Without it the interface is brought up with
 	// Addresses, and else left as it is.
 	Up *bool

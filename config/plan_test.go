@@ -45,6 +45,7 @@ func devicesOf(words string) (list []bridge.Device) {
 		d.Name, d.Bridge, _ = strings.Cut(w, "@")
 		if d.Own {
 			d.Host, d.Bridge = d.Bridge, ""
+			d.MTU, d.FirstMTU = 1500, 1500
 			d.MAC, d.OwnMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0x99}, net.HardwareAddr{2, 0, 0, 0, 0, 0x98}
 		}
 		list = append(list, d)
@@ -84,6 +85,12 @@ func TestPlan(t *testing.T) {
 				"~ bridge br0: mac 02:00:00:00:00:01 -> auto", "~ port h of br0: mac 02:00:00:00:00:99 -> 02:00:00:00:00:02",
 				"+ port j of br0: type host, mac 02:00:00:00:00:03",
 			},
+		},
+		{
+			name: "the MTU of a host port",
+			was:  "bridges: {br0: {ports: {h: {type: host}, i: {type: host}, j: {type: host}}}}",
+			want: "bridges: {br0: {ports: {h: {type: host, mtu: 9000}, i: {type: host}, j: {type: host, mtu: 1500}, k: {type: host, mtu: 1400}}}}", devices: "h@br0! i@br0! j@br0!",
+			plan: []string{"~ port h of br0: mtu 1500 -> 9000", "+ port k of br0: type host, mtu 1400"},
 		},
 		{
 			name: "the address that an interface gets by itself",

@@ -152,6 +152,9 @@ func (r *reader) hostInterface(p *Port, it bridge.Device) {
 	if !bytes.Equal(it.MAC, it.OwnMAC) {
 		p.MAC = it.MAC
 	}
+	if it.MTU != it.FirstMTU {
+		p.MTU = it.MTU
+	}
 	p.Addresses = it.Kept
 	if it.Up != (len(it.Kept) > 0) {
 		p.Up = &it.Up

@@ -58,6 +58,7 @@ type portModel struct {
 
 	addresses []netip.Prefix   // of the host's interface; nil leaves them as they are
 	mac       net.HardwareAddr // of that; nil as addresses
+	mtu       int              // 0 as it is
 	ownMAC    bool             // it gets the one that it gets by itself
 	up        *bool            // whether that is up; nil: with addresses it gets up
 
@@ -277,6 +278,9 @@ func (m *model) readPort(b *bridgeModel, p *Port, what string) *portModel {
 	}
 	if port.mac, port.ownMAC = p.MAC, p.OwnMAC; (port.mac != nil || port.ownMAC) && port.kind != bridge.TypeHost {
 		m.fail(p.At, "%s: only a host port is given a mac; leave it out, or say type: host", what)
+	}
+	if port.mtu = p.MTU; port.mtu != 0 && port.kind != bridge.TypeHost {
+		m.fail(p.At, "%s: only a host port is given an mtu; leave it out, or say type: host", what)
 	}
 	if port.up = p.Up; port.up != nil && port.kind != bridge.TypeHost {
 		m.fail(p.At, "%s: only of a host port a file says whether it is up; leave up out, or say type: host", what)

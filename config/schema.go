@@ -84,6 +84,10 @@ func Schema() []byte {
 					"type":        "string",
 					"description": "of a host port: the address of the host's interface, or auto, the same after each restart; left as it is without this key",
 				},
+				"mtu": object{
+					"type": "integer", "minimum": bridge.MinMTU, "maximum": bridge.MaxMTU,
+					"description": "of a host port: its MTU in bytes; left as it is without this key, and a new one begins with the smallest of the ports",
+				},
 				"up": described(onOff, "of a host port: whether the host's interface is up; without this key addresses bring it up"),
 			})),
 			"private-vlan": closed([]string{"object"}, object{

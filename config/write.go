@@ -213,6 +213,9 @@ func portPairs(p *Port) (pairs []pair) {
 	case p.OwnMAC:
 		pairs = append(pairs, pair{"mac", bridge.Auto})
 	}
+	if p.MTU != 0 {
+		pairs = append(pairs, pair{"mtu", fmt.Sprint(p.MTU)})
+	}
 	if p.Addresses != nil {
 		words := make([]string, len(p.Addresses))
 		for i, a := range p.Addresses {

@@ -111,6 +111,11 @@ func drawBridge(t *rapid.T, name string, names []string) (b Bridge, devices []br
 				b.Ports[len(b.Ports)-1].Addresses = d.Kept
 			}
 			d.MAC, d.OwnMAC = net.HardwareAddr{2, 0, 0, 0, 1, 1}, net.HardwareAddr{2, 0, 0, 0, 1, 1}
+			d.MTU, d.FirstMTU = 1500, 1500
+			if rapid.Bool().Draw(t, "mtu") {
+				d.MTU = 9000
+				b.Ports[len(b.Ports)-1].MTU = d.MTU
+			}
 			switch rapid.IntRange(0, 2).Draw(t, "address") {
 			case 0:
 				d.MAC = net.HardwareAddr{2, 0, 0, 0, 1, 2}

@@ -299,6 +299,7 @@ func (y *yamlFile) port(name, n node) Port {
 				p.MAC, _ = value(y, n, "mac", bridge.ParseMAC)
 			}
 		}},
+		field{name: "mtu", read: func(n node) { p.MTU, _ = value(y, n, "mtu", bridge.ParseMTU) }},
 		field{name: "up", read: func(n node) {
 			up := y.on(n, "up")
 			p.Up = &up
@@ -331,6 +332,9 @@ func (y *yamlFile) checkType(p Port) {
 	}
 	if (p.MAC != nil || p.OwnMAC) && p.Options.Type != bridge.TypeHost {
 		y.add(p.At, "port %q: only a host port is given a mac; give type: host, too, or leave it out", p.Name)
+	}
+	if p.MTU != 0 && p.Options.Type != bridge.TypeHost {
+		y.add(p.At, "port %q: only a host port is given an mtu; give type: host, too, or leave it out", p.Name)
 	}
 	if p.Up != nil && p.Options.Type != bridge.TypeHost {
 		y.add(p.At, "port %q: only of a host port a file says whether it is up; give type: host, too, or leave up out", p.Name)

@@ -155,7 +155,7 @@ const PortNameSize = len(Port{}.Name)
 const Layout = layout
 
 const (
-	layout     = 24 // of what is pinned: TestLayout says when it changes
+	layout     = 25 // of what is pinned: TestLayout says when it changes
 	slotBits   = 10
 	portProbes = 8 // PORT_PROBES
 	portShift  = 19
@@ -291,8 +291,10 @@ func specialise(c *Config) {
 	for _, p := range Ports(c) {
 		p.Notes &^= PortBerth // its device has come
 		p.Facts &^= portToHost
+		p.FitsIfindex = p.Ifindex
 		if p.Notes&PortHost != 0 {
 			p.Facts |= portToHost
+			p.FitsIfindex = cmp.Or(p.HostIfindex, p.Ifindex) // 0 while it is in another namespace
 		}
 	}
 	settleDomains(Ports(c))

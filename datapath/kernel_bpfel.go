@@ -1230,6 +1230,8 @@ type kernelPort struct {
 	HostTable    uint32
 	Domain       uint16
 	Pad          uint16
+	FitsIfindex  uint32
+	Pad2         uint32
 }
 
 type kernelPortFact uint32
@@ -1506,6 +1508,8 @@ type kernelSettings struct {
 		HostTable    uint32
 		Domain       uint16
 		Pad          uint16
+		FitsIfindex  uint32
+		Pad2         uint32
 	}
 }
 

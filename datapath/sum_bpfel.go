@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "97c29564bd4276328c04e423408e97726e2ed9e1c71903f55c93b01805244591"
+const objectsSum = "4b17d51d9b8759fccbe389e2945021581a321227d12a73572f2429cabf33b568"

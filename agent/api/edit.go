@@ -41,6 +41,7 @@ type AddPorts struct {
 	Hook     string      `json:"hook,omitempty" enum:"auto,tcx,xdp" doc:"auto by default"`
 	Force    bool        `json:"force,omitempty" doc:"take devices although others are above them, or they are above a port's: those get nothing then"`
 	MAC      string      `json:"mac,omitempty" maxLength:"32" doc:"of a host port: the address of its interface, or auto"`
+	MTU      int         `json:"mtu,omitempty" minimum:"68" maximum:"65535" doc:"of a host port: its MTU in bytes"`
 	Settings PortChanges `json:"settings,omitempty"`
 }
 
@@ -50,6 +51,7 @@ type SetPort struct {
 	Port     string      `json:"port" maxLength:"64" minLength:"1" doc:"the port"`
 	Hook     string      `json:"hook,omitempty" enum:"auto,tcx,xdp"`
 	MAC      string      `json:"mac,omitempty" maxLength:"32" doc:"of a host port: the address of its interface, or auto"`
+	MTU      int         `json:"mtu,omitempty" minimum:"68" maximum:"65535" doc:"of a host port: its MTU in bytes"`
 	Settings PortChanges `json:"settings,omitempty"`
 }
 
@@ -232,7 +234,8 @@ type ApplyText struct {
 }
 
 // hostOptions are what is told of a host port's interface.
-func hostOptions(o *bridge.PortOptions, mac string) (err error) {
+func hostOptions(o *bridge.PortOptions, mac string, mtu int) (err error) {
+	o.MTU = mtu
 	if o.OwnMAC = mac == bridge.Auto; mac != "" && !o.OwnMAC {
 		o.MAC, err = bridge.ParseMAC(mac)
 	}
@@ -287,18 +290,18 @@ func (a *API) edits() {
 	change(a, "/port/add", "make devices ports", func(s *bridge.Switch, in *BodyOf[AddPorts]) ([]string, error) {
 		b := in.Body
 		o := bridge.PortOptions{Type: b.Type, Peer: b.Peer, Hook: b.Hook, Changes: b.Settings, Force: b.Force}
-		if err := hostOptions(&o, b.MAC); err != nil {
+		if err := hostOptions(&o, b.MAC, b.MTU); err != nil {
 			return nil, err
 		}
 		return s.AddPorts(b.Bridge, b.Ports, o)
 	})
 	change(a, "/port/set", "change the settings of a port", func(s *bridge.Switch, in *BodyOf[SetPort]) ([]string, error) {
 		b := in.Body
-		if b.Hook == "" && b.MAC == "" && len(b.Settings) == 0 {
+		if b.Hook == "" && b.MAC == "" && b.MTU == 0 && len(b.Settings) == 0 {
 			return nil, huma.Error422UnprocessableEntity("nothing to change: give at least one setting")
 		}
 		o := bridge.PortOptions{Hook: b.Hook, Changes: b.Settings}
-		if err := hostOptions(&o, b.MAC); err != nil {
+		if err := hostOptions(&o, b.MAC, b.MTU); err != nil {
 			return nil, err
 		}
 		return s.SetPorts(b.Bridge, []string{b.Port}, o)

@@ -226,6 +226,9 @@ func hostWords(o bridge.PortOptions) (words string) {
 	case o.MAC != nil:
 		words = " mac=" + o.MAC.String()
 	}
+	if o.MTU != 0 {
+		words += fmt.Sprint(" mtu=", o.MTU)
+	}
 	return words
 }
 

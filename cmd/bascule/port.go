@@ -144,18 +144,27 @@ are those of PORT; the other end begins with the defaults.`,
 }
 
 // hostFlags are the flags of a host port's interface.
-type hostFlags struct{ mac ownMAC }
+type hostFlags struct {
+	mac ownMAC
+	mtu number
+}
 
 func addHost(cmd *cobra.Command) *hostFlags {
-	f := &hostFlags{}
+	f := &hostFlags{mtu: number{name: "N", least: bridge.MinMTU, most: bridge.MaxMTU}}
 	cmd.Flags().Var(&f.mac, "mac", "address of a host port's interface, or auto: the same after each restart of the machine")
 	completeFlag(cmd, "mac", these([]string{bridge.Auto}))
+	cmd.Flags().Var(&f.mtu, "mtu", "MTU of a host port, 68 to 65535 bytes; a new one begins with the smallest of the ports")
 	return f
 }
 
-func (f *hostFlags) given() bool { return f.mac.mac != nil || f.mac.auto }
+func (f *hostFlags) given() bool { return f.mac.mac != nil || f.mac.auto || f.mtu.n != nil }
 
-func (f *hostFlags) store(o *bridge.PortOptions) { o.MAC, o.OwnMAC = f.mac.mac, f.mac.auto }
+func (f *hostFlags) store(o *bridge.PortOptions) {
+	o.MAC, o.OwnMAC = f.mac.mac, f.mac.auto
+	if f.mtu.n != nil {
+		o.MTU = *f.mtu.n
+	}
+}
 
 // completePeer completes the bridge of --peer, behind which a new port's name
 // comes.

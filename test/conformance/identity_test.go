@@ -4,11 +4,15 @@ package conformance
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"bascule/lab/ends"
 	"bascule/test/netlab"
@@ -16,6 +20,7 @@ import (
 
 var identityCases = []conformance{
 	{name: "mac_after_a_restart", hooks: tcx, run: macAfterARestart},
+	{name: "host_mtu", hooks: both, run: hostMTU},
 	{name: "mac_given", hooks: tcx, run: macGiven},
 }
 
@@ -160,4 +165,87 @@ func macGiven(t *testing.T, _ string) {
 	e := l.NewEnd(l.NewNamespace())
 	l.Refused([]string{"only a host port"}, "port", "add", "br0", e.Port, "--mac", one)
 	check(bridge, host)
+}
+
+// hostMTU: the MTU of a host port is one number, whichever end has it set, and begins as the
+// smallest of the ports. The stations' ping is the oracle.
+func hostMTU(t *testing.T, hook string) {
+	l := netlab.New(t)
+	e := l.NewEnd(l.NewNamespace())
+	e.SetMTU(9000)
+	other := l.NewEnd(l.NewNamespace())
+	other.SetMTU(8000)
+	l.AddBridge("br0", hook, []*netlab.End{e})
+	l.Bascule("port", "add", "br0", "host0", "--type", "host", "--hook", "tcx")
+	r, err := l.Run("port", "add", "br0", other.Port)
+	must(t, err)
+	if r.Exit != 0 || !strings.Contains(r.Stderr, "MTU 8000, other ports up to 9000") {
+		t.Error(r)
+	}
+	l.Bascule("port", "add", "br0", "host1", "--type", "host")
+	if got := l.Port("br0", "host1").MTU; got != 8000 {
+		t.Errorf("a host port beside an MTU of 8000 begins with %d", got)
+	}
+	l.Bascule("port", "del", "br0", "host1", other.Port)
+	here := l.Switch.Netlink()
+	host, err := here.LinkByName("host0")
+	must(t, err)
+	l.SetUp(host)
+	far, err := e.Namespace.Netlink().LinkByName(e.Ifname)
+	must(t, err)
+	must(t, here.AddrAdd(host, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(192, 0, 2, 200).To4(), Mask: net.CIDRMask(24, 32)}}))
+	must(t, e.Namespace.Netlink().AddrAdd(far, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(192, 0, 2, 201).To4(), Mask: net.CIDRMask(24, 32)}}))
+	ping := func(ns, to string, size int) bool {
+		return exec.Command("ip", "netns", "exec", ns, "ping", "-q", "-c", "1", "-W", "1", "-M", "do", "-s", fmt.Sprint(size-28), to).Run() == nil
+	}
+	check := func(what string, mtu int) {
+		t.Helper()
+		if got := l.Port("br0", "host0").MTU; got != mtu {
+			t.Errorf("%s: host0 has MTU %d, want %d", what, got, mtu)
+		}
+		time.Sleep(1100 * time.Millisecond) // decisions are remembered for a second
+		for _, size := range []int{mtu, mtu + 1} {
+			want := size == mtu
+			if got := ping(e.Namespace.Name, "192.0.2.200", size); got != want && size <= 9000 {
+				t.Errorf("%s: %d bytes to the host: %t", what, size, got)
+			}
+			if got := ping(l.Switch.Name, "192.0.2.201", size); got != want {
+				t.Errorf("%s: %d bytes from the host: %t", what, size, got)
+			}
+		}
+	}
+	check("at first", 9000)
+	must(t, here.LinkSetMTU(host, 1400)) // with no agent, and no command after it
+	drops := l.Port("br0", e.Port).Drops["mtu"]
+	check("set by ip(8)", 1400)
+	if now := l.Port("br0", e.Port).Drops["mtu"]; now != drops+1 {
+		t.Errorf("%d drops of reason mtu, %d before a packet that is too large", now, drops)
+	}
+	must(t, here.LinkSetMTU(host, 9000))
+	check("set larger", 9000)
+	r, err = l.Run("port", "set", "br0", "host0", "--mtu", "3000")
+	must(t, err)
+	if r.Exit != 0 || !strings.Contains(r.Stderr, "host0 has MTU 3000, other ports up to 9000") {
+		t.Error(r)
+	}
+	check("set by a command", 3000)
+	end, err := here.LinkByName(switchEndOf(t, l, "host0"))
+	must(t, err)
+	must(t, here.LinkSetMTU(end, 2000)) // the other end: the next command follows
+	l.Bascule("bridge", "set", "br0")
+	check("set at the switch's end", 2000)
+	if text := l.Bascule("export"); !strings.Contains(text, "mtu: 2000") {
+		t.Errorf("export has no mtu:\n%s", text)
+	}
+	file := filepath.Join(t.TempDir(), "switch.yaml")
+	must(t, os.WriteFile(file, []byte("bridges: {br0: {ports: {"+e.Port+": {}, host0: {type: host, mtu: 4000}}}}"), 0o600))
+	r, err = l.Run("apply", file)
+	must(t, err)
+	if r.Exit != 0 || !strings.Contains(r.Stdout, "mtu 2000 -> 4000") {
+		t.Error(r)
+	}
+	check("set by a file", 4000)
+	l.Refused([]string{"out of range"}, "port", "set", "br0", "host0", "--mtu", "67")
+	l.Refused([]string{"only a host port"}, "port", "set", "br0", e.Port, "--mtu", "1400")
+	check("refused", 4000)
 }
