@@ -204,7 +204,7 @@ func hostPortAmong(config *datapath.Config, devices map[int]netlink.Link) string
 
 // filterWarning tells of a filter that the switch is in front of.
 func filterWarning(port, what string) string {
-	return fmt.Sprintf("%s: %s sees none of the frames that come in by it: the switch takes them first; filter by pf or by MAC rules of the port",
+	return fmt.Sprintf("%s: %s sees none of the frames that the switch takes from the port: the switch comes first; filter by pf or by MAC rules",
 		port, what)
 }
 
