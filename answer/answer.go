@@ -164,6 +164,8 @@ type Port struct {
 	StormBroadcast  string        `json:"storm_bcast"`
 	StormMulticast  string        `json:"storm_mcast"`
 	StormUnknown    string        `json:"storm_unknown"`
+	RateIn          string        `json:"rate_in"` // as the settings take them
+	RateOut         string        `json:"rate_out"`
 	STPCost         uint32        `json:"cost"`     // of spanning tree, as the rest; 0 is by the port's speed
 	STPPriority     uint8         `json:"priority"` // 0 to 240
 	STPEdge         string        `json:"edge"`     // "auto", "on" or "off", as the next
@@ -230,8 +232,8 @@ func OfPort(port bridge.Port) Port {
 		Locked: c.Locked, MAB: c.MAB, Admit: c.Admit, Backup: c.Backup, BlockNonIP: c.BlockNonIP,
 		SourceGuard: c.SourceGuard, Trusted: c.Trusted, Route: c.Route,
 		LoopGuard: c.LoopGuard.String(), StormBroadcast: c.Storm[0].String(), StormMulticast: c.Storm[1].String(),
-		StormUnknown: c.Storm[2].String(),
-		STPCost:      c.STPCost, STPPriority: c.STPPriority, STPEdge: c.STPEdge, STPPointToPoint: c.STPPointToPoint,
+		StormUnknown: c.Storm[2].String(), RateIn: c.Rate[0].String(), RateOut: c.Rate[1].String(),
+		STPCost: c.STPCost, STPPriority: c.STPPriority, STPEdge: c.STPEdge, STPPointToPoint: c.STPPointToPoint,
 		BPDUGuard: c.BPDUGuard, BPDUFilter: c.BPDUFilter, RootGuard: c.RootGuard,
 	}
 }

@@ -88,7 +88,7 @@ OFTEN __noinline u32 first_way(struct xdp_md *xdp)
 		f->fill = f->len - memory->len;
 	}
 	way = route_way(memory->way);
-	return way && way->epoch && (port_at(way->out)->facts & PORT_XDP_TX) &&
+	return way && way->epoch && port_takes_xdp(port_at(way->out)) &&
 	       bpf_redirect_map(&xdp_devices, way->out, XDP_PASS) == XDP_REDIRECT;
 }
 

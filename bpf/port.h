@@ -132,6 +132,18 @@ static __always_inline bool port_protected(const volatile struct port *in,
 	return on(FEATURE_PROTECTED) && (in->domains & out->domains);
 }
 
+/* Has the port a limit of what leaves by it? See rate.h. */
+static __always_inline bool port_limits_out(const volatile struct port *p)
+{
+	return on(FEATURE_RATE) && p->limit[LIMIT_OUT].rate;
+}
+
+/* Does the port take frames that XDP redirects? */
+static __always_inline bool port_takes_xdp(const volatile struct port *p)
+{
+	return (p->facts & PORT_XDP_TX) && !port_limits_out(p);
+}
+
 static __always_inline bool port_learns(const volatile struct port *in)
 {
 	return !on(FEATURE_NO_LEARN) || (in->flags & PORT_LEARN);

@@ -88,8 +88,8 @@ static __always_inline void send_copy(struct __sk_buff *skb, const struct frame 
 			return;
 		}
 	}
+	count_tx(out, f->len); /* before it goes: see uncount_tx() */
 	bpf_clone_redirect(skb, port_device(&tcx_devices, out), 0);
-	count_tx(out, f->len);
 }
 
 /*
@@ -165,7 +165,7 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 	 * Straight to the receiver, without a queue between. This is only for the receiver's own
 	 * address: its stack would also take a frame for another station behind it for its own.
 	 */
-	if (on(FEATURE_PEER) && f->dst == p->peer)
+	if (on(FEATURE_PEER) && f->dst == p->peer && !port_limits_out(p))
 		return bpf_redirect_peer(p->ifindex, 0);
 	return bpf_redirect(port_device(&tcx_devices, v->out), 0);
 }
@@ -188,7 +188,7 @@ static __always_inline int send_xdp(const struct hook *h, const struct frame *f,
 	struct xdp_md *xdp = h->ctx;
 	u32 tag = 0;
 
-	if (!(port_at(v->out)->facts & PORT_XDP_TX))
+	if (!port_takes_xdp(port_at(v->out)))
 		return XDP_PASS;
 	if (on(FEATURE_PF) && !pf_passes(h, v, now))
 		return XDP_PASS;

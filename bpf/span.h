@@ -32,8 +32,8 @@ static long span_copy(u32 n, struct span_copies *s)
 		trace_span(n, false);
 		return 0;
 	}
-	bpf_clone_redirect(s->skb, port_at(slot)->ifindex, 0);
 	count_tx(slot, s->len);
+	bpf_clone_redirect(s->skb, port_at(slot)->ifindex, 0);
 	return 0;
 }
 

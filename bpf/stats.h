@@ -30,6 +30,18 @@ static __always_inline void count_tx(u32 slot, u32 len)
 	}
 }
 
+/* Takes back what count_tx() has counted, of a frame that has not left. */
+static __always_inline void uncount_tx(u32 slot, u32 len)
+{
+	struct port_stats *s = stats_of(slot);
+
+	/* another program may have sent it by the port's device, which nobody has counted */
+	if (s && s->tx_frames && s->tx_bytes >= len) {
+		s->tx_frames--;
+		s->tx_bytes -= len;
+	}
+}
+
 /* The same of a frame for a routed host port that the datapath routes. */
 static __always_inline void count_routed(u32 slot, u32 len)
 {

@@ -8,13 +8,23 @@
  */
 #include "control.h"
 #include "first.h"
+#include "rate.h"
 #include "tcx.h"
 #include "xdp.h"
 
 SEC("tcx/ingress")
 int bascule_tcx(struct __sk_buff *skb)
 {
+	if (on(FEATURE_RATE) && !on(FEATURE_TRACE) && rate_refuses(skb))
+		return TC_ACT_SHOT;
 	return switch_skb(skb, false);
+}
+
+/* Looks at what leaves by a port whose limit is for that. */
+SEC("tcx/egress")
+int bascule_out(struct __sk_buff *skb)
+{
+	return rate_out(skb);
 }
 
 /* Goes on with a frame that another bridge sends by a patch cable. */
@@ -86,7 +96,11 @@ int bascule_xdp(struct xdp_md *xdp)
 SEC("xdp.frags")
 int bascule_first(struct xdp_md *xdp)
 {
-	return first_xdp(xdp);
+	int action = first_xdp(xdp);
+
+	if (on(FEATURE_RATE) && action == XDP_REDIRECT)
+		rate_pays_xdp(xdp);
+	return action;
 }
 #endif
 

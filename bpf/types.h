@@ -80,6 +80,7 @@ enum drop_reason {
 	DROP_PF_DIVERT, /* a rule gives it to a socket of the host, and there is none */
 	DROP_PF_TIMESTAMP, /* its timestamps of TCP are none that its connection has now */
 	DROP_GSO, /* the kernel is yet to cut it into packets that no filter has judged */
+	DROP_RATE, /* above the port's limit of all that comes in, or of all that leaves */
 	DROP_REASONS,
 };
 
@@ -232,7 +233,8 @@ enum feature {
 	FEATURE_PF_LIMITERS = 1ull << 48, /* of pf: limiters limit states, see pf/limit.h */
 	/* of the program that may sleep: it must not look into a trie */
 	FEATURE_PF_SLEEPS = 1ull << 49,
-	FEATURE_END = 1ull << 50, /* no feature has this bit, nor one above it */
+	FEATURE_RATE = 1ull << 50, /* a port has a limit of what comes in, or of what leaves */
+	FEATURE_END = 1ull << 51, /* no feature has this bit, nor one above it */
 	/* features that look behind the addresses, and drop a frame for what is there */
 	FEATURES_JUDGE = FEATURE_NON_IP | FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD |
 			 FEATURE_RA_GUARD | FEATURE_RULES | FEATURE_PF | FEATURE_ETHER,
@@ -347,6 +349,20 @@ struct storm {
 	__u32 kilobits; /* 1: rate is in 1000 bits a second; 0: in frames a second */
 };
 
+/* The ways that frames go at a port, in the order of port.limit. */
+enum limit_way {
+	LIMIT_IN, /* they come in by it */
+	LIMIT_OUT, /* they leave by it */
+	LIMIT_WAYS,
+};
+
+/* How much may go by a port in one way; rate 0 is no limit. See rate.h. */
+struct limit {
+	__u32 rate;
+	__u32 kilobits; /* as in struct storm */
+	__u32 burst; /* what passes at once: bytes, or frames; 0: what passes in RATE_BURST */
+};
+
 /* Settings about a port's cable: spanning tree finds out by itself, or is told yes or no. */
 enum stp_choice {
 	STP_AUTO,
@@ -387,6 +403,7 @@ struct port {
 	__u16 span_out;
 	__u16 admit; /* enum vlan_admit */
 	struct storm storm[STORM_KINDS];
+	struct limit limit[LIMIT_WAYS];
 	__u32 block_time; /* seconds that the loop guard blocks the port, 0 for not at all */
 	__u32 endpoint; /* patch port: its number among those of the namespace, from 1 */
 	__u32 peer_endpoint; /* the number of the cable's other end, 0 while there is none */
@@ -673,10 +690,11 @@ struct port_state {
 	__u32 handed[CONTROL_ROOM];
 };
 
-/* The port's buckets of storm control: one cache line a port. */
-struct storm_buckets {
-	__u64 full[STORM_KINDS]; /* when each is full again */
-	__u64 pad[8 - STORM_KINDS];
+/* The port's buckets, of its storm limits and of its rate: one cache line a port. See bucket.h. */
+struct port_buckets {
+	__u64 storm[STORM_KINDS];
+	__u64 rate[LIMIT_WAYS];
+	__u64 pad[8 - STORM_KINDS - LIMIT_WAYS];
 };
 
 /*
@@ -963,7 +981,7 @@ struct shared {
 	 * use.
 	 */
 	__u32 usage[2][MAX_PORTS];
-	struct storm_buckets storms[MAX_PORTS]; /* by slot */
+	struct port_buckets buckets[MAX_PORTS]; /* by slot */
 	struct port_state port_states[MAX_PORTS]; /* by slot; in slot 0, of all loop guards */
 	struct returns returns[LOOP_CELLS];
 	struct event events[EVENT_LOG]; /* the latest events, for any number of monitors */

@@ -9,6 +9,7 @@
 #include "decision.h"
 #include "flood.h"
 #include "flow.h"
+#include "rate.h"
 #include "send.h"
 
 /* Is the frame for a routed host port? */
@@ -55,7 +56,7 @@ static __always_inline u32 decided_xdp(struct xdp_md *xdp, struct judged *j, u32
 			return 0;
 		decision_keep(d, &j->f, &j->v, epoch, mtu + ETHER_HEADER);
 	}
-	if (!(port_at(j->v.out)->facts & PORT_XDP_TX) || routes_here(&j->v) ||
+	if (!port_takes_xdp(port_at(j->v.out)) || routes_here(&j->v) ||
 	    !port_has_device(&xdp_devices, j->v.out))
 		return 0;
 	return mtu + ETHER_HEADER;
@@ -81,7 +82,7 @@ OFTEN __noinline int route_quickly(struct xdp_md *xdp, u32 in, u32 slot, u64 dst
 	if (!way)
 		return XDP_PASS;
 	out = way->out;
-	if (!(port_at(out)->facts & PORT_XDP_TX) ||
+	if (!port_takes_xdp(port_at(out)) ||
 	    bpf_redirect_map(&xdp_devices, out, XDP_PASS) != XDP_REDIRECT)
 		return XDP_PASS;
 	route_ages(data);
@@ -247,7 +248,7 @@ OFTEN __noinline int route_flow_xdp(struct xdp_md *xdp)
 		return XDP_PASS;
 	len = j->f.len;
 	flow = pf_flow_at(at);
-	if (!flow || !(port_at(flow->out)->facts & PORT_XDP_TX) ||
+	if (!flow || !port_takes_xdp(port_at(flow->out)) ||
 	    bpf_redirect_map(&xdp_devices, flow->out, XDP_PASS) != XDP_REDIRECT ||
 	    !pf_flow_take(at, len - ETHER_HEADER, clock_now()))
 		return XDP_PASS;
@@ -322,7 +323,7 @@ OFTEN __noinline int route_filtered_xdp(struct xdp_md *xdp)
 	if (!route_known_xdp(xdp, slot, j->f.dst) && !route_learn_xdp(xdp))
 		return XDP_PASS;
 	way = route_way(memory->way);
-	if (!way || !(port_at(way->out)->facts & PORT_XDP_TX) ||
+	if (!way || !port_takes_xdp(port_at(way->out)) ||
 	    bpf_redirect_map(&xdp_devices, way->out, XDP_PASS) != XDP_REDIRECT ||
 	    !pf_through_out(way->out * MAX_PORTS | way->in, now) || pf_state_follow(now, false))
 		return XDP_PASS;
@@ -429,8 +430,14 @@ static __always_inline int take_xdp(struct xdp_md *xdp)
 
 static __always_inline int switch_xdp(struct xdp_md *xdp)
 {
-	int action = take_xdp(xdp);
+	int action;
 
+	if (on(FEATURE_RATE)) {
+		action = rate_refuses_xdp(xdp);
+		if (action != XDP_REDIRECT)
+			return action;
+	}
+	action = take_xdp(xdp);
 #ifndef DECIDES_AT_ONCE
 	/* here, where there is room left on the stack */
 	if (ROUTES_PAST_PF && action == XDP_ROUTES) {
@@ -444,5 +451,7 @@ static __always_inline int switch_xdp(struct xdp_md *xdp)
 			action = XDP_PASS;
 	}
 #endif
+	if (on(FEATURE_RATE) && action == XDP_REDIRECT)
+		rate_pays_xdp(xdp);
 	return action;
 }

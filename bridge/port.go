@@ -108,6 +108,9 @@ func newPortConfig(what, port string, o *PortOptions) (config PortConfig, err er
 	if o.Type == TypePatch && config.Backup != "" {
 		return config, noCarrier(what)
 	}
+	if o.Type == TypePatch && config.limits() {
+		return config, noRate(what)
+	}
 	if o.Type != TypeHost && config.Route {
 		return config, onlyHosts(what)
 	}
@@ -134,6 +137,11 @@ func (o *PortOptions) checkHost(what string, host bool) error {
 
 func noCarrier(what string) error {
 	return refused(what, "a patch port has no carrier to lose, and no backup", "leave --backup out")
+}
+
+func noRate(what string) error {
+	return refused(what, "a patch port has no device, at which "+RateIn+" and "+RateOut+" are measured",
+		"limit the ports whose frames go by the cable, or join the bridges by a veth pair of your own")
 }
 
 // addPort adds a port that is no patch port.
@@ -380,6 +388,9 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 		}
 		if err := o.checkHost(what, p.Notes&datapath.PortHost != 0); err != nil {
 			return err
+		}
+		if p.Facts&datapath.PortPatch != 0 && config.limits() {
+			return noRate(what)
 		}
 		noted := p.Flags&datapath.PortMAB != 0
 		config.store(p)

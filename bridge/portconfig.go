@@ -48,8 +48,15 @@ func (c PortConfig) check(what string) error {
 		return refused(what, "mab gives addresses that nobody has let in entries in the FDB, and without a limit they would fill it",
 			"give the port one, such as --fdb-max=64, or switch mab off with --mab=off")
 	}
+	if c.Route && c.limits() {
+		return refused(what, "what the datapath routes passes the port's device by, where "+RateIn+" and "+RateOut+" are measured",
+			"leave routing to the host with --route=off, or limit the stations' ports in the place of this one")
+	}
 	return nil
 }
+
+// limits reports whether there is a limit of all that comes in, or of all that leaves.
+func (c PortConfig) limits() bool { return c.Rate != [2]RateLimit{} }
 
 // admits ties the words for frame types to those of the datapath.
 var admits = map[string]uint16{AdmitAll: datapath.AdmitAll, AdmitTagged: datapath.AdmitTagged, AdmitUntagged: datapath.AdmitUntagged}
@@ -70,6 +77,9 @@ func loadPortConfig(p *datapath.Port) PortConfig {
 	for i, s := range p.Storm {
 		c.Storm[i] = StormLimit{Rate: s.Rate, Kilobits: s.Kilobits != 0}
 	}
+	for i, l := range p.Limit {
+		c.Rate[i] = RateLimit{StormLimit{Rate: l.Rate, Kilobits: l.Kilobits != 0}, l.Burst}
+	}
 	c.loadSTP(p)
 	for flag, field := range flagFields(&c) {
 		*field = p.Flags&flag != 0
@@ -86,6 +96,12 @@ func (c PortConfig) store(p *datapath.Port) {
 		p.Storm[i].Rate, p.Storm[i].Kilobits = l.Rate, 0
 		if l.Kilobits {
 			p.Storm[i].Kilobits = 1
+		}
+	}
+	for i, l := range c.Rate {
+		p.Limit[i].Rate, p.Limit[i].Kilobits, p.Limit[i].Burst = l.Rate, 0, l.Burst
+		if l.Kilobits {
+			p.Limit[i].Kilobits = 1
 		}
 	}
 	c.storeSTP(p)

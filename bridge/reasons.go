@@ -58,6 +58,7 @@ var Reasons = []Reason{
 	{"pf-divert", "a rule of pf diverts it to a socket of the host, and there is none, or it can have no state", "pfctl -s states"},
 	{"pf-timestamp", "its timestamps of TCP are none that its sender can have sent now, and a rule of pf says reassemble tcp", "pfctl -s rules"},
 	{"gso", "the kernel is yet to cut it into packets that no filter has judged: it is a fragment, or has a wrong length", ""},
+	{"rate", "there is more than the port may bring in, or than may leave by it", "port set --rate-in"},
 }
 
 // words say why a frame was dropped, by the names of reasons.

@@ -349,6 +349,7 @@ type PortConfig struct {
 	Route          bool    // of a host port: the datapath routes what the host would
 	LoopGuard      LoopGuard
 	Storm          [3]StormLimit // of broadcast, multicast, unknown unicast that comes in
+	Rate           [2]RateLimit  // of all that comes in, and of all that leaves
 
 	STPCost         uint32 // of the way to the root by the port, 0 by its speed
 	STPPriority     uint8  // of the port's identifier, a multiple of 16; the least is preferred
@@ -389,6 +390,12 @@ type LoopGuard struct {
 type StormLimit struct {
 	Rate     uint32 // a second, 0 for no limit
 	Kilobits bool   // Rate is in 1000 bits; else in frames
+}
+
+// RateLimit is the most of all frames that may come in by a port, or leave by it.
+type RateLimit struct {
+	StormLimit
+	Burst uint32 // what passes at once, in bytes, or in frames; 0 for what passes in a quarter of a second
 }
 
 const loopGuard = "loop-guard" // the setting's name
@@ -495,6 +502,8 @@ var PortSettings = []Setting[PortConfig]{
 	stormLimit("storm-bcast", "broadcast", 0),
 	stormLimit("storm-mcast", "multicast", 1),
 	stormLimit("storm-unknown", "unknown unicast", 2),
+	rateLimit(RateIn, "take in", datapath.LimitIn),
+	rateLimit(RateOut, "let out", datapath.LimitOut),
 	{
 		Name: "stp-cost", Value: "auto|N", Default: Auto,
 		Help: "cost of the way to the root by the port, 1 to 200000000, or by its speed",
@@ -616,6 +625,99 @@ func (l StormLimit) String() string {
 		}
 	}
 	panic("a unit of 1 is in the table")
+}
+
+// The settings that limit all that comes in by a port, and all that leaves by it.
+const (
+	RateIn  = "rate-in"
+	RateOut = "rate-out"
+)
+
+func rateLimit(name, verb string, way int) Setting[PortConfig] {
+	return Setting[PortConfig]{
+		Name: name, Value: "RATE[:BURST]|none", Default: noStorm,
+		Help: verb + " at most so much, such as 100mbit, 100mbit:4mb or 5000pps, 1kbit to 4294gbit, or none; a burst is in bytes, kb or mb of 1024, or in frames",
+		parse: func(c *PortConfig, v string) (err error) {
+			c.Rate[way], err = ParseRateLimit(v)
+			return err
+		},
+		format: func(c PortConfig) string { return c.Rate[way].String() },
+	}
+}
+
+// MaxBurst is the time that a limit's burst may take at its rate: a longer one would be no limit
+// for as long.
+const MaxBurst = time.Minute
+
+// MinBurst is the least burst of a limit in bits, in bytes: a frame of Ethernet. A lesser one
+// would let a frame pass as well, and the next ones wait for it.
+const MinBurst = 1514
+
+// burstUnits are the units of a burst in bytes, as tc(8) has them.
+var burstUnits = []struct {
+	suffix string
+	factor uint64
+}{{"mb", 1 << 20}, {"kb", 1 << 10}, {"", 1}}
+
+// ParseRateLimit reads a limit as [ParseStormLimit] does, with a burst behind a colon: in bytes,
+// "64kb", "4mb" or "65536", or in frames where the rate is in frames.
+func ParseRateLimit(s string) (RateLimit, error) {
+	rate, burst, with := strings.Cut(s, ":")
+	l, err := ParseStormLimit(rate)
+	if err != nil || !with {
+		return RateLimit{StormLimit: l}, err
+	}
+	if l.Rate == 0 {
+		return RateLimit{}, fmt.Errorf("no limit has no burst; give none alone")
+	}
+	least, unit, digits, factor := uint64(1), "frames", burst, uint64(1)
+	if l.Kilobits {
+		least, unit = MinBurst, "bytes"
+		for _, u := range burstUnits {
+			if d, ok := strings.CutSuffix(burst, u.suffix); ok {
+				digits, factor = d, u.factor
+				break
+			}
+		}
+	}
+	most := RateLimit{StormLimit: l}.MostBurst()
+	n, err := strconv.ParseUint(digits, 10, 32)
+	if err != nil || n*factor < least || n*factor > most {
+		return RateLimit{}, fmt.Errorf("not a burst; give %d to %d %s, which is what passes in a minute at most, or leave it out: what passes in a quarter of a second suits TCP",
+			least, most, unit)
+	}
+	return RateLimit{l, uint32(n * factor)}, nil
+}
+
+// UsualBurst is the burst of a limit that has none of its own (RATE_BURST of bpf/rate.h), in bytes
+// or in frames.
+func (l RateLimit) UsualBurst() uint64 {
+	if l.Kilobits {
+		return max(uint64(l.Rate)*1000/8/4, 65536)
+	}
+	return max(uint64(l.Rate)/4, 64)
+}
+
+// MostBurst is the largest burst that a limit of this rate can have, in bytes or in frames.
+func (l RateLimit) MostBurst() uint64 {
+	n := uint64(l.Rate) * uint64(MaxBurst/time.Second)
+	if l.Kilobits {
+		n = max(n*1000/8, MinBurst)
+	}
+	return min(n, math.MaxUint32)
+}
+
+// String prints the limit as ParseRateLimit takes it.
+func (l RateLimit) String() string {
+	if l.Burst == 0 {
+		return l.StormLimit.String()
+	}
+	for _, u := range burstUnits {
+		if l.Kilobits && uint64(l.Burst)%u.factor == 0 {
+			return l.StormLimit.String() + ":" + strconv.FormatUint(uint64(l.Burst)/u.factor, 10) + u.suffix
+		}
+	}
+	return l.StormLimit.String() + ":" + strconv.FormatUint(uint64(l.Burst), 10)
 }
 
 // The settings that say which protected domains a port is in; IsolatedSetting

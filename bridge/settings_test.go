@@ -218,7 +218,45 @@ func TestPortSettings(t *testing.T) {
 			tests = append(tests, struct{ name, value, want string }{name, tt.value, tt.want})
 		}
 	}
+	for _, name := range []string{RateIn, RateOut} {
+		for _, tt := range append(stormLimits, rateLimits...) {
+			tests = append(tests, struct{ name, value, want string }{name, tt.value, tt.want})
+		}
+	}
 	testSettings(t, PortSettings, tests)
+}
+
+// rateLimits are limits with a burst.
+var rateLimits = []struct{ value, want string }{
+	{"8mbit:65536", "8mbit:64kb"},
+	{"8mbit:64kb", "8mbit:64kb"},
+	{"8mbit:1514", "8mbit:1514"},
+	{"8mbit:1513", ""},
+	{"1000mbit:2mb", "1gbit:2mb"},
+	{"100mbit:1536kb", "100mbit:1536kb"},
+	{"8mbit:60000000", "8mbit:60000000"}, // a minute's
+	{"8mbit:60000001", ""},
+	{"1kbit:7500", "1kbit:7500"},
+	{"1kbit:7501", ""},
+	{"4294gbit:4294967295", "4294gbit:4294967295"},
+	{"4294gbit:4294967296", ""},
+	{"4294gbit:4096mb", ""}, // 0 in 32 bits
+	{"5000pps:100", "5000pps:100"},
+	{"1pps:1", "1pps:1"},
+	{"1pps:60", "1pps:60"},
+	{"1pps:61", ""},
+	{"5000pps:64kb", ""},
+	{"8mbit:0", ""},
+	{"5000pps:0", ""},
+	{"8mbit:", ""},
+	{"8mbit:kb", ""},
+	{"8mbit:64k", ""},
+	{"8mbit:64kbit", ""},
+	{"8mbit:-1", ""},
+	{"8mbit:+65536", ""},
+	{"8mbit:64kb:64kb", ""},
+	{":64kb", ""},
+	{"none:64kb", ""},
 }
 
 // stormLimits are limits as they are given, and as they are printed.
@@ -414,6 +452,11 @@ func TestConfigRoundTrip(t *testing.T) {
 		for i := range want.Storm {
 			if rate := rapid.Uint32().Draw(t, "rate"); rate != 0 {
 				want.Storm[i] = StormLimit{rate, on.Draw(t, "bits")}
+			}
+		}
+		for i := range want.Rate {
+			if rate := rapid.Uint32().Draw(t, "rate"); rate != 0 {
+				want.Rate[i] = RateLimit{StormLimit{rate, on.Draw(t, "bits")}, rapid.Uint32().Draw(t, "burst")}
 			}
 		}
 		const others = datapath.PortRulesIn | datapath.PortRulesOut | datapath.PortCapture

@@ -660,6 +660,9 @@ type Port struct {
 	// 0 to 240
 	Priority  uint64  `json:"priority"`
 	Protected []int64 `json:"protected"`
+	// as the settings take them
+	RateIn    string  `json:"rate_in"`
+	RateOut   string  `json:"rate_out"`
 	Refused   *uint64 `json:"refused,omitempty"`
 	RootBlock bool    `json:"root_block"`
 	Route     bool    `json:"route"`

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -47,19 +48,61 @@ type network struct {
 	FDBMax      int64  `json:"fdbMax"`      // addresses that may be learned there; 0 for no limit
 	Mirror      string `json:"mirror"`      // span port that gets copies of the container's frames
 
+	// Of the reference plugin bandwidth.
+	bandwidth
+	Shaped   []string `json:"shapedSubnets"`
+	Unshaped []string `json:"unshapedSubnets"`
+
 	Args struct {
 		CNI struct {
 			MAC string `json:"mac"`
 		} `json:"cni"`
 	} `json:"args"`
 	RuntimeConfig struct {
-		MAC          string         `json:"mac"`
-		Bandwidth    map[string]any `json:"bandwidth"`
-		PortMappings []any          `json:"portMappings"`
+		MAC          string     `json:"mac"`
+		Bandwidth    *bandwidth `json:"bandwidth"`
+		PortMappings []any      `json:"portMappings"`
 	} `json:"runtimeConfig"`
 
 	mac    net.HardwareAddr
-	tagged []uint16 // of VLANTrunk
+	tagged []uint16        // of VLANTrunk
+	rates  []bridge.Change // of the limits
+}
+
+// bandwidth are limits of what the container gets (ingress), and of what it sends: bits a second,
+// and bits that pass at once.
+type bandwidth struct {
+	IngressRate  uint64 `json:"ingressRate"`
+	IngressBurst uint64 `json:"ingressBurst"`
+	EgressRate   uint64 `json:"egressRate"`
+	EgressBurst  uint64 `json:"egressBurst"`
+}
+
+// endless is what kubelet gives for a burst, always: it knows none.
+const endless = math.MaxInt32
+
+// changes are the settings of the container's port for that.
+func (b bandwidth) changes() (list []bridge.Change, err error) {
+	for _, way := range []struct {
+		setting     string
+		rate, burst uint64
+		keys        string
+	}{
+		{bridge.RateOut, b.IngressRate, b.IngressBurst, "ingressRate and ingressBurst"},
+		{bridge.RateIn, b.EgressRate, b.EgressBurst, "egressRate and egressBurst"},
+	} {
+		if way.burst == endless {
+			way.burst = 0
+		}
+		value, err := plug.Rate(way.rate, way.burst)
+		if err != nil {
+			return nil, wrong("%s: %v", way.keys, err)
+		}
+		if way.rate != 0 {
+			list = append(list, bridge.Change{Name: way.setting, Value: value})
+		}
+	}
+	return list, nil
 }
 
 // A trunk has VLANs of a port's frames with tags.
@@ -176,8 +219,8 @@ func read(text []byte, args string) (*network, error) {
 		return nil, wrong("disableContainerInterface and ipam exclude each other: an interface that is down gets no address")
 	case n.IPAM.Type == "" && n.IPMasq:
 		return nil, wrong("ipMasq wants ipam: it translates addresses")
-	case n.RuntimeConfig.Bandwidth != nil:
-		return nil, unsupported("bandwidth", n.RuntimeConfig.Bandwidth, "the switch limits floods alone; chain the plugin 'bandwidth' behind this one")
+	case len(n.Shaped)+len(n.Unshaped) > 0:
+		return nil, unsupported("shapedSubnets or unshapedSubnets", slices.Concat(n.Shaped, n.Unshaped), "a limit is of all frames of the container; leave it out")
 	case len(n.RuntimeConfig.PortMappings) > 0:
 		return nil, unsupported("portMappings", len(n.RuntimeConfig.PortMappings),
 			"the switch publishes no ports; chain the plugin 'portmap' behind this one, or give 'rdr-to' rules of pf at a host port")
@@ -191,6 +234,13 @@ func read(text []byte, args string) (*network, error) {
 		if err := bridge.CheckName("port", n.Mirror); err != nil {
 			return nil, wrong("mirror: %v", err)
 		}
+	}
+	limits := n.bandwidth
+	if n.RuntimeConfig.Bandwidth != nil { // which the runtime has from the container
+		limits = *n.RuntimeConfig.Bandwidth
+	}
+	if n.rates, err = limits.changes(); err != nil {
+		return nil, err
 	}
 	for _, t := range n.VLANTrunk {
 		list, err := t.vlans()
@@ -301,5 +351,5 @@ func (n *network) settings() (list []bridge.Change) {
 	if n.FDBMax != 0 {
 		list = append(list, bridge.Change{Name: "fdb-max", Value: fmt.Sprint(n.FDBMax)})
 	}
-	return list
+	return append(list, n.rates...)
 }

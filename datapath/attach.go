@@ -27,15 +27,29 @@ type hook int
 const (
 	hookTCX hook = iota
 	hookXDP
+	hookOut // at tcx, where frames leave
 )
 
 // The names of the hooks.
 const (
-	HookTCX = "tcx"
-	HookXDP = "xdp"
+	HookTCX     = "tcx"
+	HookXDP     = "xdp"
+	hookOutName = "out"
 )
 
-func (h hook) String() string { return [...]string{HookTCX, HookXDP}[h] }
+func (h hook) String() string { return [...]string{HookTCX, HookXDP, hookOutName}[h] }
+
+// hooks are the places where a port's device has a program.
+func hooks(p *Port) []hook {
+	list := []hook{hookTCX}
+	if p.Notes&PortXDPRx != 0 {
+		list = append(list, hookXDP)
+	}
+	if p.Limit[LimitOut].Rate != 0 {
+		list = append(list, hookOut)
+	}
+	return list
+}
 
 // A PortError says that a program could not be put on a port. With ENODEV the port's
 // device has gone.
@@ -85,8 +99,10 @@ func (b *Bridge) links() ([]pinnedLink, error) {
 			return nil, fmt.Errorf("unknown pin %s", path)
 		}
 		links[i] = pinnedLink{path, uint32(port), hookTCX, owed}
-		if name == hookXDP.String() {
-			links[i].hook = hookXDP
+		for _, h := range []hook{hookXDP, hookOut} {
+			if name == h.String() {
+				links[i].hook = h
+			}
 		}
 	}
 	return links, nil
@@ -226,11 +242,7 @@ func (b *Bridge) attach(c *Config, g *generation) (made []pinnedLink, err error)
 		if p.Facts&PortPatch != 0 {
 			continue
 		}
-		hooks := []hook{hookTCX}
-		if p.Notes&PortXDPRx != 0 {
-			hooks = append(hooks, hookXDP)
-		}
-		for _, h := range hooks {
+		for _, h := range hooks(p) {
 			was, tied := PortAt(&b.Config, p.Id), there[place{p.Id, h}]
 			if tied && was != nil {
 				continue
@@ -273,9 +285,13 @@ func attachOne(l pinnedLink, p *ebpf.Program, ifindex int) error {
 
 // attachOpen puts a program on a device until the link that it returns is closed.
 func attachOpen(h hook, p *ebpf.Program, ifindex int) (open link.Link, err error) {
-	if h == hookXDP {
+	switch h {
+	case hookXDP:
 		open, err = link.AttachXDP(link.XDPOptions{Program: p, Interface: ifindex, Flags: link.XDPDriverMode})
-	} else {
+	case hookOut:
+		// behind programs of others, which may change a frame or send it elsewhere
+		open, err = link.AttachTCX(link.TCXOptions{Program: p, Interface: ifindex, Attach: ebpf.AttachTCXEgress})
+	default:
 		open, err = link.AttachTCX(link.TCXOptions{Program: p, Interface: ifindex, Attach: ebpf.AttachTCXIngress})
 	}
 	if err != nil {
@@ -512,10 +528,12 @@ func (b *Bridge) DropXDP(p *Port) error {
 // Forsake ends the tie between a port and its device, which is away or back, and by now
 // another bridge's. For this bridge the device then counts as deleted.
 func (b *Bridge) Forsake(p *Port) error {
-	if err := b.DropXDP(p); err != nil {
-		return err
+	for _, h := range []hook{hookXDP, hookOut, hookTCX} {
+		if err := b.link(p.Id, h).remove(); err != nil {
+			return err
+		}
 	}
-	return b.link(p.Id, hookTCX).remove()
+	return nil
 }
 
 // Replace puts the device of a port, which has come back, into the tables again.
@@ -526,7 +544,25 @@ func (b *Bridge) Replace(p *Port) error {
 		return err
 	}
 	defer g.Close()
-	return g.place(p)
+	if err := g.place(p); err != nil {
+		return err
+	}
+	return b.attachOut(p)
+}
+
+// attachOut puts the program that looks at what leaves by a port on its device, if the port has
+// a limit for that and the device does not have the program.
+func (b *Bridge) attachOut(p *Port) error {
+	l := b.link(p.Id, hookOut)
+	if _, err := os.Lstat(l.path); err == nil || !slices.Contains(hooks(p), hookOut) {
+		return nil
+	}
+	program, err := openProgram(b.pin(b.gen, outPin))
+	if err != nil {
+		return err
+	}
+	defer program.Close()
+	return attachOne(l, program, int(p.Ifindex))
 }
 
 // alive reports whether any device of the bridge still exists, in whatever

@@ -247,9 +247,13 @@ func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, taken PortTaken, p
 			err = unix.ENODEV
 		}
 		if err == nil {
+			err = b.attachOut(p)
+		}
+		if err == nil {
 			err = open.Pin(b.link(p.Id, hookTCX).path)
 		}
 		if err != nil {
+			_ = b.link(p.Id, hookOut).remove() // or the next command does
 			tie := Tie{open: open}
 			owed, undo := f.Leave(p, nil, tie)
 			if undo == nil && owed != nil {

@@ -463,7 +463,7 @@ func (b *Bridge) sweep(f Follower) error {
 	defer hurry.end()
 	rests := false
 	for _, l := range links {
-		if l.hook == hookXDP {
+		if l.hook != hookTCX {
 			hurry.begin()
 			err = l.remove()
 		} else {

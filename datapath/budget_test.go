@@ -120,6 +120,8 @@ func TestFeatureCosts(t *testing.T) {
 		{"rules out", func(_ *Config, p []*Port) { p[0].Flags |= PortRulesOut }, true, true},
 		{"other limits", func(c *Config, p []*Port) { c.FdbMax, c.Ageing, p[0].FdbMax = 5, 7, 3 }, false, false},
 		{"storm limit", func(_ *Config, p []*Port) { storm{1, false}.set(p[0], StormUnknown) }, true, true},
+		{"rate in", func(_ *Config, p []*Port) { rate{storm{1, false}, 0}.set(p[0], LimitIn) }, true, true},
+		{"rate out", func(_ *Config, p []*Port) { rate{storm{1, false}, 0}.set(p[0], LimitOut) }, true, true},
 		{"source guard", sourceGuard, true, true},
 		{"DHCP guard", dhcpGuard, true, true},
 		{"RA guard", raGuard, true, true},
@@ -147,6 +149,7 @@ func everything(c *Config, p []*Port) {
 	p[1].Flags &^= PortLearn
 	p[2].Peer = 2
 	storm{1000, true}.set(p[0], StormBroadcast)
+	rates(c, p)
 	p[2].Flags |= PortRulesIn | PortRulesOut
 	p[3].Flags |= PortLimitDrop | PortBlockNonIP | PortLoopGuard | PortLocked | PortMAB
 	p[0].Admit, p[1].Backup = AdmitUntagged, p[2].Id
@@ -157,6 +160,12 @@ func everything(c *Config, p []*Port) {
 	raGuard(c, p)
 	suppress(c, p)
 	routed(c, p)
+}
+
+// rates is with limits of all that comes in, and of all that leaves.
+func rates(_ *Config, p []*Port) {
+	rate{storm{1000, true}, 0}.set(p[0], LimitIn)
+	rate{storm{1000, false}, 10}.set(p[2], LimitOut)
 }
 
 // routed is with a host port that routes.
@@ -194,6 +203,7 @@ func pfEverything(c *Config, p []*Port) {
 // pfRouted is with a host port that routes past pf, which XDP does without ether rules.
 func pfRouted(c *Config, p []*Port) {
 	pfEverything(c, p)
+	rates(c, p)
 	c.Pf.Features &^= uint64(kernelFeatureFEATURE_ETHER)
 	c.Pf.EtherRules = 0
 	c.Flags |= uint32(BridgeVLANs)
@@ -228,6 +238,7 @@ func TestVerifierBudget(t *testing.T) {
 		{"protected", func(c *Config, p []*Port) { allXDP(c, p); p[0].Domains, p[1].Domains = 2, 2 }},
 		{"peer", func(c *Config, p []*Port) { allXDP(c, p); p[0].Peer = 2 }},
 		{"storm limit", func(c *Config, p []*Port) { allXDP(c, p); storm{1, false}.set(p[0], StormUnknown) }},
+		{"rates", func(c *Config, p []*Port) { allXDP(c, p); rates(c, p) }},
 		{"span", func(c *Config, p []*Port) { allXDP(c, p); withSpan(c, p) }},
 		{"capture", captured},
 		{"top", watched(0, BridgeTalkers)},
@@ -264,7 +275,7 @@ func TestVerifierBudget(t *testing.T) {
 		kernelProgBasculeTcx: verifiedTCX, kernelProgBasculePatch: verifiedTCX,
 		kernelProgBasculeXdp: verifiedXDP, kernelProgBasculeControl: verifiedControl, kernelProgBasculeFamily: verifiedTCX,
 		kernelProgBasculeFib: verifiedTCX, kernelProgBasculeFibPatch: verifiedTCX,
-		kernelProgBasculeHop: verifiedTCX, kernelProgBasculeDue: verifiedTCX, kernelProgBasculeFirst: verifiedTCX,
+		kernelProgBasculeOut: verifiedXDP, kernelProgBasculeHop: verifiedTCX, kernelProgBasculeDue: verifiedTCX, kernelProgBasculeFirst: verifiedTCX,
 	}
 	s := newShelf(t, 4)
 	b := &Bridge{store: s.store}

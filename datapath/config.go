@@ -142,6 +142,12 @@ const (
 	StormUnknown
 )
 
+// The ways that frames go at a port, as they index Port.Limit (enum limit_way).
+const (
+	LimitIn = iota
+	LimitOut
+)
+
 // MaxPorts is the number of ports that a bridge can have.
 const MaxPorts = len(Config{}.Ports) - 1
 
@@ -155,7 +161,7 @@ const PortNameSize = len(Port{}.Name)
 const Layout = layout
 
 const (
-	layout     = 25 // of what is pinned: TestLayout says when it changes
+	layout     = 26 // of what is pinned: TestLayout says when it changes
 	slotBits   = 10
 	portProbes = 8 // PORT_PROBES
 	portShift  = 19

@@ -50,6 +50,9 @@ var askings = []asking{
 	{feature: kernelFeatureFEATURE_STORM, choosy: true, port: func(_ *Config, p *Port) bool {
 		return p.Storm[StormBroadcast].Rate|p.Storm[StormMulticast].Rate|p.Storm[StormUnknown].Rate != 0
 	}},
+	{feature: kernelFeatureFEATURE_RATE, choosy: true, port: func(_ *Config, p *Port) bool {
+		return p.Limit[LimitIn].Rate|p.Limit[LimitOut].Rate != 0
+	}},
 	{feature: kernelFeatureFEATURE_ADMIT, port: func(c *Config, p *Port) bool {
 		return BridgeFlags(c.Flags)&BridgeVLANs != 0 && p.Admit != AdmitAll
 	}},

@@ -25,6 +25,7 @@ const (
 	settingsPin = "settings"
 	tcxPin      = "tcx"
 	xdpPin      = "xdp"
+	outPin      = "out"
 	patchPin    = "patch"
 	controlPin  = "control"
 	tablePin    = "table"
@@ -41,7 +42,7 @@ const (
 var (
 	mapPins  = map[string]string{configPin: configMap, settingsPin: settingsMap}
 	progPins = map[string]string{
-		tcxPin: kernelProgBasculeTcx, xdpPin: kernelProgBasculeXdp, patchPin: kernelProgBasculePatch,
+		tcxPin: kernelProgBasculeTcx, xdpPin: kernelProgBasculeXdp, outPin: kernelProgBasculeOut, patchPin: kernelProgBasculePatch,
 		controlPin: kernelProgBasculeControl, tablePin: kernelProgBasculeTable,
 	}
 )
@@ -61,8 +62,11 @@ type generation struct {
 func (g *generation) Close() { g.coll.Close() }
 
 func (g *generation) program(h hook) *ebpf.Program {
-	if h == hookXDP {
+	switch h {
+	case hookXDP:
 		return g.coll.Programs[kernelProgBasculeXdp]
+	case hookOut:
+		return g.coll.Programs[kernelProgBasculeOut]
 	}
 	return g.coll.Programs[kernelProgBasculeTcx]
 }
@@ -134,6 +138,9 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	if !anyXDP(c) {
 		delete(spec.Programs, kernelProgBasculeXdp)
 	}
+	if !limited(c) {
+		delete(spec.Programs, kernelProgBasculeOut)
+	}
 	if !patched(c) {
 		delete(spec.Programs, kernelProgBasculePatch)
 	}
@@ -153,7 +160,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 				return nil, err
 			}
 		}
-		for _, name := range []string{kernelProgBasculeTcx, kernelProgBasculePatch, kernelProgBasculeFamily, kernelProgBasculeFib, kernelProgBasculeFibPatch, kernelProgBasculeHop, kernelProgBasculeDue} {
+		for _, name := range []string{kernelProgBasculeTcx, kernelProgBasculeOut, kernelProgBasculePatch, kernelProgBasculeFamily, kernelProgBasculeFib, kernelProgBasculeFibPatch, kernelProgBasculeHop, kernelProgBasculeDue} {
 			if spec.Programs[name] == nil {
 				continue
 			}
@@ -339,16 +346,20 @@ func (b *Bridge) moveIn(c *Config, g *generation) error {
 	return nil
 }
 
-// refill makes a port's buckets of storm control full.
+// limited reports whether a port has a limit of all that comes in by it, or leaves: then there
+// is a program for what leaves.
+func limited(c *Config) bool { return kernelFeature(c.Features)&kernelFeatureFEATURE_RATE != 0 }
+
+// refill makes a port's buckets full.
 func (g *generation) refill(p *Port) error {
-	return g.shared(func(s *kernelShared) { s.Storms[Slot(p.Id)] = kernelStormBuckets{} })
+	return g.shared(func(s *kernelShared) { s.Buckets[Slot(p.Id)] = kernelPortBuckets{} })
 }
 
 // refillChanged does so for limits that differ from was. A debt under a low limit must
 // not have to be waited for under a high one.
 func (g *generation) refillChanged(c, was *Config) error {
 	for _, p := range Ports(c) {
-		if old := PortAt(was, p.Id); old == nil || old.Storm == p.Storm {
+		if old := PortAt(was, p.Id); old == nil || old.Storm == p.Storm && old.Limit == p.Limit {
 			continue
 		}
 		if err := g.refill(p); err != nil {
@@ -522,7 +533,7 @@ func (b *Bridge) converge(g *generation, left bool) error {
 	rests := false
 	for _, l := range links {
 		p := PortAt(&b.Config, l.port)
-		if l.hook == hookXDP && (p == nil || p.Notes&PortXDPRx == 0) {
+		if l.hook != hookTCX && (p == nil || !slices.Contains(hooks(p), l.hook)) {
 			hurry.begin()
 			if err := l.remove(); err != nil {
 				return err

@@ -304,7 +304,8 @@ const (
 	kernelDropReasonDROP_PF_DIVERT     kernelDropReason = 43
 	kernelDropReasonDROP_PF_TIMESTAMP  kernelDropReason = 44
 	kernelDropReasonDROP_GSO           kernelDropReason = 45
-	kernelDropReasonDROP_REASONS       kernelDropReason = 46
+	kernelDropReasonDROP_RATE          kernelDropReason = 46
+	kernelDropReasonDROP_REASONS       kernelDropReason = 47
 )
 
 type kernelEvent struct {
@@ -399,7 +400,8 @@ const (
 	kernelFeatureFEATURE_PF_FIRST      kernelFeature = 140737488355328
 	kernelFeatureFEATURE_PF_LIMITERS   kernelFeature = 281474976710656
 	kernelFeatureFEATURE_PF_SLEEPS     kernelFeature = 562949953421312
-	kernelFeatureFEATURE_END           kernelFeature = 1125899906842624
+	kernelFeatureFEATURE_RATE          kernelFeature = 1125899906842624
+	kernelFeatureFEATURE_END           kernelFeature = 2251799813685248
 	kernelFeatureFEATURES_JUDGE        kernelFeature = 2181685248
 	kernelFeatureFEATURES_DUE          kernelFeature = 35185445830656
 	kernelFeatureFEATURES_APART        kernelFeature = 2613527442049
@@ -408,11 +410,11 @@ const (
 type kernelFloodPast uint32
 
 const (
-	kernelFloodPastPAST_LEARNING kernelFloodPast = 46
-	kernelFloodPastPAST_ORIGIN   kernelFloodPast = 47
-	kernelFloodPastPAST_FLAG     kernelFloodPast = 48
-	kernelFloodPastPAST_DEVICE   kernelFloodPast = 49
-	kernelFloodPastPAST_END      kernelFloodPast = 50
+	kernelFloodPastPAST_LEARNING kernelFloodPast = 47
+	kernelFloodPastPAST_ORIGIN   kernelFloodPast = 48
+	kernelFloodPastPAST_FLAG     kernelFloodPast = 49
+	kernelFloodPastPAST_DEVICE   kernelFloodPast = 50
+	kernelFloodPastPAST_END      kernelFloodPast = 51
 )
 
 type kernelFound uint32
@@ -1215,6 +1217,12 @@ type kernelPort struct {
 		Rate     uint32
 		Kilobits uint32
 	}
+	Limit [2]struct {
+		_        structs.HostLayout
+		Rate     uint32
+		Kilobits uint32
+		Burst    uint32
+	}
 	BlockTime    uint32
 	Endpoint     uint32
 	PeerEndpoint uint32
@@ -1232,6 +1240,13 @@ type kernelPort struct {
 	Pad          uint16
 	FitsIfindex  uint32
 	Pad2         uint32
+}
+
+type kernelPortBuckets struct {
+	_     structs.HostLayout
+	Storm [3]uint64
+	Rate  [2]uint64
+	Pad   [3]uint64
 }
 
 type kernelPortFact uint32
@@ -1493,6 +1508,12 @@ type kernelSettings struct {
 			Rate     uint32
 			Kilobits uint32
 		}
+		Limit [2]struct {
+			_        structs.HostLayout
+			Rate     uint32
+			Kilobits uint32
+			Burst    uint32
+		}
 		BlockTime    uint32
 		Endpoint     uint32
 		PeerEndpoint uint32
@@ -1527,7 +1548,7 @@ type kernelShared struct {
 		Count  uint32
 	}
 	Usage      [2][1024]uint32
-	Storms     [1024]kernelStormBuckets
+	Buckets    [1024]kernelPortBuckets
 	PortStates [1024]kernelPortState
 	Returns    [1024]struct {
 		_      structs.HostLayout
@@ -1570,12 +1591,6 @@ const (
 	kernelStepSTEP_PF_OUT    kernelStep = 12
 	kernelStepSTEP_SEND      kernelStep = 13
 )
-
-type kernelStormBuckets struct {
-	_    structs.HostLayout
-	Full [3]uint64
-	Pad  [5]uint64
-}
 
 type kernelStpChoice uint32
 
@@ -1828,6 +1843,7 @@ const (
 	kernelProgBasculeFibPatch      = "bascule_fib_patch"
 	kernelProgBasculeFirst         = "bascule_first"
 	kernelProgBasculeHop           = "bascule_hop"
+	kernelProgBasculeOut           = "bascule_out"
 	kernelProgBasculePatch         = "bascule_patch"
 	kernelProgBasculeTable         = "bascule_table"
 	kernelProgBasculeTcx           = "bascule_tcx"
@@ -1920,6 +1936,7 @@ type kernelProgramSpecs struct {
 	BasculeFibPatch *ebpf.ProgramSpec `ebpf:"bascule_fib_patch"`
 	BasculeFirst    *ebpf.ProgramSpec `ebpf:"bascule_first"`
 	BasculeHop      *ebpf.ProgramSpec `ebpf:"bascule_hop"`
+	BasculeOut      *ebpf.ProgramSpec `ebpf:"bascule_out"`
 	BasculePatch    *ebpf.ProgramSpec `ebpf:"bascule_patch"`
 	BasculeTable    *ebpf.ProgramSpec `ebpf:"bascule_table"`
 	BasculeTcx      *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
@@ -2188,6 +2205,7 @@ type kernelPrograms struct {
 	BasculeFibPatch *ebpf.Program `ebpf:"bascule_fib_patch"`
 	BasculeFirst    *ebpf.Program `ebpf:"bascule_first"`
 	BasculeHop      *ebpf.Program `ebpf:"bascule_hop"`
+	BasculeOut      *ebpf.Program `ebpf:"bascule_out"`
 	BasculePatch    *ebpf.Program `ebpf:"bascule_patch"`
 	BasculeTable    *ebpf.Program `ebpf:"bascule_table"`
 	BasculeTcx      *ebpf.Program `ebpf:"bascule_tcx"`
@@ -2203,6 +2221,7 @@ func (p *kernelPrograms) Close() error {
 		p.BasculeFibPatch,
 		p.BasculeFirst,
 		p.BasculeHop,
+		p.BasculeOut,
 		p.BasculePatch,
 		p.BasculeTable,
 		p.BasculeTcx,

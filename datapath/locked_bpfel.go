@@ -61,6 +61,7 @@ const (
 	lockedMapVlans                 = "vlans"
 	lockedMapXdpDevices            = "xdp_devices"
 	lockedProgBasculeControl       = "bascule_control"
+	lockedProgBasculeOut           = "bascule_out"
 	lockedProgBasculePatch         = "bascule_patch"
 	lockedProgBasculeTable         = "bascule_table"
 	lockedProgBasculeTcx           = "bascule_tcx"
@@ -149,6 +150,7 @@ type lockedSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type lockedProgramSpecs struct {
 	BasculeControl *ebpf.ProgramSpec `ebpf:"bascule_control"`
+	BasculeOut     *ebpf.ProgramSpec `ebpf:"bascule_out"`
 	BasculePatch   *ebpf.ProgramSpec `ebpf:"bascule_patch"`
 	BasculeTable   *ebpf.ProgramSpec `ebpf:"bascule_table"`
 	BasculeTcx     *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
@@ -415,6 +417,7 @@ type lockedVariables struct {
 // It can be passed to loadLockedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lockedPrograms struct {
 	BasculeControl *ebpf.Program `ebpf:"bascule_control"`
+	BasculeOut     *ebpf.Program `ebpf:"bascule_out"`
 	BasculePatch   *ebpf.Program `ebpf:"bascule_patch"`
 	BasculeTable   *ebpf.Program `ebpf:"bascule_table"`
 	BasculeTcx     *ebpf.Program `ebpf:"bascule_tcx"`
@@ -424,6 +427,7 @@ type lockedPrograms struct {
 func (p *lockedPrograms) Close() error {
 	return _LockedClose(
 		p.BasculeControl,
+		p.BasculeOut,
 		p.BasculePatch,
 		p.BasculeTable,
 		p.BasculeTcx,

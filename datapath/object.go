@@ -51,6 +51,7 @@ type mention struct {
 // programKinds says by a section's name of what kind its programs are, as libbpf does.
 var programKinds = map[string]ebpf.ProgramSpec{
 	"tcx/ingress": {Type: ebpf.SchedCLS, AttachType: ebpf.AttachTCXIngress},
+	"tcx/egress":  {Type: ebpf.SchedCLS, AttachType: ebpf.AttachTCXEgress},
 	"xdp.frags":   {Type: ebpf.XDP, AttachType: ebpf.AttachXDP, Flags: unix.BPF_F_XDP_HAS_FRAGS},
 	"syscall":     {Type: ebpf.Syscall, Flags: unix.BPF_F_SLEEPABLE},
 	"raw_tp":      {Type: ebpf.RawTracepoint},

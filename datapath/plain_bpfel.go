@@ -61,6 +61,7 @@ const (
 	plainMapVlans                 = "vlans"
 	plainMapXdpDevices            = "xdp_devices"
 	plainProgBasculeControl       = "bascule_control"
+	plainProgBasculeOut           = "bascule_out"
 	plainProgBasculePatch         = "bascule_patch"
 	plainProgBasculeTable         = "bascule_table"
 	plainProgBasculeTcx           = "bascule_tcx"
@@ -147,6 +148,7 @@ type plainSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type plainProgramSpecs struct {
 	BasculeControl *ebpf.ProgramSpec `ebpf:"bascule_control"`
+	BasculeOut     *ebpf.ProgramSpec `ebpf:"bascule_out"`
 	BasculePatch   *ebpf.ProgramSpec `ebpf:"bascule_patch"`
 	BasculeTable   *ebpf.ProgramSpec `ebpf:"bascule_table"`
 	BasculeTcx     *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
@@ -409,6 +411,7 @@ type plainVariables struct {
 // It can be passed to loadPlainObjects or ebpf.CollectionSpec.LoadAndAssign.
 type plainPrograms struct {
 	BasculeControl *ebpf.Program `ebpf:"bascule_control"`
+	BasculeOut     *ebpf.Program `ebpf:"bascule_out"`
 	BasculePatch   *ebpf.Program `ebpf:"bascule_patch"`
 	BasculeTable   *ebpf.Program `ebpf:"bascule_table"`
 	BasculeTcx     *ebpf.Program `ebpf:"bascule_tcx"`
@@ -418,6 +421,7 @@ type plainPrograms struct {
 func (p *plainPrograms) Close() error {
 	return _PlainClose(
 		p.BasculeControl,
+		p.BasculeOut,
 		p.BasculePatch,
 		p.BasculeTable,
 		p.BasculeTcx,

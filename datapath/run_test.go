@@ -178,11 +178,11 @@ const (
 
 func (h hook) verdict(code uint32) verdict {
 	switch {
-	case h == hookTCX && code == actShot:
+	case h != hookXDP && code == actShot, h == hookXDP && code == xdpDrop:
 		return drop
 	case h == hookTCX && code == actRedirect:
 		return redirect
-	case h == hookXDP && code == xdpPass, h == hookTCX && int32(code) == actUnspec:
+	case h == hookXDP && code == xdpPass, h != hookXDP && int32(code) == actUnspec:
 		return pass
 	case h == hookXDP && code == xdpRedirect:
 		return redirect
@@ -195,6 +195,7 @@ const (
 	actShot     = 2
 	actUnspec   = -1 // the next program, or the stack
 	actRedirect = 7
+	xdpDrop     = 1
 	xdpPass     = 2
 	xdpRedirect = 4
 )

@@ -254,6 +254,9 @@ func expectTree(t testing.TB, b *Bridge, links ...string) {
 				break
 			}
 		}
+		if limited(&b.Config) {
+			want = append(want, dir+"/"+outPin)
+		}
 	}
 	for _, l := range links {
 		want = append(want, "/link/"+l)
@@ -271,6 +274,9 @@ func linkNames(b *Bridge) (names []string) {
 		names = append(names, fmt.Sprintf("%d-tcx", p.Id))
 		if p.Notes&PortXDPRx != 0 {
 			names = append(names, fmt.Sprintf("%d-xdp", p.Id))
+		}
+		if p.Limit[LimitOut].Rate != 0 {
+			names = append(names, fmt.Sprintf("%d-out", p.Id))
 		}
 	}
 	return names

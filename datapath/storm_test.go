@@ -36,7 +36,7 @@ func (l storm) set(p *Port, kind int) {
 }
 
 const (
-	stormSecond = 256 * uint64(time.Second) // STORM_SECOND
+	stormSecond = 256 * uint64(time.Second) // BUCKET_SECOND
 	stormFew    = 8                         // STORM_FEW
 )
 
@@ -49,15 +49,15 @@ func kernelTime(t testing.TB) uint64 {
 func (s *bench) bucket(port, kind int) uint64 {
 	s.t.Helper()
 	var full uint64
-	s.shares(func(shared *kernelShared) { full = shared.Storms[Slot(s.ids[port])].Full[kind] })
+	s.shares(func(shared *kernelShared) { full = shared.Buckets[Slot(s.ids[port])].Storm[kind] })
 	return full
 }
 
 func (s *bench) setBucket(port, kind int, full uint64) {
 	s.t.Helper()
-	var b kernelStormBuckets
-	b.Full[kind] = full
-	s.shares(func(shared *kernelShared) { shared.Storms[Slot(s.ids[port])] = b })
+	var b kernelPortBuckets
+	b.Storm[kind] = full
+	s.shares(func(shared *kernelShared) { shared.Buckets[Slot(s.ids[port])] = b })
 }
 
 // Each limit is about its port and its kind of flood, and about nothing else.
@@ -219,12 +219,12 @@ func TestStormRefill(t *testing.T) {
 	b := s.create("br0", 2, func(_ *Config, p []*Port) { storm{100, false}.set(p[0], StormBroadcast) })
 	const slot = 1
 	full := func() (f [3]uint64) {
-		s.do(func() error { return b.shared(func(s *kernelShared) { f = s.Storms[slot].Full }) })
+		s.do(func() error { return b.shared(func(s *kernelShared) { f = s.Buckets[slot].Storm }) })
 		return f
 	}
 	taken := [3]uint64{7, 8, 9}
 	take := func() {
-		s.do(func() error { return b.shared(func(s *kernelShared) { s.Storms[slot].Full = taken }) })
+		s.do(func() error { return b.shared(func(s *kernelShared) { s.Buckets[slot].Storm = taken }) })
 	}
 	changes := []struct {
 		name   string

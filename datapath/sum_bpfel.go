@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "4b17d51d9b8759fccbe389e2945021581a321227d12a73572f2429cabf33b568"
+const objectsSum = "8463404939d3bdabf616f8cb58f2c584402dadceed80f026eb39d6dbce7e862e"

@@ -67,6 +67,7 @@ const (
 	trialProgBasculeFibPatch      = "bascule_fib_patch"
 	trialProgBasculeFirst         = "bascule_first"
 	trialProgBasculeHop           = "bascule_hop"
+	trialProgBasculeOut           = "bascule_out"
 	trialProgBasculePatch         = "bascule_patch"
 	trialProgBasculeTable         = "bascule_table"
 	trialProgBasculeTcx           = "bascule_tcx"
@@ -159,6 +160,7 @@ type trialProgramSpecs struct {
 	BasculeFibPatch *ebpf.ProgramSpec `ebpf:"bascule_fib_patch"`
 	BasculeFirst    *ebpf.ProgramSpec `ebpf:"bascule_first"`
 	BasculeHop      *ebpf.ProgramSpec `ebpf:"bascule_hop"`
+	BasculeOut      *ebpf.ProgramSpec `ebpf:"bascule_out"`
 	BasculePatch    *ebpf.ProgramSpec `ebpf:"bascule_patch"`
 	BasculeTable    *ebpf.ProgramSpec `ebpf:"bascule_table"`
 	BasculeTcx      *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
@@ -427,6 +429,7 @@ type trialPrograms struct {
 	BasculeFibPatch *ebpf.Program `ebpf:"bascule_fib_patch"`
 	BasculeFirst    *ebpf.Program `ebpf:"bascule_first"`
 	BasculeHop      *ebpf.Program `ebpf:"bascule_hop"`
+	BasculeOut      *ebpf.Program `ebpf:"bascule_out"`
 	BasculePatch    *ebpf.Program `ebpf:"bascule_patch"`
 	BasculeTable    *ebpf.Program `ebpf:"bascule_table"`
 	BasculeTcx      *ebpf.Program `ebpf:"bascule_tcx"`
@@ -442,6 +445,7 @@ func (p *trialPrograms) Close() error {
 		p.BasculeFibPatch,
 		p.BasculeFirst,
 		p.BasculeHop,
+		p.BasculeOut,
 		p.BasculePatch,
 		p.BasculeTable,
 		p.BasculeTcx,

@@ -155,7 +155,7 @@ const guestXML = `<domain type='qemu'><name>web</name><uuid>c7a5fdbd-edaf-9455-9
 
 func TestPlugs(t *testing.T) {
 	read := func(interfaces string) ([]plug.Plug, error) {
-		_, list, err := plugs(strings.NewReader(strings.Replace(guestXML, "INTERFACES", interfaces, 1)))
+		_, list, _, err := plugs(strings.NewReader(strings.Replace(guestXML, "INTERFACES", interfaces, 1)))
 		return list, err
 	}
 	got, err := read(`<b:interface mac='52:54:00:00:00:01' bridge='br0' vlan='10' tagged='20-21'>
@@ -213,8 +213,54 @@ func TestPlugs(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "<domain/>", "<domain><uuid>a b</uuid></domain>", strings.Repeat("<a>", 100000)} {
-		if _, _, err := plugs(strings.NewReader(text)); err == nil {
+		if _, _, _, err := plugs(strings.NewReader(text)); err == nil {
 			t.Errorf("%.40q is read", text)
+		}
+	}
+}
+
+// The limits of an interface are those of its port, unless the metadata has others.
+func TestBandwidth(t *testing.T) {
+	for bandwidth, want := range map[string]struct {
+		settings []bridge.Change
+		set      string // in the metadata
+		notes    []string
+		wrong    string
+	}{
+		"": {},
+		`<bandwidth><inbound average='1000'/><outbound average='12500' burst='8192'/></bandwidth>`: {
+			settings: []bridge.Change{{Name: "rate-out", Value: "8mbit"}, {Name: "rate-in", Value: "100mbit:8mb"}}},
+		`<bandwidth><outbound average='125' peak='250' burst='32'/></bandwidth>`: {
+			settings: []bridge.Change{{Name: "rate-in", Value: "1mbit"}}, notes: []string{"guest0: peak of <outbound>"}},
+		`<bandwidth><inbound average='125' floor='10'/></bandwidth>`: {
+			settings: []bridge.Change{{Name: "rate-out", Value: "1mbit"}}, notes: []string{"guest0: floor of <inbound>"}},
+		`<bandwidth><inbound average='125'/><outbound average='125'/></bandwidth>`: {
+			set: `<b:set name='rate-in'>5mbit</b:set>`, settings: []bridge.Change{{Name: "rate-in", Value: "5mbit"}, {Name: "rate-out", Value: "1mbit"}}},
+		`<bandwidth><inbound burst='64'/></bandwidth>`:                     {wrong: "<inbound>: a burst"},
+		`<bandwidth><inbound average='-1'/></bandwidth>`:                   {wrong: "cannot read the guest's description"},
+		`<bandwidth><inbound average='9999999999'/></bandwidth>`:           {wrong: "<inbound>"},
+		`<bandwidth><outbound average='1152921504606846976'/></bandwidth>`: {wrong: "<outbound> is more"},
+	} {
+		text := strings.Replace(guestXML, "INTERFACES", `<b:interface mac='52:54:00:00:00:01' bridge='br0'>`+want.set+`</b:interface>`, 1)
+		text = strings.Replace(text, "<target dev='guest0'/>", "<target dev='guest0'/>"+bandwidth, 1)
+		_, list, notes, err := plugs(strings.NewReader(text))
+		if want.wrong != "" {
+			if err == nil || !strings.Contains(err.Error(), want.wrong) {
+				t.Errorf("%s: %+v, %v, want %s", bandwidth, list, err, want.wrong)
+			}
+			continue
+		}
+		if err != nil || len(list) != 1 || len(notes) != len(want.notes) {
+			t.Errorf("%s: %+v, %q, %v", bandwidth, list, notes, err)
+			continue
+		}
+		if diff := cmp.Diff(want.settings, list[0].Settings); diff != "" {
+			t.Errorf("%s: %s", bandwidth, diff)
+		}
+		for i, n := range want.notes {
+			if !strings.HasPrefix(notes[i], n) {
+				t.Errorf("%s: %q, want %s", bandwidth, notes[i], n)
+			}
 		}
 	}
 }

@@ -86,6 +86,50 @@ type netdev struct {
 	Target struct {
 		Dev string `xml:"dev,attr"`
 	} `xml:"target"`
+	Bandwidth struct {
+		Inbound  *flow `xml:"inbound"`  // to the guest
+		Outbound *flow `xml:"outbound"` // from it
+	} `xml:"bandwidth"`
+}
+
+// A flow is a limit of libvirt's, in kilobytes a second, and in KiB that pass at once. libvirt
+// hands these to tc(8) as kbps, of 1000 bytes, and kb.
+type flow struct {
+	Average uint64 `xml:"average,attr"`
+	Peak    uint64 `xml:"peak,attr"`
+	Burst   uint64 `xml:"burst,attr"`
+	Floor   uint64 `xml:"floor,attr"`
+}
+
+// limits are the settings of a port for its interface's limits, unless the port is told others. The
+// notes tell of what has no effect.
+func (n netdev) limits(told []bridge.Change) (list []bridge.Change, notes []string, err error) {
+	for _, way := range []struct {
+		setting, word string
+		limit         *flow
+	}{{bridge.RateOut, "inbound", n.Bandwidth.Inbound}, {bridge.RateIn, "outbound", n.Bandwidth.Outbound}} {
+		if way.limit == nil || slices.ContainsFunc(told, func(c bridge.Change) bool { return c.Name == way.setting }) {
+			continue
+		}
+		const most = 1 << 50 // in no unit it overflows
+		if way.limit.Average > most || way.limit.Burst > most {
+			return nil, nil, fmt.Errorf("<%s> is more than a limit can be", way.word)
+		}
+		value, err := plug.Rate(way.limit.Average*8000, way.limit.Burst*8192)
+		if err != nil {
+			return nil, nil, fmt.Errorf("<%s>: %w", way.word, err)
+		}
+		list = append(list, bridge.Change{Name: way.setting, Value: value})
+		for _, other := range []struct {
+			word  string
+			value uint64
+		}{{"peak", way.limit.Peak}, {"floor", way.limit.Floor}} {
+			if other.value != 0 {
+				notes = append(notes, fmt.Sprintf("%s: %s of <%s> has no effect on the switch, whose limit is the average with the burst", n.Target.Dev, other.word, way.word))
+			}
+		}
+	}
+	return list, notes, nil
 }
 
 // wanted is what a domain's metadata says of one of its interfaces.
@@ -128,10 +172,11 @@ const By = "libvirt"
 func Hook(s *bridge.Switch, operation, step string, from io.Reader) (warnings []string, err error) {
 	switch operation + " " + step {
 	case "start begin", "reconnect begin":
-		d, list, err := plugs(from)
+		d, list, notes, err := plugs(from)
 		if err != nil {
 			return nil, err
 		}
+		warnings = notes
 		for i, p := range list {
 			more, err := plug.Put(s, p)
 			warnings = append(warnings, more...)
@@ -201,112 +246,118 @@ func read(from io.Reader) (d domain, err error) {
 }
 
 // plugs reads which ports a guest wants.
-func plugs(from io.Reader) (d domain, list []plug.Plug, err error) {
+func plugs(from io.Reader) (d domain, list []plug.Plug, notes []string, err error) {
 	if d, err = read(from); err != nil || d.Metadata == nil {
-		return d, nil, err
+		return d, nil, nil, err
 	}
 	if err := d.Metadata.check(); err != nil {
-		return d, nil, fmt.Errorf("guest %.64s: %w", d.Name, err)
+		return d, nil, nil, fmt.Errorf("guest %.64s: %w", d.Name, err)
 	}
 	taken := map[string]bool{}
 	for _, g := range d.Metadata.Guests {
 		for _, w := range g.Interfaces {
-			p, err := w.plug(d)
+			p, more, err := w.plug(d)
 			if err != nil {
-				return d, nil, fmt.Errorf("guest %.64s: interface %.32q: %w", d.Name, w.MAC, err)
+				return d, nil, nil, fmt.Errorf("guest %.64s: interface %.32q: %w", d.Name, w.MAC, err)
 			}
 			if taken[p.Device] {
-				return d, nil, fmt.Errorf("guest %.64s: interface %.32q: the metadata has it twice", d.Name, w.MAC)
+				return d, nil, nil, fmt.Errorf("guest %.64s: interface %.32q: the metadata has it twice", d.Name, w.MAC)
 			}
 			taken[p.Device] = true
-			list = append(list, p)
+			list, notes = append(list, p), append(notes, more...)
 		}
 	}
-	return d, list, nil
+	return d, list, notes, nil
 }
 
-// plug is the port that an interface is to be.
-func (w wanted) plug(d domain) (p plug.Plug, err error) {
+// plug is the port that an interface is to be. The notes tell of what has no effect.
+func (w wanted) plug(d domain) (p plug.Plug, notes []string, err error) {
 	if err := w.check("interface"); err != nil {
-		return p, err
+		return p, nil, err
 	}
 	mac, err := bridge.ParseMAC(w.MAC)
 	if err != nil {
-		return p, err
+		return p, nil, err
 	}
 	p = plug.Plug{Bridge: w.Bridge, Owner: bridge.Owner{
 		ID: By + "/" + d.UUID + "/" + mac.String(), By: By, Container: d.UUID, Network: w.Bridge,
 	}}
+	var of netdev
 	for _, n := range d.Interfaces {
 		if !strings.EqualFold(n.MAC.Address, mac.String()) {
 			continue
 		}
 		switch {
 		case n.Type != "ethernet":
-			return p, fmt.Errorf("it is of type %q; give <interface type='ethernet'>, whose tap no other bridge takes", n.Type)
+			return p, nil, fmt.Errorf("it is of type %q; give <interface type='ethernet'>, whose tap no other bridge takes", n.Type)
 		case n.Target.Dev == "":
-			return p, errors.New("its tap has no name; give one by <target dev='guest0'/>")
+			return p, nil, errors.New("its tap has no name; give one by <target dev='guest0'/>")
 		}
-		p.Device = n.Target.Dev
+		p.Device, of = n.Target.Dev, n
 	}
 	switch {
 	case p.Device == "":
-		return p, errors.New("the guest has no interface with this address")
+		return p, nil, errors.New("the guest has no interface with this address")
 	case w.Bridge == "":
-		return p, errors.New("the bridge is missing; give bridge='br0'")
+		return p, nil, errors.New("the bridge is missing; give bridge='br0'")
 	}
 	var id uint16
 	if w.VLAN != "" {
 		n, err := strconv.ParseUint(w.VLAN, 10, 16)
 		if err != nil || n < 1 || n > 4094 {
-			return p, fmt.Errorf("vlan %q is not a VLAN; give 1 to 4094", w.VLAN)
+			return p, nil, fmt.Errorf("vlan %q is not a VLAN; give 1 to 4094", w.VLAN)
 		}
 		id = uint16(n)
 	}
 	var tagged []uint16
 	if w.Tagged != "" {
 		if tagged, err = bridge.ParseVLANs(w.Tagged); err != nil {
-			return p, err
+			return p, nil, err
 		}
 	}
 	p.VLANs = plug.VLANs(id, tagged)
 	for _, s := range w.Settings {
 		if err := s.check("set"); err != nil {
-			return p, err
+			return p, nil, err
 		}
 		if slices.ContainsFunc(p.Settings, func(c bridge.Change) bool { return c.Name == s.Name }) {
-			return p, fmt.Errorf("%s is there twice; leave one out", s.Name)
+			return p, nil, fmt.Errorf("%s is there twice; leave one out", s.Name)
 		}
 		if err := bridge.CheckPortSetting(s.Name, strings.TrimSpace(s.Value)); err != nil {
-			return p, err
+			return p, nil, err
 		}
 		p.Settings = append(p.Settings, bridge.Change{Name: s.Name, Value: strings.TrimSpace(s.Value)})
 	}
 	for _, b := range w.Bindings {
 		if err := b.check("binding"); err != nil {
-			return p, err
+			return p, nil, err
 		}
 		address, err := bridge.ParseAddress(b.Address)
 		if err != nil {
-			return p, err
+			return p, nil, err
 		}
 		station := mac
 		if b.MAC != "" {
 			if station, err = bridge.ParseMAC(b.MAC); err != nil {
-				return p, err
+				return p, nil, err
 			}
 		}
 		p.Bindings = append(p.Bindings, bridge.Binding{MAC: station, Address: address, VLAN: id})
 	}
 	if len(w.PF) > 1 {
-		return p, errors.New("<pf> is there twice; give all rules in one")
+		return p, nil, errors.New("<pf> is there twice; give all rules in one")
 	}
 	for _, r := range w.PF {
 		if err := r.check("pf"); err != nil {
-			return p, err
+			return p, nil, err
 		}
 		// the text of a guest's description reads no file and asks for no host
 		p.PF = &bridge.PFLoad{Name: "pf of " + p.Device, Text: []byte(r.Text + "\n")}
 	}
-	return p, nil
+	limits, notes, err := of.limits(p.Settings)
+	if err != nil {
+		return p, nil, err
+	}
+	p.Settings = append(p.Settings, limits...)
+	return p, notes, nil
 }

@@ -21,7 +21,7 @@ import (
 )
 
 // mayLack is why a fabric may be left out of TestEveryFabric.
-var mayLack = []string{"not built yet", "not installed", "virtual machines only", "only a virtual machine of the lab has", "in one buffer takes no MTU", "take no frame of more than a page", "the kernel has no VLAN filtering", "the kernel has no connection tracking in its bridge", "the kernel has no flowtables", "the kernel has no clsact, matchall or mirred"}
+var mayLack = []string{"not built yet", "not installed", "virtual machines only", "only a virtual machine of the lab has", "in one buffer takes no MTU", "take no frame of more than a page", "the kernel has no VLAN filtering", "the kernel has no connection tracking in its bridge", "the kernel has no flowtables", "the kernel has no clsact, matchall or mirred", "the kernel has no tbf, police or matchall"}
 
 // TestEveryFabric sends over every fabric, from end to end and from the host,
 // also in large frames, and looks for what it leaves behind. That the traffic

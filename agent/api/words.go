@@ -119,6 +119,7 @@ var words = map[string]string{
 	"Port.no_carrier":            "of a host port: \"agent\" or \"agent-ended\"",
 	"Port.owner":                 "by which id it was plugged, and for whom",
 	"Port.priority":              "0 to 240",
+	"Port.rate_in":               "as the settings take them",
 	"Port.taken_by":              "\"Linux bridge lxbr0\"",
 	"PortFinding":                "PortFinding is something that the host has at a port's device and that has no effect there, or another one than without the switch.",
 	"PortFinding.kind":           "\"ingress-filter\", \"device-above\", \"port-below\", \"address\" or \"mtu\"",

@@ -201,6 +201,8 @@ var (
 	portRefused  = counter("port_refused_total", "Addresses that a port did not learn.", "bridge", "port")
 	portEntries  = gauge("port_fdb_entries", "Addresses that a port has learned.", "bridge", "port")
 	portMost     = gauge("port_fdb_entries_max", "Addresses that a port learns at most, where it has a limit of its own.", "bridge", "port")
+	portBytes    = gauge("port_limit_bytes_per_second", "Bytes a second that a port takes in or lets out at most, where it has such a limit.", "bridge", "port", "direction")
+	portFrames   = gauge("port_limit_frames_per_second", "The same in frames.", "bridge", "port", "direction")
 	portRouted   = counter("port_routed_total", "Packets for a routed host port, by who routes them and why ('bascule help routed').",
 		"bridge", "port", "outcome")
 
@@ -547,6 +549,15 @@ func (s *scrape) port(p bridge.Port) {
 	s.put(portEntries, float64(p.FDBCount), name...)
 	if p.Config.FDBMax > 0 {
 		s.put(portMost, float64(p.Config.FDBMax), name...)
+	}
+	for i, l := range p.Config.Rate {
+		direction := with([]string{"in", "out"}[i])
+		switch {
+		case l.Rate != 0 && l.Kilobits:
+			s.put(portBytes, float64(l.Rate)*1000/8, direction...)
+		case l.Rate != 0:
+			s.put(portFrames, float64(l.Rate), direction...)
+		}
 	}
 	if p.Type != bridge.TypeSpan {
 		s.flag(portFlood, p.Config.Discover, with("unknown")...)

@@ -33,6 +33,7 @@ var codes = map[string]uint32{
 	"ra-guard":      258,
 	"non-ip":        270, // non_ip
 	"storm-bcast":   261, // traffic_shaping
+	"rate":          261,
 	"storm-mcast":   261,
 	"storm-unknown": 261,
 	"rule":          258,

@@ -351,8 +351,10 @@ static __always_inline u32 pf_proxy_second(struct __sk_buff *skb, struct pf_pack
 	dst->state = PF_ESTABLISHED;
 	src->state = PF_ESTABLISHED;
 	/* Lost if the port is a patch cable. Then the SYN+ACK comes again, and is answered. */
-	if (!bpf_clone_redirect(skb, port_at(slot)->ifindex, 0))
-		count_tx(slot, len);
+	count_tx(slot, len);
+	/* a limit of the port has taken it back already: see rate.h */
+	if (bpf_clone_redirect(skb, port_at(slot)->ifindex, 0) && !port_limits_out(port_at(slot)))
+		uncount_tx(slot, len);
 	return pf_make_segment(skb) ? 0 : DROP_PF_SYNPROXY;
 }
 

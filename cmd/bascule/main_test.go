@@ -401,6 +401,7 @@ func TestCompletion(t *testing.T) {
 		{"bridge add br2 --default-pvid ", "1 none :4"},
 		{"port set br0 p1 --loop-guard ", "off report :4"},
 		{"port set br0 p1 --storm-bcast ", "none :4"},
+		{"port set br0 p1 --rate-in ", "none :4"},
 		{"port set br0 p1 --stp-cost ", "auto :4"},
 		{"port add br0 p3 --peer ", "br1/ :6"}, // and the port's name without a blank
 		{"rule add br0 p1 ", "block pass :4"},

@@ -27,6 +27,7 @@ type features struct {
 	bridge, port []string
 	// bound says that each end's addresses are bound to its port.
 	bound bool
+	tc    [][]string // what tc(8) is told of each port of a Linux bridge; DEVICE stands for the port
 }
 
 // With features that cost what they cost: each fabric is a bascule bridge as it
@@ -38,7 +39,12 @@ var (
 	BasculeIsolated, BasculeXDPIsolated   = withFeatures("isolated", "whose ends, but the first, are isolated", features{isolated: true})
 	BasculeRules10, BasculeXDPRules10     = withFeatures("rules-10", "with 10 MAC rules on each port", features{rules: 10})
 	BasculeRules1000, BasculeXDPRules1000 = withFeatures("rules-1000", "with 1000 MAC rules on each port", features{rules: 1000})
+	BasculeRateIn, BasculeXDPRateIn       = withFeatures("rate-in", "whose ports take in 1 Gbit/s at most", features{port: []string{"--rate-in", limitRate}})
+	BasculeRateOut, BasculeXDPRateOut     = withFeatures("rate-out", "whose ports let out 1 Gbit/s at most", features{port: []string{"--rate-out", limitRate}})
 )
+
+// limitRate is the rate of fabrics that limit one, in words that tc(8) has, too.
+const limitRate = "1gbit"
 
 // alone are bridges that have one feature on each, among those that cost a known
 // unicast anything.
@@ -72,7 +78,8 @@ var stormLimits = []string{"--storm-bcast", "100000000pps", "--storm-mcast", "10
 var featured = slices.Concat(alone, []*Fabric{
 	BasculeVLAN, BasculeXDPVLAN, BasculeFive, BasculeXDPFive, BasculeIsolated, BasculeXDPIsolated,
 	BasculeRules10, BasculeXDPRules10, BasculeRules1000, BasculeXDPRules1000,
-	LinuxBridgeVLAN, LinuxBridgeIsolated, LinuxBridgeSnooping, OVSVLAN,
+	BasculeRateIn, BasculeXDPRateIn, BasculeRateOut, BasculeXDPRateOut,
+	LinuxBridgeVLAN, LinuxBridgeIsolated, LinuxBridgeSnooping, LinuxBridgeTBF, LinuxBridgePolice, OVSVLAN,
 })
 
 // withFeatures makes the fabric at both hooks.
@@ -206,6 +213,19 @@ var LinuxBridgeVLAN = linuxVariant("linux-bridge-vlan", "the kernel's bridge wit
 // isolated from each other.
 var LinuxBridgeIsolated = linuxVariant("linux-bridge-isolated", "the kernel's bridge whose ends, but the first, are isolated", features{isolated: true})
 
+// LinuxBridgeTBF is the kernel's bridge whose ports have a queue that lets out so much at most, as
+// people limit what a guest gets.
+var LinuxBridgeTBF = linuxVariant("linux-bridge-tbf", "the kernel's bridge whose ports let out 1 Gbit/s at most, by tbf", features{tc: [][]string{
+	{"qdisc", "add", "dev", "DEVICE", "root", "tbf", "rate", limitRate, "burst", "1mb", "latency", "100ms"},
+}})
+
+// LinuxBridgePolice is the kernel's bridge whose ports take in so much at most, and drop the rest.
+// The burst is that of a bascule bridge.
+var LinuxBridgePolice = linuxVariant("linux-bridge-police", "the kernel's bridge whose ports take in 1 Gbit/s at most, by police", features{tc: [][]string{
+	{"qdisc", "add", "dev", "DEVICE", "clsact"},
+	{"filter", "add", "dev", "DEVICE", "ingress", "matchall", "action", "police", "rate", limitRate, "burst", "31250000", "conform-exceed", "drop"},
+}})
+
 // LinuxBridgeSnooping is the kernel's bridge as it is made unless it is told otherwise:
 // it listens to who joins multicast groups.
 var LinuxBridgeSnooping = &Fabric{
@@ -252,6 +272,13 @@ func (k *linuxFeatureKit) plug(ctx context.Context, bridge, device string) error
 	if k.set.isolated && device != "p1" {
 		if _, err := k.net.Switch.Output(ctx, ends.AnyCPU, "bridge", "link", "set", "dev", device, "isolated", "on"); err != nil {
 			return err
+		}
+	}
+	for _, words := range k.set.tc {
+		words = slices.Clone(words)
+		words[slices.Index(words, "DEVICE")] = device
+		if _, err := k.net.Switch.Output(ctx, ends.AnyCPU, "tc", words...); err != nil {
+			return &ends.Unavailable{Reason: fmt.Sprintf("the kernel has no tbf, police or matchall of tc(8): %v", err)}
 		}
 	}
 	if !k.set.vlans {

@@ -44,7 +44,7 @@ var (
 func TestConformance(t *testing.T) {
 	for _, c := range slices.Concat(
 		forwardingCases, fdbCases, portCases, berthCases, deviceCases, identityCases, aroundCases, xdpCases, lifeCases,
-		vlanCases, securityCases, guardCases, frontCases, sealedCases, neighbourCases, ruleCases, stormCases, patchCases, watchCases, traceCases, stpCases,
+		vlanCases, securityCases, guardCases, frontCases, sealedCases, neighbourCases, ruleCases, stormCases, rateCases, patchCases, watchCases, traceCases, stpCases,
 		pfCases, pfRewriteCases, pfReassembleCases, pfTrafficCases, plugCases, doorCases, everythingCases,
 	) {
 		t.Run(c.name, func(t *testing.T) {

@@ -31,7 +31,7 @@ const everythingFile = `bridges:
     neigh-suppress: on
     group-fwd-mask: 0x4000
     ports:
-      p1: {hook: HOOK, source-guard: on, storm-bcast: 100000pps, hairpin: on, loop-guard: report, admit: untagged}
+      p1: {hook: HOOK, source-guard: on, storm-bcast: 100000pps, rate-in: 100gbit, rate-out: 100gbit, hairpin: on, loop-guard: report, admit: untagged}
       p2:
         hook: HOOK
         storm-mcast: 100000pps

@@ -314,6 +314,15 @@ func changeKilled(t *testing.T, hook string) {
 			func() { l.Reach(a, flood(10), b) },
 		},
 		{
+			"port set br0 " + b.Port + " --rate-out 1000pps",
+			func() {
+				run("port set br0 "+a.Port+" --storm-bcast none", "port set br0 "+b.Port+" --rate-out none", "port set br0 "+b.Port+" --rate-out 1pps:8")()
+				l.Send(a, flood(30)...) // more than the bucket has
+			},
+			func() bool { return l.Port("br0", b.Port).RateOut == "1000pps" },
+			func() { l.Reach(a, flood(10), b) },
+		},
+		{
 			"port set br0 " + x + " --loop-guard 1800s",
 			func() {
 				run("port set br0 " + x + " --loop-guard 3600s")()
@@ -374,6 +383,7 @@ func changeKilled(t *testing.T, hook string) {
 			t.Errorf("%s was never killed after the change was made", c.command)
 		}
 	}
+	run("port set br0 " + b.Port + " --rate-out none")()
 	wantAsMany(t, l, before)
 }
 

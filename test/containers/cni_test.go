@@ -3,6 +3,7 @@
 package containers
 
 import (
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -194,7 +195,10 @@ func TestBadInput(t *testing.T) {
 		"hairpin, promiscuous": {attach("ADD", "a", space, h.bare(conf{"hairpinMode": true, "promiscMode": true})), 7, nil},
 		"down with ipam":       {attach("ADD", "a", space, h.routed(conf{"disableContainerInterface": true})), 7, nil},
 		"masquerade of none":   {attach("ADD", "a", space, h.bare(conf{"ipMasq": true})), 7, nil},
-		"bandwidth":            {attach("ADD", "a", space, h.bare(conf{"runtimeConfig": conf{"bandwidth": conf{"ingressRate": 1}}})), 2, []string{"bandwidth"}},
+		"a burst alone":        {attach("ADD", "a", space, h.bare(conf{"runtimeConfig": conf{"bandwidth": conf{"ingressBurst": 1}}})), 7, []string{"ingressRate", "no rate"}},
+		"too high a rate":      {attach("ADD", "a", space, h.bare(conf{"egressRate": uint64(1) << 63})), 7, []string{"egressRate", "more than a limit"}},
+		"a negative rate":      {attach("ADD", "a", space, h.bare(conf{"egressRate": -1})), 6, []string{"egressRate"}},
+		"limits of subnets":    {attach("ADD", "a", space, h.bare(conf{"ingressRate": 1000, "shapedSubnets": []string{"10.0.0.0/8"}})), 2, []string{"shapedSubnets"}},
 		"mac":                  {attach("ADD", "a", space, h.bare(conf{"runtimeConfig": conf{"mac": "01:00:5e:00:00:01"}})), 7, nil},
 		"mtu":                  {attach("ADD", "a", space, h.bare(conf{"mtu": -1})), 7, nil},
 		"rules":                {attach("ADD", "a", space, h.bare(conf{"pf": "block in on eth7"})), 7, []string{"another port"}},
@@ -416,6 +420,51 @@ func TestConcurrent(t *testing.T) {
 	if n := len(h.Ports("cni0")); n != 0 {
 		t.Errorf("%d ports are left", n)
 	}
+}
+
+// The limits of a container are those that the runtime says, or the network: of its port, both
+// ways, and its TCP gets what they say.
+func TestBandwidth(t *testing.T) {
+	needs(t, "iperf3")
+	h := newHost(t)
+	a, b := h.NewNamespace(), h.NewNamespace()
+	// as kubelet, which knows no burst, and more
+	limits := conf{"ingressRate": 8000000, "ingressBurst": 2147483647, "egressRate": 100000000, "egressBurst": 67108864}
+	of := func(more conf) conf { return h.routed(conf{"capabilities": conf{"bandwidth": true}}.with(more)) }
+	c := of(conf{"runtimeConfig": conf{"bandwidth": limits}, "egressRate": 5000000, "egressBurst": 1000})
+	var result map[string]any
+	h.must(json.Unmarshal(h.do(attach("ADD", "a", a, c)).text, &result))
+	h.do(attach("ADD", "b", b, of(conf{"egressRate": 50000000})))
+	ports := h.plugged("cni0")
+	if p := ports["cni/net/a/eth0"]; p.RateOut != "8mbit" || p.RateIn != "100mbit:8mb" {
+		t.Errorf("the port of a has the limits %s in and %s out", p.RateIn, p.RateOut)
+	}
+	if p := ports["cni/net/b/eth0"]; p.RateOut != "none" || p.RateIn != "50mbit" {
+		t.Errorf("the port of b has the limits %s in and %s out", p.RateIn, p.RateOut)
+	}
+	check := attach("CHECK", "a", a, c.with(conf{"prevResult": result}))
+	h.do(check)
+	h.must(ping(b, "10.77.0.2"))
+	server, err := a.Serve(context.Background(), ends.AnyCPU, ends.Listen{Proto: "tcp", Port: 5201}, "iperf3", "-s")
+	h.must(err)
+	defer server.Close()
+	var told struct {
+		End struct {
+			Received struct {
+				Bits float64 `json:"bits_per_second"`
+			} `json:"sum_received"`
+		} `json:"end"`
+	}
+	out, err := b.Output(context.Background(), ends.AnyCPU, "iperf3", "-c", "10.77.0.2", "-C", "cubic", "-t", "6", "-J")
+	h.must(err)
+	h.must(json.Unmarshal(out, &told))
+	if got := told.End.Received.Bits / 8e6; got < 0.9 || got > 1.02 {
+		t.Errorf("a gets %.3f of its limit", got)
+	}
+	h.Bascule("port", "set", "cni0", ports["cni/net/a/eth0"].Ifname, "--rate-out", "none")
+	h.refused(check, 999, "rate-out none, and not 8mbit")
+	h.do(attach("DEL", "a", a, c))
+	h.do(attach("DEL", "b", b, of(nil)))
 }
 
 // Requests that are killed anywhere leave nothing that DEL does not find.

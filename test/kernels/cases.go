@@ -61,6 +61,8 @@ var cases = list([]row{
 	{"guards", conformance, "TestConformance/dhcp_guard", false},
 	{"guards", conformance, "TestConformance/ra_guard", false},
 	{"guards", conformance, "TestConformance/storm_limit", false},
+	{"guards", conformance, "TestConformance/rate_ways_in", false},
+	{"guards", conformance, "TestConformance/rate_ways_out", false},
 	{"pf", conformance, "TestConformance/pf_states", false},
 	{"pf", conformance, "TestConformance/pf_tables", false},
 	{"pf", conformance, "TestConformance/pf_anchors", false},

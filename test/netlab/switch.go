@@ -284,6 +284,8 @@ type PortInfo struct {
 	StormBcast   string `json:"storm_bcast"`
 	StormMcast   string `json:"storm_mcast"`
 	StormUnknown string `json:"storm_unknown"`
+	RateIn       string `json:"rate_in"`
+	RateOut      string `json:"rate_out"`
 	Cost         int    `json:"cost"`
 	Priority     int    `json:"priority"`
 	Edge         string `json:"edge"`

@@ -51,6 +51,7 @@ var operations = []operation{
 	{"rules", 6, (*soak).rules},
 	{"bindings", 5, (*soak).bindings},
 	{"storm limits", 4, (*soak).storm},
+	{"rates", 4, (*soak).rates},
 	{"mirrors", 4, (*soak).mirror},
 	{"pf", 10, (*soak).pf},
 	{"apply", 6, (*soak).apply},
@@ -358,6 +359,12 @@ func (s *soak) storm() {
 	bridge, name := s.aPort()
 	s.command("port", "set", bridge, name, "--storm-bcast", pick(s, "none", "100pps", "1mbit"), "--storm-mcast", pick(s, "none", "50pps"),
 		"--storm-unknown", pick(s, "none", "10pps", "10mbit"))
+}
+
+// rates are above what the soak sends: no frame may be lost.
+func (s *soak) rates() {
+	bridge, name := s.aPort()
+	s.command("port", "set", bridge, name, pick(s, "--rate-in", "--rate-out"), pick(s, "none", "100gbit", "4294gbit:1024mb", "400000000pps"))
 }
 
 func (s *soak) mirror() {
