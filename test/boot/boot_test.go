@@ -182,7 +182,9 @@ func (at *station) upgrade(m *machine, was identity) {
 	t.Log(m.run("dpkg -i /newer.deb 2>&1"))
 	m.run(`for i in $(seq 600); do bascule agent status >/dev/null 2>&1 && exit; sleep 0.1; done; exit 1`)
 	if n := lost() - lostBefore; n != 0 {
-		t.Errorf("%d frames were lost while the package was upgraded", n)
+		tap, err := at.Output(t.Context(), ends.AnyCPU, "ip", "-s", "link", "show", "dev", "tap0")
+		t.Errorf("%d frames were lost while the package was upgraded\n%s%v\n%s", n, tap, err,
+			m.run("ip -s link; bascule stats; cat /proc/net/packet /proc/net/udp"))
 	}
 	if after := m.run("systemctl show -P MainPID bascule; bascule version"); after == before {
 		t.Errorf("after the upgrade it is as before: %s", after)

@@ -115,7 +115,7 @@ const use = `
 		sleep 0.1
 	done
 	# where the agent keeps what Docker says only once (--docker-state)
-	mkdir /var/lib/bascule
+	mkdir -p /var/lib/bascule
 	echo '{}' >/var/lib/bascule/docker.json
 	for name in bascule-cni bascule-libvirt-hook bascule-bridge-helper netavark/bascule-netavark; do
 		test $(readlink -f /usr/libexec/$name) = $(readlink -f /usr/sbin/bascule)
