@@ -67,6 +67,7 @@ func TestLineDiff(t *testing.T) {
 		{"pass\n", "# none\n", "-pass"},
 		{"a\nb\nc\nd\n", "a\nc\nx\nd\n", "-b +x"},
 		{"a\nb\n", "b\na\n", "-a +a"},
+		{"table <t> persist { 192.0.2.1 }\n", "table <t> persist\n", ""},
 		{"anchor x {\n  pass\n}\n", "anchor x {\n  block\n}\n", "-pass +block"},
 		{strings.Repeat("a\n", 3000), strings.Repeat("a\n", 3001), "+a"},
 	} {

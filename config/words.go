@@ -113,6 +113,11 @@ const mostCompared = 1 << 22
 // but of very long texts all between the first and the last that are different.
 func lineDiff(before, after string) (list []changedLine) {
 	was, want := ruleLines(before), ruleLines(after)
+	for _, line := range want { // a table that is given no addresses keeps what it has
+		if i := slices.IndexFunc(was, func(l string) bool { return strings.HasPrefix(l, line+" {") }); i >= 0 && strings.HasPrefix(line, "table ") {
+			was[i] = line
+		}
+	}
 	for len(was) > 0 && len(want) > 0 && was[0] == want[0] {
 		was, want = was[1:], want[1:]
 	}

@@ -463,9 +463,9 @@ func applyPF(t *testing.T, l *netlab.Lab) {
 	l.Bascule("pfctl", "-b", "br0", "-q", "-t", "seen", "-T", "add", "192.0.2.1")
 	wantLines(t, apply(t, l, path)) // the file does not say what is in it
 	l.Bascule("pfctl", "-b", "br0", "-q", "-t", "t", "-T", "add", "192.0.2.1")
-	wantLines(t, apply(t, l, path), changed)
+	wantLines(t, apply(t, l, path), changed, "- pf rule of br0: table <t> persist { 10.0.0.1 192.0.2.1 }", "+ pf rule of br0: table <t> persist { 10.0.0.1 }")
 	must(t, os.WriteFile(conf, []byte("table <t> persist { 10.0.0.1 }\ntable <seen> persist\nblock in on p1\n"), 0o644))
-	wantLines(t, apply(t, l, path), changed)
+	wantLines(t, apply(t, l, path), changed, "- pf rule of br0: pass in on p1 all flags S/SA", "+ pf rule of br0: block drop in on p1 all")
 	l.Bascule("pfctl", "-b", "br0", "-q", "-d")
 	wantLines(t, apply(t, l, path), "~ pf of br0: enabled off -> on")
 	must(t, os.WriteFile(path, []byte("bridges: {br0: {ports: {p1: {}}, pf: off}}"), 0o644))
