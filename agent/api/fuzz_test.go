@@ -45,6 +45,7 @@ func newRack(t testing.TB) *rack {
 			t.Fatal(err)
 		}
 	}
+	t.Setenv("BASCULE_STATE_DIR", t.TempDir())
 	ns, err := ends.NewNamespace(spaces.Name("basculeapi", "sw"))
 	must(err)
 	r := &rack{ns: ns}
