@@ -227,6 +227,10 @@ func ingressOfOthers(t *testing.T, _ string) {
 		t.Errorf("a program that meets all frames is told of: %+v", found)
 	}
 	must(t, drops.Close())
+	l.Wait("the program to go", func() bool { // a command that is started at this moment may hold it, too
+		now, err := l.Switch.Netlink().LinkByName(a.Port)
+		return err == nil && (now.Attrs().Xdp == nil || !now.Attrs().Xdp.Attached)
+	})
 	l.Reach(a, l.Frames(3, netlab.Broadcast, A), b)
 }
 
