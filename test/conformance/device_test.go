@@ -1130,7 +1130,7 @@ pass on lan inet6 proto icmp6 from any to (lan0)
 `)
 	file := router(lan)
 	dry := run("apply", "--dry-run", file)
-	if dry.Exit != 2 {
+	if dry.Exit != 3 {
 		t.Errorf("a dry run: %v, should say that there is something to do", dry)
 	}
 	if _, err := l.Switch.Netlink().LinkByName("lan0"); err == nil {
