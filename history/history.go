@@ -81,7 +81,10 @@ func placeOf(s *bridge.Switch, netns string) (place string, err error) {
 	var self, other unix.Stat_t
 	err = s.Inside(func() error { return unix.Stat("/proc/thread-self/ns/net", &self) })
 	if err != nil {
-		return "", fmt.Errorf("cannot look at the network namespace: %w; mount /proc", err)
+		if unusable := bridge.Usable(); unusable != nil { // which says what to do about it
+			return "", unusable
+		}
+		return "", fmt.Errorf("cannot look at the network namespace: %w", err)
 	}
 	is := func(path string) bool {
 		return unix.Stat(path, &other) == nil && other.Dev == self.Dev && other.Ino == self.Ino

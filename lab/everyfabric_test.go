@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -120,7 +121,8 @@ func sendOver(t *testing.T, site fabrics.Site, f *fabrics.Fabric, setup Setup) {
 	}
 }
 
-// hasMTU checks the MTU of the ends and of what they are plugged into.
+// hasMTU checks the MTU of the ends and of what they are plugged into. The switch's end of a host
+// port has none of its own: the MTU of a host port is its interface's, which is an end.
 func hasMTU(t *testing.T, c *running, mtu int) {
 	devices := slices.Clone(c.net.Ports)
 	for _, e := range c.net.Ends {
@@ -130,7 +132,7 @@ func hasMTU(t *testing.T, c *running, mtu int) {
 		l, err := d.Namespace.Netlink().LinkByIndex(d.Ifindex)
 		if err != nil {
 			t.Errorf("%s: %s: %v", c.Label(), d.Ifname, err)
-		} else if got := l.Attrs().MTU; got != mtu {
+		} else if got := l.Attrs().MTU; got != mtu && !(strings.HasPrefix(d.Ifname, "bsc") && got == math.MaxUint16) {
 			t.Errorf("%s: %s has an MTU of %d, want %d", c.Label(), d.Ifname, got, mtu)
 		}
 	}

@@ -566,7 +566,7 @@ func TestBrokenPlan(t *testing.T) {
 	if err := os.WriteFile(path, []byte("bridges: {br0: }"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for errno, want := range map[syscall.Errno]int{syscall.EPIPE: exitUsage, syscall.ENOSPC: exitRefused} {
+	for errno, want := range map[syscall.Errno]int{syscall.EPIPE: exitChanges, syscall.ENOSPC: exitRefused} {
 		var stderr strings.Builder
 		status := runWith(&fakeSwitch{}, brokenWriter{errno}, &stderr, "apply", "--dry-run", path)
 		if status != want || (status == exitRefused) != strings.Contains(stderr.String(), "cannot print") {
