@@ -296,12 +296,15 @@ func (n *Net) routeBy(ctx context.Context, r gateway) error {
 			n.Ports[0] = Port{e.Namespace, e.Ifname, e.Ifindex}
 		}
 	}
+	if err := n.together(first); err != nil {
+		return err
+	}
 	return n.addRoutes()
 }
 
 // apart plugs the cable of end i into a router, which makes a device of the router's own of
-// it. Where the router is to have a core of its own, the end gets its address after that: so
-// the router takes it for a station behind what is plugged in.
+// it. Where the router is to have a core of its own, the end gets its address when all are plugged
+// in, by together: so the router takes it for a station behind what is plugged in.
 func (n *Net) apart(i int, plug func() (device string, err error)) (device string, err error) {
 	if !n.Spec.OwnCore {
 		return plug()
@@ -312,10 +315,20 @@ func (n *Net) apart(i int, plug func() (device string, err error)) (device strin
 	if err := e.Namespace.SetMAC(e.Ifname, meanwhile); err != nil {
 		return "", err
 	}
-	if device, err = plug(); err != nil {
-		return "", err
+	return plug()
+}
+
+// together gives the ends of apart their addresses.
+func (n *Net) together(first int) error {
+	if !n.Spec.OwnCore {
+		return nil
 	}
-	return device, e.Namespace.SetMAC(e.Ifname, e.MAC)
+	for _, e := range n.Ends[first:] {
+		if err := e.Namespace.SetMAC(e.Ifname, e.MAC); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Networks are what the routes of Spec.Routes lead to, from its first network of 256
