@@ -745,7 +745,7 @@ var outside = map[string]string{
 	"queue":   needsQueues, "set queue": needsQueues, "altq": needsQueues, "dnpipe": needsQueues, "dnqueue": needsQueues,
 	"dummynet":            needsQueues,
 	"set delay":           "holds packets back; see tc-netem(8)",
-	"max-pkt-rate":        "counts packets of no connection; storm limits of ports and police of tc(8) limit rates",
+	"max-pkt-rate":        "counts packets of no connection; --rate-in, --rate-out and storm limits of ports limit rates",
 	"max-pkt-size":        "compares sizes of packets",
 	"set syncookies":      "answers for hosts that no rule names; use synproxy state",
 	"prefer-ipv6-nexthop": "a next hop is of the family of its packets; give the rule inet, and one for inet6",
