@@ -307,12 +307,15 @@ func (e *Edit) ConfigurePort(port string, o PortOptions) error {
 			was.Backup = portName(c.bridge, backup, devices)
 		}
 		only := PortOptions{Hook: o.Hook}
+		if l := devices[int(p.Ifindex)]; l == nil || o.MTU != mtuOf(p, l, devices) {
+			only.MTU = o.MTU
+		}
 		for _, s := range PortSettings {
 			if value := s.Format(want); value != s.Format(was) {
 				only.Changes = append(only.Changes, Change{s.Name, value})
 			}
 		}
-		if only.Hook == "" && len(only.Changes) == 0 {
+		if only.Hook == "" && only.MTU == 0 && len(only.Changes) == 0 {
 			return nil
 		}
 		st, err := setPort(e.bridge, port, only)

@@ -345,7 +345,7 @@ func (r *request) ensureGateway(result *types100.Result) (netlink.Link, error) {
 		return nil, nil
 	}
 	g := plug.Gateway{
-		Bridge: r.Bridge, Name: r.gateway(), VLAN: uint16(r.VLAN), Force: r.ForceAddress, Promisc: r.PromiscMode,
+		Bridge: r.Bridge, Name: r.gateway(), VLAN: uint16(r.VLAN), MTU: r.MTU, Force: r.ForceAddress, Promisc: r.PromiscMode,
 		Owner: bridge.Owner{ID: By + "-gateway/" + r.gateway(), By: By},
 	}
 	for _, ip := range result.IPs {

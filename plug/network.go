@@ -21,7 +21,7 @@ import (
 // A Network is what Podman or Docker keeps of a network for us: words and their values.
 type Network struct {
 	Bridge     string // "" where nothing is said
-	MTU        int    // in bytes; 0 for the kernel's default
+	MTU        int    // in bytes, of wires and of the gateway; 0 for the kernel's default
 	VLAN       uint16 // of frames without a tag; 0 for those of a new port
 	Tagged     []uint16
 	PF         string // rules of the container's port alone
@@ -191,7 +191,7 @@ func (n *Network) Attach(s *bridge.Switch, c Container) (device, inner netlink.L
 	}
 	if len(c.Gateways) > 0 && !n.OffHost {
 		g := Gateway{
-			Bridge: n.Bridge, Name: n.hostPort(), VLAN: n.VLAN, Addresses: c.Gateways,
+			Bridge: n.Bridge, Name: n.hostPort(), VLAN: n.VLAN, MTU: n.MTU, Addresses: c.Gateways,
 			Owner: bridge.Owner{ID: n.GatewayID(c.Owner.By), By: c.Owner.By},
 		}
 		_, notes, err := g.Ensure(s)

@@ -24,6 +24,7 @@ type Plug struct {
 	Bridge   string
 	Device   string
 	Host     bool // Device is an interface of the host's own, which is made with the port
+	MTU      int  // as that of bridge.PortOptions
 	Hook     string
 	Force    bool               // as that of bridge.PortOptions
 	Settings []bridge.Change    // of bridge.PortSettings; others have their defaults
@@ -91,7 +92,7 @@ func (p *Plug) plan(e *bridge.Edit, rules bridge.PortAnchor) error {
 			return err
 		}
 	}
-	o := bridge.PortOptions{Hook: p.Hook, Changes: p.Settings, Force: p.Force}
+	o := bridge.PortOptions{Hook: p.Hook, Changes: p.Settings, Force: p.Force, MTU: p.MTU}
 	had, is, err := e.OwnerOf(p.Device)
 	switch {
 	case err != nil:

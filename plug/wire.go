@@ -166,6 +166,7 @@ func Wires(prefix string) (ids []string, err error) {
 type Gateway struct {
 	Bridge, Name string
 	VLAN         uint16 // of its port; 0 for a new port's VLANs
+	MTU          int    // of the network; 0 leaves the interface's as it is
 	Owner        bridge.Owner
 	Addresses    []*net.IPNet
 	Force        bool // other addresses in the same networks go; otherwise they are refused
@@ -175,7 +176,7 @@ type Gateway struct {
 // Ensure makes the gateway's port, if it is not there, and gives it its addresses. The host
 // forwards packets of their families then.
 func (g *Gateway) Ensure(s *bridge.Switch) (link netlink.Link, warnings []string, err error) {
-	p := Plug{Owner: g.Owner, Bridge: g.Bridge, Device: g.Name, Host: true, VLANs: VLANs(g.VLAN, nil)}
+	p := Plug{Owner: g.Owner, Bridge: g.Bridge, Device: g.Name, Host: true, MTU: g.MTU, VLANs: VLANs(g.VLAN, nil)}
 	if warnings, err = Put(s, p); err != nil {
 		return nil, warnings, err
 	}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package containers
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"bascule/lab/ends"
+
+	"github.com/vishvananda/netlink"
+)
+
+// pingWhole sends a packet of so many bytes that nobody may cut, and returns what ping says. It is
+// answered in the end, or hears of an MTU.
+func pingWhole(ns *ends.Namespace, to string, size int) (says string, answered bool) {
+	const headers = 20 + 8
+	out, err := exec.Command("nsenter", "--net="+path(ns), "ping", "-n", "-c", "1", "-w", "10", "-M", "do", "-s", fmt.Sprint(size-headers), to).CombinedOutput()
+	return string(out), err == nil
+}
+
+// outside is a station that reaches a network by way of the host.
+func (h *host) outside(network, gateway string) *ends.Namespace {
+	h.t.Helper()
+	end := h.NewEnd(h.NewNamespace())
+	for _, side := range []struct {
+		ns      *ends.Namespace
+		name    string
+		address string
+	}{{h.Switch, end.Port, "10.55.0.1/24"}, {end.Namespace, end.Ifname, "10.55.0.2/24"}} {
+		a, err := netlink.ParseAddr(side.address)
+		h.must(err)
+		h.must(side.ns.Netlink().AddrAdd(mustLink(h.t, side.ns, side.name), a))
+	}
+	_, dst, err := net.ParseCIDR(network)
+	h.must(err)
+	h.must(end.Namespace.Netlink().RouteAdd(&netlink.Route{Dst: dst, Gw: net.ParseIP("10.55.0.1")}))
+	return end.Namespace
+}
+
+// The MTU of a network is the gateway's, too: the host tells senders of a smaller one, and takes
+// packets of a larger one. A network whose MTU is changed changes it with the next container.
+func TestGatewayMTU(t *testing.T) {
+	needs(t, "ping", reference+"/host-local")
+	type door struct {
+		subnet, gateway, port string
+		// plug returns the n-th container, its address, and how it leaves
+		plug func(h *host, n, mtu int) (space *ends.Namespace, address string, leave func())
+	}
+	cni := door{"10.77.0.0/16", "10.77.0.1", "cni0", func(h *host, n, mtu int) (*ends.Namespace, string, func()) {
+		space := h.space()
+		c := h.routed(conf{"isDefaultGateway": true, "mtu": mtu})
+		id := fmt.Sprint("c", n)
+		var result struct {
+			IPs []struct {
+				Address string `json:"address"`
+			} `json:"ips"`
+		}
+		h.must(json.Unmarshal(h.do(attach("ADD", id, space, c)).text, &result))
+		address, _, _ := strings.Cut(result.IPs[0].Address, "/")
+		return space, address, func() { h.do(attach("DEL", id, space, c)) }
+	}}
+	podman := door{"10.99.0.0/24", "10.99.0.1", "br0", func(h *host, n, mtu int) (*ends.Namespace, string, func()) {
+		space := h.space()
+		address := fmt.Sprint("10.99.0.", 5+n)
+		stdin := request(t, map[string]any{"container_id": fmt.Sprint("c", n), "network.options": map[string]any{"mtu": fmt.Sprint(mtu)},
+			"network_options.static_ips": []string{address}})
+		h.podman(stdin, "setup", path(space))
+		return space, address, func() { h.podman(stdin, "teardown", path(space)) }
+	}}
+	for name, d := range map[string]door{"cni": cni, "podman": podman} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			h.t = t
+			checkGatewayMTU(h, d.subnet, d.gateway, d.port, func(n, mtu int) (*ends.Namespace, string, func()) { return d.plug(h, n, mtu) })
+		})
+	}
+	t.Run("docker", func(t *testing.T) {
+		t.Parallel()
+		d := newDockerHost(t)
+		checkGatewayMTU(d.host, "10.97.0.0/24", "10.97.0.1", "br7", func(n, mtu int) (*ends.Namespace, string, func()) {
+			type o = map[string]any
+			network, end := fmt.Sprint("n", n), fmt.Sprint("e", n)
+			ask := func(what string, body o) o {
+				body["NetworkID"] = network
+				answer := d.docker("NetworkDriver."+what, body)
+				if answer["Err"] != nil {
+					t.Fatalf("%s: %v", what, answer)
+				}
+				return answer
+			}
+			ask("CreateNetwork", o{"Options": o{"com.docker.network.generic": o{"bridge": "br7", "com.docker.network.driver.mtu": fmt.Sprint(mtu)}},
+				"IPv4Data": []o{{"Gateway": "10.97.0.1/24", "Pool": "10.97.0.0/24"}}})
+			address := fmt.Sprint("10.97.0.", 5+n)
+			ask("CreateEndpoint", o{"EndpointID": end, "Interface": o{"Address": address + "/24"}})
+			answer := ask("Join", o{"EndpointID": end, "SandboxKey": "/x"})
+			space := d.space()
+			d.move(space, at(answer, "InterfaceName", "SrcName").(string), "eth0", address+"/24")
+			h := d.host
+			h.must(space.Netlink().RouteAdd(&netlink.Route{Gw: net.ParseIP("10.97.0.1")}))
+			return space, address, func() {
+				ask("Leave", o{"EndpointID": end})
+				ask("DeleteEndpoint", o{"EndpointID": end})
+				ask("DeleteNetwork", o{})
+			}
+		})
+	})
+}
+
+func checkGatewayMTU(h *host, subnet, gateway, port string, plug func(n, mtu int) (*ends.Namespace, string, func())) {
+	h.t.Helper()
+	out := h.outside(subnet, gateway)
+	for n, mtu := range []int{1400, 9000, 1300} {
+		space, address, leave := plug(n, mtu)
+		if got := mustLink(h.t, h.Switch, port).Attrs().MTU; got != mtu {
+			h.t.Errorf("the gateway has MTU %d in a network of %d", got, mtu)
+		}
+		if says, ok := pingWhole(space, gateway, mtu); !ok {
+			h.t.Errorf("the gateway does not answer a packet of %d bytes: %s", mtu, says)
+		}
+		says, ok := pingWhole(out, address, 1500)
+		if mtu >= 1500 && !ok {
+			h.t.Errorf("a packet of 1500 bytes is lost on its way into a network of %d: %s", mtu, says)
+		}
+		if want := fmt.Sprint(mtu); mtu < 1500 && (ok || !strings.Contains(says, want)) {
+			h.t.Errorf("the sender of 1500 bytes into a network of %d hears: %s", mtu, says)
+		}
+		leave()
+	}
+	for _, d := range devices(h.t, h.Switch) {
+		h.Keep(d)
+	}
+}
