@@ -30,6 +30,7 @@ type linkEvent struct {
 	up    bool
 	below int  // index of the device that it is above, such as a macvlan is; 0 for none
 	tc    bool // it is about qdiscs or filters of the device, and no more
+	addr  bool // it is about addresses of the device, and no more
 }
 
 // openLinks begins to hear.
@@ -41,7 +42,7 @@ func openLinks(s *bridge.Switch) (*links, error) {
 			return err
 		}
 		l.file = os.NewFile(uintptr(fd), "netlink")
-		return unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: unix.RTMGRP_LINK | unix.RTMGRP_TC})
+		return unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: unix.RTMGRP_LINK | unix.RTMGRP_TC | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR})
 	})
 	if err != nil {
 		l.close()
@@ -119,6 +120,10 @@ func linkEvents(b []byte) (list []linkEvent) {
 		case unix.RTM_NEWQDISC, unix.RTM_DELQDISC, unix.RTM_NEWTFILTER, unix.RTM_DELTFILTER:
 			if len(body) >= unix.SizeofIfInfomsg { // the index is where that of a device is
 				list = append(list, linkEvent{index: int(int32(binary.NativeEndian.Uint32(body[4:]))), tc: true})
+			}
+		case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+			if len(body) >= unix.SizeofIfAddrmsg {
+				list = append(list, linkEvent{index: int(int32(binary.NativeEndian.Uint32(body[4:]))), addr: true})
 			}
 		}
 		b = b[min((size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1), len(b)):]

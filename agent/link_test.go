@@ -54,7 +54,7 @@ func TestLinkEvents(t *testing.T) {
 		{"no carrier", message(unix.RTM_NEWLINK, 0, 5, unix.IFF_UP), []linkEvent{{index: 5, up: false}}},
 		{"gone", message(unix.RTM_DELLINK, 0, 5, up), []linkEvent{{index: 5, up: false}}},
 		{"a Linux bridge's port", message(unix.RTM_DELLINK, unix.AF_BRIDGE, 5, up), nil},
-		{"an address", message(unix.RTM_NEWADDR, 0, 5, up), nil},
+		{"an address", message(unix.RTM_NEWADDR, 0, 5, up), []linkEvent{{index: 5, addr: true}}},
 		{"several", join(message(unix.RTM_NEWLINK, 0, 5, up), message(unix.RTM_DELLINK, 0, 6, 0)), []linkEvent{{index: 5, up: true}, {index: 6, up: false}}},
 		{"above another", above([2]uint32{unix.IFLA_MTU, 1500}, [2]uint32{unix.IFLA_LINK, 9}), []linkEvent{{index: 5, up: true, below: 9}}},
 		{"above one elsewhere", above([2]uint32{unix.IFLA_LINK, 9}, [2]uint32{unix.IFLA_LINK_NETNSID, 0}), []linkEvent{{index: 5, up: true}}},

@@ -385,7 +385,7 @@ func (s *site) linksChanged(list []linkEvent) {
 	if len(concerned) > 0 {
 		s.findings.wake()
 	}
-	list = slices.DeleteFunc(list, func(e linkEvent) bool { return e.tc })
+	list = slices.DeleteFunc(list, func(e linkEvent) bool { return e.tc || e.addr })
 	if slices.ContainsFunc(concerned, func(e linkEvent) bool { return !e.tc }) {
 		s.devices.wake()
 	}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 
@@ -79,6 +80,7 @@ type Devices struct {
 	away    bool         // a port's device is in another network namespace, and may come back
 	masters map[uint32]string
 	mtus    map[uint32]int // of ports' devices
+	spoken  map[uint32][]netip.Prefix
 }
 
 // A Deed is a change of a port, or something that a Devices did about it.
@@ -178,7 +180,10 @@ func (d *Devices) Concerns(index int) bool {
 // take back ports of bridges of which kept reports true: somebody else sees to them.
 // One goroutine at a time may call it.
 func (d *Devices) Look(kept func(bridge string) bool) (did []Deed, err error) {
-	seen := sighting{known: map[int]bool{}, masters: map[uint32]string{}, before: d.masters, mtus: map[uint32]int{}, had: d.mtus}
+	seen := sighting{
+		known: map[int]bool{}, masters: map[uint32]string{}, before: d.masters, mtus: map[uint32]int{}, had: d.mtus,
+		spoken: map[uint32][]netip.Prefix{}, said: d.spoken, first: d.known == nil,
+	}
 	err = d.s.read(func(store *datapath.Store) error {
 		var err error
 		if seen.devices, err = links(); err != nil {
@@ -203,7 +208,7 @@ func (d *Devices) Look(kept func(bridge string) bool) (did []Deed, err error) {
 		return nil, fmt.Errorf("look at the devices of bridges: %w", err)
 	}
 	d.mu.Lock()
-	d.known, d.away, d.masters, d.mtus = seen.known, seen.away, seen.masters, seen.mtus
+	d.known, d.away, d.masters, d.mtus, d.spoken = seen.known, seen.away, seen.masters, seen.mtus, seen.spoken
 	d.mu.Unlock()
 	did = seen.did
 	for _, name := range seen.moved {
@@ -235,6 +240,10 @@ type sighting struct {
 	masters map[uint32]string
 	mtus    map[uint32]int // of ports' devices, and what they had at the last Look
 	had     map[uint32]int
+	all     map[int][]deviceAddress   // of devices by index; nil until somebody asks
+	spoken  map[uint32][]netip.Prefix // addresses of host ports' interfaces, and those of the last Look
+	said    map[uint32][]netip.Prefix
+	first   bool     // nothing is known of what was before
 	moved   []string // bridges with a host port that has another address
 	away    bool     // a port's device is in another network namespace
 	back    []string // bridges with a port whose device was away, and is not any more
@@ -264,6 +273,7 @@ func (s *sighting) look(name string, b *datapath.Bridge) error {
 			}
 			if hostHere(l) {
 				s.known[l.Attrs().ParentIndex] = true
+				s.addresses(p, s.devices[l.Attrs().ParentIndex])
 			}
 			hosts = append(hosts, p)
 		}
@@ -323,6 +333,25 @@ func (s *sighting) mtu(bridge string, b *datapath.Bridge, p *datapath.Port, l ne
 		why, lossy := mtuChange(b, p, port, now, s.devices)
 		s.did = append(s.did, Deed{Bridge: bridge, Port: port, Kind: DeedMTU, Why: why, Lossy: lossy})
 	}
+}
+
+// addresses tells the neighbours of a host port's interface of addresses that it has got, and of all
+// when it has got a carrier.
+func (s *sighting) addresses(p *datapath.Port, host netlink.Link) {
+	if host == nil || host.Attrs().RawFlags&unix.IFF_RUNNING == 0 {
+		return
+	}
+	if s.all == nil {
+		s.all = addresses()
+	}
+	var come []netip.Prefix
+	for _, a := range s.all[host.Attrs().Index] {
+		s.spoken[p.Id] = append(s.spoken[p.Id], a.prefix)
+		if !s.first && !slices.Contains(s.said[p.Id], a.prefix) {
+			come = append(come, a.prefix)
+		}
+	}
+	TellNeighbours(host, come)
 }
 
 // masterOf returns the master of a device, such as "Linux bridge br0"; "" for

@@ -87,8 +87,10 @@ func (s *Switch) SetHostInterface(bridge, port string, want HostInterface) error
 		if err != nil {
 			return err
 		}
+		speakUp(host.Attrs().Name)
 		down := want.Up != nil && !*want.Up
-		if down { // first, since the kernel takes addresses of IPv6 away with it
+		had, err := keptAddresses(host)
+		if down && err == nil { // first, since the kernel takes addresses of IPv6 away with it
 			err = netlink.LinkSetDown(host)
 		}
 		if err == nil && want.Addresses != nil {
@@ -96,6 +98,9 @@ func (s *Switch) SetHostInterface(bridge, port string, want HostInterface) error
 		}
 		if err == nil && !down && (want.Up != nil || len(want.Addresses) > 0) {
 			err = bringUp(host)
+		}
+		if err == nil {
+			TellNeighbours(host, slices.DeleteFunc(slices.Clone(want.Addresses), func(p netip.Prefix) bool { return slices.Contains(had, p) }))
 		}
 		if errors.Is(err, unix.EACCES) { // root may do it
 			name := host.Attrs().Name

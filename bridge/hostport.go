@@ -165,6 +165,7 @@ func addHost(store *datapath.Store, bridge, port string, mac net.HardwareAddr, m
 	if err := netlink.LinkAdd(veth); err != nil {
 		return nil, fmt.Errorf("make its interface: %w", err)
 	}
+	speakUp(port)
 	l, err := netlink.LinkByName(attrs.Name)
 	if err == nil {
 		err = netlink.LinkSetUp(l)
@@ -221,6 +222,7 @@ func (c *draft) planHost(what, bridge string, p *datapath.Port, o PortOptions) e
 		if p == nil {
 			return nil // it has left again
 		}
+		speakUp(host.Attrs().Name) // a former version may have made it
 		c.undo = append(c.undo, func() error { return netlink.LinkSetHardwareAddr(host, was) })
 		if err := netlink.LinkSetHardwareAddr(host, mac); err != nil {
 			return fmt.Errorf("give %s its address: %w", host.Attrs().Name, err)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -194,14 +195,19 @@ func (g *Gateway) Ensure(s *bridge.Switch) (link netlink.Link, warnings []string
 			return nil, warnings, fmt.Errorf("set %s up: %w", g.Name, err)
 		}
 	}
+	var come []netip.Prefix
 	for _, a := range g.Addresses {
 		if a.IP.To4() == nil {
 			if err := sysctl("net/ipv6/conf/"+g.Name+"/disable_ipv6", "0"); err != nil {
 				return nil, warnings, err
 			}
 		}
-		if err := g.address(link, a); err != nil {
+		added, err := g.address(link, a)
+		if err != nil {
 			return nil, warnings, err
+		}
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil && added {
+			come = append(come, prefix)
 		}
 		name := "net/ipv4/ip_forward"
 		if a.IP.To4() == nil {
@@ -211,30 +217,32 @@ func (g *Gateway) Ensure(s *bridge.Switch) (link netlink.Link, warnings []string
 			return nil, warnings, err
 		}
 	}
+	bridge.TellNeighbours(link, come)
 	return link, warnings, nil
 }
 
-func (g *Gateway) address(link netlink.Link, want *net.IPNet) error {
+// address gives the interface an address. It reports whether that was not there.
+func (g *Gateway) address(link netlink.Link, want *net.IPNet) (added bool, err error) {
 	family := netlink.FAMILY_V6
 	if want.IP.To4() != nil {
 		family = netlink.FAMILY_V4
 	}
 	there, err := netlink.AddrList(link, family)
 	if err != nil {
-		return fmt.Errorf("list the addresses of %s: %w", g.Name, err)
+		return false, fmt.Errorf("list the addresses of %s: %w", g.Name, err)
 	}
 	for _, a := range there {
 		if a.IPNet.String() == want.String() {
-			return nil
+			return false, nil
 		}
 		if family == netlink.FAMILY_V6 && !a.IPNet.Contains(want.IP) && !want.Contains(a.IP) {
 			continue
 		}
 		if !g.Force {
-			return fmt.Errorf("%s has the address %s, and not %s; take that away, or set forceAddress", g.Name, a.IPNet, want)
+			return false, fmt.Errorf("%s has the address %s, and not %s; take that away, or set forceAddress", g.Name, a.IPNet, want)
 		}
 		if err := netlink.AddrDel(link, &a); err != nil {
-			return fmt.Errorf("take %s away from %s: %w", a.IPNet, g.Name, err)
+			return false, fmt.Errorf("take %s away from %s: %w", a.IPNet, g.Name, err)
 		}
 	}
 	address := &netlink.Addr{IPNet: want}
@@ -242,9 +250,9 @@ func (g *Gateway) address(link netlink.Link, want *net.IPNet) error {
 		address.Flags = unix.IFA_F_NODAD
 	}
 	if err := netlink.AddrAdd(link, address); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("give %s the address %s: %w", g.Name, want, err)
+		return false, fmt.Errorf("give %s the address %s: %w", g.Name, want, err)
 	}
-	return nil
+	return true, nil
 }
 
 // sysctl writes a value that is not there already: /proc/sys may be read-only.

@@ -34,6 +34,7 @@ var deviceCases = []struct {
 	{"device_above", deviceAbove},
 	{"port_comes_back", portComesBack},
 	{"addresses_told", addressesTold},
+	{"neighbours_told", neighboursTold},
 	{"own_address", ownAddress},
 	{"rules_follow", rulesFollow},
 }

@@ -3,10 +3,12 @@
 package containers
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -135,4 +137,30 @@ func checkGatewayMTU(h *host, subnet, gateway, port string, plug func(n, mtu int
 	for _, d := range devices(h.t, h.Switch) {
 		h.Keep(d)
 	}
+}
+
+// A container that has talked to the gateway's addresses hears that the host has them now, as where a
+// bridge takes the place of another: it sends nothing.
+func TestGatewayTold(t *testing.T) {
+	needs(t, reference+"/host-local")
+	h := newHost(t)
+	a, b := h.space(), h.space()
+	h.do(attach("ADD", "a", a, h.routed(nil)))
+	index := mustLink(t, a, "eth0").Attrs().Index
+	former := net.HardwareAddr{2, 0, 0, 0, 0xf0, 1}
+	addresses := []string{"10.77.0.1", "fd77::1"}
+	for _, ip := range addresses {
+		h.must(a.Netlink().NeighSet(&netlink.Neigh{LinkIndex: index, State: netlink.NUD_STALE, IP: net.ParseIP(ip), HardwareAddr: former}))
+	}
+	h.do(attach("ADD", "b", b, h.routed(conf{"isGateway": true})))
+	gateway := mustLink(t, h.Switch, "cni0").Attrs().HardwareAddr
+	for _, ip := range addresses {
+		h.Wait("the container to hear of "+ip, func() bool {
+			list, err := a.Netlink().NeighList(index, netlink.FAMILY_ALL)
+			h.must(err)
+			return slices.ContainsFunc(list, func(n netlink.Neigh) bool { return n.IP.Equal(net.ParseIP(ip)) && bytes.Equal(n.HardwareAddr, gateway) })
+		})
+	}
+	h.do(attach("DEL", "a", a, h.routed(nil)))
+	h.do(attach("DEL", "b", b, h.routed(nil)))
 }
