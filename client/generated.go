@@ -159,8 +159,7 @@ type BothWays struct {
 	Tx Traffic `json:"tx"`
 }
 
-// A Bridge is the protocol's part of one bridge: its settings, the variables of 17.18, and
-// its ports.
+// Bridge is a bridge with its settings.
 type Bridge struct {
 	Address string `json:"address"`
 	// seconds
@@ -305,7 +304,7 @@ type Entry struct {
 	VLAN    *uint64 `json:"vlan,omitempty"`
 }
 
-// An Event is something that somebody may want to log.
+// Event is something that happened on a bridge.
 type Event struct {
 	Count   *uint64   `json:"count,omitempty"`
 	Event   string    `json:"event"`
@@ -608,7 +607,7 @@ type PlugBinding struct {
 	MAC string `json:"mac"`
 }
 
-// A Port is a port as Restore finds it.
+// Port is a port with its settings, and with its counters where these are asked for.
 type Port struct {
 	// of the device, as ip(8) has it
 	Address string `json:"address,omitempty"`

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"path"
 	"reflect"
 	"strings"
 
@@ -99,10 +100,13 @@ func (a *API) finish() {
 		}
 		if t != nil && t.Kind() == reflect.Struct {
 			mendSchema(s, t, false)
-			s.Description = cmp.Or(s.Description, words[t.Name()])
+			s.Description = cmp.Or(s.Description, words[typeName(t)])
 		}
 	}
 }
+
+// typeName is the name by which words has the comments of a type.
+func typeName(t reflect.Type) string { return path.Base(t.PkgPath()) + "." + t.Name() }
 
 func mendSchema(s *huma.Schema, t reflect.Type, optional bool) {
 	for i := range t.NumField() {
@@ -123,7 +127,7 @@ func mendSchema(s *huma.Schema, t reflect.Type, optional bool) {
 		if p == nil {
 			continue
 		}
-		if w := words[t.Name()+"."+name]; w != "" && p.Description == "" && p.Ref == "" {
+		if w := words[typeName(t)+"."+name]; w != "" && p.Description == "" && p.Ref == "" {
 			p.Description = w
 		}
 		if optional {
@@ -131,7 +135,7 @@ func mendSchema(s *huma.Schema, t reflect.Type, optional bool) {
 		}
 		nilable := f.Type.Kind() == reflect.Pointer || f.Type.Kind() == reflect.Map
 		if nilable && !strings.Contains(options, "omitempty") && f.Tag.Get("nullable") != "false" && p.Ref != "" {
-			s.Properties[name] = &huma.Schema{Description: words[t.Name()+"."+name], AnyOf: []*huma.Schema{{Ref: p.Ref}, {Type: "null"}}}
+			s.Properties[name] = &huma.Schema{Description: words[typeName(t)+"."+name], AnyOf: []*huma.Schema{{Ref: p.Ref}, {Type: "null"}}}
 		}
 	}
 }
