@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"bascule/answer"
@@ -34,8 +35,11 @@ type fakeSwitch struct {
 	period   time.Duration       // of samples
 	ticks    int
 	traffic  func(tick int, p answer.Port) (rx, tx answer.Rate, drops map[string]float64)
-	refuse   int    // with this status, 0 for not
-	token    string // that has to be known, "" for none
+	refuse   int           // with this status, 0 for not
+	past     time.Duration // of which a viewer is told first, as if it had looked for so long
+	held     chan struct{} // no answer comes until it is closed, nil for at once
+	waiting  atomic.Int32  // requests that are held
+	token    string        // that has to be known, "" for none
 }
 
 func newFake() *fakeSwitch {
@@ -118,6 +122,14 @@ func (f *fakeSwitch) run(done <-chan struct{}) {
 }
 
 func (f *fakeSwitch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if f.held != nil {
+		f.waiting.Add(1)
+		select {
+		case <-f.held:
+		case <-r.Context().Done():
+			return
+		}
+	}
 	path := strings.TrimPrefix(r.URL.Path, "/api/v1/")
 	f.mu.Lock()
 	if f.refuse == 0 && f.token != "" && r.Header.Get("Authorization") != "Bearer "+f.token {
@@ -223,6 +235,13 @@ func (f *fakeSwitch) stream(of string, w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	f.viewers[me] = of
 	if of == "rates" {
+		for back := f.past; back > 0; back -= 2 * time.Second {
+			list := f.sample()
+			for i := range list {
+				list[i].Time = list[i].Time.Add(-back)
+			}
+			me <- list
+		}
 		me <- f.sample()
 	}
 	f.mu.Unlock()

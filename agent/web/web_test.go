@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -154,7 +155,138 @@ func TestShows(t *testing.T) {
 	b.Until("document.querySelectorAll('#port canvas').length === 3")
 	b.Until("document.querySelector('#port').innerText.includes('the two ports share a protected domain')")
 	b.Until("document.querySelector('.facts-grid').innerText.replace(/\\s+/g, ' ').includes('Addresses 1 of 8')")
-	b.Until("/bits a second, last ten minutes: in: now [0-9.]+ kbit/i.test(document.querySelector('#about-rxBits').textContent)")
+	b.Until("/bits a second, last 30 s: in: now [0-9.]+ kbit/i.test(document.querySelector('#about-rxBits').textContent)")
+	b.Fine()
+}
+
+// TestFirstAnswer: the page says nothing of a switch that it does not know yet.
+func TestFirstAnswer(t *testing.T) {
+	t.Parallel()
+	claims := regexp.MustCompile(`(?i)there is no|no port|read only|writable|can kill|no frame has|nothing has happened|no state|no address|no bridge|\b0 \w+|agent \d`)
+	b := browser.New(t, 1280, 900, false)
+	for _, view := range []string{"switch", "ports", "port/br0/eth1", "addresses", "states", "trace", "capture", "events"} {
+		f := office()
+		f.held = make(chan struct{})
+		s := serveFake(t, f) // its own: the browser keeps connections to a server for the page that was left
+		b.Open(s.URL, view)
+		for f.waiting.Load() < 4 { // what the page reads first
+			time.Sleep(10 * time.Millisecond)
+		}
+		b.Until("document.querySelector('.top nav [aria-current]')")
+		// what it draws when it knows how large it is, it has drawn
+		b.Run(chromedp.Evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))", nil, browser.Awaited))
+		var text string
+		b.Eval("document.body.innerText", &text)
+		if got := claims.FindAllString(text, -1); got != nil {
+			t.Errorf("%s says %q before the first answer:\n%s", view, got, text)
+		}
+		close(f.held)
+		b.Live()
+		if view == "events" {
+			b.Until("document.querySelector('#n-events').innerText === '0 events'")
+		}
+		if got := b.Text("#mode"); got != "read only" {
+			t.Errorf("%s says %q after the first answer", view, got)
+		}
+	}
+	b.Press(".top nav a[href='#/switch']")
+	b.Until("document.querySelectorAll('.picture .port').length === 14")
+	b.Fine()
+}
+
+// TestOne: one of a thing is not many of it.
+func TestOne(t *testing.T) {
+	t.Parallel()
+	f := newFake()
+	f.bridge("br0", func(b *answer.Bridge) { b.FDBCount = 1 })
+	f.port("br0", "veth0", func(p *answer.Port) { p.FDBCount = 1 }, untagged(10))
+	f.fdb = append(f.fdb, answer.Entry{MAC: "02:00:00:00:00:01", Port: "veth0", Bridge: "br0", State: "static", Flags: []string{}})
+	s := serveFake(t, f)
+	b := browser.New(t, 1280, 900, false)
+	b.Open(s.URL, "switch")
+	b.Live()
+	b.Until("document.querySelectorAll('.picture .port').length === 1")
+	b.Eval("document.querySelector('.picture .port').focus()", nil)
+	b.Until("document.querySelector('#told').innerText.includes('1 address')")
+	var all string
+	b.Eval("document.documentElement.outerHTML", &all)
+	if got := regexp.MustCompile(`\b1 (addresses|ports|bridges|states)\b`).FindAllString(all, -1); got != nil {
+		t.Errorf("the page says %q", got)
+	}
+	b.Until("document.querySelector('#facts').innerText.startsWith('1 bridge, 1 port ')")
+	// a static entry is static once
+	b.Press(".top nav a[href='#/addresses']")
+	b.Until("document.querySelector('#t-addresses .body .row')?.innerText.includes('02:00:00:00:00:01')")
+	var cells []string
+	b.Eval("[...document.querySelectorAll('#t-addresses .body .row:not([hidden]) > *')].map(e => e.innerText)", &cells)
+	if got := strings.Join(cells, "|"); got != "02:00:00:00:00:01|veth0|–|br0|static|–" {
+		t.Errorf("a static entry is shown as %s", got)
+	}
+	b.Press("#r-addresses")
+	b.Until("document.querySelector('#said').innerText === '1 address read'")
+	b.Fine()
+}
+
+// TestAxis: the axis of a port's graphs is as long as the page has looked, and ten minutes at most.
+func TestAxis(t *testing.T) {
+	t.Parallel()
+	f := office()
+	f.past = time.Minute
+	s := serveFake(t, f)
+	b := browser.New(t, 1280, 900, false)
+	b.Open(s.URL, "port/br0/tap0")
+	b.Live()
+	b.Until("document.querySelectorAll('#port canvas').length === 3")
+	// the line of what came in begins at the left of the plot, and not where ten minutes ago would be far from it
+	left := `(() => {
+		const c = document.querySelector('#port canvas'), p = c.getContext('2d').getImageData(0, 0, c.width, c.height).data
+		for (let x = 0; x < c.width; x++) for (let y = 0; y < c.height; y++) {
+			const i = 4 * (y * c.width + x)
+			if (p[i] < 40 && Math.abs(p[i + 1] - 114) < 30 && Math.abs(p[i + 2] - 178) < 30 && p[i + 3] > 200) return x / c.width
+		}
+		return 1
+	})()`
+	b.Until("/^last [6-9]\\d s$|min$/.test(document.querySelector('#port figure small').innerText)")
+	b.Until(left + " < 0.2")
+	b.Fine()
+}
+
+// TestVLANColours: no two VLANs look alike, as far as there are signs.
+func TestVLANColours(t *testing.T) {
+	t.Parallel()
+	f := newFake()
+	f.bridge("br0", func(b *answer.Bridge) { b.VLANFiltering = true })
+	for i := range 70 {
+		f.port("br0", fmt.Sprintf("veth%d", i), nil, untagged(uint16(100+i)))
+	}
+	f.port("br0", "trunk", nil, untagged(100), answer.VLAN{VLAN: 2, End: 99})
+	s := serveFake(t, f)
+	b := browser.New(t, 1280, 900, false)
+	b.Open(s.URL, "switch")
+	b.Live()
+	b.Until("document.querySelectorAll('.picture .port').length === 71")
+	look := `[...document.querySelectorAll('%s')].map((e) => {
+		const all = [...e.querySelectorAll('g > rect')], x = (r) => Number(r.getAttribute('x'))
+		const w = Number(all[0].getAttribute('width'))
+		return all[0].getAttribute('class') + ' ' + all.slice(1).map((r) => Math.round(10 * (x(r) - x(all[0])) / w)).join(' ')
+	})`
+	var bands, keys []string
+	b.Eval(fmt.Sprintf(look, ".picture .port"), &bands)
+	count := map[string]int{}
+	for _, band := range bands[:70] {
+		count[band]++
+	}
+	if len(count) != 65 || count["k-rest "] != 6 {
+		t.Errorf("70 VLANs look like %d: %v", len(count), count)
+	}
+	if bands[70] != bands[0] {
+		t.Errorf("VLAN 100 looks like %q and like %q", bands[0], bands[70])
+	}
+	// the legend has the VLANs of the bands before those that only a trunk carries
+	b.Eval(fmt.Sprintf(look, "#legend button"), &keys)
+	if len(keys) != 40 || !slices.Equal(keys, bands[:40]) {
+		t.Errorf("the legend has %q", keys)
+	}
 	b.Fine()
 }
 
@@ -210,6 +342,9 @@ func TestKill(t *testing.T) {
 	f.mu.Unlock()
 	b.Run(chromedp.Reload())
 	b.Until("document.querySelectorAll('#t-states .body button').length === 7")
+	if got := b.Text("#mode"); got != "can kill states" {
+		t.Errorf("a page that can end states, and change nothing else, is %q", got)
+	}
 	kill := "#t-states [aria-label='Kill udp [2001:db8::1]:5353 to [2001:db8::53]:53']"
 	b.Press(kill)
 	b.Until("document.querySelector('#ask').open && document.activeElement.value === 'no'")

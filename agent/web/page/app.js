@@ -2,7 +2,7 @@
 
 // The page: which view is seen, how the connection is, which theme.
 
-import { h, $, put, attr, span, clock, say } from './dom.js'
+import { h, $, put, attr, plural, span, clock, say } from './dom.js'
 import { store, on, open, close } from './store.js'
 import { get, keep, taken } from './api.js'
 import * as picture from './picture.js'
@@ -12,7 +12,7 @@ import { ports, addresses, states, events, trace, capture, aside, trees } from '
 const main = {
   start() { picture.start() },
   show() { picture.draw(); aside(); trees() },
-  config() { picture.draw(); trees() },
+  config() { picture.draw(); aside(); trees() },
   live() { picture.live(); aside() },
 }
 const one = {
@@ -61,7 +61,7 @@ function alarm() {
       h('form', { class: 'inline', onsubmit: (e) => { e.preventDefault(); keep(e.target.elements.token.value.trim()); open() } },
         h('label', {}, 'Token ', h('input', { name: 'token', type: 'password', required: true, autocomplete: 'off' })), h('button', {}, 'Open')))
   } else if (link === 'gone') {
-    const text = `Nothing here is newer than ${clock(store.since)}. Trying again`
+    const text = `${store.agent ? `Nothing here is newer than ${clock(store.since)}` : 'Nothing is known of the switch yet'}. Trying again`
     if (box.hidden || box.querySelector('form')) {
       box.hidden = false
       box.replaceChildren(h('b', {}, 'The agent does not answer. '), h('span', {}, text), h('span', { 'aria-hidden': 'true', id: 'wait' }), '. ', h('span', {}, 'The switch forwards without it.'))
@@ -81,11 +81,15 @@ function words() {
 function facts() {
   const a = store.agent
   if (!a) return
-  put($('facts'), [`${store.bridges.length} bridge${store.bridges.length === 1 ? '' : 's'}, ${store.ports.size} ports`, `agent ${a.version}`,
+  put($('facts'), [`${plural(store.bridges.length, 'bridge')}, ${plural(store.ports.size, 'port')}`, `agent ${a.version}`,
     `up ${span((Date.now() - new Date(a.since)) / 1000)}`, a.error ? `files not in force: ${a.error}` : a.applying ? 'applying its files' : ''].filter(Boolean).join(' · '))
   $('facts').classList.toggle('st-bad', !!a.error)
-  put($('mode'), store.write ? 'writable' : 'read only')
-  $('mode').classList.toggle('write', store.write)
+  const mode = $('mode')
+  mode.hidden = false
+  put(mode, store.write ? 'can kill states' : 'read only')
+  attr(mode, 'title', store.write ? 'This page ends states of pf, and changes nothing else. The API at this address changes everything.'
+    : 'Start the agent with --web-write to end states of pf here.')
+  mode.classList.toggle('write', store.write)
 }
 
 const themes = ['auto', 'light', 'dark']

@@ -73,6 +73,9 @@ export function clock(t) {
 const collator = new Intl.Collator('en', { numeric: true })
 export const byName = (a, b) => collator.compare(a, b)
 
+// READING stands where something is to be, until the first answer is in: nothing is said of a switch that is not known.
+export const READING = 'Reading the switch …'
+
 // say tells users of a screen reader.
 export function say(text) { put($('said'), text) }
 

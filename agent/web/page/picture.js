@@ -3,7 +3,7 @@
 // The switch as a picture: a chassis for each bridge, a cell for each port, and the
 // cords between ports.
 
-import { h, s, put, attr, $, bits, short, byName } from './dom.js'
+import { h, s, put, attr, $, bits, short, byName, plural } from './dom.js'
 import { store, vlansOf, vlanText, halted } from './store.js'
 
 // Kinds of cells, by how many ports the fullest bridge has.
@@ -17,8 +17,11 @@ const HEAD = 30, PAD = 12
 let root, width = 0, cells = new Map(), lit = 0, palette = new Map(), drawn = ''
 
 // Patterns of a VLAN's band: which tenths of it are left out. A colour alone tells
-// nothing to many people.
+// nothing to many people. No two VLANs have the same colour and the same pattern; where
+// there are more VLANs than SIGNS, the rest have a grey band.
+const COLOURS = 8
 const PATTERNS = [[], [4, 5], [2, 7], [1, 3, 5, 7, 9], [0, 1, 8, 9], [3, 4, 5, 6], [0, 5], [2, 3, 6, 7]]
+const SIGNS = COLOURS * PATTERNS.length
 
 export function start(go) {
   root = $('picture')
@@ -32,13 +35,15 @@ export function start(go) {
   root.addEventListener('pointerleave', () => show(document.activeElement?.closest?.('.port')))
 }
 
-// numbered are the VLANs of the switch with how many ports each has, by number.
+// numbered are the VLANs of the switch with how many ports each has: first those whose band a
+// port has, by number, then the others that ports carry.
 function numbered() {
   const ports = new Map()
   for (const p of store.ports.values()) {
     for (const v of vlansOf(p)) for (let id = v.vlan; id <= Math.min(v.vlanEnd || v.vlan, v.vlan + 4094); id++) ports.set(id, (ports.get(id) || 0) + 1)
   }
-  return [...ports.keys()].sort((a, b) => a - b).map((id) => [id, ports.get(id)])
+  const main = new Set([...store.ports.values()].map(mainVLAN))
+  return [...ports.keys()].sort((a, b) => main.has(b) - main.has(a) || a - b).map((id) => [id, ports.get(id)])
 }
 
 // mainVLAN is the VLAN of frames without a tag, or else the first; 0 for none.
@@ -48,9 +53,10 @@ function mainVLAN(p) {
 }
 
 function band(id, x, y, w, high) {
-  const k = palette.get(id) || 0
-  const g = s('g', {}, s('rect', { x, y, width: w, height: high, class: `k${k % 8}` }))
-  for (const i of PATTERNS[k % 8]) g.append(s('rect', { x: x + (w * i) / 10, y, width: w / 10, height: high, class: 'gap' }))
+  const k = palette.get(id)
+  const g = s('g', {}, s('rect', { x, y, width: w, height: high, class: k === undefined ? 'k-rest' : `k${k % COLOURS}` }))
+  const gaps = k === undefined ? [] : PATTERNS[(k + Math.floor(k / COLOURS)) % PATTERNS.length]
+  for (const i of gaps) g.append(s('rect', { x: x + (w * i) / 10, y, width: w / 10, height: high, class: 'gap' }))
   return g
 }
 
@@ -63,7 +69,7 @@ function shape() {
 }
 
 export function draw(force) {
-  if (!root || !width) return
+  if (!root || !width || !store.agent) return // until the first answer it says that it reads
   const now = shape()
   if (!force && now === drawn) {
     for (const [key, c] of cells) settle(c, store.ports.get(key))
@@ -72,7 +78,7 @@ export function draw(force) {
   drawn = now
   const focus = document.activeElement?.dataset?.key
   const vlans = numbered()
-  palette = new Map(vlans.map(([id], i) => [id, i]))
+  palette = new Map(vlans.slice(0, SIGNS).map(([id], i) => [id, i]))
   cells = new Map()
   if (!store.bridges.length) {
     root.replaceChildren(h('p', { class: 'empty' }, 'There is no bridge here. ', h('code', {}, 'bascule bridge add br0'), ' makes one.'))
@@ -95,7 +101,7 @@ export function draw(force) {
     const rows = Math.ceil(ports.length / columns)
     const pitch = kind.h + (cords.length ? kind.lane : kind.gap)
     const high = rows ? HEAD + rows * pitch + PAD - (cords.length ? 4 : kind.gap) : HEAD + 26
-    const g = s('g', { role: 'group', 'aria-label': `Bridge ${b.ifname}, ${ports.length} ports, ${facts(b)}` },
+    const g = s('g', { role: 'group', 'aria-label': `Bridge ${b.ifname}, ${plural(ports.length, 'port')}, ${facts(b)}` },
       s('rect', { class: 'chassis', x: 1, y, width: width - 2, height: high, rx: 5 }),
       s('text', { class: 'c-name', x: PAD, y: y + 20 }, b.ifname),
       s('text', { class: 'c-fact', x: PAD + 12 + b.ifname.length * 8, y: y + 20 }, cut(facts(b), Math.floor((width - 40 - b.ifname.length * 8) / 6.2))))
@@ -125,7 +131,7 @@ export function draw(force) {
 function facts(b) {
   const tree = store.trees.get(b.ifname)
   const root = tree && (tree.root_port ? `root port ${tree.ports.find((p) => p.port === tree.root_port)?.ifname ?? tree.root_port}` : 'root')
-  return [b.address, `${b.fdb_count} addresses`, b.vlan_filtering && 'VLANs', b.stp !== 'off' && `${b.stp} ${root || 'without an agent'}`]
+  return [b.address, plural(b.fdb_count, 'address'), b.vlan_filtering && 'VLANs', b.stp !== 'off' && `${b.stp} ${root || 'without an agent'}`]
     .filter(Boolean).join(' · ')
 }
 
@@ -231,7 +237,7 @@ function legend(vlans, cords) {
   if (cords.some((c) => !c.patch)) keys.push(key('veth cable', s('path', { class: 'cord veth', d: 'M0 6H22' })))
   const most = 40
   const buttons = vlans.slice(0, most).map(([id, n]) => h('li', {}, h('button', {
-    type: 'button', 'aria-pressed': String(lit === id), title: `${n} port${n === 1 ? '' : 's'}: light them up`, data: { vlan: id },
+    type: 'button', 'aria-pressed': String(lit === id), title: `${plural(n, 'port')}: light ${n === 1 ? 'it' : 'them'} up`, data: { vlan: id },
     onclick: () => { lit = lit === id ? 0 : id; light() },
   }, s('svg', { viewBox: '0 0 22 8', 'aria-hidden': 'true' }, band(id, 0, 1, 22, 6)), ` ${id}`)))
   $('legend').replaceChildren(h('ul', { class: 'keys', 'aria-label': 'Signs' }, keys),
@@ -258,7 +264,7 @@ function show(e) {
     return
   }
   const facts = [halted(p) || p.state, p.owner && `of ${p.owner.name || p.owner.id}`, p.peer && `to ${p.peer}`, p.link && `cable to ${p.link}`,
-    vlansOf(p).length && `VLAN ${vlanText(p)}`, `${p.fdb_count} addresses`, p.now && `in ${bits(p.now.rxBits)}, out ${bits(p.now.txBits)}`,
+    vlansOf(p).length && `VLAN ${vlanText(p)}`, plural(p.fdb_count, 'address'), p.now && `in ${bits(p.now.rxBits)}, out ${bits(p.now.txBits)}`,
     p.dropRate > 0 && `drops ${short(p.dropRate)}/s`].filter(Boolean)
   told.replaceChildren(h('b', {}, `${p.master} ${p.ifname}`), ' ', facts.join(' · '))
 }

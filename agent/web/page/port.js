@@ -2,7 +2,7 @@
 
 // One port: what it is, its last ten minutes, its counters, its drops.
 
-import { h, $, put, attr, bits, short, count, clock, plural, size } from './dom.js'
+import { h, $, put, attr, bits, short, count, clock, size, span, READING } from './dom.js'
 import { store, vlanText, halted, counters } from './store.js'
 
 let current, charts = [], uplot, parts
@@ -29,7 +29,7 @@ export function show(key) {
   const name = key.split('/')
   put($('h-port'), p ? `${p.ifname} of ${p.master}` : `${name[1]} of ${name[0]}`)
   if (!p) {
-    $('port').replaceChildren(h('p', { class: 'empty' }, store.agent ? `There is no such port. ` : 'Reading the switch …', h('a', { href: '#/ports' }, store.agent ? 'All ports' : '')))
+    $('port').replaceChildren(h('p', { class: 'empty' }, ...(store.agent ? ['There is no such port. ', h('a', { href: '#/ports' }, 'All ports')] : [READING])))
     return
   }
   parts = { facts: h('dl', { class: 'facts-grid' }), charts: h('div', { class: 'charts' }), counters: h('tbody'), drops: h('div') }
@@ -80,29 +80,32 @@ function draw(U) {
   charts = CHARTS.map((c) => {
     const about = h('p', { class: 'sr', id: `about-${c.fields[0][0]}` })
     const box = h('div', { class: 'chart', role: 'img', 'aria-labelledby': about.id })
-    parts.charts.append(h('figure', { class: 'panel' }, h('h2', {}, c.title, h('small', {}, 'last ten minutes')), box, about))
+    const since = h('small', {}, last(p))
+    parts.charts.append(h('figure', { class: 'panel' }, h('h2', {}, c.title, since), box, about))
     const axis = { stroke: soft, font: '11px system-ui', grid: { stroke: rule, width: 1 }, ticks: { stroke: rule, width: 1, size: 4 } }
     const u = new U({
       width: box.clientWidth || 300, height: 150, cursor: { sync: { key: 'port' }, y: false, drag: { x: false, y: false } }, legend: { live: true },
-      scales: { x: { time: true, range: () => { const now = Date.now() / 1000; return [now - 600, now] } }, y: { range: (_, lo, hi) => [0, Math.max(hi || 0, 1) * 1.1] } },
-      axes: [{ ...axis, values: (_, list) => list.map((v) => clock(v * 1000).slice(0, 5)), space: 60 },
+      scales: { x: { time: true, range: () => { const now = Date.now() / 1000; return [now - p.history.span(), now] } }, y: { range: (_, lo, hi) => [0, Math.max(hi || 0, 1) * 1.1] } },
+      axes: [{ ...axis, values: (u, list, axis, room, step) => list.map((v) => clock(v * 1000).slice(0, step < 60 ? 8 : 5)), space: 80 },
         { ...axis, size: 56, values: (_, list) => list.map((v) => short(v)), space: 28 }],
       series: [{ label: 'at', value: (_, v) => (v == null ? '–' : clock(v * 1000)) },
         ...c.fields.map(([, label, color, dash]) => ({ label, stroke: cssColor(color), dash, width: 1.5, points: { show: false }, value: (_, v) => (v == null ? '–' : c.text(v)) }))],
     }, p.history.columns(c.fields.map((f) => f[0])), box)
     const watch = new ResizeObserver(([e]) => { const w = Math.floor(e.contentRect.width); if (w && w !== u.width) u.setSize({ width: w, height: 150 }) })
     watch.observe(box)
-    return { c, u, about, watch }
+    return { c, u, about, since, watch }
   })
   tell()
 }
+
+const last = (p) => `last ${span(p.history.span())}`
 
 // tell says in words what the charts show, now and then.
 function tell() {
   const p = store.ports.get(current)
   for (const { c, about } of charts) {
     const [, ...values] = p.history.columns(c.fields.map((f) => f[0]))
-    about.textContent = `${c.title}, last ten minutes: ` + c.fields.map(([, label], i) => {
+    about.textContent = `${c.title}, ${last(p)}: ` + c.fields.map(([, label], i) => {
       const known = values[i].filter((v) => v !== null)
       if (!known.length) return `${label}: nothing yet`
       return `${label}: now ${c.text(known.at(-1))}, mean ${c.text(known.reduce((a, b) => a + b, 0) / known.length)}, at most ${c.text(Math.max(...known))}`
@@ -126,7 +129,10 @@ export function live() {
   parts.drops.replaceChildren(drops.length ? h('table', {}, h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'reason'), h('th', { scope: 'col', class: 'num' }, 'frames'), h('th', { scope: 'col', class: 'num' }, 'now'))),
     h('tbody', {}, drops.map(([reason, n]) => h('tr', {}, h('td', {}, reason, h('span', { class: 'why' }, store.reasons[reason]?.text)), h('td', { class: 'num' }, count(n)),
       h('td', { class: 'num' }, p.dropRates?.[reason] ? short(p.dropRates[reason]) + '/s' : ''))))) : h('p', { class: 'empty' }, 'None.'))
-  for (const { c, u } of charts) u.setData(p.history.columns(c.fields.map((f) => f[0])))
+  for (const { c, u, since } of charts) {
+    put(since, last(p))
+    u.setData(p.history.columns(c.fields.map((f) => f[0])))
+  }
   if (ticks++ % 15 === 0) tell()
 }
 

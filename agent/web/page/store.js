@@ -38,6 +38,12 @@ class History {
     for (const f of FIELDS) this.of[f][i] = port ? port[f] : NaN
   }
 
+  // span is how many seconds it goes back from now: a moment at least, for an axis.
+  span() {
+    const first = this.n ? this.at[this.n > SECONDS ? this.n % SECONDS : 0] : Infinity
+    return Math.min(SECONDS, Math.max(30, Date.now() / 1000 - first))
+  }
+
   // columns are times and values from old to new, with null where nothing is known.
   columns(fields) {
     const n = Math.min(this.n, SECONDS)

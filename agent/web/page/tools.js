@@ -2,7 +2,7 @@
 
 // Views that ask for something: ports, addresses, states, events, a trace, a capture.
 
-import { h, $, put, attr, bits, short, count, span, clock, plural, size, ask as confirm, say, byName, pieces } from './dom.js'
+import { h, $, put, attr, bits, short, count, span, clock, plural, size, ask as confirm, say, byName, pieces, READING } from './dom.js'
 import { get, ask, url } from './api.js'
 import { store, vlanText, halted, keyOf } from './store.js'
 import { Table, narrow } from './table.js'
@@ -77,7 +77,7 @@ export const addresses = {
       { key: (r) => r.vlan || 0, label: 'VLAN', width: '56px', narrow: '42px', num: true, text: (r) => String(r.vlan || '–') },
       { key: 'master', label: 'Bridge', width: 'minmax(60px, .8fr)', natural: true, lo: true, mono: true },
       { key: 'kind', label: 'Kind', width: '80px', lo: true },
-      { key: (r) => r.updated ?? -1, label: 'Seen', width: '84px', narrow: '52px', num: true, text: (r) => (r.updated === undefined ? r.kind : span(r.updated)) },
+      { key: (r) => r.updated ?? -1, label: 'Seen', width: '84px', narrow: '52px', num: true, text: (r) => (r.updated !== undefined ? span(r.updated) : narrow.matches ? r.kind : '–') },
     ], { empty: 'No address yet. A bridge learns one from each frame that comes in.' })
     t.onshow = (n, all) => { about('n-addresses', 'address')(n, all); if (this.read) put($('n-addresses'), `${$('n-addresses').textContent}, at ${clock(this.read)}`) }
     $('t-addresses').append(t.root)
@@ -97,7 +97,7 @@ export const addresses = {
       this.read = new Date()
       this.table.problem = ''
       this.table.set(rows)
-      if (told) say(`${rows.length} addresses read`)
+      if (told) say(`${plural(rows.length, 'address')} read`)
     } catch (e) {
       this.table.fail(e.message)
     }
@@ -184,7 +184,7 @@ export const states = {
       this.table.emptyText = on.length ? 'No state. pf keeps one for each connection that a rule passes.' : 'pf is on for no bridge. bascule pfctl -b BRIDGE -f /etc/pf.conf loads rules.'
       this.table.problem = ''
       this.table.set(rows)
-      if (told) say(`${rows.length} states read`)
+      if (told) say(`${plural(rows.length, 'state')} read`)
     } catch (e) {
       this.table.fail(e.message)
     }
@@ -210,7 +210,8 @@ export const events = {
     $('t-events').append(t.root)
     searched('q-events', t)
   },
-  show() { this.table.set(store.events) },
+  show() { if (store.agent) this.table.set(store.events) },
+  config() { this.show() },
   live() { if (this.fresh) { this.fresh = false; this.table.set(store.events) } },
 }
 
@@ -232,9 +233,9 @@ export function aside() {
     h('tbody', {}, list.map((r) => h('tr', {}, h('td', {}, r.reason, h('span', { class: 'why' }, store.reasons[r.reason]?.text)),
       h('td', {}, r.ports.sort((a, b) => b.frames - a.frames).slice(0, 2).flatMap((d, i) => [i ? ', ' : '', h('a', { href: link({ master: d.bridge, ifname: d.port }) }, d.port)]), r.ports.length > 2 && ` and ${r.ports.length - 2} more`),
       h('td', { class: 'num st-bad' }, r.rate ? short(r.rate) + '/s' : ''), h('td', { class: 'num' }, count(r.frames)), h('td', { class: 'num' }, r.rate ? 'now' : `${span(now - r.at)} ago`)))))
-    : h('p', { class: 'empty' }, 'No frame has been dropped.'))
+    : h('p', { class: 'empty' }, store.agent ? 'No frame has been dropped.' : READING))
   const last = store.events.slice(-9).reverse()
-  $('last').replaceChildren(...(last.length ? last.map((e) => h('li', {}, h('time', {}, clock(e.time)), h('span', {}, h('b', {}, e.event), ` ${e.ifname || e.master} `, what(e)))) : [h('p', { class: 'empty' }, 'Nothing has happened.')]))
+  $('last').replaceChildren(...(last.length ? last.map((e) => h('li', {}, h('time', {}, clock(e.time)), h('span', {}, h('b', {}, e.event), ` ${e.ifname || e.master} `, what(e)))) : [h('p', { class: 'empty' }, store.agent ? 'Nothing has happened.' : READING)]))
 }
 
 export function trees() {
