@@ -309,10 +309,11 @@ packages: $(if $(PREBUILT),,build)
 			-scripts packages/scripts -out $(PACKAGES) $(FORMATS); \
 	done
 
-# The pages of docs, and what they link to.
+# The pages of docs, and what they link to, but for the samples of docs/performance.md: they are larger than all the rest.
 install-doc:
 	install -d $(DESTDIR)$(PREFIX)/share/doc/bascule
-	install -m 644 docs/*.md docs/*.json docs/*.png $(DESTDIR)$(PREFIX)/share/doc/bascule
+	install -m 644 docs/*.md docs/*.png docs/openapi.json $(DESTDIR)$(PREFIX)/share/doc/bascule
+	ln -sf ../../bascule/bascule.schema.json $(DESTDIR)$(PREFIX)/share/doc/bascule
 
 clean:
 	rm -rf bascule dist

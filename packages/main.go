@@ -104,6 +104,9 @@ func (p *packer) pack(formats []string) error {
 	if err := os.WriteFile(in, bom, 0o644); err != nil {
 		return err
 	}
+	if err := p.zipManual(); err != nil {
+		return err
+	}
 	for _, format := range formats {
 		path := filepath.Join(p.out, name+".tar.gz")
 		var err error
@@ -116,6 +119,39 @@ func (p *packer) pack(formats []string) error {
 			return fmt.Errorf("%s for %s: %w", format, p.arch, err)
 		}
 		fmt.Println(path)
+	}
+	return nil
+}
+
+// zipManual compresses the pages of the manual in the tree, as distributions have them. No time and no name is in a
+// compressed page: the same page makes the same bytes.
+func (p *packer) zipManual() error {
+	pages, err := filepath.Glob(filepath.Join(p.tree, "/usr/share/man/man*/*.[0-9]"))
+	if err != nil {
+		return err
+	}
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			return err
+		}
+		var out bytes.Buffer
+		zip, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+		if err != nil {
+			return err
+		}
+		if _, err := zip.Write(text); err != nil {
+			return err
+		}
+		if err := zip.Close(); err != nil {
+			return err
+		}
+		if err := os.WriteFile(page+".gz", out.Bytes(), 0o644); err != nil {
+			return err
+		}
+		if err := os.Remove(page); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -123,10 +123,15 @@ const use = `
 	CNI_COMMAND=VERSION /usr/libexec/bascule-cni </dev/null | grep -q 1.1.0
 	grep -q '^exec /usr/libexec/' /usr/share/bascule/libvirt-hook
 	grep -q '^ExecStart=/usr/sbin/bascule ' /usr/lib/systemd/system/bascule.service
-	test -s /usr/share/man/man8/bascule-demo.8
+	gzip -dc /usr/share/man/man8/bascule-demo.8.gz | grep -q '^.Dt BASCULE-DEMO'
+	test -z "$(find /usr/share/man/man8 -name 'bascule*' ! -name '*.gz')"
 	test -s /usr/share/bash-completion/completions/bascule
 	test -s /usr/share/bascule/bascule.schema.json
 	grep -q CycloneDX /usr/share/doc/bascule/bascule.cdx.json
+	grep -q schema /usr/share/doc/bascule/bascule.schema.json
+	test -s /usr/share/doc/bascule/openapi.json
+	# no samples of measurements
+	test $(du -sk /usr/share/doc/bascule | cut -f 1) -lt 1300
 `
 
 // over is what a user does before a package goes.
