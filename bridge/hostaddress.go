@@ -28,7 +28,7 @@ func ParsePrefix(s string) (netip.Prefix, error) {
 	address, length, ok := strings.Cut(s, "/")
 	switch {
 	case s == "dhcp" || s == "autoconf" || s == "slaac":
-		return netip.Prefix{}, usagef(s, "what a server or router gives is for the host's programs to ask for; leave addresses out, and write up: on")
+		return netip.Prefix{}, usagef(s, "what a server or router gives is for the host's programs to ask for; leave addresses out")
 	case strings.ContainsAny(s, " \t"):
 		return netip.Prefix{}, usagef(s, "not one address with the length of its network; put a comma between two, and a slash before a length")
 	}

@@ -45,6 +45,9 @@ type PortOptions struct {
 	// MTU is that of a host port; 0 is the one that it has, or for a new one the smallest of the
 	// ports of type netdev.
 	MTU int
+	// Up says whether the device of a netdev port is to be up; nil is as it is. It is set up when it is
+	// a port, and set down before. A host port's interface is set by [Switch.SetHostInterface].
+	Up *bool
 }
 
 // Port is one port of a bridge. A netdev port is an interface that was there before. A

@@ -186,6 +186,7 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 			c.warn(c.world.addressWarning(bridge, hostPortOf(c.next), device)...)
 			c.warn(c.world.filterWarnings(device)...)
 			c.warn(cableWarning(c.next, bridge, device)...)
+			c.planUp(device, o.Up)
 			return c.setDevice(what, p, device, o.Hook)
 		}
 		id := p.Id
@@ -221,6 +222,31 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 		})
 		return nil
 	}}, nil
+}
+
+// planUp plans that the device of a port is up, or is not. A device that is set up is a port by then,
+// so that none of its frames goes another way. Some cannot be: a VLAN device above one that is down,
+// a radio that is switched off. The port is there all the same.
+func (c *draft) planUp(l netlink.Link, want *bool) {
+	was, name := l.Attrs().RawFlags&unix.IFF_UP != 0, l.Attrs().Name
+	switch {
+	case want == nil || *want == was:
+	case *want:
+		c.after = append(c.after, func() error {
+			if err := netlink.LinkSetUp(l); err != nil {
+				c.warn(fmt.Sprintf("%s is not set up: %v", name, err))
+			}
+			return nil
+		})
+	default:
+		c.before = append(c.before, func() error {
+			c.undo = append(c.undo, func() error { return netlink.LinkSetUp(l) })
+			if err := netlink.LinkSetDown(l); err != nil {
+				return fmt.Errorf("set %s down: %w", name, err)
+			}
+			return nil
+		})
+	}
 }
 
 // makeWay removes the port whose place a new one of the same name takes: the former has
@@ -398,6 +424,9 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 			if err := c.planHost(what, bridge, p, o); err != nil {
 				return err
 			}
+		}
+		if l != nil {
+			c.planUp(l, o.Up)
 		}
 		if slices.ContainsFunc(o.Changes, func(ch Change) bool { return ch.Name == backupSetting }) {
 			c.planBackup(what, bridge, p, config.Backup)

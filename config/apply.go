@@ -110,7 +110,7 @@ func makePlan(s *bridge.Switch, f File, o Options) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	was, _, err := readBridges(s, devices, concerned(f, names))
+	was, _, err := readBridges(s, devices, concerned(f, names), false)
 	if err != nil {
 		return nil, err
 	}

@@ -199,11 +199,16 @@ func (d *diff) addPort(want *portModel) {
 	if len(want.addresses) > 0 {
 		details = append(details, "addresses "+addressWords(want.addresses))
 	}
-	if want.up != nil {
-		details = append(details, "up "+switchWord(*want.up))
-	}
-	if len(want.addresses) > 0 || want.up != nil {
-		d.hostInterface(want, bridge.HostInterface{Addresses: want.addresses, Up: want.up})
+	device := d.plan.want.devices[want.name]
+	switch {
+	case want.kind == bridge.TypeHost:
+		if !want.up {
+			details = append(details, "up off")
+		}
+		d.hostInterface(want, bridge.HostInterface{Addresses: want.addresses, Up: &want.up})
+	case want.kind == bridge.TypeNetdev && device != nil && device.Up != want.up:
+		o.Up = &want.up
+		details = append(details, "up "+switchWord(want.up))
 	}
 	d.act(Add, "port "+want.name, strings.Join(details, ", "))
 	if want.kind == bridge.TypeNetdev {
@@ -284,20 +289,24 @@ func (d *diff) setPort(was, want *portModel) {
 		var it bridge.HostInterface
 		if want.addresses != nil && !sameAddresses(host.Kept, want.addresses) {
 			details = append(details, transition("addresses", addressWords(host.Kept), addressWords(want.addresses), true))
-			it = bridge.HostInterface{Addresses: want.addresses, Up: want.up}
+			it = bridge.HostInterface{Addresses: want.addresses, Up: &want.up}
 		}
-		if want.up != nil && *want.up != host.Up {
-			details = append(details, transition("up", switchWord(host.Up), switchWord(*want.up), true))
-			it.Up = want.up
+		if want.up != host.Up && (want.saysUp || !host.Away) {
+			details = append(details, transition("up", switchWord(host.Up), switchWord(want.up), true))
+			it.Up = &want.up
 		}
 		if it.Addresses != nil || it.Up != nil {
 			d.hostInterface(want, it)
 		}
 	}
+	if device := d.plan.want.devices[port]; want.kind == bridge.TypeNetdev && device != nil && d.isPort(port, want.kind) && device.Up != want.up {
+		details = append(details, transition("up", switchWord(device.Up), switchWord(want.up), true))
+		o.Up = &want.up
+	}
 	if len(details) > 0 {
 		d.act(Change, "port "+port, strings.Join(details, ", "))
 	}
-	if len(o.Changes) > 0 || o.Hook != "" || o.MAC != nil || o.OwnMAC || o.MTU != 0 {
+	if len(o.Changes) > 0 || o.Hook != "" || o.MAC != nil || o.OwnMAC || o.MTU != 0 || o.Up != nil {
 		d.edit(func(e *bridge.Edit) error { return e.SetPort(port, o) })
 	}
 }

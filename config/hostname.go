@@ -544,7 +544,6 @@ var hostWords = []hostWord{
 	without(ifHost, 1, "it is that of routes, which the host's programs give", "priority"),
 	without(ifHost, 0, "addresses that the interface has stay; the sysctl disable_ipv6 of the interface stops IPv6", "-inet", "-inet6"),
 	{[]string{"dhcp"}, ifHost, 0, func(h *hostFile, w word, _ []word) {
-		h.asks(w)
 		h.note(w, "addresses that a server gives are a DHCP client's of the host")
 	}},
 

@@ -78,7 +78,7 @@ func whyNotRead(list []File, path string) string {
 				p := &b.Ports[i]
 				device, plain := p.Device()
 				if matches, _ := filepath.Match(p.Name, name); f.Netns == "" && (device == name && plain || matches && !plain) {
-					return fmt.Sprintf("%s is a port of %s, and the host has to bring it up, as 'ip link set %s up' does", name, b.Name, name)
+					return fmt.Sprintf("%s is a port of %s, which is set up without it", name, b.Name)
 				}
 			}
 		}

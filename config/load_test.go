@@ -188,7 +188,7 @@ func TestVports(t *testing.T) {
 		dump(&got, f)
 	}
 	const want = `file DIR/hostname.em0
-note DIR/hostname.em0: not read: em0 is a port of veb0, and the host has to bring it up, as 'ip link set em0 up' does
+note DIR/hostname.em0: not read: em0 is a port of veb0, which is set up without it
 file DIR/hostname.pppoe0
 note DIR/hostname.pppoe0: not read: it is neither a bridge nor a port of the host's, which are bridgeN, vebN, tpmrN, vportN and vetherN
 file DIR/hostname.veb0

@@ -96,11 +96,15 @@ func (p *plan) refuseSession(session Session, behind func(bridge string, host ne
 				p.want.fail(b.At, "bridge %s: this ssh session is by the address %s of port %s, which would go%s", b.Name, session.Server, host.name, insist)
 			case want != nil && want.addresses != nil && !given:
 				p.want.fail(want.at, "port %s of %s: this ssh session is by its address %s, which would go%s", host.name, b.Name, session.Server, insist)
-			case want != nil && want.up != nil && !*want.up:
+			case want != nil && !want.up:
 				p.want.fail(want.at, "port %s of %s: this ssh session is by its address %s, and the port would be down%s", host.name, b.Name, session.Server, insist)
 			}
-			if way := behind(b.Name, session.Client); way != "" && p.leaves(was, way) {
+			way := behind(b.Name, session.Client)
+			switch by := b.byName[way]; {
+			case way != "" && p.leaves(was, way):
 				p.want.fail(b.At, "bridge %s: this ssh session comes by port %s, which would go%s", b.Name, way, insist)
+			case by != nil && by.kind != bridge.TypePatch && !by.up:
+				p.want.fail(by.at, "port %s of %s: this ssh session comes by it, and it would be down%s", way, b.Name, insist)
 			}
 		}
 	}

@@ -33,6 +33,8 @@ func TestLockouts(t *testing.T) {
 		{"another port", home, "bridges: {br0: {ports: {eth0: {}, h0: {type: host}}}}", ""},
 		{"the address", home, "bridges: {br0: {ports: {eth0: {}, h0: {type: host, addresses: 192.0.2.10/24}}}}", "this ssh session is by its address 192.0.2.9, which would go"},
 		{"another address", home, "bridges: {br0: {ports: {eth0: {}, h0: {type: host, addresses: 192.0.2.9/24}}}}", ""},
+		{"its port down", none, "bridges: {br0: {ports: {eth0: {up: off}, h0: {type: host}}}}", ""},
+		{"its port down by the session", home, "bridges: {br0: {ports: {eth0: {up: off}, h0: {type: host}}}}", "port eth0 of br0: this ssh session comes by it, and it would be down; if that is meant, give --yes"},
 		{"down", home, "bridges: {br0: {ports: {eth0: {}, h0: {type: host, up: off}}}}", "and the port would be down"},
 		{"the host port", home, "bridges: {br0: {ports: {eth0: {}}}}", "by the address 192.0.2.9 of port h0, which would go"},
 		{"the address moves", home, "bridges: {br0: {ports: {eth0: {}, h1: {type: host, addresses: 192.0.2.9/24}}}}", ""},

@@ -89,8 +89,8 @@ type Port struct {
 
 	MTU int // of a host port; 0 leaves it as it is, and a new one begins with the smallest of the ports
 
-	// Up says whether a host port's interface is up. Without it the interface is brought up with
-	// Addresses, and else left as it is.
+	// Up says whether the port's device is up, or the interface of a host port. Nil is up, and for an
+	// interface that is in another network namespace as it is.
 	Up *bool
 }
 

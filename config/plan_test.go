@@ -31,11 +31,13 @@ func fileOf(t *testing.T, name, text string) File {
 }
 
 // devicesOf makes devices of words: NAME, or NAME@BRIDGE for a port, with a
-// trailing ! for that of a host port, ? for one that can't be a port, and %
-// for hardware.
+// trailing ! for that of a host port, ? for one that can't be a port, %
+// for hardware, and - for one that is down.
 func devicesOf(words string) (list []bridge.Device) {
 	for _, w := range strings.Fields(words) {
 		d := bridge.Device{Ethernet: true}
+		w, down := strings.CutSuffix(w, "-")
+		d.Up = !down
 		w, d.Own = strings.CutSuffix(w, "!")
 		w, d.Physical = strings.CutSuffix(w, "%")
 		w, bad := strings.CutSuffix(w, "?")
@@ -97,6 +99,17 @@ func TestPlan(t *testing.T) {
 			was:  "bridges: {br0: {ports: {h: {type: host}}}}",
 			want: "bridges: {br0: {ports: {h: {type: host, mac: auto}, i: {type: host, mac: auto}}}}", devices: "h@br0!",
 			plan: []string{"~ port h of br0: mac 02:00:00:00:00:99 -> auto", "+ port i of br0: type host"},
+		},
+		{
+			name: "devices that are down",
+			was:  "bridges: {br0: {ports: {p1: {}, p2: {}, p3: {}, p4: {up: off}, h: {type: host}, i: {type: host, up: off}}}}",
+			want: `bridges: {br0: {ports: {p1: {}, p2: {up: off}, p3: {up: on}, p4: {up: off}, h: {type: host, up: off}, i: {type: host}, p5: {}, p6: {up: off},
+				p7: {up: off}, p8: , "t*": {up: off}, j: {type: host, up: off}}}}`,
+			devices: "p1@br0- p2@br0 p3@br0 p4@br0- h@br0! i@br0!- p5- p6 p7- p8 t1",
+			plan: []string{
+				"~ port p1 of br0: up off -> on", "~ port p2 of br0: up on -> off", "~ port h of br0: up on -> off", "~ port i of br0: up off -> on",
+				"+ port p5 of br0: up on", "+ port p6 of br0: up off", "+ port p7 of br0", "+ port p8 of br0", "+ port j of br0: type host, up off", "+ port t1 of br0: up off",
+			},
 		},
 		{
 			name: "domain 1 among others",

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -31,7 +32,21 @@ func Export(s *bridge.Switch, names ...string) (f File, notes []string, err erro
 			return File{}, nil, err
 		}
 	}
-	return readBridges(s, devices, names)
+	return readBridges(s, devices, names, false)
+}
+
+// State is Export of all bridges, for who brings them back to what they are now: it says also what
+// a file leaves as it is where it does not speak of it.
+func State(s *bridge.Switch) (f File, notes []string, err error) {
+	devices, err := s.Devices()
+	if err != nil {
+		return File{}, nil, err
+	}
+	names, err := bridgesOf(s)
+	if err != nil {
+		return File{}, nil, err
+	}
+	return readBridges(s, devices, names, true)
 }
 
 // bridgesOf returns the names of all bridges.
@@ -43,8 +58,8 @@ func bridgesOf(s *bridge.Switch) (names []string, err error) {
 	return names, err
 }
 
-// readBridges returns the running state of bridges.
-func readBridges(s *bridge.Switch, devices []bridge.Device, names []string) (f File, notes []string, err error) {
+// readBridges returns the running state of bridges, as Export or as State has it.
+func readBridges(s *bridge.Switch, devices []bridge.Device, names []string, whole bool) (f File, notes []string, err error) {
 	there, taken := map[string]bridge.Device{}, map[string]bool{}
 	for _, d := range devices {
 		there[d.Name] = d
@@ -55,7 +70,7 @@ func readBridges(s *bridge.Switch, devices []bridge.Device, names []string) (f F
 		if err != nil {
 			return File{}, nil, err
 		}
-		r := reader{State: state, file: Bridge{Name: name}, out: map[string]bool{}}
+		r := reader{State: state, file: Bridge{Name: name}, whole: whole, out: map[string]bool{}}
 		r.file.Settings = differing(bridge.BridgeSettings, state.Bridge.Config)
 		r.ports(there, taken)
 		r.private()
@@ -70,6 +85,7 @@ func readBridges(s *bridge.Switch, devices []bridge.Device, names []string) (f F
 type reader struct {
 	bridge.State
 	file  Bridge
+	whole bool            // as State has it
 	notes []string        // what a file can't say
 	out   map[string]bool // names of ports that are left out
 }
@@ -120,8 +136,11 @@ func (r *reader) ports(there map[string]bridge.Device, taken map[string]bool) {
 		if v := vlans[p.Name]; v != nil && !slices.Equal(v, usual) {
 			port.VLANs = v
 		}
-		if p.Type == bridge.TypeHost {
-			r.hostInterface(&port, there[p.Name])
+		switch it := there[p.Name]; {
+		case p.Type == bridge.TypeHost:
+			r.hostInterface(&port, it)
+		case p.Type == bridge.TypeNetdev && p.State != "gone" && !it.Up:
+			port.Up = &it.Up
 		}
 		r.file.Ports = append(r.file.Ports, port)
 	}
@@ -142,8 +161,7 @@ func stacked(found []bridge.PortFinding) bool {
 	})
 }
 
-// hostInterface reads the host's interface of a host port. One that a file makes is down until it
-// has addresses.
+// hostInterface reads the host's interface of a host port.
 func (r *reader) hostInterface(p *Port, it bridge.Device) {
 	if it.Away {
 		r.notes = append(r.notes, fmt.Sprintf("addresses of %s of %s are left out: its interface is in another network namespace", p.Name, r.file.Name))
@@ -152,11 +170,15 @@ func (r *reader) hostInterface(p *Port, it bridge.Device) {
 	if !bytes.Equal(it.MAC, it.OwnMAC) {
 		p.MAC = it.MAC
 	}
-	if it.MTU != it.FirstMTU {
+	if it.MTU != it.FirstMTU || r.whole {
 		p.MTU = it.MTU
 	}
 	p.Addresses = it.Kept
-	if it.Up != (len(it.Kept) > 0) {
+	if r.whole {
+		p.OwnMAC = p.MAC == nil
+		p.Addresses = append([]netip.Prefix{}, it.Kept...)
+	}
+	if !it.Up {
 		p.Up = &it.Up
 	}
 	if leased := len(it.Addresses) - len(it.Kept); leased > 0 {

@@ -60,7 +60,9 @@ type portModel struct {
 	mac       net.HardwareAddr // of that; nil as addresses
 	mtu       int              // 0 as it is
 	ownMAC    bool             // it gets the one that it gets by itself
-	up        *bool            // whether that is up; nil: with addresses it gets up
+
+	up     bool // whether the device, or the host's interface, is to be up
+	saysUp bool // the file does; else an interface in another namespace is left as it is
 
 	waits bool // for its device
 	lost  bool // the port runs, but its device is gone
@@ -282,9 +284,11 @@ func (m *model) readPort(b *bridgeModel, p *Port, what string) *portModel {
 	if port.mtu = p.MTU; port.mtu != 0 && port.kind != bridge.TypeHost {
 		m.fail(p.At, "%s: only a host port is given an mtu; leave it out, or say type: host", what)
 	}
-	if port.up = p.Up; port.up != nil && port.kind != bridge.TypeHost {
-		m.fail(p.At, "%s: only of a host port a file says whether it is up; leave up out, or say type: host", what)
+	if p.Up != nil && port.kind == bridge.TypePatch {
+		m.fail(p.At, "%s: a patch cable has no device that could be up; leave up out", what)
 	}
+	port.up = p.Up == nil || *p.Up
+	port.saysUp = p.Up != nil
 	port.vlans = m.readVLANs(b, p, what)
 	return port
 }

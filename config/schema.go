@@ -88,7 +88,7 @@ func Schema() []byte {
 					"type": "integer", "minimum": bridge.MinMTU, "maximum": bridge.MaxMTU,
 					"description": "of a host port: its MTU in bytes; left as it is without this key, and a new one begins with the smallest of the ports",
 				},
-				"up": described(onOff, "of a host port: whether the host's interface is up; without this key addresses bring it up"),
+				"up": described(onOff, "whether the port's device is up, or the host's interface of a host port"),
 			})),
 			"private-vlan": closed([]string{"object"}, object{
 				bridge.KindIsolated:  described(ref("vlans"), "the VLAN whose ports talk to promiscuous ports alone"),

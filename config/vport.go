@@ -47,7 +47,6 @@ func (h *hostFile) inet(w word, words []word) []word {
 	address := next()
 	switch address.text {
 	case "autoconf":
-		h.asks(w)
 		h.note(w, "addresses that a router or server gives are the host's to ask for")
 		return keepWords(words)
 	case "alias":
@@ -89,13 +88,6 @@ func (h *hostFile) inet(w word, words []word) []word {
 		h.addresses = append(h.addresses, prefix)
 	}
 	return keepWords(words)
-}
-
-// asks notes that the interface asks for its addresses, for which OpenBSD brings it up.
-func (h *hostFile) asks(w word) {
-	if h.state.text == "" {
-		h.state = word{w.at, "up"}
-	}
 }
 
 // keepWords returns words, and not nil.

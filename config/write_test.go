@@ -102,10 +102,12 @@ func drawBridge(t *rapid.T, name string, names []string) (b Bridge, devices []br
 		}
 		b.Ports = append(b.Ports, p)
 		plain = append(plain, n)
-		d := bridge.Device{Name: n, Bridge: name, Ethernet: true}
+		d := bridge.Device{Name: n, Bridge: name, Ethernet: true, Up: rapid.Bool().Draw(t, "up")}
+		if p.Options.Type != bridge.TypePatch && (!d.Up || rapid.Bool().Draw(t, "says up")) {
+			b.Ports[len(b.Ports)-1].Up = &d.Up
+		}
 		if d.Own = p.Options.Type == bridge.TypeHost; d.Own {
 			d.Host, d.Bridge = name, ""
-			d.Up = rapid.Bool().Draw(t, "up")
 			if rapid.Bool().Draw(t, "addresses") {
 				d.Kept = []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}
 				b.Ports[len(b.Ports)-1].Addresses = d.Kept
@@ -122,9 +124,6 @@ func drawBridge(t *rapid.T, name string, names []string) (b Bridge, devices []br
 				b.Ports[len(b.Ports)-1].MAC = d.MAC
 			case 1:
 				b.Ports[len(b.Ports)-1].OwnMAC = true
-			}
-			if rapid.Bool().Draw(t, "says up") {
-				b.Ports[len(b.Ports)-1].Up = &d.Up
 			}
 		}
 		devices = append(devices, d)

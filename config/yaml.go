@@ -336,8 +336,8 @@ func (y *yamlFile) checkType(p Port) {
 	if p.MTU != 0 && p.Options.Type != bridge.TypeHost {
 		y.add(p.At, "port %q: only a host port is given an mtu; give type: host, too, or leave it out", p.Name)
 	}
-	if p.Up != nil && p.Options.Type != bridge.TypeHost {
-		y.add(p.At, "port %q: only of a host port a file says whether it is up; give type: host, too, or leave up out", p.Name)
+	if p.Up != nil && p.Options.Type == bridge.TypePatch {
+		y.add(p.At, "port %q: a patch cable has no device that could be up; leave up out", p.Name)
 	}
 	if p.Options.Peer == "" {
 		return

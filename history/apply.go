@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -286,10 +285,6 @@ func (h *History) target(st State, bridges []string) (config.File, error) {
 	if err != nil {
 		return whole, err
 	}
-	devices, err := h.s.Devices()
-	if err != nil {
-		return whole, err
-	}
 	f := config.File{Path: whole.Path}
 	for _, name := range bridges {
 		i := slices.IndexFunc(whole.Bridges, func(b config.Bridge) bool { return b.Name == name })
@@ -304,20 +299,6 @@ func (h *History) target(st State, bridges []string) (config.File, error) {
 		}
 		if runs.PF != nil && (b.PF == nil || b.PF.Rules == "") {
 			b.PF = &config.PF{Enabled: b.PF != nil && b.PF.Enabled, Rules: "# none\n"}
-		}
-		for j := range b.Ports {
-			p := &b.Ports[j]
-			away := slices.ContainsFunc(devices, func(d bridge.Device) bool { return d.Name == p.Name && d.Away })
-			if p.Options.Type != bridge.TypeHost || away {
-				continue
-			}
-			if p.Up == nil {
-				up := len(p.Addresses) > 0
-				p.Up = &up
-			}
-			if p.Addresses == nil {
-				p.Addresses = noAddresses
-			}
 		}
 		f.Bridges = append(f.Bridges, b)
 	}
@@ -431,6 +412,3 @@ func (h *History) backAtOnce(n int, o Options) (actions []config.Action, warning
 	warnings, err = h.putBack(p)
 	return actions, warnings, err
 }
-
-// noAddresses are none, and take those away that there are.
-var noAddresses = []netip.Prefix{}

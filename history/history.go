@@ -210,7 +210,7 @@ func asFile(name string, text []byte) (config.File, error) {
 
 // exported is the state that the bridges have, as the text of a file that can be applied.
 func (h *History) exported() (text []byte, notes []string, err error) {
-	f, notes, err := config.Export(h.s)
+	f, notes, err := config.State(h.s)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -416,7 +416,7 @@ func TestBerths(t *testing.T) {
 	}
 }
 
-// A tap that is a port by a pattern is set up, whoever made it one; once.
+// A device that the file makes a port is set up, or down where the file says so, whoever made it one; once.
 func TestTap(t *testing.T) {
 	l := netlab.New(t)
 	tap := func(name string) {
@@ -432,7 +432,11 @@ func TestTap(t *testing.T) {
 	s, err := bridge.Open(l.Switch.Name)
 	must(t, err)
 	defer s.Close()
-	f := file(bridgeOf("br0", "one", "tap*"))
+	f := file(bridgeOf("br0", "one", "tap*", "off*", "two"))
+	for i := range 2 {
+		off := false
+		f.Bridges[0].Ports[2+i].Up = &off
+	}
 	must(t, s.AddBridge("br0", nil))
 	for _, name := range []string{"tap0", "one"} { // before there is an agent
 		tap(name)
@@ -440,11 +444,20 @@ func TestTap(t *testing.T) {
 		must(t, err)
 	}
 	r := watch(t, l, f)
-	l.Wait("tap0 to be up", func() bool { return up("tap0") })
+	for _, name := range []string{"tap0", "one"} {
+		l.Wait(name+" to be up", func() bool { return up(name) })
+	}
 	tap("tap1")
 	l.Wait("tap1 to be up", func() bool { return up("tap1") })
 	r.ports("br0", "one", "tap0", "tap1")
+	for _, name := range []string{"off0", "two"} {
+		tap(name)
+		l.Plug(name)
+		l.Wait(name+" to be down", func() bool { return !up(name) })
+	}
+	r.ports("br0", "one", "tap0", "tap1", "off0", "two")
 	l.Pull("tap0")
+	l.Pull("one")
 	r.SetFile(f)
 	tap("tap2")
 	l.Wait("tap2 to be up", func() bool { return up("tap2") })

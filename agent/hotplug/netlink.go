@@ -205,10 +205,13 @@ func (l *listener) there(d device) bool {
 	return err == nil && link.Attrs().Name == d.name
 }
 
-// setUp sets a device up.
-func (l *listener) setUp(d device) error {
+// setUp sets a device up, or down.
+func (l *listener) setUp(d device, up bool) error {
 	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: d.index, Name: d.name}}
-	return l.conn.LinkSetUp(link)
+	if up {
+		return l.conn.LinkSetUp(link)
+	}
+	return l.conn.LinkSetDown(link)
 }
 
 func describe(l netlink.Link) device {

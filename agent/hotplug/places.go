@@ -77,6 +77,9 @@ func newPlaces(f config.File) places {
 	return all
 }
 
+// up reports whether the devices of a place are up.
+func (p *place) up() bool { return p.port.Up == nil || *p.port.Up }
+
 // backup is the port that stands in for the ports of a place, "" for none.
 func (p *place) backup() string {
 	for _, c := range p.port.Options.Changes {

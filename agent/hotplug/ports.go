@@ -124,10 +124,10 @@ func (w *Watcher) accepted(a attachment) {
 	}
 }
 
-// raise sets a tap up.
+// raise sets a device up, or down, as the file has its place.
 func (w *Watcher) raise(a attachment) {
-	if err := w.l.setUp(a.device); err != nil && w.l.there(a.device) {
-		w.log.Warn("a tap is not set up", "device", a.name, "bridge", a.place.bridge, "err", err)
+	if err := w.l.setUp(a.device, a.place.up()); err != nil && w.l.there(a.device) {
+		w.log.Warn("a device is not set as the file has it", "device", a.name, "bridge", a.place.bridge, "up", a.place.up(), "err", err)
 	}
 }
 

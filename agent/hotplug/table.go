@@ -65,7 +65,7 @@ type entry struct {
 	refused   string // why it did not become a port when that was last tried
 	left      string // why it is left alone, as was said
 	out       bool   // a person took it out of the bridge
-	raised    *place // where it was set up, or seen up
+	raised    *place // where it was set up or down as the file has it, or seen so
 	asked     bool   // that the files are applied was asked for, which is to make it a port
 	as        string // the name by which the file was applied to the port that it is
 }
@@ -111,7 +111,7 @@ type note struct {
 // The work is what there is to be done.
 type work struct {
 	attach []attachment
-	raise  []attachment // taps that are to be set up
+	raise  []attachment // devices that are to be set up, or down
 	leave  []departure
 	gone   map[string][]int // by bridge: the devices of ports that are to be removed
 	ports  map[string]urgency
@@ -323,7 +323,7 @@ func (t *table) synchronise(devices []device, ports []bridge.Port, unread ...str
 func (t *table) addressed() { t.pf = true }
 
 // attached notes that a device has become the port that an attachment asked
-// for. It reports whether the device is to be set up.
+// for. It reports whether the device is to be set up, or down.
 func (t *table) attached(a attachment) (raise bool) {
 	e := t.devices[a.index]
 	if e == nil {
@@ -338,15 +338,14 @@ func (t *table) attached(a attachment) (raise bool) {
 	return e.raise()
 }
 
-// raise reports whether a device is to be set up where it is, and then takes
-// that as done. That is so for a tap that came by a pattern, if it has not been
-// up there. QEMU without a script leaves that to others, and there are none.
+// raise reports whether a device is to be set up where it is, or down, as the file
+// has it, and then takes that as done: what a person sets later stays so.
 func (e *entry) raise() bool {
-	if e.in == nil || !e.in.pattern || e.kind != "tuntap" || e.raised.same(e.in) {
+	if e.in == nil || e.raised.same(e.in) {
 		return false
 	}
 	e.raised = e.in
-	return !e.up
+	return e.up != e.in.up()
 }
 
 // formerly returns where a device of an index last became a port: events that

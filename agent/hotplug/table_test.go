@@ -439,7 +439,7 @@ func TestTable(t *testing.T) {
 			want: []string{"compare br0 later"},
 		},
 		{
-			name: "ports that are down and no taps that came by a pattern",
+			name: "ports of any kind that are down, by name or pattern, and one that is up",
 			then: func(tb *table) {
 				list := []device{
 					ether(2, "eth1"),
@@ -452,7 +452,7 @@ func TestTable(t *testing.T) {
 					{Bridge: "br0", Name: "tap4", Type: bridge.TypeNetdev, Index: 4, State: "forwarding"},
 				})
 			},
-			want: []string{"compare br0 later"},
+			want: []string{"compare br0 later", "raise eth1#2 in br0", "raise tap3#3 in br0"},
 		},
 		{
 			name: "host ports",

@@ -292,6 +292,9 @@ func (w *Watcher) act(todo work, rest *chores) {
 			w.refused(a, fmt.Errorf("it matches %s of %s and %s of %s, and a device is a port of one bridge; give patterns that leave it out", a.place.port.Name, a.place.bridge, o.port.Name, o.bridge))
 			continue
 		}
+		if !a.place.up() && a.up { // before it forwards
+			w.raise(a)
+		}
 		if full[a.place] || a.moves || !w.occupy(a) {
 			full[a.place] = true
 			slow[a.place.bridge] = append(slow[a.place.bridge], a)

@@ -65,7 +65,7 @@ func (f *fakeSwitch) Apply(want config.File, o history.Options) ([]config.Action
 	f.call("Apply netns=%s bridges=%d dry=%v%s", want.Netns, len(want.Bridges), o.DryRun, changeWords(o))
 	var devices []bridge.Device
 	for _, name := range []string{"p1", "p2"} {
-		d := bridge.Device{Name: name, Ethernet: true}
+		d := bridge.Device{Name: name, Ethernet: true, Up: true}
 		for _, b := range f.file.Bridges {
 			if _, ok := b.Port(name); ok {
 				d.Bridge = b.Name

@@ -32,6 +32,7 @@ var confirmCases = []struct {
 	run  func(t *testing.T, l *netlab.Lab)
 }{
 	{"put_back", confirmPutBack},
+	{"put_back_devices", confirmPutBackDevices},
 	{"confirmed", confirmConfirmed},
 	{"failed", confirmFailed},
 	{"session_killed", confirmSessionKilled},
@@ -186,6 +187,42 @@ func confirmPutBack(t *testing.T, l *netlab.Lab) {
 		t.Errorf("the history is\n%s", text)
 	}
 	l.Wait("the process to end", func() bool { return len(watchers(l)) == 0 })
+}
+
+// What a file says of devices is put back with the rest, also where the file of before says nothing.
+func confirmPutBackDevices(t *testing.T, l *netlab.Lab) {
+	const rest = "p3: {up: off}, h0: {type: host}, h1: {type: host, up: off, mtu: 1300, mac: '02:00:00:00:00:77'}}}}"
+	apply(t, l, file(t, "good.yaml", "bridges: {br0: {ports: {p1: , p2: , "+rest))
+	state := func() (list []string) {
+		for _, name := range []string{"p1", "p2", "p3", "h0", "h1"} {
+			a := device(t, l, name).Attrs()
+			list = append(list, fmt.Sprint(name, " ", a.RawFlags&unix.IFF_UP != 0, " ", a.HardwareAddr, " ", a.MTU))
+		}
+		return list
+	}
+	before := state()
+	const change = "bridges: {br0: {ports: {p1: {up: off}, p2: , p3: , h0: {type: host, up: off, mac: '02:00:00:00:00:78', mtu: 1400}," +
+		" h1: {type: host, mtu: 9000, mac: auto}}}}"
+	for _, back := range []func(){
+		func() { l.Wait("the change to be put back", func() bool { return !waiting(l) }) },
+		func() {
+			killWatchers(t, l)
+			if r, err := l.Run("apply", "--back"); err != nil || r.Exit != 0 { // with warnings of MTUs
+				t.Error(r, err)
+			}
+		},
+	} {
+		tried(t, l, "2s", change)
+		for i, now := range state() {
+			if (now == before[i]) != (i == 1) {
+				t.Errorf("meanwhile there is %s, before there was %s", now, before[i])
+			}
+		}
+		back()
+		if got := state(); !slices.Equal(got, before) {
+			t.Errorf("it is put back to %q, and was %q", got, before)
+		}
+	}
 }
 
 func confirmConfirmed(t *testing.T, l *netlab.Lab) {

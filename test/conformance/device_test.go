@@ -33,6 +33,7 @@ var deviceCases = []conformance{
 	{name: "host_port_address", hooks: tcx, run: hostPortAddress},
 	{name: "host_port_addresses", hooks: tcx, run: hostPortAddresses},
 	{name: "router_from_nothing", hooks: tcx, run: routerFromNothing},
+	{name: "file_sets_up", hooks: both, run: fileSetsUp},
 	{name: "host_interfaces_come_back", hooks: tcx, run: hostInterfacesComeBack},
 	{name: "host_mac_changes", hooks: both, run: hostMACChanges},
 	{name: "host_port_elsewhere", hooks: tcx, run: hostPortElsewhere},
@@ -1180,6 +1181,89 @@ pass on lan inet6 proto icmp6 from any to (lan0)
 	}
 }
 
+// Ports of a file are up, unless it says that they are down, and export says just that.
+func fileSetsUp(t *testing.T, hook string) {
+	l := netlab.New(t)
+	ends := l.NewEnds(4)
+	a, b, down, new := ends[0], ends[1], ends[2], ends[3]
+	isUp := func(e *netlab.End) bool {
+		t.Helper()
+		nl, err := l.Switch.Netlink().LinkByName(e.Port)
+		must(t, err)
+		return nl.Attrs().RawFlags&unix.IFF_UP != 0
+	}
+	apply := func(text string, plan ...string) {
+		t.Helper()
+		path := filepath.Join(t.TempDir(), "switch.yaml")
+		must(t, os.WriteFile(path, []byte(text), 0o644))
+		r, err := l.Run("apply", "--dry-run", path)
+		must(t, err)
+		if want := strings.Join(append(plan, ""), "\n"); r.Stdout != want {
+			t.Errorf("%v: the plan should be\n%s", r, want)
+		}
+		if r, err := l.Run("apply", path); err != nil || r.Exit != 0 { // XDP has a warning
+			t.Error(r, err)
+		}
+		if out := l.Bascule("apply", path); out != "" {
+			t.Errorf("applied again it does %s", out)
+		}
+	}
+	l.Pull(a.Port)
+	l.Pull(b.Port)
+	head := "bridges: {br0: {ports: {" + a.Port + ": {hook: " + hook + "}"
+	apply(head+", "+b.Port+": , "+down.Port+": {up: off}}}}",
+		"+ bridge br0", "+ port "+a.Port+" of br0: hook "+hook+", up on", "+ port "+b.Port+" of br0: up on", "+ port "+down.Port+" of br0: up off")
+	if !isUp(a) || !isUp(b) || isUp(down) {
+		t.Errorf("%s up: %v, %s: %v, %s: %v", a.Port, isUp(a), b.Port, isUp(b), down.Port, isUp(down))
+	}
+	saved := l.Bascule("export")
+	if strings.Count(saved, "up: off") != 1 || strings.Contains(saved, "up: on") || !strings.Contains(saved, down.Port+": {up: off}") {
+		t.Errorf("it is exported as\n%s", saved)
+	}
+
+	// what a person sets down stays so until the file is applied
+	l.Pull(b.Port)
+	if out := l.Bascule("port", "set", "br0", b.Port, "--learn=off"); out != "" || isUp(b) {
+		t.Errorf("%s up: %v; %s", b.Port, isUp(b), out)
+	}
+	l.Bascule("port", "set", "br0", b.Port, "--learn=on")
+	apply(head+", "+b.Port+": , "+down.Port+": , "+new.Port+": }}}",
+		"~ port "+b.Port+" of br0: up off -> on", "~ port "+down.Port+" of br0: up off -> on", "+ port "+new.Port+" of br0")
+	l.Reach(a, l.Frames(10, netlab.Broadcast, netlab.Station(1)), b, down, new)
+	apply(head+", \"p*\": {up: off}}}}",
+		"~ port "+b.Port+" of br0: up on -> off", "~ port "+down.Port+" of br0: up on -> off", "~ port "+new.Port+" of br0: up on -> off")
+	if !isUp(a) || isUp(b) || isUp(down) || isUp(new) {
+		t.Errorf("%s up: %v, %s: %v, %s: %v, %s: %v", a.Port, isUp(a), b.Port, isUp(b), down.Port, isUp(down), new.Port, isUp(new))
+	}
+
+	// one that cannot be set up is a port, and is told of
+	lower := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: "lower1"}
+	lower.Name = "lower0"
+	here := l.Switch.Netlink()
+	must(t, here.LinkAdd(lower))
+	l.Keep("lower0")
+	l.Keep("lower1")
+	nl, err := here.LinkByName("lower0")
+	must(t, err)
+	above := &netlink.Macvlan{LinkAttrs: netlink.NewLinkAttrs(), Mode: netlink.MACVLAN_MODE_BRIDGE}
+	above.Name, above.ParentIndex, above.HardwareAddr = "above0", nl.Attrs().Index, nl.Attrs().HardwareAddr
+	must(t, here.LinkAdd(above))
+	l.Keep("above0")
+	r, err := l.Run("apply", writeFile(t, "bridges: {br1: {ports: {above0: }}}"))
+	must(t, err)
+	if r.Exit != 0 || !strings.Contains(r.Stderr, "above0 is not set up: address already in use") {
+		t.Error(r)
+	}
+}
+
+// writeFile makes a file of a switch.
+func writeFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file.yaml")
+	must(t, os.WriteFile(path, []byte(text), 0o644))
+	return path
+}
+
 // The interfaces of host ports come back from what export prints: up or down, and with the addresses
 // that nobody leased. A vport whose addresses others ask for is brought up, or nobody could.
 func hostInterfacesComeBack(t *testing.T, _ string) {
@@ -1239,8 +1323,8 @@ func hostInterfacesComeBack(t *testing.T, _ string) {
 		t.Errorf("it is exported as\n%s\nand was\n%s", again, saved)
 	}
 
-	// a file says what is up; where it does not, nothing changes
-	l.Bascule("apply", write("turned.yaml", "bridges: {br0: {ports: {%s: , lan0: {type: host, up: off}, lan1: {type: host, up: on}, lan2: {type: host}, lan3: {type: host, up: on}}}}", e.Port))
+	// a file says what is down
+	l.Bascule("apply", write("turned.yaml", "bridges: {br0: {ports: {%s: , lan0: {type: host, up: off}, lan1: {type: host, up: on}, lan2: {type: host}, lan3: {type: host}}}}", e.Port))
 	// an interface that goes down loses its addresses of IPv6
 	want = []string{"lan0 false " + lan.String(), "lan1 true 198.51.100.1/28", "lan2 true", "lan3 true"}
 	if got := state(); !slices.Equal(got, want) {
