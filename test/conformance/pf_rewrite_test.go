@@ -12,10 +12,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
 	"github.com/safchain/ethtool"
 
 	"bascule/lab/ends"
@@ -38,10 +42,17 @@ var pfRewriteCases = []conformance{
 }
 
 // What is changed in every packet of TCP, and, for nft, what of it is not to be seen
-// at a station after that.
+// at a station after that. The switch's own packets are apart: see stationTTL.
 const scrubRules = "match proto tcp scrub (max-mss 600, min-ttl 200, no-df, random-id) set tos 0x28\n"
 
 const scrubSeen = "ip ttl < 200|ip6 hoplimit < 200|ip dscp != 10|ip6 dscp != 10|ip frag-off & 0x4000 != 0|tcp flags & syn == syn tcp option maxseg size > 600"
+
+// stationTTL is the TTL that stations send with where all of their packets are to be changed. The switch's own answers
+// have 64, as those of OpenBSD, and no rule changes them (pf_send_tcp(), PF_TAG_GENERATED).
+const (
+	stationTTL = 65
+	switchTTL  = 64
+)
 
 // throughPF opens connections through a switch with the rule, whatever the
 // stations leave to their devices, and while packets are lost. No station may see
@@ -59,7 +70,14 @@ func throughPF(t *testing.T, hook, rule string, unseen ...string) {
 	}
 	for _, conditions := range unseen {
 		for _, e := range stations {
+			must(t, e.Namespace.Do(func() error {
+				return errors.Join(ends.Sysctl("net.ipv4.ip_default_ttl", strconv.Itoa(stationTTL)),
+					ends.Sysctl("net.ipv6.conf."+e.Ifname+".hop_limit", strconv.Itoa(stationTTL)))
+			}))
 			rules := "add table inet seen; add chain inet seen in { type filter hook input priority -10; }; add rule inet seen in meta l4proto tcp counter"
+			for _, own := range []string{"ip ttl", "ip6 hoplimit"} {
+				rules += fmt.Sprintf("; add rule inet seen in %s %d accept", own, switchTTL)
+			}
 			for _, c := range strings.Split(conditions, "|") {
 				rules += "; add rule inet seen in meta l4proto tcp " + c + " counter"
 			}
@@ -75,6 +93,9 @@ func throughPF(t *testing.T, hook, rule string, unseen ...string) {
 	for _, address := range addresses {
 		converse(t, stations, address, 100, 10_000)
 		converse(t, stations, address, 2, 20_000_000)
+	}
+	if rule == scrubRules {
+		callLate(t, l, stations, addresses[0])
 	}
 	for _, e := range stations {
 		e.SetOffloads(false, false)
@@ -101,6 +122,65 @@ func throughPF(t *testing.T, hook, rule string, unseen ...string) {
 				t.Errorf("%s counts %s %s", e, f[0], f[1])
 			}
 		}
+	}
+}
+
+// callLate has a SYN of the first station come to the second when their connection is closed, as one of
+// before that has been on its way for long. The second station acknowledges what it had of the connection.
+// The switch does not know the new one by this number, and resets it in the first station's name.
+func callLate(t *testing.T, l *netlab.Lab, stations []*netlab.End, address string) {
+	l.Deliver(stations[0]) // what has come to the stations so far is of no use
+	var server net.Listener
+	var conn net.Conn
+	must(t, stations[1].Namespace.Do(func() (err error) {
+		server, err = new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(address, "0"))
+		return err
+	}))
+	defer server.Close()
+	must(t, stations[0].Namespace.Do(func() (err error) {
+		conn, err = new(net.Dialer).DialContext(t.Context(), "tcp", server.Addr().String())
+		return err
+	}))
+	accepted, err := server.Accept()
+	must(t, err)
+	must(t, accepted.Close()) // who closes first remembers the connection
+	_, err = io.ReadAll(conn)
+	must(t, errors.Join(err, conn.Close()))
+	l.Wait("the connection to be closed", func() bool {
+		return slices.ContainsFunc(strings.Split(l.Bascule("pfctl", "-b", "br0", "-s", "states"), "\n"), func(line string) bool {
+			return strings.Contains(line, conn.LocalAddr().String()) && strings.Contains(line, "FIN_WAIT_2:FIN_WAIT_2")
+		})
+	})
+	segments := func(frames []netlab.Frame, is func(*layers.IPv4, *layers.TCP) bool) (found int) {
+		for _, f := range frames {
+			p := gopacket.NewPacket([]byte(f), layers.LayerTypeEthernet, gopacket.Default)
+			ip, _ := p.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
+			tcp, _ := p.Layer(layers.LayerTypeTCP).(*layers.TCP)
+			if ip != nil && tcp != nil && is(ip, tcp) {
+				found++
+			}
+		}
+		return found
+	}
+	b := gopacket.NewSerializeBuffer()
+	if n := segments(stations[1].Received(), func(ip *layers.IPv4, tcp *layers.TCP) bool {
+		if !tcp.SYN {
+			return false
+		}
+		// the number is in no window, and so old that it begins nothing anew (RFC 9293, 3.6.1)
+		tcp.Seq, tcp.Options = tcp.Seq-1_000_000, nil
+		must(t, tcp.SetNetworkLayerForChecksum(ip))
+		ether := layers.Ethernet{SrcMAC: stations[0].MAC[:], DstMAC: stations[1].MAC[:], EthernetType: layers.EthernetTypeIPv4}
+		o := gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
+		must(t, gopacket.SerializeLayers(b, o, &ether, ip, tcp))
+		return true
+	}); n != 1 {
+		t.Fatalf("%d SYNs have come to the station, should be one", n)
+	}
+	if n := segments(l.Deliver(stations[0], netlab.Frame(b.Bytes()))[stations[1]], func(ip *layers.IPv4, tcp *layers.TCP) bool {
+		return tcp.RST && ip.TTL == switchTTL
+	}); n != 1 {
+		t.Errorf("%d resets of the switch have come to the station, should be one", n)
 	}
 }
 
