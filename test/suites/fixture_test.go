@@ -145,7 +145,7 @@ func newRouter(t *testing.T, hook string) *router {
 			sysctl("ipv4/icmp_ratemask", "0"), sysctl("ipv6/icmp/ratelimit", "0"),
 			sysctl("ipv4/conf/all/rp_filter", "0"), sysctl("ipv4/conf/default/rp_filter", "0"),
 			sysctl("ipv4/conf/all/send_redirects", "0"), sysctl("ipv4/conf/default/send_redirects", "0"),
-			sysctl("ipv6/conf/default/accept_dad", "0"), sysctl("ipv6/conf/default/disable_ipv6", "0"))
+			sysctl("ipv6/conf/default/accept_dad", "0"), sysctl("ipv6/conf/default/disable_ipv6", "0"), patient())
 	}))
 	file := "bridges:\n  br0:\n    vlan-filtering: on\n    pf-ports: host\n    ports:\n"
 	var all []*netlab.End
@@ -166,7 +166,7 @@ func newRouter(t *testing.T, hook string) *router {
 		r.must(s.ns.Do(func() error {
 			dir := "ipv6/conf/" + s.ifname + "/"
 			return errors.Join(sysctl(dir+"accept_dad", "0"), sysctl(dir+"router_solicitations", "0"), sysctl(dir+"accept_ra", "0"),
-				sysctl(dir+"disable_ipv6", "0"), sysctl("ipv6/conf/lo/disable_ipv6", "0"))
+				sysctl(dir+"disable_ipv6", "0"), sysctl("ipv6/conf/lo/disable_ipv6", "0"), patient())
 		}))
 		r.up(s, "lo")
 		for _, a := range []struct{ own, gw netip.Addr }{{s.v4, s.gw4}, {s.v6, s.gw6}} {
@@ -177,6 +177,12 @@ func newRouter(t *testing.T, hook string) *router {
 		}
 	}
 	return r
+}
+
+// patient has a stack wait for the fragments that a datagram lacks longer than all cases take. Half a minute later it
+// would tell the sender, and another case may count packets by then.
+func patient() error {
+	return errors.Join(sysctl("ipv4/ipfrag_time", "86400"), sysctl("ipv6/ip6frag_time", "86400"))
 }
 
 // netBits is the length of the prefix that the router's nets have.
