@@ -139,6 +139,32 @@ func (e *Edit) LoadPortPF(a PortAnchor) error {
 	}}, nil)
 }
 
+// CheckPortPF says whether pf of a bridge has these rules of a port, and tries them.
+func (s *Switch) CheckPortPF(bridge string, a PortAnchor) error {
+	why := ""
+	err := s.each("look for the rules "+a.path, bridge, func(_ string, b *datapath.Bridge) error {
+		d, err := readPF(b)
+		if err != nil {
+			return err
+		}
+		switch text, there := d.Anchors[a.path]; {
+		case !there:
+			why = "has no rules"
+		case text != bare(a.set).String():
+			why = "has other rules"
+		case !d.enabled:
+			why = "is disabled, which has the rules"
+		case slices.Contains(d.Uncalled, a.path):
+			why = "does not try the rules"
+		}
+		return nil
+	})
+	if err == nil && why != "" {
+		err = fmt.Errorf("pf of bridge %s %s %s", bridge, why, a.path)
+	}
+	return err
+}
+
 // DropPortPF takes out the rules of one port alone.
 func (e *Edit) DropPortPF(path string) error {
 	what := "take the rules of " + path + " out of pf of " + e.bridge

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"slices"
 
-	"bascule/bridge"
 	"bascule/plug"
 
 	"github.com/containernetworking/cni/pkg/invoke"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // check says whether the container is still on the switch as ADD has answered.
@@ -33,30 +33,16 @@ func check(r request) error {
 	if err != nil {
 		return wrong("prevResult: %v", err)
 	}
-	port, err := plug.Find(r.s, r.id())
-	switch {
-	case err != nil:
+	if port, err := plug.Find(r.s, r.id()); err != nil {
 		return err
-	case port == nil:
+	} else if port == nil {
 		return fmt.Errorf("%s is not on bridge %s", r.id(), r.Bridge)
-	case port.Bridge != r.Bridge:
-		return fmt.Errorf("%s is on bridge %s, and not on %s", r.id(), port.Bridge, r.Bridge)
-	case port.State == "gone":
-		return fmt.Errorf("the device of %s on bridge %s is gone", r.id(), r.Bridge)
 	}
 	inner, err := space.LinkByName(r.IfName)
 	if err != nil {
 		return fmt.Errorf("look for %s in the container: %w", r.IfName, err)
 	}
-	if inner.Type() != "veth" || inner.Attrs().ParentIndex != port.Index {
-		return fmt.Errorf("%s of the container is not the other end of port %s of bridge %s", r.IfName, port.Name, port.Bridge)
-	}
-	for _, i := range result.Interfaces {
-		if i.Name == r.IfName && i.Sandbox == r.Netns && i.Mac != "" && i.Mac != inner.Attrs().HardwareAddr.String() {
-			return fmt.Errorf("%s of the container has the MAC %s, and not %s", r.IfName, inner.Attrs().HardwareAddr, i.Mac)
-		}
-	}
-	if err := r.checkPort(*port); err != nil {
+	if err := r.checkSwitch(inner, result); err != nil {
 		return err
 	}
 	if err := checkAddresses(space, inner, result); err != nil {
@@ -68,21 +54,63 @@ func check(r request) error {
 	return invoke.DelegateCheck(context.Background(), r.IPAM.Type, r.StdinData, nil)
 }
 
-// checkPort says whether the port has the settings of the network.
-func (r *request) checkPort(port bridge.Port) error {
-	want := bridge.Defaults(bridge.PortSettings)
-	for _, change := range r.settings() {
-		for _, s := range bridge.PortSettings {
-			if s.Name == change.Name {
-				if err := s.Set(&want, change.Value); err != nil {
-					return err
-				}
-			}
+// checkSwitch says whether the switch has what ADD has made for the container, and what it has made
+// for the network, with the MACs that it has answered.
+func (r *request) checkSwitch(inner netlink.Link, result *types100.Result) error {
+	info, err := r.s.Quick(r.Bridge)
+	if err != nil {
+		return err
+	}
+	owner, err := r.owner()
+	if err != nil {
+		return err
+	}
+	device, mac := plug.DeviceName(owner.ID), inner.Attrs().HardwareAddr
+	port, err := plug.Check(r.s, r.plug(owner, device, mac, info, result))
+	if err != nil {
+		return err
+	}
+	if inner.Type() != "veth" || inner.Attrs().ParentIndex != port.Index {
+		return fmt.Errorf("%s of the container is not the other end of port %s of bridge %s", r.IfName, port.Name, port.Bridge)
+	}
+	bridges := []string{info.Address.String()}
+	if gateway := r.gatewayOf(result); gateway != nil {
+		link, err := gateway.Check(r.s)
+		if err != nil {
+			return err
+		}
+		if r.VLAN == 0 {
+			bridges = nil
+		}
+		bridges = append(bridges, link.Attrs().HardwareAddr.String())
+		if err := sameMAC(result, gateway.Name, "", link.Attrs().HardwareAddr.String()); r.VLAN != 0 && err != nil {
+			return err
 		}
 	}
-	for _, s := range bridge.PortSettings {
-		if is, should := s.Format(port.Config), s.Format(want); is != should {
-			return fmt.Errorf("port %s of bridge %s has %s %s, and not %s", port.Name, port.Bridge, s.Name, is, should)
+	if l, err := netlink.LinkByName(r.Bridge); err == nil { // another network may have a gateway of this name
+		bridges = append(bridges, l.Attrs().HardwareAddr.String())
+	}
+	for _, of := range []struct {
+		name, sandbox string
+		macs          []string
+	}{
+		{r.Bridge, "", bridges}, {device, "", []string{port.MAC.String()}}, {r.IfName, r.Netns, []string{mac.String()}},
+	} {
+		if err := sameMAC(result, of.name, of.sandbox, of.macs...); err != nil {
+			return err
+		}
+	}
+	if r.IPMasq {
+		return plug.CheckMasquerade(r.s, By, addressesOf(result))
+	}
+	return nil
+}
+
+// sameMAC says whether an interface of the result has one of some MACs.
+func sameMAC(result *types100.Result, name, sandbox string, macs ...string) error {
+	for _, i := range result.Interfaces {
+		if i.Name == name && i.Sandbox == sandbox && i.Mac != "" && !slices.Contains(macs, i.Mac) {
+			return fmt.Errorf("%s has the MAC %s, and not %s", name, macs[0], i.Mac)
 		}
 	}
 	return nil
@@ -99,22 +127,29 @@ func checkAddresses(space *plug.Space, inner netlink.Link, result *types100.Resu
 			return fmt.Errorf("%s of the container does not have the address %s", inner.Attrs().Name, ip.Address.String())
 		}
 	}
-	routes, err := space.RouteList(inner, netlink.FAMILY_ALL)
+	// of all tables; a route of several ways is of none of their interfaces by itself
+	routes, err := space.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return fmt.Errorf("list the routes of the container: %w", err)
 	}
 	for _, want := range result.Routes {
-		if want.Table != nil && *want.Table != 254 { // RouteList is of the main table
-			continue
+		gateway, table := want.GW, unix.RT_TABLE_MAIN
+		if want.Table != nil {
+			table = *want.Table
 		}
 		if !slices.ContainsFunc(routes, func(r netlink.Route) bool {
-			if r.Dst == nil {
-				ones, _ := want.Dst.Mask.Size()
-				return ones == 0
+			if r.Dst == nil || r.Table != table || r.Dst.String() != want.Dst.String() {
+				return false
 			}
-			return r.Dst.String() == want.Dst.String()
+			return slices.ContainsFunc(append(r.MultiPath, &netlink.NexthopInfo{LinkIndex: r.LinkIndex, Gw: r.Gw}), func(way *netlink.NexthopInfo) bool {
+				return way.LinkIndex == inner.Attrs().Index && (gateway == nil || way.Gw.Equal(gateway))
+			})
 		}) {
-			return fmt.Errorf("the container has no route to %s", want.Dst.String())
+			way := ""
+			if gateway != nil {
+				way = " by " + gateway.String()
+			}
+			return fmt.Errorf("the container has no route to %s%s", want.Dst.String(), way)
 		}
 	}
 	return nil

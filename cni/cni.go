@@ -197,17 +197,6 @@ func add(r request) (err error) {
 	if err != nil {
 		return err
 	}
-	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
-	if r.IPAM.Type != "" {
-		if err := r.address(result, &back); err != nil {
-			return err
-		}
-	}
-	shown := &types100.Interface{Name: r.Bridge, Mac: info.Address.String()}
-	gateway, err := r.ensureGateway(result)
-	if err != nil {
-		return err
-	}
 	wire := plug.Wire{ID: owner.ID, MTU: r.MTU, MAC: r.mac, Name: r.IfName, To: space}
 	device, err := wire.Make()
 	if err != nil {
@@ -219,23 +208,38 @@ func add(r request) (err error) {
 		return fmt.Errorf("look for %s in the container: %w", r.IfName, err)
 	}
 	mac := inner.Attrs().HardwareAddr
-	p := plug.Plug{
-		Owner: owner, Bridge: r.Bridge, Device: device.Attrs().Name, Settings: r.settings(), VLANs: r.vlans(info.Config.DefaultPVID), CopyTo: r.Mirror, PF: r.rules(),
-	}
-	if r.MACSpoofCheck {
-		p.Stations = []net.HardwareAddr{mac}
-	}
-	if r.SourceGuard {
-		p.Bindings = plug.Bindings(addressesOf(result), mac)
-	}
+	// The plugin of ipam may ask for an address by this interface, as DHCP does.
+	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
+	p := r.plug(owner, device.Attrs().Name, mac, info, result)
 	back.add(func() { _, _, _ = plug.Remove(r.s, owner.ID) })
 	notes, err := plug.Put(r.s, p)
+	r.say(notes)
 	if err != nil {
 		return err
 	}
-	r.say(notes)
+	if r.IPAM.Type != "" {
+		if err := r.address(result, &back); err != nil {
+			return err
+		}
+	}
+	shown := &types100.Interface{Name: r.Bridge, Mac: info.Address.String()}
+	gateway, err := r.ensureGateway(result)
+	if err != nil {
+		return err
+	}
+	if r.SourceGuard && len(result.IPs) > 0 { // until here the guard lets nothing but DHCP pass
+		p = r.plug(owner, device.Attrs().Name, mac, info, result)
+		notes, err := plug.Put(r.s, p)
+		r.say(notes)
+		if err != nil {
+			return err
+		}
+	}
 	if err := r.configure(space, inner, result); err != nil {
 		return err
+	}
+	if r.IPMasqBackend != nil {
+		r.say([]string{fmt.Sprintf("ipMasqBackend %s has no effect: pf masquerades, if ipMasq is given", *r.IPMasqBackend)})
 	}
 	if r.IPMasq {
 		notes, err := plug.Masquerade(r.s, By, addressesOf(result))
@@ -271,6 +275,20 @@ func add(r request) (err error) {
 	return types.PrintResult(result, cmp.Or(r.CNIVersion, "0.1.0"))
 }
 
+// plug is the container's port, as far as its addresses are known.
+func (r *request) plug(owner bridge.Owner, device string, mac net.HardwareAddr, info bridge.Info, result *types100.Result) plug.Plug {
+	p := plug.Plug{
+		Owner: owner, Bridge: r.Bridge, Device: device, Settings: r.settings(), VLANs: r.vlans(info.Config.DefaultPVID), CopyTo: r.Mirror, PF: r.rules(),
+	}
+	if r.MACSpoofCheck {
+		p.Stations = []net.HardwareAddr{mac}
+	}
+	if r.SourceGuard {
+		p.Bindings = plug.Bindings(addressesOf(result), mac)
+	}
+	return p
+}
+
 func wrongVariable(name, why string) error {
 	return types.NewError(types.ErrInvalidEnvironmentVariables, name+": "+why, "")
 }
@@ -285,6 +303,9 @@ func (r *request) say(notes []string) {
 // ensureBridge makes the bridge if it is not there, and returns it.
 func (r *request) ensureBridge() (info bridge.Info, err error) {
 	info, err = plug.EnsureBridge(r.s, r.Bridge, r.filters())
+	if errors.As(err, new(*plug.LinuxBridge)) {
+		return info, wrong("bridge: %v", err)
+	}
 	if err == nil && r.filters() && !info.Config.VLANFiltering {
 		err = wrong("bridge %s does not filter VLANs; switch that on with 'bascule bridge set %s --vlan-filtering', or leave vlan and vlanTrunk out", r.Bridge, r.Bridge)
 	}
@@ -341,19 +362,28 @@ func (r *request) address(result *types100.Result, back *undo) error {
 // ensureGateway makes the host the gateway of the container's networks. It returns nil where
 // it is not to be.
 func (r *request) ensureGateway(result *types100.Result) (netlink.Link, error) {
-	if !r.IsGateway || len(result.IPs) == 0 {
+	g := r.gatewayOf(result)
+	if g == nil {
 		return nil, nil
 	}
-	g := plug.Gateway{
+	link, notes, err := g.Ensure(r.s)
+	r.say(notes)
+	return link, err
+}
+
+// gatewayOf is the host as the gateway of the container's networks, nil where it is not to be.
+func (r *request) gatewayOf(result *types100.Result) *plug.Gateway {
+	if !r.IsGateway || len(result.IPs) == 0 {
+		return nil
+	}
+	g := &plug.Gateway{
 		Bridge: r.Bridge, Name: r.gateway(), VLAN: uint16(r.VLAN), MTU: r.MTU, Force: r.ForceAddress, Promisc: r.PromiscMode,
 		Owner: bridge.Owner{ID: By + "-gateway/" + r.gateway(), By: By},
 	}
 	for _, ip := range result.IPs {
 		g.Addresses = append(g.Addresses, &net.IPNet{IP: ip.Gateway, Mask: ip.Address.Mask})
 	}
-	link, notes, err := g.Ensure(r.s)
-	r.say(notes)
-	return link, err
+	return g
 }
 
 // addressesOf are the container's addresses.
@@ -447,6 +477,9 @@ func status(r request) error {
 	info, err := r.s.Quick(r.Bridge)
 	switch {
 	case bridge.Missing(err): // ADD makes it
+		if err := plug.CheckNew(r.Bridge); err != nil {
+			return types.NewError(types.ErrPluginNotAvailable, err.Error(), "")
+		}
 	case err != nil:
 		return types.NewError(types.ErrPluginNotAvailable, oneLine(pf.Brief(err)), "")
 	case r.filters() && !info.Config.VLANFiltering:

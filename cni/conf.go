@@ -31,6 +31,7 @@ type network struct {
 	IsDefaultGateway    bool    `json:"isDefaultGateway"`
 	ForceAddress        bool    `json:"forceAddress"`
 	IPMasq              bool    `json:"ipMasq"`
+	IPMasqBackend       *string `json:"ipMasqBackend"`
 	MTU                 int     `json:"mtu"`
 	HairpinMode         bool    `json:"hairpinMode"`
 	PromiscMode         bool    `json:"promiscMode"`
@@ -177,7 +178,7 @@ func unknown(text []byte) error {
 
 // decode reads a configuration.
 func decode(text []byte) (*network, error) {
-	n := &network{Bridge: "cni0", PreserveDefaultVLAN: true}
+	n := &network{Bridge: "cni0"}
 	if err := plug.ReadAnyJSON(text, n); err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration: "+err.Error(), "")
 	}
@@ -223,7 +224,8 @@ func read(text []byte, args string) (*network, error) {
 		return nil, unsupported("shapedSubnets or unshapedSubnets", slices.Concat(n.Shaped, n.Unshaped), "a limit is of all frames of the container; leave it out")
 	case len(n.RuntimeConfig.PortMappings) > 0:
 		return nil, unsupported("portMappings", len(n.RuntimeConfig.PortMappings),
-			"the switch publishes no ports; chain the plugin 'portmap' behind this one, or give 'rdr-to' rules of pf at a host port")
+			"the switch publishes no ports; chain the plugin 'portmap' behind this one, with masqAll if other containers of the bridge use the ports, "+
+				"or give 'rdr-to' rules of pf at a host port")
 	}
 	if n.FDBMax != 0 {
 		if err := bridge.CheckPortSetting("fdb-max", strconv.FormatInt(n.FDBMax, 10)); err != nil {
@@ -251,8 +253,8 @@ func read(text []byte, args string) (*network, error) {
 	}
 	slices.Sort(n.tagged)
 	n.tagged = slices.Compact(n.tagged)
-	if n.VLAN > 0 && len(n.tagged) > 0 {
-		return nil, wrong("vlan and vlanTrunk exclude each other; leave one out")
+	if n.VLAN > 0 && slices.Contains(n.tagged, uint16(n.VLAN)) {
+		return nil, wrong("vlan %d is in vlanTrunk, too, and its frames have no tag; leave it out of one", n.VLAN)
 	}
 	if n.IsGateway {
 		if err := plug.CheckInterface(n.gateway()); err != nil {
@@ -318,17 +320,25 @@ func (n *network) gateway() string {
 }
 
 // filters reports whether the bridge has to filter VLANs.
-func (n *network) filters() bool { return n.VLAN != 0 || len(n.tagged) > 0 }
+func (n *network) filters() bool { return n.VLAN != 0 || n.VLANTrunk != nil }
+
+// nativeVLAN is that of a trunk's frames without a tag, where the network says none. The reference
+// plugin has this one, whatever the default VLAN of the bridge.
+const nativeVLAN = 1
 
 // vlans returns the VLANs of the container's port; usual is the one of a new port, 0 for none.
 func (n *network) vlans(usual uint16) (list []bridge.VLANRange) {
-	if !n.filters() {
+	if n.VLAN == 0 && len(n.tagged) == 0 {
 		return nil
 	}
-	list = plug.VLANs(uint16(n.VLAN), n.tagged)
+	native := nativeVLAN
+	if n.VLAN != 0 {
+		native = n.VLAN
+	}
+	list = plug.VLANs(uint16(native), n.tagged)
 	has := slices.ContainsFunc(list, func(r bridge.VLANRange) bool { return r.First == usual })
 	if n.PreserveDefaultVLAN && usual != 0 && !has {
-		list = append(list, bridge.VLANRange{First: usual, Last: usual, VLANOptions: bridge.VLANOptions{Untagged: true, PVID: n.VLAN == 0}})
+		list = append(list, bridge.VLANRange{First: usual, Last: usual, VLANOptions: bridge.VLANOptions{Untagged: true}})
 	}
 	return list
 }

@@ -264,8 +264,11 @@ func (n *network) plugs(id string) (plug.Network, error) {
 		return p, fmt.Errorf("option %w", err)
 	}
 	p.Bridge = cmp.Or(p.Bridge, "br-"+id[:min(len(id), 12)]) // as Docker calls its own
-	if p.Masquerade && n.Internal {
+	switch {
+	case p.Masquerade && n.Internal:
 		return p, errors.New("an internal network does not leave the host; leave masquerade out")
+	case p.Metric != nil:
+		return p, errors.New("option metric: Docker gives a container one default route, and no metric; leave metric out, and give the networks that are not to have the route no_default_route=1")
 	}
 	return p, nil
 }
@@ -444,7 +447,7 @@ func (d *Driver) join(r request) (any, error) {
 	if err := r.publishes(); err != nil {
 		return nil, err
 	}
-	n, _, err := d.find(r)
+	n, p, err := d.find(r)
 	if err == nil {
 		_, err = d.endpoint(r)
 	}
@@ -456,7 +459,7 @@ func (d *Driver) join(r request) (any, error) {
 		return nil, fmt.Errorf("endpoint %.12s has its interface in a container already: %w", r.EndpointID, err)
 	}
 	answer := map[string]any{"InterfaceName": map[string]string{"SrcName": name, "DstPrefix": Prefix}}
-	if !n.Internal {
+	if !n.Internal && !p.NoDefault {
 		for _, g := range n.Gateways {
 			key := "Gateway"
 			if g.Addr().Is6() {

@@ -108,9 +108,9 @@ type network struct {
 		Gateway string `json:"gateway"`
 	} `json:"subnets"`
 	Routes []struct {
-		Destination string `json:"destination"`
-		Gateway     string `json:"gateway"`
-		Metric      uint32 `json:"metric"`
+		Destination string  `json:"destination"`
+		Gateway     string  `json:"gateway"`
+		Metric      *uint32 `json:"metric"`
 	} `json:"routes"`
 
 	plug.Network `json:"-"`
@@ -164,7 +164,7 @@ func (n *network) check() (err error) {
 		if err = errors.Join(err, bad); err != nil {
 			return fmt.Errorf("network %s: route %.50q: %w", n.Name, r.Destination, err)
 		}
-		n.routes = append(n.routes, plug.Route{Dst: *ipNet(to.Masked()), Gateway: by.AsSlice(), Priority: int(r.Metric)})
+		n.routes = append(n.routes, plug.Route{Dst: *ipNet(to.Masked()), Gateway: by.AsSlice(), Priority: metric(r.Metric)})
 	}
 	if n.Masquerade && n.Internal {
 		return fmt.Errorf("network %s: an internal network does not leave the host; leave masquerade out", n.Name)
@@ -173,6 +173,14 @@ func (n *network) check() (err error) {
 		return fmt.Errorf("network %s: ipam driver dhcp is not supported; give --subnet, or --ipam-driver none", n.Name)
 	}
 	return nil
+}
+
+// metric is that of a route; netavark has one of its own for those that say nothing.
+func metric(of *uint32) int {
+	if of == nil {
+		return 100
+	}
+	return int(*of)
 }
 
 func ipNet(p netip.Prefix) *net.IPNet {
@@ -287,6 +295,7 @@ func (r *request) setup(s *bridge.Switch, path string) (any, error) {
 	}
 	one := statusOfOne{Subnets: []statusAddress{}}
 	routes := n.routes
+	has := map[bool]bool{} // whether a family, which is IPv6 or not, has a default route
 	for _, text := range r.Options.IPs {
 		ip, err := netip.ParseAddr(text)
 		if err != nil {
@@ -306,7 +315,10 @@ func (r *request) setup(s *bridge.Switch, path string) (any, error) {
 			if ip.Is6() {
 				zero = netip.IPv6Unspecified()
 			}
-			routes = append(routes, plug.Route{Dst: *ipNet(netip.PrefixFrom(zero, 0)), Gateway: in.gateway.AsSlice()})
+			if !n.NoDefault && !has[ip.Is6()] {
+				has[ip.Is6()] = true
+				routes = append(routes, plug.Route{Dst: *ipNet(netip.PrefixFrom(zero, 0)), Gateway: in.gateway.AsSlice(), Priority: metric(n.Metric)})
+			}
 		}
 		one.Subnets = append(one.Subnets, shown)
 	}

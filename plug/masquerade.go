@@ -32,24 +32,42 @@ func (e *NoUplink) Error() string {
 // when containers leave, as the gateway does. by is the front door, which may be told in the
 // rule's name.
 func Masquerade(s *bridge.Switch, by string, addresses []*net.IPNet) (warnings []string, err error) {
+	err = eachMasqueraded(s, by, addresses, func(on string, a bridge.PortAnchor) error {
+		more, err := s.Edit(on, func(e *bridge.Edit) error { return e.LoadPortPF(a) })
+		warnings = append(warnings, more...)
+		return err
+	})
+	return warnings, err
+}
+
+// CheckMasquerade says whether the rules of [Masquerade] are there.
+func CheckMasquerade(s *bridge.Switch, by string, addresses []*net.IPNet) error {
+	return eachMasqueraded(s, by, addresses, s.CheckPortPF)
+}
+
+// eachMasqueraded calls f with the rules for each network of addresses, and the bridge that they
+// are for.
+func eachMasqueraded(s *bridge.Switch, by string, addresses []*net.IPNet, f func(on string, rules bridge.PortAnchor) error) error {
 	for _, a := range addresses {
 		network := net.IPNet{IP: a.IP.Mask(a.Mask), Mask: a.Mask}
 		on, out, err := uplink(s, network.IP.To4() != nil)
 		if err != nil {
-			return warnings, err
+			return err
 		}
 		family := "inet6"
 		if network.IP.To4() != nil {
 			family = "inet"
 		}
 		rule := fmt.Sprintf("match out on %s %s from %s to ! %s nat-to (%s)\n", out, family, network.String(), network.String(), out)
-		more, err := Share(s, on, DeviceName(by+"-masquerade/"+network.String()), &bridge.PFLoad{Name: "masquerade", Text: []byte(rule)})
-		warnings = append(warnings, more...)
+		rules, err := s.ParseSharedPF(DeviceName(by+"-masquerade/"+network.String()), bridge.PFLoad{Name: "masquerade", Text: []byte(rule)})
+		if err == nil {
+			err = f(on, rules)
+		}
 		if err != nil {
-			return warnings, err
+			return err
 		}
 	}
-	return warnings, nil
+	return nil
 }
 
 // uplink returns the bridge and the host port by which the default route of a family leads.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net"
 	"slices"
 	"strconv"
@@ -28,6 +29,8 @@ type Network struct {
 	Mirror     string // a span port
 	OffHost    bool   // the gateway is another station: the host takes no address
 	Masquerade bool
+	Metric     *uint32         // of a container's default routes; nil where nothing is said
+	NoDefault  bool            // a container gets no default route
 	Settings   []bridge.Change // of the container's port
 }
 
@@ -36,11 +39,12 @@ const (
 	wordBridge, wordMTU, wordVLAN, wordTagged = "bridge", "mtu", "vlan", "tagged"
 	wordPF, wordMirror, wordGateway           = "pf", "mirror", "gateway"
 	wordMasquerade                            = "masquerade"
+	wordMetric, wordNoDefault                 = "metric", "no_default_route" // as netavark has them
 )
 
 // ReadNetwork reads the words of a network: bridge, mtu, vlan, tagged, pf, mirror, gateway
-// (host or lan), masquerade (on or off), and the settings of 'bascule port set'. A word that is
-// none of these is an error.
+// (host or lan), masquerade (on or off), metric, no_default_route (1 or true, 0 or false), and the
+// settings of 'bascule port set'. A word that is none of these is an error.
 func ReadNetwork(words map[string]string) (n Network, err error) {
 	for _, word := range slices.Sorted(maps.Keys(words)) {
 		if err := n.read(word, words[word]); err != nil {
@@ -87,8 +91,18 @@ func (n *Network) read(word, value string) (err error) {
 		n.OffHost, err = either("lan", "host")
 	case wordMasquerade:
 		n.Masquerade, err = either(bridge.On, bridge.Off)
+	case wordMetric:
+		metric, bad := strconv.ParseUint(value, 10, 32)
+		if bad != nil {
+			return fmt.Errorf("%s=%.40q: give 0 to %d", word, value, uint32(math.MaxUint32))
+		}
+		n.Metric = new(uint32(metric))
+	case wordNoDefault:
+		if n.NoDefault, err = strconv.ParseBool(value); err != nil {
+			return fmt.Errorf("%s=%.40q: give 1 or 0", word, value)
+		}
 	default:
-		known := []string{wordBridge, wordMTU, wordVLAN, wordTagged, wordPF, wordMirror, wordGateway, wordMasquerade}
+		known := []string{wordBridge, wordMTU, wordVLAN, wordTagged, wordPF, wordMirror, wordGateway, wordMasquerade, wordMetric, wordNoDefault}
 		for _, s := range bridge.PortSettings {
 			known = append(known, s.Name)
 		}
@@ -126,7 +140,7 @@ func (n *Network) Check(s *bridge.Switch) error {
 	}
 	info, err := s.Quick(n.Bridge)
 	if bridge.Missing(err) {
-		return nil
+		return CheckNew(n.Bridge)
 	}
 	if err == nil {
 		err = n.filters(info)

@@ -16,6 +16,8 @@ import (
 	"net/netip"
 
 	"bascule/bridge"
+
+	"github.com/vishvananda/netlink"
 )
 
 // A Plug says what a port is to be.
@@ -183,16 +185,6 @@ func remove(s *bridge.Switch, id string, del func(*bridge.Edit, string) (bool, e
 	return found, notes, err
 }
 
-// Share loads rules of pf that several plugs need, under a name of their own. If they are
-// there, nothing is changed.
-func Share(s *bridge.Switch, on, name string, rules *bridge.PFLoad) (warnings []string, err error) {
-	a, err := s.ParseSharedPF(name, *rules)
-	if err != nil {
-		return nil, err
-	}
-	return s.Edit(on, func(e *bridge.Edit) error { return e.LoadPortPF(a) })
-}
-
 // Find returns the port with an id, nil for none.
 func Find(s *bridge.Switch, id string) (*bridge.Port, error) {
 	list, err := s.Owned()
@@ -221,10 +213,30 @@ func VLANs(untagged uint16, tagged []uint16) (list []bridge.VLANRange) {
 	return list
 }
 
+// LinuxBridge says that there is a Linux bridge of the name, and none of the switch's.
+type LinuxBridge struct{ Name string }
+
+func (e *LinuxBridge) Error() string {
+	return fmt.Sprintf("%s is a Linux bridge, whose containers would reach none of a bascule bridge beside it; stop them, delete it "+
+		"with 'ip link del %s' and start them again, or give the bridge another name", e.Name, e.Name)
+}
+
+// CheckNew refuses the name of a bridge that is not there if a Linux bridge has it: somebody moves
+// from that, and a bridge beside it would be empty.
+func CheckNew(name string) error {
+	if l, err := netlink.LinkByName(name); err == nil && l.Type() == "bridge" {
+		return &LinuxBridge{name}
+	}
+	return nil
+}
+
 // EnsureBridge makes a bridge if it is not there, and returns it. One that it makes filters
 // VLANs if that is asked for.
 func EnsureBridge(s *bridge.Switch, name string, filters bool) (info bridge.Info, err error) {
 	if info, err = s.Quick(name); !bridge.Missing(err) {
+		return info, err
+	}
+	if err := CheckNew(name); err != nil {
 		return info, err
 	}
 	var changes []bridge.Change

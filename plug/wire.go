@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"bascule/bridge"
 
@@ -174,11 +175,14 @@ type Gateway struct {
 	Promisc      bool
 }
 
+func (g *Gateway) plug() Plug {
+	return Plug{Owner: g.Owner, Bridge: g.Bridge, Device: g.Name, Host: true, MTU: g.MTU, VLANs: VLANs(g.VLAN, nil)}
+}
+
 // Ensure makes the gateway's port, if it is not there, and gives it its addresses. The host
 // forwards packets of their families then.
 func (g *Gateway) Ensure(s *bridge.Switch) (link netlink.Link, warnings []string, err error) {
-	p := Plug{Owner: g.Owner, Bridge: g.Bridge, Device: g.Name, Host: true, MTU: g.MTU, VLANs: VLANs(g.VLAN, nil)}
-	if warnings, err = Put(s, p); err != nil {
+	if warnings, err = Put(s, g.plug()); err != nil {
 		return nil, warnings, err
 	}
 	if link, err = netlink.LinkByName(g.Name); err != nil {
@@ -287,7 +291,9 @@ type Route struct {
 }
 
 // Configure gives an interface of the space its addresses, brings it up, and makes routes. With
-// dad, addresses of IPv6 are used when nobody else has them; otherwise at once.
+// dad, addresses of IPv6 are used when nobody else has them, which it waits for; otherwise at once.
+// The kernel announces each address then, so that those who knew another station behind it learn
+// the new one. A route that has another's destination and metric stands beside that, before it.
 func (s *Space) Configure(link netlink.Link, addresses []*net.IPNet, routes []Route, dad bool) error {
 	name := link.Attrs().Name
 	if len(addresses) > 0 {
@@ -298,28 +304,43 @@ func (s *Space) Configure(link netlink.Link, addresses []*net.IPNet, routes []Ro
 				_ = sysctl("net/ipv6/conf/"+name+"/enhanced_dad", "1")
 			}
 			_ = sysctl("net/ipv6/conf/"+name+"/accept_dad", accept) // there may be no IPv6
+			_ = sysctl("net/ipv6/conf/"+name+"/ndisc_notify", "1")
 			_ = sysctl("net/ipv4/conf/"+name+"/arp_notify", "1")
 			return nil
 		}); err != nil {
 			return fmt.Errorf("go into the container: %w", err)
 		}
 	}
+	var late []*net.IPNet // of IPv6
 	for _, a := range addresses {
-		if a.IP.To4() == nil { // a runtime may have switched it off for all others
-			if err := s.Inside(func() error { return sysctl("net/ipv6/conf/"+name+"/disable_ipv6", "0") }); err != nil {
-				return err
-			}
-		}
-		address := &netlink.Addr{IPNet: a}
-		if a.IP.To4() == nil && !dad {
-			address.Flags = unix.IFA_F_NODAD
-		}
-		if err := s.AddrAdd(link, address); err != nil {
+		if a.IP.To4() == nil {
+			late = append(late, a)
+		} else if err := s.AddrAdd(link, &netlink.Addr{IPNet: a}); err != nil {
 			return fmt.Errorf("give %s of the container the address %s: %w", name, a, err)
+		}
+	}
+	if len(late) > 0 { // a runtime may have switched it off for all others
+		if err := s.Inside(func() error {
+			return errors.Join(sysctl("net/ipv6/conf/lo/disable_ipv6", "0"), sysctl("net/ipv6/conf/"+name+"/disable_ipv6", "0"),
+				sysctl("net/ipv6/conf/"+name+"/keep_addr_on_down", "1"))
+		}); err != nil {
+			return err
 		}
 	}
 	if err := s.LinkSetUp(link); err != nil {
 		return fmt.Errorf("set %s of the container up: %w", name, err)
+	}
+	// The kernel announces those of IPv4 when the link comes up (arp_notify), and each of IPv6 when it
+	// can be used (ndisc_notify), which may be while the link is still down.
+	for _, a := range late {
+		if err := s.AddrAdd(link, &netlink.Addr{IPNet: a}); err != nil {
+			return fmt.Errorf("give %s of the container the address %s: %w", name, a, err)
+		}
+	}
+	if len(late) > 0 {
+		if err := s.settle(link); err != nil {
+			return err
+		}
 	}
 	for _, r := range routes {
 		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: &r.Dst, Gw: r.Gateway, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority}
@@ -332,11 +353,41 @@ func (s *Space) Configure(link netlink.Link, addresses []*net.IPNet, routes []Ro
 		case r.Gateway == nil:
 			route.Scope = netlink.SCOPE_LINK
 		}
-		if err := s.RouteAdd(route); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := s.RouteAddEcmp(route); err != nil && !errors.Is(err, unix.EEXIST) { // the very same is there
 			return fmt.Errorf("make the container's route to %s: %w", r.Dst.String(), err)
 		}
 	}
 	return nil
+}
+
+// dadTime is how long the addresses of an interface may take until nobody has objected to them.
+const dadTime = 10 * time.Second
+
+// settle waits until the IPv6 addresses of an interface can be used.
+func (s *Space) settle(link netlink.Link) error {
+	name := link.Attrs().Name
+	for wait, until := time.Millisecond, time.Now().Add(dadTime); ; wait = min(2*wait, 20*time.Millisecond) {
+		addresses, err := s.AddrList(link, netlink.FAMILY_V6)
+		if err != nil {
+			return fmt.Errorf("list the addresses of %s of the container: %w", name, err)
+		}
+		tentative := ""
+		for _, a := range addresses {
+			if a.Flags&unix.IFA_F_DADFAILED != 0 {
+				return fmt.Errorf("%s of the container cannot have the address %s: another station has it", name, a.IP)
+			}
+			if a.Flags&unix.IFA_F_TENTATIVE != 0 {
+				tentative = a.IP.String()
+			}
+		}
+		if tentative == "" {
+			return nil
+		}
+		if time.Now().After(until) {
+			return fmt.Errorf("%s of the container could not use the address %s after %s: duplicate address detection has not ended", name, tentative, dadTime)
+		}
+		time.Sleep(wait)
+	}
 }
 
 // link returns an interface of the space; of a nil one, of the calling thread's namespace.

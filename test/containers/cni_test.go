@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"bascule/datapath"
 	"bascule/lab/ends"
@@ -181,14 +183,14 @@ func TestBadInput(t *testing.T) {
 		"an own key, misspelt": {attach("ADD", "a", space, h.bare(conf{"sourceGard": true})), 7, []string{"sourceGard", "the nearest is sourceGuard"}},
 		"in another spelling":  {attach("ADD", "a", space, h.bare(conf{"mac-spoof-chk": true})), 7, []string{"the nearest is macspoofchk"}},
 		"an empty trunk":       {attach("ADD", "a", space, h.bare(conf{"vlanTrunk": []conf{{"vid": 2}}})), 7, []string{"vlanTrunk", "neither id nor minID"}},
-		"published ports":      {attach("ADD", "a", space, h.bare(conf{"runtimeConfig": conf{"portMappings": []conf{{"hostPort": 80}}}})), 2, []string{"portMappings", "portmap", "rdr-to"}},
+		"published ports":      {attach("ADD", "a", space, h.bare(conf{"runtimeConfig": conf{"portMappings": []conf{{"hostPort": 80}}}})), 2, []string{"portMappings", "portmap", "masqAll", "rdr-to"}},
 		"no name":              {attach("ADD", "a", space, conf{"cniVersion": "1.0.0"}), 7, []string{"name"}},
 		"name with a path":     {attach("ADD", "a", space, h.bare(conf{"name": "../x"})), 7, nil},
 		"bridge with a path":   {attach("ADD", "a", space, h.bare(conf{"bridge": "../x"})), 7, []string{"bridge name"}},
 		"long bridge":          {attach("ADD", "a", space, h.bare(conf{"bridge": long})), 7, nil},
 		"vlan":                 {attach("ADD", "a", space, h.bare(conf{"vlan": 4095})), 7, []string{"4095"}},
 		"negative vlan":        {attach("ADD", "a", space, h.bare(conf{"vlan": -1})), 7, nil},
-		"vlan and trunk":       {attach("ADD", "a", space, h.bare(conf{"vlan": 1, "vlanTrunk": []conf{{"id": 2}}})), 7, []string{"exclude"}},
+		"vlan and trunk":       {attach("ADD", "a", space, h.bare(conf{"vlan": 2, "vlanTrunk": []conf{{"minID": 1, "maxID": 3}}})), 7, []string{"vlan 2 is in vlanTrunk, too"}},
 		"half a range":         {attach("ADD", "a", space, h.bare(conf{"vlanTrunk": []conf{{"minID": 2}}})), 7, []string{"maxID"}},
 		"range backwards":      {attach("ADD", "a", space, h.bare(conf{"vlanTrunk": []conf{{"minID": 3, "maxID": 2}}})), 7, nil},
 		"no filtering":         {attach("ADD", "a", space, h.bare(conf{"vlan": 10})), 7, []string{"does not filter VLANs"}},
@@ -350,11 +352,12 @@ func TestVLANs(t *testing.T) {
 		conf
 		want string
 	}{
-		{conf{"vlan": 10}, "1 Egress Untagged; 10 PVID, Egress Untagged"},
-		{conf{"vlan": 10, "preserveDefaultVlan": false}, "10 PVID, Egress Untagged"},
+		{conf{"vlan": 10}, "10 PVID, Egress Untagged"},
+		{conf{"vlan": 10, "preserveDefaultVlan": true}, "1 Egress Untagged; 10 PVID, Egress Untagged"},
 		{conf{"vlan": 1}, "1 PVID, Egress Untagged"},
 		{conf{"vlanTrunk": []conf{{"id": 20}, {"minID": 30, "maxID": 32}}}, "1 PVID, Egress Untagged; 20; 30-32"},
-		{conf{"vlanTrunk": []conf{{"id": 20}}, "preserveDefaultVlan": false}, "20"},
+		{conf{"vlan": 10, "vlanTrunk": []conf{{"id": 20}}}, "10 PVID, Egress Untagged; 20"},
+		{conf{"vlan": 10, "vlanTrunk": []conf{{"id": 20}}, "preserveDefaultVlan": true}, "1 Egress Untagged; 10 PVID, Egress Untagged; 20"},
 		{conf{}, "1 PVID, Egress Untagged"},
 	} {
 		space := h.NewNamespace()
@@ -648,6 +651,167 @@ func TestCheck(t *testing.T) {
 	h.Bascule("unplug", "cni/net/a/eth0")
 	h.refused(check, 999, "is not on bridge cni0")
 	h.do(attach("DEL", "a", space, c))
+}
+
+// CHECK sees each thing that ADD has made for the container or its network, and that is gone or
+// another one since then.
+func TestCheckAll(t *testing.T) {
+	h := newHost(t)
+	copies := h.NewEnds(1)[0].Port
+	h.Bascule("bridge", "add", "cni0", "--vlan-filtering")
+	h.Bascule("span", "add", "cni0", copies)
+	space := h.space()
+	c := h.routed(conf{"vlan": 10, "vlanTrunk": []conf{{"id": 20}}, "isDefaultGateway": true, "sourceGuard": true, "macspoofchk": true,
+		"pf": "block in proto udp to port 67", "mirror": copies})
+	var prev map[string]any
+	h.must(json.Unmarshal(h.do(attach("ADD", "a", space, c)).text, &prev))
+	check := attach("CHECK", "a", space, c.with(conf{"prevResult": prev}))
+	port := h.plugged("cni0")["cni/net/a/eth0"].Ifname
+	gateway := mustLink(t, h.Switch, "cni0.10")
+	mac, address := mustLink(t, space, "eth0").Attrs().HardwareAddr.String(), gateway.Attrs().HardwareAddr
+	first := parsed(t, "10.77.0.1/16")
+	kernel := h.Switch.Netlink()
+	bascule := func(args ...string) func() error {
+		return func() error {
+			h.Bascule(args...)
+			return nil
+		}
+	}
+	for _, c := range []struct {
+		breaks, mends func() error
+		word          string
+	}{
+		{bascule("vlan", "del", "cni0", port, "20"), bascule("vlan", "add", "cni0", port, "20"), "is not in VLAN 20"},
+		{bascule("vlan", "add", "cni0", port, "1"), bascule("vlan", "del", "cni0", port, "1"), "is in VLAN 1"},
+		{bascule("vlan", "add", "cni0", port, "20", "--untagged"), bascule("vlan", "add", "cni0", port, "20"),
+			"is in VLAN 20 without a tag on what leaves, and not with a tag"},
+		{bascule("vlan", "add", "cni0", "cni0.10", "30"), bascule("vlan", "del", "cni0", "cni0.10", "30"), "the gateway: port cni0.10 of bridge cni0 is in VLAN 30"},
+		{bascule("binding", "del", "cni0", "10.77.0.2", "--vlan", "10"), bascule("binding", "add", "cni0", port, mac, "10.77.0.2", "--vlan", "10"),
+			"does not have 10.77.0.2 bound to " + mac},
+		{bascule("fdb", "del", "cni0", mac, "--vlan", "10"), bascule("fdb", "add", "cni0", mac, port, "--vlan", "10"), "has no static entry of " + mac},
+		{bascule("span", "del", "cni0", copies), bascule("span", "add", "cni0", copies), "has no copies of its frames at " + copies},
+		{bascule("port", "set", "cni0", port, "--isolated"), bascule("port", "set", "cni0", port, "--isolated=off"), "has isolated on, and not off"},
+		{func() error { return kernel.AddrDel(gateway, first) }, func() error { return kernel.AddrAdd(gateway, first) }, "cni0.10 does not have the address 10.77.0.1/16"},
+		{func() error { return kernel.LinkSetHardwareAddr(gateway, []byte{2, 0, 0, 0, 0, 0x99}) },
+			func() error { return kernel.LinkSetHardwareAddr(gateway, address) }, "cni0.10 has the MAC 02:00:00:00:00:99, and not " + address.String()},
+	} {
+		h.do(check) // all is as it was
+		h.must(c.breaks())
+		h.refused(check, 999, c.word)
+		h.must(c.mends())
+	}
+	forced := func(args ...string) { // which warns
+		if _, err := h.Run(args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const rules = "plug/cni%2Fnet%2Fa%2Feth0"
+	forced("pfctl", "-b", "cni0", "-d", "--force")
+	h.refused(check, 999, "pf of bridge cni0 is disabled")
+	forced("pfctl", "-b", "cni0", "-e")
+	h.Bascule("vlan", "del", "cni0", "cni0.10", "10")
+	h.refused(check, 999, "the gateway: port cni0.10 of bridge cni0 is not in VLAN 10")
+	forced("pfctl", "-b", "cni0", "-a", rules, "-F", "rules", "--force")
+	h.refused(check, 999, "rules "+rules)
+	c = c.with(conf{"pf": ""})
+	check.conf = c.with(conf{"prevResult": prev})
+	forced("port", "del", "cni0", "cni0.10")
+	h.refused(check, 999, "the gateway: cni-gateway/cni0.10 is not on bridge cni0")
+	h.do(attach("DEL", "a", space, c))
+	h.Bascule("bridge", "del", "cni0")
+}
+
+// A Linux bridge of the network's name is not left behind with its containers for an empty bridge of
+// the switch's, whichever front door asks.
+func TestLinuxBridge(t *testing.T) {
+	needs(t, reference+"/bridge")
+	h := newHost(t)
+	a, b := h.space(), h.space()
+	c := h.routed(nil)
+	gateway := c.with(conf{"isDefaultGateway": true})
+	add := attach("ADD", "a", a, gateway)
+	add.plugin = "bridge"
+	h.do(add)
+	const word = "cni0 is a Linux bridge"
+	h.refused(attach("ADD", "b", b, c), 7, word, "ip link del cni0")
+	h.refused(call{command: "STATUS", conf: h.bare(nil)}, 50, word)
+	if _, err := h.asks(`{"name":"w","id":"1","options":{"bridge":"cni0"}}`, "create"); err == nil || !strings.Contains(err.Error(), word) {
+		t.Errorf("create of Podman: %v", err)
+	}
+	if _, err := h.asks(request(t, map[string]any{"network.network_interface": "cni0"}), "setup", path(b)); err == nil || !strings.Contains(err.Error(), word) {
+		t.Errorf("setup of Podman: %v", err)
+	}
+	if got := h.bridges(); len(got) > 0 || len(devices(t, b)) != 1 {
+		t.Errorf("there are the bridges %v, and the container has %v", got, devices(t, b))
+	}
+	// the way of docs/containers.md
+	add.command, add.plugin = "DEL", ""
+	h.do(add) // as the runtime does, whose file says the new type by now
+	h.must(h.Switch.Netlink().LinkDel(mustLink(t, h.Switch, "cni0")))
+	h.must(a.Netlink().LinkDel(mustLink(t, a, "eth0"))) // with the container's namespace
+	h.do(attach("ADD", "b", b, gateway))
+	h.must(ping(b, "10.77.0.1"))
+	h.do(attach("DEL", "b", b, gateway))
+	h.Keep("cni0")
+}
+
+// A container's addresses can be used when ADD has answered, and a neighbour that knew another
+// station behind one learns the new one at once: neither waits for a timer of the neighbour's.
+func TestAnnounced(t *testing.T) {
+	h := newHost(t)
+	other := h.space()
+	h.do(attach("ADD", "other", other, h.routed(nil)))
+	for name, more := range map[string]conf{"at once": nil, "after detection": {"enabledad": true}} {
+		static := conf{"type": "static", "addresses": []conf{{"address": "10.77.9.9/16"}, {"address": "fd77::9:9/64"}}}
+		c := h.routed(conf{"name": "static", "ipam": static}.with(more))
+		for i := range 2 {
+			space := h.space()
+			container := fmt.Sprint(i)
+			h.do(attach("ADD", container, space, c))
+			mac := mustLink(t, space, "eth0").Attrs().HardwareAddr.String()
+			usable, err := space.Netlink().AddrList(mustLink(t, space, "eth0"), netlink.FAMILY_V6)
+			h.must(err)
+			for _, a := range usable {
+				if a.Flags&unix.IFA_F_TENTATIVE != 0 {
+					t.Errorf("%s: ADD answers while %s is tentative", name, a.IP)
+				}
+			}
+			if i == 0 { // the neighbour knows this one from now on
+				h.must(ping(other, "10.77.9.9"))
+				h.must(ping(other, "fd77::9:9"))
+				h.do(attach("DEL", container, space, c))
+				continue
+			}
+			// It asks none itself: it has sent nothing since then.
+			for ip, family := range map[string]int{"10.77.9.9": netlink.FAMILY_V4, "fd77::9:9": netlink.FAMILY_V6} {
+				h.Wait(name+": the neighbour to know the new station of "+ip, func() bool {
+					list, err := other.Netlink().NeighList(mustLink(t, other, "eth0").Attrs().Index, family)
+					h.must(err)
+					return slices.ContainsFunc(list, func(n netlink.Neigh) bool { return n.IP.Equal(net.ParseIP(ip)) && n.HardwareAddr.String() == mac })
+				})
+			}
+			h.do(attach("DEL", container, space, c))
+		}
+	}
+	// an address that another station has is no address
+	taken := h.space()
+	h.must(other.Netlink().AddrAdd(mustLink(t, other, "eth0"), parsed(t, "fd77::9:9/64")))
+	h.Wait("the other station to have the address", func() bool { return ping(other, "fd77::9:9") == nil })
+	h.refused(attach("ADD", "taken", taken, h.routed(conf{"name": "static", "enabledad": true,
+		"ipam": conf{"type": "static", "addresses": []conf{{"address": "fd77::9:9/64"}}}})), 999, "another station has it")
+	if left := devices(t, taken); len(left) != 1 {
+		t.Errorf("the container has %v", left)
+	}
+	h.do(attach("DEL", "other", other, h.routed(nil)))
+}
+
+func parsed(t testing.TB, address string) *netlink.Addr {
+	t.Helper()
+	a, err := netlink.ParseAddr(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
 }
 
 // cnitool, of those who make the specification, runs the plugin as runtimes do.
