@@ -143,6 +143,17 @@ func (r *running) vacant(bridge string, want int) {
 	})
 }
 
+// settled waits until the watcher has done all that it does of itself: whatever it writes follows addresses and other
+// ends, too, and those are not among its reloads.
+func (r *running) settled(bridge string) {
+	r.t.Helper()
+	r.vacant(bridge, berths)
+	// it hears of nothing more before that work is over
+	before := r.Stats().Events
+	addDevice(r.t, r.l, "later0")
+	r.l.Wait("the watcher to go on", func() bool { return r.Stats().Events > before })
+}
+
 // addDevice makes an Ethernet device whose driver does nothing with frames and
 // has no XDP.
 func addDevice(t testing.TB, l *netlab.Lab, name string) netlink.Link {
@@ -504,6 +515,7 @@ func TestOtherEnd(t *testing.T) {
 	e := l.NewEnd(l.Switch)
 	r := watch(t, l, file(bridgeOf("br0", "p*")))
 	r.ports("br0", "p1", "p2")
+	r.settled("br0")
 	elsewhere := l.NewNamespace()
 	there, err := netns.GetFromName(elsewhere.Name)
 	must(t, err)
@@ -543,6 +555,7 @@ func TestAddresses(t *testing.T) {
 	stations := l.NewEnds(2)
 	r := watch(t, l, file(bridgeOf("br0", "p*")))
 	r.ports("br0", "p1", "p2")
+	r.settled("br0")
 	device := addDevice(t, l, "wan0")
 	rules := t.TempDir() + "/pf.conf"
 	must(t, os.WriteFile(rules, []byte("block all\npass from (wan0) no state\n"), 0o600))
