@@ -243,7 +243,7 @@ func BenchmarkUpgrade(b *testing.B) {
 			r.stop()
 			l.SetBinary(builds[i%2])
 			r.start()
-			renewed(b, l, before)
+			l.Renewed(before)
 		}
 		t.flow(10_000)
 		t.report()

@@ -324,28 +324,12 @@ func TestUpgrade(t *testing.T) {
 	r.stop()
 	l.SetBinary(newer)
 	r.start()
-	renewed(t, l, before)
+	l.Renewed(before)
 	l.Wait("traffic to flow on", load.Flowing(2000))
 	if err := load.Stop(); err != nil {
 		t.Errorf("%v\n%s", err, r.logs.String())
 	}
 	r.stop()
-}
-
-// renewed waits until the switch has none of the programs that it had before:
-// the kernel frees them a moment after their last use.
-func renewed(t testing.TB, l *netlab.Lab, before netlab.Objects) {
-	t.Helper()
-	l.Wait("the programs from before the upgrade to go", func() bool {
-		now, err := l.Objects()
-		must(t, err)
-		for id := range before.Programs {
-			if now.Programs[id] {
-				return false
-			}
-		}
-		return true
-	})
 }
 
 // TestEvents: what happens to addresses is counted, each time: as an event, as

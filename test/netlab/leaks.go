@@ -48,6 +48,29 @@ func (o Objects) remove(other Objects) {
 	maps.DeleteFunc(o.Links, func(id link.ID, _ bool) bool { return other.Links[id] })
 }
 
+// Renewed waits until the switch has none of the programs that it had before. The kernel frees them a moment after
+// their last use. The links that they were behind must be there.
+func (l *Lab) Renewed(before Objects) {
+	l.t.Helper()
+	var now Objects
+	l.Wait("the programs from before to go", func() bool {
+		var err error
+		now, err = l.Objects()
+		l.must(err)
+		for id := range before.Programs {
+			if now.Programs[id] {
+				return false
+			}
+		}
+		return true
+	})
+	for id := range before.Links {
+		if !now.Links[id] {
+			l.t.Errorf("link %d was there before, and has gone", id)
+		}
+	}
+}
+
 // Abandon tells the lab that the objects which the switch has now may stay in the
 // kernel: something else than the switch keeps them.
 func (l *Lab) Abandon() {

@@ -354,23 +354,7 @@ func takeOver(t *testing.T, f former, hook string) {
 			t.Errorf("port %+v, before %+v", p, was)
 		}
 	}
-	after, err := s.Objects()
-	must(t, err)
-	for id := range objects.Links {
-		if !after.Links[id] {
-			t.Errorf("link %d has gone", id)
-		}
-	}
-	s.Wait("the former programs to go", func() bool {
-		now, err := s.Objects()
-		must(t, err)
-		for id := range objects.Programs {
-			if now.Programs[id] {
-				return false
-			}
-		}
-		return true
-	})
+	s.Renewed(objects)
 	s.works()
 	if r := s.do("bridge", "set", "br0"); strings.Contains(r.Stderr, "another version") {
 		t.Errorf("a second change takes it over again: %s", r.Stderr)
