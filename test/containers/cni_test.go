@@ -233,7 +233,7 @@ func TestBadInput(t *testing.T) {
 		"gc of an old version": {call{command: "GC", conf: h.bare(conf{"cniVersion": "1.0.0"})}, 1, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			one := &host{h.Lab, t, h.path, h.data}
+			one := &host{h.Lab, t, h.path, h.data, h.plugins}
 			one.refused(c.call, c.code, c.words...)
 			if after := h.Bascule("port", "show"); after != before {
 				t.Errorf("the ports were\n%sand are\n%s", before, after)

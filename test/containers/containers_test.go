@@ -30,11 +30,13 @@ type host struct {
 	t    testing.TB
 	path string // the folder with a link to the program under each of its names
 	data string // what ipam keeps
+
+	plugins string // the folder with reference plugins
 }
 
 func newHost(t testing.TB) *host {
 	l := netlab.New(t)
-	h := &host{l, t, t.TempDir(), t.TempDir()}
+	h := &host{l, t, t.TempDir(), t.TempDir(), reference}
 	for _, name := range []string{"bascule-cni", "bascule-netavark"} {
 		h.must(os.Symlink(netlab.Program(), filepath.Join(h.path, name)))
 	}
@@ -144,10 +146,10 @@ func (c call) text(t testing.TB) []byte {
 func (h *host) process(c call) *exec.Cmd {
 	file := filepath.Join(h.path, "bascule-cni")
 	if c.plugin != "" {
-		file = filepath.Join(reference, c.plugin)
+		file = filepath.Join(h.plugins, c.plugin)
 	}
 	cmd := exec.Command("nsenter", "--net="+path(h.Switch), file)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "CNI_PATH=" + h.path + ":" + reference}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "CNI_PATH=" + h.path + ":" + h.plugins}
 	for name, value := range map[string]string{"CNI_COMMAND": c.command, "CNI_CONTAINERID": c.container, "CNI_IFNAME": c.ifname} {
 		if value != "" {
 			cmd.Env = append(cmd.Env, name+"="+value)
