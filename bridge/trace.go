@@ -3,11 +3,13 @@
 package bridge
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"bascule/datapath"
@@ -54,8 +56,8 @@ func (s *Switch) Trace(bridge, port string, frame []byte) (t Trace, err error) {
 		if least := datapath.TrialShortError(0); errors.As(err, &least) {
 			return refused(what, err.Error(), fmt.Sprintf("give it %d bytes", int(least)))
 		}
-		if size := datapath.TrialSizeError(0); errors.As(err, &size) {
-			return refused(what, err.Error(), "give a smaller one, of 3500 bytes at most")
+		if size := (datapath.TrialSizeError{}); errors.As(err, &size) {
+			return refused(what, err.Error(), fmt.Sprintf("give a smaller one, of %d bytes at most", size.Most))
 		}
 		if err != nil {
 			return failed(what, err)
@@ -75,6 +77,11 @@ func (e *explainer) trace() (t Trace, err error) {
 			return t, err
 		}
 	}
+	if e.t.Found == datapath.FindNone {
+		if e.fdb, err = e.b.FDB(); err != nil {
+			return t, err
+		}
+	}
 	return e.explain()
 }
 
@@ -86,7 +93,8 @@ type explainer struct {
 	port    string // its name
 	frame   []byte // that was given
 	devices map[int]netlink.Link
-	pf      *pfView // nil if no rule of pf was asked
+	pf      *pfView          // nil if no rule of pf was asked
+	fdb     []datapath.Entry // where the destination is unknown
 	steps   []Step
 	bridge  string // its name
 	hops    int    // routed host ports that the frame has been through
@@ -431,7 +439,7 @@ func (e *explainer) lookUp(dst [6]byte) {
 	}[t.Found]
 	switch {
 	case t.Found == datapath.FindNone:
-		e.say("look up", "%s is unknown", mac)
+		e.say("look up", "%s is unknown%s", mac, e.elsewhere(dst))
 	case t.Found == datapath.FindLocked:
 		e.say("look up", "%s has a locked entry on %s, by which nothing is sent", mac, e.name(t.Behind))
 	case t.Out == 0:
@@ -446,6 +454,30 @@ func (e *explainer) lookUp(dst [6]byte) {
 		}
 		e.say("backup", "%s, and %s stands in for it", why, e.name(t.Out))
 	}
+}
+
+// elsewhere says in which other VLANs an address is known that is unknown in the frame's, "" for none. It is what a
+// port with the wrong VLAN looks like.
+func (e *explainer) elsewhere(mac [6]byte) string {
+	var found []string
+	slices.SortFunc(e.fdb, func(a, b datapath.Entry) int { return cmp.Compare(a.VLAN, b.VLAN) })
+	for _, entry := range e.fdb {
+		if entry.MAC != mac || entry.Locked {
+			continue
+		}
+		where := "without a VLAN"
+		if entry.VLAN != 0 {
+			where = fmt.Sprintf("in VLAN %d", entry.VLAN)
+		}
+		found = append(found, where+" on "+portName(e.b, datapath.PortAt(&e.b.Config, entry.Port), e.devices))
+	}
+	switch {
+	case found == nil:
+		return ""
+	case len(found) > 4:
+		found = append(found[:4], fmt.Sprintf("and in %d more", len(found)-4))
+	}
+	return " here, and known " + strings.Join(found, ", ")
 }
 
 // tag says with which tag the frame leaves. Only VLAN filtering touches tags.

@@ -2565,7 +2565,7 @@ type TraceParams struct {
 	TPA string
 	// EtherType, a decimal number
 	Ethertype *uint64
-	// size of the frame in bytes
+	// size of the frame in bytes; the kernel takes about 3700
 	Size *uint64
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sort"
 	"structs"
 	"unsafe"
 
@@ -17,15 +18,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// headerBytes is the size of an Ethernet header, the least that the kernel takes for a trial.
+const headerBytes = 14
+
 // trialBuckets are the buckets of states of a trial.
 const trialBuckets = 64
 
-// A TrialSizeError says that the kernel takes no frame of so many bytes for a trial.
-// The frame must fit into a page, with room to spare.
-type TrialSizeError int
+// A TrialSizeError says that the kernel takes no frame of so many bytes for a trial, and how many at most. The frame
+// must fit into a page, beside what the kernel has there itself, which is not the same on all machines.
+type TrialSizeError struct{ Size, Most int }
 
 func (e TrialSizeError) Error() string {
-	return fmt.Sprintf("the kernel takes no frame of %d bytes for a trial", int(e))
+	return fmt.Sprintf("the kernel takes no frame of %d bytes for a trial", e.Size)
 }
 
 // A TrialShortError says that the frame is too short for a trial: the kernel wants at
@@ -227,7 +231,7 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 			if least := headers[etherType(frame)]; len(frame) < least {
 				return nil, TrialShortError(least)
 			}
-			return nil, TrialSizeError(len(frame))
+			return nil, TrialSizeError{len(frame), largest(coll.Programs[kernelProgBasculeTcx], context, len(frame))}
 		}
 		return nil, err
 	}
@@ -236,6 +240,14 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 		return nil, err
 	}
 	return t, nil
+}
+
+// largest finds out how many bytes the kernel takes for a trial of the program at most. A frame of size is too large.
+func largest(p *ebpf.Program, context skbContext, size int) int {
+	return headerBytes - 1 + sort.Search(max(size-headerBytes, 0), func(i int) bool {
+		_, err := p.Run(&ebpf.RunOptions{Data: make([]byte, headerBytes+i), Context: context})
+		return err != nil
+	})
 }
 
 // read reads the record that the trial has left in the memory of its CPU.
@@ -254,7 +266,7 @@ func (t *Traced) read(m *ebpf.Map) error {
 
 // etherType is the one in a frame's header, 0 where it has none.
 func etherType(frame []byte) uint16 {
-	if len(frame) < 14 {
+	if len(frame) < headerBytes {
 		return 0
 	}
 	return binary.BigEndian.Uint16(frame[12:])

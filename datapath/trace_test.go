@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -156,18 +157,28 @@ func TestTraceVLAN(t *testing.T) {
 func TestTraceTooLarge(t *testing.T) {
 	s := newShelf(t, 2)
 	b := s.create("br0", 2)
-	for _, size := range []int{etherHeader, 3500} {
-		s.do(func() error {
-			_, err := b.Trace(Ports(&b.Config)[0], packet{dst: broadcast, src: station(1), size: size}.bytes())
+	of := func(size int) error {
+		return s.try(func() error {
+			_, err := b.Trace(Ports(&b.Config)[0], append(packet{dst: broadcast, src: station(1)}.bytes(), make([]byte, size)...)[:size])
 			return err
 		})
 	}
-	for _, size := range []int{etherHeader - 1, 65535} {
-		err := s.try(func() error {
-			_, err := b.Trace(Ports(&b.Config)[0], make([]byte, size))
-			return err
-		})
-		if err != TrialSizeError(size) {
+	var large TrialSizeError
+	if err := of(65535); !errors.As(err, &large) || large.Most < 3000 || large.Most > 65534 {
+		t.Fatalf("65535 bytes: %v, of %+v", err, large)
+	}
+	t.Logf("the kernel takes %d bytes", large.Most)
+	for _, size := range []int{etherHeader, large.Most} {
+		if err := of(size); err != nil {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+	}
+	for _, size := range []int{large.Most + 1, etherHeader - 1} {
+		most := large.Most
+		if size < etherHeader {
+			most = etherHeader - 1
+		}
+		if err := of(size); err != (TrialSizeError{size, most}) {
 			t.Errorf("%d bytes: %v", size, err)
 		}
 	}

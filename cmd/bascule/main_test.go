@@ -215,7 +215,7 @@ func TestHelpKnows(t *testing.T) {
 		{"bridge add", "1s to 1000000s; a bare number is seconds"}, {"bridge add", "1s to 2s; a bare number is seconds"},
 		{"bridge add", "1 to 1000000, or 0 for no limit"}, {"port add", "1 to 4194304, or 0 for no limit of its own"},
 		{"port add", "1pps to 4294967295pps, 1kbit to 4294gbit"}, {"port add", "1s to 3600s"},
-		{"capture", "18 to 16384"}, {"capture", "64K to 1G"}, {"trace", "14 to 65535"}, {"stats", "a bare number is seconds"}, {"top", "a bare number is seconds"},
+		{"capture", "18 to 16384"}, {"capture", "64K to 1G"}, {"trace", "14 to about 3700"}, {"stats", "a bare number is seconds"}, {"top", "a bare number is seconds"},
 		{"pfctl", "emerg, alert, crit, err, warning, notice, info or debug"}, {"lab run", "68 to 65535"},
 	} {
 		text := strings.Join(strings.Fields(output(t, append(strings.Fields(c.command), "--help")...)), " ")

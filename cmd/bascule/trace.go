@@ -44,7 +44,9 @@ station has. --ip and --to make an IP packet, with right checksums, of one of:
 --tcp, a SYN; --udp; --icmp, an echo request. --arp with --spa and --tpa makes
 an ARP request or reply. Any other frame has zeros behind its EtherType. A frame
 is as small as Ethernet allows, 60 bytes, or has --size bytes: a packet is as
-long as fits in.`,
+long as fits in. The kernel takes frames that fit into a page beside what it has
+there itself, 3712 bytes on most machines. A larger one is refused; the error
+says how many bytes this kernel takes.`,
 		Example: `  #! run: switch br0 veth0 veth1; while sleep 0.05; do send veth0; done & bascule capture br0 --count 7 -w file.pcapng
   bascule trace br0 --in veth0 --dst 02:00:00:00:00:02
   bascule trace br0 --in veth0 --dst 02:00:00:00:00:02 --vlan 10 --size 1518
@@ -128,7 +130,7 @@ func addFrame(cmd *cobra.Command) *frameFlags {
 	f.set.Var(&f.spa, "spa", "ARP's sender, an IPv4 address")
 	f.set.Var(&f.tpa, "tpa", "ARP's target, an IPv4 address")
 	f.set.Var(&f.etherType, "ethertype", fmt.Sprintf("EtherType in hexadecimal digits, %x by default", frame.EtherTypeTest))
-	f.set.Var(&f.size, "size", fmt.Sprintf("size of the frame in bytes, %d to %d", frame.MinSize, frame.MaxSize))
+	f.set.Var(&f.size, "size", fmt.Sprintf("size of the frame in bytes, %d to about 3700: the kernel tries frames within a page", frame.MinSize))
 	cmd.Flags().AddFlagSet(f.set)
 	completeFlag(cmd, "arp", these(f.arp.words))
 	return f

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -26,6 +27,8 @@ var traceCases = []conformance{
 	{name: "trace_copies", hooks: tcx, run: traceCopies},
 	{name: "trace_no_way", hooks: tcx, run: traceNoWay},
 	{name: "trace_no_room", hooks: tcx, run: traceNoRoom},
+	{name: "trace_size", hooks: tcx, run: traceSize},
+	{name: "trace_other_vlan", hooks: tcx, run: traceOtherVLAN},
 }
 
 // A traceResult is what `bascule -j trace` prints.
@@ -518,4 +521,39 @@ func traceNoRoom(t *testing.T, hook string) {
 	l.Bascule("port", "set", "br0", b.Port, "--fdb-max", "1")
 	saysOf(t, l, b, l.Frame(B, A, 60), "dropped: same-port", "learn", A.String()+" is not learned: the port has no room for it")
 	saysOf(t, l, b, l.Frame(A, C, 60), "forwarded", "learn", C.String()+" is not learned: there is no room")
+}
+
+// traceSize: the error says how many bytes the kernel takes, and it takes them.
+func traceSize(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	of := func(size string) []string {
+		return []string{"trace", "br0", "--in", ends[0].Port, "--dst", B.String(), "--size", size}
+	}
+	said := l.Refused([]string{"of 65535 bytes", "give a smaller one, of "}, of("65535")...).Stderr
+	_, most, _ := strings.Cut(said, "give a smaller one, of ")
+	most, _, _ = strings.Cut(most, " bytes at most")
+	n, err := strconv.Atoi(most)
+	must(t, err)
+	l.Bascule(of(most)...)
+	l.Refused([]string{"of " + most + " bytes at most"}, of(strconv.Itoa(n+1))...)
+}
+
+// traceOtherVLAN: of a destination that is unknown in the frame's VLAN trace tells in which other it is known.
+func traceOtherVLAN(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3, "--ageing", "1h")
+	a, b, c := ends[0], ends[1], ends[2]
+	learn(l, b, B)
+	learn(l, c, C)
+	saysOf(t, l, a, l.Frame(B, A, 60).Tagged(10, 0), "flooded", "look up", B.String()+" is unknown here, and known without a VLAN on p2")
+	l.Bascule("bridge", "set", "br0", "--vlan-filtering")
+	l.Bascule("vlan", "add", "br0", b.Port, "10", "--pvid", "--untagged")
+	l.Bascule("vlan", "add", "br0", c.Port, "20-25")
+	learn(l, b, B)
+	saysOf(t, l, a, l.Frame(B, A, 60), "flooded", "look up", B.String()+" is unknown here, and known in VLAN 10 on p2")
+	for vlan := 20; vlan < 26; vlan++ {
+		l.Bascule("fdb", "add", "br0", C.String(), c.Port, "--vlan", strconv.Itoa(vlan))
+	}
+	saysOf(t, l, a, l.Frame(C, A, 60), "flooded", "look up",
+		C.String()+" is unknown here, and known in VLAN 20 on p3, in VLAN 21 on p3, in VLAN 22 on p3, in VLAN 23 on p3, and in 2 more")
+	saysOf(t, l, a, l.Frame(D, A, 60), "flooded", "look up", D.String()+" is unknown")
 }
