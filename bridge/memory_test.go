@@ -4,6 +4,7 @@ package bridge
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -115,13 +116,16 @@ func TestCheckMemory(t *testing.T) {
 	}
 }
 
-// TestZeroLimits: a limit of 0 is refused by what it would allow.
+// TestZeroLimits: a limit of 0 is refused by what it would allow, and pointed at.
 func TestZeroLimits(t *testing.T) {
 	s := &Switch{}
 	for i := range pf.LimitCount {
-		text := "set limit " + i.String() + " 0\npass\n"
-		_, _, err := s.LoadPF("", PFLoad{Name: "pf.conf", Text: []byte(text), Check: true})
-		if err == nil || !Refused(err) || !strings.Contains(err.Error(), "set limit "+i.String()+" 0 would allow ") {
+		line := "set limit { " + i.String() + " 0 }"
+		at := strings.Index(line, "0")
+		_, _, err := s.LoadPF("", PFLoad{Name: "pf.conf", Text: []byte("pass\n" + line + "\n"), Check: true})
+		begin := fmt.Sprintf("pf.conf:2:%d: set limit %s 0 would allow ", at+1, i)
+		end := "\n    " + line + "\n    " + strings.Repeat(" ", at) + "^"
+		if err == nil || !strings.HasPrefix(err.Error(), begin) || !strings.HasSuffix(err.Error(), end) {
 			t.Errorf("%s: %v", i, err)
 		}
 	}

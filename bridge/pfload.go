@@ -657,23 +657,7 @@ func (s *Switch) parsePF(what string, o PFLoad) (set *pf.Ruleset, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for i, l := range set.Options.Limits {
-		if l.Given && l.Value == 0 {
-			return nil, refused(what, fmt.Sprintf("set limit %s 0 would allow %s, and does not mean without limit", pf.LimitName(i), zeroLimit[i]),
-				"give 1 or more, or leave it out")
-		}
-	}
 	return set, nil
-}
-
-// zeroLimit says what a limit of 0 would allow.
-var zeroLimit = [pf.LimitCount]string{
-	pf.LimitStates:       "no state at all",
-	pf.LimitSrcNodes:     "no source to be tracked",
-	pf.LimitFrags:        "the ports of no fragment to be remembered",
-	pf.LimitTables:       "no table",
-	pf.LimitTableEntries: "no address in a table",
-	pf.LimitAnchors:      "no anchor",
 }
 
 // checkPF says whether a bridge could have the contents of a file. If the name is "",

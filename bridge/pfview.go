@@ -267,6 +267,14 @@ func (s *Switch) PFRules(bridge, anchor string) (rules PFRules, err error) {
 	return rules, err
 }
 
+// RulesOf returns the rules that were read for an anchor, "" for the main ruleset, and have counted nothing.
+func RulesOf(anchor string, set *pf.Ruleset) PFRules {
+	path := strings.Trim(anchor, "/")
+	rules := PFRules{Path: path, Set: set, Anchors: map[string]*pf.Ruleset{path: set}}
+	(&pfConfig{}).below(path, set, rules.Anchors)
+	return rules
+}
+
 // counts returns the counts of all rules.
 func (v *pfView) counts(traffic *datapath.PFTraffic) map[*pf.Rule]PFCounts {
 	counts := map[*pf.Rule]PFCounts{}

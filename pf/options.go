@@ -225,7 +225,22 @@ func (p *parser) limit(o *Options) {
 	case LimitName(i) == LimitAnchors:
 		most = MaxRules
 	}
-	o.Limits[i] = Limit{true, uint32(p.number("a limit of "+limitNames[i], most))}
+	pos := p.tok.pos
+	n := p.number("a limit of "+limitNames[i], most)
+	if n == 0 && !p.source.Kept {
+		p.errorf(pos, "set limit %s 0 would allow %s, and does not mean without limit; give 1 or more, or leave it out", limitNames[i], zeroLimit[i])
+	}
+	o.Limits[i] = Limit{true, uint32(n)}
+}
+
+// zeroLimit says what a limit of 0 would allow.
+var zeroLimit = [LimitCount]string{
+	LimitStates:       "no state at all",
+	LimitSrcNodes:     "no source to be tracked",
+	LimitFrags:        "the ports of no fragment to be remembered",
+	LimitTables:       "no table",
+	LimitTableEntries: "no address in a table",
+	LimitAnchors:      "no anchor",
 }
 
 // optimization reads the name of a set of timeouts and sets them.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"bascule/answer"
 	"bascule/bridge"
 	"bascule/files"
 	"bascule/pf"
@@ -153,8 +154,9 @@ host ports (--type host of 'bascule port'). What is not carried out yet is read,
 checked and printed with -n; loading refuses it by name.
 
 -f loads a file: whole, or not at all. It turns pf on, unless -d has turned it
-off. -b may be left out if there is one bridge. Since -n is pfctl's, name a
-network namespace before the command, or with --netns.
+off. With -v it prints what it has read, with -v and -j the rules as -s rules
+prints them. -b may be left out if there is one bridge. Since -n is pfctl's,
+name a network namespace before the command, or with --netns.
 
 What -s shows; the name may be cut short:
 
@@ -576,7 +578,13 @@ func (c *pfctl) loadFile(s switcher, load bridge.PFLoad) error {
 	if err != nil {
 		return err
 	}
-	if c.verbose > 0 {
+	switch {
+	case c.verbose > 0 && c.json:
+		rules := bridge.RulesOf(load.Anchor, set)
+		if err := c.printJSON(answer.OfPFRules(c.bridge.text, rules, true, func(*pf.Rule) bool { return true })); err != nil {
+			return err
+		}
+	case c.verbose > 0:
 		for _, m := range macros {
 			fmt.Fprintln(c.out, m)
 		}

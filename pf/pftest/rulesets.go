@@ -832,7 +832,7 @@ func (d draw) options() pf.Options {
 				case pf.LimitAnchors:
 					most = pf.MaxRules
 				}
-				o.Limits[i] = pf.Limit{Given: true, Value: d.number("limit", 0, most)}
+				o.Limits[i] = pf.Limit{Given: true, Value: d.number("limit", 1, most)}
 			}
 		}
 	}

@@ -67,7 +67,6 @@ func pfMemory(t *testing.T, hook string) {
 	refused("set limit src-nodes "+too+"\n", "set limit src-nodes "+too+" would take", "are free")
 	refused("set limit frags "+too+"\n", "set limit frags "+too+" would take", "are free")
 	refused("set limit table-entries "+too+"\n", "set limit table-entries "+too+" would take", "are free")
-	refused("set limit states 0\n", "set limit states 0 would allow no state at all")
 	if r := tryPfctl(t, l, "set limit states "+too+"\n"+rules, "-b", "br0", "--force", "-f", "-"); r.CheckRefusal("more than a table can have") != nil {
 		t.Errorf("forced: %s", r)
 	}
