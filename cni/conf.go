@@ -224,7 +224,7 @@ func read(text []byte, args string) (*network, error) {
 		return nil, unsupported("shapedSubnets or unshapedSubnets", slices.Concat(n.Shaped, n.Unshaped), "a limit is of all frames of the container; leave it out")
 	case len(n.RuntimeConfig.PortMappings) > 0:
 		return nil, unsupported("portMappings", len(n.RuntimeConfig.PortMappings),
-			"the switch publishes no ports; chain the plugin 'portmap' behind this one, with masqAll if other containers of the bridge use the ports, "+
+			"the switch publishes no ports; chain the plugin 'portmap' behind this one, with masqAll if stations of the bridge in other subnets use the ports, "+
 				"or give 'rdr-to' rules of pf at a host port")
 	}
 	if n.FDBMax != 0 {

@@ -6,12 +6,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -200,4 +202,99 @@ func TestTwoGateways(t *testing.T) {
 			d.docker("NetworkDriver.DeleteNetwork", map[string]any{"NetworkID": id})
 		}
 	})
+}
+
+// fetches says whether a client in one namespace gets an answer by TCP from an address.
+func fetches(client *ends.Namespace, address string) (got bool, err error) {
+	err = client.Do(func() error {
+		c, err := net.DialTimeout("tcp", address, 2*time.Second)
+		if err != nil {
+			return nil // reset, or no answer
+		}
+		defer c.Close()
+		text, _ := io.ReadAll(c)
+		got = string(text) == "here"
+		return nil
+	})
+	return got, err
+}
+
+// An address that the host translates to a container is for clients beyond the bridge, and for
+// those on it where the host masquerades, as docs/containers.md says: the answer of an endpoint on
+// the same bridge does not pass the host otherwise.
+func TestServiceAddress(t *testing.T) {
+	needs(t, "nft", "iptables")
+	h := newHost(t)
+	a, b := h.space(), h.space()
+	c := h.routed(conf{"isDefaultGateway": true})
+	var prev map[string]any
+	h.must(json.Unmarshal(h.do(attach("ADD", "a", a, c)).text, &prev))
+	h.do(attach("ADD", "b", b, c))
+	var server net.Listener
+	h.must(a.Do(func() (err error) {
+		server, err = net.Listen("tcp", "10.77.0.2:80")
+		return err
+	}))
+	defer server.Close()
+	go func() {
+		for {
+			c, err := server.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Write([]byte("here"))
+			c.Close()
+		}
+	}()
+	beyond := h.NewNamespace() // another network of the host
+	outer := h.routed(conf{"name": "outer", "bridge": "out0", "isDefaultGateway": true, "ipam": conf{"type": "static", "addresses": []conf{{"address": "10.79.0.9/16"}}}})
+	h.do(attach("ADD", "c", beyond, outer))
+	want := func(what, address string, same, other bool) {
+		t.Helper()
+		for client, want := range map[*ends.Namespace]bool{b: same, beyond: other} {
+			got, err := fetches(client, address)
+			h.must(err)
+			if got != want {
+				t.Errorf("%s: a client on the same bridge (%v) gets an answer: %v, should be %v", what, client == b, got, want)
+			}
+		}
+	}
+	nft := func(rules string) {
+		t.Helper()
+		cmd := exec.Command("nsenter", "--net="+path(h.Switch), "nft", "-f", "-")
+		cmd.Stdin = strings.NewReader(rules)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("nft: %v: %s", err, out)
+		}
+	}
+	want("the endpoint itself", "10.77.0.2:80", true, true)
+	// as kube-proxy
+	nft(`table ip services { chain to { type nat hook prerouting priority dstnat; ip daddr 10.96.0.10 tcp dport 80 dnat to 10.77.0.2:80; }; }`)
+	want("a service", "10.96.0.10:80", false, true)
+	// as docs/containers.md has it, and kube-proxy with masqueradeAll
+	nft(`table ip services { chain from { type nat hook postrouting priority srcnat; ct status dnat masquerade; }; }`)
+	want("a masqueraded service", "10.96.0.10:80", true, true)
+	nft(`delete table ip services`)
+	dir := built(t, "meta/portmap")
+	for what, c := range map[string]struct {
+		more        conf
+		same, other bool
+	}{
+		"portmap":              {nil, true, true}, // which masquerades clients of the container's subnet
+		"portmap without snat": {conf{"snat": false}, false, true},
+		"portmap with masqAll": {conf{"masqAll": true}, true, true},
+	} {
+		chained := *h
+		chained.plugins = dir
+		portmap := attach("ADD", "a", a, conf{"cniVersion": "1.0.0", "name": "net", "type": "portmap", "prevResult": prev,
+			"runtimeConfig": conf{"portMappings": []conf{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}}.with(c.more))
+		portmap.plugin = "portmap"
+		chained.do(portmap)
+		want(what, "10.77.0.1:8080", c.same, c.other)
+		portmap.command = "DEL"
+		chained.do(portmap)
+	}
+	h.do(attach("DEL", "a", a, c))
+	h.do(attach("DEL", "b", b, c))
+	h.do(attach("DEL", "c", beyond, outer))
 }
