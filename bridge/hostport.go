@@ -145,12 +145,13 @@ func addHost(store *datapath.Store, bridge, port string, mac net.HardwareAddr, m
 	if err != nil {
 		return nil, fmt.Errorf("name its interface: %w", err)
 	}
-	used, err := usedAddresses(store)
+	used, err := own.used(store, bridge)
 	if err != nil {
 		return nil, err
 	}
+	n := 0
 	if mac == nil {
-		mac = own.free(used, ofHost, bridge, port)
+		mac, n = own.free(used, 0, ofHost, bridge, port)
 	}
 	attrs := netlink.NewLinkAttrs()
 	for attrs.Name = range switchEndNames(bridge, port) {
@@ -160,7 +161,7 @@ func addHost(store *datapath.Store, bridge, port string, mac net.HardwareAddr, m
 	}
 	attrs.Group = switchEndGroup
 	attrs.MTU = endMTU
-	attrs.HardwareAddr = own.free(used, ofHostEnd, bridge, port)
+	attrs.HardwareAddr, _ = own.free(used, n, ofHostEnd, bridge, port) // nobody knows of those in other namespaces
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: port, PeerHardwareAddr: mac, PeerMTU: uint32(mtu)}
 	if err := netlink.LinkAdd(veth); err != nil {
 		return nil, fmt.Errorf("make its interface: %w", err)
@@ -196,12 +197,12 @@ func (c *draft) planHost(what, bridge string, p *datapath.Port, o PortOptions) e
 		if err != nil {
 			return failed(what, err)
 		}
-		used, err := usedAddresses(c.bridge.Store())
+		used, err := own.used(c.bridge.Store(), bridge)
 		if err != nil {
 			return failed(what, err)
 		}
 		delete(used, was.String())
-		mac = own.free(used, ofHost, bridge, host.Attrs().Name)
+		mac, _ = own.free(used, 0, ofHost, bridge, host.Attrs().Name)
 	}
 	if mtu, was := o.MTU, host.Attrs().MTU; mtu != 0 && mtu != was {
 		c.warn(c.world.mtuTold(c.next, p, host.Attrs().Name, mtu)...)

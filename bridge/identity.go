@@ -38,13 +38,17 @@ func machineID() []byte {
 	return nil
 }
 
+// byName begins the id of a namespace that has a name.
+const byName = "name "
+
 // firstPIDNamespace is PROC_PID_INIT_INO of linux/proc_ns.h.
 const firstPIDNamespace = "pid:[4026531836]"
 
-// namespaceID names the network namespace of the calling thread, and no other of the machine.
-// The first one and those that `ip netns` has a name for have the same after a restart. Others
-// have a number of the kernel's; so has each in a container, since containers of one image may
-// share a machine id and names.
+// namespaceID names the network namespace of the calling thread. The first one and those that `ip
+// netns` has a name for have the same after a restart. Others have a number of the kernel's; so has
+// each in a container, since containers of one image may share a machine id and names. Two may have
+// the same name: one in another mount namespace, or one whose name was deleted while it lives on.
+// Nothing else of theirs stays the same, so see identity.used.
 func namespaceID() (string, error) {
 	own, err := os.Stat(NetnsPath(""))
 	if err != nil {
@@ -61,7 +65,7 @@ func namespaceID() (string, error) {
 		list, _ := os.ReadDir(netnsDir) // by name; there is no such folder where nobody made a name
 		for _, e := range list {
 			if is(filepath.Join(netnsDir, e.Name())) {
-				return "name " + e.Name(), nil
+				return byName + e.Name(), nil
 			}
 		}
 	}
@@ -107,17 +111,19 @@ func (i identity) address(n int, parts ...string) (mac net.HardwareAddr) {
 }
 
 // maxAddresses is how many addresses are tried for one thing. More than one is used only
-// where an interface has been renamed, and another has its former name.
+// where an interface has been renamed, and another has its former name, or where two network
+// namespaces have one name.
 const maxAddresses = 16
 
-// free returns the first address of something that is in nobody's use.
-func (i identity) free(used map[string]bool, parts ...string) net.HardwareAddr {
-	for n := range maxAddresses {
+// free returns the first address of something that is in nobody's use, of those from the n-th on,
+// and its number.
+func (i identity) free(used map[string]bool, n int, parts ...string) (net.HardwareAddr, int) {
+	for ; n < maxAddresses; n++ {
 		if mac := i.address(n, parts...); !used[mac.String()] {
-			return mac
+			return mac, n
 		}
 	}
-	return identity{}.address(0)
+	return identity{}.address(0), n
 }
 
 // nearest returns mac if it is one of those that something gets by itself, or else the first
@@ -134,9 +140,20 @@ func (i identity) nearest(mac net.HardwareAddr, parts ...string) net.HardwareAdd
 	return i.address(0, parts...)
 }
 
-// usedAddresses returns the addresses of the devices, bridges and host ports of the namespace.
-func usedAddresses(store *datapath.Store) (map[string]bool, error) {
+// used returns the addresses of the devices, bridges and host ports of the namespace. Where others may
+// have the namespace's name, it returns those of their bridges of one name, and of the host ports of
+// these, too: an address that something gets by itself follows from both names.
+func (i identity) used(store *datapath.Store, bridge string) (map[string]bool, error) {
 	used := map[string]bool{}
+	uses := func(c *datapath.Config) {
+		used[net.HardwareAddr(c.Address[:]).String()] = true
+		for _, p := range datapath.Ports(c) {
+			if p.Host != 0 { // also of an interface that is in another namespace by now
+				mac := datapath.WordMAC(p.Host)
+				used[net.HardwareAddr(mac[:]).String()] = true
+			}
+		}
+	}
 	devices, err := links()
 	if err != nil {
 		return nil, err
@@ -149,15 +166,19 @@ func usedAddresses(store *datapath.Store) (map[string]bool, error) {
 		return nil, err
 	}
 	err = eachOpen(store, names, func(_ string, b *datapath.Bridge) error {
-		used[net.HardwareAddr(b.Config.Address[:]).String()] = true
-		for _, p := range datapath.Ports(&b.Config) {
-			if p.Host != 0 { // also of an interface that is in another namespace by now
-				mac := datapath.WordMAC(p.Host)
-				used[net.HardwareAddr(mac[:]).String()] = true
-			}
-		}
+		uses(&b.Config)
 		return nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	if !strings.HasPrefix(i.namespace, byName) {
+		return used, nil
+	}
+	elsewhere, err := store.Namesakes(bridge)
+	for _, c := range elsewhere {
+		uses(c)
+	}
 	return used, err
 }
 
@@ -170,11 +191,12 @@ func giveAddress(store *datapath.Store, c *datapath.Config, name string) error {
 	if err != nil {
 		return err
 	}
-	used, err := usedAddresses(store)
+	used, err := own.used(store, name)
 	if err != nil {
 		return err
 	}
 	delete(used, net.HardwareAddr(c.Address[:]).String()) // its own before
-	c.Address = [6]byte(own.free(used, ofBridge, name))
+	mac, _ := own.free(used, 0, ofBridge, name)
+	c.Address = [6]byte(mac)
 	return nil
 }

@@ -39,7 +39,7 @@ func TestIdentityAddress(t *testing.T) {
 			}
 		}
 	}
-	free := one.free(map[string]bool{one.address(0, ofBridge, "br0").String(): true}, ofBridge, "br0")
+	free, _ := one.free(map[string]bool{one.address(0, ofBridge, "br0").String(): true}, 0, ofBridge, "br0")
 	if free.String() != one.address(1, ofBridge, "br0").String() {
 		t.Errorf("%s, want the second address where the first is in use", free)
 	}

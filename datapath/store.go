@@ -442,6 +442,29 @@ func (s *Store) Names() ([]string, error) {
 	return names, nil
 }
 
+// Namesakes returns the configurations of the bridges of a name in other network namespaces, of
+// those that have a device, as far as they can be read.
+func (s *Store) Namesakes(name string) ([]*Config, error) {
+	root := filepath.Dir(s.dir)
+	entries, err := os.ReadDir(root)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var list []*Config
+	for _, e := range entries {
+		o := &Store{dir: filepath.Join(root, e.Name())}
+		b := &Bridge{store: o, dir: o.path(name)}
+		if o.dir == s.dir {
+			continue
+		}
+		// another version's is dear to read, and many may be left of namespaces that have ended
+		if b.gen, err = os.Readlink(b.pin("current")); err == nil && b.alive() && b.readConfig() == nil {
+			list = append(list, &b.Config)
+		}
+	}
+	return list, nil
+}
+
 // Dirty reports whether a command is at work at any bridge, or was killed there.
 // It reads no more than that.
 func (s *Store) Dirty() (bool, error) {

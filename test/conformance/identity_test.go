@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 
 var identityCases = []conformance{
 	{name: "mac_after_a_restart", hooks: tcx, run: macAfterARestart},
+	{name: "mac_of_namesakes", hooks: tcx, run: macOfNamesakes},
 	{name: "host_mtu", hooks: both, run: hostMTU},
 	{name: "mac_given", hooks: tcx, run: macGiven},
 }
@@ -105,6 +107,62 @@ func macAfterARestart(t *testing.T, _ string) {
 	}
 }
 
+// macOfNamesakes: two network namespaces that have one name at a time share no address, the second
+// one in another mount namespace, or made anew while a process is left in the first. When the first
+// one has ended, its addresses are those of the next.
+func macOfNamesakes(t *testing.T, _ string) {
+	l := netlab.New(t)
+	switchOf := func(name string) string {
+		return fmt.Sprintf(`bascule -n %[1]s bridge add br0
+bascule -n %[1]s port add br0 host0 --type host
+bascule -n %[1]s -j bridge show br0 | jq -r .[].address
+ip -n %[1]s -j link | jq -r '.[] | select(.link_type == "ether") | .address'
+`, name)
+	}
+	run := func(script string, args ...string) (macs []string) {
+		t.Helper()
+		cmd := exec.Command("bash", append([]string{"-e", "-c", "bascule() { " + l.Binary() + " \"$@\"; }\n" + script, "bash"}, args...)...)
+		cmd.Stderr = os.Stderr
+		out, err := cmd.Output()
+		must(t, err)
+		return strings.Fields(string(out))
+	}
+	check := func(what string, first, second []string) {
+		t.Helper()
+		if len(first) != 3 || len(second) != 3 {
+			t.Fatalf("%s: the addresses are %v and %v", what, first, second)
+		}
+		for _, mac := range first {
+			if slices.Contains(second, mac) {
+				t.Errorf("%s: both have %s", what, mac)
+			}
+		}
+	}
+	name := l.Switch.Name
+	inside := run(switchOf(name))
+	private := run("exec unshare --mount bash -e -c \"$1\"", "bascule() { "+l.Binary()+" \"$@\"; }\nmount -t tmpfs tmpfs /run/netns\nip netns add "+name+"\n"+
+		switchOf(name)+"bascule -n "+name+" bridge del br0 >&2\nip netns del "+name)
+	check("in another mount namespace", inside, private)
+
+	ns := l.NewNamespace()
+	first := run(switchOf(ns.Name))
+	process := exec.Command("ip", "netns", "exec", ns.Name, "sleep", "infinity")
+	must(t, process.Start())
+	defer process.Process.Kill()
+	l.Wait("the process to be in the namespace", func() bool {
+		a, err1 := os.Stat(fmt.Sprintf("/proc/%d/ns/net", process.Process.Pid))
+		b, err2 := os.Stat("/run/netns/" + ns.Name)
+		return err1 == nil && err2 == nil && os.SameFile(a, b)
+	})
+	again := "ip netns del " + ns.Name + "; ip netns add " + ns.Name + "\n" + switchOf(ns.Name)
+	check("made anew", first, run(again))
+	run("nsenter --net=/proc/$1/ns/net $2 bridge del br0 >&2; bascule -n $3 bridge del br0 >&2", fmt.Sprint(process.Process.Pid), l.Binary(), ns.Name)
+	if third := run(again); fmt.Sprint(third) != fmt.Sprint(first) {
+		t.Errorf("the next one has %v, and not %v, which nobody has any more", third, first)
+	}
+	run("bascule -n $1 bridge del br0 >&2", ns.Name)
+}
+
 // macGiven: addresses that are given hold, are changed while frames pass, and are kept by
 // export.
 func macGiven(t *testing.T, _ string) {
@@ -124,7 +182,7 @@ func macGiven(t *testing.T, _ string) {
 	}
 	check(one, two)
 	text := l.Bascule("export")
-	for _, want := range []string{"    mac: " + one, `{type: host, mac: "` + two + `"}`} {
+	for _, want := range []string{"    mac: " + one, `{type: host, mac: "` + two + `", up: off}`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("export has no %s:\n%s", want, text)
 		}
