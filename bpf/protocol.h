@@ -22,8 +22,9 @@ static __always_inline struct port_state *port_state_in(struct shared *s, u32 sl
  * May sockets of the host have a frame to a reserved address that goes no further? They are those
  * that programs open at the port's device (packet(7)): hostapd, wpa_supplicant, lldpd. The kernel
  * gives a frame to whatever asked for its type, so these types are all that no part of the host's
- * stack takes. A frame of a VLAN could get to a device of that VLAN. A station's IP packet must
- * not get to the host, whatever address its frame is to.
+ * stack takes. A frame of a VLAN could get to a device of that VLAN, be its tag one of 802.1Q or of
+ * 802.1ad: the kernel has taken both off, the bridge's label knows one of them. A station's IP
+ * packet must not get to the host, whatever address its frame is to.
  */
 static __always_inline bool sockets_may_have(struct __sk_buff *skb, const struct frame *f)
 {
@@ -31,7 +32,7 @@ static __always_inline bool sockets_may_have(struct __sk_buff *skb, const struct
 
 	return (type == bpf_htons(ETH_P_PAE) || type == bpf_htons(ETH_P_LLDP) ||
 		type == bpf_htons(ETH_P_SLOW) || type == bpf_htons(ETH_P_1588)) &&
-	       !(f->label & VID_MASK) && mac_is_source(f->src);
+	       !((f->label | skb->vlan_tci) & VID_MASK) && mac_is_source(f->src);
 }
 
 /* Frames of all protocols, on their way to one reader. */

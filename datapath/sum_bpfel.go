@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "8463404939d3bdabf616f8cb58f2c584402dadceed80f026eb39d6dbce7e862e"
+const objectsSum = "b9e9b57860c0da17abd4507dbbbe624ef72a8a6b2b798273e0a5532eb1a12303"

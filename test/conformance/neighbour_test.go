@@ -62,6 +62,12 @@ func reservedToSockets(t *testing.T, hook string) {
 			}
 			return list
 		}
+		serviceTagged := func(vlan uint16) (list []netlab.Frame) { // 802.1ad's tag, which has a type of its own
+			for _, f := range tagged(vlan) {
+				list = append(list, f[:12]+"\x88\xa8"+f[14:])
+			}
+			return list
+		}
 		set := func(bridge, port []string) {
 			t.Helper()
 			l.Bascule(append([]string{"bridge", "set", "br0"}, bridge...)...)
@@ -69,6 +75,11 @@ func reservedToSockets(t *testing.T, hook string) {
 		}
 		gets("a plain port", true, frames(A)...)
 		gets("with the tag of a VLAN", false, tagged(10)...)
+		gets("with a service tag", false, serviceTagged(10)...)
+		l.Bascule("bridge", "set", "br0", "--vlan-protocol", "802.1ad")
+		gets("with a service tag, as the bridge has them", false, serviceTagged(10)...)
+		gets("with a customer's tag", false, tagged(10)...)
+		l.Bascule("bridge", "set", "br0", "--vlan-protocol", "802.1Q")
 		gets("from a group", false, frames(netlab.Group(1))...)
 		s.Received()
 		l.Reach(a, tagged(0))
@@ -79,6 +90,7 @@ func reservedToSockets(t *testing.T, hook string) {
 		set([]string{"--vlan-filtering", "--dhcp-guard"}, []string{"--locked", "--learn=off", "--block-non-ip"})
 		gets("a locked port of a VLAN that takes IP alone", true, frames(A)...)
 		gets("the same, with the tag of a VLAN", false, tagged(1)...)
+		gets("the same, with a service tag", false, serviceTagged(10)...)
 		set([]string{"--vlan-filtering=off", "--dhcp-guard=off", "--group-fwd-mask", "0x0008"}, []string{"--locked=off", "--learn", "--block-non-ip=off"})
 		l.Reach(a, frames(A)[3:4], ends[1])
 		if got := s.Received(); len(got) > 0 {
