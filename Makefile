@@ -278,7 +278,6 @@ stage: install-doc
 	install -D -m 644 share/grafana/bascule.json $(SHARE)/bascule/grafana/bascule.json
 	install -d $(SHARE)/bascule/systemd
 	sed 's|/usr/local/|$(PREFIX)/|' share/systemd/seen.conf | install -m 644 /dev/stdin $(SHARE)/bascule/systemd/seen.conf
-	install -D -m 644 docs/bascule.schema.json $(SHARE)/bascule/bascule.schema.json
 	sed 's|/usr/local/|$(PREFIX)/|' share/libvirt/bascule | install -m 755 /dev/stdin $(SHARE)/bascule/libvirt-hook
 	install -d $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
 	$(RUNS) completion bash | install -m 644 /dev/stdin $(SHARE)/bash-completion/completions/bascule
@@ -309,10 +308,12 @@ packages: $(if $(PREBUILT),,build)
 			-scripts packages/scripts -out $(PACKAGES) $(FORMATS); \
 	done
 
-# The pages of docs, and what they link to, but for the samples of docs/performance.md: they are larger than all the rest.
+# The pages of docs, and what they link to. The samples of docs/performance.md stay in the source: they are larger than
+# all the rest.
 install-doc:
 	install -d $(DESTDIR)$(PREFIX)/share/doc/bascule
 	install -m 644 docs/*.md docs/*.png docs/openapi.json $(DESTDIR)$(PREFIX)/share/doc/bascule
+	install -D -m 644 docs/bascule.schema.json $(DESTDIR)$(PREFIX)/share/bascule/bascule.schema.json
 	ln -sf ../../bascule/bascule.schema.json $(DESTDIR)$(PREFIX)/share/doc/bascule
 
 clean:

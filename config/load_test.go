@@ -195,7 +195,7 @@ file DIR/hostname.veb0
 1:1 bridge veb0 vlan-filtering=on
   1:5 port em0
   1:13 port vport0 host addresses [192.0.2.1/24 2001:db8::1/64] up true
-  1:24 port vport1 host up true
+  1:24 port vport1 host
 file DIR/hostname.vport0
 file DIR/hostname.vport1
 note DIR/hostname.vport1:1:1: dhcp: addresses that a server gives are a DHCP client's of the host
