@@ -564,8 +564,8 @@ func addressesTold(t *testing.T, l *netlab.Lab, r *runner) {
 	}
 	address, err := netlink.ParseAddr("192.0.2.1/24")
 	must(t, err)
+	l.Bascule("port", "del", "br0", ends[0].Port) // first: the agent looks at ports for addresses that come later
 	must(t, l.Switch.Netlink().AddrAdd(device(t, l, ends[0].Port), address))
-	l.Bascule("port", "del", "br0", ends[0].Port)
 	l.Bascule("agent", "reload")
 	told(ends[0].Port)
 	// by a berth: it has its address before its name

@@ -136,7 +136,7 @@ func TestPageShows(t *testing.T) {
 	// pf's states, and the end of one
 	l.Bascule("pfctl", "-q", "-b", "br0", "-e")
 	b.Open(at, "states")
-	b.Until("document.querySelector('#mode').innerText === 'writable' && document.querySelector('#pf').innerText.includes('pf of br0 is on')")
+	b.Until("document.querySelector('#mode').innerText === 'can kill states' && document.querySelector('#pf').innerText.includes('pf of br0 is on')")
 	b.Fine()
 
 	// the agent goes and comes

@@ -46,7 +46,7 @@ var managers = []manager{
 		"/etc/netplan/90-all.yaml": "network: {version: 2, ethernets: {others: {match: {name: \"e*\"}, dhcp4: true}}}\n",
 	}},
 	// it manages veths here, as some distributions have it
-	{name: "NetworkManager", unit: "NetworkManager", files: 3, further: map[string]string{
+	{name: "NetworkManager", unit: "NetworkManager", files: 2, further: map[string]string{
 		"/etc/udev/rules.d/90-veths.rules": `SUBSYSTEM=="net", ENV{ID_NET_DRIVER}=="veth", ENV{NM_UNMANAGED}="0"` + "\n",
 	}},
 }

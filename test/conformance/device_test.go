@@ -1161,7 +1161,7 @@ pass on lan inet6 proto icmp6 from any to (lan0)
 
 	// an interface whose addresses the file does not give
 	write("pf.conf", "pass in on wan9 inet from wan9:network\n")
-	later := write("later.yaml", "bridges: {br0: {ports: {%s: , wan9: {type: host}}, pf: {file: pf.conf}}}", e.Port)
+	later := write("later.yaml", "bridges: {br0: {ports: {%s: , wan9: {type: host, up: off}}, pf: {file: pf.conf}}}", e.Port)
 	l.Refused([]string{"wan9:network", "no address", "(wan9:network)"}, "apply", later)
 	write("pf.conf", "pass in on wan9 inet from (wan9:network)\n")
 	if r := run("apply", later); r.Exit != 0 || strings.Contains(r.Stderr, "no effect") {

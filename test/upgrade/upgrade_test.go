@@ -245,20 +245,22 @@ func (s *switched) load() *netlab.Load {
 		netlab.Flow{From: e[1], Dst: netlab.Station(4), Src: B, To: []*netlab.End{e[3]}})
 }
 
-// ownAddress is the address of a host port as export writes it, where it is not the one that
-// this version gives the port.
-var ownAddress = regexp.MustCompile(`, mac: "[^"]*"}`)
+// ownWords are what versions write in ways of their own of a host port: the address, where it is not
+// the one that this version gives the port, and that its interface is down, which was the default once.
+var ownWords = regexp.MustCompile(`(, up: off)?(, mac: "[^"]*")?}`)
 
-// exported is the configuration without the addresses of host ports, which are others each time.
+// exported is the configuration without ownWords.
 func (s *switched) exported() string {
 	s.t.Helper()
-	return ownAddress.ReplaceAllString(s.do("export").Stdout, "}")
+	return ownWords.ReplaceAllString(s.do("export").Stdout, "}")
 }
 
 // look is what commands show of the bridges that a change of programs must not change.
 func (s *switched) look() map[string]string {
 	s.t.Helper()
-	shown := map[string]string{"export": s.exported()}
+	host, err := s.Switch.Netlink().LinkByName("h0")
+	must(s.t, err)
+	shown := map[string]string{"export": s.exported(), "h0's interface": host.Attrs().Flags.String()}
 	for _, args := range [][]string{
 		{"vlan", "show", "br0"}, {"binding", "show", "br0"}, {"rule", "show", "br0"},
 		{"pfctl", "-b", "br0", "-s", "rules"}, {"pfctl", "-b", "br0", "-s", "states"}, {"pfctl", "-b", "br0", "-t", "bad", "-T", "show"},
