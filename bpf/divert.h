@@ -17,7 +17,10 @@
  * The mark of what is diverted: by a rule of the host about it, the stack takes for its own
  * what has an address that the host does not have. docs/pf.md has that rule.
  */
-#define PF_DIVERT_MARK 0xba5cd1
+enum pf_mark { PF_DIVERT_MARK = 0xba5cd1 };
+
+/* Puts the type into BTF, for Go: notes at load name the mark. */
+const enum pf_mark *pf_mark_type __attribute__((unused));
 
 /*
  * Does a socket of UDP have an address of its own? The words are loaded one by one: the verifier

@@ -899,6 +899,8 @@ struct traced_port {
 	__u16 reason; /* 0: the frame goes there; or enum drop_reason, enum flood_past */
 };
 
+#define TRACED_MATCHES 4
+
 /* The record of a trial, for `bascule trace`. Fields with names of struct verdict mean the same. */
 struct traced {
 	enum step step; /* the step that ended the decision */
@@ -940,6 +942,8 @@ struct traced {
 	__u32 hop[4];
 	__u32 hop_kind; /* enum pf_translation_kind */
 	__u32 hop_port; /* of a socket that it is diverted to */
+	/* match rules that translate it, number + 1, by its way: in, out; 0 is none */
+	__u16 pf_match[2][TRACED_MATCHES];
 	struct traced_port port[MAX_PORTS];
 };
 

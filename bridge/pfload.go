@@ -426,9 +426,6 @@ func unrouted(set *pf.Ruleset, bridge string, ports []pf.CompilePort) (notes []s
 	return notes
 }
 
-// divertMark is the mark of what is diverted: PF_DIVERT_MARK of bpf/divert.h.
-const divertMark = 0xba5cd1
-
 // unmarked tells of rules that give packets to sockets of the host, where it has no rule and route
 // by which it takes for its own what has the mark of these packets.
 func unmarked(set *pf.Ruleset, ports []pf.CompilePort, devices map[int]netlink.Link) (notes []string) {
@@ -447,7 +444,7 @@ func unmarked(set *pf.Ruleset, ports []pf.CompilePort, devices map[int]netlink.L
 		}{{need.Inet, "ip"}, {need.Inet6, "ip -6"}} {
 			if family.needs {
 				set = append(set, fmt.Sprintf("'%s rule add fwmark %#x lookup 100' and '%s route add local default dev lo table 100'",
-					family.ip, divertMark, family.ip))
+					family.ip, datapath.DivertMark, family.ip))
 			}
 		}
 		notes = append(notes, fmt.Sprintf("%v: %s has no effect yet: the host drops what it is given so; run %s%s",
@@ -465,7 +462,7 @@ func takesMarked(family int) bool {
 		if r.Mask != nil {
 			mask = *r.Mask
 		}
-		if r.Mark == 0 || r.Mark != divertMark&mask || r.Invert {
+		if r.Mark == 0 || r.Mark != datapath.DivertMark&mask || r.Invert {
 			return false
 		}
 		routes, err := netlink.RouteListFiltered(family, &netlink.Route{Table: r.Table}, netlink.RT_FILTER_TABLE)

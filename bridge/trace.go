@@ -72,7 +72,7 @@ func (e *explainer) trace() (t Trace, err error) {
 	if e.t, err = e.b.Trace(e.in, e.frame); err != nil {
 		return t, err
 	}
-	if e.t.PfIn != 0 || e.t.PfOut != 0 {
+	if e.t.PfIn != 0 || e.t.PfOut != 0 || len(e.t.Matches(false)) > 0 || len(e.t.Matches(true)) > 0 {
 		if e.pf, err = newPFView(e.b); err != nil {
 			return t, err
 		}
@@ -166,6 +166,9 @@ func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 	if t.PfState != 0 {
 		e.say("pf", "its connection has a state")
 	}
+	for _, match := range t.Matches(false) {
+		e.rulePF(t.In, false, match)
+	}
 	e.rulePF(t.In, false, t.PfIn)
 	if t.Action == datapath.ActionDrop && t.Reason == 0 {
 		taker := protocols[Protocol(t.Word)]
@@ -180,6 +183,9 @@ func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 	}
 	if t.RuleOut != 0 {
 		e.say("rules out", "rule %d of %s matches%s", t.RuleOut, e.name(t.Out), ruleOut)
+	}
+	for _, match := range t.Matches(true) {
+		e.rulePF(t.Out, true, match)
 	}
 	e.rulePF(t.Out, true, t.PfOut)
 	if t.NatProto != 0 {

@@ -107,6 +107,9 @@ const (
 	AdmitUntagged = uint16(kernelVlanAdmitADMIT_UNTAGGED)
 )
 
+// DivertMark is the mark of packets that pf gives to sockets of the host (enum pf_mark).
+const DivertMark = uint32(kernelPfMarkPF_DIVERT_MARK)
+
 // The ports that pf judges: Config.PfPorts (enum pf_ports).
 const (
 	PFPortsAll     = uint8(kernelPfPortsPF_PORTS_ALL)

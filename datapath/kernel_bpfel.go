@@ -661,6 +661,12 @@ type kernelPfLogged struct {
 	Data      [160]uint8
 }
 
+type kernelPfMark uint32
+
+const (
+	kernelPfMarkPF_DIVERT_MARK kernelPfMark = 12213457
+)
+
 type kernelPfMember struct {
 	_     structs.HostLayout
 	Match uint64
@@ -1671,6 +1677,7 @@ type kernelTraced struct {
 	Hop         [4]uint32
 	HopKind     uint32
 	HopPort     uint32
+	PfMatch     [2][4]uint16
 	Port        [1024]struct {
 		_      structs.HostLayout
 		Slot   uint16
@@ -1861,6 +1868,7 @@ const (
 	kernelVarPfEtherFlagType       = "pf_ether_flag_type"
 	kernelVarPfLimitedType         = "pf_limited_type"
 	kernelVarPfLoggedType          = "pf_logged_type"
+	kernelVarPfMarkType            = "pf_mark_type"
 	kernelVarPfOtherStateType      = "pf_other_state_type"
 	kernelVarPfPacketType          = "pf_packet_type"
 	kernelVarPfPoolMethodType      = "pf_pool_method_type"
@@ -2010,6 +2018,7 @@ type kernelVariableSpecs struct {
 	PfEtherFlagType       *ebpf.VariableSpec `ebpf:"pf_ether_flag_type"`
 	PfLimitedType         *ebpf.VariableSpec `ebpf:"pf_limited_type"`
 	PfLoggedType          *ebpf.VariableSpec `ebpf:"pf_logged_type"`
+	PfMarkType            *ebpf.VariableSpec `ebpf:"pf_mark_type"`
 	PfOtherStateType      *ebpf.VariableSpec `ebpf:"pf_other_state_type"`
 	PfPacketType          *ebpf.VariableSpec `ebpf:"pf_packet_type"`
 	PfPoolMethodType      *ebpf.VariableSpec `ebpf:"pf_pool_method_type"`
@@ -2168,6 +2177,7 @@ type kernelVariables struct {
 	PfEtherFlagType       *ebpf.Variable `ebpf:"pf_ether_flag_type"`
 	PfLimitedType         *ebpf.Variable `ebpf:"pf_limited_type"`
 	PfLoggedType          *ebpf.Variable `ebpf:"pf_logged_type"`
+	PfMarkType            *ebpf.Variable `ebpf:"pf_mark_type"`
 	PfOtherStateType      *ebpf.Variable `ebpf:"pf_other_state_type"`
 	PfPacketType          *ebpf.Variable `ebpf:"pf_packet_type"`
 	PfPoolMethodType      *ebpf.Variable `ebpf:"pf_pool_method_type"`

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "b9e9b57860c0da17abd4507dbbbe624ef72a8a6b2b798273e0a5532eb1a12303"
+const objectsSum = "2a40c13fa54c2beea1a3196cbce4c819cdd3b89ab33a05e0109ec97cbfdb2ad8"

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sort"
 	"structs"
 	"unsafe"
@@ -147,6 +148,18 @@ func (t *Traced) Hop() (hop netip.Addr, kind pf.RouteKind, ok bool) {
 	}
 	a := kernelPfAddress{Word: t.kernelTraced.Hop}
 	return a.addr().Unmap(), hopKind(t.HopKind), true
+}
+
+// Matches returns the numbers of the match rules of pf that translate the packet on its way in, or out, with 1 added.
+func (t *Traced) Matches(out bool) []uint16 {
+	list := t.PfMatch[0][:]
+	if out {
+		list = t.PfMatch[1][:]
+	}
+	if end := slices.Index(list, 0); end >= 0 {
+		list = list[:end]
+	}
+	return list
 }
 
 // Diverted returns the socket of the host that a rule of pf gives the packet, nil for none.

@@ -85,6 +85,7 @@ const (
 	trialVarPfEtherFlagType       = "pf_ether_flag_type"
 	trialVarPfLimitedType         = "pf_limited_type"
 	trialVarPfLoggedType          = "pf_logged_type"
+	trialVarPfMarkType            = "pf_mark_type"
 	trialVarPfOtherStateType      = "pf_other_state_type"
 	trialVarPfPacketType          = "pf_packet_type"
 	trialVarPfPoolMethodType      = "pf_pool_method_type"
@@ -234,6 +235,7 @@ type trialVariableSpecs struct {
 	PfEtherFlagType       *ebpf.VariableSpec `ebpf:"pf_ether_flag_type"`
 	PfLimitedType         *ebpf.VariableSpec `ebpf:"pf_limited_type"`
 	PfLoggedType          *ebpf.VariableSpec `ebpf:"pf_logged_type"`
+	PfMarkType            *ebpf.VariableSpec `ebpf:"pf_mark_type"`
 	PfOtherStateType      *ebpf.VariableSpec `ebpf:"pf_other_state_type"`
 	PfPacketType          *ebpf.VariableSpec `ebpf:"pf_packet_type"`
 	PfPoolMethodType      *ebpf.VariableSpec `ebpf:"pf_pool_method_type"`
@@ -392,6 +394,7 @@ type trialVariables struct {
 	PfEtherFlagType       *ebpf.Variable `ebpf:"pf_ether_flag_type"`
 	PfLimitedType         *ebpf.Variable `ebpf:"pf_limited_type"`
 	PfLoggedType          *ebpf.Variable `ebpf:"pf_logged_type"`
+	PfMarkType            *ebpf.Variable `ebpf:"pf_mark_type"`
 	PfOtherStateType      *ebpf.Variable `ebpf:"pf_other_state_type"`
 	PfPacketType          *ebpf.Variable `ebpf:"pf_packet_type"`
 	PfPoolMethodType      *ebpf.Variable `ebpf:"pf_pool_method_type"`

@@ -171,6 +171,25 @@ static __always_inline u32 pf_translate_next(void)
 	return 0;
 }
 
+/* Notes for `bascule trace` that a match rule (number + 1) translates the packet. */
+static __always_inline void pf_match_tell(u32 rule)
+{
+	struct pf_packet *p = pf_packet();
+	struct traced *t = watch_memory();
+	u32 i;
+
+	if (!t || !p)
+		return;
+	for (i = 0; i < TRACED_MATCHES; i++) {
+		u16 *match = &t->pf_match[p->direction & 1][i];
+
+		if (!*match) {
+			*match = rule;
+			return;
+		}
+	}
+}
+
 /* Has a rule been met that translates the packet before more rules are asked? */
 static __always_inline bool pf_translation_asked(void)
 {
@@ -182,6 +201,8 @@ static __always_inline bool pf_translation_asked(void)
 	n->rule = w->resume;
 	n->at = 0;
 	n->last = false;
+	if (on(FEATURE_TRACE))
+		pf_match_tell(n->rule);
 	return true;
 }
 

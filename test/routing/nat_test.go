@@ -465,6 +465,10 @@ func TestNATTold(t *testing.T) {
 			if !strings.Contains(text, want) || !strings.Contains(text, otherHop.String()) {
 				t.Errorf("a trace, of a known connection %v, says\n  %s", known, text)
 			}
+			// a state knows the rule that has passed the first packet, and no match rule
+			if by := "pf in: rule 0 of anchor a at gw1: match in on gw1 inet proto udp "; strings.Contains(text, by) == known {
+				t.Errorf("of a known connection %v the match rule should be named where it is asked:\n  %s", known, text)
+			}
 			s.wantPasses("rdr-to another station", f, true)
 		}
 		if text := s.states(); !strings.Contains(text, "all udp 10.0.1.2:1000 -> 10.0.2.3:2001 (10.0.2.2:2000) ") {
