@@ -21,6 +21,7 @@ import (
 
 	"bascule/bridge"
 	"bascule/files"
+	"bascule/history"
 	"bascule/pf"
 	"bascule/plug"
 
@@ -107,6 +108,11 @@ func run(read func(text []byte, args string) (*network, error), f func(request) 
 			return err
 		}
 		defer s.Close()
+		_, notes, err := history.Arrive(s, "")
+		if err != nil {
+			return coded(err)
+		}
+		warn(notes)
 		return coded(f(request{n, args, s}))
 	}
 }
@@ -213,7 +219,7 @@ func add(r request) (err error) {
 	p := r.plug(owner, device.Attrs().Name, mac, info, result)
 	back.add(func() { _, _, _ = plug.Remove(r.s, owner.ID) })
 	notes, err := plug.Put(r.s, p)
-	r.say(notes)
+	warn(notes)
 	if err != nil {
 		return err
 	}
@@ -230,7 +236,7 @@ func add(r request) (err error) {
 	if r.SourceGuard && len(result.IPs) > 0 { // until here the guard lets nothing but DHCP pass
 		p = r.plug(owner, device.Attrs().Name, mac, info, result)
 		notes, err := plug.Put(r.s, p)
-		r.say(notes)
+		warn(notes)
 		if err != nil {
 			return err
 		}
@@ -239,11 +245,11 @@ func add(r request) (err error) {
 		return err
 	}
 	if r.IPMasqBackend != nil {
-		r.say([]string{fmt.Sprintf("ipMasqBackend %s has no effect: pf masquerades, if ipMasq is given", *r.IPMasqBackend)})
+		warn([]string{fmt.Sprintf("ipMasqBackend %s has no effect: pf masquerades, if ipMasq is given", *r.IPMasqBackend)})
 	}
 	if r.IPMasq {
 		notes, err := plug.Masquerade(r.s, By, addressesOf(result))
-		r.say(notes)
+		warn(notes)
 		if none := new(plug.NoUplink); errors.As(err, &none) && none.Interface == "" {
 			return wrong("ipMasq: %v", err)
 		} else if errors.As(err, &none) {
@@ -293,8 +299,8 @@ func wrongVariable(name, why string) error {
 	return types.NewError(types.ErrInvalidEnvironmentVariables, name+": "+why, "")
 }
 
-// say tells of what works, but may not be meant.
-func (r *request) say(notes []string) {
+// warn tells of what works, but may not be meant.
+func warn(notes []string) {
 	for _, n := range notes {
 		fmt.Fprintln(os.Stderr, "bascule-cni: warning:", oneLine(n))
 	}
@@ -367,7 +373,7 @@ func (r *request) ensureGateway(result *types100.Result) (netlink.Link, error) {
 		return nil, nil
 	}
 	link, notes, err := g.Ensure(r.s)
-	r.say(notes)
+	warn(notes)
 	return link, err
 }
 
@@ -428,7 +434,7 @@ func del(r request) error {
 // remove takes a container's port and device away.
 func (r *request) remove(id string) error {
 	_, notes, err := plug.Remove(r.s, id)
-	r.say(notes)
+	warn(notes)
 	if err != nil {
 		return err
 	}

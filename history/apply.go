@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -163,7 +164,10 @@ func (c *change) begin() (unkept []string, err error) {
 			ID: cmp.Or(o.ID, NewID()), Time: time.Now(), Who: o.Who.String(), User: o.Who.User, What: o.What,
 			Bridges: c.bridges, Before: before.name(), Files: c.files, Others: o.Others,
 		}
-		if c.waits.Cookie, err = h.s.Cookie(); err == nil {
+		if err = h.note(c.waits); err == nil {
+			c.waits.Cookie, err = h.s.Cookie()
+		}
+		if err == nil {
 			c.waits.end(o.Confirm)
 			err = h.await(c.waits)
 		}
@@ -218,6 +222,23 @@ func (p *Pending) end(wait time.Duration) {
 // name is the name of the state's file.
 func (st State) name() string { return fmt.Sprintf("%06d%s", st.number, suffix) }
 
+// Arrive is what each program does first that changes the switch: it opens the history, and puts a change
+// back that nobody has confirmed in time. The notes tell of that, also where it fails: the next one
+// tries again.
+func Arrive(s *bridge.Switch, netns string) (h *History, notes []string, err error) {
+	if h, err = Open(s, netns); err != nil {
+		return nil, nil, err
+	}
+	change, notes, err := h.Settle()
+	switch {
+	case err != nil:
+		notes = append(notes, err.Error())
+	case change != nil:
+		notes = append(notes, change.PutBack())
+	}
+	return h, notes, nil
+}
+
 // Settle puts a change back that nobody has confirmed in time. It returns that, nil where there
 // was none. If it fails, the change is still to be put back.
 func (h *History) Settle() (p *Pending, warnings []string, err error) {
@@ -262,10 +283,15 @@ func (h *History) putBack(p *Pending) (warnings []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	_, warnings, err = config.Apply(h.s, f, config.Options{Locked: true, Yes: true})
+	if warnings, err = h.clear(f); err == nil {
+		var notes []string
+		_, notes, err = config.Apply(h.s, f, config.Options{Locked: true, Yes: true})
+		warnings = append(warnings, notes...)
+	}
 	if err != nil {
 		return warnings, fmt.Errorf("cannot put the change of %s back: %w", p.Time.Format(time.DateTime), err)
 	}
+	warnings = append(warnings, h.giveBack(p)...)
 	st := State{Time: time.Now(), Who: p.Who, What: "put back, not confirmed: " + p.What, Bridges: p.Bridges}
 	warnings = append(warnings, h.record(st)...)
 	if err := h.settle(p, true); err != nil {
@@ -276,6 +302,72 @@ func (h *History) putBack(p *Pending) (warnings []string, err error) {
 		warnings = append(warnings, fmt.Sprintf("the change is put back, and will be again when the machine restarts, since its file cannot be removed: %v", err))
 	}
 	return warnings, nil
+}
+
+// clear takes ports of a state off where commands have put them since: on bridges that the state is not
+// about, and what was plugged by an id.
+func (h *History) clear(f config.File) (notes []string, err error) {
+	devices, err := h.s.Devices()
+	if err != nil {
+		return nil, err
+	}
+	about := names(f)
+	for _, b := range f.Bridges {
+		for _, p := range b.Ports {
+			i := slices.IndexFunc(devices, func(d bridge.Device) bool { return d.Name == p.Name })
+			if i < 0 {
+				continue
+			}
+			d := devices[i]
+			on := cmp.Or(d.Bridge, d.Host)
+			if on == "" || d.Owner == "" && slices.Contains(about, on) {
+				continue
+			}
+			more, err := h.s.DelPort(on, p.Name)
+			notes = append(notes, more...)
+			if err != nil {
+				return notes, err
+			}
+		}
+	}
+	return notes, nil
+}
+
+// note has a change know what is there that no file says.
+func (h *History) note(p *Pending) (err error) {
+	if p.Host, err = h.s.HostNet(); err != nil {
+		return err
+	}
+	p.Aside = map[string]map[string]string{}
+	for _, name := range p.Bridges {
+		rules, err := h.s.AsidePF(name)
+		if err != nil && !bridge.Missing(err) {
+			return err
+		}
+		if err == nil {
+			p.Aside[name] = rules
+		}
+	}
+	return nil
+}
+
+// giveBack gives back what no file says, when the bridges are what they were. The notes tell what
+// cannot be given back.
+func (h *History) giveBack(p *Pending) (notes []string) {
+	for _, name := range slices.Sorted(maps.Keys(p.Aside)) {
+		if err := h.s.SetAsidePF(name, p.Aside[name]); err != nil {
+			notes = append(notes, fmt.Sprintf("rules in anchors of pf of %s are not put back: %v", name, err))
+		}
+	}
+	if p.Boot != now().boot { // the host's programs have set up what they do
+		return notes
+	}
+	more, err := h.s.RestoreHostNet(p.Host)
+	notes = append(notes, more...)
+	if err != nil {
+		notes = append(notes, fmt.Sprintf("routes of the host are not put back: %v", err))
+	}
+	return notes
 }
 
 // target returns a state as a file about these bridges. Those that the state does not have are

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"bascule/bridge"
 	"bascule/files"
 
 	"golang.org/x/sys/unix"
@@ -30,6 +31,10 @@ type Pending struct {
 	Before  string    `json:"before"`  // the file of the state of before, in the same folder
 	Files   string    `json:"files"`   // digest of what is applied
 	Others  []string  `json:"others,omitempty"`
+
+	// What no file says: of the host's interfaces, and by bridge the rules in anchors of pf.
+	Host  bridge.HostNet               `json:"host"`
+	Aside map[string]map[string]string `json:"aside,omitempty"`
 
 	// The end by the clock that does not jump, and the boot and network namespace that this is
 	// of.

@@ -22,6 +22,7 @@ import (
 
 	"bascule/bridge"
 	"bascule/files"
+	"bascule/history"
 	"bascule/pf"
 	"bascule/plug"
 )
@@ -92,6 +93,11 @@ func with(stdin io.Reader, f func(*bridge.Switch, []byte) (any, error)) (any, er
 		return nil, err
 	}
 	defer s.Close()
+	_, notes, err := history.Arrive(s, "")
+	if err != nil {
+		return nil, err
+	}
+	warn(notes)
 	return f(s, text)
 }
 
@@ -330,9 +336,7 @@ func (r *request) setup(s *bridge.Switch, path string) (any, error) {
 		return nil, errors.New("the container's network namespace is the switch's own; give another")
 	}
 	_, inner, warnings, err := n.Attach(s, c)
-	for _, w := range warnings {
-		fmt.Fprintln(os.Stderr, "bascule-netavark: warning:", w)
-	}
+	warn(warnings)
 	if err != nil {
 		return nil, err
 	}
@@ -341,6 +345,13 @@ func (r *request) setup(s *bridge.Switch, path string) (any, error) {
 	}
 	one.MAC = inner.Attrs().HardwareAddr.String()
 	return status{[]string{}, []string{}, map[string]statusOfOne{c.Interface: one}}, nil
+}
+
+// warn tells of what works, but may not be meant.
+func warn(notes []string) {
+	for _, n := range notes {
+		fmt.Fprintln(os.Stderr, "bascule-netavark: warning:", n)
+	}
 }
 
 func (n *network) subnetOf(ip netip.Addr) *subnet {

@@ -11,6 +11,7 @@ import (
 	"bascule/bridge"
 	"bascule/cni"
 	"bascule/guest"
+	"bascule/history"
 	"bascule/netavark"
 	"bascule/pf"
 )
@@ -46,8 +47,11 @@ func libvirtHook() int {
 	}
 	s, err := bridge.Open("")
 	if err == nil {
-		var warnings []string
-		warnings, err = guest.Hook(s, os.Args[2], os.Args[3], os.Stdin)
+		var warnings, more []string
+		if _, warnings, err = history.Arrive(s, ""); err == nil {
+			more, err = guest.Hook(s, os.Args[2], os.Args[3], os.Stdin)
+			warnings = append(warnings, more...)
+		}
 		for _, w := range warnings {
 			fmt.Fprintln(os.Stderr, "bascule-libvirt-hook: warning:", printable(w))
 		}

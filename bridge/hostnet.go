@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"bascule/datapath"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// HostNet is what the host has at the interfaces of host ports, and no file says: routes, and
+// addresses that a server or router leased. It goes with the interface, or when that is down.
+// So a change that is put back gives it back, too.
+type HostNet struct {
+	Time   time.Time   `json:"time"`
+	Leases []HostLease `json:"leases,omitempty"`
+	Routes []HostRoute `json:"routes,omitempty"`
+
+	// MACs are the addresses of the interfaces, by name. One that is made anew may get another
+	// than it had, while a device has that, and neighbours remember the former.
+	MACs map[string]net.HardwareAddr `json:"macs,omitempty"`
+}
+
+// A HostLease is an address that a server or router leased.
+type HostLease struct {
+	Device    string       `json:"device"`
+	Address   netip.Prefix `json:"address"`
+	Valid     int          `json:"valid"` // seconds that are left
+	Preferred int          `json:"preferred"`
+	Flags     int          `json:"flags,omitempty"`
+}
+
+// A HostRoute is a route by interfaces of host ports, as rtnetlink(7) has it. Devices are the names
+// of the interfaces by the numbers that the message has.
+type HostRoute struct {
+	Devices map[uint32]string `json:"devices"`
+	Message []byte            `json:"message"`
+}
+
+// HostNet returns what the host has at the interfaces of host ports that are in the namespace.
+func (s *Switch) HostNet() (it HostNet, err error) {
+	err = s.read(func(store *datapath.Store) error {
+		names, err := store.Names()
+		if err != nil {
+			return err
+		}
+		devices, err := links()
+		if err != nil {
+			return err
+		}
+		it = HostNet{Time: time.Now(), MACs: map[string]net.HardwareAddr{}}
+		hosts := map[uint32]string{}
+		err = eachOpen(store, names, func(_ string, b *datapath.Bridge) error {
+			for _, p := range datapath.Ports(&b.Config) {
+				l := shownDevice(b, p, devices)
+				// it is here, and not in another namespace
+				if l != nil && p.Notes&datapath.PortHost != 0 && l.Attrs().Index != int(p.Ifindex) {
+					hosts[uint32(l.Attrs().Index)] = l.Attrs().Name
+					it.MACs[l.Attrs().Name] = l.Attrs().HardwareAddr
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if it.Leases, err = leases(hosts); err != nil {
+			return err
+		}
+		it.Routes, err = routesBy(hosts)
+		return err
+	})
+	return it, err
+}
+
+// leases returns the leased addresses of interfaces, by index.
+func leases(hosts map[uint32]string) (list []HostLease, err error) {
+	for index, name := range hosts {
+		all, err := netlink.AddrList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: int(index)}}, netlink.FAMILY_ALL)
+		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return nil, fmt.Errorf("addresses of %s: %w", name, err)
+		}
+		for _, a := range all {
+			d, ok := asDeviceAddress(a)
+			if !ok || d.kept || a.Flags&unix.IFA_F_TEMPORARY != 0 && d.prefix.Addr().Is6() {
+				continue
+			}
+			const keep = unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_NODAD
+			list = append(list, HostLease{name, d.prefix, a.ValidLft, a.PreferedLft, a.Flags & keep})
+		}
+	}
+	return list, nil
+}
+
+// What a message about a route begins with, struct rtmsg of linux/rtnetlink.h, and where its
+// members are.
+const (
+	rtmsgSize     = 12
+	rtmsgTable    = 4
+	rtmsgProtocol = 5
+	rtmsgFlags    = 8
+
+	rtaNHID = 30 // RTA_NH_ID
+)
+
+// routesBy returns the routes by interfaces, but for those that the kernel makes by itself.
+func routesBy(hosts map[uint32]string) (list []HostRoute, err error) {
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		ask := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
+		ask.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family}})
+		messages, err := ask.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE)
+		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return nil, fmt.Errorf("routes: %w", err)
+		}
+		for _, m := range messages {
+			if r, ok := hostRoute(m, hosts); ok {
+				list = append(list, r)
+			}
+		}
+	}
+	return list, nil
+}
+
+// hostRoute reads a message about a route. ok says whether the route is by one of the interfaces,
+// and would not come by itself.
+func hostRoute(m []byte, hosts map[uint32]string) (r HostRoute, ok bool) {
+	if len(m) < rtmsgSize {
+		return r, false
+	}
+	flags := binary.NativeEndian.Uint32(m[rtmsgFlags:])
+	switch protocol := m[rtmsgProtocol]; {
+	case flags&unix.RTM_F_CLONED != 0, m[rtmsgTable] == unix.RT_TABLE_LOCAL:
+		return r, false
+	case protocol == unix.RTPROT_KERNEL, protocol == unix.RTPROT_REDIRECT, protocol == unix.RTPROT_RA:
+		return r, false
+	}
+	r = HostRoute{Devices: map[uint32]string{}, Message: slices.Clone(m[:rtmsgSize])}
+	binary.NativeEndian.PutUint32(r.Message[rtmsgFlags:], flags&unix.RTNH_F_ONLINK) // others tell of the state
+	attributes, err := nl.ParseRouteAttr(m[rtmsgSize:])
+	if err != nil {
+		return r, false
+	}
+	for _, a := range attributes {
+		if a.Attr.Type == unix.RTA_CACHEINFO || a.Attr.Type == rtaNHID {
+			continue
+		}
+		r.Message = append(r.Message, nl.NewRtAttr(int(a.Attr.Type), slices.Clone(a.Value)).Serialize()...)
+	}
+	known := true
+	r.hops(func(index []byte) {
+		i := binary.NativeEndian.Uint32(index)
+		name, there := hosts[i]
+		r.Devices[i], known = name, known && there
+	})
+	return r, known && len(r.Devices) > 0
+}
+
+// hops calls f with the places of the message that have the number of an interface.
+func (r HostRoute) hops(f func(index []byte)) {
+	const multipath, hopSize = unix.RTA_MULTIPATH, unix.SizeofRtNexthop
+	for rest := r.Message[min(rtmsgSize, len(r.Message)):]; len(rest) >= unix.SizeofRtAttr; {
+		length, kind := int(binary.NativeEndian.Uint16(rest)), binary.NativeEndian.Uint16(rest[2:])
+		if length < unix.SizeofRtAttr || length > len(rest) {
+			return
+		}
+		value := rest[unix.SizeofRtAttr:length]
+		switch {
+		case kind == unix.RTA_OIF && len(value) == 4:
+			f(value)
+		case kind == multipath:
+			for len(value) >= hopSize { // struct rtnexthop
+				value[2] &= unix.RTNH_F_ONLINK
+				f(value[4:8])
+				value = value[min(len(value), max(hopSize, int(binary.NativeEndian.Uint16(value)+3)&^3)):]
+			}
+		}
+		rest = rest[min(len(rest), (length+3)&^3):]
+	}
+}
+
+// RestoreHostNet gives back what HostNet has returned, and is not there any more. The notes tell of
+// what cannot be given back.
+func (s *Switch) RestoreHostNet(was HostNet) (notes []string, err error) {
+	devices, err := s.Devices()
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range devices {
+		if mac := was.MACs[d.Name]; d.Host != "" && mac != nil && !bytes.Equal(mac, d.MAC) {
+			more, err := s.SetPorts(d.Host, []string{d.Name}, PortOptions{MAC: mac})
+			notes = append(notes, more...)
+			if err != nil {
+				notes = append(notes, err.Error())
+			}
+		}
+	}
+	err = s.Inside(func() error {
+		devices, err := links()
+		if err != nil {
+			return err
+		}
+		byName := map[string]netlink.Link{}
+		hosts := map[uint32]string{}
+		for index, l := range devices {
+			byName[l.Attrs().Name], hosts[uint32(index)] = l, l.Attrs().Name
+		}
+		notes = append(notes, was.restoreLeases(byName)...)
+		more, err := was.restoreRoutes(byName, hosts)
+		notes = append(notes, more...)
+		return err
+	})
+	return notes, err
+}
+
+func (n HostNet) restoreLeases(devices map[string]netlink.Link) (notes []string) {
+	gone := int(time.Since(n.Time) / time.Second)
+	for _, lease := range n.Leases {
+		l := devices[lease.Device]
+		left, preferred := lease.Valid, lease.Preferred
+		if left != forever {
+			left -= gone
+		}
+		if preferred != forever {
+			preferred = max(0, preferred-gone)
+		}
+		if l == nil || left <= 0 {
+			continue
+		}
+		a := linkAddress(lease.Address)
+		a.ValidLft, a.PreferedLft, a.Flags = left, preferred, lease.Flags
+		if err := netlink.AddrAdd(l, a); err != nil && !errors.Is(err, unix.EEXIST) {
+			notes = append(notes, fmt.Sprintf("address %s of %s, which was leased, cannot be given back: %v", lease.Address, lease.Device, err))
+		}
+	}
+	return notes
+}
+
+// forever is INFINITY_LIFE_TIME of net/addrconf.h.
+const forever = 1<<32 - 1
+
+func (n HostNet) restoreRoutes(devices map[string]netlink.Link, hosts map[uint32]string) (notes []string, err error) {
+	there, err := routesBy(hosts)
+	if err != nil {
+		return nil, err
+	}
+	var missing []HostRoute
+	for _, r := range n.Routes {
+		now := HostRoute{Devices: map[uint32]string{}, Message: slices.Clone(r.Message)}
+		known := len(r.Message) >= rtmsgSize
+		now.hops(func(index []byte) {
+			name := r.Devices[binary.NativeEndian.Uint32(index)]
+			l := devices[name]
+			if known = known && l != nil; known {
+				binary.NativeEndian.PutUint32(index, uint32(l.Attrs().Index))
+				now.Devices[uint32(l.Attrs().Index)] = name
+			}
+		})
+		if known && !slices.ContainsFunc(there, func(t HostRoute) bool { return slices.Equal(t.Message, now.Message) }) {
+			missing = append(missing, now)
+		}
+	}
+	// a route by a gateway wants the route to that first, in whichever order they were listed
+	for len(missing) > 0 {
+		var failed []HostRoute
+		var why error
+		for _, r := range missing {
+			if err := r.add(); err != nil {
+				failed, why = append(failed, r), err
+			}
+		}
+		if len(failed) == len(missing) {
+			return []string{fmt.Sprintf("routes by host ports cannot be given back: %d: %v", len(failed), why)}, nil
+		}
+		missing = failed
+	}
+	return nil, nil
+}
+
+// add makes the route. One of IPv4 takes the place of another to the same destination.
+func (r HostRoute) add() error {
+	flags := unix.NLM_F_CREATE | unix.NLM_F_ACK
+	if r.Message[0] == unix.AF_INET {
+		flags |= unix.NLM_F_REPLACE
+	} else {
+		flags |= unix.NLM_F_EXCL
+	}
+	ask := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, flags)
+	ask.AddRawData(r.Message)
+	_, err := ask.Execute(unix.NETLINK_ROUTE, 0)
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	return err
+}
