@@ -86,12 +86,17 @@ func (s *Switch) Bindings(bridge, port string) (list []Binding, err error) {
 
 // bindings returns all bindings, in no order.
 func (v *view) bindings() ([]Binding, error) {
-	list := []Binding{}
 	bindings, err := v.b.Bindings()
+	return v.named(bindings), err
+}
+
+// named returns bindings with the names of their ports.
+func (v *view) named(bindings []datapath.Binding) []Binding {
+	list := []Binding{}
 	for _, e := range bindings {
 		list = append(list, Binding{Bridge: v.name, Port: v.names[e.Port], MAC: net.HardwareAddr(e.MAC[:]), Address: e.Address, VLAN: e.VLAN})
 	}
-	return list, err
+	return list
 }
 
 // AddBinding binds an address. It refuses to move an address that is bound to another
@@ -128,9 +133,12 @@ func (s *Switch) replaceBindings(what, bridge string, del, add []Binding) error 
 		if err != nil {
 			return err
 		}
-		next, _, err := planBindings(b, what, bridge, leave, add)
+		next, others, err := planBindings(b, what, bridge, leave, add)
 		if err != nil {
 			return err
+		}
+		if s.rehearsal != nil {
+			return s.rehearse(bridge, b, func(all *contents) { all.bindings = append(slices.Collect(maps.Values(others)), next...) })
 		}
 		err = b.ReplaceBindings(leave, next)
 		if errors.Is(err, datapath.ErrBindingsFull) {
@@ -229,7 +237,19 @@ func (s *Switch) DelBinding(bridge string, a netip.Addr, vlan uint16) error {
 		if vlan, err = addressVLAN(b, vlan); err != nil {
 			return failed(what, err)
 		}
-		err = b.Unbind(vlan, a)
+		if s.rehearsal != nil {
+			var there []datapath.Binding
+			if there, err = b.Bindings(); err != nil {
+				return failed(what, err)
+			}
+			is := func(e datapath.Binding) bool { return e.VLAN == vlan && e.Address == a }
+			if slices.ContainsFunc(there, is) {
+				return s.rehearse(bridge, b, func(all *contents) { all.bindings = slices.DeleteFunc(all.bindings, is) })
+			}
+			err = os.ErrNotExist
+		} else {
+			err = b.Unbind(vlan, a)
+		}
 		if errors.Is(err, os.ErrNotExist) {
 			if err := boundElsewhere(b, what, bridge, a, vlan); err != nil {
 				return err
@@ -286,9 +306,13 @@ func (s *Switch) FlushBindings(bridge string, m Match) (n int, err error) {
 			}
 			id = p.Id
 		}
-		n, err = b.UnbindAll(func(e datapath.Binding) bool {
+		matches := func(e datapath.Binding) bool {
 			return (id == 0 || e.Port == id) && (m.VLAN == nil || *m.VLAN == e.VLAN)
-		})
+		}
+		if s.rehearsal != nil {
+			return s.rehearse(bridge, b, func(all *contents) { all.bindings = slices.DeleteFunc(all.bindings, matches) })
+		}
+		n, err = b.UnbindAll(matches)
 		return failed(what, err)
 	})
 	return n, err

@@ -27,12 +27,15 @@ type draft struct {
 	recompile bool // pf's rules, even if their ports and addresses stay
 	unmended  bool // mend is to go on with what a killed command has left
 
-	late    []func() error     // steps at the end of the plan, which need to know all that is planned
-	before  []func() error     // right before the change is made
-	settles []uint32           // ports whose devices are looked at then
-	undo    []func() error     // undoes before, in reverse, where the change is refused
-	after   []func() error     // right after
-	others  []*datapath.Bridge // at the other ends of the patch cables that go with it
+	late    []func() error         // steps at the end of the plan, which need to know all that is planned
+	before  []func() error         // right before the change is made
+	settles []uint32               // ports whose devices are looked at then
+	undo    []func() error         // undoes before, in reverse, where the change is refused
+	after   []func() error         // right after
+	far     *draft                 // of the bridge at the other end of a cable that is made, nil for none
+	peers   map[string]string      // other ends of such a cable, by the bridge and port of one
+	hosts   map[uint32]PortOptions // what the interfaces of host ports get, by id
+	others  []*datapath.Bridge     // at the other ends of the patch cables that go with it
 
 	warnings []string
 	auto     []uint32 // ports that do without XDP if they must
@@ -76,6 +79,9 @@ func (s *Switch) change(what, name string, plan func(*draft) error) error {
 		}
 		if err := s.checkMemory(what, c.demands()); err != nil {
 			return err
+		}
+		if s.rehearsal != nil {
+			return s.rehearsal.draft(name, c)
 		}
 		if err := c.make(what); err != nil {
 			return err

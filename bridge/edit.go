@@ -41,7 +41,13 @@ func (s *Switch) Try(what, bridge, leaves string, f func(*Edit) error) error {
 		}
 		c := newDraft(b)
 		c.joins, c.force, c.leaves = s.joining, s.force, leaves
-		return c.planned(what, planOf(bridge, f))
+		if err := c.planned(what, planOf(bridge, f)); err != nil {
+			return err
+		}
+		if err := s.checkMemory(what, c.demands()); err != nil || s.rehearsal == nil {
+			return err
+		}
+		return s.rehearsal.draft(bridge, c)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -221,6 +222,15 @@ func (s *Switch) replaceEntries(what, bridge string, del, add []Entry) error {
 			next[i] = datapath.Entry{MAC: a.mac, VLAN: vlan, Port: p.Id, Static: !e.Sticky, Sticky: e.Sticky}
 			pinned[a] = next[i]
 		}
+		if s.rehearsal != nil {
+			return s.rehearse(bridge, b, func(all *contents) {
+				all.entries = slices.DeleteFunc(all.entries, func(e datapath.Entry) bool {
+					_, is := pinned[address{e.MAC, e.VLAN}]
+					return is || leave[address{e.MAC, e.VLAN}]
+				})
+				all.entries = append(all.entries, slices.Collect(maps.Values(pinned))...)
+			})
+		}
 		for a := range leave {
 			if err := b.Delete(a.mac, a.vlan); err != nil && !errors.Is(err, os.ErrNotExist) {
 				return failed(what, err)
@@ -309,6 +319,15 @@ func (s *Switch) DelEntry(bridge string, mac net.HardwareAddr, in *uint16) error
 				return refused(what, "it is the address of host port "+port+" itself, which another station could take then",
 					"delete the port with 'bascule port del "+bridge+" "+port+"', or leave the address")
 			}
+		}
+		if s.rehearsal != nil {
+			is := func(e datapath.Entry) bool { return e.VLAN == vlan && bytes.Equal(e.MAC[:], mac) }
+			i := slices.IndexFunc(entries, is)
+			if i < 0 {
+				return noEntry(what, bridge, vlan, in)
+			}
+			s.rehearsal.learned(bridge, entries[i:i+1])
+			return s.rehearse(bridge, b, func(all *contents) { all.entries = slices.DeleteFunc(all.entries, is) })
 		}
 		err = b.Delete([6]byte(mac), vlan)
 		if errors.Is(err, os.ErrNotExist) {
@@ -413,6 +432,9 @@ func (s *Switch) Flush(bridge string, m Match) (n int, err error) {
 				return err
 			}
 			match.Port = p.Id
+		}
+		if s.rehearsal != nil {
+			return failed(what, s.rehearseFlush(bridge, b, match, m))
 		}
 		if m.Dynamic || !m.Static {
 			if n, err = b.Flush(match); err != nil {

@@ -204,6 +204,7 @@ func (c *draft) planHost(what, bridge string, p *datapath.Port, o PortOptions) e
 		delete(used, was.String())
 		mac, _ = own.free(used, 0, ofHost, bridge, host.Attrs().Name)
 	}
+	c.plansHost(p.Id, PortOptions{MAC: mac, MTU: o.MTU})
 	if mtu, was := o.MTU, host.Attrs().MTU; mtu != 0 && mtu != was {
 		c.warn(c.world.mtuTold(c.next, p, host.Attrs().Name, mtu)...)
 		c.before = append(c.before, func() error {

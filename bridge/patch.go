@@ -70,6 +70,7 @@ func (s *Switch) addPatch(bridge, port string, o PortOptions) (warnings []string
 			return err
 		}
 		c.others = []*datapath.Bridge{peer}
+		c.far, c.peers = far, map[string]string{bridge + "/" + port: o.Peer, o.Peer: bridge + "/" + port}
 		c.before = append(c.before, func() error { return peer.Commit(far.next, far.tables, follower{}) })
 		c.undo = append(c.undo, func() error { return cutHalves(store) })
 		c.after = append(c.after, func() error {

@@ -190,6 +190,7 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 			return c.setDevice(what, p, device, o.Hook)
 		}
 		id := p.Id
+		c.plansHost(id, PortOptions{MAC: o.MAC, MTU: o.MTU})
 		if o.MTU != 0 {
 			c.late = append(c.late, func() error {
 				if p := datapath.PortAt(c.next, id); p != nil {

@@ -30,19 +30,64 @@ type State struct {
 // Bridge, Ports, VLANs and so on take together.
 func (s *Switch) Read(bridge string) (state State, err error) {
 	err = s.each("read bridge "+bridge, bridge, func(name string, b *datapath.Bridge) error {
-		state = State{Private: map[uint16]PrivateVLANs{}}
 		v, err := viewOf(name, b)
 		if err != nil {
 			return err
 		}
-		for _, read := range []func(*State) error{v.bridge, v.withPorts, v.withVLANs, v.withRules, v.withBindings, v.withEntries, v.withPF} {
-			if err := read(&state); err != nil {
-				return err
-			}
+		all, err := contentsOf(b)
+		if err != nil {
+			return err
 		}
-		return nil
+		state, err = v.state(all)
+		return err
 	})
 	return state, err
+}
+
+// contents are the tables of a bridge that make its State.
+type contents struct {
+	vlans    *datapath.VLANs // nil if the bridge has never had any
+	rules    []datapath.Rule
+	bindings []datapath.Binding
+	entries  []datapath.Entry
+	pf       *PFText // nil if pf was never told anything
+}
+
+func contentsOf(b *datapath.Bridge) (all contents, err error) {
+	for _, read := range []func() error{
+		func() (err error) { all.vlans, err = b.VLANs(); return },
+		func() (err error) { all.rules, err = b.Rules(); return },
+		func() (err error) { all.bindings, err = b.Bindings(); return },
+		func() (err error) { all.entries, err = b.FDB(); return },
+		func() (err error) { all.pf, err = pfText(b); return },
+	} {
+		if err := read(); err != nil {
+			return all, err
+		}
+	}
+	return all, nil
+}
+
+// state returns all of a bridge that has these contents.
+func (v *view) state(all contents) (s State, err error) {
+	s = State{Bridge: v.info(), Private: map[uint16]PrivateVLANs{}, PF: all.pf}
+	if err := v.withPorts(&s); err != nil {
+		return s, err
+	}
+	if err := v.withVLANs(&s, all.vlans); err != nil {
+		return s, err
+	}
+	for _, r := range all.rules {
+		r.Rule.Port = v.names[r.Port]
+		s.Rules = append(s.Rules, r.Rule)
+	}
+	s.Bindings = v.named(all.bindings)
+	s.Entries = v.entries(slices.DeleteFunc(all.entries, func(e datapath.Entry) bool {
+		p := datapath.PortAt(&v.b.Config, e.Port)
+		own := e.Static && p.Host != 0 && datapath.WordMAC(p.Host) == e.MAC
+		return own || !e.Static && !e.Sticky
+	}))
+	return s, nil
 }
 
 // A view is a bridge with the devices of its ports, as they were at one time.
@@ -148,15 +193,10 @@ func (v *view) there(p *datapath.Port) bool {
 
 // cables returns the patch cables of the namespace, nil if the bridge has none.
 func (v *view) cables() (*datapath.Cables, error) {
-	if !v.b.Patched() {
+	if !slices.ContainsFunc(v.ports, func(p *datapath.Port) bool { return p.Facts&datapath.PortPatch != 0 }) {
 		return nil, nil
 	}
 	return v.b.Store().Cables()
-}
-
-func (v *view) bridge(s *State) error {
-	s.Bridge = v.info()
-	return nil
 }
 
 func (v *view) withPorts(s *State) error {
@@ -171,11 +211,7 @@ func (v *view) withPorts(s *State) error {
 	return nil
 }
 
-func (v *view) withVLANs(s *State) error {
-	vlans, err := v.b.VLANs()
-	if err != nil {
-		return err
-	}
+func (v *view) withVLANs(s *State, vlans *datapath.VLANs) (err error) {
 	s.VLANs = []PortVLANs{}
 	if s.Spans, err = v.spans(vlans); err != nil {
 		return err
@@ -198,36 +234,4 @@ func (v *view) withVLANs(s *State) error {
 		s.Private[row.Fid] = below
 	}
 	return nil
-}
-
-func (v *view) withRules(s *State) error {
-	rules, err := v.b.Rules()
-	for _, r := range rules {
-		r.Rule.Port = v.names[r.Port]
-		s.Rules = append(s.Rules, r.Rule)
-	}
-	return err
-}
-
-func (v *view) withBindings(s *State) (err error) {
-	s.Bindings, err = v.bindings()
-	return err
-}
-
-func (v *view) withEntries(s *State) error {
-	entries, err := v.b.FDB()
-	if err != nil {
-		return err
-	}
-	s.Entries = v.entries(slices.DeleteFunc(entries, func(e datapath.Entry) bool {
-		p := datapath.PortAt(&v.b.Config, e.Port)
-		own := e.Static && p.Host != 0 && datapath.WordMAC(p.Host) == e.MAC
-		return own || !e.Static && !e.Sticky
-	}))
-	return nil
-}
-
-func (v *view) withPF(s *State) (err error) {
-	s.PF, err = pfText(v.b)
-	return err
 }

@@ -37,6 +37,8 @@ type Switch struct {
 	waits   func(process int) // told of long waits for others, nil for nobody
 	tell    func(bridge, note string)
 
+	rehearsal *Rehearsal // what is asked for is only planned; nil to do it
+
 	seenLock sync.Mutex
 	seen     map[string]*pfSeen // by bridge, for Counted
 }
@@ -110,6 +112,9 @@ func (s *Switch) write(f func(*datapath.Store) error) error {
 			return failed("use the switch", err)
 		}
 		defer unlock()
+		if s.rehearsal != nil { // what a killed command has left stays as it is
+			return f(store)
+		}
 		hosts, ruled, err := s.mend(store)
 		if err != nil {
 			return failed("mend what an earlier command was killed at", err)
@@ -209,6 +214,10 @@ func (s *Switch) AddBridge(name string, changes []Change) error {
 	return s.write(func(store *datapath.Store) error {
 		if store.Exists(name) {
 			return refused(what, "it exists", "change it with 'bascule bridge set "+name+"', or delete it first")
+		}
+		if s.rehearsal != nil {
+			s.rehearsal.After[name] = &State{Bridge: Info{Name: name, Config: config}, Private: map[uint16]PrivateVLANs{}}
+			return nil
 		}
 		if err := sweepAbandoned(); err != nil {
 			return err
@@ -398,6 +407,10 @@ func (s *Switch) DelBridge(name string) (warnings []string, err error) {
 	f := follower{func(notes ...string) { warnings = append(warnings, notes...) }}
 	err = s.write(func(store *datapath.Store) error {
 		b, err := store.Open(name)
+		if s.rehearsal != nil && (err == nil || errors.Is(err, datapath.ErrLayout)) {
+			s.rehearsal.After[name] = nil
+			return nil
+		}
 		if errors.Is(err, datapath.ErrLayout) {
 			if err := b.Remove(f); err != nil { // the devices of its ports stay as they are
 				return failed(what, err)

@@ -101,11 +101,49 @@ func (p *plan) refuseSession(session Session, behind func(bridge string, host ne
 			}
 			way := behind(b.Name, session.Client)
 			switch by := b.byName[way]; {
-			case way != "" && p.leaves(was, way):
+			case way == "":
+			case p.leaves(was, way):
 				p.want.fail(b.At, "bridge %s: this ssh session comes by port %s, which would go%s", b.Name, way, insist)
 			case by != nil && by.kind != bridge.TypePatch && !by.up:
 				p.want.fail(by.at, "port %s of %s: this ssh session comes by it, and it would be down%s", way, b.Name, insist)
+			case want != nil:
+				before, carried := lane(was, way, host.name)
+				if after, carries := lane(b, way, host.name); carried && (!carries || before != after) {
+					p.want.fail(b.At, "bridge %s: this ssh session comes by port %s, and would have no VLAN to port %s any more%s", b.Name, way, host.name, insist)
+				}
 			}
 		}
 	}
+}
+
+// lane returns the tag, 0 for none, with which frames of the interface of a host port leave by another
+// port, and come in by it. ok is false if they do not.
+func lane(b *bridgeModel, way, host string) (tag uint16, ok bool) {
+	if !b.config.VLANFiltering || len(b.private) > 0 { // of private VLANs nothing is said
+		return 0, true
+	}
+	to, from := b.byName[way], b.byName[host]
+	if to == nil || from == nil || from.pvid() == 0 {
+		return 0, false
+	}
+	id := from.pvid()
+	untagged := func(p *portModel) (untagged, member bool) {
+		for _, r := range p.vlans {
+			if r.First <= id && id <= r.Last {
+				return r.Untagged, true
+			}
+		}
+		return false, false
+	}
+	if back, _ := untagged(from); !back {
+		return 0, false
+	}
+	bare, member := untagged(to)
+	switch {
+	case !member, bare && to.pvid() != id:
+		return 0, false
+	case bare:
+		return 0, true
+	}
+	return id, true
 }

@@ -84,10 +84,11 @@ func readBridges(s *bridge.Switch, devices []bridge.Device, names []string, whol
 // A reader makes a file's bridge of one that runs.
 type reader struct {
 	bridge.State
-	file  Bridge
-	whole bool            // as State has it
-	notes []string        // what a file can't say
-	out   map[string]bool // names of ports that are left out
+	file    Bridge
+	whole   bool            // as State has it
+	notes   []string        // what a file can't say
+	out     map[string]bool // names of ports that are left out
+	plugged bool            // ports that were plugged by an id are in it, too
 }
 
 // differing returns the settings that are not what they are by default.
@@ -108,7 +109,7 @@ func (r *reader) ports(there map[string]bridge.Device, taken map[string]bool) {
 		if p.Type == bridge.TypeSpan || half {
 			continue
 		}
-		if p.Owner != nil { // who has plugged it sees to it
+		if p.Owner != nil && !r.plugged { // who has plugged it sees to it
 			r.out[p.Name] = true
 			plugged++
 			continue

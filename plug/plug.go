@@ -62,17 +62,19 @@ func Put(s *bridge.Switch, p Plug) (warnings []string, err error) {
 		if err := s.Try(what, p.Bridge, p.Owner.ID, plan); err != nil { // before it is taken off the other
 			return nil, err
 		}
-		// Between the bridges the device is no port, and what it receives would be the host's.
-		shut, err := s.Shut(p.Device)
-		if err != nil {
-			return nil, err
+		if !s.Rehearses() {
+			// Between the bridges the device is no port, and what it receives would be the host's.
+			shut, err := s.Shut(p.Device)
+			if err != nil {
+				return nil, err
+			}
+			defer shut.Close()
 		}
-		defer shut.Close()
 		if warnings, err = s.Edit(on, func(e *bridge.Edit) error {
 			_, err := e.DelOwned(p.Owner.ID)
 			return err
-		}); err != nil {
-			return nil, err
+		}); err != nil || s.Rehearses() {
+			return warnings, err
 		}
 	}
 	more, err := s.EditFor(what, p.Bridge, plan)

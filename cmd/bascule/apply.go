@@ -32,6 +32,10 @@ func (s liveSwitch) Export(bridges ...string) (config.File, []string, error) {
 	return config.Export(s.Switch, bridges...)
 }
 
+func (s liveSwitch) Preview(session config.Session, do func() error) ([]config.Action, error) {
+	return config.Preview(s.Switch, session, do)
+}
+
 func (s liveSwitch) Plug(o plug.Plug) ([]string, error) { return plug.Put(s.Switch, o) }
 
 func (s liveSwitch) Unplug(id string) (notes []string, err error) {
@@ -225,11 +229,17 @@ func startWatch(netns string) error {
 
 // addDryRun gives a command the flag --dry-run.
 func addDryRun(cmd *cobra.Command) *bool {
+	dry := new(bool)
+	dryRunFlag(cmd, dry)
+	return dry
+}
+
+func dryRunFlag(cmd *cobra.Command, dry *bool) {
 	if cmd.Annotations == nil {
 		cmd.Annotations = map[string]string{}
 	}
 	cmd.Annotations["3"] = "with --dry-run: there is something to do; nothing was changed"
-	return cmd.Flags().Bool("dry-run", false, "print what would be done; the exit status is 3 if there is anything")
+	cmd.Flags().BoolVar(dry, "dry-run", false, "print what would be done, and do nothing; the exit status is 3 if there is anything")
 }
 
 func newApplyConfirm(p *program) *cobra.Command {

@@ -74,6 +74,7 @@ must be given. A bridge has room for 65536 bindings.`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames, p.addresses),
 	}
 	id := vlan{least: 1}
+	p.addChange(cmd)
 	cmd.Flags().Var(&id, "vlan", bindingVLANHelp)
 	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
@@ -86,7 +87,7 @@ must be given. A bridge has room for 65536 bindings.`,
 			return err
 		}
 		e := bridge.Binding{Bridge: args[0], Port: args[1], MAC: mac, Address: address, VLAN: id.orNone()}
-		return p.with(func(s switcher) error { return s.AddBinding(e) })
+		return p.change(func(s switcher) error { return s.AddBinding(e) })
 	}
 	return cmd
 }
@@ -102,6 +103,7 @@ func newBindingDel(p *program) *cobra.Command {
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.boundAddresses),
 	}
 	id := vlan{}
+	p.addChange(cmd)
 	cmd.Flags().Var(&id, "vlan", "the address in this VLAN, 1 to 4094, or 0, the default, for frames without a tag")
 	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
@@ -109,7 +111,7 @@ func newBindingDel(p *program) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return p.with(func(s switcher) error { return s.DelBinding(args[0], address, id.orNone()) })
+		return p.change(func(s switcher) error { return s.DelBinding(args[0], address, id.orNone()) })
 	}
 	return cmd
 }
@@ -125,17 +127,18 @@ many there were.`,
   bascule binding flush br0 --port veth0 --vlan 10`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
 	}
+	p.addChange(cmd)
 	port, id := &word{name: "PORT"}, &vlan{}
 	cmd.Flags().Var(port, "port", "only bindings to this port")
 	cmd.Flags().Var(id, "vlan", "only bindings in this VLAN, 1 to 4094, or 0 for those of frames without a tag")
 	completeFlag(cmd, "port", p.portNames)
 	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		return p.with(func(s switcher) error {
-			n, err := s.FlushBindings(args[0], bridge.Match{Port: port.text, VLAN: id.id})
-			if err != nil {
-				return err
-			}
+		n := 0
+		return p.change(func(s switcher) (err error) {
+			n, err = s.FlushBindings(args[0], bridge.Match{Port: port.text, VLAN: id.id})
+			return err
+		}, func() error {
 			if p.json {
 				return p.printJSON([]answer.Flushed{{Bridge: args[0], Removed: n}})
 			}

@@ -48,8 +48,9 @@ func newBridgeAdd(p *program) *cobra.Command {
 	}
 	changes := addSettings(cmd, bridge.BridgeSettings, true)
 	p.addForce(cmd)
+	p.addChange(cmd)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		return p.with(func(s switcher) error { return s.AddBridge(args[0], *changes) })
+		return p.change(func(s switcher) error { return s.AddBridge(args[0], *changes) })
 	}
 	return cmd
 }
@@ -70,8 +71,9 @@ without losing a frame. This is how a running bridge takes over a new version.`,
 	}
 	changes := addSettings(cmd, bridge.BridgeSettings, false)
 	p.addForce(cmd)
+	p.addLockout(cmd)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		return p.with(func(s switcher) error {
+		return p.change(func(s switcher) error {
 			notes, err := s.SetBridge(args[0], *changes)
 			p.warn(notes)
 			return err
@@ -133,6 +135,7 @@ each whole, and print which. If one cannot be removed, the others still are.`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
 	}
 	all := cmd.Flags().Bool("all", false, "remove every bridge of the network namespace")
+	p.addLockout(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case *all && len(args) > 0:
@@ -140,18 +143,23 @@ each whole, and print which. If one cannot be removed, the others still are.`,
 		case !*all && len(args) == 0:
 			return usagef(cmd, "NAME is missing: name a bridge, or give --all")
 		case !*all:
-			return p.with(func(s switcher) error {
+			return p.change(func(s switcher) error {
 				warnings, err := s.DelBridge(args[0])
 				p.warn(warnings)
-				if err == nil {
-					p.forget(args[0])
-				}
 				return err
+			}, func() error {
+				p.forget(args[0])
+				return nil
 			})
 		}
-		return p.with(func(s switcher) error {
-			removed, warnings, failed := s.DelBridges()
+		var removed []string
+		var failed error
+		return p.change(func(s switcher) error {
+			var warnings []string
+			removed, warnings, failed = s.DelBridges()
 			p.warn(warnings)
+			return nil
+		}, func() error {
 			p.forget(removed...)
 			if p.json {
 				return errors.Join(failed, p.printJSON(answer.List(removed, func(name string) answer.Removed { return answer.Removed{Name: name} })))

@@ -120,6 +120,9 @@ func (f *fakeSwitch) Name() string { return f.netns }
 // longAgo is when all that happened in the fake switch.
 var longAgo = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
+// Preview says what the fake can tell.
+func (f *fakeSwitch) Preview(config.Session, func() error) ([]config.Action, error) { return nil, nil }
+
 func (f *fakeSwitch) Export(bridges ...string) (config.File, []string, error) {
 	f.call("Export %v", bridges)
 	out := f.file

@@ -112,7 +112,7 @@ status is 1.`,
   bascule fdb get br0 02:00:00:00:00:01
   bascule fdb get br0 02:00:00:00:00:01 --vlan 10`,
 	}
-	p.aboutEntry(cmd, func(s switcher, of string, mac net.HardwareAddr, vlan *uint16) error {
+	p.aboutEntry(cmd, p.with, func(s switcher, of string, mac net.HardwareAddr, vlan *uint16) error {
 		e, err := s.GetEntry(of, mac, vlan)
 		if err != nil {
 			return err
@@ -124,7 +124,7 @@ status is 1.`,
 
 // aboutEntry has a command do something with the one entry that its arguments
 // and --vlan name.
-func (p *program) aboutEntry(cmd *cobra.Command, do func(s switcher, of string, mac net.HardwareAddr, vlan *uint16) error) {
+func (p *program) aboutEntry(cmd *cobra.Command, with func(func(switcher) error) error, do func(s switcher, of string, mac net.HardwareAddr, vlan *uint16) error) {
 	cmd.ValidArgsFunction = completeArguments(p.bridgeNames, p.addresses)
 	id := vlan{}
 	cmd.Flags().Var(&id, "vlan", oneEntryVLAN)
@@ -134,7 +134,7 @@ func (p *program) aboutEntry(cmd *cobra.Command, do func(s switcher, of string, 
 		if err != nil {
 			return err
 		}
-		return p.with(func(s switcher) error { return do(s, args[0], mac, id.id) })
+		return with(func(s switcher) error { return do(s, args[0], mac, id.id) })
 	}
 }
 
@@ -159,6 +159,7 @@ private VLAN is kept in its primary VLAN, as all addresses there are.`,
 	id := vlan{least: 1}
 	cmd.Flags().Var(&id, "vlan", "the entry in this VLAN, 1 to 4094; without --vlan, the entry for frames without a tag, which a bridge that filters VLANs has in the port's PVID")
 	completeFlag(cmd, "vlan", p.vlanIDs)
+	p.addChange(cmd)
 	sticky := cmd.Flags().Bool("sticky", false, "make the entry sticky instead of static")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		mac, err := parseMAC("MAC", args[1])
@@ -166,7 +167,7 @@ private VLAN is kept in its primary VLAN, as all addresses there are.`,
 			return err
 		}
 		e := bridge.Entry{MAC: mac, VLAN: id.orNone(), Port: args[2], Static: !*sticky, Sticky: *sticky}
-		return p.with(func(s switcher) error { return s.AddEntry(args[0], e) })
+		return p.change(func(s switcher) error { return s.AddEntry(args[0], e) })
 	}
 	return cmd
 }
@@ -181,7 +182,8 @@ stays, lest another station takes it.`,
   bascule fdb del br0 02:00:00:00:00:01
   bascule fdb del br0 02:00:00:00:00:01 --vlan 10`,
 	}
-	p.aboutEntry(cmd, switcher.DelEntry)
+	p.aboutEntry(cmd, func(f func(switcher) error) error { return p.change(f) }, switcher.DelEntry)
+	p.addChange(cmd)
 	return cmd
 }
 
@@ -200,15 +202,16 @@ another station takes it.`,
   bascule fdb flush br0 --static`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
 	}
+	p.addChange(cmd)
 	match := p.addMatch(cmd)
 	static := cmd.Flags().Bool("static", false, "remove static and sticky entries too, but for host ports' own addresses")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		m := match()
-		return p.with(func(s switcher) error {
-			n, spared, err := bridge.FlushEntries(s, args[0], m, *static)
-			if err != nil {
-				return err
-			}
+		n, spared := 0, 0
+		return p.change(func(s switcher) (err error) {
+			n, spared, err = bridge.FlushEntries(s, args[0], m, *static)
+			return err
+		}, func() error {
 			if p.json {
 				return p.printJSON([]answer.Flushed{{Bridge: args[0], Removed: n, Spared: spared}})
 			}

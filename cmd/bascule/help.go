@@ -232,7 +232,9 @@ func usageLines(cmd *cobra.Command) []string {
 			if local, _ := flagsOf(cmd); len(local) > 0 {
 				words = append(words, "[OPTION ...]")
 			}
-			lines = append(lines, strings.Join(words, " "))
+			const tied = "\x00...]" // no line ends before it
+			line := wrap(strings.ReplaceAll(strings.Join(words, " "), " ...]", tied), columns-4)
+			lines = append(lines, strings.ReplaceAll(strings.Join(line, "\n      "), tied, " ...]"))
 		}
 	}
 	if len(visible(cmd)) > 0 {

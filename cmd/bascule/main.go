@@ -24,6 +24,7 @@ import (
 	"syscall"
 
 	"bascule/agent"
+	"bascule/answer"
 	"bascule/bridge"
 	"bascule/config"
 	"bascule/history"
@@ -90,18 +91,11 @@ func openSwitch(netns string, stderr io.Writer) (switcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := history.Open(s, netns)
+	h, notes, err := history.Arrive(s, netns)
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	p := &program{stderr: stderr}
-	change, warnings, err := h.Settle()
-	p.warn(warnings)
-	if err != nil {
-		p.warn([]string{err.Error()})
-	} else if change != nil {
-		p.warn([]string{change.PutBack()})
-	}
+	(&program{stderr: stderr}).warn(notes)
 	return liveSwitch{s, h}, nil
 }
 
@@ -118,6 +112,10 @@ type program struct {
 
 	netns   word  // -n
 	force   bool  // --force, of commands whose limits take memory
+	dry     bool  // --dry-run
+	yes     bool  // --yes, of commands that may cut an ssh session off
+	lockout bool  // the command may cut an ssh session off
+	quiet   bool  // notes are not printed: they come once more
 	json    bool  // -j
 	running bool  // the arguments were right and the command has begun
 	unknown error // --help asked about a command that is none; cobra's function for help returns no error
@@ -218,6 +216,70 @@ func (p *program) addStackForce(cmd *cobra.Command) {
 }
 
 const forceStack = "take a device although others are above it, such as VLAN devices, or it is above a port's: those get nothing then"
+
+// change has f change the switch. With --dry-run it prints what f would do, and does nothing. A
+// change that cuts off the ssh session which the command comes by is refused, unless there is
+// --yes. tell prints what was done.
+func (p *program) change(f func(switcher) error, tell ...func() error) error {
+	return p.with(func(s switcher) error {
+		var session config.Session
+		if at, ok := history.CallersSession(); ok && p.lockout && !p.yes {
+			session = config.Session{Client: at.Client.Addr(), Server: at.Server.Addr()}
+		}
+		if p.dry || session.Server.IsValid() {
+			p.quiet = !p.dry
+			actions, err := s.Preview(session, func() error { return f(s) })
+			p.quiet = false
+			switch {
+			case p.dry && err != nil:
+				return err
+			case p.dry:
+				return p.wouldDo(actions)
+			case errors.As(err, new(*config.LockoutError)):
+				return err
+			}
+		}
+		if err := f(s); err != nil {
+			return err
+		}
+		for _, t := range tell {
+			if err := t(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// wouldDo prints what a command would do.
+func (p *program) wouldDo(actions []config.Action) error {
+	if p.json {
+		if err := p.printJSON(answer.List(actions, func(a config.Action) answer.Action { return answer.OfAction(p.netns.text, a) })); err != nil {
+			return err
+		}
+	} else {
+		for _, a := range actions {
+			fmt.Fprintln(p.out, a)
+		}
+	}
+	if len(actions) > 0 {
+		return errWouldChange
+	}
+	return nil
+}
+
+// addChange gives a command that changes something the flag --dry-run.
+func (p *program) addChange(cmd *cobra.Command) {
+	dryRunFlag(cmd, &p.dry)
+}
+
+// addLockout gives a command that may cut the ssh session off, by which it comes, the flags of addChange
+// and --yes.
+func (p *program) addLockout(cmd *cobra.Command) {
+	p.addChange(cmd)
+	p.lockout = true
+	cmd.Flags().BoolVar(&p.yes, "yes", false, "even if it cuts off the ssh session that the command comes by")
+}
 
 // with opens the switch for the time of f.
 func (p *program) with(f func(switcher) error) error {

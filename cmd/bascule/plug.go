@@ -52,6 +52,7 @@ alone, and 'bascule export' leaves them out.`,
 	cmd.Flags().Var((*bindingList)(&bindings), "binding", "bind an address to the station behind the port; may be given several times")
 	rules := word{name: "FILE"}
 	cmd.Flags().Var(&rules, "pf", "rules of pf for this port alone")
+	p.addLockout(cmd)
 	hook := addChoice(cmd, "hook", bridge.HookAuto, hookHelp, bridge.Hooks...)
 	changes := addSettings(cmd, bridge.PortSettings, true)
 	completeFlag(cmd, "backup", p.otherPorts)
@@ -84,7 +85,7 @@ alone, and 'bascule export' leaves them out.`,
 			}
 			o.PF = &bridge.PFLoad{Name: rules.text, Text: text, Source: pfSource}
 		}
-		return p.with(func(s switcher) error {
+		return p.change(func(s switcher) error {
 			warnings, err := s.Plug(o)
 			p.warn(warnings)
 			return err
@@ -94,7 +95,7 @@ alone, and 'bascule export' leaves them out.`,
 }
 
 func newUnplug(p *program) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "unplug ID",
 		Short: "take off what 'plug' put on a bridge",
 		Long: `Take the port with the id off its bridge, with its addresses, bindings and
@@ -104,13 +105,15 @@ device stays. An id that nothing has is no error: the command can be run again.`
   bascule unplug 3f1c-net0`,
 		ValidArgsFunction: completeArguments(p.plugIDs),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return p.with(func(s switcher) error {
+			return p.change(func(s switcher) error {
 				notes, err := s.Unplug(args[0])
 				p.warn(notes)
 				return err
 			})
 		},
 	}
+	p.addLockout(cmd)
+	return cmd
 }
 
 // plugIDs are the ids of plugged ports.

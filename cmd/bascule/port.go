@@ -127,12 +127,13 @@ are those of PORT; the other end begins with the defaults.`,
 	peer := cmd.Flags().String("peer", "", "the other end of a patch cable, `BRIDGE/PORT`")
 	completePeer(cmd, p)
 	p.addStackForce(cmd)
+	p.addLockout(cmd)
 	hook := addChoice(cmd, "hook", bridge.HookAuto, hookHelp, bridge.Hooks...)
 	host := addHost(cmd)
 	changes := addSettings(cmd, bridge.PortSettings, true)
 	completeFlag(cmd, "backup", p.otherPorts)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		return p.with(func(s switcher) error {
+		return p.change(func(s switcher) error {
 			o := bridge.PortOptions{Type: kind.text, Peer: *peer, Hook: hook.text, Changes: *changes}
 			host.store(&o)
 			warnings, err := s.AddPorts(args[0], args[1:], o)
@@ -193,6 +194,7 @@ all of them, or none.`,
   bascule port set br0 veth0 --protected none --fdb-max 100`,
 		ValidArgsFunction: completeRest(p.morePorts, p.bridgeNames, p.portNames),
 	}
+	p.addLockout(cmd)
 	hook := addChoice(cmd, "hook", "", hookHelp, bridge.Hooks...)
 	host := addHost(cmd)
 	changes := addSettings(cmd, bridge.PortSettings, false)
@@ -201,7 +203,7 @@ all of them, or none.`,
 		if hook.text == "" && len(*changes) == 0 && !host.given() {
 			return usagef(cmd, "nothing to change: give at least one setting")
 		}
-		return p.with(func(s switcher) error {
+		return p.change(func(s switcher) error {
 			o := bridge.PortOptions{Hook: hook.text, Changes: *changes}
 			host.store(&o)
 			warnings, err := s.SetPorts(args[0], args[1:], o)
@@ -298,7 +300,7 @@ as rx there, as if they came from the host.`,
 }
 
 func newPortDel(p *program) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "del BRIDGE PORT ...",
 		Short: "take ports off their bridge",
 		Long: `Take ports off their bridge, and their addresses out of the FDB. The devices
@@ -310,17 +312,22 @@ change: all of them, or none.`,
   bascule port del br0 tap0 tap1`,
 		ValidArgsFunction: completeRest(p.morePorts, p.bridgeNames, p.portNames),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return p.with(func(s switcher) error {
+			return p.change(func(s switcher) error {
 				notes, err := s.DelPorts(args[0], args[1:])
 				p.warn(notes)
 				return err
 			})
 		},
 	}
+	p.addLockout(cmd)
+	return cmd
 }
 
 // warn prints notes: work that was done, but may differ from the wish.
 func (p *program) warn(warnings []string) {
+	if p.quiet {
+		return
+	}
 	for _, w := range warnings {
 		p.complain("warning: " + w)
 	}

@@ -45,7 +45,7 @@ by 'tagged NAME'; it is no VLAN's tag.`,
 }
 
 func newRuleAdd(p *program) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:         "add BRIDGE PORT block|pass [WORD ...]",
 		Annotations: ruleUses("add"),
 		Short:       "add a rule behind those of a port",
@@ -62,13 +62,15 @@ port before the rule, or by 'on PORT' in it. There, a name that begins with
 			if err != nil {
 				return err
 			}
-			return p.with(func(s switcher) error {
+			return p.change(func(s switcher) error {
 				notes, err := s.AddRule(args[0], r)
 				p.warn(notes)
 				return err
 			})
 		},
 	}
+	p.addChange(cmd)
+	return cmd
 }
 
 // ruleUses are the ways to write a rule behind the name of a command.
@@ -94,7 +96,7 @@ func ruleOf(args []string) (rule.Rule, error) {
 }
 
 func newRuleDel(p *program) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:         "del BRIDGE PORT block|pass [WORD ...]",
 		Annotations: ruleUses("del"),
 		Short:       "remove a rule of a port",
@@ -109,9 +111,11 @@ is removed.`,
 			if err != nil {
 				return err
 			}
-			return p.with(func(s switcher) error { return s.DelRule(args[0], r) })
+			return p.change(func(s switcher) error { return s.DelRule(args[0], r) })
 		},
 	}
+	p.addChange(cmd)
+	return cmd
 }
 
 func newRuleShow(p *program) *cobra.Command {
@@ -165,7 +169,7 @@ whatever became of them later. A large packet (GSO) counts as one frame.`,
 }
 
 func newRuleFlush(p *program) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "flush BRIDGE [PORT]",
 		Short: "remove all rules of a bridge or a port",
 		Long:  `Remove all rules, or those of one port, and print how many there were.`,
@@ -175,11 +179,11 @@ func newRuleFlush(p *program) *cobra.Command {
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			args = append(args, "")
-			return p.with(func(s switcher) error {
-				n, err := s.FlushRules(args[0], args[1])
-				if err != nil {
-					return err
-				}
+			n := 0
+			return p.change(func(s switcher) (err error) {
+				n, err = s.FlushRules(args[0], args[1])
+				return err
+			}, func() error {
 				if p.json {
 					return p.printJSON([]answer.Flushed{{Bridge: args[0], Removed: n}})
 				}
@@ -188,6 +192,8 @@ func newRuleFlush(p *program) *cobra.Command {
 			})
 		},
 	}
+	p.addChange(cmd)
+	return cmd
 }
 
 func newRuleLoad(p *program) *cobra.Command {
@@ -212,6 +218,7 @@ its counters.`,
 			return completeArguments(p.bridgeNames)(cmd, args, word)
 		},
 	}
+	p.addChange(cmd)
 	port := &word{name: "PORT"}
 	cmd.Flags().Var(port, "port", "replace only the rules of this port")
 	completeFlag(cmd, "port", p.portNames)
@@ -227,7 +234,7 @@ its counters.`,
 			defer f.Close()
 			file = f
 		}
-		return p.with(func(s switcher) error {
+		return p.change(func(s switcher) error {
 			notes, err := s.LoadRules(args[0], port.text, name, file)
 			p.warn(notes)
 			return err

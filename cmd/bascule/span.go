@@ -64,11 +64,12 @@ port that --port names is forgotten when it leaves the bridge.`,
 	completeFlag(cmd, "port", p.portNames)
 	cmd.Flags().Var(&vlans{&o.VLANs}, "vlan", "frames in these VLANs, such as 10,20-30; may be given several times")
 	completeFlag(cmd, "vlan", p.vlanIDs)
+	p.addLockout(cmd)
 	direction := addChoice(cmd, "direction", bridge.DirectionIn, "frames that come in, that go out, or both",
 		bridge.DirectionIn, bridge.DirectionOut, bridge.DirectionBoth)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		o.Direction = direction.text
-		return p.with(func(s switcher) error {
+		return p.change(func(s switcher) error {
 			warnings, err := s.AddSpan(args[0], args[1], o)
 			p.warn(warnings)
 			return err
@@ -103,7 +104,7 @@ sources whose frames the device gets; PORTS is all if it gets every port's.`,
 }
 
 func newSpanDel(p *program) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "del BRIDGE DEVICE",
 		Short: "take a span port off its bridge",
 		Long:  `Take a span port off its bridge. The device stays.`,
@@ -111,9 +112,11 @@ func newSpanDel(p *program) *cobra.Command {
   bascule span del br0 mon0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.spanNames),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return p.with(func(s switcher) error { return s.DelSpan(args[0], args[1]) })
+			return p.change(func(s switcher) error { return s.DelSpan(args[0], args[1]) })
 		},
 	}
+	p.addChange(cmd)
+	return cmd
 }
 
 // spanNames are the span ports of the bridge that is the first argument.

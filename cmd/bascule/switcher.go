@@ -25,6 +25,7 @@ type switcher interface {
 	Pending() (*history.Pending, error)
 	States() ([]history.State, error)
 	Name() string
+	Preview(session config.Session, do func() error) ([]config.Action, error)
 	Export(bridges ...string) (f config.File, notes []string, err error)
 
 	Check() ([]bridge.Finding, error)

@@ -66,6 +66,7 @@ it.`,
   bascule vlan del br0 veth0 1`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames, p.vlanIDs),
 	}
+	p.addLockout(cmd)
 	var o bridge.VLANOptions
 	cmd.Flags().BoolVar(&o.Untagged, "untagged", false, "frames of the VLANs leave by the port without a tag")
 	cmd.Flags().BoolVar(&o.PVID, "pvid", false, "frames that come in without a tag are in the VLAN; give one VLAN")
@@ -74,13 +75,13 @@ it.`,
 		if err != nil {
 			return err
 		}
-		return p.with(func(s switcher) error { return s.AddVLANs(args[0], args[1], list, o) })
+		return p.change(func(s switcher) error { return s.AddVLANs(args[0], args[1], list, o) })
 	}
 	return cmd
 }
 
 func newVLANDel(p *program) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "del BRIDGE PORT LIST",
 		Short: "take a port out of VLANs",
 		Long: `Take a port out of the VLANs of LIST, such as 10 or 10,20-30, as far as it is in
@@ -97,9 +98,11 @@ are forgotten, static ones, too.`,
 			if err != nil {
 				return err
 			}
-			return p.with(func(s switcher) error { return s.DelVLANs(args[0], args[1], list) })
+			return p.change(func(s switcher) error { return s.DelVLANs(args[0], args[1], list) })
 		},
 	}
+	p.addLockout(cmd)
+	return cmd
 }
 
 func newVLANPrivate(p *program) *cobra.Command {
@@ -124,6 +127,7 @@ an ordinary one.`,
   bascule vlan private br0 100 --isolated none --community none`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.vlanIDs),
 	}
+	p.addLockout(cmd)
 	isolated, community := &vlanList{name: "VLAN"}, &vlanList{name: "LIST"}
 	cmd.Flags().Var(isolated, "isolated", "the VLAN whose ports talk only to promiscuous ports, or none")
 	cmd.Flags().Var(community, "community", "VLANs whose ports also talk to each other, or none")
@@ -140,7 +144,7 @@ an ordinary one.`,
 		if isolated.list == nil && community.list == nil {
 			return usagef(cmd, "nothing to change: give --isolated or --community")
 		}
-		return p.with(func(s switcher) error {
+		return p.change(func(s switcher) error {
 			return s.SetPrivateVLANs(args[0], primary[0], bridge.PrivateVLANs{Isolated: isolated.list, Community: community.list})
 		})
 	}

@@ -33,6 +33,7 @@ var confirmCases = []struct {
 }{
 	{"put_back", confirmPutBack},
 	{"put_back_devices", confirmPutBackDevices},
+	{"host_and_anchors", confirmHostAndAnchors},
 	{"confirmed", confirmConfirmed},
 	{"failed", confirmFailed},
 	{"session_killed", confirmSessionKilled},
@@ -46,6 +47,8 @@ var confirmCases = []struct {
 	{"two_namespaces", confirmTwoNamespaces},
 	{"nested", confirmNested},
 	{"of_another", confirmOfAnother},
+	{"front_doors", confirmFrontDoors},
+	{"session", commandsOfSession},
 	{"full_disk", confirmFullDisk},
 	{"read_only_later", confirmReadOnlyLater},
 	{"other_versions", confirmOtherVersions},
@@ -172,7 +175,8 @@ func edit(t *testing.T, l *netlab.Lab, f func(map[string]any)) {
 	f(p)
 	text, err = json.Marshal(p)
 	must(t, err)
-	must(t, os.WriteFile(path, text, 0o600))
+	must(t, os.WriteFile(path+".new", text, 0o600)) // others may read it meanwhile
+	must(t, os.Rename(path+".new", path))
 }
 
 func confirmPutBack(t *testing.T, l *netlab.Lab) {
@@ -221,6 +225,58 @@ func confirmPutBackDevices(t *testing.T, l *netlab.Lab) {
 		back()
 		if got := state(); !slices.Equal(got, before) {
 			t.Errorf("it is put back to %q, and was %q", got, before)
+		}
+	}
+}
+
+// confirmHostAndAnchors: what no file says is put back as well: routes and leases of the host at its
+// port, rules in anchors of pf, and the MAC and MTU that a file leaves as they are.
+func confirmHostAndAnchors(t *testing.T, l *netlab.Lab) {
+	ip := func(args ...string) string {
+		t.Helper()
+		out, err := exec.Command("ip", append([]string{"-n", l.Switch.Name}, args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("ip %v: %v: %s", args, err, out)
+		}
+		return string(out)
+	}
+	apply(t, l, file(t, "good.yaml", `bridges: {br0: {ports: {p1: {}, p2: {}, h0: {type: host, addresses: 192.0.2.9/24}}, pf: {rules: "anchor own\nanchor none\npass"}}}`))
+	ip("address", "add", "192.0.2.77/24", "dev", "h0", "valid_lft", "5000", "preferred_lft", "4000")
+	ip("route", "add", "default", "via", "192.0.2.1", "metric", "7")
+	ip("route", "add", "198.51.100.0/24", "nexthop", "via", "192.0.2.2", "weight", "3", "nexthop", "via", "192.0.2.3")
+	ip("route", "add", "203.0.113.0/24", "dev", "h0", "src", "192.0.2.9", "mtu", "1200", "table", "42")
+	l.Bascule("pfctl", "-b", "br0", "-q", "-a", "own", "-f", file(t, "own.conf", "block in proto udp from any to any port = 9\n"))
+	look := func() string {
+		links := linesOf(ip("-o", "link", "show", "h0")) // its number and that of its other end are new
+		mac, mtu := strings.Fields(links[0]), ""
+		for i, word := range mac {
+			if word == "mtu" || word == "link/ether" {
+				mtu += word + " " + mac[i+1] + "\n"
+			}
+		}
+		leased := ""
+		for _, line := range linesOf(ip("-o", "-4", "address", "show", "dev", "h0")) {
+			leased += strings.Fields(line)[3] + "\n"
+		}
+		return mtu + leased + ip("-4", "route", "show", "table", "all", "proto", "boot") + l.Bascule("pfctl", "-b", "br0", "-q", "-a", "*", "-s", "rules")
+	}
+	before := look()
+	for _, text := range []string{
+		"bridges: {br0: {}}",
+		"bridges: {br0: {ports: {p1: {}, h0: {type: host, addresses: 203.0.113.9/24, mac: 02:00:00:00:00:99, mtu: 900}}, pf: {rules: pass}}}",
+		"bridges: {br0: {ports: {p1: {}, p2: {}, h0: {type: host, up: off}}}}",
+	} {
+		tried(t, l, "2s", text)
+		l.Run("pfctl", "-b", "br0", "-q", "-a", "none", "-f", file(t, "none.conf", "block\n"))
+		l.Run("pfctl", "-b", "br0", "-q", "-a", "own", "-F", "rules")
+		l.Run("port", "set", "br0", "h0", "--mac", "02:00:00:00:00:98", "--mtu", "1000")
+		if strings.Contains(text, "up: off") { // a device that has the address while the interface is made anew
+			l.Run("port", "set", "br0", "h0", "--mac", "auto")
+			ip("link", "set", "h0", "name", "h8")
+		}
+		l.Wait("the change to be put back", func() bool { return !waiting(l) })
+		if after := look(); after != before {
+			t.Errorf("after %s there is\n%s and was\n%s", text, after, before)
 		}
 	}
 }
@@ -570,6 +626,88 @@ func confirmNested(t *testing.T, l *netlab.Lab) {
 		t.Error("it waits still")
 	}
 	l.Refused([]string{"no change waits for it"}, "apply", "confirm")
+}
+
+// confirmFrontDoors: what puts guests and containers on the switch is a command as others are, and puts
+// back first what nobody has confirmed.
+func confirmFrontDoors(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", good))
+	dir := t.TempDir()
+	for _, door := range []struct {
+		name, stdin string
+		args, env   []string
+	}{
+		{"bascule", "", []string{"plug", "one", "--bridge", "br0", "--device", "p3"}, nil},
+		{"bascule", "", []string{"unplug", "one"}, nil},
+		{"bascule-cni", `{"cniVersion": "1.0.0", "name": "net", "type": "bascule-cni", "bridge": "br0"}`, nil,
+			[]string{"CNI_COMMAND=DEL", "CNI_CONTAINERID=none", "CNI_IFNAME=eth0", "CNI_PATH=" + dir}},
+		{"bascule-libvirt-hook", "<domain><name>none</name><uuid>3f0c1d8e-6f6b-4a7e-9d6a-0d0d0d0d0d0d</uuid></domain>", []string{"none", "release", "end", "-"}, nil},
+		{"bascule-netavark", `{"container_id": "none", "container_name": "none", "network": {"name": "n", "id": "2f259bab93aaaaa2542ba43ef33eb990d0999ee1b9924b557b7be53c0b7a1bb9",
+			"driver": "bascule", "network_interface": "br0", "subnets": [{"subnet": "192.0.2.0/24", "gateway": "192.0.2.1"}]},
+			"network_options": {"interface_name": "eth0", "static_ips": ["192.0.2.5"]}}`, []string{"teardown", "/proc/self/ns/net"}, nil},
+	} {
+		path := filepath.Join(dir, door.name)
+		if _, err := os.Lstat(path); err != nil {
+			must(t, os.Symlink(l.Binary(), path))
+		}
+		tried(t, l, "1h", bad)
+		killWatchers(t, l)
+		overdue(t, l)
+		cmd := exec.Command("ip", append([]string{"netns", "exec", l.Switch.Name, path}, door.args...)...)
+		cmd.Env, cmd.Stdin = append(l.Command().Env, door.env...), strings.NewReader(door.stdin)
+		out, err := cmd.CombinedOutput()
+		if !strings.Contains(string(out), "was not confirmed, and is put back") || waiting(l) {
+			t.Errorf("%s %v: %v: %s", door.name, door.args, err, out)
+		}
+		if door.name == "bascule" && err != nil {
+			t.Errorf("%v: %v: %s", door.args, err, out)
+		}
+		l.Bascule("unplug", "one")
+		stateIs(t, l)
+	}
+}
+
+// commandsOfSession are commands of an ssh session that would cut it off: they are refused, as files are,
+// unless there is --yes, and do what they say then.
+func commandsOfSession(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", "bridges: {br0: {vlan-filtering: on, ports: {p1: {pvid: 10}, p2: {pvid: 10}, h0: {type: host, pvid: 10, addresses: 192.0.2.9/24}}}}"))
+	client := l.Ends[0]
+	for _, args := range [][]string{
+		{"-n", client.Namespace.Name, "address", "add", "192.0.2.7/24", "dev", client.Ifname},
+		{"netns", "exec", client.Namespace.Name, "ping", "-qc1", "-W20", "192.0.2.9"},
+	} {
+		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %v: %v: %s", args, err, out)
+		}
+	}
+	l.Setenv("SSH_CONNECTION", "192.0.2.7 50000 192.0.2.9 22")
+	const port, address, vlan = "this ssh session comes by port p1, which would go", "this ssh session is by the address 192.0.2.9 of port h0, which would go",
+		"this ssh session comes by port p1, and would have no VLAN to port h0 any more"
+	for _, c := range []struct{ command, words string }{
+		{"port del br0 p1", port}, {"port del br0 p2 p1", port}, {"port del br0 h0", address}, {"bridge del br0", address}, {"bridge del --all", address},
+		{"vlan del br0 p1 10", vlan}, {"vlan del br0 h0 10", vlan}, {"vlan add br0 p1 10", vlan}, {"vlan add br0 h0 20 --pvid --untagged", vlan},
+	} {
+		before := l.Bascule("export")
+		args := strings.Fields(c.command)
+		l.Refused([]string{c.words, "if that is meant, give --yes"}, args...)
+		l.Refused([]string{c.words}, append(args, "--dry-run")...)
+		if after := l.Bascule("export"); after != before {
+			t.Errorf("the refused '%s' has changed\n%sto\n%s", c.command, before, after)
+		}
+		r, err := l.Run(append(args, "--yes", "--dry-run")...)
+		must(t, err)
+		if r.Exit != 3 || r.Stdout == "" {
+			t.Error(r)
+		}
+	}
+	// what does not cut it off is no matter
+	l.Bascule("vlan", "add", "br0", "p1", "20")
+	l.Bascule("port", "set", "br0", "p1", "--learn=off")
+	l.Bascule("port", "del", "br0", "p2")
+	l.Bascule("port", "del", "br0", "p1", "--yes")
+	if out := l.Bascule("port", "show", "br0"); strings.Contains(out, "p1") {
+		t.Errorf("with --yes nothing was done: %s", out)
+	}
 }
 
 func confirmOfAnother(t *testing.T, l *netlab.Lab) {

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"bascule/bridge"
+)
+
+// Preview returns what do would do by the switch, in the words of a plan. Nothing of it is done. What
+// do would be refused for is the error, and so is a session that it would cut off; the zero value is
+// none.
+func Preview(s *bridge.Switch, session Session, do func() error) (actions []Action, err error) {
+	r, err := s.Rehearse(do)
+	if err != nil {
+		return nil, err
+	}
+	devices, err := s.Devices()
+	if err != nil {
+		return nil, err
+	}
+	names, err := s.Names()
+	if err != nil {
+		return nil, err
+	}
+	was, want := File{}, File{}
+	for _, name := range names {
+		after, changes := r.After[name]
+		before, err := s.Read(name)
+		if err != nil {
+			if changes && after == nil { // one that another version has made, which can be deleted only
+				actions = append(actions, Action{Delete, name, "bridge " + name, ""})
+			}
+			continue
+		}
+		was.Bridges = append(was.Bridges, wholeBridge(name, before, devices, nil))
+		switch {
+		case !changes:
+			want.Bridges = append(want.Bridges, wholeBridge(name, before, devices, nil))
+		case after == nil:
+			want.Bridges = append(want.Bridges, Bridge{Name: name, Gone: true})
+		default:
+			want.Bridges = append(want.Bridges, wholeBridge(name, *after, devices, r.Hosts))
+		}
+	}
+	for name, after := range r.After {
+		if after != nil && !slices.Contains(names, name) {
+			want.Bridges = append(want.Bridges, wholeBridge(name, *after, devices, r.Hosts))
+		}
+	}
+	for i := range devices { // the switch has looked at all that is refused for these
+		devices[i].Owner, devices[i].Cut, devices[i].Refusal = "", "", ""
+	}
+	p := newPlan(was, want, devices)
+	if bad := p.want.bad.errors(); bad != nil {
+		return nil, fmt.Errorf("cannot tell what would be changed: %w", withoutPlaces(bad))
+	}
+	if session.Server.IsValid() {
+		p.refuseSession(session, s.Behind)
+	}
+	if bad := p.want.bad.errors(); bad != nil {
+		return nil, &LockoutError{withoutPlaces(bad)}
+	}
+	actions = append(actions, p.actions...)
+	for _, e := range r.More {
+		if e.Object == "programs" && slices.ContainsFunc(actions, func(a Action) bool { return a.Bridge == e.Bridge }) {
+			continue // a change loads them in any case
+		}
+		op := Change
+		if e.Removes {
+			op = Delete
+		}
+		actions = append(actions, Action{op, e.Bridge, fmt.Sprintf("%s of %s", e.Object, e.Bridge), e.Detail})
+	}
+	return actions, nil
+}
+
+// A LockoutError refuses a change that would cut off a session.
+type LockoutError struct{ error }
+
+func (e *LockoutError) Unwrap() error { return e.error }
+
+// withoutPlaces is what is wrong, which is in no file.
+func withoutPlaces(bad Errors) error {
+	var words []string
+	for _, e := range bad {
+		words = append(words, e.Msg)
+	}
+	return errors.New(strings.Join(words, "; "))
+}
+
+// wholeBridge is a file's bridge of one that runs, with the ports that were plugged by an id, too.
+// hosts are what interfaces of host ports get.
+func wholeBridge(name string, state bridge.State, devices []bridge.Device, hosts map[string]bridge.PortOptions) Bridge {
+	there, taken := map[string]bridge.Device{}, map[string]bool{}
+	for _, d := range devices {
+		there[d.Name] = d
+	}
+	r := reader{State: state, file: Bridge{Name: name}, out: map[string]bool{}, plugged: true}
+	r.file.Settings = differing(bridge.BridgeSettings, state.Bridge.Config)
+	r.ports(there, taken)
+	r.private()
+	r.rest()
+	for i := range r.file.Ports {
+		p := &r.file.Ports[i]
+		o := hosts[p.Name]
+		if o.MAC != nil {
+			p.MAC = o.MAC
+		}
+		p.MTU = cmp.Or(o.MTU, p.MTU)
+	}
+	if pf := r.file.PF; pf != nil {
+		pf.printed = pf.Rules
+	}
+	return r.file
+}
