@@ -77,8 +77,8 @@ const (
 	MaxMTU = endMTU
 )
 
-// ipv6MTU is the least with which an interface has IPv6 (RFC 8200, 5).
-const ipv6MTU = 1280
+// IPv6MTU is the least with which an interface has IPv6 (RFC 8200, 5).
+const IPv6MTU = 1280
 
 // ParseMTU reads the MTU of a host port. The error is a *[UsageError].
 func ParseMTU(s string) (int, error) {

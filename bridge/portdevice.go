@@ -470,8 +470,8 @@ func (w *world) mtuTold(c *datapath.Config, p *datapath.Port, name string, mtu i
 		told = append(told, text)
 	}
 	host := p.Notes&datapath.PortHost != 0 || p.Ifindex == 0 // a new one has no device yet
-	if host && mtu < ipv6MTU {
-		told = append(told, fmt.Sprintf("%s has MTU %d, and no IPv6: that takes %d", name, mtu, ipv6MTU))
+	if host && mtu < IPv6MTU {
+		told = append(told, fmt.Sprintf("%s has MTU %d, and no IPv6: that takes %d", name, mtu, IPv6MTU))
 	}
 	return told
 }

@@ -92,6 +92,8 @@ type Port struct {
 	// Up says whether the port's device is up, or the interface of a host port. Nil is up, and for an
 	// interface that is in another network namespace as it is.
 	Up *bool
+
+	left string // why it cannot come now, "" for a port that can; see Restore
 }
 
 // A PrivateVLAN is a primary VLAN with those below it (RFC 5517).
@@ -127,6 +129,8 @@ type Mirror struct {
 	// Emptied says that it runs and copies nothing, since the ports that it had
 	// copies of have left. No file says so: without ports it would be all of them.
 	Emptied bool
+
+	left string // as of a Port
 }
 
 // An Entry is a static or sticky entry of the FDB.

@@ -170,6 +170,29 @@ func (d *diff) neededElsewhere(name string) bool {
 	return false
 }
 
+// Cut returns the bridges that a file is not about, and that lose ends of patch cables by it. was is
+// the running state.
+func Cut(was, want File) (bridges []string) {
+	for _, b := range want.Bridges {
+		runs := bridgeNamed(was, b.Name)
+		if runs == nil {
+			continue
+		}
+		for _, p := range runs.Ports {
+			far, _, cable := strings.Cut(p.Options.Peer, "/")
+			stays := slices.ContainsFunc(b.Ports, func(o Port) bool {
+				a, _ := plainName(o.Name)
+				b, _ := plainName(p.Name)
+				return a == b && o.Options.Type == p.Options.Type && o.Options.Peer == p.Options.Peer
+			})
+			if cable && !stays && bridgeNamed(want, far) == nil && !slices.Contains(bridges, far) {
+				bridges = append(bridges, far)
+			}
+		}
+	}
+	return bridges
+}
+
 // cutElsewhere reports whether the other end of a cable, in a bridge before this
 // one, takes this end with it.
 func (d *diff) cutElsewhere(p *portModel) bool {

@@ -64,7 +64,8 @@ type portModel struct {
 	up     bool // whether the device, or the host's interface, is to be up
 	saysUp bool // the file does; else an interface in another namespace is left as it is
 
-	waits bool // for its device
+	waits bool // for its device, or since it cannot come now
+	left  bool // that
 	lost  bool // the port runs, but its device is gone
 	force bool // as bridge.PortOptions has it
 }
@@ -287,6 +288,7 @@ func (m *model) readPort(b *bridgeModel, p *Port, what string) *portModel {
 	if p.Up != nil && port.kind == bridge.TypePatch {
 		m.fail(p.At, "%s: a patch cable has no device that could be up; leave up out", what)
 	}
+	port.left = p.left != ""
 	port.up = p.Up == nil || *p.Up
 	port.saysUp = p.Up != nil
 	port.vlans = m.readVLANs(b, p, what)
@@ -389,7 +391,10 @@ func (m *model) expand(b, was *bridgeModel) {
 	}
 	for _, p := range b.ports {
 		d := m.devices[p.name]
+		m.checkIPv6(b, p, d)
 		switch {
+		case p.left:
+			p.waits = true
 		case p.kind != bridge.TypeNetdev && d != nil && d.Bridge == b.Name && was != nil && was.byName[p.name] != nil && was.byName[p.name].kind == p.kind:
 			m.fail(p.at, "port %s of %s: a device that is a port of the bridge has got the same name; give it another with 'ip link set %s name NAME'",
 				p.name, b.Name, p.name)
@@ -451,6 +456,19 @@ func (m *model) expand(b, was *bridgeModel) {
 	}
 }
 
+// checkIPv6 refuses addresses of IPv6 at an interface with an MTU that is too small for it.
+func (m *model) checkIPv6(b *bridgeModel, p *portModel, there *bridge.Device) {
+	mtu := p.mtu
+	if mtu == 0 && there != nil && p.kind == bridge.TypeHost && there.Host == b.Name {
+		mtu = there.MTU
+	}
+	i := slices.IndexFunc(p.addresses, func(a netip.Prefix) bool { return a.Addr().Is6() })
+	if i >= 0 && mtu != 0 && mtu < bridge.IPv6MTU {
+		m.fail(p.at, "port %s of %s: address %s is of IPv6, which wants an MTU of %d, and not of %d; give mtu: %d",
+			p.name, b.Name, p.addresses[i], bridge.IPv6MTU, mtu, bridge.IPv6MTU)
+	}
+}
+
 // quietly does something whose errors were told before.
 func (m *model) quietly(read func() *portModel) *portModel {
 	bad := m.bad
@@ -492,6 +510,7 @@ func (m *model) claim(was *model) {
 		for _, p := range b.ports {
 			o := owner{b.Name, "port " + p.name + " of " + b.Name, p.at, false}
 			switch {
+			case p.left:
 			case p.kind == bridge.TypeHost:
 				take(hosts, p.name, o)
 				d := m.devices[p.name]
@@ -505,6 +524,9 @@ func (m *model) claim(was *model) {
 		for i := range b.Mirrors {
 			mirror := &b.Mirrors[i]
 			what := "span port " + mirror.Device + " of " + b.Name
+			if mirror.left != "" {
+				continue
+			}
 			if p := b.byName[mirror.Device]; p != nil {
 				m.fail(mirror.At, "%s is port %s of %s already, at %s; leave one out", what, p.name, b.Name, p.at)
 				continue
@@ -616,7 +638,7 @@ func sortedNames[V any](m map[string]V) []string {
 // checkPatches refuses patch cables that do not end where they say.
 func (m *model) checkPatches(b *bridgeModel, was *model) {
 	for _, p := range b.ports {
-		if p.kind != bridge.TypePatch {
+		if p.kind != bridge.TypePatch || p.left {
 			continue
 		}
 		what := "port " + p.name + " of " + b.Name
@@ -908,6 +930,8 @@ func (m *model) readMirrors(b *bridgeModel, was *model) {
 		x.VLANs = slices.Sorted(slices.Values(mirror.VLANs))
 		switch d := m.devices[x.Device]; {
 		case was == nil:
+		case x.left != "":
+			x.waits = true
 		case d == nil:
 			runs := was.byName[b.Name] != nil && slices.ContainsFunc(was.byName[b.Name].mirrors, func(o *mirrorModel) bool { return o.Device == x.Device })
 			if x.waits = !runs; x.waits {

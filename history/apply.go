@@ -51,13 +51,13 @@ func NewID() string { return rand.Text() }
 // Apply is [config.Apply], with the state of before and the one of after kept. If only the
 // keeping fails, a warning says so; with Confirm nothing is done then.
 func (h *History) Apply(f config.File, o Options) (actions []config.Action, warnings []string, err error) {
-	return h.apply(func() (config.File, error) { return f, nil }, o)
+	return h.apply(func() (config.File, time.Time, error) { return f, time.Time{}, nil }, o)
 }
 
-// apply applies the file that build returns when nobody else changes anything.
-func (h *History) apply(build func() (config.File, error), o Options) (actions []config.Action, warnings []string, err error) {
+// apply applies the file that build returns, with State.Of, when nobody else changes anything.
+func (h *History) apply(build func() (f config.File, of time.Time, err error), o Options) (actions []config.Action, warnings []string, err error) {
 	if o.DryRun {
-		f, err := build()
+		f, _, err := build()
 		if err != nil {
 			return nil, nil, err
 		}
@@ -68,12 +68,12 @@ func (h *History) apply(build func() (config.File, error), o Options) (actions [
 		return nil, nil, err
 	}
 	defer unlock()
-	f, err := build()
+	f, of, err := build()
 	if err != nil {
 		return nil, nil, err
 	}
 	var unkept []string // why
-	c := change{h: h, o: o, files: digest(f), bridges: names(f)}
+	c := change{h: h, o: o, file: f, files: digest(f), bridges: names(f)}
 	o.Locked = true
 	o.Before = func() error {
 		var err error
@@ -101,7 +101,7 @@ func (h *History) apply(build func() (config.File, error), o Options) (actions [
 	}
 	h.forgive(c.files)
 	if unkept == nil {
-		st := State{Time: time.Now(), Who: o.Who.String(), What: o.What, Bridges: c.bridges, Files: c.files}
+		st := State{Time: time.Now(), Who: o.Who.String(), What: o.What, Bridges: c.bridges, Files: c.files, Of: of}
 		warnings = append(warnings, h.record(st)...)
 	}
 	return actions, warnings, nil
@@ -109,7 +109,7 @@ func (h *History) apply(build func() (config.File, error), o Options) (actions [
 
 // record keeps the state that there is. The notes say why it could not be kept.
 func (h *History) record(st State) (notes []string) {
-	text, _, err := h.exported()
+	_, text, err := h.exported()
 	if err == nil {
 		_, err = h.keep(st, text)
 	}
@@ -127,8 +127,9 @@ func unkeptNote(err error) string {
 type change struct {
 	h       *History
 	o       Options
-	files   string
-	bridges []string
+	file    config.File
+	files   string   // its digest
+	bridges []string // that the change is about: the file's, and those that lose ends of patch cables by it
 	waits   *Pending // to be confirmed, nil for one that stays
 	joins   bool     // it is a part of one that waits already
 }
@@ -151,9 +152,10 @@ func (c *change) begin() (unkept []string, err error) {
 	if h.denied(c.files) && o.Confirm == 0 && !o.Yes {
 		return nil, errDenied
 	}
-	text, _, err := h.exported()
+	found, text, err := h.exported()
 	var before State
 	if err == nil {
+		c.bridges = slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.bridges, config.Cut(found, c.file)))))
 		before, err = h.keep(State{Time: time.Now(), Who: "-", What: foundState}, text)
 	}
 	if err != nil && o.Confirm == 0 {
@@ -187,7 +189,16 @@ func (c *change) begin() (unkept []string, err error) {
 // foundState is what is applied in a state that was not applied: commands have made it.
 const foundState = "as it was found"
 
+// stays says of a change whose time is over what it still does here, and what to do.
+func (p *Pending) stays() string {
+	return fmt.Sprintf("the change of %s at %s (%s) was not confirmed until %s, and cannot be put back yet; 'bascule apply --back' says why, and 'bascule apply confirm --yes' keeps what there is",
+		p.Who, p.Time.Format(time.TimeOnly), p.What, p.Until.Format(time.TimeOnly))
+}
+
 func waitsError(p *Pending) error {
+	if p.Overdue() {
+		return &refusal{line: "cannot apply: " + p.stays()}
+	}
 	return &refusal{line: fmt.Sprintf("cannot apply: the change of %s at %s (%s) waits to be confirmed until %s; confirm it with 'bascule apply confirm', or put it back with 'bascule apply --back'",
 		p.Who, p.Time.Format(time.TimeOnly), p.What, p.Until.Format(time.TimeOnly))}
 }
@@ -283,16 +294,18 @@ func (h *History) putBack(p *Pending) (warnings []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if warnings, err = h.clear(f); err == nil {
-		var notes []string
-		_, notes, err = config.Apply(h.s, f, config.Options{Locked: true, Yes: true})
-		warnings = append(warnings, notes...)
-	}
+	notes := h.clear(f)
+	_, left, warnings, err := config.Restore(h.s, f, config.Options{Locked: true, Yes: true})
+	warnings = append(notes, warnings...)
 	if err != nil {
 		return warnings, fmt.Errorf("cannot put the change of %s back: %w", p.Time.Format(time.DateTime), err)
 	}
 	warnings = append(warnings, h.giveBack(p)...)
-	st := State{Time: time.Now(), Who: p.Who, What: "put back, not confirmed: " + p.What, Bridges: p.Bridges}
+	what := "put back, not confirmed: " + p.What
+	if left != nil {
+		what += ", but for " + strings.Join(left, " and ")
+	}
+	st := State{Time: time.Now(), Who: p.Who, What: what, Bridges: p.Bridges, Of: p.Time}
 	warnings = append(warnings, h.record(st)...)
 	if err := h.settle(p, true); err != nil {
 		// until the next restart nobody puts it back again
@@ -305,16 +318,16 @@ func (h *History) putBack(p *Pending) (warnings []string, err error) {
 }
 
 // clear takes ports of a state off where commands have put them since: on bridges that the state is not
-// about, and what was plugged by an id.
-func (h *History) clear(f config.File) (notes []string, err error) {
+// about, and what was plugged by an id. The notes say which, and which stay there.
+func (h *History) clear(f config.File) (notes []string) {
 	devices, err := h.s.Devices()
 	if err != nil {
-		return nil, err
+		return []string{err.Error()}
 	}
 	about := names(f)
 	for _, b := range f.Bridges {
-		for _, p := range b.Ports {
-			i := slices.IndexFunc(devices, func(d bridge.Device) bool { return d.Name == p.Name })
+		for _, name := range devicesOf(b) {
+			i := slices.IndexFunc(devices, func(d bridge.Device) bool { return d.Name == name })
 			if i < 0 {
 				continue
 			}
@@ -323,14 +336,27 @@ func (h *History) clear(f config.File) (notes []string, err error) {
 			if on == "" || d.Owner == "" && slices.Contains(about, on) {
 				continue
 			}
-			more, err := h.s.DelPort(on, p.Name)
+			more, err := h.s.DelPort(on, name)
 			notes = append(notes, more...)
 			if err != nil {
-				return notes, err
+				notes = append(notes, err.Error())
+				continue
 			}
+			notes = append(notes, fmt.Sprintf("%s leaves %s, to which it came since, for %s", name, on, b.Name))
 		}
 	}
-	return notes, nil
+	return notes
+}
+
+// devicesOf are the names of the ports and span ports of a file's bridge.
+func devicesOf(b config.Bridge) (list []string) {
+	for _, p := range b.Ports {
+		list = append(list, p.Name)
+	}
+	for _, m := range b.Mirrors {
+		list = append(list, m.Device)
+	}
+	return list
 }
 
 // note has a change know what is there that no file says.
@@ -418,8 +444,10 @@ func (h *History) Confirm(who Who, yes bool) (p *Pending, warnings []string, err
 	switch {
 	case err != nil:
 		return nil, nil, err
-	case p == nil || p.Overdue():
+	case p == nil:
 		return nil, nil, h.nothingWaits()
+	case p.Overdue() && !yes:
+		return nil, nil, &refusal{line: "cannot confirm: " + p.stays()}
 	case who.User != p.User && !yes:
 		return nil, nil, &refusal{line: fmt.Sprintf("cannot confirm: the change at %s (%s) is of %s; let them confirm it, or say --yes", p.Time.Format(time.TimeOnly), p.What, p.Who)}
 	}
@@ -448,22 +476,23 @@ func (h *History) Back(n int, o Options) (actions []config.Action, warnings []st
 	} else if p != nil {
 		return h.backAtOnce(n, o)
 	}
-	return h.apply(func() (config.File, error) {
+	return h.apply(func() (f config.File, of time.Time, err error) {
 		list, err := h.States()
 		switch {
 		case err != nil:
-			return config.File{}, err
+			return f, of, err
 		case len(list) == 0:
-			return config.File{}, &refusal{line: "cannot go back: no state is kept; apply a file first"}
+			return f, of, &refusal{line: "cannot go back: no state is kept; apply a file first"}
 		case n >= len(list):
-			return config.File{}, &refusal{line: fmt.Sprintf("cannot go back by %d: states are kept from 0 to %d; see 'bascule apply --history'", n, len(list)-1)}
+			return f, of, &refusal{line: fmt.Sprintf("cannot go back by %d: states are kept from 0 to %d; see 'bascule apply --history'", n, len(list)-1)}
 		}
 		var about []string
 		for _, st := range list[:n+1] {
 			about = append(about, st.Bridges...)
 		}
 		slices.Sort(about)
-		return h.target(list[n], slices.Compact(about))
+		f, err = h.target(list[n], slices.Compact(about))
+		return f, list[n].Time, err
 	}, o)
 }
 
@@ -482,6 +511,9 @@ func (h *History) backAtOnce(n int, o Options) (actions []config.Action, warning
 		return nil, nil, &refusal{line: "cannot go back: the change that waited has been confirmed, or put back; see 'bascule apply --history'"}
 	case n != 1 || o.Confirm > 0:
 		return nil, nil, waitsError(p)
+	case o.Who.User != p.User && !o.Yes && !o.DryRun && !p.Overdue():
+		return nil, nil, &refusal{line: fmt.Sprintf("cannot go back: the change at %s (%s) is of %s, and waits to be confirmed until %s; let them put it back, or say --yes",
+			p.Time.Format(time.TimeOnly), p.What, p.Who, p.Until.Format(time.TimeOnly))}
 	}
 	states, err := h.States()
 	if err != nil {
@@ -498,7 +530,7 @@ func (h *History) backAtOnce(n int, o Options) (actions []config.Action, warning
 	}
 	plan := o.Options
 	plan.DryRun = true // to tell of it
-	if actions, warnings, err = config.Apply(h.s, f, plan); err != nil || o.DryRun {
+	if actions, _, warnings, err = config.Restore(h.s, f, plan); err != nil || o.DryRun {
 		return actions, warnings, err
 	}
 	warnings, err = h.putBack(p)

@@ -131,6 +131,9 @@ type State struct {
 
 	Files string `json:"files,omitempty"` // digest of what was applied, "" for a state that was found
 
+	// Of is when the state was, if it is one of before that was made again.
+	Of time.Time `json:"of,omitzero"`
+
 	number int
 	path   string
 }
@@ -208,20 +211,20 @@ func asFile(name string, text []byte) (config.File, error) {
 	return f, nil
 }
 
-// exported is the state that the bridges have, as the text of a file that can be applied.
-func (h *History) exported() (text []byte, notes []string, err error) {
-	f, notes, err := config.State(h.s)
+// exported is the state that the bridges have, and the text of a file of it, which can be applied.
+func (h *History) exported() (f config.File, text []byte, err error) {
+	f, _, err = config.State(h.s)
 	if err != nil {
-		return nil, nil, err
+		return f, nil, err
 	}
 	var b bytes.Buffer
 	if err := f.Write(&b); err != nil {
-		return nil, nil, err
+		return f, nil, err
 	}
 	if _, err := asFile("the state", b.Bytes()); err != nil {
-		return nil, nil, fmt.Errorf("the state that there is cannot be written as a file: %w", err)
+		return f, nil, fmt.Errorf("the state that there is cannot be written as a file: %w", err)
 	}
-	return b.Bytes(), notes, nil
+	return f, b.Bytes(), nil
 }
 
 // body is the text of a state's file without its header.

@@ -344,7 +344,11 @@ func (p *program) printHistory(s switcher) error {
 		}
 		what := st.What
 		if st.Until != nil {
-			what += ", to be confirmed by " + st.Until.Local().Format(time.TimeOnly)
+			words := ", to be confirmed by "
+			if waits.Overdue() {
+				words = ", not confirmed until "
+			}
+			what += words + st.Until.Local().Format(time.TimeOnly)
 		}
 		return []string{n, st.Time.Local().Format(time.DateTime), st.Who, orDash(strings.Join(st.Bridges, ",")), what}
 	})

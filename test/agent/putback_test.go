@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package agent
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"bascule/test/netlab"
+)
+
+// ipIn runs ip(8) in the switch's namespace.
+func ipIn(t *testing.T, l *netlab.Lab, args ...string) {
+	t.Helper()
+	if out, err := exec.Command("ip", append([]string{"-n", l.Switch.Name}, args...)...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %v: %v: %s", args, err, out)
+	}
+}
+
+// putBackNow has the change that waits be put back by the next command, and returns what that says.
+func putBackNow(t *testing.T, l *netlab.Lab) string {
+	t.Helper()
+	killWatchers(t, l)
+	overdue(t, l)
+	r, err := l.Run("bridge", "show")
+	must(t, err)
+	return r.Stderr
+}
+
+// confirmCable has a change cut a patch cable whose other end is in a bridge that no file names:
+// that end has its filter again when the cable is put back.
+func confirmCable(t *testing.T, l *netlab.Lab) {
+	e := l.Ends
+	bridges := []string{"br0", "brx"}
+	for _, name := range bridges {
+		l.Bascule("bridge", "add", name)
+	}
+	l.Bascule("port", "add", "br0", "p1", "p2")
+	l.Bascule("port", "add", "brx", "p3")
+	l.Bascule("port", "add", "br0", "cab", "--type", "patch", "--peer", "brx/cab0")
+	l.Bascule("rule", "add", "brx", "cab0", "block", "in", "src", e[0].MAC.String())
+	l.Bascule("port", "set", "brx", "cab0", "--isolated")
+	before := l.Bascule("export")
+	filtered := func() {
+		t.Helper()
+		l.Reach(e[0], l.Frames(3, netlab.Broadcast, e[0].MAC), e[1])
+		l.Reach(e[1], l.Frames(3, netlab.Broadcast, e[1].MAC), e[0], e[2])
+	}
+	filtered()
+	const text = "bridges: {br0: {ports: {p1: , p2: }}}"
+	for _, back := range []func(){
+		func() { putBackNow(t, l) },
+		func() { l.Bascule("apply", "--back") },
+		func() { // of a change that was confirmed
+			l.Bascule("apply", "confirm")
+			apply(t, l, "--back")
+		},
+	} {
+		r, err := l.Run("apply", "--yes", "--confirm", "1h", file(t, "cut.yaml", text))
+		must(t, err)
+		want := "- port cab of br0: type patch, peer brx/cab0\n- port cab0 of brx: type patch, peer br0/cab\n"
+		if r.Exit != 0 || r.Stdout != want {
+			t.Errorf("%v, and should have printed\n%s", r, want)
+		}
+		back()
+		if after := strings.ReplaceAll(l.Bascule("export"), "    pf: off\n", ""); after != before {
+			t.Errorf("there is\n%sand was\n%s", after, before)
+		}
+		filtered()
+	}
+	// a bridge that loses nothing by the change is left alone
+	tried(t, l, "1h", "bridges: {br0: {ageing: 77s, ports: {p1: , p2: , cab: {type: patch, peer: brx/cab0}}}}")
+	l.Bascule("bridge", "set", "brx", "--ageing", "99s")
+	putBackNow(t, l)
+	if out := l.Bascule("export"); !strings.Contains(out, "ageing: 99s") || strings.Contains(out, "77s") {
+		t.Error(out)
+	}
+}
+
+// confirmSmallMTU takes IPv6 away from the host's interface by its MTU.
+func confirmSmallMTU(t *testing.T, l *netlab.Lab) {
+	out, err := exec.Command("ip", "netns", "exec", l.Switch.Name, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=0").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	const six = "bridges: {br0: {ports: {p1: , p2: , h0: {type: host, addresses: [192.0.2.9/24, '2001:db8::9/64']%s}}}}"
+	apply(t, l, file(t, "good.yaml", fmt.Sprintf(six, "")))
+	before := l.Bascule("export")
+	l.Refused([]string{"port h0 of br0: address 2001:db8::9/64 is of IPv6, which wants an MTU of 1280, and not of 576; give mtu: 1280"},
+		"apply", file(t, "six.yaml", fmt.Sprintf(six, ", mtu: 576")))
+	tried(t, l, "1h", "bridges: {br0: {ports: {p1: , p2: , h0: {type: host, mtu: 576}}}}")
+	if out := l.Bascule("export"); strings.Contains(out, "2001") {
+		t.Errorf("IPv6 is there still: %s", out)
+	}
+	l.Refused([]string{"which wants an MTU of 1280, and not of 576"}, "apply", "--dry-run", file(t, "again.yaml", fmt.Sprintf(six, "")))
+	if said := putBackNow(t, l); !strings.Contains(said, "is put back") {
+		t.Error(said)
+	}
+	if after := l.Bascule("export"); after != before {
+		t.Errorf("there is\n%sand was\n%s", after, before)
+	}
+}
+
+// confirmBusy has somebody else use a device when it is to be a port again: it comes back from where
+// commands have put it, and the rest comes back without what the host uses.
+func confirmBusy(t *testing.T, l *netlab.Lab) {
+	const before = "bridges: {br0: {ports: {p1: , p2: , p3: , h0: {type: host}}, rules: [block in on p3 arp], mirrors: {m0: {ports: [p3]}}}}"
+	ipIn(t, l, "link", "add", "m0", "type", "veth", "peer", "name", "m1")
+	defer ipIn(t, l, "link", "del", "m0")
+	for _, c := range []struct {
+		name      string
+		take      func()
+		free      func()
+		left, why string // what cannot come, "" for all that come
+	}{
+		{"plugged", func() { l.Bascule("plug", "guest", "--bridge", "br0", "--device", "p3") }, func() {}, "", "p3 leaves br0, to which it came since, for br0"},
+		{"macvlan", func() { ipIn(t, l, "link", "add", "mv0", "link", "p3", "type", "macvlan") }, func() { ipIn(t, l, "link", "del", "mv0") }, "port p3", "mv0"},
+		{"enslaved", func() {
+			ipIn(t, l, "link", "add", "lb0", "type", "bridge")
+			ipIn(t, l, "link", "set", "p3", "master", "lb0")
+		}, func() { ipIn(t, l, "link", "del", "lb0") }, "port p3", "lb0"},
+		{"other_switch", func() {
+			l.Bascule("bridge", "add", "other")
+			l.Bascule("port", "add", "other", "p3")
+		}, func() { l.Bascule("bridge", "del", "other") }, "", "p3 leaves other, to which it came since, for br0"},
+		{"mirror", func() {
+			l.Bascule("bridge", "add", "other")
+			l.Bascule("port", "add", "other", "m0")
+		}, func() { l.Bascule("bridge", "del", "other") }, "", "m0 leaves other, to which it came since, for br0"},
+		{"name", func() { ipIn(t, l, "link", "add", "h0", "type", "veth", "peer", "name", "h1") }, func() { ipIn(t, l, "link", "del", "h0") }, "port h0", "an interface of this name exists"},
+	} {
+		apply(t, l, "--yes", file(t, "good.yaml", before))
+		tried(t, l, "1h", "bridges: {br0: {vlan-filtering: on, ports: {p1: {pvid: 7}}}}")
+		c.take()
+		said := putBackNow(t, l)
+		leaves := c.left != ""
+		if !strings.Contains(said, c.why) || !strings.Contains(said, "is put back") || strings.Contains(said, c.left+" of br0 is left out, and waits for its device: ") != leaves {
+			t.Errorf("%s: the command says %s", c.name, said)
+		}
+		if waiting(l) {
+			t.Errorf("%s: it waits still", c.name)
+		}
+		to := l.Ends[1:3]
+		if c.left == "port p3" {
+			to = l.Ends[1:2]
+		}
+		l.Reach(l.Ends[0], l.Frames(3, netlab.Broadcast, l.Ends[0].MAC), to...)
+		if text := strings.SplitN(l.Bascule("apply", "--history"), "\n", 3)[1]; strings.Contains(text, ", but for "+c.left+" of br0") != leaves {
+			t.Errorf("%s: the history begins with %s", c.name, text)
+		}
+		out := l.Bascule("export")
+		for _, port := range []string{"p1", "p2", "p3", "h0", "m0"} {
+			there := strings.Contains(out, " "+port+":")
+			if lost := leaves && (strings.HasSuffix(c.left, port) || port == "m0" && c.left == "port p3"); there == lost {
+				t.Errorf("%s: %s is there: %v\n%s", c.name, port, there, out)
+			}
+		}
+		c.free()
+	}
+}
+
+// confirmStuck has a change that cannot be put back: commands say the same of it, and there is a
+// way out.
+func confirmStuck(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", good))
+	path := tried(t, l, "1h", bad)
+	paths, err := filepath.Glob(filepath.Join(ofLab(l), "0*.yaml"))
+	must(t, err)
+	for _, path := range paths {
+		must(t, os.Remove(path))
+	}
+	if said := putBackNow(t, l); !strings.Contains(said, "the state of before is gone") {
+		t.Error(said)
+	}
+	const words = "was not confirmed until"
+	for _, args := range [][]string{{"apply", "confirm"}, {"apply", "--yes", path + "x"}, {"apply", "--back", "2"}} {
+		if args[1] == "--yes" {
+			args[2] = file(t, "other.yaml", "bridges: {br2: {}}")
+		}
+		r, err := l.Run(args...)
+		must(t, err)
+		if r.Exit != 1 || !strings.Contains(r.Stderr, words) || !strings.Contains(r.Stderr, "'bascule apply confirm --yes' keeps what there is") {
+			t.Error(r)
+		}
+	}
+	r, err := l.Run("apply", "--history")
+	must(t, err)
+	if !strings.Contains(r.Stdout, "not confirmed until") {
+		t.Error(r)
+	}
+	r, err = l.Run("apply", "confirm", "--yes")
+	must(t, err)
+	if r.Exit != 0 || waiting(l) {
+		t.Error(r)
+	}
+	if out := l.Bascule("export"); !strings.Contains(out, "br1") {
+		t.Error(out)
+	}
+	apply(t, l, "--yes", file(t, "good.yaml", good), file(t, "none.yaml", "bridges: {br1: {}}"))
+}
