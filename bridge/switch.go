@@ -36,6 +36,7 @@ type Switch struct {
 	joining bool
 	waits   func(process int) // told of long waits for others, nil for nobody
 	tell    func(bridge, note string)
+	changes func() // is called before the first change, nil for nobody
 
 	rehearsal *Rehearsal // what is asked for is only planned; nil to do it
 
@@ -103,6 +104,9 @@ func (s *Switch) read(f func(*datapath.Store) error) error {
 	})
 }
 
+// Changing has f called before the first change that is made from now on, nil for nobody.
+func (s *Switch) Changing(f func()) { s.changes = f }
+
 // write runs f as the only writer in the namespace. First it finishes the work of
 // writers that were killed.
 func (s *Switch) write(f func(*datapath.Store) error) error {
@@ -114,6 +118,10 @@ func (s *Switch) write(f func(*datapath.Store) error) error {
 		defer unlock()
 		if s.rehearsal != nil { // what a killed command has left stays as it is
 			return f(store)
+		}
+		if tell := s.changes; tell != nil {
+			s.changes = nil
+			tell()
 		}
 		hosts, ruled, err := s.mend(store)
 		if err != nil {

@@ -91,3 +91,9 @@ func watchOnce(netns string, tell func(string)) (time.Duration, error) {
 func (p *Pending) PutBack() string {
 	return fmt.Sprintf("the change of %s at %s (%s) was not confirmed, and is put back", p.Who, p.Time.Format(time.DateTime), p.What)
 }
+
+// Undoes says to another user that the change may be put back, and what they do now with it.
+func (p *Pending) Undoes() string {
+	return fmt.Sprintf("a change of %s (%s) waits to be confirmed until %s; if it is not, %s and the ports there become what they were before it, and this is undone",
+		p.Who, p.What, p.Until.Format(time.TimeOnly), strings.Join(p.Bridges, ", "))
+}

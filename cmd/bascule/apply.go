@@ -36,6 +36,18 @@ func (s liveSwitch) Preview(session config.Session, do func() error) ([]config.A
 	return config.Preview(s.Switch, session, do)
 }
 
+// Apply is refused while a change of another user waits, and says so itself.
+func (s liveSwitch) Apply(f config.File, o history.Options) ([]config.Action, []string, error) {
+	s.Changing(nil)
+	return s.History.Apply(f, o)
+}
+
+// Back is as Apply.
+func (s liveSwitch) Back(n int, o history.Options) ([]config.Action, []string, error) {
+	s.Changing(nil)
+	return s.History.Back(n, o)
+}
+
 func (s liveSwitch) Plug(o plug.Plug) ([]string, error) { return plug.Put(s.Switch, o) }
 
 func (s liveSwitch) Unplug(id string) (notes []string, err error) {

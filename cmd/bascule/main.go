@@ -95,7 +95,13 @@ func openSwitch(netns string, stderr io.Writer) (switcher, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	(&program{stderr: stderr}).warn(notes)
+	p := &program{stderr: stderr}
+	p.warn(notes)
+	s.Changing(func() {
+		if waits, err := h.Pending(); err == nil && waits != nil && !waits.Overdue() && waits.User != history.Caller().User {
+			p.warn([]string{waits.Undoes()})
+		}
+	})
 	return liveSwitch{s, h}, nil
 }
 

@@ -39,6 +39,7 @@ var confirmCases = []struct {
 	{"small_mtu", confirmSmallMTU},
 	{"busy", confirmBusy},
 	{"stuck", confirmStuck},
+	{"others", confirmOthers},
 	{"failed", confirmFailed},
 	{"session_killed", confirmSessionKilled},
 	{"watcher_killed", confirmWatcherKilled},

@@ -202,3 +202,34 @@ func confirmStuck(t *testing.T, l *netlab.Lab) {
 	}
 	apply(t, l, "--yes", file(t, "good.yaml", good), file(t, "none.yaml", "bridges: {br1: {}}"))
 }
+
+// confirmOthers has another user work while a change waits: each command says what may become of
+// it, and the change is put back with --yes alone.
+func confirmOthers(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", good))
+	l.Setenv("SUDO_USER", "alice")
+	tried(t, l, "1h", bad)
+	l.Bascule("port", "set", "br0", "p3", "--hairpin") // it is hers
+	l.Setenv("SUDO_USER", "bob")
+	l.Bascule("port", "show", "br0")
+	for _, args := range [][]string{
+		{"port", "set", "br0", "p3", "--hairpin=off"}, {"bridge", "set", "br0", "--ageing", "90s"}, {"bridge", "del", "br1"}, {"bridge", "add", "br2"},
+		{"rule", "flush", "br0"}, {"fdb", "flush", "br0"}, {"plug", "guest", "--bridge", "br0", "--device", "p1"}, {"unplug", "guest"}, {"bridge", "del", "--all"},
+	} {
+		r, err := l.Run(args...)
+		must(t, err)
+		const words = "warning: a change of alice ("
+		if r.Exit != 0 || strings.Count(r.Stderr, words) != 1 || !strings.Contains(r.Stderr, "if it is not, br0, br1 and the ports there become what they were before it") {
+			t.Error(r)
+		}
+	}
+	l.Refused([]string{"cannot go back: the change at", "is of alice", "let them put it back, or say --yes"}, "apply", "--back")
+	if !waiting(l) {
+		t.Fatal("it is put back")
+	}
+	if r, err := l.Run("apply", "--back", "--dry-run"); err != nil || r.Exit != 3 {
+		t.Error(r, err)
+	}
+	l.Bascule("apply", "--back", "--yes")
+	stateIs(t, l)
+}
