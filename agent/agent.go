@@ -264,6 +264,9 @@ func (a *agent) due(now time.Time) error {
 			a.lacks = ""
 		}
 		a.tell("")
+		for _, s := range a.sites {
+			s.followHistory()
+		}
 		if a.tryEnds() {
 			a.reload(Reload{}, nil)
 		}

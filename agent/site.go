@@ -36,6 +36,8 @@ type site struct {
 	history  *history.History
 	good     *config.File    // that is in force for good, nil where none was since the agent began
 	trial    bool            // a change waited to be confirmed when the files were applied
+	changed  time.Time       // when the history had changed, when it was looked at
+	returned time.Time       // Return.At then
 	lock     *os.File        // a file of the agents' folder
 	follower *bridge.Devices // and what says beside the bridges that they are served
 	log      *slog.Logger
@@ -93,6 +95,7 @@ func (a *agent) openSite(name string) (*site, error) {
 		return nil, err
 	}
 	s := &site{a: a, name: name, cookie: cookie, sw: sw, history: h, packets: -1, bridges: map[string]*served{}, log: a.log}
+	s.changed, s.returned = h.Changed(), h.Returned().At
 	if name != a.o.Netns {
 		s.log = a.log.With("netns", name)
 	}

@@ -30,6 +30,24 @@ func (a *agent) tryEnds() bool {
 	return false
 }
 
+// followHistory has hot-plug try devices again that a state of before has thrown off its bridges,
+// since they have come after it.
+func (s *site) followHistory() {
+	changed := s.history.Changed()
+	if changed.Equal(s.changed) {
+		return
+	}
+	s.changed = changed
+	back := s.history.Returned()
+	if back.At.Equal(s.returned) {
+		return
+	}
+	s.returned = back.At
+	if s.plug != nil {
+		s.plug.Again(back.Of)
+	}
+}
+
 // putBack puts a change back that nobody has confirmed in time.
 func (s *site) putBack() {
 	p, warnings, err := s.history.Settle()

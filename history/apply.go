@@ -54,7 +54,8 @@ func (h *History) Apply(f config.File, o Options) (actions []config.Action, warn
 	return h.apply(func() (config.File, time.Time, error) { return f, time.Time{}, nil }, o)
 }
 
-// apply applies the file that build returns, with State.Of, when nobody else changes anything.
+// apply applies the file that build returns when nobody else changes anything. of is when the file was
+// in force before, zero for one that is new.
 func (h *History) apply(build func() (f config.File, of time.Time, err error), o Options) (actions []config.Action, warnings []string, err error) {
 	if o.DryRun {
 		f, _, err := build()
@@ -93,6 +94,9 @@ func (h *History) apply(build func() (f config.File, of time.Time, err error), o
 	case err != nil || len(actions) == 0 || c.joins:
 		return actions, warnings, err
 	case c.waits != nil:
+		if !of.IsZero() {
+			h.noteReturn(of)
+		}
 		c.waits.end(o.Confirm) // from now, when it can be tried
 		if err := h.await(c.waits); err != nil {
 			warnings = append(warnings, fmt.Sprintf("the time to confirm the change runs since it began: %v", err))
@@ -100,8 +104,11 @@ func (h *History) apply(build func() (f config.File, of time.Time, err error), o
 		return actions, warnings, nil
 	}
 	h.forgive(c.files)
+	if !of.IsZero() {
+		h.noteReturn(of)
+	}
 	if unkept == nil {
-		st := State{Time: time.Now(), Who: o.Who.String(), What: o.What, Bridges: c.bridges, Files: c.files, Of: of}
+		st := State{Time: time.Now(), Who: o.Who.String(), What: o.What, Bridges: c.bridges, Files: c.files}
 		warnings = append(warnings, h.record(st)...)
 	}
 	return actions, warnings, nil
@@ -305,8 +312,9 @@ func (h *History) putBack(p *Pending) (warnings []string, err error) {
 	if left != nil {
 		what += ", but for " + strings.Join(left, " and ")
 	}
-	st := State{Time: time.Now(), Who: p.Who, What: what, Bridges: p.Bridges, Of: p.Time}
+	st := State{Time: time.Now(), Who: p.Who, What: what, Bridges: p.Bridges}
 	warnings = append(warnings, h.record(st)...)
+	h.noteReturn(p.Time)
 	if err := h.settle(p, true); err != nil {
 		// until the next restart nobody puts it back again
 		if err := errors.Join(os.MkdirAll(RunDir(), 0o700), os.WriteFile(h.settledPath(), []byte(p.ID), 0o600)); err != nil {

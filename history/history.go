@@ -131,9 +131,6 @@ type State struct {
 
 	Files string `json:"files,omitempty"` // digest of what was applied, "" for a state that was found
 
-	// Of is when the state was, if it is one of before that was made again.
-	Of time.Time `json:"of,omitzero"`
-
 	number int
 	path   string
 }
@@ -170,6 +167,42 @@ func (h *History) States() (list []State, err error) {
 	}
 	slices.SortFunc(list, func(a, b State) int { return b.number - a.number })
 	return list, nil
+}
+
+// A Return is that a state of before was made again: a change was put back, or somebody has gone back
+// to it. What has come to the bridges since is gone from them.
+type Return struct {
+	At time.Time `json:"at"`
+	Of time.Time `json:"of"` // when the state was
+}
+
+func (h *History) returnPath() string { return filepath.Join(h.dir, "returned.json") }
+
+// Returned is the last return, the zero value for none.
+func (h *History) Returned() (r Return) {
+	text, err := readFile(h.returnPath())
+	if err != nil || json.Unmarshal(text, &r) != nil {
+		return Return{}
+	}
+	return r
+}
+
+// noteReturn has the agent know of a return.
+func (h *History) noteReturn(of time.Time) {
+	text, err := json.Marshal(Return{time.Now(), of})
+	if err == nil {
+		_ = files.Replace(h.returnPath(), text, 0o600) // the bridges are right without it
+	}
+}
+
+// Changed is when something in the history has changed last, zero for never. It costs a look at one
+// folder.
+func (h *History) Changed() time.Time {
+	info, err := os.Stat(h.dir)
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
 }
 
 // maxState is how large the file of a state may be, in bytes: as large as any, and its header.

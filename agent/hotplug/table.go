@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"time"
 
 	"bascule/bridge"
 	"bascule/config"
@@ -58,16 +59,17 @@ func (d device) changed(o device) bool {
 // An entry is a device and its state.
 type entry struct {
 	device
-	in        *place // the port that it is, nil if it is none by this file
-	tried     *place // that it was last to become: it may have, though it was refused, where it went meanwhile
-	host      string // the bridge of which it is a host port's own end
-	elsewhere string // the bridge that has it as a port and that the file does not put it in
-	refused   string // why it did not become a port when that was last tried
-	left      string // why it is left alone, as was said
-	out       bool   // a person took it out of the bridge
-	raised    *place // where it was set up or down as the file has it, or seen so
-	asked     bool   // that the files are applied was asked for, which is to make it a port
-	as        string // the name by which the file was applied to the port that it is
+	in        *place    // the port that it is, nil if it is none by this file
+	tried     *place    // that it was last to become: it may have, though it was refused, where it went meanwhile
+	host      string    // the bridge of which it is a host port's own end
+	elsewhere string    // the bridge that has it as a port and that the file does not put it in
+	refused   string    // why it did not become a port when that was last tried
+	left      string    // why it is left alone, as was said
+	out       bool      // a person took it out of the bridge
+	raised    *place    // where it was set up or down as the file has it, or seen so
+	asked     bool      // that the files are applied was asked for, which is to make it a port
+	as        string    // the name by which the file was applied to the port that it is
+	since     time.Time // when it became a port by this file, zero for never
 }
 
 // A table knows the devices of a namespace and decides, event by event, what to
@@ -303,7 +305,7 @@ func (t *table) synchronise(devices []device, ports []bridge.Port, unread ...str
 		case ok:
 			if at := t.places.of(e.name); at != nil && at.bridge == p.Bridge {
 				if e.in == nil {
-					e.as = e.name
+					e.as, e.since = e.name, time.Now()
 				}
 				e.in, e.out = at, false
 			} else if e.in == nil || e.in.bridge != p.Bridge {
@@ -330,7 +332,7 @@ func (t *table) attached(a attachment) (raise bool) {
 		return false
 	}
 	t.arrived = t.arrived || t.places.says(a.name)
-	e.in, e.as, e.tried, e.refused, e.left = a.place, a.name, nil, "", ""
+	e.in, e.as, e.tried, e.refused, e.left, e.since = a.place, a.name, nil, "", "", time.Now()
 	t.joined[a.index] = a.place
 	if e.kind == "veth" {
 		t.compare(a.place.bridge, later) // its other end may have moved meanwhile
@@ -346,6 +348,17 @@ func (e *entry) raise() bool {
 	}
 	e.raised = e.in
 	return e.up != e.in.up()
+}
+
+// again tries devices once more that became ports after a time and are none any more: a state of that
+// time was made again, which has not heard of them. A person did not take them out.
+func (t *table) again(since time.Time) {
+	for _, e := range t.devices {
+		if e.in == nil && e.since.After(since) {
+			e.out, e.refused, e.left, e.asked = false, "", "", false
+			t.touched[e.index] = true
+		}
+	}
 }
 
 // formerly returns where a device of an index last became a port: events that

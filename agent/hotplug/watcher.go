@@ -39,6 +39,7 @@ type Watcher struct {
 
 	mu    sync.Mutex
 	file  *config.File // that is to be taken, nil for none
+	again time.Time    // see Again; zero for never
 	stats Stats
 	wake  func() // ends a wait for events
 
@@ -89,6 +90,17 @@ func (w *Watcher) SetFile(f config.File) {
 	w.wake()
 }
 
+// Again tries devices once more that became ports after a time, and have been taken out of their
+// bridges since: a state of that time was made again. It does not wait.
+func (w *Watcher) Again(since time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.again.IsZero() || since.Before(w.again) {
+		w.again = since
+	}
+	w.wake()
+}
+
 // Stats returns the watcher's counts so far.
 func (w *Watcher) Stats() Stats {
 	w.mu.Lock()
@@ -136,11 +148,15 @@ func (w *Watcher) Run(ctx context.Context) error {
 		w.wake()
 	})()
 	var rest chores
-	list := time.Now() // when all is to be listed, zero for never
+	list := time.Now()  // when all is to be listed, zero for never
+	var since time.Time // as of Again
 	for ctx.Err() == nil {
 		if f := w.newFile(); f != nil {
 			w.t.setFile(*f)
 			list = time.Now()
+		}
+		if again := w.tryAgain(); !again.IsZero() {
+			since, list = again, time.Now()
 		}
 		if due(list) {
 			for _, b := range w.t.bridges {
@@ -148,6 +164,10 @@ func (w *Watcher) Run(ctx context.Context) error {
 			}
 			if list, err = w.synchronise(); err != nil {
 				return err
+			}
+			if list.IsZero() && !since.IsZero() {
+				w.t.again(since)
+				since = time.Time{}
 			}
 		}
 		w.act(w.t.todo(), &rest)
@@ -224,12 +244,21 @@ func (w *Watcher) newFile() *config.File {
 	return f
 }
 
+// tryAgain returns since when devices are to be tried again, zero for none.
+func (w *Watcher) tryAgain() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	since := w.again
+	w.again = time.Time{}
+	return since
+}
+
 // mayWait sets how long events may be waited for, unless there is something
 // else to do.
 func (w *Watcher) mayWait(ctx context.Context, deadline time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.file != nil || ctx.Err() != nil {
+	if w.file != nil || !w.again.IsZero() || ctx.Err() != nil {
 		return false
 	}
 	_ = w.l.events.SetReadDeadline(deadline) // where it fails, so does reading

@@ -40,6 +40,7 @@ var confirmCases = []struct {
 	{"busy", confirmBusy},
 	{"stuck", confirmStuck},
 	{"others", confirmOthers},
+	{"guests", confirmGuests},
 	{"failed", confirmFailed},
 	{"session_killed", confirmSessionKilled},
 	{"watcher_killed", confirmWatcherKilled},

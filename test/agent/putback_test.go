@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -201,6 +202,47 @@ func confirmStuck(t *testing.T, l *netlab.Lab) {
 		t.Error(out)
 	}
 	apply(t, l, "--yes", file(t, "good.yaml", good), file(t, "none.yaml", "bridges: {br1: {}}"))
+}
+
+// confirmGuests has devices come by a pattern of the agent's while a change waits, or after a state:
+// they are ports again when that is put back. What a person took out before stays out.
+func confirmGuests(t *testing.T, l *netlab.Lab) {
+	r := newRunner(t, l)
+	path := file(t, "switch.yaml", `bridges: {br0: {ports: {p1: , p2: , "w*": {isolated: on}}}}`)
+	plug := func(name string) {
+		ipIn(t, l, "link", "add", name, "type", "veth", "peer", "name", "x"+name)
+		t.Cleanup(func() { _ = exec.Command("ip", "-n", l.Switch.Name, "link", "del", name).Run() })
+	}
+	is := func(name string, want bool) bool {
+		return strings.Contains(l.Bascule("export", "br0"), " "+name+": {isolated: on}") == want
+	}
+	plug("w1")
+	plug("w2")
+	r.start("-f", path)
+	l.Wait("the guests of before", func() bool { return is("w1", true) && is("w2", true) })
+	l.Bascule("port", "del", "br0", "w1") // by hand
+	apply(t, l, file(t, "state.yaml", "bridges: {br9: {}}"))
+	change := "bridges: {br0: {ageing: 90s, ports: {p1: , p2: , w2: {isolated: on}%s}}}"
+	tried(t, l, "1h", fmt.Sprintf(change, ""))
+	plug("w5")
+	l.Wait("the guest to come", func() bool { return is("w5", true) })
+	l.Bascule("port", "del", "br0", "w2") // by hand, and put back
+	putBackNow(t, l)
+	if waiting(l) {
+		t.Error("it waits still")
+	}
+	l.Wait("the guest to come again", func() bool { return is("w5", true) && is("w2", true) })
+	if !is("w1", false) {
+		t.Error("what was taken out by hand is a port again")
+	}
+	plug("w6")
+	l.Wait("another guest to come", func() bool { return is("w6", true) })
+	lines := apply(t, l, "--back", "2")
+	if !slices.Contains(lines, "- port w6 of br0") {
+		t.Errorf("the plan is %q", lines)
+	}
+	l.Wait("the guests to come again", func() bool { return is("w6", true) && is("w5", true) && is("w1", true) })
+	l.Reach(l.Ends[0], l.Frames(3, netlab.Broadcast, l.Ends[0].MAC), l.Ends[1])
 }
 
 // confirmOthers has another user work while a change waits: each command says what may become of
