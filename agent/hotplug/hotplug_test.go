@@ -461,9 +461,10 @@ func TestTap(t *testing.T) {
 	tap("tap1")
 	l.Wait("tap1 to be up", func() bool { return up("tap1") })
 	r.ports("br0", "one", "tap0", "tap1")
-	for _, name := range []string{"off0", "two"} {
-		tap(name)
-		l.Plug(name)
+	for _, name := range []string{"off0", "two"} { // which are up before they are ports
+		tap("none")
+		l.Plug("none")
+		rename(t, l, "none", name)
 		l.Wait(name+" to be down", func() bool { return !up(name) })
 	}
 	r.ports("br0", "one", "tap0", "tap1", "off0", "two")
