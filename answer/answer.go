@@ -134,8 +134,8 @@ type Port struct {
 	Bridge          string        `json:"master"`
 	Type            string        `json:"type"`
 	Peer            string        `json:"peer,omitempty"`
-	Link            string        `json:"link,omitempty"`    // the other end of a veth, if it is here
-	Alias           string        `json:"ifalias,omitempty"` // of the device
+	Link            string        `json:"link,omitempty"`        // the other end of a veth, if it is here
+	Description     string        `json:"description,omitempty"` // of the device: its alias in ip-link(8)
 	Hook            string        `json:"hook"`
 	State           string        `json:"state"`
 	TakenBy         string        `json:"taken_by,omitempty"`   // "Linux bridge lxbr0"
@@ -224,7 +224,7 @@ func OfPort(port bridge.Port) Port {
 	c := port.Config
 	return Port{
 		Index: port.Index, Name: port.Name, Flags: append([]string{}, port.Flags...), MTU: port.MTU, Address: port.MAC.String(),
-		Bridge: port.Bridge, Type: port.Type, Peer: port.Peer, Link: port.Link, Alias: port.Alias, Hook: port.Hook, State: port.State,
+		Bridge: port.Bridge, Type: port.Type, Peer: port.Peer, Link: port.Link, Description: port.Description, Hook: port.Hook, State: port.State,
 		TakenBy: port.TakenBy, Findings: findingsOf(port), NoCarrier: port.NoCarrier, Owner: port.Owner,
 		Learn: c.Learn, Discover: c.Discover, MulticastFlood: c.MulticastFlood, BroadcastFlood: c.BroadcastFlood,
 		Hairpin: c.Hairpin, Isolated: c.Isolated(), Protected: c.Protected.List(),

@@ -41,6 +41,8 @@ type Device struct {
 	// Kept are the addresses that stay until they are removed: they are no leases.
 	Kept []netip.Prefix
 
+	Description string // as of a Port
+
 	Up   bool // it is up (ip-link(8)), be there a carrier or not
 	Link bool // it is up and has a carrier
 	Away bool // a host's end that is in another namespace, where its addresses are not known
@@ -65,7 +67,7 @@ func (s *Switch) Devices() (list []Device, err error) {
 		for index, l := range devices {
 			a := l.Attrs()
 			d := &Device{
-				Name: a.Name, MAC: a.HardwareAddr, MTU: a.MTU, Own: isSwitchEnd(l), Physical: l.Type() == physical,
+				Name: a.Name, MAC: a.HardwareAddr, MTU: a.MTU, Description: a.Alias, Own: isSwitchEnd(l), Physical: l.Type() == physical,
 				Ethernet: a.RawFlags&unix.IFF_LOOPBACK == 0 && a.EncapType == "ether",
 				Up:       a.RawFlags&unix.IFF_UP != 0,
 				Link:     a.RawFlags&(unix.IFF_UP|unix.IFF_RUNNING) == unix.IFF_UP|unix.IFF_RUNNING,

@@ -35,6 +35,7 @@ type draft struct {
 	far     *draft                 // of the bridge at the other end of a cable that is made, nil for none
 	peers   map[string]string      // other ends of such a cable, by the bridge and port of one
 	hosts   map[uint32]PortOptions // what the interfaces of host ports get, by id
+	texts   map[string]string      // descriptions that devices get, by their names
 	others  []*datapath.Bridge     // at the other ends of the patch cables that go with it
 
 	warnings []string

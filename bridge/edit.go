@@ -149,7 +149,28 @@ func (e *Edit) ReplaceRules(name string, text io.Reader) error {
 
 // setVLANs puts a port into exactly the VLANs of the ranges.
 func setVLANs(bridge, port string, ranges []VLANRange) (step, error) {
-	what := "set the VLANs of port " + port + " of " + bridge
+	return exactVLANs("set the VLANs of port "+port+" of "+bridge, bridge, port, ranges)
+}
+
+// inVLANs is a step that adds a port, and puts it into exactly the VLANs of the ranges, if they are not
+// nil.
+func inVLANs(add step, port string, ranges []VLANRange) (step, error) {
+	if ranges == nil {
+		return add, nil
+	}
+	join, err := exactVLANs(add.what, add.bridge, port, ranges)
+	if err != nil {
+		return step{}, err
+	}
+	return step{add.what, add.bridge, func(c *draft) error {
+		if err := add.plan(c); err != nil {
+			return err
+		}
+		return join.plan(c)
+	}}, nil
+}
+
+func exactVLANs(what, bridge, port string, ranges []VLANRange) (step, error) {
 	ranges, err := sortRanges("VLANs of port "+port, ranges)
 	if err != nil {
 		return step{}, err

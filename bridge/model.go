@@ -44,7 +44,11 @@ type PortOptions struct {
 	OwnMAC bool
 	// MTU is that of a host port; 0 is the one that it has, or for a new one the smallest of the
 	// ports of type netdev.
-	MTU int
+	MTU   int
+	VLANs []VLANRange // AddPort: the port's VLANs; nil for those of a new port
+	// Description becomes that of the device, or of a host port's interface; "" takes it away, nil is as it
+	// is. See [CheckDescription].
+	Description *string
 	// Up says whether the device of a netdev port is to be up; nil is as it is. It is set up when it is
 	// a port, and set down before. A host port's interface is set by [Switch.SetHostInterface].
 	Up *bool
@@ -66,8 +70,8 @@ type Port struct {
 	MAC    net.HardwareAddr
 	// Link is the name of a veth's other end, if that is in the same network namespace; ""
 	// of other devices. It is ip(8)'s "link".
-	Link  string
-	Alias string // of the device, as `ip link set alias` gives it
+	Link        string
+	Description string // of the device, its alias in ip-link(8): any bytes
 	// State is "forwarding", "learning" or "discarding" by spanning tree, "blocked" by the port's loop guard,
 	// "disabled" while its device is down, "gone" when the device vanished, "no-peer" where a patch cable ends.
 	State string

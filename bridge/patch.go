@@ -44,7 +44,7 @@ func (s *Switch) addPatch(bridge, port string, o PortOptions) (warnings []string
 	if err != nil {
 		return nil, err
 	}
-	return s.one(step{what, bridge, func(c *draft) error {
+	return s.one(inVLANs(step{what, bridge, func(c *draft) error {
 		store := c.bridge.Store()
 		peer, err := open(store, what, peerBridge)
 		if err != nil {
@@ -86,7 +86,7 @@ func (s *Switch) addPatch(bridge, port string, o PortOptions) (warnings []string
 			return nil
 		})
 		return nil
-	}}, nil)
+	}}, port, o.VLANs))
 }
 
 // newPatch gives a bridge's next configuration one end of a patch cable.

@@ -105,6 +105,14 @@ func newPortConfig(what, port string, o *PortOptions) (config PortConfig, err er
 	if config, err = configure(PortSettings, Defaults(PortSettings), o.Changes); err != nil {
 		return config, err
 	}
+	if o.Description != nil {
+		if err := CheckDescription(*o.Description); err != nil {
+			return config, err
+		}
+		if o.Type == TypePatch {
+			return config, refused(what, "a patch port has no device that has a description", "leave --description out")
+		}
+	}
 	if o.Type == TypePatch && config.Backup != "" {
 		return config, noCarrier(what)
 	}
@@ -154,7 +162,7 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 	if o.Type == TypePatch {
 		return step{}, usagef("--type patch", "a cable is a change to two bridges; make it by itself")
 	}
-	return step{what, bridge, func(c *draft) error {
+	return inVLANs(step{what, bridge, func(c *draft) error {
 		device, err := newDevice(c, what, bridge, port, o.Type, o.Force)
 		if err != nil {
 			return err
@@ -186,11 +194,17 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 			c.warn(c.world.addressWarning(bridge, hostPortOf(c.next), device)...)
 			c.warn(c.world.filterWarnings(device)...)
 			c.warn(cableWarning(c.next, bridge, device)...)
+			if o.Description != nil {
+				c.describe(device, *o.Description)
+			}
 			c.planUp(device, o.Up)
 			return c.setDevice(what, p, device, o.Hook)
 		}
 		id := p.Id
 		c.plansHost(id, PortOptions{MAC: o.MAC, MTU: o.MTU})
+		if o.Description != nil {
+			c.describes(port, *o.Description)
+		}
 		if o.MTU != 0 {
 			c.late = append(c.late, func() error {
 				if p := datapath.PortAt(c.next, id); p != nil {
@@ -219,10 +233,15 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 			if err := setHost(p, device); err != nil {
 				return err
 			}
+			if o.Description != nil { // which goes with it, where the change is refused
+				if err := netlink.LinkSetAlias(otherEnd(device), *o.Description); err != nil {
+					return fmt.Errorf("describe %s: %w", port, err)
+				}
+			}
 			return c.setDevice(what, p, device, o.Hook)
 		})
 		return nil
-	}}, nil
+	}}, port, o.VLANs)
 }
 
 // planUp plans that the device of a port is up, or is not. A device that is set up is a port by then,
@@ -393,6 +412,11 @@ func (s *Switch) SetPorts(bridge string, ports []string, o PortOptions) (warning
 
 func setPort(bridge, port string, o PortOptions) (step, error) {
 	what := "set port " + port + " of " + bridge
+	if o.Description != nil {
+		if err := CheckDescription(*o.Description); err != nil {
+			return step{}, err
+		}
+	}
 	if o.Hook != "" {
 		if err := checkHook(o.Hook); err != nil {
 			return step{}, err
@@ -425,6 +449,9 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 			if err := c.planHost(what, bridge, p, o); err != nil {
 				return err
 			}
+		}
+		if err := c.planDescription(what, p, l, o.Description); err != nil {
+			return err
 		}
 		if l != nil {
 			c.planUp(l, o.Up)
@@ -582,7 +609,7 @@ func findPortIn(c *datapath.Config, hasDevice func(*datapath.Port) bool, what, b
 		if datapath.PortName(p) != name {
 			continue
 		}
-		if p.Ifindex == 0 || !hasDevice(p) { // a host port that is being added has none yet
+		if p.Ifindex == 0 || p.Facts&datapath.PortPatch != 0 || !hasDevice(p) { // a new host port has none yet
 			return p, nil, nil
 		}
 		if p.Notes&datapath.PortHost == 0 {

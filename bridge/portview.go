@@ -90,7 +90,7 @@ func (v *view) port(p *datapath.Port, cables *datapath.Cables) Port {
 	}
 	a := l.Attrs()
 	port.Index, port.Flags, port.MTU, port.TakenBy = a.Index, flagList(a.RawFlags), a.MTU, v.taken[p.Id]
-	port.Link, port.Alias, port.Findings = v.far[p.Id], a.Alias, v.findings(port.Name)
+	port.Link, port.Description, port.Findings = v.far[p.Id], a.Alias, v.findings(port.Name)
 	port.MAC = a.HardwareAddr
 	if port.State = "disabled"; v.mute[p.Id] {
 		port.NoCarrier = NoCarrierEnded

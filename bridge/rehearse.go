@@ -16,6 +16,7 @@ import (
 type Rehearsal struct {
 	After map[string]*State      // bridges that would be others, as they would be; nil for one that would be gone
 	Hosts map[string]PortOptions // the MAC and MTU that interfaces of host ports would get, by name
+	Texts map[string]string      // the descriptions that devices would get, by name
 	More  []Effect               // what no State has
 }
 
@@ -31,7 +32,7 @@ type Effect struct {
 // as they are when they are made, and refused for the same reasons; nothing of them is done. Each
 // bridge is changed once at most.
 func (s *Switch) Rehearse(do func() error) (*Rehearsal, error) {
-	r := &Rehearsal{After: map[string]*State{}, Hosts: map[string]PortOptions{}}
+	r := &Rehearsal{After: map[string]*State{}, Hosts: map[string]PortOptions{}, Texts: map[string]string{}}
 	s.rehearsal = r
 	err := do()
 	s.rehearsal = nil
@@ -71,6 +72,7 @@ func (r *Rehearsal) draft(name string, c *draft) error {
 			r.Hosts[hostName(p)] = o
 		}
 	}
+	maps.Copy(r.Texts, c.texts)
 	if c.reload {
 		r.More = append(r.More, Effect{Bridge: name, Object: "programs", Detail: "loaded afresh"})
 	}

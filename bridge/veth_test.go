@@ -161,7 +161,7 @@ func TestFarEnd(t *testing.T) {
 	b.must(err)
 	var got []string
 	for _, p := range ports {
-		got = append(got, p.Name+" "+p.Link+" "+p.Alias)
+		got = append(got, p.Name+" "+p.Link+" "+p.Description)
 	}
 	if want := []string{"left right to the right", "p1  "}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)

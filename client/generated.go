@@ -88,6 +88,8 @@ type AddPlug struct {
 type AddPorts struct {
 	// the bridge
 	Bridge string `json:"bridge"`
+	// of its device: what the port leads to; empty takes it away
+	Description string `json:"description,omitempty"`
 	// take devices although others are above them, or they are above a port's: those get
 	// nothing then
 	Force bool `json:"force,omitempty"`
@@ -103,8 +105,12 @@ type AddPorts struct {
 	Ports []string `json:"ports"`
 	// settings by the names of their flags, with values as the flags take them
 	Settings map[string]string `json:"settings,omitempty"`
+	// VLANs that the ports are in with their tags: 10,20-30
+	Tagged string `json:"tagged,omitempty"`
 	// netdev by default
 	Type string `json:"type,omitempty"`
+	// the VLAN of the ports' frames, which have no tag
+	VLAN *uint64 `json:"vlan,omitempty"`
 }
 
 // AddSpan is a new span port.
@@ -620,6 +626,8 @@ type Port struct {
 	BPDUFilter bool   `json:"bpdu_filter"`
 	// of spanning tree, as the rest; 0 is by the port's speed
 	Cost uint64 `json:"cost"`
+	// of the device: its alias in ip-link(8)
+	Description string `json:"description,omitempty"`
 	// frames by reason
 	Drops map[string]uint64 `json:"drops,omitempty"`
 	// "auto", "on" or "off", as the next
@@ -634,13 +642,11 @@ type Port struct {
 	Guard    bool          `json:"guard"`
 	Hairpin  bool          `json:"hairpin"`
 	Hook     string        `json:"hook"`
-	// of the device
-	Ifalias  string  `json:"ifalias,omitempty"`
-	Index    int64   `json:"ifindex"`
-	Name     string  `json:"ifname"`
-	Isolated bool    `json:"isolated"`
-	Learned  *uint64 `json:"learned,omitempty"`
-	Learning bool    `json:"learning"`
+	Index    int64         `json:"ifindex"`
+	Name     string        `json:"ifname"`
+	Isolated bool          `json:"isolated"`
+	Learned  *uint64       `json:"learned,omitempty"`
+	Learning bool          `json:"learning"`
 	// the other end of a veth, if it is here
 	Link   string `json:"link,omitempty"`
 	Locked bool   `json:"locked"`
@@ -801,7 +807,9 @@ type SetBridge struct {
 type SetPort struct {
 	// the bridge
 	Bridge string `json:"bridge"`
-	Hook   string `json:"hook,omitempty"`
+	// of its device: what the port leads to; empty takes it away
+	Description string `json:"description,omitempty"`
+	Hook        string `json:"hook,omitempty"`
 	// of a host port: the address of its interface, or auto
 	MAC string `json:"mac,omitempty"`
 	// of a host port: its MTU in bytes

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"bascule/bridge"
@@ -203,6 +204,14 @@ func (d *diff) addPort(want *portModel) {
 		details = append(details, "addresses "+addressWords(want.addresses))
 	}
 	device := d.plan.want.devices[want.name]
+	had := ""
+	if device != nil {
+		had = device.Description
+	}
+	if want.description != nil && *want.description != had {
+		o.Description = want.description
+		details = append(details, "description "+strconv.Quote(*want.description))
+	}
 	switch {
 	case want.kind == bridge.TypeHost:
 		if !want.up {
@@ -302,14 +311,20 @@ func (d *diff) setPort(was, want *portModel) {
 			d.hostInterface(want, it)
 		}
 	}
-	if device := d.plan.want.devices[port]; want.kind == bridge.TypeNetdev && device != nil && d.isPort(port, want.kind) && device.Up != want.up {
-		details = append(details, transition("up", switchWord(device.Up), switchWord(want.up), true))
-		o.Up = &want.up
+	if device := d.plan.want.devices[port]; device != nil && want.kind != bridge.TypePatch && d.isPort(port, want.kind) {
+		if want.kind == bridge.TypeNetdev && device.Up != want.up {
+			details = append(details, transition("up", switchWord(device.Up), switchWord(want.up), true))
+			o.Up = &want.up
+		}
+		if want.description != nil && *want.description != device.Description {
+			details = append(details, transition("description", strconv.Quote(device.Description), strconv.Quote(*want.description), true))
+			o.Description = want.description
+		}
 	}
 	if len(details) > 0 {
 		d.act(Change, "port "+port, strings.Join(details, ", "))
 	}
-	if len(o.Changes) > 0 || o.Hook != "" || o.MAC != nil || o.OwnMAC || o.MTU != 0 || o.Up != nil {
+	if len(o.Changes) > 0 || o.Hook != "" || o.MAC != nil || o.OwnMAC || o.MTU != 0 || o.Up != nil || o.Description != nil {
 		d.edit(func(e *bridge.Edit) error { return e.SetPort(port, o) })
 	}
 }

@@ -5,7 +5,6 @@ package config
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -32,7 +31,7 @@ type hostFile struct {
 	proto  string  // of the spanning tree
 	state  word    // up or down, the last of them
 
-	addresses []netip.Prefix // of a port of the host's
+	own Port // of a port of the host's, what the file says of its interface
 }
 
 // ifKind is a set of kinds of interfaces.
@@ -477,6 +476,12 @@ var hostWords = []hostWord{
 	}},
 	{[]string{"up", "down"}, anyKind, 0, func(h *hostFile, w word, _ []word) { h.state = w }},
 
+	// the host's interface
+	{[]string{"lladdr"}, ifHost, 1, (*hostFile).lladdr},
+	{[]string{"mtu"}, ifHost, 1, (*hostFile).mtu},
+	{[]string{"description", "descr"}, ifHost, 1, func(h *hostFile, w word, args []word) { h.describe(w, args[0].text) }},
+	{[]string{"-description", "-descr"}, ifHost, 0, func(h *hostFile, w word, _ []word) { h.describe(w, "") }},
+
 	// VLANs
 	{[]string{"vnetid"}, ifVEB, 1, func(h *hostFile, w word, args []word) { h.defaultPVID(w, args[0]) }},
 	{[]string{"-vnetid"}, ifVEB, 0, func(h *hostFile, w word, _ []word) { h.defaultPVID(w, word{w.at, noVLAN}) }},
@@ -530,8 +535,10 @@ var hostWords = []hostWord{
 	bridgeValue("maxage", "stp-max-age", ifBridge, "s"),
 
 	// what changes nothing
-	without(anyKind, 1, "it is not kept here", "description", "descr", "group", "-group", "rtlabel"),
-	without(anyKind, 0, "it is not kept here", "-description", "-descr", "-rdomain", "-rtlabel"),
+	without(anyBridge, 1, "a bridge here has none; ports and host ports have", "description", "descr"),
+	without(anyBridge, 0, "a bridge here has none; ports and host ports have", "-description", "-descr"),
+	without(anyKind, 1, "it is not kept here", "group", "-group", "rtlabel"),
+	without(anyKind, 0, "it is not kept here", "-rdomain", "-rtlabel"),
 	without(anyBridge, 1, "it is not kept here", "rdomain"),
 	without(anyKind, 0, "it says nothing about what is to be", "debug", "-debug", "addr"),
 	without(anyBridge, 1, "it says nothing about what is to be", "rules"),
@@ -540,7 +547,6 @@ var hostWords = []hostWord{
 	without(anyBridge, 1, "each frame keeps its priority", "rxprio", "txprio"),
 	without(anyBridge, 1, "a bridge here has no device of its own, and so none", "mtu", "lladdr"),
 	{[]string{"-inet", "-inet6"}, anyBridge, 0, func(*hostFile, word, []word) {}}, // which no bridge here has
-	without(ifHost, 1, "the interface keeps what it has; 'ip link set' changes it", "mtu", "lladdr"),
 	without(ifHost, 1, "it is that of routes, which the host's programs give", "priority"),
 	without(ifHost, 0, "addresses that the interface has stay; the sysctl disable_ipv6 of the interface stops IPv6", "-inet", "-inet6"),
 	{[]string{"dhcp"}, ifHost, 0, func(h *hostFile, w word, _ []word) {

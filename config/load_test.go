@@ -120,18 +120,7 @@ func dump(w *strings.Builder, f File) {
 					w.WriteString("p")
 				}
 			}
-			if p.MAC != nil || p.OwnMAC {
-				fmt.Fprintf(w, " mac %v %t", p.MAC, p.OwnMAC)
-			}
-			if p.MTU != 0 {
-				fmt.Fprintf(w, " mtu %d", p.MTU)
-			}
-			if p.Addresses != nil {
-				fmt.Fprintf(w, " addresses %v", p.Addresses)
-			}
-			if p.Up != nil {
-				fmt.Fprintf(w, " up %t", *p.Up)
-			}
+			dumpInterface(w, &p)
 			w.WriteString("\n")
 		}
 		for _, p := range b.Private {
@@ -154,14 +143,31 @@ func dump(w *strings.Builder, f File) {
 		}
 	}
 	if f.host != nil {
-		fmt.Fprintf(w, "%s interface %s %v", at(f.host.at), f.host.name, f.host.addresses)
-		if f.host.up != nil {
-			fmt.Fprintf(w, " up %t", *f.host.up)
-		}
+		fmt.Fprintf(w, "%s interface %s", at(f.host.at), f.host.name)
+		dumpInterface(w, &f.host.says)
 		w.WriteString("\n")
 	}
 	for _, n := range f.Notes {
 		fmt.Fprintln(w, "note", n)
+	}
+}
+
+// dumpInterface writes what a file says of a port's device.
+func dumpInterface(w *strings.Builder, p *Port) {
+	if p.MAC != nil || p.OwnMAC {
+		fmt.Fprintf(w, " mac %v %t", p.MAC, p.OwnMAC)
+	}
+	if p.MTU != 0 {
+		fmt.Fprintf(w, " mtu %d", p.MTU)
+	}
+	if p.Addresses != nil {
+		fmt.Fprintf(w, " addresses %v", p.Addresses)
+	}
+	if p.Up != nil {
+		fmt.Fprintf(w, " up %t", *p.Up)
+	}
+	if p.Description != nil {
+		fmt.Fprintf(w, " description %q", *p.Description)
 	}
 }
 
@@ -171,7 +177,7 @@ func TestVports(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"hostname.em0": "up", "hostname.veb0": "add em0 add vport0 add vport1\nup", "hostname.pppoe0": "inet 0.0.0.0 255.255.255.255 NONE\n",
-		"hostname.vport0": "inet 192.0.2.1 255.255.255.0\ninet6 2001:db8::1 64\nup", "hostname.vport1": "dhcp\n",
+		"hostname.vport0": "inet 192.0.2.1 255.255.255.0\ninet6 2001:db8::1 64\nup", "hostname.vport1": "dhcp\nlladdr 2:0:0:0:0:7 mtu 1400\ndescription 'to the office'\ndown",
 		"hostname.vport2": "inet 198.51.100.1/24", "hostname.pppoe0.bak": "up",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
@@ -195,7 +201,7 @@ file DIR/hostname.veb0
 1:1 bridge veb0 vlan-filtering=on
   1:5 port em0
   1:13 port vport0 host addresses [192.0.2.1/24 2001:db8::1/64] up true
-  1:24 port vport1 host
+  1:24 port vport1 host mac 02:00:00:00:00:07 false mtu 1400 up false description "to the office"
 file DIR/hostname.vport0
 file DIR/hostname.vport1
 note DIR/hostname.vport1:1:1: dhcp: addresses that a server gives are a DHCP client's of the host
@@ -206,12 +212,14 @@ note DIR/hostname.vport2:1:1: vport2: no file that is read adds it to a bridge, 
 		t.Errorf("the folder is read as something else (-want +got):\n%s", diff)
 	}
 
-	both := filepath.Join(dir, "both.yaml")
-	if err := os.WriteFile(both, []byte("bridges: {b: {ports: {vport2: {type: host, addresses: 203.0.113.1/24}}}}"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Load(both, filepath.Join(dir, "hostname.vport2")); err == nil || !strings.Contains(err.Error(), "vport2 has addresses at") {
-		t.Errorf("addresses in two files: %v", err)
+	for key, value := range map[string]string{"addresses": "203.0.113.1/24", "mac": "auto", "mtu": "1400", "description": "x", "up": "on"} {
+		both := filepath.Join(dir, "both.yaml")
+		if err := os.WriteFile(both, []byte("bridges: {b: {ports: {vport2: {type: host, "+key+": "+value+"}}}}"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(both, filepath.Join(dir, "hostname.vport2")); err == nil || !strings.Contains(err.Error(), "vport2 has "+key+" at") {
+			t.Errorf("%s in two files: %v", key, err)
+		}
 	}
 }
 

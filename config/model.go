@@ -89,6 +89,10 @@ type Port struct {
 
 	MTU int // of a host port; 0 leaves it as it is, and a new one begins with the smallest of the ports
 
+	// Description is that of the port's device, or of a host port's interface; nil leaves it as it is, and ""
+	// takes it away.
+	Description *string
+
 	// Up says whether the port's device is up, or the interface of a host port. Nil is up, and for an
 	// interface that is in another network namespace as it is.
 	Up *bool

@@ -30,7 +30,7 @@ func fileOf(t *testing.T, name, text string) File {
 	return files[0]
 }
 
-// devicesOf makes devices of words: NAME, or NAME@BRIDGE for a port, with a
+// devicesOf makes devices of words: NAME or NAME=DESCRIPTION, or NAME@BRIDGE for a port, with a
 // trailing ! for that of a host port, ? for one that can't be a port, %
 // for hardware, and - for one that is down.
 func devicesOf(words string) (list []bridge.Device) {
@@ -45,6 +45,7 @@ func devicesOf(words string) (list []bridge.Device) {
 			d.Refusal = "it belongs to bond bond0; take it out first"
 		}
 		d.Name, d.Bridge, _ = strings.Cut(w, "@")
+		d.Name, d.Description, _ = strings.Cut(d.Name, "=")
 		if d.Own {
 			d.Host, d.Bridge = d.Bridge, ""
 			d.MTU, d.FirstMTU = 1500, 1500
@@ -109,6 +110,17 @@ func TestPlan(t *testing.T) {
 			plan: []string{
 				"~ port p1 of br0: up off -> on", "~ port p2 of br0: up on -> off", "~ port h of br0: up on -> off", "~ port i of br0: up off -> on",
 				"+ port p5 of br0: up on", "+ port p6 of br0: up off", "+ port p7 of br0", "+ port p8 of br0", "+ port j of br0: type host, up off", "+ port t1 of br0: up off",
+			},
+		},
+		{
+			name: "descriptions",
+			was:  "bridges: {br0: {ports: {p1: {description: roof}, p2: , p3: , h: {type: host}}}}",
+			want: "bridges: {br0: {ports: {p1: {description: roof}, p2: {description: ''}, p3: , h: {type: host, description: x}, p4: {description: 'a \"b\"'}," +
+				" p5: {description: cellar}, i: {type: host, description: y}}}}",
+			devices: "p1=roof@br0 p2=cellar@br0 p3=it@br0 h@br0! p4 p5=cellar",
+			plan: []string{
+				`~ port p2 of br0: description "cellar" -> ""`, `~ port h of br0: description "" -> "x"`,
+				`+ port p4 of br0: description "a \"b\""`, "+ port p5 of br0", `+ port i of br0: type host, description "y"`,
 			},
 		},
 		{

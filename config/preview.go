@@ -45,12 +45,12 @@ func Preview(s *bridge.Switch, session Session, do func() error) (actions []Acti
 		case after == nil:
 			want.Bridges = append(want.Bridges, Bridge{Name: name, Gone: true})
 		default:
-			want.Bridges = append(want.Bridges, wholeBridge(name, *after, devices, r.Hosts))
+			want.Bridges = append(want.Bridges, wholeBridge(name, *after, devices, r))
 		}
 	}
 	for name, after := range r.After {
 		if after != nil && !slices.Contains(names, name) {
-			want.Bridges = append(want.Bridges, wholeBridge(name, *after, devices, r.Hosts))
+			want.Bridges = append(want.Bridges, wholeBridge(name, *after, devices, r))
 		}
 	}
 	for i := range devices { // the switch has looked at all that is refused for these
@@ -95,8 +95,8 @@ func withoutPlaces(bad Errors) error {
 }
 
 // wholeBridge is a file's bridge of one that runs, with the ports that were plugged by an id, too.
-// hosts are what interfaces of host ports get.
-func wholeBridge(name string, state bridge.State, devices []bridge.Device, hosts map[string]bridge.PortOptions) Bridge {
+// then is what devices get, nil for nothing.
+func wholeBridge(name string, state bridge.State, devices []bridge.Device, then *bridge.Rehearsal) Bridge {
 	there, taken := map[string]bridge.Device{}, map[string]bool{}
 	for _, d := range devices {
 		there[d.Name] = d
@@ -108,7 +108,13 @@ func wholeBridge(name string, state bridge.State, devices []bridge.Device, hosts
 	r.rest()
 	for i := range r.file.Ports {
 		p := &r.file.Ports[i]
-		o := hosts[p.Name]
+		if then == nil || p.Options.Type == bridge.TypePatch {
+			continue
+		}
+		if text, ok := then.Texts[p.Name]; ok {
+			p.Description = &text
+		}
+		o := then.Hosts[p.Name]
 		if o.MAC != nil {
 			p.MAC = o.MAC
 		}

@@ -140,8 +140,11 @@ func (r *reader) ports(there map[string]bridge.Device, taken map[string]bool) {
 		switch it := there[p.Name]; {
 		case p.Type == bridge.TypeHost:
 			r.hostInterface(&port, it)
-		case p.Type == bridge.TypeNetdev && p.State != "gone" && !it.Up:
-			port.Up = &it.Up
+		case p.Type == bridge.TypeNetdev && p.State != "gone":
+			if !it.Up {
+				port.Up = &it.Up
+			}
+			r.description(&port, it)
 		}
 		r.file.Ports = append(r.file.Ports, port)
 	}
@@ -160,6 +163,17 @@ func stacked(found []bridge.PortFinding) bool {
 	return slices.ContainsFunc(found, func(f bridge.PortFinding) bool {
 		return f.Kind == bridge.FindingAbove || f.Kind == bridge.FindingBelow
 	})
+}
+
+// description reads the description of a port's device. Another program's may be no text for a file.
+func (r *reader) description(p *Port, it bridge.Device) {
+	switch {
+	case it.Description == "" && !r.whole:
+	case bridge.CheckDescription(it.Description) == nil:
+		p.Description = &it.Description
+	default:
+		r.notes = append(r.notes, fmt.Sprintf("the description of %s of %s is left out, since no file can have it: %q", p.Name, r.file.Name, it.Description))
+	}
 }
 
 // hostInterface reads the host's interface of a host port.
@@ -182,6 +196,7 @@ func (r *reader) hostInterface(p *Port, it bridge.Device) {
 	if !it.Up {
 		p.Up = &it.Up
 	}
+	r.description(p, it)
 	if leased := len(it.Addresses) - len(it.Kept); leased > 0 {
 		r.notes = append(r.notes, fmt.Sprintf("addresses of %s of %s that a server or router leased are left out: %d; the host's programs ask for them again",
 			p.Name, r.file.Name, leased))

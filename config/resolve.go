@@ -61,6 +61,8 @@ type portModel struct {
 	mtu       int              // 0 as it is
 	ownMAC    bool             // it gets the one that it gets by itself
 
+	description *string // nil as addresses
+
 	up     bool // whether the device, or the host's interface, is to be up
 	saysUp bool // the file does; else an interface in another namespace is left as it is
 
@@ -291,6 +293,14 @@ func (m *model) readPort(b *bridgeModel, p *Port, what string) *portModel {
 	port.left = p.left != ""
 	port.up = p.Up == nil || *p.Up
 	port.saysUp = p.Up != nil
+	if port.description = p.Description; port.description != nil {
+		if port.kind == bridge.TypePatch {
+			m.fail(p.At, "%s: a patch cable has no device that has a description; leave it out", what)
+		}
+		if err := bridge.CheckDescription(*port.description); err != nil {
+			m.fail(p.At, "%s: %v", what, err)
+		}
+	}
 	port.vlans = m.readVLANs(b, p, what)
 	return port
 }

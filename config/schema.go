@@ -88,6 +88,10 @@ func Schema() []byte {
 					"type": "integer", "minimum": bridge.MinMTU, "maximum": bridge.MaxMTU,
 					"description": "of a host port: its MTU in bytes; left as it is without this key, and a new one begins with the smallest of the ports",
 				},
+				"description": object{
+					"type": []string{"string", "number", "boolean"}, "maxLength": bridge.MaxDescription,
+					"description": "a line about what the port leads to, the alias of its device; left as it is without this key",
+				},
 				"up": described(onOff, "whether the port's device is up, or the host's interface of a host port"),
 			})),
 			"private-vlan": closed([]string{"object"}, object{

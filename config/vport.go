@@ -16,21 +16,54 @@ import (
 // A hostInterface is what a file of hostname.if(5) says of the host's interface at a
 // bridge, which another file adds to the bridge.
 type hostInterface struct {
-	name      string
-	at        Position
-	addresses []netip.Prefix
-	up        *bool
+	name string
+	at   Position
+	says Port // Addresses, MAC, OwnMAC, MTU, Description and Up
 }
 
 // hostInterface makes the interface of the words that were read.
 func (h *hostFile) hostInterface(name string) *hostInterface {
 	// without addresses those that it has are left as they are
-	it := &hostInterface{name: name, at: h.bridge.At, addresses: h.addresses}
+	it := &hostInterface{name: name, at: h.bridge.At, says: h.own}
 	if h.state.text != "" {
 		up := h.state.text == "up"
-		it.up = &up
+		it.says.Up = &up
 	}
 	return it
+}
+
+// lladdr reads the address of the host's interface.
+func (h *hostFile) lladdr(w word, args []word) {
+	h.own.MAC, h.own.OwnMAC = nil, args[0].text == "random"
+	if h.own.OwnMAC {
+		h.note(w, "the interface has the address that it gets by itself, which stays the same")
+		return
+	}
+	mac, err := bridge.ParseMAC(etherAton(args[0].text))
+	if err != nil {
+		h.refuse(w, "%s", reason(args[0].text, err))
+		return
+	}
+	h.own.MAC = mac
+}
+
+// mtu reads the MTU of the host's interface.
+func (h *hostFile) mtu(w word, args []word) {
+	n, err := bridge.ParseMTU(args[0].text)
+	if err != nil {
+		h.refuse(w, "%s", reason(args[0].text, err))
+		return
+	}
+	h.own.MTU = n
+}
+
+// describe reads the description of the host's interface.
+func (h *hostFile) describe(w word, text string) {
+	if err := bridge.CheckDescription(text); err != nil {
+		h.refuse(w, "%s", reason(text, err))
+		return
+	}
+	h.own.Description = &text
 }
 
 // inet reads the words behind "inet" or "inet6", and returns those that follow: the address,
@@ -84,8 +117,8 @@ func (h *hostFile) inet(w word, words []word) []word {
 			}
 		}
 	}
-	if !slices.Contains(h.addresses, prefix) {
-		h.addresses = append(h.addresses, prefix)
+	if !slices.Contains(h.own.Addresses, prefix) {
+		h.own.Addresses = append(h.own.Addresses, prefix)
 	}
 	return keepWords(words)
 }
@@ -142,15 +175,31 @@ func settle(list []File) Errors {
 		case p == nil:
 			list[i].Notes = append(list[i].Notes, Error{host.at, host.name +
 				": no file that is read adds it to a bridge, as 'add " + host.name + "' of hostname.veb0 does; it is left out"})
-		case p.Addresses != nil:
-			bad.add(host.at, "%s has addresses at %s already; put all of them there", host.name, p.At)
-		case p.Up != nil:
-			bad.add(host.at, "%s is said to be up or down at %s already; put all of it there", host.name, p.At)
+		case p.interfaceKey() != "":
+			bad.add(host.at, "%s has %s at %s already; put all of it there", host.name, p.interfaceKey(), p.At)
 		default:
-			p.Addresses, p.Up = host.addresses, host.up
+			it := &host.says
+			p.Addresses, p.MAC, p.OwnMAC, p.MTU, p.Description, p.Up = it.Addresses, it.MAC, it.OwnMAC, it.MTU, it.Description, it.Up
 		}
 	}
 	return append(bad.errors(), twice(list)...)
+}
+
+// interfaceKey returns a key of a port that is about the host's interface, "" if it has none.
+func (p *Port) interfaceKey() string {
+	switch {
+	case p.Addresses != nil:
+		return "addresses"
+	case p.MAC != nil || p.OwnMAC:
+		return "mac"
+	case p.MTU != 0:
+		return "mtu"
+	case p.Description != nil:
+		return "description"
+	case p.Up != nil:
+		return "up"
+	}
+	return ""
 }
 
 // hostPortOf returns the port that is a host's interface. A file of hostname.if(5) is about

@@ -226,6 +226,9 @@ func portPairs(p *Port) (pairs []pair) {
 	if p.Up != nil {
 		pairs = append(pairs, pair{"up", switchWord(*p.Up)})
 	}
+	if p.Description != nil {
+		pairs = append(pairs, pair{"description", quoted(*p.Description)})
+	}
 	if p.VLANs == nil {
 		return pairs
 	}

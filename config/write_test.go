@@ -106,6 +106,10 @@ func drawBridge(t *rapid.T, name string, names []string) (b Bridge, devices []br
 		if p.Options.Type != bridge.TypePatch && (!d.Up || rapid.Bool().Draw(t, "says up")) {
 			b.Ports[len(b.Ports)-1].Up = &d.Up
 		}
+		if p.Options.Type != bridge.TypePatch && rapid.Bool().Draw(t, "described") {
+			d.Description = rapid.SampledFrom([]string{"", "x", "a: b # c", "'\"", "on", "{été"}).Draw(t, "description")
+			b.Ports[len(b.Ports)-1].Description = &d.Description
+		}
 		if d.Own = p.Options.Type == bridge.TypeHost; d.Own {
 			d.Host, d.Bridge = name, ""
 			if rapid.Bool().Draw(t, "addresses") {

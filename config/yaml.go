@@ -304,6 +304,7 @@ func (y *yamlFile) port(name, n node) Port {
 			up := y.on(n, "up")
 			p.Up = &up
 		}},
+		field{name: "description", read: func(n node) { p.Description = y.description(n) }},
 	))
 	y.checkType(p)
 	p.Options.Changes = given.changes()
@@ -339,6 +340,9 @@ func (y *yamlFile) checkType(p Port) {
 	if p.Up != nil && p.Options.Type == bridge.TypePatch {
 		y.add(p.At, "port %q: a patch cable has no device that could be up; leave up out", p.Name)
 	}
+	if p.Description != nil && p.Options.Type == bridge.TypePatch {
+		y.add(p.At, "port %q: a patch cable has no device that has a description; leave it out", p.Name)
+	}
 	if p.Options.Peer == "" {
 		return
 	}
@@ -346,6 +350,18 @@ func (y *yamlFile) checkType(p Port) {
 	if bridge.CheckName("bridge", peerBridge) != nil || bridge.CheckName("port", peerPort) != nil {
 		y.add(p.At, "port %q: %q is not the other end of a patch cable; give BRIDGE/PORT", p.Name, p.Options.Peer)
 	}
+}
+
+// description reads the description of a device.
+func (y *yamlFile) description(n node) *string {
+	text, ok := y.text(n, "description")
+	if !ok {
+		return nil
+	}
+	if err := bridge.CheckDescription(text); err != nil {
+		y.add(n.at, "%s", err)
+	}
+	return &text
 }
 
 // choice reads one of some words.

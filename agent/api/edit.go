@@ -34,25 +34,29 @@ type SetBridge struct {
 
 // AddPorts are new ports.
 type AddPorts struct {
-	Bridge   string      `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
-	Ports    []string    `json:"ports" minItems:"1" maxItems:"256" doc:"devices, or names for host and patch ports"`
-	Type     string      `json:"type,omitempty" enum:"netdev,host,patch" doc:"netdev by default"`
-	Peer     string      `json:"peer,omitempty" maxLength:"128" doc:"of a patch port: BRIDGE/PORT, the cable's other end, which is made too"`
-	Hook     string      `json:"hook,omitempty" enum:"auto,tcx,xdp" doc:"auto by default"`
-	Force    bool        `json:"force,omitempty" doc:"take devices although others are above them, or they are above a port's: those get nothing then"`
-	MAC      string      `json:"mac,omitempty" maxLength:"32" doc:"of a host port: the address of its interface, or auto"`
-	MTU      int         `json:"mtu,omitempty" minimum:"68" maximum:"65535" doc:"of a host port: its MTU in bytes"`
-	Settings PortChanges `json:"settings,omitempty"`
+	Bridge      string      `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	Ports       []string    `json:"ports" minItems:"1" maxItems:"256" doc:"devices, or names for host and patch ports"`
+	Type        string      `json:"type,omitempty" enum:"netdev,host,patch" doc:"netdev by default"`
+	Peer        string      `json:"peer,omitempty" maxLength:"128" doc:"of a patch port: BRIDGE/PORT, the cable's other end, which is made too"`
+	Hook        string      `json:"hook,omitempty" enum:"auto,tcx,xdp" doc:"auto by default"`
+	Force       bool        `json:"force,omitempty" doc:"take devices although others are above them, or they are above a port's: those get nothing then"`
+	MAC         string      `json:"mac,omitempty" maxLength:"32" doc:"of a host port: the address of its interface, or auto"`
+	MTU         int         `json:"mtu,omitempty" minimum:"68" maximum:"65535" doc:"of a host port: its MTU in bytes"`
+	Description *string     `json:"description,omitempty" maxLength:"255" doc:"of its device: what the port leads to; empty takes it away"`
+	Settings    PortChanges `json:"settings,omitempty"`
+	VLAN        uint16      `json:"vlan,omitempty" maximum:"4094" doc:"the VLAN of the ports' frames, which have no tag"`
+	Tagged      string      `json:"tagged,omitempty" maxLength:"4096" doc:"VLANs that the ports are in with their tags: 10,20-30"`
 }
 
 // SetPort is a change of a port.
 type SetPort struct {
-	Bridge   string      `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
-	Port     string      `json:"port" maxLength:"64" minLength:"1" doc:"the port"`
-	Hook     string      `json:"hook,omitempty" enum:"auto,tcx,xdp"`
-	MAC      string      `json:"mac,omitempty" maxLength:"32" doc:"of a host port: the address of its interface, or auto"`
-	MTU      int         `json:"mtu,omitempty" minimum:"68" maximum:"65535" doc:"of a host port: its MTU in bytes"`
-	Settings PortChanges `json:"settings,omitempty"`
+	Bridge      string      `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	Port        string      `json:"port" maxLength:"64" minLength:"1" doc:"the port"`
+	Hook        string      `json:"hook,omitempty" enum:"auto,tcx,xdp"`
+	MAC         string      `json:"mac,omitempty" maxLength:"32" doc:"of a host port: the address of its interface, or auto"`
+	MTU         int         `json:"mtu,omitempty" minimum:"68" maximum:"65535" doc:"of a host port: its MTU in bytes"`
+	Description *string     `json:"description,omitempty" maxLength:"255" doc:"of its device: what the port leads to; empty takes it away"`
+	Settings    PortChanges `json:"settings,omitempty"`
 }
 
 // DelPorts are ports that leave.
@@ -201,13 +205,9 @@ func (in *AddPlug) plug() (p plug.Plug, err error) {
 	if in.Hook != bridge.HookAuto {
 		p.Hook = in.Hook
 	}
-	var tagged []uint16
-	if in.Tagged != "" {
-		if tagged, err = bridge.ParseVLANs(in.Tagged); err != nil {
-			return p, err
-		}
+	if p.VLANs, err = newVLANs(in.VLAN, in.Tagged); err != nil {
+		return p, err
 	}
-	p.VLANs = plug.VLANs(in.VLAN, tagged)
 	for _, b := range in.Bindings {
 		mac, err := bridge.ParseMAC(b.MAC)
 		if err != nil {
@@ -231,6 +231,18 @@ type ApplyText struct {
 	Name string `query:"name" maxLength:"64" pattern:"^hostname\\.[^/]+$" doc:"hostname.NAME has the text read as a file of hostname.if(5); otherwise it is YAML or JSON"`
 	Change
 	RawBody []byte `contentType:"application/yaml" doc:"the file, which names no other files, and no network namespace but that of the request"`
+}
+
+// newVLANs are those of a new port, nil for those that it has by itself.
+func newVLANs(vlan uint16, text string) ([]bridge.VLANRange, error) {
+	var tagged []uint16
+	if text != "" {
+		var err error
+		if tagged, err = bridge.ParseVLANs(text); err != nil {
+			return nil, err
+		}
+	}
+	return plug.VLANs(vlan, tagged), nil
 }
 
 // hostOptions are what is told of a host port's interface.
@@ -289,18 +301,22 @@ func (a *API) edits() {
 	})
 	change(a, "/port/add", "make devices ports", func(s *bridge.Switch, in *BodyOf[AddPorts]) ([]string, error) {
 		b := in.Body
-		o := bridge.PortOptions{Type: b.Type, Peer: b.Peer, Hook: b.Hook, Changes: b.Settings, Force: b.Force}
-		if err := hostOptions(&o, b.MAC, b.MTU); err != nil {
+		o := bridge.PortOptions{Type: b.Type, Peer: b.Peer, Hook: b.Hook, Changes: b.Settings, Force: b.Force, Description: b.Description}
+		err := hostOptions(&o, b.MAC, b.MTU)
+		if err == nil {
+			o.VLANs, err = newVLANs(b.VLAN, b.Tagged)
+		}
+		if err != nil {
 			return nil, err
 		}
 		return s.AddPorts(b.Bridge, b.Ports, o)
 	})
 	change(a, "/port/set", "change the settings of a port", func(s *bridge.Switch, in *BodyOf[SetPort]) ([]string, error) {
 		b := in.Body
-		if b.Hook == "" && b.MAC == "" && b.MTU == 0 && len(b.Settings) == 0 {
+		if b.Hook == "" && b.MAC == "" && b.MTU == 0 && b.Description == nil && len(b.Settings) == 0 {
 			return nil, huma.Error422UnprocessableEntity("nothing to change: give at least one setting")
 		}
-		o := bridge.PortOptions{Hook: b.Hook, Changes: b.Settings}
+		o := bridge.PortOptions{Hook: b.Hook, Changes: b.Settings, Description: b.Description}
 		if err := hostOptions(&o, b.MAC, b.MTU); err != nil {
 			return nil, err
 		}

@@ -448,6 +448,16 @@ func TestTap(t *testing.T) {
 		off := false
 		f.Bridges[0].Ports[2+i].Up = &off
 	}
+	text := "of the file"
+	f.Bridges[0].Ports[1].Description, f.Bridges[0].Ports[3].Description = &text, &text
+	told := func(name string) {
+		t.Helper()
+		l.Wait(name+" to be described", func() bool {
+			link, err := l.Switch.Netlink().LinkByName(name)
+			must(t, err)
+			return link.Attrs().Alias == text
+		})
+	}
 	must(t, s.AddBridge("br0", nil))
 	for _, name := range []string{"tap0", "one"} { // before there is an agent
 		tap(name)
@@ -468,6 +478,9 @@ func TestTap(t *testing.T) {
 		l.Wait(name+" to be down", func() bool { return !up(name) })
 	}
 	r.ports("br0", "one", "tap0", "tap1", "off0", "two")
+	for _, name := range []string{"tap0", "tap1", "two"} {
+		told(name)
+	}
 	l.Pull("tap0")
 	l.Pull("one")
 	r.SetFile(f)

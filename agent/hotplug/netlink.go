@@ -205,6 +205,12 @@ func (l *listener) there(d device) bool {
 	return err == nil && link.Attrs().Name == d.name
 }
 
+// describe gives a device a description.
+func (l *listener) describe(d device, text string) error {
+	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: d.index, Name: d.name}}
+	return l.conn.LinkSetAlias(link, text)
+}
+
 // setUp sets a device up, or down.
 func (l *listener) setUp(d device, up bool) error {
 	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: d.index, Name: d.name}}
@@ -221,6 +227,7 @@ func describe(l netlink.Link) device {
 		ethernet: a.EncapType == "ether", loopback: a.RawFlags&unix.IFF_LOOPBACK != 0,
 		switchEnd: bridge.IsSwitchEnd(l), master: a.MasterIndex, group: a.Group, mtu: a.MTU,
 		xdp:       a.Xdp != nil && a.Xdp.Attached,
+		alias:     a.Alias,
 		up:        a.RawFlags&unix.IFF_UP != 0,
 		running:   a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_RUNNING != 0,
 		below:     bridge.LowerOf(l),

@@ -80,6 +80,11 @@ func newPlaces(f config.File) places {
 // up reports whether the devices of a place are up.
 func (p *place) up() bool { return p.port.Up == nil || *p.port.Up }
 
+// describes reports whether the file has another description of a device of a place.
+func (p *place) describes(d device) bool {
+	return p.port.Description != nil && *p.port.Description != d.alias
+}
+
 // backup is the port that stands in for the ports of a place, "" for none.
 func (p *place) backup() string {
 	for _, c := range p.port.Options.Changes {

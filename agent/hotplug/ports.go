@@ -124,8 +124,16 @@ func (w *Watcher) accepted(a attachment) {
 	}
 }
 
-// raise sets a device up, or down, as the file has its place.
+// raise sets a device up, or down, and describes it, as the file has its place.
 func (w *Watcher) raise(a attachment) {
+	if a.place.describes(a.device) {
+		if err := w.l.describe(a.device, *a.place.port.Description); err != nil && w.l.there(a.device) {
+			w.log.Warn("a device has no description", "device", a.name, "bridge", a.place.bridge, "err", err)
+		}
+	}
+	if a.up == a.place.up() {
+		return
+	}
 	if err := w.l.setUp(a.device, a.place.up()); err != nil && w.l.there(a.device) {
 		w.log.Warn("a device is not set as the file has it", "device", a.name, "bridge", a.place.bridge, "up", a.place.up(), "err", err)
 	}

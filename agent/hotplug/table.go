@@ -26,6 +26,7 @@ type device struct {
 	mtu       int    // in bytes
 	xdp       bool   // a program of somebody's is attached
 	below     int    // index of the device here that it is right above, 0 for none
+	alias     string // its description
 	up        bool   // as somebody has set it
 	running   bool   // it is up and has a carrier
 	peer      int    // of a veth, the other end's index
@@ -66,7 +67,7 @@ type entry struct {
 	refused   string    // why it did not become a port when that was last tried
 	left      string    // why it is left alone, as was said
 	out       bool      // a person took it out of the bridge
-	raised    *place    // where it was set up or down as the file has it, or seen so
+	raised    *place    // where it was set up or down and described as the file has it, or seen so
 	asked     bool      // that the files are applied was asked for, which is to make it a port
 	as        string    // the name by which the file was applied to the port that it is
 	since     time.Time // when it became a port by this file, zero for never
@@ -113,7 +114,7 @@ type note struct {
 // The work is what there is to be done.
 type work struct {
 	attach []attachment
-	raise  []attachment // devices that are to be set up, or down
+	raise  []attachment // devices that are to be set up, or down, or described
 	leave  []departure
 	gone   map[string][]int // by bridge: the devices of ports that are to be removed
 	ports  map[string]urgency
@@ -325,7 +326,7 @@ func (t *table) synchronise(devices []device, ports []bridge.Port, unread ...str
 func (t *table) addressed() { t.pf = true }
 
 // attached notes that a device has become the port that an attachment asked
-// for. It reports whether the device is to be set up, or down.
+// for. It reports whether the device is to be set up, or down, or described.
 func (t *table) attached(a attachment) (raise bool) {
 	e := t.devices[a.index]
 	if e == nil {
@@ -340,14 +341,14 @@ func (t *table) attached(a attachment) (raise bool) {
 	return e.raise()
 }
 
-// raise reports whether a device is to be set up where it is, or down, as the file
-// has it, and then takes that as done: what a person sets later stays so.
+// raise reports whether a device is to be set up where it is, or down, or described, as
+// the file has it, and then takes that as done: what a person sets later stays so.
 func (e *entry) raise() bool {
 	if e.in == nil || e.raised.same(e.in) {
 		return false
 	}
 	e.raised = e.in
-	return e.up != e.in.up()
+	return e.up != e.in.up() || e.in.describes(e.device)
 }
 
 // again tries devices once more that became ports after a time and are none any more: a state of that

@@ -232,6 +232,12 @@ func hostWords(o bridge.PortOptions) (words string) {
 	if o.MTU != 0 {
 		words += fmt.Sprint(" mtu=", o.MTU)
 	}
+	if o.Description != nil {
+		words += fmt.Sprintf(" description=%q", *o.Description)
+	}
+	if o.VLANs != nil {
+		words += fmt.Sprint(" vlans=", o.VLANs)
+	}
 	return words
 }
 
@@ -266,6 +272,9 @@ func (f *fakeSwitch) addPort(name, port string, o bridge.PortOptions) ([]string,
 	}
 	if o.Type == bridge.TypePatch {
 		p.Peer, p.Hook, p.Index, p.Flags, p.MTU = o.Peer, "", 0, nil, 0
+	}
+	if o.Description != nil {
+		p.Description = *o.Description
 	}
 	f.ports = append(f.ports, p)
 	if o.Hook == "xdp" {

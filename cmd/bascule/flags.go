@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"bascule/bridge"
+	"bascule/plug"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -284,6 +285,22 @@ func (v *number) Set(value string) error {
 
 func (v *number) Type() string   { return v.name }
 func (v *number) String() string { return "" }
+
+// newVLANs are flags for the VLANs of a new port.
+type newVLANs struct {
+	vlan   vlan
+	tagged []uint16
+}
+
+func addVLANs(cmd *cobra.Command) *newVLANs {
+	v := &newVLANs{vlan: vlan{least: 1}}
+	cmd.Flags().Var(&v.vlan, "vlan", "the VLAN of the port's frames, which have no tag")
+	cmd.Flags().Var(&vlans{&v.tagged}, "tagged", "VLANs that the port is in with their tags, such as 10,20-30; without --vlan no others")
+	return v
+}
+
+// ranges are nil for the VLANs that a new port has by itself.
+func (v *newVLANs) ranges() []bridge.VLANRange { return plug.VLANs(v.vlan.orNone(), v.tagged) }
 
 // uint16 is the number where the most is within 16 bits.
 func (v *number) uint16() *uint16 {

@@ -44,10 +44,7 @@ alone, and 'bascule export' leaves them out.`,
 	device := word{name: "DEVICE"}
 	cmd.Flags().Var(&device, "device", "the device that becomes the port")
 	completeFlag(cmd, "device", p.interfaces)
-	id := vlan{least: 1}
-	cmd.Flags().Var(&id, "vlan", "the VLAN of the port's frames, which have no tag")
-	var tagged []uint16
-	cmd.Flags().Var(&vlans{&tagged}, "tagged", "VLANs that the port is in with their tags, such as 10,20-30; without --vlan no others")
+	in := addVLANs(cmd)
 	var bindings []bridge.Binding
 	cmd.Flags().Var((*bindingList)(&bindings), "binding", "bind an address to the station behind the port; may be given several times")
 	rules := word{name: "FILE"}
@@ -65,13 +62,13 @@ alone, and 'bascule export' leaves them out.`,
 		}
 		o := plug.Plug{
 			Owner: bridge.Owner{ID: args[0], By: "plug"}, Bridge: on.text, Device: device.text, Hook: hook.text, Settings: *changes, Bindings: bindings,
-			VLANs: plug.VLANs(id.orNone(), tagged),
+			VLANs: in.ranges(),
 		}
 		if o.Hook == bridge.HookAuto {
 			o.Hook = "" // what a port has stays
 		}
 		for i := range o.Bindings {
-			o.Bindings[i].VLAN = id.orNone()
+			o.Bindings[i].VLAN = in.vlan.orNone()
 		}
 		if rules.text != "" {
 			f, err := files.Open(rules.text)

@@ -109,14 +109,17 @@ func newPortAdd(p *program) *cobra.Command {
 		Short: "make devices, new host interfaces or a cable ports of a bridge",
 		Long: `Make the network device PORT a port of a bridge. With --type host, make a new
 interface PORT that is the host's own on the switch. Several ports with the same
-settings are added in one change: all of them, or none.
+settings are added in one change: all of them, or none. On a bridge that filters
+VLANs, --vlan and --tagged say which VLANs they are in; without both they are in
+the bridge's default VLAN.
 
 With --type patch, make a cable to another bridge. One end is PORT. The other
 end is a port of the bridge that --peer names, and is made with it. The settings
 are those of PORT; the other end begins with the defaults.`,
-		Example: `  #! run: switch br0; switch br1; devices veth0 eth1 tap0 tap1; ethtool -K far-eth1 gro on
+		Example: `  #! run: switch br0; switch br1; bascule bridge add br2 --vlan-filtering; devices veth0 eth1 tap0 tap1 tap2; ethtool -K far-eth1 gro on
   bascule port add br0 veth0
   bascule port add br0 tap0 tap1 --isolated
+  bascule port add br2 tap2 --vlan 10 --tagged 20,30 --description 'guest 7'
   bascule port add br0 eth1 --hook xdp --learn=off --protected 1,2
   bascule port add br0 host0 --type host
   bascule port add br0 gw10 --type host --route
@@ -129,13 +132,14 @@ are those of PORT; the other end begins with the defaults.`,
 	p.addStackForce(cmd)
 	p.addLockout(cmd)
 	hook := addChoice(cmd, "hook", bridge.HookAuto, hookHelp, bridge.Hooks...)
-	host := addHost(cmd)
+	device := addDevice(cmd)
+	in := addVLANs(cmd)
 	changes := addSettings(cmd, bridge.PortSettings, true)
 	completeFlag(cmd, "backup", p.otherPorts)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		return p.change(func(s switcher) error {
-			o := bridge.PortOptions{Type: kind.text, Peer: *peer, Hook: hook.text, Changes: *changes}
-			host.store(&o)
+			o := bridge.PortOptions{Type: kind.text, Peer: *peer, Hook: hook.text, Changes: *changes, VLANs: in.ranges()}
+			device.store(&o)
 			warnings, err := s.AddPorts(args[0], args[1:], o)
 			p.warn(warnings)
 			return err
@@ -144,24 +148,39 @@ are those of PORT; the other end begins with the defaults.`,
 	return cmd
 }
 
-// hostFlags are the flags of a host port's interface.
-type hostFlags struct {
-	mac ownMAC
-	mtu number
+// deviceFlags are the flags of a port's device, or of a host port's interface.
+type deviceFlags struct {
+	mac         ownMAC
+	mtu         number
+	description described
 }
 
-func addHost(cmd *cobra.Command) *hostFlags {
-	f := &hostFlags{mtu: number{name: "N", least: bridge.MinMTU, most: bridge.MaxMTU}}
+// described is the value of a flag that may be empty.
+type described struct{ text *string }
+
+func (d *described) Set(value string) error {
+	d.text = &value
+	return bridge.CheckDescription(value)
+}
+
+func (d *described) Type() string   { return "TEXT" }
+func (d *described) String() string { return "" }
+
+func addDevice(cmd *cobra.Command) *deviceFlags {
+	f := &deviceFlags{mtu: number{name: "N", least: bridge.MinMTU, most: bridge.MaxMTU}}
 	cmd.Flags().Var(&f.mac, "mac", "address of a host port's interface, or auto: the same after each restart of the machine")
 	completeFlag(cmd, "mac", these([]string{bridge.Auto}))
 	cmd.Flags().Var(&f.mtu, "mtu", "MTU of a host port, 68 to 65535 bytes; a new one begins with the smallest of the ports")
+	cmd.Flags().Var(&f.description, "description", `what the port leads to, the alias of its device; "" takes it away`)
 	return f
 }
 
-func (f *hostFlags) given() bool { return f.mac.mac != nil || f.mac.auto || f.mtu.n != nil }
+func (f *deviceFlags) given() bool {
+	return f.mac.mac != nil || f.mac.auto || f.mtu.n != nil || f.description.text != nil
+}
 
-func (f *hostFlags) store(o *bridge.PortOptions) {
-	o.MAC, o.OwnMAC = f.mac.mac, f.mac.auto
+func (f *deviceFlags) store(o *bridge.PortOptions) {
+	o.MAC, o.OwnMAC, o.Description = f.mac.mac, f.mac.auto, f.description.text
 	if f.mtu.n != nil {
 		o.MTU = *f.mtu.n
 	}
@@ -191,21 +210,22 @@ all of them, or none.`,
 		Example: `  #! run: switch br0 veth0 veth1
   bascule port set br0 veth0 --learn=off --discover=off
   bascule port set br0 veth0 veth1 --isolated
-  bascule port set br0 veth0 --protected none --fdb-max 100`,
+  bascule port set br0 veth0 --protected none --fdb-max 100
+  bascule port set br0 veth1 --description 'desk 7, by the window'`,
 		ValidArgsFunction: completeRest(p.morePorts, p.bridgeNames, p.portNames),
 	}
 	p.addLockout(cmd)
 	hook := addChoice(cmd, "hook", "", hookHelp, bridge.Hooks...)
-	host := addHost(cmd)
+	device := addDevice(cmd)
 	changes := addSettings(cmd, bridge.PortSettings, false)
 	completeFlag(cmd, "backup", p.otherPorts)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if hook.text == "" && len(*changes) == 0 && !host.given() {
+		if hook.text == "" && len(*changes) == 0 && !device.given() {
 			return usagef(cmd, "nothing to change: give at least one setting")
 		}
 		return p.change(func(s switcher) error {
 			o := bridge.PortOptions{Hook: hook.text, Changes: *changes}
-			host.store(&o)
+			device.store(&o)
 			warnings, err := s.SetPorts(args[0], args[1:], o)
 			p.warn(warnings)
 			return err
@@ -233,7 +253,8 @@ that the port's has been made a member of (taken-by=), and who keeps a carrier
 from a host port: no-carrier=agent while no other port leads anywhere,
 no-carrier=agent-ended if the agent that took it was killed, until 'bascule
 bridge set BRIDGE' gives it back. plug= has the id by which 'bascule plug', or
-something for containers, has put the port there.
+something for containers, has put the port there. description= is what the
+port's device was said to lead to, its alias ('ip link set PORT alias TEXT').
 
 What the host has at the port's device and has no effect there is shown with
 the settings: ingress-filter= a filter that meets no frame, device-above= a
@@ -371,6 +392,9 @@ func marksOf(port bridge.Port) (marks []string) {
 	if port.Owner != nil {
 		marks = append(marks, "plug="+port.Owner.ID)
 	}
+	if port.Description != "" {
+		marks = append(marks, "description="+strconv.Quote(port.Description))
+	}
 	return marks
 }
 
@@ -401,6 +425,9 @@ func portFacts(port bridge.Port) []fact {
 	}
 	if port.TakenBy != "" {
 		facts = slices.Insert(facts, 3, fact{"taken by", port.TakenBy + ", which gets nothing from the port; end it with 'ip link set " + port.Name + " nomaster'"})
+	}
+	if port.Description != "" {
+		facts = slices.Insert(facts, 0, fact{"description", port.Description})
 	}
 	for _, f := range port.Findings {
 		facts = append(facts, fact{f.Kind, f.Text})

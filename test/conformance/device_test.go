@@ -33,6 +33,8 @@ var deviceCases = []conformance{
 	{name: "host_port_address", hooks: tcx, run: hostPortAddress},
 	{name: "host_port_addresses", hooks: tcx, run: hostPortAddresses},
 	{name: "router_from_nothing", hooks: tcx, run: routerFromNothing},
+	{name: "description", hooks: tcx, run: description},
+	{name: "add_in_vlans", hooks: tcx, run: addInVLANs},
 	{name: "file_sets_up", hooks: both, run: fileSetsUp},
 	{name: "host_interfaces_come_back", hooks: tcx, run: hostInterfacesComeBack},
 	{name: "host_mac_changes", hooks: both, run: hostMACChanges},
@@ -1178,6 +1180,154 @@ pass on lan inet6 proto icmp6 from any to (lan0)
 	}
 	if now := rules(); r.Exit != 0 || strings.TrimSpace(now) != "block drop in on wan9 all" {
 		t.Errorf("exit %d, rules %q", r.Exit, now)
+	}
+}
+
+// A port's description is its device's alias, which others see and set, too.
+func description(t *testing.T, _ string) {
+	l := netlab.New(t)
+	e := l.NewEnds(3)
+	here := l.Switch.Netlink()
+	alias := func(name, want string) {
+		t.Helper()
+		nl, err := here.LinkByName(name)
+		must(t, err)
+		if got := nl.Attrs().Alias; got != want {
+			t.Errorf("the alias of %s is %q, should be %q", name, got, want)
+		}
+	}
+	l.Bascule("bridge", "add", "br0")
+	l.Bascule("bridge", "add", "br1")
+	l.Bascule("port", "add", "br0", e[0].Port, "--description", "desk 7")
+	l.Bascule("port", "add", "br0", "host0", "--type", "host", "--description", "the host")
+	l.Bascule("port", "add", "br0", e[1].Port)
+	l.Bascule("port", "add", "br0", "to1", "--type", "patch", "--peer", "br1/to0")
+	l.Bascule("port", "set", "br0", e[1].Port, "--description", "été", "--isolated")
+	alias(e[0].Port, "desk 7")
+	alias("host0", "the host")
+	alias(e[1].Port, "été")
+	nl, err := here.LinkByName(e[0].Port)
+	must(t, err)
+	must(t, here.LinkSetAlias(nl, "by another"))
+	var ports []struct{ Ifname, Description string }
+	l.JSON(&ports, "port", "show", "br0")
+	if got := fmt.Sprint(ports); got != fmt.Sprintf("[{%s by another} {host0 the host} {%s été} {to1 }]", e[0].Port, e[1].Port) {
+		t.Error(got)
+	}
+
+	// what is refused changes nothing
+	l.Refused([]string{"a patch port has no device that has a description"}, "port", "set", "br0", "to1", "--description", "x")
+	l.Refused([]string{"a patch port has no device that has a description"}, "port", "add", "br0", "to2", "--type", "patch", "--peer", "br1/to3", "--description", "x")
+	l.Refused([]string{"a locked port"}, "port", "set", "br0", e[1].Port, "--description", "x", "--locked", "--learn")
+	l.Refused([]string{"no port of this bridge"}, "port", "set", "br0", e[1].Port, "none", "--description", "x")
+	l.Refused(nil, "port", "add", "br0", e[2].Port, "host0", "--description", "x")
+	alias(e[1].Port, "été")
+	alias(e[2].Port, "")
+
+	// a file has it, and leaves it alone where it says nothing
+	saved := l.Bascule("export")
+	for _, line := range []string{e[0].Port + `: {description: "by another"}`, `host0: {type: host, addresses: [], up: off, description: "the host"}`} {
+		if !strings.Contains(saved, line) && !strings.Contains(strings.ReplaceAll(saved, "type: host, up: off", "type: host, addresses: [], up: off"), line) {
+			t.Errorf("%s is not in\n%s", line, saved)
+		}
+	}
+	if out := l.Bascule("apply", writeFile(t, saved)); out != "" {
+		t.Errorf("what is exported does %s", out)
+	}
+	rest := "to1: {type: patch, peer: br1/to0}"
+	file := func(first, second string) string {
+		return writeFile(t, fmt.Sprintf("bridges: {br0: {ports: {%s: {description: %s}, %s: {isolated: on%s}, host0: {type: host}, %s}}}", e[0].Port, first, e[1].Port, second, rest))
+	}
+	l.Bascule("apply", file("''", ""))
+	alias(e[0].Port, "")
+	alias(e[1].Port, "été")
+	alias("host0", "the host")
+	l.Bascule("port", "set", "br0", "host0", "--description", "")
+	alias("host0", "")
+
+	dir := t.TempDir() // as OpenBSD's files have it
+	for name, text := range map[string]string{
+		"hostname.veb7":   "add vport7\nup",
+		"hostname.vport7": "inet 192.0.2.7 255.255.255.0\nlladdr 2:0:0:0:0:77 mtu 1400\ndescription 'the LAN'\n",
+	} {
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	l.Bascule("apply", dir)
+	alias("vport7", "the LAN")
+	it, err := here.LinkByName("vport7")
+	must(t, err)
+	if a := it.Attrs(); a.HardwareAddr.String() != "02:00:00:00:00:77" || a.MTU != 1400 || a.Flags&net.FlagUp == 0 {
+		t.Errorf("the interface has %v, %d, %v", a.HardwareAddr, a.MTU, a.Flags)
+	}
+
+	// another program's may be anything
+	must(t, here.LinkSetAlias(nl, "\x1b[2Jgone\nfast"))
+	for _, args := range [][]string{{"port", "show"}, {"port", "show", "br0", e[0].Port}, {"-j", "port", "show"}} {
+		if out := l.Bascule(args...); strings.Contains(out, "\x1b") || !strings.Contains(out, "gone") {
+			t.Errorf("%v prints %q", args, out)
+		}
+	}
+	r, err := l.Run("export")
+	must(t, err)
+	if r.Exit != 0 || strings.Contains(r.Stdout, "gone") || strings.Count(r.Stderr, "\n") != 1 || !strings.Contains(r.Stderr, "the description of "+e[0].Port+" of br0 is left out") {
+		t.Error(r)
+	}
+
+	// the id of a container's device is how that is found again
+	must(t, here.LinkSetAlias(nl, "web"))
+	l.Bascule("plug", "web", "--bridge", "br0", "--device", e[0].Port)
+	l.Refused([]string{"its device has the id web there"}, "port", "set", "br0", e[0].Port, "--description", "x")
+	alias(e[0].Port, "web")
+}
+
+// A port is added into its VLANs by one command, or not at all.
+func addInVLANs(t *testing.T, _ string) {
+	l := netlab.New(t)
+	e := l.NewEnds(4)
+	in := func() map[string]string {
+		t.Helper()
+		var list []struct {
+			Ifname string
+			VLANs  []struct {
+				VLAN, VLANEnd int
+				Flags         []string
+			}
+		}
+		l.JSON(&list, "vlan", "show", "br0")
+		got := map[string]string{}
+		for _, p := range list {
+			for _, v := range p.VLANs {
+				got[p.Ifname] += fmt.Sprintf("%d-%d%v ", v.VLAN, v.VLANEnd, v.Flags)
+			}
+		}
+		return got
+	}
+	l.Bascule("bridge", "add", "br0")
+	l.Refused([]string{"cannot add port " + e[0].Port + " to br0", "does not filter VLANs"}, "port", "add", "br0", e[0].Port, "--vlan", "10")
+	l.Refused([]string{"does not filter VLANs"}, "port", "add", "br0", "host0", "--type", "host", "--vlan", "10")
+	if _, err := l.Switch.Netlink().LinkByName("host0"); err == nil {
+		t.Error("what is refused leaves an interface")
+	}
+	l.Bascule("bridge", "set", "br0", "--vlan-filtering")
+	if got := in(); len(got) > 0 {
+		t.Errorf("what is refused leaves %v", got)
+	}
+	l.Bascule("bridge", "add", "br1")
+	l.Bascule("port", "add", "br0", e[0].Port, "--vlan", "10", "--tagged", "20,30")
+	l.Bascule("port", "add", "br0", e[1].Port, e[2].Port, "--vlan", "20")
+	l.Bascule("port", "add", "br0", "host0", "--type", "host", "--tagged", "10,20")
+	l.Bascule("port", "add", "br0", "to1", "--type", "patch", "--peer", "br1/to0", "--tagged", "10-12")
+	l.Bascule("port", "add", "br0", e[3].Port)
+	want := map[string]string{
+		e[0].Port: "10-0[PVID Egress Untagged] 20-0[] 30-0[] ", e[1].Port: "20-0[PVID Egress Untagged] ", e[2].Port: "20-0[PVID Egress Untagged] ",
+		"host0": "10-0[] 20-0[] ", "to1": "10-12[] ", e[3].Port: "1-0[PVID Egress Untagged] ",
+	}
+	if got := in(); !maps.Equal(got, want) {
+		t.Errorf("the VLANs are %q, should be %q", got, want)
+	}
+	got := l.Deliver(e[1], l.Frames(10, netlab.Broadcast, netlab.Station(1))...)
+	if len(got[e[2]]) != 10 || len(got[e[0]]) != 10 || len(got[e[3]]) != 0 { // e[0] has them with a tag
+		t.Errorf("of 10 frames %d, %d and %d arrived", len(got[e[2]]), len(got[e[0]]), len(got[e[3]]))
 	}
 }
 

@@ -185,7 +185,7 @@ function settle(c, p) {
       : busy > 0 ? `↓ ${short(p.now.rxBits)}  ↑ ${short(p.now.txBits)}` : c.idle || 'quiet')
   }
   // a sentence changes only where a user hears something new: rates are in the table
-  attr(c.e, 'aria-label', [`${p.ifname} of ${p.master}`, p.type !== 'netdev' && p.type, halt || p.state, p.peer && `cord to ${p.peer}`,
+  attr(c.e, 'aria-label', [`${p.ifname} of ${p.master}`, p.description, p.type !== 'netdev' && p.type, halt || p.state, p.peer && `cord to ${p.peer}`,
     p.link && `cable to ${p.link}`, vlansOf(p).length && `VLAN ${vlanText(p).replaceAll('u', ' untagged').replaceAll('*', '')}`, p.dropRate > 0 && 'drops frames now']
     .filter(Boolean).join(', '))
 }
@@ -263,7 +263,7 @@ function show(e) {
     told.replaceChildren(e?.dataset.told || '\u00a0')
     return
   }
-  const facts = [halted(p) || p.state, p.owner && `of ${p.owner.name || p.owner.id}`, p.peer && `to ${p.peer}`, p.link && `cable to ${p.link}`,
+  const facts = [p.description, halted(p) || p.state, p.owner && `of ${p.owner.name || p.owner.id}`, p.peer && `to ${p.peer}`, p.link && `cable to ${p.link}`,
     vlansOf(p).length && `VLAN ${vlanText(p)}`, plural(p.fdb_count, 'address'), p.now && `in ${bits(p.now.rxBits)}, out ${bits(p.now.txBits)}`,
     p.dropRate > 0 && `drops ${short(p.dropRate)}/s`].filter(Boolean)
   told.replaceChildren(h('b', {}, `${p.master} ${p.ifname}`), ' ', facts.join(' · '))

@@ -59,7 +59,7 @@ export function config() {
   const limits = [['in', p.rate_in], ['out', p.rate_out]].filter(([, l]) => l && l !== 'none').map(([way, l]) => `${way} ${l}`)
   const t = p.tree
   const facts = [
-    ['State', halted(p) || p.state], ['Type', p.type === 'netdev' ? 'device' : p.type], ['Hook', p.hook], ['Leads to', p.peer || p.link],
+    ['Description', p.description], ['State', halted(p) || p.state], ['Type', p.type === 'netdev' ? 'device' : p.type], ['Hook', p.hook], ['Leads to', p.peer || p.link],
     ['Owner', p.owner && [p.owner.name, p.owner.id].filter(Boolean).join(', ')], ['Taken by', p.taken_by], ['Device', (p.flags || []).includes('UP') ? 'up' : p.ifindex ? 'down' : ''],
     ['At the device', (p.findings || []).map((f) => f.text).join(' — ')],
     ['MTU', p.mtu && `${p.mtu} bytes`], ['VLANs', vlanText(p)], ['Addresses', p.fdb_max ? `${count(p.fdb_count)} of ${count(p.fdb_max)}` : count(p.fdb_count)],

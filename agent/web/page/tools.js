@@ -51,6 +51,7 @@ export const ports = {
       { key: (r) => r.now?.txFrames || 0, label: 'Frames out', width: '82px', num: true, desc: true, lo: true, text: (r) => rate(r.now?.txFrames, (n) => short(n) + '/s') },
       { key: (r) => r.dropRate, label: 'Drops', width: '72px', narrow: '50px', num: true, desc: true, draw: (c, r) => marked(c, rate(r.dropRate, (n) => short(n) + '/s'), r.dropRate > 0 ? 'bad' : '') },
       { key: 'fdb_count', label: 'Addresses', width: '78px', num: true, desc: true, lo: true, text: (r) => count(r.fdb_count) },
+      { key: (r) => r.description || '', label: 'Description', width: 'minmax(60px, 1.2fr)', natural: true, lo: true, text: (r) => r.description || '' },
     ], { empty: 'No port yet. bascule port add BRIDGE DEVICE adds one.' })
     t.onshow = about('n-ports', 'port')
     $('t-ports').append(t.root)
@@ -58,7 +59,7 @@ export const ports = {
   },
   show() { this.config() },
   config() {
-    for (const p of store.ports.values()) p.hay = [p.ifname, p.master, halted(p) || p.state, p.type, p.owner?.name, p.owner?.id, p.peer, `vlan ${vlanText(p)}`].join(' ').toLowerCase()
+    for (const p of store.ports.values()) p.hay = [p.ifname, p.description, p.master, halted(p) || p.state, p.type, p.owner?.name, p.owner?.id, p.peer, `vlan ${vlanText(p)}`].join(' ').toLowerCase()
     if (store.agent) this.table.set([...store.ports.values()])
   },
   live() {
