@@ -17,6 +17,13 @@ import (
 // Force has the switch take limits whatever memory is free, and devices whatever is above them.
 func (s *Switch) Force() { s.force = true }
 
+// Restoring says that all that is asked for was there before, until the function that it returns is
+// called: limits take their memory again, however much is free.
+func (s *Switch) Restoring() (done func()) {
+	s.restores = true
+	return func() { s.restores = false }
+}
+
 // memoryPart says how much of the free memory limits may take: one part in memoryPart.
 const memoryPart = 4
 
@@ -90,7 +97,7 @@ func (s *Switch) checkMemory(what string, list []demand) error {
 		if !d.rises() {
 			continue
 		}
-		if s.force {
+		if s.force || s.restores {
 			if d.now > maxLimit {
 				return refused(what, fmt.Sprintf("%s %d is more than a table can have", d.name, d.now), fmt.Sprintf("give %d at most", maxLimit))
 			}

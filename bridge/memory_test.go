@@ -107,6 +107,13 @@ func TestCheckMemory(t *testing.T) {
 	} {
 		s := &Switch{force: test.force, free: func() (uint64, error) { return test.free, nil }}
 		err := s.checkMemory("set it", test.list)
+		s.force = false
+		if test.force {
+			defer s.Restoring()()
+		}
+		if restored := s.checkMemory("set it", test.list); fmt.Sprint(restored) != fmt.Sprint(err) {
+			t.Errorf("%s: what was there is %v, and with force %v", test.name, restored, err)
+		}
 		switch {
 		case test.want == "" && err != nil:
 			t.Errorf("%s: %v", test.name, err)

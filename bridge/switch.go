@@ -29,14 +29,15 @@ import (
 
 // A Switch is the bridges of one network namespace.
 type Switch struct {
-	ns      *os.File // nil for the caller's
-	locked  bool
-	force   bool                   // limits may take any memory
-	free    func() (uint64, error) // bytes of memory, nil to ask the kernel
-	joining bool
-	waits   func(process int) // told of long waits for others, nil for nobody
-	tell    func(bridge, note string)
-	changes func() // is called before the first change, nil for nobody
+	ns       *os.File // nil for the caller's
+	locked   bool
+	force    bool                   // limits may take any memory
+	free     func() (uint64, error) // bytes of memory, nil to ask the kernel
+	restores bool                   // as Restoring has it
+	joining  bool
+	waits    func(process int) // told of long waits for others, nil for nobody
+	tell     func(bridge, note string)
+	changes  func() // is called before the first change, nil for nobody
 
 	rehearsal *Rehearsal // what is asked for is only planned; nil to do it
 

@@ -5,16 +5,18 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
 	"bascule/bridge"
 )
 
-// Restore is Apply, for who brings bridges back to what they were. A port or span port that cannot
-// come is left out then, since somebody else has its device or name now: the rest must not wait for
-// it. left are the ports that are, and the warnings say why.
+// Restore is Apply, for who brings bridges back to what they were. Parts that the host keeps from
+// coming are left out then: the rest must not wait for them. left are these parts, and the warnings say
+// why.
 func Restore(s *bridge.Switch, f File, o Options) (actions []Action, left, warnings []string, err error) {
+	defer s.Restoring()()
 	report := o.Report
 	o.Report = nil // of what is tried
 	apply := func() error {
@@ -28,17 +30,18 @@ func Restore(s *bridge.Switch, f File, o Options) (actions []Action, left, warni
 		return err
 	}
 	if err = apply(); err != nil {
-		var list []missing
+		var parts []*part
 		why := err
-		if f, list, err = leaveOut(s, f, why); err == nil {
-			left, err = oneByOne(list, why, apply)
+		if f, parts, err = leaveOut(s, f); err == nil {
+			err = oneByOne(parts, why, apply)
 		}
 		if err != nil {
 			return nil, nil, warnings, err
 		}
-		for _, m := range list {
-			if why := *m.left[0]; why != "" {
-				warnings = append(warnings, fmt.Sprintf("%s is left out, and waits for its device: %s", m.what, why))
+		for _, p := range parts {
+			if p.why != nil {
+				left = append(left, p.what)
+				warnings = append(warnings, fmt.Sprintf("%s is left out%s: %s", p.what, p.then, whyLeft(p.why, p.what)))
 			}
 		}
 	}
@@ -48,44 +51,61 @@ func Restore(s *bridge.Switch, f File, o Options) (actions []Action, left, warni
 	return actions, left, warnings, nil
 }
 
-// oneByOne applies a file without what is missing, which keeps it from being applied, and then with
-// what can come of that.
-func oneByOne(list []missing, why error, apply func() error) (left []string, err error) {
-	if len(list) == 0 {
-		return nil, why
+// oneByOne applies a file without the parts that may keep it from being applied, and then with those
+// that can come.
+func oneByOne(parts []*part, why error, apply func() error) error {
+	if len(parts) == 0 {
+		return why
+	}
+	for _, p := range parts {
+		p.leave(why)
 	}
 	if err := apply(); err != nil {
-		return nil, err
+		return err
 	}
 	failed := false
-	for _, m := range list {
-		m.leave("")
+	for _, p := range parts {
+		p.leave(nil)
 		bad := apply()
 		if failed = bad != nil; failed {
-			m.leave(whyLeft(bad, m.what))
-			left = append(left, m.what)
+			p.leave(bad)
 		}
 	}
-	if failed { // it may have done a part
-		err = apply()
+	if failed { // it may have done some of it
+		return apply()
 	}
-	return left, err
+	return nil
 }
 
-// A missing is a port, a span port, or both ends of a patch cable, that does not run.
-type missing struct {
+// A part of a file is one that the host may keep from coming.
+type part struct {
 	what string
-	left []*string // of it in the file
+	then string            // what becomes of it when it is left out
+	set  []func(why error) // has the file be without it, or with it for nil
+	why  error             // it is left out, nil where it is not
 }
 
-func (m missing) leave(why string) {
-	for _, l := range m.left {
-		*l = why
+func (p *part) leave(why error) {
+	p.why = why
+	for _, set := range p.set {
+		set(why)
 	}
 }
 
-// leaveOut returns a file without what does not run of it and may not be able to come, for a reason.
-func leaveOut(s *bridge.Switch, f File, why error) (_ File, list []missing, err error) {
+// mark marks a port or span port as one that does not come.
+func mark(left *string) func(error) {
+	return func(why error) {
+		*left = ""
+		if why != nil {
+			*left = why.Error()
+		}
+	}
+}
+
+const waitsForDevice = ", and waits for its device"
+
+// leaveOut returns a file whose parts can be left out: ports that do not run, XDP, and addresses of IPv6.
+func leaveOut(s *bridge.Switch, f File) (_ File, parts []*part, err error) {
 	devices, err := s.Devices()
 	if err != nil {
 		return f, nil, err
@@ -106,13 +126,14 @@ func leaveOut(s *bridge.Switch, f File, why error) (_ File, list []missing, err 
 		return devices[i], true
 	}
 	f.Bridges = slices.Clone(f.Bridges)
-	cables := map[string]int{} // by the other end, where in the list
+	cables := map[string]*part{} // by the other end
 	for i := range f.Bridges {
 		b := &f.Bridges[i]
 		b.Ports, b.Mirrors = slices.Clone(b.Ports), slices.Clone(b.Mirrors)
 		for j := range b.Ports {
 			p := &b.Ports[j]
 			name, _ := plainName(p.Name)
+			what := "port " + name + " of " + b.Name
 			d, there := device(name)
 			runs := false
 			switch p.Options.Type {
@@ -123,30 +144,47 @@ func leaveOut(s *bridge.Switch, f File, why error) (_ File, list []missing, err 
 			default:
 				runs = !there || d.Bridge == b.Name && d.Owner == ""
 			}
-			if runs {
-				continue
+			cable := cables[b.Name+"/"+name]
+			switch {
+			case runs:
+			case cable != nil:
+				cable.set = append(cable.set, mark(&p.left))
+			default:
+				new := &part{what: what, then: waitsForDevice, set: []func(error){mark(&p.left)}}
+				if p.Options.Type == bridge.TypePatch {
+					cables[p.Options.Peer] = new
+				}
+				parts = append(parts, new)
 			}
-			if at, ok := cables[b.Name+"/"+name]; ok {
-				list[at].left = append(list[at].left, &p.left)
-				continue
+			if p.Options.Hook == bridge.HookXDP {
+				parts = append(parts, &part{what: "hook xdp of " + what, set: []func(error){func(why error) {
+					p.Options.Hook = bridge.HookXDP
+					if why != nil {
+						p.Options.Hook = bridge.HookTCX
+					}
+				}}})
 			}
-			if p.Options.Type == bridge.TypePatch {
-				cables[p.Options.Peer] = len(list)
+			all := p.Addresses
+			if slices.ContainsFunc(all, isIPv6) {
+				parts = append(parts, &part{what: "IPv6 of " + what, set: []func(error){func(why error) {
+					p.Addresses = all
+					if why != nil {
+						p.Addresses = slices.DeleteFunc(slices.Clone(all), isIPv6)
+					}
+				}}})
 			}
-			list = append(list, missing{"port " + name + " of " + b.Name, []*string{&p.left}})
 		}
 		for j := range b.Mirrors {
 			m := &b.Mirrors[j]
 			if d, there := device(m.Device); there && d.Bridge != b.Name {
-				list = append(list, missing{"span port " + m.Device + " of " + b.Name, []*string{&m.left}})
+				parts = append(parts, &part{what: "span port " + m.Device + " of " + b.Name, then: waitsForDevice, set: []func(error){mark(&m.left)}})
 			}
 		}
 	}
-	for _, m := range list {
-		m.leave(why.Error())
-	}
-	return f, list, nil
+	return f, parts, nil
 }
+
+func isIPv6(a netip.Prefix) bool { return a.Addr().Is6() }
 
 // wired reports whether one end of a patch cable runs.
 func wired(was File, name, port, peer string) bool {

@@ -38,6 +38,7 @@ var confirmCases = []struct {
 	{"cable", confirmCable},
 	{"small_mtu", confirmSmallMTU},
 	{"busy", confirmBusy},
+	{"parts", confirmParts},
 	{"stuck", confirmStuck},
 	{"others", confirmOthers},
 	{"guests", confirmGuests},

@@ -101,7 +101,7 @@ var hostileFiles = []string{
 	`bridges: {br0: {ports: {p2: {}, host0: {type: host, addresses: 192.0.2.2/24}}}}`,
 	`bridges: {br0: {ports: {p1: {}, p2: {}}}}`,
 	`bridges: {br0: {ports: {p1: {}, host0: {type: host, addresses: 203.0.113.9/24}}}}`,
-	`bridges: {br0: {ports: {p1: {}, host0: {type: host, addresses: none, up: off}}}}`,
+	`bridges: {br0: {ports: {p1: {}, host0: {type: host, addresses: [], up: off}}}}`,
 	`bridges: {br0: {ports: {p1: {}, host0: {type: host, up: off}}}}`,
 	`bridges: {br0: {ports: {p1: {}, host9: {type: host, addresses: 192.0.2.2/24}}}}`,
 	`bridges: {br0: {ports: {p1: {}, host0: {type: host, mtu: 68, mac: 02:00:00:00:00:42, addresses: 192.0.2.2/24}}}}`,

@@ -12,6 +12,10 @@ import (
 	"testing"
 
 	"bascule/test/netlab"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 )
 
 // ipIn runs ip(8) in the switch's namespace.
@@ -161,6 +165,61 @@ func confirmBusy(t *testing.T, l *netlab.Lab) {
 			}
 		}
 		c.free()
+	}
+}
+
+// confirmParts has the host take away what a port had: the rest is put back.
+func confirmParts(t *testing.T, l *netlab.Lab) {
+	nl, err := l.Switch.Netlink().LinkByName("p2")
+	must(t, err)
+	allows := func(port string, six bool) {
+		value := map[bool]string{true: "0", false: "1"}[six]
+		out, err := exec.Command("ip", "netns", "exec", l.Switch.Name, "sysctl", "-qw", "net.ipv6.conf."+port+".disable_ipv6="+value).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	var theirs link.Link
+	for _, c := range []struct {
+		name, before, change string
+		take                 func()
+		said, left           string
+		after                string // that export has, and before
+	}{
+		// their program passes all
+		{"xdp", "ports: {p1: , p2: {hook: xdp}}", "ports: {p2: {hook: tcx}}", func() {
+			p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+				Type: ebpf.XDP, License: "Dual BSD/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
+			})
+			must(t, err)
+			defer p.Close()
+			must(t, l.Switch.Do(func() (err error) {
+				theirs, err = link.AttachXDP(link.XDPOptions{Interface: nl.Attrs().Index, Program: p, Flags: link.XDPDriverMode})
+				return err
+			}))
+		}, "another XDP program is on p2", "hook xdp of port p2 of br0", "p1: {}"},
+		{"ipv6", "ports: {p1: , p2: , h0: {type: host, addresses: [192.0.2.9/24, '2001:db8::9/64']}}", "ports: {p2: }",
+			func() { allows("default", false) }, "", "IPv6 of port h0 of br0", `h0: {type: host, addresses: ["192.0.2.9/24"`},
+	} {
+		allows("default", true)
+		apply(t, l, "--yes", file(t, "good.yaml", "bridges: {br0: {"+c.before+"}}"))
+		tried(t, l, "1h", "bridges: {br0: {"+c.change+"}}")
+		c.take()
+		said := putBackNow(t, l)
+		if !strings.Contains(said, c.left+" is left out") || !strings.Contains(said, c.said) || !strings.Contains(said, "is put back") || waiting(l) {
+			t.Errorf("%s: the command says %s; it waits: %v", c.name, said, waiting(l))
+		}
+		if text := strings.SplitN(l.Bascule("apply", "--history"), "\n", 3)[1]; !strings.HasSuffix(text, ", but for "+c.left) {
+			t.Errorf("%s: the history begins with %s", c.name, text)
+		}
+		if out := l.Bascule("export"); !strings.Contains(out, c.after) {
+			t.Errorf("%s: there is\n%s", c.name, out)
+		}
+		l.Reach(l.Ends[0], l.Frames(3, netlab.Broadcast, l.Ends[0].MAC), l.Ends[1])
+		if theirs != nil {
+			must(t, theirs.Close())
+			theirs = nil
+		}
 	}
 }
 
