@@ -58,7 +58,7 @@ define install
 	fi
 endef
 
-.PHONY: build demo test test-kernels test-cards test-boot test-exact test-packages test-upgrade soak bench bench-exact profile-exact bench-agent generate generated \
+.PHONY: build demo test test-kernels test-cards test-boot test-exact test-packages test-upgrade soak bench bench-exact profile-exact bench-agent pictures generate generated \
 	lint fuzz check needs install stage install-doc packages clean
 
 build:
@@ -116,6 +116,13 @@ test-cards:
 	@dir=$$(mktemp -d) && trap "rm -r $$dir" EXIT && CGO_ENABLED=0 $(GO) build -o $$dir/cards ./test/cards && \
 		$$dir/cards -cards "$(CARDS)" -cases "$(CARD_CASES)" -bascule "$(VERSION)" \
 			$(if $(filter all,$(CARD_CASES)),-table docs/cards.md) $(CARD_FLAGS)
+
+# The pictures of README and docs, from the page as it is now.
+pictures:
+	$(call install,$(TEST_NEEDS))
+	@dir=$$(mktemp -d) && trap "rm -r $$dir" EXIT && \
+		$(GO) test ./agent/web -count=1 -run TestPictures -web.pictures $$dir && \
+		cp $$dir/switch.png docs/page.png && cp $$dir/switch-dark.png docs/page-dark.png && cp $$dir/rack.png docs/page-rack.png
 
 # A Debian whose own uplink is a port of a bridge, by the files of docs/boot.md: booted by QEMU with each program that
 # configures networks, BOOT=netplan for one of them. Then the package is upgraded, and purged.

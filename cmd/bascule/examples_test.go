@@ -76,7 +76,7 @@ func TestExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range append(pages, "../../README.md", "../../CONTRIBUTING.md", "../../docs/lab/README.md") {
+	for _, path := range append(pages, "../../README.md", "../../CONTRIBUTING.md", "../../docs/lab/README.md", "../../docs/lab/published.md") {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -99,17 +99,28 @@ func TestExamples(t *testing.T) {
 	})
 }
 
-// TestReadmeIsWhole wants no command in the marks of README.md's section Use: the
+// TestPagesAreWhole wants no command in the marks of pages that are read from their beginning: the
 // commands that a reader sees are to work by themselves, one after another.
-func TestReadmeIsWhole(t *testing.T) {
+func TestPagesAreWhole(t *testing.T) {
+	for _, page := range []string{"README.md", "docs/tour.md", "docs/howto.md", "docs/from-linux-bridge.md"} {
+		text, err := os.ReadFile("../../" + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range regexp.MustCompile(`(?m)^(?:<!-- example )?(?:run|file): .*$`).FindAllString(string(text), -1) {
+			t.Errorf("%s: the reader does not see %q", page, found)
+		}
+	}
+}
+
+// TestReadmeIsShort wants README.md on one page.
+func TestReadmeIsShort(t *testing.T) {
 	text, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, use, _ := strings.Cut(string(text), "\n## Use\n")
-	use, _, _ = strings.Cut(use, "\n## ")
-	for _, found := range regexp.MustCompile(`(?m)^(?:<!-- example )?run: .*$`).FindAllString(use, -1) {
-		t.Errorf("the reader does not see %q", found)
+	if lines := strings.Count(string(text), "\n"); lines > 120 {
+		t.Errorf("README.md has %d lines; it is to have 120 at most", lines)
 	}
 }
 
@@ -362,6 +373,7 @@ func (s *script) command(line int, command string, printed []string) {
 	case m.kind == "status":
 		s.step(line, fmt.Sprintf("status=0; %s || status=$?; test $status = %s", withoutComment(command), m.arg))
 	case m.kind == "ended" || m.kind == "begun":
+		command = strings.TrimSuffix(strings.TrimSpace(withoutComment(command)), " &")
 		// each line is in $out at once, also of programs that would keep some until they end
 		s.step(line, fmt.Sprintf(">$out\nstdbuf -oL bash -o pipefail -c %s >$out &\n%s %s; cat $out", quote(command), m.kind, quote(m.arg)))
 	case m.kind == "typed":

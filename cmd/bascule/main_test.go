@@ -259,7 +259,7 @@ func TestFigures(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := fmt.Sprintf("%.0f minutes", report.Seconds/60)
-	for where, text := range map[string]string{"README.md": read("README.md"), "help": output(t, "lab", "reproduce", "--help")} {
+	for where, text := range map[string]string{"docs/lab/published.md": read("docs/lab/published.md"), "help": output(t, "lab", "reproduce", "--help")} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%s should say that all studies take %s", where, want)
 		}

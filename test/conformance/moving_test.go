@@ -17,16 +17,16 @@ import (
 	"bascule/test/netlab"
 )
 
-// movingSteps are README.md's lines that move a machine from a Linux bridge, as a script.
+// movingSteps are docs/from-linux-bridge.md's lines that move a machine from a Linux bridge, as a script.
 func movingSteps(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../README.md")
+	text, err := os.ReadFile("../../docs/from-linux-bridge.md")
 	must(t, err)
 	const first, last = "    mac=$(cat /sys/class/net/lan/address)\n", "    ip link del lan\n"
 	_, rest, there := strings.Cut(string(text), first)
 	steps, _, ends := strings.Cut(rest, last)
 	if !there || !ends {
-		t.Fatal("README.md has no steps that move from a Linux bridge")
+		t.Fatal("docs/from-linux-bridge.md has no steps that move from a Linux bridge")
 	}
 	return first + steps + last
 }
@@ -117,7 +117,7 @@ ip route add default via 10.0.0.1`)
 	return most
 }
 
-// A machine moves from a Linux bridge by README.md's steps, and its guest, itself and a router miss
+// A machine moves from a Linux bridge by docs/from-linux-bridge.md's steps, and its guest, itself and a router miss
 // less than 0.2 s of each other. A busy machine lets the steps wait, so the best of several counts.
 func TestMoveFromALinuxBridge(t *testing.T) {
 	if os.Geteuid() != 0 {

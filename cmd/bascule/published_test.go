@@ -15,18 +15,18 @@ import (
 	"bascule/lab/report"
 )
 
-// readmePictures are the pictures of README.md by their headings: which group of the report
-// they are of, and which workload.
-var readmePictures = map[string]struct{ group, workload string }{
+// publishedCharts are the charts of docs/lab/published.md by their headings: which group of the report
+// they are of, and which workload. README.md has one of them.
+var publishedCharts = map[string]struct{ group, workload string }{
 	"64-byte frames a second, one core":                                   {"if-bridge-1", "pps"},
 	"64-byte frames a second, two cores":                                  {"if-bridge-1", "pps:cores=2"},
 	"TCP, one stream, packets of 1500 bytes":                              {"veb-1", "tcp-stream"},
 	"Neutron's wirings between two ends: TCP, one stream, 64 KiB packets": {"neutron-1", "tcp-stream:offloads"},
 }
 
-// readmeFabrics are the fabrics by their names in these pictures. The group neutron-1 has
+// publishedFabrics are the fabrics by their names in these charts. The group neutron-1 has
 // a name of its own for the Linux bridge.
-var readmeFabrics = map[string][]string{
+var publishedFabrics = map[string][]string{
 	"cable":                            {"direct"},
 	"bascule":                          {"bascule"},
 	"bascule, tcx":                     {"bascule"},
@@ -45,14 +45,17 @@ var readmeFabrics = map[string][]string{
 	"OVS and a Linux bridge, by ports": {"neutron-5-linux-ovs-internal"},
 }
 
-// TestReadmeFigures wants README.md to have the figures of docs/lab/report.json, and its
-// bars to be as long as these say.
-func TestReadmeFigures(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
+// TestPublishedFigures wants docs/lab/published.md and README.md to have the figures of
+// docs/lab/report.json, and their bars to be as long as these say.
+func TestPublishedFigures(t *testing.T) {
+	read := func(path string) string {
+		text, err := os.ReadFile("../../" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
 	}
-	readme := string(text)
+	published, readme := read("docs/lab/published.md"), read("README.md")
 	file, err := os.Open("../../docs/lab/report.json")
 	if err != nil {
 		t.Fatal(err)
@@ -62,8 +65,8 @@ func TestReadmeFigures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if day := run.Started.Format("2 January 2006"); !strings.Contains(readme, "These are figures of "+day) {
-		t.Errorf("README.md should say that its figures are of %s", day)
+	if day := run.Started.Format("2 January 2006"); !strings.Contains(published, "These are figures of "+day) {
+		t.Errorf("docs/lab/published.md should say that its figures are of %s", day)
 	}
 	medians := map[string]float64{} // by group, fabric and workload
 	for _, group := range run.Groups {
@@ -74,14 +77,14 @@ func TestReadmeFigures(t *testing.T) {
 
 	heading := regexp.MustCompile(`(?m)^    (\S.*\S)  +(?:millions|Gbit/s)\n((?:      .*\n)+)`)
 	bar := regexp.MustCompile(`(?m)^      (\S.*?) +(#+) +([0-9.]+)$`)
-	pictures := heading.FindAllStringSubmatch(readme, -1)
-	if len(pictures) != len(readmePictures) {
-		t.Errorf("README.md has %d pictures, and this test knows %d", len(pictures), len(readmePictures))
+	charts, first := heading.FindAllStringSubmatch(published, -1), heading.FindAllStringSubmatch(readme, -1)
+	if len(charts) != len(publishedCharts) || len(first) != 1 {
+		t.Errorf("docs/lab/published.md has %d charts, and README.md %d; this test knows %d, and 1", len(charts), len(first), len(publishedCharts))
 	}
-	for _, p := range pictures {
-		of, known := readmePictures[p[1]]
+	for _, p := range append(charts, first...) {
+		of, known := publishedCharts[p[1]]
 		if !known {
-			t.Errorf("this test does not know the picture %q", p[1])
+			t.Errorf("this test does not know the chart %q", p[1])
 			continue
 		}
 		bars := bar.FindAllStringSubmatch(p[2], -1)
@@ -99,7 +102,7 @@ func TestReadmeFigures(t *testing.T) {
 		for _, b := range bars {
 			value, _ := strconv.ParseFloat(b[3], 64)
 			_, places, _ := strings.Cut(b[3], ".")
-			if !slices.ContainsFunc(readmeFabrics[b[1]], func(fabric string) bool {
+			if !slices.ContainsFunc(publishedFabrics[b[1]], func(fabric string) bool {
 				median, measured := medians[of.group+" "+fabric+" "+of.workload]
 				return measured && strconv.FormatFloat(median, 'f', len(places), 64) == b[3]
 			}) {
@@ -112,9 +115,9 @@ func TestReadmeFigures(t *testing.T) {
 	}
 
 	row := regexp.MustCompile(`\| ([0-9.]+) \[([0-9.]+) ([0-9.]+)\] \| ([a-z ]+) \|\n`)
-	rows := row.FindAllStringSubmatch(readme, -1)
+	rows := row.FindAllStringSubmatch(published, -1)
 	if len(rows) < 10 {
-		t.Errorf("README.md has %d claims that this test understands", len(rows))
+		t.Errorf("docs/lab/published.md has %d claims that this test understands", len(rows))
 	}
 	short := func(v float64) string { return fmt.Sprintf("%#.3g", v) }
 	for _, r := range rows {
