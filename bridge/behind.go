@@ -14,15 +14,11 @@ import (
 func (s *Switch) Behind(bridge string, host netip.Addr) string {
 	var mac net.HardwareAddr
 	err := s.Inside(func() error {
-		routes, err := netlink.RouteGet(host.AsSlice())
-		if err != nil || len(routes) == 0 {
+		index, next, err := nextHop(host)
+		if err != nil || index == 0 {
 			return err
 		}
-		next := routes[0].Gw
-		if next == nil {
-			next = host.AsSlice()
-		}
-		list, err := netlink.NeighList(routes[0].LinkIndex, 0)
+		list, err := netlink.NeighList(index, 0)
 		for _, n := range list {
 			if n.IP.Equal(next) {
 				mac = n.HardwareAddr
@@ -43,4 +39,24 @@ func (s *Switch) Behind(bridge string, host netip.Addr) string {
 		}
 	}
 	return ""
+}
+
+// nextHop is the interface by which a host is reached, 0 for none, and the address there of itself or
+// of its gateway.
+func nextHop(host netip.Addr) (index int, next net.IP, err error) {
+	if zone := host.Zone(); zone != "" { // it is of a link
+		l, err := netlink.LinkByName(zone)
+		if err != nil {
+			return 0, nil, err
+		}
+		return l.Attrs().Index, host.AsSlice(), nil
+	}
+	routes, err := netlink.RouteGet(host.AsSlice())
+	if err != nil || len(routes) == 0 {
+		return 0, nil, err
+	}
+	if next = routes[0].Gw; next == nil {
+		next = host.AsSlice()
+	}
+	return routes[0].LinkIndex, next, nil
 }

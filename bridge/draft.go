@@ -14,15 +14,16 @@ import (
 // A draft is a bridge's next configuration and what surrounds it. Code that plans it
 // changes next and tables, and nothing else. The rest is done when the plan is whole.
 type draft struct {
-	bridge  *datapath.Bridge
-	next    *datapath.Config
-	tables  datapath.Tables
-	pf      *pfConfig // the next configuration of pf, nil for the present one
-	plugged []string  // anchors of plugs that are loaded
-	joins   bool      // as [Joining] has it
-	force   bool      // as [Switch.Force] has it
-	leaves  string    // id of a port that is to have left another bridge by then, "" for none
-	reload  bool      // make a new generation even if nothing is different
+	bridge   *datapath.Bridge
+	next     *datapath.Config
+	tables   datapath.Tables
+	pf       *pfConfig // the next configuration of pf, nil for the present one
+	plugged  []string  // anchors of plugs that are loaded
+	joins    bool      // as [Joining] has it
+	force    bool      // as [Switch.Force] has it
+	restores bool      // as [Switch.Restoring] has it
+	leaves   string    // id of a port that is to have left another bridge by then, "" for none
+	reload   bool      // make a new generation even if nothing is different
 
 	recompile bool // pf's rules, even if their ports and addresses stay
 	unmended  bool // mend is to go on with what a killed command has left
@@ -74,7 +75,7 @@ func (s *Switch) change(what, name string, plan func(*draft) error) error {
 			return err
 		}
 		c := newDraft(b)
-		c.joins, c.force = s.joining, s.force
+		c.joins, c.force, c.restores = s.joining, s.force, s.restores
 		if err := c.planned(what, plan); err != nil {
 			return err
 		}
@@ -97,6 +98,7 @@ func (c *draft) planned(what string, plan func(*draft) error) error {
 		func() error { return plan(c) },
 		func() error { return inTurn(c.late) },
 		func() error { return c.planTables(what) },
+		func() error { return c.checkMACs(what) },
 	} {
 		if err := do(); err != nil {
 			return err

@@ -235,6 +235,54 @@ func (c *draft) planHost(what, bridge string, p *datapath.Port, o PortOptions) e
 	return nil
 }
 
+// checkMACs refuses an address of a host port that another host port has in the same VLAN: frames to
+// it would get to one of the two alone. It warns of one that a station has.
+func (c *draft) checkMACs(what string) error {
+	if len(c.hosts) == 0 || c.restores {
+		return nil
+	}
+	entries, err := c.bridge.FDB()
+	if err != nil {
+		return failed(what, err)
+	}
+	for _, p := range datapath.Ports(c.next) {
+		mac := c.hosts[p.Id].MAC
+		if mac == nil {
+			continue
+		}
+		for _, o := range datapath.Ports(c.next) {
+			has := o.Host != 0 && datapath.MACWord([6]byte(mac)) == o.Host
+			if given := c.hosts[o.Id].MAC; given != nil {
+				has = bytes.Equal(given, mac)
+			}
+			if o != p && has && c.meet(p, o) {
+				return refused(what, fmt.Sprintf("%s is the address of host port %s, too, and frames to it would get to one of the two alone", mac, datapath.PortName(o)), "give another MAC")
+			}
+		}
+		for _, e := range entries {
+			by := datapath.PortAt(&c.bridge.Config, e.Port)
+			if bytes.Equal(e.MAC[:], mac) && by != nil && by.Notes&datapath.PortHost == 0 {
+				c.warn(fmt.Sprintf("%s gets %s, which a station behind %s has, too: one of the two gets no frames", datapath.PortName(p), mac, datapath.PortName(by)))
+			}
+		}
+	}
+	return nil
+}
+
+// meet reports whether two ports are in a VLAN together. Without VLAN filtering all are.
+func (c *draft) meet(a, b *datapath.Port) bool {
+	v := c.vlans.now
+	if !filters(c.next) || v == nil {
+		return true
+	}
+	for i := range v {
+		if inSet(&v[i].Member, datapath.Slot(a.Id)) && inSet(&v[i].Member, datapath.Slot(b.Id)) {
+			return true
+		}
+	}
+	return false
+}
+
 // setHost notes the host's end of a host port.
 func setHost(p *datapath.Port, device netlink.Link) error {
 	host := otherEnd(device)

@@ -18,7 +18,7 @@ import (
 func (s *Switch) Force() { s.force = true }
 
 // Restoring says that all that is asked for was there before, until the function that it returns is
-// called: limits take their memory again, however much is free.
+// called: limits take their memory again, however much is free, and two host ports one MAC.
 func (s *Switch) Restoring() (done func()) {
 	s.restores = true
 	return func() { s.restores = false }

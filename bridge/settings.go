@@ -664,8 +664,13 @@ var burstUnits = []struct {
 func ParseRateLimit(s string) (RateLimit, error) {
 	rate, burst, with := strings.Cut(s, ":")
 	l, err := ParseStormLimit(rate)
+	most := RateLimit{StormLimit: l}.MostBurst()
 	if err != nil || !with {
-		return RateLimit{StormLimit: l}, err
+		usual := RateLimit{StormLimit: l}
+		if l.Rate != 0 && usual.UsualBurst() > most && most < math.MaxUint32 { // it would last for minutes
+			usual.Burst = uint32(most)
+		}
+		return usual, err
 	}
 	if l.Rate == 0 {
 		return RateLimit{}, fmt.Errorf("no limit has no burst; give none alone")
@@ -680,7 +685,6 @@ func ParseRateLimit(s string) (RateLimit, error) {
 			}
 		}
 	}
-	most := RateLimit{StormLimit: l}.MostBurst()
 	n, err := strconv.ParseUint(digits, 10, 32)
 	if err != nil || n*factor < least || n*factor > most {
 		return RateLimit{}, fmt.Errorf("not a burst; give %d to %d %s, which is what passes in a minute at most, or leave it out: what passes in a quarter of a second suits TCP",

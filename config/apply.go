@@ -31,6 +31,8 @@ type Options struct {
 	Locked bool // the caller has locked plans (bridge.Switch.LockPlans)
 	Yes    bool // what may be a mistake that cuts the host off is done
 
+	restores bool // the file says what was there before
+
 	// Session is the connection by which the caller works from afar, the zero value for none.
 	Session Session
 }
@@ -118,6 +120,9 @@ func makePlan(s *bridge.Switch, f File, o Options) (*plan, error) {
 	p := newPlan(was, want, devices)
 	for _, e := range bad {
 		p.want.bad.add(e.At, "%s", e.Msg)
+	}
+	if !o.restores { // what was there is no mistake of now
+		p.want.refuseTwins()
 	}
 	if !o.Yes && p.want.bad.list == nil {
 		p.refuseLockouts(o.Session, s.Behind)

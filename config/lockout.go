@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"bascule/bridge"
+	"bascule/pattern"
 
 	"github.com/agext/levenshtein"
 )
@@ -53,15 +54,38 @@ func (p *plan) refuseMisspelt(b *bridgeModel) {
 			}
 		}
 	}
+	for _, pattern := range b.patterns {
+		if slices.ContainsFunc(b.ports, func(o *portModel) bool { return o.pattern == pattern.Name }) {
+			continue
+		}
+		for _, goes := range was.ports {
+			d := p.want.devices[goes.name]
+			if goes.kind == bridge.TypeNetdev && d != nil && d.Link && p.leaves(was, goes.name) && similar(unpatterned().ReplaceAllString(pattern.Name, "?"), goes.name) {
+				p.want.fail(pattern.At, "pattern %s of %s: no device matches it, and port %s, which has a carrier, would go; write %s%s",
+					pattern.Name, b.Name, goes.name, goes.name, insist)
+			}
+		}
+	}
 }
 
-// similar reports whether one name may be the other, misspelt.
+// unpatterned is what of a pattern stands for a letter of a name.
+var unpatterned = pattern.New(`\[[^]]*\]|\*`)
+
+// predictable is the beginning of a name that a card has by where it is (systemd.net-naming-scheme(7)).
+var predictable = pattern.New(`^(en|wl|ww)(o|s|x|p|P|b|c|a|v|i|d)[0-9a-f]`)
+
+// similar reports whether one name may be the other, misspelt, or the other's card where it is
+// another one: the card of a new machine, or of a new kernel.
 func similar(a, b string) bool {
+	if predictable().MatchString(a) && predictable().MatchString(b) && a[:2] == b[:2] {
+		return true
+	}
 	return levenshtein.Distance(a, b, nil) <= min(2, max(1, len(b)/2))
 }
 
 // refuseSession refuses to take away the address or the port by which the caller works.
 func (p *plan) refuseSession(session Session, behind func(bridge string, host netip.Addr) string) {
+	zone := session.Server.Zone() // of an address of the link, the interface
 	has := func(list []netip.Prefix) bool {
 		return slices.ContainsFunc(list, func(a netip.Prefix) bool { return a.Addr() == session.Server })
 	}
@@ -70,7 +94,7 @@ func (p *plan) refuseSession(session Session, behind func(bridge string, host ne
 	})
 	for _, name := range sortedNames(p.want.devices) {
 		d := p.want.devices[name]
-		there := slices.ContainsFunc(d.Addresses, func(a string) bool { return strings.HasPrefix(a, session.Server.String()+"/") })
+		there := slices.ContainsFunc(d.Addresses, func(a string) bool { return strings.HasPrefix(a, session.Server.String()+"/") }) || zone == name
 		if !there || given || d.Host != "" {
 			continue
 		}
@@ -87,19 +111,22 @@ func (p *plan) refuseSession(session Session, behind func(bridge string, host ne
 			continue
 		}
 		for _, host := range was.ports {
-			if host.kind != bridge.TypeHost || !has(host.addresses) {
+			if host.kind != bridge.TypeHost || !has(host.addresses) && zone != host.name {
 				continue
 			}
 			want := b.byName[host.name]
 			switch {
 			case want == nil && !given:
 				p.want.fail(b.At, "bridge %s: this ssh session is by the address %s of port %s, which would go%s", b.Name, session.Server, host.name, insist)
-			case want != nil && want.addresses != nil && !given:
+			case want != nil && want.addresses != nil && !given && zone == "":
 				p.want.fail(want.at, "port %s of %s: this ssh session is by its address %s, which would go%s", host.name, b.Name, session.Server, insist)
 			case want != nil && !want.up:
 				p.want.fail(want.at, "port %s of %s: this ssh session is by its address %s, and the port would be down%s", host.name, b.Name, session.Server, insist)
 			}
 			way := behind(b.Name, session.Client)
+			if way == "" {
+				p.sessionUnknown(was, b)
+			}
 			switch by := b.byName[way]; {
 			case way == "":
 			case p.leaves(was, way):
@@ -146,4 +173,16 @@ func lane(b *bridgeModel, way, host string) (tag uint16, ok bool) {
 		return 0, true
 	}
 	return id, true
+}
+
+// sessionUnknown warns where a port with a carrier goes, or is set down, by which the session may come.
+func (p *plan) sessionUnknown(was, b *bridgeModel) {
+	for _, goes := range was.ports {
+		d, stays := p.want.devices[goes.name], b.byName[goes.name]
+		if goes.kind != bridge.TypeNetdev || d == nil || !d.Link || stays != nil && stays.up {
+			continue
+		}
+		p.warnings = append(p.warnings, "bridge "+b.Name+": this ssh session may come by port "+goes.name+
+			", which goes or is set down: no neighbour or learned address tells by which port it comes")
+	}
 }

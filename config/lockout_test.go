@@ -15,16 +15,23 @@ import (
 
 // TestLockouts: what may cut the host off by mistake is refused, at its place, and nothing else.
 func TestLockouts(t *testing.T) {
-	const was = "bridges: {br0: {ports: {eth0: {}, eth5: {}, h0: {type: host, addresses: [192.0.2.9/24, 192.0.2.10/24]}}}}"
+	const was = "bridges: {br0: {ports: {eth0: {}, eth5: {}, h0: {type: host, addresses: [192.0.2.9/24, 192.0.2.10/24]}}}, br2: {ports: {enp1s0: {}}}}"
 	devices := []bridge.Device{
 		{Name: "eth0", Ethernet: true, Bridge: "br0", Link: true}, {Name: "eth5", Ethernet: true, Bridge: "br0"},
 		{Name: "h0", Ethernet: true, Own: true, Host: "br0", Up: true, Addresses: []string{"192.0.2.9/24", "192.0.2.10/24"}},
+		{Name: "enp1s0", Ethernet: true, Bridge: "br2", Link: true},
 		{Name: "wan", Ethernet: true, Addresses: []string{"198.51.100.7/24"}},
 	}
-	none, home, away := "", "192.0.2.9", "198.51.100.7" // the address that the session is by
+	// the address that the session is by
+	none, home, away, link, wanlink := "", "192.0.2.9", "198.51.100.7", "fe80::9%h0", "fe80::9%wan"
 	for _, c := range []struct{ name, session, want, refusal string }{
 		{"misspelt", none, "bridges: {br0: {ports: {eht0: {}, eth5: {}, h0: {type: host}}}}",
 			"want.yaml:1:25: port eht0 of br0: there is no such device, and port eth0, which has a carrier, would go; write eth0; if that is meant, give --yes"},
+		{"another slot", none, "bridges: {br0: {ports: {enp3s0: {}, eth0: {}, h0: {type: host}}}, br2: {ports: {eno1: {}}}}",
+			"want.yaml:1:81: port eno1 of br2: there is no such device, and port enp1s0, which has a carrier, would go; write enp1s0; if that is meant, give --yes"},
+		{"a pattern", none, "bridges: {br0: {ports: {eth0: {}, h0: {type: host}}}, br2: {ports: {'enp[2-9]s0': {}}}}",
+			"pattern enp[2-9]s0 of br2: no device matches it, and port enp1s0, which has a carrier, would go; write enp1s0; if that is meant, give --yes"},
+		{"a pattern of others", none, "bridges: {br2: {ports: {'vm*': {}}}}", ""},
 		{"both are named", none, "bridges: {br0: {ports: {eht0: {}, eth0: {}, h0: {type: host}}}}", ""},
 		{"no carrier", none, "bridges: {br0: {ports: {eth0: {}, eth6: {}, h0: {type: host}}}}", ""},
 		{"another name", none, "bridges: {br0: {ports: {wlan: {}, h0: {type: host}}}}", ""},
@@ -40,6 +47,11 @@ func TestLockouts(t *testing.T) {
 		{"the address moves", home, "bridges: {br0: {ports: {eth0: {}, h1: {type: host, addresses: 192.0.2.9/24}}}}", ""},
 		{"a port of another bridge", home, "bridges: {br1: {ports: {wan: {}}}}", ""},
 		{"the device becomes a port", away, "bridges: {br1: {ports: {wan: {}}}}", "this ssh session is by its address 198.51.100.7, which is cut off"},
+		{"link: the session's port", link, "bridges: {br0: {ports: {eth5: {}, h0: {type: host}}}}", "this ssh session comes by port eth0, which would go"},
+		{"link: the host port", link, "bridges: {br0: {ports: {eth0: {}}}}", "by the address fe80::9%h0 of port h0, which would go"},
+		{"link: other addresses", link, "bridges: {br0: {ports: {eth0: {}, h0: {type: host, addresses: 192.0.2.99/24}}}}", ""},
+		{"link: down", link, "bridges: {br0: {ports: {eth0: {}, h0: {type: host, up: off}}}}", "and the port would be down"},
+		{"link: the device becomes a port", wanlink, "bridges: {br1: {ports: {wan: {}}}}", "this ssh session is by its address fe80::9%wan, which is cut off"},
 		{"its address moves", away, "bridges: {br1: {ports: {wan: {}, h1: {type: host, addresses: 198.51.100.7/24}}}}", ""},
 	} {
 		var session Session
@@ -59,6 +71,31 @@ func TestLockouts(t *testing.T) {
 		bad := p.want.bad.errors()
 		if c.refusal == "" && bad != nil || c.refusal != "" && (len(bad) != 1 || !strings.Contains(bad[0].Error(), c.refusal)) {
 			t.Errorf("%s: %v", c.name, bad)
+		}
+	}
+}
+
+// TestUnknownWay warns where nothing tells by which port the session comes.
+func TestUnknownWay(t *testing.T) {
+	devices := []bridge.Device{
+		{Name: "eth0", Ethernet: true, Bridge: "br0", Link: true, Up: true}, {Name: "eth5", Ethernet: true, Bridge: "br0", Up: true},
+		{Name: "h0", Ethernet: true, Own: true, Host: "br0", Up: true, Addresses: []string{"192.0.2.9/24"}},
+	}
+	session := Session{Client: netip.MustParseAddr("192.0.2.77"), Server: netip.MustParseAddr("192.0.2.9")}
+	for want, warns := range map[string]bool{
+		"{eth5: , h0: {type: host}}":                  true,
+		"{eth0: {up: off}, eth5: , h0: {type: host}}": true,
+		"{eth0: , h0: {type: host}}":                  false, // eth5 has no carrier
+	} {
+		const was = "bridges: {br0: {ports: {eth0: , eth5: , h0: {type: host, addresses: 192.0.2.9/24}}}}"
+		p := newPlan(fileOf(t, "was", was), fileOf(t, "want", "bridges: {br0: {ports: "+want+"}}"), devices)
+		p.refuseLockouts(session, func(string, netip.Addr) string { return "" })
+		if bad := p.want.bad.errors(); bad != nil {
+			t.Errorf("%s: %v", want, bad)
+		}
+		told := slices.ContainsFunc(p.warnings, func(w string) bool { return strings.Contains(w, "this ssh session may come by port eth0") })
+		if told != warns {
+			t.Errorf("%s: %q", want, p.warnings)
 		}
 	}
 }

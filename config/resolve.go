@@ -466,6 +466,22 @@ func (m *model) expand(b, was *bridgeModel) {
 	}
 }
 
+// refuseTwins refuses one address for two host ports that are in a VLAN together.
+func (m *model) refuseTwins() {
+	for _, b := range m.bridges {
+		for i, p := range b.ports {
+			for _, o := range b.ports[:i] {
+				meet := !b.config.VLANFiltering || slices.ContainsFunc(p.vlans, func(r bridge.VLANRange) bool {
+					return slices.ContainsFunc(o.vlans, func(other bridge.VLANRange) bool { return r.First <= other.Last && other.First <= r.Last })
+				})
+				if p.mac != nil && bytes.Equal(p.mac, o.mac) && meet {
+					m.fail(p.at, "port %s of %s: mac %s is the one of port %s, too; give another", p.name, b.Name, p.mac, o.name)
+				}
+			}
+		}
+	}
+}
+
 // checkIPv6 refuses addresses of IPv6 at an interface with an MTU that is too small for it.
 func (m *model) checkIPv6(b *bridgeModel, p *portModel, there *bridge.Device) {
 	mtu := p.mtu

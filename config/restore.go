@@ -18,7 +18,7 @@ import (
 func Restore(s *bridge.Switch, f File, o Options) (actions []Action, left, warnings []string, err error) {
 	defer s.Restoring()()
 	report := o.Report
-	o.Report = nil // of what is tried
+	o.Report, o.restores = nil, true // of what is tried
 	apply := func() error {
 		done, notes, err := Apply(s, f, o)
 		if !o.DryRun {

@@ -39,6 +39,7 @@ var confirmCases = []struct {
 	{"small_mtu", confirmSmallMTU},
 	{"busy", confirmBusy},
 	{"parts", confirmParts},
+	{"twins", confirmTwins},
 	{"stuck", confirmStuck},
 	{"others", confirmOthers},
 	{"guests", confirmGuests},

@@ -223,6 +223,21 @@ func confirmParts(t *testing.T, l *netlab.Lab) {
 	}
 }
 
+// confirmTwins has the host give one address to two host ports: that is no reason to put nothing back.
+func confirmTwins(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", "bridges: {br0: {ports: {p1: , p2: , h0: {type: host}, h1: {type: host}}}}"))
+	ipIn(t, l, "link", "set", "h0", "address", "02:00:00:00:be:07")
+	ipIn(t, l, "link", "set", "h1", "address", "02:00:00:00:be:07")
+	before := l.Bascule("export")
+	tried(t, l, "1h", "bridges: {br0: {ports: {p1: , p2: , h0: {type: host, mac: '02:00:00:00:be:08'}}}}")
+	if said := putBackNow(t, l); !strings.Contains(said, "is put back") || waiting(l) {
+		t.Errorf("the command says %s; it waits: %v", said, waiting(l))
+	}
+	if after := l.Bascule("export"); after != before {
+		t.Errorf("there is\n%sand was\n%s", after, before)
+	}
+}
+
 // confirmStuck has a change that cannot be put back: commands say the same of it, and there is a
 // way out.
 func confirmStuck(t *testing.T, l *netlab.Lab) {

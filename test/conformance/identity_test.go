@@ -24,6 +24,7 @@ var identityCases = []conformance{
 	{name: "mac_of_namesakes", hooks: tcx, run: macOfNamesakes},
 	{name: "host_mtu", hooks: both, run: hostMTU},
 	{name: "mac_given", hooks: tcx, run: macGiven},
+	{name: "mac_twice", hooks: tcx, run: macTwice},
 }
 
 // restart takes the switch's namespace away and makes it anew under its name: nothing of the
@@ -219,10 +220,44 @@ func macGiven(t *testing.T, _ string) {
 	l.Bascule("port", "add", "br0", "host1", "--type", "host")
 	l.Refused([]string{"two interfaces would have it"}, "port", "set", "br0", "host0", "host1", "--mac", one)
 	l.Refused([]string{"--mac 01:00:00:00:00:01"}, "port", "set", "br0", "host0", "--mac", "01:00:00:00:00:01")
-	l.Bascule("port", "del", "br0", "host1")
 	e := l.NewEnd(l.NewNamespace())
 	l.Refused([]string{"only a host port"}, "port", "add", "br0", e.Port, "--mac", one)
+	l.Bascule("port", "del", "br0", "host1")
 	check(bridge, host)
+}
+
+// macTwice: one address has one owner, in each VLAN.
+func macTwice(t *testing.T, hook string) {
+	const one, two = "02:00:00:00:be:01", "02:00:00:00:be:02"
+	l := netlab.New(t)
+	e := l.NewEnd(l.NewNamespace())
+	file := filepath.Join(t.TempDir(), "switch.yaml")
+	l.Bascule("bridge", "add", "br0")
+	l.Bascule("port", "add", "br0", "host0", "--type", "host")
+	l.Bascule("port", "add", "br0", "host1", "--type", "host", "--mac", one)
+	twice := []string{one + " is the address of host port host1, too", "give another MAC"}
+	l.Refused(twice, "port", "set", "br0", "host0", "--mac", one)
+	l.Refused(twice, "port", "add", "br0", "host2", "--type", "host", "--mac", one)
+	must(t, os.WriteFile(file, []byte("bridges: {br0: {ports: {host0: {type: host, mac: '"+two+"'}, host1: {type: host, mac: '"+two+"'}}}}"), 0o600))
+	l.Refused([]string{"port host1 of br0: mac " + two + " is the one of port host0, too; give another"}, "apply", file)
+	apart := "bridges: {br0: {vlan-filtering: on, ports: {host0: {type: host, pvid: 5, mac: '" + two + "'}, host1: {type: host, pvid: 6, mac: '" + two + "'}}}}"
+	must(t, os.WriteFile(file, []byte(apart), 0o600))
+	l.Bascule("apply", file) // as of a router with an address in each VLAN
+	l.Bascule("bridge", "del", "br0")
+	l.Bascule("bridge", "add", "br0")
+	l.Bascule("port", "add", "br0", e.Port)
+	l.Bascule("port", "add", "br0", "host0", "--type", "host")
+	l.Send(e, l.Frames(1, netlab.Broadcast, netlab.Station(9))...)
+	l.Wait("the station to be learned", func() bool { return len(l.FDB("br0")) == 2 })
+	for _, args := range [][]string{{"set", "br0", "host0"}, {"add", "br0", "host2", "--type", "host"}} {
+		r, err := l.Run(append(append([]string{"port"}, args...), "--mac", netlab.Station(9).String())...)
+		must(t, err)
+		if r.Exit != 0 || !strings.Contains(r.Stderr, "which a station behind "+e.Port+" has, too: one of the two gets no frames") {
+			t.Error(r)
+		}
+		l.Bascule("port", "set", "br0", "host0", "--mac", "auto")
+		l.Send(e, l.Frames(1, netlab.Broadcast, netlab.Station(9))...)
+	}
 }
 
 // hostMTU: the MTU of a host port is one number, whichever end has it set, and begins as the
