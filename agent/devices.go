@@ -121,6 +121,8 @@ func (d *devices) tell(deed bridge.Deed) {
 		}
 	case bridge.DeedReleased:
 		log.Info("a port belongs to the switch alone again", "was", deed.Other)
+	case bridge.DeedForgot:
+		log.Info("a port has lost its carrier, and the addresses behind it are forgotten", "addresses", deed.Count)
 	case bridge.DeedBack:
 		log.Info("a port is one again: its device has come back from another network namespace")
 	}

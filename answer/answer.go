@@ -141,6 +141,8 @@ type Port struct {
 	TakenBy         string        `json:"taken_by,omitempty"`   // "Linux bridge lxbr0"
 	Findings        []PortFinding `json:"findings,omitempty"`   // what the host has at its device without effect
 	NoCarrier       string        `json:"no_carrier,omitempty"` // of a host port: "agent" or "agent-ended"
+	Way             string        `json:"way,omitempty"`        // "straight", "xdp" or "device"
+	Egress          []string      `json:"egress,omitempty"`     // "qdisc", "tcx", "netfilter", "end-xdp", "unknown"
 	Owner           *bridge.Owner `json:"owner,omitempty"`      // by which id it was plugged, and for whom
 	Learn           bool          `json:"learning"`
 	Discover        bool          `json:"flood"`
@@ -179,7 +181,7 @@ type Port struct {
 // PortFinding is something that the host has at a port's device and that has no effect there, or
 // another one than without the switch.
 type PortFinding struct {
-	Kind string `json:"kind"` // "ingress-filter", "device-above", "port-below", "address" or "mtu"
+	Kind string `json:"kind"` // "ingress-filter", "egress-rules", "device-above", "port-below", "address" or "mtu"
 	What string `json:"what"` // the thing, such as "macvlan mv0"
 	Text string `json:"text"` // what follows from it, and what to do
 }
@@ -225,7 +227,7 @@ func OfPort(port bridge.Port) Port {
 	return Port{
 		Index: port.Index, Name: port.Name, Flags: append([]string{}, port.Flags...), MTU: port.MTU, Address: port.MAC.String(),
 		Bridge: port.Bridge, Type: port.Type, Peer: port.Peer, Link: port.Link, Description: port.Description, Hook: port.Hook, State: port.State,
-		TakenBy: port.TakenBy, Findings: findingsOf(port), NoCarrier: port.NoCarrier, Owner: port.Owner,
+		TakenBy: port.TakenBy, Findings: findingsOf(port), NoCarrier: port.NoCarrier, Way: port.Way, Egress: port.Egress, Owner: port.Owner,
 		Learn: c.Learn, Discover: c.Discover, MulticastFlood: c.MulticastFlood, BroadcastFlood: c.BroadcastFlood,
 		Hairpin: c.Hairpin, Isolated: c.Isolated(), Protected: c.Protected.List(),
 		FDBMax: c.FDBMax, FDBCount: port.FDBCount, FDBFull: c.FDBFull,

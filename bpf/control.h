@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Work on the tables that no frame asks for: the clock ages addresses, and user space makes
- * requests. Only this code and fdb.h write addresses.
+ * Requests of user space, which no frame asks for. Only this code, clock.h and fdb.h write
+ * addresses.
  */
 #pragma once
 
@@ -10,103 +10,6 @@
 #include "loop.h"
 #include "pf/sweep.h"
 #include "stp.h"
-
-#define CLOCK_MONOTONIC 1
-#define SECOND 1000000000ull
-
-/*
- * The loops of this file call functions of their own, which the verifier follows once. The
- * verifier takes most of the time of a change of programs.
- */
-__noinline int sweep_entry(u32 number)
-{
-	struct fdb_entry *e = fdb_entry(number);
-	struct clock *c = clock_get();
-	u64 key, word, heard;
-
-	if (!e || !c)
-		return 0;
-	key = READ_ONCE(e->key);
-	word = READ_ONCE(e->word);
-	heard = on(FEATURE_MAB) ? word & ~FDB_LOCKED : word;
-	if (!key || key == FDB_CLAIMED || fdb_valid(heard, READ_ONCE(c->now)))
-		return 0;
-	if (fdb_drop(number, key, word))
-		event_add(EVENT_AGED, key, PORT_OF(word), 0, 1);
-	return 0;
-}
-
-static long sweep_bucket(u32 n, u32 *from)
-{
-	u32 index = *from + n;
-
-	if (index >= cfg.fdb_buckets + FDB_WINDOW)
-		index -= cfg.fdb_buckets + FDB_WINDOW;
-#pragma unroll
-	for (u32 i = 0; i < FDB_WAYS; i++)
-		sweep_entry(index * FDB_WAYS + i);
-	return 0;
-}
-
-/*
- * Frees entries that have aged. Each step looks at so many buckets that the steps of one
- * ageing time see the whole table.
- */
-static __always_inline void sweep(struct clock *c)
-{
-	u32 all = cfg.fdb_buckets + FDB_WINDOW, from = c->sweep;
-	u32 step = all / (set.ageing * TICKS) + 1;
-
-	if (from >= all)
-		from = 0;
-	bpf_loop(step, sweep_bucket, &from, 0);
-	from += step;
-	c->sweep = from < all ? from : from - all;
-}
-
-static __always_inline void clock_set(struct clock *c)
-{
-	u32 now = bpf_ktime_get_ns() / SECOND;
-
-	if (now != c->now) {
-		WRITE_ONCE(c->now, now);
-		fdb_changed(c);
-	}
-}
-
-static int tick(void *map, u32 *key, struct timer *t)
-{
-	struct clock *c = clock_get();
-
-	if (c) {
-		clock_set(c);
-		sweep(c);
-		if (on(FEATURE_PF))
-			pf_sweep(READ_ONCE(c->now));
-	}
-	bpf_timer_start(&t->timer, SECOND / TICKS, 0);
-	return 0;
-}
-
-static __always_inline int clock_start(struct clock *c)
-{
-	u32 zero = 0;
-	struct timer *t = bpf_map_lookup_elem(&timer, &zero);
-	long err;
-
-	if (!t)
-		return -ENOENT;
-	clock_set(c);
-	/*
-	 * The timer may be there already, made by the programs before these. Then it gets the
-	 * callback of these.
-	 */
-	err = bpf_timer_init(&t->timer, &timer, CLOCK_MONOTONIC);
-	if (err && err != -EBUSY)
-		return err;
-	bpf_timer_set_callback(&t->timer, tick);
-	return bpf_timer_start(&t->timer, SECOND / TICKS, 0);
-}
 
 #define TRIES 8 /* tries against frames that change an entry at the same moment */
 
@@ -256,7 +159,7 @@ static __always_inline int control_do(struct clock *c, struct control *r)
 {
 	switch (r->op) {
 	case CONTROL_START:
-		return clock_start(c);
+		break;
 	case CONTROL_STORE:
 		return fdb_store(c, r->key, r->word, r->pinned);
 	case CONTROL_DELETE:

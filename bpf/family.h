@@ -315,8 +315,7 @@ __noinline int family_send(struct __sk_buff *skb)
 		__builtin_memcpy(hop->ipv6_nh, to->ipv6_dst, sizeof(hop->ipv6_nh));
 		return bpf_redirect_neigh(c->ifindex, hop, sizeof(*hop), 0);
 	}
-	if (on(FEATURE_PEER) && f->dst == port_at(v->out)->peer &&
-	    !port_limits_out(port_at(v->out)))
+	if (on(FEATURE_PEER) && f->dst == port_at(v->out)->straight)
 		return bpf_redirect_peer(port_at(v->out)->ifindex, 0);
 	return bpf_redirect(port_device(&tcx_devices, v->out), 0);
 }

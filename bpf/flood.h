@@ -313,7 +313,7 @@ static __always_inline bool flood_xdp(struct xdp_md *xdp, const struct frame *f,
 {
 	struct flood_xdp flood = {.xdp = xdp, .in = v->in, .len = f->len, .tag = f->tag};
 
-	if (!on(FEATURE_XDP_FLOOD) || !(port_at(v->in)->facts & PORT_XDP_FLOOD))
+	if (!on(FEATURE_XDP_FLOOD) || !(port_at(v->in)->ways & WAY_XDP_FLOOD))
 		return false;
 	bpf_loop(set.slots, flood_fits_xdp, &flood, 0);
 	if (!flood.last)

@@ -365,6 +365,23 @@ static __noinline u64 way_to(struct device_map *devices, u64 word)
 	return word;
 }
 
+#define LOST_UNKNOWN 1 /* no drop reason: as if nobody had heard of the address */
+
+/*
+ * What becomes of a frame to an address whose port had no carrier when the timer looked last: 0 if
+ * the port is back. An address that was heard may be elsewhere by now; a static one is not.
+ */
+static __noinline u32 lost_way(u64 word, u32 now)
+{
+	u32 slot = SLOT(PORT_OF(word));
+
+	if (!fdb_valid(word, now))
+		return LOST_UNKNOWN;
+	if (port_still_lost(slot))
+		return (u32)word & FDB_PINNED ? DROP_NO_CARRIER : LOST_UNKNOWN;
+	return port_there(&tcx_devices, slot) ? 0 : LOST_UNKNOWN;
+}
+
 /*
  * Does a protocol between neighbours take a frame to a reserved address? If so, the frame
  * goes no further.
@@ -462,11 +479,22 @@ static __always_inline enum action decide_out(const struct hook *h, const struct
 		v->fleeting |= way != v->word; /* a carrier may be back for the next frame */
 		v->word = way;
 	}
-	if (!fdb_valid(v->word, now) || !port_there(h->devices, SLOT(PORT_OF(v->word)))) {
-		v->flood = PORT_DISCOVER;
-		if (on(FEATURE_STORM) && h->skb && storm_exceeded(h, f, in, STORM_UNKNOWN))
-			return refuse(v, DROP_STORM_UNKNOWN);
-		return ACTION_FLOOD;
+	if (!fdb_reaches(v->word, now) || !port_there(h->devices, SLOT(PORT_OF(v->word)))) {
+		bool lost = PORT_OF(v->word) && port_was_lost(SLOT(PORT_OF(v->word)));
+
+		if (lost && !h->skb)
+			return ACTION_LEAVE;
+		if (lost)
+			reason = lost_way(v->word, now);
+		if (lost && reason == DROP_NO_CARRIER)
+			return refuse(v, reason);
+		if (!lost || reason) {
+			v->flood = PORT_DISCOVER;
+			if (on(FEATURE_STORM) && h->skb && storm_exceeded(h, f, in, STORM_UNKNOWN))
+				return refuse(v, DROP_STORM_UNKNOWN);
+			return ACTION_FLOOD;
+		}
+		v->fleeting = true; /* it may be lost again before the timer looks */
 	}
 
 	v->out = SLOT(PORT_OF(v->word));
@@ -501,7 +529,13 @@ static __always_inline u32 flood_past(u32 in, u32 out, u32 kind)
 	const volatile struct port *p = port_at(out);
 	u32 reason;
 
-	if (!p->id || (out == in && !port_hairpins(p)))
+	if (!p->reached) {
+		if (!p->id)
+			return PAST_ORIGIN;
+		if (port_still_lost(out))
+			return PAST_CARRIER;
+	}
+	if (out == in && !port_hairpins(p))
 		return PAST_ORIGIN;
 	if (on(FEATURE_BLOCKING)) {
 		reason = port_blocked(out);

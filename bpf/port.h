@@ -118,6 +118,22 @@ static __always_inline bool port_has_carrier(struct device_map *devices, u32 slo
 	return !value || device_has_carrier(value);
 }
 
+/* Was the port's device down, or without a carrier, when the timer looked last? */
+static __always_inline bool port_was_lost(u32 slot)
+{
+	return !port_at(slot)->reached;
+}
+
+/*
+ * Is the port's device, which was down or had no carrier when the timer looked last, so still? A
+ * device that comes up gets the next frame.
+ */
+static __noinline bool port_still_lost(u32 slot)
+{
+	/* else the timer does not look either, and the kernel may have the helper for nobody */
+	return cfg.device.qdisc && cfg.device_state && !port_has_carrier(&tcx_devices, slot);
+}
+
 /* Does another port stand in for the port with this id, which has no carrier? */
 static __noinline bool port_lost(struct device_map *devices, u32 id)
 {
@@ -141,7 +157,7 @@ static __always_inline bool port_limits_out(const volatile struct port *p)
 /* Does the port take frames that XDP redirects? */
 static __always_inline bool port_takes_xdp(const volatile struct port *p)
 {
-	return (p->facts & PORT_XDP_TX) && !port_limits_out(p);
+	return p->ways & WAY_XDP_TX;
 }
 
 static __always_inline bool port_learns(const volatile struct port *in)

@@ -165,7 +165,7 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 	 * Straight to the receiver, without a queue between. This is only for the receiver's own
 	 * address: its stack would also take a frame for another station behind it for its own.
 	 */
-	if (on(FEATURE_PEER) && f->dst == p->peer && !port_limits_out(p))
+	if (on(FEATURE_PEER) && f->dst == p->straight)
 		return bpf_redirect_peer(p->ifindex, 0);
 	return bpf_redirect(port_device(&tcx_devices, v->out), 0);
 }

@@ -6,6 +6,7 @@
  * send without an skb, and declines the rest. The kernel then hands these to the tcx
  * program of the same port.
  */
+#include "clock.h"
 #include "control.h"
 #include "first.h"
 #include "rate.h"
@@ -103,6 +104,16 @@ int bascule_first(struct xdp_md *xdp)
 	return action;
 }
 #endif
+
+/*
+ * Starts the timer, and is what the timer runs. A program of this kind may know the ports' devices;
+ * the control program may sleep, and so may not. The request is the frame's mark.
+ */
+SEC("tcx/ingress")
+int bascule_clock(struct __sk_buff *skb)
+{
+	return clock_do(skb->mark);
+}
 
 SEC("syscall")
 int bascule_control(struct control *r)

@@ -81,6 +81,7 @@ enum drop_reason {
 	DROP_PF_TIMESTAMP, /* its timestamps of TCP are none that its connection has now */
 	DROP_GSO, /* the kernel is yet to cut it into packets that no filter has judged */
 	DROP_RATE, /* above the port's limit of all that comes in, or of all that leaves */
+	DROP_NO_CARRIER, /* to a static address on a port that is down or has no carrier */
 	DROP_REASONS,
 };
 
@@ -134,6 +135,21 @@ enum port_fact {
 	PORT_XDP_TX = 1 << 2, /* the device takes frames that XDP redirects */
 	PORT_XDP_FLOOD = 1 << 3, /* every other port takes every flood from this one, by XDP */
 	PORT_TO_HOST = 1 << 4, /* a host port: what leaves by it comes in to the host */
+};
+
+/*
+ * What the timer finds at a port's device: see device.h. The decision on a frame asks for the
+ * first three. The others say why the short ways to the device are closed.
+ */
+enum port_way {
+	WAY_XDP_TX = PORT_XDP_TX, /* open: XDP redirects frames to the device */
+	WAY_XDP_FLOOD = PORT_XDP_FLOOD, /* open: floods from the port go by XDP */
+	WAY_LOST = 1 << 8, /* the device is down, or has no carrier */
+	WAY_SEEN = 1 << 9, /* the timer has looked at the device */
+	WAY_QUEUE = 1 << 10, /* somebody has given the device a queueing discipline */
+	WAY_TC = 1 << 11, /* the device has programs of tcx for what leaves it, or clsact */
+	WAY_NETFILTER = 1 << 12, /* rules of netfilter are for what leaves the device */
+	WAY_END_XDP = 1 << 13, /* a veth's other end has a program of XDP */
 };
 
 /*
@@ -317,6 +333,22 @@ struct route_places {
 	__u32 suppress_bits; /* there: routes of how many bits at most it refuses; -1 for none */
 };
 
+/*
+ * Places in the kernel of what a device does with frames that leave it: see device.h. They are
+ * bytes from the start of a structure.
+ */
+struct device_places {
+	__u32 qdisc; /* in a device: the address of its queueing discipline; 0: all is unknown */
+	__u32 handle; /* in a queueing discipline: its number, 0 if nobody gave it one */
+	__u32 ops; /* there: the address of its kind */
+	__u32 id; /* in a kind: its name */
+	__u32 tc; /* in a device: the address of its programs of tcx; 0 if there are none */
+	__u32 netfilter; /* in a device: the address of its rules; 0 if there are none */
+	__u32 private; /* in a device: what is its driver's, where veth has the other end first */
+	__u32 xdp; /* in a device: the program of XDP in the driver, and behind it the link */
+	__u32 net; /* in a device: the address of its namespace */
+};
+
 /* Settings of a bridge that are on or off. */
 enum bridge_flag {
 	BRIDGE_VLANS = 1 << 0, /* VLAN filtering */
@@ -391,8 +423,11 @@ struct port {
 	enum port_fact facts;
 	__u32 domains; /* protected domains, bit N for domain N */
 	__u32 fdb_max; /* most dynamic entries, 0 for no limit of its own */
+	enum port_way ways; /* the timer writes this, `reached` and `straight` */
+	__u32 reached; /* its id while frames reach the device, 0 while that has no carrier */
 	__u64 host; /* host port: MAC of the host's end */
 	__u64 peer; /* MAC of a veth's other end, if that is in another network namespace */
+	__u64 straight; /* the same while frames may go straight to that end, else 0 */
 	char name[PORT_NAME];
 	__u16 pvid; /* VLAN of frames without a tag, 0 for none */
 	__u16 span_in; /* bit N: span port set.spans[N] gets frames that come in by the port */
@@ -463,15 +498,17 @@ struct config {
 	/* where the kernel has a device's state: see port_has_carrier() */
 	__s32 device_at; /* bytes from the value of a device map to the address of the device */
 	__u32 device_state; /* bytes from there to its state */
+	struct device_places device;
+	__u32 pad2;
 	struct skb_places skb;
 	struct route_places route;
 	struct pf_config pf;
 };
 
 /*
- * The part of the configuration that programs read while they run. Programs never write it.
- * User space writes it only while no frame is in the programs that it belongs to, so no
- * frame sees half a change.
+ * The part of the configuration that programs read while they run. The timer writes what it finds
+ * at ports' devices, and programs write no more than that. User space writes it only while no frame
+ * is in the programs that it belongs to, so no frame sees half a change.
  */
 struct settings {
 	__u32 ageing; /* seconds */
@@ -493,6 +530,7 @@ struct settings {
 	__u8 stp_forward_delay;
 	__u8 pf_ports; /* enum pf_ports; programs have no use for it */
 	__u16 port_cells[PORT_TABLE]; /* slot, 0 for none */
+	__u32 hurry; /* buckets that the sweep has yet to hurry through; the timer's, too */
 	struct port ports[MAX_PORTS];
 };
 
@@ -645,7 +683,7 @@ struct clock {
 	__u32 epoch; /* a decision holds in the epoch that it was made in */
 	__u32 now; /* seconds since boot */
 	__u32 sweep; /* next bucket to look for aged entries in */
-	__u32 ticks;
+	__u32 ticks; /* of the timer */
 	__u64 events; /* events so far */
 	__u64 merged; /* events that were counted in another one, so far */
 	__u64 pad[4]; /* the rest is on another cache line than what each frame reads */
@@ -888,6 +926,7 @@ enum flood_past {
 	PAST_ORIGIN, /* the frame has come in by this port, and the port does not hairpin */
 	PAST_FLAG, /* the port takes no floods of this kind */
 	PAST_DEVICE, /* the port's device has gone */
+	PAST_CARRIER, /* it is down, or has no carrier */
 	PAST_END,
 };
 
@@ -992,9 +1031,15 @@ struct shared {
 	struct sample_log samples[SAMPLE_KINDS]; /* the latest samples, by enum sample_kind */
 };
 
+/* What the clock program is to do: the mark of its frame. */
+enum clock_op {
+	CLOCK_START, /* set the clock and arm its timer */
+	CLOCK_LOOK, /* look at the ports' devices, as the timer does */
+};
+
 /* A request to the control program, and its answer. */
 enum control_op {
-	CONTROL_START = 1, /* set the clock and arm its timer */
+	CONTROL_START = 1, /* of former layouts: the clock program does this */
 	CONTROL_STORE, /* make (key, word) an entry */
 	CONTROL_DELETE, /* remove the entry of key */
 	CONTROL_FLUSH, /* remove the entries that match, and all entries of ports that have left */

@@ -29,6 +29,7 @@ type PortFinding struct {
 // The kinds of findings.
 const (
 	FindingIngress = "ingress-filter" // the host filters what comes in by the port, and meets no frame
+	FindingEgress  = "egress-rules"   // netfilter has rules for what leaves by the port, and they meet no frame
 	FindingAbove   = "device-above"   // another device is above the port's, and gets no frame from it
 	FindingBelow   = "port-below"     // the port's device is above another port's, and gets no frame from it
 	FindingAddress = "address"        // the device has an IP address, by which nobody reaches the host
@@ -123,6 +124,9 @@ func (a *around) findings(name string, b *datapath.Bridge) (list []PortFinding) 
 					found(FindingIngress, what, pastWarning(port, what))
 				}
 			}
+		}
+		if p.Ways&datapath.WayNetfilter != 0 {
+			found(FindingEgress, "rules of netfilter", egressWarning(port))
 		}
 		for _, other := range a.above(l) {
 			found(FindingAbove, other.what, aboveWarning(l, other))

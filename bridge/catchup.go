@@ -78,9 +78,10 @@ type Devices struct {
 	mu      sync.Mutex
 	known   map[int]bool // devices that were looked at
 	away    bool         // a port's device is in another network namespace, and may come back
-	masters map[uint32]string
-	mtus    map[uint32]int // of ports' devices
-	spoken  map[uint32][]netip.Prefix
+	masters map[portKey]string
+	mtus    map[portKey]int // of ports' devices
+	spoken  map[portKey][]netip.Prefix
+	lost    map[portKey]bool // ports that had no carrier at the last Look
 }
 
 // A Deed is a change of a port, or something that a Devices did about it.
@@ -90,6 +91,7 @@ type Deed struct {
 	Other        string // DeedTaken: the device that it belongs to, "Linux bridge br0"
 	Why          string // DeedNone: the reason in words; DeedMTU: what follows
 	Lossy        bool   // DeedMTU: frames that some ports take are too large for others
+	Count        int    // DeedForgot: addresses; the switch itself may have been faster
 }
 
 // The kinds of deeds.
@@ -100,13 +102,14 @@ const (
 	DeedTaken    = "taken"    // another device has made the port its own
 	DeedReleased = "released" // the port is no longer another device's
 	DeedMTU      = "mtu"      // the device has another MTU
+	DeedForgot   = "forgot"   // the port has lost its carrier, and addresses behind it are forgotten
 	DeedBack     = "back"     // the device has come back from another namespace, and is the port that it was
 )
 
 // FollowDevices takes the namespace's devices in hand, until Close or until the process
 // ends. It fails if somebody else has them.
 func (s *Switch) FollowDevices() (*Devices, error) {
-	d := &Devices{s: s, masters: map[uint32]string{}, mtus: map[uint32]int{}}
+	d := &Devices{s: s, masters: map[portKey]string{}, mtus: map[portKey]int{}, lost: map[portKey]bool{}}
 	if err := d.take(); err != nil {
 		return nil, err
 	}
@@ -181,8 +184,9 @@ func (d *Devices) Concerns(index int) bool {
 // One goroutine at a time may call it.
 func (d *Devices) Look(kept func(bridge string) bool) (did []Deed, err error) {
 	seen := sighting{
-		known: map[int]bool{}, masters: map[uint32]string{}, before: d.masters, mtus: map[uint32]int{}, had: d.mtus,
-		spoken: map[uint32][]netip.Prefix{}, said: d.spoken, first: d.known == nil,
+		known: map[int]bool{}, masters: map[portKey]string{}, before: d.masters, mtus: map[portKey]int{}, had: d.mtus,
+		spoken: map[portKey][]netip.Prefix{}, said: d.spoken, lost: map[portKey]bool{}, lostBefore: d.lost,
+		first: d.known == nil,
 	}
 	err = d.s.read(func(store *datapath.Store) error {
 		var err error
@@ -208,7 +212,8 @@ func (d *Devices) Look(kept func(bridge string) bool) (did []Deed, err error) {
 		return nil, fmt.Errorf("look at the devices of bridges: %w", err)
 	}
 	d.mu.Lock()
-	d.known, d.away, d.masters, d.mtus, d.spoken = seen.known, seen.away, seen.masters, seen.mtus, seen.spoken
+	d.known, d.away, d.masters, d.mtus = seen.known, seen.away, seen.masters, seen.mtus
+	d.spoken, d.lost = seen.spoken, seen.lost
 	d.mu.Unlock()
 	did = seen.did
 	for _, name := range seen.moved {
@@ -231,28 +236,37 @@ func (d *Devices) Look(kept func(bridge string) bool) (did []Deed, err error) {
 	return did, err
 }
 
+// A portKey tells a port of all bridges: ids are those of one bridge.
+type portKey struct {
+	bridge string
+	id     uint32
+}
+
 // A sighting has the observations of a Look.
 type sighting struct {
 	devices map[int]netlink.Link
-	before  map[uint32]string // the devices that ports belonged to at the last Look
+	before  map[portKey]string // the devices that ports belonged to at the last Look
 
-	known   map[int]bool
-	masters map[uint32]string
-	mtus    map[uint32]int // of ports' devices, and what they had at the last Look
-	had     map[uint32]int
-	all     map[int][]deviceAddress   // of devices by index; nil until somebody asks
-	spoken  map[uint32][]netip.Prefix // addresses of host ports' interfaces, and those of the last Look
-	said    map[uint32][]netip.Prefix
-	first   bool     // nothing is known of what was before
-	moved   []string // bridges with a host port that has another address
-	away    bool     // a port's device is in another network namespace
-	back    []string // bridges with a port whose device was away, and is not any more
-	did     []Deed
+	known      map[int]bool
+	masters    map[portKey]string
+	lost       map[portKey]bool // ports without a carrier, and those of the last Look
+	lostBefore map[portKey]bool
+	mtus       map[portKey]int // of ports' devices, and what they had at the last Look
+	had        map[portKey]int
+	all        map[int][]deviceAddress    // of devices by index; nil until somebody asks
+	spoken     map[portKey][]netip.Prefix // addresses of host ports' interfaces, and those of the last Look
+	said       map[portKey][]netip.Prefix
+	first      bool     // nothing is known of what was before
+	moved      []string // bridges with a host port that has another address
+	away       bool     // a port's device is in another network namespace
+	back       []string // bridges with a port whose device was away, and is not any more
+	did        []Deed
 }
 
 // look looks at a bridge.
 func (s *sighting) look(name string, b *datapath.Bridge) error {
 	var hosts []*datapath.Port
+	look := false
 	for _, p := range datapath.Ports(&b.Config) {
 		if p.Facts&datapath.PortPatch != 0 {
 			continue
@@ -273,12 +287,18 @@ func (s *sighting) look(name string, b *datapath.Bridge) error {
 			}
 			if hostHere(l) {
 				s.known[l.Attrs().ParentIndex] = true
-				s.addresses(p, s.devices[l.Attrs().ParentIndex])
+				s.addresses(portKey{name, p.Id}, s.devices[l.Attrs().ParentIndex])
 			}
 			hosts = append(hosts, p)
 		}
 		s.master(name, p, l)
 		s.mtu(name, b, p, l)
+		look = s.carrier(name, b, p, l) || look
+	}
+	if look {
+		if err := s.forget(name, b); err != nil {
+			return err
+		}
 	}
 	if len(hosts) == 0 {
 		return nil
@@ -309,11 +329,44 @@ func (s *sighting) look(name string, b *datapath.Bridge) error {
 	return nil
 }
 
+// carrier notes whether a port's device is down or without a carrier. It reports whether that is
+// news.
+func (s *sighting) carrier(name string, b *datapath.Bridge, p *datapath.Port, l netlink.Link) bool {
+	const running = unix.IFF_UP | unix.IFF_RUNNING
+	lost := l.Attrs().RawFlags&running != running
+	s.lost[portKey{name, p.Id}] = lost
+	return lost != s.lostBefore[portKey{name, p.Id}] || b.Sees() && lost != (p.Ways&datapath.WayLost != 0)
+}
+
+// forget has a bridge forget the addresses that were heard behind ports that have lost their
+// carrier, as the Linux bridge does. A backup takes the frames to its port's addresses, which stay.
+func (s *sighting) forget(name string, b *datapath.Bridge) error {
+	if _, err := b.Look(); err != nil {
+		return err
+	}
+	for _, p := range datapath.Ports(&b.Config) {
+		key := portKey{name, p.Id}
+		was, known := s.lostBefore[key]
+		if !s.lost[key] || was || p.Backup != 0 {
+			continue
+		}
+		n, err := b.Flush(datapath.Match{Port: p.Id, Dynamic: true})
+		if err != nil {
+			return err
+		}
+		if known && p.Notes&datapath.PortHost == 0 { // the carriers of host ports are told of by themselves
+			s.did = append(s.did, Deed{Bridge: name, Port: portName(b, p, s.devices), Kind: DeedForgot, Count: n})
+		}
+	}
+	return nil
+}
+
 // master notes the master of a port's device.
 func (s *sighting) master(bridge string, p *datapath.Port, l netlink.Link) {
-	was, now := s.before[p.Id], masterOf(l, s.devices)
+	key := portKey{bridge, p.Id}
+	was, now := s.before[key], masterOf(l, s.devices)
 	if now != "" {
-		s.masters[p.Id] = now
+		s.masters[key] = now
 	}
 	deed := Deed{Bridge: bridge, Port: nameBy(l, p), Kind: DeedTaken, Other: now}
 	if now == "" {
@@ -326,8 +379,9 @@ func (s *sighting) master(bridge string, p *datapath.Port, l netlink.Link) {
 
 // mtu notes the MTU of a port's device.
 func (s *sighting) mtu(bridge string, b *datapath.Bridge, p *datapath.Port, l netlink.Link) {
-	was, now := s.had[p.Id], mtuOf(p, l, s.devices)
-	s.mtus[p.Id] = now
+	key := portKey{bridge, p.Id}
+	was, now := s.had[key], mtuOf(p, l, s.devices)
+	s.mtus[key] = now
 	if was != 0 && now != 0 && was != now {
 		port := portName(b, p, s.devices)
 		why, lossy := mtuChange(b, p, port, now, s.devices)
@@ -337,7 +391,7 @@ func (s *sighting) mtu(bridge string, b *datapath.Bridge, p *datapath.Port, l ne
 
 // addresses tells the neighbours of a host port's interface of addresses that it has got, and of all
 // when it has got a carrier.
-func (s *sighting) addresses(p *datapath.Port, host netlink.Link) {
+func (s *sighting) addresses(key portKey, host netlink.Link) {
 	if host == nil || host.Attrs().RawFlags&unix.IFF_RUNNING == 0 {
 		return
 	}
@@ -346,8 +400,8 @@ func (s *sighting) addresses(p *datapath.Port, host netlink.Link) {
 	}
 	var come []netip.Prefix
 	for _, a := range s.all[host.Attrs().Index] {
-		s.spoken[p.Id] = append(s.spoken[p.Id], a.prefix)
-		if !s.first && !slices.Contains(s.said[p.Id], a.prefix) {
+		s.spoken[key] = append(s.spoken[key], a.prefix)
+		if !s.first && !slices.Contains(s.said[key], a.prefix) {
 			come = append(come, a.prefix)
 		}
 	}

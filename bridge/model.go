@@ -88,10 +88,34 @@ type Port struct {
 
 	Owner *Owner // nil for nobody
 
+	// Way is how known unicast leaves by the port: WayStraight, WayXDP, WayDevice, or "" of
+	// ports without a device. On the first two nothing of the device sees the frames, not even
+	// the device's own counters.
+	Way string
+	// Egress has what closes the two short ways, and would see the frames: EgressQdisc and so
+	// on. EgressNetfilter sees none in any case.
+	Egress []string
+
 	// NoCarrier says who keeps the carrier from a host port's interface:
 	// NoCarrierAgent, NoCarrierEnded, or "" for nobody.
 	NoCarrier string
 }
+
+// The values of Port.Way.
+const (
+	WayStraight = "straight" // straight to a veth's other end
+	WayXDP      = "xdp"      // by XDP from ports that have it, and by the device from others
+	WayDevice   = "device"   // by the device
+)
+
+// The values of Port.Egress.
+const (
+	EgressUnknown   = "unknown"   // the kernel does not tell programs
+	EgressQdisc     = "qdisc"     // a queueing discipline, of tc-qdisc(8)
+	EgressTC        = "tcx"       // programs of tcx, or clsact
+	EgressNetfilter = "netfilter" // rules of netfilter at the hook egress, which meet no frame of the switch
+	EgressEndXDP    = "end-xdp"   // a program of XDP at a veth's other end
+)
 
 // The values of Port.NoCarrier.
 const (

@@ -32,6 +32,7 @@ func (c *draft) settle(p *datapath.Port) {
 		if p == nil {
 			return nil // it has left again
 		}
+		c.warn(waysWarning(c.bridge, p)...)
 		return announce(c.bridge, p)
 	})
 }

@@ -92,6 +92,7 @@ func (v *view) port(p *datapath.Port, cables *datapath.Cables) Port {
 	port.Index, port.Flags, port.MTU, port.TakenBy = a.Index, flagList(a.RawFlags), a.MTU, v.taken[p.Id]
 	port.Link, port.Description, port.Findings = v.far[p.Id], a.Alias, v.findings(port.Name)
 	port.MAC = a.HardwareAddr
+	port.Way, port.Egress = wayOf(p)
 	if port.State = "disabled"; v.mute[p.Id] {
 		port.NoCarrier = NoCarrierEnded
 		if v.b.Store().DevicesHeld() {

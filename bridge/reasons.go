@@ -59,6 +59,7 @@ var Reasons = []Reason{
 	{"pf-timestamp", "its timestamps of TCP are none that its sender can have sent now, and a rule of pf says reassemble tcp", "pfctl -s rules"},
 	{"gso", "the kernel is yet to cut it into packets that no filter has judged: it is a fragment, or has a wrong length", ""},
 	{"rate", "there is more than the port may bring in, or than may leave by it", "port set --rate-in"},
+	{"no-carrier", "its address is static on a port that is down or has no carrier", ""},
 }
 
 // words say why a frame was dropped, by the names of reasons.

@@ -303,7 +303,8 @@ func (e *explainer) down(slot uint32) string {
 }
 
 // lost tells that a "frame" to a port, a "copy" of one or an "answer" is lost in the
-// port's device: the switch hands it over whatever becomes of it.
+// port's device. The switch hands over copies and answers whatever becomes of them, and frames
+// until it has looked at the device again.
 func (e *explainer) lost(step string, slot uint32, what string) {
 	if why := e.down(slot); why != "" {
 		e.say(step, "%s: the %s is lost there", why, what)
@@ -510,16 +511,16 @@ func (e *explainer) flood() []string {
 			e.lost("flood", uint32(p.Slot), "frame")
 			e.copies(p.Spans, "leaves by "+name)
 			out = append(out, name)
-		} else if why := e.past(datapath.FloodPast(p.Reason)); why != "" {
+		} else if why := e.past(uint32(p.Slot), datapath.FloodPast(p.Reason)); why != "" {
 			e.say("flood", "not to %s: %s", name, why)
 		}
 	}
 	return out
 }
 
-// past says why a flood does not go to a port, "" if that goes without saying: the
+// past says why a flood does not go to the port in a slot, "" if that goes without saying: the
 // flood is not for such ports.
-func (e *explainer) past(reason datapath.FloodPast) string {
+func (e *explainer) past(slot uint32, reason datapath.FloodPast) string {
 	switch reason {
 	case datapath.PastOrigin:
 		return ""
@@ -533,6 +534,8 @@ func (e *explainer) past(reason datapath.FloodPast) string {
 		}[e.t.Flood] + " is off"
 	case datapath.PastDevice:
 		return "its device has gone"
+	case datapath.PastCarrier:
+		return cmp.Or(e.down(slot), "it was down, or without a carrier")
 	}
 	switch name := datapath.Reasons()[reason]; name {
 	case "span", "vlan-out": // copies have a step of their own

@@ -75,7 +75,7 @@ func TestTraceWords(t *testing.T) {
 			int(past) < len(reasons) && (reasons[past] == "span" || reasons[past] == "vlan-out") {
 			continue // which goes without saying
 		}
-		look("past", uint32(past), e.past(past))
+		look("past", uint32(past), e.past(0, past))
 	}
 }
 

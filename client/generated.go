@@ -631,10 +631,12 @@ type Port struct {
 	// frames by reason
 	Drops map[string]uint64 `json:"drops,omitempty"`
 	// "auto", "on" or "off", as the next
-	Edge     string `json:"edge"`
-	FDBCount uint64 `json:"fdb_count"`
-	FDBFull  string `json:"fdb_full"`
-	FDBMax   uint64 `json:"fdb_max"`
+	Edge string `json:"edge"`
+	// "qdisc", "tcx", "netfilter", "end-xdp", "unknown"
+	Egress   []string `json:"egress,omitempty"`
+	FDBCount uint64   `json:"fdb_count"`
+	FDBFull  string   `json:"fdb_full"`
+	FDBMax   uint64   `json:"fdb_max"`
 	// what the host has at its device without effect
 	Findings []PortFinding `json:"findings,omitempty"`
 	Flags    []string      `json:"flags"`
@@ -683,12 +685,14 @@ type Port struct {
 	TakenBy string `json:"taken_by,omitempty"`
 	Trusted bool   `json:"trusted"`
 	Type    string `json:"type"`
+	// "straight", "xdp" or "device"
+	Way string `json:"way,omitempty"`
 }
 
 // PortFinding is something that the host has at a port's device and that has no effect
 // there, or another one than without the switch.
 type PortFinding struct {
-	// "ingress-filter", "device-above", "port-below", "address" or "mtu"
+	// "ingress-filter", "egress-rules", "device-above", "port-below", "address" or "mtu"
 	Kind string `json:"kind"`
 	// what follows from it, and what to do
 	Text string `json:"text"`

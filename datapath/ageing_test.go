@@ -76,7 +76,7 @@ func until(t testing.TB, what string, done func() bool) {
 func TestSweep(t *testing.T) {
 	const aged, pinned = 2000, 50
 	s := newBench(t, 3, func(c *Config, _ []*Port) { c.Ageing, c.FdbMax = 2, 5000 })
-	if _, err := s.request(kernelControl{Op: kernelControlOpCONTROL_START}); err != nil {
+	if err := s.gen.start(); err != nil {
 		t.Fatal(err)
 	}
 	now := s.clock().Now

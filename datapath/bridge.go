@@ -157,6 +157,7 @@ func (b *Bridge) Commit(asked *Config, t Tables, f Follower) (err error) {
 		return err
 	}
 	specialise(&next)
+	settleWays(&next)
 	next.FdbTurn = b.Config.FdbTurn
 	if next.FdbBuckets != b.Config.FdbBuckets { // an FDB of its own, whose entries are counted beside the former's
 		next.FdbTurn ^= 1
@@ -195,6 +196,9 @@ func (b *Bridge) Commit(asked *Config, t Tables, f Follower) (err error) {
 	}
 	if err == nil {
 		err = b.moveIn(&next, g)
+	}
+	if err == nil {
+		err = g.look(&next)
 	}
 	if err == nil {
 		err = b.pinGeneration(&next, g)

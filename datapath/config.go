@@ -164,7 +164,7 @@ const PortNameSize = len(Port{}.Name)
 const Layout = layout
 
 const (
-	layout     = 26 // of what is pinned: TestLayout says when it changes
+	layout     = 27 // of what is pinned: TestLayout says when it changes
 	slotBits   = 10
 	portProbes = 8 // PORT_PROBES
 	portShift  = 19

@@ -391,7 +391,7 @@ func TestEverythingTogether(t *testing.T) {
 	})
 	sink := mac{2, 0xff}
 	s.store(addressOf(sink), spot{port: threads, pin: fdbStatic})
-	if _, err := s.request(kernelControl{Op: kernelControlOpCONTROL_START}); err != nil {
+	if err := s.gen.start(); err != nil {
 		t.Fatal(err)
 	}
 	pinned := map[address]spot{addressOf(sink): {port: threads, pin: fdbStatic}}

@@ -29,6 +29,7 @@ const (
 	patchPin    = "patch"
 	controlPin  = "control"
 	tablePin    = "table"
+	clockPin    = "clock"
 )
 
 // The maps of the object that have its variables: the configuration that programs are
@@ -43,7 +44,7 @@ var (
 	mapPins  = map[string]string{configPin: configMap, settingsPin: settingsMap}
 	progPins = map[string]string{
 		tcxPin: kernelProgBasculeTcx, xdpPin: kernelProgBasculeXdp, outPin: kernelProgBasculeOut, patchPin: kernelProgBasculePatch,
-		controlPin: kernelProgBasculeControl, tablePin: kernelProgBasculeTable,
+		controlPin: kernelProgBasculeControl, tablePin: kernelProgBasculeTable, clockPin: kernelProgBasculeClock,
 	}
 )
 
@@ -304,7 +305,7 @@ func ported(c *Config) bool { return len(tenants(c)) > 0 }
 // leaveOutFrames takes out the programs that frames come to: without a port none comes.
 func leaveOutFrames(spec *ebpf.CollectionSpec) {
 	for name := range spec.Programs {
-		if name != kernelProgBasculeControl && name != kernelProgBasculeTable {
+		if name != kernelProgBasculeControl && name != kernelProgBasculeTable && name != kernelProgBasculeClock {
 			delete(spec.Programs, name)
 		}
 	}
@@ -482,7 +483,7 @@ func (b *Bridge) openPins(dir string) (*generation, error) {
 	}
 	for pin, name := range progPins {
 		p, err := openProgram(b.pin(dir, pin))
-		needed := pin == controlPin || pin == tcxPin && ported(&b.Config)
+		needed := pin == controlPin || pin == clockPin || pin == tcxPin && ported(&b.Config)
 		if errors.Is(err, fs.ErrNotExist) && !needed {
 			continue
 		}
@@ -508,10 +509,7 @@ func (b *Bridge) openPins(dir string) (*generation, error) {
 // start arms the bridge's timer. The kernel makes a timer without waiting for a lock
 // (since Linux 6.18). So it may have no memory for one while others allocate memory.
 func (g *generation) start() error {
-	return whileShort(func() error {
-		_, err := g.control(kernelControl{Op: kernelControlOpCONTROL_START})
-		return err
-	})
+	return whileShort(func() error { return g.clock(kernelClockOpCLOCK_START) })
 }
 
 // converge makes the kernel follow the current generation. Its programs are put on its

@@ -90,6 +90,13 @@ type kernelClock struct {
 	Missed [7]uint64
 }
 
+type kernelClockOp uint32
+
+const (
+	kernelClockOpCLOCK_START kernelClockOp = 0
+	kernelClockOpCLOCK_LOOK  kernelClockOp = 1
+)
+
 type kernelConfig struct {
 	_             structs.HostLayout
 	HashSeed      uint64
@@ -109,7 +116,20 @@ type kernelConfig struct {
 	Ways          uint32
 	DeviceAt      int32
 	DeviceState   uint32
-	Skb           struct {
+	Device        struct {
+		_         structs.HostLayout
+		Qdisc     uint32
+		Handle    uint32
+		Ops       uint32
+		Id        uint32
+		Tc        uint32
+		Netfilter uint32
+		Private   uint32
+		Xdp       uint32
+		Net       uint32
+	}
+	Pad2 uint32
+	Skb  struct {
 		_           structs.HostLayout
 		Cast        uint32
 		Head        uint32
@@ -255,6 +275,19 @@ const (
 	kernelCounterCOUNTERS                kernelCounter = 50
 )
 
+type kernelDevicePlaces struct {
+	_         structs.HostLayout
+	Qdisc     uint32
+	Handle    uint32
+	Ops       uint32
+	Id        uint32
+	Tc        uint32
+	Netfilter uint32
+	Private   uint32
+	Xdp       uint32
+	Net       uint32
+}
+
 type kernelDropReason uint32
 
 const (
@@ -305,7 +338,8 @@ const (
 	kernelDropReasonDROP_PF_TIMESTAMP  kernelDropReason = 44
 	kernelDropReasonDROP_GSO           kernelDropReason = 45
 	kernelDropReasonDROP_RATE          kernelDropReason = 46
-	kernelDropReasonDROP_REASONS       kernelDropReason = 47
+	kernelDropReasonDROP_NO_CARRIER    kernelDropReason = 47
+	kernelDropReasonDROP_REASONS       kernelDropReason = 48
 )
 
 type kernelEvent struct {
@@ -410,11 +444,12 @@ const (
 type kernelFloodPast uint32
 
 const (
-	kernelFloodPastPAST_LEARNING kernelFloodPast = 47
-	kernelFloodPastPAST_ORIGIN   kernelFloodPast = 48
-	kernelFloodPastPAST_FLAG     kernelFloodPast = 49
-	kernelFloodPastPAST_DEVICE   kernelFloodPast = 50
-	kernelFloodPastPAST_END      kernelFloodPast = 51
+	kernelFloodPastPAST_LEARNING kernelFloodPast = 48
+	kernelFloodPastPAST_ORIGIN   kernelFloodPast = 49
+	kernelFloodPastPAST_FLAG     kernelFloodPast = 50
+	kernelFloodPastPAST_DEVICE   kernelFloodPast = 51
+	kernelFloodPastPAST_CARRIER  kernelFloodPast = 52
+	kernelFloodPastPAST_END      kernelFloodPast = 53
 )
 
 type kernelFound uint32
@@ -1204,21 +1239,24 @@ type kernelPfWalk struct {
 }
 
 type kernelPort struct {
-	_       structs.HostLayout
-	Id      uint32
-	Ifindex uint32
-	Flags   kernelPortFlag
-	Facts   kernelPortFact
-	Domains uint32
-	FdbMax  uint32
-	Host    uint64
-	Peer    uint64
-	Name    [16]int8
-	Pvid    uint16
-	SpanIn  uint16
-	SpanOut uint16
-	Admit   uint16
-	Storm   [3]struct {
+	_        structs.HostLayout
+	Id       uint32
+	Ifindex  uint32
+	Flags    kernelPortFlag
+	Facts    kernelPortFact
+	Domains  uint32
+	FdbMax   uint32
+	Ways     kernelPortWay
+	Reached  uint32
+	Host     uint64
+	Peer     uint64
+	Straight uint64
+	Name     [16]int8
+	Pvid     uint16
+	SpanIn   uint16
+	SpanOut  uint16
+	Admit    uint16
+	Storm    [3]struct {
 		_        structs.HostLayout
 		Rate     uint32
 		Kilobits uint32
@@ -1329,6 +1367,19 @@ const (
 	kernelPortTakenPORT_END_NO_GRO   kernelPortTaken = 32
 	kernelPortTakenPORT_END_HAD_SCTP kernelPortTaken = 64
 	kernelPortTakenPORT_END_HAD_STAG kernelPortTaken = 128
+)
+
+type kernelPortWay uint32
+
+const (
+	kernelPortWayWAY_XDP_TX    kernelPortWay = 4
+	kernelPortWayWAY_XDP_FLOOD kernelPortWay = 8
+	kernelPortWayWAY_LOST      kernelPortWay = 256
+	kernelPortWayWAY_SEEN      kernelPortWay = 512
+	kernelPortWayWAY_QUEUE     kernelPortWay = 1024
+	kernelPortWayWAY_TC        kernelPortWay = 2048
+	kernelPortWayWAY_NETFILTER kernelPortWay = 4096
+	kernelPortWayWAY_END_XDP   kernelPortWay = 8192
 )
 
 type kernelRoute uint32
@@ -1493,23 +1544,26 @@ type kernelSettings struct {
 	StpForwardDelay uint8
 	PfPorts         uint8
 	PortCells       [8192]uint16
-	_               [4]byte
+	Hurry           uint32
 	Ports           [1024]struct {
-		_       structs.HostLayout
-		Id      uint32
-		Ifindex uint32
-		Flags   uint32
-		Facts   uint32
-		Domains uint32
-		FdbMax  uint32
-		Host    uint64
-		Peer    uint64
-		Name    [16]int8
-		Pvid    uint16
-		SpanIn  uint16
-		SpanOut uint16
-		Admit   uint16
-		Storm   [3]struct {
+		_        structs.HostLayout
+		Id       uint32
+		Ifindex  uint32
+		Flags    uint32
+		Facts    uint32
+		Domains  uint32
+		FdbMax   uint32
+		Ways     uint32
+		Reached  uint32
+		Host     uint64
+		Peer     uint64
+		Straight uint64
+		Name     [16]int8
+		Pvid     uint16
+		SpanIn   uint16
+		SpanOut  uint16
+		Admit    uint16
+		Storm    [3]struct {
 			_        structs.HostLayout
 			Rate     uint32
 			Kilobits uint32
@@ -1843,6 +1897,7 @@ const (
 	kernelMapVlanStats             = "vlan_stats"
 	kernelMapVlans                 = "vlans"
 	kernelMapXdpDevices            = "xdp_devices"
+	kernelProgBasculeClock         = "bascule_clock"
 	kernelProgBasculeControl       = "bascule_control"
 	kernelProgBasculeDue           = "bascule_due"
 	kernelProgBasculeFamily        = "bascule_family"
@@ -1857,6 +1912,7 @@ const (
 	kernelProgBasculeXdp           = "bascule_xdp"
 	kernelVarCapturedType          = "captured_type"
 	kernelVarCfg                   = "cfg"
+	kernelVarClockOpType           = "clock_op_type"
 	kernelVarControlFrameType      = "control_frame_type"
 	kernelVarControlProtocolType   = "control_protocol_type"
 	kernelVarCounterType           = "counter_type"
@@ -1937,6 +1993,7 @@ type kernelSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelProgramSpecs struct {
+	BasculeClock    *ebpf.ProgramSpec `ebpf:"bascule_clock"`
 	BasculeControl  *ebpf.ProgramSpec `ebpf:"bascule_control"`
 	BasculeDue      *ebpf.ProgramSpec `ebpf:"bascule_due"`
 	BasculeFamily   *ebpf.ProgramSpec `ebpf:"bascule_family"`
@@ -2007,6 +2064,7 @@ type kernelMapSpecs struct {
 type kernelVariableSpecs struct {
 	CapturedType          *ebpf.VariableSpec `ebpf:"captured_type"`
 	Cfg                   *ebpf.VariableSpec `ebpf:"cfg"`
+	ClockOpType           *ebpf.VariableSpec `ebpf:"clock_op_type"`
 	ControlFrameType      *ebpf.VariableSpec `ebpf:"control_frame_type"`
 	ControlProtocolType   *ebpf.VariableSpec `ebpf:"control_protocol_type"`
 	CounterType           *ebpf.VariableSpec `ebpf:"counter_type"`
@@ -2166,6 +2224,7 @@ func (m *kernelMaps) Close() error {
 type kernelVariables struct {
 	CapturedType          *ebpf.Variable `ebpf:"captured_type"`
 	Cfg                   *ebpf.Variable `ebpf:"cfg"`
+	ClockOpType           *ebpf.Variable `ebpf:"clock_op_type"`
 	ControlFrameType      *ebpf.Variable `ebpf:"control_frame_type"`
 	ControlProtocolType   *ebpf.Variable `ebpf:"control_protocol_type"`
 	CounterType           *ebpf.Variable `ebpf:"counter_type"`
@@ -2208,6 +2267,7 @@ type kernelVariables struct {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelPrograms struct {
+	BasculeClock    *ebpf.Program `ebpf:"bascule_clock"`
 	BasculeControl  *ebpf.Program `ebpf:"bascule_control"`
 	BasculeDue      *ebpf.Program `ebpf:"bascule_due"`
 	BasculeFamily   *ebpf.Program `ebpf:"bascule_family"`
@@ -2224,6 +2284,7 @@ type kernelPrograms struct {
 
 func (p *kernelPrograms) Close() error {
 	return _KernelClose(
+		p.BasculeClock,
 		p.BasculeControl,
 		p.BasculeDue,
 		p.BasculeFamily,

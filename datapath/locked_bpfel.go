@@ -60,6 +60,7 @@ const (
 	lockedMapVlanStats             = "vlan_stats"
 	lockedMapVlans                 = "vlans"
 	lockedMapXdpDevices            = "xdp_devices"
+	lockedProgBasculeClock         = "bascule_clock"
 	lockedProgBasculeControl       = "bascule_control"
 	lockedProgBasculeOut           = "bascule_out"
 	lockedProgBasculePatch         = "bascule_patch"
@@ -68,6 +69,7 @@ const (
 	lockedProgBasculeXdp           = "bascule_xdp"
 	lockedVarCapturedType          = "captured_type"
 	lockedVarCfg                   = "cfg"
+	lockedVarClockOpType           = "clock_op_type"
 	lockedVarControlFrameType      = "control_frame_type"
 	lockedVarControlProtocolType   = "control_protocol_type"
 	lockedVarCounterType           = "counter_type"
@@ -149,6 +151,7 @@ type lockedSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type lockedProgramSpecs struct {
+	BasculeClock   *ebpf.ProgramSpec `ebpf:"bascule_clock"`
 	BasculeControl *ebpf.ProgramSpec `ebpf:"bascule_control"`
 	BasculeOut     *ebpf.ProgramSpec `ebpf:"bascule_out"`
 	BasculePatch   *ebpf.ProgramSpec `ebpf:"bascule_patch"`
@@ -213,6 +216,7 @@ type lockedMapSpecs struct {
 type lockedVariableSpecs struct {
 	CapturedType          *ebpf.VariableSpec `ebpf:"captured_type"`
 	Cfg                   *ebpf.VariableSpec `ebpf:"cfg"`
+	ClockOpType           *ebpf.VariableSpec `ebpf:"clock_op_type"`
 	ControlFrameType      *ebpf.VariableSpec `ebpf:"control_frame_type"`
 	ControlProtocolType   *ebpf.VariableSpec `ebpf:"control_protocol_type"`
 	CounterType           *ebpf.VariableSpec `ebpf:"counter_type"`
@@ -373,6 +377,7 @@ func (m *lockedMaps) Close() error {
 type lockedVariables struct {
 	CapturedType          *ebpf.Variable `ebpf:"captured_type"`
 	Cfg                   *ebpf.Variable `ebpf:"cfg"`
+	ClockOpType           *ebpf.Variable `ebpf:"clock_op_type"`
 	ControlFrameType      *ebpf.Variable `ebpf:"control_frame_type"`
 	ControlProtocolType   *ebpf.Variable `ebpf:"control_protocol_type"`
 	CounterType           *ebpf.Variable `ebpf:"counter_type"`
@@ -416,6 +421,7 @@ type lockedVariables struct {
 //
 // It can be passed to loadLockedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lockedPrograms struct {
+	BasculeClock   *ebpf.Program `ebpf:"bascule_clock"`
 	BasculeControl *ebpf.Program `ebpf:"bascule_control"`
 	BasculeOut     *ebpf.Program `ebpf:"bascule_out"`
 	BasculePatch   *ebpf.Program `ebpf:"bascule_patch"`
@@ -426,6 +432,7 @@ type lockedPrograms struct {
 
 func (p *lockedPrograms) Close() error {
 	return _LockedClose(
+		p.BasculeClock,
 		p.BasculeControl,
 		p.BasculeOut,
 		p.BasculePatch,

@@ -492,12 +492,12 @@ func programFeatures(name string, c *Config) uint64 {
 	switch name {
 	case kernelProgBasculeXdp, kernelProgBasculeFirst:
 		return c.Features
-	case kernelProgBasculeControl, kernelProgBasculeTable:
+	case kernelProgBasculeControl, kernelProgBasculeClock, kernelProgBasculeTable:
 		if !loadedPF(c) {
 			break
 		}
 		f := (c.Features | c.Pf.Features) &^ first
-		if name == kernelProgBasculeControl {
+		if name != kernelProgBasculeTable {
 			f |= uint64(kernelFeatureFEATURE_PF_SLEEPS)
 		}
 		return f

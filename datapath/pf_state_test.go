@@ -1074,7 +1074,7 @@ func TestPFFlushSoon(t *testing.T) {
 	times := testTimeouts
 	times[kernelPfTimeoutPF_INTERVAL] = 100000
 	s.timeouts(times)
-	if _, err := s.request(kernelControl{Op: kernelControlOpCONTROL_START}); err != nil {
+	if err := s.gen.start(); err != nil {
 		t.Fatal(err)
 	}
 	other := datagram(unix.IPPROTO_UDP).back() // has the address, but did not begin
@@ -1347,7 +1347,7 @@ func TestPFSweep(t *testing.T) {
 	times[kernelPfTimeoutPF_INTERVAL] = 1
 	s.timeouts(times)
 	s.begin(handshake(5000, 9000))
-	if _, err := s.request(kernelControl{Op: kernelControlOpCONTROL_START}); err != nil {
+	if err := s.gen.start(); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the states are swept", func() bool {

@@ -45,6 +45,10 @@ func findPlaces(c *Config) error {
 	if kernelFeature(c.Features)&kernelFeatureFEATURE_SUPPRESS != 0 && c.DeviceState == 0 && !readsRefused() {
 		_ = carrierPlaces(c)
 	}
+	// So do the short ways to devices: nobody opens them then.
+	if ported(c) && c.Device.Qdisc == 0 && !readsRefused() {
+		_ = devicePlaces(c)
+	}
 	return nil
 }
 
@@ -63,6 +67,7 @@ type carrier struct {
 // the same while the kernel runs.
 var (
 	kernelCarrier  = sync.OnceValues(func() (carrier, error) { return findIn(findCarrier) })
+	kernelDevices  = sync.OnceValues(func() (kernelDevicePlaces, error) { return findIn(findDevice) })
 	kernelRoutes   = sync.OnceValues(func() (kernelRoutePlaces, error) { return findIn(findRoutes) })
 	kernelChecksum = sync.OnceValues(func() (kernelSkbPlaces, error) { return findIn(findChecksum) })
 )
@@ -79,6 +84,17 @@ func carrierPlaces(c *Config) error {
 	at, err := kernelCarrier()
 	if err == nil {
 		c.DeviceAt, c.DeviceState = at.at, at.state
+	}
+	return err
+}
+
+func devicePlaces(c *Config) error {
+	if err := carrierPlaces(c); err != nil {
+		return err
+	}
+	at, err := kernelDevices()
+	if err == nil {
+		c.Device = at
 	}
 	return err
 }
@@ -263,6 +279,49 @@ func findCarrier(kernel *btf.Spec) (carrier, error) {
 	val, err2 := offsetIn(cell, "val")
 	state, err3 := offsetIn(device, "state")
 	return carrier{int32(dev) - int32(val), state}, errors.Join(err1, err2, err3)
+}
+
+// findDevice returns the places where the kernel has what a device does with frames that
+// leave it, as bpf/device.h reads them.
+func findDevice(kernel *btf.Spec) (at kernelDevicePlaces, err error) {
+	var device, discipline, kind, program *btf.Struct
+	for name, to := range map[string]**btf.Struct{
+		"net_device": &device, "Qdisc": &discipline, "Qdisc_ops": &kind, "bpf_xdp_entity": &program,
+	} {
+		if err := kernel.TypeByName(name, to); err != nil {
+			return at, err
+		}
+	}
+	var errs []error
+	for _, ask := range []struct {
+		of   *btf.Struct
+		name string
+		to   *uint32
+	}{
+		{device, "qdisc", &at.Qdisc}, {discipline, "handle", &at.Handle}, {discipline, "ops", &at.Ops}, {kind, "id", &at.Id},
+		{device, "xdp_state", &at.Xdp}, {device, "nd_net", &at.Net},
+	} {
+		*ask.to, err = offsetIn(ask.of, ask.name)
+		errs = append(errs, err)
+	}
+	if program.Size != 16 { // the program and the link
+		errs = append(errs, fmt.Errorf("bpf_xdp_entity has %d bytes", program.Size))
+	}
+	const driver = 1 // XDP_MODE_DRV, behind that of the generic hook
+	at.Xdp += driver * program.Size
+	for name, to := range map[string]*uint32{"tcx_egress": &at.Tc, "nf_hooks_egress": &at.Netfilter} {
+		if hasPart(device, name) { // CONFIG_NET_XGRESS, CONFIG_NETFILTER_EGRESS
+			*to, err = offsetIn(device, name)
+			errs = append(errs, err)
+		}
+	}
+	const align = 32 // NETDEV_ALIGN
+	at.Private = (device.Size + align - 1) &^ (align - 1)
+	if hasPart(device, "priv") { // since Linux 6.12
+		at.Private, err = offsetIn(device, "priv")
+		errs = append(errs, err)
+	}
+	return at, errors.Join(errs...)
 }
 
 // readFunction is the kernel's function by which a program reads a structure of the kernel.

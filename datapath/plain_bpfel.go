@@ -60,6 +60,7 @@ const (
 	plainMapVlanStats             = "vlan_stats"
 	plainMapVlans                 = "vlans"
 	plainMapXdpDevices            = "xdp_devices"
+	plainProgBasculeClock         = "bascule_clock"
 	plainProgBasculeControl       = "bascule_control"
 	plainProgBasculeOut           = "bascule_out"
 	plainProgBasculePatch         = "bascule_patch"
@@ -68,6 +69,7 @@ const (
 	plainProgBasculeXdp           = "bascule_xdp"
 	plainVarCapturedType          = "captured_type"
 	plainVarCfg                   = "cfg"
+	plainVarClockOpType           = "clock_op_type"
 	plainVarControlFrameType      = "control_frame_type"
 	plainVarControlProtocolType   = "control_protocol_type"
 	plainVarCounterType           = "counter_type"
@@ -147,6 +149,7 @@ type plainSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type plainProgramSpecs struct {
+	BasculeClock   *ebpf.ProgramSpec `ebpf:"bascule_clock"`
 	BasculeControl *ebpf.ProgramSpec `ebpf:"bascule_control"`
 	BasculeOut     *ebpf.ProgramSpec `ebpf:"bascule_out"`
 	BasculePatch   *ebpf.ProgramSpec `ebpf:"bascule_patch"`
@@ -211,6 +214,7 @@ type plainMapSpecs struct {
 type plainVariableSpecs struct {
 	CapturedType          *ebpf.VariableSpec `ebpf:"captured_type"`
 	Cfg                   *ebpf.VariableSpec `ebpf:"cfg"`
+	ClockOpType           *ebpf.VariableSpec `ebpf:"clock_op_type"`
 	ControlFrameType      *ebpf.VariableSpec `ebpf:"control_frame_type"`
 	ControlProtocolType   *ebpf.VariableSpec `ebpf:"control_protocol_type"`
 	CounterType           *ebpf.VariableSpec `ebpf:"counter_type"`
@@ -369,6 +373,7 @@ func (m *plainMaps) Close() error {
 type plainVariables struct {
 	CapturedType          *ebpf.Variable `ebpf:"captured_type"`
 	Cfg                   *ebpf.Variable `ebpf:"cfg"`
+	ClockOpType           *ebpf.Variable `ebpf:"clock_op_type"`
 	ControlFrameType      *ebpf.Variable `ebpf:"control_frame_type"`
 	ControlProtocolType   *ebpf.Variable `ebpf:"control_protocol_type"`
 	CounterType           *ebpf.Variable `ebpf:"counter_type"`
@@ -410,6 +415,7 @@ type plainVariables struct {
 //
 // It can be passed to loadPlainObjects or ebpf.CollectionSpec.LoadAndAssign.
 type plainPrograms struct {
+	BasculeClock   *ebpf.Program `ebpf:"bascule_clock"`
 	BasculeControl *ebpf.Program `ebpf:"bascule_control"`
 	BasculeOut     *ebpf.Program `ebpf:"bascule_out"`
 	BasculePatch   *ebpf.Program `ebpf:"bascule_patch"`
@@ -420,6 +426,7 @@ type plainPrograms struct {
 
 func (p *plainPrograms) Close() error {
 	return _PlainClose(
+		p.BasculeClock,
 		p.BasculeControl,
 		p.BasculeOut,
 		p.BasculePatch,

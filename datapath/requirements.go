@@ -27,10 +27,10 @@ type need struct {
 var needs = []need{
 	{ebpf.SchedCLS, 0, "every bridge", []asm.BuiltinFunc{
 		asm.FnMapLookupElem, asm.FnKtimeGetNs, asm.FnLoop, asm.FnCheckMtu, asm.FnRedirect, asm.FnCloneRedirect, asm.FnSkbLoadBytes,
+		asm.FnTimerInit, asm.FnTimerSetCallback, asm.FnTimerStart, // the clock program
 	}},
 	{ebpf.Syscall, 0, "every bridge", []asm.BuiltinFunc{ // the control program
 		asm.FnMapLookupElem, asm.FnMapDeleteElem, asm.FnKtimeGetNs, asm.FnLoop,
-		asm.FnTimerInit, asm.FnTimerSetCallback, asm.FnTimerStart,
 	}},
 	{ebpf.XDP, 0, "XDP", []asm.BuiltinFunc{
 		asm.FnMapLookupElem, asm.FnLoop, asm.FnCheckMtu, asm.FnRedirectMap, asm.FnXdpGetBuffLen,
@@ -72,7 +72,7 @@ var needs = []need{
 	{ebpf.SchedCLS, pfFeatures, "pf", []asm.BuiltinFunc{
 		asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnGetPrandomU32, asm.FnSkbLoadBytes, asm.FnSkbStoreBytes, asm.FnSkbPullData,
 		asm.FnSkbChangeHead, asm.FnSkbChangeTail, asm.FnCsumDiff, asm.FnL3CsumReplace, asm.FnL4CsumReplace,
-		asm.FnRingbufReserve, asm.FnRingbufSubmit, asm.FnRingbufDiscard,
+		asm.FnRingbufReserve, asm.FnRingbufSubmit, asm.FnRingbufDiscard, asm.FnForEachMapElem, // of the clock
 	}},
 	{ebpf.SchedCLS, kernelFeatureFEATURE_PF_FAMILY, "af-to of pf", []asm.BuiltinFunc{
 		asm.FnSkbChangeProto, asm.FnSkbAdjustRoom, asm.FnTailCall, asm.FnRedirectNeigh, asm.FnFibLookup, asm.FnLoop,

@@ -137,7 +137,7 @@ func TestLockedEntriesAge(t *testing.T) {
 		lock(p[0])
 		p[0].Flags |= PortMAB
 	})
-	if _, err := s.request(kernelControl{Op: kernelControlOpCONTROL_START}); err != nil {
+	if err := s.gen.start(); err != nil {
 		t.Fatal(err)
 	}
 	l := s.log()

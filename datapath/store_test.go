@@ -239,7 +239,7 @@ func expectTree(t testing.TB, b *Bridge, links ...string) {
 		want, dirs = append(want, "/"+sparePin), append(dirs, "/"+sparePin)
 	}
 	for _, dir := range dirs {
-		for _, name := range []string{configPin, settingsPin, controlPin, build()} {
+		for _, name := range []string{configPin, settingsPin, controlPin, clockPin, build()} {
 			want = append(want, dir+"/"+name)
 		}
 		if len(Ports(&b.Config)) > 0 {

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "2a40c13fa54c2beea1a3196cbce4c819cdd3b89ab33a05e0109ec97cbfdb2ad8"
+const objectsSum = "bc5a4485f854219babfab76d0ce44786755036d300d5e6a6eb5cc274a71c3347"

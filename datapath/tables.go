@@ -93,6 +93,47 @@ func runWith(p *ebpf.Program, context *kernelControl) error {
 	return nil
 }
 
+// clock runs the clock program. The request is the mark of its frame.
+func (g *generation) clock(op kernelClockOp) error {
+	return runClock(g.coll.Programs[kernelProgBasculeClock], op)
+}
+
+func runClock(p *ebpf.Program, op kernelClockOp) error {
+	frame := make([]byte, 64)                             // the kernel takes no shorter one
+	mark := struct{ _, _, mark uint32 }{mark: uint32(op)} // struct __sk_buff, as far as that
+	var pins runtime.Pinner
+	defer pins.Unpin()
+	pins.Pin(&frame[0])
+	pins.Pin(&mark)
+	// as in runWith
+	run := struct {
+		program uint32
+		result  int32
+		size    uint32
+		_       uint32
+		frame   uint64
+		_       uint64
+		_       [2]uint32
+		context uint32
+		_       uint32
+		at      uint64
+		_       uint64
+		_       [4]uint32
+	}{
+		program: uint32(p.FD()), size: uint32(len(frame)), frame: uint64(uintptr(unsafe.Pointer(&frame[0]))),
+		context: uint32(unsafe.Sizeof(mark)), at: uint64(uintptr(unsafe.Pointer(&mark))),
+	}
+	_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_TEST_RUN, uintptr(unsafe.Pointer(&run)), unsafe.Sizeof(run))
+	runtime.KeepAlive(p)
+	if errno != 0 {
+		return fmt.Errorf("clock program: %w", errno)
+	}
+	if run.result < 0 {
+		return unix.Errno(-run.result)
+	}
+	return nil
+}
+
 func (b *Bridge) control(r kernelControl) (int, error) {
 	p, err := openProgram(b.pin(b.gen, controlPin))
 	if err != nil {

@@ -120,6 +120,7 @@ const (
 	PastOrigin   = kernelFloodPastPAST_ORIGIN   // the frame has come in by it
 	PastFlag     = kernelFloodPastPAST_FLAG     // it takes no floods of the kind
 	PastDevice   = kernelFloodPastPAST_DEVICE   // its device has gone
+	PastCarrier  = kernelFloodPastPAST_CARRIER  // it is down, or has no carrier
 	PastEnd      = kernelFloodPastPAST_END
 )
 

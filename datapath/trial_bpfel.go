@@ -60,6 +60,7 @@ const (
 	trialMapVlanStats             = "vlan_stats"
 	trialMapVlans                 = "vlans"
 	trialMapXdpDevices            = "xdp_devices"
+	trialProgBasculeClock         = "bascule_clock"
 	trialProgBasculeControl       = "bascule_control"
 	trialProgBasculeDue           = "bascule_due"
 	trialProgBasculeFamily        = "bascule_family"
@@ -74,6 +75,7 @@ const (
 	trialProgBasculeXdp           = "bascule_xdp"
 	trialVarCapturedType          = "captured_type"
 	trialVarCfg                   = "cfg"
+	trialVarClockOpType           = "clock_op_type"
 	trialVarControlFrameType      = "control_frame_type"
 	trialVarControlProtocolType   = "control_protocol_type"
 	trialVarCounterType           = "counter_type"
@@ -154,6 +156,7 @@ type trialSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type trialProgramSpecs struct {
+	BasculeClock    *ebpf.ProgramSpec `ebpf:"bascule_clock"`
 	BasculeControl  *ebpf.ProgramSpec `ebpf:"bascule_control"`
 	BasculeDue      *ebpf.ProgramSpec `ebpf:"bascule_due"`
 	BasculeFamily   *ebpf.ProgramSpec `ebpf:"bascule_family"`
@@ -224,6 +227,7 @@ type trialMapSpecs struct {
 type trialVariableSpecs struct {
 	CapturedType          *ebpf.VariableSpec `ebpf:"captured_type"`
 	Cfg                   *ebpf.VariableSpec `ebpf:"cfg"`
+	ClockOpType           *ebpf.VariableSpec `ebpf:"clock_op_type"`
 	ControlFrameType      *ebpf.VariableSpec `ebpf:"control_frame_type"`
 	ControlProtocolType   *ebpf.VariableSpec `ebpf:"control_protocol_type"`
 	CounterType           *ebpf.VariableSpec `ebpf:"counter_type"`
@@ -383,6 +387,7 @@ func (m *trialMaps) Close() error {
 type trialVariables struct {
 	CapturedType          *ebpf.Variable `ebpf:"captured_type"`
 	Cfg                   *ebpf.Variable `ebpf:"cfg"`
+	ClockOpType           *ebpf.Variable `ebpf:"clock_op_type"`
 	ControlFrameType      *ebpf.Variable `ebpf:"control_frame_type"`
 	ControlProtocolType   *ebpf.Variable `ebpf:"control_protocol_type"`
 	CounterType           *ebpf.Variable `ebpf:"counter_type"`
@@ -425,6 +430,7 @@ type trialVariables struct {
 //
 // It can be passed to loadTrialObjects or ebpf.CollectionSpec.LoadAndAssign.
 type trialPrograms struct {
+	BasculeClock    *ebpf.Program `ebpf:"bascule_clock"`
 	BasculeControl  *ebpf.Program `ebpf:"bascule_control"`
 	BasculeDue      *ebpf.Program `ebpf:"bascule_due"`
 	BasculeFamily   *ebpf.Program `ebpf:"bascule_family"`
@@ -441,6 +447,7 @@ type trialPrograms struct {
 
 func (p *trialPrograms) Close() error {
 	return _TrialClose(
+		p.BasculeClock,
 		p.BasculeControl,
 		p.BasculeDue,
 		p.BasculeFamily,

@@ -37,6 +37,7 @@ var codes = map[string]uint32{
 	"storm-mcast":   261,
 	"storm-unknown": 261,
 	"rule":          258,
+	"no-carrier":    unknownL2,
 	"no-peer":       unknownL2,
 	"patch-loop":    268,
 	"ether":         258,

@@ -238,7 +238,7 @@ OFTEN __noinline int route_leaves(struct __sk_buff *skb, u32 out)
 	}
 	if (on(FEATURE_PEER)) {
 		__builtin_memcpy(&peer, memory->hop, 6);
-		if (peer == port_at(out)->peer && !port_limits_out(port_at(out)))
+		if (peer == port_at(out)->straight)
 			return bpf_redirect_peer(port_at(out)->ifindex, 0);
 	}
 	return bpf_redirect(port_device(&tcx_devices, out), 0);

@@ -255,6 +255,12 @@ no-carrier=agent-ended if the agent that took it was killed, until 'bascule
 bridge set BRIDGE' gives it back. plug= has the id by which 'bascule plug', or
 something for containers, has put the port there. description= is what the
 port's device was said to lead to, its alias ('ip link set PORT alias TEXT').
+egress= has what the host has at the device for frames that leave: qdisc, tcx
+(clsact, too), netfilter (which sees no frame of the switch), and end-xdp at a
+veth's other end. While there is something, frames take no short way past the
+device. All about one port has the way: known unicast may leave straight to a
+veth's other end, or by XDP. Then the device's own counters do not have it;
+--stats does.
 
 What the host has at the port's device and has no effect there is shown with
 the settings: ingress-filter= a filter that meets no frame, device-above= a
@@ -389,6 +395,9 @@ func marksOf(port bridge.Port) (marks []string) {
 	if port.NoCarrier != "" {
 		marks = append(marks, "no-carrier="+port.NoCarrier)
 	}
+	if seen := slices.DeleteFunc(slices.Clone(port.Egress), func(s string) bool { return s == bridge.EgressUnknown }); len(seen) > 0 {
+		marks = append(marks, "egress="+strings.Join(seen, ","))
+	}
 	if port.Owner != nil {
 		marks = append(marks, "plug="+port.Owner.ID)
 	}
@@ -420,6 +429,9 @@ func portFacts(port bridge.Port) []fact {
 	if port.Type == bridge.TypePatch {
 		facts = slices.Insert(facts, 1, fact{"peer", port.Peer})
 	}
+	if port.Way != "" {
+		facts = append(facts, fact{"frames leave", leavesBy(port)})
+	}
 	if port.Owner != nil {
 		facts = append(facts, ownerFacts(*port.Owner)...)
 	}
@@ -445,6 +457,29 @@ func portFacts(port bridge.Port) []fact {
 		facts = append(facts, fact{s.Name, s.Format(port.Config)})
 	}
 	return facts
+}
+
+// leavesBy says how frames leave by a port, and who sees them there.
+func leavesBy(port bridge.Port) string {
+	const unseen = ", where the device's own counters, tcpdump and 'ip -s link' do not see them; 'bascule port show --stats' does"
+	switch port.Way {
+	case bridge.WayStraight:
+		return "straight to the other end, if they are for its address" + unseen
+	case bridge.WayXDP:
+		return "by XDP, if they came in by XDP" + unseen
+	}
+	why := map[string]string{
+		bridge.EgressQdisc: "a queueing discipline", bridge.EgressTC: "clsact or programs of tcx", bridge.EgressNetfilter: "rules of netfilter",
+		bridge.EgressEndXDP: "a program of XDP at the other end", bridge.EgressUnknown: "a kernel that does not tell what it has",
+	}
+	var list []string
+	for _, e := range port.Egress {
+		list = append(list, why[e])
+	}
+	if list == nil {
+		return "by the device"
+	}
+	return "by the device, which has " + strings.Join(list, ", ")
 }
 
 // ownerFacts are the facts of a port's owner.

@@ -24,10 +24,10 @@ func newTrace(p *program) *cobra.Command {
 		Short: "explain what a bridge would do with a frame",
 		Long: `Explain step by step what a bridge would do with a frame that came in by the
 port --in, and by which ports the frame would leave. Nothing is sent, learned or
-counted. The verdict is the switch's own. The switch also forwards frames to a
-port that is down or has no carrier; a step then says that the frame is lost
-there. If the datapath routes the packet (--route of 'bascule port'), the steps
-follow it to its way out.
+counted. The verdict is the switch's own. The switch sends nothing to a port
+that is down or has no carrier, once it has seen that; until then a step says
+that the frame is lost there. If the datapath routes the packet (--route of
+'bascule port'), the steps follow it to its way out.
 
 Give the frame in one of three ways, each without check sequence:
 

@@ -29,6 +29,7 @@ var deviceCases = []struct {
 	{"host_carrier_vlans", hostCarrierVLANs},
 	{"host_carrier_stp", hostCarrierSTP},
 	{"host_carrier_killed", hostCarrierKilled},
+	{"carrier_lost", carrierLost},
 	{"port_taken", portTaken},
 	{"port_findings", portFindings},
 	{"device_above", deviceAbove},
@@ -144,6 +145,31 @@ func macvlanComes(t *testing.T, l *netlab.Lab, r *runner) {
 		knows(true)
 		must(t, nl.LinkDel(device(t, l, "vrrp7")))
 		knows(false)
+	}
+	r.stop()
+}
+
+// The agent forgets what was heard behind a port that has lost its carrier. Two bridges' ports have
+// the same ids, and each its own carrier.
+func carrierLost(t *testing.T, l *netlab.Lab, r *runner) {
+	ends := l.NewEnds(4)
+	l.AddBridge("br0", "tcx", ends[:2])
+	l.AddBridge("br1", "tcx", ends[2:])
+	r.start()
+	for i, e := range []*netlab.End{ends[0], ends[2]} {
+		bridge := []string{"br0", "br1"}[i]
+		l.Send(e, l.Frames(1, netlab.Broadcast, netlab.Station(100+i))...)
+		if n := len(l.FDB(bridge)); n != 1 {
+			t.Fatalf("%d addresses of %s", n, bridge)
+		}
+		e.Leave()
+		l.Pull(e.Port)
+		r.says(1, "lost its carrier", bridge, e.Port)
+		l.Wait("the address to be forgotten", func() bool { return len(l.FDB(bridge)) == 0 })
+	}
+	for _, e := range []*netlab.End{ends[0], ends[2]} {
+		l.Plug(e.Port)
+		e.Return()
 	}
 	r.stop()
 }

@@ -45,7 +45,7 @@ func TestConformance(t *testing.T) {
 	for _, c := range slices.Concat(
 		forwardingCases, fdbCases, portCases, berthCases, deviceCases, identityCases, aroundCases, xdpCases, lifeCases,
 		vlanCases, securityCases, guardCases, frontCases, sealedCases, neighbourCases, ruleCases, stormCases, rateCases, patchCases, watchCases, traceCases, stpCases,
-		pfCases, pfRewriteCases, pfReassembleCases, pfTrafficCases, plugCases, doorCases, everythingCases,
+		pfCases, pfRewriteCases, pfReassembleCases, pfTrafficCases, plugCases, doorCases, everythingCases, egressCases,
 	) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

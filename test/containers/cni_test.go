@@ -25,6 +25,7 @@ import (
 
 	"bascule/datapath"
 	"bascule/lab/ends"
+	"bascule/test/netlab"
 )
 
 // patience is how long the tests wait for what is sure to happen.
@@ -850,5 +851,76 @@ func TestCnitool(t *testing.T) {
 	run("del", "listed", path(space))
 	if n := len(h.Ports("cni0")); n != 0 {
 		t.Errorf("%d ports are left", n)
+	}
+}
+
+// The reference plugin `bandwidth`, chained behind ours, limits what comes to a container as it does
+// behind the reference bridge plugin: TCP at 8 Mbit/s.
+func TestBandwidthPlugin(t *testing.T) {
+	needs(t, reference+"/bridge", reference+"/bandwidth", reference+"/static")
+	tool := filepath.Join(t.TempDir(), "cnitool")
+	if out, err := exec.Command("go", "build", "-o", tool, "github.com/containernetworking/cni/cnitool").CombinedOutput(); err != nil {
+		t.Fatalf("build cnitool: %v: %s", err, out)
+	}
+	for _, plugin := range []string{"bridge", "bascule-cni"} {
+		t.Run(plugin, func(t *testing.T) {
+			h := newHost(t)
+			if plugin == "bridge" {
+				h.Keep("cni0")
+			}
+			dir := t.TempDir()
+			spaces := map[string]*ends.Namespace{"limited": h.NewNamespace(), "free": h.NewNamespace()}
+			addresses := map[string]string{"limited": "10.9.0.2", "free": "10.9.0.3"}
+			run := func(name, command string) {
+				t.Helper()
+				cmd := exec.Command("nsenter", "--net="+path(h.Switch), tool, command, name, path(spaces[name]))
+				cmd.Env = append(os.Environ(), "NETCONFPATH="+dir, "CNI_PATH="+h.path+":"+reference)
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Fatalf("cnitool %s %s: %v: %s", command, name, err, out)
+				}
+			}
+			for name, address := range addresses {
+				plugins := []conf{{"type": plugin, "bridge": "cni0", "ipam": conf{"type": "static", "addresses": []conf{{"address": address + "/24"}}}}}
+				if name == "limited" {
+					plugins = append(plugins, conf{"type": "bandwidth", "ingressRate": 8000000, "ingressBurst": 8 * 64 << 10})
+				}
+				list, err := json.Marshal(conf{"cniVersion": "1.0.0", "name": name, "plugins": plugins})
+				h.must(err)
+				h.must(os.WriteFile(filepath.Join(dir, name+".conflist"), list, 0o600))
+				run(name, "add")
+				defer run(name, "del")
+			}
+			h.must(ping(spaces["free"], addresses["limited"]))
+			if plugin != "bridge" {
+				h.Wait("the switch to have seen the plugin's queue", func() bool {
+					return slices.ContainsFunc(h.Ports("cni0"), func(p netlab.PortInfo) bool { return slices.Equal(p.Egress, []string{"qdisc"}) })
+				})
+			}
+			server := exec.Command("nsenter", "--net="+path(spaces["limited"]), "iperf3", "-s", "-1", "--forceflush")
+			stdout, err := server.StdoutPipe()
+			h.must(err)
+			h.must(server.Start())
+			defer server.Wait()
+			defer server.Process.Kill()
+			if _, err := stdout.Read(make([]byte, 1<<10)); err != nil { // it says when it listens
+				t.Fatal(err)
+			}
+			out, err := exec.Command("nsenter", "--net="+path(spaces["free"]), "iperf3", "-C", "cubic", "-c", addresses["limited"], "-t", "3", "-J").Output()
+			if err != nil {
+				t.Fatalf("iperf3: %v: %s", err, out)
+			}
+			var report struct {
+				End struct {
+					Received struct {
+						Rate float64 `json:"bits_per_second"`
+					} `json:"sum_received"`
+				}
+			}
+			h.must(json.Unmarshal(out, &report))
+			t.Logf("%.2f Mbit/s of 8", report.End.Received.Rate/1e6)
+			if rate := report.End.Received.Rate / 1e6; rate < 5 || rate > 8.6 {
+				t.Errorf("%.2f Mbit/s of 8", rate)
+			}
+		})
 	}
 }

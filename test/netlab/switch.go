@@ -272,27 +272,29 @@ type PortInfo struct {
 	FDBMax     int    `json:"fdb_max"`
 	FDBCount   int    `json:"fdb_count"`
 
-	FDBFull      string `json:"fdb_full"`
-	Locked       bool   `json:"locked"`
-	MAB          bool   `json:"mab"`
-	Admit        string `json:"admit"`
-	BackupPort   string `json:"backup_port"`
-	BlockNonIP   bool   `json:"block_non_ip"`
-	SourceGuard  bool   `json:"source_guard"`
-	Trusted      bool   `json:"trusted"`
-	LoopGuard    string `json:"loop_guard"`
-	StormBcast   string `json:"storm_bcast"`
-	StormMcast   string `json:"storm_mcast"`
-	StormUnknown string `json:"storm_unknown"`
-	RateIn       string `json:"rate_in"`
-	RateOut      string `json:"rate_out"`
-	Cost         int    `json:"cost"`
-	Priority     int    `json:"priority"`
-	Edge         string `json:"edge"`
-	P2P          string `json:"p2p"`
-	Guard        bool   `json:"guard"`
-	BPDUFilter   bool   `json:"bpdu_filter"`
-	RootBlock    bool   `json:"root_block"`
+	FDBFull      string   `json:"fdb_full"`
+	Locked       bool     `json:"locked"`
+	MAB          bool     `json:"mab"`
+	Admit        string   `json:"admit"`
+	BackupPort   string   `json:"backup_port"`
+	Way          string   `json:"way"`
+	Egress       []string `json:"egress"`
+	BlockNonIP   bool     `json:"block_non_ip"`
+	SourceGuard  bool     `json:"source_guard"`
+	Trusted      bool     `json:"trusted"`
+	LoopGuard    string   `json:"loop_guard"`
+	StormBcast   string   `json:"storm_bcast"`
+	StormMcast   string   `json:"storm_mcast"`
+	StormUnknown string   `json:"storm_unknown"`
+	RateIn       string   `json:"rate_in"`
+	RateOut      string   `json:"rate_out"`
+	Cost         int      `json:"cost"`
+	Priority     int      `json:"priority"`
+	Edge         string   `json:"edge"`
+	P2P          string   `json:"p2p"`
+	Guard        bool     `json:"guard"`
+	BPDUFilter   bool     `json:"bpdu_filter"`
+	RootBlock    bool     `json:"root_block"`
 
 	// with --stats
 	Stats64 struct {

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"fmt"
+
+	"bascule/datapath"
+)
+
+// wayOf says how known unicast leaves by a port, and what closes the short ways.
+func wayOf(p *datapath.Port) (way string, egress []string) {
+	for _, kind := range []struct {
+		bit  datapath.PortWays
+		word string
+	}{
+		{datapath.WayQueue, EgressQdisc}, {datapath.WayTC, EgressTC},
+		{datapath.WayNetfilter, EgressNetfilter}, {datapath.WayEndXDP, EgressEndXDP},
+	} {
+		if p.Ways&kind.bit != 0 {
+			egress = append(egress, kind.word)
+		}
+	}
+	switch {
+	case p.Straight != 0:
+		return WayStraight, egress
+	case p.Ways&datapath.WayXDP != 0:
+		return WayXDP, egress
+	case p.Ways&datapath.WaySeen == 0:
+		egress = append(egress, EgressUnknown)
+	}
+	return WayDevice, egress
+}
+
+// waysWarning tells of what there is at a new port's device, and has no effect there.
+func waysWarning(b *datapath.Bridge, p *datapath.Port) []string {
+	if p.Facts&(datapath.PortPatch|datapath.PortSpan) != 0 {
+		return nil
+	}
+	name := datapath.PortName(p)
+	if !b.Sees() {
+		if p.Facts&datapath.PortXDPTx == 0 {
+			return nil
+		}
+		return []string{fmt.Sprintf("%s: this kernel does not tell what its device has for frames that leave it, so none are sent there by XDP", name)}
+	}
+	ways, err := b.Look()
+	if err != nil || ways[p.Id]&datapath.WayNetfilter == 0 {
+		return nil
+	}
+	return []string{egressWarning(name)}
+}
+
+// egressWarning tells of rules of netfilter at the hook egress of a port's device.
+func egressWarning(port string) string {
+	return port + ": rules of netfilter at the hook egress of its device meet no frame, as the kernel leaves out what was redirected; " +
+		"filter with pf, MAC rules or tc"
+}
