@@ -318,7 +318,8 @@ packages: $(if $(PREBUILT),,build)
 # The pages of docs, and what they link to. The samples of docs/performance.md stay in the source: they are larger than
 # all the rest.
 install-doc:
-	install -d $(DESTDIR)$(PREFIX)/share/doc/bascule
+	install -d $(DESTDIR)$(PREFIX)/share/doc/bascule/design
+	install -m 644 docs/design/*.md $(DESTDIR)$(PREFIX)/share/doc/bascule/design
 	install -m 644 docs/*.md docs/*.png docs/openapi.json $(DESTDIR)$(PREFIX)/share/doc/bascule
 	install -D -m 644 docs/bascule.schema.json $(DESTDIR)$(PREFIX)/share/bascule/bascule.schema.json
 	ln -sf ../../bascule/bascule.schema.json $(DESTDIR)$(PREFIX)/share/doc/bascule

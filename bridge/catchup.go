@@ -70,7 +70,7 @@ func giveCarriers(store *datapath.Store, bridges []string) {
 
 // Devices are the devices of a namespace's bridges in the hands of the process that
 // follows them. There is one such process at a time. While there is one, a host port's
-// interface has a carrier as long as another port has one; see docs/design.md.
+// interface has a carrier as long as another port has one; see docs/design/ports.md.
 type Devices struct {
 	s    *Switch
 	hold *datapath.Hold

@@ -13,7 +13,7 @@ import (
 )
 
 // TestReasons wants every reason for which the datapath drops frames in the table
-// that trace and help have, and in that of docs/design.md.
+// that trace and help have, and in that of docs/design/frame.md.
 func TestReasons(t *testing.T) {
 	var names []string
 	for _, r := range Reasons {
@@ -25,7 +25,7 @@ func TestReasons(t *testing.T) {
 	if want := datapath.Reasons()[1:]; !slices.Equal(names, want) { // the first is none
 		t.Errorf("the reasons are\n%q and not\n%q", names, want)
 	}
-	page, err := os.ReadFile("../docs/design.md")
+	page, err := os.ReadFile("../docs/design/frame.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func TestReasons(t *testing.T) {
 	slices.Sort(names)
 	slices.Sort(rows)
 	if !slices.Equal(rows, names) {
-		t.Errorf("docs/design.md has\n%q and not\n%q", rows, names)
+		t.Errorf("docs/design/frame.md has\n%q and not\n%q", rows, names)
 	}
 }
 

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -73,9 +74,11 @@ func TestExamples(t *testing.T) {
 		})
 	}
 	pages, err := filepath.Glob("../../docs/*.md")
-	if err != nil {
+	more, bad := filepath.Glob("../../docs/design/*.md")
+	if err = errors.Join(err, bad); err != nil {
 		t.Fatal(err)
 	}
+	pages = append(pages, more...)
 	for _, path := range append(pages, "../../README.md", "../../CONTRIBUTING.md", "../../docs/lab/README.md", "../../docs/lab/published.md") {
 		text, err := os.ReadFile(path)
 		if err != nil {

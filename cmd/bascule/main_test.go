@@ -177,9 +177,13 @@ func TestInstalledPages(t *testing.T) {
 	if out, err := exec.Command("make", "-s", "-C", "../..", "install-doc", "PREFIX=", "DESTDIR="+dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	pages, err := filepath.Glob(dir + "/share/doc/bascule/*.md")
-	if err != nil || len(pages) == 0 {
-		t.Fatalf("no pages: %v", err)
+	var pages []string
+	for _, pattern := range []string{"/share/doc/bascule/*.md", "/share/doc/bascule/design/*.md"} {
+		some, err := filepath.Glob(dir + pattern)
+		if err != nil || len(some) == 0 {
+			t.Fatalf("no pages: %v", err)
+		}
+		pages = append(pages, some...)
 	}
 	link := regexp.MustCompile(`\]\(([^)#: ]+)(#[^)]*)?\)`)
 	for _, page := range pages {

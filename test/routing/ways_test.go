@@ -286,7 +286,7 @@ func TestSizes(t *testing.T) {
 			mtu             int
 		}{
 			{"a plain route", "10.9.1.1", "fd09::1", 1500},
-			// an MTU of a route that is not locked is told to nobody but the stack: see docs/design.md
+			// an MTU of a route that is not locked reaches the stack alone, see docs/design/routing.md
 			{"a route with an MTU that is locked", "10.3.1.1", "fd03::1", 1440}, {"a smaller device", "10.20.1.1", "fd20::1", 1480},
 		} {
 			var frames []netlab.Frame
