@@ -102,7 +102,7 @@ func newPortConfig(what, port string, o *PortOptions) (config PortConfig, err er
 	if err := checkHook(o.Hook); err != nil {
 		return config, err
 	}
-	if config, err = configure(PortSettings, Defaults(PortSettings), o.Changes); err != nil {
+	if config, err = configure(PortSettings, PortDefaults(o.Type), o.Changes); err != nil {
 		return config, err
 	}
 	if o.Description != nil {

@@ -489,7 +489,7 @@ var PortSettings = []Setting[PortConfig]{
 	onOff("source-guard", false, "drop IP, ARP and ND of addresses that are not bound to the port, and all frames of stations bound elsewhere", func(c *PortConfig) *bool { return &c.SourceGuard }),
 	onOff(routeSetting, false, "route what is for the host by the host's own routes, past its network stack and nftables; for a host port",
 		func(c *PortConfig) *bool { return &c.Route }),
-	onOff("trusted", false, "let DHCP servers and routers be behind the port", func(c *PortConfig) *bool { return &c.Trusted }),
+	onOff("trusted", false, "let DHCP servers and routers be behind the port; on at a new host port", func(c *PortConfig) *bool { return &c.Trusted }),
 	{
 		Name: loopGuard, Value: "off|report|TIME", Default: "off",
 		Help: "when own frames come back: report it, or block the port for 1s to 3600s too; " + bareSeconds,
@@ -812,6 +812,14 @@ func Defaults[T any](settings []Setting[T]) (config T) {
 			panic(err) // a mistake in the table above
 		}
 	}
+	return config
+}
+
+// PortDefaults returns the configuration of a new port of a type. The host's own server, relay or router
+// is behind a host port.
+func PortDefaults(kind string) PortConfig {
+	config := Defaults(PortSettings)
+	config.Trusted = kind == TypeHost
 	return config
 }
 

@@ -176,7 +176,7 @@ func (d *diff) deletePort(p *portModel) {
 
 func (d *diff) addPort(want *portModel) {
 	name := d.want.Name
-	initial := bridge.Defaults(bridge.PortSettings)
+	initial := bridge.PortDefaults(want.kind)
 	changes, details := changed(bridge.PortSettings, initial, want.config, false)
 	o := bridge.PortOptions{Type: want.kind, Peer: want.peer, Hook: want.hook, Changes: changes, Force: want.force}
 	var head []string

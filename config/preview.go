@@ -102,7 +102,7 @@ func wholeBridge(name string, state bridge.State, devices []bridge.Device, then 
 		there[d.Name] = d
 	}
 	r := reader{State: state, file: Bridge{Name: name}, out: map[string]bool{}, plugged: true}
-	r.file.Settings = differing(bridge.BridgeSettings, state.Bridge.Config)
+	r.file.Settings = differing(bridge.BridgeSettings, bridge.Defaults(bridge.BridgeSettings), state.Bridge.Config)
 	r.ports(there, taken)
 	r.private()
 	r.rest()

@@ -71,7 +71,7 @@ func readBridges(s *bridge.Switch, devices []bridge.Device, names []string, whol
 			return File{}, nil, err
 		}
 		r := reader{State: state, file: Bridge{Name: name}, whole: whole, out: map[string]bool{}}
-		r.file.Settings = differing(bridge.BridgeSettings, state.Bridge.Config)
+		r.file.Settings = differing(bridge.BridgeSettings, bridge.Defaults(bridge.BridgeSettings), state.Bridge.Config)
 		r.ports(there, taken)
 		r.private()
 		r.rest()
@@ -91,9 +91,9 @@ type reader struct {
 	plugged bool            // ports that were plugged by an id are in it, too
 }
 
-// differing returns the settings that are not what they are by default.
-func differing[T any](settings []bridge.Setting[T], config T) []bridge.Change {
-	return asChanges(saidOnce(differences(settings, bridge.Defaults(settings), config)))
+// differing returns the settings that are not what a new object has.
+func differing[T any](settings []bridge.Setting[T], made, config T) []bridge.Change {
+	return asChanges(saidOnce(differences(settings, made, config)))
 }
 
 // ports reads the ports, given the devices that are there. taken are those that are
@@ -126,7 +126,7 @@ func (r *reader) ports(there map[string]bridge.Device, taken map[string]bool) {
 			}
 			taken[p.Name] = true
 		}
-		port := Port{Name: quoteName(p.Name), Options: bridge.PortOptions{Peer: p.Peer, Changes: differing(bridge.PortSettings, p.Config)}}
+		port := Port{Name: quoteName(p.Name), Options: bridge.PortOptions{Peer: p.Peer, Changes: differing(bridge.PortSettings, bridge.PortDefaults(p.Type), p.Config)}}
 		if p.Type != bridge.TypeNetdev {
 			port.Options.Type = p.Type
 		}

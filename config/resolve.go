@@ -139,7 +139,7 @@ func resolve(f File, was *model, devices []bridge.Device) *model {
 			m.fail(b.At, "bridge %s is at %s already; put all of it there", b.Name, first.At)
 			continue
 		}
-		b.config = configure(m, b.At, "bridge "+b.Name, bridge.BridgeSettings, b.Settings)
+		b.config = configure(m, b.At, "bridge "+b.Name, bridge.BridgeSettings, bridge.Defaults(bridge.BridgeSettings), b.Settings)
 		if err := b.config.Check(b.Name); err != nil {
 			m.fail(b.At, "%s", inKeys(err))
 		}
@@ -197,9 +197,8 @@ func (m *model) checkRoom(b *bridgeModel, was *model) {
 	}
 }
 
-// configure returns the defaults with the changes made.
-func configure[T any](m *model, at Position, what string, settings []bridge.Setting[T], changes []bridge.Change) T {
-	config := bridge.Defaults(settings)
+// configure returns the configuration with the changes made.
+func configure[T any](m *model, at Position, what string, settings []bridge.Setting[T], config T, changes []bridge.Change) T {
 	seen := map[string]bool{}
 	for _, c := range changes {
 		if seen[c.Name] {
@@ -254,7 +253,7 @@ func (m *model) readPort(b *bridgeModel, p *Port, what string) *portModel {
 	o := &p.Options
 	port := &portModel{
 		name: p.Name, at: p.At, kind: cmp.Or(o.Type, bridge.TypeNetdev), peer: o.Peer, hook: cmp.Or(o.Hook, bridge.HookAuto), force: o.Force,
-		config: configure(m, p.At, what, bridge.PortSettings, o.Changes),
+		config: configure(m, p.At, what, bridge.PortSettings, bridge.PortDefaults(o.Type), o.Changes),
 	}
 	switch port.kind {
 	case bridge.TypeNetdev, bridge.TypeHost:

@@ -32,7 +32,7 @@ var candidates = []string{
 
 // drawConfig draws values of some settings.
 func drawConfig[T any](t *rapid.T, settings []bridge.Setting[T]) T {
-	config := configure(&model{}, Position{}, "", settings, nil)
+	config := bridge.Defaults(settings)
 	for _, s := range settings {
 		if !rapid.Bool().Draw(t, s.Name) {
 			continue
@@ -62,7 +62,7 @@ func drawBridge(t *rapid.T, name string, names []string) (b Bridge, devices []br
 	if config.Check("") != nil { // of its timers
 		config.STPHello, config.STPMaxAge, config.STPForwardDelay = 2*time.Second, 20*time.Second, 15*time.Second
 	}
-	b.Settings = differing(bridge.BridgeSettings, config)
+	b.Settings = differing(bridge.BridgeSettings, bridge.Defaults(bridge.BridgeSettings), config)
 	if config.VLANFiltering {
 		if isolated := rapid.IntRange(0, 1).Draw(t, "isolated"); isolated > 0 {
 			b.Private = []PrivateVLAN{{Primary: 100, PrivateVLANs: bridge.PrivateVLANs{Isolated: []uint16{101}, Community: []uint16{102, 103}}}}
@@ -82,7 +82,7 @@ func drawBridge(t *rapid.T, name string, names []string) (b Bridge, devices []br
 			port.Backup = ""
 		}
 		if port.Check("", "") == nil {
-			p.Options.Changes = differing(bridge.PortSettings, port)
+			p.Options.Changes = differing(bridge.PortSettings, bridge.PortDefaults(p.Options.Type), port)
 		}
 		vlans[n] = defaultVLANs(config)
 		if config.VLANFiltering && rapid.Bool().Draw(t, "vlans") {

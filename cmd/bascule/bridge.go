@@ -177,7 +177,7 @@ func (p *program) printBridges(list []bridge.Info) error {
 	return printList(p, list, answer.OfBridge, "BRIDGE ADDRESS PORTS ENTRIES SETTINGS", func(b bridge.Info) []string {
 		return []string{
 			b.Name, b.Address.String(), strconv.Itoa(len(b.Ports)), fmt.Sprint(b.FDBCount),
-			orDash(strings.Join(settingsIn(bridge.BridgeSettings, b.Config), " ")),
+			orDash(strings.Join(settingsIn(bridge.BridgeSettings, bridge.Defaults(bridge.BridgeSettings), b.Config), " ")),
 		}
 	})
 }

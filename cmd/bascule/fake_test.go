@@ -266,8 +266,9 @@ func (f *fakeSwitch) addPort(name, port string, o bridge.PortOptions) ([]string,
 	p := bridge.Port{
 		Bridge: name, Name: port, Type: o.Type, Hook: "tcx", Index: len(f.ports) + 2,
 		Flags: []string{"BROADCAST", "UP"}, MTU: 1500, State: "forwarding",
+		Config: bridge.PortDefaults(o.Type),
 	}
-	if err := configure(bridge.PortSettings, &p.Config, append(defaults(bridge.PortSettings), o.Changes...)); err != nil {
+	if err := configure(bridge.PortSettings, &p.Config, o.Changes); err != nil {
 		return nil, err
 	}
 	if o.Type == bridge.TypePatch {
@@ -322,7 +323,7 @@ func (f *fakeSwitch) Plug(o plug.Plug) ([]string, error) {
 		return nil, err
 	}
 	port := bridge.Port{Bridge: o.Bridge, Name: o.Device, Type: bridge.TypeNetdev, State: "forwarding", Hook: "tcx", Owner: &o.Owner}
-	port.Config = bridge.Defaults(bridge.PortSettings)
+	port.Config = bridge.PortDefaults(port.Type)
 	f.ports = append(f.ports, port)
 	return []string{"of a port"}, nil
 }

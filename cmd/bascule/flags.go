@@ -64,11 +64,10 @@ func addSettings[T any](cmd *cobra.Command, settings []bridge.Setting[T], isNew 
 
 // settingsIn returns the settings of config that differ from those of a new
 // object, as one would write them as flags, without the dashes.
-func settingsIn[T any](settings []bridge.Setting[T], config T) []string {
+func settingsIn[T any](settings []bridge.Setting[T], made, config T) []string {
 	// Made anew, in order, setting by setting: of two settings that are the
 	// same thing (isolated, protected) only the first is named.
 	// A value that a newer bascule may have made, and Set refuses, is shown too.
-	made := bridge.Defaults(settings)
 	var list []string
 	for _, s := range settings {
 		value := s.Format(config)

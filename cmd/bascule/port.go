@@ -366,7 +366,7 @@ func (p *program) printPorts(list []bridge.Port, stats bool) error {
 		toJSON = answer.OfCountedPort
 	}
 	return printList(p, list, toJSON, "BRIDGE PORT TYPE HOOK STATE MTU ENTRIES SETTINGS", func(port bridge.Port) []string {
-		settings := settingsIn(bridge.PortSettings, port.Config)
+		settings := settingsIn(bridge.PortSettings, bridge.PortDefaults(port.Type), port.Config)
 		if port.Type == bridge.TypeSpan {
 			settings = nil
 		}

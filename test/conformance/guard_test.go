@@ -603,6 +603,47 @@ func dhcpGuard(t *testing.T, hook string) {
 	l.Reach(a, bad)
 	l.Bascule("bridge", "set", "br0", "--dhcp-guard=off")
 	l.Reach(a, bad, b, c)
+	l.Bascule("bridge", "set", "br0", "--dhcp-guard")
+	guardOfHost(t, l, ends, "dhcp-guard", func(host netlab.MAC) []netlab.Frame { return offers(netlab.Broadcast, host) })
+}
+
+// guardOfHost holds a guard to the host's own server, relay or router, whose frames these are: a host
+// port is trusted, until it is said not to be.
+func guardOfHost(t *testing.T, l *netlab.Lab, ends []*netlab.End, reason string, frames func(host netlab.MAC) []netlab.Frame) {
+	t.Helper()
+	l.Bascule("port", "add", "br0", "host0", "--type", "host")
+	nl, err := l.Switch.Netlink().LinkByName("host0")
+	must(t, err)
+	l.SetUp(nl)
+	host, own := l.Listen(l.Switch, "host0"), frames(netlab.MAC(nl.Attrs().HardwareAddr))
+	l.Reach(host, own, ends...)
+	if out := l.Bascule("export"); strings.Contains(out, "trusted") {
+		t.Errorf("a new host port is exported as\n%s", out)
+	}
+	l.Bascule("port", "set", "br0", "host0", "--trusted=off")
+	l.Reach(host, own)
+	if n := l.Port("br0", "host0").Drops[reason]; n != uint64(len(own)) {
+		t.Errorf("%d of %d frames of the host are counted as dropped", n, len(own))
+	}
+	saved := l.Bascule("export")
+	if !strings.Contains(saved, "trusted: off") {
+		t.Errorf("a host port that is not trusted is exported as\n%s", saved)
+	}
+	if out := l.Bascule("apply", writeFile(t, saved)); out != "" {
+		t.Errorf("what is exported does %s", out)
+	}
+	for _, from := range []string{saved, strings.Replace(saved, "trusted: off", "trusted: on", 1)} {
+		l.Bascule("port", "del", "br0", "host0")
+		l.Bascule("apply", writeFile(t, from))
+		if got := l.Port("br0", "host0").Trusted; got != (from != saved) {
+			t.Errorf("trusted is %v by\n%s", got, from)
+		}
+	}
+	l.Bascule("port", "set", "br0", "host0", "--trusted=off")
+	l.Bascule("apply", writeFile(t, strings.Replace(saved, ", trusted: off", "", 1)))
+	if !l.Port("br0", "host0").Trusted {
+		t.Error("a file that says nothing leaves a host port untrusted")
+	}
 }
 
 func raGuard(t *testing.T, hook string) {
@@ -633,6 +674,8 @@ func raGuard(t *testing.T, hook string) {
 	l.Bascule("bridge", "set", "br0", "--ra-guard=off")
 	l.Bascule("port", "set", "br0", a.Port, "--trusted=off")
 	l.Reach(a, bad, b, c)
+	l.Bascule("bridge", "set", "br0", "--ra-guard")
+	guardOfHost(t, l, ends, "ra-guard", func(host netlab.MAC) []netlab.Frame { return advertisements(netlab.Group(1), host) })
 }
 
 // bindingPrivateVLAN: what is bound in a private VLAN is bound where its
