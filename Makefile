@@ -24,7 +24,8 @@ TEST_NEEDS = $(DEMO_NEEDS) $(PEER_NEEDS) ping:iputils-ping sockperf:sockperf set
 	/usr/lib/cni/bridge:containernetworking-plugins containerd:containerd \
 	libvirtd:libvirt-daemon virsh:libvirt-clients \
 	/usr/lib/*/libvirt/connection-driver/libvirt_driver_qemu.so:libvirt-daemon-driver-qemu \
-	mmdebstrap:mmdebstrap dpkg-scanpackages:dpkg-dev gpg:gnupg hostapd:hostapd wpa_supplicant:wpasupplicant
+	mmdebstrap:mmdebstrap dpkg-scanpackages:dpkg-dev gpg:gnupg hostapd:hostapd wpa_supplicant:wpasupplicant \
+	/usr/sbin/sshd:openssh-server ssh:openssh-client
 PACKAGES_NEEDS = mmdebstrap:mmdebstrap dpkg-scanpackages:dpkg-dev gpg:gnupg rpm:rpm \
 	qemu-aarch64-static:qemu-user-static /lib/ld-musl-*.so.1:musl \
 	/usr/aarch64-linux-gnu/lib/ld-linux-aarch64.so.1:libc6-arm64-cross
