@@ -46,6 +46,7 @@ func (s *Switch) Check() (list []Finding, err error) {
 		c := &checker{root: "/"}
 		c.kernel()
 		c.machine(s)
+		c.processes()
 		c.network()
 		list = c.found
 		devices, err := checkDevices()
@@ -180,6 +181,15 @@ func (c *checker) machine(s *Switch) {
 	default:
 		c.add("machine", "memory", VerdictYes, fmt.Sprintf("%s; limits may take %s", text, inUnits(free/memoryPart)))
 	}
+}
+
+// processes tells whether the bridges of network namespaces that have ended can be swept.
+func (c *checker) processes() {
+	state, text := VerdictYes, "'bridge add' sweeps bridges of network namespaces that have ended"
+	if !seesAllProcesses(c.root) {
+		state, text = VerdictNote, "not all can be looked into: bridges of network namespaces that have ended stay, until a process that may do so adds a bridge"
+	}
+	c.add("machine", "processes", state, text)
 }
 
 func (c *checker) network() {

@@ -55,6 +55,9 @@ func TestCheckFiles(t *testing.T) {
 		{"RCU", map[string]string{"sys/kernel/rcu_expedited": "0", "sys/kernel/rcu_normal": "0"}, (*checker).kernel, "RCU", "yes"},
 		{"RCU without hurry", map[string]string{"sys/kernel/rcu_expedited": "0", "sys/kernel/rcu_normal": "1"}, (*checker).kernel, "RCU", "note it never"},
 		{"no RCU", nil, (*checker).kernel, "RCU", "note no /sys"},
+		{"processes", map[string]string{"proc/1/ns/pid": "-> pid:[4026531836]"}, (*checker).processes, "processes", "yes"},
+		{"hidden processes", nil, (*checker).processes, "processes", "note not all can be looked into"},
+		{"processes of a container", map[string]string{"proc/1/ns/pid": "-> pid:[4026532000]"}, (*checker).processes, "processes", "note not all"},
 		{"no JIT", map[string]string{"proc/sys/net/core/bpf_jit_enable": "0"}, (*checker).kernel, "JIT", "no programs are interpreted"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -64,7 +67,12 @@ func TestCheckFiles(t *testing.T) {
 				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 					t.Fatal(err)
 				}
-				if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+				target, link := strings.CutPrefix(text, "-> ")
+				err := os.WriteFile(path, []byte(text), 0o644)
+				if link {
+					err = errors.Join(os.Remove(path), os.Symlink(target, path))
+				}
+				if err != nil {
 					t.Fatal(err)
 				}
 			}

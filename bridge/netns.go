@@ -175,7 +175,7 @@ func threadNetns() (netns.NsHandle, error) {
 // that may not look into all others cannot tell either, and leaves the bridges to
 // processes that can.
 func sweepAbandoned() error {
-	if !seesAllProcesses() {
+	if !seesAllProcesses("/") {
 		return nil
 	}
 	var live map[uint64]bool
@@ -202,10 +202,10 @@ func Ended(cookies []uint64) ([]uint64, error) {
 // seesAllProcesses reports whether we may look into the machine's first process, which
 // has every privilege that there is. A service with few capabilities may not
 // (ptrace(2), PTRACE_MODE_READ_FSCREDS). In another process namespace the first process
-// is another one.
-func seesAllProcesses() bool {
-	const first = "pid:[4026531836]"         // PROC_PID_INIT_INO of linux/proc_ns.h
-	is, err := os.Readlink("/proc/1/ns/pid") // it may be hidden, too
+// is another one. The files of processes are below root.
+func seesAllProcesses(root string) bool {
+	const first = "pid:[4026531836]"                             // PROC_PID_INIT_INO of linux/proc_ns.h
+	is, err := os.Readlink(filepath.Join(root, "proc/1/ns/pid")) // it may be hidden, too
 	return err == nil && is == first
 }
 
