@@ -289,10 +289,10 @@ func (c *draft) notElsewhere(what, id string) error {
 }
 
 // ConfigurePort gives a port exactly these settings: those that are not named have the
-// defaults.
+// defaults. A host port, which is the host's own, keeps those as they are.
 func (e *Edit) ConfigurePort(port string, o PortOptions) error {
 	what := "set port " + port + " of " + e.bridge
-	want, err := configure(PortSettings, Defaults(PortSettings), o.Changes)
+	_, err := configure(PortSettings, PortConfig{}, o.Changes)
 	return e.add(step{what, e.bridge, func(c *draft) error {
 		p, _, err := findPort(c, what, e.bridge, port)
 		if err != nil {
@@ -305,6 +305,14 @@ func (e *Edit) ConfigurePort(port string, o PortOptions) error {
 		was := loadPortConfig(p)
 		if backup := datapath.PortAt(c.next, p.Backup); backup != nil {
 			was.Backup = portName(c.bridge, backup, devices)
+		}
+		made := PortDefaults(TypeNetdev)
+		if p.Notes&datapath.PortHost != 0 {
+			made = was
+		}
+		want, err := configure(PortSettings, made, o.Changes)
+		if err != nil {
+			return err
 		}
 		only := PortOptions{Hook: o.Hook}
 		if l := devices[int(p.Ifindex)]; l == nil || o.MTU != mtuOf(p, l, devices) {

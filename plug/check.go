@@ -46,7 +46,10 @@ func Check(s *bridge.Switch, p Plug) (*bridge.Port, error) {
 
 // checkSettings says whether the port has the settings of the plug, and the defaults otherwise.
 func (p *Plug) checkSettings(_ *bridge.Switch, port *bridge.Port) error {
-	want := bridge.Defaults(bridge.PortSettings)
+	want := bridge.PortDefaults(port.Type)
+	if p.Host { // others are not the plug's to say
+		want = port.Config
+	}
 	for _, change := range p.Settings {
 		for _, s := range bridge.PortSettings {
 			if s.Name == change.Name {

@@ -29,9 +29,9 @@ type Plug struct {
 	MTU      int  // as that of bridge.PortOptions
 	Hook     string
 	Force    bool               // as that of bridge.PortOptions
-	Settings []bridge.Change    // of bridge.PortSettings; others have their defaults
+	Settings []bridge.Change    // of bridge.PortSettings; others have their defaults, and those of a host port stay
 	VLANs    []bridge.VLANRange // nil for those of a new port; else the bridge filters VLANs
-	Bindings []bridge.Binding   // all that the port has; Bridge and Port are filled in
+	Bindings []bridge.Binding   // all that the port has; nil leaves those of a host port
 	Stations []net.HardwareAddr // static entries of the port's VLANs; nil to leave them as they are
 	CopyTo   string             // a span port that gets copies of the port's frames, "" for none
 	PF       *bridge.PFLoad     // Name, Text and Source of the rules that are the port's alone; nil for none
@@ -125,8 +125,10 @@ func (p *Plug) plan(e *bridge.Edit, rules bridge.PortAnchor) error {
 	if err != nil {
 		return err
 	}
-	if err := e.SetBindings(p.Device, p.Bindings); err != nil {
-		return err
+	if !p.Host || p.Bindings != nil {
+		if err := e.SetBindings(p.Device, p.Bindings); err != nil {
+			return err
+		}
 	}
 	if p.Stations != nil {
 		if err := e.SetStations(p.Device, p.Stations); err != nil {

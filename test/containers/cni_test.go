@@ -706,6 +706,8 @@ func TestCheckAll(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	h.Bascule("port", "set", "cni0", "cni0.10", "--isolated") // which is not the network's to say
+	h.do(check)
 	const rules = "plug/cni%2Fnet%2Fa%2Feth0"
 	forced("pfctl", "-b", "cni0", "-d", "--force")
 	h.refused(check, 999, "pf of bridge cni0 is disabled")

@@ -45,7 +45,8 @@ func (h *host) outside(network, gateway string) *ends.Namespace {
 }
 
 // The MTU of a network is the gateway's, too: the host tells senders of a smaller one, and takes
-// packets of a larger one. A network whose MTU is changed changes it with the next container.
+// packets of a larger one. A network whose MTU is changed changes it with the next container. What
+// somebody has set at the gateway's port stays.
 func TestGatewayMTU(t *testing.T) {
 	needs(t, "ping", reference+"/host-local")
 	type door struct {
@@ -79,7 +80,10 @@ func TestGatewayMTU(t *testing.T) {
 			t.Parallel()
 			h := newHost(t)
 			h.t = t
-			checkGatewayMTU(h, d.subnet, d.gateway, d.port, func(n, mtu int) (*ends.Namespace, string, func()) { return d.plug(h, n, mtu) })
+			checkGatewayMTU(h, d.subnet, d.gateway, d.port, func(n, mtu int) (*ends.Namespace, string, func()) {
+				defer h.keeps(d.port, n == 0)
+				return d.plug(h, n, mtu)
+			})
 		})
 	}
 	t.Run("docker", func(t *testing.T) {
@@ -101,6 +105,12 @@ func TestGatewayMTU(t *testing.T) {
 			address := fmt.Sprint("10.97.0.", 5+n)
 			ask("CreateEndpoint", o{"EndpointID": end, "Interface": o{"Address": address + "/24"}})
 			answer := ask("Join", o{"EndpointID": end, "SandboxKey": "/x"})
+			d.keeps("br7", true)
+			ask("CreateEndpoint", o{"EndpointID": "x", "Interface": o{"Address": "10.97.0.99/24"}})
+			ask("Join", o{"EndpointID": "x", "SandboxKey": "/y"})
+			d.keeps("br7", false)
+			ask("Leave", o{"EndpointID": "x"})
+			ask("DeleteEndpoint", o{"EndpointID": "x"})
 			space := d.space()
 			d.move(space, at(answer, "InterfaceName", "SrcName").(string), "eth0", address+"/24")
 			h := d.host
@@ -112,6 +122,23 @@ func TestGatewayMTU(t *testing.T) {
 			}
 		})
 	})
+}
+
+// keeps holds the gateway's port to what somebody sets at first.
+func (h *host) keeps(port string, first bool) {
+	h.t.Helper()
+	if first {
+		h.Bascule("port", "set", port, port, "--isolated", "--trusted=off", "--fdb-max", "77", "--description", "the way out")
+		h.Bascule("binding", "add", port, port, "02:00:00:00:00:99", "10.255.0.9")
+	}
+	if out := h.Bascule("port", "show", port, port); !strings.Contains(out, "description") {
+		h.t.Errorf("the gateway's port is\n%s", out)
+	} else if is := h.Port(port, port); is.Trusted || is.FDBMax != 77 || !strings.Contains(out, "the way out") || !slices.Equal(is.Protected, []int{1}) {
+		h.t.Errorf("the gateway's port is %+v", is)
+	}
+	if out := h.Bascule("binding", "show", port, port); !strings.Contains(out, "10.255.0.9") {
+		h.t.Errorf("the gateway's port has the bindings\n%s", out)
+	}
 }
 
 func checkGatewayMTU(h *host, subnet, gateway, port string, plug func(n, mtu int) (*ends.Namespace, string, func())) {
