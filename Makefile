@@ -130,7 +130,7 @@ pictures:
 BOOT ?=
 test-boot:
 	$(call install,$(BOOT_NEEDS))
-	$(GO) test ./test/boot -count=1 -v -vet=off -timeout 2h -run 'TestFiles|TestBoot/$(BOOT)' -boot.machines
+	$(GO) test ./test/boot -count=1 -v -vet=off -timeout 6h -run 'TestFiles|TestBoot/$(BOOT)' -boot.machines
 
 # Whether a frame costs as many instructions as is recorded in test/exact/golden.json, by
 # the plain paths, with VLAN filtering, and past pf's rules; fails from 1 % more on.
