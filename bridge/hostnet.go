@@ -19,13 +19,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HostNet is what the host has at the interfaces of host ports, and no file says: routes, and
-// addresses that a server or router leased. It goes with the interface, or when that is down.
-// So a change that is put back gives it back, too.
+// HostNet is what the host has at the interfaces of host ports, and no file says: routes, neighbours
+// that are set, and addresses that a server or router leased. It goes with the interface, or when that
+// is down. So a change that is put back gives it back, too.
 type HostNet struct {
-	Time   time.Time   `json:"time"`
-	Leases []HostLease `json:"leases,omitempty"`
-	Routes []HostRoute `json:"routes,omitempty"`
+	Time       time.Time       `json:"time"`
+	Leases     []HostLease     `json:"leases,omitempty"`
+	Routes     []HostRoute     `json:"routes,omitempty"`
+	Neighbours []HostNeighbour `json:"neighbours,omitempty"`
 
 	// MACs are the addresses of the interfaces, by name. One that is made anew may get another
 	// than it had, while a device has that, and neighbours remember the former.
@@ -39,6 +40,13 @@ type HostLease struct {
 	Valid     int          `json:"valid"` // seconds that are left
 	Preferred int          `json:"preferred"`
 	Flags     int          `json:"flags,omitempty"`
+}
+
+// A HostNeighbour is a neighbour that somebody has set for good.
+type HostNeighbour struct {
+	Device  string           `json:"device"`
+	Address netip.Addr       `json:"address"`
+	MAC     net.HardwareAddr `json:"mac"`
 }
 
 // A HostRoute is a route by interfaces of host ports, as rtnetlink(7) has it. Devices are the names
@@ -78,6 +86,9 @@ func (s *Switch) HostNet() (it HostNet, err error) {
 		if it.Leases, err = leases(hosts); err != nil {
 			return err
 		}
+		if it.Neighbours, err = neighbours(hosts); err != nil {
+			return err
+		}
 		it.Routes, err = routesBy(hosts)
 		return err
 	})
@@ -98,6 +109,22 @@ func leases(hosts map[uint32]string) (list []HostLease, err error) {
 			}
 			const keep = unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_NODAD
 			list = append(list, HostLease{name, d.prefix, a.ValidLft, a.PreferedLft, a.Flags & keep})
+		}
+	}
+	return list, nil
+}
+
+// neighbours returns the neighbours of interfaces, by index, that stay until somebody deletes them.
+func neighbours(hosts map[uint32]string) (list []HostNeighbour, err error) {
+	for index, name := range hosts {
+		all, err := netlink.NeighList(int(index), netlink.FAMILY_ALL)
+		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return nil, fmt.Errorf("neighbours of %s: %w", name, err)
+		}
+		for _, n := range all {
+			if a, ok := netip.AddrFromSlice(n.IP); ok && n.State&netlink.NUD_PERMANENT != 0 && n.HardwareAddr != nil {
+				list = append(list, HostNeighbour{name, a.Unmap(), n.HardwareAddr})
+			}
 		}
 	}
 	return list, nil
@@ -216,6 +243,7 @@ func (s *Switch) RestoreHostNet(was HostNet) (notes []string, err error) {
 			byName[l.Attrs().Name], hosts[uint32(index)] = l, l.Attrs().Name
 		}
 		notes = append(notes, was.restoreLeases(byName)...)
+		notes = append(notes, was.restoreNeighbours(byName)...)
 		more, err := was.restoreRoutes(byName, hosts)
 		notes = append(notes, more...)
 		return err
@@ -241,6 +269,22 @@ func (n HostNet) restoreLeases(devices map[string]netlink.Link) (notes []string)
 		a.ValidLft, a.PreferedLft, a.Flags = left, preferred, lease.Flags
 		if err := netlink.AddrAdd(l, a); err != nil && !errors.Is(err, unix.EEXIST) {
 			notes = append(notes, fmt.Sprintf("address %s of %s, which was leased, cannot be given back: %v", lease.Address, lease.Device, err))
+		}
+	}
+	return notes
+}
+
+func (n HostNet) restoreNeighbours(devices map[string]netlink.Link) (notes []string) {
+	for _, was := range n.Neighbours {
+		l := devices[was.Device]
+		if l == nil {
+			continue
+		}
+		err := netlink.NeighSet(&netlink.Neigh{
+			LinkIndex: l.Attrs().Index, IP: was.Address.AsSlice(), HardwareAddr: was.MAC, State: netlink.NUD_PERMANENT,
+		})
+		if err != nil {
+			notes = append(notes, fmt.Sprintf("neighbour %s of %s cannot be given back: %v", was.Address, was.Device, err))
 		}
 	}
 	return notes

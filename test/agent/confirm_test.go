@@ -237,8 +237,8 @@ func confirmPutBackDevices(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// confirmHostAndAnchors: what no file says is put back as well: routes and leases of the host at its
-// port, rules in anchors of pf, and the MAC and MTU that a file leaves as they are.
+// confirmHostAndAnchors: what no file says is put back as well: routes, neighbours and leases of the host
+// at its port, rules in anchors of pf, and the MAC and MTU that a file leaves as they are.
 func confirmHostAndAnchors(t *testing.T, l *netlab.Lab) {
 	ip := func(args ...string) string {
 		t.Helper()
@@ -248,9 +248,16 @@ func confirmHostAndAnchors(t *testing.T, l *netlab.Lab) {
 		}
 		return string(out)
 	}
-	apply(t, l, file(t, "good.yaml", `bridges: {br0: {ports: {p1: {}, p2: {}, h0: {type: host, addresses: 192.0.2.9/24}}, pf: {rules: "anchor own\nanchor none\npass"}}}`))
+	out, err := exec.Command("ip", "netns", "exec", l.Switch.Name, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=0").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	apply(t, l, file(t, "good.yaml", `bridges: {br0: {ports: {p1: {}, p2: {}, h0: {type: host, addresses: [192.0.2.9/24, "2001:db8::9/64"]}}, pf: {rules: "anchor own\nanchor none\npass"}}}`))
 	ip("address", "add", "192.0.2.77/24", "dev", "h0", "valid_lft", "5000", "preferred_lft", "4000")
 	ip("route", "add", "default", "via", "192.0.2.1", "metric", "7")
+	ip("-6", "route", "add", "default", "via", "2001:db8::1", "metric", "8")
+	ip("neighbour", "add", "192.0.2.1", "lladdr", "02:00:00:00:00:61", "dev", "h0", "nud", "permanent")
+	ip("neighbour", "add", "2001:db8::1", "lladdr", "02:00:00:00:00:61", "dev", "h0", "nud", "permanent")
 	ip("route", "add", "198.51.100.0/24", "nexthop", "via", "192.0.2.2", "weight", "3", "nexthop", "via", "192.0.2.3")
 	ip("route", "add", "203.0.113.0/24", "dev", "h0", "src", "192.0.2.9", "mtu", "1200", "table", "42")
 	l.Bascule("pfctl", "-b", "br0", "-q", "-a", "own", "-f", file(t, "own.conf", "block in proto udp from any to any port = 9\n"))
@@ -266,7 +273,8 @@ func confirmHostAndAnchors(t *testing.T, l *netlab.Lab) {
 		for _, line := range linesOf(ip("-o", "-4", "address", "show", "dev", "h0")) {
 			leased += strings.Fields(line)[3] + "\n"
 		}
-		return mtu + leased + ip("-4", "route", "show", "table", "all", "proto", "boot") + l.Bascule("pfctl", "-b", "br0", "-q", "-a", "*", "-s", "rules")
+		return mtu + leased + ip("-4", "route", "show", "table", "all", "proto", "boot") + ip("-6", "route", "show", "table", "all", "proto", "boot") +
+			ip("neighbour", "show", "nud", "permanent") + l.Bascule("pfctl", "-b", "br0", "-q", "-a", "*", "-s", "rules")
 	}
 	before := look()
 	for _, text := range []string{
@@ -274,7 +282,7 @@ func confirmHostAndAnchors(t *testing.T, l *netlab.Lab) {
 		"bridges: {br0: {ports: {p1: {}, h0: {type: host, addresses: 203.0.113.9/24, mac: 02:00:00:00:00:99, mtu: 900}}, pf: {rules: pass}}}",
 		"bridges: {br0: {ports: {p1: {}, p2: {}, h0: {type: host, up: off}}}}",
 	} {
-		tried(t, l, "2s", text)
+		tried(t, l, "1h", text)
 		l.Run("pfctl", "-b", "br0", "-q", "-a", "none", "-f", file(t, "none.conf", "block\n"))
 		l.Run("pfctl", "-b", "br0", "-q", "-a", "own", "-F", "rules")
 		l.Run("port", "set", "br0", "h0", "--mac", "02:00:00:00:00:98", "--mtu", "1000")
@@ -282,6 +290,7 @@ func confirmHostAndAnchors(t *testing.T, l *netlab.Lab) {
 			l.Run("port", "set", "br0", "h0", "--mac", "auto")
 			ip("link", "set", "h0", "name", "h8")
 		}
+		overdue(t, l)
 		l.Wait("the change to be put back", func() bool { return !waiting(l) })
 		if after := look(); after != before {
 			t.Errorf("after %s there is\n%s and was\n%s", text, after, before)
