@@ -149,8 +149,9 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	if !ported(c) {
 		leaveOutFrames(spec)
 	}
+	linker := object.linker(c)
 	for name, p := range spec.Programs {
-		if err := object.make(p, programFeatures(name, c), c); err != nil {
+		if err := linker.make(p, programFeatures(name, c)); err != nil {
 			return nil, err
 		}
 	}

@@ -114,7 +114,7 @@ func metByFrames(t *testing.T, features kernelFeature) map[string]bool {
 	}
 	spec.Programs = programs
 	for _, p := range programs {
-		if err := object.make(p, c.Features, &c); err != nil {
+		if err := object.linker(&c).make(p, c.Features); err != nil {
 			t.Fatal(err)
 		}
 	}

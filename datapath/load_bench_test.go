@@ -63,7 +63,7 @@ func linkedTCX(tb testing.TB, s *shelf, c *Config) (instructions, lookups int) {
 		tb.Fatal(err)
 	}
 	p := o.spec.Programs[kernelProgBasculeTcx]
-	if err := o.make(p, c.Features, c); err != nil {
+	if err := o.linker(c).make(p, c.Features); err != nil {
 		tb.Fatal(err)
 	}
 	for i := range p.Instructions {

@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -103,7 +104,8 @@ func (o *object) lookups(code asm.Instructions) (at []int) {
 
 // callLookups puts a call in the place of each of the look-ups of a function.
 func callLookups(code asm.Instructions, list []int) asm.Instructions {
-	p := newPruner(code)
+	p := newPruner(slices.Clone(code)) // other programs may have it, too
+	code = p.code
 	targets := make([]bool, len(code))
 	for i := range code {
 		p.reached[i], p.used[i], p.branches[i] = true, true, branchNext|branchAway
@@ -131,4 +133,57 @@ func lookupOf(name string) asm.Instructions {
 	}}
 	load := asm.LoadMapPtr(asm.R1, 0).WithReference(name).WithSymbol(about.Name)
 	return asm.Instructions{btf.WithFuncMetadata(load, about), asm.FnMapLookupElem.Call(), asm.Return()}
+}
+
+// Linux 6.18 keeps some hundred bytes about each instruction. It copies all of them to other
+// memory when it writes more instructions than there were, page by page (vrealloc in
+// bpf_patch_insn_data). Instructions that it has removed leave memory for others. So large
+// programs have instructions that nothing reaches, which the kernel removes at once. Without
+// them, copies took a tenth of its time for a load with pf.
+const fewLeft = 32 // look-ups: a program with fewer has no room
+
+var roomEach = 8 // instructions for each look-up: as many as it writes, more or less
+
+// makeRoom has one of a program's functions jump over instructions that nothing reaches. No
+// frame comes to the jump: the kernel knows where it goes, and removes it, too.
+func (o *object) makeRoom(functions []asm.Instructions) {
+	n := 0
+	for _, code := range functions {
+		n += len(o.lookups(code))
+	}
+	if n < fewLeft || roomEach == 0 {
+		return
+	}
+	n *= roomEach
+	for f, code := range functions {
+		// behind it the kernel knows what a register holds
+		known := slices.IndexFunc(code, func(ins asm.Instruction) bool { return ins.OpCode == asm.Mov.Op(asm.ImmSource) })
+		if known < 0 || len(code)+n > math.MaxInt16/2 { // as far as a jump goes
+			continue
+		}
+		is := code[known]
+		room := slices.Repeat(asm.Instructions{asm.Mov.Imm(is.Dst, 0)}, n+1)
+		room[0] = asm.Instruction{OpCode: asm.JEq.Op(asm.ImmSource), Dst: is.Dst, Constant: is.Constant, Offset: int16(n)}
+		p := newPruner(slices.Clone(code))
+		code = p.code
+		for i := range code {
+			if !isJump(&code[i]) {
+				continue
+			}
+			further := 0
+			switch to := p.target(i); {
+			case i <= known && to > known:
+				further = len(room)
+			case i > known && to <= known:
+				further = -len(room)
+			}
+			if isLong(&code[i]) {
+				code[i].Constant += int64(further)
+			} else {
+				code[i].Offset += int16(further)
+			}
+		}
+		functions[f] = slices.Insert(code, known+1, room...)
+		return
+	}
 }

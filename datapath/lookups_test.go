@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -85,5 +86,57 @@ func TestShareLookups(t *testing.T) {
 		{OpCode: asm.JEq.Op(asm.ImmSource), Dst: asm.R0, Offset: -2}, rare[len(rare)-1],
 	}); got != want {
 		t.Errorf("a function is\n%s\nwant:\n%s", got, want)
+	}
+}
+
+// TestMakeRoom: who takes out what is not reached gets the function that there was, whose jumps
+// over the room and back are as far.
+func TestMakeRoom(t *testing.T) {
+	o := &object{spec: &ebpf.CollectionSpec{Maps: map[string]*ebpf.MapSpec{"array": {Type: ebpf.Array}}}}
+	jump := func(offset int16) asm.Instruction {
+		return asm.Instruction{OpCode: asm.JEq.Op(asm.ImmSource), Dst: asm.R6, Constant: 5, Offset: offset}
+	}
+	function := func(lookups int) asm.Instructions {
+		about := btf.WithFuncMetadata(asm.Mov.Reg(asm.R6, asm.R1).WithSymbol("main"), &btf.Func{Name: "main"})
+		code := asm.Instructions{about, jump(4), jump(2), jump(0), asm.Mov.Imm(asm.R7, 7), jump(-2), jump(-4), jump(1), jump(-7)}
+		for range lookups {
+			code = append(code, asm.LoadMapPtr(asm.R1, 0).WithReference("array"), asm.FnMapLookupElem.Call())
+		}
+		return append(code, asm.Mov.Reg(asm.R0, asm.R7), asm.Return())
+	}
+	for lookups, room := range map[int]int{fewLeft - 1: 0, fewLeft: 1 + fewLeft*roomEach} {
+		was, with := function(lookups), []asm.Instructions{function(lookups)}
+		o.makeRoom(with)
+		if n := len(with[0]) - len(was); n != room {
+			t.Errorf("with %d look-ups there are %d instructions more, want %d", lookups, n, room)
+		}
+		if got, want := fmt.Sprint(newPruner(nil).prune(with[0])), fmt.Sprint(newPruner(nil).prune(was)); got != want {
+			t.Errorf("without the room there is\n%v\nwant\n%v", got, want)
+		}
+	}
+}
+
+// TestRoomCostsNothing: of the room, the kernel keeps nothing in any program.
+func TestRoomCostsNothing(t *testing.T) {
+	s := newShelf(t, 4)
+	c := newConfig(s.rack, 4, pfRouted)
+	sizes := func() map[string]int {
+		var g *generation
+		s.do(func() (err error) {
+			g, err = (&Bridge{store: s.store}).load(&c, Tables{})
+			return err
+		})
+		defer g.Close()
+		kept := map[string]int{}
+		for name, p := range g.coll.Programs {
+			kept[name], _ = size(t, p)
+		}
+		return kept
+	}
+	with, each := sizes(), roomEach
+	roomEach = 0
+	defer func() { roomEach = each }()
+	if without := sizes(); !maps.Equal(with, without) {
+		t.Errorf("the kernel keeps %v instructions with room, %v without", with, without)
 	}
 }

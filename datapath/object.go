@@ -22,7 +22,7 @@ import (
 // That took half of the time of a load. So the library reads what tables and variables
 // there are, and the object reads the functions that a program comes to have.
 type object struct {
-	spec  *ebpf.CollectionSpec // its programs have no instructions until [object.link]
+	spec  *ebpf.CollectionSpec // its programs have no instructions until [linker.make]
 	parts map[elf.SectionIndex]*section
 	in    map[string]*section // the section of each function
 }
@@ -211,45 +211,75 @@ func (s *section) readMentions(list []byte, symbols []elf.Symbol) error {
 	return nil
 }
 
-// link returns a function and all that are called from there. special makes of each what
-// the program is to have of it. What is not called by then is not linked.
-func (o *object) link(function string, special func(asm.Instructions) asm.Instructions) (all []asm.Instructions, err error) {
+// linkFrom returns a function and all that are called from there, as read has them. What is not
+// called there is not linked.
+func linkFrom(function string, read func(name string) (asm.Instructions, error)) (all []asm.Instructions, err error) {
 	linked := map[string]bool{}
 	for names := []string{function}; len(names) > 0; names = names[1:] {
 		if linked[names[0]] {
 			continue
 		}
 		linked[names[0]] = true
-		code, err := o.function(names[0])
+		code, err := read(names[0])
 		if err != nil {
 			return nil, fmt.Errorf("the switch program: function %s: %w", names[0], err)
 		}
-		code = special(code)
 		all = append(all, code)
 		names = append(names, code.FunctionReferences()...)
 	}
 	return all, nil
 }
 
-// functions returns a function and all that are called from there, as a program of the
-// configuration has them.
-func (o *object) functions(name string, features uint64, c *Config) ([]asm.Instructions, error) {
-	pruner := newPruner(nil)
-	pruner.constants = o.constants()
-	return o.link(name, func(code asm.Instructions) asm.Instructions {
+// A linker makes the programs of a configuration. Most of what one program has, others have,
+// too: what the linker has made of a function for one it gives to all with the same features.
+type linker struct {
+	o       *object
+	c       *Config
+	pruner  *pruner
+	special map[specialty]asm.Instructions
+}
+
+// A specialty is a function, with the features of a program.
+type specialty struct {
+	function string
+	features uint64
+}
+
+// linker is one for a configuration, which the object's variables have.
+func (o *object) linker(c *Config) *linker {
+	l := &linker{o: o, c: c, pruner: newPruner(nil), special: map[specialty]asm.Instructions{}}
+	l.pruner.constants = o.constants()
+	return l
+}
+
+// functions returns a function and all that are called from there, as a program with these
+// features has them. They stay as they are.
+func (l *linker) functions(name string, features uint64) ([]asm.Instructions, error) {
+	return linkFrom(name, func(name string) (asm.Instructions, error) {
+		is := specialty{name, features}
+		if code := l.special[is]; code != nil {
+			return code, nil
+		}
+		code, err := l.o.function(name)
+		if err != nil {
+			return nil, err
+		}
 		f := &ebpf.ProgramSpec{Instructions: code}
-		answer(f, features, c)
-		return pruner.prune(f.Instructions)
+		answer(f, features, l.c)
+		l.special[is] = l.pruner.prune(f.Instructions)
+		return l.special[is], nil
 	})
 }
 
-// make gives a program of the configuration its instructions.
-func (o *object) make(p *ebpf.ProgramSpec, features uint64, c *Config) error {
-	all, err := o.functions(p.Name, features, c)
+// make gives a program its instructions.
+func (l *linker) make(p *ebpf.ProgramSpec, features uint64) error {
+	all, err := l.functions(p.Name, features)
 	if err != nil {
 		return err
 	}
-	p.Instructions = slices.Concat(o.shareLookups(p, all)...)
+	all = l.o.shareLookups(p, all)
+	l.o.makeRoom(all)
+	p.Instructions = slices.Concat(all...)
 	return nil
 }
 

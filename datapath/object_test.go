@@ -5,6 +5,7 @@ package datapath
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"testing"
@@ -62,7 +63,7 @@ func TestObject(t *testing.T) {
 				t.Errorf("%s: there is no program %s", name, p)
 				continue
 			}
-			parts, err := object.link(p, func(code asm.Instructions) asm.Instructions { return code })
+			parts, err := linkFrom(p, object.function)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -89,6 +90,41 @@ func TestObject(t *testing.T) {
 			if !reflect.DeepEqual(is, want) {
 				t.Errorf("%s: program %s is %+v, in the file %+v", name, p, is, want)
 			}
+		}
+	}
+}
+
+// TestLinkerShares: programs of a linker are those that each would be by itself, also if what they
+// have in common was made for another one before.
+func TestLinkerShares(t *testing.T) {
+	c := newConfig(sharedRack(t), 4, pfRouted)
+	made := func(one bool) map[string]asm.Instructions {
+		o, err := readObject(_KernelBytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.setIn(o.spec); err != nil {
+			t.Fatal(err)
+		}
+		all, l := map[string]asm.Instructions{}, o.linker(&c)
+		for _, name := range slices.Sorted(maps.Keys(o.spec.Programs)) {
+			if !one {
+				l = o.linker(&c)
+			}
+			if err := l.make(o.spec.Programs[name], programFeatures(name, &c)); err != nil {
+				t.Fatal(err)
+			}
+			all[name] = o.spec.Programs[name].Instructions
+		}
+		return all
+	}
+	shared := made(true)
+	for name, want := range made(false) {
+		alike := func(a, b asm.Instruction) bool {
+			return bare(&a) == bare(&b) && a.Symbol() == b.Symbol() && a.Reference() == b.Reference()
+		}
+		if !slices.EqualFunc(shared[name], want, alike) {
+			t.Errorf("%s has %d instructions that are others, by itself %d", name, len(shared[name]), len(want))
 		}
 	}
 }

@@ -99,7 +99,7 @@ func (s *bench) probe(function string, beside tag, args ...int32) *probe {
 // only returns a program that calls the function, and all that it calls.
 func (s *bench) only(o *object, function string, beside tag, args []int32) asm.Instructions {
 	s.t.Helper()
-	bodies, err := o.functions(function, s.cfg.Features, &s.cfg)
+	bodies, err := o.linker(&s.cfg).functions(function, s.cfg.Features)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -227,7 +227,7 @@ func TestNeedsAreTrue(t *testing.T) {
 				delete(spec.Programs, name)
 				continue
 			}
-			if err := object.make(p, programFeatures(name, &c), &c); err != nil {
+			if err := object.linker(&c).make(p, programFeatures(name, &c)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -195,8 +195,9 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 		}
 	}
 	leaveOut(spec, &c)
+	linker := object.linker(&c)
 	for _, p := range spec.Programs {
-		if err := object.make(p, c.Features, &c); err != nil {
+		if err := linker.make(p, c.Features); err != nil {
 			return nil, err
 		}
 	}
