@@ -5,8 +5,10 @@ package plug
 import (
 	"fmt"
 	"net"
+	"slices"
 
 	"bascule/bridge"
+	"bascule/pf"
 
 	"github.com/vishvananda/netlink"
 )
@@ -32,38 +34,73 @@ func (e *NoUplink) Error() string {
 // when containers leave, as the gateway does. by is the front door, which may be told in the
 // rule's name.
 func Masquerade(s *bridge.Switch, by string, addresses []*net.IPNet) (warnings []string, err error) {
-	err = eachMasqueraded(s, by, addresses, func(on string, a bridge.PortAnchor) error {
-		more, err := s.Edit(on, func(e *bridge.Edit) error { return e.LoadPortPF(a) })
+	err = eachMasqueraded(s, by, addresses, func(on string, m masquerade) error {
+		rules, err := m.rules(s)
+		if err != nil {
+			return err
+		}
+		more, err := s.Edit(on, func(e *bridge.Edit) error { return e.LoadPortPF(rules) })
 		warnings = append(warnings, more...)
 		return err
 	})
 	return warnings, err
 }
 
-// CheckMasquerade says whether the rules of [Masquerade] are there.
+// CheckMasquerade says whether the rules of [Masquerade] are there. They may be those for other rules of the
+// bridge, which somebody has loaded since.
 func CheckMasquerade(s *bridge.Switch, by string, addresses []*net.IPNet) error {
-	return eachMasqueraded(s, by, addresses, s.CheckPortPF)
+	return eachMasqueraded(s, by, addresses, func(on string, m masquerade) error {
+		rules, err := m.rules(s)
+		if err == nil {
+			err = s.CheckPortPF(on, rules)
+		}
+		if err == nil {
+			return nil
+		}
+		m.state = !m.state
+		other, bad := m.rules(s)
+		if bad == nil && s.CheckPortPF(on, other) == nil {
+			return nil
+		}
+		return err
+	})
 }
 
-// eachMasqueraded calls f with the rules for each network of addresses, and the bridge that they
-// are for.
-func eachMasqueraded(s *bridge.Switch, by string, addresses []*net.IPNet, f func(on string, rules bridge.PortAnchor) error) error {
+// A masquerade is the rule for one network.
+type masquerade struct {
+	by, out string
+	network net.IPNet
+	state   bool // the rule makes the state that translation takes, as no rule of the bridge's does
+}
+
+func (m *masquerade) rules(s *bridge.Switch) (bridge.PortAnchor, error) {
+	verb, family := "match", "inet6"
+	if m.state {
+		verb = "pass"
+	}
+	if m.network.IP.To4() != nil {
+		family = "inet"
+	}
+	network := m.network.String()
+	rule := fmt.Sprintf("%s out on %s %s from %s to ! %s nat-to (%s)\n", verb, m.out, family, network, network, m.out)
+	return s.ParseSharedPF(DeviceName(m.by+"-masquerade/"+network), bridge.PFLoad{Name: "masquerade", Text: []byte(rule)})
+}
+
+// eachMasqueraded calls f with the rule for each network of addresses, and the bridge that it is for.
+func eachMasqueraded(s *bridge.Switch, by string, addresses []*net.IPNet, f func(on string, m masquerade) error) error {
 	for _, a := range addresses {
-		network := net.IPNet{IP: a.IP.Mask(a.Mask), Mask: a.Mask}
-		on, out, err := uplink(s, network.IP.To4() != nil)
+		m := masquerade{by: by, network: net.IPNet{IP: a.IP.Mask(a.Mask), Mask: a.Mask}}
+		on, out, err := uplink(s, m.network.IP.To4() != nil)
 		if err != nil {
 			return err
 		}
-		family := "inet6"
-		if network.IP.To4() != nil {
-			family = "inet"
-		}
-		rule := fmt.Sprintf("match out on %s %s from %s to ! %s nat-to (%s)\n", out, family, network.String(), network.String(), out)
-		rules, err := s.ParseSharedPF(DeviceName(by+"-masquerade/"+network.String()), bridge.PFLoad{Name: "masquerade", Text: []byte(rule)})
-		if err == nil {
-			err = f(on, rules)
-		}
+		main, err := s.PFRules(on, "")
 		if err != nil {
+			return err
+		}
+		// Without a rule that passes or blocks, packets pass by the default, which makes no state.
+		m.out, m.state = out, !slices.ContainsFunc(main.Set.Rules, func(r pf.Rule) bool { return r.Action == pf.Pass || r.Action == pf.Block })
+		if err := f(on, m); err != nil {
 			return err
 		}
 	}

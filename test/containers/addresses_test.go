@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -297,4 +298,42 @@ func TestServiceAddress(t *testing.T) {
 	h.do(attach("DEL", "a", a, c))
 	h.do(attach("DEL", "b", b, c))
 	h.do(attach("DEL", "c", beyond, outer))
+}
+
+// Containers of a network with ipMasq leave the host with its address, where the way out is a host
+// port, CHECK looks for the rule, and otherwise ADD is refused.
+func TestMasquerade(t *testing.T) {
+	h := newHost(t)
+	space := h.space()
+	c := h.routed(conf{"isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": "nftables",
+		"ipam": conf{"type": "host-local", "dataDir": h.data, "ranges": [][]conf{{{"subnet": "10.77.0.0/16"}}}}})
+	h.refused(attach("ADD", "a", space, c), 7, "ipMasq", "no default route")
+	station := h.NewEnds(1)[0] // which has no route to containers
+	h.Bascule("bridge", "add", "wan")
+	h.Bascule("port", "add", "wan", station.Port)
+	h.Bascule("port", "add", "wan", "wan0", "--type", "host")
+	h.must(station.Namespace.Netlink().AddrAdd(mustLink(t, station.Namespace, station.Ifname), parsed(t, "192.0.2.9/24")))
+	out := mustLink(t, h.Switch, "wan0")
+	h.must(h.Switch.Netlink().LinkSetUp(out))
+	h.must(h.Switch.Netlink().AddrAdd(out, parsed(t, "192.0.2.1/24")))
+	h.must(h.Switch.Netlink().RouteAdd(&netlink.Route{LinkIndex: out.Attrs().Index, Gw: net.IPv4(192, 0, 2, 9)}))
+	for i := range 3 { // the second finds what the first has made, and the third rules of somebody's
+		a := h.do(attach("ADD", "a", space, c))
+		if !strings.Contains(a.says, "ipMasqBackend nftables has no effect") {
+			t.Errorf("ADD says %q", a.says)
+		}
+		h.must(pingFor(space, "192.0.2.9", "10"))
+		if i == 1 {
+			rules := filepath.Join(t.TempDir(), "pf.conf")
+			h.must(os.WriteFile(rules, []byte("anchor \"plug/*\"\npass\n"), 0o600))
+			h.Bascule("pfctl", "-b", "wan", "-f", rules)
+		}
+		var prev map[string]any
+		h.must(json.Unmarshal(a.text, &prev))
+		h.do(attach("CHECK", "a", space, c.with(conf{"prevResult": prev})))
+		h.do(attach("DEL", "a", space, c))
+	}
+	for _, name := range []string{"cni0", "wan"} {
+		h.Bascule("bridge", "del", name)
+	}
 }
