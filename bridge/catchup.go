@@ -77,6 +77,7 @@ type Devices struct {
 
 	mu      sync.Mutex
 	known   map[int]bool // devices that were looked at
+	looking bool         // a Look is under way, which may have seen a device as it was before
 	away    bool         // a port's device is in another network namespace, and may come back
 	masters map[portKey]string
 	mtus    map[portKey]int // of ports' devices
@@ -176,13 +177,15 @@ func (d *Devices) Close() error {
 func (d *Devices) Concerns(index int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.known == nil || d.known[index] || d.away
+	return d.looking || d.known == nil || d.known[index] || d.away
 }
 
 // Look makes the bridges follow their devices, and returns what it did. It does not
 // take back ports of bridges of which kept reports true: somebody else sees to them.
 // One goroutine at a time may call it.
 func (d *Devices) Look(kept func(bridge string) bool) (did []Deed, err error) {
+	d.begin()
+	defer d.end()
 	seen := sighting{
 		known: map[int]bool{}, masters: map[portKey]string{}, before: d.masters, mtus: map[portKey]int{}, had: d.mtus,
 		spoken: map[portKey][]netip.Prefix{}, said: d.spoken, lost: map[portKey]bool{}, lostBefore: d.lost,
@@ -234,6 +237,20 @@ func (d *Devices) Look(kept func(bridge string) bool) (did []Deed, err error) {
 		err = cmp.Or(err, wrong)
 	}
 	return did, err
+}
+
+// begin says that a Look begins: until its end each change of a device is worth another one, as the
+// device may be a port that this one is the first to see.
+func (d *Devices) begin() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.looking = true
+}
+
+func (d *Devices) end() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.looking = false
 }
 
 // A portKey tells a port of all bridges: ids are those of one bridge.

@@ -258,9 +258,9 @@ port's device was said to lead to, its alias ('ip link set PORT alias TEXT').
 egress= has what the host has at the device for frames that leave: qdisc, tcx
 (clsact, too), netfilter (which sees no frame of the switch), and end-xdp at a
 veth's other end. While there is something, frames take no short way past the
-device. All about one port has the way: known unicast may leave straight to a
-veth's other end, or by XDP. Then the device's own counters do not have it;
---stats does.
+device. All about one port has the way: known unicast may leave by XDP, or
+straight to a veth's other end. The device's own counters lack what leaves
+straight; --stats has it.
 
 What the host has at the port's device and has no effect there is shown with
 the settings: ingress-filter= a filter that meets no frame, device-above= a
@@ -461,12 +461,16 @@ func portFacts(port bridge.Port) []fact {
 
 // leavesBy says how frames leave by a port, and who sees them there.
 func leavesBy(port bridge.Port) string {
-	const unseen = ", where the device's own counters, tcpdump and 'ip -s link' do not see them; 'bascule port show --stats' does"
 	switch port.Way {
 	case bridge.WayStraight:
-		return "straight to the other end, if they are for its address" + unseen
+		const unseen = ", where the device's own counters, tcpdump and 'ip -s link' do not see them; 'bascule port show --stats' does"
+		text := "straight to the other end, if they are for its address"
+		if port.Hook == "xdp" {
+			text += " and came in by tcx"
+		}
+		return text + unseen
 	case bridge.WayXDP:
-		return "by XDP, if they came in by XDP" + unseen
+		return "by XDP, if they came in by XDP, where tcpdump does not see them; 'bascule capture' does"
 	}
 	why := map[string]string{
 		bridge.EgressQdisc: "a queueing discipline", bridge.EgressTC: "clsact or programs of tcx", bridge.EgressNetfilter: "rules of netfilter",

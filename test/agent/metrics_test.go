@@ -51,6 +51,58 @@ func get(c *http.Client, url string) (string, error) {
 	return string(body), err
 }
 
+// TestMetricsOfShortWays: the metrics have frames that went straight to a veth's other end, which the
+// counters of the port's device lack.
+func TestMetricsOfShortWays(t *testing.T) {
+	t.Parallel()
+	l := netlab.New(t)
+	ports := l.NewEnds(2)
+	from, to := ports[0].Host(), ports[1].Host()
+	lo, err := l.Switch.Netlink().LinkByName("lo")
+	must(t, err)
+	must(t, l.Switch.Netlink().LinkSetUp(lo))
+	l.AddBridge("br0", "tcx", ports)
+	r := newRunner(t, l)
+	r.inside = true
+	r.start("--metrics", "127.0.0.1:9811")
+	client := inside(t, l.Switch)
+	l.Wait("the agent to answer", func() bool {
+		text, err := get(client, "http://127.0.0.1:9811/metrics")
+		return err == nil && strings.Contains(text, "bascule_port_transmit_frames_total")
+	})
+	counted := func() (device, ours int) {
+		t.Helper()
+		side, err := l.Switch.Netlink().LinkByName(ports[1].Port)
+		must(t, err)
+		text, err := get(client, "http://127.0.0.1:9811/metrics")
+		must(t, err)
+		series := fmt.Sprintf("\nbascule_port_transmit_frames_total{bridge=\"br0\",netns=\"\",port=%q} ", ports[1].Port)
+		_, rest, ok := strings.Cut(text, series)
+		if _, err := fmt.Sscan(rest, &ours); !ok || err != nil {
+			t.Fatalf("there is no %s", series)
+		}
+		return int(side.Attrs().Statistics.TxPackets), ours
+	}
+	ping := func(n int) {
+		t.Helper()
+		line := []string{"netns", "exec", from.Namespace.Name, "ping", "-q", "-i", "0.01", "-c", fmt.Sprint(n), to.IPv4.String()}
+		if out, err := exec.Command("ip", line...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	l.Wait("frames to go straight", func() bool { return l.Port("br0", ports[1].Port).Way == "straight" })
+	ping(1)
+	device, ours := counted()
+	ping(50)
+	after, oursAfter := counted()
+	if n := oursAfter - ours; n < 50 {
+		t.Errorf("the metrics have %d of 50 frames", n)
+	}
+	if n := after - device; n >= 50 {
+		t.Errorf("the device has counted %d frames of 50 that went past it", n)
+	}
+}
+
 // TestPrometheus: Debian's Prometheus scrapes an agent and finds nothing wrong with it;
 // the alert rules are evaluated, and none of them fires for a switch that is well. The
 // series are what the commands say.
