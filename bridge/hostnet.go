@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -93,6 +94,16 @@ func (s *Switch) HostNet() (it HostNet, err error) {
 		return err
 	})
 	return it, err
+}
+
+// RoutesBy returns how many routes there are by the interface of a host port.
+func (n HostNet) RoutesBy(device string) (count int) {
+	for _, r := range n.Routes {
+		if slices.Contains(slices.Collect(maps.Values(r.Devices)), device) {
+			count++
+		}
+	}
+	return count
 }
 
 // leases returns the leased addresses of interfaces, by index.

@@ -130,7 +130,24 @@ func makePlan(s *bridge.Switch, f File, o Options) (*plan, error) {
 	if bad := p.want.bad.errors(); bad != nil {
 		return nil, bad
 	}
-	return p, nil
+	return p, p.tellRoutes(s)
+}
+
+// tellRoutes warns of routes that go with host ports.
+func (p *plan) tellRoutes(s *bridge.Switch) error {
+	if p.hostsGo == nil {
+		return nil
+	}
+	net, err := s.HostNet()
+	if err != nil {
+		return err
+	}
+	for _, host := range p.hostsGo {
+		if n := net.RoutesBy(host[1]); n > 0 {
+			p.warnings = append(p.warnings, fmt.Sprintf("bridge %s: the host's routes by port %s (%d) will be lost", host[0], host[1], n))
+		}
+	}
+	return nil
 }
 
 // act executes the plan.

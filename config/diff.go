@@ -140,6 +140,9 @@ func (d *diff) ports() {
 	for _, was := range d.was.ports {
 		if d.gone[was.name] {
 			d.act(Delete, "port "+was.name, d.kindDetail(was))
+			if was.kind == bridge.TypeHost {
+				d.plan.hostsGo = append(d.plan.hostsGo, [2]string{d.want.Name, was.name})
+			}
 			if far, port, cable := strings.Cut(was.peer, "/"); cable && d.plan.want.byName[far] == nil {
 				d.actions = append(d.actions, Action{Delete, far, "port " + port + " of " + far, "type patch, peer " + d.want.Name + "/" + was.name})
 			}

@@ -35,6 +35,7 @@ type plan struct {
 	want     *model
 	early    map[string]map[string]bool // by bridge, ports and mirrors that have to go before others come
 	ahead    map[string][]netip.Prefix  // addresses that interfaces of the host get
+	hostsGo  [][2]string                // host ports that go, by bridge and name
 	stages   [stageCount][]step
 }
 

@@ -277,6 +277,11 @@ func confirmHostAndAnchors(t *testing.T, l *netlab.Lab) {
 			ip("neighbour", "show", "nud", "permanent") + l.Bascule("pfctl", "-b", "br0", "-q", "-a", "*", "-s", "rules")
 	}
 	before := look()
+	r, err := l.Run("apply", "--dry-run", file(t, "none.yaml", "bridges: {br0: {}}"))
+	must(t, err)
+	if want := "bridge br0: the host's routes by port h0 (4) will be lost"; strings.Count(r.Stderr, want) != 1 {
+		t.Errorf("%v, and should say %s", r, want)
+	}
 	for _, text := range []string{
 		"bridges: {br0: {}}",
 		"bridges: {br0: {ports: {p1: {}, h0: {type: host, addresses: 203.0.113.9/24, mac: 02:00:00:00:00:99, mtu: 900}}, pf: {rules: pass}}}",
