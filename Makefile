@@ -59,7 +59,7 @@ define install
 	fi
 endef
 
-.PHONY: build demo test test-kernels test-cards test-boot test-exact test-packages test-upgrade soak bench bench-exact profile-exact bench-agent pictures generate generated \
+.PHONY: build demo test test-all test-kernels test-cards test-boot test-exact test-packages test-upgrade soak bench bench-exact profile-exact bench-agent pictures generate generated \
 	lint fuzz check needs install stage install-doc packages clean
 
 build:
@@ -71,15 +71,29 @@ demo:
 	@./bascule demo
 	@./bascule lab run --profile demo
 
+# Each test and each case once: a case that both hooks run by one of them, tests by chance at a tenth, and no test of
+# minutes. netlab.Hooks and netlab.Tenth choose. `make test-all` leaves nothing of that out, and is what CI runs.
+test: TEST_FLAGS = -short
 test:
+	$(run-tests)
+	@echo "left out: each case's other hook, nine tenths of the tests by chance, tests of minutes ('make test-all'); machines"
+	@echo "that boot ('make test-boot'), other kernels ('make test-kernels'), drivers of cards ('make test-cards')"
+
+test-all:
+	$(run-tests)
+	@echo "left out: machines that boot ('make test-boot'), other kernels ('make test-kernels'), drivers of cards ('make"
+	@echo "test-cards'), instructions of a frame ('make test-exact'), half an hour of changes ('make soak')"
+
+# one program for all, and the longest first; tests wait, too, so there is one more at a time than CPUs;
+# `make lint` vets
+define run-tests
 	$(call install,$(TEST_NEEDS))
-	# one program for all, and the longest first; tests wait, too, so there is one more at a time than CPUs;
-	# `make lint` vets
 	@dir=$$(mktemp -d) && chmod 755 $$dir && trap "rm -r $$dir" EXIT && \
 		$(GO) build -o $$dir/bascule ./cmd/bascule && \
-		BASCULE=$$dir/bascule $(GO) test -count=1 -vet=off -p $$(($$(nproc) + 1)) -timeout 80m \
+		BASCULE=$$dir/bascule $(GO) test $(TEST_FLAGS) -count=1 -vet=off -p $$(($$(nproc) + 1)) -timeout 80m \
 			./test/conformance ./lab ./test/routing ./datapath ./test/agent ./test/oracle ./lab/fabrics \
 			./test/... ./...
+endef
 
 # The switch and its agent while everything about them changes, under traffic.
 # SOAK=2m for less, SEED=7 for the same changes again; ends by itself, or by Ctrl-C.

@@ -160,7 +160,7 @@ func samples(t *testing.T, l *netlab.Lab, bridge string) (on bool) {
 // with the reason. Frames go on whether there is a collector, or an agent, or neither.
 func TestSFlow(t *testing.T) {
 	t.Parallel()
-	for _, hook := range []string{"tcx", "xdp"} {
+	for _, hook := range netlab.Hooks(t.Name()) {
 		t.Run(hook, func(t *testing.T) {
 			t.Parallel()
 			l := netlab.New(t)

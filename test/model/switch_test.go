@@ -24,8 +24,8 @@ import (
 //
 //	go test ./test/model -rapid.checks=1000 -rapid.seed=0 -timeout=0
 func TestMain(m *testing.M) {
-	short := map[string]string{"rapid.checks": "12", "rapid.steps": "40", "rapid.seed": "1", "rapid.nofailfile": "true"}
 	flag.Parse()
+	short := map[string]string{"rapid.checks": fmt.Sprint(netlab.Tenth(12)), "rapid.steps": "40", "rapid.seed": "1", "rapid.nofailfile": "true"}
 	flag.Visit(func(f *flag.Flag) { delete(short, f.Name) })
 	for name, value := range short {
 		if err := flag.Set(name, value); err != nil {

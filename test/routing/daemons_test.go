@@ -178,7 +178,7 @@ func (c *couple) fails(packets []netlab.Frame) {
 // Routes that FRR has found by OSPF hold for the datapath, with nothing between.
 func TestFRR(t *testing.T) {
 	needs(t, "/usr/lib/frr/ospfd", "frr")
-	for _, hook := range []string{"tcx", "xdp"} {
+	for _, hook := range netlab.Hooks(t.Name()) {
 		t.Run(hook, func(t *testing.T) {
 			t.Parallel()
 			c := newCouple(t, hook)
@@ -216,7 +216,7 @@ func TestFRR(t *testing.T) {
 // IPv6 (RFC 8950).
 func TestBIRD(t *testing.T) {
 	needs(t, "bird", "bird2")
-	for _, hook := range []string{"tcx", "xdp"} {
+	for _, hook := range netlab.Hooks(t.Name()) {
 		t.Run(hook, func(t *testing.T) {
 			t.Parallel()
 			c := newCouple(t, hook)

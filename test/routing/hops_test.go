@@ -36,7 +36,7 @@ func newHopSite(t *testing.T, hook string) *hopSite {
 
 // onHops runs a test on each hook.
 func onHops(t *testing.T, f func(t *testing.T, s *hopSite)) {
-	for _, hook := range []string{"tcx", "xdp"} {
+	for _, hook := range netlab.Hooks(t.Name()) {
 		t.Run(hook, func(t *testing.T) {
 			t.Parallel()
 			f(t, newHopSite(t, hook))
@@ -373,7 +373,7 @@ func TestRouteToPools(t *testing.T) {
 // onBridges runs a test on both hooks: at a site whose second side is in a bridge of its own, with a
 // third station whose neighbour the host knows.
 func onBridges(t *testing.T, f func(t *testing.T, s *site, third *side)) {
-	for _, hook := range []string{"tcx", "xdp"} {
+	for _, hook := range netlab.Hooks(t.Name()) {
 		t.Run(hook, func(t *testing.T) {
 			t.Parallel()
 			s := newSiteIn(t, netlab.New(t), hook, "br1")

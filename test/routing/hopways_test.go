@@ -415,7 +415,7 @@ func TestRouteToCable(t *testing.T) {
 
 // Large packets go whole to a next hop by another bridge, also if its way is narrow.
 func TestRouteToOtherBridgeWhole(t *testing.T) {
-	for _, hook := range []string{"tcx", "xdp"} {
+	for _, hook := range netlab.Hooks(t.Name()) {
 		t.Run(hook, func(t *testing.T) {
 			t.Parallel()
 			s := newSiteIn(t, netlab.New(t), hook, "br1")

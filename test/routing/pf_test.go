@@ -687,7 +687,7 @@ func (s *site) through(rules *pf.Ruleset, r recipe, f netlab.Frame) (passes, kno
 // rules say where a packet comes in to the host and where it goes out. The first two rulesets
 // are always the same, which pass all and nothing: both answers are compared with any seed.
 func TestPFLikeStack(t *testing.T) {
-	for _, hook := range []string{"tcx", "xdp"} {
+	for _, hook := range netlab.Hooks(t.Name()) {
 		t.Run(hook, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, hook)

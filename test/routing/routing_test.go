@@ -47,6 +47,7 @@ const batch = 200
 // TestMain makes the run short and always the same; `make fuzz` makes it long.
 func TestMain(m *testing.M) {
 	flag.Parse()
+	*packets = netlab.Tenth(*packets)
 	short := map[string]string{"rapid.checks": fmt.Sprint((*packets + batch - 1) / batch), "rapid.seed": "1", "rapid.nofailfile": "true"}
 	flag.Visit(func(f *flag.Flag) { delete(short, f.Name) })
 	for name, value := range short {
@@ -400,7 +401,7 @@ func (s *site) bothWays(f func(on bool)) {
 // shortcut. The first packets are always the same: most of them that the datapath can route
 // it has routed, with any seed.
 func TestLikeStack(t *testing.T) {
-	for _, hook := range []string{"tcx", "xdp"} {
+	for _, hook := range netlab.Hooks(t.Name()) {
 		t.Run(hook, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, hook)
@@ -601,7 +602,7 @@ func (s *site) compare(what string, one func() netlab.Frame, arrive, routed bool
 }
 
 func onHooks(t *testing.T, f func(t *testing.T, s *site)) {
-	for _, hook := range []string{"tcx", "xdp"} {
+	for _, hook := range netlab.Hooks(t.Name()) {
 		t.Run(hook, func(t *testing.T) {
 			t.Parallel()
 			f(t, newSite(t, hook))
@@ -932,7 +933,7 @@ func TestTrace(t *testing.T) {
 
 // The way out may be a port of another bridge of the host.
 func TestOtherBridge(t *testing.T) {
-	for _, hook := range []string{"tcx", "xdp"} {
+	for _, hook := range netlab.Hooks(t.Name()) {
 		t.Run(hook, func(t *testing.T) {
 			t.Parallel()
 			s := newSiteIn(t, netlab.New(t), hook, "br1")

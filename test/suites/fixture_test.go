@@ -53,7 +53,8 @@ func TestFreeBSD(t *testing.T) { freeBSD.run(t) }
 
 func TestOpenBSD(t *testing.T) { openBSD.run(t) }
 
-// run runs each case on both hooks at a time: FILE/CASE/HOOK. All cases have one router for each.
+// run runs each case on both hooks at a time: FILE/CASE/HOOK; with -short on one of them. All cases have one router for
+// each hook.
 func (s suite) run(t *testing.T) {
 	var making sync.Mutex
 	routers := map[string]*router{}
@@ -61,9 +62,9 @@ func (s suite) run(t *testing.T) {
 		t.Run(file, func(u *testing.T) {
 			for _, name := range sorted(s[file]) {
 				u.Run(name, func(u *testing.T) {
-					hooks := []string{"tcx", "xdp"}
+					hooks := netlab.Hooks(file + "/" + name)
 					if hookless[file] {
-						hooks = hooks[:1]
+						hooks = []string{"tcx"}
 					}
 					for _, hook := range hooks {
 						u.Run(hook, func(u *testing.T) {

@@ -321,7 +321,7 @@ func udp(dst, src netlab.MAC, from, to string, sport, dport uint16) netlab.Frame
 // learned is there.
 func TestTakeOver(t *testing.T) {
 	each(t, func(t *testing.T, f former) {
-		for _, hook := range []string{"tcx", "xdp"} {
+		for _, hook := range netlab.Hooks(t.Name()) {
 			t.Run(hook, func(t *testing.T) { takeOver(t, f, hook) })
 		}
 	})

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package netlab
+
+import (
+	"hash/fnv"
+	"testing"
+)
+
+// Hooks are the hooks that a test or case runs by: both, or with -short one of them. A name has always
+// the same one, and the names are divided about evenly. So 'make test' runs each case once, and the
+// code of each hook, and 'make test-all' runs each case by both.
+func Hooks(name string) []string {
+	hooks := []string{"tcx", "xdp"}
+	if !testing.Short() {
+		return hooks
+	}
+	h := fnv.New32a()
+	h.Write([]byte(name))
+	i := h.Sum32() >> 16 & 1 // the low bits are those of the last letter
+	return hooks[i : i+1]
+}
+
+// Tenth is n, or with -short a tenth of it, and one at least: how often a test tries by chance.
+func Tenth(n int) int {
+	if !testing.Short() {
+		return n
+	}
+	return max(n/10, 1)
+}
