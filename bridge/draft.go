@@ -46,6 +46,7 @@ type draft struct {
 
 	widowed map[string][]uint32 // ports whose backup leaves, by its name
 
+	more   []Effect          // of the changes, that no State has
 	owners map[uint32]*Owner // by port, as planned so far; nil until somebody asks
 
 	berthVLANs map[uint32][]VLANRange // of new berths by id, where they are not those of a new port

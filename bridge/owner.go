@@ -250,6 +250,9 @@ func (e *Edit) SetOwner(port string, o Owner) error {
 			return nil
 		}
 		id := p.Id
+		if was == nil && datapath.PortAt(&c.bridge.Config, id) != nil { // of a new port, more is said than this
+			c.more = append(c.more, Effect{Bridge: e.bridge, Object: "port " + port, Detail: "plugged as " + o.ID})
+		}
 		c.before = append(c.before, func() error {
 			if datapath.PortAt(c.next, id) == nil {
 				return nil // it has left again

@@ -65,8 +65,8 @@ func (c *draft) ready() error {
 }
 
 // newDevice finds the device of a port to be added, and checks that it can be a port's;
-// nil for a host port, whose device is yet to be made. With force the device may be in a stack of
-// devices, of which those above a port's are cut off.
+// nil for a host port, whose device is yet to be made. The type may be TypeSpan. With force the
+// device may be in a stack of devices, of which those above a port's are cut off.
 func newDevice(c *draft, what, bridge, port, typ string, force bool) (netlink.Link, error) {
 	for _, p := range datapath.Ports(c.next) {
 		if p.Facts&datapath.PortPatch != 0 && datapath.PortName(p) == port {
@@ -116,6 +116,8 @@ func newDevice(c *draft, what, bridge, port, typ string, force bool) (netlink.Li
 		return nil, endRefused(what, l, host, owner)
 	case owner != "" && c.isSpan(l, owner, bridge):
 		return nil, refused(what, "it is a span port of bridge "+owner, fmt.Sprintf("delete it there first with 'bascule span del %s %s'", owner, port))
+	case owner == bridge && typ == TypeNetdev:
+		return nil, refused(what, "it is a port of bridge "+owner+" already", fmt.Sprintf("change it with 'bascule port set %s %s'", owner, port))
 	case owner != "":
 		return nil, refused(what, "it is a port of bridge "+owner, fmt.Sprintf("delete it there first with 'bascule port del %s %s'", owner, port))
 	}

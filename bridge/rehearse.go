@@ -73,6 +73,7 @@ func (r *Rehearsal) draft(name string, c *draft) error {
 		}
 	}
 	maps.Copy(r.Texts, c.texts)
+	r.More = append(r.More, c.more...)
 	if c.reload {
 		r.More = append(r.More, Effect{Bridge: name, Object: "programs", Detail: "loaded afresh"})
 	}

@@ -660,10 +660,14 @@ var burstUnits = []struct {
 }{{"mb", 1 << 20}, {"kb", 1 << 10}, {"", 1}}
 
 // ParseRateLimit reads a limit as [ParseStormLimit] does, with a burst behind a colon: in bytes,
-// "64kb", "4mb" or "65536", or in frames where the rate is in frames.
+// "64kb", "4mb" or "65536", or in frames where the rate is in frames. The rate must have a unit: people
+// think of bits here.
 func ParseRateLimit(s string) (RateLimit, error) {
 	rate, burst, with := strings.Cut(s, ":")
 	l, err := ParseStormLimit(rate)
+	if err == nil && strings.Trim(rate, "0123456789") == "" {
+		return RateLimit{}, fmt.Errorf("a rate needs its unit; give %smbit, or %spps for frames a second", rate, rate)
+	}
 	most := RateLimit{StormLimit: l}.MostBurst()
 	if err != nil || !with {
 		usual := RateLimit{StormLimit: l}

@@ -223,6 +223,9 @@ func TestPortSettings(t *testing.T) {
 		slow := map[string]string{"1pps": "1pps:60", "1kbit": "1kbit:7500"} // as much as passes in a minute
 		for _, tt := range append(stormLimits, rateLimits...) {
 			tt.want = cmp.Or(slow[tt.value], tt.want)
+			if tt.value == "500" { // of what? a limit of this kind is of bits, mostly
+				tt.want = ""
+			}
 			tests = append(tests, struct{ name, value, want string }{name, tt.value, tt.want})
 		}
 	}

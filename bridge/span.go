@@ -69,7 +69,7 @@ func addSpan(bridge, device string, o SpanOptions) (step, error) {
 	}
 	in, out := o.Direction != DirectionOut, o.Direction == DirectionOut || o.Direction == DirectionBoth
 	return step{what, bridge, func(c *draft) error {
-		l, err := newDevice(c, what, bridge, device, TypeNetdev, o.Force)
+		l, err := newDevice(c, what, bridge, device, TypeSpan, o.Force)
 		if err != nil {
 			return err
 		}

@@ -49,6 +49,7 @@ func TestWords(t *testing.T) {
 		{one(b.SetPorts("br0", []string{"p1"}, PortOptions{Changes: on("mab")})), "and the port would not be locked", "--learn"},
 		{one(b.SetPorts("br0", []string{"p1"}, PortOptions{Changes: []Change{{"learn", "off"}, {"locked", "on"}, {"mab", "on"}}})),
 			"without a limit they would fill it; give the port one, such as --fdb-max=64", "--learn"},
+		{one(b.AddPort("br0", "p1", PortOptions{})), "it is a port of bridge br0 already; change it with 'bascule port set br0 p1'", "port del"},
 		{addedSpan, "it is a span port of bridge br0; delete it there first with 'bascule span del br0 p4'", "port del"},
 		{addedTwice, "it is a port of bridge br0; delete it there first with 'bascule port del br0 p1'", "span del"},
 	} {

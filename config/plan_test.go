@@ -174,6 +174,12 @@ func TestPlan(t *testing.T) {
 			},
 		},
 		{
+			name: "a device of nearly the same name is named, and no other number",
+			want: "bridges: {br0: {ports: {vteh1: {}, veth9: {}}}}", devices: "veth1 veth2@br1",
+			plan:     []string{"+ bridge br0"},
+			warnings: []string{"port vteh1 of br0 waits for its device; the nearest that there is: veth1", "port veth9 of br0 waits for its device"},
+		},
+		{
 			name: "a port whose device is gone stays, and is made anew for another device",
 			was:  "bridges: {br0: {ports: {p1: {}, p2: {}}, rules: [block on p1, block on p2]}}",
 			want: "bridges: {br0: {ports: {p1: {}, p2: {hairpin: on}}, rules: [block on p1, block on p2]}}", devices: "p1",

@@ -17,6 +17,8 @@ import (
 	"bascule/bridge"
 	"bascule/pattern"
 	"bascule/rule"
+
+	"github.com/agext/levenshtein"
 )
 
 // maxVLAN is the last VLAN (IEEE 802.1Q-2022 table 9-2).
@@ -393,6 +395,26 @@ func (m *model) forgetHosts() {
 	}
 }
 
+// perhaps names the device in no bridge that has nearly this name, "" if there is none. Names that differ in numbers
+// alone are of different devices.
+func (m *model) perhaps(b *bridgeModel, name string) string {
+	letters := func(s string) string { return strings.Trim(s, "0123456789") }
+	var free []string
+	for device, d := range m.devices {
+		if d.Bridge == "" && d.Refusal == "" && d.Ethernet && b.byName[device] == nil && letters(device) != letters(name) {
+			free = append(free, device)
+		}
+	}
+	if len(free) == 0 {
+		return ""
+	}
+	slices.Sort(free)
+	if near := nearest(name, free); 2*levenshtein.Distance(name, near, nil) < len(name) {
+		return "; the nearest that there is: " + near
+	}
+	return ""
+}
+
 // expand finds the devices of a bridge's ports.
 func (m *model) expand(b, was *bridgeModel) {
 	isPort := func(name string) bool {
@@ -410,7 +432,7 @@ func (m *model) expand(b, was *bridgeModel) {
 		case p.kind == bridge.TypeNetdev && d == nil:
 			p.lost = isPort(p.name)
 			p.waits = !p.lost
-			m.note("port %s of %s waits for its device", p.name, b.Name)
+			m.note("port %s of %s waits for its device%s", p.name, b.Name, m.perhaps(b, p.name))
 		case p.kind == bridge.TypeNetdev && d.Refusal != "":
 			m.fail(p.at, "port %s of %s: %s", p.name, b.Name, d.Refusal)
 		case p.kind == bridge.TypeNetdev && d.Cut != "" && d.Bridge != b.Name && !p.force:

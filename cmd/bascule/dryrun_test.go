@@ -90,6 +90,7 @@ var dryRunCases = []struct {
 	{"plug one --bridge br0 --device p3 --isolated --binding 02:00:00:00:00:01=192.0.2.1", nil,
 		[]string{"+ port p3 of br0: isolated on", "+ binding 192.0.2.1 of br0: 02:00:00:00:00:01 on p3"}},
 	{"plug one --bridge br1 --device p3", []string{"bridge add br1", "plug one --bridge br0 --device p3"}, []string{"- port p3 of br0", "+ port p3 of br1"}},
+	{"plug one --bridge br0 --device p1", nil, []string{"~ port p1 of br0: plugged as one"}},
 	{"unplug one", []string{"plug one --bridge br0 --device p3"}, []string{"- port p3 of br0"}},
 	{"unplug none", nil, nil},
 	{"apply file.yaml", nil, []string{"- port p2 of br0", "- port host0 of br0: type host"}},

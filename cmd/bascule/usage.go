@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -69,6 +70,9 @@ func flagError(cmd *cobra.Command, err error) error {
 		name := unknown.GetSpecifiedName()
 		if unknown.GetSpecifiedShortnames() != "" {
 			return usagef(cmd, "unknown flag -%s", name)
+		}
+		if cmd.CommandPath() == "bascule port set" && slices.Contains([]string{"vlan", "tagged", "untagged", "pvid"}, name) {
+			return usagef(cmd, "unknown flag --%s; 'bascule vlan add' puts a port into VLANs", name)
 		}
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })

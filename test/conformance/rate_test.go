@@ -153,6 +153,10 @@ func rateRefused(t *testing.T, hook string) {
 	l.Refused([]string{"patch port has no device", "limit the ports"}, "port", "add", "br0", "to1", "--type", "patch", "--peer", "br1/to0", "--rate-in", "1mbit")
 	l.Bascule("port", "add", "br0", "to1", "--type", "patch", "--peer", "br1/to0")
 	l.Refused([]string{"patch port has no device"}, "port", "set", "br0", "to1", "--rate-out", "1mbit")
+	l.Refused([]string{"unit", "100mbit", "100pps"}, "port", "set", "br0", "to1", "--rate-in", "100")
+	l.Refused([]string{"unit", "100mbit", "100pps"}, "port", "set", "br0", "to1", "--rate-in", "100:4mb")
+	l.Refused([]string{"'bascule vlan add'"}, "port", "set", "br0", "to1", "--vlan", "10")
+	l.Refused([]string{"already", "'bascule port set br0 "}, "port", "add", "br0", ends[0].Port)
 	for _, v := range []string{"", "0", "8mbps", "8mbit:", "8mbit:100", "8mbit:64kbit", "5pps:64kb", "none:64kb", "8mbit:4096mb"} {
 		l.Refused([]string{"--rate-in"}, "port", "set", "br0", ends[0].Port, "--rate-in", v)
 	}
