@@ -136,8 +136,7 @@ func TestDivertTo(t *testing.T) {
 		theirs4 := s.listen(1, "udp", to).(net.PacketConn)
 		tcp, udp := s.tcp(listener), s.udp(listener)
 		rules := "pass\npass in on gw1 " + family + " proto { tcp udp } to port 80 divert-to " + socket + " port 8021\n"
-		s.load(rules)
-		s.pfctl("", "-F", "states")
+		s.loadAnew(rules)
 
 		conn, err := s.dial(0, "tcp", "", to)
 		s.must(err)
@@ -211,8 +210,7 @@ func TestDivertTo(t *testing.T) {
 		}
 
 		tcp, udp = s.tcp(listener), s.udp(listener)
-		s.load("pass\n")
-		s.pfctl("", "-F", "states")
+		s.loadAnew("pass\n")
 		conn, err = s.dial(0, "tcp", "", to)
 		s.must(err)
 		s.echoTCP(theirs, conn, 1000)
@@ -256,8 +254,7 @@ func TestDivertReply(t *testing.T) {
 		tcp := s.listen(1, "tcp", to).(net.Listener)
 		udp := s.listen(1, "udp", to).(net.PacketConn)
 		for _, rules := range []string{"pass\npass out on gw2 divert-reply\n", "pass\npass divert-reply\n"} {
-			s.load(rules)
-			s.pfctl("", "-F", "states")
+			s.loadAnew(rules)
 			if peer := s.echoTCP(tcp, s.dialFrom("tcp", client, to), 100000); peer.String() != client {
 				t.Errorf("%q: the server sees %v, want %s", rules, peer, client)
 			}
@@ -351,8 +348,7 @@ func TestDivertNAT(t *testing.T) {
 		to, client := s.of("10.0.2.2:80", "[fd02::2]:80"), s.of("10.0.1.2:4000", "[fd01::2]:4000")
 		theirs := s.listen(1, "tcp", to).(net.Listener)
 		theirUDP := s.listen(1, "udp", to).(net.PacketConn)
-		s.load("pass\npass out on gw2 " + family + " nat-to " + s.of("10.0.2.1", "fd02::1") + " divert-reply\n")
-		s.pfctl("", "-F", "states")
+		s.loadAnew("pass\npass out on gw2 " + family + " nat-to " + s.of("10.0.2.1", "fd02::1") + " divert-reply\n")
 		gateway := netip.MustParseAddr(s.of("10.0.2.1", "fd02::1"))
 		if peer := s.echoTCP(theirs, s.dialFrom("tcp", client, to), 100000); peer.Addr() != gateway {
 			t.Errorf("nat-to with divert-reply: the server sees %v", peer)
@@ -372,8 +368,7 @@ func TestDivertNAT(t *testing.T) {
 func TestDivertNothing(t *testing.T) {
 	onDiverts(t, func(t *testing.T, s divertSite) {
 		udp := s.udp(s.of("127.0.0.1:8021", "[::1]:8021"))
-		s.load("pass\npass in on gw1 " + s.of("inet", "inet6") + " proto udp to port 80 divert-to " + s.of("127.0.0.1", "::1") + " port 8021\n")
-		s.pfctl("", "-F", "states")
+		s.loadAnew("pass\npass in on gw1 " + s.of("inet", "inet6") + " proto udp to port 80 divert-to " + s.of("127.0.0.1", "::1") + " port 8021\n")
 		conn, err := s.dial(0, "udp", "", s.of("10.0.2.2:80", "[fd02::2]:80"))
 		s.must(err)
 		nothing := func(what string, size int) {

@@ -66,8 +66,7 @@ func afTo(t *testing.T, s *site) {
 			}
 			s.route(on)
 			what := fmt.Sprintf("%s, shortcut %v", c.name, on)
-			s.load("pass\n" + c.rules + "\n")
-			s.pfctl("", "-F", "states")
+			s.loadAnew("pass\n" + c.rules + "\n")
 			before := s.routed()
 			check := func(peer netip.AddrPort) {
 				t.Helper()

@@ -133,8 +133,7 @@ func TestFirstByXDP(t *testing.T) {
 	outcomes := map[string][2]outcome{}
 	s.bothWays(func(on bool) {
 		for _, c := range firstCases {
-			s.load(lasting + "set loginterface gw1\n" + c.rules + "\n")
-			s.pfctl("", "-F", "states")
+			s.loadAnew(lasting + "set loginterface gw1\n" + c.rules + "\n")
 			s.pfctl("", "-F", "Sources")
 			s.pfctl("", "-F", "info")
 			var frames []netlab.Frame

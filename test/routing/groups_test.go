@@ -103,8 +103,7 @@ func TestEgress(t *testing.T) {
 	// the other places
 	block := func(rules string, blocks bool) {
 		t.Helper()
-		s.load(rules)
-		s.pfctl("", "-F", "states")
+		s.loadAnew(rules)
 		conn, err := s.dial(0, "udp", "", "10.0.2.2:7")
 		s.must(err)
 		defer conn.Close()

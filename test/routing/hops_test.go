@@ -83,8 +83,8 @@ func (s *hopSite) want(what string, f flow, n [3]int) (got [3][]netlab.Frame) {
 // dropped is how many packets had no way to their next hop, by the ports and by pf.
 func (s *hopSite) dropped() (n uint64) {
 	s.t.Helper()
-	for _, port := range []string{s.sides[0].end.Port, s.sides[1].end.Port, s.third.end.Port, "gw1", "gw2", "gw3"} {
-		n += s.lab.Port("br0", port).Drops["pf-route"]
+	for _, port := range s.lab.Ports("br0") {
+		n += port.Drops["pf-route"]
 	}
 	s.wantCounter("no-route", n)
 	return n
@@ -94,34 +94,20 @@ func (s *hopSite) dropped() (n uint64) {
 // route of the host there, and nowhere else. Its answers go by the host's routes.
 func TestRouteTo(t *testing.T) {
 	onHops(t, func(t *testing.T, s *hopSite) {
-		for _, c := range []struct{ six, refuses bool }{{false, false}, {true, false}, {true, true}} {
-			six, hop, dst := c.six, "10.0.3.2", s.sides[1].station4.String()
+		for _, six := range []bool{false, true} {
+			hop, dst := "10.0.3.2", s.sides[1].station4.String()
 			if six {
 				hop, dst = "fd03::2", s.sides[1].station6.String()
 			}
-			if c.refuses { // other packets of IPv6 are the stack's then
-				s.run("ip", "-6", "rule", "add", "pref", "100", "table", "main", "suppress_prefixlength", "0")
-			}
 			f := flow{0, 1, six, [2]uint16{1000, 2000}, 0}
 			// as the host itself would send it there
-			s.load("pass no state\n")
-			s.pfctl("", "-F", "states")
+			s.loadAnew("pass no state\n")
 			s.ip("route replace " + dst + " via " + hop)
 			byRoute := s.want("by a route", f, [3]int{0, 0, 1})
 			s.ip("route del " + dst)
 			s.want("as ever", f, [3]int{0, 1, 0})
-			for _, rules := range []string{
-				"pass\npass in on gw1 route-to HOP\n",
-				"pass\npass in on gw1 route-to { HOP }\n",
-				"table <hops> { HOP }\npass\npass in on gw1 FAMILY route-to <hops> random\n",
-				"pass\npass in route-to HOP\n", // names no port: holds at host ports
-				"block out on gw2\npass\npass in on gw1 route-to HOP\npass out on gw3\n",
-				"pass\npass out on gw2 route-to HOP\n",
-				// on OpenBSD nobody asks, either
-				"pass\nblock out on gw3\npass out on gw2 route-to HOP\n",
-			} {
-				rules = strings.NewReplacer("HOP", hop, "FAMILY", map[bool]string{false: "inet", true: "inet6"}[six]).Replace(rules)
-				s.load(rules)
+			routes := func(rules string) {
+				t.Helper()
 				s.pfctl("", "-F", "states")
 				for i := range 3 { // the first makes a state, and the others follow it
 					got := s.want(fmt.Sprintf("%q, packet %d", rules, i), f, [3]int{0, 0, 1})
@@ -140,6 +126,26 @@ func TestRouteTo(t *testing.T) {
 				s.pfctl("", "-k", "gateway", "-k", hop)
 				if text := s.pfctl("", "-vv", "-s", "states"); strings.Contains(text, " route-to ") {
 					t.Errorf("%q: -k gateway leaves states:\n%s", rules, text)
+				}
+			}
+			for _, rules := range []string{
+				"pass\npass in on gw1 route-to HOP\n",
+				"pass\npass in on gw1 route-to { HOP }\n",
+				"table <hops> { HOP }\npass\npass in on gw1 FAMILY route-to <hops> random\n",
+				"pass\npass in route-to HOP\n", // names no port: holds at host ports
+				"block out on gw2\npass\npass in on gw1 route-to HOP\npass out on gw3\n",
+				"pass\npass out on gw2 route-to HOP\n",
+				// on OpenBSD nobody asks, either
+				"pass\nblock out on gw3\npass out on gw2 route-to HOP\n",
+			} {
+				rules = strings.NewReplacer("HOP", hop, "FAMILY", map[bool]string{false: "inet", true: "inet6"}[six]).Replace(rules)
+				s.load(rules)
+				routes(rules)
+				if six { // other packets of IPv6 are the stack's then
+					refuses := []string{"pref", "100", "table", "main", "suppress_prefixlength", "0"}
+					s.run("ip", append([]string{"-6", "rule", "add"}, refuses...)...)
+					routes("a rule that refuses, " + rules)
+					s.run("ip", append([]string{"-6", "rule", "del"}, refuses...)...)
 				}
 			}
 		}
@@ -224,8 +230,7 @@ func TestRouteToMartians(t *testing.T) {
 			"pass\npass in on gw1 inet route-to 10.0.3.2\npass in on gw1 inet6 route-to fd03::2\n",
 			"pass\npass in on gw1 inet dup-to 10.0.3.2\npass in on gw1 inet6 dup-to fd03::2\n",
 		} {
-			s.load(rules)
-			s.pfctl("", "-F", "states")
+			s.loadAnew(rules)
 			for what, f := range frames {
 				before := s.dropped()
 				got := s.gets(s.sides[0], f)
@@ -270,8 +275,7 @@ func TestReplyTo(t *testing.T) {
 				"pass\npass out on gw2 reply-to HOP\n",
 			} {
 				rules = strings.ReplaceAll(rules, "HOP", hop)
-				s.load(rules)
-				s.pfctl("", "-F", "states")
+				s.loadAnew(rules)
 				s.want(rules, f, [3]int{0, 1, 0})
 				back := f.back()
 				back.flags = syn | ack
@@ -296,8 +300,7 @@ func TestDupTo(t *testing.T) {
 			"pass\npass in on gw1 dup-to 10.0.3.2\n",
 			"pass\npass out on gw2 dup-to 10.0.3.2\n",
 		} {
-			s.load(rules)
-			s.pfctl("", "-F", "states")
+			s.loadAnew(rules)
 			for range 3 {
 				s.want(rules, f, [3]int{0, 1, 1})
 				s.want(rules+": an answer", f.back(), [3]int{1, 0, 1})
@@ -324,8 +327,7 @@ func TestRouteToPools(t *testing.T) {
 			{"pass in on gw1 inet proto udp rdr-to 10.0.9.9 route-to 10.0.3.2", 30, "\x0a\x00\x09\x09", "in"},
 			{"pass out on gw2 inet proto udp nat-to 10.0.3.1 route-to 10.0.3.2", 26, "\x0a\x00\x03\x01", "out"},
 		} {
-			s.load("pass\n" + c.rules + "\n")
-			s.pfctl("", "-F", "states")
+			s.loadAnew("pass\n" + c.rules + "\n")
 			for range 2 {
 				got := s.want(c.rules, f, [3]int{0, 0, 1})
 				if len(got[2]) == 1 && string(got[2][0][c.at:c.at+4]) != c.is {
@@ -338,8 +340,7 @@ func TestRouteToPools(t *testing.T) {
 			"{ 10.0.3.2, 10.0.3.3 } round-robin", "{ 10.0.3.2, 10.0.3.3 } round-robin sticky-address", "{ 10.0.3.2, 10.0.3.3 } least-states",
 			"{ 10.0.3.2, 10.0.3.3 } random", "{ 10.0.3.2, 10.0.3.3 } source-hash",
 		} {
-			s.load("pass\npass in on gw1 inet route-to " + pool + "\n")
-			s.pfctl("", "-F", "states")
+			s.loadAnew("pass\npass in on gw1 inet route-to " + pool + "\n")
 			s.pfctl("", "-F", "Sources")
 			hops := map[string]int{}
 			for i := range 8 {
@@ -360,8 +361,7 @@ func TestRouteToPools(t *testing.T) {
 				t.Errorf("%s: sources are\n%s", pool, text)
 			}
 		}
-		s.load("pass\npass in on gw1 route-to 10.0.3.2\n")
-		s.pfctl("", "-F", "states")
+		s.loadAnew("pass\npass in on gw1 route-to 10.0.3.2\n")
 		s.want("before", f, [3]int{0, 0, 1})
 		s.load("set limit states 300000\npass\n")
 		s.want("in a larger table", f, [3]int{0, 0, 1})
@@ -419,8 +419,7 @@ func TestRouteToTold(t *testing.T) {
 	onHops(t, func(t *testing.T, s *hopSite) {
 		f := flow{0, 1, false, [2]uint16{1000, 2000}, 0}
 		for _, rules := range []string{"pass\npass in on gw1 route-to 10.0.3.2\n", "pass\npass out on gw2 route-to 10.0.3.2\n"} {
-			s.load(rules)
-			s.pfctl("", "-F", "states")
+			s.loadAnew(rules)
 			for _, known := range []bool{false, true} {
 				steps, verdict := s.trace(s.frame(f))
 				text := strings.Join(steps, "\n  ")
@@ -432,8 +431,7 @@ func TestRouteToTold(t *testing.T) {
 				s.want(rules, f, [3]int{0, 0, 1})
 			}
 		}
-		s.load("pass\npass in on e1 route-to 10.0.3.2\n")
-		s.pfctl("", "-F", "states")
+		s.loadAnew("pass\npass in on e1 route-to 10.0.3.2\n")
 		if _, verdict := s.trace(s.frame(f)); verdict != "dropped: pf-route" {
 			t.Errorf("a trace of a packet without a way says %s", verdict)
 		}

@@ -25,8 +25,7 @@ import (
 // pass.
 func (s *hopSite) byRoute(frames []netlab.Frame, table ...string) (got [][]netlab.Frame) {
 	s.t.Helper()
-	s.load("pass no state allow-opts\n")
-	s.pfctl("", "-F", "states")
+	s.loadAnew("pass no state allow-opts\n")
 	routes := map[bool]string{false: "10.0.2.2 via 10.0.3.2", true: "fd02::2 via fd03::2"}
 	for _, six := range []bool{false, true} {
 		is := func(f netlab.Frame) bool { return (f[12:14] == "\x86\xdd") == six }
@@ -56,8 +55,7 @@ func (s *hopSite) ruled(rules string) {
 			both = append(both, strings.NewReplacer("FAMILY", family[0], "HOP", family[1]).Replace(line))
 		}
 	}
-	s.load(strings.Join(both, "\n") + "\n")
-	s.pfctl("", "-F", "states")
+	s.loadAnew(strings.Join(both, "\n") + "\n")
 }
 
 // A packet that is too large for its next hop's way goes there in the fragments that the host's
@@ -88,22 +86,28 @@ func TestRouteToCut(t *testing.T) {
 		tooBig("IPv6", udp(recipe{six: true, size: 1400}), true, 1300)
 		tooBig("IPv4 that may not be cut", udp(recipe{size: 1400, frag: 0x4000}), false, 1300)
 		tooBig("options", udp(recipe{size: 1400, options: []byte{1, 1, 1, 0}}), false, 1300)
-		for _, mtu := range []int{68, 576, 1000} {
+		narrow := func(mtu int) (frames []netlab.Frame) {
 			s.run("ip", "link", "set", "gw3", "mtu", fmt.Sprint(mtu)) // which ends its IPv6
-			frames := []netlab.Frame{
+			return []netlab.Frame{
 				udp(recipe{size: 1480}), udp(recipe{size: mtu - 19}), udp(recipe{size: mtu - 20}), udp(recipe{size: 1100, pad: 50}),
 				// one that is a fragment itself, and the one behind it
 				udp(recipe{size: 1480, frag: 0x2000}), udp(recipe{size: 1201, frag: 1480 / 8, begin: []byte("more")}),
 			}
-			want := slices.Concat(s.byRoute(frames)...)
-			if len(want) < 8 {
-				t.Fatalf("MTU %d: the stack makes %d fragments", mtu, len(want))
+		}
+		mtus, want := []int{68, 576, 1000}, map[int][]netlab.Frame{}
+		for _, mtu := range mtus {
+			want[mtu] = slices.Concat(s.byRoute(narrow(mtu))...)
+			if len(want[mtu]) < 8 {
+				t.Fatalf("MTU %d: the stack makes %d fragments", mtu, len(want[mtu]))
 			}
-			for _, rules := range []string{
-				"pass allow-opts\npass in on gw1 inet route-to 10.0.3.2 allow-opts", "pass\npass out on gw2 inet route-to 10.0.3.2",
-				"pass\npass in on gw1 inet dup-to 10.0.3.2", "pass\npass out on gw2 inet dup-to 10.0.3.2",
-			} {
-				s.load(rules + "\n")
+		}
+		for _, rules := range []string{
+			"pass allow-opts\npass in on gw1 inet route-to 10.0.3.2 allow-opts", "pass\npass out on gw2 inet route-to 10.0.3.2",
+			"pass\npass in on gw1 inet dup-to 10.0.3.2", "pass\npass out on gw2 inet dup-to 10.0.3.2",
+		} {
+			s.load(rules + "\n")
+			for _, mtu := range mtus {
+				frames := narrow(mtu)
 				s.pfctl("", "-F", "states")
 				var got []netlab.Frame
 				for i, f := range frames {
@@ -113,8 +117,8 @@ func TestRouteToCut(t *testing.T) {
 						t.Errorf("MTU %d, %q: of packet %d there arrive %v", mtu, rules, i, counts(all))
 					}
 				}
-				if !slices.Equal(got, want) {
-					t.Errorf("MTU %d, %q: there arrive %d fragments, the stack makes %d\n%x\n%x", mtu, rules, len(got), len(want), got, want)
+				if !slices.Equal(got, want[mtu]) {
+					t.Errorf("MTU %d, %q: there arrive %d fragments, the stack makes %d\n%x\n%x", mtu, rules, len(got), len(want[mtu]), got, want[mtu])
 				}
 			}
 		}
@@ -140,8 +144,7 @@ func TestRouteToOptions(t *testing.T) {
 		}
 		want := s.byRoute(frames)
 		for _, word := range []string{"route-to", "dup-to"} {
-			s.load("pass allow-opts\npass in on gw1 inet " + word + " 10.0.3.2 allow-opts\n")
-			s.pfctl("", "-F", "states")
+			s.loadAnew("pass allow-opts\npass in on gw1 inet " + word + " 10.0.3.2 allow-opts\n")
 			for i, f := range frames {
 				if (len(want[i]) > 0) != strings.Contains(names[i], "checksum 0 ") {
 					t.Fatalf("%s: the stack makes %x of it", names[i], want[i])
@@ -273,8 +276,7 @@ func TestRouteToNeighbour(t *testing.T) {
 			}
 		}
 		s.run("ip", "link", "set", "gw3", "mtu", "576")
-		s.load("pass\npass in on gw1 inet route-to 10.0.3.2\n")
-		s.pfctl("", "-F", "states")
+		s.loadAnew("pass\npass in on gw1 inet route-to 10.0.3.2\n")
 		f := recipe{src: s.sides[0].station4, dst: s.sides[1].station4, ttl: 64, proto: unix.IPPROTO_UDP, size: 1000, tag: -1}.frame(s.site, 3)
 		place := func(i int) uint16 { return binary.BigEndian.Uint16([]byte(got[i])[14+6:]) }
 		waits("a packet in fragments", f, true, func() bool {
@@ -333,8 +335,7 @@ func TestRouteToVRF(t *testing.T) {
 		}
 		third("red")
 		f := flow{0, 1, false, [2]uint16{1000, 2000}, 0}
-		s.load("pass\npass in on gw1 inet route-to 10.0.3.2\n")
-		s.pfctl("", "-F", "states")
+		s.loadAnew("pass\npass in on gw1 inet route-to 10.0.3.2\n")
 		before := s.dropped()
 		if got := s.gets(s.sides[0], s.frame(f)); len(got[1]) != 0 || len(got[2]) != 0 || s.dropped() != before+1 {
 			t.Errorf("with the next hop in another VRF there arrive %v", counts(got))
@@ -384,8 +385,7 @@ func TestRouteToCable(t *testing.T) {
 			{"pass in on gw1 inet dup-to 10.0.3.9", [4]int{0, 1, 0, 1}, [4]int{1, 0, 0, 1}},
 			{"pass out on gw2 inet dup-to 10.0.3.2", [4]int{0, 1, 1, 0}, [4]int{1, 0, 1, 0}},
 		} {
-			s.load("pass\n" + c.rules + "\n")
-			s.pfctl("", "-F", "states")
+			s.loadAnew("pass\n" + c.rules + "\n")
 			for n := range 3 {
 				for _, way := range []struct {
 					what string
@@ -470,8 +470,7 @@ func TestRouteToErrors(t *testing.T) {
 			"pass\npass in on gw1 inet reply-to 10.0.1.2", "pass\npass out on gw2 inet reply-to 10.0.1.2", "pass\npass in on gw1 inet dup-to 10.0.2.2",
 			"pass\npass out on gw2 inet nat-to 10.0.2.1 route-to 10.0.2.2", "pass\npass in on gw1 inet to 10.0.1.1 rdr-to 10.0.2.2 route-to 10.0.2.2",
 		} {
-			s.load(rules + "\n")
-			s.pfctl("", "-F", "states")
+			s.loadAnew(rules + "\n")
 			to := "10.0.2.2"
 			if strings.Contains(rules, "rdr-to") {
 				to = "10.0.1.1"
@@ -571,8 +570,7 @@ func nextHopBeforeNeighbour(t *testing.T, s *hopSite) {
 			if six && strings.Contains(rules, "nat-to") {
 				rules = strings.Replace(rules, "inet nat-to 10.9.9.9", "inet6 nat-to fd77::9", 1)
 			}
-			s.load("pass\n" + nd + rules + "\n")
-			s.pfctl("", "-F", "states")
+			s.loadAnew("pass\n" + nd + rules + "\n")
 			for n := range 3 {
 				got := arrives(fmt.Sprintf("%q, packet %d", rules, n), s.sides[0], packet(near, far, there, 0), [3]int{0, 0, 1})[2]
 				if strings.Contains(rules, "nat-to") || len(got) != 1 {
@@ -584,8 +582,7 @@ func nextHopBeforeNeighbour(t *testing.T, s *hopSite) {
 			}
 		}
 		rules := "pass in on gw3 " + family + " proto udp to port 1000 reply-to " + hop
-		s.load("pass\n" + nd + rules + "\n")
-		s.pfctl("", "-F", "states")
+		s.loadAnew("pass\n" + nd + rules + "\n")
 		for n := range 3 {
 			f := s.by(s.third, packet(far, near, back, 0))
 			arrives(fmt.Sprintf("%q, packet %d", rules, n), s.third, f, [3]int{1, 0, 0})
@@ -647,8 +644,7 @@ func TestRouteToNarrowTranslated(t *testing.T) {
 				}
 				text += line + "\n"
 			}
-			s.load(text)
-			s.pfctl("", "-F", "states")
+			s.loadAnew(text)
 			for i, want := range []int{900, 1300} {
 				to := netip.MustParseAddr([]string{"10.9.0.9", "fd09::9"}[i])
 				ask := to
@@ -715,8 +711,7 @@ func dupToUnknown(t *testing.T, s *hopSite) {
 		{"pass out on gw2 reply-to 10.0.3.2", [3]int{0, 1, 0}, [3]int{0, 0, 1}},
 		{"match out on gw2 inet nat-to 10.0.2.1\npass out on gw2 reply-to 10.0.3.2", [3]int{0, 1, 0}, [3]int{0, 0, 1}},
 	} {
-		s.load("pass\n" + c.rules + "\n")
-		s.pfctl("", "-F", "states")
+		s.loadAnew("pass\n" + c.rules + "\n")
 		for n := range 2 {
 			got := s.gets(s.sides[0], netlab.Frame(there))
 			if counts(got) != c.there {

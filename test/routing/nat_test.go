@@ -192,8 +192,7 @@ func TestNATStations(t *testing.T) {
 				s.route(on)
 				s.ip("neigh replace 10.0.1.9 lladdr 02:00:00:00:00:99 dev gw1 nud permanent")
 				what := fmt.Sprintf("%s, shortcut %v", c.name, on)
-				s.load(c.rules + "\n")
-				s.pfctl("", "-F", "states")
+				s.loadAnew(c.rules + "\n")
 				check := func(peer netip.AddrPort, conn net.Conn, want string) {
 					t.Helper()
 					if want == "" {
@@ -328,8 +327,7 @@ func TestNATQuotes(t *testing.T) {
 				"match out on gw2 inet from 10.0.1.0/24 nat-to 10.0.2.1 port 7000:7100\nmatch out on gw2 inet6 from fd01::/64 nat-to fd02::1 port 7000:7100\n", "10.0.1.9", "fd01::9"},
 			{"pass\nmatch modulate state\n", "", ""},
 		} {
-			s.load(strings.Replace(c.rules, "match modulate state", "pass in on gw1 inet proto tcp modulate state\npass in on gw1 inet6 proto tcp modulate state", 1))
-			s.pfctl("", "-F", "states")
+			s.loadAnew(strings.Replace(c.rules, "match modulate state", "pass in on gw1 inet proto tcp modulate state\npass in on gw1 inet6 proto tcp modulate state", 1))
 			for _, six := range []bool{false, true} {
 				src, dst, header := near.station4, far.station4, 20
 				if six {
@@ -540,8 +538,7 @@ func TestNATDiscovery(t *testing.T) {
 			{"pass in on gw2 inet6 proto icmp6 route-to fd01::2", false},
 			{"pass in on gw2 inet6 proto icmp6 reply-to fd01::2", false},
 		} {
-			s.load("pass\n" + c.rule)
-			s.pfctl("", "-F", "states")
+			s.loadAnew("pass\n" + c.rule)
 			for typ := byte(133); typ <= 137; typ++ {
 				for _, to := range []string{"ff02::1", "ff02::2", map[bool]string{true: "fd02::2", false: "fd02::1"}[c.out]} {
 					for _, hops := range []byte{255, 64} {
@@ -571,8 +568,7 @@ func TestNATDiscovery(t *testing.T) {
 			}
 		}
 		// the host finds its station, and the other way round
-		s.load("pass\nmatch out on gw2 nat-to (gw2)\nmatch in on gw2 proto icmp6 rdr-to fd01::2\n")
-		s.pfctl("", "-F", "states")
+		s.loadAnew("pass\nmatch out on gw2 nat-to (gw2)\nmatch in on gw2 proto icmp6 rdr-to fd01::2\n")
 		s.ip("neigh del fd02::2 dev gw2")
 		var conn net.Conn
 		s.must(s.lab.Switch.Do(func() (err error) {

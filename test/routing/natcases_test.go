@@ -149,8 +149,7 @@ func sticky(t *testing.T, s *site) {
 	const sources, connections = 5, 4 // not so many that each would have its turn at the same address
 	pool := []string{"10.0.2.10", "10.0.2.11", "10.0.2.12"}
 	for _, word := range []string{" sticky-address", ""} {
-		s.load("pass\nmatch out on gw2 inet proto udp from 10.1.0.0/16 nat-to { " + strings.Join(pool, ", ") + " } round-robin" + word + "\n")
-		s.pfctl("", "-F", "states")
+		s.loadAnew("pass\nmatch out on gw2 inet proto udp from 10.1.0.0/16 nat-to { " + strings.Join(pool, ", ") + " } round-robin" + word + "\n")
 		s.pfctl("", "-F", "Sources")
 		of := map[string]map[string]int{}   // how often a source has an address
 		has := map[string]map[string]bool{} // which sources have an address
@@ -196,8 +195,7 @@ func sticky(t *testing.T, s *site) {
 func endpointIndependent(t *testing.T, s *site) {
 	asked := []netip.AddrPort{port("10.0.2.2", 53), port("10.0.2.2", 54), port("10.9.1.1", 53), port("10.9.1.2", 53), port("10.9.1.3", 55)}
 	for _, word := range []string{" endpoint-independent", ""} {
-		s.load("pass\nmatch out on gw2 inet proto udp from 10.0.1.0/24 nat-to 10.0.2.1" + word + "\n")
-		s.pfctl("", "-F", "states")
+		s.loadAnew("pass\nmatch out on gw2 inet proto udp from 10.0.1.0/24 nat-to 10.0.2.1" + word + "\n")
 		owner := map[netip.AddrPort]netip.AddrPort{}
 		for _, source := range []netip.AddrPort{port("10.0.1.2", 1000), port("10.0.1.2", 1001), port("10.0.1.3", 1000)} {
 			mappings := map[netip.AddrPort]bool{}
@@ -752,8 +750,7 @@ func portReuse(t *testing.T, s *site) {
 	s.nft("delete table ip many")
 	s.route(true)
 	for _, rules := range []string{"", "match out on gw2 inet nat-to 10.0.2.1\n", "match out on gw2 inet nat-to 10.0.2.1 static-port\n"} {
-		s.load("pass\n" + rules)
-		s.pfctl("", "-F", "states")
+		s.loadAnew("pass\n" + rules)
 		asks(fmt.Sprintf("%q", rules))
 	}
 }
@@ -777,8 +774,7 @@ func (s *site) nft(rules string) {
 // first one's go are dropped, as on OpenBSD, and never sent with another's port. Others pass.
 func staticPort(t *testing.T, s *site) {
 	for _, word := range []string{"static-port", "port 500"} {
-		s.load("pass\nmatch out on gw2 inet proto udp nat-to 10.0.2.1 " + word + "\n")
-		s.pfctl("", "-F", "states")
+		s.loadAnew("pass\nmatch out on gw2 inet proto udp nat-to 10.0.2.1 " + word + "\n")
 		to, other := port("10.0.2.2", 500), port("10.0.2.2", 4500)
 		for _, c := range []struct {
 			client string
