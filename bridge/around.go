@@ -102,6 +102,7 @@ func (a *around) findings(name string, b *datapath.Bridge) (list []PortFinding) 
 		}
 	}
 	host := hostPortAmong(&b.Config, a.devices)
+	ways := waysNow(b)
 	for _, p := range all {
 		l := a.deviceOf(b, p)
 		if l == nil {
@@ -125,7 +126,7 @@ func (a *around) findings(name string, b *datapath.Bridge) (list []PortFinding) 
 				}
 			}
 		}
-		if p.Ways&datapath.WayNetfilter != 0 {
+		if ways(p)&datapath.WayNetfilter != 0 {
 			found(FindingEgress, "rules of netfilter", egressWarning(port))
 		}
 		for _, other := range a.above(l) {

@@ -32,6 +32,21 @@ func wayOf(p *datapath.Port) (way string, egress []string) {
 	return WayDevice, egress
 }
 
+// waysNow has a bridge look at its ports' devices, as the word of a change may be faster than its
+// timer. The function that it returns has what was found at a port's.
+func waysNow(b *datapath.Bridge) func(*datapath.Port) datapath.PortWays {
+	var now map[uint32]datapath.PortWays
+	if b.Sees() {
+		now, _ = b.Look() // else what the timer has seen will do
+	}
+	return func(p *datapath.Port) datapath.PortWays {
+		if ways, ok := now[p.Id]; ok {
+			return ways
+		}
+		return p.Ways
+	}
+}
+
 // waysWarning tells of what there is at a new port's device, and has no effect there.
 func waysWarning(b *datapath.Bridge, p *datapath.Port) []string {
 	if p.Facts&(datapath.PortPatch|datapath.PortSpan) != 0 {
@@ -44,8 +59,7 @@ func waysWarning(b *datapath.Bridge, p *datapath.Port) []string {
 		}
 		return []string{fmt.Sprintf("%s: this kernel does not tell what its device has for frames that leave it, so none are sent there by XDP", name)}
 	}
-	ways, err := b.Look()
-	if err != nil || ways[p.Id]&datapath.WayNetfilter == 0 {
+	if waysNow(b)(p)&datapath.WayNetfilter == 0 {
 		return nil
 	}
 	return []string{egressWarning(name)}

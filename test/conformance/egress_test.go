@@ -297,7 +297,8 @@ func egressNetfilter(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
 	from, to := a.Host(), b.Host()
-	mustInside(t, l.Switch, "nft", fmt.Sprintf("add table netdev t; add chain netdev t c { type filter hook egress device %q priority 0; policy drop; }", b.Port))
+	rules := fmt.Sprintf("add table netdev t; add chain netdev t c { type filter hook egress device %q priority 0; policy drop; }", b.Port)
+	mustInside(t, l.Switch, "nft", rules)
 	waitEgress(l, b.Port, "netfilter")
 	if !pings(t, from.Namespace, to.IPv4.String()) {
 		t.Error("the kernel asks netfilter about frames that were redirected: the switch need not say that it does not")
@@ -312,7 +313,25 @@ func egressNetfilter(t *testing.T, hook string) {
 		t.Errorf("port add says nothing of the rules: %v", r)
 	}
 	mustInside(t, l.Switch, "nft", "flush ruleset")
-	waitEgress(l, b.Port)
+	rules = strings.Replace(rules, "drop", "accept", 1) // the lab's own markers leave by the device
+	mustInside(t, l.Switch, "nft", rules)
+	waitEgress(l, b.Port, "netfilter")
+	m := l.NewMonitor("br0", a)
+	is := func(kind string) func(netlab.Event) bool {
+		return func(e netlab.Event) bool {
+			return e.Event == kind && e.Ifname == b.Port && strings.Contains(e.Reason, "rules of netfilter")
+		}
+	}
+	m.Wait("the rules that are there", is("port-finding"))
+	for range 3 { // the word of a change is faster than the timer
+		mustInside(t, l.Switch, "nft", "flush ruleset")
+		m.Wait("that the rules went", is("port-cleared"))
+		told(t, l, b.Port, "egress-rules", "rules of netfilter", false)
+		mustInside(t, l.Switch, "nft", rules)
+		m.Wait("rules that come later", is("port-finding"))
+		told(t, l, b.Port, "egress-rules", "rules of netfilter", true)
+	}
+	m.Stop()
 }
 
 // egressCounters: frames that go straight to the other end are counted by the switch alone, and
