@@ -83,8 +83,9 @@ func watchOnce(netns string, tell func(string)) (time.Duration, error) {
 	}
 	if p != nil {
 		tell(p.PutBack())
+		return 0, nil
 	}
-	return 0, nil
+	return lookTime, nil // somebody was faster, or the time has begun anew when the change was made
 }
 
 // PutBack says that the change was put back.

@@ -40,6 +40,7 @@ var confirmCases = []struct {
 	{"busy", confirmBusy},
 	{"parts", confirmParts},
 	{"twins", confirmTwins},
+	{"slow", confirmSlow},
 	{"stuck", confirmStuck},
 	{"others", confirmOthers},
 	{"guests", confirmGuests},

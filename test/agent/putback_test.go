@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"bascule/bridge"
 	"bascule/test/netlab"
 
 	"github.com/cilium/ebpf"
@@ -221,6 +222,39 @@ func confirmParts(t *testing.T, l *netlab.Lab) {
 			theirs = nil
 		}
 	}
+}
+
+// confirmSlow has a change that takes longer than there is time to confirm it. The time begins anew when it
+// is made, and the process that waits goes on.
+func confirmSlow(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", good))
+	tried(t, l, "1h", bad)
+	s, err := bridge.Open(l.Switch.Name)
+	must(t, err)
+	defer s.Close()
+	unlock, err := s.LockPlans() // as the apply has
+	must(t, err)
+	var end any
+	edit(t, l, func(p map[string]any) { end, p["end"] = p["end"], 1 })
+	l.Wait("the process to wait for the apply", func() bool {
+		text, err := os.ReadFile("/proc/locks")
+		return err == nil && slices.ContainsFunc(watchers(l), func(pid int) bool {
+			return slices.ContainsFunc(linesOf(string(text)), func(line string) bool {
+				return strings.Contains(line, "->") && strings.Contains(line, fmt.Sprintf(" %d ", pid))
+			})
+		})
+	})
+	edit(t, l, func(p map[string]any) { p["end"] = end })
+	unlock()
+	l.Wait("the process to have looked", func() bool {
+		text, err := os.ReadFile("/proc/locks")
+		return err == nil && !slices.ContainsFunc(watchers(l), func(pid int) bool { return strings.Contains(string(text), fmt.Sprintf(" %d ", pid)) })
+	})
+	if !waiting(l) {
+		t.Error("it is put back before its time is over")
+	}
+	overdue(t, l)
+	isBack(t, l)
 }
 
 // confirmTwins has the host give one address to two host ports: that is no reason to put nothing back.
