@@ -5,8 +5,10 @@ package cni
 import (
 	"context"
 	"fmt"
+	"net"
 	"slices"
 
+	"bascule/bridge"
 	"bascule/plug"
 
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -51,7 +53,7 @@ func check(r request) error {
 	if r.IPAM.Type == "" {
 		return nil
 	}
-	return invoke.DelegateCheck(context.Background(), r.IPAM.Type, r.StdinData, nil)
+	return r.ofIPAM(invoke.DelegateCheck(context.Background(), r.IPAM.Type, r.StdinData, nil))
 }
 
 // checkSwitch says whether the switch has what ADD has made for the container, and what it has made
@@ -72,6 +74,9 @@ func (r *request) checkSwitch(inner netlink.Link, result *types100.Result) error
 	}
 	if inner.Type() != "veth" || inner.Attrs().ParentIndex != port.Index {
 		return fmt.Errorf("%s of the container is not the other end of port %s of bridge %s", r.IfName, port.Name, port.Bridge)
+	}
+	if err := r.checkInterfaces(port, inner, result); err != nil {
+		return err
 	}
 	bridges := []string{info.Address.String()}
 	if gateway := r.gatewayOf(result); gateway != nil {
@@ -102,6 +107,27 @@ func (r *request) checkSwitch(inner netlink.Link, result *types100.Result) error
 	}
 	if r.IPMasq {
 		return plug.CheckMasquerade(r.s, By, addressesOf(result))
+	}
+	return nil
+}
+
+// checkInterfaces says whether both ends of the container's cable are up, with the MTU that ADD has given them.
+func (r *request) checkInterfaces(port *bridge.Port, inner netlink.Link, result *types100.Result) error {
+	mtu := r.MTU
+	for _, i := range result.Interfaces { // from CNI 1.1 on
+		if mtu == 0 && i.Sandbox != "" && i.Name == r.IfName {
+			mtu = i.Mtu
+		}
+	}
+	switch is := inner.Attrs().MTU; {
+	case !slices.Contains(port.Flags, "UP"):
+		return fmt.Errorf("port %s of bridge %s is down", port.Name, port.Bridge)
+	case inner.Attrs().Flags&net.FlagUp == 0 && !r.DisableInterface:
+		return fmt.Errorf("%s of the container is down", r.IfName)
+	case mtu != 0 && port.MTU != mtu:
+		return fmt.Errorf("port %s of bridge %s has MTU %d, and not %d", port.Name, port.Bridge, port.MTU, mtu)
+	case mtu != 0 && is != mtu:
+		return fmt.Errorf("%s of the container has MTU %d, and not %d", r.IfName, is, mtu)
 	}
 	return nil
 }

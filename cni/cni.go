@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -40,9 +41,8 @@ const By = "cni"
 // Main is the plugin. It reads the request from the environment and from standard input,
 // answers on standard output, and returns the exit status.
 func Main(about string) int {
-	// What is not valid any more keeps no container from leaving.
-	leave := func(text []byte, _ string) (*network, error) { return decode(text) }
-	funcs := skel.CNIFuncs{Add: run(read, add), Del: run(leave, del), Check: run(read, check), GC: run(leave, gc), Status: run(read, status)}
+	leaves := func(text []byte, _ string) (*network, error) { return leave(text) }
+	funcs := skel.CNIFuncs{Add: run(read, add), Del: run(leaves, del), Check: run(read, check), GC: run(leaves, gc), Status: run(read, status)}
 	err := receive()
 	if err == nil {
 		err = skel.PluginMainFuncsWithError(funcs, version.All, about)
@@ -63,8 +63,11 @@ const maxRequest = 4 << 20
 // receive reads the configuration before the library does, which takes any length, and speaks of
 // types of Go where it is wrong; then it is standard input anew.
 func receive() *types.Error {
+	reads := decode
 	switch os.Getenv("CNI_COMMAND") {
-	case "ADD", "DEL", "CHECK", "GC", "STATUS":
+	case "ADD", "CHECK", "STATUS":
+	case "DEL", "GC":
+		reads = leave
 	default:
 		return nil // the library answers
 	}
@@ -72,7 +75,7 @@ func receive() *types.Error {
 	if err != nil {
 		return types.NewError(types.ErrDecodingFailure, "the network configuration: "+err.Error(), "")
 	}
-	if _, err := decode(text); err != nil {
+	if _, err := reads(text); err != nil {
 		return err.(*types.Error)
 	}
 	fd, err := unix.MemfdCreate("cni", unix.MFD_CLOEXEC)
@@ -123,7 +126,8 @@ func coded(err error) error {
 	switch {
 	case err == nil || errors.As(err, new(*types.Error)):
 		return err
-	case errors.Is(err, plug.ErrUnfinished), errors.Is(err, unix.EBUSY), errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENODEV):
+	case errors.Is(err, plug.ErrUnfinished), errors.Is(err, unix.EBUSY), errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENODEV),
+		bridge.Missing(err): // another request, which has failed, had made it
 		return types.NewError(types.ErrTryAgainLater, oneLine(pf.Brief(err)), "")
 	case errors.As(err, &misused):
 		return types.NewError(types.ErrInvalidNetworkConfig, oneLine(pf.Brief(err)), "")
@@ -161,17 +165,6 @@ func (r *request) space() (*plug.Space, error) {
 	return space, nil
 }
 
-// undo does what has to be done again if a request fails, the last first.
-type undo []func()
-
-func (u *undo) add(f func()) { *u = append(*u, f) }
-
-func (u *undo) do() {
-	for _, f := range slices.Backward(*u) {
-		f()
-	}
-}
-
 func add(r request) (err error) {
 	if err := plug.CheckInterface(r.IfName); err != nil {
 		return wrongVariable("CNI_IFNAME", err.Error())
@@ -193,22 +186,27 @@ func add(r request) (err error) {
 	if _, err := space.LinkByName(r.IfName); err == nil {
 		return wrongVariable("CNI_IFNAME", "the container has an interface "+r.IfName+" already")
 	}
-	var back undo
+	if err := ofBridge(plug.CheckBridge(r.s, r.Bridge, r.Mirror)); err != nil {
+		return err
+	}
+	var back plug.Undo
 	defer func() {
 		if err != nil {
-			back.do()
+			back.Do()
 		}
 	}()
-	info, err := r.ensureBridge()
+	info, err := r.ensureBridge(&back)
 	if err != nil {
 		return err
 	}
 	wire := plug.Wire{ID: owner.ID, MTU: r.MTU, MAC: r.mac, Name: r.IfName, To: space}
 	device, err := wire.Make()
-	if err != nil {
+	if errors.Is(err, plug.ErrInUse) {
+		return wrongVariable("CNI_CONTAINERID", owner.ID+": "+err.Error()+" by DEL")
+	} else if err != nil {
 		return err
 	}
-	back.add(func() { _ = plug.Cut(owner.ID) })
+	back.Add(func() { _ = plug.Cut(owner.ID) })
 	inner, err := space.LinkByName(r.IfName)
 	if err != nil {
 		return fmt.Errorf("look for %s in the container: %w", r.IfName, err)
@@ -217,7 +215,7 @@ func add(r request) (err error) {
 	// The plugin of ipam may ask for an address by this interface, as DHCP does.
 	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
 	p := r.plug(owner, device.Attrs().Name, mac, info, result)
-	back.add(func() { _, _, _ = plug.Remove(r.s, owner.ID) })
+	back.Add(func() { _, _, _ = plug.Remove(r.s, owner.ID) })
 	notes, err := plug.Put(r.s, p)
 	warn(notes)
 	if err != nil {
@@ -228,9 +226,11 @@ func add(r request) (err error) {
 			return err
 		}
 	}
-	shown := &types100.Interface{Name: r.Bridge, Mac: info.Address.String()}
-	gateway, err := r.ensureGateway(result)
-	if err != nil {
+	shared := plug.Shared{Gateway: r.gatewayOf(result), By: By}
+	if r.IPMasq {
+		shared.Masquerade = addressesOf(result)
+	}
+	if err := sharedError(shared.Judge(r.s)); err != nil {
 		return err
 	}
 	if r.SourceGuard && len(result.IPs) > 0 { // until here the guard lets nothing but DHCP pass
@@ -247,17 +247,12 @@ func add(r request) (err error) {
 	if r.IPMasqBackend != nil {
 		warn([]string{fmt.Sprintf("ipMasqBackend %s has no effect: pf masquerades, if ipMasq is given", *r.IPMasqBackend)})
 	}
-	if r.IPMasq {
-		notes, err := plug.Masquerade(r.s, By, addressesOf(result))
-		warn(notes)
-		if none := new(plug.NoUplink); errors.As(err, &none) && none.Interface == "" {
-			return wrong("ipMasq: %v", err)
-		} else if errors.As(err, &none) {
-			return unsupported("ipMasq", true, err.Error())
-		} else if err != nil {
-			return err
-		}
+	gateway, notes, err := shared.Make(r.s)
+	warn(notes)
+	if err != nil {
+		return sharedError(err)
 	}
+	shown := &types100.Interface{Name: r.Bridge, Mac: info.Address.String()}
 	result.Interfaces = []*types100.Interface{
 		shown,
 		{Name: device.Attrs().Name, Mac: device.Attrs().HardwareAddr.String(), Mtu: device.Attrs().MTU},
@@ -306,12 +301,30 @@ func warn(notes []string) {
 	}
 }
 
-// ensureBridge makes the bridge if it is not there, and returns it.
-func (r *request) ensureBridge() (info bridge.Info, err error) {
-	info, err = plug.EnsureBridge(r.s, r.Bridge, r.filters())
-	if errors.As(err, new(*plug.LinuxBridge)) {
-		return info, wrong("bridge: %v", err)
+// sharedError gives an error of what a network has for all of its containers its number.
+func sharedError(err error) error {
+	none := new(plug.NoUplink)
+	switch {
+	case !errors.As(err, &none):
+		return err
+	case none.Interface == "":
+		return wrong("ipMasq: %v", none)
 	}
+	return unsupported("ipMasq", true, none.Error())
+}
+
+// ofBridge is an error of the bridge with its number.
+func ofBridge(err error) error {
+	if errors.As(err, new(*plug.LinuxBridge)) {
+		return wrong("bridge: %v", err)
+	}
+	return err
+}
+
+// ensureBridge makes the bridge if it is not there, and returns it.
+func (r *request) ensureBridge(back *plug.Undo) (info bridge.Info, err error) {
+	info, err = plug.EnsureBridge(r.s, r.Bridge, r.filters(), back)
+	err = ofBridge(err)
 	if err == nil && r.filters() && !info.Config.VLANFiltering {
 		err = wrong("bridge %s does not filter VLANs; switch that on with 'bascule bridge set %s --vlan-filtering', or leave vlan and vlanTrunk out", r.Bridge, r.Bridge)
 	}
@@ -319,15 +332,13 @@ func (r *request) ensureBridge() (info bridge.Info, err error) {
 }
 
 // address has the plugin of ipam give the container addresses.
-func (r *request) address(result *types100.Result, back *undo) error {
+func (r *request) address(result *types100.Result, back *plug.Undo) error {
 	ctx := context.Background()
 	got, err := invoke.DelegateAdd(ctx, r.IPAM.Type, r.StdinData, nil)
-	if of := new(types.Error); errors.As(err, &of) {
-		return types.NewError(of.Code, "ipam "+r.IPAM.Type+": "+of.Msg, of.Details)
-	} else if err != nil {
-		return fmt.Errorf("ipam %s: %w", r.IPAM.Type, err)
+	if err != nil {
+		return r.ofIPAM(err)
 	}
-	back.add(func() {
+	back.Add(func() {
 		_ = os.Setenv("CNI_COMMAND", "DEL")
 		_ = invoke.DelegateDel(ctx, r.IPAM.Type, r.StdinData, nil)
 	})
@@ -365,16 +376,24 @@ func (r *request) address(result *types100.Result, back *undo) error {
 	return nil
 }
 
-// ensureGateway makes the host the gateway of the container's networks. It returns nil where
-// it is not to be.
-func (r *request) ensureGateway(result *types100.Result) (netlink.Link, error) {
-	g := r.gatewayOf(result)
-	if g == nil {
-		return nil, nil
+// ofIPAM is an error of the plugin of ipam in our words. One that does not know the version of CNI
+// may not know the command either, and say anything.
+func (r *request) ofIPAM(err error) error {
+	if err == nil {
+		return nil
 	}
-	link, notes, err := g.Ensure(r.s)
-	warn(notes)
-	return link, err
+	path, bad := invoke.FindInPath(r.IPAM.Type, filepath.SplitList(os.Getenv("CNI_PATH")))
+	if bad == nil {
+		about, bad := invoke.GetVersionInfo(context.Background(), path, nil)
+		if bad == nil && !slices.Contains(about.SupportedVersions(), cmp.Or(r.CNIVersion, "0.1.0")) {
+			return types.NewError(types.ErrIncompatibleCNIVersion, fmt.Sprintf("ipam %s does not speak CNI %s, but %s; give cniVersion one of these, or "+
+				"install a newer one", r.IPAM.Type, r.CNIVersion, strings.Join(about.SupportedVersions(), ", ")), "")
+		}
+	}
+	if of := new(types.Error); errors.As(err, &of) {
+		return types.NewError(of.Code, "ipam "+r.IPAM.Type+": "+of.Msg, of.Details)
+	}
+	return fmt.Errorf("ipam %s: %w", r.IPAM.Type, err)
 }
 
 // gatewayOf is the host as the gateway of the container's networks, nil where it is not to be.
@@ -428,7 +447,7 @@ func del(r request) error {
 	if r.IPAM.Type == "" {
 		return nil
 	}
-	return invoke.DelegateDel(context.Background(), r.IPAM.Type, r.StdinData, nil)
+	return r.ofIPAM(invoke.DelegateDel(context.Background(), r.IPAM.Type, r.StdinData, nil))
 }
 
 // remove takes a container's port and device away.
@@ -470,7 +489,7 @@ func gc(r request) error {
 		}
 	}
 	if r.IPAM.Type != "" {
-		errs = append(errs, invoke.DelegateGC(context.Background(), r.IPAM.Type, r.StdinData, nil))
+		errs = append(errs, r.ofIPAM(invoke.DelegateGC(context.Background(), r.IPAM.Type, r.StdinData, nil)))
 	}
 	return errors.Join(errs...)
 }
@@ -498,5 +517,5 @@ func status(r request) error {
 	if r.IPAM.Type == "" {
 		return nil
 	}
-	return invoke.DelegateStatus(context.Background(), r.IPAM.Type, r.StdinData, nil)
+	return r.ofIPAM(invoke.DelegateStatus(context.Background(), r.IPAM.Type, r.StdinData, nil))
 }

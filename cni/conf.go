@@ -182,14 +182,42 @@ func decode(text []byte) (*network, error) {
 	if err := plug.ReadAnyJSON(text, n); err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration: "+err.Error(), "")
 	}
+	return n, n.checkIPAM()
+}
+
+// leave reads what DEL and GC need of a configuration. They mind no mistake elsewhere: a file that was
+// changed meanwhile keeps no container from leaving.
+func leave(text []byte) (*network, error) {
+	var all map[string]json.RawMessage
+	err := plug.ReadAnyJSON(text, &all)
+	of := types.PluginConf{}
+	for _, key := range []struct {
+		name string
+		into any
+	}{{"cniVersion", &of.CNIVersion}, {"name", &of.Name}, {"type", &of.Type}, {"ipam", &of.IPAM}, {"cni.dev/valid-attachments", &of.ValidAttachments}} {
+		if value := all[key.name]; err == nil && value != nil {
+			if err = plug.ReadAnyJSON(value, key.into); err != nil {
+				err = fmt.Errorf("%s: %w", key.name, err)
+			}
+		}
+	}
+	if err != nil {
+		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration: "+err.Error(), "")
+	}
+	n := &network{PluginConf: of}
+	return n, n.checkIPAM()
+}
+
+// checkIPAM refuses plugins of ipam that cannot be, and starts none of them.
+func (n *network) checkIPAM() error {
 	switch {
 	case strings.Contains(n.IPAM.Type, "/"):
-		return nil, wrong("ipam.type %q: give the name of a plugin, without a path", n.IPAM.Type)
+		return wrong("ipam.type %q: give the name of a plugin, without a path", n.IPAM.Type)
 	case n.IPAM.Type != "" && (n.IPAM.Type == n.Type || n.IPAM.Type == filepath.Base(os.Args[0])):
 		// each would start the next
-		return nil, wrong("ipam.type %q: this plugin gives no addresses; give one that does, such as host-local", n.IPAM.Type)
+		return wrong("ipam.type %q: this plugin gives no addresses; give one that does, such as host-local", n.IPAM.Type)
 	}
-	return n, nil
+	return nil
 }
 
 // read reads a configuration, and checks all of it that can be checked alone.

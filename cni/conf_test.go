@@ -25,8 +25,23 @@ func TestKeysOnce(t *testing.T) {
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %s", more, err, want)
 		}
-		if _, err := decode(text); err != nil {
+		if _, err := leave(text); err != nil {
 			t.Errorf("DEL with %s: %v", more, err)
+		}
+	}
+	for _, mistake := range []string{`"mtu":"1500"`, `"pf":17`, `"vlan":1.5`, `"args":1`, `"runtimeConfig":{"bandwidth":[]}`, `"dns":"x"`} {
+		text := []byte(strings.Replace(conf, "MORE", mistake+`,"ipam":{"type":"static"}`, 1))
+		if _, err := read(text, ""); err == nil {
+			t.Errorf("ADD takes %s", mistake)
+		}
+		if n, err := leave(text); err != nil || n.Name != "n" || n.CNIVersion != "1.0.0" || n.IPAM.Type != "static" {
+			t.Errorf("DEL with %s: %+v, %v", mistake, n, err)
+		}
+	}
+	// all of these would leave something behind, or take too much
+	for _, mistake := range []string{`"ipam":"x"`, `"cni.dev/valid-attachments":{}`, `"ipam":{"type":"../x"}`} {
+		if _, err := leave([]byte(strings.Replace(conf, "MORE", mistake, 1))); err == nil {
+			t.Errorf("DEL and GC take %s", mistake)
 		}
 	}
 	for _, name := range []string{"lo", "-n", "all"} {

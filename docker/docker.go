@@ -350,8 +350,8 @@ func (d *Driver) deleteNetwork(r request) (any, error) {
 				return nil, err
 			}
 		}
-		if info, err := d.s.Quick(p.Bridge); n.Made && err == nil && len(info.Ports) == 0 {
-			if _, err := d.s.DelBridge(p.Bridge); err != nil && !bridge.Missing(err) {
+		if n.Made {
+			if _, err := d.s.DelEmptyBridge(p.Bridge); err != nil && !bridge.Missing(err) {
 				return nil, err
 			}
 		}

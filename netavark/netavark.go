@@ -25,6 +25,8 @@ import (
 	"bascule/history"
 	"bascule/pf"
 	"bascule/plug"
+
+	"github.com/vishvananda/netlink"
 )
 
 // By is the word of this front door in a port's owner.
@@ -335,13 +337,11 @@ func (r *request) setup(s *bridge.Switch, path string) (any, error) {
 	if c.To.Is() {
 		return nil, errors.New("the container's network namespace is the switch's own; give another")
 	}
+	c.Configure = func(inner netlink.Link) error { return c.To.Configure(inner, c.Addresses, routes, false) }
 	_, inner, warnings, err := n.Attach(s, c)
 	warn(warnings)
 	if err != nil {
 		return nil, err
-	}
-	if err := c.To.Configure(inner, c.Addresses, routes, false); err != nil {
-		return nil, errors.Join(err, plug.Detach(s, c.Owner.ID))
 	}
 	one.MAC = inner.Attrs().HardwareAddr.String()
 	return status{[]string{}, []string{}, map[string]statusOfOne{c.Interface: one}}, nil

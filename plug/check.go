@@ -177,6 +177,8 @@ func (g *Gateway) Check(s *bridge.Switch) (netlink.Link, error) {
 		return nil, fmt.Errorf("look for %s: %w", g.Name, err)
 	case link.Attrs().Flags&net.FlagUp == 0:
 		return nil, fmt.Errorf("the gateway's interface %s is down", g.Name)
+	case g.MTU != 0 && link.Attrs().MTU != g.MTU:
+		return nil, fmt.Errorf("the gateway's interface %s has MTU %d, and not %d", g.Name, link.Attrs().MTU, g.MTU)
 	case g.Promisc && link.Attrs().Promisc == 0:
 		return nil, fmt.Errorf("the gateway's interface %s is not promiscuous", g.Name)
 	}

@@ -46,6 +46,21 @@ func Masquerade(s *bridge.Switch, by string, addresses []*net.IPNet) (warnings [
 	return warnings, err
 }
 
+// judgeMasquerade says why [Masquerade] would be refused, and changes nothing.
+func judgeMasquerade(s *bridge.Switch, by string, addresses []*net.IPNet) error {
+	err := eachMasqueraded(s, by, addresses, func(on string, m masquerade) error {
+		rules, err := m.rules(s)
+		if err != nil {
+			return err
+		}
+		return s.Try("change bridge "+on, on, "", func(e *bridge.Edit) error { return e.LoadPortPF(rules) })
+	})
+	if err != nil {
+		return fmt.Errorf("masquerade: %w", err)
+	}
+	return nil
+}
+
 // CheckMasquerade says whether the rules of [Masquerade] are there. They may be those for other rules of the
 // bridge, which somebody has loaded since.
 func CheckMasquerade(s *bridge.Switch, by string, addresses []*net.IPNet) error {

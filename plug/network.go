@@ -4,7 +4,6 @@ package plug
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -180,12 +179,13 @@ type Container struct {
 	MAC       net.HardwareAddr // nil for a random one
 	Addresses []*net.IPNet
 	Gateways  []*net.IPNet // addresses of the host in the network, if it is not OffHost
+
+	Configure func(inner netlink.Link) error // gives its end what it has there; nil for nothing
 }
 
 // Attach puts a container on its network: the bridge, the host's address in the network, a
-// wire, and its port, with bindings if the network has source-guard. With an error nothing is
-// left but what is the network's own. The error is [ErrUnfinished] where something of the same
-// owner is there.
+// wire, and its port, with bindings if the network has source-guard. With an error all is as it was
+// before. The error is [ErrUnfinished] or [ErrInUse] where something of the same owner is there.
 func (n *Network) Attach(s *bridge.Switch, c Container) (device, inner netlink.Link, warnings []string, err error) {
 	fail := func(err error) (netlink.Link, netlink.Link, []string, error) { return nil, nil, warnings, err }
 	if err := cmp.Or(c.Owner.Check(), n.checkNames()); err != nil {
@@ -196,42 +196,55 @@ func (n *Network) Attach(s *bridge.Switch, c Container) (device, inner netlink.L
 			return fail(fmt.Errorf("%s is the gateway's, which the host has; give the container another address", g.IP))
 		}
 	}
-	info, err := EnsureBridge(s, n.Bridge, n.wantsVLANs())
+	shared := Shared{By: c.Owner.By}
+	if len(c.Gateways) > 0 && !n.OffHost {
+		shared.Gateway = &Gateway{
+			Bridge: n.Bridge, Name: n.hostPort(), VLAN: n.VLAN, MTU: n.MTU, Addresses: c.Gateways,
+			Owner: bridge.Owner{ID: n.GatewayID(c.Owner.By), By: c.Owner.By},
+		}
+	}
+	if n.Masquerade {
+		shared.Masquerade = c.Addresses
+	}
+	if err := CheckBridge(s, n.Bridge, n.Mirror); err != nil {
+		return fail(err)
+	}
+	if err := shared.Judge(s); err != nil {
+		return fail(err)
+	}
+	var back Undo
+	defer func() {
+		if err != nil {
+			back.Do()
+		}
+	}()
+	info, err := EnsureBridge(s, n.Bridge, n.wantsVLANs(), &back)
 	if err == nil {
 		err = n.filters(info)
 	}
 	if err != nil {
 		return fail(err)
 	}
-	if len(c.Gateways) > 0 && !n.OffHost {
-		g := Gateway{
-			Bridge: n.Bridge, Name: n.hostPort(), VLAN: n.VLAN, MTU: n.MTU, Addresses: c.Gateways,
-			Owner: bridge.Owner{ID: n.GatewayID(c.Owner.By), By: c.Owner.By},
-		}
-		_, notes, err := g.Ensure(s)
-		warnings = append(warnings, notes...)
-		if err != nil {
-			return fail(err)
-		}
-	}
-	if n.Masquerade {
-		notes, err := Masquerade(s, c.Owner.By, c.Addresses)
-		warnings = append(warnings, notes...)
-		if err != nil {
-			return fail(fmt.Errorf("masquerade: %w", err))
-		}
-	}
 	wire := Wire{ID: c.Owner.ID, MTU: n.MTU, MAC: c.MAC, Name: c.Interface, To: c.To}
 	if device, err = wire.Make(); err != nil {
 		return fail(err)
 	}
-	if inner, err = c.To.link(c.Interface); err == nil {
-		var notes []string
-		notes, err = Put(s, n.plug(c, device, inner))
-		warnings = append(warnings, notes...)
+	back.Add(func() { _ = Detach(s, c.Owner.ID) })
+	if inner, err = c.To.link(c.Interface); err != nil {
+		return fail(err)
+	}
+	notes, err := Put(s, n.plug(c, device, inner))
+	warnings = append(warnings, notes...)
+	if err == nil && c.Configure != nil {
+		err = c.Configure(inner)
 	}
 	if err != nil {
-		return fail(errors.Join(err, Detach(s, c.Owner.ID)))
+		return fail(err)
+	}
+	_, notes, err = shared.Make(s)
+	warnings = append(warnings, notes...)
+	if err != nil {
+		return fail(err)
 	}
 	return device, inner, warnings, nil
 }

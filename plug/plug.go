@@ -235,8 +235,8 @@ func CheckNew(name string) error {
 }
 
 // EnsureBridge makes a bridge if it is not there, and returns it. One that it makes filters
-// VLANs if that is asked for.
-func EnsureBridge(s *bridge.Switch, name string, filters bool) (info bridge.Info, err error) {
+// VLANs if that is asked for, and goes again with back if it has no port by then.
+func EnsureBridge(s *bridge.Switch, name string, filters bool, back *Undo) (info bridge.Info, err error) {
 	if info, err = s.Quick(name); !bridge.Missing(err) {
 		return info, err
 	}
@@ -247,12 +247,30 @@ func EnsureBridge(s *bridge.Switch, name string, filters bool) (info bridge.Info
 	if filters {
 		changes = append(changes, bridge.Change{Name: "vlan-filtering", Value: bridge.On})
 	}
-	err = s.AddBridge(name, changes) // which may be there by now
-	info, again := s.Quick(name)
+	if err = s.AddBridge(name, changes); err == nil {
+		back.Add(func() { _, _ = s.DelEmptyBridge(name) })
+	}
+	info, again := s.Quick(name) // another request may have made it
 	if again == nil {
 		err = nil
 	}
 	return info, err
+}
+
+// CheckBridge refuses a bridge that is not there and cannot be made, or would lack the span port that the
+// container's port asks for.
+func CheckBridge(s *bridge.Switch, name, span string) error {
+	if _, err := s.Quick(name); !bridge.Missing(err) {
+		return err
+	}
+	if err := CheckNew(name); err != nil {
+		return err
+	}
+	if span != "" {
+		return fmt.Errorf("bridge %s is not there yet, and has no span port %s; make both by 'bascule bridge add %s' and "+
+			"'bascule span add %s %s'", name, span, name, name, span)
+	}
+	return nil
 }
 
 // Bindings bind addresses to a MAC, and the IPv6 address that a station gives itself by it.

@@ -4,6 +4,7 @@ package plug
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -102,6 +103,9 @@ type Wire struct {
 // way, or was killed.
 var ErrUnfinished = errors.New("its device is there already, of a request that is under way or was not finished")
 
+// ErrInUse says that there is a device of an id already, whose other end is up in some namespace.
+var ErrInUse = errors.New("it is there already, and its interface is up; remove it first")
+
 // Make makes the wire. The device of the switch is up, and says in its alias whose it is.
 func (w *Wire) Make() (device netlink.Link, err error) {
 	attrs := netlink.NewLinkAttrs()
@@ -112,7 +116,10 @@ func (w *Wire) Make() (device netlink.Link, err error) {
 		veth.PeerNamespace = netlink.NsFd(int(w.To.ns))
 	}
 	if err := netlink.LinkAdd(veth); errors.Is(err, unix.EEXIST) {
-		if _, there := netlink.LinkByName(attrs.Name); there == nil {
+		if l, there := netlink.LinkByName(attrs.Name); there == nil {
+			if l.Attrs().RawFlags&unix.IFF_LOWER_UP != 0 { // both ends are up
+				return nil, ErrInUse
+			}
 			return nil, ErrUnfinished
 		}
 		return nil, fmt.Errorf("there is an interface %s in it already", w.Name)
@@ -179,34 +186,96 @@ func (g *Gateway) plug() Plug {
 	return Plug{Owner: g.Owner, Bridge: g.Bridge, Device: g.Name, Host: true, MTU: g.MTU, VLANs: VLANs(g.VLAN, nil)}
 }
 
-// Ensure makes the gateway's port, if it is not there, and gives it its addresses. The host
+// judge refuses a gateway that cannot have its addresses, or by whose MTU others lose theirs.
+func (g *Gateway) judge() error {
+	link, err := netlink.LinkByName(g.Name)
+	if err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
+		return fmt.Errorf("look for %s: %w", g.Name, err)
+	}
+	mtu := g.MTU
+	ip6 := slices.IndexFunc(g.Addresses, func(a *net.IPNet) bool { return a.IP.To4() == nil })
+	var lost net.IP
+	if ip6 >= 0 {
+		lost = g.Addresses[ip6].IP
+	}
+	if err == nil {
+		mtu = cmp.Or(mtu, link.Attrs().MTU)
+		there, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+		if err != nil {
+			return fmt.Errorf("list the addresses of %s: %w", g.Name, err)
+		}
+		for _, a := range there {
+			if lost == nil && a.IP.To4() == nil && !a.IP.IsLinkLocalUnicast() {
+				lost = a.IP
+			}
+		}
+		for _, want := range g.Addresses {
+			if other := g.others(there, want); len(other) > 0 && !g.Force {
+				return fmt.Errorf("%s has the address %s, and not %s; take that away, or set forceAddress", g.Name, other[0].IPNet, want)
+			}
+		}
+	}
+	if lost != nil && mtu != 0 && mtu < bridge.IPv6MTU {
+		return fmt.Errorf("the gateway's interface %s cannot have the address %s with MTU %d: IPv6 wants %d at least", g.Name, lost, mtu, bridge.IPv6MTU)
+	}
+	return nil
+}
+
+// others are the addresses in the place of one that the gateway is to have: of IPv4 all others, and of
+// IPv6 those in the same network. There is none where it has that one.
+func (g *Gateway) others(there []netlink.Addr, want *net.IPNet) (list []netlink.Addr) {
+	for _, a := range there {
+		switch {
+		case (a.IP.To4() != nil) != (want.IP.To4() != nil):
+		case a.IPNet.String() == want.String():
+			return nil
+		case a.IP.To4() != nil || a.IPNet.Contains(want.IP) || want.Contains(a.IP):
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// ensure makes the gateway's port, if it is not there, and gives it its addresses. The host
 // forwards packets of their families then.
-func (g *Gateway) Ensure(s *bridge.Switch) (link netlink.Link, warnings []string, err error) {
+func (g *Gateway) ensure(s *bridge.Switch, back *Undo) (_ netlink.Link, warnings []string, err error) {
+	was, err := netlink.LinkByName(g.Name)
+	if err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil, nil, fmt.Errorf("look for %s: %w", g.Name, err)
+	}
 	if warnings, err = Put(s, g.plug()); err != nil {
 		return nil, warnings, err
 	}
-	if link, err = netlink.LinkByName(g.Name); err != nil {
+	if was == nil {
+		back.Add(func() { _, _, _ = Remove(s, g.Owner.ID) })
+	} else {
+		back.Add(func() { _ = netlink.LinkSetMTU(was, was.Attrs().MTU) })
+	}
+	link, err := netlink.LinkByName(g.Name)
+	if err != nil {
 		return nil, warnings, fmt.Errorf("look for %s: %w", g.Name, err)
 	}
-	_ = sysctl("net/ipv6/conf/"+g.Name+"/accept_ra", "0") // there may be no IPv6
-	if g.Promisc {
+	_ = setSysctl("net/ipv6/conf/"+g.Name+"/accept_ra", "0", back) // there may be no IPv6
+	if g.Promisc && link.Attrs().Promisc == 0 {
 		if err := netlink.SetPromiscOn(link); err != nil {
 			return nil, warnings, fmt.Errorf("make %s promiscuous: %w", g.Name, err)
 		}
+		back.Add(func() { _ = netlink.SetPromiscOff(link) })
 	}
 	if link.Attrs().Flags&net.FlagUp == 0 {
 		if err := netlink.LinkSetUp(link); err != nil {
 			return nil, warnings, fmt.Errorf("set %s up: %w", g.Name, err)
 		}
+		back.Add(func() { _ = netlink.LinkSetDown(link) })
 	}
 	var come []netip.Prefix
 	for _, a := range g.Addresses {
 		if a.IP.To4() == nil {
-			if err := sysctl("net/ipv6/conf/"+g.Name+"/disable_ipv6", "0"); err != nil {
+			if err := setSysctl("net/ipv6/conf/"+g.Name+"/disable_ipv6", "0", back); err != nil {
 				return nil, warnings, err
 			}
 		}
-		added, err := g.address(link, a)
+		added, err := g.address(link, a, back)
 		if err != nil {
 			return nil, warnings, err
 		}
@@ -217,7 +286,7 @@ func (g *Gateway) Ensure(s *bridge.Switch) (link netlink.Link, warnings []string
 		if a.IP.To4() == nil {
 			name = "net/ipv6/conf/all/forwarding"
 		}
-		if err := sysctl(name, "1"); err != nil {
+		if err := setSysctl(name, "1", back); err != nil {
 			return nil, warnings, err
 		}
 	}
@@ -226,36 +295,28 @@ func (g *Gateway) Ensure(s *bridge.Switch) (link netlink.Link, warnings []string
 }
 
 // address gives the interface an address. It reports whether that was not there.
-func (g *Gateway) address(link netlink.Link, want *net.IPNet) (added bool, err error) {
-	family := netlink.FAMILY_V6
-	if want.IP.To4() != nil {
-		family = netlink.FAMILY_V4
-	}
-	there, err := netlink.AddrList(link, family)
+func (g *Gateway) address(link netlink.Link, want *net.IPNet, back *Undo) (added bool, err error) {
+	there, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
 		return false, fmt.Errorf("list the addresses of %s: %w", g.Name, err)
 	}
-	for _, a := range there {
-		if a.IPNet.String() == want.String() {
-			return false, nil
-		}
-		if family == netlink.FAMILY_V6 && !a.IPNet.Contains(want.IP) && !want.Contains(a.IP) {
-			continue
-		}
-		if !g.Force {
-			return false, fmt.Errorf("%s has the address %s, and not %s; take that away, or set forceAddress", g.Name, a.IPNet, want)
-		}
+	if slices.ContainsFunc(there, func(a netlink.Addr) bool { return a.IPNet.String() == want.String() }) {
+		return false, nil
+	}
+	for _, a := range g.others(there, want) {
 		if err := netlink.AddrDel(link, &a); err != nil {
 			return false, fmt.Errorf("take %s away from %s: %w", a.IPNet, g.Name, err)
 		}
+		back.Add(func() { _ = netlink.AddrAdd(link, &a) })
 	}
 	address := &netlink.Addr{IPNet: want}
-	if family == netlink.FAMILY_V6 {
+	if want.IP.To4() == nil {
 		address.Flags = unix.IFA_F_NODAD
 	}
 	if err := netlink.AddrAdd(link, address); err != nil && !errors.Is(err, unix.EEXIST) {
 		return false, fmt.Errorf("give %s the address %s: %w", g.Name, want, err)
 	}
+	back.Add(func() { _ = netlink.AddrDel(link, address) })
 	return true, nil
 }
 
@@ -267,6 +328,18 @@ func sysctl(name, value string) error {
 	}
 	if err := os.WriteFile(path, []byte(value), 0); err != nil {
 		return fmt.Errorf("set %s to %s: %w", strings.ReplaceAll(name, "/", "."), value, err)
+	}
+	return nil
+}
+
+// setSysctl is sysctl of a value that can be taken back.
+func setSysctl(name, value string, back *Undo) error {
+	was, err := os.ReadFile(filepath.Join("/proc/sys", name))
+	if err := sysctl(name, value); err != nil {
+		return err
+	}
+	if before := string(bytes.TrimSpace(was)); err == nil && before != value {
+		back.Add(func() { _ = sysctl(name, before) })
 	}
 	return nil
 }

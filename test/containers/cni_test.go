@@ -247,7 +247,7 @@ func TestBadInput(t *testing.T) {
 					t.Errorf("%s is left", d)
 				}
 			}
-			if ips, _ := filepath.Glob(h.data + "/net/1*"); len(ips) > 0 {
+			if ips := h.leased(); len(ips) > 0 {
 				t.Errorf("addresses are left: %v", ips)
 			}
 		})
@@ -255,6 +255,16 @@ func TestBadInput(t *testing.T) {
 	if names := h.bridges(); len(names) != 1 {
 		t.Errorf("there are bridges %v", names)
 	}
+}
+
+// leased are the files of the addresses that host-local has given.
+func (h *host) leased() (list []string) {
+	for _, begin := range []string{"1", "fd"} {
+		found, err := filepath.Glob(h.data + "/net/" + begin + "*")
+		h.must(err)
+		list = append(list, found...)
+	}
+	return list
 }
 
 // A second ADD of the same interface fails and changes nothing; DEL can be repeated, and needs
@@ -265,7 +275,10 @@ func TestAgain(t *testing.T) {
 	c := h.bare(nil)
 	h.do(attach("ADD", "a", a, c))
 	h.refused(attach("ADD", "a", a, c), 4, "eth0 already")
-	h.refused(attach("ADD", "a", b, c), 11, "there already") // the same id in another namespace
+	h.refused(attach("ADD", "a", b, c), 4, "CNI_CONTAINERID", "its interface is up", "DEL")
+	h.must(a.Netlink().LinkSetDown(mustLink(t, a, "eth0"))) // as after a request that was killed
+	h.refused(attach("ADD", "a", b, c), 11, "there already")
+	h.must(a.Netlink().LinkSetUp(mustLink(t, a, "eth0")))
 	if n := len(h.plugged("cni0")); n != 1 {
 		t.Errorf("%d ports, should be 1", n)
 	}
