@@ -378,6 +378,9 @@ func (a *agent) apply(known map[uint64]*site, how Reload) result {
 		}
 		r.err = errors.Join(r.err, a.applyTo(f, o, known, &r))
 	}
+	if _, named := r.files[a.home.cookie]; !named && r.err == nil {
+		a.home.keepGood(config.File{})
+	}
 	return r
 }
 
@@ -446,6 +449,8 @@ func (a *agent) applyTo(f config.File, o history.Options, known map[uint64]*site
 		if err = errors.Join(err, bad); bad == nil {
 			r.files[s.cookie] = instead
 		}
+	} else if good := s.history.Good(); s.good == nil && good != nil && history.Refused(err) { // what was, holds
+		r.files[s.cookie] = *good
 	}
 	r.trials[s.cookie] = s.history.Waits()
 	switch {
@@ -457,6 +462,9 @@ func (a *agent) applyTo(f config.File, o history.Options, known map[uint64]*site
 		s.log.Info("the files are applied", "changes", len(actions))
 	}
 	r.files[s.cookie] = f
+	if !r.trials[s.cookie] {
+		s.keepGood(f)
+	}
 	return nil
 }
 

@@ -62,9 +62,16 @@ func (s *site) putBack() {
 	}
 }
 
-// instead returns what holds in the place of files that were put back: the files of before, or the
-// last state that was applied. Bridges of that which are not there are made, as the machine has
-// been restarted then.
+// keepGood has the next agent know which files are in force for good.
+func (s *site) keepGood(f config.File) {
+	if err := s.history.KeepGood(f); err != nil {
+		s.log.Warn("the files are not kept for an agent that starts after a put-back", "error", err)
+	}
+}
+
+// instead returns what holds in the place of files that were put back: the files of before, or without
+// these the last state that was applied. Bridges of that state which are not there are made, as the
+// machine has been restarted then.
 func (s *site) instead() (config.File, error) {
 	if s.good != nil {
 		return *s.good, nil
@@ -72,6 +79,10 @@ func (s *site) instead() (config.File, error) {
 	f, err := s.history.Last()
 	if err != nil {
 		return f, err
+	}
+	holds := f
+	if good := s.history.Good(); good != nil {
+		holds = *good
 	}
 	names, err := s.sw.Names()
 	if err != nil {
@@ -84,11 +95,11 @@ func (s *site) instead() (config.File, error) {
 		}
 	}
 	if len(lost.Bridges) == 0 {
-		return f, nil
+		return holds, nil
 	}
 	_, warnings, err := config.Apply(s.sw, lost, config.Options{Yes: true})
 	for _, w := range warnings {
 		s.log.Warn(w)
 	}
-	return f, err
+	return holds, err
 }

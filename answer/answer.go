@@ -559,7 +559,8 @@ func OfAction(netns string, a config.Action) Action {
 	return Action{netns, string(a.Op), a.Bridge, a.Object, a.Detail}
 }
 
-// State is a state of bridges that was applied, or a change that waits to be confirmed.
+// State is a state of bridges that was applied, a change that waits to be confirmed, or a put-back to
+// the state behind it in the list, without a number.
 type State struct {
 	Back    *int       `json:"back,omitempty"` // how many states ago, for 'apply --back'
 	Time    time.Time  `json:"time"`
@@ -575,8 +576,14 @@ func OfStates(waits *history.Pending, states []history.State) []State {
 	if waits != nil {
 		list = append(list, State{Time: waits.Time, Who: waits.Who, Bridges: waits.Bridges, What: waits.What, Until: &waits.Until})
 	}
+	row := func(back *int, st history.State) {
+		list = append(list, State{Back: back, Time: st.Time, Who: st.Who, Bridges: List(st.Bridges, func(name string) string { return name }), What: st.What})
+	}
 	for i, st := range states {
-		list = append(list, State{Back: &i, Time: st.Time, Who: st.Who, Bridges: List(st.Bridges, func(name string) string { return name }), What: st.What})
+		for _, again := range st.Again {
+			row(nil, again)
+		}
+		row(&i, st)
 	}
 	return list
 }

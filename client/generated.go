@@ -848,7 +848,8 @@ type Span struct {
 	VLANs []uint64 `json:"vlans"`
 }
 
-// State is a state of bridges that was applied, or a change that waits to be confirmed.
+// State is a state of bridges that was applied, a change that waits to be confirmed, or a
+// put-back to the state behind it in the list, without a number.
 type State struct {
 	// how many states ago, for 'apply --back'
 	Back    *int64    `json:"back,omitempty"`

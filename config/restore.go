@@ -184,6 +184,32 @@ func leaveOut(s *bridge.Switch, f File) (_ File, parts []*part, err error) {
 	return f, parts, nil
 }
 
+// Absent are the ports and span ports of a file whose devices are not there, in the words of Restore.
+func Absent(s *bridge.Switch, f File) (list []string, err error) {
+	devices, err := s.Devices()
+	if err != nil {
+		return nil, err
+	}
+	there := map[string]bool{}
+	for _, d := range devices {
+		there[d.Name] = true
+	}
+	for _, b := range f.Bridges {
+		for _, p := range b.Ports {
+			name, plain := plainName(p.Name)
+			if plain && p.Options.Type != bridge.TypeHost && p.Options.Type != bridge.TypePatch && !there[name] {
+				list = append(list, "port "+name+" of "+b.Name)
+			}
+		}
+		for _, m := range b.Mirrors {
+			if !there[m.Device] {
+				list = append(list, "span port "+m.Device+" of "+b.Name)
+			}
+		}
+	}
+	return list, nil
+}
+
 func isIPv6(a netip.Prefix) bool { return a.Addr().Is6() }
 
 // wired reports whether one end of a patch cable runs.

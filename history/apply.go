@@ -173,7 +173,7 @@ func (c *change) begin() (unkept []string, err error) {
 			ID: cmp.Or(o.ID, NewID()), Time: time.Now(), Who: o.Who.String(), User: o.Who.User, What: o.What,
 			Bridges: c.bridges, Before: before.name(), Files: c.files, Others: o.Others,
 		}
-		if err = h.note(c.waits); err == nil {
+		if err = h.note(c.waits, found); err == nil {
 			c.waits.Cookie, err = h.s.Cookie()
 		}
 		if err == nil {
@@ -308,11 +308,13 @@ func (h *History) putBack(p *Pending) (warnings []string, err error) {
 		return warnings, fmt.Errorf("cannot put the change of %s back: %w", p.Time.Format(time.DateTime), err)
 	}
 	warnings = append(warnings, h.giveBack(p)...)
-	what := "put back, not confirmed: " + p.What
-	if left != nil {
-		what += ", but for " + strings.Join(left, " and ")
+	absent, err := config.Absent(h.s, f)
+	if err != nil {
+		warnings = append(warnings, err.Error())
 	}
-	st := State{Time: time.Now(), Who: p.Who, What: what, Bridges: p.Bridges}
+	absent = slices.DeleteFunc(absent, func(what string) bool { return slices.Contains(p.Missing, what) })
+	p.lacks = slices.Compact(slices.Sorted(slices.Values(slices.Concat(left, absent))))
+	st := State{Time: time.Now(), Who: p.Who, What: "put back, not confirmed: " + p.What + p.butFor(), Bridges: p.Bridges, again: true}
 	warnings = append(warnings, h.record(st)...)
 	h.noteReturn(p.Time)
 	if err := h.settle(p, true); err != nil {
@@ -368,7 +370,10 @@ func devicesOf(b config.Bridge) (list []string) {
 }
 
 // note has a change know what is there that no file says.
-func (h *History) note(p *Pending) (err error) {
+func (h *History) note(p *Pending, found config.File) (err error) {
+	if p.Missing, err = config.Absent(h.s, found); err != nil {
+		return err
+	}
 	if p.Host, err = h.s.HostNet(); err != nil {
 		return err
 	}
@@ -469,8 +474,14 @@ func (h *History) Confirm(who Who, yes bool) (p *Pending, warnings []string, err
 
 func (h *History) nothingWaits() error {
 	last := ""
-	if list, err := h.States(); err == nil && len(list) > 0 && strings.HasPrefix(list[0].What, "put back") {
-		last = fmt.Sprintf(" (%s at %s)", list[0].What, list[0].Time.Format(time.TimeOnly))
+	if list, err := h.States(); err == nil && len(list) > 0 {
+		st := list[0]
+		if len(st.Again) > 0 {
+			st = st.Again[0]
+		}
+		if strings.HasPrefix(st.What, "put back") {
+			last = fmt.Sprintf(" (%s, at %s)", st.What, st.Time.Format(time.DateTime))
+		}
 	}
 	return &refusal{line: "cannot confirm: no change waits for it" + last + "; see 'bascule apply --history'"}
 }

@@ -131,6 +131,10 @@ type State struct {
 
 	Files string `json:"files,omitempty"` // digest of what was applied, "" for a state that was found
 
+	// Again are the put-backs to this very state, the last one first: they make no state of their own.
+	Again []State `json:"again,omitempty"`
+
+	again  bool // a put-back, to be noted at the last state where that is the same
 	number int
 	path   string
 }
@@ -193,6 +197,48 @@ func (h *History) noteReturn(of time.Time) {
 	if err == nil {
 		_ = files.Replace(h.returnPath(), text, 0o600) // the bridges are right without it
 	}
+}
+
+// goodPath is where the agent's files are that were in force for good.
+func (h *History) goodPath() string { return filepath.Join(h.dir, "files.yaml") }
+
+// KeepGood has an agent that starts know which files were in force: their names and patterns of ports
+// go on to hold when others were put back. Rules of pf are not in it.
+func (h *History) KeepGood(f config.File) error {
+	f.Netns, f.Bridges = "", slices.Clone(f.Bridges)
+	for i := range f.Bridges {
+		f.Bridges[i].PF = nil // they may be in a file elsewhere
+	}
+	if len(f.Bridges) == 0 {
+		if err := os.Remove(h.goodPath()); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	var b bytes.Buffer
+	if err := f.Write(&b); err != nil {
+		return err
+	}
+	if old, err := readFile(h.goodPath()); err == nil && bytes.Equal(old, b.Bytes()) {
+		return nil
+	}
+	if err := os.MkdirAll(h.dir, 0o700); err != nil {
+		return err
+	}
+	return files.Replace(h.goodPath(), b.Bytes(), 0o600)
+}
+
+// Good are the files that KeepGood has kept last, nil for none.
+func (h *History) Good() *config.File {
+	text, err := readFile(h.goodPath())
+	if err != nil {
+		return nil
+	}
+	f, err := asFile(h.goodPath(), text)
+	if err != nil {
+		return nil
+	}
+	return &f
 }
 
 // Changed is when something in the history has changed last, zero for never. It costs a look at one
@@ -277,18 +323,18 @@ func (h *History) keep(st State, text []byte) (State, error) {
 		last := list[0]
 		number = last.number + 1
 		if _, old, err := last.file(); err == nil && body(old) == string(text) && (st.Files == "" || st.Files == last.Files) {
-			return last, nil
+			if !st.again {
+				return last, nil
+			}
+			last.Again = append([]State{st}, last.Again[:min(len(last.Again), Kept-1)]...)
+			return last, last.write([]byte(body(old)))
 		}
-	}
-	about, err := json.Marshal(st)
-	if err != nil {
-		return State{}, err
 	}
 	if err := os.MkdirAll(h.dir, 0o700); err != nil {
 		return State{}, err
 	}
 	st.number, st.path = number, filepath.Join(h.dir, fmt.Sprintf("%06d%s", number, suffix))
-	if err := files.Replace(st.path, slices.Concat([]byte(header), about, []byte("\n"), text), 0o600); err != nil {
+	if err := st.write(text); err != nil {
 		return State{}, err
 	}
 	if len(list) >= Kept {
@@ -305,6 +351,15 @@ func (h *History) keep(st State, text []byte) (State, error) {
 	h.tidy()
 	h.tidyDenied()
 	return st, nil
+}
+
+// write writes the state's file, with the text of its bridges.
+func (st State) write(text []byte) error {
+	about, err := json.Marshal(st)
+	if err != nil {
+		return err
+	}
+	return files.Replace(st.path, slices.Concat([]byte(header), about, []byte("\n"), text), 0o600)
 }
 
 // forgotten is after which time the states of a named network namespace go that is not there.

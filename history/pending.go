@@ -36,17 +36,21 @@ type Pending struct {
 	Host  bridge.HostNet               `json:"host"`
 	Aside map[string]map[string]string `json:"aside,omitempty"`
 
+	Missing []string `json:"missing,omitempty"` // config.Absent, when it began
+
 	// The end by the clock that does not jump, and the boot and network namespace that this is
 	// of.
 	Boot   string        `json:"boot"`
 	End    time.Duration `json:"end"`
 	Cookie uint64        `json:"cookie"`
+
+	lacks []string // what is not put back
 }
 
 // A moment is a time that is compared with the end of a [Pending].
 type moment struct {
 	boot  string
-	since time.Duration // since the boot, suspended or not
+	since time.Duration // since the boot, suspended or not, in any time namespace
 	clock time.Time
 }
 
@@ -54,7 +58,21 @@ func now() moment {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // which never fails
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return moment{strings.TrimSpace(string(boot)), time.Duration(t.Nano()), time.Now()}
+	return moment{strings.TrimSpace(string(boot)), time.Duration(t.Nano()) - shift(), time.Now()}
+}
+
+// shift is by how much the time namespace of this process shifts the clock (time_namespaces(7)): another
+// process, in another one, may compare.
+func shift() time.Duration {
+	text, _ := os.ReadFile("/proc/self/timens_offsets") // a kernel without time namespaces has none
+	for line := range strings.Lines(string(text)) {
+		var clock string
+		var seconds, nanoseconds int64
+		if _, err := fmt.Sscan(line, &clock, &seconds, &nanoseconds); err == nil && (clock == "boottime" || clock == "7") {
+			return time.Duration(seconds)*time.Second + time.Duration(nanoseconds)
+		}
+	}
+	return 0
 }
 
 // Overdue reports whether the time to confirm the change is over. After a restart it is.

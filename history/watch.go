@@ -90,7 +90,15 @@ func watchOnce(netns string, tell func(string)) (time.Duration, error) {
 
 // PutBack says that the change was put back.
 func (p *Pending) PutBack() string {
-	return fmt.Sprintf("the change of %s at %s (%s) was not confirmed, and is put back", p.Who, p.Time.Format(time.DateTime), p.What)
+	return fmt.Sprintf("the change of %s at %s (%s) was not confirmed, and is put back%s", p.Who, p.Time.Format(time.DateTime), p.What, p.butFor())
+}
+
+// butFor says what is not put back.
+func (p *Pending) butFor() string {
+	if len(p.lacks) == 0 {
+		return ""
+	}
+	return ", but for " + strings.Join(p.lacks, " and ")
 }
 
 // Undoes says to another user that the change may be put back, and what they do now with it.

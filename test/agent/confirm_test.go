@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"bascule/answer"
@@ -51,6 +52,10 @@ var confirmCases = []struct {
 	{"restart", confirmRestart},
 	{"restart_agent", confirmRestartAgent},
 	{"agent", confirmAgent},
+	{"agent_anew", confirmAgentAnew},
+	{"uplink_gone", confirmUplinkGone},
+	{"same", confirmSame},
+	{"time_namespaces", confirmTimeNamespaces},
 	{"api", confirmAPI},
 	{"namespace_anew", confirmNamespaceAnew},
 	{"two_namespaces", confirmTwoNamespaces},
@@ -528,6 +533,133 @@ func confirmAgent(t *testing.T, l *netlab.Lab) {
 		t.Error("it waits still")
 	}
 	if out := l.Bascule("export"); !strings.Contains(out, "90s") {
+		t.Error(out)
+	}
+}
+
+// confirmAgentAnew kills the agent after a put-back, and while a change waits: the next one goes on to
+// plug devices by the files of before.
+func confirmAgentAnew(t *testing.T, l *netlab.Lab) {
+	r := newRunner(t, l)
+	path := file(t, "switch.yaml", `bridges: {br0: {ports: {"p[12]": {}, "vm*": {}}, pf: {rules: pass}}}`)
+	r.start("-f", path)
+	guest := func(name string) {
+		t.Helper()
+		must(t, l.Switch.Netlink().LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "end-" + name}))
+		t.Cleanup(func() { must(t, l.Switch.Netlink().LinkDel(device(t, l, name))) })
+		l.Wait("a guest to be plugged", func() bool {
+			return strings.Contains(l.Bascule("port", "show", "br0"), name)
+		})
+	}
+	must(t, os.WriteFile(path, []byte(`bridges: {br0: {ageing: 90s, ports: {"p[23]": {}}}}`), 0o600))
+	if out, err := l.Run("agent", "reload", "--confirm", "1h", "--yes"); err != nil || out.Exit != 0 {
+		t.Fatal(out, err)
+	}
+	l.Bascule("apply", "--back")
+	guest("vm1")
+	r.kill()
+	r.start("-f", path)
+	if out := l.Bascule("-j", "agent", "status"); !strings.Contains(out, "these files were put back before") {
+		t.Errorf("the agent says\n%s", out)
+	}
+	guest("vm2")
+	// a command's change waits when the agent comes
+	tried(t, l, "1h", "bridges: {br1: {}}")
+	r.kill()
+	r.start("-f", path)
+	if out := l.Bascule("-j", "agent", "status"); !strings.Contains(out, "waits to be confirmed") {
+		t.Errorf("the agent says\n%s", out)
+	}
+	guest("vm3")
+	l.Bascule("apply", "--back")
+}
+
+// confirmUplinkGone takes devices away while a change waits: what cannot come back with the rest is said,
+// and what was not there before is not.
+func confirmUplinkGone(t *testing.T, l *netlab.Lab) {
+	other := l.NewNamespace().Name
+	apply(t, l, file(t, "good.yaml", "bridges: {br0: {ports: {p1: {}, p2: {}, none: {}}, mirrors: {p3: {ports: p1}}}}"))
+	tried(t, l, "1h", "bridges: {br0: {ports: {p1: {}}}}")
+	killWatchers(t, l)
+	must(t, l.Switch.Netlink().LinkSetName(device(t, l, "p2"), "elsewhere"))
+	defer func() { must(t, l.Switch.Netlink().LinkSetName(device(t, l, "elsewhere"), "p2")) }()
+	if out, err := exec.Command("ip", "-n", l.Switch.Name, "link", "set", "p3", "netns", other).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	overdue(t, l)
+	r, err := l.Run("bridge", "show")
+	must(t, err)
+	const but = ", but for port p2 of br0 and span port p3 of br0\n"
+	if !strings.Contains(r.Stderr, "was not confirmed, and is put back"+but) {
+		t.Error(r)
+	}
+	if out := l.Bascule("apply", "--history"); !strings.Contains(out, "bad.yaml"+but) {
+		t.Errorf("the history is\n%s", out)
+	}
+	if out, err := exec.Command("ip", "-n", other, "link", "set", "p3", "netns", l.Switch.Name).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// confirmTimeNamespaces has commands run in time namespaces of their own, whose clocks are shifted: a change
+// is put back neither sooner nor later.
+func confirmTimeNamespaces(t *testing.T, l *netlab.Lab) {
+	shifted := func(args ...string) string {
+		t.Helper()
+		cmd := l.Command(args...)
+		cmd = exec.Command("unshare", append([]string{"--time", "--monotonic", "100000", "--boottime", "100000"}, cmd.Args...)...)
+		cmd.Env = l.Command().Env
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %v: %s", cmd, err, out)
+		}
+		return string(out)
+	}
+	apply(t, l, file(t, "good.yaml", good))
+	tried(t, l, "10h", bad)
+	killWatchers(t, l)
+	if out := shifted("port", "show"); strings.Contains(out, "is put back") || !waiting(l) {
+		t.Errorf("a shifted clock has put it back too soon: %s", out)
+	}
+	l.Bascule("apply", "--back")
+	shifted("apply", "--yes", "--confirm", "1s", file(t, "bad.yaml", bad))
+	for _, pid := range watchers(l) { // it may have ended, too late or not
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	l.Wait("the change to be put back by a command", func() bool {
+		_, err := l.Run("bridge", "show")
+		must(t, err)
+		return !waiting(l)
+	})
+	stateIs(t, l)
+}
+
+// confirmSame puts a change back to the very state that was kept last: the history and a confirm that
+// comes too late say so, and the numbers of states stay what they were.
+func confirmSame(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", "bridges: {br0: {ageing: 60s}}"))
+	for n := range 3 {
+		tried(t, l, "1h", fmt.Sprintf("bridges: {br0: {ageing: %ds}}", 90+n))
+		killWatchers(t, l)
+		overdue(t, l)
+		if r, err := l.Run("bridge", "show"); err != nil || r.Exit != 0 {
+			t.Fatal(r, err)
+		}
+		var list []answer.State
+		l.JSON(&list, "apply", "--history")
+		if len(list) != n+3 || list[n+1].Back == nil || *list[n+1].Back != 0 || !strings.HasSuffix(list[n+1].What, "good.yaml") {
+			t.Fatalf("the history is %+v", list)
+		}
+		for i, st := range list[:n+1] {
+			if st.Back != nil || !strings.HasPrefix(st.What, "put back, not confirmed: ") || i > 0 && st.Time.After(list[i-1].Time) {
+				t.Errorf("row %d of the history is %+v", i, st)
+			}
+		}
+		l.Refused([]string{"no change waits for it (put back, not confirmed: ", list[0].Time.Local().Format(time.DateTime)}, "apply", "confirm")
+	}
+	apply(t, l, file(t, "next.yaml", "bridges: {br0: {ageing: 80s}}"))
+	apply(t, l, "--back")
+	if out := l.Bascule("export"); !strings.Contains(out, "60s") {
 		t.Error(out)
 	}
 }
