@@ -125,7 +125,10 @@ func makePlan(s *bridge.Switch, f File, o Options) (*plan, error) {
 		p.want.refuseTwins()
 	}
 	if !o.Yes && p.want.bad.list == nil {
-		p.refuseLockouts(o.Session, s.Behind)
+		p.refuseLockouts()
+		if o.Session.Server.IsValid() {
+			p.refuseSession(o.Session, resolve(wholeState(s, devices, names), nil, nil), s.Behind)
+		}
 	}
 	if bad := p.want.bad.errors(); bad != nil {
 		return nil, bad
@@ -175,7 +178,7 @@ func concerned(f File, names []string) []string {
 			about[far] = true
 		}
 	}
-	return slices.DeleteFunc(names, func(name string) bool { return !about[name] })
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !about[name] })
 }
 
 // ahead returns the addresses that the host's interfaces get by a file, of those that are not there

@@ -301,6 +301,11 @@ func (d *diff) setPort(was, want *portModel) {
 			o.MTU = want.mtu
 			details = append(details, transition("mtu", fmt.Sprint(host.MTU), fmt.Sprint(want.mtu), true))
 		}
+		// the kernel takes them away
+		if smallMTU(want, host) && want.addresses == nil && slices.ContainsFunc(host.Kept, isIPv6) {
+			left := slices.DeleteFunc(slices.Clone(host.Kept), isIPv6)
+			details = append(details, transition("addresses", addressWords(host.Kept), addressWords(left), true))
+		}
 		var it bridge.HostInterface
 		if want.addresses != nil && !sameAddresses(host.Kept, want.addresses) {
 			details = append(details, transition("addresses", addressWords(host.Kept), addressWords(want.addresses), true))

@@ -3,9 +3,11 @@
 package config
 
 import (
+	"cmp"
+	"fmt"
+	"net"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"bascule/bridge"
 	"bascule/pattern"
@@ -16,13 +18,10 @@ import (
 // Mistakes that cut the host off are errors of the file, unless somebody insists. Everything else
 // of the file is right then.
 
-// refuseLockouts finds them. behind is [bridge.Switch.Behind].
-func (p *plan) refuseLockouts(session Session, behind func(bridge string, host netip.Addr) string) {
+// refuseLockouts finds names that may be misspelt.
+func (p *plan) refuseLockouts() {
 	for _, b := range p.want.bridges {
 		p.refuseMisspelt(b)
-	}
-	if session.Server.IsValid() {
-		p.refuseSession(session, behind)
 	}
 }
 
@@ -83,106 +82,247 @@ func similar(a, b string) bool {
 	return levenshtein.Distance(a, b, nil) <= min(2, max(1, len(b)/2))
 }
 
-// refuseSession refuses to take away the address or the port by which the caller works.
-func (p *plan) refuseSession(session Session, behind func(bridge string, host netip.Addr) string) {
+// A locator finds a station, to which packets of one of the host's addresses go; see
+// [bridge.Switch.Behind].
+type locator func(host, own netip.Addr) bridge.Station
+
+// refuseSession refuses to cut off a session: to take away the host's address, the route to the client,
+// or the way of frames between them. running is the state of all bridges, with what was plugged.
+func (p *plan) refuseSession(session Session, running *model, find locator) {
 	zone := session.Server.Zone() // of an address of the link, the interface
-	has := func(list []netip.Prefix) bool {
-		return slices.ContainsFunc(list, func(a netip.Prefix) bool { return a.Addr() == session.Server })
-	}
+	is := func(a netip.Prefix) bool { return a.Addr() == session.Server }
 	given := slices.ContainsFunc(p.want.bridges, func(b *bridgeModel) bool {
-		return slices.ContainsFunc(b.ports, func(port *portModel) bool { return has(port.addresses) })
+		return slices.ContainsFunc(b.ports, func(port *portModel) bool { return slices.ContainsFunc(port.addresses, is) })
 	})
-	for _, name := range sortedNames(p.want.devices) {
-		d := p.want.devices[name]
-		there := slices.ContainsFunc(d.Addresses, func(a string) bool { return strings.HasPrefix(a, session.Server.String()+"/") }) || zone == name
-		if !there || given || d.Host != "" {
+	before, after := p.networks(running)
+	for _, d := range p.devices {
+		if zone != d.Name && !slices.ContainsFunc(addressesOf(d), is) {
 			continue
 		}
-		for _, b := range p.want.bridges {
-			if port := b.byName[name]; port != nil && port.kind == bridge.TypeNetdev && d.Bridge != b.Name {
-				p.want.fail(port.at, "port %s of %s: this ssh session is by its address %s, which is cut off; give the address to a host port%s",
-					name, b.Name, session.Server, insist)
-			}
-		}
-	}
-	for _, was := range p.was.bridges {
-		b := p.want.byName[was.Name]
-		if b == nil {
-			continue
-		}
-		for _, host := range was.ports {
-			if host.kind != bridge.TypeHost || !has(host.addresses) && zone != host.name {
-				continue
-			}
-			want := b.byName[host.name]
-			switch {
-			case want == nil && !given:
-				p.want.fail(b.At, "bridge %s: this ssh session is by the address %s of port %s, which would go%s", b.Name, session.Server, host.name, insist)
-			case want != nil && want.addresses != nil && !given && zone == "":
-				p.want.fail(want.at, "port %s of %s: this ssh session is by its address %s, which would go%s", host.name, b.Name, session.Server, insist)
-			case want != nil && !want.up:
-				p.want.fail(want.at, "port %s of %s: this ssh session is by its address %s, and the port would be down%s", host.name, b.Name, session.Server, insist)
-			}
-			way := behind(b.Name, session.Client)
-			if way == "" {
-				p.sessionUnknown(was, b)
-			}
-			switch by := b.byName[way]; {
-			case way == "":
-			case p.leaves(was, way):
-				p.want.fail(b.At, "bridge %s: this ssh session comes by port %s, which would go%s", b.Name, way, insist)
-			case by != nil && by.kind != bridge.TypePatch && !by.up:
-				p.want.fail(by.at, "port %s of %s: this ssh session comes by it, and it would be down%s", way, b.Name, insist)
-			case want != nil:
-				before, carried := lane(was, way, host.name)
-				if after, carries := lane(b, way, host.name); carried && (!carries || before != after) {
-					p.want.fail(b.At, "bridge %s: this ssh session comes by port %s, and would have no VLAN to port %s any more%s", b.Name, way, host.name, insist)
+		if d.Host == "" {
+			for _, b := range p.want.bridges {
+				if port := b.byName[d.Name]; port != nil && port.kind == bridge.TypeNetdev && d.Bridge != b.Name && !given {
+					p.want.fail(port.at, "port %s of %s: this ssh session is by its address %s, which is cut off; give the address to a host port%s",
+						d.Name, b.Name, session.Server, insist)
 				}
 			}
-		}
-	}
-}
-
-// lane returns the tag, 0 for none, with which frames of the interface of a host port leave by another
-// port, and come in by it. ok is false if they do not.
-func lane(b *bridgeModel, way, host string) (tag uint16, ok bool) {
-	if !b.config.VLANFiltering || len(b.private) > 0 { // of private VLANs nothing is said
-		return 0, true
-	}
-	to, from := b.byName[way], b.byName[host]
-	if to == nil || from == nil || from.pvid() == 0 {
-		return 0, false
-	}
-	id := from.pvid()
-	untagged := func(p *portModel) (untagged, member bool) {
-		for _, r := range p.vlans {
-			if r.First <= id && id <= r.Last {
-				return r.Untagged, true
-			}
-		}
-		return false, false
-	}
-	if back, _ := untagged(from); !back {
-		return 0, false
-	}
-	bare, member := untagged(to)
-	switch {
-	case !member, bare && to.pvid() != id:
-		return 0, false
-	case bare:
-		return 0, true
-	}
-	return id, true
-}
-
-// sessionUnknown warns where a port with a carrier goes, or is set down, by which the session may come.
-func (p *plan) sessionUnknown(was, b *bridgeModel) {
-	for _, goes := range was.ports {
-		d, stays := p.want.devices[goes.name], b.byName[goes.name]
-		if goes.kind != bridge.TypeNetdev || d == nil || !d.Link || stays != nil && stays.up {
 			continue
 		}
-		p.warnings = append(p.warnings, "bridge "+b.Name+": this ssh session may come by port "+goes.name+
-			", which goes or is set down: no neighbour or learned address tells by which port it comes")
+		home := place{d.Host, d.Name}
+		switch want := after.host(home); {
+		case given:
+		case want == nil:
+			p.refuse(place{bridge: d.Host}, "this ssh session is by the address %s of port %s, which would go", session.Server, d.Name)
+			return
+		case session.Server.Is6() && smallMTU(want, d):
+			p.refuse(home, "this ssh session is by its address %s, which would go: IPv6 wants an MTU of %d", session.Server, bridge.IPv6MTU)
+			return
+		case zone == "" && !slices.ContainsFunc(addressesThen(want, d), is):
+			p.refuse(home, "this ssh session is by its address %s, which would go", session.Server)
+			return
+		}
+		if want := after.host(home); want != nil && !want.up {
+			p.refuse(home, "this ssh session is by its address %s, and the port would be down", session.Server)
+			return
+		}
+		p.refuseWay(find(session.Client, session.Server), before, after)
+	}
+}
+
+// refuse refuses what the plan does to a bridge, or to a port of it.
+func (p *plan) refuse(at place, format string, args ...any) {
+	var where Position
+	what := "bridge " + at.bridge
+	if len(p.want.bridges) > 0 {
+		where = p.want.bridges[0].At
+	}
+	if b := p.want.byName[at.bridge]; b != nil {
+		where = b.At
+		if port := b.byName[at.port]; port != nil {
+			where = port.at
+		}
+	}
+	if at.port != "" {
+		what = "port " + at.port + " of " + at.bridge
+	}
+	p.want.fail(where, "%s: %s%s", what, fmt.Sprintf(format, args...), insist)
+}
+
+// refuseWay refuses to take away the route to a station, or the way of frames there and back.
+func (p *plan) refuseWay(station bridge.Station, before, after network) {
+	i := slices.IndexFunc(p.devices, func(d bridge.Device) bool { return d.Name == station.Interface })
+	if i >= 0 && p.devices[i].Host == "" {
+		return // it is none of the switch's, or above one
+	}
+	if i < 0 {
+		p.unknownWay(before, after, before)
+		return
+	}
+	d := p.devices[i]
+	home := place{d.Host, d.Name}
+	then, mac, ok := p.route(home, d, station, after)
+	if !ok {
+		return
+	}
+	joined := before.joined(home.bridge)
+	edges := slices.DeleteFunc(slices.Clone(station.At), func(at bridge.Berthed) bool {
+		port, _ := before.port(place{at.Bridge, at.Port})
+		return !slices.Contains(joined, at.Bridge) || port == nil || port.kind == bridge.TypePatch
+	})
+	if len(edges) == 0 {
+		here := network{}
+		for _, name := range joined {
+			here[name] = before[name]
+		}
+		p.unknownWay(before, after, here)
+		return
+	}
+	var first *bridge.Berthed // by which the session comes, as far as it can be judged
+	var ways round
+	for _, at := range edges {
+		edge := place{at.Bridge, at.Port}
+		for _, r := range before.rounds(home, edge, d.MAC, station.MAC) {
+			if r.there.fid != at.VLAN {
+				continue
+			}
+			if slices.ContainsFunc(after.rounds(then, edge, mac, station.MAC), func(o round) bool { return o.there.tag == r.there.tag }) {
+				return
+			}
+			if first == nil {
+				first, ways = &at, r
+			}
+		}
+	}
+	judged := first != nil
+	if !judged { // by something that is not judged here
+		first = &edges[0]
+	}
+	edge := place{first.Bridge, first.Port}
+	switch _, why := after.port(edge); {
+	case why == wouldGo:
+		p.refuse(place{bridge: edge.bridge}, "this ssh session comes by port %s, which would go", edge.port)
+		return
+	case why == wouldBeDown:
+		p.refuse(edge, "this ssh session comes by it, and it would be down")
+		return
+	case !judged:
+		return
+	}
+	if then != home {
+		p.refuse(place{bridge: then.bridge}, "this ssh session comes by port %s of %s, from which nothing would get to port %s", edge.port, edge.bridge, then.port)
+		return
+	}
+	at, why := after.broken(ways.there, tag{}, station.MAC)
+	if why == "" {
+		at, why = after.broken(ways.back, ways.there.tag, mac)
+	}
+	switch why {
+	case wouldGo:
+		p.refuse(place{bridge: at.bridge}, "this ssh session comes by port %s, which would go", at.port)
+	case noSuchVLAN, "":
+		p.refuse(place{bridge: home.bridge}, "this ssh session comes by port %s, and would have no VLAN to port %s any more", edge.port, home.port)
+	default:
+		p.refuse(place{bridge: at.bridge}, "this ssh session comes by port %s, and %s", edge.port, why)
+	}
+}
+
+// route returns the host port by which a station would be reached, and the port's address. ok is false
+// where there would be none, which is refused.
+func (p *plan) route(home place, d bridge.Device, station bridge.Station, after network) (then place, mac net.HardwareAddr, ok bool) {
+	holds := func(list []netip.Prefix) bool {
+		return slices.ContainsFunc(list, func(a netip.Prefix) bool {
+			// an interface keeps its routes by gateways while it has an address of their family
+			return a.Contains(station.Next) || station.Gateway && a.Addr().Is4() == station.Next.Is4()
+		})
+	}
+	macOf := func(want *portModel, d *bridge.Device) net.HardwareAddr {
+		switch {
+		case want.mac != nil:
+			return want.mac
+		case d != nil && want.ownMAC && d.OwnMAC != nil:
+			return d.OwnMAC
+		case d != nil:
+			return d.MAC
+		}
+		return nil // it will get one
+	}
+	want := after.host(home)
+	linked := station.Next.IsLinkLocalUnicast() || !holds(addressesOf(d))
+	if want != nil && want.up && (linked || holds(addressesThen(want, d))) && !(station.Next.Is6() && smallMTU(want, d)) {
+		return home, macOf(want, &d), true
+	}
+	for _, name := range sortedNames(after) {
+		for _, port := range sortedNames(after[name].byName) {
+			other := place{name, port}
+			want := after.host(other)
+			if station.Gateway || other == home || want == nil || !want.up {
+				continue
+			}
+			it, list := p.want.devices[port], want.addresses
+			if it != nil && it.Host == name {
+				list = addressesThen(want, *it)
+			}
+			if holds(list) {
+				return other, macOf(want, it), true
+			}
+		}
+	}
+	if station.Gateway {
+		p.refuse(home, "this ssh session goes by the gateway %s, and the route to it would go", station.Next)
+	} else {
+		p.refuse(home, "this ssh session goes by it to %s, and the route there would go", station.Next)
+	}
+	return then, nil, false
+}
+
+// host returns a host port, nil if there is none.
+func (n network) host(at place) *portModel {
+	if b := n[at.bridge]; b != nil && b.byName[at.port] != nil && b.byName[at.port].kind == bridge.TypeHost {
+		return b.byName[at.port]
+	}
+	return nil
+}
+
+// addressesOf returns the addresses of a device.
+func addressesOf(d bridge.Device) (list []netip.Prefix) {
+	for _, text := range d.Addresses {
+		if a, err := netip.ParsePrefix(text); err == nil {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// addressesThen returns the addresses that a host's interface, which is there, would have.
+func addressesThen(want *portModel, d bridge.Device) []netip.Prefix {
+	list := addressesOf(d)
+	if want.addresses != nil { // leases stay
+		list = slices.DeleteFunc(list, func(a netip.Prefix) bool { return slices.Contains(d.Kept, a) })
+		list = append(list, want.addresses...)
+	}
+	if smallMTU(want, d) {
+		list = slices.DeleteFunc(list, isIPv6)
+	}
+	return list
+}
+
+// smallMTU reports whether a host's interface would have too small an MTU for IPv6.
+func smallMTU(want *portModel, d bridge.Device) bool {
+	mtu := cmp.Or(want.mtu, d.MTU)
+	return mtu != 0 && mtu < bridge.IPv6MTU
+}
+
+// unknownWay warns where ports with a carrier go, or are set down, by which the session may come.
+func (p *plan) unknownWay(before, after, of network) {
+	for _, name := range sortedNames(of) {
+		b := before[name]
+		for _, goes := range b.ports {
+			d := p.want.devices[goes.name]
+			if _, why := after.port(place{name, goes.name}); goes.kind != bridge.TypeNetdev || d == nil || !d.Link || why == "" {
+				continue
+			}
+			p.warnings = append(p.warnings, "bridge "+name+": this ssh session may come by port "+goes.name+
+				", which goes or is set down: no neighbour or learned address tells by which port it comes")
+		}
 	}
 }

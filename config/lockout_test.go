@@ -18,7 +18,8 @@ func TestLockouts(t *testing.T) {
 	const was = "bridges: {br0: {ports: {eth0: {}, eth5: {}, h0: {type: host, addresses: [192.0.2.9/24, 192.0.2.10/24]}}}, br2: {ports: {enp1s0: {}}}}"
 	devices := []bridge.Device{
 		{Name: "eth0", Ethernet: true, Bridge: "br0", Link: true}, {Name: "eth5", Ethernet: true, Bridge: "br0"},
-		{Name: "h0", Ethernet: true, Own: true, Host: "br0", Up: true, Addresses: []string{"192.0.2.9/24", "192.0.2.10/24"}},
+		{Name: "h0", Ethernet: true, Own: true, Host: "br0", Up: true, Addresses: []string{"192.0.2.9/24", "192.0.2.10/24"},
+			Kept: []netip.Prefix{netip.MustParsePrefix("192.0.2.9/24"), netip.MustParsePrefix("192.0.2.10/24")}},
 		{Name: "enp1s0", Ethernet: true, Bridge: "br2", Link: true},
 		{Name: "wan", Ethernet: true, Addresses: []string{"198.51.100.7/24"}},
 	}
@@ -62,12 +63,12 @@ func TestLockouts(t *testing.T) {
 		if bad := p.want.bad.errors(); bad != nil {
 			t.Fatalf("%s: %v", c.name, bad)
 		}
-		p.refuseLockouts(session, func(name string, host netip.Addr) string {
-			if name == "br0" && host == session.Client {
-				return "eth0"
-			}
-			return ""
-		})
+		p.refuseLockouts()
+		if session.Server.IsValid() {
+			p.refuseSession(session, p.was, func(host, _ netip.Addr) bridge.Station {
+				return bridge.Station{Interface: "h0", Next: host, At: []bridge.Berthed{{Bridge: "br0", Port: "eth0"}}}
+			})
+		}
 		bad := p.want.bad.errors()
 		if c.refusal == "" && bad != nil || c.refusal != "" && (len(bad) != 1 || !strings.Contains(bad[0].Error(), c.refusal)) {
 			t.Errorf("%s: %v", c.name, bad)
@@ -89,7 +90,7 @@ func TestUnknownWay(t *testing.T) {
 	} {
 		const was = "bridges: {br0: {ports: {eth0: , eth5: , h0: {type: host, addresses: 192.0.2.9/24}}}}"
 		p := newPlan(fileOf(t, "was", was), fileOf(t, "want", "bridges: {br0: {ports: "+want+"}}"), devices)
-		p.refuseLockouts(session, func(string, netip.Addr) string { return "" })
+		p.refuseSession(session, p.was, func(host, _ netip.Addr) bridge.Station { return bridge.Station{Interface: "h0", Next: host} })
 		if bad := p.want.bad.errors(); bad != nil {
 			t.Errorf("%s: %v", want, bad)
 		}

@@ -33,6 +33,7 @@ type plan struct {
 	warnings []string
 	was      *model
 	want     *model
+	devices  []bridge.Device            // that are there
 	early    map[string]map[string]bool // by bridge, ports and mirrors that have to go before others come
 	ahead    map[string][]netip.Prefix  // addresses that interfaces of the host get
 	hostsGo  [][2]string                // host ports that go, by bridge and name
@@ -64,7 +65,7 @@ const (
 // newPlan makes a plan; where something is wrong with want nothing is planned.
 func newPlan(was, want File, devices []bridge.Device) *plan {
 	want, left := leave(was, want, devices)
-	p := &plan{was: resolve(was, nil, nil), early: map[string]map[string]bool{}, ahead: ahead(want, devices)}
+	p := &plan{was: resolve(was, nil, nil), devices: devices, early: map[string]map[string]bool{}, ahead: ahead(want, devices)}
 	p.want = resolve(want, p.was, devices)
 	p.warnings = append(p.want.notes, left...)
 	if p.want.bad.list != nil {

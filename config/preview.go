@@ -58,10 +58,14 @@ func Preview(s *bridge.Switch, session Session, do func() error) (actions []Acti
 	}
 	p := newPlan(was, want, devices)
 	if bad := p.want.bad.errors(); bad != nil {
-		return nil, fmt.Errorf("cannot tell what would be changed: %w", withoutPlaces(bad))
+		err := fmt.Errorf("cannot tell what would be changed: %w", withoutPlaces(bad))
+		if session.Server.IsValid() {
+			return nil, &LockoutError{fmt.Errorf("%w, and whether this ssh session would be cut off%s", err, insist)}
+		}
+		return nil, err
 	}
 	if session.Server.IsValid() {
-		p.refuseSession(session, s.Behind)
+		p.refuseSession(session, p.was, s.Behind)
 	}
 	if bad := p.want.bad.errors(); bad != nil {
 		return nil, &LockoutError{withoutPlaces(bad)}
@@ -94,6 +98,17 @@ func withoutPlaces(bad Errors) error {
 	return errors.New(strings.Join(words, "; "))
 }
 
+// wholeState is the running state of bridges, with the ports that were plugged by an id, and without
+// bridges that another version has made.
+func wholeState(s *bridge.Switch, devices []bridge.Device, names []string) (f File) {
+	for _, name := range names {
+		if state, err := s.Read(name); err == nil {
+			f.Bridges = append(f.Bridges, wholeBridge(name, state, devices, nil))
+		}
+	}
+	return f
+}
+
 // wholeBridge is a file's bridge of one that runs, with the ports that were plugged by an id, too.
 // then is what devices get, nil for nothing.
 func wholeBridge(name string, state bridge.State, devices []bridge.Device, then *bridge.Rehearsal) Bridge {
@@ -119,6 +134,9 @@ func wholeBridge(name string, state bridge.State, devices []bridge.Device, then 
 			p.MAC = o.MAC
 		}
 		p.MTU = cmp.Or(o.MTU, p.MTU)
+		if o.MTU != 0 && o.MTU < bridge.IPv6MTU && slices.ContainsFunc(p.Addresses, isIPv6) {
+			p.Addresses = slices.DeleteFunc(slices.Clone(p.Addresses), isIPv6) // the kernel takes them away
+		}
 	}
 	if pf := r.file.PF; pf != nil {
 		pf.printed = pf.Rules

@@ -511,8 +511,12 @@ func (m *model) checkIPv6(b *bridgeModel, p *portModel, there *bridge.Device) {
 	}
 	i := slices.IndexFunc(p.addresses, func(a netip.Prefix) bool { return a.Addr().Is6() })
 	if i >= 0 && mtu != 0 && mtu < bridge.IPv6MTU {
-		m.fail(p.at, "port %s of %s: address %s is of IPv6, which wants an MTU of %d, and not of %d; give mtu: %d",
-			p.name, b.Name, p.addresses[i], bridge.IPv6MTU, mtu, bridge.IPv6MTU)
+		back := ""
+		if p.mtu == 0 { // a command has set it
+			back = ", or take back what commands have changed by 'bascule apply --back 0'"
+		}
+		m.fail(p.at, "port %s of %s: address %s is of IPv6, which wants an MTU of %d, and not of %d; give mtu: %d%s",
+			p.name, b.Name, p.addresses[i], bridge.IPv6MTU, mtu, bridge.IPv6MTU, back)
 	}
 }
 

@@ -96,8 +96,8 @@ the last 20 states.
 
 A file is refused if it may cut the host off by mistake, unless --yes is given:
 if a port with a carrier goes while one of a similar name waits for its device,
-or if the change takes away the port or address of the ssh session that it comes
-by.`,
+or if the change takes away the port, the address or the way of the ssh session
+that it comes by.`,
 		Example: `  #! run: devices em0; mkdir -p /etc/bascule; echo 'bridges: {br0: }' | tee switch.yaml >/etc/bascule/switch.yaml; printf 'add em0\nup\n' >/etc/hostname.veb0
   #! status 3: bascule apply --dry-run switch.yaml
   # what would be done? the status is 3 if that is something

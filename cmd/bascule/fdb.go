@@ -159,7 +159,7 @@ private VLAN is kept in its primary VLAN, as all addresses there are.`,
 	id := vlan{least: 1}
 	cmd.Flags().Var(&id, "vlan", "the entry in this VLAN, 1 to 4094; without --vlan, the entry for frames without a tag, which a bridge that filters VLANs has in the port's PVID")
 	completeFlag(cmd, "vlan", p.vlanIDs)
-	p.addChange(cmd)
+	p.addLockout(cmd)
 	sticky := cmd.Flags().Bool("sticky", false, "make the entry sticky instead of static")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		mac, err := parseMAC("MAC", args[1])

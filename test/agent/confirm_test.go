@@ -63,6 +63,7 @@ var confirmCases = []struct {
 	{"of_another", confirmOfAnother},
 	{"front_doors", confirmFrontDoors},
 	{"session", commandsOfSession},
+	{"session_ways", waysOfSession},
 	{"full_disk", confirmFullDisk},
 	{"read_only_later", confirmReadOnlyLater},
 	{"other_versions", confirmOtherVersions},
@@ -862,6 +863,125 @@ func commandsOfSession(t *testing.T, l *netlab.Lab) {
 	l.Bascule("port", "del", "br0", "p1", "--yes")
 	if out := l.Bascule("port", "show", "br0"); strings.Contains(out, "p1") {
 		t.Errorf("with --yes nothing was done: %s", out)
+	}
+}
+
+// waysOfSession tries what may cut a session off by the way of its frames, by its address or by its
+// route. A change that is refused changes nothing, and does cut the client off with --yes. One that is
+// not refused leaves the client with an answer.
+func waysOfSession(t *testing.T, l *netlab.Lab) {
+	const (
+		cables = "bridges: {br0: {ports: {p1: , p2: , c0: {type: patch, peer: br1/c1}}}, br1: {ports: {c1: {type: patch, peer: br0/c0}, h0: {type: host, addresses: 192.0.2.9/24}}}}"
+		plain  = "bridges: {br0: {ports: {p1: , p2: , h0: {type: host, addresses: [192.0.2.9/24, \"2001:db8::9/64\"]}}}, br1: {}}"
+		vlans  = "bridges: {br0: {vlan-filtering: on, ports: {p1: , p2: , h0: {type: host, addresses: 192.0.2.9/24}}}, br1: {}}"
+		tagged = "bridges: {br0: {vlan-filtering: on, ports: {p1: {pvid: 10}, c0: {type: patch, peer: br1/c1, tagged: 10}}}, " +
+			"br1: {vlan-filtering: on, ports: {c1: {type: patch, peer: br0/c0, tagged: 10}, h0: {type: host, pvid: 10, addresses: 192.0.2.9/24}}}}"
+		mac     = "02:00:00:00:77:07"
+		direct  = "192.0.2.7 192.0.2.9"
+		sixth   = "2001:db8::7 2001:db8::9"
+		distant = "198.51.100.7 192.0.2.9"
+	)
+	client := l.Ends[0]
+	in := func(ns string, args ...string) error {
+		out, err := exec.Command("ip", append([]string{"netns", "exec", ns}, args...)...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%v: %w: %s", args, err, out)
+		}
+		return nil
+	}
+	for _, ns := range []string{l.Switch.Name, client.Namespace.Name} {
+		must(t, in(ns, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=0", "net.ipv6.conf.default.disable_ipv6=0", "net.ipv6.conf.default.accept_dad=0"))
+	}
+	for _, words := range []string{"link set " + client.Ifname + " address " + mac, "link set lo up", "address add 192.0.2.7/24 dev " + client.Ifname,
+		"address add 2001:db8::7/64 nodad dev " + client.Ifname, "address add 198.51.100.7/32 dev lo"} {
+		must(t, in(client.Namespace.Name, append([]string{"ip"}, strings.Fields(words)...)...))
+	}
+	for _, c := range []struct{ name, base, session, change, words string }{
+		{"cable by a file", cables, direct, "bridges: {br0: {ports: {p1: }}}", "bridge br0: this ssh session comes by port c0, which would go"},
+		{"cable of a file", cables, direct, "bridges: {br1: {ports: {h0: {type: host}}}}", "bridge br1: this ssh session comes by port c1, which would go"},
+		{"card before a cable", cables, direct, "port del br0 p1", "bridge br0: this ssh session comes by port p1, which would go"},
+		{"another card", cables, direct, "bridges: {br0: {ports: {p2: , c0: {type: patch, peer: br1/c1}}}}", "this ssh session comes by port p1, which would go"},
+		{"card set down", cables, direct, "bridges: {br0: {ports: {'p?': {up: off}, c0: {type: patch, peer: br1/c1}}}}", "port p1 of br0: this ssh session comes by it, and it would be down"},
+		{"cable by a command", cables, direct, "port del br0 c0", "which would go"},
+		{"its far end", cables, direct, "port del br1 c1", "which would go"},
+		{"its bridge", cables, direct, "bridge del br0", "which would go"},
+		{"isolated before a cable", cables, direct, "bridges: {br0: {ports: {p1: {isolated: on}, p2: , c0: {type: patch, peer: br1/c1, isolated: on}}}}", "would share a protected domain"},
+		{"another port", cables, direct, "bridges: {br0: {ports: {p1: , c0: {type: patch, peer: br1/c1}}}}", ""},
+		{"another cable", cables, direct, "bridges: {br0: {ports: {p1: , c9: {type: patch, peer: br1/c8}}}}", ""},
+		{"to the card's bridge", cables, direct, "bridges: {br0: {ports: {p1: , h0: {type: host, addresses: 192.0.2.9/24}}}, br1: {}}", ""},
+		{"away from it", plain, direct, "bridges: {br0: {ports: {p1: }}, br1: {ports: {h0: {type: host, addresses: 192.0.2.9/24}}}}", "from which nothing would get to port h0"},
+		{"cable's VLAN", tagged, direct, "vlan del br1 c1 10", "this ssh session comes by port p1, and would have no VLAN to port h0 any more"},
+		{"VLAN in the cable", tagged, direct, "bridges: {br0: {vlan-filtering: on, ports: {p1: {pvid: 10}, c0: {type: patch, peer: br1/c1, tagged: 20}}}}", "would have no VLAN"},
+		{"filters no more", tagged, direct, "bridges: {br0: {ports: {p1: , c0: {type: patch, peer: br1/c1}}}}", "would have no VLAN"},
+		{"admit", vlans, direct, "port set br0 p1 --admit tagged", "port p1 would admit tagged frames alone"},
+		{"admit by a file", vlans, direct, strings.Replace(vlans, "p1: ", "p1: {admit: tagged}", 1), "port p1 would admit tagged frames alone"},
+		{"admit of the host", vlans, direct, "port set br0 h0 --admit tagged", "port h0 would admit tagged frames alone"},
+		{"admit what comes", vlans, direct, "port set br0 p1 --admit untagged", ""},
+		{"isolated VLAN", vlans, direct, "vlan private br0 25 --isolated 1", "would have no VLAN"},
+		{"isolated VLAN by a file", vlans, direct, strings.Replace(vlans, "ports:", "private-vlans: {25: {isolated: 1}}, ports:", 1), "would have no VLAN"},
+		{"community", vlans, direct, "vlan private br0 25 --community 1", ""},
+		{"host in the primary", vlans, direct, "bridges: {br0: {vlan-filtering: on, private-vlans: {25: {isolated: 1}}, ports: {p1: , p2: , h0: {type: host, pvid: 25}}}}", ""},
+		{"isolated", plain, direct, "bridges: {br0: {ports: {p1: {isolated: on}, h0: {type: host, isolated: on}}}}", "ports h0 and p1 would share a protected domain"},
+		{"isolated from others", plain, direct, "port set br0 p1 --isolated", ""},
+		{"entry", plain, direct, "fdb add br0 " + mac + " h0", "an entry of the FDB would have what is for " + mac + " leave by port h0"},
+		{"entry by a file", plain, direct, "bridges: {br0: {ports: {p1: , p2: , h0: {type: host}}, fdb: [{mac: \"" + mac + "\", port: p2}]}}", "leave by port p2"},
+		{"right entry", plain, direct, "fdb add br0 " + mac + " p1", ""},
+		{"small MTU", plain, sixth, "port set br0 h0 --mtu 1000", "port h0 of br0: this ssh session is by its address 2001:db8::9, which would go"},
+		{"small MTU by a file", plain, sixth, "bridges: {br0: {ports: {p1: , p2: , h0: {type: host, mtu: 1000}}}}", "which would go: IPv6 wants an MTU of 1280"},
+		{"small MTU of others", plain, direct, "port set br0 h0 --mtu 1000", ""},
+		{"route", plain, distant, "bridges: {br0: {ports: {p1: , h1: {type: host, addresses: [192.0.2.9/24]}}}}", "this ssh session goes by the gateway 192.0.2.7, and the route to it would go"},
+		{"gateway's port", plain, distant, "port del br0 p1", "this ssh session comes by port p1, which would go"},
+		{"gateway's network", plain, distant, "bridges: {br0: {ports: {p1: , h0: {type: host, addresses: 192.0.2.9/32}}}}", ""},
+		{"gateway's port without an address", plain, distant, "bridges: {br0: {ports: {p1: , h0: {type: host, addresses: []}, h1: {type: host, addresses: 192.0.2.9/24}}}}", "and the route to it would go"},
+		{"no route of its own", plain, direct, "bridges: {br0: {ports: {p1: , h1: {type: host, addresses: [192.0.2.9/24]}}}}", ""},
+	} {
+		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
+			l.Setenv("SSH_CONNECTION", "")
+			if r, err := l.Run("bridge", "del", "--all"); err != nil {
+				t.Fatal(r, err)
+			}
+			apply(t, l, "--yes", file(t, "base.yaml", c.base))
+			must(t, in(l.Switch.Name, "ip", "route", "replace", "198.51.100.0/24", "via", "192.0.2.7"))
+			from, to, _ := strings.Cut(c.session, " ")
+			answers := func() bool { return in(client.Namespace.Name, "ping", "-qc1", "-W1", "-I", from, to) == nil }
+			l.Wait("the client's answer", answers)
+			l.Setenv("SSH_CONNECTION", from+" 50000 "+to+" 22")
+			args := strings.Fields(c.change)
+			if strings.HasPrefix(c.change, "bridges:") {
+				args = []string{"apply", file(t, "change.yaml", c.change)}
+			}
+			if c.words == "" {
+				r, err := l.Run(args...) // which may warn
+				must(t, err)
+				if r.Exit != 0 {
+					t.Fatal(r)
+				}
+				l.Wait("the client's answer afterwards", answers)
+				return
+			}
+			before := l.Bascule("export")
+			l.Refused([]string{c.words, "if that is meant, give --yes"}, args...)
+			if after := l.Bascule("export"); after != before {
+				t.Errorf("what was refused has changed\n%sto\n%s", before, after)
+			}
+			r, err := l.Run(append(args, "--yes", "--dry-run")...)
+			must(t, err)
+			if r.Exit != 3 || r.Stdout == "" || strings.Contains(c.change, "mtu") && !strings.Contains(r.Stdout, "addresses 192.0.2.9/24,2001:db8::9/64 -> 192.0.2.9/24") {
+				t.Error(r)
+			}
+			if r, err = l.Run(append(args, "--yes")...); err != nil || r.Exit != 0 {
+				t.Fatal(r, err)
+			}
+			if answers() && answers() && answers() {
+				t.Error("it was refused, and the client has answers afterwards")
+			}
+			if strings.HasPrefix(c.change, "port set br0 h0 --mtu") { // the file in force says no MTU
+				l.Setenv("SSH_CONNECTION", "")
+				l.Refused([]string{"give mtu: 1280, or take back what commands have changed by 'bascule apply --back 0'"}, "apply", file(t, "again.yaml", c.base))
+				l.Bascule("apply", "--back", "0")
+				l.Wait("the answer of the address that has come back", answers)
+			}
+		})
 	}
 }
 
