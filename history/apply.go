@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -319,7 +318,7 @@ func (h *History) putBack(p *Pending) (warnings []string, err error) {
 	h.noteReturn(p.Time)
 	if err := h.settle(p, true); err != nil {
 		// until the next restart nobody puts it back again
-		if err := errors.Join(os.MkdirAll(RunDir(), 0o700), os.WriteFile(h.settledPath(), []byte(p.ID), 0o600)); err != nil {
+		if err := h.markSettled(p); err != nil {
 			return warnings, fmt.Errorf("the change is put back, which cannot be noted: %w", err)
 		}
 		warnings = append(warnings, fmt.Sprintf("the change is put back, and will be again when the machine restarts, since its file cannot be removed: %v", err))
@@ -455,6 +454,11 @@ func (h *History) Confirm(who Who, yes bool) (p *Pending, warnings []string, err
 	defer unlock()
 	p, err = h.Pending()
 	switch {
+	case errors.Is(err, errUnread) && yes:
+		if err := h.settle(&Pending{}, false); err != nil {
+			return nil, nil, fmt.Errorf("cannot confirm: this cannot be kept: %w", err)
+		}
+		return &Pending{}, h.record(State{Time: time.Now(), Who: who.String(), What: foundState}), nil
 	case err != nil:
 		return nil, nil, err
 	case p == nil:

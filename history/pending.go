@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -92,15 +93,44 @@ const pendingName = "pending.json"
 
 func (h *History) pendingPath() string { return filepath.Join(h.dir, pendingName) }
 
-// settledPath is the file that says that a change is taken back whose own file cannot be
-// removed. It is where a restart forgets it.
+// settledPath is the file of the last changes that wait no more, by ID. It is where a restart forgets it.
 func (h *History) settledPath() string {
 	return filepath.Join(RunDir(), "settled-"+filepath.Base(h.dir))
 }
 
+// confirmedPath is what becomes of the file of a change that is confirmed.
+func (h *History) confirmedPath() string { return filepath.Join(h.dir, "confirmed.json") }
+
+// isSettled reports whether a change waits no more. It does if only its file was removed: that may
+// have been somebody who tidies up.
 func (h *History) isSettled(p *Pending) bool {
-	done, err := os.ReadFile(h.settledPath())
-	return err == nil && string(done) == p.ID
+	if p.ID == "" {
+		return false
+	}
+	if slices.Contains(h.settled(), p.ID) {
+		return true
+	}
+	for _, path := range []string{h.confirmedPath(), h.deniedPath(p.Files)} {
+		done := &Pending{}
+		if text, err := readFile(path); err == nil && json.Unmarshal(text, done) == nil && done.ID == p.ID {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *History) settled() []string {
+	text, _ := readFile(h.settledPath())
+	return strings.Fields(string(text))
+}
+
+// markSettled has a change wait no more until a restart.
+func (h *History) markSettled(p *Pending) error {
+	if err := os.MkdirAll(RunDir(), 0o700); err != nil {
+		return err
+	}
+	list := append(h.settled(), p.ID)
+	return files.Replace(h.settledPath(), []byte(strings.Join(list[max(0, len(list)-Kept):], "\n")), 0o600)
 }
 
 // Pending returns the change that waits to be confirmed, nil for none.
@@ -114,7 +144,8 @@ func (h *History) Pending() (*Pending, error) {
 	}
 	p := &Pending{}
 	if err := json.Unmarshal(text, p); err != nil || p.Before == "" {
-		return nil, fmt.Errorf("%s does not say which change waits to be confirmed; remove it, and see 'bascule apply --history'", h.pendingPath())
+		return nil, &refusal{cause: errUnread, line: h.pendingPath() +
+			" does not say which change waits to be confirmed; 'bascule apply confirm --yes' keeps what there is, and removes it"}
 	}
 	p.Before = filepath.Base(p.Before)
 	if h.isSettled(p) {
@@ -142,6 +173,9 @@ func (h *History) await(p *Pending) error {
 	return files.Replace(h.pendingPath(), append(text, '\n'), 0o600)
 }
 
+// errUnread is of a file that does not say which change waits.
+var errUnread = errors.New("it is not known which change waits to be confirmed")
+
 // settle has the change wait no more, also after a restart. If it is denied, its file stays
 // under another name.
 func (h *History) settle(p *Pending, denied bool) error {
@@ -149,7 +183,7 @@ func (h *History) settle(p *Pending, denied bool) error {
 	if denied && p.Files != "" {
 		err = os.Rename(h.pendingPath(), h.deniedPath(p.Files))
 	} else {
-		err = os.Remove(h.pendingPath())
+		err = os.Rename(h.pendingPath(), h.confirmedPath())
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -157,6 +191,7 @@ func (h *History) settle(p *Pending, denied bool) error {
 	if err != nil {
 		return err
 	}
+	_ = h.markSettled(p) // for who has missed that file
 	dir, err := os.Open(h.dir)
 	if err != nil {
 		return err

@@ -3,14 +3,18 @@
 package history
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
 	"bascule/bridge"
+	"bascule/files"
 )
 
 // StartWatch starts this program by these arguments, as a process that outlives the one that
@@ -41,8 +45,9 @@ const (
 // Watch waits until no change waits to be confirmed any more, and puts back one whose time is
 // over. tell is told what happens.
 func Watch(netns string, tell func(string)) error {
+	k := &keeper{}
 	for {
-		again, err := watchOnce(netns, tell)
+		again, err := watchOnce(netns, k, tell)
 		if err != nil || again == 0 {
 			return err
 		}
@@ -56,7 +61,7 @@ func Watch(netns string, tell func(string)) error {
 }
 
 // watchOnce looks once. It returns after which time to look again, 0 for never.
-func watchOnce(netns string, tell func(string)) (time.Duration, error) {
+func watchOnce(netns string, k *keeper, tell func(string)) (time.Duration, error) {
 	s, err := bridge.Open(netns)
 	if err != nil {
 		return 0, nil // the namespace has gone, and all in it
@@ -67,9 +72,21 @@ func watchOnce(netns string, tell func(string)) (time.Duration, error) {
 		return 0, err
 	}
 	p, err := h.Pending()
+	if k.lost(h, p) {
+		if err := k.giveBack(h); err != nil {
+			if text := err.Error(); text != k.told {
+				tell(text)
+				k.told = text
+			}
+			return lookTime, nil
+		}
+		tell("files of the change that waits to be confirmed were removed; they are there again")
+		return lookTime, nil
+	}
 	if err != nil || p == nil {
 		return 0, err
 	}
+	k.remember(h, p)
 	if left := p.Left(); left > 0 {
 		return min(left, lookTime), nil
 	}
@@ -86,6 +103,60 @@ func watchOnce(netns string, tell func(string)) (time.Duration, error) {
 		return 0, nil
 	}
 	return lookTime, nil // somebody was faster, or the time has begun anew when the change was made
+}
+
+// A keeper has in memory what puts a change back: somebody may remove the files, which confirms nothing.
+type keeper struct {
+	p      *Pending
+	text   []byte // of its file
+	before []byte // of the file of the state of before
+	told   string
+}
+
+func (k *keeper) remember(h *History, p *Pending) {
+	text, err := readFile(h.pendingPath())
+	before, wrong := readFile(filepath.Join(h.dir, p.Before))
+	if err == nil && wrong == nil {
+		k.p, k.text, k.before = p, text, before
+	}
+}
+
+// lost reports whether files of the change are gone, given the one that waits by them.
+func (k *keeper) lost(h *History, p *Pending) bool {
+	if k.p == nil {
+		return false
+	}
+	if cookie, err := h.s.Cookie(); err != nil || cookie != k.p.Cookie || h.isSettled(k.p) {
+		return false
+	}
+	if p == nil {
+		return true
+	}
+	_, err := os.Lstat(filepath.Join(h.dir, k.p.Before))
+	return p.ID == k.p.ID && errors.Is(err, fs.ErrNotExist)
+}
+
+// giveBack writes the files anew.
+func (k *keeper) giveBack(h *History) error {
+	unlock, err := h.s.LockPlans()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if p, _ := h.Pending(); !k.lost(h, p) {
+		return nil
+	}
+	err = os.MkdirAll(h.dir, 0o700)
+	if err == nil {
+		err = files.Replace(filepath.Join(h.dir, k.p.Before), k.before, 0o600)
+	}
+	if err == nil {
+		err = files.Replace(h.pendingPath(), k.text, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("files of the change that waits to be confirmed were removed, and cannot be written anew: %w", err)
+	}
+	return nil
 }
 
 // PutBack says that the change was put back.

@@ -55,6 +55,7 @@ var confirmCases = []struct {
 	{"agent_anew", confirmAgentAnew},
 	{"uplink_gone", confirmUplinkGone},
 	{"same", confirmSame},
+	{"files_removed", confirmFilesRemoved},
 	{"time_namespaces", confirmTimeNamespaces},
 	{"api", confirmAPI},
 	{"namespace_anew", confirmNamespaceAnew},
@@ -88,7 +89,12 @@ func TestConfirm(t *testing.T) {
 func statesDir(t testing.TB, l *netlab.Lab) string {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), l.Switch.Name+"-states")
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		for _, pid := range watchers(l) { // which would make it anew
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		os.RemoveAll(dir)
+	})
 	must(t, os.MkdirAll(dir, 0o700))
 	return dir
 }
@@ -633,6 +639,60 @@ func confirmTimeNamespaces(t *testing.T, l *netlab.Lab) {
 		return !waiting(l)
 	})
 	stateIs(t, l)
+}
+
+// confirmFilesRemoved has somebody remove or spoil the files of a change that waits: it is put back all the
+// same. One that was confirmed is not, and what nobody can read any more is in nobody's way for good.
+func confirmFilesRemoved(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", good))
+	pending := filepath.Join(ofLab(l), "pending.json")
+	id := func() string {
+		p := map[string]any{}
+		text, _ := os.ReadFile(pending)
+		_ = json.Unmarshal(text, &p)
+		return fmt.Sprint(p["id"])
+	}
+	for _, remove := range []func(){
+		func() { must(t, os.RemoveAll(filepath.Dir(ofLab(l)))) },
+		func() { must(t, os.Remove(pending)) },
+		func() { must(t, os.WriteFile(pending, []byte("{"), 0o600)) },
+		func() {
+			paths, _ := filepath.Glob(filepath.Join(ofLab(l), "0*.yaml"))
+			for _, path := range paths {
+				must(t, os.Remove(path))
+			}
+		},
+	} {
+		tried(t, l, "1h", bad)
+		was := id()
+		time.Sleep(3 * time.Second) // the process looks each second, which nothing else shows
+		remove()
+		l.Wait("the files to be there again", func() bool {
+			states, _ := filepath.Glob(filepath.Join(ofLab(l), "0*.yaml"))
+			return id() == was && len(states) > 0
+		})
+		overdue(t, l)
+		isBack(t, l)
+		l.Wait("the process to end", func() bool { return len(watchers(l)) == 0 })
+	}
+	for range 3 {
+		tried(t, l, "1h", bad)
+		l.Bascule("apply", "confirm")
+		must(t, os.RemoveAll(ofLab(l)))
+		l.Bascule("apply", "--yes", file(t, "again.yaml", good+"\n---\nbridges: {br1: {}}"))
+		l.Run("apply", "--yes", file(t, "off.yaml", "bridges: {br0: {ageing: 60s}}"))
+	}
+	l.Wait("the processes to end", func() bool { return len(watchers(l)) == 0 })
+	if waiting(l) || !strings.Contains(l.Bascule("export"), "60s") {
+		t.Errorf("what was confirmed is put back: %s", l.Bascule("export"))
+	}
+	must(t, os.WriteFile(pending, []byte("{"), 0o600))
+	path := file(t, "base.yaml", "bridges: {br0: {ageing: 70s}}")
+	if r, err := l.Run("apply", path); err != nil || r.Exit != 1 || !strings.Contains(r.Stderr, "'bascule apply confirm --yes' keeps what there is") {
+		t.Error(r, err)
+	}
+	l.Run("apply", "confirm", "--yes")
+	apply(t, l, path)
 }
 
 // confirmSame puts a change back to the very state that was kept last: the history and a confirm that
