@@ -227,9 +227,9 @@ func (r HostRoute) hops(f func(index []byte)) {
 	}
 }
 
-// RestoreHostNet gives back what HostNet has returned, and is not there any more. The notes tell of
-// what cannot be given back.
-func (s *Switch) RestoreHostNet(was HostNet) (notes []string, err error) {
+// RestoreHostMACs gives interfaces of host ports the addresses that HostNet has returned. It comes before
+// anything that has IPv6 begin anew there, which makes an address of the MAC.
+func (s *Switch) RestoreHostMACs(was HostNet) (notes []string, err error) {
 	devices, err := s.Devices()
 	if err != nil {
 		return nil, err
@@ -242,6 +242,15 @@ func (s *Switch) RestoreHostNet(was HostNet) (notes []string, err error) {
 				notes = append(notes, err.Error())
 			}
 		}
+	}
+	return notes, nil
+}
+
+// RestoreHostNet gives back what HostNet has returned, and is not there any more. The notes tell of
+// what cannot be given back.
+func (s *Switch) RestoreHostNet(was HostNet) (notes []string, err error) {
+	if notes, err = s.RestoreHostMACs(was); err != nil {
+		return notes, err
 	}
 	err = s.Inside(func() error {
 		devices, err := links()

@@ -301,6 +301,12 @@ func (h *History) putBack(p *Pending) (warnings []string, err error) {
 		return nil, err
 	}
 	notes := h.clear(f)
+	if p.Boot == now().boot {
+		more, err := h.s.RestoreHostMACs(p.Host)
+		if notes = append(notes, more...); err != nil {
+			notes = append(notes, err.Error())
+		}
+	}
 	_, left, warnings, err := config.Restore(h.s, f, config.Options{Locked: true, Yes: true})
 	warnings = append(notes, warnings...)
 	if err != nil {

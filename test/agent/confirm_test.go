@@ -310,6 +310,9 @@ func confirmHostAndAnchors(t *testing.T, l *netlab.Lab) {
 		}
 		overdue(t, l)
 		l.Wait("the change to be put back", func() bool { return !waiting(l) })
+		if strings.Contains(ip("-6", "address", "show", "dev", "h0"), "fe80::ff:fe00:9") {
+			t.Errorf("after %s the host has the link-local address of a MAC that was tried", text)
+		}
 		if after := look(); after != before {
 			t.Errorf("after %s there is\n%s and was\n%s", text, after, before)
 		}
