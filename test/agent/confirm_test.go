@@ -202,11 +202,12 @@ func edit(t *testing.T, l *netlab.Lab, f func(map[string]any)) {
 
 func confirmPutBack(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "good.yaml", good))
-	tried(t, l, "2s", bad)
+	tried(t, l, "1h", bad)
 	if out := l.Bascule("port", "show", "br1"); !strings.Contains(out, "p1") {
 		t.Errorf("the change is not in force meanwhile: %s", out)
 	}
 	l.Bascule("port", "set", "br0", "p3", "--hairpin") // what commands do meanwhile goes, too
+	overdue(t, l)
 	isBack(t, l)
 	if text := l.Bascule("apply", "--history"); !strings.Contains(text, "put back, not confirmed: ") {
 		t.Errorf("the history is\n%s", text)
@@ -229,7 +230,10 @@ func confirmPutBackDevices(t *testing.T, l *netlab.Lab) {
 	const change = "bridges: {br0: {ports: {p1: {up: off, description: x}, p2: {description: ''}, p3: , h0: {type: host, up: off, description: y, mac: '02:00:00:00:00:78', mtu: 1400}," +
 		" h1: {type: host, mtu: 9000, mac: auto}}}}"
 	for _, back := range []func(){
-		func() { l.Wait("the change to be put back", func() bool { return !waiting(l) }) },
+		func() {
+			overdue(t, l)
+			l.Wait("the change to be put back", func() bool { return !waiting(l) })
+		},
 		func() {
 			killWatchers(t, l)
 			if r, err := l.Run("apply", "--back"); err != nil || r.Exit != 0 { // with warnings of MTUs
@@ -237,7 +241,7 @@ func confirmPutBackDevices(t *testing.T, l *netlab.Lab) {
 			}
 		},
 	} {
-		tried(t, l, "2s", change)
+		tried(t, l, "1h", change)
 		for i, now := range state() {
 			if now == before[i] {
 				t.Errorf("meanwhile there is %s, before there was %s", now, before[i])
@@ -811,7 +815,7 @@ func confirmTwoNamespaces(t *testing.T, l *netlab.Lab) {
 	}
 	run("apply", file(t, "a.yaml", both("60s")))
 	before := ageing()
-	run("apply", "--confirm", "2s", file(t, "b.yaml", both("90s")))
+	run("apply", "--confirm", "10s", file(t, "b.yaml", both("90s"))) // time enough to look
 	if after := ageing(); strings.Count(after, "90s") != 2 {
 		t.Fatal(after)
 	}
