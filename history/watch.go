@@ -108,6 +108,7 @@ func watchOnce(netns string, k *keeper, tell func(string)) (time.Duration, error
 // A keeper has in memory what puts a change back: somebody may remove the files, which confirms nothing.
 type keeper struct {
 	p      *Pending
+	dir    string // that the files were in
 	text   []byte // of its file
 	before []byte // of the file of the state of before
 	told   string
@@ -117,13 +118,13 @@ func (k *keeper) remember(h *History, p *Pending) {
 	text, err := readFile(h.pendingPath())
 	before, wrong := readFile(filepath.Join(h.dir, p.Before))
 	if err == nil && wrong == nil {
-		k.p, k.text, k.before = p, text, before
+		k.p, k.dir, k.text, k.before = p, h.dir, text, before
 	}
 }
 
 // lost reports whether files of the change are gone, given the one that waits by them.
 func (k *keeper) lost(h *History, p *Pending) bool {
-	if k.p == nil {
+	if k.p == nil || k.dir != h.dir { // a namespace whose name is deleted is let go
 		return false
 	}
 	if cookie, err := h.s.Cookie(); err != nil || cookie != k.p.Cookie || h.isSettled(k.p) {

@@ -651,6 +651,42 @@ func confirmTimeNamespaces(t *testing.T, l *netlab.Lab) {
 // confirmFilesRemoved has somebody remove or spoil the files of a change that waits: it is put back all the
 // same. One that was confirmed is not, and what nobody can read any more is in nobody's way for good.
 func confirmFilesRemoved(t *testing.T, l *netlab.Lab) {
+	// a namespace whose name is deleted is let go
+	other := l.NewNamespace()
+	in := func(args ...string) {
+		t.Helper()
+		cmd := l.Command()
+		cmd = exec.Command(cmd.Path, args...)
+		cmd.Env = l.Command().Env
+		var r netlab.Result
+		var err error
+		must(t, other.Do(func() error { r, err = netlab.RunCommand(cmd); return err }))
+		if r.Exit != 0 {
+			t.Fatal(r)
+		}
+	}
+	own := func() (list []int) {
+		paths, _ := filepath.Glob("/proc/[0-9]*/environ")
+		for _, path := range paths {
+			text, _ := os.ReadFile(path)
+			words, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
+			if bytes.Contains(text, []byte("BASCULE_STATE_DIR="+filepath.Dir(ofLab(l))+"\x00")) && bytes.Contains(words, []byte("\x00--overdue\x00")) {
+				pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+				list = append(list, pid)
+			}
+		}
+		return list
+	}
+	in("apply", "--yes", "--confirm", "1h", file(t, "other.yaml", "bridges: {br0: {}}"))
+	time.Sleep(3 * time.Second) // as below
+	if len(own()) == 0 {
+		t.Fatal("no process waits to put the change back")
+	}
+	name := filepath.Join("/run/netns", other.Name)
+	// another one has the name then
+	must(t, unix.Mount(filepath.Join("/run/netns", l.Switch.Name), name, "", unix.MS_BIND, ""))
+	defer func() { must(t, unix.Unmount(name, unix.MNT_DETACH)) }()
+	l.Wait("the process to let go of the namespace", func() bool { return len(own()) == 0 })
 	apply(t, l, file(t, "good.yaml", good))
 	pending := filepath.Join(ofLab(l), "pending.json")
 	id := func() string {
@@ -660,7 +696,7 @@ func confirmFilesRemoved(t *testing.T, l *netlab.Lab) {
 		return fmt.Sprint(p["id"])
 	}
 	for _, remove := range []func(){
-		func() { must(t, os.RemoveAll(filepath.Dir(ofLab(l)))) },
+		func() { _ = os.RemoveAll(filepath.Dir(ofLab(l))) }, // files may be written anew meanwhile
 		func() { must(t, os.Remove(pending)) },
 		func() { must(t, os.WriteFile(pending, []byte("{"), 0o600)) },
 		func() {
@@ -1218,7 +1254,7 @@ func applyBack(t *testing.T, l *netlab.Lab) {
 		for !strings.HasSuffix(list[at].What, what) {
 			at--
 		}
-		apply(t, l, "--back", strconv.Itoa(at), "--confirm", "1h")
+		apply(t, l, "--back", strconv.Itoa(*list[at].Back), "--confirm", "1h")
 		is(n)
 		apply(t, l, "--back")
 		is(3)

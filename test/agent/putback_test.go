@@ -277,13 +277,17 @@ func confirmTwins(t *testing.T, l *netlab.Lab) {
 func confirmStuck(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "good.yaml", good))
 	path := tried(t, l, "1h", bad)
+	killWatchers(t, l) // one would write the state anew
 	paths, err := filepath.Glob(filepath.Join(ofLab(l), "0*.yaml"))
 	must(t, err)
 	for _, path := range paths {
 		must(t, os.Remove(path))
 	}
-	if said := putBackNow(t, l); !strings.Contains(said, "the state of before is gone") {
-		t.Error(said)
+	overdue(t, l)
+	r, err := l.Run("bridge", "show")
+	must(t, err)
+	if !strings.Contains(r.Stderr, "the state of before is gone") {
+		t.Error(r)
 	}
 	const words = "was not confirmed until"
 	for _, args := range [][]string{{"apply", "confirm"}, {"apply", "--yes", path + "x"}, {"apply", "--back", "2"}} {
@@ -296,7 +300,7 @@ func confirmStuck(t *testing.T, l *netlab.Lab) {
 			t.Error(r)
 		}
 	}
-	r, err := l.Run("apply", "--history")
+	r, err = l.Run("apply", "--history")
 	must(t, err)
 	if !strings.Contains(r.Stdout, "not confirmed until") {
 		t.Error(r)
