@@ -5,7 +5,6 @@ package routing
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -18,10 +17,6 @@ import (
 // Rules that need something of the host, or of a port, say so when they are loaded, with the way out.
 // As soon as that is gone, there is no note, and the rules do what they say.
 func TestPFNeeds(t *testing.T) {
-	header, err := os.ReadFile("../../bpf/divert.h")
-	if err != nil || !strings.Contains(string(header), "#define PF_DIVERT_MARK 0xba5cd1\n") {
-		t.Fatalf("the mark of bpf/divert.h is another, which package bridge tells of, too: %v", err)
-	}
 	s := newSite(t, "tcx")
 	s.stations()
 	s.sysctl("ipv6/conf/lo/disable_ipv6", 0)
