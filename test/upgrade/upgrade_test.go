@@ -193,14 +193,15 @@ const file = `bridges:
 // A switched is a switch of two bridges that a former version has made.
 type switched struct {
 	*netlab.Lab
-	t    *testing.T
-	ends []*netlab.End
-	file string
+	t      *testing.T
+	former former
+	ends   []*netlab.End
+	file   string
 }
 
 func newSwitched(t *testing.T, f former, hook string) *switched {
 	l := netlab.New(t)
-	s := &switched{l, t, l.NewEnds(6), filepath.Join(t.TempDir(), "file.yaml")}
+	s := &switched{l, t, f, l.NewEnds(6), filepath.Join(t.TempDir(), "file.yaml")}
 	must(t, os.WriteFile(s.file, []byte(strings.ReplaceAll(file, "HOOK", hook)), 0o600))
 	for _, e := range s.ends {
 		if hook == "xdp" {
@@ -249,10 +250,18 @@ func (s *switched) load() *netlab.Load {
 // the one that this version gives the port, and that its interface is down, which was the default once.
 var ownWords = regexp.MustCompile(`(, up: off)?(, mac: "[^"]*")?}`)
 
-// exported is the configuration without ownWords.
+// withoutTrust is a host port of a file of layout 26.
+var withoutTrust = regexp.MustCompile(`(type: host[^}]*)\}`)
+
+// exported is the configuration without ownWords, in the words of this version. In layout 26
+// a new host port was not trusted, and a port without the word is that.
 func (s *switched) exported() string {
 	s.t.Helper()
-	return ownWords.ReplaceAllString(s.do("export").Stdout, "}")
+	text := ownWords.ReplaceAllString(s.do("export").Stdout, "}")
+	if s.former.layout <= 26 && s.Binary() == s.former.path {
+		text = withoutTrust.ReplaceAllString(text, "$1, trusted: off}")
+	}
+	return text
 }
 
 // look is what commands show of the bridges that a change of programs must not change.
