@@ -358,10 +358,25 @@ func changeKilled(t *testing.T, hook string) {
 			return !slices.Contains([]string{"bpf", "renameat", "unlinkat", "mkdirat"}, p.call)
 		})
 		if os.Getenv("BASCULE_KILL") != "everywhere" {
+			last := 0
+			for _, p := range points {
+				if p.call == "unlinkat" {
+					last = p.n
+				}
+			}
 			rand.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
-			// the former configuration goes by unlinkat, when the next is there
-			slices.SortStableFunc(points, func(p, q killPoint) int { return strings.Compare(q.call, p.call) })
-			points = append(points[:min(4, len(points))], points[max(4, len(points)-3):]...)
+			// The change is made late in a command, and the files of before go after it.
+			late := func(p killPoint) bool { return p.call == "unlinkat" && p.n > last-4 }
+			slices.SortStableFunc(points, func(p, q killPoint) int {
+				switch {
+				case late(p) == late(q):
+					return 0
+				case late(p):
+					return -1
+				}
+				return 1
+			})
+			points = points[:min(8, len(points))]
 		}
 		made := 0
 		for _, p := range points {
