@@ -116,14 +116,23 @@ func TestPagesAreWhole(t *testing.T) {
 	}
 }
 
-// TestReadmeIsShort wants README.md on one page.
+// TestReadmeIsShort wants README.md on one page, and the changes of a release on half of one.
 func TestReadmeIsShort(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
+	read := func(page string) string {
+		text, err := os.ReadFile("../../" + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
 	}
-	if lines := strings.Count(string(text), "\n"); lines > 120 {
+	if lines := strings.Count(read("README.md"), "\n"); lines > 120 {
 		t.Errorf("README.md has %d lines; it is to have 120 at most", lines)
+	}
+	for _, release := range strings.Split(read("CHANGELOG.md"), "\n## ")[1:] {
+		name, text, _ := strings.Cut(release, "\n")
+		if lines := strings.Count(text, "\n"); lines > 60 {
+			t.Errorf("CHANGELOG.md has %d lines about %s; it is to have 60 at most", lines, name)
+		}
 	}
 }
 
