@@ -40,6 +40,7 @@ EXACT_NEEDS = qemu-system-x86_64:qemu-system-x86 xz:xz-utils ip:iproute2 $(PEER_
 BENCH_NEEDS = $(DEMO_NEEDS) $(PEER_NEEDS) sockperf:sockperf
 BUILD_NEEDS = clang-19:clang-19 clang-format-19:clang-format-19 llvm-strip-19:llvm-19 \
 	/usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/asm-generic/types.h:linux-libc-dev
+LINT_NEEDS = gcc:gcc /usr/include/stdio.h:libc6-dev
 
 # installs the packages of those that are missing; with SYSTEMD_OFFLINE systemctl(1) starts no service of theirs
 define install
@@ -263,15 +264,25 @@ generated:
 	$(GO) generate ./...
 	@git diff --exit-code --stat -- '*_bpfel.*' docs/man docs/bascule.schema.json || { echo "generated files are not up to date: commit what 'make generate' makes"; exit 1; }
 
-# What tools find in the source.
+# The findings of tools in the source, and in the English of the pages (test/prose), by vale, which contains
+# parsers in C. PROSE_LATER are pages that still have findings.
+VALE = $(GO) tool -modfile=test/prose/go.mod vale --no-global --config=test/prose/vale.ini
+PROSE_LATER = CHANGELOG.md CONTRIBUTING.md docs/agent.md docs/api.md docs/cards.md docs/config.md docs/containers.md \
+	docs/design/frame.md docs/design/pf.md docs/design/ports.md docs/design/routing.md docs/design/security.md \
+	docs/design/state.md docs/design/stp.md docs/design/vlans.md docs/dot1x.md docs/from-linux-bridge.md \
+	docs/guests.md docs/hotplug.md docs/kernels.md docs/lab/README.md docs/lab/report.md docs/packages.md \
+	docs/pf.md docs/seen.md docs/stp.md
 lint:
+	$(call install,$(LINT_NEEDS))
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
 	$(GO) vet -C packages ./...
+	$(VALE) test test/prose/styles
+	$(VALE) --output=line $(filter-out $(PROSE_LATER),$(shell git ls-files '*.md'))
 
 # What all parts of .ci/run need: one of them after the other would do, but not two at once.
 needs:
-	$(call install,$(sort $(TEST_NEEDS) $(KERNEL_NEEDS) $(EXACT_NEEDS) $(PACKAGES_NEEDS) $(BUILD_NEEDS)))
+	$(call install,$(sort $(TEST_NEEDS) $(KERNEL_NEEDS) $(EXACT_NEEDS) $(PACKAGES_NEEDS) $(BUILD_NEEDS) $(LINT_NEEDS)))
 
 PREFIX ?= /usr/local
 UNITDIR ?= /usr/lib/systemd/system
