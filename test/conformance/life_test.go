@@ -49,9 +49,7 @@ type killPoint struct {
 
 // cliKilledAnywhere kills each command on its way into a system call. After
 // each kill the next command works and puts right what is half done, and other
-// ports never notice. All system calls are tried when the environment variable
-// BASCULE_KILL is "everywhere"; otherwise some, others each time, so that it
-// takes half a minute.
+// ports never notice.
 func cliKilledAnywhere(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -159,19 +157,7 @@ func cliKilledAnywhere(t *testing.T, hook string) {
 		if len(points) < 10 {
 			t.Fatalf("%s makes only these calls: %v", c.name, points)
 		}
-		if os.Getenv("BASCULE_KILL") != "everywhere" {
-			// one of each call, and some more
-			rand.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
-			seen := map[string]bool{}
-			var some []killPoint
-			for _, p := range points {
-				if !seen[p.call] || len(some) < 12 {
-					some = append(some, p)
-				}
-				seen[p.call] = true
-			}
-			points = some
-		}
+		points = somePoints(points, 12)
 		kills := 0
 		for _, p := range points {
 			c.before()
@@ -357,27 +343,7 @@ func changeKilled(t *testing.T, hook string) {
 		points := slices.DeleteFunc(killPoints(t, l, fixed(args), c.before), func(p killPoint) bool {
 			return !slices.Contains([]string{"bpf", "renameat", "unlinkat", "mkdirat"}, p.call)
 		})
-		if os.Getenv("BASCULE_KILL") != "everywhere" {
-			last := 0
-			for _, p := range points {
-				if p.call == "unlinkat" {
-					last = p.n
-				}
-			}
-			rand.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
-			// The change is made late in a command, and the files of before go after it.
-			late := func(p killPoint) bool { return p.call == "unlinkat" && p.n > last-4 }
-			slices.SortStableFunc(points, func(p, q killPoint) int {
-				switch {
-				case late(p) == late(q):
-					return 0
-				case late(p):
-					return -1
-				}
-				return 1
-			})
-			points = points[:min(8, len(points))]
-		}
+		points = somePoints(points, 8)
 		made := 0
 		for _, p := range points {
 			c.before()
@@ -431,11 +397,7 @@ func rulesKilled(t *testing.T, hook string) {
 	points := slices.DeleteFunc(killPoints(t, l, fixed(del), func() { l.Bascule(add...) }), func(p killPoint) bool {
 		return !slices.Contains([]string{"bpf", "renameat", "unlinkat", "mkdirat"}, p.call)
 	})
-	if os.Getenv("BASCULE_KILL") != "everywhere" {
-		rand.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
-		slices.SortStableFunc(points, func(p, q killPoint) int { return strings.Compare(q.call, p.call) })
-		points = append(points[:min(4, len(points))], points[max(4, len(points)-12):]...)
-	}
+	points = somePoints(points, 16)
 	there := false
 	for _, p := range points {
 		for _, change := range [][]string{add, del} {
@@ -521,6 +483,40 @@ func killPoints(t *testing.T, l *netlab.Lab, args func() []string, again func())
 	return points
 }
 
+// somePoints chooses about n points of a command to kill it at, others each time. Among them are the first of bpf and
+// the last four of unlinkat: a command makes its change between them, as the files of before go after it. With -short
+// there are a third as many; without it, one of each call is among them. All points are chosen if the environment
+// variable BASCULE_KILL is "everywhere".
+func somePoints(points []killPoint, n int) []killPoint {
+	if os.Getenv("BASCULE_KILL") == "everywhere" {
+		return points
+	}
+	seen := map[string]bool{}
+	if testing.Short() {
+		n /= 3
+		for _, p := range points {
+			seen[p.call] = true
+		}
+	}
+	last := 0
+	for _, p := range points {
+		if p.call == "unlinkat" {
+			last = max(last, p.n)
+		}
+	}
+	var first, more []killPoint
+	for _, i := range rand.Perm(len(points)) {
+		p := points[i]
+		if p.call == "unlinkat" && p.n > last-4 || p == (killPoint{"bpf", 1}) || !seen[p.call] {
+			first = append(first, p)
+		} else {
+			more = append(more, p)
+		}
+		seen[p.call] = true
+	}
+	return append(first, more[:min(len(more), max(n-len(first), 0))]...)
+}
+
 // fixed are always the words of a command.
 func fixed(args []string) func() []string { return func() []string { return args } }
 
@@ -540,7 +536,8 @@ func kill(t *testing.T, l *netlab.Lab, p killPoint, args []string) (killed bool)
 // keeps to itself, or meets the others where the outcome tells whether one came
 // after the other.
 func twoWriters(t *testing.T, hook string) {
-	const writers, operations, prizes = 8, 1000, 40
+	const writers, prizes = 8, 40
+	operations := netlab.Tenth(1000)
 	l := netlab.New(t)
 	far := l.NewNamespace()
 	var own, spare []*netlab.End
@@ -707,7 +704,7 @@ func underLoad(t *testing.T, hook string) (*netlab.Lab, []*netlab.End, *netlab.L
 }
 
 func reconfigureUnderLoad(t *testing.T, hook string) {
-	const changes = 1000
+	changes := netlab.Tenth(1000)
 	l, ends, load := underLoad(t, hook)
 	l.Wait("traffic to flow", load.Flowing(5000))
 	before, err := l.Objects()
@@ -757,11 +754,7 @@ func upgradeUnderLoad(t *testing.T, hook string) {
 	must(t, err)
 	fdb, ports := l.FDB("br0"), l.Ports("br0")
 	older := l.Binary()
-	upgrades := 40
-	if testing.Short() {
-		upgrades = 4
-	}
-	for i := range upgrades {
+	for i := range netlab.Tenth(40) {
 		l.SetBinary([]string{newer, older}[i%2])
 		l.Bascule("bridge", "set", "br0")
 		if load.Failed() {

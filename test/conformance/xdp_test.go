@@ -4,7 +4,6 @@ package conformance
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -150,15 +149,7 @@ func xdpKilled(t *testing.T, _ string) {
 			points := slices.DeleteFunc(killPoints(t, l, fixed(args), func() { ensure(c.from) }), func(p killPoint) bool {
 				return !slices.Contains([]string{"bpf", "renameat", "unlinkat", "mkdirat", "ioctl", "sendto"}, p.call)
 			})
-			if os.Getenv("BASCULE_KILL") != "everywhere" {
-				rand.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
-				count := map[string]int{}
-				points = slices.DeleteFunc(points, func(p killPoint) bool {
-					count[p.call]++
-					// the other end is changed by ioctl, and a former generation goes by unlinkat
-					return count[p.call] > 2 && (count[p.call] > 4 || p.call != "ioctl" && p.call != "unlinkat")
-				})
-			}
+			points = somePoints(points, 12)
 			kills := 0
 			after := map[string]int{}
 			for _, p := range points {
