@@ -168,7 +168,7 @@ test-upgrade:
 	$(GO) test ./test/upgrade -count=1 -vet=off -v -timeout 60m -upgrade.layouts $(LAYOUTS)
 
 # The cost of a frame in instructions, for each fabric; BENCHFLAGS=--quick for a look.
-EXACT ?= docs/exact.json
+EXACT ?= exact.json
 bench-exact:
 	$(call install,$(EXACT_NEEDS))
 	@$(MAKE) -s build
@@ -341,8 +341,7 @@ packages: $(if $(PREBUILT),,build)
 			-scripts packages/scripts -out $(PACKAGES) $(FORMATS); \
 	done
 
-# The pages of docs, and what they link to. The samples of docs/performance.md stay in the source: they are larger than
-# all the rest.
+# The pages of docs, and what they link to.
 install-doc:
 	install -d $(DESTDIR)$(PREFIX)/share/doc/bascule/design
 	install -m 644 docs/design/*.md $(DESTDIR)$(PREFIX)/share/doc/bascule/design

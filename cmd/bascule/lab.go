@@ -30,7 +30,7 @@ func newLab(p *program) *cobra.Command {
 		Long: `Measure bridges on this machine, bascule among them, against each other. The lab
 works in network namespaces that it makes and removes afterwards, with all peers
 interleaved in every round. It touches nothing of the machine's own network.`,
-		Example: `  #! run: for name in report old new; do cp $source/docs/lab/report.json $name.json; done
+		Example: `  #! run: cp $source/lab/testdata/old.json $source/lab/testdata/new.json .; cp new.json report.json
   #! not run bascule lab run: it measures for minutes
   #! not run bascule lab reproduce: it measures for minutes
   bascule lab list

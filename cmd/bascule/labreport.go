@@ -24,7 +24,11 @@ var forms = map[string]func(*report.Report, io.Writer) error{
 	".md":   (*report.Report).WriteMarkdown,
 	".csv":  (*report.Report).WriteCSV,
 	".txt":  (*report.Report).WriteText,
+	summary: (*report.Report).WriteSummary,
 }
+
+// summary is the form without an ending of its own: no -o writes it.
+const summary = "summary"
 
 // outputFiles are the files that -o means: one, or one of each form in a
 // folder, which is made. The folder around it has to be there: a name that is
@@ -127,7 +131,7 @@ func newLabCompare(p *program) *cobra.Command {
 		Long: `Compare the cases that two reports share: medians, their ratio, and whether Mann
 and Whitney's test tells their rounds apart (p < 0.05). Two runs are not
 interleaved: a machine that was busier in one of them looks like a difference.`,
-		Example: `  #! run: for name in old new; do cp $source/docs/lab/report.json $name.json; done
+		Example: `  #! run: cp $source/lab/testdata/old.json $source/lab/testdata/new.json .
   bascule lab compare old.json new.json`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			older, err := readReport(args[0])
@@ -155,13 +159,14 @@ func newLabReport(p *program) *cobra.Command {
 	}{
 		{flag: "html", ending: ".html", help: "as a page with charts, in one file that needs no network"},
 		{flag: "markdown", ending: ".md", help: "as Markdown"},
+		{flag: "summary", ending: summary, help: "as Markdown with the medians of the cases, and nothing of their rounds"},
 		{flag: "csv", ending: ".csv", help: "as a line for each sample, with commas between the values"},
 	}
 	cmd := &cobra.Command{
 		Use:   "report FILE",
 		Short: "print a report in another form",
 		Long:  `Print a report that the lab wrote as .json: as text, or in another form.`,
-		Example: `  #! run: cp $source/docs/lab/report.json .
+		Example: `  #! run: cp $source/lab/testdata/new.json report.json
   bascule lab report report.json
   bascule lab report report.json --html > report.html`,
 		RunE: func(cmd *cobra.Command, args []string) error {

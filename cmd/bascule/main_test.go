@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -250,19 +249,11 @@ func TestFigures(t *testing.T) {
 	if want := fmt.Sprintf("%d kinds of workload", len(workloads.Kinds)); !strings.Contains(read("CHANGELOG.md"), want) {
 		t.Errorf("CHANGELOG.md should say %s", want)
 	}
-	var exact struct{ Seconds float64 }
-	if err := json.Unmarshal([]byte(read("docs/exact.json")), &exact); err != nil {
-		t.Fatal(err)
-	}
-	took := regexp.MustCompile(fmt.Sprintf(`exact\s+takes\s+%.0f\s+minutes`, exact.Seconds/60))
+	took := regexp.MustCompile(fmt.Sprintf(`exact\s+takes\s+%.0f\s+minutes`, readSummary(t, "docs/lab/exact.md").took.Minutes()))
 	if !took.MatchString(output(t, "lab", "run", "--help")) {
 		t.Errorf("help should say %s", took)
 	}
-	var report struct{ Seconds float64 }
-	if err := json.Unmarshal([]byte(read("docs/lab/report.json")), &report); err != nil {
-		t.Fatal(err)
-	}
-	want := fmt.Sprintf("%.0f minutes", report.Seconds/60)
+	want := fmt.Sprintf("%.0f minutes", readSummary(t, "docs/lab/report.md").took.Minutes())
 	for where, text := range map[string]string{"docs/lab/published.md": read("docs/lab/published.md"), "help": output(t, "lab", "reproduce", "--help")} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%s should say that all studies take %s", where, want)

@@ -3,16 +3,17 @@
 package main
 
 import (
-	"fmt"
+	"errors"
+	"io/fs"
 	"math"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-
-	"bascule/lab/report"
+	"time"
 )
 
 // publishedCharts are the charts of docs/lab/published.md by their headings: which group of the report
@@ -46,7 +47,7 @@ var publishedFabrics = map[string][]string{
 }
 
 // TestPublishedFigures wants docs/lab/published.md and README.md to have the figures of
-// docs/lab/report.json, and their bars to be as long as these say.
+// docs/lab/report.md, and their bars to be as long as these say.
 func TestPublishedFigures(t *testing.T) {
 	read := func(path string) string {
 		text, err := os.ReadFile("../../" + path)
@@ -56,23 +57,9 @@ func TestPublishedFigures(t *testing.T) {
 		return string(text)
 	}
 	published, readme := read("docs/lab/published.md"), read("README.md")
-	file, err := os.Open("../../docs/lab/report.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	run, err := report.ReadJSON(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if day := run.Started.Format("2 January 2006"); !strings.Contains(published, "These are figures of "+day) {
+	run := readSummary(t, "docs/lab/report.md")
+	if day := run.started.Format("2 January 2006"); !strings.Contains(published, "These are figures of "+day) {
 		t.Errorf("docs/lab/published.md should say that its figures are of %s", day)
-	}
-	medians := map[string]float64{} // by group, fabric and workload
-	for _, group := range run.Groups {
-		for _, c := range group.Cases {
-			medians[group.Name+" "+c.Label] = report.SpreadOf(c.Values()).Median
-		}
 	}
 
 	heading := regexp.MustCompile(`(?m)^    (\S.*\S)  +(?:millions|Gbit/s)\n((?:      .*\n)+)`)
@@ -103,7 +90,7 @@ func TestPublishedFigures(t *testing.T) {
 			value, _ := strconv.ParseFloat(b[3], 64)
 			_, places, _ := strings.Cut(b[3], ".")
 			if !slices.ContainsFunc(publishedFabrics[b[1]], func(fabric string) bool {
-				median, measured := medians[of.group+" "+fabric+" "+of.workload]
+				median, measured := run.medians[of.group+" "+fabric+" "+of.workload]
 				return measured && strconv.FormatFloat(median, 'f', len(places), 64) == b[3]
 			}) {
 				t.Errorf("%s: the report does not have %s for %s", p[1], b[3], b[1])
@@ -119,13 +106,164 @@ func TestPublishedFigures(t *testing.T) {
 	if len(rows) < 10 {
 		t.Errorf("docs/lab/published.md has %d claims that this test understands", len(rows))
 	}
-	short := func(v float64) string { return fmt.Sprintf("%#.3g", v) }
 	for _, r := range rows {
-		if !slices.ContainsFunc(run.Claims, func(c report.Claim) bool {
-			return c.Verdict == r[4] && c.Here != nil && c.Here.Interval != nil && short(c.Here.Median) == r[1] &&
-				short(c.Here.Interval[0]) == r[2] && short(c.Here.Interval[1]) == r[3]
+		if !slices.ContainsFunc(run.rows, func(row []string) bool {
+			return len(row) == 7 && row[6] == r[4] && agree(row[2], r[1]) && agree(row[3], r[2]+" to "+r[3])
 		}) {
-			t.Errorf("the report has no claim with %s", strings.TrimSpace(r[0]))
+			t.Errorf("the summary has no claim with %s", strings.TrimSpace(r[0]))
 		}
 	}
+}
+
+// TestPerformanceFigures wants the tables of docs/performance.md that are of runs with a summary to have the
+// summary's figures, and the day of the run.
+func TestPerformanceFigures(t *testing.T) {
+	text, err := os.ReadFile("../../docs/performance.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(text)
+	for heading, of := range map[string]struct {
+		summary string
+		day     string
+	}{
+		"## Times and rates":        {"docs/lab/bench.md", "2 January 2006"},
+		"## Instructions per frame": {"docs/lab/exact.md", "2 January"},
+	} {
+		run := readSummary(t, of.summary)
+		if day := run.started.Format(of.day); !strings.Contains(strings.Join(strings.Fields(page), " "), day) {
+			t.Errorf("docs/performance.md should say that the figures of %s are of %s", of.summary, day)
+		}
+		_, section, found := strings.Cut(page, heading+"\n")
+		section, _, _ = strings.Cut(section, "\n## ")
+		rows := 0
+		for _, cells := range tableRows(section) {
+			if len(cells) < 5 || cells[0] == "figure" {
+				continue
+			}
+			rows++
+			got, _, _ := strings.Cut(cells[4], " ")
+			fabric, _, _ := strings.Cut(cells[1], ",")
+			known := slices.ContainsFunc(run.rows, func(row []string) bool {
+				return len(row) == 6 && strings.HasPrefix(row[1], fabric) && agree(row[4], got) &&
+					(len(cells) < 6 || cells[5] == "" || agree(row[5], cells[5]))
+			})
+			if !known {
+				t.Errorf("%s has no figure with %q", of.summary, strings.Join(cells, " | "))
+			}
+		}
+		if !found || rows < 10 {
+			t.Errorf("%s: %d figures that this test understands", heading, rows)
+		}
+	}
+}
+
+// TestSummaries wants the repository to have summaries of the lab's runs, and no run with its samples.
+func TestSummaries(t *testing.T) {
+	for _, name := range []string{"bench", "exact", "report"} {
+		if lines := readSummary(t, "docs/lab/"+name+".md").lines; lines > 300 {
+			t.Errorf("docs/lab/%s.md has %d lines, more than 300", name, lines)
+		}
+	}
+	err := filepath.WalkDir("../../docs", func(path string, _ fs.DirEntry, err error) error {
+		switch filepath.Ext(path) {
+		case ".html":
+			t.Errorf("%s is a page that a run makes", path)
+		case ".json":
+			if _, bad := readReport(path); bad == nil {
+				t.Errorf("%s is a report with every sample", path)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// labSummary is what bascule lab report --summary has written.
+type labSummary struct {
+	started time.Time
+	took    time.Duration
+	medians map[string]float64 // by group, fabric and workload
+	rows    [][]string         // of the tables of figures and claims
+	lines   int
+}
+
+// readSummary reads a file that bascule lab report --summary has written.
+func readSummary(t *testing.T, path string) labSummary {
+	t.Helper()
+	text, err := os.ReadFile("../../" + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun := regexp.MustCompile(`(?m)^([0-9-]+ [0-9:]+ UTC), (\w+)\. Medians`).FindStringSubmatch(string(text))
+	if begun == nil {
+		t.Fatalf("%s does not say when it was measured", path)
+	}
+	s := labSummary{medians: map[string]float64{}, lines: strings.Count(string(text), "\n")}
+	var bad [2]error
+	s.started, bad[0] = time.Parse("2006-01-02 15:04 MST", begun[1])
+	s.took, bad[1] = time.ParseDuration(begun[2])
+	if err := errors.Join(bad[:]...); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	for _, section := range strings.Split(string(text), "\n## ")[1:] {
+		heading, _, _ := strings.Cut(section, "\n")
+		group, _, measured := strings.Cut(heading, ": ")
+		rows := tableRows(section)
+		if !measured {
+			s.rows = append(s.rows, rows...)
+			continue
+		}
+		for _, row := range rows[1:] {
+			for i, cell := range row[1:] {
+				workload, _, _ := strings.Cut(rows[0][i+1], ": ")
+				median, _, _ := strings.Cut(cell, " ")
+				if v, err := strconv.ParseFloat(median, 64); err == nil {
+					s.medians[group+" "+row[0]+" "+strings.ReplaceAll(workload, ",", "")] = v
+				}
+			}
+		}
+	}
+	return s
+}
+
+// tableRows are the cells of a Markdown text's tables, row by row, without the rules below headings.
+func tableRows(text string) (rows [][]string) {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, "| ") {
+			continue
+		}
+		cells := strings.Split(strings.Trim(line, "|"), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		rows = append(rows, cells)
+	}
+	return rows
+}
+
+// agree tells whether figures of a summary, which have four digits, can be those of a page, which have fewer. Several
+// have " to " between them.
+func agree(summary, page string) bool {
+	have, said := strings.Split(summary, " to "), strings.Split(page, " to ")
+	if len(have) != len(said) {
+		return false
+	}
+	for i := range have {
+		h, err1 := strconv.ParseFloat(have[i], 64)
+		p, err2 := strconv.ParseFloat(said[i], 64)
+		if err1 != nil || err2 != nil || math.Abs(h-p) > (lastDigit(have[i])+lastDigit(said[i]))*0.501 {
+			return false
+		}
+	}
+	return true
+}
+
+// lastDigit is what one of a figure's last digit is worth.
+func lastDigit(figure string) float64 {
+	_, places, _ := strings.Cut(figure, ".")
+	return math.Pow10(-len(places))
 }

@@ -13,7 +13,7 @@ import (
 // WriteMarkdown writes the report as GitHub-flavoured Markdown.
 func (r *Report) WriteMarkdown(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Lab report: %s\n\n%s, %s.\n", plain(r.Profile), r.Started.Format("2006-01-02 15:04 MST"), r.took())
+	fmt.Fprintf(&b, "# Lab report: %s\n\n%s, %s.\n", plain(r.Profile), r.Started.Format(startedAs), r.took())
 	if !r.Complete {
 		b.WriteString("**The run was ended early: what is here is what was measured until then.**\n")
 	}
