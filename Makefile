@@ -141,7 +141,8 @@ pictures:
 		cp $$dir/switch.png docs/page.png && cp $$dir/switch-dark.png docs/page-dark.png && cp $$dir/rack.png docs/page-rack.png
 
 # A Debian whose own uplink is a port of a bridge, by the files of docs/boot.md: booted by QEMU with each program that
-# configures networks, BOOT=netplan for one of them. Then the package is upgraded, and purged.
+# configures networks, BOOT=netplan for one of them. Then the package is upgraded, and purged. BOOT=former for the
+# upgrade from another layout.
 BOOT ?=
 test-boot:
 	$(call install,$(BOOT_NEEDS))

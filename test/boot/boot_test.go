@@ -51,8 +51,8 @@ var managers = []manager{
 	}},
 }
 
-// files reads a section of the page: the files that it has, by their paths, and the commands.
-func files(t *testing.T, section string) (files map[string]string, commands string) {
+// files reads a section of a page: the files that it has, by their paths, and the commands.
+func files(t *testing.T, page, section string) (files map[string]string, commands string) {
 	t.Helper()
 	_, text, found := strings.Cut(read(t, page), "\n## "+section+"\n")
 	if !found {
@@ -86,12 +86,12 @@ func files(t *testing.T, section string) (files map[string]string, commands stri
 
 // The page has the files that are to be booted.
 func TestFiles(t *testing.T) {
-	common, commands := files(t, "The switch")
+	common, commands := files(t, page, "The switch")
 	if len(common) != 2 || commands != "systemctl enable bascule\n\n" {
 		t.Errorf("of the switch there are %v and %q", common, commands)
 	}
 	for _, m := range managers {
-		if list, _ := files(t, m.name); len(list) != m.files {
+		if list, _ := files(t, page, m.name); len(list) != m.files {
 			t.Errorf("of %s there are %v", m.name, list)
 		}
 	}
@@ -107,6 +107,7 @@ func TestBoot(t *testing.T) {
 		t.Skip("makes a Debian and network namespaces, which takes root")
 	}
 	im := newImage(t)
+	t.Run("former", func(t *testing.T) { bootFormer(t, im) })
 	for _, m := range managers {
 		t.Run(m.name, func(t *testing.T) { bootWith(t, im, m) })
 	}
@@ -124,8 +125,8 @@ func (m *machine) heard() map[string]int {
 type identity struct{ MAC, Address string }
 
 func bootWith(t *testing.T, im *image, of manager) {
-	common, commands := files(t, "The switch")
-	own, more := files(t, of.name)
+	common, commands := files(t, page, "The switch")
+	own, more := files(t, page, of.name)
 	all := map[string]string{}
 	for _, list := range []map[string]string{common, own, of.further} {
 		for path, text := range list {
@@ -242,7 +243,7 @@ func (at *station) judge(m *machine) identity {
 		t.Errorf("systemd cannot order its units: %s", out)
 	}
 	for _, id := range strings.Fields(m.run("ls /sys/class/net")) {
-		if out := m.run("ip -o addr show dev " + id + " scope global"); id != "host0" && id != "lo" && out != "" {
+		if out := m.run("ip -o addr show dev " + id + " scope global"); id != "host0" && id != "gw" && id != "lo" && out != "" {
 			t.Errorf("%s has an address: %s", id, out)
 		}
 		if id != "enp1s0" && !strings.HasPrefix(id, "bsc") {

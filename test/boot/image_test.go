@@ -54,29 +54,30 @@ func newImage(t *testing.T) *image {
 	im.initrd = only(t, filepath.Join(im.root, "boot/initrd.img-*"))
 	im.release = strings.TrimPrefix(filepath.Base(im.kernel), "vmlinuz-")
 
-	im.write(t, "/package.deb", newPackage(t, program.Path(t), "v0.1"))
+	im.write(t, "/package.deb", newPackage(t, "../..", program.Path(t), "v0.1"))
 	im.inside(t, "dpkg -i /package.deb; rm /package.deb")
 	newer := filepath.Join(dir, "newer") // another build by its tags, and so other programs to the agent
 	run(t, "go", "build", "-o", newer, "-tags", "newer", "-ldflags", "-X main.version=v9.0", "bascule/cmd/bascule")
-	im.write(t, "/newer.deb", newPackage(t, newer, "v9.0"))
+	im.write(t, "/newer.deb", newPackage(t, "../..", newer, "v9.0"))
 	// the machine gets its number as it boots for the first time; that it has none is no first boot to systemd
 	im.write(t, "/etc/machine-id", "")
 	im.write(t, "/etc/fstab", "/dev/vda / ext4 rw 0 1\n")
 	for _, name := range []string{"door.service", "listen.service"} {
 		im.write(t, "/etc/systemd/system/"+name, read(t, filepath.Join("testdata", name)))
 	}
-	for _, name := range []string{"door.sh", "listen.py"} {
+	for _, name := range []string{"door.sh", "listen.py", "talk.py"} {
 		im.write(t, "/test/"+name, read(t, filepath.Join("testdata", name)))
 	}
 	im.inside(t, "systemctl disable NetworkManager; systemctl enable door listen; systemctl mask serial-getty@ttyS0.service getty@tty1.service")
 	return im
 }
 
-// newPackage makes a package of a program, with all else of this source.
-func newPackage(t *testing.T, program, version string) string {
+// newPackage makes a package of a program, with all else of a source.
+func newPackage(t *testing.T, source, program, version string, more ...string) string {
 	t.Helper()
 	dir := t.TempDir()
-	run(t, "make", "-s", "-C", "../..", "packages", "PREBUILT="+program, "VERSION="+version, "ARCHES="+runtime.GOARCH, "FORMATS=deb", "PACKAGES="+dir)
+	run(t, "make", append([]string{"-s", "-C", source, "packages", "PREBUILT=" + program, "VERSION=" + version,
+		"ARCHES=" + runtime.GOARCH, "FORMATS=deb", "PACKAGES=" + dir}, more...)...)
 	return read(t, only(t, filepath.Join(dir, "*.deb")))
 }
 

@@ -21,7 +21,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -30,6 +29,7 @@ import (
 
 	"bascule/datapath"
 	"bascule/test/netlab"
+	"bascule/test/program"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -57,49 +57,6 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func git(args ...string) ([]byte, error) {
-	cmd := exec.Command("git", args...)
-	cmd.Dir = "../.." // it archives the folder that it is in
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("git %s: %w", strings.Join(args, " "), err)
-	}
-	return out, nil
-}
-
-const numberFile = "datapath/config.go"
-
-var numberIn = regexp.MustCompile(`(?m)^\tlayout +=\s*(\d+)`)
-
-// layoutAt returns the number of the layout in a version.
-func layoutAt(commit string) int {
-	text, err := git("show", commit+":"+numberFile)
-	if err != nil {
-		return 0
-	}
-	found := numberIn.FindSubmatch(text)
-	if found == nil {
-		return 0
-	}
-	n, _ := strconv.Atoi(string(found[1]))
-	return n
-}
-
-// lastWith returns the last version with a layout.
-var lastWith = func(layout int) (string, error) {
-	list, err := git("log", "--format=%H", "--", numberFile)
-	if err != nil {
-		return "", err
-	}
-	for _, commit := range strings.Fields(string(list)) {
-		if layoutAt(commit) > layout && layoutAt(commit+"^") == layout {
-			out, err := git("rev-parse", commit+"^")
-			return strings.TrimSpace(string(out)), err
-		}
-	}
-	return "", fmt.Errorf("no version with layout %d is in the history", layout)
-}
-
 // A former is a program of a former version.
 type former struct {
 	layout int
@@ -117,27 +74,9 @@ func formerly(t *testing.T, layout int) former {
 	if _, err := os.Stat(f.path); err == nil {
 		return f
 	}
-	if out, err := git("rev-parse", "--is-shallow-repository"); err != nil || strings.TrimSpace(string(out)) != "false" {
-		t.Skip("needs the history of the repository")
-	}
-	commit, err := lastWith(layout)
-	must(t, err)
-	source := filepath.Join(builds, fmt.Sprint("source-", layout))
-	must(t, os.MkdirAll(source, 0o700))
-	archive, err := git("archive", commit)
-	must(t, err)
-	unpack := exec.Command("tar", "-x", "-C", source)
-	unpack.Stdin = bytes.NewReader(archive)
-	out, err := unpack.CombinedOutput()
-	if err != nil {
-		t.Fatalf("tar: %v\n%s", err, out)
-	}
-	build := exec.Command("go", "build", "-o", f.path, "./cmd/bascule")
-	build.Dir = source
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v\n%s", commit, err, out)
-	}
-	must(t, os.RemoveAll(source))
+	source := program.Former(t, layout)
+	source.Build(t, f.path)
+	must(t, os.RemoveAll(source.Dir))
 	return f
 }
 
