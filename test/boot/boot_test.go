@@ -34,14 +34,17 @@ type manager struct {
 	unit string // that configures networks
 	// further is what is there beside the files of the page, and would take a device of the switch's if it could.
 	further map[string]string
-	files   int // of its own that the page has
+	files   int    // of its own that the page has
+	instead string // makes of the files what the page says further down
 }
 
 var managers = []manager{
 	{name: "systemd-networkd", unit: "systemd-networkd", files: 2, further: map[string]string{
 		"/etc/systemd/network/80-all.network": "[Match]\nType=ether\n\n[Network]\nDHCP=yes\nLinkLocalAddressing=ipv6\n",
 	}},
-	{name: "ifupdown", unit: "networking", files: 1},
+	{name: "ifupdown", unit: "networking", files: 1, instead: `
+		sed -i '/^iface host0 /s/static/dhcp/; /^    address /d; /^    gateway /d' /etc/network/interfaces
+		grep -x 'iface host0 inet dhcp' /etc/network/interfaces`},
 	{name: "netplan", unit: "systemd-networkd", files: 2, further: map[string]string{
 		"/etc/netplan/90-all.yaml": "network: {version: 2, ethernets: {others: {match: {name: \"e*\"}, dhcp4: true}}}\n",
 	}},
@@ -155,6 +158,14 @@ func bootWith(t *testing.T, im *image, of manager) {
 		t.Errorf("after a reset it is %v, and it was %v", now, first)
 	}
 	at.upgrade(m, first)
+	if of.instead != "" {
+		m.run(of.instead)
+		m.reboot()
+		at.ordered(m)
+		if now := at.judge(m); now.MAC != first.MAC || now.Address == first.Address {
+			t.Errorf("with an address from DHCP it is %v, and it was %v", now, first)
+		}
+	}
 	// the listener would hear what the rules keep back
 	m.run("bascule pfctl -d")
 	m.run(`for i in $(seq 600); do grep -q '"socket 7"' /run/heard && exit; sleep 0.1; done; cat /run/heard; exit 1`)

@@ -21,7 +21,7 @@ const suite = "trixie"
 // packages are what it has beside apt and what is essential.
 var packages = []string{
 	"systemd-sysv", "udev", "dbus", "kmod", "linux-image-cloud-amd64", "initramfs-tools", "zstd",
-	"ifupdown", "netplan.io", "network-manager", "iproute2", "iputils-ping", "python3-minimal",
+	"ifupdown", "dhcpcd-base", "netplan.io", "network-manager", "iproute2", "iputils-ping", "python3-minimal",
 }
 
 // An image is a Debian in a folder, from which disks are made.
