@@ -186,7 +186,7 @@ func (p *parser) timeout() (TimeoutName, uint32) {
 	i := slices.Index(timeoutNames[:], p.tok.text)
 	if i < 0 || p.tok.kind != tokWord && p.tok.kind != tokString {
 		if strings.HasPrefix(p.tok.text, "sctp.") {
-			p.failf(p.tok.pos, "%s: SCTP has the timeouts other.first, other.single and other.multiple", shorten(p.tok.text))
+			p.failf(p.tok.pos, "%s: SCTP uses the timeouts other.first, other.single and other.multiple", shorten(p.tok.text))
 		}
 		if p.tok.kind == tokWord {
 			p.failf(p.tok.pos, "unknown timeout %s; there are %s", shorten(p.tok.text), strings.Join(timeoutNames[:], ", "))

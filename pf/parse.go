@@ -732,22 +732,22 @@ func wordSet(words ...string) map[string]bool {
 
 // Why parts of pf.conf are not for a bridge.
 const (
-	needsQueues = "needs queues for bandwidth, which are the host's; see tc(8), or set ignore queue"
+	needsQueues = "bandwidth queues belong to the host; see tc(8), or set ignore queue"
 )
 
 // outside has the statements and options of rules that are pf's but not a bridge's, and
 // says why. docs/pf.md lists them with the same words.
 var outside = map[string]string{
-	"rtable":  "which table of routes is asked is the host's to say; see ip-rule(8)",
+	"rtable":  "the host chooses the table of routes; see ip-rule(8)",
 	"rdomain": "routing domains are VRFs of the host; name ports instead",
-	"route":   "routes of Linux have no labels; list the networks in a table",
-	"os":      "needs fingerprints of systems, which there are none of",
+	"route":   "Linux routes have no labels; list the networks in a table",
+	"os":      "there are no fingerprints of operating systems",
 	"queue":   needsQueues, "set queue": needsQueues, "altq": needsQueues, "dnpipe": needsQueues, "dnqueue": needsQueues,
 	"dummynet":            needsQueues,
-	"set delay":           "holds packets back; see tc-netem(8)",
-	"max-pkt-rate":        "counts packets of no connection; --rate-in, --rate-out and storm limits of ports limit rates",
-	"max-pkt-size":        "compares sizes of packets",
-	"set syncookies":      "answers for hosts that no rule names; use synproxy state",
-	"prefer-ipv6-nexthop": "a next hop is of the family of its packets; give the rule inet, and one for inet6",
-	"bridge-to":           "frames go where their addresses are",
+	"set delay":           "delays packets; see tc-netem(8)",
+	"max-pkt-rate":        "rules count no packet rates; --rate-in, --rate-out and storm limits of ports limit rates",
+	"max-pkt-size":        "packet sizes are not compared",
+	"set syncookies":      "answers for hosts without a rule; use synproxy state",
+	"prefer-ipv6-nexthop": "a next hop has the family of its packets; write a rule for inet, and one for inet6",
+	"bridge-to":           "frames go to their destination addresses",
 }
