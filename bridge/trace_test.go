@@ -45,6 +45,91 @@ func TestReasons(t *testing.T) {
 	}
 }
 
+// TestFramesWay wants the drawing of docs/design.md to have every reason for a drop once, and the checks in the
+// order of bpf/pipeline.h.
+func TestFramesWay(t *testing.T) {
+	page, err := os.ReadFile("../docs/design.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, drawing, _ := strings.Cut(string(page), "\n## A frame's way\n")
+	drawing, _, _ = strings.Cut(drawing, "\n## ")
+	var checks, reasons []string
+	for line := range strings.Lines(drawing) {
+		if !strings.HasPrefix(line, "    ") || len(line) < 25 {
+			continue
+		}
+		check, dropped := strings.TrimSpace(line[24:min(49, len(line))]), ""
+		if len(line) > 49 {
+			dropped = line[49:]
+		}
+		if check != "" {
+			checks = append(checks, check)
+		}
+		for reason := range strings.SplitSeq(dropped, ",") {
+			if reason = strings.TrimSpace(reason); reason != "" && reason != "as above" {
+				reasons = append(reasons, reason)
+			}
+		}
+	}
+	var want []string
+	for _, r := range Reasons {
+		want = append(want, r.Name)
+	}
+	slices.Sort(reasons)
+	slices.Sort(want)
+	if !slices.Equal(reasons, want) {
+		t.Errorf("the drawing has the reasons\n%q and not\n%q", reasons, want)
+	}
+
+	source, err := os.ReadFile("../bpf/pipeline.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []struct {
+		function string
+		checks   [][2]string // a check of the drawing, and what the function has for it
+	}{
+		{"decide_in", [][2]string{
+			{"copies for span ports", "span_in("}, {"reserved address", "DROP_RESERVED"},
+			{"source address", "DROP_BAD_SOURCE"}, {"loop guard's block", "ask_in("}, // the rest of arrival
+		}},
+		{"come_in", [][2]string{
+			{"loop guard's block", "port_blocked("}, {"VLAN", "vlan_in("}, {"loop guard", "DROP_LOOP"}, {"lock", "DROP_LOCKED"},
+			{"stable bytes", "unfinished_judge("}, {"source, DHCP, RA guard", "ask_guard("}, {"non-IP", "front_blocks_non_ip("},
+			{"storm limit", "storm_exceeded("}, {"MAC rules in", "rule_blocks("}, {"ether rules in", "pf_ether("},
+			{"spanning tree", "DROP_STP"}, {"pf in", "pf_in("},
+		}},
+		{"decide_out", [][2]string{
+			{"learn the source", "fdb_learn("}, {"look up the destination", "fdb_find("}, {"storm limit", "storm_exceeded("},
+			{"port of arrival", "DROP_SAME_PORT"}, {"protected domain", "ask_out("}, // and go_out
+		}},
+		{"go_out", [][2]string{
+			{"protected domain", "DROP_PROTECTED"}, {"VLAN", "DROP_VLAN_OUT"}, {"non-IP", "front_blocks_non_ip("},
+			{"MAC rules out", "rule_blocks("}, {"ether rules out", "pf_ether("}, {"pf out", "pf_out("},
+		}},
+	} {
+		_, body, _ := strings.Cut(string(source), " "+part.function+"(const struct hook *h")
+		body, _, _ = strings.Cut(body, "\n}\n")
+		rest := checks
+		if part.function == "decide_out" || part.function == "go_out" {
+			rest = checks[max(0, slices.Index(checks, "pf in")):]
+		}
+		if part.function == "go_out" {
+			rest = rest[max(0, slices.Index(rest, "port of arrival")):]
+		}
+		for _, c := range part.checks {
+			drawn := slices.Index(rest, c[0])
+			_, after, found := strings.Cut(body, c[1])
+			if drawn < 0 || !found {
+				t.Errorf("%s: %q or %q is not there, or out of order", part.function, c[0], c[1])
+				continue
+			}
+			rest, body = rest[drawn+1:], after
+		}
+	}
+}
+
 // TestTraceWords wants words for all that a trial can write down.
 func TestTraceWords(t *testing.T) {
 	e := &explainer{b: new(datapath.Bridge), t: new(datapath.Traced), port: "p1"}
