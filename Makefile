@@ -269,10 +269,7 @@ generated:
 # parsers in C. PROSE_LATER are pages that still have findings.
 VALE = $(GO) tool -modfile=test/prose/go.mod vale --no-global --config=test/prose/vale.ini
 PROSE_LATER = CHANGELOG.md CONTRIBUTING.md docs/agent.md docs/api.md docs/cards.md docs/config.md docs/containers.md \
-	docs/design/frame.md docs/design/pf.md docs/design/ports.md docs/design/routing.md docs/design/security.md \
-	docs/design/state.md docs/design/stp.md docs/design/vlans.md docs/dot1x.md docs/from-linux-bridge.md \
-	docs/guests.md docs/hotplug.md docs/kernels.md docs/lab/README.md docs/lab/report.md docs/packages.md \
-	docs/pf.md docs/seen.md docs/stp.md
+	docs/dot1x.md docs/from-linux-bridge.md docs/guests.md docs/hotplug.md docs/lab/report.md
 lint:
 	$(call install,$(LINT_NEEDS))
 	$(GO) vet ./...
