@@ -268,8 +268,7 @@ generated:
 # The findings of tools in the source, and in the English of the pages (test/prose), by vale, which contains
 # parsers in C. PROSE_LATER are pages that still have findings.
 VALE = $(GO) tool -modfile=test/prose/go.mod vale --no-global --config=test/prose/vale.ini
-PROSE_LATER = CHANGELOG.md CONTRIBUTING.md docs/agent.md docs/api.md docs/cards.md docs/config.md docs/containers.md \
-	docs/dot1x.md docs/from-linux-bridge.md docs/guests.md docs/hotplug.md docs/lab/report.md
+PROSE_LATER = CHANGELOG.md CONTRIBUTING.md docs/containers.md docs/lab/report.md
 lint:
 	$(call install,$(LINT_NEEDS))
 	$(GO) vet ./...
