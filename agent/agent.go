@@ -330,6 +330,7 @@ type result struct {
 	opened []*site
 	gone   []*site         // their names stand for others now, or for nothing
 	trials map[uint64]bool // by cookie, where a change waits to be confirmed
+	former map[uint64]bool // by cookie, where files that the agent before had hold
 	notes  []string        // what the files have that changes nothing
 	err    error
 }
@@ -337,7 +338,7 @@ type result struct {
 // apply reads the files and makes the bridges what they say. It runs beside the
 // loop, and touches none of the loop's data.
 func (a *agent) apply(known map[uint64]*site, how Reload) result {
-	r := result{files: map[uint64]config.File{}, names: map[string]string{}, trials: map[uint64]bool{}}
+	r := result{files: map[uint64]config.File{}, names: map[string]string{}, trials: map[uint64]bool{}, former: map[uint64]bool{}}
 	for _, s := range known {
 		s.putBack()
 	}
@@ -355,6 +356,7 @@ func (a *agent) apply(known map[uint64]*site, how Reload) result {
 		list, err := config.Reload(a.o.Files...)
 		if err != nil {
 			r.err = err
+			a.home.holdFormer(&r)
 			return r
 		}
 		files = list
@@ -449,8 +451,8 @@ func (a *agent) applyTo(f config.File, o history.Options, known map[uint64]*site
 		if err = errors.Join(err, bad); bad == nil {
 			r.files[s.cookie] = instead
 		}
-	} else if good := s.history.Good(); s.good == nil && good != nil && history.Refused(err) { // what was, holds
-		r.files[s.cookie] = *good
+	} else if err != nil {
+		s.holdFormer(r)
 	}
 	r.trials[s.cookie] = s.history.Waits()
 	switch {
@@ -506,12 +508,14 @@ func (a *agent) applyDone(r result) {
 		switch {
 		case named:
 			s.setFile(f)
+			s.former = r.former[cookie]
 			if s.trial = r.trials[cookie]; !s.trial {
 				s.good = &f
 			}
 		case !r.loaded, r.err != nil: // what was, holds
 		case s == a.home:
 			s.setFile(config.File{})
+			s.former = false
 		default:
 			s.close()
 			delete(a.sites, cookie)

@@ -35,6 +35,7 @@ type site struct {
 	sw       *bridge.Switch
 	history  *history.History
 	good     *config.File    // that is in force for good, nil where none was since the agent began
+	former   bool            // good is of the agent before, as the files have not been in force since
 	trial    bool            // a change waited to be confirmed when the files were applied
 	changed  time.Time       // when the history had changed, when it was looked at
 	returned time.Time       // Return.At then
@@ -469,7 +470,7 @@ func (s *site) tick(now time.Time) (busy bool) {
 
 // status returns the site's status.
 func (s *site) status() SiteStatus {
-	st := SiteStatus{Netns: s.name, Cookie: s.cookie, Bridges: []BridgeStatus{}}
+	st := SiteStatus{Netns: s.name, Cookie: s.cookie, Former: s.former, Bridges: []BridgeStatus{}}
 	if s == s.a.home {
 		st.Netns = ""
 	}

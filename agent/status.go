@@ -66,6 +66,7 @@ type SiteStatus struct {
 	Cookie  uint64         `json:"cookie"`
 	Bridges []BridgeStatus `json:"bridges"`
 	Hotplug *hotplug.Stats `json:"hotplug"` // null where no file names a bridge of the namespace
+	Former  bool           `json:"former"`  // devices become ports by the files that the agent before had in force
 }
 
 // A BridgeStatus is a bridge that is served.

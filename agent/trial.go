@@ -84,22 +84,61 @@ func (s *site) instead() (config.File, error) {
 	if good := s.history.Good(); good != nil {
 		holds = *good
 	}
+	_, err = s.remake(f)
+	return holds, err
+}
+
+// holdFormer has an agent that starts with files which cannot be put in force go on with those that the
+// agent before had: one mistake in a file must not keep guests, or the host's own uplink, off the switch.
+// After a restart of the machine their bridges are made as they were applied last.
+func (s *site) holdFormer(r *result) {
+	good := s.history.Good()
+	if s.good != nil || good == nil {
+		return
+	}
+	r.files[s.cookie], r.former[s.cookie] = *good, true
+	s.log.Warn("until the files can be put in force, devices become ports by those that were in force before")
+	if s.history.Waits() { // bridges may be gone by the change that waits
+		return
+	}
+	last, err := s.history.Last()
+	last.Bridges = slices.DeleteFunc(last.Bridges, func(b config.Bridge) bool {
+		return !slices.ContainsFunc(good.Bridges, func(g config.Bridge) bool { return g.Name == b.Name })
+	})
+	var made []string
+	if err == nil {
+		made, err = s.remake(last)
+	}
+	if err != nil {
+		s.log.Error("bridges of the files that were in force before cannot be made", "error", err)
+	}
+	for _, name := range made {
+		s.log.Warn("the bridge is made as it was applied last", "bridge", name)
+	}
+}
+
+// remake makes the bridges of a state that are not there, and returns their names.
+func (s *site) remake(f config.File) (made []string, err error) {
 	names, err := s.sw.Names()
 	if err != nil {
-		return f, err
+		return nil, err
 	}
 	lost := config.File{Path: f.Path}
 	for _, b := range f.Bridges {
 		if !slices.Contains(names, b.Name) {
 			lost.Bridges = append(lost.Bridges, b)
+			made = append(made, b.Name)
 		}
 	}
 	if len(lost.Bridges) == 0 {
-		return holds, nil
+		return nil, nil
 	}
 	_, warnings, err := config.Apply(s.sw, lost, config.Options{Yes: true})
 	for _, w := range warnings {
 		s.log.Warn(w)
 	}
-	return holds, err
+	if err != nil {
+		return nil, err
+	}
+	return made, nil
 }

@@ -43,7 +43,7 @@ type Version struct {
 
 // Finding is one thing about the kernel, the machine or a device that matters to bridges.
 type Finding struct {
-	About  string `json:"about"` // kernel, machine, network or device
+	About  string `json:"about"` // kernel, machine, network, device, port or agent
 	Name   string `json:"name"`
 	State  string `json:"state"` // yes, no, note or unknown
 	Needed bool   `json:"needed"`

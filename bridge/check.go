@@ -20,7 +20,7 @@ import (
 
 // A Finding is one thing about the kernel, the machine or a device that matters to bridges.
 type Finding struct {
-	About string // "kernel", "machine", "network", "device" or "port"
+	About string // "kernel", "machine", "network", "device", "port" or "agent"
 	Name  string // of the thing, such as "tcx", "eth0" or "br0/eth0"
 	State Verdict
 	Text  string // in a few words, with what to do where that is not plain

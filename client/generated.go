@@ -828,6 +828,8 @@ type SetPort struct {
 type SiteStatus struct {
 	Bridges []BridgeStatus `json:"bridges"`
 	Cookie  uint64         `json:"cookie"`
+	// devices become ports by the files that the agent before had in force
+	Former bool `json:"former"`
 	// null where no file names a bridge of the namespace
 	Hotplug *Stats `json:"hotplug"`
 	// "" for the agent's own

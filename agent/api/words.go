@@ -25,6 +25,7 @@ var words = map[string]string{
 	"agent.SFlowStatus.missed":         "samples that came faster than they are read",
 	"agent.SFlowStatus.rate":           "one frame of so many is sampled",
 	"agent.SiteStatus":                 "A SiteStatus is a network namespace that is served.",
+	"agent.SiteStatus.former":          "devices become ports by the files that the agent before had in force",
 	"agent.SiteStatus.hotplug":         "null where no file names a bridge of the namespace",
 	"agent.SiteStatus.netns":           "\"\" for the agent's own",
 	"agent.Status":                     "A Status is an agent's answer about itself.",

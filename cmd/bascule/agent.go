@@ -291,6 +291,9 @@ func (p *program) printAgent(st agent.Status) error {
 		facts = append(facts, fact{"error", why})
 	}
 	for _, n := range st.Namespaces {
+		if n.Former {
+			facts = append(facts, fact{"meanwhile" + in(n.Netns), "devices become ports by the files that were in force before"})
+		}
 		if h := n.Hotplug; h != nil {
 			facts = append(facts, fact{"hot-plug" + in(n.Netns), fmt.Sprintf("%d attached (%d by berths), %d removed, %d refused",
 				h.Attached, h.Berths, h.Removed, h.Refused)})

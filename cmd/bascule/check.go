@@ -28,7 +28,8 @@ The kernel is asked for each function that programs call, and not for its
 version: a feature whose row says no is refused by the command that asks for it.
 Of the network it tells who else would take ports, and whose filters see nothing
 of bridges. A device's row has its driver, and the hooks that it can have. Of a
-port it tells what the host has at its device that has no effect there.
+port it tells what the host has at its device that has no effect there, and of
+an agent that runs whether its files are in force.
 
 yes is as it should be; no is missing; note works, and there is something to
 know; unknown could not be asked. The rows with * are what every bridge needs:
@@ -45,6 +46,7 @@ the exit status is 0 if none of them says no.`,
 				if err != nil {
 					return err
 				}
+				found = append(found, p.agentFindings()...)
 				if err := p.printFindings(found); err != nil {
 					return err
 				}
@@ -61,6 +63,22 @@ the exit status is 0 if none of them says no.`,
 			})
 		},
 	}
+}
+
+// agentFindings tells whether the files of the agent are in force, if one runs and has files.
+func (p *program) agentFindings() []bridge.Finding {
+	st, err := p.agents.Status(p.netns.text)
+	if err != nil || len(st.Files) == 0 {
+		return nil
+	}
+	f := bridge.Finding{About: "agent", Name: "files", State: bridge.VerdictYes, Text: strings.Join(st.Files, " ") + ": in force"}
+	switch {
+	case st.Error != "":
+		f.State, f.Text = bridge.VerdictNo, "not in force as they are now: "+st.Error+"; mend them, and say 'bascule agent reload'"
+	case st.Applied == nil:
+		f.State, f.Text = bridge.VerdictUnknown, "being applied"
+	}
+	return []bridge.Finding{f}
 }
 
 func (p *program) printFindings(found []bridge.Finding) error {

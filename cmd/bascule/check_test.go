@@ -26,9 +26,15 @@ func TestCheckCommand(t *testing.T) {
 		"  routed host port  no       " + words + "\n" +
 		"                             " + strings.TrimSpace(strings.Repeat("words ", 8)) + "\n" +
 		"device\n" +
-		"  eth0              yes\n"
+		"  eth0              yes\n" +
+		"agent\n" +
+		"  files             yes      /etc/bascule: in force\n"
 	if out.String() != want {
 		t.Errorf("printed\n%s, should be\n%s", out.String(), want)
+	}
+	out.Reset()
+	if runWith(f, &out, &said, "-n", "wrong", "check"); !strings.Contains(out.String(), "no       not in force as they are now: a line is wrong; mend them") {
+		t.Errorf("printed\n%s", out.String())
 	}
 	out.Reset()
 	f.found[0].State = bridge.VerdictNo

@@ -53,6 +53,7 @@ var confirmCases = []struct {
 	{"restart_agent", confirmRestartAgent},
 	{"agent", confirmAgent},
 	{"agent_anew", confirmAgentAnew},
+	{"agent_unreadable", confirmAgentUnreadable},
 	{"uplink_gone", confirmUplinkGone},
 	{"same", confirmSame},
 	{"files_removed", confirmFilesRemoved},
@@ -586,6 +587,81 @@ func confirmAgentAnew(t *testing.T, l *netlab.Lab) {
 	}
 	guest("vm3")
 	l.Bascule("apply", "--back")
+}
+
+// confirmAgentUnreadable has an agent start while a file of its folder cannot be read: what the agent before
+// had in force goes on, for guests that come and after a restart of the machine, and a change that nobody
+// confirmed is put back all the same.
+func confirmAgentUnreadable(t *testing.T, l *netlab.Lab) {
+	r := newRunner(t, l)
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "switch.yaml"), []byte(`bridges: {br0: {ports: {"p[12]": {}, "vm*": {}}, pf: {rules: "block in proto udp\npass"}}}`), 0o600))
+	broken := filepath.Join(dir, "zebra.yaml")
+	spoil := func() { must(t, os.WriteFile(broken, []byte("bridges: {\n"), 0o600)) }
+	guest := func(name string) {
+		t.Helper()
+		must(t, l.Switch.Netlink().LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "end-" + name}))
+		t.Cleanup(func() { must(t, l.Switch.Netlink().LinkDel(device(t, l, name))) })
+		l.Wait("a guest to be plugged", func() bool {
+			out, err := l.Run("port", "show", "br0")
+			must(t, err)
+			return strings.Contains(out.Stdout, name)
+		})
+	}
+	says := func() {
+		t.Helper()
+		for _, look := range []struct {
+			args []string
+			want []string
+		}{
+			{[]string{"agent", "status"}, []string{"not in force", "zebra.yaml", "devices become ports by the files that were in force before"}},
+			{[]string{"check"}, []string{"not in force as they are now", "zebra.yaml"}},
+		} {
+			out := strings.Join(strings.Fields(l.Bascule(look.args...)), " ")
+			for _, want := range look.want {
+				if !strings.Contains(out, want) {
+					t.Errorf("%v does not say %q: %s", look.args, want, out)
+				}
+			}
+		}
+		for _, want := range []string{"zebra.yaml", "devices become ports by those that were in force before"} {
+			if !strings.Contains(r.logs.String(), want) {
+				t.Errorf("the log does not say %q:\n%s", want, r.logs.String())
+			}
+		}
+	}
+	r.start("-f", dir)
+	r.kill()
+	spoil()
+	r.start("-f", dir)
+	guest("vm1")
+	says()
+
+	// a command's change that nobody confirms, whose process is killed with the agent
+	tried(t, l, "1h", "bridges: {br0: {ageing: 90s, ports: {p1: {}}}}")
+	killWatchers(t, l)
+	r.kill()
+	overdue(t, l)
+	r.start("-f", dir)
+	if out := l.Bascule("export"); waiting(l) || strings.Contains(out, "90s") || !strings.Contains(out, "p2") {
+		t.Errorf("the change is not put back: %s", out)
+	}
+	guest("vm2")
+	r.kill()
+
+	restart(t, l)
+	r.start("-f", dir)
+	if out := l.Bascule("export"); !strings.Contains(out, "p1") || !strings.Contains(out, "p2") || !strings.Contains(out, "in proto udp") {
+		t.Errorf("after a restart there is\n%s", out)
+	}
+	guest("vm3")
+	says()
+
+	must(t, os.Remove(broken))
+	l.Bascule("agent", "reload")
+	if out := l.Bascule("agent", "status"); !strings.Contains(out, "in force since") || strings.Contains(out, "before") {
+		t.Errorf("the mended files are not in force: %s", out)
+	}
 }
 
 // confirmUplinkGone takes devices away while a change waits: what cannot come back with the rest is said,
