@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"bascule/bridge"
 	"bascule/pattern"
@@ -169,47 +170,58 @@ func (p *plan) refuseWay(station bridge.Station, before, after network) {
 		port, _ := before.port(place{at.Bridge, at.Port})
 		return !slices.Contains(joined, at.Bridge) || port == nil || port.kind == bridge.TypePatch
 	})
-	if len(edges) == 0 {
-		here := network{}
-		for _, name := range joined {
-			here[name] = before[name]
-		}
-		p.unknownWay(before, after, here)
-		return
+	known := len(edges) > 0
+	if !known { // a table was emptied, as by a change of VLAN filtering: any port may be the one
+		edges = p.carriers(before, joined)
 	}
 	var first *bridge.Berthed // by which the session comes, as far as it can be judged
 	var ways round
+	var all []string // ports by which it may come
 	for _, at := range edges {
 		edge := place{at.Bridge, at.Port}
 		for _, r := range before.rounds(home, edge, d.MAC, station.MAC) {
-			if r.there.fid != at.VLAN {
+			if known && r.there.fid != at.VLAN {
 				continue
 			}
 			if slices.ContainsFunc(after.rounds(then, edge, mac, station.MAC), func(o round) bool { return o.there.tag == r.there.tag }) {
+				if !known {
+					p.unknownWay(before, after, only(before, joined))
+				}
 				return
 			}
 			if first == nil {
 				first, ways = &at, r
 			}
+			if !slices.Contains(all, at.Port) {
+				all = append(all, at.Port)
+			}
 		}
 	}
 	judged := first != nil
-	if !judged { // by something that is not judged here
+	switch {
+	case !judged && !known:
+		p.unknownWay(before, after, only(before, joined))
+		return
+	case !judged: // by something that is not judged here
 		first = &edges[0]
 	}
 	edge := place{first.Bridge, first.Port}
+	comes, it := "comes by port "+edge.port, "comes by it"
+	if !known {
+		comes, it = "may come by port "+strings.Join(all, " or ")+" alone", "may come by it alone"
+	}
 	switch _, why := after.port(edge); {
 	case why == wouldGo:
-		p.refuse(place{bridge: edge.bridge}, "this ssh session comes by port %s, which would go", edge.port)
+		p.refuse(place{bridge: edge.bridge}, "this ssh session %s, which would go", comes)
 		return
 	case why == wouldBeDown:
-		p.refuse(edge, "this ssh session comes by it, and it would be down")
+		p.refuse(edge, "this ssh session %s, and it would be down", it)
 		return
 	case !judged:
 		return
 	}
 	if then != home {
-		p.refuse(place{bridge: then.bridge}, "this ssh session comes by port %s of %s, from which nothing would get to port %s", edge.port, edge.bridge, then.port)
+		p.refuse(place{bridge: then.bridge}, "this ssh session %s of %s, from which nothing would get to port %s", comes, edge.bridge, then.port)
 		return
 	}
 	at, why := after.broken(ways.there, tag{}, station.MAC)
@@ -220,10 +232,31 @@ func (p *plan) refuseWay(station bridge.Station, before, after network) {
 	case wouldGo:
 		p.refuse(place{bridge: at.bridge}, "this ssh session comes by port %s, which would go", at.port)
 	case noSuchVLAN, "":
-		p.refuse(place{bridge: home.bridge}, "this ssh session comes by port %s, and would have no VLAN to port %s any more", edge.port, home.port)
+		p.refuse(place{bridge: home.bridge}, "this ssh session %s, and would have no VLAN to port %s any more", comes, home.port)
 	default:
-		p.refuse(place{bridge: at.bridge}, "this ssh session comes by port %s, and %s", edge.port, why)
+		p.refuse(place{bridge: at.bridge}, "this ssh session %s, and %s", comes, why)
 	}
+}
+
+// carriers are the ports of bridges by which a station may come: those that have a carrier.
+func (p *plan) carriers(of network, names []string) (list []bridge.Berthed) {
+	for _, name := range names {
+		for _, port := range sortedNames(of[name].byName) {
+			if d := p.want.devices[port]; of[name].byName[port].kind == bridge.TypeNetdev && d != nil && d.Link {
+				list = append(list, bridge.Berthed{Bridge: name, Port: port})
+			}
+		}
+	}
+	return list
+}
+
+// only has of a network the bridges of these names.
+func only(n network, names []string) network {
+	some := network{}
+	for _, name := range names {
+		some[name] = n[name]
+	}
+	return some
 }
 
 // route returns the host port by which a station would be reached, and the port's address. ok is false

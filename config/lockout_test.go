@@ -76,27 +76,38 @@ func TestLockouts(t *testing.T) {
 	}
 }
 
-// TestUnknownWay warns where nothing tells by which port the session comes.
+// TestUnknownWay: nothing tells by which port the session comes. What takes the last port away by which it may
+// come is refused; of others there is a warning.
 func TestUnknownWay(t *testing.T) {
-	devices := []bridge.Device{
-		{Name: "eth0", Ethernet: true, Bridge: "br0", Link: true, Up: true}, {Name: "eth5", Ethernet: true, Bridge: "br0", Up: true},
-		{Name: "h0", Ethernet: true, Own: true, Host: "br0", Up: true, Addresses: []string{"192.0.2.9/24"}},
-	}
 	session := Session{Client: netip.MustParseAddr("192.0.2.77"), Server: netip.MustParseAddr("192.0.2.9")}
-	for want, warns := range map[string]bool{
-		"{eth5: , h0: {type: host}}":                  true,
-		"{eth0: {up: off}, eth5: , h0: {type: host}}": true,
-		"{eth0: , h0: {type: host}}":                  false, // eth5 has no carrier
+	const was = "bridges: {br0: {vlan-filtering: on, ports: {eth0: , eth5: , h0: {type: host, addresses: 192.0.2.9/24}}}}"
+	for _, c := range []struct {
+		want           string
+		both           bool // ports have a carrier
+		warns, refuses string
+	}{
+		{"{eth5: , h0: {type: host}}", true, "this ssh session may come by port eth0", ""},
+		{"{eth0: {up: off}, eth5: , h0: {type: host}}", true, "this ssh session may come by port eth0", ""},
+		{"{eth0: {pvid: 5}, eth5: , h0: {type: host}}", true, "", ""},
+		{"{eth5: , h0: {type: host}}", false, "", "this ssh session may come by port eth0 alone, which would go"},
+		{"{eth0: {up: off}, eth5: , h0: {type: host}}", false, "", "port eth0 of br0: this ssh session may come by it alone, and it would be down"},
+		{"{eth0: {pvid: 5}, eth5: , h0: {type: host}}", false, "", "may come by port eth0 alone, and would have no VLAN to port h0 any more"},
+		{"{eth0: , eth5: , h0: {type: host, pvid: 5}}", true, "", "may come by port eth0 or eth5 alone, and would have no VLAN to port h0 any more"},
+		{"{h0: {type: host}}", true, "", "may come by port eth0 or eth5 alone, which would go"},
+		{"{eth0: , h0: {type: host}}", false, "", ""}, // eth5 has no carrier
 	} {
-		const was = "bridges: {br0: {ports: {eth0: , eth5: , h0: {type: host, addresses: 192.0.2.9/24}}}}"
-		p := newPlan(fileOf(t, "was", was), fileOf(t, "want", "bridges: {br0: {ports: "+want+"}}"), devices)
-		p.refuseSession(session, p.was, func(host, _ netip.Addr) bridge.Station { return bridge.Station{Interface: "h0", Next: host} })
-		if bad := p.want.bad.errors(); bad != nil {
-			t.Errorf("%s: %v", want, bad)
+		devices := []bridge.Device{
+			{Name: "eth0", Ethernet: true, Bridge: "br0", Link: true, Up: true}, {Name: "eth5", Ethernet: true, Bridge: "br0", Link: c.both, Up: true},
+			{Name: "h0", Ethernet: true, Own: true, Host: "br0", Up: true, Addresses: []string{"192.0.2.9/24"}},
 		}
-		told := slices.ContainsFunc(p.warnings, func(w string) bool { return strings.Contains(w, "this ssh session may come by port eth0") })
-		if told != warns {
-			t.Errorf("%s: %q", want, p.warnings)
+		p := newPlan(fileOf(t, "was", was), fileOf(t, "want", "bridges: {br0: {vlan-filtering: on, ports: "+c.want+"}}"), devices)
+		p.refuseSession(session, p.was, func(host, _ netip.Addr) bridge.Station { return bridge.Station{Interface: "h0", Next: host} })
+		bad := p.want.bad.errors()
+		if c.refuses == "" && bad != nil || c.refuses != "" && (len(bad) != 1 || !strings.Contains(bad[0].Error(), c.refuses)) {
+			t.Errorf("%s: %v", c.want, bad)
+		}
+		if c.warns == "" && len(p.warnings) > 0 || !strings.Contains(strings.Join(p.warnings, "\n"), c.warns) {
+			t.Errorf("%s: %q", c.want, p.warnings)
 		}
 	}
 }

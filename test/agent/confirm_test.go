@@ -1039,6 +1039,13 @@ func commandsOfSession(t *testing.T, l *netlab.Lab) {
 	l.Bascule("vlan", "add", "br0", "p1", "20")
 	l.Bascule("port", "set", "br0", "p1", "--learn=off")
 	l.Bascule("port", "del", "br0", "p2")
+	// nor does a command that empties the FDB leave the next one without a judgement
+	l.Bascule("bridge", "set", "br0", "--vlan-filtering=off")
+	l.Bascule("bridge", "set", "br0", "--vlan-filtering")
+	if out := l.Bascule("-j", "fdb", "show", "br0"); strings.Contains(out, client.MAC.String()) {
+		t.Errorf("the FDB knows the client still: %s", out)
+	}
+	l.Refused([]string{"this ssh session may come by port p1 alone, which would go"}, "port", "del", "br0", "p1")
 	l.Bascule("port", "del", "br0", "p1", "--yes")
 	if out := l.Bascule("port", "show", "br0"); strings.Contains(out, "p1") {
 		t.Errorf("with --yes nothing was done: %s", out)
