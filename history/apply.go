@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -306,6 +307,7 @@ func (h *History) putBack(p *Pending) (warnings []string, err error) {
 		if notes = append(notes, more...); err != nil {
 			notes = append(notes, err.Error())
 		}
+		giveMACs(f, p.Host.MACs)
 	}
 	_, left, warnings, err := config.Restore(h.s, f, config.Options{Locked: true, Yes: true})
 	warnings = append(notes, warnings...)
@@ -361,6 +363,19 @@ func (h *History) clear(f config.File) (notes []string) {
 		}
 	}
 	return notes
+}
+
+// giveMACs has interfaces that are made anew have their former addresses from the beginning. The one that they
+// would get by themselves may be another, and neighbours and servers of addresses would hear of it first.
+func giveMACs(f config.File, macs map[string]net.HardwareAddr) {
+	for _, b := range f.Bridges {
+		for i := range b.Ports {
+			if p := &b.Ports[i]; p.Options.Type == bridge.TypeHost && p.MAC == nil {
+				p.MAC = macs[p.Name] // a file has nil for none
+				p.OwnMAC = p.OwnMAC && p.MAC == nil
+			}
+		}
+	}
 }
 
 // devicesOf are the names of the ports and span ports of a file's bridge.

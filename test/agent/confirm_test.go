@@ -313,8 +313,28 @@ func confirmHostAndAnchors(t *testing.T, l *netlab.Lab) {
 			l.Run("port", "set", "br0", "h0", "--mac", "auto")
 			ip("link", "set", "h0", "name", "h8")
 		}
+		heard := netlab.NewOutputFile(t)
+		monitor := exec.Command("ip", "-n", l.Switch.Name, "monitor", "link")
+		monitor.Stdout = heard
+		must(t, monitor.Start())
+		l.Wait("ip to monitor interfaces", func() bool {
+			ip("link", "set", "lo", "alias", "noticed")
+			return heard.Lines("loopback") > 0
+		})
 		overdue(t, l)
 		l.Wait("the change to be put back", func() bool { return !waiting(l) })
+		must(t, monitor.Process.Kill())
+		_ = monitor.Wait()
+		mac, name := strings.Fields(before)[3], ""
+		for _, line := range linesOf(heard.String()) {
+			words := strings.Fields(line)
+			if len(words) > 1 && strings.HasSuffix(words[1], ":") {
+				name, _, _ = strings.Cut(words[1], "@")
+			}
+			if name == "h0" && len(words) > 1 && words[0] == "link/ether" && words[1] != mac && !slices.Contains([]string{"02:00:00:00:00:98", "02:00:00:00:00:99"}, words[1]) {
+				t.Errorf("after %s an interface that is made anew has %s first, and not %s", text, words[1], mac)
+			}
+		}
 		if strings.Contains(ip("-6", "address", "show", "dev", "h0"), "fe80::ff:fe00:9") {
 			t.Errorf("after %s the host has the link-local address of a MAC that was tried", text)
 		}
