@@ -29,6 +29,7 @@ import (
 
 	"bascule/agent/doors"
 	"bascule/bridge"
+	"bascule/clock"
 	"bascule/config"
 	"bascule/history"
 	"bascule/pf"
@@ -309,7 +310,7 @@ func (a *agent) reload(how Reload, done func(error)) {
 		a.waiting = append(a.waiting, done)
 	}
 	a.job, a.retry = time.Now(), time.Time{}
-	a.o.Notify(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", monotonic().Microseconds()))
+	a.o.Notify(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", clock.Monotonic().Microseconds()))
 	known := map[uint64]*site{}
 	for cookie, s := range a.sites {
 		known[cookie] = s

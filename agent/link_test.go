@@ -7,6 +7,8 @@ import (
 	"os"
 	"testing"
 
+	"bascule/clock"
+
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 )
@@ -86,7 +88,7 @@ func FuzzSnapshot(f *testing.F) {
 		if err := os.WriteFile(b.path(), text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		kept, err := readSnapshot(b.path(), bootTime())
+		kept, err := readSnapshot(b.path(), clock.Boot())
 		if err == nil && kept.paused < 0 {
 			t.Errorf("the agent ends %v from now", -kept.paused)
 		}

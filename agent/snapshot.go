@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"time"
 
+	"bascule/clock"
 	"bascule/files"
 
 	"golang.org/x/sys/unix"
@@ -38,21 +39,6 @@ type identity struct {
 
 // stampDigits is enough for nanoseconds of 64 bits.
 const stampDigits = 20
-
-// bootTime is the time since the machine started, also while it was suspended:
-// neighbours were not.
-func bootTime() time.Duration { return clock(unix.CLOCK_BOOTTIME) }
-
-// monotonic is the service manager's time (sd_notify(3)).
-func monotonic() time.Duration { return clock(unix.CLOCK_MONOTONIC) }
-
-func clock(id int32) time.Duration {
-	var t unix.Timespec
-	if err := unix.ClockGettime(id, &t); err != nil {
-		return 0 // which it never does (clock_gettime(2))
-	}
-	return time.Duration(t.Nano())
-}
 
 func stamp(now time.Duration) []byte { return fmt.Appendf(nil, "%0*d\n", stampDigits, int64(now)) }
 
@@ -132,12 +118,12 @@ func (k *keeper) keep(now time.Time, changed bool, take func() snapshot) (did, u
 	}
 	k.saved = now
 	if !changed {
-		err = stillRuns(k.path, bootTime())
+		err = stillRuns(k.path, clock.Boot())
 		if !errors.Is(err, fs.ErrNotExist) {
 			return true, false, err
 		}
 	}
-	if err = take().write(k.path, bootTime()); err != nil {
+	if err = take().write(k.path, clock.Boot()); err != nil {
 		err = k.disown(err)
 	} else if k.stale = false; k.doubted {
 		if err = k.doubt(false); err == nil {

@@ -17,6 +17,7 @@ import (
 
 	"bascule/agent/rstp"
 	"bascule/bridge"
+	"bascule/clock"
 	"bascule/datapath"
 )
 
@@ -77,7 +78,7 @@ func newTree(c charge) (*tree, error) {
 	}
 	if t.keeper.doubted {
 		t.log.Warn("the spanning tree begins anew: its snapshot is out of date, since the agent before could not write to it")
-	} else if kept, err = readSnapshot(c.path, bootTime()); err != nil {
+	} else if kept, err = readSnapshot(c.path, clock.Boot()); err != nil {
 		t.log.Warn("the spanning tree begins anew: its snapshot cannot be read", "error", err)
 	}
 	if kept != nil && kept.of.Bridge == info.Identity() {

@@ -20,6 +20,7 @@ import (
 
 	"bascule/agent/rstp"
 	"bascule/bridge"
+	"bascule/clock"
 
 	"golang.org/x/sys/unix"
 )
@@ -108,7 +109,7 @@ func (b *fakeBridge) SetState(id uint32, s bridge.STPState) error {
 
 // snapshotState is what an agent that comes now would read of a port.
 func (b *fakeBridge) snapshotState(id uint32) rstp.State {
-	kept, err := readSnapshot(b.path(), bootTime())
+	kept, err := readSnapshot(b.path(), clock.Boot())
 	if err != nil || kept == nil {
 		return rstp.Discarding
 	}
@@ -141,7 +142,7 @@ func (b *fakeBridge) Flush(id uint32) error {
 func (b *fakeBridge) Send(index int, frame []byte) error {
 	b.net.does()
 	if !bytes.Equal(b.said[index], frame) {
-		if kept, err := readSnapshot(b.path(), bootTime()); err != nil || kept == nil || !bytes.Equal(kept.state, b.tree.proto.Snapshot()) {
+		if kept, err := readSnapshot(b.path(), clock.Boot()); err != nil || kept == nil || !bytes.Equal(kept.state, b.tree.proto.Snapshot()) {
 			b.unsaid = append(b.unsaid, fmt.Sprintf("BPDU of %d", index))
 		}
 	}
@@ -382,7 +383,7 @@ func TestTreeTakesOver(t *testing.T) {
 			if err != nil || read.paused != 100*time.Millisecond {
 				t.Fatalf("%+v, %v", read, err)
 			}
-			if err := stillRuns(other.path(), bootTime()); err != nil {
+			if err := stillRuns(other.path(), clock.Boot()); err != nil {
 				t.Fatal(err)
 			}
 			c.spoil(other)
@@ -587,7 +588,7 @@ func TestTreeBegins(t *testing.T) {
 		b := n.add("a", "host")
 		b.port("a").State = bridge.STPForwarding
 		if kept != nil {
-			if err := kept.write(b.path(), bootTime()); err != nil {
+			if err := kept.write(b.path(), clock.Boot()); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"bascule/clock"
 	"bascule/datapath"
 	"bascule/frame"
 
@@ -73,21 +74,12 @@ func (s *Switch) Capture(_ context.Context, bridge string, o CaptureOptions) (fr
 	if err == nil {
 		err = source.learnNames()
 	}
-	now := monotonic()
+	now := clock.Monotonic()
 	if err != nil {
 		return nil, errors.Join(err, source.Close())
 	}
 	source.boot = time.Now().Add(-now)
 	return source, nil
-}
-
-// monotonic is the time by the clock of the datapath, CLOCK_MONOTONIC.
-func monotonic() time.Duration {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		panic(err) // every Linux has it
-	}
-	return time.Duration(now.Nano())
 }
 
 // ringSize is the size of a ring buffer for at least so many bytes: a power of two, and
@@ -103,7 +95,7 @@ type captureSource struct {
 	seed   uint64 // the bridge's hash seed: a bridge that is made anew has another
 	frames *datapath.Frames
 	stop   func() error
-	boot   time.Time         // when CLOCK_MONOTONIC was 0
+	boot   time.Time         // when clock.Monotonic was 0
 	names  map[uint32]string // of ports by id
 	asked  bool              // for names, since Next was called
 	until  time.Duration     // when Next was told to end, if not 0
@@ -123,7 +115,7 @@ func (c *captureSource) Next(ctx context.Context) (list []frame.Seen, missed uin
 	for !c.over {
 		ended := ctx.Err()
 		if ended != nil && c.until == 0 {
-			c.until = monotonic()
+			c.until = clock.Monotonic()
 		}
 		deadline := time.Now()
 		if len(list) == 0 && ended == nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"bascule/clock"
 	"bascule/datapath"
 	"bascule/pf"
 	"bascule/pflog"
@@ -22,7 +23,7 @@ const pfLogLook = 100 * time.Millisecond
 // because they came faster than they were reported.
 func (s *Switch) PFLog(ctx context.Context, bridge string, report func(PFLogged) error) (missed uint64, err error) {
 	what := "read the log of pf of " + bridge
-	l := &pfLogNames{boot: time.Now().Add(-monotonic())}
+	l := &pfLogNames{boot: time.Now().Add(-clock.Monotonic())}
 	l.look = func() error {
 		return s.viewPF(bridge, func(v *pfView) error {
 			if !v.loaded {
@@ -49,7 +50,7 @@ func (s *Switch) PFLog(ctx context.Context, bridge string, report func(PFLogged)
 	if err != nil {
 		return 0, err
 	}
-	since := monotonic()
+	since := clock.Monotonic()
 	for ctx.Err() == nil {
 		b := l.view.b
 		if b.Config.HashSeed != seed {
@@ -90,7 +91,7 @@ func untilChanged(ctx context.Context, b *datapath.Bridge) context.Context {
 // pfLogNames knows the names of what packets of the log are about.
 type pfLogNames struct {
 	view *pfView
-	boot time.Time    // when CLOCK_MONOTONIC was 0
+	boot time.Time    // when clock.Monotonic was 0
 	look func() error // looks at the bridge again
 	last uint16       // ruleset for which that was done
 }

@@ -10,8 +10,10 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"time"
 	"unsafe"
 
+	"bascule/clock"
 	"bascule/pf"
 
 	"github.com/cilium/ebpf"
@@ -206,11 +208,7 @@ func (b *Bridge) settlePF(next *Config, t *Tables) error {
 		}
 	}
 	if (next.Flags^b.Config.Flags)&uint32(BridgePF) != 0 {
-		var now unix.Timespec
-		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-			return fmt.Errorf("clock_gettime: %w", err)
-		}
-		c.Since = uint32(now.Sec)
+		c.Since = uint32(clock.Monotonic() / time.Second)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"bascule/bridge"
+	"bascule/clock"
 	"bascule/files"
 
 	"golang.org/x/sys/unix"
@@ -51,29 +52,13 @@ type Pending struct {
 // A moment is a time that is compared with the end of a [Pending].
 type moment struct {
 	boot  string
-	since time.Duration // since the boot, suspended or not, in any time namespace
+	since time.Duration // clock.Boot
 	clock time.Time
 }
 
 func now() moment {
-	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // which never fails
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return moment{strings.TrimSpace(string(boot)), time.Duration(t.Nano()) - shift(), time.Now()}
-}
-
-// shift is by how much the time namespace of this process shifts the clock (time_namespaces(7)): another
-// process, in another one, may compare.
-func shift() time.Duration {
-	text, _ := os.ReadFile("/proc/self/timens_offsets") // a kernel without time namespaces has none
-	for line := range strings.Lines(string(text)) {
-		var clock string
-		var seconds, nanoseconds int64
-		if _, err := fmt.Sscan(line, &clock, &seconds, &nanoseconds); err == nil && (clock == "boottime" || clock == "7") {
-			return time.Duration(seconds)*time.Second + time.Duration(nanoseconds)
-		}
-	}
-	return 0
+	return moment{strings.TrimSpace(string(boot)), clock.Boot(), time.Now()}
 }
 
 // Overdue reports whether the time to confirm the change is over. After a restart it is.

@@ -36,6 +36,7 @@ var watchCases = []conformance{
 	{name: "capture_text", hooks: tcx, run: captureText},
 	{name: "capture_slow_reader", hooks: tcx, run: captureSlowReader},
 	{name: "capture_while_changed", hooks: both, run: captureWhileChanged},
+	{name: "time_namespaces", hooks: tcx, run: timeNamespaces},
 	{name: "capture_refused", hooks: tcx, run: captureRefused},
 	{name: "capture_killed", hooks: both, run: captureKilled},
 	{name: "capture_killed_anywhere", hooks: tcx, run: captureKilledAnywhere},
@@ -120,6 +121,50 @@ func (c *capturing) counts() (captured, missed int) {
 		c.t.Fatalf("the capture ended with status %d and said %q", status, stderr)
 	}
 	return captured, missed
+}
+
+// timeNamespaces reads in a time namespace what the datapath has by its own clock: frames, pf's log, and since when
+// pf is on.
+func timeNamespaces(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	shifted := func(args ...string) *exec.Cmd {
+		cmd := l.Command(args...)
+		shift := exec.Command("unshare", append([]string{"--time", "--monotonic", "100000", "--kill-child"}, cmd.Args...)...)
+		shift.Env = cmd.Env
+		return shift
+	}
+	rules := filepath.Join(t.TempDir(), "pf.conf")
+	must(t, os.WriteFile(rules, []byte("pass log no state\n"), 0o600))
+	if out, err := shifted("pfctl", "-b", "br0", "-q", "-e", "-f", rules).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, args := range [][]string{{"capture", "br0", "--count", "1", "ip"}, {"pflog", "-b", "br0"}} {
+		var out netlab.Output
+		begin := time.Now()
+		cmd := shifted(args...)
+		cmd.Stdout, cmd.Stderr = &out, &out
+		must(t, cmd.Start())
+		line := ""
+		l.Wait(args[0]+" to tell of a packet", func() bool {
+			l.Send(ends[0], udp4(B, A, ip1, ip2, [2]int{1000, 53}, 1))
+			for text := range strings.Lines(out.String()) {
+				if strings.Contains(text, "10.0.0.1") {
+					line = text
+				}
+			}
+			return line != ""
+		})
+		must(t, cmd.Process.Kill())
+		_ = cmd.Wait()
+		word, _, _ := strings.Cut(line, " ")
+		at, err := time.ParseInLocation("2006-01-02 15:04:05.000000", begin.Format("2006-01-02 ")+word, time.Local)
+		if err != nil || at.Before(begin.Add(-time.Second)) && begin.Format("15") != "23" || at.After(time.Now().Add(time.Second)) {
+			t.Errorf("%s tells of a packet at %s, since %s: %v", args[0], word, begin.Format("15:04:05"), err)
+		}
+	}
+	l.Wait("pf to be on for a second", func() bool {
+		return !strings.Contains(l.Bascule("pfctl", "-b", "br0", "-s", "info"), "for 0 days 00:00:00")
+	})
 }
 
 // A shot is a frame of a capture: where, what was done, and the frame.
