@@ -79,7 +79,7 @@ func TestFramesWay(t *testing.T) {
 	slices.Sort(reasons)
 	slices.Sort(want)
 	if !slices.Equal(reasons, want) {
-		t.Errorf("the drawing has the reasons\n%q and not\n%q", reasons, want)
+		t.Errorf("the drawing of docs/design.md has the reasons\n%q and not\n%q", reasons, want)
 	}
 
 	source, err := os.ReadFile("../bpf/pipeline.h")
@@ -122,7 +122,7 @@ func TestFramesWay(t *testing.T) {
 			drawn := slices.Index(rest, c[0])
 			_, after, found := strings.Cut(body, c[1])
 			if drawn < 0 || !found {
-				t.Errorf("%s: %q or %q is not there, or out of order", part.function, c[0], c[1])
+				t.Errorf("docs/design.md, %s: %q or %q is not there, or out of order", part.function, c[0], c[1])
 				continue
 			}
 			rest, body = rest[drawn+1:], after
