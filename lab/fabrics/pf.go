@@ -30,8 +30,8 @@ var (
 // With so many rules, or with a table of so many addresses, that the first packet
 // of a connection is not done with before the last of them.
 var (
-	BasculePF10, BasculeXDPPF10           = sizedPF("-10", "10 stateful rules, of which the last lets UDP pass", filterSize{rules: 10})
-	BasculePF10k, BasculeXDPPF10k         = sizedPF("-10000", "10 000 stateful rules, of which the last lets UDP pass", filterSize{rules: 10_000})
+	BasculePF10, BasculeXDPPF10           = sizedPF("-10", "10 stateful rules whose last one passes UDP", filterSize{rules: 10})
+	BasculePF10k, BasculeXDPPF10k         = sizedPF("-10000", "10 000 stateful rules whose last one passes UDP", filterSize{rules: 10_000})
 	BasculePFTable10, BasculeXDPPFTable10 = sizedPF("-table-10", "stateful rules that pass who is not in a table of 10 addresses", filterSize{table: 10})
 	BasculePFTable1m, BasculeXDPPFTable1m = sizedPF("-table-1m", "stateful rules that pass who is not in a table of 1 000 000 addresses", filterSize{table: 1_000_000})
 )

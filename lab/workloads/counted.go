@@ -34,7 +34,7 @@ var (
 			p.IntVar(&w.gso, "gso", 0, "bytes of TCP payload of a frame that is handed over in one piece, to be cut into segments of 1448 later; 0 for frames as size says")
 			p.BoolVar(&w.fresh, "fresh", false, "each frame begins a connection, of UDP, that a packet filter has not seen")
 			p.BoolVar(&w.behind, "behind", false, "they go to a station behind the receiver, as behind a bridge there, not to the receiver's own address")
-			p.IntVar(&w.addresses, "addresses", 0, "that the frames go to in turn, by chance; 0 for the receiver's own")
+			p.IntVar(&w.addresses, "addresses", 0, "random destinations of the frames, one after the other; 0 for the receiver's own")
 			return w.finish("one by one")
 		},
 	}
@@ -104,7 +104,7 @@ func (w *countedParams) finish(how string) func() (*Workload, error) {
 			about += ", each of a flow of its own"
 			spec.States = 4*w.frames + 1000
 		case w.addresses != 0:
-			about += fmt.Sprintf(", to %d addresses by chance", w.addresses)
+			about += fmt.Sprintf(", to %d random addresses", w.addresses)
 			spec.Ageing, spec.FDBMax = long, w.addresses+1000
 		case w.ports != 0:
 			about += fmt.Sprintf(" to %d ports", w.ports)
