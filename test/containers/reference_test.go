@@ -51,7 +51,7 @@ var differences = []difference{
 	{row: "announcements of IPv6", seen: regexp.MustCompile(`^eth\d net/ipv6/conf/IF/ndisc_notify$`)},
 	{row: "`mtu`, `advmss` of a route", seen: regexp.MustCompile(`^route 192\.0\.2\.128/25 `)},
 	{row: "`vlan` in `vlanTrunk`", seen: regexp.MustCompile(`^refused eth0$`), of: "vlan in vlanTrunk"},
-	{row: "a key that is nearly one", by: "TestBadInput"},
+	{row: "a misspelt key", by: "TestBadInput"},
 	{row: "`ipMasq`", by: "TestMasquerade"},
 	{row: "a Linux bridge of the name", by: "TestLinuxBridge"},
 	{row: "DEL without a namespace", by: "TestAgain"},
