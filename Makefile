@@ -268,7 +268,7 @@ generated:
 # The findings of tools in the source, and in the English of the pages (test/prose), by vale, which contains
 # parsers in C. PROSE_LATER are pages that still have findings.
 VALE = $(GO) tool -modfile=test/prose/go.mod vale --no-global --config=test/prose/vale.ini
-PROSE_LATER = CHANGELOG.md CONTRIBUTING.md docs/containers.md docs/lab/report.md
+PROSE_LATER = CHANGELOG.md
 lint:
 	$(call install,$(LINT_NEEDS))
 	$(GO) vet ./...
