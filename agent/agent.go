@@ -168,7 +168,7 @@ func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("the agent cannot go on: %w; start it again", err)
+		return fmt.Errorf("the agent cannot go on: %w; restart it", err)
 	}
 	a.log.Info("the agent ends; bridges forward as they do")
 	return nil
@@ -426,7 +426,7 @@ func (a *agent) applyTo(f config.File, o history.Options, known map[uint64]*site
 	}
 	s := known[cookie] // perhaps under another name
 	if name == a.o.Netns && s != a.home {
-		return fmt.Errorf("another has got the name of network namespace %s; start the agent again", name)
+		return fmt.Errorf("another has got the name of network namespace %s; restart the agent", name)
 	}
 	if s == nil {
 		if s, err = a.openSite(name); err != nil {

@@ -409,6 +409,6 @@ func (a *agent) answer(word string) reply {
 	case r := <-done:
 		return r
 	case <-a.ctx.Done():
-		return reply{Error: "the agent ends; start it again"}
+		return reply{Error: "the agent ends; restart it"}
 	}
 }

@@ -31,7 +31,7 @@ type Place struct {
 }
 
 // errEnds is the answer of an agent that ends meanwhile.
-var errEnds = errors.New("the agent ends; start it again")
+var errEnds = errors.New("the agent ends; restart it")
 
 // inLoop runs f in the agent's loop, and waits for it.
 func (v *View) inLoop(ctx context.Context, f func()) error {

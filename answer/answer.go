@@ -567,17 +567,18 @@ type State struct {
 	Who     string     `json:"who"`
 	Bridges []string   `json:"bridges"`
 	What    string     `json:"what"`
-	Until   *time.Time `json:"until,omitempty"` // when it is put back, unless it is confirmed
+	Change  string     `json:"change,omitempty"` // what was done: the first action, and how many more
+	Until   *time.Time `json:"until,omitempty"`  // when it is put back, unless it is confirmed
 }
 
 // OfStates is the answer for a change that waits, nil for none, and for the states that are kept.
 func OfStates(waits *history.Pending, states []history.State) []State {
 	list := []State{}
 	if waits != nil {
-		list = append(list, State{Time: waits.Time, Who: waits.Who, Bridges: waits.Bridges, What: waits.What, Until: &waits.Until})
+		list = append(list, State{Time: waits.Time, Who: waits.Who, Bridges: waits.Bridges, What: waits.What, Change: waits.Change, Until: &waits.Until})
 	}
 	row := func(back *int, st history.State) {
-		list = append(list, State{Back: back, Time: st.Time, Who: st.Who, Bridges: List(st.Bridges, func(name string) string { return name }), What: st.What})
+		list = append(list, State{Back: back, Time: st.Time, Who: st.Who, Bridges: List(st.Bridges, func(name string) string { return name }), What: st.What, Change: st.Change})
 	}
 	for i, st := range states {
 		for _, again := range st.Again {

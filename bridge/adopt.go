@@ -72,5 +72,5 @@ func notRead(store *datapath.Store, what, name string, err error) error {
 	case errors.As(err, &former) && former.Err == nil:
 		return because(refused(what, err.Error(), "'bascule bridge set "+name+"' takes it over, as every change and the agent do"), err)
 	}
-	return because(refused(what, err.Error(), "use that version, or delete it with 'bascule bridge del "+name+"' and make it anew"), err)
+	return because(refused(what, err.Error(), "use that version, or delete it with 'bascule bridge del "+name+"' and add it again"), err)
 }

@@ -57,6 +57,80 @@ func (s *Switch) Behind(host, own netip.Addr) (at Station) {
 	return at
 }
 
+// A KnownMAC is a MAC address to which packets for an IP address may go at a bridge.
+type KnownMAC struct {
+	MAC net.HardwareAddr
+	Of  string // whose it is, for people: "192.0.2.2, bound to p2"
+}
+
+// Known returns the MAC addresses that a bridge's bindings, its host ports and the neighbours there have
+// for an IP address. Where there is none, and it is in no network of a host port, these are the host
+// ports with addresses: the sender's gateway may be one of them.
+func (s *Switch) Known(bridge string, addr netip.Addr) (list []KnownMAC, err error) {
+	bindings, err := s.Bindings(bridge, "")
+	if err != nil {
+		return nil, err
+	}
+	devices, err := s.Devices()
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range bindings {
+		if b.Address == addr {
+			list = append(list, KnownMAC{b.MAC, addr.String() + ", bound to " + b.Port})
+		}
+	}
+	var gateways []KnownMAC
+	near := false
+	for _, d := range devices {
+		if d.Host != bridge {
+			continue
+		}
+		of := ", host port " + d.Name
+		for _, text := range d.Addresses {
+			switch own, err := netip.ParsePrefix(text); {
+			case err != nil:
+			case own.Addr() == addr:
+				list = append(list, KnownMAC{d.MAC, addr.String() + of})
+			case own.Contains(addr):
+				near = true
+			}
+		}
+		if len(d.Addresses) > 0 {
+			gateways = append(gateways, KnownMAC{d.MAC, "as a gateway" + of})
+		}
+		mac, err := s.neighbour(d.Name, addr)
+		if err != nil {
+			return nil, err
+		}
+		if mac != nil {
+			list = append(list, KnownMAC{mac, addr.String() + ", neighbour at " + d.Name})
+		}
+	}
+	if len(list) == 0 && !near {
+		list = gateways
+	}
+	return list, nil
+}
+
+// neighbour is the MAC address of an interface's neighbour, nil for one that is not known.
+func (s *Switch) neighbour(device string, addr netip.Addr) (mac net.HardwareAddr, err error) {
+	err = s.Inside(func() error {
+		l, err := netlink.LinkByName(device)
+		if err != nil {
+			return nil // it is in another namespace, or has gone
+		}
+		all, err := netlink.NeighList(l.Attrs().Index, 0)
+		for _, n := range all {
+			if n.IP.Equal(addr.AsSlice()) && len(n.HardwareAddr) > 0 {
+				mac = n.HardwareAddr
+			}
+		}
+		return err
+	})
+	return mac, err
+}
+
 // nextHop is the interface by which a host is reached, nil for none, and the address there of itself or
 // of its gateway.
 func nextHop(host, own netip.Addr) (l netlink.Link, next netip.Addr, err error) {

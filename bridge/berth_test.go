@@ -122,7 +122,7 @@ func TestBerthsUnderChurn(t *testing.T) {
 		if err == nil || strings.Contains(err.Error(), "; nothing was changed") {
 			return nil
 		}
-		for _, why := range []string{"is no port of this bridge", "it is a port of bridge", "there is no such interface"} {
+		for _, why := range []string{"is not a port of this bridge", "it is a port of bridge", "there is no such interface"} {
 			if strings.Contains(err.Error(), why) {
 				return nil
 			}

@@ -154,7 +154,7 @@ func (c *captureSource) there() error {
 	return c.s.read(func(store *datapath.Store) error {
 		b, err := open(store, what, c.bridge)
 		if err == nil && b.Config.HashSeed != c.seed {
-			err = refused(what, "it has been made anew", "begin again")
+			err = refused(what, "it was deleted and added again", "start again")
 		}
 		return err
 	})

@@ -184,7 +184,7 @@ func (c *Control) with(f func(*datapath.Bridge) error) error {
 	return c.s.each(c.does("go on with"), c.bridge, func(_ string, b *datapath.Bridge) error {
 		switch {
 		case b.Config.HashSeed != c.seed:
-			return refused(c.does("go on with"), "it has been made anew", "begin again")
+			return refused(c.does("go on with"), "it was deleted and added again", "start again")
 		case len(b.ControlProtocols()) == 0:
 			return c.switchedOff(c.were[0])
 		}

@@ -51,7 +51,7 @@ func (c *draft) planDescription(what string, p *datapath.Port, l netlink.Link, w
 		return refused(what, "its interface is in another network namespace", "set its alias there with 'ip link set NAME alias TEXT'")
 	default:
 		if l = otherEnd(l); l == nil {
-			return refused(what, "its interface is gone", "delete the port, and add it anew")
+			return refused(what, "its interface is gone", "delete the port, and add it again")
 		}
 	}
 	owned, err := c.allOwners()

@@ -54,7 +54,7 @@ func AddressWarning(bridge, host, device string, addresses []string) string {
 	if host == "" {
 		to = "a host port ('bascule port add " + bridge + " host0 --type host')"
 	}
-	return fmt.Sprintf("%s has the %s %s, by which nobody reaches the host any more: a port belongs to the switch; give %s to %s",
+	return fmt.Sprintf("%s has the %s %s, which no longer reaches the host: a port belongs to the switch; give %s to %s",
 		device, noun, strings.Join(addresses, ", "), it, to)
 }
 

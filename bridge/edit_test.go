@@ -295,8 +295,8 @@ func TestDelPorts(t *testing.T) {
 	b.must(err)
 	was := b.generation()
 	for want, ports := range map[string][]string{
-		"cannot delete port nothing of br0: nothing is no port": {"p1", "nothing"},
-		"cannot delete port p1 of br0: it is named twice":       {"p1", "p2", "p1"},
+		"cannot delete port nothing of br0: nothing is not a port": {"p1", "nothing"},
+		"cannot delete port p1 of br0: it is named twice":          {"p1", "p2", "p1"},
 	} {
 		if _, err := b.DelPorts("br0", ports); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", ports, err, want)
@@ -337,8 +337,8 @@ func TestSetPorts(t *testing.T) {
 	}
 	was := b.generation()
 	for want, ports := range map[string][]string{
-		"cannot set port nothing of br0: nothing is no port": {"p1", "nothing"},
-		"cannot set port p1 of br0: it is named twice":       {"p1", "p2", "p1"},
+		"cannot set port nothing of br0: nothing is not a port": {"p1", "nothing"},
+		"cannot set port p1 of br0: it is named twice":          {"p1", "p2", "p1"},
 	} {
 		if _, err := b.SetPorts("br0", ports, PortOptions{Changes: on("hairpin")}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", ports, err, want)
@@ -426,7 +426,7 @@ func TestEditBackup(t *testing.T) {
 	for name, f := range map[string]func(e *Edit) error{
 		"itself":      func(e *Edit) error { return e.SetPort("p1", backup("p1")) },
 		"p9":          func(e *Edit) error { return e.SetPort("p1", backup("p9")) },
-		"no port":     func(e *Edit) error { return errors.Join(e.SetPort("p1", backup("p2")), e.DelPort("p2")) },
+		"not a port":  func(e *Edit) error { return errors.Join(e.SetPort("p1", backup("p2")), e.DelPort("p2")) },
 		"not the nam": func(e *Edit) error { return e.SetPort("p1", backup("a/b")) },
 	} {
 		if _, err := b.Edit("br0", f); err == nil || !strings.Contains(err.Error(), name) {
@@ -462,7 +462,7 @@ func TestEditRefused(t *testing.T) {
 		words string
 	}{
 		"by the caller":         {func(*Edit) error { return mine }, "mine"},
-		"and not told":          {func(e *Edit) error { _ = e.DelPort("p9"); return nil }, "p9 is no port"},
+		"and not told":          {func(e *Edit) error { _ = e.DelPort("p9"); return nil }, "p9 is not a port"},
 		"twice":                 {add("p2", PortOptions{}), "port of bridge br0"},
 		"a host port twice":     {add("h0", PortOptions{Type: TypeHost}), "a port of this name"},
 		"another bridge's":      {add("p3", PortOptions{}), "port of bridge br1"},
@@ -472,7 +472,7 @@ func TestEditRefused(t *testing.T) {
 		"a rule without a port": {func(e *Edit) error { return e.ReplaceRules("text", strings.NewReader("pass in on p7\n")) }, "p7: no port"},
 		"VLANs twice":           {func(e *Edit) error { return e.SetVLANs("p2", vids("10", "10")) }, "there twice"},
 		"two PVIDs":             {func(e *Edit) error { return e.SetVLANs("p2", vids("10p", "11p")) }, "one VLAN for frames without a tag"},
-		"VLAN 4095":             {func(e *Edit) error { return e.SetVLANs("p2", vids("4095")) }, "no range of VLANs"},
+		"VLAN 4095":             {func(e *Edit) error { return e.SetVLANs("p2", vids("4095")) }, "not a range of VLANs"},
 		"a trunk of half": {func(e *Edit) error {
 			return errors.Join(e.SetPrivateVLANs(100, PrivateVLANs{Isolated: []uint16{101}}), e.SetVLANs("p2", vids("101")))
 		}, "but not its primary"},

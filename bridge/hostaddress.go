@@ -51,7 +51,7 @@ func ParsePrefix(s string) (netip.Prefix, error) {
 	}
 	p, err := netip.ParsePrefix(s)
 	if err != nil || p.Bits() == 0 {
-		return p, usagef(s, "no length of a network; give 1 to %d", a.BitLen())
+		return p, usagef(s, "not a prefix length; give 1 to %d", a.BitLen())
 	}
 	return p, nil
 }
@@ -136,7 +136,7 @@ func hostInterface(b *datapath.Bridge, what, bridge, port string) (netlink.Link,
 			return host, nil
 		}
 	}
-	return nil, refused(what, "there is no host port of the name", "see 'bascule port show "+bridge+"'")
+	return nil, refused(what, "there is not a host port of the name", "see 'bascule port show "+bridge+"'")
 }
 
 // setAddresses makes want the addresses of an interface. New ones come first, so that the

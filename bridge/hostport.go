@@ -182,14 +182,14 @@ func addHost(store *datapath.Store, bridge, port string, mac net.HardwareAddr, m
 func (c *draft) planHost(what, bridge string, p *datapath.Port, o PortOptions) error {
 	device, err := netlink.LinkByIndex(int(p.Ifindex))
 	if err != nil || !c.hasDevice(p) {
-		return refused(what, "its interface is gone", "delete the port, and add it anew")
+		return refused(what, "its interface is gone", "delete the port, and add it again")
 	}
 	if !hostHere(device) {
 		return refused(what, "its interface is in another network namespace", "set it there with ip(8)")
 	}
 	host := otherEnd(device)
 	if host == nil {
-		return refused(what, "its interface is gone", "delete the port, and add it anew")
+		return refused(what, "its interface is gone", "delete the port, and add it again")
 	}
 	mac, was := o.MAC, host.Attrs().HardwareAddr
 	if o.OwnMAC {

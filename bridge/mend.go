@@ -39,7 +39,7 @@ func (s *Switch) mend(store *datapath.Store) (hosts, ruled []string, err error) 
 		if b.Dirty() {
 			dirty = true
 			if err := mendBridge(b); err != nil {
-				return nil, nil, fmt.Errorf("cannot mend bridge %s: %w", name, err)
+				return nil, nil, fmt.Errorf("cannot repair bridge %s: %w", name, err)
 			}
 		}
 		ended, err := endStaleWatches(b)
@@ -64,7 +64,7 @@ func (s *Switch) mend(store *datapath.Store) (hosts, ruled []string, err error) 
 		return hosts, ruled, nil
 	}
 	if err := cutHalves(store); err != nil {
-		return nil, nil, fmt.Errorf("cannot mend: %w", err)
+		return nil, nil, fmt.Errorf("cannot repair: %w", err)
 	}
 	devices, err := links()
 	if err != nil {

@@ -546,7 +546,7 @@ func (e *Edit) AddCopies(port, span string) error {
 		}
 		n := slices.Index(c.next.Spans[:], uint16(datapath.Slot(to.Id)))
 		if to.Facts&datapath.PortSpan == 0 || n < 0 {
-			return refused(what, span+" is no span port", "make it one with 'bascule span add "+e.bridge+" "+span+"'")
+			return refused(what, span+" is not a span port", "make it one with 'bascule span add "+e.bridge+" "+span+"'")
 		}
 		if all := (spanMarks{&c.next.SpanIn, &c.next.SpanOut}); !all.has(n) {
 			spanMarks{&p.SpanIn, &p.SpanOut}.set(n, true, true)

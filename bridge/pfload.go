@@ -292,7 +292,7 @@ func strangers(set *pf.Ruleset, bridge string, ports []pf.CompilePort, groups gr
 		case pf.GroupName(s.Name) == "lo":
 			why = "the host's packets to itself pass no switch"
 		case len(there) > 0 && s.Name == egressGroup:
-			why = "the host's default route is by " + strings.Join(there, " and ") + ", which is no host port of " + bridge
+			why = "the host's default route is by " + strings.Join(there, " and ") + ", which is not a host port of " + bridge
 		case s.Name == egressGroup:
 			why = "no interface of the host has a default route now"
 		case len(there) > 0:

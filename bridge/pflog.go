@@ -54,12 +54,12 @@ func (s *Switch) PFLog(ctx context.Context, bridge string, report func(PFLogged)
 	for ctx.Err() == nil {
 		b := l.view.b
 		if b.Config.HashSeed != seed {
-			return 0, refused("go on to "+what, "the bridge has been made anew", "begin again")
+			return 0, refused("go on to "+what, "the bridge was deleted and added again", "start again")
 		}
 		err := b.PFLog(untilChanged(ctx, b), since, func(p datapath.PFLogged) error { return report(l.record(p)) })
 		switch {
 		case errors.Is(err, datapath.ErrWatched):
-			return 0, refused(what, "somebody else reads it", "wait until that ends")
+			return 0, refused(what, "another program reads it", "wait until it ends")
 		case err != nil && (b.Current() || !errors.Is(err, fs.ErrNotExist)): // else it has just been changed
 			return 0, failed(what, err)
 		}

@@ -75,7 +75,7 @@ func (s *Switch) AddPorts(bridge string, ports []string, o PortOptions) (warning
 			}
 			gone := slices.ContainsFunc(datapath.Ports(c.next), func(p *datapath.Port) bool { return datapath.PortName(p) == port && !c.hasDevice(p) })
 			if gone {
-				c.warn(port + ": the port of this name was gone, and is a new one now: what was told of it (settings, VLANs, rules, bindings, static addresses) is not kept")
+				c.warn(port + ": the port of this name was gone, and is a new one now: what was set for it (settings, VLANs, rules, bindings, static addresses) is not kept")
 			}
 			return st.plan(c)
 		}
@@ -428,7 +428,7 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 			return err
 		}
 		if p.Facts&datapath.PortSpan != 0 {
-			return refused(what, "it is a span port, which has no settings", fmt.Sprintf("delete it with 'bascule span del %s %s' and add it anew", bridge, port))
+			return refused(what, "it is a span port, which has no settings", fmt.Sprintf("delete it with 'bascule span del %s %s' and add it again", bridge, port))
 		}
 		config, err := configure(PortSettings, loadPortConfig(p), o.Changes)
 		if err != nil {
@@ -619,7 +619,7 @@ func findPortIn(c *datapath.Config, hasDevice func(*datapath.Port) bool, what, b
 			return p, device, err
 		}
 	}
-	return nil, nil, refused(what, name+" is no port of this bridge", portRemedy(what, bridge, name))
+	return nil, nil, refused(what, name+" is not a port of this bridge", portRemedy(what, bridge, name))
 }
 
 // showWhat names the showing of something of a bridge, for errors. If the bridge is "",
@@ -637,7 +637,7 @@ const MaxPorts = datapath.MaxPorts
 // MaxSpans is how many span ports a bridge can have.
 const MaxSpans = datapath.MaxSpans
 
-// portRemedy says what to do about a device that is no port of a bridge. If the request
+// portRemedy says what to do about a device that is not a port of a bridge. If the request
 // was to delete, flush or show something, it does not say to add the device: nobody
 // makes a device a port for that.
 func portRemedy(what, bridge, name string) string {

@@ -333,7 +333,7 @@ func (c *draft) setDevice(what string, p *datapath.Port, l netlink.Link, hook st
 	}
 	if of == c.bridge {
 		if former := datapath.PortAt(c.next, was.Id); former != nil { // it had another name
-			c.warn(fmt.Sprintf("%s: it was port %s, which was gone, and is a new one now: what was told of that (settings, VLANs, rules, bindings, static addresses) is not kept",
+			c.warn(fmt.Sprintf("%s: it was port %s, which was gone, and is a new one now: what was set for it (settings, VLANs, rules, bindings, static addresses) is not kept",
 				a.Name, datapath.PortName(former)))
 			if err := c.removePort(what, former); err != nil {
 				return err

@@ -183,7 +183,7 @@ func (v *view) find(what, port string) error {
 			return nil
 		}
 	}
-	return refused(what, port+" is no port of this bridge", portRemedy(what, v.name, port))
+	return refused(what, port+" is not a port of this bridge", portRemedy(what, v.name, port))
 }
 
 // there reports whether frames can go to a port.

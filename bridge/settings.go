@@ -71,7 +71,7 @@ func CheckPortSetting(name, value string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%.40q is no setting of a port; see 'bascule port set --help'", name)
+	return fmt.Errorf("%.40q is not a setting of a port; see 'bascule port set --help'", name)
 }
 
 // Format returns the setting's value in config, as Set takes it.
@@ -144,7 +144,7 @@ const (
 var BridgeSettings = []Setting[BridgeConfig]{
 	{
 		Name: "ageing", Value: "TIME", Default: "300s",
-		Help: "forget an address unheard for this long, 1s to 1000000s; " + bareSeconds,
+		Help: "forget an address that was not seen for this long, 1s to 1000000s; " + bareSeconds,
 		parse: func(c *BridgeConfig, v string) (err error) {
 			c.Ageing, err = parseAgeing(v)
 			return err
@@ -162,7 +162,7 @@ var BridgeSettings = []Setting[BridgeConfig]{
 	},
 	{
 		Name: "group-fwd-mask", Value: "MASK", Default: "0",
-		Help: "forward reserved addresses 01:80:C2:00:00:0X whose bit X is set, 0 to 0xffff",
+		Help: "forward frames to reserved addresses 01:80:C2:00:00:0X whose bit X is set, 0 to 0xffff",
 		parse: func(c *BridgeConfig, v string) error {
 			digits, hex := strings.CutPrefix(v, "0x")
 			n, err := strconv.ParseUint(digits, map[bool]int{false: 10, true: 16}[hex], 16)
@@ -176,7 +176,7 @@ var BridgeSettings = []Setting[BridgeConfig]{
 	},
 	{
 		Name: "mac", Value: "MAC|auto", Default: Auto,
-		Help: "the bridge's own address, by which spanning tree knows it, or auto: the same after each restart of the machine",
+		Help: "set the bridge's MAC address, its identity in spanning tree, or auto, which stays the same across restarts",
 		parse: func(c *BridgeConfig, v string) error {
 			c.MAC = [6]byte{}
 			if v == Auto {
@@ -194,7 +194,7 @@ var BridgeSettings = []Setting[BridgeConfig]{
 	onOff("vlan-filtering", false, "give ports VLANs, and keep frames in theirs", func(c *BridgeConfig) *bool { return &c.VLANFiltering }),
 	{
 		Name: "default-pvid", Value: "VLAN|none", Default: "1",
-		Help: "VLAN of a new port, without a tag: 1 to 4094, or none",
+		Help: "put new ports into this VLAN, untagged: 1 to 4094, or none",
 		parse: func(c *BridgeConfig, v string) (err error) {
 			c.DefaultPVID = 0
 			if v != "none" {
@@ -213,7 +213,7 @@ var BridgeSettings = []Setting[BridgeConfig]{
 	},
 	{
 		Name: "vlan-protocol", Value: "802.1Q|802.1ad", Default: "802.1Q",
-		Help: "the kind of tag that tells the VLAN",
+		Help: "use this kind of VLAN tag",
 		parse: func(c *BridgeConfig, v string) error {
 			switch strings.ToLower(v) {
 			case "802.1q":
@@ -221,13 +221,13 @@ var BridgeSettings = []Setting[BridgeConfig]{
 			case "802.1ad":
 				c.VLANProtocol = unix.ETH_P_8021AD
 			default:
-				return fmt.Errorf("no such kind of tag; give 802.1Q or 802.1ad")
+				return fmt.Errorf("not a kind of tag; give 802.1Q or 802.1ad")
 			}
 			return nil
 		},
 		format: BridgeConfig.TagProtocol,
 	},
-	onOff("qinq", false, "take frames with a second tag", func(c *BridgeConfig) *bool { return &c.QinQ }),
+	onOff("qinq", false, "accept frames with a second tag", func(c *BridgeConfig) *bool { return &c.QinQ }),
 	onOff("vlan-stats", false, "count frames by VLAN", func(c *BridgeConfig) *bool { return &c.VLANStats }),
 	{
 		Name: "move-max", Value: "N", Default: "0",
@@ -238,15 +238,15 @@ var BridgeSettings = []Setting[BridgeConfig]{
 		},
 		format: func(c BridgeConfig) string { return strconv.Itoa(int(c.MoveMax)) },
 	},
-	onOff("dhcp-guard", false, "take DHCP servers' messages only from trusted ports", func(c *BridgeConfig) *bool { return &c.DHCPGuard }),
-	onOff("ra-guard", false, "take IPv6 router advertisements only from trusted ports", func(c *BridgeConfig) *bool { return &c.RAGuard }),
+	onOff("dhcp-guard", false, "accept messages of DHCP servers only from trusted ports", func(c *BridgeConfig) *bool { return &c.DHCPGuard }),
+	onOff("ra-guard", false, "accept IPv6 router advertisements only from trusted ports", func(c *BridgeConfig) *bool { return &c.RAGuard }),
 	onOff("neigh-suppress", false, "answer ARP and ND for bound addresses", func(c *BridgeConfig) *bool { return &c.NeighSuppress }),
 	{
 		Name: PFPortsSetting, Value: "all|host|station", Default: PFAll,
-		Help: "the ports that pf judges: all, host ports alone, which is what a router's pf.conf wants, or all but these",
+		Help: "filter with pf at these ports: all, only host ports, which is what a router's pf.conf expects, or all but host ports",
 		parse: func(c *BridgeConfig, v string) error {
 			if _, ok := pfPortsNumbers[v]; !ok {
-				return fmt.Errorf("no such kind of ports; give all, host or station")
+				return fmt.Errorf("not a kind of ports; give all, host or station")
 			}
 			c.PFPorts = v
 			return nil
@@ -255,10 +255,10 @@ var BridgeSettings = []Setting[BridgeConfig]{
 	},
 	{
 		Name: stpSetting, Value: "off|stp|rstp", Default: STPOff,
-		Help: "spanning tree, which 'bascule agent' runs: none, plain or rapid",
+		Help: "use spanning tree, which 'bascule agent' runs: none, plain or rapid",
 		parse: func(c *BridgeConfig, v string) error {
 			if v != STPOff && v != STPClassic && v != STPRapid {
-				return fmt.Errorf("no such spanning tree; give off, stp or rstp")
+				return fmt.Errorf("not a spanning tree; give off, stp or rstp")
 			}
 			c.STP = v
 			return nil
@@ -267,7 +267,7 @@ var BridgeSettings = []Setting[BridgeConfig]{
 	},
 	{
 		Name: "stp-priority", Value: "N", Default: "32768",
-		Help: "the bridge of least priority is the root: 0 to 61440 in steps of 4096",
+		Help: "set the priority, 0 to 61440 in steps of 4096; the bridge with the lowest one is the root",
 		parse: func(c *BridgeConfig, v string) error {
 			n, err := parseSteps(v, 61440, 4096)
 			c.STPPriority = uint16(n)
@@ -276,8 +276,8 @@ var BridgeSettings = []Setting[BridgeConfig]{
 		format: func(c BridgeConfig) string { return strconv.Itoa(int(c.STPPriority)) },
 	},
 	stpTime("stp-hello", "2s", "send BPDUs this often", 1, 2, func(c *BridgeConfig) *time.Duration { return &c.STPHello }),
-	stpTime("stp-max-age", "20s", "believe what is heard of the root for this long", 6, 40, func(c *BridgeConfig) *time.Duration { return &c.STPMaxAge }),
-	stpTime("stp-forward-delay", "15s", "wait this long before learning, and before forwarding", 4, 30, func(c *BridgeConfig) *time.Duration { return &c.STPForwardDelay }),
+	stpTime("stp-max-age", "20s", "believe information about the root for this long", 6, 40, func(c *BridgeConfig) *time.Duration { return &c.STPMaxAge }),
+	stpTime("stp-forward-delay", "15s", "wait this long before learning, and again before forwarding", 4, 30, func(c *BridgeConfig) *time.Duration { return &c.STPForwardDelay }),
 }
 
 // AddressGiven returns the address that the bridge was given, Auto for none.
@@ -321,10 +321,10 @@ func (c BridgeConfig) check(what string) error {
 	switch {
 	case c.STPMaxAge > most:
 		return refused(what, fmt.Sprintf("stp-max-age %s is more than 2*(stp-forward-delay-1s), %s", formatSeconds(c.STPMaxAge), formatSeconds(most)),
-			"the tree could change faster than the network hears of it (IEEE 802.1D-2004 17.14): give a longer --stp-forward-delay, or a shorter --stp-max-age")
+			"the tree could change faster than the network learns of it (IEEE 802.1D-2004 17.14): give a longer --stp-forward-delay, or a shorter --stp-max-age")
 	case c.STPMaxAge < least:
 		return refused(what, fmt.Sprintf("stp-max-age %s is less than 2*(stp-hello+1s), %s", formatSeconds(c.STPMaxAge), formatSeconds(least)),
-			"one lost BPDU would be taken for a lost root (IEEE 802.1D-2004 17.14): give a longer --stp-max-age, or a shorter --stp-hello")
+			"one lost BPDU would look like a lost root (IEEE 802.1D-2004 17.14): give a longer --stp-max-age, or a shorter --stp-hello")
 	}
 	return nil
 }
@@ -408,13 +408,13 @@ const (
 // PortSettings are the settings of a port.
 var PortSettings = []Setting[PortConfig]{
 	onOff("learn", true, "learn source addresses", func(c *PortConfig) *bool { return &c.Learn }),
-	onOff("discover", true, "receive floods of unknown unicast", func(c *PortConfig) *bool { return &c.Discover }),
-	onOff("mcast-flood", true, "receive floods of multicast", func(c *PortConfig) *bool { return &c.MulticastFlood }),
-	onOff("bcast-flood", true, "receive broadcasts", func(c *PortConfig) *bool { return &c.BroadcastFlood }),
-	onOff("hairpin", false, "let a frame leave by the port it came in by", func(c *PortConfig) *bool { return &c.Hairpin }),
+	onOff("discover", true, "send floods of unknown unicast to the port", func(c *PortConfig) *bool { return &c.Discover }),
+	onOff("mcast-flood", true, "send floods of multicast to the port", func(c *PortConfig) *bool { return &c.MulticastFlood }),
+	onOff("bcast-flood", true, "send broadcasts to the port", func(c *PortConfig) *bool { return &c.BroadcastFlood }),
+	onOff("hairpin", false, "let frames leave by the port that they came in by", func(c *PortConfig) *bool { return &c.Hairpin }),
 	{
 		Name: IsolatedSetting, Value: OnOff, Default: "off",
-		Help: "never talk to another isolated port; the same as protected domain 1",
+		Help: "let the port never talk to other isolated ports; the same as protected domain 1",
 		parse: func(c *PortConfig, v string) error {
 			on, err := parseOnOff(v)
 			c.Protected &^= IsolatedDomain
@@ -427,7 +427,7 @@ var PortSettings = []Setting[PortConfig]{
 	},
 	{
 		Name: ProtectedSetting, Value: "LIST|none", Default: "none",
-		Help: "protected domains 1-31, such as 1,2, or none: ports that share one never talk",
+		Help: "put the port into protected domains 1-31, such as 1,2, or none: ports that share one never talk",
 		parse: func(c *PortConfig, v string) (err error) {
 			c.Protected, err = ParseDomains(v)
 			return err
@@ -445,24 +445,24 @@ var PortSettings = []Setting[PortConfig]{
 	},
 	{
 		Name: "fdb-full", Value: "flood|drop", Default: FullFlood,
-		Help: "forward or drop frames from an address that fdb-max leaves no room for",
+		Help: "forward or drop frames from addresses that fdb-max leaves no room for",
 		parse: func(c *PortConfig, v string) error {
 			if v != FullFlood && v != FullDrop {
-				return fmt.Errorf("no such action; give flood or drop")
+				return fmt.Errorf("not an action; give flood or drop")
 			}
 			c.FDBFull = v
 			return nil
 		},
 		format: func(c PortConfig) string { return c.FDBFull },
 	},
-	onOff("locked", false, "take frames only from addresses that the FDB has on the port; needs learn off", func(c *PortConfig) *bool { return &c.Locked }),
-	onOff("mab", false, "give addresses that a locked port does not let in locked entries, and tell of them; needs learn off and fdb-max", func(c *PortConfig) *bool { return &c.MAB }),
+	onOff("locked", false, "accept frames only from addresses that the FDB has on the port; needs learn off", func(c *PortConfig) *bool { return &c.Locked }),
+	onOff("mab", false, "make locked entries for addresses that a locked port does not let in, and report them; needs learn off and fdb-max", func(c *PortConfig) *bool { return &c.MAB }),
 	{
 		Name: "admit", Value: "all|tagged|untagged", Default: AdmitAll,
-		Help: "where VLANs are filtered, take only these frames; a priority is no tag",
+		Help: "accept only these frames, if VLANs are filtered; a priority alone is not a tag",
 		parse: func(c *PortConfig, v string) error {
 			if v != AdmitAll && v != AdmitTagged && v != AdmitUntagged {
-				return fmt.Errorf("no such kind of frame; give all, tagged or untagged")
+				return fmt.Errorf("not a kind of frame; give all, tagged or untagged")
 			}
 			c.Admit = v
 			return nil
@@ -471,7 +471,7 @@ var PortSettings = []Setting[PortConfig]{
 	},
 	{
 		Name: backupSetting, Value: PortName, Default: noBackup,
-		Help: "the port that takes known unicast while this one has no carrier, or none",
+		Help: "send known unicast to this port while the port has no carrier, or none",
 		parse: func(c *PortConfig, v string) error {
 			c.Backup = ""
 			if v == noBackup {
@@ -485,14 +485,14 @@ var PortSettings = []Setting[PortConfig]{
 		},
 		format: func(c PortConfig) string { return cmp.Or(c.Backup, noBackup) },
 	},
-	onOff("block-non-ip", false, "let nothing but IPv4, IPv6, ARP and RARP in or out", func(c *PortConfig) *bool { return &c.BlockNonIP }),
-	onOff("source-guard", false, "drop IP, ARP and ND of addresses that are not bound to the port, and all frames of stations bound elsewhere", func(c *PortConfig) *bool { return &c.SourceGuard }),
-	onOff(routeSetting, false, "route what is for the host by the host's own routes, past its network stack and nftables; for a host port",
+	onOff("block-non-ip", false, "let only IPv4, IPv6, ARP and RARP in and out", func(c *PortConfig) *bool { return &c.BlockNonIP }),
+	onOff("source-guard", false, "drop IP, ARP and ND from addresses that are not bound to the port, and all frames from stations bound elsewhere", func(c *PortConfig) *bool { return &c.SourceGuard }),
+	onOff(routeSetting, false, "route packets for the host by the host's own routes, past its network stack and nftables; for a host port",
 		func(c *PortConfig) *bool { return &c.Route }),
-	onOff("trusted", false, "let DHCP servers and routers be behind the port; on at a new host port", func(c *PortConfig) *bool { return &c.Trusted }),
+	onOff("trusted", false, "accept DHCP servers and routers behind the port; on for a new host port", func(c *PortConfig) *bool { return &c.Trusted }),
 	{
 		Name: loopGuard, Value: "off|report|TIME", Default: "off",
-		Help: "when own frames come back: report it, or block the port for 1s to 3600s too; " + bareSeconds,
+		Help: "if the bridge's own frames come back, report it, or also block the port for 1s to 3600s; " + bareSeconds,
 		parse: func(c *PortConfig, v string) (err error) {
 			c.LoopGuard, err = parseLoopGuard(v)
 			return err
@@ -502,11 +502,11 @@ var PortSettings = []Setting[PortConfig]{
 	stormLimit("storm-bcast", "broadcast", 0),
 	stormLimit("storm-mcast", "multicast", 1),
 	stormLimit("storm-unknown", "unknown unicast", 2),
-	rateLimit(RateIn, "take in", datapath.LimitIn),
-	rateLimit(RateOut, "let out", datapath.LimitOut),
+	rateLimit(RateIn, "accept", datapath.LimitIn),
+	rateLimit(RateOut, "send", datapath.LimitOut),
 	{
 		Name: "stp-cost", Value: "auto|N", Default: Auto,
-		Help: "cost of the way to the root by the port, 1 to 200000000, or by its speed",
+		Help: "set the cost of the way to the root by the port, 1 to 200000000, or auto, by its speed",
 		parse: func(c *PortConfig, v string) (err error) {
 			c.STPCost = 0
 			if v != Auto {
@@ -525,7 +525,7 @@ var PortSettings = []Setting[PortConfig]{
 	},
 	{
 		Name: "stp-priority", Value: "N", Default: "128",
-		Help: "the least of equally good ports is preferred: 0 to 240 in steps of 16",
+		Help: "set the priority among equally good ports, 0 to 240 in steps of 16; the lowest one is preferred",
 		parse: func(c *PortConfig, v string) error {
 			n, err := parseSteps(v, 240, 16)
 			c.STPPriority = uint8(n)
@@ -533,11 +533,11 @@ var PortSettings = []Setting[PortConfig]{
 		},
 		format: func(c PortConfig) string { return strconv.Itoa(int(c.STPPriority)) },
 	},
-	autoOnOff("stp-edge", "no bridge is behind the port, so that it forwards at once", func(c *PortConfig) *string { return &c.STPEdge }),
-	autoOnOff("stp-p2p", "the cable ends at one other bridge, not at several", func(c *PortConfig) *string { return &c.STPPointToPoint }),
+	autoOnOff("stp-edge", "let the port forward at once, since no bridge is behind it", func(c *PortConfig) *string { return &c.STPEdge }),
+	autoOnOff("stp-p2p", "treat the cable as leading to one other bridge, not to several", func(c *PortConfig) *string { return &c.STPPointToPoint }),
 	onOff("bpdu-guard", false, "shut the port when a BPDU comes in by it", func(c *PortConfig) *bool { return &c.BPDUGuard }),
-	onOff("bpdu-filter", false, "neither send BPDUs by the port nor hear them", func(c *PortConfig) *bool { return &c.BPDUFilter }),
-	onOff("root-guard", false, "take no better root from the port", func(c *PortConfig) *bool { return &c.RootGuard }),
+	onOff("bpdu-filter", false, "neither send nor accept BPDUs at the port", func(c *PortConfig) *bool { return &c.BPDUFilter }),
+	onOff("root-guard", false, "accept no better root from the port", func(c *PortConfig) *bool { return &c.RootGuard }),
 }
 
 // String prints the guard as its setting takes it.
@@ -571,7 +571,7 @@ const noStorm = "none"
 func stormLimit(name, kind string, index int) Setting[PortConfig] {
 	return Setting[PortConfig]{
 		Name: name, Value: "RATE|none", Default: noStorm,
-		Help: "take at most so much " + kind + ", such as 500pps or 10mbit: 1pps to 4294967295pps, 1kbit to 4294gbit, or none; a bare number is pps",
+		Help: "accept at most this much " + kind + ", such as 500pps or 10mbit: 1pps to 4294967295pps, 1kbit to 4294gbit, or none; a bare number is pps",
 		parse: func(c *PortConfig, v string) (err error) {
 			c.Storm[index], err = ParseStormLimit(v)
 			return err
@@ -586,6 +586,8 @@ var rateUnits = []struct {
 	factor   uint64
 	kilobits bool
 }{{"pps", 1, false}, {"gbit", 1000000, true}, {"mbit", 1000, true}, {"kbit", 1, true}}
+
+const rateExample = "one such as 100mbit or 5000pps (1kbit to 4294gbit, 1pps to 4294967295pps), or none"
 
 // ParseStormLimit reads a rate a second: frames, "500" or "500pps", or bits,
 // "64kbit", "10mbit", "1gbit"; "none" is no limit.
@@ -602,13 +604,13 @@ func ParseStormLimit(s string) (StormLimit, error) {
 	}
 	n, err := strconv.ParseUint(digits, 10, 32)
 	if err == nil && n == 0 {
-		return StormLimit{}, fmt.Errorf("a limit of 0 would let nothing in; give 1pps or more, or none for no limit")
+		return StormLimit{}, fmt.Errorf("a limit of 0 would let nothing through; give 1pps or more, or none for no limit")
 	}
 	if unit := strings.TrimLeft(s, "0123456789"); unit != "" && unit != s && unit != "pps" && strings.HasSuffix(strings.ToLower(unit), "bps") {
-		return StormLimit{}, fmt.Errorf("not a rate; bits are kbit, mbit or gbit; give 1pps to 4294967295pps, 1kbit to 4294gbit, or none")
+		return StormLimit{}, fmt.Errorf("not a rate; bits are kbit, mbit or gbit; give %s", rateExample)
 	}
 	if err != nil || n*factor > math.MaxUint32 {
-		return StormLimit{}, fmt.Errorf("not a rate; give 1pps to 4294967295pps, 1kbit to 4294gbit, or none")
+		return StormLimit{}, fmt.Errorf("not a rate; give %s", rateExample)
 	}
 	return StormLimit{Rate: uint32(n * factor), Kilobits: kilobits}, nil
 }
@@ -636,7 +638,7 @@ const (
 func rateLimit(name, verb string, way int) Setting[PortConfig] {
 	return Setting[PortConfig]{
 		Name: name, Value: "RATE[:BURST]|none", Default: noStorm,
-		Help: verb + " at most so much, such as 100mbit, 100mbit:4mb or 5000pps, 1kbit to 4294gbit, or none; a burst is in bytes, kb or mb of 1024, or in frames",
+		Help: verb + " at most this much, such as 100mbit, 100mbit:4mb or 5000pps, 1kbit to 4294gbit, or none; a burst is in bytes, kb or mb (of 1024), or in frames",
 		parse: func(c *PortConfig, v string) (err error) {
 			c.Rate[way], err = ParseRateLimit(v)
 			return err
@@ -677,7 +679,7 @@ func ParseRateLimit(s string) (RateLimit, error) {
 		return usual, err
 	}
 	if l.Rate == 0 {
-		return RateLimit{}, fmt.Errorf("no limit has no burst; give none alone")
+		return RateLimit{}, fmt.Errorf("none has no burst; give none alone")
 	}
 	least, unit, digits, factor := uint64(1), "frames", burst, uint64(1)
 	if l.Kilobits {
@@ -691,7 +693,7 @@ func ParseRateLimit(s string) (RateLimit, error) {
 	}
 	n, err := strconv.ParseUint(digits, 10, 32)
 	if err != nil || n*factor < least || n*factor > most {
-		return RateLimit{}, fmt.Errorf("not a burst; give %d to %d %s, which is what passes in a minute at most, or leave it out: what passes in a quarter of a second suits TCP",
+		return RateLimit{}, fmt.Errorf("not a burst; give %d to %d %s, at most what passes in a minute, or leave it out: the default of a quarter of a second suits TCP",
 			least, most, unit)
 	}
 	return RateLimit{l, uint32(n * factor)}, nil

@@ -299,7 +299,7 @@ var stormLimits = []struct{ value, want string }{
 func TestStormLimitOfZero(t *testing.T) {
 	for _, v := range []string{"0", "0pps", "0kbit", "0gbit"} {
 		_, err := ParseStormLimit(v)
-		if err == nil || !strings.Contains(err.Error(), "let nothing in") {
+		if err == nil || !strings.Contains(err.Error(), "let nothing through") {
 			t.Errorf("%s: %v", v, err)
 		}
 	}

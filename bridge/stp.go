@@ -88,7 +88,7 @@ func warnNoAgent(b *datapath.Bridge, meaning string) []string {
 	case b.Held(datapath.WatchControl):
 		return []string{"the agent that runs the spanning tree is stopped: " + meaning + "; have it go on with 'kill -CONT'"}
 	}
-	return []string{"no agent runs the spanning tree: " + meaning + "; start 'bascule agent', unless one is there, which takes it up in a moment"}
+	return []string{"no agent runs the spanning tree: " + meaning + "; start 'bascule agent', unless it is about to take over"}
 }
 
 // stpChoices ties the words for a port's cable to those of the datapath.

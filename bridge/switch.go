@@ -126,7 +126,7 @@ func (s *Switch) write(f func(*datapath.Store) error) error {
 		}
 		hosts, ruled, err := s.mend(store)
 		if err != nil {
-			return failed("mend what an earlier command was killed at", err)
+			return failed("complete what a killed command has left", err)
 		}
 		if err := store.GiveBack(follower{}); err != nil {
 			return failed("give back what ports took that have left", err)

@@ -704,7 +704,7 @@ func sortRanges(object string, list []VLANRange) ([]VLANRange, error) {
 	for _, r := range list {
 		switch {
 		case r.First < 1 || r.Last > maxVLAN || r.Last < r.First:
-			return nil, usagef(object, "%d-%d is no range of VLANs; give numbers 1 to %d, the lower first", r.First, r.Last, maxVLAN)
+			return nil, usagef(object, "%d-%d is not a range of VLANs; give numbers 1 to %d, the lower first", r.First, r.Last, maxVLAN)
 		case r.PVID && (pvid != 0 || r.First != r.Last):
 			return nil, usagef(object, "a port has one VLAN for frames without a tag; give one VLAN as PVID")
 		case r.PVID:

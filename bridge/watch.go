@@ -16,7 +16,7 @@ func (s *Switch) hold(what, bridge string, w datapath.Watch, set func(*draft) er
 	err = s.change(what, bridge, func(c *draft) error {
 		if release, err = c.bridge.Hold(w); err != nil {
 			if errors.Is(err, datapath.ErrWatched) {
-				return refused(what, "somebody else does already", "end that first")
+				return refused(what, "another program does already", "end it first")
 			}
 			return err
 		}

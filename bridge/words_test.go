@@ -36,15 +36,15 @@ func TestWords(t *testing.T) {
 		words string // that it has
 		never string // that it has not
 	}{
-		{b.DelSpan("br0", "p3"), "p3 is no port of this bridge; see 'bascule port show br0'", add},
-		{one(b.DelPort("br0", "p3")), "p3 is no port of this bridge; see 'bascule port show br0'", add},
-		{b.DelRule("br0", r), "p3 is no port of this bridge; see 'bascule port show br0'", add},
+		{b.DelSpan("br0", "p3"), "p3 is not a port of this bridge; see 'bascule port show br0'", add},
+		{one(b.DelPort("br0", "p3")), "p3 is not a port of this bridge; see 'bascule port show br0'", add},
+		{b.DelRule("br0", r), "p3 is not a port of this bridge; see 'bascule port show br0'", add},
 		{b.DelVLANs("br0", "p3", []uint16{1}), "", add},
-		{one(b.FlushRules("br0", "p3")), "p3 is no port of this bridge", add},
-		{one(b.Rules("br0", "p3")), "p3 is no port of this bridge", add},
-		{one(b.FDB("br0", Match{Port: "p3"})), "p3 is no port of this bridge", add},
-		{one(b.Flush("br0", Match{Port: "p3"})), "p3 is no port of this bridge", add},
-		{one(b.FlushBindings("br0", Match{Port: "p3"})), "p3 is no port of this bridge", add},
+		{one(b.FlushRules("br0", "p3")), "p3 is not a port of this bridge", add},
+		{one(b.Rules("br0", "p3")), "p3 is not a port of this bridge", add},
+		{one(b.FDB("br0", Match{Port: "p3"})), "p3 is not a port of this bridge", add},
+		{one(b.Flush("br0", Match{Port: "p3"})), "p3 is not a port of this bridge", add},
+		{one(b.FlushBindings("br0", Match{Port: "p3"})), "p3 is not a port of this bridge", add},
 		{b.AddEntry("br0", Entry{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, Port: "p3", Static: true}), add, "--"},
 		{one(b.SetPorts("br0", []string{"p1"}, PortOptions{Changes: on("mab")})), "and the port would not be locked", "--learn"},
 		{one(b.SetPorts("br0", []string{"p1"}, PortOptions{Changes: []Change{{"learn", "off"}, {"locked", "on"}, {"mab", "on"}}})),
@@ -87,7 +87,7 @@ func TestWords(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "host0 is a port of br0 already") {
 		t.Errorf("a host port that is there: %v", err)
 	}
-	const warning = "p3 has the addresses 192.0.2.1/24, 192.0.2.2/24, by which nobody reaches the host any more: " +
+	const warning = "p3 has the addresses 192.0.2.1/24, 192.0.2.2/24, which no longer reaches the host: " +
 		"a port belongs to the switch; give them to host port host0"
 	if got := AddressWarning("br0", "host0", "p3", []string{"192.0.2.1/24", "192.0.2.2/24"}); got != warning {
 		t.Errorf("it warns %q, should warn %q", got, warning)

@@ -854,9 +854,11 @@ type Span struct {
 // put-back to the state behind it in the list, without a number.
 type State struct {
 	// how many states ago, for 'apply --back'
-	Back    *int64    `json:"back,omitempty"`
-	Bridges []string  `json:"bridges"`
-	Time    time.Time `json:"time"`
+	Back    *int64   `json:"back,omitempty"`
+	Bridges []string `json:"bridges"`
+	// what was done: the first action, and how many more
+	Change string    `json:"change,omitempty"`
+	Time   time.Time `json:"time"`
 	// when it is put back, unless it is confirmed
 	Until time.Time `json:"until,omitempty"`
 	What  string    `json:"what"`

@@ -170,7 +170,7 @@ func unknown(text []byte) error {
 			continue
 		}
 		if near := plug.Near(key, known); near != "" {
-			return wrong("%.40q is no key of this plugin; the nearest is %s", key, near)
+			return wrong("%.40q is not a key of this plugin; the nearest is %s", key, near)
 		}
 	}
 	return nil
@@ -315,7 +315,7 @@ func (t trunk) vlans() (list []uint16, err error) {
 	case (t.MinID == nil) != (t.MaxID == nil):
 		return nil, wrong("vlanTrunk: minID and maxID come together; give both")
 	case t.MinID != nil && (!valid(*t.MinID) || !valid(*t.MaxID) || *t.MaxID < *t.MinID):
-		return nil, wrong("vlanTrunk: %d to %d is no range of VLANs; give 1 to 4094, the lower first", *t.MinID, *t.MaxID)
+		return nil, wrong("vlanTrunk: %d to %d is not a range of VLANs; give 1 to 4094, the lower first", *t.MinID, *t.MaxID)
 	case t.ID != nil && !valid(*t.ID):
 		return nil, wrong("vlanTrunk: id %d: give 1 to 4094", *t.ID)
 	}

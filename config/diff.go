@@ -39,6 +39,9 @@ func (d *diff) act(op Op, object, detail string) {
 
 func (d *diff) edit(f func(*bridge.Edit) error) { d.edits = append(d.edits, f) }
 
+// leaves reports whether a port leaves for good. What belongs to it goes with it, and is not done by itself.
+func (d *diff) leaves(port string) bool { return d.gone[port] && d.want.byName[port] == nil }
+
 // isPort reports whether the device of a port or mirror that runs is there.
 func (d *diff) isPort(name, kind string) bool {
 	device := d.plan.want.devices[name]
@@ -139,7 +142,7 @@ func (d *diff) hookFor(want *portModel, runs string) string {
 func (d *diff) ports() {
 	for _, was := range d.was.ports {
 		if d.gone[was.name] {
-			d.act(Delete, "port "+was.name, d.kindDetail(was))
+			d.act(Delete, "port "+was.name, d.portDetail(was))
 			if was.kind == bridge.TypeHost {
 				d.plan.hostsGo = append(d.plan.hostsGo, [2]string{d.want.Name, was.name})
 			}
@@ -177,26 +180,42 @@ func (d *diff) deletePort(p *portModel) {
 	}
 }
 
+// madeOf says what a port is made of, besides what an interface has. settings are the words of those that
+// are not the usual ones.
+func madeOf(p *portModel, settings []string, usual []bridge.VLANRange) (details []string) {
+	if p.kind != bridge.TypeNetdev {
+		details = append(details, "type "+p.kind)
+	}
+	if p.peer != "" {
+		details = append(details, "peer "+p.peer)
+	}
+	if p.hook != "" && p.hook != bridge.HookAuto {
+		details = append(details, "hook "+p.hook)
+	}
+	details = append(details, settings...)
+	if !slices.Equal(p.vlans, usual) {
+		details = append(details, vlanDetails(nil, p.vlans, false)...)
+	}
+	return details
+}
+
+// portDetail says what a port that is deleted was, as the line that made it.
+func (d *diff) portDetail(was *portModel) string {
+	_, settings := changed(bridge.PortSettings, bridge.PortDefaults(was.kind), was.config, false)
+	details := madeOf(was, settings, defaultVLANs(d.was.config))
+	if it := d.plan.want.devices[was.name]; was.kind == bridge.TypeHost && it != nil && len(it.Kept) > 0 {
+		details = append(details, "addresses "+addressWords(it.Kept))
+	}
+	return strings.Join(details, ", ")
+}
+
 func (d *diff) addPort(want *portModel) {
 	name := d.want.Name
 	initial := bridge.PortDefaults(want.kind)
 	changes, details := changed(bridge.PortSettings, initial, want.config, false)
 	o := bridge.PortOptions{Type: want.kind, Peer: want.peer, Hook: want.hook, Changes: changes, Force: want.force}
-	var head []string
-	if want.kind != bridge.TypeNetdev {
-		head = append(head, "type "+want.kind)
-	}
-	if want.peer != "" {
-		head = append(head, "peer "+want.peer)
-	}
-	if want.hook != "" && want.hook != bridge.HookAuto {
-		head = append(head, "hook "+want.hook)
-	}
-	details = append(head, details...)
 	usual := defaultVLANs(d.want.config)
-	if !slices.Equal(want.vlans, usual) {
-		details = append(details, vlanDetails(nil, want.vlans, false)...)
-	}
+	details = madeOf(want, details, usual)
 	if o.MAC = want.mac; o.MAC != nil {
 		details = append(details, "mac "+o.MAC.String())
 	}
@@ -371,7 +390,7 @@ func (d *diff) private() {
 		object := fmt.Sprintf("private VLAN %d", id)
 		switch {
 		case !has:
-			d.act(Delete, object, "")
+			d.act(Delete, object, privateDetail(was))
 		case !had:
 			d.act(Add, object, privateDetail(want))
 		default:
@@ -395,8 +414,11 @@ func (d *diff) private() {
 func (d *diff) rules() {
 	var was []portRule
 	for _, r := range d.was.rules {
-		if !d.gone[r.port] {
+		switch {
+		case !d.gone[r.port]:
 			was = append(was, r)
+		case d.leaves(r.port):
+			d.act(Delete, "rule", r.text)
 		}
 	}
 	changed := false
@@ -492,6 +514,9 @@ func (a assigned[E, T]) plan(d *diff, there, wanted []placed[E]) {
 	for _, old := range there {
 		e := old.it
 		if d.gone[a.port(e)] {
+			if d.leaves(a.port(e)) {
+				d.act(Delete, a.object(e), a.detail(e))
+			}
 			continue
 		}
 		was[a.key(e)] = e
@@ -569,7 +594,11 @@ func (d *diff) mirrors() {
 		if !d.gone[was.Device] {
 			continue
 		}
-		d.act(Delete, "span port "+was.Device, "")
+		detail := ""
+		if !was.Emptied {
+			detail = mirrorDetail(was)
+		}
+		d.act(Delete, "span port "+was.Device, detail)
 		if !d.early[name][was.Device] {
 			d.edit(func(e *bridge.Edit) error { return e.DelSpan(was.Device) })
 		}
@@ -589,6 +618,30 @@ func (d *diff) mirrors() {
 	}
 }
 
+// ruleDiff says which rules of pf come and go.
+func (d *diff) ruleDiff(was, want string) {
+	for _, l := range lineDiff(was, want) {
+		d.act(l.op, "pf rule", l.text)
+	}
+}
+
+// remove has a bridge go that is empty by now, with its private VLANs and pf.
+func (d *diff) remove() {
+	name := d.want.Name
+	for id := uint16(1); id <= maxVLAN; id++ {
+		if it, ok := d.was.private[id]; ok {
+			d.act(Delete, fmt.Sprintf("private VLAN %d", id), privateDetail(it))
+		}
+	}
+	if pf := d.was.PF; pf != nil {
+		d.act(Delete, "pf", "enabled "+switchWord(pf.Enabled))
+		d.ruleDiff(pf.Rules, "")
+	}
+	_, details := changed(bridge.BridgeSettings, bridge.Defaults(bridge.BridgeSettings), d.was.config, false)
+	d.actions = append(d.actions, Action{Delete, name, "bridge " + name, strings.Join(details, ", ")})
+	d.step(removeBridges, func(s *bridge.Switch, _ Options) ([]string, error) { return s.DelBridge(name) })
+}
+
 func (d *diff) pf() {
 	want := d.want.PF
 	if want == nil {
@@ -597,10 +650,7 @@ func (d *diff) pf() {
 		}
 		return
 	}
-	was := d.was.PF
-	if was == nil {
-		was = &PF{}
-	}
+	was := cmp.Or(d.was.PF, &PF{})
 	load := want.Rules != "" && want.Rules != was.Rules
 	name, enabled := d.want.Name, want.Enabled
 	if !load && was.Enabled == enabled {
@@ -615,9 +665,7 @@ func (d *diff) pf() {
 	}
 	d.act(Change, "pf", strings.Join(details, ", "))
 	if load && want.printed != "" {
-		for _, l := range lineDiff(was.Rules, want.printed) {
-			d.act(l.op, "pf rule", l.text)
-		}
+		d.ruleDiff(was.Rules, want.printed)
 	}
 	stage := loadPF
 	if was.Enabled && !enabled {

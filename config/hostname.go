@@ -294,7 +294,7 @@ func (h *hostFile) rule(at Position, line string, w word) {
 func (h *hostFile) port(w, name word) *hostPort {
 	p := h.byName[name.text]
 	if p == nil {
-		h.refuse(w, "%q is no port; write add %s before", name.text, name.text)
+		h.refuse(w, "%q is not a port; write add %s before", name.text, name.text)
 	}
 	return p
 }
@@ -521,7 +521,7 @@ var hostWords = []hostWord{
 	{[]string{"proto"}, ifBridge, 1, func(h *hostFile, w word, args []word) {
 		h.proto = args[0].text
 		if h.proto != "stp" && h.proto != "rstp" {
-			h.refuse(w, "%q is no version of the spanning tree; give stp or rstp", h.proto)
+			h.refuse(w, "%q is not a version of spanning tree; give stp or rstp", h.proto)
 		}
 	}},
 	automaticWord("edge", func(p *hostPort) *automatic { return &p.edge }),

@@ -249,7 +249,7 @@ func parse(path string, text []byte) ([]File, Errors) {
 	bad := &faults{path: path}
 	lines := lineBreaks.Replace(string(text))
 	if !utf8.ValidString(lines) {
-		bad.add(invalidAt(path, lines), "this is no UTF-8; give a file of text")
+		bad.add(invalidAt(path, lines), "not UTF-8; give a text file")
 		return nil, bad.errors()
 	}
 	var files []File

@@ -362,7 +362,7 @@ func TestLimits(t *testing.T) {
 		{"commas.yaml", "bridges: [" + strings.Repeat("a,", 1<<20) + "]", ":1:1572872: more than 786432 of the signs [ ] { } , & * ! ? '- ' and ': '; give less, or several files"},
 		{"levels.yaml", "bridges: " + strings.Repeat("[", 1<<20), ":1:786441: more than 786432 of the signs [ ] { } , & * ! ? '- ' and ': '; give less, or several files"},
 		{"self.yaml", "x-a: &a\n  b: *a\nbridges:\n", "self.yaml:2:3: nested too deeply; no bridge needs more than 16 levels"},
-		{"latin1.yaml", "# ok\n# \xe4\n", "latin1.yaml:2:3: this is no UTF-8; give a file of text"},
+		{"latin1.yaml", "# ok\n# \xe4\n", "latin1.yaml:2:3: not UTF-8; give a text file"},
 		{"many.yaml", many, "many.yaml: 980 more errors"},
 		{"hostname.veb0", strings.Repeat("nonsense\n", 100000), "hostname.veb0: 99980 more errors"},
 	}

@@ -89,9 +89,7 @@ func newPlan(was, want File, devices []bridge.Device) *plan {
 		d.pf()
 		d.finish()
 		if d.want.Gone {
-			name := d.want.Name
-			p.actions = append(p.actions, Action{Delete, name, "bridge " + name, ""})
-			p.step(removeBridges, func(s *bridge.Switch, _ Options) ([]string, error) { return s.DelBridge(name) })
+			d.remove()
 		}
 	}
 	return p

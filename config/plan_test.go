@@ -246,7 +246,15 @@ func TestPlan(t *testing.T) {
 			was: `bridges: {br0: {ports: {p1: {}, p2: {}}, rules: [block on p1], bindings: [{port: p1, mac: 02:00:00:00:00:01, address: 192.0.2.1}],
 				fdb: [{mac: 02:00:00:00:00:01, port: p1}], mirrors: {m0: {ports: p2}}}}`,
 			want: "bridges: {br0: {ports: {p2: {}}, mirrors: {m0: {ports: p2}}}}", devices: "p1@br0 p2@br0 m0@br0",
-			plan: []string{"- port p1 of br0"},
+			plan: []string{"- port p1 of br0", "- rule of br0: block on p1", "- binding 192.0.2.1 of br0: 02:00:00:00:00:01 on p1", "- address 02:00:00:00:00:01 of br0: on p1"},
+		},
+		{
+			name: "what a port that leaves was",
+			was: `bridges: {br0: {vlan-filtering: on, ports: {p1: {pvid: 10, tagged: 20, isolated: on}, h: {type: host, trusted: off}}},
+				br1: {ports: {c: {type: patch, peer: br2/c, learn: off}}}, br2: {ports: {c: {type: patch, peer: br1/c}}}}`,
+			want: "bridges: {br0: {vlan-filtering: on}, br1: {}, br2: {}}", devices: "p1@br0 h@br0!",
+			plan: []string{"- port p1 of br0: isolated on, pvid 10, tagged 20", "- port h of br0: type host, trusted off",
+				"- port c of br1: type patch, peer br2/c, learn off", "- port c of br2: type patch, peer br1/c"},
 		},
 		{
 			name:    "mirrors",
@@ -254,7 +262,7 @@ func TestPlan(t *testing.T) {
 			want:    "bridges: {br0: {ports: {p1: {}, p2: {}, m2: {}}, mirrors: {m0: {ports: [p2, p1], direction: in}, m1: {direction: both}, m3: {ports: p1}}}}",
 			devices: "p1@br0 p2@br0 m0@br0 m1@br0 m2@br0 m3",
 			plan: []string{
-				"+ port m2 of br0", "- span port m1 of br0", "- span port m2 of br0", "+ span port m1 of br0: all ports, direction both", "+ span port m3 of br0: ports p1, direction in",
+				"+ port m2 of br0", "- span port m1 of br0: all ports, direction in", "- span port m2 of br0: all ports, direction in", "+ span port m1 of br0: all ports, direction both", "+ span port m3 of br0: ports p1, direction in",
 			},
 		},
 		{
@@ -312,6 +320,41 @@ func TestPlanEntriesAtOnce(t *testing.T) {
 	p := newPlan(fileOf(t, "was", list("p1", 1)), fileOf(t, "want", list("p2", 51)), devicesOf("p1@br0 p2@br0"))
 	if len(p.actions) != 150 || len(p.stages[forget]) != 1 || len(p.stages[remember]) != 1 {
 		t.Errorf("%d changes, in %d steps that delete and %d that add", len(p.actions), len(p.stages[forget]), len(p.stages[remember]))
+	}
+}
+
+// TestPlanGone: the plan that removes a bridge says what goes with it, as the plan that made it did.
+func TestPlanGone(t *testing.T) {
+	was := fileOf(t, "was", `bridges: {br0: {ageing: 60s, vlan-filtering: on, private-vlans: {100: {isolated: 101}}, ports: {p1: {pvid: 100, isolated: on}},
+		rules: [block on p1], pf: {enabled: on, rules: "block drop in all\npass out all\n"}}}`)
+	actions, _, err := Plan(was, File{Bridges: []Bridge{{Name: "br0", Gone: true}}}, devicesOf("p1@br0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, a := range actions {
+		got = append(got, a.String())
+	}
+	want := []string{"- port p1 of br0: isolated on, pvid 100", "- rule of br0: block on p1", "- private VLAN 100 of br0: isolated 101",
+		"- pf of br0: enabled on", "- pf rule of br0: block drop in all", "- pf rule of br0: pass out all", "- bridge br0: ageing 60s, vlan-filtering on"}
+	if !slices.Equal(got, want) {
+		t.Errorf("the plan is\n  %s\nshould be\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+func TestSummary(t *testing.T) {
+	long := Action{Add, "br0", "port p1 of br0", strings.Repeat("x", 100)}
+	for _, c := range []struct {
+		actions []Action
+		want    string
+	}{
+		{nil, ""},
+		{[]Action{{Change, "br0", "bridge br0", "ageing 300s -> 60s"}}, "~ bridge br0: ageing 300s -> 60s"},
+		{[]Action{long, long, long}, "+ port p1 of br0: " + strings.Repeat("x", 39) + "..., and 2 more"},
+	} {
+		if got := Summary(c.actions); got != c.want {
+			t.Errorf("the summary is %q, should be %q", got, c.want)
+		}
 	}
 }
 
@@ -417,15 +460,15 @@ func TestPlanRefuses(t *testing.T) {
 		{"a route at ports to come", "", `bridges: {br0: {ports: {"p*": {route: on}}}}`, "p1", "only a host port routes"},
 		{"a VLAN that is private twice", "", "bridges: {br0: {vlan-filtering: on, private-vlans: {100: {isolated: 101}, 200: {community: 101}}}}", "", "VLAN 101 is isolated below 100 already"},
 		{"a trunk without its primary", "", "bridges: {br0: {vlan-filtering: on, ports: {p1: {tagged: 101}}, private-vlans: {100: {isolated: 101}}}}", "p1", "but not its primary VLAN 100"},
-		{"a rule of no port", "", "bridges: {br0: {ports: {p1: {}}, rules: [block on p2]}}", "p1", "want.yaml:1:42: rule of br0: p2 is no port of the bridge; name one that is"},
-		{"a binding of no port", "", "bridges: {br0: {bindings: [{port: p2, mac: " + mac + ", address: 192.0.2.1}]}}", "p2", "binding of 192.0.2.1 in br0: p2 is no port"},
+		{"a rule of no port", "", "bridges: {br0: {ports: {p1: {}}, rules: [block on p2]}}", "p1", "want.yaml:1:42: rule of br0: p2 is not a port of the bridge; name one that is"},
+		{"a binding of no port", "", "bridges: {br0: {bindings: [{port: p2, mac: " + mac + ", address: 192.0.2.1}]}}", "p2", "binding of 192.0.2.1 in br0: p2 is not a port"},
 		{"a binding without its VLAN", "", "bridges: {br0: {vlan-filtering: on, ports: {p1: {}}, bindings: [{port: p1, mac: " + mac + ", address: 192.0.2.1}]}}", "p1", "every frame is in one; give vlan"},
 		{"an address bound twice", "", "bridges: {br0: {ports: {p1: {}}, bindings: [{port: p1, mac: " + mac + ", address: 192.0.2.1}, {port: p1, mac: 02:00:00:00:00:02, address: 192.0.2.1}]}}", "p1", "an address has one station"},
-		{"an entry of no port", "", "bridges: {br0: {fdb: [{port: p2, mac: " + mac + "}]}}", "", "address " + mac + " of br0: p2 is no port"},
+		{"an entry of no port", "", "bridges: {br0: {fdb: [{port: p2, mac: " + mac + "}]}}", "", "address " + mac + " of br0: p2 is not a port"},
 		{"an entry in a VLAN of others", "", "bridges: {br0: {vlan-filtering: on, ports: {p1: {}}, fdb: [{port: p1, vlan: 7, mac: " + mac + "}]}}", "p1", "port p1 is not in VLAN 7"},
 		{"an entry twice", "", "bridges: {br0: {ports: {p1: {}}, fdb: [{port: p1, mac: " + mac + "}, {port: p1, mac: " + mac + "}]}}", "p1", "an address is behind one port"},
-		{"a mirror of no port", "", "bridges: {br0: {mirrors: {m0: {ports: p1}}}}", "m0 p1", "span port m0 of br0: p1 is no port of the bridge"},
-		{"a backup of no port", "", "bridges: {br0: {ports: {p1: {backup: p2}}}}", "p1", "want.yaml:1:25: backup p2 of port p1 of br0: p2 is no port of the bridge; name one that is"},
+		{"a mirror of no port", "", "bridges: {br0: {mirrors: {m0: {ports: p1}}}}", "m0 p1", "span port m0 of br0: p1 is not a port of the bridge"},
+		{"a backup of no port", "", "bridges: {br0: {ports: {p1: {backup: p2}}}}", "p1", "want.yaml:1:25: backup p2 of port p1 of br0: p2 is not a port of the bridge; name one that is"},
 		{"a backup of itself", "", "bridges: {br0: {ports: {p1: {backup: p1}}}}", "p1", "a port cannot stand in for itself"},
 		{"a backup of a patch port", "", "bridges: {br0: {ports: {a: {type: patch, peer: br1/b, backup: p1}, p1: {}}}, br1: {ports: {b: {type: patch, peer: br0/a}}}}", "p1", "a patch port has no carrier to lose"},
 		{"mab of a port that is not locked", "", "bridges: {br0: {ports: {p1: {mab: on}}}}", "p1", "lock it with locked: on, or switch mab off with mab: off"},

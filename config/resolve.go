@@ -321,7 +321,7 @@ func (m *model) readVLANs(b *bridgeModel, p *Port, what string) []bridge.VLANRan
 	pvids := 0
 	for _, r := range p.VLANs {
 		if r.First < 1 || r.Last > maxVLAN || r.Last < r.First {
-			m.fail(p.At, "%s: VLANs %d-%d are none; give 1 to %d, the lower one first", what, r.First, r.Last, maxVLAN)
+			m.fail(p.At, "%s: VLANs %d-%d are not a range; give numbers 1 to %d, the lower one first", what, r.First, r.Last, maxVLAN)
 			continue
 		}
 		for id := r.First; id <= r.Last; id++ {
@@ -748,7 +748,7 @@ func (m *model) readPrivate(b *bridgeModel) {
 		add := func(id uint16, is string) {
 			switch {
 			case id < 1 || id > maxVLAN:
-				m.fail(p.At, "%s: VLAN %d is none; give 1 to %d", what, id, maxVLAN)
+				m.fail(p.At, "%s: VLAN %d does not exist; give 1 to %d", what, id, maxVLAN)
 			case role[id] != "":
 				m.fail(p.At, "%s: VLAN %d is %s already; give each a VLAN of its own", what, id, role[id])
 			default:
@@ -804,7 +804,7 @@ func (m *model) readRules(b *bridgeModel) {
 		p, ok := m.port(b, parsed.Port)
 		switch {
 		case !ok:
-			m.fail(r.At, "rule of %s: %s is no port of the bridge; name one that is", b.Name, parsed.Port)
+			m.fail(r.At, "rule of %s: %s is not a port of the bridge; name one that is", b.Name, parsed.Port)
 		case p == nil || p.waits:
 		default:
 			b.rules = append(b.rules, portRule{p.name, parsed.String()})
@@ -816,7 +816,7 @@ func (m *model) readRules(b *bridgeModel) {
 func (m *model) addressVLAN(b *bridgeModel, p *portModel, at Position, what string, id uint16, needed bool) (uint16, bool) {
 	switch {
 	case id > maxVLAN:
-		m.fail(at, "%s: VLAN %d is none; give 1 to %d", what, id, maxVLAN)
+		m.fail(at, "%s: VLAN %d does not exist; give 1 to %d", what, id, maxVLAN)
 	case !b.config.VLANFiltering:
 		return id, true
 	case id == 0 && needed:
@@ -861,7 +861,7 @@ func (m *model) readBindings(b *bridgeModel) {
 		}
 		p, ok := m.port(b, e.Port)
 		if !ok {
-			m.fail(e.At, "%s: %s is no port of the bridge; name one that is", what, e.Port)
+			m.fail(e.At, "%s: %s is not a port of the bridge; name one that is", what, e.Port)
 			continue
 		}
 		if !m.checkMAC(e.At, what, e.MAC) || p == nil {
@@ -899,7 +899,7 @@ func (m *model) readEntries(b *bridgeModel) {
 		what := fmt.Sprintf("address %s of %s", e.MAC, b.Name)
 		p, ok := m.port(b, e.Port)
 		if !ok {
-			m.fail(e.At, "%s: %s is no port of the bridge; name one that is", what, e.Port)
+			m.fail(e.At, "%s: %s is not a port of the bridge; name one that is", what, e.Port)
 			continue
 		}
 		if !m.checkMAC(e.At, what, e.MAC) || p == nil {
@@ -941,7 +941,7 @@ func (m *model) readBackups(b *bridgeModel) {
 		case p.kind == bridge.TypePatch:
 			m.fail(p.at, "%s: a patch port has no carrier to lose; leave backup out", what)
 		case !ok:
-			m.fail(p.at, "%s: %s is no port of the bridge; name one that is", what, name)
+			m.fail(p.at, "%s: %s is not a port of the bridge; name one that is", what, name)
 		case backup == nil || backup.waits:
 			p.config.Backup = ""
 			if !p.waits {
@@ -999,7 +999,7 @@ func (m *model) readMirrors(b *bridgeModel, was *model) {
 			case slices.ContainsFunc(b.Mirrors, func(o Mirror) bool { return o.Device == name }):
 				m.fail(mirror.At, "%s: %s is a span port itself, and copies are not copied; name another port", what, name)
 			case !ok:
-				m.fail(mirror.At, "%s: %s is no port of the bridge; name one that is", what, name)
+				m.fail(mirror.At, "%s: %s is not a port of the bridge; name one that is", what, name)
 			case p == nil || p.waits:
 				if !x.waits {
 					m.note("%s waits for port %s", what, name)

@@ -132,10 +132,10 @@ func maskLength(text string, is6 bool) (string, error) {
 	if text == "" {
 		return "", errors.New("its mask is missing")
 	}
-	none := fmt.Errorf("%q is no mask", text)
+	none := fmt.Errorf("%q is not a mask", text)
 	if is6 {
 		if n, err := strconv.ParseUint(text, 10, 8); err != nil || n > 128 {
-			return "", fmt.Errorf("%q is no length of a network", text)
+			return "", fmt.Errorf("%q is not a prefix length", text)
 		}
 		return text, nil
 	}

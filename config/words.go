@@ -38,6 +38,24 @@ func (a Action) String() string {
 	return line
 }
 
+// shortAction is how many letters of an action a summary has at most.
+const shortAction = 60
+
+// Summary says in short what a plan does: its first action, and how many there are besides.
+func Summary(actions []Action) string {
+	if len(actions) == 0 {
+		return ""
+	}
+	text := []rune(actions[0].String())
+	if len(text) > shortAction {
+		text = append(text[:shortAction-3], []rune("...")...)
+	}
+	if more := len(actions) - 1; more > 0 {
+		return fmt.Sprintf("%s, and %d more", string(text), more)
+	}
+	return string(text)
+}
+
 // transition prints a change of a value; "none" stands for what was not there.
 func transition(name, before, after string, existed bool) string {
 	if !existed {
@@ -161,17 +179,6 @@ func ruleLines(text string) (list []string) {
 		}
 	}
 	return list
-}
-
-// kindDetail says what a port that is deleted was, if that is not plain.
-func (d *diff) kindDetail(p *portModel) string {
-	switch p.kind {
-	case bridge.TypeHost:
-		return "type host"
-	case bridge.TypePatch:
-		return "type patch, peer " + cmp.Or(p.peer, "none")
-	}
-	return ""
 }
 
 func privateDetail(p bridge.PrivateVLANs) string {

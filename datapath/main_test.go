@@ -83,7 +83,7 @@ type rack struct {
 	jobs  chan func()
 	near  []uint32 // ifindexes
 	far   []uint32
-	spare uint32 // a device that is no port of any bridge
+	spare uint32 // a device that is not a port of any bridge
 }
 
 var racks atomic.Int64

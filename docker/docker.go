@@ -97,7 +97,7 @@ func (d *Driver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method != http.MethodPost:
 		status, answer = http.StatusMethodNotAllowed, failure(fmt.Errorf("%s is not POST", r.Method))
 	case !known:
-		status, answer = http.StatusNotFound, failure(fmt.Errorf("%.80q is no request of a network driver that is answered here", r.URL.Path))
+		status, answer = http.StatusNotFound, failure(fmt.Errorf("%.80q is not a request that this network driver answers", r.URL.Path))
 	default:
 		text, err := io.ReadAll(r.Body)
 		if err == nil && len(text) == 0 {

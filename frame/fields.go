@@ -49,6 +49,9 @@ const (
 	leastEtherType = 0x600 // less is a length (IEEE 802.3 3.2.6)
 )
 
+// ErrNoDst says that Dst is missing.
+var ErrNoDst = errors.New("--dst is missing; give the MAC address that the frame is for, such as --dst 02:00:00:00:00:02")
+
 var broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
 // Build makes the frame, with right lengths and checksums. A frame that Size
@@ -110,7 +113,7 @@ func (f Fields) contradiction() error {
 
 	switch {
 	case f.Dst == nil && f.ARP != "request":
-		return errors.New("--dst is missing: say whom the frame is for")
+		return ErrNoDst
 	case f.Priority != nil && f.VLAN == nil:
 		return errors.New("--priority needs --vlan: it is in the tag; --vlan 0 is a tag of a priority alone")
 	case f.QinQ != nil && f.VLAN == nil:

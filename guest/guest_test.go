@@ -46,7 +46,7 @@ func TestAllowed(t *testing.T) {
 		{"allow br0 fdb-max=3 vlan 10 fdb-max=4", nil, "fdb-max is there twice"},
 		{"allow br0 vlan 4095", nil, "vlan: give 1 to 4094"},
 		{"allow br0 nonsense", nil, `"nonsense": give user NAME`},
-		{"allow br0 nonsense=on", nil, `"nonsense" is no setting of a port`},
+		{"allow br0 nonsense=on", nil, `"nonsense" is not a setting of a port`},
 		{"allow br0 fdb-max=much", nil, "fdb-max=much: "},
 		{"deny br0 vlan 10", nil, `"vlan": not expected behind deny`},
 	} {
@@ -195,7 +195,7 @@ func TestPlugs(t *testing.T) {
 		`<b:interface mac='52:54:00:00:00:01' bridge='br0' vlna='10'/>`:                                                                  `<interface> has no attribute "vlna"`,
 		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:limit/></b:interface>`:                                                     "<interface> takes no <limit>",
 		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><set name='isolated'>on</set></b:interface>`:                                  "<interface> takes no <set>",
-		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:set name='fdb-mx'>4</b:set></b:interface>`:                                 `"fdb-mx" is no setting`,
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:set name='fdb-mx'>4</b:set></b:interface>`:                                 `"fdb-mx" is not a setting`,
 		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:set name='fdb-max'>lots</b:set></b:interface>`:                             "fdb-max=lots",
 		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:set nme='fdb-max'>4</b:set></b:interface>`:                                 `<set> has no attribute "nme"`,
 		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:binding adress='192.0.2.7'/></b:interface>`:                                `<binding> has no attribute "adress"`,

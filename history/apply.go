@@ -23,13 +23,22 @@ const (
 	MostConfirm  = 24 * time.Hour
 )
 
-// ParseConfirm reads for how long a change waits to be confirmed.
+// ParseConfirm reads for how long a change waits to be confirmed. A number needs its unit: five seconds
+// and five minutes are far apart here.
 func ParseConfirm(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
-	if err != nil || d < LeastConfirm || d > MostConfirm {
-		return 0, &bridge.UsageError{Object: text, Err: fmt.Errorf("no time to confirm a change; give %v to %s, such as 60s or 5m", LeastConfirm, "24h")}
+	why := ""
+	switch {
+	case text != "" && strings.Trim(text, "0123456789") == "":
+		why = "a unit is missing"
+	case err != nil:
+		why = "not a time"
+	case d < LeastConfirm || d > MostConfirm:
+		why = "out of range"
+	default:
+		return d, nil
 	}
-	return d, nil
+	return 0, &bridge.UsageError{Object: "--confirm " + text, Err: fmt.Errorf("%s; give %v to %s, such as 60s or 5m", why, LeastConfirm, "24h")}
 }
 
 // Options say how a state is applied.
@@ -51,12 +60,12 @@ func NewID() string { return rand.Text() }
 // Apply is [config.Apply], with the state of before and the one of after kept. If only the
 // keeping fails, a warning says so; with Confirm nothing is done then.
 func (h *History) Apply(f config.File, o Options) (actions []config.Action, warnings []string, err error) {
-	return h.apply(func() (config.File, time.Time, error) { return f, time.Time{}, nil }, o)
+	return h.apply(func() (config.File, State, error) { return f, State{}, nil }, o)
 }
 
-// apply applies the file that build returns when nobody else changes anything. of is when the file was
-// in force before, zero for one that is new.
-func (h *History) apply(build func() (f config.File, of time.Time, err error), o Options) (actions []config.Action, warnings []string, err error) {
+// apply applies the file that build returns when nobody else changes anything. of is the state in which
+// the file was in force before, the zero value for a file that is new.
+func (h *History) apply(build func() (f config.File, of State, err error), o Options) (actions []config.Action, warnings []string, err error) {
 	if o.DryRun {
 		f, _, err := build()
 		if err != nil {
@@ -72,6 +81,9 @@ func (h *History) apply(build func() (f config.File, of time.Time, err error), o
 	f, of, err := build()
 	if err != nil {
 		return nil, nil, err
+	}
+	if !of.Time.IsZero() {
+		o.What = of.returnWords()
 	}
 	var unkept []string // why
 	c := change{h: h, o: o, file: f, files: digest(f), bridges: names(f)}
@@ -94,9 +106,10 @@ func (h *History) apply(build func() (f config.File, of time.Time, err error), o
 	case err != nil || len(actions) == 0 || c.joins:
 		return actions, warnings, err
 	case c.waits != nil:
-		if !of.IsZero() {
-			h.noteReturn(of)
+		if !of.Time.IsZero() {
+			h.noteReturn(of.Time)
 		}
+		c.waits.Change = config.Summary(actions)
 		c.waits.end(o.Confirm) // from now, when it can be tried
 		if err := h.await(c.waits); err != nil {
 			warnings = append(warnings, fmt.Sprintf("the time to confirm the change runs since it began: %v", err))
@@ -104,11 +117,11 @@ func (h *History) apply(build func() (f config.File, of time.Time, err error), o
 		return actions, warnings, nil
 	}
 	h.forgive(c.files)
-	if !of.IsZero() {
-		h.noteReturn(of)
+	if !of.Time.IsZero() {
+		h.noteReturn(of.Time)
 	}
 	if unkept == nil {
-		st := State{Time: time.Now(), Who: o.Who.String(), What: o.What, Bridges: c.bridges, Files: c.files}
+		st := State{Time: time.Now(), Who: o.Who.String(), What: o.What, Bridges: c.bridges, Files: c.files, Change: config.Summary(actions)}
 		warnings = append(warnings, h.record(st)...)
 	}
 	return actions, warnings, nil
@@ -214,7 +227,16 @@ func waitsError(p *Pending) error {
 var ErrDenied = errors.New("the files were put back")
 
 var errDenied = &refusal{cause: ErrDenied,
-	line: "cannot apply: these files were put back before, since nobody had confirmed them; mend them, or apply them with --confirm or --yes"}
+	line: "cannot apply: these files were put back before, because they were not confirmed; fix them, or give --confirm or --yes"}
+
+// returnWords say of a change that it applies this state again.
+func (st State) returnWords() string {
+	const words = "back to the state of "
+	if strings.HasPrefix(st.What, words) { // which is the same one
+		return st.What
+	}
+	return fmt.Sprintf("%s%s (%s)", words, st.Time.Local().Format(time.DateTime), st.What)
+}
 
 // A refusal says in one line what is refused, why, and what to do.
 type refusal struct {
@@ -309,7 +331,7 @@ func (h *History) putBack(p *Pending) (warnings []string, err error) {
 		}
 		giveMACs(f, p.Host.MACs)
 	}
-	_, left, warnings, err := config.Restore(h.s, f, config.Options{Locked: true, Yes: true})
+	actions, left, warnings, err := config.Restore(h.s, f, config.Options{Locked: true, Yes: true})
 	warnings = append(notes, warnings...)
 	if err != nil {
 		return warnings, fmt.Errorf("cannot put the change of %s back: %w", p.Time.Format(time.DateTime), err)
@@ -321,7 +343,7 @@ func (h *History) putBack(p *Pending) (warnings []string, err error) {
 	}
 	absent = slices.DeleteFunc(absent, func(what string) bool { return slices.Contains(p.Missing, what) })
 	p.lacks = slices.Compact(slices.Sorted(slices.Values(slices.Concat(left, absent))))
-	st := State{Time: time.Now(), Who: p.Who, What: "put back, not confirmed: " + p.What + p.butFor(), Bridges: p.Bridges, again: true}
+	st := State{Time: time.Now(), Who: p.Who, What: "put back, not confirmed: " + p.What + p.butFor(), Bridges: p.Bridges, Change: config.Summary(actions), again: true}
 	warnings = append(warnings, h.record(st)...)
 	h.noteReturn(p.Time)
 	if err := h.settle(p, true); err != nil {
@@ -493,7 +515,7 @@ func (h *History) Confirm(who Who, yes bool) (p *Pending, warnings []string, err
 		return nil, nil, fmt.Errorf("cannot confirm: this cannot be kept: %w; the change is put back at %s", err, p.Until.Format(time.TimeOnly))
 	}
 	h.forgive(p.Files)
-	warnings = h.record(State{Time: time.Now(), Who: p.Who, What: p.What, Bridges: p.Bridges, Files: p.Files})
+	warnings = h.record(State{Time: time.Now(), Who: p.Who, What: p.What, Bridges: p.Bridges, Files: p.Files, Change: p.Change})
 	return p, warnings, nil
 }
 
@@ -520,7 +542,7 @@ func (h *History) Back(n int, o Options) (actions []config.Action, warnings []st
 	} else if p != nil {
 		return h.backAtOnce(n, o)
 	}
-	return h.apply(func() (f config.File, of time.Time, err error) {
+	return h.apply(func() (f config.File, of State, err error) {
 		list, err := h.States()
 		switch {
 		case err != nil:
@@ -536,7 +558,7 @@ func (h *History) Back(n int, o Options) (actions []config.Action, warnings []st
 		}
 		slices.Sort(about)
 		f, err = h.target(list[n], slices.Compact(about))
-		return f, list[n].Time, err
+		return f, list[n], err
 	}, o)
 }
 

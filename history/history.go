@@ -128,6 +128,7 @@ type State struct {
 	Who     string    `json:"who"`
 	What    string    `json:"what"`
 	Bridges []string  `json:"bridges,omitempty"` // that it was about; others were there besides
+	Change  string    `json:"change,omitempty"`  // what was done, in short
 
 	Files string `json:"files,omitempty"` // digest of what was applied, "" for a state that was found
 

@@ -30,8 +30,9 @@ type Pending struct {
 	User    string    `json:"user"` // the user alone
 	What    string    `json:"what"`
 	Bridges []string  `json:"bridges"` // that it is about
-	Before  string    `json:"before"`  // the file of the state of before, in the same folder
-	Files   string    `json:"files"`   // digest of what is applied
+	Change  string    `json:"change,omitempty"`
+	Before  string    `json:"before"` // the file of the state of before, in the same folder
+	Files   string    `json:"files"`  // digest of what is applied
 	Others  []string  `json:"others,omitempty"`
 
 	// What no file says: of the host's interfaces, and by bridge the rules in anchors of pf.

@@ -131,7 +131,7 @@ func (r *Ruleset) Unfilled(known func(name string) bool) (list []Idle) {
 }
 
 // Elsewhere returns the translations and next hops of a ruleset, its anchors and what it loads
-// that never hold: their rules name ports of the bridge that are no host ports. What is no port of the
+// that never hold: their rules name ports of the bridge that are no host ports. What is not a port of the
 // bridge now may become one. The word of an Idle is that of the translation or next hop.
 func (r *Ruleset) Elsewhere(ports []CompilePort) []Idle {
 	var list []Idle

@@ -306,7 +306,7 @@ func (a *API) editPFTables() {
 		}
 		for _, e := range entries {
 			if e.Not || !e.Prefix.IsSingleIP() {
-				return t, nil, huma.Error422UnprocessableEntity(fmt.Sprintf("%v is no address of one host: give such as 192.0.2.1", e))
+				return t, nil, huma.Error422UnprocessableEntity(fmt.Sprintf("%v is not the address of one host; give one such as 192.0.2.1", e))
 			}
 		}
 		done, err := s.ChangePFTable(in.Body.Bridge, in.Body.Anchor, in.Body.Table, bridge.TestPFEntries, entries, false)

@@ -139,6 +139,7 @@ var words = map[string]string{
 	"answer.Span.state":                "as that of a port: \"gone\" where the device vanished",
 	"answer.State":                     "State is a state of bridges that was applied, a change that waits to be confirmed, or a put-back to the state behind it in the list, without a number.",
 	"answer.State.back":                "how many states ago, for 'apply --back'",
+	"answer.State.change":              "what was done: the first action, and how many more",
 	"answer.State.until":               "when it is put back, unless it is confirmed",
 	"answer.Step":                      "Step is a step of a trace.",
 	"answer.Totals":                    "Totals are the counters of a port by themselves.",

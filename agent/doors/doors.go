@@ -40,7 +40,7 @@ func ParseAddress(text string) (Address, error) {
 		group, named := strings.CutPrefix(group, "group=")
 		switch {
 		case !filepath.IsAbs(path) || strings.HasSuffix(path, "/"):
-			return Address{}, fmt.Errorf("%q is no absolute path of a socket; give unix:/run/NAME.sock, say", path)
+			return Address{}, fmt.Errorf("%q is not an absolute path of a socket; give one such as unix:/run/NAME.sock", path)
 		case len(path) > maxPath:
 			return Address{}, fmt.Errorf("%q has more than %d bytes, which the path of a socket cannot have", path, maxPath)
 		case grouped && (!named || group == ""):
@@ -51,7 +51,7 @@ func ParseAddress(text string) (Address, error) {
 	const remedy = "give unix:PATH, or an address and a port, such as 127.0.0.1:9810"
 	host, port, err := net.SplitHostPort(text)
 	if err != nil {
-		return Address{}, fmt.Errorf("%q is no place to listen at; %s", text, remedy)
+		return Address{}, fmt.Errorf("%q is not an address to listen at; %s", text, remedy)
 	}
 	if host == "localhost" {
 		host = "127.0.0.1"
@@ -62,7 +62,7 @@ func ParseAddress(text string) (Address, error) {
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 {
-		return Address{}, fmt.Errorf("%q is no port; %s", port, remedy)
+		return Address{}, fmt.Errorf("%q is not a port; %s", port, remedy)
 	}
 	return Address{TCP: netip.AddrPortFrom(addr, uint16(n))}, nil
 }

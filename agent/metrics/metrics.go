@@ -42,7 +42,7 @@ type Options struct {
 func (o Options) Check() error {
 	for _, pattern := range slices.Concat(o.Include, o.Exclude) {
 		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-			return fmt.Errorf("%q is no pattern of names; give one such as 'tap*'", pattern)
+			return fmt.Errorf("%q is not a pattern of names; give one such as 'tap*'", pattern)
 		}
 	}
 	return nil

@@ -37,10 +37,10 @@ func Parse(text string) (Options, error) {
 	words := strings.Split(text, ",")
 	var err error
 	if o.Collector, err = netip.ParseAddrPort(words[0]); err != nil || o.Collector.Port() == 0 {
-		return o, fmt.Errorf("%q is no numeric address and port; give one such as 192.0.2.1:6343", words[0])
+		return o, fmt.Errorf("%q is not a numeric address and port; give one such as 192.0.2.1:6343", words[0])
 	}
 	if o.Collector.Addr().IsUnspecified() {
-		return o, fmt.Errorf("%s is no address of a collector; give one such as 192.0.2.1:6343", words[0])
+		return o, fmt.Errorf("%s is not the address of a collector; give one such as 192.0.2.1:6343", words[0])
 	}
 	number := func(name, value string, least, most uint64) (uint32, error) {
 		n, err := strconv.ParseUint(value, 10, 32)
@@ -69,7 +69,7 @@ func Parse(text string) (Options, error) {
 			o.SubAgent, err = number(name, value, 0, 1<<32-1)
 		case "agent":
 			if o.Agent, err = netip.ParseAddr(value); err != nil || o.Agent.Zone() != "" {
-				err = fmt.Errorf("agent=%s is no numeric address; give one of the host's", value)
+				err = fmt.Errorf("agent=%s is not a numeric address; give one of the host's", value)
 			}
 		default:
 			err = errors.New("only rate=N, drops=N, polling=SECONDS, agent=ADDRESS and sub-agent=N can stand behind the collector")

@@ -77,50 +77,49 @@ func newAgent(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "run spanning tree, apply files, attach devices as they come",
-		Long: `Run the agent of the network namespace until it is told to end. It runs the
-spanning tree of all bridges that have one. With -f, it applies the files that
-say what bridges there are to be, and attaches devices as they come. It logs to
-standard error events that somebody should see: loops, blocked ports, refused
-addresses.
+		Long: `Run the agent of the network namespace until it is stopped. It runs spanning
+tree for all bridges that use it. With -f, it applies files that describe
+bridges, and attaches devices as they appear. It logs events that need attention
+to standard error: loops, blocked ports, refused addresses.
 
-The agent forwards nothing. When it ends, killed or not, bridges forward as they
-do and ports keep their states. When it comes back it goes on from there. A
+The agent forwards nothing. When it ends, even if it is killed, bridges go on
+forwarding and ports keep their states. The next agent continues from there. A
 network namespace has one agent, which also serves the namespaces that its files
 name.
 
-SIGHUP, or 'bascule agent reload', has it apply its files again. A file that is
-wrong, or has gone since the agent started, is logged and changes nothing. A
-file that is not there at the start is an error. SIGTERM ends the agent.
+SIGHUP, or 'bascule agent reload', makes it apply its files again. If a file is
+wrong, or has gone since the agent started, the error is logged and nothing is
+changed. At the start a missing file is an error. SIGTERM ends the agent.
 
-With --metrics it answers Prometheus: counters of ports, drops by reason, pf,
-spanning tree, and the agent itself. ADDR is unix:PATH, which its owner can use,
-unix:PATH,group=NAME, which that group can use, too, or a numeric address and a
-port.
+With --metrics it serves Prometheus: counters of ports, drops by reason, pf,
+spanning tree, and the agent itself. ADDR is unix:PATH for the owner alone,
+unix:PATH,group=NAME for that group, too, or a numeric address and a port.
 
-With --docker it is a network driver of Docker (docs/containers.md), by the name
-that the socket has before '.sock'. It has to run where dockerd does.
+With --docker it is a network driver for Docker (docs/containers.md). The driver
+has the name of the socket without '.sock'. The agent has to run where dockerd
+does.
 
-With --web it serves a page and the API, which show the switch and, with
---web-write, change it. At an address and port a token is wanted: the one in the
-file of --token-file, or a new one, which the log has in the page's address. A
-browser has to call the agent by the address, by localhost, or by a name of
---web-host. docs/api.md, in /usr/local/share/doc/bascule, has the API, which is
-at the agent's own socket, too.
+With --web it serves a web page and the API, which show the switch and, with
+--web-write, change it. At an address and port clients need a token: the one in
+the file of --token-file, or a new one, which the agent logs with the page's
+address. A browser has to use the address, localhost, or a name of --web-host.
+docs/api.md, in /usr/local/share/doc/bascule, describes the API, which the
+agent's own socket serves, too.
 
-With --sflow it sends samples of the frames of all bridges to a collector, by
-sFlow version 5: one frame of rate=N (1000) that come in, dropped frames with
-the reason, drops=N (100) of each bridge a second, and the counters of each port
-every polling=SECONDS (30; 0 for never). The collector knows the agent by
-agent=ADDRESS, or the address that datagrams to it come from. sub-agent=N tells
-several agents of an address apart. Frames wait for none of it; sampling ends
-with the agent, and where that is killed, with the next command that changes
-something, or the next agent.
+With --sflow it sends samples of the frames of all bridges to a collector (sFlow
+version 5): one of rate=N incoming frames (1000), up to drops=N dropped frames
+of each bridge a second with their reasons (100), and the counters of each port
+every polling=SECONDS (30; 0 for never). The collector identifies the agent by
+agent=ADDRESS, or else by the source address of the datagrams. sub-agent=N
+distinguishes agents with the same address. Frames never wait for this. Sampling
+ends with the agent, or, if the agent is killed, with the next agent or the next
+command that changes something.
 
 While the agent runs, the interface of a host port has a carrier as long as
 another port of its VLANs has one and forwards; so it has none while spanning
 tree begins. An agent that is killed (SIGKILL) leaves the carrier as it is:
 'bascule port show' says so, and 'bascule bridge set BRIDGE', or any other
-change, gives the carrier back.`,
+change, restores it.`,
 		Example: `  #! run: switch br0; bascule bridge set br0 --stp rstp; ip netns add lab; mkdir -p /etc/bascule; echo 'bridges: {br0: {stp: rstp}}' >/etc/bascule/switch.yaml
   #! begun bascule agent -f: bascule -j agent status | jq -e .namespaces[].bridges[].spanning_tree
   #! ended bascule -n lab agent --log: bascule -n lab agent status
@@ -141,8 +140,8 @@ change, gives the carrier back.`,
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "apply this `FILE` or folder; may be given several times")
 	p.addForce(cmd)
 	cmd.Flags().Lookup("force").Usage += "; " + forceStack
-	level := addChoice(cmd, "log-level", "info", "log what is at least this important", "debug", "info", "warn", "error")
-	format := addChoice(cmd, "log-format", "text", "log lines of this kind", "text", "json")
+	level := addChoice(cmd, "log-level", "info", "log events of at least this level", "debug", "info", "warn", "error")
+	format := addChoice(cmd, "log-format", "text", "log in this format", "text", "json")
 	open := addDoors(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if slices.Contains(files, "") {
@@ -156,7 +155,7 @@ change, gives the carrier back.`,
 
 		watchdog, err := daemon.SdWatchdogEnabled(false)
 		if err != nil {
-			return fmt.Errorf("cannot start the agent: WATCHDOG_USEC is no time: %w; unset it", err)
+			return fmt.Errorf("cannot start the agent: WATCHDOG_USEC is not a time: %w; unset it", err)
 		}
 		o := agent.LogOptions{JSON: format.text == "json"}
 		if err := o.Level.UnmarshalText([]byte(level.text)); err != nil {
@@ -185,7 +184,7 @@ change, gives the carrier back.`,
 func notify(log *slog.Logger) func(state string) {
 	return func(state string) {
 		if _, err := daemon.SdNotify(false, state); err != nil {
-			log.Warn("the service manager cannot be told", "error", err)
+			log.Warn("cannot notify the service manager", "error", err)
 		}
 	}
 }
@@ -193,27 +192,26 @@ func notify(log *slog.Logger) func(state string) {
 func newAgentStatus(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "show how the agent is",
-		Long: `Show how the agent of the network namespace is: since when it runs, whether its
+		Short: "show the state of the agent",
+		Long: `Show the state of the network namespace's agent: since when it runs, whether its
 files are in force, and what it serves. For each bridge TREE is the kind of
 spanning tree, ROOT the identifier of the tree's root, and ROOT-PORT the port
 that leads there, - where the bridge is the root. CHANGES counts changes of the
 topology, EVENTS changes of addresses, MISSED those that came faster than the
 agent reads.
 
-A line for each port that takes part in a spanning tree follows. COST is that of
-the port on the way to the root: the less, the more it is preferred. FLAGS are
-bpdu-guard, shut by that guard; disputed, a neighbour that is farther from the
-root forwards there, as if it heard nothing; down, without a carrier; edge, no
-bridge is behind it; root-guard, held back by that guard; shared, not
-point-to-point; stp, the neighbour speaks the older protocol.
+A line for each port that takes part in a spanning tree follows. COST is the
+port's part of the cost of the way to the root: a lower cost is preferred. FLAGS
+are bpdu-guard: shut by that guard; disputed: a neighbour that is farther from
+the root forwards there, as if it heard nothing; down: without a carrier; edge:
+no bridge is behind it; root-guard: held back by that guard; shared: not
+point-to-point; stp: the neighbour speaks the older protocol.
 
-hot-plug counts devices since the start. attached are those that became ports
-when they came; by berths are those of them for which a port had been readied (a
-berth, for each pattern of the files). removed are ports that went with their
-devices. refused are devices that the files want and that cannot be ports.
-Devices that are there when the files are applied become ports with the files
-and are not counted.`,
+hot-plug counts devices since the start. attached devices became ports when they
+appeared; for those by berths a port had been prepared (a berth, for each
+pattern of the files). removed ports went with their devices. refused devices
+match the files but cannot be ports. Devices that exist when the files are
+applied become ports with the files and are not counted.`,
 		Example: `  #! run: switch br0; bascule agent 2>/dev/null & until bascule agent status; do sleep 0.02; done
   bascule agent status
   bascule -j agent status | jq '.namespaces[].bridges[].events'`,
@@ -233,13 +231,13 @@ and are not counted.`,
 func newAgentReload(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reload",
-		Short: "have the agent apply its files again",
-		Long: `Have the agent of the network namespace apply its files again, and wait until it
+		Short: "make the agent apply its files again",
+		Long: `Make the agent of the network namespace apply its files again, and wait until it
 has. If something is wrong with the files, the command fails with that error.
---confirm and --yes are those of 'bascule apply'.`,
+--confirm and --yes work as in 'bascule apply'.`,
 		Example: `  #! run: bascule agent 2>/dev/null & until bascule agent status; do sleep 0.02; done
   bascule agent reload
-  # put back in a minute, unless 'bascule apply confirm' comes before
+  # put it back after a minute unless 'bascule apply confirm' comes first
   bascule agent reload --confirm 60s`,
 	}
 	confirm := addConfirm(cmd)

@@ -98,16 +98,16 @@ type agentDoors struct {
 func addDoors(cmd *cobra.Command) *agentDoors {
 	d := &agentDoors{tokenFile: word{name: "FILE"}}
 	f := cmd.Flags()
-	f.Var(&d.metrics, "metrics", "answer Prometheus at unix:PATH[,group=NAME] or ADDRESS:PORT, such as 127.0.0.1:9810")
+	f.Var(&d.metrics, "metrics", "serve Prometheus metrics at unix:PATH[,group=NAME] or ADDRESS:PORT, such as 127.0.0.1:9810")
 	f.Var(&d.include, "metrics-include", "show ports whose names match, such as 'tap*'; may be given several times")
 	f.Var(&d.exclude, "metrics-exclude", "do not show ports whose names match; may be given several times")
-	f.Var(&d.docker, "docker", "be a network driver of Docker at unix:PATH, such as unix:/run/docker/plugins/bascule.sock")
+	f.Var(&d.docker, "docker", "serve a network driver for Docker at unix:PATH, such as unix:/run/docker/plugins/bascule.sock")
 	d.dockerState = word{name: "FILE", text: "/var/lib/bascule/docker.json"}
 	f.Var(&d.dockerState, "docker-state", "keep Docker's networks in this file")
 	f.Var(&d.web, "web", "serve the page and the API at unix:PATH[,group=NAME] or ADDRESS:PORT, such as 127.0.0.1:9811")
-	f.BoolVar(&d.write, "web-write", false, "let those who are let in there change something, too")
-	f.StringArrayVar(&d.hosts, "web-host", nil, "a `NAME` by which browsers may call that address; may be given several times")
-	f.Var(&d.tokenFile, "token-file", "let in there who knows the token in this file, in the place of a new one")
+	f.BoolVar(&d.write, "web-write", false, "allow changes through the page and the API")
+	f.StringArrayVar(&d.hosts, "web-host", nil, "let browsers use this `NAME` for that address; may be given several times")
+	f.Var(&d.tokenFile, "token-file", "require the token in this file instead of a new one")
 	f.Var(&d.sflow, "sflow", "send samples of frames to ADDRESS:PORT[,OPTION=VALUE...], such as 192.0.2.9:6343,rate=1000")
 	for _, name := range []string{"metrics", "metrics-include", "metrics-exclude", "web", "web-host", "docker", "sflow"} {
 		completeFlag(cmd, name, these(nil))
@@ -133,7 +133,7 @@ func (d *agentDoors) open(cmd *cobra.Command, log *slog.Logger) (o agent.Options
 	case d.docker.text != "" && filepath.Ext(d.docker.address.Path) != ".sock":
 		return o, usagef(cmd, "--docker %s: Docker finds no driver there; give unix:/run/docker/plugins/NAME.sock", d.docker.text)
 	case d.docker.text != "" && cmd.Flags().Changed("netns"):
-		return o, usagef(cmd, "--docker and -n exclude each other; start the agent where dockerd runs")
+		return o, usagef(cmd, "--docker and -n: give one of them; start the agent where dockerd runs")
 	}
 	token := ""
 	switch {
@@ -157,7 +157,7 @@ func (d *agentDoors) open(cmd *cobra.Command, log *slog.Logger) (o agent.Options
 		}
 		warnRemote(log, what, at)
 		if door.Absent {
-			log.Warn("the host does not have this address yet, and answers there as soon as it has", "what", what, "address", at.String())
+			log.Warn("the host does not have this address yet; the agent answers there as soon as it has", "what", what, "address", at.String())
 		}
 		d.listening = append(d.listening, door)
 		o.Services = append(o.Services, serve(door, most, handler))
@@ -277,6 +277,6 @@ func serve(door *doors.Door, most int, handler func(*agent.View) http.Handler) a
 // warnRemote tells that other machines can reach an address.
 func warnRemote(log *slog.Logger, what string, a doors.Address) {
 	if !a.Local() {
-		log.Warn("other machines can reach this address, and nothing is encrypted", "what", what, "address", a.String())
+		log.Warn("other machines can reach this address, and traffic is not encrypted", "what", what, "address", a.String())
 	}
 }

@@ -61,59 +61,59 @@ var errWouldChange = errors.New("there is something to do")
 func newApply(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply [FILE ...]",
-		Short: "make bridges what a file says",
-		Long: `Read files that say what bridges there are to be, and make it so: bridges with
-their settings, ports, VLANs, MAC rules, bindings, span ports, FDB entries and
-pf. FILE is YAML, or a file of hostname.if(5) for veb(4) or bridge(4) of
-OpenBSD. A folder stands for all *.yaml, *.yml and hostname.* in it, - for
-standard input. config.md explains the files; it is in
-/usr/local/share/doc/bascule, or below another prefix.
+		Short: "make bridges match files",
+		Long: `Read files that describe bridges, and make the running bridges match: their
+settings, ports, VLANs, MAC rules, bindings, span ports, FDB entries and pf.
+FILE is YAML, or a hostname.if(5) file for veb(4) or bridge(4) of OpenBSD. A
+folder stands for all *.yaml, *.yml and hostname.* files in it, - for standard
+input. config.md, in /usr/local/share/doc/bascule or below another prefix,
+explains the files.
 
-The bridges are those of the network namespace that a file names by 'netns:
-NAME', or of the command's. With -n, a file that names another is refused.
+The bridges are in the network namespace that a file names with 'netns: NAME',
+or else in the command's. With -n, a file that names another one is refused.
 
-A bridge that a file names becomes what the file says: a setting that is not in
-the file has its default, and anything else that is not in it is removed. Only
-pf stays, and the addresses of host ports, where the file does not speak of
-them. Other bridges are left alone. Everything is checked first, and if
-something is wrong nothing is changed. Then each action is printed on a line,
-and done: + is added, - removed, ~ changed. Nothing is printed if all is as it
-should be. If an apply fails or is killed on its way, the next one finishes its
-work. If several run at once, each waits for the one before it.
+A bridge that a file names becomes what the file says: settings that are not in
+the file get their defaults, and anything else that is not in it is removed.
+Only pf, and the addresses of host ports, stay as they are if the file does not
+mention them. Other bridges are left alone. Everything is checked first; if
+something is wrong, nothing is changed. Then each action is printed on a line
+and carried out: + is added, - removed, ~ changed. If everything is as it should
+be, nothing is printed. If an apply fails or is killed, the next one finishes
+its work. Several at once run one after the other.
 
-A port whose device is not there is left for later, with a warning.
+A port whose device does not exist waits for it, with a warning.
 
-With --confirm TIME the change is put back after that time, unless 'bascule
-apply confirm' comes before: when it has cut off whoever made it, too, and when
-the machine restarts meanwhile. The bridges that the files name become what they
-were before, whatever was done to them since; one that was not there is removed.
+With --confirm TIME the change is put back after that time unless 'bascule apply
+confirm' comes first, even if the change has cut you off, or the machine
+restarts meanwhile. The bridges that the files name become what they were
+before, whatever was done to them since; a bridge that did not exist is removed.
 While a change waits to be confirmed, others are refused. Files that were put
-back are refused from then on, also to the agent, unless they have changed, or
---confirm or --yes is given. In the place of files, --back [N] applies what was
-applied N states ago (1 without N); with 0, what commands have changed since
-goes. It is about the bridges that files have named since then. --history lists
-the last 20 states.
+back are refused from then on, also from the agent, unless they have changed, or
+--confirm or --yes is given. Instead of files, --back [N] applies the state of N
+states ago (1 without N); 0 undoes what commands have changed since. It covers
+the bridges that files have named since then. --history lists the last 20
+states, and what each change did.
 
-A file is refused if it may cut the host off by mistake, unless --yes is given:
-if a port with a carrier goes while one of a similar name waits for its device,
-or if the change takes away the port, the address or the way of the ssh session
-that it comes by.`,
+A file that may cut the host off by mistake is refused unless --yes is given:
+one that removes a port with a carrier while a port with a similar name waits
+for its device, or one that takes away the port, the address or the route of the
+ssh session that the command comes through.`,
 		Example: `  #! run: devices em0; mkdir -p /etc/bascule; echo 'bridges: {br0: }' | tee switch.yaml >/etc/bascule/switch.yaml; printf 'add em0\nup\n' >/etc/hostname.veb0
   #! status 3: bascule apply --dry-run switch.yaml
-  # what would be done? the status is 3 if that is something
+  # show what would be done; the exit status is 3 if there is anything
   bascule apply --dry-run switch.yaml
-  # put back in a minute, unless it is confirmed
+  # put the change back after a minute unless it is confirmed
   bascule apply --confirm 60s switch.yaml
   bascule apply confirm
-  # what was applied, and the state before
+  # list the states, and go back to the one before
   bascule apply --history
   bascule apply --back
   bascule apply -f /etc/bascule
   bascule apply /etc/hostname.veb0
-  # what runs now, as a file
+  # save the running bridges as a file
   bascule export > switch.yaml`,
 		Annotations: map[string]string{
-			"1": "refused or failed; standard error says what, with a line for each mistake in a file",
+			"1": "refused or failed; standard error has a line for each mistake in a file",
 		},
 	}
 	var files []string
@@ -121,7 +121,7 @@ that it comes by.`,
 	dry := addDryRun(cmd)
 	confirm := addConfirm(cmd)
 	back := &word{name: "N"}
-	cmd.Flags().Var(back, "back", "apply the state of `N` states ago; 1 without it")
+	cmd.Flags().Var(back, "back", "apply the state of `N` states ago, 1 by default")
 	cmd.Flags().Lookup("back").NoOptDefVal = "1"
 	completeNumber := these([]string{"0", "1", "2", "3"})
 	completeFlag(cmd, "back", completeNumber)
@@ -149,12 +149,12 @@ that it comes by.`,
 			change.Session = config.Session{Client: at.Client.Addr(), Server: at.Server.Addr()}
 		}
 		if *dry && change.Confirm > 0 {
-			return usagef(cmd, "--confirm and --dry-run exclude each other")
+			return usagef(cmd, "--confirm and --dry-run: give one of them")
 		}
 		switch {
 		case *list:
 			if len(files)+len(args) > 0 || back.text != "" || change.Confirm > 0 || *dry || *yes {
-				return usagef(cmd, "--history takes nothing beside it")
+				return usagef(cmd, "--history takes no other option and no FILE")
 			}
 			return p.with(p.printHistory)
 		case back.text != "":
@@ -227,7 +227,7 @@ func addConfirm(cmd *cobra.Command) *confirmTime {
 
 // addYes gives a command the flag --yes.
 func addYes(cmd *cobra.Command) *bool {
-	return cmd.Flags().Bool("yes", false, "apply what may cut the host off by mistake, and files that were put back")
+	return cmd.Flags().Bool("yes", false, "apply even what may cut the host off, and files that were put back")
 }
 
 // startWatch starts the process that puts a change of a network namespace back.
@@ -251,21 +251,21 @@ func dryRunFlag(cmd *cobra.Command, dry *bool) {
 		cmd.Annotations = map[string]string{}
 	}
 	cmd.Annotations["3"] = "with --dry-run: there is something to do; nothing was changed"
-	cmd.Flags().BoolVar(dry, "dry-run", false, "print what would be done, and do nothing; the exit status is 3 if there is anything")
+	cmd.Flags().BoolVar(dry, "dry-run", false, "only print what would be done; the exit status is 3 if there is anything")
 }
 
 func newApplyConfirm(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "confirm",
-		Short: "have a change stay that waits to be confirmed",
-		Long: `Have the change stay that was applied with --confirm in this network namespace,
-and in the others that its files were about. A change of another user is
-confirmed with --yes alone: they may have been cut off by it.`,
+		Short: "keep a change that waits to be confirmed",
+		Long: `Keep the change that was applied with --confirm in this network namespace, and
+in the others that its files name. A change of another user is confirmed only
+with --yes: it may have cut that user off.`,
 		Example: `  #! run: echo 'bridges: {br0: }' >switch.yaml
   bascule apply --confirm 60s switch.yaml
   bascule apply confirm`,
 	}
-	yes := cmd.Flags().Bool("yes", false, "also a change of another user")
+	yes := cmd.Flags().Bool("yes", false, "confirm a change of another user, too")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		who := history.Caller()
 		var change *history.Pending
@@ -323,7 +323,7 @@ func (p *program) goBack(cmd *cobra.Command, count string, args []string, o hist
 	case len(args) > 0:
 		return usagef(cmd, "--back takes a number of states and no FILE")
 	case err != nil || n < 0 || n > history.Kept:
-		return usagef(cmd, "--back: %q is no number of states; give 0 to %d", count, history.Kept)
+		return usagef(cmd, "--back: %q is not a number of states; give 0 to %d", count, history.Kept)
 	}
 	o.What = "back to " + count
 	return p.carryOut([]string{p.netns.text}, o, func(s switcher, _ int, o history.Options) ([]config.Action, []string, error) { return s.Back(n, o) })
@@ -349,7 +349,7 @@ func (p *program) printHistory(s switcher) error {
 		return err
 	}
 	list := answer.OfStates(waits, states)
-	return printList(p, list, func(st answer.State) answer.State { return st }, "N TIME WHO BRIDGES WHAT", func(st answer.State) []string {
+	return printList(p, list, func(st answer.State) answer.State { return st }, "N TIME WHO BRIDGES WHAT CHANGE", func(st answer.State) []string {
 		n := "-"
 		if st.Back != nil {
 			n = strconv.Itoa(*st.Back)
@@ -362,7 +362,7 @@ func (p *program) printHistory(s switcher) error {
 			}
 			what += words + st.Until.Local().Format(time.TimeOnly)
 		}
-		return []string{n, st.Time.Local().Format(time.DateTime), st.Who, orDash(strings.Join(st.Bridges, ",")), what}
+		return []string{n, st.Time.Local().Format(time.DateTime), st.Who, orDash(strings.Join(st.Bridges, ",")), what, orDash(st.Change)}
 	})
 }
 

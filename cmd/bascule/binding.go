@@ -15,16 +15,16 @@ func newBinding(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "binding",
 		Short: "bind IP addresses to stations and ports",
-		Long: `A binding says which station has an IP address of a VLAN, by its MAC, and which
-port the station is behind. A port with --source-guard drops frames that lie
-about that. A bridge with --neigh-suppress answers ARP and IPv6 neighbour
-solicitations from its bindings. The VLAN is that of the FDB: of private VLANs
-the primary.
+		Long: `A binding says which station, by its MAC address, has an IP address in a VLAN,
+and which port the station is behind. A port with --source-guard drops frames
+that contradict bindings. A bridge with --neigh-suppress answers ARP and IPv6
+neighbour solicitations from its bindings. The VLAN is the one that the FDB has:
+for private VLANs the primary VLAN.
 
-A station may have many addresses; an address has one station. For IPv6 bind the
-link-local address as well: stations ask for each other by it.
+A station may have many addresses; an address has one station. For IPv6, bind
+the link-local address as well: stations use it to look for each other.
 
-The bindings of a port go when the port is deleted.`,
+The bindings of a port are removed with the port.`,
 		Example: `  #! run: switch br0 veth0
   bascule binding add br0 veth0 02:00:00:00:00:01 192.0.2.1
   bascule binding add br0 veth0 02:00:00:00:00:01 fe80::ff:fe00:1 --vlan 10
@@ -64,10 +64,10 @@ func newBindingAdd(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add BRIDGE PORT MAC ADDRESS",
 		Short: "bind an address",
-		Long: `Say that the station MAC behind a port has an IPv4 or IPv6 address. It takes
-effect with the next frame. An address that is bound to another station or port
-is not moved: delete that binding first. On a bridge that filters VLANs --vlan
-must be given. A bridge has room for 65536 bindings.`,
+		Long: `Bind an IPv4 or IPv6 address to the station MAC behind a port, from the next
+frame on. An address that is bound to another station or port is not moved:
+delete that binding first. On a bridge that filters VLANs --vlan must be given.
+A bridge has room for 65536 bindings.`,
 		Example: `  #! run: switch br0 veth0
   bascule binding add br0 veth0 02:00:00:00:00:01 192.0.2.1
   bascule binding add br0 veth0 02:00:00:00:00:01 2001:db8::1 --vlan 10`,
@@ -96,7 +96,7 @@ func newBindingDel(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "del BRIDGE ADDRESS",
 		Short: "remove a binding",
-		Long:  `Remove the binding of an address. It takes effect with the next frame.`,
+		Long:  `Remove the binding of an address, from the next frame on.`,
 		Example: `  #! run: switch br0 veth0; bascule binding add br0 veth0 02:00:00:00:00:01 192.0.2.1; bascule binding add br0 veth0 02:00:00:00:00:01 2001:db8::1 --vlan 10
   bascule binding del br0 192.0.2.1
   bascule binding del br0 2001:db8::1 --vlan 10`,
@@ -120,8 +120,8 @@ func newBindingFlush(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "flush BRIDGE",
 		Short: "remove bindings",
-		Long: `Remove all bindings of a bridge, or those of one port or VLAN, and print how
-many there were.`,
+		Long: `Remove all bindings of a bridge, of one port or of one VLAN, and print their
+number.`,
 		Example: `  #! run: switch br0 veth0
   bascule binding flush br0
   bascule binding flush br0 --port veth0 --vlan 10`,

@@ -22,12 +22,12 @@ func newBridge(p *program) *cobra.Command {
 the kernel, in one network namespace, with no process behind it, until it is
 removed or the machine restarts.
 
-With --stp a bridge has spanning tree, which 'bascule agent' runs: it finds
-loops of cables and keeps ports from forwarding until there is no loop. Without
-the agent the ports keep their states, and new ones do not forward.
+With --stp, 'bascule agent' runs spanning tree for a bridge: it finds loops of
+cables and keeps ports from forwarding until there is none. Without the agent
+the ports keep their states, and new ones do not forward.
 
-A bridge has an address of its own, by which spanning tree tells it from others.
-It is the same after each restart of the machine, unless --mac gives another.`,
+A bridge has a MAC address of its own, which identifies it in spanning tree. It
+stays the same across restarts of the machine unless --mac sets another.`,
 		Example: `  bascule bridge add br0 --ageing 60s
   bascule bridge show br0
   bascule bridge set br0 --fdb-max 1000
@@ -58,11 +58,11 @@ func newBridgeAdd(p *program) *cobra.Command {
 func newBridgeSet(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set NAME",
-		Short: "change settings of a bridge, or load its program afresh",
+		Short: "change settings of a bridge, or reload its programs",
 		Long: `Change settings of a bridge while it forwards; no frame is lost.
 
-Without an option, load the programs of this bascule into the bridge, also
-without losing a frame. This is how a running bridge takes over a new version.`,
+Without options, load the programs of this version of bascule into the bridge,
+also without losing a frame. This upgrades a running bridge.`,
 		Example: `  #! run: switch br0
   bascule bridge set br0 --ageing 10m
   # after an upgrade of bascule
@@ -86,7 +86,7 @@ func newBridgeShow(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show [NAME]",
 		Short: "show bridges and their settings",
-		Long: `Show all bridges, one on a line, or all about one.
+		Long: `Show all bridges, one per line, or everything about one.
 
 PORTS is the number of ports. ENTRIES is the number of addresses learned; static
 entries do not count. SETTINGS are the settings that differ from a new bridge's,
@@ -124,13 +124,13 @@ func newBridgeDel(p *program) *cobra.Command {
 		Use:   "del [NAME]",
 		Short: "remove a bridge and its ports",
 		Long: `Remove a bridge with its ports, addresses and settings. The devices that were
-its ports stay; the interfaces of its host ports go with it.
+its ports stay; the interfaces of its host ports are removed.
 
-With --all, remove every bridge of the network namespace, one after another,
-each whole, and print which. If one cannot be removed, the others still are.`,
+With --all, remove every bridge of the network namespace, one after the other,
+and print their names. If one cannot be removed, the others still are.`,
 		Example: `  #! run: switch br0
   bascule bridge del br0
-  # every bridge of the network namespace
+  # remove every bridge of the network namespace
   bascule bridge del --all`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
 	}
@@ -208,6 +208,6 @@ func treeOf(b bridge.Info) string {
 // forget removes what agents left of bridges that have been deleted.
 func (p *program) forget(bridges ...string) {
 	if err := p.agents.Forget(p.netns.text, bridges...); err != nil {
-		p.warn([]string{"what an agent left of a deleted bridge stays: " + err.Error()})
+		p.warn([]string{"an agent's files of a deleted bridge stay:  " + err.Error()})
 	}
 }

@@ -27,22 +27,22 @@ func newCapture(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "capture BRIDGE [EXPRESSION ...]",
 		Short: "show frames in, out and dropped",
-		Long: `Show the frames that a bridge takes in, sends out and drops, a line for each,
-until interrupted (Ctrl-C): the time, the port, what was done with the frame and
-why it was dropped, its VLAN, addresses and protocols. With -j, each line is a
-JSON object. With -w, the frames are written as pcapng, which Wireshark and
-tcpdump read: every port is an interface; what was done is in the frame's
-comment and direction.
+		Long: `Show the frames that a bridge takes in, sends out and drops, one per line, until
+interrupted (Ctrl-C): the time, the port, what was done with the frame or why it
+was dropped, its VLAN, addresses and protocols. With -j, each line is a JSON
+object. With -w, the frames are written as pcapng, which Wireshark and tcpdump
+read: every port is an interface; what was done is in the frame's comment and
+direction.
 
 EXPRESSION chooses frames in the language of tcpdump, see pcap-filter(7). The
-kernel evaluates it on the bytes that are kept of the frame. It takes libpcap
-(Debian's package libpcap0.8) to read it.
+kernel evaluates it on the bytes that are kept of the frame. It needs libpcap
+(Debian's package libpcap0.8).
 
 A frame that is forwarded is shown as it came in, and as it leaves by each port.
 A frame that is refused is shown once for every drop that is counted. A bridge
-has one capture at a time. While it runs it costs the bridge's frames something:
-ports on the hook xdp leave all of them to tcx. A port that comes, and goes
-before a frame of it was read, is shown by its number, as "port 3".
+has one capture at a time. While it runs, the bridge's frames cost more: ports
+on the hook xdp leave all of them to tcx. A port that comes and goes before one
+of its frames was read is shown by its number, as "port 3".
 
 The last line, on standard error, says how many frames were captured, and how
 many were missed because they came faster than they were read.`,
@@ -101,12 +101,12 @@ many were missed because they came faster than they were read.`,
 	}
 	f := cmd.Flags()
 	f.VarP(&file, "write", "w", "write the frames as pcapng to this file, - for standard output")
-	f.IntVar(&count, "count", 0, "end after `N` frames")
-	f.StringArrayVar(&o.Ports, "port", nil, "only frames at this `PORT`; may be given several times")
-	f.BoolVar(&o.Dropped, "dropped", false, "only frames that were dropped")
+	f.IntVar(&count, "count", 0, "stop after `N` frames")
+	f.StringArrayVar(&o.Ports, "port", nil, "show only frames at this `PORT`; may be given several times")
+	f.BoolVar(&o.Dropped, "dropped", false, "show only dropped frames")
 	f.IntVar(&o.Snaplen, "snaplen", frame.MaxSnaplen, fmt.Sprintf("keep `N` bytes of each frame, %d to %d", frame.MinSnaplen, frame.MaxSnaplen))
 	p.addForce(cmd)
-	f.Var(&buffer, "buffer", fmt.Sprintf("room for frames that were not read yet, in bytes, or with K, M or G: %s to %s",
+	f.Var(&buffer, "buffer", fmt.Sprintf("buffer frames that have not been read yet, in bytes, or with K, M or G: %s to %s",
 		inBytes(buffer.least), inBytes(buffer.most)))
 	completeFlag(cmd, "port", p.portNames)
 	return cmd
@@ -165,10 +165,16 @@ func (p *program) capture(ctx context.Context, source frame.Source, w frameWrite
 		err = cerr
 	}
 	if errors.Is(err, syscall.EPIPE) {
-		return nil // the reader had enough
+		if ctx.Err() == nil {
+			return nil // the reader had enough
+		}
+		err = nil // the same Ctrl-C has ended it
 	}
 	if err != nil {
 		return err
+	}
+	if ctx.Err() != nil && isTerminal(p.stderr) {
+		fmt.Fprintln(p.stderr) // behind the terminal's ^C
 	}
 	remedy := ""
 	if missed > 0 {

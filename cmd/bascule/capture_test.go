@@ -3,6 +3,8 @@
 package main
 
 import (
+	"bufio"
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -101,6 +103,24 @@ func TestCaptureWrite(t *testing.T) {
 	status := runWith(capturing(t), &stdout, &stderr, "capture", "br0", "-w", filepath.Dir(file))
 	if want := "bascule: cannot write " + filepath.Dir(file) + ": is a directory; see where -w goes\n"; status != exitRefused || stderr.String() != want {
 		t.Errorf("into a folder: exit status %d, %q; want %q", status, stderr.String(), want)
+	}
+}
+
+// A Ctrl-C that ends the reader as well leaves the count of frames.
+func TestCaptureReaderEnds(t *testing.T) {
+	interrupted, stop := context.WithCancel(t.Context())
+	stop()
+	for _, c := range []struct {
+		ctx  context.Context
+		want string
+	}{{interrupted, "bascule: br0: 2 frames captured, 2 missed; give an expression, or more --buffer\n"}, {t.Context(), ""}} {
+		f := capturing(t)
+		var stderr strings.Builder
+		p := &program{out: bufio.NewWriter(brokenWriter{syscall.EPIPE}), stderr: &stderr}
+		err := p.capture(c.ctx, &fakeSource{f, f.frames, f.missed}, lines{p, "br0"}, "br0", 0)
+		if err != nil || stderr.String() != c.want {
+			t.Errorf("%v, %q, want %q", err, stderr.String(), c.want)
+		}
 	}
 }
 

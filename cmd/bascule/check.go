@@ -19,26 +19,26 @@ const checkColumns = 100
 func newCheck(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check",
-		Short: "see what this machine can do for bridges",
-		Long: `Look at the kernel, the machine, the network namespace and its devices, and
-print what each can do for bridges, what is missing, and what to do about it.
-Nothing is changed.
+		Short: "check what this machine can do for bridges",
+		Long: `Check the kernel, the machine, the network namespace and its devices, and print
+what each can do for bridges, what is missing, and what to do about it. Nothing
+is changed.
 
-The kernel is asked for each function that programs call, and not for its
-version: a feature whose row says no is refused by the command that asks for it.
-Of the network it tells who else would take ports, and whose filters see nothing
-of bridges. A device's row has its driver, and the hooks that it can have. Of a
-port it tells what the host has at its device that has no effect there, and of
-an agent that runs whether its files are in force.
+Each kernel function that the programs call is tried, whatever the kernel's
+version. If the row of a feature says no, commands that need the feature are
+refused. The rows about the network name programs that would take ports, and
+filters that see nothing of bridges. A device's row has its driver and the hooks
+that it can have. A port's row names what the host has at its device without
+effect, and the agent's row whether its files are in force.
 
-yes is as it should be; no is missing; note works, and there is something to
-know; unknown could not be asked. The rows with * are what every bridge needs:
-the exit status is 0 if none of them says no.`,
+yes means that all is well; no, that it is missing; note, that it works, with
+something to know; unknown, that it could not be found out. Every bridge needs
+the rows with *: the exit status is 0 if none of them says no.`,
 		Example: `  #! run: devices veth0
   bascule check
   bascule -j check | jq -r '.[] | select(.state == "no") | .name'`,
 		Annotations: map[string]string{
-			"1": "something is missing that every bridge needs, or refused; one line on standard error says what",
+			"1": "refused, or something that every bridge needs is missing; one line on standard error says what",
 		},
 		RunE: func(*cobra.Command, []string) error {
 			return p.with(func(s switcher) error {

@@ -51,7 +51,7 @@ commands, flags and values, and the names of bridges, ports and interfaces.`,
 			case "fish":
 				return cmd.Root().GenFishCompletion(p.out, true)
 			}
-			return usagef(cmd, "no completion for %q: give bash, zsh or fish", args[0])
+			return usagef(cmd, "no completion for %q; give bash, zsh or fish", args[0])
 		},
 		ValidArgsFunction: completeArguments(these([]string{"bash", "zsh", "fish"})),
 		Annotations:       map[string]string{noJSON: "is not for a script"},

@@ -22,15 +22,16 @@ import (
 func newDemo(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "see a switch at work, in a second",
-		Long: `Join two network namespaces by a switch, send pings from one to the other, and
-show what passed. Each command is printed before the demo does the same, and can
-be typed. Then it removes all of it, also where Ctrl-C ends it early. What a
-demo leaves that was killed, the next one removes.
+		Short: "show a switch at work, in a second",
+		Long: `Connect two network namespaces with a switch, send pings from one to the other,
+and show what passed. The demo prints each command, which you can type yourself,
+before it does the same. Then it removes everything, also after Ctrl-C. What a
+killed demo leaves, the next one removes.
 
 The switch is in a network namespace of its own: nothing of the machine's own
-network is touched. Programs such as ip and ping are not needed. With --keep it
-stays until Enter, and commands are shown that look around meanwhile.`,
+network is touched. Programs such as ip and ping are not needed. With --keep the
+switch stays until you press Enter, and the demo prints commands to look around
+meanwhile.`,
 		Example: `  bascule demo
   #! not run bascule demo --keep: it waits for Enter
   bascule demo --keep`,

@@ -17,10 +17,10 @@ func newExport(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "export [BRIDGE ...]",
 		Short: "print the running bridges as a file for apply",
-		Long: `Print all bridges, or those of the names, as YAML. Applied, it changes nothing.
-It does not have learned addresses, states and counters. A device with *, ? or [
-in its name is written with a backslash before these, since it would be a
-pattern. A warning tells what a file can't say.`,
+		Long: `Print all bridges, or the named ones, as YAML that changes nothing when it is
+applied. Learned addresses, states and counters are not part of it. *, ? and [
+in the name of a device get a backslash, since they would make it a pattern.
+Warnings name what a file cannot express.`,
 		Example: `  #! run: switch br0 veth0; ip netns add lab; ip -n lab link add veth0 type veth peer name far-veth0
   bascule export > switch.yaml
   bascule export br0 | bascule -n lab apply -f -

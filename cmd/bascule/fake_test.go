@@ -112,7 +112,7 @@ func (f *fakeSwitch) Pending() (*history.Pending, error) {
 }
 
 func (f *fakeSwitch) States() ([]history.State, error) {
-	return []history.State{{Time: longAgo, Who: "bob", What: "switch.yaml", Bridges: []string{"br0", "br1"}}, {Time: longAgo, Who: "-", What: "as it was found"}}, nil
+	return []history.State{{Time: longAgo, Who: "bob", What: "switch.yaml", Change: "~ bridge br0: ageing 60s -> 90s, and 2 more", Bridges: []string{"br0", "br1"}}, {Time: longAgo, Who: "-", What: "as it was found"}}, nil
 }
 
 func (f *fakeSwitch) Name() string { return f.netns }
@@ -603,6 +603,15 @@ func (f *fakeSwitch) CountTalkers(name string) (func() error, error) {
 }
 
 func (f *fakeSwitch) Talkers(string) ([]bridge.Talker, error) { return nil, nil }
+
+func (f *fakeSwitch) Known(name string, a netip.Addr) ([]bridge.KnownMAC, error) {
+	if _, err := f.find(name); err != nil || a != netip.MustParseAddr("192.0.2.2") {
+		return nil, err
+	}
+	return []bridge.KnownMAC{
+		{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}, Of: "192.0.2.2, bound to p2"}, {MAC: net.HardwareAddr{2, 0, 0, 0, 0, 3}, Of: "192.0.2.2, neighbour at host0"},
+	}, nil
+}
 
 func (f *fakeSwitch) Trace(string, string, []byte) (bridge.Trace, error) { return bridge.Trace{}, nil }
 

@@ -18,20 +18,20 @@ func newFDB(p *program) *cobra.Command {
 		Use:   "fdb",
 		Short: "show and change the addresses that a bridge knows",
 		Long: `The FDB of a bridge, its forwarding database, says which port an address is
-behind, for each VLAN by itself. The VLAN of a frame is that of its outer 802.1Q
-tag; frames without a tag have none.
+behind, separately for each VLAN. The VLAN of a frame is the VLAN of its outer
+802.1Q tag; frames without a tag have none.
 
 A dynamic entry was learned from a frame. It moves when the address is seen on
-another port, and is removed when the address was not heard for the bridge's
+another port, and is removed when the address has not been seen for the bridge's
 ageing time.
 
-A static entry was made by hand: it never ages and never moves. When another
-port claims its address, that is counted, and 'bascule monitor' tells of it. A
-sticky entry does the same; the name is the Linux bridge's.
+A static entry was made by hand: it never ages and never moves. When its address
+is seen on another port, that is counted, and 'bascule monitor' reports it. A
+sticky entry does the same; the name comes from the Linux bridge.
 
-A locked entry is of an address that was heard on a locked port with --mab,
-which does not let the address in. It ages like a dynamic one, and no frame is
-sent by it. 'bascule fdb add' lets the address in.`,
+A locked entry has an address that was seen on a locked port with --mab, which
+does not let the address in. It ages like a dynamic one, and no frame is
+forwarded by it. 'bascule fdb add' lets the address in.`,
 		Example: `  #! run: switch br0 veth0
   bascule fdb show br0 --dynamic
   bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10
@@ -145,8 +145,8 @@ func newFDBAdd(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add BRIDGE MAC PORT",
 		Short: "add a static or sticky entry",
-		Long: `Say that an address is behind a port. A learned entry of that address and VLAN
-is replaced. The address must be that of one station: not zero, not broadcast,
+		Long: `Enter an address that is behind a port. A learned entry of that address and VLAN
+is replaced. The address must belong to one station: not zero, not broadcast,
 not multicast.
 
 On a bridge that filters VLANs the port must be in the VLAN. An entry in a
@@ -177,7 +177,7 @@ func newFDBDel(p *program) *cobra.Command {
 		Use:   "del BRIDGE MAC",
 		Short: "remove an entry",
 		Long: `Remove the entry of an address, whatever its kind. A host port's own address
-stays, lest another station takes it.`,
+stays, so that no other station can take it.`,
 		Example: `  #! run: switch br0 veth0; bascule fdb add br0 02:00:00:00:00:01 veth0; bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10
   bascule fdb del br0 02:00:00:00:00:01
   bascule fdb del br0 02:00:00:00:00:01 --vlan 10`,
@@ -191,10 +191,10 @@ func newFDBFlush(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "flush BRIDGE",
 		Short: "remove learned entries",
-		Long: `Remove all dynamic entries, or those of one port or VLAN, and print how many
-there were. Static and sticky entries stay unless --static is given; the number
-of those that stay is printed, too. A host port's own address always stays, lest
-another station takes it.`,
+		Long: `Remove all dynamic entries, or those of one port or VLAN, and print their
+number. Static and sticky entries stay unless --static is given; the number of
+entries that stay is printed, too. A host port's own address always stays, so
+that no other station can take it.`,
 		Example: `  #! run: switch br0 veth0
   bascule fdb flush br0
   bascule fdb flush br0 --port veth0 --vlan 10
@@ -204,7 +204,7 @@ another station takes it.`,
 	}
 	p.addChange(cmd)
 	match := p.addMatch(cmd)
-	static := cmd.Flags().Bool("static", false, "remove static and sticky entries too, but for host ports' own addresses")
+	static := cmd.Flags().Bool("static", false, "remove static and sticky entries, too, except for host ports' own addresses")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		m := match()
 		n, spared := 0, 0

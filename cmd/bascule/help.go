@@ -77,11 +77,11 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 	fmt.Fprintf(w, "\nExit status:\n")
 	printItems(w, factsOf(cmd, exitStatus))
 	if len(visible(cmd)) > 0 {
-		fmt.Fprintf(w, "\n'%s COMMAND --help' tells more about a command.\n", cmd.CommandPath())
+		fmt.Fprintf(w, "\n'%s COMMAND --help' explains a command.\n", cmd.CommandPath())
 	}
 	if !cmd.HasParent() {
 		for _, t := range topics {
-			fmt.Fprintf(w, "'bascule help %s' says %s.\n", t.name, t.short)
+			fmt.Fprintf(w, "'bascule help %s' explains %s.\n", t.name, t.short)
 		}
 	}
 }
@@ -99,22 +99,22 @@ const reasonsTopic, routedTopic = "reasons", "routed"
 
 // topics are the topics of help besides the commands.
 var topics = []topic{
-	{reasonsTopic, "why frames are dropped", "DROP REASONS", `A frame that goes no further is counted as a drop of the port that it came in
-by, with one of these reasons. 'bascule port show --stats', 'bascule stats' and
-'bascule top' show the counts, 'bascule capture --dropped' shows the frames, and
-'bascule trace' says what would become of one. In brackets is the command that
-shows what decided, or changes it.`, "reason", func() []bridge.Reason { return bridge.Reasons }},
-	{routedTopic, "what becomes of packets for a routed host port", "ROUTED PACKETS", `A packet for the host at a host port with --route is counted there by one of
+	{reasonsTopic, "why frames are dropped", "DROP REASONS", `A dropped frame is counted at the port that it came in by, with one of these
+reasons. 'bascule port show --stats', 'bascule stats' and 'bascule top' show the
+counts, 'bascule capture --dropped' shows the frames, and 'bascule trace'
+explains what would happen to a frame. The command in brackets shows the cause,
+or changes it.`, "reason", func() []bridge.Reason { return bridge.Reasons }},
+	{routedTopic, "what happens to packets for a routed host port", "ROUTED PACKETS", `A packet for the host at a host port with --route is counted there with one of
 these words: the datapath has routed it, or has left it to the host's network
-stack, and why. The stack then does with it what it would do without --route, so
-none of these is a drop. 'bascule port show --stats' shows the counts as routed,
-and 'bascule trace' says the word of one packet.`, "word", bridge.RouteReasons},
+stack for this reason. The stack then does with it what it would do without
+--route, so none of these is a drop. 'bascule port show --stats' shows the
+counts as routed, and 'bascule trace' prints the word for one packet.`, "word", bridge.RouteReasons},
 }
 
 // topicOf returns the topic that arguments of help begin with, nil for a command.
 func topicOf(args []string) *topic {
 	for i := range topics {
-		if len(args) > 0 && args[0] == topics[i].name {
+		if len(args) > 0 && (args[0] == topics[i].name || args[0]+"s" == topics[i].name) {
 			return &topics[i]
 		}
 	}

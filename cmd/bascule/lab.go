@@ -28,8 +28,8 @@ func newLab(p *program) *cobra.Command {
 		Use:   "lab",
 		Short: "measure bridges on this machine",
 		Long: `Measure bridges on this machine, bascule among them, against each other. The lab
-works in network namespaces that it makes and removes afterwards, with all peers
-interleaved in every round. It touches nothing of the machine's own network.`,
+works in network namespaces that it creates and removes afterwards, with all
+peers interleaved in every round. It does not touch the machine's own network.`,
 		Example: `  #! run: cp $source/lab/testdata/old.json $source/lab/testdata/new.json .; cp new.json report.json
   #! not run bascule lab run: it measures for minutes
   #! not run bascule lab reproduce: it measures for minutes
@@ -51,10 +51,10 @@ func newLabRun(p *program) *cobra.Command {
 	var where *choice
 	cmd := &cobra.Command{
 		Use:   "run",
-		Short: "send workloads over fabrics and print what was measured",
+		Short: "send workloads over fabrics and print the measurements",
 		Long: `Build fabrics, send workloads over them round by round, and print medians,
 ratios within each round, and CPU. Progress goes to standard error. Ctrl-C ends
-the run early, cleans up and prints what was measured until then.
+the run early, cleans up and prints what was measured so far.
 
 A workload is a kind with parameters, as in tcp-stream:streams=4:offloads; lab
 list shows them. One fabric is called faster than another only if Mann and
@@ -217,11 +217,11 @@ func newLabReproduce(p *program) *cobra.Command {
 	names := append(studies.Names(), "all")
 	cmd := &cobra.Command{
 		Use:   "reproduce STUDY",
-		Short: "put published comparisons to the test",
+		Short: "repeat published comparisons",
 		Long: `Repeat the experiments of published comparisons of bridges on this machine, with
-bascule among the peers. Say of each of their claims whether it holds here, does
-not hold, is not shown by so few rounds, or cannot be tested, and why. The STUDY
-is one of these, or all:
+bascule among the peers. For each of their claims print whether it holds here,
+does not hold, needs more rounds, or cannot be tested, and why. STUDY is one of
+these, or all:
 
   veb        OpenBSD veb(4) against bridge(4)
   if-bridge  FreeBSD if_bridge, a mutex against epoch(9)

@@ -165,7 +165,7 @@ func newLabReport(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report FILE",
 		Short: "print a report in another form",
-		Long:  `Print a report that the lab wrote as .json: as text, or in another form.`,
+		Long:  `Print a .json report of the lab as text, or in another form.`,
 		Example: `  #! run: cp $source/lab/testdata/new.json report.json
   bascule lab report report.json
   bascule lab report report.json --html > report.html`,

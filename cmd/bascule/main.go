@@ -221,7 +221,7 @@ func (p *program) addStackForce(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&p.force, "force", false, forceStack)
 }
 
-const forceStack = "take a device although others are above it, such as VLAN devices, or it is above a port's: those get nothing then"
+const forceStack = "take a device that has others above it, such as VLAN devices, or is above a port's: those then get nothing"
 
 // change has f change the switch. With --dry-run it prints what f would do, and does nothing. A
 // change that cuts off the ssh session which the command comes by is refused, unless there is
@@ -284,7 +284,7 @@ func (p *program) addChange(cmd *cobra.Command) {
 func (p *program) addLockout(cmd *cobra.Command) {
 	p.addChange(cmd)
 	p.lockout = true
-	cmd.Flags().BoolVar(&p.yes, "yes", false, "even if it cuts off the ssh session that the command comes by")
+	cmd.Flags().BoolVar(&p.yes, "yes", false, "go ahead even if it cuts off the ssh session that the command comes through")
 }
 
 // with opens the switch for the time of f.

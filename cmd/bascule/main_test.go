@@ -21,6 +21,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // The real switch can be used.
@@ -582,5 +583,28 @@ func TestGuess(t *testing.T) {
 		if got != want {
 			t.Errorf("%q: %q, want %q", word, got, want)
 		}
+	}
+}
+
+// TestValueErrors: the error of a value that a flag cannot have says which it can have, and which help tells more.
+func TestValueErrors(t *testing.T) {
+	n := 0
+	everyCommand(newRoot(&program{}), func(cmd *cobra.Command) {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			const bad = "!"
+			if f.Value.Type() == "bool" || f.Value.Set(bad) == nil {
+				return
+			}
+			var stderr strings.Builder
+			args := append(strings.Fields(cmd.CommandPath())[1:], flagName(f)+"="+bad)
+			status := runWith(&fakeSwitch{}, io.Discard, &stderr, args...)
+			if text := stderr.String(); status != exitUsage || !strings.Contains(text, "give ") || !strings.Contains(text, "; see '"+cmd.CommandPath()+" --help'\n") {
+				t.Errorf("%s: exit status %d: %s", strings.Join(args, " "), status, text)
+			}
+			n++
+		})
+	})
+	if n < 100 {
+		t.Errorf("%d flags check their values", n)
 	}
 }

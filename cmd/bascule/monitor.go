@@ -19,7 +19,7 @@ func newMonitor(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "monitor [BRIDGE]",
 		Short: "print events as they happen",
-		Long: `Print the events of all bridges, or of one, a line for each, until interrupted
+		Long: `Print the events of all bridges, or of one, one per line, until interrupted
 (Ctrl-C): addresses learned, moved, aged, added, deleted, refused or, on a
 locked port, not let in (locked); loops and the ports that they block; ports
 added, removed, gone, back, taken and released; what the host has at a port's
@@ -27,19 +27,20 @@ device without effect (port-finding), until it has it no more (port-cleared); an
 MTU that was changed (port-mtu); frames dropped and why. With -j, each line is a
 JSON object.
 
-A person, or a new host port, adds static and sticky addresses. If one takes the
-place of a learned address, the line ends with the learned address's port, as
-from. An address is refused as full if a limit leaves no room for it, as static
-if it is pinned to another port, and as damped if it has moved too often this
-second.
+Static and sticky addresses are added by hand, or for a new host port. If one
+replaces a learned address, the line ends with the port that had the learned
+address, as from. An address is refused as full if a limit leaves no room for
+it, as static if it is pinned to another port, and as damped if it has moved too
+often this second.
 
 A port is gone when its device is, and back when the device has come back from
 another network namespace. A port is taken when its device has been made a
 member of another, such as a Linux bridge or a bond. That device gets nothing
 from the port, and its own frames leave by the port past the switch. The port is
-released when its device is no member any more. Each of these events is told,
-however short. A loop's line names the address whose frame has come back by the
-port, and, as from, the port that the FDB has for the address.`,
+released when its device is no member any more. Each of these events is
+reported, however short. The line of a loop names the address whose frame has
+come back through the port, and, as from, the port that the FDB has for the
+address.`,
 		Example: `  #! run: switch br0 veth0 veth1
   #! ended bascule monitor: bascule fdb flush br0; send veth0; test -s $out
   #! ended bascule -j monitor: ip link set far-veth1 address 02:00:00:00:00:07; ip link set far-veth0 address 02:00:00:00:00:07; send veth0; send veth1; test -s $out

@@ -107,14 +107,14 @@ func (m *modifier) Set(value string) error {
 			}
 		}
 		if len(names) > 1 && len(value) >= short {
-			return fmt.Errorf("several modifiers begin so; give %s", orList(names))
+			return fmt.Errorf("ambiguous; give %s", orList(names))
 		}
 		if len(names) > 0 {
 			m.name = names[0].name
 			return nil
 		}
 	}
-	return fmt.Errorf("no such modifier; give %s", orList(m.of))
+	return fmt.Errorf("unknown; give %s", orList(m.of))
 }
 
 func (m *modifier) Type() string   { return "MODIFIER" }
@@ -145,15 +145,15 @@ func newPfctl(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pfctl [ADDRESS ...]",
 		Short: "control the packet filter pf",
-		Long: `Control the packet filter of a bridge, which has the language and the meaning of
-OpenBSD's pf: rules in a file such as /etc/pf.conf, see pf.conf(5), and the
+		Long: `Control the packet filter of a bridge, which has the language and the semantics
+of OpenBSD's pf: rules in a file such as /etc/pf.conf, see pf.conf(5), and the
 options of pfctl(8), written as there. A packet between two ports of the bridge
-is tried as it comes in by the one and as it goes out by the other; the names of
-interfaces in rules are those of ports. nat-to, rdr-to and binat-to translate at
-host ports (--type host of 'bascule port'). What is not carried out yet is read,
-checked and printed with -n; loading refuses it by name.
+is filtered as it comes in by one port and as it leaves by the other; interface
+names in rules are port names. nat-to, rdr-to and binat-to translate at host
+ports (--type host of 'bascule port'). Statements that are not supported yet are
+read, checked and printed with -n; loading refuses them by name.
 
--f loads a file: whole, or not at all. It turns pf on, unless -d has turned it
+-f loads a file, whole or not at all. It turns pf on, unless -d has turned it
 off. With -v it prints what it has read, with -v and -j the rules as -s rules
 prints them. -b may be left out if there is one bridge. Since -n is pfctl's,
 name a network namespace before the command, or with --netns.
@@ -210,32 +210,32 @@ they kill the state of a connection's other way through the host, too.`,
 	c.command.name = ""
 
 	f := cmd.Flags()
-	f.VarP(&c.bridge, "b", "b", "the bridge, where there are several")
+	f.VarP(&c.bridge, "b", "b", "choose the bridge, if there are several")
 	f.VarP(&c.file, "f", "f", "load the rules of this file, - for standard input")
-	f.BoolVarP(&c.check, "n", "n", false, "change nothing, only see whether it could be done")
+	f.BoolVarP(&c.check, "n", "n", false, "only check whether it could be done, and change nothing")
 	f.CountVarP(&c.verbose, "v", "v", "tell more; -vv tells all")
-	f.BoolVarP(&c.quiet, "q", "q", false, "tell errors only")
+	f.BoolVarP(&c.quiet, "q", "q", false, "print errors only")
 	f.VarP(&c.show, "s", "s", "show something")
 	f.VarP(&c.rule, "R", "R", "show this rule only")
-	f.VarP(&c.table, "t", "t", "the table of -T")
-	f.VarP(&c.command, "T", "T", "do something to a table")
+	f.VarP(&c.table, "t", "t", "name the table of -T")
+	f.VarP(&c.command, "T", "T", "carry out a command on a table")
 	f.StringArrayVarP(&c.kill, "k", "k", nil, "kill the states of this `HOST`")
 	f.BoolVarP(&c.both, "M", "M", false, "with -k, or -F states and -i, kill the state of a connection's other way through the host, too")
 	f.StringArrayVarP(&c.killSources, "K", "K", nil, "forget the sources of this `HOST`, or those that talk to a second one")
 	f.VarP(&c.flush, "F", "F", "flush something")
-	f.BoolVarP(&c.zero, "z", "z", false, "begin to count anew for each rule")
-	f.VarP(&c.anchor, "a", "a", "the anchor that -f, -F, -s and -T are about; -F and -s take 'ANCHOR/*' for all below it, too")
-	f.VarP(&c.port, "i", "i", "only this port or group of ports, with -s states, -s Interfaces, -F states and -k")
-	f.StringArrayVarP(&c.macros, "D", "D", nil, "give a macro a value, whatever the file says: `MACRO=VALUE`")
-	f.BoolVar(&c.ignoreQueue, "ignore-queue", false, "leave out what the file says of queues: altq, queue, dummynet; it is refused else")
-	f.VarP(&c.optimizer, "o", "o", "optimize the rules or not: what rules mean and cost is the same")
+	f.BoolVarP(&c.zero, "z", "z", false, "set the counters of all rules to zero")
+	f.VarP(&c.anchor, "a", "a", "apply -f, -F, -s and -T to this anchor; -F and -s take 'ANCHOR/*' for all anchors below it, too")
+	f.VarP(&c.port, "i", "i", "apply -s states, -s Interfaces, -F states and -k only to this port or group of ports")
+	f.StringArrayVarP(&c.macros, "D", "D", nil, "set a macro, whatever the file says: `MACRO=VALUE`")
+	f.BoolVar(&c.ignoreQueue, "ignore-queue", false, "ignore queues in the file: altq, queue, dummynet; without it they are refused")
+	f.VarP(&c.optimizer, "o", "o", "optimize the rules or not; accepted without effect")
 	f.BoolVarP(&c.names, "r", "r", false, "show the names of hosts in states")
-	f.BoolVarP(&c.noNames, "N", "N", false, "look up no names of hosts")
+	f.BoolVarP(&c.noNames, "N", "N", false, "do not look up names of hosts")
 	f.BoolVarP(&c.enable, "e", "e", false, "enable pf")
-	f.BoolVarP(&c.disable, "d", "d", false, "disable pf; what is loaded stays")
+	f.BoolVarP(&c.disable, "d", "d", false, "disable pf; the loaded rules stay")
 	f.VarP(&c.debug, "x", "x", "set the level of debugging, which -s info shows: "+bridge.OneOf(pfDebugLevels))
 	p.addForce(cmd)
-	cmd.Flags().Lookup("force").Usage += ", and rules of plugged ports be without a call"
+	cmd.Flags().Lookup("force").Usage += "; load rules that do not call the rules of plugged ports"
 	// in the place of the one that every command has, without its -n
 	f.Var(&p.netns, "netns", "act in this network namespace: a name of ip-netns(8), or a path")
 	completeFlag(cmd, "b", p.bridgeNames)
@@ -480,7 +480,7 @@ func onlyBridge(s switcher, name string) (string, error) {
 	}
 	switch len(list) {
 	case 0:
-		return "", errors.New("cannot use pf: there is no bridge in this network namespace; make one with 'bascule bridge add'")
+		return "", errors.New("cannot use pf: there is no bridge in this network namespace; add one with 'bascule bridge add'")
 	case 1:
 		return list[0].Name, nil
 	}
@@ -659,7 +659,7 @@ func (c *pfctl) entries(word string) ([]pf.TableEntry, error) {
 	var list []pf.TableEntry
 	for _, p := range prefixes {
 		if c.command.name == "test" && (not || !p.IsSingleIP()) {
-			return nil, errors.New("give an address, no network")
+			return nil, errors.New("give an address, not a network")
 		}
 		list = append(list, pf.TableEntry{Not: not, Prefix: p})
 	}

@@ -30,13 +30,13 @@ func newPFLog(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pflog",
 		Short: "show what pf logs",
-		Long: `Show the packets that pf of a bridge logs because a rule says log, a line for
-each, until interrupted (Ctrl-C): the time, the rule that decided (in an anchor
-as RULE.ANCHOR.RULE) and why, what it did, the port, and the packet. With -j,
-each line is a JSON object. With -w, the packets are written as a file of
-pflog(4), which tcpdump reads.
+		Long: `Show the packets that a bridge's pf logs because a rule says log, one per line,
+until interrupted (Ctrl-C): the time, the rule that decided (in an anchor as
+RULE.ANCHOR.RULE) and why, what it did, the port, and the packet. With -j, each
+line is a JSON object. With -w, the packets are written as a file of pflog(4),
+which tcpdump reads.
 
-A bridge's log has one reader at a time. Without a reader packets are not kept.
+A bridge's log has one reader at a time. Packets are not kept without a reader.
 The last line, on standard error, says how many packets were shown, and how many
 were missed because they came faster than they were read.`,
 		Example: `  #! run: switch br0 veth0 veth1; printf 'pass log all\nmatch log (to pflog1)\n' | bascule pfctl -q -f -
@@ -84,9 +84,9 @@ were missed because they came faster than they were read.`,
 		},
 	}
 	f := cmd.Flags()
-	f.VarP(&name, "b", "b", "the bridge, where there are several")
+	f.VarP(&name, "b", "b", "choose the bridge, if there are several")
 	f.VarP(&file, "w", "w", "write a file of pflog(4), - for standard output")
-	f.VarP(&from, "i", "i", "only what is logged to this interface, as by log (to pflog1)")
+	f.VarP(&from, "i", "i", "show only packets logged to this interface, as by log (to pflog1)")
 	completeFlag(cmd, "b", p.bridgeNames)
 	completeFlag(cmd, "i", func(*cobra.Command, []string) []string { return p.pfLogs(name.text) })
 	return cmd
@@ -125,7 +125,7 @@ func (v *pflogName) Set(value string) error {
 	digits, ok := strings.CutPrefix(value, "pflog")
 	n, err := strconv.ParseUint(digits, 10, 8)
 	if !ok || err != nil {
-		return errors.New("no log of pf; give pflog0 to pflog255")
+		return errors.New("not a log of pf; give pflog0 to pflog255")
 	}
 	v.given, v.number = true, int(n)
 	return nil

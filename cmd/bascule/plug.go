@@ -16,20 +16,20 @@ import (
 func newPlug(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plug ID",
-		Short: "put the interface of a guest or container on a bridge, by an id",
-		Long: `Make a device a port of a bridge, with its VLAN, settings, bindings and rules of
-pf, in one step. ID is any word of up to 255 signs; the port keeps it, and 'port
-show' has it. The command changes nothing where all is so already, and can be
-run again at any time. If the port with the id has another device or other
-settings, it gets those given now. A device that is a port already, and has no
-id, gets this one; the port of another id is refused.
+		Short: "connect the interface of a guest or container to a bridge, by an id",
+		Long: `Make a device a port of a bridge, with its VLAN, settings, bindings and pf
+rules, in one step. ID is any word of up to 255 characters; the port keeps it,
+and 'port show' prints it. The command can be run again at any time: repeated,
+it changes nothing. If the port with the id has another device or other
+settings, it gets the new ones. A device that is a port without an id gets this
+one; a port with another id is refused.
 
-With --pf the rules of FILE are those of this port alone. 'on' may be left out
+With --pf the rules of FILE apply to this port alone. 'on' may be left out
 there, and may name no other port. They are in the anchor plug/ID. The bridge's
-own rules try them where they say 'anchor "plug/*"'. A bridge without pf gets
-such rules.
+own rules try them at 'anchor "plug/*"'. A bridge without pf gets a ruleset with
+that anchor.
 
-'bascule unplug' takes the port off again. 'bascule apply' leaves plugged ports
+'bascule unplug' removes the port again. 'bascule apply' leaves plugged ports
 alone, and 'bascule export' leaves them out.`,
 		Example: `  #! run: bascule bridge add br0 --vlan-filtering; devices t7; echo 'block in proto udp to port 67' >guest.conf
   bascule plug g1 --bridge br0 --device t7
@@ -39,16 +39,16 @@ alone, and 'bascule export' leaves them out.`,
 	}
 	on := word{name: "BRIDGE"}
 	p.addStackForce(cmd)
-	cmd.Flags().Var(&on, "bridge", "the bridge")
+	cmd.Flags().Var(&on, "bridge", "add the port to this bridge")
 	completeFlag(cmd, "bridge", p.bridgeNames)
 	device := word{name: "DEVICE"}
-	cmd.Flags().Var(&device, "device", "the device that becomes the port")
+	cmd.Flags().Var(&device, "device", "make this device the port")
 	completeFlag(cmd, "device", p.interfaces)
 	in := addVLANs(cmd)
 	var bindings []bridge.Binding
 	cmd.Flags().Var((*bindingList)(&bindings), "binding", "bind an address to the station behind the port; may be given several times")
 	rules := word{name: "FILE"}
-	cmd.Flags().Var(&rules, "pf", "rules of pf for this port alone")
+	cmd.Flags().Var(&rules, "pf", "load rules of pf for this port alone")
 	p.addLockout(cmd)
 	hook := addChoice(cmd, "hook", bridge.HookAuto, hookHelp, bridge.Hooks...)
 	changes := addSettings(cmd, bridge.PortSettings, true)
@@ -56,9 +56,9 @@ alone, and 'bascule export' leaves them out.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case on.text == "":
-			return usagef(cmd, "--bridge is missing: give the bridge")
+			return usagef(cmd, "--bridge is missing; give the name of the bridge")
 		case device.text == "":
-			return usagef(cmd, "--device is missing: give the device")
+			return usagef(cmd, "--device is missing; give the name of the device")
 		}
 		o := plug.Plug{
 			Owner: bridge.Owner{ID: args[0], By: "plug"}, Bridge: on.text, Device: device.text, Hook: hook.text, Settings: *changes, Bindings: bindings,
@@ -94,10 +94,10 @@ alone, and 'bascule export' leaves them out.`,
 func newUnplug(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "unplug ID",
-		Short: "take off what 'plug' put on a bridge",
-		Long: `Take the port with the id off its bridge, with its addresses, bindings and
-rules, whatever its device is called by now, and whether or not it is there. The
-device stays. An id that nothing has is no error: the command can be run again.`,
+		Short: "remove the port that 'plug' has added",
+		Long: `Remove the port with the id from its bridge, with its addresses, bindings and
+rules, even if its device has another name now or is gone. The device stays. An
+unknown id is not an error: the command can be repeated.`,
 		Example: `  #! run: switch br0; devices tap7; bascule plug 3f1c-net0 --bridge br0 --device tap7
   bascule unplug 3f1c-net0`,
 		ValidArgsFunction: completeArguments(p.plugIDs),

@@ -19,72 +19,73 @@ func newPort(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "port",
 		Short: "add, change, show and remove the ports of bridges",
-		Long: `Frames enter and leave a bridge by its ports. A netdev port is a network device
-that is there already: a veth, a tap, a network card, a macvlan or vxlan device.
-A host port is the host's own interface on the switch: it is made with the port,
-under the port's name, and can be given addresses. Its MAC is the same after
-each restart of the machine, unless --mac gives another. A patch port is one end
-of a cable to another bridge of the same network namespace: the two bridges
-forward to each other without any device between. 'bascule span add' makes a
-span port, which gets copies of frames.
+		Long: `Frames enter and leave a bridge through its ports. A netdev port is an existing
+network device: a veth, a tap, a network card, a macvlan or vxlan device. A host
+port is the host's own interface on the switch: it is created with the port, has
+the port's name, and can have addresses. Its MAC address stays the same across
+restarts of the machine unless --mac sets another. A patch port is one end of a
+cable to another bridge in the same network namespace: the two bridges forward
+to each other without a device in between. 'bascule span add' makes a span port,
+which gets copies of frames.
 
-A port can limit how much broadcast, multicast and unknown unicast comes in by
-it, each in frames (pps) or bits (kbit, mbit, gbit) a second. A tenth of a
-second's worth, and always 8 frames, may come at once. Frames above the limit
-are dropped. A GSO packet counts as the frames that it will be cut into.
+A port can limit the broadcast, multicast and unknown unicast that comes in,
+each in frames (pps) or bits (kbit, mbit, gbit) a second. A tenth of a second's
+worth, and always 8 frames, may come at once. Frames above the limit are
+dropped. A GSO packet counts as the frames that it will be cut into.
 
 A port with --locked takes frames only from addresses that the FDB has there.
 With --mab (MAC authentication bypass) any other address gets a locked entry in
-the FDB, and 'bascule monitor' tells of it once. A program that authenticates
-stations lets the address in by 'bascule fdb add'. A locked entry opens nothing,
-takes no address from another port, and ages. If the address is heard on a port
-that is not locked, it moves there. Unlike Linux's bridge, bascule sends nothing
-by a locked entry: it floods frames to the address, as without the entry. Such a
-port has a --fdb-max, or anybody there could fill the bridge's table.
+the FDB, and 'bascule monitor' reports it once. A program that authenticates
+stations lets the address in with 'bascule fdb add'. A locked entry opens
+nothing, takes no address from another port, and ages. If the address is heard
+on a port that is not locked, it moves there. Unlike Linux's bridge, bascule
+does not forward by a locked entry: it floods frames to the address, as if there
+were no entry. Such a port needs --fdb-max; otherwise a station there could fill
+the bridge's table.
 
-With --backup, while the port's device is down or has no carrier, frames to
-stations behind the port go by another port. The programs ask the kernel for
-each frame, so this needs no agent, and the port has its frames again with its
-carrier. Floods are sent to both in any case. It takes a kernel that describes
-its own types (CONFIG_DEBUG_INFO_BTF), as those of distributions do.
+With --backup, frames to stations behind the port leave by another port while
+the port's device is down or has no carrier. The programs check the carrier for
+each frame, so no agent is needed, and the port gets its frames back with its
+carrier. Floods always go to both ports. The kernel must describe its own types
+(CONFIG_DEBUG_INFO_BTF), as the kernels of distributions do.
 
 On a bridge with spanning tree (--stp of 'bascule bridge') a port can also be
-discarding or learning. A new port begins discarding, until 'bascule agent' has
-found out where it leads; a host port forwards at once.
+discarding or learning. A new port is discarding until 'bascule agent' has found
+out where it leads; a host port forwards at once.
 
-With --route on a host port the datapath routes packets that are for the host,
-IPv4 and IPv6, by the host's own routes and neighbours. It leaves to the host's
-network stack what the stack has to answer, or would treat in another way. What
-the datapath routes does not meet the host's nftables, its tc and its captures;
-a command that makes a port route names the chains of nftables and the tables of
-iptables that are there. MAC rules and pf meet it as a frame to the host, and as
-one from the host. NAT is pf's. So it is off unless asked for. 'bascule port
-show --stats' counts what was routed, and by reason what was left to the stack;
-'bascule trace' tells it for one packet.
+With --route on a host port the datapath routes packets for the host, IPv4 and
+IPv6, by the host's own routes and neighbours. It leaves packets to the host's
+network stack that the stack has to answer or would treat differently. Routed
+packets bypass the host's nftables, its tc and its captures; a command that
+switches --route on names the existing nftables chains and iptables tables. MAC
+rules and pf see a routed packet as a frame to the host, and then as a frame
+from the host. pf does NAT. Because of all this, --route is off by default.
+'bascule port show --stats' counts the packets that were routed and, by reason,
+those that were left to the stack; 'bascule trace' shows it for one packet.
 
-A device that is a port belongs to the switch: it never delivers a frame to its
-own IP stack. For the host to take part, add a host port. Filters of the host at
-the device for what comes in (tc, nftables' hook ingress) see nothing of it, and
-'port add' warns of them. A device above a port's, such as a VLAN device or a
+A device that is a port belongs to the switch: it delivers no frames to the
+host's IP stack. To connect the host, add a host port. The host's filters for
+incoming frames at the device (tc, nftables' hook ingress) see nothing, and
+'port add' warns about them. A device above a port's, such as a VLAN device or a
 macvlan, gets nothing. So a device that has others above it is refused, and so
-is one above a port's; --force takes it all the same.
+is one above a port's; --force takes it anyway.
 
 While 'bascule agent' runs, the interface of a host port has a carrier as long
 as another port in one of its VLANs has one and forwards. With spanning tree it
-has none for the moment in which the other ports still discard. An agent that is
-killed (SIGKILL) cannot give a carrier back; the next agent does, or the next
-command that changes something, such as 'bascule bridge set BRIDGE'.
+has none while the other ports still discard. An agent that is killed (SIGKILL)
+cannot restore the carrier; the next agent does, or the next command that
+changes something, such as 'bascule bridge set BRIDGE'.
 
-The port's program sits at one of two hooks. The hook tcx takes every kind of
-device and keeps large packets (GSO) whole. The hook xdp is a shortcut before it
-for known unicast; the driver must have XDP. With auto, a physical network card
-gets xdp if its driver has it, and any other device tcx. With xdp on a veth, GRO
-is switched on at the veth's other end, and transmit offload of checksums and
-VLAN tags off.
+The port's program is attached to one of two hooks. The hook tcx works with
+every kind of device and keeps large packets (GSO) whole. The hook xdp is a
+shortcut before it for known unicast; the driver must support XDP. With auto, a
+physical network card gets xdp if its driver supports it, and any other device
+gets tcx. With xdp on a veth, GRO is switched on at the veth's other end, and
+transmit offload of checksums and VLAN tags off.
 
-Frames from a tap go by tcx all the same: a guest may leave checksums to the
-switch, which XDP would not see. Frames to the tap go by xdp. Frames from
-and to a bond go by tcx.`,
+Frames from a tap always go through tcx: a guest may leave checksums to the
+switch, which XDP would not see. Frames to the tap go through xdp. Frames from
+and to a bond go through tcx.`,
 		Example: `  #! run: switch br0 veth1 veth2; devices veth0; switch br1
   bascule port add br0 veth0
   bascule port add br0 host0 --type host
@@ -101,21 +102,21 @@ and to a bond go by tcx.`,
 	return cmd
 }
 
-const hookHelp = "the hook where the program sits"
+const hookHelp = "attach the program to this hook"
 
 func newPortAdd(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add BRIDGE PORT ...",
-		Short: "make devices, new host interfaces or a cable ports of a bridge",
-		Long: `Make the network device PORT a port of a bridge. With --type host, make a new
-interface PORT that is the host's own on the switch. Several ports with the same
-settings are added in one change: all of them, or none. On a bridge that filters
-VLANs, --vlan and --tagged say which VLANs they are in; without both they are in
-the bridge's default VLAN.
+		Short: "add devices, host interfaces or a patch cable to a bridge",
+		Long: `Make the network device PORT a port of a bridge. With --type host, create the
+host's own interface PORT on the switch. Several ports get the same settings and
+are added in one change: all of them, or none. On a bridge that filters VLANs,
+--vlan and --tagged choose their VLANs; without both they are in the bridge's
+default VLAN.
 
-With --type patch, make a cable to another bridge. One end is PORT. The other
-end is a port of the bridge that --peer names, and is made with it. The settings
-are those of PORT; the other end begins with the defaults.`,
+With --type patch, make a cable to another bridge. One end is PORT. --peer names
+the other end, which is created with it. The settings apply to PORT; the other
+end gets the defaults.`,
 		Example: `  #! run: switch br0; switch br1; bascule bridge add br2 --vlan-filtering; devices veth0 eth1 tap0 tap1 tap2; ethtool -K far-eth1 gro on
   bascule port add br0 veth0
   bascule port add br0 tap0 tap1 --isolated
@@ -126,7 +127,7 @@ are those of PORT; the other end begins with the defaults.`,
   bascule port add br0 to1 --type patch --peer br1/to0`,
 		ValidArgsFunction: completeRest(p.moreInterfaces, p.bridgeNames, p.interfaces),
 	}
-	kind := addChoice(cmd, "type", bridge.TypeNetdev, "a device, a new interface of the host, or a cable", bridge.Types...)
+	kind := addChoice(cmd, "type", bridge.TypeNetdev, "add a device, a new interface of the host, or a patch cable", bridge.Types...)
 	peer := cmd.Flags().String("peer", "", "the other end of a patch cable, `BRIDGE/PORT`")
 	completePeer(cmd, p)
 	p.addStackForce(cmd)
@@ -168,10 +169,10 @@ func (d *described) String() string { return "" }
 
 func addDevice(cmd *cobra.Command) *deviceFlags {
 	f := &deviceFlags{mtu: number{name: "N", least: bridge.MinMTU, most: bridge.MaxMTU}}
-	cmd.Flags().Var(&f.mac, "mac", "address of a host port's interface, or auto: the same after each restart of the machine")
+	cmd.Flags().Var(&f.mac, "mac", "MAC address of a host port's interface, or auto, which stays the same across restarts")
 	completeFlag(cmd, "mac", these([]string{bridge.Auto}))
-	cmd.Flags().Var(&f.mtu, "mtu", "MTU of a host port, 68 to 65535 bytes; a new one begins with the smallest of the ports")
-	cmd.Flags().Var(&f.description, "description", `what the port leads to, the alias of its device; "" takes it away`)
+	cmd.Flags().Var(&f.mtu, "mtu", "MTU of a host port, 68 to 65535 bytes; a new one has the smallest MTU of the ports")
+	cmd.Flags().Var(&f.description, "description", `describe what the port leads to, in the alias of its device; "" removes it`)
 	return f
 }
 
@@ -204,9 +205,9 @@ func newPortSet(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set BRIDGE PORT ...",
 		Short: "change settings of ports",
-		Long: `Change settings of a port while it forwards; no frame is lost. Settings that are
-not named stay as they are. Several ports get the same settings in one change:
-all of them, or none.`,
+		Long: `Change settings of a port while it forwards; no frame is lost. Other settings
+stay as they are. Several ports get the same settings in one change: all of
+them, or none.`,
 		Example: `  #! run: switch br0 veth0 veth1
   bascule port set br0 veth0 --learn=off --discover=off
   bascule port set br0 veth0 veth1 --isolated
@@ -238,54 +239,54 @@ func newPortShow(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show [BRIDGE [PORT]]",
 		Short: "show ports, their settings and counters",
-		Long: `Show the ports of all bridges or of one, one on a line, or all about one port.
+		Long: `Show the ports of all bridges or of one, one per line, or everything about one
+port.
 
 STATE is forwarding, learning or discarding by spanning tree; blocked while the
 port's loop guard keeps it from forwarding; disabled while the device is down or
-has no carrier; gone when the device vanished; no-peer where a patch cable has
-no other end, which happens only after a command was killed. A span port, which
-is sent copies and takes nothing in, is forwarding while its device has a
-carrier. ENTRIES is the number of addresses learned on the port.
+has no carrier; gone when the device has vanished; no-peer when a patch cable
+has no other end, which happens only after a command was killed. A span port,
+which only gets copies, is forwarding while its device has a carrier. ENTRIES is
+the number of addresses learned on the port.
 
 SETTINGS are the settings that differ from a new port's, written as options; -
-is none. Before them stand the other end of a patch cable (peer=), the device
-that the port's has been made a member of (taken-by=), and who keeps a carrier
-from a host port: no-carrier=agent while no other port leads anywhere,
-no-carrier=agent-ended if the agent that took it was killed, until 'bascule
-bridge set BRIDGE' gives it back. plug= has the id by which 'bascule plug', or
-something for containers, has put the port there. description= is what the
-port's device was said to lead to, its alias ('ip link set PORT alias TEXT').
-egress= has what the host has at the device for frames that leave: qdisc, tcx
-(clsact, too), netfilter (which sees no frame of the switch), and end-xdp at a
-veth's other end. While there is something, frames take no short way past the
-device. All about one port has the way: known unicast may leave by XDP, or
-straight to a veth's other end. The device's own counters lack what leaves
-straight; --stats has it.
+is none. Before them come the other end of a patch cable (peer=), the device
+that the port's device has become a member of (taken-by=), and why a host port
+has no carrier: no-carrier=agent while no other port leads anywhere,
+no-carrier=agent-ended if the agent that removed it was killed, until 'bascule
+bridge set BRIDGE' restores it. plug= is the id with which 'bascule plug', or a
+program for containers, has added the port. description= is the alias of the
+port's device ('ip link set PORT alias TEXT'). egress= lists what the host has
+at the device for outgoing frames: qdisc, tcx (clsact, too), netfilter (which
+sees no frame of the switch), and end-xdp at a veth's other end. While there is
+any, frames take no shortcut past the device. 'port show BRIDGE PORT' has the
+way that frames take: known unicast may leave by XDP, or straight to a veth's
+other end. The device's own counters lack the frames that leave straight;
+--stats counts them.
 
-What the host has at the port's device and has no effect there is shown with
-the settings: ingress-filter= a filter that meets no frame, device-above= a
-device that gets nothing, port-below= the port's device that this one is above,
-address= an IP address. 'port show BRIDGE PORT' says what to do, and tells of an
-MTU that is smaller than those of other ports.
+The same column has what the host has at the port's device without effect:
+ingress-filter= a filter that sees no frame, device-above= a device that gets
+nothing, port-below= the port's device below this one, address= an IP address.
+'port show BRIDGE PORT' says what to do, and reports an MTU that is smaller than
+those of other ports.
 
-A port whose device has been made a member of a Linux bridge or a bond stays a
-port. The other device gets no frame from it, and the other device's own frames
-leave past the switch, its rules and its counters. 'ip link set PORT nomaster'
-ends that.
+A port whose device has become a member of a Linux bridge or a bond stays a
+port. The other device gets no frame from it, and its own frames bypass the
+switch, the rules and the counters. 'ip link set PORT nomaster' ends that.
 
 With --stats, show counters since the port was added. rx counts frames from the
 device into the switch, tx frames from the switch to the device. A large packet
 (GSO) counts as one frame with all of its bytes. learned counts addresses that
 became known on the port, moves those that came from another port. refused
 counts those that were not learned: a table was full, a static or sticky entry
-holds the address elsewhere, or it has moved too often. Frames that went no
+has the address elsewhere, or it has moved too often. Frames that went no
 further count as drops, by reason: 'bascule help reasons'.
 
 For a host port with --route, routed counts packets to the host's address there:
 done counts those that the datapath has routed. The other words count packets
-that are left to the host's network stack, which loses none by that: see
-'bascule help routed'. Packets that the datapath has routed to such a port count
-as rx there, as if they came from the host.`,
+that were left to the host's network stack, which are not lost: see 'bascule
+help routed'. Packets that the datapath has routed to such a port count as rx
+there, as if they came from the host.`,
 		Example: `  #! run: switch br0 veth0
   bascule port show
   bascule port show br0 veth0
@@ -329,11 +330,11 @@ as rx there, as if they came from the host.`,
 func newPortDel(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "del BRIDGE PORT ...",
-		Short: "take ports off their bridge",
-		Long: `Take ports off their bridge, and their addresses out of the FDB. The devices
-stay. The interface of a host port goes, and so does the other end of a patch
-cable. A port whose device is gone can be removed. Several ports leave in one
-change: all of them, or none.`,
+		Short: "remove ports from their bridge",
+		Long: `Remove ports from their bridge, and their addresses from the FDB. The devices
+stay. The interface of a host port is removed, and so is the other end of a
+patch cable. A port whose device is gone can be removed, too. Several ports are
+removed in one change: all of them, or none.`,
 		Example: `  #! run: switch br0 veth0 tap0 tap1
   bascule port del br0 veth0
   bascule port del br0 tap0 tap1`,

@@ -80,14 +80,13 @@ func newRootOf(p *program, only string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "bascule",
 		Short: "an Ethernet switch in the kernel",
-		Long: `bascule is a learning Ethernet switch for Linux. Every frame is forwarded in
-the kernel by an eBPF program at its port; no process runs between a frame and
-its port. The command line is stateless, like ip(8): what it sets up stays
-until it is removed or the machine restarts. It needs root, and Linux 6.6 or
-any kernel with tcx backported.
+		Long: `bascule is a learning Ethernet switch for Linux. eBPF programs at its ports
+forward every frame in the kernel; no process is involved. The command line is
+stateless, like ip(8): a bridge stays until it is removed or the machine
+restarts. bascule needs root, and Linux 6.6 or any kernel with tcx backported.
 
-Each network namespace has bridges of its own. A bridge has ports: network
-devices that frames enter and leave by. The FDB of a bridge knows which port an
+Each network namespace has its own bridges. A bridge has ports: network devices
+through which frames enter and leave. The FDB of a bridge knows which port an
 address is behind.`,
 		Example: `  #! run: devices veth0 veth1; ip netns add lab; bascule -n lab bridge add br0
   #! ended bascule monitor: bascule fdb flush br0; send veth0; test -s $out
@@ -96,9 +95,9 @@ address is behind.`,
   bascule port add br0 veth0
   bascule port add br0 veth1
   bascule port show
-  # what it has learned, as JSON, in the network namespace lab
+  # show the learned addresses as JSON, in the network namespace lab
   bascule -n lab -j fdb show br0
-  # what happens, as it happens
+  # print events as they happen
   bascule monitor br0`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -188,9 +187,9 @@ func finish(cmd *cobra.Command) {
 func newHelp(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use: "help [COMMAND ...]",
-		Long: `Explain a command, as --help behind it does. 'help reasons' explains why frames
+		Long: `Explain a command, as --help after it does. 'help reasons' explains why frames
 are dropped, and 'help reasons REASON ...' only those reasons. 'help routed'
-explains in the same way what becomes of packets for a routed host port.`,
+explains what happens to packets for a routed host port.`,
 		Example: `  bascule help fdb add
   bascule help reasons mtu`,
 		Short: "explain a command, or the reasons for drops",
@@ -204,7 +203,7 @@ explains in the same way what becomes of packets for a routed host port.`,
 			}
 			about, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
-				return unknownCommand(about, rest[0], helpTopics(about)...)
+				return unknownCommand(about, rest[0])
 			}
 			printHelp(cmd.OutOrStdout(), about)
 			return nil

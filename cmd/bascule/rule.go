@@ -25,14 +25,14 @@ of OpenBSD:
   block|pass [in|out] on PORT [src MAC] [dst MAC] [tag NAME]
       [arp|rarp [request|reply] [sha MAC] [spa IP] [tha MAC] [tpa IP]]
 
-A rule judges frames that come into the switch by the port (in), go out of it
-(out), or both. The first rule of the port that matches a frame drops it (block)
-or lets it pass; a frame that no rule matches passes.
+A rule applies to frames that enter the switch by the port (in), leave it (out),
+or both. The first rule of the port that matches a frame drops it (block) or
+lets it pass; a frame that no rule matches passes.
 
-src and dst are the frame's addresses. With arp or rarp the rule judges only
+src and dst are the frame's addresses. With arp or rarp the rule applies only to
 such packets: sha and spa are the MAC and IPv4 address of their sender, tha and
-tpa those of their target. tag gives the frame a mark for pf, which asks for it
-by 'tagged NAME'; it is no VLAN's tag.`,
+tpa those of their target. tag marks the frame for pf rules with 'tagged NAME';
+it is not a VLAN tag.`,
 		Example: `  #! run: switch br0 veth0 veth1
   bascule rule add br0 veth0 pass in src 02:00:00:00:00:01
   bascule rule add br0 veth0 block in
@@ -48,10 +48,9 @@ func newRuleAdd(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:         "add BRIDGE PORT block|pass [WORD ...]",
 		Annotations: ruleUses("add"),
-		Short:       "add a rule behind those of a port",
-		Long: `Add a rule to a port. It is tried after the rules that the port has. Name the
-port before the rule, or by 'on PORT' in it. There, a name that begins with
-# or " stands between double quotes.`,
+		Short:       "append a rule to a port",
+		Long: `Append a rule to the rules of a port. Name the port before the rule, or with 'on
+PORT' in it. There, put a name that begins with # or " between double quotes.`,
 		Example: `  #! run: switch br0 veth0
   bascule rule add br0 veth0 block in src 02:00:00:00:00:01
   bascule rule add br0 veth0 block out dst ff:ff:ff:ff:ff:ff arp request
@@ -100,8 +99,8 @@ func newRuleDel(p *program) *cobra.Command {
 		Use:         "del BRIDGE PORT block|pass [WORD ...]",
 		Annotations: ruleUses("del"),
 		Short:       "remove a rule of a port",
-		Long: `Remove a rule, written as it was added. If several are the same, the first one
-is removed.`,
+		Long: `Remove a rule, written as it was added. If several rules are the same, the first
+one is removed.`,
 		Example: `  #! run: switch br0 veth0; bascule rule add br0 veth0 block in src 02:00:00:00:00:01; bascule rule add br0 veth0 pass
   bascule rule del br0 veth0 block in src 02:00:00:00:00:01
   bascule rule del br0 veth0 pass`,
@@ -122,7 +121,7 @@ func newRuleShow(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show [BRIDGE [PORT]]",
 		Short: "show rules, in the order in which they are tried",
-		Long: `Show the rules of all bridges, of one, or of one of its ports, one on a line, so
+		Long: `Show the rules of all bridges, of one, or of one of its ports, one per line, so
 that 'bascule rule load' can read them.
 
 With --stats, show how many frames each rule has matched, and their bytes,
@@ -172,7 +171,7 @@ func newRuleFlush(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "flush BRIDGE [PORT]",
 		Short: "remove all rules of a bridge or a port",
-		Long:  `Remove all rules, or those of one port, and print how many there were.`,
+		Long:  `Remove all rules, or those of one port, and print their number.`,
 		Example: `  #! run: switch br0 veth0
   bascule rule flush br0 veth0
   bascule rule flush br0`,
@@ -199,14 +198,13 @@ func newRuleFlush(p *program) *cobra.Command {
 func newRuleLoad(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "load BRIDGE FILE",
-		Short: "put the rules of a file in the place of those there are",
-		Long: `Read rules from FILE, one on a line, and put them in the place of all rules of a
-bridge, or of those of one port; - is standard input. A # begins a comment.
+		Short: "replace the rules by those of a file",
+		Long: `Replace all rules of a bridge, or of one port, by those of FILE, one per line; -
+is standard input. A # begins a comment.
 
-It is done whole or not at all: when something is wrong with a line, every such
-line is shown with the place, and nothing is changed. No frame is judged by half
-of the old rules and half of the new. A rule that is the same as before keeps
-its counters.`,
+The change is made whole or not at all: if something is wrong, every wrong line
+is shown with its place, and nothing is changed. No frame meets a mixture of old
+and new rules. A rule that is the same as before keeps its counters.`,
 		Example: `  #! run: switch br0 veth0; echo 'block in on veth0 arp' >rules
   bascule rule load br0 rules
   # the rules of one port, which need no 'on PORT' then

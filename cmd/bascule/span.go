@@ -17,14 +17,14 @@ func newSpan(p *program) *cobra.Command {
 		Use:   "span",
 		Short: "copy frames to devices that listen",
 		Long: `A span port gets copies of frames, for a program that listens there, such as
-tcpdump(8), or at the other end of its cable. It takes no part in the switch:
-frames that come in by it are dropped, no flood reaches it, no address is behind
-it.
+tcpdump(8), or at the other end of its cable. It takes no part in switching:
+frames that come in by it are dropped, no flood reaches it, and no address is
+behind it.
 
-A frame that comes in is copied as it came, before anything is decided about it,
-even if it is dropped later. A frame that goes out is copied as it goes, with
-the tag that it has then, once for each port that it goes out by. A bridge can
-have 16 span ports; while it has one, XDP takes no frames.`,
+An incoming frame is copied as it came, before anything is decided about it,
+even if it is dropped later. An outgoing frame is copied as it leaves, with the
+tag that it has then, once for each port that it leaves by. A bridge can have 16
+span ports; while it has one, XDP takes no frames.`,
 		Example: `  #! run: switch br0 veth0; bascule bridge set br0 --vlan-filtering; bascule vlan add br0 veth0 10,20; devices mon0 mon1 mon2
   # all that comes in by any port
   bascule span add br0 mon0
@@ -45,12 +45,12 @@ func newSpanAdd(p *program) *cobra.Command {
 		Short: "make a device a span port of a bridge",
 		Long: `Make the network device DEVICE a span port of a bridge: it gets a copy of every
 frame that comes in by any port, or of those of some ports, of some VLANs, or
-both. A frame that is asked for twice, as a port's and as a VLAN's, is copied
-once. Copies that are larger than the device's MTU are not made, and counted as
-drops of the span port, by reason mtu; see 'bascule port show BRIDGE --stats'.
+both. A frame that matches twice, by port and by VLAN, is copied once. Copies
+that are larger than the device's MTU are not made; they count as drops of the
+span port, with the reason mtu; see 'bascule port show BRIDGE --stats'.
 
-The sources of a span port do not change later: delete it and add it anew. A
-port that --port names is forgotten when it leaves the bridge.`,
+To change the sources of a span port, delete it and add it again. A port that
+--port names is no source any more when it leaves the bridge.`,
 		Example: `  #! run: switch br0 veth0 veth1; bascule bridge set br0 --vlan-filtering; bascule vlan add br0 veth0 10,20-30; devices mon0 mon1 mon2
   bascule span add br0 mon0
   bascule span add br0 mon1 --port veth0 --port veth1 --direction both
@@ -60,12 +60,12 @@ port that --port names is forgotten when it leaves the bridge.`,
 	}
 	var o bridge.SpanOptions
 	p.addStackForce(cmd)
-	cmd.Flags().Var(&words{name: "PORT", list: &o.Ports}, "port", "frames of this port; may be given several times")
+	cmd.Flags().Var(&words{name: "PORT", list: &o.Ports}, "port", "copy the frames of this port; may be given several times")
 	completeFlag(cmd, "port", p.portNames)
-	cmd.Flags().Var(&vlans{&o.VLANs}, "vlan", "frames in these VLANs, such as 10,20-30; may be given several times")
+	cmd.Flags().Var(&vlans{&o.VLANs}, "vlan", "copy the frames in these VLANs, such as 10,20-30; may be given several times")
 	completeFlag(cmd, "vlan", p.vlanIDs)
 	p.addLockout(cmd)
-	direction := addChoice(cmd, "direction", bridge.DirectionIn, "frames that come in, that go out, or both",
+	direction := addChoice(cmd, "direction", bridge.DirectionIn, "copy frames that come in, that go out, or both",
 		bridge.DirectionIn, bridge.DirectionOut, bridge.DirectionBoth)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		o.Direction = direction.text
@@ -81,11 +81,12 @@ port that --port names is forgotten when it leaves the bridge.`,
 func newSpanShow(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show [BRIDGE]",
-		Short: "show span ports and what they get",
+		Short: "show span ports and their sources",
 		Long: `Show the span ports of all bridges or of one. STATE is forwarding while the
 device gets copies; disabled while it is down or has no carrier; gone when it
-vanished: then delete the span port, and add it anew. PORTS and VLANS are the
-sources whose frames the device gets; PORTS is all if it gets every port's.`,
+has vanished: then delete the span port, and add it again. PORTS and VLANS are
+the sources whose frames the device gets; PORTS is all if it gets the frames of
+every port.`,
 		Example: `  #! run: switch br0 veth0; devices mon0; bascule span add br0 mon0
   bascule span show
   bascule -j span show br0`,
@@ -106,8 +107,8 @@ sources whose frames the device gets; PORTS is all if it gets every port's.`,
 func newSpanDel(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "del BRIDGE DEVICE",
-		Short: "take a span port off its bridge",
-		Long:  `Take a span port off its bridge. The device stays.`,
+		Short: "remove a span port from its bridge",
+		Long:  `Remove a span port from its bridge. The device stays.`,
 		Example: `  #! run: switch br0 veth0; devices mon0; bascule span add br0 mon0
   bascule span del br0 mon0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.spanNames),

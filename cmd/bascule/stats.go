@@ -34,14 +34,13 @@ further. If there are drops, a line for each reason follows. A large packet
 (GSO) counts as one frame with all of its bytes.
 
 With --interval, print rates instead, again every interval until interrupted
-(Ctrl-C) or --count times. A rate is of the time that really passed since the
-reading before; bits are those of the frames, without preamble and checksum. A
-port that was added, or added again, since that reading has no rate yet and
-shows -.
+(Ctrl-C) or --count times. A rate covers the time that has really passed since
+the last reading; bits are counted without preamble and checksum. A port that
+was added, or added again, since that reading has no rate yet and shows -.
 
-With -j the totals are one JSON array. With --interval there is an array on a
-line each time, whose objects have the seconds that passed as "elapsed", and
-null for "rates" and "drops" where there is no rate.`,
+With -j the totals are one JSON array. With --interval each reading is an array
+on one line, whose objects have the seconds that passed as "elapsed", and null
+for "rates" and "drops" if there is no rate.`,
 		Example: `  #! run: switch br0 veth0
   #! not run bascule stats br0 --interval: it takes ten seconds
   #! ended bascule -j stats br0: test -s $out
@@ -53,8 +52,8 @@ null for "rates" and "drops" where there is no rate.`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
 	}
 	interval, count := &period{}, &number{name: "N", least: 1, most: 1<<31 - 1}
-	cmd.Flags().Var(interval, "interval", "print rates, again after this long, 100ms to 24h; a bare number is seconds")
-	cmd.Flags().Var(count, "count", "stop after this many times")
+	cmd.Flags().Var(interval, "interval", "print rates at this interval, 100ms to 24h; a bare number is seconds")
+	cmd.Flags().Var(count, "count", "stop after this many readings")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		rounds := 0 // without end
 		if count.n != nil {

@@ -93,6 +93,7 @@ type switcher interface {
 	Monitor(ctx context.Context, bridge string, report func(bridge.Event) error) error
 	Capture(ctx context.Context, bridge string, o bridge.CaptureOptions) (frame.Source, error)
 	Trace(bridge, port string, frame []byte) (bridge.Trace, error)
+	Known(bridge string, addr netip.Addr) ([]bridge.KnownMAC, error)
 	CountTalkers(bridge string) (stop func() error, err error)
 	Talkers(bridge string) ([]bridge.Talker, error)
 	Force()

@@ -21,21 +21,21 @@ import (
 func newTop(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top [BRIDGE]",
-		Short: "watch what passes the switch",
-		Long: `Show in a terminal the frames of all bridges, or of one, and keep the view up to
+		Short: "watch the traffic of the switch",
+		Long: `Show the traffic of all bridges, or of one, in a terminal, and keep it up to
 date: the ports, the drops with their reasons, and the addresses that send most,
-each in a pane of its own, busiest first. Rates are of the time that really
-passed; a port that was added, or added again, since the reading before shows -.
-Frames are counted by address only while somebody looks, which costs each of
-them a little.
+each in its own pane, busiest first. Rates cover the time that has really
+passed; a port that was added, or added again, since the last reading shows -.
+Frames are counted by address only while top runs, which costs each of them a
+little.
 
 Keys: tab goes to the next pane; 1 to 6 choose the column to sort by, s, < and >
 (or the left and right arrows) another one; r reverses the order; up, down, pgup
 and pgdn scroll; p pauses and goes on; ? explains; q quits. A rate of - is not
 known yet; k, M and G stand for a thousand, a million and a thousand million.
 
-The terminal must have 40 columns and 8 lines; there is no colour, and
-afterwards the screen is as it was.`,
+The terminal must have 40 columns and 8 lines. There is no colour. At the end
+the screen is as it was before.`,
 		Example: `  #! run: switch br0 veth0; ip netns add lab; bascule -n lab bridge add br0
   #! typed q: bascule
   bascule top
@@ -45,7 +45,7 @@ afterwards the screen is as it was.`,
 		Annotations:       map[string]string{noJSON: "is not for a terminal: use 'bascule -j stats --interval 1s'"},
 	}
 	interval := &period{time.Second}
-	cmd.Flags().Var(interval, "interval", "look again after this long, 100ms to 24h; a bare number is seconds")
+	cmd.Flags().Var(interval, "interval", "update at this interval, 100ms to 24h; a bare number is seconds")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		const instead = "use 'bascule stats --interval 1s'"
 		if !isTerminal(p.stdout) {

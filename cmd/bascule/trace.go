@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"strconv"
 	"strings"
 
@@ -22,31 +23,33 @@ func newTrace(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace BRIDGE [FRAME]",
 		Short: "explain what a bridge would do with a frame",
-		Long: `Explain step by step what a bridge would do with a frame that came in by the
+		Long: `Explain step by step what a bridge would do with a frame that comes in by the
 port --in, and by which ports the frame would leave. Nothing is sent, learned or
-counted. The verdict is the switch's own. The switch sends nothing to a port
-that is down or has no carrier, once it has seen that; until then a step says
-that the frame is lost there. If the datapath routes the packet (--route of
-'bascule port'), the steps follow it to its way out.
+counted. The switch's own programs decide. The switch sends nothing to a port
+that is down or has no carrier once it has noticed; until then a step says that
+the frame is lost there. If the datapath routes the packet (--route of 'bascule
+port'), the steps follow it to its way out.
 
 Give the frame in one of three ways, each without check sequence:
 
-FRAME is its bytes in hexadecimal digits, with any blanks, colons and line ends
-between them. With - as FRAME, standard input has the digits, or a capture.
+FRAME is its bytes in hexadecimal digits, with any spaces, colons and line ends
+between them. With - as FRAME, the digits, or a capture, are read from standard
+input.
 
 With --pcap the frame is a packet of a capture, in the format pcap or pcapng, as
 tcpdump(8) writes it: the first, or that of --packet. It must be whole.
 
 Otherwise the frame is made of its fields. --dst must be given, except for an
-ARP request, which goes to all stations. Without --src the source is
-00:00:5e:00:53:01, an address kept for documentation (RFC 9542), which no
-station has. --ip and --to make an IP packet, with right checksums, of one of:
---tcp, a SYN; --udp; --icmp, an echo request. --arp with --spa and --tpa makes
-an ARP request or reply. Any other frame has zeros behind its EtherType. A frame
-is as small as Ethernet allows, 60 bytes, or has --size bytes: a packet is as
-long as fits in. The kernel takes frames that fit into a page beside what it has
-there itself, 3712 bytes on most machines. A larger one is refused; the error
-says how many bytes this kernel takes.`,
+ARP request, which goes to all stations. For a packet to another network it is
+the MAC address of the gateway. Without --src the source is 00:00:5e:00:53:01,
+an address kept for documentation (RFC 9542), which no station has. --ip and
+--to make an IP packet, with right checksums, of one of: --tcp, a SYN; --udp;
+--icmp, an echo request. --arp with --spa and --tpa makes an ARP request or
+reply. Any other frame has zeros behind its EtherType. A frame is as small as
+Ethernet allows, 60 bytes, or has --size bytes: a packet is as long as fits in.
+The kernel takes frames that fit into a page with its own data, 3712 bytes on
+most machines. A larger one is refused; the error says how many bytes this
+kernel takes.`,
 		Example: `  #! run: switch br0 veth0 veth1; while sleep 0.05; do send veth0; done & bascule capture br0 --count 7 -w file.pcapng
   bascule trace br0 --in veth0 --dst 02:00:00:00:00:02
   bascule trace br0 --in veth0 --dst 02:00:00:00:00:02 --vlan 10 --size 1518
@@ -59,7 +62,7 @@ says how many bytes this kernel takes.`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
 	}
 	in := &word{name: "PORT"}
-	cmd.Flags().Var(in, "in", "the port that the frame comes in by")
+	cmd.Flags().Var(in, "in", "let the frame come in by this port")
 	completeFlag(cmd, "in", p.portNames)
 	f := addFrame(cmd)
 	completeFlag(cmd, "src", p.addresses)
@@ -67,9 +70,12 @@ says how many bytes this kernel takes.`,
 	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if in.text == "" {
-			return usagef(cmd, "--in is missing: say which port the frame comes in by")
+			return usagef(cmd, "--in is missing; give the port that the frame comes in by")
 		}
 		data, err := p.buildFrame(cmd, f, append(args, "")[1])
+		if errors.Is(err, frame.ErrNoDst) {
+			err = p.noDst(cmd, args[0], f.to.addr)
+		}
 		if err != nil {
 			return err
 		}
@@ -112,11 +118,11 @@ func addFrame(cmd *cobra.Command) *frameFlags {
 		size:      number{name: "N", least: frame.MinSize, most: frame.MaxSize},
 		arp:       choice{words: []string{"request", "reply"}},
 	}
-	cmd.Flags().Var(&f.pcap, "pcap", "take the frame from this capture, pcap or pcapng; - is standard input")
+	cmd.Flags().Var(&f.pcap, "pcap", "read the frame from this capture, pcap or pcapng; - is standard input")
 	cmd.Flags().Var(&f.packet, "packet", "the number of the packet in the capture, 1 by default")
 	f.set.SortFlags = false
-	f.set.Var(&f.src, "src", "source address, 00:00:5e:00:53:01 by default")
-	f.set.Var(&f.dst, "dst", "destination address")
+	f.set.Var(&f.src, "src", "source MAC address, 00:00:5e:00:53:01 by default")
+	f.set.Var(&f.dst, "dst", "destination MAC address, or the gateway's for another network")
 	f.set.Var(&f.vlan, "vlan", "802.1Q tag of this VLAN, 0 to 4094")
 	f.set.Var(&f.priority, "priority", "priority of the tags, 0 to 7")
 	f.set.Var(&f.qinq, "qinq", "802.1ad tag of this VLAN before the other")
@@ -180,7 +186,11 @@ func (p *program) buildFrame(cmd *cobra.Command, f *frameFlags, text string) (da
 		data, err = frame.Capture(file, max(packet, 1))
 		text = f.pcap.text
 	default:
-		if data, err = f.fields().Build(); err != nil {
+		data, err = f.fields().Build()
+		if errors.Is(err, frame.ErrNoDst) {
+			return nil, err
+		}
+		if err != nil {
 			return nil, usagef(cmd, "%s", err)
 		}
 	}
@@ -188,6 +198,29 @@ func (p *program) buildFrame(cmd *cobra.Command, f *frameFlags, text string) (da
 		return nil, usagef(cmd, "%s: %s", text, err)
 	}
 	return data, nil
+}
+
+// noDst is the error of a frame without a destination. It has the addresses that are known for the packet's
+// target.
+func (p *program) noDst(cmd *cobra.Command, name string, to netip.Addr) error {
+	if !to.IsValid() {
+		return usagef(cmd, "%s", frame.ErrNoDst)
+	}
+	var known []string
+	err := p.with(func(s switcher) error {
+		list, err := s.Known(name, to)
+		for _, k := range list {
+			known = append(known, fmt.Sprintf("--dst %s (%s)", k.MAC, k.Of))
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case known == nil:
+		return usagef(cmd, "--dst is missing; give the MAC address of %v, or of its sender's gateway, such as --dst 02:00:00:00:00:02; 'bascule fdb show %s' lists those that are known", to, name)
+	}
+	return usagef(cmd, "--dst is missing; give %s", strings.Join(known, " or "))
 }
 
 func (f *frameFlags) fields() frame.Fields {

@@ -125,7 +125,7 @@ func TestTraceMisuse(t *testing.T) {
 		want        string
 	}{
 		{"trace", "", exitUsage, "BRIDGE is missing" + see},
-		{"trace br0", "", exitUsage, "--in is missing: say which port the frame comes in by" + see},
+		{"trace br0", "", exitUsage, "--in is missing; give the port that the frame comes in by" + see},
 		{"trace br0 --in p1", "", exitUsage, "the frame is missing: give FRAME, --pcap, or fields such as --dst" + see},
 		{"trace br0 --in p1 " + aFrame + " 00", "", exitUsage, `"00" is one argument too many` + see},
 		{"trace br0 --in p1 " + aFrame + "0", "", exitUsage, "FRAME: 29 hexadecimal digits are not whole bytes" + see},
@@ -144,7 +144,12 @@ func TestTraceMisuse(t *testing.T) {
 		{"trace br0 --in p1 --pcap /dev/null", "", exitUsage, "/dev/null: neither pcap nor pcapng" + see},
 		{"trace br0 --in p1 --packet 2 --pcap " + ethernet, "", exitUsage, ethernet + ": there is no packet 2: the capture has 1" + see},
 		{"trace br0 --in p1 --pcap " + radio, "", exitUsage, radio + ": packet 1 is no Ethernet frame: its link type is 802.11" + see},
-		{"trace br0 --in p1 --vlan 1", "", exitUsage, "--dst is missing: say whom the frame is for" + see},
+		{"trace br0 --in p1 --vlan 1", "", exitUsage, "--dst is missing; give the MAC address that the frame is for, such as --dst 02:00:00:00:00:02" + see},
+		{"trace br0 --in p1 --ip 192.0.2.1 --to 192.0.2.2 --icmp", "", exitUsage,
+			"--dst is missing; give --dst 02:00:00:00:00:02 (192.0.2.2, bound to p2) or --dst 02:00:00:00:00:03 (192.0.2.2, neighbour at host0)" + see},
+		{"trace br0 --in p1 --ip 192.0.2.1 --to 192.0.2.3 --icmp", "", exitUsage, "--dst is missing; give the MAC address of 192.0.2.3, or of its sender's gateway, " +
+			"such as --dst 02:00:00:00:00:02; 'bascule fdb show br0' lists those that are known" + see},
+		{"trace br9 --in p1 --ip 192.0.2.1 --to 192.0.2.2 --icmp", "", exitRefused, "cannot use bridge br9: there is none; see 'bascule bridge show'"},
 		{"trace br0 --in p1 --dst 02:00:00:00:00", "", exitUsage, "--dst 02:00:00:00:00: not a MAC address; give six bytes such as 02:00:00:00:00:01" + see},
 		{"trace br0 --in p1 --src 02-00-00-00-00-00-00-01", "", exitUsage, "--src 02-00-00-00-00-00-00-01: not a MAC address; give six bytes such as 02:00:00:00:00:01" + see},
 		{"trace br0 --in p1 --vlan 4095", "", exitUsage, "--vlan 4095: not a VLAN; give a number 0 to 4094" + see},

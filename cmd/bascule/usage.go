@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -45,14 +46,24 @@ func asUsage(cmd *cobra.Command, err error) error {
 	return usagef(cmd, "%s", first)
 }
 
-// unknownCommand is the error of a word that should be a command below cmd, or one
-// of the others.
-func unknownCommand(cmd *cobra.Command, word string, others ...string) error {
-	names := others
+// unknownCommand is the error of a word that should be a command below cmd. At the root it may be a topic of
+// help, too.
+func unknownCommand(cmd *cobra.Command, word string) error {
+	topics := helpTopics(cmd)
+	var names []string
 	for _, sub := range visible(cmd) {
 		names = append(names, sub.Name())
 	}
-	return usagef(cmd, "unknown command %q%s", strings.TrimPrefix(cmd.CommandPath()+" ", "bascule ")+word, guess(word, "", names))
+	path := cmd.CommandPath() + " "
+	best := closest(word, append(names, topics...))
+	hint := ""
+	switch {
+	case slices.Contains(names, best):
+		hint = fmt.Sprintf(" (did you mean '%s%s'?)", path, best)
+	case best != "":
+		hint = fmt.Sprintf(" (did you mean 'bascule help %s'?)", best)
+	}
+	return usagef(cmd, "unknown command %q%s", strings.TrimPrefix(path, "bascule ")+word, hint)
 }
 
 // flagError tells in one line of the mistake in a flag of cmd.
@@ -86,11 +97,11 @@ func flagError(cmd *cobra.Command, err error) error {
 		}
 		var wrong *bridge.UsageError
 		if errors.As(err, &wrong) {
-			return wrong
+			return usagef(cmd, "%s", wrong)
 		}
 		why := invalid.Unwrap()
 		if errors.As(why, new(*strconv.NumError)) {
-			why = errors.New("not a number")
+			why = fmt.Errorf("not a number; give one such as %s", cmp.Or(strings.Trim(f.DefValue, "0"), "1"))
 		}
 		return usagef(cmd, "%s %s: %s", flagName(f), invalid.GetValue(), why)
 	}
@@ -135,6 +146,9 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 		if extra := args[i]; (extra == "on" || extra == "off") && (!repeated || last < len(a.names)) {
 			return usagef(cmd, "%q stands alone: write --%s=%s, with an equals sign", extra, switchMeant(cmd, args[last:i]), extra)
 		}
+		if name := switchMeant(cmd, args[last:i]); slices.Contains(otherSwitches, args[i]) && name != "FLAG" {
+			return usagef(cmd, "%q is no value of --%s: write --%s=on or --%s=off", args[i], name, name, name)
+		}
 	}
 	if len(args) > len(a.names) && !repeated {
 		return usagef(cmd, "%q is one argument too many", args[len(a.names)])
@@ -150,6 +164,9 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 	}
 	return nil
 }
+
+// otherSwitches are words of other programs for on and off.
+var otherSwitches = []string{"yes", "no", "true", "false", "enable", "disable", "1", "0"}
 
 // onlyCommands reports whether no words can stand behind cmd but names of commands.
 func onlyCommands(cmd *cobra.Command) bool {
@@ -184,6 +201,14 @@ var sameVerb = map[string]string{
 // guess names the candidate that word was most likely meant to be, or
 // nothing.
 func guess(word, prefix string, candidates []string) string {
+	if best := closest(word, candidates); best != "" {
+		return fmt.Sprintf(" (did you mean %s%s?)", prefix, best)
+	}
+	return ""
+}
+
+// closest is the candidate that word was most likely meant to be, "" for none.
+func closest(word string, candidates []string) string {
 	best, least := "", min(2, len(word)/2)+1 // more letters wrong is another word
 	for _, c := range candidates {
 		d := levenshtein.Distance(word, c, nil)
@@ -194,8 +219,5 @@ func guess(word, prefix string, candidates []string) string {
 			best, least = c, d
 		}
 	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf(" (did you mean %s%s?)", prefix, best)
+	return best
 }

@@ -24,11 +24,11 @@ var (
 func newVersion(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "print the version, and what it was built of",
-		Long: `Print the version, the commit that the program was built of and its date, the Go
-that built it, and the number of the layout of what bridges keep in the kernel.
-A program takes over bridges of some former layouts, and reads no others. A
-commit and a date of - are those that the build did not know.`,
+		Short: "print the version and build information",
+		Long: `Print the version, the commit that the program was built from and its date, the
+version of Go, and the layout number of the data that bridges keep in the
+kernel. A program takes over bridges of some former layouts, and cannot read
+others. A commit or date that the build did not know is -.`,
 		Example: `  bascule version
   bascule -j version`,
 		RunE: func(*cobra.Command, []string) error { return p.printVersion(buildInfo()) },

@@ -20,7 +20,7 @@ func newVLAN(p *program) *cobra.Command {
 		Use:   "vlan",
 		Short: "show and change the VLANs of ports",
 		Long: `On a bridge with --vlan-filtering each port is in some VLANs (IEEE 802.1Q), and
-a frame stays in its own: it comes in and goes out only by ports that are in its
+a frame stays in its own: it comes in and leaves only by ports that are in its
 VLAN. A frame without a tag, or with only a priority, is in the VLAN that is the
 port's PVID. Frames leave with the tag of their VLAN, or without a tag if the
 port is an untagged member.
@@ -29,11 +29,12 @@ A new port is an untagged member of the bridge's --default-pvid, which is its
 PVID, too. Changes take effect in one step; no frame is lost.
 
 A frame with a second tag is dropped (double-tag). So is a frame whose only tag
-is not of the bridge's kind (other-tag): a service tag, 0x88a8, on a bridge of
-802.1Q. With --qinq everything behind the outer tag is payload, and a frame with
-a tag of another kind is one without a tag, as it always is on Linux's bridge. A
-bridge of 802.1ad takes customers' tags for payload in any case. 0x9100 and
-0x9200 are no tags, here as on Linux: such a frame passes as one without a tag.
+is of another kind than the bridge's (other-tag): a service tag, 0x88a8, on an
+802.1Q bridge. With --qinq everything behind the outer tag is payload, and a
+frame with a tag of another kind counts as untagged, as it always does on
+Linux's bridge. An 802.1ad bridge always treats customers' tags as payload.
+0x9100 and 0x9200 are not tags, here as on Linux: such a frame counts as
+untagged.
 
 With 'bascule port set --admit tagged' a port takes only frames with the tag of
 a VLAN, with '--admit untagged' only those without a tag or with only a priority
@@ -57,8 +58,8 @@ func newVLANAdd(p *program) *cobra.Command {
 		Short: "put a port into VLANs",
 		Long: `Put a port into the VLANs of LIST, such as 10 or 10,20-30. If the port is in one
 of them already, the new options replace the old ones. A port has one PVID: the
-former one stays a VLAN of the port, but frames without a tag are no longer in
-it.`,
+port stays in the VLAN of the former one, but frames without a tag are no longer
+in it.`,
 		Example: `  #! run: switch br0 veth0 eth1; bascule bridge set br0 --vlan-filtering
   bascule vlan add br0 eth1 10,20-30
   # an access port: 10 instead of the default VLAN
@@ -68,8 +69,8 @@ it.`,
 	}
 	p.addLockout(cmd)
 	var o bridge.VLANOptions
-	cmd.Flags().BoolVar(&o.Untagged, "untagged", false, "frames of the VLANs leave by the port without a tag")
-	cmd.Flags().BoolVar(&o.PVID, "pvid", false, "frames that come in without a tag are in the VLAN; give one VLAN")
+	cmd.Flags().BoolVar(&o.Untagged, "untagged", false, "send frames of the VLANs by the port without a tag")
+	cmd.Flags().BoolVar(&o.PVID, "pvid", false, "put incoming frames without a tag into the VLAN; give one VLAN")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		list, err := bridge.ParseVLANs(args[2])
 		if err != nil {
@@ -83,9 +84,9 @@ it.`,
 func newVLANDel(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "del BRIDGE PORT LIST",
-		Short: "take a port out of VLANs",
-		Long: `Take a port out of the VLANs of LIST, such as 10 or 10,20-30, as far as it is in
-them. A port that is in none of them is refused. The port's addresses in them
+		Short: "remove a port from VLANs",
+		Long: `Remove a port from the VLANs of LIST, such as 10 or 10,20-30. VLANs that it is
+not in are ignored, unless it is in none of them. The port's addresses in them
 are forgotten, static ones, too.`,
 		Example: `  #! run: switch br0 veth0 eth1; bascule bridge set br0 --vlan-filtering; bascule vlan add br0 eth1 20-30
   bascule vlan del br0 veth0 1
@@ -108,17 +109,17 @@ are forgotten, static ones, too.`,
 func newVLANPrivate(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "private BRIDGE PRIMARY",
-		Short: "make VLANs private below a primary VLAN",
+		Short: "put private VLANs below a primary VLAN",
 		Long: `Make VLANs private below the VLAN PRIMARY (RFC 5517). The ports in the primary
-VLAN are promiscuous: they talk to all. A port whose PVID is an isolated VLAN
-talks only to promiscuous ports; ports of a community VLAN also talk to each
-other. All of them share their addresses, which the FDB has in the primary VLAN.
-A trunk to a switch that has the same private VLANs takes all of them with their
-tags, the primary, too.
+VLAN are promiscuous: they talk to all ports. A port whose PVID is an isolated
+VLAN talks only to promiscuous ports; ports of a community VLAN also talk to
+each other. All of them share their addresses, which the FDB has in the primary
+VLAN. A trunk to a switch with the same private VLANs carries all of them with
+their tags, the primary VLAN, too.
 
-Each option names all VLANs of its kind, or none to remove them; an option that
-is not given leaves its kind as it is. A VLAN without private VLANs below it is
-an ordinary one.`,
+Each option lists all VLANs of its kind, or is none to remove them; without the
+option they stay as they are. A VLAN without private VLANs below it is an
+ordinary VLAN.`,
 		Example: `  #! run: switch br0 veth0 uplink; bascule bridge set br0 --vlan-filtering
   bascule vlan private br0 100 --isolated 101 --community 102,103
   bascule vlan add br0 uplink 100 --untagged --pvid
@@ -129,8 +130,8 @@ an ordinary one.`,
 	}
 	p.addLockout(cmd)
 	isolated, community := &vlanList{name: "VLAN"}, &vlanList{name: "LIST"}
-	cmd.Flags().Var(isolated, "isolated", "the VLAN whose ports talk only to promiscuous ports, or none")
-	cmd.Flags().Var(community, "community", "VLANs whose ports also talk to each other, or none")
+	cmd.Flags().Var(isolated, "isolated", "make this the VLAN whose ports talk only to promiscuous ports, or none")
+	cmd.Flags().Var(community, "community", "make these the VLANs whose ports also talk to each other, or none")
 	completeFlag(cmd, "isolated", p.orNone)
 	completeFlag(cmd, "community", p.orNone)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -176,12 +177,12 @@ func newVLANShow(p *program) *cobra.Command {
 		Short: "show the VLANs of ports, or counters of VLANs",
 		Long: `Show the VLANs of the ports of all bridges that filter VLANs, of one, or of one
 port, in ranges. PVID marks the VLAN of frames that come in without a tag,
-Egress Untagged those whose frames leave without one. Private VLANs stand at the
-end, without a port.
+Egress Untagged the VLANs whose frames leave without one. Private VLANs come
+last, without a port.
 
-With --stats, show counters since --vlan-stats was switched on. rx counts frames
-that came in, in the VLAN in which they did; tx counts frames that went out,
-once for each port.`,
+With --stats, show counters since --vlan-stats was switched on. rx counts
+incoming frames, in the VLAN in which they came; tx counts outgoing frames, once
+for each port.`,
 		Example: `  #! run: switch br0 veth0; bascule bridge set br0 --vlan-filtering --vlan-stats
   bascule vlan show
   bascule vlan show br0 veth0

@@ -167,7 +167,7 @@ func applyChanges(t *testing.T, l *netlab.Lab) {
 		{"ageing: 60s", "ageing: 90s", []string{"~ bridge br0: ageing 60s -> 90s"}},
 		{"p2: {pvid: 101, loop-guard: 60s}", "p2: {pvid: 101, hook: xdp}", []string{"~ port p2 of br0: hook tcx -> xdp, loop-guard 60s -> off"}},
 		{"p3: {}", "p3: {}\n      p7: {learn: off}", []string{"+ port p7 of br1: learn off"}},
-		{"      p7: {learn: off}\n", "", []string{"- port p7 of br1"}},
+		{"      p7: {learn: off}\n", "", []string{"- port p7 of br1: learn off"}},
 		{`tagged: "20-30,40"`, "tagged: 20-30", []string{"~ port p1 of br0: tagged 20-30,40 -> 20-30 (-40)"}},
 		{"default-pvid: 5", "default-pvid: 6", []string{
 			"~ bridge br0: default-pvid 5 -> 6", "~ port p4 of br0: pvid 5 -> 6", "~ port p5 of br0: pvid 5 -> 6",
@@ -180,7 +180,7 @@ func applyChanges(t *testing.T, l *netlab.Lab) {
 		{`port: p2, mac: "02:00:00:00:00:05"`, `port: p2, mac: "02:00:00:00:00:06"`, []string{
 			"~ binding 2001:db8::1 of br0: 02:00:00:00:00:05 on p2, vlan 100 -> 02:00:00:00:00:06 on p2, vlan 100",
 		}},
-		{"ports: [p1, to1]", "ports: [p1]", []string{"- span port p6 of br0", "+ span port p6 of br0: ports p1, vlans 10, direction both"}},
+		{"ports: [p1, to1]", "ports: [p1]", []string{"- span port p6 of br0: ports p1,to1, vlans 10, direction both", "+ span port p6 of br0: ports p1, vlans 10, direction both"}},
 		{"vlan: 20, sticky: on", "vlan: 20", []string{"~ address 02:00:00:00:00:aa of br0: on p1, vlan 20, sticky -> on p1, vlan 20"}},
 		{`{mac: "02:00:00:00:00:ab", port: p2}`, `{mac: "02:00:00:00:00:ab", port: up0}`, []string{
 			"~ address 02:00:00:00:00:ab of br0: on p2, vlan 100 -> on up0, vlan 100",
@@ -189,8 +189,8 @@ func applyChanges(t *testing.T, l *netlab.Lab) {
 		// a cable whose other end is called differently is another cable
 		{"      to0: {type: patch", "      to00: {type: patch", nil},
 		{"peer: br1/to0,", "peer: br1/to00,", []string{
-			"- port to1 of br0: type patch, peer br1/to0", "+ port to1 of br0: type patch, peer br1/to00, tagged 20,30", "+ rule of br0: pass on to1 tag foo",
-			"- port to0 of br1: type patch, peer br0/to1", "+ port to00 of br1: type patch, peer br0/to1, isolated on, storm-bcast 500pps",
+			"- port to1 of br0: type patch, peer br1/to0, tagged 20,30", "+ port to1 of br0: type patch, peer br1/to00, tagged 20,30", "+ rule of br0: pass on to1 tag foo",
+			"- port to0 of br1: type patch, peer br0/to1, isolated on, storm-bcast 500pps", "+ port to00 of br1: type patch, peer br0/to1, isolated on, storm-bcast 500pps",
 		}},
 		// devices change places, and a mirror becomes a port
 		{"      p3: {}\n", "      p1: {}\n", nil},
@@ -202,11 +202,11 @@ func applyChanges(t *testing.T, l *netlab.Lab) {
 		{"block in on p1 from", "block in on p3 from", nil},
 		{"mirrors: {p6: {ports: [p1]", "mirrors: {p8: {ports: [p3]", nil},
 		{`      "p[45]"`, "      p6: {}\n" + `      "p[45]"`, []string{
-			"- port p1 of br0", "+ port p3 of br0: pvid 10, tagged 20-30", "+ port p6 of br0",
-			"+ rule of br0: block in on p3 src 02:00:00:00:00:66",
-			"+ binding 192.0.2.2 of br0: 02:00:00:00:00:05 on p3, vlan 10",
-			"- span port p6 of br0", "+ span port p8 of br0: ports p3, vlans 10, direction both",
-			"+ address 02:00:00:00:00:aa of br0: on p3, vlan 20",
+			"- port p1 of br0: pvid 10, tagged 20-30", "+ port p3 of br0: pvid 10, tagged 20-30", "+ port p6 of br0",
+			"- rule of br0: block in on p1 src 02:00:00:00:00:66", "+ rule of br0: block in on p3 src 02:00:00:00:00:66",
+			"- binding 192.0.2.2 of br0: 02:00:00:00:00:05 on p1, vlan 10", "+ binding 192.0.2.2 of br0: 02:00:00:00:00:05 on p3, vlan 10",
+			"- span port p6 of br0: ports p1, vlans 10, direction both", "+ span port p8 of br0: ports p3, vlans 10, direction both",
+			"- address 02:00:00:00:00:aa of br0: on p1, vlan 20", "+ address 02:00:00:00:00:aa of br0: on p3, vlan 20",
 			"~ pf of br0: rules of FILE", "- pf rule of br0: ether pass on p1", "- pf rule of br0: block drop in on p1 from <own> to any",
 			"+ pf rule of br0: ether pass on p3", "+ pf rule of br0: block drop in on p3 from <own> to any",
 			"- port p3 of br1", "+ port p1 of br1",
@@ -222,10 +222,10 @@ func applyChanges(t *testing.T, l *netlab.Lab) {
 		{", vlan: 20}", "}", nil},
 		{", vlan: 10}", "}", nil},
 		{", vlan: 101}", "}", []string{
-			"~ bridge br0: vlan-filtering on -> off, default-pvid 6 -> 1, qinq off -> on", "- private VLAN 100 of br0",
+			"~ bridge br0: vlan-filtering on -> off, default-pvid 6 -> 1, qinq off -> on", "- private VLAN 100 of br0: isolated 101, community 103",
 			"- binding 192.0.2.2 of br0: 02:00:00:00:00:05 on p3, vlan 10", "- binding 2001:db8::1 of br0: 02:00:00:00:00:06 on p2, vlan 100",
 			"+ binding 192.0.2.2 of br0: 02:00:00:00:00:05 on p3", "+ binding 2001:db8::1 of br0: 02:00:00:00:00:06 on p2",
-			"- span port p8 of br0", "+ span port p8 of br0: ports p3, direction both",
+			"- span port p8 of br0: ports p3, vlans 10, direction both", "+ span port p8 of br0: ports p3, direction both",
 			"- address 02:00:00:00:00:aa of br0: on p3, vlan 20", "- address 02:00:00:00:00:ab of br0: on up0, vlan 100",
 			"+ address 02:00:00:00:00:aa of br0: on p3", "+ address 02:00:00:00:00:ab of br0: on up0",
 		}},
@@ -288,7 +288,7 @@ func applyBadFiles(t *testing.T, l *netlab.Lab) {
 	before := l.Bascule("export")
 	for _, c := range []struct{ text, words string }{
 		{"bridges: {br0: {ports: {p2: {}, p3: {locked: on}}}}", "bad.yaml:1:33: cannot set port p3 of br0"},
-		{"bridges: {br0: {ports: {p2: {}}, rules: [block on p1]}}", "bad.yaml:1:42: rule of br0: p1 is no port"},
+		{"bridges: {br0: {ports: {p2: {}}, rules: [block on p1]}}", "bad.yaml:1:42: rule of br0: p1 is not a port"},
 		{"bridges: {br0: {agein: 1s}}", `bad.yaml:1:17: bridge "br0" has no "agein"; the nearest that there is: ageing`},
 		{"bridges: {br0: {ports: {p2: {}}}, br1: {ports: {p2: {}}}}", "port p2 of br1 is port p2 of br0 already"},
 		{"bridges: {br0: {ports: {p2: {}}, pf: {rules: pass frm any}}}", "pf of br0: "},
@@ -341,7 +341,7 @@ func applyDeviceComes(t *testing.T, l *netlab.Lab) {
 	e.PlugAgain(0)
 	l.Bascule("port", "show", "br0")
 	wantLines(t, apply(t, l, path),
-		"- port p1 of br0", "+ port p1 of br0: hairpin on", "+ rule of br0: block out on p1", "+ address 02:00:00:00:00:01 of br0: on p1")
+		"- port p1 of br0: hairpin on", "+ port p1 of br0: hairpin on", "+ rule of br0: block out on p1", "+ address 02:00:00:00:00:01 of br0: on p1")
 	wantLines(t, apply(t, l, path))
 }
 

@@ -1389,8 +1389,20 @@ func applyHistory(t *testing.T, l *netlab.Lab) {
 			t.Errorf("state %d is %+v", i, st)
 		}
 	}
+	// a reader tells states of one file apart, and sees which one was applied again
+	if list[0].Change != "~ bridge br0: ageing 123s -> 124s" || list[1].Change != "~ bridge br0: ageing 122s -> 123s" {
+		t.Errorf("the last changes are %q and %q", list[0].Change, list[1].Change)
+	}
+	again := list[19]
 	apply(t, l, "--back", "19")
 	if out := l.Bascule("export"); !strings.Contains(out, "ageing: 105s") {
 		t.Error(out)
+	}
+	l.JSON(&list, "apply", "--history")
+	if want := fmt.Sprintf("back to the state of %s (%s)", again.Time.Local().Format(time.DateTime), again.What); list[0].What != want {
+		t.Errorf("the last state is %q, want %q", list[0].What, want)
+	}
+	if out := l.Bascule("apply", "--history"); !strings.Contains(out, "~ bridge br0: ageing 124s -> 105s") {
+		t.Errorf("the history is\n%s", out)
 	}
 }

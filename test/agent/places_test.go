@@ -204,7 +204,7 @@ func TestPlacesLost(t *testing.T) {
 			must(t, c.put(r.dir))
 			l.Refused([]string{"the agent", fmt.Sprint(r.cmd.Process.Pid)}, "agent", "status")
 			must(t, r.cmd.Process.Signal(syscall.SIGCONT))
-			r.ends("cannot go on", r.dir, "start it again")
+			r.ends("cannot go on", r.dir, "restart it")
 			l.Refused([]string{"none runs"}, "agent", "status")
 			if l.Bridge("br0").AgentRuns {
 				t.Error("the agent has ended, and runs the spanning tree")
@@ -273,5 +273,5 @@ func TestPlacesUnmounted(t *testing.T) {
 	}
 	r.serves(1, "br0")
 	must(t, inside("umount", "-l", "/run/bascule").Run())
-	r.ends("cannot go on", "/run/bascule", "start it again")
+	r.ends("cannot go on", "/run/bascule", "restart it")
 }

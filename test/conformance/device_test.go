@@ -924,7 +924,7 @@ func hostMACChanges(t *testing.T, hook string) {
 	wantFDB(t, l, "br0", dynamic(A, 1, a), fmt.Sprintf("%s vlan 1 host0 static", D), fmt.Sprintf("%s vlan 1 host1 static", C))
 }
 
-// The host's end of a host port belongs to its bridge, and is no port of
+// The host's end of a host port belongs to its bridge, and is not a port of
 // another one.
 func hostPortElsewhere(t *testing.T, _ string) {
 	l, ends := setup(t, "tcx", 1)

@@ -747,7 +747,7 @@ func pfLog(t *testing.T, hook string) {
 		l.Send(a, send(53))
 		return out.String() != ""
 	})
-	l.Refused([]string{"somebody else reads it"}, "pflog")
+	l.Refused([]string{"another program reads it"}, "pflog")
 
 	l.Reach(a, []netlab.Frame{send(54)}, b)
 	l.Reach(a, []netlab.Frame{send(55)})

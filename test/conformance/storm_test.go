@@ -170,7 +170,7 @@ func stormLimitRefused(t *testing.T, hook string) {
 	p := ends[0].Port
 	l.Bascule("port", "set", "br0", p, "--storm-bcast", "500", "--storm-mcast", "1000kbit", "--storm-unknown", "1gbit")
 	for _, setting := range []string{"--storm-bcast", "--storm-mcast", "--storm-unknown"} {
-		l.Refused([]string{setting, "a limit of 0 would let nothing in", "none"}, "port", "set", "br0", p, setting, "0")
+		l.Refused([]string{setting, "a limit of 0 would let nothing through", "none"}, "port", "set", "br0", p, setting, "0")
 		for _, bad := range []string{"-1pps", "much", "4294967296pps", "5000gbit", "1.5mbit", ""} {
 			l.Refused([]string{setting, "not a rate"}, "port", "set", "br0", p, setting+"="+bad)
 		}
@@ -453,13 +453,13 @@ func spanRefused(t *testing.T, hook string) {
 	l.Refused([]string{mon.Port, "it is a span port of bridge br0", "span del"}, "span", "add", "br0", mon.Port)
 	l.Refused([]string{mon.Port, "it is a span port of bridge br0", "span del"}, "port", "add", "br0", mon.Port)
 	l.Refused([]string{mon.Port, "span port"}, "span", "add", "br0", free, "--port", mon.Port)
-	l.Refused([]string{"nosuch is no port"}, "span", "add", "br0", free, "--port", a.Port, "--port", "nosuch")
-	l.Refused([]string{free + " is no port"}, "span", "add", "br0", free, "--port", free)
+	l.Refused([]string{"nosuch is not a port"}, "span", "add", "br0", free, "--port", a.Port, "--port", "nosuch")
+	l.Refused([]string{free + " is not a port"}, "span", "add", "br0", free, "--port", free)
 	l.Refused([]string{"does not filter VLANs"}, "span", "add", "br0", free, "--vlan", "10")
 	l.Refused([]string{"--direction"}, "span", "add", "br0", free, "--direction", "up")
 	l.Refused([]string{"4095"}, "span", "add", "br0", free, "--vlan", "4095")
 	l.Refused([]string{a.Port, "not a span port"}, "span", "del", "br0", a.Port)
-	l.Refused([]string{free + " is no port"}, "span", "del", "br0", free)
+	l.Refused([]string{free + " is not a port"}, "span", "del", "br0", free)
 	l.Refused([]string{mon.Port, "span port"}, "port", "set", "br0", mon.Port, "--learn=off")
 	l.Refused([]string{mon.Port, "span port"}, "port", "set", "br0", mon.Port, "--hook", "xdp")
 	l.Refused([]string{mon.Port, "span port"}, "fdb", "add", "br0", A.String(), mon.Port)

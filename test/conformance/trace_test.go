@@ -28,6 +28,7 @@ var traceCases = []conformance{
 	{name: "trace_no_way", hooks: tcx, run: traceNoWay},
 	{name: "trace_no_room", hooks: tcx, run: traceNoRoom},
 	{name: "trace_size", hooks: tcx, run: traceSize},
+	{name: "trace_no_dst", hooks: tcx, run: traceNoDst},
 	{name: "trace_other_vlan", hooks: tcx, run: traceOtherVLAN},
 }
 
@@ -503,7 +504,7 @@ func traceCopies(t *testing.T, hook string) {
 	want(known, slices.Sorted(slices.Values(slices.Concat(both, both))), "forwarded",
 		"a copy of what comes in goes to p3, p4", "a copy of what leaves by p2 goes to p3, p4")
 	want(large, []string{mon.Port, mon.Port}, "forwarded",
-		"a copy of what comes in goes to p3", "p4 gets no copy: it is too large for the way out", "a copy of what leaves by p2 goes to p3")
+		"a copy of what comes in goes to p3", "p4 gets no copy: it is larger than the MTU of the way out", "a copy of what leaves by p2 goes to p3")
 	want(cut, both, "dropped: malformed", "a copy of what comes in goes to p3, p4")
 	mon.Unplug()
 	want(known, []string{small.Port, small.Port}, "forwarded",
@@ -546,6 +547,33 @@ func traceSize(t *testing.T, hook string) {
 	must(t, err)
 	l.Bascule(of(most)...)
 	l.Refused([]string{"of " + most + " bytes at most"}, of(strconv.Itoa(n+1))...)
+}
+
+// traceNoDst: a packet without a MAC address to go to is refused with the addresses that are known for it,
+// which trace then takes.
+func traceNoDst(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	l.Bascule("port", "add", "br0", "host0", "--type", "host", "--mac", "02:00:00:00:00:aa")
+	mustInside(t, l.Switch, "ip", "address", "add", "198.51.100.1/24", "dev", "host0")
+	mustInside(t, l.Switch, "ip", "link", "set", "host0", "up")
+	mustInside(t, l.Switch, "ip", "neighbour", "replace", "198.51.100.7", "lladdr", "02:00:00:00:00:77", "dev", "host0")
+	l.Bascule("binding", "add", "br0", ends[1].Port, "02:00:00:00:00:22", "192.0.2.2")
+	for to, known := range map[string]string{
+		"192.0.2.2":    "02:00:00:00:00:22 (192.0.2.2, bound to p2)",
+		"198.51.100.7": "02:00:00:00:00:77 (198.51.100.7, neighbour at host0)",
+		"198.51.100.1": "02:00:00:00:00:aa (198.51.100.1, host port host0)",
+		"203.0.113.9":  "02:00:00:00:00:aa (as a gateway, host port host0)",
+		"198.51.100.9": "",
+	} {
+		args := []string{"trace", "br0", "--in", ends[0].Port, "--ip", "192.0.2.1", "--to", to, "--icmp"}
+		if known == "" {
+			l.Refused([]string{"give the MAC address of " + to + ", or of its sender's gateway", "'bascule fdb show br0'"}, args...)
+			continue
+		}
+		l.Refused([]string{"--dst is missing; give --dst " + known + "; see"}, args...)
+		mac, _, _ := strings.Cut(known, " ")
+		l.Bascule(append(args, "--dst", mac)...)
+	}
 }
 
 // traceOtherVLAN: of a destination that is unknown in the frame's VLAN trace tells in which other it is known.

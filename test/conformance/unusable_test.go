@@ -219,7 +219,7 @@ func leaves(help func(above ...string) string, above ...string) (list []string) 
 func TestDelAll(t *testing.T) {
 	l, ends := setup(t, "tcx", 1)
 	l.Bascule("bridge", "add", "br1")
-	l.Refused([]string{"is no port of this bridge", "'bascule port add br1 " + ends[0].Port + "'"}, "port", "set", "br1", ends[0].Port, "--isolated")
+	l.Refused([]string{"is not a port of this bridge", "'bascule port add br1 " + ends[0].Port + "'"}, "port", "set", "br1", ends[0].Port, "--isolated")
 	if got, want := l.Bascule("bridge", "del", "--all"), "removed bridge br0\nremoved bridge br1\n"; got != want {
 		t.Errorf("it says %q, want %q", got, want)
 	}

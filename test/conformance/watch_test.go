@@ -689,7 +689,7 @@ func captureRefused(t *testing.T, hook string) {
 	if with.size <= was.size {
 		t.Errorf("the program that captures has %d bytes, the one that does not %d", with.size, was.size)
 	}
-	l.Refused([]string{"cannot capture at bridge br0", "somebody else does already", "end that first"}, "capture", "br0")
+	l.Refused([]string{"cannot capture at bridge br0", "another program does already", "end it first"}, "capture", "br0")
 	if now := program(t, l, a); now != with {
 		t.Error("a second capture, refused, has changed the bridge's program")
 	}
@@ -813,7 +813,7 @@ func captureBridgeDeleted(t *testing.T, hook string) {
 		status, stderr := run.wait()
 		words := "there is no bridge br0"
 		if again {
-			words = "it has been made anew"
+			words = "it was deleted and added again"
 		}
 		if status != 1 || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, words) || !strings.Contains(stderr, "; ") {
 			t.Errorf("the bridge was deleted: status %d, %q", status, stderr)

@@ -244,9 +244,9 @@ func TestDockerBadInput(t *testing.T) {
 		{"NetworkDriver.CreateNetwork", network("n2", o{"vlan": "0"}), "vlan"},
 		{"NetworkDriver.CreateNetwork", network("n2", o{"vlan": 10}), "no text"},
 		{"NetworkDriver.CreateNetwork", network("n2", o{"bridge": "br0", "vlan": "10"}), "does not filter VLANs"},
-		{"NetworkDriver.CreateNetwork", network("n2", o{"nonsense": "1"}), "no setting of a port"},
+		{"NetworkDriver.CreateNetwork", network("n2", o{"nonsense": "1"}), "not a setting of a port"},
 		{"NetworkDriver.CreateNetwork", network("n2", o{"pf": "blok"}), "pf:1"},
-		{"NetworkDriver.CreateNetwork", network("n2", o{"com.docker.network.bridge.enable_icc": "true"}), "no setting of a port"},
+		{"NetworkDriver.CreateNetwork", network("n2", o{"com.docker.network.bridge.enable_icc": "true"}), "not a setting of a port"},
 		{"NetworkDriver.CreateNetwork", network("n2", nil, o{"Pool": "10.0.0.0/24", "Gateway": "x"}), "gateway"},
 		{"NetworkDriver.CreateEndpoint", o{"NetworkID": "n1"}, "EndpointID is missing"},
 		{"NetworkDriver.CreateEndpoint", o{"NetworkID": "n2", "EndpointID": "e"}, "is not known"},
@@ -262,7 +262,7 @@ func TestDockerBadInput(t *testing.T) {
 				wrong{"NetworkDriver.DeleteEndpoint", o{"NetworkID": "n1", "EndpointID": name}, "EndpointID"})
 		}
 		list = append(list, wrong{"NetworkDriver.CreateNetwork", network(name, nil), "NetworkID"}, wrong{"NetworkDriver.DeleteNetwork", o{"NetworkID": name}, "NetworkID"},
-			wrong{"NetworkDriver.CreateNetwork", network("n2", o{name + "/": "1"}), "no setting of a port"})
+			wrong{"NetworkDriver.CreateNetwork", network("n2", o{name + "/": "1"}), "not a setting of a port"})
 	}
 	state := filepath.Join(d.dir, "state", "docker.json")
 	kept, err := os.ReadFile(state)

@@ -223,7 +223,7 @@ func TestPodmanBadInput(t *testing.T) {
 		{`{"name":"w","id":"1","options":{"source-gard":"on"}}`, []string{"create"}, "option \"source-gard\" is unknown; the nearest is source-guard"},
 		{"{}", []string{"create"}, "name is missing"},
 		{`{"name":"w","id":"1","options":{"vlan":"4095"}}`, []string{"create"}, "vlan"},
-		{`{"name":"w","id":"1","options":{"nonsense":"1"}}`, []string{"create"}, "no setting of a port"},
+		{`{"name":"w","id":"1","options":{"nonsense":"1"}}`, []string{"create"}, "not a setting of a port"},
 		{`{"name":"w","id":"1","options":{"pf":"blok"}}`, []string{"create"}, "pf:1"},
 		{`{"name":"w","id":"1","options":{"pf":"block in on eth7"}}`, []string{"create"}, "another port"},
 		{`{"name":"w","id":"1","options":{"bridge":"br0","vlan":"10"}}`, []string{"create"}, "does not filter VLANs"},

@@ -141,7 +141,7 @@ func TestLibvirt(t *testing.T) {
 	}
 	for inner, want := range map[string]string{
 		`<b:interface mac='52:54:00:00:00:01' bridge='br0' vlna='10'/>`:                                  `has no attribute "vlna"`,
-		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:set name='fdb-mx'>4</b:set></b:interface>`: `"fdb-mx" is no setting`,
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:set name='fdb-mx'>4</b:set></b:interface>`: `"fdb-mx" is not a setting`,
 		`<b:interface mac='52:54:00:00:00:01' bridge='br9'/>`:                                            `br9`,
 		`<b:interface mac='52:54:00:00:00:01' bridge='../../x'/>`:                                        `../../x`,
 		`<b:interface mac='52:54:00:00:00:01' bridge='$(touch /tmp/bsc-x)'/>`:                            `$(touch`,

@@ -140,7 +140,7 @@ func TestEgress(t *testing.T) {
 	defer s.run("ip", "link", "del", "ppp0")
 	s.run("ip", "link", "set", "ppp0", "up")
 	s.ip("route replace default dev ppp0")
-	if note := s.said("block out on egress\n"); !strings.Contains(note, "stdin:1:14: on egress has no effect: the host's default route is by ppp0, which is no host port of br0\n") {
+	if note := s.said("block out on egress\n"); !strings.Contains(note, "stdin:1:14: on egress has no effect: the host's default route is by ppp0, which is not a host port of br0\n") {
 		t.Errorf("loading says %q", note)
 	}
 }
