@@ -18,7 +18,8 @@ import (
 )
 
 // StartWatch starts this program by these arguments, as a process that outlives the one that
-// calls: the shell and the ssh session may end, and the unit of the service manager, too.
+// calls: the shell and the ssh session may end, and the unit of the service manager, too. It returns when that
+// process has in memory what it puts back, so that nothing changes before.
 func StartWatch(args ...string) error {
 	program, err := os.Executable()
 	if err != nil {
@@ -27,13 +28,45 @@ func StartWatch(args ...string) error {
 	cmd := exec.Command(program, args...)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
+	ready, tells, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("cannot start a process that puts the change back: %w", err)
+	}
+	defer ready.Close()
+	cmd.ExtraFiles = []*os.File{tells} // which is readyFile there
+	cmd.Env = append(os.Environ(), readyVariable+"=1")
+	err = cmd.Start()
+	tells.Close()
+	if err != nil {
 		return fmt.Errorf("cannot start a process that puts the change back: %w", err)
 	}
 	// the service manager ends all that is in the group of a session or unit, which it is in
 	_ = os.WriteFile("/sys/fs/cgroup/cgroup.procs", fmt.Append(nil, cmd.Process.Pid), 0)
 	go cmd.Wait() // where this process is an agent, which lives on
+	if err := ready.SetReadDeadline(time.Now().Add(readyTime)); err != nil {
+		return fmt.Errorf("cannot wait for the process that puts the change back: %w", err)
+	}
+	n, err := ready.Read(make([]byte, 1))
+	if n == 0 && !errors.Is(err, os.ErrDeadlineExceeded) { // a slow one is no reason to refuse
+		return errors.New("the process that puts the change back has ended")
+	}
 	return nil
+}
+
+// The process that puts a change back says by a pipe that it is ready.
+const (
+	readyVariable = "BASCULE_WATCH_READY"
+	readyFile     = 3
+	readyTime     = 10 * time.Second
+)
+
+// readyPipe is that pipe, nil where nobody waits.
+func readyPipe() *os.File {
+	if os.Getenv(readyVariable) == "" {
+		return nil
+	}
+	os.Unsetenv(readyVariable) // a program that takes this one's place has the file no more
+	return os.NewFile(readyFile, "ready")
 }
 
 // How often the watcher looks whether the change is confirmed, and tries again what has failed.
@@ -46,8 +79,16 @@ const (
 // over. tell is told what happens.
 func Watch(netns string, tell func(string)) error {
 	k := &keeper{}
+	ready := readyPipe()
 	for {
 		again, err := watchOnce(netns, k, tell)
+		if ready != nil {
+			if k.p != nil {
+				_, _ = ready.Write([]byte{'\n'}) // who has started it may have given up
+			}
+			ready.Close()
+			ready = nil
+		}
 		if err != nil || again == 0 {
 			return err
 		}

@@ -774,7 +774,6 @@ func confirmFilesRemoved(t *testing.T, l *netlab.Lab) {
 		return list
 	}
 	in("apply", "--yes", "--confirm", "1h", file(t, "other.yaml", "bridges: {br0: {}}"))
-	time.Sleep(3 * time.Second) // as below
 	if len(own()) == 0 {
 		t.Fatal("no process waits to put the change back")
 	}
@@ -804,8 +803,7 @@ func confirmFilesRemoved(t *testing.T, l *netlab.Lab) {
 	} {
 		tried(t, l, "1h", bad)
 		was := id()
-		time.Sleep(3 * time.Second) // the process looks each second, which nothing else shows
-		remove()
+		remove() // the process has them in memory before the change is made
 		l.Wait("the files to be there again", func() bool {
 			states, _ := filepath.Glob(filepath.Join(ofLab(l), "0*.yaml"))
 			return id() == was && len(states) > 0
