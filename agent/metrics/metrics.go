@@ -186,8 +186,8 @@ var (
 	fdbEntries  = gauge("fdb_entries", "Addresses that a bridge has learned; static entries do not count.", "bridge")
 	fdbMost     = gauge("fdb_entries_max", "Addresses that a bridge learns at most.", "bridge")
 
-	portInfo = gauge("port_info", "A port: its type, its hook, its state, the other end of its cable, its device's description, the device that has taken it, and whose it is.",
-		"bridge", "port", "type", "hook", "state", "peer", "link", "description", "taken_by", "owner", "owner_by", "container", "interface")
+	portInfo = gauge("port_info", "A port: its type, its hook, its state, the way by which frames leave, the other end of its cable, its device's description, the device that has taken it, and whose it is.",
+		"bridge", "port", "type", "hook", "state", "way", "peer", "link", "description", "taken_by", "owner", "owner_by", "container", "interface")
 	portForwards = gauge("port_forwarding", "1 if a port forwards, 0 if spanning tree, a guard or its device keeps it from that.", "bridge", "port")
 	portFlood    = gauge("port_flood", "1 if floods of a kind leave by a port, 0 if not.", "bridge", "port", "kind")
 	portMTU      = gauge("port_mtu_bytes", "Largest packet of a port's device.", "bridge", "port")
@@ -533,7 +533,7 @@ func (s *scrape) port(p bridge.Port) {
 	if p.Owner != nil {
 		owner = *p.Owner
 	}
-	s.put(portInfo, 1, with(p.Type, p.Hook, p.State, p.Peer, p.Link, p.Description, p.TakenBy, owner.ID, owner.By, owner.Container, owner.Interface)...)
+	s.put(portInfo, 1, with(p.Type, p.Hook, p.State, p.Way, p.Peer, p.Link, p.Description, p.TakenBy, owner.ID, owner.By, owner.Container, owner.Interface)...)
 	s.flag(portForwards, p.State == "forwarding", name...)
 	if p.MTU > 0 {
 		s.put(portMTU, float64(p.MTU), name...)

@@ -99,7 +99,7 @@ func scrapeOf(f *fake, o Options) []*dto.MetricFamily {
 func TestMetrics(t *testing.T) {
 	f := &fake{ports: []bridge.Port{
 		{
-			Bridge: "br0", Name: "p1", Type: "netdev", Hook: "tcx", State: "forwarding", MTU: 1500, Link: "q1", Description: "web", FDBCount: 5,
+			Bridge: "br0", Name: "p1", Type: "netdev", Hook: "tcx", State: "forwarding", Way: bridge.WayStraight, MTU: 1500, Link: "q1", Description: "web", FDBCount: 5,
 			Config: bridge.PortConfig{Discover: true, Rate: [2]bridge.RateLimit{
 				{StormLimit: bridge.StormLimit{Rate: 8000, Kilobits: true}}, {StormLimit: bridge.StormLimit{Rate: 500}},
 			}}, Owner: &bridge.Owner{ID: "x", By: "cni", Container: "c", Interface: "eth0"},
@@ -113,7 +113,7 @@ func TestMetrics(t *testing.T) {
 	for name, want := range map[string]float64{
 		"bascule_bridge_info address=02:00:00:00:00:01 bridge=br0 stp=rstp vlan_filtering=true": 1,
 		"bascule_fdb_entries bridge=br0": 7, "bascule_fdb_entries_max bridge=br0": 100,
-		"bascule_port_info bridge=br0 container=c description=web hook=tcx interface=eth0 link=q1 owner=x owner_by=cni peer= port=p1 state=forwarding taken_by= type=netdev": 1,
+		"bascule_port_info bridge=br0 container=c description=web hook=tcx interface=eth0 link=q1 owner=x owner_by=cni peer= port=p1 state=forwarding taken_by= type=netdev way=straight": 1,
 		"bascule_port_forwarding bridge=br0 port=p1":                            1,
 		`bascule_port_forwarding bridge=br0 port=p\xff`:                         0,
 		`bascule_port_forwarding bridge=br0 port=p\xfe`:                         0,
