@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"bascule/datapath"
@@ -199,4 +200,29 @@ func giveAddress(store *datapath.Store, c *datapath.Config, name string) error {
 	mac, _ := own.free(used, 0, ofBridge, name)
 	c.Address = [6]byte(mac)
 	return nil
+}
+
+// StrangeAddresses returns the addresses of bridges that were not given and that the bridges would not get by
+// themselves any more, by name. There is none on a machine without an id, where nobody can tell.
+func (s *Switch) StrangeAddresses() (list map[string]net.HardwareAddr, err error) {
+	list = map[string]net.HardwareAddr{}
+	err = s.read(func(store *datapath.Store) error {
+		own, err := ownIdentity()
+		if err != nil || own.machine == nil {
+			return err
+		}
+		names, err := store.Names()
+		if err != nil {
+			return err
+		}
+		return eachOpen(store, names, func(name string, b *datapath.Bridge) error {
+			mac := net.HardwareAddr(b.Config.Address[:])
+			given := datapath.BridgeFlags(b.Config.Flags)&datapath.BridgeMAC != 0
+			if !given && !bytes.Equal(mac, own.nearest(mac, ofBridge, name)) {
+				list[name] = slices.Clone(mac)
+			}
+			return nil
+		})
+	})
+	return list, err
 }

@@ -32,7 +32,27 @@ func Export(s *bridge.Switch, names ...string) (f File, notes []string, err erro
 			return File{}, nil, err
 		}
 	}
-	return readBridges(s, devices, names, false)
+	if f, notes, err = readBridges(s, devices, names, false); err != nil {
+		return File{}, nil, err
+	}
+	return f, notes, keepAddresses(s, f)
+}
+
+// keepAddresses has a file give bridges the addresses that they would not get by themselves: another version
+// has made them, or the network namespace had another name. Where the file does not give it, the address of a
+// bridge that runs is left alone, but one that is made anew has another.
+func keepAddresses(s *bridge.Switch, f File) error {
+	strange, err := s.StrangeAddresses()
+	if err != nil {
+		return err
+	}
+	for i := range f.Bridges {
+		b := &f.Bridges[i]
+		if mac := strange[b.Name]; mac != nil {
+			b.Settings = append(b.Settings, bridge.Change{Name: "mac", Value: mac.String()})
+		}
+	}
+	return nil
 }
 
 // State is Export of all bridges, for who brings them back to what they are now: it says also what

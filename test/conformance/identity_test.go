@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"bascule/lab/ends"
 	"bascule/test/netlab"
@@ -24,6 +25,7 @@ var identityCases = []conformance{
 	{name: "mac_of_namesakes", hooks: tcx, run: macOfNamesakes},
 	{name: "host_mtu", hooks: both, run: hostMTU},
 	{name: "mac_given", hooks: tcx, run: macGiven},
+	{name: "mac_exported", hooks: tcx, run: macExported},
 	{name: "mac_twice", hooks: tcx, run: macTwice},
 }
 
@@ -65,6 +67,34 @@ func switchEndOf(t *testing.T, l *netlab.Lab, host string) string {
 	end, err := here.LinkByIndex(nl.Attrs().ParentIndex)
 	must(t, err)
 	return end.Attrs().Name
+}
+
+// macExported: a file has the address of a bridge that would get another one by itself now, as one that another
+// version has made. Here the network namespace gets another name.
+func macExported(t *testing.T, hook string) {
+	l := netlab.New(t)
+	l.Bascule("bridge", "add", "br0")
+	before := l.Bridge("br0").Address
+	if out := l.Bascule("export"); strings.Contains(out, "mac:") {
+		t.Errorf("the file has the address that the bridge gets by itself:\n%s", out)
+	}
+	const first = "bsc-" // of two names the first one in the alphabet counts
+	other := filepath.Join("/run/netns", first+"0-"+strings.TrimPrefix(l.Switch.Name, first))
+	must(t, os.WriteFile(other, nil, 0o600))
+	defer os.Remove(other)
+	must(t, unix.Mount(filepath.Join("/run/netns", l.Switch.Name), other, "", unix.MS_BIND, ""))
+	defer unix.Unmount(other, unix.MNT_DETACH)
+	path := filepath.Join(t.TempDir(), "exported.yaml")
+	must(t, os.WriteFile(path, []byte(l.Bascule("export")), 0o600))
+	l.Bascule("bridge", "del", "br0")
+	l.Bascule("apply", path)
+	if after := l.Bridge("br0").Address; after != before {
+		t.Errorf("the bridge has %s, and had %s", after, before)
+	}
+	l.Bascule("bridge", "set", "br0", "--mac", "auto")
+	if after := l.Bridge("br0").Address; after == before {
+		t.Errorf("it gets %s by itself, as before", after)
+	}
 }
 
 // macAfterARestart: a bridge and a host port have the addresses that they had before, and
