@@ -66,6 +66,8 @@ type Group struct {
 	About  string
 	Rounds int
 	Cases  []Case
+	// Pairs decide claims: their cases have further rounds until they do. Empty for quick runs.
+	Pairs []Pair
 	// Inside says that it is measured in a virtual machine whose instructions are
 	// counted, because this machine lacks something.
 	Inside bool

@@ -111,7 +111,8 @@ type running struct {
 	result  *report.Case
 	net     *fabrics.Net
 	session workloads.Session
-	row     int // rounds that failed one after the other
+	shared  bool // the net is another case's, which closes it
+	row     int  // rounds that failed one after the other
 }
 
 // patience is how many rounds of a case may fail in a row before the case is
@@ -155,6 +156,9 @@ func runGroup(ctx context.Context, site fabrics.Site, g Group, counters *counter
 		if ctx.Err() != nil {
 			return out
 		}
+		if c.join(cases) {
+			continue
+		}
 		progress.say(fmt.Sprintf("%s: building %s", g.Name, c.Fabric.Name))
 		var unavailable *ends.Unavailable
 		switch err := c.start(ctx, site); {
@@ -171,7 +175,7 @@ func runGroup(ctx context.Context, site fabrics.Site, g Group, counters *counter
 	}
 	// Round 0 is the warm-up.
 	for round := 0; round <= g.Rounds; round++ {
-		for _, c := range cases {
+		for _, c := range inTurn(cases, round) {
 			if ctx.Err() != nil {
 				return out
 			}
@@ -181,9 +185,53 @@ func runGroup(ctx context.Context, site fabrics.Site, g Group, counters *counter
 			progress.did(c.Workload.Takes)
 		}
 	}
+	out.More = decide(ctx, g, out, cases, counters, progress)
 	return out
 }
 
+// decide goes on with the cases of the pairs that the rounds of the group have not decided, and returns how many rounds
+// that took.
+func decide(ctx context.Context, g Group, measured *report.Group, cases []*running, counters *counters, progress *Progress) int {
+	until := time.Now().Add(g.deciding())
+	for more := 1; ; more++ {
+		undecided := g.undecided(measured)
+		if ctx.Err() != nil || len(undecided) == 0 || time.Now().After(until) {
+			return more - 1
+		}
+		for _, c := range inTurn(cases, g.Rounds+more) {
+			switch {
+			case ctx.Err() != nil:
+				return more
+			case !undecided[c.Label()]:
+			case c.row >= patience:
+				// It has no more rounds, and so no pair with it can be decided.
+				return more - 1
+			default:
+				c.round(ctx, g.Rounds+more, g, counters, progress)
+			}
+		}
+	}
+}
+
+// shares tells whether two cases can take turns on one fabric.
+func (c Case) shares(other Case) bool {
+	return c.Workload.Shares != "" && c.Workload.Shares == other.Workload.Shares && c.Fabric == other.Fabric && c.spec() == other.spec()
+}
+
+// join takes the fabric of another case, and what that has started there. It returns false where no other one shares.
+func (c *running) join(others []*running) bool {
+	for _, o := range others {
+		if o.session != nil && o.shares(c.Case) {
+			c.net, c.shared = o.net, true
+			c.result.Notes = o.result.Notes
+			c.session = c.Workload.Join(o.session)
+			return true
+		}
+	}
+	return false
+}
+
+// start builds the case's fabric and starts its workload.
 func (c *running) start(ctx context.Context, site fabrics.Site) error {
 	err := ends.Installed(c.Workload.Needs...)
 	if err != nil {
@@ -208,6 +256,9 @@ func (c *running) round(ctx context.Context, round int, g Group, counters *count
 	what := "warm-up"
 	if round > 0 {
 		what = fmt.Sprintf("round %d of %d", round, g.Rounds)
+	}
+	if round > g.Rounds {
+		what = fmt.Sprintf("round %d, to decide a claim", round)
 	}
 	progress.say(fmt.Sprintf("%s: %s", c.Label(), what))
 	s, err := c.measure(ctx, counters)
@@ -348,7 +399,7 @@ func (c *running) close() error {
 	if c.session != nil {
 		errs = append(errs, c.session.Close())
 	}
-	if c.net != nil {
+	if c.net != nil && !c.shared {
 		errs = append(errs, c.net.Close())
 	}
 	return errors.Join(errs...)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -168,4 +169,30 @@ func (m tellingMeter) Begin() {
 func (m tellingMeter) End() {
 	*m.told = append(*m.told, "end")
 	m.Meter.End()
+}
+
+// Streams that differ only in what their clients are given take turns on one fabric, whose server all of them use.
+func TestShared(t *testing.T) {
+	needRoot(t)
+	nothingLeft(t)
+	if _, err := exec.LookPath("iperf3"); err != nil {
+		t.Skip("needs iperf3")
+	}
+	var cases []Case
+	for _, w := range []string{"netperf-stream", "iperf-3streams:reverse", "netperf-stream:offloads", "netperf-stream:offloads:reverse"} {
+		cases = append(cases, across([]*fabrics.Fabric{fabrics.LinuxBridge}, workloads.Must(w+":mebibytes=4"))...)
+	}
+	var told strings.Builder
+	r, err := Run(t.Context(), fabrics.Site{}, Profile{Groups: []Group{group(2, cases)}}, NewProgress(&told))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if built := strings.Count(told.String(), "building linux-bridge"); built != 2 {
+		t.Errorf("%d fabrics were built, one with offloads and one without are enough", built)
+	}
+	for _, c := range r.Groups[0].Cases {
+		if len(c.Samples) != 2 || c.Error != "" {
+			t.Errorf("%s: %d samples, error %q", c.Label, len(c.Samples), c.Error)
+		}
+	}
 }

@@ -229,9 +229,11 @@ these, or all:
   neutron    seven fabrics of OpenStack Neutron
   kvm        a Linux bridge against Open vSwitch under KVM
 
-A claim that names a ratio holds if the whole 95 % interval of the ratio here is
-on its side. That takes 6 rounds: --quick has 2, and is for a look. All studies
-take 36 minutes on two cores, and 55 minutes with --in-vm.
+A claim holds if the whole 95 % interval of its ratio here is on its side. The
+cases of a claim have further rounds until the interval is narrow enough to tell
+a difference of a tenth, for 4 minutes of each group at most. All studies take
+36 minutes on two cores, and 55 minutes with --in-vm. --quick has 2 short rounds
+of each case, which no interval can be of, and takes 5 minutes.
 
 With --in-vm the groups whose claims this machine cannot test are measured in
 virtual machines of QEMU, one for each group; the others on this machine, as

@@ -152,10 +152,12 @@ type Claim struct {
 
 // Group is cases that ran interleaved: one round of each, then the next round.
 type Group struct {
-	Name   string  `json:"name"`
-	About  string  `json:"about"`
-	Rounds int     `json:"rounds"`
-	Cases  []*Case `json:"cases"`
+	Name   string `json:"name"`
+	About  string `json:"about"`
+	Rounds int    `json:"rounds"`
+	// More is how many further rounds the cases of undecided claims had, at most.
+	More  int     `json:"more_rounds,omitempty"`
+	Cases []*Case `json:"cases"`
 	// Seconds is how long the group took, all included.
 	Seconds float64 `json:"seconds"`
 	// Machine is what it was measured on; nil for the machine of the report.

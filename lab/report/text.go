@@ -182,10 +182,14 @@ func (g *Group) text(b *strings.Builder) {
 }
 
 func (g *Group) rounds() string {
+	said := fmt.Sprintf("%d rounds", g.Rounds)
 	if g.Rounds == 1 {
-		return "1 round"
+		said = "1 round"
 	}
-	return fmt.Sprintf("%d rounds", g.Rounds)
+	if g.More > 0 {
+		said += fmt.Sprintf(", and up to %d more to decide claims", g.More)
+	}
+	return said
 }
 
 // noisy is how many cores' worth of foreign work makes a group no ground for a

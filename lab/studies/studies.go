@@ -34,9 +34,12 @@ type Group struct {
 	Workloads []string `yaml:"workloads"`
 	Setups    []Setup  `yaml:"setups"` // none is one: ends in namespaces
 	Duration  string   `yaml:"duration"`
-	Quick     string   `yaml:"quick"` // the duration of a quick run
-	Rounds    int      `yaml:"rounds"`
-	Inside    Inside   `yaml:"inside"`
+	// Mebibytes is how much a round of workloads that count payload has instead: their
+	// durations are whole seconds, and many short rounds tell more than few long ones.
+	Mebibytes int    `yaml:"mebibytes"`
+	Quick     string `yaml:"quick"` // the duration of a quick run, of workloads that do not count payload
+	Rounds    int    `yaml:"rounds"`
+	Inside    Inside `yaml:"inside"`
 }
 
 // Inside is how much a round has in a virtual machine whose instructions are counted. A

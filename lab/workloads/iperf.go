@@ -50,6 +50,13 @@ func (i iperf) start(ctx context.Context, n *fabrics.Net) (*iperfSession, error)
 	return s, nil
 }
 
+// join makes a session with the server of another, on a fabric that is ready for both.
+func (i iperf) join(started Session) Session {
+	s := *started.(*iperfSession)
+	s.iperf = i
+	return &s
+}
+
 // iperfSession is a server of iperf3 that waits for the transfers.
 type iperfSession struct {
 	iperf

@@ -74,6 +74,9 @@ func stream(name, about string, streams int, length time.Duration) *Kind {
 					Takes: sends + 150*time.Millisecond,
 					Spec:  fabrics.Spec{Ends: 2, OwnCore: w.ownCore},
 					Start: w.start,
+					// The rest is what a client is given.
+					Shares: fmt.Sprintf("iperf3 offloads=%v own-core=%v", w.offloads, w.ownCore),
+					Join:   w.iperf().join,
 				}, nil
 			}
 		},
@@ -133,6 +136,11 @@ func (w tcpStreamParams) start(ctx context.Context, n *fabrics.Net) (Session, er
 			return nil, err
 		}
 	}
+	return w.iperf().start(ctx, n)
+}
+
+// iperf is a round's client.
+func (w tcpStreamParams) iperf() iperf {
 	args := []string{"-C", ends.Congestion, "-P", strconv.Itoa(w.streams), "-b", w.rate}
 	if w.mss != 0 {
 		args = append(args, "-M", strconv.Itoa(w.mss))
@@ -147,7 +155,7 @@ func (w tcpStreamParams) start(ctx context.Context, n *fabrics.Net) (Session, er
 		reverse:  w.reverse,
 		args:     args,
 		sample:   iperfReport.tcp,
-	}.start(ctx, n)
+	}
 }
 
 // mostMiB is the most that a round may send.

@@ -50,6 +50,11 @@ type Workload struct {
 	Exact bool
 	// Start readies a fabric: servers, counters, addresses.
 	Start func(ctx context.Context, n *fabrics.Net) (Session, error)
+	// Shares names what Start readies. Workloads with the same name can take turns on one
+	// fabric: Join makes a session of what another one has started. Both are empty for those that
+	// need a fabric of their own.
+	Shares string
+	Join   func(started Session) Session
 }
 
 // Session is a workload on a fabric, ready to be run round by round.
