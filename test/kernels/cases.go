@@ -13,15 +13,15 @@ const (
 )
 
 // refusal is the case of kernels without tcx, and theirs alone.
-var refusal = machines.Case{About: "refused where there is no tcx", Package: conformance, Test: "TestWithoutTCX", Short: true}
+var refusal = machines.Case{About: "refusal without tcx", Package: conformance, Test: "TestWithoutTCX", Short: true}
 
 // cases are run in each guest. Each feature has one that has it on alone, with frames
 // that must arrive and frames that must not.
 var cases = list([]row{
 	{"all features at once", conformance, "TestConformance/everything_together", true},
-	{"each feature alone, and all, past the verifier", datapath, "TestVerifierBudget", false},
-	{"room for more with all on", datapath, "TestHeadroom", false},
-	{"each feature alone takes no more than its own", datapath, "TestFeatureCosts", false},
+	{"the verifier, each feature alone and all", datapath, "TestVerifierBudget", false},
+	{"spare room with all features on", datapath, "TestHeadroom", false},
+	{"the cost of each feature alone", datapath, "TestFeatureCosts", false},
 	{"forwarding", conformance, "TestConformance/unicast_two_hosts", false},
 	{"forwarding", conformance, "TestConformance/learn_then_unicast", false},
 	{"forwarding", conformance, "TestConformance/unknown_unicast_flood", false},
@@ -41,7 +41,7 @@ var cases = list([]row{
 	{"port settings", conformance, "TestConformance/discover_off", false},
 	{"port settings", conformance, "TestConformance/flood_flags", false},
 	{"port settings", conformance, "TestConformance/reserved_addresses", false},
-	{"a place for a port", conformance, "TestConformance/berth_port", false},
+	{"berths", conformance, "TestConformance/berth_port", false},
 	{"VLANs", conformance, "TestConformance/access_to_trunk", false},
 	{"VLANs", conformance, "TestConformance/admit", false},
 	{"VLANs", conformance, "TestConformance/double_tag", false},
@@ -108,11 +108,11 @@ var cases = list([]row{
 	{"agent", agent, "TestDevices", false},
 	{"upgrade", agent, "TestUpgrade", true},
 	{"upgrade", conformance, "TestConformance/upgrade_under_load", false},
-	{"what the host has at ports", conformance, "TestConformance/ingress_of_others", false},
-	{"what the host has at ports", conformance, "TestConformance/stacks", false},
-	{"what the host has at ports", conformance, "TestConformance/device_above_elsewhere", false},
-	{"deletion leaves nothing", conformance, "TestConformance/delete_bridge_with_ports", false},
-	{"deletion leaves nothing", conformance, "TestDelAll", false},
+	{"settings of the host at ports", conformance, "TestConformance/ingress_of_others", false},
+	{"settings of the host at ports", conformance, "TestConformance/stacks", false},
+	{"settings of the host at ports", conformance, "TestConformance/device_above_elsewhere", false},
+	{"complete deletion", conformance, "TestConformance/delete_bridge_with_ports", false},
+	{"complete deletion", conformance, "TestDelAll", false},
 })
 
 // A row is a case without names of its parts.
