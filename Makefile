@@ -340,8 +340,9 @@ packages: $(if $(PREBUILT),,build)
 
 # The pages of docs, and what they link to.
 install-doc:
-	install -d $(DESTDIR)$(PREFIX)/share/doc/bascule/design
+	install -d $(DESTDIR)$(PREFIX)/share/doc/bascule/design $(DESTDIR)$(PREFIX)/share/doc/bascule/lab
 	install -m 644 docs/design/*.md $(DESTDIR)$(PREFIX)/share/doc/bascule/design
+	install -m 644 docs/lab/*.md $(DESTDIR)$(PREFIX)/share/doc/bascule/lab
 	install -m 644 docs/*.md docs/*.png docs/openapi.json $(DESTDIR)$(PREFIX)/share/doc/bascule
 	install -D -m 644 docs/bascule.schema.json $(DESTDIR)$(PREFIX)/share/bascule/bascule.schema.json
 	ln -sf ../../bascule/bascule.schema.json $(DESTDIR)$(PREFIX)/share/doc/bascule

@@ -178,7 +178,7 @@ func TestInstalledPages(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	var pages []string
-	for _, pattern := range []string{"/share/doc/bascule/*.md", "/share/doc/bascule/design/*.md"} {
+	for _, pattern := range []string{"/share/doc/bascule/*.md", "/share/doc/bascule/design/*.md", "/share/doc/bascule/lab/*.md"} {
 		some, err := filepath.Glob(dir + pattern)
 		if err != nil || len(some) == 0 {
 			t.Fatalf("no pages: %v", err)
