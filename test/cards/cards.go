@@ -59,14 +59,14 @@ const testProgram = "bascule/test/cards/inside"
 var cases = []machines.Case{
 	{About: hookRow, Package: testProgram, Test: "TestCard/hooks", Short: true},
 	{About: "frames, one and many at a time", Package: testProgram, Test: "TestCard/frames", Short: true},
-	{About: "tags pass, taken out by the card or not", Package: testProgram, Test: "TestCard/tags"},
-	{About: "tags are put on and taken off", Package: testProgram, Test: "TestCard/vlans"},
-	{About: "TCP, merged and cut up by the card or not", Package: testProgram, Test: "TestCard/streams"},
-	{About: "promiscuity, and what the card filters without", Package: testProgram, Test: "TestCard/promiscuity"},
-	{About: "settings come back", Package: testProgram, Test: "TestCard/restore"},
+	{About: "tags pass, stripped by the card or not", Package: testProgram, Test: "TestCard/tags"},
+	{About: "tags are added and removed", Package: testProgram, Test: "TestCard/vlans"},
+	{About: "TCP, merged and segmented by the card or not", Package: testProgram, Test: "TestCard/streams"},
+	{About: "promiscuity, and the card's filter without it", Package: testProgram, Test: "TestCard/promiscuity"},
+	{About: "settings are restored", Package: testProgram, Test: "TestCard/restore"},
 	{About: "set down and up", Package: testProgram, Test: "TestCard/again"},
 	{About: "frames of 9000 bytes", Package: testProgram, Test: "TestCard/jumbo"},
-	{About: "taken out of the machine under traffic", Package: testProgram, Test: "TestCard/unplug"},
+	{About: "unplugged under traffic", Package: testProgram, Test: "TestCard/unplug"},
 	{About: "removed under traffic", Package: testProgram, Test: "TestCard/remove"},
 	{About: "its driver unbound under traffic", Package: testProgram, Test: "TestCard/unbind"},
 	{About: "two in a bond", Package: testProgram, Test: "TestCard/bond"},
@@ -77,7 +77,7 @@ var cases = []machines.Case{
 // hookRow is what the page calls the case whose result is a hook, and kernelRow one of the
 // rows that say what a column is of.
 const (
-	hookRow   = "the hook that `auto` is, and the others"
+	hookRow   = "the hook that `auto` takes, and others"
 	kernelRow = "Linux"
 )
 
