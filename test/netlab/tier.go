@@ -4,6 +4,7 @@ package netlab
 
 import (
 	"hash/fnv"
+	"math/rand/v2"
 	"testing"
 )
 
@@ -27,4 +28,9 @@ func Tenth(n int) int {
 		return n
 	}
 	return max(n/10, 1)
+}
+
+// Chosen says whether a case of the many of another system's suite runs: with -short one of ten does, others each time.
+func Chosen() bool {
+	return !testing.Short() || rand.IntN(10) == 0
 }
