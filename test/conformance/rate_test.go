@@ -169,9 +169,7 @@ func rateRefused(t *testing.T, hook string) {
 // at most 1.02. A sender that is alone, without delay and without a queue between, is the hardest:
 // whatever it has under way comes at once.
 func rateTCP(t *testing.T, hook string) {
-	if testing.Short() {
-		t.Skip("it takes minutes")
-	}
+	netlab.Minutes(t)
 	if _, err := exec.LookPath("iperf3"); err != nil {
 		t.Skip(err)
 	}

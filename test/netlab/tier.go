@@ -34,3 +34,11 @@ func Tenth(n int) int {
 func Chosen() bool {
 	return !testing.Short() || rand.IntN(10) == 0
 }
+
+// Minutes skips a test with -short: it takes minutes.
+func Minutes(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes minutes: 'make test-all'")
+	}
+}

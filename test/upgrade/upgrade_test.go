@@ -610,6 +610,7 @@ func (s *switched) pointsOf(few int, args ...string) (list []point) {
 // TestTakeOverKilled: the command that takes a bridge over is killed anywhere. The bridge
 // forwards as before, and the next command goes on.
 func TestTakeOverKilled(t *testing.T) {
+	netlab.Minutes(t)
 	each(t, func(t *testing.T, f former) {
 		s := newSwitched(t, f, "tcx")
 		current := s.Binary()
@@ -647,6 +648,7 @@ func TestTakeOverKilled(t *testing.T) {
 // TestTakeOverFails: what the kernel refuses on the way leaves the bridge as it was, or the
 // rest to the next command. A command about the bridge says what was refused.
 func TestTakeOverFails(t *testing.T) {
+	netlab.Minutes(t)
 	each(t, func(t *testing.T, f former) {
 		s := newSwitched(t, f, "tcx")
 		current := s.Binary()
@@ -718,6 +720,7 @@ func TestTakeOverRefused(t *testing.T) {
 // TestFormerKilled: a command of the former version was killed anywhere. This version does
 // what it has left, and takes the bridge over.
 func TestFormerKilled(t *testing.T) {
+	netlab.Minutes(t)
 	each(t, func(t *testing.T, f former) {
 		s := newSwitched(t, f, "tcx")
 		current := s.Binary()
