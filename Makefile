@@ -72,13 +72,14 @@ demo:
 	@./bascule demo
 	@./bascule lab run --profile demo
 
-# Each test and each case once: a case that both hooks run by one of them, tests by chance at a tenth, and no test of
-# minutes. netlab.Hooks and netlab.Tenth choose. `make test-all` leaves nothing of that out, and is what CI runs.
+# Each test and each case once, by the rule of CONTRIBUTING.md (test/netlab/tier.go). `make test-all` leaves nothing of
+# that out, and is what CI runs.
 test: TEST_FLAGS = -short
 test:
 	$(run-tests)
-	@echo "left out: each case's other hook, nine tenths of the tests by chance, tests of minutes ('make test-all'); machines"
-	@echo "that boot ('make test-boot'), other kernels ('make test-kernels'), drivers of cards ('make test-cards')"
+	@echo "left out: each case's other hook, nine tenths of the tests by chance and of FreeBSD's and OpenBSD's suites, two"
+	@echo "thirds of the kills, tests of minutes ('make test-all'); machines that boot ('make test-boot'), other kernels"
+	@echo "('make test-kernels'), drivers of cards ('make test-cards')"
 
 test-all:
 	$(run-tests)

@@ -5,6 +5,7 @@ package netlab
 import (
 	"hash/fnv"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -30,9 +31,16 @@ func Tenth(n int) int {
 	return max(n/10, 1)
 }
 
-// Chosen says whether a case of the many of another system's suite runs: with -short one of ten does, others each time.
-func Chosen() bool {
-	return !testing.Short() || rand.IntN(10) == 0
+// Some are the cases that a differential test, or another system's suite, runs: all of them, or with -short a tenth,
+// one at least and others each time.
+func Some[Case any](all []Case) []Case {
+	n := Tenth(len(all))
+	if n >= len(all) {
+		return all
+	}
+	some := slices.Clone(all)
+	rand.Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
+	return some[:n]
 }
 
 // Minutes skips a test with -short: it takes minutes.

@@ -131,8 +131,9 @@ func TestFirstByXDP(t *testing.T) {
 		dropped, numberAfter        int
 	}
 	outcomes := map[string][2]outcome{}
+	cases := netlab.Some(firstCases)
 	s.bothWays(func(on bool) {
-		for _, c := range firstCases {
+		for _, c := range cases {
 			s.loadAnew(lasting + "set loginterface gw1\n" + c.rules + "\n")
 			s.pfctl("", "-F", "Sources")
 			s.pfctl("", "-F", "info")
@@ -172,7 +173,7 @@ func TestFirstByXDP(t *testing.T) {
 			outcomes[c.name] = both
 		}
 	})
-	for _, c := range firstCases {
+	for _, c := range cases {
 		with, without := outcomes[c.name][0], outcomes[c.name][1]
 		if c.random {
 			if len(with.states) != len(without.states) {

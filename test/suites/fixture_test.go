@@ -60,10 +60,7 @@ func (s suite) run(t *testing.T) {
 	routers := map[string]*router{}
 	for _, file := range sorted(s) {
 		t.Run(file, func(u *testing.T) {
-			for _, name := range sorted(s[file]) {
-				if !netlab.Chosen() {
-					continue
-				}
+			for _, name := range netlab.Some(sorted(s[file])) {
 				u.Run(name, func(u *testing.T) {
 					hooks := netlab.Hooks(file + "/" + name)
 					if hookless[file] {
