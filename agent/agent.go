@@ -128,7 +128,7 @@ func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
 	for _, path := range o.Files {
 		var e *fs.PathError
 		if _, err := os.Stat(path); errors.As(err, &e) && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)) {
-			return fmt.Errorf("cannot start the agent: %s: %w; give a file or a folder that is there", path, e.Err)
+			return fmt.Errorf("cannot start the agent: %s: %w; give an existing file or folder", path, e.Err)
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -164,13 +164,13 @@ func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
 	err = a.loop(reload)
 	o.Notify("STOPPING=1")
 	if errors.Is(err, errDeleted) {
-		a.log.Info("the agent's network namespace has been deleted, and the agent ends with it")
+		a.log.Info("the agent's network namespace has been deleted; the agent ends")
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("the agent cannot go on: %w; restart it", err)
 	}
-	a.log.Info("the agent ends; bridges forward as they do")
+	a.log.Info("the agent ends; bridges go on forwarding")
 	return nil
 }
 
@@ -234,7 +234,7 @@ func (a *agent) keep(ctx context.Context, log *slog.Logger, what string, f func(
 			return
 		}
 		if err != nil && err.Error() != before {
-			log.Error(what+" failed, which is tried again each second", "error", err)
+			log.Error(what+" failed; trying again each second", "error", err)
 			before = err.Error()
 		}
 		select {
@@ -260,7 +260,7 @@ func (a *agent) due(now time.Time) error {
 		}
 		if text := fmt.Sprint(err); err != nil && text != a.lacks {
 			a.lacks = text
-			a.log.Error("what was taken away from the agent cannot be made anew, which is tried again each second", "error", err)
+			a.log.Error("cannot restore files that were taken away from the agent; trying again each second", "error", err)
 		} else if err == nil {
 			a.lacks = ""
 		}
@@ -406,7 +406,7 @@ func briefly(lookup func(string, []string) ([]netip.Prefix, error)) func(string,
 		a, ok := known[key]
 		if !ok {
 			if taken >= maxLookup {
-				return nil, errors.New("not asked for, since others took too long")
+				return nil, errors.New("skipped, since others took too long")
 			}
 			start := time.Now()
 			a.list, a.err = lookup(name, modes)
@@ -426,7 +426,7 @@ func (a *agent) applyTo(f config.File, o history.Options, known map[uint64]*site
 	}
 	s := known[cookie] // perhaps under another name
 	if name == a.o.Netns && s != a.home {
-		return fmt.Errorf("another has got the name of network namespace %s; restart the agent", name)
+		return fmt.Errorf("another network namespace has got the name %s; restart the agent", name)
 	}
 	if s == nil {
 		if s, err = a.openSite(name); err != nil {
@@ -498,7 +498,7 @@ func (a *agent) applyDone(r result) {
 	for _, s := range r.gone {
 		s.close()
 		delete(a.sites, s.cookie)
-		s.log.Info("the network namespace has gone and is not served any more")
+		s.log.Info("the network namespace has gone, and is no longer served")
 	}
 	for _, s := range r.opened {
 		a.sites[s.cookie] = s
@@ -520,7 +520,7 @@ func (a *agent) applyDone(r result) {
 		default:
 			s.close()
 			delete(a.sites, cookie)
-			s.log.Info("the network namespace is not served any more")
+			s.log.Info("the network namespace is no longer served")
 		}
 	}
 	if r.loaded {
@@ -543,7 +543,7 @@ func (a *agent) applyDone(r result) {
 		a.err = strings.ReplaceAll(r.err.Error(), "\n", "; ")
 		if a.err != before {
 			for _, line := range strings.Split(r.err.Error(), "\n") {
-				a.log.Error("the files are not in force as a whole", "error", line)
+				a.log.Error("the files are not completely in force", "error", line)
 			}
 		}
 		a.pause = min(max(2*a.pause, firstRetry), lastRetry)

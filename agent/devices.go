@@ -80,7 +80,7 @@ func (d *devices) run() error {
 			wrong = ""
 		} else {
 			if text := err.Error(); text != wrong {
-				s.log.Error("a bridge does not follow its devices, which is tried again each second", "error", err)
+				s.log.Error("a bridge cannot follow its devices; trying again each second", "error", err)
 				wrong = text
 			}
 			time.AfterFunc(retryPeriod, d.wake)
@@ -112,7 +112,7 @@ func (d *devices) tell(deed bridge.Deed) {
 	case bridge.DeedNone:
 		log.Info("a host port has no carrier", "why", deed.Why)
 	case bridge.DeedTaken:
-		log.Warn("a port was made to belong to another device, which gets nothing from it, and whose own frames leave by it past the switch", "why", "it belongs to "+deed.Other)
+		log.Warn("a port's device was made a member of another device, which gets nothing from the port, and whose frames bypass the switch", "why", "it belongs to "+deed.Other)
 	case bridge.DeedMTU:
 		if deed.Lossy {
 			log.Warn("the MTU of a port's device was changed", "why", deed.Why)
@@ -120,10 +120,10 @@ func (d *devices) tell(deed bridge.Deed) {
 			log.Info("the MTU of a port's device was changed", "why", deed.Why)
 		}
 	case bridge.DeedReleased:
-		log.Info("a port belongs to the switch alone again", "was", deed.Other)
+		log.Info("a port's device is no longer a member of another device", "was", deed.Other)
 	case bridge.DeedForgot:
-		log.Info("a port has lost its carrier, and the addresses behind it are forgotten", "addresses", deed.Count)
+		log.Info("a port has lost its carrier; the addresses behind it are forgotten", "addresses", deed.Count)
 	case bridge.DeedBack:
-		log.Info("a port is one again: its device has come back from another network namespace")
+		log.Info("a port is back: its device has returned from another network namespace")
 	}
 }

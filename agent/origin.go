@@ -56,7 +56,7 @@ func (o *origin) deleted(log *slog.Logger) bool {
 	if other == "" {
 		return true
 	}
-	log.Info("the agent's network namespace has another name now", "before", o.path, "now", other)
+	log.Info("the agent's network namespace has a new name", "before", o.path, "now", other)
 	o.path = other
 	return false
 }

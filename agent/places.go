@@ -172,7 +172,7 @@ func (a *agent) keepPlaces() error {
 	if !a.door.lost() {
 		return nil
 	}
-	a.log.Warn("the agent's socket has been taken away; it is made anew", "socket", a.door.path)
+	a.log.Warn("the agent's socket was removed; it is made again", "socket", a.door.path)
 	if err := a.makeDir(); err != nil {
 		return err
 	}
@@ -186,11 +186,11 @@ func (a *agent) keepSite(s *site) error {
 	if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, datapath.ErrWatched) {
 		return err
 	}
-	err = fmt.Errorf("the locks of %s have been taken away, and it is served by another: %s; end one of the two", s.where(), s.other())
+	err = fmt.Errorf("the locks of %s were removed, and another serves it: %s; end one of the two", s.where(), s.other())
 	if s == a.home {
 		return err
 	}
-	s.log.Error("the network namespace is not served any more", "error", err)
+	s.log.Error("the network namespace is no longer served", "error", err)
 	s.close()
 	delete(a.sites, s.cookie)
 	a.reload(Reload{}, nil) // which tries again, and says so in the status
@@ -204,7 +204,7 @@ func (s *site) keepLocks() error {
 	if isAt(s.lock, s.lockPath()) {
 		return nil
 	}
-	s.log.Warn("the agent's lock has been taken away; it is made anew", "lock", s.lockPath())
+	s.log.Warn("the agent's lock was removed; it is made again", "lock", s.lockPath())
 	if err := s.a.makeDir(); err != nil {
 		return err
 	}

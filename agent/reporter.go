@@ -118,10 +118,10 @@ func (w *reporter) tell(e bridge.Event, now time.Time) {
 		args = append(args, "for", e.For)
 	}
 	what := map[string]string{
-		"loop":    "a loop: the switch's own frame has come back",
+		"loop":    "a loop: a frame of the switch has come back",
 		"blocked": "a port is blocked by its loop guard",
 		"refused": "an address is not learned or moved",
-		"locked":  "an address is not let in by a locked port",
+		"locked":  "a locked port does not let an address in",
 	}[e.Kind]
 	if what == "" {
 		what = e.Kind

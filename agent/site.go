@@ -75,7 +75,7 @@ const retryPeriod = time.Second
 // openSite makes the agent the only one of a network namespace.
 func (a *agent) openSite(name string) (*site, error) {
 	sw, err := bridge.Open(name, bridge.Waiting(func(process int) {
-		a.log.Warn("another command changes bridges; the agent waits", "netns", name, "for", bridge.Waited(process))
+		a.log.Warn("another command is changing bridges; the agent waits", "netns", name, "for", bridge.Waited(process))
 	}), bridge.Telling(func(of, note string) {
 		a.log.Info(note, "netns", name, "bridge", of)
 	}))
@@ -143,7 +143,7 @@ func stands(name string) string {
 // listen begins to follow the site's bridges and their devices.
 func (s *site) listen() {
 	if err := s.hear(); err != nil {
-		s.log.Error("devices cannot be heard of", "error", err)
+		s.log.Error("cannot watch devices", "error", err)
 	}
 	s.devices = s.followDevices()
 	s.findings = s.followFindings()
@@ -260,7 +260,7 @@ func (a *agent) tidyEnded() {
 	}
 	ended, err := bridge.Ended(slices.Collect(maps.Keys(files)))
 	if err != nil {
-		a.log.Warn("what is left of network namespaces that have ended stays", "error", err)
+		a.log.Warn("files of ended network namespaces stay", "error", err)
 		return
 	}
 	for _, cookie := range ended {
@@ -270,7 +270,7 @@ func (a *agent) tidyEnded() {
 		}
 		for _, path := range append(files[cookie], lock.Name()) {
 			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				a.log.Warn("a file of a network namespace that has ended cannot be removed", "error", err)
+				a.log.Warn("cannot remove a file of an ended network namespace", "error", err)
 			}
 		}
 		locks.Close(lock)
@@ -301,7 +301,7 @@ func (s *site) serve(name string) {
 	b.retry = time.Now().Add(retryPeriod)
 	former := new(datapath.FormerError) // which renew takes over, or says why not
 	if b.err != before && (s.a.ready || !errors.As(err, &former)) {
-		s.log.Error("a bridge is not served as it should be", "bridge", name, "error", b.err)
+		s.log.Error("a bridge is not completely served", "bridge", name, "error", b.err)
 	}
 }
 
@@ -370,7 +370,7 @@ func (s *site) hear() error {
 				return
 			}
 			if err != nil {
-				s.log.Error("devices cannot be heard of", "error", err)
+				s.log.Error("cannot watch devices", "error", err)
 				list = []linkEvent{{}}
 				time.Sleep(retryPeriod)
 			}

@@ -138,7 +138,7 @@ func AskStatus(dir string, cookie uint64) (Status, error) {
 		return Status{}, err
 	}
 	if r.Status == nil {
-		return Status{}, errors.New("cannot read what the agent says: it is of another version; restart it")
+		return Status{}, errors.New("cannot read the agent's answer: the agent has another version; restart it")
 	}
 	return *r.Status, nil
 }
@@ -189,10 +189,10 @@ func ask(dir string, cookie uint64, word string, patience time.Duration) (r repl
 		return r, errors.New("cannot ask the agent: no permission; run as root")
 	}
 	if errors.Is(err, syscall.EAGAIN) { // nobody has been taken for long
-		return r, errors.New("the agent does not answer: too many wait for it; see its log, and start it again")
+		return r, errors.New("the agent does not answer: too many clients wait; see its log, and restart it")
 	}
 	if err != nil {
-		return r, fmt.Errorf("cannot ask the agent: %w; see that it runs", err)
+		return r, fmt.Errorf("cannot ask the agent: %w; check that it runs", err)
 	}
 	defer conn.Close()
 	if pid := peerOf(conn); pid != 0 && bridge.Stopped(pid) {
@@ -206,7 +206,7 @@ func ask(dir string, cookie uint64, word string, patience time.Duration) (r repl
 		r, err = readReply(conn)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return r, fmt.Errorf("the agent does not answer within %v: it stands still; see its log, and start it again", patience)
+		return r, fmt.Errorf("the agent does not answer within %v; see its log, and restart it", patience)
 	}
 	if err != nil {
 		return r, fmt.Errorf("the agent does not answer: %w; see its log", err)
@@ -258,7 +258,7 @@ func dial(path string, cookie uint64) (net.Conn, error) {
 			if process != 0 {
 				which = fmt.Sprintf("the agent of this network namespace is process %d", process)
 			}
-			return nil, &absence{fmt.Sprintf("cannot ask the agent: %s, and there is no socket of it at %s; give BASCULE_AGENT_DIR as the agent has it, or start it again", which, path)}
+			return nil, &absence{fmt.Sprintf("cannot ask the agent: %s, and it has no socket at %s; set BASCULE_AGENT_DIR as for the agent, or restart the agent", which, path)}
 		}
 	}
 }
@@ -309,7 +309,7 @@ func (a *agent) serve(l net.Listener) {
 			return
 		}
 		if err != nil { // too many open files, say
-			a.log.Error("the socket for 'agent status' takes nobody; this is tried again each second", "error", err)
+			a.log.Error("the socket for 'agent status' accepts no connections; trying again each second", "error", err)
 			time.Sleep(retryPeriod)
 			continue
 		}
@@ -337,7 +337,7 @@ func (a *agent) serve(l net.Listener) {
 			answer := a.answer(strings.TrimSpace(string(line)))
 			conn.SetWriteDeadline(time.Now().Add(statusTime))
 			if err := json.NewEncoder(conn).Encode(answer); err != nil {
-				a.log.Debug("nobody takes the answer", "error", err)
+				a.log.Debug("the client does not read the answer", "error", err)
 			}
 		}()
 	}

@@ -77,16 +77,16 @@ func newTree(c charge) (*tree, error) {
 		return nil, err
 	}
 	if t.keeper.doubted {
-		t.log.Warn("the spanning tree begins anew: its snapshot is out of date, since the agent before could not write to it")
+		t.log.Warn("spanning tree starts again: its snapshot is out of date, since the former agent could not write it")
 	} else if kept, err = readSnapshot(c.path, clock.Boot()); err != nil {
-		t.log.Warn("the spanning tree begins anew: its snapshot cannot be read", "error", err)
+		t.log.Warn("spanning tree starts again: its snapshot cannot be read", "error", err)
 	}
 	if kept != nil && kept.of.Bridge == info.Identity() {
 		err := t.takeOver(info, list, kept)
 		if err == nil {
 			return t, t.agree()
 		}
-		t.log.Warn("the spanning tree begins anew: its snapshot cannot be used", "error", err)
+		t.log.Warn("spanning tree starts again: its snapshot cannot be used", "error", err)
 	}
 	// The states of the ports were not decided by us. A host is no way round.
 	for i := range list {
@@ -283,7 +283,7 @@ func (t *tree) save(now time.Time) {
 	if err == nil {
 		delete(t.told, "save")
 	} else {
-		what := "the spanning tree's snapshot cannot be kept; the next agent begins it anew"
+		what := "the snapshot of spanning tree cannot be kept; with the next agent it starts again"
 		if t.keeper.stale {
 			what = "the spanning tree's snapshot cannot be kept, and no port is opened until it can"
 		}

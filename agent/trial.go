@@ -56,7 +56,7 @@ func (s *site) putBack() {
 	}
 	switch {
 	case err != nil:
-		s.log.Error("a change that was not confirmed cannot be put back, which is tried again", "error", err)
+		s.log.Error("cannot put back a change that was not confirmed; trying again", "error", err)
 	case p != nil:
 		s.log.Warn(p.PutBack())
 	}
@@ -65,7 +65,7 @@ func (s *site) putBack() {
 // keepGood has the next agent know which files are in force for good.
 func (s *site) keepGood(f config.File) {
 	if err := s.history.KeepGood(f); err != nil {
-		s.log.Warn("the files are not kept for an agent that starts after a put-back", "error", err)
+		s.log.Warn("cannot keep the files for an agent that starts after a put-back", "error", err)
 	}
 }
 

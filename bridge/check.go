@@ -104,7 +104,7 @@ func (c *checker) kernel() {
 	}
 	c.add("kernel", "tcx", state, text).Needed = true
 	if err := allowed(); err != nil {
-		c.add("kernel", "features", VerdictUnknown, "the kernel tells root alone")
+		c.add("kernel", "features", VerdictUnknown, "only root can read it")
 	} else {
 		for _, a := range datapath.Abilities() {
 			c.ability(a)
@@ -120,11 +120,11 @@ func (c *checker) kernel() {
 	}
 	switch {
 	case c.text("sys/kernel/rcu_normal") != "" && c.text("sys/kernel/rcu_normal") != "0":
-		c.add("kernel", "RCU", VerdictNote, "it never hurries (rcu_normal): each port takes some 10 ms to add")
+		c.add("kernel", "RCU", VerdictNote, "it cannot be expedited (rcu_normal): adding a port takes some 10 ms")
 	case c.text("sys/kernel/rcu_expedited") == "":
-		c.add("kernel", "RCU", VerdictNote, "no /sys/kernel/rcu_expedited to hurry by: each port takes some 10 ms to add")
+		c.add("kernel", "RCU", VerdictNote, "no /sys/kernel/rcu_expedited: adding a port takes some 10 ms")
 	default:
-		c.add("kernel", "RCU", VerdictYes, "it hurries while ports are added")
+		c.add("kernel", "RCU", VerdictYes, "it is expedited while ports are added")
 	}
 }
 
@@ -144,17 +144,17 @@ func (c *checker) ability(a datapath.Ability) {
 	case len(a.Missing) > 0:
 		state, text = VerdictNo, lacks(a.Missing)
 	case a.Types != nil:
-		state, text = VerdictNo, "the kernel does not tell of its types (BTF): "+a.Types.Error()
+		state, text = VerdictNo, "the kernel does not describe its types (BTF): "+a.Types.Error()
 	case len(a.XDP) > 0 && a.For == "XDP":
 		state, text = VerdictNo, lacks(a.XDP)
 	case len(a.XDP) > 0:
-		state, text = VerdictNote, "by tcx alone; in XDP there is "+lacks(a.XDP)
+		state, text = VerdictNote, "only with tcx; in XDP there is "+lacks(a.XDP)
 	}
 	c.add("kernel", name, state, text).Needed = needed
 }
 
 func (c *checker) machine(s *Switch) {
-	state, text := VerdictYes, "this process may do all that commands do"
+	state, text := VerdictYes, "this process may do everything that commands do"
 	if err := Usable(); err != nil {
 		state, text = VerdictNo, strings.TrimPrefix(err.Error(), "cannot use the switch: ")
 	}
@@ -185,9 +185,9 @@ func (c *checker) machine(s *Switch) {
 
 // processes tells whether the bridges of network namespaces that have ended can be swept.
 func (c *checker) processes() {
-	state, text := VerdictYes, "'bridge add' sweeps bridges of network namespaces that have ended"
+	state, text := VerdictYes, "'bridge add' removes bridges of ended network namespaces"
 	if !seesAllProcesses(c.root) {
-		state, text = VerdictNote, "not all can be looked into: bridges of network namespaces that have ended stay, until a process that may do so adds a bridge"
+		state, text = VerdictNote, "not all can be read: bridges of ended network namespaces stay until a process that can read all adds a bridge"
 	}
 	c.add("machine", "processes", state, text)
 }
@@ -343,7 +343,7 @@ func (c *checker) managers() {
 		switch {
 		case c.first(m.runs...) == "":
 		case c.first(m.keeps...) == "":
-			c.add("network", m.name, VerdictNo, "it runs, and would take the switch's ends of host ports: 'make install' keeps it off")
+			c.add("network", m.name, VerdictNo, "it runs, and would take the switch's ends of host ports: 'make install' prevents that")
 		default:
 			c.add("network", m.name, VerdictNote, m.text)
 		}
@@ -351,7 +351,7 @@ func (c *checker) managers() {
 	if c.first("run/dhcpcd", "run/dhcpcd.pid") != "" {
 		state, text := VerdictNote, "it asks for addresses on each device that comes: deny ports in /etc/dhcpcd.conf ('denyinterfaces')"
 		if strings.Contains(c.text("etc/dhcpcd.conf"), "denyinterfaces") || strings.Contains(c.text("etc/dhcpcd.conf"), "allowinterfaces") {
-			text = "its configuration names interfaces: see that ports are not among those that it takes"
+			text = "its configuration names interfaces: check that it takes no ports"
 		}
 		c.add("network", "dhcpcd", state, text)
 	}
@@ -396,11 +396,11 @@ func xdpWords(l netlink.Link, family *netlink.GenlFamily) string {
 		return "; no XDP for its kind"
 	}
 	if family == nil {
-		return "; whether its driver has XDP the kernel does not say"
+		return "; the kernel does not say whether its driver supports XDP"
 	}
 	has, err := xdpFeatures(family, uint32(l.Attrs().Index))
 	if err != nil {
-		return "; whether its driver has XDP the kernel does not say"
+		return "; the kernel does not say whether its driver supports XDP"
 	}
 	use.sends = use.sends && has&xdpXmit != 0
 	switch takes := use.takes && has&xdpBasic != 0 && has&xdpRedirect != 0; {

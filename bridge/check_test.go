@@ -53,10 +53,10 @@ func TestCheckFiles(t *testing.T) {
 		{"routing", map[string]string{"proc/sys/net/ipv4/ip_forward": "1\n"}, (*checker).network, "IPv4 routing", "yes"},
 		{"no IPv6", nil, (*checker).network, "IPv6 routing", "no the kernel has no net.ipv6.conf.all.forwarding"},
 		{"RCU", map[string]string{"sys/kernel/rcu_expedited": "0", "sys/kernel/rcu_normal": "0"}, (*checker).kernel, "RCU", "yes"},
-		{"RCU without hurry", map[string]string{"sys/kernel/rcu_expedited": "0", "sys/kernel/rcu_normal": "1"}, (*checker).kernel, "RCU", "note it never"},
+		{"RCU without hurry", map[string]string{"sys/kernel/rcu_expedited": "0", "sys/kernel/rcu_normal": "1"}, (*checker).kernel, "RCU", "note it cannot be expedited"},
 		{"no RCU", nil, (*checker).kernel, "RCU", "note no /sys"},
 		{"processes", map[string]string{"proc/1/ns/pid": "-> pid:[4026531836]"}, (*checker).processes, "processes", "yes"},
-		{"hidden processes", nil, (*checker).processes, "processes", "note not all can be looked into"},
+		{"hidden processes", nil, (*checker).processes, "processes", "note not all can be read"},
 		{"processes of a container", map[string]string{"proc/1/ns/pid": "-> pid:[4026532000]"}, (*checker).processes, "processes", "note not all"},
 		{"no JIT", map[string]string{"proc/sys/net/core/bpf_jit_enable": "0"}, (*checker).kernel, "JIT", "no programs are interpreted"},
 	} {
@@ -103,8 +103,8 @@ func TestCheckAbility(t *testing.T) {
 	want := map[string]string{
 		"helpers": "no no bpf_loop()",
 		"XDP":     "no no bpf_redirect_map()",
-		"filter":  "no the kernel does not tell of its types (BTF): no BTF",
-		"pf":      "note by tcx alone; in XDP there is no bpf_a(), bpf_b()",
+		"filter":  "no the kernel does not describe its types (BTF): no BTF",
+		"pf":      "note only with tcx; in XDP there is no bpf_a(), bpf_b()",
 		"top":     "yes ",
 		"trace":   "unknown the kernel refuses to say: not permitted",
 		"veth":    "yes ",

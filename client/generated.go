@@ -67,8 +67,7 @@ type AddPlug struct {
 	Bridge string `json:"bridge"`
 	// the device that becomes the port
 	Device string `json:"device"`
-	// take the device although others are above it, or it is above a port's: those get nothing
-	// then
+	// take a device that has others above it, or is above a port's: those then get nothing
 	Force bool `json:"force,omitempty"`
 	// auto by default
 	Hook string `json:"hook,omitempty"`
@@ -78,9 +77,9 @@ type AddPlug struct {
 	PF string `json:"pf,omitempty"`
 	// settings by the names of their flags, with values as the flags take them
 	Settings map[string]string `json:"settings,omitempty"`
-	// VLANs that the port is in with their tags: 10,20-30
+	// put the port into these VLANs, tagged: 10,20-30
 	Tagged string `json:"tagged,omitempty"`
-	// the VLAN of the port's frames, which have no tag
+	// put the port into this VLAN, untagged
 	VLAN *uint64 `json:"vlan,omitempty"`
 }
 
@@ -88,10 +87,9 @@ type AddPlug struct {
 type AddPorts struct {
 	// the bridge
 	Bridge string `json:"bridge"`
-	// of its device: what the port leads to; empty takes it away
+	// what the port leads to, in the alias of its device; empty removes it
 	Description string `json:"description,omitempty"`
-	// take devices although others are above them, or they are above a port's: those get
-	// nothing then
+	// take devices that have others above them, or are above a port's: those then get nothing
 	Force bool `json:"force,omitempty"`
 	// auto by default
 	Hook string `json:"hook,omitempty"`
@@ -105,11 +103,11 @@ type AddPorts struct {
 	Ports []string `json:"ports"`
 	// settings by the names of their flags, with values as the flags take them
 	Settings map[string]string `json:"settings,omitempty"`
-	// VLANs that the ports are in with their tags: 10,20-30
+	// put the ports into these VLANs, tagged: 10,20-30
 	Tagged string `json:"tagged,omitempty"`
 	// netdev by default
 	Type string `json:"type,omitempty"`
-	// the VLAN of the ports' frames, which have no tag
+	// put the ports into this VLAN, untagged
 	VLAN *uint64 `json:"vlan,omitempty"`
 }
 
@@ -121,8 +119,7 @@ type AddSpan struct {
 	Device string `json:"device"`
 	// in by default
 	Direction string `json:"direction,omitempty"`
-	// take the device although others are above it, or it is above a port's: those get nothing
-	// then
+	// take a device that has others above it, or is above a port's: those then get nothing
 	Force bool `json:"force,omitempty"`
 	// of frames of these ports; all by default
 	Ports []string `json:"ports,omitempty"`
@@ -136,9 +133,9 @@ type AddVLANs struct {
 	Bridge string `json:"bridge"`
 	// the port
 	Port string `json:"port"`
-	// frames that come without a tag are in the VLAN
+	// put incoming frames without a tag into the VLAN
 	PVID bool `json:"pvid,omitempty"`
-	// frames of the VLANs leave by the port without a tag
+	// send frames of the VLANs by the port without a tag
 	Untagged bool `json:"untagged,omitempty"`
 	// VLANs and ranges of them: 10,20-30
 	VLANs string `json:"vlans"`
@@ -708,7 +705,7 @@ type PrivateVLANs struct {
 	Community string `json:"community,omitempty"`
 	// the isolated VLAN
 	Isolated string `json:"isolated,omitempty"`
-	// it has none below it any more
+	// remove the private VLANs below it
 	None bool `json:"none,omitempty"`
 	// the primary VLAN
 	Primary uint64 `json:"primary"`
@@ -811,7 +808,7 @@ type SetBridge struct {
 type SetPort struct {
 	// the bridge
 	Bridge string `json:"bridge"`
-	// of its device: what the port leads to; empty takes it away
+	// what the port leads to, in the alias of its device; empty removes it
 	Description string `json:"description,omitempty"`
 	Hook        string `json:"hook,omitempty"`
 	// of a host port: the address of its interface, or auto
@@ -911,7 +908,7 @@ type Step struct {
 
 // TableEdit is about addresses of a table.
 type TableEdit struct {
-	// addresses and networks, with ! before those that are not meant
+	// addresses and networks, with ! before exceptions
 	Addresses []string `json:"addresses"`
 	// the anchor of the table, without the main ruleset
 	Anchor string `json:"anchor,omitempty"`
@@ -1062,9 +1059,9 @@ type Version struct {
 
 // AgentReloadParams are the parameters of [Client.AgentReload].
 type AgentReloadParams struct {
-	// put the change back after this time, such as 60s, unless /apply/confirm comes before
+	// put the change back after this time, such as 60s, unless /apply/confirm comes first
 	Confirm string
-	// apply what may cut the host off by mistake, and files that were put back
+	// apply even what may cut the host off, and files that were put back
 	Yes bool
 }
 
@@ -1075,7 +1072,7 @@ func (p AgentReloadParams) values() url.Values {
 	return v
 }
 
-// AgentReload: have the agent apply its files again, and wait for it. It returns the
+// AgentReload: make the agent apply its files again, and wait for it. It returns the
 // command's warnings.
 func (c *Client) AgentReload(ctx context.Context, p AgentReloadParams) (notes []string, err error) {
 	return c.do(ctx, http.MethodPost, "/agent/reload", p.values(), nil, nil)
@@ -1094,9 +1091,9 @@ type ApplyParams struct {
 	// hostname.NAME has the text read as a file of hostname.if(5); otherwise it is YAML or
 	// JSON
 	Name string
-	// put the change back after this time, such as 60s, unless /apply/confirm comes before
+	// put the change back after this time, such as 60s, unless /apply/confirm comes first
 	Confirm string
-	// apply what may cut the host off by mistake, and files that were put back
+	// apply even what may cut the host off, and files that were put back
 	Yes bool
 }
 
@@ -1109,7 +1106,7 @@ func (p ApplyParams) values() url.Values {
 	return v
 }
 
-// Apply: make bridges what a file says. It returns the command's warnings, too.
+// Apply: make bridges match a file. It returns the command's warnings, too.
 func (c *Client) Apply(ctx context.Context, p ApplyParams, text []byte) (answer []Action, notes []string, err error) {
 	notes, err = c.do(ctx, http.MethodPost, "/apply", p.values(), textBody("application/yaml", text), &answer)
 	return answer, notes, err
@@ -1119,11 +1116,11 @@ func (c *Client) Apply(ctx context.Context, p ApplyParams, text []byte) (answer 
 type ApplyBackParams struct {
 	// network namespace, named as the agent's files name it; without, it is the agent's own
 	Netns string
-	// put the change back after this time, such as 60s, unless /apply/confirm comes before
+	// put the change back after this time, such as 60s, unless /apply/confirm comes first
 	Confirm string
-	// apply what may cut the host off by mistake, and files that were put back
+	// apply even what may cut the host off, and files that were put back
 	Yes bool
-	// the state of so many states ago
+	// apply the state of this many states ago
 	N *uint64
 	// only say what would be done
 	DryRun bool
@@ -1139,7 +1136,7 @@ func (p ApplyBackParams) values() url.Values {
 	return v
 }
 
-// ApplyBack: apply a state of before. It returns the command's warnings, too.
+// ApplyBack: apply an earlier state. It returns the command's warnings, too.
 func (c *Client) ApplyBack(ctx context.Context, p ApplyBackParams) (answer []Action, notes []string, err error) {
 	notes, err = c.do(ctx, http.MethodPost, "/apply/back", p.values(), nil, &answer)
 	return answer, notes, err
@@ -1149,7 +1146,7 @@ func (c *Client) ApplyBack(ctx context.Context, p ApplyBackParams) (answer []Act
 type ApplyConfirmParams struct {
 	// network namespace, named as the agent's files name it; without, it is the agent's own
 	Netns string
-	// also a change that was not made by the API
+	// confirm a change that was not made by the API, too
 	Yes bool
 }
 
@@ -1160,7 +1157,7 @@ func (p ApplyConfirmParams) values() url.Values {
 	return v
 }
 
-// ApplyConfirm: have a change stay that waits to be confirmed. It returns the command's
+// ApplyConfirm: keep a change that waits to be confirmed. It returns the command's
 // warnings.
 func (c *Client) ApplyConfirm(ctx context.Context, p ApplyConfirmParams) (notes []string, err error) {
 	return c.do(ctx, http.MethodPost, "/apply/confirm", p.values(), nil, nil)
@@ -1173,9 +1170,9 @@ type ApplyDryRunParams struct {
 	// hostname.NAME has the text read as a file of hostname.if(5); otherwise it is YAML or
 	// JSON
 	Name string
-	// put the change back after this time, such as 60s, unless /apply/confirm comes before
+	// put the change back after this time, such as 60s, unless /apply/confirm comes first
 	Confirm string
-	// apply what may cut the host off by mistake, and files that were put back
+	// apply even what may cut the host off, and files that were put back
 	Yes bool
 }
 
@@ -1188,7 +1185,7 @@ func (p ApplyDryRunParams) values() url.Values {
 	return v
 }
 
-// ApplyDryRun: what would be done to make bridges what a file says. It returns the
+// ApplyDryRun: show what would be done to make bridges match a file. It returns the
 // command's warnings, too.
 func (c *Client) ApplyDryRun(ctx context.Context, p ApplyDryRunParams, text []byte) (answer []Action, notes []string, err error) {
 	notes, err = c.do(ctx, http.MethodPost, "/apply/dry-run", p.values(), textBody("application/yaml", text), &answer)
@@ -1302,7 +1299,7 @@ func (p BridgeAddParams) values() url.Values {
 	return v
 }
 
-// BridgeAdd: make a bridge. It returns the command's warnings.
+// BridgeAdd: add a bridge. It returns the command's warnings.
 func (c *Client) BridgeAdd(ctx context.Context, p BridgeAddParams, body AddBridge) (notes []string, err error) {
 	return c.do(ctx, http.MethodPost, "/bridge/add", p.values(), jsonBody(body), nil)
 }
@@ -1394,9 +1391,9 @@ type CaptureParams struct {
 	Dropped bool
 	// bytes that are kept of each frame
 	Snaplen *uint64
-	// end after so many frames
+	// stop after this many frames
 	Count *uint64
-	// end after this time
+	// stop after this time
 	Seconds *float64
 }
 
@@ -1628,8 +1625,8 @@ func (p PFCheckParams) values() url.Values {
 	return v
 }
 
-// PFCheck: see whether rules could be loaded, and change nothing. It returns the command's
-// warnings.
+// PFCheck: check whether rules could be loaded, and change nothing. It returns the
+// command's warnings.
 func (c *Client) PFCheck(ctx context.Context, p PFCheckParams, text []byte) (notes []string, err error) {
 	return c.do(ctx, http.MethodPost, "/pf/check", p.values(), textBody("text/plain", text), nil)
 }
@@ -1646,8 +1643,7 @@ func (p PFDisableParams) values() url.Values {
 	return v
 }
 
-// PFDisable: have pf filter nothing; what is loaded stays. It returns the command's
-// warnings.
+// PFDisable: disable pf; the loaded rules stay. It returns the command's warnings.
 func (c *Client) PFDisable(ctx context.Context, p PFDisableParams, body Bridged) (notes []string, err error) {
 	return c.do(ctx, http.MethodPost, "/pf/disable", p.values(), jsonBody(body), nil)
 }
@@ -1664,7 +1660,7 @@ func (p PFEnableParams) values() url.Values {
 	return v
 }
 
-// PFEnable: have pf filter. It returns the command's warnings.
+// PFEnable: enable pf. It returns the command's warnings.
 func (c *Client) PFEnable(ctx context.Context, p PFEnableParams, body Bridged) (notes []string, err error) {
 	return c.do(ctx, http.MethodPost, "/pf/enable", p.values(), jsonBody(body), nil)
 }
@@ -1723,7 +1719,7 @@ func (p PFInfoParams) values() url.Values {
 	return v
 }
 
-// PFInfo returns how pf of a bridge is, with its counters.
+// PFInfo returns the state of a bridge's pf, with its counters.
 func (c *Client) PFInfo(ctx context.Context, p PFInfoParams) (answer PFInfo, err error) {
 	_, err = c.do(ctx, http.MethodGet, "/pf/info", p.values(), nil, &answer)
 	return answer, err
@@ -1870,7 +1866,7 @@ func (p PFLoadParams) values() url.Values {
 	return v
 }
 
-// PFLoad: load rules: whole, or not at all. It returns the command's warnings.
+// PFLoad: load rules, whole or not at all. It returns the command's warnings.
 func (c *Client) PFLoad(ctx context.Context, p PFLoadParams, text []byte) (notes []string, err error) {
 	return c.do(ctx, http.MethodPost, "/pf/load", p.values(), textBody("text/plain", text), nil)
 }
@@ -2129,7 +2125,7 @@ func (p PFTableTestParams) values() url.Values {
 	return v
 }
 
-// PFTableTest: see whether addresses match a table, and change nothing. It returns the
+// PFTableTest: check whether addresses match a table, and change nothing. It returns the
 // command's warnings, too.
 func (c *Client) PFTableTest(ctx context.Context, p PFTableTestParams, body TableEdit) (answer Tested, notes []string, err error) {
 	notes, err = c.do(ctx, http.MethodPost, "/pf/table/test", p.values(), jsonBody(body), &answer)
@@ -2148,7 +2144,7 @@ func (p PFTableZeroParams) values() url.Values {
 	return v
 }
 
-// PFTableZero: begin to count anew for a table. It returns the command's warnings.
+// PFTableZero: set the counters of a table to zero. It returns the command's warnings.
 func (c *Client) PFTableZero(ctx context.Context, p PFTableZeroParams, body TableName) (notes []string, err error) {
 	return c.do(ctx, http.MethodPost, "/pf/table/zero", p.values(), jsonBody(body), nil)
 }
@@ -2210,7 +2206,7 @@ func (p PFZeroParams) values() url.Values {
 	return v
 }
 
-// PFZero: begin to count anew for each rule. It returns the command's warnings.
+// PFZero: set the counters of all rules to zero. It returns the command's warnings.
 func (c *Client) PFZero(ctx context.Context, p PFZeroParams, body Bridged) (notes []string, err error) {
 	return c.do(ctx, http.MethodPost, "/pf/zero", p.values(), jsonBody(body), nil)
 }
@@ -2248,7 +2244,7 @@ func (p PlugParams) values() url.Values {
 	return v
 }
 
-// Plug: put the interface of a guest or container on a bridge, by an id. It returns the
+// Plug: connect the interface of a guest or container to a bridge, by an id. It returns the
 // command's warnings.
 func (c *Client) Plug(ctx context.Context, p PlugParams, body AddPlug) (notes []string, err error) {
 	return c.do(ctx, http.MethodPost, "/plug", p.values(), jsonBody(body), nil)
@@ -2266,7 +2262,7 @@ func (p PortAddParams) values() url.Values {
 	return v
 }
 
-// PortAdd: make devices ports. It returns the command's warnings.
+// PortAdd: add ports to a bridge. It returns the command's warnings.
 func (c *Client) PortAdd(ctx context.Context, p PortAddParams, body AddPorts) (notes []string, err error) {
 	return c.do(ctx, http.MethodPost, "/port/add", p.values(), jsonBody(body), nil)
 }
@@ -2283,7 +2279,7 @@ func (p PortDelParams) values() url.Values {
 	return v
 }
 
-// PortDel: take ports out of a bridge. It returns the command's warnings.
+// PortDel: remove ports from a bridge. It returns the command's warnings.
 func (c *Client) PortDel(ctx context.Context, p PortDelParams, body DelPorts) (notes []string, err error) {
 	return c.do(ctx, http.MethodPost, "/port/del", p.values(), jsonBody(body), nil)
 }
@@ -2371,7 +2367,7 @@ func (p RuleAddParams) values() url.Values {
 	return v
 }
 
-// RuleAdd: add a MAC rule behind those of a port. It returns the command's warnings.
+// RuleAdd: append a MAC rule to a port. It returns the command's warnings.
 func (c *Client) RuleAdd(ctx context.Context, p RuleAddParams, body RuleText) (notes []string, err error) {
 	return c.do(ctx, http.MethodPost, "/rule/add", p.values(), jsonBody(body), nil)
 }
@@ -2430,8 +2426,7 @@ func (p RuleLoadParams) values() url.Values {
 	return v
 }
 
-// RuleLoad: have the MAC rules of a text in the place of all. It returns the command's
-// warnings.
+// RuleLoad: replace the MAC rules by those of a text. It returns the command's warnings.
 func (c *Client) RuleLoad(ctx context.Context, p RuleLoadParams, text []byte) (notes []string, err error) {
 	return c.do(ctx, http.MethodPost, "/rule/load", p.values(), textBody("text/plain", text), nil)
 }
@@ -2550,11 +2545,11 @@ type TraceParams struct {
 	Bridge string
 	// the port that the frame comes in by
 	In string
-	// the frame's bytes in hexadecimal digits, in the place of all that follows
+	// the frame's bytes in hexadecimal digits, instead of the fields below
 	Frame string
 	// source address
 	Src string
-	// destination address
+	// destination MAC address, or the gateway's for another network
 	Dst string
 	// 802.1Q tag of this VLAN
 	VLAN *uint64
@@ -2629,8 +2624,8 @@ func (p UnplugParams) values() url.Values {
 	return v
 }
 
-// Unplug: take off what was put on a bridge by an id; none has it is no mistake. It returns
-// the command's warnings.
+// Unplug: remove the port with an id from its bridge; an unknown id is not an error. It
+// returns the command's warnings.
 func (c *Client) Unplug(ctx context.Context, p UnplugParams, body DelPlug) (notes []string, err error) {
 	return c.do(ctx, http.MethodPost, "/unplug", p.values(), jsonBody(body), nil)
 }
@@ -2670,7 +2665,7 @@ func (p VLANDelParams) values() url.Values {
 	return v
 }
 
-// VLANDel: take a port out of VLANs. It returns the command's warnings.
+// VLANDel: remove a port from VLANs. It returns the command's warnings.
 func (c *Client) VLANDel(ctx context.Context, p VLANDelParams, body DelVLANs) (notes []string, err error) {
 	return c.do(ctx, http.MethodPost, "/vlan/del", p.values(), jsonBody(body), nil)
 }
@@ -2687,8 +2682,7 @@ func (p VLANPrivateParams) values() url.Values {
 	return v
 }
 
-// VLANPrivate: say which VLANs are private below a primary VLAN. It returns the command's
-// warnings.
+// VLANPrivate: put private VLANs below a primary VLAN. It returns the command's warnings.
 func (c *Client) VLANPrivate(ctx context.Context, p VLANPrivateParams, body PrivateVLANs) (notes []string, err error) {
 	return c.do(ctx, http.MethodPost, "/vlan/private", p.values(), jsonBody(body), nil)
 }

@@ -149,7 +149,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // for few connections; what others have beyond that is mostHeld bytes together.
 const mostHeld = 4 * doors.MaxBody
 
-var errHeld = errors.New("others send much at this time; try again later")
+var errHeld = errors.New("other requests take all room; try again later")
 
 // read reads a body. held is what it takes of mostHeld, which the caller gives back.
 func (a *API) read(from io.Reader) (text []byte, held int64, err error) {

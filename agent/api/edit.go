@@ -39,13 +39,13 @@ type AddPorts struct {
 	Type        string      `json:"type,omitempty" enum:"netdev,host,patch" doc:"netdev by default"`
 	Peer        string      `json:"peer,omitempty" maxLength:"128" doc:"of a patch port: BRIDGE/PORT, the cable's other end, which is made too"`
 	Hook        string      `json:"hook,omitempty" enum:"auto,tcx,xdp" doc:"auto by default"`
-	Force       bool        `json:"force,omitempty" doc:"take devices although others are above them, or they are above a port's: those get nothing then"`
+	Force       bool        `json:"force,omitempty" doc:"take devices that have others above them, or are above a port's: those then get nothing"`
 	MAC         string      `json:"mac,omitempty" maxLength:"32" doc:"of a host port: the address of its interface, or auto"`
 	MTU         int         `json:"mtu,omitempty" minimum:"68" maximum:"65535" doc:"of a host port: its MTU in bytes"`
-	Description *string     `json:"description,omitempty" maxLength:"255" doc:"of its device: what the port leads to; empty takes it away"`
+	Description *string     `json:"description,omitempty" maxLength:"255" doc:"what the port leads to, in the alias of its device; empty removes it"`
 	Settings    PortChanges `json:"settings,omitempty"`
-	VLAN        uint16      `json:"vlan,omitempty" maximum:"4094" doc:"the VLAN of the ports' frames, which have no tag"`
-	Tagged      string      `json:"tagged,omitempty" maxLength:"4096" doc:"VLANs that the ports are in with their tags: 10,20-30"`
+	VLAN        uint16      `json:"vlan,omitempty" maximum:"4094" doc:"put the ports into this VLAN, untagged"`
+	Tagged      string      `json:"tagged,omitempty" maxLength:"4096" doc:"put the ports into these VLANs, tagged: 10,20-30"`
 }
 
 // SetPort is a change of a port.
@@ -55,7 +55,7 @@ type SetPort struct {
 	Hook        string      `json:"hook,omitempty" enum:"auto,tcx,xdp"`
 	MAC         string      `json:"mac,omitempty" maxLength:"32" doc:"of a host port: the address of its interface, or auto"`
 	MTU         int         `json:"mtu,omitempty" minimum:"68" maximum:"65535" doc:"of a host port: its MTU in bytes"`
-	Description *string     `json:"description,omitempty" maxLength:"255" doc:"of its device: what the port leads to; empty takes it away"`
+	Description *string     `json:"description,omitempty" maxLength:"255" doc:"what the port leads to, in the alias of its device; empty removes it"`
 	Settings    PortChanges `json:"settings,omitempty"`
 }
 
@@ -94,8 +94,8 @@ type AddVLANs struct {
 	Bridge   string `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
 	Port     string `json:"port" maxLength:"64" minLength:"1" doc:"the port"`
 	VLANs    string `json:"vlans" maxLength:"4096" doc:"VLANs and ranges of them: 10,20-30"`
-	Untagged bool   `json:"untagged,omitempty" doc:"frames of the VLANs leave by the port without a tag"`
-	PVID     bool   `json:"pvid,omitempty" doc:"frames that come without a tag are in the VLAN"`
+	Untagged bool   `json:"untagged,omitempty" doc:"send frames of the VLANs by the port without a tag"`
+	PVID     bool   `json:"pvid,omitempty" doc:"put incoming frames without a tag into the VLAN"`
 }
 
 // DelVLANs are VLANs that a port leaves.
@@ -111,7 +111,7 @@ type PrivateVLANs struct {
 	Primary   uint16 `json:"primary" minimum:"1" maximum:"4094" doc:"the primary VLAN"`
 	Isolated  string `json:"isolated,omitempty" maxLength:"4096" doc:"the isolated VLAN"`
 	Community string `json:"community,omitempty" maxLength:"4096" doc:"community VLANs: 10,20-30"`
-	None      bool   `json:"none,omitempty" doc:"it has none below it any more"`
+	None      bool   `json:"none,omitempty" doc:"remove the private VLANs below it"`
 }
 
 // RuleText is a MAC rule.
@@ -165,7 +165,7 @@ type AddSpan struct {
 	Ports     []string `json:"ports,omitempty" maxItems:"256" doc:"of frames of these ports; all by default"`
 	VLANs     []uint16 `json:"vlans,omitempty" maxItems:"4094" doc:"of frames of these VLANs; all by default"`
 	Direction string   `json:"direction,omitempty" enum:"in,out,both" doc:"in by default"`
-	Force     bool     `json:"force,omitempty" doc:"take the device although others are above it, or it is above a port's: those get nothing then"`
+	Force     bool     `json:"force,omitempty" doc:"take a device that has others above it, or is above a port's: those then get nothing"`
 }
 
 // DelSpan names a span port.
@@ -180,9 +180,9 @@ type AddPlug struct {
 	Bridge   string        `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
 	Device   string        `json:"device" maxLength:"64" minLength:"1" doc:"the device that becomes the port"`
 	Hook     string        `json:"hook,omitempty" enum:"auto,tcx,xdp" doc:"auto by default"`
-	Force    bool          `json:"force,omitempty" doc:"take the device although others are above it, or it is above a port's: those get nothing then"`
-	VLAN     uint16        `json:"vlan,omitempty" maximum:"4094" doc:"the VLAN of the port's frames, which have no tag"`
-	Tagged   string        `json:"tagged,omitempty" maxLength:"4096" doc:"VLANs that the port is in with their tags: 10,20-30"`
+	Force    bool          `json:"force,omitempty" doc:"take a device that has others above it, or is above a port's: those then get nothing"`
+	VLAN     uint16        `json:"vlan,omitempty" maximum:"4094" doc:"put the port into this VLAN, untagged"`
+	Tagged   string        `json:"tagged,omitempty" maxLength:"4096" doc:"put the port into these VLANs, tagged: 10,20-30"`
 	Bindings []PlugBinding `json:"bindings,omitempty" maxItems:"256" doc:"all that the port has"`
 	PF       string        `json:"pf,omitempty" maxLength:"60000" doc:"rules of pf for this port alone, which name no other files and no hosts"`
 	Settings PortChanges   `json:"settings,omitempty"`
@@ -256,8 +256,8 @@ func hostOptions(o *bridge.PortOptions, mac string, mtu int) (err error) {
 
 // Change says how a change is made that can be taken back.
 type Change struct {
-	Confirm string `query:"confirm" maxLength:"16" doc:"put the change back after this time, such as 60s, unless /apply/confirm comes before"`
-	Yes     bool   `query:"yes" doc:"apply what may cut the host off by mistake, and files that were put back"`
+	Confirm string `query:"confirm" maxLength:"16" doc:"put the change back after this time, such as 60s, unless /apply/confirm comes first"`
+	Yes     bool   `query:"yes" doc:"apply even what may cut the host off, and files that were put back"`
 }
 
 // confirm is for how long the change waits to be confirmed, 0 for not at all.
@@ -271,14 +271,14 @@ func (c Change) confirm() (time.Duration, error) {
 // ConfirmChange says whose change is confirmed.
 type ConfirmChange struct {
 	Where
-	Yes bool `query:"yes" doc:"also a change that was not made by the API"`
+	Yes bool `query:"yes" doc:"confirm a change that was not made by the API, too"`
 }
 
 // GoBack says which state is applied again.
 type GoBack struct {
 	Where
 	Change
-	N      int  `query:"n" minimum:"0" maximum:"20" default:"1" doc:"the state of so many states ago"`
+	N      int  `query:"n" minimum:"0" maximum:"20" default:"1" doc:"apply the state of this many states ago"`
 	DryRun bool `query:"dry-run" doc:"only say what would be done"`
 }
 
@@ -286,7 +286,7 @@ type GoBack struct {
 var caller = history.Who{By: "API"}
 
 func (a *API) edits() {
-	change(a, "/bridge/add", "make a bridge", func(s *bridge.Switch, in *BodyOf[AddBridge]) ([]string, error) {
+	change(a, "/bridge/add", "add a bridge", func(s *bridge.Switch, in *BodyOf[AddBridge]) ([]string, error) {
 		return nil, s.AddBridge(in.Body.Bridge, in.Body.Settings)
 	})
 	change(a, "/bridge/set", "change the settings of a bridge; load this version's programs", func(s *bridge.Switch, in *BodyOf[SetBridge]) ([]string, error) {
@@ -299,7 +299,7 @@ func (a *API) edits() {
 		removed, notes, err := s.DelBridges()
 		return answer.List(removed, func(name string) answer.Removed { return answer.Removed{Name: name} }), notes, err
 	})
-	change(a, "/port/add", "make devices ports", func(s *bridge.Switch, in *BodyOf[AddPorts]) ([]string, error) {
+	change(a, "/port/add", "add ports to a bridge", func(s *bridge.Switch, in *BodyOf[AddPorts]) ([]string, error) {
 		b := in.Body
 		o := bridge.PortOptions{Type: b.Type, Peer: b.Peer, Hook: b.Hook, Changes: b.Settings, Force: b.Force, Description: b.Description}
 		err := hostOptions(&o, b.MAC, b.MTU)
@@ -322,17 +322,17 @@ func (a *API) edits() {
 		}
 		return s.SetPorts(b.Bridge, []string{b.Port}, o)
 	})
-	change(a, "/port/del", "take ports out of a bridge", func(s *bridge.Switch, in *BodyOf[DelPorts]) ([]string, error) {
+	change(a, "/port/del", "remove ports from a bridge", func(s *bridge.Switch, in *BodyOf[DelPorts]) ([]string, error) {
 		return s.DelPorts(in.Body.Bridge, in.Body.Ports)
 	})
-	change(a, "/plug", "put the interface of a guest or container on a bridge, by an id", func(s *bridge.Switch, in *BodyOf[AddPlug]) ([]string, error) {
+	change(a, "/plug", "connect the interface of a guest or container to a bridge, by an id", func(s *bridge.Switch, in *BodyOf[AddPlug]) ([]string, error) {
 		p, err := in.Body.plug()
 		if err != nil {
 			return nil, err
 		}
 		return plug.Put(s, p)
 	})
-	change(a, "/unplug", "take off what was put on a bridge by an id; none has it is no mistake", func(s *bridge.Switch, in *BodyOf[DelPlug]) ([]string, error) {
+	change(a, "/unplug", "remove the port with an id from its bridge; an unknown id is not an error", func(s *bridge.Switch, in *BodyOf[DelPlug]) ([]string, error) {
 		_, notes, err := plug.Remove(s, in.Body.ID)
 		return notes, err
 	})
@@ -347,13 +347,13 @@ func (a *API) edits() {
 	a.editPF()
 
 	operation(a, text(huma.Operation{
-		Path: "/apply/dry-run", Summary: "what would be done to make bridges what a file says",
+		Path: "/apply/dry-run", Summary: "show what would be done to make bridges match a file",
 	}), a.apply(true))
 	operation(a, text(huma.Operation{
-		Path: "/apply", Summary: "make bridges what a file says", Metadata: map[string]any{isEdit: true},
+		Path: "/apply", Summary: "make bridges match a file", Metadata: map[string]any{isEdit: true},
 	}), a.apply(false))
 	operation(a, huma.Operation{
-		Method: "POST", Path: "/agent/reload", Summary: "have the agent apply its files again, and wait for it",
+		Method: "POST", Path: "/agent/reload", Summary: "make the agent apply its files again, and wait for it",
 		MaxBodyBytes: maxEdit, Metadata: map[string]any{isEdit: true},
 	}, func(ctx context.Context, in *Change) (Nothing, []string, error) {
 		wait, err := in.confirm()
@@ -362,11 +362,11 @@ func (a *API) edits() {
 		}
 		return Nothing{}, nil, a.agent.Reload(ctx, agent.Reload{Confirm: wait, Yes: in.Yes, Who: caller})
 	})
-	edit(a, "/apply/confirm", "have a change stay that waits to be confirmed", onHistory(func(h *history.History, in *ConfirmChange) (Nothing, []string, error) {
+	edit(a, "/apply/confirm", "keep a change that waits to be confirmed", onHistory(func(h *history.History, in *ConfirmChange) (Nothing, []string, error) {
 		_, notes, err := h.Confirm(caller, in.Yes)
 		return Nothing{}, notes, err
 	}))
-	edit(a, "/apply/back", "apply a state of before", onHistory(func(h *history.History, in *GoBack) ([]answer.Action, []string, error) {
+	edit(a, "/apply/back", "apply an earlier state", onHistory(func(h *history.History, in *GoBack) ([]answer.Action, []string, error) {
 		wait, err := in.confirm()
 		if err != nil {
 			return nil, nil, err
@@ -407,14 +407,14 @@ func (a *API) editTables() {
 		}
 		return nil, s.AddVLANs(in.Body.Bridge, in.Body.Port, list, bridge.VLANOptions{Untagged: in.Body.Untagged, PVID: in.Body.PVID})
 	})
-	change(a, "/vlan/del", "take a port out of VLANs", func(s *bridge.Switch, in *BodyOf[DelVLANs]) ([]string, error) {
+	change(a, "/vlan/del", "remove a port from VLANs", func(s *bridge.Switch, in *BodyOf[DelVLANs]) ([]string, error) {
 		list, err := bridge.ParseVLANs(in.Body.VLANs)
 		if err != nil {
 			return nil, err
 		}
 		return nil, s.DelVLANs(in.Body.Bridge, in.Body.Port, list)
 	})
-	change(a, "/vlan/private", "say which VLANs are private below a primary VLAN", func(s *bridge.Switch, in *BodyOf[PrivateVLANs]) ([]string, error) {
+	change(a, "/vlan/private", "put private VLANs below a primary VLAN", func(s *bridge.Switch, in *BodyOf[PrivateVLANs]) ([]string, error) {
 		b := in.Body
 		if none := b.Isolated == "" && b.Community == ""; none != b.None {
 			return nil, huma.Error422UnprocessableEntity("give isolated or community, or none by itself")
@@ -435,7 +435,7 @@ func (a *API) editTables() {
 		}
 		return nil, s.SetPrivateVLANs(b.Bridge, b.Primary, below)
 	})
-	change(a, "/rule/add", "add a MAC rule behind those of a port", func(s *bridge.Switch, in *BodyOf[RuleText]) ([]string, error) {
+	change(a, "/rule/add", "append a MAC rule to a port", func(s *bridge.Switch, in *BodyOf[RuleText]) ([]string, error) {
 		r, err := bridge.ParseRule(strings.Fields(in.Body.Rule), in.Body.Port)
 		if err != nil {
 			return nil, err
@@ -454,7 +454,7 @@ func (a *API) editTables() {
 		return []answer.Flushed{{Bridge: in.Body.Bridge, Removed: n}}, nil, err
 	})
 	operation(a, text(huma.Operation{
-		Path: "/rule/load", Summary: "have the MAC rules of a text in the place of all", Metadata: map[string]any{isEdit: true},
+		Path: "/rule/load", Summary: "replace the MAC rules by those of a text", Metadata: map[string]any{isEdit: true},
 	}), onSwitch(a, func(s *bridge.Switch, in *LoadRules) (Nothing, []string, error) {
 		notes, err := s.LoadRules(in.Bridge, in.Port, "rules", bytes.NewReader(in.RawBody))
 		return Nothing{}, notes, err

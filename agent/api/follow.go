@@ -166,8 +166,8 @@ type OfCapture struct {
 	Port    []string `query:"port,explode" maxItems:"256" doc:"only frames at this port; may be given several times"`
 	Dropped bool     `query:"dropped" doc:"only frames that were dropped"`
 	Snaplen int      `query:"snaplen" default:"16384" minimum:"18" maximum:"16384" doc:"bytes that are kept of each frame"`
-	Count   int      `query:"count" default:"10000" minimum:"1" maximum:"1000000" doc:"end after so many frames"`
-	Seconds float64  `query:"seconds" default:"60" minimum:"0.1" maximum:"3600" doc:"end after this time"`
+	Count   int      `query:"count" default:"10000" minimum:"1" maximum:"1000000" doc:"stop after this many frames"`
+	Seconds float64  `query:"seconds" default:"60" minimum:"0.1" maximum:"3600" doc:"stop after this time"`
 }
 
 func (a *API) follows() {

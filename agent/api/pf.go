@@ -45,7 +45,7 @@ type OfTable struct {
 }
 
 func (a *API) filters() {
-	look(a, "/pf/info", "how pf of a bridge is, with its counters", func(s *bridge.Switch, in *OfPF) (answer.PFInfo, error) {
+	look(a, "/pf/info", "the state of a bridge's pf, with its counters", func(s *bridge.Switch, in *OfPF) (answer.PFInfo, error) {
 		info, err := s.PF(in.Bridge)
 		return answer.OfPFInfo(in.Bridge, info), err
 	})
@@ -176,7 +176,7 @@ type TableEdit struct {
 	Bridge    string   `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
 	Anchor    string   `json:"anchor,omitempty" maxLength:"1024" doc:"the anchor of the table, without the main ruleset"`
 	Table     string   `json:"table" maxLength:"64" minLength:"1" doc:"the table"`
-	Addresses []string `json:"addresses" maxItems:"4096" doc:"addresses and networks, with ! before those that are not meant"`
+	Addresses []string `json:"addresses" maxItems:"4096" doc:"addresses and networks, with ! before exceptions"`
 }
 
 func (e *TableEdit) entries() (list []pf.TableEntry, err error) {
@@ -228,16 +228,16 @@ func (a *API) editPF() {
 		}
 	}
 	operation(a, text(huma.Operation{
-		Path: "/pf/load", Summary: "load rules: whole, or not at all", Metadata: map[string]any{isEdit: true},
+		Path: "/pf/load", Summary: "load rules, whole or not at all", Metadata: map[string]any{isEdit: true},
 	}), onSwitch(a, load(false)))
-	operation(a, text(huma.Operation{Path: "/pf/check", Summary: "see whether rules could be loaded, and change nothing"}), onSwitch(a, load(true)))
-	change(a, "/pf/enable", "have pf filter", func(s *bridge.Switch, in *BodyOf[Bridged]) ([]string, error) {
+	operation(a, text(huma.Operation{Path: "/pf/check", Summary: "check whether rules could be loaded, and change nothing"}), onSwitch(a, load(true)))
+	change(a, "/pf/enable", "enable pf", func(s *bridge.Switch, in *BodyOf[Bridged]) ([]string, error) {
 		return nil, s.EnablePF(in.Body.Bridge, true)
 	})
-	change(a, "/pf/disable", "have pf filter nothing; what is loaded stays", func(s *bridge.Switch, in *BodyOf[Bridged]) ([]string, error) {
+	change(a, "/pf/disable", "disable pf; the loaded rules stay", func(s *bridge.Switch, in *BodyOf[Bridged]) ([]string, error) {
 		return nil, s.EnablePF(in.Body.Bridge, false)
 	})
-	change(a, "/pf/zero", "begin to count anew for each rule", func(s *bridge.Switch, in *BodyOf[Bridged]) ([]string, error) {
+	change(a, "/pf/zero", "set the counters of all rules to zero", func(s *bridge.Switch, in *BodyOf[Bridged]) ([]string, error) {
 		return nil, s.ZeroPF(in.Body.Bridge)
 	})
 	removed := func(path, summary string, f func(s *bridge.Switch, in *Kill, which bridge.PFKill) (int, error)) {
@@ -298,7 +298,7 @@ func (a *API) editPFTables() {
 		})
 	}
 	operation(a, huma.Operation{
-		Method: http.MethodPost, Path: "/pf/table/test", Summary: "see whether addresses match a table, and change nothing", MaxBodyBytes: maxEdit,
+		Method: http.MethodPost, Path: "/pf/table/test", Summary: "check whether addresses match a table, and change nothing", MaxBodyBytes: maxEdit,
 	}, onSwitch(a, func(s *bridge.Switch, in *BodyOf[TableEdit]) (t Tested, _ []string, err error) {
 		entries, err := in.Body.entries()
 		if err != nil {
@@ -320,7 +320,7 @@ func (a *API) editPFTables() {
 		_, err := s.KillPFTable(in.Body.Bridge, in.Body.Anchor, in.Body.Table, false)
 		return nil, err
 	})
-	change(a, "/pf/table/zero", "begin to count anew for a table", func(s *bridge.Switch, in *BodyOf[TableName]) ([]string, error) {
+	change(a, "/pf/table/zero", "set the counters of a table to zero", func(s *bridge.Switch, in *BodyOf[TableName]) ([]string, error) {
 		return nil, s.ZeroPFTable(in.Body.Bridge, in.Body.Anchor, in.Body.Table, false)
 	})
 }

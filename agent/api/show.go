@@ -78,9 +78,9 @@ type OfFrame struct {
 	Where
 	Bridge    string           `query:"bridge" required:"true" maxLength:"64" doc:"the bridge"`
 	In        string           `query:"in" required:"true" maxLength:"64" doc:"the port that the frame comes in by"`
-	Frame     string           `query:"frame" maxLength:"32768" doc:"the frame's bytes in hexadecimal digits, in the place of all that follows"`
+	Frame     string           `query:"frame" maxLength:"32768" doc:"the frame's bytes in hexadecimal digits, instead of the fields below"`
 	Src       string           `query:"src" maxLength:"32" doc:"source address"`
-	Dst       string           `query:"dst" maxLength:"32" doc:"destination address"`
+	Dst       string           `query:"dst" maxLength:"32" doc:"destination MAC address, or the gateway's for another network"`
 	VLAN      Optional[uint16] `query:"vlan" maximum:"4094" doc:"802.1Q tag of this VLAN"`
 	Priority  Optional[uint16] `query:"priority" maximum:"7" doc:"priority of the tags"`
 	QinQ      Optional[uint16] `query:"qinq" maximum:"4094" doc:"802.1ad tag of this VLAN before the other"`
@@ -351,11 +351,11 @@ func (in *OfFrame) build() ([]byte, error) {
 	}
 	switch {
 	case in.Frame != "" && given:
-		return nil, fmt.Errorf("frame and fields: give the bytes or the fields")
+		return nil, fmt.Errorf("frame and fields: give one of them")
 	case in.Frame != "":
 		return frame.Parse(in.Frame)
 	case !given:
-		return nil, fmt.Errorf("the frame is missing: give frame, or fields such as dst")
+		return nil, fmt.Errorf("the frame is missing; give frame, or fields such as dst")
 	}
 	return f.Build()
 }

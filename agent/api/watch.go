@@ -31,7 +31,7 @@ type watch struct {
 // again, rather than miss some without a word.
 const mostWaiting = 4096
 
-var errSlow = errors.New("the events come faster than they are taken; begin again")
+var errSlow = errors.New("the events come faster than they are read; start again")
 
 // follow calls f with each event until ctx ends.
 func (m *watches) follow(ctx context.Context, s *bridge.Switch, f func(told[answer.Event]) error) error {

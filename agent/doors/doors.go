@@ -42,9 +42,9 @@ func ParseAddress(text string) (Address, error) {
 		case !filepath.IsAbs(path) || strings.HasSuffix(path, "/"):
 			return Address{}, fmt.Errorf("%q is not an absolute path of a socket; give one such as unix:/run/NAME.sock", path)
 		case len(path) > maxPath:
-			return Address{}, fmt.Errorf("%q has more than %d bytes, which the path of a socket cannot have", path, maxPath)
+			return Address{}, fmt.Errorf("%q has more than %d bytes, more than the path of a socket can have", path, maxPath)
 		case grouped && (!named || group == ""):
-			return Address{}, errors.New("only group=NAME can stand behind the path of a socket")
+			return Address{}, errors.New("only group=NAME can follow the path of a socket")
 		}
 		return Address{Path: filepath.Clean(path), Group: group}, nil
 	}
@@ -103,7 +103,7 @@ func (a Address) Listen() (*Door, error) {
 		l, err := config.Listen(context.Background(), "tcp", a.TCP.String())
 		switch {
 		case errors.Is(err, syscall.EADDRINUSE):
-			return nil, fmt.Errorf("cannot listen at %s: another program does; end that, or give another port", a)
+			return nil, fmt.Errorf("cannot listen at %s: another program does; end it, or give another port", a)
 		case errors.Is(err, fs.ErrPermission):
 			return nil, fmt.Errorf("cannot listen at %s: no permission; give a port above 1023", a)
 		case err != nil:
@@ -191,7 +191,7 @@ func clearPath(a Address) error {
 		return fmt.Errorf("cannot listen at %s: %w", a, root(err))
 	}
 	if st.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("cannot listen at %s: a file is there that is no socket; move it away, or give another path", a)
+		return fmt.Errorf("cannot listen at %s: a file that is not a socket is there; move it away, or give another path", a)
 	}
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok && int(sys.Uid) != os.Geteuid() {
 		return fmt.Errorf("cannot listen at %s: the socket there is of user %d; give another path", a, sys.Uid)
@@ -201,7 +201,7 @@ func clearPath(a Address) error {
 		conn.Close()
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("cannot listen at %s: another program does; end that, or give another path", a)
+		return fmt.Errorf("cannot listen at %s: another program does; end it, or give another path", a)
 	}
 	if err := os.Remove(a.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cannot listen at %s: %w", a, root(err))

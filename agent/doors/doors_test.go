@@ -74,7 +74,7 @@ func TestListen(t *testing.T) {
 		}
 	}
 	os.WriteFile(path("file"), []byte("somebody's"), 0o600)
-	refused(Address{Path: path("file")}, "no socket")
+	refused(Address{Path: path("file")}, "not a socket")
 	refused(Address{Path: path("none/x")}, "no such file or directory")
 	refused(Address{Path: path("x"), Group: "no-such-group"}, "there is no group no-such-group")
 	for address, want := range map[string]bool{"192.0.2.1:0": true, "[2001:db8::1]:0": true, "127.0.0.1:0": false, "[::1]:0": false, "0.0.0.0:0": false, "[::]:0": false} {
@@ -356,7 +356,7 @@ func TestServerCrowd(t *testing.T) {
 		}
 		s.mu.Unlock()
 	}
-	if n := strings.Count(logs.String(), "\n"); n != 1 || !strings.Contains(logs.String(), "more clients than there is room for") {
+	if n := strings.Count(logs.String(), "\n"); n != 1 || !strings.Contains(logs.String(), "too many clients") {
 		t.Errorf("%d lines are logged:\n%s", n, logs)
 	}
 }

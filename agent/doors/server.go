@@ -172,7 +172,7 @@ func (c *crowd) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if err != nil { // too many open files, say
-			c.s.log.Error("nobody can connect, which is tried again", "address", c.Addr().String(), "error", err)
+			c.s.log.Error("no connections are possible; trying again", "address", c.Addr().String(), "error", err)
 			time.Sleep(time.Second)
 			continue
 		}
@@ -190,7 +190,7 @@ func (s *Server) enter(conn net.Conn) bool {
 	if len(s.all) >= s.most {
 		s.turned++
 		if now := time.Now(); now.Sub(s.logged) >= time.Minute {
-			s.log.Warn("more clients than there is room for: those that say nothing make room", "room", s.most, "turned_away", s.turned)
+			s.log.Warn("too many clients: idle ones are disconnected", "room", s.most, "turned_away", s.turned)
 			s.logged, s.turned = now, 0
 		}
 		if len(s.quiet) == 0 {

@@ -831,7 +831,7 @@ func TestUnread(t *testing.T) {
 	must(t, os.Rename(config, config+"-aside"))
 	defer os.Rename(config+"-aside", config) // if it has failed meanwhile
 	r.run()
-	l.Wait("a warning", func() bool { return r.said.Lines("level=WARN", "not all", "br0") == 1 })
+	l.Wait("a warning", func() bool { return r.said.Lines("level=WARN", "cannot list all", "br0") == 1 })
 	must(t, os.Rename(config+"-aside", config))
 	rename(t, l, "d0", "other")
 	r.ports("br0")

@@ -135,7 +135,7 @@ func (w *Watcher) raise(a attachment) {
 		return
 	}
 	if err := w.l.setUp(a.device, a.place.up()); err != nil && w.l.there(a.device) {
-		w.log.Warn("a device is not set as the file has it", "device", a.name, "bridge", a.place.bridge, "up", a.place.up(), "err", err)
+		w.log.Warn("cannot set a device as the file says", "device", a.name, "bridge", a.place.bridge, "up", a.place.up(), "err", err)
 	}
 }
 
@@ -177,13 +177,13 @@ func (w *Watcher) leave(d departure) {
 		return err
 	})
 	if err != nil {
-		w.log.Warn("a device stays in its bridge though its name has no place there", "device", d.name, "bridge", d.bridge, "err", err)
+		w.log.Warn("a device stays in its bridge although its name no longer belongs there", "device", d.name, "bridge", d.bridge, "err", err)
 		return
 	}
 	w.t.detached(d)
 	if n > 0 { // else a person was faster
 		w.count(func(s *Stats) { s.Removed++ })
-		w.log.Info("a device left its bridge, since its name has no place there", "device", d.name, "bridge", d.bridge)
+		w.log.Info("a device left its bridge, since its name no longer belongs there", "device", d.name, "bridge", d.bridge)
 	}
 }
 

@@ -180,7 +180,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		switch {
 		case errors.Is(err, errOverrun):
 			w.count(func(s *Stats) { s.Overruns++ })
-			w.log.Warn("events of devices were lost, all are listed anew")
+			w.log.Warn("events of devices were lost; all devices are listed again")
 			list = time.Now()
 		case err != nil:
 			return err
@@ -285,7 +285,7 @@ func (w *Watcher) synchronise() (again time.Time, err error) {
 			continue
 		}
 		if names, err := w.s.Names(); err == nil && !slices.Contains(names, name) {
-			w.log.Warn("a bridge is not there", "bridge", name)
+			w.log.Warn("a bridge does not exist", "bridge", name)
 			continue
 		}
 		unread, trouble = append(unread, name), errors.Join(trouble, err)
@@ -306,7 +306,7 @@ func (w *Watcher) unable(err error) (again time.Time) {
 	}
 	if why := err.Error(); why != w.unlisted {
 		w.unlisted = why
-		w.log.Warn("not all devices and ports can be listed, which is tried again each second", "err", err)
+		w.log.Warn("cannot list all devices and ports; trying again each second", "err", err)
 	}
 	return time.Now().Add(retryPeriod)
 }

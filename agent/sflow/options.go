@@ -72,7 +72,7 @@ func Parse(text string) (Options, error) {
 				err = fmt.Errorf("agent=%s is not a numeric address; give one of the host's", value)
 			}
 		default:
-			err = errors.New("only rate=N, drops=N, polling=SECONDS, agent=ADDRESS and sub-agent=N can stand behind the collector")
+			err = errors.New("only rate=N, drops=N, polling=SECONDS, agent=ADDRESS and sub-agent=N can follow the collector")
 		}
 		if err != nil {
 			return o, err

@@ -226,7 +226,7 @@ func (e *exporter) look(list map[place]reader) {
 func (e *exporter) drop(s *site, name string) {
 	delete(e.sites[s.place], name)
 	if err := s.from.Close(); err != nil {
-		e.log.Warn("sFlow: the sampling of a bridge does not end", "bridge", name, "error", err)
+		e.log.Warn("sFlow: cannot end the sampling of a bridge", "bridge", name, "error", err)
 	}
 }
 
@@ -420,7 +420,7 @@ func (e *exporter) flush() {
 	_, err := e.to.Write(b)
 	if errors.Is(err, syscall.ECONNREFUSED) { // that is about the datagram before, and this one was not sent
 		if time.Since(e.refused) > sayPeriod {
-			e.log.Warn("sFlow: nobody takes the samples", "collector", e.o.Collector.String(), "error", err)
+			e.log.Warn("sFlow: cannot send the samples", "collector", e.o.Collector.String(), "error", err)
 		}
 		e.refused = time.Now()
 		_, err = e.to.Write(b)

@@ -284,7 +284,7 @@ func (p *program) printAgent(st agent.Status) error {
 	if st.Error != "" {
 		why := st.Error
 		if st.Applied != nil {
-			why = "the files as they are now are not in force as a whole: " + why
+			why = "the present files are not completely in force: " + why
 		}
 		facts = append(facts, fact{"error", why})
 	}

@@ -187,11 +187,11 @@ func crowded(t *testing.T, w *network) string {
 		}
 	}
 	for line := range strings.Lines(r.logs.String()) {
-		if strings.Contains(line, "level=WARN") && !strings.Contains(line, "more clients than there is room for") || strings.Contains(line, "level=ERROR") {
+		if strings.Contains(line, "level=WARN") && !strings.Contains(line, "too many clients") || strings.Contains(line, "level=ERROR") {
 			t.Errorf("the agent says %s", line)
 		}
 	}
-	if n := r.logs.Lines("more clients than there is room for"); n == 0 || n > 5 {
+	if n := r.logs.Lines("too many clients"); n == 0 || n > 5 {
 		t.Errorf("%d lines tell of the crowd\n%s", n, r.logs.String())
 	}
 	after := stands()
@@ -310,11 +310,11 @@ func TestDoorsRefused(t *testing.T) {
 		want string
 	}{
 		{[]string{"--web", webAt}, "another program does"},
-		{[]string{"--web", "unix:" + path("file")}, "a file is there that is no socket"},
-		{[]string{"--web", "unix:" + path("dir")}, "a file is there that is no socket"},
-		{[]string{"--web", "unix:" + path("fifo")}, "a file is there that is no socket"},
-		{[]string{"--web", "unix:" + path("link")}, "a file is there that is no socket"},
-		{[]string{"--web", "unix:" + path("dangling")}, "a file is there that is no socket"},
+		{[]string{"--web", "unix:" + path("file")}, "a file that is not a socket is there"},
+		{[]string{"--web", "unix:" + path("dir")}, "a file that is not a socket is there"},
+		{[]string{"--web", "unix:" + path("fifo")}, "a file that is not a socket is there"},
+		{[]string{"--web", "unix:" + path("link")}, "a file that is not a socket is there"},
+		{[]string{"--web", "unix:" + path("dangling")}, "a file that is not a socket is there"},
 		{[]string{"--web", "unix:" + path("used")}, "another program does"},
 		{[]string{"--web", "unix:" + path("stranger")}, "the socket there is of user 65534"},
 		{[]string{"--web", "unix:" + path("file") + "/x"}, "not a directory"},

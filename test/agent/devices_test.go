@@ -374,7 +374,7 @@ func ownAddress(t *testing.T, l *netlab.Lab, r *runner) {
 	own := netlab.MAC(device(t, l, "host0").Attrs().HardwareAddr)
 	frames := append(l.Frames(3, netlab.Broadcast, own), l.Frames(3, netlab.Broadcast, static)...)
 	l.Send(ends[0], frames...)
-	r.says(1, "level=WARN", "frames of a host port's own address come in by another port: a loop?", ends[0].Port, "host0", own.String())
+	r.says(1, "level=WARN", "frames with a host port's own address come in by another port: a loop?", ends[0].Port, "host0", own.String())
 	r.says(1, "level=WARN", "an address is not learned or moved", ends[0].Port, static.String(), "reason=static")
 	r.stop()
 }
@@ -404,7 +404,7 @@ func portTaken(t *testing.T, l *netlab.Lab, r *runner) {
 		}
 		must(t, here.LinkSetNoMaster(device(t, l, ends[0].Port)))
 		m.Wait("that it was released", func(e netlab.Event) bool { return e.Event == "port-released" && e.Ifname == ends[0].Port })
-		l.Wait("the log to say so", func() bool { return r.logs.Lines("alone again", ends[0].Port) == 1 })
+		l.Wait("the log to say so", func() bool { return r.logs.Lines("no longer a member of another device", ends[0].Port) == 1 })
 		if p := l.Port("br0", ends[0].Port); p.TakenBy != "" {
 			t.Errorf("the port is shown as %+v", p)
 		}
@@ -434,15 +434,15 @@ func portFindings(t *testing.T, l *netlab.Lab, r *runner) {
 	}
 	tc("qdisc", "add", "dev", a, "clsact")
 	tc("filter", "add", "dev", a, "ingress", "protocol", "ip", "u32", "match", "u32", "0", "0", "action", "mirred", "egress", "mirror", "dev", ends[1].Port)
-	r.says(1, "level=WARN", "no effect", a, "tc ingress u32")
+	r.says(1, "level=WARN", "without effect", a, "tc ingress u32")
 	tc("qdisc", "del", "dev", a, "clsact")
-	r.says(1, "level=INFO", "no more", a, "tc ingress u32")
+	r.says(1, "level=INFO", "no longer has it", a, "tc ingress u32")
 
 	above := &netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{Name: "mv0", ParentIndex: device(t, l, a).Attrs().Index}, Mode: netlink.MACVLAN_MODE_BRIDGE}
 	must(t, here.LinkAdd(above))
-	r.says(1, "level=WARN", "no effect", a, "macvlan mv0 is above "+a)
+	r.says(1, "level=WARN", "without effect", a, "macvlan mv0 is above "+a)
 	must(t, here.LinkDel(above))
-	r.says(1, "level=INFO", "no more", a, "macvlan mv0")
+	r.says(1, "level=INFO", "no longer has it", a, "macvlan mv0")
 
 	must(t, here.LinkSetMTU(device(t, l, a), 1400))
 	r.says(1, "level=WARN", "MTU", a, "other ports up to 1500")
@@ -453,7 +453,7 @@ func portFindings(t *testing.T, l *netlab.Lab, r *runner) {
 	// what was there before is told at the start
 	must(t, here.LinkAdd(above))
 	r.start()
-	r.says(1, "level=WARN", "no effect", a, "macvlan mv0 is above "+a)
+	r.says(1, "level=WARN", "without effect", a, "macvlan mv0 is above "+a)
 	must(t, here.LinkDel(above))
 	r.stop()
 }

@@ -596,7 +596,7 @@ func TestNamespaceDeleted(t *testing.T) {
 			_ = sleeper.Wait() // it was killed
 			t.Cleanup(func() { spaces.Remove(own + "-too") })
 			ip("netns", "del", own)
-			l.Wait("the agent to find the other name", func() bool { return logs.Lines("has another name now") == 1 })
+			l.Wait("the agent to find the other name", func() bool { return logs.Lines("has a new name") == 1 })
 			if gone(own) {
 				t.Fatalf("the namespace has ended, and has a name\n%s", logs.String())
 			}

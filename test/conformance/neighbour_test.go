@@ -209,7 +209,7 @@ func reservedNotToStack(t *testing.T, hook string) {
 	if vlans {
 		add = append(add, "--force") // there is a device above it
 	}
-	if r, err := l.Run(add...); err != nil || r.Exit != 0 || !strings.Contains(r.Stderr, "nobody reaches") {
+	if r, err := l.Run(add...); err != nil || r.Exit != 0 || !strings.Contains(r.Stderr, "no longer reaches") {
 		t.Fatal(r, err)
 	}
 	for what, packet := range packets {

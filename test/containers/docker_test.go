@@ -232,8 +232,8 @@ func TestDockerBadInput(t *testing.T) {
 		word string
 	}
 	list := []wrong{
-		{"NetworkDriver.Frobnicate", "{}", "no request of a network driver"},
-		{"../../etc/passwd", "{}", "no request"},
+		{"NetworkDriver.Frobnicate", "{}", "is not a request"},
+		{"../../etc/passwd", "{}", "is not a request"},
 		{"NetworkDriver.CreateNetwork", "{", "unexpected end"},
 		{"NetworkDriver.CreateNetwork", "[]", "it is a list; give an object"},
 		{"NetworkDriver.CreateNetwork", `{"NetworkID": 5}`, "NetworkID is a number; give a text"},

@@ -92,7 +92,7 @@ export async function follow(path, params, f, { signal, begun } = {}) {
       part = await reader.read()
     } catch (e) {
       if (e.name === 'AbortError') throw e
-      throw new Problem(0, 'The stream has broken off.')
+      throw new Problem(0, 'The stream was interrupted.')
     }
     if (part.done) throw new Problem(0, 'The stream has ended.')
     const blocks = (rest + part.value).split('\n\n')

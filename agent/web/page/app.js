@@ -61,7 +61,7 @@ function alarm() {
       h('form', { class: 'inline', onsubmit: (e) => { e.preventDefault(); keep(e.target.elements.token.value.trim()); open() } },
         h('label', {}, 'Token ', h('input', { name: 'token', type: 'password', required: true, autocomplete: 'off' })), h('button', {}, 'Open')))
   } else if (link === 'gone') {
-    const text = `${store.agent ? `Nothing here is newer than ${clock(store.since)}` : 'Nothing is known of the switch yet'}. Trying again`
+    const text = `${store.agent ? `Nothing here is newer than ${clock(store.since)}` : 'Nothing is known about the switch yet'}. Trying again`
     if (box.hidden || box.querySelector('form')) {
       box.hidden = false
       box.replaceChildren(h('b', {}, 'The agent does not answer. '), h('span', {}, text), h('span', { 'aria-hidden': 'true', id: 'wait' }), '. ', h('span', {}, 'The switch forwards without it.'))

@@ -149,7 +149,7 @@ function cell(p, x, y, k) {
     const most = Math.floor((k.w - 26) / 7.3)
     e.append(c.lamp = s('circle', { class: 'lamp', cx: x + 11, cy: y + 12, r: 4 }), s('text', { class: 'n', x: x + 20, y: y + 16 }, cut(p.ifname, most)))
     if (k.big) {
-      const kindText = { netdev: '', host: 'host', span: 'copies', patch: `to ${p.peer || 'nobody'}` }[p.type] ?? p.type
+      const kindText = { netdev: '', host: 'host', span: 'copies', patch: `to ${p.peer || 'no peer'}` }[p.type] ?? p.type
       e.append(c.text = s('text', { class: 's', x: x + 8, y: y + 32 }))
       c.idle = cut(p.owner ? `${p.owner.name || p.owner.id}` : kindText, Math.floor((k.w - 16) / 5.6))
       bar(c, x + 8, y + 38, k.w - 16, 4)

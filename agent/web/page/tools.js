@@ -134,7 +134,7 @@ export const states = {
       e.preventDefault()
       const host = e.target.elements.host.value.trim()
       const many = (this.table.all || []).filter((r) => r.src === host || r.dst === host).length
-      if (host && await confirm(`Kill the states of ${host}?`, `${many ? `${plural(many, 'state')} in sight. ` : ''}Its connections are judged anew by the rules, and many will break.`, 'Kill')) {
+      if (host && await confirm(`Kill the states of ${host}?`, `${many ? `${plural(many, 'state')} in sight. ` : ''}The rules judge its connections again, and many will break.`, 'Kill')) {
         this.kill(store.bridges.flatMap((b) => [{ bridge: b.ifname, from: host }, { bridge: b.ifname, to: host }]))
       }
     })
@@ -147,7 +147,7 @@ export const states = {
     attr(b, 'aria-label', `Kill ${row.protocol} ${row.from} to ${row.dest}`)
   },
   async one(row) {
-    if (await confirm('Kill this state?', `${row.protocol} ${row.from} → ${row.dest}. The connection is judged anew by the rules.`, 'Kill')) this.kill([{ bridge: row.master, id: row.id }])
+    if (await confirm('Kill this state?', `${row.protocol} ${row.from} → ${row.dest}. The rules judge the connection again.`, 'Kill')) this.kill([{ bridge: row.master, id: row.id }])
   },
   // kill kills what is asked for: each is a body of the API.
   async kill(list) {
@@ -182,7 +182,7 @@ export const states = {
       this.read = Date.now()
       const on = info.filter((i) => i.enabled)
       put($('pf'), info.length ? info.map((i) => `pf of ${i.master} is ${i.enabled ? 'on' : 'off'}: ${plural(i.states, 'state')}, ${plural(i.source_nodes, 'source')}`).join(' · ') : 'No bridge has pf.')
-      this.table.emptyText = on.length ? 'No state. pf keeps one for each connection that a rule passes.' : 'pf is on for no bridge. bascule pfctl -b BRIDGE -f /etc/pf.conf loads rules.'
+      this.table.emptyText = on.length ? 'No state. pf keeps one for each connection that a rule passes.' : 'pf is not enabled on any bridge. bascule pfctl -b BRIDGE -f /etc/pf.conf loads rules.'
       this.table.problem = ''
       this.table.set(rows)
       if (told) say(`${plural(rows.length, 'state')} read`)
@@ -206,7 +206,7 @@ export const events = {
       { key: (e) => e.ifname || '', label: 'Port', width: 'minmax(80px, .8fr)', narrow: '56px', natural: true, draw: (c, e) => linked(c, e) },
       { key: 'master', label: 'Bridge', width: 'minmax(60px, .6fr)', natural: true, lo: true, mono: true },
       { key: what, label: 'What', width: 'minmax(120px, 3fr)', narrow: 'minmax(60px, 2fr)', text: what },
-    ], { desc: true, empty: 'Nothing has happened since this page looks.' })
+    ], { desc: true, empty: 'Nothing has happened since this page was opened.' })
     t.onshow = about('n-events', 'event')
     $('t-events').append(t.root)
     searched('q-events', t)
