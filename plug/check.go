@@ -171,13 +171,17 @@ func (g *Gateway) Check(s *bridge.Switch) (netlink.Link, error) {
 	if _, err := Check(s, g.plug()); err != nil {
 		return nil, fmt.Errorf("the gateway: %w", err)
 	}
+	mtu, err := g.fits(s)
+	if err != nil {
+		return nil, err
+	}
 	link, err := netlink.LinkByName(g.Name)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("look for %s: %w", g.Name, err)
 	case link.Attrs().Flags&net.FlagUp == 0:
 		return nil, fmt.Errorf("the gateway's interface %s is down", g.Name)
-	case g.MTU != 0 && link.Attrs().MTU != g.MTU:
+	case g.MTU != 0 && (link.Attrs().MTU > g.MTU || link.Attrs().MTU < mtu):
 		return nil, fmt.Errorf("the gateway's interface %s has MTU %d, and not %d", g.Name, link.Attrs().MTU, g.MTU)
 	case g.Promisc && link.Attrs().Promisc == 0:
 		return nil, fmt.Errorf("the gateway's interface %s is not promiscuous", g.Name)

@@ -221,6 +221,32 @@ func (g *Gateway) judge() error {
 	return nil
 }
 
+// fits is the MTU of the gateway's interface: that of the network, unless a container that shares the gateway
+// has a smaller one, to which the host would send too large packets.
+func (g *Gateway) fits(s *bridge.Switch) (mtu int, err error) {
+	if g.MTU == 0 {
+		return 0, nil
+	}
+	state, err := s.Read(g.Bridge)
+	if bridge.Missing(err) {
+		return g.MTU, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	vid := cmp.Or(g.VLAN, state.Bridge.Config.DefaultPVID)
+	mtu = g.MTU
+	for _, p := range state.Ports {
+		shares := !state.Bridge.Config.VLANFiltering || slices.ContainsFunc(state.VLANs, func(v bridge.PortVLANs) bool {
+			return v.Port == p.Name && slices.ContainsFunc(v.Ranges, func(r bridge.VLANRange) bool { return r.First <= vid && vid <= r.Last })
+		})
+		if shares && p.Owner != nil && p.Type == bridge.TypeNetdev && p.MTU > 0 {
+			mtu = min(mtu, p.MTU)
+		}
+	}
+	return mtu, nil
+}
+
 // others are the addresses in the place of one that the gateway is to have: of IPv4 all others, and of
 // IPv6 those in the same network. There is none where it has that one.
 func (g *Gateway) others(there []netlink.Addr, want *net.IPNet) (list []netlink.Addr) {
@@ -243,8 +269,18 @@ func (g *Gateway) ensure(s *bridge.Switch, back *Undo) (_ netlink.Link, warnings
 	if err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
 		return nil, nil, fmt.Errorf("look for %s: %w", g.Name, err)
 	}
-	if warnings, err = Put(s, g.plug()); err != nil {
+	fits := *g
+	if was != nil {
+		if fits.MTU, err = g.fits(s); err != nil {
+			return nil, nil, err
+		}
+	}
+	if warnings, err = Put(s, fits.plug()); err != nil {
 		return nil, warnings, err
+	}
+	if fits.MTU < g.MTU {
+		warnings = append(warnings, fmt.Sprintf("the gateway's interface %s has MTU %d, as containers of other networks have, and takes no larger packets of this one (%d)",
+			g.Name, fits.MTU, g.MTU))
 	}
 	if was == nil {
 		back.Add(func() { _, _, _ = Remove(s, g.Owner.ID) })

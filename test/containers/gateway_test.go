@@ -124,6 +124,45 @@ func TestGatewayMTU(t *testing.T) {
 	})
 }
 
+// A gateway that containers with different MTUs share has the smallest of them: the host sends none of them what
+// it cannot take.
+func TestGatewayShared(t *testing.T) {
+	needs(t, "ping", reference+"/host-local")
+	h := newHost(t)
+	out := h.outside("10.77.0.0/16", "10.77.0.1")
+	add := func(id string, mtu int) (address string, check, leave func()) {
+		c, space := h.routed(conf{"isDefaultGateway": true, "mtu": mtu}), h.space()
+		var result map[string]any
+		h.must(json.Unmarshal(h.do(attach("ADD", id, space, c)).text, &result))
+		address, _, _ = strings.Cut(result["ips"].([]any)[0].(map[string]any)["address"].(string), "/")
+		return address, func() { h.do(attach("CHECK", id, space, c.with(conf{"prevResult": result}))) }, func() { h.do(attach("DEL", id, space, c)) }
+	}
+	gateway := func(want int) {
+		t.Helper()
+		if got := mustLink(t, h.Switch, "cni0").Attrs().MTU; got != want {
+			t.Errorf("the gateway has MTU %d, and not %d", got, want)
+		}
+	}
+	small, checkSmall, leaveSmall := add("small", 1400)
+	_, checkLarge, leaveLarge := add("large", 9000)
+	gateway(1400)
+	checkSmall()
+	checkLarge()
+	if says, ok := pingWhole(out, small, 1500); ok || !strings.Contains(says, "1400") {
+		t.Errorf("the sender of 1500 bytes into a network of 1400 hears: %s", says)
+	}
+	leaveSmall()
+	_, checkNext, leaveNext := add("next", 9000)
+	gateway(9000)
+	checkLarge()
+	checkNext()
+	leaveLarge()
+	leaveNext()
+	for _, d := range devices(t, h.Switch) {
+		h.Keep(d)
+	}
+}
+
 // keeps holds the gateway's port to what somebody sets at first.
 func (h *host) keeps(port string, first bool) {
 	h.t.Helper()
