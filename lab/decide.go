@@ -38,7 +38,7 @@ const lookRounds = 8
 const (
 	mostDecidingRounds = 200
 	decidingTime       = 4 * time.Minute
-	decidingInside     = 10 * time.Second
+	decidingInside     = 40 * time.Second
 )
 
 // pairOf is the pair of a claim. A range has to be known to half of its width, where that is less than a tenth.

@@ -113,7 +113,8 @@ func groupInside(ctx context.Context, site fabrics.Site, o Options, g Group, k g
 }
 
 // RunReproduced measures a profile of ReproduceInside for a study, or for all: the groups
-// that are Inside in virtual machines with a kernel, after all others on this machine. An
+// that are Inside in virtual machines with a kernel, after all others on this machine. There
+// the cases of claims about work are measured once more, by their instructions. An
 // ends.Unavailable tells, before anything is measured, why there can be no machine.
 func RunReproduced(ctx context.Context, site fabrics.Site, study string, quick bool, p Profile, k guests.Kernel, progress *Progress) (*report.Report, error) {
 	version, err := guests.Version(ctx)
@@ -128,15 +129,24 @@ func RunReproduced(ctx context.Context, site fabrics.Site, study string, quick b
 			return nil, err
 		}
 	}
-	progress.begin(p)
+	var again []Group
+	for _, g := range here.Groups {
+		if g = claimed(p.Claims, g); len(g.Cases) > 0 {
+			again = append(again, g)
+		}
+	}
+	all := p
+	all.Groups = append(slices.Clone(p.Groups), again...)
+	progress.begin(all)
 	defer progress.end()
 	r := runHere(ctx, site, here, progress)
 	begin := time.Now()
 	o := Options{Study: study, Quick: quick, Counting: true}
-	for _, g := range inside {
+	for i, g := range append(inside, again...) {
 		if ctx.Err() != nil {
 			break
 		}
+		o.Claimed = i >= len(inside)
 		got, err := groupInside(ctx, site, o, g, k, progress)
 		if ctx.Err() != nil {
 			break
@@ -150,7 +160,11 @@ func RunReproduced(ctx context.Context, site fabrics.Site, study string, quick b
 			if m.Kernel != "" {
 				g.Machine = &m
 			}
-			r.Groups = append(r.Groups, g)
+			if o.Claimed {
+				r.Counted = append(r.Counted, g)
+			} else {
+				r.Groups = append(r.Groups, g)
+			}
 			progress.group(g)
 		}
 	}
@@ -160,6 +174,9 @@ func RunReproduced(ctx context.Context, site fabrics.Site, study string, quick b
 	place := func(name string) int { return slices.IndexFunc(p.Groups, func(g Group) bool { return g.Name == name }) }
 	slices.SortStableFunc(r.Groups, func(a, b *report.Group) int { return place(a.Name) - place(b.Name) })
 	r.Claims, err = claims(p.Claims, r.Groups, r.Machine)
+	if err == nil && len(r.Claims) > 0 {
+		addCounted(r.Claims, p.Claims, r.Counted)
+	}
 	return r, err
 }
 

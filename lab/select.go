@@ -40,6 +40,8 @@ type Options struct {
 	Quick     bool     // few and short rounds
 	// Study has a virtual machine measure Groups of ReproduceInside; empty for a profile.
 	Study string
+	// Claimed leaves only the cases whose claims instructions decide, too.
+	Claimed bool
 	// Counting says that the machine counts instructions: RunInside measures.
 	Counting bool
 	// Functions has the virtual machine tell what Functions asks for.
@@ -84,6 +86,11 @@ func Select(o Options) (Profile, error) {
 		})
 		if err != nil {
 			return Profile{}, err
+		}
+		if o.Claimed {
+			for i, g := range p.Groups {
+				p.Groups[i] = claimed(p.Claims, g)
+			}
 		}
 		// Who has the machine measure them has the groups of this machine too.
 		p.Claims = nil

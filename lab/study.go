@@ -207,6 +207,49 @@ func claims(list []Claim, groups []*report.Group, here report.Machine) ([]report
 	return out, nil
 }
 
+// workOf tells whether a claim is about work of a group: instructions decide it as well as the clock.
+func (c Claim) workOf(g Group) bool {
+	return c.Cannot == "" && c.OnlyClock == "" && !c.KernelOVS && !c.Guests && strings.HasPrefix(g.Name, c.Study+"-") && g.has(c.Of) && g.has(c.Against)
+}
+
+// claimed is the group with the cases of claims that are about work, and no others.
+func claimed(claims []Claim, g Group) Group {
+	var labels []string
+	for _, c := range claims {
+		if c.workOf(g) {
+			labels = append(labels, c.Of, c.Against)
+		}
+	}
+	g.Cases = slices.DeleteFunc(slices.Clone(g.Cases), func(c Case) bool { return !slices.Contains(labels, c.Label()) })
+	return g
+}
+
+// Counts tells whether the profile has claims that virtual machines decide by instructions, beside those of groups that
+// are measured there anyway.
+func (p Profile) Counts() bool {
+	return slices.ContainsFunc(p.Groups, func(g Group) bool { return !g.Inside && len(claimed(p.Claims, g).Cases) > 0 })
+}
+
+// addCounted gives claims that were measured on this machine what the groups in virtual machines say to them.
+func addCounted(out []report.Claim, list []Claim, groups []*report.Group) {
+	for i, c := range list {
+		if out[i].Here == nil || out[i].Inside != "" {
+			continue
+		}
+		if c.OnlyClock != "" {
+			out[i].Why = strings.TrimPrefix(out[i].Why+"; by the clock alone: "+c.OnlyClock, "; ")
+			continue
+		}
+		of, against, _, err := c.cases(groups)
+		if err != nil {
+			continue
+		}
+		measured := report.Centre(report.Ratios(of, against, ""))
+		out[i].Counted = &measured
+		out[i].CountedVerdict, _ = c.judge(measured)
+	}
+}
+
 // haveKernelOVS tells whether the kernel has a datapath for Open vSwitch.
 func haveKernelOVS() bool {
 	_, err := netlink.GenlFamilyGet("ovs_datapath")

@@ -272,7 +272,7 @@ datapath of Open vSwitch, kvm for two hosts, and router for two kinds of card.`,
 			if err != nil {
 				return labUsage(cmd, err)
 			}
-			if !slices.ContainsFunc(profile.Groups, func(g lab.Group) bool { return g.Inside }) {
+			if !profile.Counts() && !slices.ContainsFunc(profile.Groups, func(g lab.Group) bool { return g.Inside }) {
 				p.complain("no group of " + args[0] + " takes a virtual machine: all is measured on this machine")
 				return p.runLab(cmd.Context(), profile, file, lab.Run)
 			}

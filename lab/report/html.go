@@ -231,7 +231,7 @@ var aside = pattern.New(`: | \(`)
 // Class is a verdict's class in the page's style: "holds", "fails", "open", or
 // "none" without a verdict.
 func (c Claim) Class() string {
-	switch c.Says() {
+	switch c.verdict() {
 	case "holds":
 		return "holds"
 	case "does not hold":
@@ -320,7 +320,7 @@ func (r *Report) summary() []fact {
 		}
 	}
 	for _, c := range r.Claims {
-		claims = append(claims, c.Says())
+		claims = append(claims, c.verdict())
 	}
 	tally("Figures", figures)
 	tally("Claims", claims)

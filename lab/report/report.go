@@ -144,6 +144,10 @@ type Claim struct {
 	// where that is the machine of the report.
 	Inside string  `json:"measured_inside,omitempty"`
 	Here   *Spread `json:"here,omitempty"` // nil when it was not measured
+	// Counted is the same ratio of instruction costs, from a virtual machine that counts them,
+	// and CountedVerdict what it says to the claim; nil and "" where it was not counted.
+	Counted        *Spread `json:"counted,omitempty"`
+	CountedVerdict string  `json:"counted_verdict,omitempty"`
 	// Verdict is "holds", "does not hold", "not shown" (the difference is within
 	// the noise) or "cannot be tested".
 	Verdict string `json:"verdict"`
@@ -173,6 +177,9 @@ type Report struct {
 	Machine  Machine   `json:"machine"`
 	Fabrics  []Fabric  `json:"fabrics,omitempty"` // that the groups have cases of
 	Groups   []*Group  `json:"groups"`
-	Figures  []Figure  `json:"figures,omitempty"`
-	Claims   []Claim   `json:"claims,omitempty"`
+	// Counted are cases of the groups that were measured on this machine, once more in virtual
+	// machines that count instructions.
+	Counted []*Group `json:"counted,omitempty"`
+	Figures []Figure `json:"figures,omitempty"`
+	Claims  []Claim  `json:"claims,omitempty"`
 }

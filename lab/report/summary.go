@@ -56,7 +56,10 @@ func (r *Report) WriteSummary(w io.Writer) error {
 				if c.Here != nil && c.Inside != "" {
 					by = "instructions"
 				}
-				tableRow(&b, c.Claim, published, here, interval, rounds, by, c.Says())
+				tableRow(&b, c.Claim, published, here, interval, rounds, by, c.verdict())
+				if c.Counted != nil {
+					tableRow(&b, "the same", "", fine(c.Counted.Median), c.Counted.interval(), fmt.Sprint(c.Counted.N), "instructions", c.CountedVerdict)
+				}
 			}
 		}
 	}

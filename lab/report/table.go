@@ -397,8 +397,11 @@ func bySource(claims []Claim) []source {
 	return out
 }
 
-// Says is the verdict. One that speaks of a measurement needs one.
-func (c Claim) Says() string {
+// Says is the verdict, and the one by instructions where they were counted besides.
+func (c Claim) Says() string { return join("; by instructions: ", c.verdict(), c.CountedVerdict) }
+
+// verdict is the verdict. One that speaks of a measurement needs one.
+func (c Claim) verdict() string {
 	if c.Here == nil && c.Verdict != "cannot be tested" {
 		return "not measured"
 	}
@@ -410,7 +413,11 @@ func (c Claim) Measured() string {
 	if c.Here == nil {
 		return "-"
 	}
-	return fmt.Sprintf("%s %s", number(c.Here.Median), c.Here.limits())
+	said := fmt.Sprintf("%s %s", number(c.Here.Median), c.Here.limits())
+	if c.Counted != nil {
+		said += fmt.Sprintf("; by instructions %s %s", number(c.Counted.Median), c.Counted.limits())
+	}
+	return said
 }
 
 // PublishedText is what was published, with the ratio that it comes to.

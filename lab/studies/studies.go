@@ -76,6 +76,8 @@ type Claim struct {
 	Cores int `yaml:"cores"`
 	// KernelOVS: the claim is of Open vSwitch's datapath in the kernel.
 	KernelOVS bool `yaml:"kernel_ovs"`
+	// OnlyClock says why instructions do not decide the claim; empty where they do, too.
+	OnlyClock string `yaml:"only_clock"`
 	// Cannot says why it cannot be tested by any lab of one Linux machine.
 	Cannot string `yaml:"cannot"`
 }

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package lab
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"bascule/lab/ends"
+	"bascule/lab/fabrics"
+	"bascule/lab/report"
+	"bascule/lab/studies"
+	"bascule/test/program"
+)
+
+// The 11 claims that are tested on this machine have instructions beside the clock, but for those that say why not.
+func TestCountedClaims(t *testing.T) {
+	p, err := reproduce("all", false, false, func(s studies.Study, g Group) bool { return takesInside(s, g, false) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	byWork, byClock := 0, 0
+	for _, g := range p.Groups {
+		if g.Inside {
+			continue
+		}
+		again := claimed(p.Claims, g)
+		for _, c := range p.Claims {
+			switch {
+			case c.Cannot != "" || c.Cores > 2 || !strings.HasPrefix(g.Name, c.Study+"-") || !g.has(c.Of) || !g.has(c.Against):
+			case again.has(c.Of) && again.has(c.Against):
+				byWork++
+			case c.OnlyClock != "":
+				byClock++
+			default:
+				t.Errorf("%s: no instructions, and no reason why", c.Claim.Claim)
+			}
+		}
+		if len(again.Cases) == 0 {
+			continue
+		}
+		o := Options{Study: "all", Groups: []string{g.Name}, Counting: true, Claimed: true}
+		there, err := Select(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := labels(there.Groups), labels([]Group{again}); got != want {
+			t.Errorf("%s: the machine measures\n%s\nand is asked for\n%s", g.Name, got, want)
+		}
+	}
+	if byWork != 9 || byClock != 2 {
+		t.Errorf("%d claims are decided by instructions as well, and %d by the clock alone; want 9 and 2", byWork, byClock)
+	}
+}
+
+// Instructions are judged by themselves, and change no verdict of the clock's.
+func TestCount(t *testing.T) {
+	group := func(name string, of float64) *report.Group {
+		g := &report.Group{Name: name, Cases: []*report.Case{{Label: "a"}, {Label: "b"}}}
+		for round := range 8 {
+			for i, v := range []float64{of * (1 + float64(round)/1000), 1} {
+				g.Cases[i].Samples = append(g.Cases[i].Samples, report.Sample{Round: round + 1, Value: v})
+			}
+		}
+		return g
+	}
+	list := []Claim{
+		{Study: "x", Claim: studies.Claim{Of: "a", Against: "b", AtLeast: 0.9}},
+		{Study: "x", Claim: studies.Claim{Of: "a", Against: "b", AtLeast: 0.9, OnlyClock: "it waits"}},
+		{Study: "y", Claim: studies.Claim{Of: "a", Against: "b", AtLeast: 0.9}},
+	}
+	out, err := claims(list, []*report.Group{group("x-1", 1), group("y-1", 1)}, report.Machine{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	addCounted(out, list, []*report.Group{group("x-1", 0.5)})
+	if c := out[0]; c.Verdict != holds || c.CountedVerdict != holdsNot || c.Counted == nil || c.Says() != "holds; by instructions: does not hold" ||
+		!strings.Contains(c.Measured(), "; by instructions 0.50") {
+		t.Errorf("%+v: %s, %s", c, c.Says(), c.Measured())
+	}
+	if c := out[1]; c.Counted != nil || c.Says() != holds || !strings.Contains(c.Why, "by the clock alone: it waits") {
+		t.Errorf("by the clock alone: %+v", c)
+	}
+	if c := out[2]; c.Counted != nil || c.Says() != holds {
+		t.Errorf("a group that was not counted: %+v", c)
+	}
+}
+
+// A claim of a study that this machine tests is measured in a virtual machine, too.
+func TestRunCounted(t *testing.T) {
+	t.Parallel() // as TestRunInside; nothing else that leaves namespaces may be
+	needRoot(t)
+	nothingLeft(t)
+	var missing *ends.Unavailable
+	k, err := Pinned(t.Context(), "", NewProgress(nil))
+	if errors.As(err, &missing) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := ReproduceInside("veb", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !p.Counts() {
+		t.Fatal("no group of the study counts")
+	}
+	var told bytes.Buffer
+	r, err := RunReproduced(t.Context(), fabrics.Site{Bascule: program.Path(t)}, "veb", true, p, k, NewProgress(&told))
+	if errors.As(err, &missing) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatalf("%v, after\n%s", err, &told)
+	}
+	if len(r.Groups) != 1 || r.Groups[0].Machine != nil || len(r.Counted) != 1 || r.Counted[0].Machine == nil {
+		t.Fatalf("%d groups here, %d there, after\n%s", len(r.Groups), len(r.Counted), &told)
+	}
+	for _, c := range r.Counted[0].Cases {
+		if len(c.Samples) != quickRounds || c.Error != "" {
+			t.Errorf("%s: %d samples, error %q, left out: %q", c.Label, len(c.Samples), c.Error, c.Skipped)
+		}
+	}
+	for _, c := range r.Claims {
+		if c.Here == nil || c.Counted == nil || c.CountedVerdict == "" || c.Inside != "" {
+			t.Errorf("%s: here %v, counted %v %q", c.Claim, c.Here, c.Counted, c.CountedVerdict)
+		}
+		t.Logf("%s: %s", c.Claim, c.Measured())
+	}
+}
