@@ -246,7 +246,9 @@ report says of each group and claim where it was measured. The kernel is that of
 lab run --in-vm; groups of network cards take the one with all drivers, some 130
 MiB. Each machine has 3 GiB of memory, and a second in it takes ten and more.
 The studies with such groups are neutron and kvm, where the kernel here has no
-datapath of Open vSwitch, kvm for two hosts, and router for two kinds of card.`,
+datapath of Open vSwitch, kvm for two hosts, and router for two kinds of card.
+The claims that this machine tests are measured there once more, and decided by
+instructions as well; not those about CPUs that wait for each other.`,
 		Example: `  #! not run: it measures for minutes
   bascule lab reproduce veb
   bascule lab reproduce all -o report/
