@@ -634,7 +634,7 @@ func confirmAgentUnreadable(t *testing.T, l *netlab.Lab) {
 			args []string
 			want []string
 		}{
-			{[]string{"agent", "status"}, []string{"not completely in force", "zebra.yaml", "devices become ports by the files that were in force before"}},
+			{[]string{"agent", "status"}, []string{"not in force", "zebra.yaml", "devices become ports by the files that were in force before"}},
 			{[]string{"check"}, []string{"not in force as they are now", "zebra.yaml"}},
 		} {
 			out := strings.Join(strings.Fields(l.Bascule(look.args...)), " ")
