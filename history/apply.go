@@ -95,6 +95,13 @@ func (h *History) apply(build func() (f config.File, of State, err error), o Opt
 	}
 	actions, warnings, err = config.Apply(h.s, f, o.Options)
 	warnings = append(warnings, unkept...)
+	if err == nil && len(actions) == 0 && o.Confirm > 0 { // it did not begin
+		p, err := h.Pending()
+		if err == nil && p != nil {
+			err = waitsError(p)
+		}
+		return nil, warnings, err
+	}
 	switch {
 	case c.waits != nil && err != nil:
 		more, back := h.putBack(c.waits)

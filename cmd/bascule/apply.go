@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/syslog"
 	"path/filepath"
 	"slices"
@@ -170,6 +171,9 @@ ssh session that the command comes through.`,
 			return usagef(cmd, "FILE is missing")
 		}
 		list, err := config.Load(paths...)
+		if errors.Is(err, fs.ErrNotExist) && closest(paths[0], []string{"confirm"}) != "" {
+			err = fmt.Errorf("%w; did you mean 'bascule apply confirm'?", err)
+		}
 		if err != nil {
 			return err
 		}
@@ -428,7 +432,13 @@ func (p *program) carryOut(spaces []string, o history.Options, do func(s switche
 		var warnings []string
 		failure = p.in(netns, func(s switcher) (err error) {
 			_, warnings, err = do(s, i, o)
-			return err
+			if err != nil || o.Confirm > 0 || o.DryRun {
+				return err
+			}
+			if waits, err := s.Pending(); err == nil && waits != nil { // these files, or they were refused
+				warnings = append(warnings, fmt.Sprintf("the change is to be confirmed until %s: 'bascule apply confirm' keeps it", waits.Until.Format(time.TimeOnly)))
+			}
+			return nil
 		})
 		printing.Wait()
 		p.warn(warnings)

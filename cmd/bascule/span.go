@@ -14,8 +14,9 @@ import (
 
 func newSpan(p *program) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "span",
-		Short: "copy frames to devices that listen",
+		Use:        "span",
+		SuggestFor: []string{"mirror", "mirrors"},
+		Short:      "copy frames to devices that listen",
 		Long: `A span port gets copies of frames, for a program that listens there, such as
 tcpdump(8), or at the other end of its cable. It takes no part in switching:
 frames that come in by it are dropped, no flood reaches it, and no address is

@@ -62,8 +62,32 @@ func unknownCommand(cmd *cobra.Command, word string) error {
 		hint = fmt.Sprintf(" (did you mean '%s%s'?)", path, best)
 	case best != "":
 		hint = fmt.Sprintf(" (did you mean 'bascule help %s'?)", best)
+	default:
+		if path := elsewhere(cmd, word); path != "" {
+			hint = fmt.Sprintf(" (did you mean '%s'?)", path)
+		}
 	}
 	return usagef(cmd, "unknown command %q%s", strings.TrimPrefix(path, "bascule ")+word, hint)
+}
+
+// elsewhere returns the command below cmd that has another program's word for it, or the only one a level further down
+// that has this name; "" if there is none.
+func elsewhere(cmd *cobra.Command, word string) string {
+	var found []string
+	for _, sub := range visible(cmd) {
+		if slices.Contains(sub.SuggestFor, word) {
+			return sub.CommandPath()
+		}
+		for _, further := range visible(sub) {
+			if further.Name() == word {
+				found = append(found, further.CommandPath())
+			}
+		}
+	}
+	if len(found) != 1 {
+		return ""
+	}
+	return found[0]
 }
 
 // flagError tells in one line of the mistake in a flag of cmd.

@@ -348,6 +348,13 @@ func confirmConfirmed(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "good.yaml", good))
 	path := tried(t, l, "1h", bad)
 	before := l.Bascule("export")
+	// what waits is in force already, and waits on
+	l.Refused([]string{"waits to be confirmed until", "bascule apply confirm"}, "apply", "--confirm", "2h", path)
+	r, err := l.Run("apply", path)
+	must(t, err)
+	if r.Exit != 0 || !waiting(l) || !strings.Contains(r.Stderr, "is to be confirmed until") {
+		t.Error(r)
+	}
 	l.Bascule("apply", "confirm")
 	if waiting(l) {
 		t.Error("it waits still")
@@ -359,7 +366,7 @@ func confirmConfirmed(t *testing.T, l *netlab.Lab) {
 	l.Refused([]string{"no change waits for it"}, "apply", "confirm")
 	wantLines(t, apply(t, l, path))
 	// nothing to do is nothing to be confirmed
-	r, err := l.Run("apply", "--confirm", "1s", path)
+	r, err = l.Run("apply", "--confirm", "1s", path)
 	must(t, err)
 	if r.Exit != 0 || waiting(l) || !strings.Contains(r.Stderr, "nothing to confirm") {
 		t.Error(r)
