@@ -28,7 +28,13 @@ func movingSteps(t *testing.T) string {
 	if !there || !ends {
 		t.Fatal("docs/from-linux-bridge.md has no steps that move from a Linux bridge")
 	}
-	return first + steps + last
+	script := first
+	for line := range strings.Lines(steps) {
+		if strings.HasPrefix(line, "    ") { // and not the text between
+			script += line
+		}
+	}
+	return script + last
 }
 
 // A pinging is a ping(8) each 10 ms in a network namespace.
