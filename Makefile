@@ -139,7 +139,10 @@ pictures:
 	$(call install,$(TEST_NEEDS))
 	@dir=$$(mktemp -d) && trap "rm -r $$dir" EXIT && \
 		$(GO) test ./agent/web -count=1 -run TestPictures -web.pictures $$dir && \
-		cp $$dir/switch.png docs/page.png && cp $$dir/switch-dark.png docs/page-dark.png && cp $$dir/rack.png docs/page-rack.png
+		cp $$dir/switch.png docs/page.png && cp $$dir/switch-dark.png docs/page-dark.png && cp $$dir/rack.png docs/page-rack.png && \
+		$(GO) run ./cmd/bascule lab report lab/testdata/new.json --html > $$dir/report.html && \
+		timeout 300 chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1100,960 \
+			--screenshot=$(CURDIR)/docs/lab/report.png file://$$dir/report.html
 
 # A Debian whose own uplink is a port of a bridge, by the files of docs/boot.md: booted by QEMU with each program that
 # configures networks, BOOT=netplan for one of them. Then the package is upgraded, and purged. BOOT=former for the
@@ -342,7 +345,7 @@ packages: $(if $(PREBUILT),,build)
 install-doc:
 	install -d $(DESTDIR)$(PREFIX)/share/doc/bascule/design $(DESTDIR)$(PREFIX)/share/doc/bascule/lab
 	install -m 644 docs/design/*.md $(DESTDIR)$(PREFIX)/share/doc/bascule/design
-	install -m 644 docs/lab/*.md $(DESTDIR)$(PREFIX)/share/doc/bascule/lab
+	install -m 644 docs/lab/*.md docs/lab/*.png $(DESTDIR)$(PREFIX)/share/doc/bascule/lab
 	install -m 644 docs/*.md docs/*.png docs/openapi.json $(DESTDIR)$(PREFIX)/share/doc/bascule
 	install -D -m 644 docs/bascule.schema.json $(DESTDIR)$(PREFIX)/share/bascule/bascule.schema.json
 	ln -sf ../../bascule/bascule.schema.json $(DESTDIR)$(PREFIX)/share/doc/bascule
