@@ -537,7 +537,7 @@ func kill(t *testing.T, l *netlab.Lab, p killPoint, args []string) (killed bool)
 // after the other.
 func twoWriters(t *testing.T, hook string) {
 	const writers, prizes = 8, 40
-	operations := netlab.Tenth(1000)
+	operations := netlab.Tenth(600)
 	l := netlab.New(t)
 	far := l.NewNamespace()
 	var own, spare []*netlab.End
@@ -704,7 +704,7 @@ func underLoad(t *testing.T, hook string) (*netlab.Lab, []*netlab.End, *netlab.L
 }
 
 func reconfigureUnderLoad(t *testing.T, hook string) {
-	changes := netlab.Tenth(1000)
+	changes := netlab.Tenth(300)
 	l, ends, load := underLoad(t, hook)
 	l.Wait("traffic to flow", load.Flowing(5000))
 	before, err := l.Objects()
@@ -754,7 +754,7 @@ func upgradeUnderLoad(t *testing.T, hook string) {
 	must(t, err)
 	fdb, ports := l.FDB("br0"), l.Ports("br0")
 	older := l.Binary()
-	for i := range netlab.Tenth(40) {
+	for i := range netlab.Tenth(20) {
 		l.SetBinary([]string{newer, older}[i%2])
 		l.Bascule("bridge", "set", "br0")
 		if load.Failed() {
