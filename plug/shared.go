@@ -42,7 +42,8 @@ func (m Shared) Judge(s *bridge.Switch) error {
 	return judgeMasquerade(s, m.By, m.Masquerade)
 }
 
-// Make makes all of it and returns the gateway's interface. With an error all is as it was before.
+// Make makes all of it and returns the gateway's interface. With an error all is as it was before, except that the rule
+// of a first network stays if the kernel refuses to load the rule of a second one, which [Shared.Judge] cannot foresee.
 // Containers that are there depend on it, so a request makes it last: then no other step can fail.
 func (m Shared) Make(s *bridge.Switch) (link netlink.Link, warnings []string, err error) {
 	if m.Gateway == nil && len(m.Masquerade) == 0 {
