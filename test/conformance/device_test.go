@@ -1219,7 +1219,7 @@ func description(t *testing.T, _ string) {
 	l.Refused([]string{"a patch port has no device that has a description"}, "port", "set", "br0", "to1", "--description", "x")
 	l.Refused([]string{"a patch port has no device that has a description"}, "port", "add", "br0", "to2", "--type", "patch", "--peer", "br1/to3", "--description", "x")
 	l.Refused([]string{"a locked port"}, "port", "set", "br0", e[1].Port, "--description", "x", "--locked", "--learn")
-	l.Refused([]string{"no port of this bridge"}, "port", "set", "br0", e[1].Port, "none", "--description", "x")
+	l.Refused([]string{"is not a port of this bridge"}, "port", "set", "br0", e[1].Port, "none", "--description", "x")
 	l.Refused(nil, "port", "add", "br0", e[2].Port, "host0", "--description", "x")
 	alias(e[1].Port, "été")
 	alias(e[2].Port, "")
