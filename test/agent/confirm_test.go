@@ -706,11 +706,11 @@ func confirmUplinkGone(t *testing.T, l *netlab.Lab) {
 	overdue(t, l)
 	r, err := l.Run("bridge", "show")
 	must(t, err)
-	const but = ", but for port p2 of br0 and span port p3 of br0\n"
-	if !strings.Contains(r.Stderr, "was not confirmed, and is put back"+but) {
+	const but = ", but for port p2 of br0 and span port p3 of br0"
+	if !strings.Contains(r.Stderr, "was not confirmed, and is put back"+but+"\n") {
 		t.Error(r)
 	}
-	if out := l.Bascule("apply", "--history"); !strings.Contains(out, "bad.yaml"+but) {
+	if out := l.Bascule("apply", "--history"); !strings.Contains(out, "bad.yaml"+but+" ") {
 		t.Errorf("the history is\n%s", out)
 	}
 	if out, err := exec.Command("ip", "-n", other, "link", "set", "p3", "netns", l.Switch.Name).CombinedOutput(); err != nil {

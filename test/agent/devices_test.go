@@ -374,7 +374,7 @@ func ownAddress(t *testing.T, l *netlab.Lab, r *runner) {
 	own := netlab.MAC(device(t, l, "host0").Attrs().HardwareAddr)
 	frames := append(l.Frames(3, netlab.Broadcast, own), l.Frames(3, netlab.Broadcast, static)...)
 	l.Send(ends[0], frames...)
-	r.says(1, "level=WARN", "frames with a host port's own address come in by another port: a loop?", ends[0].Port, "host0", own.String())
+	r.says(1, "level=WARN", "frames of a host port's own address come in by another port: a loop?", ends[0].Port, "host0", own.String())
 	r.says(1, "level=WARN", "an address is not learned or moved", ends[0].Port, static.String(), "reason=static")
 	r.stop()
 }
