@@ -268,9 +268,7 @@ func (a *agent) due(now time.Time) error {
 		for _, s := range a.sites {
 			s.followHistory()
 		}
-		if a.tryEnds() {
-			a.reload(Reload{}, nil)
-		}
+		a.endTrials()
 		for name, was := range a.names {
 			if now := stands(name); now != was {
 				a.names[name] = now
@@ -554,6 +552,11 @@ func (a *agent) applyDone(r result) {
 	for _, done := range a.waiting {
 		done(r.err)
 	}
+	a.nextJob()
+}
+
+// nextJob begins what was asked for while a job ran.
+func (a *agent) nextJob() {
 	a.waiting, a.waitNext = a.waitNext, nil
 	if a.again {
 		a.again = false

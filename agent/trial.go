@@ -4,30 +4,46 @@ package agent
 
 import (
 	"slices"
+	"time"
 
 	"bascule/config"
 )
 
-// Changes that wait to be confirmed, of the agent's files or of commands. The agent puts back
-// what nobody confirms, unless the process has done so that waits for it. From then on its files
-// are not in force, until they change.
+// Changes that wait to be confirmed, of the agent's files or of commands. The agent puts back a change that is not
+// confirmed in time, unless the process that waits for the change has done so. Files that were put back are not in
+// force until they change.
 
-// tryEnds reports whether the files have to be looked at again, since a change has to be put
-// back, or waits no more.
-func (a *agent) tryEnds() bool {
+// endTrials puts back the changes whose time is over. Where the agent's files were applied while a change waited, they
+// are looked at again. Otherwise they are left alone: what a person has changed since they were applied stays so.
+func (a *agent) endTrials() {
+	var overdue []*site
 	for _, s := range a.sites {
-		waits := s.history.Waits()
-		if s.trial && !waits {
-			return true
+		waits, late := s.history.Waits(), false
+		if waits {
+			p, err := s.history.Pending()
+			late = err == nil && p != nil && p.Overdue()
 		}
-		if !waits {
-			continue
-		}
-		if p, err := s.history.Pending(); err == nil && p != nil && p.Overdue() {
-			return true
+		switch {
+		case s.trial && (!waits || late):
+			a.reload(Reload{}, nil)
+			return
+		case late:
+			overdue = append(overdue, s)
 		}
 	}
-	return false
+	if len(overdue) == 0 || !a.job.IsZero() {
+		return
+	}
+	a.job = time.Now()
+	go func() {
+		for _, s := range overdue {
+			s.putBack()
+		}
+		a.post(func() {
+			a.job = time.Time{}
+			a.nextJob()
+		})
+	}()
 }
 
 // followHistory has hot-plug try devices again that a state of before has thrown off its bridges,

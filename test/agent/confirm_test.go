@@ -44,7 +44,16 @@ var confirmCases = []struct {
 	{"slow", confirmSlow},
 	{"stuck", confirmStuck},
 	{"others", confirmOthers},
-	{"guests", confirmGuests},
+	{"guests", func(t *testing.T, l *netlab.Lab) {
+		confirmGuests(t, l, func() { putBackNow(t, l) })
+	}},
+	{"guests_by_agent", func(t *testing.T, l *netlab.Lab) {
+		confirmGuests(t, l, func() {
+			killWatchers(t, l)
+			overdue(t, l)
+			l.Wait("the agent to put the change back", func() bool { return !waiting(l) })
+		})
+	}},
 	{"failed", confirmFailed},
 	{"session_killed", confirmSessionKilled},
 	{"watcher_killed", confirmWatcherKilled},
