@@ -81,9 +81,7 @@ many were missed because they came faster than they were read.`,
 			}
 			o.Buffer = buffer.bytes
 
-			// With SIGPIPE a reader that leaves is an error to write, not the end
-			// of this process.
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+			ctx, stop := untilInterrupted(cmd.Context())
 			defer stop()
 			return p.with(func(s switcher) error {
 				source, err := s.Capture(ctx, args[0], o)
@@ -110,6 +108,13 @@ many were missed because they came faster than they were read.`,
 		inBytes(buffer.least), inBytes(buffer.most)))
 	completeFlag(cmd, "port", p.portNames)
 	return cmd
+}
+
+// untilInterrupted returns a context that ends with a signal of the terminal or of a service manager. A reader that
+// leaves is an error to write from then on: SIGPIPE neither ends the process nor the context.
+func untilInterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
+	signal.Ignore(syscall.SIGPIPE)
+	return signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 }
 
 // A frameWriter takes captured frames.

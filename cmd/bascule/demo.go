@@ -8,10 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"regexp"
 	"strings"
-	"syscall"
 
 	"bascule/bridge"
 	"bascule/demo"
@@ -45,11 +43,8 @@ meanwhile.`,
 		if err := bridge.Usable(); err != nil {
 			return err
 		}
-		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+		ctx, stop := untilInterrupted(cmd.Context()) // without a reader it has to clean up as well
 		defer stop()
-		// Where nobody reads, printing fails, instead of ending the process before it
-		// has cleaned up.
-		signal.Ignore(syscall.SIGPIPE)
 		d := &demo.Demo{Program: shellWord(os.Args[0]), Say: p.sayNow, Run: p.nested, Forget: p.delBridgesOf}
 		if *keep {
 			d.Keep = p.enter

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,7 +51,7 @@ were missed because they came faster than they were read.`,
 			if file.text == "-" && isTerminal(p.stdout) {
 				return usagef(cmd, "-w -: standard output is a terminal, which cannot show a file of pflog(4)")
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+			ctx, stop := untilInterrupted(cmd.Context())
 			defer stop()
 			return p.with(func(s switcher) error {
 				bridgeName, err := onlyBridge(s, name.text)
