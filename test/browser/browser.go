@@ -22,10 +22,10 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// hang is how long a browser may take for one thing before the test counts as hung.
+// hang is the time limit of a browser's action. A test fails after it.
 const hang = 90 * time.Second
 
-// started is the one browser of all tests, which have a tab each.
+// started is the one browser of all tests. Each test has a tab of its own.
 var started = sync.OnceValues(func() (context.Context, error) {
 	path, err := exec.LookPath("chromium")
 	if err != nil {
@@ -35,7 +35,7 @@ var started = sync.OnceValues(func() (context.Context, error) {
 		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("proxy-server", "direct://"), chromedp.Flag("disable-background-networking", true),
 		chromedp.Flag("host-resolver-rules", "MAP attacker.test 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"), chromedp.WSURLReadTimeout(hang))
 	ctx, endBrowser := chromedp.NewExecAllocator(context.Background(), opts...)
-	// the library logs events of newer browsers, which it does not know
+	// The library logs an error for each event that it does not support; newer browsers send some.
 	ctx, endTab := chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {}))
 	ends = append(ends, endTab, endBrowser)
 	return ctx, chromedp.Run(ctx)
@@ -43,7 +43,7 @@ var started = sync.OnceValues(func() (context.Context, error) {
 
 var ends []func()
 
-// Close ends the browser. A package that uses it calls Close when its tests have ended.
+// Close ends the browser. Packages that use it call Close after their tests.
 func Close() {
 	for _, end := range ends {
 		end()
@@ -55,10 +55,10 @@ type Tab struct {
 	testing.TB
 	ctx context.Context
 	mu  sync.Mutex
-	bad []string // what the browser complains of
+	bad []string // complaints of the browser
 }
 
-// New opens an empty tab of that size.
+// New opens an empty tab of the given size in pixels.
 func New(t testing.TB, width, height int64, dark bool) *Tab {
 	t.Helper()
 	browser, err := started()
@@ -68,7 +68,7 @@ func New(t testing.TB, width, height int64, dark bool) *Tab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// a window of its own, since a tab behind another is not drawn
+	// It has a window of its own, since a tab behind another is not drawn.
 	var id target.ID
 	if err := chromedp.Run(browser, chromedp.ActionFunc(func(ctx context.Context) (err error) {
 		id, err = target.CreateTarget("about:blank").WithNewWindow(true).Do(cdp.WithExecutor(ctx, chromedp.FromContext(ctx).Browser))
@@ -108,7 +108,7 @@ func New(t testing.TB, width, height int64, dark bool) *Tab {
 	return b
 }
 
-// Run does something in the tab.
+// Run runs actions in the tab.
 func (b *Tab) Run(actions ...chromedp.Action) {
 	b.Helper()
 	if err := chromedp.Run(b.ctx, actions...); err != nil {
@@ -122,17 +122,17 @@ func (b *Tab) Open(url, view string) {
 	b.Run(chromedp.Navigate(url + "/#/" + view))
 }
 
-// Eval evaluates an expression of JavaScript.
+// Eval evaluates an expression of JavaScript. It stores the value in into.
 func (b *Tab) Eval(js string, into any) {
 	b.Helper()
 	b.Run(chromedp.Evaluate(js, into))
 }
 
-// Awaited has the value of a promise as that of an expression.
+// Awaited has an expression that is a promise evaluate to the promise's value.
 func Awaited(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }
 
-// Until waits until an expression is true. One that cannot be evaluated, as while the page
-// is loaded, is not true yet.
+// Until waits until an expression is true. An expression that cannot be evaluated, such as during a load of the page,
+// is not true yet.
 func (b *Tab) Until(js string) {
 	b.Helper()
 	var err error
@@ -147,9 +147,8 @@ func (b *Tab) Until(js string) {
 	b.Fatalf("%s does not become true: %v\nthe page:\n%s\ncomplaints: %v", js, err, text, b.Complaints())
 }
 
-// within waits until an element is there that can be seen and used, and evaluates an
-// expression with it, e, in the same moment: a page that is drawn anew meanwhile cannot take
-// the element away, or another to its place.
+// within waits until an element is visible and enabled, and evaluates an expression at the same moment, with the
+// element as e. The page may be redrawn meanwhile: that cannot remove the element, or replace it with another one.
 func (b *Tab) within(selector, js string) {
 	b.Helper()
 	b.Until(fmt.Sprintf(`(() => {
@@ -163,14 +162,13 @@ func (b *Tab) within(selector, js string) {
 	})()`, selector, js))
 }
 
-// Press clicks at an element.
+// Press clicks an element.
 func (b *Tab) Press(selector string) {
 	b.Helper()
 	b.within(selector, "e.click()")
 }
 
-// Type writes a text into a field, in the place of what is there, or chooses an option. A newline at its end sends
-// the field's form.
+// Type replaces the text of a field, or chooses an option. A newline at the end submits the field's form.
 func (b *Tab) Type(selector, text string) {
 	b.Helper()
 	text, send := strings.CutSuffix(text, "\n")
@@ -181,27 +179,27 @@ func (b *Tab) Type(selector, text string) {
 	b.within(selector, js)
 }
 
-// Complaints are what the browser has complained of: errors of scripts and of requests.
+// Complaints returns the errors that the browser has reported: errors of scripts and of requests.
 func (b *Tab) Complaints() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return append([]string{}, b.bad...)
 }
 
-// Text is the text of an element.
+// Text returns the text of an element.
 func (b *Tab) Text(selector string) (text string) {
 	b.Helper()
 	b.Eval(fmt.Sprintf("document.querySelector(%q)?.innerText ?? ''", selector), &text)
 	return text
 }
 
-// Live waits until the page shows what the switch does now.
+// Live waits until the page shows the current state of the switch.
 func (b *Tab) Live() {
 	b.Helper()
 	b.Until("document.querySelector('#lamp').dataset.state === 'live'")
 }
 
-// Fine fails where the browser has complained.
+// Fine fails the test if the browser has reported an error.
 func (b *Tab) Fine() {
 	b.Helper()
 	if bad := b.Complaints(); len(bad) > 0 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package guests tests virtual machines on the switch, through the real program and with
-// the real programs that start them.
+// Package guests tests virtual machines on the switch, with the real program and with the real programs that start
+// machines.
 package guests
 
 import (

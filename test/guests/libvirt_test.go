@@ -16,7 +16,7 @@ import (
 	"bascule/test/netlab"
 )
 
-// A libvirt is Debian's libvirtd in a lab's network namespace, with files of its own.
+// A libvirt is Debian's libvirtd in a lab's network namespace, with its own files.
 type libvirt struct {
 	*netlab.Lab
 	t    *testing.T
@@ -32,10 +32,10 @@ func newLibvirt(t *testing.T, l *netlab.Lab) *libvirt {
 		}
 	}
 	v := &libvirt{Lab: l, t: t, dir: t.TempDir(), logs: netlab.NewOutputFile(t)}
-	// without a manager of cgroups, other users, and a daemon for logs
+	// without a manager of cgroups, other users, and a log daemon
 	conf := map[string]string{
 		"qemu.conf": "user=\"root\"\ngroup=\"root\"\nsecurity_driver=\"none\"\nremember_owner=0\ncgroup_controllers=[]\nstdio_handler=\"file\"\n",
-		// a host of its own, to which guests can move
+		// An own host UUID: guests can migrate to this host.
 		"libvirtd.conf": fmt.Sprintf("auth_unix_rw=\"none\"\nhost_uuid=%q\n", newUUID()),
 	}
 	for name, text := range conf {
@@ -45,7 +45,7 @@ func newLibvirt(t *testing.T, l *netlab.Lab) *libvirt {
 	hook, err := os.ReadFile("../../share/libvirt/bascule")
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(v.dir, "hook"), hook, 0o755))
-	for _, folder := range []string{"run", "lib", "cache", "log"} { // that it keeps from one start to the next
+	for _, folder := range []string{"run", "lib", "cache", "log"} { // state that it keeps across restarts
 		must(t, os.Mkdir(filepath.Join(v.dir, folder), 0o755))
 	}
 	t.Cleanup(func() {
@@ -58,7 +58,7 @@ func newLibvirt(t *testing.T, l *netlab.Lab) *libvirt {
 	return v
 }
 
-// start starts libvirtd. Its folders are those of the test.
+// start starts libvirtd with the folders of the test.
 func (v *libvirt) start() {
 	v.t.Helper()
 	const inside = `set -e
@@ -107,7 +107,7 @@ func (v *libvirt) virsh(args ...string) (string, error) {
 	return string(out), err
 }
 
-// web is a guest whose metadata has an interface.
+// web returns the description of a guest whose metadata has an interface.
 func (v *libvirt) web(inner string) string {
 	path := filepath.Join(v.dir, "web.xml")
 	must(v.t, os.WriteFile(path, []byte(`<domain type='qemu'><name>web</name><uuid>c7a5fdbd-edaf-9455-926a-d65c16db1809</uuid><memory unit='MiB'>32</memory>
@@ -123,8 +123,8 @@ func newUUID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// The guest of Debian's libvirt is on the switch as its own description says, stays so when
-// libvirtd is killed and comes back, and does not start with a description that has a mistake.
+// The guest of Debian's libvirt is attached to the switch as its description says. It stays attached when libvirtd is
+// killed and restarted. It does not start if its description has a mistake.
 func TestLibvirt(t *testing.T) {
 	t.Parallel()
 	l := netlab.New(t)
@@ -165,7 +165,7 @@ func TestLibvirt(t *testing.T) {
 	}
 	v.kill()
 	v.start()
-	// it says so before it has its guests again, and would take what is asked then for a failure of these
+	// It answers before it has found its guests again, and would take a request then for a failure of the guests.
 	l.Wait("libvirtd to talk with the guest's QEMU", func() bool {
 		out, err := v.virsh("qemu-monitor-command", "web", `{"execute":"query-status"}`)
 		return err == nil && strings.Contains(out, `"running":true`)
@@ -180,9 +180,9 @@ func TestLibvirt(t *testing.T) {
 	l.Wait("the guest to be off the switch", func() bool { return plugged() == "" })
 }
 
-// A guest moves live from one libvirt to another, whose switches a cable joins. The hooks of both
-// see to its port: it is there before the guest is, and goes with it. On each switch its MAC moves
-// once, by the frames that its QEMU announces it with.
+// A guest migrates live from one libvirt to another. A cable joins their switches. The hooks of both handle the guest's
+// port: it is added before the guest starts, and removed with it. On each switch the guest's MAC moves once, by the
+// frames in which its QEMU announces it.
 func TestLibvirtMigrate(t *testing.T) {
 	t.Parallel()
 	one := netlab.New(t)
@@ -203,7 +203,7 @@ func TestLibvirtMigrate(t *testing.T) {
 	of := func(event, ifname string) func(netlab.Event) bool {
 		return func(e netlab.Event) bool { return e.MAC == mac && e.Event == event && e.Ifname == ifname }
 	}
-	// the guest has no system that would send something
+	// The guest has no system that would send frames.
 	if out, err := here.virsh("qemu-monitor-command", "web",
 		`{"execute":"announce-self","arguments":{"initial":50,"max":50,"rounds":2,"step":0}}`); err != nil {
 		t.Fatalf("%v: %s", err, out)

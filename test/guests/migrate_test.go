@@ -23,7 +23,7 @@ func TestMigrate(t *testing.T) {
 	t.Parallel()
 	one := netlab.New(t)
 	two := one.Beside()
-	here, there := one.NewEnds(1)[0], two.NewEnds(3)[2] // whose addresses differ
+	here, there := one.NewEnds(1)[0], two.NewEnds(3)[2] // stations with different addresses
 	one.Cable("uplink", two, "uplink")
 	pool := guests.NewPool(one.Binary(), "busybox")
 	pool.In(one.Switch)
@@ -41,7 +41,7 @@ func TestMigrate(t *testing.T) {
 		l.Bascule("port", "add", "br0", e.Port, "uplink")
 		l.Keep("guest0")
 	}
-	// as libvirt's hook does, before the guest is there
+	// As libvirt's hook does, before the guest starts.
 	plug := func(l *netlab.Lab) error {
 		r, err := l.Run("plug", "libvirt/guest", "--bridge", "br0", "--device", "guest0")
 		if err == nil && r.Exit != 0 {
@@ -50,7 +50,8 @@ func TestMigrate(t *testing.T) {
 		return err
 	}
 	near, far := one.NewMonitor("br0", here), two.NewMonitor("br0", there)
-	for _, l := range []*netlab.Lab{one, two} { // also what the monitors' frames have left behind the cable
+	// The state behind the cable too, which comes from the monitors' frames.
+	for _, l := range []*netlab.Lab{one, two} {
 		l.Flush()
 		l.Bascule("fdb", "flush", "br0")
 	}
@@ -80,7 +81,7 @@ func TestMigrate(t *testing.T) {
 	}{{near, "guest0", "uplink"}, {far, "uplink", "guest0"}} {
 		m.Wait("that the guest moves to "+m.to, func(e netlab.Event) bool { return e.Event == "moved" && e.MAC == mac && e.Ifname == m.to })
 	}
-	end() // of the former QEMU, with its tap
+	end() // the former QEMU, with its tap
 	one.Bascule("unplug", "libvirt/guest")
 	reached()
 	_ = talk.Process.Kill()
@@ -104,7 +105,7 @@ func TestMigrate(t *testing.T) {
 	must(t, takeOut())
 }
 
-// answers pings a guest until there is an answer.
+// answers pings a guest until it answers.
 func answers(ctx context.Context, from *netlab.Host, g *guests.Guest, to netip.Addr) error {
 	for {
 		if err := context.Cause(g.Ended()); err != nil {

@@ -4,7 +4,7 @@ package main
 
 import "bascule/test/machines"
 
-// The test programs that run in a guest.
+// The test programs for the guests.
 const (
 	conformance = "bascule/test/conformance"
 	agent       = "bascule/test/agent"
@@ -12,11 +12,11 @@ const (
 	routing     = "bascule/test/routing"
 )
 
-// refusal is the case of kernels without tcx, and theirs alone.
+// refusal is the case of kernels without tcx. It runs on these only.
 var refusal = machines.Case{About: "refusal without tcx", Package: conformance, Test: "TestWithoutTCX", Short: true}
 
-// cases are run in each guest. Each feature has one that has it on alone, with frames
-// that must arrive and frames that must not.
+// cases run in each guest. Each feature has a case that enables it alone, with frames that must arrive and frames that
+// must not.
 var cases = list([]row{
 	{"all features at once", conformance, "TestConformance/everything_together", true},
 	{"the verifier, each feature alone and all", datapath, "TestVerifierBudget", false},
@@ -115,7 +115,7 @@ var cases = list([]row{
 	{"complete deletion", conformance, "TestDelAll", false},
 })
 
-// A row is a case without names of its parts.
+// A row is a case without the names of its fields.
 type row struct {
 	about, program, test string
 	short                bool

@@ -11,7 +11,7 @@ import (
 	"bascule/test/machines"
 )
 
-// One kernel of a series and a Debian follows the other.
+// A kernel replaces the former one of the same series and Debian.
 func TestLine(t *testing.T) {
 	for release, want := range map[string]string{
 		"6.1.0-50-cloud-amd64": "6.1", "6.12.95+deb12-cloud-amd64": "6.12+deb12", "6.12.90+deb12.1-cloud-amd64": "6.12+deb12",
@@ -23,7 +23,7 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// Cases are chosen by a word or a pattern, and each is there once.
+// Cases are chosen by a word or a pattern, and the list has each case once.
 func TestChoose(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range append([]machines.Case{refusal}, cases...) {
@@ -34,7 +34,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// A column tells what it is of.
+// A column shows which run its results are from.
 func TestPage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kernels.md")
 	if err := os.WriteFile(path, []byte("<!-- made by make test-kernels -->\n<!-- end -->\n"), 0o644); err != nil {

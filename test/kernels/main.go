@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Program kernels runs the tests of the switch on other kernels than the one that
-// runs: Debian's, in virtual machines, one at a time. Each case is a test of the
-// ordinary test programs, with the real program under test, and with frames of real
-// sockets in network namespaces of the machine. `make test-kernels` runs it.
+// Program kernels runs the tests of the switch on kernels other than the running one: Debian's kernels, in virtual
+// machines, one at a time. Each case is a test of the ordinary test programs, with the real program under test, and
+// with frames of real sockets in network namespaces of the machine. `make test-kernels` runs it.
 package main
 
 import (
@@ -32,7 +31,7 @@ func main() {
 	})
 }
 
-// cpus is how many a machine has, and how many cases run at a time.
+// cpus is the number of a machine's CPUs, and the number of cases that run at the same time.
 const cpus = 2
 
 type options struct {
@@ -40,7 +39,7 @@ type options struct {
 	kernels string
 }
 
-// run tests kernel after kernel. Where the last has ended, the error says what failed.
+// run tests the kernels one after the other. After the last, the error lists the failures.
 func run(ctx context.Context, o options, w io.Writer) error {
 	chosen, err := machines.Choose(cases, o.Cases)
 	if err != nil {
@@ -59,7 +58,7 @@ func run(ctx context.Context, o options, w io.Writer) error {
 	qemu, err := guests.Version(ctx)
 	var missing *ends.Unavailable
 	if err != nil && !errors.As(err, &missing) {
-		return err // without QEMU it is said of each kernel
+		return err // a missing QEMU is reported for each kernel
 	}
 	var tally machines.Tally
 	var seen []string
@@ -111,14 +110,14 @@ func run(ctx context.Context, o options, w io.Writer) error {
 	return tally.End(w, o.Lenient)
 }
 
-// note puts into a page what a kernel did, with versions of bascule and QEMU.
+// note writes a kernel's results into a page, with the versions of bascule and QEMU.
 func note(path, release, bascule, qemu string, results map[string]machines.Result) error {
 	column := short(release)
 	results[machines.BasculeRow], results[machines.QEMURow] = machines.Result(bascule), machines.Result(qemu)
 	return page(path).Update(column, results, func(other string) bool { return line(other) == line(column) })
 }
 
-// page is what a kernel did, by kernel.
+// page returns the page of results, with a column for each kernel.
 func page(path string) machines.Page {
 	rows := append([]machines.Case{refusal}, cases...)
 	return machines.Page{
@@ -129,11 +128,11 @@ func page(path string) machines.Page {
 
 var series, debian = regexp.MustCompile(`^[0-9]+\.[0-9]+`), regexp.MustCompile(`\+deb[0-9]+`)
 
-// line is the series of a kernel, and for which Debian it was made. Of each the page has
-// one.
+// line returns the series of a kernel, and the Debian that it was built for. The page has one column for each line.
 func line(release string) string { return series.FindString(release) + debian.FindString(release) }
 
-// short is a release without what all have, and without what most have: that it is Debian 13's.
+// short returns a release without the suffix that all have, and without the suffix that most have, which is Debian
+// 13's.
 func short(release string) string {
 	return strings.TrimSuffix(strings.TrimSuffix(release, "-cloud-amd64"), "+deb13")
 }

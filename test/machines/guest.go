@@ -18,35 +18,34 @@ import (
 // A step is a program that runs in the guest.
 type step struct {
 	Name string
-	Args []string // the first is the program's path
+	Args []string // starts with the program's path
 	Env  []string
 }
 
-// stepTime is how long a step may take: it catches one that hangs, on a machine
-// that is a hundred times slower.
+// stepTime limits the time of a step. It ends a step that hangs, on a machine that is a hundred times slower.
 const stepTime = 20 * time.Minute
 
-// A job is what a guest has to do.
+// A job is the work of a guest.
 type job struct {
 	Steps    []step
-	Together int // how many may run at a time
+	Together int // the number of steps that may run at the same time
 }
 
-// jobFile is where the guest finds its job.
+// jobFile is the path of the job in the guest.
 const jobFile = "/job.json"
 
-// An ended is what the guest tells of a step, as a line of JSON.
+// An ended is the guest's report of a step, as a line of JSON.
 type ended struct {
 	Name    string
-	Status  int     // of the program; above 128 it is a signal
-	Seconds float64 // that it took
+	Status  int     // exit status of the program; above 128: ended by a signal
+	Seconds float64 // duration
 	Output  string
-	Failed  string  // why the guest could not go on; all else is empty
-	Clock   float64 // of a guest that has given up: how much too fast its clock runs
+	Failed  string  // why the guest could not continue; the other fields are empty
+	Clock   float64 // if the guest has given up: the factor by which its clock is too fast
 }
 
-// guest is the first process of a virtual machine: it runs the steps, and tells the
-// host how each ended. Then it switches the machine off.
+// guest is the first process of a virtual machine. It runs the steps, and reports to the host how each ended. Then it
+// switches the machine off.
 func guest() error {
 	out, err := guests.Begin()
 	if err == nil {
@@ -72,10 +71,9 @@ func guest() error {
 	return errors.Join(err, guests.End())
 }
 
-// tooFast compares the kernel's clock with the machine's, which is the host's. On a busy
-// machine a kernel that is emulated may find a wrong frequency as it boots, and its time
-// limits say nothing then. It returns how much too fast or slow the clock runs, 0 where
-// it does not.
+// tooFast compares the kernel's clock with the machine's clock, which is the host's. An emulated kernel on a busy
+// machine may measure a wrong frequency as it boots, and its time limits mean nothing then. It returns the factor by
+// which the clock is too fast or too slow, or 0 if the clock is right.
 func tooFast() (float64, error) {
 	f, err := os.Open("/dev/rtc0")
 	if err != nil {
@@ -99,14 +97,14 @@ func tooFast() (float64, error) {
 			return 0, err
 		}
 	}
-	// that the machine stands still meanwhile makes less of a difference
+	// A pause of the virtual machine makes less of a difference.
 	if factor := time.Since(begun).Seconds() / seconds; factor < 0.5 || factor > 2 {
 		return factor, nil
 	}
 	return 0, nil
 }
 
-// The users that programs look for: tcpdump becomes its own.
+// Users that programs look up. tcpdump changes to its own user.
 const (
 	users = `root:x:0:0::/:/bin/sh
 tcpdump:x:100:100::/:/bin/sh
@@ -118,7 +116,7 @@ nogroup:x:65534:
 `
 )
 
-// prepare makes the machine what the programs expect of one.
+// prepare sets up the machine as programs expect it.
 func prepare() error {
 	for _, m := range []struct{ kind, at string }{
 		{"bpf", "/sys/fs/bpf"}, {"cgroup2", "/sys/fs/cgroup"}, {"devpts", "/dev/pts"},
@@ -130,7 +128,7 @@ func prepare() error {
 			return fmt.Errorf("mount %s: %w", m.at, err)
 		}
 	}
-	// A shell makes <(...) of it.
+	// A shell uses it for <(...).
 	if err := os.Symlink("/proc/self/fd", "/dev/fd"); err != nil {
 		return err
 	}
@@ -178,10 +176,10 @@ func steps(tell *json.Encoder) error {
 	return nil
 }
 
-// A runner runs steps, and reaps whatever else ends meanwhile: the first process of
-// a machine inherits all that have lost their parent.
+// A runner runs steps, and reaps all other processes that end meanwhile: the first process of a machine inherits the
+// orphans.
 type runner struct {
-	running map[int]*running // by process
+	running map[int]*running // by process ID
 }
 
 type running struct {
@@ -211,12 +209,12 @@ func (r *runner) start(s step) error {
 	if r.running == nil {
 		r.running = map[int]*running{}
 	}
-	// SIGQUIT has a test say where it hangs.
+	// On SIGQUIT a test prints where it hangs.
 	r.running[pid] = &running{s, output, time.Now(), time.AfterFunc(stepTime, func() { _ = unix.Kill(pid, unix.SIGQUIT) })}
 	return p.Release()
 }
 
-// wait returns the next step that ends.
+// wait waits for the next step that ends, and returns it.
 func (r *runner) wait() (done ended, err error) {
 	for {
 		var w unix.WaitStatus

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package machines runs tests of the ordinary test programs in virtual machines, with
-// the real program under test, and writes what became of them into a page of the docs.
-// test/kernels and test/cards are built on it.
+// Package machines runs tests of the ordinary test programs in virtual machines, with the real program under test, and
+// writes their results into a page of the docs. test/kernels and test/cards are built on it.
 package machines
 
 import (
@@ -29,11 +28,11 @@ import (
 	"bascule/lab/guests"
 )
 
-// Main is what a program does that runs tests in virtual machines: do, or, as the first
-// process of a machine, what do gave the machine to do. A signal ends both in order.
+// Main is the main function of a program that runs tests in virtual machines. It calls do, or, as the first process of
+// a machine, runs the job that do passed to the machine. A signal ends both in order.
 func Main(name string, do func(ctx context.Context, w io.Writer) error) {
 	if os.Getpid() == 1 {
-		_ = guest() // which has told the host
+		_ = guest() // it has reported its error to the host
 		return
 	}
 	// QEMU ends with this process.
@@ -45,16 +44,16 @@ func Main(name string, do func(ctx context.Context, w io.Writer) error) {
 	}
 }
 
-// Options are those that all such programs have.
+// Options are the options of all such programs.
 type Options struct {
-	Cases   string // as Choose takes them
-	Table   string // path of a page, "" for none
-	Bascule string // version of the program that is tested
-	Lenient bool   // what is untested fails nothing
+	Cases   string // a selection for Choose
+	Table   string // path of a page; "" for none
+	Bascule string // version of the tested program
+	Lenient bool   // untested machines are no failure
 }
 
-// Flags defines the options as flags. The table gets what `of` says, and lenient says when a
-// run succeeds all the same.
+// Flags defines the options as flags. `of` is what the table shows, and lenient says when a run with untested machines
+// succeeds.
 func (o *Options) Flags(of, lenient string) {
 	flag.StringVar(&o.Cases, "cases", "all", "all, short, or a `regular expression` that their names match")
 	flag.StringVar(&o.Table, "table", "", "`file` whose table gets "+of)
@@ -64,17 +63,16 @@ func (o *Options) Flags(of, lenient string) {
 
 // A Case is a test of a test program.
 type Case struct {
-	About   string // what it shows
-	Package string // the program's, as Go imports it
+	About   string // what it verifies
+	Package string // import path of the test program
 	Test    string // its name, TestX or TestX/case
-	Short   bool   // it is one of those that every change has to pass
+	Short   bool   // in the short list, which every change has to pass
 }
 
 // program is the file name of the case's test program.
 func (c Case) program() string { return path.Base(c.Package) + ".test" }
 
-// Choose returns the cases that are asked for: all, those that are short, or those whose
-// names match a regular expression.
+// Choose returns the chosen cases: all, the short ones, or those whose names match a regular expression.
 func Choose(cases []Case, words string) ([]Case, error) {
 	var chosen []Case
 	switch words {
@@ -103,12 +101,11 @@ func Choose(cases []Case, words string) ([]Case, error) {
 	return chosen, nil
 }
 
-// Build makes the program under test, another build of it, and the test programs of
-// cases, in a folder.
+// Build builds the program under test, another build of it, and the cases' test programs into a folder.
 func Build(ctx context.Context, dir string, cases []Case) error {
 	commands := [][]string{
 		{"build", "-o", filepath.Join(dir, "bascule"), "bascule/cmd/bascule"},
-		// Tests ask for it by these names.
+		// Tests look for the programs under these names.
 		{"build", "-o", filepath.Join(dir, "upgrade"), "-ldflags", "-X main.version=upgrade-test", "bascule/cmd/bascule"},
 	}
 	var built []string
@@ -120,7 +117,7 @@ func Build(ctx context.Context, dir string, cases []Case) error {
 	}
 	for _, args := range commands {
 		cmd := ends.Command(ctx, "go", args...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the guest has no C library of ours
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the guest does not have our C library
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
 		}
@@ -128,56 +125,55 @@ func Build(ctx context.Context, dir string, cases []Case) error {
 	return nil
 }
 
-// needed are programs that tests run. Those of coreutils and dash, not busybox's: its
-// shell takes its own programs before those of the machine.
+// needed are the programs that tests run, from coreutils and dash. busybox does not do: its shell prefers its own
+// programs to the machine's.
 var needed = []string{
 	"sh", "bash", "cat", "head", "ls", "sleep", "ip", "ping", "setarch", "setpriv", "tcpdump", "unshare", "wg",
 }
 
-// modules are the drivers of the devices that tests make.
+// modules are the drivers of devices that tests make.
 var modules = []string{"veth", "tun", "dummy", "bridge", "vxlan", "macvlan", "vrf", "wireguard"}
 
-// optional are those that some kernels lack: tests make what they can.
+// optional are modules that some kernels lack. Tests use them if they are there.
 var optional = []string{"8021q", "macvtap", "ipvlan", "macsec"}
 
-// A Result of a case is a word of the page.
+// A Result of a case is a word in the page's table.
 type Result string
 
-// The rows of a page that say what a column is of.
+// Rows of a page that describe its columns.
 const (
 	BasculeRow = "bascule"
 	QEMURow    = "QEMU"
 )
 
-// What may become of a case.
+// Results of a case.
 const (
 	Passed Result = "yes"
 	No     Result = "no"
 )
 
-// limit is how long a virtual machine may run: it catches one that hangs.
+// limit is the time limit of a virtual machine. It ends a machine that hangs.
 const limit = 3 * time.Hour
 
-// A Run is one machine's, and the cases that it is booted for.
+// A Run is a machine, and the cases that it is booted for.
 type Run struct {
-	Name     string // for what is printed
+	Name     string // for output
 	Machine  guests.Machine
-	Dir      string // what Build has made
+	Dir      string // the folder of Build
 	Cases    []Case
-	Env      []string // of the tests
-	Together int      // how many cases may run at a time
+	Env      []string // environment of the tests
+	Together int      // the number of cases that may run at the same time
 }
 
-// memoryMiB is a machine's memory. The programs are in it, and the verifier of the kernel takes
-// some hundred MiB for the programs of two bridges.
+// memoryMiB is a machine's memory in MiB. It holds the programs, and the kernel's verifier needs some hundred MiB for
+// the BPF programs of two bridges.
 const memoryMiB = 2048
 
-// boots is how often machines are booted until all cases have run.
+// boots limits how often machines are booted for the remaining cases.
 const boots = 10
 
-// Do boots the machine and runs the cases in it. It prints a line for each, and what
-// failed has said. The error says why there are not results of all, or what the kernel
-// itself complained of.
+// Do boots the machine and runs the cases in it. It prints a line for each case, and the output of failed ones. The
+// error says why results are missing, or which problem the kernel itself reported.
 func (r Run) Do(ctx context.Context, w io.Writer) (results map[string]Result, err error) {
 	return r.all(w, func(these []Case) (map[string]Result, error) {
 		r.Cases = these
@@ -185,8 +181,8 @@ func (r Run) Do(ctx context.Context, w io.Writer) (results map[string]Result, er
 	})
 }
 
-// all has once run the cases in a machine. Where QEMU has played the machine wrong, another
-// machine runs those that have not ended.
+// all runs the cases in a machine by calling once. After an error of the emulation, another machine runs the cases that
+// have not ended.
 func (r Run) all(w io.Writer, once func([]Case) (map[string]Result, error)) (map[string]Result, error) {
 	all := map[string]Result{}
 	for left, boot := r.Cases, 1; ; boot++ {
@@ -247,8 +243,7 @@ func (r Run) once(ctx context.Context, w io.Writer) (map[string]Result, error) {
 	return results, judgeConsole(console.String(), len(r.Cases)-len(results))
 }
 
-// judgeConsole says what is wrong by all that a machine's kernel has said, where some cases did not
-// end.
+// judgeConsole returns an error if the kernel's messages show a problem, or if cases are missing.
 func judgeConsole(text string, missing int) error {
 	at := complaint.FindStringIndex(text)
 	switch {
@@ -260,7 +255,7 @@ func judgeConsole(text string, missing int) error {
 	if missing == 0 {
 		return fmt.Errorf("the kernel says %q", strings.TrimSpace(text[at[0]:at[1]]))
 	}
-	said := text[at[0]:] // the end is but what follows from it
+	said := text[at[0]:] // the rest follows from it
 	err := fmt.Errorf("the machine ended %d cases early: %s", missing, firstLines(said, 60))
 	if patched.MatchString(said) {
 		return patchError{err}
@@ -268,27 +263,27 @@ func judgeConsole(text string, missing int) error {
 	return err
 }
 
-// A patchError says that a machine ended because a CPU met an instruction that its kernel had just
-// replaced. The kernel puts int3 there while it does so, and makes sure that all CPUs see what is
-// new before it forgets the place. QEMU's TCG at times has a CPU meet the int3 later: "qemu-x86_64
-// booting with 8.0.0 stil see int3", linux-kernel, July 2023.
+// A patchError says that a machine ended because a CPU executed an instruction that its kernel had just replaced. The
+// kernel writes int3 there meanwhile, and synchronizes all CPUs before it removes its record of the place. With QEMU's
+// TCG a CPU sometimes executes the int3 after that: "qemu-x86_64 booting with 8.0.0 stil see int3", linux-kernel, July
+// 2023.
 type patchError struct{ error }
 
-// patched is how a text begins in which the kernel says that.
+// patched matches the beginning of the kernel's message about it.
 var patched = regexp.MustCompile(`\A\[[ 0-9.]+\] Oops: int3: `)
 
-// complaint is a line in which a kernel says that it is broken, or that it has ended a program for
-// want of memory. That a CPU stands still does not count: on a busy machine it does.
+// complaint matches a line in which a kernel reports that it is broken, or that it has killed a program because memory
+// ran out. Messages about a stalled CPU do not count: they are normal on a busy machine.
 var complaint = regexp.MustCompile(
 	`(?m)^\[[ 0-9.]+\] (BUG: |Oops: |WARNING: |kernel BUG |Kernel panic |general protection |Out of memory: ).*`)
 
-// lastLines returns the end of a text in one line.
+// lastLines returns the last n lines of a text, joined into one line.
 func lastLines(text string, n int) string {
 	lines := linesOf(text)
 	return strings.Join(lines[max(0, len(lines)-n):], "; ")
 }
 
-// firstLines returns the beginning of a text.
+// firstLines returns the first n lines of a text.
 func firstLines(text string, n int) string {
 	lines := linesOf(text)
 	return strings.Join(lines[:min(len(lines), n)], "\n")
@@ -298,14 +293,14 @@ func linesOf(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
 }
 
-// A clockError says that a machine's clock runs too fast by a factor, or too slow.
+// A clockError is the factor by which a machine's clock is too fast, or too slow.
 type clockError float64
 
 func (e clockError) Error() string {
 	return fmt.Sprintf("its clock runs %.1f times too fast", float64(e))
 }
 
-// listen reads what a guest tells of its steps.
+// listen reads a guest's reports of its steps.
 func listen(w io.Writer, name string, from io.Reader) (map[string]Result, error) {
 	results := map[string]Result{}
 	dec := json.NewDecoder(from)
@@ -334,8 +329,8 @@ func listen(w io.Writer, name string, from io.Reader) (map[string]Result, error)
 	}
 }
 
-// judge says whether a test passed: it ran, and nothing of it was skipped. A test
-// program that finds no such test ends well, too.
+// judge returns whether a test passed: it ran, and nothing of it was skipped. A test program that has no such test
+// succeeds, too.
 func judge(e ended) Result {
 	if e.Status == 0 && strings.Contains(e.Output, "--- PASS: "+e.Name+" (") && !strings.Contains(e.Output, "--- SKIP: ") {
 		return Passed
@@ -343,7 +338,7 @@ func judge(e ended) Result {
 	return No
 }
 
-// exactly is a pattern that chooses one test.
+// exactly returns a pattern that matches one test.
 func exactly(name string) string {
 	parts := strings.Split(name, "/")
 	for i, p := range parts {
@@ -352,19 +347,19 @@ func exactly(name string) string {
 	return strings.Join(parts, "/")
 }
 
-// A Tally is what became of all that a program runs.
+// A Tally counts the results of all that a program runs.
 type Tally struct {
 	passes           int
 	failed, untested []string
 }
 
-// Untested notes a machine that there cannot be.
+// Untested notes a machine that is not available.
 func (t *Tally) Untested(w io.Writer, name string, why error) {
 	fmt.Fprintf(w, "untested: %s: %v\n", name, why)
 	t.untested = append(t.untested, name)
 }
 
-// Add notes the results of a machine for all its cases, and an error of the machine.
+// Add notes the results of all cases of a machine, and the machine's error.
 func (t *Tally) Add(name string, cases []Case, results map[string]Result, err error) {
 	if err != nil {
 		t.failed = append(t.failed, fmt.Sprintf("%s: %v", name, err))
@@ -378,8 +373,7 @@ func (t *Tally) Add(name string, cases []Case, results map[string]Result, err er
 	}
 }
 
-// End prints the sum. The error says what failed, and what could not be tested, where
-// that is not allowed.
+// End prints the sum. The error lists the failures, and the untested machines unless these are allowed.
 func (t *Tally) End(w io.Writer, lenient bool) error {
 	if t.passes+len(t.failed) > 0 {
 		fmt.Fprintf(w, "%d passed, %d failed\n", t.passes, len(t.failed))

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// A test that did not run, or skipped something, has not Passed.
+// A test that did not run, or skipped a part, has not Passed.
 func TestJudge(t *testing.T) {
 	for _, tt := range []struct {
 		e    ended
@@ -33,7 +33,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// What a guest tells is printed as it comes, a line for each case.
+// A guest's reports are printed as they arrive, a line for each case.
 func TestListen(t *testing.T) {
 	var b bytes.Buffer
 	results, err := listen(&b, "Linux 6.12", strings.NewReader(`{"Name":"TestA","Status":0,"Seconds":1.5,"Output":"--- PASS: TestA (1.50s)\n"}
@@ -51,7 +51,7 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// A kernel's own complaint is found, a CPU that stands still is none.
+// A kernel's own error messages are found. A message about a stalled CPU is not an error.
 func TestComplaint(t *testing.T) {
 	for text, want := range map[string]bool{
 		"[    1.1] mtrr: your CPUs\n[  2.913628] Oops: double fault: 0000 [#1]\r\n": true,
@@ -66,8 +66,8 @@ func TestComplaint(t *testing.T) {
 	}
 }
 
-// A machine that ends early is a failure of its cases, unless QEMU has played it wrong: then what is left runs in
-// another one.
+// A machine that ends early fails its cases. After an error of the emulation, another machine runs the remaining ones
+// instead.
 func TestMachineEndsEarly(t *testing.T) {
 	run := Run{Name: "Linux 6.12", Cases: []Case{{Test: "TestA"}, {Test: "TestB"}, {Test: "TestC"}}}
 	const (
@@ -76,9 +76,9 @@ func TestMachineEndsEarly(t *testing.T) {
 	)
 	for _, tt := range []struct {
 		name     string
-		consoles []string // of the machines: each comes to one case
-		ends     string   // results, by case
-		want     string   // in the error
+		consoles []string // of the machines, each of which completes one case
+		ends     string   // results by case
+		want     string   // text of the error
 	}{
 		{"none", []string{"", "", ""}, "A", "2 cases early"},
 		{"of int3", []string{stale, stale, ""}, "ABC", ""},
@@ -108,9 +108,8 @@ func TestMachineEndsEarly(t *testing.T) {
 	}
 }
 
-// The table keeps what runs of other machines wrote, and is read as it is written. A run
-// takes the place of the former one of its machine: what it did not come to is empty. One
-// that told of nothing changes nothing.
+// The table keeps the results that runs of other machines wrote, and is read as it is written. A run replaces the
+// former results of its machine; cases that it did not reach are empty. A run without results changes nothing.
 func TestPage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "page.md")
 	p := Page{
@@ -165,7 +164,7 @@ The end.
 	}
 }
 
-// Cases are chosen by a word, or by their names.
+// Cases are chosen by a word or by their names.
 func TestChoose(t *testing.T) {
 	cases := []Case{{Test: "TestA/one", Short: true}, {Test: "TestA/two"}, {Test: "TestB"}}
 	for words, want := range map[string]int{"all": 3, "short": 1, "TestA": 2, "nosuch": -1, "(": -1} {
@@ -179,7 +178,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// What failed or was not run fails the whole, and says what.
+// A failure or an untested machine fails the whole run, and the error names it.
 func TestTally(t *testing.T) {
 	cases := []Case{{Test: "TestA"}, {Test: "TestB"}}
 	var b bytes.Buffer

@@ -9,26 +9,26 @@ import (
 	"strings"
 )
 
-// A Page is a page of the docs with a table: a row for each case, a column for each
-// machine. A column is of one run: what a machine did before is not kept.
+// A Page is a page of the docs with a table: a row for each case, a column for each machine. A column has the results
+// of one run. The results of former runs are dropped.
 type Page struct {
 	Path  string
-	By    string // how it is made: make test-kernels
-	Cases []Case // the rows; one without a test is known by what it is about
-	// Compare puts the columns in order, as slices.SortFunc has it.
+	By    string // the command that makes it, such as make test-kernels
+	Cases []Case // the rows; one without a test is named after its About
+	// Compare orders the columns, as for slices.SortFunc.
 	Compare func(a, b string) int
 }
 
-// The table is between these lines.
+// begin returns the line before the table. tableEnd is the line after it.
 func (p Page) begin() string { return "<!-- made by " + p.By + " -->" }
 
 const tableEnd = "<!-- end -->"
 
-// A table is what each machine did, by column and row.
+// A table has the result of each machine, by column and row.
 type table map[string]map[string]Result
 
-// Update makes a column of the results of a run; a case without one is empty. Other columns
-// of which replaced says so go. A run without any results changes nothing.
+// Update writes the results of a run into a column. Cases without a result are empty. It removes the other columns for
+// which replaced returns true. A run without any results changes nothing.
 func (p Page) Update(column string, results map[string]Result, replaced func(other string) bool) error {
 	if len(results) == 0 {
 		return nil
@@ -52,7 +52,7 @@ func (p Page) Update(column string, results map[string]Result, replaced func(oth
 	return os.WriteFile(p.Path, []byte(before+p.begin()+"\n"+p.write(t)+tableEnd+after), 0o644)
 }
 
-// row is what results call a case.
+// row returns the name of a case in results.
 func (c Case) row() string {
 	if c.Test == "" {
 		return c.About
@@ -60,7 +60,7 @@ func (c Case) row() string {
 	return c.Test
 }
 
-// write writes the table.
+// write formats the table.
 func (p Page) write(t table) string {
 	var columns []string
 	for c := range t {
@@ -88,7 +88,7 @@ func (p Page) write(t table) string {
 	return b.String()
 }
 
-// parseTable reads what write wrote.
+// parseTable parses the output of write.
 func parseTable(text string) table {
 	t := table{}
 	var columns []string

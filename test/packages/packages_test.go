@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package packages tests what `make packages` makes, by the programs of the systems that it
-// is for. All formats and processors are for `make test-packages`, which builds the program
-// for each processor.
+// Package packages tests what `make packages` makes, with the package managers of the systems that the packages are
+// for. `make test-packages` tests all formats and processors, since it builds the program for each processor.
 package packages
 
 import (
@@ -36,7 +35,7 @@ func run(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// needs skips the test where there is not one of the programs.
+// needs skips the test if one of the programs is missing.
 func needs(t *testing.T, names ...string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -49,7 +48,7 @@ func needs(t *testing.T, names ...string) {
 	}
 }
 
-// debian makes a system of Debian's essential packages, by the machine's own sources of apt.
+// debian makes a system of Debian's essential packages, from the machine's own apt sources.
 func debian(t *testing.T) (root string) {
 	t.Helper()
 	root = filepath.Join(t.TempDir(), "root")
@@ -94,11 +93,11 @@ func inside(t *testing.T, root, script string) {
 		exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root chroot "$0" sh -euxc "$1"`, root, script)
 }
 
-// list is a script that lists what is in a system, but for what those who install packages note.
+// list is a script that lists the files of a system, except for records of package managers.
 const list = `find / -xdev -not -path '/dev*' -not -path '/var/lib/dpkg*' -not -path '/var/lib/rpm*' -not -path '/var/log*' \
 	-not -path '/var/cache*' -not -path '/usr/lib/sysimage*' -not -path '/package.*' -not -path '/before' -not -path '/after' | sort`
 
-// use is what is tried of a package that is installed; a bridge and an agent are started.
+// use is a script that tries an installed package. It starts a bridge and an agent.
 const use = `
 	bascule version
 	bascule --help >/dev/null
@@ -134,7 +133,7 @@ const use = `
 	test -z "$(cd /usr/share/doc/bascule; find . -name '*.json' ! -name bascule.cdx.json ! -name bascule.schema.json ! -name openapi.json -o -name '*.html')"
 `
 
-// over is what a user does before a package goes.
+// over is a script of the steps that a user takes before the package is removed.
 const over = `
 	kill $agent
 	wait $agent || true
@@ -142,7 +141,7 @@ const over = `
 	rm /etc/bascule/switch.yaml
 `
 
-// nothing looks whether all is as it was.
+// nothing is a script that compares the system with its initial state.
 const nothing = list + ` >/after
 	diff /before /after
 	test ! -e /run/bascule
@@ -169,8 +168,8 @@ func copyTo(t *testing.T, from, to string) {
 	}
 }
 
-// The .deb is installed in a Debian that has nothing else, is used, installed again, and
-// purged, and leaves nothing. So does the .rpm.
+// The .deb is installed in a Debian that has nothing else, used, installed again, and purged. It leaves nothing behind.
+// The same holds for the .rpm.
 func TestInstall(t *testing.T) {
 	t.Parallel()
 	needs(t, "mmdebstrap", "dpkg-deb", "unshare", "make")
@@ -189,9 +188,9 @@ func TestInstall(t *testing.T) {
 	if !*all {
 		return
 	}
-	// rpm has its own list of what is installed, and knows nothing of Debian's libc
+	// rpm keeps its own list of installed packages, and does not know Debian's libc.
 	rpm := only(t, dir, "*.rpm")
-	// rpm leaves folders that packages of the system would own
+	// rpm leaves folders that packages of the system would own.
 	things := strings.Replace(list, " | sort", ` \( -not -type d -o -name '*bascule*' \) | sort`, 1)
 	inside(t, root, things+" >/before\n")
 	run(t, "rpm", "--root", root, "--dbpath", "/var/lib/rpm", "--nodeps", "--install", rpm)
@@ -201,8 +200,8 @@ func TestInstall(t *testing.T) {
 	inside(t, root, strings.Replace(nothing, list, things, 1))
 }
 
-// repository makes the repository of docs/packages.md of the packages in dir, and takes the
-// package from there by apt.
+// repository makes the repository of docs/packages.md from the packages in dir, and installs the package from there
+// with apt.
 func repository(t *testing.T, deb string) {
 	t.Helper()
 	needs(t, "dpkg-scanpackages", "gpg", "apt-get")
@@ -221,7 +220,7 @@ func repository(t *testing.T, deb string) {
 	}
 	at := t.TempDir()
 	run(t, "sh", "-euc", `cd "$0" && mkdir dist && cp "$1" dist && eval "$2" && gpgconf --kill all`, at, deb, script.String())
-	// an apt of its own, whose user may not read what root's alone
+	// An apt of its own, whose user cannot read files that only root may read.
 	apt := `cd "$0" && mkdir -p state/lists/partial cache/archives/partial got &&
 		echo "deb [signed-by=$0/repo/bascule.gpg] file:$0/repo stable main" >list &&
 		set -- -o Dir::State=$0/state -o Dir::Cache=$0/cache -o Dir::Etc::sourcelist=$0/list -o Dir::Etc::sourceparts=/dev/null \
@@ -238,14 +237,14 @@ func repository(t *testing.T, deb string) {
 	if want, err := os.ReadFile(deb); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("apt brought another package (%v)", err)
 	}
-	// what somebody else has changed
+	// a change by another person
 	run(t, "sh", "-euc", `cd "$0/repo/dists/stable" && sed -i 's/^Suite: stable/Suite: stables/' InRelease && rm -r "$0"/state "$0"/cache "$0"/got`, at)
 	if out, err := exec.CommandContext(t.Context(), "sh", "-euc", apt, at).CombinedOutput(); err == nil {
 		t.Errorf("apt took a repository that was changed: %s", out)
 	}
 }
 
-// unpack unpacks an archive by tar and returns its files and links.
+// unpack unpacks an archive with tar, and returns the names of its files and links.
 func unpack(t *testing.T, path, into string) (names []string) {
 	t.Helper()
 	f, err := os.Open(path)
@@ -266,7 +265,7 @@ func unpack(t *testing.T, path, into string) (names []string) {
 			t.Fatalf("%s: %v", path, err)
 		}
 		name := strings.TrimPrefix(strings.TrimPrefix(h.Name, "./"), "/")
-		if h.Typeflag == tar.TypeDir || strings.HasPrefix(name, ".") { // what apk notes
+		if h.Typeflag == tar.TypeDir || strings.HasPrefix(name, ".") { // metadata of apk
 			continue
 		}
 		names = append(names, name)
@@ -285,8 +284,8 @@ func unpack(t *testing.T, path, into string) (names []string) {
 	return names
 }
 
-// Two builds, from two folders at two times, make the same bytes; all formats have the same
-// files; and the program runs on each processor and libc, as the parsers do.
+// Two builds, from two folders at different times, are identical byte by byte. All formats contain the same files. The
+// program and its parsers run on each processor and libc.
 func TestAll(t *testing.T) {
 	if !*all {
 		t.Skip("builds the program for each processor: 'make test-packages'")
@@ -353,7 +352,7 @@ func TestAll(t *testing.T) {
 		}
 		programs := []string{glibc, filepath.Join(root, "usr/sbin/bascule")}
 		if arch.deb == runtime.GOARCH {
-			programs = append(programs, musl) // Debian has musl for the machine's own processor alone
+			programs = append(programs, musl) // Debian has musl only for the machine's own processor.
 		}
 		for _, path := range programs {
 			command := []string{path}
@@ -372,8 +371,9 @@ func TestAll(t *testing.T) {
 		for _, parser := range []string{"pf", "rule", "config"} {
 			test := filepath.Join(dir, parser+".test")
 			run(t, "env", "CGO_ENABLED=0", "GOARCH="+arch.deb, "go", "test", "-c", "-vet=off", "-trimpath", "-o", test, "bascule/"+parser)
+			// TestMemory starts itself, which the emulator does not support.
 			cmd := exec.CommandContext(t.Context(), "qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu", test, "-test.timeout=20m",
-				"-test.skip=^TestMemory$") // which starts itself, and the kernel does not emulate
+				"-test.skip=^TestMemory$")
 			cmd.Dir = "../../" + parser
 			out, err := cmd.CombinedOutput()
 			t.Logf("%s on %s: %s", parser, arch.deb, bytes.TrimSpace(out))
