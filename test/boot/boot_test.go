@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
 // Package boot boots a Debian whose own uplink is a port of a bridge, with each of the programs that configure
-// networks, from the files that docs/boot.md has. `make test-boot` runs it.
+// networks, from the files in docs/boot.md. `make test-boot` runs it.
 package boot
 
 import (
@@ -31,11 +31,11 @@ const page = "../../docs/boot.md"
 // A manager is a section of the page.
 type manager struct {
 	name string
-	unit string // that configures networks
-	// further is what is there beside the files of the page, and would take a device of the switch's if it could.
+	unit string // the unit that configures networks
+	// further are files in addition to the page's files. They would take over a device of the switch if they could.
 	further map[string]string
-	files   int    // of its own that the page has
-	instead string // makes of the files what the page says further down
+	files   int    // number of its own files on the page
+	instead string // script that changes the files as the page describes further down
 }
 
 var managers = []manager{
@@ -48,13 +48,13 @@ var managers = []manager{
 	{name: "netplan", unit: "systemd-networkd", files: 2, further: map[string]string{
 		"/etc/netplan/90-all.yaml": "network: {version: 2, ethernets: {others: {match: {name: \"e*\"}, dhcp4: true}}}\n",
 	}},
-	// it manages veths here, as some distributions have it
+	// It manages veths here, as in some distributions.
 	{name: "NetworkManager", unit: "NetworkManager", files: 2, further: map[string]string{
 		"/etc/udev/rules.d/90-veths.rules": `SUBSYSTEM=="net", ENV{ID_NET_DRIVER}=="veth", ENV{NM_UNMANAGED}="0"` + "\n",
 	}},
 }
 
-// files reads a section of a page: the files that it has, by their paths, and the commands.
+// files reads a section of a page: its files, by their paths, and its commands.
 func files(t *testing.T, page, section string) (files map[string]string, commands string) {
 	t.Helper()
 	_, text, found := strings.Cut(read(t, page), "\n## "+section+"\n")
@@ -87,7 +87,7 @@ func files(t *testing.T, page, section string) (files map[string]string, command
 	return files, commands
 }
 
-// The page has the files that are to be booted.
+// The page has the files that are booted.
 func TestFiles(t *testing.T) {
 	common, commands := files(t, page, "The switch")
 	if len(common) != 2 || commands != "systemctl enable bascule\n\n" {
@@ -100,8 +100,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// A machine whose uplink and address are on a bridge comes up by itself, again and again: as the same one, and its
-// rules hold from the first packet on.
+// A machine whose uplink and address are on a bridge boots without help, again and again. Its identity stays the same,
+// and its rules hold from the first packet on.
 func TestBoot(t *testing.T) {
 	if !*machines {
 		t.Skip("boots virtual machines: 'make test-boot'")
@@ -116,7 +116,7 @@ func TestBoot(t *testing.T) {
 	}
 }
 
-// heard is what testdata/listen.py has counted.
+// heard returns the counts of testdata/listen.py.
 func (m *machine) heard() map[string]int {
 	m.t.Helper()
 	heard := map[string]int{}
@@ -124,7 +124,7 @@ func (m *machine) heard() map[string]int {
 	return heard
 }
 
-// An identity is what others know the host by.
+// An identity is how other machines identify the host.
 type identity struct{ MAC, Address string }
 
 func bootWith(t *testing.T, im *image, of manager) {
@@ -136,7 +136,7 @@ func bootWith(t *testing.T, im *image, of manager) {
 			all[path] = text
 		}
 	}
-	// for what the listener is to hear
+	// For the packets that the listener should receive.
 	all["/etc/bascule/pf.conf"] += "pass in on enp1s0 inet proto udp to port 9\n"
 	disk := im.disk(t, all, commands+more+"chmod -f 600 /etc/netplan/* /etc/NetworkManager/system-connections/* || true")
 	at := newStation(t, of)
@@ -166,13 +166,14 @@ func bootWith(t *testing.T, im *image, of manager) {
 			t.Errorf("with an address from DHCP it is %v, and it was %v", now, first)
 		}
 	}
-	// the listener would hear what the rules keep back
+	// The listener would receive the packets that the rules hold back.
 	m.run("bascule pfctl -d")
 	m.run(`for i in $(seq 600); do grep -q '"socket 7"' /run/heard && exit; sleep 0.1; done; cat /run/heard; exit 1`)
 	purge(m, all)
 }
 
-// upgrade installs a newer package while the switch runs: no frame is lost, and the new program has the bridge then.
+// upgrade installs a newer package while the switch runs. No frame is lost, and the bridge has the new program after
+// that.
 func (at *station) upgrade(m *machine, was identity) {
 	t := m.t
 	t.Helper()
@@ -182,7 +183,7 @@ func (at *station) upgrade(m *machine, was identity) {
 		at.sends <- false
 		sent := <-at.sent
 		heard := 0
-		for begun := time.Now(); time.Since(begun) < 10*time.Second; { // what is under way arrives
+		for begun := time.Now(); time.Since(begun) < 10*time.Second; { // packets on their way arrive
 			if now := m.heard()["host0 9"]; now > heard {
 				heard, begun = now, time.Now()
 			}
@@ -209,7 +210,7 @@ func (at *station) upgrade(m *machine, was identity) {
 	}
 }
 
-// purge removes the bridge and the package, which leave nothing but the files that the user wrote.
+// purge removes the bridge and the package. They leave nothing but the files that the user wrote.
 func purge(m *machine, written map[string]string) {
 	m.t.Helper()
 	own := map[string]bool{}
@@ -220,7 +221,7 @@ func purge(m *machine, written map[string]string) {
 	}
 	m.run("bascule bridge del br0")
 	m.run("apt-get -qq purge -y bascule")
-	// the listener's unit names the service
+	// The listener's unit contains the name of the service.
 	left := m.run(`find / /run -xdev -name '*bascule*'; systemctl list-unit-files --no-legend '*bascule*'
 		systemctl list-units --all --no-legend '*bascule*' | grep -v not-found
 		systemctl --failed --no-legend; ip -br link | grep bsc; true`)
@@ -231,7 +232,7 @@ func purge(m *machine, written map[string]string) {
 	}
 }
 
-// ordered looks whether the switch was ready before the network was configured.
+// ordered checks that the switch was ready before the network was configured.
 func (at *station) ordered(m *machine) {
 	t := m.t
 	t.Helper()
@@ -247,7 +248,7 @@ func (at *station) ordered(m *machine) {
 	}
 }
 
-// judge looks at a machine that has booted.
+// judge checks a machine that has booted.
 func (at *station) judge(m *machine) identity {
 	t := m.t
 	t.Helper()
@@ -264,7 +265,7 @@ func (at *station) judge(m *machine) identity {
 		if id != "enp1s0" && !strings.HasPrefix(id, "bsc") {
 			continue
 		}
-		// a manager that does not run knows nothing
+		// A manager that does not run has no state.
 		for _, ask := range []string{"networkctl --no-legend list ", "nmcli -g GENERAL.STATE device show "} {
 			if out, _ := m.try(ask + id); out != "" && !strings.Contains(out, "unmanaged") && !strings.Contains(out, "not running") {
 				t.Errorf("%s: %s", ask+id, out)
@@ -293,13 +294,13 @@ func (at *station) judge(m *machine) identity {
 	return is
 }
 
-// A station is the machine's only neighbour, which has a DHCP server, and sends to all.
+// A station is the machine's only neighbour. It has a DHCP server, and sends broadcasts.
 type station struct {
 	*ends.Namespace
 	t          *testing.T
-	configures string // the unit of the machine that configures its network
+	configures string // the machine's unit that configures its network
 
-	sends chan bool // whether to go on sending; false is answered by how many were sent to each port
+	sends chan bool // whether to continue to send; after false, the numbers of packets to each port are returned
 	sent  chan int
 }
 
@@ -315,7 +316,7 @@ func newStation(t *testing.T, of manager) *station {
 	return &station{at, t, of.unit, make(chan bool), make(chan int)}
 }
 
-// plug readies the device of the machine's network card, which QEMU has just made.
+// plug sets up the device of the machine's network card, which QEMU has just made.
 func (at *station) plug() {
 	t := at.t
 	t.Helper()
@@ -348,7 +349,7 @@ func (at *station) plug() {
 	})
 }
 
-// broadcast is a socket that sends to all behind the device.
+// broadcast returns a socket that broadcasts on the device.
 func (at *station) broadcast() (conn net.PacketConn, err error) {
 	err = at.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -369,7 +370,7 @@ func (at *station) broadcast() (conn net.PacketConn, err error) {
 	return conn, err
 }
 
-// send sends to a port that the rules let nothing in for, and to one that they do, until ctx ends.
+// send sends to a port for which the rules let no packet in, and to one for which they do, until ctx ends.
 func (at *station) send(ctx context.Context, conn net.PacketConn) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -17,8 +17,8 @@ import (
 	"bascule/test/program"
 )
 
-// bootFormer has this version's package come after one whose bridges have a former layout, on a machine that was set up
-// by the page of that time, and that has a guest behind a translating gateway.
+// bootFormer installs this version's package after a version whose bridges have a former layout. The machine was set up
+// as that version's page says, and has a guest behind a gateway with NAT.
 func bootFormer(t *testing.T, im *image) {
 	source := program.Former(t, int(datapath.Layout)-1)
 	path := filepath.Join(t.TempDir(), "bascule")
@@ -74,7 +74,7 @@ func bootFormer(t *testing.T, im *image) {
 	for _, name := range []string{"br0", "br1"} {
 		m.run("journalctl -b -u bascule --no-pager | grep 'another version of bascule has made it.* bridge=" + name + "$'")
 	}
-	// and this version boots from the files of that time
+	// This version boots from the former version's files, too.
 	m.reboot()
 	at.ordered(m)
 	if now := at.judge(m); now != was {
@@ -82,14 +82,14 @@ func bootFormer(t *testing.T, im *image) {
 	}
 }
 
-// An asked is how the station was asked by TCP.
+// An asked counts the requests that the station received by TCP.
 type asked struct {
 	t      *testing.T
 	rounds atomic.Int64
-	by     atomic.Value // the address that asked
+	by     atomic.Value // the client's address
 }
 
-// answer answers what the first connection asks.
+// answer answers the requests of the first connection.
 func (at *station) answer() *asked {
 	t := at.t
 	t.Helper()
@@ -124,7 +124,7 @@ func (at *station) answer() *asked {
 	return a
 }
 
-// more waits for more questions.
+// more waits for n more requests.
 func (a *asked) more(n int64) {
 	a.t.Helper()
 	for begun, want := time.Now(), a.rounds.Load()+n; a.rounds.Load() < want; time.Sleep(10 * time.Millisecond) {

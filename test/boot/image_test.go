@@ -18,7 +18,7 @@ import (
 // suite is the Debian that boots: the first one whose kernel has tcx.
 const suite = "trixie"
 
-// packages are what it has beside apt and what is essential.
+// packages are installed in addition to apt and the essential packages.
 var packages = []string{
 	"systemd-sysv", "udev", "dbus", "kmod", "linux-image-cloud-amd64", "initramfs-tools", "zstd",
 	"ifupdown", "dhcpcd-base", "netplan.io", "network-manager", "iproute2", "iputils-ping", "python3-minimal",
@@ -28,7 +28,7 @@ var packages = []string{
 type image struct {
 	root           string
 	kernel, initrd string
-	release        string // of the kernel
+	release        string // release of the kernel
 }
 
 // newImage makes a Debian, and installs bascule's package.
@@ -56,10 +56,11 @@ func newImage(t *testing.T) *image {
 
 	im.write(t, "/package.deb", newPackage(t, "../..", program.Path(t), "v0.1"))
 	im.inside(t, "dpkg -i /package.deb; rm /package.deb")
-	newer := filepath.Join(dir, "newer") // another build by its tags, and so other programs to the agent
+	// Other tags make another build, so the agent treats it as another program.
+	newer := filepath.Join(dir, "newer")
 	run(t, "go", "build", "-o", newer, "-tags", "newer", "-ldflags", "-X main.version=v9.0", "bascule/cmd/bascule")
 	im.write(t, "/newer.deb", newPackage(t, "../..", newer, "v9.0"))
-	// the machine gets its number as it boots for the first time; that it has none is no first boot to systemd
+	// The machine gets its ID when it boots for the first time. systemd does not treat an empty ID as a first boot.
 	im.write(t, "/etc/machine-id", "")
 	im.write(t, "/etc/fstab", "/dev/vda / ext4 rw 0 1\n")
 	for _, name := range []string{"door.service", "listen.service"} {
@@ -72,7 +73,7 @@ func newImage(t *testing.T) *image {
 	return im
 }
 
-// newPackage makes a package of a program, with all else of a source.
+// newPackage packs a program, with the other files of a source tree.
 func newPackage(t *testing.T, source, program, version string, more ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -88,14 +89,14 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// write makes a file of the Debian.
+// write writes a file of the Debian.
 func (im *image) write(t *testing.T, path, text string) {
 	t.Helper()
 	must(t, os.MkdirAll(filepath.Dir(im.root+path), 0o755))
 	must(t, os.WriteFile(im.root+path, []byte(text), 0o644))
 }
 
-// inside runs a script in the Debian, which does not run meanwhile.
+// inside runs a script in the Debian while it is not booted.
 func (im *image) inside(t *testing.T, script string) {
 	t.Helper()
 	run(t, "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-euc", `
@@ -105,7 +106,8 @@ func (im *image) inside(t *testing.T, script string) {
 		exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root chroot "$0" sh -euc "$1"`, im.root, script)
 }
 
-// disk makes a disk of the Debian with further files, after a script has run there. The Debian stays as it was.
+// disk makes a disk of the Debian with additional files, after a script has run there. The Debian itself does not
+// change.
 func (im *image) disk(t *testing.T, files map[string]string, script string) string {
 	t.Helper()
 	dir := t.TempDir()

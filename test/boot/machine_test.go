@@ -21,18 +21,18 @@ import (
 	"bascule/lab/guests"
 )
 
-// patience is how long is waited for what is sure to happen. A boot is emulated, and the machine may be busy.
+// patience is the time limit for events that have to happen. A boot is emulated, and the machine may be busy.
 const patience = time.Hour
 
 // A machine is a virtual machine that boots from a disk, again and again.
 type machine struct {
 	t       *testing.T
-	door    net.Conn // to testdata/door.sh
+	door    net.Conn // connection to testdata/door.sh
 	qmp     net.Conn
-	lines   chan string // that the door says
+	lines   chan string // output of the door
 	over    chan struct{}
-	console string // what the kernel and systemd say
-	boot    string // the number of this boot
+	console string // messages of the kernel and systemd
+	boot    string // ID of this boot
 	begun   time.Time
 }
 
@@ -48,18 +48,19 @@ func (im *image) start(t *testing.T, at *ends.Namespace, disk string) *machine {
 	defer console.Close()
 	cmd := ends.Command(t.Context(), "qemu-system-x86_64",
 		"-name", "bascule-boot", "-machine", "q35", "-cpu", guests.TCGCPU(im.release),
-		// Its time goes by the instructions that it runs: no service of it is late where this machine is busy.
+		// Its time advances with the instructions that it runs: its services are in time although this machine
+		// is busy.
 		"-accel", "tcg,thread=single", "-icount", "shift=0,sleep=on",
 		"-smp", "2", "-m", "1024", "-nodefaults", "-no-user-config", "-display", "none",
 		"-kernel", im.kernel, "-initrd", im.initrd,
-		// without checks of timers, which fail on a busy machine
+		// Without checks of timers, which fail on a busy machine.
 		"-append", "root=/dev/vda rw console=ttyS0 loglevel=4 panic=-1 no_timer_check clocksource=tsc tsc=reliable",
 		"-drive", "file="+disk+",format=raw,if=none,id=disk,cache=unsafe", "-device", "virtio-blk-pci,drive=disk",
 		"-device", "virtio-rng-pci", "-serial", "stdio",
 		"-chardev", "socket,id=qmp,fd=3", "-mon", "chardev=qmp,mode=control",
 		"-device", "virtio-serial-pci", "-chardev", "socket,id=door,fd=4",
 		"-device", "virtserialport,chardev=door,name=test.door",
-		// the first slot behind a root port, which udev calls enp1s0
+		// The first slot behind a root port, which udev names enp1s0.
 		"-device", "pcie-root-port,id=root,bus=pcie.0,addr=0x10,multifunction=off",
 		"-netdev", "tap,id=net,ifname=tap0,script=no,downscript=no",
 		"-device", "virtio-net-pci,netdev=net,bus=root,mac=52:54:00:00:00:02,romfile=",
@@ -70,7 +71,7 @@ func (im *image) start(t *testing.T, at *ends.Namespace, disk string) *machine {
 	qmpFar.Close()
 	doorFar.Close()
 	go func() {
-		_ = cmd.Wait() // what it said is in the console
+		_ = cmd.Wait() // the console has its error
 		close(m.over)
 	}()
 	t.Cleanup(func() {
@@ -100,7 +101,7 @@ func (im *image) start(t *testing.T, at *ends.Namespace, disk string) *machine {
 	return m
 }
 
-// pair is a connection whose far side goes to QEMU.
+// pair returns a connection whose other side is for QEMU.
 func pair(t *testing.T) (net.Conn, *os.File) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -112,7 +113,7 @@ func pair(t *testing.T) (net.Conn, *os.File) {
 	return conn, os.NewFile(uintptr(fds[1]), "far")
 }
 
-// monitor tells QEMU something.
+// monitor sends a command to QEMU's monitor.
 func (m *machine) monitor(command string) {
 	m.t.Helper()
 	_, err := fmt.Fprintf(m.qmp, "{\"execute\": %q}\n", command)
@@ -121,7 +122,7 @@ func (m *machine) monitor(command string) {
 
 var colours = regexp.MustCompile(`\x1b\[[0-9;?]*[A-Za-z]|\x1b[()78c]?`)
 
-// lastWords is the end of the console.
+// lastWords returns the end of the console's text.
 func (m *machine) lastWords() string {
 	text, err := os.ReadFile(m.console)
 	must(m.t, err)
@@ -129,7 +130,7 @@ func (m *machine) lastWords() string {
 	return string(bytes.Join(lines[max(0, len(lines)-60):], []byte("\n")))
 }
 
-// line is the next that the door says.
+// line returns the next line of the door's output.
 func (m *machine) line(what string) string {
 	m.t.Helper()
 	select {
@@ -143,7 +144,7 @@ func (m *machine) line(what string) string {
 	return ""
 }
 
-// booted waits until a boot is over that is not the last one.
+// booted waits until another boot than the last one is complete.
 func (m *machine) booted() {
 	m.t.Helper()
 	for {
@@ -156,7 +157,7 @@ func (m *machine) booted() {
 	}
 }
 
-// reboot has the machine end its services and boot.
+// reboot has the machine stop its services and boot.
 func (m *machine) reboot() {
 	m.t.Helper()
 	m.begun = time.Now()
@@ -164,7 +165,7 @@ func (m *machine) reboot() {
 	m.booted()
 }
 
-// reset has the machine boot as by its switch.
+// reset boots the machine as its reset button would.
 func (m *machine) reset() {
 	m.t.Helper()
 	m.begun = time.Now()
@@ -172,7 +173,7 @@ func (m *machine) reset() {
 	m.booted()
 }
 
-// say has the machine begin a script.
+// say starts a script in the machine.
 func (m *machine) say(script string) {
 	m.t.Helper()
 	_, err := fmt.Fprintln(m.door, base64.StdEncoding.EncodeToString([]byte(script)))

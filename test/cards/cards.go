@@ -12,24 +12,24 @@ import (
 	"bascule/test/machines"
 )
 
-// A card is a network card that QEMU plays.
+// A card is a network card that QEMU emulates.
 type card struct {
-	name   string // as the page has it
-	kind   string // QEMU's
-	driver string // the kernel's
-	auto   string // the hook that auto is
-	// what QEMU's card and its driver do; see inside.Card
+	name   string // as on the page
+	kind   string // QEMU's name
+	driver string // the kernel's driver
+	auto   string // the hook that auto selects
+	// Behaviour of QEMU's card and its driver; see inside.Card.
 	lro, mixes, keeps, loses bool
-	// set are further properties of the card.
+	// set are additional properties of the card.
 	set map[string]any
-	// taps has the wires go by taps of the host, which keep what is noted beside a packet:
-	// that a checksum is unfinished, or that a packet is to be cut up. Without, QEMU joins
-	// the cards, and packets are finished.
+	// taps connects the wires through taps of the host. Taps keep the header of a packet,
+	// such as an unfinished checksum or pending segmentation. Otherwise QEMU connects the
+	// cards, and packets are complete.
 	taps   bool
-	queues int // of each card, 0 for one
+	queues int // queues of each card, 0 for one
 }
 
-// offloads are those of a virtio card that its driver may use.
+// offloads are the offloads of a virtio card that its driver may use.
 var offloads = []string{
 	"csum", "guest_csum", "gso", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo", "host_tso4", "host_tso6", "host_ecn", "host_ufo",
 }
@@ -42,7 +42,7 @@ func without(names []string) map[string]any {
 	return set
 }
 
-// cards are all that are tested, as the page has them from left to right.
+// cards are all tested cards, in the order of the page's columns.
 var cards = []card{
 	{name: "virtio-net", kind: "virtio-net-pci", driver: "virtio_net", auto: "xdp"},
 	{name: "virtio-net/offloads", kind: "virtio-net-pci", driver: "virtio_net", auto: "xdp", taps: true},
@@ -74,18 +74,18 @@ var cases = []machines.Case{
 	{About: "a VLAN device", Package: testProgram, Test: "TestCard/vlan_device"},
 }
 
-// hookRow is what the page calls the case whose result is a hook, and kernelRow one of the
-// rows that say what a column is of.
+// hookRow is the page's name for the case whose result is a hook. kernelRow describes the
+// column.
 const (
 	hookRow   = "the hook that `auto` takes, and others"
 	kernelRow = "Linux"
 )
 
-// full is what a virtio card says of its wire. A bond needs that for LACP (802.3ad), and a card
-// that is not told says nothing.
+// full is the link that a virtio card reports. A bond needs it for LACP (802.3ad), and the card
+// reports none by default.
 var full = map[string]any{"speed": 1000, "duplex": "full"}
 
-// properties are QEMU's of the near card of a wire, from 0.
+// properties are QEMU's properties of the near card of a wire; wires count from 0.
 func (c card) properties(wire int) map[string]any {
 	p := map[string]any{
 		"driver": c.kind, "id": inside.Name(wire), "bus": fmt.Sprintf("slot%d", wire+1), "netdev": fmt.Sprintf("near%d", wire+1),
@@ -102,7 +102,7 @@ func (c card) properties(wire int) map[string]any {
 	return p
 }
 
-// argument writes properties as -device takes them.
+// argument formats properties for -device.
 func argument(properties map[string]any) string {
 	words := []string{properties["driver"].(string)}
 	for _, name := range slices.Sorted(maps.Keys(properties)) {
@@ -117,8 +117,8 @@ func argument(properties map[string]any) string {
 	return strings.Join(words, ",")
 }
 
-// devices are the arguments for QEMU: for each wire a slot with the near card in it,
-// which can be taken out, and the far card. A card of PCI Express has a slot of its own.
+// devices returns the arguments for QEMU: for each wire a slot with the near card, which can be
+// removed, and the far card. A PCI Express card has a slot of its own.
 func (c card) devices() (args []string) {
 	for i := range inside.Wires {
 		n := i + 1

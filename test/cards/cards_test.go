@@ -13,7 +13,7 @@ import (
 	"bascule/test/machines"
 )
 
-// Cards are chosen by how their names begin.
+// Cards are chosen by the beginning of their names.
 func TestChoose(t *testing.T) {
 	for words, want := range map[string]string{
 		"":    "virtio-net virtio-net/offloads virtio-net/2-queues virtio-net/no-offloads vmxnet3 igb e1000e",
@@ -34,7 +34,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// A card is made by the same words at first and when it is put in again.
+// A card has the same properties at first and when it is put in again.
 func TestDevices(t *testing.T) {
 	c := card{kind: "virtio-net-pci", taps: true, queues: 2, set: map[string]any{"csum": false}}
 	args := c.devices()
@@ -53,7 +53,7 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// The page has the cards in the order of the list, and forgets those that are no more.
+// The page has the cards in the order of the list, and drops removed ones.
 func TestPage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cards.md")
 	if err := os.WriteFile(path, []byte("<!-- made by make test-cards -->\n<!-- end -->\n"), 0o644); err != nil {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Program cards runs the switch on the drivers of network cards, which QEMU plays: a
-// virtual machine for each kind of card, one at a time. The cases are the tests of
-// test/cards/inside, with the real program, and with frames that cross from one card to
-// another. `make test-cards` runs it.
+// Program cards runs the switch on the drivers of network cards, which QEMU emulates: a virtual
+// machine for each kind of card, one at a time. The cases are the tests of test/cards/inside,
+// with the real program, and with frames that cross from one card to another. `make test-cards`
+// runs it.
 package main
 
 import (
@@ -44,10 +44,10 @@ type options struct {
 	cards string
 }
 
-// prefix begins the names of the network namespaces that taps are in.
+// prefix begins the names of the taps' network namespaces.
 const prefix = "bsc-cards"
 
-// run tests card after card. Where the last has ended, the error says what failed.
+// run tests the cards one after the other. After the last, the error lists the failures.
 func run(ctx context.Context, o options, w io.Writer) error {
 	chosen, err := machines.Choose(cases, o.Cases)
 	if err != nil {
@@ -109,7 +109,7 @@ func run(ctx context.Context, o options, w io.Writer) error {
 	return tally.End(w, o.Lenient)
 }
 
-// page is what each card did.
+// page returns the page of results, with a column for each card.
 func page(path string) machines.Page {
 	rows := slices.Clone(cases)
 	for _, of := range []string{kernelRow, machines.BasculeRow, machines.QEMURow} {
@@ -120,7 +120,7 @@ func page(path string) machines.Page {
 	}
 }
 
-// place is where a card is in the list, behind it for one that is not.
+// place returns the index of a card in the list, or the length of the list for an unknown card.
 func place(name string) int {
 	if i := slices.IndexFunc(cards, func(c card) bool { return c.name == name }); i >= 0 {
 		return i
@@ -128,10 +128,10 @@ func place(name string) int {
 	return len(cards)
 }
 
-// known reports whether a column is of no card that there is.
+// known reports whether a column has a card that is not in the list.
 func known(column string) bool { return place(column) == len(cards) }
 
-// choose returns the cards whose names begin as one of the words.
+// choose returns the cards whose names begin with one of the words.
 func choose(words string) ([]card, error) {
 	if strings.TrimSpace(words) == "" {
 		return cards, nil
@@ -153,7 +153,7 @@ func choose(words string) ([]card, error) {
 
 var versionOf = regexp.MustCompile(`version ([0-9.]+)`)
 
-// emulator returns the version of QEMU, and which cards it has.
+// emulator returns QEMU's version, and a function that reports whether it has a card.
 func emulator(ctx context.Context) (version string, has func(kind string) bool, err error) {
 	ask := func(args ...string) (string, error) {
 		out, err := ends.Command(ctx, "qemu-system-x86_64", args...).CombinedOutput()
@@ -186,7 +186,7 @@ func (c card) test(ctx context.Context, w io.Writer, dir string, kernel guests.K
 		return nil, err
 	}
 	m := guests.Machine{
-		// a slot of its own takes a card only on a board of PCI Express
+		// Only a PCI Express board has a slot of its own for a card.
 		Kernel: kernel, CPUs: 2, Board: "q35", Devices: c.devices(), Programs: []string{"teamnl"},
 		Modules: []string{"virtio_net", c.driver, "bonding", "team", "team_mode_activebackup", "team_mode_roundrobin", "8021q"},
 	}
@@ -204,8 +204,8 @@ func (c card) test(ctx context.Context, w io.Writer, dir string, kernel guests.K
 	}.Do(ctx, w)
 }
 
-// joinedTaps makes a namespace with the taps of all wires. Bridges that learn nothing
-// join them, and leave packets as they are.
+// joinedTaps makes a namespace with the taps of all wires. Bridges that do not learn join them,
+// and do not change packets.
 func (c card) joinedTaps() (*ends.Namespace, error) {
 	at, err := ends.NewNamespace(spaces.Name(prefix, "taps"))
 	if err != nil {
@@ -220,12 +220,12 @@ func (c card) joinedTaps() (*ends.Namespace, error) {
 }
 
 func (c card) joinTaps(at *ends.Namespace, n int) error {
-	const mtu = 9000 // of the largest frames
+	const mtu = 9000 // MTU for the largest frames
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = fmt.Sprintf("wire%d", n), mtu
 	off, zero := false, uint32(0)
-	mask := uint16(0xfff8)     // what else is not forwarded; Linux allows no more
-	sideMask := uint16(0xfffd) // of one side more, LACP among it, but not the frames that stop a sender
+	mask := uint16(0xfff8)     // forward reserved addresses; Linux allows no more
+	sideMask := uint16(0xfffd) // ports forward more, including LACP, but not pause frames
 	hub := &netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &off, AgeingTime: &zero, GroupFwdMask: &mask}
 	nl := at.Netlink()
 	if err := nl.LinkAdd(hub); err != nil {
@@ -249,7 +249,7 @@ func (c card) joinTaps(at *ends.Namespace, n int) error {
 	return nl.LinkSetUp(hub)
 }
 
-// makeTap makes a tap in the calling thread's namespace, which QEMU opens.
+// makeTap makes a tap for QEMU in the calling thread's namespace.
 func makeTap(name string, queues bool) error {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -14,12 +14,12 @@ import (
 	"bascule/lab/report"
 )
 
-// What costs a per cent more has failed; what is cheaper, or new, has not.
+// A cost that is one per cent higher fails; a lower or new one does not.
 func TestJudge(t *testing.T) {
 	before := golden{Costs: map[string]float64{"a": 500, "b": 1000}}
 	for _, tt := range []struct {
 		now  map[string]float64
-		want string // of the error
+		want string // text of the error
 	}{
 		{map[string]float64{"a": 500, "b": 1000}, ""},
 		{map[string]float64{"a": 504.9, "b": 700, "c": 1}, ""},
@@ -51,7 +51,7 @@ func TestCosts(t *testing.T) {
 	}
 }
 
-// Another version of QEMU than the one of the record may play another processor.
+// Another version of QEMU may emulate another processor.
 func TestSeries(t *testing.T) {
 	for version, want := range map[string]string{"7.2.22": "7.2", "10.0.3": "10.0", "9": "9"} {
 		if got := series(version); got != want {
@@ -60,7 +60,7 @@ func TestSeries(t *testing.T) {
 	}
 }
 
-// What is recorded is read as it was written, and its cases are those of the profile.
+// The record is read as it was written, and its cases are the profile's cases.
 func TestGolden(t *testing.T) {
 	r, err := read("golden.json")
 	if err != nil {
@@ -102,7 +102,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// The cable's functions are subtracted, and what is little is in one line.
+// The cable's functions are subtracted, and small numbers are summed up in one line.
 func TestOverCable(t *testing.T) {
 	got := overCable([]string{"direct", "a", "b"}, []map[string]float64{
 		{"common": 100, "once": 20},

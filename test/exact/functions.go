@@ -19,15 +19,15 @@ import (
 	"bascule/lab/fabrics"
 )
 
-// source is the plug-in of QEMU that counts.
+// source is the plug-in of QEMU that counts instructions.
 const source = "test/exact/plugin/functions.c"
 
-// few are instructions that are not worth a line of their own.
+// few is the number of instructions below which a function has no line of its own.
 const few = 10
 
-// functions prints where the instructions of a frame go, through each of the fabrics and
-// over what the same function takes of a frame through the cable. Broadcasts, of which a
-// frame is one that arrived, have no cable to go through.
+// functions prints in which functions the instructions of a frame are executed, through each of
+// the fabrics, beyond the cost of the same function through the cable. There is no such cable
+// for broadcasts, whose unit is a frame that arrived.
 func functions(ctx context.Context, o options, w io.Writer) error {
 	progress := lab.NewProgress(os.Stderr)
 	k, err := lab.Pinned(ctx, o.kernel, progress)
@@ -49,7 +49,7 @@ func functions(ctx context.Context, o options, w io.Writer) error {
 	names, how := append([]string{cable}, strings.Split(o.functions, ",")...), "over those by a veth cable"
 	var taken []map[string]float64
 	if strings.HasPrefix(o.workload, "copies") {
-		// A cable has one other end: there is nothing to subtract.
+		// A cable has one other end: nothing can be subtracted.
 		taken, how = append(taken, nil), "of all that takes part"
 	}
 	for _, name := range names[len(taken):] {
@@ -67,9 +67,9 @@ func functions(ctx context.Context, o options, w io.Writer) error {
 	return nil
 }
 
-// overCable is a table with a line for each function that takes more than a few
-// instructions of a frame, in Markdown. The first of the fabrics is the cable, whose own
-// instructions are subtracted.
+// overCable returns a table in Markdown, with a line for each function that executes more than
+// a few instructions of a frame. The first of the fabrics is the cable, whose own instructions
+// are subtracted.
 func overCable(names []string, taken []map[string]float64) string {
 	less := taken[0]
 	total := make([]float64, len(names))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Program exact says whether a frame costs as many instructions as it did: those of the
-// plain paths, with VLAN filtering, and past pf's rules, in a virtual machine whose
-// instructions are counted. `make test-exact` runs it.
+// Program exact compares the number of a frame's instructions with the record: on the plain
+// paths, with VLAN filtering, and past pf's rules, in a virtual machine whose instructions are
+// counted. `make test-exact` runs it.
 package main
 
 import (
@@ -29,14 +29,14 @@ import (
 	"bascule/lab/report"
 )
 
-// group is that of the profile exact whose figures are recorded, and cable the fabric
-// whose cost is subtracted from the others'.
+// group is the group of the profile exact whose figures are recorded. cable is the fabric whose
+// cost is subtracted from the other costs.
 const (
 	group = "short"
 	cable = "direct"
 )
 
-// tolerance is how much more a frame may cost than was recorded.
+// tolerance is the relative increase of a recorded cost that is allowed.
 const tolerance = 0.01
 
 func main() {
@@ -109,8 +109,8 @@ func run(ctx context.Context, o options, w io.Writer) error {
 	return now.judge(before)
 }
 
-// measure runs the group in a virtual machine. An ends.Unavailable tells why there can
-// be none.
+// measure runs the group in a virtual machine. An ends.Unavailable is the reason why there is
+// none.
 func measure(ctx context.Context, kernel string) (*report.Report, guests.Kernel, error) {
 	progress := lab.NewProgress(os.Stderr)
 	k, err := lab.Pinned(ctx, kernel, progress)
@@ -134,7 +134,7 @@ func measure(ctx context.Context, kernel string) (*report.Report, guests.Kernel,
 	return r, k, err
 }
 
-// build makes the program that is measured.
+// build builds the measured program.
 func build(ctx context.Context, program string) error {
 	cmd := ends.Command(ctx, "go", "build", "-o", program, "bascule/cmd/bascule")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -144,16 +144,16 @@ func build(ctx context.Context, program string) error {
 	return nil
 }
 
-// A golden is what frames cost on a kernel.
+// A golden is the recorded cost of frames on a kernel.
 type golden struct {
-	// QEMU is its version: another one may play another processor, for which the
+	// QEMU is its version. Another version may emulate another processor, for which the
 	// kernel chooses other instructions.
 	QEMU string `json:"qemu"`
-	// Costs are the instructions of a frame over what the cable takes, by case.
+	// Costs are the instructions of a frame beyond the cable's, by case.
 	Costs map[string]float64 `json:"instructions"`
 }
 
-// A record is what frames cost on each kernel, by its release.
+// A record has the costs on each kernel, by the kernel's release.
 type record map[string]golden
 
 func read(path string) (record, error) {
@@ -176,8 +176,8 @@ func (r record) write(path string) error {
 	return os.WriteFile(path, append(text, '\n'), 0o644)
 }
 
-// costs are what the cases of a group cost over what the cable takes of the same
-// workload, by the medians of the rounds and to a tenth of an instruction.
+// costs returns the instructions of a group's cases beyond the cable's for the same workload.
+// It uses the medians of the rounds, and rounds to a tenth of an instruction.
 func costs(g *report.Group) map[string]float64 {
 	out := map[string]float64{}
 	for _, c := range g.Cases {
@@ -189,7 +189,7 @@ func costs(g *report.Group) map[string]float64 {
 	return out
 }
 
-// series is a version without its last number.
+// series returns a version without its last number.
 func series(version string) string {
 	if i := strings.LastIndexByte(version, '.'); i > 0 {
 		return version[:i]
@@ -197,7 +197,7 @@ func series(version string) string {
 	return version
 }
 
-// table is a line for each case, with what was recorded where there is something.
+// table returns a line for each case, with the recorded cost if there is one.
 func (g golden) table(before golden) string {
 	var b strings.Builder
 	for _, label := range slices.Sorted(maps.Keys(g.Costs)) {
@@ -210,7 +210,7 @@ func (g golden) table(before golden) string {
 	return b.String()
 }
 
-// judge says what costs more than was recorded.
+// judge returns an error that lists the cases whose cost has increased.
 func (g golden) judge(before golden) error {
 	var dearer []string
 	for _, label := range slices.Sorted(maps.Keys(g.Costs)) {

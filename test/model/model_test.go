@@ -9,36 +9,36 @@ import (
 	"bascule/test/netlab"
 )
 
-// A model is a learning switch as simple as can be: what the real one must do.
-// Ports are numbers. Nothing ages.
+// A model is the simplest possible learning switch. The real one must do the same. Ports are
+// numbers, and entries do not age.
 type model struct {
 	ports map[int]settings
 	fdb   map[address]place
-	max   int // dynamic entries
+	max   int // limit of dynamic entries
 	mask  int // reserved addresses that are forwarded
 
 	filtering bool
-	filtered  bool        // once at least: ports have VLANs
-	below     map[int]int // private VLANs, and their primary
+	filtered  bool        // VLAN filtering was enabled at least once: ports have VLANs
+	below     map[int]int // private VLANs, with their primary
 }
 
 type settings struct {
 	learn, discover, mcast, bcast, hairpin bool
 	domains                                uint32
-	max                                    int // dynamic entries, 0 for no limit
+	max                                    int // limit of dynamic entries, 0 for none
 
 	pvid int
-	in   map[int]bool // VLANs; true where their frames leave without a tag
+	in   map[int]bool // VLANs; true if their frames leave untagged
 }
 
-// The one private VLAN that is isolated, when it is private; others are
+// isolated is the only private VLAN that is isolated, if it is private. The others are
 // communities.
 const isolated = 20
 
-// A leaving is how a frame goes out.
+// A leaving is a frame's output.
 type leaving struct {
 	port int
-	vlan int // of its tag, 0 for none, -1 as it came
+	vlan int // VLAN of its tag, 0 for none, -1 for unchanged
 }
 
 type address struct {
@@ -51,8 +51,7 @@ type place struct {
 	static, sticky bool
 }
 
-// forward takes a frame in, of whose tag src has the VLAN, and returns how it
-// leaves.
+// forward receives a frame, and returns how it leaves. src has the VLAN of the frame's tag.
 func (m *model) forward(in int, dst netlab.MAC, src address) []leaving {
 	p, ok := m.ports[in]
 	reserved := dst[5] < 16 && netlab.MAC(append(slices.Clone(dst[:5]), 0)) == netlab.MAC{1, 0x80, 0xc2}
@@ -93,7 +92,7 @@ func (m *model) forward(in int, dst netlab.MAC, src address) []leaving {
 	return out
 }
 
-// addresses is the VLAN whose addresses a VLAN uses, if the bridge filters.
+// addresses returns the VLAN whose addresses a VLAN shares, if the bridge filters.
 func (m *model) addresses(vlan int) int {
 	if primary := m.below[vlan]; primary != 0 && m.filtering {
 		return primary
@@ -101,7 +100,7 @@ func (m *model) addresses(vlan int) int {
 	return vlan
 }
 
-// leave says whether frames of a VLAN leave by a port, and with which tag.
+// leave reports whether frames of a VLAN leave through a port, and with which tag.
 func (m *model) leave(o settings, vlan int) (tag int, reaches bool) {
 	if !m.filtering {
 		return -1, true
@@ -138,7 +137,7 @@ func (m *model) leave(o settings, vlan int) (tag int, reaches bool) {
 	return 0, false
 }
 
-// aPrimary is the only VLAN below which others are ever private.
+// aPrimary is the only VLAN that may be the primary of private VLANs.
 const aPrimary = 10
 
 // join puts a new port into the default VLAN.
@@ -146,7 +145,7 @@ func (s *settings) join() {
 	s.pvid, s.in = 1, map[int]bool{1: true}
 }
 
-// valid reports whether no port has a private VLAN's tag without its primary.
+// valid reports whether each port that has a private VLAN tagged also has its primary.
 func (m *model) valid() bool {
 	for _, p := range m.ports {
 		for vlan, untagged := range p.in {
@@ -159,7 +158,7 @@ func (m *model) valid() bool {
 	return true
 }
 
-// spaces are the VLANs whose addresses a port uses.
+// spaces returns the VLANs whose addresses a port uses.
 func (m *model) spaces(port int) map[int]bool {
 	s := map[int]bool{}
 	for vlan := range m.ports[port].in {
@@ -168,8 +167,8 @@ func (m *model) spaces(port int) map[int]bool {
 	return s
 }
 
-// changeVLANs makes a change, if it is right, and forgets the addresses of ports
-// where they are not any more. It reports whether it did.
+// changeVLANs makes a change if it is valid. It then deletes the addresses that their ports no
+// longer use. It reports whether the change was made.
 func (m *model) changeVLANs(f func()) bool {
 	was, ports, below := map[int]map[int]bool{}, maps.Clone(m.ports), maps.Clone(m.below)
 	for n, p := range m.ports {

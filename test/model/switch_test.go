@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package model tells a switch too simple to be wrong and the real one the
-// same things at random, and compares what they do.
+// Package model applies the same random commands and frames to a switch too simple to be wrong
+// and to the real one, and compares the results.
 package model
 
 import (
@@ -20,7 +20,7 @@ import (
 	"bascule/test/netlab"
 )
 
-// TestMain makes the run short and always the same. A longer one:
+// TestMain makes the run short and repeatable. A longer one:
 //
 //	go test ./test/model -rapid.checks=1000 -rapid.seed=0 -timeout=0
 func TestMain(m *testing.M) {
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(netlab.Main(m))
 }
 
-// What frames and entries are about: few addresses, so that they meet often.
+// The addresses of frames and entries. They are few, so that collisions are frequent.
 var (
 	stations = []netlab.MAC{netlab.Station(1), netlab.Station(2), netlab.Station(3), netlab.Station(4), netlab.Station(5)}
 	vlans    = []int{0, 0, 0, 10, 20, 30}
@@ -44,10 +44,10 @@ var (
 	masks    = []uint32{0, 0, 1 << 1, 1 << 2, 1<<1 | 1<<2, 1 << 31}
 )
 
-// TestModel does random things to both switches.
+// TestModel applies random operations to both switches.
 func TestModel(t *testing.T) {
 	l := netlab.New(t)
-	// half of the ends take XDP frames, and two are in the switch's namespace
+	// Half of the ends take XDP frames, and two are in the switch's namespace.
 	l.NewEnds(4)
 	l.NewEnd(l.Switch)
 	l.NewEnd(l.Switch)
@@ -65,7 +65,7 @@ func TestModel(t *testing.T) {
 		}
 		rt.Repeat(map[string]func(*rapid.T){
 			"frames":        m.frames,
-			"frames again":  m.frames, // more of them than of the others
+			"frames again":  m.frames, // more frequent than other operations
 			"frames anew":   m.frames,
 			"add port":      m.addPort,
 			"delete port":   m.delPort,
@@ -94,7 +94,7 @@ type machine struct {
 
 func draw[V any](t *rapid.T, what string, of []V) V { return rapid.SampledFrom(of).Draw(t, what) }
 
-// drawPort draws the number of an end; it need not be a port.
+// drawPort draws the number of an end, which may not be a port.
 func (m *machine) drawPort(t *rapid.T) int {
 	return rapid.IntRange(1, len(m.lab.Ends)).Draw(t, "port")
 }
@@ -118,7 +118,7 @@ func (m *machine) do(args ...string) {
 	}
 }
 
-// try runs a command that must succeed or be refused.
+// try runs a command that must succeed if allowed, and be refused otherwise.
 func (m *machine) try(allowed bool, args ...string) {
 	m.Helper()
 	if r := m.run(args...); (r.Exit == 0) != allowed {
@@ -171,7 +171,7 @@ func (m *machine) frames(t *rapid.T) {
 	}
 }
 
-// setFiltering switches VLAN filtering, on more often than off.
+// setFiltering switches VLAN filtering, in most cases on.
 func (m *machine) setFiltering(t *rapid.T) {
 	on := rapid.IntRange(0, 2).Draw(t, "filtering") > 0
 	m.do("bridge", "set", "br0", "--vlan-filtering="+map[bool]string{true: "on", false: "off"}[on])
@@ -189,7 +189,7 @@ func (m *machine) setFiltering(t *rapid.T) {
 	m.filtering, m.filtered = on, m.filtered || on
 }
 
-// setVLANs puts a port into VLANs, or takes it out of some.
+// setVLANs adds a port to VLANs, or removes it from some.
 func (m *machine) setVLANs(t *rapid.T) {
 	port := m.drawPort(t)
 	p, there := m.ports[port]
@@ -261,7 +261,7 @@ func (m *machine) setPrivate(t *rapid.T) {
 	}), "vlan", "private", "br0", fmt.Sprint(aPrimary), "--isolated", word(one, isolated), "--community", word(two, 30))
 }
 
-// trace returns the ports that a frame would leave by, as the real switch says.
+// trace returns the output ports of a frame according to the real switch.
 func (m *machine) trace(t *rapid.T, in int, f netlab.Frame) []int {
 	r := m.run("-j", "trace", "br0", "--in", m.end(in).Port, hex.EncodeToString([]byte(f)))
 	var list []struct{ Out []string }
@@ -279,12 +279,13 @@ func (m *machine) trace(t *rapid.T, in int, f netlab.Frame) []int {
 
 func portOf(l *netlab.Lab, e *netlab.End) int { return slices.Index(l.Ends, e) + 1 }
 
-// drawFlags draws settings of a port, some of them given, and the new state.
+// drawFlags draws settings of a port, only some of which become flags, and returns the flags
+// and the new state.
 func drawFlags(t *rapid.T, s settings) (args []string, _ settings) {
 	for _, f := range []struct {
 		name string
 		on   *bool
-		rare int // how often it is off
+		rare int // how rarely it is off
 	}{{"learn", &s.learn, 4}, {"discover", &s.discover, 3}, {"mcast-flood", &s.mcast, 3}, {"bcast-flood", &s.bcast, 3}, {"hairpin", &s.hairpin, 2}} {
 		if rapid.IntRange(0, 3).Draw(t, f.name+" given") > 0 {
 			continue
@@ -304,7 +305,7 @@ func drawFlags(t *rapid.T, s settings) (args []string, _ settings) {
 	return args, s
 }
 
-// drawHook draws where a port's program sits; XDP only where the end takes it.
+// drawHook draws the hook of a port's program. It is XDP only where the end supports that.
 func drawHook(t *rapid.T, port int) string {
 	if port%2 == 0 {
 		return "tcx"
@@ -359,8 +360,8 @@ func (m *machine) setBridge(t *rapid.T) {
 	m.shrink(t, 0, m.max)
 }
 
-// shrink removes learned addresses of a port, 0 for all, until no more than
-// max are left. Which go is for the real switch to choose.
+// shrink removes learned addresses of a port, 0 for all, until no more than max are left. The
+// real switch chooses which.
 func (m *machine) shrink(t *rapid.T, port, max int) {
 	known := m.dynamic(port)
 	if len(known) <= max {
@@ -380,7 +381,7 @@ func (m *machine) shrink(t *rapid.T, port, max int) {
 	}
 }
 
-// entries is the real switch's FDB.
+// entries returns the real switch's FDB.
 func (m *machine) entries(t *rapid.T) map[address]place {
 	got := map[address]place{}
 	for _, e := range m.lab.FDB("br0") {
@@ -407,7 +408,7 @@ func (m *machine) addEntry(t *rapid.T) {
 	port, a := m.drawPort(t), address{draw(t, "mac", stations), draw(t, "vlan", vlans)}
 	sticky := rapid.Bool().Draw(t, "sticky")
 	p, there := m.ports[port]
-	vlan := a.vlan // as it is given
+	vlan := a.vlan // as in the command
 	member := true
 	if m.filtering {
 		if a.vlan == 0 {
@@ -482,7 +483,7 @@ func (m *machine) flush(t *rapid.T) {
 	}
 }
 
-// compare compares all that the switches know.
+// compare compares the complete state of both switches.
 func (m *machine) compare(t *rapid.T) {
 	got := m.entries(t)
 	var wrong []string

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package oracle asks a real station what it takes of what the switch lets
-// through: packets that a filter is to hold back, one filter at a time, behind
-// whatever may stand in front of a packet. What the station's stack takes must
-// have been judged.
+// Package oracle observes what a real station accepts of the packets that the switch lets
+// through. It sends packets that a filter must hold back, one filter at a time, behind anything
+// that may stand in front of a packet. Whatever the station's stack accepts has passed the
+// filter.
 package oracle
 
 import (
@@ -19,13 +19,13 @@ import (
 	"bascule/test/netlab"
 )
 
-// frames is how many packets are sent in vain to each filter in each place.
+// frames is the number of packets that each filter in each place has to hold back.
 var frames = flag.Int("oracle.frames", 256, "packets that are sent to each filter on each hook of each kind of bridge")
 
-// batch is how many go, more or less, before the oracle is asked.
+// batch is the approximate number of packets between two looks at the oracle.
 const batch = 200
 
-// TestMain makes the run short and always the same; `make fuzz` makes it long.
+// TestMain makes the run short and repeatable; `make fuzz` makes it long.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	*frames = netlab.Tenth(*frames)
@@ -39,25 +39,25 @@ func TestMain(m *testing.M) {
 	os.Exit(netlab.Main(m))
 }
 
-// A filter is one thing that keeps packets back.
+// A filter is a way to hold packets back.
 type filter struct {
 	name  string
-	kinds []string  // of the packets that are sent
-	froms []station // that they are of
+	kinds []string  // kinds of the packets that are sent
+	froms []station // their senders
 	on    func(s *site)
 	off   func(s *site)
-	// alarm is whether the oracle must not see that
+	// alarm returns whether the oracle must not see the sighting.
 	alarm  func(s sighting) bool
-	tables bool // it needs a look at what the oracle believes
-	moves  bool // and at whether the other station still gets its frames
-	// passes are the kind that the filter lets through, and from whom
+	tables bool // the oracle's tables have to be read, too
+	moves  bool // the other station's frames have to be checked, too
+	// passes is the kind that the filter lets through, and from is its sender.
 	passes string
 	from   station
 }
 
 func any4(s sighting) bool { return s.by == handlerIP4 || s.by == handlerIP6 }
 
-// sockets are asked whether one of them has got something.
+// atSockets returns whether a socket has received something.
 func atSockets(s sighting) bool {
 	return s.by == socketUDP || s.by == socketTCP || s.by == socketICMP4 || s.by == socketICMP6
 }
@@ -74,7 +74,7 @@ func macRule(port int, rule string) func(*site) {
 	}
 }
 
-// setting sets something of the ports with these numbers.
+// setting changes settings of the ports with these numbers.
 func setting(words string, ports ...int) func(*site) {
 	return func(s *site) {
 		for _, port := range ports {
@@ -153,7 +153,7 @@ var filters = []filter{
 		},
 		alarm: func(s sighting) bool {
 			says := any4(s) || s.by == tableARP || s.by == tableND
-			none := !s.from.IsValid() || s.from.IsUnspecified() // no address yet, or no packet
+			none := !s.from.IsValid() || s.from.IsUnspecified() // no address yet, or no IP packet
 			own := s.mac == sender.mac && (s.from == sender.ip4 || s.from == sender.ip6)
 			return says && !none && !own || s.by == moved
 		},
@@ -194,7 +194,7 @@ var filters = []filter{
 		},
 		off: setting("--locked=off --learn=on", 0), alarm: func(s sighting) bool { return s.by == onWire || atSockets(s) },
 	},
-	// the same on the way out
+	// The same filters on the way out.
 	{
 		name: "pf out", kinds: plainIP, froms: anyone,
 		on: func(s *site) { pfRules("pass\nblock drop " + s.outward() + "\n")(s) }, off: pfOff, alarm: func(s sighting) bool { return any4(s) || atSockets(s) },
@@ -219,10 +219,10 @@ var filters = []filter{
 	},
 }
 
-// moved is the sense of the other station: it misses what is for it.
+// moved is the sense of the other station: it reports a frame that the station misses.
 const moved = "other station"
 
-// A bridge is a way to make one.
+// A bridge is a kind of bridge.
 type bridge struct {
 	name  string
 	flags []string
@@ -238,25 +238,25 @@ var bridges = []bridge{
 	{"host that routes", []string{"--vlan-filtering", "--qinq"}, true, []string{"--type", "host", "--route"}},
 }
 
-// A site is a switch between the sender, the oracle and the other station.
+// A site is a switch with the sender, the oracle and the other station.
 type site struct {
 	t     testing.TB
 	lab   *netlab.Lab
 	kind  bridge
 	from  sending
-	ports [3]string // of the sender, of the oracle, of the other station
-	to    station   // that packets are for
+	ports [3]string // ports of the sender, the oracle and the other station
+	to    station   // the destination of packets
 	*oracle
 	mark   int
-	routed bool // the host routes: what is to all it does not
+	routed bool // the host routes; it does not route broadcasts and multicasts
 }
 
-// sending is the sender's way to send: a ring at its end, or a tap.
+// sending is the sender's way of sending: a ring at its end, or a tap.
 type sending struct {
 	send     func(packets []netlab.Packet, took func())
 	received func() []netlab.Frame
-	claims   bool // it says beside a packet how to finish it
-	tunnels  bool // also what a tunnel carries
+	claims   bool // it attaches a header to a packet that says how to complete it
+	tunnels  bool // packets in tunnels, too
 }
 
 func byRing(end *netlab.End) sending {
@@ -270,7 +270,8 @@ func byTap(tap *netlab.Tap) sending {
 
 func (s *site) in() string { return s.ports[0] }
 
-// outward is in a rule of pf what goes to the oracle: at a host port it comes in to the host.
+// outward is the part of a pf rule for packets to the oracle. At a host port they come in to the
+// host.
 func (s *site) outward() string {
 	if s.kind.host != nil {
 		return "in on " + s.ports[1]
@@ -278,10 +279,10 @@ func (s *site) outward() string {
 	return "out on " + s.ports[1]
 }
 
-// other is the end of the other station.
+// other returns the end of the other station.
 func (s *site) other() *netlab.End { return s.lab.Ends[len(s.lab.Ends)-1] }
 
-// vlan is what a command is told of the VLAN of frames without a tag.
+// vlan is the argument of a command for the VLAN of untagged frames.
 func (s *site) vlan() []string {
 	if s.kind.vlans {
 		return []string{"--vlan", "1"}
@@ -299,7 +300,7 @@ func (s *site) pfctl(stdin string, args ...string) {
 	}
 }
 
-// newSite makes one whose sender is at a cable or, if tapped, at a tap.
+// newSite makes a site whose sender is at a cable or, if tapped, at a tap.
 func newSite(t *testing.T, hook string, kind bridge, tapped bool) *site {
 	l := netlab.New(t)
 	s := &site{t: t, lab: l, kind: kind, to: receiver}
@@ -320,7 +321,7 @@ func newSite(t *testing.T, hook string, kind bridge, tapped bool) *site {
 		at.FinishChecksums()
 	}
 	if kind.vlans {
-		// what comes with a tag of VLAN 10 leaves without it
+		// a frame that comes with a tag of VLAN 10 leaves without it
 		l.Bascule("vlan", "add", "br0", s.ports[0], "10")
 		l.Bascule("vlan", "add", "br0", s.ports[1], "10", "--untagged")
 	}
@@ -329,8 +330,7 @@ func newSite(t *testing.T, hook string, kind bridge, tapped bool) *site {
 	return s
 }
 
-// addSender makes the sender's end, which a tap stands in for if there is one, and returns the
-// name of its port.
+// addSender makes the sender's end, or a tap instead, and returns the name of its port.
 func (s *site) addSender(tapped bool) string {
 	end := s.lab.NewEnd(s.lab.NewNamespace())
 	if tapped {
@@ -351,7 +351,7 @@ func (s *site) addBridge(hook string, flags ...string) {
 	s.lab.Bascule("port", "add", "br0", s.in())
 }
 
-// hostEnd is the host's end of a host port.
+// hostEnd returns the host's end of a host port.
 func hostEnd(t testing.TB, l *netlab.Lab, port string) *netlab.End {
 	t.Helper()
 	nl := l.Switch.Netlink()
@@ -368,8 +368,8 @@ func hostEnd(t testing.TB, l *netlab.Lab, port string) *netlab.End {
 	}
 }
 
-// await waits until the oracle hears a station: the stack takes a moment to get ready
-// for IPv6.
+// await waits until the oracle receives frames of a station: its stack is not ready for IPv6 at
+// once.
 func (s *site) await(from station) {
 	s.t.Helper()
 	s.lab.Wait("the oracle to hear", func() bool {
@@ -377,7 +377,7 @@ func (s *site) await(from station) {
 	})
 }
 
-// send sends what the recipes make, and returns what the oracle has seen.
+// send sends the packets of the recipes, and returns what the oracle has seen.
 func (s *site) send(f *filter, list ...recipe) (seen []sighting) {
 	s.t.Helper()
 	if f.moves {
@@ -390,7 +390,7 @@ func (s *site) send(f *filter, list ...recipe) (seen []sighting) {
 	}
 	s.from.send(packets, func() {
 		if s.kind.host != nil {
-			s.lab.Flush() // what the host sends on takes more steps
+			s.lab.Flush() // a packet that the host forwards takes more steps
 		}
 		seen = append(seen, s.hear()...)
 	})
@@ -403,8 +403,8 @@ func (s *site) send(f *filter, list ...recipe) (seen []sighting) {
 	return seen
 }
 
-// seek has the oracle's end send a frame to the other station, which says if
-// it misses it. Before, the station has been heard once.
+// seek sends a frame from the oracle's end to the other station, and returns a sighting if the
+// station misses it. The switch has learned the station's address before.
 func (s *site) seek() (list []sighting) {
 	s.t.Helper()
 	f := s.lab.Frames(1, other.mac, s.to.mac)
@@ -416,13 +416,13 @@ func (s *site) seek() (list []sighting) {
 	return list
 }
 
-// intact is a recipe without a twist.
+// intact returns a recipe for a well-formed packet.
 func (s *site) intact(kind string, from station, toAll bool, depth int) recipe {
 	s.mark++
 	return recipe{kind: kind, from: from, to: s.to, src: from.mac, toAll: toAll && !s.routed, wraps: slices.Repeat([]wrap{priority}, depth), hardware: 1, linear: 1500, mark: s.mark}
 }
 
-// alarms are those of the sightings that there must not be.
+// alarms returns the sightings that must not occur.
 func (f *filter) alarms(seen []sighting) (list []sighting) {
 	for _, s := range seen {
 		if f.alarm(s) {
@@ -443,8 +443,8 @@ func TestOracle(t *testing.T) {
 	}
 }
 
-// A tap's program says beside each packet how to finish it: what checksum is yet to be made,
-// and how the packet is to be cut up. The kernel does so after all filters.
+// A tap's program attaches a header to each packet that says how to complete it: which checksum
+// is missing, and how to segment the packet. The kernel does so after all filters.
 func TestTapOracle(t *testing.T) {
 	for _, kind := range bridges {
 		t.Run(kind.name, func(t *testing.T) {
@@ -458,7 +458,7 @@ func TestTapOracle(t *testing.T) {
 		t.Run("routed by the "+by, func(t *testing.T) {
 			t.Parallel()
 			s := newRoutedSite(t, "tcx", by == "datapath", true)
-			if by == "stack" { // the datapath hands packets to the station as they are
+			if by == "stack" { // the datapath passes packets to the station as they are
 				s.cuts(t, farSender, true)
 			}
 			s.holdsEach(t, routedFilters)
@@ -466,8 +466,8 @@ func TestTapOracle(t *testing.T) {
 	}
 }
 
-// cuts makes sure that the kernel cuts up what a tap sends, and that the oracle sees the pieces.
-// A veth takes all whole but datagrams that are to become fragments.
+// cuts verifies that the kernel segments the packets of a tap, and that the oracle sees the
+// segments. A veth takes all packets whole, except datagrams that become fragments.
 func (s *site) cuts(t *testing.T, from station, veth bool) {
 	t.Helper()
 	for _, c := range []struct {
@@ -496,7 +496,7 @@ func (s *site) cuts(t *testing.T, from station, veth bool) {
 	}
 }
 
-// holdsEach tries filters, each alone.
+// holdsEach tests filters, each alone.
 func (s *site) holdsEach(t *testing.T, filters []filter) {
 	for _, f := range filters {
 		t.Run(f.name, func(t *testing.T) {
@@ -506,16 +506,17 @@ func (s *site) holdsEach(t *testing.T, filters []filter) {
 	}
 }
 
-// holds tries a filter.
+// holds tests a filter.
 func (s *site) holds(t *testing.T, f *filter) {
-	// a list of lists of lists has as many as that, and can be made smaller at once
+	// Nested lists reach this number of packets, and rapid can shrink them at once.
 	kinds, froms := f.kinds, f.froms
-	if f.passes != "" { // among them are some of those that pass: what the switch remembers of these is no answer
+	if f.passes != "" { // Some of them pass: the switch must not apply its remembered decision to the others.
 		kinds, froms = append(slices.Clone(kinds), f.passes), append(slices.Clone(froms), f.from)
 	}
 	draws := rapid.SliceOfN(rapid.SliceOfN(rapid.SliceOfN(recipes(kinds, froms, s.to, s.from), 1, 100), 1, 100), 1, 100)
 	s.sees(t, f, draws)
-	// the first piece of what another filter let through would get its others here
+	// A first fragment that another filter let through would get its remaining fragments
+	// here.
 	s.lab.Wait("the station to give up fragments", func() bool { return !s.pieces() })
 	f.on(s)
 	defer f.off(s)
@@ -527,7 +528,7 @@ func (s *site) holds(t *testing.T, f *filter) {
 		if alarms := f.alarms(s.send(f, list...)); len(alarms) > 0 {
 			t.Fatalf("of %d packets the oracle has seen %v", len(list), report(list, alarms))
 		}
-		// what may pass does
+		// A packet that may pass does.
 		if f.passes != "" {
 			r := s.intact(f.passes, f.from, false, len(list)%2)
 			if !slices.ContainsFunc(s.send(f, r), func(s sighting) bool { return s.mark == r.mark || s.by == tableARP }) {
@@ -537,9 +538,8 @@ func (s *site) holds(t *testing.T, f *filter) {
 	})
 }
 
-// sees makes sure that the oracle sees what a filter is to hold back while it
-// is off: each kind, behind every number of tags, and a good part of what is drawn
-// by chance.
+// sees verifies that the oracle sees the packets that a filter must hold back while the filter
+// is off: each kind, behind every number of tags, and a good part of the random ones.
 func (s *site) sees(t *testing.T, f *filter, draws *rapid.Generator[[][][]recipe]) {
 	t.Helper()
 	for i := range max(13, len(f.kinds)) {
@@ -553,7 +553,7 @@ func (s *site) sees(t *testing.T, f *filter, draws *rapid.Generator[[][][]recipe
 		list := slices.Concat(slices.Concat(draws.Example(example)...)...)
 		for i := range list {
 			list[i].toAll = list[i].toAll && !s.routed
-			// what waits for its other pieces would get them while the filter is on
+			// A fragment would get its remaining fragments while the filter is on.
 			list[i].pieces, list[i].fragment = 0, fragment{}
 		}
 		sent += len(list)

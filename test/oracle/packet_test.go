@@ -15,9 +15,9 @@ import (
 	"bascule/test/netlab"
 )
 
-// The stations: the one at the first port sends, the one at the second is the
-// oracle, and the one at the third is somebody else, whose addresses are bound
-// there. Nobody is a station that the switch has not been told of.
+// The stations: the one at the first port sends, the one at the second is the oracle, and the
+// addresses of the one at the third are bound there. nobody is a station without an entry in the
+// switch.
 var (
 	sender   = station{netlab.MAC{0x02, 0xee, 0, 0, 0, 1}, addr("10.0.0.1"), addr("fe80::1")}
 	receiver = station{netlab.MAC{0x02, 0xee, 0, 0, 0, 2}, addr("10.0.0.2"), addr("fe80::2")}
@@ -35,7 +35,7 @@ type station struct {
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 const (
-	portOpen    = 4000 // where the oracle listens
+	portOpen    = 4000 // port on which the oracle listens
 	portAlso    = 4001
 	typeData    = 0x88b5 // IEEE 802 local experimental ethertype 1
 	typePPPoE   = 0x8864
@@ -45,18 +45,18 @@ const (
 	dhcpRequest = 1
 )
 
-// A kind is a packet that a station may send to another, before anything is done to it.
+// A kind is a packet that a station may send to another, before it is wrapped or changed.
 type kind struct {
 	name string
 	typ  int // EtherType; 0 for LLC
 	make func(from, to station, tail []byte) []byte
-	// group is where it is sent to all, which the others may be, too
+	// group is the MAC address for packets to all, which the other stations may receive, too.
 	group netlab.MAC
 }
 
 var broadcast, all6 = netlab.Broadcast, netlab.MAC{0x33, 0x33, 0, 0, 0, 1}
 
-// The kinds, by their names.
+// kinds are the kinds by their names.
 var kinds = func() map[string]kind {
 	m := map[string]kind{}
 	for _, k := range []kind{
@@ -129,7 +129,7 @@ func zeros(n int) []byte { return make([]byte, n) }
 func be16(n int) []byte  { return binary.BigEndian.AppendUint16(nil, uint16(n)) }
 func be32(n int) []byte  { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
 
-// sum is the internet checksum (RFC 1071), of what has been summed up and b.
+// sum adds b to a partial internet checksum (RFC 1071).
 func sum(s uint32, b []byte) uint16 {
 	for ; len(b) > 1; b = b[2:] {
 		s += uint32(binary.BigEndian.Uint16(b))
@@ -143,7 +143,7 @@ func sum(s uint32, b []byte) uint16 {
 	return ^uint16(s)
 }
 
-// pseudo is what checksums cover of the IP header.
+// pseudo is the partial checksum of the IP pseudo-header.
 func pseudo(from, to netip.Addr, proto, length int) uint32 {
 	b := slices.Concat(from.AsSlice(), to.AsSlice(), be32(length), be32(proto))
 	return uint32(^sum(0, b))
@@ -169,13 +169,13 @@ func udp(from, to netip.Addr, sport, dport int, payload []byte) []byte {
 	return b
 }
 
-// An address is where a packet goes, by the station that it is to.
+// An address returns the destination address of a packet to a station.
 type address func(to station) netip.Addr
 
 func station4(to station) netip.Addr { return to.ip4 }
 func station6(to station) netip.Addr { return to.ip6 }
 
-// group is an address of several stations.
+// group returns an address that several stations have.
 func group(s string) address { return func(station) netip.Addr { return addr(s) } }
 
 func udp4(at address, sport, dport int) func(from, to station, tail []byte) []byte {
@@ -218,7 +218,7 @@ func icmp6(at address, typ, code byte, parts ...[]byte) func(from, to station, t
 	}
 }
 
-// itself and fixed are the stations that ARP is about.
+// itself and fixed return the station that ARP is about.
 func itself(to station) station { return to }
 
 func fixed(s station) func(station) station { return func(station) station { return s } }
@@ -230,7 +230,7 @@ func arp(op int, of func(to station) station) func(from, to station, tail []byte
 	}
 }
 
-// A wrap is one thing in front of a packet.
+// A wrap is one header in front of a packet.
 type wrap struct {
 	name string
 	typ  int // EtherType that announces it; 0 for LLC with SNAP
@@ -251,12 +251,12 @@ var (
 	}
 )
 
-// around puts the wrap in front of what has the given EtherType, and returns
-// that with its own.
+// around puts the wrap in front of a body with the given EtherType, and returns its own EtherType
+// with the result.
 func (w wrap) around(typ int, body []byte) (int, []byte) {
 	switch {
 	case w.typ == 0 && typ == 0:
-		return 0, body // LLC is not put into SNAP
+		return 0, body // LLC is not wrapped into SNAP
 	case w.typ == 0:
 		return 0, slices.Concat(be16(8+len(body)), []byte("\xaa\xaa\x03"+w.oui), be16(typ), body)
 	case w.typ == typePPPoE:
@@ -265,59 +265,59 @@ func (w wrap) around(typ int, body []byte) (int, []byte) {
 	case w.typ == typeMPLS:
 		return w.typ, slices.Concat([]byte{0, 1, 1, 64}, body)
 	}
-	if typ == 0 { // the length stands where a type would
+	if typ == 0 { // the length stands in the place of the type
 		return w.typ, slices.Concat(be16(w.vid), body)
 	}
 	return w.typ, slices.Concat(be16(w.vid), be16(typ), body)
 }
 
-// A recipe is what makes a packet, or the fragments of one.
+// A recipe describes a packet, or the fragments of one.
 type recipe struct {
 	kind     string
 	from, to station
-	src      netlab.MAC // of the frame
+	src      netlab.MAC // source MAC address of the frame
 	toAll    bool
 	wraps    []wrap
-	hardware byte   // type of ARP
-	options  int    // words of IPv4 options
+	hardware byte   // hardware type of ARP
+	options  int    // 32-bit words of IPv4 options
 	headers  []byte // IPv6 extension headers
-	pieces   int    // fragments, of eight bytes or more
-	piece    int    // bytes of each but the last
+	pieces   int    // number of fragments, of at least eight bytes each
+	piece    int    // size of each fragment but the last, in bytes
 	reversed bool
-	pad, cut int // bytes at the end
-	linear   int // bytes behind the Ethernet header that come in one piece
+	pad, cut int // bytes that are added or cut off at the end
+	linear   int // bytes behind the Ethernet header in the kernel's first buffer
 	disguise disguise
 	fragment fragment
-	size     int // bytes that it carries, about
+	size     int // approximate payload, in bytes
 	claim    claim
 	mark     int
 }
 
-// A fragment is what a whole packet says of itself as if it were a piece of another one.
+// A fragment has the fields by which a whole packet claims to be a piece of another one.
 type fragment struct {
 	id     int
-	offset int // in bytes; with more a multiple of eight
+	offset int // in bytes; a multiple of eight if more
 	more   bool
-	says   bool // for IPv6: it says so, if only that it is the whole packet
+	says   bool // for IPv6: it has a fragment header, even if that says that the packet is whole
 }
 
-// A claim is what a tap's program says beside the packet, by itself or of the packet's
-// disguise.
+// A claim is the header that a tap's program attaches to the packet. It depends on the packet's
+// disguise, too.
 type claim struct {
 	on  bool
 	put netlab.Claim
-	// from where its header says that the upper one is, the places of its checksum
+	// The places of the upper header and of its checksum, relative to the place that the IP
+	// header implies.
 	start, offset int
-	right         bool // and it is
-	quoted        bool // where a packet that an ICMP error quotes would have it
+	right         bool // the places are right
+	quoted        bool // the places are right for a packet that an ICMP error quotes
 }
 
-// A disguise is what a packet has in the place of two of its bytes, until its checksum
-// is made there.
+// A disguise replaces two bytes of a packet, until its checksum is written there.
 type disguise struct {
-	at    int    // 0 for none
-	start int    // of what the checksum is over
-	other uint16 // how the bytes differ
+	at    int    // offset of the two bytes, 0 for none
+	start int    // start of the bytes that the checksum covers
+	other uint16 // difference to the original bytes
 }
 
 func (r recipe) String() string {
@@ -356,13 +356,13 @@ func (r recipe) String() string {
 	return s
 }
 
-// GoString is how rapid shows it.
+// GoString has rapid print recipes as text.
 func (r recipe) GoString() string { return r.String() }
 
-// magic comes before the number of a packet in what it carries.
+// magic precedes the number of a packet in its payload.
 const magic = "bascule oracle "
 
-// packets are what the recipe makes.
+// packets returns the packets of the recipe.
 func (r recipe) packets() (list []netlab.Packet) {
 	k := kinds[r.kind]
 	tail := slices.Concat([]byte(magic), be32(r.mark))
@@ -405,7 +405,7 @@ func (r recipe) packets() (list []netlab.Packet) {
 	return list
 }
 
-// of is the claim beside a packet that begins at a place.
+// of returns the claim for a packet whose IP header begins at offset at.
 func (c claim) of(p netlab.Packet, at int) *netlab.Claim {
 	put := c.put
 	upper, sum := at+20, 16
@@ -433,7 +433,7 @@ func (c claim) of(p netlab.Packet, at int) *netlab.Claim {
 	return &put
 }
 
-// extend adds options to IPv4 and headers to IPv6, and changes ARP.
+// extend adds options to IPv4, adds headers to IPv6, and changes ARP.
 func (r recipe) extend(typ int, body []byte) []byte {
 	place := r.fragment.offset
 	if r.fragment.more {
@@ -462,9 +462,9 @@ func (r recipe) extend(typ int, body []byte) []byte {
 		for i := len(r.headers) - 1; i >= 0; i-- {
 			h := []byte{next, 0, 1, 4, 0, 0, 0, 0} // padding is its only option
 			switch r.headers[i] {
-			case 44: // the only fragment
+			case 44: // a fragment header: the whole packet
 				h = []byte{next, 0, 0, 0, 0, 0, 0, byte(r.mark)}
-			case 43: // to nobody any more
+			case 43: // a routing header without segments left
 				h = []byte{next, 0, 4, 0, 0, 0, 0, 0}
 			}
 			rest, next = append(h, rest...), r.headers[i]
@@ -483,7 +483,7 @@ func finish4(body []byte) {
 	binary.BigEndian.PutUint16(h[10:], sum(0, h))
 }
 
-// split cuts a packet of IP into fragments.
+// split splits an IP packet into fragments.
 func (r recipe) split(typ int, body []byte) (list [][]byte) {
 	if r.pieces < 2 || (typ != unix.ETH_P_IP && typ != unix.ETH_P_IPV6) {
 		return [][]byte{body}
@@ -527,8 +527,8 @@ func (r recipe) split(typ int, body []byte) (list [][]byte) {
 
 func sampled[V any](t *rapid.T, what string, of ...V) V { return rapid.SampledFrom(of).Draw(t, what) }
 
-// wrapped draws what is in front of a packet: often nothing but priority tags,
-// which stations look behind however many there are.
+// wrapped draws the headers in front of a packet. Often these are only priority tags, which
+// stations skip at any number.
 func wrapped(t *rapid.T) []wrap {
 	depth := rapid.IntRange(0, 12).Draw(t, "depth")
 	of := wraps[:1]
@@ -545,13 +545,14 @@ func wrapped(t *rapid.T) []wrap {
 			list[i] = rapid.SampledFrom(of).Draw(t, "wrap")
 		}
 	}
-	if sampled(t, "VLAN", false, false, false, true) { // where the bridge filters VLANs the oracle gets it without
+	// where the bridge filters VLANs, the oracle gets the frame without it
+	if sampled(t, "VLAN", false, false, false, true) {
 		list = append([]wrap{sampled(t, "outer", wraps[2:8]...)}, list...)
 	}
 	return list
 }
 
-// claims draws what a tap's program says beside a packet: mostly something that may be.
+// claims draws a tap's header for a packet: in most cases a valid one.
 func claims(t *rapid.T, tunnels bool) (c claim) {
 	c.on = true
 	c.put.Flags = sampled[byte](t, "flags", 0, 0, 1, 1, 1, 2, 4, rapid.Byte().Draw(t, "any flags"))
@@ -578,13 +579,13 @@ func recipes(of []string, froms []station, to station, by sending) *rapid.Genera
 			to:    to,
 			toAll: rapid.Bool().Draw(t, "to all"),
 			wraps: wrapped(t),
-			// so many bytes behind the Ethernet header; mostly all there are
+			// This many bytes behind the Ethernet header; in most cases all.
 			linear:   sampled(t, "linear", 1500, 1500, 1500, 0, 0, 2, 4, 8, 14, 20, 28, 40, 48, 60, 80),
 			hardware: sampled[byte](t, "hardware", 1, 1, 1, 6),
 			mark:     rapid.IntRange(1, 1<<30).Draw(t, "mark"),
 		}
 		r.src = r.from.mac
-		// few have more than one of these
+		// Few packets have more than one of these.
 		if sampled(t, "more headers", false, false, false, true) {
 			r.options = rapid.IntRange(1, 10).Draw(t, "options")
 			r.headers = rapid.SliceOfN(rapid.SampledFrom([]byte{60, 43, 44}), 0, 10).Draw(t, "headers")
@@ -600,17 +601,19 @@ func recipes(of []string, froms []station, to station, by sending) *rapid.Genera
 		if sampled(t, "disguised", false, false, false, true) {
 			r.disguise.at = rapid.IntRange(20, 100).Draw(t, "at")
 			r.disguise.start = sampled(t, "start", 20, r.disguise.at, rapid.IntRange(20, r.disguise.at).Draw(t, "from"))
-			// from one address or port to another there is not much
+			// A small difference leads to another valid address or port.
 			r.disguise.other = sampled(t, "other", 1, 2, 3, 0x43, rapid.Uint16Range(1, 1<<16-1).Draw(t, "differs"))
 		}
 		if by.claims && rapid.Bool().Draw(t, "claims") {
 			r.claim = claims(t, by.tunnels)
-			if sampled(t, "bare", true, true, false) { // the kernel cuts up little behind many tags
+			// the kernel hardly segments packets behind many tags
+			if sampled(t, "bare", true, true, false) {
 				r.wraps = nil
 			}
 			r.size = sampled(t, "carries", 0, 600, 1200, rapid.IntRange(0, 1400).Draw(t, "any length"))
 			if sampled(t, "a fragment", false, true, true) {
-				// few ids, so that the first piece of another packet has the same
+				// Few IDs, so that the first piece of another packet has the same
+				// one.
 				r.fragment = fragment{id: rapid.IntRange(1, 3).Draw(t, "id"), more: rapid.Bool().Draw(t, "more"), says: true}
 				r.pieces = 0
 				r.fragment.offset = 8 * sampled(t, "at eighth", 0, 1, 1, 2, 3, rapid.IntRange(0, 200).Draw(t, "any eighth"))

@@ -16,8 +16,8 @@ import (
 	"bascule/test/netlab"
 )
 
-// The stations of two nets between which the host routes: two that send, by their
-// gateway gw1, and the oracle behind gw2.
+// The stations of two networks between which the host routes: two senders behind their gateway
+// gw1, and the oracle behind gw2.
 var (
 	farSender   = station{sender.mac, addr("10.1.0.1"), addr("fd01::1")}
 	farNobody   = station{nobody.mac, addr("10.1.0.66"), addr("fd01::66")}
@@ -28,20 +28,20 @@ var (
 	datagram = []string{"udp4", "udp6"}
 )
 
-// ofFar is whether a packet comes from those who send, as they have sent it.
+// ofFar returns whether a packet is from the senders, unchanged.
 func ofFar(s sighting) bool {
 	return s.from == farSender.ip4 || s.from == farSender.ip6 || s.from == farNobody.ip4 || s.from == farNobody.ip6
 }
 
 func ofFarNobody(s sighting) bool { return s.from == farNobody.ip4 || s.from == farNobody.ip6 }
 
-// takenIP is whether a packet is taken that is not the host's own.
+// takenIP returns whether the oracle has accepted a packet that is not from the host itself.
 func takenIP(s sighting) bool {
 	own := s.from.IsLinkLocalUnicast() || s.from.IsUnspecified() || s.from == addr("10.2.0.254") || s.from == addr("fd02::254")
 	return (any4(s) || atSockets(s)) && !own
 }
 
-// routedFilters keep back packets that the host routes.
+// routedFilters hold back packets that the host routes.
 var routedFilters = []filter{
 	{
 		name: "pf in", kinds: routable, froms: farAnyone,
@@ -89,7 +89,7 @@ var routedFilters = []filter{
 		alarm:  func(s sighting) bool { return takenIP(s) && ofFarNobody(s) },
 		passes: "udp4", from: farSender,
 	},
-	{ // a frame from the host comes into the switch by its port
+	{ // A frame from the host enters the switch through the host's port.
 		name: "rule out of the host", kinds: routable, froms: farAnyone,
 		on:  func(s *site) { s.lab.Bascule("rule", "add", "br0", "gw2", "block", "in") },
 		off: macOff, alarm: takenIP,
@@ -109,7 +109,7 @@ var routedFilters = []filter{
 		alarm:  func(s sighting) bool { return takenIP(s) && ofFarNobody(s) },
 		passes: "udp4", from: farSender,
 	},
-	{ // nothing leaves as it came
+	{ // No packet leaves unchanged.
 		name: "nat-to", kinds: routable, froms: farAnyone,
 		on:  pfRules("match out on gw2 inet from 10.1.0.0/16 nat-to 10.2.0.9\nmatch out on gw2 inet6 from fd01::/64 nat-to fd02::9\npass\n"),
 		off: pfOff, alarm: func(s sighting) bool { return takenIP(s) && ofFar(s) },
@@ -121,7 +121,7 @@ var routedFilters = []filter{
 		off: pfOff, alarm: func(s sighting) bool { return takenIP(s) && ofFarNobody(s) },
 		passes: "udp6 also", from: farNobody,
 	},
-	{ // nor gets to where it was sent
+	{ // No packet reaches its original destination.
 		name: "rdr-to", kinds: datagram, froms: farAnyone,
 		on: pfRules(fmt.Sprintf("match in on gw1 inet proto udp to port %d rdr-to %v port %d\nmatch in on gw1 inet6 proto udp to port %[1]d rdr-to %[4]v port %[3]d\npass\n",
 			portOpen, farReceiver.ip4, portAlso, farReceiver.ip6)),
@@ -130,8 +130,8 @@ var routedFilters = []filter{
 	},
 }
 
-// newRoutedSite is a host that routes between the sender and the oracle, each in a VLAN of
-// its own with a host port for gateway. With route the datapath routes.
+// newRoutedSite makes a host that routes between the sender and the oracle. Each has a VLAN of
+// its own, with a host port as its gateway. With route the datapath routes.
 func newRoutedSite(t *testing.T, hook string, route, tapped bool) *site {
 	l := netlab.New(t)
 	must := func(err error) {
@@ -186,7 +186,7 @@ func newRoutedSite(t *testing.T, hook string, route, tapped bool) *site {
 	return s
 }
 
-// What a filter holds back does not get by where the host or the datapath routes.
+// Packets do not bypass a filter where the host or the datapath routes.
 func TestRoutedOracle(t *testing.T) {
 	for _, at := range []struct{ hook, by string }{{"tcx", "stack"}, {"tcx", "datapath"}, {"xdp", "datapath"}} {
 		t.Run(at.hook+"/"+at.by, func(t *testing.T) {

@@ -20,14 +20,14 @@ import (
 	"bascule/test/netlab"
 )
 
-// A sighting is something that the oracle's stack has taken.
+// A sighting is something that the oracle's stack has accepted.
 type sighting struct {
-	by    string     // the sense that has seen it
-	mac   netlab.MAC // that it is from, or that a table has
+	by    string     // the sense that reports it
+	mac   netlab.MAC // of the sender, or in a table
 	from  netip.Addr
 	ports [2]int // source and destination
 	typ   byte   // of ICMPv6, or DHCP's op
-	mark  int    // of the packet; 0 where it cannot be told
+	mark  int    // number of the packet, 0 if unknown
 	said  string
 }
 
@@ -35,8 +35,8 @@ func (s sighting) String() string {
 	return fmt.Sprintf("%s %s(mark %d)", s.by, s.said, s.mark)
 }
 
-// The senses: the kernel's handlers of protocols, which get what it has found
-// behind all tags and is for the station; sockets; and tables.
+// The senses: the kernel's protocol handlers, which receive the packets for the station that it
+// finds behind all tags; sockets; and tables.
 const (
 	handler                                         = "handler of "
 	handlerIP4, handlerIP6, handlerARP, handlerRARP = handler + "IPv4", handler + "IPv6", handler + "ARP", handler + "RARP"
@@ -57,15 +57,15 @@ type oracle struct {
 	buf   []byte
 }
 
-// A sense is a socket, and how to read what has come to it.
+// A sense is a socket with the function that reads from it.
 type sense struct {
 	by   string
 	fd   int
 	read func(s *sighting, b []byte, from unix.Sockaddr) bool
 }
 
-// newOracle makes the end a station with an IP stack and these addresses, and listens
-// to it.
+// newOracle makes the end a station with an IP stack and these addresses, and opens its
+// sockets.
 func newOracle(t testing.TB, end *netlab.End, self station) *oracle {
 	t.Helper()
 	o := &oracle{t: t, end: end, self: self, buf: make([]byte, 1<<16)}
@@ -74,13 +74,13 @@ func newOracle(t testing.TB, end *netlab.End, self station) *oracle {
 	o.link = link
 	o.must(end.Namespace.Do(func() error {
 		for name, value := range map[string]string{
-			// what is heard by ARP is taken at once, whoever says it
+			// ARP packets update the table at once, from any sender
 			"ipv4/neigh/NAME/locktime": "0", "ipv4/conf/NAME/arp_accept": "1", "ipv6/neigh/NAME/locktime": "0",
 			"ipv4/conf/all/rp_filter": "0", "ipv4/conf/NAME/rp_filter": "0",
-			// routers are listened to, and nothing else is said
+			// accept router advertisements, and send nothing else
 			"ipv6/conf/NAME/disable_ipv6": "0", "ipv6/conf/NAME/accept_dad": "0", "ipv6/conf/NAME/autoconf": "0",
 			"ipv6/conf/NAME/accept_ra": "2", "ipv6/conf/NAME/router_solicitations": "0", "ipv6/conf/NAME/addr_gen_mode": "1",
-			// nor is anything put off, or kept for long
+			// no delays, and short timeouts
 			"ipv4/icmp_ratemask": "0", "ipv6/icmp/ratelimit": "0", "ipv4/ipfrag_time": "1", "ipv6/ip6frag_time": "1",
 		} {
 			path := filepath.Join("/proc/sys/net", string(bytes.ReplaceAll([]byte(name), []byte("NAME"), []byte(end.Ifname))))
@@ -136,7 +136,7 @@ func (o *oracle) listen() error {
 		fd := open(h.by, unix.AF_PACKET, unix.SOCK_DGRAM, protocol, readHandler)
 		errs = append(errs,
 			unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
-			// what the station says to itself does not count
+			// The station's own packets over loopback do not count.
 			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: uint16(protocol), Ifindex: o.end.Ifindex}),
 		)
 	}
@@ -157,7 +157,7 @@ func (o *oracle) listen() error {
 				s.typ = b[0]
 			}
 			s.said = fmt.Sprintf("from %v, type %d", s.from, s.typ)
-			return s.from != o.self.ip4 && s.from != o.self.ip6 // to itself
+			return s.from != o.self.ip4 && s.from != o.self.ip6 // from itself
 		})
 	}
 	raw(socketTCP, unix.AF_INET, unix.IPPROTO_TCP)
@@ -167,8 +167,8 @@ func (o *oracle) listen() error {
 	return errors.Join(errs...)
 }
 
-// readHandler: a frame in a VLAN that the station is not in comes to the
-// handlers, too, as one for others.
+// readHandler reads a frame from a protocol handler. Handlers receive frames of VLANs without
+// an interface as well, marked as frames for others.
 func readHandler(s *sighting, b []byte, from unix.Sockaddr) bool {
 	ll, ok := from.(*unix.SockaddrLinklayer)
 	if !ok || ll.Pkttype == unix.PACKET_OTHERHOST {
@@ -212,8 +212,7 @@ func addressOf(sa unix.Sockaddr) netip.Addr {
 	return netip.Addr{}
 }
 
-// markOf is the number of the packet that the bytes are of, 0 if it is not
-// among them.
+// markOf returns the number of the packet that the bytes belong to, 0 if they contain none.
 func markOf(b []byte) int {
 	_, rest, found := bytes.Cut(b, []byte(magic))
 	if !found || len(rest) < 4 {
@@ -222,7 +221,7 @@ func markOf(b []byte) int {
 	return int(binary.BigEndian.Uint32(rest))
 }
 
-// hear takes what has come to the sockets.
+// hear reads all sockets.
 func (o *oracle) hear() (list []sighting) {
 	o.t.Helper()
 	for _, f := range o.files {
@@ -247,7 +246,7 @@ func (o *oracle) hear() (list []sighting) {
 	return list
 }
 
-// pieces reports whether the station keeps fragments, until it has the others.
+// pieces reports whether the station still holds fragments of incomplete packets.
 func (o *oracle) pieces() (some bool) {
 	o.t.Helper()
 	o.must(o.end.Namespace.Do(func() error {
@@ -268,8 +267,7 @@ func (o *oracle) pieces() (some bool) {
 	return some
 }
 
-// believes returns what is in the station's tables of neighbours and routes,
-// and has it forget that.
+// believes returns the contents of the station's neighbour and route tables, and clears them.
 func (o *oracle) believes() (list []sighting) {
 	o.t.Helper()
 	nl := o.end.Namespace.Netlink()

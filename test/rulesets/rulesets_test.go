@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package rulesets asks real connections what files of pf mean, which are in the manner of
-// those that people have. Each file comes with the interfaces that it is for.
+// Package rulesets tests with real connections what pf's files mean. The files resemble users' files. Each file comes
+// with its interfaces.
 package rulesets
 
 import (
@@ -28,37 +28,37 @@ import (
 	"bascule/test/netlab"
 )
 
-// patience is how long something may take that is sure to happen.
+// patience is the time limit for events that have to happen.
 const patience = time.Minute
 
 func TestMain(m *testing.M) { os.Exit(netlab.Main(m)) }
 
-// A segment is a part of the net with one station.
+// A segment is a part of the network with one station.
 type segment struct {
-	name     string // of the interface or port
+	name     string // name of the interface or port
 	host     bool   // a host port, with these addresses; else a port of the bridge
 	own      []netip.Prefix
-	gateway  string // of a port: the host port in whose VLAN it is, "" for none
+	gateway  string // for a port: the host port in whose VLAN it is, "" for none
 	stations []netip.Prefix
 	by       []netip.Addr // default routes of the station
 	end      *netlab.End
-	port     string // of the station on the bridge
+	port     string // port of the station on the bridge
 }
 
-// A network is the net that a file is for.
+// A network is the network of a file.
 type network struct {
 	t        *testing.T
 	lab      *netlab.Lab
 	segments []*segment
-	uplink   string // the interface of the router's default route, "" for none
+	uplink   string // interface of the router's default route, "" for none
 	pfPorts  string
 }
 
-// manner is where the files are; package pf's tests say what else is in them.
+// manner is the folder of the files. The tests of package pf describe their other parts.
 const manner = "../../pf/testdata/manner"
 
-// TestFiles loads each file on a switch and has its stations and its host talk as the part
-// "traffic" of the file says. Its lines are probes, or about the net:
+// TestFiles loads each file on a switch. Its stations and its host communicate as the part "traffic" of the file says,
+// whose lines are probes, or describe the network:
 //
 //	port NAME [at HOST]                a port of the bridge with a station, in the VLAN of a host port
 //	station NAME ADDRESS [by ADDRESS]  an address, and a default route, of the station at a port
@@ -95,7 +95,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// lines returns the lines of a part that say something.
+// lines returns the lines of a part without comments and empty lines.
 func lines(text string) (list []string) {
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
@@ -105,16 +105,17 @@ func lines(text string) (list []string) {
 	return list
 }
 
-// read reads the net of a file, and returns the lines that are probes.
+// read reads the network of a file, and returns the lines with probes.
 func (n *network) read(interfaces, traffic string) (probes []string) {
 	n.t.Helper()
 	for _, line := range lines(interfaces) {
 		f := strings.Fields(line)
-		if f[0] == "lo0" || f[1] == "group" { // the host's own, and what the default route tells
+		// the host's own addresses, and a group that the default route determines
+		if f[0] == "lo0" || f[1] == "group" {
 			continue
 		}
 		p := netip.MustParsePrefix(f[1])
-		if p.IsSingleIP() { // a link of two is a net here
+		if p.IsSingleIP() { // a point-to-point link is a network here
 			p = netip.PrefixFrom(p.Addr(), 24)
 		}
 		s := n.find(f[0])
@@ -183,7 +184,7 @@ func sysctl(name, value string) error {
 	return os.WriteFile(filepath.Join("/proc/sys/net", name), []byte(value), 0o644)
 }
 
-// build makes the switch, its stations and the addresses of all.
+// build makes the switch, its stations and all addresses.
 func (n *network) build() {
 	n.t.Helper()
 	n.must(n.lab.Switch.Do(func() error {
@@ -213,7 +214,7 @@ func (n *network) build() {
 			file += fmt.Sprintf("      %s: {type: host, route: on, %s, addresses: [%s]}\n", s.name, vlan, strings.Join(addresses, ", "))
 		}
 		if s.host && slices.ContainsFunc(n.segments, func(o *segment) bool { return o.gateway == s.name }) {
-			continue // its stations are at ports of their own
+			continue // its stations have ports of their own
 		}
 		s.end = n.lab.NewEnd(n.lab.NewNamespace())
 		if s.port = s.end.Port; !s.host {
@@ -256,7 +257,7 @@ func (n *network) build() {
 	}
 }
 
-// rename gives a port the name that the file has for it.
+// rename gives a port its name in the file.
 func (n *network) rename(s *segment) {
 	n.t.Helper()
 	nl := n.lab.Switch.Netlink()
@@ -269,7 +270,7 @@ func (n *network) rename(s *segment) {
 	n.lab.Keep(s.port)
 }
 
-// address gives an interface an address, unless it has it.
+// address adds an address to an interface, unless it exists.
 func (n *network) address(ns *ends.Namespace, ifname string, p netip.Prefix) {
 	n.t.Helper()
 	l, err := ns.Netlink().LinkByName(ifname)
@@ -282,7 +283,7 @@ func (n *network) address(ns *ends.Namespace, ifname string, p netip.Prefix) {
 	}
 }
 
-// route gives a namespace a default route by an address.
+// route adds a default route through an address to a namespace.
 func (n *network) route(ns *ends.Namespace, by netip.Addr) {
 	n.t.Helper()
 	bits := by.BitLen()
@@ -293,13 +294,13 @@ func (n *network) route(ns *ends.Namespace, by netip.Addr) {
 	}
 }
 
-// load loads the file, and what is to be in its anchors and tables.
+// load loads the file, and the contents of its anchors and tables.
 func (n *network) load(archive *txtar.Archive) {
 	n.t.Helper()
 	dir := n.t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, strings.ReplaceAll(name, "/", "_")) }
 	var conf string
-	var own []string // names of files that the file names
+	var own []string // files that the file refers to
 	for _, f := range archive.Files {
 		n.must(os.WriteFile(path(f.Name), f.Data, 0o644))
 		if f.Name == "pf.conf" {
@@ -330,14 +331,13 @@ func (n *network) load(archive *txtar.Archive) {
 	}
 }
 
-// A receiver is where a probe should arrive.
+// A receiver is the place where a probe should arrive.
 type receiver struct {
 	ns *ends.Namespace
 	at netip.AddrPort
 }
 
-// place returns where an address is: at the host, at a station, in the net of one, or behind
-// the default route.
+// place returns the namespace of an address: the host, a station, a station's network, or behind the default route.
 func (n *network) place(a netip.Addr) *ends.Namespace {
 	n.t.Helper()
 	is := func(p netip.Prefix) bool { return p.Addr() == a }
@@ -360,7 +360,7 @@ func (n *network) place(a netip.Addr) *ends.Namespace {
 	return nil
 }
 
-// has gives a namespace an address, unless the net says who has it.
+// has adds an address to a namespace, unless the network has the address already.
 func (n *network) has(ns *ends.Namespace, a netip.Addr) {
 	n.t.Helper()
 	if a.IsLoopback() {
@@ -380,13 +380,13 @@ func (n *network) has(ns *ends.Namespace, a netip.Addr) {
 	n.address(ns, ifname, netip.PrefixFrom(a, bits))
 }
 
-// A probe is one packet or connection, and what is to become of it:
+// A probe is one packet or connection, and its expected result:
 //
 //	FROM[(ADDRESS)] tcp|udp|ping ADDRESS[:PORT] pass [from ADDRESS] [at ADDRESS[:PORT]] [on NAME]
 //	FROM[(ADDRESS)] tcp|udp|ping ADDRESS[:PORT] block [at ADDRESS[:PORT]]
 //
-// FROM is the station at an interface or port, or host. Behind "from" is the source that the receiver sees, behind
-// "at" and "on" who receives, where it is not the destination, or not by the default route.
+// FROM is the station at an interface or port, or host. The address after "from" is the source that the receiver sees.
+// "at" and "on" name the receiver, if it is not the destination, or not behind the default route.
 type probe struct {
 	from     *ends.Namespace
 	source   netip.Addr // the zero value for any
@@ -444,7 +444,7 @@ func (n *network) parseProbe(line string) (p probe) {
 	return p
 }
 
-// drops is how many packets pf has dropped.
+// drops returns the number of packets that pf has dropped.
 func (n *network) drops() (count uint64) {
 	n.t.Helper()
 	for _, p := range n.lab.Ports("br0") {
@@ -457,14 +457,14 @@ func (n *network) drops() (count uint64) {
 	return count
 }
 
-// An outcome is what became of a probe.
+// An outcome is the result of a probe.
 type outcome struct {
 	passed bool
 	seen   netip.Addr
 	err    error
 }
 
-// probe sends what the line says and compares what becomes of it.
+// probe sends the probe of a line and compares its result.
 func (n *network) probe(line string) {
 	n.t.Helper()
 	p := n.parseProbe(line)
@@ -480,7 +480,7 @@ func (n *network) probe(line string) {
 		case got = <-became:
 			done = true
 		case <-time.After(20 * time.Millisecond):
-			if !p.pass && n.drops() > before { // nothing will come of it
+			if !p.pass && n.drops() > before { // no answer will come
 				cancel()
 			}
 		}
@@ -493,8 +493,7 @@ func (n *network) probe(line string) {
 	}
 }
 
-// dial opens the probe's socket, from an address if the probe says one. The end of ctx ends
-// what the socket waits for.
+// dial opens the probe's socket, from the probe's address if it has one. The socket stops waiting when ctx ends.
 func (p probe) dial(ctx context.Context, source net.Addr) (conn net.Conn, err error) {
 	err = p.from.Do(func() (err error) {
 		d := net.Dialer{}
@@ -542,7 +541,7 @@ func (n *network) tcp(ctx context.Context, p probe) (o outcome) {
 	return outcome{true, <-accepted, nil}
 }
 
-// udp sends a datagram and wants it back.
+// udp sends a datagram and expects it back.
 func (n *network) udp(ctx context.Context, p probe) (o outcome) {
 	var l net.PacketConn
 	if o.err = p.receiver.ns.Do(func() (err error) {
@@ -577,7 +576,7 @@ func (n *network) udp(ctx context.Context, p probe) (o outcome) {
 	return outcome{true, <-from, nil}
 }
 
-// ping asks for an echo. Who is asked does not tell by whom.
+// ping sends an echo request. The result does not include the source that the receiver saw.
 func (n *network) ping(ctx context.Context, p probe) (o outcome) {
 	args := []string{"netns", "exec", p.from.Name, "ping", "-n", "-c", "1", "-w", "60"}
 	if p.source.IsValid() {

@@ -20,8 +20,8 @@ import (
 	"bascule/test/netlab"
 )
 
-// An account is all that must be the same each time that the switch is in the
-// base state: what there is, by its name, and how much or how often.
+// An account has everything that must be the same each time that the switch is in the base
+// state: by name, with a number or a value.
 type account map[string]string
 
 func (a account) count(name string) {
@@ -29,7 +29,7 @@ func (a account) count(name string) {
 	a[name] = strconv.Itoa(n + 1)
 }
 
-// differences are the lines in which another account differs.
+// differences returns the lines in which two accounts differ.
 func (a account) differences(now account) (lines []string) {
 	names := account{}
 	maps.Copy(names, a)
@@ -42,7 +42,7 @@ func (a account) differences(now account) (lines []string) {
 	return lines
 }
 
-// What has a number in its name that changes.
+// numbers are patterns of names that contain a changing number.
 var numbers = []struct {
 	is   *regexp.Regexp
 	name string
@@ -60,8 +60,8 @@ func plain(name string) string {
 	return name
 }
 
-// account takes stock. What the kernel does a moment later may be missing from
-// it or in it.
+// account takes stock of the present state. Delayed work of the kernel may be missing, or
+// counted.
 func (s *soak) account() (account, error) {
 	a := account{}
 	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.agent.Process.Pid))
@@ -81,7 +81,7 @@ func (s *soak) account() (account, error) {
 	for what, dir := range map[string]string{"pin": filepath.Join("/run/bascule", strconv.FormatUint(cookie, 10)), "file": s.dir} {
 		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil // it has gone since its folder was read
+				return nil // the process ended after its folder was read
 			}
 			if err != nil {
 				return err
@@ -146,12 +146,12 @@ func (s *soak) account() (account, error) {
 	return a, nil
 }
 
-// The kernel is hurried by the switch, which is one for the machine, while the
-// folder is there.
+// rcu_expedited, a switch of the whole machine, makes the kernel hurry. bascule sets it while
+// the folder exists.
 const (
 	hurrySwitch = "/sys/kernel/rcu_expedited"
 	hurryFolder = "/run/bascule/%hurry"
-	hurryMark   = "47708" // what a hurry of bascule sets it to
+	hurryMark   = "47708" // the value that bascule sets
 )
 
 func (s *soak) hurry() string {
@@ -161,8 +161,8 @@ func (s *soak) hurry() string {
 	return strings.TrimSpace(string(text))
 }
 
-// calmly is what the switch is while nobody hurries the kernel. Whoever does has
-// found it off.
+// calmly returns the switch's value while bascule does not hurry the kernel, and 0 while it
+// does: it hurries only if the switch was off.
 func (s *soak) calmly() string {
 	s.t.Helper()
 	_, before := os.Stat(hurryFolder)
@@ -174,8 +174,8 @@ func (s *soak) calmly() string {
 	return is
 }
 
-// objects counts the BPF objects of the switch, and what its maps take of the
-// kernel's memory, also those that no pin but a program holds.
+// objects counts the BPF objects of the switch, and the kernel memory of its maps. This
+// includes objects without a pin that programs hold.
 func (s *soak) objects(a account) error {
 	o, err := s.lab.Objects()
 	if err != nil {
@@ -184,7 +184,7 @@ func (s *soak) objects(a account) error {
 	for id := range o.Programs {
 		p, err := ebpf.NewProgramFromID(id)
 		if err != nil {
-			continue // gone since
+			continue // closed in the meantime
 		}
 		info, err := p.Info()
 		p.Close()
@@ -217,7 +217,7 @@ func (s *soak) objects(a account) error {
 	return nil
 }
 
-// resident is how much memory the agent has, in bytes.
+// resident returns the agent's memory in bytes.
 func (s *soak) resident() (int, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.agent.Process.Pid))
 	if err != nil {

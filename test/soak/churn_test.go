@@ -18,7 +18,7 @@ import (
 	"bascule/test/netlab"
 )
 
-// An operation is something that people, devices or stations do.
+// An operation is an action of users, devices or stations.
 type operation struct {
 	name   string
 	weight int
@@ -67,21 +67,21 @@ var operations = []operation{
 	{"switch the tree", 1, (*soak).switchTree},
 }
 
-// A guest is a device that comes and goes, and what is behind it.
+// A guest is a device that comes and goes, with the station behind it.
 type guest struct {
 	far  string
 	wire *wire       // nil for a tap
 	tap  *netlab.Tap // nil for a veth
 }
 
-// Names of guests: of patterns of br0 (g, tap) and of br1 (k), and of none (c).
+// Names of guests: for patterns of br0 (g, tap), of br1 (k), and for none (c).
 var names = []string{"g0", "g1", "g2", "g3", "g4", "g5", "k0", "k1", "c0", "c1", "c2", "c3", "tap0", "tap1"}
 
 func pick[V any](s *soak, of ...V) V { return of[s.rng.IntN(len(of))] }
 
 func onOff(s *soak) string { return pick(s, "on", "off") }
 
-// aGuest returns the name of one that is there, "" for none.
+// aGuest returns the name of a present guest, "" for none.
 func (s *soak) aGuest() string {
 	var there []string
 	for name := range s.guests {
@@ -90,12 +90,12 @@ func (s *soak) aGuest() string {
 	if len(there) == 0 {
 		return ""
 	}
-	slices.Sort(there) // the same each time
+	slices.Sort(there) // the same order each time
 	return pick(s, there...)
 }
 
-// aPort returns a port by its bridge and its name: that of a device that comes
-// and goes, where it should be by now.
+// aPort returns a port as its bridge and name. It may be the device of a guest that should be a
+// port by now.
 func (s *soak) aPort() (bridge, name string) {
 	name = s.aGuest()
 	switch {
@@ -117,7 +117,7 @@ func (s *soak) ofBr0() string {
 	return "host0"
 }
 
-// aBridge returns one of those that devices come to.
+// aBridge returns a bridge that devices are added to.
 func (s *soak) aBridge() string {
 	if s.br2 {
 		return pick(s, "br0", "br0", "br1", "br2")
@@ -204,7 +204,7 @@ func (s *soak) rename() {
 	delete(s.guests, old)
 }
 
-// settings draws some of a port.
+// settings draws settings of a port.
 func (s *soak) settings() (args []string) {
 	for range 1 + s.rng.IntN(3) {
 		args = append(args, pick(s,
@@ -282,7 +282,7 @@ func (s *soak) from(name string, frames ...netlab.Frame) {
 	}
 }
 
-// flood has more stations talk than there is room for.
+// flood sends from more stations than the FDB has room for.
 func (s *soak) flood() {
 	name := s.aGuest()
 	var frames []netlab.Frame
@@ -294,7 +294,7 @@ func (s *soak) flood() {
 	s.note("%d addresses from %s", len(frames), name)
 }
 
-// move has stations be now here, now there.
+// move has stations move between ports.
 func (s *soak) move() {
 	for range 4 {
 		name := s.aGuest()
@@ -305,7 +305,7 @@ func (s *soak) move() {
 	}
 }
 
-// claim sends with an address that is static elsewhere.
+// claim sends from an address that is static at another port.
 func (s *soak) claim() {
 	name := s.aGuest()
 	for _, e := range s.lab.Ends[:5] {
@@ -361,7 +361,7 @@ func (s *soak) storm() {
 		"--storm-unknown", pick(s, "none", "10pps", "10mbit"))
 }
 
-// rates are above what the soak sends: no frame may be lost.
+// rates are above the rate of the soak: no frame may be lost.
 func (s *soak) rates() {
 	bridge, name := s.aPort()
 	s.command("port", "set", bridge, name, pick(s, "--rate-in", "--rate-out"), pick(s, "none", "100gbit", "4294gbit:1024mb", "400000000pps"))
@@ -379,7 +379,7 @@ func (s *soak) mirror() {
 	s.command(args...)
 }
 
-// What pf is told; the load's conversation passes by all of it.
+// rulesets are rules for pf. All of them let the load's conversation pass.
 var rulesets = []string{
 	"pass\n",
 	"pass no state\n",
@@ -409,8 +409,8 @@ func (s *soak) pf() {
 	s.command(args...)
 }
 
-// state is a file of all bridges: that of the base, or another with the same
-// for what the load needs.
+// state returns a file of all bridges: the base's file, or another that is the same for the
+// load.
 func (s *soak) state(other bool) string {
 	ageing, guests, k, more, pf := "300s", "{}", `"k*": {}`, "", "{rules: pass, enabled: off}"
 	if other {
@@ -470,7 +470,7 @@ func (s *soak) state(other bool) string {
 
 func (s *soak) apply() { s.command("apply", s.write("apply.yaml", s.state(true))) }
 
-// applyBeside applies a file while other commands do what they do.
+// applyBeside applies a file while other commands run.
 func (s *soak) applyBeside() {
 	cmd := s.lab.Command("apply", s.write("apply.yaml", s.state(true)))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -493,9 +493,9 @@ func (s *soak) applyBeside() {
 	}
 }
 
-// export writes what runs. Once it is applied, by which a device that was made
-// anew takes the place of the one that is gone, it applies to no change. Devices
-// may come and go in between.
+// export writes the running configuration and applies it. A device that was made again replaces
+// the missing one then. After that, the file applies without a change. Devices may come and go
+// in between.
 func (s *soak) export() {
 	deadly := s.deadly
 	s.deadly = false
@@ -513,7 +513,7 @@ func (s *soak) export() {
 	})
 }
 
-// reload gives the agent another file, or a bad one, by a signal or a command.
+// reload gives the agent another file, or a bad one, with a signal or a command.
 func (s *soak) reload() {
 	if s.agent == nil {
 		return
@@ -531,7 +531,7 @@ func (s *soak) reload() {
 	s.must(s.agent.Process.Signal(syscall.SIGHUP))
 }
 
-// restart ends the agent, or begins one.
+// restart ends the agent, or starts one.
 func (s *soak) restart() {
 	switch {
 	case s.agent == nil:
@@ -547,7 +547,7 @@ func (s *soak) restart() {
 	}
 }
 
-// reader begins to watch a bridge, or ends that.
+// reader starts to watch a bridge, or ends that.
 func (s *soak) reader() {
 	if len(s.readers) > 0 && (len(s.readers) > 3 || s.rng.IntN(2) == 0) {
 		i := s.rng.IntN(len(s.readers))
@@ -555,14 +555,14 @@ func (s *soak) reader() {
 		s.readers = slices.Delete(s.readers, i, i+1)
 		how := pick(s, os.Interrupt, os.Kill)
 		s.note("%v for %v", how, cmd.Args)
-		cmd.Process.Signal(how) // it may have ended because its bridge did
+		cmd.Process.Signal(how) // it may have ended with its bridge
 		cmd.Wait()
 		return
 	}
 	s.read(s.rng.IntN(len(watchers)))
 }
 
-// What watches a bridge until it is ended.
+// watchers are commands that watch a bridge until they are ended.
 var watchers = [][]string{
 	{"monitor", "br0"}, {"-j", "monitor"}, {"capture", "br0", "-w", "/dev/null"}, {"capture", "br0", "--dropped"},
 	{"capture", "br1", "-w", "/dev/null", "--port", "p5", "--buffer", "64K"}, {"pflog", "-b", "br0"}, {"stats", "br0", "--interval", "1s"},
@@ -588,7 +588,7 @@ func (s *soak) stopReaders() {
 	s.readers = nil
 }
 
-// look reads all there is to read, which works at any time.
+// look runs all commands that read. These work at any time.
 func (s *soak) look() {
 	for _, args := range [][]string{
 		{"bridge", "show"}, {"port", "show", "br0", "--stats"}, {"fdb", "show", "br0"}, {"vlan", "show", "br0"}, {"rule", "show"}, {"binding", "show"},
@@ -606,8 +606,8 @@ func (s *soak) setBridge() {
 		[]string{"--fdb-max", pick(s, "3000", "2000", "3000")})...)...)
 }
 
-// otherBridge has a bridge come and go, with a cable to one that stays. It is a
-// leaf: there is no loop.
+// otherBridge adds or removes a bridge with a cable to a permanent bridge. It is a leaf: there
+// is no loop.
 func (s *soak) otherBridge() {
 	if !s.br2 {
 		s.command("bridge", "add", "br2", "--vlan-filtering="+onOff(s))
@@ -627,7 +627,7 @@ func (s *soak) otherBridge() {
 	}
 }
 
-// cut cuts one of the two cables between the bridges with a tree, and mends it.
+// cut cuts one of the two cables between the bridges with a spanning tree, and mends it.
 func (s *soak) cut() {
 	cable := pick(s, "x0", "y0")
 	s.note("cut %s", cable)
@@ -643,9 +643,9 @@ func (s *soak) cut() {
 	}
 }
 
-// switchTree switches the spanning tree off and on while one cable is cut. The
-// cable is mended when the agent has closed its ports: those that are there when
-// a tree is switched on go on forwarding until it decides.
+// switchTree switches the spanning tree off and on while one cable is cut. The cable is mended
+// when the agent has closed its ports: ports that exist when a spanning tree is switched on
+// continue to forward until the agent decides.
 func (s *soak) switchTree() {
 	if s.agent == nil {
 		return
@@ -668,8 +668,7 @@ func (s *soak) switchTree() {
 	s.healed()
 }
 
-// crosses reports whether a frame comes from either side of the tree to the
-// other.
+// crosses reports whether frames cross the spanning tree in both directions.
 func (s *soak) crosses() bool {
 	for i := range s.tree {
 		f := s.treeFrame(i)
@@ -689,8 +688,8 @@ func (s *soak) treeFrame(side int) netlab.Frame {
 	return f
 }
 
-// onlyOnce looks at what came through the tree: nothing may come twice, or to
-// where it is from.
+// onlyOnce checks the frames that came through the spanning tree: none may arrive twice, or
+// return to its sender.
 func (s *soak) onlyOnce() {
 	s.t.Helper()
 	for i, w := range s.tree {
@@ -708,8 +707,8 @@ func (s *soak) onlyOnce() {
 	}
 }
 
-// healed waits until the tree is as it is with both cables, and then checks
-// that all frames cross it.
+// healed waits until the spanning tree is complete again, and then checks that all frames cross
+// it.
 func (s *soak) healed() {
 	s.t.Helper()
 	want := map[string]string{"x0": "forwarding", "x1": "forwarding", "y0": "forwarding", "y1": "discarding", "p6": "forwarding", "p7": "forwarding"}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package soak runs the switch and its agent for a long time while everything
-// about them changes, at random, under traffic: no frame may be lost, and
-// nothing may be left of what came and went. It needs root and skips without it.
+// Package soak runs the switch and its agent for a long time while everything around them
+// changes at random, under traffic. No frame may be lost, and no trace of a removed thing may
+// remain. It needs root and skips without it.
 //
 //	go test ./test/soak -v -timeout 0 -soak.time 30m -soak.seed 1
 package soak
@@ -41,54 +41,54 @@ func TestMain(m *testing.M) {
 	os.Exit(netlab.Main(m))
 }
 
-// patience is how long is waited for what is sure to happen.
+// patience is the time limit for events that have to happen.
 const patience = 60 * time.Second
 
-// minTries is how often stock is taken at least, however long one takes.
+// minTries is the least number of attempts to take stock, however long one takes.
 const minTries = 30
 
-// bridges are those of the base state.
+// bridges are the bridges of the base state.
 var bridges = []string{"br0", "br1", "r0", "r1"}
 
-// A soak is a switch, its agent, the load, and what came to them so far.
+// A soak is a switch, its agent, the load, and the present state of all changes.
 type soak struct {
 	t   *testing.T
 	ctx context.Context
 	lab *netlab.Lab
 	rng *rand.Rand
 
-	far     *ends.Namespace // where the other sides of guests are
+	far     *ends.Namespace // the namespace of the guests' stations
 	guests  map[string]*guest
-	put     map[string]string // which bridge a guest was added to by a command
-	br2     bool              // there should be a bridge br2
-	number  int               // of guests so far
+	put     map[string]string // the bridge of each guest that a command added
+	br2     bool              // the bridge br2 should exist
+	number  int               // number of guests so far
 	tree    [2]*wire
-	twice   map[netlab.Frame]int // frames of the tree that have arrived
+	twice   map[netlab.Frame]int // frames through the spanning tree that have arrived
 	load    *netlab.Load
 	readers []*exec.Cmd
 
-	agent  *exec.Cmd // nil while none runs
+	agent  *exec.Cmd // nil if none runs
 	ended  chan error
 	logs   *os.File
-	dir    string // the agent's
-	files  string // what it and apply read
+	dir    string // the agent's folder
+	files  string // the folder of files for the agent and apply
 	begun  time.Time
-	deadly bool // agent and commands are killed
+	deadly bool // agents and commands are killed
 	doing  string
 
 	base      account
-	calm      string // of the switch by which the kernel is hurried
+	calm      string // rcu_expedited while nothing hurries the kernel
 	resident0 int
 	history   []string
 	counts    map[string]*count
 	refusals  map[string]int
-	killed    int // commands
-	murdered  int // agents
+	killed    int // killed commands
+	murdered  int // killed agents
 	compared  int
-	sent      int // frames beside the load
+	sent      int // frames in addition to the load
 }
 
-// A count is what became of an operation.
+// A count has the results of an operation.
 type count struct{ done, commands, refused int }
 
 func (s *soak) must(err error) {
@@ -126,12 +126,12 @@ func TestSoak(t *testing.T) {
 		t.Log("interrupted")
 		return
 	}
-	s.doing, s.deadly = "end", false // what is left has to work
+	s.doing, s.deadly = "end", false // the rest has to work
 	s.goroutines()
 }
 
-// begin makes the base state, and has everything happen once, since some of it
-// leaves tables that stay.
+// begin makes the base state, and runs every operation once, since some operations leave tables
+// that stay.
 func (s *soak) begin() {
 	s.t.Setenv("BASCULE_AGENT_DIR", s.dir)
 	l := s.lab
@@ -181,7 +181,7 @@ func (s *soak) begin() {
 	for i := range watchers {
 		s.read(i)
 	}
-	time.Sleep(time.Second) // until they read
+	time.Sleep(time.Second) // the readers need a moment to begin
 	s.toBase()
 	s.base = s.settled(nil)
 	s.resident0, err = s.resident()
@@ -206,9 +206,8 @@ func (s *soak) startLoad() {
 	)
 }
 
-// run changes things until the time is over, and compares ten times, or twice
-// where there is not the time. In every second part agents and commands are
-// killed; in the others an agent must last.
+// run makes changes until the time is over, and takes stock ten times, or twice in a short run.
+// In every second part agents and commands are killed; in the other parts an agent must last.
 func (s *soak) run() {
 	parts := 10
 	if *duration < time.Minute {
@@ -257,7 +256,7 @@ func (s *soak) pick() operation {
 	panic("not reached")
 }
 
-// do does one operation, and looks whether all is well after it.
+// do runs one operation, and then checks the switch.
 func (s *soak) do(o operation) {
 	s.t.Helper()
 	s.doing = o.name
@@ -290,7 +289,7 @@ func (s *soak) do(o operation) {
 	s.onlyOnce()
 }
 
-// toBase makes the switch what it was at the beginning.
+// toBase returns the switch to the base state.
 func (s *soak) toBase() {
 	s.t.Helper()
 	deadly := s.deadly
@@ -323,7 +322,7 @@ func (s *soak) flush() {
 	}
 }
 
-// newcomers checks that devices become ports by themselves.
+// newcomers checks that devices are added as ports automatically.
 func (s *soak) newcomers() {
 	s.t.Helper()
 	for _, name := range []string{"g0", "tap0", "k0"} {
@@ -339,12 +338,12 @@ func (s *soak) newcomers() {
 	}
 }
 
-// settled takes stock when what the kernel and the agent do later is done: when
-// it is as before, or for the first time, when it does not change any more.
+// settled takes stock when the delayed work of the kernel and the agent is done: when the
+// account equals the former one, or, the first time, when it no longer changes.
 func (s *soak) settled(before account) account {
 	s.t.Helper()
 	first := before == nil
-	// Others on the machine may hurry the kernel, too, but not without an end.
+	// Other programs on the machine may hurry the kernel, too, but they end that.
 	s.wait("the kernel to be hurried no more", func() bool { return s.hurry() == s.calm })
 	var lines []string
 	same := 0
@@ -381,7 +380,7 @@ func (s *soak) wait(what string, holds func() bool) {
 	}
 }
 
-// command runs the program, which may refuse, and perhaps kills it.
+// command runs the program, which may refuse, and sometimes kills it.
 func (s *soak) command(args ...string) (string, bool) {
 	s.t.Helper()
 	cmd := s.lab.Command(args...)
@@ -419,7 +418,7 @@ func (s *soak) command(args ...string) (string, bool) {
 
 var anyNumber = regexp.MustCompile(`[0-9][0-9a-f:.]*`)
 
-// bascule runs the program, which must do it.
+// bascule runs the program, which must succeed.
 func (s *soak) bascule(args ...string) string {
 	s.t.Helper()
 	out, ok := s.command(args...)
@@ -429,7 +428,7 @@ func (s *soak) bascule(args ...string) string {
 	return out
 }
 
-// startAgent starts an agent and waits until it is at work.
+// startAgent starts an agent and waits until it works.
 func (s *soak) startAgent() {
 	s.t.Helper()
 	s.note("the agent starts")
@@ -452,7 +451,7 @@ func (s *soak) startAgent() {
 	})
 }
 
-// stopAgent ends the agent by a signal, and says how it ended.
+// stopAgent ends the agent with a signal, and returns how it ended.
 func (s *soak) stopAgent(how syscall.Signal) error {
 	s.note("the agent gets %v", how)
 	s.must(s.agent.Process.Signal(how))
@@ -466,8 +465,7 @@ func (s *soak) stopAgent(how syscall.Signal) error {
 	}
 }
 
-// goroutines compares what the agent does after all this with what a new one
-// does: SIGQUIT has Go tell.
+// goroutines compares the agent's goroutines with a new agent's. On SIGQUIT, Go prints them.
 func (s *soak) goroutines() {
 	count := func() int {
 		at, err := s.logs.Seek(0, 1)
@@ -495,7 +493,7 @@ func (s *soak) write(name, text string) string {
 	return path
 }
 
-// end cleans up and says what was done.
+// end cleans up and prints a summary.
 func (s *soak) end(number uint64) {
 	s.stopReaders()
 	if s.agent != nil {
@@ -539,7 +537,7 @@ func (s *soak) end(number uint64) {
 	}
 }
 
-// kinds are what an account is about.
+// kinds returns the kinds of entries of an account.
 func kinds(a account) []string {
 	first := map[string]bool{}
 	for name := range a {

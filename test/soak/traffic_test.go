@@ -16,13 +16,13 @@ import (
 
 const (
 	headerLen = 14
-	typeData  = 0x88b5 // that of netlab's frames
-	udpPort   = 4444   // of the conversation that pf sees
+	typeData  = 0x88b5 // EtherType of netlab's frames
+	udpPort   = 4444   // port of the conversation that pf sees
 	ownNumber = 1 << 31
 )
 
-// conversation makes frames of UDP between two ends, of which pf makes a state.
-// Their number is where that of netlab's frames is, in what UDP carries.
+// conversation returns functions for the UDP frames of two ends, for which pf has a state. The
+// UDP payload has the frame's number where netlab's frames have theirs.
 func conversation(from, to *netlab.End) func(uint32) (netlab.Frame, netlab.Frame) {
 	return func(number uint32) (netlab.Frame, netlab.Frame) {
 		b := []byte(netlab.NewFrame(to.MAC, from.MAC, number, 64))
@@ -49,7 +49,7 @@ func conversation(from, to *netlab.End) func(uint32) (netlab.Frame, netlab.Frame
 	}
 }
 
-// trunked makes frames that are sent with a tag, and arrive without.
+// trunked returns a function for frames that are sent with a tag and arrive without.
 func trunked(dst, src netlab.MAC, vlan uint16) func(uint32) (netlab.Frame, netlab.Frame) {
 	return func(number uint32) (netlab.Frame, netlab.Frame) {
 		f := netlab.NewFrame(dst, src, number, 60)
@@ -57,7 +57,7 @@ func trunked(dst, src netlab.MAC, vlan uint16) func(uint32) (netlab.Frame, netla
 	}
 }
 
-// ofLoad reports whether a frame is one of those that are counted.
+// ofLoad reports whether a frame belongs to the load, whose frames are counted.
 func ofLoad(f netlab.Frame) bool {
 	if len(f) < headerLen+32 {
 		return false
@@ -75,8 +75,7 @@ func ofLoad(f netlab.Frame) bool {
 	return false
 }
 
-// A wire is a socket at the far side of a cable. Unlike that of an end it may
-// miss frames.
+// A wire is a socket at the far side of a cable. Unlike an end's socket, it may miss frames.
 type wire struct {
 	fd, index int
 	buf       []byte
@@ -100,8 +99,8 @@ func listen(ns *ends.Namespace, index int) (*wire, error) {
 	return w, nil
 }
 
-// burst is how many frames are sent at a time, so that the kernel's queues,
-// which the load uses as well, do not run over with what becomes of them.
+// burst is the number of frames that are sent at a time. It keeps the kernel's queues, which
+// the load uses as well, from overflowing.
 const burst = 16
 
 func (w *wire) send(frames ...netlab.Frame) error {
@@ -116,13 +115,13 @@ func (w *wire) send(frames ...netlab.Frame) error {
 	return nil
 }
 
-// received takes what has arrived.
+// received reads the frames that have arrived.
 func (w *wire) received() []netlab.Frame {
 	var got []netlab.Frame
 	for {
 		n, _, err := unix.Recvfrom(w.fd, w.buf, 0)
 		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENETDOWN) {
-			continue // the second says once that the interface went down
+			continue // ENETDOWN is returned once when the interface goes down
 		}
 		if err != nil {
 			return got
@@ -133,8 +132,8 @@ func (w *wire) received() []netlab.Frame {
 
 func (w *wire) close() { unix.Close(w.fd) }
 
-// astray looks at what came to somebody whom none of the load is for: its
-// broadcasts may come, each once.
+// astray checks the frames that arrived at a station outside the load. It may receive the
+// load's broadcasts, each once.
 func astray(got []netlab.Frame) error {
 	seen := map[netlab.Frame]bool{}
 	for _, f := range got {

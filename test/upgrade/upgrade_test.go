@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package upgrade has this version take over bridges that former versions made, whose
-// tables have another layout. The former versions are built from the history of the
-// repository.
+// Package upgrade has this version take over bridges that former versions made with another layout of
+// tables. The former versions are built from the history of the repository.
 package upgrade
 
 import (
@@ -37,7 +36,7 @@ import (
 
 var layouts = flag.Int("upgrade.layouts", 1, "how many former layouts to take over, newest first")
 
-var builds string // a folder for programs of former versions
+var builds string // folder for programs of former versions
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "bascule-upgrade-")
@@ -80,7 +79,7 @@ func formerly(t *testing.T, layout int) former {
 	return f
 }
 
-// each runs a test with the programs of former layouts.
+// each runs a test with the program of each former layout.
 func each(t *testing.T, test func(t *testing.T, f former)) {
 	for n := range *layouts {
 		layout := int(datapath.Layout) - 1 - n
@@ -90,7 +89,7 @@ func each(t *testing.T, test func(t *testing.T, f former)) {
 
 var A, B = netlab.Station(1), netlab.Station(2)
 
-// file has what a bridge may have, as far as the load that crosses it is let through.
+// file has everything that a bridge may have, as long as the load that crosses it passes.
 const file = `bridges:
   br0:
     vlan-filtering: on
@@ -129,7 +128,7 @@ const file = `bridges:
       b: {type: patch, peer: br0/a}
 `
 
-// A switched is a switch of two bridges that a former version has made.
+// A switched is a switch with two bridges that a former version made.
 type switched struct {
 	*netlab.Lab
 	t      *testing.T
@@ -151,7 +150,7 @@ func newSwitched(t *testing.T, f former, hook string) *switched {
 	return s
 }
 
-// make has a former version make the bridges. A conversation has a state by then.
+// make has a former version make the bridges. After that, pf has a state for a conversation.
 func (s *switched) make(f former) {
 	s.t.Helper()
 	current := s.Binary()
@@ -164,7 +163,7 @@ func (s *switched) make(f former) {
 	s.Reach(s.ends[0], ask, s.ends[1])
 }
 
-// do runs a command that may warn.
+// do runs a command that may print a warning.
 func (s *switched) do(args ...string) netlab.Result {
 	s.t.Helper()
 	r, err := s.Run(args...)
@@ -174,8 +173,8 @@ func (s *switched) do(args ...string) netlab.Result {
 	return r
 }
 
-// load is known unicast both ways between the first two ports, and broadcasts from the first
-// to all, by the patch cable, too.
+// load is known unicast in both directions between the first two ports, and broadcasts from the first to
+// all, also through the patch cable.
 func (s *switched) load() *netlab.Load {
 	e := s.ends
 	return s.StartLoad(e[:5],
@@ -185,15 +184,15 @@ func (s *switched) load() *netlab.Load {
 		netlab.Flow{From: e[1], Dst: netlab.Station(4), Src: B, To: []*netlab.End{e[3]}})
 }
 
-// ownWords are what versions write in ways of their own of a host port: the address, where it is not
-// the one that this version gives the port, and that its interface is down, which was the default once.
+// ownWords match the settings of a host port that versions write differently: an address other than the
+// one that this version gives the port, and that its interface is down, which was once the default.
 var ownWords = regexp.MustCompile(`(, up: off)?(, mac: "[^"]*")?}`)
 
-// withoutTrust is a host port of a file of layout 26.
+// withoutTrust matches a host port in a file of layout 26.
 var withoutTrust = regexp.MustCompile(`(type: host[^}]*)\}`)
 
-// exported is the configuration without ownWords, in the words of this version. In layout 26
-// a new host port was not trusted, and a port without the word is that.
+// exported returns the configuration without ownWords, in this version's form. In layout 26 a new host
+// port was not trusted, so a port without the word is not.
 func (s *switched) exported() string {
 	s.t.Helper()
 	text := ownWords.ReplaceAllString(s.do("export").Stdout, "}")
@@ -203,7 +202,7 @@ func (s *switched) exported() string {
 	return text
 }
 
-// look is what commands show of the bridges that a change of programs must not change.
+// look returns the output of commands about the bridges that a change of programs must not change.
 func (s *switched) look() map[string]string {
 	s.t.Helper()
 	host, err := s.Switch.Netlink().LinkByName("h0")
@@ -218,7 +217,7 @@ func (s *switched) look() map[string]string {
 	var entries []string
 	for _, e := range s.FDB("br0") {
 		if e.Ifname == "h0" {
-			continue // whose address is another each time
+			continue // their addresses change each time
 		}
 		entries = append(entries, fmt.Sprint(e.MAC, " ", e.VLAN, " ", e.Ifname, " ", e.Flags, e.State))
 	}
@@ -227,7 +226,7 @@ func (s *switched) look() map[string]string {
 	return shown
 }
 
-// wantLook compares what is shown.
+// wantLook compares two results of look.
 func wantLook(t *testing.T, got, want map[string]string) {
 	t.Helper()
 	for _, what := range slices.Sorted(maps.Keys(want)) {
@@ -237,14 +236,14 @@ func wantLook(t *testing.T, got, want map[string]string) {
 	}
 }
 
-// works sends what is let through by a state alone, and what is not.
+// works sends packets that pass only because of a state, and packets that do not pass.
 func (s *switched) works() {
 	s.t.Helper()
 	e := s.ends
-	s.Reach(e[1], []netlab.Frame{udp(A, B, "192.0.2.2", "192.0.2.1", 4000, 3000)}, e[0]) // by the state
+	s.Reach(e[1], []netlab.Frame{udp(A, B, "192.0.2.2", "192.0.2.1", 4000, 3000)}, e[0]) // passes by the state
 	s.Reach(e[1], []netlab.Frame{udp(A, B, "192.0.2.2", "192.0.2.1", 4001, 3000)})
-	s.Reach(e[0], []netlab.Frame{udp(B, A, "203.0.113.9", "192.0.2.2", 3000, 4000)}) // by the table
-	s.Reach(e[1], s.Frames(1, A, netlab.MAC{2, 0, 0, 0, 0, 0x66}))                   // by a rule
+	s.Reach(e[0], []netlab.Frame{udp(B, A, "203.0.113.9", "192.0.2.2", 3000, 4000)}) // held back by the table
+	s.Reach(e[1], s.Frames(1, A, netlab.MAC{2, 0, 0, 0, 0, 0x66}))                   // held back by a rule
 	s.Reach(e[3], []netlab.Frame{udp(A, netlab.Station(4), "192.0.2.9", "192.0.2.1", 3000, 4000)})
 	s.Reach(e[0], s.Frames(1, netlab.Broadcast, A), e[0:5]...)
 }
@@ -264,9 +263,8 @@ func udp(dst, src netlab.MAC, from, to string, sport, dport uint16) netlab.Frame
 	return netlab.Frame(append(f, 0, 16, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8))
 }
 
-// TestTakeOver: a bridge that a former version has made gets this version's programs under
-// traffic. No frame is lost or comes where it should not. What it was told and what it has
-// learned is there.
+// TestTakeOver: a bridge that a former version made gets this version's programs under traffic. No frame
+// is lost or misdirected. Its configuration and its learned state are kept.
 func TestTakeOver(t *testing.T) {
 	each(t, func(t *testing.T, f former) {
 		for _, hook := range netlab.Hooks(t.Name()) {
@@ -288,7 +286,7 @@ func takeOver(t *testing.T, f former, hook string) {
 	s.SetBinary(current)
 	s.Refused([]string{"another version", "'bascule bridge set br0' takes it over"}, "port", "show", "br0")
 	r := s.do("bridge", "set", "br0")
-	for _, name := range []string{"br0", "br1"} { // all of the namespace: cables join them
+	for _, name := range []string{"br0", "br1"} { // all bridges of the namespace, since cables join them
 		if note := fmt.Sprintf("bridge %s: another version of bascule has made it", name); strings.Count(r.Stderr, note) != 1 {
 			t.Errorf("it says %q, want one note that has %q", r.Stderr, note)
 		}
@@ -309,14 +307,14 @@ func takeOver(t *testing.T, f former, hook string) {
 	if r := s.do("bridge", "set", "br0"); strings.Contains(r.Stderr, "another version") {
 		t.Errorf("a second change takes it over again: %s", r.Stderr)
 	}
-	s.SetBinary(f.path) // the former version leaves it alone
+	s.SetBinary(f.path) // The former version does not change it.
 	s.Refused([]string{"another version"}, "port", "set", "br0", "p1", "--learn=off")
 	s.SetBinary(current)
 	s.works()
 }
 
-// TestTakeOverTCP: a connection of TCP that is translated goes on while the bridges of both
-// its networks are taken over.
+// TestTakeOverTCP: a TCP connection that is translated continues while the bridges of both its networks
+// are taken over.
 func TestTakeOverTCP(t *testing.T) {
 	each(t, takeOverTCP)
 }
@@ -445,9 +443,9 @@ func takeOverTCP(t *testing.T, f former) {
 	}
 }
 
-// TestTakeOverLate: what the former programs write right before the new ones come to the
-// ports is there afterwards: an address that they have put into a table of pf for its many
-// connections, and one that they have learned. Killed after that, the next command does it.
+// TestTakeOverLate: data that the former programs write just before the new ones are attached is kept:
+// an address that an overload rule puts into a table of pf, and a learned one. If the command is killed
+// after that, the next command copies them.
 func TestTakeOverLate(t *testing.T) {
 	each(t, func(t *testing.T, f former) {
 		for _, kill := range []bool{false, true} {
@@ -498,7 +496,7 @@ func takeOverLate(t *testing.T, f former, kill bool) {
 		}
 		l.Send(ends[0], l.Frames(1, netlab.Broadcast, A)...)
 	}
-	// by the first rename the next generation is made current
+	// The first rename makes the next generation current.
 	n := 0
 	r, err := netlab.RunWatched(l.Command("bridge", "set", "br0"), []string{"renameat", "bpf"}, func(call string, _ int) netlab.Answer {
 		switch {
@@ -527,7 +525,7 @@ func takeOverLate(t *testing.T, f former, kill bool) {
 	}
 }
 
-// TestTakeOverAgent: an agent of this version comes after one of the former, and takes the
+// TestTakeOverAgent: an agent of this version succeeds an agent of the former version, and takes the
 // bridges over under traffic.
 func TestTakeOverAgent(t *testing.T) {
 	each(t, func(t *testing.T, f former) {
@@ -580,14 +578,14 @@ func TestTakeOverAgent(t *testing.T) {
 	})
 }
 
-// A point is a system call of a command: the n-th of its name.
+// A point is a system call of a command: the n-th call with that name.
 type point struct {
 	call string
 	n    int
 }
 
-// pointsOf runs a command and returns a few of the system calls of each name by which it changes what is
-// pinned or at ports, and all by which it renames something.
+// pointsOf runs a command and returns, for each name, a few of the system calls that change pins or
+// ports, and all calls that rename a file.
 func (s *switched) pointsOf(few int, args ...string) (list []point) {
 	s.t.Helper()
 	calls := []string{"bpf", "mkdirat", "unlinkat", "symlinkat", "renameat", "renameat2", "rename"}
@@ -607,8 +605,8 @@ func (s *switched) pointsOf(few int, args ...string) (list []point) {
 	return list
 }
 
-// TestTakeOverKilled: the command that takes a bridge over is killed anywhere. The bridge
-// forwards as before, and the next command goes on.
+// TestTakeOverKilled: the command that takes a bridge over is killed at any point. The bridge forwards
+// as before, and the next command completes it.
 func TestTakeOverKilled(t *testing.T) {
 	netlab.Minutes(t)
 	each(t, func(t *testing.T, f former) {
@@ -645,8 +643,8 @@ func TestTakeOverKilled(t *testing.T) {
 	})
 }
 
-// TestTakeOverFails: what the kernel refuses on the way leaves the bridge as it was, or the
-// rest to the next command. A command about the bridge says what was refused.
+// TestTakeOverFails: if the kernel refuses a step, the bridge stays as it was, or the next command
+// completes the rest. A command about the bridge reports the refusal.
 func TestTakeOverFails(t *testing.T) {
 	netlab.Minutes(t)
 	each(t, func(t *testing.T, f former) {
@@ -685,8 +683,8 @@ func TestTakeOverFails(t *testing.T) {
 	})
 }
 
-// TestTakeOverRefused: a bridge whose rules this version does not read goes on with the
-// programs that it has. The other bridge of the namespace is taken over all the same.
+// TestTakeOverRefused: a bridge whose rules this version cannot read continues with its present
+// programs. The other bridge of the namespace is still taken over.
 func TestTakeOverRefused(t *testing.T) {
 	each(t, func(t *testing.T, f former) {
 		s := newSwitched(t, f, "tcx")
@@ -717,8 +715,8 @@ func TestTakeOverRefused(t *testing.T) {
 	})
 }
 
-// TestFormerKilled: a command of the former version was killed anywhere. This version does
-// what it has left, and takes the bridge over.
+// TestFormerKilled: a command of the former version was killed at any point. This version completes the
+// command's work, and takes the bridge over.
 func TestFormerKilled(t *testing.T) {
 	netlab.Minutes(t)
 	each(t, func(t *testing.T, f former) {

@@ -1,4 +1,4 @@
-# Each line from the test is a script in base64. Its status and what it printed go back, and at first the boot's number.
+# Sends the boot's ID. Then each line from the test is a script in base64, whose status and output are sent back.
 exec 3<>/dev/virtio-ports/test.door
 echo "hello $(cat /proc/sys/kernel/random/boot_id)" >&3
 while IFS= read -r line <&3; do

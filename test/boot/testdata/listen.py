@@ -1,5 +1,5 @@
-# Counts the UDP datagrams that the host takes: at its sockets, and by device at a packet socket for IPv4,
-# to which nothing comes that a switch takes from the device. /run/heard has the counts.
+# Counts the UDP datagrams that the host accepts: at its sockets, and by device at a packet socket for IPv4. Packets
+# that a switch takes from the device do not reach that socket. /run/heard has the counts.
 import json, os, select, socket
 
 PORTS = 7, 9
@@ -12,7 +12,7 @@ for port in PORTS:
 packets = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
 for s in [packets, *sockets]:
     s.setblocking(False)
-    # for as long as the machine is busy with other things
+    # Enough room while the machine is busy with other work.
     s.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
 
 

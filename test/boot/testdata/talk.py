@@ -1,4 +1,4 @@
-# Asks the test's server by TCP again and again, by one connection. It ends when an answer is wrong, or none comes.
+# Sends requests to the test's server over one TCP connection. Ends when an answer is wrong or missing.
 import socket
 import time
 

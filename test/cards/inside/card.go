@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package inside has the tests that test/cards runs in a virtual machine: a port of
-// the switch on the network cards that QEMU plays, with the drivers of the kernel.
-// Without a machine made for them they run on veths, as far as these can do what a card
-// can.
+// Package inside has the tests that test/cards runs in a virtual machine: a port of the switch
+// on the network cards that QEMU emulates, with the drivers of the kernel. Without such a
+// machine the tests run on veths, as far as a veth can do what a card can.
 package inside
 
 import (
@@ -12,39 +11,38 @@ import (
 	"bascule/test/netlab"
 )
 
-// Variable is the environment variable that has the Card, as JSON.
+// Variable is the environment variable with the Card as JSON.
 const Variable = "BASCULE_CARD"
 
-// A Card is what tests are told of the cards of their machine.
+// A Card describes the cards of a machine for its tests.
 type Card struct {
-	Driver string // of the kernel
-	Auto   string // the hook that auto is
-	LRO    bool   // the driver merges what it receives (rx-lro) until it is told not to
-	// MixesTags: QEMU's card takes out a service tag (0x88a8) as one of 802.1Q, where it
-	// takes out tags (eth_strip_vlan() of QEMU's net/eth.c).
+	Driver string // the kernel's driver
+	Auto   string // the hook that auto selects
+	LRO    bool   // the driver merges received packets (rx-lro) until that is switched off
+	// MixesTags: if QEMU's card strips tags, it reports a service tag (0x88a8) as an 802.1Q
+	// tag (eth_strip_vlan() in QEMU's net/eth.c).
 	MixesTags bool
-	// KeepsProgram: the driver does not let an XDP program go that it has when its device
-	// is removed, set down, or its MTU changed, whoever put the program there.
+	// KeepsProgram: the driver does not release an attached XDP program when its device is
+	// removed, set down, or gets another MTU, regardless of the program's origin.
 	KeepsProgram bool
-	// LosesLarge: the driver lets the MTU be raised past what its XDP can take, refuses
-	// other programs then, and drops frames that are larger, also when it has no program
-	// any more.
+	// LosesLarge: the driver lets the MTU be raised above the limit of its XDP. After that
+	// it refuses other programs, and drops larger frames, even without a program.
 	LosesLarge bool
-	// Properties are those of the near card of the first wire, by which QEMU makes it
+	// Properties are the properties of the first wire's near card, with which QEMU makes it
 	// again.
 	Properties map[string]any
 }
 
-// Cases are the names of what a card is tested for: TestCard has them.
+// Cases are the names of a card's tests, which TestCard runs.
 var Cases = []string{
 	"hooks", "frames", "tags", "vlans", "streams", "promiscuity", "restore", "again", "jumbo", "unplug", "remove", "unbind", "bond", "team", "vlan_device",
 }
 
-// Wires is how many wires a machine has. Both cards of a wire are in the first network
-// namespace: the near one is of the kind that is tested, the far one virtio's.
+// Wires is the number of a machine's wires. Both cards of a wire are in the first network
+// namespace: the near one is the tested card, the far one a virtio card.
 const Wires = 2
 
-// Name is QEMU's of the near card of a wire, from 0.
+// Name is QEMU's name of the near card of a wire, from 0.
 func Name(wire int) string { return fmt.Sprintf("card%d", wire+1) }
 
 // Wire has the addresses of a wire's cards, from 0.

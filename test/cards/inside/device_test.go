@@ -21,7 +21,7 @@ import (
 	"bascule/test/netlab"
 )
 
-// unplug: the card is taken out of the machine.
+// unplug: the card is removed from the machine.
 func unplug(t *testing.T) {
 	m, err := guests.OpenMonitor()
 	must(t, err)
@@ -32,7 +32,7 @@ func unplug(t *testing.T) {
 	})
 }
 
-// remove: the kernel is told that the card is gone.
+// remove: the kernel removes the card through sysfs.
 func remove(t *testing.T) {
 	comesAndGoes(t, func(address string) func() {
 		write(t, filepath.Join(pciDevices, address, "remove"), "1")
@@ -40,7 +40,7 @@ func remove(t *testing.T) {
 	})
 }
 
-// unbind: the driver lets the card go.
+// unbind: the driver releases the card.
 func unbind(t *testing.T) {
 	comesAndGoes(t, func(address string) func() {
 		driver, err := filepath.EvalSymlinks(filepath.Join(pciDevices, address, "driver"))
@@ -57,9 +57,9 @@ func write(t *testing.T, path, text string) {
 	must(t, os.WriteFile(path, []byte(text), 0o200))
 }
 
-// comesAndGoes: under traffic the card goes, and comes back. Others notice nothing, and
-// nothing is left of it. The function makes it go, by its address on the bus, and returns
-// what makes it come.
+// comesAndGoes: the card disappears under traffic, and returns. Other ports are not affected, and no
+// trace of the card remains. gone removes the card at a bus address, and returns the function that
+// brings it back.
 func comesAndGoes(t *testing.T, gone func(address string) (back func())) {
 	for _, hook := range hooksOf() {
 		t.Run(hook, func(t *testing.T) {
@@ -76,7 +76,8 @@ func comesAndGoes(t *testing.T, gone func(address string) (back func())) {
 			objects, err := x.Objects()
 			must(t, err)
 
-			// between a and b nothing gets lost, while there are frames from and to the card
+			// No frame between a and b gets lost, while there are frames from and to the
+			// card.
 			others := func(f netlab.Frame) bool { return f.Dst() == stationS || f.Src() == stationS }
 			load := x.StartLoadAmong(others, []*netlab.End{x.a, x.b},
 				netlab.Flow{From: x.a, Dst: stationB, Src: stationA, To: []*netlab.End{x.b}},
@@ -130,15 +131,16 @@ func pinsOf(t *testing.T, l *netlab.Lab) int {
 	return len(list)
 }
 
-// above is a bench whose port is a device above the cards of both wires.
+// above makes a bench whose port is a device above the cards of both wires.
 func above(t *testing.T) *bench {
 	x := newBench(t).veths("xdp", "tcx")
 	x.second = x.NewWired(Wire(1))
 	return x
 }
 
-// addAbove makes a device above the cards a port. It takes nothing by XDP: auto is tcx, and
-// xdp, where the kind of device has it, is told to be of no use. No program is put there.
+// addAbove adds a device above the cards as a port. Such a device has no use for XDP: auto selects tcx,
+// and if the kind of device supports xdp, the command warns that xdp has no effect. No program is
+// attached there.
 func (x *bench) addAbove(device, hook string) {
 	x.t.Helper()
 	x.up(device)
@@ -166,7 +168,7 @@ func (x *bench) addAbove(device, hook string) {
 	}
 }
 
-// up sets a device above the cards up, and waits until it is.
+// up sets a device above the cards up, and waits until it is up.
 func (x *bench) up(device string) {
 	x.t.Helper()
 	x.Plug(device)
@@ -193,7 +195,7 @@ func (x *bench) enslave(device string) {
 	}
 }
 
-// free takes the device above the cards away: they are as before.
+// free deletes the device above the cards, and restores them.
 func (x *bench) free(device string) {
 	x.t.Helper()
 	x.Bascule("port", "del", "br0", device)
@@ -210,7 +212,7 @@ func (x *bench) free(device string) {
 	}
 }
 
-// bond: one of both cards is in use, or both by turns, or both as LACP says.
+// bond: one of both cards is in use, or both in turn, or both by LACP.
 func bond(t *testing.T) {
 	for _, c := range []struct {
 		mode  netlink.BondMode
@@ -243,7 +245,7 @@ func newBond(name string, mode netlink.BondMode) *netlink.Bond {
 	return b
 }
 
-// farBond makes a bond of the far cards, which the station is behind from then on.
+// farBond makes a bond of the far cards, in front of the station.
 func (x *bench) farBond(name string, mode netlink.BondMode) {
 	x.t.Helper()
 	first, second := x.card, x.second
@@ -272,8 +274,8 @@ func (x *bench) farBond(name string, mode netlink.BondMode) {
 	first.Socket = x.Listen(first.Namespace, name)
 }
 
-// aggregated: LACP joins both wires to one. Each station's frames go by one of them. When
-// one has no carrier, all go by the other.
+// aggregated: LACP joins both wires into one. Each station's frames use one of them. When one has no
+// carrier, all frames use the other.
 func (x *bench) aggregated() {
 	x.t.Helper()
 	x.farBond("bond9", netlink.BOND_MODE_802_3AD)
@@ -282,7 +284,7 @@ func (x *bench) aggregated() {
 	x.Across(x.card, x.tagged(netlab.Broadcast, stationS, 1000, !card.MixesTags), x.a, x.b)
 	x.Across(x.a, x.tagged(stationS, stationA, 1000, !card.MixesTags), x.card)
 
-	// half of the stations behind each side are reached by each wire
+	// Each wire reaches half of the stations behind each side.
 	const stations, each = 16, 8
 	before := x.sent()
 	for n := range stations {
@@ -307,7 +309,7 @@ func (x *bench) aggregated() {
 	x.exchange()
 }
 
-// sent returns how many frames each near card has sent.
+// sent returns the number of frames that each near card has sent.
 func (x *bench) sent() (n [2]uint64) {
 	x.t.Helper()
 	for i, e := range []*netlab.End{x.card, x.second} {
@@ -318,7 +320,7 @@ func (x *bench) sent() (n [2]uint64) {
 	return n
 }
 
-// awaitLACP waits until LACP uses that many wires, on both sides.
+// awaitLACP waits until LACP uses the given number of wires, on both sides.
 func (x *bench) awaitLACP(wires int) {
 	x.t.Helper()
 	for name, ns := range map[string]*ends.Namespace{"bond0": x.Switch, "bond9": x.card.Namespace} {
@@ -326,8 +328,8 @@ func (x *bench) awaitLACP(wires int) {
 	}
 }
 
-// inUse is what the kernel tells of a side of a wire that LACP uses: that it asks for quick
-// messages, aggregates, is in step, takes and sends frames.
+// inUse is in the kernel's report for a side of a wire that LACP uses: short timeout, aggregating, in
+// sync, collecting and distributing.
 const inUse = "    port state: 63\n"
 
 // lacpWires counts the wires of a bond that both sides use.
@@ -340,7 +342,7 @@ func lacpWires(text string) (n int) {
 	return n
 }
 
-// bonding is what the kernel tells of a bond.
+// bonding returns the kernel's report of a bond.
 func (x *bench) bonding(ns *ends.Namespace, name string) string {
 	x.t.Helper()
 	var text []byte
@@ -351,7 +353,7 @@ func (x *bench) bonding(ns *ends.Namespace, name string) string {
 	return string(text)
 }
 
-// team: the same, with the driver that succeeded bonds.
+// team: the same, with the driver that succeeded the bond driver.
 func team(t *testing.T) {
 	for mode, check := range map[string]func(x *bench){"activebackup": (*bench).oneInUse, "roundrobin": (*bench).byTurns} {
 		t.Run(mode, func(t *testing.T) {
@@ -381,12 +383,11 @@ func (x *bench) teamnl(option, value string) {
 	}))
 }
 
-// oneInUse: frames go by the first card alone, and by the second when the first has no
-// carrier.
+// oneInUse: all frames use the first card, and the second when the first has no carrier.
 func (x *bench) oneInUse() {
 	x.t.Helper()
 	first, second := x.card, x.second
-	second.Leave() // gets nothing, which is seen below
+	second.Leave() // it receives nothing, which is checked below
 	x.exchange()
 	x.Across(x.card, x.tagged(netlab.Broadcast, stationS, 1000, !card.MixesTags), x.a, x.b)
 	x.Across(x.a, x.tagged(stationS, stationA, 1000, !card.MixesTags), x.card)
@@ -417,13 +418,13 @@ func (x *bench) oneInUse() {
 	x.card, x.second = first, second
 }
 
-// byTurns: frames to the stations behind the device go by both cards, each by one.
+// byTurns: the frames to the stations behind the device use both cards, each frame one of them.
 func (x *bench) byTurns() {
 	x.t.Helper()
 	both := []*netlab.End{x.card, x.second}
 	for _, from := range both {
 		for _, e := range both {
-			e.Leave() // the last frame goes by one of both
+			e.Leave() // the last frame uses one of both
 		}
 		x.Across(from, x.Frames(8, netlab.Broadcast, stationS), x.a, x.b)
 		sent := x.Frames(16, stationS, stationA)
@@ -447,7 +448,7 @@ func (x *bench) byTurns() {
 	}
 }
 
-// vlanDevice: a VLAN of the card is a port. Others stay away from it.
+// vlanDevice: a VLAN device of the card is a port. Other frames do not reach it.
 func vlanDevice(t *testing.T) {
 	x := newBench(t).veths("xdp", "tcx")
 	name := x.card.Port + ".10"
@@ -455,8 +456,8 @@ func vlanDevice(t *testing.T) {
 	must(t, nl.LinkAdd(&netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: x.card.PortIndex}, VlanId: 10}))
 	x.Keep(name)
 	x.Plug(name)
-	// the kernel itself switches LRO off below a VLAN (netdev_sync_lower_features() of
-	// its net/core/dev.c)
+	// The kernel itself switches LRO off below a VLAN device (netdev_sync_lower_features() in
+	// net/core/dev.c).
 	x.card.Remember()
 	x.up(name)
 	if warned := x.addPort(name, "auto", "tcx"); warned != "" {
@@ -472,7 +473,7 @@ func vlanDevice(t *testing.T) {
 		in := []netlab.Frame{x.Frame(netlab.Broadcast, stationS, size), x.Frame(nowhere, stationS, size)}
 		x.SetLast(func(f netlab.Frame) netlab.Frame { return f.Tagged(10, 0) })
 		x.AcrossAs(x.card, tag(in), map[*netlab.End][]netlab.Frame{x.a: in, x.b: in})
-		// none of these are in it
+		// None of these belongs to the VLAN.
 		not := []netlab.Frame{x.Frame(netlab.Broadcast, stationS, size), x.Frame(netlab.Broadcast, stationS, size).Tagged(20, 0)}
 		x.Across(x.card, not)
 		x.SetLast(nil)

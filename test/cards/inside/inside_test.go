@@ -15,7 +15,7 @@ import (
 	"bascule/test/netlab"
 )
 
-// card is what is tested, and inMachine tells that it is not a veth.
+// card is the tested card, and inMachine is false if it is a veth.
 var (
 	card      = Card{Driver: "veth", Auto: "tcx"}
 	inMachine bool
@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 	os.Exit(netlab.Main(m))
 }
 
-// runs are what the cases do. A veth has no driver, and this machine need not have
-// devices above others: those with false are for cards alone.
+// runs are the functions of the cases. A veth has no driver, and this machine's kernel need not
+// have devices above others: cases with false run on cards only.
 var runs = map[string]struct {
 	veth bool
 	run  func(*testing.T)
@@ -44,10 +44,10 @@ var runs = map[string]struct {
 	"bond": {false, bond}, "team": {false, team}, "vlan_device": {false, vlanDevice},
 }
 
-// TestCard runs the cases one after the other: there is one set of cards. A case gives them
-// back before it ends: where the kernel had to take them out of a namespace that goes, the
-// machine could be switched off meanwhile. A driver that is told so, and then to close its
-// card, may fail: vmxnet3_shutdown_device() leaves vmxnet3_close() to find full rings, which
+// TestCard runs the cases one after the other: there is one set of cards. A case returns the
+// cards before it ends. If the kernel had to move them out of a namespace that is deleted, the
+// machine could be switched off meanwhile. A driver may fail if its shutdown is followed by the
+// close of its card: after vmxnet3_shutdown_device(), vmxnet3_close() finds full rings, which
 // is a BUG() of vmxnet3_rq_destroy().
 func TestCard(t *testing.T) {
 	for _, name := range Cases {
@@ -57,7 +57,7 @@ func TestCard(t *testing.T) {
 		} else if c.veth || inMachine {
 			t.Run(name, func(t *testing.T) {
 				if inMachine {
-					t.Cleanup(func() { cardsAreBack(t) }) // after all that the case cleans up
+					t.Cleanup(func() { cardsAreBack(t) }) // after the cleanup of the case
 				}
 				c.run(t)
 			})
@@ -82,16 +82,15 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// A bench is a bridge br0 with a card that is tested, and veths that other stations are
-// behind.
+// A bench is a bridge br0 with a tested card, and veths to other stations.
 type bench struct {
 	*netlab.Lab
 	t    *testing.T
 	card *netlab.End
 	a, b *netlab.End
 
-	second   *netlab.End // of the second wire, where that is used
-	failOver func()      // has the second card be in use; nil where that follows from the carrier
+	second   *netlab.End // of the second wire, if it is used
+	failOver func()      // makes the second card the active one; nil if the carrier decides that
 }
 
 func newBench(t *testing.T, flags ...string) *bench {
@@ -109,8 +108,8 @@ func newBench(t *testing.T, flags ...string) *bench {
 	return x
 }
 
-// veths makes the veths ports. Each command takes seconds in a machine that is emulated:
-// they stay ports, whatever hook the card is on.
+// veths adds the veths as ports. Each command takes seconds in an emulated machine, so they
+// stay ports while the card changes its hook.
 func (x *bench) veths(a, b string) *bench {
 	x.t.Helper()
 	if a == b {
@@ -122,7 +121,7 @@ func (x *bench) veths(a, b string) *bench {
 	return x
 }
 
-// add makes the card a port. It returns what the command has warned of.
+// add adds the card as a port. It returns the command's warnings.
 func (x *bench) add(hook string) (warnings string) {
 	x.t.Helper()
 	is := hook
@@ -136,7 +135,7 @@ func (x *bench) add(hook string) (warnings string) {
 	return x.addPort(x.card.Port, hook, is)
 }
 
-// addPort makes a device a port, which has to be on a hook then.
+// addPort adds a device as a port, and checks its hook.
 func (x *bench) addPort(device, hook, is string) (warnings string) {
 	x.t.Helper()
 	r, err := x.Run("port", "add", "br0", device, "--hook", hook)
@@ -151,7 +150,7 @@ func (x *bench) addPort(device, hook, is string) (warnings string) {
 	return r.Stderr
 }
 
-// onHook checks that a port is on a hook, as it is shown and as the device has it.
+// onHook checks a port's hook, in the output of commands and at the device.
 func (x *bench) onHook(device, is string) {
 	x.t.Helper()
 	if shown := x.Port("br0", device).Hook; shown != is {
@@ -164,7 +163,7 @@ func (x *bench) onHook(device, is string) {
 	}
 }
 
-// del takes the card's port away. The device has to be as it was.
+// del deletes the card's port, and checks that the device is as it was.
 func (x *bench) del() {
 	x.t.Helper()
 	x.Bascule("port", "del", "br0", x.card.Port)
@@ -178,7 +177,7 @@ func (x *bench) unchanged() {
 	}
 }
 
-// hooksOf are the hooks that the card has.
+// hooksOf returns the hooks that the card supports.
 func hooksOf() []string {
 	if card.Auto == "xdp" || !inMachine {
 		return []string{"tcx", "xdp"}
@@ -186,14 +185,14 @@ func hooksOf() []string {
 	return []string{"tcx"}
 }
 
-// The stations: S is behind the card, A behind a, and the others are nowhere.
+// The stations: S is behind the card, A behind a, and the others do not exist.
 var (
 	stationS = netlab.Station(1)
 	stationA = netlab.Station(2)
 	nowhere  = netlab.Station(3)
 )
 
-// sizes of frames, in bytes: the smallest and the largest, and what is about a boundary.
+// Sizes of frames, in bytes: the smallest and the largest, and those around a boundary.
 var sizes = []int{60, 61, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000, 1497, 1513, 1514}
 
 // exchange sends frames of all kinds both ways between the card and the veths.
@@ -206,7 +205,7 @@ func (x *bench) exchange() {
 	x.known(sizes)
 }
 
-// known sends frames between stations that the switch knows.
+// known sends frames between stations that the switch has learned.
 func (x *bench) known(sizes []int) {
 	x.t.Helper()
 	var there, back []netlab.Frame
@@ -218,7 +217,7 @@ func (x *bench) known(sizes []int) {
 	x.Across(x.card, back, x.a)
 }
 
-// ethtool does something with ethtool's calls in the namespace of the switch.
+// ethtool makes ethtool calls in the namespace of the switch.
 func (x *bench) ethtool(do func(*ethtool.Ethtool) error) {
 	x.t.Helper()
 	must(x.t, x.Switch.Do(func() error {
@@ -242,8 +241,7 @@ func (x *bench) feature(device, name string) (on bool) {
 	return on
 }
 
-// setFeatures sets offloads of the card's device, as far as the driver lets them be
-// set.
+// setFeatures sets offloads of the card's device, as far as the driver allows.
 func (x *bench) setFeatures(on bool, names ...string) {
 	x.t.Helper()
 	config := map[string]bool{}
@@ -253,7 +251,8 @@ func (x *bench) setFeatures(on bool, names ...string) {
 	x.ethtool(func(tool *ethtool.Ethtool) error { return tool.Change(x.card.Port, config) })
 }
 
-// hooks: auto is what it should be, and what the driver cannot do is told.
+// hooks: auto selects the right hook, and a command reports a hook that the driver does not
+// support.
 func hooks(t *testing.T) {
 	x := newBench(t).veths("xdp", "xdp")
 	if warned := x.add("auto"); strings.Contains(warned, "XDP") == (card.Auto == "xdp") && inMachine {
@@ -263,7 +262,7 @@ func hooks(t *testing.T) {
 	before := x.Port("br0", x.card.Port).Stats64
 	x.Across(x.card, x.Frames(20, stationA, stationS), x.a)
 	after := x.Port("br0", x.card.Port).Stats64
-	// and the last frame of Across
+	// with the last frame of Across
 	if n := after.RX.Packets - before.RX.Packets; n != 21 {
 		t.Errorf("the port has counted %d frames in, should be 21", n)
 	}
@@ -281,7 +280,7 @@ func hooks(t *testing.T) {
 		}
 		x.exchange()
 	}
-	// from one to the other and back, while it is a port
+	// From one hook to the other and back, while the card is a port.
 	for _, hook := range append(hooksOf(), hooksOf()[0]) {
 		r, err := x.Run("port", "set", "br0", x.card.Port, "--hook", hook)
 		must(t, err)
@@ -316,8 +315,8 @@ func frames(t *testing.T) {
 // vlanOffloads are the offloads of a card that concern tags.
 var vlanOffloads = []string{"rx-vlan-hw-parse", "tx-vlan-hw-insert", "rx-vlan-stag-hw-parse", "tx-vlan-stag-hw-insert", "rx-vlan-filter"}
 
-// withOffloads runs with the card's offloads of tags as they are, and with them off
-// on each hook.
+// withOffloads calls run with the card's tag offloads as they are, and with them off, on each
+// hook.
 func withOffloads(t *testing.T, x *bench, run func(accelerated bool)) {
 	for _, hook := range hooksOf() {
 		for _, on := range []bool{true, false} {
@@ -334,8 +333,8 @@ func withOffloads(t *testing.T, x *bench, run func(accelerated bool)) {
 	}
 }
 
-// tagged are frames of one size with tags of all kinds, those of services in front if
-// they are asked for.
+// tagged returns frames of one size with tags of all kinds, with service tags in front if
+// service is set.
 func (x *bench) tagged(dst, src netlab.MAC, size int, service bool) (list []netlab.Frame) {
 	f := func() netlab.Frame { return x.Frame(dst, src, size) }
 	list = []netlab.Frame{
@@ -347,7 +346,7 @@ func (x *bench) tagged(dst, src netlab.MAC, size int, service bool) (list []netl
 	return list
 }
 
-// tags: a bridge without VLANs leaves tags as they are.
+// tags: a bridge without VLANs does not change tags.
 func tags(t *testing.T) {
 	x := newBench(t).veths("xdp", "tcx")
 	withOffloads(t, x, func(accelerated bool) {
@@ -355,18 +354,18 @@ func tags(t *testing.T) {
 		for _, size := range []int{60, 64, 1000, 1506} {
 			x.Across(x.card, x.tagged(netlab.Broadcast, stationS, size, service), x.a, x.b)
 			x.Across(x.a, x.tagged(netlab.Broadcast, stationA, size, service), x.card, x.b)
-			// they were heard with all these tags
+			// the stations were learned with all these tags
 			x.Across(x.a, x.tagged(stationS, stationA, size, service), x.card)
 			x.Across(x.card, x.tagged(stationA, stationS, size, service), x.a)
 		}
 	})
 }
 
-// vlans: the switch puts tags on and takes them off.
+// vlans: the switch adds tags and removes them.
 func vlans(t *testing.T) {
 	x := newBench(t, "--vlan-filtering").veths("xdp", "tcx")
-	// the card is a trunk, a is in VLAN 10 without a tag, b a trunk of 10 and 20; by
-	// VLAN 1 the last frames go
+	// The card is a trunk, a is in VLAN 10 without a tag, b is a trunk of 10 and 20. The
+	// last frames use VLAN 1.
 	x.SetLast(func(f netlab.Frame) netlab.Frame { return f.Tagged(1, 0) })
 	x.Bascule("vlan", "add", "br0", x.a.Port, "10", "--untagged", "--pvid")
 	x.Bascule("vlan", "add", "br0", x.b.Port, "10,20")
@@ -387,7 +386,8 @@ func vlans(t *testing.T) {
 	})
 }
 
-// streams: TCP goes both ways, whatever the cards merge, cut up or leave unfinished.
+// streams: TCP works both ways, although cards merge and segment packets, and leave checksums
+// unfinished.
 func streams(t *testing.T) {
 	for _, hook := range hooksOf() {
 		t.Run(hook, func(t *testing.T) {
@@ -412,7 +412,8 @@ func streams(t *testing.T) {
 	}
 }
 
-// promiscuity: a port's device takes frames to all, and no longer when it is none.
+// promiscuity: a port's device accepts frames for any address, and stops when it is no longer a
+// port.
 func promiscuity(t *testing.T) {
 	x := newBench(t).veths("xdp", "tcx")
 	x.filters(t, "before")
@@ -429,7 +430,7 @@ func promiscuity(t *testing.T) {
 	}
 }
 
-// filters checks that the card itself drops what is for others, if it is one.
+// filters checks that the card itself drops frames for others, if the card filters.
 func (x *bench) filters(t *testing.T, when string) {
 	t.Helper()
 	if !inMachine {
@@ -441,7 +442,7 @@ func (x *bench) filters(t *testing.T, when string) {
 	}
 }
 
-// restore: whatever the device's settings were, they come back.
+// restore: the device's settings are restored, whatever they were.
 func restore(t *testing.T) {
 	for _, set := range []struct {
 		name string
@@ -477,7 +478,7 @@ func restore(t *testing.T) {
 					t.Errorf("after %s the MTU is %d, was %d", hook, now, was)
 				}
 			}
-			// by a change of the hook, and with the bridge
+			// With a change of the hook, and together with the bridge.
 			x.add("auto")
 			if r, err := x.Run("port", "set", "br0", x.card.Port, "--hook", "tcx"); err != nil || r.Exit != 0 {
 				t.Fatal(r, err)
@@ -489,8 +490,8 @@ func restore(t *testing.T) {
 	}
 }
 
-// again: the port's device is set down and up. Frames pass as before, whatever the driver
-// keeps of XDP, and as they should after the next change of the bridge.
+// again: the port's device is set down and up. Frames pass as before, even if the driver keeps
+// its XDP program, and as they should after the next change of the bridge.
 func again(t *testing.T) {
 	for _, hook := range hooksOf() {
 		t.Run(hook, func(t *testing.T) {
@@ -518,7 +519,7 @@ func again(t *testing.T) {
 // jumboSizes are sizes of frames for an MTU of 9000.
 var jumboSizes = []int{60, 1514, 1515, 2000, 3000, 3500, 3600, 4000, 4100, 8000, 9013, 9014}
 
-// carries checks that the card itself takes frames of those sizes, without the switch.
+// carries checks that the card itself takes frames of these sizes, without the switch.
 func (x *bench) carries(sizes []int) {
 	x.t.Helper()
 	x.AwaitCarrier(x.card)
@@ -536,7 +537,7 @@ func (x *bench) carries(sizes []int) {
 	}
 }
 
-// jumbo: frames of 9000 bytes pass, whatever the driver says of XDP and them.
+// jumbo: frames of 9000 bytes pass, whatever the driver's limit for XDP is.
 func jumbo(t *testing.T) {
 	for _, hook := range []string{"tcx", "auto"} {
 		t.Run(hook, func(t *testing.T) {
@@ -592,8 +593,8 @@ func jumbo(t *testing.T) {
 	})
 }
 
-// refill has the card use up the buffers that its ring had before there was an XDP
-// program. virtio_net drops large frames that come into these (mergeable_xdp_get_buf()).
+// refill has the card use up the buffers that its ring had before the XDP program was attached.
+// virtio_net drops large frames that arrive in these (mergeable_xdp_get_buf()).
 func (x *bench) refill() {
 	x.t.Helper()
 	const ring = 256
@@ -602,11 +603,11 @@ func (x *bench) refill() {
 	}
 }
 
-// window is how many frames are sent at once.
+// window is the number of frames that are sent at once.
 const window = 30
 
-// loseXDP makes a change of the bridge, for which the driver would have to take another
-// program: it refuses, and the port goes on by tcx.
+// loseXDP changes the bridge such that the driver would have to take another program. It
+// refuses, and the port continues on tcx.
 func (x *bench) loseXDP() {
 	x.t.Helper()
 	r, err := x.Run("port", "set", "br0", x.a.Port, "--hairpin")

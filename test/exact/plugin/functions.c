@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * A plug-in of QEMU (TCG), which counts how often the instruction at each address of the
- * kernel was executed, and how many there were in user space. It counts between the two
- * instructions that lab/instructions marks the beginning and the end by. When the
+ * A plug-in of QEMU (TCG). It counts how often the instruction at each address of the
+ * kernel is executed, and the instructions of user space in total. It counts between the
+ * two instructions by which lab/instructions marks the beginning and the end. When the
  * machine ends, it writes a line for each address: the address (0 for all of user
  * space), and the count.
  *
- * Debian has no header for plug-ins. These declarations are of QEMU 7.2's
- * include/qemu/qemu-plugin.h, version 1 of the interface.
+ * Debian has no header for plug-ins. The declarations match version 1 of the interface in
+ * QEMU 7.2's include/qemu/qemu-plugin.h.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -44,12 +44,12 @@ EXPORT int qemu_plugin_version = 1;
 static const uint8_t begins[] = {0x0f, 0x1f, 0x80, 0x01, 0x73, 0x61, 0x62};
 static const uint8_t ends[] = {0x0f, 0x1f, 0x80, 0x00, 0x73, 0x61, 0x62};
 
-/* An address, how often since the start, how often when the part began, and in all parts. */
+/* An address, and its executions: since the start, before the present part, and in all parts. */
 struct count {
 	uint64_t at, now, begin, parts;
 };
 
-/* A kernel executes some 400 000 different instructions in such a run. */
+/* In such a run a kernel executes the instructions at some 400 000 addresses. */
 #define COUNTS (1u << 22)
 static struct count counts[COUNTS], user;
 static const char *out;
