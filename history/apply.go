@@ -17,14 +17,14 @@ import (
 	"bascule/config"
 )
 
-// How long a change may wait to be confirmed.
+// How long a change may wait for its confirmation.
 const (
 	LeastConfirm = time.Second
 	MostConfirm  = 24 * time.Hour
 )
 
-// ParseConfirm reads for how long a change waits to be confirmed. A number needs its unit: five seconds
-// and five minutes are far apart here.
+// ParseConfirm parses the time that a change waits for its confirmation. A number needs its unit: five seconds and five
+// minutes are far apart here.
 func ParseConfirm(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	why := ""
@@ -41,30 +41,30 @@ func ParseConfirm(text string) (time.Duration, error) {
 	return 0, &bridge.UsageError{Object: "--confirm " + text, Err: fmt.Errorf("%s; give %v to %s, such as 60s or 5m", why, LeastConfirm, "24h")}
 }
 
-// Options say how a state is applied.
+// Options control how a state is applied.
 type Options struct {
 	config.Options
 	Who     Who
-	What    string        // is applied, for people: "switch.yaml"
-	Confirm time.Duration // the change is put back unless it is confirmed by then; 0 for one that stays
-	ID      string        // of a change of several network namespaces, "" for one of this alone
-	Others  []string      // the names of these
+	What    string        // name of the applied state, for people: "switch.yaml"
+	Confirm time.Duration // time until the change is put back, unless it is confirmed; 0 for a change that stays
+	ID      string        // shared ID of a change of several network namespaces, "" for a change of one
+	Others  []string      // the names of these namespaces
 
-	// Watch starts a process that calls Settle when the time is over. Nil for none.
+	// Watch starts a process that calls Settle when the time is over; nil for none.
 	Watch func() error
 }
 
 // NewID returns a word that no other change has.
 func NewID() string { return rand.Text() }
 
-// Apply is [config.Apply], with the state of before and the one of after kept. If only the
-// keeping fails, a warning says so; with Confirm nothing is done then.
+// Apply is [config.Apply], and keeps the states before and after the change. If a state cannot be kept, a warning says
+// so; with Confirm, the change is refused instead.
 func (h *History) Apply(f config.File, o Options) (actions []config.Action, warnings []string, err error) {
 	return h.apply(func() (config.File, State, error) { return f, State{}, nil }, o)
 }
 
-// apply applies the file that build returns when nobody else changes anything. of is the state in which
-// the file was in force before, the zero value for a file that is new.
+// apply applies the file that build returns, under the lock of plans. build also returns the state in which the file
+// was in force before, or the zero value for a new file.
 func (h *History) apply(build func() (f config.File, of State, err error), o Options) (actions []config.Action, warnings []string, err error) {
 	if o.DryRun {
 		f, _, err := build()
@@ -85,7 +85,7 @@ func (h *History) apply(build func() (f config.File, of State, err error), o Opt
 	if !of.Time.IsZero() {
 		o.What = of.returnWords()
 	}
-	var unkept []string // why
+	var unkept []string // reasons
 	c := change{h: h, o: o, file: f, files: digest(f), bridges: names(f)}
 	o.Locked = true
 	o.Before = func() error {
@@ -95,7 +95,7 @@ func (h *History) apply(build func() (f config.File, of State, err error), o Opt
 	}
 	actions, warnings, err = config.Apply(h.s, f, o.Options)
 	warnings = append(warnings, unkept...)
-	if err == nil && len(actions) == 0 && o.Confirm > 0 { // it did not begin
+	if err == nil && len(actions) == 0 && o.Confirm > 0 { // the change did not begin
 		p, err := h.Pending()
 		if err == nil && p != nil {
 			err = waitsError(p)
@@ -117,7 +117,7 @@ func (h *History) apply(build func() (f config.File, of State, err error), o Opt
 			h.noteReturn(of.Time)
 		}
 		c.waits.Change = config.Summary(actions)
-		c.waits.end(o.Confirm) // from now, when it can be tried
+		c.waits.end(o.Confirm) // from now, since it can be tried now
 		if err := h.await(c.waits); err != nil {
 			warnings = append(warnings, fmt.Sprintf("the time to confirm the change runs since it began: %v", err))
 		}
@@ -134,7 +134,7 @@ func (h *History) apply(build func() (f config.File, of State, err error), o Opt
 	return actions, warnings, nil
 }
 
-// record keeps the state that there is. The notes say why it could not be kept.
+// record keeps the current state. The notes say why it could not be kept.
 func (h *History) record(st State) (notes []string) {
 	_, text, err := h.exported()
 	if err == nil {
@@ -150,19 +150,19 @@ func unkeptNote(err error) string {
 	return fmt.Sprintf("the state is not kept for 'bascule apply --back': %v", err)
 }
 
-// A change is one that begins.
+// A change is a change that begins.
 type change struct {
 	h       *History
 	o       Options
 	file    config.File
 	files   string   // its digest
-	bridges []string // that the change is about: the file's, and those that lose ends of patch cables by it
-	waits   *Pending // to be confirmed, nil for one that stays
-	joins   bool     // it is a part of one that waits already
+	bridges []string // affected: the file's, and bridges that lose ends of patch cables
+	waits   *Pending // for confirmation; nil for a change that stays
+	joins   bool     // it is part of a change that already waits
 }
 
-// begin keeps the state of before, and has the change wait to be confirmed. With an error the
-// change does not begin.
+// begin keeps the state before the change, and makes the change wait for its confirmation. If it fails, the change does
+// not begin.
 func (c *change) begin() (unkept []string, err error) {
 	h, o := c.h, c.o
 	p, err := h.Pending()
@@ -213,10 +213,10 @@ func (c *change) begin() (unkept []string, err error) {
 	return nil, nil
 }
 
-// foundState is what is applied in a state that was not applied: commands have made it.
+// foundState names a state that was not applied as a whole: commands have made it.
 const foundState = "as it was found"
 
-// stays says of a change whose time is over what it still does here, and what to do.
+// stays returns a line about a change whose time is over but which is still in force, and what to do about it.
 func (p *Pending) stays() string {
 	return fmt.Sprintf("the change of %s at %s (%s) was not confirmed until %s, and cannot be put back yet; 'bascule apply --back' says why, and 'bascule apply confirm --yes' keeps what there is",
 		p.Who, p.Time.Format(time.TimeOnly), p.What, p.Until.Format(time.TimeOnly))
@@ -230,22 +230,22 @@ func waitsError(p *Pending) error {
 		p.Who, p.Time.Format(time.TimeOnly), p.What, p.Until.Format(time.TimeOnly))}
 }
 
-// ErrDenied says that files were put back before, since nobody had confirmed them.
+// ErrDenied is the reason why files are refused that were put back before, because they were not confirmed.
 var ErrDenied = errors.New("the files were put back")
 
 var errDenied = &refusal{cause: ErrDenied,
 	line: "cannot apply: these files were put back before, because they were not confirmed; fix them, or give --confirm or --yes"}
 
-// returnWords say of a change that it applies this state again.
+// returnWords returns the description of a change that applies this state again.
 func (st State) returnWords() string {
 	const words = "back to the state of "
-	if strings.HasPrefix(st.What, words) { // which is the same one
+	if strings.HasPrefix(st.What, words) { // this state is a return to the same state
 		return st.What
 	}
 	return fmt.Sprintf("%s%s (%s)", words, st.Time.Local().Format(time.DateTime), st.What)
 }
 
-// A refusal says in one line what is refused, why, and what to do.
+// A refusal is an error of one line: what is refused, why, and what to do.
 type refusal struct {
 	line  string
 	cause error
@@ -254,13 +254,13 @@ type refusal struct {
 func (r *refusal) Error() string { return r.line }
 func (r *refusal) Unwrap() error { return r.cause }
 
-// Refused reports whether an error says that a change is not made for what has gone before.
+// Refused reports whether err is a refusal because of earlier changes.
 func Refused(err error) bool {
 	var r *refusal
 	return errors.As(err, &r)
 }
 
-// end has the change wait for so long from now.
+// end makes the change wait for its confirmation for this time, from now on.
 func (p *Pending) end(wait time.Duration) {
 	m := now()
 	p.Boot, p.End, p.Until = m.boot, m.since+wait, m.clock.Add(wait)
@@ -269,9 +269,9 @@ func (p *Pending) end(wait time.Duration) {
 // name is the name of the state's file.
 func (st State) name() string { return fmt.Sprintf("%06d%s", st.number, suffix) }
 
-// Arrive is what each program does first that changes the switch: it opens the history, and puts a change
-// back that nobody has confirmed in time. The notes tell of that, also where it fails: the next one
-// tries again.
+// Arrive opens the history, and puts back a change that was not confirmed in time. Each program calls it before it
+// changes the switch. The notes report what was put back, or why that failed; after a failure the next program tries
+// again.
 func Arrive(s *bridge.Switch, netns string) (h *History, notes []string, err error) {
 	if h, err = Open(s, netns); err != nil {
 		return nil, nil, err
@@ -286,8 +286,8 @@ func Arrive(s *bridge.Switch, netns string) (h *History, notes []string, err err
 	return h, notes, nil
 }
 
-// Settle puts a change back that nobody has confirmed in time. It returns that, nil where there
-// was none. If it fails, the change is still to be put back.
+// Settle puts back a change that was not confirmed in time, and returns it, or nil if there was none. After a failure
+// the change still waits to be put back.
 func (h *History) Settle() (p *Pending, warnings []string, err error) {
 	if !h.Waits() {
 		return nil, nil, nil
@@ -300,11 +300,11 @@ func (h *History) Settle() (p *Pending, warnings []string, err error) {
 		return nil, nil, err
 	}
 	defer unlock()
-	p, err = h.Pending() // somebody may have been faster
+	p, err = h.Pending() // another process may have been faster
 	switch {
 	case err != nil:
 		return nil, nil, err
-	case p == nil: // it is of a namespace that has ended, or its file could not be removed
+	case p == nil: // its namespace has ended, or its file could not be removed
 		_ = h.settle(&Pending{}, false)
 		return nil, nil, nil
 	case !p.Overdue():
@@ -314,8 +314,7 @@ func (h *History) Settle() (p *Pending, warnings []string, err error) {
 	return p, warnings, err
 }
 
-// putBack makes the bridges that a change is about what they were before it. The caller has
-// locked plans.
+// putBack restores the bridges of a change as they were before it. The caller has locked plans.
 func (h *History) putBack(p *Pending) (warnings []string, err error) {
 	states, err := h.States()
 	if err != nil {
@@ -354,7 +353,7 @@ func (h *History) putBack(p *Pending) (warnings []string, err error) {
 	warnings = append(warnings, h.record(st)...)
 	h.noteReturn(p.Time)
 	if err := h.settle(p, true); err != nil {
-		// until the next restart nobody puts it back again
+		// it must not be put back again before the next restart
 		if err := h.markSettled(p); err != nil {
 			return warnings, fmt.Errorf("the change is put back, which cannot be noted: %w", err)
 		}
@@ -363,8 +362,8 @@ func (h *History) putBack(p *Pending) (warnings []string, err error) {
 	return warnings, nil
 }
 
-// clear takes ports of a state off where commands have put them since: on bridges that the state is not
-// about, and what was plugged by an id. The notes say which, and which stay there.
+// clear removes ports of a state from where commands have put them since: from bridges outside the state, and ports
+// that were plugged by an ID. The notes say which ports were removed, and which could not be.
 func (h *History) clear(f config.File) (notes []string) {
 	devices, err := h.s.Devices()
 	if err != nil {
@@ -394,20 +393,20 @@ func (h *History) clear(f config.File) (notes []string) {
 	return notes
 }
 
-// giveMACs has interfaces that are made anew have their former addresses from the beginning. The one that they
-// would get by themselves may be another, and neighbours and servers of addresses would hear of it first.
+// giveMACs sets the former addresses of interfaces that are made anew, before they are made. The kernel would give them
+// other addresses, and neighbours and DHCP servers would see those first.
 func giveMACs(f config.File, macs map[string]net.HardwareAddr) {
 	for _, b := range f.Bridges {
 		for i := range b.Ports {
 			if p := &b.Ports[i]; p.Options.Type == bridge.TypeHost && p.MAC == nil {
-				p.MAC = macs[p.Name] // a file has nil for none
+				p.MAC = macs[p.Name] // nil if the file has none
 				p.OwnMAC = p.OwnMAC && p.MAC == nil
 			}
 		}
 	}
 }
 
-// devicesOf are the names of the ports and span ports of a file's bridge.
+// devicesOf returns the names of the ports and span ports of a file's bridge.
 func devicesOf(b config.Bridge) (list []string) {
 	for _, p := range b.Ports {
 		list = append(list, p.Name)
@@ -418,7 +417,7 @@ func devicesOf(b config.Bridge) (list []string) {
 	return list
 }
 
-// note has a change know what is there that no file says.
+// note records in p the parts of the current state that files do not cover.
 func (h *History) note(p *Pending, found config.File) (err error) {
 	if p.Missing, err = config.Absent(h.s, found); err != nil {
 		return err
@@ -439,15 +438,15 @@ func (h *History) note(p *Pending, found config.File) (err error) {
 	return nil
 }
 
-// giveBack gives back what no file says, when the bridges are what they were. The notes tell what
-// cannot be given back.
+// giveBack restores the parts that files do not cover, once the bridges are restored. The notes say which parts could
+// not be restored.
 func (h *History) giveBack(p *Pending) (notes []string) {
 	for _, name := range slices.Sorted(maps.Keys(p.Aside)) {
 		if err := h.s.SetAsidePF(name, p.Aside[name]); err != nil {
 			notes = append(notes, fmt.Sprintf("rules in anchors of pf of %s are not put back: %v", name, err))
 		}
 	}
-	if p.Boot != now().boot { // the host's programs have set up what they do
+	if p.Boot != now().boot { // after a restart the host's programs have set these up
 		return notes
 	}
 	more, err := h.s.RestoreHostNet(p.Host)
@@ -458,8 +457,8 @@ func (h *History) giveBack(p *Pending) (notes []string) {
 	return notes
 }
 
-// target returns a state as a file about these bridges. Those that the state does not have are
-// to be gone. What a file leaves as it is where it does not speak of it is what it was.
+// target returns a state as a file about these bridges. Bridges that the state does not have are marked as gone. A
+// state without rules of pf removes the current rules: without them the file would leave these alone.
 func (h *History) target(st State, bridges []string) (config.File, error) {
 	whole, _, err := st.file()
 	if err != nil {
@@ -485,7 +484,7 @@ func (h *History) target(st State, bridges []string) (config.File, error) {
 	return f, nil
 }
 
-// Last is the last state that is kept, as a file about its bridges.
+// Last returns the last state that is kept, as a file about its bridges.
 func (h *History) Last() (config.File, error) {
 	list, err := h.States()
 	if err != nil || len(list) == 0 {
@@ -495,7 +494,7 @@ func (h *History) Last() (config.File, error) {
 	return f, err
 }
 
-// Confirm has the change stay that waits to be confirmed, and returns it.
+// Confirm makes the waiting change permanent, and returns it.
 func (h *History) Confirm(who Who, yes bool) (p *Pending, warnings []string, err error) {
 	unlock, err := h.s.LockPlans()
 	if err != nil {
@@ -540,9 +539,9 @@ func (h *History) nothingWaits() error {
 	return &refusal{line: "cannot confirm: no change waits for it" + last + "; see 'bascule apply --history'"}
 }
 
-// Back applies the state that was applied n states ago: 0 for the last one that is kept, as it
-// was before commands changed it. With 1, a change that waits to be confirmed is put back at
-// once. Bridges that no apply since is about stay as they are.
+// Back applies the state that was applied n states ago. With 0 it applies the last kept state, which undoes later
+// changes by commands. With 1, a change that waits for its confirmation is put back at once. Back leaves bridges alone
+// that no apply since then has changed.
 func (h *History) Back(n int, o Options) (actions []config.Action, warnings []string, err error) {
 	if p, err := h.Pending(); err != nil {
 		return nil, nil, err
@@ -569,7 +568,7 @@ func (h *History) Back(n int, o Options) (actions []config.Action, warnings []st
 	}, o)
 }
 
-// backAtOnce puts the change back that waits to be confirmed.
+// backAtOnce puts back the change that waits for its confirmation, at once.
 func (h *History) backAtOnce(n int, o Options) (actions []config.Action, warnings []string, err error) {
 	unlock, err := h.s.LockPlans()
 	if err != nil {
@@ -594,7 +593,7 @@ func (h *History) backAtOnce(n int, o Options) (actions []config.Action, warning
 	}
 	i := slices.IndexFunc(states, func(st State) bool { return st.name() == p.Before })
 	if i < 0 {
-		_, err := h.putBack(p) // which says so
+		_, err := h.putBack(p) // it returns the error
 		return nil, nil, err
 	}
 	f, err := h.target(states[i], p.Bridges)
@@ -602,7 +601,7 @@ func (h *History) backAtOnce(n int, o Options) (actions []config.Action, warning
 		return nil, nil, err
 	}
 	plan := o.Options
-	plan.DryRun = true // to tell of it
+	plan.DryRun = true // only to list the actions
 	if actions, _, warnings, err = config.Restore(h.s, f, plan); err != nil || o.DryRun {
 		return actions, warnings, err
 	}

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package history keeps the states that were applied to the bridges of a network namespace,
-// and takes changes back: to a state of before, or because nobody has confirmed one in time.
+// Package history keeps the states that were applied to the bridges of a network namespace. It takes
+// changes back: it returns to an earlier state, or puts back a change that was not confirmed in time.
 //
-// A state is what [config.Export] gives. Each is a file, which can be applied as well. A
-// change that waits to be confirmed is a file beside them, which is there before the change
-// begins. So it is found by whoever comes next: the process that waits for its end, the
-// agent, a command, after a restart of the machine, too.
+// A state is what [config.Export] returns. Each state is a file, which can be applied as well. A
+// change that waits for its confirmation is a file in the same folder, written before the change
+// begins. So every later process finds it: the process that waits for its end, the agent, a command,
+// also after a restart of the machine.
 package history
 
 import (
@@ -32,29 +32,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kept is how many states are kept.
+// Kept is the number of states that are kept.
 const Kept = 20
 
 // DefaultDir is the folder of the states of all network namespaces.
 const DefaultDir = "/var/lib/bascule/states"
 
-// DefaultRunDir is the folder of what a restart of the machine forgets: the agents' files.
+// DefaultRunDir is the folder of the agents' files. A restart of the machine empties it.
 const DefaultRunDir = "/run/bascule-agent"
 
-// RunDir is DefaultRunDir, or what the environment variable BASCULE_AGENT_DIR says.
+// RunDir is DefaultRunDir, or the value of the environment variable BASCULE_AGENT_DIR.
 func RunDir() string { return cmp.Or(os.Getenv("BASCULE_AGENT_DIR"), DefaultRunDir) }
 
-// Dir is DefaultDir, or what the environment variable BASCULE_STATE_DIR says.
+// Dir is DefaultDir, or the value of the environment variable BASCULE_STATE_DIR.
 func Dir() string { return cmp.Or(os.Getenv("BASCULE_STATE_DIR"), DefaultDir) }
 
-// A History is that of one network namespace.
+// A History is the history of one network namespace.
 type History struct {
 	s   *bridge.Switch
 	dir string
 }
 
-// Open returns the history of the bridges of a switch, which was opened by this name. Nothing
-// has to be there.
+// Open returns the history of the bridges of a switch. netns is the name by which the switch was
+// opened. The history may be empty.
 func Open(s *bridge.Switch, netns string) (*History, error) {
 	place, err := placeOf(s, netns)
 	if err != nil {
@@ -66,22 +66,22 @@ func Open(s *bridge.Switch, netns string) (*History, error) {
 // namesDir is where ip-netns(8) keeps the names of network namespaces.
 const namesDir = "/run/netns"
 
-// Words that the folder of a network namespace begins with.
+// Prefixes of the folders' names, by kind of network namespace.
 const (
-	firstPlace   = "init"     // that of the machine's, or container's, first process
+	firstPlace   = "init"     // the namespace of the first process of the machine, or container
 	namedPlace   = "netns-"   // its name follows
-	unnamedPlace = "unnamed-" // its cookie follows: no other has it until the machine restarts
+	unnamedPlace = "unnamed-" // its cookie follows, which is unique until the machine restarts
 )
 
 // machinesCookie is the cookie of the network namespace that the kernel makes first.
 const machinesCookie = 1
 
-// placeOf returns a word for a network namespace that it has after a restart, too.
+// placeOf returns a word for a network namespace that stays the same after a restart.
 func placeOf(s *bridge.Switch, netns string) (place string, err error) {
 	var self, other unix.Stat_t
 	err = s.Inside(func() error { return unix.Stat("/proc/thread-self/ns/net", &self) })
 	if err != nil {
-		if unusable := bridge.Usable(); unusable != nil { // which says what to do about it
+		if unusable := bridge.Usable(); unusable != nil { // the error says what to do about it
 			return "", unusable
 		}
 		return "", fmt.Errorf("cannot look at the network namespace: %w", err)
@@ -96,7 +96,7 @@ func placeOf(s *bridge.Switch, netns string) (place string, err error) {
 	if netns != "" && !strings.Contains(netns, "/") && is(filepath.Join(namesDir, netns)) {
 		return namedPlace + netns, nil
 	}
-	entries, _ := os.ReadDir(namesDir) // there is none where no namespace has a name
+	entries, _ := os.ReadDir(namesDir) // the folder is missing if no namespace has a name
 	for _, e := range entries {
 		if is(filepath.Join(namesDir, e.Name())) {
 			return namedPlace + e.Name(), nil
@@ -109,7 +109,7 @@ func placeOf(s *bridge.Switch, netns string) (place string, err error) {
 	return unnamedPlace + strconv.FormatUint(cookie, 10), err
 }
 
-// Name is the name by which others open the network namespace; "" if there is none.
+// Name returns the name by which other processes open the network namespace; "" if there is none.
 func (h *History) Name() string {
 	place := filepath.Base(h.dir)
 	if place == firstPlace {
@@ -122,31 +122,32 @@ func (h *History) Name() string {
 	return name
 }
 
-// A State is one that was applied.
+// A State is a state that was applied.
 type State struct {
 	Time    time.Time `json:"time"`
 	Who     string    `json:"who"`
 	What    string    `json:"what"`
-	Bridges []string  `json:"bridges,omitempty"` // that it was about; others were there besides
-	Change  string    `json:"change,omitempty"`  // what was done, in short
+	Bridges []string  `json:"bridges,omitempty"` // the bridges that it changed; there were others as well
+	Change  string    `json:"change,omitempty"`  // summary of the change
 
-	Files string `json:"files,omitempty"` // digest of what was applied, "" for a state that was found
+	Files string `json:"files,omitempty"` // digest of the applied files, "" for a state that was found
 
-	// Again are the put-backs to this very state, the last one first: they make no state of their own.
+	// Again are the put-backs to this very state, the last one first. A put-back makes no state
+	// of its own.
 	Again []State `json:"again,omitempty"`
 
-	again  bool // a put-back, to be noted at the last state where that is the same
+	again  bool // a put-back, which is noted at the last state if the two are equal
 	number int
 	path   string
 }
 
-// header begins the first line of a state's file, which has the rest of a [State].
+// header begins the first line of a state's file. The [State] follows it as JSON.
 const header = "# bascule state: "
 
-// suffix ends the names of states' files. Their numbers are before it.
+// suffix ends the names of states' files. A number precedes it.
 const suffix = ".yaml"
 
-// States are those that are kept, the last one first.
+// States returns the states that are kept, the last one first.
 func (h *History) States() (list []State, err error) {
 	entries, err := os.ReadDir(h.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -166,7 +167,7 @@ func (h *History) States() (list []State, err error) {
 		first, _, _ := strings.Cut(string(text), "\n")
 		st := State{number: number, path: path}
 		if about, ok := strings.CutPrefix(first, header); !ok || json.Unmarshal([]byte(about), &st) != nil {
-			continue // it was cut off, or is somebody's own
+			continue // it was cut off, or is not one of ours
 		}
 		list = append(list, st)
 	}
@@ -174,16 +175,16 @@ func (h *History) States() (list []State, err error) {
 	return list, nil
 }
 
-// A Return is that a state of before was made again: a change was put back, or somebody has gone back
-// to it. What has come to the bridges since is gone from them.
+// A Return records that an earlier state was restored: a change was put back, or a user went back to
+// that state. Everything that was added to the bridges since then is gone from them.
 type Return struct {
 	At time.Time `json:"at"`
-	Of time.Time `json:"of"` // when the state was
+	Of time.Time `json:"of"` // time of the restored state
 }
 
 func (h *History) returnPath() string { return filepath.Join(h.dir, "returned.json") }
 
-// Returned is the last return, the zero value for none.
+// Returned returns the last return, or the zero value if there was none.
 func (h *History) Returned() (r Return) {
 	text, err := readFile(h.returnPath())
 	if err != nil || json.Unmarshal(text, &r) != nil {
@@ -192,7 +193,7 @@ func (h *History) Returned() (r Return) {
 	return r
 }
 
-// noteReturn has the agent know of a return.
+// noteReturn records a return for the agent.
 func (h *History) noteReturn(of time.Time) {
 	text, err := json.Marshal(Return{time.Now(), of})
 	if err == nil {
@@ -200,15 +201,15 @@ func (h *History) noteReturn(of time.Time) {
 	}
 }
 
-// goodPath is where the agent's files are that were in force for good.
+// goodPath returns the path of the agent's files that were last in force for good.
 func (h *History) goodPath() string { return filepath.Join(h.dir, "files.yaml") }
 
-// KeepGood has an agent that starts know which files were in force: their names and patterns of ports
-// go on to hold when others were put back. Rules of pf are not in it.
+// KeepGood stores which files are in force, for the agent's next start: their names and patterns of
+// ports remain valid when later files were put back. It leaves out rules of pf.
 func (h *History) KeepGood(f config.File) error {
 	f.Netns, f.Bridges = "", slices.Clone(f.Bridges)
 	for i := range f.Bridges {
-		f.Bridges[i].PF = nil // they may be in a file elsewhere
+		f.Bridges[i].PF = nil // they may be in a separate file
 	}
 	if len(f.Bridges) == 0 {
 		if err := os.Remove(h.goodPath()); !errors.Is(err, fs.ErrNotExist) {
@@ -229,7 +230,7 @@ func (h *History) KeepGood(f config.File) error {
 	return files.Replace(h.goodPath(), b.Bytes(), 0o600)
 }
 
-// Good are the files that KeepGood has kept last, nil for none.
+// Good returns the files that KeepGood stored last, nil for none.
 func (h *History) Good() *config.File {
 	text, err := readFile(h.goodPath())
 	if err != nil {
@@ -242,8 +243,8 @@ func (h *History) Good() *config.File {
 	return &f
 }
 
-// Changed is when something in the history has changed last, zero for never. It costs a look at one
-// folder.
+// Changed returns the time of the last change of the history, zero if it has none. It costs one stat
+// of a folder.
 func (h *History) Changed() time.Time {
 	info, err := os.Stat(h.dir)
 	if err != nil {
@@ -252,7 +253,7 @@ func (h *History) Changed() time.Time {
 	return info.ModTime()
 }
 
-// maxState is how large the file of a state may be, in bytes: as large as any, and its header.
+// maxState is the largest size of a state's file, in bytes: the largest file, and the header.
 const maxState = 9 << 20
 
 func readFile(path string) ([]byte, error) {
@@ -268,7 +269,7 @@ func (h *History) unread(err error) error {
 	return fmt.Errorf("cannot read the states that are kept: %w; see %s", err, h.dir)
 }
 
-// file is a state as a file that can be applied.
+// file returns the state as a file that can be applied, and its text.
 func (st State) file() (config.File, string, error) {
 	text, err := readFile(st.path)
 	if err != nil {
@@ -291,7 +292,7 @@ func asFile(name string, text []byte) (config.File, error) {
 	return f, nil
 }
 
-// exported is the state that the bridges have, and the text of a file of it, which can be applied.
+// exported returns the current state of the bridges as a file that can be applied, and its text.
 func (h *History) exported() (f config.File, text []byte, err error) {
 	f, _, err = config.State(h.s)
 	if err != nil {
@@ -307,13 +308,13 @@ func (h *History) exported() (f config.File, text []byte, err error) {
 	return f, b.Bytes(), nil
 }
 
-// body is the text of a state's file without its header.
+// body returns the text of a state's file without its header.
 func body(text string) string {
 	_, rest, _ := strings.Cut(text, "\n")
 	return rest
 }
 
-// keep keeps a state, unless the last one that is kept is the same. It returns that.
+// keep stores a state, unless the last stored state is the same, and returns the stored one.
 func (h *History) keep(st State, text []byte) (State, error) {
 	list, err := h.States()
 	if err != nil {
@@ -363,11 +364,12 @@ func (st State) write(text []byte) error {
 	return files.Replace(st.path, slices.Concat([]byte(header), about, []byte("\n"), text), 0o600)
 }
 
-// forgotten is after which time the states of a named network namespace go that is not there.
+// forgotten is the age after which the states of a named network namespace are removed, if no
+// namespace has that name.
 const forgotten = 30 * 24 * time.Hour
 
-// tidy removes the states of other network namespaces that have ended, when nothing has changed
-// there for long.
+// tidy removes the states of other network namespaces that have ended and have not changed for a long
+// time.
 func (h *History) tidy() {
 	root := filepath.Dir(h.dir)
 	entries, err := os.ReadDir(root)
@@ -386,7 +388,7 @@ func (h *History) tidy() {
 		}
 		if number, ok := strings.CutPrefix(e.Name(), unnamedPlace); ok {
 			cookie, err := strconv.ParseUint(number, 10, 64)
-			// from some places not all processes can be seen, and so which namespaces live
+			// not every namespace sees all processes, so a living namespace can look dead
 			if err == nil && time.Since(info.ModTime()) > MostConfirm {
 				unnamed[cookie] = path
 			}
@@ -417,9 +419,9 @@ func (h *History) tidy() {
 	}
 }
 
-// tidyDenied removes the files of denied changes but the newest.
+// tidyDenied removes all files of denied changes but the newest.
 func (h *History) tidyDenied() {
-	paths, _ := filepath.Glob(filepath.Join(h.dir, deniedPrefix+"*.json")) // none where the name has a bracket
+	paths, _ := filepath.Glob(filepath.Join(h.dir, deniedPrefix+"*.json")) // none if the name has a bracket
 	changed := func(path string) time.Time {
 		info, err := os.Lstat(path)
 		if err != nil {
@@ -433,7 +435,7 @@ func (h *History) tidyDenied() {
 	}
 }
 
-// digest tells files from others: what they say, and what the files of pf say that they name.
+// digest returns a hash of files: of their contents, and of the pf files that they name.
 func digest(f config.File) string {
 	sum := sha256.New()
 	f.Netns = ""
@@ -448,30 +450,30 @@ func digest(f config.File) string {
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(filepath.Dir(b.PF.At.Path), path)
 		}
-		text, _ := readFile(path) // who applies it says what is wrong with it
+		text, _ := readFile(path) // the apply reports what is wrong with it
 		fmt.Fprintf(sum, "%s %d\n%s", b.Name, len(text), text)
 	}
 	if err := f.Write(sum); err != nil {
-		return "" // of a file that cannot be applied either
+		return "" // such a file cannot be applied either
 	}
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// deniedPath is the file of a change that was taken back, since nobody had confirmed it. It is
-// what the file of the [Pending] was, which needs no room on a disk.
+// deniedPath returns the path of the record of a change that was put back because it was not
+// confirmed. It is the renamed file of the [Pending]: a rename needs no room on the disk.
 func (h *History) deniedPath(digest string) string {
 	return filepath.Join(h.dir, deniedPrefix+digest[:min(len(digest), 16)]+".json")
 }
 
 const deniedPrefix = "denied-"
 
-// denied reports whether a file was taken back, since nobody had confirmed it. It is until it is
-// confirmed, or applied by somebody who insists on it.
+// denied reports whether files were put back because they were not confirmed. They are denied until
+// they are confirmed, or applied with --yes.
 func (h *History) denied(digest string) bool {
 	if digest == "" {
 		return false
 	}
-	for _, path := range []string{h.deniedPath(digest), h.pendingPath()} { // that could not be removed
+	for _, path := range []string{h.deniedPath(digest), h.pendingPath()} { // a file that could not be removed
 		p := &Pending{}
 		text, err := readFile(path)
 		if err == nil && json.Unmarshal(text, p) == nil && p.Files == digest && (path != h.pendingPath() || h.isSettled(p)) {
@@ -481,14 +483,14 @@ func (h *History) denied(digest string) bool {
 	return false
 }
 
-// forgive has a file be denied no more.
+// forgive removes the record that files were denied.
 func (h *History) forgive(digest string) {
 	if digest != "" {
-		_ = os.Remove(h.deniedPath(digest)) // it can be applied all the same
+		_ = os.Remove(h.deniedPath(digest)) // they can be applied anyway
 	}
 }
 
-// names are the names of a file's bridges.
+// names returns the names of a file's bridges.
 func names(f config.File) (list []string) {
 	for _, b := range f.Bridges {
 		if !slices.Contains(list, b.Name) {

@@ -13,7 +13,7 @@ import (
 	"bascule/bridge"
 )
 
-// TestLeft: only the clock that nobody sets says how long a change waits.
+// TestLeft: a change waits by the clock that cannot be set.
 func TestLeft(t *testing.T) {
 	p := &Pending{}
 	p.end(time.Minute)
@@ -66,7 +66,7 @@ func TestParseSession(t *testing.T) {
 	}
 }
 
-// historyIn is a history in a folder of the test's own.
+// historyIn returns a history in a temporary folder.
 func historyIn(t *testing.T) *History {
 	t.Helper()
 	t.Setenv("BASCULE_AGENT_DIR", t.TempDir())
@@ -77,8 +77,8 @@ func historyIn(t *testing.T) *History {
 	return &History{s: s, dir: filepath.Join(t.TempDir(), "init")}
 }
 
-// TestKeep: the same state is kept once, and the last 20 are; the one that a change is put back to
-// is never taken away.
+// TestKeep: a state is kept once, even if it is applied repeatedly, and the last 20 are kept. The
+// state that a change would be put back to is never removed.
 func TestKeep(t *testing.T) {
 	h := historyIn(t)
 	keep := func(n int) State {
@@ -109,8 +109,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestPendingFile: what a file says that somebody else wrote is no path elsewhere, and what cannot
-// be read is an error.
+// TestPendingFile: a path in a foreign file leads to no other folder, and an unreadable file is an
+// error.
 func TestPendingFile(t *testing.T) {
 	h := historyIn(t)
 	if p, err := h.Pending(); p != nil || err != nil || h.Waits() {

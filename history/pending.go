@@ -20,37 +20,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Pending is a change that waits to be confirmed. A later version of the program may write
-// more into its file, and an earlier one less: what is not there is zero.
+// A Pending is a change that waits for its confirmation. A later version of the program may write
+// more into its file, and an earlier version less: a missing value is zero.
 type Pending struct {
 	ID      string    `json:"id"`
 	Time    time.Time `json:"time"` // when it began
 	Until   time.Time `json:"until"`
 	Who     string    `json:"who"`
-	User    string    `json:"user"` // the user alone
+	User    string    `json:"user"` // the name of the user alone
 	What    string    `json:"what"`
-	Bridges []string  `json:"bridges"` // that it is about
+	Bridges []string  `json:"bridges"` // that it changes
 	Change  string    `json:"change,omitempty"`
-	Before  string    `json:"before"` // the file of the state of before, in the same folder
-	Files   string    `json:"files"`  // digest of what is applied
+	Before  string    `json:"before"` // name of the file of the state before it, in the same folder
+	Files   string    `json:"files"`  // digest of the applied files
 	Others  []string  `json:"others,omitempty"`
 
-	// What no file says: of the host's interfaces, and by bridge the rules in anchors of pf.
+	// The state that files do not cover: of the host's interfaces, and the rules in anchors of
+	// pf by bridge.
 	Host  bridge.HostNet               `json:"host"`
 	Aside map[string]map[string]string `json:"aside,omitempty"`
 
-	Missing []string `json:"missing,omitempty"` // config.Absent, when it began
+	Missing []string `json:"missing,omitempty"` // config.Absent when it began
 
-	// The end by the clock that does not jump, and the boot and network namespace that this is
-	// of.
+	// The end, by the clock that does not jump, and the boot and network namespace for which
+	// it is valid.
 	Boot   string        `json:"boot"`
 	End    time.Duration `json:"end"`
 	Cookie uint64        `json:"cookie"`
 
-	lacks []string // what is not put back
+	lacks []string // parts that could not be put back
 }
 
-// A moment is a time that is compared with the end of a [Pending].
+// A moment is a time to compare with the end of a [Pending].
 type moment struct {
 	boot  string
 	since time.Duration // clock.Boot
@@ -62,10 +63,10 @@ func now() moment {
 	return moment{strings.TrimSpace(string(boot)), clock.Boot(), time.Now()}
 }
 
-// Overdue reports whether the time to confirm the change is over. After a restart it is.
+// Overdue reports whether the time to confirm the change is over. A restart ends it, too.
 func (p *Pending) Overdue() bool { return p.left(now()) <= 0 }
 
-// Left is the time that is left to confirm it.
+// Left returns the time that is left to confirm the change.
 func (p *Pending) Left() time.Duration { return p.left(now()) }
 
 func (p *Pending) left(m moment) time.Duration {
@@ -79,16 +80,17 @@ const pendingName = "pending.json"
 
 func (h *History) pendingPath() string { return filepath.Join(h.dir, pendingName) }
 
-// settledPath is the file of the last changes that wait no more, by ID. It is where a restart forgets it.
+// settledPath returns the path of the list of the last settled changes, by ID. A restart removes
+// it.
 func (h *History) settledPath() string {
 	return filepath.Join(RunDir(), "settled-"+filepath.Base(h.dir))
 }
 
-// confirmedPath is what becomes of the file of a change that is confirmed.
+// confirmedPath returns the path that the file of a change gets when the change is confirmed.
 func (h *History) confirmedPath() string { return filepath.Join(h.dir, "confirmed.json") }
 
-// isSettled reports whether a change waits no more. It does if only its file was removed: that may
-// have been somebody who tidies up.
+// isSettled reports whether a change no longer waits. A change whose file was merely removed still
+// waits: that may have been a cleanup.
 func (h *History) isSettled(p *Pending) bool {
 	if p.ID == "" {
 		return false
@@ -110,7 +112,7 @@ func (h *History) settled() []string {
 	return strings.Fields(string(text))
 }
 
-// markSettled has a change wait no more until a restart.
+// markSettled records that a change no longer waits, until a restart.
 func (h *History) markSettled(p *Pending) error {
 	if err := os.MkdirAll(RunDir(), 0o700); err != nil {
 		return err
@@ -119,7 +121,7 @@ func (h *History) markSettled(p *Pending) error {
 	return files.Replace(h.settledPath(), []byte(strings.Join(list[max(0, len(list)-Kept):], "\n")), 0o600)
 }
 
-// Pending returns the change that waits to be confirmed, nil for none.
+// Pending returns the change that waits for its confirmation, nil for none.
 func (h *History) Pending() (*Pending, error) {
 	text, err := readFile(h.pendingPath())
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -137,20 +139,20 @@ func (h *History) Pending() (*Pending, error) {
 	if h.isSettled(p) {
 		return nil, nil
 	}
-	// a namespace of the name that was made anew has nothing to be taken back
+	// another namespace has taken over the name since, and has nothing to put back
 	if cookie, err := h.s.Cookie(); err == nil && p.Boot == now().boot && p.Cookie != 0 && p.Cookie != cookie {
 		return nil, nil
 	}
 	return p, nil
 }
 
-// Waits reports whether a change may wait to be confirmed. It costs a look at one file.
+// Waits reports whether a change may wait for its confirmation. It costs one stat of a file.
 func (h *History) Waits() bool {
 	_, err := os.Lstat(h.pendingPath())
 	return err == nil
 }
 
-// await has a change wait to be confirmed.
+// await stores the change as the one that waits.
 func (h *History) await(p *Pending) error {
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -159,11 +161,11 @@ func (h *History) await(p *Pending) error {
 	return files.Replace(h.pendingPath(), append(text, '\n'), 0o600)
 }
 
-// errUnread is of a file that does not say which change waits.
+// errUnread means that the file does not say which change waits.
 var errUnread = errors.New("it is not known which change waits to be confirmed")
 
-// settle has the change wait no more, also after a restart. If it is denied, its file stays
-// under another name.
+// settle ends the wait of the change, also after a restart. If the change is denied, its file is
+// kept under another name.
 func (h *History) settle(p *Pending, denied bool) error {
 	var err error
 	if denied && p.Files != "" {
@@ -177,7 +179,7 @@ func (h *History) settle(p *Pending, denied bool) error {
 	if err != nil {
 		return err
 	}
-	_ = h.markSettled(p) // for who has missed that file
+	_ = h.markSettled(p) // for a process that has missed that file
 	dir, err := os.Open(h.dir)
 	if err != nil {
 		return err

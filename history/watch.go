@@ -17,9 +17,9 @@ import (
 	"bascule/files"
 )
 
-// StartWatch starts this program by these arguments, as a process that outlives the one that
-// calls: the shell and the ssh session may end, and the unit of the service manager, too. It returns when that
-// process has in memory what it puts back, so that nothing changes before.
+// StartWatch starts this program with these arguments, as a process that outlives the caller: the shell and the ssh
+// session may end, and the service manager's unit, too. It returns once that process has in memory all that it needs to
+// put the change back, so nothing changes before.
 func StartWatch(args ...string) error {
 	program, err := os.Executable()
 	if err != nil {
@@ -33,50 +33,51 @@ func StartWatch(args ...string) error {
 		return fmt.Errorf("cannot start a process that puts the change back: %w", err)
 	}
 	defer ready.Close()
-	cmd.ExtraFiles = []*os.File{tells} // which is readyFile there
+	cmd.ExtraFiles = []*os.File{tells} // it is readyFile there
 	cmd.Env = append(os.Environ(), readyVariable+"=1")
 	err = cmd.Start()
 	tells.Close()
 	if err != nil {
 		return fmt.Errorf("cannot start a process that puts the change back: %w", err)
 	}
-	// the service manager ends all that is in the group of a session or unit, which it is in
+	// The service manager ends all processes in the control group of a session or unit, so it must leave that
+	// group.
 	_ = os.WriteFile("/sys/fs/cgroup/cgroup.procs", fmt.Append(nil, cmd.Process.Pid), 0)
-	go cmd.Wait() // where this process is an agent, which lives on
+	go cmd.Wait() // if this process is an agent, which lives on
 	if err := ready.SetReadDeadline(time.Now().Add(readyTime)); err != nil {
 		return fmt.Errorf("cannot wait for the process that puts the change back: %w", err)
 	}
 	n, err := ready.Read(make([]byte, 1))
-	if n == 0 && !errors.Is(err, os.ErrDeadlineExceeded) { // a slow one is no reason to refuse
+	if n == 0 && !errors.Is(err, os.ErrDeadlineExceeded) { // a slow process is no reason to refuse
 		return errors.New("the process that puts the change back has ended")
 	}
 	return nil
 }
 
-// The process that puts a change back says by a pipe that it is ready.
+// The process that puts a change back reports through a pipe that it is ready.
 const (
 	readyVariable = "BASCULE_WATCH_READY"
 	readyFile     = 3
 	readyTime     = 10 * time.Second
 )
 
-// readyPipe is that pipe, nil where nobody waits.
+// readyPipe returns that pipe, nil if no process waits for it.
 func readyPipe() *os.File {
 	if os.Getenv(readyVariable) == "" {
 		return nil
 	}
-	os.Unsetenv(readyVariable) // a program that takes this one's place has the file no more
+	os.Unsetenv(readyVariable) // a program that replaces this one by exec does not have the file any more
 	return os.NewFile(readyFile, "ready")
 }
 
-// How often the watcher looks whether the change is confirmed, and tries again what has failed.
+// How often the watcher checks whether the change is confirmed, and how often it retries after a failure.
 const (
 	lookTime  = time.Second
 	retryTime = 5 * time.Second
 )
 
-// Watch waits until no change waits to be confirmed any more, and puts back one whose time is
-// over. tell is told what happens.
+// Watch waits until no change waits for its confirmation any more, and puts back a change whose time is over. Its
+// second argument gets a line for each event.
 func Watch(netns string, tell func(string)) error {
 	k := &keeper{}
 	ready := readyPipe()
@@ -84,7 +85,7 @@ func Watch(netns string, tell func(string)) error {
 		again, err := watchOnce(netns, k, tell)
 		if ready != nil {
 			if k.p != nil {
-				_, _ = ready.Write([]byte{'\n'}) // who has started it may have given up
+				_, _ = ready.Write([]byte{'\n'}) // the caller may have given up
 			}
 			ready.Close()
 			ready = nil
@@ -93,7 +94,7 @@ func Watch(netns string, tell func(string)) error {
 			return err
 		}
 		time.Sleep(again)
-		if again == retryTime { // an upgrade may have put a newer program here, which can do it
+		if again == retryTime { // an upgrade may have installed a newer program, which can do it
 			if program, err := os.Executable(); err == nil {
 				_ = syscall.Exec(strings.TrimSuffix(program, " (deleted)"), os.Args, os.Environ())
 			}
@@ -101,11 +102,11 @@ func Watch(netns string, tell func(string)) error {
 	}
 }
 
-// watchOnce looks once. It returns after which time to look again, 0 for never.
+// watchOnce checks once. It returns the time until the next check, 0 for no further check.
 func watchOnce(netns string, k *keeper, tell func(string)) (time.Duration, error) {
 	s, err := bridge.Open(netns)
 	if err != nil {
-		return 0, nil // the namespace has gone, and all in it
+		return 0, nil // the namespace has gone with all its contents
 	}
 	defer s.Close()
 	h, err := Open(s, netns)
@@ -143,15 +144,15 @@ func watchOnce(netns string, k *keeper, tell func(string)) (time.Duration, error
 		tell(p.PutBack())
 		return 0, nil
 	}
-	return lookTime, nil // somebody was faster, or the time has begun anew when the change was made
+	return lookTime, nil // another process was faster, or the time began anew when the change was complete
 }
 
-// A keeper has in memory what puts a change back: somebody may remove the files, which confirms nothing.
+// A keeper has in memory all that is needed to put a change back: removed files do not confirm the change.
 type keeper struct {
 	p      *Pending
-	dir    string // that the files were in
-	text   []byte // of its file
-	before []byte // of the file of the state of before
+	dir    string // of the files
+	text   []byte // of the change's file
+	before []byte // of the file of the state before it
 	told   string
 }
 
@@ -163,9 +164,9 @@ func (k *keeper) remember(h *History, p *Pending) {
 	}
 }
 
-// lost reports whether files of the change are gone, given the one that waits by them.
+// lost reports whether files of the change are gone. It takes the change that the files say is waiting.
 func (k *keeper) lost(h *History, p *Pending) bool {
-	if k.p == nil || k.dir != h.dir { // a namespace whose name is deleted is let go
+	if k.p == nil || k.dir != h.dir { // a namespace whose name was deleted is given up
 		return false
 	}
 	if cookie, err := h.s.Cookie(); err != nil || cookie != k.p.Cookie || h.isSettled(k.p) {
@@ -178,7 +179,7 @@ func (k *keeper) lost(h *History, p *Pending) bool {
 	return p.ID == k.p.ID && errors.Is(err, fs.ErrNotExist)
 }
 
-// giveBack writes the files anew.
+// giveBack writes the files again.
 func (k *keeper) giveBack(h *History) error {
 	unlock, err := h.s.LockPlans()
 	if err != nil {
@@ -201,12 +202,12 @@ func (k *keeper) giveBack(h *History) error {
 	return nil
 }
 
-// PutBack says that the change was put back.
+// PutBack returns a line that reports that the change was put back.
 func (p *Pending) PutBack() string {
 	return fmt.Sprintf("the change of %s at %s (%s) was not confirmed, and is put back%s", p.Who, p.Time.Format(time.DateTime), p.What, p.butFor())
 }
 
-// butFor says what is not put back.
+// butFor returns the words for the parts that are not put back.
 func (p *Pending) butFor() string {
 	if len(p.lacks) == 0 {
 		return ""
@@ -214,7 +215,7 @@ func (p *Pending) butFor() string {
 	return ", but for " + strings.Join(p.lacks, " and ")
 }
 
-// Undoes says to another user that the change may be put back, and what they do now with it.
+// Undoes returns a warning for other users: the change may be put back, and their own changes with it.
 func (p *Pending) Undoes() string {
 	return fmt.Sprintf("a change of %s (%s) waits to be confirmed until %s; if it is not, %s and the ports there become what they were before it, and this is undone",
 		p.Who, p.What, p.Until.Format(time.TimeOnly), strings.Join(p.Bridges, ", "))

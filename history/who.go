@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// A Who is somebody who changes something.
+// A Who is the author of a change.
 type Who struct {
 	User string // name of the user who logged in
-	From string // where from, "" where that is not known
-	By   string // "agent" and the like, "" for a command
+	From string // origin of the login, "" if it is not known
+	By   string // "agent" or another program, "" for a command
 }
 
 func (w Who) String() string {
@@ -29,12 +29,12 @@ func (w Who) String() string {
 	return s
 }
 
-// Caller is who has started this process: the user who logged in, who may have become root
-// since.
+// Caller returns the author of this process's changes: the user who logged in, also if that
+// user has become root since.
 func Caller() Who {
 	w := Who{User: os.Getenv("SUDO_USER")}
 	if text, err := os.ReadFile("/proc/self/loginuid"); w.User == "" && err == nil {
-		const none = "4294967295" // nobody logged in (audit(7))
+		const none = "4294967295" // no user logged in (audit(7))
 		if id := strings.TrimSpace(string(text)); id != none {
 			w.User = nameOf(id)
 		}
@@ -59,16 +59,17 @@ func nameOf(id string) string {
 // A Session is the connection of an ssh session.
 type Session struct{ Client, Server netip.AddrPort }
 
-// CallersSession is the ssh session that this process belongs to, as sshd says it to the first
-// process of the session (ssh(1), SSH_CONNECTION). Commands such as sudo(8) take it away from
-// those below, so it is searched among the processes above, too.
+// CallersSession returns the ssh session that this process belongs to. sshd sets it in the
+// environment of the session's first process (ssh(1), SSH_CONNECTION). Commands such as
+// sudo(8) remove it from their children's environment, so the processes above are searched,
+// too.
 func CallersSession() (Session, bool) {
 	const name = "SSH_CONNECTION"
 	if s, ok := parseSession(os.Getenv(name)); ok {
 		return s, true
 	}
 	for pid, steps := os.Getppid(), 0; pid > 1 && steps < 64; steps++ {
-		text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ") // it may be another user's
+		text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ") // it may be another user's process
 		for _, word := range bytes.Split(text, []byte{0}) {
 			if value, ok := strings.CutPrefix(string(word), name+"="); ok {
 				if s, ok := parseSession(value); ok {
@@ -91,7 +92,7 @@ func CallersSession() (Session, bool) {
 	return Session{}, false
 }
 
-// parseSession reads an address and a port, of the client and of the server.
+// parseSession parses the addresses and ports of the client and of the server.
 func parseSession(text string) (s Session, ok bool) {
 	words := strings.Fields(text)
 	if len(words) != 4 {
