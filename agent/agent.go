@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package agent does the work of a switch that needs a clock or a neighbour: it
-// runs the spanning tree, applies the files that say what bridges there are to
-// be, attaches devices that come and go, and logs what happens.
+// Package agent does the work of a switch that needs a clock or a neighbour: it runs the spanning
+// tree, applies the files that configure bridges, attaches devices that come and go, and logs
+// events.
 //
-// It forwards nothing. It can end at any time, and be started again: bridges
-// forward as they did, and ports have the states that they had.
+// The agent forwards no frames. It can end at any time and be started again: bridges go on
+// forwarding, and ports keep their states.
 //
-// One goroutine, the loop, has all knowledge and decides. Others wait for
-// something and post it there. The files take long, so a job beside the loop
-// applies them. Only the loop tells the watchdog.
+// One goroutine, the loop, owns all state and makes all decisions. Other goroutines wait for
+// something and post it to the loop. Applying files takes long, so a job beside the loop does it.
+// Only the loop notifies the watchdog.
 package agent
 
 import (
@@ -37,44 +37,44 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options say what an agent does.
+// Options configure an agent.
 type Options struct {
-	Netns   string    // name or path of the network namespace that it is of, "" for its own
+	Netns   string    // name or path of its network namespace, "" for the namespace of the process
 	Files   []string  // files and folders to apply; none to apply nothing
-	Force   bool      // limits may take more than a quarter of the free memory
-	PF      pf.Source // how pf's rules read other files and look up hosts; the zero value refuses both
-	Dir     string    // for its socket, lock and snapshots
-	Version string    // of the program, for its status
+	Force   bool      // limits of the files may use more than a quarter of the free memory
+	PF      pf.Source // how rules of pf read other files and look up hosts; the zero value refuses both
+	Dir     string    // of its sockets, locks and snapshots
+	Version string    // of the program, shown in the status
 	Log     *slog.Logger
 
-	// API answers requests of HTTP at the agent's socket, and Services run beside the agent
-	// until it ends. They see it by a View. None has to be there.
+	// API answers HTTP requests at the agent's socket, and Services run beside the agent until
+	// it ends. They access the agent through a View. Both are optional.
 	API      func(*View) http.Handler
 	Services []Service
-	Doors    []Door             // at which the services answer, for the status
-	SFlow    func() SFlowStatus // nil where no samples are sent
+	Doors    []Door             // the addresses of the services, for the status
+	SFlow    func() SFlowStatus // nil if no samples are sent
 
 	// Watch starts a process that puts a change back if this agent cannot (history.StartWatch).
-	// It is given the name of the network namespace. Nil for none.
+	// Its argument is the name of the network namespace. Nil for no such process.
 	Watch func(netns string) error
 
-	// Notify tells the service manager how it is (sd_notify(3)); Watchdog is how
-	// often at least it wants to hear that, 0 for never.
+	// Notify reports the agent's state to the service manager (sd_notify(3)). Watchdog is the
+	// longest time between two reports that the service manager accepts, 0 for any time.
 	Notify   func(state string)
 	Watchdog time.Duration
 }
 
-// maxJob is how long a job may take before the agent counts as hung.
+// maxJob is the time after which a running job counts as hung.
 const maxJob = 5 * time.Minute
 
-// How long after a failure the files are tried again, at first and at most.
+// How long after a failure the files are tried again: at first, and at most.
 const (
 	firstRetry = 10 * time.Second
 	lastRetry  = 5 * time.Minute
 )
 
-// memory is how much the agent may have before its garbage collector works
-// harder, in bytes; loading programs takes much for a moment.
+// memory is the size in bytes above which the garbage collector works harder. Loading programs
+// needs much memory for a short time.
 const memory = 32 << 20
 
 type agent struct {
@@ -86,33 +86,33 @@ type agent struct {
 	since   time.Time
 	home    *site
 	door    *doorway
-	web     *doors.Server    // nil where nobody answers requests of HTTP
-	handed  *handover        // connections for it
-	lacks   string           // what it cannot make anew for now
-	sites   map[uint64]*site // by cookie, home among them
+	web     *doors.Server    // nil if HTTP requests are not answered
+	handed  *handover        // connections for web
+	lacks   string           // what it could not restore so far
+	sites   map[uint64]*site // by cookie, with home
 	ready   bool
 	pinged  time.Time
-	told    string // summary that the service manager has
+	told    string // the last summary that was sent to the service manager
 	applied time.Time
-	err     string   // why the files are not applied
-	notes   []string // what they have that changes nothing
+	err     string   // why the files were not applied
+	notes   []string // settings of the files that have no effect
 
-	job      time.Time     // when the job began that runs, zero for none
-	again    bool          // another is wanted after it
-	next     Reload        // how
-	waiting  []func(error) // for the end of the job
-	waitNext []func(error) // for the end of the one after
-	retry    time.Time     // when to try again, zero for never
+	job      time.Time     // start of the running job, zero if none runs
+	again    bool          // another job must follow it
+	next     Reload        // how the next job applies the files
+	waiting  []func(error) // called at the end of the job
+	waitNext []func(error) // called at the end of the next job
+	retry    time.Time     // time of the next try, zero for never
 	pause    time.Duration
 
-	origin origin            // of its own namespace
-	names  map[string]string // namespaces that the files name, and what these names stood for
-	looked time.Time         // when that was last looked at
+	origin origin            // of the agent's own namespace
+	names  map[string]string // namespaces that the files name, each with the identity that its name had
+	looked time.Time         // when the identities were last checked
 }
 
-// Run is the agent. It serves the bridges of its network namespace, and of
-// those that its files name, until ctx ends. It leaves everything as it is
-// then. A value from reload has it apply its files again.
+// Run runs the agent. It serves the bridges of its network namespace, and of the namespaces that
+// its files name, until ctx ends. Then it leaves everything in place. A value from reload makes it
+// apply its files again.
 func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memory)
@@ -123,8 +123,8 @@ func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
 	if err := bridge.Usable(); err != nil {
 		return err
 	}
-	// a mistake, most likely. A path that goes later is tried again, since it may
-	// come back
+	// A path that is missing at the start is most likely a mistake. If a path goes away later,
+	// the agent tries again, since the path may come back.
 	for _, path := range o.Files {
 		var e *fs.PathError
 		if _, err := os.Stat(path); errors.As(err, &e) && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)) {
@@ -174,10 +174,10 @@ func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
 	return nil
 }
 
-// mostAtOnce is how much the protocols are told before they act on it.
+// mostAtOnce is the largest number of events that the protocols get before they act on them.
 const mostAtOnce = 64
 
-// loop runs the functions that are posted, and the work that is due.
+// loop runs posted functions, and work that is due.
 func (a *agent) loop(reload <-chan os.Signal) error {
 	idle := reportPeriod
 	if a.o.Watchdog > 0 {
@@ -185,7 +185,7 @@ func (a *agent) loop(reload <-chan os.Signal) error {
 	}
 	tick := time.NewTimer(0)
 	for did := 0; ; did++ {
-		// functions that are posted at once are committed at once: each commit takes a
+		// one commit for all functions that are posted at once: each commit takes a
 		// snapshot
 		if len(a.todo) == 0 || did >= mostAtOnce {
 			did = 0
@@ -215,8 +215,7 @@ func (a *agent) loop(reload <-chan os.Signal) error {
 	}
 }
 
-// post has the loop run f. It waits until the loop has room for f, not until f
-// has run.
+// post makes the loop run f. It waits until the loop has room for f, not until f has run.
 func (a *agent) post(f func()) {
 	select {
 	case a.todo <- f:
@@ -224,8 +223,7 @@ func (a *agent) post(f func()) {
 	}
 }
 
-// keep runs f again and again while it fails, until ctx ends. what names the
-// work of f.
+// keep runs f, and runs it again after each failure, until ctx ends. what names the work of f.
 func (a *agent) keep(ctx context.Context, log *slog.Logger, what string, f func() error) {
 	var before string
 	for ctx.Err() == nil {
@@ -244,7 +242,7 @@ func (a *agent) keep(ctx context.Context, log *slog.Logger, what string, f func(
 	}
 }
 
-// due does the work that is due by the clock.
+// due does the work that is due at this time.
 func (a *agent) due(now time.Time) error {
 	if !a.retry.IsZero() && now.After(a.retry) {
 		a.reload(Reload{}, nil)
@@ -284,15 +282,15 @@ func (a *agent) due(now time.Time) error {
 	return nil
 }
 
-// A Reload says how the files are applied.
+// A Reload controls how the files are applied.
 type Reload struct {
 	Confirm time.Duration `json:"confirm,omitempty"` // history.Options.Confirm
 	Yes     bool          `json:"yes,omitempty"`     // config.Options.Yes
-	Who     history.Who   `json:"who"`               // asks
+	Who     history.Who   `json:"who"`               // the author of the request
 }
 
-// reload has the files applied, and then calls done, if it is not nil. A
-// request that comes meanwhile is served after it.
+// reload applies the files, and then calls done, if done is not nil. Requests that arrive during a
+// job are served after it.
 func (a *agent) reload(how Reload, done func(error)) {
 	if !a.job.IsZero() {
 		a.again = true
@@ -316,26 +314,26 @@ func (a *agent) reload(how Reload, done func(error)) {
 	go func() {
 		r := a.apply(known, how)
 		a.tidyEnded()
-		debug.FreeOSMemory() // programs were read, verified and given to the kernel
+		debug.FreeOSMemory() // reading, verifying and loading programs needed much memory
 		a.post(func() { a.applyDone(r) })
 	}()
 }
 
-// A result is what a job has done.
+// A result is the outcome of a job.
 type result struct {
-	loaded bool                   // the files could be read
-	files  map[uint64]config.File // by the cookie of their namespace; only those that are in force
-	names  map[string]string      // namespaces that the files name, and what these names stood for before
+	loaded bool                   // all files could be read
+	files  map[uint64]config.File // by the cookie of their namespace; only files that are in force
+	names  map[string]string      // namespaces that the files name, each with the identity that its name had before
 	opened []*site
-	gone   []*site         // their names stand for others now, or for nothing
-	trials map[uint64]bool // by cookie, where a change waits to be confirmed
-	former map[uint64]bool // by cookie, where files that the agent before had hold
-	notes  []string        // what the files have that changes nothing
+	gone   []*site         // sites whose names stand for other namespaces now, or for none
+	trials map[uint64]bool // by cookie: a change waits for its confirmation
+	former map[uint64]bool // by cookie: the files of the previous agent are in force
+	notes  []string        // settings of the files that have no effect
 	err    error
 }
 
-// apply reads the files and makes the bridges what they say. It runs beside the
-// loop, and touches none of the loop's data.
+// apply reads the files, and changes the bridges accordingly. It runs beside the loop, and touches
+// none of the loop's data.
 func (a *agent) apply(known map[uint64]*site, how Reload) result {
 	r := result{files: map[uint64]config.File{}, names: map[string]string{}, trials: map[uint64]bool{}, former: map[uint64]bool{}}
 	for _, s := range known {
@@ -374,7 +372,7 @@ func (a *agent) apply(known map[uint64]*site, how Reload) result {
 		o.Who.By = "agent"
 	}
 	for _, f := range config.ByNetns(files, a.o.Netns) {
-		if a.o.PF.Lookup != nil { // a name may be another host's in another namespace
+		if a.o.PF.Lookup != nil { // a name may resolve to another host in another namespace
 			o.PF.Lookup = briefly(a.o.PF.Lookup)
 		}
 		r.err = errors.Join(r.err, a.applyTo(f, o, known, &r))
@@ -385,13 +383,13 @@ func (a *agent) apply(known map[uint64]*site, how Reload) result {
 	return r
 }
 
-// maxLookup is for how long a job asks for hosts of a namespace. The first job
-// must not keep the service manager waiting for a resolver that does not
-// answer, which may be one behind the switch.
+// maxLookup is the time that a job may spend on looking up hosts of a namespace. The first job must
+// not keep the service manager waiting for a resolver that does not answer: it may be behind the
+// switch.
 const maxLookup = 10 * time.Second
 
-// briefly has each host looked up once, since rules are compared before they are
-// loaded, and none when that has taken too long already.
+// briefly wraps lookup. It looks each host up once, since rules are compared before they are
+// loaded, and looks up no more hosts once maxLookup has passed.
 func briefly(lookup func(string, []string) ([]netip.Prefix, error)) func(string, []string) ([]netip.Prefix, error) {
 	type answer struct {
 		list []netip.Prefix
@@ -422,7 +420,7 @@ func (a *agent) applyTo(f config.File, o history.Options, known map[uint64]*site
 	if err != nil {
 		return err
 	}
-	s := known[cookie] // perhaps under another name
+	s := known[cookie] // perhaps known by another name
 	if name == a.o.Netns && s != a.home {
 		return fmt.Errorf("another network namespace has got the name %s; restart the agent", name)
 	}
@@ -469,7 +467,7 @@ func (a *agent) applyTo(f config.File, o history.Options, known map[uint64]*site
 	return nil
 }
 
-// renew loads this build's programs into the bridges of a namespace.
+// renew loads the programs of this build into the bridges of a namespace.
 func (a *agent) renew(s *site) {
 	names, err := s.sw.Names()
 	if err != nil {
@@ -490,7 +488,7 @@ func (a *agent) renew(s *site) {
 	}
 }
 
-// applyDone takes the result of a job.
+// applyDone takes over the result of a job.
 func (a *agent) applyDone(r result) {
 	a.job = time.Time{}
 	for _, s := range r.gone {
@@ -511,7 +509,7 @@ func (a *agent) applyDone(r result) {
 			if s.trial = r.trials[cookie]; !s.trial {
 				s.good = &f
 			}
-		case !r.loaded, r.err != nil: // what was, holds
+		case !r.loaded, r.err != nil: // the former state remains
 		case s == a.home:
 			s.setFile(config.File{})
 			s.former = false
@@ -555,7 +553,7 @@ func (a *agent) applyDone(r result) {
 	a.nextJob()
 }
 
-// nextJob begins what was asked for while a job ran.
+// nextJob starts the job that was requested while another ran.
 func (a *agent) nextJob() {
 	a.waiting, a.waitNext = a.waitNext, nil
 	if a.again {
@@ -566,8 +564,7 @@ func (a *agent) nextJob() {
 	}
 }
 
-// tell has the service manager know how the agent is, if that or the state, a
-// line, is new.
+// Sends a state, and the agent's summary if it is new, to the service manager.
 func (a *agent) tell(state string) {
 	if text := a.summary(); state != "" || text != a.told {
 		a.told = text
@@ -575,7 +572,7 @@ func (a *agent) tell(state string) {
 	}
 }
 
-// summary is the agent in a line.
+// summary returns the agent's state as a line.
 func (a *agent) summary() string {
 	bridges, running := 0, map[*runner]int{}
 	for _, s := range a.sites {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestBriefly: a job asks for a host once, and for none when others took too
-// long.
+// TestBriefly: a job looks up a host once, and looks up no more hosts when
+// the lookups have taken too long.
 func TestBriefly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := map[string]int{}

@@ -18,45 +18,46 @@ import (
 	"bascule/bridge"
 )
 
-// protocols are the control protocols that the agent runs, in the order in which
-// they are told of anything.
+// protocols are the control protocols that the agent runs, in the order in which they get
+// events.
 var protocols = []*runner{&spanningTree}
 
 // A runner is a control protocol that the agent runs.
 type runner struct {
 	name   string                         // "spanning tree"
-	its    string                         // the same in a sentence: "the spanning tree"
-	frames bridge.Protocol                // those that are its own
-	suffix string                         // of the files of its snapshots
-	on     func(bridge.BridgeConfig) bool // whether a bridge has it
-	begin  func(charge) (protocol, error) // it goes on where the snapshot was taken, if there is one
+	its    string                         // the same within a sentence: "the spanning tree"
+	frames bridge.Protocol                // the protocol's own frames
+	suffix string                         // of its snapshots' files
+	on     func(bridge.BridgeConfig) bool // whether a bridge runs it
+	begin  func(charge) (protocol, error) // continues from the snapshot, if there is one
 }
 
-// A protocol is a bridge's part in a control protocol. The site tells it of the bridge
-// and its ports, of frames, and of time; it decides, and carries that out by commit.
-// All of this is in the agent's loop.
+// A protocol is one bridge's instance of a control protocol. The site passes it changes of the
+// bridge and its ports, frames, and the time. It decides on actions, and carries them out by
+// commit. All methods run in the agent's loop.
 type protocol interface {
-	// refresh tells how the bridge and its ports are now. With an error it must begin
-	// anew.
+	// refresh passes the current state of the bridge and its ports. After an error the
+	// protocol must begin anew.
 	refresh(info bridge.Info, ports []bridge.ControlPort) error
-	// receive takes a frame from a port, which may have left, or not be known yet.
+	// receive takes a frame from a port. The port may have left, or be unknown yet.
 	receive(port uint32, frame []byte)
-	// linkDown tells of a port that has no link any more; refresh tells of one that has
-	// a link again, which may have another speed.
+	// linkDown reports that a port has lost its link. A port whose link has come back is
+	// part of refresh, since its speed may have changed.
 	linkDown(port uint32)
 	// tick is called several times a second.
 	tick(now time.Time)
-	// commit carries out what was decided since the last time. moved says that the port of
-	// some device forwards now, or does not any more. With an error it must begin anew.
+	// commit carries out the decisions since the last commit. moved reports whether a port
+	// of a device has begun or stopped forwarding. After an error the protocol must begin
+	// anew.
 	commit() (moved bool, err error)
-	// status adds how it stands.
+	// status adds the protocol's state to the bridge's.
 	status(*BridgeStatus)
-	// end is its end. Where the next agent is to go on, what was decided is carried out
-	// first.
+	// end ends the protocol. With keep, it first carries out its decisions, so that the
+	// next agent can continue.
 	end(keep bool)
 }
 
-// A charge is a bridge in the hands of a protocol.
+// A charge is a bridge that is handed to a protocol.
 type charge struct {
 	bridge control
 	wire   wire
@@ -67,7 +68,7 @@ type charge struct {
 	now    time.Time
 }
 
-// control has the methods that protocols need of a bridge.
+// control has the methods of a bridge that protocols need.
 type control interface {
 	SetState(id uint32, s bridge.STPState) error
 	Flush(id uint32) error
@@ -76,7 +77,7 @@ type control interface {
 	Doubted(p bridge.Protocol) (bool, error)
 }
 
-// holder has those that the site needs, too; *bridge.Control has them.
+// holder also has the methods that the site needs; *bridge.Control implements it.
 type holder interface {
 	control
 	Bridge() (bridge.Info, error)
@@ -86,45 +87,45 @@ type holder interface {
 	Close() error
 }
 
-// wire is where the frames of a protocol go.
+// wire sends the frames of a protocol.
 type wire interface {
-	// Send sends a frame by the device.
+	// Send sends a frame through the device.
 	Send(index int, frame []byte) error
-	// Cable hands a frame over to a patch port, BRIDGE/PORT, of this
-	// namespace, after all protocols have done their work.
+	// Cable passes a frame to a patch port, BRIDGE/PORT, of this namespace, once all
+	// protocols have done their work.
 	Cable(to string, frame []byte)
 }
 
-// A line is the wire of a protocol.
+// A line is the wire of one protocol.
 type line struct {
 	*site
 	of *runner
 }
 
-// Cable is of wire.
+// Cable implements wire.
 func (l line) Cable(to string, frame []byte) {
 	l.cabled = append(l.cabled, handed{of: l.of, to: to, frame: frame})
 }
 
-// A handed frame goes to a patch port of the namespace.
+// A handed frame waits for its delivery to a patch port of the namespace.
 type handed struct {
 	of    *runner
 	to    string // BRIDGE/PORT
 	frame []byte
 }
 
-// A controlled bridge is one whose control protocols the agent has in hand.
+// A controlled bridge is a bridge whose control protocols the agent runs.
 type controlled struct {
 	bridge   holder
-	stop     context.CancelFunc // of the reader
-	identity string             // of the bridge: tells it from another one of the name
+	stop     context.CancelFunc // ends the reader
+	identity string             // of the bridge: it differs from the identity of another bridge of the same name
 	ports    []bridge.ControlPort
 	runs     map[*runner]protocol
-	kept     time.Time // when it was last looked whether it is in hand still
-	lost     bool      // it is not
+	kept     time.Time // time of the last check that the agent still has control of the bridge
+	lost     bool      // it no longer has control
 }
 
-// running returns the protocols that run, in their order.
+// running returns the protocols that run, in the order of the list.
 func (c *controlled) running() (list []*runner) {
 	if c == nil {
 		return nil
@@ -188,8 +189,7 @@ func (s *site) serveControl(name string, b *served) (failed error) {
 	return failed
 }
 
-// look learns how the bridge and its ports are now. If it cannot read that, it
-// changes nothing.
+// look reads the current state of the bridge and its ports. If it cannot, it changes nothing.
 func (c *controlled) look() (info bridge.Info, err error) {
 	if info, err = c.bridge.Bridge(); err != nil {
 		return info, err
@@ -201,7 +201,7 @@ func (c *controlled) look() (info bridge.Info, err error) {
 	return info, err
 }
 
-// namesOf names control protocols.
+// namesOf returns the names of control protocols.
 func namesOf(list []*runner) string {
 	var names []string
 	for _, k := range list {
@@ -210,8 +210,8 @@ func namesOf(list []*runner) string {
 	return strings.Join(names, ", ")
 }
 
-// beginControl takes the control protocols of a bridge in hand, and hands their frames
-// to those that run.
+// beginControl takes control of a bridge's protocols, and passes their frames to the protocols
+// that run.
 func (s *site) beginControl(name string, b *served) error {
 	if err := s.hear(); err != nil {
 		return err
@@ -238,7 +238,7 @@ func (s *site) beginControl(name string, b *served) error {
 				s.a.post(func() {
 					if b.control == now {
 						b.endControl(false)
-						s.refresh() // it says what has become of it
+						s.refresh() // it reports the bridge's new state
 					}
 				})
 				return
@@ -253,7 +253,7 @@ func (s *site) beginControl(name string, b *served) error {
 	return nil
 }
 
-// beginProtocol has a protocol of a bridge run.
+// beginProtocol starts a protocol of a bridge.
 func (s *site) beginProtocol(name string, b *served, k *runner, info bridge.Info) error {
 	p, err := k.begin(charge{
 		bridge: b.control.bridge, wire: line{s, k}, info: info, ports: slices.Clone(b.control.ports), log: s.log,
@@ -267,7 +267,7 @@ func (s *site) beginProtocol(name string, b *served, k *runner, info bridge.Info
 	return nil
 }
 
-// receive hands a frame to the protocol that it belongs to.
+// receive passes a frame to its protocol.
 func (c *controlled) receive(f bridge.ControlFrame) {
 	for _, k := range c.running() {
 		if k.frames == f.Protocol {
@@ -276,9 +276,8 @@ func (c *controlled) receive(f bridge.ControlFrame) {
 	}
 }
 
-// linkChanged tells the protocols of a device that has, or has no more, a link. It
-// reports whether the bridge must be looked at: a link that comes may have another
-// speed.
+// linkChanged passes a change of a device's link to the protocols. It reports whether the
+// bridge must be read again: the speed may change when a link comes up.
 func (c *controlled) linkChanged(log *slog.Logger, index int, up bool) (look bool) {
 	if c == nil {
 		return false
@@ -311,8 +310,8 @@ func (s *site) knows(index int) bool {
 	return false
 }
 
-// tick tells the protocols of a bridge the time, and once a second looks whether they
-// are in hand still.
+// tick passes the time to a bridge's protocols, and checks once a second that the agent still
+// has control of them.
 func (c *controlled) tick(log *slog.Logger, now time.Time) {
 	if c == nil {
 		return
@@ -346,12 +345,12 @@ func (s *site) commit(name string, b *served) {
 	}
 }
 
-// hand hands over a frame that was sent by a patch cable.
+// hand delivers a frame that was sent through a patch cable.
 func (s *site) hand(h handed) {
 	name, port, _ := strings.Cut(h.to, "/")
 	b := s.bridges[name]
 	if b == nil || b.control == nil || b.control.runs[h.of] == nil {
-		return // a bridge without the protocol does not hear it
+		return // a bridge without the protocol ignores the frame
 	}
 	for _, p := range b.control.ports {
 		if p.Name == port && p.Type == bridge.TypePatch {
@@ -361,8 +360,7 @@ func (s *site) hand(h handed) {
 	}
 }
 
-// broken ends a protocol that cannot go on. It begins anew soon, like one that has
-// never been.
+// broken ends a protocol that cannot continue. The protocol soon begins anew, with no memory.
 func (s *site) broken(name string, b *served, k *runner, err error) error {
 	s.log.Error(k.its+" begins anew", "bridge", name, "error", err)
 	b.control.end(k, false)
@@ -377,14 +375,14 @@ func (c *controlled) end(k *runner, keep bool) {
 	delete(c.runs, k)
 }
 
-// rest gives a bridge back of which no protocol runs.
+// rest gives up control of a bridge that runs no protocol.
 func (b *served) rest() {
 	if b.control != nil && len(b.control.runs) == 0 {
 		b.endControl(false)
 	}
 }
 
-// endControl ends the control protocols of a bridge, and gives it back.
+// endControl ends the control protocols of a bridge, and gives up control of it.
 func (b *served) endControl(keep bool) {
 	c := b.control
 	if c == nil {
@@ -407,9 +405,9 @@ func snapshotPath(dir string, cookie uint64, name string, k *runner) string {
 	return filepath.Join(dir, strconv.FormatUint(cookie, 10)+"-"+name+k.suffix)
 }
 
-// Forget removes from the agents' folder what is left of a bridge that has been deleted,
-// of the network namespace with the cookie. An agent that runs there does so, too. One
-// that does not yet know writes it again at worst, and removes it when it does.
+// Forget removes the files of a deleted bridge from the agents' folder. cookie is the cookie
+// of its network namespace. An agent that runs there does the same. At worst, an agent that
+// has not noticed the deletion yet writes a file again, and removes it when it does.
 func Forget(dir string, cookie uint64, bridge string) error {
 	var all []error
 	for _, k := range protocols {
@@ -420,8 +418,9 @@ func Forget(dir string, cookie uint64, bridge string) error {
 	return errors.Join(all...)
 }
 
-// forget removes what a protocol of a bridge has left for the next agent. What cannot be
-// removed is doubted beside the bridge; a bridge that has gone, nil, leaves no doubts.
+// forget removes a protocol's snapshot of a bridge. If the file cannot be removed, the
+// snapshot is marked as doubtful at the bridge. c is nil for a bridge that has gone, which
+// needs no mark.
 func (s *site) forget(name string, k *runner, c control) {
 	err := os.Remove(s.snapshotPath(name, k))
 	if err == nil || errors.Is(err, fs.ErrNotExist) {

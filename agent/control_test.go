@@ -21,8 +21,8 @@ import (
 // A fakeHolder is a bridge with control protocols.
 type fakeHolder struct {
 	fakeBridge
-	deaf error // what reading the ports fails with
-	lost error // what keeping it fails with
+	deaf error // error of reading the ports
+	lost error // error of keeping control
 }
 
 func (b *fakeHolder) Bridge() (bridge.Info, error)         { return b.info, nil }
@@ -33,7 +33,7 @@ func (b *fakeHolder) Read(context.Context) (bridge.ControlFrame, error) {
 	return bridge.ControlFrame{}, os.ErrClosed
 }
 
-// A fakeProtocol notes what it is told.
+// A fakeProtocol records its calls.
 type fakeProtocol struct {
 	name string
 	told *[]string
@@ -54,7 +54,8 @@ func (p fakeProtocol) commit() (bool, error)             { return false, nil }
 func (p fakeProtocol) status(*BridgeStatus)              {}
 func (p fakeProtocol) end(keep bool)                     { p.note("end %v", keep) }
 
-// twoProtocols is a bridge that runs two, the second of frames with number 99.
+// twoProtocols returns a bridge that runs two protocols. The second has frames of
+// number 99.
 func twoProtocols(t *testing.T) (c *controlled, h *fakeHolder, told *[]string) {
 	t.Helper()
 	other := &runner{name: "other", its: "other", frames: 99, suffix: ".other"}
@@ -81,7 +82,7 @@ func wantTold(t *testing.T, what string, told *[]string, want ...string) {
 	*told = nil
 }
 
-// The agent runs each control protocol that there is, and each has its own names.
+// The agent runs each control protocol, and the names of each are its own.
 func TestProtocols(t *testing.T) {
 	seen := map[string]bool{}
 	for _, k := range protocols {
@@ -97,7 +98,7 @@ func TestProtocols(t *testing.T) {
 	}
 }
 
-// Frames go to the protocol that they belong to, and by cables, too.
+// Frames reach their protocol, also through cables.
 func TestControlReceive(t *testing.T) {
 	c, _, told := twoProtocols(t)
 	for protocol, want := range map[bridge.Protocol][]string{
@@ -107,7 +108,7 @@ func TestControlReceive(t *testing.T) {
 		wantTold(t, fmt.Sprint("protocol ", protocol), told, want...)
 	}
 	s := &site{bridges: map[string]*served{"br0": {control: c}, "br1": {}}}
-	// only the last is there, a patch port, and has the protocol
+	// only the last exists, is a patch port, and runs the protocol
 	for _, to := range []string{"br0/a", "br1/b", "br9/b", "br0/b"} {
 		line{s, protocols[1]}.Cable(to, []byte("y"))
 	}
@@ -122,8 +123,8 @@ func TestControlReceive(t *testing.T) {
 	wantTold(t, "after the end", told)
 }
 
-// A link that goes is told at once; one that comes, perhaps with another speed, calls
-// for a look.
+// A lost link is reported at once. A link that comes up may have another speed, so
+// the bridge is read again.
 func TestControlLinks(t *testing.T) {
 	c, _, told := twoProtocols(t)
 	log := slog.New(slog.DiscardHandler)
@@ -133,11 +134,11 @@ func TestControlLinks(t *testing.T) {
 		look  bool
 		told  []string
 	}{
-		{11, true, false, nil}, // known
+		{11, true, false, nil}, // already known
 		{11, false, false, []string{"tree: down 1", "other: down 1"}},
 		{11, false, false, nil},
 		{11, true, true, nil},
-		{12, true, false, nil}, // of nobody
+		{12, true, false, nil}, // no bridge has this device
 		{0, false, false, nil}, // a patch port has no device
 	} {
 		if look := c.linkChanged(log, tt.index, tt.up); look != tt.look {
@@ -150,7 +151,7 @@ func TestControlLinks(t *testing.T) {
 	}
 }
 
-// Ports that cannot be read for a moment are no reason to know none.
+// If ports cannot be read for a moment, the known ones remain.
 func TestControlUnread(t *testing.T) {
 	c, h, told := twoProtocols(t)
 	h.deaf, h.ports = errors.New("interfaces change too fast"), nil
@@ -164,7 +165,7 @@ func TestControlUnread(t *testing.T) {
 	wantTold(t, "unread", told)
 }
 
-// It is said once that a bridge is in nobody's hand, and of which protocols.
+// The loss of control over a bridge is logged once, with the names of the protocols.
 func TestControlLost(t *testing.T) {
 	c, h, told := twoProtocols(t)
 	var text bytes.Buffer
@@ -185,7 +186,7 @@ func TestControlLost(t *testing.T) {
 	}
 }
 
-// A bridge of which no protocol runs is given back, and not before.
+// A bridge is given up when it runs no protocol, and not before.
 func TestControlRest(t *testing.T) {
 	c, _, told := twoProtocols(t)
 	b := &served{control: c}

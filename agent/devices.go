@@ -10,18 +10,18 @@ import (
 	"bascule/config"
 )
 
-// devices follows the devices of a site's bridges, beside the loop, since it
-// may have to change a bridge.
+// devices follows the devices of a site's bridges. It runs beside the loop, since
+// it may have to change a bridge.
 type devices struct {
 	s     *site
-	again chan struct{} // has one in it where there is something to look at
+	again chan struct{} // holds one value when a check is due
 	done  chan struct{} // closed at the end
 
-	files atomic.Pointer[map[string]bool] // bridges of the files: hot-plug takes their ports back
+	files atomic.Pointer[map[string]bool] // bridges of the files: hot-plug restores their ports
 }
 
-// longestRest is how long nothing is looked at after a look, at most. Where devices
-// come and go without end a look has a fifth of the time.
+// longestRest is the longest pause after a check. If devices come and go all the
+// time, checks take a fifth of the time.
 const longestRest = time.Second
 
 func (s *site) followDevices() *devices {
@@ -34,18 +34,18 @@ func (s *site) followDevices() *devices {
 	return d
 }
 
-// wake has it look.
+// wake requests a check.
 func (d *devices) wake() {
 	if d == nil {
 		return
 	}
 	select {
 	case d.again <- struct{}{}:
-	default: // it is about to
+	default: // a check is due already
 	}
 }
 
-// concerns reports whether an event of a device is worth a look.
+// concerns reports whether an event of a device needs a check.
 func (d *devices) concerns(index int) bool {
 	if d == nil {
 		return false
@@ -53,7 +53,7 @@ func (d *devices) concerns(index int) bool {
 	return d.s.follower.Concerns(index)
 }
 
-// leave says which bridges are in the files.
+// leave sets the bridges that are in the files, which devices leaves alone.
 func (d *devices) leave(f config.File) {
 	if d == nil {
 		return
@@ -66,7 +66,7 @@ func (d *devices) leave(f config.File) {
 	d.wake()
 }
 
-// run looks whenever there is something to look at, until the site is closed.
+// run checks on demand, until the site is closed.
 func (d *devices) run() error {
 	s, hand := d.s, d.s.follower
 	for wrong := ""; ; {
@@ -98,7 +98,7 @@ func (d *devices) run() error {
 	}
 }
 
-// tell logs the changes.
+// Logs the changes.
 func (d *devices) tell(deed bridge.Deed) {
 	log := d.s.log.With("bridge", deed.Bridge)
 	if deed.Port != "" {

@@ -9,17 +9,17 @@ import (
 	"bascule/bridge"
 )
 
-// findings tells what the host has at ports' devices and that has no effect there, as it comes and
-// goes. It runs beside the loop, since a look takes milliseconds where there are many ports.
+// findings reports host settings at ports' devices that have no effect there, as they come and go. It
+// runs beside the loop, since a check takes milliseconds with many ports.
 type findings struct {
 	s     *site
-	again chan struct{} // has one in it where there is something to look at
+	again chan struct{} // holds one value when a check is due
 	done  chan struct{} // closed at the end
 	found []bridge.PortFinding
 }
 
-// The kernel tells of devices and of tc. Of nftables, addresses and programs it is not asked to tell:
-// they are looked at each findingPeriod. A look is followed by a rest of findingRest, at least.
+// The kernel sends events of devices and of tc. nftables, addresses and programs have no events here:
+// they are checked each findingPeriod. At least findingRest passes between two checks.
 const (
 	findingPeriod = 10 * time.Second
 	findingRest   = 500 * time.Millisecond
@@ -34,18 +34,18 @@ func (s *site) followFindings() *findings {
 	return f
 }
 
-// wake has it look.
+// wake requests a check.
 func (f *findings) wake() {
 	if f == nil {
 		return
 	}
 	select {
 	case f.again <- struct{}{}:
-	default: // it is about to
+	default: // a check is due already
 	}
 }
 
-// run looks until the site is closed.
+// run checks until the site is closed.
 func (f *findings) run() error {
 	for {
 		begin := time.Now()
@@ -53,7 +53,7 @@ func (f *findings) run() error {
 		if err != nil {
 			return err
 		}
-		// a changed MTU is told by itself
+		// a changed MTU has its own message
 		now = slices.DeleteFunc(now, func(n bridge.PortFinding) bool { return n.Kind == bridge.FindingMTU })
 		came, went := bridge.NewFindings(f.found, now)
 		f.found = now

@@ -16,24 +16,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// links hears of the devices of a network namespace (rtnetlink(7)), and of each
-// no more than whether it has a link.
+// links receives the events of the devices of a network namespace (rtnetlink(7)). Of
+// each device it takes little more than whether it has a link.
 type links struct {
 	file *os.File
 	buf  [32 << 10]byte
 }
 
-// A linkEvent is news of a device; an index of 0 says that some events were
-// lost.
+// A linkEvent is an event of a device. An index of 0 means that some events were lost.
 type linkEvent struct {
 	index int
 	up    bool
-	below int  // index of the device that it is above, such as a macvlan is; 0 for none
-	tc    bool // it is about qdiscs or filters of the device, and no more
-	addr  bool // it is about addresses of the device, and no more
+	below int  // index of the device below it, such as a macvlan's; 0 for none
+	tc    bool // only qdiscs or filters of the device have changed
+	addr  bool // only addresses of the device have changed
 }
 
-// openLinks begins to hear.
+// openLinks starts to receive events.
 func openLinks(s *bridge.Switch) (*links, error) {
 	l := &links{}
 	err := s.Inside(func() error {
@@ -57,7 +56,7 @@ func (l *links) close() {
 	}
 }
 
-// read waits for events; fs.ErrClosed is its end.
+// read waits for events. It returns fs.ErrClosed once links is closed.
 func (l *links) read() (list []linkEvent, err error) {
 	raw, err := l.file.SyscallConn()
 	if err != nil {
@@ -83,8 +82,8 @@ func (l *links) read() (list []linkEvent, err error) {
 	return list, errors.Join(rerr, err)
 }
 
-// linkIsUp reports whether a device has a link now: an event may be older than
-// knowledge from elsewhere.
+// linkIsUp reports whether a device has a link now: an event may be older than a state
+// that was read.
 func linkIsUp(s *bridge.Switch, index int) (up bool) {
 	err := s.Inside(func() error {
 		l, err := netlink.LinkByIndex(index)
@@ -100,15 +99,15 @@ func linkIsUp(s *bridge.Switch, index int) (up bool) {
 // running are the flags of a device that is up and has a carrier.
 const running = unix.IFF_UP | unix.IFF_RUNNING
 
-// linkEvents reads the events of a datagram.
+// linkEvents parses the events of a datagram.
 func linkEvents(b []byte) (list []linkEvent) {
 	for len(b) >= unix.NLMSG_HDRLEN {
 		size := int(binary.NativeEndian.Uint32(b))
 		if size < unix.NLMSG_HDRLEN || size > len(b) {
-			return append(list, linkEvent{}) // the rest cannot be read
+			return append(list, linkEvent{}) // the rest cannot be parsed
 		}
 		kind, body := binary.NativeEndian.Uint16(b[4:]), b[unix.NLMSG_HDRLEN:size]
-		// other families tell of ports of Linux bridges
+		// other families are about ports of Linux bridges
 		if (kind == unix.RTM_NEWLINK || kind == unix.RTM_DELLINK) && len(body) >= unix.SizeofIfInfomsg && body[0] == unix.AF_UNSPEC {
 			list = append(list, linkEvent{
 				index: int(int32(binary.NativeEndian.Uint32(body[4:]))),
@@ -118,7 +117,7 @@ func linkEvents(b []byte) (list []linkEvent) {
 		}
 		switch kind {
 		case unix.RTM_NEWQDISC, unix.RTM_DELQDISC, unix.RTM_NEWTFILTER, unix.RTM_DELTFILTER:
-			if len(body) >= unix.SizeofIfInfomsg { // the index is where that of a device is
+			if len(body) >= unix.SizeofIfInfomsg { // the index is at the same offset as a device's
 				list = append(list, linkEvent{index: int(int32(binary.NativeEndian.Uint32(body[4:]))), tc: true})
 			}
 		case unix.RTM_NEWADDR, unix.RTM_DELADDR:
@@ -131,8 +130,8 @@ func linkEvents(b []byte) (list []linkEvent) {
 	return list
 }
 
-// linkBelow reads from the attributes of a device which other device of the same network
-// namespace it is above; 0 for none.
+// linkBelow returns the index of the device of the same network namespace that a device
+// is on top of, by the device's attributes; 0 for none.
 func linkBelow(b []byte) (index int) {
 	for len(b) >= unix.SizeofRtAttr {
 		size := int(binary.NativeEndian.Uint16(b))
@@ -152,8 +151,8 @@ func linkBelow(b []byte) (index int) {
 	return index
 }
 
-// openPacketSocket returns a socket that sends frames in the switch's
-// namespace, and receives none.
+// openPacketSocket returns a socket that sends frames in the switch's namespace and
+// receives none.
 func openPacketSocket(s *bridge.Switch) (fd int, err error) {
 	err = s.Inside(func() error {
 		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// message is one of rtnetlink(7) about a device.
+// message builds a message of rtnetlink(7) about a device.
 func message(kind uint16, family byte, index int32, flags uint32) []byte {
 	b := make([]byte, unix.NLMSG_HDRLEN+unix.SizeofIfInfomsg)
 	binary.NativeEndian.PutUint32(b, uint32(len(b)))
@@ -32,7 +32,7 @@ func TestLinkEvents(t *testing.T) {
 		}
 		return all
 	}
-	above := func(list ...[2]uint32) []byte { // attributes behind the message, and their values
+	above := func(list ...[2]uint32) []byte { // appends attributes, with these values, to the message
 		b := message(unix.RTM_NEWLINK, 0, 5, up)
 		for _, a := range list {
 			b = binary.NativeEndian.AppendUint16(b, 8)
@@ -80,7 +80,7 @@ func FuzzLinkEvents(f *testing.F) {
 	})
 }
 
-// FuzzSnapshot: whatever a snapshot's file has, a tree begins.
+// FuzzSnapshot: a tree begins with any contents of its snapshot's file.
 func FuzzSnapshot(f *testing.F) {
 	f.Add([]byte("00000000000000000012\n{\"bridge\":\"02:00:00:00:00:01\"}\n{}"))
 	f.Fuzz(func(t *testing.T, text []byte) {

@@ -14,21 +14,21 @@ import (
 	"time"
 )
 
-// LogOptions say what a log is like.
+// LogOptions set the form of a log.
 type LogOptions struct {
 	Level   slog.Level
-	JSON    bool // a line is a JSON object
+	JSON    bool // lines are JSON objects
 	Journal bool // for journald: see InJournal
 }
 
-// NewLog returns a log that is written to w.
+// NewLog returns a log that writes to w.
 func NewLog(w io.Writer, o LogOptions) *slog.Logger {
 	l := &journal{w: w, on: o.Journal, kinds: map[string]*kind{}}
 	options := &slog.HandlerOptions{Level: o.Level}
 	if o.Journal {
 		options.ReplaceAttr = func(groups []string, a slog.Attr) slog.Attr {
 			if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey) {
-				return slog.Attr{} // journald has them
+				return slog.Attr{} // journald adds time and level itself
 			}
 			return a
 		}
@@ -40,8 +40,8 @@ func NewLog(w io.Writer, o LogOptions) *slog.Logger {
 }
 
 // InJournal reports whether f leads to journald, by JOURNAL_STREAM
-// (systemd.exec(5)). journald wants a line's priority in front of it
-// (sd-daemon(3)), and has a clock of its own.
+// (systemd.exec(5)). journald needs a line's priority in front of it
+// (sd-daemon(3)), and adds its own time.
 func InJournal(f *os.File) bool {
 	info, err := f.Stat()
 	if err != nil {
@@ -52,15 +52,16 @@ func InJournal(f *os.File) bool {
 }
 
 // A neighbour can make a bridge change its root a hundred thousand times in a
-// second. So at most mostLines of a kind are written in a linePeriod. Of those
-// above, the last is written at the period's end, with their number as "held".
-// Lines of level debug are all written: somebody asked for them.
+// second. So at most mostLines lines of a kind are written in a linePeriod. Of
+// further lines only the last is written, at the end of the period, with their
+// number as "held". Lines of level debug are all written: a user has chosen
+// that level.
 const (
 	mostLines  = 20
 	linePeriod = 20 * time.Second
 )
 
-// A journal puts priorities before lines, and limits them.
+// A journal adds priorities to lines, and limits the number of lines.
 type journal struct {
 	w  io.Writer
 	on bool
@@ -70,17 +71,17 @@ type journal struct {
 	kinds map[string]*kind // of this period
 }
 
-// A kind is lines of one message about one bridge, port or device.
+// A kind is the lines of one message about one bridge, port or device.
 type kind struct {
 	lines int    // written
 	held  int    // not written
-	last  func() // writes the last of those
+	last  func() // writes the last line that was held
 }
 
 type handler struct {
 	slog.Handler
 	to *journal
-	of string // what all of its lines are about
+	of string // the object that all of its lines are about
 }
 
 func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
@@ -119,7 +120,7 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	k.last = func() {
 		r := r.Clone()
 		r.Add("held", k.held)
-		_ = h.write(ctx, r) // there is nobody to tell
+		_ = h.write(ctx, r) // an error of the log has no other place to go to
 	}
 	return nil
 }
@@ -147,7 +148,7 @@ func (h *handler) write(ctx context.Context, r slog.Record) error {
 	return err
 }
 
-// priority is a level as syslog(3) numbers it.
+// priority returns a level as a number of syslog(3).
 func priority(l slog.Level) int {
 	switch {
 	case l >= slog.LevelError:

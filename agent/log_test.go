@@ -49,7 +49,7 @@ func TestLog(t *testing.T) {
 	})
 }
 
-// TestLogLimit: what repeats does not fill a disk, and its last state is told.
+// TestLogLimit: repeated lines do not fill a disk, and the last one is logged.
 func TestLogLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder

@@ -11,29 +11,29 @@ import (
 	"bascule/bridge"
 )
 
-// errDeleted says that the agent's own network namespace has been deleted.
+// errDeleted is the reason why the agent ends when its own network namespace has been deleted.
 var errDeleted = errors.New("the network namespace has been deleted")
 
 // An origin is a name of the agent's own network namespace: a mount, as `ip netns` and container runtimes make one.
 //
-// Who deletes the namespace takes the name away. The namespace itself, its devices and its bridges stay for as long as
-// a process has it open, and the agent has.
+// Deleting the namespace removes the name. The namespace itself, its devices and its bridges remain as long as a
+// process has it open, and the agent has.
 type origin struct {
-	path  string // of the name, "" where there is none
-	stood string // what the name stands for
+	path  string // of the name, "" if there is none
+	stood string // identity of the namespace
 }
 
-// originOf finds a name of a namespace, which is named as the agent's options have it.
+// originOf finds a name of a namespace. netns is the name in the agent's options.
 func originOf(netns string) origin {
 	o := origin{path: bridge.NetnsPath(netns), stood: stands(netns)}
-	// a process's own link goes with the process, and says nothing of the namespace
+	// the link in a process's folder goes with the process, not with the namespace
 	if strings.HasPrefix(o.path, "/proc/") {
 		o.path = o.other()
 	}
 	return o
 }
 
-// other is a name that the namespace has by now, "" for none.
+// other returns a current name of the namespace, "" if there is none.
 func (o *origin) other() string {
 	paths, err := filepath.Glob(bridge.NetnsPath("*"))
 	if err != nil {

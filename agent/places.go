@@ -19,14 +19,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What an agent has in the file system can be taken away from it: by somebody who
-// tidies up, by a service manager, by a mistake. It looks each second, and makes
-// anew what is not there. Where it cannot, it ends and says so: an agent that nobody
-// reaches is worse than one that is started again.
+// An agent's files can be removed by a cleanup, a service manager or a mistake. So
+// the agent checks them each second, and makes missing ones again. If it cannot, it
+// ends with an error: an agent that cannot be reached is worse than a restart.
 //
-// That there is one agent for a namespace is said by two locks, a file in the
-// agents' folder and a folder beside the bridges (bridge.Devices). So who takes one
-// of them away lets no other agent in.
+// Two locks make sure that a namespace has one agent: a file in the agents' folder
+// and a folder beside the bridges (bridge.Devices). So removing one of them does not
+// let another agent in.
 
 func lockPath(dir string, cookie uint64) string {
 	return filepath.Join(dir, strconv.FormatUint(cookie, 10)+".lock")
@@ -34,7 +33,7 @@ func lockPath(dir string, cookie uint64) string {
 
 func (s *site) lockPath() string { return lockPath(s.a.o.Dir, s.cookie) }
 
-// where says which namespace a site is.
+// where returns a description of the site's namespace.
 func (s *site) where() string {
 	if s.name == "" {
 		return "this network namespace"
@@ -42,7 +41,7 @@ func (s *site) where() string {
 	return "network namespace " + s.name
 }
 
-// other says that another agent has the namespace, and which.
+// other returns a description of the agent that has the namespace instead.
 func (s *site) other() string {
 	process, _ := bridge.DevicesHolder(s.cookie)
 	if process == 0 {
@@ -54,8 +53,9 @@ func (s *site) other() string {
 	return fmt.Sprintf("another agent does, process %d", process)
 }
 
-// takeLock locks a file until it is closed or the process ends. Who removes it
-// holds it. What is there and is no file is of nobody, and goes.
+// takeLock locks a file until the file is closed or the process ends. The lock's
+// holder is the one to remove the file. Anything at the path that is not a regular
+// file is removed: no agent made it.
 func takeLock(path string) (*os.File, error) {
 	for {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
@@ -77,18 +77,19 @@ func takeLock(path string) (*os.File, error) {
 		if isAt(f, path) {
 			return f, nil
 		}
-		locks.Close(f) // another agent has ended since it was opened
+		locks.Close(f) // another agent has removed it since it was opened, and ended
 	}
 }
 
-// isAt reports whether an open file is still the one of that path.
+// isAt reports whether an open file is still the one at the path.
 func isAt(f *os.File, path string) bool {
 	held, err1 := f.Stat()
 	named, err2 := os.Lstat(path)
 	return err1 == nil && err2 == nil && os.SameFile(held, named)
 }
 
-// unlock gives up the file's lock, and leaves a file alone that is another's by now.
+// unlock releases the lock. It removes the file, unless another agent has made a new
+// one at its path.
 func (s *site) unlock() {
 	if isAt(s.lock, s.lock.Name()) {
 		if err := os.Remove(s.lock.Name()); err != nil {
@@ -98,15 +99,15 @@ func (s *site) unlock() {
 	locks.Close(s.lock)
 }
 
-// A doorway is the socket at which the agent is asked.
+// A doorway is the socket at which the agent answers requests.
 type doorway struct {
 	*net.UnixListener
 	path string
-	made os.FileInfo // what is at the path if it is this one
+	made os.FileInfo // the socket's file, to recognize it
 }
 
-// listen opens the status socket. The caller holds the namespace's locks, so
-// what is there is of an agent that has ended, or of nobody.
+// listen opens the status socket. The caller holds the namespace's locks, so a file
+// at the path belongs to no running agent.
 func listen(dir string, cookie uint64) (*doorway, error) {
 	path := socketPath(dir, cookie)
 	if err := os.RemoveAll(path); err != nil {
@@ -116,7 +117,7 @@ func listen(dir string, cookie uint64) (*doorway, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.SetUnlinkOnClose(false) // what is there then may be another's
+	l.SetUnlinkOnClose(false) // by then the file may be another agent's
 	made, err := os.Lstat(path)
 	if err != nil {
 		l.Close()
@@ -125,13 +126,13 @@ func listen(dir string, cookie uint64) (*doorway, error) {
 	return &doorway{l, path, made}, nil
 }
 
-// lost reports whether nobody finds the socket any more.
+// lost reports whether clients can no longer find the socket.
 func (d *doorway) lost() bool {
 	now, err := os.Lstat(d.path)
 	return err != nil || !os.SameFile(d.made, now)
 }
 
-// Close ends the listening, and removes the socket if it is still ours.
+// Close closes the socket, and removes its file if it is still ours.
 func (d *doorway) Close() error {
 	if !d.lost() {
 		os.Remove(d.path)
@@ -147,7 +148,7 @@ func (a *agent) makeDir() error {
 	return nil
 }
 
-// open begins to answer at the status socket.
+// open starts to answer at the status socket.
 func (a *agent) open() error {
 	door, err := listen(a.o.Dir, a.home.cookie)
 	if err != nil {
@@ -161,8 +162,8 @@ func (a *agent) open() error {
 	return nil
 }
 
-// keepPlaces makes anew what has been taken away from the agent. An error says that
-// it cannot go on.
+// keepPlaces makes again what was removed of the agent's files. An error means that
+// the agent cannot continue.
 func (a *agent) keepPlaces() error {
 	for _, s := range a.sites {
 		if err := a.keepSite(s); err != nil {
@@ -179,8 +180,8 @@ func (a *agent) keepPlaces() error {
 	return a.open()
 }
 
-// keepSite keeps the locks of a namespace. Where another agent was faster this one
-// does not serve it any more, and ends if the namespace is its own.
+// keepSite keeps the locks of a namespace. If another agent was faster, this agent
+// no longer serves the namespace, and ends if the namespace is its own.
 func (a *agent) keepSite(s *site) error {
 	err := s.keepLocks()
 	if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, datapath.ErrWatched) {
@@ -193,7 +194,7 @@ func (a *agent) keepSite(s *site) error {
 	s.log.Error("the network namespace is no longer served", "error", err)
 	s.close()
 	delete(a.sites, s.cookie)
-	a.reload(Reload{}, nil) // which tries again, and says so in the status
+	a.reload(Reload{}, nil) // the job tries again, and shows the error in the status
 	return nil
 }
 
@@ -217,8 +218,7 @@ func (s *site) keepLocks() error {
 	return nil
 }
 
-// passing reports whether something is wrong that may be over the next time: too
-// many open files, say.
+// passing reports whether an error is temporary, such as too many open files.
 func passing(err error) bool {
 	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOSPC, syscall.EDQUOT, syscall.EINTR} {
 		if errors.Is(err, e) {

@@ -10,11 +10,12 @@ import (
 	"bascule/bridge"
 )
 
-// A reporter counts what happens on a bridge and logs what somebody should see.
+// A reporter counts the events of a bridge, and logs events that an administrator
+// should see.
 //
-// The datapath keeps the last 4096 events and waits for nobody. They are read
-// every reportPeriod, more often while there are many; what was overwritten
-// before that is counted as missed.
+// The datapath keeps the last 4096 events, and does not wait for a reader. The
+// reporter reads them every reportPeriod, and more often while there are many.
+// Events that were overwritten before that are counted as missed.
 type reporter struct {
 	events *bridge.Events
 	log    *slog.Logger
@@ -25,45 +26,45 @@ type reporter struct {
 	said   map[saying]*said
 }
 
-// How often events are read, and how many at once call for reading them more
-// often: with that, some 200 000 a second can be read. Waking up is most of the
-// cost of an idle agent.
+// How often events are read, and the number of events in one read above which the
+// next read comes sooner: with that, some 200 000 events a second can be read.
+// Waking up is most of the cost of an idle agent.
 const (
 	reportPeriod = 250 * time.Millisecond
 	busyPeriod   = 20 * time.Millisecond
 	busyEvents   = 256
 )
 
-// sayPeriod is how long nothing more is logged of something that has happened to a
-// port, at first. Where it goes on that is twice as long each time, up to
+// sayPeriod is the first period in which a repeated event of a port is not logged
+// again. While the event goes on, each period is twice as long as the last, up to
 // longestPeriod.
 const (
 	sayPeriod     = time.Second
 	longestPeriod = time.Minute
 )
 
-// mostSaid is how many messages are kept, not counting those of the last
-// minute.
+// mostSaid is the number of messages that are kept, without the messages of the
+// last minute.
 const mostSaid = 1024
 
-// A saying is something that is logged of a port.
+// A saying identifies a message about a port.
 type saying struct {
 	kind, reason, port string
 	own                bool
 }
 
 type said struct {
-	next   time.Time     // when it may be logged again
-	period time.Duration // how long that is after it was logged
-	held   uint64        // times that it was not logged since
-	last   func()        // logs the last of those, with their number
+	next   time.Time     // time from which it may be logged again
+	period time.Duration // time from its last logging until next
+	held   uint64        // how often it was not logged since then
+	last   func()        // logs the last message that was held, with their number
 }
 
 func newReporter(events *bridge.Events, log *slog.Logger) *reporter {
 	return &reporter{events: events, log: log, counts: map[string]uint64{}, said: map[saying]*said{}}
 }
 
-// read reads what has happened, and reports whether that was much.
+// read reads events, and reports whether there were many.
 func (w *reporter) read(now time.Time) (busy bool, err error) {
 	d, err := w.events.Read()
 	if err != nil {
@@ -87,14 +88,14 @@ func (w *reporter) digest(d bridge.Digest, now time.Time) (busy bool) {
 		w.say(saying{kind: "missed"}, now, time.Minute, d.Missed, "events came faster than they are read; forwarding is not concerned")
 	}
 	for _, s := range w.said {
-		if s.held > 0 && !now.Before(s.next) { // it has ceased, but not without a word of the last
+		if s.held > 0 && !now.Before(s.next) { // the event has ceased, but its last message was held
 			s.tell(now)
 		}
 	}
 	return sum+d.Missed >= busyEvents
 }
 
-// tell logs an event of a port.
+// Logs an event of a port.
 func (w *reporter) tell(e bridge.Event, now time.Time) {
 	var args []any
 	if e.Port != "" {
@@ -132,8 +133,8 @@ func (w *reporter) tell(e bridge.Event, now time.Time) {
 	w.say(saying{e.Kind, e.Reason, e.Port, e.Own}, now, sayPeriod, e.Count, what, args...)
 }
 
-// say logs something that has happened n times, if it is not too soon: not within a
-// period after the last time, which grows while it goes on.
+// say logs an event that has happened n times, unless it was logged within the last
+// period. The period grows while the event goes on.
 func (w *reporter) say(key saying, now time.Time, period time.Duration, n uint64, msg string, args ...any) {
 	s := w.said[key]
 	if s == nil {
@@ -142,13 +143,13 @@ func (w *reporter) say(key saying, now time.Time, period time.Duration, n uint64
 	}
 	s.held += n
 	s.last = func() { w.log.Warn(msg, append(args, "count", s.held)...) }
-	if len(w.said) > mostSaid { // ports come and go
+	if len(w.said) > mostSaid { // forgets old messages: ports come and go
 		maps.DeleteFunc(w.said, func(_ saying, s *said) bool { return s.held == 0 && now.Sub(s.next) > time.Minute })
 	}
 	if now.Before(s.next) {
 		return
 	}
-	if s.period == 0 || now.Sub(s.next) >= s.period { // it had ceased
+	if s.period == 0 || now.Sub(s.next) >= s.period { // the event had ceased
 		s.period = period
 	} else {
 		s.period = min(2*s.period, max(period, longestPeriod))
@@ -156,16 +157,16 @@ func (w *reporter) say(key saying, now time.Time, period time.Duration, n uint64
 	s.tell(now)
 }
 
-// tell logs the message that was held.
+// Logs the message that was held.
 func (s *said) tell(now time.Time) {
 	s.last()
 	s.next, s.held = now.Add(s.period), 0
 }
 
-// close ends the report.
+// close ends the reporter.
 func (w *reporter) close() { w.events.Close() }
 
-// status is what the reporter has counted.
+// status returns the counts of the reporter.
 func (w *reporter) status() EventStatus {
 	return EventStatus{Counts: maps.Clone(w.counts), Missed: w.missed, Merged: w.merged}
 }

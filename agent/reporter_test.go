@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestWatch: what repeats is logged once a second, with a count, and nothing is
-// left out of the counts.
+// TestWatch: a repeated event is logged once a second, with a count, and the
+// counts are complete.
 func TestWatch(t *testing.T) {
 	var out strings.Builder
 	w := newReporter(nil, NewLog(&out, LogOptions{Journal: true, Level: slog.LevelInfo}))
@@ -52,9 +52,9 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestWatchGrows: what goes on and on is logged less and less often, once a minute
-// in the end; no count is lost; and what has ceased is said at once when it comes
-// again.
+// TestWatchGrows: an event that goes on is logged less and less often, in the end
+// once a minute. No count is lost. An event that has ceased is logged at once when
+// it comes again.
 func TestWatchGrows(t *testing.T) {
 	var out strings.Builder
 	w := newReporter(nil, NewLog(&out, LogOptions{Journal: true, Level: slog.LevelInfo}))
@@ -76,7 +76,7 @@ func TestWatchGrows(t *testing.T) {
 	for tick := range 200 * second {
 		step(tick, 1)
 	}
-	for tick := range 100 * second { // what was held is told then
+	for tick := range 100 * second { // the held message is logged then
 		step(200*second+tick, 0)
 	}
 	step(400*second, 1)

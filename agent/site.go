@@ -26,46 +26,46 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A site is a network namespace that the agent serves. Its fields belong to the
-// agent's loop, except for those that open sets.
+// A site is a network namespace that the agent serves. Its fields belong to the agent's loop,
+// except for the fields that open sets.
 type site struct {
 	a        *agent
-	name     string // as -n or a file has it
+	name     string // as given by the option -n or a file
 	cookie   uint64
 	sw       *bridge.Switch
 	history  *history.History
-	good     *config.File    // that is in force for good, nil where none was since the agent began
-	former   bool            // good is of the agent before, as the files have not been in force since
-	trial    bool            // a change waited to be confirmed when the files were applied
-	changed  time.Time       // when the history had changed, when it was looked at
-	returned time.Time       // Return.At then
+	good     *config.File    // the file that is in force for good, nil if there was none since the agent began
+	former   bool            // good is the previous agent's, since the files have not been in force since
+	trial    bool            // a change waited for its confirmation when the files were applied
+	changed  time.Time       // time of the history's last change when it was last checked
+	returned time.Time       // Return.At at that time
 	lock     *os.File        // a file of the agents' folder
-	follower *bridge.Devices // and what says beside the bridges that they are served
+	follower *bridge.Devices // the mark beside the bridges that they are served
 	log      *slog.Logger
 	ctx      context.Context
 	stop     context.CancelFunc
 
 	packets int // socket, -1 until something is sent
 	bridges map[string]*served
-	links   *links // nil where devices cannot be heard of
+	links   *links // nil if events of devices cannot be received
 	plug    *hotplug.Watcher
 	named   bool     // a file names bridges of the namespace
-	cabled  []handed // frames for patch ports
+	cabled  []handed // frames on their way to patch ports
 
 	devices *devices
 
 	findings *findings
 
-	tidied bool      // snapshots of bridges that are gone are removed
-	look   bool      // a device has come that may be a port
-	looked time.Time // when that was last looked into
+	tidied bool      // snapshots of deleted bridges were removed
+	look   bool      // a new device may be a port
+	looked time.Time // time of the last such check
 }
 
-// A served bridge.
+// A served bridge is a bridge that the agent serves.
 type served struct {
 	reporter *reporter
-	control  *controlled // nil where no control protocol is on
-	retry    time.Time   // when what failed is tried again
+	control  *controlled // nil if no control protocol is on
+	retry    time.Time   // when a failed part is tried again
 	err      string      // why it is not served
 }
 
@@ -129,9 +129,8 @@ func cookieOf(name string) (uint64, error) {
 	return sw.Cookie()
 }
 
-// stands returns a text for the network namespace that a name stands for, ""
-// for none. Another namespace has another text, as long as somebody has the
-// first one open.
+// stands returns an identity of the network namespace that a name stands for, "" for none. It
+// differs from all other namespaces' as long as a process has the namespace open.
 func stands(name string) string {
 	var st unix.Stat_t
 	if err := unix.Stat(bridge.NetnsPath(name), &st); err != nil {
@@ -140,7 +139,7 @@ func stands(name string) string {
 	return fmt.Sprint(st.Dev, st.Ino)
 }
 
-// listen begins to follow the site's bridges and their devices.
+// listen starts to follow the site's bridges and their devices.
 func (s *site) listen() {
 	if err := s.hear(); err != nil {
 		s.log.Error("cannot watch devices", "error", err)
@@ -151,7 +150,7 @@ func (s *site) listen() {
 		return s.sw.Changes(s.ctx, func() {
 			done := make(chan struct{})
 			s.a.post(func() { s.refresh(); close(done) })
-			select { // what happens meanwhile is told at once
+			select { // a change in the meantime is reported at once
 			case <-done:
 			case <-s.ctx.Done():
 			}
@@ -159,16 +158,16 @@ func (s *site) listen() {
 	})
 }
 
-// close ends the serving. Bridges stay as they are.
+// close ends the service. Bridges remain as they are.
 func (s *site) close() {
 	s.stop()
 	if s.devices != nil {
-		<-s.devices.done // it gives back what it has taken
+		<-s.devices.done // devices gives back what it has taken
 		<-s.findings.done
 	}
 	names, err := s.sw.Names()
 	for name := range s.bridges {
-		s.drop(name, err != nil || slices.Contains(names, name)) // it may have been deleted at this moment
+		s.drop(name, err != nil || slices.Contains(names, name)) // the bridge may have been deleted just now
 	}
 	if s.links != nil {
 		s.links.close()
@@ -183,8 +182,8 @@ func (s *site) close() {
 	s.unlock()
 }
 
-// setFile makes hot-plug keep the bridges as the file says. Without bridges in the file it has
-// rules follow names and addresses all the same.
+// setFile makes hot-plug maintain the file's bridges. Also without bridges in the file,
+// hot-plug updates rules when names and addresses change.
 func (s *site) setFile(f config.File) {
 	s.devices.leave(f)
 	s.named = s.named || len(f.Bridges) > 0
@@ -199,7 +198,7 @@ func (s *site) setFile(f config.File) {
 	go s.a.keep(s.ctx, s.log, "following the devices", func() error { return plug.Run(s.ctx) })
 }
 
-// refresh learns which bridges there are, and their state.
+// refresh reads which bridges there are, and their states.
 func (s *site) refresh() {
 	names, err := s.sw.Names()
 	if err != nil {
@@ -231,7 +230,7 @@ func (s *site) tidy(names []string) {
 	}
 	paths, err := filepath.Glob(filepath.Join(s.a.o.Dir, strconv.FormatUint(s.cookie, 10)+"-*"))
 	if err != nil {
-		return // a folder's name with a bracket in it
+		return // a folder whose name has a bracket
 	}
 	for _, path := range paths {
 		if !there[path] {
@@ -266,7 +265,7 @@ func (a *agent) tidyEnded() {
 	for _, cookie := range ended {
 		lock, err := takeLock(lockPath(a.o.Dir, cookie))
 		if err != nil {
-			continue // an agent has it open still
+			continue // an agent still has it open
 		}
 		for _, path := range append(files[cookie], lock.Name()) {
 			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -277,7 +276,7 @@ func (a *agent) tidyEnded() {
 	}
 }
 
-// serve brings the work for a bridge up to date.
+// serve brings the service of a bridge up to date.
 func (s *site) serve(name string) {
 	b := s.bridges[name]
 	if b == nil {
@@ -295,11 +294,11 @@ func (s *site) serve(name string) {
 	}
 	b.err = err.Error()
 	if names, err := s.sw.Names(); err == nil && !slices.Contains(names, name) {
-		s.drop(name, false) // we are about to be told
+		s.drop(name, false) // an event of the deletion is about to come
 		return
 	}
 	b.retry = time.Now().Add(retryPeriod)
-	former := new(datapath.FormerError) // which renew takes over, or says why not
+	former := new(datapath.FormerError) // renew takes the bridge over, or logs why not
 	if b.err != before && (s.a.ready || !errors.As(err, &former)) {
 		s.log.Error("a bridge is not completely served", "bridge", name, "error", b.err)
 	}
@@ -322,8 +321,8 @@ func (s *site) serveWatch(name string, b *served) error {
 	return nil
 }
 
-// settle carries out the decisions of the protocols, and hands over their messages
-// by patch cables, until there are no more messages.
+// settle carries out the decisions of the protocols, and delivers their messages through patch
+// cables, until there are no more messages.
 func (s *site) settle() {
 	for again := true; again; {
 		for _, name := range slices.Sorted(maps.Keys(s.bridges)) {
@@ -338,7 +337,7 @@ func (s *site) settle() {
 	}
 }
 
-// drop ends the work for a bridge; its snapshots are kept for the next agent.
+// drop ends the service of a bridge. With keep, its snapshots remain for the next agent.
 func (s *site) drop(name string, keep bool) {
 	b := s.bridges[name]
 	b.endControl(keep)
@@ -353,7 +352,7 @@ func (s *site) drop(name string, keep bool) {
 	delete(s.bridges, name)
 }
 
-// hear begins to hear of devices, if that has not begun yet.
+// hear starts to receive events of devices, unless it has already.
 func (s *site) hear() error {
 	if s.links != nil {
 		return nil
@@ -380,8 +379,8 @@ func (s *site) hear() error {
 	return nil
 }
 
-// linksChanged tells the control protocols of devices, and the goroutine that
-// follows devices.
+// linksChanged passes events to the control protocols, and to the goroutine that follows
+// devices.
 func (s *site) linksChanged(list []linkEvent) {
 	concerned := slices.DeleteFunc(slices.Clone(list), func(e linkEvent) bool {
 		return e.index != 0 && !s.devices.concerns(e.index) && !s.devices.concerns(e.below)
@@ -407,7 +406,7 @@ func (s *site) linksChanged(list []linkEvent) {
 		known := s.knows(e.index)
 		s.look = s.look || e.up && !known
 		if !e.up && known && linkIsUp(s.sw, e.index) {
-			continue // it has come since, and is known to be there
+			continue // the device has come back since the event
 		}
 		for name, b := range s.bridges {
 			if b.control.linkChanged(s.log.With("bridge", name), e.index, e.up) {
@@ -422,7 +421,7 @@ func (s *site) linksChanged(list []linkEvent) {
 	}
 }
 
-// joined is told that a bridge has a port more.
+// joined is called when a bridge has a new port.
 func (s *site) joined(name string) {
 	s.devices.wake()
 	if b := s.bridges[name]; b != nil && b.control != nil {
@@ -430,7 +429,7 @@ func (s *site) joined(name string) {
 	}
 }
 
-// Send is of wire.
+// Send implements wire.
 func (s *site) Send(index int, frame []byte) error {
 	if s.packets < 0 {
 		fd, err := openPacketSocket(s.sw)
@@ -442,10 +441,10 @@ func (s *site) Send(index int, frame []byte) error {
 	return unix.Sendto(s.packets, frame, 0, &unix.SockaddrLinklayer{Ifindex: index})
 }
 
-// tick does the work that comes from time to time, and reports whether more of
-// it must be done soon.
+// tick does periodic work, and reports whether more of it must be done soon.
 func (s *site) tick(now time.Time) (busy bool) {
-	// nor are the berths that others than hot-plug let devices into told of
+	// there is also no event for a device that a program other than hot-plug lets into a
+	// berth
 	if s.look && now.Sub(s.looked) >= time.Second {
 		s.look, s.looked = false, now
 		s.refresh()

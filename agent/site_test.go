@@ -12,13 +12,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestTidyEnded: what is of network namespaces that have ended goes, and nothing
-// else does.
+// TestTidyEnded: files of network namespaces that have ended are removed, and no
+// other files.
 func TestTidyEnded(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	const none = 1<<63 + 4711 // no namespace has had it yet
+	const none = 1<<63 + 4711 // the cookie of no namespace
 	own, err := cookieOf("")
 	if err != nil {
 		t.Fatal(err)

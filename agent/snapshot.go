@@ -19,22 +19,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A snapshot is the state of a bridge's control protocol when its agent ended: its
-// state at the last change, and until when the agent ran.
+// A snapshot is the state of a bridge's control protocol at its last change before the
+// agent ended, and the time until which the agent ran.
 //
-// The first line of the file has that time, in a fixed number of digits, so
-// that it can be written over once a second without the rest. The second line
-// says what the snapshot is of; then comes the state.
+// The first line of the file is that time, with a fixed number of digits, so that it can
+// be overwritten once a second without the rest. The second line identifies the bridge
+// and its ports. The state follows.
 type snapshot struct {
 	of     identity
-	state  []byte        // as the protocol has it
-	paused time.Duration // since the agent ended
+	state  []byte        // in the protocol's own format
+	paused time.Duration // the time since the agent ended
 }
 
-// An identity tells a bridge and its ports from others of the name and number.
+// An identity distinguishes a bridge and its ports from others of the same name and
+// numbers.
 type identity struct {
-	Bridge string   `json:"bridge"` // its Identity
-	Ports  []uint32 `json:"ports"`  // their ids
+	Bridge string   `json:"bridge"` // the bridge's Identity
+	Ports  []uint32 `json:"ports"`  // the IDs of the ports
 }
 
 // stampDigits is enough for nanoseconds of 64 bits.
@@ -42,15 +43,15 @@ const stampDigits = 20
 
 func stamp(now time.Duration) []byte { return fmt.Appendf(nil, "%0*d\n", stampDigits, int64(now)) }
 
-// write puts the snapshot in the place of the file's, in one step. With an error the
-// file is as it was.
+// write replaces the file by the snapshot in one step. If it fails, the file is
+// unchanged.
 func (s snapshot) write(path string, now time.Duration) (err error) {
 	of, err := json.Marshal(s.of)
 	if err != nil {
 		return err
 	}
 	next := path + ".next"
-	if err := os.RemoveAll(next); err != nil { // whatever it is: a pipe would keep us for ever
+	if err := os.RemoveAll(next); err != nil { // of any type: opening a pipe would block for ever
 		return err
 	}
 	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -59,7 +60,7 @@ func (s snapshot) write(path string, now time.Duration) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			_ = os.Remove(next) // which fails on a disk that cannot be written to
+			_ = os.Remove(next) // it also fails on a read-only disk
 		}
 	}()
 	_, err = f.Write(slices.Concat(stamp(now), of, []byte("\n"), s.state))
@@ -75,11 +76,11 @@ func (s snapshot) write(path string, now time.Duration) (err error) {
 	return err
 }
 
-// errNoFile says that there is something else in the place of a snapshot.
+// errNoFile means that something else than a file is at the path of a snapshot.
 var errNoFile = fmt.Errorf("it is no file: %w", fs.ErrNotExist)
 
-// stillRuns says in the snapshot's file that the agent runs now. The error is
-// fs.ErrNotExist where there is no such file.
+// stillRuns updates the time in the snapshot's file: the agent runs now. The error is
+// fs.ErrNotExist if there is no such file.
 func stillRuns(path string, now time.Duration) error {
 	if st, err := os.Lstat(path); err != nil {
 		return err
@@ -96,22 +97,23 @@ func stillRuns(path string, now time.Duration) error {
 
 // A keeper keeps the snapshot of a protocol in its file.
 //
-// A snapshot that cannot be written leaves the one before, by which the next agent would
-// open what is closed by now. So the file goes. Where it cannot go either, such as from
-// a disk that can only be read, it is doubted beside the bridge: the next agent does not
-// read it. Where that fails, too, the agent must do nothing that is not in the file.
+// If a snapshot cannot be written, the former one would remain, and the next agent would
+// open ports that are closed by now. So the file is removed. If it cannot be removed
+// either, as on a read-only disk, it is marked as doubtful at the bridge, and the next
+// agent ignores it. If that fails as well, the agent must do nothing that the file does
+// not have.
 type keeper struct {
 	path    string
-	doubt   func(on bool) error // says beside the bridge whether the file is out of date
-	doubted bool                // it is said to be
+	doubt   func(on bool) error // marks, at the bridge, that the file is out of date, or removes the mark
+	doubted bool                // the mark is set
 	saved   time.Time           // when it was last brought up to date
 	lacks   error               // why the next agent has no snapshot, nil if it has one
 	stale   bool                // the next agent would read a snapshot that is out of date
 }
 
-// keep writes the snapshot if it has changed, or if it has been taken away, and says
-// once a second that the agent runs. did is false if there was nothing to do; unsaved
-// says that the file does not have the snapshot.
+// keep writes the snapshot if it has changed or was removed, and updates its time once a
+// second. did is false if there was nothing to do. unsaved reports whether the file lacks
+// the snapshot.
 func (k *keeper) keep(now time.Time, changed bool, take func() snapshot) (did, unsaved bool, err error) {
 	if !changed && now.Sub(k.saved) < time.Second {
 		return false, false, nil
@@ -134,8 +136,8 @@ func (k *keeper) keep(now time.Time, changed bool, take func() snapshot) (did, u
 	return true, err != nil, err
 }
 
-// disown sees to it that nobody reads the file, which is out of date because of an error.
-// It returns that error, and what else went wrong.
+// disown makes sure that no agent reads the file, which is out of date because of the
+// error why. It returns why, and all further errors.
 func (k *keeper) disown(why error) error {
 	gone := os.RemoveAll(k.path)
 	if k.stale = gone != nil && !k.doubted; !k.stale {
@@ -149,8 +151,8 @@ func (k *keeper) disown(why error) error {
 	return fmt.Errorf("%w, nor the one before be removed: %w, nor be said to be out of date: %w", why, gone, err)
 }
 
-// maxSnapshot is the size of the largest file, in bytes. It has room for a
-// bridge with all the ports that there can be.
+// maxSnapshot is the size of the largest file, in bytes. It has room for a bridge with
+// the largest number of ports.
 const maxSnapshot = 8 << 20
 
 // readSnapshot returns the contents of the file, nil if there is none.

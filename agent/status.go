@@ -99,17 +99,17 @@ type TreePort struct {
 	rstp.PortStatus
 }
 
-// DefaultDir is the folder of the files by which others find an agent.
+// DefaultDir is the folder of the files by which other processes find an agent.
 const DefaultDir = history.DefaultRunDir
 
-// Dir is DefaultDir, or what the environment variable BASCULE_AGENT_DIR says.
+// Dir is DefaultDir, or the value of the environment variable BASCULE_AGENT_DIR.
 func Dir() string { return history.RunDir() }
 
 func socketPath(dir string, cookie uint64) string {
 	return filepath.Join(dir, strconv.FormatUint(cookie, 10)+".sock")
 }
 
-// Questions to an agent, one line on its socket. It answers by a reply.
+// Requests to an agent, as one line on its socket. Each is answered by a reply.
 const (
 	askStatus = "status"
 	askReload = "reload"
@@ -121,17 +121,18 @@ type reply struct {
 	Error  string  `json:"error,omitempty"`
 }
 
-// How long an agent may take to say how it is, and to apply its files.
+// How long an agent may take to return its status, and to apply its files.
 const (
 	statusTime = 10 * time.Second
 	reloadTime = 10 * time.Minute
 )
 
-// lookTime is how often one that applies its files is looked at: it answers
-// others meanwhile, unless it stands still.
+// lookTime is the time between two checks of an agent that applies its files. Unless
+// it hangs, it answers other requests meanwhile.
 const lookTime = 2 * time.Second
 
-// AskStatus asks the agent of the network namespace with the cookie how it is.
+// AskStatus requests the status of the agent of the network namespace with the
+// cookie.
 func AskStatus(dir string, cookie uint64) (Status, error) {
 	r, err := ask(dir, cookie, askStatus, statusTime)
 	if err != nil {
@@ -143,11 +144,11 @@ func AskStatus(dir string, cookie uint64) (Status, error) {
 	return *r.Status, nil
 }
 
-// AskReload has the agent of the network namespace with the cookie apply its
-// files again, and waits for it.
+// AskReload makes the agent of the network namespace with the cookie apply its files
+// again, and waits for the result.
 func AskReload(dir string, cookie uint64, how Reload) error {
 	word := askReload
-	if how.Confirm > 0 || how.Yes { // an agent of before knows the word alone
+	if how.Confirm > 0 || how.Yes { // an older agent accepts only the bare word
 		text, err := json.Marshal(how)
 		if err != nil {
 			return err
@@ -171,7 +172,7 @@ func AskReload(dir string, cookie uint64, how Reload) error {
 		}
 		if _, err := ask(dir, cookie, askStatus, statusTime); err != nil {
 			select {
-			case err = <-done: // it has ended, and has said so
+			case err = <-done: // the agent has ended, and has returned the error
 			default:
 			}
 			look.Stop()
@@ -188,7 +189,7 @@ func ask(dir string, cookie uint64, word string, patience time.Duration) (r repl
 	if errors.Is(err, fs.ErrPermission) {
 		return r, errors.New("cannot ask the agent: no permission; run as root")
 	}
-	if errors.Is(err, syscall.EAGAIN) { // nobody has been taken for long
+	if errors.Is(err, syscall.EAGAIN) { // the agent has accepted no connection for a long time
 		return r, errors.New("the agent does not answer: too many clients wait; see its log, and restart it")
 	}
 	if err != nil {
@@ -217,11 +218,11 @@ func ask(dir string, cookie uint64, word string, patience time.Duration) (r repl
 	return r, nil
 }
 
-// maxQuestion is how long a question may be, in bytes.
+// maxQuestion is the largest size of a request, in bytes.
 const maxQuestion = 512
 
-// maxAnswer is how large the answer of an agent may be, in bytes. It has room for
-// the ports of many bridges.
+// maxAnswer is the largest size of an agent's answer, in bytes. It has room for the
+// ports of many bridges.
 const maxAnswer = 16 << 20
 
 // readReply reads the answer of an agent.
@@ -233,11 +234,11 @@ func readReply(from io.Reader) (r reply, err error) {
 	return r, err
 }
 
-// doorTime is how long one waits for the socket of an agent that is there: it may be
-// about to make it, for the first time or anew.
+// doorTime is how long a client waits for the socket of an agent that runs: the
+// agent may be about to make it, also again.
 const doorTime = 5 * time.Second
 
-// dial goes to an agent's socket.
+// dial connects to an agent's socket.
 func dial(path string, cookie uint64) (net.Conn, error) {
 	for deadline := time.Now().Add(doorTime); ; time.Sleep(20 * time.Millisecond) {
 		conn, err := net.Dial("unix", path)
@@ -263,7 +264,7 @@ func dial(path string, cookie uint64) (net.Conn, error) {
 	}
 }
 
-// An absence says that nobody is there to be asked.
+// An absence is the error that no agent runs.
 type absence struct{ text string }
 
 func (a *absence) Error() string { return a.text }
@@ -272,8 +273,8 @@ func stopped(process int) error {
 	return &absence{fmt.Sprintf("the agent does not answer: its process %d is stopped; have it go on with 'kill -CONT %d'", process, process)}
 }
 
-// peerOf returns the process that listens at the other end of a connection, 0
-// if the kernel cannot tell.
+// peerOf returns the process that listens at the other end of a connection, 0 if it
+// is unknown.
 func peerOf(conn net.Conn) (pid int) {
 	unixConn, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -291,16 +292,16 @@ func peerOf(conn net.Conn) (pid int) {
 	return pid
 }
 
-// Errors are an agent's complaints about its files, or about a question.
+// Errors are an agent's errors about its files, or about a request.
 type Errors []string
 
 func (e Errors) Error() string { return strings.Join(e, "; ") }
 
-// mostClients is how many clients are answered at a time. Of those that have
-// said nothing yet, the first makes room for a new one.
+// mostClients is the largest number of clients that are served at a time. The oldest
+// client that has sent nothing yet makes room for a new one.
 const mostClients = 64
 
-// serve answers at the socket until it is closed.
+// serve answers requests at the socket until the socket is closed.
 func (a *agent) serve(l net.Listener) {
 	clients := newClients(mostClients)
 	for {
@@ -308,14 +309,14 @@ func (a *agent) serve(l net.Listener) {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // too many open files, say
+		if err != nil { // for example too many open files
 			a.log.Error("the socket for 'agent status' accepts no connections; trying again each second", "error", err)
 			time.Sleep(retryPeriod)
 			continue
 		}
 		clients.enter(conn)
 		go func() {
-			taken := false // by the server of HTTP
+			taken := false // the HTTP server has the connection
 			defer func() {
 				if !taken {
 					conn.Close()
@@ -347,12 +348,12 @@ func (a *agent) serve(l net.Listener) {
 type clients struct {
 	room   chan struct{} // a place for each
 	mu     sync.Mutex
-	silent []net.Conn // that have said nothing yet, in the order in which they came
+	silent []net.Conn // connections that have sent nothing yet, in order of arrival
 }
 
 func newClients(most int) *clients { return &clients{room: make(chan struct{}, most)} }
 
-// enter waits for a place, unless somebody silent can make room.
+// enter waits for a place. The oldest silent client is closed to make room.
 func (c *clients) enter(conn net.Conn) {
 	select {
 	case c.room <- struct{}{}:
@@ -380,7 +381,7 @@ func (c *clients) leave(conn net.Conn) {
 	<-c.room
 }
 
-// answer answers a question, in the loop.
+// answer answers a request, in the loop.
 func (a *agent) answer(word string) reply {
 	done := make(chan reply, 1)
 	word, rest, _ := strings.Cut(word, " ")

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// A flaky listener refuses the first, and then has one client.
+// A flaky listener fails on the first Accept, and then has one client.
 type flaky struct {
 	refusals int
 	clients  chan net.Conn
@@ -36,7 +36,7 @@ func (f *flaky) Accept() (net.Conn, error) {
 func (f *flaky) Close() error   { return nil }
 func (f *flaky) Addr() net.Addr { return nil }
 
-// TestReadReply reads the answer of an agent, and no more than it may be.
+// TestReadReply reads the answer of an agent, up to its largest size.
 func TestReadReply(t *testing.T) {
 	client, agent := net.Pipe()
 	go json.NewEncoder(agent).Encode(reply{Error: "why"})
@@ -49,8 +49,8 @@ func TestReadReply(t *testing.T) {
 	}
 }
 
-// TestServe: the socket outlives a want of descriptors, and clients that say
-// nothing: however many these are, who has something to ask is answered at once.
+// TestServe: the socket outlives a lack of descriptors. However many clients are
+// silent, a client that sends a request is answered at once.
 func TestServe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &agent{log: slog.New(slog.DiscardHandler), ctx: context.Background(), todo: make(chan func(), 1)}

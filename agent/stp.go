@@ -21,48 +21,47 @@ import (
 	"bascule/datapath"
 )
 
-// spanningTree is the spanning tree among the protocols of the agent.
+// spanningTree is the spanning tree, as one of the agent's protocols.
 var spanningTree = runner{
 	name: "spanning tree", its: "the spanning tree", frames: bridge.ProtocolSTP, suffix: ".stp",
 	on:    func(c bridge.BridgeConfig) bool { return c.STP != bridge.STPOff },
 	begin: func(c charge) (protocol, error) { return newTree(c) },
 }
 
-// A tree is a bridge's part in the spanning tree. It tells the protocol of the
-// bridge's ports and of the frames that they hear, and carries out the
-// protocol's decisions.
+// A tree is one bridge's instance of the spanning tree. It passes changes of the bridge's ports,
+// and received frames, to the protocol, and carries out the protocol's decisions.
 type tree struct {
 	bridge control
 	wire   wire
 	log    *slog.Logger
 
 	name  string
-	born  string // of the bridge: tells it from another one of the name
+	born  string // of the bridge: it differs from the identity of another bridge of the same name
 	proto *rstp.Bridge
 	ports map[uint16]*bridge.ControlPort // by number
 
 	keeper  keeper
-	moved   bool                  // a port has another state since somebody looked
-	changed bool                  // since the last snapshot, as far as the next agent has to know
-	opening map[uint16]rstp.State // what the protocol has opened since commit
-	sending []outgoing            // and what it has sent
-	last    map[uint16][]byte     // what was sent last by each port
+	moved   bool                  // a port's state has changed since it was last read
+	changed bool                  // since the last snapshot, in what the next agent needs
+	opening map[uint16]rstp.State // ports that the protocol has opened since the last commit
+	sending []outgoing            // and frames that it has sent
+	last    map[uint16][]byte     // the last BPDU that each port has sent
 	broken  error                 // why the tree must begin anew
-	told    map[string]bool       // what was logged once
-	second  time.Time             // until which the protocol has ticked
+	told    map[string]bool       // messages that were logged once
+	second  time.Time             // the time up to which the protocol has ticked
 }
 
-// An outgoing BPDU.
+// An outgoing BPDU waits for the commit.
 type outgoing struct {
 	port  uint16
 	frame []byte
 }
 
-// number is a port's in the protocol: 802.1D numbers from 1 to 4095, and the
-// slots of a bridge are from 1 to 1023.
+// number returns a port's number in the protocol: 802.1D has numbers from 1 to 4095, and a bridge
+// has slots from 1 to 1023.
 func number(id uint32) uint16 { return uint16(datapath.Slot(id)) }
 
-// newTree begins, or goes on where the snapshot of that path was taken.
+// newTree starts a tree. It continues from the snapshot at the charge's path, if there is one.
 func newTree(c charge) (*tree, error) {
 	info, list := c.info, c.ports
 	t := &tree{
@@ -88,7 +87,8 @@ func newTree(c charge) (*tree, error) {
 		}
 		t.log.Warn("spanning tree starts again: its snapshot cannot be used", "error", err)
 	}
-	// The states of the ports were not decided by us. A host is no way round.
+	// The protocol has not set the current states of the ports, so it begins with closed
+	// ones. No loop can lead through a host.
 	for i := range list {
 		p := &list[i]
 		if p.Type != bridge.TypeHost && p.State != bridge.STPDiscarding {
@@ -104,8 +104,8 @@ func newTree(c charge) (*tree, error) {
 	return t, t.meet(list)
 }
 
-// takeOver goes on where another agent ended. The snapshot says which ports
-// forward: the protocol sees to it.
+// takeOver continues where another agent ended. By the snapshot, the protocol decides which ports
+// forward.
 func (t *tree) takeOver(info bridge.Info, list []bridge.ControlPort, kept *snapshot) (err error) {
 	var ports []rstp.Port
 	for i := range list {
@@ -124,7 +124,7 @@ func (t *tree) takeOver(info bridge.Info, list []bridge.ControlPort, kept *snaps
 	return nil
 }
 
-// identity names the bridge of a snapshot.
+// identity returns the identity of the bridge, for a snapshot.
 func (t *tree) identity() identity {
 	of := identity{Bridge: t.born}
 	for _, p := range t.ports {
@@ -133,7 +133,7 @@ func (t *tree) identity() identity {
 	return of
 }
 
-// refresh is of protocol.
+// refresh implements protocol.
 func (t *tree) refresh(info bridge.Info, list []bridge.ControlPort) error {
 	err := t.proto.SetConfig(treeConfig(info))
 	if err == nil {
@@ -145,15 +145,15 @@ func (t *tree) refresh(info bridge.Info, list []bridge.ControlPort) error {
 	return t.broken
 }
 
-// meet makes the protocol know the ports of the list, and no others.
+// meet makes the protocol's ports the ports of the list.
 func (t *tree) meet(list []bridge.ControlPort) error {
 	there := map[uint16]*bridge.ControlPort{}
 	for i := range list {
 		there[number(list[i].ID)] = &list[i]
 	}
 	for _, n := range slices.Sorted(maps.Keys(t.ports)) {
-		if now := there[n]; now == nil || now.ID != t.ports[n].ID { // perhaps another port in its place
-			// another port of the name is another's fault
+		if now := there[n]; now == nil || now.ID != t.ports[n].ID { // perhaps another port has taken its place
+			// another port of the name has its own errors
 			name := " " + t.ports[n].Name
 			maps.DeleteFunc(t.told, func(what string, _ bool) bool { return strings.HasSuffix(what, name) })
 			delete(t.ports, n)
@@ -191,8 +191,8 @@ func (t *tree) meet(list []bridge.ControlPort) error {
 	return t.agree()
 }
 
-// agree makes the datapath's states those of the protocol, where they differ. A
-// new port has a state that the protocol has not set.
+// agree sets the datapath's states of ports to the protocol's, where they differ. The protocol
+// has not set the state of a new port.
 func (t *tree) agree() error {
 	want := map[uint16]rstp.State{}
 	for _, p := range t.proto.Status().Ports {
@@ -206,16 +206,15 @@ func (t *tree) agree() error {
 	return t.broken
 }
 
-// commit is of protocol. It opens the ports and sends the messages that the protocol has decided
-// on since the last time, once the snapshot has all that they follow from. So
-// an agent that is killed, whenever that is, leaves nothing open that the next
-// one does not know of, and has promised its neighbours nothing that the next
-// one does not know. It has only missed the last messages. Ports that are to be
-// closed are closed already.
+// commit implements protocol. It opens the ports and sends the messages on which the protocol has
+// decided since the last commit, once the snapshot has the decisions behind them. So whenever an
+// agent is killed, the next one knows of all open ports, and of all that was promised to
+// neighbours. Only the last messages are missing. Ports that must close are already closed by
+// then.
 //
-// Once a port could not be closed, commit opens and promises nothing more. Nor does it
-// for as long as the next agent would read a snapshot that is out of date. A BPDU like
-// the last one promises nothing new.
+// If a port could not be closed, commit opens no more ports and sends no more promises. The same
+// applies as long as the next agent would read an outdated snapshot. A BPDU equal to the last one
+// promises nothing new.
 func (t *tree) commit() (moved bool, err error) {
 	for _, o := range t.sending {
 		t.changed = t.changed || !bytes.Equal(t.last[o.port], o.frame)
@@ -245,14 +244,14 @@ func (t *tree) commit() (moved bool, err error) {
 	return moved, t.broken
 }
 
-// end is of protocol.
+// end implements protocol.
 func (t *tree) end(keep bool) {
 	if keep {
-		_, _ = t.commit() // who begins anew is the next agent
+		_, _ = t.commit() // after an error only the next agent could begin anew
 	}
 }
 
-// put gives a port a state in the datapath.
+// put sets the state of a port in the datapath.
 func (t *tree) put(n uint16, s rstp.State) {
 	p := t.ports[n]
 	if p == nil {
@@ -265,13 +264,13 @@ func (t *tree) put(n uint16, s rstp.State) {
 		return
 	}
 	if errors.Is(err, os.ErrNotExist) {
-		return // the port has left, which we are about to be told
+		return // the port has left; an event of that is about to come
 	}
 	t.broken = fmt.Errorf("port %s: %w", p.Name, err)
 }
 
-// save keeps how the tree stands for the next agent, and once a second that this
-// one runs.
+// save stores the tree's state for the next agent, and once a second the time until which this
+// agent ran.
 func (t *tree) save(now time.Time) {
 	did, unsaved, err := t.keeper.keep(now, t.changed, func() snapshot {
 		return snapshot{of: t.identity(), state: t.proto.Snapshot()}
@@ -291,7 +290,7 @@ func (t *tree) save(now time.Time) {
 	}
 }
 
-// linkDown is of protocol.
+// linkDown implements protocol.
 func (t *tree) linkDown(id uint32) {
 	n := number(id)
 	p := t.ports[n]
@@ -305,12 +304,12 @@ func (t *tree) linkDown(id uint32) {
 	}
 }
 
-// receive is of protocol.
+// receive implements protocol.
 func (t *tree) receive(id uint32, frame []byte) {
 	n := number(id)
 	p := t.ports[n]
 	if p == nil || p.ID != id {
-		return // of a port that has left, or that is not known yet and will be asked again
+		return // the port has left, or is not known yet and will be refreshed
 	}
 	err := t.proto.Receive(n, frame)
 	if refusal := new(rstp.Refusal); errors.As(err, &refusal) {
@@ -323,11 +322,10 @@ func (t *tree) receive(id uint32, frame []byte) {
 	}
 }
 
-// tick is of protocol. It tells the spanning tree how late it is. It has the snapshot renewed for
-// changes that each second, and the BPDUs in it, make without any action.
-// Seconds in which the process did not run are not made up for: the messages of
-// neighbours in them wait to be read, and a silence of three seconds makes a
-// port an edge.
+// tick implements protocol. It passes the time to the spanning tree. It renews the snapshot for
+// changes that come from a second, and the BPDUs in it, without any action. It does not make up
+// for seconds in which the process did not run: neighbours' messages from that time still wait to
+// be read, and a silence of three seconds would make a port an edge.
 func (t *tree) tick(now time.Time) {
 	late := now.Sub(t.second)
 	if late < time.Second {
@@ -341,7 +339,7 @@ func (t *tree) tick(now time.Time) {
 	t.changed = t.changed || t.proto.Unsaved()
 }
 
-// once logs a message that must not be repeated.
+// once logs a message that must not repeat.
 func (t *tree) once(key string, l slog.Level, msg string, args ...any) {
 	if !t.told[key] {
 		t.told[key] = true
@@ -349,7 +347,7 @@ func (t *tree) once(key string, l slog.Level, msg string, args ...any) {
 	}
 }
 
-// Send is of rstp.Output.
+// Send implements rstp.Output.
 func (t *tree) Send(n uint16, frame []byte) { t.sending = append(t.sending, outgoing{n, frame}) }
 
 func (t *tree) send(o outgoing) {
@@ -367,7 +365,7 @@ func (t *tree) send(o outgoing) {
 	}
 }
 
-// SetState is of rstp.Output. It closes a port at once; commit opens one.
+// SetState implements rstp.Output. It closes a port at once; commit opens a port.
 func (t *tree) SetState(n uint16, s rstp.State) {
 	p := t.ports[n]
 	if p == nil {
@@ -382,8 +380,8 @@ func (t *tree) SetState(n uint16, s rstp.State) {
 	t.put(n, s)
 }
 
-// Flush is of rstp.Output. It is done before commit: an agent that is killed
-// between the two opens again, and flushes again.
+// Flush implements rstp.Output. It flushes before the commit: if the agent is killed between the
+// two, the next one opens and flushes again.
 func (t *tree) Flush(n uint16) {
 	if p := t.ports[n]; p != nil {
 		if err := t.bridge.Flush(p.ID); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -392,7 +390,7 @@ func (t *tree) Flush(n uint16) {
 	}
 }
 
-// Report is of rstp.Output.
+// Report implements rstp.Output.
 func (t *tree) Report(e rstp.Event) {
 	t.changed = true
 	var args []any
@@ -414,7 +412,7 @@ func (t *tree) Report(e rstp.Event) {
 	t.log.Log(context.Background(), level, "spanning tree: "+e.Kind.String(), args...)
 }
 
-// status is of protocol.
+// status implements protocol.
 func (t *tree) status(s *BridgeStatus) {
 	st := &TreeStatus{Status: t.proto.Status(), Ports: []TreePort{}}
 	for _, p := range st.Status.Ports {
@@ -427,11 +425,11 @@ func (t *tree) status(s *BridgeStatus) {
 	if t.keeper.lacks != nil {
 		st.Unsaved = t.keeper.lacks.Error()
 	}
-	st.Missed, _ = t.bridge.Missed(bridge.ProtocolSTP) // fails where the bridge has just gone
+	st.Missed, _ = t.bridge.Missed(bridge.ProtocolSTP) // fails if the bridge has just gone
 	s.Tree = st
 }
 
-// treeConfig returns the settings of a bridge for the protocol.
+// treeConfig returns the protocol's settings from a bridge's.
 func treeConfig(info bridge.Info) rstp.Config {
 	c := rstp.DefaultConfig(info.Address)
 	c.Priority = info.Config.STPPriority
@@ -442,7 +440,7 @@ func treeConfig(info bridge.Info) rstp.Config {
 	return c
 }
 
-// portConfig returns the settings of a port for the protocol.
+// portConfig returns the protocol's settings from a port's.
 func portConfig(p *bridge.ControlPort) rstp.PortConfig {
 	c := rstp.DefaultPort(p.SpeedMbit)
 	c.MAC = p.MAC
@@ -456,7 +454,7 @@ func portConfig(p *bridge.ControlPort) rstp.PortConfig {
 	case p.Config.STPEdge == "off":
 		c.Edge = rstp.EdgeOff
 	case p.Type == bridge.TypeHost:
-		c.Edge = rstp.EdgeOn // a station is behind it, until a BPDU says otherwise
+		c.Edge = rstp.EdgeOn // a station is behind it, until a BPDU shows otherwise
 	}
 	switch p.Config.STPPointToPoint {
 	case "on":

@@ -29,16 +29,16 @@ import (
 type fakeNet struct {
 	bridges []*fakeBridge
 	dir     string
-	cables  map[int]int // from a device to that at the other end
-	sent    []handed    // to "BRIDGE/PORT", not delivered yet
-	done    int         // how much the agents have done to the world
-	kill    int         // before what of it an agent is killed, 0 for never
+	cables  map[int]int // from each device to the device at the other end
+	sent    []handed    // to "BRIDGE/PORT", and not delivered yet
+	done    int         // number of the agents' actions that are visible outside
+	kill    int         // the number of the action before which an agent is killed, 0 for none
 }
 
-// killed is the end of an agent.
+// killed is the panic that ends an agent.
 type killed struct{}
 
-// does is called before an agent does something that is seen outside.
+// does is called before each action of an agent that is visible outside.
 func (n *fakeNet) does() {
 	if n.done++; n.done == n.kill {
 		panic(killed{})
@@ -51,20 +51,19 @@ type fakeBridge struct {
 	info    bridge.Info
 	ports   []bridge.ControlPort
 	flushed map[string]int
-	refuse  map[string]error // of a port: what setting its state fails with
+	refuse  map[string]error // by port: the error of setting its state
 
 	tree *tree
 	log  bytes.Buffer
-	puts int // states that were set
+	puts int // number of states that were set
 
 	said map[int][]byte // the last BPDU of each device
 
-	// what was opened before the snapshot said so, and the BPDUs that said something
-	// new before that
+	// ports that were opened, and BPDUs with news that were sent, before the snapshot had these
 	unsaid []string
 
 	doubted bool
-	noDoubt error // what Doubt fails with
+	noDoubt error // the error of Doubt
 }
 
 func (b *fakeBridge) Doubted(bridge.Protocol) (bool, error) { return b.doubted, nil }
@@ -78,7 +77,7 @@ func (b *fakeBridge) Doubt(_ bridge.Protocol, on bool) error {
 
 func (b *fakeBridge) Missed(bridge.Protocol) (uint64, error) { return 0, nil }
 
-// refresh tells the bridge's agent of its ports.
+// refresh passes the bridge's ports to its agent.
 func (b *fakeBridge) refresh() error { return b.tree.refresh(b.info, slices.Clone(b.ports)) }
 
 func (b *fakeBridge) byID(id uint32) *bridge.ControlPort {
@@ -107,7 +106,7 @@ func (b *fakeBridge) SetState(id uint32, s bridge.STPState) error {
 	return nil
 }
 
-// snapshotState is what an agent that comes now would read of a port.
+// snapshotState returns the state of a port that an agent would read from the snapshot now.
 func (b *fakeBridge) snapshotState(id uint32) rstp.State {
 	kept, err := readSnapshot(b.path(), clock.Boot())
 	if err != nil || kept == nil {
@@ -138,7 +137,7 @@ func (b *fakeBridge) Flush(id uint32) error {
 	return nil
 }
 
-// Send and Cable are of wire.
+// Send and Cable implement wire.
 func (b *fakeBridge) Send(index int, frame []byte) error {
 	b.net.does()
 	if !bytes.Equal(b.said[index], frame) {
@@ -149,7 +148,7 @@ func (b *fakeBridge) Send(index int, frame []byte) error {
 	b.said[index] = frame
 	far, ok := b.net.cables[index]
 	if !ok {
-		return nil // a station is there
+		return nil // a station is at the other end
 	}
 	for _, other := range b.net.bridges {
 		for _, p := range other.ports {
@@ -165,7 +164,7 @@ func (b *fakeBridge) Cable(to string, frame []byte) {
 	b.net.sent = append(b.net.sent, handed{to: to, frame: frame})
 }
 
-// add adds a bridge; a port is named by its type and number.
+// add adds a bridge. The list names ports by type and number.
 func (n *fakeNet) add(ports ...string) *fakeBridge {
 	b := &fakeBridge{net: n, flushed: map[string]int{}, refuse: map[string]error{}, said: map[int][]byte{}}
 	number := byte(len(n.bridges) + 1)
@@ -201,7 +200,7 @@ func (b *fakeBridge) port(name string) *bridge.ControlPort {
 
 func newNet(t *testing.T) *fakeNet { return &fakeNet{dir: t.TempDir()} }
 
-// charge gives the bridge to an agent.
+// charge returns the bridge as an agent gets it.
 func (b *fakeBridge) charge() charge {
 	return charge{
 		bridge: b, wire: b, info: b.info, ports: slices.Clone(b.ports), path: b.path(),
@@ -209,7 +208,7 @@ func (b *fakeBridge) charge() charge {
 	}
 }
 
-// begin starts an agent, which finds the snapshot that there is.
+// begin starts an agent, which finds the current snapshot.
 func (b *fakeBridge) begin(t *testing.T) {
 	t.Helper()
 	var err error
@@ -219,7 +218,7 @@ func (b *fakeBridge) begin(t *testing.T) {
 	b.tree.commit()
 }
 
-// run has the bridge's agent do something. If it is killed by it, another comes.
+// run makes the bridge's agent do something. If the agent is killed by it, another one starts.
 func (b *fakeBridge) run(t *testing.T, f func(*tree)) {
 	t.Helper()
 	defer func() {
@@ -234,7 +233,7 @@ func (b *fakeBridge) run(t *testing.T, f func(*tree)) {
 	}
 }
 
-// join lays a cable.
+// join connects two ports by a cable.
 func (n *fakeNet) join(a *bridge.ControlPort, b *bridge.ControlPort) {
 	if n.cables == nil {
 		n.cables = map[int]int{}
@@ -242,7 +241,7 @@ func (n *fakeNet) join(a *bridge.ControlPort, b *bridge.ControlPort) {
 	n.cables[a.Index], n.cables[b.Index] = b.Index, a.Index
 }
 
-// settle delivers all that is sent.
+// settle delivers all messages.
 func (n *fakeNet) settle(t *testing.T) {
 	t.Helper()
 	for range 10000 {
@@ -275,7 +274,7 @@ func (n *fakeNet) seconds(t *testing.T, count int) {
 	}
 }
 
-// states are those of the ports in their order: a letter each.
+// states returns the states of the ports in their order, a letter each.
 func (b *fakeBridge) states() string {
 	var s strings.Builder
 	for _, p := range b.ports {
@@ -294,7 +293,7 @@ func expect(t *testing.T, b *fakeBridge, want string) {
 	}
 }
 
-// pair is two bridges with two cables between them and a station each.
+// pair returns two bridges with two cables between them and a station each.
 func pair(t *testing.T) (n *fakeNet, root, other *fakeBridge) {
 	n = newNet(t)
 	root, other = n.add("a", "b", "host"), n.add("a", "b", "host")
@@ -312,7 +311,7 @@ func TestTreeOfTwo(t *testing.T) {
 	expect(t, root, "FFF")
 	expect(t, other, "FDF")
 
-	// the cable that is in use is cut: the other takes over with no clock
+	// The cable in use is cut: the other takes over without a timer.
 	for _, b := range []*fakeBridge{root, other} {
 		b.port("a").Up = false
 		b.tree.linkDown(b.port("a").ID)
@@ -323,7 +322,7 @@ func TestTreeOfTwo(t *testing.T) {
 		t.Fatal("not healed")
 	}
 
-	// and is mended
+	// It is mended.
 	for _, b := range []*fakeBridge{root, other} {
 		b.port("a").Up = true
 		if err := b.refresh(); err != nil {
@@ -354,7 +353,7 @@ func TestTreePatchCable(t *testing.T) {
 	}
 }
 
-// TestTreeTakesOver: after a restart the ports do what the snapshot says.
+// TestTreeTakesOver: after a restart the ports have the states of the snapshot.
 func TestTreeTakesOver(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -393,8 +392,7 @@ func TestTreeTakesOver(t *testing.T) {
 	}
 }
 
-// TestTreeKilled: whenever an agent is killed, what forwards goes on under the
-// next one.
+// TestTreeKilled: whenever an agent is killed, ports that forward go on under the next one.
 func TestTreeKilled(t *testing.T) {
 	n, root, other := pair(t)
 	kill := func(when string) {
@@ -440,8 +438,8 @@ func TestTreeKilled(t *testing.T) {
 	expect(t, root, "FFFF")
 }
 
-// TestTreeKilledOften: what a tree waits for comes, though no agent lives to see
-// it, and what it knows is known to the next one.
+// TestTreeKilledOften: a tree's timers expire although no agent lives that long, and each agent has the
+// knowledge of the former.
 func TestTreeKilledOften(t *testing.T) {
 	n := newNet(t)
 	b := n.add("a")
@@ -470,7 +468,7 @@ func TestTreeKilledOften(t *testing.T) {
 		t.Errorf("the next agent knows of port %v behind the one that waits, should be %v", got.DesignatedPort, want.DesignatedPort)
 	}
 
-	// but a tree at rest writes nothing
+	// a tree at rest writes nothing
 	n.seconds(t, 4)
 	before, err := os.Stat(other.path())
 	if err != nil {
@@ -482,11 +480,10 @@ func TestTreeKilledOften(t *testing.T) {
 	}
 }
 
-// TestTreeKilledAnywhere: an agent is killed before anything that one of three
-// does to the world while the tree changes. It comes to the same tree, at no
-// second is there a loop, and what had to be flushed is. Where a root goes, what is
-// known of it goes round, and a message that is lost then makes loops by itself
-// (docs/stp.md).
+// TestTreeKilledAnywhere: while the tree changes, one of three agents is killed before any of its
+// actions. The tree ends up the same, has a loop at no second, and flushes all ports that must be
+// flushed. When a root is lost, its old information circulates, and a lost message alone can make loops
+// then (docs/stp.md).
 func TestTreeKilledAnywhere(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -504,8 +501,8 @@ func TestTreeKilledAnywhere(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			// run says how much was done before and after the changes, how the ports are at
-			// the end, and which were flushed after the changes
+			// run returns the numbers of actions before and after the changes, the states
+			// of the ports at the end, and the ports that were flushed after the changes.
 			run := func(kill int) (before, after int, states string, flushed map[string]bool) {
 				n := newNet(t)
 				for range 3 {
@@ -516,7 +513,7 @@ func TestTreeKilledAnywhere(t *testing.T) {
 					b.begin(t)
 				}
 				n.settle(t)
-				n.seconds(t, 10) // no topology change is told of any more
+				n.seconds(t, 10) // no topology change is signalled any more
 				before, n.kill = n.done, kill
 				for _, b := range n.bridges {
 					clear(b.flushed)
@@ -568,7 +565,7 @@ func TestTreeKilledAnywhere(t *testing.T) {
 	}
 }
 
-// states are those of all bridges.
+// states returns the states of the ports of all bridges.
 func (n *fakeNet) states() string {
 	var list []string
 	for _, b := range n.bridges {
@@ -577,7 +574,7 @@ func (n *fakeNet) states() string {
 	return strings.Join(list, " ")
 }
 
-// TestTreeBegins: without a snapshot what forwards is closed, but for hosts.
+// TestTreeBegins: without a snapshot, ports that forward are closed, except for hosts.
 func TestTreeBegins(t *testing.T) {
 	for _, kept := range []*snapshot{
 		nil,
@@ -594,14 +591,14 @@ func TestTreeBegins(t *testing.T) {
 		}
 		b.begin(t)
 		expect(t, b, "DF")
-		n.seconds(t, 4) // nobody else speaks there
+		n.seconds(t, 4) // there is no other bridge on that port
 		expect(t, b, "FF")
 	}
 }
 
 func TestTreePorts(t *testing.T) {
 	n, root, other := pair(t)
-	// one leaves, another comes into its place
+	// one port leaves, another takes its place
 	other.ports[1].ID += 1 << 10
 	other.ports[1].Name, other.ports[1].State = "c", bridge.STPDiscarding
 	other.plug("d")
@@ -615,7 +612,7 @@ func TestTreePorts(t *testing.T) {
 	if strings.Contains(other.log.String(), "refused") {
 		t.Error("a frame of a port that has left is looked at")
 	}
-	// a BPDU that lies is told once
+	// a contradictory BPDU is logged once
 	for range 3 {
 		other.tree.receive(other.ports[0].ID, []byte("no BPDU at all"))
 	}
@@ -625,8 +622,8 @@ func TestTreePorts(t *testing.T) {
 	expect(t, root, "FFF")
 }
 
-// TestTreeBroken: when a way cannot be closed, none is opened, and the tree
-// says that it must begin anew.
+// TestTreeBroken: if a port cannot be closed, none is opened, and the tree reports that it must begin
+// anew.
 func TestTreeBroken(t *testing.T) {
 	n, _, other := pair(t)
 	other.refuse["a"] = errors.New("no")
@@ -663,8 +660,8 @@ func TestTreeTime(t *testing.T) {
 	}
 }
 
-// A process that stood still acts before it has read what came meanwhile: that
-// is no silence, in which ports become edges and roots go.
+// A process that stood still acts before it has read the messages that came meanwhile. That is no
+// silence in which ports become edges and roots expire.
 func TestTreeStoodStill(t *testing.T) {
 	for _, stall := range []time.Duration{2 * time.Second, 3 * time.Second, 10 * time.Second} {
 		n := newNet(t)
@@ -730,9 +727,9 @@ func TestReadSnapshot(t *testing.T) {
 var _ rstp.Output = (*tree)(nil)
 var _ holder = (*bridge.Control)(nil)
 
-// full is a net whose folder is a small disk, with two bridges as pair has them. At
-// first they have one cable, of their ports b, and the snapshot says so. Then the disk
-// fills up, or has an error and can only be read, and a second cable makes a ring.
+// full returns two bridges as pair does, whose folder is a small disk. At first they have one cable, of
+// their ports b, and the snapshot has that. Then the disk fills up, or becomes read-only after an
+// error, and a second cable makes a ring.
 func full(t *testing.T, readOnly bool) (root, other *fakeBridge, n *fakeNet, mend func()) {
 	n = newNet(t)
 	if err := unix.Mount("tmpfs", n.dir, "tmpfs", 0, "size=64k"); err != nil {
@@ -785,8 +782,8 @@ func full(t *testing.T, readOnly bool) (root, other *fakeBridge, n *fakeNet, men
 	}
 }
 
-// TestTreeFullDisk: where a snapshot cannot be written, the one before is not used by
-// the next agent. It would open a port that spanning tree has closed since.
+// TestTreeFullDisk: if a snapshot cannot be written, the next agent does not use the former one, which
+// would open a port that the spanning tree has closed since.
 func TestTreeFullDisk(t *testing.T) {
 	_, other, n, mend := full(t, false)
 	if got := other.states(); got != "FDF" {
@@ -798,7 +795,7 @@ func TestTreeFullDisk(t *testing.T) {
 		}
 	}
 	other.begin(t)
-	// DDF where there is none. The one from before may have made room for one of now.
+	// DDF without a snapshot; the former snapshot may have made room for a new one
 	if got := other.states(); got != "DDF" && got != "FDF" {
 		t.Errorf("the next agent has the ports %s at first, want DDF or FDF", got)
 	}
@@ -808,13 +805,13 @@ func TestTreeFullDisk(t *testing.T) {
 	if got := other.states(); got != "FDF" {
 		t.Errorf("the next agent comes to %s, want FDF", got)
 	}
-	other.unsaid = nil // with no snapshot the next agent knows that it knows nothing
+	other.unsaid = nil // without a snapshot the next agent starts from nothing
 	other.begin(t)
 	expect(t, other, "FDF")
 }
 
-// TestTreeReadOnlyDisk: where the snapshot can be neither written nor removed, it is
-// doubted beside the bridge, and the next agent does not use it.
+// TestTreeReadOnlyDisk: if the snapshot can be neither written nor removed, it is marked as doubtful at
+// the bridge, and the next agent ignores it.
 func TestTreeReadOnlyDisk(t *testing.T) {
 	_, other, n, mend := full(t, true)
 	if got := other.states(); got != "FDF" || !other.doubted {
@@ -837,19 +834,19 @@ func TestTreeReadOnlyDisk(t *testing.T) {
 	if other.tree.status(&st); st.Tree.Unsaved != "" {
 		t.Errorf("the status has %q after the snapshot was kept", st.Tree.Unsaved)
 	}
-	other.unsaid = nil // with no snapshot the next agent knows that it knows nothing
+	other.unsaid = nil // without a snapshot the next agent starts from nothing
 	other.begin(t)
 	expect(t, other, "FDF")
 }
 
-// TestTreeStaleSnapshot: where the next agent would read a snapshot that is out of date,
-// whatever is done, nothing is opened and nothing new is said until it would not.
+// TestTreeStaleSnapshot: as long as the next agent would read an outdated snapshot, no port is opened
+// and no news is sent.
 func TestTreeStaleSnapshot(t *testing.T) {
 	root, other, n, mend := full(t, true)
 	for _, b := range []*fakeBridge{root, other} {
 		b.noDoubt = errors.New("no")
 		b.doubted, b.tree.keeper.doubted, b.tree.changed = false, false, true
-		b.unsaid = nil // until now the next agent would have known that it knows nothing
+		b.unsaid = nil // until now the next agent would have started from nothing
 		delete(b.tree.told, "save")
 	}
 	n.settle(t)

@@ -9,12 +9,12 @@ import (
 	"bascule/config"
 )
 
-// Changes that wait to be confirmed, of the agent's files or of commands. The agent puts back a change that is not
-// confirmed in time, unless the process that waits for the change has done so. Files that were put back are not in
+// Changes, of the agent's files or of commands, that wait for their confirmation. The agent puts back a change that is
+// not confirmed in time, unless the process that waits for the change has done so. Files that were put back are not in
 // force until they change.
 
-// endTrials puts back the changes whose time is over. Where the agent's files were applied while a change waited, they
-// are looked at again. Otherwise they are left alone: what a person has changed since they were applied stays so.
+// endTrials puts back the changes whose time is over. If the agent's files were applied while a change waited, they are
+// applied again. Otherwise they are left alone, so that manual changes since their last application remain.
 func (a *agent) endTrials() {
 	var overdue []*site
 	for _, s := range a.sites {
@@ -46,8 +46,8 @@ func (a *agent) endTrials() {
 	}()
 }
 
-// followHistory has hot-plug try devices again that a state of before has thrown off its bridges,
-// since they have come after it.
+// followHistory makes hot-plug retry devices after a return to an earlier state. The return has removed devices from
+// bridges that were added after that state.
 func (s *site) followHistory() {
 	changed := s.history.Changed()
 	if changed.Equal(s.changed) {
@@ -64,7 +64,7 @@ func (s *site) followHistory() {
 	}
 }
 
-// putBack puts a change back that nobody has confirmed in time.
+// putBack puts back a change that was not confirmed in time.
 func (s *site) putBack() {
 	p, warnings, err := s.history.Settle()
 	for _, w := range warnings {
@@ -78,16 +78,15 @@ func (s *site) putBack() {
 	}
 }
 
-// keepGood has the next agent know which files are in force for good.
+// keepGood stores for the next agent which files are in force for good.
 func (s *site) keepGood(f config.File) {
 	if err := s.history.KeepGood(f); err != nil {
 		s.log.Warn("cannot keep the files for an agent that starts after a put-back", "error", err)
 	}
 }
 
-// instead returns what holds in the place of files that were put back: the files of before, or without
-// these the last state that was applied. Bridges of that state which are not there are made, as the
-// machine has been restarted then.
+// instead returns what is in force instead of files that were put back: the files before, or without these the last
+// state that was applied. Missing bridges of that state are made, since the machine has been restarted then.
 func (s *site) instead() (config.File, error) {
 	if s.good != nil {
 		return *s.good, nil
@@ -104,9 +103,9 @@ func (s *site) instead() (config.File, error) {
 	return holds, err
 }
 
-// holdFormer has an agent that starts with files which cannot be put in force go on with those that the
-// agent before had: one mistake in a file must not keep guests, or the host's own uplink, off the switch.
-// After a restart of the machine their bridges are made as they were applied last.
+// holdFormer keeps the previous agent's files in force if the files of a starting agent cannot be: one mistake in a
+// file must not keep guests, or the host's own uplink, off the switch. After a restart of the machine it makes their
+// bridges as they were last applied.
 func (s *site) holdFormer(r *result) {
 	good := s.history.Good()
 	if s.good != nil || good == nil {
@@ -114,7 +113,7 @@ func (s *site) holdFormer(r *result) {
 	}
 	r.files[s.cookie], r.former[s.cookie] = *good, true
 	s.log.Warn("until the files can be put in force, devices become ports by those that were in force before")
-	if s.history.Waits() { // bridges may be gone by the change that waits
+	if s.history.Waits() { // the waiting change may have removed bridges
 		return
 	}
 	last, err := s.history.Last()
@@ -133,7 +132,7 @@ func (s *site) holdFormer(r *result) {
 	}
 }
 
-// remake makes the bridges of a state that are not there, and returns their names.
+// remake makes the missing bridges of a state, and returns their names.
 func (s *site) remake(f config.File) (made []string, err error) {
 	names, err := s.sw.Names()
 	if err != nil {

@@ -17,11 +17,11 @@ import (
 	"bascule/bridge"
 )
 
-// A View is the agent as those see it who show it to others: by metrics, a page, an API.
-// Its methods may be called from any goroutine.
+// A View gives access to the agent for parts that show it: metrics, a page, an API. Its
+// methods may be called from any goroutine.
 type View struct{ a *agent }
 
-// A Service shows the agent to others, until ctx ends.
+// A Service shows the agent to clients, until ctx ends.
 type Service func(ctx context.Context, v *View) error
 
 // A Place is a network namespace that the agent serves.
@@ -30,7 +30,7 @@ type Place struct {
 	Switch *bridge.Switch
 }
 
-// errEnds is the answer of an agent that ends meanwhile.
+// errEnds is the answer of an agent that ends before it can answer.
 var errEnds = errors.New("the agent ends; restart it")
 
 // inLoop runs f in the agent's loop, and waits for it.
@@ -53,7 +53,7 @@ func (v *View) inLoop(ctx context.Context, f func()) error {
 	}
 }
 
-// Status is how the agent is.
+// Status returns the agent's status.
 func (v *View) Status(ctx context.Context) (st Status, err error) {
 	var now Status
 	if err := v.inLoop(ctx, func() { now = v.a.status() }); err != nil {
@@ -62,7 +62,7 @@ func (v *View) Status(ctx context.Context) (st Status, err error) {
 	return now, nil
 }
 
-// Places are the network namespaces that the agent serves, its own first.
+// Places returns the network namespaces that the agent serves, its own first.
 func (v *View) Places(ctx context.Context) ([]Place, error) {
 	var list []Place
 	err := v.inLoop(ctx, func() {
@@ -81,7 +81,7 @@ func (v *View) Places(ctx context.Context) ([]Place, error) {
 	return list, nil
 }
 
-// Reload has the agent apply its files again, and waits for it.
+// Reload makes the agent apply its files again, and waits for the result.
 func (v *View) Reload(ctx context.Context, how Reload) error {
 	result := make(chan error, 1)
 	if err := v.inLoop(ctx, func() { v.a.reload(how, func(err error) { result <- err }) }); err != nil {
@@ -97,8 +97,8 @@ func (v *View) Reload(ctx context.Context, how Reload) error {
 	}
 }
 
-// Watch starts a process that puts a change of a network namespace back, which is named as
-// [View.Places] names it.
+// Watch starts a process that puts a change of a network namespace back. netns is a name
+// from [View.Places].
 func (v *View) Watch(netns string) error {
 	if v.a.o.Watch == nil {
 		return nil
@@ -106,11 +106,11 @@ func (v *View) Watch(netns string) error {
 	return v.a.o.Watch(cmp.Or(netns, v.a.o.Netns))
 }
 
-// Log is where the agent logs.
+// Log returns the agent's log.
 func (v *View) Log() *slog.Logger { return v.a.log }
 
-// beginServices begins what runs beside the agent. The function that it returns waits for
-// the end of these, when the agent's context has ended.
+// beginServices starts the services beside the agent. The function that it returns waits
+// for their end, after the agent's context has ended.
 func (a *agent) beginServices() (wait func()) {
 	var all sync.WaitGroup
 	for _, service := range a.o.Services {
@@ -121,16 +121,16 @@ func (a *agent) beginServices() (wait func()) {
 	return all.Wait
 }
 
-// mostRequests is how many connections of HTTP the agent's socket has room for.
+// mostRequests is the largest number of HTTP connections at the agent's socket.
 const mostRequests = 64
 
-// isRequest reports whether a line is the first of a request of HTTP (RFC 9112 section
-// 3), and none of the words that commands ask by.
+// isRequest reports whether a line is the first line of an HTTP request (RFC 9112 section
+// 3), and not a word of a command's request.
 func isRequest(line []byte) bool {
 	return bytes.Contains(line, []byte(" HTTP/"))
 }
 
-// A handover is a listener of connections that others have accepted.
+// A handover is a listener for connections that were accepted elsewhere.
 type handover struct {
 	conns chan net.Conn
 	ended chan struct{}
@@ -141,7 +141,7 @@ func newHandover() *handover {
 	return &handover{conns: make(chan net.Conn), ended: make(chan struct{})}
 }
 
-// take hands a connection over, and reports whether it could.
+// take passes a connection to the listener, and reports whether it could.
 func (h *handover) take(conn net.Conn) bool {
 	select {
 	case h.conns <- conn:
@@ -167,7 +167,7 @@ func (h *handover) Close() error {
 
 func (h *handover) Addr() net.Addr { return &net.UnixAddr{Name: "handed over", Net: "unix"} }
 
-// begun is a connection of which something has been read.
+// begun is a connection from which some bytes were already read.
 type begun struct {
 	net.Conn
 	first io.Reader

@@ -18,7 +18,7 @@ import (
 	"bascule/agent/doors"
 )
 
-// TestRequests: the agent's socket takes requests of HTTP beside the words of commands.
+// TestRequests: the agent's socket accepts HTTP requests as well as the words of commands.
 func TestRequests(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -64,7 +64,7 @@ func TestRequests(t *testing.T) {
 	if line, err := ask("nonsense\n").ReadString('\n'); err != nil || !strings.Contains(line, "the agent knows no") {
 		t.Errorf("a word: %q, %v", line, err)
 	}
-	// more requests than there is room for do not keep words waiting
+	// too many HTTP requests do not keep words waiting
 	for range 20 {
 		ask("GET / HTTP/1.1\r\nX-Slow: ")
 	}
