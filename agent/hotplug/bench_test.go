@@ -17,10 +17,10 @@ import (
 	"bascule/test/netlab"
 )
 
-// BenchmarkHotplug is the median time from the call that makes a device to the
-// first frame that is sent from behind it and leaves by another port, which
-// includes the kernel's work on the device; and from when the device is made and
-// up, as its maker is told.
+// BenchmarkHotplug measures median times until the first frame from behind a new
+// device leaves by another port: from the call that makes the device, which
+// includes the kernel's work on it; and from the end of that call, when the
+// device is up.
 func BenchmarkHotplug(b *testing.B) {
 	for _, device := range []struct {
 		name string
@@ -90,7 +90,7 @@ func packetSocket(t testing.TB, ns *ends.Namespace, ethertype uint16) (fd int) {
 	return fd
 }
 
-// openTap makes a tap as QEMU does without a script: it is down.
+// openTap makes a tap as QEMU does without a script: the tap is down.
 func openTap(t testing.TB, l *netlab.Lab, name string) (fd int) {
 	t.Helper()
 	must(t, l.Switch.Do(func() (err error) {
@@ -128,7 +128,7 @@ func makeVeth(t testing.TB, l *netlab.Lab, name string) (send func([]byte) error
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.Flags = name, net.FlagUp
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "far"}
-	there := l.Ends[0].Namespace // as good as any other
+	there := l.Ends[0].Namespace // any namespace will do
 	handle, err := netns.GetFromName(there.Name)
 	must(t, err)
 	defer handle.Close()

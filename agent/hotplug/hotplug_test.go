@@ -36,7 +36,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// A running is a watcher of a lab's switch, and what it said.
+// A running is a watcher of a lab's switch, and its log.
 type running struct {
 	*Watcher
 	t     testing.TB
@@ -47,8 +47,8 @@ type running struct {
 	said netlab.Output
 }
 
-// watch makes the bridges of a file that are not there and starts a watcher, which stops with the
-// test. Its log is shown where the test fails.
+// watch makes the missing bridges of a file and starts a watcher, which stops with the test. If the test fails, the
+// watcher's log is shown.
 func watch(t testing.TB, l *netlab.Lab, f config.File, change ...func(*Watcher)) *running {
 	t.Helper()
 	s, err := bridge.Open(l.Switch.Name)
@@ -74,7 +74,7 @@ func watch(t testing.TB, l *netlab.Lab, f config.File, change ...func(*Watcher))
 			t.Errorf("the watcher ended with %v", err)
 		}
 		s.Close()
-		runtime.GC() // which unmaps the tables of programs that this process has loaded
+		runtime.GC() // it unmaps the tables of programs that this process has loaded
 		if t.Failed() {
 			t.Logf("the watcher's log:\n%s", r.said.String())
 		}
@@ -90,19 +90,18 @@ func (r *running) run() {
 	}()
 }
 
-// fail has the watcher end with an error. Nothing is heard of devices until it
-// runs again.
+// fail ends the watcher with an error. It receives no events of devices until it runs again.
 func (r *running) fail() {
 	r.t.Helper()
-	r.Stats() // Run has its listener: it has counted
+	r.Stats() // the count shows that Run has its listener
 	must(r.t, r.Watcher.l.events.Close())
 	if <-r.ended == nil {
 		r.t.Error("the watcher ended without an error")
 	}
 }
 
-// ports waits until a bridge has exactly these ports, in any order, which forward;
-// NAME! is one that is gone.
+// ports waits until a bridge has exactly these ports, in any order, and they forward. NAME! is a port whose device has
+// gone.
 func (r *running) ports(bridge string, want ...string) {
 	r.t.Helper()
 	slices.Sort(want)
@@ -129,7 +128,7 @@ func (r *running) ports(bridge string, want ...string) {
 	r.l.AwaitWriter()
 }
 
-// vacant waits until so many berths of a bridge are.
+// vacant waits until a bridge has that many vacant berths.
 func (r *running) vacant(bridge string, want int) {
 	r.t.Helper()
 	r.l.Wait(fmt.Sprintf("%d berths of %s", want, bridge), func() bool {
@@ -143,12 +142,12 @@ func (r *running) vacant(bridge string, want int) {
 	})
 }
 
-// settled waits until the watcher has done all that it does of itself: whatever it writes follows addresses and other
-// ends, too, and those are not among its reloads.
+// settled waits until the watcher has done all work that it does by itself. Any reload follows addresses and other
+// ends, too, and those do not count as its reloads.
 func (r *running) settled(bridge string) {
 	r.t.Helper()
 	r.vacant(bridge, berths)
-	// it hears of nothing more before that work is over
+	// the watcher reads no more events before that work is done
 	before := r.Stats().Events
 	addDevice(r.t, r.l, "later0")
 	r.l.Wait("the watcher to go on", func() bool { return r.Stats().Events > before })
@@ -174,7 +173,7 @@ func rename(t testing.TB, l *netlab.Lab, from, to string) {
 	l.Keep(to)
 }
 
-// Devices that match are ports, from the first to the last of their days.
+// Devices that match are ports as long as they exist.
 func TestFollow(t *testing.T) {
 	l := netlab.New(t)
 	stations := l.NewEnds(2)
@@ -183,21 +182,21 @@ func TestFollow(t *testing.T) {
 	r.ports("br0", "p1", "p2")
 	l.Reach(a, l.Frames(10, netlab.Broadcast, netlab.Station(1)), b)
 
-	// one that comes
+	// one that appears
 	c := l.NewEnd(l.NewNamespace())
 	r.ports("br0", "p1", "p2", "p3")
 	l.Reach(a, l.Frames(10, netlab.Broadcast, netlab.Station(1)), b, c)
 	l.Reach(c, l.Frames(10, netlab.Station(1), netlab.Station(3)), a)
 
-	// goes, and comes with the same index
+	// It goes, and comes back with the same index.
 	c.Unplug()
 	r.ports("br0", "p1", "p2")
 	c.PlugAgain(c.PortIndex)
 	r.ports("br0", "p1", "p2", "p3")
 	l.Reach(c, l.Frames(10, netlab.Broadcast, netlab.Station(3)), a, b)
 
-	// and at once, while nobody looks: what the watcher tries to attach may have
-	// gone, which counts as refused, and it is there again
+	// It goes and comes back at once, unnoticed: the device that the watcher tries to attach may have gone, which
+	// counts as refused, and another is there.
 	before := r.Stats()
 	for range 3 {
 		c.Unplug()
@@ -207,7 +206,7 @@ func TestFollow(t *testing.T) {
 	l.Wait("frames to pass", func() bool { return len(l.Deliver(a, l.Frames(1, netlab.Broadcast, netlab.Station(1))...)[c]) == 1 })
 	churned := r.Stats()
 
-	// with other names
+	// under other names
 	for _, step := range []struct {
 		to       string
 		br0, br1 []string
@@ -226,7 +225,7 @@ func TestFollow(t *testing.T) {
 	}
 	l.Reach(c, l.Frames(10, netlab.Broadcast, netlab.Station(3)), a, b)
 
-	// in another namespace, and back
+	// It moves to another namespace, and back.
 	elsewhere := l.NewNamespace()
 	there, err := netns.GetFromName(elsewhere.Name)
 	must(t, err)
@@ -254,7 +253,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// waitCable waits until both ends of a cable say that it is up.
+// waitCable waits until both ends of a cable are up.
 func waitCable(t testing.TB, l *netlab.Lab, e *netlab.End) {
 	t.Helper()
 	l.Wait("the cable to be up", func() bool {
@@ -266,7 +265,7 @@ func waitCable(t testing.TB, l *netlab.Lab, e *netlab.End) {
 	})
 }
 
-// A port that the file names stays without its device, and gets it back.
+// A port that the file names stays when its device goes, and gets the device back.
 func TestNamed(t *testing.T) {
 	l := netlab.New(t)
 	stations := l.NewEnds(2)
@@ -285,7 +284,7 @@ func TestNamed(t *testing.T) {
 	l.Reach(a, l.Frames(10, netlab.Broadcast, netlab.Station(1)), b)
 }
 
-// What can't be a port is left alone, and is tried again when it changes.
+// A device that can't be a port is left alone, and is tried again when it changes.
 func TestUnfit(t *testing.T) {
 	l := netlab.New(t)
 	linux := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
@@ -308,7 +307,7 @@ func TestUnfit(t *testing.T) {
 	}
 	must(t, l.Switch.Netlink().LinkSetNoMaster(device))
 	r.ports("br0", "host0", "d2", "d0")
-	// taken once more: it stays
+	// It is enslaved once more: it stays.
 	must(t, l.Switch.Netlink().LinkSetMaster(device, linux))
 	r.ports("br0", "host0", "d2", "d0")
 	for _, name := range []string{"d0", "d1", "d2", "linux0"} {
@@ -318,11 +317,11 @@ func TestUnfit(t *testing.T) {
 	}
 }
 
-// A refusal is told once, and counted, and does not keep others out.
+// A refusal is logged once, and counted, and does not keep other devices out.
 func TestRefused(t *testing.T) {
 	l := netlab.New(t)
 	f := file(bridgeOf("br0", "d*"), bridgeOf("br1"))
-	f.Bridges[0].Ports[0].Options.Hook = bridge.HookXDP // which its driver has not
+	f.Bridges[0].Ports[0].Options.Hook = bridge.HookXDP // its driver has no XDP
 	s, err := bridge.Open(l.Switch.Name)
 	must(t, err)
 	defer s.Close()
@@ -337,19 +336,19 @@ func TestRefused(t *testing.T) {
 	if n := r.said.Lines("level=WARN", "device=d0"); n != 1 {
 		t.Errorf("it was told %d times", n)
 	}
-	// and with another file
+	// with another file
 	f.Bridges[0].Ports[0].Options.Hook = ""
 	f.Bridges[1].Ports = append(f.Bridges[1].Ports, config.Port{Name: "*1"})
 	r.SetFile(f)
 	r.ports("br0", "d0", "e0")
-	// one that has a place in both is in neither
+	// a device that has a place in both bridges is in neither
 	addDevice(t, l, "e1")
 	l.Wait("a refusal", func() bool { return r.said.Lines("level=WARN", "device=e1", "br0", "br1") == 1 })
 	addDevice(t, l, "e2")
 	r.ports("br0", "d0", "e0", "e2")
 }
 
-// What a person took out stays out, until the file is read again.
+// A device that a person took out stays out, until the file is read again.
 func TestTakenOut(t *testing.T) {
 	l := netlab.New(t)
 	stations := l.NewEnds(3)
@@ -367,7 +366,7 @@ func TestTakenOut(t *testing.T) {
 	r.ports("br0", "p1", "p2", "p3")
 }
 
-// Devices that come at once do so in few steps.
+// Devices that come at the same time are attached in few steps.
 func TestBurst(t *testing.T) {
 	const n = 60
 	l := netlab.New(t)
@@ -378,7 +377,7 @@ func TestBurst(t *testing.T) {
 		addDevice(t, l, want[i])
 	}
 	r.ports("br0", want...)
-	r.vacant("br0", berths) // none of them is in one: those that leave a berth are not taken out
+	r.vacant("br0", berths) // none of the ports is in a berth: ports that leave a berth are not taken out
 	for i := range n {
 		link, err := l.Switch.Netlink().LinkByName(want[i])
 		must(t, err)
@@ -391,12 +390,12 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// Devices that come one by one find a berth, with the settings of their pattern,
-// and others are made ready for those that come next.
+// Devices that come one by one find a berth with the settings of their pattern, and new berths are readied for the next
+// devices.
 func TestBerths(t *testing.T) {
 	l := netlab.New(t)
 	stations := l.NewEnds(1)
-	f := file(bridgeOf("br0", "p*", "veth-[0-9a-f]*-ext")) // which is too long for berths
+	f := file(bridgeOf("br0", "p*", "veth-[0-9a-f]*-ext")) // its name is too long for berths
 	f.Bridges[0].Settings = []bridge.Change{{Name: "vlan-filtering", Value: "on"}}
 	f.Bridges[0].Ports[0].Options.Changes = []bridge.Change{{Name: "learn", Value: "off"}}
 	f.Bridges[0].Ports[0].VLANs = []bridge.VLANRange{{First: 7, Last: 7, VLANOptions: bridge.VLANOptions{PVID: true, Untagged: true}}}
@@ -427,7 +426,7 @@ func TestBerths(t *testing.T) {
 	}
 }
 
-// A device that the file makes a port is set up, or down where the file says so, whoever made it one; once.
+// A device that the file makes a port is set up, or down if the file says so, once, no matter what made it a port.
 func TestTap(t *testing.T) {
 	l := netlab.New(t)
 	tap := func(name string) {
@@ -459,7 +458,7 @@ func TestTap(t *testing.T) {
 		})
 	}
 	must(t, s.AddBridge("br0", nil))
-	for _, name := range []string{"tap0", "one"} { // before there is an agent
+	for _, name := range []string{"tap0", "one"} { // before the agent starts
 		tap(name)
 		_, err := s.AddPort("br0", name, bridge.PortOptions{})
 		must(t, err)
@@ -471,7 +470,7 @@ func TestTap(t *testing.T) {
 	tap("tap1")
 	l.Wait("tap1 to be up", func() bool { return up("tap1") })
 	r.ports("br0", "one", "tap0", "tap1")
-	for _, name := range []string{"off0", "two"} { // which are up before they are ports
+	for _, name := range []string{"off0", "two"} { // they are up before they are ports
 		tap("none")
 		l.Plug("none")
 		rename(t, l, "none", name)
@@ -493,10 +492,10 @@ func TestTap(t *testing.T) {
 	}
 }
 
-// So is one that somebody has made a port before the watcher could.
+// The same applies to a device that a command has made a port before the watcher could.
 func TestTapOfOthers(t *testing.T) {
 	l := netlab.New(t)
-	defer runtime.GC() // which unmaps the tables of programs that this process has loaded
+	defer runtime.GC() // it unmaps the tables of programs that this process has loaded
 	s, err := bridge.Open(l.Switch.Name)
 	must(t, err)
 	defer s.Close()
@@ -522,7 +521,7 @@ func TestTapOfOthers(t *testing.T) {
 	}
 }
 
-// A veth whose other end moves is followed.
+// A bridge follows a veth whose other end moves.
 func TestOtherEnd(t *testing.T) {
 	l := netlab.New(t)
 	stations := l.NewEnds(1)
@@ -553,7 +552,7 @@ func TestOtherEnd(t *testing.T) {
 	l.Wait("the other end to be followed away", func() bool { return r.Stats().Reloads == before+1 })
 	move(elsewhere, l.Switch, home)
 	l.Wait("the other end to be followed home", func() bool { return r.Stats().Reloads == before+2 })
-	// what would be handed to it in another namespace would be lost now
+	// frames that are handed to it in another namespace would be lost now
 	e.Socket = l.Listen(l.Switch, e.Ifname)
 	waitCable(t, l, e)
 	l.Wait("frames to pass", func() bool {
@@ -563,7 +562,7 @@ func TestOtherEnd(t *testing.T) {
 	l.Reach(a, l.Frames(10, e.MAC, netlab.Station(1)), e)
 }
 
-// Rules that name a device's addresses follow them.
+// Rules that name a device's addresses follow the addresses.
 func TestAddresses(t *testing.T) {
 	l := netlab.New(t)
 	stations := l.NewEnds(2)
@@ -589,7 +588,7 @@ func TestAddresses(t *testing.T) {
 		must(t, err)
 		must(t, change(device, ip))
 	}
-	// each is counted once it is done, which is after it works
+	// a reload is counted when it is done, which is after it takes effect
 	reloads := r.Stats().Reloads
 	followed := func(what string) {
 		t.Helper()
@@ -611,7 +610,7 @@ func TestAddresses(t *testing.T) {
 	if passes("192.0.2.1") {
 		t.Error("a packet from the address that was taken away passed")
 	}
-	// addresses of others are nobody's business
+	// addresses of other devices have no effect
 	before := r.Stats()
 	other := addDevice(t, l, "lan0")
 	ip, err := netlink.ParseAddr("198.51.100.1/24")
@@ -626,8 +625,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// Rules that name the group egress follow the default routes, also where these go without an event
-// of their own: with their interface. Other routes are nobody's business, however many there are.
+// Rules that name the group egress follow the default routes, also when these go with their interface, without an event
+// of their own. Other routes have no effect, however many there are.
 func TestDefaultRoutes(t *testing.T) {
 	l := netlab.New(t)
 	stations := l.NewEnds(2)
@@ -689,8 +688,8 @@ func TestDefaultRoutes(t *testing.T) {
 	}
 }
 
-// A port that an id has plugged stays when its device goes, and no pattern takes the next device
-// of its name: that would be without the rules of the plug.
+// A port that was plugged by an ID stays when its device goes, and no pattern takes the next device of its name: that
+// device would lack the rules of the plug.
 func TestPluggedStays(t *testing.T) {
 	for name, pf := range map[string]bool{"with rules": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
@@ -715,7 +714,7 @@ func TestPluggedStays(t *testing.T) {
 			l.Wait("the log to say why", func() bool { return strings.Contains(r.said.String(), "plugged by the id g1") })
 			l.Bascule(plug...)
 			r.ports("br0", "d1", "d2")
-			// neither does it leave with its name
+			// It does not leave with its name either.
 			rename(t, l, "d1", "e1")
 			addDevice(t, l, "d3")
 			r.ports("br0", "d2", "d3", "e1")
@@ -742,7 +741,7 @@ func packet(l *netlab.Lab, from netip.Addr) netlab.Frame {
 	return netlab.Frame(b)
 }
 
-// Lost events are noticed, and nothing else is lost with them.
+// Lost events are noticed, and have no further effect.
 func TestOverrun(t *testing.T) {
 	l := netlab.New(t)
 	s, err := bridge.Open(l.Switch.Name)
@@ -770,8 +769,8 @@ func TestOverrun(t *testing.T) {
 	}
 }
 
-// A watcher that runs again after an error knows what it knew: the file, and
-// what a person did. What it missed is made good.
+// A watcher that runs again after an error still has the file, and the changes by a person. It makes up for missed
+// events.
 func TestRunAgain(t *testing.T) {
 	l := netlab.New(t)
 	r := watch(t, l, file(bridgeOf("br0", "d*")))
@@ -790,8 +789,7 @@ func TestRunAgain(t *testing.T) {
 	r.ports("br0", "d2", "d3", "d4")
 }
 
-// Where devices come and go so fast that they can't be listed, they are listed
-// later.
+// If devices come and go too fast to be listed, they are listed later.
 func TestRestless(t *testing.T) {
 	l := netlab.New(t)
 	addDevice(t, l, "d0")
@@ -817,19 +815,19 @@ func TestRestless(t *testing.T) {
 	}
 }
 
-// A bridge that can't be read for a moment has its ports all the same.
+// A bridge that can't be read for a moment keeps its ports.
 func TestUnread(t *testing.T) {
 	l := netlab.New(t)
 	r := watch(t, l, file(bridgeOf("br0", "d*")))
 	addDevice(t, l, "d0")
 	r.ports("br0", "d0")
-	r.vacant("br0", berths) // and nothing is changed
+	r.vacant("br0", berths) // and does not change
 	r.fail()
 	cookie, err := l.Switch.Cookie()
 	must(t, err)
 	config := fmt.Sprintf("%s/%d/br0/current/config", datapath.Root, cookie)
 	must(t, os.Rename(config, config+"-aside"))
-	defer os.Rename(config+"-aside", config) // if it has failed meanwhile
+	defer os.Rename(config+"-aside", config) // in case the test fails in between
 	r.run()
 	l.Wait("a warning", func() bool { return r.said.Lines("level=WARN", "cannot list all", "br0") == 1 })
 	must(t, os.Rename(config+"-aside", config))

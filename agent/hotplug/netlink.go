@@ -15,16 +15,15 @@ import (
 	"bascule/bridge"
 )
 
-// receiveBuffer, in bytes, has room for some thousand events: as many devices
-// as are made while an edit of a large bridge runs. If more come, a list of all
-// devices makes up for the lost ones.
+// receiveBuffer, in bytes, has room for some thousand events: as many devices as can be made while
+// an edit of a large bridge runs. If more come, a list of all devices makes up for the lost events.
 const receiveBuffer = 16 << 20
 
-// largestMessage is more than the kernel puts into one datagram of events.
+// largestMessage is larger than any datagram of events, in bytes.
 const largestMessage = 64 << 10
 
-// A listener hears of the devices, addresses and default routes of a network namespace
-// (rtnetlink(7)).
+// A listener receives the events of the devices, addresses and default routes of a network
+// namespace (rtnetlink(7)).
 type listener struct {
 	events *os.File
 	conn   *netlink.Handle // for requests
@@ -32,7 +31,7 @@ type listener struct {
 	buf    []byte
 }
 
-// listen begins to hear in the switch's namespace.
+// listen starts to receive events in the switch's namespace.
 func listen(s *bridge.Switch) (*listener, error) {
 	l := &listener{buf: make([]byte, largestMessage)}
 	err := s.Inside(func() (err error) {
@@ -45,7 +44,7 @@ func listen(s *bridge.Switch) (*listener, error) {
 			return err
 		}
 		l.events = os.NewFile(uintptr(fd), "netlink")
-		// the limit of net.core.rmem_max is not for this
+		// the limit net.core.rmem_max does not apply with CAP_NET_ADMIN
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer); err != nil {
 			return err
 		}
@@ -73,8 +72,8 @@ func (l *listener) close() {
 	}
 }
 
-// defaultRoutes is a filter that keeps the events of all routes but default routes from a socket: a
-// router's daemon may change a million of them at once.
+// defaultRoutes returns a socket filter that drops the events of all routes but default routes: a
+// routing daemon may change a million routes at once.
 func defaultRoutes() *unix.SockFprog {
 	const (
 		load     = unix.BPF_LD | unix.BPF_ABS
@@ -83,7 +82,7 @@ func defaultRoutes() *unix.SockFprog {
 		bitsAt   = unix.NLMSG_HDRLEN + 1 // rtm_dst_len
 		all      = 0xffffffff
 	)
-	// The filter loads in the order of networks, and the kernel writes in its own.
+	// A filter loads words in network byte order, and the kernel writes messages in its own.
 	kind := func(k uint16) uint32 {
 		return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, k)))
 	}
@@ -99,12 +98,11 @@ func defaultRoutes() *unix.SockFprog {
 	return &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 }
 
-// errOverrun says that events were lost.
+// errOverrun means that events were lost.
 var errOverrun = errors.New("events were lost")
 
-// next waits for something to happen, until the deadline that is set for reads,
-// and tells the table all that has. It returns how many events these were. The
-// error is errOverrun where some are missing.
+// next waits for events, until the read deadline, and passes all that have come to the table. It
+// returns their number. The error is errOverrun if events are missing.
 func (l *listener) next(t *table) (n int, err error) {
 	raw, err := l.events.SyscallConn()
 	if err != nil {
@@ -141,12 +139,12 @@ func (l *listener) next(t *table) (n int, err error) {
 	return n, errors.Join(err, trouble)
 }
 
-// tell tells the table the events of one datagram.
+// Passes the events of one datagram to the table.
 func tell(t *table, b []byte) (n int, err error) {
 	for len(b) >= unix.NLMSG_HDRLEN {
 		size := int(binary.NativeEndian.Uint32(b))
 		if size < unix.NLMSG_HDRLEN || size > len(b) {
-			return n, errOverrun // the rest can't be read
+			return n, errOverrun // the rest can't be parsed
 		}
 		body := b[unix.NLMSG_HDRLEN:size]
 		switch kind := binary.NativeEndian.Uint16(b[4:]); kind {
@@ -154,8 +152,8 @@ func tell(t *table, b []byte) (n int, err error) {
 			n++
 			t.addressed()
 		case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-			// those of other families are about ports of Linux bridges, say, not
-			// about devices
+			// messages of other families are about other things than devices, such as
+			// ports of Linux bridges
 			if len(body) < unix.SizeofIfInfomsg || body[0] != unix.AF_UNSPEC {
 				break
 			}
@@ -177,7 +175,7 @@ func tell(t *table, b []byte) (n int, err error) {
 
 func nlmsgAlign(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
 
-// errRestless says that devices come and go faster than they can be listed.
+// errRestless means that devices come and go too fast to be listed.
 var errRestless = errors.New("list interfaces: they change too fast")
 
 // devices lists all devices of the namespace.
@@ -199,13 +197,13 @@ func (l *listener) devices() ([]device, error) {
 	return nil, errRestless
 }
 
-// there reports whether a device is still there under its name.
+// there reports whether a device still exists under its name.
 func (l *listener) there(d device) bool {
 	link, err := l.conn.LinkByIndex(d.index)
 	return err == nil && link.Attrs().Name == d.name
 }
 
-// describe gives a device a description.
+// describe sets a device's description.
 func (l *listener) describe(d device, text string) error {
 	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: d.index, Name: d.name}}
 	return l.conn.LinkSetAlias(link, text)

@@ -12,14 +12,15 @@ import (
 	"bascule/config"
 )
 
-// A place is where the file puts a device.
+// A place is the port that the file has for a device.
 type place struct {
 	bridge  string
 	port    *config.Port
-	pattern bool // the port's name is one
+	pattern bool // the port's name is a pattern
 }
 
-// same reports whether two places are one, be it in two versions of a file.
+// same reports whether two places are the same, possibly in two versions of a
+// file.
 func (p *place) same(o *place) bool {
 	if p == nil || o == nil {
 		return p == o
@@ -27,11 +28,11 @@ func (p *place) same(o *place) bool {
 	return p.bridge == o.bridge && p.port.Name == o.port.Name
 }
 
-// places are those of a file.
+// places are the places of a file.
 type places struct {
-	named    map[string]*place // nil where the name is another kind of port's, or a mirror's
+	named    map[string]*place // nil if the name is a mirror's or of a port of another type
 	patterns []*place          // in the order of the file
-	more     map[string]bool   // names of devices of which the file says more than which port they are
+	more     map[string]bool   // names of devices for which the file has more than the port
 	mirrors  map[string]bool
 }
 
@@ -70,7 +71,7 @@ func newPlaces(f config.File) places {
 		}
 		for _, r := range b.Rules {
 			for _, word := range strings.Fields(r.Text) {
-				all.more[word] = true // those that are no names are no device's either
+				all.more[word] = true // words that are not names of devices do no harm
 			}
 		}
 	}
@@ -80,12 +81,13 @@ func newPlaces(f config.File) places {
 // up reports whether the devices of a place are up.
 func (p *place) up() bool { return p.port.Up == nil || *p.port.Up }
 
-// describes reports whether the file has another description of a device of a place.
+// describes reports whether the file has another description than the device
+// has.
 func (p *place) describes(d device) bool {
 	return p.port.Description != nil && *p.port.Description != d.alias
 }
 
-// backup is the port that stands in for the ports of a place, "" for none.
+// backup returns the backup port of a place's ports, "" for none.
 func (p *place) backup() string {
 	for _, c := range p.port.Options.Changes {
 		if c.Name == "backup" && c.Value != "none" {
@@ -95,7 +97,7 @@ func (p *place) backup() string {
 	return ""
 }
 
-// says reports whether the file says more of a device than which port it is.
+// says reports whether the file has more about a device than its port.
 func (a places) says(name string) bool {
 	if a.more[name] {
 		return true
@@ -104,13 +106,14 @@ func (a places) says(name string) bool {
 	return p != nil && p.backup() != ""
 }
 
-// of returns the place of a device's name, nil for none.
+// of returns the place for a device's name, nil for none.
 func (a places) of(name string) *place {
 	if p, ok := a.named[name]; ok {
 		return p
 	}
 	for _, p := range a.patterns {
-		// a pattern that is malformed matches nothing: whoever read the file said so
+		// a malformed pattern matches nothing: it was reported when
+		// the file was read
 		if ok, err := path.Match(p.port.Name, name); ok && err == nil {
 			return p
 		}
@@ -118,8 +121,8 @@ func (a places) of(name string) *place {
 	return nil
 }
 
-// rival returns a place in another bridge whose pattern a device matches, too,
-// nil for none. Whoever applies the file refuses the device for that.
+// rival returns a place in another bridge whose pattern matches the device,
+// too, nil for none. An apply of the file refuses the device for that.
 func (a places) rival(name string, at *place) *place {
 	if !at.pattern {
 		return nil
@@ -132,9 +135,9 @@ func (a places) rival(name string, at *place) *place {
 	return nil
 }
 
-// berths returns the berths that a bridge is to have ready, so many for each
-// pattern. A berth has its pattern where a port has its device's name. If a
-// pattern is too long for that, the bridge would refuse all berths.
+// berths returns the berths that a bridge should have ready, count for each
+// pattern. A berth has its pattern instead of a device's name. If a pattern is
+// too long for that, the bridge would refuse all berths.
 func (a places) berths(name string, count int) (list []bridge.Berth) {
 	for _, p := range a.patterns {
 		if p.bridge == name && count > 0 && len(p.port.Name) < unix.IFNAMSIZ {

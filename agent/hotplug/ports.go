@@ -8,15 +8,15 @@ import (
 	"bascule/bridge"
 )
 
-// occupy makes a device a port by a berth of its pattern, if one is vacant and
-// that is all it takes.
+// occupy makes a device a port by a vacant berth of its pattern, if the device needs no more
+// than that.
 func (w *Watcher) occupy(a attachment) bool {
-	if !a.place.pattern || w.berths == 0 || w.t.stacked(a.device) { // the long way looks at all devices
+	if !a.place.pattern || w.berths == 0 || w.t.stacked(a.device) { // only an edit looks at all devices
 		return false
 	}
 	ok, warnings, err := w.s.Occupy(a.place.bridge, a.place.port.Name, a.name)
 	if err != nil {
-		// the long way says more, and finishes the work that this one left
+		// the edit returns a better error, and completes a step that was interrupted
 		w.log.Debug("a device is not for a berth", "device", a.name, "bridge", a.place.bridge, "err", err)
 		return false
 	}
@@ -29,8 +29,8 @@ func (w *Watcher) occupy(a attachment) bool {
 	return ok
 }
 
-// tidy removes the ports of devices that have gone from a bridge, and sees to it
-// that each of its patterns has vacant berths, in one step.
+// tidy removes the ports of devices that have gone from a bridge, and adds vacant berths for
+// each of its patterns, in one step.
 func (w *Watcher) tidy(name string, gone []int) {
 	list := w.t.places.berths(name, w.berths)
 	n := 0
@@ -50,9 +50,8 @@ func (w *Watcher) tidy(name string, gone []int) {
 	}
 }
 
-// change removes the ports of devices that have gone from a bridge and makes
-// other devices its ports, in one step. If that is refused it finds out for
-// which device.
+// change removes the ports of devices that have gone from a bridge, and makes other devices
+// its ports, in one step. If the step is refused, change tries the devices one by one.
 func (w *Watcher) change(name string, gone []int, list []attachment) {
 	n := 0
 	warnings, err := w.s.Edit(name, func(e *bridge.Edit) (err error) {
@@ -95,7 +94,7 @@ func (w *Watcher) change(name string, gone []int, list []attachment) {
 	}
 }
 
-// removed notes that ports have gone with their devices.
+// removed counts and logs ports that have gone with their devices.
 func (w *Watcher) removed(bridge string, n int) {
 	if n == 0 {
 		return
@@ -110,21 +109,22 @@ func (w *Watcher) warn(bridge string, warnings []string) {
 	}
 }
 
-// joined notes that a device has become a port.
+// joined counts and logs a device that has become a port.
 func (w *Watcher) joined(a attachment) {
 	w.accepted(a)
 	w.count(func(s *Stats) { s.Attached++ })
 	w.log.Info("a device became a port", "device", a.name, "bridge", a.place.bridge, "as", a.place.port.Name)
 }
 
-// accepted notes that a device is the port that it is to be.
+// accepted records that a device is the port that it should be.
 func (w *Watcher) accepted(a attachment) {
 	if w.t.attached(a) {
 		w.raise(a)
 	}
 }
 
-// raise sets a device up, or down, and describes it, as the file has its place.
+// raise sets a device up or down, and sets its description, as its place in the file has
+// them.
 func (w *Watcher) raise(a attachment) {
 	if a.place.describes(a.device) {
 		if err := w.l.describe(a.device, *a.place.port.Description); err != nil && w.l.there(a.device) {
@@ -139,10 +139,10 @@ func (w *Watcher) raise(a attachment) {
 	}
 }
 
-// refused notes that a device did not become a port. It says nothing of a
-// device that has gone meanwhile, or has another name: the event is on the way.
-// A device that somebody else made the desired port is as it should be. A
-// device that is still where its old name belonged leaves that place first.
+// refused records that a device did not become a port. It ignores a device that has gone
+// meanwhile, or has another name: the event is on its way. A device that a command has made
+// the desired port is accepted. A device that is still a port by its former name leaves that
+// place first.
 func (w *Watcher) refused(a attachment, why error) {
 	if !w.l.there(a.device) {
 		return
@@ -169,7 +169,7 @@ func (w *Watcher) has(name string, index int) bool {
 	})
 }
 
-// leave takes a device out of a bridge.
+// leave removes a device from a bridge.
 func (w *Watcher) leave(d departure) {
 	n := 0
 	_, err := w.s.Edit(d.bridge, func(e *bridge.Edit) (err error) {
@@ -181,13 +181,13 @@ func (w *Watcher) leave(d departure) {
 		return
 	}
 	w.t.detached(d)
-	if n > 0 { // else a person was faster
+	if n > 0 { // otherwise a person was faster
 		w.count(func(s *Stats) { s.Removed++ })
 		w.log.Info("a device left its bridge, since its name no longer belongs there", "device", d.name, "bridge", d.bridge)
 	}
 }
 
-// refresh has a bridge follow its devices' other ends.
+// refresh updates a bridge after changes of its devices' other ends.
 func (w *Watcher) refresh(bridge string) {
 	changed, err := w.s.Refresh(bridge)
 	if err != nil {
@@ -199,8 +199,8 @@ func (w *Watcher) refresh(bridge string) {
 	}
 }
 
-// refreshPF has the rules of all bridges follow names and addresses, also of bridges that no
-// file names: rules of any may say (device).
+// refreshPF updates the rules of all bridges after changes of names and addresses. It
+// includes bridges that no file names, since all rules may have (device).
 func (w *Watcher) refreshPF() {
 	names, err := w.s.Names()
 	if err != nil {

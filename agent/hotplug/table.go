@@ -13,27 +13,27 @@ import (
 	"bascule/config"
 )
 
-// A device has those facts of an interface that matter.
+// A device has the properties of an interface that the table needs.
 type device struct {
 	index     int
 	name      string
-	kind      string // as `ip -d link` has it: veth, tuntap, ...; "device" of hardware
+	kind      string // as `ip -d link` shows it: veth, tuntap, ...; "device" for hardware
 	ethernet  bool
 	loopback  bool
 	switchEnd bool   // it is the switch's end of a host port
-	master    int    // index of the device that it belongs to, 0 for none
-	group     uint32 // of interfaces (ip-link(8))
+	master    int    // index of its master, 0 for none
+	group     uint32 // group of interfaces (ip-link(8))
 	mtu       int    // in bytes
-	xdp       bool   // a program of somebody's is attached
-	below     int    // index of the device here that it is right above, 0 for none
-	alias     string // its description
-	up        bool   // as somebody has set it
+	xdp       bool   // an XDP program is attached
+	below     int    // index of the device right below it in this namespace, 0 for none
+	alias     string // description
+	up        bool   // administrative state
 	running   bool   // it is up and has a carrier
 	peer      int    // of a veth, the other end's index
-	peerNetns int    // and its namespace's number, -1 for this one
+	peerNetns int    // and its namespace's ID, -1 for this namespace
 }
 
-// unfit says why a device can't be a port, "" if it can.
+// unfit returns why a device can't be a port, "" if it can.
 func (d device) unfit() string {
 	switch {
 	case d.loopback:
@@ -52,7 +52,7 @@ func (d device) unfit() string {
 	return ""
 }
 
-// changed reports whether a device that was refused is worth another try.
+// changed reports whether a refused device has changed enough for another try.
 func (d device) changed(o device) bool {
 	return d.name != o.name || d.kind != o.kind || d.master != o.master || d.mtu != o.mtu || d.xdp != o.xdp || d.running != o.running
 }
@@ -60,46 +60,46 @@ func (d device) changed(o device) bool {
 // An entry is a device and its state.
 type entry struct {
 	device
-	in        *place    // the port that it is, nil if it is none by this file
-	tried     *place    // that it was last to become: it may have, though it was refused, where it went meanwhile
-	host      string    // the bridge of which it is a host port's own end
-	elsewhere string    // the bridge that has it as a port and that the file does not put it in
-	refused   string    // why it did not become a port when that was last tried
-	left      string    // why it is left alone, as was said
-	out       bool      // a person took it out of the bridge
-	raised    *place    // where it was set up or down and described as the file has it, or seen so
-	asked     bool      // that the files are applied was asked for, which is to make it a port
-	as        string    // the name by which the file was applied to the port that it is
+	in        *place    // the port that it is by this file, nil for none
+	tried     *place    // the last port that was tried: it may be that port although refused, if it went meanwhile
+	host      string    // the bridge whose host port it belongs to
+	elsewhere string    // the bridge that has it as a port against the file
+	refused   string    // why its last try to become a port failed
+	left      string    // why it is left alone, as last logged
+	out       bool      // a person removed it from the bridge
+	raised    *place    // the place by which it was set up or down and described, or found so
+	asked     bool      // an apply of the files was requested, which will make it a port
+	as        string    // the name with which the file was applied to its port
 	since     time.Time // when it became a port by this file, zero for never
 }
 
-// A table knows the devices of a namespace and decides, event by event, what to
-// do about them. It touches nothing.
+// A table has the devices of a namespace, and decides, event by event, what to do about them. It
+// changes nothing itself.
 type table struct {
 	file    config.File
 	places  places
 	bridges []string // of the file
 	devices map[int]*entry
-	joined  map[int]*place // by index: where a device of it last became a port
+	joined  map[int]*place // by index: the last place where a device of that index became a port
 
-	touched map[int]bool // devices to be looked at
-	// heeded are the bridges where a person did what is missing. On others the file
-	// is new, and overrules the person.
+	touched map[int]bool // devices to check
+	// heeded are the bridges where a person has made the differences to the file. In other
+	// bridges the file is newer, and overrules the person.
 	heeded  map[string]bool
-	gone    map[string]map[int]bool // by bridge: devices that have gone, whose ports are to go with them
-	ports   map[string]urgency      // bridges whose ports are to be compared with their devices
+	gone    map[string]map[int]bool // by bridge: devices that have gone, whose ports must go
+	ports   map[string]urgency      // bridges whose ports must be compared with their devices
 	pf      bool                    // addresses, or default routes, may have changed
 	notes   []note
-	arrived bool // a device came of which the file says more than which port it is
+	arrived bool // a device has come for which the file has more than the port
 }
 
-// An urgency says how soon something has to be done.
+// An urgency is how soon something must be done.
 type urgency int
 
 const (
 	never urgency = iota
-	later         // when things are quiet: it costs speed meanwhile
-	now           // it loses frames meanwhile
+	later         // when no events come: until then it costs speed
+	now           // at once: until then frames are lost
 )
 
 // A note is a line for the log.
@@ -111,26 +111,26 @@ type note struct {
 	why    string
 }
 
-// The work is what there is to be done.
+// The work is the list of things to do.
 type work struct {
 	attach []attachment
-	raise  []attachment // devices that are to be set up, or down, or described
+	raise  []attachment // devices to set up or down, or to describe
 	leave  []departure
-	gone   map[string][]int // by bridge: the devices of ports that are to be removed
+	gone   map[string][]int // by bridge: the devices of ports to remove
 	ports  map[string]urgency
 	pf     bool
 	notes  []note
-	apply  bool // the file says more of a device that has come than which port it is
+	apply  bool // the file has more than the port for a device that has come
 }
 
-// An attachment is a device that is to become a port.
+// An attachment is a device that should become a port.
 type attachment struct {
 	device
 	place *place
-	moves bool // it is a port that has to leave first, or its index was that of one that has gone
+	moves bool // it is a port that must leave first, or a device that has gone had its index
 }
 
-// A departure is a device that is to be a port no longer.
+// A departure is a device that should no longer be a port.
 type departure struct {
 	index  int
 	name   string
@@ -143,12 +143,12 @@ func newTable(f config.File) *table {
 	return t
 }
 
-// setFile makes another file the desired state. It tries devices again that
-// were refused, or taken out by a person.
+// setFile makes another file the desired state. Devices that were refused, or removed by a person,
+// are tried again.
 //
-// The file was applied before, and a device that it says more about may have
-// come in between. So a new file is applied once more. If the file is as it
-// was, devices that have arrived stay so.
+// The file was applied before this call, and a device for which it has more than the port may have
+// come in between. So a new file is applied once more. If the file is unchanged, devices that have
+// arrived keep their state.
 func (t *table) setFile(f config.File) {
 	same := reflect.DeepEqual(t.file, f)
 	t.file = f
@@ -167,10 +167,10 @@ func (t *table) setFile(f config.File) {
 	}
 }
 
-// concerns reports whether the file says of a name what only applying the file does.
+// concerns reports whether the file has something for a name that needs an apply of the file.
 func (t *table) concerns(name string) bool { return t.places.mirrors[name] || t.places.says(name) }
 
-// appeared says that a device is there, or has changed.
+// appeared records that a device exists, or has changed.
 func (t *table) appeared(d device) {
 	e := t.devices[d.index]
 	if e == nil {
@@ -179,7 +179,7 @@ func (t *table) appeared(d device) {
 		t.devices[d.index] = e
 		t.touched[d.index] = true
 		t.restacked(d.below)
-		return // it has no addresses, or they are told by themselves
+		return // it has no addresses, or they have their own events
 	}
 	was := e.device
 	e.device = d
@@ -187,10 +187,11 @@ func (t *table) appeared(d device) {
 		t.restacked(was.below)
 		t.restacked(d.below)
 	}
-	// Rules name ports by these. The default routes by an interface that goes down go without an event.
+	// Rules refer to ports by name and group. If an interface goes down, its default routes go
+	// without an event.
 	t.pf = t.pf || was.name != d.name || was.group != d.group || e.in == nil && was.up != d.up
 	if was.name != d.name {
-		// Nobody knows by which of the names the files were applied to it: that takes a while.
+		// The files may have been applied under either name: an apply takes a while.
 		t.arrived = t.arrived || t.concerns(d.name) || t.concerns(was.name)
 		if !t.places.of(was.name).same(t.places.of(d.name)) {
 			e.out = false
@@ -210,8 +211,8 @@ func (t *table) appeared(d device) {
 	}
 }
 
-// restacked says that a device has come to be right above another one, or is not any more. The
-// other one may have been refused for that.
+// restacked records that a device has come to be right above another one, or no longer is. The lower
+// device may have been refused for that.
 func (t *table) restacked(below int) {
 	if e := t.devices[below]; e != nil && e.refused != "" {
 		e.refused, e.asked = "", false
@@ -219,7 +220,7 @@ func (t *table) restacked(below int) {
 	}
 }
 
-// stacked reports whether a device has another right above it, or is right above another.
+// stacked reports whether a device is right above or right below another.
 func (t *table) stacked(d device) bool {
 	if d.below != 0 {
 		return true
@@ -234,8 +235,7 @@ func (t *table) stacked(d device) bool {
 
 func (t *table) compare(bridge string, u urgency) { t.ports[bridge] = max(t.ports[bridge], u) }
 
-// vanished says that a device has gone: it was deleted, or moved to another
-// namespace.
+// vanished records that a device has gone: it was deleted, or moved to another namespace.
 func (t *table) vanished(index int) {
 	e := t.devices[index]
 	if e == nil {
@@ -244,7 +244,7 @@ func (t *table) vanished(index int) {
 	delete(t.devices, index)
 	delete(t.touched, index)
 	t.restacked(e.below)
-	t.pf = t.pf || e.in == nil && e.up // as when it goes down
+	t.pf = t.pf || e.in == nil && e.up // as if it goes down
 	for _, at := range []*place{e.in, e.tried} {
 		if at != nil && at.pattern {
 			t.remove(at.bridge, index)
@@ -259,9 +259,8 @@ func (t *table) remove(bridge string, index int) {
 	t.gone[bridge][index] = true
 }
 
-// synchronise brings the table in line with a list of all devices and of all
-// ports: at the start, after events were lost, or for a new file. For bridges
-// that could not be read the table keeps what it knew.
+// synchronise updates the table from a list of all devices and all ports: at the start, after events
+// were lost, or for a new file. For bridges that could not be read the table keeps its state.
 func (t *table) synchronise(devices []device, ports []bridge.Port, unread ...string) {
 	there := map[int]bool{}
 	for _, d := range devices {
@@ -279,8 +278,8 @@ func (t *table) synchronise(devices []device, ports []bridge.Port, unread ...str
 			member[p.Index] = p
 			continue
 		}
-		// a device that came by a pattern and went when nobody looked, or whose
-		// index another has got since
+		// a device that came by a pattern and went unnoticed, or whose index another device
+		// has now
 		at := t.places.of(p.Name)
 		if p.Type == bridge.TypeNetdev && at != nil && at.pattern && at.bridge == p.Bridge {
 			t.remove(p.Bridge, p.Index)
@@ -322,11 +321,11 @@ func (t *table) synchronise(devices []device, ports []bridge.Port, unread ...str
 	}
 }
 
-// addressed says that addresses of devices, or default routes, may have changed.
+// addressed records that addresses of devices, or default routes, may have changed.
 func (t *table) addressed() { t.pf = true }
 
-// attached notes that a device has become the port that an attachment asked
-// for. It reports whether the device is to be set up, or down, or described.
+// attached records that a device has become the port of an attachment. It reports whether the device
+// must be set up or down, or described.
 func (t *table) attached(a attachment) (raise bool) {
 	e := t.devices[a.index]
 	if e == nil {
@@ -341,8 +340,8 @@ func (t *table) attached(a attachment) (raise bool) {
 	return e.raise()
 }
 
-// raise reports whether a device is to be set up where it is, or down, or described, as
-// the file has it, and then takes that as done: what a person sets later stays so.
+// raise reports whether a device must be set up or down, or described, for its place in the file. It
+// does so once for a place, so that later manual changes remain.
 func (e *entry) raise() bool {
 	if e.in == nil || e.raised.same(e.in) {
 		return false
@@ -351,8 +350,8 @@ func (e *entry) raise() bool {
 	return e.up != e.in.up() || e.in.describes(e.device)
 }
 
-// again tries devices once more that became ports after a time and are none any more: a state of that
-// time was made again, which has not heard of them. A person did not take them out.
+// again retries devices that became ports after a time and are no ports any more: a state of that
+// time was restored, which has no ports for them. No person has removed these devices.
 func (t *table) again(since time.Time) {
 	for _, e := range t.devices {
 		if e.in == nil && e.since.After(since) {
@@ -362,19 +361,17 @@ func (t *table) again(since time.Time) {
 	}
 }
 
-// formerly returns where a device of an index last became a port: events that
-// are behind may have told since that it has gone, of one that had the index
-// before it.
+// formerly returns where a device of this index last became a port. Late events may have removed the
+// device from the table: they are about a former device of the same index.
 func (t *table) formerly(index int) *place { return t.joined[index] }
 
-// calm forgets where devices were ports that have gone. It is called when things
-// are quiet: events of one that has the index since, and is a port, are no longer
-// on the way.
+// calm forgets the former places of devices that have gone. It is called when no events come: then no
+// late event can remove a device that has the index now and is a port.
 func (t *table) calm() {
 	maps.DeleteFunc(t.joined, func(index int, _ *place) bool { return t.devices[index] == nil })
 }
 
-// found says that a device is where it became a port formerly.
+// found records that a device is where it formerly became a port.
 func (t *table) found(index int) {
 	if e := t.devices[index]; e != nil {
 		e.in, e.refused = t.joined[index], ""
@@ -382,7 +379,7 @@ func (t *table) found(index int) {
 	}
 }
 
-// detached says that a device has left a bridge.
+// detached records that a device has left a bridge.
 func (t *table) detached(d departure) {
 	if e := t.devices[d.index]; e != nil {
 		e.in = nil
@@ -390,8 +387,8 @@ func (t *table) detached(d departure) {
 	}
 }
 
-// refuse notes why a device did not become a port. The device is tried again
-// when it changes. refuse reports whether that is news.
+// refuse records why a device did not become a port. The device is tried again when it changes.
+// refuse reports whether the reason is new.
 func (t *table) refuse(a attachment, why string) bool {
 	e := t.devices[a.index]
 	if e == nil {
@@ -403,9 +400,9 @@ func (t *table) refuse(a attachment, why string) bool {
 	return news
 }
 
-// anew reports whether a port is to be made anew as its device has another name: the file
-// says of one of the two names what it does not say of the other. The port would forward
-// without that, or with what was said of the other.
+// anew reports whether a port must be made anew since its device was renamed: the file has something
+// for one of the names that it does not have for the other. The port would forward without that, or
+// with the other name's.
 func (t *table) anew(e *entry) bool {
 	return e.as != e.name && (t.places.says(e.as) || t.places.says(e.name))
 }
@@ -428,7 +425,7 @@ func (t *table) todo() work {
 			moves = true
 		}
 		if !moves && e.in != nil {
-			e.in = want // as this file has it
+			e.in = want // it may differ in this file
 			if e.raise() {
 				w.raise = append(w.raise, attachment{device: e.device, place: want})
 			}
@@ -453,7 +450,8 @@ func (t *table) todo() work {
 		}
 		e.tried = want
 		if t.places.says(e.name) {
-			// a port that forwards before its rules and bindings are there has no filter
+			// a port that forwards before its rules and bindings are in place has no
+			// filter
 			w.apply = w.apply || !e.asked
 			e.asked = true
 			continue

@@ -43,7 +43,7 @@ func TestPlaces(t *testing.T) {
 	)
 	f.Bridges[1].Mirrors = []config.Mirror{{Device: "tap9"}}
 	for name, want := range map[string]string{
-		"tap0": "br0/tap*", "tap7": "br0/tap7", "tap9": "", // a mirror's device is that alone
+		"tap0": "br0/tap*", "tap7": "br0/tap7", "tap9": "", // a mirror's device is nothing else
 		"vm3": "br0/vm[0-9]", "vm33": "br1/vm*",
 		"eth1": "br1/eth1", "eth10": "", "host0": "", "to1": "", "bad[": "", "lo": "",
 	} {
@@ -66,7 +66,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// A port with a backup, and the backup, are for who applies the file.
+// A port with a backup, and the backup, need an apply of the file.
 func TestPlacesBackup(t *testing.T) {
 	f := file(bridgeOf("br0", "p1", "p2", "p3", "tap*"))
 	f.Bridges[0].Ports[0].Options.Changes = []bridge.Change{{Name: "hairpin", Value: "on"}, {Name: "backup", Value: "p2"}}
@@ -79,7 +79,8 @@ func TestPlacesBackup(t *testing.T) {
 	}
 }
 
-// A pattern that is longer than a device's name takes no others' berths.
+// A pattern that is longer than a device's name does not cost other patterns
+// their berths.
 func TestPlacesBerths(t *testing.T) {
 	f := file(bridgeOf("br0", "one", "veth-[0-9a-f]*-ext", "tap-012345678-*", "tap-0123456789-*"), bridgeOf("br1", "vm*"))
 	var got []string
@@ -91,7 +92,7 @@ func TestPlacesBerths(t *testing.T) {
 	}
 }
 
-// list is what there is to be done, in a line for each thing.
+// list returns the work, a line for each thing.
 func (w work) list() (lines []string) {
 	for _, a := range w.attach {
 		line := fmt.Sprintf("attach %s#%d to %s as %s", a.name, a.index, a.place.bridge, a.place.port.Name)
@@ -124,7 +125,7 @@ func (w work) list() (lines []string) {
 	return lines
 }
 
-// do does all of it, as a switch that refuses nothing would.
+// do does all of the work, like a switch that refuses nothing.
 func (w work) do(t *table) {
 	for _, d := range w.leave {
 		t.detached(d)
@@ -149,7 +150,7 @@ func TestTable(t *testing.T) {
 	veth := with(ether(5, "veth-a"), func(d *device) { d.kind, d.peer, d.peerNetns = "veth", 9, 3 })
 	tests := []struct {
 		name   string
-		before func(*table) // and all that it takes is done
+		before func(*table) // and its work is done
 		then   func(*table)
 		want   []string
 	}{
@@ -346,7 +347,7 @@ func TestTable(t *testing.T) {
 			want:   []string{"attach tap7#7 to br0 as tap*"},
 		},
 		{
-			name:   "a port that gets a master", // which others tell of
+			name:   "a port that gets a master", // other events report it
 			before: func(tb *table) { attached(tb, ether(7, "tap7")) },
 			then:   func(tb *table) { tb.appeared(with(ether(7, "tap7"), func(d *device) { d.master = 4 })) },
 		},
@@ -674,7 +675,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// An event that is behind may tell that a device has gone whose successor of the
+// A late event may report that a device has gone although its successor of the
 // same index has become a port already, and has another name since.
 func TestFormerly(t *testing.T) {
 	table := newTable(file(bridgeOf("br0", "p*"), bridgeOf("br1", "other*")))
@@ -683,7 +684,7 @@ func TestFormerly(t *testing.T) {
 	table.attached(w.attach[0])
 	table.vanished(7)
 	table.appeared(ether(7, "other"))
-	(&Watcher{t: table}).settle(chores{}) // which keeps it, since there is a device of the index
+	(&Watcher{t: table}).settle(chores{}) // it keeps the place, since there is a device of that index
 	w = table.todo()
 	if got := w.list(); !slices.Contains(got, "attach other#7 to br1 as other*") {
 		t.Fatalf("there is to do: %q", got)

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package hotplug keeps the devices of a network namespace in the bridges that
-// a file names them for: as they come, go, are renamed, and come again.
+// Package hotplug attaches the devices of a network namespace to bridges as a file has it, when
+// devices come, go, are renamed, and come back.
 //
-// A device whose name has a place in the file becomes a port as soon as the
-// kernel tells of it. If a berth was readied for its pattern, that takes about
-// a millisecond. If not, one edit of the bridge serves all devices that wait. A
-// port that came by a pattern goes with its device. A port that the file names
-// stays, shown as gone, until the device comes again. A device that is renamed
-// is where its new name belongs.
+// A device whose name has a place in the file becomes a port as soon as the kernel reports the
+// device. If a berth is ready for its pattern, that takes about a millisecond. If not, one edit
+// of the bridge serves all devices that wait. A port that came by a pattern goes with its
+// device. A port that the file names stays, shown as gone, until the device comes back. A
+// renamed device moves to the place of its new name.
 //
-// A person's change to a bridge stands until the file is read again
-// ([Watcher.SetFile]): a device taken out with `bascule port del` stays out
-// until then, or until it is made anew or gets a name that has another place.
+// A person's change of a bridge remains until the file is read again ([Watcher.SetFile]). A
+// device that was removed with `bascule port del` stays out until then, until it is made anew,
+// or until it gets a name that has another place.
 package hotplug
 
 import (
@@ -28,25 +27,25 @@ import (
 	"bascule/config"
 )
 
-// A Watcher keeps the devices of one network namespace in its bridges.
+// A Watcher attaches the devices of one network namespace to its bridges.
 type Watcher struct {
 	s      *bridge.Switch
 	log    *slog.Logger
-	berths int // to be kept ready for each pattern
+	berths int // number to keep ready for each pattern
 	apply  func()
 	berth  func(bridge string)
 	listen func(*bridge.Switch) (*listener, error)
 
 	mu    sync.Mutex
-	file  *config.File // that is to be taken, nil for none
+	file  *config.File // the next file, nil for none
 	again time.Time    // see Again; zero for never
 	stats Stats
-	wake  func() // ends a wait for events
+	wake  func() // interrupts a wait for events
 
-	t *table // kept when Run ends with an error, for the next one
+	t *table // kept for the next Run if Run fails
 	l *listener
 
-	unlisted string // why not all could be listed, as was said
+	unlisted string // why the last list was incomplete, as last logged
 }
 
 // Stats count what a watcher did since it was made.
@@ -69,20 +68,19 @@ func New(s *bridge.Switch, f config.File, log *slog.Logger) *Watcher {
 	}
 }
 
-// OnArrival has f called when a device has come of which the file says more
-// than which port it is: it is a mirror or has a backup, or rules, bindings,
-// entries or backups name it. Whoever applies the file does that. Call
-// OnArrival before Run, which waits for f.
+// OnArrival sets the function to call when a device has come for which the file has more than
+// the port: it is a mirror or has a backup, or rules, bindings, entries or backups name it. Such
+// a device needs an apply of the file. Call OnArrival before Run, which waits for f.
 func (w *Watcher) OnArrival(f func()) { w.apply = f }
 
-// OnBerth has f called with the name of a bridge when a device has come to one
-// of its berths. [bridge.Switch.Changes] does not tell of that. Call OnBerth
-// before Run, which waits for f.
+// OnBerth sets the function to call with the name of a bridge when a device has come to one of
+// its berths. [bridge.Switch.Changes] does not report that. Call OnBerth before Run, which waits
+// for f.
 func (w *Watcher) OnBerth(f func(bridge string)) { w.berth = f }
 
-// SetFile makes another file the desired state. It tries devices again that
-// were refused, or taken out of a bridge by a person. Ports that the new file
-// does not have are removed by whoever applies it. It does not wait.
+// SetFile makes another file the desired state. Devices that were refused, or removed from a
+// bridge by a person, are tried again. Ports that the new file does not have are removed by the
+// apply of the file. SetFile does not wait.
 func (w *Watcher) SetFile(f config.File) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -90,8 +88,8 @@ func (w *Watcher) SetFile(f config.File) {
 	w.wake()
 }
 
-// Again tries devices once more that became ports after a time, and have been taken out of their
-// bridges since: a state of that time was made again. It does not wait.
+// Again retries devices that became ports after a time, and have been removed from their bridges
+// since: a state of that time was restored. It does not wait.
 func (w *Watcher) Again(since time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -114,24 +112,22 @@ func (w *Watcher) count(f func(*Stats)) {
 	f(&w.stats)
 }
 
-// How long nothing must happen before work that can wait is done, and how long
-// that work waits at most.
+// Work that can wait is done when no event has come for quiet, and after patience at the latest.
 const (
 	quiet    = 200 * time.Millisecond
 	patience = 2 * time.Second
 )
 
-// berths is how many are kept ready for each pattern.
+// berths is the number of berths to keep ready for each pattern.
 const berths = 4
 
-// retryPeriod is after how long all is listed again where that failed.
+// retryPeriod is the time until all is listed again after a failure.
 const retryPeriod = time.Second
 
-// Run keeps the devices where they belong until ctx ends, and begins with those
-// that are there. It fails with ctx's error, or if it cannot hear of devices.
-// Failures of a device or a bridge are in the log. Called again after an error
-// it goes on with the file that it has, and makes up for the events that it
-// missed.
+// Run attaches devices until ctx ends, and begins with the devices that exist. It fails with
+// ctx's error, or if it cannot receive events of devices. Failures of a device or a bridge are
+// logged. Run may be called again after an error: it goes on with its file, and makes up for
+// missed events.
 func (w *Watcher) Run(ctx context.Context) error {
 	l, err := w.listen(w.s)
 	if err != nil {
@@ -140,7 +136,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	defer l.close()
 	w.l = l
 	w.mu.Lock()
-	w.wake = func() { _ = l.events.SetReadDeadline(time.Now()) } // closed, it waits no more
+	w.wake = func() { _ = l.events.SetReadDeadline(time.Now()) } // a closed listener does not wait
 	w.mu.Unlock()
 	defer context.AfterFunc(ctx, func() {
 		w.mu.Lock()
@@ -148,8 +144,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 		w.wake()
 	})()
 	var rest chores
-	list := time.Now()  // when all is to be listed, zero for never
-	var since time.Time // as of Again
+	list := time.Now()  // when to list all, zero for never
+	var since time.Time // the time from Again
 	for ctx.Err() == nil {
 		if f := w.newFile(); f != nil {
 			w.t.setFile(*f)
@@ -192,10 +188,10 @@ func (w *Watcher) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// due reports whether a time has come; the zero time never does.
+// due reports whether a time has come. The zero time never comes.
 func due(t time.Time) bool { return !t.IsZero() && !time.Now().Before(t) }
 
-// earlier returns which of two times comes first.
+// earlier returns the earlier of two times; the zero time is never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -203,17 +199,16 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// Chores are the work that waits for quiet, by bridge: a device that comes
-// meanwhile would have to wait for it. The work of a bridge is done in one
-// step.
+// Chores are the work that waits for a quiet moment, by bridge: a new device would have to wait
+// for it otherwise. The work of a bridge is done in one step.
 type chores struct {
 	bridges map[string]*chore
 	since   time.Time
 }
 
 type chore struct {
-	gone    []int // devices whose ports are to be removed
-	compare bool  // its ports are to be compared with their devices
+	gone    []int // devices whose ports must be removed
+	compare bool  // the ports must be compared with their devices
 }
 
 // of returns the chores of a bridge.
@@ -227,8 +222,7 @@ func (c *chores) of(bridge string) *chore {
 	return c.bridges[bridge]
 }
 
-// deadline returns when they are to be done if nothing happens until then, zero
-// where there are none.
+// deadline returns when the chores are due if no event comes until then, zero if there are none.
 func (c *chores) deadline() time.Time {
 	if c.bridges == nil {
 		return time.Time{}
@@ -244,7 +238,7 @@ func (w *Watcher) newFile() *config.File {
 	return f
 }
 
-// tryAgain returns since when devices are to be tried again, zero for none.
+// tryAgain returns the time from which devices should be retried, zero for none.
 func (w *Watcher) tryAgain() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -253,20 +247,19 @@ func (w *Watcher) tryAgain() time.Time {
 	return since
 }
 
-// mayWait sets how long events may be waited for, unless there is something
-// else to do.
+// mayWait sets how long to wait for events. It reports false if there is something else to do.
 func (w *Watcher) mayWait(ctx context.Context, deadline time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.file != nil || !w.again.IsZero() || ctx.Err() != nil {
 		return false
 	}
-	_ = w.l.events.SetReadDeadline(deadline) // where it fails, so does reading
+	_ = w.l.events.SetReadDeadline(deadline) // if it fails, the read fails, too
 	return true
 }
 
-// synchronise tells the table all that is there. It returns when that is to be
-// done again because it could not be, zero for never.
+// synchronise passes all devices and ports to the table. It returns when to do that again after
+// a failure, zero for never.
 func (w *Watcher) synchronise() (again time.Time, err error) {
 	devices, err := w.l.devices()
 	if errors.Is(err, errRestless) {
@@ -291,14 +284,14 @@ func (w *Watcher) synchronise() (again time.Time, err error) {
 		unread, trouble = append(unread, name), errors.Join(trouble, err)
 	}
 	w.t.synchronise(devices, ports, unread...)
-	if trouble == nil || w.unlisted == "" { // else it was told
+	if trouble == nil || w.unlisted == "" { // otherwise it was passed already
 		w.t.addressed()
 	}
 	return w.unable(trouble), nil
 }
 
-// unable notes why not all could be listed, once, and returns when that is tried
-// again; never where there is no error.
+// unable logs, once, why not all could be listed, and returns when to try again; never without
+// an error.
 func (w *Watcher) unable(err error) (again time.Time) {
 	if err == nil {
 		w.unlisted = ""
@@ -311,8 +304,7 @@ func (w *Watcher) unable(err error) (again time.Time) {
 	return time.Now().Add(retryPeriod)
 }
 
-// act does the work that is to be done at once, the fastest first. Work that
-// can wait goes to rest.
+// act does urgent work at once, the fastest first. Work that can wait is added to rest.
 func (w *Watcher) act(todo work, rest *chores) {
 	slow := map[string][]attachment{}
 	full := map[*place]bool{}
@@ -365,7 +357,7 @@ func (w *Watcher) act(todo work, rest *chores) {
 	}
 }
 
-// settle does the work that waited for quiet.
+// settle does the work that waited for a quiet moment.
 func (w *Watcher) settle(rest chores) {
 	w.t.calm()
 	for _, name := range w.t.bridges {
