@@ -9,25 +9,25 @@ import (
 	"net"
 )
 
-// A Reason is why a frame is refused: a short name that does not change, to
-// count by.
+// A Reason is why a frame is refused: a short name that never changes, for
+// counters.
 type Reason string
 
 // Why a frame is refused.
 const (
-	BadAddress  Reason = "address"  // not to 01:80:c2:00:00:00, or from a group
-	BadLength   Reason = "length"   // ends before its 802.3 length says, or has an EtherType instead
-	BadLLC      Reason = "llc"      // not of the spanning tree's service access point
+	BadAddress  Reason = "address"  // not to 01:80:c2:00:00:00, or from a group address
+	BadLength   Reason = "length"   // shorter than its 802.3 length, or with an EtherType instead
+	BadLLC      Reason = "llc"      // not to the spanning tree's service access point
 	TooShort    Reason = "short"    // fewer bytes than its type has
-	BadProtocol Reason = "protocol" // protocol identifier other than 0
-	BadVersion  Reason = "version"  // rapid spanning tree of a version below 2
+	BadProtocol Reason = "protocol" // protocol identifier is not 0
+	BadVersion  Reason = "version"  // rapid spanning tree with a version below 2
 	BadType     Reason = "type"     // none of the three types
-	BadTimer    Reason = "timer"    // a timer that no bridge may have
-	TooOld      Reason = "age"      // message age not below max age
-	OwnBPDU     Reason = "own"      // the port's own, come back
+	BadTimer    Reason = "timer"    // a timer out of range
+	TooOld      Reason = "age"      // message age is not below max age
+	OwnBPDU     Reason = "own"      // the port's own BPDU, come back
 )
 
-// A Refusal is why a frame is not taken for a BPDU that is meant for the port.
+// A Refusal is the error that a frame is not a BPDU that the port may use.
 type Refusal struct {
 	Reason Reason
 	Text   string // what was found
@@ -35,7 +35,7 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return "BPDU refused: " + r.Text }
 
-// ofBridge says whether only a bridge can have sent the refused frame: it is to
+// ofBridge reports whether only a bridge can have sent the refused frame: it is for
 // the spanning tree's service access point.
 func (r *Refusal) ofBridge() bool {
 	return r.Reason != BadAddress && r.Reason != BadLength && r.Reason != BadLLC
@@ -66,14 +66,14 @@ const (
 	flagAgreement  flags = 1 << 6
 	flagTCAck      flags = 1 << 7
 
-	flagRole       flags = 3 << 2 // one of these
+	flagRole       flags = 3 << 2 // one of the following
 	roleUnknown    flags = 0 << 2
 	roleAlternate  flags = 1 << 2 // or backup
 	roleRoot       flags = 2 << 2
 	roleDesignated flags = 3 << 2
 )
 
-// A bpdu is what bridges tell each other (clause 9).
+// A bpdu is a message between bridges (clause 9).
 type bpdu struct {
 	Type     bpduType
 	Flags    flags
@@ -85,7 +85,7 @@ type bpdu struct {
 const (
 	etherHeader = 14
 	llcHeader   = 3
-	minFrame    = 60 // 802.3 pads to it
+	minFrame    = 60 // 802.3 pads frames to it
 
 	configLength = 35
 	rstLength    = 36
@@ -97,13 +97,13 @@ var (
 	llc          = []byte{0x42, 0x42, 0x03}          // 7.12.3
 )
 
-// decode reads the BPDU in a frame, or says in a *Refusal why there is none.
-// With TooOld there is one all the same.
+// decode parses the BPDU in a frame, or returns a *Refusal. With TooOld the BPDU is
+// returned as well.
 //
-// 9.3.4 says which BPDUs are valid. It asks nothing of a version, except that
-// of an RST BPDU, nor of flags, nor of bytes behind the last field, so that
-// later versions can use them. decode ignores unknown values there, too. A role
-// "unknown" makes an RST BPDU a configuration BPDU in effect (9.2.9).
+// 9.3.4 defines valid BPDUs. It has no requirements for the version, except an RST
+// BPDU's, nor for flags, nor for bytes behind the last field, so that later
+// versions can use them. decode ignores unknown values there, too. With the role
+// "unknown" an RST BPDU has the effect of a configuration BPDU (9.2.9).
 func decode(frame []byte) (bpdu, error) {
 	var m bpdu
 	if len(frame) < etherHeader+llcHeader {
@@ -172,8 +172,8 @@ func decode(frame []byte) (bpdu, error) {
 	if err := m.Times.check(); err != nil {
 		return m, err
 	}
-	// What a root or alternate port says is not passed on, and that of a bridge
-	// as far from the root as can be is just as old.
+	// A message of a root or alternate port is not passed on, and a bridge as
+	// far from the root as possible sends such a message with just this age.
 	role := m.Flags & flagRole
 	designated := role == roleDesignated || role == roleUnknown
 	if designated && m.Times.MessageAge >= m.Times.MaxAge { // 9.3.4 a
@@ -183,9 +183,9 @@ func decode(frame []byte) (bpdu, error) {
 	return m, nil
 }
 
-// check refuses timers outside the ranges of table 17-1. Of the hello time that
-// has 1 to 2 s, but 802.1D-1998 (table 8-3) had up to 10 s, and to be deaf to
-// such a bridge would be to make loops with it.
+// check refuses timers outside the ranges of table 17-1. The table limits the hello
+// time to 1 to 2 s, but 802.1D-1998 (table 8-3) to 10 s, and ignoring such a bridge
+// would make loops with it.
 func (t times) check() error {
 	for _, c := range []struct {
 		what            string
@@ -202,7 +202,7 @@ func (t times) check() error {
 	return nil
 }
 
-// encode makes a whole frame of the BPDU, from the address.
+// encode returns the whole frame of the BPDU, with this source address.
 func (m bpdu) encode(source net.HardwareAddr) []byte {
 	length, version := configLength, byte(STP)
 	switch m.Type {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// Frames that were captured: of Linux 6.18's bridge, and of Open vSwitch 3.1
-// with RSTP, as a packet socket at the other end of a veth has them.
+// Captured frames of Linux 6.18's bridge, and of Open vSwitch 3.1 with RSTP,
+// as a packet socket at the other end of a veth receives them.
 const (
 	linuxConfig = "0180c2000000 42907a4bbabf 0026 424203 0000 00 00 00 800042907a4bbabf 00000000 800042907a4bbabf 8001 0000 1400 0200 0400"
 	ovsProposal = "0180c2000000 f28e1cbceb3d 0027 424203 0000 02 02 0e 8000f290c209774f 00000000 8000f290c209774f 8001 0000 1400 0200 0f00 00"
@@ -137,7 +137,8 @@ func TestIdentifiers(t *testing.T) {
 	}
 }
 
-// Of two vectors the one that is better in the first part that differs (17.6).
+// The better one of two vectors is better in the first part that differs
+// (17.6).
 func TestVector(t *testing.T) {
 	order := []vector{
 		{1, 1, 1, 1}, {1, 1, 1, 2}, {1, 1, 2, 1}, {1, 2, 1, 1}, {2, 0, 0, 0},

@@ -10,32 +10,32 @@ import (
 	"time"
 )
 
-// A Bridge is the protocol's part of one bridge: its settings, the variables of
-// 17.18, and its ports.
+// A Bridge is the protocol's state for one bridge: its settings, the variables
+// of 17.18, and its ports.
 type Bridge struct {
 	state
 	out    Output
 	ports  []*port // by number
-	events []Event // to be reported when the machines are at rest
+	events []Event // to report when the machines are at rest
 }
 
 // state is the bridge's own part of a snapshot.
 type state struct {
 	Config       Config
-	RootPortID   PortID // 0 where the bridge is the root
+	RootPortID   PortID // 0 if the bridge is the root
 	RootPriority vector
 	RootTimes    times
 
-	// The topology as 14.8.1.1.3 counts it.
+	// The topology changes, as 14.8.1.1.3 counts them.
 	Changes     uint64
-	Changing    bool // a tcWhile runs
-	SinceChange int  // seconds since none does, -1 if none ever did
+	Changing    bool // a tcWhile timer runs
+	SinceChange int  // seconds since the last tcWhile ended, -1 if none ever ran
 
-	ToldRoot BridgeID // what was reported last
+	ToldRoot BridgeID // the last values that were reported
 	ToldPort PortID
 }
 
-// New makes a bridge without ports. It fails with a *ConfigError.
+// New returns a bridge without ports. It fails with a *ConfigError.
 func New(c Config, out Output) (*Bridge, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -59,9 +59,9 @@ func (b *Bridge) bridgeTimes() times { // 17.18.4
 func (b *Bridge) txHoldCount() int { return cmp.Or(b.Config.TxHoldCount, 6) } // 17.13.12
 
 // SetConfig changes the settings, or fails with a *ConfigError. Another Version
-// begins anew, with every port discarding (17.13.4). After other changes the
-// tree is found anew from what the bridge knows, and no more disturbed than it
-// has to be.
+// restarts the protocol, with every port discarding (17.13.4). After other
+// changes the tree is computed again from the bridge's information, and
+// disturbed no more than necessary.
 func (b *Bridge) SetConfig(c Config) error {
 	if err := c.check(); err != nil {
 		return err
@@ -90,7 +90,7 @@ func (b *Bridge) setConfig(c Config) {
 	}
 }
 
-// restart begins the port anew.
+// restart restarts the port's machines.
 func (p *port) restart() {
 	if p.PST != Discarding {
 		p.bridge.out.SetState(p.Number, Discarding)
@@ -99,7 +99,7 @@ func (p *port) restart() {
 	p.begin()
 }
 
-// reselect has the roles found again.
+// reselect requests a new selection of the roles.
 func (p *port) reselect() {
 	p.Selected = false
 	p.Reselect = true
@@ -114,7 +114,7 @@ func (b *Bridge) find(n uint16) (*port, error) {
 	return b.ports[i], nil
 }
 
-// AddPort adds a port, discarding and without a link. It fails with a
+// AddPort adds a port, which discards and has no link. It fails with a
 // *ConfigError.
 func (b *Bridge) AddPort(n uint16, c PortConfig) error {
 	if err := c.check(n); err != nil {
@@ -137,8 +137,8 @@ func (b *Bridge) addPort(n uint16, c PortConfig, up bool) {
 	p.begin()
 }
 
-// SetPort changes the settings of a port. It fails with a *ConfigError, or
-// where there is no such port.
+// SetPort changes the settings of a port. It fails with a *ConfigError, or if
+// there is no such port.
 func (b *Bridge) SetPort(n uint16, c PortConfig) error {
 	p, err := b.find(n)
 	if err != nil {
@@ -167,19 +167,19 @@ func (p *port) setConfig(c PortConfig) {
 		case c.Edge == EdgeOff:
 			p.OperEdge = false
 		case c.Edge == EdgeOn && (!p.Heard || p.EdgeDelayWhile == 0 && p.InfoIs == infoMine):
-			p.bdmEdge() // as if it had begun so (17.25): nobody has been heard at all, or for a while
+			p.bdmEdge() // as at the start (17.25): no bridge was heard, or none for a while
 		}
 	}
 	if c.BPDUFilter && !was.BPDUFilter {
-		p.RcvdInfoWhile = 0 // nothing more will be heard
+		p.RcvdInfoWhile = 0 // nothing more will be received
 	}
 	if !c.BPDUGuard && p.Guarded {
 		p.open()
 	}
 }
 
-// RemovePort removes a port. The Output need not have it any more: nothing is
-// output for it. It fails if there is no such port.
+// RemovePort removes a port. The Output may have removed the port already:
+// nothing is output for it. It fails if there is no such port.
 func (b *Bridge) RemovePort(n uint16) error {
 	p, err := b.find(n)
 	if err != nil {
@@ -196,9 +196,9 @@ func (b *Bridge) RemovePort(n uint16) error {
 	return nil
 }
 
-// SetLink says whether the port has a link. To say it again changes nothing. A
-// link that goes takes BPDU guard off the port. It fails where there is no such
-// port.
+// SetLink sets whether the port has a link. Repeated calls have no further
+// effect. Loss of the link ends the port's shutdown by BPDU guard. It fails if
+// there is no such port.
 func (b *Bridge) SetLink(n uint16, up bool) error {
 	p, err := b.find(n)
 	if err != nil {
@@ -217,7 +217,7 @@ func (p *port) setLink(up bool) {
 	p.enable()
 }
 
-// open takes BPDU guard off the port.
+// open ends the port's shutdown by BPDU guard.
 func (p *port) open() {
 	p.Guarded = false
 	p.GuardWhile = 0
@@ -225,7 +225,7 @@ func (p *port) open() {
 	p.bridge.report(GuardCleared, p.Number, "")
 }
 
-// ClearGuard opens a port that BPDU guard has shut. It fails where there is no
+// ClearGuard opens a port that BPDU guard has shut. It fails if there is no
 // such port.
 func (b *Bridge) ClearGuard(n uint16) error {
 	p, err := b.find(n)
@@ -239,8 +239,8 @@ func (b *Bridge) ClearGuard(n uint16) error {
 	return nil
 }
 
-// Migrate tries whether all behind the port speak RSTP now (mcheck, 17.19.13).
-// It fails where there is no such port.
+// Migrate checks whether all neighbours of the port speak RSTP now (mcheck,
+// 17.19.13). It fails if there is no such port.
 func (b *Bridge) Migrate(n uint16) error {
 	p, err := b.find(n)
 	if err != nil {
@@ -251,10 +251,10 @@ func (b *Bridge) Migrate(n uint16) error {
 	return nil
 }
 
-// Receive takes a frame that has come to the port. A frame that is no valid
-// BPDU is counted, and returned as a *Refusal. It has only these effects: BPDU
-// guard shuts the port if the frame is a bridge's, and ignore may act on it.
-// Receive also fails if there is no such port.
+// Receive takes a frame that was received on the port. A frame that is not a
+// valid BPDU is counted, and returned as a *Refusal. It has only these effects:
+// BPDU guard shuts the port if a bridge has sent the frame, and ignore may act
+// on it. Receive also fails if there is no such port.
 func (b *Bridge) Receive(n uint16, frame []byte) error {
 	p, err := b.find(n)
 	if err != nil {
@@ -308,25 +308,24 @@ func (b *Bridge) Receive(n uint16, frame []byte) error {
 	return err
 }
 
-// ignore takes a BPDU that is refused. Two kinds of those say something
-// nevertheless:
+// ignore takes a refused BPDU. Two kinds of these have an effect nevertheless:
 //
-// A BPDU that is too old comes from a bridge that does not have what it told
-// before. 17.21.23 has it recorded, to age at once. Here the port's information
-// from that bridge is aged, so that the port takes no part in information that
-// is on its way out. If the port has none, both ports are designated, in a
-// network too wide for max age.
+// A BPDU that is too old comes from a bridge that no longer has the information
+// that it sent before. By 17.21.23 it is recorded, to age at once. Here the
+// port's information from that bridge expires, so that the port does not spread
+// information that is about to expire. If the port has none from that bridge,
+// both ports are designated, in a network too wide for max age.
 //
-// The port's own BPDU, come back, is no neighbour's (9.3.4 a). But the port is
-// no edge either: behind it frames go round, and come back by it. A designated
-// port discards as long as that is so, whatever a neighbour agrees to.
+// The port's own BPDU comes back from no neighbour (9.3.4 a). But the port is
+// not an edge either: frames circulate behind it, and come back. A designated
+// port discards as long as that lasts, even if a neighbour agrees.
 func (p *port) ignore(m bpdu, why Reason) {
 	switch {
 	case why == OwnBPDU:
 		p.OperEdge = false
 		p.EdgeDelayWhile = migrateTime
 		p.Agreed = false
-		p.LoopWhile = 3 * p.helloTime() // as long as what others tell holds
+		p.LoopWhile = 3 * p.helloTime() // as long as received information is valid
 	case why != TooOld:
 	case p.InfoIs == infoReceived && m.Priority.sameSource(p.PortPriority):
 		p.RcvdInfoWhile = 0
@@ -336,7 +335,7 @@ func (p *port) ignore(m bpdu, why Reason) {
 	}
 }
 
-// Tick says that a second has passed.
+// Tick advances the timers by one second.
 func (b *Bridge) Tick() {
 	for _, p := range b.ports {
 		p.portTimers()
@@ -352,12 +351,12 @@ func (b *Bridge) Tick() {
 	b.settle()
 }
 
-// rounds is how often the machines of every port are run at most until they are
-// at rest. A port needs about ten rounds for all that a message can lead to;
-// more are needed only where ports wait for each other.
+// rounds is the largest number of rounds in which the machines of every port
+// run until they are at rest. A port needs about ten rounds for all effects of
+// a message. More are needed only if ports wait for each other.
 const rounds = 1000
 
-// settle runs the machines until none has anything to do, then reports.
+// settle runs the machines until all are at rest, then reports events.
 func (b *Bridge) settle() {
 	left := rounds
 	for b.step() {
@@ -374,8 +373,8 @@ func (b *Bridge) settle() {
 	}
 }
 
-// step lets every machine make at most one transition, and says whether any
-// did. Messages leave last, when all else is at rest.
+// step lets every machine make at most one transition, and reports whether any
+// did. Messages are sent last, when all else is at rest.
 func (b *Bridge) step() bool {
 	moved := false
 	for _, p := range b.ports {
@@ -406,7 +405,7 @@ func (b *Bridge) report(kind EventKind, port uint16, text string) {
 	b.events = append(b.events, Event{kind, port, text})
 }
 
-// account counts and reports the differences from before.
+// account counts and reports the differences from the state before.
 func (b *Bridge) account() {
 	changing := false
 	for _, p := range b.ports {

@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// A recorder is an Output that notes what it is told.
+// A recorder is an Output that records its calls.
 type recorder struct {
 	states  map[uint16]State
-	log     []string // of what is not a message, as "PORT what"
+	log     []string // calls other than Send, as "PORT what"
 	sent    []message
-	stopped bool // takes no notice
+	stopped bool // records nothing
 }
 
 type message struct {
@@ -45,14 +45,14 @@ func (r *recorder) note(port uint16, what string) {
 	r.log = append(r.log, fmt.Sprintf("%d %s", port, what))
 }
 
-// take returns what was noted since the last time.
+// take returns the records since the last call.
 func (r *recorder) take() []string {
 	log := r.log
 	r.log, r.sent = nil, nil
 	return log
 }
 
-// last is the last message sent by the port.
+// last returns the last message that the port has sent.
 func (r *recorder) last(t *testing.T, port uint16) bpdu {
 	t.Helper()
 	for _, m := range slices.Backward(r.sent) {
@@ -66,7 +66,7 @@ func (r *recorder) last(t *testing.T, port uint16) bpdu {
 
 var own = net.HardwareAddr{2, 0, 0, 0, 0, 0x50}
 
-// newBridge makes a bridge with ports 1 to n that are up.
+// newBridge makes a bridge whose ports 1 to n are up.
 func newBridge(t testing.TB, n uint16, config func(*Config), port func(uint16, *PortConfig)) (*Bridge, *recorder) {
 	t.Helper()
 	r := &recorder{states: make(map[uint16]State)}
@@ -93,13 +93,14 @@ func newBridge(t testing.TB, n uint16, config func(*Config), port func(uint16, *
 	return b, r
 }
 
-// better and worse are bridges beside one of newBridge.
+// better and worse are bridges with a better and a worse identifier than
+// newBridge's.
 const (
 	better = BridgeID(0x1000_020000000001)
 	worse  = BridgeID(0xf000_020000000099)
 )
 
-// from is a message of a bridge that is the root, by its port 1.
+// from is a message from port 1 of a bridge that is the root.
 func from(id BridgeID, kind bpduType, f flags) bpdu {
 	return bpdu{kind, f, vector{id, 0, id, 0x8001}, times{0, 20 * second, 2 * second, 15 * second}}
 }
@@ -132,8 +133,8 @@ func wantState(t *testing.T, b *Bridge, n uint16, role Role, state State) {
 	}
 }
 
-// 17.25: a port where nobody is heard is an edge after MigrateTime, and at once
-// with AdminEdge; a BPDU ends that.
+// 17.25: a port with no bridge behind it is an edge after MigrateTime, and at
+// once with AdminEdge. A BPDU ends that.
 func TestBridgeDetection(t *testing.T) {
 	b, _ := newBridge(t, 3, nil, func(n uint16, c *PortConfig) { c.Edge = Edge(n - 1) }) // auto, on, off
 	wantState(t, b, 1, DesignatedPort, Discarding)
@@ -157,8 +158,8 @@ func TestBridgeDetection(t *testing.T) {
 	}
 }
 
-// AdminEdge makes an edge whenever it is said, if nobody has been heard, and
-// leaves finding out as it is.
+// AdminEdge makes a port an edge at any time, if no bridge was heard, and does
+// not disturb the detection.
 func TestEdgeSaidLater(t *testing.T) {
 	say := func(b *Bridge, e Edge) {
 		c := b.port(1).Config
@@ -185,7 +186,7 @@ func TestEdgeSaidLater(t *testing.T) {
 		}
 	}
 
-	// where a bridge is heard it is found out that it is gone
+	// if there was a bridge, its loss is detected
 	b, _ := newBridge(t, 1, nil, nil)
 	b.Tick()
 	receive(t, b, 1, from(worse, rstBPDU, roleDesignated))
@@ -200,7 +201,7 @@ func TestEdgeSaidLater(t *testing.T) {
 	say(b, EdgeAuto)
 	b.SetLink(1, true)
 	say(b, EdgeOn)
-	wantState(t, b, 1, DesignatedPort, Forwarding) // nobody was heard by this link
+	wantState(t, b, 1, DesignatedPort, Forwarding) // no bridge was heard since the link came up
 }
 
 // 17.29.3: a designated port forwards at once when its neighbour agrees.
@@ -229,7 +230,7 @@ func TestProposal(t *testing.T) {
 	wantState(t, b, 1, DesignatedPort, Forwarding)
 }
 
-// An agreement counts between two, not on a shared segment (17.21.9).
+// An agreement is valid between two bridges, not on a shared segment (17.21.9).
 func TestNoAgreementOnShared(t *testing.T) {
 	b, _ := newBridge(t, 1, nil, func(_ uint16, c *PortConfig) { c.PointToPoint = false })
 	m := bpdu{rstBPDU, roleRoot | flagAgreement, b.port(1).DesignatedPriority, b.port(1).DesignatedTimes.older()}
@@ -238,8 +239,8 @@ func TestNoAgreementOnShared(t *testing.T) {
 	wantState(t, b, 1, DesignatedPort, Discarding)
 }
 
-// 17.29.2 and 17.29.3: on a proposal, all that forwards behind the bridge but
-// edges has to stop before the root port forwards and agrees.
+// 17.29.2 and 17.29.3: on a proposal, all forwarding ports of the bridge but
+// edges must stop before the root port forwards and agrees.
 func TestSync(t *testing.T) {
 	b, r := newBridge(t, 3, nil, func(n uint16, c *PortConfig) {
 		if n == 3 {
@@ -254,7 +255,7 @@ func TestSync(t *testing.T) {
 		b.Tick()
 	}
 	wantState(t, b, 2, DesignatedPort, Forwarding)
-	m.Priority.RootPathCost = 100 // worse, so that what is behind port 2 has not agreed to it
+	m.Priority.RootPathCost = 100 // worse, so that the neighbour of port 2 has not agreed to it
 	r.take()
 	receive(t, b, 1, m)
 	wantState(t, b, 1, RootPort, Forwarding)
@@ -309,14 +310,15 @@ func TestReRoot(t *testing.T) {
 			t.Errorf("%s: %q", c.name, r.log)
 		}
 	}
-	// A port that has been root not long ago, and has not stopped, is waited for.
+	// The new port waits for a port that was root recently and has not
+	// stopped.
 	b.port(1).RrWhile = 3
 	if b.port(2).reRooted() {
 		t.Error("reRooted does not see rrWhile of the other port")
 	}
 }
 
-// What is not repeated is forgotten after three hello times (17.21.23).
+// Information that is not repeated expires after three hello times (17.21.23).
 func TestAgeing(t *testing.T) {
 	b, _ := newBridge(t, 2, nil, nil)
 	receive(t, b, 1, from(better, rstBPDU, roleDesignated))
@@ -326,7 +328,8 @@ func TestAgeing(t *testing.T) {
 	if p := b.port(1); p.Role != DesignatedPort {
 		t.Error(p.Role)
 	}
-	// What is too old is not taken, and takes with it what came from there.
+	// A message that is too old is not used, and invalidates the information
+	// from the same source.
 	receive(t, b, 1, from(better, rstBPDU, roleDesignated))
 	m := from(better, rstBPDU, roleDesignated)
 	m.Times.MessageAge = m.Times.MaxAge
@@ -345,7 +348,8 @@ func TestBackup(t *testing.T) {
 		t.Error("rbWhile does not run")
 	}
 
-	// It still has what the bridge told by the better priority that it had.
+	// It still has the information that the bridge sent with its former,
+	// better priority.
 	c := b.Config
 	c.Priority += 4096
 	if err := b.SetConfig(c); err != nil {
@@ -355,7 +359,7 @@ func TestBackup(t *testing.T) {
 	if s := b.Status(); s.RootPort != 0 || s.Root != NewBridgeID(c.Priority, own) {
 		t.Errorf("the root is %v by port %d: the bridge takes its former self for one", s.Root, s.RootPort)
 	}
-	// Nor is what comes back of it late a neighbour's.
+	// A late copy of that message does not count as a neighbour's either.
 	m.Priority.DesignatedPortID = b.port(1).PortID
 	if err := b.Receive(1, m.encode(own)); err == nil {
 		t.Error("port 1 takes its own BPDU of before for a neighbour's")
@@ -371,8 +375,9 @@ func TestDispute(t *testing.T) {
 	wantState(t, b, 1, DesignatedPort, Discarding)
 }
 
-// What goes round behind a port stays there: a designated port that gets its own
-// BPDUs back discards, edge or not, agreed with or not, until none come.
+// Frames that circulate behind a port stay there: a designated port that gets
+// its own BPDUs back discards until no more come, edge or not, with or without
+// an agreement.
 func TestOwnBPDU(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -424,7 +429,7 @@ func TestOwnBPDU(t *testing.T) {
 		})
 	}
 
-	// the link goes, and with it what was behind it
+	// The link goes, and the loop behind it with it.
 	b, r := newBridge(t, 1, nil, func(_ uint16, c *PortConfig) { c.Edge = EdgeOn })
 	b.Receive(1, r.last(t, 1).encode(own))
 	wantState(t, b, 1, DesignatedPort, Discarding)
@@ -433,8 +438,8 @@ func TestOwnBPDU(t *testing.T) {
 	wantState(t, b, 1, DesignatedPort, Forwarding)
 }
 
-// 17.24: a neighbour that speaks STP is spoken to in STP, until it speaks RSTP
-// or is tried again.
+// 17.24: a neighbour that speaks STP gets STP, until it speaks RSTP or is
+// checked again.
 func TestMigration(t *testing.T) {
 	b, r := newBridge(t, 1, nil, nil)
 	ticks(b, 3)
@@ -462,8 +467,9 @@ func TestMigration(t *testing.T) {
 	}
 }
 
-// A bridge that is held to STP sends nothing else, waits for max age and the
-// forward delay, and tells changes by TCN BPDUs until they are acknowledged.
+// A bridge that is restricted to STP sends nothing else, waits for max age and
+// the forward delay, and signals changes by TCN BPDUs until they are
+// acknowledged.
 func TestSTP(t *testing.T) {
 	b, r := newBridge(t, 2, func(c *Config) { c.Version = STP }, nil)
 	receive(t, b, 1, from(better, configBPDU, 0))
@@ -508,8 +514,8 @@ func TestSTP(t *testing.T) {
 	}
 }
 
-// 17.31: a change that is heard of is told by, and flushes, all other ports but
-// edges.
+// 17.31: a received change is signalled by all other ports but edges, and
+// flushes them.
 func TestTopologyChange(t *testing.T) {
 	b, r := newBridge(t, 4, nil, func(n uint16, c *PortConfig) {
 		c.Edge = EdgeOff
@@ -546,7 +552,7 @@ func TestTopologyChange(t *testing.T) {
 	}
 }
 
-// 17.26: no more than TxHoldCount messages, and then one a second.
+// 17.26: a burst of TxHoldCount messages at most, and then one a second.
 func TestTxHoldCount(t *testing.T) {
 	b, r := newBridge(t, 1, func(c *Config) { c.TxHoldCount = 3 }, nil)
 	for i := range 20 {
@@ -601,8 +607,8 @@ func TestBPDUGuard(t *testing.T) {
 	wantState(t, b, 1, DisabledPort, Discarding)
 }
 
-// A bridge behind the port need not be one that is understood, nor another than
-// this: by a loop behind the port its own BPDU comes back.
+// The bridge behind the port may be one whose BPDUs are not understood, or this
+// bridge itself: through a loop behind the port its own BPDU comes back.
 func TestBPDUGuardRefused(t *testing.T) {
 	at := func(i int, v byte) func(*bpdu, []byte) { return func(_ *bpdu, frame []byte) { frame[i] = v } }
 	for _, c := range []struct {
@@ -667,7 +673,7 @@ func TestRootGuard(t *testing.T) {
 	}
 }
 
-// What is refused is counted by reason, and harms nothing.
+// Refused frames are counted by reason, and have no effect.
 func TestRefusedIsCounted(t *testing.T) {
 	b, r := newBridge(t, 1, nil, func(_ uint16, c *PortConfig) { c.Edge = EdgeOff })
 	ticks(b, 10)
@@ -740,8 +746,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// A change of settings takes effect at once, and disturbs no more than it has
-// to.
+// A change of settings takes effect at once, and disturbs no more than
+// necessary.
 func TestSetConfig(t *testing.T) {
 	b, r := newBridge(t, 2, nil, nil)
 	receive(t, b, 1, from(better, rstBPDU, roleDesignated|flagProposal))
@@ -777,8 +783,8 @@ func TestSetConfig(t *testing.T) {
 	}
 }
 
-// Whatever comes, in whatever order, the machines come to rest and say nothing
-// that is not a BPDU.
+// With any input in any order, the machines come to rest and send only valid
+// BPDUs.
 func FuzzReceive(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 2, 5, 6, 7, 8, 255}, unhex(f, ovsProposal))
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, unhex(f, linuxConfig))

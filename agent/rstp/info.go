@@ -2,11 +2,11 @@
 
 package rstp
 
-// What comes in: port receive, port protocol migration, bridge detection and
-// port information.
+// The machines for input: port receive, port protocol migration, bridge
+// detection and port information.
 
-// portReceive is the Port Receive machine (17.23). Its two states differ in
-// what rcvdMsg can be, so that they need no variable.
+// portReceive is the Port Receive machine (17.23). The value of rcvdMsg
+// distinguishes its two states, so that they need no variable.
 func (p *port) portReceive() bool {
 	switch {
 	case !p.PortEnabled && (p.RcvdBPDU || p.EdgeDelayWhile != migrateTime || p.Heard):
@@ -33,7 +33,7 @@ func (p *port) prxDiscard() { // DISCARD
 	p.LoopWhile = 0
 }
 
-// updtBPDUVersion notes which protocol the message is of (17.21.22).
+// updtBPDUVersion records the protocol of the message (17.21.22).
 func (p *port) updtBPDUVersion() {
 	if p.Message.Type == rstBPDU {
 		p.RcvdRSTP = true
@@ -131,8 +131,8 @@ func (p *port) bdmNotEdge() { // NOT_EDGE
 	p.OperEdge = false
 }
 
-// A pimState is a state of the Port Information machine. Those that are left at
-// once are not there.
+// A pimState is a state of the Port Information machine. States that are left
+// at once are missing.
 type pimState uint8
 
 const (
@@ -235,10 +235,10 @@ func (p *port) betterorsameInfo(newInfoIs infoIs) bool {
 	return p.DesignatedPriority.compare(p.PortPriority) <= 0
 }
 
-// rcvInfo says what the message means to the port (17.21.8).
+// rcvInfo classifies the received message for the port (17.21.8).
 func (p *port) rcvInfo() rcvdInfo {
 	if p.Message.Type == tcnBPDU {
-		p.setTcFlags() // which no state does that a TCN BPDU leads to; 802.1Q has it here
+		p.setTcFlags() // the standard calls it in no state that follows a TCN BPDU; 802.1Q has it here
 		return otherInfo
 	}
 	p.MsgPriority = p.Message.Priority
@@ -246,7 +246,7 @@ func (p *port) rcvInfo() rcvdInfo {
 	same := p.MsgPriority == p.PortPriority
 
 	switch p.Message.Flags & flagRole {
-	case roleDesignated, roleUnknown: // a configuration BPDU is of a designated port
+	case roleDesignated, roleUnknown: // a configuration BPDU comes from a designated port
 		switch {
 		case p.MsgPriority.supersedes(p.PortPriority), same && p.MsgTimes != p.PortTimes:
 			return superiorDesignatedInfo
@@ -261,8 +261,8 @@ func (p *port) rcvInfo() rcvdInfo {
 	return otherInfo
 }
 
-// recordAgreement takes a neighbour's agreement (17.21.9), if it agrees to what
-// the port asked.
+// recordAgreement records a neighbour's agreement (17.21.9), if it is an
+// agreement to the port's proposal.
 func (p *port) recordAgreement() {
 	p.Agreed = p.bridge.rstpVersion() && p.Config.PointToPoint && p.Message.Flags&flagAgreement != 0 &&
 		p.agreesWithThis()
@@ -271,10 +271,10 @@ func (p *port) recordAgreement() {
 	}
 }
 
-// recordDispute notes that another port of the link forwards by inferior
-// information: it does not hear this one (17.21.10, as clause 13 of 802.1Q has
-// it; in 802.1D-2004 it sets agreed, which would make the loop that it is to
-// prevent).
+// recordDispute records that another port of the link forwards with inferior
+// information: that port does not receive this one's messages (17.21.10, in the
+// version of 802.1Q clause 13; in 802.1D-2004 it sets agreed, which would make
+// the loop that it should prevent).
 func (p *port) recordDispute() {
 	if p.Message.Flags&(flagLearning|flagForwarding) != 0 {
 		p.Disputed = true
@@ -282,9 +282,9 @@ func (p *port) recordDispute() {
 	}
 }
 
-// recordProposal takes a neighbour's proposal (17.21.11). With root guard it is
-// not taken: the port will not be the way to the root, so that the rest of the
-// bridge need not be made to wait for it.
+// recordProposal records a neighbour's proposal (17.21.11). With root guard it
+// ignores the proposal: the port will not be the way to the root, so the rest
+// of the bridge need not wait for it.
 func (p *port) recordProposal() {
 	if p.Message.Flags&flagRole == roleDesignated && p.Message.Flags&flagProposal != 0 && !p.Config.RootGuard {
 		p.Proposed = true
@@ -294,7 +294,7 @@ func (p *port) recordProposal() {
 func (p *port) recordPriority() { p.PortPriority = p.MsgPriority } // 17.21.12
 func (p *port) recordTimes()    { p.PortTimes = p.MsgTimes }       // 17.21.13
 
-// setTcFlags notes what the message says of the topology (17.21.17).
+// setTcFlags records the topology change flags of the message (17.21.17).
 func (p *port) setTcFlags() {
 	if p.Message.Type == tcnBPDU {
 		p.RcvdTcn = true
@@ -304,7 +304,7 @@ func (p *port) setTcFlags() {
 	p.RcvdTcAck = p.RcvdTcAck || p.Message.Flags&flagTCAck != 0 && p.Message.Type == configBPDU
 }
 
-// updtRcvdInfoWhile sets how long the information holds (17.21.23).
+// updtRcvdInfoWhile sets how long the information is valid (17.21.23).
 func (p *port) updtRcvdInfoWhile() {
 	p.RcvdInfoWhile = 0
 	if t := p.PortTimes.older(); t.MessageAge <= t.MaxAge {
@@ -312,14 +312,14 @@ func (p *port) updtRcvdInfoWhile() {
 	}
 }
 
-// agreesWithThis says whether the agreement in the message is to what the port
-// tells now. In the standard any agreement will do, which is a hole: if the
-// port's information changes while an agreement is on its way, that agreement
-// was to something else, and a port that forwards by it can close a loop. A
-// root port's message says what it has agreed to: the same root, a second older
-// (or the same message, which some bridges send back). An alternate port's has
-// only the root in common. An agreement that is refused comes again, since
-// proposals do.
+// agreesWithThis reports whether the agreement in the message is to the
+// information that the port sends now. The standard accepts any agreement,
+// which is a hole: if the port's information changes while an agreement is on
+// its way, that agreement was to the old information, and a port that forwards
+// by it can close a loop. A root port's message repeats the information that it
+// has agreed to: the same root, a second older (or the same message, which some
+// bridges send back). An alternate port's message has only the root in common.
+// A refused agreement comes again, since proposals are repeated.
 func (p *port) agreesWithThis() bool {
 	if p.NewInfo || p.MsgPriority.RootBridgeID != p.PortPriority.RootBridgeID {
 		return false

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// A network is bridges and what is between them, in virtual time. All that
-// happens is an event; after each the network is looked at.
+// A network is bridges and their links, in virtual time. All changes are events; the
+// network is checked after each.
 type network struct {
 	t     *testing.T
 	rand  *rand.Rand
@@ -26,9 +26,9 @@ type network struct {
 	segments []*segment
 	loss     float64 // of BPDUs
 
-	opened   bool           // since the last look, a port forwards or a segment is there that was not
+	opened   bool           // since the last check, a port or a segment has been opened
 	looped   time.Duration  // since when there is a loop, -1 if there is none
-	longest  time.Duration  // that a loop has lasted
+	longest  time.Duration  // the longest time that a loop has lasted
 	refusals map[Reason]int // of BPDUs
 }
 
@@ -37,24 +37,24 @@ type node struct {
 	n      *network
 	id     int
 	config Config
-	bridge *Bridge       // nil while its process is not there
+	bridge *Bridge       // nil while its process does not run
 	ports  []*attachment // by number - 1
 }
 
-// An attachment is a port of a node at its segment.
+// An attachment is a port of a node on its segment.
 type attachment struct {
 	node    *node
 	number  uint16
 	config  PortConfig
 	segment *segment
-	state   State // that the datapath has
+	state   State // in the datapath
 	flushed int
 }
 
-// A segment is a link of two ports, or a hub of more.
+// A segment is a link of two ports, or a hub with more.
 type segment struct {
 	up    bool
-	epoch int // of cuts: what was on the way then does not arrive
+	epoch int // number of cuts: frames on their way at a cut are lost
 	delay time.Duration
 	ends  []*attachment
 }
@@ -100,7 +100,7 @@ func (n *network) addNode(c Config) *node {
 	return d
 }
 
-// start makes a process for the node that knows nothing.
+// start starts a process for the node, without a snapshot.
 func (d *node) start() {
 	b, err := New(d.config, d)
 	if err != nil {
@@ -115,7 +115,7 @@ func (d *node) start() {
 	}
 }
 
-// resume makes a process for the node from a snapshot.
+// resume starts a process for the node from a snapshot.
 func (d *node) resume(text []byte, paused time.Duration) {
 	var ports []Port
 	for _, a := range d.ports {
@@ -148,7 +148,7 @@ func (n *network) connect(delay time.Duration, costs []uint32, nodes ...*node) *
 	return s
 }
 
-// Output of a node.
+// The Output of a node.
 
 func (d *node) Send(port uint16, frame []byte) {
 	from := d.ports[port-1]
@@ -206,7 +206,7 @@ func (n *network) link(s *segment) {
 	}
 }
 
-// run lets time pass, and looks for loops after each event.
+// run lets time pass, and checks for loops after each event.
 func (n *network) run(d time.Duration) {
 	for end := n.now + d; ; {
 		if len(n.queue) == 0 || n.queue[0].at > end {
@@ -224,7 +224,7 @@ func (n *network) step() {
 	n.look()
 }
 
-// look keeps account of loops. One begins only where something was opened.
+// look records loops. A loop can begin only after something was opened.
 func (n *network) look() {
 	if n.looped < 0 && !n.opened {
 		return
@@ -243,7 +243,7 @@ func (n *network) look() {
 // A forest is sets of bridges and segments that are connected.
 type forest struct {
 	parent []int
-	loop   bool // two that were connected were connected again
+	loop   bool // two connected sets were connected again
 }
 
 func newForest(size int) *forest {
@@ -268,7 +268,8 @@ func (f *forest) join(i, j int) {
 	f.parent[i] = j
 }
 
-// forwarding is what frames connect: bridges, then segments.
+// forwarding returns the forest of all connections that forward frames: bridges,
+// then segments.
 func (n *network) forwarding() *forest {
 	f := newForest(len(n.bridges) + len(n.segments))
 	for i, s := range n.segments {
@@ -281,7 +282,7 @@ func (n *network) forwarding() *forest {
 	return f
 }
 
-// links is what there is to connect.
+// links returns the forest of all connections.
 func (n *network) links() *forest {
 	f := newForest(len(n.bridges) + len(n.segments))
 	for i, s := range n.segments {
@@ -294,8 +295,8 @@ func (n *network) links() *forest {
 	return f
 }
 
-// wrong says what is not as it has to be when all is at rest: a tree over each
-// component, whose root is its best bridge, by the shortest ways.
+// wrong returns what is wrong for a network at rest, "" for nothing. Each component
+// must have a tree whose root is its best bridge, by the shortest ways.
 func (n *network) wrong() string {
 	is, should := n.forwarding(), n.links()
 	if is.loop {
@@ -335,7 +336,7 @@ func (n *network) wrong() string {
 	return ""
 }
 
-// costs is the least cost from a root to each bridge (Bellman and Ford).
+// costs returns the least cost from a root to each bridge (Bellman and Ford).
 func (n *network) costs() func(root, to *node) uint32 {
 	known := make(map[*node][]uint32)
 	return func(root, to *node) uint32 {
@@ -365,8 +366,8 @@ func (n *network) costs() func(root, to *node) uint32 {
 	}
 }
 
-// settle runs until nothing is wrong, and returns how long that took; it fails
-// the test where it takes longer than the bound.
+// settle runs until nothing is wrong, and returns how long that took. The test fails
+// if it takes longer than the bound.
 func (n *network) settle(bound time.Duration) time.Duration {
 	start := n.now
 	for {
@@ -381,8 +382,7 @@ func (n *network) settle(bound time.Duration) time.Duration {
 	}
 }
 
-// mesh is a network of bridges that are connected: a random tree and more
-// links.
+// mesh returns a network of connected bridges: a random tree and further links.
 func mesh(t *testing.T, seed uint64, bridges, links, hubs int, config func(int, *Config)) *network {
 	n := &network{t: t, rand: rand.New(rand.NewPCG(seed, 0)), looped: -1, refusals: make(map[Reason]int)}
 	for i := range bridges {
@@ -402,7 +402,7 @@ func mesh(t *testing.T, seed uint64, bridges, links, hubs int, config func(int, 
 	}
 	for len(n.segments) < links {
 		i, j := n.rand.IntN(bridges), n.rand.IntN(bridges)
-		if i != j { // the same two again makes a double link
+		if i != j { // the same pair again makes a double link
 			connect(n.bridges[i], n.bridges[j])
 		}
 	}
@@ -416,7 +416,7 @@ func mesh(t *testing.T, seed uint64, bridges, links, hubs int, config func(int, 
 	return n
 }
 
-// pick chooses a segment to cut, or to mend where some are cut already.
+// pick chooses a segment to cut, or to mend if some are cut already.
 func (n *network) pick(most int) *segment {
 	var cut []*segment
 	for _, s := range n.segments {
@@ -434,23 +434,23 @@ func (n *network) pick(most int) *segment {
 	}
 }
 
-// maxDelay is what a message takes on a link at most.
+// maxDelay is the longest time that a message takes on a link.
 const maxDelay = 2 * time.Millisecond
 
-// theBound is when the standard's timers have brought about a tree at the
-// latest, whatever went before: what was known has aged, and a port has waited
-// twice. It holds for the settings that the meshes have.
+// theBound is the longest time in which the standard's timers result in a tree, from
+// any state: old information expires, and a port waits twice. It is valid for the
+// settings of the meshes.
 const theBound = (20 + 2*15) * time.Second
 
-// quantiles tells how long changes took.
+// quantiles returns how long changes took, as text.
 func quantiles(took []time.Duration) string {
 	slices.Sort(took)
 	at := func(q float64) time.Duration { return took[int(q*float64(len(took)-1))].Round(time.Microsecond) }
 	return fmt.Sprintf("until whole: half within %v, 90%% %v, 99%% %v, all %v", at(0.5), at(0.9), at(0.99), at(1))
 }
 
-// 1000 links cut and mended in meshes of 50 bridges, RSTP with point-to-point
-// links alone.
+// 1000 links are cut and mended in meshes of 50 bridges, with RSTP and only
+// point-to-point links.
 func TestMesh(t *testing.T) {
 	var took []time.Duration
 	var longest time.Duration
@@ -459,7 +459,7 @@ func TestMesh(t *testing.T) {
 	for _, seed := range []uint64{0, 1, 14, 33, 36, 51, 82, 100, 104, 117} {
 		n := mesh(t, seed, 50, 100, 0, nil)
 		t.Logf("seed %d: a tree after %v", seed, n.settle(theBound))
-		for range 200 { // about half of them mend what was cut
+		for range 200 { // about half of them mend a cut link
 			n.run(time.Duration(n.rand.Int64N(int64(10 * time.Second))))
 			if s := n.pick(20); s.up {
 				n.cut(s)
@@ -476,8 +476,9 @@ func TestMesh(t *testing.T) {
 		longest = max(longest, n.longest)
 	}
 	t.Logf("%d changes; %s; longest loop %v", len(took), quantiles(took), longest)
-	// That some changes take seconds is in the protocol: where the way to a root
-	// is lost, what is known of it goes round until it is too old or too dear.
+	// The protocol allows some changes to take seconds: when the way to a root
+	// is lost, the old information circulates until it is too old or too
+	// expensive.
 	if at := took[len(took)*9/10]; at > 100*time.Millisecond {
 		t.Errorf("one of ten changes takes longer than %v", at)
 	}
@@ -487,9 +488,9 @@ func TestMesh(t *testing.T) {
 	}
 }
 
-// A cut link of a ring is healed in the time that messages take. Without a
-// second way there is nothing that could go round. From 14 bridges on, some
-// send more messages than TxHoldCount lets them in one second.
+// A cut link of a ring is healed in the time that messages take. Without a second
+// way no old information can circulate. From 14 bridges on, some send more messages
+// than TxHoldCount permits in one second.
 func TestRing(t *testing.T) {
 	for size := 3; size <= 20; size++ {
 		n := mesh(t, uint64(size), 0, 0, 0, nil)
@@ -519,7 +520,7 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// disturb does one of many things to a network, and returns what.
+// disturb makes one of many changes to a network, and returns a description.
 func (n *network) disturb() string {
 	switch d := n.bridges[n.rand.IntN(len(n.bridges))]; n.rand.IntN(6) {
 	case 0:
@@ -559,7 +560,7 @@ func (n *network) disturb() string {
 	}
 }
 
-// Meshes in which all kinds of things go on, several at once.
+// Meshes with all kinds of changes, several at once.
 func TestDisturbed(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -607,7 +608,7 @@ func TestDisturbed(t *testing.T) {
 	}
 }
 
-// A tree at rest has nothing to keep, whatever hellos come.
+// A tree at rest has nothing to save, whatever hellos come.
 func TestSavedAtRest(t *testing.T) {
 	for name, config := range map[string]func(int, *Config){
 		"RSTP": nil,
@@ -631,8 +632,7 @@ func TestSavedAtRest(t *testing.T) {
 	}
 }
 
-// Bridges whose processes go and come back disturb nothing in a network at
-// rest.
+// Bridges whose processes stop and start again disturb nothing in a network at rest.
 func TestPauseIsNotSeen(t *testing.T) {
 	n := mesh(t, 1, 50, 100, 5, nil)
 	n.settle(theBound)

@@ -2,7 +2,7 @@
 
 package rstp
 
-// An infoIs is where a port's information comes from (17.19.10).
+// An infoIs is the source of a port's information (17.19.10).
 type infoIs uint8
 
 const (
@@ -24,27 +24,27 @@ const (
 )
 
 // A port is the state of one port: its settings, the variables of its machines,
-// and its counters. All of it is in a snapshot.
+// and its counters. A snapshot has all of it.
 type port struct {
 	bridge *Bridge
 
 	Number uint16
 	Config PortConfig
 	variables
-	saved variables // what of them is in the last snapshot, as lasting has them
+	saved variables // the variables in the last snapshot, as returned by lasting
 
-	Told     told // what was reported last
+	Told     told // the last values that were reported
 	Counters Counters
 }
 
-// variables are the variables of 17.17 and 17.19, and where each of the machines
-// is. Timers are in seconds.
+// variables are the variables of 17.17 and 17.19, and the states of the
+// machines. Timers are in seconds.
 type variables struct {
 	Up    bool // it has a link
-	Heard bool // a BPDU has come since it is enabled
+	Heard bool // a BPDU has come since the port was enabled
 
 	Guarded    bool // shut by BPDU guard
-	GuardWhile int  // what is left of the guard's timeout, 0 for none
+	GuardWhile int  // seconds left of the guard's timeout, 0 for none
 
 	// Timers (17.17).
 	EdgeDelayWhile int
@@ -55,7 +55,7 @@ type variables struct {
 	RcvdInfoWhile  int
 	RrWhile        int
 	TcWhile        int
-	LoopWhile      int // until its own BPDUs no longer come back; not of the standard
+	LoopWhile      int // until its own BPDUs no longer come back; not in the standard
 
 	// Variables (17.19).
 	Agree              bool
@@ -100,9 +100,9 @@ type variables struct {
 	TxCount            int
 	UpdtInfo           bool
 
-	Message bpdu // that rcvdBPDU is about
+	Message bpdu // the message of rcvdBPDU
 
-	// Where the machines are.
+	// The states of the machines.
 	PPM ppmState
 	BDM bdmState
 	PIM pimState
@@ -111,14 +111,13 @@ type variables struct {
 	TCM tcmState
 }
 
-// told has the last reports about a port, so that only changes are reported.
+// The last reported values of a port, so that only changes are reported.
 type told struct {
 	Role             Role
 	RootInconsistent bool
 }
 
-// begin puts all of the port's machines into their first state (BEGIN,
-// 17.18.1).
+// begin puts all machines of the port into their first states (BEGIN, 17.18.1).
 func (p *port) begin() {
 	*p = port{
 		bridge: p.bridge, Number: p.Number, Config: p.Config, saved: p.saved, Told: p.Told, Counters: p.Counters,
@@ -145,8 +144,8 @@ func (p *port) begin() {
 // enable derives portEnabled from its causes.
 func (p *port) enable() { p.PortEnabled = p.Up && !p.Guarded }
 
-// rootInconsistent says whether root guard keeps the port from being the way to
-// the root.
+// rootInconsistent reports whether root guard keeps the port from being the way
+// to the root.
 func (p *port) rootInconsistent() bool {
 	return p.Config.RootGuard && p.InfoIs == infoReceived && p.Role == AlternatePort
 }
@@ -174,8 +173,8 @@ func (p *port) fwdDelay() int  { return seconds(p.DesignatedTimes.ForwardDelay) 
 func (p *port) helloTime() int { return seconds(p.DesignatedTimes.HelloTime) }    // 17.20.7
 func (p *port) maxAge() int    { return seconds(p.DesignatedTimes.MaxAge) }       // 17.20.8
 
-// reRooted says whether all other ports have retired from the root's role
-// (17.20.10).
+// reRooted reports whether all other ports have retired from the role of root
+// port (17.20.10).
 func (p *port) reRooted() bool {
 	for _, q := range p.bridge.ports {
 		if q != p && q.RrWhile != 0 {
@@ -185,6 +184,5 @@ func (p *port) reRooted() bool {
 	return true
 }
 
-// migrateTime is how long a change of version is waited for, in seconds
-// (17.13.9).
+// migrateTime is how long to wait for a change of version, in seconds (17.13.9).
 const migrateTime = 3

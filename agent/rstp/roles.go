@@ -2,7 +2,8 @@
 
 package rstp
 
-// Which part each port has: port role selection and port role transitions.
+// The machines that decide on roles: port role selection and port role
+// transitions.
 
 // portRoleSelection is the Port Role Selection machine (17.28), of the bridge.
 func (b *Bridge) portRoleSelection() bool {
@@ -26,14 +27,16 @@ func (b *Bridge) portRoleSelection() bool {
 // updtRoleDisabled is the port's part of updtRoleDisabledTree (17.21.24).
 func (p *port) updtRoleDisabled() { p.SelectedRole = DisabledPort }
 
-// updtRolesTree finds the root, the way there and each port's role (17.21.25).
+// updtRolesTree selects the root, the way to it, and each port's role
+// (17.21.25).
 func (b *Bridge) updtRolesTree() {
 	id := b.bridgeID()
 	b.RootPriority = vector{RootBridgeID: id, DesignatedBridgeID: id}
 	b.RootTimes = b.bridgeTimes()
 	var root *port
 	for _, p := range b.ports {
-		// restrictedRole (802.1Q clause 13) is what is called root guard.
+		// restrictedRole (802.1Q clause 13) is commonly called root
+		// guard.
 		if p.InfoIs != infoReceived || p.PortPriority.ofBridge(id) || p.Config.RootGuard {
 			continue
 		}
@@ -84,8 +87,8 @@ func (b *Bridge) updtRolesTree() {
 	}
 }
 
-// addCost adds without starting again at zero, which would make the worst way
-// the best.
+// addCost adds costs without an overflow, which would make the worst way the
+// best.
 func addCost(a, b uint32) uint32 {
 	if sum := a + b; sum >= a {
 		return sum
@@ -93,8 +96,8 @@ func addCost(a, b uint32) uint32 {
 	return 1<<32 - 1
 }
 
-// A prtState is a state of the Port Role Transitions machine. Those that are
-// left at once are not there.
+// A prtState is a state of the Port Role Transitions machine. States that are
+// left at once are missing.
 type prtState uint8
 
 const (
@@ -158,7 +161,7 @@ func (p *port) prtDisablePort() { // DISABLE_PORT
 	p.Forward = false
 }
 
-// disabledTransitions are those of a disabled port (17.29.1).
+// disabledTransitions makes the transitions of a disabled port (17.29.1).
 func (p *port) disabledTransitions() bool {
 	switch {
 	case p.PRT == prtDisablePort && !p.Learning && !p.Forwarding,
@@ -181,7 +184,7 @@ func (p *port) prtRootPort() { // ROOT_PORT
 	p.RrWhile = p.fwdDelay()
 }
 
-// rootTransitions are those of the root port (17.29.2).
+// rootTransitions makes the transitions of the root port (17.29.2).
 func (p *port) rootTransitions() bool {
 	mayForward := p.FdWhile == 0 || p.reRooted() && p.RbWhile == 0 && p.bridge.rstpVersion()
 	switch {
@@ -211,7 +214,7 @@ func (p *port) rootTransitions() bool {
 	return true
 }
 
-// designatedTransitions are those of a designated port (17.29.3).
+// designatedTransitions makes the transitions of a designated port (17.29.3).
 func (p *port) designatedTransitions() bool {
 	mayForward := (p.FdWhile == 0 || p.Agreed || p.OperEdge) && (p.RrWhile == 0 || !p.ReRoot) && !p.Sync && p.LoopWhile == 0
 	mustDiscard := (p.Sync && !p.Synced || p.ReRoot && p.RrWhile != 0 || p.Disputed || p.LoopWhile != 0) && !p.OperEdge
@@ -245,7 +248,8 @@ func (p *port) designatedTransitions() bool {
 	return true
 }
 
-// alternateTransitions are those of an alternate or backup port (17.29.4).
+// alternateTransitions makes the transitions of an alternate or backup port
+// (17.29.4).
 func (p *port) alternateTransitions() bool {
 	if p.PRT == prtBlockPort {
 		if p.Learning || p.Forwarding {
@@ -281,8 +285,8 @@ func (p *port) prtAlternatePort() { // ALTERNATE_PORT
 	p.ReRoot = false
 }
 
-// allSynced says whether nothing behind the bridge forwards by old information
-// (17.20.3).
+// allSynced reports whether no other port of the bridge forwards with old
+// information (17.20.3).
 func (b *Bridge) allSynced() bool {
 	for _, p := range b.ports {
 		if !p.Selected || p.UpdtInfo || p.Role != p.SelectedRole || p.Role != RootPort && !p.Synced {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package rstp is the Rapid Spanning Tree Protocol of one bridge: IEEE Std
-// 802.1D-2004 clause 17 with the BPDUs of clause 9, and IEEE Std 802.1Q-2022
-// clause 13 where that corrects it. It knows nothing of sockets, devices or the
-// clock: what happens is told to a Bridge (a link, a BPDU, that a second has
-// passed), and what is to be done about it comes out by an Output before the
-// call returns. The same events always have the same outcome.
+// Package rstp implements the Rapid Spanning Tree Protocol for one bridge: IEEE
+// Std 802.1D-2004 clause 17 with the BPDUs of clause 9, and IEEE Std 802.1Q-2022
+// clause 13 where that corrects it. It uses no sockets, devices or clocks: the
+// caller passes events to a Bridge (a link, a BPDU, a second that has passed),
+// and the Bridge calls an Output for each action before the call returns. The
+// same events always have the same outcome.
 //
-// Variables, procedures and states have the names of the standard, and their
-// clause with them.
+// Variables, procedures and states have the names of the standard, with their
+// clauses.
 //
-// A Bridge may be used by one goroutine at a time. An Output must not call the
+// Only one goroutine at a time may use a Bridge. An Output must not call the
 // Bridge that calls it.
 package rstp
 
@@ -21,19 +21,19 @@ import (
 	"time"
 )
 
-// Output takes the actions of a Bridge. Its methods are called in the order in
-// which things are to happen: in particular, a port that has to discard before
-// another one may forward is set first. So a method must have taken effect when
-// it returns.
+// Output carries out the actions of a Bridge. Its methods are called in the order
+// in which the actions must happen: in particular, a port that must discard
+// before another one may forward is set first. So an action must have taken
+// effect when its method returns.
 type Output interface {
-	// Send sends a whole Ethernet frame, without the frame check sequence, by
-	// the port. The frame is the Output's to keep.
+	// Send sends a whole Ethernet frame, without the frame check sequence,
+	// from the port. The Output may keep the frame.
 	Send(port uint16, frame []byte)
 	// SetState sets whether the port forwards and learns.
 	SetState(port uint16, s State)
 	// Flush forgets the addresses that were learned on the port.
 	Flush(port uint16)
-	// Report tells what somebody may want to log.
+	// Report takes events for a log.
 	Report(Event)
 }
 
@@ -41,7 +41,7 @@ type Output interface {
 type State uint8
 
 const (
-	Discarding State = iota // neither takes frames in nor sends them
+	Discarding State = iota // neither receives nor sends frames
 	Learning                // discards, but learns addresses
 	Forwarding
 )
@@ -52,19 +52,19 @@ func (s State) String() string { return name(s, "discarding", "learning", "forwa
 type Role uint8
 
 const (
-	DisabledPort   Role = iota // no link, or shut by BPDU guard
+	DisabledPort   Role = iota // has no link, or is shut by BPDU guard
 	RootPort                   // the way to the root
-	DesignatedPort             // the way to the root for those behind it
+	DesignatedPort             // the way to the root for bridges behind it
 	AlternatePort              // another way to the root
-	BackupPort                 // another way to where one of the bridge's own ports is designated
+	BackupPort                 // another way to a segment where the bridge already has a designated port
 )
 
 func (r Role) String() string {
 	return name(r, "disabled", "root", "designated", "alternate", "backup")
 }
 
-// A Version is the version of the protocol that a bridge is held to:
-// forceVersion (17.13.4).
+// A Version is the protocol version that a bridge is restricted to: forceVersion
+// (17.13.4).
 type Version uint8
 
 const (
@@ -74,12 +74,12 @@ const (
 
 func (v Version) String() string { return name(v, "stp", "", "rstp") }
 
-// An Edge says whether only stations are behind a port.
+// An Edge sets whether a port is an edge, with only stations behind it.
 type Edge uint8
 
 const (
-	EdgeAuto Edge = iota // found out: no BPDU is heard for three seconds (AutoEdge, 17.13.3)
-	EdgeOn               // at once (AdminEdge, 17.13.1); after a BPDU as with EdgeAuto
+	EdgeAuto Edge = iota // automatic: an edge if no BPDU is received for three seconds (AutoEdge, 17.13.3)
+	EdgeOn               // an edge at once (AdminEdge, 17.13.1); after a BPDU as with EdgeAuto
 	EdgeOff              // never
 )
 
@@ -92,7 +92,7 @@ func name[T ~uint8](v T, names ...string) string {
 	return fmt.Sprintf("unknown(%d)", uint8(v))
 }
 
-// These are strings in JSON.
+// In JSON these are strings.
 
 func (s State) MarshalText() ([]byte, error)   { return []byte(s.String()), nil }
 func (r Role) MarshalText() ([]byte, error)    { return []byte(r.String()), nil }
@@ -104,7 +104,7 @@ func (r *Role) UnmarshalText(text []byte) error    { return unname(r, BackupPort
 func (v *Version) UnmarshalText(text []byte) error { return unname(v, RSTP, text) }
 func (e *Edge) UnmarshalText(text []byte) error    { return unname(e, EdgeOff, text) }
 
-// unname sets what to the value that text is the name of, last at most.
+// unname sets what to the value whose name is text, last at most.
 func unname[T interface {
 	~uint8
 	fmt.Stringer
@@ -121,22 +121,22 @@ func unname[T interface {
 // A Config is the settings of a bridge (17.13, 17.14). Times are whole seconds.
 type Config struct {
 	MAC      net.HardwareAddr // six bytes: the lower part of the bridge identifier
-	Priority uint16           // 0 to 61440 in steps of 4096, the upper part; lower is better
+	Priority uint16           // 0 to 61440 in steps of 4096, the identifier's upper part; lower is better
 	Version  Version
 
-	Hello        time.Duration // 1 to 2 s, how often BPDUs are sent
-	MaxAge       time.Duration // 6 to 40 s, the age that received information may have
+	Hello        time.Duration // 1 to 2 s, the time between two BPDUs
+	MaxAge       time.Duration // 6 to 40 s, the greatest age of received information
 	ForwardDelay time.Duration // 4 to 30 s
 
-	TxHoldCount int // 1 to 10, BPDUs that a port sends at most in a burst, and one a second from then on; 0 is 6
+	TxHoldCount int // 1 to 10, the largest burst of BPDUs from a port; after it, one a second; 0 means 6
 
-	// GuardTimeout is how long a port stays shut by BPDU guard, 0 for until
-	// its link goes or ClearGuard.
+	// GuardTimeout is how long a port stays shut by BPDU guard. With 0 it
+	// stays shut until it loses its link or ClearGuard is called.
 	GuardTimeout time.Duration
 }
 
-// DefaultConfig is the settings that the standard recommends (17.14), for a
-// bridge with the address.
+// DefaultConfig returns the settings that the standard recommends (17.14), for a
+// bridge with this address.
 func DefaultConfig(mac net.HardwareAddr) Config {
 	return Config{
 		MAC: mac, Priority: 32768, Version: RSTP,
@@ -147,22 +147,22 @@ func DefaultConfig(mac net.HardwareAddr) Config {
 
 // A PortConfig is the settings of a port.
 type PortConfig struct {
-	MAC      net.HardwareAddr // source of the BPDUs that are sent by it; the bridge's if there is none
+	MAC      net.HardwareAddr // source address of its BPDUs; nil for the bridge's
 	Priority uint8            // 0 to 240 in steps of 16; lower is better
-	Cost     uint32           // 1 to 200000000, of the way by this port; see CostOf
+	Cost     uint32           // 1 to 200000000, of a way through this port; see CostOf
 	Edge     Edge
 
-	// PointToPoint says that there is at most one bridge behind the port, so
-	// that it can be asked for agreement (operPointToPointMAC, 6.4.3).
+	// PointToPoint means that there is at most one bridge behind the port, so
+	// that a proposal can get its agreement (operPointToPointMAC, 6.4.3).
 	PointToPoint bool
 
-	BPDUGuard  bool // a BPDU shuts the port, also one that is refused
-	BPDUFilter bool // BPDUs are neither sent nor taken notice of
+	BPDUGuard  bool // a BPDU shuts the port, even a refused one
+	BPDUFilter bool // BPDUs are neither sent nor processed
 	RootGuard  bool // the root is never behind this port (restrictedRole, 802.1Q clause 13)
 }
 
-// DefaultPort is the settings of a port with a link of the speed in Mbit/s that
-// the standard recommends.
+// DefaultPort returns the settings that the standard recommends for a port with a
+// link of this speed in Mbit/s.
 func DefaultPort(mbit uint32) PortConfig {
 	return PortConfig{Priority: 128, Cost: CostOf(mbit), PointToPoint: true}
 }
@@ -170,9 +170,9 @@ func DefaultPort(mbit uint32) PortConfig {
 // MaxCost is the highest cost of a port (17.13.11).
 const MaxCost = 200_000_000
 
-// CostOf is the cost of a link of a speed in Mbit/s (table 17-3: 20 Tbit/s
-// divided by the speed). For an unknown speed (0) it is that of 10 Gbit/s, the
-// speed that a virtual link gives.
+// CostOf returns the cost of a link of a speed in Mbit/s (table 17-3: 20 Tbit/s
+// divided by the speed). For an unknown speed (0) it returns the cost of 10
+// Gbit/s, which is the speed of a virtual link.
 func CostOf(mbit uint32) uint32 {
 	if mbit == 0 {
 		mbit = 10_000
@@ -183,13 +183,13 @@ func CostOf(mbit uint32) uint32 {
 // MaxPort is the highest number of a port; the lowest is 1.
 const MaxPort = 1023
 
-// A Port is a port as Restore finds it.
+// A Port is a port in its current state, for Restore.
 type Port struct {
 	Number uint16
 	Config PortConfig
 	Up     bool  // has a link
-	State  State // what it does with frames now
-	New    bool  // it is not the port that had the number when the snapshot was taken
+	State  State // its current state in the datapath
+	New    bool  // another port had the number when the snapshot was taken
 }
 
 // An EventKind is the subject of an Event.
@@ -198,13 +198,13 @@ type EventKind uint8
 const (
 	RootChanged    EventKind = iota // another bridge is the root, or another port leads there
 	RoleChanged                     // of the port
-	TopologyChange                  // the port forwards now, and all bridges are told
-	GuardTripped                    // a BPDU has come to a port with BPDU guard, which is shut now
+	TopologyChange                  // the port forwards now, and all bridges are notified
+	GuardTripped                    // a BPDU has come to a port with BPDU guard, which has shut the port
 	GuardCleared                    // the port is open again
-	RootGuardBegan                  // a better root is behind a port with root guard, which discards now
-	RootGuardEnded                  // no longer
+	RootGuardBegan                  // a better root is behind a port with root guard, which discards for that
+	RootGuardEnded                  // the port no longer discards for that
 	Migrated                        // the port speaks the version in Text now (17.24)
-	Stuck                           // the machines did not come to rest; the call has returned nevertheless
+	Stuck                           // the machines did not come to rest, but the call has returned
 )
 
 func (k EventKind) String() string {
@@ -212,11 +212,11 @@ func (k EventKind) String() string {
 		"root-guard-began", "root-guard-ended", "migrated", "stuck")
 }
 
-// An Event is something that somebody may want to log.
+// An Event is something to log.
 type Event struct {
 	Kind EventKind
 	Port uint16 // 0 for the bridge
-	Text string // e.g. a role or an identifier; may be empty
+	Text string // for example a role or an identifier; may be empty
 }
 
 func (e Event) String() string {
@@ -230,7 +230,7 @@ func (e Event) String() string {
 	return s
 }
 
-// A ConfigError is a setting that cannot be.
+// A ConfigError is an invalid setting.
 type ConfigError struct {
 	Port uint16 // 0 for the bridge
 	Text string
@@ -243,8 +243,8 @@ func (e *ConfigError) Error() string {
 	return fmt.Sprintf("spanning tree: port %d: %s", e.Port, e.Text)
 }
 
-// check returns the mistake in the settings of a bridge (17.14). Their ranges
-// already make max age at least 2 * (hello time + 1 s).
+// check returns the error in the settings of a bridge (17.14). The ranges alone
+// make max age at least 2 * (hello time + 1 s).
 func (c Config) check() error {
 	bad := func(format string, args ...any) error { return &ConfigError{Text: fmt.Sprintf(format, args...)} }
 	whole := func(what string, d, least, most time.Duration) error {
@@ -278,7 +278,7 @@ func (c Config) check() error {
 	return nil
 }
 
-// check returns the mistake in the settings of port n.
+// check returns the error in the settings of port n.
 func (c PortConfig) check(n uint16) error {
 	bad := func(format string, args ...any) error {
 		return &ConfigError{Port: n, Text: fmt.Sprintf(format, args...)}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// snapshotFormat is raised when an old snapshot would be misread.
+// snapshotFormat increases when this version would misread an old snapshot.
 const snapshotFormat = 1
 
 type snapshot struct {
@@ -18,12 +18,12 @@ type snapshot struct {
 	Ports  []*port
 }
 
-// Snapshot is the complete state of the bridge and its ports, as JSON, for
+// Snapshot returns the complete state of the bridge and its ports, as JSON, for
 // Restore by another process.
 func (b *Bridge) Snapshot() []byte {
 	text, err := json.Marshal(snapshot{snapshotFormat, b.state, b.ports})
 	if err != nil {
-		panic(fmt.Sprintf("rstp: a snapshot that is no JSON: %v", err)) // it has numbers and names alone
+		panic(fmt.Sprintf("rstp: a snapshot that is no JSON: %v", err)) // it has only numbers and names
 	}
 	for _, p := range b.ports {
 		p.saved = p.lasting()
@@ -31,11 +31,11 @@ func (b *Bridge) Snapshot() []byte {
 	return text
 }
 
-// Unsaved says whether Restore would lack something that the ports have come to
-// know since the last Snapshot. It is false as long as a tree at rest is told
-// again what it knows; timers that follow hellos may be a hello time old.
-// Counters and the time since a change, which are only shown, do not count. Nor
-// do settings and the set of ports, which the caller knows.
+// Unsaved reports whether the ports have information that the last Snapshot,
+// and so a Restore, lacks. It is false as long as the messages in a tree at
+// rest repeat; timers that follow hellos may be a hello time old. Counters and
+// the time since a change do not count, since they are only shown. Settings and
+// the set of ports do not count either, since the caller has them.
 func (b *Bridge) Unsaved() bool {
 	return slices.ContainsFunc(b.ports, func(p *port) bool { return p.saved != p.lasting() })
 }
@@ -46,7 +46,7 @@ func (p *port) lasting() variables {
 	v := p.variables
 	v.HelloWhen, v.TxCount = 0, 0
 	v.Message, v.MsgPriority, v.MsgTimes, v.RcvdInfo = bpdu{}, vector{}, times{}, 0
-	v.PortTimes = v.PortTimes.older()                        // some bridges give the age new fractions each time
+	v.PortTimes = v.PortTimes.older()                        // some bridges change its fraction each time
 	if v.RcvdInfoWhile >= seconds(2*v.PortTimes.HelloTime) { // no hello is missing yet
 		v.RcvdInfoWhile = seconds(3 * v.PortTimes.HelloTime)
 	}
@@ -56,21 +56,21 @@ func (p *port) lasting() variables {
 	return v
 }
 
-// Restore goes on where a snapshot was taken, paused ago, with settings and
-// ports as they are now. Nothing is output for ports that have not changed.
+// Restore continues from a snapshot that was taken before a pause, with current
+// settings and ports. Nothing is output for ports that have not changed.
 //
-// Timers that end what was to be told or remembered for some time run on.
-// Timers that let something happen after a silence (fdWhile, edgeDelayWhile,
-// mdelayWhile, rrWhile, rbWhile, loopWhile) do not: nobody was listening.
-// Received information holds for one more hello time at least, since neighbours
-// may have told it again meanwhile.
+// Timers that limit how long something is sent or remembered run on during the
+// pause. Timers that start an action after a silence (fdWhile, edgeDelayWhile,
+// mdelayWhile, rrWhile, rbWhile, loopWhile) do not: the silence was not
+// observed. Received information stays valid for one more hello time at least,
+// since neighbours may have repeated it meanwhile.
 //
-// Ports that are no longer there are dropped, and new ones begin as by AddPort.
-// If a port is in another state than the snapshot says, it is set to the
-// snapshot's: events after the snapshot count as messages that got lost.
+// Ports that no longer exist are dropped, and new ones begin as by AddPort. If
+// a port is in another state than the snapshot has, it is set to the
+// snapshot's: later events count as lost messages.
 //
-// A snapshot that cannot be read is an error, and so are wrong settings. The
-// caller then begins with New.
+// An unreadable snapshot is an error, and so are invalid settings. The caller
+// then begins with New.
 func Restore(text []byte, paused time.Duration, c Config, ports []Port, out Output) (*Bridge, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func Restore(text []byte, paused time.Duration, c Config, ports []Port, out Outp
 	return b, nil
 }
 
-// pause takes time off the timers that run while nobody listens.
+// pause subtracts elapsed seconds from the timers that run on during a pause.
 func (p *port) pause(elapsed int) {
 	less := func(t *int) { *t = max(*t-elapsed, 0) }
 	less(&p.HelloWhen)
@@ -134,10 +134,10 @@ func (p *port) pause(elapsed int) {
 	}
 }
 
-// maxTimer is more than any timer of a port can have, except the guard's.
+// maxTimer is more than the value of any timer of a port, except the guard's.
 const maxTimer = 1 << 30
 
-// check refuses a state that no Snapshot has written.
+// check refuses a state that Snapshot cannot have written.
 func (s *snapshot) check() error {
 	if s.Format != snapshotFormat {
 		return fmt.Errorf("format %d instead of %d", s.Format, snapshotFormat)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// here is the bridge's ports as a new process would find them.
+// here returns the bridge's ports as a new process would find them.
 func (b *Bridge) here() (ports []Port) {
 	for _, p := range b.ports {
 		ports = append(ports, Port{Number: p.Number, Config: p.Config, Up: p.Up, State: p.PST})
@@ -21,7 +21,7 @@ func (b *Bridge) here() (ports []Port) {
 	return ports
 }
 
-// tree is a bridge at rest with a root port, a designated one and an edge.
+// tree returns a bridge at rest with a root port, a designated port and an edge.
 func tree(t testing.TB) (*Bridge, *recorder) {
 	b, r := newBridge(t, 3, nil, func(n uint16, c *PortConfig) { c.Edge = []Edge{EdgeAuto, EdgeOff, EdgeOn}[n-1] })
 	hello := from(better, rstBPDU, roleDesignated|flagForwarding|flagLearning)
@@ -53,8 +53,8 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// What a port waits for and what it knows is to be kept, though nothing comes of
-// it yet.
+// The timers and the information of a port must be saved, even if they have no
+// effect yet.
 func TestUnsaved(t *testing.T) {
 	b, _ := newBridge(t, 2, nil, func(n uint16, c *PortConfig) { c.Edge = EdgeOff })
 	unsaved := func(want bool, what string) {
@@ -70,7 +70,7 @@ func TestUnsaved(t *testing.T) {
 		b.Tick()
 		unsaved(true, fmt.Sprintf("after %d s of waiting", i))
 	}
-	ticks(b, 5) // no topology change is told of any more
+	ticks(b, 5) // no topology change is signalled any more
 	b.Snapshot()
 	b.Tick()
 	unsaved(false, "at rest")
@@ -113,8 +113,8 @@ func BenchmarkUnsaved(b *testing.B) {
 	}
 }
 
-// However long the pause, neighbours have a hello time to be heard, and nothing
-// happens because of a silence that nobody listened to.
+// However long the pause, neighbours get a hello time to send, and nothing
+// happens because of a silence that was not observed.
 func TestRestorePaused(t *testing.T) {
 	was, r := tree(t)
 	b, err := Restore(was.Snapshot(), time.Hour, was.Config, was.here(), r)
@@ -132,7 +132,7 @@ func TestRestorePaused(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 
-	// A port that waits to forward goes on to wait.
+	// A port that waits to forward goes on waiting.
 	waiting, r := newBridge(t, 1, nil, func(_ uint16, c *PortConfig) { c.Edge = EdgeOff })
 	left := waiting.port(1).FdWhile
 	b, err = Restore(waiting.Snapshot(), time.Hour, waiting.Config, waiting.here(), r)
@@ -145,12 +145,12 @@ func TestRestorePaused(t *testing.T) {
 	}
 }
 
-// What has changed meanwhile takes effect.
+// Changes in the meantime take effect.
 func TestRestoreChanged(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*Config, []Port) []Port
-		want   []string // done, in any order, and no other state
+		want   []string // these actions, in any order, and no other state
 	}{
 		{"a port is gone", func(_ *Config, p []Port) []Port { return p[:2] }, nil},
 		{"the root port is gone", func(_ *Config, p []Port) []Port { return p[1:] }, []string{"0 root-changed"}},
@@ -192,7 +192,7 @@ func TestRestoreChanged(t *testing.T) {
 			}
 		})
 	}
-	// A port that is found forwarding though it was not to be is stopped.
+	// A port that forwards but should not is stopped.
 	was, r := tree(t)
 	was.SetLink(3, false)
 	r.take()
@@ -231,7 +231,7 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 }
 
-// A Status is read as it was written.
+// A Status in JSON is read back unchanged.
 func TestStatusJSON(t *testing.T) {
 	b, _ := tree(t)
 	b.Receive(1, nil)

@@ -2,7 +2,7 @@
 
 package rstp
 
-// What is done about it: port state transition, topology change, and port
+// The machines for actions: port state transition, topology change, and port
 // transmit.
 
 // portStateTransition is the Port State Transition machine (17.30).
@@ -32,8 +32,8 @@ func (p *port) pstDiscarding() { // DISCARDING: disableLearning, disableForwardi
 	p.Forwarding = false
 }
 
-// A tcmState is a state of the Topology Change machine. Those that are left at
-// once are not there.
+// A tcmState is a state of the Topology Change machine. States that are left at
+// once are missing.
 type tcmState uint8
 
 const (
@@ -104,7 +104,7 @@ func (p *port) notifiedTc() { // NOTIFIED_TC
 	p.setTcPropTree()
 }
 
-// newTcWhile sets how long neighbours are told (17.21.7).
+// newTcWhile sets how long neighbours are notified (17.21.7).
 func (p *port) newTcWhile() {
 	if p.TcWhile != 0 {
 		return
@@ -114,10 +114,10 @@ func (p *port) newTcWhile() {
 		p.NewInfo = true
 		return
 	}
-	p.TcWhile = p.maxAge() + p.fwdDelay() // of rootTimes, as designatedTimes has them
+	p.TcWhile = p.maxAge() + p.fwdDelay() // of rootTimes, which designatedTimes has as well
 }
 
-// setTcPropTree has the change told by all other ports (17.21.18).
+// setTcPropTree makes all other ports signal the change (17.21.18).
 func (p *port) setTcPropTree() {
 	for _, q := range p.bridge.ports {
 		if q != p {
@@ -126,13 +126,13 @@ func (p *port) setTcPropTree() {
 	}
 }
 
-// flush is fdbFlush (17.19.7). It is done at once for STP too, where the
-// standard would have the addresses age fast instead.
+// flush is fdbFlush (17.19.7). It flushes at once for STP, too; the standard
+// uses fast ageing there.
 func (p *port) flush() { p.bridge.out.Flush(p.Number) }
 
 // portTransmit is the Port Transmit machine (17.26). All its states lead back
-// to IDLE. It is run when the others are at rest, so that it sends nothing that
-// is out of date already.
+// to IDLE. It runs when the others are at rest, so that it sends nothing that
+// is already outdated.
 func (p *port) portTransmit() bool {
 	if !p.Selected || p.UpdtInfo || !p.PortEnabled {
 		return false

@@ -54,7 +54,7 @@ type Counters struct {
 	Transitions uint64            `json:"transitions"`       // to forwarding
 }
 
-// Status is how the bridge stands.
+// Status returns the state of the bridge.
 func (b *Bridge) Status() Status {
 	s := Status{
 		Version:      b.Config.Version,

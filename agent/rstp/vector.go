@@ -14,10 +14,11 @@ import (
 )
 
 // A BridgeID is the identifier of a bridge (9.2.5): its priority, then its
-// address. The lower is the better.
+// address. Lower is better.
 type BridgeID uint64
 
-// NewBridgeID puts an identifier together, of an address of six bytes.
+// NewBridgeID builds an identifier from a priority and an address of six
+// bytes.
 func NewBridgeID(priority uint16, mac net.HardwareAddr) BridgeID {
 	var b [8]byte
 	binary.BigEndian.PutUint16(b[:], priority)
@@ -25,25 +26,26 @@ func NewBridgeID(priority uint16, mac net.HardwareAddr) BridgeID {
 	return BridgeID(binary.BigEndian.Uint64(b[:]))
 }
 
-// Priority is the identifier's upper part.
+// Priority returns the identifier's upper part.
 func (id BridgeID) Priority() uint16 { return uint16(id >> 48) }
 
-// MAC is the address in the identifier.
+// MAC returns the address in the identifier.
 func (id BridgeID) MAC() net.HardwareAddr {
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], uint64(id))
 	return net.HardwareAddr(b[2:])
 }
 
-// String is the identifier as Linux's bridge has it: 8000.020000000001.
+// String returns the identifier as Linux's bridge shows it:
+// 8000.020000000001.
 func (id BridgeID) String() string {
 	return fmt.Sprintf("%04x.%s", id.Priority(), hex.EncodeToString(id.MAC()))
 }
 
-// MarshalText makes the identifier a string in JSON.
+// MarshalText writes the identifier as a string, for JSON.
 func (id BridgeID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
 
-// UnmarshalText reads what MarshalText has written.
+// UnmarshalText reads the output of MarshalText.
 func (id *BridgeID) UnmarshalText(text []byte) error {
 	priority, mac, ok := strings.Cut(string(text), ".")
 	high, err := strconv.ParseUint(priority, 16, 16)
@@ -56,21 +58,21 @@ func (id *BridgeID) UnmarshalText(text []byte) error {
 }
 
 // A PortID is the identifier of a port (9.2.7): four bits of priority, then
-// twelve of its number. The lower one is better.
+// twelve of its number. Lower is better.
 type PortID uint16
 
-// NewPortID puts an identifier together.
+// NewPortID builds an identifier.
 func NewPortID(priority uint8, number uint16) PortID {
 	return PortID(uint16(priority&0xf0)<<8 | number&0xfff)
 }
 
-// String is the identifier as Linux's bridge has it: 8001.
+// String returns the identifier as Linux's bridge shows it: 8001.
 func (id PortID) String() string { return fmt.Sprintf("%04x", uint16(id)) }
 
-// MarshalText makes the identifier a string in JSON.
+// MarshalText writes the identifier as a string, for JSON.
 func (id PortID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
 
-// UnmarshalText reads what MarshalText has written.
+// UnmarshalText reads the output of MarshalText.
 func (id *PortID) UnmarshalText(text []byte) error {
 	v, err := strconv.ParseUint(string(text), 16, 16)
 	if err != nil {
@@ -80,7 +82,7 @@ func (id *PortID) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// A vector is a priority vector (17.6). The lower one is better.
+// A vector is a priority vector (17.6). Lower is better.
 type vector struct {
 	RootBridgeID       BridgeID
 	RootPathCost       uint32
@@ -88,7 +90,7 @@ type vector struct {
 	DesignatedPortID   PortID
 }
 
-// compare is negative where v is better than w.
+// compare returns a negative number if v is better than w.
 func (v vector) compare(w vector) int {
 	return cmp.Or(
 		cmp.Compare(v.RootBridgeID, w.RootBridgeID),
@@ -98,21 +100,23 @@ func (v vector) compare(w vector) int {
 	)
 }
 
-// supersedes says whether v, in a message, takes the place of w, which a port
-// holds (17.6). It does if v is better, or comes from the same port and
-// differs: a port's last message is the one that counts.
+// supersedes reports whether v, in a message, replaces w, which a port holds
+// (17.6). It does if v is better, or comes from the same port and differs:
+// the last message of a port is the valid one.
 func (v vector) supersedes(w vector) bool {
 	return v.compare(w) < 0 || v != w && v.sameSource(w)
 }
 
-// sameSource says whether both are of one port, whatever its priority.
+// sameSource reports whether both come from the same port, whatever its
+// priority.
 func (v vector) sameSource(w vector) bool {
 	const number = 1<<12 - 1
 	return v.ofBridge(w.DesignatedBridgeID) && v.DesignatedPortID&number == w.DesignatedPortID&number
 }
 
-// ofBridge says whether the vector is one that the bridge told: its priority,
-// which is part of the identifier and may have changed since, is left aside.
+// ofBridge reports whether the bridge has sent the vector. It ignores the
+// bridge's priority, which is part of the identifier and may have changed
+// since.
 func (v vector) ofBridge(id BridgeID) bool {
 	const address = 1<<48 - 1
 	return v.DesignatedBridgeID&address == id&address
@@ -126,13 +130,13 @@ type times struct {
 	ForwardDelay uint16
 }
 
-const second = 256 // in times
+const second = 256 // the value of a second in times
 
-// seconds is t in whole seconds, no less.
+// seconds returns t in seconds, rounded up.
 func seconds(t uint16) int { return (int(t) + second - 1) / second }
 
-// older is the times with a message age greater by a second, rounded to whole
-// ones (17.21.25 c).
+// older returns the times with a message age greater by a second, rounded to
+// whole seconds (17.21.25 c).
 func (t times) older() times {
 	t.MessageAge = uint16(min((int(t.MessageAge)+second+second/2)/second, math.MaxUint16/second)) * second
 	return t
