@@ -9,12 +9,13 @@ import (
 	"bascule/datapath"
 )
 
-// Telling has f called with what a change has to say beside the answer to its request: that
-// it has taken over a bridge that another version of bascule made, and what of it.
+// Telling sets the function that receives notes about a change, which are not part of the answer to
+// its request: that a change has taken over a bridge of another version of bascule, and what that
+// bridge has lost.
 func Telling(f func(bridge, note string)) Option { return func(s *Switch) { s.tell = f } }
 
-// adopt takes over a bridge of a former layout, which store.Open has returned with its
-// error. The notes say what was lost.
+// adopt takes over a bridge of a former layout, for which store.Open has returned an error. The
+// notes list what was lost.
 func adopt(name string, b *datapath.Bridge) (notes []string, err error) {
 	what := "take over bridge " + name
 	killed := b.Dirty()
@@ -34,9 +35,9 @@ func adopt(name string, b *datapath.Bridge) (notes []string, err error) {
 	return notes, errors.Join(err, next.Abandon())
 }
 
-// adopted takes over a bridge that store.Open has returned with an error, and opens it. It
-// returns nil if the bridge stays as it is: its layout has no record, or something is
-// in the way. That is an error of commands about the bridge, and of no others.
+// adopted takes over a bridge for which store.Open has returned an error, and opens it. It returns
+// nil if the bridge stays as it is, because its layout has no record or something prevents the
+// change. Only commands about that bridge fail then.
 func (s *Switch) adopted(store *datapath.Store, name string, b *datapath.Bridge, former error) (*datapath.Bridge, error) {
 	var is *datapath.FormerError
 	if !errors.As(former, &is) || is.Err != nil {
@@ -48,7 +49,7 @@ func (s *Switch) adopted(store *datapath.Store, name string, b *datapath.Bridge,
 		store.Kept[name] = err
 		return nil, nil
 	}
-	// If the work is not finished, mend goes on with it.
+	// If the work is not finished, mend continues it.
 	s.say(name, fmt.Sprintf("another version of bascule has made it; it has this version's programs and tables now (layout %d, before %d)",
 		datapath.Layout, is.Layout))
 	for _, l := range notes {
@@ -63,7 +64,7 @@ func (s *Switch) say(bridge, note string) {
 	}
 }
 
-// notRead is the error of a command about a bridge of another layout.
+// notRead returns the error of a command about a bridge of another layout.
 func notRead(store *datapath.Store, what, name string, err error) error {
 	var former *datapath.FormerError
 	switch {

@@ -17,51 +17,51 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A PortFinding is something that the host has at a port's device and that has no effect there,
-// or another one than without the switch.
+// A PortFinding is something that the host has at a port's device, and that has no effect there or
+// another effect than without the switch.
 type PortFinding struct {
 	Bridge, Port string
 	Kind         string // one of the constants below
 	What         string // the thing, such as "macvlan mv0"
-	Text         string // what follows from it, and what to do; it names port and thing
+	Text         string // the consequence, and what to do; it names port and thing
 }
 
 // The kinds of findings.
 const (
-	FindingIngress = "ingress-filter" // the host filters what comes in by the port, and meets no frame
-	FindingEgress  = "egress-rules"   // netfilter has rules for what leaves by the port, and they meet no frame
+	FindingIngress = "ingress-filter" // the host filters frames that enter by the port, and the filter sees none
+	FindingEgress  = "egress-rules"   // netfilter has rules for frames that leave by the port, and they see none
 	FindingAbove   = "device-above"   // another device is above the port's, and gets no frame from it
 	FindingBelow   = "port-below"     // the port's device is above another port's, and gets no frame from it
-	FindingAddress = "address"        // the device has an IP address, by which nobody reaches the host
+	FindingAddress = "address"        // the device has an IP address, at which the host cannot be reached
 	FindingMTU     = "mtu"            // larger frames, which other ports take, are dropped
 )
 
-// key tells findings apart. Others of a port may be about the same device with another text.
+// key returns the finding without its text, which may change while the finding stays the same.
 func (f PortFinding) key() PortFinding {
 	f.Text = ""
 	return f
 }
 
-// around has what the host has in a network namespace beside the bridges: all that findings are
-// made from. It is read once for a look, as far as a port asks for it.
+// around has all that findings are made from, except for the bridges themselves. A look at the
+// ports reads each part once, when a port first needs it.
 type around struct {
 	devices map[int]netlink.Link
-	one     bool // it is for few ports: filters are asked for without a list of all qdiscs
+	one     bool // for few ports: their filters are read without a list of all qdiscs
 
 	ingress   map[int]bool // devices that may have ingress filters of tc
 	chains    []ingressChain
-	read      bool // these two are
+	read      bool // chains and ingress are read
 	addresses map[int][]deviceAddress
 	store     *datapath.Store
-	owners    map[int]string // of ports' devices by index: "a port of br0"
+	owners    map[int]string // owners of devices by index: "a port of br0"
 }
 
-// lookAround begins a look at the namespace of a store, whose devices these are.
+// lookAround begins a look at the namespace of a store, which has these devices.
 func lookAround(store *datapath.Store, devices map[int]netlink.Link) *around {
 	return &around{store: store, devices: devices}
 }
 
-// owner says whose port a device is, as "a port of br0"; "" for none.
+// owner returns the owner of a device, as "a port of br0", or "" if it is no port.
 func (a *around) owner(index int) string {
 	if a.owners == nil {
 		a.owners = map[int]string{}
@@ -69,7 +69,7 @@ func (a *around) owner(index int) string {
 		if err != nil {
 			return ""
 		}
-		_ = eachOpen(a.store, names, func(name string, b *datapath.Bridge) error { // what can be read will do
+		_ = eachOpen(a.store, names, func(name string, b *datapath.Bridge) error { // without unreadable ones
 			for _, p := range datapath.Ports(&b.Config) {
 				if l := a.deviceOf(b, p); l != nil {
 					a.owners[l.Attrs().Index] = portOf(p, name)
@@ -81,7 +81,7 @@ func (a *around) owner(index int) string {
 	return a.owners[index]
 }
 
-// portOf says what a port's device is.
+// portOf describes a port's device.
 func portOf(p *datapath.Port, bridge string) string {
 	if p.Facts&datapath.PortSpan != 0 {
 		return "a span port of " + bridge
@@ -89,7 +89,7 @@ func portOf(p *datapath.Port, bridge string) string {
 	return "a port of " + bridge
 }
 
-// findings returns what there is at the devices of a bridge's ports, in the order of ports.
+// findings returns the findings about the devices of a bridge's ports, in the order of ports.
 func (a *around) findings(name string, b *datapath.Bridge) (list []PortFinding) {
 	if a.addresses == nil {
 		a.addresses = addresses()
@@ -152,8 +152,8 @@ func (a *around) findings(name string, b *datapath.Bridge) (list []PortFinding) 
 	return list
 }
 
-// PortFindings returns what the host has at the devices of all bridges' ports and that has no effect
-// there, in the order of bridges and ports. It leaves out bridges that another version has made.
+// PortFindings returns the findings about the devices of all bridges' ports, in the order of
+// bridges and ports. It leaves out bridges of another version.
 func (s *Switch) PortFindings() (list []PortFinding, err error) {
 	err = s.read(func(store *datapath.Store) error {
 		names, err := store.Names()
@@ -173,7 +173,8 @@ func (s *Switch) PortFindings() (list []PortFinding, err error) {
 	return list, failed("look at the devices of ports", err)
 }
 
-// NewFindings compares what was found at two times.
+// NewFindings returns the findings of now that were not there before, and the former ones that have
+// gone.
 func NewFindings(before, now []PortFinding) (came, went []PortFinding) {
 	without := func(list, of []PortFinding) []PortFinding {
 		there := map[PortFinding]bool{}
@@ -185,7 +186,7 @@ func NewFindings(before, now []PortFinding) (came, went []PortFinding) {
 	return without(now, before), without(before, now)
 }
 
-// deviceOf returns the switch's own device of a port, nil if there is none.
+// deviceOf returns the switch's own device of a port, or nil if there is none.
 func (a *around) deviceOf(b *datapath.Bridge, p *datapath.Port) netlink.Link {
 	if p.Facts&datapath.PortPatch != 0 || !b.HasDevice(p) {
 		return nil
@@ -193,7 +194,7 @@ func (a *around) deviceOf(b *datapath.Bridge, p *datapath.Port) netlink.Link {
 	return a.devices[int(p.Ifindex)]
 }
 
-// hostPortAmong is hostPortOf with the devices of the namespace.
+// hostPortAmong does the same as hostPortOf, with the given devices of the namespace.
 func hostPortAmong(config *datapath.Config, devices map[int]netlink.Link) string {
 	for _, p := range datapath.Ports(config) {
 		if p.Notes&datapath.PortHost == 0 {
@@ -207,30 +208,30 @@ func hostPortAmong(config *datapath.Config, devices map[int]netlink.Link) string
 	return ""
 }
 
-// filterWarning tells of a filter that the switch is in front of.
+// filterWarning is the text about a filter that sees no frame because the switch comes first.
 func filterWarning(port, what string) string {
 	return fmt.Sprintf("%s: %s sees none of the frames that the switch takes from the port: the switch comes first; filter by pf or by MAC rules",
 		port, what)
 }
 
-// pastWarning tells of a filter of a host port's interface that routed packets do not meet.
+// pastWarning is the text about a filter of a host port's interface that routed packets pass by.
 func pastWarning(port, what string) string {
 	return fmt.Sprintf("%s: %s sees none of the packets that the datapath routes; filter by pf or by MAC rules, or leave --route off", port, what)
 }
 
-// aboveWarning tells of a device above a port's.
+// aboveWarning is the text about a device above a port's device.
 func aboveWarning(l netlink.Link, other upper) string {
 	return fmt.Sprintf("%s is above %s and gets nothing from it: a port belongs to the switch; %s",
 		other.what, l.Attrs().Name, insteadOf(other))
 }
 
-// belowWarning tells of a port's device that is above another port's.
+// belowWarning is the text about a port's device that is above another port's device.
 func belowWarning(l, lower netlink.Link, owner string) string {
 	return fmt.Sprintf("%s is above %s, %s, and gets nothing from it: a port belongs to the switch; %s",
 		kindAndName(l), lower.Attrs().Name, owner, joinAbove)
 }
 
-// aboveWords says which devices are above one that is to be a port's.
+// aboveWords lists the devices above one that should become a port's.
 func aboveWords(above []upper) string {
 	var names []string
 	for _, other := range above {
@@ -242,15 +243,16 @@ func aboveWords(above []upper) string {
 	return strings.Join(names, ", ") + " are above it, and would get nothing from it"
 }
 
-// belowWords says that a device that is to be a port's is above another port's.
+// belowWords is the error for a device that should become a port's and is above another port's
+// device.
 func belowWords(lower netlink.Link, owner string) string {
 	return fmt.Sprintf("it is above %s, %s, and would get nothing from it", lower.Attrs().Name, owner)
 }
 
-// joinAbove is the remedy for a port whose device is above another port's.
+// joinAbove is the remedy for a port whose device is above another port's device.
 const joinAbove = "join the bridges by a patch cable in that VLAN ('--type patch --peer'), or have one bridge with VLANs"
 
-// insteadOf tells the way to have what a device above a port's was for.
+// insteadOf is the remedy for a device above a port's device, which has the same purpose.
 func insteadOf(other upper) string {
 	if other.vlan != 0 {
 		return fmt.Sprintf("delete it and give its addresses to a host port in VLAN %d ('bascule port add --type host', 'bascule vlan add')", other.vlan)
@@ -266,8 +268,8 @@ func copyWarning(port string, mtu, largest int) string {
 	return fmt.Sprintf("%s has MTU %d, other ports up to %d: of larger frames it gets no copy (counted there, reason mtu)", port, mtu, largest)
 }
 
-// mtuOf is the MTU of a port whose device is l: of a host port the one of the host's end, 0 if
-// that is not here.
+// mtuOf returns the MTU of a port with device l. For a host port, that is the MTU of the host's
+// end, or 0 if that end is in another network namespace.
 func mtuOf(p *datapath.Port, l netlink.Link, devices map[int]netlink.Link) int {
 	if p.Notes&datapath.PortHost == 0 {
 		return l.Attrs().MTU
@@ -278,8 +280,8 @@ func mtuOf(p *datapath.Port, l netlink.Link, devices map[int]netlink.Link) int {
 	return 0
 }
 
-// mtuChange tells of the MTU that the device of a bridge's port has got, as port add does. port is
-// its name. lossy says whether frames are dropped for that.
+// mtuChange describes a changed MTU of a port's device, in the words of port add. port is the
+// port's name. lossy reports whether frames are dropped because of it.
 func mtuChange(b *datapath.Bridge, p *datapath.Port, port string, mtu int, devices map[int]netlink.Link) (text string, lossy bool) {
 	around := lookAround(b.Store(), devices)
 	isSpan := func(p *datapath.Port) bool { return p.Facts&datapath.PortSpan != 0 }
@@ -301,11 +303,11 @@ func mtuChange(b *datapath.Bridge, p *datapath.Port, port string, mtu int, devic
 	return text, true
 }
 
-// peers are the kinds of devices whose link is their other end, and no device below.
+// peers are the kinds of devices whose link is their other end, not a device below.
 var peers = []string{"veth", "netkit", "vxcan"}
 
-// LowerOf returns the index of the device of this namespace that another is right above, 0 for
-// none.
+// LowerOf returns the index of the device of this namespace that is directly below another, or 0 if
+// there is none.
 func LowerOf(l netlink.Link) int {
 	a := l.Attrs()
 	if a.NetNsID >= 0 || a.ParentIndex == a.Index || slices.Contains(peers, l.Type()) {
@@ -314,15 +316,15 @@ func LowerOf(l netlink.Link) int {
 	return a.ParentIndex
 }
 
-// An upper is a device right above another one.
+// An upper is a device directly above another one.
 type upper struct {
 	what string // "macvlan mv0", with its network namespace if that is another one
-	vlan int    // of a VLAN device, 0 for others
+	vlan int    // VLAN ID of a VLAN device, 0 for others
 }
 
-// above returns the devices right above one, in the order of their names. The device's master is
-// none of them. Of those in other network namespaces it tells at devices that are no guest's or
-// container's: to look costs more than a list.
+// above returns the devices directly above one, in the order of their names, without the device's
+// master. It also returns devices of other network namespaces, except above veths, taps and the
+// like: guests and containers have many of those, and this look-up costs more than a list.
 func (a *around) above(l netlink.Link) (list []upper) {
 	index, seen := l.Attrs().Index, map[uint32]bool{}
 	for _, other := range a.devices {
@@ -338,7 +340,7 @@ func (a *around) above(l netlink.Link) (list []upper) {
 	}
 	if !slices.Contains(peers, l.Type()) && l.Type() != "tuntap" {
 		own := netnsNumber("/proc/thread-self/ns/net")
-		uppers, _ := datapath.Uppers(uint32(index)) // what the list has will do
+		uppers, _ := datapath.Uppers(uint32(index)) // without it, the list of this namespace remains
 		for _, u := range uppers {
 			what := u.Kind + " " + u.Name
 			switch {
@@ -354,8 +356,8 @@ func (a *around) above(l netlink.Link) (list []upper) {
 	return list
 }
 
-// below returns the port's device that another device is above, with what owner says of it; nil
-// if it is above none.
+// below returns the device of a port that another device is above, with its owner, or nil if there
+// is none.
 func (a *around) below(l netlink.Link, owner func(index int) string) (netlink.Link, string) {
 	for range maxStack {
 		if l = a.devices[LowerOf(l)]; l == nil {
@@ -368,11 +370,10 @@ func (a *around) below(l netlink.Link, owner func(index int) string) (netlink.Li
 	return nil, ""
 }
 
-// maxStack is how many devices may be above each other (MAX_NEST_DEV of
-// include/linux/netdevice.h).
+// maxStack is how many devices may be above each other (MAX_NEST_DEV of include/linux/netdevice.h).
 const maxStack = 8
 
-// filters returns what the host filters by as frames come in by a device.
+// filters returns the host's filters for frames that enter by a device.
 func (a *around) filters(l netlink.Link) (list []string) {
 	index := l.Attrs().Index
 	if !a.read {
@@ -399,10 +400,10 @@ func (a *around) filters(l netlink.Link) (list []string) {
 const (
 	atIngress       = 0xfffffff1 // TC_H_INGRESS, which is TC_H_CLSACT
 	ingressOfQdisc  = 0xffff0000 // filters of the qdisc ingress
-	ingressOfClsact = 0xfffffff2 // those of clsact: TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)
+	ingressOfClsact = 0xfffffff2 // filters of clsact: TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)
 )
 
-// tcDump lists qdiscs, of all devices, or the filters of one.
+// tcDump lists the qdiscs of all devices, or the filters of one.
 func tcDump(kind, answer uint16, index int, parent uint32) [][]byte {
 	ask := nl.NewNetlinkRequest(int(kind), unix.NLM_F_DUMP)
 	ask.AddData(&nl.TcMsg{Family: nl.FAMILY_ALL, Ifindex: int32(index), Parent: parent})
@@ -413,8 +414,8 @@ func tcDump(kind, answer uint16, index int, parent uint32) [][]byte {
 	return slices.DeleteFunc(list, func(m []byte) bool { return len(m) < nl.SizeofTcMsg })
 }
 
-// ingressQdiscs returns the devices that have a place for filters of tc as frames come in; none
-// where they cannot be read.
+// ingressQdiscs returns the devices that can have filters of tc for frames that enter, or none if
+// their qdiscs cannot be read.
 func ingressQdiscs() map[int]bool {
 	list := map[int]bool{}
 	for _, m := range tcDump(unix.RTM_GETQDISC, unix.RTM_NEWQDISC, 0, 0) {
@@ -425,7 +426,7 @@ func ingressQdiscs() map[int]bool {
 	return list
 }
 
-// ingressFilters returns the kinds of filters that a device has there, in order.
+// ingressFilters returns the kinds of a device's filters for frames that enter, in order.
 func ingressFilters(index int) (kinds []string) {
 	for _, parent := range []uint32{ingressOfQdisc, ingressOfClsact} {
 		for _, m := range tcDump(unix.RTM_GETTFILTER, unix.RTM_NEWTFILTER, index, parent) {
@@ -438,8 +439,8 @@ func ingressFilters(index int) (kinds []string) {
 	return kinds
 }
 
-// The flags of filters, by their kinds, and the flag of those that a card has alone
-// (include/uapi/linux/pkt_cls.h).
+// filterFlags has the attribute of a filter's flags, by its kind. A flag marks filters that only
+// the card has (include/uapi/linux/pkt_cls.h).
 var filterFlags = map[string]uint16{"u32": 11, "flower": 22, "matchall": 3, "bpf": 9}
 
 const (
@@ -447,8 +448,8 @@ const (
 	u32Selector  = 5      // TCA_U32_SEL
 )
 
-// filterKind returns the kind of a filter by its attributes; "" where the card has it alone, which
-// comes before the switch.
+// filterKind returns the kind of a filter by its attributes. It returns "" for a filter that only
+// the card has, which comes before the switch.
 func filterKind(attributes []byte) string {
 	at, err := nl.ParseRouteAttrAsMap(attributes)
 	if err != nil {
@@ -457,7 +458,7 @@ func filterKind(attributes []byte) string {
 	kind := wordOf(at[nl.TCA_KIND].Value)
 	options, err := nl.ParseRouteAttrAsMap(at[nl.TCA_OPTIONS].Value)
 	if err != nil || len(options) == 0 {
-		return "" // it introduces filters of its kind
+		return "" // the first message of a kind has no filter
 	}
 	if _, selects := options[u32Selector]; kind == "u32" && !selects {
 		return "" // a hash table of filters
@@ -468,11 +469,11 @@ func filterKind(attributes []byte) string {
 	return kind
 }
 
-// An ingressChain is a chain of nftables that meets frames as they come in by devices.
+// An ingressChain is a chain of nftables that sees frames as they enter by devices.
 type ingressChain struct {
 	name    string   // "nftables netdev TABLE CHAIN"
 	devices []string // by name
-	begin   []string // all whose names begin so
+	begin   []string // prefixes of names
 }
 
 func (c ingressChain) at(device string) bool {
@@ -480,7 +481,7 @@ func (c ingressChain) at(device string) bool {
 		slices.ContainsFunc(c.begin, func(begin string) bool { return strings.HasPrefix(device, begin) })
 }
 
-// ingressChains returns the chains of nftables for what comes in by devices; none where they
+// ingressChains returns the chains of nftables for frames that enter by devices, or none if they
 // cannot be read.
 func ingressChains() (list []ingressChain) {
 	for _, family := range []uint8{unix.NFPROTO_NETDEV, unix.NFPROTO_INET} {
@@ -500,7 +501,7 @@ func ingressChains() (list []ingressChain) {
 	return list
 }
 
-// The hooks of chains for what comes in by a device, and attributes that package unix lacks
+// The hooks of chains for frames that enter by a device, and attributes that package unix lacks
 // (include/uapi/linux/netfilter.h and netfilter/nf_tables.h).
 const (
 	netdevIngress = 0 // NF_NETDEV_INGRESS
@@ -511,8 +512,8 @@ const (
 	devicePrefix  = 2 // NFTA_DEVICE_PREFIX
 )
 
-// asIngressChain reads a chain as the kernel tells it. ok is false for a chain of another hook,
-// and for one that lets everything pass.
+// asIngressChain parses the kernel's description of a chain. ok is false for a chain of another
+// hook, and for one that accepts everything.
 func asIngressChain(message []byte) (c ingressChain, ok bool) {
 	if len(message) < nl.SizeofNfgenmsg {
 		return c, false
@@ -541,7 +542,7 @@ func asIngressChain(message []byte) (c ingressChain, ok bool) {
 		return c, false
 	}
 	for _, d := range devices {
-		// a name without an end is the beginning of names
+		// a name without a final zero is a prefix
 		name, _, ended := bytes.Cut(d.Value, []byte{0})
 		switch {
 		case d.Attr.Type == deviceName && ended:
@@ -553,7 +554,7 @@ func asIngressChain(message []byte) (c ingressChain, ok bool) {
 	return c, true
 }
 
-// wordOf returns a word of the kernel's, which ends with a zero.
+// wordOf returns a string of the kernel's, which ends with a zero.
 func wordOf(b []byte) string {
 	word, _, _ := bytes.Cut(b, []byte{0})
 	return string(word)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Filters that a card has alone come before the switch. What introduces filters is none itself.
+// Filters that only the card has come before the switch. The first message of a kind has no filter.
 func TestFilterKind(t *testing.T) {
 	flags := func(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 	filter := func(kind string, options ...*nl.RtAttr) []byte {
@@ -28,7 +28,7 @@ func TestFilterKind(t *testing.T) {
 	}
 	for want, message := range map[string][]byte{
 		"flower": filter("flower", nl.NewRtAttr(22, flags(0))),
-		"bpf":    filter("bpf", nl.NewRtAttr(9, flags(1))), // not by a card
+		"bpf":    filter("bpf", nl.NewRtAttr(9, flags(1))), // not in a card
 		"u32":    filter("u32", nl.NewRtAttr(5, []byte{1, 2, 3, 4}), nl.NewRtAttr(11, flags(0))),
 		"basic":  filter("basic", nl.NewRtAttr(1, flags(0))),
 	} {
@@ -49,7 +49,7 @@ func TestFilterKind(t *testing.T) {
 	}
 }
 
-// Names of devices are whole, or the beginnings of names, in two ways.
+// Names of devices are whole names or prefixes, which have two encodings.
 func TestIngressChain(t *testing.T) {
 	number := func(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
 	chain := func(family byte, hooknum, rules, policy uint32, devices ...*nl.RtAttr) []byte {
@@ -101,7 +101,8 @@ func TestIngressChain(t *testing.T) {
 	}
 }
 
-// What a device is above is told from a veth's other end, and from what is in another namespace.
+// LowerOf distinguishes the device below from a veth's other end and from devices of other
+// namespaces.
 func TestLowerOf(t *testing.T) {
 	at := netlink.LinkAttrs{Index: 7, ParentIndex: 3, NetNsID: -1}
 	elsewhere, itself := at, at

@@ -10,23 +10,23 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// A Station is a host as this host sees it: how its own routes, neighbours and the FDBs lead there now.
-// What one of them does not say is left out, with all that follows from it.
+// A Station is a host as this host finds it now, by its routes, its neighbours and the FDBs. If one of these has no
+// answer, the fields that depend on it are empty.
 type Station struct {
-	Interface string           // by which the host sends to it
+	Interface string           // interface that packets to it leave by
 	Next      netip.Addr       // its address, or its gateway's
 	Gateway   bool             // Next is a gateway's
 	MAC       net.HardwareAddr // of Next
 	At        []Berthed        // where the bridges have MAC
 }
 
-// A Berthed is a port of a bridge that a station is behind, by the bridge's FDB.
+// A Berthed is a port of a bridge that a station is behind, according to the bridge's FDB.
 type Berthed struct {
 	Bridge, Port string
 	VLAN         uint16 // as of an Entry
 }
 
-// Behind looks for a host, to which packets of this host's own address go.
+// Behind returns the way to a host, for packets from an address of this host's own.
 func (s *Switch) Behind(host, own netip.Addr) (at Station) {
 	_ = s.Inside(func() error {
 		l, next, err := nextHop(host, own)
@@ -47,7 +47,7 @@ func (s *Switch) Behind(host, own netip.Addr) (at Station) {
 	}
 	names, _ := s.Names()
 	for _, name := range names {
-		entries, _ := s.FDB(name, Match{}) // a bridge of another version tells nothing
+		entries, _ := s.FDB(name, Match{}) // a bridge of another version has no entries to read
 		for _, e := range entries {
 			if bytes.Equal(e.MAC, at.MAC) {
 				at.At = append(at.At, Berthed{name, e.Port, e.VLAN})
@@ -60,12 +60,12 @@ func (s *Switch) Behind(host, own netip.Addr) (at Station) {
 // A KnownMAC is a MAC address to which packets for an IP address may go at a bridge.
 type KnownMAC struct {
 	MAC net.HardwareAddr
-	Of  string // whose it is, for people: "192.0.2.2, bound to p2"
+	Of  string // its owner, for people: "192.0.2.2, bound to p2"
 }
 
-// Known returns the MAC addresses that a bridge's bindings, its host ports and the neighbours there have
-// for an IP address. Where there is none, and it is in no network of a host port, these are the host
-// ports with addresses: the sender's gateway may be one of them.
+// Known returns the MAC addresses for an IP address in a bridge's bindings, its host ports and the neighbours there.
+// If there are none, and the address is in no network of a host port, it returns the MAC addresses of the host ports
+// with IP addresses: one of them may be the sender's gateway.
 func (s *Switch) Known(bridge string, addr netip.Addr) (list []KnownMAC, err error) {
 	bindings, err := s.Bindings(bridge, "")
 	if err != nil {
@@ -113,7 +113,7 @@ func (s *Switch) Known(bridge string, addr netip.Addr) (list []KnownMAC, err err
 	return list, nil
 }
 
-// neighbour is the MAC address of an interface's neighbour, nil for one that is not known.
+// neighbour returns the MAC address of an interface's neighbour, or nil if it is unknown.
 func (s *Switch) neighbour(device string, addr netip.Addr) (mac net.HardwareAddr, err error) {
 	err = s.Inside(func() error {
 		l, err := netlink.LinkByName(device)
@@ -131,15 +131,15 @@ func (s *Switch) neighbour(device string, addr netip.Addr) (mac net.HardwareAddr
 	return mac, err
 }
 
-// nextHop is the interface by which a host is reached, nil for none, and the address there of itself or
-// of its gateway.
+// nextHop returns the interface that leads to a host, nil if none does, and the address of the host or its gateway
+// there.
 func nextHop(host, own netip.Addr) (l netlink.Link, next netip.Addr, err error) {
 	next = host.WithZone("")
-	if zone := host.Zone(); zone != "" { // it is of a link
+	if zone := host.Zone(); zone != "" { // a link-local address
 		l, err = netlink.LinkByName(zone)
 		return l, next, err
 	}
-	// a rule of the host's may go by the address
+	// a rule of the host's may match the source address
 	routes, err := netlink.RouteGetWithOptions(host.AsSlice(), &netlink.RouteGetOptions{SrcAddr: own.AsSlice()})
 	if err != nil {
 		routes, err = netlink.RouteGet(host.AsSlice())

@@ -14,19 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Berth describes ports that a bridge is ready for. A device that occupies one is a
-// port at once, because the berth's programs are loaded already.
+// A Berth describes prepared places for ports. A device that occupies one is a port at once,
+// because the berth's programs are already loaded.
 type Berth struct {
-	Pattern string      // of the devices' names; to the bridge it is a word, at most 15 bytes
-	Options PortOptions // for Hook xdp, and with a backup, there are no berths
-	VLANs   []VLANRange // nil for those of a new port; else the bridge filters VLANs
+	Pattern string      // of the devices' names; the bridge compares it as a plain word of at most 15 bytes
+	Options PortOptions // berths do not exist for Hook xdp, nor with a backup
+	VLANs   []VLANRange // nil for the VLANs of a new port; if set, the bridge filters VLANs
 	Count   int         // how many such ports the bridge is ready for at a time
 }
 
-// berthKind has the properties that the berths of a kind share.
+// berthKind has the properties that berths of one kind share.
 type berthKind struct {
 	config PortConfig
-	vlans  []VLANRange // nil where the bridge does not filter
+	vlans  []VLANRange // nil if the bridge does not filter
 }
 
 func (k berthKind) equal(other berthKind) bool {
@@ -42,8 +42,7 @@ func berthKindOf(c *datapath.Config, v *datapath.VLANs, p *datapath.Port) berthK
 	return k
 }
 
-// newPortVLANs returns the VLANs that a new port is in, nil where the bridge does
-// not filter.
+// newPortVLANs returns the VLANs that a new port is in, or nil if the bridge does not filter.
 func newPortVLANs(c *datapath.Config) []VLANRange {
 	if !filters(c) {
 		return nil
@@ -54,20 +53,19 @@ func newPortVLANs(c *datapath.Config) []VLANRange {
 	return []VLANRange{{c.DefaultPvid, c.DefaultPvid, VLANOptions{Untagged: true, PVID: true}}}
 }
 
-// SetBerths makes the vacant berths of a bridge exactly these, as far as there is room
-// for so many ports. Ports go before berths: a port that finds no other place takes
-// that of a berth. With this, as with any change of the bridge, berths whose device has
-// gone are vacant again. Nothing is changed if nothing is different.
+// SetBerths makes the vacant berths of a bridge exactly these, as far as there is room for so many
+// ports. Ports have precedence: a port that finds no other place takes a berth's. Like every change
+// of the bridge, SetBerths also vacates berths whose device has gone. It changes nothing if the
+// berths are the same.
 func (s *Switch) SetBerths(bridge string, list []Berth) error {
 	_, err := s.one(setBerths(bridge, list))
 	return err
 }
 
-// SetBerths makes the vacant berths of the bridge exactly these. See
-// [Switch.SetBerths].
+// SetBerths makes the vacant berths of the bridge exactly these. See [Switch.SetBerths].
 func (e *Edit) SetBerths(list []Berth) error { return e.add(setBerths(e.bridge, list)) }
 
-// setBerths returns the plan of such a change.
+// setBerths returns the plan of that change.
 func setBerths(bridge string, list []Berth) (step, error) {
 	what := "set the berths of " + bridge
 	configs, backed := make([]PortConfig, len(list)), make([]bool, len(list))
@@ -146,7 +144,7 @@ func setBerths(bridge string, list []Berth) (step, error) {
 		for _, m := range more {
 			p := datapath.NewBerth(c.next, m.berth.Pattern)
 			if p == nil {
-				break // the bridge is full; ports that come will be told
+				break // the bridge is full; ports that come will get the error
 			}
 			m.config.store(p)
 			if m.berth.VLANs != nil {
@@ -157,15 +155,15 @@ func setBerths(bridge string, list []Berth) (step, error) {
 	}}, nil
 }
 
-// joinBerth puts a new berth into the VLANs that were told for it.
+// joinBerth puts a new berth into the VLANs that SetBerths has for it.
 func (c *draft) joinBerth(v *datapath.VLANs, p *datapath.Port) {
 	if list, told := c.berthVLANs[p.Id]; told {
 		joinRanges(v, p, list)
 	}
 }
 
-// Berths returns the berths of a bridge that devices can occupy, as SetBerths
-// takes them.
+// Berths returns the berths of a bridge that devices can occupy, in the form that SetBerths
+// accepts.
 func (s *Switch) Berths(bridge string) (list []Berth, err error) {
 	err = s.each(showWhat("the berths", bridge), bridge, func(_ string, b *datapath.Bridge) error {
 		list = nil
@@ -182,7 +180,7 @@ func (s *Switch) Berths(bridge string) (list []Berth, err error) {
 		for _, p := range ready {
 			kind := berthKindOf(&b.Config, v, p)
 			if same := slices.IndexFunc(list, func(b Berth) bool { return b.Pattern == datapath.PortName(p) }); same >= 0 {
-				list[same].Count++ // a pattern has one kind
+				list[same].Count++ // each pattern has one kind
 				continue
 			}
 			berth := Berth{Pattern: datapath.PortName(p), Count: 1}
@@ -201,12 +199,12 @@ func (s *Switch) Berths(bridge string) (list []Berth, err error) {
 	return list, err
 }
 
-// Occupy makes a device a port of a bridge, in a berth of the pattern. It is not ok,
-// and nothing is changed, if no berth is vacant or the device is not for a berth: the
-// device goes by XDP, it is a port already or can't be one, or rules of pf go by the
-// names of ports. AddPort then adds the device, or says why not. Occupy does not look for
-// devices above this one, which takes a list of all devices: the caller has that. The
-// warnings are AddPort's. Occupy is one writer of many: any process can call it.
+// Occupy makes a device a port of a bridge, in a berth of the pattern. If no berth is vacant, or
+// the device does not fit a berth, ok is false and nothing changes. A device does not fit if it
+// needs XDP, if it is a port already or cannot be one, or if rules of pf depend on the names of
+// ports. AddPort then adds the device, or returns the reason why not. Occupy does not look for
+// devices above this one, because that takes a list of all devices, which the caller has. The
+// warnings are the same as AddPort's. Any process may call Occupy: it is one writer of many.
 func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []string, err error) {
 	what := "add port " + device + " to " + bridge + " in a berth"
 	if err := checkName("port", device); err != nil {
@@ -218,7 +216,7 @@ func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []str
 			return failed("use the switch", err)
 		}
 		defer unlock()
-		// A command that takes its time mends what a killed one left.
+		// After a killed command, AddPort has to mend the bridges first.
 		if dirty, err := store.Dirty(); err != nil || dirty {
 			return failed(what, err)
 		}
@@ -269,17 +267,17 @@ func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []str
 	return ok, warnings, err
 }
 
-// fitsBerth reports whether a device needs no more than the program to be put on it.
+// fitsBerth reports whether a device can be a port as soon as it has the berth's program.
 func fitsBerth(b *datapath.Bridge, l netlink.Link, world *world) bool {
 	if why, _ := usable(l); why != "" || l.Type() == physical || isOwnEnd(l) {
 		return false
 	}
-	// AddPort knows what was taken of the device then.
+	// AddPort handles the settings that were taken from the device then.
 	if was, _, err := world.formerly(b, l); was != nil || err != nil {
 		return false
 	}
 	for _, p := range datapath.Ports(&b.Config) {
-		// The device may take the place of one that is gone.
+		// The device may replace one that has gone.
 		if p.Ifindex == uint32(l.Attrs().Index) || datapath.PortName(p) == l.Attrs().Name {
 			return false
 		}

@@ -22,8 +22,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// On a bridge with spanning tree a device that comes to a berth waits, whatever came
-// first; one that was there before goes on.
+// On a bridge with spanning tree a device that comes to a berth waits for its state, in whatever
+// order the device, the berth and the process came. A device that was a port before keeps
+// forwarding.
 func TestBerthsWithSpanningTree(t *testing.T) {
 	type step func(*bench)
 	stp := func(value string) step {
@@ -97,9 +98,8 @@ func TestBerthsWithSpanningTree(t *testing.T) {
 	}
 }
 
-// Devices come and go while they are brought to berths, made ports, taken out,
-// given states and looked at: nothing is left half done, and a port that came in
-// the meantime waits for its spanning tree.
+// Concurrent goroutines make and delete devices, occupy berths, add and remove ports, set states
+// and look at the ports: no change is left half done, and a new port waits for its spanning tree.
 func TestBerthsUnderChurn(t *testing.T) {
 	const devices = 8
 	b := newBench(t, 1)
@@ -117,7 +117,7 @@ func TestBerthsUnderChurn(t *testing.T) {
 		return &netlink.Veth{LinkAttrs: a, PeerName: "peer-" + name}
 	}
 	var occupied, added atomic.Int64
-	// what a device that is not there, or not yet, makes of a command
+	// refused drops the errors of a command whose device is not there, or not yet
 	refused := func(err error) error {
 		if err == nil || strings.Contains(err.Error(), "; nothing was changed") {
 			return nil
@@ -131,12 +131,12 @@ func TestBerthsUnderChurn(t *testing.T) {
 	}
 	jobs := map[string]func() error{
 		"make": func() error {
-			_ = b.ns.Netlink().LinkAdd(device(name())) // it may be there
+			_ = b.ns.Netlink().LinkAdd(device(name())) // it may exist
 			time.Sleep(time.Millisecond)
 			return nil
 		},
 		"unmake": func() error {
-			_ = b.ns.Netlink().LinkDel(device(name())) // it may not
+			_ = b.ns.Netlink().LinkDel(device(name())) // it may not exist
 			time.Sleep(time.Millisecond)
 			return nil
 		},
@@ -173,7 +173,7 @@ func TestBerthsUnderChurn(t *testing.T) {
 		},
 	}
 	end := time.Now().Add(4 * time.Second)
-	latest := end.Add(time.Minute) // on a busy machine it takes longer until both have come about
+	latest := end.Add(time.Minute) // a busy machine takes longer to do both
 	goesOn := func() bool {
 		now := time.Now()
 		return now.Before(end) || now.Before(latest) && (occupied.Load() == 0 || added.Load() == 0)

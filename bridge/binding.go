@@ -28,9 +28,9 @@ type Binding struct {
 	VLAN    uint16 // 1 to 4094; 0 stands for frames without a tag
 }
 
-// ParseAddress reads an IP address that can be bound. The error is a *[UsageError] if s
-// is malformed, or if it is no single station's on a link: an unspecified, multicast,
-// broadcast or loopback address, or one of IPv4 written as one of IPv6.
+// ParseAddress parses an IP address that can be bound. The error is a *[UsageError] if s is
+// malformed, or if the address cannot belong to one station on a link: an unspecified, multicast,
+// broadcast or loopback address, or an IPv4 address written as IPv6.
 func ParseAddress(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
 	if err != nil {
@@ -54,8 +54,8 @@ func ParseAddress(s string) (netip.Addr, error) {
 	return a, nil
 }
 
-// Bindings returns the bindings of a bridge's port, by VLAN and address. If the port is
-// "", it returns those of the bridge; if the bridge is "", too, those of all bridges.
+// Bindings returns the bindings of a bridge's port, by VLAN and address. If port is "", it returns
+// the bindings of the bridge; if bridge is "", too, it returns the bindings of all bridges.
 func (s *Switch) Bindings(bridge, port string) (list []Binding, err error) {
 	list = []Binding{}
 	err = s.each(showWhat("the bindings", bridge), bridge, func(name string, b *datapath.Bridge) error {
@@ -105,15 +105,15 @@ func (s *Switch) AddBinding(e Binding) error {
 	return s.replaceBindings(bindWhat(e.Bridge, e), e.Bridge, nil, []Binding{e})
 }
 
-// ReplaceBindings deletes bindings, as Bindings returns them, and makes others, as
-// AddBinding does, in one change of the table. The bindings to be deleted may be gone
-// already. An address in both lists moves, and is bound all the time. All bindings are
-// of the one bridge, whatever they say.
+// ReplaceBindings deletes bindings, as Bindings returns them, and adds others, as AddBinding does,
+// in one change of the table. The bindings to delete may be gone already. An address in both lists
+// moves, and stays bound all the time. All bindings belong to the given bridge; their own field is
+// ignored.
 func (s *Switch) ReplaceBindings(bridge string, del, add []Binding) error {
 	return s.replaceBindings("change the bindings of "+bridge, bridge, del, add)
 }
 
-// bindWhat names the making of a binding, for errors.
+// bindWhat describes the making of a binding, for errors.
 func bindWhat(bridge string, e Binding) string {
 	return fmt.Sprintf("bind %s in %s", e.Address, bridge)
 }
@@ -165,14 +165,14 @@ func (s *Switch) replaceBindings(what, bridge string, del, add []Binding) error 
 	})
 }
 
-// boundAt is the address that a binding binds.
+// boundAt is the key of a binding: the address that it binds.
 type boundAt struct {
 	vlan    uint16
 	address netip.Addr
 }
 
-// planBindings returns the bindings to add as the datapath has them, and the others
-// that are left without those of del. The error says why they can't be made.
+// planBindings returns the bindings to add in the datapath's form, and the present ones without
+// those in del. The error is the reason why a binding can't be made.
 func planBindings(b *datapath.Bridge, what, bridge string, del []datapath.Binding, add []Binding) (next []datapath.Binding, others map[boundAt]datapath.Binding, err error) {
 	there, err := b.Bindings()
 	if err != nil {
@@ -214,7 +214,7 @@ func planBindings(b *datapath.Bridge, what, bridge string, del []datapath.Bindin
 	return next, others, nil
 }
 
-// deletion is the command that deletes a binding.
+// deletion returns the command that deletes a binding.
 func deletion(bridge string, e Binding) string {
 	command := fmt.Sprintf("bascule binding del %s %s", bridge, e.Address)
 	if e.VLAN != 0 {
@@ -264,8 +264,8 @@ func (s *Switch) DelBinding(bridge string, a netip.Addr, vlan uint16) error {
 	})
 }
 
-// boundElsewhere refuses to delete the binding of an address in a VLAN where it has none,
-// if it has one in another: the refusal names that. Otherwise it returns nil.
+// boundElsewhere refuses to delete the binding of an address that has none in this VLAN, but has
+// one in another. The error names that VLAN. It returns nil if there is no other.
 func boundElsewhere(b *datapath.Bridge, what, bridge string, a netip.Addr, vlan uint16) error {
 	v, err := viewOf(bridge, b)
 	if err != nil {
@@ -290,7 +290,7 @@ func boundElsewhere(b *datapath.Bridge, what, bridge string, a netip.Addr, vlan 
 	return nil
 }
 
-// FlushBindings removes the bindings that match, and returns how many.
+// FlushBindings removes the bindings that match, and returns their number.
 func (s *Switch) FlushBindings(bridge string, m Match) (n int, err error) {
 	what := "flush the bindings of " + bridge
 	err = s.write(func(store *datapath.Store) error {

@@ -40,8 +40,8 @@ func TestParseAddress(t *testing.T) {
 	}
 }
 
-// TestReplaceBindings deletes, moves and adds at once; where something is refused
-// nothing is done.
+// TestReplaceBindings deletes, moves and adds bindings at once. If one of the changes is refused,
+// nothing changes.
 func TestReplaceBindings(t *testing.T) {
 	b := newBench(t, 2)
 	b.must(b.AddBridge("br0", on("vlan-filtering")))
@@ -75,7 +75,8 @@ func TestReplaceBindings(t *testing.T) {
 			t.Errorf("the bindings are %q, should be %q", got, words)
 		}
 	}
-	// the first change makes the table large; a private VLAN is in its primary one
+	// the first change makes the table large; bindings of a private VLAN belong to its primary
+	// VLAN
 	b.must(b.ReplaceBindings("br0", nil, bindings("1 10 p1 1", "2 10 p2 2", "3 101 p1 3")))
 	before := []string{"1 10 p1 1", "2 10 p2 2", "3 100 p1 3"}
 	want(before...)

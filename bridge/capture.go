@@ -27,16 +27,15 @@ const (
 
 // CaptureOptions choose the frames of a capture, and how much is kept of them.
 type CaptureOptions struct {
-	Ports   []string          // only frames at these ports; none for all
+	Ports   []string          // only frames at these ports; nil for all
 	Dropped bool              // only frames that were dropped
-	Filter  []unix.SockFilter // only frames that this wants; frame.Compile makes it
+	Filter  []unix.SockFilter // only frames that this matches; see frame.Compile
 	Snaplen int               // bytes kept of each frame, frame.MinSnaplen to frame.MaxSnaplen
 	Buffer  int               // bytes of the buffer between the datapath and the reader
 }
 
-// Capture begins a capture at the ports of a bridge, which lasts until its
-// source is closed. A bridge has one capture at a time. The error is a
-// *[UsageError] when o.Snaplen is out of range.
+// Capture starts a capture at the ports of a bridge, which lasts until its source is closed. A
+// bridge has one capture at a time. The error is a *[UsageError] if o.Snaplen is out of range.
 func (s *Switch) Capture(_ context.Context, bridge string, o CaptureOptions) (frame.Source, error) {
 	what := "capture at bridge " + bridge
 	if o.Snaplen < frame.MinSnaplen || o.Snaplen > frame.MaxSnaplen {
@@ -65,7 +64,7 @@ func (s *Switch) Capture(_ context.Context, bridge string, o CaptureOptions) (fr
 	source := &captureSource{s: s, bridge: bridge, stop: stop, names: map[uint32]string{}}
 	err = s.each(what, bridge, func(_ string, b *datapath.Bridge) (err error) {
 		source.seed = b.Config.HashSeed
-		if source.frames != nil { // a try before has opened it
+		if source.frames != nil { // opened by an earlier try
 			source.frames.Close()
 		}
 		source.frames, err = b.OpenFrames()
@@ -82,34 +81,33 @@ func (s *Switch) Capture(_ context.Context, bridge string, o CaptureOptions) (fr
 	return source, nil
 }
 
-// ringSize is the size of a ring buffer for at least so many bytes: a power of two, and
-// whole pages.
+// ringSize returns the size of a ring buffer for at least n bytes: a power of two, and whole pages.
 func ringSize(n int) uint32 {
 	return max(1<<bits.Len(uint(n-1)), uint32(unix.Getpagesize()))
 }
 
-// captureSource is a capture that runs.
+// captureSource is a running capture.
 type captureSource struct {
 	s      *Switch
 	bridge string
-	seed   uint64 // the bridge's hash seed: a bridge that is made anew has another
+	seed   uint64 // the bridge's hash seed: a deleted and added bridge has another
 	frames *datapath.Frames
 	stop   func() error
 	boot   time.Time         // when clock.Monotonic was 0
-	names  map[uint32]string // of ports by id
-	asked  bool              // for names, since Next was called
-	until  time.Duration     // when Next was told to end, if not 0
+	names  map[uint32]string // of ports by ID
+	asked  bool              // names were read again since Next was called
+	until  time.Duration     // when the context of Next ended, 0 before
 	over   bool              // all frames until then have been read
 }
 
-// captureBatch is how many frames Next returns at most.
+// captureBatch is the maximum number of frames that Next returns.
 const captureBatch = 256
 
-// captureLook is how often Next looks whether it is to end.
+// captureLook is how often Next checks whether its context has ended.
 const captureLook = 100 * time.Millisecond
 
-// Next returns frames that were captured. It returns all that were captured before ctx
-// ended, and only then says that ctx ended.
+// Next returns captured frames. It returns all frames that were captured before ctx ended; only
+// then it returns the error of ctx.
 func (c *captureSource) Next(ctx context.Context) (list []frame.Seen, missed uint64, err error) {
 	c.asked = false
 	for !c.over {
@@ -125,7 +123,7 @@ func (c *captureSource) Next(ctx context.Context) (list []frame.Seen, missed uin
 		switch {
 		case err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, 0, failed("capture at bridge "+c.bridge, err)
-		case err != nil: // no more for now
+		case err != nil: // no more frames at present
 			c.over = ended != nil
 		case c.until != 0 && f.Time > c.until:
 			c.over = true
@@ -163,8 +161,8 @@ func (c *captureSource) there() error {
 func (c *captureSource) frame(f datapath.Captured) frame.Seen {
 	if _, ok := c.names[f.Port]; !ok && !c.asked {
 		c.asked = true
-		// The frame of a port that has left before has a number for a name. If the
-		// bridge has gone, this is found out when no frames are left.
+		// A number stands for the name of a port that has already left. If the bridge has
+		// gone, the method there returns the error when no frames are left.
 		_ = c.learnNames()
 	}
 	name, ok := c.names[f.Port]
@@ -187,7 +185,7 @@ func (c *captureSource) frame(f datapath.Captured) frame.Seen {
 	return seen
 }
 
-// learnNames learns the names of the ports; ports that have left keep theirs.
+// learnNames reads the names of the ports. Ports that have left keep their names here.
 func (c *captureSource) learnNames() error {
 	return c.s.each("capture at bridge "+c.bridge, c.bridge, func(_ string, b *datapath.Bridge) error {
 		devices, err := links()

@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Devices change by themselves. A host port's interface gets another address. The other
-// ports lose their links. Another device takes a port for its own. A device that was
-// moved to another network namespace comes back. The agent hears of devices and follows
-// at once. A command that changes something follows the addresses.
+// Devices change on their own. A host port's interface gets another address, the other ports lose
+// their links, another device takes a port, or a device comes back from another network namespace.
+// The agent listens to the kernel's messages about devices, and follows at once. A command that
+// changes the switch follows the addresses.
 
-// catchUp has bridges follow the addresses of their host ports' interfaces, and rules of pf the
-// names and addresses that they stand for. If the agent that took the carriers of these
-// interfaces is gone, catchUp gives the carriers back. The caller's work does not depend on
-// it: if it fails, the next caller tries again.
+// catchUp makes bridges follow the addresses of their host ports' interfaces, and the rules of pf
+// the names and addresses that they refer to. If the agent that took the carriers of these
+// interfaces is gone, catchUp gives the carriers back. The caller's work does not depend on it: if
+// it fails, the next caller tries again.
 func catchUp(store *datapath.Store, hosts, ruled []string) {
 	_ = eachOpen(store, hosts, func(name string, b *datapath.Bridge) error {
 		if hostsMoved(b) {
@@ -50,7 +50,7 @@ func catchUp(store *datapath.Store, hosts, ruled []string) {
 	}
 }
 
-// followPF is the work of rules that follow names and addresses, for errors.
+// followPF describes the reload of rules that follow names and addresses, for errors.
 func followPF(bridge string) string { return "follow names and addresses in pf of " + bridge }
 
 // giveCarriers sets the switch's ends of host ports up.
@@ -61,23 +61,23 @@ func giveCarriers(store *datapath.Store, bridges []string) {
 				continue
 			}
 			if l, err := netlink.LinkByIndex(int(p.Ifindex)); err == nil && l.Attrs().RawFlags&unix.IFF_UP == 0 {
-				_ = netlink.LinkSetUp(l) // it fails only for a device that goes at this moment
+				_ = netlink.LinkSetUp(l) // it fails only for a device that is being removed
 			}
 		}
 		return nil
 	})
 }
 
-// Devices are the devices of a namespace's bridges in the hands of the process that
-// follows them. There is one such process at a time. While there is one, a host port's
-// interface has a carrier as long as another port has one; see docs/design/ports.md.
+// Devices follows the devices of a namespace's bridges. One process at a time has a Devices. While
+// there is one, a host port's interface has a carrier as long as another port has one; see
+// docs/design/ports.md.
 type Devices struct {
 	s    *Switch
 	hold *datapath.Hold
 
 	mu      sync.Mutex
-	known   map[int]bool // devices that were looked at
-	looking bool         // a Look is under way, which may have seen a device as it was before
+	known   map[int]bool // devices seen by the last Look
+	looking bool         // a Look is running, which may have read a device before its change
 	away    bool         // a port's device is in another network namespace, and may come back
 	masters map[portKey]string
 	mtus    map[portKey]int // of ports' devices
@@ -85,19 +85,19 @@ type Devices struct {
 	lost    map[portKey]bool // ports that had no carrier at the last Look
 }
 
-// A Deed is a change of a port, or something that a Devices did about it.
+// A Deed is a change of a port, or a reaction of Devices to one.
 type Deed struct {
 	Bridge, Port string
 	Kind         string
 	Other        string // DeedTaken: the device that it belongs to, "Linux bridge br0"
-	Why          string // DeedNone: the reason in words; DeedMTU: what follows
+	Why          string // DeedNone: the reason in words; DeedMTU: the consequence
 	Lossy        bool   // DeedMTU: frames that some ports take are too large for others
-	Count        int    // DeedForgot: addresses; the switch itself may have been faster
+	Count        int    // DeedForgot: number of addresses; the switch may have forgotten others before
 }
 
 // The kinds of deeds.
 const (
-	DeedAddress  = "address"  // a host port's interface has another address, which the FDB has now
+	DeedAddress  = "address"  // the FDB has a new address of a host port's interface
 	DeedCarrier  = "carrier"  // a host port's interface has a carrier again
 	DeedNone     = "none"     // the interface has no carrier, since no other port leads anywhere; see Why
 	DeedTaken    = "taken"    // another device has made the port its own
@@ -107,8 +107,8 @@ const (
 	DeedBack     = "back"     // the device has come back from another namespace, and is the port that it was
 )
 
-// FollowDevices takes the namespace's devices in hand, until Close or until the process
-// ends. It fails if somebody else has them.
+// FollowDevices begins to follow the namespace's devices, until Close or the end of the process. It
+// fails if another process follows them.
 func (s *Switch) FollowDevices() (*Devices, error) {
 	d := &Devices{s: s, masters: map[portKey]string{}, mtus: map[portKey]int{}, lost: map[portKey]bool{}}
 	if err := d.take(); err != nil {
@@ -134,13 +134,12 @@ func (d *Devices) take() error {
 	})
 }
 
-// ErrUnmounted says that the file system in which the bridges were pinned is gone, and
-// the bridges with it.
+// ErrUnmounted means that the file system in which the bridges were pinned is gone, and the bridges
+// with it.
 var ErrUnmounted = errors.New(datapath.Root + ", the file system of the bridges, has been unmounted")
 
-// Keep takes the devices in hand again if the folder is gone that says that they are in
-// hand. It is cheap if the folder is there. If another process was faster, the error is
-// datapath.ErrWatched.
+// Keep takes the lock of the devices again if its folder has been removed. It is cheap if the
+// folder is there. The error is datapath.ErrWatched if another process was faster.
 func (d *Devices) Keep() error {
 	switch {
 	case !d.hold.Lost():
@@ -151,9 +150,8 @@ func (d *Devices) Keep() error {
 	return d.take()
 }
 
-// DevicesHolder returns the process that follows the devices of a network namespace,
-// which is its agent. The namespace is named by its cookie. The process is 0 if nobody
-// can tell.
+// DevicesHolder returns the process that follows the devices of the network namespace with a
+// cookie: its agent. process is 0 if the process cannot be found.
 func DevicesHolder(cookie uint64) (process int, there bool) {
 	store, err := datapath.StoreOf(cookie)
 	if err != nil || !store.DevicesHeld() {
@@ -162,7 +160,7 @@ func DevicesHolder(cookie uint64) (process int, there bool) {
 	return store.DevicesHolder(), true
 }
 
-// Close gives the carriers back, as nobody follows the devices any more.
+// Close gives the carriers back, because no process follows the devices any more.
 func (d *Devices) Close() error {
 	return d.s.read(func(store *datapath.Store) error {
 		d.hold.Release(true)
@@ -172,17 +170,16 @@ func (d *Devices) Close() error {
 	})
 }
 
-// Concerns reports whether a change of the device with an index is worth a
-// Look.
+// Concerns reports whether a change of the device with an index requires a Look.
 func (d *Devices) Concerns(index int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.looking || d.known == nil || d.known[index] || d.away
 }
 
-// Look makes the bridges follow their devices, and returns what it did. It does not
-// take back ports of bridges of which kept reports true: somebody else sees to them.
-// One goroutine at a time may call it.
+// Look makes the bridges follow their devices, and returns what it did. It does not take back ports
+// of bridges for which kept returns true: the caller handles these. Look must not be called
+// concurrently.
 func (d *Devices) Look(kept func(bridge string) bool) (did []Deed, err error) {
 	d.begin()
 	defer d.end()
@@ -203,7 +200,7 @@ func (d *Devices) Look(kept func(bridge string) bool) (did []Deed, err error) {
 		for _, name := range names {
 			b, err := store.Open(name)
 			if err != nil {
-				continue // the bridge goes at this moment, or is another version's
+				continue // the bridge is being deleted, or has another version's layout
 			}
 			if err := seen.look(name, b); err != nil && b.Current() {
 				return err
@@ -239,8 +236,8 @@ func (d *Devices) Look(kept func(bridge string) bool) (did []Deed, err error) {
 	return did, err
 }
 
-// begin says that a Look begins: until its end each change of a device is worth another one, as the
-// device may be a port that this one is the first to see.
+// begin marks the begin of a Look. Until its end each change of a device requires another Look,
+// because the device may be a port that this one is the first to see.
 func (d *Devices) begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -253,7 +250,7 @@ func (d *Devices) end() {
 	d.looking = false
 }
 
-// A portKey tells a port of all bridges: ids are those of one bridge.
+// A portKey identifies a port among all bridges: an ID is unique in one bridge only.
 type portKey struct {
 	bridge string
 	id     uint32
@@ -266,17 +263,17 @@ type sighting struct {
 
 	known      map[int]bool
 	masters    map[portKey]string
-	lost       map[portKey]bool // ports without a carrier, and those of the last Look
+	lost       map[portKey]bool // ports without a carrier, now and at the last Look
 	lostBefore map[portKey]bool
-	mtus       map[portKey]int // of ports' devices, and what they had at the last Look
+	mtus       map[portKey]int // of ports' devices, now and at the last Look
 	had        map[portKey]int
-	all        map[int][]deviceAddress    // of devices by index; nil until somebody asks
-	spoken     map[portKey][]netip.Prefix // addresses of host ports' interfaces, and those of the last Look
+	all        map[int][]deviceAddress    // of devices by index; nil until needed
+	spoken     map[portKey][]netip.Prefix // addresses of host ports' interfaces, now and at the last Look
 	said       map[portKey][]netip.Prefix
-	first      bool     // nothing is known of what was before
+	first      bool     // the first Look: there is nothing to compare with
 	moved      []string // bridges with a host port that has another address
 	away       bool     // a port's device is in another network namespace
-	back       []string // bridges with a port whose device was away, and is not any more
+	back       []string // bridges with a port whose device was away and has come back
 	did        []Deed
 }
 
@@ -330,7 +327,7 @@ func (s *sighting) look(name string, b *datapath.Bridge) error {
 	for _, p := range hosts {
 		l := s.devices[int(p.Ifindex)]
 		why := carriers.none(p)
-		want := !hostHere(l) || why == "" // the carrier of a station is not ours to take
+		want := !hostHere(l) || why == "" // the carrier of a station's interface is not ours to take
 		if want == (l.Attrs().RawFlags&unix.IFF_UP != 0) {
 			continue
 		}
@@ -346,8 +343,8 @@ func (s *sighting) look(name string, b *datapath.Bridge) error {
 	return nil
 }
 
-// carrier notes whether a port's device is down or without a carrier. It reports whether that is
-// news.
+// carrier notes whether a port's device is down or without a carrier, and reports whether that has
+// changed.
 func (s *sighting) carrier(name string, b *datapath.Bridge, p *datapath.Port, l netlink.Link) bool {
 	const running = unix.IFF_UP | unix.IFF_RUNNING
 	lost := l.Attrs().RawFlags&running != running
@@ -355,8 +352,9 @@ func (s *sighting) carrier(name string, b *datapath.Bridge, p *datapath.Port, l 
 	return lost != s.lostBefore[portKey{name, p.Id}] || b.Sees() && lost != (p.Ways&datapath.WayLost != 0)
 }
 
-// forget has a bridge forget the addresses that were heard behind ports that have lost their
-// carrier, as the Linux bridge does. A backup takes the frames to its port's addresses, which stay.
+// forget removes the addresses learned behind ports that have lost their carrier from a bridge's
+// FDB, as the Linux bridge does. Addresses behind a port with a backup stay, because the backup
+// takes their frames.
 func (s *sighting) forget(name string, b *datapath.Bridge) error {
 	if _, err := b.Look(); err != nil {
 		return err
@@ -371,7 +369,7 @@ func (s *sighting) forget(name string, b *datapath.Bridge) error {
 		if err != nil {
 			return err
 		}
-		if known && p.Notes&datapath.PortHost == 0 { // the carriers of host ports are told of by themselves
+		if known && p.Notes&datapath.PortHost == 0 { // host ports have deeds of their own
 			s.did = append(s.did, Deed{Bridge: name, Port: portName(b, p, s.devices), Kind: DeedForgot, Count: n})
 		}
 	}
@@ -406,8 +404,8 @@ func (s *sighting) mtu(bridge string, b *datapath.Bridge, p *datapath.Port, l ne
 	}
 }
 
-// addresses tells the neighbours of a host port's interface of addresses that it has got, and of all
-// when it has got a carrier.
+// addresses announces new addresses of a host port's interface to its neighbours, and all its
+// addresses when it has got a carrier.
 func (s *sighting) addresses(key portKey, host netlink.Link) {
 	if host == nil || host.Attrs().RawFlags&unix.IFF_RUNNING == 0 {
 		return
@@ -425,8 +423,7 @@ func (s *sighting) addresses(key portKey, host netlink.Link) {
 	TellNeighbours(host, come)
 }
 
-// masterOf returns the master of a device, such as "Linux bridge br0"; "" for
-// none.
+// masterOf returns the master of a device, such as "Linux bridge br0", or "" if it has none.
 func masterOf(l netlink.Link, devices map[int]netlink.Link) string {
 	if l == nil || l.Attrs().MasterIndex == 0 {
 		return ""
@@ -438,12 +435,12 @@ func masterOf(l netlink.Link, devices map[int]netlink.Link) string {
 	return fmt.Sprintf("device %d", index)
 }
 
-// carriers say which host ports of a bridge have a carrier.
+// carriers decides which host ports of a bridge have a carrier.
 type carriers struct {
 	b     *datapath.Bridge
-	vlans *datapath.VLANs  // nil where the bridge does not filter
+	vlans *datapath.VLANs  // nil if the bridge does not filter
 	ports []*datapath.Port // ports that have a carrier
-	live  []*datapath.Port // those of ports that spanning tree lets forward
+	live  []*datapath.Port // the ones that spanning tree lets forward
 }
 
 func newCarriers(b *datapath.Bridge, devices map[int]netlink.Link) (c carriers, err error) {
@@ -470,7 +467,7 @@ func newCarriers(b *datapath.Bridge, devices map[int]netlink.Link) (c carriers, 
 		case p.Facts&datapath.PortPatch != 0:
 			live = !cables.Half(p)
 		case l == nil || !b.HasDevice(p):
-		case p.Notes&datapath.PortHost != 0 && hostHere(l): // the host's own
+		case p.Notes&datapath.PortHost != 0 && hostHere(l): // the host's own end
 		default:
 			live = l.Attrs().RawFlags&unix.IFF_UP != 0 && l.Attrs().RawFlags&unix.IFF_RUNNING != 0
 		}
@@ -485,8 +482,8 @@ func newCarriers(b *datapath.Bridge, devices map[int]netlink.Link) (c carriers, 
 	return c, nil
 }
 
-// none says why a host port has no carrier, "" if it has one. It has one if frames
-// reach it from a port that has one.
+// none returns the reason why a host port has no carrier, or "" if it has one. It has one if frames
+// reach it from a port with a carrier.
 func (c carriers) none(host *datapath.Port) string {
 	switch {
 	case c.reaches(host, c.live):
@@ -501,7 +498,7 @@ func (c carriers) none(host *datapath.Port) string {
 	return "spanning tree lets no port that has one, and is in a VLAN with it, forward"
 }
 
-// reaches reports whether frames of a host port get to one of the ports.
+// reaches reports whether frames of a host port reach one of the ports.
 func (c carriers) reaches(host *datapath.Port, ports []*datapath.Port) bool {
 	return slices.ContainsFunc(ports, func(p *datapath.Port) bool {
 		if c.vlans == nil {
@@ -517,8 +514,8 @@ func (c carriers) reaches(host *datapath.Port, ports []*datapath.Port) bool {
 	})
 }
 
-// takeBack makes devices ports again that were these ports before they were moved to
-// another network namespace. It returns the names of the ports.
+// takeBack makes devices that have come back from another network namespace the ports that they
+// were before. It returns the names of the ports.
 func (s *Switch) takeBack(name string) (ports []string, err error) {
 	what := "take back ports of " + name
 	err = s.change(what, name, func(c *draft) error {
@@ -535,13 +532,13 @@ func (s *Switch) takeBack(name string) (ports []string, err error) {
 			}
 			l, err := netlink.LinkByIndex(int(index))
 			if err != nil {
-				continue // it has gone again
+				continue // it has left again
 			}
 			p.Ifindex = index
 			learnDevice(p, l)
 			c.reload = true
 			c.before = append(c.before, func() error {
-				// Somebody may have changed the device meanwhile.
+				// The device may have changed in the meantime.
 				notes, err := makeReady(p, func(*datapath.Port) bool { return true })
 				c.warn(notes...)
 				if err != nil {

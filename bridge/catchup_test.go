@@ -4,8 +4,8 @@ package bridge
 
 import "testing"
 
-// A device that becomes a port while a Look is under way is not known yet. Its change must not be
-// missed: the Look may have read the device before.
+// A device that becomes a port during a Look is not known yet. Its change must not be missed,
+// because the Look may have read the device before.
 func TestConcernsWhileLooking(t *testing.T) {
 	d := Devices{known: map[int]bool{7: true}}
 	if !d.Concerns(7) || d.Concerns(8) {

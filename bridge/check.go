@@ -18,29 +18,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Finding is one thing about the kernel, the machine or a device that matters to bridges.
+// A Finding is a property of the kernel, the machine or a device that matters to bridges.
 type Finding struct {
 	About string // "kernel", "machine", "network", "device", "port" or "agent"
-	Name  string // of the thing, such as "tcx", "eth0" or "br0/eth0"
+	Name  string // the property or object, such as "tcx", "eth0" or "br0/eth0"
 	State Verdict
-	Text  string // in a few words, with what to do where that is not plain
-	// Needed: without it there is no bridge at all.
+	Text  string // a few words, with the remedy if it is not obvious
+	// Needed: without it no bridge can exist.
 	Needed bool
 }
 
-// A Verdict says whether a thing is as bridges want it.
+// A Verdict is the result of a check: whether the thing is as bridges need it.
 type Verdict string
 
-// The verdicts on what was looked at.
+// The verdicts.
 const (
 	VerdictYes     Verdict = "yes"
 	VerdictNo      Verdict = "no"
-	VerdictNote    Verdict = "note"    // it works, and there is something to know
-	VerdictUnknown Verdict = "unknown" // it could not be asked
+	VerdictNote    Verdict = "note"    // it works, with a restriction or side effect
+	VerdictUnknown Verdict = "unknown" // it could not be determined
 )
 
-// Check looks at what the kernel, the machine and the devices of the namespace can do for
-// bridges. It changes nothing. It tells as much as it may where the process has no rights.
+// Check examines the kernel, the machine and the devices of the namespace for what bridges need. It
+// changes nothing. Without rights, it returns the findings that it can.
 func (s *Switch) Check() (list []Finding, err error) {
 	err = s.Inside(func() error {
 		c := &checker{root: "/"}
@@ -63,7 +63,7 @@ func (s *Switch) Check() (list []Finding, err error) {
 	return list, err
 }
 
-// A checker collects findings. Files are below root.
+// A checker collects findings. It reads files below root.
 type checker struct {
 	root  string
 	found []Finding
@@ -74,7 +74,7 @@ func (c *checker) add(about, name string, state Verdict, text string) *Finding {
 	return &c.found[len(c.found)-1]
 }
 
-// text returns what a file has, "" if there is none.
+// text returns the trimmed content of a file, or "" if it cannot be read.
 func (c *checker) text(path string) string {
 	text, err := os.ReadFile(filepath.Join(c.root, path))
 	if err != nil {
@@ -83,7 +83,7 @@ func (c *checker) text(path string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// first returns the first of the paths that is there.
+// first returns the first path that exists, or "".
 func (c *checker) first(paths ...string) string {
 	for _, path := range paths {
 		if _, err := os.Stat(filepath.Join(c.root, path)); err == nil {
@@ -128,7 +128,7 @@ func (c *checker) kernel() {
 	}
 }
 
-// ability tells of a feature.
+// ability adds the finding about a feature of the kernel.
 func (c *checker) ability(a datapath.Ability) {
 	name := strings.TrimPrefix(a.For, "a ")
 	name, _, _ = strings.Cut(name, " into ")
@@ -183,7 +183,7 @@ func (c *checker) machine(s *Switch) {
 	}
 }
 
-// processes tells whether the bridges of network namespaces that have ended can be swept.
+// processes checks whether the bridges of network namespaces that have ended can be swept.
 func (c *checker) processes() {
 	state, text := VerdictYes, "'bridge add' removes bridges of ended network namespaces"
 	if !seesAllProcesses(c.root) {
@@ -216,15 +216,15 @@ func (c *checker) network() {
 	c.managers()
 }
 
-// nextHops tells of an IPv4 route with several next hops of which the kernel's look-up takes the
-// last one for all packets: a mistake of Linux 6.16 and 6.17 (docs/kernels.md). The kernel is
-// asked for the ways to many addresses behind such a route, and not for its version.
+// nextHops finds an IPv4 route with several next hops for which the kernel's look-up returns the
+// last one for all packets, a defect of Linux 6.16 and 6.17 (docs/kernels.md). It looks up many
+// addresses behind such a route instead of comparing the kernel's version.
 func (c *checker) nextHops() {
 	if policy := c.text("proc/sys/net/ipv4/fib_multipath_hash_policy"); policy != "0" && policy != "1" {
-		return // then routed host ports leave such packets to the host
+		return // routed host ports leave such packets to the host then
 	}
 	if c.text("proc/sys/net/ipv4/fib_multipath_use_neigh") != "0" {
-		return // then a next hop that does not answer has no packets by right
+		return // a next hop that does not answer may rightly get no packets then
 	}
 	var list []netlink.Route
 	err := netlink.RouteListFilteredIter(unix.AF_INET, &netlink.Route{}, 0, func(r netlink.Route) bool {
@@ -237,7 +237,7 @@ func (c *checker) nextHops() {
 		return
 	}
 	for _, r := range list {
-		if !takesLast(&r) { // or it has a group, which is chosen from as it should be
+		if !takesLast(&r) { // or it has a nexthop group, for which the look-up is correct
 			continue
 		}
 		name := "the default route"
@@ -250,8 +250,9 @@ func (c *checker) nextHops() {
 	}
 }
 
-// takesLast reports whether the kernel sends all that goes by an IPv4 route to the last of its
-// next hops, from an address that is no next hop's own. False if that cannot be told.
+// takesLast reports whether the kernel sends all packets of an IPv4 route to the last of its next
+// hops, from an address that is on none of their interfaces. It returns false if this cannot be
+// determined.
 func takesLast(r *netlink.Route) bool {
 	const asks = 64
 	hop, ways := map[int]bool{}, map[string]bool{} // interfaces; next hops
@@ -264,11 +265,11 @@ func takesLast(r *netlink.Route) bool {
 		hop[h.LinkIndex] = true
 		last = fmt.Sprint(h.LinkIndex, h.Gw, h.Via)
 		ways[last] = true
-		weight := h.Hops + 1 // what the kernel tells is one less
+		weight := h.Hops + 1 // the kernel reports one less
 		least, most = min(least, weight), max(most, weight)
 	}
 	if most > 4*least || len(ways) < 2 {
-		return false // then all that is asked for may have one way by right
+		return false // then all look-ups may rightly have the same result
 	}
 	addresses, err := netlink.AddrList(nil, unix.AF_INET)
 	if err != nil {
@@ -290,7 +291,7 @@ func takesLast(r *netlink.Route) bool {
 		}
 	}
 	for to, n := net.Addr(), 0; n < asks; to, n = to.Next(), n+1 {
-		// another route or rule may have the address
+		// another route or rule may match the address
 		match, err := netlink.RouteGetWithOptions(to.AsSlice(),
 			&netlink.RouteGetOptions{SrcAddr: from, FIBMatch: true})
 		if err != nil || len(match) != 1 || !sameRoute(&match[0], r) {
@@ -307,7 +308,7 @@ func takesLast(r *netlink.Route) bool {
 	return true
 }
 
-// sameRoute reports whether the kernel has told of one route twice.
+// sameRoute reports whether a and b are the same route.
 func sameRoute(a, b *netlink.Route) bool {
 	dst := func(r *netlink.Route) string {
 		if r.Dst == nil {
@@ -319,15 +320,14 @@ func sameRoute(a, b *netlink.Route) bool {
 		len(a.MultiPath) == len(b.MultiPath)
 }
 
-// managers tells of programs that take devices for themselves. By their files in /run it
-// tells whether they run.
+// managers finds running programs that configure devices on their own, by their files in /run.
 func (c *checker) managers() {
 	const etc, lib = "etc/", "usr/lib/"
 	for _, m := range []struct {
 		name  string
 		runs  []string
-		keeps []string // files that keep it off the switch's own ends
-		text  string   // what else to do
+		keeps []string // files that keep it away from the switch's own ends
+		text  string   // other remedies
 	}{
 		{
 			"NetworkManager", []string{"run/NetworkManager"},
@@ -360,7 +360,7 @@ func (c *checker) managers() {
 	}
 }
 
-// checkDevices tells of each device of the namespace whether it can be a port, and by which
+// checkDevices reports for each device of the namespace whether it can be a port, and by which
 // hooks.
 func checkDevices() (list []Finding, err error) {
 	devices, err := links()
@@ -389,7 +389,7 @@ func checkDevices() (list []Finding, err error) {
 	return list, nil
 }
 
-// xdpWords tells what XDP does for a device.
+// xdpWords describes the support of XDP by a device.
 func xdpWords(l netlink.Link, family *netlink.GenlFamily) string {
 	use, known := xdpUseOf(l)
 	if !known {

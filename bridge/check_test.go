@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// rowsOf are a checker's findings, each as its name, verdict and the first words.
+// rowsOf maps the names of findings to their verdicts and first words.
 func rowsOf(found []Finding) map[string]string {
 	rows := map[string]string{}
 	for _, f := range found {
@@ -23,14 +23,14 @@ func rowsOf(found []Finding) map[string]string {
 	return rows
 }
 
-// A check tells what others do with the machine's devices, by their files.
+// A check finds other users of the machine's devices by their files.
 func TestCheckFiles(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		files map[string]string
 		look  func(*checker)
 		row   string
-		want  string // what the row begins with, "" for no row
+		want  string // prefix of the row, "" for no row
 	}{
 		{"nobody", nil, (*checker).network, "NetworkManager", ""},
 		{"NetworkManager", map[string]string{"run/NetworkManager/no-stub-resolv.conf": ""}, (*checker).network, "NetworkManager", "no it runs"},
@@ -86,7 +86,7 @@ func TestCheckFiles(t *testing.T) {
 	}
 }
 
-// A feature's row says what the kernel lacks for it; bridges without it go on.
+// A feature's row lists what the kernel lacks. Bridges without the feature still work.
 func TestCheckAbility(t *testing.T) {
 	k := &checker{root: t.TempDir()}
 	for _, a := range []datapath.Ability{
@@ -119,7 +119,7 @@ func TestCheckAbility(t *testing.T) {
 	}
 }
 
-// A check of this machine, which has bridges, finds all that these need.
+// A check of this machine, which has bridges, finds everything that bridges need.
 func TestCheck(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("asks the kernel, which takes root")

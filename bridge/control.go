@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Protocol is a control protocol: the datapath takes its frames for the process that
-// runs the protocol.
+// A Protocol is a control protocol. The datapath passes its frames to the process that runs the
+// protocol.
 type Protocol = datapath.ControlProtocol
 
 // The control protocols.
@@ -30,23 +30,22 @@ const (
 	ProtocolSTP = datapath.ControlSTP
 )
 
-// protocols has the words for the control protocols: a name, a setting of a bridge
-// that switches it on, and what it calls a frame.
+// protocols has the words for each control protocol: its name, the setting of a bridge that enables
+// it, and the name of its frames.
 var protocols = map[Protocol]struct{ name, on, frame string }{
 	ProtocolSTP: {"spanning tree", "--stp rstp", "a BPDU"},
 }
 
-// A ControlFrame is a frame of a control protocol that came in.
+// A ControlFrame is a received frame of a control protocol.
 type ControlFrame = datapath.ControlFrame
 
-// Control is a bridge's control protocols in the hands of who runs them: frames that
-// come in for them, the ports, and what they decide about those. Any of its methods
-// can be called at any time, but Read by one caller at a time.
+// Control serves a process that runs control protocols of a bridge. It returns received frames and
+// the ports, and sets the states of ports. Its methods can be called concurrently, except for Read.
 type Control struct {
 	s      *Switch
 	bridge string
-	were   []Protocol     // that were on when it was opened
-	seed   uint64         // the bridge's, which one made anew does not have
+	were   []Protocol     // enabled when it was opened
+	seed   uint64         // the bridge's hash seed: a deleted and added bridge has another
 	hold   *datapath.Hold // nil for none
 	again  func() (*datapath.Hold, error)
 
@@ -55,34 +54,33 @@ type Control struct {
 	closed bool
 }
 
-// A ControlPort is a port as control protocols see it. ID stays the port's as long as
-// it is in the bridge and is never another's; datapath.Slot of it, 1 to 1023, is
-// the port number of IEEE 802.1D.
+// A ControlPort is a port for control protocols. ID is the port's as long as it is in the bridge,
+// and is never reused. datapath.Slot of ID, 1 to 1023, is the port number of IEEE 802.1D.
 type ControlPort struct {
 	ID         uint32
 	Name, Type string
-	Index      int              // of the port's device, 0 of a patch port
-	MAC        net.HardwareAddr // of the port's device; of a patch port the bridge's own
-	Up         bool             // the device is up and has a carrier; of a patch port: the other end is there
-	SpeedMbit  uint32           // 0 where nobody knows
-	FullDuplex bool             // the device says so, or it is a patch port
-	Peer       string           // of a patch port: BRIDGE/PORT, the other end
-	State      STPState         // STPForwarding where there is no spanning tree
+	Index      int              // of the port's device, 0 for a patch port
+	MAC        net.HardwareAddr // of the port's device; for a patch port, the bridge's own
+	Up         bool             // the device is up and has a carrier; for a patch port: the other end exists
+	SpeedMbit  uint32           // 0 if unknown
+	FullDuplex bool             // according to the device; true for a patch port
+	Peer       string           // of a patch port: the other end, as BRIDGE/PORT
+	State      STPState         // STPForwarding if spanning tree is off
 	Config     PortConfig
 }
 
-// controlLook is how often a waiting Read looks whether the bridge still has its
-// control protocols, and whether their frames still come there. To look each second
-// would be a third of the cost of an idle agent.
+// controlLook is how often a waiting Read checks whether the bridge still has its control
+// protocols, and whether their frames still come to the same buffer. A check each second would be a
+// third of the cost of an idle agent.
 const controlLook = 5 * time.Second
 
-// OpenControl takes a bridge's control protocols in hand, until Close or until the
-// process ends. There is one holder at a time: it fails if there is another.
+// OpenControl takes control of a bridge's control protocols, until Close or the end of the process.
+// It fails if another process has it.
 func (s *Switch) OpenControl(bridge string) (*Control, error) {
 	c := &Control{s: s, bridge: bridge}
 	what := "run control protocols of bridge " + bridge
 	err := s.each(what, bridge, func(_ string, b *datapath.Bridge) (err error) {
-		if err := c.letGo(); err != nil { // a try before has opened it
+		if err := c.letGo(); err != nil { // opened by an earlier try
 			return err
 		}
 		if c.were = b.ControlProtocols(); len(c.were) == 0 {
@@ -105,7 +103,7 @@ func (s *Switch) OpenControl(bridge string) (*Control, error) {
 	return c, nil
 }
 
-// does names the work of a method on the protocols, for errors.
+// does describes a method's work on the protocols, for errors.
 func (c *Control) does(verb string) string {
 	var names []string
 	for _, p := range c.were {
@@ -114,8 +112,8 @@ func (c *Control) does(verb string) string {
 	return verb + " " + strings.Join(names, ", ") + " of bridge " + c.bridge
 }
 
-// holdControl tries a few times: a process that only looks whether somebody holds the
-// bridge has it for a moment, too.
+// holdControl tries a few times: a process that only checks whether the lock is free holds it for a
+// moment, too.
 func holdControl(b *datapath.Bridge) (hold *datapath.Hold, err error) {
 	for range 10 {
 		hold, err = b.HoldFolder(datapath.WatchControl)
@@ -141,8 +139,8 @@ func (c *Control) letGo() error {
 	return err
 }
 
-// Close gives the control protocols back; the ports keep their states. A Read that
-// waits returns os.ErrClosed.
+// Close releases the control protocols; the ports keep their states. A waiting Read returns
+// os.ErrClosed.
 func (c *Control) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,8 +152,8 @@ func (c *Control) Close() error {
 	return c.frames.Close()
 }
 
-// Keep takes the control protocols in hand again if the folder is gone that says that
-// they are in hand. It is cheap if the folder is there.
+// Keep takes the lock of the control protocols again if its folder has been removed. It is cheap if
+// the folder is there.
 func (c *Control) Keep() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,7 +177,7 @@ func (c *Control) switchedOff(p Protocol) error {
 		"switch it on with 'bascule bridge set "+c.bridge+" "+protocols[p].on+"'")
 }
 
-// with runs f with the bridge. It runs f again if the bridge is changed meanwhile.
+// with calls f with the bridge, and again if the bridge is changed meanwhile.
 func (c *Control) with(f func(*datapath.Bridge) error) error {
 	return c.s.each(c.does("go on with"), c.bridge, func(_ string, b *datapath.Bridge) error {
 		switch {
@@ -201,9 +199,9 @@ func (c *Control) Bridge() (info Info, err error) {
 	return info, err
 }
 
-// Ports returns the bridge's ports in the order in which they were added. It leaves out
-// span ports, which take part in nothing. If all protocols were off meanwhile, a Read
-// that waits notices at once.
+// Ports returns the bridge's ports in the order in which they were added, without span ports, which
+// take no part in control protocols. If all protocols were off meanwhile, a waiting Read notices it
+// at once.
 func (c *Control) Ports() (list []ControlPort, err error) {
 	err = c.with(func(b *datapath.Bridge) error {
 		if err := c.hear(b); err != nil {
@@ -256,7 +254,7 @@ func (c *Control) Ports() (list []ControlPort, err error) {
 	return list, err
 }
 
-// look fills in the facts of the port's device.
+// look fills in the properties of the port's device.
 func (p *ControlPort) look(e *ethtool.Ethtool, l netlink.Link) {
 	a := l.Attrs()
 	p.Index, p.MAC = a.Index, a.HardwareAddr
@@ -265,24 +263,24 @@ func (p *ControlPort) look(e *ethtool.Ethtool, l netlink.Link) {
 	p.FullDuplex, p.SpeedMbit = settings.Duplex == DuplexFull, settings.SpeedMbit
 }
 
-// LinkSettings are what a device says of its link (ethtool(8)).
+// LinkSettings are a device's properties of its link (ethtool(8)).
 type LinkSettings struct {
-	SpeedMbit uint32 // 0 where nobody knows
+	SpeedMbit uint32 // 0 if unknown
 	Duplex    Duplex
 }
 
-// A Duplex says whether both ends of a link can send at a time.
+// A Duplex is the duplex mode of a link: whether both ends can send at the same time.
 type Duplex uint8
 
-// The ways of a link.
+// The duplex modes.
 const (
 	DuplexUnknown Duplex = iota
 	DuplexFull
 	DuplexHalf
 )
 
-// LinkSettings returns what the devices of the namespace say of their links. A device that
-// says nothing, or is gone, has the zero value.
+// LinkSettings returns the link settings of devices of the namespace. A device without such
+// settings, or one that is gone, has the zero value.
 func (s *Switch) LinkSettings(devices []string) (list []LinkSettings, err error) {
 	list = make([]LinkSettings, len(devices))
 	err = s.Inside(func() error {
@@ -321,9 +319,9 @@ func linkSettings(e *ethtool.Ethtool, device string) (l LinkSettings) {
 	return l
 }
 
-// Read waits for a frame of a control protocol, and returns it. It does not return
-// frames from before OpenControl. The error is ctx's if ctx ends, and os.ErrClosed
-// after Close. Another error says that the bridge has no control protocol any more.
+// Read waits for a frame of a control protocol, and returns it. It does not return frames from
+// before OpenControl. The error is ctx's if ctx ends, and os.ErrClosed after Close. Another error
+// means that the bridge has no control protocol any more.
 func (c *Control) Read(ctx context.Context) (ControlFrame, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -335,14 +333,14 @@ func (c *Control) Read(ctx context.Context) (ControlFrame, error) {
 		if closed {
 			return ControlFrame{}, os.ErrClosed
 		}
-		stop := context.AfterFunc(ctx, func() { _ = frames.Wake() }) // fails if it is closed, which wakes too
+		stop := context.AfterFunc(ctx, func() { _ = frames.Wake() }) // fails if closed, which wakes Read, too
 		f, err := frames.Read(time.Now().Add(controlLook))
 		stop()
 		switch {
 		case err == nil:
 			f.Bytes = slices.Clone(f.Bytes)
 			return f, nil
-		case errors.Is(err, os.ErrClosed): // by Close, or because frames come elsewhere now
+		case errors.Is(err, os.ErrClosed): // by Close, or because frames come to another buffer now
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return ControlFrame{}, err
 		default:
@@ -353,8 +351,8 @@ func (c *Control) Read(ctx context.Context) (ControlFrame, error) {
 	}
 }
 
-// hear has frames read where they come now. That is another buffer if all control
-// protocols were switched off, and one was switched on again.
+// hear makes Read use the buffer that frames come to now. The buffer is another one after all
+// control protocols were disabled, and one was enabled again.
 func (c *Control) hear(b *datapath.Bridge) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -374,8 +372,8 @@ func (c *Control) hear(b *datapath.Bridge) error {
 	return err
 }
 
-// Missed returns how many frames of a protocol found no room since OpenControl,
-// because nobody read in time or a port had too many.
+// Missed returns how many frames of a protocol were lost since OpenControl, because they were not
+// read in time or a port received too many.
 func (c *Control) Missed(p Protocol) (uint64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -385,14 +383,14 @@ func (c *Control) Missed(p Protocol) (uint64, error) {
 	return c.frames.Missed(p)
 }
 
-// Doubt says beside the bridge whether what this process has left for the next one that
-// runs the protocol is out of date. That stays so when the process ends, until Doubt
-// takes it back or the bridge goes.
+// Doubt records, beside the bridge, whether the data that this process has left for the next one
+// that runs the protocol is out of date. The record outlives the process. It stays until Doubt
+// clears it or the bridge is deleted.
 func (c *Control) Doubt(p Protocol, on bool) error {
 	return c.beside("doubt what is kept of", func(b *datapath.Bridge) error { return b.DoubtControl(p, on) })
 }
 
-// Doubted reports what Doubt has said last.
+// Doubted returns what Doubt has recorded last.
 func (c *Control) Doubted(p Protocol) (on bool, err error) {
 	err = c.beside("run", func(b *datapath.Bridge) (err error) {
 		on, err = b.ControlDoubted(p)
@@ -401,11 +399,11 @@ func (c *Control) Doubted(p Protocol) (on bool, err error) {
 	return on, err
 }
 
-// beside runs f with the bridge, also where its protocols have been switched off.
+// beside calls f with the bridge, even if its protocols have been disabled.
 func (c *Control) beside(does string, f func(*datapath.Bridge) error) error {
 	return c.s.each(c.does(does), c.bridge, func(_ string, b *datapath.Bridge) error {
 		if b.Config.HashSeed != c.seed {
-			return fs.ErrNotExist // another one of the name
+			return fs.ErrNotExist // another bridge with the same name
 		}
 		return f(b)
 	})

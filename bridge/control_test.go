@@ -8,7 +8,7 @@ import (
 	"bascule/datapath"
 )
 
-// Every control protocol has its words.
+// Every control protocol has its words in protocols.
 func TestProtocols(t *testing.T) {
 	for p := Protocol(0); p < datapath.ControlEnd; p++ {
 		if words := protocols[p]; words.name == "" || words.on == "" || words.frame == "" {

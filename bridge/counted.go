@@ -11,27 +11,25 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Counted is a bridge with what it counts, for those who look at all of it again and
-// again.
+// Counted is a bridge with its counters, for programs that read all of them repeatedly.
 type Counted struct {
 	Info
 	Ports []Port // as of Switch.Ports
-	VLANs []VLAN // as of VLANTable; nil where frames of VLANs are not counted
+	VLANs []VLAN // as of VLANTable; nil if frames of VLANs are not counted
 	PF    PFInfo
-	// PFCounts are the counts of the rules of all anchors, PFTables the tables of all
-	// anchors.
+	// PFCounts has the counts of the rules of all anchors, PFTables the tables of all anchors.
 	PFCounts map[*pf.Rule]PFCounts
 	PFTables []PFTable
 }
 
-// Counted returns all bridges by name, with what they count. It takes a fraction of the
-// time of the methods that have a part of it each: devices, rules and states are looked
-// at once. With an error come those bridges that could be read before.
+// Counted returns all bridges by name, with their counters. It takes a fraction of the time of the
+// separate methods, because it reads devices, rules and states once. With an error it returns the
+// bridges that were read before.
 func (s *Switch) Counted() (list []Counted, err error) {
 	var devices map[int]netlink.Link
 	err = s.each("", "", func(name string, b *datapath.Bridge) error {
 		list = slices.DeleteFunc(list, func(c Counted) bool { return c.Name == name })
-		// a port may be of a device that came after the look at another bridge
+		// a port's device may have come after the last bridge was read
 		if devices == nil || slices.ContainsFunc(datapath.Ports(&b.Config), func(p *datapath.Port) bool {
 			return p.Facts&datapath.PortPatch == 0 && devices[int(p.Ifindex)] == nil
 		}) {

@@ -16,11 +16,12 @@ import (
 // A port's description is the alias of its device (ip-link(8)), so it is SNMP's ifAlias, too, and
 // stays with the device.
 
-// MaxDescription is how long a description may be, in bytes (IFALIASZ in linux/if.h, less one).
+// MaxDescription is the maximum length of a description in bytes (IFALIASZ in linux/if.h, less
+// one).
 const MaxDescription = 255
 
-// CheckDescription says whether a text can be a description: it is one line that a terminal may be
-// given. The error is a *[UsageError].
+// CheckDescription checks whether a text can be a description: one line that is safe to print on a
+// terminal. The error is a *[UsageError].
 func CheckDescription(s string) error {
 	refuse := func(why string) error { return usagef(fmt.Sprintf("description %q", s), "%s", why) }
 	switch {
@@ -36,7 +37,7 @@ func CheckDescription(s string) error {
 	return nil
 }
 
-// planDescription plans the description of a port of next.
+// planDescription plans the description of a port of the next configuration.
 func (c *draft) planDescription(what string, p *datapath.Port, l netlink.Link, want *string) error {
 	if want == nil {
 		return nil
@@ -58,7 +59,7 @@ func (c *draft) planDescription(what string, p *datapath.Port, l netlink.Link, w
 	if err != nil {
 		return failed(what, err)
 	}
-	if o := owned[p.Id]; o != nil && o.ID == l.Attrs().Alias { // by which package plug finds what it has made
+	if o := owned[p.Id]; o != nil && o.ID == l.Attrs().Alias { // package plug finds its devices by it
 		return refused(what, "its device has the id "+o.ID+" there, by which it is found again", "leave --description out")
 	}
 	c.describe(l, *want)

@@ -18,13 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxName is the length of the longest name of an interface.
+// maxName is the maximum length of an interface's name.
 const maxName = unix.IFNAMSIZ - 1
 
-// physical is the kind that netlink gives devices with a driver of their own.
+// physical is the kind that netlink gives to devices with a driver of their own.
 const physical = "device"
 
-// usable says why a device cannot be a port, and what to do; "" if it can.
+// usable returns why a device cannot be a port, and the remedy, or "" if it can.
 func usable(l netlink.Link) (why, remedy string) {
 	a := l.Attrs()
 	switch {
@@ -42,9 +42,9 @@ func usable(l netlink.Link) (why, remedy string) {
 	return "", ""
 }
 
-// AddressWarning says that nobody reaches the host by the addresses of a device that
-// becomes a port: a port's device never delivers a frame to the host. The addresses
-// belong on the host port, "" if there is none.
+// AddressWarning is the text about IP addresses of a device that becomes a port. The host can't be
+// reached at these addresses, because a port's device never delivers a frame to the host. They
+// belong on the host port host, which is "" if there is none.
 func AddressWarning(bridge, host, device string, addresses []string) string {
 	noun, it := "address", "it"
 	if len(addresses) > 1 {
@@ -58,7 +58,7 @@ func AddressWarning(bridge, host, device string, addresses []string) string {
 		device, noun, strings.Join(addresses, ", "), it, to)
 }
 
-// hostPortOf returns the name of a host port of a bridge, "" if it has none.
+// hostPortOf returns the name of a host port of a bridge, or "" if it has none.
 func hostPortOf(config *datapath.Config) string {
 	for _, p := range datapath.Ports(config) {
 		if p.Notes&datapath.PortHost != 0 {
@@ -68,7 +68,7 @@ func hostPortOf(config *datapath.Config) string {
 	return ""
 }
 
-// addressWarning tells of the addresses of a device that becomes a port.
+// addressWarning returns the warning about the IP addresses of a device that becomes a port.
 func (w *world) addressWarning(bridge, host string, l netlink.Link) []string {
 	if w.addresses == nil {
 		if !addressed(l) {
@@ -86,9 +86,9 @@ func (w *world) addressWarning(bridge, host string, l netlink.Link) []string {
 	return []string{AddressWarning(bridge, host, l.Attrs().Name, list)}
 }
 
-// addressed reports whether a device may have IP addresses beside those that it gives
-// itself. It asks the kernel for the addresses of this device alone: most devices have
-// none, and others may have many.
+// addressed reports whether a device may have IP addresses other than those that it gives itself.
+// It requests only the addresses of this device from the kernel: most devices have none, and the
+// others may have many.
 func addressed(l netlink.Link) bool {
 	socket, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
@@ -110,13 +110,13 @@ func addressed(l netlink.Link) bool {
 	})
 }
 
-// A deviceAddress is an IP address of a device, with the length of its network's prefix.
+// A deviceAddress is an IP address of a device, with its prefix length.
 type deviceAddress struct {
 	prefix netip.Prefix
-	kept   bool // until it is removed: it is no lease
+	kept   bool // it is permanent, and no lease
 }
 
-// asDeviceAddress returns an address as netlink has it. ok is false for those that each
+// asDeviceAddress converts an address of package netlink. ok is false for an address that each
 // device gives itself.
 func asDeviceAddress(a netlink.Addr) (d deviceAddress, ok bool) {
 	if a.IPNet == nil || a.IP.To4() == nil && a.IP.IsLinkLocalUnicast() {
@@ -127,10 +127,10 @@ func asDeviceAddress(a netlink.Addr) (d deviceAddress, ok bool) {
 	return deviceAddress{netip.PrefixFrom(ip.Unmap(), length), a.Flags&unix.IFA_F_PERMANENT != 0}, ok
 }
 
-// addresses returns the IP addresses of the namespace's devices by their indexes,
-// without those that each device gives itself. If they can't be listed, it returns none.
+// addresses returns the IP addresses of the namespace's devices by index, except for addresses that
+// each device gives itself. If they can't be listed, it returns none.
 func addresses() map[int][]deviceAddress {
-	list, _ := netlink.AddrList(nil, netlink.FAMILY_ALL) // what there is of an interrupted list will do
+	list, _ := netlink.AddrList(nil, netlink.FAMILY_ALL) // an incomplete list is good enough
 	byIndex := map[int][]deviceAddress{}
 	for _, a := range list {
 		if d, ok := asDeviceAddress(a); ok {
@@ -140,7 +140,7 @@ func addresses() map[int][]deviceAddress {
 	return byIndex
 }
 
-// nameOf describes the device that others belong to.
+// nameOf describes the master device with an index.
 func nameOf(index int) string {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
@@ -149,7 +149,7 @@ func nameOf(index int) string {
 	return kindAndName(l)
 }
 
-// kindAndName describes a device that others belong to.
+// kindAndName describes a device by its kind and name.
 func kindAndName(l netlink.Link) string {
 	if l.Type() == "bridge" {
 		return "Linux bridge " + l.Attrs().Name
@@ -157,9 +157,9 @@ func kindAndName(l netlink.Link) string {
 	return l.Type() + " " + l.Attrs().Name
 }
 
-// The list is read again if devices came or went meanwhile, for maxList and at least
-// minLists times: a busy machine may let us do nothing for that long. Where containers
-// start by the hundred, a list of several pieces is seldom whole.
+// The list is read again if devices came or went meanwhile, for maxList and at least minLists
+// times, because a busy machine may suspend this process for that long. If containers start by the
+// hundred, a list of several pieces is rarely consistent.
 const (
 	maxList  = 2 * time.Second
 	minLists = 20
@@ -185,12 +185,12 @@ func links() (map[int]netlink.Link, error) {
 	return nil, errors.New("list interfaces: they change too fast")
 }
 
-// skipStats asks for devices without their statistics (RTEXT_FILTER_SKIP_STATS of
+// skipStats requests devices without their statistics (RTEXT_FILTER_SKIP_STATS of
 // include/uapi/linux/rtnetlink.h).
 const skipStats = 1 << 3
 
-// listLinks is netlink.LinkList without statistics and virtual functions, which are half of
-// what the kernel would tell.
+// listLinks is netlink.LinkList without statistics and virtual functions, which are half of the
+// kernel's answer.
 func listLinks() (list []netlink.Link, err error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
@@ -234,31 +234,32 @@ func flagList(raw uint32) []string {
 	return names
 }
 
-// What a driver does with XDP, of enum netdev_xdp_act (include/uapi/linux/netdev.h).
+// The XDP features of a driver, from enum netdev_xdp_act (include/uapi/linux/netdev.h).
 const (
 	xdpBasic    = 1 << 0 // NETDEV_XDP_ACT_BASIC
 	xdpRedirect = 1 << 1 // NETDEV_XDP_ACT_REDIRECT
 	xdpXmit     = 1 << 2 // NETDEV_XDP_ACT_NDO_XMIT
 )
 
-// xdpTarget reports whether a device takes frames redirected by XDP, as it says itself.
+// xdpTarget reports whether a device accepts frames redirected by XDP, according to its driver.
 func xdpTarget(family *netlink.GenlFamily, ifindex uint32) (bool, error) {
 	has, err := xdpFeatures(family, ifindex)
 	return has&xdpXmit != 0, err
 }
 
-// xdpFeatures returns what a device does with XDP, as it says itself (the kernel's netdev
-// netlink family, Linux 6.3).
+// xdpFeatures returns the XDP features that a device's driver declares (the kernel's netdev netlink
+// family, Linux 6.3).
 func xdpFeatures(family *netlink.GenlFamily, ifindex uint32) (uint64, error) {
 	const (
 		cmdDevGet    = 1 // NETDEV_CMD_DEV_GET
 		attrIfindex  = 1 // NETDEV_A_DEV_IFINDEX
 		attrFeatures = 3 // NETDEV_A_DEV_XDP_FEATURES
 	)
-	// The request is for one device: the parts of this family's dump are not marked
-	// as such.
+	// The request is for one device, because the parts of this family's dump are not marked as
+	// such.
 	req := nl.NewNetlinkRequest(int(family.ID), 0)
-	// nl.Genlmsg leaves the header's reserved bytes to chance, which the kernel refuses
+	// nl.Genlmsg does not clear the header's reserved bytes, and the kernel refuses others than
+	// 0
 	req.AddRawData(append([]byte{cmdDevGet, 1, 0, 0}, nl.NewRtAttr(attrIfindex, nl.Uint32Attr(ifindex)).Serialize()...))
 	msgs, err := req.Execute(unix.NETLINK_GENERIC, 0)
 	if err != nil || len(msgs) == 0 {
@@ -276,8 +277,8 @@ func xdpFeatures(family *netlink.GenlFamily, ifindex uint32) (uint64, error) {
 	return 0, nil
 }
 
-// mtus returns the MTUs of devices by index, in bytes, and 0 for those that are gone.
-// It asks by the calls of netdevice(7), which cost a tenth of netlink's.
+// mtus returns the MTUs of devices by index, in bytes, and 0 for devices that are gone. It uses the
+// calls of netdevice(7), which cost a tenth of netlink's.
 func mtus(indexes []uint32) []int {
 	list := make([]int, len(indexes))
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

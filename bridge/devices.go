@@ -14,42 +14,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Device has the facts by which a caller decides whether a network device is to be a
-// port.
+// A Device has the properties by which a caller decides whether a network device should be a port.
 type Device struct {
 	Name     string
 	MAC      net.HardwareAddr
-	Owner    string // id by which it was plugged, "" for none
+	Owner    string // ID of the plug that made it a port, "" for none
 	Bridge   string // bridge that has it as a port or a span port, "" for none
-	Host     string // bridge to whose host port it is the host's end; it may be a port of another bridge
-	Own      bool   // the switch made it: one of the two ends of a host port
+	Host     string // bridge whose host port has it as the host's end; it may be a port of another bridge
+	Own      bool   // made by the switch: one of the two ends of a host port
 	Physical bool   // it has a driver of its own: --hook auto means XDP
-	Ethernet bool   // it could be a port at all
+	Ethernet bool   // Ethernet, as each port has to be
 	Refusal  string // why it can't be a port now, and what to do; "" if it can
-	Cut      string // why it can't become a port unless that is forced, and what to do; "" if it can
+	Cut      string // why it can't become a port unless forced, and what to do; "" if it can
 
-	// Addresses are its IP addresses with their prefixes' lengths, but for IPv6's
-	// link-local ones.
+	// Addresses are its IP addresses with their prefix lengths, except for link-local IPv6
+	// addresses.
 	Addresses []string
 
-	// OwnMAC is the address that a host's end gets by itself, nil if nobody can tell.
+	// OwnMAC is the MAC address that a host's end gets by default, nil if unknown.
 	OwnMAC net.HardwareAddr
 
-	// MTU is the device's; FirstMTU is the one with which a host port of this one's bridge begins.
+	// MTU is the device's, FirstMTU the initial one of a host port of this device's bridge,
+	// both in bytes.
 	MTU, FirstMTU int
 
-	// Kept are the addresses that stay until they are removed: they are no leases.
+	// Kept are its permanent addresses, without leases.
 	Kept []netip.Prefix
 
-	Description string // as of a Port
+	Description string // as in a Port
 
-	Up   bool // it is up (ip-link(8)), be there a carrier or not
+	Up   bool // it is up (ip-link(8)), with or without a carrier
 	Link bool // it is up and has a carrier
-	Away bool // a host's end that is in another namespace, where its addresses are not known
+	Away bool // a host's end in another namespace, where its addresses are unknown
 }
 
-// Devices returns the devices of the namespace by name. The host's end of a host port
-// is listed under the port's name even if it was moved to another namespace.
+// Devices returns the devices of the namespace by name. A host port's end is listed under the
+// port's name even if it was moved to another namespace.
 func (s *Switch) Devices() (list []Device, err error) {
 	err = s.read(func(store *datapath.Store) error {
 		devices, err := links()
@@ -61,7 +61,7 @@ func (s *Switch) Devices() (list []Device, err error) {
 		for index, l := range devices {
 			all.mtus[uint32(index)] = l.Attrs().MTU
 		}
-		var me *identity // of the namespace, nil until it is needed
+		var me *identity // of the namespace, nil until needed
 		byName := map[string]*Device{}
 		byIndex := map[int]*Device{}
 		for index, l := range devices {
@@ -150,15 +150,15 @@ func (s *Switch) Devices() (list []Device, err error) {
 	return list, err
 }
 
-// SwitchEnd returns the name of a host port's device. The other end of that device has
-// the port's name.
+// SwitchEnd returns the name of a host port's device. The other end of that device has the port's
+// name.
 func SwitchEnd(bridge, port string) string { return switchEndName(bridge, port) }
 
-// Check says whether the settings of a port go together.
+// Check checks whether the settings of a port are compatible with each other.
 func (c PortConfig) Check(bridge, port string) error {
 	return c.check("set port " + port + " of " + bridge)
 }
 
-// Check says whether the settings of a bridge go together. The error is that of a
-// refused request.
+// Check checks whether the settings of a bridge are compatible with each other. The error is the
+// same as a refused request's.
 func (c BridgeConfig) Check(bridge string) error { return c.check("set bridge " + bridge) }

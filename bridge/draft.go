@@ -11,49 +11,48 @@ import (
 	"bascule/datapath"
 )
 
-// A draft is a bridge's next configuration and what surrounds it. Code that plans it
-// changes next and tables, and nothing else. The rest is done when the plan is whole.
+// A draft is a bridge's next configuration and what surrounds it. Code that plans a change writes
+// to next and tables only. All other steps follow when the plan is complete.
 type draft struct {
 	bridge   *datapath.Bridge
 	next     *datapath.Config
 	tables   datapath.Tables
 	pf       *pfConfig // the next configuration of pf, nil for the present one
 	plugged  []string  // anchors of plugs that are loaded
-	joins    bool      // as [Joining] has it
-	force    bool      // as [Switch.Force] has it
-	restores bool      // as [Switch.Restoring] has it
-	leaves   string    // id of a port that is to have left another bridge by then, "" for none
+	joins    bool      // see [Joining]
+	force    bool      // see [Switch.Force]
+	restores bool      // see [Switch.Restoring]
+	leaves   string    // id of a port that will have left another bridge by then, "" for none
 	reload   bool      // make a new generation even if nothing is different
 
-	recompile bool // pf's rules, even if their ports and addresses stay
-	unmended  bool // mend is to go on with what a killed command has left
+	recompile bool // pf's rules, even if their ports and addresses stay the same
+	unmended  bool // mend has to continue a killed command's change
 
-	late    []func() error         // steps at the end of the plan, which need to know all that is planned
+	late    []func() error         // steps at the end of the plan, which need the complete plan
 	before  []func() error         // right before the change is made
-	settles []uint32               // ports whose devices are looked at then
-	undo    []func() error         // undoes before, in reverse, where the change is refused
+	settles []uint32               // ports whose devices are examined then
+	undo    []func() error         // undoes before, in reverse order, if the change is refused
 	after   []func() error         // right after
-	far     *draft                 // of the bridge at the other end of a cable that is made, nil for none
-	peers   map[string]string      // other ends of such a cable, by the bridge and port of one
-	hosts   map[uint32]PortOptions // what the interfaces of host ports get, by id
-	texts   map[string]string      // descriptions that devices get, by their names
-	others  []*datapath.Bridge     // at the other ends of the patch cables that go with it
+	far     *draft                 // of the bridge at the other end of a new cable, nil for none
+	peers   map[string]string      // the other end of such a cable, by bridge and port of each end
+	hosts   map[uint32]PortOptions // options for the interfaces of host ports, by id
+	texts   map[string]string      // new descriptions of devices, by their names
+	others  []*datapath.Bridge     // at the other ends of patch cables that change, too
 
 	warnings []string
-	auto     []uint32 // ports that do without XDP if they must
+	auto     []uint32 // ports whose hook is automatic: they can lose XDP
 	vlans    vlanPlan
 	world    world
 
-	widowed map[string][]uint32 // ports whose backup leaves, by its name
+	widowed map[string][]uint32 // ports whose backup leaves, by the backup's name
 
-	more   []Effect          // of the changes, that no State has
-	owners map[uint32]*Owner // by port, as planned so far; nil until somebody asks
+	more   []Effect          // of the changes, in addition to the difference of two States
+	owners map[uint32]*Owner // by port, as planned so far; nil until needed
 
-	berthVLANs map[uint32][]VLANRange // of new berths by id, where they are not those of a new port
+	berthVLANs map[uint32][]VLANRange // of new berths by id, if not the VLANs of a new port
 }
 
-// warn notes something to tell the caller. Several ports may have the same to tell: it
-// is told once.
+// warn adds warnings for the caller. A warning that several ports have in common appears once.
 func (c *draft) warn(warnings ...string) {
 	for _, w := range warnings {
 		if !slices.Contains(c.warnings, w) {
@@ -62,13 +61,13 @@ func (c *draft) warn(warnings ...string) {
 	}
 }
 
-// newDraft returns a draft for a bridge, of which nothing is planned yet.
+// newDraft returns an empty plan for a bridge.
 func newDraft(b *datapath.Bridge) *draft {
 	next := b.Config
 	return &draft{bridge: b, next: &next}
 }
 
-// change makes a change to a bridge. plan says which change, and touches nothing.
+// change makes a change to a bridge. plan describes the change, and writes to the draft only.
 func (s *Switch) change(what, name string, plan func(*draft) error) error {
 	return s.write(func(store *datapath.Store) error {
 		b, err := open(store, what, name)
@@ -93,7 +92,7 @@ func (s *Switch) change(what, name string, plan func(*draft) error) error {
 	})
 }
 
-// planned plans a change whole.
+// planned makes a complete plan.
 func (c *draft) planned(what string, plan func(*draft) error) error {
 	for _, do := range []func() error{
 		func() error { return plan(c) },
@@ -108,7 +107,7 @@ func (c *draft) planned(what string, plan func(*draft) error) error {
 	return nil
 }
 
-// planTables plans the tables that follow from the ports of the next configuration.
+// planTables plans the tables that depend on the ports of the next configuration.
 func (c *draft) planTables(what string) error {
 	if err := c.planVLANs(what); err != nil {
 		return err
@@ -116,8 +115,7 @@ func (c *draft) planTables(what string) error {
 	return c.planPF(what)
 }
 
-// eachOpen calls f with the bridges of the names that are there and that this build can
-// read.
+// eachOpen calls f for each bridge in names that exists and that this build can read.
 func eachOpen(store *datapath.Store, names []string, f func(name string, b *datapath.Bridge) error) error {
 	for _, name := range names {
 		b, err := store.Open(name)
@@ -134,8 +132,8 @@ func eachOpen(store *datapath.Store, names []string, f func(name string, b *data
 	return nil
 }
 
-// make makes a change that has been planned. If the bridge already is as it is to be,
-// it only does what comes after the change.
+// make makes a planned change. If the bridge already has the planned state, only the steps after
+// the change are run.
 func (c *draft) make(what string) error {
 	different, err := c.different()
 	if err != nil {
@@ -171,7 +169,7 @@ func (c *draft) make(what string) error {
 	return failed(what, c.done())
 }
 
-// done says that the bridges are as their configurations say.
+// done records that the bridges agree with their configurations.
 func (c *draft) done() error {
 	if c.unmended {
 		return nil
@@ -189,21 +187,21 @@ func inTurn(list []func() error) error {
 	return nil
 }
 
-// different reports whether there is anything to make.
+// different reports whether the plan differs from the present state.
 func (c *draft) different() (bool, error) {
 	t := &c.tables
 	if c.reload || len(c.before) > 0 || len(c.others) > 0 ||
 		t.VLANs != nil || t.Filter != nil || t.Rules != nil || t.Bindings != nil || t.PF != nil || *c.next != c.bridge.Config {
 		return true, nil
 	}
-	// Only a look at the ports' devices tells this.
+	// This needs a look at the ports' devices.
 	err := setXDPUse(c.bridge, c.next)
 	return *c.next != c.bridge.Config, err
 }
 
-// commit makes the next configuration the bridge's. By then, the devices of its ports
-// are ready for its programs. If a port's driver refuses XDP, and nobody has insisted
-// on it, the port does without. So does a port whose driver took XDP, and refuses it now.
+// commit makes the next configuration the bridge's. By then, the devices of its ports are ready for
+// its programs. If a port's driver refuses XDP, and the port's hook is automatic, the port uses tcx
+// alone. The same holds for a port whose driver once accepted XDP, and refuses it now.
 func (c *draft) commit() error {
 	for {
 		err := inTurn([]func() error{
@@ -226,8 +224,8 @@ func (c *draft) commit() error {
 	}
 }
 
-// withoutXDP takes XDP from a port whose driver has refused it, if nobody has insisted
-// on it.
+// withoutXDP plans a port without XDP, because its driver has refused it. It returns false if the
+// port has to have XDP.
 func (c *draft) withoutXDP(refusal *datapath.PortError) bool {
 	if refusal.Hook != HookXDP {
 		return false
@@ -245,8 +243,7 @@ func (c *draft) withoutXDP(refusal *datapath.PortError) bool {
 	return false
 }
 
-// loseXDP makes the change, which is made, one that takes XDP from ports that have lost
-// it.
+// loseXDP plans a second change, which takes XDP from ports that have lost it in the first.
 func (c *draft) loseXDP(lost []*datapath.PortError) {
 	next := c.bridge.Config
 	c.next, c.tables = &next, datapath.Tables{}
@@ -261,7 +258,7 @@ func (c *draft) loseXDP(lost []*datapath.PortError) {
 	}
 }
 
-// each calls f for the bridge that is changed, and for the others concerned.
+// each calls f for the changed bridge, and for the others that change with it.
 func (c *draft) each(f func(*datapath.Bridge) error) error {
 	err := f(c.bridge)
 	for _, b := range c.others {

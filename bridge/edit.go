@@ -8,31 +8,31 @@ import (
 	"bascule/datapath"
 )
 
-// An Edit is any number of changes to one bridge that are made in one step.
-// Each of its methods plans a change, on top of those before, and touches
-// nothing. A mistake in one is a mistake in the whole Edit. Otherwise the
-// methods are those of a Switch.
+// An Edit is any number of changes to one bridge that are made in one step. Each method plans a
+// change, on top of earlier ones, and has no other effect. An error in one change is an error of
+// the whole Edit. Otherwise the methods are the same as a Switch's.
 type Edit struct {
 	bridge string
 	draft  *draft
 	err    error // of the first change that can't be made
 }
 
-// Edit changes a bridge as f says, in one step: with one new generation of its
-// programs, or none if nothing is different. Nothing is changed if f returns an error,
-// or if one of the changes was refused. The warnings tell of things that work but may
-// not be meant.
+// Edit changes a bridge in one step, by the changes that f adds: with one new generation of its
+// programs, or none if nothing is different. Nothing changes if f returns an error, or if one of
+// the changes is refused. The warnings are about things that work but may not be intended.
 func (s *Switch) Edit(bridge string, f func(*Edit) error) (warnings []string, err error) {
 	return s.EditFor("change bridge "+bridge, bridge, f)
 }
 
-// EditFor is Edit in the words of who asks for it: errors of the whole say "cannot", and what.
+// EditFor does the same as Edit, with the caller's words: errors of the whole are "cannot" and
+// what.
 func (s *Switch) EditFor(what, bridge string, f func(*Edit) error) (warnings []string, err error) {
 	return s.one(step{what, bridge, planOf(bridge, f)}, nil)
 }
 
-// Try plans what [Switch.EditFor] would do, and does nothing of it. The error is what that would
-// be refused with. The port of another bridge that has the id leaves counts as if it had left that.
+// Try plans the same as [Switch.EditFor], and changes nothing. The error is the one that EditFor
+// would return. If a port of another bridge has the id leaves, Try assumes that it has left that
+// bridge.
 func (s *Switch) Try(what, bridge, leaves string, f func(*Edit) error) error {
 	return s.write(func(store *datapath.Store) error {
 		b, err := open(store, what, bridge)
@@ -61,16 +61,15 @@ func planOf(bridge string, f func(*Edit) error) func(*draft) error {
 	}
 }
 
-// A step is one change to a bridge. plan adds the change to those that are planned
-// already. A change that could never be right has been refused before.
+// A step is one change to a bridge. plan adds the change to an existing plan. A change that could
+// never be right has been refused before.
 type step struct {
 	what   string // for errors
 	bridge string
 	plan   func(*draft) error
 }
 
-// one makes a change of a single step. If err says that the step was refused, it makes
-// none.
+// one makes a change of a single step, or returns err if the step was refused.
 func (s *Switch) one(st step, err error) (warnings []string, _ error) {
 	if err != nil {
 		return nil, err
@@ -86,7 +85,7 @@ func (s *Switch) one(st step, err error) (warnings []string, _ error) {
 	return made.warnings, nil
 }
 
-// add adds a step to the edit, unless err says that the step was refused.
+// add adds a step to the edit, unless err is set because the step was refused.
 func (e *Edit) add(st step, err error) error {
 	if e.err != nil {
 		return e.err
@@ -112,8 +111,8 @@ func (e *Edit) SetPort(port string, o PortOptions) error { return e.add(setPort(
 // another Edit only.
 func (e *Edit) DelPort(port string) error { return e.add(delPort(e.bridge, port), nil) }
 
-// AddVLANs puts a port into VLANs in the way that o says, even if the port is in one of
-// them already in another way.
+// AddVLANs puts a port into VLANs with the options o, even if the port is already in one of them
+// with other options.
 func (e *Edit) AddVLANs(port string, list []uint16, o VLANOptions) error {
 	return e.add(addVLANs(e.bridge, port, list, o))
 }
@@ -128,7 +127,7 @@ func (e *Edit) SetVLANs(port string, ranges []VLANRange) error {
 	return e.add(setVLANs(e.bridge, port, ranges))
 }
 
-// SetPrivateVLANs says which VLANs are private below a primary VLAN.
+// SetPrivateVLANs sets the private VLANs below a primary VLAN.
 func (e *Edit) SetPrivateVLANs(primary uint16, below PrivateVLANs) error {
 	return e.add(setPrivateVLANs(e.bridge, primary, below))
 }
@@ -141,8 +140,8 @@ func (e *Edit) AddSpan(device string, o SpanOptions) error {
 // DelSpan takes a span port out of the bridge.
 func (e *Edit) DelSpan(device string) error { return e.add(delSpan(e.bridge, device), nil) }
 
-// ReplaceRules puts the rules of a text in the place of all rules of the bridge. Errors
-// call the text name. See [Switch.LoadRules].
+// ReplaceRules replaces all rules of the bridge by the rules of a text. Errors use name for the
+// text. See [Switch.LoadRules].
 func (e *Edit) ReplaceRules(name string, text io.Reader) error {
 	return e.add(loadRules(e.bridge, "", name, text))
 }
@@ -152,8 +151,8 @@ func setVLANs(bridge, port string, ranges []VLANRange) (step, error) {
 	return exactVLANs("set the VLANs of port "+port+" of "+bridge, bridge, port, ranges)
 }
 
-// inVLANs is a step that adds a port, and puts it into exactly the VLANs of the ranges, if they are not
-// nil.
+// inVLANs returns a step that adds a port, and puts it into exactly the VLANs of the ranges unless
+// they are nil.
 func inVLANs(add step, port string, ranges []VLANRange) (step, error) {
 	if ranges == nil {
 		return add, nil

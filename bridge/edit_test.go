@@ -27,8 +27,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A bench is a switch in a network namespace of its own, with cables p1, p2, ...
-// whose far ends are in another.
+// A bench is a switch in a network namespace of its own, with cables p1, p2, ... whose far ends are
+// in another one.
 type bench struct {
 	*Switch
 	t    testing.TB
@@ -39,8 +39,7 @@ type bench struct {
 
 var benches atomic.Int64
 
-// newBench makes a bench with so many cables. It skips the test where the
-// process is not root.
+// newBench makes a bench with that many cables. It skips the test if the process is not root.
 func newBench(t testing.TB, cables int) *bench {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -91,13 +90,14 @@ func (b *bench) must(err error) {
 	}
 }
 
-// at runs f in a network namespace, as Do of one that has a name.
+// at returns a function that runs another one in a network namespace without a name, like Do of one
+// with a name.
 func at(ns netns.NsHandle) func(f func() error) error {
 	return func(f func() error) error { return inside(ns, f) }
 }
 
-// feature reports whether a device has an offload on. do runs it in the device's
-// network namespace.
+// feature reports whether an offload of a device is on. do runs it in the device's network
+// namespace.
 func (b *bench) feature(do func(func() error) error, device, name string) (on bool) {
 	b.t.Helper()
 	b.must(do(func() error {
@@ -113,7 +113,7 @@ func (b *bench) feature(do func(func() error) error, device, name string) (on bo
 	return on
 }
 
-// withoutXDP makes devices whose driver has no XDP.
+// withoutXDP makes devices whose driver does not support XDP.
 func (b *bench) withoutXDP(names ...string) {
 	b.t.Helper()
 	b.must(b.ns.Pair("parent", "other", ends.Wire{}))
@@ -123,7 +123,7 @@ func (b *bench) withoutXDP(names ...string) {
 	}
 }
 
-// generation names the generation of br0.
+// generation returns the name of br0's generation.
 func (b *bench) generation() string {
 	b.t.Helper()
 	gen, err := os.Readlink(filepath.Join(b.root, "br0", "current"))
@@ -131,7 +131,7 @@ func (b *bench) generation() string {
 	return gen
 }
 
-// look is all of br0 that does not depend on when and where it was made.
+// look returns br0's state without the parts that depend on when and where it was made.
 func (b *bench) look() State {
 	b.t.Helper()
 	state, err := b.Read("br0")
@@ -143,8 +143,7 @@ func (b *bench) look() State {
 	return state
 }
 
-// devices returns the names of the devices of the switch's namespace, and which
-// of them are promiscuous.
+// devices returns the names of the devices in the switch's namespace, and marks promiscuous ones.
 func (b *bench) devices() (list []string) {
 	b.t.Helper()
 	links, err := b.ns.Netlink().LinkList()
@@ -160,12 +159,12 @@ func (b *bench) devices() (list []string) {
 	return list
 }
 
-// vids returns ranges of VLANs: each alone, "u" without a tag, "p" the PVID.
+// vids parses ranges of one VLAN each; "u" means untagged, "p" PVID.
 func vids(words ...string) (list []VLANRange) {
 	for _, w := range words {
 		n, err := strconv.ParseUint(strings.TrimRight(w, "up"), 10, 16)
 		if err != nil {
-			panic(err) // a mistake in a test
+			panic(err) // a defect of a test
 		}
 		o := VLANOptions{Untagged: strings.Contains(w, "u"), PVID: strings.Contains(w, "p")}
 		list = append(list, VLANRange{uint16(n), uint16(n), o})
@@ -180,7 +179,7 @@ func on(names ...string) (list []Change) {
 	return list
 }
 
-// An Edit comes to the same as its changes one by one, and is one generation.
+// An Edit has the same result as its changes one by one, with one generation.
 func TestEdit(t *testing.T) {
 	tests := map[string][]func(e *Edit) error{
 		"ports": {
@@ -257,7 +256,7 @@ func TestEdit(t *testing.T) {
 	}
 }
 
-// edit makes an Edit of steps that are not refused.
+// edit makes an Edit of steps that must succeed.
 func (b *bench) edit(steps ...func(*Edit) error) {
 	b.t.Helper()
 	_, err := b.Edit("br0", func(e *Edit) error { return inTurnWith(e, steps) })
@@ -273,7 +272,7 @@ func inTurnWith(e *Edit, steps []func(*Edit) error) error {
 	return nil
 }
 
-// number is that of a generation.
+// number returns the number of a generation.
 func number(t *testing.T, gen string) int {
 	t.Helper()
 	n, err := strconv.Atoi(strings.TrimPrefix(gen, "gen-"))
@@ -283,7 +282,7 @@ func number(t *testing.T, gen string) int {
 	return n
 }
 
-// Several ports leave in one change, or none does.
+// Several ports are removed in one change, or none.
 func TestDelPorts(t *testing.T) {
 	b := newBench(t, 4)
 	b.must(b.AddBridge("br0", nil))
@@ -318,7 +317,7 @@ func TestDelPorts(t *testing.T) {
 	}
 }
 
-// Several ports are set in one change, all or none of them.
+// Several ports are set in one change, or none.
 func TestSetPorts(t *testing.T) {
 	b := newBench(t, 2)
 	b.must(b.AddBridge("br0", nil))
@@ -354,7 +353,7 @@ func TestSetPorts(t *testing.T) {
 	}
 }
 
-// Several ports are added in one change, all or none of them.
+// Several ports are added in one change, or none.
 func TestAddPorts(t *testing.T) {
 	b := newBench(t, 3)
 	b.must(b.AddBridge("br0", nil))
@@ -398,7 +397,7 @@ func TestAddPorts(t *testing.T) {
 	}
 }
 
-// A port may be the backup of one that is added before it, in one step, until it leaves.
+// A port can be the backup of one that is added before it, in one step, until it leaves.
 func TestEditBackup(t *testing.T) {
 	b := newBench(t, 3)
 	b.must(b.AddBridge("br0", nil))
@@ -438,8 +437,7 @@ func TestEditBackup(t *testing.T) {
 	want("", "")
 }
 
-// What is refused leaves everything as it was, whoever refuses it and however
-// late.
+// A refused Edit changes nothing, whichever part refuses it, and at whichever step.
 func TestEditRefused(t *testing.T) {
 	b := newBench(t, 3)
 	b.withoutXDP("noxdp")
@@ -499,14 +497,14 @@ func TestEditRefused(t *testing.T) {
 	}
 }
 
-// dirty reports whether br0 is left to be mended.
+// dirty reports whether br0 has to be mended.
 func (b *bench) dirty() bool {
 	_, err := os.Stat(filepath.Join(b.root, "br0", "dirty"))
 	return err == nil
 }
 
-// What makes no difference makes no generation, but for SetBridge, which loads
-// the programs anew.
+// A change without a difference makes no generation, except for SetBridge, which reloads the
+// programs.
 func TestEditNothing(t *testing.T) {
 	b := newBench(t, 2)
 	b.must(b.AddBridge("br0", on("vlan-filtering")))
@@ -522,7 +520,7 @@ func TestEditNothing(t *testing.T) {
 	b.edit(func(e *Edit) error { return e.AddPort("p1", PortOptions{Hook: HookXDP}) })
 	b.edit(steps...)
 	gen := b.generation()
-	// again, but for what is refused the second time
+	// again, without the step that is refused the second time
 	b.edit(slices.Delete(slices.Clone(steps), 2, 3)...)
 	b.edit()
 	if got := b.generation(); got != gen {
@@ -542,8 +540,8 @@ func TestEditNothing(t *testing.T) {
 	}
 }
 
-// Ports that go without XDP if they must do so, each of several; one that was to
-// have it refuses the Edit.
+// Several ports can lose XDP, each because of its own driver. A port that must have XDP makes the
+// whole Edit fail.
 func TestEditWithoutXDP(t *testing.T) {
 	b := newBench(t, 1)
 	b.withoutXDP("nic1", "nic2")
@@ -554,7 +552,7 @@ func TestEditWithoutXDP(t *testing.T) {
 				if err := e.AddPort(name, PortOptions{Hook: HookXDP}); err != nil {
 					return err
 				}
-				// as if auto had found a driver that may have it
+				// as if auto had found a driver that may support XDP
 				if p, _, err := findPort(e.draft, "test", "br0", name); err != nil {
 					return err
 				} else if name != must {
@@ -586,7 +584,7 @@ func TestEditWithoutXDP(t *testing.T) {
 	}
 }
 
-// A device that comes anew takes the place of the one that is gone.
+// A new device with the name of one that is gone replaces it.
 func TestEditDeviceAnew(t *testing.T) {
 	b := newBench(t, 3)
 	b.must(b.AddBridge("br0", on("vlan-filtering")))
@@ -618,7 +616,7 @@ func TestEditDeviceAnew(t *testing.T) {
 	for i, p := range state.Ports {
 		got = append(got, fmt.Sprint(p.Name, " ", p.State, " ", state.VLANs[i].Ranges))
 	}
-	const all = " forwarding [{1 1 {true true}}]" // nothing of the one before
+	const all = " forwarding [{1 1 {true true}}]" // nothing of the former device
 	if want := []string{"p2" + all, "p3" + all, "p1" + all}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -627,7 +625,7 @@ func TestEditDeviceAnew(t *testing.T) {
 	}
 }
 
-// Slots that a former configuration uses are left alone while there are others.
+// Slots that a former configuration uses stay unused as long as there are others.
 func TestEditSlots(t *testing.T) {
 	b := newBench(t, 3)
 	b.must(b.AddBridge("br0", nil))
@@ -649,13 +647,13 @@ func TestEditSlots(t *testing.T) {
 	}))
 }
 
-// Whatever an Edit was killed at, the next writer makes it whole or nothing.
+// Wherever an Edit was killed, the next writer completes or reverts it.
 func TestEditKilled(t *testing.T) {
 	killed := errors.New("killed")
 	for name, kill := range map[string]func(*draft){
 		"before it is made": func(c *draft) {
 			c.before = append(c.before, func() error {
-				// nobody is left to undo anything
+				// a killed process cannot undo anything
 				c.undo = []func() error{func() error { return killed }}
 				return killed
 			})
@@ -693,7 +691,7 @@ func TestEditKilled(t *testing.T) {
 				if diff := cmp.Diff(devices, b.devices()); diff != "" {
 					t.Errorf("devices (-before +after):\n%s", diff)
 				}
-				b.edit(steps...) // and now it can be made
+				b.edit(steps...) // now it can be made
 			}
 			apart := newBench(t, 3)
 			apart.must(apart.AddBridge("br0", nil))
@@ -708,7 +706,7 @@ func TestEditKilled(t *testing.T) {
 	}
 }
 
-// Read says what the readers of each thing say.
+// Read returns the same as the methods for each part.
 func TestRead(t *testing.T) {
 	b := newBench(t, 3)
 	b.must(b.AddBridge("br0", on("vlan-filtering")))
@@ -772,8 +770,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// manyPorts is what the lab of a hosting company has: so many ports in so many
-// VLANs.
+// manyPorts and manyVLANs are the size of a hosting company's bridge.
 const manyPorts, manyVLANs = 256, 64
 
 // many adds manyPorts ports.
@@ -794,7 +791,7 @@ func many(e *Edit) error {
 	return nil
 }
 
-// What a new bridge with many ports takes.
+// BenchmarkEdit measures a new bridge with many ports.
 func BenchmarkEdit(b *testing.B) {
 	s := newBench(b, manyPorts)
 	for b.Loop() {
@@ -808,7 +805,7 @@ func BenchmarkEdit(b *testing.B) {
 	}
 }
 
-// What a look at all of it takes.
+// BenchmarkRead measures reading the whole state.
 func BenchmarkRead(b *testing.B) {
 	s := newBench(b, manyPorts)
 	s.must(s.AddBridge("br0", nil))
@@ -820,8 +817,8 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-// TestHostPortRenamed adds a host port by the name that the interface of another had
-// before it was renamed: that is the port of its new name alone.
+// TestHostPortRenamed adds a host port whose name another host port's interface had before it was
+// renamed. The renamed interface's port is known by its new name only.
 func TestHostPortRenamed(t *testing.T) {
 	b := newBench(t, 1)
 	nl := b.ns.Netlink()
@@ -865,7 +862,7 @@ func TestHostPortRenamed(t *testing.T) {
 	rename("host0", "other")
 	want("other")
 
-	// the one goes and the other comes in one step
+	// delete the one and add the other in one step
 	b.edit(
 		func(e *Edit) error { return e.DelPort("other") },
 		func(e *Edit) error { return e.AddPort("host0", host) },
@@ -887,7 +884,8 @@ func TestHostPortRenamed(t *testing.T) {
 		t.Fatalf("%q are the switch's ends, want two", names)
 	}
 
-	// a command that was killed leaves the end of a port that is not, and each that is has its own
+	// mend deletes the end without a port that a killed command has left, and keeps each port's
+	// own end
 	left := netlink.NewLinkAttrs()
 	left.Name, left.Group = "bsc01234567", switchEndGroup
 	b.must(nl.LinkAdd(&netlink.Veth{LinkAttrs: left, PeerName: "left"}))
@@ -903,7 +901,7 @@ func TestHostPortRenamed(t *testing.T) {
 		t.Errorf("%q are the switch's ends after a kill, want %q", after, names)
 	}
 
-	// whose interface is elsewhere keeps the name that it had last
+	// a port whose interface is in another namespace keeps its last name
 	l, err := nl.LinkByName("other")
 	b.must(err)
 	far, err := netns.GetFromName(b.far.Name)
@@ -921,7 +919,7 @@ func TestHostPortRenamed(t *testing.T) {
 		t.Errorf("%q are left, want one switch's end", after)
 	}
 
-	// devices and cables are no different
+	// the same holds for devices and cables
 	add("p1", PortOptions{})
 	rename("p1", "uplink")
 	b.must(b.AddBridge("br1", nil))

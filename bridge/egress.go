@@ -11,11 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// egressGroup is the group of the interfaces that have a default route, of any metric, of IPv4 or
-// of IPv6, as on OpenBSD (ifconfig(8)). Its table of routes 0 is the table main here.
+// egressGroup is the group of the interfaces that have an IPv4 or IPv6 default route, of any
+// metric, as on OpenBSD (ifconfig(8)). Only default routes in the table main count here, as in
+// OpenBSD's routing table 0.
 const egressGroup = "egress"
 
-// egress returns the devices of the namespace that are in that group, by index.
+// egress returns the indexes of the namespace's devices in that group.
 func egress() (map[int]bool, error) {
 	devices := map[int]bool{}
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
@@ -32,16 +33,17 @@ func egress() (map[int]bool, error) {
 	return devices, nil
 }
 
-// defaultRoutes adds the devices that a family has a default route by. It reports whether the
-// routes have changed meanwhile. A router may have a million routes. The kernel tells those of
-// IPv4 in the order of their addresses, and makes the list as it is read: the rest is not read.
+// defaultRoutes adds the devices of a family's default routes. again reports that the routes have
+// changed meanwhile. A router may have a million routes. The kernel sends IPv4 routes in the order
+// of their addresses, and makes the list while it is read, so defaultRoutes stops reading after the
+// default routes.
 func defaultRoutes(family uint8, devices map[int]bool) (again bool, err error) {
 	socket, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
 		return false, err
 	}
 	defer socket.Close()
-	// With that, the kernel looks at one table alone.
+	// With this option, the kernel filters by table.
 	if err := unix.SetsockoptInt(socket.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
 		return false, err
 	}
@@ -65,7 +67,7 @@ func defaultRoutes(family uint8, devices map[int]bool) (again bool, err error) {
 					return again, nil
 				}
 				n := int32(binary.NativeEndian.Uint32(m.Data))
-				if n >= 0 || unix.Errno(-n) == unix.ENOENT { // there is no such table
+				if n >= 0 || unix.Errno(-n) == unix.ENOENT { // the table does not exist
 					return again, nil
 				}
 				return false, unix.Errno(-n)
@@ -78,8 +80,8 @@ func defaultRoutes(family uint8, devices map[int]bool) (again bool, err error) {
 	}
 }
 
-// routeOut adds the devices of a default route. It reports whether no default route of IPv4 comes
-// behind the one that it is given.
+// routeOut adds the devices of a route if it is a default route. last reports that no IPv4 default
+// route can come after this one.
 func routeOut(b []byte, family uint8, devices map[int]bool) (last bool) {
 	if len(b) < unix.SizeofRtMsg || b[0] != family {
 		return false
@@ -90,7 +92,7 @@ func routeOut(b []byte, family uint8, devices map[int]bool) (last bool) {
 		return false
 	}
 	if bits != 0 {
-		for _, a := range attributes { // 0.0.0.0/8 is told in front of 0/0
+		for _, a := range attributes { // 0.0.0.0/8 precedes 0/0
 			if a.Attr.Type == unix.RTA_DST && family == unix.AF_INET {
 				return nl.NativeEndian().Uint32(a.Value) != 0
 			}

@@ -13,9 +13,9 @@ import (
 	"bascule/datapath"
 )
 
-// Changes calls changed at once, and again whenever a bridge of the namespace may have
-// come, gone or changed, until ctx ends. Changes while changed runs lead to one more
-// call. Changes waits without looking: it costs nothing while nothing changes.
+// Changes calls changed at once, and again each time that a bridge of the namespace may have been
+// added, deleted or changed, until ctx ends. Changes during a call of changed lead to one more
+// call. Changes does not poll: it costs nothing as long as nothing changes.
 func (s *Switch) Changes(ctx context.Context, changed func()) error {
 	var n *datapath.Notifier
 	err := s.read(func(store *datapath.Store) (err error) {
@@ -39,8 +39,7 @@ func (s *Switch) Changes(ctx context.Context, changed func()) error {
 	}
 }
 
-// Names returns the names of all bridges in order, including those that another version
-// of bascule made.
+// Names returns the names of all bridges in order, including bridges of other versions of bascule.
 func (s *Switch) Names() (names []string, err error) {
 	err = s.read(func(store *datapath.Store) (err error) {
 		names, err = store.Names()
@@ -49,15 +48,14 @@ func (s *Switch) Names() (names []string, err error) {
 	return names, err
 }
 
-// Renew loads this build's programs into a bridge that has those of another build. No
-// frame is lost. It does so as SetBridge does without changes. It reports whether it
-// did.
+// Renew replaces the programs of another build in a bridge by this build's, as SetBridge without
+// changes does. No frame is lost. renewed reports whether the bridge had another build's programs.
 func (s *Switch) Renew(name string) (renewed bool, notes []string, err error) {
 	err = s.each("renew bridge "+name, name, func(_ string, b *datapath.Bridge) error {
 		renewed = !b.Ours()
 		return nil
 	})
-	if former := new(datapath.FormerError); errors.As(err, &former) { // which the change takes over
+	if former := new(datapath.FormerError); errors.As(err, &former) { // SetBridge takes such a bridge over
 		renewed, err = true, nil
 	}
 	if err != nil || !renewed {
@@ -67,16 +65,16 @@ func (s *Switch) Renew(name string) (renewed bool, notes []string, err error) {
 	return err == nil, notes, err
 }
 
-// Events counts the events of a bridge. Its reading takes nothing from any other
-// reader. It reads at most as many events at a time as the kernel keeps.
+// Events counts the events of a bridge. It consumes no events of other readers. It reads at most as
+// many events at a time as the kernel keeps.
 type Events struct {
 	s *Switch
 	w *listener
 
-	merged uint64 // the number at the last Read
+	merged uint64 // the number of merged events at the last Read
 }
 
-// OpenEvents begins to count the events of a bridge.
+// OpenEvents starts to count the events of a bridge.
 func (s *Switch) OpenEvents(bridge string) (*Events, error) {
 	e := &Events{s: s}
 	err := s.each("follow bridge "+bridge, bridge, func(name string, b *datapath.Bridge) error {
@@ -94,11 +92,11 @@ func (s *Switch) OpenEvents(bridge string) (*Events, error) {
 	return e, nil
 }
 
-// Close ends the counting.
+// Close stops counting.
 func (e *Events) Close() { e.w.log.Close() }
 
-// Renew learns which ports the bridge has now. It reports whether the bridge is still
-// the same, and not another one of the name.
+// Renew reads the bridge's present ports. same is false if the bridge was deleted, or is another
+// one with the same name.
 func (e *Events) Renew() (same bool, err error) {
 	if e.w.bridge.Current() {
 		return true, nil
@@ -112,15 +110,15 @@ func (e *Events) Renew() (same bool, err error) {
 	return same, err
 }
 
-// A Digest has the events of a bridge over some time. Every event of an address
-// is in one of the three counts.
+// A Digest has the events of a bridge during an interval. Every event of an address is in one of
+// the three counts.
 type Digest struct {
 	Counts map[string]uint64 // events that were read, by the kinds of Event
-	Missed uint64            // events that came too fast to be read
-	Merged uint64            // events that no event of their own told of: they repeat within a second
+	Missed uint64            // events lost because they came too fast
+	Merged uint64            // repetitions of an event within a second, which have no events of their own
 
-	// Notable are events that concern a port as a whole: its refusals, loops and
-	// blocks. All events of a kind and reason are one event with a count.
+	// Notable are events that concern a port as a whole: refusals, loops and blocks. Events of
+	// a kind and reason are merged into one event with a count.
 	Notable []Event
 }
 
@@ -140,7 +138,7 @@ func (w *listener) digest(list []datapath.Event, missed uint64) Digest {
 	type kind struct {
 		port uint32
 		kind datapath.EventKind
-		own  bool // a loop, most likely; others are not to be told as one
+		own  bool // most likely a loop; other events must not look like one
 	}
 	merged := map[kind]Event{}
 	for _, event := range list {
@@ -151,7 +149,7 @@ func (w *listener) digest(list []datapath.Event, missed uint64) Digest {
 		out := w.event(event)
 		d.Counts[out.Kind]++
 		k := kind{event.Port, event.Kind, out.Own}
-		out.Count = merged[k].Count + max(out.Count, 1) // for a port that is blocked, 1
+		out.Count = merged[k].Count + max(out.Count, 1) // 1 for a blocked port
 		merged[k] = out
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(merged), func(a, b kind) int {
@@ -162,7 +160,7 @@ func (w *listener) digest(list []datapath.Event, missed uint64) Digest {
 	return d
 }
 
-// compareBool has false before true.
+// compareBool sorts false before true.
 func compareBool(a, b bool) int {
 	switch {
 	case a == b:
@@ -173,8 +171,7 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-// plainKinds are the kinds of events that are about one address. There may be very many
-// such events.
+// plainKinds are the kinds of events that are about one address. Such events can be numerous.
 var plainKinds = map[datapath.EventKind]string{
 	datapath.EventLearned: "learned", datapath.EventMoved: "moved",
 	datapath.EventAged: "aged", datapath.EventDeleted: "deleted",

@@ -40,7 +40,7 @@ func TestDigest(t *testing.T) {
 	}
 }
 
-// Every kind of event of the datapath has a word.
+// Every kind of the datapath's events has a word.
 func TestEventWords(t *testing.T) {
 	seen := map[string]bool{}
 	for kind := datapath.EventLearned; kind < datapath.EventEnd; kind++ {

@@ -15,13 +15,11 @@ import (
 	"bascule/datapath"
 )
 
-// maxVLAN is the last VLAN that an entry can be in; 4095 is reserved (IEEE
-// 802.1Q table 9-2).
+// maxVLAN is the highest VLAN ID of an entry; 4095 is reserved (IEEE 802.1Q table 9-2).
 const maxVLAN = 4094
 
-// EntryRoom returns how many entries, including static ones, the table of a bridge that
-// learns max addresses has places for. The table may be full before: an entry can be in
-// eight buckets only.
+// EntryRoom returns the number of places in the table of a bridge that learns max addresses, static
+// entries included. The table may be full before, because an entry can be in eight buckets only.
 func EntryRoom(max uint32) int { return datapath.FDBPlaces(max) }
 
 // FDB returns the entries of a bridge that match, by VLAN and address.
@@ -63,9 +61,9 @@ func (s *Switch) FDB(bridge string, m Match) (list []Entry, err error) {
 	return list, err
 }
 
-// GetEntry returns the entry of an address in a VLAN, 0 for none. If in is nil, it
-// returns the only entry that the address has where the bridge filters VLANs, or else
-// the entry without a VLAN.
+// GetEntry returns the entry of an address in the VLAN *in, where 0 stands for no VLAN. If in is
+// nil, it returns the address's only entry if the bridge filters VLANs, and the entry without a
+// VLAN otherwise.
 func (s *Switch) GetEntry(bridge string, mac net.HardwareAddr, in *uint16) (e Entry, err error) {
 	what := fmt.Sprintf("get address %s of %s", mac, bridge)
 	if in != nil {
@@ -98,7 +96,7 @@ func (s *Switch) GetEntry(bridge string, mac net.HardwareAddr, in *uint16) (e En
 	return e, err
 }
 
-// checkEntryVLAN refuses VLANs that no entry can be in.
+// checkEntryVLAN refuses VLAN IDs that an entry cannot have.
 func checkEntryVLAN(vlan uint16) error {
 	if vlan > maxVLAN {
 		return usagef(fmt.Sprintf("VLAN %d", vlan), "out of range; give 1 to %d", maxVLAN)
@@ -106,8 +104,8 @@ func checkEntryVLAN(vlan uint16) error {
 	return nil
 }
 
-// noEntry is the error for an address that is not in a VLAN of the FDB. The request was
-// for the VLAN that in points to, if any.
+// noEntry is the error for an address that the FDB does not have in a VLAN. in is the VLAN of the
+// request, or nil.
 func noEntry(what, bridge string, vlan uint16, in *uint16) error {
 	why := "the FDB does not have it"
 	switch {
@@ -119,7 +117,7 @@ func noEntry(what, bridge string, vlan uint16, in *uint16) error {
 	return refused(what, why, "see 'bascule fdb show "+bridge+"'")
 }
 
-// entries returns the entries whose ports are there.
+// entries returns the entries whose ports exist.
 func (v *view) entries(list []datapath.Entry) []Entry {
 	names := map[uint32]string{}
 	for _, p := range v.ports {
@@ -139,22 +137,20 @@ func (v *view) entries(list []datapath.Entry) []Entry {
 	return shown
 }
 
-// AddEntry makes a static or sticky entry. It takes the place of an entry that was
-// learned. It refuses to move a static entry from another port. Where the bridge
-// filters VLANs, VLAN 0 stands for the port's PVID.
+// AddEntry adds a static or sticky entry, which replaces a learned one. It refuses to move a static
+// entry from another port. If the bridge filters VLANs, VLAN 0 stands for the port's PVID.
 func (s *Switch) AddEntry(bridge string, e Entry) error {
 	return s.replaceEntries(addWhat(bridge, e), bridge, nil, []Entry{e})
 }
 
-// ReplaceEntries deletes entries, as FDB returns them, and adds others, as AddEntry
-// does. It opens the bridge and looks up its ports once for all. The entries to be
-// deleted may be gone already. An address in both lists moves, and has an entry all the
-// time.
+// ReplaceEntries deletes entries, as FDB returns them, and adds others, as AddEntry does. It opens
+// the bridge and looks up its ports only once. The entries to delete may be gone already. An
+// address in both lists moves, and has an entry all the time.
 func (s *Switch) ReplaceEntries(bridge string, del, add []Entry) error {
 	return s.replaceEntries("change the FDB of "+bridge, bridge, del, add)
 }
 
-// addWhat names the adding of an entry, for errors.
+// addWhat describes the addition of an entry, for errors.
 func addWhat(bridge string, e Entry) string {
 	return fmt.Sprintf("add address %s to %s", e.MAC, bridge)
 }
@@ -178,7 +174,7 @@ func (s *Switch) replaceEntries(what, bridge string, del, add []Entry) error {
 		if err != nil {
 			return failed(what, err)
 		}
-		pinned := map[address]datapath.Entry{} // entries that are not moved
+		pinned := map[address]datapath.Entry{} // entries that do not move
 		for _, e := range entries {
 			if e.Static || e.Sticky {
 				pinned[address{e.MAC, e.VLAN}] = e
@@ -190,7 +186,7 @@ func (s *Switch) replaceEntries(what, bridge string, del, add []Entry) error {
 			leave[a] = true
 			delete(pinned, a)
 		}
-		// Nothing is done before everything is known to be right.
+		// Check everything before changing anything.
 		next := make([]datapath.Entry, len(add))
 		find := placeFinder(b, bridge)
 		for i, e := range add {
@@ -249,16 +245,15 @@ func (s *Switch) replaceEntries(what, bridge string, del, add []Entry) error {
 	})
 }
 
-// A place is where an address is: behind a port, and in the VLAN that the FDB has
-// it in.
+// A place is the location of an address: a port, and the VLAN of its entry in the FDB.
 type place struct {
 	port *datapath.Port
 	vlan uint16
 	gone bool // the port's device is gone
 }
 
-// placeFinder returns a function that finds the place of an address on a port and in a
-// VLAN. It looks for each place once. what is for errors.
+// placeFinder returns a function that finds the place for an address by port and VLAN. It looks up
+// each place once. what is for errors.
 func placeFinder(b *datapath.Bridge, bridge string) func(what, port string, vlan uint16) (place, error) {
 	type said struct {
 		port string
@@ -287,8 +282,8 @@ func placeFinder(b *datapath.Bridge, bridge string) func(what, port string, vlan
 	}
 }
 
-// DelEntry removes an entry of any kind, except a host port's own address. The VLAN is
-// as for GetEntry.
+// DelEntry removes an entry of any kind, except for a host port's own address. in is the same as
+// for GetEntry.
 func (s *Switch) DelEntry(bridge string, mac net.HardwareAddr, in *uint16) error {
 	what := fmt.Sprintf("delete address %s of %s", mac, bridge)
 	if in != nil {
@@ -337,9 +332,9 @@ func (s *Switch) DelEntry(bridge string, mac net.HardwareAddr, in *uint16) error
 	})
 }
 
-// ownEntries returns the entries of the FDB, and a function that tells which of them
-// are host ports' own addresses. Such an entry stays as long as the port is in the
-// VLAN, lest another station takes the address.
+// ownEntries returns the entries of the FDB, and a function that reports whether an entry is a host
+// port's own address. Such an entry stays as long as the port is in the VLAN, so that no other
+// station takes the address.
 func (v *view) ownEntries() (own func(datapath.Entry) bool, entries []datapath.Entry, err error) {
 	spaces, err := currentSpaces(v.b)
 	if err != nil {
@@ -353,8 +348,8 @@ func (v *view) ownEntries() (own func(datapath.Entry) bool, entries []datapath.E
 	return own, entries, err
 }
 
-// onlyVLAN returns the VLAN in which the FDB has an address that somebody says is in a
-// VLAN. If nobody says a VLAN, it is the only one that the address has.
+// onlyVLAN returns the VLAN of an address's entry for a request with the VLAN *in. If in is nil, it
+// is the only VLAN that has an entry of the address.
 func onlyVLAN(b *datapath.Bridge, what string, mac net.HardwareAddr, in *uint16) (uint16, error) {
 	if in != nil {
 		vid, err := addressVLAN(b, *in)
@@ -389,8 +384,8 @@ func onlyVLAN(b *datapath.Bridge, what string, mac net.HardwareAddr, in *uint16)
 	return 0, refused(what, "it is there without a VLAN, and in "+word+FormatVLANs(vlans[1:]), "name one with --vlan, 0 for none")
 }
 
-// FlushEntries removes entries that match: learned ones, and with static all of them. It
-// returns how many, and how many that are static or sticky match and stay.
+// FlushEntries removes entries that match: learned ones, and with static all of them. It returns
+// the number of removed entries, and the number of static or sticky ones that match and stay.
 func FlushEntries(s interface {
 	Flush(bridge string, m Match) (n int, err error)
 	FDB(bridge string, m Match) ([]Entry, error)
@@ -409,8 +404,8 @@ func FlushEntries(s interface {
 	return removed, max(0, len(all)-len(own)), err
 }
 
-// Flush removes the entries that match, except host ports' own addresses, and
-// returns how many.
+// Flush removes the entries that match, except for host ports' own addresses, and returns their
+// number.
 func (s *Switch) Flush(bridge string, m Match) (n int, err error) {
 	what := "flush the FDB of " + bridge
 	err = s.write(func(store *datapath.Store) error {
@@ -451,9 +446,9 @@ func (s *Switch) Flush(bridge string, m Match) (n int, err error) {
 	return n, err
 }
 
-// flushPinned removes the static and sticky entries that match, except host ports' own
-// addresses. It removes them one by one, since an own address must not be gone even for
-// a moment.
+// flushPinned removes the static and sticky entries that match, except for host ports' own
+// addresses. It removes them one by one, because an own address must not be missing even for a
+// moment.
 func flushPinned(name string, b *datapath.Bridge, m datapath.Match) (n int, err error) {
 	v, err := viewOf(name, b)
 	if err != nil {
@@ -477,7 +472,7 @@ func flushPinned(name string, b *datapath.Bridge, m datapath.Match) (n int, err 
 	return n, nil
 }
 
-// dropLocked forgets the locked entries of a port.
+// dropLocked deletes the locked entries of a port.
 func dropLocked(b *datapath.Bridge, p *datapath.Port) error {
 	entries, err := b.FDB()
 	if err != nil {
@@ -494,9 +489,8 @@ func dropLocked(b *datapath.Bridge, p *datapath.Port) error {
 	return nil
 }
 
-// dropSurplus forgets learned addresses of a port, or of the bridge if p is nil, until
-// there are no more than it may have. The notes say so, and call the object by its
-// name.
+// dropSurplus deletes learned addresses of a port, or of the bridge if p is nil, until their number
+// is within the limit. The notes report the deletion of addresses of the object name.
 func dropSurplus(b *datapath.Bridge, p *datapath.Port, name string) (notes []string, err error) {
 	m := datapath.Match{Dynamic: true, Keep: b.Config.FdbMax}
 	if p != nil {

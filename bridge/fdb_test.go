@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestReplaceEntries deletes, moves and adds at once; where something is refused
-// nothing is done.
+// TestReplaceEntries deletes, moves and adds at once. If one of the changes is refused, nothing
+// changes.
 func TestReplaceEntries(t *testing.T) {
 	b := newBench(t, 2)
 	b.must(b.AddBridge("br0", on("vlan-filtering")))
@@ -51,7 +51,7 @@ func TestReplaceEntries(t *testing.T) {
 			t.Errorf("the FDB has %q, should have %q", got, words)
 		}
 	}
-	// VLAN 0 is the PVID of each port, and a private VLAN is in its primary one
+	// VLAN 0 is the PVID of each port, and entries of a private VLAN belong to its primary VLAN
 	b.must(b.ReplaceEntries("br0", nil, entries("1 0 p1", "2 0 p2", "3 10 p1", "4 101 p1 sticky", "5 10 p1")))
 	before := []string{"2 10 p2", "3 10 p1", "5 10 p1", "1 100 p1", "4 100 p1 sticky"}
 	want(before...)
@@ -78,9 +78,9 @@ func TestReplaceEntries(t *testing.T) {
 	}
 }
 
-// TestEntryOfPVID: where a bridge filters VLANs no more, frames without a tag are in
-// none. What was told of the VLAN that they were in stays, and matches again when
-// the bridge filters again.
+// TestEntryOfPVID: when a bridge stops filtering VLANs, frames without a tag are in no VLAN any
+// more. Static entries and bindings of their former VLAN stay, and match again when the bridge
+// filters again.
 func TestEntryOfPVID(t *testing.T) {
 	b := newBench(t, 2)
 	b.must(b.AddBridge("br0", on("vlan-filtering")))
@@ -122,7 +122,7 @@ func TestEntryOfPVID(t *testing.T) {
 	if notes, err := b.SetBridge("br0", off); err != nil || notes != nil {
 		t.Errorf("where it does not filter it says %q, %v", notes, err)
 	}
-	// what stays matches again
+	// the entries that stayed match again
 	if notes, err = b.SetBridge("br0", on("vlan-filtering")); err != nil || notes != nil {
 		t.Errorf("where it filters again it says %q, %v", notes, err)
 	}
@@ -131,8 +131,8 @@ func TestEntryOfPVID(t *testing.T) {
 	}
 }
 
-// TestEntryWithoutVLAN finds and deletes the entry without a VLAN that is left from
-// before the bridge filtered, beside others of the address.
+// TestEntryWithoutVLAN finds and deletes an entry without a VLAN, which is older than VLAN
+// filtering on the bridge, while the address has other entries.
 func TestEntryWithoutVLAN(t *testing.T) {
 	b := newBench(t, 1)
 	b.must(b.AddBridge("br0", nil))
@@ -184,8 +184,8 @@ func TestEntryWithoutVLAN(t *testing.T) {
 	}
 }
 
-// TestHostAddressStays has neither a flush nor a deletion take a host port's own
-// address from it.
+// TestHostAddressStays checks that neither a flush nor a deletion removes a host port's own
+// address.
 func TestHostAddressStays(t *testing.T) {
 	b := newBench(t, 1)
 	b.must(b.AddBridge("br0", nil))
@@ -209,7 +209,7 @@ func TestHostAddressStays(t *testing.T) {
 	mac := own(0)
 	b.must(b.AddEntry("br0", Entry{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, Port: "p1", Static: true}))
 	b.must(b.AddEntry("br0", Entry{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}, Port: "host0", Sticky: true}))
-	// by hand: no frame of its own is there
+	// a manual entry: no frame teaches one there
 	b.must(b.AddEntry("br0", Entry{MAC: mac, VLAN: 7, Port: "host0", Static: true}))
 	for _, c := range []struct {
 		m Match

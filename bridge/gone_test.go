@@ -11,7 +11,7 @@ import (
 	"bascule/datapath"
 )
 
-// TestDeviceGone: a device that goes during a command is named, with what to do.
+// TestDeviceGone: if a device disappears during a command, the error names it and the remedy.
 func TestDeviceGone(t *testing.T) {
 	const want = "cannot add port p to br0: the device of port p has gone meanwhile; nothing was changed: try again"
 	err := &datapath.PortError{Port: "p", Hook: HookXDP, Err: fmt.Errorf("device 10: %w", unix.ENODEV)}
@@ -20,8 +20,7 @@ func TestDeviceGone(t *testing.T) {
 	}
 }
 
-// TestSpanState: a span port whose device has gone, or has no carrier, is not shown as
-// one that listens.
+// TestSpanState: a span port whose device has gone, or has no carrier, is not shown as active.
 func TestSpanState(t *testing.T) {
 	b := newBench(t, 1)
 	b.must(b.AddBridge("br0", nil))

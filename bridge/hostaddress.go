@@ -21,9 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ParsePrefix reads an address of an interface with the length of its network's prefix,
-// such as 192.0.2.1/24. The error is a *[UsageError] if s is malformed, or if no interface
-// of a host port may be given the address.
+// ParsePrefix parses an interface address with its prefix length, such as 192.0.2.1/24. The error
+// is a *[UsageError] if s is malformed, or if an interface of a host port cannot have the address.
 func ParsePrefix(s string) (netip.Prefix, error) {
 	address, length, ok := strings.Cut(s, "/")
 	switch {
@@ -56,7 +55,7 @@ func ParsePrefix(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// MaskLength returns how many bits a mask of IPv4 has, such as 255.255.255.0.
+// MaskLength returns the prefix length of an IPv4 network mask such as 255.255.255.0.
 func MaskLength(mask netip.Addr) (int, error) {
 	b := mask.As4()
 	bits := binary.BigEndian.Uint32(b[:])
@@ -67,15 +66,15 @@ func MaskLength(mask netip.Addr) (int, error) {
 	return ones, nil
 }
 
-// A HostInterface says what the host's interface of a host port is to be.
+// A HostInterface is the configuration of the host's interface of a host port.
 type HostInterface struct {
-	// Addresses are its permanent ones; others are taken away. Addresses of the link stay. Nil
-	// leaves all as they are.
+	// Addresses are its permanent addresses; others are removed, except for link-local ones.
+	// Nil leaves all addresses unchanged.
 	Addresses []netip.Prefix
-	Up        *bool // nil brings it up if it has Addresses, and else leaves it as it is
+	Up        *bool // nil brings it up if it has Addresses, and leaves it unchanged otherwise
 }
 
-// SetHostInterface changes the host's interface of a host port. The rules of pf follow at once.
+// SetHostInterface configures the host's interface of a host port. The rules of pf follow at once.
 func (s *Switch) SetHostInterface(bridge, port string, want HostInterface) error {
 	what := "set up the interface of " + port + " of " + bridge
 	err := s.write(func(store *datapath.Store) error {
@@ -90,7 +89,7 @@ func (s *Switch) SetHostInterface(bridge, port string, want HostInterface) error
 		speakUp(host.Attrs().Name)
 		down := want.Up != nil && !*want.Up
 		had, err := keptAddresses(host)
-		if down && err == nil { // first, since the kernel takes addresses of IPv6 away with it
+		if down && err == nil { // first, because the kernel removes IPv6 addresses with it
 			err = netlink.LinkSetDown(host)
 		}
 		if err == nil && want.Addresses != nil {
@@ -102,7 +101,7 @@ func (s *Switch) SetHostInterface(bridge, port string, want HostInterface) error
 		if err == nil {
 			TellNeighbours(host, slices.DeleteFunc(slices.Clone(want.Addresses), func(p netip.Prefix) bool { return slices.Contains(had, p) }))
 		}
-		if errors.Is(err, unix.EACCES) { // root may do it
+		if errors.Is(err, unix.EACCES) { // only root may do it
 			name := host.Attrs().Name
 			return refused(what, "IPv6 is disabled at "+name, "enable it: 'sysctl net.ipv6.conf."+name+".disable_ipv6=0'")
 		}
@@ -111,7 +110,7 @@ func (s *Switch) SetHostInterface(bridge, port string, want HostInterface) error
 	if err != nil {
 		return err
 	}
-	list, err := s.Bridges() // rules of any may name the interface
+	list, err := s.Bridges() // rules of any bridge may name the interface
 	for _, b := range list {
 		_, bad := s.RefreshPF(b.Name)
 		err = cmp.Or(err, bad)
@@ -139,8 +138,8 @@ func hostInterface(b *datapath.Bridge, what, bridge, port string) (netlink.Link,
 	return nil, refused(what, "there is not a host port of the name", "see 'bascule port show "+bridge+"'")
 }
 
-// setAddresses makes want the addresses of an interface. New ones come first, so that the
-// host is never without one of those that stay.
+// setAddresses makes want the addresses of an interface. It adds new ones first, so that the host
+// always has the addresses that stay.
 func setAddresses(l netlink.Link, want []netip.Prefix) error {
 	add := func() error {
 		runs, err := keptAddresses(l)
@@ -168,12 +167,12 @@ func setAddresses(l netlink.Link, want []netip.Prefix) error {
 			return fmt.Errorf("address %s: %w", p, err)
 		}
 	}
-	// the first address of a network takes the others with it (promote_secondaries)
+	// with the first address of a network, the kernel removes the others (promote_secondaries)
 	return add()
 }
 
-// bringUp brings an interface up, and waits until it has the address of the link that it gives
-// itself, which rules may name. The kernel makes that in a moment, behind the command.
+// bringUp brings an interface up, and waits until it has its link-local address, which rules may
+// refer to. The kernel adds that address a moment after the command.
 func bringUp(l netlink.Link) error {
 	if l.Attrs().RawFlags&unix.IFF_UP != 0 {
 		return nil
@@ -189,7 +188,7 @@ func bringUp(l netlink.Link) error {
 	if setting("disable_ipv6") != "0" || setting("addr_gen_mode") == none {
 		return nil
 	}
-	for range 200 { // a second: the rules hold without it
+	for range 200 { // a second: the rules hold without the address
 		list, err := netlink.AddrList(l, netlink.FAMILY_V6)
 		if err != nil || slices.ContainsFunc(list, func(a netlink.Addr) bool { return a.IP.IsLinkLocalUnicast() }) {
 			return nil
@@ -199,12 +198,12 @@ func bringUp(l netlink.Link) error {
 	return nil
 }
 
-// linkAddress is an address as netlink has it. IPv4's has the last address of its network
-// for broadcasts, as ip-address(8) gives it by "broadcast +".
+// linkAddress converts an address for package netlink. An IPv4 address gets the last address of its
+// network as the broadcast address, as by "broadcast +" of ip-address(8).
 func linkAddress(p netip.Prefix) *netlink.Addr {
 	n := &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 	a := &netlink.Addr{IPNet: n}
-	if p.Addr().Is4() && p.Bits() < 31 { // RFC 3021: a link of two has none
+	if p.Addr().Is4() && p.Bits() < 31 { // RFC 3021: a /31 network has no broadcast address
 		last := slices.Clone(n.IP.To4())
 		for i := range last {
 			last[i] |= ^n.Mask[i]
@@ -214,7 +213,7 @@ func linkAddress(p netip.Prefix) *netlink.Addr {
 	return a
 }
 
-// linkAddresses are addresses as netlink has them.
+// linkAddresses converts addresses for package netlink.
 func linkAddresses(list []netip.Prefix) []netlink.Addr {
 	addrs := make([]netlink.Addr, len(list))
 	for i, p := range list {
@@ -223,8 +222,7 @@ func linkAddresses(list []netip.Prefix) []netlink.Addr {
 	return addrs
 }
 
-// keptAddresses returns the permanent addresses of an interface, without addresses of the
-// link.
+// keptAddresses returns the permanent addresses of an interface, without link-local ones.
 func keptAddresses(l netlink.Link) (list []netip.Prefix, err error) {
 	all, err := netlink.AddrList(l, netlink.FAMILY_ALL)
 	if errors.Is(err, netlink.ErrDumpInterrupted) {

@@ -20,17 +20,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HostNet is what the host has at the interfaces of host ports, and no file says: routes, neighbours
-// that are set, and addresses that a server or router leased. It goes with the interface, or when that
-// is down. So a change that is put back gives it back, too.
+// HostNet has the host's settings of host ports' interfaces that no file contains: routes,
+// permanent neighbours, and addresses that a server or router leased. They are lost when the
+// interface is deleted or set down, so a change that is rolled back restores them.
 type HostNet struct {
 	Time       time.Time       `json:"time"`
 	Leases     []HostLease     `json:"leases,omitempty"`
 	Routes     []HostRoute     `json:"routes,omitempty"`
 	Neighbours []HostNeighbour `json:"neighbours,omitempty"`
 
-	// MACs are the addresses of the interfaces, by name. One that is made anew may get another
-	// than it had, while a device has that, and neighbours remember the former.
+	// MACs are the MAC addresses of the interfaces, by name. A new interface may get another
+	// one than before as long as a device has the former address, which neighbours remember.
 	MACs map[string]net.HardwareAddr `json:"macs,omitempty"`
 }
 
@@ -38,26 +38,26 @@ type HostNet struct {
 type HostLease struct {
 	Device    string       `json:"device"`
 	Address   netip.Prefix `json:"address"`
-	Valid     int          `json:"valid"` // seconds that are left
+	Valid     int          `json:"valid"` // remaining seconds
 	Preferred int          `json:"preferred"`
 	Flags     int          `json:"flags,omitempty"`
 }
 
-// A HostNeighbour is a neighbour that somebody has set for good.
+// A HostNeighbour is a permanent neighbour, which an administrator has set.
 type HostNeighbour struct {
 	Device  string           `json:"device"`
 	Address netip.Addr       `json:"address"`
 	MAC     net.HardwareAddr `json:"mac"`
 }
 
-// A HostRoute is a route by interfaces of host ports, as rtnetlink(7) has it. Devices are the names
-// of the interfaces by the numbers that the message has.
+// A HostRoute is a route by interfaces of host ports, as a message of rtnetlink(7). Devices has the
+// names of the interfaces by the indexes in the message.
 type HostRoute struct {
 	Devices map[uint32]string `json:"devices"`
 	Message []byte            `json:"message"`
 }
 
-// HostNet returns what the host has at the interfaces of host ports that are in the namespace.
+// HostNet returns the host's settings of those interfaces of host ports that are in the namespace.
 func (s *Switch) HostNet() (it HostNet, err error) {
 	err = s.read(func(store *datapath.Store) error {
 		names, err := store.Names()
@@ -96,7 +96,7 @@ func (s *Switch) HostNet() (it HostNet, err error) {
 	return it, err
 }
 
-// RoutesBy returns how many routes there are by the interface of a host port.
+// RoutesBy returns the number of routes by the interface of a host port.
 func (n HostNet) RoutesBy(device string) (count int) {
 	for _, r := range n.Routes {
 		if slices.Contains(slices.Collect(maps.Values(r.Devices)), device) {
@@ -106,7 +106,7 @@ func (n HostNet) RoutesBy(device string) (count int) {
 	return count
 }
 
-// leases returns the leased addresses of interfaces, by index.
+// leases returns the leased addresses of interfaces. hosts has their names by index.
 func leases(hosts map[uint32]string) (list []HostLease, err error) {
 	for index, name := range hosts {
 		all, err := netlink.AddrList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: int(index)}}, netlink.FAMILY_ALL)
@@ -125,7 +125,7 @@ func leases(hosts map[uint32]string) (list []HostLease, err error) {
 	return list, nil
 }
 
-// neighbours returns the neighbours of interfaces, by index, that stay until somebody deletes them.
+// neighbours returns the permanent neighbours of interfaces. hosts has their names by index.
 func neighbours(hosts map[uint32]string) (list []HostNeighbour, err error) {
 	for index, name := range hosts {
 		all, err := netlink.NeighList(int(index), netlink.FAMILY_ALL)
@@ -141,8 +141,8 @@ func neighbours(hosts map[uint32]string) (list []HostNeighbour, err error) {
 	return list, nil
 }
 
-// What a message about a route begins with, struct rtmsg of linux/rtnetlink.h, and where its
-// members are.
+// The size of struct rtmsg of linux/rtnetlink.h, with which a message about a route begins, and the
+// offsets of its members.
 const (
 	rtmsgSize     = 12
 	rtmsgTable    = 4
@@ -152,7 +152,7 @@ const (
 	rtaNHID = 30 // RTA_NH_ID
 )
 
-// routesBy returns the routes by interfaces, but for those that the kernel makes by itself.
+// routesBy returns the routes by interfaces, except for routes that the kernel adds itself.
 func routesBy(hosts map[uint32]string) (list []HostRoute, err error) {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		ask := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
@@ -170,8 +170,8 @@ func routesBy(hosts map[uint32]string) (list []HostRoute, err error) {
 	return list, nil
 }
 
-// hostRoute reads a message about a route. ok says whether the route is by one of the interfaces,
-// and would not come by itself.
+// hostRoute parses a message about a route. ok reports whether the route is by one of the
+// interfaces, and the kernel would not add it by itself.
 func hostRoute(m []byte, hosts map[uint32]string) (r HostRoute, ok bool) {
 	if len(m) < rtmsgSize {
 		return r, false
@@ -184,7 +184,7 @@ func hostRoute(m []byte, hosts map[uint32]string) (r HostRoute, ok bool) {
 		return r, false
 	}
 	r = HostRoute{Devices: map[uint32]string{}, Message: slices.Clone(m[:rtmsgSize])}
-	binary.NativeEndian.PutUint32(r.Message[rtmsgFlags:], flags&unix.RTNH_F_ONLINK) // others tell of the state
+	binary.NativeEndian.PutUint32(r.Message[rtmsgFlags:], flags&unix.RTNH_F_ONLINK) // other flags are state
 	attributes, err := nl.ParseRouteAttr(m[rtmsgSize:])
 	if err != nil {
 		return r, false
@@ -204,7 +204,7 @@ func hostRoute(m []byte, hosts map[uint32]string) (r HostRoute, ok bool) {
 	return r, known && len(r.Devices) > 0
 }
 
-// hops calls f with the places of the message that have the number of an interface.
+// hops calls f with each part of the message that is the index of an interface.
 func (r HostRoute) hops(f func(index []byte)) {
 	const multipath, hopSize = unix.RTA_MULTIPATH, unix.SizeofRtNexthop
 	for rest := r.Message[min(rtmsgSize, len(r.Message)):]; len(rest) >= unix.SizeofRtAttr; {
@@ -227,8 +227,8 @@ func (r HostRoute) hops(f func(index []byte)) {
 	}
 }
 
-// RestoreHostMACs gives interfaces of host ports the addresses that HostNet has returned. It comes before
-// anything that has IPv6 begin anew there, which makes an address of the MAC.
+// RestoreHostMACs restores the MAC addresses that HostNet has returned. It must precede anything
+// that restarts IPv6 on the interface, because IPv6 derives an address from the MAC address.
 func (s *Switch) RestoreHostMACs(was HostNet) (notes []string, err error) {
 	devices, err := s.Devices()
 	if err != nil {
@@ -246,8 +246,8 @@ func (s *Switch) RestoreHostMACs(was HostNet) (notes []string, err error) {
 	return notes, nil
 }
 
-// RestoreHostNet gives back what HostNet has returned, and is not there any more. The notes tell of
-// what cannot be given back.
+// RestoreHostNet restores what HostNet has returned and is missing now. The notes list what cannot
+// be restored.
 func (s *Switch) RestoreHostNet(was HostNet) (notes []string, err error) {
 	if notes, err = s.RestoreHostMACs(was); err != nil {
 		return notes, err
@@ -334,7 +334,8 @@ func (n HostNet) restoreRoutes(devices map[string]netlink.Link, hosts map[uint32
 			missing = append(missing, now)
 		}
 	}
-	// a route by a gateway wants the route to that first, in whichever order they were listed
+	// a route by a gateway needs the route to the gateway first, but they may be listed in any
+	// order
 	for len(missing) > 0 {
 		var failed []HostRoute
 		var why error
@@ -351,7 +352,7 @@ func (n HostNet) restoreRoutes(devices map[string]netlink.Link, hosts map[uint32
 	return nil, nil
 }
 
-// add makes the route. One of IPv4 takes the place of another to the same destination.
+// add adds the route. An IPv4 route replaces another to the same destination.
 func (r HostRoute) add() error {
 	flags := unix.NLM_F_CREATE | unix.NLM_F_ACK
 	if r.Message[0] == unix.AF_INET {

@@ -19,14 +19,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A host port is a veth. One end is the host's interface, with the port's name. The
-// other end is the port's device; its name and interface group are ours by convention.
+// A host port is a veth. One end is the host's interface, with the port's name. The other end is
+// the port's device, which the switch recognizes by its name and interface group.
 const switchEndGroup = 0xb5c
 
 var switchEndForm = pattern.New(`^bsc[0-9a-f]{8}$`)
 
-// switchEndName returns the name of the switch's end of a host port, unless another
-// device has it.
+// switchEndName returns the name of the switch's end of a host port, unless another device has that
+// name.
 func switchEndName(bridge, port string) string {
 	for name := range switchEndNames(bridge, port) {
 		return name
@@ -34,9 +34,9 @@ func switchEndName(bridge, port string) string {
 	return ""
 }
 
-// switchEndNames returns names for the switch's end of a host port, in the order in
-// which they are tried. If the port's interface was renamed, the port keeps the end
-// that was made for the former name.
+// switchEndNames returns names for the switch's end of a host port, in the order in which they are
+// tried. A port whose interface was renamed keeps its end, with the name that belongs to the former
+// one.
 func switchEndNames(bridge, port string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		h := fnv.New32a()
@@ -51,8 +51,7 @@ func isSwitchEnd(l netlink.Link) bool {
 	return l.Type() == "veth" && l.Attrs().Group == switchEndGroup && switchEndForm().MatchString(l.Attrs().Name)
 }
 
-// isOwnEnd reports whether a device is an end of a host port, of any bridge of this
-// namespace.
+// isOwnEnd reports whether a device is an end of a host port of any bridge in this namespace.
 func isOwnEnd(l netlink.Link) bool {
 	if isSwitchEnd(l) {
 		return true
@@ -64,8 +63,8 @@ func isOwnEnd(l netlink.Link) bool {
 	return other != nil && isSwitchEnd(other)
 }
 
-// The MTU of a host port is that of the host's end: ip(8) sets it there, the host's stack obeys it,
-// and the datapath asks that end. So the switch's end takes frames of any size.
+// The MTU of a host port is the MTU of the host's end: ip(8) sets it there, the host's stack obeys
+// it, and the datapath reads it there. So the switch's end accepts frames of any size.
 const (
 	endMTU   = 65535 // ETH_MAX_MTU
 	usualMTU = 1500  // RFC 894
@@ -77,10 +76,10 @@ const (
 	MaxMTU = endMTU
 )
 
-// IPv6MTU is the least with which an interface has IPv6 (RFC 8200, 5).
+// IPv6MTU is the minimum MTU for IPv6 (RFC 8200, 5).
 const IPv6MTU = 1280
 
-// ParseMTU reads the MTU of a host port. The error is a *[UsageError].
+// ParseMTU parses the MTU of a host port, in bytes. The error is a *[UsageError].
 func ParseMTU(s string) (int, error) {
 	n, err := parseUint(s, MinMTU, MaxMTU)
 	if err != nil {
@@ -89,8 +88,9 @@ func ParseMTU(s string) (int, error) {
 	return int(n), nil
 }
 
-// mtuApart reports whether the switch's end keeps frames from the host's: somebody has set its
-// MTU, or an earlier build made it. A program of XDP at the host's end may forbid a larger one.
+// mtuApart reports whether the MTU of the switch's end limits the host's end, because it was set
+// there, or an earlier build made the port. A program of XDP at the host's end may prohibit a
+// larger MTU.
 func mtuApart(device, host netlink.Link) bool {
 	end, mtu := device.Attrs().MTU, host.Attrs().MTU
 	if xdp := host.Attrs().Xdp; xdp != nil && xdp.Attached {
@@ -99,8 +99,8 @@ func mtuApart(device, host netlink.Link) bool {
 	return end <= mtu && end < endMTU
 }
 
-// joinMTU makes the MTU of a host port one number, also where somebody has set the one of the
-// switch's end: that is the host's then.
+// joinMTU makes the MTU of a host port one number. If the MTU of the switch's end was set and is
+// smaller, it becomes the host's.
 func joinMTU(device, host netlink.Link) error {
 	if !mtuApart(device, host) {
 		return nil
@@ -112,12 +112,13 @@ func joinMTU(device, host netlink.Link) error {
 	}
 	err := netlink.LinkSetMTU(device, endMTU)
 	if errors.Is(err, unix.EINVAL) {
-		return nil // XDP at the host's end forbids it, and both are the same now
+		return nil // XDP at the host's end prohibits it, and both are equal now
 	}
 	return err
 }
 
-// fitsIndex is the index of the device whose MTU a port has, 0 if that is not here.
+// fitsIndex returns the index of the device whose MTU a port has, or 0 if it is in another
+// namespace.
 func fitsIndex(p *datapath.Port) uint32 {
 	if p.Notes&datapath.PortHost != 0 {
 		return p.HostIfindex
@@ -125,7 +126,7 @@ func fitsIndex(p *datapath.Port) uint32 {
 	return p.Ifindex
 }
 
-// smallestMTU is the MTU that a new host port has among the ports of c.
+// smallestMTU returns the MTU of a new host port among the ports of c.
 func (w *world) smallestMTU(c *datapath.Config) int {
 	list := w.mtusOf(c, func(p *datapath.Port) bool {
 		return p.Notes&datapath.PortHost == 0 && p.Facts&(datapath.PortPatch|datapath.PortSpan) == 0
@@ -136,10 +137,10 @@ func (w *world) smallestMTU(c *datapath.Config) int {
 	return slices.Min(list)
 }
 
-// addHost makes the two ends of a host port and brings the switch's end up. The host's end
-// has the address mac, or for nil the one that it gets by itself. Both have their addresses
-// from the beginning, by which udev leaves them alone (MACAddressPolicy= of systemd.link(5)
-// is about devices whose addr_assign_type is not NET_ADDR_SET).
+// addHost makes the two ends of a host port and brings the switch's end up. The host's end has the
+// address mac, or its default one if mac is nil. Both ends have their addresses from the start, so
+// that udev does not change them (MACAddressPolicy= of systemd.link(5) applies to devices whose
+// addr_assign_type is not NET_ADDR_SET).
 func addHost(store *datapath.Store, bridge, port string, mac net.HardwareAddr, mtu int) (netlink.Link, error) {
 	own, err := ownIdentity()
 	if err != nil {
@@ -161,7 +162,7 @@ func addHost(store *datapath.Store, bridge, port string, mac net.HardwareAddr, m
 	}
 	attrs.Group = switchEndGroup
 	attrs.MTU = endMTU
-	attrs.HardwareAddr, _ = own.free(used, n, ofHostEnd, bridge, port) // nobody knows of those in other namespaces
+	attrs.HardwareAddr, _ = own.free(used, n, ofHostEnd, bridge, port) // ends in other namespaces are not in used
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: port, PeerHardwareAddr: mac, PeerMTU: uint32(mtu)}
 	if err := netlink.LinkAdd(veth); err != nil {
 		return nil, fmt.Errorf("make its interface: %w", err)
@@ -222,7 +223,7 @@ func (c *draft) planHost(what, bridge string, p *datapath.Port, o PortOptions) e
 	c.before = append(c.before, func() error {
 		p := datapath.PortAt(c.next, id)
 		if p == nil {
-			return nil // it has left again
+			return nil // it has been removed again
 		}
 		speakUp(host.Attrs().Name) // a former version may have made it
 		c.undo = append(c.undo, func() error { return netlink.LinkSetHardwareAddr(host, was) })
@@ -235,8 +236,8 @@ func (c *draft) planHost(what, bridge string, p *datapath.Port, o PortOptions) e
 	return nil
 }
 
-// checkMACs refuses an address of a host port that another host port has in the same VLAN: frames to
-// it would get to one of the two alone. It warns of one that a station has.
+// checkMACs refuses an address of a host port that another host port in the same VLAN has, because
+// only one of the two would get frames to it. It warns of an address that a station has.
 func (c *draft) checkMACs(what string) error {
 	if len(c.hosts) == 0 || c.restores {
 		return nil
@@ -269,7 +270,7 @@ func (c *draft) checkMACs(what string) error {
 	return nil
 }
 
-// meet reports whether two ports are in a VLAN together. Without VLAN filtering all are.
+// meet reports whether two ports share a VLAN. Without VLAN filtering, all do.
 func (c *draft) meet(a, b *datapath.Port) bool {
 	v := c.vlans.now
 	if !filters(c.next) || v == nil {
@@ -283,7 +284,7 @@ func (c *draft) meet(a, b *datapath.Port) bool {
 	return false
 }
 
-// setHost notes the host's end of a host port.
+// setHost makes p a host port, with the host's end of device.
 func setHost(p *datapath.Port, device netlink.Link) error {
 	host := otherEnd(device)
 	if host == nil {
@@ -294,7 +295,7 @@ func setHost(p *datapath.Port, device netlink.Link) error {
 	return nil
 }
 
-// learnHost has p know the host's end.
+// learnHost stores the properties of the host's end in p.
 func learnHost(p *datapath.Port, device, host netlink.Link) {
 	p.Host, p.HostIfindex = addressOf(host), hostIndex(device, host)
 	// A VRF, or another bridge, has addresses of its own.
@@ -306,14 +307,14 @@ func learnHost(p *datapath.Port, device, host netlink.Link) {
 	datapath.SetHostTable(p, table)
 }
 
-// isHostEnd reports whether a device of this namespace is the host's end of p. The
-// device of p is there.
+// isHostEnd reports whether a device of this namespace is the host's end of p. The device of p must
+// exist.
 func isHostEnd(l netlink.Link, p *datapath.Port) bool {
 	a := l.Attrs()
 	return p.Notes&datapath.PortHost != 0 && l.Type() == "veth" && a.ParentIndex == int(p.Ifindex) && a.NetNsID < 0
 }
 
-// hostName returns the name of a host port: that of the host's end, if that is here.
+// hostName returns the name of a host port: the name of the host's end if it is in this namespace.
 func hostName(p *datapath.Port) string {
 	if l, err := netlink.LinkByIndex(int(p.Ifindex)); err == nil && hostHere(l) {
 		if host := otherEnd(l); host != nil {
@@ -327,7 +328,7 @@ func hostName(p *datapath.Port) string {
 // is the port's own device.
 func hostHere(device netlink.Link) bool { return device.Attrs().NetNsID < 0 }
 
-// otherEnd returns the other end of a veth, wherever it is; nil if nobody can tell.
+// otherEnd returns the other end of a veth, in any namespace, or nil if it cannot be found.
 func otherEnd(l netlink.Link) netlink.Link {
 	const targetNetnsID = 46 // IFLA_TARGET_NETNSID
 	if l.Type() != "veth" {
@@ -356,7 +357,7 @@ func otherEnd(l netlink.Link) netlink.Link {
 	return other
 }
 
-// addressOf returns the address of a device, 0 for none.
+// addressOf returns the MAC address of a device, or 0 if it has none.
 func addressOf(l netlink.Link) uint64 {
 	if l == nil || len(l.Attrs().HardwareAddr) != 6 {
 		return 0
@@ -364,31 +365,30 @@ func addressOf(l netlink.Link) uint64 {
 	return datapath.MACWord([6]byte(l.Attrs().HardwareAddr))
 }
 
-// peerOutside returns the address of a veth's other end, if that is in another
-// network namespace, so that its frames can be handed straight to it; 0 if not.
+// peerOutside returns the address of a veth's other end if it is in another network namespace, so
+// that the datapath can pass frames to it directly. It returns 0 otherwise.
 func peerOutside(l netlink.Link) uint64 {
 	if l.Type() != "veth" || l.Attrs().NetNsID < 0 {
 		return 0
 	}
-	return addressOf(otherEnd(l)) // if 0, frames go the usual way
+	return addressOf(otherEnd(l)) // if 0, frames take the usual way
 }
 
-// learnDevice has p know where its device, l, leads to. It reports whether that has
-// changed.
+// learnDevice stores in p where its device l leads to, and reports whether that has changed.
 func learnDevice(p *datapath.Port, l netlink.Link) (changed bool) {
 	was := *p
 	p.Peer = peerOutside(l)
 	if p.Notes&datapath.PortHost != 0 {
 		host := otherEnd(l)
-		if addressOf(host) != 0 { // else the kernel does not tell it at the moment
+		if addressOf(host) != 0 { // otherwise the kernel does not report it at present
 			learnHost(p, l, host)
 		}
 	}
 	return *p != was
 }
 
-// hostIndex returns the index of the host's end of a port, 0 if the end is in another
-// network namespace.
+// hostIndex returns the index of the host's end of a port, or 0 if the end is in another network
+// namespace.
 func hostIndex(device, host netlink.Link) uint32 {
 	if !hostHere(device) {
 		return 0
@@ -396,14 +396,14 @@ func hostIndex(device, host netlink.Link) uint32 {
 	return uint32(host.Attrs().Index)
 }
 
-// hostsMoved reports whether a host port of b has another interface of the host than b
-// knows.
+// hostsMoved reports whether the host's interface of a host port of b differs from b's
+// configuration.
 func hostsMoved(b *datapath.Bridge) bool {
 	return slices.ContainsFunc(datapath.Ports(&b.Config), func(p *datapath.Port) bool { return hostMoved(b, p) }) || b.GatewaysMoved()
 }
 
-// hostMoved reports whether the host's end of p has another address than p knows, or is in
-// another network namespace or another device's.
+// hostMoved reports whether the host's end of p differs from the configuration: it has another
+// address, is in another network namespace, or belongs to another device.
 func hostMoved(b *datapath.Bridge, p *datapath.Port) bool {
 	if p.Notes&datapath.PortHost == 0 || !b.HasDevice(p) {
 		return false

@@ -18,14 +18,14 @@ import (
 	"bascule/datapath"
 )
 
-// The MAC addresses that bridges and host ports get by themselves follow from what stays the
-// same when the machine is started anew: a lease, an address of SLAAC and the root of a
-// spanning tree hang on them.
+// The default MAC addresses of bridges and host ports depend only on properties that stay the same
+// when the machine is restarted, because leases, SLAAC addresses and the root of a spanning tree
+// depend on them.
 
 // machineIDs are the files that may have the machine's id (machine-id(5)).
 var machineIDs = []string{"/etc/machine-id", "/var/lib/dbus/machine-id"}
 
-// machineID returns the id of the machine, nil if it has none yet.
+// machineID returns the ID of the machine, or nil if it has none yet.
 func machineID() []byte {
 	for _, path := range machineIDs {
 		text, err := os.ReadFile(path)
@@ -39,17 +39,18 @@ func machineID() []byte {
 	return nil
 }
 
-// byName begins the id of a namespace that has a name.
+// byName is the prefix of the ID of a namespace that has a name.
 const byName = "name "
 
 // firstPIDNamespace is PROC_PID_INIT_INO of linux/proc_ns.h.
 const firstPIDNamespace = "pid:[4026531836]"
 
-// namespaceID names the network namespace of the calling thread. The first one and those that `ip
-// netns` has a name for have the same after a restart. Others have a number of the kernel's; so has
-// each in a container, since containers of one image may share a machine id and names. Two may have
-// the same name: one in another mount namespace, or one whose name was deleted while it lives on.
-// Nothing else of theirs stays the same, so see identity.used.
+// namespaceID returns an ID of the calling thread's network namespace. The first namespace, and
+// namespaces with a name of `ip netns`, have the same ID after a restart. Others have a number of
+// the kernel's. So does each namespace in a container, because containers of one image may share a
+// machine ID and names. Two namespaces can have the same name: one in another mount namespace, or
+// one whose name was deleted while it lives on. No other property of theirs is stable, so see
+// identity.used.
 func namespaceID() (string, error) {
 	own, err := os.Stat(NetnsPath(""))
 	if err != nil {
@@ -63,7 +64,7 @@ func namespaceID() (string, error) {
 		if is("/proc/1/ns/net") {
 			return "first", nil
 		}
-		list, _ := os.ReadDir(netnsDir) // by name; there is no such folder where nobody made a name
+		list, _ := os.ReadDir(netnsDir) // by name; the folder does not exist before the first name
 		for _, e := range list {
 			if is(filepath.Join(netnsDir, e.Name())) {
 				return byName + e.Name(), nil
@@ -74,13 +75,13 @@ func namespaceID() (string, error) {
 	return fmt.Sprintf("cookie %d", cookie), err
 }
 
-// An identity gives addresses to what belongs to a network namespace.
+// An identity derives MAC addresses for bridges and ports of a network namespace.
 type identity struct {
 	machine   []byte // nil for a machine without an id: addresses are random
 	namespace string
 }
 
-// ownIdentity is that of the calling thread's network namespace.
+// ownIdentity returns the identity of the calling thread's network namespace.
 func ownIdentity() (i identity, err error) {
 	if i.machine = machineID(); i.machine == nil {
 		return i, nil
@@ -89,21 +90,21 @@ func ownIdentity() (i identity, err error) {
 	return i, err
 }
 
-// What addresses are of.
+// The kinds of objects that have addresses.
 const (
 	ofBridge  = "bridge"
 	ofHost    = "host port"
 	ofHostEnd = "switch's end"
 )
 
-// address returns the n-th address of something that parts name: one station's, locally
-// administered (IEEE 802 8.4).
+// address returns the n-th address of the object that parts name: a unicast, locally administered
+// address (IEEE 802 8.4).
 func (i identity) address(n int, parts ...string) (mac net.HardwareAddr) {
 	mac = make(net.HardwareAddr, 6)
 	if i.machine == nil {
 		rand.Read(mac)
 	} else {
-		h := hmac.New(sha256.New, i.machine) // nobody learns the machine's id by it
+		h := hmac.New(sha256.New, i.machine) // the address does not disclose the machine's ID
 		fmt.Fprintf(h, "bascule %q %q %d", i.namespace, parts, n)
 		copy(mac, h.Sum(nil))
 	}
@@ -111,13 +112,12 @@ func (i identity) address(n int, parts ...string) (mac net.HardwareAddr) {
 	return mac
 }
 
-// maxAddresses is how many addresses are tried for one thing. More than one is used only
-// where an interface has been renamed, and another has its former name, or where two network
-// namespaces have one name.
+// maxAddresses is how many addresses are tried for one object. Only two cases need more than one:
+// an interface was renamed and another has its former name, or two network namespaces have the same
+// name.
 const maxAddresses = 16
 
-// free returns the first address of something that is in nobody's use, of those from the n-th on,
-// and its number.
+// free returns the first unused address of an object from the n-th on, and its number.
 func (i identity) free(used map[string]bool, n int, parts ...string) (net.HardwareAddr, int) {
 	for ; n < maxAddresses; n++ {
 		if mac := i.address(n, parts...); !used[mac.String()] {
@@ -127,8 +127,8 @@ func (i identity) free(used map[string]bool, n int, parts ...string) (net.Hardwa
 	return identity{}.address(0), n
 }
 
-// nearest returns mac if it is one of those that something gets by itself, or else the first
-// of these; nil if nobody can tell.
+// nearest returns mac if it is one of the default addresses of an object, or otherwise the first of
+// these. It returns nil on a machine without an ID.
 func (i identity) nearest(mac net.HardwareAddr, parts ...string) net.HardwareAddr {
 	if i.machine == nil {
 		return nil
@@ -141,15 +141,15 @@ func (i identity) nearest(mac net.HardwareAddr, parts ...string) net.HardwareAdd
 	return i.address(0, parts...)
 }
 
-// used returns the addresses of the devices, bridges and host ports of the namespace. Where others may
-// have the namespace's name, it returns those of their bridges of one name, and of the host ports of
-// these, too: an address that something gets by itself follows from both names.
+// used returns the addresses of the devices, bridges and host ports of the namespace. If other
+// namespaces may have the same name, it adds the addresses of their bridges with the given name,
+// and of the host ports of these bridges, because a default address depends on both names.
 func (i identity) used(store *datapath.Store, bridge string) (map[string]bool, error) {
 	used := map[string]bool{}
 	uses := func(c *datapath.Config) {
 		used[net.HardwareAddr(c.Address[:]).String()] = true
 		for _, p := range datapath.Ports(c) {
-			if p.Host != 0 { // also of an interface that is in another namespace by now
+			if p.Host != 0 { // also if the interface is in another namespace now
 				mac := datapath.WordMAC(p.Host)
 				used[net.HardwareAddr(mac[:]).String()] = true
 			}
@@ -183,7 +183,7 @@ func (i identity) used(store *datapath.Store, bridge string) (map[string]bool, e
 	return used, err
 }
 
-// giveAddress gives a bridge the address that it gets by itself, unless it was given one.
+// giveAddress gives a bridge its default address, unless its address was set.
 func giveAddress(store *datapath.Store, c *datapath.Config, name string) error {
 	if datapath.BridgeFlags(c.Flags)&datapath.BridgeMAC != 0 {
 		return nil
@@ -196,14 +196,14 @@ func giveAddress(store *datapath.Store, c *datapath.Config, name string) error {
 	if err != nil {
 		return err
 	}
-	delete(used, net.HardwareAddr(c.Address[:]).String()) // its own before
+	delete(used, net.HardwareAddr(c.Address[:]).String()) // its own former one
 	mac, _ := own.free(used, 0, ofBridge, name)
 	c.Address = [6]byte(mac)
 	return nil
 }
 
-// StrangeAddresses returns the addresses of bridges that were not given and that the bridges would not get by
-// themselves any more, by name. There is none on a machine without an id, where nobody can tell.
+// StrangeAddresses returns the addresses of bridges, by name, that were not set and differ from the
+// bridges' present default addresses. It returns none on a machine without an ID.
 func (s *Switch) StrangeAddresses() (list map[string]net.HardwareAddr, err error) {
 	list = map[string]net.HardwareAddr{}
 	err = s.read(func(store *datapath.Store) error {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestIdentityAddress: addresses of other machines, namespaces, bridges and ports are others.
+// TestIdentityAddress: other machines, namespaces, bridges and ports have other addresses.
 func TestIdentityAddress(t *testing.T) {
 	one := identity{machine: []byte("0123456789abcdef"), namespace: "first"}
 	seen := map[string]string{}
@@ -52,7 +52,7 @@ func TestIdentityAddress(t *testing.T) {
 	if got := one.nearest(net.HardwareAddr{2, 0, 0, 0, 0, 1}, ofBridge, "br0"); got.String() != one.address(0, ofBridge, "br0").String() {
 		t.Errorf("the bridge gets %s by itself", got)
 	}
-	var none identity // a machine without an id
+	var none identity // a machine without an ID
 	if a, b := none.address(0, ofBridge, "br0"), none.address(0, ofBridge, "br0"); a.String() == b.String() || none.nearest(a, ofBridge, "br0") != nil {
 		t.Errorf("%s and %s of a machine without an id", a, b)
 	}
@@ -85,7 +85,7 @@ func TestMachineID(t *testing.T) {
 	}
 }
 
-// TestNamespaceID: a namespace has the id of its name, and without one an id of its own.
+// TestNamespaceID: a namespace has the ID of its name, and without a name an ID of its own.
 func TestNamespaceID(t *testing.T) {
 	b := newBench(t, 0)
 	var id string
@@ -97,7 +97,7 @@ func TestNamespaceID(t *testing.T) {
 	for range 2 {
 		end, done := make(chan struct{}), make(chan error)
 		go func() {
-			runtime.LockOSThread() // and never unlocks it: the thread ends with its namespace
+			runtime.LockOSThread() // never unlocked: the thread ends with its namespace
 			err := unix.Unshare(unix.CLONE_NEWNET)
 			if err == nil {
 				id, err = namespaceID()

@@ -14,29 +14,31 @@ import (
 	"bascule/pf"
 )
 
-// Force has the switch take limits whatever memory is free, and devices whatever is above them.
+// Force permits limits without regard to free memory, and ports whose devices have others above
+// them.
 func (s *Switch) Force() { s.force = true }
 
-// Restoring says that all that is asked for was there before, until the function that it returns is
-// called: limits take their memory again, however much is free, and two host ports one MAC.
+// Restoring marks the following changes as a restoration, until the returned function is called:
+// limits may take the memory that they had before, and two host ports may have the same MAC address
+// again.
 func (s *Switch) Restoring() (done func()) {
 	s.restores = true
 	return func() { s.restores = false }
 }
 
-// memoryPart says how much of the free memory limits may take: one part in memoryPart.
+// memoryPart is the divisor of free memory: limits may take one part in memoryPart.
 const memoryPart = 4
 
 // A demand is the present value of a limit, and the former one.
 type demand struct {
 	name     string // as users write it
 	was, now uint32
-	least    uint32              // value of a bridge that was told nothing; it is never refused
-	memory   func(uint32) uint64 // memory that a table takes for a value, in bytes
-	taken    uint64              // what the former value takes, in bytes, if the rules decide that; else 0
+	least    uint32              // value of a bridge by default; it is never refused
+	memory   func(uint32) uint64 // memory of a table with this limit, in bytes
+	taken    uint64              // memory of the former value, in bytes, if it depends on the rules; else 0
 }
 
-// rises reports whether a limit is to take more memory than it does.
+// rises reports whether a limit needs more memory than before.
 func (d *demand) rises() bool {
 	return d.now > d.least && (d.now > d.was || d.taken != 0 && d.memory(d.now) > d.taken)
 }
@@ -45,7 +47,7 @@ func (d *demand) rises() bool {
 // bits, and a hash map has a list for each entry, rounded up to the next power of two.
 const maxLimit = 1 << 31
 
-// demands are the limits of a change that size a table.
+// demands returns the limits of a change that determine the size of a table.
 func (c *draft) demands() []demand {
 	was := &c.bridge.Config
 	list := []demand{fdbDemand(was.FdbMax, c.next.FdbMax)}
@@ -64,7 +66,7 @@ func fdbDemand(was, now uint32) demand {
 	return demand{name: "fdb-max", was: was, now: now, least: defaultFDBMax, memory: datapath.FDBMemory}
 }
 
-// pfDemands are the limits of pf with the rules of a program. was has their former values.
+// pfDemands returns the limits of pf with the rules of a program. was has their former values.
 func pfDemands(was *datapath.Config, p *pf.Program, limits [pf.LimitCount]uint32) (list []demand) {
 	least := pf.DefaultLimits()
 	states := func(n uint32) uint64 { return datapath.StatesMemory(n, p) }
@@ -87,9 +89,8 @@ func pfDemands(was *datapath.Config, p *pf.Program, limits [pf.LimitCount]uint32
 	return list
 }
 
-// checkMemory says whether limits that rise leave enough of the free memory to others.
-// Their tables take memory at once, and nobody gets it back before the limits are
-// lowered.
+// checkMemory refuses raised limits that leave too little free memory. Their tables take memory at
+// once, and keep it until the limits are lowered.
 func (s *Switch) checkMemory(what string, list []demand) error {
 	var all, most uint64
 	var largest demand
@@ -126,7 +127,7 @@ func (s *Switch) checkMemory(what string, list []demand) error {
 		largest.name, largest.now, inUnits(most), others, inUnits(free)), "give a lower limit, or --force")
 }
 
-// inUnits is a number of bytes for people.
+// inUnits formats a number of bytes for people.
 func inUnits(n uint64) string {
 	value, unit := float64(n), 0
 	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB"}
@@ -139,7 +140,7 @@ func inUnits(n uint64) string {
 	return fmt.Sprintf("%.1f %s", value, units[unit])
 }
 
-// freeMemory returns how many bytes of memory are free.
+// freeMemory returns the number of free bytes of memory.
 func (s *Switch) freeMemory() (uint64, error) {
 	if s.free != nil {
 		return s.free()
@@ -147,9 +148,9 @@ func (s *Switch) freeMemory() (uint64, error) {
 	return freeMemory("/")
 }
 
-// freeMemory returns how many bytes of memory can be had without anybody else losing
-// some. That is the memory that the kernel calls available (proc_meminfo(5)) or, if
-// that is less, what the process's control groups leave. The files are below root.
+// freeMemory returns the number of bytes of memory that are available without taking any from other
+// processes: the memory that the kernel reports as available (proc_meminfo(5)), or the room in the
+// process's control groups if that is less. The files are below root.
 func freeMemory(root string) (uint64, error) {
 	available, ok := fieldOf(filepath.Join(root, "proc/meminfo"), "MemAvailable:")
 	if !ok {
@@ -168,21 +169,21 @@ func freeMemory(root string) (uint64, error) {
 		}
 		top, most, now, cache := "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
 		switch {
-		case words[0] == "0" && words[1] == "": // version 2
+		case words[0] == "0" && words[1] == "": // cgroup v2
 		case hasWord(words[1], "memory"):
 			top, most, now, cache = "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
 		default:
 			continue
 		}
 		top = filepath.Join(root, top)
-		// each group above has a limit of its own
+		// each group above has its own limit
 		for dir := filepath.Join(top, words[2]); strings.HasPrefix(dir, top); dir = filepath.Dir(dir) {
 			limit, ok1 := numberIn(filepath.Join(dir, most))
 			used, ok2 := numberIn(filepath.Join(dir, now))
 			if !ok1 || !ok2 {
 				continue // the group has no limit, or is the top
 			}
-			files, _ := fieldOf(filepath.Join(dir, "memory.stat"), cache) // these pages go if they must
+			files, _ := fieldOf(filepath.Join(dir, "memory.stat"), cache) // reclaimable pages
 			used -= min(files, used)
 			free = min(free, limit-min(used, limit))
 		}
@@ -199,7 +200,7 @@ func hasWord(list, word string) bool {
 	return false
 }
 
-// numberIn returns the number that a file has, false if it has none.
+// numberIn returns the number in a file, or false if there is none.
 func numberIn(path string) (uint64, bool) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -209,7 +210,7 @@ func numberIn(path string) (uint64, bool) {
 	return n, err == nil
 }
 
-// fieldOf returns the number behind a word in a file.
+// fieldOf returns the number after a word in a file.
 func fieldOf(path, name string) (uint64, bool) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -225,13 +226,13 @@ func fieldOf(path, name string) (uint64, bool) {
 	return 0, false
 }
 
-// shrink gives back memory that the limits of a bridge no longer ask for.
+// shrink frees memory that a bridge's limits no longer require.
 func (s *Switch) shrink(store *datapath.Store, b *datapath.Bridge, name string) error {
 	what := "give back memory of bridge " + name
 	if over, err := b.Oversized(); err != nil || !over {
 		return failed(what, err)
 	}
-	b, err := open(store, what, name) // with the devices that berths have
+	b, err := open(store, what, name) // including the devices in berths
 	if err != nil {
 		return err
 	}

@@ -14,8 +14,8 @@ import (
 	"bascule/pf"
 )
 
-// TestFreeMemory reads what is available, to the machine and to control groups
-// of either version, each of which may leave less.
+// TestFreeMemory reads the memory that is available to the machine and in control groups of both
+// versions, where either may leave less.
 func TestFreeMemory(t *testing.T) {
 	const mib = 1 << 20
 	meminfo := map[string]string{"proc/meminfo": "MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable:    4194304 kB\n"}
@@ -62,8 +62,8 @@ func TestFreeMemory(t *testing.T) {
 	}
 }
 
-// TestCheckMemory refuses what would take more than a quarter of what is free,
-// and nothing that is so already, or that a bridge has without being told.
+// TestCheckMemory refuses limits that would take more than a quarter of the free memory, but
+// neither present limits nor defaults.
 func TestCheckMemory(t *testing.T) {
 	const gib = 1 << 30
 	limits := func(change func(l *[pf.LimitCount]uint32)) [pf.LimitCount]uint32 {
@@ -83,7 +83,7 @@ func TestCheckMemory(t *testing.T) {
 		free  uint64
 		force bool
 		list  []demand
-		want  string // in the refusal, "" for none
+		want  string // part of the error, "" for none
 	}{
 		{"default", 1 << 20, false, pfDemands(&plain, &pf.Program{}, pf.DefaultLimits()), ""},
 		{"much", 23 * gib, false, pfDemands(&plain, &pf.Program{}, states(100000000)), "set limit states 100000000 would take 13.7 GiB of memory, and 23.0 GiB are free"},
@@ -123,7 +123,7 @@ func TestCheckMemory(t *testing.T) {
 	}
 }
 
-// TestZeroLimits: a limit of 0 is refused by what it would allow, and pointed at.
+// TestZeroLimits: the error for a limit of 0 says what it would allow, and points at the 0.
 func TestZeroLimits(t *testing.T) {
 	s := &Switch{}
 	for i := range pf.LimitCount {
@@ -138,8 +138,8 @@ func TestZeroLimits(t *testing.T) {
 	}
 }
 
-// TestLimitsChecked: what a file has more of than its own limits is refused where
-// it is only checked, as apply does before anything else.
+// TestLimitsChecked: a mere check of a file, as apply makes it first, finds what exceeds the file's
+// own limits.
 func TestLimitsChecked(t *testing.T) {
 	s := &Switch{}
 	for _, test := range []struct{ text, want string }{
@@ -160,8 +160,8 @@ func TestLimitsChecked(t *testing.T) {
 	}
 }
 
-// TestMissingChecked: what the datapath does not carry out yet can be checked and printed.
-// It is told of, and whatever would load it says so before anything is changed.
+// TestMissingChecked: features that the datapath lacks can be checked and printed, with notes.
+// Loading such a file fails before anything changes.
 func TestMissingChecked(t *testing.T) {
 	s := &Switch{}
 	text := []byte("table <t> { 192.0.2.1 }\npass in on em0 divert-packet port 8\nanchor a {\n\tpass in divert-packet port 9\n}\n")

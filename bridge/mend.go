@@ -12,8 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// mend finishes the work of commands that were killed. It returns which bridges
-// have host ports, and which have rules of pf. It takes over the bridges of former layouts.
+// mend completes the work of commands that were killed, and takes over bridges of former layouts.
+// It returns the names of bridges with host ports, and of bridges with rules of pf.
 func (s *Switch) mend(store *datapath.Store) (hosts, ruled []string, err error) {
 	if err := store.Sweep(follower{}); err != nil {
 		return nil, nil, err
@@ -23,7 +23,7 @@ func (s *Switch) mend(store *datapath.Store) (hosts, ruled []string, err error) 
 		return nil, nil, err
 	}
 	dirty, strange := false, false
-	used := map[int]bool{} // indexes of switch ends; their ports may have had other names when they were made
+	used := map[int]bool{} // indexes of switch ends; their ports may have been renamed since
 	for _, name := range names {
 		b, err := store.Open(name)
 		if errors.Is(err, datapath.ErrLayout) {
@@ -71,7 +71,7 @@ func (s *Switch) mend(store *datapath.Store) (hosts, ruled []string, err error) 
 		return nil, nil, err
 	}
 	for _, l := range devices {
-		// Any of them may be that of a bridge that can't be read.
+		// Any of them may belong to a bridge that can't be read.
 		if isSwitchEnd(l) && !used[l.Attrs().Index] && !strange {
 			if err := netlink.LinkDel(l); err != nil {
 				return nil, nil, fmt.Errorf("remove %s: %w", l.Attrs().Name, err)

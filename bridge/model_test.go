@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isUsage reports whether an error is about a request that could not be right.
+// isUsage reports whether an error is a *UsageError.
 func isUsage(err error) bool {
 	var usage *UsageError
 	return errors.As(err, &usage)
@@ -73,7 +73,7 @@ func TestCheckName(t *testing.T) {
 	}
 }
 
-// TestNameWords wants the reason against a name to be the kernel's only where it is.
+// TestNameWords: errors about names blame the kernel only if it is the one that refuses them.
 func TestNameWords(t *testing.T) {
 	for name, words := range map[string]string{
 		"a/b": "no interface can have it; leave out slashes, colons and blanks", "a b": "no interface can have it", "..": "no interface can have it",
@@ -86,8 +86,8 @@ func TestNameWords(t *testing.T) {
 	}
 }
 
-// What is wrong whatever there is in the kernel is said before it is looked at:
-// nothing here needs a namespace or root.
+// Errors that do not depend on the kernel's state come first: no case here needs a namespace or
+// root.
 func TestUsageFirst(t *testing.T) {
 	s := &Switch{}
 	tests := map[string]func() error{
@@ -190,7 +190,7 @@ func TestUsable(t *testing.T) {
 	tests := []struct {
 		name string
 		l    netlink.Link
-		why  string // "" if it can be a port
+		why  string // the reason, "" if it can be a port
 	}{
 		{"veth", &netlink.Veth{LinkAttrs: ether}, ""},
 		{"NIC", &netlink.Device{LinkAttrs: ether}, ""},
@@ -242,8 +242,7 @@ func TestFlagList(t *testing.T) {
 	}
 }
 
-// The switch's end of a host port has a name by which it is known, different
-// for every port.
+// The switch's end of a host port has a recognizable name, which differs for every port.
 func TestSwitchEndName(t *testing.T) {
 	seen := map[string]string{}
 	for _, bridge := range []string{"br0", "br1", "b", "br0/h", "fifteen-letters"} {
@@ -258,7 +257,7 @@ func TestSwitchEndName(t *testing.T) {
 			seen[name] = bridge + " " + port
 		}
 	}
-	if len(seen) < 19 { // two differ by a slash, which no name has
+	if len(seen) < 19 { // two differ by a slash, which names do not contain
 		t.Errorf("%d names of 20 ports", len(seen))
 	}
 	for _, name := range []string{"bsc0", "bscdeadbeef0", "bscDEADBEEF", "xbscdeadbee", "eth0"} {
@@ -321,8 +320,7 @@ func TestOpenNetns(t *testing.T) {
 	}
 }
 
-// Ports are listed in the order in which they were added, wherever their slots
-// are.
+// Ports are listed in the order in which they were added, regardless of their slots.
 func TestInOrder(t *testing.T) {
 	var c datapath.Config
 	for _, name := range []string{"a", "b", "c", "d"} {

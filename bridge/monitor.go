@@ -19,31 +19,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How often a monitor looks for events, and for drops.
+// How often a monitor reads events and drops.
 const (
 	eventPeriod = 50 * time.Millisecond
 	dropPeriod  = time.Second
 )
 
-// A listener hears the events of one bridge.
+// A listener reads the events of one bridge.
 type listener struct {
 	name   string
 	bridge *datapath.Bridge
 	log    *datapath.Log
-	names  map[uint32]string  // of ports, also of those that have left
+	names  map[uint32]string  // of ports, including those that have left
 	own    map[uint32][6]byte // addresses of host ports' interfaces
-	gone   map[uint32]bool    // ports that were seen to have lost their device
-	taken  map[uint32]string  // devices that ports' devices were seen to be members of
-	mtus   map[uint32]int     // of ports' devices, as they were seen
-	found  []PortFinding      // what the host was seen to have at ports' devices
+	gone   map[uint32]bool    // ports whose device is known to be gone
+	taken  map[uint32]string  // masters of ports' devices at the last look
+	mtus   map[uint32]int     // MTUs of ports' devices at the last look
+	found  []PortFinding      // findings of the last look
 	drops  map[uint32]map[string]uint64
 }
 
-// A linkNews hears of the devices of a network namespace (rtnetlink(7)). It also hears
-// of states that last only a moment.
+// linkNews receives the kernel's messages about the devices of a network namespace (rtnetlink(7)),
+// including states that last only a moment.
 type linkNews struct{ fd int }
 
-// hearLinks begins to hear of the devices of the caller's network namespace.
+// hearLinks opens a linkNews for the caller's network namespace.
 func hearLinks() (linkNews, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -62,9 +62,8 @@ func (n linkNews) close() {
 	}
 }
 
-// read returns the states of devices, in order, one for each time that the kernel told
-// of a device since the last call. Lost and unreadable news is left out: a caller that
-// needs the present state looks at the devices.
+// read returns the states of devices in order, one for each message since the last call. It leaves
+// out lost and unreadable messages: a caller that needs the present state has to list the devices.
 func (n linkNews) read() (list []netlink.Link, err error) {
 	for buf := make([]byte, 32<<10); ; {
 		size, from, err := unix.Recvfrom(n.fd, buf, 0)
@@ -84,7 +83,7 @@ func (n linkNews) read() (list []netlink.Link, err error) {
 			continue
 		}
 		for _, m := range messages {
-			// Other families tell of ports of Linux bridges.
+			// Other families have messages about ports of Linux bridges.
 			if m.Header.Type != unix.RTM_NEWLINK || len(m.Data) < unix.SizeofIfInfomsg || m.Data[0] != unix.AF_UNSPEC {
 				continue
 			}
@@ -95,11 +94,11 @@ func (n linkNews) read() (list []netlink.Link, err error) {
 	}
 }
 
-// Monitor reports the events of a bridge, or of every bridge if the name is "", until
-// ctx ends or report fails. The events are: addresses learned, moved, aged, added,
-// deleted, refused, or heard on a locked port and not let in; loops, and ports that
-// they block; ports added, removed, gone, back, or taken by another device; and once a
-// second the drops. Any number of monitors can run; none slows a frame down.
+// Monitor reports the events of a bridge, or of every bridge if the name is "", until ctx ends or
+// report fails. The events are: addresses that were learned, moved, aged, added, deleted, refused,
+// or seen on a locked port and not let in; loops, and ports that they block; ports that were added,
+// removed, gone, back, or taken by another device; and once a second the drops. Any number of
+// monitors can run; none slows a frame down.
 func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) error) error {
 	listeners := map[string]*listener{}
 	defer func() {
@@ -121,7 +120,7 @@ func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) 
 		return failed("monitor", err)
 	}
 	defer news.close()
-	devices := map[int]netlink.Link{} // as they were last heard of or listed
+	devices := map[int]netlink.Link{} // as of the last message or list
 	tick := time.NewTicker(eventPeriod)
 	defer tick.Stop()
 	for n := 0; ; n++ {
@@ -142,13 +141,13 @@ func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) 
 				return nil
 			}
 			list, err := netlink.LinkList()
-			if err == nil { // if devices come and go at this moment, the next look will do
+			if err == nil { // if devices are coming and going, the next look will do
 				clear(devices)
 				for _, l := range list {
 					devices[l.Attrs().Index] = l
 				}
-				// News from before the list is told before what the list
-				// shows. News from after the list is newer.
+				// Report messages from before the list before the contents of the
+				// list. Messages from after the list are newer.
 				if err := hear(news, devices, listeners, &events); err != nil {
 					return err
 				}
@@ -177,7 +176,7 @@ func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) 
 	}
 }
 
-// listenToAll brings the listeners up to date with the bridges that there are now.
+// listenToAll updates the listeners for the bridges that exist now.
 func listenToAll(store *datapath.Store, only string, listeners map[string]*listener, first bool, events *[]Event) error {
 	names, err := store.Names()
 	if err != nil {
@@ -201,7 +200,7 @@ func listenToAll(store *datapath.Store, only string, listeners map[string]*liste
 			return err
 		}
 		if w != nil && w.bridge.Config.HashSeed != b.Config.HashSeed {
-			// There is another bridge of the same name.
+			// This is another bridge of the same name.
 			*events = append(*events, Event{Kind: "bridge-removed", Bridge: name})
 			w.log.Close()
 			w = nil
@@ -234,12 +233,12 @@ func listenToAll(store *datapath.Store, only string, listeners map[string]*liste
 	return nil
 }
 
-// adopt makes b the bridge that the listener hears.
+// adopt makes b the bridge of the listener.
 func (w *listener) adopt(b *datapath.Bridge) {
 	w.bridge = b
 	devices, err := links()
 	if err != nil {
-		devices = nil // the names that the ports were added by are good enough
+		devices = nil // the ports' first names are good enough
 	}
 	w.own = map[uint32][6]byte{}
 	for _, p := range datapath.Ports(&b.Config) {
@@ -255,7 +254,7 @@ func (w *listener) adopt(b *datapath.Bridge) {
 	}
 }
 
-// compare reports the ports that came and went with a new configuration.
+// compare reports ports that were added or removed in a new configuration.
 func (w *listener) compare(b *datapath.Bridge, events *[]Event) {
 	old := w.bridge
 	w.adopt(b)
@@ -271,7 +270,7 @@ func (w *listener) compare(b *datapath.Bridge, events *[]Event) {
 	}
 }
 
-// hear reports the news of the ports' devices.
+// hear reports changes of the ports' devices.
 func hear(news linkNews, devices map[int]netlink.Link, listeners map[string]*listener, events *[]Event) error {
 	list, err := news.read()
 	for _, l := range list {
@@ -295,7 +294,7 @@ func hear(news linkNews, devices map[int]netlink.Link, listeners map[string]*lis
 	return err
 }
 
-// read reads the events since the last time.
+// read reads the events since the last call.
 func (w *listener) read(events *[]Event) error {
 	list, missed, err := w.log.Read()
 	if err != nil {
@@ -310,8 +309,7 @@ func (w *listener) read(events *[]Event) error {
 	return nil
 }
 
-// look reports what has become of the ports, and the drops. devices are those of the
-// namespace.
+// look reports changes of the ports, and the drops. devices are the namespace's.
 func (w *listener) look(devices map[int]netlink.Link, events *[]Event) error {
 	w.seeFindings(lookAround(w.bridge.Store(), devices), events)
 	for _, p := range datapath.Ports(&w.bridge.Config) {
@@ -329,7 +327,7 @@ func (w *listener) look(devices map[int]netlink.Link, events *[]Event) error {
 		}
 		stats, err := w.bridge.PortStats(p)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // the next look sees the next configuration
+			return nil // the next look reads the next configuration
 		}
 		if err != nil {
 			return err
@@ -346,8 +344,8 @@ func (w *listener) look(devices map[int]netlink.Link, events *[]Event) error {
 	return nil
 }
 
-// seeMaster reports that a port's device has been made a member of another, or is not a
-// member any more.
+// seeMaster reports that a port's device has become a member of another, or is not a member any
+// more.
 func (w *listener) seeMaster(p *datapath.Port, now string, events *[]Event) {
 	if now == w.taken[p.Id] {
 		return
@@ -360,7 +358,7 @@ func (w *listener) seeMaster(p *datapath.Port, now string, events *[]Event) {
 	*events = append(*events, e)
 }
 
-// seeMTU reports that the MTU of a port's device has been changed.
+// seeMTU reports a changed MTU of a port's device.
 func (w *listener) seeMTU(p *datapath.Port, l netlink.Link, devices map[int]netlink.Link, events *[]Event) {
 	was, now := w.mtus[p.Id], mtuOf(p, l, devices)
 	w.mtus[p.Id] = now
@@ -371,11 +369,11 @@ func (w *listener) seeMTU(p *datapath.Port, l netlink.Link, devices map[int]netl
 	*events = append(*events, Event{Kind: "port-mtu", Bridge: w.name, Port: w.names[p.Id], Reason: text})
 }
 
-// seeFindings reports what the host has at ports' devices by now, and what it has there no more.
+// seeFindings reports new findings at ports' devices, and findings that have gone.
 func (w *listener) seeFindings(around *around, events *[]Event) {
 	now := slices.DeleteFunc(around.findings(w.name, w.bridge), func(f PortFinding) bool { return f.Kind == FindingMTU })
 	if !w.bridge.Current() {
-		return // the next look sees the next configuration
+		return // the next look reads the next configuration
 	}
 	came, went := NewFindings(w.found, now)
 	w.found = now

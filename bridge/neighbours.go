@@ -15,24 +15,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A station that has talked to an address goes on sending to the MAC address that it has heard
-// for that, for minutes. So who takes an address over says so to all (RFC 5227 3; RFC 4861
-// 7.2.6). The frames are the host's own: the switch takes them where its others go.
+// Stations keep the MAC address of a neighbour's IP address for minutes. So a host that takes over
+// an address has to announce it (RFC 5227 3; RFC 4861 7.2.6). The frames are the host's own: the
+// switch forwards them like its others.
 
-// speakUp has the kernel tell the neighbours of an interface of the host when that comes up or gets
-// another MAC address, and of each IPv6 address once nobody else has it. The kernel says nothing of
-// an address of IPv4 that comes later, nor of one of IPv6 that is used at once.
+// speakUp makes the kernel announce a host's interface to its neighbours when it comes up or gets
+// another MAC address, and each IPv6 address after duplicate address detection. The kernel does not
+// announce an IPv4 address that comes later, nor an IPv6 address that is used at once.
 func speakUp(name string) {
 	for _, path := range []string{"ipv4/conf/" + name + "/arp_notify", "ipv6/conf/" + name + "/ndisc_notify"} {
-		// it may be read-only, or have no IPv6
+		// the file may be read-only, and IPv6 may be off
 		_ = os.WriteFile(filepath.Join("/proc/sys/net", path), []byte("1"), 0)
 	}
 }
 
-// TellNeighbours says to all stations that an interface of the calling thread's network namespace
-// has some addresses. It leaves out those that it does not have, and those of which the kernel is
-// yet to find out whether another station has them. Nothing hangs on it: a station that does not
-// hear it asks in the end.
+// TellNeighbours announces addresses of an interface in the calling thread's network namespace to
+// all stations. It skips addresses that the interface does not have, and those under duplicate
+// address detection. Errors have no consequence: a station that misses the frame sends a request in
+// the end.
 func TellNeighbours(l netlink.Link, list []netip.Prefix) {
 	if len(list) == 0 {
 		return
@@ -41,7 +41,7 @@ func TellNeighbours(l netlink.Link, list []netip.Prefix) {
 	if err != nil || l.Attrs().RawFlags&(unix.IFF_UP|unix.IFF_NOARP) != unix.IFF_UP || len(l.Attrs().HardwareAddr) != 6 {
 		return
 	}
-	all, _ := netlink.AddrList(l, netlink.FAMILY_ALL) // what there is of an interrupted list will do
+	all, _ := netlink.AddrList(l, netlink.FAMILY_ALL) // an incomplete list is good enough
 	var frames [][]byte
 	for _, a := range all {
 		if d, ok := asDeviceAddress(a); ok && slices.Contains(list, d.prefix) && a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 {
@@ -58,7 +58,7 @@ func TellNeighbours(l netlink.Link, list []netip.Prefix) {
 	}
 }
 
-// gratuitous is the frame that says of one address.
+// gratuitous returns the frame that announces an address.
 func gratuitous(l netlink.Link, addr netip.Addr) []byte {
 	mac := l.Attrs().HardwareAddr
 	eth := &layers.Ethernet{SrcMAC: mac, DstMAC: net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, EthernetType: layers.EthernetTypeARP}

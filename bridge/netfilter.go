@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// netfilterWarning tells which rules of the host do not see what a port routes past them.
+// netfilterWarning lists the host's rules that do not see packets that a port routes past them.
 func netfilterWarning(port string) []string {
 	rules := forwardRules()
 	const shown = 3
@@ -26,8 +26,8 @@ func netfilterWarning(port string) []string {
 		port, strings.Join(rules, ", "))}
 }
 
-// forwardRules are the chains of nftables and the tables of iptables that meet packets
-// which the network stack routes. They are for a warning: none where they cannot be read.
+// forwardRules returns the chains of nftables and the tables of iptables that see packets routed by
+// the network stack, for a warning. It returns none if they cannot be read.
 func forwardRules() []string {
 	var list []string
 	for _, of := range []struct{ file, name string }{{"ip_tables_names", "iptables"}, {"ip6_tables_names", "ip6tables"}} {
@@ -54,8 +54,8 @@ func forwardRules() []string {
 	return list
 }
 
-// forwardChain is the name of a chain that meets packets which the network stack routes,
-// "" of another one. The message is the kernel's (include/uapi/linux/netfilter/nf_tables.h).
+// forwardChain returns the name of a chain that sees packets routed by the network stack, or "" for
+// other chains. message is the kernel's (include/uapi/linux/netfilter/nf_tables.h).
 func forwardChain(message []byte) string {
 	families := map[byte]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_INET: "inet"}
 	if len(message) < nl.SizeofNfgenmsg || families[message[0]] == "" {
@@ -71,7 +71,7 @@ func forwardChain(message []byte) string {
 	}
 	number := hook[unix.NFTA_HOOK_HOOKNUM].Value
 	if len(number) != 4 {
-		return "" // a chain that others lead to
+		return "" // a chain that other chains jump to
 	}
 	switch binary.BigEndian.Uint32(number) {
 	case unix.NF_INET_PRE_ROUTING, unix.NF_INET_FORWARD, unix.NF_INET_POST_ROUTING:

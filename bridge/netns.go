@@ -18,10 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// netnsDir is where `ip netns` keeps names (ip-netns(8)).
+// netnsDir is the folder with the names of `ip netns` (ip-netns(8)).
 const netnsDir = "/var/run/netns"
 
-// NetnsPath is the path of a network namespace, which is named as [Open] takes it.
+// NetnsPath returns the path of a network namespace with a name that [Open] accepts.
 func NetnsPath(name string) string {
 	switch {
 	case name == "":
@@ -32,8 +32,8 @@ func NetnsPath(name string) string {
 	return filepath.Join(netnsDir, name)
 }
 
-// SameNetns reports whether two names, as [Open] takes them, are of the same network
-// namespace. They are not if one of the namespaces is not there.
+// SameNetns reports whether two names that [Open] accepts refer to the same network namespace. It
+// returns false if one of the namespaces does not exist.
 func SameNetns(a, b string) bool {
 	if a == b {
 		return true
@@ -43,7 +43,8 @@ func SameNetns(a, b string) bool {
 	return err1 == nil && err2 == nil && os.SameFile(first, second)
 }
 
-// netnsNumber is the number of a network namespace, by the path of its file; 0 if that is not there.
+// netnsNumber returns the number of a network namespace by the path of its file, or 0 if the file
+// is missing.
 func netnsNumber(path string) uint32 {
 	var st unix.Stat_t
 	if unix.Stat(path, &st) != nil {
@@ -52,10 +53,10 @@ func netnsNumber(path string) uint32 {
 	return uint32(st.Ino)
 }
 
-// netnsName names a network namespace by its number: as ip(8) does, or else by the number, as lsns(8)
-// does.
+// netnsName returns the name of a network namespace in ip(8), or its number in lsns(8) if it has
+// none.
 func netnsName(number uint32) string {
-	names, _ := os.ReadDir(netnsDir) // without, there are no names
+	names, _ := os.ReadDir(netnsDir) // without the folder, there are no names
 	for _, e := range names {
 		if netnsNumber(filepath.Join(netnsDir, e.Name())) == number {
 			return e.Name()
@@ -64,8 +65,7 @@ func netnsName(number uint32) string {
 	return strconv.FormatUint(uint64(number), 10)
 }
 
-// openNetns opens a network namespace by the name that ip(8) gives it, or by the path
-// of a file that leads to it.
+// openNetns opens a network namespace by its name in ip(8), or by the path of its file.
 func openNetns(name string) (netns.NsHandle, error) {
 	path := NetnsPath(name)
 	ns, err := NetnsAt(path)
@@ -80,8 +80,7 @@ func openNetns(name string) (netns.NsHandle, error) {
 	return ns, nil
 }
 
-// NetnsAt opens the network namespace that a file leads to. It does not wait for a
-// named pipe.
+// NetnsAt opens the network namespace of a file. It does not block on a named pipe.
 func NetnsAt(path string) (netns.NsHandle, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -96,11 +95,11 @@ func NetnsAt(path string) (netns.NsHandle, error) {
 	return netns.NsHandle(fd), nil
 }
 
-// errNoNetns says that a file does not lead to a network namespace.
+// errNoNetns means that a file is not a network namespace's.
 var errNoNetns = errors.New("it is not a network namespace")
 
-// Cookie is the number of the switch's network namespace; no other gets it while
-// the machine is up (socket(7), SO_NETNS_COOKIE).
+// Cookie returns the cookie of the switch's network namespace, which is unique until the machine is
+// restarted (socket(7), SO_NETNS_COOKIE).
 func (s *Switch) Cookie() (cookie uint64, err error) {
 	err = s.Inside(func() error {
 		cookie, err = datapath.NetnsCookie()
@@ -143,8 +142,7 @@ func inside(ns netns.NsHandle, f func() error) error {
 			return
 		}
 		err = f()
-		// A thread that can't go back stays locked, and ends with the
-		// goroutine.
+		// A thread that can't switch back stays locked, and ends with the goroutine.
 		if netns.Set(home) == nil {
 			runtime.UnlockOSThread()
 		}
@@ -153,11 +151,11 @@ func inside(ns netns.NsHandle, f func() error) error {
 	return <-done
 }
 
-// threadNetns opens the calling thread's network namespace. It asks a socket, if it
-// may, and does not look in /proc. If a thread was looked up there, the kernel removes
-// the thread's entry when the thread ends. As long as that takes, the process's parent,
-// which is about to forget the process, spins (shrink_dcache_parent() of fs/dcache.c).
-// On a busy machine this took 5 ms of CPU time for each command.
+// threadNetns opens the calling thread's network namespace, by a socket if permitted, and by /proc
+// otherwise. A look-up of the thread in /proc has a cost: the kernel removes the thread's entry
+// when the thread ends, and the process's parent, which waits for the process, spins during that
+// time (shrink_dcache_parent() of fs/dcache.c). On a busy machine this took 5 ms of CPU time for
+// each command.
 func threadNetns() (netns.NsHandle, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -170,10 +168,9 @@ func threadNetns() (netns.NsHandle, error) {
 	return netns.Get()
 }
 
-// sweepAbandoned removes the bridges of namespaces that have ended. The kernel ends
-// their devices with them, but pinned objects stay, and nobody else can tell. A process
-// that may not look into all others cannot tell either, and leaves the bridges to
-// processes that can.
+// sweepAbandoned removes the bridges of namespaces that have ended. The kernel removes their
+// devices with them, but pinned objects stay. Only a process that can see all others can find out
+// that a namespace has ended. Others leave the bridges alone.
 func sweepAbandoned() error {
 	if !seesAllProcesses("/") {
 		return nil
@@ -187,10 +184,9 @@ func sweepAbandoned() error {
 	})
 }
 
-// Ended returns those of some network namespaces, by [Switch.Cookie], that have ended
-// as far as can be seen: no name leads to them, nor any process that may be looked at,
-// and no port of theirs has a device. If it is certain that one has ended, Ended
-// removes what is left of its bridges.
+// Ended returns the cookies in a list (see [Switch.Cookie]) whose network namespaces seem to have
+// ended: they have no name and no visible process, and none of their ports has a device. If a
+// namespace has certainly ended, Ended removes the rest of its bridges.
 func Ended(cookies []uint64) ([]uint64, error) {
 	if err := sweepAbandoned(); err != nil {
 		return nil, err
@@ -199,18 +195,16 @@ func Ended(cookies []uint64) ([]uint64, error) {
 	return slices.DeleteFunc(slices.Clone(cookies), func(cookie uint64) bool { return live[cookie] || datapath.Alive(cookie) }), nil
 }
 
-// seesAllProcesses reports whether we may look into the machine's first process, which
-// has every privilege that there is. A service with few capabilities may not
-// (ptrace(2), PTRACE_MODE_READ_FSCREDS). In another process namespace the first process
-// is another one. The files of processes are below root.
+// seesAllProcesses reports whether this process may inspect the machine's first process, which has
+// all privileges. A service with few capabilities may not (ptrace(2), PTRACE_MODE_READ_FSCREDS). In
+// another PID namespace the first process is another one. The files of processes are below root.
 func seesAllProcesses(root string) bool {
 	const first = "pid:[4026531836]"                             // PROC_PID_INIT_INO of linux/proc_ns.h
 	is, err := os.Readlink(filepath.Join(root, "proc/1/ns/pid")) // it may be hidden, too
 	return err == nil && is == first
 }
 
-// liveNamespaces returns the cookies of the network namespaces that have a name, or
-// that a process is in.
+// liveNamespaces returns the cookies of the network namespaces that have a name or a process.
 func liveNamespaces() map[uint64]bool {
 	live := map[uint64]bool{}
 	for path := range namespaceFiles() {

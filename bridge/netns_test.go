@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A file where names of network namespaces are may be anything.
+// A file in the folder of names may be of any kind.
 func TestNetnsAt(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
@@ -31,8 +31,8 @@ func TestNetnsAt(t *testing.T) {
 	ns.Close()
 }
 
-// threadNetns is the thread's, whatever that of the process's other threads is, also
-// for who has no privileges.
+// threadNetns returns the thread's namespace even if other threads of the process have another one,
+// also without privileges.
 func TestThreadNetns(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("makes a network namespace, which takes root")
@@ -61,7 +61,7 @@ func TestThreadNetns(t *testing.T) {
 	var look func()
 	look = func() {
 		runtime.LockOSThread()              // for good: the thread ends with its namespace
-		if unix.Gettid() == unix.Getpid() { // the process's is this thread's
+		if unix.Gettid() == unix.Getpid() { // this thread's namespace is the process's
 			go look()
 			return
 		}
@@ -87,8 +87,7 @@ func TestThreadNetns(t *testing.T) {
 	}
 }
 
-// A switch that is closed does nothing more, least of all in the caller's
-// namespace.
+// A closed switch does nothing, and in particular nothing in the caller's namespace.
 func TestClosed(t *testing.T) {
 	s, err := Open("/proc/self/ns/net")
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hidden takes the name of a network namespace away, so that there is no way to it, and
-// returns a function that gives it back.
+// hidden removes the name of a network namespace, so that it cannot be reached, and returns a
+// function that restores the name.
 func (b *bench) hidden(ns *ends.Namespace) (held netns.NsHandle, show func()) {
 	b.t.Helper()
 	held, err := netns.GetFromName(ns.Name)
@@ -34,12 +34,13 @@ func (b *bench) hidden(ns *ends.Namespace) (held netns.NsHandle, show func()) {
 	}
 }
 
-// What a port took to which there is no way when it leaves is told, kept in mind, and given
-// back by the next command that has a way.
+// If a port's former settings cannot be restored when it leaves, because its device or the other
+// end cannot be reached, the command reports and records them, and the next command that can reach
+// it restores them.
 func TestOwed(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		moves string // what there is no way to: the device, or its other end
+		moves string // what cannot be reached: the device, or its other end
 		want  []string
 		leave func(b *bench) ([]string, error)
 	}{
@@ -131,7 +132,7 @@ func TestOwed(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(b.root, "%owed")); err == nil {
 				t.Error("a note is left")
 			}
-			if c.name == "the other end, hook" { // the note's pin was not the port's
+			if c.name == "the other end, hook" { // the record's pin was not the port's
 				if ports, err := b.Ports("br0"); err != nil || len(ports) != 1 || ports[0].State == "gone" {
 					t.Errorf("ports %+v, %v", ports, err)
 				}

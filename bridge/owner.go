@@ -18,21 +18,21 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// An Owner says whose a port is: who has put the interface of a guest or a container on
-// the switch. A port without an owner belongs to whoever changes bridges.
+// An Owner identifies a guest or container whose interface is a port of the switch. Any command may
+// change a port without an owner.
 type Owner struct {
 	ID        string `json:"id"`                  // of the port in its network namespace, at most MaxOwnerID bytes
-	By        string `json:"by"`                  // which front door has plugged it: "plug", "cni", ...
-	Network   string `json:"network,omitempty"`   // as the front door calls it
+	By        string `json:"by"`                  // the front end that plugged it: "plug", "cni", ...
+	Network   string `json:"network,omitempty"`   // in the front end's terms
 	Container string `json:"container,omitempty"` // or guest
 	Interface string `json:"interface,omitempty"` // in the container
-	Anchor    string `json:"anchor,omitempty"`    // of pf, with the rules of the port alone
+	Anchor    string `json:"anchor,omitempty"`    // of pf, with the port's own rules
 }
 
-// MaxOwnerID is how many bytes an id of an owner can have.
+// MaxOwnerID is the maximum length of an owner's ID in bytes.
 const MaxOwnerID = 255
 
-// check says whether the switch can keep an owner.
+// check checks whether the switch can store an owner, and returns its text.
 func (o Owner) check() (text string, err error) {
 	object := fmt.Sprintf("id %.40q", o.ID)
 	switch {
@@ -50,7 +50,7 @@ func (o Owner) check() (text string, err error) {
 	return string(line), err
 }
 
-// Check says whether the switch can keep an owner. The error is a *[UsageError].
+// Check checks whether the switch can store an owner. The error is a *[UsageError].
 func (o Owner) Check() error {
 	_, err := o.check()
 	return err
@@ -73,8 +73,8 @@ func owners(b *datapath.Bridge) (map[uint32]*Owner, error) {
 	return list, nil
 }
 
-// BridgeOf returns the bridge that has a port with an id, "" if none has. It is much
-// quicker than Owned.
+// BridgeOf returns the bridge that has a port with an ID, or "" if none has. It is much quicker
+// than Owned.
 func (s *Switch) BridgeOf(id string) (bridge string, err error) {
 	err = s.each("look for "+id, "", func(name string, b *datapath.Bridge) error {
 		if bridge == name {
@@ -91,8 +91,8 @@ func (s *Switch) BridgeOf(id string) (bridge string, err error) {
 	return bridge, err
 }
 
-// Quick returns the facts of a bridge that can be told without a look at its ports: the
-// names of these, and what is counted, are left out.
+// Quick returns the properties of a bridge that do not need a look at its ports, without the ports'
+// names and the counters.
 func (s *Switch) Quick(name string) (info Info, err error) {
 	err = s.each("", name, func(name string, b *datapath.Bridge) error {
 		info = Info{
@@ -127,7 +127,7 @@ func (s *Switch) Owned() (list []Port, err error) {
 	return list, err
 }
 
-// ownedBy returns the port of the next configuration that has an id, nil for none.
+// ownedBy returns the port of the next configuration with an ID, or nil if there is none.
 func (c *draft) ownedBy(id string) (*datapath.Port, error) {
 	all, err := c.allOwners()
 	if err != nil {
@@ -141,7 +141,7 @@ func (c *draft) ownedBy(id string) (*datapath.Port, error) {
 	return nil, nil
 }
 
-// allOwners are the owners as the change has planned them so far.
+// allOwners returns the owners as planned so far.
 func (c *draft) allOwners() (map[uint32]*Owner, error) {
 	if c.owners == nil {
 		all, err := owners(c.bridge)
@@ -153,8 +153,8 @@ func (c *draft) allOwners() (map[uint32]*Owner, error) {
 	return c.owners, nil
 }
 
-// PortOf returns the port of the bridge that has an id. The name is "" if there is none,
-// and there says whether its device is.
+// PortOf returns the port of the bridge that has an ID. name is "" if there is none, and there
+// reports whether its device exists.
 func (e *Edit) PortOf(id string) (name string, there bool, err error) {
 	p, err := e.draft.ownedBy(id)
 	if err != nil || p == nil {
@@ -167,8 +167,8 @@ func (e *Edit) PortOf(id string) (name string, there bool, err error) {
 	return portName(e.draft.bridge, p, devices), e.draft.hasDevice(p) && devices[int(p.Ifindex)] != nil, nil
 }
 
-// OwnerOf returns the owner of a port, nil for nobody, and the port's type: "" if the bridge
-// has no port of the name, or its device is gone.
+// OwnerOf returns the owner of a port, nil if it has none, and the port's type, or "" if the bridge
+// has no port of the name or its device is gone.
 func (e *Edit) OwnerOf(port string) (o *Owner, kind string, err error) {
 	what := "look at port " + port + " of " + e.bridge
 	p, _, err := findPort(e.draft, what, e.bridge, port)
@@ -195,9 +195,8 @@ func (e *Edit) OwnerOf(port string) (o *Owner, kind string, err error) {
 	return all[p.Id], kind, nil
 }
 
-// DelOwned takes the port with an id out of the bridge, and what is pf's of it alone. It
-// reports whether there was one. It does not matter what the port's device is called by
-// now, or whether it is there.
+// DelOwned removes the port with an ID from the bridge, with its own part of pf. found reports
+// whether there was one. The port's device may have another name by now, or be gone.
 func (e *Edit) DelOwned(id string) (found bool, err error) {
 	what := "delete the port of " + id + " of " + e.bridge
 	err = e.add(step{what, e.bridge, func(c *draft) error {
@@ -211,7 +210,7 @@ func (e *Edit) DelOwned(id string) (found bool, err error) {
 	return found, err
 }
 
-// SetOwner says whose a port is. An id is one port's in the network namespace.
+// SetOwner sets the owner of a port. An ID belongs to one port in the network namespace.
 func (e *Edit) SetOwner(port string, o Owner) error {
 	what := "make port " + port + " of " + e.bridge + " that of " + o.ID
 	text, err := o.check()
@@ -250,12 +249,12 @@ func (e *Edit) SetOwner(port string, o Owner) error {
 			return nil
 		}
 		id := p.Id
-		if was == nil && datapath.PortAt(&c.bridge.Config, id) != nil { // of a new port, more is said than this
+		if was == nil && datapath.PortAt(&c.bridge.Config, id) != nil { // a new port has an effect of its own
 			c.more = append(c.more, Effect{Bridge: e.bridge, Object: "port " + port, Detail: "plugged as " + o.ID})
 		}
 		c.before = append(c.before, func() error {
 			if datapath.PortAt(c.next, id) == nil {
-				return nil // it has left again
+				return nil // it has been removed again
 			}
 			c.undo = append(c.undo, func() error { return c.bridge.SetOwner(id, before) })
 			return c.bridge.SetOwner(id, text)
@@ -264,7 +263,7 @@ func (e *Edit) SetOwner(port string, o Owner) error {
 	}}, err)
 }
 
-// notElsewhere refuses an id that a port of another bridge has.
+// notElsewhere refuses an ID that a port of another bridge has.
 func (c *draft) notElsewhere(what, id string) error {
 	if id == c.leaves {
 		return nil
@@ -291,8 +290,8 @@ func (c *draft) notElsewhere(what, id string) error {
 	}))
 }
 
-// ConfigurePort gives a port exactly these settings: those that are not named have the
-// defaults. A host port, which is the host's own, keeps those as they are.
+// ConfigurePort gives a port exactly these settings; others get their defaults. A host port keeps
+// its other settings, because it is the host's own.
 func (e *Edit) ConfigurePort(port string, o PortOptions) error {
 	what := "set port " + port + " of " + e.bridge
 	_, err := configure(PortSettings, PortConfig{}, o.Changes)
@@ -337,7 +336,7 @@ func (e *Edit) ConfigurePort(port string, o PortOptions) error {
 	}}, err)
 }
 
-// UsualVLANs puts a port into exactly the VLANs of a new port, where the bridge filters.
+// UsualVLANs puts a port into exactly the VLANs of a new port, if the bridge filters.
 func (e *Edit) UsualVLANs(port string) error {
 	if !filters(e.draft.next) {
 		return e.err
@@ -345,9 +344,9 @@ func (e *Edit) UsualVLANs(port string) error {
 	return e.SetVLANs(port, newPortVLANs(e.draft.next))
 }
 
-// SetBindings makes the bindings of a port exactly these. The VLAN of each is that of
-// [Switch.AddBinding]; 0 on a bridge that filters VLANs is the one of frames without a
-// tag. A new port has them before its first frame.
+// SetBindings makes the bindings of a port exactly these. The VLAN of each has the meaning of
+// [Switch.AddBinding]; on a bridge that filters VLANs, 0 is the VLAN of frames without a tag. A new
+// port has its bindings before its first frame.
 func (e *Edit) SetBindings(port string, list []Binding) error {
 	what := "set the bindings of port " + port + " of " + e.bridge
 	var wrong error
@@ -369,13 +368,13 @@ func (e *Edit) SetBindings(port string, list []Binding) error {
 			if p := datapath.PortAt(c.next, id); p != nil {
 				return c.planBindingsOf(what, e.bridge, p, list)
 			}
-			return nil // it has left again
+			return nil // it has been removed again
 		})
 		return nil
 	}}, wrong)
 }
 
-// planBindingsOf plans that a port has exactly these bindings.
+// planBindingsOf plans exactly these bindings for a port.
 func (c *draft) planBindingsOf(what, bridge string, p *datapath.Port, list []Binding) error {
 	there, err := c.bridge.Bindings()
 	if err != nil {
@@ -383,7 +382,7 @@ func (c *draft) planBindingsOf(what, bridge string, p *datapath.Port, list []Bin
 	}
 	held := map[boundAt]datapath.Binding{}
 	for _, e := range there {
-		if datapath.PortAt(c.next, e.Port) != nil { // else it goes with its port
+		if datapath.PortAt(c.next, e.Port) != nil { // otherwise it leaves with its port
 			held[boundAt{e.VLAN, e.Address}] = e
 		}
 	}
@@ -424,7 +423,7 @@ func (c *draft) planBindingsOf(what, bridge string, p *datapath.Port, list []Bin
 			delete(held, boundAt{e.VLAN, e.Address})
 		}
 		maps.Copy(held, want)
-		for _, e := range c.tables.Bindings { // of another port of this change
+		for _, e := range c.tables.Bindings { // of another port in this change
 			if at := (boundAt{e.VLAN, e.Address}); e.Port != p.Id {
 				held[at] = e
 			}
@@ -454,8 +453,8 @@ func (c *draft) planBindingsOf(what, bridge string, p *datapath.Port, list []Bin
 	return nil
 }
 
-// spaceOf returns the VLAN in which the FDB has the addresses of a port of the next
-// configuration, if somebody says a VLAN, or 0 for that of frames without a tag.
+// spaceOf returns the VLAN in which the FDB has the addresses of a port of the next configuration
+// that are in VLAN vid. If vid is 0, this is the VLAN of frames without a tag.
 func (c *draft) spaceOf(what, bridge string, p *datapath.Port, vid uint16) (uint16, error) {
 	if !filters(c.next) {
 		return vid, nil
@@ -478,8 +477,8 @@ func (c *draft) spaceOf(what, bridge string, p *datapath.Port, vid uint16) (uint
 	return vid, nil
 }
 
-// SetStations makes static entries of the FDB for a port, in all of its VLANs: these
-// addresses, and no others. A port that is locked takes frames from them alone.
+// SetStations makes the static entries of a port exactly these addresses, in all of its VLANs. A
+// locked port accepts frames from these only.
 func (e *Edit) SetStations(port string, macs []net.HardwareAddr) error {
 	what := "set the stations of port " + port + " of " + e.bridge
 	return e.add(step{what, e.bridge, func(c *draft) error {
@@ -490,7 +489,7 @@ func (e *Edit) SetStations(port string, macs []net.HardwareAddr) error {
 		id := p.Id
 		c.after = append(c.after, func() error {
 			if datapath.PortAt(&c.bridge.Config, id) == nil {
-				return nil // it has left again
+				return nil // it has been removed again
 			}
 			return putStations(c.bridge, id, macs)
 		})
@@ -498,7 +497,7 @@ func (e *Edit) SetStations(port string, macs []net.HardwareAddr) error {
 	}}, nil)
 }
 
-// putStations makes the static entries of a port these.
+// putStations makes the static entries of a port exactly these.
 func putStations(b *datapath.Bridge, id uint32, macs []net.HardwareAddr) error {
 	spaces, err := currentSpaces(b)
 	if err != nil {
@@ -531,8 +530,8 @@ func putStations(b *datapath.Bridge, id uint32, macs []net.HardwareAddr) error {
 	return nil
 }
 
-// AddCopies has a span port get copies of a port's frames, in both directions. The span port
-// copies frames of named ports or VLANs: one of all ports has them already.
+// AddCopies makes a span port copy a port's frames in both directions. It has no effect on a span
+// port that already copies the frames of all ports.
 func (e *Edit) AddCopies(port, span string) error {
 	what := "copy frames of port " + port + " of " + e.bridge + " to " + span
 	return e.add(step{what, e.bridge, func(c *draft) error {
@@ -555,8 +554,8 @@ func (e *Edit) AddCopies(port, span string) error {
 	}}, nil)
 }
 
-// Shut keeps the host's stack from what a device receives while the device is on its way from
-// one bridge to another, until the result is closed. It has no effect on a device that is not there.
+// Shut keeps the frames that a device receives from the host's stack while the device moves from
+// one bridge to another, until the result is closed. It has no effect if the device does not exist.
 func (s *Switch) Shut(device string) (shut io.Closer, err error) {
 	shut = io.NopCloser(nil)
 	err = s.Inside(func() error {

@@ -9,12 +9,12 @@ import (
 	"bascule/datapath"
 )
 
-// maxJoined is the number of bridges that a frame can pass by patch cables,
-// copies of a flood included: the kernel allows 33 tail calls (PATCH_HOPS).
+// maxJoined is the number of bridges that a frame can pass by patch cables, including copies of a
+// flood: the kernel allows 33 tail calls (PATCH_HOPS).
 const maxJoined = 33
 
-// addPatch makes both ends of a patch cable. The settings are for this bridge's end;
-// the other end has the defaults.
+// addPatch makes both ends of a patch cable. The settings apply to this bridge's end; the other end
+// has the defaults.
 func (s *Switch) addPatch(bridge, port string, o PortOptions) (warnings []string, err error) {
 	what := "add port " + port + " to " + bridge
 	config, err := newPortConfig(what, port, &o)
@@ -89,7 +89,7 @@ func (s *Switch) addPatch(bridge, port string, o PortOptions) (warnings []string
 	}}, port, o.VLANs))
 }
 
-// newPatch gives a bridge's next configuration one end of a patch cable.
+// newPatch adds one end of a patch cable to a bridge's next configuration.
 func newPatch(what, bridge, port string, b *datapath.Bridge, next *datapath.Config, config PortConfig, here, there uint32) error {
 	devices, err := links()
 	if err != nil {
@@ -113,7 +113,7 @@ func newPatch(what, bridge, port string, b *datapath.Bridge, next *datapath.Conf
 	return nil
 }
 
-// cut has the other end of p's cable leave its bridge after the change.
+// cut plans to remove the other end of p's cable from its bridge after the change.
 func (c *draft) cut(p *datapath.Port) error {
 	store := c.bridge.Store()
 	others, err := otherEnds(store, p)
@@ -125,7 +125,7 @@ func (c *draft) cut(p *datapath.Port) error {
 	return nil
 }
 
-// otherEnds opens the bridges that patch ports lead to.
+// otherEnds opens the bridges that the patch ports lead to.
 func otherEnds(store *datapath.Store, ports ...*datapath.Port) (others []*datapath.Bridge, err error) {
 	cables, err := store.Cables()
 	if err != nil {
@@ -147,8 +147,7 @@ func otherEnds(store *datapath.Store, ports ...*datapath.Port) (others []*datapa
 	return others, nil
 }
 
-// cutAll removes a bridge by calling remove, and removes the other ends of its patch
-// cables.
+// cutAll removes a bridge by calling remove, and the other ends of its patch cables.
 func cutAll(b *datapath.Bridge, remove func() error) error {
 	store := b.Store()
 	others, err := otherEnds(store, datapath.Ports(&b.Config)...)
@@ -176,9 +175,8 @@ func cutAll(b *datapath.Bridge, remove func() error) error {
 	return nil
 }
 
-// cutHalves removes patch ports without another end. Both ends of a cable come and go
-// in one command. So half a cable comes from a command that was killed, or that is half
-// done.
+// cutHalves removes patch ports without another end. Both ends of a cable are added or removed by
+// one command, so half a cable is the work of a command that was killed or has not finished yet.
 func cutHalves(store *datapath.Store) error {
 	cables, err := store.Cables()
 	if err != nil {

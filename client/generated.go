@@ -417,12 +417,12 @@ type Logged struct {
 	Time        time.Time `json:"time"`
 }
 
-// An Owner says whose a port is: who has put the interface of a guest or a container on the
-// switch. A port without an owner belongs to whoever changes bridges.
+// An Owner identifies a guest or container whose interface is a port of the switch. Any
+// command may change a port without an owner.
 type Owner struct {
-	// of pf, with the rules of the port alone
+	// of pf, with the port's own rules
 	Anchor string `json:"anchor,omitempty"`
-	// which front door has plugged it: "plug", "cni", ...
+	// the front end that plugged it: "plug", "cni", ...
 	By string `json:"by"`
 	// or guest
 	Container string `json:"container,omitempty"`
@@ -430,7 +430,7 @@ type Owner struct {
 	ID string `json:"id"`
 	// in the container
 	Interface string `json:"interface,omitempty"`
-	// as the front door calls it
+	// in the front end's terms
 	Network string `json:"network,omitempty"`
 }
 
