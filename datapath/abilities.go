@@ -9,16 +9,17 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// An Ability says whether the kernel has what a feature of bridges takes.
+// An Ability records whether the kernel has the functions and types that a feature of
+// bridges requires.
 type Ability struct {
 	For     string   // the feature: "every bridge", "XDP", "pf"
-	Missing []string // functions of the kernel that its programs at tcx, or beside frames, call
-	XDP     []string // those that its programs in XDP call
-	Types   error    // the kernel does not tell of its types what the feature has to know; nil where it does
-	Err     error    // the kernel refuses to say what it has
+	Missing []string // functions of the kernel that its programs call, except those in XDP
+	XDP     []string // functions of the kernel that its XDP programs call
+	Types   error    // why the kernel's type information lacks what the feature requires; nil if it does not
+	Err     error    // why the kernel could not be checked
 }
 
-// Abilities asks the kernel what it has for each feature. It loads a small program for each
+// Abilities checks what the kernel has for each feature. It loads a small program for each
 // function.
 func Abilities() []Ability { return running().abilities() }
 

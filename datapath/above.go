@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Upper is a device right above another one, such as a macvlan, in whatever network namespace.
+// An Upper is a device right above another one, such as a macvlan, in any network namespace.
 type Upper struct {
 	Name, Kind string
 	Index      uint32
@@ -24,9 +24,9 @@ type Upper struct {
 }
 
 // Uppers returns the devices right above a device of the calling thread's network namespace, at
-// most eight. The kernel's lists of devices do not tell of those in other namespaces, so this reads
-// them in the kernel's memory. That takes some 20 ms the first time. The error says that the kernel
-// does not describe its types, or lets no program read its memory.
+// most eight. The kernel's lists of devices omit those in other namespaces, so this function reads
+// the devices from the kernel's memory. That takes some 20 ms the first time. It fails if the
+// kernel does not describe its types, or lets no program read its memory.
 func Uppers(ifindex uint32) ([]Upper, error) {
 	p, err := uppersProgram()
 	if err != nil {
@@ -58,14 +58,14 @@ func cString(b []byte) string {
 	return string(text)
 }
 
-// Of struct __sk_buff (include/uapi/linux/bpf.h).
+// Size and offset of struct __sk_buff (include/uapi/linux/bpf.h).
 const (
 	skbSize    = 192
 	skbIfindex = 40
 )
 
-// What the program writes into its packet: for each device its index, the number of its namespace,
-// whether it is a master, its name and kind.
+// The layout of the program's output, in the packet: for each device its index, the number of its
+// namespace, whether it is a master, its name and kind.
 const (
 	mostUppers  = 8
 	upperIndex  = 0
@@ -74,12 +74,12 @@ const (
 	upperName   = 16
 	upperKind   = upperName + unix.IFNAMSIZ
 	upperSize   = upperKind + 16
-	uppersFrom  = 16 // behind the header of Ethernet
+	uppersFrom  = 16 // behind the Ethernet header
 	uppersSize  = uppersFrom + mostUppers*upperSize
-	spareOut    = 258 // room that the kernel wants beside
+	spareOut    = 258 // extra room that the kernel requires
 )
 
-// upperPlaces say where the kernel has what the program reads.
+// upperPlaces are the offsets of the fields that the program reads.
 type upperPlaces struct {
 	cast                         uint32
 	dev                          uint32 // of sk_buff
@@ -118,7 +118,7 @@ func findUppers(kernel *btf.Spec) (at upperPlaces, err error) {
 	return at, errors.Join(errs...)
 }
 
-// uppersProgram makes the program once for a process: it is the same while the kernel runs.
+// uppersProgram makes the program once per process: it is the same while the kernel runs.
 var uppersProgram = sync.OnceValues(func() (*ebpf.Program, error) {
 	if readsRefused() {
 		return nil, errors.New("programs may not read the kernel's memory (kernel_lockdown(7))")
@@ -130,7 +130,7 @@ var uppersProgram = sync.OnceValues(func() (*ebpf.Program, error) {
 	return loadShort("uppers", ebpf.SchedCLS, ebpf.AttachTCXIngress, at.program())
 })
 
-// program walks over the list of devices above the packet's.
+// program returns code that walks the list of devices above the packet's.
 func (at upperPlaces) program() (code asm.Instructions) {
 	const (
 		head   = -8  // address of the list

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The device that a look is at has to be there. The loopback interface has none above it.
+// The device has to exist. The loopback interface has no device above it.
 func TestUppers(t *testing.T) {
 	if list, err := Uppers(1); err != nil || list != nil {
 		t.Errorf("above the loopback interface are %+v, %v", list, err)

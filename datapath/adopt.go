@@ -15,31 +15,31 @@ import (
 )
 
 // A bridge of a former layout is taken over by an ordinary change. The change begins with a
-// generation that has all of the bridge in the present layout: the very tables that have
-// it already, and copies of the others. The former programs are at the ports meanwhile.
-// The generation is never made current: the one that a Commit makes of it is, whose
-// programs then come to the ports one by one. A frame may come in by a port that has the
-// new programs and leave by one that has the former ones, as programs leave by devices
-// and know each other's addresses and states by the tables that they share.
+// generation that has the whole bridge in the present layout: tables whose layout is the
+// same are shared, the others are copied. The former programs stay at the ports meanwhile.
+// This generation is never made current. A Commit makes another one of it, which becomes
+// current, and whose programs then come to the ports one by one. A frame may come in by a
+// port that has the new programs and leave by one that has the former ones: both use the
+// same tables of devices, addresses and states.
 //
-// A command that is killed before the Commit leaves the bridge as it was. One that is
-// killed after it leaves a bridge of the present layout, which Mend finishes: for that,
-// the generation with all in the present layout is the one before.
+// A command that is killed before the Commit leaves the bridge as it was. A command that is
+// killed after it leaves a bridge of the present layout, which Mend finishes. For Mend, the
+// generation in the present layout is the former one.
 
 // live are the tables that programs write, and that decide about frames. A bridge is taken
-// over only if these are in both layouts the same, as the former programs and the new ones
-// use them side by side.
+// over only if both layouts have the same form of these, as the former programs and the new
+// ones use them side by side.
 var live = []string{
 	kernelMapFdb, kernelMapShared, kernelMapTimer, kernelMapTcxDevices, kernelMapXdpDevices, kernelMapBindings,
 	kernelMapPfBuckets, kernelMapPfStates, kernelMapPfStamps, kernelMapPfSources, kernelMapPfFragments, kernelMapPfNets,
 }
 
-// derived gives tables that are copies what the former layout did not have, where that
-// follows from the rest.
+// derived fills fields that the former layout did not have into copied tables, if other
+// tables determine them.
 var derived = map[string]func(b *Bridge, copied *ebpf.Map) error{kernelMapPfHosts: (*Bridge).deriveNets}
 
-// deriveNets notes with each address that is listed by itself in which tables it would be
-// by networks.
+// deriveNets notes, with each address that is listed by itself, the tables that contain it
+// by a network.
 func (b *Bridge) deriveNets(hosts *ebpf.Map) error {
 	nets, err := b.openTable(kernelMapPfNets)
 	if err != nil {
@@ -59,7 +59,7 @@ func (b *Bridge) deriveNets(hosts *ebpf.Map) error {
 	})
 }
 
-// A FormerError says that a bridge is of a former layout.
+// A FormerError reports that a bridge is of a former layout.
 type FormerError struct {
 	Layout uint32
 	Err    error // why it can't be taken over, nil if it can
@@ -72,12 +72,12 @@ func (e *FormerError) Error() string {
 	return ErrLayout.Error()
 }
 
-// Is has it be an ErrLayout.
+// Is reports whether err is ErrLayout.
 func (e *FormerError) Is(err error) bool { return err == ErrLayout }
 
 func (e *FormerError) Unwrap() error { return e.Err }
 
-// formerly returns what Open says of a bridge of a former layout, nil for others.
+// formerly returns Open's error for a bridge of a former layout, nil for others.
 func (b *Bridge) formerly() error {
 	if b.former == 0 {
 		return nil
@@ -85,7 +85,7 @@ func (b *Bridge) formerly() error {
 	return &FormerError{b.former, b.adoptable()}
 }
 
-// adoptable says why a bridge can't be taken over.
+// adoptable returns the reason why a bridge can't be taken over, nil if it can.
 func (b *Bridge) adoptable() error {
 	was, is := recordOf(b.former), recordOf(layout)
 	for _, name := range []string{"struct control", "enum control_op"} {
@@ -128,7 +128,7 @@ func (b *Bridge) readFormer(config, settings *ebpf.Map) error {
 		return fmt.Errorf("%w: %w", ErrLayout, err)
 	}
 	c.Layout = layout
-	// where the kernel has what: this version may ask for more
+	// the kernel's offsets: this version may need more of them
 	c.DeviceAt, c.DeviceState, c.Skb, c.Route = 0, 0, kernelSkbPlaces{}, kernelRoutePlaces{}
 	b.Config, b.former, b.lost = c, number, slices.Sorted(maps.Keys(r.lost))
 	return nil
@@ -138,12 +138,12 @@ func bytesOf[T any](v *T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
 }
 
-// Adopt makes a generation that has all of a bridge of a former layout in the present one,
-// and returns the bridge as that generation has it. Commit makes it the bridge's, with
-// programs of this build; tables of pf's rules have to come with it, as their contents
-// are those of the former compiler. If it does not come to that, Abandon removes the
-// generation. lost names settings and tables that the present layout does not have. If a
-// command was killed before, the Commit leaves its work to Mend. The caller holds the lock.
+// Adopt makes a generation that has the whole bridge of a former layout in the present one,
+// and returns the bridge with that generation. Commit makes it the bridge's, with programs
+// of this build. Tables of pf's rules have to come with it, as the former compiler made the
+// present contents. Without a Commit, Abandon removes the generation. lost names settings
+// and tables that the present layout does not have. If a command was killed before, the
+// Commit leaves its work to Mend. The caller holds the lock.
 func (b *Bridge) Adopt() (next *Bridge, lost []string, err error) {
 	if err := b.adoptable(); err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrLayout, err)
@@ -152,7 +152,7 @@ func (b *Bridge) Adopt() (next *Bridge, lost []string, err error) {
 		return nil, nil, err
 	}
 	next = &Bridge{store: b.store, dir: b.dir, gen: b.nextGeneration(), Config: b.Config, adopted: b.gen, killed: b.Dirty()}
-	if err := os.RemoveAll(next.pin(next.gen)); err != nil { // what a killed command left
+	if err := os.RemoveAll(next.pin(next.gen)); err != nil { // remains of a killed command
 		return nil, nil, err
 	}
 	lost = b.lost
@@ -175,7 +175,7 @@ func (b *Bridge) Adopt() (next *Bridge, lost []string, err error) {
 	return next, lost, nil
 }
 
-// Abandon removes the generation that Adopt has made, if the bridge has not become it.
+// Abandon removes the generation that Adopt has made, unless a Commit has used it.
 func (b *Bridge) Abandon() error {
 	if b.adopted == "" {
 		return nil
@@ -183,7 +183,7 @@ func (b *Bridge) Abandon() error {
 	return b.drop(b.gen)
 }
 
-// adoptPrograms has the programs that are at the ports be those of the generation, too.
+// adoptPrograms pins the programs of the ports in the generation, too.
 func (b *Bridge) adoptPrograms(next *Bridge) error {
 	for pin := range progPins {
 		p, err := openProgram(b.pin(b.gen, pin))
@@ -202,8 +202,8 @@ func (b *Bridge) adoptPrograms(next *Bridge) error {
 	return nil
 }
 
-// adoptTables pins the tables of b for next: what the layouts have in common as it is, and
-// the rest as copies.
+// adoptTables pins the tables of b for next. Tables that are the same in both layouts are
+// shared, others are copied.
 func (b *Bridge) adoptTables(next *Bridge, lost *[]string) error {
 	specs, err := next.tableSpecs()
 	if err != nil {
@@ -223,7 +223,7 @@ func (b *Bridge) adoptTables(next *Bridge, lost *[]string) error {
 			copies = append(copies, t.name)
 		}
 	}
-	for _, name := range copies { // by tables that are there now
+	for _, name := range copies { // from tables that are there by now
 		if derive := derived[name]; derive != nil {
 			m, err := next.openTable(name)
 			if err != nil {
@@ -239,8 +239,8 @@ func (b *Bridge) adoptTables(next *Bridge, lost *[]string) error {
 	return nil
 }
 
-// adoptLate brings to tables of g that are copies what the former programs have written
-// since. The programs of g are at all ports by then.
+// adoptLate copies entries that the former programs have written since to those tables of g
+// that are copies. The programs of g are at all ports by then.
 func (b *Bridge) adoptLate(g *generation, c *Config) error {
 	if b.adopted == "" {
 		return nil
@@ -259,7 +259,7 @@ func (b *Bridge) adoptLate(g *generation, c *Config) error {
 			if specs, err = b.tableSpecs(); err != nil {
 				return err
 			}
-			_ = quiesce() // a frame may be in the former programs still
+			_ = quiesce() // a frame may still be in the former programs
 		}
 		m, copied, err := from.adoptTable(t, specs[t.name], new([]string))
 		if err == nil && copied {
@@ -275,7 +275,7 @@ func (b *Bridge) adoptLate(g *generation, c *Config) error {
 	return nil
 }
 
-// tableSpecs returns how the tables of the bridge's configuration are made.
+// tableSpecs returns the specifications of the tables for the bridge's configuration.
 func (b *Bridge) tableSpecs() (map[string]*ebpf.MapSpec, error) {
 	object, err := specOf(_KernelBytes)
 	if err != nil {
@@ -287,8 +287,8 @@ func (b *Bridge) tableSpecs() (map[string]*ebpf.MapSpec, error) {
 	return object.spec.Maps, nil
 }
 
-// adoptTable returns a table of b in the present layout: the table itself, or a copy. A
-// table that b does not have is empty.
+// adoptTable returns a table of b in the present layout: the table itself, or a copy. If b
+// does not have the table, the result is empty.
 func (b *Bridge) adoptTable(t *table, spec *ebpf.MapSpec, lost *[]string) (m *ebpf.Map, copied bool, err error) {
 	was, is := recordOf(b.former), recordOf(layout)
 	there, err := openMap(b.pin(b.gen, t.name))
@@ -313,14 +313,14 @@ func (b *Bridge) adoptTable(t *table, spec *ebpf.MapSpec, lost *[]string) (m *eb
 	return m, true, nil
 }
 
-// anyEntries is what a record says of a table whose number of entries is a setting.
+// anyEntries is a record's entry for a table whose number of entries is a setting.
 const anyEntries = "as many entries as it takes"
 
-// readTable reads all that a table of another layout has.
+// readTable reads all entries of a table of another layout.
 func readTable(to, from *ebpf.Map, is, was record, name string, lost *[]string) error {
 	switch to.Type() {
 	case ebpf.RingBuf, ebpf.ProgramArray:
-		return nil // what has not been read by now, and programs, are no contents
+		return nil // unread records of a ring, and programs, are not copied
 	case ebpf.Array, ebpf.Hash, ebpf.PerCPUArray, ebpf.PerCPUHash, ebpf.LRUHash, ebpf.LRUCPUHash, ebpf.LPMTrie:
 	default:
 		return fmt.Errorf("nothing reads a %v", to.Type())
@@ -343,13 +343,13 @@ func readTable(to, from *ebpf.Map, is, was record, name string, lost *[]string) 
 			return err
 		}
 		if value == nil || zero(value) && numbered {
-			continue // it has gone, or is what the new table has
+			continue // it has gone, or is the new table's initial value
 		}
 		as, values := make([]byte, sizeOf(has.key)), make([]byte, 0, len(value))
 		if err := r.value(as, has.key, key, had.key); err != nil {
 			return err
 		}
-		step := (sizeOf(had.value) + 7) &^ 7 // that of CPUs; another table has one value
+		step := (sizeOf(had.value) + 7) &^ 7 // between the values of CPUs; other tables have one value
 		for at := 0; at+sizeOf(had.value) <= len(value); at += step {
 			one := make([]byte, (sizeOf(has.value)+7)&^7)
 			if err := r.value(one[:sizeOf(has.value)], has.value, value[at:][:sizeOf(had.value)], had.value); err != nil {
@@ -365,7 +365,7 @@ func readTable(to, from *ebpf.Map, is, was record, name string, lost *[]string) 
 	return nil
 }
 
-// nilKey has the library begin with the first key.
+// nilKey returns key as the library expects it: nil begins with the first key.
 func nilKey(key []byte) any {
 	if key == nil {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// An address is unknown from the ageing time on, though nothing sweeps.
+// An address is unknown once its ageing time has passed, even without a sweep.
 func TestAgeing(t *testing.T) {
 	for _, ageing := range []uint32{1, 2, 300, 1e6} {
 		s := newBench(t, 3, allXDP, func(c *Config, _ []*Port) { c.Ageing = ageing })
@@ -24,7 +24,7 @@ func TestAgeing(t *testing.T) {
 		s.at(benchNow + 5*ageing)
 		s.learn(1, 2)
 		expect(t, "later", s.tcx(1, unicast(1, 2)), sent(0, 2))
-		// heard again it is the same entry, and known
+		// the next frame makes the same entry known again
 		s.learn(0, 1)
 		expect(t, "heard again", s.tcx(1, unicast(1, 2)), sent(0))
 		if n := s.usage(0); n != 2 {
@@ -33,8 +33,8 @@ func TestAgeing(t *testing.T) {
 	}
 }
 
-// The clock starts at boot and overruns after 136 years; nothing that was
-// heard a moment ago is old then.
+// The clock starts at boot and overruns after 136 years; an address that was seen a
+// moment ago is not old then.
 func TestAgeingOverrun(t *testing.T) {
 	s := newBench(t, 3)
 	s.at(math.MaxUint32 - 1)

@@ -51,8 +51,8 @@ func hooks(p *Port) []hook {
 	return list
 }
 
-// A PortError says that a program could not be put on a port. With ENODEV the port's
-// device has gone.
+// A PortError reports that a program could not be attached to a port. With ENODEV the port's device
+// has gone.
 type PortError struct {
 	Port string
 	Hook string // HookTCX or HookXDP
@@ -65,7 +65,7 @@ func (e *PortError) Error() string {
 
 func (e *PortError) Unwrap() error { return e.Err }
 
-// goneError says that the device of a port has gone.
+// goneError returns the error for a port whose device has gone.
 func goneError(p *Port) error {
 	return &PortError{PortName(p), HookTCX, fmt.Errorf("device %d: %w", p.Ifindex, unix.ENODEV)}
 }
@@ -73,12 +73,12 @@ func goneError(p *Port) error {
 // A pinnedLink ties a port's device to a program, by its pin's name.
 type pinnedLink struct {
 	path string
-	port uint32 // id of the port
+	port uint32 // port: // id of the port => port: // id of the port
 	hook hook
-	owed string // folder with the notes of devices that are owed something: see owed.go
+	owed string // folder of notes of devices that have settings to get back: see owed.go
 }
 
-// links returns the bridge's links, whether their devices are there or not.
+// links returns the bridge's links, also of devices that are gone.
 func (b *Bridge) links() ([]pinnedLink, error) {
 	dir, owed := b.pin("link"), b.store.owedDir()
 	folder, err := os.Open(dir)
@@ -121,8 +121,8 @@ func (l pinnedLink) update(p *ebpf.Program) error {
 	return nil
 }
 
-// remove takes the program off the device before it returns. A device that is still
-// owed something keeps an idle program.
+// remove takes the program off the device before it returns. A device that has settings to get back
+// keeps an idle program.
 func (l pinnedLink) remove() error {
 	open, err := link.LoadPinnedLink(l.path, nil)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -136,14 +136,13 @@ func (l pinnedLink) remove() error {
 			}
 			return os.Remove(l.path)
 		}
-		// fails where the device is gone, and the program with it
+		// fails if the device is gone, and the program with it
 		_ = open.Detach()
 	}
 	return os.Remove(l.path)
 }
 
-// rest puts the idle program in the place of the link's program. The link is one of
-// tcx.
+// rest replaces the link's program with the idle program. The link is one of tcx.
 func (l pinnedLink) rest() error {
 	idle, err := idleProgram()
 	if err != nil {
@@ -158,17 +157,16 @@ const (
 	shutName = "port_shut"
 )
 
-// idleProgram makes a program that leaves all frames to the kernel. It ties a device to
-// a port that is not a port yet, or not any more. So the device is found wherever it
-// goes meanwhile.
+// idleProgram makes a program that leaves all frames to the kernel. It ties a device to a port that
+// is not yet, or no longer, a port. So the device is found wherever it is moved meanwhile.
 func idleProgram() (*ebpf.Program, error) {
 	const next = -1 // TCX_NEXT
 	return loadShort(idleName, ebpf.SchedCLS, ebpf.AttachTCXIngress, asm.Instructions{asm.Mov.Imm(asm.R0, next), asm.Return()})
 }
 
-// Shut keeps the host's stack from what a device of the calling thread's network namespace
-// receives, until the link that it returns is closed or this process ends. A port's program
-// comes first, and sees the frames.
+// Shut keeps frames that a device of the calling thread's network namespace receives from the
+// host's stack, until the returned link is closed or this process ends. A port's program runs
+// first, and sees the frames.
 func Shut(ifindex int) (io.Closer, error) {
 	const drop = 2 // TCX_DROP
 	p, err := loadShort(shutName, ebpf.SchedCLS, ebpf.AttachTCXIngress, asm.Instructions{asm.Mov.Imm(asm.R0, drop), asm.Return()})
@@ -179,8 +177,8 @@ func Shut(ifindex int) (io.Closer, error) {
 	return attachOpen(hookTCX, p, ifindex)
 }
 
-// tie ties the devices of new ports of c to these ports, before anything is taken of
-// the devices. New ports are those that the bridge does not have.
+// tie ties the devices of new ports of c to these ports, before any setting of the devices is
+// changed. New ports are those that the bridge does not have.
 func (b *Bridge) tie(c *Config) error {
 	idle, err := idleProgram()
 	if err != nil {
@@ -221,8 +219,8 @@ func (b *Bridge) untie() error {
 	return nil
 }
 
-// attach puts the programs of g on the ports of c that do not have them yet. It
-// returns the links that it made, or that had the idle program, also when it fails.
+// attach attaches the programs of g to those ports of c that do not have them yet. It returns the
+// links that it made, or that had the idle program, also when it fails.
 func (b *Bridge) attach(c *Config, g *generation) (made []pinnedLink, err error) {
 	links, err := b.links()
 	if err != nil {
@@ -262,7 +260,7 @@ func (b *Bridge) attach(c *Config, g *generation) (made []pinnedLink, err error)
 			if err := attachOne(l, g.program(h), int(p.Ifindex)); err != nil {
 				refusal := &PortError{PortName(p), h.String(), err}
 				if h == hookXDP && was != nil && was.Notes&PortXDPRx != 0 {
-					// it was taken off by a command that was killed then
+					// a command took it off, and was killed then
 					b.unhooked = append(b.unhooked, refusal)
 					continue
 				}
@@ -283,13 +281,13 @@ func attachOne(l pinnedLink, p *ebpf.Program, ifindex int) error {
 	return open.Pin(l.path)
 }
 
-// attachOpen puts a program on a device until the link that it returns is closed.
+// attachOpen attaches a program to a device until the link that it returns is closed.
 func attachOpen(h hook, p *ebpf.Program, ifindex int) (open link.Link, err error) {
 	switch h {
 	case hookXDP:
 		open, err = link.AttachXDP(link.XDPOptions{Program: p, Interface: ifindex, Flags: link.XDPDriverMode})
 	case hookOut:
-		// behind programs of others, which may change a frame or send it elsewhere
+		// behind other software's programs, which may change a frame or send it elsewhere
 		open, err = link.AttachTCX(link.TCXOptions{Program: p, Interface: ifindex, Attach: ebpf.AttachTCXEgress})
 	default:
 		open, err = link.AttachTCX(link.TCXOptions{Program: p, Interface: ifindex, Attach: ebpf.AttachTCXIngress})
@@ -303,18 +301,18 @@ func attachOpen(h hook, p *ebpf.Program, ifindex int) (open link.Link, err error
 	return open, nil
 }
 
-// The setting is for the whole process, and each request reads it. So it is set before
-// there are any requests.
+// The setting is for the whole process, and each request reads it. So it is set before the first
+// request.
 func init() { nl.EnableErrorMessageReporting = true }
 
-// driverWords asks why the driver takes no XDP program. Links do not tell why, but the
-// older way of attaching does.
+// driverWords returns the driver's reason for refusing an XDP program. Links do not report the
+// reason, but the older way of attaching does.
 func driverWords(p *ebpf.Program, ifindex int, err error) error {
 	device, lookup := netlink.LinkByIndex(ifindex)
 	if lookup != nil {
 		return err
 	}
-	// The flags leave a program alone that is there.
+	// The flags leave an attached program alone.
 	const flags = nl.XDP_FLAGS_DRV_MODE | nl.XDP_FLAGS_UPDATE_IF_NOEXIST
 	words := netlink.LinkSetXdpFdWithFlags(device, p.FD(), flags)
 	if words == nil {
@@ -349,16 +347,16 @@ func (b *Bridge) HasDevice(p *Port) bool {
 	return held.Lookup(Slot(p.Id), &ifindex) == nil && ifindex == p.Ifindex
 }
 
-// Programmed reports whether a device of the calling thread's network namespace may have
-// a program at tcx's ingress. A device that is, or was, a port of any bridge has one for
-// as long as a link leads to it: see Away.
+// Programmed reports whether a device of the calling thread's network namespace may have a program
+// at tcx's ingress. A device that is, or was, a port of any bridge has one as long as a link leads
+// to it: see Away.
 func Programmed(ifindex uint32) bool {
 	n, err := programsAt(ifindex)
 	return err != nil || n > 0
 }
 
-// Behind returns the names of programs of others at tcx's ingress that come behind a port's own. No
-// frame of the port reaches them. The device of the port has to be there.
+// Behind returns the names of other software's programs that come behind a port's own at tcx's
+// ingress. No frame of the port reaches them. The device of the port has to be there.
 func (b *Bridge) Behind(p *Port) (names []string) {
 	if n, err := programsAt(p.Ifindex); err != nil || n < 2 {
 		return nil
@@ -401,22 +399,22 @@ func programName(id ebpf.ProgramID) string {
 	return strconv.FormatUint(uint64(id), 10)
 }
 
-// Away reports about the device of a port that has none here. away says whether the
-// device still exists, in whatever network namespace. back is the device's index if it
-// is back in the calling thread's namespace, 0 if not; the index may be another than it
-// was. The device is known by the port's program on it.
+// Away reports about the device of a port that has none here. away says whether the device still
+// exists, in any network namespace. back is the device's index if it is back in the calling
+// thread's namespace, 0 if not; it may differ from the former index. The port's program on the
+// device identifies it.
 func (b *Bridge) Away(p *Port) (away bool, back uint32) { return b.tieOf(p).find() }
 
-// A Tie leads to a port's device, wherever that is.
+// A Tie leads to a port's device, in any network namespace.
 type Tie struct {
 	path  string        // path of the link, which is one of tcx
-	open  link.Link     // the link, where it has no path yet
-	index func() uint32 // of the device, where there is no link: in the bridge's network namespace alone
+	open  link.Link     // the link, if it has no path yet
+	index func() uint32 // of the device, if there is no link: in the bridge's network namespace only
 }
 
 func (b *Bridge) tieOf(p *Port) Tie { return Tie{path: b.link(p.Id, hookTCX).path} }
 
-// Exists reports whether the device still exists, in whatever network namespace.
+// Exists reports whether the device still exists, in any network namespace.
 func (t Tie) Exists() bool {
 	there, _ := t.find()
 	return there
@@ -446,7 +444,7 @@ func (t Tie) find() (exists bool, here uint32) {
 	if err != nil || info.TCX() == nil || info.TCX().Ifindex == 0 {
 		return false, 0 // it was deleted
 	}
-	// Another device may have that index here, while the port's is elsewhere.
+	// Another device may have that index here, while the port's device is elsewhere.
 	on, err := link.QueryPrograms(link.QueryOptions{Target: int(info.TCX().Ifindex), Attach: ebpf.AttachTCXIngress})
 	if err != nil || !slices.ContainsFunc(on.Programs, func(a link.AttachedProgram) bool {
 		id, has := a.LinkID()
@@ -457,13 +455,13 @@ func (t Tie) find() (exists bool, here uint32) {
 	return true, info.TCX().Ifindex
 }
 
-// Stranger reports whether a device of the calling thread's network namespace is a port
-// of a bridge that no [Root] but another mount namespace's has. (A device that has been
-// moved here from another network namespace is one that Root has.)
+// Stranger reports whether a device of the calling thread's network namespace is a port of a bridge
+// that is below the [Root] of another mount namespace only. (A device that has been moved here from
+// another network namespace is a port of a bridge below this Root.)
 func (s *Store) Stranger(ifindex int) (bool, error) {
 	on, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: ebpf.AttachTCXIngress})
 	if errors.Is(err, unix.ENODEV) {
-		return false, nil // it has gone, as whoever attaches a program to it finds out
+		return false, nil // it has gone: attaching a program to it will fail
 	}
 	if err != nil {
 		return false, fmt.Errorf("programs on device %d: %w", ifindex, err)
@@ -502,7 +500,7 @@ func (s *Store) Stranger(ifindex int) (bool, error) {
 	return len(ties) > 0, nil
 }
 
-// isSwitch reports whether a program is one that a port's device has.
+// isSwitch reports whether a program is one of a port's.
 func isSwitch(id ebpf.ProgramID) (bool, error) {
 	p, err := ebpf.NewProgramFromID(id)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -519,14 +517,14 @@ func isSwitch(id ebpf.ProgramID) (bool, error) {
 	return info.Name == kernelProgBasculeTcx || info.Name == idleName, nil
 }
 
-// DropXDP takes the program of XDP off a port's device that is away, or back. A device
-// has room for one such program only.
+// DropXDP takes the XDP program off a port's device that is away, or back. A device has room for
+// only one such program.
 func (b *Bridge) DropXDP(p *Port) error {
 	return b.link(p.Id, hookXDP).remove()
 }
 
-// Forsake ends the tie between a port and its device, which is away or back, and by now
-// another bridge's. For this bridge the device then counts as deleted.
+// Forsake ends the tie between a port and its device, which is away or back, and belongs to another
+// bridge by now. For this bridge the device then counts as deleted.
 func (b *Bridge) Forsake(p *Port) error {
 	for _, h := range []hook{hookXDP, hookOut, hookTCX} {
 		if err := b.link(p.Id, h).remove(); err != nil {
@@ -536,8 +534,8 @@ func (b *Bridge) Forsake(p *Port) error {
 	return nil
 }
 
-// Replace puts the device of a port, which has come back, into the tables again.
-// The caller holds the lock and is in the bridge's network namespace.
+// Replace enters the device of a port, which has come back, into the tables again. The caller holds
+// the lock and is in the bridge's network namespace.
 func (b *Bridge) Replace(p *Port) error {
 	g, err := b.openGeneration()
 	if err != nil {
@@ -550,8 +548,8 @@ func (b *Bridge) Replace(p *Port) error {
 	return b.attachOut(p)
 }
 
-// attachOut puts the program that looks at what leaves by a port on its device, if the port has
-// a limit for that and the device does not have the program.
+// attachOut attaches the program for frames that leave by a port to its device, if the port has a
+// limit for these and the device does not have the program.
 func (b *Bridge) attachOut(p *Port) error {
 	l := b.link(p.Id, hookOut)
 	if _, err := os.Lstat(l.path); err == nil || !slices.Contains(hooks(p), hookOut) {
@@ -565,8 +563,7 @@ func (b *Bridge) attachOut(p *Port) error {
 	return attachOne(l, program, int(p.Ifindex))
 }
 
-// alive reports whether any device of the bridge still exists, in whatever
-// network namespace.
+// alive reports whether any device of the bridge still exists, in any network namespace.
 func (b *Bridge) alive() bool {
 	links, err := b.links()
 	if err != nil {

@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A berth is a port whose device is yet to come: it has a slot, an id and
-// settings, and the programs know them. Its name is the pattern of the device
-// names that it is for. A device that occupies it is a port at once, without a
-// new generation; the next generation has it as a port like any other.
+// A berth is a port whose device is yet to come: it has a slot, an id and settings, and
+// the programs contain them. Its name is the pattern of the device names that it is
+// for. A device that occupies it is a port at once, without a new generation; the next
+// generation has it as a port like any other.
 //
-// Two records tell who occupies a berth, in this order: a record in the table
-// of berths, which each generation has for itself, and the device map, from
-// which the kernel takes a device that goes. The link to the program comes
-// after them: if it is missing, whoever brought the device was killed. Once a
-// berth has a record, no other device may take it. If its device has gone, the
-// next generation gives the berth a new id.
+// Two records define which device occupies a berth, in this order: a record in the
+// table of berths, which each generation has for itself, and the device map, from which
+// the kernel removes a deleted device. The link to the program comes after them: if it
+// is missing, the command that brought the device was killed. Once a berth has a
+// record, no other device may take it. If its device has gone, the next generation
+// gives the berth a new id.
 
 // Vacant reports whether p is a berth without a device.
 func Vacant(p *Port) bool { return p.Notes&PortBerth != 0 && p.Ifindex == 0 }
@@ -45,12 +45,12 @@ func NewBerth(c *Config, pattern string) *Port {
 	return p
 }
 
-// hasBerths reports whether programs have to look for devices in c's berths.
+// hasBerths reports whether programs have to look up devices in c's berths.
 func hasBerths(c *Config) bool {
 	return kernelFeature(c.Features)&kernelFeatureFEATURE_BERTHS != 0
 }
 
-// moored has the devices that have come to the berths of a configuration.
+// moored holds the devices that have come to the berths of a configuration.
 type moored struct {
 	devices map[uint32]uint32 // indexes of those that are there, by port id
 	used    map[uint32]bool   // ids of berths that have or had a device
@@ -59,8 +59,8 @@ type moored struct {
 
 func newMoored() moored { return moored{map[uint32]uint32{}, map[uint32]bool{}, nil} }
 
-// moor fills in the devices that have come to the berths of a configuration as
-// it has just been read.
+// moor fills in the devices that have come to the berths of a configuration that was
+// just read.
 func (b *Bridge) moor() error {
 	b.moored = newMoored()
 	if !hasBerths(&b.Config) {
@@ -131,8 +131,8 @@ func (b *Bridge) mooredStill() bool {
 	return err == nil && maps.Equal(now.devices, b.devices)
 }
 
-// mendBerths takes out the devices that were left without a program, and gives them
-// back what was taken of them.
+// mendBerths removes devices that were left without a program, and gives them back
+// their settings.
 func (b *Bridge) mendBerths(g *generation, f Follower) error {
 	for id := range b.devices {
 		_, err := os.Lstat(b.link(id, hookTCX).path)
@@ -158,8 +158,8 @@ func (b *Bridge) mendBerths(g *generation, f Follower) error {
 	return b.moor()
 }
 
-// renew gives other ids to the berths of next whose devices have gone. The addresses
-// and counters of the old ids are not for the next device.
+// renew gives new ids to the berths of next whose devices have gone. The next device
+// must not get the addresses and counters of the old ids.
 func (b *Bridge) renew(next *Config) {
 	for _, p := range Berths(next) {
 		if b.used[p.Id] {
@@ -182,16 +182,16 @@ func (b *Bridge) Ready() []*Port {
 	return slices.DeleteFunc(Berths(&b.Config), func(p *Port) bool { return b.used[p.Id] })
 }
 
-// ErrNotBerthed says that a device is not for a berth.
+// ErrNotBerthed reports that a device cannot occupy a berth.
 var ErrNotBerthed = errors.New("the device is gone, has a program, or the index of one that a berth had")
 
 // Occupy makes a device the port p, which is one of Ready. name is the device's name,
-// taken the settings that must be put back when the device leaves, and peer as in
+// taken the settings to be restored when the device leaves, and peer is as in
 // Port.Peer. Once the device has the program, ready makes the device fit to be a port.
 // If the command is killed before the link is pinned, Mend gives back what ready has
 // taken. If Occupy fails, f gives it back, wherever the device is by then. The berth
 // then has no device, and is of no use until the next Commit. The caller holds the
-// lock, is in the bridge's network namespace, and has said Begin.
+// lock, is in the bridge's network namespace, and has called Begin.
 func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, taken PortTaken, peer uint64, ready func() error, f Follower) (err error) {
 	on, err := link.QueryPrograms(link.QueryOptions{Target: int(ifindex), Attach: ebpf.AttachTCXIngress})
 	if errors.Is(err, unix.ENODEV) {
@@ -227,13 +227,13 @@ func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, taken PortTaken, p
 	b.used[p.Id] = true
 	was := *p
 	p.occupy(ifindex, r)
-	// The device is in the tables before it has its program: the program's first
-	// frame may come before the kernel says that the program is attached.
+	// The device is in the tables before it has its program: the program's first frame
+	// may come before the kernel has confirmed that the program is attached.
 	err = g.place(p)
 	var open link.Link
 	if err == nil {
-		// The process that made the device is about to set it up, and waits for
-		// the lock.
+		// The process that made the device waits for the lock in order to set the
+		// device up.
 		hurry := b.store.hurry()
 		hurry.begin()
 		open, err = attachOpen(hookTCX, program, int(ifindex))
@@ -241,8 +241,8 @@ func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, taken PortTaken, p
 	}
 	if err == nil {
 		defer open.Close()
-		// From now on the link leads to the device wherever the device goes.
-		// The link ends with a command that is killed.
+		// From now on the link leads to the device wherever the device goes. The link
+		// ends with the command, if that is killed.
 		if err = ready(); err == nil && !b.HasDevice(p) {
 			err = unix.ENODEV
 		}
@@ -253,7 +253,7 @@ func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, taken PortTaken, p
 			err = open.Pin(b.link(p.Id, hookTCX).path)
 		}
 		if err != nil {
-			_ = b.link(p.Id, hookOut).remove() // or the next command does
+			_ = b.link(p.Id, hookOut).remove() // if this fails, the next command does it
 			tie := Tie{open: open}
 			owed, undo := f.Leave(p, nil, tie)
 			if undo == nil && owed != nil {

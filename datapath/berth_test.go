@@ -12,10 +12,10 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// berth configures a berth with what a new port has.
+// berth adds a berth with the settings of a new port.
 func berth(c *Config, _ []*Port) { NewBerth(c, "near*").Flags |= PortLearn | floods }
 
-// keepsAll readies a device that is ready.
+// keepsAll readies a device, and has nothing to do.
 func keepsAll() error { return nil }
 
 // occupy brings a device of the rack to the bridge's first berth that is ready.
@@ -26,8 +26,8 @@ func (s *shelf) occupy(b *Bridge, ifindex uint32, name string) *Port {
 	return p
 }
 
-// frame puts a frame to the bridge's program as if it came in by a device, and
-// says what was counted.
+// frame puts a frame to the bridge's program as if it came in by a device, and returns
+// its outcome with the counters.
 func (s *shelf) frame(b *Bridge, ifindex uint32, frame []byte) outcome {
 	s.t.Helper()
 	all := func() []Stats {
@@ -86,8 +86,8 @@ func (s *shelf) device(b *Bridge, slot uint32) (ifindex uint32) {
 	return ifindex
 }
 
-// A berth is nobody until a device comes; then it is a port at once, and the next
-// change makes it one like any other, with all that it has.
+// A berth takes part in nothing until a device comes. Then it is a port at once, and
+// the next change makes it one like any other, with all its settings.
 func TestBerth(t *testing.T) {
 	s := newShelf(t, 4)
 	b := s.create("br0", 2, berth, berth)
@@ -183,8 +183,8 @@ func TestBerth(t *testing.T) {
 	s.occupiedLeaves(b)
 }
 
-// occupiedLeaves wants what a port took to be given back when it leaves while it
-// is in a berth.
+// occupiedLeaves checks that a port that leaves while it is in a berth gives back its
+// settings.
 func (s *shelf) occupiedLeaves(b *Bridge) {
 	s.t.Helper()
 	if err := s.commit(b, berth); err != nil {
@@ -209,8 +209,8 @@ func (l *leavers) Leave(was, _ *Port, _ Tie) (*Port, error) { *l = append(*l, wa
 
 func (*leavers) Follow(*Bridge, *Bridge) error { return nil }
 
-// What a port in a berth took is given back also where the command was killed that
-// took it out of the bridge.
+// A port in a berth gives back its settings also if the command that removed it from
+// the bridge was killed.
 func TestBerthLeaves(t *testing.T) {
 	s := newShelf(t, 3)
 	b := s.create("br0", 2, berth)
@@ -247,7 +247,7 @@ func TestBerthLeaves(t *testing.T) {
 	}
 }
 
-// A berth whose device has gone is vacant; no other gets its id.
+// A berth whose device has gone is vacant; its id is not used again.
 func TestBerthLosesDevice(t *testing.T) {
 	s := newShelf(t, 2)
 	b := s.create("br0", 2, berth)
@@ -283,7 +283,7 @@ func TestBerthLosesDevice(t *testing.T) {
 	s.expect(b, "a flood past it", s.rack.near[0], from(1), sent(1))
 	s.expect(b, "unicast there", s.rack.near[0], unicast(9, 1), sent(1)) // a flood
 
-	// another of the same index
+	// another device with the same index
 	if plug(index) != index {
 		t.Fatal("another index")
 	}
@@ -308,7 +308,7 @@ func TestBerthLosesDevice(t *testing.T) {
 		t.Errorf("FDB %v, %v; want no address of the former device", list, err)
 	}
 
-	// before there is a change, a berth is not for one of the same index
+	// before the next change, a device with the same index cannot occupy the berth
 	if err := s.commit(b, func(c *Config, _ []*Port) { berth(c, nil); berth(c, nil) }); err != nil {
 		t.Fatal(err)
 	}
@@ -329,7 +329,7 @@ func TestBerthLosesDevice(t *testing.T) {
 	}
 }
 
-// A berth that a device was brought to by who was killed gets another id.
+// A berth gets another id if the command that brought it a device was killed.
 func TestBerthMend(t *testing.T) {
 	put := func(table string, key, value any) func(*shelf, *Bridge, *Port) error {
 		return func(s *shelf, b *Bridge, p *Port) error {
@@ -361,7 +361,7 @@ func TestBerthMend(t *testing.T) {
 		steps []func(*shelf, *Bridge, *Port) error
 		port  bool
 
-		left bool // the device was readied, or may have been, and is no port
+		left bool // the device may have been readied, and is no port
 	}{
 		{"record", []func(*shelf, *Bridge, *Port) error{record}, false, false},
 		{"half of the device maps", []func(*shelf, *Bridge, *Port) error{record, put(kernelMapTcxDevices, 0, 0)}, false, true},
@@ -419,7 +419,7 @@ func TestBerthMend(t *testing.T) {
 	}
 }
 
-// XDP leaves what goes to a berth to tcx, floods too, and sends the rest.
+// XDP leaves frames to a berth, and floods, to tcx, and forwards the rest.
 func TestBerthXDP(t *testing.T) {
 	s := newShelf(t, 3)
 	b := s.create("br0", 2, berth, allXDP)
@@ -456,7 +456,7 @@ func TestBerthXDP(t *testing.T) {
 	s.expect(b, "what XDP left", near[0], unicast(2, 0), sent(2))
 }
 
-// Where a change fails that gives a berth's slot away, the berth has it again.
+// A change that gives a berth's slot away and fails gives the slot back to the berth.
 func TestBerthCommitFails(t *testing.T) {
 	s := newShelf(t, 4)
 	b := s.create("br0", 2, berth, berth)

@@ -46,7 +46,7 @@ func ether(dst, src mac, typ int, payload ...[]byte) []byte {
 	return join(dst[:], src[:], be16(typ), join(payload...))
 }
 
-// retagged returns a frame with tags put in, the outer first.
+// retagged returns a frame with tags inserted, the outer one first.
 func retagged(frame []byte, tags ...tag) []byte {
 	b := slices.Clone(frame[:12])
 	for _, t := range tags {
@@ -55,8 +55,8 @@ func retagged(frame []byte, tags ...tag) []byte {
 	return join(b, frame[12:])
 }
 
-// cut cuts the packet in a frame off after so many bytes. It gets a priority tag:
-// BPF_PROG_TEST_RUN refuses packets without their header if it sees what they are.
+// cut truncates the packet in a frame after so many bytes. It gets a priority tag:
+// BPF_PROG_TEST_RUN refuses packets without their header if it recognizes their type.
 func cut(frame []byte, n int) []byte {
 	return retagged(frame[:etherHeader+n], tag{tpid: typeVLAN})
 }
@@ -100,7 +100,7 @@ func udp(src, dst int, payload ...byte) []byte {
 // linkLayer is an option of ND (RFC 4861 4.6.1).
 func linkLayer(typ byte, m mac) []byte { return join([]byte{typ, 1}, m[:]) }
 
-// icmp6 is a message with so many bytes between its checksum and its options or target.
+// icmp6 is a message with the bytes rest between its checksum and its options or target.
 func icmp6(typ byte, rest ...[]byte) []byte { return join([]byte{typ, 0, 0, 0}, join(rest...)) }
 
 func solicitation(target string, options ...[]byte) []byte {
@@ -115,12 +115,12 @@ func arp(op int, sha mac, spa string, tha mac, tpa string) []byte {
 	return join(be16(1), be16(typeIP4), []byte{6, 4}, be16(op), sha[:], addr(spa).AsSlice(), tha[:], addr(tpa).AsSlice())
 }
 
-// bootp is a message of a DHCP client that asks for a station.
+// bootp is a message of a DHCP client, for a station.
 func bootp(chaddr mac) []byte {
 	return join([]byte{1, 1, 6, 0}, make([]byte, 24), chaddr[:], make([]byte, 10))
 }
 
-// priorityTags are so many tags of no VLAN.
+// priorityTags are n tags without a VLAN.
 func priorityTags(n int) []tag {
 	return slices.Repeat([]tag{{tpid: typeVLAN}}, n)
 }
@@ -136,9 +136,9 @@ func (s *bench) bind(vlan uint16, port int, m mac, addresses ...string) {
 	}
 }
 
-// sift puts a frame to a port of a bench both ways that there are to decide on
-// it: anew, and by what is remembered of prime, a frame of the same addresses;
-// and by XDP. It must be forwarded, or dropped for a reason.
+// sift puts a frame to a port of a bench by both ways of deciding on it: anew, and by the decision
+// that was remembered for prime, a frame with the same addresses; and by XDP. It must be forwarded,
+// or dropped for a reason.
 func (s *bench) sift(port int, name string, frame, prime []byte, reason string) {
 	s.t.Helper()
 	look := func(how string) {
@@ -364,24 +364,23 @@ func TestSourceGuard(t *testing.T) {
 		s.sift(0, tt.name, tt.frame, prime, tt.reason)
 	}
 
-	// another port may say what it likes
+	// a port without guard may send anything
 	expect(t, "from a port without guard", s.tcx(1, ether(a, b, typeIP4, ip4("192.0.2.9", "192.0.2.1", protoUDP, 0))), sent(0))
-	// a binding is not asked for twice
+	// a removed binding no longer counts, although it was found before
 	frame := v4("192.0.2.1")
 	s.sift(0, "bound", frame, frame, "")
 	if err := s.gen.coll.Maps[kernelMapBindings].Delete(bindingKey(0, addr("192.0.2.1"))); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, "unbound", s.tcx(0, frame), dropped(spoofed))
-	// and one of a former tenant of the slot is none
+	// nor does a binding of the slot's former tenant
 	s.ids[0] += 1 << slotBits
 	s.bind(0, 0, a, "192.0.2.1")
 	expect(t, "bound to a port that has left", s.tcx(0, frame), dropped(spoofed))
 }
 
-// Everything that a guard is to stop, from a port and from one that is trusted.
-// A station that is bound at other ports alone sends nothing from a guarded port,
-// and is not learned there.
+// All frames that a guard has to stop, from a guarded port and from a trusted one. A station that
+// is bound at other ports only sends nothing from a guarded port, and is not learned there.
 func TestBoundElsewhere(t *testing.T) {
 	mine, theirs, unbound, both := station(1), station(2), station(3), station(4)
 	s := newBench(t, 3, allXDP, sourceGuard)
@@ -431,7 +430,7 @@ func TestBoundElsewhere(t *testing.T) {
 			t.Errorf("%s: a station that is bound elsewhere was learned: %+v", name, e)
 		}
 	}
-	// a VLAN of its own is another matter
+	// another VLAN has bindings of its own
 	got := s.tcx(0, retagged(messages["DHCP"](theirs), tag{tpid: typeVLAN, vid: 7}))
 	if len(got.Drops) > 0 {
 		t.Errorf("bound in another VLAN: dropped: %v", got.Drops)
@@ -469,7 +468,8 @@ func TestServerGuards(t *testing.T) {
 		{"fragment that does not say what it is", v4(0x2000, udp(1067, 68)), server},
 		{"fragment that its padding speaks for", join(v4(0x2000, udp(1067, 68)), []byte{1, 1, 6, 0}), server},
 		{"fragment without ports", v4(0x2000), server},
-		// of a fragment with others behind it stations take words of eight bytes: the next one says what it is
+		// if more fragments follow, stations use only whole words of eight bytes: the next fragment
+		// may replace the rest
 		{"fragment that says what it is in a word that is not whole", v4(0x2000, udp(1067, 68, 1, 1, 6, 0, 0, 0, 0)), server},
 		{"fragment of whole words", v4(0x2000, udp(1067, 68, 1, 1, 6, 0, 0, 0, 0, 0)), ""},
 		{"last fragment of words that are not whole", v4(0, udp(1067, 68, 1, 1, 6, 0, 0, 0, 0)), ""},
@@ -505,7 +505,7 @@ func TestServerGuards(t *testing.T) {
 		{"ARP", ether(b, a, typeARP, arp(arpRequest, a, "192.0.2.1", none, "192.0.2.2")), ""},
 		{"advertisement behind eight tags", retagged(v6(protoICMP6, ra), priorityTags(8)...), router},
 	}
-	// nobody can tell what these are: whoever guards drops them
+	// these cannot be classified: every guard drops them
 	untold := [][]byte{
 		v6(protoICMP6),
 		v6(protoFragment, fragment(protoICMP6, 0, true)),
@@ -537,7 +537,7 @@ func TestServerGuards(t *testing.T) {
 			s.sift(0, fmt.Sprintf("untold frame %d, %s", i, guard), frame, unicast(2, 1), guard)
 		}
 		s.sift(0, "too deep, "+guard, retagged(v6(protoICMP6, ra), priorityTags(9)...), unicast(2, 1), "too-deep")
-		// whoever listens beside the stack may not ask for the version
+		// a program with a raw socket may ignore the version
 		reason := "malformed"
 		other, short, short6 := v6(protoICMP6, ra), v4(0, udp(67, 68, 2)), cut(v6(protoICMP6, ra), 39)
 		other[14] = 0x70
@@ -552,8 +552,8 @@ func TestServerGuards(t *testing.T) {
 	}
 }
 
-// answered puts a frame to a port and returns what the switch answers; nil if
-// it does something else, which want says.
+// answered puts a frame to a port and returns the switch's answer; nil if the outcome is another
+// one, which must be want.
 func (s *bench) answered(name string, port int, frame []byte, want outcome) []byte {
 	s.t.Helper()
 	before := s.allStats()
@@ -606,7 +606,7 @@ func TestSuppressARP(t *testing.T) {
 	s.bind(0, 1, b, "192.0.2.2")
 	s.bind(10, 1, c, "192.0.2.2")
 	s.bind(0, 0, a, "192.0.2.1")
-	// the answer is in the bytes of the question: what is behind it stays
+	// the answer overwrites the question; the bytes behind it stay
 	ask := func(dst, sha mac, spa, tpa string) []byte {
 		return join(ether(dst, sha, typeARP, arp(arpRequest, sha, spa, none, tpa)), make([]byte, 18))
 	}
@@ -623,7 +623,7 @@ func TestSuppressARP(t *testing.T) {
 		want  []byte // nil: flooded
 	}{
 		{"question", 0, ask(broadcast, a, "192.0.2.1", "192.0.2.2"), answer(a, b, "192.0.2.2", "192.0.2.1")},
-		// what the last frame was must not be remembered
+		// the decision on the last frame must not be remembered for these
 		{"a length instead of a type", 0, ether(broadcast, a, 0, arp(arpRequest, a, "192.0.2.1", none, "192.0.2.2")), nil},
 		{"question to a group", 0, ask(group(1), a, "192.0.2.1", "192.0.2.2"), answer(a, b, "192.0.2.2", "192.0.2.1")},
 		{"question for nobody", 0, ask(broadcast, a, "192.0.2.1", "192.0.2.9"), nil},
@@ -655,20 +655,20 @@ func TestSuppressARP(t *testing.T) {
 			t.Errorf("%s by XDP: %s", tt.name, got)
 		}
 	}
-	// who asks is known
+	// the asking station is learned
 	if _, ok := s.fdb()[address{a, 0}]; !ok {
 		t.Error("the station that asked was not learned")
 	}
-	// where the question could not go there is no answer
+	// if the question could not go there, there is no answer
 	expect(t, "from a protected port", s.tcx(2, ask(broadcast, c, "192.0.2.3", "192.0.2.2")), sent(0, 3))
-	// a station that is asked alone answers itself
+	// a station answers a question that is sent to itself only
 	s.learn(1, 2)
 	s.learn(0, 1)
 	for range 2 {
 		expect(t, "unicast", s.tcx(0, ask(b, a, "192.0.2.1", "192.0.2.2")), sent(1))
 		expect(t, "unicast by XDP", s.xdp(0, ask(b, a, "192.0.2.1", "192.0.2.2")), sent(1))
 	}
-	// nobody answers for a port whose device has gone, or that has left
+	// there is no answer for a port whose device has gone, or that has left
 	question := ask(broadcast, a, "192.0.2.1", "192.0.2.2")
 	s.gen.forget(2)
 	expect(t, "without the station's device", s.tcx(0, question), sent(2, 3))
@@ -681,8 +681,8 @@ func TestSuppressARP(t *testing.T) {
 	expect(t, "of a port that has left", s.tcx(0, question), sent(1, 2, 3))
 }
 
-// icmpSum is the checksum of an ICMPv6 message in an IPv6 packet, 0 if what the
-// message has is right (RFC 8200 8.1).
+// icmpSum is the checksum of an ICMPv6 message in an IPv6 packet, 0 if the message's own checksum
+// is right (RFC 8200 8.1).
 func icmpSum(packet []byte) uint16 {
 	message := packet[40:]
 	data := join(packet[8:40], be16(0), be16(len(message)), be16(0), be16(protoICMP6), message)
@@ -773,7 +773,7 @@ func TestSuppressND(t *testing.T) {
 	}
 }
 
-// The bindings of a bridge as commands see them.
+// The methods for bindings, which commands use.
 func TestBindings(t *testing.T) {
 	shelf := newShelf(t, 3)
 	b := shelf.create("br0", 2)
@@ -819,7 +819,7 @@ func TestBindings(t *testing.T) {
 	for i, a := range []string{"192.0.2.1", "2001:db8::1", "::192.0.2.1", "192.0.2.1"} {
 		binding := Binding{VLAN: uint16(i / 3 * 10), Address: addr(a), MAC: mac1, Port: ports[i%2].Id}
 		err := b.Bind(binding)
-		if i == 1 { // the table is made large, with this one and what it had
+		if i == 1 { // this makes the table large, and keeps its bindings
 			if !errors.Is(err, ErrBindingsSmall) {
 				t.Errorf("a second binding in a table for one: %v", err)
 			}
@@ -874,7 +874,7 @@ func TestBindings(t *testing.T) {
 	if err := b.Bind(Binding{Address: addr("192.0.2.1"), MAC: mac1, Port: ports[0].Id}); !errors.Is(err, ErrBindingsFull) {
 		t.Errorf("one more than there is room for: %v", err)
 	}
-	// those of a port that has left make room
+	// bindings of ports that have left make room
 	if err := m.Put(bindingKey(1, addr("10.0.0.0")), kernelBinding{Mac: 2, Port: ports[1].Id}); err != nil {
 		t.Fatal(err)
 	}
@@ -883,8 +883,7 @@ func TestBindings(t *testing.T) {
 	}
 }
 
-// Many bindings are replaced at once: also all that a full table has room for,
-// each by another station.
+// Many bindings are replaced at once, even all of a full table, each by another station.
 func TestReplaceBindings(t *testing.T) {
 	shelf := newShelf(t, 3)
 	b := shelf.create("br0", 2)
@@ -935,7 +934,7 @@ func TestReplaceBindings(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// in a table for one there is no room for two stations at a time
+	// a table for one binding has no room for two stations at a time
 	first := bind(0, 0, ids[0])
 	must(b.ReplaceBindings(nil, []Binding{first}))
 	if err := b.ReplaceBindings(nil, []Binding{bind(0, 1, ids[1])}); !errors.Is(err, ErrBindingsSmall) {
@@ -962,13 +961,13 @@ func TestReplaceBindings(t *testing.T) {
 	want(MaxBindings, here)
 	must(b.ReplaceBindings(nil, list(MaxBindings, there)))
 	want(MaxBindings, there)
-	// some go, some come, and some that are to go come again
+	// some go, some come, and some are removed and made again
 	must(b.ReplaceBindings(append(list(MaxBindings, there)[10:], bind(MaxBindings+7, 0, 0)), list(12, here)))
 	want(12, here)
 }
 
-// With a feature that is for bindings their table has its whole size: no binding takes
-// other programs then. What was bound before still is.
+// With a feature that uses bindings, their table has its full size, so that a binding needs no new
+// programs. Former bindings stay.
 func TestBindingsRoom(t *testing.T) {
 	for name, ask := range map[string]func(c *Config, p []*Port){
 		"source guard": func(_ *Config, p []*Port) { p[0].Flags |= PortSrcGuard },

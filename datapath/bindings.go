@@ -25,11 +25,11 @@ type Binding struct {
 	Port    uint32 // id
 }
 
-// ErrBindingsFull says that a bridge has MaxBindings bindings.
+// ErrBindingsFull reports that a bridge has MaxBindings bindings.
 var ErrBindingsFull = fmt.Errorf("it has %d bindings, and no bridge can have more", MaxBindings)
 
-// ErrBindingsSmall says that a bridge's table of bindings is as it is made at
-// first, with room for next to none; Commit with Tables.Bindings makes it large.
+// ErrBindingsSmall reports that a bridge's table of bindings has its initial size, with
+// room for next to none. Commit with Tables.Bindings makes it large.
 var ErrBindingsSmall = errors.New("its table of bindings is small")
 
 func bindingKey(vlan uint16, a netip.Addr) kernelBindingKey {
@@ -37,7 +37,7 @@ func bindingKey(vlan uint16, a netip.Addr) kernelBindingKey {
 	words := a.As16()
 	if a.Is4() {
 		k.Type = unix.ETH_P_IP
-		clear(words[:12]) // of an address mapped into IPv6
+		clear(words[:12]) // the prefix of an IPv4 address mapped into IPv6
 	}
 	for i := range k.Address {
 		k.Address[i] = binary.NativeEndian.Uint32(words[4*i:])
@@ -55,7 +55,7 @@ const bindingSpare = bindingEntries - 1
 // largeBindings is how many entries a large table has.
 const largeBindings = MaxBindings*bindingEntries + bindingSpare
 
-// stationKeys are the two keys by which the datapath finds that the station of a
+// stationKeys returns the two keys by which the datapath finds that the station of a
 // binding is bound: at its port, and at any port.
 func (e Binding) stationKeys() [2]kernelBindingKey {
 	mac := key(e.MAC, 0)
@@ -104,8 +104,8 @@ func (b *Bridge) LargeBindings() (bool, error) {
 // ErrBindingsFull or ErrBindingsSmall if there is no room.
 func (b *Bridge) Bind(binding Binding) error { return b.ReplaceBindings(nil, []Binding{binding}) }
 
-// Unbind removes the binding of an address; the error is os.ErrNotExist where
-// there is none.
+// Unbind removes the binding of an address; the error is os.ErrNotExist if there is
+// none.
 func (b *Bridge) Unbind(vlan uint16, a netip.Addr) error {
 	m, err := b.openTable(kernelMapBindings)
 	if err != nil {
@@ -120,10 +120,10 @@ func (b *Bridge) Unbind(vlan uint16, a netip.Addr) error {
 	return b.ReplaceBindings([]Binding{{VLAN: vlan, Address: a}}, nil)
 }
 
-// ReplaceBindings removes the bindings of the addresses of del, which may be gone
-// already, and makes those of add. An address of add loses its former binding, but it
-// is bound all the time, even if it is in del, too. The table is read once, however
-// many the bindings are. If there is no room, the error is ErrBindingsFull or
+// ReplaceBindings removes the bindings of the addresses in del, which may be gone
+// already, and makes the bindings in add. An address in add loses its former binding,
+// but it is bound all the time, even if it is in del, too. The table is read once,
+// however many the bindings are. If there is no room, the error is ErrBindingsFull or
 // ErrBindingsSmall, and nothing is changed.
 func (b *Bridge) ReplaceBindings(del, add []Binding) error {
 	m, err := b.openTable(kernelMapBindings)
@@ -169,7 +169,7 @@ func (b *Bridge) ReplaceBindings(del, add []Binding) error {
 	})
 }
 
-// Bindings returns the bridge's bindings of ports that it has, in no order.
+// Bindings returns the bindings of the bridge's present ports, in no particular order.
 func (b *Bridge) Bindings() (list []Binding, err error) {
 	m, err := b.openTable(kernelMapBindings)
 	if err != nil {
@@ -186,7 +186,7 @@ func (b *Bridge) Bindings() (list []Binding, err error) {
 }
 
 // UnbindAll removes the bindings that f chooses, and all bindings of ports that have
-// left. It returns how many f has chosen.
+// left. It returns the number that f has chosen.
 func (b *Bridge) UnbindAll(f func(Binding) bool) (n int, err error) {
 	m, err := b.openTable(kernelMapBindings)
 	if err != nil {
@@ -261,9 +261,9 @@ func (t bindingTable) station(k kernelBindingKey) *boundStation {
 	return s
 }
 
-// takes returns how many entries a table needs in order to lose the bindings of del and
-// to get those of next. The station that gets an address has its entries before the
-// station that had the address loses its own.
+// takes returns how many entries a table needs in order to lose the bindings in del and
+// to get the bindings in next. The station that gets an address has its entries before
+// the station that had the address loses its own.
 func (t bindingTable) takes(del []Binding, next map[bindingAddress]Binding) uint32 {
 	n, spare := len(t.bindings), 0
 	for a, e := range next {
@@ -305,7 +305,7 @@ func (t bindingTable) put(m *ebpf.Map, e Binding) error {
 	return t.release(m, old)
 }
 
-// remove removes the binding of an address, which may have none.
+// remove removes the binding of an address, if there is one.
 func (t bindingTable) remove(m *ebpf.Map, at bindingAddress) error {
 	old, ok := t.bindings[at]
 	if !ok {
@@ -318,7 +318,7 @@ func (t bindingTable) remove(m *ebpf.Map, at bindingAddress) error {
 	return t.release(m, old)
 }
 
-// release removes the station of a binding that is gone, unless others have it.
+// release removes the station of a binding that is gone, unless other bindings have it.
 func (t bindingTable) release(m *ebpf.Map, e Binding) (err error) {
 	for _, k := range e.stationKeys() {
 		s := t.station(k)
@@ -366,8 +366,8 @@ func readBindings(m *ebpf.Map) (t bindingTable, err error) {
 	return t, nil
 }
 
-// tidy makes the stations of a table those of its bindings. A change that was killed
-// may have left other stations. The next change of a binding mends that.
+// tidy makes the stations of a table match its bindings. A change that was killed may
+// have left other stations. The next change of a binding mends that.
 func (t bindingTable) tidy(m *ebpf.Map) (err error) {
 	for k, s := range t.stations {
 		if s.bindings > 0 {
@@ -395,8 +395,8 @@ func (t bindingTable) tidy(m *ebpf.Map) (err error) {
 	return err
 }
 
-// settleBindings makes the table of bindings large once a feature is on that uses it.
-// So no later binding needs other programs.
+// settleBindings makes the table of bindings large once a feature that uses it is on.
+// So no later binding needs new programs.
 func (b *Bridge) settleBindings(next *Config, t *Tables) error {
 	const ask = kernelFeatureFEATURE_SOURCE_GUARD | kernelFeatureFEATURE_SUPPRESS
 	asks := func(c *Config) bool { return kernelFeature(c.Features)&ask != 0 }

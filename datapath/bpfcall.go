@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These are calls of bpf(2) that each change makes, also one that loads no programs. The
-// library asks the kernel more each time: what kind of link there is, whether objects
-// can have names, and whether any of the mounted file systems has a token for who may
-// not call bpf(2) otherwise. To look for that takes longer the more mounts there are.
+// These are calls of bpf(2) that each change makes, even if it loads no programs. The
+// library makes more requests each time: for the kind of a link, for names of objects,
+// and for a token for unprivileged processes, for which it searches the mounted file
+// systems. The search takes longer the more mounts there are.
 
 // bpfCall makes a call with one of the parts of union bpf_attr (linux/bpf.h).
 func bpfCall[T any](command uintptr, attr *T) (int, error) {
@@ -31,8 +31,8 @@ func bpfCall[T any](command uintptr, attr *T) (int, error) {
 	return int(fd), nil
 }
 
-// openPin opens what is pinned at a path. The flags are those of a map's use, such as
-// BPF_F_RDONLY.
+// openPin opens the object that is pinned at a path. The flags are flags of a map's use,
+// such as BPF_F_RDONLY.
 func openPin(path string, flags uint32) (int, error) {
 	name, err := unix.BytePtrFromString(path)
 	if err != nil {
@@ -50,7 +50,7 @@ func openPin(path string, flags uint32) (int, error) {
 	return fd, nil
 }
 
-// openMap opens the map that is pinned at a path, readMap opens it for reading alone.
+// openMap opens the map that is pinned at a path, readMap opens it read-only.
 func openMap(path string) (*ebpf.Map, error) { return mapAt(path, 0) }
 func readMap(path string) (*ebpf.Map, error) { return mapAt(path, unix.BPF_F_RDONLY) }
 
@@ -90,8 +90,8 @@ func updateLink(path string, p *ebpf.Program) error {
 	return nil
 }
 
-// programsAt returns how many programs are on a device of the network namespace at
-// tcx's ingress.
+// programsAt returns how many programs a device of the network namespace has at tcx's
+// ingress.
 func programsAt(ifindex uint32) (int, error) {
 	query := struct { // BPF_PROG_QUERY
 		ifindex, attachType, flags, attachFlags uint32
@@ -102,7 +102,7 @@ func programsAt(ifindex uint32) (int, error) {
 	return int(query.count), err
 }
 
-// objectName is a name of an object that the kernel keeps.
+// objectName returns the name of an object in the kernel's form.
 func objectName(name string) (field [unix.BPF_OBJ_NAME_LEN]byte) {
 	copy(field[:len(field)-1], name)
 	return field
@@ -121,8 +121,8 @@ func createMap(name string, kind ebpf.MapType, valueSize uintptr, entries uint32
 	return ebpf.NewMapFromFD(fd)
 }
 
-// putBytes sets an entry of a map as the kernel takes it: with the values of all CPUs,
-// each of a multiple of 8 bytes, where these have their own.
+// putBytes sets an entry of a map in the kernel's form: for a per-CPU map with the
+// values of all CPUs, each padded to a multiple of 8 bytes.
 func putBytes(m *ebpf.Map, key, value []byte) error {
 	var pins runtime.Pinner
 	defer pins.Unpin()
@@ -148,7 +148,7 @@ func loadShort(name string, kind ebpf.ProgramType, attach ebpf.AttachType, code 
 	attr := struct { // BPF_PROG_LOAD
 		kind, instructions uint32
 		code, license      uint64
-		level, size        uint32 // of the verifier's log, as log is
+		level, size        uint32 // of the verifier's log
 		log                uint64
 		kernel, flags      uint32
 		name               [unix.BPF_OBJ_NAME_LEN]byte

@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// A Bridge is an open bridge: its configuration, and ways to its tables.
+// A Bridge is an open bridge: its configuration, and access to its tables.
 type Bridge struct {
 	Config Config
 
@@ -24,7 +24,7 @@ type Bridge struct {
 	gen   string // name of the current generation's folder
 
 	vlans   *VLANs // see VLANs
-	vlansOf string // the generation that has them; "" where they have not been read
+	vlansOf string // the generation that has them; "" if they have not been read
 
 	moored // devices that have come to berths since the configuration was made
 
@@ -32,14 +32,14 @@ type Bridge struct {
 
 	former  uint32   // the layout of what is pinned, if it is not the present one
 	lost    []string // settings of that layout that the present one does not have
-	adopted string   // the generation that Adopt has made this one of
-	killed  bool     // a command was, before Adopt: Mend is to see what it has left
+	adopted string   // the generation that Adopt has made this bridge from
+	killed  bool     // a command was killed before Adopt, and Mend has to finish its work
 }
 
-// Unhooked returns the ports whose drivers would not have another program of XDP, and
-// have none since the last Commit: their configuration still says that they have. What
-// the former program took goes by tcx, and what XDP sends to them may be lost, until a
-// Commit of a configuration without XDP for them.
+// Unhooked returns the ports whose drivers refused to replace their XDP program, and
+// which have none since the last Commit. Their configuration still has XDP. Frames that
+// the former program would have taken go by tcx. Frames that XDP sends to these ports
+// may be lost, until a Commit of a configuration without XDP for them.
 func (b *Bridge) Unhooked() []*PortError { return b.unhooked }
 
 // Create makes a bridge without ports. The caller holds the lock.
@@ -58,12 +58,12 @@ func (s *Store) Create(name string, c Config) error {
 	return nil
 }
 
-// ErrLayout says that a bridge has tables that this program can't read.
+// ErrLayout reports that this program can't read a bridge's tables.
 var ErrLayout = errors.New("it was made by another version of bascule, with other tables")
 
-// Open reads a bridge. Without the lock, the bridge may be gone at the next look. With
-// ErrLayout it returns a bridge that can do nothing but Remove. If the error is a
-// FormerError, the bridge may be good for Adopt.
+// Open reads a bridge. Without the lock, the bridge may be gone the next moment. With
+// ErrLayout it returns a bridge that allows nothing but Remove. If the error is a
+// FormerError, Adopt may be able to take the bridge over.
 func (s *Store) Open(name string) (*Bridge, error) {
 	b := &Bridge{store: s, dir: s.path(name)}
 	for range 10 {
@@ -79,7 +79,7 @@ func (s *Store) Open(name string) (*Bridge, error) {
 			continue // a writer has just gone on to the next generation
 		}
 		if now, gone := os.Readlink(filepath.Join(b.dir, "current")); gone == nil && now != gen {
-			continue // and may write to the one that was read
+			continue // and may reuse the one that was read
 		}
 		return b, errors.Join(err, b.formerly())
 	}
@@ -93,7 +93,7 @@ func (b *Bridge) Current() bool {
 	return err == nil && gen == b.gen && b.mooredStill()
 }
 
-// Is reports whether two are the same bridge, in whatever generations.
+// Is reports whether two are the same bridge, in any generations.
 func (b *Bridge) Is(o *Bridge) bool { return b.dir == o.dir }
 
 // Store returns the store that the bridge is in.
@@ -137,12 +137,13 @@ func (b *Bridge) openTable(name string) (*ebpf.Map, error) {
 // Commit makes asked and t the bridge's configuration. It loads programs specialised for
 // it, and attaches them to new ports. Under ports that stay it swaps the programs, each
 // in one step. If a port's program can't be attached, everything is left as it was, and
-// the error is a PortError. (Unhooked tells of drivers that take no other program.) An
-// UnfinishedError says that the change is made, but not all that follows from it; Mend
-// does the rest. The caller holds the lock and is in the bridge's network namespace.
+// the error is a PortError. (Unhooked lists ports whose drivers take no other program.)
+// An UnfinishedError reports that the change is made, but not all that follows from it;
+// Mend does the rest. The caller holds the lock and is in the bridge's network
+// namespace.
 //
-// The follower is asked before the former generation goes, so that Mend can ask it
-// again.
+// The follower is called before the former generation is removed, so that Mend can call
+// it again.
 func (b *Bridge) Commit(asked *Config, t Tables, f Follower) (err error) {
 	b.unhooked = nil
 	next := *asked
@@ -159,7 +160,7 @@ func (b *Bridge) Commit(asked *Config, t Tables, f Follower) (err error) {
 	specialise(&next)
 	settleWays(&next)
 	next.FdbTurn = b.Config.FdbTurn
-	if next.FdbBuckets != b.Config.FdbBuckets { // an FDB of its own, whose entries are counted beside the former's
+	if next.FdbBuckets != b.Config.FdbBuckets { // a new FDB, with counters apart from the former's
 		next.FdbTurn ^= 1
 	}
 	if err := b.settleBindings(&next, &t); err != nil {
@@ -171,7 +172,7 @@ func (b *Bridge) Commit(asked *Config, t Tables, f Follower) (err error) {
 	spares := b.spares(&next, t)
 	hurry := b.store.hurry()
 	if spares {
-		hurry.begin() // the caller waits for a change that takes no time otherwise
+		hurry.begin() // the caller waits, and the rest of the change takes next to no time
 		defer hurry.end()
 	}
 	g, err := b.reuse(&next, t)
@@ -213,7 +214,7 @@ func (b *Bridge) Commit(asked *Config, t Tables, f Follower) (err error) {
 	if err != nil {
 		for _, l := range added {
 			if tied := PortAt(&next, l.port); l.hook == hookTCX && tied != nil && b.intends(tied) {
-				l.rest() // until the port has given back what it took: see Relent
+				l.rest() // until the port has given back its settings: see Relent
 			} else {
 				l.remove()
 			}
@@ -249,7 +250,7 @@ func (b *Bridge) Commit(asked *Config, t Tables, f Follower) (err error) {
 			return &UnfinishedError{err}
 		}
 	}
-	_, others := os.Stat(old.pin(old.gen, build())) // programs of another build are no spare
+	_, others := os.Stat(old.pin(old.gen, build())) // another build's programs cannot be the spare
 	if err := b.keepSpare(old.gen, spares && others == nil); err != nil {
 		return &UnfinishedError{err}
 	}
@@ -267,8 +268,8 @@ func (b *Bridge) Commit(asked *Config, t Tables, f Follower) (err error) {
 	return nil
 }
 
-// forgetLearned frees the addresses that ports have learned whose addition has failed:
-// the next change gives the ids of these ports to others.
+// forgetLearned frees the addresses of ports whose addition has failed: the next change
+// gives the ids of these ports to others.
 func (b *Bridge) forgetLearned() error {
 	if b.gen == "" {
 		return nil
@@ -282,30 +283,29 @@ func lost(c, next *Config) bool {
 	return slices.ContainsFunc(tenants(c), func(p *Port) bool { return TenantAt(next, p.Id) == nil })
 }
 
-// An UnfinishedError says that a change is made, but not all that follows from
-// it is done.
+// An UnfinishedError reports that a change is made, but that not all follow-up work is
+// done.
 type UnfinishedError struct{ Err error }
 
 func (e *UnfinishedError) Error() string { return e.Err.Error() }
 
 func (e *UnfinishedError) Unwrap() error { return e.Err }
 
-// A Follower does the work that follows a change beside the datapath's own
-// part. It is asked again after a command was killed, and then does the rest.
+// A Follower does the work that follows a change, except the datapath's own part. If a
+// command was killed, the Follower is called again, and does the rest.
 type Follower interface {
-	// Leave gives back the settings that a port took. It is called for each port
-	// that the bridge no longer has, or has with another hook (now is then not
-	// nil), if the port's device exists, in whatever network namespace. The device
-	// may move meanwhile; tie leads to it. There may be no way to some of what the
-	// port took. Leave then returns a port that has taken no more than that. The
-	// port is kept, and Leave is called for it again.
+	// Leave gives back the settings that a port took. It is called for each port that
+	// the bridge no longer has, or has with another hook (now is then not nil), if the
+	// port's device exists, in any network namespace. The device may move meanwhile; tie
+	// leads to it. Some of the settings may be out of reach. Leave then returns a port
+	// with only these. That port is kept, and Leave is called for it again.
 	Leave(was, now *Port, tie Tie) (owed *Port, err error)
 
-	// Follow puts right what in b no longer fits, since b was as was says.
+	// Follow corrects everything in b that no longer fits, now that was has become b.
 	Follow(b, was *Bridge) error
 }
 
-// follow does the work that follows a change to b. was says how b was before.
+// follow does the work that follows the change from was to b.
 func (b *Bridge) follow(g *generation, was *Bridge, f Follower) error {
 	if err := g.refillChanged(&b.Config, &was.Config); err != nil {
 		return err
@@ -313,7 +313,7 @@ func (b *Bridge) follow(g *generation, was *Bridge, f Follower) error {
 	if err := was.leave(&b.Config, f); err != nil {
 		return err
 	}
-	if b.Config.FdbBuckets != was.Config.FdbBuckets { // what was learned while we were at it
+	if b.Config.FdbBuckets != was.Config.FdbBuckets { // addresses that were learned meanwhile
 		if err := was.copyFDB(g); err != nil {
 			return err
 		}
@@ -329,10 +329,10 @@ func (b *Bridge) follow(g *generation, was *Bridge, f Follower) error {
 	return f.Follow(b, was)
 }
 
-// leave has f give back the settings of ports of b that the configuration now has no
-// more, that have left XDP, or whose notes of what they took now have less in them.
-// These ports have no program of XDP any more: it would keep the features of a veth's
-// other end.
+// leave has f give back the settings of those ports of b that are gone in the new
+// configuration, that have left XDP, or whose notes of taken settings have become fewer.
+// These ports have no XDP program any more: it would keep the features of a veth's other
+// end.
 func (b *Bridge) leave(now *Config, f Follower) error {
 	for _, p := range append(Ports(&b.Config), b.Departed()...) {
 		if p.Facts&PortPatch != 0 {
@@ -346,7 +346,7 @@ func (b *Bridge) leave(now *Config, f Follower) error {
 		exists, here := tie.find()
 		anew := func(n *Port) bool { return n.Ifindex == here }
 		if !exists || here != 0 && !b.HasDevice(p) && slices.ContainsFunc(Ports(now), anew) {
-			continue // or the device is a port anew, which gives back what there is to give back
+			continue // or the device is a port again, and gives its settings back when it leaves
 		}
 		owed, err := f.Leave(p, stays, tie)
 		if err == nil && owed != nil {
@@ -367,7 +367,7 @@ func (b *Bridge) Mend(f Follower) error {
 		return err
 	}
 	defer g.Close()
-	// Nobody knows whether the spare has the tables that b has.
+	// The spare may have other tables than b.
 	if err := b.keepSpare("", false); err != nil {
 		return err
 	}
@@ -393,9 +393,9 @@ func (b *Bridge) Mend(f Follower) error {
 			err = b.leave(&b.Config, f)
 		case old.gen != intention && (next == b.gen || next == adopted):
 			if err = b.follow(g, old, f); old.former != 0 && errors.Is(err, ErrLayout) {
-				err = nil // the tables that it had are not to be had
+				err = nil // its former tables cannot be read
 			}
-		default: // one that was not made current
+		default: // a generation that was not made current
 			err = old.leave(&b.Config, f)
 		}
 		if err != nil {
@@ -422,15 +422,15 @@ func (b *Bridge) Mend(f Follower) error {
 	return b.store.unplug()
 }
 
-// Dirty reports whether a command is at work between Begin and Done, or was
-// killed there.
+// Dirty reports whether a command is at work between Begin and Done, or was killed
+// between them.
 func (b *Bridge) Dirty() bool {
 	_, err := os.Stat(b.pin("dirty"))
 	return err == nil
 }
 
-// generations returns the bridge as each of its readable generations has it. There is
-// one generation, unless a command is at work or was killed.
+// generations returns the bridge once for each of its readable generations. There is one
+// generation, unless a command is at work or was killed.
 func (b *Bridge) generations() []*Bridge {
 	entries, err := os.ReadDir(b.dir)
 	if err != nil {
@@ -447,8 +447,8 @@ func (b *Bridge) generations() []*Bridge {
 	return list
 }
 
-// Remove deletes the bridge and everything of it in the kernel. The caller
-// holds the lock.
+// Remove deletes the bridge and all its objects in the kernel. The caller holds the
+// lock.
 func (b *Bridge) Remove(f Follower) error {
 	if err := os.Remove(b.pin("current")); err != nil {
 		return err
@@ -498,8 +498,8 @@ func (b *Bridge) sweep(f Follower) error {
 	return b.store.unplug()
 }
 
-// Begin says that a command is about to change the bridge. If the command is killed,
-// the next one knows it. The caller holds the lock.
+// Begin notes that a command is about to change the bridge. If the command is killed,
+// the next one finds the note. The caller holds the lock.
 func (b *Bridge) Begin() error {
 	err := os.Mkdir(b.pin("dirty"), 0o700)
 	if errors.Is(err, fs.ErrExist) {
@@ -509,7 +509,7 @@ func (b *Bridge) Begin() error {
 }
 
 // work makes a change that may be killed on the way. The next command then does the
-// rest, and also what that change itself could not finish.
+// rest, and also work that the change itself could not finish.
 func (b *Bridge) work(f func() error) error {
 	if b.Dirty() {
 		return f() // f is part of a larger change
@@ -523,7 +523,7 @@ func (b *Bridge) work(f func() error) error {
 	return b.Done()
 }
 
-// Done says that the bridge is as its configuration says.
+// Done notes that the kernel follows the bridge's configuration.
 func (b *Bridge) Done() error {
 	err := os.Remove(b.pin("dirty"))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -18,28 +18,28 @@ import (
 	"bascule/pf"
 )
 
-// What a bridge has switched off costs nothing: its instructions are not in
-// the program. These are the counts on Linux 6.18 of a plain switch; the budget
-// leaves room for another kernel's inlining. Raise them only with a reason. 73 of tcx run
-// only for packets that the kernel says are too large (jumbo_fits() in bpf/verdict.h), and 98
-// for frames to ports that have lost their carrier (lost_way() in bpf/pipeline.h).
+// A feature that is off costs nothing: its instructions are not in the program. These are the
+// counts of a plain switch on Linux 6.18; the budget leaves room for another kernel's
+// inlining. Raise them only with a reason. 73 of tcx run only for packets that the kernel
+// reports as too large (jumbo_fits() in bpf/verdict.h), and 98 for frames to ports that have
+// lost their carrier (lost_way() in bpf/pipeline.h).
 const (
 	plainTCX = 2073
 	plainXDP = 651
 
 	instructionSlack = 2 // percent
 
-	// instructions that the verifier looks at, at most: more than with everything
-	// on, and so few that a feature that multiplies its ways is seen at once. Verifiers
-	// differ: of control that of Linux 6.18 follows 10706. That of 7.3 follows 14241:
-	// its log has each function twice that both requests and the timer call.
+	// the most instructions that the verifier may process: more than with everything on, and
+	// few enough that a feature that multiplies the paths exceeds them. Verifiers differ: for
+	// control, Linux 6.18 processes 10706 instructions. Linux 7.3 processes 14241, because it
+	// verifies each function twice that both requests and the timer call.
 	verifiedTCX     = 60000
 	verifiedXDP     = 30000
-	verifiedControl = 16000 // most of it states of pf, which both make and remove
+	verifiedControl = 16000 // mostly pf's states, which both requests and the timer remove
 )
 
-// size returns how many instructions the kernel keeps of a program, and how
-// many its verifier has looked at.
+// size returns how many instructions the kernel keeps of a program, and how many its verifier
+// has processed.
 func size(t testing.TB, p *ebpf.Program) (kept int, verified uint32) {
 	t.Helper()
 	info, err := p.Info()
@@ -60,7 +60,7 @@ func size(t testing.TB, p *ebpf.Program) (kept int, verified uint32) {
 func TestInstructionBudget(t *testing.T) {
 	s := newBench(t, 4, func(c *Config, p []*Port) {
 		allXDP(c, p)
-		p[3].Facts &^= PortXDPTx // or it would flood by XDP
+		p[3].Facts &^= PortXDPTx // or the bridge would flood by XDP
 	})
 	if s.cfg.Features != 0 {
 		t.Fatalf("features %#x of a plain switch", s.cfg.Features)
@@ -140,7 +140,7 @@ func TestFeatureCosts(t *testing.T) {
 	}
 }
 
-// everything switches on all that a bridge with XDP may have, but pf.
+// everything switches on all features that a bridge with XDP may have, but pf.
 func everything(c *Config, p []*Port) {
 	allXDP(c, p)
 	c.GroupFwdMask, c.MoveMax = 0xffff, 5
@@ -163,20 +163,20 @@ func everything(c *Config, p []*Port) {
 	routed(c, p)
 }
 
-// rates is with limits of all that comes in, and of all that leaves.
+// rates adds limits of all frames that come in, and of all that leave.
 func rates(_ *Config, p []*Port) {
 	rate{storm{1000, true}, 0}.set(p[0], LimitIn)
 	rate{storm{1000, false}, 10}.set(p[2], LimitOut)
 }
 
-// routed is with a host port that routes.
+// routed adds a host port that routes.
 func routed(_ *Config, p []*Port) {
 	p[1].Flags |= PortRoute
 	p[1].Endpoint, p[1].HostIfindex, p[1].Host = 3, 1, 2
 	p[1].Notes |= PortHost
 }
 
-// withSpan is with a span port, with which XDP has nothing to do.
+// withSpan adds a span port, whose frames XDP leaves to tcx.
 func withSpan(c *Config, p []*Port) {
 	spanAt(c, p[3], 0)
 	c.SpanIn, p[0].SpanOut = 1, 1
@@ -201,7 +201,7 @@ func pfEverything(c *Config, p []*Port) {
 	c.Pf.Rules, c.Pf.Groups, c.Pf.Dims, c.Pf.Asks, c.Pf.Buckets = 10000, 3, 1<<8-1, 1<<7-1|pf.AskLoopback, 1
 }
 
-// pfRouted is with a host port that routes past pf, which XDP does without ether rules.
+// pfRouted adds a host port that routes past pf, which XDP does without ether rules.
 func pfRouted(c *Config, p []*Port) {
 	pfEverything(c, p)
 	rates(c, p)
@@ -211,15 +211,16 @@ func pfRouted(c *Config, p []*Port) {
 	routed(c, p)
 }
 
-// pfFirst is with one that routes first packets past pf by XDP, which does so with few rules.
+// pfFirst adds a host port whose first packets XDP judges and routes, as it does with few
+// rules.
 func pfFirst(c *Config, p []*Port) {
 	pfRouted(c, p)
 	c.Pf.Features &^= uint64(kernelFeatureFEATURE_PF_FIB | kernelFeatureFEATURE_PF_LIMITERS)
 	c.Pf.Asks &^= pf.AskRoute | pf.AskPriority | pf.AskRandom | pf.AskOnce
 }
 
-// However it is specialised, a program is verified in a moment: what the
-// verifier has to look at is bounded, and does not grow with the ports.
+// Every specialised program is verified in a moment: the number of instructions that the
+// verifier processes is bounded, and does not grow with the ports.
 func TestVerifierBudget(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -295,7 +296,7 @@ func TestVerifierBudget(t *testing.T) {
 		})
 		for name, budget := range budgets {
 			p := g.coll.Programs[name]
-			// no patch port, or no pf
+			// without patch ports, or without pf
 			if p == nil && name != kernelProgBasculeTcx && name != kernelProgBasculeControl {
 				continue
 			}
@@ -305,25 +306,26 @@ func TestVerifierBudget(t *testing.T) {
 				t.Errorf("%s, %s: the verifier processed %d insns, the budget is %d", tt.name, name, verified, budget)
 			}
 		}
-		g.Close() // a small machine has no room for all
+		g.Close() // a small machine has no memory for all of them
 	}
 	if all := (kernelFeatureFEATURE_END - 1) &^ (kernelFeatureFEATURE_TRACE | kernelFeatureFEATURE_PF_STAMPS | kernelFeatureFEATURE_PF_SLEEPS); met != all {
 		t.Errorf("features %#x are in no configuration", all&^met)
 	}
 }
 
-// A room is what a program takes of what the kernel has for each.
+// A room is a program's share of the kernel's limits.
 type room struct {
 	maps     int // of 64
 	stack    int // bytes, of 512, in the deepest chain of its functions
 	verified int // instructions, of 1 000 000
 }
 
-// What there is to be left with everything on, so that the next feature has a place.
+// The most that programs may take with everything on, so that there is room for the next
+// feature.
 var rooms = map[string]room{
 	kernelProgBasculeTcx:   {40, 320, 60000},
 	kernelProgBasculePatch: {40, 320, 60000},
-	// the program that others end in
+	// the program that others tail-call
 	kernelProgBasculeFamily:   {40, 320, 60000},
 	kernelProgBasculeFib:      {40, 320, 60000},
 	kernelProgBasculeFibPatch: {40, 320, 60000},
@@ -333,10 +335,10 @@ var rooms = map[string]room{
 	kernelProgBasculeFirst:    {40, 320, 60000},
 }
 
-// The same of a trial, which writes much down.
+// The same for a trial, which records many steps.
 var trialRoom = room{40, 320, 60000}
 
-// With everything on, there is room for more.
+// With everything on, each program leaves room for more.
 func TestHeadroom(t *testing.T) {
 	s := newShelf(t, 4)
 	s.store.log = ebpf.LogLevelStats
@@ -345,7 +347,7 @@ func TestHeadroom(t *testing.T) {
 		"without a span":        func(c *Config, p []*Port) { everything(c, p); pfEverything(c, p); berth(c, p); sampled(c, p) },
 		"routed past pf":        pfRouted,
 		"first packets past pf": pfFirst,
-		"with a span and a capture": func(c *Config, p []*Port) { // with which XDP has nothing to do
+		"with a span and a capture": func(c *Config, p []*Port) { // which XDP leaves to tcx
 			everything(c, p)
 			pfEverything(c, p)
 			berth(c, p)
@@ -353,7 +355,7 @@ func TestHeadroom(t *testing.T) {
 			captured(c, p)
 			sampled(c, p)
 		},
-		"with nothing due": func(c *Config, p []*Port) { // so that packets are answered at once
+		"with nothing due": func(c *Config, p []*Port) { // so that answers are sent at once
 			everything(c, p)
 			pfEverything(c, p)
 			c.Pf.Features &^= uint64(kernelFeatureFEATURES_DUE)
@@ -374,7 +376,7 @@ func TestHeadroom(t *testing.T) {
 			return err
 		})
 		for program, most := range rooms {
-			// of all that XDP does, to find the way of a packet goes deepest
+			// finding a packet's route takes the deepest stack of all that XDP does
 			if strings.HasSuffix(name, "past pf") && program == kernelProgBasculeXdp {
 				most.stack = 400
 			}
@@ -382,7 +384,7 @@ func TestHeadroom(t *testing.T) {
 				continue
 			}
 			apart := program == kernelProgBasculeFirst || program == kernelProgBasculeFib || program == kernelProgBasculeFibPatch
-			if g.coll.Programs[program] == nil && apart { // one of these has no use for the others
+			if g.coll.Programs[program] == nil && apart { // not every configuration has these
 				continue
 			}
 			fits(t, name+", "+program, g.coll.Programs[program], most)
@@ -411,14 +413,14 @@ func fits(t *testing.T, what string, p *ebpf.Program, most room) {
 	}
 }
 
-// The verifier tells the stack that each function takes by one line for all, and that
-// of Linux 7.3 by a line for each.
+// The verifier reports the stack of each function in one line for all. Linux 7.3's verifier
+// writes a line for each.
 var (
 	stackDepth    = regexp.MustCompile(`stack depth ([0-9+]+)`)
 	subprogStacks = regexp.MustCompile(`(?m)^subprog [0-9]+ .* stack ([0-9]+)$`)
 )
 
-// stackDepths returns the bytes of stack of the functions, in their order.
+// stackDepths returns the bytes of stack of the functions, in the functions' order.
 func stackDepths(log string) (depths []string) {
 	if m := stackDepth.FindStringSubmatch(log); m != nil {
 		return strings.Split(m[1], "+")
@@ -429,9 +431,9 @@ func stackDepths(log string) (depths []string) {
 	return depths
 }
 
-// deepest returns how many bytes of stack the functions of a program take that call
-// each other, at most, and which they are. The verifier's log has what each takes,
-// in their order.
+// deepest returns the bytes of stack of the deepest chain of calls in a program, and the
+// functions of the chain. The verifier's log has each function's bytes, in the functions'
+// order.
 func deepest(t *testing.T, info *ebpf.ProgramInfo, log string) (int, []string) {
 	t.Helper()
 	depths := stackDepths(log)
@@ -496,7 +498,7 @@ func deepest(t *testing.T, info *ebpf.ProgramInfo, log string) (int, []string) {
 	return below(order[0])
 }
 
-// What is off takes next to no memory.
+// Features that are off take next to no memory.
 func TestMemoryBudget(t *testing.T) {
 	r := sharedRack(t)
 	c := newConfig(r, 4)
@@ -515,7 +517,7 @@ func TestMemoryBudget(t *testing.T) {
 			if int(m.MaxEntries()) > os.Getpagesize() {
 				t.Errorf("%s has %d bytes on a plain bridge", table.name, m.MaxEntries())
 			}
-		case table.entries == nil && m.MaxEntries() > 1: // as bpf/ says
+		case table.entries == nil && m.MaxEntries() > 1: // its number of entries is bpf/'s
 			always = append(always, table.name)
 		case m.MaxEntries() > bindingEntries:
 			t.Errorf("%s has %d entries of %d bytes on a plain bridge", table.name, m.MaxEntries(), m.ValueSize())
@@ -525,7 +527,7 @@ func TestMemoryBudget(t *testing.T) {
 		t.Errorf("%d parts of memory of a plain bridge, want 1", n)
 	}
 	slices.Sort(always)
-	// docs/design.md says what these take
+	// docs/design.md has the memory of these
 	if want := []string{kernelMapCounters}; !slices.Equal(always, want) {
 		t.Errorf("as large as ever are %q, want %q", always, want)
 	}

@@ -10,12 +10,13 @@ import (
 	"sync"
 )
 
-// builtPrefix begins the name of a folder in a generation's that says which
-// build of bascule has loaded its programs. (A BPF file system has no files.)
+// builtPrefix begins the name of a folder in a generation's folder. The name identifies
+// the build of bascule that loaded the generation's programs. (A BPF file system has no
+// files.)
 const builtPrefix = "built-"
 
-// build names this build: the objects that programs are loaded from, and the Go
-// command's note of the loader, which specialises them.
+// build identifies this build: by the objects that programs are loaded from, and by the
+// Go command's build information of the loader, which specialises them.
 var build = sync.OnceValue(func() string {
 	var info string
 	if i, ok := debug.ReadBuildInfo(); ok {

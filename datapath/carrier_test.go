@@ -26,8 +26,8 @@ func (r *rack) set(t testing.TB, index uint32, up bool) {
 	}
 }
 
-// Frames to a port without a carrier go by its backup, at once, also where the
-// decision is remembered; and by the port again when the carrier is back.
+// Frames to a port without a carrier leave by its backup at once, also if the decision
+// is remembered; and by the port again when the carrier is back.
 func TestBackup(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -54,7 +54,8 @@ func TestBackup(t *testing.T) {
 				}
 				tt.lose(r, false)
 				if h == hookXDP {
-					// it has remembered the other way, and leaves it to tcx
+					// a decision is remembered for the other way, and XDP leaves the
+					// frame to tcx
 					expect(t, "remembered", put(0, unicast(1, 0)), passed)
 					s.at(benchNow)
 				}
@@ -76,7 +77,7 @@ func TestBackup(t *testing.T) {
 	}
 }
 
-// A backup is asked what any port is asked that a frame is to leave by.
+// A backup has to pass the checks of every port by which a frame is about to leave.
 func TestBackupIsAPort(t *testing.T) {
 	r := ownRack(t, 4)
 	r.set(t, r.far[1], false)
@@ -88,7 +89,7 @@ func TestBackupIsAPort(t *testing.T) {
 	s.expectBoth("protected", 0, unicast(1, 0), dropped("protected"))
 	s.expectBoth("from a port that is not", 3, unicast(1, 3), sent(2))
 
-	// one that is gone is none, and the frame is one of an unknown address
+	// a backup that is gone does not count, and the frame's address counts as unknown
 	s = newBenchOn(t, r, 4, allXDP, backup)
 	s.store(address{station(1), 0}, spot{port: 1, pin: fdbStatic})
 	s.learn(0, 0)

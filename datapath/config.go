@@ -27,7 +27,7 @@ type Port = kernelPort
 // PortFlags are the bits of Port.Flags: settings of a port that are on or off.
 type PortFlags = kernelPortFlag
 
-// The flags of a port. The decision on a frame asks for each of them.
+// The flags of a port. The decision on a frame tests each of them.
 const (
 	PortLearn      = kernelPortFlagPORT_LEARN
 	PortDiscover   = kernelPortFlagPORT_DISCOVER
@@ -50,7 +50,7 @@ const (
 // PortFacts are the bits of Port.Facts: facts about a port that follow from its device.
 type PortFacts = kernelPortFact
 
-// The facts of a port. The decision on a frame asks for each of them.
+// The facts of a port. The decision on a frame tests each of them.
 const (
 	PortPatch    = kernelPortFactPORT_PATCH
 	PortSpan     = kernelPortFactPORT_SPAN
@@ -59,8 +59,8 @@ const (
 	portToHost   = kernelPortFactPORT_TO_HOST
 )
 
-// PortNotes are the bits of Port.Notes: facts about a port for the code that loads
-// programs and shows ports. The decision on a frame asks for none of them.
+// PortNotes are the bits of Port.Notes: facts about a port for the code that loads programs
+// and shows ports. The decision on a frame tests none of them.
 type PortNotes = kernelPortNote
 
 // The notes of a port.
@@ -72,9 +72,8 @@ const (
 	PortApart = kernelPortNotePORT_APART
 )
 
-// PortTaken are the bits of Port.Taken: settings that the port's device had before it
-// became a port, to be restored when the port leaves. The decision on a frame asks for
-// none of them.
+// PortTaken are the bits of Port.Taken: settings that the port's device had before it became a
+// port, to be restored when the port leaves. The decision on a frame tests none of them.
 type PortTaken = kernelPortTaken
 
 // The settings that a port's device had.
@@ -89,8 +88,8 @@ const (
 	PortEndHadSTag = kernelPortTakenPORT_END_HAD_STAG
 )
 
-// STPGuards are the bits of Port.StpGuards: settings of a port for the process that
-// runs spanning tree. The decision on a frame asks for none of them.
+// STPGuards are the bits of Port.StpGuards: settings of a port for the process that runs
+// spanning tree. The decision on a frame tests none of them.
 type STPGuards = kernelStpGuard
 
 // The guards of a port.
@@ -120,8 +119,7 @@ const (
 // BridgeFlags are the bits of Config.Flags.
 type BridgeFlags = kernelBridgeFlag
 
-// The flags of a bridge: its settings, and the watches, which are on while somebody
-// looks.
+// The flags of a bridge: its settings, and the watches, which are on while a command watches.
 const (
 	BridgeVLANs     = kernelBridgeFlagBRIDGE_VLANS
 	BridgeQinQ      = kernelBridgeFlagBRIDGE_QINQ
@@ -138,14 +136,14 @@ const (
 	BridgeMAC       = kernelBridgeFlagBRIDGE_MAC
 )
 
-// The kinds of floods, as they index Port.Storm (enum storm_kind).
+// The kinds of floods, which are the indexes of Port.Storm (enum storm_kind).
 const (
 	StormBroadcast = iota
 	StormMulticast
 	StormUnknown
 )
 
-// The ways that frames go at a port, as they index Port.Limit (enum limit_way).
+// The directions of frames at a port, which are the indexes of Port.Limit (enum limit_way).
 const (
 	LimitIn = iota
 	LimitOut
@@ -160,11 +158,12 @@ const MaxSpans = len(Config{}.Spans)
 // PortNameSize is the size of a port's name, in bytes with the zero at its end.
 const PortNameSize = len(Port{}.Name)
 
-// Layout is the number of the layout of what is pinned: a bridge with another is not read.
+// Layout is the number of the layout of pinned objects: a bridge with another layout is not
+// read.
 const Layout = layout
 
 const (
-	layout     = 27 // of what is pinned: TestLayout says when it changes
+	layout     = 27 // of pinned objects: TestLayout fails if it has to change
 	slotBits   = 10
 	portProbes = 8 // PORT_PROBES
 	portShift  = 19
@@ -176,11 +175,10 @@ const (
 // Slot returns the slot of a port id.
 func Slot(id uint32) uint32 { return id & (1<<slotBits - 1) }
 
-// Incarnation returns the part of a port id that rises with each port that is added.
+// Incarnation returns the part of a port id that increases with each port that is added.
 func Incarnation(id uint32) uint32 { return id >> slotBits }
 
-// PortAt returns the port with the id, nil if it is not there any more, or is a
-// vacant berth.
+// PortAt returns the port with the id, nil if it is not there any more, or is a vacant berth.
 func PortAt(c *Config, id uint32) *Port {
 	if p := TenantAt(c, id); p != nil && !Vacant(p) {
 		return p
@@ -191,7 +189,7 @@ func PortAt(c *Config, id uint32) *Port {
 // TenantAt returns the port or vacant berth with the id, nil if it is not there
 // any more.
 func TenantAt(c *Config, id uint32) *Port {
-	p := (*Port)(unsafe.Pointer(&c.Ports[Slot(id)])) // the same type, without its name
+	p := (*Port)(unsafe.Pointer(&c.Ports[Slot(id)])) // the same type without a name
 	if id == 0 || p.Id != id {
 		return nil
 	}
@@ -219,9 +217,9 @@ func tenants(c *Config) []*Port {
 // none. Its id has never been given before. A vacant berth gives way to a port.
 func NewPort(c *Config, name string) *Port { return NewPortBeside(c, c, name) }
 
-// NewPortBeside is NewPort for a configuration c that comes after was. A slot that is
-// in use in was is taken only if there is no other: until c has taken the place of was,
-// frames for the slot's former tenant may reach the new one.
+// NewPortBeside is NewPort for a configuration c that replaces was. A slot that was uses is
+// taken only if there is no other: until c has replaced was, frames for the slot's former
+// tenant may reach the new one.
 func NewPortBeside(c, was *Config, name string) *Port {
 	for _, former := range []*Config{was, c} {
 		if p := newTenant(c, former, name); p != nil {
@@ -249,15 +247,15 @@ func newTenant(c, former *Config, name string) *Port {
 	return nil
 }
 
-// newID returns an id for a slot that has never been given before.
+// newID returns a new id for a slot, which has never been given before.
 func newID(c *Config, slot uint32) uint32 {
 	c.NextIncarnation++
-	// 20 bits; 0 would make slot 0's id of the first slot
+	// 20 bits; 0 would make the first slot's id 0
 	incarnation := c.NextIncarnation&(1<<20-1) | 1<<19
 	return incarnation<<slotBits | slot
 }
 
-// nameField returns a name as Port.Name has it.
+// nameField returns a name in the form of Port.Name.
 func nameField(name string) (field [PortNameSize]int8) {
 	for i := range min(len(name), len(field)-1) {
 		field[i] = int8(name[i])
@@ -265,33 +263,34 @@ func nameField(name string) (field [PortNameSize]int8) {
 	return field
 }
 
-// MACWord returns a MAC as Port.Host and Port.Peer have it.
+// MACWord returns a MAC in the form of Port.Host and Port.Peer.
 func MACWord(mac [6]byte) uint64 { return key(mac, 0) }
 
 // WordMAC returns the MAC of such a word.
 func WordMAC(word uint64) [6]byte { return macOf(word) }
 
-// Rename gives a port another name than it was added by.
+// Rename gives a port a new name.
 func Rename(p *Port, name string) { p.Name = nameField(name) }
 
-// PortName returns the name that the port was added by, or got by Rename.
+// PortName returns the name with which the port was added, or that Rename gave it.
 func PortName(p *Port) string {
 	b := unsafe.Slice((*byte)(unsafe.Pointer(&p.Name)), len(p.Name))
 	name, _, _ := bytes.Cut(b, []byte{0})
 	return string(name)
 }
 
-// buckets returns how many home buckets an FDB for so many dynamic entries has: three
-// times the room, so that no neighbourhood fills up.
+// buckets returns the number of home buckets of an FDB with a limit of max dynamic entries:
+// three times the room, so that no neighbourhood fills up.
 func buckets(max uint32) uint32 {
 	return uint32(minBuckets + uint64(max)*3/fdbWays)
 }
 
-// FDBPlaces returns how many places for entries an FDB for so many dynamic entries has.
+// FDBPlaces returns how many entries an FDB with a limit of max dynamic entries has places
+// for.
 func FDBPlaces(max uint32) int { return int(buckets(max)+fdbWindow) * fdbWays }
 
-// specialise fills in the parts that follow from the rest: the table that finds
-// the ports, and the features that they or the bridge ask for.
+// specialise fills in the parts that follow from the rest: the table that finds the ports, and
+// the features that the ports or the bridge require.
 func specialise(c *Config) {
 	c.Layout = layout
 	c.Reasons = uint32(kernelDropReasonDROP_REASONS)
@@ -336,18 +335,18 @@ func specialise(c *Config) {
 	index(c, Ports(c))
 }
 
-// firstDomain is the lowest number of a VRF's routing domain: others are slots.
+// firstDomain is the lowest number of a VRF's routing domain: lower numbers are slots.
 const firstDomain = uint16(MaxPorts) + 1
 
-// SetHostTable has a host port be of the VRF with a table of routes, or of none for 0.
+// SetHostTable puts a host port into the VRF with the given routing table, or into none for 0.
 func SetHostTable(p *Port, table uint32) {
 	if p.HostTable != table {
-		p.HostTable, p.Domain = table, 0 // which specialise gives it
+		p.HostTable, p.Domain = table, 0 // specialise sets it
 	}
 }
 
-// settleDomains gives host ports the number of their routing domain: those in one VRF have the
-// same, and keep it as long as one of them is there.
+// settleDomains gives host ports the number of their routing domain: ports of one VRF have the
+// same number, and keep it as long as one of them is there.
 func settleDomains(ports []*Port) {
 	tables := map[uint16]uint32{} // of VRFs, by their numbers
 	numbers := map[uint32]uint16{}
@@ -375,10 +374,10 @@ func settleDomains(ports []*Port) {
 	}
 }
 
-// index makes the table that finds a port by its ifindex in at most portProbes steps.
-// It tries multipliers until one spreads the ports so far. With one cell in eight
-// taken, nearly any multiplier does. If ports have the same ifindex, the newest counts:
-// the others have lost their device.
+// index makes the table that finds a port by its ifindex in at most portProbes steps. It tries
+// multipliers until one spreads the ports well enough. With one cell in eight taken, nearly
+// any multiplier does. If ports have the same ifindex, the newest counts: the others have lost
+// their device.
 func index(c *Config, ports []*Port) {
 	slices.SortFunc(ports, func(a, b *Port) int { return cmp.Compare(Incarnation(b.Id), Incarnation(a.Id)) })
 	seen := map[uint32]bool{}
@@ -412,17 +411,16 @@ next:
 	return true
 }
 
-// Reasons are the names of the reasons for which frames are dropped, by
-// number; number 0 is none. They are read from the datapath's own types, where
-// a reason is defined.
+// Reasons are the names of the reasons for which frames are dropped, by number; number 0 is
+// none. They are read from the datapath's own types, which define them.
 var Reasons = sync.OnceValue(func() []string {
 	list := names("drop_reason", "DROP_", int(kernelDropReasonDROP_REASONS))
 	list[0] = "" // no reason
 	return list
 })
 
-// Routes are the words for what becomes of frames for a routed host port, in the order of
-// enum route of bpf/types.h: who routes them, and why.
+// Routes are the words for the ways of frames to a routed host port, in the order of enum
+// route of bpf/types.h: which side routes them, and why.
 var Routes = sync.OnceValue(func() []string { return names("route", "ROUTE_", int(kernelRouteROUTES)) })
 
 // names returns the words of the first n constants of an enum.

@@ -32,8 +32,8 @@ func lookUp(c *Config, ifindex uint32) uint32 {
 	return 0
 }
 
-// However their indexes lie, all ports of the largest bridge are found, and
-// nobody else is.
+// All ports of the largest bridge are found, and no other devices, for any distribution
+// of their indexes.
 func TestPortTable(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for name, ifindex := range map[string]func(i uint32) uint32{
@@ -97,8 +97,8 @@ func TestPortTableInKernel(t *testing.T) {
 	}
 }
 
-// A port whose device is gone keeps its index until it is deleted; a new device
-// of the same index can be a port at the same time.
+// A port whose device is gone keeps its index until it is deleted; a new device with
+// the same index can be a port at the same time.
 func TestPortTableSameIndex(t *testing.T) {
 	for _, gone := range []int{1, portProbes - 1, portProbes, 2 * portProbes} {
 		s := newBench(t, 2, func(c *Config, p []*Port) {
@@ -121,7 +121,7 @@ func TestPortTableSameIndex(t *testing.T) {
 	}
 }
 
-// outcomeOf puts a frame to tcx and compares no slot.
+// outcomeOf puts a frame to tcx and returns its outcome, without comparing slots.
 func outcomeOf(s *bench, ifindex uint32, frame []byte) outcome {
 	before := s.allStats()
 	v := s.run1(hookTCX, ifindex, frame)
@@ -181,7 +181,7 @@ func TestPortName(t *testing.T) {
 	}
 }
 
-// What a configuration asks for is on, and nothing else.
+// The features that a configuration requires are on, and no others.
 func TestFeatures(t *testing.T) {
 	const (
 		protected  = kernelFeatureFEATURE_PROTECTED
@@ -227,7 +227,7 @@ func TestFeatures(t *testing.T) {
 		if got := kernelFeature(c.Features); got != tt.want {
 			t.Errorf("%s: features %#x, want %#x", tt.name, got, tt.want)
 		}
-		// what was on goes off again
+		// features that are no longer required go off again
 		c.GroupFwdMask = 0
 		for _, p := range Ports(&c) {
 			p.Flags, p.Facts, p.Domains, p.Peer = PortLearn|floods, p.Facts&portXDPFlood, 0, 0
@@ -239,7 +239,7 @@ func TestFeatures(t *testing.T) {
 	}
 }
 
-// Every feature has a row that says who asks for it, or is one that nobody asks for.
+// Every feature has a row with the settings that require it, or is in otherFeatures.
 func TestAskings(t *testing.T) {
 	rows := map[kernelFeature]int{}
 	for _, a := range askings {
@@ -263,7 +263,7 @@ func TestAskings(t *testing.T) {
 	}
 }
 
-// An FDB does not shrink here, and has room for three times what may be learned.
+// An FDB does not shrink here, and has room for three times its limit.
 func TestBuckets(t *testing.T) {
 	for _, maximum := range []uint32{1, 100, 65536, 4 << 20} {
 		c := Config{kernelSettings: kernelSettings{FdbMax: maximum}}
@@ -321,7 +321,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// The constants that Go repeats are those of the datapath.
+// The constants that Go repeats have the datapath's values.
 func TestConstants(t *testing.T) {
 	if got := uint32(1) << slotBits; got != uint32(MaxPorts)+1 {
 		t.Errorf("%d slots, want %d", got, MaxPorts+1)
@@ -375,8 +375,8 @@ func FuzzEscape(f *testing.F) {
 	})
 }
 
-// Frames ask for every bit of a port's flags and facts, and for no other of its
-// bits.
+// Every bit of a port's flags and facts is tested for frames, and none of the port's
+// other bits is.
 func TestPortBits(t *testing.T) {
 	files, err := filepath.Glob("../bpf/*.[hc]")
 	parts, partsErr := filepath.Glob("../bpf/*/*.h")
@@ -386,7 +386,7 @@ func TestPortBits(t *testing.T) {
 	files = append(files, parts...)
 	var source strings.Builder
 	for _, file := range files {
-		if filepath.Base(file) == "types.h" { // which says what there is
+		if filepath.Base(file) == "types.h" { // which defines the bits
 			continue
 		}
 		text, err := os.ReadFile(file)
@@ -414,7 +414,7 @@ func TestPortBits(t *testing.T) {
 	}
 }
 
-// Host ports in one VRF have one routing domain, which stays while one of them does.
+// Host ports in one VRF have one routing domain, which stays as long as one of them.
 func TestDomains(t *testing.T) {
 	var c Config
 	var p []*Port

@@ -33,7 +33,7 @@ const (
 // controlProtocols has every control protocol, in one row each.
 var controlProtocols = []struct {
 	protocol ControlProtocol
-	on       func(*Config) bool // whether a bridge takes its frames
+	on       func(*Config) bool // reports whether a bridge takes its frames
 }{
 	{ControlSTP, stp},
 }
@@ -71,8 +71,8 @@ type ControlFrames struct {
 	record ringbuf.Record
 }
 
-// OpenControlFrames opens the control frames that come in from now on. The reader lasts
-// beyond changes of the bridge's configuration, as long as the bridge takes such
+// OpenControlFrames opens the control frames that come in from now on. The reader stays
+// valid after changes of the bridge's configuration, as long as the bridge takes such
 // frames.
 func (b *Bridge) OpenControlFrames() (*ControlFrames, error) {
 	m, err := b.openTable(kernelMapControlFrames)
@@ -94,7 +94,7 @@ func (b *Bridge) OpenControlFrames() (*ControlFrames, error) {
 		return nil, fmt.Errorf("read control frames: %w", err)
 	}
 	r := &ControlFrames{ring: ring, id: id, shared: shared}
-	// Frames that came while nobody read are old news.
+	// Frames that came before there was a reader are out of date.
 	for range controlRing / int(unsafe.Offsetof(kernelControlFrame{}.Data)) {
 		if _, err := r.Read(time.Now()); err != nil {
 			break
@@ -118,7 +118,7 @@ func mapID(m *ebpf.Map) (ebpf.MapID, error) {
 	return id, nil
 }
 
-// Of reports whether b hands its control frames to r. It does until the last control
+// Of reports whether b hands its control frames to r. It does so until the last control
 // protocol is switched off.
 func (r *ControlFrames) Of(b *Bridge) (bool, error) {
 	m, err := b.openTable(kernelMapControlFrames)
@@ -150,7 +150,7 @@ func (r *ControlFrames) Read(deadline time.Time) (ControlFrame, error) {
 	return controlFrame(r.record.RawSample)
 }
 
-// controlFrame reads a struct control_frame. The record may have only a part of the
+// controlFrame reads a struct control_frame. The record may contain only a part of the
 // data.
 func controlFrame(raw []byte) (ControlFrame, error) {
 	var f kernelControlFrame
@@ -174,12 +174,13 @@ func controlFrame(raw []byte) (ControlFrame, error) {
 	return c, nil
 }
 
-// doubtPin is the folder that says of a protocol, by its number, that what a process has
-// left for the next one that runs it is out of date. It takes no room on any disk.
+// doubtPin is a folder that marks the state that a process has left for the next one
+// that runs a protocol, by the protocol's number, as out of date. The folder takes no
+// room on any disk.
 func (b *Bridge) doubtPin(p ControlProtocol) string { return b.pin(fmt.Sprintf("doubt-%d", p)) }
 
-// DoubtControl says for the next process that runs the protocol that what this one has
-// left for it is out of date, or with false that it is not any more.
+// DoubtControl notes, for the next process that runs the protocol, that the state that
+// this one has left is out of date, or with false that it is current again.
 func (b *Bridge) DoubtControl(p ControlProtocol, on bool) error {
 	if on {
 		if err := os.Mkdir(b.doubtPin(p), 0o700); !errors.Is(err, fs.ErrExist) {
@@ -193,7 +194,7 @@ func (b *Bridge) DoubtControl(p ControlProtocol, on bool) error {
 	return nil
 }
 
-// ControlDoubted reports what DoubtControl has said last.
+// ControlDoubted reports the last value that was given to DoubtControl.
 func (b *Bridge) ControlDoubted(p ControlProtocol) (bool, error) {
 	_, err := os.Stat(b.doubtPin(p))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -202,11 +203,11 @@ func (b *Bridge) ControlDoubted(p ControlProtocol) (bool, error) {
 	return err == nil, err
 }
 
-// macPair is how many bytes of a frame are in front of its tag.
+// macPair is how many bytes of a frame come before its tag.
 const macPair = 12
 
-// Missed returns how many frames of a protocol found no room since r was opened,
-// because nobody read in time or a port had too many.
+// Missed returns how many frames of a protocol found no room since r was opened, because
+// the reader was late or a port had too many.
 func (r *ControlFrames) Missed(p ControlProtocol) (uint64, error) {
 	var now kernelClock
 	if err := withShared(r.shared, func(s *kernelShared) { now = s.Clock }); err != nil {

@@ -39,7 +39,7 @@ func (s *bench) handedUp() (list []ControlFrame) {
 	}
 }
 
-// Every control protocol has a row that says when its frames are taken.
+// Every control protocol has a row that defines when its frames are taken.
 func TestControlProtocols(t *testing.T) {
 	spec, err := loadKernel()
 	if err != nil {
@@ -64,7 +64,8 @@ func TestControlProtocols(t *testing.T) {
 	}
 }
 
-// What a port is blocked by is no protocol: the ring is for bridges that have one.
+// Port settings that block need no protocol: the ring exists only if the bridge runs
+// one.
 func TestControlFeature(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -84,8 +85,8 @@ func TestControlFeature(t *testing.T) {
 	}
 }
 
-// A record is read as far as it goes, and a tag that came beside the packet is put in
-// its place.
+// A record is read as far as its data goes, and a tag from the packet's metadata is
+// inserted in its place.
 func TestControlFrame(t *testing.T) {
 	const head = int(unsafe.Offsetof(kernelControlFrame{}.Data))
 	plain := packet{dst: reserved(0), src: station(1), size: 100}
@@ -134,7 +135,7 @@ func TestControlShare(t *testing.T) {
 		if got := len(s.handedUp()); got != tt.want {
 			t.Errorf("of frames of %d bytes %d were handed up in a second, want %d", tt.size, got, tt.want)
 		}
-		// what is left is for short ones
+		// the rest has room for short ones
 		if left := 64 - tt.want*(1+5*min(tt.size/257, 1)); left > 0 {
 			for range 100 {
 				s.tcx(0, packet{dst: reserved(0), src: station(1)}.bytes())
@@ -150,8 +151,8 @@ func TestControlShare(t *testing.T) {
 	}
 }
 
-// Who runs protocols reads what comes from when it begins, across changes; after all
-// of them were off it is another buffer.
+// A reader of protocols gets the frames that come after it was opened, across changes.
+// After all protocols were off, it is another buffer.
 func TestOpenControlFrames(t *testing.T) {
 	s := newShelf(t, 2)
 	b := s.create("br0", 2, rapidTree)
@@ -169,7 +170,7 @@ func TestOpenControlFrames(t *testing.T) {
 			return err
 		})
 	}
-	hand() // before anybody reads
+	hand() // before there is a reader
 	r, err := b.OpenControlFrames()
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A decision is remembered; whatever could change it ends it.
+// A decision is remembered; each change that could affect it ends it.
 func TestDecisionEnds(t *testing.T) {
 	flush := func(r kernelControl) func(*bench) {
 		return func(s *bench) {
@@ -87,7 +87,8 @@ func TestDecisionIsOfOneConversation(t *testing.T) {
 	expect(t, "the other way", s.tcx(1, unicast(0, 1)), sent(0))
 	expect(t, "conversation, by XDP", s.xdp(0, unicast(1, 0)), sent(1))
 	expect(t, "in a VLAN, by XDP", s.xdp(0, vlan.bytes()), sent(1, 2, 3))
-	// the same source by a port that it is not on must be learned, not remembered
+	// if the source is known at another port, the frame must be learned, and not be
+	// decided from memory
 	expect(t, "moved source, by XDP", s.xdp(2, unicast(1, 0)), passed)
 	expect(t, "moved source", s.tcx(2, unicast(1, 0)), sent(1))
 	if got := s.fdb()[address{station(0), 0}].port; got != 2 {
@@ -95,8 +96,8 @@ func TestDecisionIsOfOneConversation(t *testing.T) {
 	}
 }
 
-// Two ports ask the same question and share a cell: neither gets the other's
-// answer.
+// Two ports look for the same conversation and share a cell: neither gets the other's
+// decision.
 func TestDecisionIsOfOnePort(t *testing.T) {
 	cell := func(ifindex uint32) uint64 { // decision_cell()
 		h := (key(station(1), 0)*3 + key(station(0), 0) + uint64(ifindex)) * 0x9e3779b97f4a7c15
@@ -125,8 +126,8 @@ func TestDecisionIsOfOnePort(t *testing.T) {
 	expect(t, "the one again", s.tcx(0, unicast(1, 0)), sent(1))
 }
 
-// There are fewer cells than conversations: they push each other out and are
-// still right.
+// There are fewer cells than conversations: conversations evict each other, and the
+// decisions are still right.
 func TestDecisionsCollide(t *testing.T) {
 	const stations = 60 // and so 3540 conversations
 	s := newBench(t, 4, allXDP)

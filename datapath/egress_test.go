@@ -92,7 +92,7 @@ func TestProtected(t *testing.T) {
 					what := fmt.Sprintf("flood from port %d to %x", in, dst)
 					expect(t, what, s.tcx(in, packet{dst: dst, src: station(in)}.bytes()), want)
 				}
-				wantXDP := passed // it does not choose among ports
+				wantXDP := passed // XDP does not choose among ports
 				if len(reach) == ports-1 {
 					wantXDP = want
 				}
@@ -106,7 +106,8 @@ func TestProtected(t *testing.T) {
 	}
 }
 
-// Isolation does not keep a frame from its own port, where that hairpins.
+// Isolation does not keep a frame from the port that it came from, if that port
+// hairpins.
 func TestProtectedHairpin(t *testing.T) {
 	s := newBench(t, 3, func(_ *Config, p []*Port) {
 		p[0].Domains, p[1].Domains = 2, 2

@@ -24,12 +24,12 @@ const (
 	EventRefusedDamped = kernelEventKindEVENT_REFUSED_DAMPED // moved too often this second
 	EventLoop          = kernelEventKindEVENT_LOOP           // the switch's own frame came back by the port
 	EventBlocked       = kernelEventKindEVENT_BLOCKED        // the port is blocked for Count seconds
-	EventLocked        = kernelEventKindEVENT_LOCKED         // heard on a locked port, and let in by nobody
+	EventLocked        = kernelEventKindEVENT_LOCKED         // seen on a locked port, where it is not authorized
 	EventAdded         = kernelEventKindEVENT_ADDED          // made static or sticky; From is the port before
 	EventEnd           = kernelEventKindEVENT_KINDS          // no event has this kind, or one above it
 )
 
-// An Event is something that the datapath noted.
+// An Event is an event that the datapath has reported.
 type Event struct {
 	Kind  EventKind
 	MAC   [6]byte
@@ -39,8 +39,8 @@ type Event struct {
 	Count uint32 // how often since the last event like it; EventBlocked: for how many seconds
 }
 
-// A Log reads the datapath's events from the moment at which it was opened. Any number
-// of readers can have one; none takes anything from another.
+// A Log reads the datapath's events from the moment at which it was opened. There can
+// be any number of readers; each gets all events.
 type Log struct {
 	shared *kernelShared
 	next   uint64
@@ -49,8 +49,8 @@ type Log struct {
 	merged, mergedBefore uint64 // the number at the last Read, and when the log was opened
 }
 
-// OpenLog opens the bridge's events, from now on. It lasts beyond changes of
-// the bridge's configuration.
+// OpenLog opens the bridge's events, from now on. It stays valid after changes of the
+// bridge's configuration.
 func (b *Bridge) OpenLog() (*Log, error) {
 	m, err := b.openTable(kernelMapShared)
 	if err != nil {
@@ -72,15 +72,16 @@ func openLog(m *ebpf.Map) (*Log, error) {
 	return l, nil
 }
 
-// Merged returns how many events were told by no event of their own, from when the log
-// was opened to the last Read: claims on an address that repeat are told once a second.
+// Merged returns how many events were not reported by an event of their own, from when
+// the log was opened to the last Read: claims on an address that repeat are reported
+// once a second.
 func (l *Log) Merged() uint64 { return l.merged - l.mergedBefore }
 
 // Close ends the reading.
 func (l *Log) Close() { l.done() }
 
-// Read returns the events since the last call, and how many events were overwritten
-// before they could be read.
+// Read returns the events since the last call, and the number of events that were
+// overwritten before they could be read.
 func (l *Log) Read() (list []Event, missed uint64, err error) {
 	events := atomic.LoadUint64(&l.shared.Clock.Events)
 	l.merged = atomic.LoadUint64(&l.shared.Clock.Merged)

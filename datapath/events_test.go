@@ -22,7 +22,7 @@ func (s *bench) log() *Log {
 }
 
 // expectEvents fails the test unless exactly these have happened. It waits for the last
-// ones: the timer tells of what it has done when that is done.
+// ones: the timer reports its work after doing it.
 func (s *bench) expectEvents(l *Log, want ...Event) {
 	s.t.Helper()
 	var got []Event
@@ -56,7 +56,7 @@ func TestEvents(t *testing.T) {
 	s.expectEvents(l, learned...)
 	s.expectEvents(l)
 
-	s.learn(0, 1) // nothing new
+	s.learn(0, 1) // no event: nothing is new
 	s.learn(2, 1)
 	moved := Event{Kind: EventMoved, MAC: station(1), Port: s.ids[2], From: s.ids[0], Count: 1}
 	s.expectEvents(l, moved)
@@ -77,11 +77,11 @@ func TestEvents(t *testing.T) {
 	deleted := Event{Kind: EventDeleted, MAC: station(2), Port: s.ids[0], Count: 1}
 	s.expectEvents(l, deleted)
 
-	// a reader takes nothing from another
+	// a reader takes no events from another
 	s.expectEvents(other, append(learned, moved, refused, pinned, deleted)...)
 }
 
-// What is claimed many times a second is told once a second, with how often.
+// Repeated claims on an address are reported once a second, with their number.
 func TestEventsOnceASecond(t *testing.T) {
 	s := newBench(t, 3)
 	s.learn(0, 1)
@@ -108,8 +108,8 @@ func TestEventsOnceASecond(t *testing.T) {
 	s.expectEvents(l, Event{Kind: EventRefusedPinned, MAC: station(2), Port: s.ids[1], From: s.ids[0], Count: 7})
 }
 
-// A reader that comes too late is told how much it has missed, and reads on
-// from there.
+// A reader that comes too late gets the number of missed events, and reads on from
+// there.
 func TestEventsMissed(t *testing.T) {
 	const size, more = 4096, 100 // EVENT_LOG
 	s := newBench(t, 2, func(c *Config, _ []*Port) { c.FdbMax = 10000 })
@@ -131,7 +131,7 @@ func TestEventsMissed(t *testing.T) {
 	s.expectEvents(l, Event{Kind: EventLearned, MAC: station(9000), Port: s.ids[1], Count: 1})
 }
 
-// No event is lost or told twice when several CPUs have some at once.
+// No event is lost or reported twice when several CPUs report events at once.
 func TestEventsTogether(t *testing.T) {
 	const threads, each = 4, 500
 	s := newBench(t, threads, func(c *Config, _ []*Port) { c.FdbMax = threads * each })
@@ -163,7 +163,7 @@ func TestEventsTogether(t *testing.T) {
 	}
 }
 
-// A log goes on through changes of the bridge, and hears of what ages.
+// A log goes on through changes of the bridge, and reports addresses that age.
 func TestLogOfBridge(t *testing.T) {
 	s := newShelf(t, 2)
 	b := s.create("br0", 2, func(c *Config, _ []*Port) { c.Ageing = 1 })

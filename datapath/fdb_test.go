@@ -36,7 +36,7 @@ func (l *ledger) portFull(port int) bool {
 	return l.portMax[port] != 0 && l.count(port) >= l.portMax[port]
 }
 
-// hear is what a frame does.
+// hear applies the effect of a frame.
 func (l *ledger) hear(a address, port int, now uint32) {
 	old, known := l.table[a]
 	switch {
@@ -62,7 +62,7 @@ func (l *ledger) hear(a address, port int, now uint32) {
 	}
 }
 
-// flush removes what matches and returns how much that was.
+// flush removes the entries that match and returns their number.
 func (l *ledger) flush(port int, vlan int32, dynamic, pinned bool) int {
 	before := len(l.table)
 	maps.DeleteFunc(l.table, func(a address, p spot) bool {
@@ -72,7 +72,7 @@ func (l *ledger) flush(port int, vlan int32, dynamic, pinned bool) int {
 	return before - len(l.table)
 }
 
-// Random frames and requests, against a map.
+// Random frames and requests, compared with a map.
 func TestFDBAgainstMap(t *testing.T) {
 	const ports, stations, steps, rounds = 4, 40, 600, 6
 	portMax := []int{0, 7, 0, 12}
@@ -162,7 +162,7 @@ func TestFDBAgainstMap(t *testing.T) {
 	}
 }
 
-// A flush with Keep stops when so many learned entries are left.
+// A flush with Keep stops when only that many learned entries are left.
 func TestFlushKeep(t *testing.T) {
 	s := newBench(t, 3)
 	s.learn(0, numbered(0, 20)...)
@@ -206,7 +206,7 @@ func TestControlErrors(t *testing.T) {
 	}
 }
 
-// made are kinds of addresses: the n-th of a kind, by its name.
+// made are kinds of addresses: functions that return the n-th of a kind, by its name.
 func made(r *rand.Rand) map[string]func(n int) mac {
 	return map[string]func(n int) mac{
 		"sequential": station,
@@ -223,7 +223,7 @@ func made(r *rand.Rand) map[string]func(n int) mac {
 	}
 }
 
-// places says how many entries each bucket of an FDB has.
+// places counts the entries of each bucket of an FDB.
 type places struct {
 	*Config
 	used []uint8
@@ -231,7 +231,7 @@ type places struct {
 
 func placesOf(c *Config) places { return places{c, make([]uint8, c.FdbBuckets+fdbWindow)} }
 
-// fill puts an entry where fdb_fill() does; false if there is no place for it.
+// fill adds an entry where fdb_fill() does; false if there is no place for it.
 func (p places) fill(a address) bool {
 	h := home(p.Config, a.key())
 	window := p.used[h : h+fdbWindow]
@@ -250,7 +250,7 @@ func home(c *Config, key uint64) uint64 {
 }
 
 // In a full FDB one address in ten million finds no place, at most. The seeds are
-// always the same: a table with such an address is rare, and not a fault.
+// fixed: a table with such an address is rare, and not a fault.
 func TestFDBPlaces(t *testing.T) {
 	const count, tables = 100_000, 100
 	for name := range made(nil) {
@@ -273,8 +273,8 @@ func TestFDBPlaces(t *testing.T) {
 	}
 }
 
-// As many addresses as are allowed are learned, and every one of them that there is a
-// place for is found, whether they follow each other or not.
+// The table learns as many addresses as are allowed. Each one that there is a place for
+// is found, whether the addresses are consecutive or not.
 func TestFDBFull(t *testing.T) {
 	const count, ports = 100000, 4
 	seed := rand.Uint64()
@@ -337,7 +337,7 @@ func TestFDBFull(t *testing.T) {
 			}
 			for port := range ports {
 				got := s.stats(port)
-				// a frame to an address that is not known goes to all ports
+				// a frame to an unknown address goes to all ports
 				if want := uint64(count/ports - refused[port] + without); got.TxFrames != want {
 					t.Errorf("seed %d: %d frames sent to port %d, want %d", seed, got.TxFrames, port, want)
 				}
@@ -407,7 +407,7 @@ func TestEverythingTogether(t *testing.T) {
 				}
 				continue
 			}
-			// one writer, as the lock has it
+			// a single writer, which the lock guarantees
 			a := addressOf(station(n))
 			switch k := r.IntN(40); {
 			case k == 0:
@@ -449,7 +449,7 @@ func TestEverythingTogether(t *testing.T) {
 	}
 }
 
-// neighbours returns addresses of one home bucket.
+// neighbours returns addresses that have the same home bucket.
 func (s *bench) neighbours(count int) (list []address) {
 	for n := 0; len(list) < count; n++ {
 		if a := addressOf(station(n)); home(&s.cfg, a.key()) == 0 {
@@ -518,8 +518,7 @@ func TestCountsTogether(t *testing.T) {
 	}
 }
 
-// An address that is pinned stays, though it is heard for the first time at
-// the same moment.
+// An address that is pinned stays, even if its first frame comes at the same moment.
 func TestPinWhileLearning(t *testing.T) {
 	const threads, steps = 2, 10000
 	s := newBench(t, threads+1, func(c *Config, _ []*Port) { c.FdbMax = 50 })

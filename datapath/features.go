@@ -8,20 +8,20 @@ import (
 	"bascule/pf"
 )
 
-// An asking ties a feature to the settings and flags that ask for it. If nobody asks
-// for a feature, no program has it, and nobody pays for it.
+// An asking ties a feature to the settings and flags that require it. If no setting requires a
+// feature, no program has it, and it costs nothing.
 type asking struct {
 	feature kernelFeature
-	// bridge reports whether the bridge's settings ask for the feature, and port
-	// whether those of one of its ports do; nil asks for nothing.
+	// bridge reports whether the bridge's settings require the feature, and port whether the
+	// settings of one of its ports do; nil means no.
 	bridge func(*Config) bool
 	port   func(*Config, *Port) bool
-	// choosy says that, with the feature, a flood may skip a port, change, or have
-	// to be looked at. So floods do not go by XDP then.
+	// choosy means that, with the feature, a flood may skip a port, change, or have to be examined.
+	// So floods do not go by XDP then.
 	choosy bool
 }
 
-// askings has every feature, in one row each, but for those that nothing asks for: see
+// askings has every feature that something requires, in one row each. For the rest see
 // otherFeatures.
 var askings = []asking{
 	// settings of a bridge
@@ -70,7 +70,7 @@ var askings = []asking{
 	{feature: kernelFeatureFEATURE_ROUTE, port: has(PortRoute), choosy: true},
 	{feature: kernelFeatureFEATURE_BERTHS, port: noted(PortBerth)},
 
-	// demands of pf's rules, while pf is on: see featuresOf
+	// requirements of pf's rules, while pf is on: see featuresOf
 	{feature: kernelFeatureFEATURE_PF, bridge: ruledBy(kernelFeatureFEATURE_PF), choosy: true},
 	{feature: kernelFeatureFEATURE_ETHER, bridge: ruledBy(kernelFeatureFEATURE_ETHER), choosy: true},
 	{feature: kernelFeatureFEATURE_PF_RULES, bridge: ruledBy(kernelFeatureFEATURE_PF_RULES)},
@@ -91,50 +91,50 @@ var askings = []asking{
 	}},
 }
 
-// otherFeatures are the features that nothing asks for. One is that of trials. One says
-// that all floods of some port go by XDP, and one that XDP judges first packets; both follow
-// from the other features. And two are those of some programs alone: see programFeatures.
+// otherFeatures are the features that no setting requires. One is for trials. One means that all
+// floods of some port go by XDP, and one that XDP judges first packets; both follow from the other
+// features. The other two are for some programs only: see programFeatures.
 const otherFeatures = kernelFeatureFEATURE_TRACE | kernelFeatureFEATURE_XDP_FLOOD | kernelFeatureFEATURE_PF_STAMPS |
 	kernelFeatureFEATURE_PF_FIRST | kernelFeatureFEATURE_PF_SLEEPS
 
 // allFloods are the flags of a port that takes every flood.
 const allFloods = PortDiscover | PortMcastFlood | PortBcastFlood
 
-// told asks where a bridge has all of the flags.
+// told tests whether a bridge has all of the flags.
 func told(flags BridgeFlags) func(*Config) bool {
 	return func(c *Config) bool { return BridgeFlags(c.Flags)&flags == flags }
 }
 
-// has asks where a port has one of the flags.
+// has tests whether a port has one of the flags.
 func has(flags PortFlags) func(*Config, *Port) bool {
 	return func(_ *Config, p *Port) bool { return p.Flags&flags != 0 }
 }
 
-// is asks where a port is one of these.
+// is tests whether a port has one of the facts.
 func is(facts PortFacts) func(*Config, *Port) bool {
 	return func(_ *Config, p *Port) bool { return p.Facts&facts != 0 }
 }
 
-// joins asks where frames get from a port to a bridge, or from a bridge to a port, by a tail
+// joins tests whether frames get from a port to a bridge, or from a bridge to a port, by a tail
 // call.
 func joins(_ *Config, p *Port) bool { return p.Facts&PortPatch != 0 || p.Flags&PortRoute != 0 }
 
-// noted asks where a port has one of the notes.
+// noted tests whether a port has one of the notes.
 func noted(notes PortNotes) func(*Config, *Port) bool {
 	return func(_ *Config, p *Port) bool { return p.Notes&notes != 0 }
 }
 
-// lacks asks where a port does not have all of the flags.
+// lacks tests whether a port lacks one of the flags.
 func lacks(flags PortFlags) func(*Config, *Port) bool {
 	return func(_ *Config, p *Port) bool { return p.Flags&flags != flags }
 }
 
-// ruledBy asks where pf is on and its rules ask for a feature.
+// ruledBy tests whether pf is on and its rules require one of the features.
 func ruledBy(f kernelFeature) func(*Config) bool {
 	return func(c *Config) bool { return BridgeFlags(c.Flags)&BridgePF != 0 && kernelFeature(c.Pf.Features)&f != 0 }
 }
 
-// sharedDomains returns the protected domains that more than one port is in.
+// sharedDomains returns the protected domains with more than one port.
 func sharedDomains(ports []*Port) (shared uint32) {
 	var domains uint32
 	for _, p := range ports {
@@ -144,7 +144,7 @@ func sharedDomains(ports []*Port) (shared uint32) {
 	return shared
 }
 
-// askedFor returns the features that a configuration and its ports ask for.
+// askedFor returns the features that a configuration and its ports require.
 func askedFor(c *Config, ports []*Port) (f kernelFeature) {
 	for _, a := range askings {
 		if a.bridge != nil && a.bridge(c) ||
@@ -156,8 +156,9 @@ func askedFor(c *Config, ports []*Port) (f kernelFeature) {
 }
 
 // judgesByXDP reports whether XDP may judge the first packets of connections that it routes past
-// pf: see bpf/first.h. What has to look at each frame, or into it, leaves them to tcx. So does a
-// rule whose condition asks what XDP does not know, or has another answer each time, as a limiter has.
+// pf: see bpf/first.h. Features that examine each frame, or its contents, leave these packets to
+// tcx. So does a rule with a condition that XDP cannot evaluate, or that has another result each
+// time, such as a limiter.
 func judgesByXDP(f kernelFeature, c *Config) bool {
 	const all = kernelFeatureFEATURE_ROUTE | kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_HOST
 	const none = kernelFeatureFEATURE_VLAN_STATS | kernelFeatureFEATURE_RULES | kernelFeatureFEATURE_TALKERS |

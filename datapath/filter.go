@@ -11,15 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// filterFunction is the function of the programs whose place a filter takes:
+// filterFunction is the function of the programs that a filter replaces:
 //
 //	int capture_wants(struct capture_bytes *frame, u32 kept, u32 len)
 //
-// The first kept bytes of a frame of len bytes are there; other than 0 says that the frame is wanted.
+// It gets the first kept bytes of a frame of len bytes. A result other than 0 means that the frame
+// is captured.
 const filterFunction = "capture_wants"
 
-// setFilter puts a filter in classic BPF, such as libpcap makes, in the place
-// of filterFunction in p. size is that of the buffer, in bytes.
+// setFilter replaces filterFunction in p with a filter in classic BPF, such as libpcap makes. size
+// is the size of the buffer, in bytes.
 func setFilter(p *ebpf.ProgramSpec, code []unix.SockFilter, size int) error {
 	first := -1
 	for i, in := range p.Instructions {
@@ -39,7 +40,7 @@ func setFilter(p *ebpf.ProgramSpec, code []unix.SockFilter, size int) error {
 	if err != nil {
 		return err
 	}
-	// The kernel's facts about the function stay: its name, type and line.
+	// The metadata of the function stays: its name, type and line.
 	filter[0].Metadata = p.Instructions[first].Metadata
 	all := append(asm.Instructions{}, p.Instructions[:first]...)
 	p.Instructions = append(append(all, filter...), p.Instructions[next:]...)
@@ -59,9 +60,9 @@ const (
 
 const filterReject = filterFunction + ".reject"
 
-// A translator makes eBPF of classic BPF. The rules are those of libpcap's
-// bpf_filter(): numbers have 32 bits and no sign. A filter that reads beyond
-// the captured bytes, or divides by zero, does not want the frame.
+// A translator makes eBPF of classic BPF. The rules are the ones of libpcap's bpf_filter(): numbers
+// have 32 bits and no sign. A filter that reads beyond the captured bytes, or divides by zero,
+// rejects the frame.
 type translator struct {
 	size int64 // of the buffer
 	out  asm.Instructions
@@ -73,9 +74,9 @@ func translate(code []unix.SockFilter, size int) (asm.Instructions, error) {
 	}
 	t := &translator{size: int64(size)}
 	t.add(
-		asm.Mov.Imm(filterAccu, 0), // no jump: setFilter replaces its metadata
+		asm.Mov.Imm(filterAccu, 0), // not a jump: setFilter replaces its metadata
 		asm.Mov.Imm(filterIndex, 0),
-		asm.JEq.Imm(filterBuffer, 0, filterReject), // never is, but the verifier cannot know
+		asm.JEq.Imm(filterBuffer, 0, filterReject), // never the case, which the verifier cannot prove
 		asm.Mov.Reg32(filterCaptured, filterCaptured),
 		asm.JGT.Imm(filterCaptured, int32(size), filterReject),
 	)
@@ -104,7 +105,7 @@ func (t *translator) add(list ...asm.Instruction) { t.out = append(t.out, list..
 // filterLabel is the name of the i-th instruction of a filter.
 func filterLabel(i int) string { return fmt.Sprintf("%s.%d", filterFunction, i) }
 
-// usedSlots returns the cells of memory that code uses.
+// usedSlots returns the memory cells that the code uses.
 func usedSlots(code []unix.SockFilter) map[uint32]bool {
 	slots := map[uint32]bool{}
 	for _, in := range code {
@@ -116,11 +117,10 @@ func usedSlots(code []unix.SockFilter) map[uint32]bool {
 	return slots
 }
 
-// slotOffset is where a cell of memory is on the stack.
+// slotOffset returns the offset of a memory cell on the stack.
 func slotOffset(slot uint32) int16 { return -4 * int16(slot%unix.BPF_MEMWORDS+1) }
 
-// instruction translates one instruction, the i-th of n, and notes where it
-// jumps to.
+// instruction translates one instruction, the i-th of n, and notes the targets of jumps.
 func (t *translator) instruction(i int, in unix.SockFilter, n int, targets map[int]bool) error {
 	class := in.Code & 0x07
 	if i == n-1 && class != unix.BPF_RET {
@@ -223,7 +223,7 @@ func (t *translator) indexed(k uint32, size asm.Size) {
 	t.add(
 		asm.Mov.Reg32(filterSpare, filterIndex),
 		asm.Add.Imm(filterSpare, int32(end)), // 64 bits: does not wrap
-		// Linux before 6.8 does not conclude this bound from the next line.
+		// Linux before 6.8 does not derive this bound from the next line.
 		asm.JGT.Imm(filterSpare, int32(t.size), filterReject),
 		asm.JGT.Reg(filterSpare, filterCaptured, filterReject),
 		asm.Add.Reg(filterSpare, filterBuffer),
@@ -239,8 +239,8 @@ func (t *translator) order(r asm.Register, size asm.Size) {
 	}
 }
 
-// reject ends the filter, by a condition that always holds. A plain jump would not do:
-// more code may follow, and the verifier refuses code that no jump can lead to.
+// reject ends the filter, by a condition that always holds. A plain jump would not do: more code
+// may follow, and the verifier refuses code that no jump can reach.
 func (t *translator) reject() {
 	t.add(asm.JLE.Imm(filterCaptured, int32(t.size), filterReject))
 }
@@ -270,7 +270,7 @@ func (t *translator) calculate(in unix.SockFilter) error {
 	case divides:
 		t.add(asm.JEq.Imm(filterIndex, 0, filterReject), op.Reg32(filterAccu, filterIndex))
 	case shifts:
-		// eBPF looks at the lowest bits of the index alone
+		// eBPF uses only the lowest bits of the index
 		over := filterLabel(len(t.out)) + ".shift"
 		t.add(
 			asm.Mov.Reg32(filterSpare, filterAccu),

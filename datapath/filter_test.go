@@ -21,11 +21,11 @@ import (
 
 const filterSize = 2048 // bytes of the tests' buffer
 
-// A filterBench runs filters in the kernel, on frames that user space lays
-// into a buffer as the datapath would.
+// A filterBench runs filters in the kernel, on frames that user space puts into a
+// buffer as the datapath would.
 type filterBench struct {
 	buffer *ebpf.Map
-	frame  *ebpf.Map // what there is of it: bytes captured, bytes it had
+	frame  *ebpf.Map // its captured bytes, and its length
 }
 
 func newFilterBench(t *testing.T) *filterBench {
@@ -42,7 +42,7 @@ func newFilterBench(t *testing.T) *filterBench {
 	return &filterBench{array(filterSize), array(8)}
 }
 
-// caller is a program that calls filterFunction, which wants nothing.
+// caller is a program that calls filterFunction, which rejects every frame.
 func (b *filterBench) caller(linkage btf.FuncLinkage) *ebpf.ProgramSpec {
 	number := &btf.Int{Name: "unsigned int", Size: 4}
 	signed := &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed}
@@ -83,8 +83,8 @@ func (b *filterBench) caller(linkage btf.FuncLinkage) *ebpf.ProgramSpec {
 	return &ebpf.ProgramSpec{Name: "bench", Type: ebpf.SchedCLS, License: "GPL", Instructions: ins}
 }
 
-// load loads a filter and returns what it says of a frame of len bytes, of
-// which some are captured.
+// load loads a filter and returns a function that runs it on a captured part of a frame
+// of len bytes.
 func (b *filterBench) load(t *testing.T, code []unix.SockFilter, linkage btf.FuncLinkage) func(captured []byte, length int) uint32 {
 	t.Helper()
 	spec := b.caller(linkage)
@@ -97,7 +97,7 @@ func (b *filterBench) load(t *testing.T, code []unix.SockFilter, linkage btf.Fun
 	}
 	t.Cleanup(func() { prog.Close() })
 	return func(captured []byte, length int) uint32 {
-		value := slices.Repeat([]byte{0x08}, filterSize) // what an earlier frame has left
+		value := slices.Repeat([]byte{0x08}, filterSize) // remains of an earlier frame
 		copy(value, captured)
 		if err := b.buffer.Put(uint32(0), value); err != nil {
 			t.Fatal(err)
@@ -113,7 +113,7 @@ func (b *filterBench) load(t *testing.T, code []unix.SockFilter, linkage btf.Fun
 	}
 }
 
-// libpcapFilter is bpf_filter() of libpcap, what tcpdump runs over a file.
+// libpcapFilter is bpf_filter() of libpcap, which tcpdump runs over a file.
 func libpcapFilter(t *testing.T) func(code []unix.SockFilter, captured []byte, length int) uint32 {
 	t.Helper()
 	lib, err := purego.Dlopen("libpcap.so.0.8", purego.RTLD_NOW)
@@ -123,7 +123,7 @@ func libpcapFilter(t *testing.T) func(code []unix.SockFilter, captured []byte, l
 	var filter func(code *unix.SockFilter, packet *byte, wire, captured uint32) uint32
 	purego.RegisterLibFunc(&filter, lib, "bpf_filter")
 	return func(code []unix.SockFilter, captured []byte, length int) uint32 {
-		room := append(captured[:len(captured):len(captured)], 0) // has a first byte
+		room := append(captured[:len(captured):len(captured)], 0) // so that there is a first byte
 		return filter(&code[0], &room[0], uint32(length), uint32(len(captured)))
 	}
 }
@@ -137,7 +137,7 @@ var (
 
 func vlanTag(vid uint16) []byte { return binary.BigEndian.AppendUint16([]byte{0x81, 0x00}, vid) }
 
-// ipv4 is an IPv4 header with so many bytes of options, in front of rest.
+// ipv4 is an IPv4 header with the given number of bytes of options, followed by rest.
 func ipv4(protocol byte, options int, fragment uint16, rest ...[]byte) []byte {
 	h := append([]byte{0x45 + byte(options/4), 0, 0, 100, 0, 1, byte(fragment >> 8), byte(fragment), 64, protocol, 0, 0},
 		10, 0, 0, 1, 192, 0, 2, 7)
@@ -152,7 +152,7 @@ func ipv6(next byte, rest ...[]byte) []byte {
 	return append(h, slices.Concat(rest...)...)
 }
 
-// ports begins a TCP or UDP header; the rest of it is made up.
+// ports is the beginning of a TCP or UDP header, with made-up bytes behind the ports.
 func ports(src, dst uint16) []byte {
 	h := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, src), dst)
 	return append(h, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x12, 1, 0, 0, 0, 0, 0)
@@ -224,8 +224,8 @@ var filterExpressions = []string{
 	"port 443 and (host 192.0.2.7 or ip6) and not vlan",
 }
 
-// Whatever the expression, the kernel says of a frame what libpcap says: of
-// the whole frame, and however little of it was captured.
+// For every expression, the kernel and libpcap give the same result: on the whole
+// frame, and on every captured part of it.
 func TestFilterExpressions(t *testing.T) {
 	b := newFilterBench(t)
 	libpcap := libpcapFilter(t)
@@ -260,7 +260,7 @@ func TestFilterExpressions(t *testing.T) {
 	}
 }
 
-// cuts are lengths at which a frame ends early, and its own.
+// cuts are lengths at which a frame is truncated, and its full length.
 func cuts(frame []byte) []int {
 	list := []int{len(frame)}
 	for n := range min(len(frame), 90) {
@@ -269,8 +269,8 @@ func cuts(frame []byte) []int {
 	return list
 }
 
-// Every instruction that there is does in the kernel what it does in libpcap,
-// with numbers at the ends of their range.
+// Every instruction has the same effect in the kernel as in libpcap, with numbers at
+// the ends of their range.
 func TestFilterInstructions(t *testing.T) {
 	b := newFilterBench(t)
 	libpcap := libpcapFilter(t)
@@ -314,10 +314,10 @@ func TestFilterInstructions(t *testing.T) {
 			load := stmt(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, 24)
 			cases[fmt.Sprint(name, " index ", n)] = []unix.SockFilter{load, stmt(unix.BPF_LDX|unix.BPF_IMM, n), stmt(unix.BPF_ALU|op|x, 0)}
 			if (op == unix.BPF_LSH || op == unix.BPF_RSH) && n > 31 {
-				continue // libpcap leaves that to the C compiler
+				continue // in libpcap the result depends on the C compiler
 			}
 			if (op == unix.BPF_DIV || op == unix.BPF_MOD) && n == 0 {
-				continue // and does not run that
+				continue // libpcap does not run that
 			}
 			cases[fmt.Sprint(name, " ", n)] = []unix.SockFilter{load, stmt(unix.BPF_ALU|op|k, n)}
 		}
@@ -344,7 +344,7 @@ func TestFilterInstructions(t *testing.T) {
 	}
 }
 
-// What is no filter is refused before the kernel sees it.
+// Invalid filters are refused before they reach the kernel.
 func TestFilterRefused(t *testing.T) {
 	yes := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 1}
 	for name, code := range map[string][]unix.SockFilter{

@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// A kind of flood, by where its frames go.
+// A kind of flood, by the destinations of its frames.
 var floodKinds = []struct {
 	name string
 	dst  mac
@@ -46,11 +46,11 @@ func TestFloodFlags(t *testing.T) {
 				}
 				expect(t, kind.name, s.tcx(0, frame), want)
 				expect(t, kind.name+" by XDP", s.xdp(0, frame), wantXDP)
-				// the flags are about frames to the port, not from it
+				// the flags apply to frames to the port, not from it
 				frame = packet{dst: kind.dst, src: station(2)}.bytes()
 				expect(t, kind.name+" from the port", s.tcx(2, frame), sent(0, 1, 3))
 			}
-			// what is known is not flooded
+			// frames to known addresses are not flooded
 			expect(t, "unicast", s.tcx(0, unicast(2, 1)), sent(2))
 		})
 	}
@@ -69,7 +69,7 @@ func TestFloodNobody(t *testing.T) {
 		frame := packet{dst: kind.dst, src: station(1)}.bytes()
 		expect(t, kind.name+" on a bridge of one port", alone.tcx(0, frame), dropped("no-member"))
 		expect(t, kind.name+" without flags", muted.tcx(0, frame), dropped("no-member"))
-		// XDP leaves it to tcx to count them
+		// XDP leaves these frames to tcx, which counts them
 		expect(t, kind.name+" on a bridge of one port, by XDP", alone.xdp(0, frame), passed)
 		expect(t, kind.name+" without flags, by XDP", muted.xdp(0, frame), passed)
 	}
