@@ -76,7 +76,7 @@ func TestMachineEndsEarly(t *testing.T) {
 	)
 	for _, tt := range []struct {
 		name     string
-		consoles []string // of the machines, each of which completes one case
+		consoles []string // consoles of the machines; each machine completes one case
 		ends     string   // results by case
 		want     string   // text of the error
 	}{

@@ -279,8 +279,8 @@ func (m *machine) trace(t *rapid.T, in int, f netlab.Frame) []int {
 
 func portOf(l *netlab.Lab, e *netlab.End) int { return slices.Index(l.Ends, e) + 1 }
 
-// drawFlags draws settings of a port, only some of which become flags, and returns the flags
-// and the new state.
+// drawFlags draws settings of a port. Some of them become flags, the others keep their values.
+// It returns the flags and the new state.
 func drawFlags(t *rapid.T, s settings) (args []string, _ settings) {
 	for _, f := range []struct {
 		name string

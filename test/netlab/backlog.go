@@ -11,11 +11,11 @@ import (
 	"bascule/lab/ends"
 )
 
-// A backlog counts frames that the host has lost before anybody saw them. What comes by a
-// veth without NAPI waits in a queue of its CPU. All namespaces share this queue, which has
-// room for net.core.netdev_max_backlog frames. Where another test fills it, the host drops
-// the frame that comes next, whose ever that is. The kernel then counts the frame at the CPU
-// and at its device (enqueue_to_backlog() in net/core/dev.c).
+// A backlog counts frames that the host has dropped before the switch or a socket could see
+// them. A frame that arrives through a veth without NAPI waits in a queue of its CPU. All
+// namespaces share this queue, which has room for net.core.netdev_max_backlog frames. If
+// another test fills it, the host drops the next frame, whatever its origin. The kernel then
+// counts the frame at the CPU and at its device (enqueue_to_backlog() in net/core/dev.c).
 type backlog struct {
 	devices []interfaceOf
 	at      backlogCounters
@@ -27,10 +27,10 @@ type interfaceOf struct {
 	name      string
 }
 
-// backlogCounters are frames that were dropped: by all CPUs, and at some devices.
+// backlogCounters are numbers of dropped frames: at all CPUs, and at some devices.
 type backlogCounters struct{ cpus, devices int }
 
-// newBacklog begins to count what is lost at some devices.
+// newBacklog starts to count the frames that are lost at some devices.
 func newBacklog(devices ...interfaceOf) (*backlog, error) {
 	b := &backlog{devices: devices}
 	var err error
@@ -38,12 +38,12 @@ func newBacklog(devices ...interfaceOf) (*backlog, error) {
 	return b, err
 }
 
-// near and far are the two ends of an end's cable.
+// near and far are the two sides of an end's cable.
 func (e *End) near() interfaceOf { return interfaceOf{e.lab.Switch, e.Port} }
 func (e *End) far() interfaceOf  { return interfaceOf{e.Namespace, e.Ifname} }
 
-// lost returns how many frames the host may have lost at the devices since it was asked
-// before. A device counts other frames, too, and so does a CPU. So the smaller number counts.
+// lost returns the number of frames that the host may have lost at the devices since the last
+// call. A device counts other frames, too, and so does a CPU. So the smaller number counts.
 func (b *backlog) lost() (int, error) {
 	now, err := b.read()
 	if err != nil {
@@ -68,8 +68,8 @@ func (b *backlog) read() (now backlogCounters, err error) {
 	return now, nil
 }
 
-// droppedByCPUs returns how many frames of all namespaces found no room in the queues of the
-// CPUs. It is the second number of a line of softnet_stat (softnet_seq_show() in
+// droppedByCPUs returns the number of frames of all namespaces for which the queues of the CPUs
+// had no room. It is the second number of a line of softnet_stat (softnet_seq_show() in
 // net/core/net-procfs.c).
 func droppedByCPUs() (n int, err error) {
 	text, err := os.ReadFile("/proc/net/softnet_stat")

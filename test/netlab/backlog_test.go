@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// pause is for a bridge alone: none forwards it (IEEE 802.1Q, table 8-1).
+// pause is an address for a bridge itself: no bridge forwards it (IEEE 802.1Q, table 8-1).
 var pause = MAC{0x01, 0x80, 0xc2, 0, 0, 1}
 
-// TestLoadHostLoses: a load goes on if a frame is missing that the host has lost, and fails
+// TestLoadHostLoses: a load continues if a frame is missing that the host has lost, and fails
 // if the host has lost none.
 func TestLoadHostLoses(t *testing.T) {
 	l := New(t)
@@ -51,7 +51,7 @@ func TestLoadHostLoses(t *testing.T) {
 	}
 }
 
-// TestTalkHostLoses: what the host has lost of a talk is sent again, and comes.
+// TestTalkHostLoses: datagrams of a talk that the host has lost are sent again, and arrive.
 func TestTalkHostLoses(t *testing.T) {
 	l := New(t)
 	l.NewEnds(2)
@@ -87,7 +87,7 @@ func TestTalkHostLoses(t *testing.T) {
 	}
 }
 
-// TestBacklog reads what the kernel counts.
+// TestBacklog compares the counters with the kernel's files.
 func TestBacklog(t *testing.T) {
 	l := New(t)
 	l.NewEnds(1)
@@ -100,9 +100,9 @@ func TestBacklog(t *testing.T) {
 		at   backlogCounters
 		want int
 	}{
-		{backlogCounters{-2, -3}, 2}, // or 3, where a CPU has dropped a frame meanwhile
+		{backlogCounters{-2, -3}, 2}, // or 3, if a CPU has dropped a frame meanwhile
 		{backlogCounters{-3, -2}, 2},
-		{backlogCounters{-3, 1}, 0}, // a device has gone
+		{backlogCounters{-3, 1}, 0}, // a device was deleted
 	} {
 		now, err := b.read()
 		l.must(err)

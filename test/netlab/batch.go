@@ -18,7 +18,7 @@ type message struct {
 	_      [4]byte
 }
 
-// A batch is room for frames that are received with one system call.
+// A batch is a buffer for frames that are received with one system call.
 type batch struct {
 	messages [64]message
 	pieces   [64]unix.Iovec
@@ -26,8 +26,8 @@ type batch struct {
 	notes    [64][batchNotes]byte
 }
 
-// The largest frame that a batch receives, in bytes, and the room for what the
-// kernel says beside it (cmsg(3)).
+// The largest frame that a batch receives, and the room for its control messages (cmsg(3)), in
+// bytes.
 const batchFrame, batchNotes = 4096, 64
 
 func newBatch() *batch {
@@ -42,7 +42,7 @@ func newBatch() *batch {
 	return b
 }
 
-// receive takes what has arrived at a socket, as much as there is room for.
+// receive reads the frames that have arrived at a socket, as many as the batch has room for.
 func (b *batch) receive(s *Socket) ([]Frame, error) {
 	for i := range b.messages {
 		b.messages[i].SetControllen(batchNotes)
@@ -80,7 +80,7 @@ func (s *Socket) sendMany(frames []Frame) error {
 	for deadline := time.Now().Add(patience); len(list) > 0; {
 		n, err := messages(unix.SYS_SENDMMSG, s.fd, list)
 		if errors.Is(err, unix.ENOBUFS) && time.Now().Before(deadline) {
-			// the first was not taken: see sendFrame
+			// the first was not sent: see sendFrame
 			time.Sleep(time.Millisecond)
 			continue
 		}
@@ -92,7 +92,7 @@ func (s *Socket) sendMany(frames []Frame) error {
 	return nil
 }
 
-// messages is sendmmsg(2) or recvmmsg(2), which do not wait.
+// messages calls sendmmsg(2) or recvmmsg(2), without waiting.
 func messages(call uintptr, fd int, list []message) (int, error) {
 	n, _, errno := unix.Syscall6(call, uintptr(fd), uintptr(unsafe.Pointer(&list[0])), uintptr(len(list)), unix.MSG_DONTWAIT, 0, 0)
 	if errno != 0 {

@@ -14,17 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Answer says what becomes of a system call. The zero value lets it be made.
+// An Answer is the decision about a system call. The zero value lets the call continue.
 type Answer struct {
-	Kill  bool       // the process is killed, and the call never made
-	Errno unix.Errno // the call is not made and fails so
+	Kill  bool       // the process is killed, and the call is not executed
+	Errno unix.Errno // the call is not executed, and returns this error
 }
 
-// RunWatched runs a command to its end and asks at before each system call of those names
-// that the command makes: it is the n-th of that name, from 1, by whichever of the command's
-// threads. The thread waits for the answer. The command stops at calls of those names alone:
-// strace(1), which stops it at all calls, takes more time than the command, and numbers the
-// calls of each thread.
+// RunWatched runs a command to its end. It calls at before each system call with one of the names:
+// the n-th with that name, from 1, in any thread of the command. The thread waits for the answer.
+// Other calls do not stop. strace(1), which stops a command at all calls, takes more time than the
+// command itself, and counts the calls of each thread separately.
 func RunWatched(cmd *exec.Cmd, names []string, at func(call string, n int) Answer) (Result, error) {
 	calls := map[uint32]string{}
 	for _, name := range names {
@@ -39,7 +38,7 @@ func RunWatched(cmd *exec.Cmd, names []string, at func(call string, n int) Answe
 	r, err := runStarted(cmd, watchedTime, func() error {
 		ended := make(chan error, 1)
 		go func() {
-			// The thread has the filter, which the command inherits, and ends with the
+			// The thread has the filter, which the command inherits. It ends with the
 			// goroutine.
 			runtime.LockOSThread()
 			listener, err := listen(slices.Collect(maps.Keys(calls)))
@@ -61,7 +60,7 @@ func RunWatched(cmd *exec.Cmd, names []string, at func(call string, n int) Answe
 	return r, errors.Join(err, <-watched)
 }
 
-// RunCounted runs a command to its end and counts its system calls of those names.
+// RunCounted runs a command to its end and counts its system calls with these names.
 func RunCounted(cmd *exec.Cmd, names ...string) (r Result, count map[string]int, err error) {
 	count = map[string]int{}
 	r, err = RunWatched(cmd, names, func(call string, n int) Answer {
@@ -71,14 +70,13 @@ func RunCounted(cmd *exec.Cmd, names ...string) (r Result, count map[string]int,
 	return r, count, err
 }
 
-// RunKilled runs a command to its end, or kills it on its way into the n-th system call of
-// a name.
+// RunKilled runs a command to its end, or kills it as it enters the n-th system call with a name.
 func RunKilled(cmd *exec.Cmd, call string, n int) (Result, error) {
 	return RunWatched(cmd, []string{call}, func(_ string, at int) Answer { return Answer{Kill: at == n} })
 }
 
-// RunFailing runs a command to its end. Its n-th system call of a name fails, or all of
-// them where n is 0.
+// RunFailing runs a command to its end. Its n-th system call with a name fails, or all of them if
+// n is 0.
 func RunFailing(cmd *exec.Cmd, call string, n int, errno unix.Errno) (Result, error) {
 	return RunWatched(cmd, []string{call}, func(_ string, at int) Answer {
 		if n == 0 || at == n {
@@ -88,9 +86,8 @@ func RunFailing(cmd *exec.Cmd, call string, n int, errno unix.Errno) (Result, er
 	})
 }
 
-// RunPaused runs a command to its end. On its way into the n-th system call of a name the
-// command waits while do is done. The command may make fewer of these calls: reached says
-// whether it came there.
+// RunPaused runs a command to its end. As it enters the n-th system call with a name, the command
+// waits while do runs. reached is false if the command made fewer of these calls.
 func RunPaused(cmd *exec.Cmd, call string, n int, do func()) (r Result, reached bool, err error) {
 	there, done, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
@@ -107,7 +104,7 @@ func RunPaused(cmd *exec.Cmd, call string, n int, do func()) (r Result, reached 
 	case <-there:
 		reached = true
 		func() {
-			defer close(done) // also where do ends the test
+			defer close(done) // even if do ends the test
 			do()
 		}()
 	case <-ended:
@@ -116,10 +113,10 @@ func RunPaused(cmd *exec.Cmd, call string, n int, do func()) (r Result, reached 
 	return r, reached, err
 }
 
-// listen has the calling thread, and what it starts, ask before each system call of those
-// numbers (seccomp_unotify(2)). The file that it returns is asked.
+// listen installs a filter in the calling thread and its children that reports each system call
+// with one of the numbers (seccomp_unotify(2)). The returned file receives the reports.
 func listen(numbers []uint32) (int, error) {
-	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}} // the number
+	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}} // The number of the system call.
 	for i, n := range numbers {
 		toAsk := uint8(len(numbers) - i)
 		filter = append(filter, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: toAsk, K: n})
@@ -128,7 +125,8 @@ func listen(numbers []uint32) (int, error) {
 		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
 		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF})
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	// A signal that does not kill would make a call ask twice: Go's scheduler sends them.
+	// Go's scheduler sends signals. A signal that does not kill would otherwise restart the
+	// call, which would be reported twice.
 	const flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
 	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&program)))
 	if errno != 0 {
@@ -137,8 +135,8 @@ func listen(numbers []uint32) (int, error) {
 	return int(fd), nil
 }
 
-// watchCalls answers for the calls of the process that started tells. It returns when nobody
-// is left who asks. The thread own asks for itself.
+// watchCalls answers for the system calls of the process that started sends. It returns when no
+// process has the filter any more. The calls of the thread own are let through.
 func watchCalls(listener, own int, calls map[uint32]string, at func(call string, n int) Answer, started <-chan int) error {
 	defer unix.Close(listener)
 	// struct seccomp_notif and struct seccomp_notif_resp (linux/seccomp.h)
@@ -167,7 +165,7 @@ func watchCalls(listener, own int, calls map[uint32]string, at func(call string,
 		}
 		var q question
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(listener), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&q)))
-		if errno == unix.ENOENT || errno == unix.EINTR { // who asked is gone
+		if errno == unix.ENOENT || errno == unix.EINTR { // the caller has ended
 			continue
 		}
 		if errno != 0 {
@@ -187,7 +185,7 @@ func watchCalls(listener, own int, calls map[uint32]string, at func(call string,
 				if err := unix.Kill(process, unix.SIGKILL); err != nil && err != unix.ESRCH {
 					return fmt.Errorf("kill process %d: %w", process, err)
 				}
-				continue // the call is never made
+				continue // the call is never executed
 			}
 		}
 		a := answer{id: q.id, errno: -int32(becomes.Errno)}

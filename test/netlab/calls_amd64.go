@@ -4,7 +4,7 @@ package netlab
 
 import "golang.org/x/sys/unix"
 
-// callNumbers are the system calls that RunWatched knows.
+// callNumbers are the system calls that RunWatched supports.
 var callNumbers = map[string]uint32{
 	"bpf": unix.SYS_BPF, "mount": unix.SYS_MOUNT, "mkdirat": unix.SYS_MKDIRAT, "mkdir": unix.SYS_MKDIR,
 	"rename": unix.SYS_RENAME, "renameat": unix.SYS_RENAMEAT, "renameat2": unix.SYS_RENAMEAT2,

@@ -4,7 +4,7 @@ package netlab
 
 import "golang.org/x/sys/unix"
 
-// callNumbers are the system calls that RunWatched knows.
+// callNumbers are the system calls that RunWatched supports.
 var callNumbers = map[string]uint32{
 	"bpf": unix.SYS_BPF, "mount": unix.SYS_MOUNT, "mkdirat": unix.SYS_MKDIRAT,
 	"renameat": unix.SYS_RENAMEAT, "renameat2": unix.SYS_RENAMEAT2, "unlinkat": unix.SYS_UNLINKAT,

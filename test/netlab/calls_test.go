@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A command is killed on its way into the call of that number, and not before.
+// A command is killed as it enters the call with that number, and not before.
 func TestRunKilled(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("has a kernel ask before system calls, which takes root")
@@ -29,7 +29,7 @@ func TestRunKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		cmd := exec.Command("rm", names...) // by unlinkat(2)
+		cmd := exec.Command("rm", names...) // it calls unlinkat(2)
 		cmd.Dir = dir
 		r, err := RunKilled(cmd, "unlinkat", n+1)
 		if err != nil {
@@ -52,14 +52,14 @@ func TestRunKilled(t *testing.T) {
 	}
 }
 
-// A command's calls are counted whichever thread makes them, fail, and wait.
+// A command's calls are counted in all its threads. They can be made to fail, and to wait.
 func TestRunWatched(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("has a kernel ask before system calls, which takes root")
 	}
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
-	// four processes, one call each
+	// Four processes with one call each.
 	command := func() *exec.Cmd {
 		return exec.Command("sh", "-c", `for f in a b c d; do mkdir "$0/$f" || exit 3; done; rmdir "$0"/*`, dir)
 	}

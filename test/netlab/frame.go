@@ -13,8 +13,8 @@ type MAC [6]byte
 // Broadcast is the address of every station.
 var Broadcast = MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// Station returns the n-th of a set of made-up stations' addresses: locally
-// administered, unicast, and no end's own.
+// Station returns the n-th address of a set of made-up stations: locally administered, unicast,
+// and different from all ends' addresses.
 func Station(n int) MAC {
 	return MAC{0x02, 0x57, byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}
 }
@@ -29,22 +29,22 @@ func (m MAC) String() string {
 }
 
 const (
-	typeData   = 0x88b5 // IEEE 802 local experimental ethertype 1: the tests' frames
-	typeMarker = 0x88b6 // ethertype 2: the lab's own marks
+	typeData   = 0x88b5 // IEEE 802 local experimental ethertype 1, of the tests' frames
+	typeMarker = 0x88b6 // local experimental ethertype 2, of the lab's own markers
 	typeVLAN   = 0x8100
-	typeQinQ   = 0x88a8 // of a service tag
+	typeQinQ   = 0x88a8 // EtherType of a service tag
 
 	headerLen = 14
 	tagLen    = 4
-	minLen    = 60 // the smallest frame of Ethernet, without its checksum
+	minLen    = 60 // bytes of the smallest Ethernet frame, without its checksum
 )
 
-// Frame is an Ethernet frame without its checksum. A tag that the kernel
-// carries beside the packet has been put back into it.
+// Frame is an Ethernet frame without its checksum. It includes a tag that the kernel stores
+// outside the packet.
 type Frame string
 
-// NewFrame makes a frame of size bytes with a number in it. Sizes below the
-// smallest frame are padded to it.
+// NewFrame makes a frame of size bytes that contains a number. Smaller sizes than the smallest
+// frame's are padded to it.
 func NewFrame(dst, src MAC, number uint32, size int) Frame {
 	return newFrame(dst, src, typeData, number, size)
 }
@@ -61,14 +61,13 @@ func newFrame(dst, src MAC, ethertype uint16, number uint32, size int) Frame {
 	return Frame(b)
 }
 
-// Tagged returns the frame with an 802.1Q tag put in front of what it
-// carries: a VLAN, 0 to 4095, and a priority, 0 to 7.
+// Tagged returns the frame with an 802.1Q tag in front of its EtherType: a VLAN, 0 to 4095, and
+// a priority, 0 to 7.
 func (f Frame) Tagged(vlan uint16, priority uint8) Frame {
 	return f.withTag(typeVLAN, uint16(priority)<<13|vlan)
 }
 
-// ServiceTagged returns the frame with an 802.1ad service tag put in front of
-// what it carries.
+// ServiceTagged returns the frame with an 802.1ad service tag in front of its EtherType.
 func (f Frame) ServiceTagged(vlan uint16) Frame { return f.withTag(typeQinQ, vlan) }
 
 func (f Frame) withTag(tpid, tci uint16) Frame {
@@ -78,10 +77,10 @@ func (f Frame) withTag(tpid, tci uint16) Frame {
 	return f[:12] + Frame(tag) + f[12:]
 }
 
-// Dst is the address the frame is for.
+// Dst is the destination address.
 func (f Frame) Dst() MAC { return MAC([]byte(f[:6])) }
 
-// Src is the address the frame is from.
+// Src is the source address.
 func (f Frame) Src() MAC { return MAC([]byte(f[6:12])) }
 
 func (f Frame) ethertype() uint16 { return f.uint16(12) }

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package netlab is what the tests of the switch stand on: network namespaces
-// joined by veth cables, a program that is the switch, and frames that are sent
-// and counted exactly.
+// Package netlab is the basis of the switch's tests: network namespaces joined by veth cables, a
+// program that is the switch, and frames that are sent and counted exactly.
 //
-// Frames are sent and received by packet sockets at the ends of the cables, in
-// namespaces of their own. That something did not arrive is known without
-// waiting to be sure: see [Lab.Flush].
+// Frames are sent and received by packet sockets at the ends of the cables, in namespaces of their own.
+// No timeout is needed to know that a frame did not arrive: see [Lab.Flush].
 package netlab
 
 import (
@@ -27,40 +25,38 @@ import (
 	"bascule/lab/ends"
 )
 
-// patience is how long the lab waits for what is sure to happen: no claim of
-// bascule's, but a bound for a test that hangs, also on a machine that stands still
-// for half a minute.
+// patience is the time limit for events that have to happen. It is not a property of bascule. It ends a
+// test that hangs, and is long enough for a machine that stalls for half a minute.
 const patience = 3 * time.Minute
 
-// window is how many frames are sent before the lab waits for the switch to be
-// done with them: a CPU queues a thousand packets, a veth in NAPI mode 256.
+// window is the number of frames that are sent before the lab waits for the switch to finish them. A
+// CPU queues a thousand packets, a veth in NAPI mode 256.
 const window = 32
 
-// A Lab is a switch's network namespace and the ends around it. What it made
-// is removed when the test ends, and then nothing of the switch may be left.
+// A Lab is a switch's network namespace and the ends around it. When the test ends, everything that it
+// made is removed. Nothing of the switch may be left then.
 type Lab struct {
 	t      testing.TB
-	Switch *ends.Namespace // where the switch and its ports are
+	Switch *ends.Namespace // the namespace of the switch and its ports
 	Ends   []*End
-	cpu    int // where all frames are sent and queued
+	cpu    int // the CPU where all frames are sent and queued
 	number uint32
 	marker uint32
-	last   func(Frame) Frame // of Across, nil for none of its own
+	last   func(Frame) Frame // changes the last frame of Across; nil for no change
 	fd     int               // packet socket in Switch
 	binary string
-	env    []string // of the program, besides the test's own
+	env    []string // environment of the program, in addition to the test's own
 
 	namespaces []*ends.Namespace
 	sockets    []*Socket
 	expected   map[string]bool // devices that may stay in Switch
-	cables     []string        // devices of Switch that lead to another lab, or back to this one
-	abandoned  []Objects       // what may stay in the kernel
+	cables     []string        // devices of Switch with the other side in another lab, or in this one
+	abandoned  []Objects       // objects that may stay in the kernel
 }
 
-var namespaces atomic.Int64 // made by this process
+var namespaces atomic.Int64 // number of namespaces that this process has made
 
-// NewNamespace makes a network namespace that is removed when the test ends,
-// after the switch.
+// NewNamespace makes a network namespace that is removed after the switch when the test ends.
 func (l *Lab) NewNamespace() *ends.Namespace {
 	l.t.Helper()
 	ns, err := ends.NewNamespace(fmt.Sprintf("%s%d-%d", prefix, os.Getpid(), namespaces.Add(1)))
@@ -69,7 +65,7 @@ func (l *Lab) NewNamespace() *ends.Namespace {
 	return ns
 }
 
-// New makes a lab without ends. It skips the test when the process is not root.
+// New makes a lab without ends. It skips the test if the process is not root.
 func New(t testing.TB) *Lab {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -93,8 +89,8 @@ func (l *Lab) must(err error) {
 	}
 }
 
-// An End is a station: an interface at the far side of a cable, whose near
-// side, Port, is in the switch's namespace.
+// An End is a station: an interface at the far side of a cable. The near side of the cable, Port, is in
+// the switch's namespace.
 type End struct {
 	Port      string // near side
 	PortIndex int
@@ -105,13 +101,13 @@ type End struct {
 
 	*Socket // at the far side
 	lab     *Lab
-	gone    bool   // the port's device is not where it was
-	before  device // the port's device as the switch found it
-	made    *made  // the same as the lab found it, if it is a card
-	wire    *Wire  // nil of a veth
+	gone    bool   // the port's device has been moved
+	before  device // the port's device before it became a port
+	made    *made  // the card's settings before the lab took it; nil if it is not a card
+	wire    *Wire  // nil for a veth
 }
 
-// NewEnds adds ends, each in a namespace of its own: p1, p2, ... are their ports.
+// NewEnds adds ends, each in a namespace of its own. Their ports are p1, p2, ...
 func (l *Lab) NewEnds(n int) []*End {
 	l.t.Helper()
 	var made []*End
@@ -121,8 +117,7 @@ func (l *Lab) NewEnds(n int) []*End {
 	return made
 }
 
-// NewEnd adds an end whose far side is in the given namespace, which may be
-// the switch's own.
+// NewEnd adds an end whose far side is in the given namespace, which may be the switch's.
 func (l *Lab) NewEnd(ns *ends.Namespace) *End {
 	l.t.Helper()
 	n := len(l.Ends) + 1
@@ -136,7 +131,7 @@ func (l *Lab) NewEnd(ns *ends.Namespace) *End {
 	return e
 }
 
-// plug makes the cable, with the given index for the port, 0 for any.
+// plug makes the cable. The port gets the given index, or any if it is 0.
 func (e *End) plug(index int) {
 	l := e.lab
 	l.t.Helper()
@@ -167,7 +162,7 @@ func (e *End) plug(index int) {
 	l.waitUp(e)
 	e.Socket = l.Listen(e.Namespace, e.Ifname)
 	e.before = l.device(e.Port)
-	// as it was made: who waits for devices may have made it a port by now
+	// As it was made: an agent that waits for devices may have made it a port by now.
 	e.before.promiscuous, e.before.allmulti = 0, 0
 	e.gone = false
 }
@@ -180,8 +175,8 @@ func (l *Lab) waitUp(e *End) {
 	})
 }
 
-// Beside makes a lab for another switch of the same test. Its frames are sent
-// and queued on the same CPU, so that a Flush of either is one of both.
+// Beside makes a lab for another switch of the same test. Its frames are sent and queued on the same
+// CPU, so that a Flush of either lab is a Flush of both.
 func (l *Lab) Beside() *Lab {
 	l.t.Helper()
 	other := New(l.t)
@@ -189,10 +184,9 @@ func (l *Lab) Beside() *Lab {
 	return other
 }
 
-// Cable joins two switches, or one with itself, by a veth: device near of the
-// first, far of the second. Their indices differ: where they are the same the
-// kernel tells of a lost link when it has time, up to a second later
-// (linkwatch_urgent_event of net/core/link_watch.c).
+// Cable joins two switches, or one with itself, by a veth: device near of the first, far of the second.
+// Their indices differ. If they were equal, the kernel would report a lost link with a delay of up to a
+// second (linkwatch_urgent_event of net/core/link_watch.c).
 func (l *Lab) Cable(near string, to *Lab, far string) {
 	l.t.Helper()
 	handle, err := netns.GetFromName(to.Switch.Name)
@@ -231,9 +225,9 @@ func (l *Lab) setDevice(ifname string, set func(*netlink.Handle, netlink.Link) e
 	l.must(set(l.Switch.Netlink(), link))
 }
 
-// SetUp sets one side of a veth of the switch's namespace up, whose other side
-// is there and up, and waits until both forward: the kernel drops what they
-// send until it has dealt with their carriers, which may take it a while.
+// SetUp sets one side of a veth up, whose other side exists and is up, and waits until both forward.
+// The kernel drops their frames until it has processed the change of their carriers, which may take a
+// while.
 func (l *Lab) SetUp(side netlink.Link) {
 	l.t.Helper()
 	nl := l.Switch.Netlink()
@@ -255,23 +249,20 @@ func (e *End) Unplug() {
 	e.gone = true
 }
 
-// PlugAgain makes a new cable of the same names, whose port has the given
-// interface index.
+// PlugAgain makes a new cable with the same names. Its port has the given interface index.
 func (e *End) PlugAgain(index int) {
 	e.lab.t.Helper()
 	e.plug(index)
 }
 
-// Leave tells the lab that the port's device has been moved away: no markers
-// can be sent through it.
+// Leave marks the port's device as moved away: no markers can be sent through it.
 func (e *End) Leave() { e.gone = true }
 
 // Return undoes Leave.
 func (e *End) Return() { e.gone = false }
 
-// ReadyForXDP makes the end one that can talk through XDP: it takes frames that
-// were sent by XDP (GRO on), and sends none whose checksum or VLAN tag is left
-// to the device, since XDP forgets what is missing.
+// ReadyForXDP prepares the end for a port with XDP. It accepts frames that were sent by XDP (GRO on).
+// It leaves no checksum or VLAN tag of its frames to the device, since XDP loses that information.
 func (e *End) ReadyForXDP() {
 	e.lab.t.Helper()
 	e.SetOffloads(true, true)
@@ -295,8 +286,8 @@ func (e *End) SetOffloads(segmentation, gro bool) {
 	e.lab.must(e.Namespace.SetFeatures(e.Ifname, ends.Features{Segmentation: segmentation, GRO: gro}))
 }
 
-// FinishChecksums has the port's device make the checksums that are yet to be made
-// of the frames that leave by it. So it stays.
+// FinishChecksums has the port's device complete the unfinished checksums of frames that leave through
+// it. This cannot be undone.
 func (e *End) FinishChecksums() {
 	e.lab.t.Helper()
 	e.lab.must(e.lab.Switch.Do(func() error {
@@ -308,14 +299,13 @@ func (e *End) FinishChecksums() {
 		return tool.Change(e.Port, map[string]bool{"tx-checksum-ip-generic": false, "tx-checksum-sctp": false})
 	}))
 	for feature, on := range e.lab.features(e.lab.Switch, e.Port) {
-		if strings.HasPrefix(feature, "tx-") { // others are off without checksums
+		if strings.HasPrefix(feature, "tx-") { // other features depend on checksums
 			e.before.features[feature] = on
 		}
 	}
 }
 
-// Capture makes the port's device promiscuous as tcpdump(8) does, until the
-// function that it returns is called.
+// Capture makes the port's device promiscuous as tcpdump(8) does. stop ends that.
 func (e *End) Capture() (stop func()) {
 	e.lab.t.Helper()
 	var fd int
@@ -330,7 +320,8 @@ func (e *End) Capture() (stop func()) {
 		e.lab.t.Helper()
 		with := e.lab.device(e.Port).promiscuous
 		unix.Close(fd)
-		// A program that another test starts at this moment has the socket, too, until it runs.
+		// A process that another test starts at this moment has the socket, too, until it calls
+		// execve(2).
 		e.lab.Wait("the capture to end", func() bool { return e.lab.device(e.Port).promiscuous < with })
 	}
 }
@@ -345,14 +336,13 @@ func (e *End) SetMTU(mtu int) {
 	e.lab.must(e.lab.Switch.Netlink().LinkSetMTU(near, mtu))
 	e.lab.must(e.Namespace.Netlink().LinkSetMTU(far, mtu))
 	e.lab.t.Cleanup(func() {
-		// A card is there for the next test. What has gone meanwhile has no MTU.
+		// Another test may use a card next. A device that has gone has no MTU.
 		_ = e.lab.Switch.Netlink().LinkSetMTU(near, near.Attrs().MTU)
 		_ = e.Namespace.Netlink().LinkSetMTU(far, far.Attrs().MTU)
 	})
 }
 
-// Frames makes n frames of the smallest size, each with a number that no other
-// frame of the lab has.
+// Frames makes n frames of the smallest size, each with a number that is unique in the lab.
 func (l *Lab) Frames(n int, dst, src MAC) []Frame {
 	frames := make([]Frame, n)
 	for i := range frames {
@@ -368,14 +358,13 @@ func (l *Lab) Frame(dst, src MAC, size int) Frame {
 	return NewFrame(dst, src, l.number, size)
 }
 
-// Flush returns when every frame that was sent has arrived where it was going.
+// Flush returns when every frame that was sent has arrived at its destination.
 //
-// Markers go straight from each port's device to the cable's end, not through
-// the switch: nothing that the switch is told can stop them, and it learns
-// nothing from them. All frames and markers are sent on one CPU, whose queues
-// keep their order. So when a round of markers has arrived, every frame that
-// was queued before has gone one step further: end to port, port to end, and
-// with the steps that devices such as host ports add no more than four.
+// Markers are sent from each port's device directly to the cable's end, not through the switch. No
+// setting of the switch can stop them, and it learns nothing from them. All frames and markers are sent
+// on one CPU, whose queues keep their order. So when a round of markers has arrived, every frame that
+// was queued before has advanced by one step: end to port, port to end. There are at most four steps,
+// with those that devices such as host ports add.
 func (l *Lab) Flush() {
 	l.t.Helper()
 	for range 4 {
@@ -383,7 +372,7 @@ func (l *Lab) Flush() {
 	}
 }
 
-// mark makes one round of markers.
+// mark sends a round of markers and waits for them.
 func (l *Lab) mark() {
 	l.t.Helper()
 	l.marker++
@@ -408,7 +397,7 @@ func (l *Lab) mark() {
 	}
 }
 
-// A Sender is what frames can be sent from.
+// A Sender sends frames.
 type Sender interface {
 	fmt.Stringer
 	send(frames ...Frame) error
@@ -416,11 +405,11 @@ type Sender interface {
 
 func (e *End) String() string { return e.Port }
 
-// Delivery is what arrived at each end.
+// Delivery has the frames that arrived at each end.
 type Delivery map[*End][]Frame
 
-// Deliver sends frames from an end and returns what arrived, and where. What
-// arrived before is thrown away.
+// Deliver sends frames from an end and returns what arrived at each end. Frames that arrived earlier
+// are discarded.
 func (l *Lab) Deliver(from Sender, frames ...Frame) Delivery {
 	l.t.Helper()
 	l.discard()
@@ -434,7 +423,7 @@ func (l *Lab) Deliver(from Sender, frames ...Frame) Delivery {
 	return got
 }
 
-// Send sends frames from an end and returns when the switch is done with them.
+// Send sends frames from an end and returns when the switch has finished them.
 func (l *Lab) Send(from Sender, frames ...Frame) {
 	l.t.Helper()
 	step := max(1, min(window, 800/len(l.Ends)))
@@ -460,8 +449,8 @@ func (l *Lab) discard() {
 	}
 }
 
-// Reach sends frames from a sender; each must arrive once and unchanged at
-// every one of the ends in to, and nothing else anywhere.
+// Reach sends frames from a sender. Each has to arrive once and unchanged at every end in to. No other
+// frame may arrive at any end.
 func (l *Lab) Reach(from Sender, frames []Frame, to ...*End) {
 	l.t.Helper()
 	if err := l.reach(from, frames, to); err != nil {
@@ -487,7 +476,7 @@ func (l *Lab) reach(from Sender, frames []Frame, to []*End) error {
 	return errors.Join(errs...)
 }
 
-// compare says how the frames that arrived differ from those that should have.
+// compare returns an error that describes how the frames that arrived differ from the expected ones.
 func compare(got, want []Frame) error {
 	count := map[Frame]int{}
 	for _, f := range want {
@@ -540,8 +529,8 @@ func (l *Lab) WaitUntil(deadline time.Time, what string, holds func() bool) {
 	}
 }
 
-// Enter moves the calling thread into the switch's namespace for good. The
-// thread must be locked and never unlocked.
+// Enter moves the calling thread into the switch's namespace for ever. The thread must be locked and
+// never unlocked.
 func (l *Lab) Enter() error {
 	handle, err := netns.GetFromName(l.Switch.Name)
 	if err != nil {
@@ -551,8 +540,8 @@ func (l *Lab) Enter() error {
 	return netns.Set(handle)
 }
 
-// For has the lab be of another test until that ends: several tests in a row use one lab, which
-// the first of them, their parent, closes.
+// For has the lab belong to another test until that test ends. Several tests in a row use one lab, and
+// their parent, the first test, closes it.
 func (l *Lab) For(t testing.TB) {
 	was := l.t
 	use := func(t testing.TB) {
@@ -565,6 +554,6 @@ func (l *Lab) For(t testing.TB) {
 	t.Cleanup(func() { use(was) })
 }
 
-// OnCPU runs fn on the CPU where the lab sends its frames: what fn sends is gone its way when
-// Flush returns, as frames of the lab are.
+// OnCPU runs fn on the CPU where the lab sends its frames. Frames that fn sends have arrived when Flush
+// returns, as frames of the lab have.
 func (l *Lab) OnCPU(fn func() error) error { return onCPU(l.cpu, fn) }

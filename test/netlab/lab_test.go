@@ -9,8 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// linuxBridge joins all ends by the kernel's own bridge, as a switch whose
-// behaviour is known.
+// linuxBridge joins all ends with the kernel's own bridge, a switch with known behaviour.
 func linuxBridge(t *testing.T, l *Lab) {
 	t.Helper()
 	nl := l.Switch.Netlink()
@@ -30,7 +29,7 @@ func linuxBridge(t *testing.T, l *Lab) {
 	}
 }
 
-// TestCounting counts frames through a switch that is known to be right.
+// TestCounting counts frames through a switch that is known to be correct.
 func TestCounting(t *testing.T) {
 	l := New(t)
 	l.NewEnds(2)
@@ -46,7 +45,7 @@ func TestCounting(t *testing.T) {
 	tagged := []Frame{l.Frame(Broadcast, Station(1), 1000).Tagged(10, 3), l.Frame(Broadcast, Station(1), 60).Tagged(0, 7)}
 	l.Reach(c, tagged, a, b)
 
-	// and that what is wrong is seen
+	// Errors are detected, too.
 	frames := l.Frames(3, Station(1), Station(2))
 	if err := l.reach(b, frames, []*End{a, c}); err == nil {
 		t.Error("frames that did not arrive were not missed")
@@ -83,7 +82,7 @@ func TestTagged(t *testing.T) {
 	}
 }
 
-// That a command waits for another says nothing but that the machine is busy.
+// A command's message that it waits for another only shows that the machine is busy.
 func TestWithoutWaits(t *testing.T) {
 	const wait = "bascule: another command changes bridges of this network namespace; waiting for process 17772\n"
 	for text, want := range map[string]string{

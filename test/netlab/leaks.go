@@ -26,10 +26,10 @@ import (
 	"bascule/lab/ends"
 )
 
-// stateRoot is where the switch pins what it keeps.
+// stateRoot is the folder of the switch's pins.
 const stateRoot = "/run/bascule"
 
-// Objects are BPF objects in the kernel, by their ids.
+// Objects are BPF objects in the kernel, by their IDs.
 type Objects struct {
 	Maps     map[ebpf.MapID]bool
 	Programs map[ebpf.ProgramID]bool
@@ -41,15 +41,15 @@ func (o Objects) String() string {
 		slices.Sorted(maps.Keys(o.Programs)), slices.Sorted(maps.Keys(o.Links)))
 }
 
-// remove takes other objects out.
+// remove removes the objects that other has from o.
 func (o Objects) remove(other Objects) {
 	maps.DeleteFunc(o.Maps, func(id ebpf.MapID, _ bool) bool { return other.Maps[id] })
 	maps.DeleteFunc(o.Programs, func(id ebpf.ProgramID, _ bool) bool { return other.Programs[id] })
 	maps.DeleteFunc(o.Links, func(id link.ID, _ bool) bool { return other.Links[id] })
 }
 
-// Renewed waits until the switch has none of the programs that it had before. The kernel frees them a moment after
-// their last use. The links that they were behind must be there.
+// Renewed waits until the switch has none of its former programs. The kernel frees them a moment after their last use.
+// The links that had these programs must still exist.
 func (l *Lab) Renewed(before Objects) {
 	l.t.Helper()
 	var now Objects
@@ -71,8 +71,7 @@ func (l *Lab) Renewed(before Objects) {
 	}
 }
 
-// Abandon tells the lab that the objects which the switch has now may stay in the
-// kernel: something else than the switch keeps them.
+// Abandon permits the objects that the switch has now to stay in the kernel, because another program holds them.
 func (l *Lab) Abandon() {
 	l.t.Helper()
 	o, err := l.Objects()
@@ -80,7 +79,7 @@ func (l *Lab) Abandon() {
 	l.abandoned = append(l.abandoned, o)
 }
 
-// names tells what maps are that are left: they do not go any more, and may be opened.
+// names describes the remaining maps. They will not be freed any more, so it may open them.
 func (o Objects) names() string {
 	var b strings.Builder
 	for _, id := range slices.Sorted(maps.Keys(o.Maps)) {
@@ -98,7 +97,7 @@ func (o Objects) names() string {
 
 func (o Objects) empty() bool { return len(o.Maps)+len(o.Programs)+len(o.Links) == 0 }
 
-// stateDir is the folder of the switch's state for the lab's namespace.
+// stateDir returns the folder of the switch's state for the lab's namespace.
 func (l *Lab) stateDir() (string, error) {
 	cookie, err := l.Switch.Cookie()
 	if err != nil {
@@ -107,8 +106,7 @@ func (l *Lab) stateDir() (string, error) {
 	return filepath.Join(stateRoot, strconv.FormatUint(cookie, 10)), nil
 }
 
-// Objects finds the BPF objects of the lab's switch: those that are pinned,
-// and programs that nothing pins but that use a pinned map.
+// Objects finds the BPF objects of the lab's switch: pinned objects, and programs without a pin that use a pinned map.
 func (l *Lab) Objects() (Objects, error) {
 	o := Objects{map[ebpf.MapID]bool{}, map[ebpf.ProgramID]bool{}, map[link.ID]bool{}}
 	dir, err := l.stateDir()
@@ -118,8 +116,7 @@ func (l *Lab) Objects() (Objects, error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return o, nil
 	}
-	// A bridge may have a spare or none, whatever it is told: it is no part of what the
-	// bridge has.
+	// A bridge may or may not have a spare program, whatever its configuration. Spare programs are not counted.
 	spare := map[ebpf.ProgramID]bool{}
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) || err == nil && !d.Type().IsRegular() {
@@ -130,7 +127,7 @@ func (l *Lab) Objects() (Objects, error) {
 		}
 		object, err := pin.Load(path, nil)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // gone since
+			return nil // removed in the meantime
 		}
 		if err != nil {
 			return err
@@ -205,7 +202,7 @@ func (o Objects) addUsers() error {
 		id = next
 		used, err := mapsOf(id)
 		if errors.Is(err, os.ErrNotExist) {
-			continue // gone since
+			continue // freed in the meantime
 		}
 		if err != nil {
 			return fmt.Errorf("maps of BPF program %d: %w", id, err)
@@ -216,8 +213,8 @@ func (o Objects) addUsers() error {
 	}
 }
 
-// mapsOf returns the maps that a program uses. There are hundreds of programs while
-// tests run side by side, and ebpf.Program.Info would ask for all about each.
+// mapsOf returns the maps that a program uses. There are hundreds of programs while tests run in parallel, and
+// ebpf.Program.Info would read everything about each.
 func mapsOf(id ebpf.ProgramID) ([]ebpf.MapID, error) {
 	byID := struct{ id, _, flags uint32 }{id: uint32(id)}
 	fd, err := bpf(unix.BPF_PROG_GET_FD_BY_ID, unsafe.Pointer(&byID), unsafe.Sizeof(byID))
@@ -227,7 +224,7 @@ func mapsOf(id ebpf.ProgramID) ([]ebpf.MapID, error) {
 	defer unix.Close(fd)
 	const most = 64 // MAX_USED_MAPS (linux/bpf_verifier.h)
 	var ids [most]ebpf.MapID
-	// the beginning of struct bpf_prog_info (linux/bpf.h), which is all that is filled in
+	// The beginning of struct bpf_prog_info (linux/bpf.h); the kernel fills in only this part.
 	info := struct {
 		_    [52]byte
 		n    uint32
@@ -243,7 +240,7 @@ func mapsOf(id ebpf.ProgramID) ([]ebpf.MapID, error) {
 	return slices.Clone(ids[:min(info.n, most)]), nil
 }
 
-// bpf is bpf(2).
+// bpf calls bpf(2).
 func bpf(command int, attributes unsafe.Pointer, size uintptr) (int, error) {
 	n, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(command), uintptr(attributes), size)
 	if errno != 0 {
@@ -252,14 +249,13 @@ func bpf(command int, attributes unsafe.Pointer, size uintptr) (int, error) {
 	return int(n), nil
 }
 
-// remaining returns those of the objects that are still in the kernel.
+// remaining returns the objects that are still in the kernel.
 func (o Objects) remaining() Objects {
 	r := Objects{map[ebpf.MapID]bool{}, map[ebpf.ProgramID]bool{}, map[link.ID]bool{}}
 	for id := range o.Maps {
-		// Not by opening it: of an array of programs that nobody refers to any more
-		// the kernel drops the contents beside, and who opens and closes it before
-		// that is done makes it stay for good (prog_array_map_clear() up to Linux 6.18
-		// takes a reference each time, and gives back one).
+		// It does not open the objects. The kernel clears an array of programs in the background after its last
+		// reference is dropped. If a program opens and closes the array before that is done, the array stays
+		// for ever (up to Linux 6.18, prog_array_map_clear() takes a reference each time, and releases one).
 		if next, err := ebpf.MapGetNextID(id - 1); err == nil && next == id {
 			r.Maps[id] = true
 		}
@@ -279,7 +275,7 @@ func (o Objects) remaining() Objects {
 	return r
 }
 
-// device is what a switch may change of a device and must put back.
+// device has the properties of a device that a switch may change and must restore.
 type device struct {
 	promiscuous int
 	allmulti    int
@@ -295,7 +291,7 @@ func (l *Lab) device(name string) device {
 	return d
 }
 
-// features are the offloads of a device and whether they are on.
+// features returns the offloads of a device, true if they are on.
 func (l *Lab) features(ns *ends.Namespace, name string) (features map[string]bool) {
 	l.t.Helper()
 	l.must(ns.Do(func() error {
@@ -310,13 +306,13 @@ func (l *Lab) features(ns *ends.Namespace, name string) (features map[string]boo
 	return features
 }
 
-// Features are the offloads of the end and whether they are on.
+// Features returns the offloads of the end, true if they are on.
 func (e *End) Features() map[string]bool {
 	e.lab.t.Helper()
 	return e.lab.features(e.Namespace, e.Ifname)
 }
 
-// Unchanged says what of the end's port is not as it was before it became a
+// Unchanged returns an error that describes how the device of the end's port differs from its state before it became a
 // port.
 func (e *End) Unchanged() error {
 	l := e.lab
@@ -343,8 +339,7 @@ func (e *End) Unchanged() error {
 	return errors.Join(errs...)
 }
 
-// NoPrograms says what tcx programs a device of the calling thread's network
-// namespace has.
+// NoPrograms returns an error that lists the tcx programs of a device in the calling thread's network namespace.
 func NoPrograms(ifindex int) error {
 	var errs []error
 	for _, at := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
@@ -358,8 +353,8 @@ func NoPrograms(ifindex int) error {
 	return errors.Join(errs...)
 }
 
-// Forwards reports whether a device of the calling thread's network namespace has a
-// program of the switch on it, beside the idle one, which leaves all frames to the kernel.
+// Forwards reports whether a device of the calling thread's network namespace has a program of the switch, other than
+// the idle one, which leaves all frames to the kernel.
 func Forwards(ifindex int) (bool, error) {
 	q, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: ebpf.AttachTCXIngress})
 	if err != nil {
@@ -368,7 +363,7 @@ func Forwards(ifindex int) (bool, error) {
 	for _, on := range q.Programs {
 		p, err := ebpf.NewProgramFromID(on.ID)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it has gone
+			continue // deleted in the meantime
 		}
 		if err != nil {
 			return false, err
@@ -382,8 +377,8 @@ func Forwards(ifindex int) (bool, error) {
 	return false, nil
 }
 
-// Nothing says what is left of the switch, once its bridges are deleted: of
-// the objects that it had, in its state folder, and on the devices.
+// Nothing returns an error that lists the remains of the switch after its bridges were deleted: its former objects, its
+// state folder, and programs on devices.
 func (l *Lab) Nothing(had Objects) error {
 	l.t.Helper()
 	var errs []error
@@ -400,7 +395,7 @@ func (l *Lab) Nothing(had Objects) error {
 	for _, o := range l.abandoned {
 		had.remove(o)
 	}
-	// the kernel frees programs and maps a moment after their last use
+	// The kernel frees programs and maps a moment after their last use.
 	left := had.remaining()
 	for deadline := time.Now().Add(patience); !left.empty() && time.Now().Before(deadline); left = had.remaining() {
 		time.Sleep(10 * time.Millisecond)
@@ -437,8 +432,7 @@ func (l *Lab) Strangers() ([]string, error) {
 	return names, err
 }
 
-// Keep tells the lab that a device of the switch's namespace is not the
-// switch's, and may be there when the test ends.
+// Keep notes that a device of the switch's namespace does not belong to the switch, and may exist when the test ends.
 func (l *Lab) Keep(ifname string) { l.expected[ifname] = true }
 
 // delBridges deletes all bridges of a namespace.
@@ -453,8 +447,7 @@ func delBridges(binary, netns string) error {
 	return nil
 }
 
-// close ends the lab: the bridges go, nothing of them may be left, and what
-// the lab made goes.
+// close ends the lab. It deletes the bridges, whose objects may not remain, and everything that the lab made.
 func (l *Lab) close() {
 	l.t.Helper()
 	if l.Switch != nil && program != "" {
@@ -469,7 +462,7 @@ func (l *Lab) close() {
 			l.t.Errorf("after the test: %v", err)
 		}
 	}
-	// A namespace ends when the kernel has time. Until then another lab has a cable to nowhere.
+	// The kernel ends a namespace with a delay. Until then another lab has a cable to nowhere.
 	for _, name := range l.cables {
 		link, err := l.Switch.Netlink().LinkByName(name)
 		if err == nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// TestMapsOf compares what a program uses with what the library says.
+// TestMapsOf compares mapsOf with the library's result.
 func TestMapsOf(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("loads a program, which takes root")

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Flow is frames of one kind from one end to others.
+// A Flow is a series of frames of one kind from one end to others.
 type Flow struct {
 	From     *End
 	Dst, Src MAC
 	To       []*End
 
-	// Frame makes a frame with a number as it is sent, and as it arrives. Without
-	// it these are the same, and NewFrame's.
+	// Frame makes the frame with a number, as it is sent and as it arrives. If it is nil,
+	// these are the same: NewFrame's.
 	Frame func(number uint32) (sent, arrives Frame)
 }
 
@@ -31,33 +31,32 @@ func (f Flow) frame(number uint32) (sent, arrives Frame) {
 	return sent, sent
 }
 
-// A Load is frames that are sent all the time while a test does something
-// else. None may be lost, none arrive where it should not. A round of frames of which the
-// host has lost some for want of room is not counted: see backlog.
+// A Load sends frames continuously while a test does something else. None may be lost, and none
+// may arrive at a wrong place. A round of frames does not count if the host has lost some of
+// them because a queue was full: see backlog.
 type Load struct {
 	delivered atomic.Int64
 	failed    atomic.Bool
-	others    func(Frame) bool    // frames that are not the load's, nil for none
-	lost      func() (int, error) // how many frames the host may have lost since it was asked before
-	given     map[Frame]bool      // up: nobody waits for them any more
+	others    func(Frame) bool    // reports whether a frame does not belong to the load; nil if all do
+	lost      func() (int, error) // returns the number of frames that the host may have lost since the last call
+	given     map[Frame]bool      // frames that were given up
 	patience  time.Duration
 	stop      chan struct{}
 	result    chan error
 }
 
-// loadWindow is how many frames of each flow are under way at a time.
+// loadWindow is the number of frames of each flow that are on their way at a time.
 const loadWindow = 16
 
-// StartLoad sends the flows' frames until Stop. Only the load may use the
-// watched ends meanwhile; they must be all ends that frames go to or come from,
-// and may be more.
+// StartLoad sends the flows' frames until Stop. Only the load may use the watched ends
+// meanwhile. They must include all sources and destinations of the flows.
 func (l *Lab) StartLoad(watched []*End, flows ...Flow) *Load {
 	l.t.Helper()
 	return l.StartLoadAmong(nil, watched, flows...)
 }
 
-// StartLoadAmong is StartLoad where the watched ends get other frames, too:
-// those of which others says so, which are not counted.
+// StartLoadAmong is like StartLoad, but the watched ends receive other frames, too. Frames for
+// which others returns true are not counted.
 func (l *Lab) StartLoadAmong(others func(Frame) bool, watched []*End, flows ...Flow) *Load {
 	l.t.Helper()
 	var devices []interfaceOf
@@ -80,13 +79,14 @@ func startLoad(load *Load, watched []*End, flows []Flow) *Load {
 	return load
 }
 
-// pace is the time from the beginning of a round of frames to that of the next. A
-// round takes less than half of it. Without a pause a load would have a processor to
-// itself, which the commands that change the switch then lack.
+// pace is the time from the beginning of a round of frames to the next. A round takes less than
+// half of it. Without a pause a load would occupy one processor, which commands that change the
+// switch would lack.
 const pace = time.Second / 2000
 
 func (load *Load) run(watched []*End, flows []Flow) error {
-	// All that is sent and queued is so on one CPU, which need not be said each time.
+	// One CPU sends and queues all frames. The thread stays on it, so that each call need
+	// not set it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return onCPU(watched[0].cpu, func() error {
@@ -124,9 +124,9 @@ func (load *Load) run(watched []*End, flows []Flow) error {
 	})
 }
 
-// collect waits until every frame has arrived where it should, or the host may have lost those
-// that have not: one that is lost may miss at so many ends as it has copies. It returns how many
-// have arrived, 0 where some were lost.
+// collect waits until every frame has arrived at its destinations, or until the host may have
+// lost the missing ones. If one frame is lost, it may be missing at as many ends as it has
+// copies. It returns the number of frames that have arrived, or 0 if some were lost.
 func (load *Load) collect(watched []*End, want map[*End][]Frame, copies int, in *batch) (n int, err error) {
 	late := time.Now().Add(load.patience)
 	got := map[*End][]Frame{}
@@ -146,7 +146,7 @@ func (load *Load) collect(watched []*End, want map[*End][]Frame, copies int, in 
 				wait = e.fd
 			}
 		}
-		if missing == 0 || isLate { // lost; say which below
+		if missing == 0 || isLate { // lost; the frames are listed below
 			break
 		}
 		if hostLost > 0 && hostLost*copies >= missing {
@@ -177,7 +177,7 @@ func (load *Load) collect(watched []*End, want map[*End][]Frame, copies int, in 
 	return n, err
 }
 
-// receive adds to frames that an end has got those that it has got since.
+// receive appends the frames that an end has received since then.
 func (load *Load) receive(e *End, got []Frame, in *batch) ([]Frame, error) {
 	for {
 		arrived, err := in.receive(e.Socket)
@@ -216,29 +216,28 @@ func (load *Load) give(watched []*End, got, want map[*End][]Frame) error {
 	return nil
 }
 
-// lookEvery is how often a frame that has not come is looked for among those that the host
+// lookEvery is the interval at which a missing frame is compared with the frames that the host
 // has lost.
 const lookEvery = 50 * time.Millisecond
 
-// lost is after how long a frame is lost that has not arrived: before those that
-// wait for the flow lose their patience, so that the test says which.
+// lost is the time after which a missing frame counts as lost. It is shorter than the patience
+// of tests that wait for the flow, so that the load reports the frame.
 const lost = patience / 2
 
-// Delivered is how many frames have arrived, where they should.
+// Delivered returns the number of frames that have arrived at their destinations.
 func (load *Load) Delivered() int64 { return load.delivered.Load() }
 
-// Flowing is a condition to wait for: that n more frames have arrived than
-// now, or that the load has failed.
+// Flowing returns a condition to wait for: n more frames than now have arrived, or the load has
+// failed.
 func (load *Load) Flowing(n int64) func() bool {
 	goal := load.delivered.Load() + n
 	return func() bool { return load.delivered.Load() >= goal || load.failed.Load() }
 }
 
-// Failed reports whether a frame was lost or went astray.
+// Failed reports whether a frame was lost or misdirected.
 func (load *Load) Failed() bool { return load.failed.Load() }
 
-// Stop ends the load. The error is about the first frames that were lost or
-// went astray.
+// Stop ends the load. The error lists the first frames that were lost or misdirected.
 func (load *Load) Stop() error {
 	close(load.stop)
 	return <-load.result

@@ -14,33 +14,31 @@ import (
 	"bascule/lab/spaces"
 )
 
-// prefix begins the names of all that the tests make; the number of the
-// process that made it follows.
+// prefix begins the names of everything that the tests make. The ID of the process follows.
 const prefix = "bsc-t"
 
-// What Main sets before any test runs: the path of the program under test, and
-// a folder for other builds of it.
+// Main sets these before any test runs: the path of the program under test, and a folder for
+// other builds of it.
 var program, builds string
 
-// The main goroutine stays on the process's first thread, which never ends: were it
-// the one to enter a namespace, the namespace would not end either.
+// The main goroutine stays on the process's first thread, which never ends. Otherwise another
+// goroutine could enter a namespace on that thread, and the namespace would not end either.
 func init() { runtime.LockOSThread() }
 
-// Main runs the tests of a package: it removes what killed runs left behind
-// and builds the program under test, or takes the one that the environment
-// variable BASCULE names.
+// Main runs the tests of a package. It first removes the remains of killed runs, and builds the
+// program under test or uses the one that the environment variable BASCULE names.
 func Main(m *testing.M) int {
 	if os.Geteuid() != 0 {
-		return m.Run() // every test skips
+		return m.Run() // all tests skip
 	}
 	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", prefix, os.Getpid()))
 	if err == nil {
 		defer os.RemoveAll(dir)
 		builds = dir
-		// the tests run the program as other users, too
+		// The tests run the program as other users, too.
 		err = os.Chmod(dir, 0o755)
 	}
-	if err == nil { // and what it keeps of namespaces, which have gone with the test
+	if err == nil { // and the state of namespaces, which have been deleted with the test
 		err = os.Setenv("BASCULE_STATE_DIR", filepath.Join(dir, "states"))
 	}
 	if err == nil {
@@ -62,10 +60,9 @@ func Main(m *testing.M) int {
 // Program is the path of the program under test.
 func Program() string { return program }
 
-// Build compiles the program under test, with flags for `go build`, to a file
-// of the given name that is removed when the tests have run. It returns the
-// file's path. Where there is no compiler, the environment variable BASCULE_BUILDS
-// names a folder that has the file.
+// Build compiles the program under test, with flags for `go build`, to a file with the given
+// name, which is removed after the tests. It returns the file's path. If there is no compiler,
+// the environment variable BASCULE_BUILDS names a folder that has the file.
 func Build(name string, flags ...string) (string, error) {
 	if dir := os.Getenv("BASCULE_BUILDS"); dir != "" {
 		path := filepath.Join(dir, name)
@@ -81,9 +78,8 @@ func Build(name string, flags ...string) (string, error) {
 	return path, nil
 }
 
-// removeLeftovers removes what processes made that are gone: folders, and network
-// namespaces with the bridges that they have. Packages that begin at the same time do
-// it one after the other.
+// removeLeftovers removes the remains of ended processes: folders, and network namespaces with
+// their bridges. Packages that begin at the same time do this one after the other.
 func removeLeftovers() error {
 	_, dirsErr := spaces.RemoveDirs(os.TempDir(), prefix)
 	_, err := spaces.RemoveLeftovers(prefix, func(name string) error {

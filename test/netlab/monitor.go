@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Event is a line of what `bascule -j monitor` prints.
+// Event is a line of the output of `bascule -j monitor`.
 type Event struct {
 	Event   string  `json:"event"`
 	Master  string  `json:"master"`
@@ -36,9 +36,9 @@ type Monitor struct {
 	broken error
 }
 
-// NewMonitor starts a monitor of a bridge. When it returns the monitor sees
-// everything that happens: it has seen an address that was learned for it, from
-// a frame that the given end sent.
+// NewMonitor starts a monitor of a bridge. When it returns, the monitor shows all events: it
+// has shown an address that was learned from a frame, which the given end sent for this
+// purpose.
 func (l *Lab) NewMonitor(bridge string, end *End) *Monitor {
 	l.t.Helper()
 	m := &Monitor{lab: l}
@@ -75,7 +75,7 @@ func (l *Lab) NewMonitor(bridge string, end *End) *Monitor {
 	l.t.Cleanup(func() { m.stop() })
 
 	for n := 0; ; n++ {
-		// a new address each time: an old one is no news
+		// A new address each time: a known one causes no event.
 		mac := MAC{0x02, 0xcc, 0, 0, byte(n >> 8), byte(n)}
 		l.Send(end, l.Frames(1, Broadcast, mac)...)
 		seen := func(e Event) bool { return e.MAC == mac.String() }
@@ -96,7 +96,7 @@ func (l *Lab) NewMonitor(bridge string, end *End) *Monitor {
 	}
 }
 
-// Events returns what the monitor has shown so far.
+// Events returns the events that the monitor has shown so far.
 func (m *Monitor) Events() []Event {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -118,7 +118,7 @@ func (m *Monitor) Wait(what string, is func(Event) bool) Event {
 	return found
 }
 
-// Stop ends the monitor as Ctrl-C does, which must not be an error.
+// Stop ends the monitor with SIGINT, as Ctrl-C does, which must not be an error.
 func (m *Monitor) Stop() {
 	m.lab.t.Helper()
 	m.lab.must(m.stop())

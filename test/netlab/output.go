@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// An Output is what a program that runs has printed so far.
+// An Output has the output of a running program so far.
 type Output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -32,11 +32,11 @@ func (o *Output) String() string {
 	return o.text.String()
 }
 
-// Lines returns how many lines have all the words.
+// Lines returns the number of lines that contain all the words.
 func (o *Output) Lines(words ...string) int { return lines(o.String(), words) }
 
-// An OutputFile is what a program that runs has printed so far, to a file: all
-// that it had printed before it did something else that is seen is there.
+// An OutputFile is a file with the output of a running program so far. It contains everything
+// that the program printed before its later, visible actions.
 type OutputFile struct{ *os.File }
 
 // NewOutputFile makes a file for the output of programs.
@@ -58,7 +58,7 @@ func (o OutputFile) String() string {
 	return string(text)
 }
 
-// Lines returns how many lines have all the words.
+// Lines returns the number of lines that contain all the words.
 func (o OutputFile) Lines(words ...string) int { return lines(o.String(), words) }
 
 func lines(text string, words []string) (n int) {

@@ -11,28 +11,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Packet is a frame, and how many of its bytes the kernel gets in one piece,
-// as a driver that puts a header into one buffer and the rest into pages hands
-// it over. A program on a tcx hook sees no more than that at first.
+// A Packet is a frame, with the number of its bytes in the kernel's first buffer: some drivers
+// put the headers into one buffer, and the rest into pages. A program on a tcx hook can access
+// only the first buffer without a helper.
 type Packet struct {
 	Frame  []byte
-	Linear int // headerLen at least
-	// Sum is where a checksum is yet to be made, if its Start is not 0: over all from
-	// there to the end, to be written Offset bytes behind Start.
+	Linear int // at least headerLen
+	// Sum is the place of an unfinished checksum, if its Start is not 0. It covers the
+	// bytes from Start to the end, and is written Offset bytes behind Start.
 	Sum struct{ Start, Offset int }
-	// Claim is what its sender says beside the packet in place of that, true or not.
+	// Claim is the header that the sender attaches to the packet instead, right or wrong.
 	Claim *Claim
 }
 
-// A Claim is a header of virtio (1.2, 5.1.6, with the fields of 1.4 for tunnels), which a
-// tap's program puts before a packet.
+// A Claim is a header of virtio (1.2, 5.1.6, with the fields of 1.4 for tunnels), which a tap's
+// program puts in front of a packet.
 type Claim struct {
 	Flags, GSO                  byte
 	Header, Size, Start, Offset int
-	Outer, Inner                int // where a tunnel's UDP header and the packet in it are
+	Outer, Inner                int // the places of a tunnel's UDP header and of the packet in it
 }
 
-// The bits of Claim.Flags and the values of Claim.GSO (linux/virtio_net.h).
+// Bits of Claim.Flags and values of Claim.GSO (linux/virtio_net.h).
 const (
 	ClaimNeedsCsum = 1
 
@@ -40,7 +40,7 @@ const (
 	ClaimGSOTunnel4, ClaimGSOTunnel6, ClaimGSOECN            = 0x20, 0x40, 0x80
 )
 
-// pieces is how many packets the kernel makes of it at most.
+// pieces returns the largest number of packets that the kernel makes of it.
 func (p Packet) pieces() int {
 	if p.Claim == nil || p.Claim.GSO == 0 || p.Claim.Size == 0 {
 		return 1
@@ -48,7 +48,7 @@ func (p Packet) pieces() int {
 	return len(p.Frame)/p.Claim.Size + 1
 }
 
-// vnet is the header before the packet, of so many bytes.
+// vnet returns the header in front of the packet, of size bytes.
 func (p Packet) vnet(size int) []byte {
 	c := p.Claim
 	if c == nil {
@@ -64,10 +64,10 @@ func (p Packet) vnet(size int) []byte {
 	return v[:size]
 }
 
-// Unfinished is the packet of which a device that makes checksums makes the frame,
-// as long as its last two bytes are nobody's: it has other bytes at a place, which
-// the checksum from start on replaces. There are frames of which that cannot be: a
-// checksum is not 0.
+// Unfinished returns the packet from which a device with checksum offload makes the frame. The
+// packet has the bytes other at offset at, which the checksum of the bytes from start on
+// replaces. Two bytes at the end of the frame are chosen so that this is right. ok is false if
+// no such packet exists: a checksum is not 0.
 func Unfinished(frame []byte, at int, other [2]byte, start int) (p Packet, becomes []byte, ok bool) {
 	if start%2 != len(frame)%2 {
 		frame = append(slices.Clone(frame), 0)
@@ -84,26 +84,26 @@ func Unfinished(frame []byte, at int, other [2]byte, start int) (p Packet, becom
 	return p, frame, want != [2]byte{} && at < tail-1
 }
 
-// A Ring sends packets from an end, many with one system call. Their pages are
-// the ring's own: see Send.
+// A Ring sends packets from an end, many with one system call. Their pages belong to the ring:
+// see Send.
 type Ring struct {
 	end   *End
 	fd    int
 	slots []byte
-	next  int // the slot that the kernel looks at next
+	next  int // the next slot that the kernel reads
 }
 
-// The ring: its slots hold the largest packet, and lie in one page each.
+// The ring: a slot has room for the largest packet, and is a page.
 const (
 	ringSlot   = 2048
 	ringSlots  = 64 // fewer than a veth in NAPI mode queues
 	ringBlocks = ringSlots * ringSlot / ringBlock
 	ringBlock  = 1 << 16
-	// behind tpacket2_hdr comes what is sent: a virtio_net_hdr and the frame
+	// The data follows tpacket2_hdr: a virtio_net_hdr and the frame.
 	ringData = 32
 )
 
-// The offsets in struct tpacket2_hdr, and a state (linux/if_packet.h).
+// Offsets in struct tpacket2_hdr, and a state (linux/if_packet.h).
 const (
 	ringStatus, ringLength = 0, 4
 
@@ -127,7 +127,7 @@ func (e *End) NewRing() *Ring {
 			unix.SetsockoptInt(r.fd, unix.SOL_PACKET, unix.PACKET_VERSION, unix.TPACKET_V2),
 			unix.SetsockoptInt(r.fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1),
 			unix.SetsockoptTpacketReq(r.fd, unix.SOL_PACKET, unix.PACKET_TX_RING, &request),
-			// no protocol: it receives nothing
+			// no protocol: it does not receive
 			unix.Bind(r.fd, &unix.SockaddrLinklayer{Ifindex: e.Ifindex}),
 			unix.SetNonblock(r.fd, false),
 		)
@@ -151,10 +151,10 @@ func (r *Ring) close() {
 	}
 }
 
-// Send sends packets and returns when the switch is done with them. After each
-// slotful it waits until they have arrived and calls took, which must take
-// them from the sockets where they are: the kernel counts a slot as free when
-// the packet has left the end, while its pages are still those of the slot.
+// Send sends packets and returns when the switch has finished them. After each round of slots
+// it waits until the packets have arrived, and calls took, which must read them from the
+// sockets. The kernel marks a slot as free when the packet has left the end, but the packet
+// still uses the pages of the slot.
 func (r *Ring) Send(packets []Packet, took func()) {
 	l := r.end.lab
 	l.t.Helper()

@@ -17,23 +17,23 @@ import (
 )
 
 const (
-	socketBuffer = 64 << 20 // bytes; a socket that overflows nevertheless fails the test
+	socketBuffer = 64 << 20 // bytes; a socket that overflows anyway fails the test
 	largestFrame = 1 << 17  // bytes: more than any GSO packet of 64 KiB with its headers
 )
 
 // A Socket receives and sends frames at an interface.
 type Socket struct {
 	name  string
-	index int // of the interface
-	cpu   int // where frames are sent
+	index int // index of the interface
+	cpu   int // the CPU that sends
 	fd    int
 	buf   []byte
 	inbox []Frame
 	t     testing.TB
 }
 
-// Listen opens a socket at an interface of a namespace. It gets every frame
-// that arrives there, whatever its address, and none that leaves.
+// Listen opens a socket at an interface of a namespace. It receives every frame that arrives
+// there, with any destination address, and none that leaves.
 func (l *Lab) Listen(ns *ends.Namespace, ifname string) *Socket {
 	l.t.Helper()
 	s := l.open(ns, ifname)
@@ -41,8 +41,7 @@ func (l *Lab) Listen(ns *ends.Namespace, ifname string) *Socket {
 	return s
 }
 
-// Queue opens a socket of the end in which frames stay, where the kernel has them,
-// until Received takes them.
+// Queue opens a socket of the end that keeps frames in the kernel until Received reads them.
 func (e *End) Queue() *Socket {
 	e.lab.t.Helper()
 	s := e.lab.open(e.Namespace, e.Ifname)
@@ -50,8 +49,8 @@ func (e *End) Queue() *Socket {
 	return s
 }
 
-// QueueOf opens such a socket at an interface of a namespace, for frames of one EtherType: the
-// kernel gives it those that nothing before the protocols has taken.
+// QueueOf opens such a socket at an interface of a namespace, for frames of one EtherType. The
+// kernel delivers frames to it that were not taken before its protocol handlers.
 func (l *Lab) QueueOf(ns *ends.Namespace, ifname string, ethertype uint16) *Socket {
 	l.t.Helper()
 	s := l.openFor(ns, ifname, ethertype)
@@ -78,7 +77,7 @@ func (l *Lab) openFor(ns *ends.Namespace, ifname string, ethertype uint16) *Sock
 
 func (s *Socket) String() string { return s.name }
 
-// send puts frames on the wire, one by one.
+// send sends frames, one by one.
 func (s *Socket) send(frames ...Frame) error {
 	return onCPU(s.cpu, func() error {
 		for _, f := range frames {
@@ -91,8 +90,7 @@ func (s *Socket) send(frames ...Frame) error {
 	})
 }
 
-// Send puts frames on the wire, and waits for nothing. Lab.Send waits until the switch is
-// done with them.
+// Send sends frames without waiting. Lab.Send waits until the switch has finished them.
 func (s *Socket) Send(frames ...Frame) {
 	s.t.Helper()
 	if err := s.send(frames...); err != nil {
@@ -100,7 +98,7 @@ func (s *Socket) Send(frames ...Frame) {
 	}
 }
 
-// drain takes what has arrived.
+// drain reads the frames that have arrived.
 func (s *Socket) drain() error {
 	for {
 		f, ok, err := receive(s.fd, s.buf)
@@ -114,7 +112,7 @@ func (s *Socket) drain() error {
 	}
 }
 
-// discard throws away what has arrived, also what there was no room for.
+// discard discards the frames that have arrived, and the count of frames without room.
 func (s *Socket) discard() error {
 	s.inbox = nil
 	for {
@@ -130,7 +128,7 @@ func (s *Socket) discard() error {
 	return err
 }
 
-// Received takes the frames that have arrived so far, without markers.
+// Received returns the frames that have arrived so far, without markers.
 func (s *Socket) Received() []Frame {
 	s.t.Helper()
 	err := s.drain()
@@ -153,7 +151,7 @@ func (s *Socket) checkOverflow() error {
 	return err
 }
 
-// awaitMarker takes what arrives until the marker has.
+// awaitMarker reads frames until the marker has arrived.
 func (s *Socket) awaitMarker(marker uint32, deadline time.Time) error {
 	for {
 		f, ok, err := receive(s.fd, s.buf)
@@ -174,9 +172,8 @@ func (s *Socket) awaitMarker(marker uint32, deadline time.Time) error {
 	}
 }
 
-// Largest watches an interface, until the function that it returns is called;
-// that returns the size of the largest packet that arrived meanwhile, in
-// bytes.
+// Largest watches an interface. The function that it returns ends that, and returns the size of
+// the largest packet that arrived meanwhile, in bytes.
 func (s *Socket) Largest() func() int {
 	s.t.Helper()
 	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
@@ -244,8 +241,7 @@ func sendSocket() (int, error) {
 
 func bigEndian(v uint16) uint16 { return v<<8 | v>>8 }
 
-// receive returns the next frame of a packet socket; ok is false when there is
-// none now.
+// receive returns the next frame of a packet socket. ok is false if there is none now.
 func receive(fd int, buf []byte) (f Frame, ok bool, err error) {
 	var oob [128]byte
 	n, oobn, flags, _, err := unix.Recvmsg(fd, buf, oob[:], unix.MSG_DONTWAIT)
@@ -263,8 +259,7 @@ func receive(fd int, buf []byte) (f Frame, ok bool, err error) {
 	return f, true, nil
 }
 
-// whole is a frame that was received, with the tag that the kernel carried beside it,
-// as the messages that came with it say.
+// whole returns a received frame with the tag that the kernel stores in the control messages.
 func whole(frame, notes []byte) (Frame, error) {
 	f := Frame(frame)
 	messages, err := unix.ParseSocketControlMessage(notes)
@@ -283,7 +278,7 @@ func whole(frame, notes []byte) (Frame, error) {
 	return f, nil
 }
 
-// await waits until the file can be read, at most until the deadline.
+// await waits until the file is readable, at most until the deadline.
 func await(fd int, deadline time.Time) error {
 	for {
 		left := time.Until(deadline)
@@ -301,8 +296,8 @@ func await(fd int, deadline time.Time) error {
 	}
 }
 
-// overflowed reports how many frames a packet socket had no room for since the
-// last call.
+// overflowed returns the number of frames for which a packet socket had no room since the last
+// call.
 func overflowed(fd int) (uint32, error) {
 	var stats unix.TpacketStats
 	size := uint32(unsafe.Sizeof(stats))
@@ -329,9 +324,10 @@ func onCPU(cpu int, fn func() error) error {
 	return errors.Join(fn(), unix.SchedSetaffinity(0, &before))
 }
 
-// sendFrame sends a frame by a packet socket. A device that has no room does not take the
-// frame, and the kernel says so: on a busy machine the queue of a veth whose other end has
-// a program of XDP is full until that end's turn has come, or the CPU's: see backlog.
+// sendFrame sends a frame through a packet socket. A device without room refuses the frame, and
+// the kernel returns an error. This happens on a busy machine: the queue of a veth whose other
+// end has an XDP program stays full until that end is scheduled. The CPU's queue may be full,
+// too: see backlog.
 func sendFrame(fd int, f Frame, index int) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		err := unix.Sendto(fd, []byte(f), 0, &unix.SockaddrLinklayer{Ifindex: index})

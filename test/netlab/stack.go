@@ -22,7 +22,7 @@ import (
 	"bascule/lab/ends"
 )
 
-// A Host is an interface whose namespace's own IP stack talks.
+// A Host is an interface with its namespace's own IP stack.
 type Host struct {
 	Namespace *ends.Namespace
 	Ifname    string
@@ -30,8 +30,7 @@ type Host struct {
 	IPv6      netip.Addr
 }
 
-// NewHost gives an interface the n-th addresses of one IPv4 and one IPv6
-// subnet.
+// NewHost adds the n-th addresses of one IPv4 and one IPv6 subnet to an interface.
 func (l *Lab) NewHost(ns *ends.Namespace, ifname string, n int) *Host {
 	l.t.Helper()
 	h := &Host{
@@ -42,7 +41,7 @@ func (l *Lab) NewHost(ns *ends.Namespace, ifname string, n int) *Host {
 	l.must(ns.Do(func() error {
 		dir := filepath.Join("/proc/sys/net/ipv6/conf", ifname)
 		return errors.Join(
-			// nobody else has the address: no need to look for who has
+			// The address is unique: no need for duplicate address detection.
 			os.WriteFile(filepath.Join(dir, "accept_dad"), []byte("0"), 0o644),
 			os.WriteFile(filepath.Join(dir, "disable_ipv6"), []byte("0"), 0o644),
 		)
@@ -60,14 +59,14 @@ func (l *Lab) NewHost(ns *ends.Namespace, ifname string, n int) *Host {
 	return h
 }
 
-// Host gives the end's interface the addresses of its number.
+// Host adds the addresses with the end's number to its interface.
 func (e *End) Host() *Host {
 	e.lab.t.Helper()
 	return e.lab.NewHost(e.Namespace, e.Ifname, int(e.MAC[5]))
 }
 
-// neighbour tells the host the Ethernet address of another, so that it need not
-// ask.
+// neighbour adds the Ethernet address of another host to the host's neighbour table, so that it sends no
+// requests.
 func (h *Host) neighbour(addr netip.Addr, mac MAC) error {
 	nl, err := h.Namespace.Netlink().LinkByName(h.Ifname)
 	if err != nil {
@@ -78,8 +77,8 @@ func (h *Host) neighbour(addr netip.Addr, mac MAC) error {
 	})
 }
 
-// Tunnel joins two switches' namespaces by a cable, and over it by a VXLAN
-// tunnel, whose end is a device of the given name and MTU in each.
+// Tunnel joins two switches' namespaces by a cable, and by a VXLAN tunnel over the cable. The tunnel
+// ends in a device with the given name and MTU in each namespace.
 func Tunnel(one, two *Lab, name string, mtu int) {
 	t := one.t
 	t.Helper()
@@ -127,7 +126,7 @@ func (l *Lab) NewTunnel(e *End, name string, here, there netip.Addr) *Host {
 	return l.NewHost(e.Namespace, name, int(e.MAC[5]))
 }
 
-// Ping asks an address for an echo, and asks again until it has one.
+// Ping sends echo requests to an address until it receives a reply.
 func (h *Host) Ping(to netip.Addr) error {
 	err := h.Namespace.Do(func() error {
 		family, protocol, request, reply := unix.AF_INET, unix.IPPROTO_ICMP, byte(8), byte(0)
@@ -147,7 +146,7 @@ func (h *Host) Ping(to netip.Addr) error {
 			msg[0] = request
 			binary.BigEndian.PutUint16(msg[4:], id)
 			binary.BigEndian.PutUint16(msg[6:], seq)
-			binary.BigEndian.PutUint16(msg[2:], checksum(0, msg)) // ICMPv6: the kernel's
+			binary.BigEndian.PutUint16(msg[2:], checksum(0, msg)) // for ICMPv6 the kernel writes it
 			if to.Is6() {
 				err = unix.Sendto(fd, msg, 0, &unix.SockaddrInet6{Addr: to.As16()})
 			} else {
@@ -181,8 +180,7 @@ func (h *Host) Ping(to netip.Addr) error {
 	return nil
 }
 
-// checksum is the Internet checksum (RFC 1071) of b, added to what has been
-// summed up before.
+// checksum is the Internet checksum (RFC 1071) of b, added to a former sum.
 func checksum(sum uint32, b []byte) uint16 {
 	for i := 0; i+1 < len(b); i += 2 {
 		sum += uint32(binary.BigEndian.Uint16(b[i:]))
@@ -202,15 +200,15 @@ func Transfer(from, to *Host, addr netip.Addr, n int64) error {
 	return transfer(from, to, addr, n, func(fn func() error) error { return fn() })
 }
 
-// TransferInOrder is a Transfer whose segments arrive in the order in which the stacks have sent
-// them: all of them take the way of the lab's CPU. On two CPUs an acknowledgement that the reader
-// sends overtakes one that the stack sends where it receives, or is overtaken. A receiver may
-// refuse the older one for its timestamp (RFC 7323, 5.3), and so may pf.
+// TransferInOrder is a Transfer whose segments arrive in the order in which the stacks send them: all of
+// them are sent on the lab's CPU. On two CPUs an acknowledgement that the reader causes may overtake one
+// that the stack sends on reception, or the reverse. A receiver may refuse the older one for its
+// timestamp (RFC 7323, 5.3), and so may pf.
 func (l *Lab) TransferInOrder(from, to *Host, addr netip.Addr, n int64) error {
 	return transfer(from, to, addr, n, func(fn func() error) error { return onCPU(l.cpu, fn) })
 }
 
-// transfer is Transfer; `keep` runs what a host does.
+// transfer is Transfer; `keep` runs a host's functions.
 func transfer(from, to *Host, addr netip.Addr, n int64, keep func(fn func() error) error) error {
 	var listener *net.TCPListener
 	err := to.Namespace.Do(func() (err error) {
@@ -253,8 +251,8 @@ func transfer(from, to *Host, addr netip.Addr, n int64, keep func(fn func() erro
 		c.SetDeadline(deadline)
 		h := sha256.New()
 		seed := [32]byte{byte(n)}
-		// in large pieces, or the packets are no larger where the machine makes them slower than
-		// they are sent
+		// In large pieces. With small ones, packets stay small on a machine that sends faster
+		// than the test writes.
 		w := bufio.NewWriterSize(c, 1<<20)
 		_, err = io.CopyN(io.MultiWriter(w, h), rand.NewChaCha8(seed), n)
 		sent = digest(h.Sum(nil))

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A Stream is numbered frames that an end sends at a steady pace while a test
-// does something else.
+// A Stream is a series of numbered frames that an end sends at a steady pace while a test does
+// something else.
 type Stream struct {
 	from *End
 	dst  MAC
@@ -20,19 +20,19 @@ type Stream struct {
 	done chan error
 }
 
-// An Arrival is what has become of a stream at an end.
+// An Arrival is the result of a stream at an end.
 type Arrival struct {
 	Sent  int
-	Lost  int           // that never came
-	Twice int           // that came more than once
-	Gap   time.Duration // the longest without one that came, between the times at which they were sent
+	Lost  int           // frames that never arrived
+	Twice int           // frames that arrived more than once
+	Gap   time.Duration // the longest time without an arrival, by the times of sending
 }
 
-// collectEvery is after how many frames what has arrived is taken.
+// collectEvery is the number of frames between two reads of the receiving sockets.
 const collectEvery = 64
 
-// StartStream sends frames until Stop, one each period. Only the stream may take
-// what arrives at the given ends meanwhile; they may be of other labs.
+// StartStream sends frames until Stop, one each period. Only the stream may read from the given
+// ends meanwhile. They may belong to other labs.
 func StartStream(from *End, dst, src MAC, period time.Duration, at ...*End) *Stream {
 	s := &Stream{from: from, dst: dst, src: src, at: at, got: map[*End]map[uint32]int{}, stop: make(chan struct{}), done: make(chan error, 1)}
 	for _, e := range at {
@@ -63,7 +63,7 @@ func (s *Stream) run(period time.Duration) error {
 	}
 }
 
-// collect takes what has arrived.
+// collect reads the frames that have arrived.
 func (s *Stream) collect() error {
 	var errs []error
 	for _, e := range s.at {
@@ -78,13 +78,13 @@ func (s *Stream) collect() error {
 	return errors.Join(errs...)
 }
 
-// Stop ends the sending.
+// Stop stops sending.
 func (s *Stream) Stop() error {
 	close(s.stop)
 	return <-s.done
 }
 
-// Arrivals tells, of a stream that is stopped, what has arrived by now.
+// Arrivals returns the frames of a stopped stream that have arrived by now.
 func (s *Stream) Arrivals() (map[*End]Arrival, error) {
 	if err := s.collect(); err != nil {
 		return nil, err

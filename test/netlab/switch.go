@@ -18,20 +18,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// commandTime is how long a command may take before the test gives it up: it hangs then. In an
-// emulated machine on a busy one a file with every feature takes more than two minutes.
+// commandTime is the time limit of a command. A test fails after it, as the command hangs. On a
+// busy machine, a file with every feature takes more than two minutes in an emulated machine.
 const commandTime = 6 * time.Minute
 
-// watchedTime is the same for one whose system calls are watched, which may wait long at
-// one of them.
+// watchedTime is the limit of a command whose system calls are watched. It may wait long at one of
+// them.
 const watchedTime = 5 * time.Minute
 
-// A Result is what a run of the program did.
+// A Result is the result of a run of the program.
 type Result struct {
 	Args   []string
 	Stdout string
 	Stderr string
-	Exit   int // status; -1 when a signal ended it
+	Exit   int // exit status, -1 if a signal ended it
 }
 
 func (r Result) String() string {
@@ -48,15 +48,16 @@ func (l *Lab) Command(args ...string) *exec.Cmd {
 // Setenv sets an environment variable for the program, in this lab alone.
 func (l *Lab) Setenv(name, value string) { l.env = append(l.env, name+"="+value) }
 
-// SetBinary makes the lab run another build of the program from now on.
+// SetBinary has the lab run another build of the program from now on.
 func (l *Lab) SetBinary(path string) { l.binary = path }
 
 // Binary is the program that the lab runs.
 func (l *Lab) Binary() string { return l.binary }
 
-// CopyBinary copies the program, with a mode as chmod(1) has it. Another process writes the copy.
-// If this process wrote it, a program that another test starts meanwhile would have the file open
-// for writing, too, until that program runs. Nobody can execute such a file (ETXTBSY of execve(2)).
+// CopyBinary copies the program, with a mode as in chmod(1). Another process writes the copy. If
+// this process wrote it, a child that another test starts meanwhile would inherit the file
+// descriptor until it calls execve(2). A file that is open for writing cannot be executed (ETXTBSY
+// of execve(2)).
 func (l *Lab) CopyBinary(to, mode string) {
 	l.t.Helper()
 	if out, err := exec.Command("install", "-m", mode, l.binary, to).CombinedOutput(); err != nil {
@@ -69,21 +70,21 @@ func (l *Lab) Run(args ...string) (Result, error) {
 	return RunCommand(l.Command(args...))
 }
 
-// RunCommand runs a command to its end. The error says why it could not be
-// run; how it ended is in the result, but not that it has waited for another.
+// RunCommand runs a command to its end. The error says why it could not be run. The result says how
+// it ended, without its messages that it waits for another command.
 func RunCommand(cmd *exec.Cmd) (Result, error) { return runWithin(cmd, commandTime) }
 
-// AwaitWriter waits until whoever changes the switch at the moment has done so. A
-// port is shown as soon as it is certain to be one, and forwards when that is done.
+// AwaitWriter waits until the present change of the switch is complete. A port is shown as soon as
+// it is certain to be one. It forwards when the change is complete.
 func (l *Lab) AwaitWriter() {
 	l.t.Helper()
 	if dir := l.openState(); dir != nil {
 		defer locks.Close(dir)
-		l.must(locks.Wait(dir)) // as those who change it
+		l.must(locks.Wait(dir)) // with the lock that writers use
 	}
 }
 
-// Writer reports whether a process changes the switch at the moment.
+// Writer reports whether a process is changing the switch.
 func (l *Lab) Writer() bool {
 	l.t.Helper()
 	dir := l.openState()
@@ -98,7 +99,7 @@ func (l *Lab) Writer() bool {
 	return err != nil
 }
 
-// openState opens the folder that those lock who change the switch, nil where there is no bridge.
+// openState opens the folder that writers lock. It returns nil if there is no bridge.
 func (l *Lab) openState() *os.File {
 	l.t.Helper()
 	dir, err := os.Open(l.State())
@@ -109,7 +110,7 @@ func (l *Lab) openState() *os.File {
 	return dir
 }
 
-// State is the folder of the switch's bridges.
+// State returns the folder of the switch's bridges.
 func (l *Lab) State() string {
 	l.t.Helper()
 	dir, err := l.stateDir()
@@ -121,7 +122,7 @@ func runWithin(cmd *exec.Cmd, limit time.Duration) (Result, error) {
 	return runStarted(cmd, limit, cmd.Start)
 }
 
-// runStarted is runWithin for a command that is started by start.
+// runStarted is like runWithin, but start starts the command.
 func runStarted(cmd *exec.Cmd, limit time.Duration, start func() error) (Result, error) {
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -141,8 +142,8 @@ func runStarted(cmd *exec.Cmd, limit time.Duration, start func() error) (Result,
 	return r, nil
 }
 
-// withoutWaits leaves out of what a command says that it waits for another, such as an agent:
-// on a busy machine it does.
+// withoutWaits removes messages that a command waits for another one, such as an agent. They occur
+// on a busy machine.
 func withoutWaits(text string) string {
 	const begin = "bascule: another command changes bridges of this network namespace; waiting for "
 	var b strings.Builder
@@ -154,8 +155,8 @@ func withoutWaits(text string) string {
 	return b.String()
 }
 
-// Bascule runs the program, which must succeed and have nothing to say on
-// standard error, and returns its standard output.
+// Bascule runs the program, which must succeed and print nothing to standard error. It returns the
+// standard output.
 func (l *Lab) Bascule(args ...string) string {
 	l.t.Helper()
 	r, err := l.Run(args...)
@@ -166,8 +167,8 @@ func (l *Lab) Bascule(args ...string) string {
 	return r.Stdout
 }
 
-// Refused runs the program, which must fail with one clear line on standard
-// error that has the given words in it, and returns the result.
+// Refused runs the program, which must fail with one clear line on standard error that contains the
+// given words. It returns the result.
 func (l *Lab) Refused(words []string, args ...string) Result {
 	l.t.Helper()
 	r, err := l.Run(args...)
@@ -178,8 +179,8 @@ func (l *Lab) Refused(words []string, args ...string) Result {
 	return r
 }
 
-// CheckRefusal says what is wrong with a refusal: it is one line on standard
-// error, of what, why, and what to do, and an exit status of 1 or 2.
+// CheckRefusal returns an error that says what is wrong with a refusal. A refusal is one line on
+// standard error, with the object, the reason, and the remedy, and an exit status of 1 or 2.
 func (r Result) CheckRefusal(words ...string) error {
 	var errs []error
 	if r.Exit != 1 && r.Exit != 2 {
@@ -208,7 +209,7 @@ func (r Result) CheckRefusal(words ...string) error {
 	return fmt.Errorf("%v: %w", r, errors.Join(errs...))
 }
 
-// BridgeInfo is what `bascule -j bridge show` prints.
+// BridgeInfo is a bridge in the output of `bascule -j bridge show`.
 type BridgeInfo struct {
 	Ifname       string   `json:"ifname"`
 	Address      string   `json:"address"`
@@ -236,7 +237,7 @@ type BridgeInfo struct {
 	AgentRuns    bool    `json:"agent_runs"`
 }
 
-// Owner says by which id a port was plugged.
+// Owner is the ID by which a port was plugged.
 type Owner struct {
 	ID        string `json:"id"`
 	By        string `json:"by"`
@@ -244,7 +245,7 @@ type Owner struct {
 	Container string `json:"container"`
 }
 
-// PortInfo is what `bascule -j port show` prints.
+// PortInfo is a port in the output of `bascule -j port show`.
 type PortInfo struct {
 	Ifindex  int      `json:"ifindex"`
 	Ifname   string   `json:"ifname"`
@@ -314,7 +315,7 @@ type Counter struct {
 	Packets uint64 `json:"packets"`
 }
 
-// FDBEntry is what `bascule -j fdb show` prints.
+// FDBEntry is an entry in the output of `bascule -j fdb show`.
 type FDBEntry struct {
 	MAC     string   `json:"mac"`
 	VLAN    int      `json:"vlan"`
@@ -336,8 +337,7 @@ func (e FDBEntry) String() string {
 	return s
 }
 
-// JSON runs the program with -j, which must succeed, and decodes what it
-// prints.
+// JSON runs the program with -j, which must succeed, and decodes its output.
 func (l *Lab) JSON(into any, args ...string) {
 	l.t.Helper()
 	out := l.Bascule(append([]string{"-j"}, args...)...)
@@ -346,7 +346,7 @@ func (l *Lab) JSON(into any, args ...string) {
 	}
 }
 
-// Bridge returns what the switch shows of one bridge.
+// Bridge returns the output for one bridge.
 func (l *Lab) Bridge(name string) BridgeInfo {
 	l.t.Helper()
 	var list []BridgeInfo
@@ -357,7 +357,7 @@ func (l *Lab) Bridge(name string) BridgeInfo {
 	return list[0]
 }
 
-// Ports returns what the switch shows of a bridge's ports.
+// Ports returns the output for a bridge's ports.
 func (l *Lab) Ports(bridge string) []PortInfo {
 	l.t.Helper()
 	var list []PortInfo
@@ -365,7 +365,7 @@ func (l *Lab) Ports(bridge string) []PortInfo {
 	return list
 }
 
-// Port returns what the switch shows of one port.
+// Port returns the output for one port.
 func (l *Lab) Port(bridge, port string) PortInfo {
 	l.t.Helper()
 	var list []PortInfo
@@ -376,7 +376,7 @@ func (l *Lab) Port(bridge, port string) PortInfo {
 	return list[0]
 }
 
-// FDB returns a bridge's entries; args narrow the choice.
+// FDB returns a bridge's entries. args select some of them.
 func (l *Lab) FDB(bridge string, args ...string) []FDBEntry {
 	l.t.Helper()
 	var list []FDBEntry
@@ -384,16 +384,15 @@ func (l *Lab) FDB(bridge string, args ...string) []FDBEntry {
 	return list
 }
 
-// AddBridge makes a bridge with the given ends' devices as ports, on the given
-// hook. On the XDP hook the ends are made ready to take XDP frames.
+// AddBridge makes a bridge with the given ends' devices as ports, on the given hook. For XDP it
+// prepares the ends to take XDP frames.
 func (l *Lab) AddBridge(name, hook string, ports []*End, flags ...string) {
 	l.t.Helper()
 	l.Bascule(append([]string{"bridge", "add", name}, flags...)...)
 	l.AddPorts(name, hook, ports)
 }
 
-// AddPort adds an end's device to a bridge, on the given hook, and makes sure
-// that it is there.
+// AddPort adds an end's device to a bridge, on the given hook, and verifies that it is there.
 func (l *Lab) AddPort(bridge, hook string, e *End, flags ...string) {
 	l.t.Helper()
 	l.AddPorts(bridge, hook, []*End{e}, flags...)
@@ -414,8 +413,8 @@ func (l *Lab) AddPorts(bridge, hook string, ends []*End, flags ...string) {
 	l.onHooks(bridge, hook, ends)
 }
 
-// Apply has the program do what a file says. Ends get ready to be ports on the given hook
-// before, and are ports of the bridges then, by name.
+// Apply applies a file. Before that, it prepares the ends for the given hook. Then it verifies that
+// they are ports of the bridges, by name.
 func (l *Lab) Apply(hook string, ports map[string][]*End, file string) {
 	l.t.Helper()
 	for _, ends := range ports {
@@ -433,7 +432,7 @@ func (l *Lab) Apply(hook string, ports map[string][]*End, file string) {
 	}
 }
 
-// ready makes ends ready to be ports on a hook.
+// ready prepares ends for ports on a hook.
 func (l *Lab) ready(hook string, ends []*End) {
 	l.t.Helper()
 	for _, e := range ends {
@@ -443,7 +442,7 @@ func (l *Lab) ready(hook string, ends []*End) {
 	}
 }
 
-// onHooks makes sure that ends are ports of a bridge, on a hook.
+// onHooks verifies that ends are ports of a bridge, on a hook.
 func (l *Lab) onHooks(bridge, hook string, ends []*End) {
 	l.t.Helper()
 	ports := map[string]PortInfo{}
@@ -455,8 +454,8 @@ func (l *Lab) onHooks(bridge, hook string, ends []*End) {
 	}
 }
 
-// onHook makes sure that the port of an end, which is shown on a hook, is on it, and
-// that it was to be.
+// onHook verifies that an end's port, which is shown on a hook, is really on it, and that it is the
+// expected hook.
 func (l *Lab) onHook(e *End, shown, hook string) {
 	l.t.Helper()
 	if shown != hook {

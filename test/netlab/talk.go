@@ -19,9 +19,9 @@ import (
 	"bascule/lab/ends"
 )
 
-// A Talk is datagrams between the stacks of two ends, both ways. The stack leaves
-// their checksums to its device, where that takes them. A datagram that the host has lost
-// for want of room is sent again: see backlog.
+// A Talk sends datagrams between the stacks of two ends, in both directions. A stack leaves
+// their checksums to its device, if the device supports that. A datagram that the host has lost
+// because a queue was full is sent again: see backlog.
 type Talk struct {
 	sides [2]*talker
 
@@ -35,12 +35,13 @@ type Talk struct {
 type talker struct {
 	end    *End
 	conn   *net.UDPConn
-	number uint32              // of the last datagram that was sent
-	lost   func() (int, error) // how many of its datagrams the host may have lost since it was asked before
+	number uint32 // number of the last datagram that was sent
+	// returns the number of its datagrams that the host may have lost since the last call
+	lost func() (int, error)
 }
 
-// NewTalk gives two ends addresses, and opens a talk between them. Neither asks for
-// the other's Ethernet address.
+// NewTalk gives two ends addresses, and opens a talk between them. Both have static neighbour
+// entries.
 func (l *Lab) NewTalk(a, b *End) *Talk {
 	l.t.Helper()
 	const port = 7
@@ -63,8 +64,8 @@ func (l *Lab) NewTalk(a, b *End) *Talk {
 	return talk
 }
 
-// Exchange sends so many datagrams both ways, and waits until all have come. The
-// error says how many have not, how many the stack has refused, and what has been counted.
+// Exchange sends n datagrams in both directions, and waits until all have arrived. The error
+// has the number of missing ones, the number that the stack has refused, and counters.
 func (talk *Talk) Exchange(n int) error {
 	one, two := talk.sides[0], talk.sides[1]
 	var wait sync.WaitGroup
@@ -85,7 +86,7 @@ func (from *talker) send(to *talker, n int) error {
 	if err != nil {
 		return err
 	}
-	if _, err := from.lost(); err != nil { // what it has lost before is of none of these
+	if _, err := from.lost(); err != nil { // earlier losses are other datagrams
 		return err
 	}
 	missing := map[uint32]bool{}
@@ -108,14 +109,14 @@ func (from *talker) send(to *talker, n int) error {
 		from.end.Port, to.end.Port, n, len(missing), after-before, counters(from.end, to.end)))
 }
 
-// write sends the datagram of a number.
+// write sends the datagram with a number.
 func (from *talker) write(number uint32) error {
 	_, err := from.conn.Write(binary.BigEndian.AppendUint32(make([]byte, 0, 100), number))
 	return err
 }
 
-// await takes what comes at the other side until nothing is missing any more, or it is late.
-// If the host may have lost as many as are missing, these are sent again.
+// await reads at the other side until no datagram is missing, or time is over. If the host may
+// have lost as many as are missing, these are sent again.
 func (from *talker) await(to *talker, missing map[uint32]bool, late time.Time) error {
 	buf := make([]byte, 100)
 	hostLost := 0
@@ -128,7 +129,8 @@ func (from *talker) await(to *talker, missing map[uint32]bool, late time.Time) e
 		got, err := to.conn.Read(buf)
 		switch {
 		case err == nil && got == 4:
-			delete(missing, binary.BigEndian.Uint32(buf)) // one that comes late is of none of these
+			// a late one of a former exchange is not in the map
+			delete(missing, binary.BigEndian.Uint32(buf))
 		case err == nil:
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return err
@@ -153,8 +155,8 @@ func (from *talker) await(to *talker, missing map[uint32]bool, late time.Time) e
 	return nil
 }
 
-// counters has what the switch, the devices and the stacks of ends have counted: where a frame
-// may have gone.
+// counters returns the counters of the switch, the devices and the stacks of ends, which show
+// where a frame was lost.
 func counters(of ...*End) string {
 	var out strings.Builder
 	say := func(ns *ends.Namespace, words ...string) {
@@ -180,7 +182,7 @@ func counters(of ...*End) string {
 	return out.String()
 }
 
-// Start sends datagrams both ways, a few at a time, until Stop.
+// Start sends datagrams in both directions, a few at a time, until Stop.
 func (talk *Talk) Start() {
 	talk.stop, talk.result = make(chan struct{}), make(chan error, 1)
 	talk.failed.Store(false)
@@ -202,8 +204,8 @@ func (talk *Talk) Start() {
 	}()
 }
 
-// Flowing is a condition to wait for: that so many more rounds are over than now, or
-// that the talk has failed.
+// Flowing returns a condition to wait for: rounds more rounds than now are complete, or the
+// talk has failed.
 func (talk *Talk) Flowing(rounds int64) func() bool {
 	goal := talk.rounds.Load() + rounds
 	return func() bool { return talk.rounds.Load() >= goal || talk.failed.Load() }
@@ -212,14 +214,14 @@ func (talk *Talk) Flowing(rounds int64) func() bool {
 // Failed reports whether a datagram was lost.
 func (talk *Talk) Failed() bool { return talk.failed.Load() }
 
-// Stop ends what Start began. The error is about the first datagrams that were lost.
+// Stop ends what Start began. The error lists the first datagrams that were lost.
 func (talk *Talk) Stop() error {
 	close(talk.stop)
 	return <-talk.result
 }
 
-// checksumErrors counts the datagrams that the stack of a namespace has refused for
-// their checksums.
+// checksumErrors returns the number of datagrams that a namespace's stack has refused because
+// of their checksums.
 func checksumErrors(ns *ends.Namespace) (n int, err error) {
 	var snmp []byte
 	err = ns.Do(func() (err error) {

@@ -14,24 +14,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Tap is a tap device in the switch's namespace, and the program that holds
-// its file.
+// A Tap is a tap device in the switch's namespace, with the program that holds its file.
 type Tap struct {
 	lab    *Lab
 	name   string
 	fd     int
-	header int // bytes of the virtio-net header before each packet
+	header int // bytes of the virtio-net header in front of each packet
 	buf    []byte
 }
 
-// The virtio-net header (virtio 1.2, section 5.1.6) of taps, and its parts.
+// The virtio-net header (virtio 1.2, section 5.1.6) of taps, and its fields.
 const (
 	vnetHeader       = 10
-	vnetTunnelHeader = 24 // of who may have tunnels cut up
+	vnetTunnelHeader = 24 // of a program that supports segmentation of tunnels
 )
 
-// NewTap makes a tap. Its program takes packets as they are, unfinished and
-// of any size, if it is able to; otherwise what a wire would carry.
+// NewTap makes a tap. If able, its program accepts unfinished packets of any size. Otherwise it receives packets as on
+// a wire.
 func (l *Lab) NewTap(name string, able bool) *Tap {
 	l.t.Helper()
 	tap := &Tap{lab: l, name: name, buf: make([]byte, largestFrame)}
@@ -54,7 +53,8 @@ func (l *Lab) NewTap(name string, able bool) *Tap {
 			return fmt.Errorf("tap %s: %w", name, err)
 		}
 		if able {
-			// no limit of what it has sent, as QEMU asks for: without it no packet passes the driver's XDP
+			// No limit for its packets on their way, as QEMU sets it: otherwise no packet passes the
+			// driver's XDP.
 			if err := unix.IoctlSetPointerInt(tap.fd, unix.TUNSETSNDBUF, math.MaxInt32); err != nil {
 				return fmt.Errorf("buffer of tap %s: %w", name, err)
 			}
@@ -73,8 +73,7 @@ func (l *Lab) NewTap(name string, able bool) *Tap {
 	return tap
 }
 
-// Tunnels has the program say of tunnels how to cut them up, too. False if the kernel is
-// older than that (Linux 6.17).
+// Tunnels has the program offer segmentation of tunnels, too. It returns false if the kernel is older than Linux 6.17.
 func (tap *Tap) Tunnels() bool {
 	tap.lab.t.Helper()
 	const tunnels = 0x80 | 0x100 // TUN_F_UDP_TUNNEL_GSO, TUN_F_UDP_TUNNEL_GSO_CSUM
@@ -90,14 +89,13 @@ func (tap *Tap) Tunnels() bool {
 	return true
 }
 
-// A Tun is a device without Ethernet frames in the switch's namespace.
+// A Tun is a device without Ethernet in the switch's namespace.
 type Tun struct {
 	lab *Lab
 	fd  int
 }
 
-// NewTun makes a device without Ethernet frames, which is there until the test
-// ends.
+// NewTun makes a device without Ethernet, which exists until the test ends.
 func (l *Lab) NewTun(name string) *Tun {
 	l.t.Helper()
 	tun := &Tun{lab: l}
@@ -118,7 +116,7 @@ func (l *Lab) NewTun(name string) *Tun {
 	return tun
 }
 
-// Received takes the packets that the device has sent so far.
+// Received returns the packets that the device has sent so far.
 func (tun *Tun) Received() (packets []string) {
 	tun.lab.t.Helper()
 	buf := make([]byte, largestFrame)
@@ -132,7 +130,7 @@ func (tun *Tun) Received() (packets []string) {
 	}
 }
 
-// Close ends the program; the device goes with it.
+// Close closes the program's file. The device disappears with it.
 func (tap *Tap) Close() {
 	if tap.fd >= 0 {
 		unix.Close(tap.fd)
@@ -160,15 +158,15 @@ func (tap *Tap) write(header, packet []byte) error {
 	return nil
 }
 
-// Packets are sent from the tap's program, with what they claim, until all have arrived: see
-// Ring.Send. The kernel refuses some of them.
+// Packets sends packets with their claims from the tap's program, and waits until all have arrived: see Ring.Send. The
+// kernel refuses some of them.
 func (tap *Tap) Packets(packets []Packet, took func()) (refused int) {
 	l := tap.lab
 	l.t.Helper()
 	for len(packets) > 0 {
 		n := 0
 		l.must(onCPU(l.cpu, func() error {
-			// no more than a CPU queues
+			// No more than a CPU queues.
 			for pieces := 0; n < len(packets) && n < ringSlots && pieces < window*8; n++ {
 				p := packets[n]
 				pieces += p.pieces()
@@ -189,13 +187,13 @@ func (tap *Tap) Packets(packets []Packet, took func()) (refused int) {
 	return refused
 }
 
-// SendUnfinished sends a frame whose checksum is yet to be made from start on, and to be
-// written offset bytes behind that. The kernel refuses some places (EINVAL).
+// SendUnfinished sends a frame with an unfinished checksum, which covers the bytes from start on, and belongs
+// offset bytes behind start. The kernel refuses some places (EINVAL).
 func (tap *Tap) SendUnfinished(f Frame, start, offset int) error {
 	return onCPU(tap.lab.cpu, func() error { return tap.write(unfinishedHeader(f, start, offset), []byte(f)) })
 }
 
-// unfinishedHeader is the header of virtio for a frame with a checksum yet to be made.
+// unfinishedHeader returns the virtio header of a frame with an unfinished checksum.
 func unfinishedHeader(f Frame, start, offset int) []byte {
 	v := make([]byte, vnetHeader)
 	v[0] = ClaimNeedsCsum
@@ -205,8 +203,7 @@ func unfinishedHeader(f Frame, start, offset int) []byte {
 	return v
 }
 
-// VnetSocket returns a function that sends as SendUnfinished does, by a packet socket at
-// the end.
+// VnetSocket returns a function that sends like SendUnfinished, through a packet socket at the end.
 func (e *End) VnetSocket() (send func(f Frame, start, offset int) error) {
 	l := e.lab
 	l.t.Helper()
@@ -227,7 +224,7 @@ func (e *End) VnetSocket() (send func(f Frame, start, offset int) error) {
 	}
 }
 
-// read returns the next packet; ok is false when there is none now.
+// read returns the next packet. ok is false if there is none now.
 func (tap *Tap) read() (f Frame, ok bool, err error) {
 	n, err := unix.Read(tap.fd, tap.buf)
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
@@ -239,7 +236,7 @@ func (tap *Tap) read() (f Frame, ok bool, err error) {
 	return Frame(tap.buf[tap.header:n]), true, nil
 }
 
-// Received takes the frames that the program has got so far.
+// Received returns the frames that the program has received so far.
 func (tap *Tap) Received() []Frame {
 	tap.lab.t.Helper()
 	var got []Frame
@@ -253,8 +250,7 @@ func (tap *Tap) Received() []Frame {
 	}
 }
 
-// AwaitUDP returns the IPv4 UDP packets that the program gets until there are
-// n, at most until it has waited in vain.
+// AwaitUDP returns the IPv4 UDP packets that the program receives. It waits until there are n, or time is over.
 func (tap *Tap) AwaitUDP(n int) []Frame {
 	tap.lab.t.Helper()
 	var got []Frame
@@ -274,8 +270,7 @@ func (tap *Tap) AwaitUDP(n int) []Frame {
 	return got
 }
 
-// The lengths of headers, and where things are in a UDP packet over IPv4 in an
-// Ethernet frame.
+// Lengths of headers, and offsets in a UDP packet over IPv4 in an Ethernet frame.
 const (
 	ipLen, udpLen  = 20, 8
 	ipAt           = headerLen
@@ -307,8 +302,7 @@ func CheckUDP(f Frame) error {
 	return nil
 }
 
-// pseudoHeader sums up what the checksums of TCP and UDP cover of the IP header
-// (RFC 9293, section 3.1; RFC 8200, section 8.1).
+// pseudoHeader returns the sum of the pseudo-header of TCP and UDP (RFC 9293, section 3.1; RFC 8200, section 8.1).
 func pseudoHeader(addresses []byte, protocol byte, length int) uint32 {
 	sum := uint32(protocol) + uint32(length)
 	for i := 0; i < len(addresses); i += 2 {
@@ -317,9 +311,8 @@ func pseudoHeader(addresses []byte, protocol byte, length int) uint32 {
 	return sum
 }
 
-// SendUnfinishedUDP sends a UDP packet of n bytes from the program, and leaves
-// it to others to fill in its checksum, and, if segment is not 0, to cut it up
-// into pieces of so many bytes.
+// SendUnfinishedUDP sends a UDP packet with n bytes from the program. Its checksum is unfinished. If segment is not 0,
+// the packet needs segmentation into pieces of segment bytes.
 func (tap *Tap) SendUnfinishedUDP(dst, src MAC, to netip.AddrPort, n, segment int) error {
 	udp := make([]byte, udpLen+n)
 	binary.BigEndian.PutUint16(udp, 9)
@@ -331,8 +324,7 @@ func (tap *Tap) SendUnfinishedUDP(dst, src MAC, to netip.AddrPort, n, segment in
 	return tap.sendUnfinished(dst, src, to.Addr(), unix.IPPROTO_UDP, udp, udpChecksumPos, segment)
 }
 
-// SendUnfinishedSYN asks for a TCP connection from a port of the program, and
-// leaves it to others to fill in the checksum.
+// SendUnfinishedSYN sends a TCP SYN from a port of the program, with an unfinished checksum.
 func (tap *Tap) SendUnfinishedSYN(dst, src MAC, from uint16, to netip.AddrPort) error {
 	tcp := make([]byte, tcpLen)
 	binary.BigEndian.PutUint16(tcp, from)
@@ -342,7 +334,7 @@ func (tap *Tap) SendUnfinishedSYN(dst, src MAC, from uint16, to netip.AddrPort) 
 	return tap.sendUnfinished(dst, src, to.Addr(), unix.IPPROTO_TCP, tcp, 16, 0)
 }
 
-// AwaitSYNACK waits until the program gets the answer to such a question.
+// AwaitSYNACK waits until the program receives the answer to such a SYN.
 func (tap *Tap) AwaitSYNACK(from uint16, to netip.AddrPort) error {
 	l4 := ipAt + ipLen
 	if to.Addr().Is6() {
@@ -362,15 +354,14 @@ func (tap *Tap) AwaitSYNACK(from uint16, to netip.AddrPort) error {
 	}
 }
 
-// Of a TCP header.
+// Fields of a TCP header.
 const (
 	ip6Len, tcpLen = 40, 20
 	tcpFlagsPos    = 13
 	tcpSYN, tcpACK = 0x02, 0x10
 )
 
-// sendUnfinished sends a packet whose checksum, so many bytes into its TCP or
-// UDP header, is for others to fill in.
+// sendUnfinished sends a packet with an unfinished checksum, which is checksumAt bytes into its TCP or UDP header.
 func (tap *Tap) sendUnfinished(dst, src MAC, to netip.Addr, protocol byte, l4 []byte, checksumAt, segment int) error {
 	f := append(append(append([]byte{}, dst[:]...), src[:]...), 0, 0)
 	from, header := tapAddr(to.Is6()), make([]byte, ipLen)
@@ -388,7 +379,7 @@ func (tap *Tap) sendUnfinished(dst, src MAC, to netip.Addr, protocol byte, l4 []
 		copy(header[12:], addresses)
 		binary.BigEndian.PutUint16(header[10:], checksum(0, header))
 	}
-	// the sum of the pseudo header alone, not yet complemented
+	// The sum of the pseudo-header alone, not yet complemented.
 	binary.BigEndian.PutUint16(l4[checksumAt:], ^checksum(pseudoHeader(addresses, protocol, len(l4)), nil))
 	f = append(f, header...)
 	v := make([]byte, vnetHeader)
@@ -403,7 +394,7 @@ func (tap *Tap) sendUnfinished(dst, src MAC, to netip.Addr, protocol byte, l4 []
 	return tap.write(v[:tap.header], append(f, l4...))
 }
 
-// tapHost is the number of the host that the tap's program plays.
+// tapHost is the number of the host that the tap's program imitates.
 const tapHost = 50
 
 // tapAddr is that host's address.
@@ -414,14 +405,13 @@ func tapAddr(six bool) netip.Addr {
 	return netip.AddrFrom4([4]byte{198, 18, 0, tapHost})
 }
 
-// KnowTap tells the host the Ethernet address of the tap's program.
+// KnowTap adds the Ethernet address of the tap's program to the host's neighbour table.
 func (h *Host) KnowTap(mac MAC) error {
 	return errors.Join(h.neighbour(tapAddr(false), mac), h.neighbour(tapAddr(true), mac))
 }
 
-// SendUDP sends a datagram of n bytes to the tap's program, which has the
-// given address. The stack leaves the checksum, and, if segment is not 0, the
-// cutting up into pieces of so many bytes, to the device.
+// SendUDP sends a datagram of n bytes to the tap's program, which has the given address. The stack leaves the checksum
+// to the device, and, if segment is not 0, the segmentation into pieces of segment bytes.
 func (h *Host) SendUDP(to MAC, n, segment int) error {
 	addr := tapAddr(false)
 	if err := h.neighbour(addr, to); err != nil {
@@ -450,8 +440,8 @@ func (h *Host) SendUDP(to MAC, n, segment int) error {
 	return nil
 }
 
-// ReceiveUDP opens a port of an address of the host's, lets send send to it, and
-// waits for as many datagrams, all of n bytes.
+// ReceiveUDP opens a port at an address of the host, calls send, and waits for the given number of datagrams, all of n
+// bytes.
 func (h *Host) ReceiveUDP(addr netip.Addr, datagrams, n int, send func(to netip.AddrPort) error) error {
 	var c *net.UDPConn
 	err := h.Namespace.Do(func() (err error) {

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// Hooks are the hooks that a test or case runs by: both, or with -short one of them. A name has always
-// the same one, and the names are divided about evenly. So 'make test' runs each case once, and the
-// code of each hook, and 'make test-all' runs each case by both.
+// Hooks returns the hooks for a test or case: both, or with -short one of them. A name always has the same hook, and
+// about half of the names have each. So 'make test' runs each case once, and the code of each hook, and 'make test-all'
+// runs each case on both.
 func Hooks(name string) []string {
 	hooks := []string{"tcx", "xdp"}
 	if !testing.Short() {
@@ -19,11 +19,11 @@ func Hooks(name string) []string {
 	}
 	h := fnv.New32a()
 	h.Write([]byte(name))
-	i := h.Sum32() >> 16 & 1 // the low bits are those of the last letter
+	i := h.Sum32() >> 16 & 1 // The low bits would depend on the last letter only.
 	return hooks[i : i+1]
 }
 
-// Tenth is n, or with -short a tenth of it, and one at least: how often a test tries by chance.
+// Tenth returns n, or with -short a tenth of it, but at least one. It is the number of random tries of a test.
 func Tenth(n int) int {
 	if !testing.Short() {
 		return n
@@ -31,8 +31,8 @@ func Tenth(n int) int {
 	return max(n/10, 1)
 }
 
-// Some are the cases that a differential test, or another system's suite, runs: all of them, or with -short a tenth,
-// one at least and others each time.
+// Some returns the cases that a differential test, or another system's suite, runs: all of them, or with -short a
+// random tenth, at least one.
 func Some[Case any](all []Case) []Case {
 	n := Tenth(len(all))
 	if n >= len(all) {
@@ -43,7 +43,7 @@ func Some[Case any](all []Case) []Case {
 	return some[:n]
 }
 
-// Minutes skips a test with -short: it takes minutes.
+// Minutes skips a test that takes minutes if -short is set.
 func Minutes(t *testing.T) {
 	t.Helper()
 	if testing.Short() {

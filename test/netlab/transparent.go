@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Transparent is the Control of a socket which has addresses that the host does not have
-// (IP_TRANSPARENT), and which tells where its datagrams were sent to: see OriginalDst.
+// Transparent is the Control function of a socket for addresses that the host does not have
+// (IP_TRANSPARENT). The socket also returns the destination of datagrams: see OriginalDst.
 func Transparent(_, _ string, c syscall.RawConn) (err error) {
 	set := func(fd uintptr) {
-		// one of the two is for the socket's family
+		// Only one of the two is for the socket's family.
 		err4 := unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TRANSPARENT, 1)
 		err6 := unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_TRANSPARENT, 1)
 		if err4 != nil && err6 != nil {
@@ -30,7 +30,7 @@ func Transparent(_, _ string, c syscall.RawConn) (err error) {
 	return err
 }
 
-// OriginalDst is where a datagram was sent to, of the messages that came with it.
+// OriginalDst returns the destination of a datagram from its control messages.
 func OriginalDst(messages []byte) (to netip.AddrPort, err error) {
 	list, err := unix.ParseSocketControlMessage(messages)
 	for i := range list {

@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Wire is two network cards of the machine that are joined. The test's own network
-// namespace has them, and gets them back when the test has ended.
-type Wire struct{ Near, Far MAC } // as the cards were made
+// A Wire is two network cards of the machine that are connected. They are in the test's own
+// network namespace before and after the test.
+type Wire struct{ Near, Far MAC } // addresses that the cards were made with
 
-// NewWired adds an end whose cable is a wire: the near card becomes the port's device,
-// the far one is the interface. Frames are not known to have arrived by Flush, but by
-// Across: the wire is not of this kernel.
+// NewWired adds an end whose cable is a wire: the near card becomes the port's device, the far
+// one is the interface. Flush does not wait for its frames, but Across does: the wire does not
+// belong to this kernel.
 func (l *Lab) NewWired(w Wire) *End {
 	l.t.Helper()
 	n := len(l.Ends) + 1
@@ -36,19 +36,19 @@ func (l *Lab) NewWired(w Wire) *End {
 	return e
 }
 
-// Remember has the port's device as it is now be what Unchanged compares with.
+// Remember records the present state of the port's device, with which Unchanged compares.
 func (e *End) Remember() {
 	e.lab.t.Helper()
 	e.before = e.lab.device(e.Port)
 }
 
-// made is what a card's settings were before the lab had it.
+// made has the settings of a card before the lab took it.
 type made struct {
 	mtu      int
 	features map[string]bool
 }
 
-// restore gives the near card back as it came, for the next lab.
+// restore restores the near card for the next lab.
 func (e *End) restore() error {
 	l := e.lab
 	nl := l.Switch.Netlink()
@@ -79,8 +79,8 @@ func (e *End) restore() error {
 	}))
 }
 
-// giveBack puts the cards of a wire that are still in the lab's namespaces into the test's own.
-// A namespace that goes gives them back as well, but some time later.
+// giveBack moves the cards of a wire that are still in the lab's namespaces to the test's own.
+// The end of a namespace would move them as well, but later.
 func (e *End) giveBack() error {
 	own, err := netns.Get()
 	if err != nil {
@@ -96,15 +96,15 @@ func (e *End) giveBack() error {
 		}
 		l := cardAmong(links, card)
 		if l == nil {
-			continue // it was taken out, or is where it came from
+			continue // it was removed, or it is already back
 		}
 		errs = append(errs, nl.LinkSetDown(l), nl.LinkSetName(l, cardName(card)), nl.LinkSetNsFd(l, int(own)))
 	}
 	return errors.Join(errs...)
 }
 
-// cardName is what a card is called on its way from a namespace to another, where its
-// own name may be that of another device.
+// cardName returns the name of a card during its move from one namespace to another, where
+// another device may have its own name.
 func cardName(card MAC) string { return fmt.Sprintf("card%02x%02x", card[4], card[5]) }
 
 // takeCard makes a card the far side of an end's cable.
@@ -113,12 +113,12 @@ func (l *Lab) takeCard(card MAC, e *End) {
 	e.Ifindex = l.TakeCard(card, e.Namespace.Name, e.Ifname)
 	far, err := e.Namespace.Netlink().LinkByIndex(e.Ifindex)
 	l.must(err)
-	// it takes frames to all stations, and of all VLANs
+	// It receives frames to all stations, and in all VLANs.
 	l.must(e.Namespace.Netlink().SetPromiscOn(far))
 	l.must(e.Namespace.Netlink().LinkSetUp(far))
 }
 
-// PutBack makes the near card the port's device again, after it was taken out.
+// PutBack makes the near card the port's device again, after it was removed from the machine.
 func (e *End) PutBack(w Wire) {
 	l := e.lab
 	l.t.Helper()
@@ -133,13 +133,13 @@ func (e *End) PutBack(w Wire) {
 	l.AwaitCarrier(e)
 }
 
-// AwaitCarrier waits until both sides of an end's cable have a carrier. Some cards lose
-// it for seconds when a program comes to their driver.
+// AwaitCarrier waits until both sides of an end's cable have a carrier. Some cards lose it for
+// seconds when a program is attached to their driver.
 func (l *Lab) AwaitCarrier(e *End) {
 	l.t.Helper()
 	up := func(nl *netlink.Handle, ifname string) bool {
 		side, err := nl.LinkByName(ifname)
-		// the state follows the carrier a moment later, the flag at once
+		// The state follows the carrier a moment later, the flag follows at once.
 		return err == nil && side.Attrs().OperState == netlink.OperUp && side.Attrs().RawFlags&unix.IFF_LOWER_UP != 0
 	}
 	l.Wait("the cable of "+e.Port+" to be up", func() bool {
@@ -147,8 +147,8 @@ func (l *Lab) AwaitCarrier(e *End) {
 	})
 }
 
-// TakeCard moves a card of the test's own namespace to another, under a name, and
-// returns its index there. It waits until the card is there.
+// TakeCard moves a card from the test's own namespace to another, under a name. It waits until
+// the card is there, and returns its index.
 func (l *Lab) TakeCard(card MAC, namespace, name string) (index int) {
 	l.t.Helper()
 	var found netlink.Link
@@ -174,11 +174,12 @@ func (l *Lab) TakeCard(card MAC, namespace, name string) (index int) {
 // HasCard reports whether a card is in the test's own network namespace.
 func HasCard(card MAC) bool { return findCard(card) != nil }
 
-// findCard finds a card by the address that it was made with; nil where it is not there.
+// findCard finds a card by the address that it was made with. It returns nil if the card is not
+// there.
 func findCard(card MAC) netlink.Link {
 	links, err := netlink.LinkList()
 	if err != nil {
-		return nil // devices come and go, and it is asked again
+		return nil // Devices come and go; the caller tries again.
 	}
 	return cardAmong(links, card)
 }
@@ -198,13 +199,13 @@ func cardAmong(links []netlink.Link, card MAC) netlink.Link {
 	return links[i]
 }
 
-// SetLast has the last frame of Across be another than an untagged one.
+// SetLast sets a function that changes the last frame of Across, which is untagged otherwise.
 func (l *Lab) SetLast(last func(Frame) Frame) { l.last = last }
 
-// Across sends frames from an end. Each has to arrive once and unchanged at every one
-// of the ends in to, and nothing else anywhere. Behind the frames goes a last one, a
-// broadcast, which has to come to all other ends: what is not there when it is does not
-// come any more. Where it overtakes a frame nevertheless, the next Across finds that.
+// Across sends frames from an end. Each has to arrive once and unchanged at every end in to. No
+// other frame may arrive at any end. A broadcast follows as the last frame, which has to arrive
+// at all other ends. A frame that has not arrived by then counts as lost. If the last frame
+// overtakes another one nevertheless, the next Across detects that.
 func (l *Lab) Across(from *End, frames []Frame, to ...*End) {
 	l.t.Helper()
 	want := map[*End][]Frame{}
@@ -214,7 +215,7 @@ func (l *Lab) Across(from *End, frames []Frame, to ...*End) {
 	l.AcrossAs(from, frames, want)
 }
 
-// AcrossAs is Across where frames arrive otherwise than they were sent.
+// AcrossAs is like Across for frames that arrive changed.
 func (l *Lab) AcrossAs(from *End, frames []Frame, want map[*End][]Frame) {
 	l.t.Helper()
 	deadline := l.sendWithLast(from, frames)
@@ -234,8 +235,8 @@ func (l *Lab) AcrossAs(from *End, frames []Frame, want map[*End][]Frame) {
 	}
 }
 
-// Arrive sends frames from an end, and a last one as Across does. It returns what has
-// arrived at a socket when the last one has.
+// Arrive sends frames from an end, and a last one as Across does. It returns the frames that
+// have arrived at a socket before the last one.
 func (l *Lab) Arrive(from *End, frames []Frame, at *Socket) []Frame {
 	l.t.Helper()
 	deadline := l.sendWithLast(from, frames)
@@ -243,8 +244,8 @@ func (l *Lab) Arrive(from *End, frames []Frame, at *Socket) []Frame {
 	return at.Received()
 }
 
-// Drain throws away what has arrived, and what arrives before a last frame from an end
-// does.
+// Drain discards the frames that have arrived, and those that arrive before a last frame from
+// an end.
 func (l *Lab) Drain(from *End) {
 	l.t.Helper()
 	deadline := l.sendWithLast(from, nil)
@@ -256,11 +257,12 @@ func (l *Lab) Drain(from *End) {
 	}
 }
 
-// sendWithLast sends frames and a last one, which has to arrive until the deadline.
+// sendWithLast sends frames and a last one, which has to arrive before the deadline.
 func (l *Lab) sendWithLast(from *End, frames []Frame) (deadline time.Time) {
 	l.t.Helper()
 	l.marker++
-	// of its own address, so that the switch does not learn where a station is
+	// It has a source address of its own, so that the switch does not learn a station's
+	// place from it.
 	last := newFrame(Broadcast, MAC{0x02, 0xbb, 0, 1, 0, byte(from.PortIndex)}, typeMarker, l.marker, minLen)
 	if l.last != nil {
 		last = l.last(last)
@@ -269,7 +271,7 @@ func (l *Lab) sendWithLast(from *End, frames []Frame) (deadline time.Time) {
 	return time.Now().Add(patience)
 }
 
-// awaitAll takes what arrives until n frames and the marker have.
+// awaitAll reads until n frames and the marker have arrived.
 func (s *Socket) awaitAll(marker uint32, n int, deadline time.Time) error {
 	seen := false
 	for !seen || len(s.inbox) < n {
@@ -279,7 +281,7 @@ func (s *Socket) awaitAll(marker uint32, n int, deadline time.Time) error {
 			return err
 		case !ok:
 			if err := await(s.fd, deadline); err != nil && seen {
-				return nil // which frames are missing is found by comparing
+				return nil // a comparison finds the missing frames
 			} else if err != nil {
 				return fmt.Errorf("the last frame did not arrive: %w", err)
 			}
@@ -292,7 +294,7 @@ func (s *Socket) awaitAll(marker uint32, n int, deadline time.Time) error {
 	return nil
 }
 
-// inner is the frame without its tags.
+// inner returns the frame without its tags.
 func (f Frame) inner() Frame {
 	for len(f) >= headerLen+tagLen && (f.ethertype() == typeVLAN || f.ethertype() == typeQinQ) {
 		f = f[:12] + f[12+tagLen:]

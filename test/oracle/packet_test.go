@@ -16,8 +16,7 @@ import (
 )
 
 // The stations: the one at the first port sends, the one at the second is the oracle, and the
-// addresses of the one at the third are bound there. nobody is a station without an entry in the
-// switch.
+// addresses of the one at the third are bound there. The switch has no entry for the fourth one.
 var (
 	sender   = station{netlab.MAC{0x02, 0xee, 0, 0, 0, 1}, addr("10.0.0.1"), addr("fe80::1")}
 	receiver = station{netlab.MAC{0x02, 0xee, 0, 0, 0, 2}, addr("10.0.0.2"), addr("fe80::2")}
@@ -265,7 +264,7 @@ func (w wrap) around(typ int, body []byte) (int, []byte) {
 	case w.typ == typeMPLS:
 		return w.typ, slices.Concat([]byte{0, 1, 1, 64}, body)
 	}
-	if typ == 0 { // the length stands in the place of the type
+	if typ == 0 { // a length instead of the type
 		return w.typ, slices.Concat(be16(w.vid), body)
 	}
 	return w.typ, slices.Concat(be16(w.vid), be16(typ), body)
