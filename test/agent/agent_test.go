@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package agent holds what runs beside a switch to what it must do, with real
-// devices and machines. The tests need root and skip without it.
+// Package agent tests the agent, which runs beside a switch, with real devices and machines.
+// The tests need root and skip without it.
 package agent
 
 import (
@@ -15,7 +15,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Spanning trees wait for most of their time, not for a processor.
+	// Tests of spanning tree wait for timers most of the time, and need little of a
+	// processor.
 	flag.Parse()
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		fmt.Fprintln(os.Stderr, err)

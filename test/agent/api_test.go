@@ -25,10 +25,10 @@ import (
 	"bascule/test/netlab"
 )
 
-// openapi is the OpenAPI document, as it is committed.
+// openapi is the path of the committed OpenAPI document.
 const openapi = "../../docs/openapi.json"
 
-// schemaOf compiles the schema of an answer.
+// schemaOf compiles the schema of a response.
 func schemaOf(t *testing.T, path, method, media string) *jsonschema.Schema {
 	t.Helper()
 	text, err := os.ReadFile(openapi)
@@ -44,7 +44,7 @@ func schemaOf(t *testing.T, path, method, media string) *jsonschema.Schema {
 	return s
 }
 
-// matches checks JSON by a schema, and returns its value.
+// matches checks JSON against a schema, and returns its value.
 func matches(t *testing.T, what string, s *jsonschema.Schema, text []byte) any {
 	t.Helper()
 	v, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
@@ -57,7 +57,7 @@ func matches(t *testing.T, what string, s *jsonschema.Schema, text []byte) any {
 	return v
 }
 
-// settled takes from an answer what changes by itself.
+// settled removes the values from a response that change without a command.
 func settled(v any) any {
 	switch x := v.(type) {
 	case map[string]any:
@@ -75,12 +75,12 @@ func settled(v any) any {
 	return v
 }
 
-// webRack is a switch and its agent with a page, and clients of both.
+// webRack is a switch with an agent that serves the web page, and clients of both.
 type webRack struct {
 	*runner
-	path         string         // of the socket of --web
-	socket, page *client.Client // at the agent's socket, and at that of --web
-	raw          *http.Client   // at the agent's socket
+	path         string         // path of the socket of --web
+	socket, page *client.Client // clients of the agent's socket and of the socket of --web
+	raw          *http.Client   // client of the agent's socket
 }
 
 func newWebRack(t *testing.T, l *netlab.Lab, args ...string) *webRack {
@@ -100,7 +100,7 @@ func newWebRack(t *testing.T, l *netlab.Lab, args ...string) *webRack {
 	return w
 }
 
-// get asks at the agent's socket for something that there is.
+// get requests an existing resource through the agent's socket.
 func (w *webRack) get(t *testing.T, path string) []byte {
 	t.Helper()
 	r, err := w.raw.Get("http://localhost/api/v1" + path)
@@ -114,8 +114,8 @@ func (w *webRack) get(t *testing.T, path string) []byte {
 	return text
 }
 
-// TestAPI: what commands print with -j, and what the API answers, are the same, and are
-// what the OpenAPI document says. The switch has one of each thing, and is made by the API.
+// TestAPI: the output of commands with -j equals the API's responses, and both match the
+// OpenAPI document. The switch has one of each thing, and is made through the API.
 func TestAPI(t *testing.T) {
 	t.Parallel()
 	l := netlab.New(t)
@@ -194,14 +194,14 @@ func TestAPI(t *testing.T) {
 		printed := matches(t, test.command, s, []byte(r.Stdout))
 		answer := matches(t, test.path, s, w.get(t, test.path))
 		if path == "/agent/status" {
-			continue // its events go on
+			continue // its events continue
 		}
 		if !reflect.DeepEqual(settled(printed), settled(answer)) {
 			t.Errorf("%s prints\n%v\n%s answers\n%v", test.command, printed, test.path, answer)
 		}
 	}
 
-	// flushes print something, too
+	// a flush prints its result, too
 	r, err := l.Run("-j", "fdb", "flush", "br0")
 	must(t, err)
 	matches(t, "fdb flush", schemaOf(t, "/fdb/flush", "post", "application/json"), []byte(r.Stdout))
@@ -214,8 +214,8 @@ func TestAPI(t *testing.T) {
 	}
 }
 
-// TestAPIFollows: what happens is told, what was captured can be read, and an error is told
-// before anything else.
+// TestAPIFollows: events are reported, captured packets can be read, and an error precedes all
+// other output.
 func TestAPIFollows(t *testing.T) {
 	t.Parallel()
 	l := netlab.New(t)
@@ -226,7 +226,7 @@ func TestAPIFollows(t *testing.T) {
 
 	edits := make(chan error, 1)
 	stop := make(chan struct{})
-	go func() { // again and again: nobody knows when the other listens
+	go func() { // repeatedly, since it is unknown when the reader has started
 		var err error
 		for n := 0; err == nil; n++ {
 			select {
@@ -281,8 +281,8 @@ func TestAPIFollows(t *testing.T) {
 	}
 }
 
-// TestWebReadOnly: without --web-write nothing is changed, and no door gives what only root
-// may read.
+// TestWebReadOnly: without --web-write nothing can be changed, and no door returns data that
+// only root may read.
 func TestWebReadOnly(t *testing.T) {
 	t.Parallel()
 	l := netlab.New(t)
@@ -323,7 +323,7 @@ func TestWebReadOnly(t *testing.T) {
 	}
 }
 
-// TestAPIPlugs: a port is plugged, tables are looked into and emptied, and all bridges go.
+// TestAPIPlugs: a port is plugged, tables are read and flushed, and all bridges are deleted.
 func TestAPIPlugs(t *testing.T) {
 	t.Parallel()
 	l := netlab.New(t)
@@ -333,7 +333,7 @@ func TestAPIPlugs(t *testing.T) {
 	w := newWebRack(t, l, "--web-write")
 	ctx, device := t.Context(), list[0].Port
 	vlan := uint64(10)
-	for range 2 { // again changes nothing
+	for range 2 { // the second request changes nothing
 		_, err := w.page.Plug(ctx, client.PlugParams{}, client.AddPlug{
 			ID: "g1", Bridge: "br0", Device: device, VLAN: &vlan, Tagged: "20-21", PF: "block in proto udp to port 67\n",
 			Bindings: []client.PlugBinding{{MAC: "02:00:00:00:00:01", Address: "192.0.2.1"}},

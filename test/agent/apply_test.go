@@ -17,8 +17,7 @@ import (
 	"bascule/test/netlab"
 )
 
-// everything has one of each thing that a file can have. p1 to p8 are ports of
-// the lab.
+// everything has one of each thing that a file can contain. p1 to p8 are ports of the lab.
 const everything = `bridges:
   br0:
     ageing: 60s
@@ -61,7 +60,7 @@ const everything = `bridges:
       p3: {}
 `
 
-// applyCases are what `bascule apply` and `bascule export` must do.
+// applyCases are the cases of `bascule apply` and `bascule export`.
 var applyCases = []struct {
 	name string
 	run  func(t *testing.T, l *netlab.Lab)
@@ -102,8 +101,8 @@ func file(t testing.TB, name, text string) string {
 	return path
 }
 
-// apply applies a file, which must work, and returns the lines that it printed.
-// Warnings of ports that wait and of what XDP took are no matter.
+// apply applies a file, which must succeed, and returns the printed lines. It permits warnings
+// about ports that wait, and about features that XDP loses.
 func apply(t testing.TB, l *netlab.Lab, args ...string) []string {
 	t.Helper()
 	r, err := l.Run(append([]string{"apply"}, args...)...)
@@ -139,7 +138,7 @@ func applyFromNothing(t *testing.T, l *netlab.Lab) {
 	if now := l.Bascule("-j", "rule", "show") + l.Bascule("-j", "fdb", "show", "br0", "--static"); now != generation {
 		t.Errorf("the second time has changed\n%s to\n%s", generation, now)
 	}
-	// other bridges are none of the file's business
+	// The file does not affect other bridges.
 	l.Bascule("bridge", "add", "other")
 	wantLines(t, apply(t, l, path))
 	l.Bascule("bridge", "show", "other")
@@ -155,8 +154,7 @@ func applyForwards(t *testing.T, l *netlab.Lab) {
 	l.Reach(e[1], l.Frames(3, e[0].MAC, e[1].MAC), e[0])
 }
 
-// applyChanges makes one change after the other, each of which must be printed
-// as it is, and made.
+// applyChanges makes one change after the other. Each has to be printed and made.
 func applyChanges(t *testing.T, l *netlab.Lab) {
 	text := everything
 	apply(t, l, file(t, "all.yaml", text))
@@ -186,13 +184,13 @@ func applyChanges(t *testing.T, l *netlab.Lab) {
 			"~ address 02:00:00:00:00:ab of br0: on p2, vlan 100 -> on up0, vlan 100",
 		}},
 		{"protected: \"2,3\"", "isolated: on", []string{"~ port to0 of br1: protected 2,3 -> 1"}},
-		// a cable whose other end is called differently is another cable
+		// A cable whose other end has another name is another cable.
 		{"      to0: {type: patch", "      to00: {type: patch", nil},
 		{"peer: br1/to0,", "peer: br1/to00,", []string{
 			"- port to1 of br0: type patch, peer br1/to0, tagged 20,30", "+ port to1 of br0: type patch, peer br1/to00, tagged 20,30", "+ rule of br0: pass on to1 tag foo",
 			"- port to0 of br1: type patch, peer br0/to1, isolated on, storm-bcast 500pps", "+ port to00 of br1: type patch, peer br0/to1, isolated on, storm-bcast 500pps",
 		}},
-		// devices change places, and a mirror becomes a port
+		// Devices swap their places, and a mirror becomes a port.
 		{"      p3: {}\n", "      p1: {}\n", nil},
 		{"      p1: {pvid: 10, tagged: 20-30}\n", "      p3: {pvid: 10, tagged: 20-30}\n", nil},
 		{"on p1 src", "on p3 src", nil},
@@ -246,7 +244,7 @@ func applyChanges(t *testing.T, l *netlab.Lab) {
 		}
 		text = strings.Replace(text, c.old, c.new, 1)
 		if c.plan == nil {
-			continue // together with the next
+			continue // together with the next one
 		}
 		path := file(t, "all.yaml", text)
 		got := apply(t, l, path)
@@ -301,7 +299,7 @@ func applyBadFiles(t *testing.T, l *netlab.Lab) {
 			t.Errorf("%s has changed\n%s to\n%s", c.text, before, after)
 		}
 	}
-	// all that is wrong, a line each
+	// All mistakes are listed, a line each.
 	r, err := l.Run("apply", file(t, "bad.yaml", "bridges:\n  br0: {ports: {p2: {locked: on}}}\n  br1: {ports: {p2: {}}, pf: {rules: pass frm any}}\n"))
 	must(t, err)
 	if r.Exit != 1 || strings.Count(r.Stderr, "\n") != 3 || strings.Count(r.Stderr, "bascule: ") != 3 {
@@ -334,10 +332,10 @@ func applyDeviceComes(t *testing.T, l *netlab.Lab) {
 	if r.Exit != 0 || r.Stderr != "bascule: warning: port new0 of br0 waits for its device\n" {
 		t.Error(r)
 	}
-	// a port whose device is gone stays
+	// A port whose device was deleted stays.
 	e.Unplug()
 	wantLines(t, apply(t, l, path))
-	// and takes a new one of the name
+	// It takes a new device of that name.
 	e.PlugAgain(0)
 	l.Bascule("port", "show", "br0")
 	wantLines(t, apply(t, l, path),
@@ -345,9 +343,8 @@ func applyDeviceComes(t *testing.T, l *netlab.Lab) {
 	wantLines(t, apply(t, l, path))
 }
 
-// applyEmptiedMirror takes the only port of a mirror away by hand. The mirror
-// stays and copies nothing, which is neither what the file says nor a mirror of
-// all ports.
+// applyEmptiedMirror deletes the only port of a mirror with a command. The mirror stays and copies
+// nothing. It differs from the file, and is not a mirror of all ports.
 func applyEmptiedMirror(t *testing.T, l *netlab.Lab) {
 	const ports = "ports: {p1: {}, p2: {}}, rules: [block in on p1 arp]"
 	path := file(t, "f.yaml", "bridges: {br0: {"+ports+", mirrors: {p3: {ports: [p1]}}}}")
@@ -379,13 +376,13 @@ func applyEmptiedMirror(t *testing.T, l *netlab.Lab) {
 	empty()
 	wantLines(t, apply(t, l, file(t, "all.yaml", "bridges: {br0: {"+ports+", mirrors: {p3: {}}}}")),
 		append(again, "- span port p3 of br0", "+ span port p3 of br0: all ports, direction in")...)
-	// it becomes a port, and one of another bridge
+	// The device becomes a port again, and a port of another bridge.
 	empty()
 	wantLines(t, apply(t, l, file(t, "port.yaml", "bridges: {br0: {ports: {p2: {}, p3: {}}}}")), "+ port p3 of br0", "- span port p3 of br0")
 	empty()
 	wantLines(t, apply(t, l, file(t, "other.yaml", "bridges: {br1: {ports: {p3: {}}}, br0: {ports: {p2: {}}}}")),
 		"+ bridge br1", "+ port p3 of br1", "- span port p3 of br0")
-	// without its device it can't be made anew
+	// Without the device the mirror can't be made again.
 	l.Bascule("bridge", "del", "br1")
 	empty()
 	l.Ends[2].Unplug()
@@ -399,13 +396,13 @@ func applyEmptiedMirror(t *testing.T, l *netlab.Lab) {
 	wantLines(t, apply(t, l, path), "+ span port p3 of br0: ports p1, direction in")
 }
 
-// applyBesideOthers has others change things after the plan was made.
+// applyBesideOthers has other commands change the switch after the plan was made.
 func applyBesideOthers(t *testing.T, l *netlab.Lab) {
 	s, err := bridge.Open(l.Switch.Name)
 	must(t, err)
 	defer func() {
 		s.Close()
-		runtime.GC() // which unmaps the tables of programs that this process has loaded
+		runtime.GC() // which unmaps the tables of the programs that this process has loaded
 	}()
 	read := func(text string) config.File {
 		files, err := config.Load(file(t, "f.yaml", text))
@@ -447,8 +444,8 @@ func applyBesideOthers(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// applyPF changes pf from outside: what is different from the file is loaded,
-// what is not is left alone, states and all.
+// applyPF changes pf with commands. apply loads the parts that differ from the file, and does not
+// touch the others, or their states.
 func applyPF(t *testing.T, l *netlab.Lab) {
 	dir := t.TempDir()
 	conf := filepath.Join(dir, "pf.conf")
@@ -461,7 +458,7 @@ func applyPF(t *testing.T, l *netlab.Lab) {
 	must(t, os.WriteFile(conf, []byte("table <t> persist { 10.0.0.1 }\ntable <seen> persist\npass in  on p1\n"), 0o644))
 	wantLines(t, apply(t, l, path))
 	l.Bascule("pfctl", "-b", "br0", "-q", "-t", "seen", "-T", "add", "192.0.2.1")
-	wantLines(t, apply(t, l, path)) // the file does not say what is in it
+	wantLines(t, apply(t, l, path)) // their contents are not in the file
 	l.Bascule("pfctl", "-b", "br0", "-q", "-t", "t", "-T", "add", "192.0.2.1")
 	wantLines(t, apply(t, l, path), changed, "- pf rule of br0: table <t> persist { 10.0.0.1 192.0.2.1 }", "+ pf rule of br0: table <t> persist { 10.0.0.1 }")
 	must(t, os.WriteFile(conf, []byte("table <t> persist { 10.0.0.1 }\ntable <seen> persist\nblock in on p1\n"), 0o644))
@@ -477,10 +474,10 @@ func applyPF(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// applyKilledAnywhere kills apply on its way into a system call: the next one
-// does the rest, and has nothing to do then.
+// applyKilledAnywhere kills apply as it enters a system call. The next one does the rest, and the
+// one after it has nothing to do.
 func applyKilledAnywhere(t *testing.T, l *netlab.Lab) {
-	// two states: ports change places, cables and everything else comes and goes
+	// Two states: ports swap their places, cables and all other things appear and disappear.
 	swapped := strings.NewReplacer("p1", "p3", "p3", "p1", "p6", "p8", "ageing: 60s", "ageing: 70s", "to1", "to2", "192.0.2.1", "192.0.2.9", "\"102,103\"", "104").Replace(everything)
 	paths := []string{file(t, "a.yaml", everything), file(t, "b.yaml", swapped)}
 	calls := []string{"bpf", "mkdirat", "renameat", "unlinkat", "symlinkat", "sendto", "flock"}
@@ -517,8 +514,8 @@ func applyKilledAnywhere(t *testing.T, l *netlab.Lab) {
 	t.Logf("killed %d times of %d", killed, tries)
 }
 
-// applyKilledHost kills applies that make a host port: its interface is there when the
-// next one plans, and no port has it yet.
+// applyKilledHost kills applies that make a host port. Its interface exists when the next one
+// plans, and no port has it yet.
 func applyKilledHost(t *testing.T, l *netlab.Lab) {
 	path := file(t, "host.yaml", "bridges:\n  brg:\n    ports:\n      p1: {}\n      h0: {type: host}\n")
 	for n := 1; ; n++ {
@@ -527,13 +524,13 @@ func applyKilledHost(t *testing.T, l *netlab.Lab) {
 		apply(t, l, path)
 		l.Bascule("bridge", "del", "brg")
 		if r.Exit == 0 {
-			break // it has as many
+			break // the next system call does not exist
 		}
 	}
 }
 
-// applyRenamed renames devices of ports: those are ports of their new names, and
-// the file's names are those of others, which come.
+// applyRenamed renames devices of ports. They become ports with the new names. Other devices get
+// the names in the file.
 func applyRenamed(t *testing.T, l *netlab.Lab) {
 	nl := l.Switch.Netlink()
 	rename := func(from, to string) {
@@ -551,7 +548,7 @@ func applyRenamed(t *testing.T, l *netlab.Lab) {
 	wantLines(t, apply(t, l, path), "- port other of br0: type host", "+ port host0 of br0: type host")
 	wantLines(t, apply(t, l, path))
 
-	// a file that has the new name, too, keeps it
+	// A file that has the new name, too, keeps it.
 	rename("host0", "other")
 	both := file(t, "both.yaml", "bridges: {br0: {ports: {host0: {type: host}, other: {type: host}, p1: {}}}}\n")
 	apply(t, l, both)
@@ -559,13 +556,13 @@ func applyRenamed(t *testing.T, l *netlab.Lab) {
 	wantLines(t, apply(t, l, file(t, "none.yaml", "bridges: {br0: {ports: {p1: {}}}}\n")), "- port other of br0: type host", "- port host0 of br0: type host")
 	apply(t, l, path)
 
-	// the port of a device waits until the name is there again
+	// The port of a device waits until the name exists again.
 	rename("p1", "uplink")
 	wantLines(t, apply(t, l, path), "- port uplink of br0")
 	rename("uplink", "p1")
 	wantLines(t, apply(t, l, path), "+ port p1 of br0")
 
-	// a device that gets the name of a cable stays a port until it has another
+	// A device that gets the name of a cable stays a port until it gets another one.
 	rename("p1", "to1")
 	l.Refused([]string{"port to1 of br0: a device that is a port of the bridge has got the same name; give it another with 'ip link set to1 name NAME'"}, "apply", path)
 	rename("to1", "uplink")
@@ -574,8 +571,8 @@ func applyRenamed(t *testing.T, l *netlab.Lab) {
 	wantLines(t, apply(t, l, path), "+ port p1 of br0")
 	wantLines(t, apply(t, l, path))
 
-	// rules of pf name ports: with another name they mean something else. They follow it before
-	// apply makes its plan, as with every command that writes.
+	// Rules of pf name ports: with another name they have another meaning. The rules follow the
+	// name before apply makes its plan, as with every command that writes.
 	rules := file(t, "rules.yaml", "bridges: {br0: {ports: {'p*': {}}, pf: {rules: 'block in on p9'}}}\n")
 	apply(t, l, rules)
 	wantLines(t, apply(t, l, rules))
@@ -588,7 +585,7 @@ func applyRenamed(t *testing.T, l *netlab.Lab) {
 		}
 	}
 
-	// one whose name no port can have is left out, and nothing else is worse for it
+	// A port whose name is not valid for a port is omitted, and has no other effect.
 	l.Bascule("port", "del", "br0", "p1")
 	rename("p1", "p\x1b[31m")
 	r, err := l.Run("apply", rules)
@@ -600,8 +597,8 @@ func applyRenamed(t *testing.T, l *netlab.Lab) {
 	wantLines(t, apply(t, l, rules), "+ port p1 of br0")
 }
 
-// applyAtOnce applies a file twice at the same time: one does it, and the other
-// finds nothing to do.
+// applyAtOnce applies a file twice at the same time. One run does it, and the other finds nothing
+// to do.
 func applyAtOnce(t *testing.T, l *netlab.Lab) {
 	swapped := strings.NewReplacer("p1", "p3", "p3", "p1", "to1", "to2", "192.0.2.1", "192.0.2.9", "vlan: 20", "vlan: 30").Replace(everything)
 	paths := []string{file(t, "a.yaml", everything), file(t, "b.yaml", swapped)}
@@ -625,9 +622,9 @@ func applyAtOnce(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// exportIdle has bindings and addresses whose VLAN is none of their port's: of
-// before the bridge filtered, and of a VLAN that the port has left. No file can say
-// them; export warns, and to apply what it wrote is to remove them.
+// exportIdle has bindings and addresses in VLANs that their port is not in: from before the bridge
+// filtered, and of a VLAN that the port has left. Files cannot contain them. export warns, and the
+// exported file removes them.
 func exportIdle(t *testing.T, l *netlab.Lab) {
 	l.NewEnds(2)
 	l.Bascule("bridge", "add", "br0")
@@ -673,8 +670,8 @@ func exportIdle(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// export writes what runs, which applies to no change, there and where nothing
-// runs.
+// export exports the running configuration. The file changes nothing where it came from, nor after
+// it was applied to an empty switch.
 func export(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "all.yaml", everything))
 	text := l.Bascule("export")
@@ -692,7 +689,7 @@ func export(t *testing.T, l *netlab.Lab) {
 	if again := l.Bascule("export"); again != text {
 		t.Errorf("exported\n%s and after it was applied\n%s", text, again)
 	}
-	// rules that were loaded by themselves can't be in the file
+	// Rules that were loaded with a command can't be in the file.
 	cmd := l.Command("pfctl", "-b", "br0", "-q", "-a", "aside", "-f", "-")
 	cmd.Stdin = strings.NewReader("pass\n")
 	must(t, cmd.Run())

@@ -27,7 +27,7 @@ import (
 	"bascule/test/netlab"
 )
 
-// confirmCases are what a change must do that can be taken back.
+// confirmCases are the cases of changes that have to be confirmed.
 var confirmCases = []struct {
 	name string
 	run  func(t *testing.T, l *netlab.Lab)
@@ -95,12 +95,12 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-// dirs are the folders of states, by lab.
+// statesDir is the folder of states of a lab.
 func statesDir(t testing.TB, l *netlab.Lab) string {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), l.Switch.Name+"-states")
 	t.Cleanup(func() {
-		for _, pid := range watchers(l) { // which would make it anew
+		for _, pid := range watchers(l) { // they would make the folder again
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 		os.RemoveAll(dir)
@@ -109,27 +109,27 @@ func statesDir(t testing.TB, l *netlab.Lab) string {
 	return dir
 }
 
-// ofLab is the folder of the lab's own states.
+// ofLab returns the folder of the lab's own states.
 func ofLab(l *netlab.Lab) string {
 	return filepath.Join(os.TempDir(), l.Switch.Name+"-states", "netns-"+l.Switch.Name)
 }
 
-// good is what there is before, and bad cuts p1 off and everything else changes with it.
+// good is the state before. bad cuts p1 off and changes everything else, too.
 const (
 	good = "bridges: {br0: {ports: {p1: {}, p2: {}}}}"
 	bad  = `bridges: {br0: {vlan-filtering: on, ports: {p2: {pvid: 7}, p3: {pvid: 7}, h0: {type: host, pvid: 7, addresses: 192.0.2.9/24}},
   rules: [block in on p3 arp], fdb: [{mac: 02:00:00:00:00:01, port: p2, vlan: 7}], pf: {rules: block}}, br1: {ports: {p1: {}}}}`
 )
 
-// works holds the switch to good: frames pass between p1 and p2, and p3 gets nothing.
+// works checks that the switch is in the state good: frames pass between p1 and p2, and p3 gets none.
 func works(l *netlab.Lab) {
 	e := l.Ends
 	l.Reach(e[0], l.Frames(3, netlab.Broadcast, e[0].MAC), e[1])
 	l.Reach(e[1], l.Frames(3, netlab.Broadcast, e[1].MAC), e[0])
 }
 
-// isBack waits until the change is put back, by the process that waits for that, and holds the
-// switch to what was before.
+// isBack waits until the waiting process has put the change back, and then checks that the switch has the
+// state before it.
 func isBack(t *testing.T, l *netlab.Lab) {
 	t.Helper()
 	l.Wait("the change to be put back", func() bool { return !waiting(l) })
@@ -138,21 +138,21 @@ func isBack(t *testing.T, l *netlab.Lab) {
 
 func stateIs(t *testing.T, l *netlab.Lab) {
 	t.Helper()
-	out := strings.ReplaceAll(l.Bascule("export"), "    pf: off\n", "") // which it was told since
+	out := strings.ReplaceAll(l.Bascule("export"), "    pf: off\n", "") // it was set since then
 	if lines := linesOf(out); !slices.Equal(slices.Sorted(slices.Values(lines)), []string{"      p1: {}", "      p2: {}", "    ports:", "  br0:", "bridges:"}) {
 		t.Errorf("what runs is\n%s", out)
 	}
 	works(l)
 }
 
-// waiting reports whether a change waits to be confirmed. It is no command, which would put back
-// what is overdue.
+// waiting reports whether a change waits to be confirmed. It runs no command, since a command would put back
+// an overdue change.
 func waiting(l *netlab.Lab) bool {
 	_, err := os.Stat(filepath.Join(ofLab(l), "pending.json"))
 	return err == nil
 }
 
-// tried applies a file that is put back after a time, and checks that it is in force now.
+// tried applies a file that is put back after a time, and checks that the change is in force now.
 func tried(t *testing.T, l *netlab.Lab, wait, text string) string {
 	t.Helper()
 	path := file(t, "bad.yaml", text)
@@ -164,7 +164,7 @@ func tried(t *testing.T, l *netlab.Lab, wait, text string) string {
 	return path
 }
 
-// watchers are the processes that wait in the lab's namespace to put a change back.
+// watchers returns the processes in the lab's namespace that wait to put a change back.
 func watchers(l *netlab.Lab) (list []int) {
 	paths, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, path := range paths {
@@ -189,13 +189,13 @@ func killWatchers(t *testing.T, l *netlab.Lab) {
 	l.Wait("the process to end", func() bool { return len(watchers(l)) == 0 })
 }
 
-// overdue has the time to confirm be over by the clock that does not jump.
+// overdue has the time to confirm end, according to the monotonic clock.
 func overdue(t *testing.T, l *netlab.Lab) {
 	t.Helper()
 	edit(t, l, func(p map[string]any) { p["end"] = 1 })
 }
 
-// edit changes the file of the change that waits.
+// edit edits the file of the waiting change.
 func edit(t *testing.T, l *netlab.Lab, f func(map[string]any)) {
 	t.Helper()
 	path := filepath.Join(ofLab(l), "pending.json")
@@ -206,7 +206,7 @@ func edit(t *testing.T, l *netlab.Lab, f func(map[string]any)) {
 	f(p)
 	text, err = json.Marshal(p)
 	must(t, err)
-	must(t, os.WriteFile(path+".new", text, 0o600)) // others may read it meanwhile
+	must(t, os.WriteFile(path+".new", text, 0o600)) // other processes may read it meanwhile
 	must(t, os.Rename(path+".new", path))
 }
 
@@ -216,7 +216,7 @@ func confirmPutBack(t *testing.T, l *netlab.Lab) {
 	if out := l.Bascule("port", "show", "br1"); !strings.Contains(out, "p1") {
 		t.Errorf("the change is not in force meanwhile: %s", out)
 	}
-	l.Bascule("port", "set", "br0", "p3", "--hairpin") // what commands do meanwhile goes, too
+	l.Bascule("port", "set", "br0", "p3", "--hairpin") // changes by commands in between are undone, too
 	overdue(t, l)
 	isBack(t, l)
 	if text := l.Bascule("apply", "--history"); !strings.Contains(text, "put back, not confirmed: ") {
@@ -225,7 +225,7 @@ func confirmPutBack(t *testing.T, l *netlab.Lab) {
 	l.Wait("the process to end", func() bool { return len(watchers(l)) == 0 })
 }
 
-// What a file says of devices is put back with the rest, also where the file of before says nothing.
+// Device settings in a file are put back with the rest, even if the former file did not have them.
 func confirmPutBackDevices(t *testing.T, l *netlab.Lab) {
 	const rest = "p3: {up: off}, h0: {type: host}, h1: {type: host, up: off, mtu: 1300, mac: '02:00:00:00:00:77'}}}}"
 	apply(t, l, file(t, "good.yaml", "bridges: {br0: {ports: {p1: , p2: {description: roof}, "+rest))
@@ -246,7 +246,7 @@ func confirmPutBackDevices(t *testing.T, l *netlab.Lab) {
 		},
 		func() {
 			killWatchers(t, l)
-			if r, err := l.Run("apply", "--back"); err != nil || r.Exit != 0 { // with warnings of MTUs
+			if r, err := l.Run("apply", "--back"); err != nil || r.Exit != 0 { // with warnings about MTUs
 				t.Error(r, err)
 			}
 		},
@@ -264,8 +264,8 @@ func confirmPutBackDevices(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// confirmHostAndAnchors: what no file says is put back as well: routes, neighbours and leases of the host
-// at its port, rules in anchors of pf, and the MAC and MTU that a file leaves as they are.
+// confirmHostAndAnchors: state that is in no file is put back as well: the host's routes, neighbours and
+// leases at its port, rules in pf's anchors, and a MAC and MTU that a file does not set.
 func confirmHostAndAnchors(t *testing.T, l *netlab.Lab) {
 	ip := func(args ...string) string {
 		t.Helper()
@@ -289,7 +289,7 @@ func confirmHostAndAnchors(t *testing.T, l *netlab.Lab) {
 	ip("route", "add", "203.0.113.0/24", "dev", "h0", "src", "192.0.2.9", "mtu", "1200", "table", "42")
 	l.Bascule("pfctl", "-b", "br0", "-q", "-a", "own", "-f", file(t, "own.conf", "block in proto udp from any to any port = 9\n"))
 	look := func() string {
-		links := linesOf(ip("-o", "link", "show", "h0")) // its number and that of its other end are new
+		links := linesOf(ip("-o", "link", "show", "h0")) // its index and the index of its other end are new
 		mac, mtu := strings.Fields(links[0]), ""
 		for i, word := range mac {
 			if word == "mtu" || word == "link/ether" {
@@ -318,7 +318,7 @@ func confirmHostAndAnchors(t *testing.T, l *netlab.Lab) {
 		l.Run("pfctl", "-b", "br0", "-q", "-a", "none", "-f", file(t, "none.conf", "block\n"))
 		l.Run("pfctl", "-b", "br0", "-q", "-a", "own", "-F", "rules")
 		l.Run("port", "set", "br0", "h0", "--mac", "02:00:00:00:00:98", "--mtu", "1000")
-		if strings.Contains(text, "up: off") { // a device that has the address while the interface is made anew
+		if strings.Contains(text, "up: off") { // a device has the address while the interface is made again
 			l.Run("port", "set", "br0", "h0", "--mac", "auto")
 			ip("link", "set", "h0", "name", "h8")
 		}
@@ -357,7 +357,7 @@ func confirmConfirmed(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "good.yaml", good))
 	path := tried(t, l, "1h", bad)
 	before := l.Bascule("export")
-	// what waits is in force already, and waits on
+	// The waiting change is already in force, and continues to wait.
 	l.Refused([]string{"waits to be confirmed until", "bascule apply confirm"}, "apply", "--confirm", "2h", path)
 	r, err := l.Run("apply", path)
 	must(t, err)
@@ -374,7 +374,7 @@ func confirmConfirmed(t *testing.T, l *netlab.Lab) {
 	}
 	l.Refused([]string{"no change waits for it"}, "apply", "confirm")
 	wantLines(t, apply(t, l, path))
-	// nothing to do is nothing to be confirmed
+	// A file without a change has nothing to confirm.
 	r, err = l.Run("apply", "--confirm", "1s", path)
 	must(t, err)
 	if r.Exit != 0 || waiting(l) || !strings.Contains(r.Stderr, "nothing to confirm") {
@@ -382,10 +382,10 @@ func confirmConfirmed(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// confirmFailed has an apply fail in its middle: a device takes no more programs.
+// confirmFailed has an apply fail in the middle: a device takes no more programs.
 func confirmFailed(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "good.yaml", good))
-	// the host's interface takes no address of IPv6 where that is disabled by default
+	// The host's interface gets no IPv6 address if IPv6 is disabled by default.
 	out, err := exec.Command("ip", "netns", "exec", l.Switch.Name, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -401,8 +401,7 @@ func confirmFailed(t *testing.T, l *netlab.Lab) {
 	stateIs(t, l)
 }
 
-// confirmSessionKilled ends the whole session that the command ran in, as the end of an ssh
-// session does.
+// confirmSessionKilled ends the whole session of the command, like the end of an ssh session.
 func confirmSessionKilled(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "good.yaml", good))
 	path := file(t, "bad.yaml", bad)
@@ -432,7 +431,7 @@ func confirmWatcherKilled(t *testing.T, l *netlab.Lab) {
 	tried(t, l, "1h", bad)
 	killWatchers(t, l)
 	overdue(t, l)
-	r, err := l.Run("bridge", "show") // the next command, whatever it is
+	r, err := l.Run("bridge", "show") // any next command
 	must(t, err)
 	if r.Exit != 0 || !strings.Contains(r.Stderr, "was not confirmed, and is put back") || strings.Contains(r.Stdout, "br1") {
 		t.Error(r)
@@ -440,8 +439,8 @@ func confirmWatcherKilled(t *testing.T, l *netlab.Lab) {
 	stateIs(t, l)
 }
 
-// confirmKilledAnywhere kills the command at any of its system calls, and the process that
-// waits as well. The next command brings all back.
+// confirmKilledAnywhere kills the command at any system call, together with the waiting process. The next
+// command restores everything.
 func confirmKilledAnywhere(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "good.yaml", good))
 	path := file(t, "bad.yaml", bad)
@@ -449,7 +448,7 @@ func confirmKilledAnywhere(t *testing.T, l *netlab.Lab) {
 	for i := range 24 {
 		call := calls[i%len(calls)]
 		ended, swept := make(chan struct{}), make(chan struct{})
-		go func() { // the process that waits is watched as the command is, which ends with both
+		go func() { // The waiting process is watched like the command, whose wait ends with both.
 			defer close(swept)
 			for {
 				for _, pid := range watchers(l) {
@@ -469,7 +468,7 @@ func confirmKilledAnywhere(t *testing.T, l *netlab.Lab) {
 		if waiting(l) {
 			overdue(t, l)
 		}
-		_, err = l.Run("bridge", "show") // which says what it puts back
+		_, err = l.Run("bridge", "show") // it prints what it puts back
 		must(t, err)
 		stateIs(t, l)
 		if t.Failed() {
@@ -478,13 +477,13 @@ func confirmKilledAnywhere(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// restart does to the namespace what a restart of the machine does to what the switch keeps.
+// restart affects the namespace and the switch's state like a restart of the machine.
 func restart(t *testing.T, l *netlab.Lab) {
 	t.Helper()
 	for _, pid := range watchers(l) {
 		must(t, syscall.Kill(pid, syscall.SIGKILL))
 	}
-	if waiting(l) { // the commands here belong to the boot before
+	if waiting(l) { // The commands here belong to the former boot.
 		edit(t, l, func(p map[string]any) { p["boot"], p["cookie"] = "the boot before", 1 })
 	}
 	path := filepath.Join(ofLab(l), "pending.json")
@@ -500,7 +499,7 @@ func confirmRestart(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "good.yaml", good))
 	path := tried(t, l, "1h", bad)
 	restart(t, l)
-	// the unit that applies the file at each boot
+	// The unit applies the file at each boot.
 	r, err := l.Run("apply", path)
 	must(t, err)
 	if r.Exit != 1 || !strings.Contains(r.Stderr, "is put back") || !strings.Contains(r.Stderr, "these files were put back before") {
@@ -509,7 +508,7 @@ func confirmRestart(t *testing.T, l *netlab.Lab) {
 	stateIs(t, l)
 }
 
-// confirmRestartAgent has the agent apply the files at the next boot that nobody confirmed.
+// confirmRestartAgent has the agent apply unconfirmed files at the next boot.
 func confirmRestartAgent(t *testing.T, l *netlab.Lab) {
 	r := newRunner(t, l)
 	path := file(t, "switch.yaml", good)
@@ -529,10 +528,10 @@ func confirmRestartAgent(t *testing.T, l *netlab.Lab) {
 		t.Errorf("the agent says\n%s", out)
 	}
 	r.kill()
-	restart(t, l) // and a second time, when nothing waits any more
+	restart(t, l) // and a second time, when no change waits any more
 	r.start("-f", path)
 	stateIs(t, l)
-	// mended files are taken
+	// Corrected files are applied.
 	must(t, os.WriteFile(path, []byte(good), 0o600))
 	l.Bascule("agent", "reload")
 	if out := l.Bascule("-j", "agent", "status"); strings.Contains(out, "put back") {
@@ -540,13 +539,14 @@ func confirmRestartAgent(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// confirmAgent has an agent run from the start, with patterns, and one that starts in the middle.
+// confirmAgent has an agent run from the start, with patterns, and an agent that starts while a change
+// waits.
 func confirmAgent(t *testing.T, l *netlab.Lab) {
 	r := newRunner(t, l)
 	path := file(t, "switch.yaml", `bridges: {br0: {ports: {"p[12]": {}}}}`)
 	r.start("-f", path)
 	stateIs(t, l)
-	// files of the agent's: it puts them back itself, and has the patterns of before
+	// The agent's own files: it puts them back itself, and uses the former patterns.
 	must(t, os.WriteFile(path, []byte(`bridges: {br0: {ageing: 90s, ports: {"p[23]": {}}}}`), 0o600))
 	if out, err := l.Run("agent", "reload", "--confirm", "1h"); err != nil || out.Exit != 0 {
 		t.Fatal(out, err)
@@ -570,7 +570,7 @@ func confirmAgent(t *testing.T, l *netlab.Lab) {
 	if out := l.Bascule("export"); !strings.Contains(out, "90s") {
 		t.Error(out)
 	}
-	// a command's, which the agent's files say nothing of: they wait meanwhile
+	// A command's change of a bridge that is not in the agent's files: the files wait meanwhile.
 	text := `bridges: {br0: {ports: {p1: {}, p2: {}}}}`
 	tried(t, l, "1h", text)
 	if out, err := l.Run("agent", "reload"); err != nil || out.Exit != 1 || !strings.Contains(out.Stderr, "waits to be confirmed") {
@@ -579,7 +579,7 @@ func confirmAgent(t *testing.T, l *netlab.Lab) {
 	killWatchers(t, l)
 	r.kill()
 	overdue(t, l)
-	r.start("-f", path) // an agent that starts in the middle
+	r.start("-f", path) // an agent that starts while the change waits
 	if waiting(l) {
 		t.Error("it waits still")
 	}
@@ -588,8 +588,8 @@ func confirmAgent(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// confirmAgentAnew kills the agent after a put-back, and while a change waits: the next one goes on to
-// plug devices by the files of before.
+// confirmAgentAnew kills the agent after a put-back, and while a change waits. The next agent continues to
+// add devices according to the former files.
 func confirmAgentAnew(t *testing.T, l *netlab.Lab) {
 	r := newRunner(t, l)
 	path := file(t, "switch.yaml", `bridges: {br0: {ports: {"p[12]": {}, "vm*": {}}, pf: {rules: pass}}}`)
@@ -614,7 +614,7 @@ func confirmAgentAnew(t *testing.T, l *netlab.Lab) {
 		t.Errorf("the agent says\n%s", out)
 	}
 	guest("vm2")
-	// a command's change waits when the agent comes
+	// A command's change waits when the agent starts.
 	tried(t, l, "1h", "bridges: {br1: {}}")
 	r.kill()
 	r.start("-f", path)
@@ -625,9 +625,9 @@ func confirmAgentAnew(t *testing.T, l *netlab.Lab) {
 	l.Bascule("apply", "--back")
 }
 
-// confirmAgentUnreadable has an agent start while a file of its folder cannot be read: what the agent before
-// had in force goes on, for guests that come and after a restart of the machine, and a change that nobody
-// confirmed is put back all the same.
+// confirmAgentUnreadable has an agent start while a file of its folder cannot be read. The former agent's
+// configuration stays in force, for new guests and after a restart of the machine. An unconfirmed change is
+// put back anyway.
 func confirmAgentUnreadable(t *testing.T, l *netlab.Lab) {
 	r := newRunner(t, l)
 	dir := t.TempDir()
@@ -673,7 +673,7 @@ func confirmAgentUnreadable(t *testing.T, l *netlab.Lab) {
 	guest("vm1")
 	says()
 
-	// a command's change that nobody confirms, whose process is killed with the agent
+	// A command's unconfirmed change, whose waiting process is killed with the agent.
 	tried(t, l, "1h", "bridges: {br0: {ageing: 90s, ports: {p1: {}}}}")
 	killWatchers(t, l)
 	r.kill()
@@ -700,8 +700,8 @@ func confirmAgentUnreadable(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// confirmUplinkGone takes devices away while a change waits: what cannot come back with the rest is said,
-// and what was not there before is not.
+// confirmUplinkGone removes devices while a change waits. Ports that cannot come back with the rest are
+// reported; ports that did not exist before are not.
 func confirmUplinkGone(t *testing.T, l *netlab.Lab) {
 	other := l.NewNamespace().Name
 	apply(t, l, file(t, "good.yaml", "bridges: {br0: {ports: {p1: {}, p2: {}, none: {}}, mirrors: {p3: {ports: p1}}}}"))
@@ -727,8 +727,8 @@ func confirmUplinkGone(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// confirmTimeNamespaces has commands run in time namespaces of their own, whose clocks are shifted: a change
-// is put back neither sooner nor later.
+// confirmTimeNamespaces runs commands in time namespaces of their own, whose clocks are shifted. A change is
+// put back neither earlier nor later.
 func confirmTimeNamespaces(t *testing.T, l *netlab.Lab) {
 	shifted := func(args ...string) string {
 		t.Helper()
@@ -749,7 +749,7 @@ func confirmTimeNamespaces(t *testing.T, l *netlab.Lab) {
 	}
 	l.Bascule("apply", "--back")
 	shifted("apply", "--yes", "--confirm", "1s", file(t, "bad.yaml", bad))
-	for _, pid := range watchers(l) { // it may have ended, too late or not
+	for _, pid := range watchers(l) { // it may have ended, in time or too late
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 	l.Wait("the change to be put back by a command", func() bool {
@@ -760,10 +760,10 @@ func confirmTimeNamespaces(t *testing.T, l *netlab.Lab) {
 	stateIs(t, l)
 }
 
-// confirmFilesRemoved has somebody remove or spoil the files of a change that waits: it is put back all the
-// same. One that was confirmed is not, and what nobody can read any more is in nobody's way for good.
+// confirmFilesRemoved removes or spoils the files of a waiting change, which is put back anyway. A confirmed
+// change is not put back. An unreadable file does not block later commands for ever.
 func confirmFilesRemoved(t *testing.T, l *netlab.Lab) {
-	// a namespace whose name is deleted is let go
+	// A process does not hold a namespace whose name was deleted.
 	other := l.NewNamespace()
 	in := func(args ...string) {
 		t.Helper()
@@ -794,7 +794,7 @@ func confirmFilesRemoved(t *testing.T, l *netlab.Lab) {
 		t.Fatal("no process waits to put the change back")
 	}
 	name := filepath.Join("/run/netns", other.Name)
-	// another one has the name then
+	// Another namespace has the name then.
 	must(t, unix.Mount(filepath.Join("/run/netns", l.Switch.Name), name, "", unix.MS_BIND, ""))
 	defer func() { must(t, unix.Unmount(name, unix.MNT_DETACH)) }()
 	l.Wait("the process to let go of the namespace", func() bool { return len(own()) == 0 })
@@ -807,7 +807,7 @@ func confirmFilesRemoved(t *testing.T, l *netlab.Lab) {
 		return fmt.Sprint(p["id"])
 	}
 	for _, remove := range []func(){
-		func() { _ = os.RemoveAll(filepath.Dir(ofLab(l))) }, // files may be written anew meanwhile
+		func() { _ = os.RemoveAll(filepath.Dir(ofLab(l))) }, // files may be written meanwhile
 		func() { must(t, os.Remove(pending)) },
 		func() { must(t, os.WriteFile(pending, []byte("{"), 0o600)) },
 		func() {
@@ -819,7 +819,7 @@ func confirmFilesRemoved(t *testing.T, l *netlab.Lab) {
 	} {
 		tried(t, l, "1h", bad)
 		was := id()
-		remove() // the process has them in memory before the change is made
+		remove() // the process has read them before the change is made
 		l.Wait("the files to be there again", func() bool {
 			states, _ := filepath.Glob(filepath.Join(ofLab(l), "0*.yaml"))
 			return id() == was && len(states) > 0
@@ -848,8 +848,8 @@ func confirmFilesRemoved(t *testing.T, l *netlab.Lab) {
 	apply(t, l, path)
 }
 
-// confirmSame puts a change back to the very state that was kept last: the history and a confirm that
-// comes too late say so, and the numbers of states stay what they were.
+// confirmSame puts a change back to the last state in the history. The history and a late confirm report
+// that, and states keep their numbers.
 func confirmSame(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "good.yaml", "bridges: {br0: {ageing: 60s}}"))
 	for n := range 3 {
@@ -878,7 +878,7 @@ func confirmSame(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// confirmAPI makes the same by requests.
+// confirmAPI does the same with requests to the API.
 func confirmAPI(t *testing.T, l *netlab.Lab) {
 	r := newRunner(t, l)
 	apply(t, l, file(t, "good.yaml", good))
@@ -925,7 +925,7 @@ func confirmAPI(t *testing.T, l *netlab.Lab) {
 	ask(200, "POST", "/agent/reload?confirm=60s", "")
 }
 
-// confirmNamespaceAnew has a change wait in a namespace that is not there any more.
+// confirmNamespaceAnew has a change wait in a namespace that no longer exists.
 func confirmNamespaceAnew(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "good.yaml", good))
 	tried(t, l, "1h", bad)
@@ -961,7 +961,7 @@ func confirmTwoNamespaces(t *testing.T, l *netlab.Lab) {
 	}
 	run("apply", file(t, "a.yaml", both("60s")))
 	before := ageing()
-	run("apply", "--confirm", "10s", file(t, "b.yaml", both("90s"))) // time enough to look
+	run("apply", "--confirm", "10s", file(t, "b.yaml", both("90s"))) // enough time to check
 	if after := ageing(); strings.Count(after, "90s") != 2 {
 		t.Fatal(after)
 	}
@@ -983,7 +983,7 @@ func confirmNested(t *testing.T, l *netlab.Lab) {
 	for _, args := range [][]string{{"apply", third}, {"apply", "--confirm", "60s", third}, {"apply", "--back", "2"}, {"apply", "--back", "0"}} {
 		l.Refused([]string{"waits to be confirmed"}, args...)
 	}
-	wantLines(t, apply(t, l, pending)) // the same again is no other change
+	wantLines(t, apply(t, l, pending)) // The same change again is no other change.
 	l.Bascule("port", "set", "br0", "p3", "--hairpin")
 	wantLines(t, apply(t, l, pending), "~ port p3 of br0: hairpin on -> off")
 	if !waiting(l) {
@@ -997,8 +997,8 @@ func confirmNested(t *testing.T, l *netlab.Lab) {
 	l.Refused([]string{"no change waits for it"}, "apply", "confirm")
 }
 
-// confirmFrontDoors: what puts guests and containers on the switch is a command as others are, and puts
-// back first what nobody has confirmed.
+// confirmFrontDoors: the programs that attach guests and containers act like other commands. They put back
+// an unconfirmed change first.
 func confirmFrontDoors(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "good.yaml", good))
 	dir := t.TempDir()
@@ -1036,8 +1036,8 @@ func confirmFrontDoors(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// commandsOfSession are commands of an ssh session that would cut it off: they are refused, as files are,
-// unless there is --yes, and do what they say then.
+// commandsOfSession are commands from an ssh session that would cut it off. They are refused, as files are,
+// unless --yes is given, and then they work.
 func commandsOfSession(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "good.yaml", "bridges: {br0: {vlan-filtering: on, ports: {p1: {pvid: 10}, p2: {pvid: 10}, h0: {type: host, pvid: 10, addresses: 192.0.2.9/24}}}}"))
 	client := l.Ends[0]
@@ -1069,11 +1069,11 @@ func commandsOfSession(t *testing.T, l *netlab.Lab) {
 			t.Error(r)
 		}
 	}
-	// what does not cut it off is no matter
+	// Changes that do not cut the session off are permitted.
 	l.Bascule("vlan", "add", "br0", "p1", "20")
 	l.Bascule("port", "set", "br0", "p1", "--learn=off")
 	l.Bascule("port", "del", "br0", "p2")
-	// nor does a command that empties the FDB leave the next one without a judgement
+	// A command that flushes the FDB does not keep the next one from its check.
 	l.Bascule("bridge", "set", "br0", "--vlan-filtering=off")
 	l.Bascule("bridge", "set", "br0", "--vlan-filtering")
 	if out := l.Bascule("-j", "fdb", "show", "br0"); strings.Contains(out, client.MAC.String()) {
@@ -1086,9 +1086,9 @@ func commandsOfSession(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// waysOfSession tries what may cut a session off by the way of its frames, by its address or by its
-// route. A change that is refused changes nothing, and does cut the client off with --yes. One that is
-// not refused leaves the client with an answer.
+// waysOfSession tries changes that may cut a session off by the path of its frames, by its address or by its
+// route. A refused change changes nothing, and cuts the client off with --yes. After a change that is not
+// refused, the client still gets answers.
 func waysOfSession(t *testing.T, l *netlab.Lab) {
 	const (
 		cables = "bridges: {br0: {ports: {p1: , p2: , c0: {type: patch, peer: br1/c1}}}, br1: {ports: {c1: {type: patch, peer: br0/c0}, h0: {type: host, addresses: 192.0.2.9/24}}}}"
@@ -1171,7 +1171,7 @@ func waysOfSession(t *testing.T, l *netlab.Lab) {
 				args = []string{"apply", file(t, "change.yaml", c.change)}
 			}
 			if c.words == "" {
-				r, err := l.Run(args...) // which may warn
+				r, err := l.Run(args...) // it may warn
 				must(t, err)
 				if r.Exit != 0 {
 					t.Fatal(r)
@@ -1192,14 +1192,14 @@ func waysOfSession(t *testing.T, l *netlab.Lab) {
 			if r, err = l.Run(append(args, "--yes")...); err != nil || r.Exit != 0 {
 				t.Fatal(r, err)
 			}
-			still := true // each of three times: an answer may have been under way
+			still := true // three times, since an answer may have been on its way
 			for range 3 {
 				still = still && answers()
 			}
 			if still {
 				t.Error("it was refused, and the client has answers afterwards")
 			}
-			if strings.HasPrefix(c.change, "port set br0 h0 --mtu") { // the file in force says no MTU
+			if strings.HasPrefix(c.change, "port set br0 h0 --mtu") { // the file in force has no MTU
 				l.Setenv("SSH_CONNECTION", "")
 				l.Refused([]string{"give mtu: 1280, or take back what commands have changed by 'bascule apply --back 0'"}, "apply", file(t, "again.yaml", c.base))
 				l.Bascule("apply", "--back", "0")
@@ -1227,8 +1227,8 @@ func confirmOfAnother(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// confirmFullDisk has no room for states: a change that waits to be confirmed is refused before
-// it begins, and others go on with a warning.
+// confirmFullDisk has no room for states. A change with --confirm is refused before it begins. Other changes
+// continue with a warning.
 func confirmFullDisk(t *testing.T, l *netlab.Lab) {
 	dir := filepath.Join(t.TempDir(), "disk")
 	must(t, os.Mkdir(dir, 0o700))
@@ -1249,7 +1249,7 @@ func confirmFullDisk(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "again.yaml", good+"\n---\nbridges: {br2: {}}"), file(t, "none.yaml", "bridges: {br1: {}}"))
 	l.Bascule("bridge", "del", "br1")
 	l.Bascule("bridge", "del", "br2")
-	// with room for it, and none when it is put back
+	// With room for it, and without room when it is put back.
 	must(t, os.Remove(full))
 	if r, err := l.Run("apply", "--confirm", "1h", path); err != nil || r.Exit != 0 {
 		t.Fatal(r, err)
@@ -1264,7 +1264,7 @@ func confirmFullDisk(t *testing.T, l *netlab.Lab) {
 	l.Refused([]string{"these files were put back before"}, "apply", path)
 }
 
-// confirmReadOnlyLater has the file system of the states turn read-only while a change waits.
+// confirmReadOnlyLater remounts the file system of the states read-only while a change waits.
 func confirmReadOnlyLater(t *testing.T, l *netlab.Lab) {
 	dir := filepath.Join(t.TempDir(), "disk")
 	must(t, os.Mkdir(dir, 0o700))
@@ -1282,15 +1282,15 @@ func confirmReadOnlyLater(t *testing.T, l *netlab.Lab) {
 		t.Error(r)
 	}
 	stateIs(t, l)
-	l.Bascule("port", "add", "br0", "p3") // which nobody puts back
+	l.Bascule("port", "add", "br0", "p3") // it is not put back
 	if out := l.Bascule("port", "show", "br0"); !strings.Contains(out, "p3") {
 		t.Errorf("a change that was put back is put back again: %s", out)
 	}
 	l.Refused([]string{"these files were put back before"}, "apply", path)
 }
 
-// confirmOtherVersions has another version of the program write what waits: with more in it, and
-// with less.
+// confirmOtherVersions has another version of the program write the waiting change, with more fields and
+// with fewer.
 func confirmOtherVersions(t *testing.T, l *netlab.Lab) {
 	for _, change := range []func(map[string]any){
 		func(p map[string]any) { p["new"] = map[string]any{"of": []int{1}}; p["end"] = 1 },
@@ -1307,11 +1307,11 @@ func confirmOtherVersions(t *testing.T, l *netlab.Lab) {
 		}
 		killWatchers(t, l)
 		edit(t, l, change)
-		_, err := l.Run("bridge", "show") // which says what it puts back
+		_, err := l.Run("bridge", "show") // it prints what it puts back
 		must(t, err)
 		stateIs(t, l)
 	}
-	// what cannot be read is said, and in nobody's way
+	// An unreadable file is reported, and does not block other commands.
 	must(t, os.WriteFile(filepath.Join(ofLab(l), "pending.json"), []byte("{"), 0o600))
 	r, err := l.Run("bridge", "show")
 	must(t, err)
@@ -1325,16 +1325,16 @@ func confirmDenied(t *testing.T, l *netlab.Lab) {
 	path := tried(t, l, "1h", bad)
 	l.Bascule("apply", "--back")
 	l.Refused([]string{"these files were put back before", "--confirm or --yes"}, "apply", path)
-	// the same words in another file are the same files
+	// The same content in another file counts as the same file.
 	l.Refused([]string{"these files were put back before"}, "apply", file(t, "copy.yaml", "# anew\n"+bad))
 	tried(t, l, "1h", bad)
 	l.Bascule("apply", "confirm")
 	apply(t, l, file(t, "good.yaml", good), file(t, "none.yaml", "bridges: {br1: {}}"))
-	apply(t, l, path) // somebody has confirmed it since
+	apply(t, l, path) // it was confirmed since then
 }
 
 func applyBack(t *testing.T, l *netlab.Lab) {
-	l.Bascule("bridge", "add", "own") // is none of the files' business
+	l.Bascule("bridge", "add", "own") // not in the files
 	l.Bascule("bridge", "add", "br0")
 	l.Bascule("port", "add", "br0", "p1", "p2")
 	states := []string{l.Bascule("export")}
@@ -1352,7 +1352,7 @@ func applyBack(t *testing.T, l *netlab.Lab) {
 		t.Helper()
 		got := strings.Replace(l.Bascule("export"), "  later: {}\n", "", 1)
 		want := states[n]
-		if n < 2 { // pf has been told something since
+		if n < 2 { // pf was changed since then
 			got = strings.ReplaceAll(got, "    pf: off\n", "")
 		}
 		if got != want {
@@ -1366,7 +1366,8 @@ func applyBack(t *testing.T, l *netlab.Lab) {
 	}
 	apply(t, l, "--back", "0")
 	is(3)
-	wantLines(t, apply(t, l, "--back"), "~ bridge br1: ageing 80s -> 81s") // where it was, which is a state, too
+	// back to the present state, which is a state, too
+	wantLines(t, apply(t, l, "--back"), "~ bridge br1: ageing 80s -> 81s")
 	wantLines(t, apply(t, l, "--back"), "~ bridge br1: ageing 81s -> 80s")
 	for n, what := range []string{"as it was found", "0.yaml"} {
 		var list []answer.State
@@ -1385,7 +1386,7 @@ func applyBack(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// applyHistory has more states than are kept, and files in their folder that are none.
+// applyHistory has more states than are kept, and other files in their folder.
 func applyHistory(t *testing.T, l *netlab.Lab) {
 	l.Refused([]string{"no state is kept"}, "apply", "--back")
 	for i := range 25 {
@@ -1403,7 +1404,7 @@ func applyHistory(t *testing.T, l *netlab.Lab) {
 			t.Errorf("state %d is %+v", i, st)
 		}
 	}
-	// a reader tells states of one file apart, and sees which one was applied again
+	// The history distinguishes states of one file, and shows which one was applied again.
 	if list[0].Change != "~ bridge br0: ageing 123s -> 124s" || list[1].Change != "~ bridge br0: ageing 122s -> 123s" {
 		t.Errorf("the last changes are %q and %q", list[0].Change, list[1].Change)
 	}

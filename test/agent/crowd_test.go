@@ -27,10 +27,10 @@ import (
 	"bascule/test/netlab"
 )
 
-// webAt is where the agents of these tests have their page: each has a loopback of its own.
+// webAt is the address of the agents' pages: each agent has a loopback device of its own.
 const webAt = "127.0.0.1:9811"
 
-// token is the token that an agent has told.
+// token returns the token that an agent has printed.
 func (r *runner) token() string {
 	r.t.Helper()
 	found := regexp.MustCompile(`http://[^/]+/#([\w-]+)`).FindStringSubmatch(r.logs.String())
@@ -49,7 +49,8 @@ func dialIn(l *netlab.Lab, address string) (conn net.Conn, err error) {
 	return conn, err
 }
 
-// askWeb asks until there is an answer: a crowd may take the place of who is about to ask.
+// askWeb repeats a request until it gets an answer: a crowd may push the client out of the
+// queue.
 func askWeb(t testing.TB, dial func() (net.Conn, error), token, path string) {
 	t.Helper()
 	var err error
@@ -75,7 +76,7 @@ func askWeb(t testing.TB, dial func() (net.Conn, error), token, path string) {
 	t.Fatalf("%s has no answer: %v", path, err)
 }
 
-// crowdSays are what clients say that want no good, and then leave it at that.
+// crowdSays are the first bytes of hostile clients, which send nothing more.
 var crowdSays = []string{
 	"",
 	"GET /api/v1/port/show HTTP/1.1\r\nHost: localhost\r\nX-Slow:",
@@ -87,12 +88,12 @@ var crowdSays = []string{
 	"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
 }
 
-// crowdSize is how many connections a crowd has, and crowdMemory how much the agent may
-// have meanwhile, in MiB.
+// crowdSize is the number of connections of a crowd. crowdMemory limits the agent's memory
+// meanwhile, in MiB.
 const crowdSize, crowdMemory = 10_000, 128
 
-// TestCrowd: 10 000 connections to the agent of one of two switches with a spanning tree,
-// which stays as it is. Others have their answers, the agent's memory is bounded, and its
+// TestCrowd: 10 000 connections to the agent of one of two switches with a spanning tree. The
+// tree does not change. Other clients get their answers, the agent's memory is bounded, and its
 // log has a line.
 func TestCrowd(t *testing.T) {
 	t.Parallel()
@@ -101,7 +102,7 @@ func TestCrowd(t *testing.T) {
 		l := w.lab()
 		r := newRunner(t, l)
 		r.inside = true
-		l.Setenv("WATCHDOG_USEC", "10000000") // as the unit has it
+		l.Setenv("WATCHDOG_USEC", "10000000") // as in the unit
 		r.start("--log-level", "info", "--web", webAt)
 		w.add(l, r, "br0", "tcx")
 	}
@@ -116,12 +117,11 @@ func TestCrowd(t *testing.T) {
 		if attempt == attempts {
 			t.Fatalf("each of %d times: %s\n%s", attempts, why, w.logs())
 		}
-		w.settle("after the machine stood still, perhaps") // which RSTP survives for six seconds
+		w.settle("after the machine stood still, perhaps") // RSTP tolerates this for six seconds
 	}
 }
 
-// crowded has a crowd come to the first node, and says what became of the tree, "" if nothing
-// did.
+// crowded has a crowd connect to the first node, and returns how the tree changed, or "".
 func crowded(t *testing.T, w *network) string {
 	t.Helper()
 	type standing struct {
@@ -152,7 +152,7 @@ func crowded(t *testing.T, w *network) string {
 						return err
 					}
 					conns[i] = conn
-					// it may have been shut out
+					// The agent may have closed the connection.
 					io.WriteString(conn, strings.ReplaceAll(crowdSays[i%int64(len(crowdSays))], "TOKEN", token))
 				}
 				return nil
@@ -201,8 +201,8 @@ func crowded(t *testing.T, w *network) string {
 	return ""
 }
 
-// TestHalfRequests: 300 requests that are half there, twice, leave others an answer at --web
-// and at the agent's own socket.
+// TestHalfRequests: 300 incomplete requests, twice, do not block other clients of --web or of
+// the agent's own socket.
 func TestHalfRequests(t *testing.T) {
 	t.Parallel()
 	l := netlab.New(t)
@@ -235,7 +235,7 @@ func TestHalfRequests(t *testing.T) {
 	}
 }
 
-// TestSlow: who sends a body too slowly is told so, and changes nothing.
+// TestSlow: a client that sends a body too slowly gets an error, and changes nothing.
 func TestSlow(t *testing.T) {
 	t.Parallel()
 	l := netlab.New(t)
@@ -271,8 +271,8 @@ func TestSlow(t *testing.T) {
 	})
 }
 
-// TestDoorsRefused: what is another's, what the host does not have and a token that others
-// know are refused through --web in one line, and stay as they are.
+// TestDoorsRefused: --web refuses files of another owner, addresses that the host lacks, and
+// tokens that others can read, in one line. They stay unchanged.
 func TestDoorsRefused(t *testing.T) {
 	t.Parallel()
 	l := netlab.New(t)
@@ -339,7 +339,7 @@ func TestDoorsRefused(t *testing.T) {
 			t.Errorf("%q tells the token: %s", test.args, stderr.String())
 		}
 	}
-	// an agent that is one too many leaves nothing either
+	// A second agent, which is refused, leaves nothing either.
 	r := newRunner(t, l)
 	r.start()
 	for _, args := range [][]string{
@@ -361,8 +361,8 @@ func TestDoorsRefused(t *testing.T) {
 	}
 }
 
-// TestDoorsTold: the start tells the token whatever is logged, and 'agent status' tells all
-// doors, and no token.
+// TestDoorsTold: the agent prints the token at its start at every log level, and 'agent status'
+// lists all doors, and no token.
 func TestDoorsTold(t *testing.T) {
 	t.Parallel()
 	l := netlab.New(t)

@@ -18,7 +18,7 @@ import (
 	"bascule/test/netlab"
 )
 
-// deviceCases are what the agent makes of what devices do by themselves.
+// deviceCases are the agent's reactions to changes of devices that no command made.
 var deviceCases = []struct {
 	name string
 	run  func(t *testing.T, l *netlab.Lab, r *runner)
@@ -50,7 +50,7 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// Rules of a bridge that no file names follow the addresses of the host's interfaces.
+// Rules of a bridge that is in no file follow the addresses of the host's interfaces.
 func rulesFollow(t *testing.T, l *netlab.Lab, r *runner) {
 	ends := l.NewEnds(2)
 	l.AddBridge("br0", "tcx", ends)
@@ -93,12 +93,12 @@ func hasCarrier(t *testing.T, l *netlab.Lab, name string) bool {
 	return device(t, l, name).Attrs().RawFlags&unix.IFF_RUNNING != 0
 }
 
-// The FDB follows the address of a host port's interface with nobody asked to.
+// The FDB follows the address of a host port's interface without a command.
 func hostMACChanges(t *testing.T, l *netlab.Lab, r *runner) {
 	ends := l.NewEnds(2)
 	l.AddBridge("br0", "tcx", ends)
 	r.start()
-	l.Bascule("port", "add", "br0", "host0", "--type", "host") // that is there since
+	l.Bascule("port", "add", "br0", "host0", "--type", "host") // the port was added since then
 	host := device(t, l, "host0")
 	old := netlab.MAC(host.Attrs().HardwareAddr)
 	for _, mac := range []netlab.MAC{netlab.Station(70), netlab.Station(71)} {
@@ -117,7 +117,7 @@ func hostMACChanges(t *testing.T, l *netlab.Lab, r *runner) {
 	r.stop()
 }
 
-// A routed host port knows the macvlans above its interface with nobody asked to.
+// A routed host port learns of the macvlans above its interface without a command.
 func macvlanComes(t *testing.T, l *netlab.Lab, r *runner) {
 	ends := l.NewEnds(1)
 	l.AddBridge("br0", "tcx", ends)
@@ -149,8 +149,8 @@ func macvlanComes(t *testing.T, l *netlab.Lab, r *runner) {
 	r.stop()
 }
 
-// The agent forgets what was heard behind a port that has lost its carrier. Two bridges' ports have
-// the same ids, and each its own carrier.
+// The agent removes the learned addresses of a port that has lost its carrier. Ports of two bridges have the same IDs,
+// and each its own carrier.
 func carrierLost(t *testing.T, l *netlab.Lab, r *runner) {
 	ends := l.NewEnds(4)
 	l.AddBridge("br0", "tcx", ends[:2])
@@ -174,8 +174,7 @@ func carrierLost(t *testing.T, l *netlab.Lab, r *runner) {
 	r.stop()
 }
 
-// The host's interface has a carrier while another port has one, as the Linux
-// bridge has.
+// The host's interface has a carrier while another port has one, as with the Linux bridge.
 func hostCarrier(t *testing.T, l *netlab.Lab, r *runner) {
 	ends := l.NewEnds(2)
 	l.Bascule("bridge", "add", "br0")
@@ -188,9 +187,9 @@ func hostCarrier(t *testing.T, l *netlab.Lab, r *runner) {
 	for _, name := range []string{"host0", "lxbr0"} {
 		must(t, l.Switch.Netlink().LinkSetUp(device(t, l, name)))
 	}
-	carrier(t, l, "host0", true) // nobody follows
+	carrier(t, l, "host0", true) // without an agent
 	r.start()
-	// the oracle has a port of its own, with the same link
+	// The oracle has a port of its own, with the same link.
 	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "oracle0"}, PeerName: "oracle1"}
 	must(t, l.Switch.Netlink().LinkAdd(pair))
 	must(t, l.Switch.Netlink().LinkSetMaster(device(t, l, "oracle0"), device(t, l, "lxbr0")))
@@ -204,13 +203,13 @@ func hostCarrier(t *testing.T, l *netlab.Lab, r *runner) {
 		must(t, set(device(t, l, "oracle1")))
 		carrier(t, l, "lxbr0", link)
 		carrier(t, l, "host0", link)
-		// The agent may not have come yet to what happened last: where one port's link comes as another's
-		// goes, the carrier is right before, may go, and comes back.
+		// The agent may not have processed the last event yet: if one port's link comes up as another's goes
+		// down, the carrier is right at first, may go down, and comes back.
 		l.Wait(fmt.Sprintf("%s: the host port shown as one with a carrier: %v", what, link), func() bool {
 			return (l.Port("br0", "host0").State == "forwarding") == link
 		})
 	}
-	// a bridge without ports has none, nor has one with a host port alone, or a span
+	// A bridge without ports has no carrier, nor has a bridge with only a host port, or with a span port.
 	same("no ports", false)
 	for i, e := range ends {
 		l.Pull(e.Port)
@@ -228,11 +227,11 @@ func hostCarrier(t *testing.T, l *netlab.Lab, r *runner) {
 		return nl
 	}()))
 	same("the other end is down", false)
-	l.Bascule("port", "set", "br0", "host0", "--hairpin") // a command does not give it one
+	l.Bascule("port", "set", "br0", "host0", "--hairpin") // A command does not set it.
 	l.Bascule("bridge", "set", "br0")
 	same("after commands", false)
 
-	// a patch cable has one, as a cable between two bridges has
+	// A patch cable has a carrier, as a cable between two bridges has.
 	l.Bascule("port", "add", "br0", "to1", "--type", "patch", "--peer", "br1/to0")
 	same("a patch cable", true)
 	l.Bascule("port", "del", "br1", "to0")
@@ -240,7 +239,7 @@ func hostCarrier(t *testing.T, l *netlab.Lab, r *runner) {
 	l.Bascule("span", "add", "br0", func() string { l.NewTap("tap0", false); return "tap0" }())
 	same("a span port", false)
 
-	// the interface of another host port is a station where it has been moved away
+	// The interface of another host port counts as a station if it was moved to another namespace.
 	l.Bascule("port", "add", "br0", "host1", "--type", "host")
 	l.Switch.Netlink().LinkSetUp(device(t, l, "host1"))
 	same("another host port", false)
@@ -257,7 +256,7 @@ func hostCarrier(t *testing.T, l *netlab.Lab, r *runner) {
 	l.Bascule("port", "del", "br0", "host1")
 	same("none again", false)
 
-	// an agent that ends gives it back
+	// An agent that ends restores the carrier.
 	r.stop()
 	carrier(t, l, "host0", true)
 }
@@ -288,13 +287,13 @@ func hostCarrierVLANs(t *testing.T, l *netlab.Lab, r *runner) {
 	r.stop()
 }
 
-// A port that spanning tree keeps from forwarding leads nowhere.
+// A port that spanning tree keeps from forwarding does not count.
 func hostCarrierSTP(t *testing.T, l *netlab.Lab, r *runner) {
 	ends := l.NewEnds(1)
 	l.AddBridge("br0", "tcx", ends)
 	l.Bascule("port", "add", "br0", "host0", "--type", "host")
 	l.SetUp(device(t, l, "host0"))
-	_, err := l.Run("bridge", "set", "br0", "--stp", "rstp") // which says that there is no agent
+	_, err := l.Run("bridge", "set", "br0", "--stp", "rstp") // it warns that no agent runs
 	must(t, err)
 	r.start()
 	r.serves(1, "br0")
@@ -309,8 +308,8 @@ func hostCarrierSTP(t *testing.T, l *netlab.Lab, r *runner) {
 	r.stop()
 }
 
-// An agent that is killed leaves the carrier as it is; whoever changes something
-// after that gives it back, and the next agent goes on.
+// An agent that is killed leaves the carrier as it is. The next change by a command restores it, and the next agent
+// continues.
 func hostCarrierKilled(t *testing.T, l *netlab.Lab, r *runner) {
 	ends := l.NewEnds(1)
 	l.AddBridge("br0", "tcx", ends)
@@ -349,7 +348,7 @@ func hostCarrierKilled(t *testing.T, l *netlab.Lab, r *runner) {
 	}
 }
 
-// shows wants words in the list of ports, and in what is shown of a port.
+// shows checks for words in the list of ports, and in the output for one port.
 func shows(t *testing.T, l *netlab.Lab, port, inList, inFacts string) {
 	t.Helper()
 	if out := l.Bascule("port", "show", "br0"); !slices.Contains(strings.Fields(out), inList) {
@@ -360,8 +359,8 @@ func shows(t *testing.T, l *netlab.Lab, port, inList, inFacts string) {
 	}
 }
 
-// Frames of a host port's own address that come in by another port are most likely
-// a loop, and it is said so. It is not said each second for ever.
+// Frames with a host port's own source address that enter by another port are most likely a loop, and are reported. The
+// report does not repeat each second for ever.
 func ownAddress(t *testing.T, l *netlab.Lab, r *runner) {
 	ends := l.NewEnds(2)
 	l.AddBridge("br0", "tcx", ends)
@@ -379,7 +378,7 @@ func ownAddress(t *testing.T, l *netlab.Lab, r *runner) {
 	r.stop()
 }
 
-// A port that is made a member of something else is told of.
+// A port that becomes a member of another device is reported.
 func portTaken(t *testing.T, l *netlab.Lab, r *runner) {
 	ends := l.NewEnds(3)
 	l.AddBridge("br0", "tcx", ends[:2])
@@ -409,7 +408,7 @@ func portTaken(t *testing.T, l *netlab.Lab, r *runner) {
 			t.Errorf("the port is shown as %+v", p)
 		}
 		r.stop()
-		// hot-plug says no more
+		// Hot-plug reports nothing more.
 		r.start("-f", r.file("br0.yaml", fmt.Sprintf("bridges: {br0: {ports: {%s: {}, %s: {}}}}", ends[0].Port, ends[1].Port)))
 		m.Stop()
 		m = l.NewMonitor("br0", ends[1])
@@ -418,8 +417,8 @@ func portTaken(t *testing.T, l *netlab.Lab, r *runner) {
 	r.stop()
 }
 
-// What the host has at a port's device and that has no effect there is told, as it comes and as it
-// goes; so is an MTU that is changed.
+// A setting of the host at a port's device that has no effect there is reported when it appears and when it disappears.
+// So is a changed MTU.
 func portFindings(t *testing.T, l *netlab.Lab, r *runner) {
 	ends := l.NewEnds(2)
 	l.AddBridge("br0", "tcx", ends)
@@ -450,7 +449,7 @@ func portFindings(t *testing.T, l *netlab.Lab, r *runner) {
 	r.says(1, "level=INFO", "MTU", a, "no frame is lost")
 	r.stop()
 
-	// what was there before is told at the start
+	// Settings that existed before are reported at the start.
 	must(t, here.LinkAdd(above))
 	r.start()
 	r.says(1, "level=WARN", "without effect", a, "macvlan mv0 is above "+a)
@@ -458,8 +457,8 @@ func portFindings(t *testing.T, l *netlab.Lab, r *runner) {
 	r.stop()
 }
 
-// Hot-plug makes no port of a device that others are above, and makes it one when they have gone. A
-// file can say that it is one all the same.
+// Hot-plug does not add a device below other devices as a port, and adds it when these have gone. A file can name it as
+// a port anyway.
 func deviceAbove(t *testing.T, l *netlab.Lab, r *runner) {
 	ends := l.NewEnds(2)
 	l.Bascule("bridge", "add", "br0")
@@ -488,8 +487,7 @@ func deviceAbove(t *testing.T, l *netlab.Lab, r *runner) {
 	r.stop()
 }
 
-// A port that was moved to another namespace and comes back is the port that it
-// was.
+// A port that was moved to another namespace and returns is the same port as before.
 func portComesBack(t *testing.T, l *netlab.Lab, r *runner) {
 	ends := l.NewEnds(3)
 	a, b, c := ends[0], ends[1], ends[2]
@@ -519,7 +517,7 @@ func portComesBack(t *testing.T, l *netlab.Lab, r *runner) {
 		must(t, there.LinkSetNsFd(nl, int(home)))
 		must(t, here.LinkSetUp(device(t, l, a.Port)))
 	}
-	filed := false // what the port is, by a file
+	filed := false // with the port's settings from a file
 	works := func() {
 		t.Helper()
 		l.Wait("the port to forward", func() bool { return l.Port("br0", a.Port).State == "forwarding" })
@@ -540,7 +538,7 @@ func portComesBack(t *testing.T, l *netlab.Lab, r *runner) {
 	leave()
 	back()
 	works()
-	// while no agent ran; with another index, since there is one that has the former
+	// While no agent runs, and with another index, since another device has the former one.
 	leave()
 	r.kill()
 	index := a.PortIndex
@@ -560,7 +558,7 @@ func portComesBack(t *testing.T, l *netlab.Lab, r *runner) {
 	}
 	r.stop()
 
-	// without an agent 'port add' makes it a new port, and says so
+	// Without an agent 'port add' makes it a new port, and reports that.
 	leave()
 	back()
 	res, err := l.Run("port", "add", "br0", a.Port)
@@ -580,22 +578,23 @@ func portComesBack(t *testing.T, l *netlab.Lab, r *runner) {
 	r.stop()
 }
 
-// The log names the addresses of a device that becomes a port.
+// The log reports the addresses of a device that becomes a port.
 func addressesTold(t *testing.T, l *netlab.Lab, r *runner) {
 	ends := l.NewEnds(1)
 	r.start("-f", r.file("br0.yaml", `bridges: {br0: {ports: {"p*": {}, "v*": {}}}}`))
-	// It is said as the device becomes a port, and once more if the look at all ports finds the address anew.
+	// They are reported as the device becomes a port, and once more if the check of all ports finds the address
+	// again.
 	told := func(name string) {
 		t.Helper()
 		l.Wait("a word about the address of "+name, func() bool { return r.logs.Lines("level=WARN", name, "192.0.2.1/24", "--type host") > 0 })
 	}
 	address, err := netlink.ParseAddr("192.0.2.1/24")
 	must(t, err)
-	l.Bascule("port", "del", "br0", ends[0].Port) // first: the agent looks at ports for addresses that come later
+	l.Bascule("port", "del", "br0", ends[0].Port) // first: the agent checks ports for addresses that appear later
 	must(t, l.Switch.Netlink().AddrAdd(device(t, l, ends[0].Port), address))
 	l.Bascule("agent", "reload")
 	told(ends[0].Port)
-	// by a berth: it has its address before its name
+	// Through a berth: it has its address before its name.
 	must(t, l.Switch.Netlink().LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "x0"}, PeerName: "x1"}))
 	l.Keep("x1")
 	l.Keep("v0")

@@ -31,23 +31,22 @@ import (
 	"bascule/test/netlab"
 )
 
-// What `make bench-agent` runs: each benchmark is one figure or a few, and
-// repeats by itself what it measures. None says anything of speed, but a frame
-// or an event that is lost fails it.
+// The benchmarks of `make bench-agent`. Each reports one figure or a few, and repeats its
+// measurement itself. None of them judges speed, but a lost frame or event fails them.
 
-// A torrent is frames from one end to another, as fast as the kernel makes them
-// on the last CPU, and the counts of both ends.
+// A torrent is a series of frames from one end to another, as fast as the kernel generates them
+// on the last CPU, with the counts of both ends.
 type torrent struct {
 	b       testing.TB
-	port    *netlab.End // that they come in by
+	port    *netlab.End // port by which they enter
 	lab     *netlab.Lab
 	gen     *generator
 	counter *probe.Counter
-	before  uint64 // frames that the port had taken
+	before  uint64 // frames that the port had received
 	start   time.Time
 }
 
-// acceptsFrames makes an end's port take frames that the kernel makes at the end.
+// acceptsFrames has an end's port receive frames that the kernel generates at the end.
 func acceptsFrames(b testing.TB, l *netlab.Lab, e *netlab.End) {
 	b.Helper()
 	must(b, l.Switch.SetFeatures(e.Port, ends.Features{Segmentation: true, GRO: true}))
@@ -58,7 +57,7 @@ func acceptsFrames(b testing.TB, l *netlab.Lab, e *netlab.End) {
 	})
 }
 
-// A generator makes frames at an end, on one CPU.
+// A generator generates frames at an end, on one CPU.
 type generator struct {
 	*probe.Generator
 	stopped atomic.Bool
@@ -78,7 +77,7 @@ func startGenerator(b testing.TB, at *netlab.End, s probe.Stream, cpu int) *gene
 			if err := ends.PinThread(cpu); err != nil {
 				return err
 			}
-			for { // what is left of a run when it is stopped takes its time
+			for { // the rest of a stopped run takes a while
 				if err := g.Send(1 << 20); err != nil || g.stopped.Load() {
 					return err
 				}
@@ -88,7 +87,7 @@ func startGenerator(b testing.TB, at *netlab.End, s probe.Stream, cpu int) *gene
 	return g
 }
 
-// stop ends it and returns how many frames it has made.
+// stop stops it and returns the number of generated frames.
 func (g *generator) stop(b testing.TB) (made uint64) {
 	b.Helper()
 	g.stopped.Store(true)
@@ -114,7 +113,7 @@ func startTorrent(b testing.TB, l *netlab.Lab, from, to *netlab.End) *torrent {
 	return t
 }
 
-// taken is how many frames the port's device has got.
+// taken returns the number of frames that the port's device has received.
 func (t *torrent) taken() uint64 {
 	t.b.Helper()
 	link, err := t.lab.Switch.Netlink().LinkByName(t.port.Port)
@@ -136,13 +135,13 @@ func (t *torrent) flow(n uint64) {
 	t.lab.Wait("frames to arrive", func() bool { return t.arrived() >= goal })
 }
 
-// stop ends it. Of the frames that were made, taken came to the switch, the
-// others overran the queue of the device before it; lost of these did not arrive.
+// stop stops it. Of the generated frames, taken reached the switch; the others overran the
+// queue of the device before it. lost is the number of taken frames that did not arrive.
 func (t *torrent) stop() (made, taken, lost uint64, rate float64) {
 	t.b.Helper()
 	length := time.Since(t.start)
 	made = t.gen.stop(t.b)
-	// what is under way arrives within this time, or not at all
+	// Frames on their way arrive within this time, or never.
 	for deadline := time.Now().Add(2 * time.Second); ; time.Sleep(time.Millisecond) {
 		taken = t.taken() - t.before
 		lost = taken - t.arrived()
@@ -154,7 +153,7 @@ func (t *torrent) stop() (made, taken, lost uint64, rate float64) {
 	return made, taken, lost, float64(taken) / length.Seconds()
 }
 
-// report says what a torrent came to; what it lost fails the benchmark.
+// report reports the result of a torrent. Lost frames fail the benchmark.
 func (t *torrent) report() {
 	t.b.Helper()
 	made, taken, lost, rate := t.stop()
@@ -169,13 +168,13 @@ func (t *torrent) report() {
 		for _, p := range t.lab.Ports("br0") {
 			drops[p.Ifname] = p.Drops
 		}
-		backlogs, err := os.ReadFile("/proc/net/softnet_stat") // the second number of each core
+		backlogs, err := os.ReadFile("/proc/net/softnet_stat") // the second number in each CPU's line
 		must(t.b, err)
 		b.Errorf("%d of %d frames are lost; the switch has dropped %v; the kernel's queues since the start:\n%s", lost, taken, drops, backlogs)
 	}
 }
 
-// introduce has the switch learn where the ends are.
+// introduce has the switch learn the ends' addresses.
 func introduce(l *netlab.Lab, list ...*netlab.End) {
 	for _, e := range list {
 		l.Send(e, l.Frames(1, netlab.Broadcast, e.MAC)...)
@@ -195,14 +194,13 @@ func forwarding(l *netlab.Lab, bridge string, ports int) {
 	})
 }
 
-// BenchmarkKilled: frames that are lost while the agent is killed and started
-// again 20 times.
+// BenchmarkKilled: frames that are lost while the agent is killed and restarted 20 times.
 func BenchmarkKilled(b *testing.B) {
 	for b.Loop() {
 		l := netlab.New(b)
 		list := l.NewEnds(2)
 		r := newRunner(b, l)
-		// the end that counts gets no BPDUs
+		// The end that counts gets no BPDUs.
 		file := r.file("br0.yaml", "bridges:\n  br0:\n    stp: rstp\n    ports:\n      \"p*\": {stp-edge: on}\n      p2: {stp-edge: on, bpdu-filter: on}\n")
 		r.start("-f", file)
 		forwarding(l, "br0", len(list))
@@ -221,8 +219,8 @@ func BenchmarkKilled(b *testing.B) {
 	}
 }
 
-// BenchmarkUpgrade: frames that are lost while the service is given another
-// build of the program, which loads its own datapath, ten times.
+// BenchmarkUpgrade: frames that are lost while the service gets another build of the program,
+// which loads its own datapath, ten times.
 func BenchmarkUpgrade(b *testing.B) {
 	newer, err := netlab.Build("agent-newer", "-ldflags", "-X main.version=newer")
 	must(b, err)
@@ -251,11 +249,11 @@ func BenchmarkUpgrade(b *testing.B) {
 	}
 }
 
-// The ports and VLANs of a large switch.
+// Numbers of ports and VLANs of a large switch.
 const manyPorts, manyVLANs = 256, 64
 
-// manyDevices makes the devices of a large switch, p1 and so on: veths to another
-// namespace, where they are e1 and so on.
+// manyDevices makes the devices of a large switch, p1 and so on. They are veths whose other
+// sides are e1 and so on, in another namespace.
 func manyDevices(b testing.TB, l *netlab.Lab) (far *ends.Namespace) {
 	b.Helper()
 	far = l.NewNamespace()
@@ -276,7 +274,7 @@ func manyDevices(b testing.TB, l *netlab.Lab) (far *ends.Namespace) {
 	return far
 }
 
-// manyFile is the file of a large switch.
+// manyFile returns the file of a large switch.
 func manyFile(stp string) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "bridges:\n  br0:\n    stp: %s\n    vlan-filtering: on\n    ports:\n", stp)
@@ -286,14 +284,14 @@ func manyFile(stp string) string {
 	return text.String()
 }
 
-// median of times in milliseconds.
+// median returns the median in milliseconds.
 func median(list []time.Duration) float64 {
 	slices.Sort(list)
 	return float64(list[len(list)/2].Nanoseconds()) / 1e6
 }
 
-// BenchmarkApply is how long `bascule apply` takes from nothing and without
-// change, and `bascule export`: medians of the whole command.
+// BenchmarkApply measures `bascule apply` from an empty switch and without a change, and
+// `bascule export`: medians of the whole command.
 func BenchmarkApply(b *testing.B) {
 	for b.Loop() {
 		l := netlab.New(b)
@@ -328,16 +326,16 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// cpuTime is what a process has run since it began (clock_getcpuclockid(3)).
+// cpuTime returns the CPU time of a process since it began (clock_getcpuclockid(3)).
 func cpuTime(b testing.TB, pid int) time.Duration {
 	b.Helper()
-	const schedClock = 2 // CPUCLOCK_SCHED, of all threads
+	const schedClock = 2 // CPUCLOCK_SCHED, for all threads
 	var t unix.Timespec
 	must(b, unix.ClockGettime(int32(^pid<<3|schedClock), &t))
 	return time.Duration(t.Nano())
 }
 
-// rss is the memory that a process has, in MiB.
+// rss returns the resident memory of a process, in MiB.
 func rss(b testing.TB, pid int) float64 {
 	b.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -353,9 +351,8 @@ func rss(b testing.TB, pid int) float64 {
 	return 0
 }
 
-// BenchmarkIdle is what the agent of a large switch takes while nothing
-// happens, for 20 seconds: of a core, and of memory. The last has metrics and page, and
-// has answered a scrape.
+// BenchmarkIdle measures the CPU time and memory of an idle, large switch's agent, for 20
+// seconds. The last agent has metrics and the page, and has answered a scrape.
 func BenchmarkIdle(b *testing.B) {
 	for _, test := range []struct{ name, stp string }{{"stp=off", "off"}, {"stp=rstp", "rstp"}, {"seen", "off"}} {
 		b.Run(test.name, func(b *testing.B) {
@@ -363,7 +360,7 @@ func BenchmarkIdle(b *testing.B) {
 				l := netlab.New(b)
 				manyDevices(b, l)
 				r := newRunner(b, l)
-				l.Setenv("WATCHDOG_USEC", "10000000") // as the unit has it
+				l.Setenv("WATCHDOG_USEC", "10000000") // as in the unit
 				args := []string{"--log-level", "info", "-f", r.file("many.yaml", manyFile(test.stp))}
 				web, scrape := filepath.Join(r.dir, "web.sock"), filepath.Join(r.dir, "metrics.sock")
 				if test.name == "seen" {
@@ -375,7 +372,7 @@ func BenchmarkIdle(b *testing.B) {
 					askWeb(b, func() (net.Conn, error) { return net.Dial("unix", scrape) }, "", "/metrics")
 					askWeb(b, func() (net.Conn, error) { return net.Dial("unix", web) }, "", "/api/v1/port/show")
 				}
-				time.Sleep(5 * time.Second) // what the start has left to do
+				time.Sleep(5 * time.Second) // the start continues for a while
 				pid := r.cmd.Process.Pid
 				begin, before := time.Now(), cpuTime(b, pid)
 				time.Sleep(20 * time.Second)
@@ -389,18 +386,19 @@ func BenchmarkIdle(b *testing.B) {
 	}
 }
 
-// scrapes are how many are measured, and scrapeStates the states that pf has meanwhile.
+// scrapes is the number of measured scrapes. scrapeStates is the number of pf's states
+// meanwhile.
 const scrapes, scrapeStates = 101, 10_000
 
-// BenchmarkScrape is what a scrape of the metrics of a large switch takes, which has
-// VLANs with counters, RSTP, and pf with labels and states: of a processor, and until it
-// is read. It is asked for as Prometheus asks.
+// BenchmarkScrape measures a scrape of a large switch's metrics, with counters of VLANs, RSTP,
+// and pf's labels and states: the CPU time, and the time until it is read. The request is like
+// Prometheus's.
 func BenchmarkScrape(b *testing.B) {
 	for b.Loop() {
 		l := netlab.New(b)
 		far := manyDevices(b, l)
 		r := newRunner(b, l)
-		l.Setenv("WATCHDOG_USEC", "10000000") // as the unit has it
+		l.Setenv("WATCHDOG_USEC", "10000000") // as in the unit
 		path := filepath.Join(r.dir, "metrics.sock")
 		text := strings.Replace(manyFile("rstp"), "vlan-filtering: on\n", "vlan-filtering: on\n    vlan-stats: on\n", 1)
 		r.start("--log-level", "info", "-f", r.file("many.yaml", text), "--metrics", "unix:"+path)
@@ -421,7 +419,7 @@ func BenchmarkScrape(b *testing.B) {
 			req, err := http.NewRequest("GET", "http://localhost/metrics", nil)
 			must(b, err)
 			req.Header.Set("Accept", "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5")
-			req.Header.Set("Accept-Encoding", encoding) // else Go asks by itself
+			req.Header.Set("Accept-Encoding", encoding) // otherwise Go adds the header itself
 			resp, err := client.Do(req)
 			must(b, err)
 			defer resp.Body.Close()
@@ -461,7 +459,8 @@ func BenchmarkScrape(b *testing.B) {
 	}
 }
 
-// sendDatagrams sends datagrams of n connections of UDP from a device, to nobody.
+// sendDatagrams sends the datagrams of n UDP connections from a device, to an address without a
+// receiver.
 func sendDatagrams(b testing.TB, from *ends.Namespace, device string, n int) {
 	b.Helper()
 	link, err := from.Netlink().LinkByName(device)
@@ -492,20 +491,20 @@ func sendDatagrams(b testing.TB, from *ends.Namespace, device string, n int) {
 	}))
 }
 
-// changeRate is how many addresses are to be learned a second.
+// changeRate is the target number of learned addresses per second.
 const changeRate = 100_000
 
-// changeRounds is of how many seconds of each kind a median is taken.
+// changeRounds is the number of seconds of each kind, from which the medians are.
 const changeRounds = 9
 
-// middle is the median of an odd number of values.
+// middle returns the median of an odd number of values.
 func middle(list []float64) float64 { return slices.Sorted(slices.Values(list))[len(list)/2] }
 
-// BenchmarkChanges: addresses are learned as fast as changeRate while the agent
-// watches. All must be accounted for. Frames are forwarded meanwhile; how fast,
-// against rounds in which the same frames come from one address, so that nothing
-// is learned, in which the agent is stopped, and in which no such frames come: the
-// CPU that makes them is idle then, which CPUs that share a core notice.
+// BenchmarkChanges: addresses are learned at changeRate while the agent watches. It must count
+// all of them. The rate of forwarded frames meanwhile is compared with three other kinds of
+// rounds: the same frames come from one address, so that nothing is learned; the agent is
+// stopped; no such frames come. In the last kind the CPU that generates them is idle, which
+// affects CPUs that share a core with it.
 func BenchmarkChanges(b *testing.B) {
 	for b.Loop() {
 		l := netlab.New(b)
@@ -548,7 +547,8 @@ func BenchmarkChanges(b *testing.B) {
 						src.Count = 1
 					}
 					gen = startGenerator(b, list[2], probe.Stream{
-						// to where it comes from, so it goes nowhere
+						// Source and destination are equal, so the
+						// frame goes nowhere.
 						Frame: []byte(l.Frame(list[2].MAC, list[2].MAC, 60)), Rate: changeRate,
 						Src: src,
 					}, 0)
@@ -571,7 +571,7 @@ func BenchmarkChanges(b *testing.B) {
 					if kind == "watched" {
 						changes = append(changes, float64(now-sent)/length)
 					}
-					station += gen.stop(b)>>8 + 1 // addresses that are new
+					station += gen.stop(b)>>8 + 1 // new addresses
 				}
 				if kind == "stopped" {
 					must(b, r.cmd.Process.Signal(syscall.SIGCONT))

@@ -19,9 +19,8 @@ import (
 	"bascule/test/netlab"
 )
 
-// A virtual machine whose tap QEMU makes, as libvirt's <interface
-// type='ethernet'> has it, reaches the switch with no script and no hook, and
-// leaves nothing behind.
+// A virtual machine whose tap QEMU makes, as with libvirt's <interface type='ethernet'>, is
+// attached to the switch without a script or a hook, and leaves nothing behind.
 func TestGuest(t *testing.T) {
 	l := netlab.New(t)
 	host := l.NewEnds(1)[0].Host()
@@ -41,7 +40,7 @@ func TestGuest(t *testing.T) {
 			t.Errorf("the watcher ended with %v", err)
 		}
 		s.Close()
-		runtime.GC() // which unmaps the tables of programs that this process has loaded
+		runtime.GC() // which unmaps the tables of the programs that this process has loaded
 	})
 
 	pool := guests.NewPool(l.Binary(), "busybox")
@@ -54,7 +53,7 @@ func TestGuest(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Keep("vm0")
-	for range 2 { // the second time with a device that is made anew
+	for range 2 { // the second time with a new device
 		card, takeOut, err := pool.Guest(0).Plug(ctx, l.Switch, guests.Device{Name: "vm0", ByQEMU: true}, 2, ends.Wire{}, false)
 		must(t, err)
 		ping, cancel := context.WithTimeout(ctx, time.Minute)

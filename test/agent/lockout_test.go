@@ -26,11 +26,11 @@ var (
 	lockoutSeed   = flag.Uint64("lockout.seed", 0, "what TestLockOut does; 0 for another one each time")
 )
 
-// TestLockOut does by chance what somebody may do who wants to cut himself off: the switch is that
-// of a guest, p1 is its uplink, and a station beyond a router asks by ping(8) whether the guest is
-// there. Files are applied with --confirm, commands change the switch before and after, and
-// commands, the process that waits, and the agent are killed. Each time the guest has to be there
-// again when the time to confirm is over, as it was.
+// TestLockOut makes random changes that may cut off the user who makes them. The switch is a guest's, p1
+// is its uplink, and a station behind a router checks with ping(8) whether the guest is reachable. Files
+// are applied with --confirm, commands change the switch before and after, and commands, the waiting
+// process, and the agent are killed. When the time to confirm is over, the guest has to be reachable again
+// each time, in its former state.
 func TestLockOut(t *testing.T) {
 	seed := *lockoutSeed
 	if seed == 0 {
@@ -47,11 +47,11 @@ type lockout struct {
 	t *testing.T
 	*netlab.Lab
 	rand  *rand.Rand
-	log   []string // what was done
+	log   []string // executed commands
 	agent *exec.Cmd
 }
 
-// The addresses of the guest, of the router, and of a station beyond it.
+// Addresses of the guest, of the router, and of a station behind it.
 const (
 	guestAddress  = "192.0.2.2"
 	routerAddress = "192.0.2.1"
@@ -79,12 +79,12 @@ func (s *lockout) ip(args ...string) {
 	}
 }
 
-// reachable asks from beyond the router.
+// reachable pings the guest from behind the router.
 func (s *lockout) reachable() bool {
 	return exec.Command("ip", "netns", "exec", s.Ends[0].Namespace.Name, "ping", "-qc1", "-W1", "-I", farAddress, guestAddress).Run() == nil
 }
 
-// states are those that a guest may be in; each is reached from beyond the router.
+// guestStates are possible states of a guest. The guest is reachable from behind the router in each.
 var guestStates = []string{
 	`bridges: {br0: {ports: {p1: {}, p2: {}, host0: {type: host, addresses: 192.0.2.2/24}}}}`,
 	`bridges: {br0: {vlan-filtering: on, ports: {p1: {pvid: 10}, p2: {tagged: "10,20"}, host0: {type: host, pvid: 10, addresses: 192.0.2.2/24}}}}`,
@@ -95,7 +95,7 @@ var guestStates = []string{
 	`bridges: {br0: {ports: {p1: {isolated: on}, p2: {isolated: on}, host0: {type: host, route: on, addresses: 192.0.2.2/24}}}}`,
 }
 
-// hostile are files that cut the guest off, or may.
+// hostileFiles are files that cut the guest off, or may do so.
 var hostileFiles = []string{
 	`bridges: {br0: {}}`,
 	`bridges: {br0: {ports: {p2: {}, host0: {type: host, addresses: 192.0.2.2/24}}}}`,
@@ -121,7 +121,7 @@ var hostileFiles = []string{
 	`bridges: {br0: {ports: {p1: {}, host0: {type: host}}}, br1: {}}`,
 }
 
-// hostileCommands are commands that cut the guest off, or may. Words that begin with ! are commands of the
+// hostileCommands are commands that cut the guest off, or may do so. Commands that begin with ! are the
 // host's.
 var hostileCommands = []string{
 	"port del br0 p1", "port del br0 host0", "bridge del br0", "bridge del --all", "bridge del br1",
@@ -147,7 +147,8 @@ func (s *lockout) note(format string, args ...any) {
 	s.log = append(s.log, fmt.Sprintf(format, args...))
 }
 
-// command runs one, or kills it: one that starts no other on its way into a system call.
+// command runs a command, or kills it. A command that starts no other is killed as it enters a system
+// call.
 func (s *lockout) command(args ...string) {
 	cmd := s.Command(args...)
 	call, n := pick(s.rand, []string{"bpf", "mkdirat", "renameat", "unlinkat", "sendto", "flock"}), 1+s.rand.IntN(60)
@@ -163,7 +164,7 @@ func (s *lockout) command(args ...string) {
 		killed.Env = cmd.Env
 		r, err := netlab.RunCommand(killed)
 		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) { // the command was quicker
+		if !errors.Is(err, context.DeadlineExceeded) { // the command was faster
 			must(s.t, err)
 		}
 		s.note("%v, killed after %v", r, after)
@@ -174,7 +175,7 @@ func (s *lockout) command(args ...string) {
 	}
 }
 
-// mischief is a command.
+// mischief returns a random command.
 func (s *lockout) mischief() {
 	words := strings.Fields(pick(s.rand, hostileCommands))
 	if name, ok := strings.CutPrefix(words[0], "!"); ok {
@@ -229,7 +230,7 @@ func (s *lockout) round() {
 		s.startAgent()
 	}
 	bad := pick(s.rand, hostileFiles)
-	if strings.Contains(good, "br1:") && !strings.Contains(bad, "br1:") { // the others are not put back
+	if strings.Contains(good, "br1:") && !strings.Contains(bad, "br1:") { // other bridges are not put back
 		bad = strings.Replace(bad, "bridges: {", "bridges: {br1: {}, ", 1)
 	}
 	s.note("%s", bad)
@@ -237,7 +238,7 @@ func (s *lockout) round() {
 	begun := waiting(s.Lab)
 	s.note("the change waits: %v", begun)
 	if begun {
-		for n := s.rand.IntN(4); n > 0 && waiting(s.Lab); n-- { // one command puts it back
+		for n := s.rand.IntN(4); n > 0 && waiting(s.Lab); n-- { // a command puts it back
 			s.mischief()
 		}
 	}
@@ -250,7 +251,7 @@ func (s *lockout) round() {
 	if waiting(s.Lab) {
 		overdue(s.t, s.Lab)
 	}
-	// the next one sees to it, whatever it is
+	// Any next command completes it.
 	if s.agent == nil && len(watchers(s.Lab)) == 0 && waiting(s.Lab) {
 		if s.rand.IntN(2) == 0 {
 			s.startAgent()
@@ -275,8 +276,8 @@ func (s *lockout) round() {
 	}
 }
 
-// comparable is what export prints, without what may stay different: the order of ports, that pf was
-// told to be off, and bridges that no file names.
+// comparable returns the output of export without the parts that may differ: the order of ports, pf's
+// explicit off, and bridges that are in no file.
 func comparable(text string) string {
 	text = strings.ReplaceAll(text, "    pf: off\n", "")
 	if at := strings.Index(text, "\n  br7:"); at >= 0 {
@@ -285,7 +286,7 @@ func comparable(text string) string {
 	return strings.Join(slices.Sorted(strings.Lines(text)), "")
 }
 
-// look shows what the host has.
+// look returns the host's state.
 func (s *lockout) look() string {
 	var all strings.Builder
 	for _, args := range [][]string{{"address"}, {"route"}, {"neighbour"}} {

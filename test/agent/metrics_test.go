@@ -24,7 +24,7 @@ import (
 	"bascule/test/netlab"
 )
 
-// inside is a client of HTTP in a network namespace.
+// inside returns an HTTP client in a network namespace.
 func inside(t testing.TB, ns *ends.Namespace) *http.Client {
 	transport := &http.Transport{DialContext: func(_ context.Context, network, addr string) (conn net.Conn, err error) {
 		err = ns.Do(func() (err error) {
@@ -37,7 +37,7 @@ func inside(t testing.TB, ns *ends.Namespace) *http.Client {
 	return &http.Client{Transport: transport, Timeout: patience}
 }
 
-// get returns what a server answers, or an error.
+// get returns a server's response, or an error.
 func get(c *http.Client, url string) (string, error) {
 	resp, err := c.Get(url)
 	if err != nil {
@@ -51,8 +51,8 @@ func get(c *http.Client, url string) (string, error) {
 	return string(body), err
 }
 
-// TestMetricsOfShortWays: the metrics have frames that went straight to a veth's other end, which the
-// counters of the port's device lack.
+// TestMetricsOfShortWays: the metrics include frames that went directly to a veth's other end, which the counters of
+// the port's device lack.
 func TestMetricsOfShortWays(t *testing.T) {
 	t.Parallel()
 	l := netlab.New(t)
@@ -103,9 +103,8 @@ func TestMetricsOfShortWays(t *testing.T) {
 	}
 }
 
-// TestPrometheus: Debian's Prometheus scrapes an agent and finds nothing wrong with it;
-// the alert rules are evaluated, and none of them fires for a switch that is well. The
-// series are what the commands say.
+// TestPrometheus: Debian's Prometheus scrapes an agent without errors. The alert rules are evaluated, and none of them
+// fires for a healthy switch. The series agree with the commands.
 func TestPrometheus(t *testing.T) {
 	for _, tool := range []string{"prometheus", "promtool"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -122,7 +121,7 @@ func TestPrometheus(t *testing.T) {
 	r.inside = true
 	r.start("--metrics", "127.0.0.1:9810", "-f", r.file("br1.yaml", "bridges: {br1: {ports: {}}}\n"))
 	l.AddBridge("br0", "tcx", nil, "--vlan-filtering", "--vlan-stats", "--stp", "rstp")
-	r.serves(2, "br0") // else a port is warned of
+	r.serves(2, "br0") // otherwise there is a warning about a port
 	l.AddPorts("br0", "tcx", ports[:2], "--stp-edge", "on")
 	forwarding(l, "br0", 2)
 	l.Bascule("vlan", "add", "br0", ports[0].Port, "10", "--untagged", "--pvid")
@@ -165,7 +164,7 @@ func TestPrometheus(t *testing.T) {
 		}
 	}
 
-	// other rules, of which the agent has kept nothing
+	// Other rules, which the agent has not read before.
 	l.Bascule("pfctl", "-q", "-b", "br0", "-f", file(t, "pf.conf", "pass label \"later\"\npass proto udp label \"service\"\n"))
 	l.Send(ports[0], l.Frames(5, netlab.MAC{2, 0, 0, 0, 0, 1}, netlab.MAC{2, 0, 0, 0, 0, 2})...)
 	again, err := get(client, "http://127.0.0.1:9810/metrics")
@@ -205,7 +204,7 @@ scrape_configs:
 		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address=127.0.0.1:9090")
 	var says bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &says, &says
-	must(t, l.Switch.Do(cmd.Start)) // it is in the network namespace of the thread
+	must(t, l.Switch.Do(cmd.Start)) // it runs in the network namespace of the thread
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		cmd.Wait()
@@ -259,8 +258,8 @@ scrape_configs:
 	r.stop()
 }
 
-// TestMetricsAtHostPort: the agent answers at the address of a host port that it makes itself, and says before that the
-// host lacks it.
+// TestMetricsAtHostPort: the agent serves at the address of a host port that it makes itself, and reports before that
+// the host lacks the address.
 func TestMetricsAtHostPort(t *testing.T) {
 	t.Parallel()
 	l := netlab.New(t)
@@ -279,8 +278,8 @@ func TestMetricsAtHostPort(t *testing.T) {
 	r.stop()
 }
 
-// TestServiceExposure: systemd says of the service, with metrics and page, that little is
-// open to it, and reads what the drop-in says.
+// TestServiceExposure: systemd rates the exposure of the service with metrics and page as low, and can read the
+// drop-in.
 func TestServiceExposure(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
 		t.Skip("systemd-analyze is missing: run 'make needs'")
@@ -293,17 +292,16 @@ func TestServiceExposure(t *testing.T) {
 		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, to)), 0o755))
 		must(t, os.WriteFile(filepath.Join(dir, to), text, 0o644))
 	}
-	// the threshold is in tenths
+	// The threshold is in tenths.
 	out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=39", filepath.Join(dir, "bascule.service")).CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte("only localhost entries")) {
 		t.Errorf("%v:\n%s", err, out)
 	}
 }
 
-// underSystemd runs systemd as the first process of namespaces of its own, in which the
-// machine's files can be written over, and in it the service as it is installed with the
-// drop-in. It runs a script then, and ends. $1 is an empty folder, and $2 has what is
-// installed, and gets what the script prints.
+// underSystemd runs systemd as the first process of namespaces of its own, in which the machine's files can be
+// overwritten, with the installed service and the drop-in. Then it runs a script, and ends. $1 is an empty folder. $2
+// has the installed files, and receives the script's output.
 const underSystemd = `
 dir=$1 with=$2
 mount --make-rprivate /
@@ -352,7 +350,7 @@ exec unshare --cgroup sh -euc 'mount -t cgroup2 cgroup2 $1/sys/fs/cgroup
 	exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot $1 /lib/systemd/systemd --system --unit=seen.target' sh $r
 `
 
-// whenSystemdRuns is what is looked at there.
+// whenSystemdRuns is the script that runs there.
 const whenSystemdRuns = `
 ask() { curl -sS --max-time 60 "$@"; }
 systemctl is-active bascule
@@ -370,8 +368,7 @@ systemctl stop bascule
 echo all is well
 `
 
-// TestServiceRuns: systemd starts the agent by its unit, with the drop-in that serves metrics
-// and page.
+// TestServiceRuns: systemd starts the agent with its unit, and with the drop-in that serves metrics and page.
 func TestServiceRuns(t *testing.T) {
 	const systemd = "/lib/systemd/systemd"
 	if _, err := os.Stat(systemd); err != nil {
@@ -397,7 +394,7 @@ func TestServiceRuns(t *testing.T) {
 	if !bytes.Contains(said, []byte("\nall is well\n")) {
 		t.Errorf("%v:\n%s\n%s", err, out, said)
 	}
-	// what is left of its cgroups, which the kernel empties when the processes are gone
+	// Its remaining cgroups, which the kernel removes after the processes have ended.
 	l.Wait("the cgroups to go", func() bool {
 		return exec.Command("unshare", "--mount", "sh", "-euc", `mount -t cgroup2 cgroup2 "$1"
 			cd "$1"; [ ! -e "$2" ] || find "$2" -depth -type d -exec rmdir {} +`, "sh", t.TempDir(), filepath.Base(with)).Run() == nil

@@ -16,11 +16,11 @@ import (
 	"bascule/test/netlab"
 )
 
-// former is who has had an address until now.
+// former is the station that had an address before.
 var former = net.HardwareAddr{2, 0, 0, 0, 0xf0, 1}
 
-// remember has a station's own stack believe that former has some addresses, as it does for minutes
-// after it has talked to them.
+// remember adds entries for former to a station's neighbour table, like those that stay for minutes
+// after a conversation.
 func remember(t *testing.T, e *netlab.End, addresses ...string) {
 	t.Helper()
 	for _, a := range addresses {
@@ -28,7 +28,8 @@ func remember(t *testing.T, e *netlab.End, addresses ...string) {
 	}
 }
 
-// believes is whether a station's stack has a MAC address for some addresses. It has sent nothing.
+// believes reports whether a station's neighbour table has a MAC address for some addresses. The
+// station has sent nothing.
 func believes(t *testing.T, e *netlab.End, mac net.HardwareAddr, addresses ...string) bool {
 	t.Helper()
 	list, err := e.Namespace.Netlink().NeighList(e.Ifindex, netlink.FAMILY_ALL)
@@ -44,8 +45,8 @@ func believes(t *testing.T, e *netlab.End, mac net.HardwareAddr, addresses ...st
 	return n == len(addresses)
 }
 
-// An address or a MAC address that comes to a host port is told to the stations of its VLAN, and to
-// no others: by a command, by ip(8), and by the agent.
+// An address or MAC address that is added to a host port is announced to the stations of its VLAN,
+// and to no others: by a command, after ip(8), and by the agent.
 func neighboursTold(t *testing.T, l *netlab.Lab, r *runner) {
 	must(t, l.Switch.Do(func() error {
 		return errors.Join(labends.Sysctl("net.ipv6.conf.all.disable_ipv6", "0"), labends.Sysctl("net.ipv6.conf.default.disable_ipv6", "0"))
@@ -102,7 +103,7 @@ func neighboursTold(t *testing.T, l *netlab.Lab, r *runner) {
 		a, err := netlink.ParseAddr(text)
 		must(t, err)
 		if text == at6+"/64" {
-			a.Flags = 2 // IFA_F_NODAD: it is used at once, and the kernel says nothing
+			a.Flags = 2 // IFA_F_NODAD: it is used at once, without an event of the kernel
 		}
 		must(t, l.Switch.Netlink().AddrAdd(host, a))
 	}

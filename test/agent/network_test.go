@@ -22,39 +22,39 @@ type network struct {
 	t      testing.TB
 	nodes  []*node
 	cables []*cable
-	number uint32 // of the last frame
+	number uint32 // number of the last frame
 }
 
-// A node is a bridge, in a namespace that is its own or has several.
+// A node is a bridge, in a namespace of its own or together with others.
 type node struct {
 	*netlab.Lab
 	bridge  string
 	hook    string
-	agent   *runner // of the namespace, nil if the bridge is none of ours
+	agent   *runner // agent of the namespace, nil for a foreign bridge
 	end     *netlab.End
 	station netlab.MAC
-	foreign foreign // nil if the bridge is ours
+	foreign foreign // nil for a bridge of bascule
 	ours    *bridge.Switch
 }
 
-// A foreign bridge speaks the spanning tree, too.
+// A foreign bridge runs spanning tree, too.
 type foreign interface {
 	view() view
 	join(port string)
-	flush() // returns when frames that it was given are sent, and what it has learned is in force
+	flush() // returns when its received frames are sent, and its received information is in force
 }
 
-// A view is a bridge's spanning tree as it says itself.
+// A view is a bridge's own report of its spanning tree.
 type view struct {
 	root  string // identifier: 8000.020000000001
 	isIt  bool   // it is the root
 	ports map[string]place
 }
 
-// A place is a port's in the tree.
+// A place is a port's role and state in the tree.
 type place struct{ role, state string }
 
-// settled reports whether nothing is to be waited for.
+// settled reports whether the port has reached its final state.
 func (p place) settled() bool {
 	switch p.role {
 	case "root", "designated":
@@ -79,12 +79,12 @@ func (c *cable) String() string {
 
 func (n *node) String() string { return n.Switch.Name + "/" + n.bridge }
 
-// quick are the shortest times that the standard allows (17.14): a port that
-// waits for nobody forwards after 8 s, and what is known is forgotten after 6.
+// quick are the shortest times that the standard allows (17.14): a port without an answering
+// neighbour forwards after 8 s, and received information expires after 6 s.
 var quick = []string{"--stp-hello", "1s", "--stp-max-age", "6s", "--stp-forward-delay", "4s"}
 
-// newNetwork makes n bridges of ours, the first of which is the root, in a
-// namespace and with an agent each.
+// newNetwork makes n bridges of bascule, each in a namespace and with an agent of its own. The
+// first one is the root.
 func newNetwork(t testing.TB, n int, hook string, settings ...string) *network {
 	t.Helper()
 	w := &network{t: t}
@@ -103,8 +103,8 @@ func (w *network) lab() *netlab.Lab {
 	return w.nodes[0].Beside()
 }
 
-// add adds a bridge to the namespace of an agent, nil for one that is still to
-// be started.
+// add adds a bridge to the namespace of an agent, or, if r is nil, of an agent that is started
+// later.
 func (w *network) add(l *netlab.Lab, r *runner, bridge, hook string, settings ...string) *node {
 	w.t.Helper()
 	if r == nil {
@@ -128,7 +128,7 @@ func (w *network) place(n *node) *node {
 	return n
 }
 
-// tree is what the agent says of the bridge, nil for nothing.
+// tree returns the agent's status of the bridge, nil for none.
 func (n *node) tree() *agent.TreeStatus {
 	for _, b := range n.agent.status().Namespaces[0].Bridges {
 		if b.Name == n.bridge {
@@ -138,9 +138,8 @@ func (n *node) tree() *agent.TreeStatus {
 	return nil
 }
 
-// states are those that the ports have in the datapath. A port that the spanning
-// tree has opened forwards once its snapshot is written, a moment after the agent
-// says so.
+// states returns the states of the ports in the datapath. A port that the spanning tree has
+// opened forwards when its snapshot is written, a moment after the agent reports it.
 func (n *node) states() map[string]string {
 	n.agent.t.Helper()
 	if n.ours == nil {
@@ -180,13 +179,13 @@ func (n *node) view() view {
 	return v
 }
 
-// join makes a device a port.
+// join adds a device as a port.
 func (n *node) join(port string) {
 	if n.foreign != nil {
 		n.foreign.join(port)
 		return
 	}
-	r, err := n.Run("port", "add", n.bridge, port, "--hook", n.hook) // warns of what XDP takes
+	r, err := n.Run("port", "add", n.bridge, port, "--hook", n.hook) // it warns of features that XDP loses
 	must(n.agent.t, err)
 	if r.Exit != 0 {
 		n.agent.t.Fatal(r)
@@ -218,7 +217,7 @@ func (w *network) patch(a, b int) *cable {
 	return c
 }
 
-// pull cuts the cable at one of its sides.
+// pull cuts the cable at one side.
 func (c *cable) pull(side int) {
 	c.cut = true
 	if c.patch {
@@ -240,7 +239,7 @@ func (c *cable) plug() {
 	}
 }
 
-// ring joins all bridges in a ring.
+// ring joins all bridges into a ring.
 func (w *network) ring() {
 	w.t.Helper()
 	for i := range w.nodes {
@@ -248,7 +247,7 @@ func (w *network) ring() {
 	}
 }
 
-// mesh joins each bridge with each.
+// mesh joins each bridge with each other.
 func (w *network) mesh() {
 	w.t.Helper()
 	for i := range w.nodes {
@@ -258,8 +257,8 @@ func (w *network) mesh() {
 	}
 }
 
-// unsettled says what is in the way of there being one tree of all bridges, ""
-// if nothing is. used are the cables that are of the tree.
+// unsettled returns why the bridges do not form one tree, or "" if they do. used are the cables
+// of the tree.
 func (w *network) unsettled() (why string, used []*cable) {
 	views := map[*node]view{}
 	root, roots := "", 0
@@ -305,8 +304,8 @@ func (w *network) unsettled() (why string, used []*cable) {
 	return "", used
 }
 
-// settle waits until there is one tree of all bridges, and returns the cables
-// that it has. It takes its time: a machine may be busy.
+// settle waits until all bridges form one tree, and returns the tree's cables. This may take
+// long on a busy machine.
 func (w *network) settle(what string) []*cable {
 	w.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
@@ -320,7 +319,7 @@ func (w *network) settle(what string) []*cable {
 	}
 }
 
-// logs is what the agents have said.
+// logs returns the logs of the agents.
 func (w *network) logs() string {
 	var text strings.Builder
 	seen := map[*runner]bool{}
@@ -333,7 +332,7 @@ func (w *network) logs() string {
 	return text.String()
 }
 
-// flush returns when every frame that was sent has arrived where it was going.
+// flush returns when every frame that was sent has arrived at its destination.
 func (w *network) flush() {
 	w.t.Helper()
 	for _, n := range w.nodes {
@@ -350,7 +349,7 @@ func (w *network) flush() {
 	}
 }
 
-// take returns how often frames have arrived, by where.
+// take returns how often each frame has arrived at each node.
 func (w *network) take() map[*node]map[netlab.Frame]int {
 	w.t.Helper()
 	got := map[*node]map[netlab.Frame]int{}
@@ -365,7 +364,7 @@ func (w *network) take() map[*node]map[netlab.Frame]int {
 	return got
 }
 
-// isData reports whether a frame is the test's, and no BPDU.
+// isData reports whether a frame belongs to the test, and is no BPDU.
 func isData(f netlab.Frame) bool {
 	const experimental = 0x88b5
 	return len(f) > 14 && binary.BigEndian.Uint16([]byte(f[12:])) == experimental
@@ -382,9 +381,9 @@ func (w *network) send(from *node, dst netlab.MAC, n int) (frames []netlab.Frame
 	return frames
 }
 
-// once sends broadcasts and unicasts from each end: each frame must come once to
-// each end that it is for, and not back. What is for one end may come to others,
-// once: addresses are forgotten whenever the tree has changed.
+// once sends broadcasts and unicasts from each end. Each frame must arrive once at each of its
+// destinations, and not at its source. Unicasts may also arrive once at others, since addresses
+// are deleted whenever the tree changes.
 func (w *network) once(what string) {
 	w.t.Helper()
 	const frames = 20
@@ -421,14 +420,13 @@ func (w *network) once(what string) {
 	}
 }
 
-// streams send a frame each millisecond from the last node to everybody, and
-// from the first to the node to alone, who does not answer, while f goes on.
-// None may come twice. It returns how many were lost at all ends, and the longest
-// time for which nothing came.
+// streams sends a frame each millisecond from the last node as a broadcast, and from the first
+// as a unicast to node to, which does not answer, while f runs. None may arrive twice. It
+// returns the sum of lost frames at all ends, and the longest time without an arrival.
 func (w *network) streams(what string, to *node, f func()) (sum netlab.Arrival) {
 	w.t.Helper()
 	first, last := w.nodes[0], w.nodes[len(w.nodes)-1]
-	w.send(to, netlab.Broadcast, 1) // says where it is
+	w.send(to, netlab.Broadcast, 1) // its address is learned
 	w.flush()
 	var all []*netlab.End
 	for _, n := range w.nodes {
@@ -438,7 +436,7 @@ func (w *network) streams(what string, to *node, f func()) (sum netlab.Arrival) 
 	}
 	many := netlab.StartStream(last.end, netlab.Broadcast, netlab.Station(1000), time.Millisecond, all...)
 	one := netlab.StartStream(first.end, to.station, netlab.Station(1001), time.Millisecond, to.end)
-	time.Sleep(100 * time.Millisecond) // for something to have come before
+	time.Sleep(100 * time.Millisecond) // until the first frames have arrived
 	f()
 	time.Sleep(100 * time.Millisecond)
 	must(w.t, many.Stop())

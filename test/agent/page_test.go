@@ -30,13 +30,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// pageOf starts an agent with a page at a socket, and returns an address at which a
-// browser reaches it.
+// pageOf starts an agent with a page at a socket, and returns its address for a browser.
 func pageOf(t testing.TB, r *runner, args ...string) string {
 	t.Helper()
 	path := filepath.Join(r.dir, "web.sock")
 	r.start(append(args, "--web", "unix:"+path)...)
-	// sockets have no network namespace, as the agent's addresses have
+	// Unix sockets have no network namespace, unlike the agent's addresses.
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "localhost"})
 	proxy.FlushInterval = -1
 	proxy.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -47,7 +46,7 @@ func pageOf(t testing.TB, r *runner, args ...string) string {
 	return s.URL
 }
 
-// TestPageShows: the page shows what the commands say, and what the switch does.
+// TestPageShows: the page agrees with the output of commands, and with the switch.
 func TestPageShows(t *testing.T) {
 	t.Parallel()
 	l := netlab.New(t)
@@ -69,7 +68,7 @@ func TestPageShows(t *testing.T) {
 	}
 	b.Until(fmt.Sprintf("document.querySelector('[data-key=\"br0/%s\"]').getAttribute('aria-label').includes('VLAN 1 untagged 10 untagged')", ends[0].Port))
 
-	// addresses: what fdb show says, in the page's order
+	// Addresses: the output of fdb show, in the page's order.
 	var fdb []struct{ MAC, Ifname string }
 	l.JSON(&fdb, "fdb", "show", "br0")
 	var want []string
@@ -85,7 +84,7 @@ func TestPageShows(t *testing.T) {
 		t.Errorf("the page has %v, fdb show has %v", rows, want)
 	}
 
-	// a trace says what the command says
+	// A trace agrees with the command's output.
 	b.Open(at, "trace")
 	b.Until("document.querySelector('#trace [name=in]').options.length === 4")
 	b.Type("#trace [name=in]", ends[1].Port)
@@ -101,7 +100,7 @@ func TestPageShows(t *testing.T) {
 		}
 	}
 
-	// frames that are dropped are seen, with the reason and the port
+	// Dropped frames are shown, with the reason and the port.
 	b.Open(at, "switch")
 	b.Live()
 	l.Bascule("port", "set", "br0", ends[2].Port, "--locked", "--learn=off")
@@ -127,19 +126,19 @@ func TestPageShows(t *testing.T) {
 	dropped := l.Port("br0", ends[2].Port).Drops["locked"]
 	b.Until(fmt.Sprintf("document.querySelector('#port').innerText.replace(/\\u2009| /g, '').includes('%d')", dropped))
 
-	// a port that leaves is there no more; the page of a port asks about it as long as it is shown
+	// A removed port disappears. The page of a port requests it as long as it is shown.
 	b.Open(at, "switch")
 	b.Until("document.querySelectorAll('.picture .port').length === 5")
 	l.Bascule("port", "del", "br0", ends[2].Port)
 	b.Until("document.querySelectorAll('.picture .port').length === 4")
 
-	// pf's states, and the end of one
+	// pf's states, and the end of a state.
 	l.Bascule("pfctl", "-q", "-b", "br0", "-e")
 	b.Open(at, "states")
 	b.Until("document.querySelector('#mode').innerText === 'can kill states' && document.querySelector('#pf').innerText.includes('pf of br0 is on')")
 	b.Fine()
 
-	// the agent goes and comes
+	// The agent stops and starts.
 	r.stop()
 	b.Until("document.querySelector('#lamp').dataset.state === 'gone'")
 	r.start("--web", "unix:"+filepath.Join(r.dir, "web.sock"))
@@ -147,8 +146,8 @@ func TestPageShows(t *testing.T) {
 	b.Until("document.querySelector('#mode').innerText === 'read only'")
 }
 
-// TestPageKills: a state that real hosts have made is ended by the page, and gone for pfctl.
-// Who may not change anything sees it, and has no button.
+// TestPageKills: the page ends a state of real hosts, and pfctl no longer lists it. A user who may not
+// change anything sees the state without a button.
 func TestPageKills(t *testing.T) {
 	t.Parallel()
 	l := netlab.New(t)
@@ -225,18 +224,18 @@ func TestPageKills(t *testing.T) {
 	r.stop()
 }
 
-// pagesOpen is how many pages BenchmarkPages opens.
+// pagesOpen is the number of pages that BenchmarkPages opens.
 const pagesOpen = 10
 
-// BenchmarkPages is what the agent of a large, idle switch takes with ten pages open, for
-// 20 seconds: of a core, and of memory. Clients ask what a page asks, as often: two
-// streams, and all settings every 30 seconds.
+// BenchmarkPages measures the CPU time and memory of an idle, large switch's agent with ten open
+// pages, for 20 seconds. Clients send the requests of a page, at the same rate: two streams, and all
+// settings every 30 seconds.
 func BenchmarkPages(b *testing.B) {
 	for b.Loop() {
 		l := netlab.New(b)
 		manyDevices(b, l)
 		r := newRunner(b, l)
-		l.Setenv("WATCHDOG_USEC", "10000000") // as the unit has it
+		l.Setenv("WATCHDOG_USEC", "10000000") // as in the unit
 		at := pageOf(b, r, "--log-level", "info", "-f", r.file("many.yaml", manyFile("off")))
 		forwarding(l, "br0", manyPorts)
 		ctx, cancel := context.WithCancel(b.Context())
@@ -290,7 +289,7 @@ func BenchmarkPages(b *testing.B) {
 				return nil
 			})
 		}
-		time.Sleep(5 * time.Second) // what the start has left to do
+		time.Sleep(5 * time.Second) // the start continues for a while
 		pid := r.cmd.Process.Pid
 		samples.Store(0)
 		read.Store(0)

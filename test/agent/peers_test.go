@@ -32,8 +32,8 @@ func (n *node) run(t testing.TB, env []string, name string, args ...string) stri
 	return out.String()
 }
 
-// A linuxBridge is a bridge of the kernel, with its spanning tree, which is that
-// of IEEE 802.1D-1998.
+// A linuxBridge is a bridge of the kernel, with its spanning tree according to IEEE
+// 802.1D-1998.
 type linuxBridge struct {
 	t testing.TB
 	n *node
@@ -49,7 +49,7 @@ func (w *network) addLinux(priority int) *node {
 	n.Keep("br0")
 	b.ip("link", "add", "br0", "type", "bridge", "stp_state", "1", "priority", fmt.Sprint(priority),
 		"hello_time", "100", "max_age", "600", "forward_delay", "400")
-	w.t.Cleanup(func() { b.ip("link", "del", "br0") }) // as the lab found it
+	w.t.Cleanup(func() { b.ip("link", "del", "br0") }) // the lab needs the former state
 	b.ip("link", "set", "br0", "up")
 	b.join(n.end.Port)
 	return n
@@ -62,7 +62,7 @@ func (b *linuxBridge) ip(args ...string) string {
 
 func (b *linuxBridge) join(port string) { b.ip("link", "set", port, "master", "br0") }
 
-func (b *linuxBridge) flush() {} // it forwards in the sender's call
+func (b *linuxBridge) flush() {} // it forwards within the sender's system call
 
 func (b *linuxBridge) view() view {
 	type link struct {
@@ -75,7 +75,7 @@ func (b *linuxBridge) view() view {
 			Port struct {
 				State string `json:"state"`
 				No    string `json:"no"`
-				Root  string `json:"root_id"`   // designated; iproute2 6.1 gets the bridge's wrong
+				Root  string `json:"root_id"`   // designated; the bridge's own is wrong in iproute2 6.1
 				From  string `json:"bridge_id"` // designated
 			} `json:"info_slave_data"`
 		} `json:"linkinfo"`
@@ -113,8 +113,7 @@ func (b *linuxBridge) view() view {
 	return v
 }
 
-// linuxID writes an identifier as ours are written: ip(8) has colons in it, and
-// no leading zeros.
+// linuxID converts an identifier of ip(8), which has colons and no leading zeros, to our form.
 func linuxID(id string) string {
 	priority, mac, _ := strings.Cut(id, ".")
 	var high uint16
@@ -131,7 +130,7 @@ type ovs struct {
 	dir string
 }
 
-// addOVS adds a bridge of an Open vSwitch of its own.
+// addOVS adds a bridge of a separate Open vSwitch.
 func (w *network) addOVS(priority int) *node {
 	w.t.Helper()
 	const schema = "/usr/share/openvswitch/vswitch.ovsschema"
@@ -151,7 +150,7 @@ func (w *network) addOVS(priority int) *node {
 	o.start("vswitchd.ctl", "ovs-vswitchd", "unix:"+o.path("db.sock"), "--unixctl="+o.path("vswitchd.ctl"))
 	o.vsctl("add-br", "br0", "--", "set", "Bridge", "br0", "datapath_type=netdev", "rstp_enable=true",
 		fmt.Sprintf("other_config:rstp-priority=%d", priority))
-	w.t.Cleanup(func() { o.vsctl("del-br", "br0") }) // ports are as the lab found them
+	w.t.Cleanup(func() { o.vsctl("del-br", "br0") }) // ports return to their former state
 	o.join(n.end.Port)
 	o.vsctl("set", "Port", n.end.Port, "other_config:rstp-port-admin-edge=true")
 	return n
@@ -166,7 +165,7 @@ func (o *ovs) env() (env []string) {
 	return env
 }
 
-// start starts a daemon, which ends before the lab does.
+// start starts a daemon, which ends before the lab.
 func (o *ovs) start(socket, name string, args ...string) {
 	o.t.Helper()
 	cmd := ends.Command(context.Background(), name, append(args, "--no-chdir", "--verbose=console:warn", "--verbose=syslog:off")...)
@@ -197,10 +196,10 @@ func (o *ovs) vsctl(args ...string) {
 
 func (o *ovs) join(port string) { o.vsctl("add-port", "br0", port) }
 
-// flush waits for its process, and makes it forget the decisions that it
-// remembers: it forwards by them until its revalidators have looked at them again,
-// which on a busy machine is long after the spanning tree says that a port forwards.
-// It takes frames and questions in turns: between two answers is a whole turn.
+// flush waits for the process, and deletes its cached decisions. It forwards by the cache until
+// its revalidators have checked it, which on a busy machine is long after the spanning tree has
+// opened a port. The process handles frames and requests alternately: there is a whole turn
+// between two answers.
 func (o *ovs) flush() {
 	o.t.Helper()
 	const linger = 200 * time.Millisecond
@@ -210,14 +209,14 @@ func (o *ovs) flush() {
 	}
 }
 
-// appctl returns what the switch's process answers.
+// appctl returns a response of the switch's process.
 func (o *ovs) appctl(args ...string) string {
 	o.t.Helper()
 	return o.n.run(o.t, o.env(), "ovs-appctl", append([]string{"--target=" + o.path("vswitchd.ctl")}, args...)...)
 }
 
-// view reads what `ovs-appctl rstp/show` prints: settings of the root, of the
-// bridge, then a table of ports.
+// view parses the output of `ovs-appctl rstp/show`: settings of the root, of the bridge, then a
+// table of ports.
 func (o *ovs) view() view {
 	o.t.Helper()
 	text := o.appctl("rstp/show", "br0")

@@ -19,17 +19,17 @@ import (
 	"bascule/test/netlab"
 )
 
-// at is the path of one of the agent's files.
+// at returns the path of one of the agent's files.
 func (r *runner) at(suffix string) string {
 	return filepath.Join(r.dir, strconv.FormatUint(r.cookie, 10)+suffix)
 }
 
-// pinned is the path of what an agent has beside the bridges.
+// pinned returns the path of an agent's pin beside the bridges.
 func (r *runner) pinned(suffix string) string {
 	return filepath.Join("/run/bascule", strconv.FormatUint(r.cookie, 10)+suffix)
 }
 
-// ends waits until the agent has ended by itself, with status 1 and these words.
+// ends waits until the agent has ended with status 1 and these words.
 func (r *runner) ends(words ...string) {
 	r.t.Helper()
 	done := make(chan error, 1)
@@ -81,8 +81,8 @@ func (r *runner) alone() {
 	}
 }
 
-// TestPlaces: an agent whose files are taken away makes them anew, and remains the
-// only one of its namespace, whatever is in their place.
+// TestPlaces: an agent whose files are removed makes them again, and remains the only one of
+// its namespace, even if other files replace them.
 func TestPlaces(t *testing.T) {
 	lock, socket, snapshot := ".lock", ".sock", "-br0.stp"
 	remove := func(path string) error { return os.RemoveAll(path) }
@@ -132,13 +132,14 @@ func TestPlaces(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			l := netlab.New(t)
 			r := newRunner(t, l)
-			r.dir = filepath.Join(r.dir, "agent") // beside what the service manager has
+			r.dir = filepath.Join(r.dir, "agent") // in addition to the service manager's folder
 			l.Setenv("BASCULE_AGENT_DIR", r.dir)
 			l.Bascule("bridge", "add", "br0", "--stp", "rstp")
 			r.start()
 			r.serves(1, "br0")
 			pid := r.cmd.Process.Pid
-			// no time to notice anything: it must not matter who is the faster
+			// The agent has no time to notice anything: the result must not depend
+			// on which of the two is faster.
 			must(t, r.cmd.Process.Signal(syscall.SIGSTOP))
 			l.Wait("its process is stopped", func() bool { return bridge.Stopped(pid) })
 			must(t, c.do(c.path(r)))
@@ -163,7 +164,7 @@ func TestPlaces(t *testing.T) {
 			if n := r.logs.Lines("level=ERROR"); n > 0 && c.path(r) != r.dir {
 				t.Errorf("%d errors in its log\n%s", n, r.logs.String())
 			}
-			// the snapshot is written on, and the next agent goes on from it
+			// The snapshot is still written, and the next agent continues from it.
 			r.kill()
 			r.start()
 			r.says(1, "the spanning tree is taken over")
@@ -179,8 +180,8 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestPlacesLost: an agent that cannot have its folder any more ends, and says so;
-// bridges stay as they are.
+// TestPlacesLost: an agent that can no longer have its folder ends, and reports that. Bridges
+// stay as they are.
 func TestPlacesLost(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -219,8 +220,8 @@ func TestPlacesLost(t *testing.T) {
 	}
 }
 
-// TestPlacesTaken: where both locks are taken away and another agent was quicker,
-// the first one ends, and leaves what is the other's alone.
+// TestPlacesTaken: if both locks are removed and another agent takes them first, the first
+// agent ends, and does not touch the other's files.
 func TestPlacesTaken(t *testing.T) {
 	l := netlab.New(t)
 	r := newRunner(t, l)
@@ -250,12 +251,12 @@ func TestPlacesTaken(t *testing.T) {
 	r.stop()
 }
 
-// TestPlacesUnmounted: without the file system in which bridges are pinned there are
-// none. The agent ends, so that the next one begins with what there is.
+// TestPlacesUnmounted: without the file system of pins there are no bridges. The agent ends, so
+// that the next one begins with the present state.
 func TestPlacesUnmounted(t *testing.T) {
 	l := netlab.New(t)
 	r := newRunner(t, l)
-	// in a place where nobody else has the file system
+	// In a mount namespace where no other process has the file system.
 	agent := l.Command("agent", "--log-level", "debug")
 	r.cmd = exec.Command("unshare", append([]string{"-m", "--propagation", "private", "sh", "-c",
 		`mount -t bpf -o mode=0700 bascule /run/bascule && exec "$@"`, "sh"}, agent.Args...)...)

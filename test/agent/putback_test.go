@@ -27,7 +27,7 @@ func ipIn(t *testing.T, l *netlab.Lab, args ...string) {
 	}
 }
 
-// putBackNow has the change that waits be put back by the next command, and returns what that says.
+// putBackNow has the next command put the waiting change back, and returns the command's output.
 func putBackNow(t *testing.T, l *netlab.Lab) string {
 	t.Helper()
 	killWatchers(t, l)
@@ -37,8 +37,8 @@ func putBackNow(t *testing.T, l *netlab.Lab) string {
 	return r.Stderr
 }
 
-// confirmCable has a change cut a patch cable whose other end is in a bridge that no file names:
-// that end has its filter again when the cable is put back.
+// confirmCable has a change cut a patch cable whose other end is in a bridge that is in no file. That end
+// has its filter again when the cable is put back.
 func confirmCable(t *testing.T, l *netlab.Lab) {
 	e := l.Ends
 	bridges := []string{"br0", "brx"}
@@ -61,7 +61,7 @@ func confirmCable(t *testing.T, l *netlab.Lab) {
 	for _, back := range []func(){
 		func() { putBackNow(t, l) },
 		func() { l.Bascule("apply", "--back") },
-		func() { // of a change that was confirmed
+		func() { // after a change that was confirmed
 			l.Bascule("apply", "confirm")
 			apply(t, l, "--back")
 		},
@@ -78,7 +78,7 @@ func confirmCable(t *testing.T, l *netlab.Lab) {
 		}
 		filtered()
 	}
-	// a bridge that loses nothing by the change is left alone
+	// A bridge that loses nothing by the change is not touched.
 	tried(t, l, "1h", "bridges: {br0: {ageing: 77s, ports: {p1: , p2: , cab: {type: patch, peer: brx/cab0}}}}")
 	l.Bascule("bridge", "set", "brx", "--ageing", "99s")
 	putBackNow(t, l)
@@ -87,7 +87,7 @@ func confirmCable(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// confirmSmallMTU takes IPv6 away from the host's interface by its MTU.
+// confirmSmallMTU sets an MTU that removes IPv6 from the host's interface.
 func confirmSmallMTU(t *testing.T, l *netlab.Lab) {
 	out, err := exec.Command("ip", "netns", "exec", l.Switch.Name, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=0").CombinedOutput()
 	if err != nil {
@@ -111,8 +111,8 @@ func confirmSmallMTU(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// confirmBusy has somebody else use a device when it is to be a port again: it comes back from where
-// commands have put it, and the rest comes back without what the host uses.
+// confirmBusy has another program use a device that should become a port again. The device comes back from
+// where commands have put it. The rest comes back without a device that the host uses.
 func confirmBusy(t *testing.T, l *netlab.Lab) {
 	const before = "bridges: {br0: {ports: {p1: , p2: , p3: , h0: {type: host}}, rules: [block in on p3 arp], mirrors: {m0: {ports: [p3]}}}}"
 	ipIn(t, l, "link", "add", "m0", "type", "veth", "peer", "name", "m1")
@@ -121,7 +121,7 @@ func confirmBusy(t *testing.T, l *netlab.Lab) {
 		name      string
 		take      func()
 		free      func()
-		left, why string // what cannot come, "" for all that come
+		left, why string // the part that cannot come back, "" for none
 	}{
 		{"plugged", func() { l.Bascule("plug", "guest", "--bridge", "br0", "--device", "p3") }, func() {}, "", "p3 leaves br0, to which it came since, for br0"},
 		{"macvlan", func() { ipIn(t, l, "link", "add", "mv0", "link", "p3", "type", "macvlan") }, func() { ipIn(t, l, "link", "del", "mv0") }, "port p3", "mv0"},
@@ -169,7 +169,7 @@ func confirmBusy(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// confirmParts has the host take away what a port had: the rest is put back.
+// confirmParts has the host remove a part of a port's device: the rest is put back.
 func confirmParts(t *testing.T, l *netlab.Lab) {
 	nl, err := l.Switch.Netlink().LinkByName("p2")
 	must(t, err)
@@ -185,9 +185,9 @@ func confirmParts(t *testing.T, l *netlab.Lab) {
 		name, before, change string
 		take                 func()
 		said, left           string
-		after                string // that export has, and before
+		after                string // commands before it, and the export after it
 	}{
-		// their program passes all
+		// their program passes all frames
 		{"xdp", "ports: {p1: , p2: {hook: xdp}}", "ports: {p2: {hook: tcx}}", func() {
 			p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 				Type: ebpf.XDP, License: "Dual BSD/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
@@ -224,15 +224,15 @@ func confirmParts(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// confirmSlow has a change that takes longer than there is time to confirm it. The time begins anew when it
-// is made, and the process that waits goes on.
+// confirmSlow has a change that takes longer than the time to confirm it. The time starts again when the
+// change is made, and the waiting process continues.
 func confirmSlow(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "good.yaml", good))
 	tried(t, l, "1h", bad)
 	s, err := bridge.Open(l.Switch.Name)
 	must(t, err)
 	defer s.Close()
-	unlock, err := s.LockPlans() // as the apply has
+	unlock, err := s.LockPlans() // the lock of apply
 	must(t, err)
 	var end any
 	edit(t, l, func(p map[string]any) { end, p["end"] = p["end"], 1 })
@@ -257,7 +257,7 @@ func confirmSlow(t *testing.T, l *netlab.Lab) {
 	isBack(t, l)
 }
 
-// confirmTwins has the host give one address to two host ports: that is no reason to put nothing back.
+// confirmTwins has the host give one address to two host ports, which does not prevent the put-back.
 func confirmTwins(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "good.yaml", "bridges: {br0: {ports: {p1: , p2: , h0: {type: host}, h1: {type: host}}}}"))
 	ipIn(t, l, "link", "set", "h0", "address", "02:00:00:00:be:07")
@@ -272,12 +272,11 @@ func confirmTwins(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// confirmStuck has a change that cannot be put back: commands say the same of it, and there is a
-// way out.
+// confirmStuck has a change that cannot be put back. All commands report the same, and there is a way out.
 func confirmStuck(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "good.yaml", good))
 	path := tried(t, l, "1h", bad)
-	killWatchers(t, l) // one would write the state anew
+	killWatchers(t, l) // it would write the state again
 	paths, err := filepath.Glob(filepath.Join(ofLab(l), "0*.yaml"))
 	must(t, err)
 	for _, path := range paths {
@@ -316,8 +315,8 @@ func confirmStuck(t *testing.T, l *netlab.Lab) {
 	apply(t, l, "--yes", file(t, "good.yaml", good), file(t, "none.yaml", "bridges: {br1: {}}"))
 }
 
-// confirmGuests has devices come by a pattern of the agent's while a change waits, or after a state:
-// they are ports again when that is put back. What a person took out before stays out.
+// confirmGuests has devices become ports by the agent's pattern while a change waits, or after a state was
+// recorded. They are ports again after a put-back. A port that a user deleted before stays deleted.
 func confirmGuests(t *testing.T, l *netlab.Lab, putBack func()) {
 	r := newRunner(t, l)
 	path := file(t, "switch.yaml", `bridges: {br0: {ports: {p1: , p2: , "w*": {isolated: on}}}}`)
@@ -333,14 +332,14 @@ func confirmGuests(t *testing.T, l *netlab.Lab, putBack func()) {
 	r.start("-f", path)
 	l.Wait("the guests of before", func() bool { return is("w1", true) && is("w2", true) })
 	plug("w3")
-	l.Wait("one that comes", func() bool { return is("w3", true) }) // so the agent has seen those two
-	l.Bascule("port", "del", "br0", "w1")                           // by hand
+	l.Wait("one that comes", func() bool { return is("w3", true) }) // so the agent has seen these two
+	l.Bascule("port", "del", "br0", "w1")                           // with a command
 	apply(t, l, file(t, "state.yaml", "bridges: {br9: {}}"))
 	change := "bridges: {br0: {ageing: 90s, ports: {p1: , p2: , w2: {isolated: on}%s}}}"
 	tried(t, l, "1h", fmt.Sprintf(change, ""))
 	plug("w5")
 	l.Wait("the guest to come", func() bool { return is("w5", true) })
-	l.Bascule("port", "del", "br0", "w2") // by hand, and put back
+	l.Bascule("port", "del", "br0", "w2") // with a command, and put back
 	putBack()
 	if waiting(l) {
 		t.Error("it waits still")
@@ -359,13 +358,13 @@ func confirmGuests(t *testing.T, l *netlab.Lab, putBack func()) {
 	l.Reach(l.Ends[0], l.Frames(3, netlab.Broadcast, l.Ends[0].MAC), l.Ends[1])
 }
 
-// confirmOthers has another user work while a change waits: each command says what may become of
-// it, and the change is put back with --yes alone.
+// confirmOthers has another user work while a change waits. Each command warns that its change may be lost,
+// and the waiting change is put back only with --yes.
 func confirmOthers(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "good.yaml", good))
 	l.Setenv("SUDO_USER", "alice")
 	tried(t, l, "1h", bad)
-	l.Bascule("port", "set", "br0", "p3", "--hairpin") // it is hers
+	l.Bascule("port", "set", "br0", "p3", "--hairpin") // the other user's change
 	l.Setenv("SUDO_USER", "bob")
 	l.Bascule("port", "show", "br0")
 	for _, args := range [][]string{

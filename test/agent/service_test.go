@@ -26,21 +26,21 @@ import (
 	"bascule/test/netlab"
 )
 
-// patience is how long is waited for what is sure to happen.
+// patience is the time limit for events that have to happen.
 const patience = 3 * time.Minute
 
-// A runner runs agents of a lab's namespace, one after another.
+// A runner runs agents in a lab's namespace, one after another.
 type runner struct {
 	t      testing.TB
 	lab    *netlab.Lab
-	cookie uint64 // of the lab's namespace
-	dir    string // for sockets and snapshots
+	cookie uint64 // cookie of the lab's namespace
+	dir    string // folder for sockets and snapshots
 	cmd    *exec.Cmd
-	logs   netlab.OutputFile // by the one that runs, or ran last
+	logs   netlab.OutputFile // logs of the present agent, or the last one
 
-	inside bool // they run in the namespace themselves, where they can listen at its addresses
+	inside bool // agents run inside the namespace, where they can listen at its addresses
 
-	socket *net.UnixConn // as the service manager has it
+	socket *net.UnixConn // the service manager's socket
 	mu     sync.Mutex
 	heard  []string
 }
@@ -78,7 +78,7 @@ func newRunner(t testing.TB, l *netlab.Lab) *runner {
 	return r
 }
 
-// count returns how often the service manager was told something that begins so.
+// count returns the number of messages to the service manager that begin with begin.
 func (r *runner) count(begin string) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,7 +107,7 @@ func (r *runner) start(args ...string) {
 	r.lab.Wait("the agent to be ready", func() bool { return r.count("READY=1") > 0 })
 }
 
-// kill ends the agent as nothing can prepare for.
+// kill kills the agent, without a chance to prepare.
 func (r *runner) kill() {
 	r.t.Helper()
 	r.cmd.Process.Kill()
@@ -115,7 +115,7 @@ func (r *runner) kill() {
 	r.cmd = nil
 }
 
-// stop ends the agent as its service manager does.
+// stop stops the agent as its service manager does.
 func (r *runner) stop() {
 	r.t.Helper()
 	must(r.t, r.cmd.Process.Signal(syscall.SIGTERM))
@@ -125,15 +125,14 @@ func (r *runner) stop() {
 	r.cmd = nil
 }
 
-// says waits until so many lines of the log have the words.
+// says waits until n lines of the log contain the words.
 func (r *runner) says(n int, words ...string) {
 	r.t.Helper()
 	r.lab.Wait(fmt.Sprintf("%d lines with %q\n%s", n, words, r.logs.String()), func() bool { return r.logs.Lines(words...) == n })
 }
 
-// status is what the agent says of itself. No command is run for it: tests ask
-// often, and are not to take the processor from the agents. It is asked again as
-// long as it does not answer: the machine may stand still.
+// status returns the agent's status. It runs no command, since tests call it often, and commands would take CPU time
+// from the agents. It retries as long as the agent does not answer: the machine may stall.
 func (r *runner) status() agent.Status {
 	r.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
@@ -147,8 +146,8 @@ func (r *runner) status() agent.Status {
 	}
 }
 
-// serves waits until the agent serves so many bridges of its own namespace, and
-// has the spanning trees of the named ones in hand: it may be ready before.
+// serves waits until the agent serves the given number of bridges in its own namespace, and runs the spanning trees of
+// the named ones. The agent may report that it is ready before.
 func (r *runner) serves(bridges int, trees ...string) {
 	r.t.Helper()
 	r.lab.Wait(fmt.Sprintf("the agent to serve %d bridges, and the spanning trees %v", bridges, trees), func() bool {
@@ -159,7 +158,7 @@ func (r *runner) serves(bridges int, trees ...string) {
 	})
 }
 
-// file writes a desired state.
+// file writes a file with a configuration.
 func (r *runner) file(name, text string) string {
 	r.t.Helper()
 	path := filepath.Join(r.dir, name)
@@ -235,8 +234,7 @@ func TestService(t *testing.T) {
 	}
 }
 
-// TestKilled: no frame is lost when the agent is killed and comes back, also
-// not on a bridge with spanning tree.
+// TestKilled: no frame is lost when the agent is killed and restarted, even on a bridge with spanning tree.
 func TestKilled(t *testing.T) {
 	for _, stp := range []string{"off", "rstp"} {
 		t.Run("stp "+stp, func(t *testing.T) {
@@ -257,17 +255,17 @@ func TestKilled(t *testing.T) {
 			sw, err := bridge.Open(l.Switch.Name)
 			must(t, err)
 			defer sw.Close()
-			// which it makes ready when all is quiet, with a generation of their own
+			// The agent prepares it when all is quiet, with a generation of its own.
 			l.Wait("the berths", func() bool {
 				berths, err := sw.Berths("br0")
 				return err == nil && len(berths) == 1
 			})
-			// changes nothing, but comes after the change that made them
+			// It changes nothing, but waits for the change that made them.
 			_, err = sw.Edit("br0", func(*bridge.Edit) error { return nil })
 			must(t, err)
 			l.Send(ends[0], l.Frames(1, netlab.Broadcast, ends[0].MAC)...)
 			l.Send(ends[1], l.Frames(1, netlab.Broadcast, ends[1].MAC)...)
-			// edge ports say hello every two seconds to whoever is there
+			// Edge ports send a BPDU every two seconds.
 			bpdus := func(f netlab.Frame) bool { return f.Dst() == netlab.MAC{0x01, 0x80, 0xc2} }
 			if stp == "off" {
 				bpdus = nil
@@ -294,7 +292,7 @@ func TestKilled(t *testing.T) {
 					t.Errorf("link %d has gone", id)
 				}
 			}
-			// what this build has loaded it does not load again
+			// Programs that this build has loaded are not loaded again.
 			for id := range after.Programs {
 				if !before.Programs[id] {
 					t.Errorf("program %d was loaded anew\n%s", id, r.logs.String())
@@ -305,8 +303,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestUpgrade: an agent of another build loads its programs, without losing a
-// frame.
+// TestUpgrade: an agent of another build loads its own programs, without losing a frame.
 func TestUpgrade(t *testing.T) {
 	newer, err := netlab.Build("agent-upgrade", "-ldflags", "-X main.version=upgrade-test")
 	must(t, err)
@@ -332,8 +329,8 @@ func TestUpgrade(t *testing.T) {
 	r.stop()
 }
 
-// TestEvents: what happens to addresses is counted, each time: as an event, as
-// one that came too fast to be read, or as one that was told with another.
+// TestEvents: all events of addresses are counted: as an event, as a lost one because they came too fast, or as one
+// that was merged with another.
 func TestEvents(t *testing.T) {
 	l := netlab.New(t)
 	ends := l.NewEnds(2)
@@ -369,10 +366,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestTree: two bridges by two cables. One way is closed, what is cut heals,
-// and no frame comes twice, also while the agent is away and after it is back.
-// TestStopped: an agent that stands still is not waited for, nor taken for one
-// that runs the spanning tree; and it is, when it goes on.
+// TestStopped: commands do not wait for a stopped agent, and do not treat it as one that runs the spanning tree. When
+// it continues, they do.
 func TestStopped(t *testing.T) {
 	l := netlab.New(t)
 	r := newRunner(t, l)
@@ -396,6 +391,8 @@ func TestStopped(t *testing.T) {
 	}
 }
 
+// TestTree: two cables join two bridges. One of the paths is closed, the other takes over when a cable is cut, and no
+// frame arrives twice, even while the agent is away and after its return.
 func TestTree(t *testing.T) {
 	l := netlab.New(t)
 	ends := l.NewEnds(2)
@@ -435,7 +432,7 @@ func TestTree(t *testing.T) {
 			return true
 		})
 	}
-	// each frame must come once to the other end, and to nobody else
+	// Each frame must arrive once at the other end, and nowhere else.
 	once := func(what string) {
 		t.Helper()
 		for i, e := range ends {
@@ -458,7 +455,7 @@ func TestTree(t *testing.T) {
 	wait("the mended cable to be used again", whole)
 	once("with the cable mended")
 
-	// the cable that is in use is cut while nobody looks
+	// The active cable is cut while no agent runs.
 	r.kill()
 	once("with no agent")
 	must(t, nl.LinkSetDown(x))
@@ -479,7 +476,7 @@ func TestTree(t *testing.T) {
 		t.Errorf("the spanning tree began anew:\n%s", r.logs.String())
 	}
 
-	// switched off, nothing of it is left
+	// After spanning tree is switched off, none of its state is left.
 	l.Bascule("bridge", "set", "br1", "--stp", "off")
 	must(t, nl.LinkSetDown(x))
 	l.Wait("its snapshot to be removed", func() bool {
@@ -489,8 +486,8 @@ func TestTree(t *testing.T) {
 	r.stop()
 }
 
-// TestNamespaces: a file is in force in the namespace that has the name now: one
-// that comes late, and one that is made anew.
+// TestNamespaces: a file is in force in the namespace that has the name now: a namespace that is made late, and one
+// that is made again.
 func TestNamespaces(t *testing.T) {
 	l := netlab.New(t)
 	r := newRunner(t, l)
@@ -529,9 +526,9 @@ func TestNamespaces(t *testing.T) {
 	r.stop()
 }
 
-// TestNamespaceDeleted: an agent ends with its network namespace, which would stay for as long as the agent does. So do
-// agents that were given its name or path, and one that runs in it. A namespace that has another name is not deleted.
-// That of a file is let go of, too, also while the file cannot be read.
+// TestNamespaceDeleted: an agent ends with its network namespace, which the agent would otherwise keep alive. The same
+// holds for agents that were given its name or path, and for one that runs in it. A namespace with another name is not
+// deleted. The agent also releases the namespace of a file, even while the file cannot be read.
 func TestNamespaceDeleted(t *testing.T) {
 	for _, tt := range []struct {
 		how  string
@@ -554,7 +551,7 @@ func TestNamespaceDeleted(t *testing.T) {
 			for _, name := range []string{own, other} {
 				ip("netns", "add", name)
 				t.Cleanup(func() { spaces.Remove(name) })
-				// a cable goes with either of its ends
+				// A cable disappears with either end.
 				ip("-n", l.Switch.Name, "link", "add", device(name), "type", "veth", "peer", "name", "far", "netns", name)
 			}
 			gone := func(name string) bool {
@@ -618,8 +615,8 @@ func TestNamespaceDeleted(t *testing.T) {
 	}
 }
 
-// TestNames: files that name a namespace in two ways are applied as one, and what
-// a file has that changes nothing is told once.
+// TestNames: files that name a namespace in two ways are applied as one. A part of a file without effect is reported
+// once.
 func TestNames(t *testing.T) {
 	l := netlab.New(t)
 	r := newRunner(t, l)
@@ -641,8 +638,7 @@ bridges: {br1: {ports: {b: {type: patch, peer: br0/a}}}}
 	r.stop()
 }
 
-// TestArrival: what the file says of a device besides which port it is, is in
-// force once the device has come.
+// TestArrival: device settings in a file are in force once the device exists.
 func TestArrival(t *testing.T) {
 	l := netlab.New(t)
 	r := newRunner(t, l)
@@ -665,8 +661,8 @@ func TestArrival(t *testing.T) {
 	r.stop()
 }
 
-// TestRulesOfFilter: the agent loads rules of pf that read other files and name
-// hosts just as apply does, and sees when these have changed.
+// TestRulesOfFilter: the agent loads pf rules that include files and name hosts as apply does, and notices when these
+// change.
 func TestRulesOfFilter(t *testing.T) {
 	l := netlab.New(t)
 	l.NewEnds(1)
@@ -697,8 +693,8 @@ func TestRulesOfFilter(t *testing.T) {
 	r.stop()
 }
 
-// TestNeverWithout: a device that rules name forwards nothing before they are
-// there: made anew, coming by a pattern, and while another file is wrong.
+// TestNeverWithout: a device that rules name forwards nothing before they are loaded: if it is made again, becomes a
+// port by a pattern, and while another file is wrong.
 func TestNeverWithout(t *testing.T) {
 	l := netlab.New(t)
 	ends := l.NewEnds(2)
@@ -711,7 +707,7 @@ func TestNeverWithout(t *testing.T) {
 		r.start("-f", file, "-f", other)
 		l.Wait("two ports", func() bool { return len(l.Bridge("br0").Ports) == 2 })
 
-		// try sends from both stations until what may pass has passed.
+		// try sends from both stations until the permitted frame has passed.
 		try := func(how string) {
 			t.Helper()
 			out.Received()
@@ -751,8 +747,8 @@ func TestNeverWithout(t *testing.T) {
 	}
 }
 
-// TestRenamed: a port that gets another name of its pattern has the rules that the file has
-// of that name, of MAC addresses and of pf, and those alone.
+// TestRenamed: a port that gets another name of its pattern has the file's rules for that name, of MAC addresses and of
+// pf, and no others.
 func TestRenamed(t *testing.T) {
 	l := netlab.New(t)
 	ends := l.NewEnds(2)
@@ -787,8 +783,8 @@ func TestRenamed(t *testing.T) {
 	}
 }
 
-// TestNoFile: a path that is not there when the agent starts is a mistake, and ends
-// it. One that goes later does not: what was in force stays so.
+// TestNoFile: a missing path at the agent's start is an error, and ends the agent. If the path disappears later, the
+// configuration stays in force.
 func TestNoFile(t *testing.T) {
 	l := netlab.New(t)
 	r := newRunner(t, l)
@@ -801,7 +797,7 @@ func TestNoFile(t *testing.T) {
 		t.Errorf("an agent that did not start has made a bridge: %v, %v", r, err)
 	}
 	folder := filepath.Join(r.dir, "folder")
-	must(t, os.Mkdir(folder, 0o700)) // one without files may get some
+	must(t, os.Mkdir(folder, 0o700)) // an agent without files may get some
 	r.start("-f", there, "-f", folder)
 	l.Wait("the empty folder to be told of", func() bool { return strings.Contains(r.status().Error, "the folder has no") })
 	r.file("folder/br1.yaml", "bridges: {br1: {}}\n")

@@ -23,7 +23,7 @@ import (
 	"github.com/netsampler/goflow2/v2/decoders/sflow"
 )
 
-// A collector keeps the datagrams that it gets.
+// A collector keeps the datagrams that it receives.
 type collector struct {
 	t    *testing.T
 	conn *net.UDPConn
@@ -60,7 +60,7 @@ func (c *collector) datagrams() [][]byte {
 	return slices.Clone(c.got)
 }
 
-// samples are what has come, as goflow2 reads it.
+// samples returns the received samples, decoded by goflow2.
 func (c *collector) samples() (flows []sflow.ExpandedFlowSample, drops []sflow.DropSample, counters []sflow.CounterSample) {
 	c.t.Helper()
 	for i, b := range c.datagrams() {
@@ -107,7 +107,7 @@ func header(records []sflow.FlowRecord) sflow.SampledHeader {
 	return sflow.SampledHeader{HeaderData: make([]byte, 14)}
 }
 
-// tshark has Wireshark's decoder print these fields of all samples, in lines.
+// tshark has Wireshark's decoder print these fields of all samples, as lines.
 func (c *collector) tshark(fields ...string) (lines []string) {
 	c.t.Helper()
 	if _, err := exec.LookPath("tshark"); err != nil {
@@ -156,8 +156,9 @@ func samples(t *testing.T, l *netlab.Lab, bridge string) (on bool) {
 	return on
 }
 
-// A collector gets what comes in, with an exact pool, by tcx and by XDP; and what is dropped,
-// with the reason. Frames go on whether there is a collector, or an agent, or neither.
+// A collector receives samples of incoming frames, with an exact pool, with tcx and with XDP. It
+// also receives dropped packets, with the reason. Frames are forwarded with and without a
+// collector, and with and without an agent.
 func TestSFlow(t *testing.T) {
 	t.Parallel()
 	for _, hook := range netlab.Hooks(t.Name()) {
@@ -177,7 +178,7 @@ func TestSFlow(t *testing.T) {
 				t.Helper()
 				before := len(c.datagrams())
 				r.start("--sflow", c.String()+",rate=1,polling=1,drops=50,sub-agent=9")
-				// it reads what is sampled from before it tells any counters
+				// The agent reads samples before it sends its first counters.
 				l.Wait("counters", func() bool { return len(c.datagrams()) > before })
 				if !samples(t, l, "br0") {
 					t.Error("the bridge is not sampled")
@@ -201,7 +202,7 @@ func TestSFlow(t *testing.T) {
 					t.Errorf("sample %d: %+v", i, s)
 				}
 			}
-			// every frame is sampled: the pool is as large as the number of the last
+			// Every frame is sampled: the pool equals the number of the last one.
 			l.Wait("a sample of the whole pool", func() bool {
 				l.Send(list[0], l.Frame(list[1].MAC, list[0].MAC, 60))
 				flows, _, _ := c.samples()
@@ -211,7 +212,7 @@ func TestSFlow(t *testing.T) {
 			})
 
 			for range 3 {
-				l.Send(list[0], l.Frame(list[0].MAC, list[0].MAC, 60)) // to itself
+				l.Send(list[0], l.Frame(list[0].MAC, list[0].MAC, 60)) // its source is its destination
 			}
 			l.Wait("the drops", func() bool {
 				flows, drops, _ := c.samples()
@@ -244,7 +245,7 @@ func TestSFlow(t *testing.T) {
 				}
 				return len(in) == 3 && in[uint32(list[0].PortIndex)] == 3
 			})
-			// veths say 10 Gbit/s, full duplex, and a port takes what is for others
+			// Veths report 10 Gbit/s and full duplex, and a port is promiscuous.
 			_, _, counters := c.samples()
 			for _, s := range counters {
 				for _, r := range s.Records {
@@ -259,14 +260,14 @@ func TestSFlow(t *testing.T) {
 			if text := l.Bascule("agent", "status"); !strings.Contains(text, "sflow") {
 				t.Errorf("agent status says nothing of samples:\n%s", text)
 			}
-			// Wireshark finds nothing to complain of
+			// Wireshark finds no error.
 			for _, line := range c.tshark("sflow_245.version", "_ws.malformed") {
 				if strings.TrimSpace(line) != "5" && strings.Trim(line, "5, ") != "" {
 					t.Errorf("tshark says %q", line)
 				}
 			}
 
-			// a collector that is not there, and an agent that is killed
+			// A collector that has gone, and an agent that is killed.
 			c.conn.Close()
 			l.Reach(list[0], l.Frames(40, list[1].MAC, list[0].MAC), list[1])
 			r.kill()
@@ -281,7 +282,7 @@ func TestSFlow(t *testing.T) {
 			c = newCollector(t)
 			start()
 			r.kill()
-			start() // another takes its place
+			start() // another agent replaces it
 			r.stop()
 			if samples(t, l, "br0") {
 				t.Error("the sampling goes on after the agent")

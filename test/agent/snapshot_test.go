@@ -11,8 +11,8 @@ import (
 	"bascule/test/netlab"
 )
 
-// TestSnapshotEnds: no snapshot is left of a bridge that was deleted after its agent had
-// ended, or while it ends.
+// TestSnapshotEnds: a bridge that is deleted after its agent has ended, or meanwhile, leaves no
+// snapshot.
 func TestSnapshotEnds(t *testing.T) {
 	for _, c := range []struct {
 		name string

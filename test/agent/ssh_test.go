@@ -16,9 +16,9 @@ import (
 	"bascule/test/netlab"
 )
 
-// TestSSH works on a switch by the switch itself, from a station behind its port p1, through Debian's
-// sshd. What would cut the session off is refused by what sshd says of it. A session that cuts itself
-// off with --confirm, and ends, is followed by another one.
+// TestSSH manages a switch over the switch itself, from a station behind its port p1, through
+// Debian's sshd. Changes that would cut the session off are refused, based on sshd's environment. A
+// session that cuts itself off with --confirm, and ends, is followed by another one.
 func TestSSH(t *testing.T) {
 	const sshd = "/usr/sbin/sshd"
 	if _, err := os.Stat(sshd); err != nil {
@@ -93,7 +93,7 @@ SetEnv BASCULE_STATE_DIR=%[2]s BASCULE_AGENT_DIR=%[3]s
 	}
 
 	cut := file(t, "cut.yaml", "bridges: {br0: {ports: {p2: , h0: {type: host, addresses: 192.0.2.9/24}}}}")
-	export := func() string { // in no order
+	export := func() string { // In any order.
 		return strings.Join(slices.Sorted(strings.Lines(l.Bascule("export"))), "")
 	}
 	before := export()
@@ -117,11 +117,11 @@ SetEnv BASCULE_STATE_DIR=%[2]s BASCULE_AGENT_DIR=%[3]s
 	}
 
 	for _, end := range []string{
-		"cat",           // it lives on and hears nothing more
-		"kill -9 $PPID", // sshd's process that the session belongs to
+		"cat",           // it stays alive and receives nothing more
+		"kill -9 $PPID", // the session's process of sshd
 	} {
 		lost := session(plain, bascule+" apply --yes --confirm 3s "+cut+" && "+end)
-		input, err := lost.StdinPipe() // which stays open
+		input, err := lost.StdinPipe() // The input stays open.
 		must(t, err)
 		defer input.Close()
 		must(t, lost.Start())

@@ -17,25 +17,23 @@ import (
 	"bascule/test/netlab"
 )
 
-// A shape is a network whose trees are to be seen.
+// A shape is a network whose trees are tested.
 type shape struct {
 	name string
 	make func(t testing.TB) *network
-	cuts int           // cables that are cut, one after another
-	heal time.Duration // within which frames come again, at most
+	cuts int           // number of cables that are cut, one after another
+	heal time.Duration // time limit until frames arrive again
 }
 
-// healed is far more than a network of rapid spanning tree takes on a machine
-// that has nothing else to do; BenchmarkHeal has the figure.
+// healed is far more than a network of rapid spanning tree needs on an idle machine; BenchmarkHeal measures
+// it.
 const healed = 3 * time.Second
 
-// healedOVS is what Open vSwitch may take, which looks at its ports' links and
-// timers once a second.
+// healedOVS is the limit for Open vSwitch, which checks its ports' links and timers once a second.
 const healedOVS = 5 * time.Second
 
-// healedSTP is what the old protocol may take with the times of quick: what is
-// known has to become too old, and then a port waits twice for the forward delay.
-// A little is added for the machine.
+// healedSTP is the limit for the old protocol with the times of quick: received information has to expire,
+// and then a port waits twice for the forward delay. It has a little more for a busy machine.
 const healedSTP = 6*time.Second + 2*4*time.Second + 4*time.Second
 
 var shapes = []shape{
@@ -105,9 +103,8 @@ var shapes = []shape{
 	}, 3, healedOVS},
 }
 
-// TestTrees: in each network there is one tree, so that each frame comes once to
-// each end, with all cables, with one cut, and with it mended; at no time does a
-// frame come twice.
+// TestTrees: each network forms one tree, so that each frame arrives once at each end, with all cables,
+// with one cut, and after it is mended. No frame arrives twice at any time.
 func TestTrees(t *testing.T) {
 	t.Parallel()
 	for _, s := range shapes {
@@ -124,7 +121,7 @@ func TestTrees(t *testing.T) {
 					case attempt == attempts:
 						t.Fatalf("%v: nothing came for more than %v each of %d times\n%s", w.cables[i], s.heal, attempts, w.logs())
 					}
-					// for the hold count, as in BenchmarkHeal
+					// For the hold count, as in BenchmarkHeal.
 					time.Sleep(6 * time.Second)
 				}
 			}
@@ -132,12 +129,12 @@ func TestTrees(t *testing.T) {
 	}
 }
 
-// attempts is how often a cable is cut and mended, at most, until it heals in
-// time: a machine that stands still for seconds spoils one attempt, a defect all.
+// attempts limits how often a cable is cut and mended until the network heals in time. A machine that
+// stalls for seconds spoils one attempt, a defect spoils all.
 const attempts = 3
 
-// heals cuts a cable and mends it, and checks all but whether frames came again
-// in time, which it reports.
+// heals cuts a cable and mends it, and checks the tree each time. It reports whether frames arrived again
+// in time.
 func (w *network) heals(s shape, number int) bool {
 	w.t.Helper()
 	c, to := w.cables[number], w.nodes[1]
@@ -159,9 +156,8 @@ func (w *network) heals(s shape, number int) bool {
 	return !w.t.Failed() && cut <= s.heal && mended <= s.heal
 }
 
-// BenchmarkHeal is for how long nothing comes when a cable of a ring of three
-// is cut, with a frame sent each millisecond, ten times. A frame that arrives
-// twice fails it.
+// BenchmarkHeal measures how long no frame arrives when a cable of a ring of three is cut, with a frame
+// sent each millisecond, ten times. A frame that arrives twice fails it.
 func BenchmarkHeal(b *testing.B) {
 	for b.Loop() {
 		w := newNetwork(b, 3, "tcx")
@@ -169,7 +165,8 @@ func BenchmarkHeal(b *testing.B) {
 		w.settle("at first")
 		var healed []time.Duration
 		for range 10 {
-			// cuts that come faster than one in some seconds wait for the hold count (17.13.12)
+			// Cuts that follow each other within a few seconds wait for the hold count
+			// (17.13.12).
 			time.Sleep(6 * time.Second)
 			c := w.cables[0]
 			healed = append(healed, w.streams("cut", w.nodes[1], func() {
@@ -182,18 +179,18 @@ func BenchmarkHeal(b *testing.B) {
 		slices.Sort(healed)
 		b.ReportMetric(float64(healed[len(healed)/2].Microseconds())/1000, "median-ms")
 		b.ReportMetric(float64(healed[len(healed)-1].Microseconds())/1000, "slowest-ms")
-		b.ReportMetric(0, "ns/op") // what it takes to look is of no interest
+		b.ReportMetric(0, "ns/op") // the duration of the benchmark itself is of no interest
 	}
 }
 
-// TestFlush: when the tree changes, bridges that see nothing of it themselves
-// forget at once what they have learned by cables.
+// TestFlush: when the tree changes, bridges whose own links do not change still delete the addresses that
+// they have learned from cables.
 func TestFlush(t *testing.T) {
 	t.Parallel()
 	w := newNetwork(t, 3, "tcx")
 	w.ring()
 	w.settle("at first")
-	w.once("at first") // says where all stations are
+	w.once("at first") // teaches the bridges all addresses
 	far := w.nodes[2]
 	learned := func(end bool) (n int) {
 		for _, e := range far.FDB(far.bridge) {
@@ -216,9 +213,8 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-// TestAway: an agent is killed in a ring, and comes back. Nothing happens by
-// that: no port changes, no frame is lost, none comes twice. What has happened
-// meanwhile is made up for.
+// TestAway: an agent is killed in a ring, and restarted. This alone has no effect: no port changes, no
+// frame is lost, none arrives twice. The agent then reacts to changes that occurred meanwhile.
 func TestAway(t *testing.T) {
 	t.Parallel()
 	w := newNetwork(t, 3, "tcx")
@@ -261,9 +257,8 @@ func TestAway(t *testing.T) {
 	}
 }
 
-// unnoticed kills an agent and starts it again before its neighbours can think
-// that it is gone, and checks that nothing has happened by that. It reports false
-// where that took too long to say.
+// unnoticed kills an agent and restarts it before its neighbours' information expires, and checks that
+// nothing has changed. It returns false if the restart took too long for a verdict.
 func (w *network) unnoticed(n *node) bool {
 	w.t.Helper()
 	changes := w.changes()
@@ -272,11 +267,11 @@ func (w *network) unnoticed(n *node) bool {
 		gone := w.killAfterHello(n)
 		time.Sleep(time.Until(gone.since.Add(3 * time.Second)))
 		length = gone.end()
-		time.Sleep(time.Second) // for what may happen by the first tick
+		time.Sleep(time.Second) // for changes at the first tick
 	}).Lost
 	now := w.changes()
 	w.t.Logf("%v: its neighbours have heard nothing for %v", n, length.Round(time.Millisecond))
-	// they forget after three hello times, counted in seconds of their own
+	// Information expires after three hello times, by the neighbours' own clocks.
 	if length > 5*time.Second {
 		w.settle("back")
 		return false
@@ -295,7 +290,7 @@ func (w *network) unnoticed(n *node) bool {
 	return true
 }
 
-// changes counts what the agents that run have done to states.
+// changes returns the numbers of state changes by the running agents.
 func (w *network) changes() map[*node]int {
 	counts := map[*node]int{}
 	for _, n := range w.nodes {
@@ -304,13 +299,13 @@ func (w *network) changes() map[*node]int {
 	return counts
 }
 
-// A listener is a neighbour's port that knows the root by what a bridge says.
+// A listener is a neighbour's port that receives the root's information from a bridge.
 type listener struct {
 	*node
 	port string
 }
 
-// heard is how often it was told.
+// heard returns the number of its received BPDUs.
 func (l listener) heard() uint64 {
 	for _, p := range l.tree().Ports {
 		if p.Name == l.port {
@@ -320,14 +315,14 @@ func (l listener) heard() uint64 {
 	return 0
 }
 
-// A silence is while neighbours hear nothing of a bridge.
+// A silence is a time in which neighbours receive nothing from a bridge.
 type silence struct {
 	of        *node
 	since     time.Time // or later for some of them
 	listeners []listener
 }
 
-// silence finds out who listens to a bridge.
+// silence finds the listeners of a bridge.
 func (w *network) silence(n *node) *silence {
 	w.t.Helper()
 	s := &silence{of: n, since: time.Now()}
@@ -345,8 +340,8 @@ func (w *network) silence(n *node) *silence {
 	return s
 }
 
-// end starts the agent and returns when all have heard of it, and for how long
-// they had not, at most.
+// end starts the agent and waits until all listeners have received a BPDU. It returns the longest time that
+// one of them was without.
 func (s *silence) end() time.Duration {
 	before := map[listener]uint64{}
 	for _, l := range s.listeners {
@@ -360,8 +355,8 @@ func (s *silence) end() time.Duration {
 	return time.Since(s.since)
 }
 
-// killAfterHello kills an agent that has just said something to its neighbours,
-// so that they can do without it for as long as possible.
+// killAfterHello kills an agent that has just sent BPDUs, so that its neighbours keep their information for
+// as long as possible.
 func (w *network) killAfterHello(n *node) *silence {
 	w.t.Helper()
 	s := w.silence(n)
@@ -375,7 +370,7 @@ func (w *network) killAfterHello(n *node) *silence {
 		asked = time.Now()
 		for _, l := range s.listeners {
 			if now := l.heard(); now > counts[l] {
-				counts[l], since[l], news = now, last, true // not heard yet when it was asked last
+				counts[l], since[l], news = now, last, true // not received yet at the last check
 			}
 		}
 		return len(since) == len(s.listeners) && (news || len(since) == 0)
@@ -390,8 +385,7 @@ func (w *network) killAfterHello(n *node) *silence {
 	return s
 }
 
-// A rapid BPDU, as it is on the wire (IEEE 802.1D-2004 9.3.3), by where its
-// fields are in the frame.
+// A rapid BPDU on the wire (IEEE 802.1D-2004 9.3.3), by the offsets of its fields in the frame.
 const (
 	atLength  = 12
 	atLLC     = 14
@@ -408,8 +402,8 @@ const (
 	bpduEnd   = 53
 )
 
-// bpdu is what a bridge says that is the root, designated, and forwards; change
-// may make it say something else.
+// bpdu returns the BPDU of a bridge that is the root, on a designated port that forwards. change may modify
+// it.
 func bpdu(from netlab.MAC, id rstp.BridgeID, change func(b []byte)) netlab.Frame {
 	b := make([]byte, 60)
 	copy(b, []byte{0x01, 0x80, 0xc2, 0, 0, 0})
@@ -429,8 +423,7 @@ func bpdu(from netlab.MAC, id rstp.BridgeID, change func(b []byte)) netlab.Frame
 	return netlab.Frame(b)
 }
 
-// TestGuards: ports that do not trust what is behind them, and BPDUs that are
-// not to be trusted.
+// TestGuards: ports that do not trust their neighbours, and invalid BPDUs.
 func TestGuards(t *testing.T) {
 	t.Parallel()
 	l := netlab.New(t)
@@ -455,7 +448,7 @@ func TestGuards(t *testing.T) {
 		return func() bool { return port(e).State == rstp.Forwarding && n.states()[e.Port] == "forwarding" }
 	}
 
-	// edge ports: at once, after a while, and when the standard's times are over
+	// Edge ports forward at once, after a while, and after the standard's times.
 	l.AddPort("br0", "tcx", plain, "--stp-edge", "off")
 	l.AddPort("br0", "tcx", filtered, "--bpdu-filter")
 	l.AddPort("br0", "tcx", guarded, "--stp-edge", "on", "--bpdu-guard")
@@ -475,7 +468,7 @@ func TestGuards(t *testing.T) {
 	if port(plain).Edge {
 		t.Error("a port that is to be no edge is one")
 	}
-	// each frame comes once to each end whose port forwards
+	// Each frame arrives once at each end whose port forwards.
 	once := func(what string, not ...*netlab.End) {
 		t.Helper()
 		const frames = 10
@@ -500,7 +493,7 @@ func TestGuards(t *testing.T) {
 		}
 	}
 
-	// BPDU guard: shut, told once, open when the link was away
+	// BPDU guard: the port is shut, reported once, and open after its link was down.
 	l.Send(guarded, slices.Repeat([]netlab.Frame{bpdu(guarded.MAC, better, nil)}, 3)...)
 	l.Wait("the guard", func() bool { return port(guarded).Guarded })
 	if p := l.Port("br0", guarded.Port); p.State != "discarding" {
@@ -516,10 +509,10 @@ func TestGuards(t *testing.T) {
 	l.Plug(guarded.Port)
 	l.Wait("the port to be open", forwards(guarded))
 
-	// root guard: shut for as long as a better root is told of
+	// Root guard: the port is shut as long as it receives a better root.
 	l.Send(rooted, bpdu(rooted.MAC, better, nil))
 	l.Wait("the root guard", func() bool { p := port(rooted); return p.RootInconsistent && p.State == rstp.Discarding })
-	// told again, since it is forgotten after six seconds
+	// Sent again, since the information expires after six seconds.
 	heard := port(rooted).Counters.RxRST
 	l.Send(rooted, bpdu(rooted.MAC, better, nil))
 	l.Wait("the better root to be told of again", func() bool { return port(rooted).Counters.RxRST > heard })
@@ -529,12 +522,12 @@ func TestGuards(t *testing.T) {
 		t.Errorf("%d lines of the root guard\n%s", lines, r.logs.String())
 	}
 
-	// BPDU filter: nothing is heard, nothing is said
+	// BPDU filter: BPDUs are neither received nor sent.
 	l.Send(filtered, slices.Repeat([]netlab.Frame{bpdu(filtered.MAC, better, nil)}, 3)...)
 	l.Wait("the filter", func() bool { return port(filtered).Counters.Filtered == 3 })
 	isRoot("filter")
 
-	// lies: counted, told once for each port and reason, without any effect
+	// Invalid BPDUs are counted, and reported once for each port and reason. They have no effect.
 	put := func(at int, v ...byte) func([]byte) { return func(b []byte) { copy(b[at:], v) } }
 	const each = 3
 	lies := map[rstp.Reason][]func([]byte){
@@ -584,7 +577,7 @@ func TestGuards(t *testing.T) {
 	}
 }
 
-// TestBerth: a tap that a pattern lets in forwards as soon as it is there.
+// TestBerth: a tap that matches a pattern forwards as soon as it exists.
 func TestBerth(t *testing.T) {
 	t.Parallel()
 	l := netlab.New(t)
@@ -626,8 +619,8 @@ func TestBerth(t *testing.T) {
 		}
 		taps++
 	}
-	// one that looks for ports once a second needs most of a second for each; on a busy machine
-	// this one may, too
+	// An agent that looked for ports once a second would need most of a second for each. On a busy
+	// machine this one may, too.
 	for begin := time.Now(); ; {
 		waited = waited[:0]
 		for range round {

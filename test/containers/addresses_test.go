@@ -21,8 +21,9 @@ import (
 	"bascule/lab/ends"
 )
 
-// Containers get addresses by DHCP, from a server on the bridge, by the daemon of the reference
-// plugin: it asks by the container's interface, also past a source guard that knows no address yet.
+// Containers get addresses by DHCP from a server on the bridge, through the daemon of the reference
+// plugin. It sends requests from the container's interface, even with a source guard that has no
+// address yet.
 func TestDHCP(t *testing.T) {
 	needs(t, reference+"/dhcp", "dnsmasq")
 	h := newHost(t)
@@ -67,7 +68,7 @@ func TestDHCP(t *testing.T) {
 		var prev map[string]any
 		h.must(json.Unmarshal(a.text, &prev))
 		h.do(attach("CHECK", name, space, c.with(conf{"prevResult": prev})))
-		if more != nil { // and it has that address alone
+		if more != nil { // it has only that address
 			foreign := parsed(t, "10.88.0.200/16")
 			h.must(space.Netlink().AddrAdd(mustLink(t, space, "eth0"), foreign))
 			if _, err := space.Output(context.Background(), ends.AnyCPU, "ping", "-n", "-c", "1", "-W", "1", "-I", "10.88.0.200", "10.88.0.1"); err == nil {
@@ -76,7 +77,7 @@ func TestDHCP(t *testing.T) {
 		}
 		h.do(attach("DEL", name, space, c))
 	}
-	// a server that is away leaves nothing behind
+	// A server that is not reachable leaves nothing behind.
 	h.Bascule("port", "del", "cni0", server.Port)
 	space := h.space()
 	h.refused(attach("ADD", "late", space, conf{"cniVersion": "1.0.0", "name": "net", "type": "bascule-cni",
@@ -86,7 +87,7 @@ func TestDHCP(t *testing.T) {
 	}
 }
 
-// defaults are the default routes of a namespace of one family: by which gateway, and the metric.
+// defaults returns the default routes of one family in a namespace: the gateway and the metric.
 func defaults(t testing.TB, ns *ends.Namespace, family int) (list []string) {
 	t.Helper()
 	routes, err := ns.Netlink().RouteList(nil, family)
@@ -107,8 +108,8 @@ func defaults(t testing.TB, ns *ends.Namespace, family int) (list []string) {
 	return list
 }
 
-// A container in two networks with a gateway has both default routes, and the first choice is the
-// one that is told: the last with CNI, by metric with Podman, and one alone with Docker.
+// A container in two networks with a gateway has both default routes, and the preferred one is the
+// documented one: the last with CNI, by metric with Podman, and only one with Docker.
 func TestTwoGateways(t *testing.T) {
 	t.Run("CNI", func(t *testing.T) {
 		h := newHost(t)
@@ -154,7 +155,7 @@ func TestTwoGateways(t *testing.T) {
 			h.podman(text, "setup", path(space))
 			t.Cleanup(func() { h.podman(text, "teardown", path(space)) })
 		}
-		setup(0, nil, nil) // as netavark's own, which has the metric 100
+		setup(0, nil, nil) // as netavark's own, whose metric is 100
 		setup(1, map[string]any{"metric": "50"}, map[string]any{"network.routes": []any{map[string]any{"destination": "192.0.2.0/24", "gateway": "10.91.0.9"}}})
 		setup(2, map[string]any{"no_default_route": "1"}, nil)
 		setup(3, map[string]any{"metric": "50"}, nil)
@@ -205,7 +206,7 @@ func TestTwoGateways(t *testing.T) {
 	})
 }
 
-// fetches says whether a client in one namespace gets an answer by TCP from an address.
+// fetches reports whether a client in one namespace gets an answer over TCP from an address.
 func fetches(client *ends.Namespace, address string) (got bool, err error) {
 	err = client.Do(func() error {
 		c, err := net.DialTimeout("tcp", address, 2*time.Second)
@@ -220,9 +221,9 @@ func fetches(client *ends.Namespace, address string) (got bool, err error) {
 	return got, err
 }
 
-// An address that the host translates to a container is for clients beyond the bridge, and for
-// those on it where the host masquerades, as docs/containers.md says: the answer of an endpoint on
-// the same bridge does not pass the host otherwise.
+// An address that the host translates to a container serves clients behind the bridge. It serves
+// clients on the bridge if the host masquerades, as docs/containers.md says: otherwise the answer
+// of an endpoint on the same bridge bypasses the host.
 func TestServiceAddress(t *testing.T) {
 	needs(t, "nft", "iptables")
 	h := newHost(t)
@@ -247,7 +248,7 @@ func TestServiceAddress(t *testing.T) {
 			c.Close()
 		}
 	}()
-	beyond := h.NewNamespace() // another network of the host
+	beyond := h.NewNamespace() // Another network of the host.
 	outer := h.routed(conf{"name": "outer", "bridge": "out0", "isDefaultGateway": true, "ipam": conf{"type": "static", "addresses": []conf{{"address": "10.79.0.9/16"}}}})
 	h.do(attach("ADD", "c", beyond, outer))
 	want := func(what, address string, same, other bool) {
@@ -269,10 +270,10 @@ func TestServiceAddress(t *testing.T) {
 		}
 	}
 	want("the endpoint itself", "10.77.0.2:80", true, true)
-	// as kube-proxy
+	// Rules like kube-proxy's.
 	nft(`table ip services { chain to { type nat hook prerouting priority dstnat; ip daddr 10.96.0.10 tcp dport 80 dnat to 10.77.0.2:80; }; }`)
 	want("a service", "10.96.0.10:80", false, true)
-	// as docs/containers.md has it, and kube-proxy with masqueradeAll
+	// Rules as in docs/containers.md, and like kube-proxy's with masqueradeAll.
 	nft(`table ip services { chain from { type nat hook postrouting priority srcnat; ct status dnat masquerade; }; }`)
 	want("a masqueraded service", "10.96.0.10:80", true, true)
 	nft(`delete table ip services`)
@@ -281,7 +282,7 @@ func TestServiceAddress(t *testing.T) {
 		more        conf
 		same, other bool
 	}{
-		"portmap":              {nil, true, true}, // which masquerades clients of the container's subnet
+		"portmap":              {nil, true, true}, // it masquerades clients in the container's subnet
 		"portmap without snat": {conf{"snat": false}, false, true},
 		"portmap with masqAll": {conf{"masqAll": true}, true, true},
 	} {
@@ -300,15 +301,15 @@ func TestServiceAddress(t *testing.T) {
 	h.do(attach("DEL", "c", beyond, outer))
 }
 
-// Containers of a network with ipMasq leave the host with its address, where the way out is a host
-// port, CHECK looks for the rule, and otherwise ADD is refused.
+// Packets of containers in a network with ipMasq leave the host with its address, if they leave by
+// a host port. CHECK looks for the rule. Otherwise ADD is refused.
 func TestMasquerade(t *testing.T) {
 	h := newHost(t)
 	space := h.space()
 	c := h.routed(conf{"isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": "nftables",
 		"ipam": conf{"type": "host-local", "dataDir": h.data, "ranges": [][]conf{{{"subnet": "10.77.0.0/16"}}}}})
 	h.refused(attach("ADD", "a", space, c), 7, "ipMasq", "no default route")
-	station := h.NewEnds(1)[0] // which has no route to containers
+	station := h.NewEnds(1)[0] // a station without a route to containers
 	h.Bascule("bridge", "add", "wan")
 	h.Bascule("port", "add", "wan", station.Port)
 	h.Bascule("port", "add", "wan", "wan0", "--type", "host")
@@ -317,7 +318,7 @@ func TestMasquerade(t *testing.T) {
 	h.must(h.Switch.Netlink().LinkSetUp(out))
 	h.must(h.Switch.Netlink().AddrAdd(out, parsed(t, "192.0.2.1/24")))
 	h.must(h.Switch.Netlink().RouteAdd(&netlink.Route{LinkIndex: out.Attrs().Index, Gw: net.IPv4(192, 0, 2, 9)}))
-	for i := range 3 { // the second finds what the first has made, and the third rules of somebody's
+	for i := range 3 { // the second finds the first one's rules, and the third finds another program's
 		a := h.do(attach("ADD", "a", space, c))
 		if !strings.Contains(a.says, "ipMasqBackend nftables has no effect") {
 			t.Errorf("ADD says %q", a.says)

@@ -14,9 +14,9 @@ import (
 )
 
 // BenchmarkAdd measures ADD without ipam, from the start of the process to its end, on a bridge
-// of 200 ports, which lead to another namespace as those of containers do: that of the
-// reference bridge plugin and ours by turns, in one run. It reports the medians in milliseconds,
-// and that of the differences between neighbours.
+// of 200 ports, which lead to another namespace like ports of containers. The reference bridge
+// plugin and ours take turns in one run. It reports the medians, and the median of the
+// differences between neighbouring runs, in milliseconds.
 //
 //	go test ./test/containers -run '^$' -bench Add -benchtime 50x
 func BenchmarkAdd(b *testing.B) {
@@ -122,7 +122,7 @@ func BenchmarkStatus(b *testing.B) {
 		took = append(took, float64(time.Since(begun).Microseconds())/1000)
 	}
 	b.ReportMetric(median(took), "status-ms")
-	cmd := exec.Command("nsenter", "--net="+path(h.Switch), "true") // what the test itself takes
+	cmd := exec.Command("nsenter", "--net="+path(h.Switch), "true") // the cost of the test itself
 	begun := time.Now()
 	h.must(cmd.Run())
 	b.ReportMetric(float64(time.Since(begun).Microseconds())/1000, "empty-ms")

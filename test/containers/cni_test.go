@@ -28,20 +28,20 @@ import (
 	"bascule/test/netlab"
 )
 
-// patience is how long the tests wait for what is sure to happen.
+// patience is the time limit for events that have to happen.
 const patience = 3 * time.Minute
 
 var pairs = flag.Int("containers.pairs", 30, "pairs of ADD and DEL with kills")
 
-// attach asks for the container's eth0.
+// attach returns a request for the container's eth0.
 func attach(command, container string, space *ends.Namespace, conf any) call {
 	return call{command: command, container: container, ifname: "eth0", space: space, conf: conf}
 }
 
-// names and addresses that differ from run to run.
+// random matches names and addresses that differ from run to run.
 var random = regexp.MustCompile(`veth[0-9a-f]+|([0-9a-f]{2}:){5}[0-9a-f]{2}|bsc-[0-9a-z-]+`)
 
-// told is the answer to ADD without what is random, and what the container has then.
+// `told` returns the result of ADD without random parts, and the container's state after it.
 func told(t *testing.T, a answer, space *ends.Namespace) map[string]any {
 	t.Helper()
 	var result map[string]any
@@ -49,7 +49,7 @@ func told(t *testing.T, a answer, space *ends.Namespace) map[string]any {
 		t.Fatalf("%v: %s", err, a.text)
 	}
 	for _, i := range result["interfaces"].([]any) {
-		delete(i.(map[string]any), "mtu") // Debian's is from before 1.1
+		delete(i.(map[string]any), "mtu") // Debian's plugin is older than 1.1
 	}
 	link, err := space.Netlink().LinkByName("eth0")
 	if err != nil {
@@ -83,7 +83,7 @@ func told(t *testing.T, a answer, space *ends.Namespace) map[string]any {
 	return result
 }
 
-// What Debian's bridge plugin takes means the same here.
+// Configurations for Debian's bridge plugin have the same meaning here.
 func TestReference(t *testing.T) {
 	needs(t, reference+"/bridge")
 	for name, more := range map[string]conf{
@@ -124,7 +124,7 @@ func TestReference(t *testing.T) {
 					h.must(ping(a, "10.77.0.1"))
 				}
 				add.container, add.space = "a", a
-				if plugin == "" { // a Linux bridge has another MAC by now, which the plugin minds
+				if plugin == "" { // a Linux bridge has another MAC by now, and the plugin checks it
 					var prev map[string]any
 					h.must(json.Unmarshal(first.text, &prev))
 					add.command, add.conf = "CHECK", c.with(conf{"prevResult": prev})
@@ -138,7 +138,8 @@ func TestReference(t *testing.T) {
 				if left := devices(t, a); len(left) != 1 {
 					t.Errorf("the container has %v after DEL", left)
 				}
-				for _, d := range devices(t, h.Switch) { // the gateway, and of the reference its bridge
+				// The gateway, and the reference plugin's bridge.
+				for _, d := range devices(t, h.Switch) {
 					if strings.HasPrefix(d, "veth") {
 						t.Errorf("%s is left", d)
 					}
@@ -154,7 +155,7 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// Each mistake has the code that the specification has for it, and nothing is changed.
+// Each mistake has the error code of the specification, and changes nothing.
 func TestBadInput(t *testing.T) {
 	h := newHost(t)
 	space := h.NewNamespace()
@@ -257,7 +258,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// leased are the files of the addresses that host-local has given.
+// leased returns the files of the addresses that host-local has assigned.
 func (h *host) leased() (list []string) {
 	for _, begin := range []string{"1", "fd"} {
 		found, err := filepath.Glob(h.data + "/net/" + begin + "*")
@@ -267,8 +268,8 @@ func (h *host) leased() (list []string) {
 	return list
 }
 
-// A second ADD of the same interface fails and changes nothing; DEL can be repeated, and needs
-// no namespace.
+// A second ADD of the same interface fails and changes nothing. DEL can be repeated, and needs no
+// namespace.
 func TestAgain(t *testing.T) {
 	h := newHost(t)
 	a, b := h.NewNamespace(), h.NewNamespace()
@@ -289,8 +290,8 @@ func TestAgain(t *testing.T) {
 	h.do(attach("DEL", "a", nil, c))
 	h.do(attach("DEL", "a", a, c))
 	h.do(attach("DEL", "never", b, c))
-	h.do(attach("ADD", "a", a, c.with(conf{"somebodyElses": 1}))) // and is ignored, as the specification lets
-	// a file that was changed meanwhile keeps nobody from leaving
+	h.do(attach("ADD", "a", a, c.with(conf{"somebodyElses": 1}))) // it is ignored, as the specification permits
+	// A changed file does not prevent a DEL.
 	for _, changed := range []conf{{"sourceGard": true}, {"vlan": 4095}, {"bridge": "../x"}, {"runtimeConfig": conf{"mac": "x"}}} {
 		h.do(attach("DEL", "a", nil, c.with(changed)))
 	}
@@ -298,7 +299,7 @@ func TestAgain(t *testing.T) {
 	gone.env = []string{"CNI_NETNS=/run/netns/gone"}
 	h.do(gone)
 	h.do(attach("ADD", "a", a, c))
-	h.must(a.Netlink().LinkDel(mustLink(t, a, "eth0"))) // as with its namespace
+	h.must(a.Netlink().LinkDel(mustLink(t, a, "eth0"))) // as when its namespace is deleted
 	h.do(attach("DEL", "a", nil, c))
 	if n := len(h.plugged("cni0")); n != 0 {
 		t.Errorf("%d ports are left", n)
@@ -314,7 +315,7 @@ func mustLink(t testing.TB, ns *ends.Namespace, name string) netlink.Link {
 	return l
 }
 
-// What the switch has of its own, by what gets through.
+// The switch's own settings, tested by the frames that pass.
 func TestOwnKeys(t *testing.T) {
 	needs(t, "ping")
 	h := newHost(t)
@@ -337,7 +338,7 @@ func TestOwnKeys(t *testing.T) {
 	if !unheard(isolated, "10.77.0.3") {
 		t.Error("two isolated ports talk")
 	}
-	// another address of IP, and another MAC
+	// Another IP address, and another MAC.
 	link := mustLink(t, a, "eth0")
 	foreign, err := netlink.ParseAddr("10.77.0.99/16")
 	h.must(err)
@@ -359,7 +360,8 @@ func TestOwnKeys(t *testing.T) {
 	}
 }
 
-// VLANs are those of the reference plugin: an access port, a trunk, the default one kept or not.
+// VLANs are the same as with the reference plugin: an access port, a trunk, the default VLAN kept or
+// not.
 func TestVLANs(t *testing.T) {
 	h := newHost(t)
 	for i, c := range []struct {
@@ -388,7 +390,7 @@ func TestVLANs(t *testing.T) {
 		}
 		h.do(attach("DEL", name, space, h.bare(c.conf)))
 	}
-	// the gateway of a VLAN
+	// The gateway of a VLAN.
 	needs(t, reference+"/host-local")
 	space := h.NewNamespace()
 	gateway := h.routed(conf{"vlan": 10, "preserveDefaultVlan": false, "isDefaultGateway": true})
@@ -400,7 +402,7 @@ func TestVLANs(t *testing.T) {
 	h.do(attach("DEL", "v", space, gateway))
 }
 
-// A machine with many containers is started.
+// A machine with many containers starts.
 func TestConcurrent(t *testing.T) {
 	const many = 100
 	h := newHost(t)
@@ -439,13 +441,13 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// The limits of a container are those that the runtime says, or the network: of its port, both
-// ways, and its TCP gets what they say.
+// The limits of a container are the runtime's, or the network's: for its port, in both directions.
+// The rate of its TCP agrees.
 func TestBandwidth(t *testing.T) {
 	needs(t, "iperf3")
 	h := newHost(t)
 	a, b := h.NewNamespace(), h.NewNamespace()
-	// as kubelet, which knows no burst, and more
+	// As kubelet sends them, which has no burst, and with a burst.
 	limits := conf{"ingressRate": 8000000, "ingressBurst": 2147483647, "egressRate": 100000000, "egressBurst": 67108864}
 	of := func(more conf) conf { return h.routed(conf{"capabilities": conf{"bandwidth": true}}.with(more)) }
 	c := of(conf{"runtimeConfig": conf{"bandwidth": limits}, "egressRate": 5000000, "egressBurst": 1000})
@@ -484,7 +486,7 @@ func TestBandwidth(t *testing.T) {
 	h.do(attach("DEL", "b", b, of(nil)))
 }
 
-// Requests that are killed anywhere leave nothing that DEL does not find.
+// Requests that are killed at any point leave nothing that DEL does not find.
 func TestKilled(t *testing.T) {
 	h := newHost(t)
 	space := h.NewNamespace()
@@ -508,7 +510,7 @@ func TestKilled(t *testing.T) {
 			h.do(attach("ADD", name, space, c))
 		}
 		h.must(cmd.Start())
-		// nothing is said of when this is: each moment has to be right
+		// The time is random: the result must be right at each moment.
 		time.Sleep(time.Duration(r.Int64N(int64(usual) * 5 / 4)))
 		_ = cmd.Process.Kill()
 		if cmd.Wait() != nil {
@@ -529,7 +531,7 @@ func TestKilled(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d requests were killed", killed, killed+done)
-	// the kernel frees objects a moment after their last use
+	// The kernel frees objects a moment after their last use.
 	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		after, err := h.Objects()
 		h.must(err)
@@ -543,7 +545,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// DEL finishes what a command that was killed has begun, also where its own port has gone.
+// DEL completes a change that a killed command has begun, even if its own port has gone.
 func TestDelMends(t *testing.T) {
 	h := newHost(t)
 	c := h.bare(nil)
@@ -583,8 +585,8 @@ func TestDelMends(t *testing.T) {
 	h.do(attach("DEL", "first", nil, c))
 }
 
-// GC takes away what is of no valid attachment, also what a killed ADD has left, and nothing
-// of another network.
+// GC removes the ports without a valid attachment, also the ports of a killed ADD, and none of another
+// network.
 func TestGC(t *testing.T) {
 	h := newHost(t)
 	spaces := map[string]*ends.Namespace{}
@@ -595,7 +597,7 @@ func TestGC(t *testing.T) {
 	}
 	other := h.NewNamespace()
 	h.do(attach("ADD", "goes", other, h.bare(conf{"name": "net2"})))
-	h.Bascule("unplug", "cni/net/away/eth0") // its device is there, as if it had never been plugged
+	h.Bascule("unplug", "cni/net/away/eth0") // its device exists, as if it had never been plugged
 	h.do(call{command: "GC", conf: c.with(conf{"cni.dev/valid-attachments": []conf{{"containerID": "stays", "ifname": "eth0"}}})})
 	if got := slices.Sorted(keys(h.plugged("cni0"))); !slices.Equal(got, []string{"cni/net/stays/eth0", "cni/net2/goes/eth0"}) {
 		t.Errorf("after GC there are %v", got)
@@ -622,7 +624,7 @@ func keys[V any](m map[string]V) func(func(string) bool) {
 	}
 }
 
-// STATUS says whether ADD could be done.
+// STATUS reports whether ADD is possible.
 func TestStatus(t *testing.T) {
 	h := newHost(t)
 	status := func(more conf) call { return call{command: "STATUS", conf: h.bare(more)} }
@@ -630,7 +632,7 @@ func TestStatus(t *testing.T) {
 	h.Bascule("bridge", "add", "cni0")
 	h.do(status(nil))
 	h.refused(status(conf{"vlan": 10}), 50, "does not filter VLANs")
-	if _, err := h.Run("bridge", "set", "cni0", "--stp", "rstp"); err != nil { // which warns
+	if _, err := h.Run("bridge", "set", "cni0", "--stp", "rstp"); err != nil { // it warns
 		t.Fatal(err)
 	}
 	h.refused(status(nil), 51, "no agent runs")
@@ -640,7 +642,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// CHECK sees what is not as it was answered.
+// CHECK finds differences to the result of ADD.
 func TestCheck(t *testing.T) {
 	h := newHost(t)
 	space := h.NewNamespace()
@@ -667,8 +669,8 @@ func TestCheck(t *testing.T) {
 	h.do(attach("DEL", "a", space, c))
 }
 
-// CHECK sees each thing that ADD has made for the container or its network, and that is gone or
-// another one since then.
+// CHECK notices if a thing that ADD has made for the container or its network has gone or was
+// replaced.
 func TestCheckAll(t *testing.T) {
 	h := newHost(t)
 	copies := h.NewEnds(1)[0].Port
@@ -709,17 +711,17 @@ func TestCheckAll(t *testing.T) {
 		{func() error { return kernel.LinkSetHardwareAddr(gateway, []byte{2, 0, 0, 0, 0, 0x99}) },
 			func() error { return kernel.LinkSetHardwareAddr(gateway, address) }, "cni0.10 has the MAC 02:00:00:00:00:99, and not " + address.String()},
 	} {
-		h.do(check) // all is as it was
+		h.do(check) // everything is restored
 		h.must(c.breaks())
 		h.refused(check, 999, c.word)
 		h.must(c.mends())
 	}
-	forced := func(args ...string) { // which warns
+	forced := func(args ...string) { // it warns
 		if _, err := h.Run(args...); err != nil {
 			t.Fatal(err)
 		}
 	}
-	h.Bascule("port", "set", "cni0", "cni0.10", "--isolated") // which is not the network's to say
+	h.Bascule("port", "set", "cni0", "cni0.10", "--isolated") // the network does not set it
 	h.do(check)
 	const rules = "plug/cni%2Fnet%2Fa%2Feth0"
 	forced("pfctl", "-b", "cni0", "-d", "--force")
@@ -737,8 +739,8 @@ func TestCheckAll(t *testing.T) {
 	h.Bascule("bridge", "del", "cni0")
 }
 
-// A Linux bridge of the network's name is not left behind with its containers for an empty bridge of
-// the switch's, whichever front door asks.
+// A Linux bridge with the network's name, and its containers, are not replaced by an empty bridge of
+// the switch, with any front door.
 func TestLinuxBridge(t *testing.T) {
 	needs(t, reference+"/bridge")
 	h := newHost(t)
@@ -760,9 +762,9 @@ func TestLinuxBridge(t *testing.T) {
 	if got := h.bridges(); len(got) > 0 || len(devices(t, b)) != 1 {
 		t.Errorf("there are the bridges %v, and the container has %v", got, devices(t, b))
 	}
-	// the way of docs/containers.md
+	// The steps of docs/containers.md.
 	add.command, add.plugin = "DEL", ""
-	h.do(add) // as the runtime does, whose file says the new type by now
+	h.do(add) // as the runtime does, whose file has the new type by now
 	h.must(h.Switch.Netlink().LinkDel(mustLink(t, h.Switch, "cni0")))
 	h.must(a.Netlink().LinkDel(mustLink(t, a, "eth0"))) // with the container's namespace
 	h.do(attach("ADD", "b", b, gateway))
@@ -771,8 +773,8 @@ func TestLinuxBridge(t *testing.T) {
 	h.Keep("cni0")
 }
 
-// A container's addresses can be used when ADD has answered, and a neighbour that knew another
-// station behind one learns the new one at once: neither waits for a timer of the neighbour's.
+// A container's addresses can be used after ADD. A neighbour that had another station for one of
+// them learns the new one at once. Neither waits for a timer of the neighbour.
 func TestAnnounced(t *testing.T) {
 	h := newHost(t)
 	other := h.space()
@@ -792,13 +794,13 @@ func TestAnnounced(t *testing.T) {
 					t.Errorf("%s: ADD answers while %s is tentative", name, a.IP)
 				}
 			}
-			if i == 0 { // the neighbour knows this one from now on
+			if i == 0 { // this neighbour has the entry from now on
 				h.must(ping(other, "10.77.9.9"))
 				h.must(ping(other, "fd77::9:9"))
 				h.do(attach("DEL", container, space, c))
 				continue
 			}
-			// It asks none itself: it has sent nothing since then.
+			// The neighbour sends no request itself: it has sent nothing since then.
 			for ip, family := range map[string]int{"10.77.9.9": netlink.FAMILY_V4, "fd77::9:9": netlink.FAMILY_V6} {
 				h.Wait(name+": the neighbour to know the new station of "+ip, func() bool {
 					list, err := other.Netlink().NeighList(mustLink(t, other, "eth0").Attrs().Index, family)
@@ -809,7 +811,7 @@ func TestAnnounced(t *testing.T) {
 			h.do(attach("DEL", container, space, c))
 		}
 	}
-	// an address that another station has is no address
+	// An address of another station cannot be used.
 	taken := h.space()
 	h.must(other.Netlink().AddrAdd(mustLink(t, other, "eth0"), parsed(t, "fd77::9:9/64")))
 	h.Wait("the other station to have the address", func() bool { return ping(other, "fd77::9:9") == nil })
@@ -830,7 +832,7 @@ func parsed(t testing.TB, address string) *netlink.Addr {
 	return a
 }
 
-// cnitool, of those who make the specification, runs the plugin as runtimes do.
+// cnitool, from the authors of the specification, runs the plugin as runtimes do.
 func TestCnitool(t *testing.T) {
 	h := newHost(t)
 	tool := filepath.Join(t.TempDir(), "cnitool")
@@ -858,7 +860,7 @@ func TestCnitool(t *testing.T) {
 	if n := len(h.plugged("cni0")); n != 1 {
 		t.Errorf("%d ports, should be 1", n)
 	}
-	run("gc", "listed", path(space)) // without a list of what is valid
+	run("gc", "listed", path(space)) // without a list of valid attachments
 	if n := len(h.plugged("cni0")); n != 0 {
 		t.Errorf("%d ports after GC, should be none", n)
 	}
@@ -869,8 +871,8 @@ func TestCnitool(t *testing.T) {
 	}
 }
 
-// The reference plugin `bandwidth`, chained behind ours, limits what comes to a container as it does
-// behind the reference bridge plugin: TCP at 8 Mbit/s.
+// The reference plugin `bandwidth`, chained after ours, limits the traffic to a container as it does
+// with the reference bridge plugin: TCP at 8 Mbit/s.
 func TestBandwidthPlugin(t *testing.T) {
 	needs(t, reference+"/bridge", reference+"/bandwidth", reference+"/static")
 	tool := filepath.Join(t.TempDir(), "cnitool")
@@ -917,7 +919,7 @@ func TestBandwidthPlugin(t *testing.T) {
 			h.must(server.Start())
 			defer server.Wait()
 			defer server.Process.Kill()
-			if _, err := stdout.Read(make([]byte, 1<<10)); err != nil { // it says when it listens
+			if _, err := stdout.Read(make([]byte, 1<<10)); err != nil { // it prints a line when it listens
 				t.Fatal(err)
 			}
 			out, err := exec.Command("nsenter", "--net="+path(spaces["free"]), "iperf3", "-C", "cubic", "-c", addresses["limited"], "-t", "3", "-J").Output()

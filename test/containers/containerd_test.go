@@ -13,9 +13,9 @@ import (
 	"bascule/test/netlab"
 )
 
-// withContainerd is a script of sh that runs another, $1, while containerd runs, in namespaces of
-// mounts and processes, which end with it. ctr looks for plugins and networks in folders that it
-// has built in, and the shim has its sockets in /run: they are folders of the test, $0, there.
+// withContainerd is a shell script that runs another, $1, while containerd runs, in namespaces of
+// mounts and processes, which end with it. ctr has built-in folders for plugins and networks, and
+// the shim has its sockets in /run: these are the test's folder, $0, there.
 const withContainerd = `
 	mount --make-rprivate /
 	mkdir $0/run
@@ -47,13 +47,13 @@ const withContainerd = `
 	eval "$1"
 `
 
-// containerd starts containers, as it does for Kubernetes and nerdctl, and takes their ports off
-// when they end, also one that is killed.
+// containerd starts containers as it does for Kubernetes and nerdctl. It removes their ports when
+// they end, also if they are killed.
 func TestContainerd(t *testing.T) {
 	t.Parallel()
 	needs(t, "containerd", "ctr", "runc", "unshare", "busybox")
 	h := newHost(t)
-	h.Bascule("bridge", "add", "cni0") // /run/bascule is there from now on
+	h.Bascule("bridge", "add", "cni0") // /run/bascule exists from now on
 	dir := t.TempDir()
 	plugins, networks, files := filepath.Join(dir, "plugins"), filepath.Join(dir, "networks"), filepath.Join(dir, "files")
 	for _, d := range []string{plugins, networks, filepath.Join(files, "usr")} {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package containers tests what puts containers on the switch, through the real program and,
-// where Debian has them, with the real programs that call it.
+// Package containers tests the programs that attach containers to the switch, with the real
+// program and, if Debian has them, with the real runtimes that call it.
 package containers
 
 import (
@@ -21,17 +21,17 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(netlab.Main(m)) }
 
-// reference is where Debian has the reference plugins.
+// reference is the folder of Debian's reference plugins.
 const reference = "/usr/lib/cni"
 
-// A host is a network namespace with a switch, and plugins that are called in it.
+// A host is a network namespace with a switch, in which plugins are called.
 type host struct {
 	*netlab.Lab
 	t    testing.TB
-	path string // the folder with a link to the program under each of its names
-	data string // what ipam keeps
+	path string // folder with a link to the program under each of its names
+	data string // ipam's folder
 
-	plugins string // the folder with reference plugins
+	plugins string // folder with reference plugins
 }
 
 func newHost(t testing.TB) *host {
@@ -40,10 +40,10 @@ func newHost(t testing.TB) *host {
 	for _, name := range []string{"bascule-cni", "bascule-netavark"} {
 		h.must(os.Symlink(netlab.Program(), filepath.Join(h.path, name)))
 	}
-	h.must(l.Switch.Do(func() error { // as on a host
+	h.must(l.Switch.Do(func() error { // As on a host.
 		return errors.Join(ends.Sysctl("net.ipv6.conf.all.disable_ipv6", "0"), ends.Sysctl("net.ipv6.conf.default.disable_ipv6", "0"))
 	}))
-	t.Cleanup(func() { // before the lab looks for what is left
+	t.Cleanup(func() { // before the lab looks for remains
 		for _, name := range h.bridges() {
 			h.Bascule("bridge", "del", name)
 		}
@@ -67,7 +67,7 @@ func (h *host) bridges() (names []string) {
 	return names
 }
 
-// plugged returns the ports of a bridge that have an owner, by its id.
+// plugged returns the ports of a bridge that have an owner, by its ID.
 func (h *host) plugged(bridge string) map[string]netlab.PortInfo {
 	h.t.Helper()
 	ports := map[string]netlab.PortInfo{}
@@ -79,7 +79,7 @@ func (h *host) plugged(bridge string) map[string]netlab.PortInfo {
 	return ports
 }
 
-// devices are the names of the namespace's devices.
+// devices returns the names of the namespace's devices.
 func devices(t testing.TB, ns *ends.Namespace) (names []string) {
 	t.Helper()
 	list, err := ns.Netlink().LinkList()
@@ -101,13 +101,13 @@ func needs(t testing.TB, files ...string) {
 	}
 }
 
-// path is the file of a namespace, as runtimes tell it.
+// path returns the file of a namespace, as runtimes pass it.
 func path(ns *ends.Namespace) string { return "/run/netns/" + ns.Name }
 
-// An answer is what a plugin has said.
+// An answer is the output of a plugin.
 type answer struct {
 	text []byte
-	says string // on standard error
+	says string // standard error
 	exit int
 	failure
 }
@@ -126,7 +126,7 @@ type call struct {
 	env                                []string
 }
 
-// text is a configuration as it is sent.
+// text returns the configuration as it is sent.
 func (c call) text(t testing.TB) []byte {
 	switch conf := c.conf.(type) {
 	case string:
@@ -142,7 +142,7 @@ func (c call) text(t testing.TB) []byte {
 	}
 }
 
-// process is the process of a request in the host's namespace.
+// process returns the process of a request in the host's namespace.
 func (h *host) process(c call) *exec.Cmd {
 	file := filepath.Join(h.path, "bascule-cni")
 	if c.plugin != "" {
@@ -180,7 +180,7 @@ func (h *host) try(c call) (a answer, err error) {
 	return a, err
 }
 
-// do makes a request that is done.
+// do makes a request that succeeds.
 func (h *host) do(c call) answer {
 	h.t.Helper()
 	a, err := h.try(c)
@@ -191,7 +191,7 @@ func (h *host) do(c call) answer {
 	return a
 }
 
-// refused makes a request that is refused with a code, and words.
+// refused makes a request that is refused with a code and words.
 func (h *host) refused(c call, code uint, words ...string) {
 	h.t.Helper()
 	a, err := h.try(c)
@@ -223,12 +223,12 @@ func (c conf) with(more conf) conf {
 	return n
 }
 
-// bare is a network without addresses.
+// bare returns a network without addresses.
 func (h *host) bare(more conf) conf {
 	return conf{"cniVersion": "1.1.0", "name": "net", "type": "bascule-cni"}.with(more)
 }
 
-// space is the namespace of a container, with IPv6.
+// space makes the namespace of a container, with IPv6.
 func (h *host) space() *ends.Namespace {
 	h.t.Helper()
 	ns := h.NewNamespace()
@@ -238,17 +238,17 @@ func (h *host) space() *ends.Namespace {
 	return ns
 }
 
-// routed is a network with addresses, by Debian's host-local. That knows CNI 1.0.0.
+// routed returns a network with addresses from Debian's host-local, which supports CNI 1.0.0.
 func (h *host) routed(more conf) conf {
 	needs(h.t, reference+"/host-local")
 	return conf{"cniVersion": "1.0.0", "name": "net", "type": "bascule-cni", "ipam": conf{"type": "host-local", "dataDir": h.data,
 		"ranges": [][]conf{{{"subnet": "10.77.0.0/16"}}, {{"subnet": "fd77::/64"}}}}}.with(more)
 }
 
-// ping asks another station from within a container until it is answered.
+// ping pings another station from a container until it answers.
 func ping(ns *ends.Namespace, to string) error { return pingFor(ns, to, "60") }
 
-// unheard is whether a station does not answer for a second.
+// unheard reports whether a station does not answer for a second.
 func unheard(ns *ends.Namespace, to string) bool { return pingFor(ns, to, "1") != nil }
 
 func pingFor(ns *ends.Namespace, to, seconds string) error {

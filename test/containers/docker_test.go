@@ -27,7 +27,7 @@ import (
 	"bascule/test/netlab"
 )
 
-// A dockerHost is a host whose agent is a network driver of Docker. The test is Docker.
+// A dockerHost is a host whose agent is a network driver of Docker. The test acts as Docker.
 type dockerHost struct {
 	*host
 	dir    string
@@ -47,7 +47,7 @@ func newDockerHost(t *testing.T) *dockerHost {
 	return d
 }
 
-// start starts an agent where it is, as Docker's is.
+// start starts an agent with Docker's socket.
 func (d *dockerHost) start() {
 	d.t.Helper()
 	cmd := exec.Command("nsenter", "--net="+path(d.Switch), d.Binary(), "agent", "--docker", "unix:"+filepath.Join(d.dir, "d", "bascule.sock"),
@@ -70,7 +70,7 @@ func (d *dockerHost) stop() {
 	}
 }
 
-// post asks the driver. The error is that of the way there.
+// post sends a request to the driver. The error is about the transport.
 func (d *dockerHost) post(what, body string) (answer map[string]any, err error) {
 	r, err := d.client.Post("http://plugin/"+what, "application/json", strings.NewReader(body))
 	if err != nil {
@@ -103,7 +103,7 @@ func (d *dockerHost) docker(what string, body any) map[string]any {
 	return answer
 }
 
-// move does what Docker does with an interface that Join has named.
+// move handles an interface from Join's response as Docker does.
 func (d *dockerHost) move(space *ends.Namespace, name, to string, addresses ...string) {
 	d.t.Helper()
 	link, err := d.Switch.Netlink().LinkByName(name)
@@ -125,8 +125,8 @@ func (d *dockerHost) move(space *ends.Namespace, name, to string, addresses ...s
 	d.must(space.Netlink().LinkSetUp(link))
 }
 
-// What Docker has asked is asked again, with an agent that is killed now and then: stations reach
-// each other and the host, the answers are those that Docker went on with, nothing is left.
+// Recorded requests of Docker are repeated, with an agent that is killed now and then. Stations
+// reach each other and the host, the responses are the recorded ones, and nothing is left.
 func TestDockerRecorded(t *testing.T) {
 	t.Parallel()
 	d := newDockerHost(t)
@@ -165,17 +165,18 @@ func TestDockerRecorded(t *testing.T) {
 				}
 			}
 			given, said := at(all, "Interface", "MacAddress"), at(answer, "Interface", "MacAddress")
-			if (given == "") != (said != nil) { // Docker takes one, but does not have its own changed
+			if (given == "") != (said != nil) { // Docker uses the driver's MAC only if it has given none
 				t.Errorf("the MAC is %q, and the answer %v", given, answer)
 			}
-			again := d.docker(r[0], r[1]) // as by Docker when the agent was killed before it had answered
+			// Docker repeats it if the agent was killed before it had answered
+			again := d.docker(r[0], r[1])
 			if again["Err"] != nil {
 				t.Errorf("%s again: %v", r[0], again)
 			}
 		case "Join":
 			spaces[end] = d.space()
 			d.move(spaces[end], at(answer, "InterfaceName", "SrcName").(string), "eth0", addresses[end]...)
-			if addresses[end][0] == "10.96.0.2/24" { // internal: no way out, and none by docker_gwbridge
+			if addresses[end][0] == "10.96.0.2/24" { // internal: no gateway, and no docker_gwbridge instead
 				if answer["Gateway"] != nil || answer["DisableGatewayService"] != true {
 					t.Errorf("Join of an internal network: %v", answer)
 				}
@@ -201,7 +202,7 @@ func TestDockerRecorded(t *testing.T) {
 		}
 	}
 	for _, name := range d.bridges() {
-		if ports := d.Ports(name); len(ports) != 0 || name != "br7" { // that one has a name of the user's
+		if ports := d.Ports(name); len(ports) != 0 || name != "br7" { // this bridge has a name from the user
 			t.Errorf("bridge %s is left, with the ports %v", name, ports)
 		}
 	}
@@ -284,7 +285,7 @@ func TestDockerBadInput(t *testing.T) {
 	if after := d.Bascule("port", "show") + d.Bascule("bridge", "show") + string(kept); after != before {
 		t.Errorf("the switch was\n%sand is\n%s", before, after)
 	}
-	for range 2 { // as if the answer had been lost, and by the next agent
+	for range 2 { // as if the response had been lost, and by the next agent
 		for _, body := range []o{network("n1", o{"bridge": "br0"}), network("n4", nil)} {
 			if a := d.docker("NetworkDriver.CreateNetwork", body); a["Err"] != nil {
 				t.Errorf("a network that is there already, as it is: %v", a)
@@ -293,7 +294,7 @@ func TestDockerBadInput(t *testing.T) {
 		d.stop()
 		d.start()
 	}
-	// a file that cannot be read is left alone, and said
+	// An unreadable file is not changed, and reported.
 	for _, wrong := range []string{"{", "[]", `{"n1": null}`, `{"n1": {"options": {"vlan": 5}}}`} {
 		d.stop()
 		d.must(os.WriteFile(state, []byte(wrong), 0o600))
@@ -309,7 +310,7 @@ func TestDockerBadInput(t *testing.T) {
 	}
 }
 
-// An agent that is killed in the middle of a request is asked again, and nothing is left.
+// Requests to an agent that is killed meanwhile are repeated, and nothing is left.
 func TestDockerKilled(t *testing.T) {
 	t.Parallel()
 	d := newDockerHost(t)
@@ -323,7 +324,7 @@ func TestDockerKilled(t *testing.T) {
 			defer close(done)
 			_, _ = d.post(what, end)
 		}()
-		time.Sleep(time.Duration(i) * time.Millisecond) // each moment has to be right
+		time.Sleep(time.Duration(i) * time.Millisecond) // the result must be right at each moment
 		d.stop()
 		<-done
 		d.start()
@@ -334,13 +335,13 @@ func TestDockerKilled(t *testing.T) {
 			t.Fatalf("kill %d, after %s: ports %v, devices %v", i, what, d.Ports("br0"), devices(t, d.Switch))
 		}
 	}
-	d.docker("NetworkDriver.DeleteNetwork", network) // takes what is left of its endpoints
+	d.docker("NetworkDriver.DeleteNetwork", network) // removes the remaining state of its endpoints
 	if left := devices(t, d.Switch); len(left) != 1 {
 		t.Errorf("the devices %v are left", left)
 	}
 }
 
-// An agent that ends leaves nothing of the folder that it has made, and says what it serves.
+// An agent that ends removes the folder that it has made. It reports what it serves.
 func TestDockerEnds(t *testing.T) {
 	t.Parallel()
 	d := newDockerHost(t)

@@ -17,15 +17,15 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// pingWhole sends a packet of so many bytes that nobody may cut, and returns what ping says. It is
-// answered in the end, or hears of an MTU.
+// pingWhole sends a packet of size bytes that must not be fragmented, and returns ping's output. It waits for an
+// answer, or for an error with an MTU.
 func pingWhole(ns *ends.Namespace, to string, size int) (says string, answered bool) {
 	const headers = 20 + 8
 	out, err := exec.Command("nsenter", "--net="+path(ns), "ping", "-n", "-c", "1", "-w", "10", "-M", "do", "-s", fmt.Sprint(size-headers), to).CombinedOutput()
 	return string(out), err == nil
 }
 
-// outside is a station that reaches a network by way of the host.
+// outside makes a station that reaches a network through the host.
 func (h *host) outside(network, gateway string) *ends.Namespace {
 	h.t.Helper()
 	end := h.NewEnd(h.NewNamespace())
@@ -44,14 +44,14 @@ func (h *host) outside(network, gateway string) *ends.Namespace {
 	return end.Namespace
 }
 
-// The MTU of a network is the gateway's, too: the host tells senders of a smaller one, and takes
-// packets of a larger one. A network whose MTU is changed changes it with the next container. What
-// somebody has set at the gateway's port stays.
+// The MTU of a network is also the gateway's. The host reports a smaller one to senders, and accepts packets of a
+// larger one. If a network's MTU is changed, the next container changes it at the gateway. A user's setting at the
+// gateway's port stays.
 func TestGatewayMTU(t *testing.T) {
 	needs(t, "ping", reference+"/host-local")
 	type door struct {
 		subnet, gateway, port string
-		// plug returns the n-th container, its address, and how it leaves
+		// plug returns the n-th container, its address, and a function that removes it.
 		plug func(h *host, n, mtu int) (space *ends.Namespace, address string, leave func())
 	}
 	cni := door{"10.77.0.0/16", "10.77.0.1", "cni0", func(h *host, n, mtu int) (*ends.Namespace, string, func()) {
@@ -124,8 +124,8 @@ func TestGatewayMTU(t *testing.T) {
 	})
 }
 
-// A gateway that containers with different MTUs share has the smallest of them: the host sends none of them what
-// it cannot take.
+// A gateway that containers with different MTUs share has the smallest MTU of them. The host sends none of them a
+// packet that is too large.
 func TestGatewayShared(t *testing.T) {
 	needs(t, "ping", reference+"/host-local")
 	h := newHost(t)
@@ -163,7 +163,7 @@ func TestGatewayShared(t *testing.T) {
 	}
 }
 
-// keeps holds the gateway's port to what somebody sets at first.
+// keeps checks that a user's setting at the gateway's port stays.
 func (h *host) keeps(port string, first bool) {
 	h.t.Helper()
 	if first {
@@ -205,8 +205,8 @@ func checkGatewayMTU(h *host, subnet, gateway, port string, plug func(n, mtu int
 	}
 }
 
-// A container that has talked to the gateway's addresses hears that the host has them now, as where a
-// bridge takes the place of another: it sends nothing.
+// A container that has talked to the gateway's addresses receives an announcement when the host gets them, as when a
+// bridge replaces another one. The container sends nothing.
 func TestGatewayTold(t *testing.T) {
 	needs(t, reference+"/host-local")
 	h := newHost(t)

@@ -18,7 +18,7 @@ import (
 	"bascule/test/netlab"
 )
 
-// recorded returns the lines of a file of testdata: what was asked, and its JSON.
+// recorded returns the lines of a file in testdata: a request and its JSON each.
 func recorded(t *testing.T, name string) (list [][2]string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name))
@@ -33,14 +33,14 @@ func recorded(t *testing.T, name string) (list [][2]string) {
 	return list
 }
 
-// plugin prepares a run of the plugin of Podman.
+// plugin prepares a run of the Podman plugin.
 func (h *host) plugin(stdin string, args ...string) *exec.Cmd {
 	cmd := exec.Command("nsenter", append([]string{"--net=" + path(h.Switch), filepath.Join(h.path, "bascule-netavark")}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
 	return cmd
 }
 
-// asks runs the plugin of Podman. The error is what it says as one.
+// asks runs the Podman plugin. The error is the one in its output.
 func (h *host) asks(stdin string, args ...string) (answer map[string]any, err error) {
 	h.t.Helper()
 	out, err := h.plugin(stdin, args...).Output()
@@ -71,7 +71,7 @@ func (h *host) podman(stdin string, args ...string) map[string]any {
 	return answer
 }
 
-// at goes into nested objects.
+// at returns a value in nested objects.
 func at(o any, keys ...string) any {
 	for _, k := range keys {
 		m, _ := o.(map[string]any)
@@ -80,8 +80,8 @@ func at(o any, keys ...string) any {
 	return o
 }
 
-// What Podman has asked is done again: stations reach each other and the host, and the answers
-// are what Podman's own driver would say.
+// Recorded requests of Podman are repeated. Stations reach each other and the host, and the
+// responses are like those from Podman's own driver.
 func TestPodmanRecorded(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -163,7 +163,7 @@ func TestPodmanRecorded(t *testing.T) {
 		}
 	}
 	for _, d := range devices(t, h.Switch) {
-		h.Keep(d) // the host's in network web
+		h.Keep(d) // the host's interface in network web
 		if strings.HasPrefix(d, "veth") {
 			t.Errorf("%s is left", d)
 		}
@@ -173,8 +173,8 @@ func TestPodmanRecorded(t *testing.T) {
 	}
 }
 
-// request is a setup with changes at places such as "network.options.vlan"; the value nil
-// leaves out.
+// request returns a setup with changes at paths such as "network.options.vlan". The value nil
+// deletes the key.
 func request(t *testing.T, changes map[string]any) string {
 	t.Helper()
 	o := map[string]any{
@@ -199,10 +199,10 @@ func request(t *testing.T, changes map[string]any) string {
 	return string(text)
 }
 
-// nasty are names that shells, paths and tables could take for something else.
+// nasty are names that shells, paths and tables could misinterpret.
 var nasty = []string{"../../etc/passwd", "$(touch x)", "; reboot #", "a b", "a\nb", "-rf", "..", ".", "%s%n", "a/b", "\x00", "é", strings.Repeat("x", 129), ""}
 
-// Each mistake has one line that says what it is, and nothing is changed.
+// Each mistake has one line that describes it, and nothing is changed.
 func TestPodmanBadInput(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -252,14 +252,14 @@ func TestPodmanBadInput(t *testing.T) {
 		setup("nothing", map[string]any{"network.options": map[string]any{"mirror": "nothing"}}),
 		setup("mtu", map[string]any{"network.options": map[string]any{"mtu": "9"}}),
 		setup("masquerade", map[string]any{"network.options": map[string]any{"masquerade": "on"}}),
-		// behind the plug, when all else is there
+		// A failure after the plug, when everything else exists.
 		setup("the container's route", map[string]any{"network.routes": []any{map[string]any{"destination": "192.0.2.0/24", "gateway": "203.0.113.1"}}}),
 		setup("route", map[string]any{"network.routes": []any{map[string]any{"destination": "x", "gateway": "y"}}}),
 	}
 	for _, name := range nasty {
 		list = append(list, setup("container_id", map[string]any{"container_id": name}), setup("network's name", map[string]any{"network.name": name}),
 			wrong{request(t, map[string]any{"container_id": name}), []string{"teardown", path(space)}, "container_id"})
-		if name != "" { // without one the bridge is called by the network's id
+		if name != "" { // without a name, the network's ID names the bridge
 			list = append(list, wrong{request(t, map[string]any{"network.network_interface": name}), []string{"setup", path(space)}, ""})
 		}
 		if strings.ContainsAny(name, "/ \n\x00%") || len(name) < 1 || len(name) > 15 || strings.Trim(name, ".") == "" {
@@ -269,7 +269,7 @@ func TestPodmanBadInput(t *testing.T) {
 	before := h.Bascule("port", "show") + h.Bascule("bridge", "show")
 	for _, w := range list {
 		if strings.Contains(w.stdin, `"network_interface":"-rf"`) || strings.Contains(w.stdin, `"network_interface":"é"`) {
-			continue // a bridge may be called so
+			continue // a valid name for a bridge
 		}
 		_, err := h.asks(w.stdin, w.args...)
 		if err == nil || !strings.Contains(err.Error(), w.word) || strings.Contains(err.Error(), "\n") {
@@ -279,14 +279,14 @@ func TestPodmanBadInput(t *testing.T) {
 			t.Fatalf("%v %.300s: the container has %v", w.args, w.stdin, left)
 		}
 	}
-	// the host's address in a network stays from a setup that failed behind that
+	// The host's address in a network stays after a setup that failed later.
 	h.Bascule("unplug", "podman-gateway/br0")
 	if after := h.Bascule("port", "show") + h.Bascule("bridge", "show"); after != before {
 		t.Errorf("the switch was\n%sand is\n%s", before, after)
 	}
 }
 
-// A setup or teardown that is killed anywhere leaves nothing that teardown does not find.
+// A setup or teardown that is killed at any point leaves nothing that teardown does not find.
 func TestPodmanKilled(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

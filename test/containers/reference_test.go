@@ -22,10 +22,10 @@ import (
 	"bascule/lab/ends"
 )
 
-// pluginsVersion is that of the reference plugins beside which ours is run.
+// pluginsVersion is the version of the reference plugins with which ours is compared.
 const pluginsVersion = "v1.10.0"
 
-// built makes reference plugins, which are newer than Debian's, and returns their folder.
+// built builds reference plugins, which are newer than Debian's, and returns their folder.
 func built(t testing.TB, names ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -41,8 +41,9 @@ func built(t testing.TB, names ...string) string {
 	return dir
 }
 
-// differences are those between the reference plugin and ours, by their rows in docs/containers.md.
-// A row without a pattern cannot be seen by the table below: another test has it.
+// differences are the differences between the reference plugin and ours, by their rows in
+// docs/containers.md. The comparison below cannot see a row without a pattern: another test covers
+// it.
 var differences = []difference{
 	{row: "`mtu` of interfaces in the answer", seen: regexp.MustCompile(`^answer eth\d interfaces \d mtu$`)},
 	{row: "the host's interface", seen: regexp.MustCompile(`^host interface$`)},
@@ -56,15 +57,15 @@ var differences = []difference{
 	{row: "a Linux bridge of the name", by: "TestLinuxBridge"},
 	{row: "DEL without a namespace", by: "TestAgain"},
 	{row: "GC", by: "TestGC"},
-	// the reference looks for routes in the main table alone
+	// The reference looks for routes only in the main table.
 	{row: "CHECK", seen: regexp.MustCompile(`^CHECK eth\d$`), by: "TestCheckAll"},
 }
 
 type difference struct {
 	row  string
-	seen *regexp.Regexp // of what an observation is called
-	of   string         // how the variants begin in which it is seen, where not every kernel has them
-	by   string         // the test that has it
+	seen *regexp.Regexp // pattern of the observation's name
+	of   string         // prefix of the variants that show it, if not every kernel supports them
+	by   string         // the test that covers it
 }
 
 // A side is a host with one of the plugins.
@@ -73,14 +74,14 @@ type side struct {
 	plugin string // "" for ours
 }
 
-// A variant is what a container gets: networks of eth0, eth1, ...
+// A variant is a container's configuration: networks of eth0, eth1, ...
 type variant struct {
 	nets     []conf
-	isolated bool // two containers do not reach each other
+	isolated bool // two containers cannot reach each other
 }
 
 // Each key and each default of the reference plugin is given to it and to ours, in two versions of
-// the specification, and all that comes of it is the same, but for the rows of docs/containers.md.
+// the specification. All results are the same, except for the rows of docs/containers.md.
 func TestBesideReference(t *testing.T) {
 	needs(t, "nft", "ping")
 	dir := built(t, "main/bridge", "ipam/host-local", "ipam/static")
@@ -88,7 +89,7 @@ func TestBesideReference(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := map[string]bool{} // of the docs, and whether they were seen
+	rows := map[string]bool{} // rows of the docs, and whether they were seen
 	_, table, _ := strings.Cut(string(text), "\n### Beside the reference plugin\n")
 	table, _, _ = strings.Cut(table, "\n#")
 	for line := range strings.Lines(table) {
@@ -151,7 +152,7 @@ func TestBesideReference(t *testing.T) {
 		"two default gateways": {nets: []conf{{"bridge": "one0", "isDefaultGateway": true, "ipam": ranges(51)},
 			{"bridge": "two0", "isDefaultGateway": true, "ipam": ranges(52)}}},
 	}
-	var mu sync.Mutex // of rows
+	var mu sync.Mutex // protects rows
 	t.Run("all", func(t *testing.T) {
 		for _, version := range []string{"0.4.0", "1.1.0"} {
 			for name, v := range variants {
@@ -185,7 +186,7 @@ func TestBesideReference(t *testing.T) {
 	}
 }
 
-// compare fails for what differs without a row, and marks the rows that it sees.
+// compare fails for differences without a row, and marks the rows that it sees.
 func compare(t *testing.T, name string, theirs, ours map[string]string, rows map[string]bool) {
 	if is, was := ours["refused eth0"], theirs["refused eth0"]; is != was || is == "yes" {
 		theirs, ours = map[string]string{"refused eth0": was}, map[string]string{"refused eth0": is}
@@ -209,7 +210,7 @@ func compare(t *testing.T, name string, theirs, ours map[string]string, rows map
 	}
 }
 
-// observe has a container, and one more, get what a variant says, and returns all that comes of it.
+// observe runs a container and one more with a variant, and returns all results.
 func (s side) observe(version string, v variant) map[string]string {
 	t, seen := s.t, map[string]string{}
 	t.Helper()
@@ -278,7 +279,7 @@ func (s side) observe(version string, v variant) map[string]string {
 	if left := devices(t, a); len(left) != 1 {
 		t.Errorf("the container has %v after DEL", left)
 	}
-	for _, d := range devices(t, s.Switch) { // the gateway, and of the reference its bridge
+	for _, d := range devices(t, s.Switch) { // The gateway, and the reference plugin's bridge.
 		s.Keep(d)
 	}
 	return seen
@@ -286,7 +287,7 @@ func (s side) observe(version string, v variant) map[string]string {
 
 func (s side) isGateway(c conf) bool { return c["isGateway"] == true || c["isDefaultGateway"] == true }
 
-// flatten notes each value of JSON, by its place.
+// flatten records each value of JSON, by its path.
 func flatten(seen map[string]string, place string, value any) {
 	switch value := value.(type) {
 	case map[string]any:
@@ -306,7 +307,7 @@ func flatten(seen map[string]string, place string, value any) {
 	}
 }
 
-// port notes how the container's port is.
+// port records the state of the container's port.
 func (s side) port(seen map[string]string, add call, result map[string]any) {
 	interfaces := result["interfaces"].([]any)
 	name := interfaces[1].(map[string]any)["name"].(string)
@@ -323,7 +324,7 @@ func (s side) port(seen map[string]string, add call, result map[string]any) {
 	s.vlans(seen, at, bridge, name)
 	if gateway := interfaces[len(interfaces)-1].(map[string]any)["name"].(string); strings.HasPrefix(gateway, bridge+".") {
 		on := gateway
-		if s.plugin != "" { // which has a veth in the place of a host port
+		if s.plugin != "" { // it has a veth instead of a host port
 			l, err := s.Switch.Netlink().LinkByIndex(mustLink(s.t, s.Switch, gateway).Attrs().ParentIndex)
 			s.must(err)
 			on = l.Attrs().Name
@@ -332,7 +333,7 @@ func (s side) port(seen map[string]string, add call, result map[string]any) {
 	}
 }
 
-// vlans notes the VLANs of a port, where the bridge filters.
+// vlans records the VLANs of a port, if the bridge filters.
 func (s side) vlans(seen map[string]string, at, bridge, port string) {
 	var list []struct {
 		Ifname string
@@ -364,7 +365,7 @@ func (s side) vlans(seen map[string]string, at, bridge, port string) {
 	}
 }
 
-// inside notes what the container has.
+// inside records the state of the container.
 func (s side) inside(seen map[string]string, space *ends.Namespace, ifname string) {
 	link := mustLink(s.t, space, ifname)
 	seen[ifname+" mtu"], seen[ifname+" flags"] = fmt.Sprint(link.Attrs().MTU), link.Attrs().Flags.String()
@@ -408,7 +409,7 @@ func (s side) inside(seen map[string]string, space *ends.Namespace, ifname strin
 	}))
 }
 
-// gateway notes the host's interface in a network.
+// gateway records the host's interface in a network.
 func (s side) gateway(seen map[string]string, c conf) {
 	name, is := c["bridge"].(string)
 	if !is {

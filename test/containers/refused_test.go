@@ -17,8 +17,8 @@ import (
 	"bascule/lab/ends"
 )
 
-// state is what a host and a container have: bridges, ports, interfaces, addresses, routes, and whether the host
-// forwards.
+// state returns the state of a host and a container: bridges, ports, interfaces, addresses, routes, and whether the
+// host forwards.
 func (h *host) state(space *ends.Namespace) (all []string) {
 	h.t.Helper()
 	all = strings.Split(h.Bascule("bridge", "show")+h.Bascule("port", "show")+h.Bascule("vlan", "show"), "\n")
@@ -52,7 +52,7 @@ func (h *host) state(space *ends.Namespace) (all []string) {
 	return all
 }
 
-// unchanged refuses a request, and compares what is there.
+// unchanged makes a request that must be refused, and compares the state before and after it.
 func (h *host) unchanged(name string, space *ends.Namespace, request func() error, word string) {
 	h.t.Helper()
 	before := h.state(space)
@@ -64,7 +64,7 @@ func (h *host) unchanged(name string, space *ends.Namespace, request func() erro
 	}
 }
 
-// A request that is refused changes nothing: neither what is of the container, nor what others have, too.
+// A refused request changes nothing: neither the container's state, nor shared state.
 func TestRefusedChangesNothing(t *testing.T) {
 	needs(t, reference+"/host-local", reference+"/static", "sysctl", "unshare")
 	t.Run("cni", func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestRefusedChangesNothing(t *testing.T) {
 		} {
 			refused(c.name, c.conf, c.word)
 		}
-		// What no look foretells: the host's files of settings can only be read, as in some containers.
+		// No check can foresee this: the host's sysctl files are read-only, as in some containers.
 		h.must(h.Switch.Do(func() error { return ends.Sysctl("net.ipv4.ip_forward", "0") }))
 		late := static(gateway.with(conf{"mtu": 1400, "forceAddress": true, "promiscMode": true}), "10.79.0.2/24")
 		h.unchanged("settings that cannot be written", space, func() error {
@@ -200,7 +200,7 @@ func TestRefusedChangesNothing(t *testing.T) {
 	})
 }
 
-// DEL and GC of a file with a mistake take everything away, ipam's addresses, too.
+// DEL and GC of a file with a mistake remove everything, including ipam's addresses.
 func TestLeavesWithMistakes(t *testing.T) {
 	needs(t, reference+"/host-local")
 	h := newHost(t)
@@ -220,7 +220,7 @@ func TestLeavesWithMistakes(t *testing.T) {
 		}
 		h.do(attach("DEL", "a", nil, bare))
 	}
-	// what is valid cannot be told: nothing goes
+	// The valid attachments are unknown: nothing is removed.
 	space := h.space()
 	h.do(attach("ADD", "a", space, h.bare(nil)))
 	h.refused(call{command: "GC", conf: h.bare(conf{"cni.dev/valid-attachments": 1})}, 6, "valid-attachments")
@@ -230,7 +230,7 @@ func TestLeavesWithMistakes(t *testing.T) {
 	h.do(attach("DEL", "a", space, h.bare(nil)))
 }
 
-// CHECK sees an end of the cable that is down, and another MTU.
+// CHECK notices an end of the cable that is down, and another MTU.
 func TestCheckInterfaces(t *testing.T) {
 	needs(t, reference+"/host-local")
 	h := newHost(t)
@@ -251,7 +251,7 @@ func TestCheckInterfaces(t *testing.T) {
 		h.must(kernel.LinkSetMTU(link, 1400))
 		h.do(check)
 		if of.name == "eth0" {
-			continue // its routes go as well
+			continue // its routes disappear as well
 		}
 		h.must(kernel.LinkSetDown(link))
 		h.refused(check, 999, of.word+" is down")
@@ -260,7 +260,7 @@ func TestCheckInterfaces(t *testing.T) {
 	h.must(space.Netlink().LinkSetDown(mustLink(t, space, "eth0")))
 	h.refused(check, 999, "eth0 of the container is down")
 	h.do(attach("DEL", "a", space, c))
-	// of the kernel's default MTU the answer of CNI 1.1 tells
+	// The result of CNI 1.1 includes the kernel's default MTU.
 	bare := h.bare(nil)
 	prev = nil
 	h.must(json.Unmarshal(h.do(attach("ADD", "a", space, bare)).text, &prev))
@@ -271,8 +271,8 @@ func TestCheckInterfaces(t *testing.T) {
 	h.do(attach("DEL", "a", space, bare))
 }
 
-// A plugin of ipam from before CNI 1.1 knows neither STATUS nor GC: the answer says so, and not what the plugin
-// makes of them. GC takes the ports all the same.
+// An ipam plugin from before CNI 1.1 supports neither STATUS nor GC. The error says so, and does not show the plugin's
+// own message. GC still removes the ports.
 func TestOldIPAM(t *testing.T) {
 	h := newHost(t)
 	c := h.routed(conf{"cniVersion": "1.1.0"})

@@ -15,14 +15,13 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// What the specification (https://github.com/containernetworking/cni/blob/v1.1.0/SPEC.md) asks of
-// any plugin, beyond what other tests have. The cases are those that the conformance suite of
-// tiny-cni (https://github.com/corentin-dupaigne/tiny-cni, e2e/README.md) lists; their numbers are
-// in brackets.
+// Requirements of the specification (https://github.com/containernetworking/cni/blob/v1.1.0/SPEC.md) for any plugin,
+// beyond the other tests. The cases are those in the conformance suite of tiny-cni
+// (https://github.com/corentin-dupaigne/tiny-cni, e2e/README.md), whose numbers are in brackets.
 func TestSpecification(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	// [1.1, 5.1, 5.2] VERSION asks for nothing but itself
+	// [1.1, 5.1, 5.2] VERSION needs nothing but itself.
 	asked := h.do(call{command: "VERSION", conf: conf{"cniVersion": "1.0.0"}})
 	var about struct {
 		CNIVersion        string   `json:"cniVersion"`
@@ -32,12 +31,11 @@ func TestSpecification(t *testing.T) {
 	if about.CNIVersion == "" || !slices.Contains(about.SupportedVersions, "1.1.0") || !slices.Contains(about.SupportedVersions, "0.1.0") {
 		t.Errorf("VERSION answers %s", asked.text)
 	}
-	// [5.2] each of the versions is spoken: the answer to ADD has its form, and says nothing that is
-	// not so [2.1, 2.2]
+	// [5.2] Each version is supported: the result of ADD has its form, and is true [2.1, 2.2].
 	for _, version := range about.SupportedVersions {
 		space := h.space()
 		want, net := 2, h.routed(conf{"cniVersion": version, "isDefaultGateway": true})
-		if version == "1.1.0" { // which Debian's host-local does not know
+		if version == "1.1.0" { // Debian's host-local does not support it
 			h.refused(attach("ADD", "of-"+version, space, net), 1, "host-local")
 			want, net = 0, h.bare(nil)
 		}
@@ -100,8 +98,7 @@ func TestSpecification(t *testing.T) {
 			t.Errorf("version %s: DEL answers %s", version, out.text)
 		}
 	}
-	// [2.1, 2.4] interfaces have the names that are asked for, of one container, too; and each goes
-	// alone
+	// [2.1, 2.4] Interfaces have the requested names, also in one container, and each is removed alone.
 	space := h.NewNamespace()
 	names := []string{"net1", "cni-if_9", "abcdefghijklmno"}
 	for _, name := range names {
@@ -114,24 +111,25 @@ func TestSpecification(t *testing.T) {
 		c := attach("DEL", "many", space, h.bare(nil))
 		c.ifname = name
 		h.do(c)
-		if left := devices(t, space); len(left) != len(names)-i { // with lo
+		if left := devices(t, space); len(left) != len(names)-i { // including lo
 			t.Errorf("after DEL of %s there are %v", name, left)
 		}
 	}
-	// [1.2, 1.3, 3.5, 4.8] what is missing is named
+	// [1.2, 1.3, 3.5, 4.8] The error names a missing variable.
 	for _, command := range []string{"ADD", "DEL", "CHECK"} {
 		h.refused(call{command: command, conf: h.bare(nil)}, 4, "CNI_CONTAINERID", "CNI_IFNAME")
 		h.refused(call{command: command, container: "a", space: space, conf: h.bare(nil)}, 4, "CNI_IFNAME")
 		h.refused(call{command: command, ifname: "eth0", space: space, conf: h.bare(nil)}, 4, "CNI_CONTAINERID")
 	}
 	h.refused(call{command: "CHECK", container: "a", ifname: "eth0", conf: h.bare(nil)}, 4, "CNI_NETNS")
-	// [6] a runtime may say that we need not know all of CNI_ARGS
+	// [6] A runtime may declare that the plugin can ignore unknown CNI_ARGS.
 	c := attach("ADD", "args", space, h.bare(nil))
 	c.env = []string{"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAME=web"}
 	h.do(c)
 	c.command = "DEL"
 	h.do(c)
-	// without a version it is 0.1.0, as for the reference plugins; and that cannot say that there is no address
+	// Without a version it is 0.1.0, as for the reference plugins. That version cannot express a result without an
+	// address.
 	old := h.bare(nil)
 	delete(old, "cniVersion")
 	h.refused(attach("ADD", "old", space, old), 7, "cniVersion", "0.3.0")
@@ -141,7 +139,7 @@ func TestSpecification(t *testing.T) {
 	h.do(attach("DEL", "old", space, old))
 }
 
-// mustLinkOf returns an interface that ADD has told.
+// mustLinkOf returns an interface from the result of ADD.
 func mustLinkOf(t *testing.T, h *host, space interface {
 	Netlink() *netlink.Handle
 }, i *types100.Interface) netlink.Link {
@@ -157,7 +155,7 @@ func mustLinkOf(t *testing.T, h *host, space interface {
 	return l
 }
 
-// [7.1] Containers come and go at once. No address is two containers', and each DEL takes its own.
+// [7.1] Containers start and stop at the same time. No address belongs to two containers, and each DEL removes its own.
 func TestMixed(t *testing.T) {
 	t.Parallel()
 	const many = 12
@@ -190,7 +188,8 @@ func TestMixed(t *testing.T) {
 					if other := whose[address]; other != "" && other != name {
 						wrong <- fmt.Sprintf("%s and %s have %s", name, other, address)
 					}
-					whose[address] = name // host-local gives none anew before all had their turn
+					// host-local does not reuse an address before it has assigned all others
+					whose[address] = name
 				}
 				lock.Unlock()
 			}
