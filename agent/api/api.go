@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package api is the agent's API by HTTP. A request is a command: its path has the
-// command's words, its parameters the command's arguments and flags, and the answer is
-// what the command prints with -j, of package answer. What only shows is a GET, what
-// changes something is a POST. The OpenAPI document is made from the same types.
+// Package api is the agent's HTTP API. A request is a command: its path has the command's
+// words, its parameters are the command's arguments and flags, and the answer is the
+// command's output with -j, of package answer. Requests that only show something are GETs,
+// requests that change something POSTs. The OpenAPI document is generated from the same
+// types.
 package api
 
 import (
@@ -34,31 +35,32 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 )
 
-// The files that are made of the types here. The document has the words of the first.
+// The files that are generated from the types here. The document uses the words of the
+// first.
 //
 //go:generate go test -run TestGenerated -update
 //go:generate go test -run TestGenerated -update
 
-// Prefix is what the paths of the API begin with.
+// Prefix begins the paths of the API.
 const Prefix = "/api/v1"
 
-// NoteHeader is the header of an answer for what a command prints as a warning: a line
-// for each. See [Options].
+// NoteHeader is the header of an answer for the command's warnings, one line each. See
+// [Options].
 const NoteHeader = "Bascule-Note"
 
-// Agent is what the API shows; *[agent.View] is one.
+// Agent is the agent as the API needs it; *[agent.View] implements it.
 type Agent interface {
 	Status(ctx context.Context) (agent.Status, error)
 	Places(ctx context.Context) ([]agent.Place, error)
 	Reload(ctx context.Context, how agent.Reload) error
 }
 
-// Options say what an API does.
+// Options configure an API.
 type Options struct {
-	Program answer.Version // that answers
-	Write   bool           // changes are made; otherwise they are refused
+	Program answer.Version // version of the answering program
+	Write   bool           // changes are allowed; otherwise they are refused
 
-	// Watch is that of agent.Options.
+	// Watch has the meaning of agent.Options.Watch.
 	Watch func(netns string) error
 }
 
@@ -68,22 +70,22 @@ type API struct {
 	o       Options
 	mux     *http.ServeMux
 	huma    huma.API
-	places  chan struct{} // one for each request that is answered at a time
+	places  chan struct{} // one for each request that is answered at the same time
 	streams chan struct{} // one for each stream
 	held    atomic.Int64  // bytes of bodies, as mostHeld counts them
 	meters  meters
 	watches watches
 }
 
-// Limits of all clients together.
+// Limits for all clients together.
 const (
 	mostAtOnce  = 4
 	mostStreams = 64
 )
 
-// New makes the API of an agent.
+// New returns the API of an agent.
 func New(a Agent, o Options) *API {
-	huma.DefaultArrayNullable = false // lists that are empty are lists
+	huma.DefaultArrayNullable = false // empty lists are lists, not null
 	huma.ValidateStrictCasing = true
 	api := &API{
 		agent: a, o: o, mux: http.NewServeMux(),
@@ -122,8 +124,8 @@ func New(a Agent, o Options) *API {
 	return api
 }
 
-// ServeHTTP answers a request when all of it is here. A client that sends slowly keeps no
-// other waiting.
+// ServeHTTP answers a request once all of it was received, so a slow client keeps no other
+// waiting.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	text, held, err := a.read(r.Body)
 	defer a.held.Add(-held)
@@ -145,13 +147,14 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Bodies that are held at a time. Those up to maxEdit always have room, since there is room
-// for few connections; what others have beyond that is mostHeld bytes together.
+// mostHeld limits the bodies in memory at the same time, in bytes. Bodies up to maxEdit do
+// not count, since the number of connections is limited; the bytes of all bodies beyond
+// maxEdit count together.
 const mostHeld = 4 * doors.MaxBody
 
 var errHeld = errors.New("other requests take all room; try again later")
 
-// read reads a body. held is what it takes of mostHeld, which the caller gives back.
+// read reads a body. held is its part of mostHeld, which the caller gives back.
 func (a *API) read(from io.Reader) (text []byte, held int64, err error) {
 	if from == nil || from == http.NoBody {
 		return nil, 0, nil
@@ -176,8 +179,8 @@ func (a *API) read(from io.Reader) (text []byte, held int64, err error) {
 	}
 }
 
-// fail answers a request that gets no further. The connection ends: what else the client
-// sends is no request.
+// fail answers an invalid request and closes the connection: the client's further bytes are
+// not a request.
 func fail(w http.ResponseWriter, status int, detail string) {
 	w.Header().Set("Connection", "close")
 	answerProblem(w, status, detail)
@@ -189,11 +192,11 @@ func answerProblem(w http.ResponseWriter, status int, detail string) {
 	_ = marshal(w, huma.ErrorModel{Title: http.StatusText(status), Status: status, Detail: detail})
 }
 
-// Document is the OpenAPI document of the API.
+// Document returns the OpenAPI document of the API.
 func (a *API) Document() []byte {
 	text, err := json.MarshalIndent(a.huma.OpenAPI(), "", " ")
 	if err != nil {
-		panic(err) // it is made of the program's own types
+		panic(err) // the document consists of the program's own types
 	}
 	return append(text, '\n')
 }
@@ -204,9 +207,9 @@ func marshal(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// strict refuses what is given twice, or empty: who asks so means something else than
-// nothing. What is not known is refused by the library. It limits how much is done at a
-// time.
+// strict refuses repeated and empty parameters: a client that sends those means something
+// else than no parameter. The library refuses unknown parameters. strict also limits the
+// number of requests at a time.
 func (a *API) strict(ctx huma.Context, next func(huma.Context)) {
 	u := ctx.URL()
 	query, err := url.ParseQuery(u.RawQuery)
@@ -224,7 +227,7 @@ func (a *API) strict(ctx huma.Context, next func(huma.Context)) {
 			a.refuse(ctx, http.StatusUnprocessableEntity, fmt.Sprintf("query parameter %q is empty; leave it out, or give it a value", name))
 			return
 		case slices.ContainsFunc(values, func(v string) bool { return strings.ContainsFunc(v, unicode.IsControl) }):
-			// an answer is one line, and has what was asked for in it
+			// the answer is one line, and quotes the parameter
 			a.refuse(ctx, http.StatusUnprocessableEntity, fmt.Sprintf("query parameter %q has a control character; give it without", name))
 			return
 		}
@@ -265,7 +268,7 @@ func (a *API) refuse(ctx huma.Context, status int, text string) {
 	huma.WriteErr(a.huma, ctx, status, text)
 }
 
-// plainErrors has the errors of the router in the form of the others.
+// plainErrors gives the router's errors the form of all other errors.
 func plainErrors(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, pattern := mux.Handler(r); pattern != "" {
@@ -289,8 +292,8 @@ func plainErrors(mux *http.ServeMux) http.Handler {
 	})
 }
 
-// problem is the error of an operation as an answer (RFC 9457): its one line, or one for
-// each mistake in a file.
+// problem returns the error of an operation as an answer (RFC 9457): its one line, or one
+// line for each mistake in a file.
 func problem(err error) error {
 	status := http.StatusInternalServerError
 	var usage *bridge.UsageError
@@ -317,7 +320,7 @@ func problem(err error) error {
 			lines = append(lines, e.Brief())
 		}
 	}
-	for i := range lines { // a name that somebody gives may have a newline in it
+	for i := range lines { // a name in a request may contain a newline
 		lines[i] = graphic(lines[i])
 	}
 	var more []error
@@ -329,8 +332,8 @@ func problem(err error) error {
 	return huma.NewError(status, lines[0], more...)
 }
 
-// tellFirst has an answer say in its one line the first mistake that the library has found
-// in a request.
+// tellFirst puts the first mistake that the library has found in a request into the
+// answer's one line.
 func tellFirst(_ huma.Context, _ string, v any) (any, error) {
 	e, ok := v.(*huma.ErrorModel)
 	if !ok || len(e.Errors) == 0 || e.Errors[0].Location == "" {
@@ -344,14 +347,14 @@ func tellFirst(_ huma.Context, _ string, v any) (any, error) {
 	return e, nil
 }
 
-// isText reports whether an error is about a text that was sent.
+// isText reports whether an error is about the text of a request's body.
 func isText(err error) bool {
 	var files config.Errors
 	var rules pf.ErrorList
 	return errors.As(err, &files) || errors.As(err, &rules)
 }
 
-// Where says which network namespace a request is about.
+// Where is the network namespace of a request.
 type Where struct {
 	Netns string `query:"netns" maxLength:"255" doc:"network namespace, named as the agent's files name it; without, it is the agent's own"`
 }
@@ -360,8 +363,8 @@ func (w Where) netns() string { return w.Netns }
 
 type located interface{ netns() string }
 
-// switchOf returns the switch of a network namespace, which the agent has to serve: the
-// name of any other may be the path of a file.
+// switchOf returns the switch of a network namespace that the agent serves. It accepts no
+// other name, since that may be the path of a file.
 func (a *API) switchOf(ctx context.Context, netns string) (*bridge.Switch, error) {
 	list, err := a.agent.Places(ctx)
 	if err != nil {
@@ -375,7 +378,7 @@ func (a *API) switchOf(ctx context.Context, netns string) (*bridge.Switch, error
 	return nil, huma.Error404NotFound(fmt.Sprintf("the agent serves no network namespace %q; see /agent/status", netns))
 }
 
-// An Answer has what a command prints with -j.
+// An Answer has a command's output with -j.
 type Answer[T any] struct {
 	Notes []string `header:"Bascule-Note" doc:"a warning of the command"`
 	Body  T
@@ -389,7 +392,7 @@ func show[I, T any](a *API, path, summary string, f func(ctx context.Context, in
 	})
 }
 
-// look adds an operation that shows a switch.
+// look adds an operation that shows properties of a switch.
 func look[I, T any](a *API, path, summary string, f func(s *bridge.Switch, in *I) (T, error)) {
 	show(a, path, summary, func(ctx context.Context, in *I) (answer T, err error) {
 		s, err := a.switchOf(ctx, any(in).(located).netns())
@@ -400,11 +403,10 @@ func look[I, T any](a *API, path, summary string, f func(s *bridge.Switch, in *I
 	})
 }
 
-// maxEdit is how large the body of a change may be that has no file in it, in bytes.
+// maxEdit is the largest size of a change's body that has no file in it, in bytes.
 const maxEdit = 64 << 10
 
-// edit adds an operation that changes a switch, and has the command's output as its
-// answer.
+// edit adds an operation that changes a switch, and answers with the command's output.
 func edit[I, T any](a *API, path, summary string, f func(s *bridge.Switch, in *I) (answer T, notes []string, err error)) {
 	operation(a, huma.Operation{
 		Method: http.MethodPost, Path: path, Summary: summary, MaxBodyBytes: maxEdit,
@@ -415,7 +417,7 @@ func edit[I, T any](a *API, path, summary string, f func(s *bridge.Switch, in *I
 // Nothing is the answer of a command that prints nothing.
 type Nothing struct{}
 
-// change adds an operation that changes a switch by a command that prints nothing.
+// change adds an operation that changes a switch by a command without output.
 func change[I any](a *API, path, summary string, f func(s *bridge.Switch, in *I) (notes []string, err error)) {
 	edit(a, path, summary, func(s *bridge.Switch, in *I) (Nothing, []string, error) {
 		notes, err := f(s, in)
@@ -433,7 +435,7 @@ func onSwitch[I, T any](a *API, f func(s *bridge.Switch, in *I) (T, []string, er
 	}
 }
 
-// text has an operation take a text as its body.
+// text makes an operation take a text as its body.
 func text(op huma.Operation) huma.Operation {
 	op.Method, op.MaxBodyBytes = http.MethodPost, doors.MaxBody
 	return op
@@ -442,7 +444,7 @@ func text(op huma.Operation) huma.Operation {
 func operation[I, T any](a *API, op huma.Operation, f func(context.Context, *I) (T, []string, error)) {
 	op.OperationID = strings.ReplaceAll(strings.TrimPrefix(op.Path, "/"), "/", "-")
 	op.Tags = []string{strings.Split(op.Path, "/")[1]}
-	op.BodyReadTimeout = -1 // the server has one
+	op.BodyReadTimeout = -1 // the server has a timeout
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*Answer[T], error) {
 		answer, notes, err := f(ctx, in)
 		if err != nil {
@@ -452,10 +454,10 @@ func operation[I, T any](a *API, op huma.Operation, f func(context.Context, *I) 
 	})
 }
 
-// maxNotes is how many notes an answer has.
+// maxNotes is the largest number of notes in an answer.
 const maxNotes = 20
 
-// notesOf are notes as lines of a header.
+// notesOf returns notes as lines of a header.
 func notesOf(notes []string) []string {
 	list := make([]string, 0, min(len(notes), maxNotes))
 	for i, n := range notes {
@@ -470,7 +472,7 @@ func notesOf(notes []string) []string {
 	return list
 }
 
-// graphic is a text as one line that can be seen.
+// graphic returns a text as one visible line.
 func graphic(text string) string {
 	return strings.Map(func(c rune) rune {
 		if unicode.IsGraphic(c) {
@@ -480,13 +482,13 @@ func graphic(text string) string {
 	}, text)
 }
 
-// Optional is a number of a query that need not be there.
+// Optional is an optional number of a query.
 type Optional[T any] struct {
 	Value T
 	Set   bool
 }
 
-// Or is the number, or another one if it is not there.
+// Or returns the number, or other if there is none.
 func (o Optional[T]) Or(other T) T {
 	if o.Set {
 		return o.Value
@@ -494,7 +496,7 @@ func (o Optional[T]) Or(other T) T {
 	return other
 }
 
-// Pointer is the number, or nil if it is not there.
+// Pointer returns the number, or nil if there is none.
 func (o Optional[T]) Pointer() *T {
 	if o.Set {
 		return &o.Value

@@ -22,7 +22,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// fakeAgent serves two namespaces, of whose switches nobody must ask anything.
+// fakeAgent serves two namespaces. Tests must not use their switches.
 type fakeAgent struct{}
 
 func (fakeAgent) Status(context.Context) (agent.Status, error) { return agent.Status{}, nil }
@@ -31,7 +31,7 @@ func (fakeAgent) Places(context.Context) ([]agent.Place, error) {
 	return []agent.Place{{Switch: &bridge.Switch{}}, {Netns: "lab", Switch: &bridge.Switch{}}}, nil
 }
 
-// TestRefused: what is asked wrongly is refused before anything is looked at.
+// TestRefused: invalid requests are refused before they have any effect.
 func TestRefused(t *testing.T) {
 	const yaml = "bridges: {br0: {pf: {file: /etc/shadow}}}"
 	for _, test := range []struct {
@@ -76,7 +76,8 @@ func TestRefused(t *testing.T) {
 		{"POST", "/pf/kill-states", `{"bridge":"br0","from":"x"}`, true, 422, "not an address"},
 		{"POST", "/pf/kill-sources", `{"bridge":"br0","port":"p1"}`, true, 422, "have no label"},
 		{"POST", "/vlan/private", `{"bridge":"br0","primary":5}`, true, 422, "or none by itself"},
-		// nothing that root can read, and no namespace that the agent does not serve
+		// files that root can read, and namespaces that the agent does not serve,
+		// stay out of reach
 		{"POST", "/apply/dry-run", yaml, false, 422, "not read from here"},
 		{"POST", "/apply", yaml, true, 422, "not read from here"},
 		{"POST", "/apply/dry-run", "netns: /proc/1/ns/net\nbridges: {br0: }", false, 422, "leave out its netns"},
@@ -109,7 +110,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// broken is a body that ends with an error after some bytes.
+// broken is a body that fails after some bytes.
 type broken struct {
 	text io.Reader
 	err  error
@@ -123,8 +124,8 @@ func (b broken) Read(to []byte) (int, error) {
 	return n, err
 }
 
-// TestBodies: a body that does not come as a whole does nothing, takes no place from others
-// while it comes, and those of all together have so much room.
+// TestBodies: an incomplete body has no effect, a slow one takes no place from other
+// requests, and all bodies together have limited room.
 func TestBodies(t *testing.T) {
 	h := New(fakeAgent{}, Options{Write: true})
 	post := func(body io.Reader) *httptest.ResponseRecorder {
@@ -151,7 +152,7 @@ func TestBodies(t *testing.T) {
 		t.Errorf("too large: %d %s", w.Code, w.Body)
 	}
 
-	// bodies of which the end does not come
+	// bodies that do not end
 	var pipes []*io.PipeWriter
 	var done sync.WaitGroup
 	begin := func(some int) {
@@ -194,7 +195,8 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// TestProblemLines: a problem has a line for each mistake, and a name with newlines is none.
+// TestProblemLines: a problem has a line for each mistake, and a name with newlines adds
+// none.
 func TestProblemLines(t *testing.T) {
 	detail := func(err error) (line string, more int) {
 		e := problem(err).(*huma.ErrorModel)
@@ -208,7 +210,8 @@ func TestProblemLines(t *testing.T) {
 	}
 }
 
-// TestSchemas: each request and each answer has a schema that says what is in it.
+// TestSchemas: each request and each answer has a schema with a description of its
+// contents.
 func TestSchemas(t *testing.T) {
 	var d spec
 	if err := json.Unmarshal(New(fakeAgent{}, Options{}).Document(), &d); err != nil {

@@ -199,7 +199,7 @@ type DelPlug struct {
 	ID string `json:"id" maxLength:"255" minLength:"1" doc:"the id"`
 }
 
-// plug is the plug that it is about.
+// plug returns the plug of the request.
 func (in *AddPlug) plug() (p plug.Plug, err error) {
 	p = plug.Plug{Owner: bridge.Owner{ID: in.ID, By: "plug"}, Bridge: in.Bridge, Device: in.Device, Settings: in.Settings, Force: in.Force}
 	if in.Hook != bridge.HookAuto {
@@ -225,7 +225,7 @@ func (in *AddPlug) plug() (p plug.Plug, err error) {
 	return p, nil
 }
 
-// ApplyText is a file's text.
+// ApplyText is the text of a file.
 type ApplyText struct {
 	Where
 	Name string `query:"name" maxLength:"64" pattern:"^hostname\\.[^/]+$" doc:"hostname.NAME has the text read as a file of hostname.if(5); otherwise it is YAML or JSON"`
@@ -233,7 +233,7 @@ type ApplyText struct {
 	RawBody []byte `contentType:"application/yaml" doc:"the file, which names no other files, and no network namespace but that of the request"`
 }
 
-// newVLANs are those of a new port, nil for those that it has by itself.
+// newVLANs returns the VLANs of a new port, nil for the default ones.
 func newVLANs(vlan uint16, text string) ([]bridge.VLANRange, error) {
 	var tagged []uint16
 	if text != "" {
@@ -245,7 +245,7 @@ func newVLANs(vlan uint16, text string) ([]bridge.VLANRange, error) {
 	return plug.VLANs(vlan, tagged), nil
 }
 
-// hostOptions are what is told of a host port's interface.
+// hostOptions adds settings of a host port's interface to the options.
 func hostOptions(o *bridge.PortOptions, mac string, mtu int) (err error) {
 	o.MTU = mtu
 	if o.OwnMAC = mac == bridge.Auto; mac != "" && !o.OwnMAC {
@@ -254,13 +254,13 @@ func hostOptions(o *bridge.PortOptions, mac string, mtu int) (err error) {
 	return err
 }
 
-// Change says how a change is made that can be taken back.
+// Change has the options of a change that can be taken back.
 type Change struct {
 	Confirm string `query:"confirm" maxLength:"16" doc:"put the change back after this time, such as 60s, unless /apply/confirm comes first"`
 	Yes     bool   `query:"yes" doc:"apply even what may cut the host off, and files that were put back"`
 }
 
-// confirm is for how long the change waits to be confirmed, 0 for not at all.
+// confirm returns the time that the change waits for its confirmation, 0 for no such wait.
 func (c Change) confirm() (time.Duration, error) {
 	if c.Confirm == "" {
 		return 0, nil
@@ -268,13 +268,13 @@ func (c Change) confirm() (time.Duration, error) {
 	return history.ParseConfirm(c.Confirm)
 }
 
-// ConfirmChange says whose change is confirmed.
+// ConfirmChange chooses the change to confirm.
 type ConfirmChange struct {
 	Where
 	Yes bool `query:"yes" doc:"confirm a change that was not made by the API, too"`
 }
 
-// GoBack says which state is applied again.
+// GoBack chooses the state to apply again.
 type GoBack struct {
 	Where
 	Change
@@ -282,7 +282,7 @@ type GoBack struct {
 	DryRun bool `query:"dry-run" doc:"only say what would be done"`
 }
 
-// caller is who changes something by the API.
+// caller is the author of changes through the API.
 var caller = history.Who{By: "API"}
 
 func (a *API) edits() {
@@ -378,7 +378,7 @@ func (a *API) edits() {
 	}))
 }
 
-// editTables adds the changes of what frames are looked up in.
+// editTables adds the operations on the tables that the datapath looks frames up in.
 func (a *API) editTables() {
 	change(a, "/fdb/add", "add a static or sticky entry", func(s *bridge.Switch, in *BodyOf[AddEntry]) ([]string, error) {
 		b := in.Body
@@ -484,7 +484,7 @@ func (a *API) editTables() {
 	})
 }
 
-// apply makes the bridges of one network namespace what a text says.
+// apply returns the operation that applies a text to the bridges of one network namespace.
 func (a *API) apply(dry bool) func(context.Context, *ApplyText) ([]answer.Action, []string, error) {
 	return func(ctx context.Context, in *ApplyText) ([]answer.Action, []string, error) {
 		s, err := a.switchOf(ctx, in.Netns)
@@ -539,7 +539,7 @@ func (a *API) apply(dry bool) func(context.Context, *ApplyText) ([]answer.Action
 	}
 }
 
-// onHistory has f work with the history of the switch that a request is about.
+// onHistory passes the history of the request's switch to f.
 func onHistory[I, T any](f func(h *history.History, in *I) (T, []string, error)) func(*bridge.Switch, *I) (T, []string, error) {
 	return func(s *bridge.Switch, in *I) (answer T, notes []string, err error) {
 		h, err := history.Open(s, any(in).(located).netns())
@@ -550,7 +550,7 @@ func onHistory[I, T any](f func(h *history.History, in *I) (T, []string, error))
 	}
 }
 
-// watch returns what starts a process that puts a change back, nil where the agent alone does.
+// watch returns the function that starts a process which puts a change back, nil if only the agent does.
 func (a *API) watch(netns string) func() error {
 	if a.o.Watch == nil {
 		return nil

@@ -23,8 +23,8 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 )
 
-// aliveTime is how often a stream that has nothing to tell says so: who has gone is
-// noticed by that.
+// aliveTime is the period of a message on an idle stream, by which the loss of a client is
+// noticed.
 const aliveTime = 15 * time.Second
 
 // A feed sends the events of a stream.
@@ -53,7 +53,8 @@ func (f *feed) send(name string, line []byte) error {
 	return f.end()
 }
 
-// A told is what several streams tell: it is made JSON once, when the first sends it.
+// An event of several streams, which is converted to JSON once, when the first stream
+// sends it.
 type told[T any] struct {
 	value T
 	line  func() ([]byte, error)
@@ -63,14 +64,14 @@ func tell[T any](v T) told[T] {
 	return told[T]{v, sync.OnceValues(func() ([]byte, error) { return lineOf(v) })}
 }
 
-// lineOf is a value as a line of JSON, with its end.
+// lineOf returns a value as a line of JSON, with a newline.
 func lineOf(v any) ([]byte, error) {
 	var b bytes.Buffer
 	err := marshal(&b, v)
 	return b.Bytes(), err
 }
 
-// alive sends a comment, which says nothing.
+// alive sends an empty comment.
 func (f *feed) alive() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,8 +91,8 @@ func (f *feed) end() error {
 	return http.NewResponseController(f.w).Flush()
 }
 
-// follow adds a stream of events, each of which is a T: what a command prints on a line
-// with -j. begin checks the request, and the function that it returns sends until ctx ends.
+// follow adds a stream of events of type T: the lines that a command prints with -j. begin
+// checks the request, and returns the function that sends events until ctx ends.
 func follow[I, T any](a *API, path, summary string, begin func(ctx context.Context, s *bridge.Switch, in *I) (run func(context.Context, func(told[T]) error) error, err error)) {
 	item := a.huma.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[T](), true, "Item")
 	op := huma.Operation{
@@ -153,13 +154,13 @@ func follow[I, T any](a *API, path, summary string, begin func(ctx context.Conte
 	})
 }
 
-// OfRates says which rates are followed.
+// OfRates chooses the rates to follow.
 type OfRates struct {
 	OfPort
 	Interval float64 `query:"interval" default:"1" minimum:"0.5" maximum:"3600" doc:"seconds between two readings"`
 }
 
-// OfCapture says which frames are captured.
+// OfCapture chooses the frames to capture.
 type OfCapture struct {
 	Where
 	Bridge  string   `query:"bridge" required:"true" maxLength:"64" doc:"the bridge"`
@@ -216,7 +217,7 @@ func (a *API) follows() {
 	a.captures()
 }
 
-// meters are readings of counters that several streams share.
+// meters are readings of counters, shared by several streams.
 type meters struct {
 	mu  sync.Mutex
 	all map[meterKey]*meter
@@ -228,12 +229,12 @@ type meterKey struct {
 	every time.Duration
 }
 
-// A meter reads the ports of a namespace again and again while somebody wants that.
+// A meter reads the ports of a namespace periodically as long as a stream needs it.
 type meter struct {
 	clients int
 	end     context.CancelFunc
 	mu      sync.Mutex
-	next    chan struct{} // closed when list and err are newer
+	next    chan struct{} // closed at the next update of list and err
 	list    told[[]answer.Rates]
 	err     error
 }
@@ -343,7 +344,8 @@ func (a *API) captures() {
 	})
 }
 
-// capture writes frames until there are enough of them, ctx ends, or the client is gone.
+// capture writes frames until the requested number is reached, ctx ends, or the client has
+// gone.
 func capture(ctx context.Context, source frame.Source, w http.ResponseWriter, in *OfCapture) error {
 	to, err := frame.NewPcapng(flushed{w}, in.Bridge, "", in.Snaplen)
 	for left := in.Count; err == nil && left > 0; {
@@ -362,7 +364,7 @@ func capture(ctx context.Context, source frame.Source, w http.ResponseWriter, in
 	return errors.Join(err, to.Close())
 }
 
-// flushed sends what is written at once.
+// flushed sends written bytes at once.
 type flushed struct{ w http.ResponseWriter }
 
 func (f flushed) Write(b []byte) (int, error) {

@@ -27,7 +27,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// rack is a switch of its own network namespace, in which requests do what they say.
+// rack is a switch in its own network namespace, where requests take effect.
 type rack struct {
 	fakeAgent
 	ns *ends.Namespace
@@ -84,7 +84,7 @@ func (r *rack) clear() error {
 	return err
 }
 
-// whole makes bridge br0 with ports p1 and p2 again, if a request has taken something away.
+// whole restores bridge br0 with ports p1 and p2 if a request has removed any of them.
 func (r *rack) whole() error {
 	names, err := r.sw.Names()
 	if err != nil {
@@ -102,7 +102,7 @@ func (r *rack) whole() error {
 	return err
 }
 
-// reader is a client who goes when there is something to read that has no end.
+// reader is a client that closes an endless answer once it has read something.
 type reader struct {
 	*httptest.ResponseRecorder
 	leave context.CancelFunc
@@ -112,9 +112,9 @@ func (r reader) Flush()                           { r.leave() }
 func (r reader) SetReadDeadline(time.Time) error  { return nil }
 func (r reader) SetWriteDeadline(time.Time) error { return nil }
 
-// FuzzRequest sends a request, as it comes by the connection, through guard and API to a
-// switch that does what it is told. It has an answer with a status of HTTP, and an error is
-// a problem with a line. What is cut off does nothing.
+// FuzzRequest sends a request, as bytes of a connection, through guard and API to a switch
+// that carries it out. The answer has an HTTP status, and an error is a problem with a
+// line. An incomplete request has no effect.
 func FuzzRequest(f *testing.F) {
 	post := func(path, body string) {
 		f.Add("POST /api/v1" + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body)

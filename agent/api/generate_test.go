@@ -24,8 +24,8 @@ import (
 
 var update = flag.Bool("update", false, "write what is generated")
 
-// TestGenerated compares what is made of the API's types with what is committed: the words
-// of the fields, the OpenAPI document, and the types and methods of package client.
+// TestGenerated compares the files that are generated from the API's types with the committed ones: the words of the
+// fields, the OpenAPI document, and the types and methods of package client.
 func TestGenerated(t *testing.T) {
 	same := func(path string, made []byte) {
 		t.Helper()
@@ -51,7 +51,7 @@ func TestGenerated(t *testing.T) {
 	same("../../client/generated.go", clientFile(t, document))
 }
 
-// TestDescriptions: a type has its own description, and not that of another package's type of the same name.
+// TestDescriptions: a type has its own description, not the description of another package's type of the same name.
 func TestDescriptions(t *testing.T) {
 	var d spec
 	if err := json.Unmarshal(New(fakeAgent{}, Options{}).Document(), &d); err != nil {
@@ -68,8 +68,8 @@ func TestDescriptions(t *testing.T) {
 	}
 }
 
-// wordsFile makes words of the comments of the types that answers are made of. Packages have types of the same name:
-// a Bridge of answers is not the Bridge of spanning tree.
+// wordsFile returns the file of words, which has the comments of the types that answers consist of. Packages have types
+// of the same name: a Bridge of answers is not the Bridge of the spanning tree.
 func wordsFile(t *testing.T) []byte {
 	words := map[string]string{}
 	for _, dir := range []string{".", "..", "../hotplug", "../rstp", "../../answer", "../../bridge"} {
@@ -112,7 +112,7 @@ func wordsFile(t *testing.T) []byte {
 	return formatted(t, b.Bytes())
 }
 
-// usedTypes are the types of the document's schemas, and those embedded in them.
+// usedTypes returns the types of the document's schemas, and the types that these embed.
 func usedTypes() map[string]bool {
 	used := map[string]bool{}
 	var use func(reflect.Type)
@@ -171,7 +171,7 @@ func formatted(t *testing.T, source []byte) []byte {
 	return made
 }
 
-// A spec is what is read of an OpenAPI document.
+// A spec is the part of an OpenAPI document that the generator needs.
 type spec struct {
 	Paths      map[string]map[string]specOperation
 	Components struct{ Schemas map[string]specSchema }
@@ -205,7 +205,7 @@ type specSchema struct {
 	AnyOf                []specSchema
 }
 
-// clientFile makes the types and methods of package client of the document.
+// clientFile generates the types and methods of package client from the document.
 func clientFile(t *testing.T, document []byte) []byte {
 	var d spec
 	if err := json.Unmarshal(document, &d); err != nil {
@@ -261,7 +261,7 @@ func writeType(b *bytes.Buffer, name string, s specSchema) {
 	b.WriteString("}\n")
 }
 
-// goName is a name of JSON as one of Go.
+// goName returns a JSON name as a Go name.
 func goName(key string) (name string) {
 	known := map[string]string{
 		"ifname": "Name", "ifindex": "Index", "master": "Bridge", "mac": "MAC", "vlan": "VLAN", "vlans": "VLANs", "fdb": "FDB", "id": "ID",

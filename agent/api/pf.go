@@ -16,19 +16,19 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// OfPF says pf of which bridge is shown.
+// OfPF names the bridge whose pf is shown.
 type OfPF struct {
 	Where
 	Bridge string `query:"bridge" required:"true" maxLength:"64" doc:"the bridge"`
 }
 
-// OfAnchor says of which anchor something is shown.
+// OfAnchor names an anchor to show.
 type OfAnchor struct {
 	OfPF
 	Anchor string `query:"anchor" maxLength:"1024" doc:"the anchor, without the main ruleset; with /* at its end those below it, too"`
 }
 
-// OfStates says which states are shown.
+// OfStates chooses the states to show.
 type OfStates struct {
 	OfPF
 	Port  string `query:"port" maxLength:"64" doc:"only states of this port or group of ports"`
@@ -37,7 +37,7 @@ type OfStates struct {
 	Label string `query:"label" maxLength:"64" doc:"only states that the rules of this label made"`
 }
 
-// OfTable says which table of pf is meant.
+// OfTable names a table of pf.
 type OfTable struct {
 	OfPF
 	Anchor string `query:"anchor" maxLength:"1024" doc:"the anchor of the table, without the main ruleset"`
@@ -161,8 +161,8 @@ func (k *Kill) states() (bridge.PFKill, error) {
 	return which, nil
 }
 
-// killed returns the choice of states or sources to be killed. It is not all of them by
-// mistake.
+// killed returns the choice of states or sources to kill. An empty choice is an error,
+// so that a mistake does not kill all.
 func (k *Kill) killed() (bridge.PFKill, error) {
 	none := k.From == "" && k.To == "" && k.Label == "" && k.ID == "" && k.Port == ""
 	if none != k.All {
@@ -191,8 +191,8 @@ func (e *TableEdit) entries() (list []pf.TableEntry, err error) {
 	return list, nil
 }
 
-// Rules of pf in a request name no other files and hosts: the agent may read files that
-// the client may not.
+// Rules of pf in a request cannot name other files and hosts: the agent may read files
+// that the client may not.
 var alone = pf.Source{}
 
 // LoadPF is a load of pf.
@@ -202,7 +202,7 @@ type LoadPF struct {
 	RawBody []byte `contentType:"text/plain" doc:"a pf.conf that names no other files and no hosts"`
 }
 
-// BodyOf is a body of JSON, and where it is about.
+// BodyOf is a JSON body, with the place that the request is about.
 type BodyOf[T any] struct {
 	Where
 	Body T

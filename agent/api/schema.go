@@ -16,40 +16,40 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// schemas is where the document has its schemas.
+// schemas is the path of the document's schemas.
 const schemas = "#/components/schemas/"
 
-// Schema, Receiver and OnParamSet tell the library what an Optional is.
+// Schema, Receiver and OnParamSet describe an Optional to the library.
 func (o Optional[T]) Schema(r huma.Registry) *huma.Schema {
 	return huma.SchemaFromType(r, reflect.TypeFor[T]())
 }
 
-// Receiver is where the library puts the value.
+// Receiver returns the field into which the library puts the value.
 func (o *Optional[T]) Receiver() reflect.Value { return reflect.ValueOf(o).Elem().Field(0) }
 
-// OnParamSet is told whether there is one.
+// OnParamSet records whether the request has the parameter.
 func (o *Optional[T]) OnParamSet(set bool, _ any) { o.Set = set }
 
-// BridgeChanges and PortChanges are settings by the names of their flags. Their order is
-// that of the settings.
+// BridgeChanges and PortChanges are settings by the names of their flags, in the order of
+// the settings.
 type (
 	BridgeChanges []bridge.Change
 	PortChanges   []bridge.Change
 )
 
-// Schema has a property for each setting.
+// Schema returns an object schema with a property for each setting.
 func (BridgeChanges) Schema(huma.Registry) *huma.Schema { return settingsSchema(bridge.BridgeSettings) }
 
-// Schema has a property for each setting.
+// Schema returns an object schema with a property for each setting.
 func (PortChanges) Schema(huma.Registry) *huma.Schema { return settingsSchema(bridge.PortSettings) }
 
-// UnmarshalJSON reads an object of settings.
+// UnmarshalJSON parses an object of settings.
 func (c *BridgeChanges) UnmarshalJSON(text []byte) (err error) {
 	*c, err = changesOf(bridge.BridgeSettings, text)
 	return err
 }
 
-// UnmarshalJSON reads an object of settings.
+// UnmarshalJSON parses an object of settings.
 func (c *PortChanges) UnmarshalJSON(text []byte) (err error) {
 	*c, err = changesOf(bridge.PortSettings, text)
 	return err
@@ -89,8 +89,8 @@ func changesOf[T any](settings []bridge.Setting[T], text []byte) (list []bridge.
 	return list, nil
 }
 
-// finish mends what the library makes of types: fields that come with an embedded pointer
-// need not be there, and a pointer without omitempty is null where it is nil.
+// finish corrects the library's schemas of types: the fields of an embedded pointer are
+// optional, and a nil pointer without omitempty is null.
 func (a *API) finish() {
 	r := a.huma.OpenAPI().Components.Schemas
 	for name, s := range r.Map() {
@@ -105,7 +105,7 @@ func (a *API) finish() {
 	}
 }
 
-// typeName is the name by which words has the comments of a type.
+// typeName returns the key of a type's comments in words.
 func typeName(t reflect.Type) string { return path.Base(t.PkgPath()) + "." + t.Name() }
 
 func mendSchema(s *huma.Schema, t reflect.Type, optional bool) {
@@ -149,15 +149,16 @@ func without(list []string, word string) (rest []string) {
 	return rest
 }
 
-// A File is what /export answers: a file for /apply, whose schema is that of all such files.
+// A File is the answer of /export: a file for /apply. Its schema is the schema of all such
+// files.
 type File map[string]any
 
-// Schema has config.Schema among the document's schemas, the parts by names that begin with
-// File.
+// Schema adds config.Schema to the document's schemas, with its parts under names that
+// begin with File.
 func (File) Schema(r huma.Registry) *huma.Schema {
 	var whole map[string]any
 	if err := json.Unmarshal(config.Schema(), &whole); err != nil {
-		panic(err) // it is made of the program's own settings
+		panic(err) // the schema consists of the program's own settings
 	}
 	parts, _ := whole["$defs"].(map[string]any)
 	delete(whole, "$defs")
@@ -172,7 +173,7 @@ func (File) Schema(r huma.Registry) *huma.Schema {
 	return &huma.Schema{Ref: schemas + "File"}
 }
 
-// filePart is the name of a part of a file's schema, such as FilePrivateVlan.
+// filePart returns the name of a part of a file's schema, such as FilePrivateVlan.
 func filePart(name string) string {
 	text := "File"
 	for word := range strings.SplitSeq(name, "-") {
@@ -181,7 +182,7 @@ func filePart(name string) string {
 	return text
 }
 
-// refer has the references of a schema lead to the document's schemas.
+// refer makes the references of a schema point to the document's schemas.
 func refer(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -22,25 +22,25 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// OfBridge says which bridge is shown.
+// OfBridge chooses the bridge to show.
 type OfBridge struct {
 	Where
 	Bridge string `query:"bridge" maxLength:"64" doc:"only this bridge"`
 }
 
-// OfPort says which port is shown.
+// OfPort chooses the port to show.
 type OfPort struct {
 	OfBridge
 	Port string `query:"port" maxLength:"64" doc:"only this port of the bridge"`
 }
 
-// Counted says which port is shown, and how much.
+// Counted chooses a port, and how many entries to show.
 type Counted struct {
 	OfPort
 	Stats bool `query:"stats" doc:"with counters"`
 }
 
-// OfEntries says which entries of an FDB are shown.
+// OfEntries chooses the entries of an FDB to show.
 type OfEntries struct {
 	OfPort
 	MAC     string           `query:"mac" maxLength:"32" doc:"only entries of this address"`
@@ -49,7 +49,7 @@ type OfEntries struct {
 	Static  bool             `query:"static" doc:"only static and sticky entries; with dynamic, all"`
 }
 
-// OfEntry says which entry of an FDB is shown.
+// OfEntry chooses the entry of an FDB to show.
 type OfEntry struct {
 	Where
 	Bridge string           `query:"bridge" required:"true" maxLength:"64" doc:"the bridge"`
@@ -57,13 +57,13 @@ type OfEntry struct {
 	VLAN   Optional[uint16] `query:"vlan" maximum:"4094" doc:"the VLAN of the entry; it may be left out where the address has one entry"`
 }
 
-// OfExport says which bridges are exported.
+// OfExport chooses the bridges to export.
 type OfExport struct {
 	Where
 	Bridge []string `query:"bridge,explode" maxItems:"256" doc:"only this bridge; may be given several times"`
 }
 
-// bridges are the bridges, each once.
+// bridges returns the bridges, each once.
 func (in *OfExport) bridges() (names []string) {
 	for _, name := range in.Bridge {
 		if !slices.Contains(names, name) {
@@ -73,7 +73,7 @@ func (in *OfExport) bridges() (names []string) {
 	return names
 }
 
-// OfFrame says which frame is traced, in the words of bascule-trace(8).
+// OfFrame describes the frame to trace, in the words of bascule-trace(8).
 type OfFrame struct {
 	Where
 	Bridge    string           `query:"bridge" required:"true" maxLength:"64" doc:"the bridge"`
@@ -259,7 +259,7 @@ func fdb(s *bridge.Switch, in *OfEntries) ([]answer.Entry, error) {
 	for _, name := range names {
 		list, err := s.FDB(name, m)
 		if bridge.Missing(err) && in.Bridge == "" {
-			continue // it has gone meanwhile
+			continue // the bridge has gone meanwhile
 		}
 		if err != nil {
 			return nil, err
@@ -311,7 +311,7 @@ func vlans(s *bridge.Switch, in *Counted) ([]answer.VLANs, error) {
 	return answer.OfPortVLANTable(list, table), nil
 }
 
-// build makes the frame.
+// build returns the frame.
 func (in *OfFrame) build() ([]byte, error) {
 	f := frame.Fields{
 		VLAN: in.VLAN.Pointer(), Priority: in.Priority.Pointer(), QinQ: in.QinQ.Pointer(),

@@ -11,14 +11,14 @@ import (
 	"bascule/bridge"
 )
 
-// watches are monitors of all bridges of a namespace that several streams share: each
-// monitor takes about one percent of a core.
+// watches are monitors of all bridges of a namespace. Several streams share a monitor,
+// since each takes about one percent of a core.
 type watches struct {
 	mu  sync.Mutex
 	all map[*bridge.Switch]*watch
 }
 
-// A watch hands events to all who follow them.
+// A watch passes events to all streams that follow it.
 type watch struct {
 	mu      sync.Mutex
 	clients map[chan told[answer.Event]]bool
@@ -27,8 +27,8 @@ type watch struct {
 	ended   chan struct{}
 }
 
-// mostWaiting is how many events may wait for a client. One that is slower has to begin
-// again, rather than miss some without a word.
+// mostWaiting is the largest number of events that wait for a client. A slower client
+// has to begin again, so that it does not miss events silently.
 const mostWaiting = 4096
 
 var errSlow = errors.New("the events come faster than they are read; start again")
@@ -78,7 +78,7 @@ func (m *watches) follow(ctx context.Context, s *bridge.Switch, f func(told[answ
 	}
 }
 
-// forget ends a watch that nobody follows any more. The caller has the lock.
+// forget ends a watch that no stream follows any more. The caller has the lock.
 func (m *watches) forget(s *bridge.Switch, w *watch) {
 	w.end()
 	if m.all[s] == w {
@@ -97,7 +97,7 @@ func (m *watches) run(ctx context.Context, s *bridge.Switch, w *watch) {
 	close(w.ended)
 }
 
-// tell hands an event to all who follow.
+// Passes an event to all streams.
 func (w *watch) tell(e told[answer.Event]) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

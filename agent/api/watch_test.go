@@ -12,8 +12,8 @@ import (
 	"bascule/bridge"
 )
 
-// TestWatchSlow: a client that takes no events is told to begin again, and holds up no
-// other.
+// TestWatchSlow: a client that takes no events gets an error, so that it begins again,
+// and holds up no other client.
 func TestWatchSlow(t *testing.T) {
 	var m watches
 	w := &watch{clients: map[chan told[answer.Event]]bool{}, end: func() {}, ended: make(chan struct{})}
@@ -40,7 +40,7 @@ func TestWatchSlow(t *testing.T) {
 	}
 }
 
-// What several streams tell is made JSON once.
+// An event of several streams is converted to JSON once.
 func TestTold(t *testing.T) {
 	made := 0
 	v := tell(counting{&made})
