@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package doors is where the agent can be reached by HTTP: addresses to listen at, and a
-// server that a crowd, or a client that is slow or says nothing, takes little from.
+// Package doors makes the agent accessible by HTTP. It has addresses to listen at, and a server
+// from which many clients, or slow and silent ones, take few resources.
 package doors
 
 import (
@@ -24,16 +24,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Address is where a server listens: a unix socket, or an address and port of TCP.
+// An Address is an address to listen at: a unix socket, or an address and port of TCP.
 type Address struct {
 	Path  string         // of a unix socket, "" for TCP
-	Group string         // that may use the socket beside its owner, "" for none
-	TCP   netip.AddrPort // where Path is ""
+	Group string         // group that may use the socket as well as its owner, "" for none
+	TCP   netip.AddrPort // if Path is ""
 }
 
-// ParseAddress reads "unix:PATH", "unix:PATH,group=NAME" or "ADDRESS:PORT". The path is
-// absolute. The address is numeric, or "localhost", which is 127.0.0.1: a name would
-// have to be asked for.
+// ParseAddress parses "unix:PATH", "unix:PATH,group=NAME" or "ADDRESS:PORT". The path is absolute.
+// The address is numeric, or "localhost", which is 127.0.0.1: any other name would need a resolver.
 func ParseAddress(text string) (Address, error) {
 	if rest, ok := strings.CutPrefix(text, "unix:"); ok {
 		path, group, grouped := strings.Cut(rest, ",")
@@ -67,8 +66,8 @@ func ParseAddress(text string) (Address, error) {
 	return Address{TCP: netip.AddrPortFrom(addr, uint16(n))}, nil
 }
 
-// maxPath is how long the path of a unix socket may be, in bytes: sun_path of unix(7)
-// ends by a zero byte.
+// maxPath is the longest path of a unix socket, in bytes: sun_path of unix(7) ends with a zero
+// byte.
 const maxPath = len(unix.RawSockaddrUnix{}.Path) - 1
 
 func (a Address) String() string {
@@ -81,22 +80,20 @@ func (a Address) String() string {
 	return "unix:" + a.Path
 }
 
-// Local reports whether nobody from another machine can get there.
+// Local reports whether the address is out of reach from other machines.
 func (a Address) Local() bool { return a.Path != "" || a.TCP.Addr().IsLoopback() }
 
-// A Door is a listener. It removes its socket when it is closed, unless another has
-// taken its place.
+// A Door is a listener. Closing it removes its socket, unless another socket has taken its place.
 type Door struct {
 	net.Listener
 	Address Address
-	Absent  bool        // the host does not have the address yet: nobody gets there before it has
-	made    os.FileInfo // of a socket
+	Absent  bool        // the host does not have the address yet, so clients cannot connect yet
+	made    os.FileInfo // the socket's file
 }
 
-// Listen begins to listen. A socket that nobody listens at any more is taken over. Any
-// other file at that path, a socket that is in use and one that is somebody else's are
-// refused. An address that the host does not have is taken: it may be one of a host port that
-// the agent is about to make.
+// Listen starts to listen. It takes over a socket on which no process listens any more. It refuses
+// any other file at the path, a socket in use, and another user's socket. An address that the host
+// does not have is accepted: it may be an address of a host port that the agent is about to make.
 func (a Address) Listen() (*Door, error) {
 	if a.Path == "" {
 		config := net.ListenConfig{Control: mayBeAbsent}
@@ -128,7 +125,7 @@ func (a Address) Listen() (*Door, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen at %s: %w; give another path", a, root(err))
 	}
-	l.SetUnlinkOnClose(false) // what is there then may be another's
+	l.SetUnlinkOnClose(false) // by then the file may be another program's
 	made, err := os.Lstat(a.Path)
 	if err == nil && gid >= 0 {
 		if st, is := made.Sys().(*syscall.Stat_t); !is || int(st.Gid) != gid {
@@ -143,11 +140,11 @@ func (a Address) Listen() (*Door, error) {
 	return &Door{Listener: l, Address: a, made: made}, nil
 }
 
-// mayBeAbsent has a socket bind to an address that the host does not have yet.
+// mayBeAbsent lets a socket bind to an address that the host does not have yet.
 func mayBeAbsent(_, _ string, c syscall.RawConn) error {
 	var failed error
 	err := c.Control(func(fd uintptr) {
-		// IPv6 looks at this option of IPv4, too (inet_can_nonlocal_bind() of the kernel)
+		// IPv6 also uses this option of IPv4 (inet_can_nonlocal_bind() of the kernel)
 		failed = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1)
 	})
 	return cmp.Or(err, failed)
@@ -162,14 +159,14 @@ func absent(addr netip.Addr) bool {
 	return errors.Is(err, syscall.EADDRNOTAVAIL)
 }
 
-// bind makes a socket that has its mode and group from the start: nobody comes in before, and who
-// can change the folder has no moment to put another file in its place, which would get them. A gid
-// below 0 is for a socket of root's alone.
+// bind makes a socket that has its mode and group from the start: no other client can connect
+// before. A user who can change the folder has no moment to replace the socket by a file that would
+// get them. With a gid below 0 the socket is for root alone.
 func bind(path string, gid int) (*net.UnixListener, error) {
 	mask := 0o177
 	if gid >= 0 {
 		mask = 0o117
-		runtime.LockOSThread() // the group of new files is the thread's
+		runtime.LockOSThread() // the group of new files belongs to the thread
 		defer runtime.UnlockOSThread()
 		own, err := unix.SetfsgidRetGid(gid)
 		if err != nil {
@@ -181,7 +178,7 @@ func bind(path string, gid int) (*net.UnixListener, error) {
 	return net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 }
 
-// clearPath removes a socket that nobody listens at.
+// clearPath removes a socket on which no process listens.
 func clearPath(a Address) error {
 	st, err := os.Lstat(a.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -209,7 +206,7 @@ func clearPath(a Address) error {
 	return nil
 }
 
-// Close ends the listening.
+// Close stops listening.
 func (d *Door) Close() error {
 	if d.made != nil {
 		if now, err := os.Lstat(d.Address.Path); err == nil && os.SameFile(d.made, now) {
@@ -219,8 +216,8 @@ func (d *Door) Close() error {
 	return d.Listener.Close()
 }
 
-// root is the cause of an error of package net or os, without what was done to which
-// address, which the caller says.
+// root returns the cause of an error of package net or os, without the operation and the address,
+// which the caller adds.
 func root(err error) error {
 	var number syscall.Errno
 	if errors.As(err, &number) {

@@ -51,7 +51,7 @@ func TestParseAddress(t *testing.T) {
 		"unix:/" + strings.Repeat("x", 108):      "more than 107 bytes",
 		"unix:/run/x,mode=1":                     "only group=NAME",
 		"unix:/run/x,group=":                     "only group=NAME",
-		"unix:/run/x.sock,group=daemon,group=no": "", // refused by Listen: there is no such group
+		"unix:/run/x.sock,group=daemon,group=no": "", // Listen refuses it: there is no such group
 	} {
 		if _, err := ParseAddress(text); want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %s", text, err, want)
@@ -59,7 +59,7 @@ func TestParseAddress(t *testing.T) {
 	}
 }
 
-// TestListen: what is there is left alone, but for a socket of a program that has ended.
+// TestListen: existing files are left alone, except the socket of a program that has ended.
 func TestListen(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
@@ -118,7 +118,7 @@ func TestListen(t *testing.T) {
 	defer tcp.Close()
 	refused(Address{TCP: tcp.Addr().(*net.TCPAddr).AddrPort()}, "another program does")
 
-	// what has taken the place of a socket is another's
+	// the file that has taken the place of a socket belongs to another program
 	door, err = Address{Path: path("mine")}.Listen()
 	if err != nil {
 		t.Fatal(err)
@@ -131,8 +131,8 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// listenForGroup: the socket of a group has its mode and its group from its first moment, whoever
-// puts something else in its place meanwhile.
+// listenForGroup: the socket of a group has its mode and its group from its first moment, even if
+// another process replaces files meanwhile.
 func listenForGroup(t *testing.T, dir string) {
 	t.Helper()
 	group, err := user.LookupGroup("daemon")
@@ -144,7 +144,7 @@ func listenForGroup(t *testing.T, dir string) {
 	os.WriteFile(victim, nil, 0o600)
 	stop, stopped := make(chan bool), make(chan bool)
 	wrong := make(chan string, 1)
-	go func() { // somebody who can change the folder
+	go func() { // another process that can change the folder
 		defer close(stopped)
 		for {
 			select {
@@ -188,7 +188,7 @@ func listenForGroup(t *testing.T, dir string) {
 	}
 }
 
-// TestGuard: pages of other sites, and who does not know the token, come to nothing.
+// TestGuard: requests from pages of other sites, and without the token, are refused.
 func TestGuard(t *testing.T) {
 	g := NewGuard(Address{TCP: netip.MustParseAddrPort("192.0.2.7:9811")}, []string{"switch.example"}, "secret-token-16b")
 	h := g.Protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "in") }), func(r *http.Request) bool { return r.URL.Path == "/login" })
@@ -208,13 +208,13 @@ func TestGuard(t *testing.T) {
 		{"localhost:9811", "/", map[string]string{"Authorization": "Bearer "}, 401},
 		{"localhost:9811", "/", map[string]string{"Cookie": "bascule-token=secret-token-16b"}, 401},
 		{"localhost:9811", "/login/x", nil, 401},
-		// DNS rebinding: the page's own name, which leads here now
+		// DNS rebinding: the attacker's own name, which resolves to this host now
 		{"evil.example:9811", "/", map[string]string{"Authorization": "Bearer secret-token-16b"}, 421},
 		{"evil.example", "/login", nil, 421},
 		{"localhost.evil.example", "/login", nil, 421},
 		{"", "/login", nil, 421},
 		{"192.0.2.8:9811", "/login", nil, 421},
-		// a form or a script of another site, which knows the token
+		// a form or a script of another site that has the token
 		{"localhost:9811", "/", map[string]string{"Authorization": "Bearer secret-token-16b", "Origin": "http://evil.example"}, 403},
 		{"localhost:9811", "/", map[string]string{"Authorization": "Bearer secret-token-16b", "Origin": "null"}, 403},
 		{"localhost:9811", "/", map[string]string{"Authorization": "Bearer secret-token-16b", "Origin": "http://localhost:80"}, 403},
@@ -232,7 +232,7 @@ func TestGuard(t *testing.T) {
 		r := httptest.NewRequest("GET", test.path, nil)
 		r.Host = test.host
 		for k, v := range test.head {
-			r.Header[k] = strings.Split(v, "\n") // a header that is there twice
+			r.Header[k] = strings.Split(v, "\n") // a header that occurs twice
 		}
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
@@ -245,8 +245,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestServerExpect: who is refused is told at once, and not asked for the body that it has
-// announced (RFC 9110 section 10.1.1). What is about no path of the server's is refused, too.
+// TestServerExpect: a refused client gets its answer at once, without a request for the announced
+// body (RFC 9110 section 10.1.1). A request for no path of the server is refused, too.
 func TestServerExpect(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -264,7 +264,7 @@ func TestServerExpect(t *testing.T) {
 		}
 		defer conn.Close()
 		fmt.Fprint(conn, head)
-		// sooner than the server gives up on the body, which never comes
+		// before the server's timeout for the body, which never comes
 		conn.SetDeadline(time.Now().Add(bodyTime - 5*time.Second))
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil || resp.StatusCode != http.StatusForbidden {
@@ -273,8 +273,8 @@ func TestServerExpect(t *testing.T) {
 	}
 }
 
-// TestGuardOfSocket: at a unix socket there is no token, and the same names are good. A proxy
-// in front of it sends the name by which the browser has called that.
+// TestGuardOfSocket: a unix socket has no token, and the same names are valid. A proxy in front
+// of it sends the name by which the browser reaches the proxy.
 func TestGuardOfSocket(t *testing.T) {
 	h := NewGuard(Address{Path: "/x"}, []string{"switch.example"}, "").Protect(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), nil)
 	for host, want := range map[string]int{"localhost": 200, "switch.example": 200, "switch.example:443": 200, "evil.example": 421, "": 421} {
@@ -328,8 +328,8 @@ func TestReadToken(t *testing.T) {
 	}
 }
 
-// TestServerCrowd: connections that say nothing, or begin a request and do not end it, make
-// room for one that asks, and have one line in the log.
+// TestServerCrowd: silent connections, and connections with an incomplete request, make room for
+// a connection with a request, and cause one line in the log.
 func TestServerCrowd(t *testing.T) {
 	t.Parallel()
 	s, at, logs := serveEcho(t, 8, time.Minute)
@@ -368,7 +368,7 @@ func TestServerBusy(t *testing.T) {
 	waiting := call(t, at)
 	fmt.Fprint(waiting, "POST /wait HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc")
 	head := bufio.NewReader(waiting)
-	if line, err := head.ReadString('\n'); err != nil || !strings.Contains(line, "200") { // it is at work
+	if line, err := head.ReadString('\n'); err != nil || !strings.Contains(line, "200") { // the server works on it
 		t.Fatalf("%q, %v", line, err)
 	}
 	for range 50 {
@@ -382,8 +382,8 @@ func TestServerBusy(t *testing.T) {
 	}
 }
 
-// TestServerLimits: who asks wrongly, for too much or too slowly is told so, and nobody else
-// notices.
+// TestServerLimits: a client with a wrong, too large or too slow request gets an error, and no
+// other client is affected.
 func TestServerLimits(t *testing.T) {
 	t.Parallel()
 	_, at, logs := serveEcho(t, 8, time.Second)
@@ -395,14 +395,14 @@ func TestServerLimits(t *testing.T) {
 		{"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", "400 "},
 		{"GET / HTTP/1.1\r\nHost : x\r\n\r\n", "400 "},
 		{"GET / HTTP/1.1\nHost: x\n X: folded\n\n", "400 "},
-		// what a proxy before the agent may read otherwise (RFC 9112 section 6.3)
+		// a proxy in front of the agent may parse it differently (RFC 9112 section 6.3)
 		{"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", "400 "},
 		{"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: +3\r\n\r\nabc", "400 "},
 		{"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", "501 "},
 		{"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\nConnection: close\r\n\r\nabcde", "100 "},
 		{"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\nabc", "408 "},
 		{"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc", "408 "}, // slow
-		{"GET / HTTP/1.1\r\nHost: x\r\nX-Slow:", ""},                           // slow, and no request
+		{"GET / HTTP/1.1\r\nHost: x\r\nX-Slow:", ""},                           // slow and incomplete
 		{"", ""},
 		{"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "200 0"},
 	} {
@@ -423,7 +423,7 @@ func TestServerLimits(t *testing.T) {
 	}
 }
 
-// A journal is what was logged at info and above.
+// A journal has the lines that were logged at level info and above.
 type journal struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -441,7 +441,7 @@ func (j *journal) String() string {
 	return j.text.String()
 }
 
-// serveEcho serves how long a request's body is, and waits so long for a request. /wait waits
+// serveEcho serves the length of a request's body. patience is the server's timeout. /wait waits
 // for /go.
 func serveEcho(t *testing.T, most int, patience time.Duration) (s *Server, at string, logs *journal) {
 	t.Helper()
@@ -503,11 +503,11 @@ func call(t *testing.T, at string) net.Conn {
 func ask(t *testing.T, at, text string) net.Conn {
 	t.Helper()
 	c := call(t, at)
-	go io.WriteString(c, text) // which nobody may want to have
+	go io.WriteString(c, text) // the server may not read it
 	return c
 }
 
-// answered returns the status and the text of an answer, "" if the connection ended without.
+// answered returns the status and the text of an answer, "" if the connection ended without one.
 func answered(t *testing.T, c net.Conn) string {
 	t.Helper()
 	c.SetDeadline(time.Now().Add(time.Minute))
@@ -527,7 +527,7 @@ type endless struct{}
 
 func (endless) Read(b []byte) (int, error) { return len(b), nil }
 
-// What listens at all addresses can be called by each of them, and by no name of another's.
+// A server that listens at all addresses accepts each of them as its name, and no foreign name.
 func TestAllAddresses(t *testing.T) {
 	for _, at := range []string{"0.0.0.0:9810", "[::]:9810"} {
 		a, err := ParseAddress(at)

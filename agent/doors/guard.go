@@ -19,17 +19,18 @@ import (
 	"bascule/files"
 )
 
-// A Guard says who may ask.
+// A Guard decides which requests are allowed.
 type Guard struct {
 	hosts   []string
-	numeric bool // any address will do
+	numeric bool // any address is a valid name
 	token   string
 }
 
-// NewGuard makes the guard of what listens at an address. Clients may call it by that
-// address, by localhost and its addresses, and by the names. They have to know the
-// token, unless it is "". What listens at all addresses of the host can be called by any:
-// who has a name point to the host (DNS rebinding) sends that name, and no address.
+// NewGuard returns the guard of a server that listens at an address. Valid names of the
+// server are that address, localhost and its addresses, and names. Clients need the token,
+// unless it is "". A server that listens at all addresses of the host accepts any address
+// as its name: an attacker whose name points to the host (DNS rebinding) sends that name,
+// not an address.
 func NewGuard(at Address, names []string, token string) *Guard {
 	g := &Guard{hosts: append([]string{"localhost", "127.0.0.1", "::1"}, names...), token: token}
 	if at.Path == "" {
@@ -39,17 +40,17 @@ func NewGuard(at Address, names []string, token string) *Guard {
 	return g
 }
 
-// Protect lets requests through to h that
+// Protect passes requests to h that
 //
-//   - call the server by one of its names. A page of another site that has its own name
-//     point to this host (DNS rebinding) sends that name;
-//   - are no doing of another site's page, by the headers Origin (RFC 6454) and
+//   - address the server by one of its names. A page of another site that makes its own
+//     name point to this host (DNS rebinding) sends that name;
+//   - are not made by a page of another site, by the headers Origin (RFC 6454) and
 //     Sec-Fetch-Site (W3C Fetch Metadata), which browsers send and pages cannot change;
-//   - have the token, as "Authorization: Bearer TOKEN" (RFC 6750), unless open says that
-//     there is nothing to hide; nil never does. No cookie has the token: browsers send
-//     cookies to all servers of a host, whatever their port.
+//   - have the token, as "Authorization: Bearer TOKEN" (RFC 6750), unless open returns true
+//     for a request without secrets; a nil open is always false. No cookie has the token:
+//     browsers send cookies to all servers of a host, whatever their port.
 //
-// The answers tell browsers to keep them to themselves.
+// The answers' headers prevent browsers from sharing and storing them.
 func (g *Guard) Protect(h http.Handler, open func(*http.Request) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		head := w.Header()
@@ -86,11 +87,11 @@ func (g *Guard) named(header string) bool {
 }
 
 // foreign reports whether a page of another site has made the request. A browser sends each
-// of these headers once. The scheme is that of a proxy, where there is one.
+// of these headers once. Behind a proxy, the scheme is the proxy's.
 func foreign(r *http.Request) bool {
 	switch strings.Join(r.Header.Values("Sec-Fetch-Site"), ",") {
 	case "", "same-origin":
-	case "none": // the user's own doing: an address that was typed
+	case "none": // the user's own action, such as a typed address
 	default:
 		return true
 	}
@@ -106,20 +107,21 @@ func (g *Guard) knows(r *http.Request) bool {
 	return ok && strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare([]byte(text), []byte(g.token)) == 1
 }
 
-// NewToken makes a token of 192 random bits.
+// NewToken returns a token of 192 random bits.
 func NewToken() string {
 	var b [24]byte
 	rand.Read(b[:])
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// maxToken is how long a token in a file may be, and minToken how short, in bytes.
+// The longest and the shortest token in a file, in bytes.
 const (
 	minToken = 16
 	maxToken = 512
 )
 
-// ReadToken reads a token from a file of the process's own user that nobody else can read.
+// ReadToken reads a token from a file that belongs to the process's user and that no other
+// user can read.
 func ReadToken(path string) (string, error) {
 	f, err := files.OpenPlain(path)
 	if err != nil {

@@ -16,38 +16,37 @@ import (
 	"time"
 )
 
-// Limits of a client. A header has to be there within headTime, and header and body within
-// bodyTime. An answer has writeTime from its first byte on. A stream asks for more time
-// with each message (Extend).
+// Limits of a client. Its header must arrive within headTime, and header and body within bodyTime. An answer has
+// writeTime from its first byte on. A stream extends that time with each message (Extend).
 const (
 	headTime  = 5 * time.Second
 	bodyTime  = 30 * time.Second
 	writeTime = 30 * time.Second
 	idleTime  = 2 * time.Minute
 	maxHead   = 16 << 10 // bytes
-	// MaxBody is how large a request may be, in bytes.
+	// MaxBody is the largest size of a request, in bytes.
 	MaxBody = 4 << 20
 )
 
-// A Server answers requests of HTTP. It has a place for a number of connections. If all
-// are taken, the connection that has said nothing for the longest makes room. A connection
-// whose request is here as a whole does not, until it has its answer.
+// A Server answers HTTP requests. It has places for a number of connections. If all are taken, the connection that has
+// been silent for the longest time makes room. A connection whose request is complete keeps its place until it has its
+// answer.
 type Server struct {
 	http *http.Server
 	log  *slog.Logger
 	most int
 
 	mu     sync.Mutex
-	quiet  []net.Conn // without a request, in the order in which they fell silent
+	quiet  []net.Conn // without a complete request, in the order of their last bytes
 	all    map[net.Conn]bool
-	turned uint64    // away, since that was last logged
-	logged time.Time // when
+	turned uint64    // number of connections that were closed for others since the last log line
+	logged time.Time // time of the last log line
 }
 
 // connKey is the key of a request's connection in its context.
 type connKey struct{}
 
-// NewServer makes a server with room for so many connections.
+// NewServer returns a server with room for this number of connections.
 func NewServer(h http.Handler, logger *slog.Logger, most int) *Server {
 	s := &Server{log: logger, most: most, all: map[net.Conn]bool{}}
 	s.http = &http.Server{
@@ -56,8 +55,8 @@ func NewServer(h http.Handler, logger *slog.Logger, most int) *Server {
 			if r.Body == http.NoBody {
 				b.whole()
 			}
-			// the library looks at the body of its own request when it answers: with another, it
-			// would wait for one that it has not asked for
+			// When it answers, the library checks the body of its own request. With another body there it
+			// would wait for one that it has not requested.
 			r = r.WithContext(r.Context())
 			r.Body = b
 			h.ServeHTTP(&reply{ResponseWriter: w}, r)
@@ -78,8 +77,8 @@ func NewServer(h http.Handler, logger *slog.Logger, most int) *Server {
 	return s
 }
 
-// A body is that of a request. Its connection has said something whenever some of it comes,
-// and is busy when all of it is there.
+// A body is the body of a request. Its connection is no longer silent when some bytes arrive, and is busy when all have
+// arrived.
 type body struct {
 	io.ReadCloser
 	s    *Server
@@ -98,15 +97,15 @@ func (b *body) Read(to []byte) (int, error) {
 	return n, err
 }
 
-// whole ends the time that the client has: a request may take long. The library would take
-// the end of that time for the client's.
+// whole ends the client's time limit, since an answer may take long. The library would take the limit's end for the
+// client's.
 func (b *body) whole() {
 	b.s.busy(b.conn)
 	_ = http.NewResponseController(b.w).SetReadDeadline(time.Time{})
 }
 
-// A reply is the answer to a request. The library counts its time from the request's header
-// on, when nobody knows how long the work will take.
+// A reply is the answer to a request. The library's own limit would begin at the request's header, and the time until
+// the first byte of the answer is not known then.
 type reply struct {
 	http.ResponseWriter
 	begun bool
@@ -123,11 +122,11 @@ func (r *reply) WriteHeader(status int) { r.begin(); r.ResponseWriter.WriteHeade
 
 func (r *reply) Write(b []byte) (int, error) { r.begin(); return r.ResponseWriter.Write(b) }
 
-// Unwrap is for [http.ResponseController].
+// Unwrap implements the interface that [http.ResponseController] needs.
 func (r *reply) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// complaints are what the library logs: of clients, which can be very many, and of
-// panics, which are our own fault.
+// complaints are the library's log lines: about clients, which can be very many, and about panics, which are defects of
+// ours.
 type complaints struct{ log *slog.Logger }
 
 func (c complaints) Write(text []byte) (int, error) {
@@ -139,14 +138,13 @@ func (c complaints) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// Extend gives a stream more time for its next message. It fails where the client is
-// gone.
+// Extend gives a stream more time for its next message. It fails if the client has gone.
 func Extend(w http.ResponseWriter) error {
 	c := http.NewResponseController(w)
 	return errors.Join(c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Now().Add(writeTime)))
 }
 
-// Serve answers at a listener until ctx ends.
+// Serve answers requests of a listener until ctx ends.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	end := context.AfterFunc(ctx, func() { s.http.Close() })
 	defer end()
@@ -159,7 +157,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// A crowd is a listener that takes no more than there is room for.
+// A crowd is a listener that accepts no more connections than there is room for.
 type crowd struct {
 	net.Listener
 	s *Server
@@ -171,7 +169,7 @@ func (c *crowd) Accept() (net.Conn, error) {
 		if errors.Is(err, net.ErrClosed) {
 			return nil, err
 		}
-		if err != nil { // too many open files, say
+		if err != nil { // for example too many open files
 			c.s.log.Error("no connections are possible; trying again", "address", c.Addr().String(), "error", err)
 			time.Sleep(time.Second)
 			continue
@@ -203,21 +201,21 @@ func (s *Server) enter(conn net.Conn) bool {
 	return true
 }
 
-// forget closes a connection and gives its place away. The caller has the lock.
+// forget closes a connection and frees its place. The caller has the lock.
 func (s *Server) forget(conn net.Conn) {
 	conn.Close()
 	delete(s.all, conn)
 	s.quiet = slices.DeleteFunc(s.quiet, func(other net.Conn) bool { return other == conn })
 }
 
-// busy keeps a connection from making room: its request is whole, and answered now.
+// busy protects a connection from making room: its request is complete, and is being answered.
 func (s *Server) busy(conn net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.quiet = slices.DeleteFunc(s.quiet, func(other net.Conn) bool { return other == conn })
 }
 
-// spoke makes a connection the last that makes room.
+// spoke moves a connection to the end of those that make room.
 func (s *Server) spoke(conn net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,7 +224,7 @@ func (s *Server) spoke(conn net.Conn) {
 	}
 }
 
-// state is told what a connection does.
+// state is called when a connection's state changes.
 func (s *Server) state(conn net.Conn, now http.ConnState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
