@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package metrics shows the agent's bridges to Prometheus and whoever reads its text
-// format or OpenMetrics. Nothing is counted for it: a scrape reads what the datapath
-// counts anyway. A series ends with its port, VLAN, rule or bridge, and there is none
-// for each address, since guests could make any number of these.
+// Package metrics exports the agent's bridges to Prometheus, in its text format or in
+// OpenMetrics. It needs no counters of its own: a scrape reads the datapath's. A series ends
+// with its port, VLAN, rule or bridge. There is no series for each address, since guests could
+// make any number of these.
 package metrics
 
 import (
@@ -30,15 +30,14 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Options choose what is shown.
+// Options choose what is exported.
 type Options struct {
-	// Include and Exclude are patterns of ports' names, as a shell has them: a port is shown
-	// that matches one of Include, or where there is none, and that matches none of
-	// Exclude.
+	// Include and Exclude are patterns of ports' names, as in a shell. A port is exported if
+	// it matches one of Include, or Include is empty, and it matches none of Exclude.
 	Include, Exclude []string
 }
 
-// Check returns an error if a pattern is none.
+// Check returns an error for an invalid pattern.
 func (o Options) Check() error {
 	for _, pattern := range slices.Concat(o.Include, o.Exclude) {
 		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
@@ -58,19 +57,19 @@ func (o Options) shows(port string) bool {
 	return (len(o.Include) == 0 || matches(o.Include)) && !matches(o.Exclude)
 }
 
-// A source is what metrics need of the agent; agent.View has it.
+// A source has the methods of the agent that metrics need; agent.View implements it.
 type source interface {
 	Status(context.Context) (agent.Status, error)
 	Places(context.Context) ([]agent.Place, error)
 }
 
-// A reader is what metrics need of a switch.
+// A reader has the methods of a switch that metrics need.
 type reader interface {
 	Counted() ([]bridge.Counted, error)
 }
 
-// scrapeTime is how long a scrape may take, and mostScrapes how many there may be at a
-// time: others are told to come again.
+// scrapeTime is the longest time of a scrape, and mostScrapes the largest number of scrapes at a
+// time: further ones are refused for now.
 const (
 	scrapeTime  = 10 * time.Second
 	mostScrapes = 4
@@ -84,7 +83,8 @@ func Handler(v *agent.View, o Options) http.Handler {
 	answer := promhttp.HandlerForTransactional(all{registry, own}, promhttp.HandlerOpts{
 		EnableOpenMetrics: true, MaxRequestsInFlight: mostScrapes,
 		ErrorHandling: promhttp.ContinueOnError, ErrorLog: logger{v.Log()},
-		// a sixth of a large switch's scrape would be compression, which spares 40 kB a second
+		// compression would take a sixth of a large switch's scrape, and saves 40 kB a
+		// second
 		DisableCompression: true,
 	})
 	mux := http.NewServeMux()
@@ -95,13 +95,13 @@ func Handler(v *agent.View, o Options) http.Handler {
 	return mux
 }
 
-// all are the metrics of the process and those of the switch.
+// all has the metrics of the process and of the switch.
 type all struct {
 	process prometheus.Gatherer
 	own     *gatherer
 }
 
-// Gather is for [promhttp].
+// Gather implements the interface of [promhttp].
 func (a all) Gather() (list []*dto.MetricFamily, done func(), err error) {
 	own, done, err := a.own.gather()
 	if err != nil {
@@ -113,8 +113,8 @@ func (a all) Gather() (list []*dto.MetricFamily, done func(), err error) {
 	return list, done, err
 }
 
-// whole has h write into memory, so that a client that reads slowly keeps nobody waiting
-// whom h makes wait.
+// whole lets h write into memory, so that a client that reads slowly does not keep other clients
+// of h waiting.
 func whole(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text := texts.Get().(*bytes.Buffer)
@@ -124,14 +124,14 @@ func whole(h http.Handler) http.Handler {
 		h.ServeHTTP(page, r)
 		w.Header().Set("Content-Length", strconv.Itoa(text.Len()))
 		w.WriteHeader(page.status)
-		_, _ = text.WriteTo(w) // a client may go
+		_, _ = text.WriteTo(w) // the client may have gone
 	})
 }
 
 // texts are buffers for answers.
 var texts = sync.Pool{New: func() any { return &bytes.Buffer{} }}
 
-// A page is an answer that is not sent yet.
+// A page is an answer that was not sent yet.
 type page struct {
 	http.ResponseWriter
 	text   *bytes.Buffer
@@ -141,7 +141,7 @@ type page struct {
 func (p *page) WriteHeader(status int)         { p.status = status }
 func (p *page) Write(text []byte) (int, error) { return p.text.Write(text) }
 
-// A logger logs what the library complains of.
+// A logger logs the library's errors.
 type logger struct{ *slog.Logger }
 
 func (l logger) Println(v ...any) { l.Warn("metrics", "error", fmt.Sprint(v...)) }
@@ -152,11 +152,11 @@ type kind struct {
 	name, help string
 	value      dto.MetricType
 	labels     []string
-	order      []int // of the labels by their names
-	number     int   // in a scrape's families
+	order      []int // indexes of the labels, sorted by name
+	number     int   // index in a scrape's families
 }
 
-// kinds are all there are, by number.
+// kinds are all kinds, by number.
 var kinds []*kind
 
 func newKind(value dto.MetricType, name, help string, labels []string) *kind {
@@ -177,8 +177,7 @@ func counter(name, help string, labels ...string) *kind {
 	return newKind(dto.MetricType_COUNTER, name, help, labels)
 }
 
-// The families. Their names follow Prometheus: base units, _total of counters, _info of
-// facts.
+// The families. Their names follow Prometheus: base units, _total for counters, _info for facts.
 var (
 	bridgeInfo = gauge("bridge_info", "A bridge: its address, spanning tree, and whether it filters VLANs.",
 		"bridge", "address", "stp", "vlan_filtering")
@@ -251,14 +250,14 @@ var (
 	scrapeSeconds = gauge("scrape_duration_seconds", "Duration of this scrape.")
 )
 
-// A gatherer reads at each scrape. It makes the library's families by itself: the
-// library's registry, which takes series one at a time and compares them all, takes
-// longer for a large switch than everything else together.
+// A gatherer reads all values at each scrape. It builds the library's families itself: the
+// library's registry takes series one at a time and compares them all, which takes longer for a
+// large switch than everything else together.
 type gatherer struct {
 	of       source
 	o        Options
 	log      *slog.Logger
-	one      chan struct{} // scrapes at once would read the same twice
+	one      chan struct{} // parallel scrapes would read the same values twice
 	patience time.Duration
 }
 
@@ -266,7 +265,7 @@ func newGatherer(of source, o Options, log *slog.Logger) *gatherer {
 	return &gatherer{of: of, o: o, log: log, one: make(chan struct{}, 1), patience: scrapeTime}
 }
 
-// gather reads all. The families are the caller's until done is called.
+// gather reads all values. The caller may use the families until it calls done.
 func (g *gatherer) gather() (list []*dto.MetricFamily, done func(), err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), g.patience)
 	defer cancel()
@@ -316,7 +315,7 @@ func (g *gatherer) read(ctx context.Context) *scrape {
 	return s
 }
 
-// A scrape is one reading.
+// A scrape is one reading of all values.
 type scrape struct {
 	o        Options
 	netns    string
@@ -326,13 +325,13 @@ type scrape struct {
 	pairRoom slab[dto.LabelPair]
 	lists    slab[*dto.LabelPair]
 
-	// the labels of the last series, which the next often has, too
+	// the labels of the last series, which the next one often shares
 	names  []string
 	values []string
 	pairs  []*dto.LabelPair
 }
 
-// A series is a dto.Metric with what it points at.
+// A series is a dto.Metric with the values that it points to.
 type series struct {
 	dto.Metric
 	gauge   dto.Gauge
@@ -340,15 +339,15 @@ type series struct {
 	value   float64
 }
 
-// A slab is memory for many values, which one scrape leaves to the next: a large switch has
-// megabytes of them.
+// A slab is memory for many values, which one scrape leaves to the next: the values of a large
+// switch take megabytes.
 type slab[T any] struct {
 	pieces [][]T
-	used   int // pieces, and of the last of them
+	used   int // number of pieces in use, and of used values in the last piece
 	taken  int
 }
 
-// take returns n values, whatever is in them.
+// take returns n values, which may have any contents.
 func (s *slab[T]) take(n int) []T {
 	if s.used == 0 || s.taken+n > len(s.pieces[s.used-1]) {
 		if s.used == len(s.pieces) {
@@ -367,7 +366,7 @@ func (s *slab[T]) take(n int) []T {
 // reset takes all values back.
 func (s *slab[T]) reset() { s.used, s.taken = 0, 0 }
 
-// scrapes are those of before, with their memory.
+// scrapes are former scrapes, whose memory is used again.
 var scrapes = sync.Pool{New: func() any { return &scrape{families: make([]dto.MetricFamily, len(kinds))} }}
 
 func newScrape(o Options) *scrape {
@@ -376,7 +375,7 @@ func newScrape(o Options) *scrape {
 	return s
 }
 
-// begin makes a scrape a new one.
+// begin empties a scrape for a new reading.
 func (s *scrape) begin(o Options) {
 	s.o, s.netns, s.names, s.values, s.pairs = o, "", nil, s.values[:0], nil
 	for i := range s.families {
@@ -389,7 +388,7 @@ func (s *scrape) begin(o Options) {
 	s.lists.reset()
 }
 
-// filled are the families that have series.
+// filled returns the families that have series.
 func (s *scrape) filled() (list []*dto.MetricFamily) {
 	for i := range s.families {
 		if f := &s.families[i]; f.Name != nil {
@@ -432,8 +431,8 @@ func (s *scrape) labelled(k *kind, labels []string) []*dto.LabelPair {
 	return s.pairs
 }
 
-// plain is a label's value. Others give devices their names, which need not be text: a
-// byte that is not of UTF-8 becomes \xNN, and so two names stay two.
+// plain returns a label's value. Names of devices come from outside, and may be invalid UTF-8:
+// each such byte becomes \xNN, so that different names stay different.
 func plain(text string) string {
 	if utf8.ValidString(text) {
 		return text
@@ -459,7 +458,7 @@ func (s *scrape) flag(k *kind, on bool, labels ...string) {
 	s.put(k, value, labels...)
 }
 
-// agent has what the agent says of itself.
+// agent adds the values of the agent's status.
 func (s *scrape) agent(st agent.Status) {
 	s.put(agentInfo, 1, st.Version)
 	s.put(agentSince, seconds(st.Since))
@@ -504,8 +503,8 @@ func (s *scrape) tree(name string, t agent.TreeStatus) {
 	}
 }
 
-// bridges has what the switch of a network namespace counts. A bridge that goes meanwhile
-// is left out.
+// bridges adds the counters of a network namespace's switch. It leaves out a bridge that goes
+// meanwhile.
 func (s *scrape) bridges(sw reader) error {
 	list, err := sw.Counted()
 	for _, b := range list {
@@ -615,7 +614,7 @@ func (s *scrape) pf(b *bridge.Counted) {
 	}
 }
 
-// labels has the counts of rules by their labels: several rules may have one.
+// labels adds the counters of rules by their labels: several rules may share a label.
 func (s *scrape) labels(name string, counts map[*pf.Rule]bridge.PFCounts) {
 	sums := map[string]bridge.PFCounts{}
 	for r, n := range counts {
@@ -642,5 +641,5 @@ func (s *scrape) labels(name string, counts map[*pf.Rule]bridge.PFCounts) {
 	}
 }
 
-// seconds is a time as Prometheus has it.
+// seconds returns a time as Prometheus expects it.
 func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }

@@ -45,7 +45,7 @@ func (f *fake) Counted() ([]bridge.Counted, error) {
 		},
 		PFCounts: map[*pf.Rule]bridge.PFCounts{
 			{Label: "web"}: {Evaluations: 1, Packets: [2]uint64{2, 3}, Bytes: [2]uint64{4, 5}, States: 6, Created: 7},
-			// two rules of one label are one series
+			// two rules with the same label are one series
 			{Label: "web", Quick: true}: {Evaluations: 10, Packets: [2]uint64{20, 30}, Bytes: [2]uint64{40, 50}, States: 60, Created: 70},
 			{}:                          {Evaluations: 1000},
 		},
@@ -78,7 +78,7 @@ func gathered(t *testing.T, f *fake, o Options) map[string]float64 {
 	return series
 }
 
-// scraped gathers a fake switch. The library refuses series that are twice or not of
+// scraped gathers a fake switch. The library refuses repeated series, and series outside
 // their families.
 func scraped(f *fake, o Options) prometheus.Gatherers {
 	return prometheus.Gatherers{prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return scrapeOf(f, o), nil })}
@@ -149,7 +149,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestPatterns: ports are shown by their names.
+// TestPatterns: ports are chosen by their names.
 func TestPatterns(t *testing.T) {
 	f := &fake{ports: []bridge.Port{{Bridge: "br0", Name: "tap0"}, {Bridge: "br0", Name: "tap1"}, {Bridge: "br0", Name: "eth0"}}}
 	got := gathered(t, f, Options{Include: []string{"tap*"}, Exclude: []string{"*1"}})
@@ -167,13 +167,13 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
-// A silent agent is one that has ended.
+// A silent agent has ended.
 type silent struct{}
 
 func (silent) Status(context.Context) (agent.Status, error)  { return agent.Status{}, errors.New("no") }
 func (silent) Places(context.Context) ([]agent.Place, error) { return nil, errors.New("no") }
 
-// TestScrapeFailed: a scrape says that something cannot be read, and has the rest.
+// TestScrapeFailed: a scrape reports that a value cannot be read, and has the other values.
 func TestScrapeFailed(t *testing.T) {
 	silent := newGatherer(silent{}, Options{}, slog.New(slog.DiscardHandler))
 	registry := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
@@ -185,7 +185,7 @@ func TestScrapeFailed(t *testing.T) {
 	}
 }
 
-// A stuck agent answers when it is told to.
+// A stuck agent answers only when the test lets it.
 type stuck struct{ goOn chan struct{} }
 
 func (s stuck) Status(context.Context) (agent.Status, error) {
@@ -194,8 +194,8 @@ func (s stuck) Status(context.Context) (agent.Status, error) {
 }
 func (s stuck) Places(context.Context) ([]agent.Place, error) { return nil, nil }
 
-// TestStuck: a scrape that cannot be answered ends, and so do those that wait for it. Later
-// ones are answered.
+// TestStuck: a scrape that cannot be answered ends, and so do the scrapes that wait for it.
+// Later scrapes are answered.
 func TestStuck(t *testing.T) {
 	of := stuck{make(chan struct{})}
 	g := newGatherer(of, Options{}, slog.New(slog.DiscardHandler))
@@ -214,7 +214,7 @@ func TestStuck(t *testing.T) {
 	}
 }
 
-// TestSameMemory: a scrape has nothing of the one before, whose memory it uses.
+// TestSameMemory: a scrape has no values of the former one, whose memory it uses.
 func TestSameMemory(t *testing.T) {
 	text := func(list []*dto.MetricFamily) string {
 		var b strings.Builder
@@ -251,9 +251,9 @@ func TestSameMemory(t *testing.T) {
 	}
 }
 
-// TestWhole: an answer is made before any of it is sent, with its status and length.
+// TestWhole: an answer is complete before any of it is sent, with its status and length.
 func TestWhole(t *testing.T) {
-	for range 2 { // the second in the memory of the first
+	for range 2 { // the second answer uses the memory of the first
 		w := httptest.NewRecorder()
 		whole(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/x")

@@ -39,7 +39,7 @@ func promtool(t *testing.T, stdin []byte, args ...string) {
 	}
 }
 
-// Prometheus' own tool finds nothing to complain of in a scrape.
+// Prometheus' own tool finds no fault in a scrape.
 func TestPromtoolMetrics(t *testing.T) {
 	families, err := scraped(&fake{ports: []bridge.Port{{
 		Bridge: "br0", Name: "p1", State: "forwarding", MTU: 1500,
@@ -59,7 +59,7 @@ func TestPromtoolMetrics(t *testing.T) {
 
 const rules = "../../share/prometheus/bascule.rules.yml"
 
-// The alert rules mean what they say, and name only series that there are.
+// The alert rules fire as described, and use only series that exist.
 func TestAlertRules(t *testing.T) {
 	promtool(t, nil, "check", "rules", "../"+rules)
 	promtool(t, nil, "test", "rules", "rules_test.yml")
@@ -72,7 +72,8 @@ func TestAlertRules(t *testing.T) {
 	}
 }
 
-// named fails for a series that the agent does not have, and returns how many are named.
+// named fails for series that the agent does not have, and returns the number of series
+// in the text.
 func named(t *testing.T, text string) int {
 	t.Helper()
 	names := regexp.MustCompile(`bascule_[a-z_]+`).FindAllString(text, -1)
@@ -84,7 +85,8 @@ func named(t *testing.T, text string) int {
 	return len(names)
 }
 
-// The dashboard is of Grafana's own schema, whose fields are all there and no others.
+// The dashboard follows Grafana's own schema: it has all required fields and no unknown
+// ones.
 func TestDashboardSchema(t *testing.T) {
 	text, err := os.ReadFile(dashboard)
 	if err != nil {
@@ -95,7 +97,7 @@ func TestDashboardSchema(t *testing.T) {
 	known.RegisterPanelcfgVariant(table.VariantConfig())
 	known.RegisterPanelcfgVariant(stat.VariantConfig())
 	known.RegisterDataqueryVariant(prometheus.VariantConfig())
-	// the library returns an empty list where there is no mistake
+	// the library returns an empty list if there is no mistake
 	wrong := func(err error) bool {
 		list := cog.BuildErrors(nil)
 		return err != nil && (!errors.As(err, &list) || len(list) > 0)
@@ -125,8 +127,8 @@ func TestDashboardSchema(t *testing.T) {
 
 const dashboard = "../../share/grafana/bascule.json"
 
-// The dashboard is one that Grafana takes: what it asks is what Prometheus understands,
-// of series and labels that there are, and panels lie beside each other.
+// Grafana accepts the dashboard: Prometheus can parse its queries, their series and
+// labels exist, and its panels do not overlap.
 func TestDashboard(t *testing.T) {
 	text, err := os.ReadFile(dashboard)
 	if err != nil {
