@@ -10,8 +10,8 @@ import (
 	"bascule/bridge"
 )
 
-// The formats of what is in datagrams (sFlow version 5, sflow.org/sflow_version_5.txt, and
-// "sFlow Dropped Packet Notification Structures"). All are of enterprise 0.
+// The formats in datagrams (sFlow version 5, sflow.org/sflow_version_5.txt, and "sFlow
+// Dropped Packet Notification Structures"). All have enterprise 0.
 const (
 	version = 5
 
@@ -26,21 +26,21 @@ const (
 
 	headerEthernet = 1 // protocol of a raw packet header
 	interfaceType  = 6 // ethernetCsmacd, of generic interface counters
-	frameCheck     = 4 // bytes of an Ethernet frame that hosts do not show
+	frameCheck     = 4 // bytes of an Ethernet frame that hosts do not receive
 	unknown        = 1<<32 - 1
-	internal       = 0x3fffffff // an output: the switch itself
+	internal       = 0x3fffffff // as an output: the switch itself
 
-	// forms of an output interface
+	// formats of an output interface
 	outputOne       = 0
 	outputDiscarded = 1
 	outputMany      = 2
 )
 
-// mostDatagram is how long a datagram may be: it fits a packet of 1500 bytes by IPv6, also
-// with a tunnel or two on its way.
+// mostDatagram is the largest size of a datagram, in bytes: it fits into an IPv6 packet of
+// 1500 bytes, even through a tunnel or two.
 const mostDatagram = 1400
 
-// A buffer is XDR (RFC 4506) that grows.
+// A buffer is growing XDR data (RFC 4506).
 type buffer []byte
 
 func (b *buffer) u32(list ...uint32) {
@@ -51,14 +51,14 @@ func (b *buffer) u32(list ...uint32) {
 
 func (b *buffer) u64(v uint64) { *b = binary.BigEndian.AppendUint64(*b, v) }
 
-// opaque has bytes with their number, filled up to a multiple of four.
+// opaque appends bytes with their length, padded to a multiple of four.
 func (b *buffer) opaque(data []byte) {
 	b.u32(uint32(len(data)))
 	*b = append(*b, data...)
 	*b = append(*b, make([]byte, -len(data)&3)...)
 }
 
-// block has what f writes, with its format and length.
+// block appends the output of f, with its format and length.
 func (b *buffer) block(format uint32, f func(*buffer)) {
 	b.u32(format, 0)
 	start := len(*b)
@@ -66,7 +66,7 @@ func (b *buffer) block(format uint32, f func(*buffer)) {
 	binary.BigEndian.PutUint32((*b)[start-4:], uint32(len(*b)-start))
 }
 
-// head begins a datagram; the number of its samples is yet to come.
+// head appends the beginning of a datagram. The number of its samples is filled in later.
 func (b *buffer) head(agent netip.Addr, sub, seq, uptime uint32) {
 	b.u32(version)
 	if agent.Is4() {
@@ -78,7 +78,7 @@ func (b *buffer) head(agent netip.Addr, sub, seq, uptime uint32) {
 	b.u32(sub, seq, uptime)
 }
 
-// frame has the records of a sampled frame.
+// frame appends the records of a sampled frame.
 func (b *buffer) frame(f bridge.SampledFrame) {
 	records := uint32(1)
 	if f.VLAN != 0 {
@@ -107,20 +107,20 @@ func (b *buffer) frame(f bridge.SampledFrame) {
 	})
 }
 
-// output is where a frame goes, in its form and value.
+// output returns a frame's output interface, as format and value.
 func output(f bridge.SampledFrame) (form, value uint32) {
 	switch {
 	case f.Reason != "":
 		return outputDiscarded, reasonCode(f.Reason)
 	case f.Flood:
-		return outputMany, 0 // to a number of ports that nobody has counted
+		return outputMany, 0 // to several ports, whose number is not known
 	case f.Out != 0:
 		return outputOne, f.Out
 	}
 	return outputOne, internal
 }
 
-// flow has a sampled frame.
+// flow appends a sample of a frame.
 func (b *buffer) flow(f bridge.SampledFrame, seq, rate, pool, drops uint32) {
 	b.block(formatFlow, func(b *buffer) {
 		form, value := output(f)
@@ -129,7 +129,7 @@ func (b *buffer) flow(f bridge.SampledFrame, seq, rate, pool, drops uint32) {
 	})
 }
 
-// discard has a dropped frame.
+// discard appends a dropped frame.
 func (b *buffer) discard(f bridge.SampledFrame, seq, drops uint32) {
 	b.block(formatDiscard, func(b *buffer) {
 		b.u32(seq, 0, f.In, drops, f.In, 0, reasonCode(f.Reason))
@@ -147,7 +147,8 @@ const (
 	no  = 2
 )
 
-// counters has the counters of a port. What the switch does not count is unknown.
+// counters appends the counters of a port. Counters that the switch does not have are
+// unknown.
 func (b *buffer) counters(p bridge.Port, link bridge.LinkSettings, index, seq uint32) {
 	direction, promiscuous := uint32(directionUnknown), uint32(no)
 	switch {

@@ -13,25 +13,26 @@ import (
 	"bascule/bridge"
 )
 
-// Options say where samples go, and how many there are.
+// Options choose the collector and the number of samples.
 type Options struct {
-	Collector netip.AddrPort // that gets the datagrams
-	Agent     netip.Addr     // by which the collector knows the agent; zero: that of the datagrams
-	SubAgent  uint32         // number of the agent's own network namespace among those of that address
-	Rate      uint32         // one frame of so many is sampled
-	Drops     uint32         // dropped frames of a bridge that are told in a second, at most; 0 for none
-	Polling   time.Duration  // after which the counters of a port are told again; 0 for never
+	Collector netip.AddrPort // the receiver of the datagrams
+	Agent     netip.Addr     // identifies the agent to the collector; zero: the datagrams' source address
+	SubAgent  uint32         // number of the agent's own network namespace among the namespaces of that address
+	Rate      uint32         // one frame out of this number is sampled
+	Drops     uint32         // largest number of dropped frames of a bridge to report in a second; 0 for none
+	Polling   time.Duration  // time between two samples of a port's counters; 0 for none
 }
 
-// What options have that are not given.
+// The defaults.
 const (
 	defaultRate    = 1000
 	defaultDrops   = 100
 	defaultPolling = 30 * time.Second
 )
 
-// Parse reads "HOST:PORT[,rate=N][,drops=N][,polling=SECONDS][,agent=ADDRESS][,sub-agent=N]".
-// HOST is numeric: a name would have to be asked for.
+// Parse parses
+// "HOST:PORT[,rate=N][,drops=N][,polling=SECONDS][,agent=ADDRESS][,sub-agent=N]". HOST is
+// numeric: a name would need a resolver.
 func Parse(text string) (Options, error) {
 	o := Options{Rate: defaultRate, Drops: defaultDrops, Polling: defaultPolling}
 	words := strings.Split(text, ",")

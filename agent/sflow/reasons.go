@@ -2,12 +2,12 @@
 
 package sflow
 
-// unknownL2 is the code of a reason that sFlow has none for.
+// unknownL2 is the code of a reason for which sFlow has no code.
 const unknownL2 = 284
 
-// codes are sFlow's codes (enum drop_reason of "sFlow Dropped Packet Notification
-// Structures") of the datapath's reasons: the nearest that a collector knows. Those of RFC 792
-// are below 256.
+// codes are sFlow's codes (enum drop_reason of "sFlow Dropped Packet Notification Structures")
+// for the datapath's reasons: the nearest ones that collectors know. Codes below 256 are from
+// RFC 792.
 var codes = map[string]uint32{
 	"malformed":     324, // pkt_too_small
 	"reserved":      294, // dmac_is_reserved

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package sflow tells a collector of the frames of the agent's bridges, by sFlow version 5:
-// samples of those that come in, those that are dropped, with the reason, and the counters
-// of ports. The datapath samples; nothing waits for the agent, and the agent does not wait
-// for the collector.
+// Package sflow sends data about the agent's bridges to a collector, by sFlow version 5:
+// samples of incoming frames, dropped frames with the reason, and the counters of ports.
+// The datapath takes the samples. It does not wait for the agent, and the agent does not
+// wait for the collector.
 package sflow
 
 import (
@@ -22,7 +22,7 @@ import (
 	"bascule/bridge"
 )
 
-// A reader is what sampling needs of a switch.
+// A reader has the methods of a switch that sampling needs.
 type reader interface {
 	Names() ([]string, error)
 	Ports(bridge string) ([]bridge.Port, error)
@@ -31,16 +31,16 @@ type reader interface {
 	LinkSettings(devices []string) ([]bridge.LinkSettings, error)
 }
 
-// A sampler is what there is to read of a bridge; *bridge.Sampler is one.
+// A sampler has the samples of a bridge; *bridge.Sampler implements it.
 type sampler interface {
 	Read() (bridge.Sampled, error)
 	Counts(index uint32) (frames, drops uint64, err error)
 	Close() error
 }
 
-// How often samples are read, how often while there are many, and how often bridges are
-// looked for. The datapath keeps 256 samples of each bridge: so some 25 000 a second can be
-// read.
+// How often samples are read, how often while there are many, and how often the list of
+// bridges is read. The datapath keeps 256 samples of each bridge, so some 25 000 a second
+// can be read.
 const (
 	readPeriod = 100 * time.Millisecond
 	busyPeriod = 10 * time.Millisecond
@@ -48,16 +48,17 @@ const (
 	busy       = 64
 )
 
-// sayPeriod is for how long nobody must have refused samples for a refusal to be logged again.
+// sayPeriod is the time without a refusal by the collector's host after which a refusal is
+// logged again.
 const sayPeriod = time.Minute
 
-// told counts what was sent.
+// The counts of sent datagrams and samples.
 type told struct {
 	Datagrams, Flows, Discards, Counters, Missed atomic.Uint64
 }
 
-// Service sends what is sampled until ctx ends. Sampling ends with it. status says how that
-// stands.
+// Service returns a function that sends samples until ctx ends, and then ends the sampling,
+// and a function that returns its status.
 func (o Options) Service() (run agent.Service, status func() agent.SFlowStatus) {
 	stats := &told{}
 	status = func() agent.SFlowStatus {
@@ -113,32 +114,32 @@ func (o Options) service(stats *told) agent.Service {
 // A place is a network namespace, as the agent's files name it.
 type place string
 
-// A source is a port in a namespace: what sFlow has sequences and counts of.
+// A source is a port in a namespace: sFlow has sequence numbers and counts for each.
 type source struct {
 	sub, index uint32
 }
 
-// A sequence numbers what is told of a source.
+// A sequence has the sequence numbers and counts of a source.
 type sequence struct {
 	flows, discards, counters uint32
-	missed                    uint32 // samples that came too fast
-	untold                    uint32 // drops of which nothing was told
-	dropped                   uint64 // drops that the port had counted when drops were told before
+	missed                    uint32 // samples that came too fast to be read
+	untold                    uint32 // drops that were not reported
+	dropped                   uint64 // the port's count of drops when drops were last reported
 }
 
-// A site is a bridge that is sampled.
+// A site is a sampled bridge.
 type site struct {
 	place  place
 	bridge string
 	sub    uint32
 	from   sampler
-	missed uint64 // samples that are yet to be told as missed
+	missed uint64 // missed samples that were not reported yet
 
-	second time.Time // since when drops are counted
-	told   uint32    // drops told since
+	second time.Time // start of the second in which drops are counted
+	told   uint32    // drops that were reported since
 }
 
-// An exporter makes datagrams of what is sampled.
+// An exporter makes datagrams from samples.
 type exporter struct {
 	o      Options
 	stats  *told
@@ -150,13 +151,13 @@ type exporter struct {
 	sites     map[place]map[string]*site
 	readers   map[place]reader
 	subs      map[place]uint32
-	datagrams map[uint32]uint32 // their number by sub-agent
+	datagrams map[uint32]uint32 // their number, by sub-agent
 	sequences map[source]*sequence
-	polled    map[source]time.Time // when the counters are due
-	said      map[string]string    // what was logged last, by what it is about
-	refused   time.Time            // when the collector's host said last that nobody takes them
+	polled    map[source]time.Time // when the counters are due next
+	said      map[string]string    // the last message that was logged, by subject
+	refused   time.Time            // the last time when the collector's host refused a datagram
 
-	sub     uint32 // of the datagram that is being made
+	sub     uint32 // of the datagram in progress
 	samples uint32
 	data    buffer // its samples
 }
@@ -169,7 +170,7 @@ func newExporter(o Options, to interface{ Write([]byte) (int, error) }, log *slo
 	}
 }
 
-// say logs an error once, until another takes its place or it is over.
+// say logs an error once, until another error replaces it or it is over.
 func (e *exporter) say(about string, err error) {
 	text := ""
 	if err != nil {
@@ -181,7 +182,7 @@ func (e *exporter) say(about string, err error) {
 	e.said[about] = text
 }
 
-// look begins to sample bridges that have come, and forgets those that have gone.
+// look starts the sampling of new bridges, and forgets bridges that have gone.
 func (e *exporter) look(list map[place]reader) {
 	for where, sites := range e.sites {
 		if list[where] == nil {
@@ -201,7 +202,7 @@ func (e *exporter) look(list map[place]reader) {
 		}
 		if e.sites[where] == nil {
 			e.sites[where], e.readers[where], e.subs[where] = map[string]*site{}, sw, e.o.SubAgent
-			if where != "" { // a number that stays while the namespace is there
+			if where != "" { // a number that stays the same as long as the namespace exists
 				cookie, err := sw.Cookie()
 				if err != nil {
 					continue
@@ -239,7 +240,7 @@ func (e *exporter) close() {
 	}
 }
 
-// turn reads and tells what there is, and reports whether that was much.
+// turn reads and sends samples, and reports whether there were many.
 func (e *exporter) turn(now time.Time) (much bool) {
 	for _, sites := range e.sites {
 		for name, s := range sites {
@@ -272,8 +273,8 @@ func (e *exporter) sequence(of source) *sequence {
 	return s
 }
 
-// tell has the samples of a bridge. What was missed is told by the next sample, whichever
-// port that is of: nobody knows of which port it was.
+// Sends the samples of a bridge. The next sample reports missed samples, on whichever port
+// it is: the ports of missed samples are not known.
 func (e *exporter) tell(s *site, d bridge.Sampled, now time.Time) {
 	s.missed += d.Missed
 	e.stats.Missed.Add(d.Missed)
@@ -301,7 +302,7 @@ func (e *exporter) tell(s *site, d bridge.Sampled, now time.Time) {
 	if now.Sub(s.second) >= time.Second {
 		s.second, s.told = now, 0
 	}
-	// what the port had counted before has been told by now, or never will be
+	// drops that the port had counted before were reported by now, or never will be
 	last := map[uint32]uint32{}
 	for _, f := range d.Drops[:min(len(d.Drops), int(e.o.Drops-s.told))] {
 		last[f.In]++
@@ -315,7 +316,7 @@ func (e *exporter) tell(s *site, d bridge.Sampled, now time.Time) {
 	}
 	for _, f := range d.Drops {
 		if s.told >= e.o.Drops {
-			break // the port's counters have the others
+			break // the port's counters include the others
 		}
 		s.told++
 		seq := e.sequence(source{s.sub, f.In})
@@ -328,8 +329,8 @@ func (e *exporter) tell(s *site, d bridge.Sampled, now time.Time) {
 	}
 }
 
-// poll tells the counters of ports whose turn it is. At first the turns of ports are spread
-// over the period, so that not all come at once (sFlow version 5, section 4.2.3).
+// poll sends the counters of ports that are due. The first samples of ports are spread over
+// the period, so that not all are due at once (sFlow version 5, section 4.2.3).
 func (e *exporter) poll(now time.Time) {
 	if due, ok := e.polled[source{}]; ok && now.Before(due) {
 		return
@@ -339,7 +340,7 @@ func (e *exporter) poll(now time.Time) {
 		sub := e.subs[where]
 		ports, err := e.readers[where].Ports("")
 		e.say("the ports of namespace '"+string(where)+"' cannot be read", err)
-		var turn []bridge.Port // whose turn it is
+		var turn []bridge.Port // the ports that are due
 		var names []string
 		for i, p := range ports {
 			if sites[p.Bridge] == nil || p.Type == bridge.TypeSpan {
@@ -383,7 +384,7 @@ func (e *exporter) poll(now time.Time) {
 	}
 }
 
-// add puts a sample into a datagram.
+// add appends a sample to a datagram.
 func (e *exporter) add(sub uint32, f func(*buffer)) {
 	before := len(e.data)
 	if e.samples > 0 && e.sub != sub {
@@ -401,10 +402,10 @@ func (e *exporter) add(sub uint32, f func(*buffer)) {
 	e.samples++
 }
 
-// headRoom is how long the beginning of a datagram is, at most.
+// headRoom is the largest size of a datagram's beginning, in bytes.
 const headRoom = 40
 
-// flush sends the datagram that is being made.
+// flush sends the datagram in progress.
 func (e *exporter) flush() {
 	if e.samples == 0 {
 		return
@@ -416,9 +417,10 @@ func (e *exporter) flush() {
 	b = binary.BigEndian.AppendUint32(b, e.samples)
 	b = append(b, e.data...)
 	e.data, e.samples = e.data[:0], 0
-	// a collector that is not there, or a full queue: the datagram is lost, as its number tells
+	// without a collector, or with a full queue, the datagram is lost, as the sequence
+	// numbers show
 	_, err := e.to.Write(b)
-	if errors.Is(err, syscall.ECONNREFUSED) { // that is about the datagram before, and this one was not sent
+	if errors.Is(err, syscall.ECONNREFUSED) { // the error is about the previous datagram, and this one was not sent
 		if time.Since(e.refused) > sayPeriod {
 			e.log.Warn("sFlow: cannot send the samples", "collector", e.o.Collector.String(), "error", err)
 		}

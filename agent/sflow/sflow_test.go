@@ -51,7 +51,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// a fake bridge and the datagrams of it
+// a fake bridge and its datagrams
 type fake struct {
 	next    []bridge.Sampled
 	counts  map[uint32][2]uint64
@@ -85,7 +85,7 @@ func (f *fake) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// newFake exports a bridge, and logs to the buffer.
+// newFake exports a fake bridge, and logs to the buffer.
 func newFake(t *testing.T, options string) (*fake, *exporter, *bytes.Buffer) {
 	t.Helper()
 	o, err := Parse("192.0.2.9:6343,agent=192.0.2.1," + options)
@@ -98,7 +98,7 @@ func newFake(t *testing.T, options string) (*fake, *exporter, *bytes.Buffer) {
 	return f, e, log
 }
 
-// decode reads a datagram by gopacket, which knows nothing of discarded packets.
+// decode parses a datagram with gopacket, which does not support discarded packets.
 func decode(t *testing.T, b []byte) *layers.SFlowDatagram {
 	t.Helper()
 	p := gopacket.NewPacket(b, layers.LayerTypeSFlow, gopacket.Default)
@@ -114,10 +114,10 @@ func ether(kind uint16, size int) []byte {
 	return b
 }
 
-// A decoder that isn't ours finds in datagrams what was sampled.
+// A foreign decoder finds the samples in datagrams.
 func TestFlows(t *testing.T) {
 	f, e, _ := newFake(t, "rate=8,polling=0,sub-agent=5")
-	tagged := ether(0x8100, 61) // its end is filled up
+	tagged := ether(0x8100, 61) // its end is padded
 	tagged[14] = 3 << 5
 	tagged[15] = 10
 	f.next = []bridge.Sampled{{Flows: []bridge.SampledFrame{
@@ -158,7 +158,7 @@ func TestFlows(t *testing.T) {
 	}
 }
 
-// However much there is, datagrams fit packets, and their numbers follow each other.
+// However many samples there are, datagrams fit packets, and their sequence numbers are consecutive.
 func TestDatagrams(t *testing.T) {
 	f, e, _ := newFake(t, "polling=0,drops=0")
 	var all bridge.Sampled
@@ -185,7 +185,7 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-// Drops have their reason, and the number of those that were not told.
+// Drops have their reason, and the number of drops that were not reported.
 func TestDiscards(t *testing.T) {
 	f, e, _ := newFake(t, "drops=2,polling=0")
 	drop := bridge.SampledFrame{In: 3, Reason: "pf", Length: 60, Data: ether(0x0800, 60)}
@@ -223,7 +223,7 @@ func TestDiscards(t *testing.T) {
 	}
 }
 
-// A collector that is not there is said once, and loses nothing that it could get.
+// A collector that cannot be reached is logged once, and loses no datagrams that it could receive.
 func TestRefused(t *testing.T) {
 	f, e, log := newFake(t, "polling=0")
 	for range 5 {
@@ -259,7 +259,7 @@ func (f fakeSwitch) Sample(string, bridge.SampleOptions) (*bridge.Sampler, error
 	return nil, errors.New("somebody else does already")
 }
 
-// Counters come at once or within the period, and then once in each.
+// The first counters come within the period, and the next ones once in each.
 func TestCounters(t *testing.T) {
 	f, e, log := newFake(t, "polling=16")
 	f.next = []bridge.Sampled{}
@@ -315,7 +315,7 @@ func TestCounters(t *testing.T) {
 	if log.Len() > 0 {
 		t.Errorf("logged %q", log)
 	}
-	// a bridge that somebody else has sampled is said once
+	// A bridge that another program samples is logged once.
 	delete(e.sites[""], "br0")
 	for range 3 {
 		e.look(map[place]reader{"": e.readers[""]})
