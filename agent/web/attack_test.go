@@ -17,8 +17,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestAttacks: a browser that can reach the agent visits pages of others. They try to read
-// the switch and to change it, also with the token in the browser.
+// TestAttacks: a browser that can reach the agent visits pages of attackers. They try to
+// read the switch and to change it, also with the token in the browser.
 func TestAttacks(t *testing.T) {
 	t.Parallel()
 	const token = "0123456789abcdefghij"
@@ -49,7 +49,7 @@ func TestAttacks(t *testing.T) {
 		return strings.Join(answers, "\n")
 	}
 
-	// the owner looks at the page meanwhile, in the same browser
+	// meanwhile the owner uses the page, in the same browser
 	own := browser.New(t, 1280, 900, false)
 	own.Run(chromedp.Navigate(s.URL + "/#" + token))
 	own.Live()
@@ -108,7 +108,7 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
-// status notes the status of an answer.
+// status records the status of an answer.
 type status struct {
 	http.ResponseWriter
 	code int

@@ -10,15 +10,15 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// watchFrames begins to note how far apart frames are, and tasks that take 50 ms and
-// longer (W3C Long Tasks).
+// watchFrames starts to record the time between frames, and tasks of 50 ms and longer
+// (W3C Long Tasks).
 const watchFrames = `window.seen = {frames: [], tasks: []};
 new PerformanceObserver(l => l.getEntries().forEach(e => seen.tasks.push(e.duration))).observe({type: 'longtask'});
 { let last = performance.now(); const f = () => { const n = performance.now(); seen.frames.push(n - last); last = n; requestAnimationFrame(f) }; requestAnimationFrame(f) }`
 
 // BenchmarkPage measures the page in Chromium with 256 ports and 20 000 addresses, and
-// samples that come each second: its first paint, and the longest pause while somebody
-// scrolls, searches and sorts.
+// samples each second: its first paint, and the longest pause while a user scrolls,
+// searches and sorts.
 func BenchmarkPage(b *testing.B) {
 	s := serveFake(b, rack(256, 20000))
 	for b.Loop() {

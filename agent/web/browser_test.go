@@ -39,7 +39,7 @@ func serveFake(t testing.TB, f *fakeSwitch) *httptest.Server {
 	return s
 }
 
-// picture writes a picture of the tab, where such are wanted.
+// picture saves a picture of the tab, if pictures are requested.
 func picture(b *browser.Tab, name string) {
 	b.Helper()
 	if *pictures == "" {

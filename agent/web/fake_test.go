@@ -18,8 +18,8 @@ import (
 	"bascule/bridge"
 )
 
-// A fakeSwitch answers the part of the API that the page asks, for a switch that is made
-// up. It has as many ports and addresses as a test wants.
+// A fakeSwitch answers the requests of the page to the API, for an invented switch with
+// any number of ports and addresses.
 type fakeSwitch struct {
 	mu       sync.Mutex
 	bridges  []answer.Bridge
@@ -30,16 +30,16 @@ type fakeSwitch struct {
 	pf       []answer.PFInfo
 	trees    map[string]any // by bridge
 	writable bool
-	asked    []string            // requests that ask for something, with their bodies
-	viewers  map[chan any]string // by the stream that each follows
+	asked    []string            // requests for changes and actions, with their bodies
+	viewers  map[chan any]string // by the stream that each one follows
 	period   time.Duration       // of samples
 	ticks    int
 	traffic  func(tick int, p answer.Port) (rx, tx answer.Rate, drops map[string]float64)
-	refuse   int           // with this status, 0 for not
-	past     time.Duration // of which a viewer is told first, as if it had looked for so long
-	held     chan struct{} // no answer comes until it is closed, nil for at once
+	refuse   int           // with this status, 0 for no refusal
+	past     time.Duration // a viewer first gets samples of this time, as if it had watched for so long
+	held     chan struct{} // answers wait until it is closed, nil for no wait
 	waiting  atomic.Int32  // requests that are held
-	token    string        // that has to be known, "" for none
+	token    string        // required token, "" for none
 }
 
 func newFake() *fakeSwitch {
@@ -68,7 +68,7 @@ func (f *fakeSwitch) port(bridge, name string, set func(*answer.Port), vlans ...
 	f.vlans = append(f.vlans, answer.VLANs{Name: name, Bridge: bridge, VLANs: slices.Clip(vlans)})
 }
 
-// sample is what the stream of rates says once in a period.
+// sample returns the rates of one period.
 func (f *fakeSwitch) sample() []answer.Rates {
 	f.ticks++
 	list := []answer.Rates{}
@@ -93,7 +93,7 @@ func (f *fakeSwitch) sample() []answer.Rates {
 	return list
 }
 
-// tell sends something to all who follow a stream.
+// Sends an event to all viewers of a stream.
 func (f *fakeSwitch) tell(stream string, m any) {
 	for v, of := range f.viewers {
 		if of != stream {
@@ -263,17 +263,17 @@ func (f *fakeSwitch) stream(of string, w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// untagged is a VLAN as an access port has it.
+// untagged returns a VLAN of an access port.
 func untagged(id uint16) answer.VLAN {
 	return answer.VLAN{VLAN: id, Flags: []string{"PVID", "Egress Untagged"}}
 }
 
-// treePort is how a port stands in the spanning tree.
+// treePort returns the state of a port in the spanning tree.
 func treePort(number int, name, role, state string) map[string]any {
 	return map[string]any{"ifname": name, "port": number, "role": role, "state": state, "cost": 2000, "up": true}
 }
 
-// office is a switch of a few ports with something of everything.
+// office returns a switch with a few ports and some of every feature.
 func office() *fakeSwitch {
 	f := newFake()
 	f.bridge("br0", func(b *answer.Bridge) { b.VLANFiltering, b.STP, b.FDBCount, b.AgentRuns = true, "rstp", 9, true })
@@ -329,7 +329,7 @@ func office() *fakeSwitch {
 	return f
 }
 
-// rack is a switch with many ports and addresses.
+// rack returns a switch with many ports and addresses.
 func rack(ports, addresses int) *fakeSwitch {
 	f := newFake()
 	f.bridge("br0", func(b *answer.Bridge) { b.VLANFiltering, b.FDBCount = true, uint32(addresses) })

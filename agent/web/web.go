@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package web is the live page of the agent: what a browser loads, and nothing else. The
-// page asks the agent's API, at ../api/v1, for all that it shows. Its files hold nothing
-// of the switch, so whoever reaches the address may have them; the API wants the token.
+// Package web is the agent's live page, as a browser loads it. The page requests all
+// that it shows from the agent's API, at ../api/v1. Its files contain nothing about the
+// switch, so anyone who can reach the address may read them; the API requires the token.
 package web
 
 import (
@@ -17,33 +17,33 @@ import (
 	"time"
 )
 
-// The page has no build step: these are the files as a browser reads them. uplot.js and
-// uplot.css are from npm's package uplot, version 1.6.32 (MIT, uplot-LICENSE); uplot.js
-// has a line that exports it.
+// The page has no build step: browsers read these files as they are. uplot.js and
+// uplot.css are from npm's package uplot, version 1.6.32 (MIT, uplot-LICENSE); a line in
+// uplot.js exports it.
 //
 //go:embed page
 var embedded embed.FS
 
 // policy is the page's Content-Security-Policy (CSP Level 3, and Trusted Types). Nothing
-// comes from elsewhere, no script and style stands in the page, no text becomes markup,
+// is loaded from other sites, no scripts and styles are inline, no text becomes markup,
 // and no other page can have this one in a frame.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// A file is what one address of the page answers.
+// A file is the answer at one address of the page.
 type file struct {
 	kind string // media type
-	tag  string // of HTTP (RFC 9110 section 8.8.3)
+	tag  string // HTTP's entity tag (RFC 9110 section 8.8.3)
 	text []byte
 }
 
-// kinds are the media types of the page, whatever the host's tables say.
+// kinds are the media types of the page; the host's tables may differ.
 var kinds = map[string]string{
 	".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
 	".svg": "image/svg+xml", "": "text/plain; charset=utf-8",
 }
 
-// files are all that there is, by name: a path cannot lead anywhere else.
+// files returns all files by name, so a path cannot lead anywhere else.
 func files() map[string]file {
 	all := map[string]file{}
 	add := func(name string, text []byte) {
@@ -56,7 +56,7 @@ func files() map[string]file {
 	}
 	list, err := fs.ReadDir(embedded, "page")
 	if err != nil {
-		panic(err) // it is in the program
+		panic(err) // the files are in the program
 	}
 	for _, e := range list {
 		text, err := embedded.ReadFile("page/" + e.Name())
@@ -68,8 +68,8 @@ func files() map[string]file {
 	return all
 }
 
-// Handler answers requests for the page. It answers GET and HEAD alone, and 404 for what
-// is not the page's. Browsers keep what they have, and ask whether it is still right.
+// Handler answers requests for the page. It answers GET and HEAD only, and 404 for paths
+// outside the page. Browsers keep the files, and check whether they are still current.
 func Handler() http.Handler {
 	all := files()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

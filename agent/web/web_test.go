@@ -21,11 +21,11 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// maxPage is how large the page may be, in bytes.
+// maxPage is the largest size of the page, in bytes.
 const maxPage = 200 << 10
 
-// TestFiles: the page is small, names nothing outside, and has no script, style or markup
-// that its own policy forbids.
+// TestFiles: the page is small, refers to no other site, and has no script, style or
+// markup that its own policy forbids.
 func TestFiles(t *testing.T) {
 	all, sum := files(), 0
 	outside := regexp.MustCompile(`(?i)(https?:)?//[a-z0-9-]+\.[a-z]`)
@@ -35,7 +35,7 @@ func TestFiles(t *testing.T) {
 			continue
 		}
 		for _, line := range strings.Split(string(f.text), "\n") {
-			line = strings.TrimPrefix(line, "/*! https://github.com/leeoniya/uPlot") // its source
+			line = strings.TrimPrefix(line, "/*! https://github.com/leeoniya/uPlot") // its address
 			if outside.MatchString(strings.ReplaceAll(line, "http://www.w3.org/2000/svg", "")) {
 				t.Errorf("%s names something outside: %.120s", name, line)
 			}
@@ -59,7 +59,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestHandler: nothing but the page is to be had, and it can only be read.
+// TestHandler: the server has nothing but the page, which is read-only.
 func TestHandler(t *testing.T) {
 	h := Handler()
 	for _, test := range []struct {
@@ -100,7 +100,7 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// TestShows: the page shows what the switch says, and follows it.
+// TestShows: the page shows the state of the switch, and follows its changes.
 func TestShows(t *testing.T) {
 	t.Parallel()
 	f := office()
@@ -134,7 +134,7 @@ func TestShows(t *testing.T) {
 	b.Until("document.querySelector('#drops').innerText.includes('spanning tree keeps the port from forwarding')")
 	b.Until("/tap0/.test(document.querySelector('#drops').innerText)")
 
-	// what happens is seen, and a new port is drawn
+	// events are shown, and a new port is drawn
 	f.mu.Lock()
 	f.port("br0", "late0", nil, untagged(10))
 	f.tell("monitor", answer.Event{Time: time.Now(), Kind: "port-added", Bridge: "br0", Port: "late0"})
@@ -159,7 +159,7 @@ func TestShows(t *testing.T) {
 	b.Fine()
 }
 
-// TestFirstAnswer: the page says nothing of a switch that it does not know yet.
+// TestFirstAnswer: the page shows nothing about a switch before the first answer.
 func TestFirstAnswer(t *testing.T) {
 	t.Parallel()
 	claims := regexp.MustCompile(`(?i)there is no|no port|read only|writable|can kill|no frame has|nothing has happened|no state|no address|no bridge|\b0 \w+|agent \d`)
@@ -167,13 +167,13 @@ func TestFirstAnswer(t *testing.T) {
 	for _, view := range []string{"switch", "ports", "port/br0/eth1", "addresses", "states", "trace", "capture", "events"} {
 		f := office()
 		f.held = make(chan struct{})
-		s := serveFake(t, f) // its own: the browser keeps connections to a server for the page that was left
+		s := serveFake(t, f) // the browser keeps connections to a server for the page that was left
 		b.Open(s.URL, view)
-		for f.waiting.Load() < 4 { // what the page reads first
+		for f.waiting.Load() < 4 { // the page's first requests
 			time.Sleep(10 * time.Millisecond)
 		}
 		b.Until("document.querySelector('.top nav [aria-current]')")
-		// what it draws when it knows how large it is, it has drawn
+		// the page has now drawn what it draws once its size is known
 		b.Run(chromedp.Evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))", nil, browser.Awaited))
 		var text string
 		b.Eval("document.body.innerText", &text)
@@ -194,7 +194,7 @@ func TestFirstAnswer(t *testing.T) {
 	b.Fine()
 }
 
-// TestOne: one of a thing is not many of it.
+// TestOne: texts about one thing are in the singular.
 func TestOne(t *testing.T) {
 	t.Parallel()
 	f := newFake()
@@ -214,7 +214,7 @@ func TestOne(t *testing.T) {
 		t.Errorf("the page says %q", got)
 	}
 	b.Until("document.querySelector('#facts').innerText.startsWith('1 bridge, 1 port ')")
-	// a static entry is static once
+	// "static" is there once for a static entry
 	b.Press(".top nav a[href='#/addresses']")
 	b.Until("document.querySelector('#t-addresses .body .row')?.innerText.includes('02:00:00:00:00:01')")
 	var cells []string
@@ -227,7 +227,8 @@ func TestOne(t *testing.T) {
 	b.Fine()
 }
 
-// TestAxis: the axis of a port's graphs is as long as the page has looked, and ten minutes at most.
+// TestAxis: the axis of a port's graphs is as long as the page has been open, and ten
+// minutes at most.
 func TestAxis(t *testing.T) {
 	t.Parallel()
 	f := office()
@@ -237,7 +238,8 @@ func TestAxis(t *testing.T) {
 	b.Open(s.URL, "port/br0/tap0")
 	b.Live()
 	b.Until("document.querySelectorAll('#port canvas').length === 3")
-	// the line of what came in begins at the left of the plot, and not where ten minutes ago would be far from it
+	// the line of received traffic begins at the left of the plot, not at a place for
+	// ten minutes ago
 	left := `(() => {
 		const c = document.querySelector('#port canvas'), p = c.getContext('2d').getImageData(0, 0, c.width, c.height).data
 		for (let x = 0; x < c.width; x++) for (let y = 0; y < c.height; y++) {
@@ -251,7 +253,7 @@ func TestAxis(t *testing.T) {
 	b.Fine()
 }
 
-// TestVLANColours: no two VLANs look alike, as far as there are signs.
+// TestVLANColours: VLANs have different signs, as far as there are enough signs.
 func TestVLANColours(t *testing.T) {
 	t.Parallel()
 	f := newFake()
@@ -282,7 +284,7 @@ func TestVLANColours(t *testing.T) {
 	if bands[70] != bands[0] {
 		t.Errorf("VLAN 100 looks like %q and like %q", bands[0], bands[70])
 	}
-	// the legend has the VLANs of the bands before those that only a trunk carries
+	// the legend lists the VLANs of the bands before VLANs that only a trunk carries
 	b.Eval(fmt.Sprintf(look, "#legend button"), &keys)
 	if len(keys) != 40 || !slices.Equal(keys, bands[:40]) {
 		t.Errorf("the legend has %q", keys)
@@ -290,8 +292,8 @@ func TestVLANColours(t *testing.T) {
 	b.Fine()
 }
 
-// TestAddresses: 20 000 addresses are searched and sorted, and the rows in sight are all
-// that there are.
+// TestAddresses: 20 000 addresses are searched and sorted, and only the rows in sight
+// exist.
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 	s := serveFake(t, rack(256, 20000))
@@ -321,7 +323,7 @@ func TestAddresses(t *testing.T) {
 	b.Fine()
 }
 
-// TestKill: states are killed where that is allowed and was meant, and nowhere else.
+// TestKill: states are killed if that is allowed and was confirmed, and not otherwise.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	f := office()
@@ -350,7 +352,8 @@ func TestKill(t *testing.T) {
 	b.Until("document.querySelector('#ask').open && document.activeElement.value === 'no'")
 	b.Run(chromedp.KeyEvent(kb.Escape))
 	b.Until("!document.querySelector('#ask').open")
-	// a question that is answered by no is not answered by the next one's yes, however soon
+	// the next question's yes does not answer a question that was answered with no,
+	// however soon it follows
 	b.Press(kill)
 	b.Until("document.querySelector('#ask').open && document.activeElement.value === 'no'")
 	b.Eval(fmt.Sprintf(`document.querySelector('#ask').close(); document.querySelector(%q).click(); document.querySelector('#ask-yes').click()`, kill), nil)
@@ -368,7 +371,7 @@ func TestKill(t *testing.T) {
 	b.Fine()
 }
 
-// TestTrace: the form asks for the frame that it shows, and shows the answer.
+// TestTrace: the form requests a trace of the frame that it shows, and shows the answer.
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	f := office()
@@ -417,8 +420,8 @@ func TestCapture(t *testing.T) {
 	}
 }
 
-// TestLost: the page says that the agent is gone, and comes back by itself. Without the
-// token it says so, and takes one.
+// TestLost: the page shows that the agent is gone, and recovers by itself. Without the
+// token it says so, and accepts one.
 func TestLost(t *testing.T) {
 	t.Parallel()
 	f := office()
@@ -431,7 +434,7 @@ func TestLost(t *testing.T) {
 	f.mu.Unlock()
 	s.CloseClientConnections()
 	b.Until("document.querySelector('#alarm').innerText.startsWith('The agent does not answer. Nothing here is newer than')")
-	b.Until("document.querySelectorAll('.picture .port').length === 14") // what was known stays
+	b.Until("document.querySelectorAll('.picture .port').length === 14") // the last known state stays
 	f.mu.Lock()
 	f.refuse = 0
 	f.mu.Unlock()
@@ -444,7 +447,8 @@ func TestLost(t *testing.T) {
 	b.Until("document.querySelector('#alarm').innerText.startsWith('No access.')")
 	b.Type("#alarm [name=token]", "0123456789abcdef\n")
 	b.Live()
-	// the address that the agent logs has it, too, and nothing of it stays to be seen
+	// the address that the agent logs contains the token, too, and the token does not
+	// stay visible
 	b.Run(chromedp.Evaluate("sessionStorage.clear()", nil), chromedp.Navigate("about:blank"), chromedp.Navigate(s.URL+"/#0123456789abcdef"))
 	b.Live()
 	var address string
@@ -453,7 +457,8 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestKeyboard: all can be reached and left by keys; a bridge's ports are one stop.
+// TestKeyboard: the keyboard reaches and leaves everything; a bridge's ports are one tab
+// stop.
 func TestKeyboard(t *testing.T) {
 	t.Parallel()
 	f := office()
@@ -502,7 +507,7 @@ func TestKeyboard(t *testing.T) {
 	if got := where(); got != "vt" {
 		t.Errorf("the arrow down leads to %s", got)
 	}
-	// all that can be used has a name
+	// every control has a name
 	for _, view := range []string{"switch", "ports", "port/br0/eth1", "addresses", "states", "trace", "capture", "events"} {
 		b.Open(s.URL, view)
 		b.Live()
@@ -548,7 +553,7 @@ func TestPhone(t *testing.T) {
 	}
 }
 
-// TestContrast: text has the contrast that WCAG 2.2 asks for (1.4.3, 4.5 to 1), in both
+// TestContrast: text has the contrast that WCAG 2.2 requires (1.4.3, 4.5 to 1), in both
 // themes.
 func TestContrast(t *testing.T) {
 	css := string(files()["page.css"].text)
@@ -571,7 +576,7 @@ func TestContrast(t *testing.T) {
 	}
 }
 
-// luminance is the relative luminance of a colour (WCAG 2.2).
+// luminance returns the relative luminance of a colour (WCAG 2.2).
 func luminance(hex string) float64 {
 	if len(hex) == 3 {
 		hex = hex[:1] + hex[:1] + hex[1:2] + hex[1:2] + hex[2:] + hex[2:]
@@ -591,7 +596,7 @@ func luminance(hex string) float64 {
 	return l
 }
 
-// TestMotion: who wants no motion gets none.
+// TestMotion: users who prefer no motion get none.
 func TestMotion(t *testing.T) {
 	t.Parallel()
 	s := serveFake(t, office())
