@@ -8,8 +8,8 @@ import (
 	"bascule/pf"
 )
 
-// hop chooses the next hop of a state that is to be, as its rule says. It reports false if the
-// rule has none (pf_set_rt_ifp() of sys/net/pf.c).
+// hop chooses the next hop of a new state, by its rule. It reports false if the rule has none
+// (pf_set_rt_ifp() of sys/net/pf.c).
 func (rt *Router) hop(w *walk, s *State, r *pf.Rule) bool {
 	if r.Route == nil {
 		return true
@@ -20,8 +20,8 @@ func (rt *Router) hop(w *walk, s *State, r *pf.Rule) bool {
 	return ok
 }
 
-// route says where a packet of the judgment's state goes. forward says that it goes the way of
-// the state's first packet. A copy is made of packets both ways.
+// route sets the way of a packet of the judgment's state. forward means that it goes the way of
+// the state's first packet. Packets of both directions are copied.
 func (j *Judgment) route(forward bool) {
 	if d := j.State.Rule.Divert; d != nil && (d.Kind == pf.DivertTo) == forward {
 		j.Divert = d
@@ -39,20 +39,20 @@ func (j *Judgment) route(forward bool) {
 // Leaving is a packet that a host sends, or that one of its sockets gets.
 type Leaving struct {
 	Packet Packet
-	Port   Port       // by which it leaves, the zero Port for a socket
-	To     netip.Addr // whom it is sent to there: its destination, or a next hop
-	Socket *pf.Divert // that gets it, nil for none
+	Port   Port       // where it leaves, the zero Port for a socket
+	To     netip.Addr // where it is sent there: to its destination, or a next hop
+	Socket *pf.Divert // the receiving socket, nil for none
 	Copy   bool       // it is a copy (dup-to)
 }
 
-// Forward has a packet come in by its port to a host, which sends it on, and returns what
-// leaves. via is the host's routes: it returns the port by which an address is reached, the zero
-// Port if by none.
+// Forward judges a packet that arrives at a host through its port and is sent on, and returns the
+// packets that leave. via stands for the host's routes: it returns the port to an address, the
+// zero Port if there is no route.
 //
-// Where a packet comes in, a rule's next hop is in the place of its destination for the host's
-// routes: the rules are then asked where it goes out. Where it goes out, they are not asked about
-// the other port (pf_route() of sys/net/pf.c, which asks them for packets that come in alone). A
-// copy goes before the packet itself, whose connection it may begin.
+// On arrival, a rule's next hop replaces the destination for the host's routes; the rules are
+// then tried where the packet leaves. On departure, a next hop does not lead to rules at another
+// port (pf_route() of sys/net/pf.c tries them only for packets that come in). A copy precedes the
+// packet itself, whose connection it may begin.
 func (rt *Router) Forward(p Packet, via func(netip.Addr) Port) (out []Leaving) {
 	p.Direction = pf.In
 	j := rt.Judge(p)
@@ -75,7 +75,7 @@ func (rt *Router) Forward(p Packet, via func(netip.Addr) Port) (out []Leaving) {
 	return append(out, rt.leave(j.Packet, to, via)...)
 }
 
-// leave has a packet go out of the host, on its way to an address.
+// leave sends a packet out of the host, on its way to an address.
 func (rt *Router) leave(p Packet, to netip.Addr, via func(netip.Addr) Port) (out []Leaving) {
 	port := via(to)
 	if port.Name == "" {

@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// Packets come in by gw1, or by the port behind "by", and leave by the port behind which an
-// address is: that of 10.0.N/24 is gwN.
+// Packets come in by gw1, or by the port behind "by", and leave by the port to their
+// address: gwN leads to 10.0.N/24.
 var hops = []struct {
 	name, rules string
-	packets     []string // packet => what leaves, each by a port and to an address
+	packets     []string // packet => what leaves, each with its port and address
 }{
 	{"route-to in", "pass; pass in on gw1 route-to 10.0.3.2; block out on gw2", []string{
 		"udp 10.0.1.2:5 10.0.2.2:53 => gw3 10.0.3.2",
@@ -26,7 +26,7 @@ var hops = []struct {
 	{"route-to out", "pass; pass out on gw2 route-to 10.0.3.2; block out on gw3", []string{
 		"udp 10.0.1.2:5 10.0.2.2:53 => gw3 10.0.3.2",
 		"udp 10.0.2.2:53 10.0.1.2:5 by gw2 => gw1 10.0.1.2",
-		"udp 10.0.1.2:6 10.0.3.9:53 => ", // asked, as no rule has it go there
+		"udp 10.0.1.2:6 10.0.3.9:53 => ", // the rules are tried, as no rule sends it there
 	}},
 	{"in, and then out", "pass; pass in on gw1 route-to 10.0.3.2; pass out on gw3 route-to 10.0.2.9", []string{
 		"udp 10.0.1.2:5 10.0.2.2:53 => gw2 10.0.2.9",
@@ -37,7 +37,7 @@ var hops = []struct {
 	}},
 	{"reply-to out", "pass; pass out on gw2 reply-to 10.0.3.2; block out on gw1", []string{
 		"udp 10.0.1.2:5 10.0.2.2:53 => gw2 10.0.2.2",
-		"udp 10.0.2.2:53 10.0.1.2:5 by gw2 => gw3 10.0.3.2", // nobody asks about gw1
+		"udp 10.0.2.2:53 10.0.1.2:5 by gw2 => gw3 10.0.3.2", // no rules are tried at gw1
 	}},
 	{"dup-to", "pass; pass in on gw1 dup-to 10.0.3.2", []string{
 		"udp 10.0.1.2:5 10.0.2.2:53 => gw3 10.0.3.2, gw2 10.0.2.2",

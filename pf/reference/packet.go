@@ -9,37 +9,37 @@ import (
 	"bascule/pf"
 )
 
-// Packet has the fields of an IPv4 or IPv6 packet that rules ask about.
+// Packet has the fields of an IPv4 or IPv6 packet that rules have conditions on.
 type Packet struct {
 	Direction  pf.Direction // In or Out
-	Port       Port         // by which it comes in or goes out
-	ReceivedOn Port         // by which it came in; zero if the host sends it
+	Port       Port         // where it comes in or goes out
+	ReceivedOn Port         // where it came in; zero if the host sends it
 	Prio       uint8        // of its VLAN tag
 	Family     pf.Family    // Inet or Inet6
 	Src, Dst   netip.Addr
-	Proto      uint8 // IP protocol number; of IPv6 what follows the extension headers
+	Proto      uint8 // IP protocol number; of IPv6, behind the extension headers
 	TOS        uint8 // IPv6: the traffic class
 	Fragment   Fragment
-	// the rest but the tag is zero where the packet has no such thing
+	// all but the tag is zero if the packet does not have the field
 	SrcPort, DstPort   uint16
 	Flags              uint8 // of TCP
 	ICMPType, ICMPCode uint8
 	RouterAlert        bool   // has the option router alert
 	Options            bool   // has other IPv4 options, IPv6 options, or a routing header
-	Tag                string // that a MAC rule gave it
+	Tag                string // given by a MAC rule
 	EchoID             uint16 // of ICMP's echo request and reply
 	// Quoted is the beginning of the packet that an ICMP error is about: its addresses,
-	// protocol and ports, or ICMP type and id. Only a [Router] asks.
+	// protocol and ports, or ICMP type and ID. Only a [Router] uses it.
 	Quoted *Packet
 }
 
-// Port is a port of the bridge and the groups that it is in.
+// Port is a port of the bridge and its groups.
 type Port struct {
 	Name   string
 	Groups []string
 }
 
-// Fragment says what of a packet this is.
+// Fragment is the part of a packet that this is.
 type Fragment uint8
 
 // The kinds of fragments. A LaterFragment has no ports, flags or ICMP type.
@@ -49,7 +49,7 @@ const (
 	LaterFragment
 )
 
-// The protocols whose packets have more to ask.
+// The protocols whose packets have further fields.
 const (
 	ICMP   = 1
 	IGMP   = 2
@@ -58,9 +58,9 @@ const (
 	ICMPv6 = 58
 )
 
-// Normalize changes a packet as pf does before its rules are asked
-// (pf_normalize_tcp() of sys/net/pf_norm.c): it takes FIN from a SYN. It
-// reports false for flags that no connection has together, which are dropped.
+// Normalize changes a packet as pf does before its rules are tried (pf_normalize_tcp() of
+// sys/net/pf_norm.c): it removes FIN from a SYN. It reports false for flags that no
+// connection has together; such packets are dropped.
 func (p *Packet) Normalize() bool {
 	if p.Proto != TCP || p.Fragment == LaterFragment {
 		return true
@@ -76,8 +76,8 @@ func (p *Packet) Normalize() bool {
 	return p.Flags&pf.ACK != 0 || p.Flags&(pf.FIN|pf.PSH|pf.URG) == 0
 }
 
-// multicastListener reports whether the packet is of IGMP or MLD, whose
-// packets have the router alert (RFC 2236, RFC 3810) and are never cut in two.
+// multicastListener reports whether the packet belongs to IGMP or MLD, whose packets have
+// the router alert (RFC 2236, RFC 3810) and are never fragmented.
 func (p *Packet) multicastListener() bool {
 	if p.Fragment == LaterFragment {
 		return false
@@ -88,8 +88,8 @@ func (p *Packet) multicastListener() bool {
 	return p.Proto == ICMPv6 && slices.Contains([]uint8{130, 131, 132, 143}, p.ICMPType)
 }
 
-// answer reports whether the packet, which is no LaterFragment, is ICMP's answer
-// to a question: a rule that keeps state leaves it to the state of the question.
+// answer reports whether the packet, which must not be a LaterFragment, is ICMP's answer to
+// a question: a rule that keeps state leaves it to the state of the question.
 func (p *Packet) answer() bool {
 	switch {
 	case p.Family == pf.Inet && p.Proto == ICMP:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package reference tries rules on a packet one by one, as pf_match_rule() of
-// OpenBSD's pf does, without states. It is plain rather than fast: tests
-// compare the compiler and the datapath with it.
+// Package reference tries rules on a packet one by one, as pf_match_rule() of OpenBSD's pf does,
+// without states. It is simple rather than fast: tests compare the compiler and the datapath with
+// it.
 package reference
 
 import (
@@ -15,29 +15,26 @@ import (
 	"bascule/pf"
 )
 
-// Evaluator has rules and what they ask about other than the packet. It
-// remembers which `once` rules were used.
+// Evaluator has rules and their environment. It remembers which `once` rules were used.
 type Evaluator struct {
 	Rules *pf.Ruleset
-	// Anchors are the rulesets of anchors without a body, by path: "ftp" or
-	// "ftp/1". A name in a rule is relative to the anchor that the rule is in,
-	// unless it begins with a slash. An anchor without a name is called _N, N
-	// being the index of its call. None may call itself.
+	// Anchors are the rulesets of anchors without a body, by path: "ftp" or "ftp/1". A name in a
+	// rule is relative to the rule's anchor, unless it begins with a slash. An anchor without a
+	// name is called _N, where N is the index of its call. No anchor may call itself.
 	Anchors map[string]*pf.Ruleset
-	// Tables are the contents of tables by the path of their anchor and their name,
-	// "bad" or "ftp/bad". A table that is not here has the entries of its
-	// definition.
+	// Tables are the contents of tables by the path of their anchor and their name, "bad" or
+	// "ftp/bad". A table that is missing here has the entries of its definition.
 	Tables map[string][]pf.TableEntry
 	// Addresses returns the addresses of a port in a rule. Nil: there are none.
 	Addresses func(name string, modes []string) []netip.Prefix
-	// Routes returns what the host's routes, or bindings, say of a packet where it is
-	// judged. Nil: every address has a route, and none came the wrong way.
+	// Routes returns what is wrong with a packet's addresses by the host's routes, or bindings,
+	// where it is judged. Nil: every address has a route, and none came the wrong way.
 	Routes func(*Packet) Routes
-	// Draw returns a number of 0 <= x < 1 for a rule with a probability, which
-	// matches if that is above x. Nil: always 0.
+	// Draw returns a number of 0 <= x < 1 for a rule with a probability, which matches if that
+	// is above x. Nil: always 0.
 	Draw func(*pf.Rule) float64
-	// Exhausted says whether a limiter that rules name has nothing left for a packet. The first
-	// argument is "state" or "source". Nil: none has.
+	// Exhausted reports whether a limiter in a rule has no room for a packet. The first argument
+	// is "state" or "source". Nil: none is exhausted.
 	Exhausted func(of string, l pf.Limiter, p *Packet) bool
 
 	used map[*pf.Rule]bool
@@ -45,8 +42,8 @@ type Evaluator struct {
 
 // Routes is what is wrong with the addresses of a packet.
 type Routes struct {
-	SrcNoRoute, DstNoRoute bool // nothing is routed to it
-	URPFFailed             bool // what is routed to the source leaves by another interface
+	SrcNoRoute, DstNoRoute bool // there is no route to the address
+	URPFFailed             bool // the route to the source leaves by another interface
 }
 
 // Loaded returns the rulesets that a ruleset loads into anchors, by path.
@@ -69,8 +66,8 @@ func Loaded(rs *pf.Ruleset) map[string]*pf.Ruleset {
 	return all
 }
 
-// pathOf is the path of an anchor that is called from the ruleset at a path by
-// its rule of an index.
+// pathOf returns the path of an anchor. at is the path of the ruleset that calls it, and index the
+// calling rule's.
 func pathOf(name, at string, index int) string {
 	if name == "" {
 		name = fmt.Sprint("_", index)
@@ -84,18 +81,18 @@ func pathOf(name, at string, index int) string {
 // Result is the fate of a packet.
 type Result struct {
 	Action   pf.Action  // Pass or Block
-	Rule     *pf.Rule   // that decided; nil: no rule matched, and it passes
-	Limited  bool       // it would pass by Rule, whose limiter is exhausted, and says block
+	Rule     *pf.Rule   // the deciding rule; nil: no rule matched, and the packet passes
+	Limited  bool       // it would pass by Rule, whose limiter is exhausted and blocks then
 	IPOption bool       // it would pass, but has IP options, and Rule is nil or without allow-opts
 	Matches  []*pf.Rule // match rules that applied, in their order
 	Tag      string     // empty: none
-	SetPrio  [2]uint8   // as in pf.Rule: of Rule, or of the last of Matches that sets it
-	Scrub    pf.Scrub   // what Matches and Rule make of packets, what is met later winning
+	SetPrio  [2]uint8   // as in pf.Rule: from Rule, or from the last of Matches that sets it
+	Scrub    pf.Scrub   // changes by Matches and Rule, later ones winning
 	Log      []Logged
 }
 
-// Logged says that a packet is logged with a rule: because of that rule, or of
-// a match rule before it with `log (matches)`.
+// Logged records that a packet is logged with a rule: because of that rule, or of an earlier match
+// rule with `log (matches)`.
 type Logged struct {
 	Rule, By *pf.Rule
 }
@@ -141,27 +138,26 @@ func (w *walk) evaluate() Result {
 type walk struct {
 	*Evaluator
 	*Packet
-	rule    *pf.Rule // the last that matched
-	limited *pf.Rule // one that blocks since its limiter is exhausted
+	rule    *pf.Rule // the last match
+	limited *pf.Rule // a rule that blocks since its limiter is exhausted
 	matches []*pf.Rule
 	tag     string
 	prio    [2]uint8
 	scrub   pf.Scrub
 	log     []Logged
-	tables  map[string][]pf.TableEntry // definitions that were met
+	tables  map[string][]pf.TableEntry // definitions so far
 
 	at    string  // path of the ruleset of rule
-	parts pf.Part // of the ruleset that is tried; 0 is all
-	// translate makes the translations of a match rule of the ruleset at a path, nil for
-	// none. It reports false if that cannot be: then no more rules are tried.
+	parts pf.Part // parts of the current ruleset to try; 0 means all
+	// translate makes the translations of a match rule of the ruleset at a path; it may be nil.
+	// It reports false if that is impossible: then no more rules are tried.
 	translate func(w *walk, r *pf.Rule, at string) bool
 	failed    bool
 }
 
-// ruleset tries the rules of the ruleset at a path. Where it is not known
-// whether the packet is one for the anchor, only its block rules match. It
-// reports whether a pass or block rule matched, and whether no more rules are
-// to be tried.
+// ruleset tries the rules of the ruleset at a path. If it is not known whether the packet matches
+// the anchor's conditions, only its block rules match. It reports whether a pass or block rule
+// matched, and whether no more rules should be tried.
 func (w *walk) ruleset(rs *pf.Ruleset, at string, unsure bool) (matched, stop bool) {
 	for i := range rs.Tables {
 		w.tables[path.Join(at, rs.Tables[i].Name)] = rs.Tables[i].Entries
@@ -211,8 +207,7 @@ func (w *walk) ruleset(rs *pf.Ruleset, at string, unsure bool) (matched, stop bo
 	return matched, false
 }
 
-// apply takes the effects of a rule that a packet meets. Only the end shows
-// whether the rule decides.
+// apply applies the effects of a matching rule. Only the end shows whether the rule decides.
 func (w *walk) apply(r *pf.Rule, at string) {
 	if r.Once {
 		if w.used == nil {
@@ -236,7 +231,7 @@ func (w *walk) apply(r *pf.Rule, at string) {
 	} else {
 		w.rule, w.at = r, at
 	}
-	if r.Log&pf.LogMatches == 0 { // such a rule is logged by itself
+	if r.Log&pf.LogMatches == 0 { // such a rule is logged anyway
 		for _, m := range w.matches {
 			if m.Log&pf.LogMatches != 0 {
 				w.log = append(w.log, Logged{r, m})
@@ -245,8 +240,7 @@ func (w *walk) apply(r *pf.Rule, at string) {
 	}
 }
 
-// overlay joins the effects of a rule with those of a later one
-// (pf_rule_to_actions() of sys/net/pf.c).
+// overlay joins the effects of a rule with a later rule's (pf_rule_to_actions() of sys/net/pf.c).
 func overlay(first, later pf.Scrub) pf.Scrub {
 	first.NoDF = first.NoDF || later.NoDF
 	first.RandomID = first.RandomID || later.RandomID
@@ -263,8 +257,8 @@ func overlay(first, later pf.Scrub) pf.Scrub {
 	return first
 }
 
-// Join returns the changes to a packet if the rules on the way in and on the
-// way out both ask for some: it is changed twice.
+// Join returns the changes to a packet if rules on the way in and on the way out both make some: it
+// is changed twice.
 func Join(in, out pf.Scrub) pf.Scrub {
 	both := overlay(in, out)
 	both.MinTTL = max(in.MinTTL, out.MinTTL)
@@ -274,8 +268,8 @@ func Join(in, out pf.Scrub) pf.Scrub {
 	return both
 }
 
-// anchor tries the rules of an anchor, or of all that are directly below it. Parts of these that
-// calls before are for are left out.
+// anchor tries the rules of an anchor, or of all anchors directly below it. It leaves out parts that
+// earlier calls have tried.
 func (w *walk) anchor(caller *pf.Ruleset, at string, index int, unsure bool) (matched, stop bool) {
 	r := &caller.Rules[index]
 	try := func(rs *pf.Ruleset, called string) (matched, stop bool) {
@@ -306,7 +300,7 @@ func (w *walk) anchor(caller *pf.Ruleset, at string, index int, unsure bool) (ma
 	}
 	var children []string
 	for child := range w.Anchors {
-		// what has no name is not called by one
+		// an anchor without a name cannot be called by name
 		if path.Dir(child) == path.Dir(called) && !strings.HasPrefix(path.Base(child), "_") {
 			children = append(children, child)
 		}
@@ -322,13 +316,13 @@ func (w *walk) anchor(caller *pf.Ruleset, at string, index int, unsure bool) (ma
 	return matched, false
 }
 
-// verdict is whether a packet is one for a rule.
+// verdict is whether a packet matches a rule.
 type verdict uint8
 
 const (
 	no verdict = iota
 	yes
-	maybe // of a fragment that does not have what the rule asks about
+	maybe // for a fragment without the field of the condition
 )
 
 // matchesRule tries the conditions of a rule, in pf's order.
@@ -356,8 +350,8 @@ func (w *walk) matchesRule(r *pf.Rule, at string) verdict {
 	return transport
 }
 
-// foreign reports whether a condition on the owner of a socket is not fulfilled by a packet of
-// no socket, whose owner is `unknown`.
+// foreign reports whether a condition on the owner of a socket excludes packets without a socket,
+// whose owner is `unknown`.
 func foreign(o *pf.Owner) bool {
 	if o == nil {
 		return false
@@ -366,8 +360,8 @@ func foreign(o *pf.Owner) bool {
 	return o.Op == pf.PortEqual && !unknown || o.Op == pf.PortNotEqual && unknown || o.Op > pf.PortNotEqual
 }
 
-// exhausted reports whether a limiter of a rule has nothing left for the packet: yes, if the rule is
-// to block it then, or maybe, if the rule does not match it.
+// exhausted reports whether a limiter of a rule has no room for the packet: yes if the rule blocks
+// it then, maybe if the rule does not match it then.
 func (w *walk) exhausted(r *pf.Rule) verdict {
 	if w.Exhausted == nil {
 		return no
@@ -387,7 +381,7 @@ func (w *walk) exhausted(r *pf.Rule) verdict {
 	return no
 }
 
-// transport tries what a rule asks of the header that follows IP's.
+// transport tries the conditions of a rule on the header behind IP's.
 func (w *walk) transport(r *pf.Rule) verdict {
 	asksPorts := r.From.Port.Op != pf.AnyPort || r.To.Port.Op != pf.AnyPort
 	asksFlags := r.Flags.Of != 0 && w.Proto == TCP
@@ -419,8 +413,8 @@ func (w *walk) isOn(i pf.Interface, port Port) bool {
 	return is != i.Not
 }
 
-// isHost reports whether an address is one of an endpoint. It is of the family
-// of the endpoint's address, which the rule has, too. See isRouted for routes.
+// isHost reports whether an endpoint matches an address. The address must have the family of the
+// endpoint's, which is the rule's. See isRouted for routes.
 func (w *walk) isHost(e pf.Endpoint, a netip.Addr, at string) bool {
 	h := e.Host
 	var is bool
@@ -449,7 +443,7 @@ func (w *walk) isHost(e pf.Endpoint, a netip.Addr, at string) bool {
 	return is != e.Not
 }
 
-// isRouted reports whether what a rule asks about routes holds.
+// isRouted reports whether a rule's conditions on routes hold.
 func (w *walk) isRouted(r *pf.Rule) bool {
 	kinds := []pf.HostKind{r.From.Host.Kind, r.To.Host.Kind}
 	if !slices.Contains(kinds, pf.NoRoute) && !slices.Contains(kinds, pf.URPFFailed) {
@@ -471,8 +465,7 @@ func (w *walk) isRouted(r *pf.Rule) bool {
 	return holds(r.From, are.SrcNoRoute, are.URPFFailed) && holds(r.To, are.DstNoRoute, false)
 }
 
-// table returns the contents of a table: of the anchor's, or else of the main
-// ruleset's.
+// table returns the contents of a table: the anchor's, or else the main ruleset's.
 func (w *walk) table(at, name string) []pf.TableEntry {
 	for _, p := range []string{path.Join(at, name), name} {
 		if entries, ok := w.Tables[p]; ok {
@@ -485,7 +478,7 @@ func (w *walk) table(at, name string) []pf.TableEntry {
 	return nil
 }
 
-// contains reports whether an address is in a table: its narrowest entry says.
+// contains reports whether an address is in a table: the table's narrowest entry decides.
 func contains(table []pf.TableEntry, a netip.Addr) bool {
 	in, bits := false, -1
 	for _, e := range table {

@@ -12,10 +12,10 @@ import (
 	"bascule/pf"
 )
 
-// Rules stand on lines that semicolons end. A packet is "in em0 tcp
-// 10.0.0.1:1024 10.0.0.2:22 S", with what else it has behind; packets are in
-// separate tests unless they need each other. A result is what describe says:
-// the action, the line of the rule and what else there is.
+// Rules are on lines that end with semicolons. A packet is "in em0 tcp
+// 10.0.0.1:1024 10.0.0.2:22 S", with its other fields behind; packets are in
+// separate tests unless they depend on each other. A result is the output of
+// describe: the action, the line of the rule and further effects.
 var evaluations = []struct {
 	name, rules, packet, want string
 }{
@@ -273,7 +273,7 @@ func parse(t *testing.T, name, rules string) *pf.Ruleset {
 	return rs
 }
 
-// addresses are those of em0.
+// addresses returns the addresses of em0.
 func addresses(name string, modes []string) []netip.Prefix {
 	if name != "em0" {
 		return nil
@@ -285,7 +285,8 @@ func addresses(name string, modes []string) []netip.Prefix {
 	return []netip.Prefix{netip.PrefixFrom(prefix.Addr(), 32)}
 }
 
-// routesOf is what em0's host has routes for: all but a net, and one by another interface.
+// routesOf returns the errors by the routes of em0's host, which has routes
+// for all but a net, and one by another interface.
 func routesOf(p *Packet) Routes {
 	nowhere := netip.MustParsePrefix("203.0.113.0/24")
 	r := Routes{SrcNoRoute: nowhere.Contains(p.Src), DstNoRoute: nowhere.Contains(p.Dst)}
@@ -293,7 +294,7 @@ func routesOf(p *Packet) Routes {
 	return r
 }
 
-// packet reads a packet and what is drawn for its rules.
+// packet parses a packet, and the number to draw for its rules.
 func packet(t *testing.T, text string) (p *Packet, draw float64) {
 	t.Helper()
 	number := func(s string) uint8 {
@@ -353,7 +354,7 @@ func packet(t *testing.T, text string) (p *Packet, draw float64) {
 	return p, draw
 }
 
-// port returns a port, which is in the group of its name without the number.
+// port returns a port with its group, which is its name without the number.
 func port(name string) Port {
 	p := Port{Name: name}
 	if group := strings.TrimRight(name, "0123456789"); group != name {
@@ -417,7 +418,8 @@ func describe(r Result) string {
 	return s
 }
 
-// What OpenBSD's pf_normalize_tcp() drops, clears and lets be, of flags by their letters.
+// The flags, by their letters, that OpenBSD's pf_normalize_tcp() drops,
+// clears and leaves alone.
 func TestNormalize(t *testing.T) {
 	letters := func(s string) (flags uint8) {
 		for _, c := range s {

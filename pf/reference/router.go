@@ -11,52 +11,51 @@ import (
 	"bascule/pf"
 )
 
-// A Router is pf where packets are routed: rules translate, and states remember what they
-// have made of connections (pf_test() of sys/net/pf.c and pf_get_transaddr() of pf_lb.c).
-// It knows whole packets alone: their fragments are put together before. States end when
-// [Router.End] is called. The sequence numbers and timeouts of TCP, and on which port a
-// state holds, are not its business.
+// A Router is pf on a router: rules translate, and states remember their results for connections
+// (pf_test() of sys/net/pf.c and pf_get_transaddr() of pf_lb.c). It handles whole packets only:
+// fragments must be reassembled before. States end when [Router.End] is called. It ignores the
+// sequence numbers and timeouts of TCP, and the ports to which a state is bound.
 type Router struct {
 	*Evaluator
 	// Roll returns a number below n, which is not 0. Nil: always 0.
 	Roll func(n uint64) uint64
-	// Hash returns what source-hash makes of an address. Nil: FNV-1a of the key and the
+	// Hash returns source-hash's value for an address. Nil: FNV-1a of the key and the
 	// address.
 	Hash func(key [16]byte, a netip.Addr) uint64
 
 	found  map[look]*State
 	states []*State
-	next   map[use]uint64 // of round-robin and least-states: what comes next
+	next   map[use]uint64 // for round-robin and least-states: the next index
 }
 
-// State is a connection that rules have let through.
+// State is a connection that rules have passed.
 type State struct {
-	Direction     pf.Direction // of its first packet through the port where the rules were asked
-	Before, After Tuple        // of its first packet, before and behind the translation
+	Direction     pf.Direction // of its first packet through the port where the rules were tried
+	Before, After Tuple        // of its first packet, before and after the translation
 	Rule          *pf.Rule
 	Hop           netip.Addr // the next hop that the rule has chosen, zero for none
 	chosen        []choice
-	mapped        bool // its new source is that of all of its source's states (endpoint-independent)
+	mapped        bool // all states of its source share its new source (endpoint-independent)
 }
 
-// choice is an address that a pool has given to a state.
+// choice is an address from a pool for a state.
 type choice struct {
 	use    use
-	source netip.Addr // that asked
+	source netip.Addr // the source that it was chosen for
 	addr   netip.Addr
 	sticky bool
-	least  bool // by least-states
+	least  bool // chosen by least-states
 }
 
 // use is a pool of a rule.
 type use struct {
 	rule *pf.Rule
-	n    int // of Translations, twice; and one more for the To of af-to; -1 for next hops
+	n    int // index in Translations, twice; plus one for the To of af-to; -1 for next hops
 }
 
-// Tuple is what packets of a connection in one direction have in common. Ports are those
-// of TCP and UDP. Of ICMP's echoes the id is in the place of the port of who asks, and of
-// all of ICMP Kind is the type of the question, as IPv4 has it for echoes.
+// Tuple has the common fields of a connection's packets in one direction. Ports are TCP's and
+// UDP's. An ICMP echo has its ID in place of the asking side's port. Kind is the ICMP type of
+// the question; for echoes it is IPv4's.
 type Tuple struct {
 	Family           pf.Family
 	Proto, Kind      uint8
@@ -64,21 +63,21 @@ type Tuple struct {
 	SrcPort, DstPort uint16
 }
 
-// look is what a state is found by.
+// look is the key of a state.
 type look struct {
 	direction pf.Direction
 	tuple     Tuple
 }
 
-// Judgment is what becomes of a packet that is routed.
+// Judgment is the fate of a routed packet.
 type Judgment struct {
-	Result           // of the rules; of the state's rule if there was a state
-	Packet    Packet // as it goes on, if it passes
-	State     *State // that it is of, nil for none
+	Result           // from the rules, or from the rule of an existing state
+	Packet    Packet // as it leaves, if it passes
+	State     *State // its state, nil for none
 	Translate bool   // it is dropped because it cannot be translated
-	// where it goes, if not where the host's routes say
-	Hop    netip.Addr // by this next hop (route-to, reply-to)
-	Copy   netip.Addr // a copy goes there (dup-to)
+	// its way, if not by the host's routes
+	Hop    netip.Addr // to this next hop (route-to, reply-to)
+	Copy   netip.Addr // a copy goes to this next hop (dup-to)
 	Divert *pf.Divert // to this socket of the host
 	NoHop  bool       // it is dropped because its rule has no next hop for it
 }
@@ -133,7 +132,7 @@ func (t Tuple) Reverse() Tuple {
 	return t
 }
 
-// give makes the packet one of the tuple.
+// give sets the packet's fields to the tuple's.
 func (t Tuple) give(p *Packet) {
 	if p.Family != t.Family {
 		if p.isICMP() {
@@ -153,11 +152,11 @@ func (t Tuple) give(p *Packet) {
 	}
 }
 
-// looks returns what the state is found by: the packets of either way.
+// looks returns the keys of the state: of packets in either direction.
 func (s *State) looks() [2]look {
 	back := pf.In + pf.Out - s.Direction
 	if s.Before.Family != s.After.Family {
-		back = pf.In // af-to judges the answers where they come in
+		back = pf.In // af-to judges answers on their way in
 	}
 	return [2]look{{s.Direction, s.Before}, {back, s.After.Reverse()}}
 }
@@ -165,7 +164,7 @@ func (s *State) looks() [2]look {
 // States returns the states, the oldest first.
 func (rt *Router) States() []*State { return slices.Clone(rt.states) }
 
-// End ends a state. What it has of pools is free again.
+// End ends a state. Its addresses and ports of pools are free again.
 func (rt *Router) End(s *State) {
 	for _, l := range s.looks() {
 		delete(rt.found, l)
@@ -173,8 +172,7 @@ func (rt *Router) End(s *State) {
 	rt.states = slices.DeleteFunc(rt.states, func(other *State) bool { return other == s })
 }
 
-// find returns the state that packets of a tuple are of, and the tuple that they go on
-// with.
+// find returns the state of packets with a tuple, and the tuple after the translation.
 func (rt *Router) find(d pf.Direction, t Tuple) (*State, Tuple) {
 	s := rt.found[look{d, t}]
 	if s == nil {
@@ -206,9 +204,9 @@ func (rt *Router) Judge(p Packet) Judgment {
 	return rt.judgeNew(p)
 }
 
-// judgeError judges an ICMP error about a packet of a state. The error comes the way that
-// an answer would. It is translated inside out: what it quotes becomes the packet as its
-// sender knows it, and the error comes from whom the packet was for.
+// judgeError judges an ICMP error about a packet of a state. The error takes the way of an
+// answer. The translation is reversed for the quoted packet: it becomes the packet as its sender
+// sent it. The error's new source is that packet's destination.
 func (rt *Router) judgeError(p Packet) (Judgment, bool) {
 	quoted := *p.Quoted
 	s, after := rt.find(p.Direction, TupleOf(&quoted).Reverse())
@@ -245,8 +243,9 @@ func (rt *Router) judgeError(p Packet) (Judgment, bool) {
 	return j, true
 }
 
-// errorSource returns whom an error is from in the other family: the address behind the same
-// 96 bits if whom the quoted packet was for has one there, else whom the packet was for.
+// errorSource returns the source of an error in the other family. If the quoted packet's
+// destination has an embedded address, it is the address behind the same 96 bits; otherwise it
+// is that destination.
 func errorSource(from, was, is netip.Addr) netip.Addr {
 	six, four := is, was
 	if is.Is4() {
@@ -264,8 +263,8 @@ func errorSource(from, was, is netip.Addr) netip.Addr {
 	return extract(from, 96)
 }
 
-// across returns the type and code of an error of ICMP in the other family, and false if it
-// has none there (RFC 7915, 4.2 and 5.2). A parameter problem is one of the first byte.
+// across returns the type and code of an ICMP error in the other family, and false if it has
+// none there (RFC 7915, 4.2 and 5.2). A parameter problem is about the first byte.
 func across(family pf.Family, typ, code uint8) (uint8, uint8, bool) {
 	type kind [2]uint8
 	to6 := map[kind]kind{{3, 2}: {4, 1}, {3, 3}: {1, 4}, {3, 4}: {2, 0}, {12, 0}: {4, 0}, {12, 2}: {4, 0}}
@@ -287,7 +286,7 @@ func across(family pf.Family, typ, code uint8) (uint8, uint8, bool) {
 	return k[0], k[1], ok
 }
 
-// judgeNew asks the rules.
+// judgeNew tries the rules.
 func (rt *Router) judgeNew(p Packet) Judgment {
 	s := &State{Direction: p.Direction, Before: TupleOf(&p)}
 	s.After = s.Before
@@ -312,15 +311,14 @@ func (rt *Router) judgeNew(p Packet) Judgment {
 	}
 	out := Judgment{Result: result, Packet: p}
 	if result.Rule == nil || result.Rule.State == pf.NoState {
-		// Nothing would translate the answers back. OpenBSD sends the packet as
-		// it came.
+		// The answers could not be translated back. OpenBSD sends the packet unchanged.
 		if s.After != s.Before {
 			out.Action, out.Translate = pf.Block, true
 		}
 		return out
 	}
 	for _, l := range s.looks() {
-		if rt.found[l] != nil { // such as of a protocol without ports
+		if rt.found[l] != nil { // for example, of a protocol without ports
 			out.Action, out.Translate = pf.Block, true
 			return out
 		}
@@ -343,7 +341,7 @@ func (rt *Router) judgeNew(p Packet) Judgment {
 	return out
 }
 
-// translate makes the translations of a rule of a state that is to be.
+// translate makes the translations of a rule for a new state.
 func (rt *Router) translate(w *walk, s *State, r *pf.Rule, at string) bool {
 	for i := range r.Translations {
 		t := &r.Translations[i]
@@ -388,7 +386,8 @@ func newPort(t *pf.Translation, port uint16) uint16 {
 	return t.Ports.Low + uint16(uint32(port-t.First)%(uint32(t.Ports.High-t.Ports.Low)+1))
 }
 
-// nat gives the packets of a tuple a new source, so that answers are told from all others.
+// nat gives the packets of a tuple a new source, so that answers differ from all other
+// connections'.
 func (rt *Router) nat(w *walk, s *State, t *pf.Translation, u use, at string, tuple Tuple) bool {
 	p := rt.open(w, &t.Pool, tuple.Family, at)
 	if t.EndpointIndependent && tuple.Proto == UDP {
@@ -412,7 +411,7 @@ func (rt *Router) nat(w *walk, s *State, t *pf.Translation, u use, at string, tu
 		s.chosen = slices.DeleteFunc(s.chosen, func(c choice) bool { return c.use == u })
 		switch p.method {
 		case pf.Single, pf.Bitmask, pf.SourceHash:
-			return false // it would be the same again
+			return false // the next try would be the same
 		case pf.Random, pf.LeastStates:
 			rt.next[u] = p.index(a) + 1
 		}
@@ -444,8 +443,8 @@ func (rt *Router) port(s *State, t *pf.Translation, tuple Tuple, a netip.Addr) b
 	return false
 }
 
-// fits gives a source to the tuple, and the tuple to the state, if no other state's answers
-// look as its answers would.
+// fits gives a source to the tuple, and the tuple to the state, unless the answers of another
+// state have the same tuple.
 func (rt *Router) fits(s *State, t *pf.Translation, tuple Tuple, a netip.Addr, port uint16) bool {
 	made := *s
 	tuple.Src, tuple.SrcPort = a, port
@@ -465,7 +464,7 @@ func (rt *Router) fits(s *State, t *pf.Translation, tuple Tuple, a netip.Addr, p
 	return true
 }
 
-// af makes the state's packets ones of the other family.
+// af moves the state's packets to the other family.
 func (rt *Router) af(w *walk, s *State, t *pf.Translation, u use, at string) bool {
 	tuple := s.After
 	tuple.Family = t.Family
@@ -476,7 +475,8 @@ func (rt *Router) af(w *walk, s *State, t *pf.Translation, u use, at string) boo
 		tuple.Proto = ICMP
 	}
 	if (tuple.Proto == ICMP || tuple.Proto == ICMPv6) && (tuple.Kind != echoRequest || tuple.DstPort != 0) {
-		// other questions have no form in the other family (RFC 7915), and nobody has asked for an answer
+		// other questions have no counterpart in the other family (RFC 7915), and an
+		// answer needs a state
 		return false
 	}
 	if !isRouted(tuple.Src) || !isRouted(tuple.Dst) {
@@ -528,14 +528,14 @@ func (rt *Router) af(w *walk, s *State, t *pf.Translation, u use, at string) boo
 		src := embed(prefix.Addr(), int(t.Embed), s.After.Src)
 		found = !misplaced(src, s.After.Src) && rt.port(s, t, tuple, src)
 	} else {
-		tuple.Src = s.After.Src // that asks the pool
+		tuple.Src = s.After.Src // the source for the pool's choice
 		found = rt.nat(w, s, t, u, at, tuple)
 	}
 	return found && isRouted(s.After.Src) && isRouted(s.After.Dst)
 }
 
-// misplaced reports whether an address of IPv6 has one of IPv4 behind the well-known prefix that
-// must not be there, since it is not global (RFC 6052, 3.1).
+// misplaced reports whether an IPv6 address has an IPv4 address behind the well-known prefix
+// that is not global, and must not be there (RFC 6052, 3.1).
 func misplaced(six, four netip.Addr) bool {
 	return netip.MustParsePrefix("64:ff9b::/96").Contains(six) && slices.ContainsFunc([]string{
 		"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "198.18.0.0/15",
@@ -543,8 +543,9 @@ func misplaced(six, four netip.Addr) bool {
 	}, func(p string) bool { return netip.MustParsePrefix(p).Contains(four) })
 }
 
-// isRouted reports whether it is the address of a station that packets are routed from and to
-// (RFC 1122, 3.2.1.3; RFC 4291, 2.5). A host forwards none from or to another.
+// isRouted reports whether an address belongs to a station, so that packets are routed from it
+// and to it (RFC 1122, 3.2.1.3; RFC 4291, 2.5). A host forwards no packets from or to other
+// addresses.
 func isRouted(a netip.Addr) bool {
 	if a.Is4() {
 		first := a.As4()[0]
@@ -553,11 +554,11 @@ func isRouted(a netip.Addr) bool {
 	return !a.IsMulticast() && !a.IsLinkLocalUnicast() && !a.IsUnspecified() && !a.IsLoopback() && !a.Is4In6()
 }
 
-// places are the bytes of an address of IPv6 that have the one of IPv4, by the length of
-// the prefix (RFC 6052, 2.2).
+// places returns the positions of the embedded IPv4 address's bytes in an IPv6 address, by the
+// length of the prefix (RFC 6052, 2.2).
 func places(bits int) (at [4]int) {
 	for i, n := 0, bits/8; i < 4; n++ {
-		if n == 8 { // is zero
+		if n == 8 { // this byte is zero
 			continue
 		}
 		at[i] = n
@@ -566,8 +567,7 @@ func places(bits int) (at [4]int) {
 	return at
 }
 
-// embed returns the address of IPv6 that has an address of IPv4 behind so many bits of a
-// prefix.
+// embed returns the IPv6 address with an IPv4 address behind this many bits of a prefix.
 func embed(prefix netip.Addr, bits int, a netip.Addr) netip.Addr {
 	out, four := prefix.As16(), a.As4()
 	for n := bits / 8; n < 16; n++ {
@@ -579,7 +579,7 @@ func embed(prefix netip.Addr, bits int, a netip.Addr) netip.Addr {
 	return netip.AddrFrom16(out)
 }
 
-// extract returns the address of IPv4 that is behind so many bits of one of IPv6.
+// extract returns the IPv4 address behind this many bits of an IPv6 address.
 func extract(a netip.Addr, bits int) netip.Addr {
 	six := a.As16()
 	var out [4]byte
@@ -589,17 +589,17 @@ func extract(a netip.Addr, bits int) netip.Addr {
 	return netip.AddrFrom4(out)
 }
 
-// opened is a pool with the addresses that it has now.
+// opened is a pool with its current addresses.
 type opened struct {
 	networks []netip.Prefix
 	weights  []uint64
-	not      []netip.Prefix // of a table
+	not      []netip.Prefix // excluded entries of a table
 	method   pf.PoolMethod
 	key      [16]byte
 	sticky   bool
 }
 
-// open returns the addresses of a family that a pool has now.
+// open returns the current addresses of a family in a pool.
 func (rt *Router) open(w *walk, p *pf.Pool, family pf.Family, at string) *opened {
 	o := &opened{method: p.Method, key: p.Key, sticky: p.Sticky}
 	add := func(n netip.Prefix, weight uint64) {
@@ -607,7 +607,7 @@ func (rt *Router) open(w *walk, p *pf.Pool, family pf.Family, at string) *opened
 			return
 		}
 		at := len(o.networks)
-		for p.Sticky && at > 0 && n.Addr().Less(o.networks[at-1].Addr()) { // in their order, as in a table
+		for p.Sticky && at > 0 && n.Addr().Less(o.networks[at-1].Addr()) { // sorted, as in a table
 			at--
 		}
 		o.networks, o.weights = slices.Insert(o.networks, at, n), slices.Insert(o.weights, at, weight)
@@ -642,10 +642,10 @@ func (rt *Router) open(w *walk, p *pf.Pool, family pf.Family, at string) *opened
 	return o
 }
 
-// size returns how many addresses the network has, at most 2^32.
+// size returns the number of addresses in the network, at most 2^32.
 func size(n netip.Prefix) uint64 { return 1 << min(n.Addr().BitLen()-n.Bits(), 32) }
 
-// length returns how many addresses the pool has, each as often as it weighs.
+// length returns the number of addresses in the pool, each counted by its weight.
 func (o *opened) length() (n uint64) {
 	for i, net := range o.networks {
 		n += size(net) * o.weights[i]
@@ -653,7 +653,7 @@ func (o *opened) length() (n uint64) {
 	return n
 }
 
-// addr returns an address of the pool by its place, which is below length.
+// addr returns an address of the pool by its index, which must be below length.
 func (o *opened) addr(at uint64) netip.Addr {
 	for i, n := range o.networks {
 		if all := size(n) * o.weights[i]; at >= all {
@@ -665,7 +665,7 @@ func (o *opened) addr(at uint64) netip.Addr {
 	return netip.Addr{}
 }
 
-// index returns the last place of an address of the pool.
+// index returns the last index of an address in the pool.
 func (o *opened) index(a netip.Addr) uint64 {
 	begin := uint64(0)
 	for i, n := range o.networks {
@@ -705,8 +705,8 @@ func (rt *Router) hash(key [16]byte, a netip.Addr) uint64 {
 	return h.Sum64()
 }
 
-// pick takes an address of a pool for a state whose packets have a source, in place of an
-// old address.
+// pick takes an address from a pool for a state. source is the source of its packets, and old
+// the address to replace.
 func (rt *Router) pick(o *opened, s *State, u use, source, old netip.Addr) (netip.Addr, bool) {
 	length := o.length()
 	if length == 0 {
@@ -728,7 +728,7 @@ func (rt *Router) pick(o *opened, s *State, u use, source, old netip.Addr) (neti
 			}
 		}
 	}
-	for range length { // past those that a table leaves out
+	for range length { // skips addresses that a table excludes
 		var at uint64
 		switch o.method {
 		case pf.Single:
@@ -750,7 +750,7 @@ func (rt *Router) pick(o *opened, s *State, u use, source, old netip.Addr) (neti
 		if o.has(a) {
 			return take(a)
 		}
-		if o.method == pf.SourceHash || o.method == pf.Random { // goes on behind it
+		if o.method == pf.SourceHash || o.method == pf.Random { // the next choice continues behind it
 			o.method, rt.next[u] = pf.RoundRobin, at+1
 		}
 	}
@@ -773,13 +773,13 @@ func (o *opened) has(a netip.Addr) bool {
 	return in
 }
 
-// least returns the place of the address that has the fewest states for its weight. Of
-// equal ones it is the next in turn.
+// least returns the index of the address that has the fewest states for its weight. Of equal
+// ones it returns the next in turn.
 func (rt *Router) least(o *opened, u use) uint64 {
 	has := map[netip.Addr]uint64{}
 	for _, s := range rt.states {
 		for _, c := range s.chosen {
-			if c.least { // whatever the pool
+			if c.least { // of any pool
 				has[c.addr]++
 			}
 		}
@@ -803,8 +803,8 @@ func (rt *Router) least(o *opened, u use) uint64 {
 	return best
 }
 
-// mix returns the address that has the bits of a network, and the rest of another address:
-// of one of the other family the last bits, with zeros in front of those of IPv4.
+// mix returns an address with the bits of a network, and its other bits from another address.
+// From the other family it takes the last bits, with zeros in front of an IPv4 address.
 func mix(n netip.Prefix, a netip.Addr) netip.Addr {
 	out, host := n.Addr().AsSlice(), append(make([]byte, 12), a.AsSlice()...)
 	host = host[len(host)-len(out):]

@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// router returns a Router with rules, which semicolons end.
+// router returns a Router with rules, which end with semicolons.
 func router(t interface{ Fatalf(string, ...any) }, rules string) *Router {
 	rs, err := pf.Parse("pf.conf", []byte(strings.ReplaceAll(rules, "; ", "\n")+"\n"), pf.Source{})
 	if err != nil {
@@ -34,8 +34,8 @@ func router(t interface{ Fatalf(string, ...any) }, rules string) *Router {
 	}}}
 }
 
-// routed is a packet as a test writes it: "out udp 10.0.0.1:5 1.1.1.1:53", "in icmp
-// 10.0.0.1#7 1.1.1.1 8" with the id and the type. It may quote another behind "about".
+// routed parses a packet of a test: "out udp 10.0.0.1:5 1.1.1.1:53", "in icmp 10.0.0.1#7
+// 1.1.1.1 8" with the ID and the type. It may quote another packet behind "about".
 func routed(t interface{ Fatalf(string, ...any) }, text string) Packet {
 	text, about, quotes := strings.Cut(text, " about ")
 	f := strings.Fields(text)
@@ -82,7 +82,7 @@ func routed(t interface{ Fatalf(string, ...any) }, text string) Packet {
 	return p
 }
 
-// written is the text of a packet.
+// written returns the text of a packet.
 func written(p *Packet) string {
 	end := func(a netip.Addr, port uint16) string {
 		if p.Proto == TCP || p.Proto == UDP {
@@ -104,7 +104,7 @@ func written(p *Packet) string {
 	return s
 }
 
-// described is what becomes of a packet.
+// described returns the fate of a packet.
 func described(j *Judgment) string {
 	switch {
 	case j.Translate:
@@ -115,10 +115,10 @@ func described(j *Judgment) string {
 	return written(&j.Packet)
 }
 
-// Packets are judged one behind the other. With Roll nil the lowest ports are taken.
+// Packets are judged one after the other. With a nil Roll the lowest ports are taken.
 var translations = []struct {
 	name, rules string
-	packets     []string // packet => what becomes of it
+	packets     []string // packet => its fate
 }{
 	{"nat", "match out on em0 from 10/8 nat-to 192.0.2.1; pass", []string{
 		"out tcp 10.0.0.1:5 1.1.1.1:80 => tcp 192.0.2.1:50001 1.1.1.1:80",
@@ -173,7 +173,7 @@ var translations = []struct {
 		"in tcp 1.1.1.1:5 192.0.2.1:81 => tcp 1.1.1.1:5 10.0.0.1:8081",
 		"out tcp 10.0.0.1:8081 1.1.1.1:5 => tcp 192.0.2.1:81 1.1.1.1:5",
 		"in tcp 1.1.1.1:5 192.0.2.1:82 => tcp 1.1.1.1:5 192.0.2.1:82",
-		"in tcp 1.1.1.1:5 192.0.2.2:80 => translate", // answers would look as those to the first
+		"in tcp 1.1.1.1:5 192.0.2.2:80 => translate", // answers would look like the first connection's
 	}},
 	{"ports come round", "match in proto tcp to port 80:90 rdr-to 10.0.0.1 port 8080:8082; pass", []string{
 		"in tcp 1.1.1.1:5 192.0.2.1:83 => tcp 1.1.1.1:5 10.0.0.1:8080",
@@ -299,14 +299,14 @@ func TestRouter(t *testing.T) {
 	}
 }
 
-// drawn are rules and packets, few enough that they meet.
+// drawn draws rules and packets, from few values, so that they match often.
 type drawn struct{ *rapid.T }
 
 func (d drawn) one(what string, from ...string) string {
 	return rapid.SampledFrom(from).Draw(d.T, what)
 }
 
-// rules draws rules that translate, and rules that pass what is left.
+// rules draws rules that translate, and rules that pass the rest.
 func (d drawn) rules() string {
 	var list []string
 	for range rapid.IntRange(1, 4).Draw(d.T, "rules") {
@@ -350,7 +350,7 @@ func (d drawn) packet() Packet {
 	return routed(d.T, text)
 }
 
-// answer returns the packet that answers one.
+// answer returns the answer to a packet.
 func answer(p Packet) Packet {
 	p.Src, p.Dst, p.SrcPort, p.DstPort = p.Dst, p.Src, p.DstPort, p.SrcPort
 	p.Direction = pf.In + pf.Out - p.Direction
@@ -360,12 +360,12 @@ func answer(p Packet) Packet {
 	return p
 }
 
-// The laws of translation, whatever the rules are:
-//   - the packets of a connection become the same again;
-//   - what comes back is translated back, and so are errors about it;
-//   - no two states are found by the same packets;
-//   - a packet passes as it came only if no rule translates it, and what cannot be
-//     translated does not pass.
+// The laws of translation, for any rules:
+//   - all packets of a connection are translated the same way;
+//   - answers are translated back, and so are errors about packets;
+//   - no two states have the same key;
+//   - a packet passes unchanged only if no rule translates it, and a packet that cannot
+//     be translated does not pass.
 func TestTranslationLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawn{t}
@@ -432,8 +432,8 @@ func TestTranslationLaws(t *testing.T) {
 	})
 }
 
-// A pool of so many addresses and ports has room for so many connections to one place, by
-// each method that tries the next address. Then it refuses, until one ends.
+// A pool of some addresses and ports has room for as many connections to one place, with
+// each method that tries the next address. Then it refuses, until a connection ends.
 func TestPoolRunsDry(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawn{t}
@@ -525,8 +525,8 @@ func TestPoolMethods(t *testing.T) {
 	}
 }
 
-// Of FreeBSD's lines that translate, the first that matches holds, whatever the rules are
-// that they are read as. Here each line is asked alone.
+// Of FreeBSD's lines that translate, the first match is final, whatever the rules into
+// which they are read. Here each line is tried alone.
 func TestFirstLineHolds(t *testing.T) {
 	translated := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -568,7 +568,7 @@ func TestFirstLineHolds(t *testing.T) {
 		for range 8 {
 			p := d.packet()
 			if p.Port.Groups = []string{"em"}; p.isICMP() {
-				continue // an id is new by the rule of nat
+				continue // the rule of nat gives it a new ID
 			}
 			order := []string{"binat", "nat"}
 			if p.Direction == pf.In {
