@@ -12,9 +12,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Packets draws packets for a ruleset and those of its loaded anchors. Most are
-// drawn to match a rule, or to miss it by one condition; their other values are
-// those that rules mention. The ports are those of [Ports].
+// Packets draws packets for a ruleset and its loaded anchors. Most are drawn to
+// match a rule, or to miss it by one condition. Their other values are values
+// from the rules. The ports are from [Ports].
 func Packets(rulesets ...*pf.Ruleset) *rapid.Generator[*reference.Packet] {
 	m := mentions{
 		addresses: map[pf.Family][]netip.Addr{
@@ -30,9 +30,9 @@ func Packets(rulesets ...*pf.Ruleset) *rapid.Generator[*reference.Packet] {
 	return rapid.Custom(m.packet)
 }
 
-// mentions are what rules ask about.
+// mentions are the values in the conditions of rules.
 type mentions struct {
-	rules     [][]*pf.Rule // each behind the anchors that it is in
+	rules     [][]*pf.Rule // each with the calls of the anchors around it
 	addresses map[pf.Family][]netip.Addr
 	tables    map[string][]netip.Prefix
 	tags      []string
@@ -66,7 +66,7 @@ func (m *mentions) ruleset(rs *pf.Ruleset, calls []*pf.Rule) {
 	}
 }
 
-// ends adds the ends of a network and what is beside them.
+// ends adds the first and the last address of a network and their neighbours.
 func (m *mentions) ends(p netip.Prefix) {
 	last := p.Addr().AsSlice()
 	for i := p.Bits(); i < p.Addr().BitLen(); i++ {
@@ -76,7 +76,8 @@ func (m *mentions) ends(p netip.Prefix) {
 	m.address(p.Addr(), p.Addr().Prev(), end, end.Next())
 }
 
-// address adds addresses; those beyond the first and the last of all are none.
+// address adds addresses; an address beyond the first or the last of all is
+// invalid.
 func (m *mentions) address(list ...netip.Addr) {
 	for _, a := range list {
 		if a.IsValid() {
@@ -94,7 +95,7 @@ func familyOf(a netip.Addr) pf.Family {
 
 func (m *mentions) packet(t *rapid.T) *reference.Packet {
 	d := draw{T: t}
-	// what the packet is to match, in the order in which rules are tried
+	// the rules to match, in the order in which they are tried
 	var rules []*pf.Rule
 	if len(m.rules) > 0 && d.often("near a rule") {
 		rules = one(d, "rule", m.rules...)
@@ -109,7 +110,7 @@ func (m *mentions) packet(t *rapid.T) *reference.Packet {
 	for _, r := range rules {
 		m.aimIP(d, r, p)
 	}
-	switch { // ICMP is of one family each
+	switch { // each version of ICMP belongs to one family
 	case p.Proto == reference.ICMP && p.Family == pf.Inet6:
 		p.Proto = reference.ICMPv6
 	case p.Proto == reference.ICMPv6 && p.Family == pf.Inet:
@@ -149,8 +150,8 @@ func (m *mentions) packet(t *rapid.T) *reference.Packet {
 	return p
 }
 
-// aimIP gives the packet the family and the protocol that a rule asks for,
-// which say what else it has.
+// aimIP gives the packet the family and the protocol of a rule, on which its
+// other fields depend.
 func (m *mentions) aimIP(d draw, r *pf.Rule, p *reference.Packet) {
 	if r.Family != 0 && !d.seldom("other family") {
 		p.Family = r.Family
@@ -160,7 +161,7 @@ func (m *mentions) aimIP(d draw, r *pf.Rule, p *reference.Packet) {
 	}
 }
 
-// aim gives the packet what else a rule asks for, but for one thing perhaps.
+// aim gives the packet the other values of a rule, perhaps except one.
 func (m *mentions) aim(d draw, r *pf.Rule, p *reference.Packet) {
 	aims := []func(){
 		func() {
@@ -216,8 +217,8 @@ func (m *mentions) aim(d draw, r *pf.Rule, p *reference.Packet) {
 	}
 }
 
-// portOf draws a port that an interface of a rule means. If that is any, or
-// there is no such port, it is otherwise.
+// portOf draws a port of a rule's interface. If that is any, or there is no
+// such port, it returns otherwise.
 func portOf(d draw, i pf.Interface, otherwise reference.Port) reference.Port {
 	if i.Name == "" {
 		return otherwise
@@ -231,7 +232,7 @@ func portOf(d draw, i pf.Interface, otherwise reference.Port) reference.Port {
 	return one(d, "port", matching...)
 }
 
-// within draws an address of a host if it is not negated.
+// within draws an address of a host, unless it is negated.
 func (m *mentions) within(d draw, e pf.Endpoint, otherwise netip.Addr) netip.Addr {
 	var networks []netip.Prefix
 	switch h := e.Host; h.Kind {
@@ -259,8 +260,8 @@ func (m *mentions) within(d draw, e pf.Endpoint, otherwise netip.Addr) netip.Add
 	return network.Addr()
 }
 
-// portNumber draws a number for which a condition holds, most of all at its
-// ends.
+// portNumber draws a number that satisfies a condition, preferably a first or
+// last one.
 func portNumber(d draw, p pf.Port, otherwise uint16) uint16 {
 	switch p.Op {
 	case pf.PortEqual:

@@ -13,7 +13,8 @@ import (
 	"bascule/pf/reference"
 )
 
-// What is drawn has every field of every type, and every action, host and so on.
+// The drawn rulesets have every field of every type, and every action, kind of
+// host and so on.
 func TestRulesetsHaveEverything(t *testing.T) {
 	seen, kinds := map[string]bool{}, map[reflect.Type]map[int64]bool{}
 	var visit func(v reflect.Value)
@@ -56,7 +57,7 @@ func TestRulesetsHaveEverything(t *testing.T) {
 	}
 	for _, want := range []struct {
 		first, last any
-		without     int64 // what pf.conf has no words for
+		without     int64 // values that pf.conf has no words for
 	}{
 		{pf.Pass, pf.CallAnchor, -1},
 		{pf.Both, pf.Out, -1},
@@ -80,8 +81,8 @@ func TestRulesetsHaveEverything(t *testing.T) {
 	}
 }
 
-// Enough packets are decided by a rule that comparing what becomes of them means
-// something, and some are not.
+// Enough packets are decided by a rule to make comparisons meaningful, and some
+// are not.
 func TestPacketsMeetRules(t *testing.T) {
 	var all, decided, matched, passed, options, fragments int
 	for seed := range 300 {

@@ -17,16 +17,16 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Rulesets draws rulesets as the parser makes them: they keep the rules of
-// consistency of pfctl, and what has a default has its value. All positions are
-// zero. They have few names, addresses and ports, so that rules overlap.
+// Rulesets draws rulesets as the parser returns them: they satisfy pfctl's rules of consistency,
+// and values with a default are filled in. All positions are zero. They have few names, addresses
+// and ports, so that rules overlap.
 func Rulesets() *rapid.Generator[*pf.Ruleset] { return rulesets(false, nil) }
 
 // Anchors draws rulesets as Rulesets does, for anchors of a main ruleset, which has the limiters.
 func Anchors(main *pf.Ruleset) *rapid.Generator[*pf.Ruleset] { return rulesets(false, main) }
 
-// Translating draws rulesets as Rulesets does. Their rules also say where packets go:
-// nat-to, route-to, divert-to and their kin.
+// Translating draws rulesets as Rulesets does. Their rules also have nat-to, route-to, divert-to
+// and their kin.
 func Translating() *rapid.Generator[*pf.Ruleset] { return rulesets(true, nil) }
 
 func rulesets(translating bool, main *pf.Ruleset) *rapid.Generator[*pf.Ruleset] {
@@ -46,8 +46,8 @@ func rulesets(translating bool, main *pf.Ruleset) *rapid.Generator[*pf.Ruleset] 
 		d.body(rs, 2)
 		if d.seldom("load") {
 			load := pf.AnchorLoad{Name: one(d, "load", anchors...), File: "/etc/anchor", Ruleset: &pf.Ruleset{}}
-			d.policy = pf.DefaultPolicy // what the options say is not for it
-			d.body(load.Ruleset, 0)     // without anchors, which might be itself
+			d.policy = pf.DefaultPolicy // the options do not apply to it
+			d.body(load.Ruleset, 0)     // without anchors, since it might call itself
 			rs.Loads = append(rs.Loads, load)
 		}
 		rs.Ether = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) pf.EtherRule { return draw{T: t}.ether() }), 0, 4).Draw(t, "ether")
@@ -55,8 +55,8 @@ func rulesets(translating bool, main *pf.Ruleset) *rapid.Generator[*pf.Ruleset] 
 	})
 }
 
-// Open returns the function of a [pf.Source] for the files that a ruleset names:
-// those of tables, and those that are loaded into anchors.
+// Open returns the function of a [pf.Source] for the files that a ruleset names: files of tables,
+// and files that are loaded into anchors.
 func Open(rs *pf.Ruleset) func(name string) ([]byte, error) {
 	files := map[string]string{}
 	var collect func(*pf.Ruleset)
@@ -94,8 +94,7 @@ func Open(rs *pf.Ruleset) func(name string) ([]byte, error) {
 	}
 }
 
-// Ports are the ports that packets come and go by. Rules name them and their
-// groups.
+// Ports are the ports where packets arrive and leave. Rules name them and their groups.
 func Ports() []reference.Port {
 	return []reference.Port{
 		{Name: "em0", Groups: []string{"em", "uplink"}},
@@ -107,7 +106,7 @@ func Ports() []reference.Port {
 	}
 }
 
-// Addresses are those of a port that rules name, as for [reference.Evaluator].
+// Addresses returns the addresses of a port in rules, as for [reference.Evaluator].
 func Addresses(name string, modes []string) []netip.Prefix {
 	all := map[string][]netip.Prefix{
 		"em0": prefixes("10.0.0.2/24", "10.0.0.3/24", "2001:db8::2/64", "fe80::1/64"),
@@ -132,7 +131,7 @@ func Addresses(name string, modes []string) []netip.Prefix {
 	return list
 }
 
-// Names and numbers that rules have.
+// Names and numbers in rules.
 var (
 	tables     = []string{"bad", "good", "in", "two words"}
 	tags       = []string{"A", "B", "pass", "flags", "self", "two words", "7", `"quoted"`, "it's", "é"}
@@ -158,15 +157,15 @@ func prefixes(list ...string) []netip.Prefix {
 // draw draws parts of rulesets.
 type draw struct {
 	*rapid.T
-	policy pf.StatePolicy // that rules have by default
-	files  *int           // how many there are: each table has its own, for Open
+	policy pf.StatePolicy // the default policy of rules
+	files  *int           // number of files: each table has its own, for Open
 
-	translating bool // rules say where packets go
+	translating bool // rules have words for a packet's way
 	limited     bool // the main ruleset has limiters
 }
 
-// limiters draws the limiters of the main ruleset: of each kind one that has the name "little", and
-// another whose limits nothing meets.
+// limiters draws the limiters of the main ruleset: for each kind a limiter with the name "little",
+// and one whose limits are never reached.
 func (d draw) limiters(rs *pf.Ruleset) {
 	rate := pf.Rate{}
 	if d.seldom("rate") {
@@ -188,7 +187,7 @@ func (d draw) limiters(rs *pf.Ruleset) {
 	}
 }
 
-// limiter draws which limiter a rule names.
+// limiter draws the limiter that a rule names.
 func (d draw) limiter(what string) (l pf.Limiter) {
 	if !d.limited {
 		return l
@@ -209,7 +208,7 @@ func (d draw) limiter(what string) (l pf.Limiter) {
 
 func one[T any](d draw, what string, from ...T) T { return rapid.SampledFrom(from).Draw(d.T, what) }
 
-// often and seldom say whether something is there.
+// often and seldom draw whether something is present.
 func (d draw) often(what string) bool  { return rapid.IntRange(0, 3).Draw(d.T, what) > 0 }
 func (d draw) seldom(what string) bool { return rapid.IntRange(0, 5).Draw(d.T, what) == 5 }
 
@@ -217,7 +216,7 @@ func (d draw) number(what string, low, high uint32) uint32 {
 	return rapid.Uint32Range(low, high).Draw(d.T, what)
 }
 
-// body draws the tables and rules of a ruleset, with anchors so deep.
+// body draws the tables and rules of a ruleset, with anchors up to this depth.
 func (d draw) body(rs *pf.Ruleset, depth int) {
 	for _, name := range tables {
 		if d.seldom("table " + name) {
@@ -225,14 +224,14 @@ func (d draw) body(rs *pf.Ruleset, depth int) {
 		}
 	}
 	if depth > 0 {
-		// in the order of the parser
+		// in the parser's order
 		for _, part := range []pf.Part{pf.ScrubPart, pf.RDRPart, pf.NATPart | pf.RDRPart, pf.NATPart} {
 			if d.seldom("part of an anchor") {
 				rs.Rules = append(rs.Rules, d.part(part))
 			}
 		}
 	}
-	used := map[string]bool{} // names of bodies; no two may be the same
+	used := map[string]bool{} // names of bodies; all must differ
 	for range rapid.IntRange(0, 12).Draw(d.T, "rules") {
 		r := d.rule()
 		if depth > 0 && d.seldom("anchor") {
@@ -258,7 +257,7 @@ func (d draw) table(name string) pf.Table {
 	for _, prefix := range all[:rapid.IntRange(0, 5).Draw(d.T, "count")] {
 		t.Entries = append(t.Entries, pf.TableEntry{Not: d.seldom("not"), Prefix: prefix})
 	}
-	if t.Files != nil { // the rest is of the first
+	if t.Files != nil { // the rest goes with the first
 		for i := rapid.IntRange(0, len(t.Entries)).Draw(d.T, "listed"); i < len(t.Entries); i++ {
 			t.Entries[i].FromFile = true
 		}
@@ -266,7 +265,7 @@ func (d draw) table(name string) pf.Table {
 	return t
 }
 
-// rule draws a rule that is no anchor.
+// rule draws a rule that is not an anchor.
 func (d draw) rule() pf.Rule {
 	r := pf.Rule{Action: one(d, "action", pf.Pass, pf.Block, pf.Match)}
 	d.conditions(&r)
@@ -323,7 +322,7 @@ func (d draw) rule() pf.Rule {
 	return r
 }
 
-// forward draws where the packets of a rule go.
+// forward draws the words for the way of a rule's packets.
 func (d draw) forward(r *pf.Rule) {
 	keeps := r.Action == pf.Pass && r.State != pf.NoState
 	if r.Direction == pf.Both && d.often("direction") {
@@ -343,7 +342,7 @@ func (d draw) forward(r *pf.Rule) {
 			}
 		}
 	}
-	other := len(r.Translations) > 0 && r.Translations[0].Kind == pf.AfTo // goes on in the other family
+	other := len(r.Translations) > 0 && r.Translations[0].Kind == pf.AfTo // continues in the other family
 	if keeps && !other && d.seldom("route") {
 		r.Route = &pf.Route{Kind: one(d, "route", pf.RouteTo, pf.ReplyTo, pf.DupTo)}
 		if r.Direction == pf.Both {
@@ -401,7 +400,7 @@ func (d draw) translation(r *pf.Rule, kind pf.TranslationKind) pf.Translation {
 	if kind != pf.AfTo {
 		return t
 	}
-	network := func(p pf.Pool) bool { // that is put in front of addresses
+	network := func(p pf.Pool) bool { // a prefix to put in front of addresses
 		return len(p.Addrs) == 1 && !p.Addrs[0].IsSingleIP()
 	}
 	if d.often("to") {
@@ -429,12 +428,12 @@ func (d draw) translation(r *pf.Rule, kind pf.TranslationKind) pf.Translation {
 	return t
 }
 
-// pool draws a pool whose addresses are of a family.
+// pool draws a pool with addresses of a family.
 func (d draw) pool(family pf.Family, route bool) pf.Pool {
 	var p pf.Pool
 	several := true
 	kinds := []string{"table", "interface"}
-	if family != 0 { // or the rule would get that of the addresses
+	if family != 0 { // otherwise the rule would get the addresses' family
 		kinds = append(kinds, "addresses", "addresses")
 	}
 	switch kind := one(d, "pool", kinds...); {
@@ -496,7 +495,7 @@ func (d draw) part(part pf.Part) pf.Rule {
 	return r
 }
 
-// owner draws a condition on who has a socket.
+// owner draws a condition on the owner of a socket.
 func (d draw) owner(what string) *pf.Owner {
 	o := &pf.Owner{Op: one(d, what, pf.PortEqual, pf.PortNotEqual, pf.PortLess, pf.PortAtMost, pf.PortGreater, pf.PortAtLeast, pf.PortInside, pf.PortOutside)}
 	names := []string{"root", "1000", "two words"}
@@ -509,7 +508,7 @@ func (d draw) owner(what string) *pf.Owner {
 	return o
 }
 
-// conditions draws what rules of all actions ask, and what they do with tags.
+// conditions draws conditions that rules of all actions can have, and tags.
 func (d draw) conditions(r *pf.Rule) {
 	r.Direction = one(d, "direction", pf.Both, pf.Both, pf.In, pf.Out)
 	r.Quick = d.seldom("quick")
@@ -531,7 +530,7 @@ func (d draw) conditions(r *pf.Rule) {
 	}
 	r.From.Not, r.From.Host = d.host(r.Family)
 	r.To.Not, r.To.Host = d.host(r.Family)
-	if r.To.Host.Kind == pf.URPFFailed { // of sources only
+	if r.To.Host.Kind == pf.URPFFailed { // only valid for sources
 		r.To.Host.Kind = pf.NoRoute
 	}
 	if r.Fragment = d.seldom("fragment"); !r.Fragment {
@@ -555,7 +554,7 @@ func (d draw) conditions(r *pf.Rule) {
 	}
 }
 
-// transport draws what a rule asks of the header that follows IP's.
+// transport draws conditions on the header behind IP's.
 func (d draw) transport(r *pf.Rule) {
 	if r.HasProto && (r.Proto == reference.TCP || r.Proto == reference.UDP) {
 		r.From.Port, r.To.Port = d.portCondition("source port"), d.portCondition("destination port")
@@ -623,7 +622,7 @@ func (d draw) host(family pf.Family) (not bool, h pf.Host) {
 	case pf.Dynamic:
 		h.Name, h.Bits = one(d, "dynamic", "em0", "em1"), one(d, "mask", -1, -1, 24, 64)
 		if h.Bits > 32 && family == pf.Inet {
-			h.Bits = -1 // it is no mask of these
+			h.Bits = -1 // that is not a valid mask
 		}
 		if d.seldom("mode") {
 			h.Modes = append(h.Modes, one(d, "mode", "network", "broadcast", "peer"))
@@ -635,7 +634,7 @@ func (d draw) host(family pf.Family) (not bool, h pf.Host) {
 	return d.seldom("not"), h
 }
 
-// answer draws what a block rule answers.
+// answer draws the answer of a block rule.
 func (d draw) answer(r *pf.Rule) {
 	r.Return = one(d, "return", pf.ReturnDrop, pf.ReturnDrop, pf.ReturnAll, pf.ReturnICMP, pf.ReturnRST)
 	switch {
@@ -653,7 +652,7 @@ func (d draw) answer(r *pf.Rule) {
 	}
 }
 
-// state draws how a pass rule keeps state, and the flags that it then has.
+// state draws how a pass rule keeps state, and the flags that depend on it.
 func (d draw) state(r *pf.Rule) {
 	r.State = one(d, "state", pf.NoState, pf.KeepState, pf.KeepState, pf.ModulateState, pf.SynproxyState)
 	tcp := !r.HasProto || r.Proto == reference.TCP
@@ -677,7 +676,7 @@ func (d draw) state(r *pf.Rule) {
 	}
 }
 
-// stateOptions draws options with those that follow from others.
+// stateOptions draws options, with the options that follow from others.
 func (d draw) stateOptions() pf.StateOptions {
 	o := pf.StateOptions{NoSync: d.seldom("no-sync"), Sloppy: d.seldom("sloppy"), Pflow: d.seldom("pflow")}
 	o.Policy = one(d, "policy", pf.DefaultPolicy, pf.Floating, pf.IfBound)
@@ -837,7 +836,7 @@ func (d draw) options() pf.Options {
 		}
 	}
 	o.Order = rapid.Permutation(o.Order).Draw(d.T, "order")
-	// an optimization sets these timeouts, which may be set anew behind it
+	// an optimization sets these timeouts, which may be set again behind it
 	optimized := d.seldom("optimization")
 	if optimized {
 		o.Optimization = one(d, "optimization", "normal", "aggressive", "satellite")
