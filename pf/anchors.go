@@ -10,32 +10,32 @@ import (
 	"strings"
 )
 
-// maxDepth is how deep anchors may call each other, as in pf.
+// maxDepth is the greatest depth of calls of anchors, as in pf.
 const maxDepth = 64
 
-// A scope is a ruleset at a place where it is called: the main ruleset, or an anchor's
-// ruleset under the conditions of the call.
+// A scope is a ruleset where it is called: the main ruleset, or an anchor's ruleset under the
+// conditions of the call.
 type scope struct {
 	*Ruleset
 	path    string
 	number  uint16   // of the path in Program.Anchors
-	options *Options // options that its rules refer to
+	options *Options // to which its rules refer
 	call    *Rule    // rule that calls it; nil for the main ruleset
 	around  *scope
 	depth   int
 	src     marks // conditions of the calls on addresses
 	dst     marks
-	parts   Part            // which of its rules are tried; 0 is all
-	claimed map[string]Part // which parts of the anchors at these paths it has called by themselves
+	parts   Part            // the parts of its rules that are tried; 0 means all
+	claimed map[string]Part // the parts of the anchors at these paths that it has called separately
 }
 
-// An entry is a rule with a number. A call has up to two entries. One jumps, if the
-// call has conditions that are no field's. The other gives the call's tag.
+// An entry is a rule with a number. A call has up to two entries. One jumps, if the call has
+// conditions that no field covers. The other gives the call's tag.
 type entry struct {
 	*Rule
-	*scope        // scope whose conditions its own include
-	action Action // of a call that tags: Match
-	anchor *scope // anchor that the rule is in
+	*scope        // scope whose conditions apply to the entry as well
+	action Action // Match for a call that gives a tag
+	anchor *scope // the anchor of the rule
 	index  int    // in the anchor's Rules
 	end    uint32 // 0: not known yet
 }
@@ -43,12 +43,12 @@ type entry struct {
 // ask returns the entry's own condition on a field.
 func (e *entry) ask(f *field) ask {
 	if e.tags() {
-		return ask{} // the conditions of the call are the scope's
+		return ask{} // the scope has the conditions of the call
 	}
 	return f.of(e.Rule)
 }
 
-// tags says whether the entry only gives its packets the tag of a call.
+// tags reports whether the entry only gives its packets the tag of a call.
 func (e *entry) tags() bool { return e.Action == CallAnchor && e.action == Match }
 
 // flatten appends the rules of a scope to the entries. Rules of the anchors that it
@@ -110,8 +110,7 @@ func (c *compiler) callAnchor(s *scope, index int) error {
 		}
 	}
 	for _, rs := range c.called(s, index) {
-		// Anchors that have no rules, but calls, could otherwise be called for
-		// ever.
+		// Anchors without rules, but with calls, could otherwise be called for ever.
 		if c.calls++; c.calls > MaxRules {
 			return fmt.Errorf("%v: anchor %q: more than %d calls of anchors", r.Pos, r.Anchor.Name, MaxRules)
 		}
@@ -152,8 +151,9 @@ func (c *compiler) callAnchor(s *scope, index int) error {
 	return nil
 }
 
-// whole reports whether the calls of a scope, one around the other, let all packets in. A call may
-// name ports, if these are among them that have the scope's path for a name.
+// whole reports whether the calls of a scope, one around the other, accept all packets. A call may
+// be for some ports only, if these include all ports whose name or group is the scope's path, and
+// there are any.
 func (c *compiler) whole(s *scope) bool {
 	for at := s; at.call != nil; at = at.around {
 		r := *at.call
@@ -180,8 +180,8 @@ func (c *compiler) whole(s *scope) bool {
 	return true
 }
 
-// partsOf returns the parts of the anchor at a path that a call tries: what FreeBSD's
-// nat-anchor and its kin have tried is not tried again.
+// partsOf returns the parts of the anchor at a path that a call tries. It leaves out parts that
+// FreeBSD's nat-anchor and its kin have tried.
 func (s *scope) partsOf(a *Anchor, path string) Part {
 	parts := allParts
 	if a.Only != 0 {
@@ -254,8 +254,8 @@ func (c *compiler) called(s *scope, index int) []callee {
 // index of a ruleset calls.
 func unnamed(path string, index int) string { return join(path, "_"+strconv.Itoa(index)) }
 
-// collect notes the rulesets that can be called by name: those that are loaded, and
-// those between braces in whose place none was loaded.
+// collect records the rulesets that can be called by name: loaded ones, and ones between braces
+// that no loaded one replaces.
 func (c *compiler) collect() error {
 	for path, rs := range c.in.Anchors {
 		c.anchors[path] = callee{rs, path, true}
@@ -275,7 +275,7 @@ func (c *compiler) collect() error {
 	return nil
 }
 
-// bodies notes the anchors between braces of a ruleset.
+// bodies records the anchors between braces of a ruleset.
 func (c *compiler) bodies(path string, rs *Ruleset) error {
 	for i := range rs.Rules {
 		r := &rs.Rules[i]
@@ -320,7 +320,7 @@ func join(path, name string) string {
 	return path + "/" + name
 }
 
-// anchorNumber returns the place of a path among those of the program.
+// anchorNumber returns the index of a path among the program's paths.
 func (c *compiler) anchorNumber(path string) (uint16, error) {
 	n, ok := c.numbers[path]
 	if !ok {
@@ -334,8 +334,8 @@ func (c *compiler) anchorNumber(path string) (uint16, error) {
 	return n, nil
 }
 
-// dynamic says whether a call has conditions that are no field's, and that each packet
-// is asked.
+// dynamic reports whether a call has conditions that no field covers, and that are tried for each
+// packet.
 func (r *Rule) dynamic() bool {
 	asked := func(h Host) bool {
 		return h.Kind == InTable || h.Kind == NoRoute || h.Kind == URPFFailed

@@ -17,26 +17,25 @@ import (
 // Input has the ruleset to compile and its surroundings.
 type Input struct {
 	Main *Ruleset
-	// Anchors are the rulesets that were loaded into anchors, by path without a
-	// leading slash: "spam", "ftp/a". A ruleset here takes the place of the one
-	// between the braces of a call.
+	// Anchors are the rulesets that were loaded into anchors, by path without a leading
+	// slash: "spam", "ftp/a". A ruleset here replaces the one between the braces of a call.
 	Anchors map[string]*Ruleset
 	Ports   []CompilePort
-	// Table returns the number of a table, below MaxTables. It is given the path of
-	// the anchor whose rule names the table, and the table's name.
+	// Table returns the number of a table, below MaxTables. Its arguments are the path of the
+	// anchor whose rule names the table, and the table's name.
 	Table func(anchor, name string) (int, error)
-	// Entries returns what is in the table with a number, for pools that name the table. Nil:
-	// all tables are empty.
+	// Entries returns the contents of the table with a number, for pools that name the table.
+	// Nil: all tables are empty.
 	Entries func(number int) ([]TableEntry, error)
-	// Addresses returns the addresses of an interface, with the modifiers of
-	// Host.Modes. Of a network it returns the address in it. If an interface has no
-	// addresses, or there is an error, a rule about it takes no packet; negated, it
-	// takes all. Nil: no interface has any.
+	// Addresses returns the addresses of an interface, with the modifiers of Host.Modes. A
+	// network is returned with the interface's address in it. If an interface has no
+	// addresses, or there is an error, a rule about it matches no packet; a negated one
+	// matches all. Nil: no interface has any.
 	Addresses func(name string, modes []string) ([]netip.Prefix, error)
-	// Profiles are the profiles that states use. Program.Profiles begins with them.
+	// Profiles are the profiles that states use. They are the first of Program.Profiles.
 	Profiles []Profile
-	// Check says that the program is not for the datapath. What the language has and
-	// the datapath does not carry out is compiled then, too.
+	// Check compiles a program that is not for the datapath. It accepts parts of the language
+	// that the datapath does not carry out.
 	Check bool
 }
 
@@ -44,10 +43,10 @@ type Input struct {
 type CompilePort struct {
 	Slot   uint16 // from 1, below MaxPorts
 	Name   string
-	Groups []string // besides the group whose name is the port's without the number
-	Host   bool     // a host port: rules translate there
-	Routes bool     // a host port that routes: next hops and sockets of rules hold there
-	Skip   bool     // no rule is asked there, as if `set skip` named the port, and no ether rule either
+	Groups []string // in addition to the group that is the port's name without its number
+	Host   bool     // a host port, where rules translate
+	Routes bool     // a host port that routes, where next hops and sockets of rules have an effect
+	Skip   bool     // no rules are tried at the port, as with `set skip`, and no ether rules
 }
 
 type compiler struct {
@@ -66,9 +65,9 @@ type compiler struct {
 	tags     map[uint32]string // by their numbers under TagMask
 }
 
-// Compile makes a ruleset ready to be looked up. It fails for rulesets that the types
-// allow and the datapath does not, such as those that need more rules, tables or memory
-// than there may be. What the datapath does not carry out at all is in an [ErrorList].
+// Compile compiles a ruleset for the datapath. It fails for rulesets that the types allow but the
+// datapath does not, such as rulesets that need too many rules, tables or too much memory. Words
+// that the datapath does not carry out at all are in an [ErrorList].
 func Compile(in Input) (*Program, error) {
 	c := compiler{
 		in:       in,
@@ -113,7 +112,7 @@ func Compile(in Input) (*Program, error) {
 	c.out.Cells = slices.Repeat([]uint32{c.sets.base}, Cells) // the empty set, below
 	c.out.Groups = uint32((len(c.entries) + GroupRules - 1) / GroupRules)
 	if len(c.entries) > 0 {
-		// A value that no packet has looks up the empty set.
+		// The set of a value that no packet has is the empty set.
 		if _, err := newVector(&c.sets, c.out.Groups).index(); err != nil {
 			return nil, err
 		}
@@ -139,7 +138,7 @@ func Compile(in Input) (*Program, error) {
 	return &c.out, nil
 }
 
-// skipped returns the slots of the ports where pf is not asked.
+// skipped returns the slots of the ports that pf skips.
 func (c *compiler) skipped() []uint16 {
 	var slots []uint16
 	for _, p := range c.in.Ports {
@@ -150,8 +149,8 @@ func (c *compiler) skipped() []uint16 {
 	return slots
 }
 
-// addresses returns the addresses that a rule takes, except for those that are not
-// looked up with the fields.
+// addresses returns the addresses that a rule takes, except addresses that are not looked up with
+// the fields.
 func (c *compiler) addresses(r *Rule) (src, dst marks) {
 	src, dst = c.endpoint(r.From), c.endpoint(r.To)
 	if r.To.Host.Kind == URPFFailed { // a destination has not come by any route
@@ -394,7 +393,7 @@ func (c *compiler) state(e *entry, out *CompiledRule) error {
 	return err
 }
 
-// profile fills in the place of a rule's profile, and its limiters.
+// profile fills in the index of a rule's profile, and its limiters.
 func (c *compiler) profile(r *Rule, out *CompiledRule) error {
 	p := Profile{Timeout: c.out.Timeouts, Priority: r.SetPrio}
 	if r.State != NoState {
@@ -416,7 +415,7 @@ func (c *compiler) profile(r *Rule, out *CompiledRule) error {
 	return nil
 }
 
-// override replaces timeouts by the timeouts that are given.
+// override replaces timeouts by the given ones.
 func (t *Timeouts) override(timeouts *[TimeoutCount]uint32) {
 	for i, given := range t {
 		if given.Given {
@@ -425,8 +424,8 @@ func (t *Timeouts) override(timeouts *[TimeoutCount]uint32) {
 	}
 }
 
-// timeouts returns the timeouts of a ruleset. Those of its optimization are among the
-// given ones.
+// timeouts returns the timeouts of a ruleset. The given ones include the timeouts of its
+// optimization.
 func (o *Options) timeouts() [TimeoutCount]uint32 {
 	out := DefaultTimeouts()
 	// As with pfctl, timeouts shrink from six tenths of the limit on.
@@ -438,7 +437,7 @@ func (o *Options) timeouts() [TimeoutCount]uint32 {
 	return out
 }
 
-// table returns the number of the table that a host is, with 1 added; 0 for no table.
+// table returns the number of a host's table plus 1, or 0 for no table.
 func (c *compiler) table(anchor string, h Host) (uint8, error) {
 	if h.Kind != InTable {
 		return 0, nil
@@ -456,12 +455,12 @@ func (c *compiler) table(anchor string, h Host) (uint8, error) {
 	return uint8(n) + 1, nil
 }
 
-// portSet returns the number of the set of the ports of a name.
+// portSet returns the number of the set of ports that have a name.
 func (c *compiler) portSet(name string) (uint16, error) {
 	return c.setOf(name, func(p CompilePort) bool { return p.Is(name) })
 }
 
-// setOf returns the number of a set of ports, which a text names.
+// setOf returns the number of a set of ports. name identifies the set.
 func (c *compiler) setOf(name string, has func(CompilePort) bool) (uint16, error) {
 	if n, ok := c.ports[name]; ok {
 		return n, nil
@@ -481,10 +480,12 @@ func (c *compiler) setOf(name string, has func(CompilePort) bool) (uint16, error
 	return n, nil
 }
 
-// TagMask is of the bits by which the datapath tells tags apart: a state has no room for more.
+// TagMask is the mask of the bits that distinguish tags in the datapath: a state has no room for
+// more.
 const TagMask = 1<<20 - 1
 
-// TagNumber returns the number of a tag: FNV-1a, 0 for none. No other one is 0 under TagMask.
+// TagNumber returns the number of a tag: FNV-1a, 0 for none. No other tag has the number 0 under
+// TagMask.
 func TagNumber(name string) uint32 {
 	if name == "" {
 		return 0
@@ -497,8 +498,8 @@ func TagNumber(name string) uint32 {
 	return h.Sum32() | 1
 }
 
-// tagNumber is TagNumber of a tag of the rules, which have no other one that is the same to the
-// datapath.
+// tagNumber returns TagNumber of a tag of the rules. It fails if another tag of the rules is the
+// same to the datapath.
 func (c *compiler) tagNumber(name string) (uint32, error) {
 	n := TagNumber(name)
 	if n == 0 {
@@ -580,7 +581,7 @@ func (c *compiler) etherRule(r *EtherRule) (CompiledEther, error) {
 	return out, err
 }
 
-// etherPorts returns the number of the set of ports that `on` means; 0 for all that there may be.
+// etherPorts returns the number of the set of ports that match `on`; 0 for all ports.
 func (c *compiler) etherPorts(on Interface) (uint16, error) {
 	if skip := slices.ContainsFunc(c.in.Ports, func(p CompilePort) bool { return p.Skip }); !skip && !on.Not {
 		if on.Name == "" {
@@ -588,7 +589,7 @@ func (c *compiler) etherPorts(on Interface) (uint16, error) {
 		}
 		return c.portSet(on.Name)
 	}
-	// no name has blanks
+	// no name has spaces
 	return c.setOf(fmt.Sprintf("ether %v %s", on.Not, on.Name), func(p CompilePort) bool {
 		return !p.Skip && (on.Name == "" || p.Is(on.Name) != on.Not)
 	})

@@ -11,8 +11,8 @@ import (
 	"bascule/pf/reference"
 )
 
-// manyRules returns rules that each have a source and a port of their own; the
-// odd ones have nothing but their direction if wild.
+// manyRules returns rules that each have their own source and port. If wild,
+// the odd ones have only a direction.
 func manyRules(n int, wild bool) *pf.Ruleset {
 	rs := &pf.Ruleset{}
 	for i := range n {

@@ -20,7 +20,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// compilePorts are pftest's ports, in slots that are not next to each other.
+// compilePorts returns pftest's ports, in slots with gaps between them.
 func compilePorts() ([]pf.CompilePort, map[string]uint16) {
 	var ports []pf.CompilePort
 	slots := map[string]uint16{}
@@ -31,7 +31,7 @@ func compilePorts() ([]pf.CompilePort, map[string]uint16) {
 	return ports, slots
 }
 
-// tables numbers tables as they are asked for.
+// tables assigns numbers to tables at their first use.
 type tables struct {
 	entries map[string][]pf.TableEntry // by path
 	numbers map[string]int
@@ -79,7 +79,7 @@ func bodies(to map[string]*pf.Ruleset, at string, rs *pf.Ruleset) {
 func dynamicAddresses(name string, modes []string) []netip.Prefix {
 	prefix, other := netip.MustParsePrefix("10.0.0.254/24"), netip.MustParsePrefix("2001:db8::fe/64")
 	if name != "em0" {
-		if len(modes) > 0 { // networks in each other, and one twice
+		if len(modes) > 0 { // nested networks, and one twice
 			return []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("10.0.0.0/24"),
 				netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/24")}
 		}
@@ -91,8 +91,8 @@ func dynamicAddresses(name string, modes []string) []netip.Prefix {
 	return []netip.Prefix{netip.PrefixFrom(prefix.Addr(), 32), netip.PrefixFrom(other.Addr(), 128)}
 }
 
-// TestCompileIsReference compares what programs find with what trying the
-// rules one by one finds.
+// TestCompileIsReference compares the results of compiled programs with the
+// results of trying the rules one by one.
 func TestCompileIsReference(t *testing.T) {
 	rapid.Check(t, compileIsReference)
 }
@@ -112,7 +112,7 @@ func compileIsReference(t *rapid.T) {
 		inside := map[string]*pf.Ruleset{}
 		bodies(inside, at, rs)
 		for path, rs := range inside {
-			if all[path] != nil { // has two rulesets
+			if all[path] != nil { // the path has two rulesets
 				t.Skip()
 			}
 			all[path] = rs
@@ -126,7 +126,7 @@ func compileIsReference(t *rapid.T) {
 			load(at, pftest.Anchors(main).Draw(t, "anchor "+at))
 		}
 	}
-	for at := range loaded { // and no ruleset in the place of a body
+	for at := range loaded { // and no ruleset that replaces a body
 		if all[at] != loaded[at] {
 			t.Skip()
 		}
@@ -135,7 +135,7 @@ func compileIsReference(t *rapid.T) {
 	c, err := compile(main, loaded)
 	if err != nil {
 		if strings.Contains(err.Error(), "call each other") || strings.Contains(err.Error(), "calls of anchors") {
-			t.Skip() // the reference has no bottom
+			t.Skip() // the reference would recurse for ever
 		}
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func compileIsReference(t *rapid.T) {
 	}
 }
 
-// compiled is a ruleset for both: a program to walk, and the reference.
+// compiled is a ruleset in both forms: a program to walk, and the reference.
 type compiled struct {
 	walker
 	reference.Evaluator
@@ -176,7 +176,7 @@ func compile(main *pf.Ruleset, loaded map[string]*pf.Ruleset) (*compiled, error)
 	if err != nil {
 		return nil, err
 	}
-	maps.DeleteFunc(all, func(at string, _ *pf.Ruleset) bool { // what cannot be called
+	maps.DeleteFunc(all, func(at string, _ *pf.Ruleset) bool { // anchors that cannot be called
 		return at == "" || strings.HasPrefix(path.Base(at), "_")
 	})
 	var c compiled
@@ -186,7 +186,8 @@ func compile(main *pf.Ruleset, loaded map[string]*pf.Ruleset) (*compiled, error)
 	return &c, nil
 }
 
-// compare returns how the two differ about a packet, "" if they do not.
+// compare returns the difference of the two results for a packet, "" for
+// none.
 func (c *compiled) compare(p *reference.Packet) string {
 	main := c.Evaluator.Rules
 	got := c.walk(p)
@@ -214,7 +215,7 @@ func (c *compiled) compare(p *reference.Packet) string {
 		*p, rule, matches, got.tag, want.Rule, want.Matches, want.Tag, main)
 }
 
-// TestCompileCases compares the two where chance seldom leads.
+// TestCompileCases compares the two in cases that random rules seldom reach.
 func TestCompileCases(t *testing.T) {
 	for _, rules := range []string{
 		"",
@@ -289,7 +290,7 @@ func TestCompileCases(t *testing.T) {
 	}
 }
 
-// checkProgram looks for what no walk would notice.
+// checkProgram finds errors that no walk would notice.
 func checkProgram(t *testing.T, p *pf.Program) {
 	t.Helper()
 	for i, n := range p.Networks {
@@ -312,7 +313,7 @@ func checkProgram(t *testing.T, p *pf.Program) {
 	}
 }
 
-// TestCompileHandMade compiles what the parser does not make.
+// TestCompileHandMade compiles rulesets that the parser does not return.
 func TestCompileHandMade(t *testing.T) {
 	v4 := pf.Host{Kind: pf.Prefix, Addr: netip.MustParseAddr("10.0.0.1"), Bits: 32}
 	v6 := pf.Host{Kind: pf.Range, Addr: netip.MustParseAddr("2001:db8::"), Last: netip.MustParseAddr("2001:db8::1")}
@@ -340,12 +341,12 @@ func TestCompileHandMade(t *testing.T) {
 	}
 }
 
-// TestCompileMany compiles more rules than one group has.
+// TestCompileMany compiles more rules than fit into one group.
 func TestCompileMany(t *testing.T) {
 	const n = 3 * pf.GroupRules
 	rs := manyRules(n, true)
 	for i := 1; i < n; i += 2 {
-		rs.Rules[i].Action = pf.Match // so that it shows which of them are found
+		rs.Rules[i].Action = pf.Match // so that the result shows which of them were found
 	}
 	c, err := compile(rs, nil)
 	if err != nil {
@@ -366,12 +367,12 @@ func TestCompileMany(t *testing.T) {
 	}
 }
 
-// TestCompileFields looks at what the datapath is told of rules beside their
+// TestCompileFields checks what the datapath gets of rules apart from their
 // conditions.
 func TestCompileFields(t *testing.T) {
 	type fields struct {
 		rule    string
-		want    pf.CompiledRule // without what all have: End, ICMP4, ICMP6, Profile
+		want    pf.CompiledRule // without what all rules have: End, ICMP4, ICMP6, Profile
 		profile pf.Profile
 	}
 	defaults := pf.Profile{Timeout: pf.DefaultTimeouts()}
@@ -443,7 +444,7 @@ func TestCompileFields(t *testing.T) {
 	}
 }
 
-// TestCompileAnchors looks at the numbers and ends of rules in anchors.
+// TestCompileAnchors checks the numbers and ends of rules in anchors.
 func TestCompileAnchors(t *testing.T) {
 	main, err := pf.Parse("pf.conf", []byte(`set block-policy return
 pass
@@ -472,10 +473,10 @@ anchor { block quick }
 	}
 	want := []string{
 		`0: 0 ""@0 answer 0 end 7`,
-		`1: 3 ""@1 answer 0 end 6`, // an anchor: jumps over its rules
+		`1: 3 ""@1 answer 0 end 6`, // an anchor: it jumps over its rules
 		`2: 1 "a"@0 answer 3 end 6`,
 		`3: 0 "a/b"@0 answer 0 end 6`,
-		`4: 1 "a/b"@1 answer 0 end 6`, // its own file has no block-policy
+		`4: 1 "a/b"@1 answer 0 end 6`, // the anchor's own file has no block-policy
 		`5: 2 "a"@2 answer 0 end 7`,
 		`6: 1 "_3"@0 answer 3 end 7`,
 	}
@@ -487,7 +488,7 @@ anchor { block quick }
 	}
 }
 
-// TestCompileEther looks at rules for frames.
+// TestCompileEther checks rules for frames.
 func TestCompileEther(t *testing.T) {
 	main, err := pf.Parse("pf.conf", []byte(`ether block in quick on ! em0 proto 0x0806 from 02:00:00:00:00:01 to ! ff:ff:ff:00:00:00/24 tag A
 ether pass out on em proto 0x0800 l3 from 10.0.0.0/8 to any
@@ -510,7 +511,8 @@ ether pass on em0 tagged A
 	if diff := cmp.Diff(want, c.Ether); diff != "" {
 		t.Error(diff)
 	}
-	// em0 is in slot 1, em1 in slot 4, and others are in slots behind
+	// em0 is in slot 1, em1 in slot 4, and the other ports are in slots
+	// behind
 	var all uint64
 	for _, p := range pftest.Ports() {
 		all |= 1 << c.slots[p.Name]
@@ -526,7 +528,8 @@ ether pass on em0 tagged A
 	}
 }
 
-// TestCompileSkip has ports that pf does not judge: neither rules nor ether rules are asked there.
+// TestCompileSkip: at ports that pf skips, neither rules nor ether rules are
+// tried.
 func TestCompileSkip(t *testing.T) {
 	main, err := pf.Parse("pf.conf", []byte("ether block\nether block on ! em0\nether block on em\nblock\n"), pf.Source{})
 	if err != nil {
@@ -551,7 +554,7 @@ func TestCompileSkip(t *testing.T) {
 	}
 }
 
-// TestCompileTags has tags that a state could not tell apart: such names are refused.
+// TestCompileTags: tags that a state could not distinguish are refused.
 func TestCompileTags(t *testing.T) {
 	seen := map[uint32]string{}
 	var same [2]string
@@ -587,7 +590,7 @@ func TestCompileTags(t *testing.T) {
 	}
 }
 
-// TestCompileRefuses looks at what is too much.
+// TestCompileRefuses: rulesets beyond the limits are refused.
 func TestCompileRefuses(t *testing.T) {
 	call := func(name string, body *pf.Ruleset) pf.Rule {
 		return pf.Rule{Action: pf.CallAnchor, Anchor: &pf.Anchor{Name: name, Body: body}}
@@ -598,7 +601,7 @@ func TestCompileRefuses(t *testing.T) {
 		r.StateOpts.Timeouts[pf.TCPFirst] = pf.Timeout{Given: true, Value: uint32(i)}
 		profiles.Rules = append(profiles.Rules, r)
 	}
-	memory := &pf.Ruleset{} // ranges of the most networks
+	memory := &pf.Ruleset{} // ranges that take the largest number of networks
 	for i := range 30000 {
 		first := netip.MustParseAddr("2001:db8::1").As16()
 		last := netip.MustParseAddr("fdff:ffff:ffff:ffff:ffff:ffff:ffff:fffe").As16()
@@ -636,7 +639,7 @@ func TestCompileRefuses(t *testing.T) {
 	}
 }
 
-// packets are packets of all kinds that rules tell apart.
+// packets returns packets of all kinds that rules distinguish.
 func packets() []*reference.Packet {
 	var headers []reference.Packet
 	for _, port := range []uint16{21, 22, 23, 53} {

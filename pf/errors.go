@@ -12,24 +12,24 @@ import (
 	"unicode/utf8"
 )
 
-// maxErrors is how many errors of a file are reported: more are rarely read.
+// maxErrors is the largest number of errors of a file to report: people rarely read more.
 const maxErrors = 20
 
-// An Error is something wrong in a pf.conf.
+// An Error is an error in a pf.conf.
 type Error struct {
 	Pos     Pos    // for text in a macro, the place where the macro is used
 	Line    string // the line that Pos is in, without its end
-	Message string // what is wrong, and what to give instead
-	Limit   bool   // the text is no mistake, but there is more than can be taken
-	Missing bool   // the text is no mistake, but the datapath does not carry it out, or the host cannot
+	Message string // what is wrong, and what to write instead
+	Limit   bool   // the text is correct, but exceeds a limit
+	Missing bool   // the text is correct, but the datapath, or the host, cannot carry it out
 }
 
-// Error returns three lines without the last one's end: the place and the
-// message, the line, and a caret below the place.
+// Error returns three lines, without the last newline: the place and the message, the
+// line, and a caret below the place.
 func (e Error) Error() string {
 	line, at := excerpt(e.Line, min(max(e.Pos.Column-1, 0), len(e.Line)))
 	before := line[:at]
-	// A tab is as wide below as above, whatever the terminal makes of it.
+	// A tab is as wide below as above, whatever the terminal's tab stops are.
 	blank := strings.Map(func(c rune) rune {
 		if c == '\t' {
 			return c
@@ -48,8 +48,8 @@ func (e Error) Brief() string {
 	return fmt.Sprintf("%s: %s%s", e.Pos, printable(e.Message), remedy)
 }
 
-// Brief returns the text of err for where there is room for one line: of mistakes in rules
-// it has the first, without its line and caret.
+// Brief returns the text of err in one line. For mistakes in rules it returns the first
+// one, without its line and caret.
 func Brief(err error) string {
 	var list ErrorList
 	if !errors.As(err, &list) || len(list) == 0 {
@@ -62,12 +62,12 @@ func Brief(err error) string {
 	return strings.Replace(err.Error(), list.Error(), brief, 1)
 }
 
-// maxShown is how many bytes of a line are shown on each side of a mistake. If a
-// terminal has to break a line, a caret below it points nowhere.
+// maxShown is the number of bytes of a line to show on each side of a mistake. If a
+// terminal broke the line, the caret below would point nowhere.
 const maxShown = 120
 
-// excerpt returns the part of a line around a byte, and the byte's place in it.
-// A line that is not long is returned whole.
+// excerpt returns the part of a line around a byte, and the byte's place in it. It returns
+// a short line whole.
 func excerpt(line string, at int) (string, int) {
 	const gap = "..."
 	if len(line) <= 2*maxShown {
@@ -88,8 +88,8 @@ func excerpt(line string, at int) (string, int) {
 	return line, at
 }
 
-// printable returns s with a mark for each character that a terminal might
-// obey, tabs aside.
+// printable returns s with a mark for each control character, except tabs: a terminal
+// might obey these.
 func printable(s string) string {
 	return strings.Map(func(c rune) rune {
 		if c != '\t' && !unicode.IsGraphic(c) {
@@ -102,12 +102,12 @@ func printable(s string) string {
 // String returns FILE:LINE:COLUMN.
 func (p Pos) String() string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
 
-// An ErrorList has the mistakes in a pf.conf and the files it includes, in the
-// order in which they are read: at least one, at most 20.
+// An ErrorList has the errors of a pf.conf and the files that it includes, in reading
+// order: at least one, at most 20.
 type ErrorList []Error
 
-// order puts neighbouring errors of one file into the order of their places. Some
-// errors are found only when the end of a rule is known.
+// order sorts neighbouring errors of one file by place. Some errors are found only at the
+// end of a rule.
 func (list ErrorList) order() {
 	for len(list) > 0 {
 		n := 1
@@ -121,12 +121,13 @@ func (list ErrorList) order() {
 	}
 }
 
-// OnlyLimits reports whether the only fault is that there is too much.
+// OnlyLimits reports whether all errors are exceeded limits.
 func (list ErrorList) OnlyLimits() bool {
 	return !slices.ContainsFunc(list, func(e Error) bool { return !e.Limit })
 }
 
-// OnlyMissing reports whether the only fault is what the datapath does not carry out.
+// OnlyMissing reports whether all errors are about words that the datapath does not carry
+// out.
 func (list ErrorList) OnlyMissing() bool {
 	return !slices.ContainsFunc(list, func(e Error) bool { return !e.Missing })
 }

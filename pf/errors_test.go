@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestBrief wants of mistakes one line, without the rule and its caret.
+// TestBrief: mistakes become one line, without the rule and its caret.
 func TestBrief(t *testing.T) {
 	one := Error{Pos: Pos{File: "f", Line: 2, Column: 1}, Line: "blck", Message: "expected a rule, found `blck`"}
 	two := Error{Pos: Pos{File: "f", Line: 3, Column: 5}, Line: "pass x", Message: "wrong; give y"}

@@ -18,13 +18,13 @@ type etherSpec struct {
 	from, to     []EtherHost
 	l3From, l3To []host
 
-	tag, tagged, id bool // given
+	tag, tagged, id bool // whether they were given
 }
 
-// maxEtherLabels is how many labels a rule may have in FreeBSD.
+// maxEtherLabels is the largest number of labels of a rule in FreeBSD.
 const maxEtherLabels = 5
 
-// ether reads a rule for frames, as of FreeBSD's pf.conf(5).
+// ether parses a rule for frames, as in FreeBSD's pf.conf(5).
 func (p *parser) ether(first token) {
 	if p.anchors > 0 {
 		p.failf(first.pos, "ether: rules for frames are of the whole ruleset; they cannot be in an anchor")
@@ -69,9 +69,9 @@ func (p *parser) ether(first token) {
 	p.expandEther(&s)
 }
 
-// etherType reads an EtherType; 0 is any. Numbers below are lengths in a frame
-// (802.3 3.2.6). The datapath looks behind lengths, so a rule about one would
-// match nothing.
+// etherType reads an EtherType; 0 means any. Smaller numbers are lengths in a
+// frame (802.3 3.2.6). The datapath looks behind lengths, so a rule about one
+// would match nothing.
 func (p *parser) etherType() uint16 {
 	const lowest = 0x0600
 	pos := p.tok.pos
@@ -123,7 +123,7 @@ func (p *parser) etherOptions(s *etherSpec) {
 	}
 }
 
-// etherHosts reads MAC addresses; no address is any.
+// etherHosts reads MAC addresses; none means any.
 func (p *parser) etherHosts() []EtherHost {
 	var hosts []EtherHost
 	anywhere := false
@@ -174,7 +174,7 @@ func (p *parser) etherHost() EtherHost {
 	return h
 }
 
-// parseMAC reads six bytes. As in FreeBSD, each has one digit or two.
+// parseMAC parses six bytes. As in FreeBSD, each has one digit or two.
 func parseMAC(text string) (mac [6]byte, ok bool) {
 	if addr, err := net.ParseMAC(text); err == nil && len(addr) == len(mac) {
 		return [6]byte(addr), true

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// combinations returns how many rules lists make, or a number above limit.
+// combinations returns the number of rules that lists make, or a number above limit.
 func combinations(limit int, lengths ...int) int {
 	n := 1
 	for _, l := range lengths {
@@ -24,7 +24,7 @@ func combinations(limit int, lengths ...int) int {
 	return n
 }
 
-// reserve counts n rules more.
+// reserve counts n more rules.
 func (p *parser) reserve(n int, pos Pos) {
 	if *p.rules += n; *p.rules > maxRules {
 		what := "there are"
@@ -35,7 +35,7 @@ func (p *parser) reserve(n int, pos Pos) {
 	}
 }
 
-// orOne returns the list. For an empty list it returns one zero value, which is any.
+// orOne returns the list, or one zero value for an empty list, which means any.
 func orOne[T any](list []T, zero *[1]T) []T {
 	if len(list) == 0 {
 		return zero[:]
@@ -110,7 +110,7 @@ func (p *parser) expand(s *spec) {
 	}
 }
 
-// commonFamily returns the family of all of the hosts, or 0.
+// commonFamily returns the family of all hosts, or 0 if they differ.
 func commonFamily(hosts []host) Family {
 	if len(hosts) == 0 {
 		return 0
@@ -124,8 +124,8 @@ func commonFamily(hosts []host) Family {
 	return family
 }
 
-// combine sets a rule's family and, for link-local addresses, its interface.
-// It reports false if the hosts cannot be of one packet.
+// combine sets a rule's family and, for link-local addresses, its interface. It reports false if
+// no packet can have both hosts.
 func combine(r *Rule, family Family, from, to *host) bool {
 	for _, h := range [2]*host{from, to} {
 		f := h.family()
@@ -214,7 +214,7 @@ func (p *parser) addOwned(s *spec, r Rule) bool {
 // add adds a rule.
 func (p *parser) add(s *spec, r Rule) bool {
 	for _, h := range [2]*Host{&r.From.Host, &r.To.Host} {
-		// As in pf, a mask that leaves all of an address is none.
+		// As in pf, a mask that keeps the whole address is no mask.
 		if h.Kind == Dynamic && (h.Bits >= 128 || h.Bits >= 32 && r.Family == Inet) {
 			h.Bits = -1
 		}
@@ -239,16 +239,15 @@ func (p *parser) append(s *spec, r Rule) bool {
 		return p.addOld(s, r)
 	}
 	if n := len(p.set.Rules); n == cap(p.set.Rules) {
-		// A rule is large. Here it is copied once on average, which costs less
-		// than append's five copies.
+		// A rule is large. This way it is copied once on average; append would copy it
+		// five times.
 		p.set.Rules = append(make([]Rule, 0, max(16, 2*n)), p.set.Rules...)
 	}
 	p.set.Rules = append(p.set.Rules, r)
 	return true
 }
 
-// expandNames replaces $if and so on in the label and the tags of a rule by
-// their values.
+// expandNames replaces $if and similar words in the label and the tags of a rule by their values.
 func (p *parser) expandNames(s *spec, r *Rule) bool {
 	type text struct {
 		text  *string
@@ -257,7 +256,7 @@ func (p *parser) expandNames(s *spec, r *Rule) bool {
 		limit int
 	}
 	texts := []text{{&r.Label, optLabel, "label", maxLabel}, {&r.Tag, optTag, "tag", maxTag}, {&r.Tagged, optTagged, "tag", maxTag}}
-	r.Labels = slices.Clone(r.Labels) // those of the other rules of a list have other words
+	r.Labels = slices.Clone(r.Labels) // the labels of the list's other rules have other words
 	for i := range r.Labels {
 		texts = append(texts, text{&r.Labels[i], optLabel, "label", maxLabel})
 	}
@@ -290,7 +289,7 @@ var ruleWords = []struct {
 	{"$nr", func(_ *Rule, number int) string { return strconv.Itoa(number) }},
 }
 
-// labelAddress is an address as in a label.
+// labelAddress returns an address as a label shows it.
 func labelAddress(e Endpoint) string {
 	var s string
 	switch h := e.Host; h.Kind {
@@ -319,7 +318,7 @@ func labelAddress(e Endpoint) string {
 	return s
 }
 
-// labelPort is a port as in a label.
+// labelPort returns a port as a label shows it.
 func labelPort(port Port) string {
 	lo, hi := strconv.Itoa(int(port.Lo)), strconv.Itoa(int(port.Hi))
 	switch port.Op {
@@ -345,7 +344,7 @@ func labelPort(port Port) string {
 	return ""
 }
 
-// labelProto is a protocol as in a label.
+// labelProto returns a protocol as a label shows it.
 func labelProto(proto uint8) string {
 	if name, ok := protocolNames[proto]; ok {
 		return name
@@ -356,8 +355,8 @@ func labelProto(proto uint8) string {
 	return strconv.Itoa(int(proto))
 }
 
-// spoofed is an argument of antispoof: an interface. It stands for the addresses that
-// it has now or, in parentheses, for those that it has then.
+// spoofed is an argument of antispoof: an interface. It means the interface's addresses at the
+// time of the load or, in parentheses, its current addresses.
 type spoofed struct {
 	name    string
 	dynamic bool
@@ -421,8 +420,8 @@ func (p *parser) antispoof(first token) {
 	}
 }
 
-// addressesOf returns the hosts that an interface of antispoof has. An error says that there is no
-// such interface.
+// addressesOf returns the hosts of an interface of antispoof. It fails if there is no such
+// interface.
 func (p *parser) addressesOf(i spoofed, modes []string) ([]host, error) {
 	if i.dynamic {
 		return []host{{Host: Host{Kind: Dynamic, Name: i.name, Modes: modes, Bits: -1}, pos: i.pos}}, nil
@@ -442,15 +441,14 @@ func (p *parser) addressesOf(i spoofed, modes []string) ([]host, error) {
 	return hosts, nil
 }
 
-// loopback reports whether hosts are the addresses of the machine's loopback. The machine
-// talks to itself by it, from all of its addresses, also from those that are not 127.0.0.1
-// and ::1.
+// loopback reports whether hosts are the addresses of the machine's loopback. The machine talks to
+// itself through it from all of its addresses, not only from 127.0.0.1 and ::1.
 func loopback(hosts []host) bool {
 	return slices.ContainsFunc(hosts, func(h host) bool { return h.Addr.IsLoopback() })
 }
 
 // block adds the rules of antispoof for some addresses, and reports whether there are any. As in
-// pfctl there are none for an interface without addresses.
+// pfctl, an interface without addresses has none.
 func (p *parser) block(base Rule, on Interface, hosts []host) bool {
 	s := &p.spec
 	s.rule, s.from.hosts = base, s.from.hosts[:0]

@@ -8,19 +8,20 @@ import (
 )
 
 // A field is a field of packets whose values are numbered, unlike addresses. Its values
-// are those of its cells.
+// are the values of its cells.
 type field struct {
 	dim  int
 	cell int // cell of its first value
 	size uint32
-	// of returns a rule's condition on the field; the zero ask is none.
+	// of returns a rule's condition on the field; the zero ask means none.
 	of func(r *Rule) ask
-	// take returns the values that fulfil an ask. may says whether a fragment is
-	// taken, too, of which nothing is known.
+	// take returns the values that satisfy an ask. With may it also takes fragments
+	// that lack the field.
 	take func(c *compiler, a ask, may bool) spans
 }
 
-// An ask is the condition of a rule on a field. a and b are of the field's own kind.
+// An ask is the condition of a rule on a field. The meaning of a and b depends on the
+// field.
 type ask struct {
 	name  string
 	not   bool
@@ -42,8 +43,8 @@ func askPort(r *Rule) ask {
 	return ask{name: r.On.Name, not: r.On.Not, kind: uint8(r.Direction)}
 }
 
-// takePort numbers the values otherwise than the cells do: all values of the way in are
-// before all of the way out. So rules for one direction have few spans.
+// takePort numbers the values in another order than the cells: all values for the way
+// in precede all values for the way out. So rules for one direction have few spans.
 func (c *compiler) takePort(a ask, _ bool) spans {
 	ports := spans{{0, MaxPorts}}
 	if a.name != "" {
@@ -66,7 +67,7 @@ func (c *compiler) takePort(a ask, _ bool) spans {
 	return out
 }
 
-// Is says whether a name is that of the port, or of a group that it is in.
+// Is reports whether name is the port's name, or the name of a group of the port.
 func (p CompilePort) Is(name string) bool {
 	return name == "any" || name == p.Name || slices.Contains(p.Groups, name) || name != "" && name == GroupName(p.Name)
 }
@@ -95,7 +96,7 @@ func (c *compiler) takeProto(a ask, _ bool) spans {
 		switch {
 		case a.kind&askFamily != 0 && Family(a.a) != family:
 		case a.kind&askProtocol != 0:
-			// pf has each of the two in its own family only
+			// in pf each of the two belongs to its own family only
 			if a.b == protoICMP && family == Inet6 || a.b == protoICMPv6 && family == Inet {
 				continue
 			}
@@ -121,7 +122,7 @@ func (c *compiler) takeSport(a ask, may bool) spans {
 	return out
 }
 
-// askICMP is a kind beside those of ports.
+// askICMP is a further kind, beside the kinds of ports.
 const askICMP = 0x80
 
 func askDport(r *Rule) ask {
@@ -138,16 +139,15 @@ func askDport(r *Rule) ask {
 	return a
 }
 
-// The types of ICMP that answer a question: of echo, router solicitation,
-// timestamp, information, mask, where-are-you and registration; and of ICMPv6:
-// of echo, who-are-you and mtrace.
+// The types of ICMP answers: of echo, router solicitation, timestamp, information,
+// mask, where-are-you and registration; and of ICMPv6: of echo, who-are-you and mtrace.
 var (
 	icmp4Answers = []uint32{0, 9, 14, 16, 18, 34, 36}
 	icmp6Answers = []uint32{129, 140, 200}
 )
 
-// notAnswers are all values but ICMP's answers. A rule that keeps state leaves answers
-// to the state of the question, as in pf.
+// notAnswers are all values but ICMP's answers. As in pf, a rule that keeps state
+// leaves answers to the state of the question.
 var notAnswers = func() spans {
 	var out spans
 	at := uint32(0)
@@ -185,7 +185,7 @@ func (c *compiler) takeDport(a ask, may bool) spans {
 	return out
 }
 
-// ports returns the ports that a comparison of ports takes.
+// ports returns the ports that a comparison accepts.
 func (a ask) ports() spans {
 	lo, hi := uint32(a.a), uint32(a.b)
 	var out spans
@@ -269,9 +269,9 @@ func (c *compiler) takeTOS(a ask, _ bool) spans {
 // spans are values of a field: ranges in rising order that do not touch.
 type spans []span
 
-type span struct{ lo, hi uint32 } // hi is behind the last
+type span struct{ lo, hi uint32 } // hi is the first value behind the range
 
-// add appends a range, which may be empty, behind the others.
+// add appends a range, which may be empty.
 func (s spans) add(lo, hi uint32) spans {
 	switch {
 	case lo >= hi:
@@ -301,12 +301,12 @@ func (s spans) and(o spans) spans {
 // A demand has the conditions on a field of an entry, and of the calls around it.
 type demand struct {
 	ask
-	calls *scope // innermost scope whose call asks something; nil for none
+	calls *scope // innermost scope whose call has a condition; nil for none
 	may   bool
 }
 
-// field fills in the cells of a field, if a rule asks something of it, or if the
-// program has it for another reason.
+// field fills in the cells of a field, if a rule has a condition on it, or if the
+// program needs it for another reason.
 func (c *compiler) field(f *field) error {
 	var (
 		values = map[demand]spans{}
@@ -380,7 +380,7 @@ func (c *compiler) field(f *field) error {
 	return nil
 }
 
-// asking returns the innermost scope whose call asks something of the field.
+// asking returns the innermost scope whose call has a condition on the field.
 func (f *field) asking(s *scope) *scope {
 	for s.call != nil && f.of(s.call) == (ask{}) {
 		s = s.around

@@ -11,9 +11,9 @@ import (
 	"slices"
 )
 
-// carried are the words about where packets go that the datapath carries out. A rule
-// with another such word is refused when it is compiled. What one word needs in the
-// datapath is not what another needs, so each has its entry.
+// carried are the words for a packet's way that the datapath carries out. Compile refuses a rule
+// with another such word. Each word has its own entry, since each needs other parts of the
+// datapath.
 var carried = map[string]bool{
 	"nat-to":               true,
 	"rdr-to":               true,
@@ -39,16 +39,16 @@ var carried = map[string]bool{
 // Why words are never carried out.
 const notDiverted = "is read, but not carried out: Linux has no divert(4) sockets; leave it out, or have nft(8) of a host queue packets"
 
-// never has these words.
+// never are words that are never carried out.
 var never = map[string]string{"divert-packet": notDiverted}
 
 const notCarried = "is read, but not carried out yet; leave it out, or have nft(8) of a host do it"
 
-// Missing returns an error for each word of a ruleset, its anchors and what it loads that
-// the datapath does not carry out: at most 20.
+// Missing returns an error for each word of a ruleset, its anchors and what it loads that the
+// datapath does not carry out, 20 at most.
 func (r *Ruleset) Missing() ErrorList {
 	var list ErrorList
-	seen := map[*Ruleset]bool{} // lists in the call of an anchor make several that share a body
+	seen := map[*Ruleset]bool{} // lists in the call of an anchor make several calls that share a body
 	r.missing(&list, seen)
 	list.order()
 	return list
@@ -77,7 +77,7 @@ func (r *Ruleset) missing(list *ErrorList, seen map[*Ruleset]bool) {
 			if why == "" || len(*list) == maxErrors {
 				return
 			}
-			// One is enough of a place. Lists make several rules of one.
+			// One error for a place is enough. Lists make several rules of one.
 			if !slices.ContainsFunc(*list, func(e Error) bool { return e.Pos == at.Pos }) {
 				*list = append(*list, Error{Pos: at.Pos, Line: at.Line, Message: word + ": " + why, Missing: true})
 			}
@@ -91,8 +91,8 @@ func (r *Ruleset) missing(list *ErrorList, seen map[*Ruleset]bool) {
 	}
 }
 
-// notDiverted returns why what the rule diverts cannot be, "" if it can. A state says where the
-// packets of a connection go, and has one such place.
+// notDiverted returns why the rule's packets cannot be diverted, "" if they can. A state has one
+// place for the packets of a connection.
 func (r *Rule) notDiverted() string {
 	switch {
 	case r.Action == Pass && r.State == NoState:
@@ -156,8 +156,7 @@ func (r *Rule) PoolTables() (names []string) {
 // singleSources is why the table of a limiter whose sources are networks is refused.
 const singleSources = "holds for sources that are single addresses: commands alone change the networks of a table"
 
-// missing returns an error for each word of the rulesets that the datapath does not carry
-// out.
+// missing returns an error for each word of the rulesets that the datapath does not carry out.
 func (c *compiler) missing() ErrorList {
 	var list ErrorList
 	seen := map[*Ruleset]bool{}
@@ -168,8 +167,8 @@ func (c *compiler) missing() ErrorList {
 	return list
 }
 
-// translations fills in the translations of the rule at a place of the program. Pools of
-// interfaces get the addresses of the moment.
+// translations fills in the translations of a rule of the program. Pools of interfaces get the
+// current addresses.
 func (c *compiler) translations(at int, e *entry) error {
 	if c.out.Translations == nil {
 		c.out.Translations = make([][]Translation, len(c.entries))
@@ -194,7 +193,7 @@ func (c *compiler) translations(at int, e *entry) error {
 }
 
 // mayLoop reports whether the pool has addresses of the host's loopback, or can get some without a
-// load. While it has none, the setting of the host that lets packets in there stays.
+// load. As long as it has none, the host's setting that admits such packets is unchanged.
 func (p *Pool) mayLoop() bool {
 	return p.Table != "" || p.Interface != "" || slices.ContainsFunc(p.Addrs, loops)
 }
@@ -204,8 +203,8 @@ func loops(p netip.Prefix) bool {
 	return p.Overlaps(netip.MustParsePrefix("127.0.0.0/8")) || p.Contains(netip.IPv6Loopback())
 }
 
-// translates writes the translations of a rule behind those of the rules before, as struct
-// pf_translation of bpf/pf/types.h: one for each family that the rule is for.
+// translates appends the translations of a rule to the program, as struct pf_translation of
+// bpf/pf/types.h: one for each family of the rule.
 func (c *compiler) translates(r *CompiledRule, e *entry, list []Translation) {
 	r.Flags |= RuleTranslates
 	if e.On.Name != "" && !e.On.Not {
@@ -233,7 +232,7 @@ func (c *compiler) translates(r *CompiledRule, e *entry, list []Translation) {
 	}
 }
 
-// route fills in the next hops of the rule at a place of the program, as translations does.
+// route fills in the next hops of a rule of the program, as translations does.
 func (c *compiler) route(at int, e *entry) error {
 	if c.out.Routes == nil {
 		c.out.Routes = make([]*Route, len(c.entries))
@@ -264,7 +263,7 @@ func (c *compiler) route(at int, e *entry) error {
 	return nil
 }
 
-// divert fills in the socket of the rule at a place of the program, as route does next hops.
+// divert fills in the socket of a rule of the program, as route does next hops.
 func (c *compiler) divert(at int, e *entry) {
 	if c.in.Check || e.action != Pass {
 		return
@@ -280,7 +279,7 @@ func (c *compiler) divert(at int, e *entry) {
 			continue
 		}
 		addr := e.Divert.Addr
-		if e.Divert.Kind != DivertTo { // the packets say it
+		if e.Divert.Kind != DivertTo { // the packets have the address
 			addr = netip.IPv4Unspecified()
 			if family == Inet6 {
 				addr = netip.IPv6Unspecified()
@@ -292,7 +291,7 @@ func (c *compiler) divert(at int, e *entry) {
 	}
 }
 
-// placePools fills in where the translations, next hops and sockets of rules are among all words.
+// placePools fills in the places of translations, next hops and sockets of rules among all words.
 func (c *compiler) placePools() {
 	for i := range c.out.Rules {
 		if r := &c.out.Rules[i]; r.Translations != 0 {
@@ -318,14 +317,14 @@ const (
 // afToDst is PF_AF_TO_DST of enum pf_translation_kind (bpf/pf/types.h).
 const afToDst = AfTo + 1
 
-// routeTo is PF_ROUTE_TO there; those of the other kinds of routes follow it.
+// routeTo is PF_ROUTE_TO there; the values of the other kinds of routes follow it.
 const routeTo = afToDst + 1
 
 // divertTo is PF_DIVERT_TO there; PF_DIVERT_REPLY follows it.
 const divertTo = routeTo + TranslationKind(DupTo) + 1
 
-// destination returns the new destination of an AfTo of packets of a family, as the datapath
-// has it: the first of the two translations that it takes.
+// destination returns the new destination of an AfTo for packets of a family, in the datapath's
+// form: the first of its two translations.
 func (t *Translation) destination(family Family) []uint64 {
 	to := Translation{Kind: afToDst, Pool: t.To, Ports: PoolPorts{Low: t.ToPort}}
 	network := t.To.Method == Single && len(t.To.Addrs) == 1 && !t.To.Addrs[0].IsSingleIP()
@@ -335,7 +334,7 @@ func (t *Translation) destination(family Family) []uint64 {
 		flags = translationExtract
 	case t.To.IsEmpty():
 		flags = translationEmbed
-		if len(t.Pool.Addrs) > 0 { // of one address, too, that is what is in front
+		if len(t.Pool.Addrs) > 0 { // one address, too, is the prefix to put in front
 			to.Pool.Addrs = []netip.Prefix{netip.PrefixFrom(t.Pool.Addrs[0].Addr(), int(t.Embed)).Masked()}
 		}
 	case network && t.Embed != 0:
@@ -346,7 +345,7 @@ func (t *Translation) destination(family Family) []uint64 {
 	return to.wordsOf(t.Family, family, flags, t.Embed)
 }
 
-// source returns the new source likewise.
+// source returns the new source in the same form.
 func (t *Translation) source(family Family) []uint64 {
 	flags := uint64(0)
 	if t.To.IsEmpty() && t.Family == Inet6 && len(t.Pool.Addrs) > 0 && !t.Pool.Addrs[0].IsSingleIP() {
@@ -355,11 +354,11 @@ func (t *Translation) source(family Family) []uint64 {
 	return t.wordsOf(t.Family, family, flags, t.Embed)
 }
 
-// words returns a translation of packets of a family and its pool, as the datapath has them.
+// words returns a translation of packets of a family and its pool, in the datapath's form.
 func (t *Translation) words(family Family) []uint64 { return t.wordsOf(family, family, 0, 0) }
 
-// wordsOf returns the same for packets of one family and a pool of another, with flags, and
-// the bits behind which addresses are embedded.
+// wordsOf returns the same for packets of one family and a pool of another. embed is the number of
+// bits behind which addresses are embedded.
 func (t *Translation) wordsOf(family, packets Family, flags uint64, embed uint8) []uint64 {
 	version, networks := uint64(4), []uint64(nil)
 	if packets == Inet6 {
@@ -397,14 +396,14 @@ func (t *Translation) wordsOf(family, packets Family, flags uint64, embed uint8)
 	return append(first, networks...)
 }
 
-// weighted is a network of a pool.
+// weighted is a network of a pool, with its weight.
 type weighted struct {
 	netip.Prefix
 	weight uint64
 }
 
-// weighted returns the networks of a pool. With sticky-address the datapath looks for the
-// network of an address, so they are in their order then, as those of a table are.
+// weighted returns the networks of a pool. With sticky-address the datapath searches for an
+// address's network, so they are sorted then, like a table's networks.
 func (p *Pool) weighted() []weighted {
 	list := make([]weighted, len(p.Addrs))
 	for i, a := range p.Addrs {
@@ -456,8 +455,8 @@ func (c *compiler) pool(p *Pool, family Family, anchor string) error {
 	return nil
 }
 
-// tablePool returns the addresses of a table as networks that do not overlap. Of the entries
-// that have an address the longest says whether the table has it.
+// tablePool returns the addresses of a table as networks that do not overlap. Of the entries that
+// contain an address, the longest decides whether the table has it.
 func tablePool(entries []TableEntry) (pool []netip.Prefix) {
 	entries = slices.Clone(entries)
 	slices.SortFunc(entries, func(a, b TableEntry) int {
@@ -475,8 +474,8 @@ func tablePool(entries []TableEntry) (pool []netip.Prefix) {
 	return pool
 }
 
-// without adds a network to a pool, without those of some entries, which are inside of it and
-// in their order.
+// without appends a network to a pool, except some entries. These lie inside the network and are
+// sorted.
 func without(pool []netip.Prefix, n netip.Prefix, entries []TableEntry) []netip.Prefix {
 	if len(entries) == 0 {
 		return append(pool, n)

@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// forwarding are rules with words that say where packets go. The key is the last word
-// of the list that the datapath gets.
+// forwarding are rules with words for a packet's way. The key is the last word of the list
+// that the datapath gets.
 var forwarding = map[string]string{
 	"nat-to":               "match out nat-to 10.0.0.1",
 	"rdr-to":               "match in rdr-to 10.0.0.1",
@@ -37,9 +37,9 @@ var forwarding = map[string]string{
 	"divert-packet":        "pass in divert-packet port 700",
 }
 
-// What the datapath does not carry out is refused when rules are compiled for it,
-// wherever the rules are, and not when they are only checked. Each word is refused for
-// itself: the others being carried out does not open it.
+// A word that the datapath does not carry out is refused when rules are compiled for it,
+// wherever the rule is, and not when rules are only checked. Each word is refused on its own:
+// the others do not allow it.
 func TestMissing(t *testing.T) {
 	before := maps.Clone(carried)
 	defer func() { carried = before }()
@@ -76,8 +76,8 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// What the datapath will not carry out is told apart from what it does not yet, and is
-// refused, too.
+// Words that the datapath will never carry out have another error than words that are missing
+// so far, and are refused, too.
 func TestMissingDivertPacket(t *testing.T) {
 	want := "pf.conf:1:9: divert-packet: " + notDiverted + "\n    pass in divert-packet port 700\n            ^"
 	if _, err := Compile(Input{Main: parse(t, "pass in divert-packet port 700\n")}); err == nil || err.Error() != want {
@@ -85,7 +85,7 @@ func TestMissingDivertPacket(t *testing.T) {
 	}
 }
 
-// Rules that no rule calls are refused, too: they can be called later.
+// Uncalled rules are refused, too: they can be called later.
 func TestMissingInAnchors(t *testing.T) {
 	before := carried
 	defer func() { carried = before }()
@@ -114,8 +114,8 @@ func TestMissingInAnchors(t *testing.T) {
 	}
 }
 
-// The datapath gets the translations of each rule, the addresses that an interface has
-// now, and the numbers of tables.
+// The datapath gets the translations of each rule, the current addresses of an interface, and
+// the numbers of tables.
 func TestCompileTranslations(t *testing.T) {
 	main := parse(t, `
 pass
@@ -185,8 +185,8 @@ match in on { em0, em1 } rdr-to <pool>
 	}
 }
 
-// The addresses of a table as a pool are those that the table has: of entries that lie in each
-// other the smallest decides, and none is there twice.
+// A table as a pool has the addresses of the table: the smallest of nested entries decides,
+// and no address is there twice.
 func TestTablePool(t *testing.T) {
 	for _, test := range []struct{ entries, want string }{
 		{"", ""},

@@ -15,12 +15,12 @@ import (
 type host struct {
 	Host
 	not  bool
-	zone string // for a link-local address, the interface that it is of
-	by   string // for a next hop, the interface that it is reached by, if that is said
+	zone string // the interface of a link-local address
+	by   string // the interface to a next hop, if it is given
 	pos  Pos
 }
 
-// family is that of the host's address, 0 if it has none.
+// family returns the family of the host's address, 0 if it has none.
 func (h *host) family() Family {
 	switch {
 	case h.Kind != Prefix && h.Kind != Range:
@@ -31,15 +31,15 @@ func (h *host) family() Family {
 	return Inet6
 }
 
-// hostModes are the modifiers of interfaces in the place of addresses, in their order.
-// There may be one of all but the last.
+// hostModes are the modifiers of interfaces as addresses, in their order. All but the
+// last exclude each other.
 var hostModes = []string{"network", "broadcast", "peer", "0"}
 
-// hosts appends the hosts behind from or to: any, a host or a list. No host is any. As
-// in pf, a list with any in it is any.
+// hosts appends the hosts behind from or to: any, a host or a list. No host means any.
+// As in pf, a list that contains any means any.
 func (p *parser) hosts(to []host) []host { return p.hostsEach(to, func() {}) }
 
-// hostsEach is hosts, but calls behind after each host, for something that may follow
+// hostsEach does the same, and calls behind after each host, for words that may follow
 // it.
 func (p *parser) hostsEach(to []host, behind func()) []host {
 	begin, depth, anywhere := len(to), 0, false
@@ -72,7 +72,7 @@ func (p *parser) hostsEach(to []host, behind func()) []host {
 // aHost is the text of errors for the forms of a host.
 const aHost = "an address, a table, a list or `any`"
 
-// host appends a host. A name may stand for several.
+// host appends a host. A name may have several addresses.
 func (p *parser) host(to []host) []host {
 	pos, not, begin := p.tok.pos, false, len(to)
 	if p.acceptOp("!") {
@@ -106,7 +106,7 @@ func (p *parser) host(to []host) []host {
 	return to
 }
 
-// dynamic reads `(if:modifiers)`, with a mask or not.
+// dynamic reads `(if:modifiers)`, with or without a mask.
 func (p *parser) dynamic() host {
 	p.op("(")
 	pos := p.tok.pos
@@ -154,8 +154,8 @@ func splitModes(text string) (name string, modes []string, err error) {
 	return name, modes, nil
 }
 
-// meantAsAddress says whether a text that is no address is more like an address of IPv6
-// than like an interface with its modifiers.
+// meantAsAddress reports whether an invalid text looks more like an IPv6 address than
+// like an interface with modifiers.
 func meantAsAddress(text string) bool {
 	first, rest, _ := strings.Cut(text, ":")
 	return strings.Contains(text, "::") || strings.Contains(rest, ":") && strings.Trim(first, "0123456789abcdefABCDEF") == ""
@@ -209,8 +209,8 @@ func (p *parser) rangeFrom(pos Pos, first string) host {
 	return host{Host: Host{Kind: Range, Addr: from, Last: last}}
 }
 
-// resolve appends the addresses that text stands for, under a mask of so many bits, or
-// without one if bits is negative.
+// resolve appends the addresses of a name, under a mask of this many bits, or without
+// one if bits is negative.
 func (p *parser) resolve(to []host, text string, bits int) ([]host, error) {
 	if text == "" {
 		return to, errors.New("expected " + aHost + `, found ""`)
@@ -255,13 +255,13 @@ func (p *parser) resolve(to []host, text string, bits int) ([]host, error) {
 	if err != nil {
 		why := strings.ReplaceAll(err.Error(), name, cut(name, maxHost)) // resolvers repeat the name
 		err = errors.New("could not parse host specification `" + cut(text, maxHost) + "`: " + why)
-		if none || len(modes) > 0 { // only an interface has these
+		if none || len(modes) > 0 { // only interfaces have modifiers
 			err = noAddresses{err}
 		}
 		return to, err
 	}
 	for _, prefix := range prefixes {
-		if bits >= 0 { // a name has addresses of both families: a mask of more than 32 bits is for IPv6 alone
+		if bits >= 0 { // a name has addresses of both families: a mask of more than 32 bits is for IPv6 only
 			prefix = netip.PrefixFrom(prefix.Addr(), min(bits, prefix.Addr().BitLen()))
 		}
 		zone := prefix.Addr().Zone()
@@ -271,7 +271,7 @@ func (p *parser) resolve(to []host, text string, bits int) ([]host, error) {
 	return to, nil
 }
 
-// ParsePrefix reads an address or a network. A network of IPv4 may lack its last zeros:
+// ParsePrefix parses an address or a network. An IPv4 network may lack its last zeros:
 // 10/8.
 func ParsePrefix(text string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(text); err == nil {
@@ -287,7 +287,7 @@ func ParsePrefix(text string) (netip.Prefix, error) {
 	return prefix.Masked(), err
 }
 
-// shortAddr reads an address of IPv4 that lacks its last zeros, as in 10/8.
+// shortAddr parses an IPv4 address that lacks its last zeros, as in 10/8.
 func shortAddr(text string) (netip.Addr, error) {
 	if strings.Count(text, ".") > 3 {
 		return netip.Addr{}, errors.New("too many bytes")
@@ -319,7 +319,7 @@ func mask(addr netip.Addr, bits int) (netip.Prefix, error) {
 // table reads the definition of a table.
 func (p *parser) table(first token) {
 	t := Table{Pos: first.pos, Name: p.tableName()}
-	defer func() { p.inTable = false }() // also where the statement is given up
+	defer func() { p.inTable = false }() // also after an error in the statement
 	for !p.ends() {
 		switch {
 		case p.accept("const"):
@@ -384,7 +384,7 @@ func (p *parser) tableList(t *Table) {
 	}
 }
 
-// weight passes over the weight of an address, which is for route-to alone.
+// weight skips the weight of an address, which only route-to may have.
 func (p *parser) weight() {
 	if !p.accept("weight") {
 		return

@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// An Idle is a word of a ruleset that is taken and has no effect. It does no harm to
-// packets, but somebody may count on it.
+// An Idle is a word of a ruleset that is accepted and has no effect. It does not harm packets, but an
+// administrator may rely on it.
 type Idle struct {
 	Pos  Pos    // of the rule or the table
 	Word string // such as "pflow"
-	Why  string // what is the case instead
+	Why  string // what happens instead
 	More int    // further rules and tables that have the word
 }
 
-// Idle returns the words of a ruleset, its anchors and what it loads that have no effect:
-// each once, in the order in which they are met.
+// Idle returns the words of a ruleset, its anchors and what it loads that have no effect: each once, in the
+// order of their first place.
 func (r *Ruleset) Idle() []Idle {
 	var list []Idle
 	last := map[string]Pos{} // lists make several rules of one
@@ -48,8 +48,8 @@ func (r *Ruleset) Idle() []Idle {
 	return list
 }
 
-// Never returns the rules of a ruleset, its anchors and what it loads that no packet of a bridge
-// matches: one entry for each reason, with the number of its rules beyond the first in More.
+// Never returns the rules of a ruleset, its anchors and what it loads that match no packet of a bridge: one
+// entry for each reason. More has the number of its other rules.
 func (r *Ruleset) Never() (list []Idle) {
 	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
 		for _, o := range []struct {
@@ -70,9 +70,9 @@ func (r *Ruleset) Never() (list []Idle) {
 	return list
 }
 
-// walk calls begin with the ruleset and then rule with each of its rules, and does so for
-// the anchors between their braces and for what is loaded: once for each ruleset, since
-// lists in the call of an anchor make several that share a body.
+// walk calls begin with the ruleset and then rule with each of its rules. It does the same for anchors
+// between braces and for loaded anchors, once for each ruleset: lists in the call of an anchor make several
+// calls that share a body.
 func (r *Ruleset) walk(seen map[*Ruleset]bool, begin func(*Ruleset), rule func(*Rule)) {
 	if r == nil || seen[r] {
 		return
@@ -90,9 +90,9 @@ func (r *Ruleset) walk(seen map[*Ruleset]bool, begin func(*Ruleset), rule func(*
 	}
 }
 
-// Unfilled returns the tables that rules of a ruleset, its anchors and what it loads name, and that
-// nothing fills: no file defines them, no rule puts sources there, and none is known already. There is
-// one Idle for each, at the first rule that names it.
+// Unfilled returns the tables that rules of a ruleset, its anchors and what it loads name but that nothing
+// fills: no file defines them, no rule puts sources there, and they do not exist yet. Each has one Idle, at
+// the first rule that names it.
 func (r *Ruleset) Unfilled(known func(name string) bool) (list []Idle) {
 	filled := map[string]bool{}
 	r.walk(map[*Ruleset]bool{}, func(set *Ruleset) {
@@ -130,9 +130,9 @@ func (r *Ruleset) Unfilled(known func(name string) bool) (list []Idle) {
 	return list
 }
 
-// Elsewhere returns the translations and next hops of a ruleset, its anchors and what it loads
-// that never hold: their rules name ports of the bridge that are no host ports. What is not a port of the
-// bridge now may become one. The word of an Idle is that of the translation or next hop.
+// Elsewhere returns the translations and next hops of a ruleset, its anchors and what it loads that never
+// have an effect: their rules name ports of the bridge that are not host ports. A name that is no port of
+// the bridge now may become one. The word of an Idle is the word of the translation or next hop.
 func (r *Ruleset) Elsewhere(ports []CompilePort) []Idle {
 	var list []Idle
 	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
@@ -160,9 +160,9 @@ func (r *Ruleset) Elsewhere(ports []CompilePort) []Idle {
 	return list
 }
 
-// Unrouted returns the next hops and sockets of a ruleset, its anchors and what it loads that hold
-// only at ports that route, by the host ports that their rules are asked at and that do not: one Idle
-// for each place, whose Why is the names of the ports.
+// Unrouted returns the next hops and sockets of a ruleset, its anchors and what it loads that have an
+// effect only at ports that route, if their rules are tried at host ports that do not. There is one Idle
+// for each place, whose Why is the names of these ports.
 func (r *Ruleset) Unrouted(ports []CompilePort) (list []Idle) {
 	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
 		var names []string
@@ -190,7 +190,7 @@ func (r *Ruleset) Unrouted(ports []CompilePort) (list []Idle) {
 	return list
 }
 
-// askedAt returns the ports that the rule is asked at, of those that pf judges.
+// askedAt returns the ports where the rule is tried, without ports that pf skips.
 func (r *Rule) askedAt(ports []CompilePort) (list []CompilePort) {
 	for _, p := range ports {
 		if !p.Skip && (r.On.Name == "" || p.Is(r.On.Name) != r.On.Not) {
@@ -200,16 +200,16 @@ func (r *Rule) askedAt(ports []CompilePort) (list []CompilePort) {
 	return list
 }
 
-// A Need is a word of a ruleset that needs something of the host.
+// A Need is a word of a ruleset that needs something from the host.
 type Need struct {
 	Pos   Pos
 	Word  string
 	Inet  bool // for packets of IPv4
 	Inet6 bool // for packets of IPv6
-	Only  bool // of the family that the rule names
+	Only  bool // only packets of the family that the rule names
 }
 
-// Diverts returns the rules of a ruleset, its anchors and what it loads that give packets to sockets.
+// Diverts returns the rules of a ruleset, its anchors and what it loads that divert packets to sockets.
 func (r *Ruleset) Diverts() (list []Need) {
 	r.needs(func(rule *Rule, add func(Place, string)) {
 		if rule.Divert != nil && rule.Divert.Kind != DivertPacket {
@@ -219,8 +219,8 @@ func (r *Ruleset) Diverts() (list []Need) {
 	return list
 }
 
-// Forwards returns the rules of a ruleset, its anchors and what it loads that are about packets which
-// the host forwards: a new source going out, and a next hop of what comes in.
+// Forwards returns the rules of a ruleset, its anchors and what it loads that are about packets which the
+// host forwards: a new source on the way out, and a next hop on the way in.
 func (r *Ruleset) Forwards() (list []Need) {
 	r.needs(func(rule *Rule, add func(Place, string)) {
 		for i := range rule.Translations {
@@ -235,7 +235,7 @@ func (r *Ruleset) Forwards() (list []Need) {
 	return list
 }
 
-// needs appends what find adds of each rule, once for each place.
+// needs appends the words that find adds for each rule, once for each place.
 func (r *Ruleset) needs(find func(rule *Rule, add func(Place, string)), list *[]Need) {
 	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
 		find(rule, func(at Place, word string) {
@@ -250,10 +250,10 @@ func (r *Ruleset) needs(find func(rule *Rule, add func(Place, string)), list *[]
 	})
 }
 
-// DefaultBlock returns the rule that blocks all packets of a direction, or of both, which no
-// other rule of the ruleset passes; nil if there is none. Anchors are not looked into.
+// DefaultBlock returns the rule that blocks all packets of a direction, or of both, that no other rule of
+// the ruleset passes; nil if there is none. It ignores anchors.
 func (r *Ruleset) DefaultBlock() *Rule {
-	var last [2]*Rule // in and out
+	var last [2]*Rule // for in and out
 	for i := range r.Rules {
 		rule := &r.Rules[i]
 		if rule.Action != Pass && rule.Action != Block || !rule.matchesAll() {
@@ -273,23 +273,23 @@ func (r *Ruleset) DefaultBlock() *Rule {
 	return nil
 }
 
-// matchesAll reports whether the rule matches all packets of its direction, whatever port it is
-// asked at. That it begins a connection of TCP with a SYN is no condition for the first packet.
+// matchesAll reports whether the rule matches all packets of its direction, at any port where it is tried.
+// The condition that a TCP connection begins with a SYN does not count: it is true for the first packet.
 func (r *Rule) matchesAll() bool {
 	all := func(e Endpoint) bool { return !e.Not && e.Host.Kind == AnyHost && e.Port.Op == 0 }
 	return (r.On.Name == "" || r.On.Name == "any" && !r.On.Not) && !r.dynamic() && r.Family == 0 && !r.HasProto &&
 		all(r.From) && all(r.To) && !r.HasTOS && !r.Fragment && !r.Once
 }
 
-// A Stranger is a name in a ruleset that no port has, and no group with a port in it.
+// A Stranger is a name in a ruleset that belongs to no port, and to no group with a port in it.
 type Stranger struct {
 	PortName
-	More int // further places of the name behind such a word
+	More int // further places of the name behind the same word
 }
 
-// Strangers returns the names of a ruleset, its anchors and what it loads that none of the ports
-// has: each once behind a word. Nothing comes to a switch from the loopback interface, or goes
-// there, so what `set skip` and `antispoof` say of it is as it should be. Addresses are not those of ports.
+// Strangers returns the names of a ruleset, its anchors and what it loads that belong to none of the ports:
+// each once behind a word. It ignores `set skip` and `antispoof` on the loopback interface: no packet comes
+// to a switch from there or goes there, so the words do no harm. Addresses are not names of ports.
 func (r *Ruleset) Strangers(ports []CompilePort) []Stranger {
 	return r.strange(ports, func(n *PortName) bool {
 		switch strings.TrimSuffix(n.Word, NotIt) {
@@ -304,16 +304,16 @@ func (r *Ruleset) Strangers(ports []CompilePort) []Stranger {
 	})
 }
 
-// Aliens returns likewise the names of interfaces in the place of addresses that none of the
-// devices has. "self" is all of them.
+// Aliens does the same for names of interfaces as addresses that belong to none of the devices. "self"
+// means all of them.
 func (r *Ruleset) Aliens(devices []CompilePort) []Stranger {
 	return r.strange(devices, func(n *PortName) bool { return n.Word == Addresses && n.Name != "self" })
 }
 
-// strange returns the names that nobody has, of those that count.
+// strange returns the names that count and that belong to no known port.
 func (r *Ruleset) strange(known []CompilePort, counts func(*PortName) bool) []Stranger {
 	var list []Stranger
-	at := map[PortName]int{} // without a place
+	at := map[PortName]int{} // without the place
 	r.walk(map[*Ruleset]bool{}, func(set *Ruleset) {
 		for _, n := range set.Names {
 			if !counts(&n) || slices.ContainsFunc(known, func(p CompilePort) bool { return p.Is(n.Name) }) {
@@ -331,8 +331,8 @@ func (r *Ruleset) strange(known []CompilePort, counts func(*PortName) bool) []St
 	return list
 }
 
-// Unseen returns the words of a ruleset, its anchors and what it loads that have no effect at the
-// ports of a bridge: each once, in the order in which they are met.
+// Unseen returns the words of a ruleset, its anchors and what it loads that have no effect at the ports of
+// a bridge: each once, in the order of their first place.
 func (r *Ruleset) Unseen(ports []CompilePort) []Idle {
 	var list []Idle
 	add := func(pos Pos, word, why string) {
@@ -346,11 +346,11 @@ func (r *Ruleset) Unseen(ports []CompilePort) []Idle {
 	}
 	host := slices.ContainsFunc(ports, func(p CompilePort) bool { return p.Host && !p.Skip })
 	stations := slices.ContainsFunc(ports, func(p CompilePort) bool { return !p.Host && !p.Skip })
-	// hosts says whether a rule is asked at host ports alone, of those that pf judges.
+	// hosts reports whether a rule is tried only at host ports, without ports that pf skips.
 	hosts := func(on Interface, named func(Interface, func(CompilePort) bool) bool) bool {
 		return host && (!stations && on.Name == "" || named(on, func(p CompilePort) bool { return p.Host }))
 	}
-	asked := false // some rule asks for a tag
+	asked := false // a rule has a condition on a tag
 	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) { asked = asked || rule.Tagged != "" })
 	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
 		named := func(i Interface, all func(CompilePort) bool) bool {
@@ -384,17 +384,17 @@ func (r *Ruleset) Unseen(ports []CompilePort) []Idle {
 	return list
 }
 
-// A Looped is a rdr-to to addresses of the host's loopback.
+// A Looped is an rdr-to to addresses of the host's loopback.
 type Looped struct {
 	Pos   Pos
-	Inet  bool // to some of IPv4
-	Inet6 bool // to that of IPv6
+	Inet  bool // to some IPv4 address of it
+	Inet6 bool // to its IPv6 address
 	On    Interface
 }
 
-// ToLoopback returns the redirections of a ruleset, its anchors and what it loads to the host's
-// loopback: one for each place and each port that it names. What a table has is not known here: may
-// says that a rule redirects there, or to a pool that can get such addresses.
+// ToLoopback returns the redirections of a ruleset, its anchors and what it loads to the host's loopback:
+// one for each place and each port that it names. The contents of tables are not known here, so may reports
+// whether a rule redirects there, or to a pool that can get such addresses.
 func (r *Ruleset) ToLoopback() (list []Looped, may bool) {
 	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
 		for i := range rule.Translations {
@@ -419,7 +419,8 @@ func (r *Ruleset) ToLoopback() (list []Looped, may bool) {
 	return list, may
 }
 
-// noHost says why the rule holds at no host port, by the ports that it names; "" if it may.
+// noHost returns why the rule has no effect at any host port, by the ports that it names; "" if it may have
+// one.
 func (r *Rule) noHost(ports []CompilePort) string {
 	if r.On.Name == "" || r.On.Not {
 		return ""
@@ -434,8 +435,8 @@ func (r *Rule) noHost(ports []CompilePort) string {
 	return r.On.Name + " is no host port"
 }
 
-// Undiverted returns an error for each rule of a ruleset, its anchors and what it loads that
-// diverts packets at ports of the bridge which are no host ports: at most 20.
+// Undiverted returns an error for each rule of a ruleset, its anchors and what it loads that diverts
+// packets at ports of the bridge that are not host ports, 20 at most.
 func (r *Ruleset) Undiverted(ports []CompilePort) ErrorList {
 	var list ErrorList
 	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
@@ -454,10 +455,10 @@ func (r *Ruleset) Undiverted(ports []CompilePort) ErrorList {
 	return list
 }
 
-// Unreached returns an error for each next hop of a ruleset, its anchors and what it loads that
-// the host has no way to, or not by the interface that the file names with it: at most 20. Of a
-// network its first address is asked about; tables and interfaces have the addresses of the moment
-// when they are needed, and are left out. The interface is "" where none is named.
+// Unreached returns an error for each next hop of a ruleset, its anchors and what it loads that the host
+// cannot reach, or not through the interface that the file names with it, 20 at most. It checks the first
+// address of a network. It leaves out tables and interfaces, whose addresses may change. The interface is
+// "" if none is named.
 func (r *Ruleset) Unreached(reaches func(hop netip.Addr, by string) bool) ErrorList {
 	var list ErrorList
 	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
@@ -484,8 +485,8 @@ func (r *Ruleset) Unreached(reaches func(hop netip.Addr, by string) bool) ErrorL
 	return list
 }
 
-// numbersOf says whose numbers a connection has whose rule says modulate or synproxy state, where it
-// gets none of the switch's, or no answer; "" where it gets what the rule says.
+// numbersOf returns why a rule with modulate or synproxy state does not give the connection the switch's
+// sequence numbers or answer; "" if it does.
 func (r *Rule) numbersOf() string {
 	switch {
 	case r.Action != Pass:

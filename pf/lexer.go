@@ -13,7 +13,7 @@ type kind uint8
 
 const (
 	tokEOF     kind = iota
-	tokNewline      // the end of a line that is not continued
+	tokNewline      // the end of a line, unless it is continued
 	tokWord         // a keyword or a name
 	tokString       // text in quotes, which is never a keyword
 	tokNumber
@@ -24,15 +24,15 @@ const (
 // token is a word of the file.
 type token struct {
 	kind   kind
-	first  bool   // on its line
+	first  bool   // the first one on its line
 	text   string // as written, without quotes; for a number, in decimal
 	number int64  // of tokNumber
 	pos    Pos    // for text of a macro, the place where the macro is used
 }
 
-// cursor is the place of a lexer. When a macro is expanded, its value is read
-// first. The text behind its name joins the last word of the value, as in pf:
-// $ext_if:network is one word.
+// cursor is the position of a lexer. After the name of a macro its value is read first.
+// The text behind the name joins the value's last word, as in pf: $ext_if:network is one
+// word.
 type cursor struct {
 	at      int // next byte of the text
 	line    int
@@ -45,7 +45,7 @@ type cursor struct {
 type lexer struct {
 	cursor
 	name, text string
-	macroPos   Pos // of the macro that is expanded
+	macroPos   Pos // place of the macro whose value is read
 	newline    bool
 	lookup     func(name string) (string, error)
 }
@@ -54,9 +54,8 @@ func newLexer(name, text string, lookup func(string) (string, error)) *lexer {
 	return &lexer{cursor: cursor{line: 1}, name: name, text: text, newline: true, lookup: lookup}
 }
 
-// The bytes of words: those that may begin one, and those that may follow. Unlike in
-// pf, quotes and backslashes may not follow: printed text with them could not be read
-// again.
+// The bytes of words: first bytes, and later bytes. Unlike in pf, quotes and backslashes
+// cannot be later bytes: printed text with them could not be read again.
 var wordStart, wordPart = wordBytes()
 
 func wordBytes() (start, part [256]bool) {
@@ -79,8 +78,8 @@ func (l *lexer) raw() int {
 	return -1
 }
 
-// peek is raw, but passes over the ends of continued lines. As in pf, a backslash before a
-// blank or a comment is nothing, and continues no line.
+// peek does the same, but skips the ends of continued lines. As in pf, a backslash before
+// a space or a comment is ignored, and continues no line.
 func (l *lexer) peek() int {
 	c := l.raw()
 	for c == '\\' && l.macroAt >= len(l.macro) {
@@ -119,7 +118,7 @@ func (l *lexer) pos() Pos {
 	return Pos{l.name, l.line, l.at - l.start + 1}
 }
 
-// next returns the next token. After the last it is tokEOF for ever.
+// next returns the next token. After the last token it returns tokEOF for ever.
 func (l *lexer) next() token {
 	for {
 		c := l.peek()
@@ -148,7 +147,7 @@ func (l *lexer) next() token {
 	}
 }
 
-// expand reads the name of a macro and goes on with its value.
+// expand reads the name of a macro and continues with its value.
 func (l *lexer) expand(pos Pos) error {
 	l.take()
 	begin := l.at
@@ -179,7 +178,7 @@ func (l *lexer) scan(c int, t *token) {
 		if len(t.text) == 2 {
 			l.take()
 		} else if c > '~' {
-			// a character that is no ASCII is one token
+			// a non-ASCII character is one token
 			b := []byte{byte(c)}
 			for n := l.raw(); n >= 0x80 && n < 0xc0; n = l.raw() {
 				b = append(b, byte(n))
@@ -209,13 +208,13 @@ func operator(c byte, next int) string {
 	return string([]byte{c})
 }
 
-// quoted reads the text between quotes. As in pf, a quote or a blank that is meant has
-// a backslash before it, and ends of lines are left out.
+// quoted reads the text between quotes. As in pf, a literal quote or space has a backslash
+// before it, and ends of lines are left out.
 func (l *lexer) quoted(quote int, t *token) {
 	l.take()
 	t.kind = tokString
 	if l.macroAt >= len(l.macro) {
-		// Mostly there is nothing to leave out.
+		// Usually there is nothing to leave out.
 		if n := strings.IndexAny(l.text[l.at:], "\"'\\\n\x00"); n >= 0 && l.text[l.at+n] == byte(quote) {
 			t.text = l.text[l.at : l.at+n]
 			l.at += n + 1
@@ -253,7 +252,7 @@ func (l *lexer) quoted(quote int, t *token) {
 	}
 }
 
-// number reads a number, if one follows: 10 is one, 10.0.0.1 is a word.
+// number reads a number, if one follows: 10 is a number, 10.0.0.1 is a word.
 func (l *lexer) number(t *token) bool {
 	saved, from := l.cursor, l.at
 	var buf [24]byte

@@ -9,51 +9,51 @@ import (
 	"strconv"
 )
 
-// A StateLimiter limits the states that the rules which name it make together. Rules name it by
-// its name or its id. States count for the id: it stays the same limiter if its name changes.
+// A StateLimiter limits the total number of states of the rules that name it, by its name or its ID.
+// States count by ID, so a limiter with a new name remains the same.
 type StateLimiter struct {
 	Place
 	Name  string
 	ID    uint8  // from 1
-	Limit uint32 // states at a time
-	Rate  Rate   // at which they may be made
+	Limit uint32 // largest number of states at a time
+	Rate  Rate   // largest rate of new states
 }
 
-// A SourceLimiter does so for each source, an address or the network that it is in. See
-// StateLimiter for its name and id.
+// A SourceLimiter limits the states of each source: an address or its network. See StateLimiter for
+// its name and ID.
 type SourceLimiter struct {
 	Place
 	Name      string
 	ID        uint8  // from 1
-	Entries   uint32 // sources at a time
-	Limit     uint32 // states of each
-	Rate      Rate   // at which each may make them
-	InetMask  uint8  // bits of an IPv4 address that make the source
+	Entries   uint32 // largest number of sources at a time
+	Limit     uint32 // largest number of states of a source
+	Rate      Rate   // largest rate of new states of a source
+	InetMask  uint8  // bits of an IPv4 address that identify the source
 	Inet6Mask uint8
 	// Table gets a source that has had more than Above states, and loses it when the source has
-	// less than Below; 0 keeps it there.
+	// fewer than Below. With a Below of 0 the source stays.
 	Table        string
 	Above, Below uint32
 }
 
-// Rate is so many in so many seconds; zero is any.
+// Rate is a number of states in a number of seconds; the zero value means no limit.
 type Rate struct {
 	Number, Seconds uint32
 }
 
-// A Limiter names a limiter in a rule, by its name or by its id. The zero value names none.
+// A Limiter refers to a limiter in a rule, by name or ID. The zero value refers to none.
 type Limiter struct {
 	Name string
 	ID   uint8
-	// NoMatch says that the rule matches nothing while the limiter is exhausted. Without it, the
+	// NoMatch makes the rule match nothing while the limiter is exhausted. Without it, the
 	// packet is blocked then.
 	NoMatch bool
 }
 
-// maxLimiterName is how many characters a limiter's name has at most (PF_STATELIM_NAME_LEN).
+// maxLimiterName is the longest name of a limiter, in characters (PF_STATELIM_NAME_LEN).
 const maxLimiterName = 31
 
-// is reports whether it names any.
+// is reports whether it refers to a limiter.
 func (l Limiter) is() bool { return l.Name != "" || l.ID != 0 }
 
 // limiter reads `state limiter "name" ...` or `source limiter "name" ...` behind its first word.
@@ -144,7 +144,7 @@ func (p *parser) limiter(first token) {
 	p.set.StateLimiters = append(p.set.StateLimiters, StateLimiter{l.Place, l.Name, l.ID, l.Limit, l.Rate})
 }
 
-// sameLimiter records that a limiter has the id or the name of another.
+// sameLimiter records an error if a limiter has the ID or the name of another.
 func (p *parser) sameLimiter(l *SourceLimiter, id uint8, name string) {
 	switch {
 	case name == l.Name:
@@ -161,7 +161,7 @@ func (p *parser) expectedOfLimiter(ofSources bool) {
 	p.expected("`id`, `limit` or `rate`")
 }
 
-// limits reads the option of a rule that names a limiter, whose first word is there.
+// limits reads the option of a rule that names a limiter, after its first word.
 func (p *parser) limits(s *spec) {
 	of, name, at := &s.rule.StateLimiter, "state limiter", optStateLimiter
 	if p.tok.text == "source" {
@@ -190,7 +190,7 @@ func (p *parser) limits(s *spec) {
 	p.op(")")
 }
 
-// checkLimits records limiters that a rule has no use for.
+// checkLimits records an error for limiters that a rule has no use for.
 func (p *parser) checkLimits(s *spec) {
 	r := &s.rule
 	for _, l := range []struct {
@@ -241,7 +241,7 @@ func (r Rate) print(w *words) {
 	}
 }
 
-// print writes the name of a limiter as a rule has it.
+// print writes the reference to a limiter as a rule has it.
 func (l Limiter) print(w *words, what string) {
 	if !l.is() {
 		return
@@ -253,14 +253,14 @@ func (l Limiter) print(w *words, what string) {
 	w.add(what, l.String(), action)
 }
 
-// The words of limiters in a program: first the places of those with an id, from 0 on, among these
-// words; 0 for none. Those of source limiters are behind those of state limiters. The limiters
-// follow, as struct pf_limiter of bpf/pf/types.h has them.
+// The words of limiters in a program. First come the places, among these words, of the state
+// limiters by ID, from ID 0 on, and then of the source limiters; 0 for none. The limiters follow, as
+// struct pf_limiter of bpf/pf/types.h.
 const (
 	limiterIDs   = 256
 	limiterWords = 4
 
-	maxBelow = 1<<24 - 1 // what is left of a word (PF_LIMITER_BELOW)
+	maxBelow = 1<<24 - 1 // the remaining bits of a word (PF_LIMITER_BELOW)
 )
 
 // placeLimiters compiles the limiters of the main ruleset.
@@ -335,12 +335,12 @@ func (c *compiler) limit(r *Rule, out *CompiledRule, p *Profile) error {
 	return nil
 }
 
-// means reports whether the name of a limiter in a rule is that of the one with a name and an id.
+// means reports whether it refers to the limiter with this name and ID.
 func (l Limiter) means(name string, id uint8) bool {
 	return l.Name != "" && l.Name == name || l.Name == "" && l.ID == id
 }
 
-// String returns the name or the id.
+// String returns the name or the ID.
 func (l Limiter) String() string {
 	if l.Name == "" {
 		return "id " + strconv.Itoa(int(l.ID))

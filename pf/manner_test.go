@@ -19,8 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// A manner is a file in the manner of those that people have: testdata/manner/NAME.txtar. Its
-// parts are
+// A manner is a file like files in real use: testdata/manner/NAME.txtar. Its parts are
 //
 //	pf.conf          the file
 //	interfaces       of the host, as the file names them: "em0 192.0.2.1/24" or "em0 group egress"
@@ -59,7 +58,7 @@ func readManner(t *testing.T, path string) *manner {
 	return m
 }
 
-// addresses are those that a name of an interface or a group stands for.
+// addresses returns the addresses of an interface or a group.
 func (m *manner) addresses(name string, modes []string) (list []netip.Prefix) {
 	first := map[bool]bool{} // by family
 	for _, device := range slices.Sorted(func(yield func(string) bool) {
@@ -106,7 +105,7 @@ func (m *manner) source() pf.Source {
 	}
 }
 
-// notes are those of a load, one on a line.
+// notes returns the notes of a load, one on a line.
 func notes(set *pf.Ruleset) (lines []string) {
 	for kind, list := range map[string][]pf.Idle{"idle": set.Idle(), "never": set.Never()} {
 		for _, i := range list {
@@ -120,11 +119,11 @@ func notes(set *pf.Ruleset) (lines []string) {
 	return lines
 }
 
-// probe reads a packet that begins a connection, and what becomes of it at an interface:
+// probe parses a packet that begins a connection, and its fate at an interface:
 //
 //	in|out INTERFACE PROTO SRC[:PORT] DST[:PORT] pass|block [from SRC[:PORT]] [to DST[:PORT]]
 //
-// Behind pass are its addresses when it goes on, of those that are told.
+// Behind pass are the packet's addresses after translation, as far as they are given.
 func probe(t *testing.T, m *manner, line string) (p reference.Packet, passes bool, from, to string) {
 	t.Helper()
 	words := strings.Fields(line)
@@ -178,8 +177,9 @@ func endpoint(text string, proto uint8) (netip.Addr, uint16, error) {
 	return a, uint16(port), errors.Join(err, err2)
 }
 
-// Files in the manner of real ones load as they stand, tell what has no effect here, are printed
-// as what means the same, and pass and translate what OpenBSD's or FreeBSD's pf would.
+// Files like real ones load unchanged and report words that have no effect here. They are
+// printed with the same meaning, and pass and translate packets as OpenBSD's or FreeBSD's pf
+// would.
 func TestManner(t *testing.T) {
 	paths, err := filepath.Glob("testdata/manner/*.txtar")
 	if err != nil || len(paths) < 40 {

@@ -10,18 +10,19 @@ import (
 	"bascule/test/peak"
 )
 
-// TestMemory reads files that are made to take memory, and large ones that
-// somebody has.
+// TestMemory reads files that are made to take memory, and large realistic
+// ones.
 func TestMemory(t *testing.T) {
 	if !peak.Alone(t) {
 		return
 	}
 	most := peak.Bound{Each: 150, Any: 8 << 20}
-	// a rule takes some hundred bytes however short its text is, and there may be MaxRules
+	// a rule takes some hundred bytes however short its text, and the
+	// number of rules is at most MaxRules
 	ruled := peak.Bound{Each: 150, Any: 64 << 20}
 	type text struct {
 		name, begin, repeat, end string
-		file                     bool // it is that of a table
+		file                     bool // a table's file
 	}
 	list := []text{
 		{"macro", `a = "`, "b ", "\"\n", false},

@@ -2,7 +2,7 @@
 
 package pf
 
-// The protocols that pfctl prints by name: those of /etc/protocols.
+// The protocols that pfctl prints by name, from /etc/protocols.
 var protocolNames = map[uint8]string{
 	1:   "icmp",
 	2:   "igmp",
@@ -36,7 +36,7 @@ const (
 	protoICMPv6 = 58
 )
 
-// The names of ICMP's types, as pf.conf(5) has them.
+// The names of ICMP's types, from pf.conf(5).
 var icmpTypeNames = map[uint8]string{
 	0:  "echorep",
 	3:  "unreach",
@@ -65,7 +65,7 @@ var icmpTypeNames = map[uint8]string{
 	40: "photuris",
 }
 
-// The names of ICMPv6's types. Where a type has two, this is the one printed.
+// The names of ICMPv6's types. If a type has two, this one is printed.
 var icmp6TypeNames = map[uint8]string{
 	1:   "unreach",
 	2:   "toobig",
@@ -169,7 +169,7 @@ var limitNames = [LimitCount]string{
 	LimitAnchors:      "anchors",
 }
 
-// keywords are the words of the language, which are names only between quotes.
+// keywords are the words of the language. Only between quotes they are names.
 var keywords = map[string]bool{
 	"af-to":                true,
 	"all":                  true,

@@ -10,7 +10,7 @@ import (
 	"slices"
 )
 
-// subnet is a network of IPv6, or of IPv4 in ::ffff:0:0/96. Bits behind its
+// subnet is an IPv6 network, or an IPv4 network in ::ffff:0:0/96. Bits behind its
 // length are zero.
 type subnet struct {
 	hi, lo uint64
@@ -52,21 +52,21 @@ func (p subnet) bytes() (b [16]byte) {
 	return b
 }
 
-// compare orders networks. A network is before the networks in it, and these are before
-// all others that follow.
+// compare orders networks. A network precedes the networks in it, and these precede all
+// later networks.
 func (p subnet) compare(q subnet) int {
 	return cmp.Or(cmp.Compare(p.hi, q.hi), cmp.Compare(p.lo, q.lo), cmp.Compare(p.bits, q.bits))
 }
 
-// A mark says whether the addresses of a network belong to a set, except for networks
-// in it that have marks of their own.
+// A mark records whether the addresses of a network belong to a set. Networks in it may
+// have marks of their own.
 type mark struct {
 	subnet
 	in bool
 }
 
-// marks are a set of addresses, in the order of subnet.compare. The first mark is that
-// of all addresses. Nil is the set of all addresses.
+// marks are a set of addresses, in the order of subnet.compare. The first mark is for
+// all addresses. Nil is the set of all addresses.
 type marks []mark
 
 // marksOf returns the set of the addresses of the networks, or with not the set of all
@@ -79,7 +79,7 @@ func marksOf(networks []subnet, not bool) marks {
 		switch {
 		case p == everything:
 			m[0].in = !not
-		case last.in != not && last.contains(p): // it is in already
+		case last.in != not && last.contains(p): // an earlier network contains it
 		default:
 			m = append(m, mark{p, !not})
 		}
@@ -101,7 +101,7 @@ func (m marks) and(o marks) marks {
 	type enclosing struct {
 		subnet
 		m, o bool
-		in   bool // as the result has it
+		in   bool // as in the result
 	}
 	var out marks
 	var stack []enclosing
@@ -145,8 +145,8 @@ func rangeSubnets(first, last netip.Addr) []subnet {
 	}
 	var out []subnet
 	for {
-		// The next network is the largest that begins with a and does not go
-		// beyond z.
+		// The next network is the largest that begins with a and does not
+		// extend beyond z.
 		p := a
 		for p.bits > 0 {
 			next := subnet{p.hi, p.lo, p.bits - 1}
@@ -176,7 +176,7 @@ func rangeSubnets(first, last netip.Addr) []subnet {
 type reach struct {
 	rules []marks // the addresses that each rule takes
 	marks int     // number of marks in all of them
-	used  bool    // some rule does not take all
+	used  bool    // at least one rule does not take all
 	set   *vector
 }
 
@@ -191,7 +191,7 @@ func (c *compiler) reaches() (src, dst *reach, err error) {
 		}
 		src.take(i, e.scope.src.and(from))
 		dst.take(i, e.scope.dst.and(to))
-		// Most marks are of networks that no other rule has.
+		// Most marks are for networks that no other rule has.
 		if (src.marks+dst.marks)*networkBytes > maxProgram {
 			return nil, nil, errMemory
 		}
@@ -214,8 +214,8 @@ func (s *reach) take(rule int, m marks) {
 // networkBytes is the size of a network in the kernel's trie, and in a Program.
 const networkBytes = 160
 
-// A change is a rule whose mark at a network differs from its mark at the network
-// around it.
+// A change is a rule whose mark at a network differs from its mark at the surrounding
+// network.
 type change struct {
 	subnet
 	rule uint32
@@ -244,8 +244,8 @@ func (c *compiler) networks() error {
 		}
 	}
 	slices.SortFunc(changes, func(a, b change) int { return a.compare(b.subnet) })
-	// IPv4's own network is always there: addresses of the two families are
-	// never in a network together
+	// IPv4's own network is always there, so addresses of the two families never
+	// share a network
 	type enclosing struct {
 		subnet
 		changes []change

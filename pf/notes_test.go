@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// What is taken and has no effect is told once for each word and reason, and so is how many
-// rules never match.
+// Words that are accepted but have no effect have one note for each word and reason, and so have
+// rules that never match, with their number.
 func TestNotes(t *testing.T) {
 	tests := []struct {
 		text string
@@ -44,8 +44,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// Rules that never match are not in the program, and the parts of an anchor that FreeBSD's lines
-// call are not tried again where the whole anchor is called.
+// Rules that never match are not in the program. A call of a whole anchor does not try parts of
+// it that FreeBSD's lines have called.
 func TestCompiledParts(t *testing.T) {
 	anchor := parse(t, "rdr on em0 proto tcp to port 80 -> 10.0.0.1\nnat on em0 from 10/8 -> 192.0.2.1\nscrub in no-df\npass user root\nblock in")
 	tests := []struct {

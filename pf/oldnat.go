@@ -9,45 +9,45 @@ import (
 )
 
 // Lines that begin with nat, rdr or binat are FreeBSD's, and were OpenBSD's before 4.7.
-// They are tried before all rules that filter, and of those for one direction the first
-// that matches holds. They become match rules in front of the others. Match rules all
-// hold, so where a packet of one rule could also be one of a later rule, the earlier one
-// gives it a mark, and the later one leaves out packets that have it.
+// They are tried before all filter rules, and of the lines for one direction the first
+// match is final. They become match rules in front of the others. All matching match rules
+// apply. So if a packet could match two lines, the earlier one's rule gives it a mark, and
+// the later one's leaves out packets with the mark.
 //
-// There, what such a line has translated has a state, also where no rule that filters
-// matches it. So a pass rule with the conditions of the line stands in front of each.
+// There, a translated packet has a state even if no filter rule matches it. So a pass rule
+// with the same conditions stands in front of each.
 
-// oldKinds are the kinds of these rules, in the order in which they are tried: coming in
-// rdr and binat, going out binat and nat.
+// oldKinds are the kinds of these rules, in the order in which they are tried: rdr and
+// binat on the way in, binat and nat on the way out.
 var oldKinds = []string{"rdr", "binat", "nat"}
 
-// Marks of packets that no further rule of the kind is for.
+// Marks of packets that no further rule of the kind applies to.
 const (
 	natDone = "nat-done"
 	rdrDone = "rdr-done"
 )
 
-// maxOld is how many there may be in a ruleset: each is compared with each.
+// maxOld is the largest number of these rules in a ruleset: each is compared with each.
 const maxOld = 4096
 
-// oldRule is such a rule.
+// oldRule is a rule from such a line.
 type oldRule struct {
 	Rule
 	place Place
-	no    bool // nothing is translated
-	pass  bool // rules that filter are not asked
+	no    bool // no translation
+	pass  bool // its packets skip the filter rules
 }
 
-// oldRules are those of a ruleset that are not among its rules yet.
+// oldRules are the rules of a ruleset, by kind, that are not in the ruleset yet.
 type oldRules map[string][]oldRule
 
-// chained is a rule that has a mark that its line does not give it.
+// chained is a rule with a mark that its line does not have.
 type chained struct {
 	place  Place // of the line
-	before Pos   // of a line before, which holds if it matches
+	before Pos   // of an earlier line, which applies if it matches
 }
 
-// oldNAT reads such a rule; the token that is next is behind the word of its kind.
+// oldNAT reads such a rule. The next token is behind the word of its kind.
 func (p *parser) oldNAT(first token, kind token, no bool) {
 	p.oldOrder(first, kind.text+": translation")
 	s := p.begin(first.pos, Match)
@@ -58,7 +58,7 @@ func (p *parser) oldNAT(first token, kind token, no bool) {
 		if no {
 			p.errorf(pos, "\"pass\" not valid with \"no\"")
 		}
-		// Its state is one of its own: nothing is asked of flags, and it has no
+		// The rule has a state of its own: it has no condition on flags, and no
 		// options.
 		r.Action, r.Quick, r.State, s.old.pass = Pass, true, KeepState, true
 		s.at[optState], s.at[optFlags] = pos, pos
@@ -106,14 +106,14 @@ func (p *parser) oldNAT(first token, kind token, no bool) {
 		p.failf(p.tok.pos, "map-e-portset: needs sets of ports; give `port` and a range")
 	}
 	if len(s.protos) == 0 && s.at[optPort].Line != 0 && kind.text != "rdr" {
-		s.protos = append(s.protos, protoTCP, protoUDP) // FreeBSD compares the ports of those that have some
+		s.protos = append(s.protos, protoTCP, protoUDP) // FreeBSD compares ports of protocols with ports
 	}
 	s.oldKind = kind.text
 	p.finish(s)
 	p.expand(s)
 }
 
-// addOld keeps a rule until all of its kind are known.
+// addOld keeps a rule until all rules of its kind are known.
 func (p *parser) addOld(s *spec, r Rule) bool {
 	if p.old[p.set] == nil {
 		p.old[p.set] = oldRules{}
@@ -138,7 +138,7 @@ func (p *parser) addOld(s *spec, r Rule) bool {
 	return true
 }
 
-// flushOld puts the kept rules of the ruleset that is read among its rules.
+// flushOld puts the kept rules of the current ruleset among its rules.
 func (p *parser) flushOld() {
 	kept := p.old[p.set]
 	if kept == nil {
@@ -150,7 +150,7 @@ func (p *parser) flushOld() {
 	for _, kind := range oldKinds {
 		list = append(list, kept[kind]...)
 	}
-	needed := make([]bool, len(list)) // its packets get a mark
+	needed := make([]bool, len(list)) // its packets need a mark
 	for i := range list {
 		for j := range list[:i] {
 			a, b := &list[j], &list[i]
@@ -183,7 +183,7 @@ func (p *parser) flushOld() {
 	p.set.Rules = append(rules, p.set.Rules...)
 }
 
-// mark has a rule leave out the packets that an earlier one has marked.
+// mark makes a rule leave out the packets that an earlier rule has marked.
 func (p *parser) mark(a, b *oldRule, out, in string) {
 	if p.marked == nil {
 		p.marked = &chained{b.place, a.place.Pos}
@@ -194,16 +194,15 @@ func (p *parser) mark(a, b *oldRule, out, in string) {
 	}
 }
 
-// oldOrder refuses a line behind rules that filter, unless the file says that lines are in
-// any order.
+// oldOrder refuses a line behind filter rules, unless the file allows any order.
 func (p *parser) oldOrder(first token, what string) {
 	if len(p.set.Rules) > 0 && !p.anyOrder {
 		p.failf(first.pos, "%s comes before filtering, and a rule that filters stands above; move the line before it", what)
 	}
 }
 
-// printed reports whether there are rules, and all of them may be those that lines of older
-// files stand for: the file is one that was printed.
+// printed reports whether there are rules, and all of them may come from lines of older
+// files: then the file is printed output.
 func (p *parser) printed() bool {
 	for i := range p.set.Rules {
 		if p.set.Part(i) == FilterPart {
@@ -217,7 +216,7 @@ func (p *parser) printed() bool {
 func (p *parser) oldAnchor(first token) {
 	s := p.begin(first.pos, CallAnchor)
 	s.oldKind, _, _ = strings.Cut(first.text, "-")
-	if p.printed() { // it stands among the rules of lines of its kind
+	if p.printed() { // it is in its place among the rules of its kind
 		s.old = nil
 	} else {
 		p.oldOrder(first, first.text+": its part of an anchor")
@@ -234,18 +233,18 @@ func (p *parser) oldAnchor(first token) {
 	p.expand(s)
 }
 
-// checkMarks refuses what has marks of packets in two meanings.
+// checkMarks refuses a file whose own tags would conflict with marks of packets.
 func (p *parser) checkMarks() {
 	if p.marked == nil || p.tags.Line == 0 {
 		return
 	}
-	at := p.marked.place // which may be of a file that is loaded into an anchor
+	at := p.marked.place // perhaps in a file that is loaded into an anchor
 	p.errs = append(p.errs, Error{Pos: at.Pos, Line: at.Line, Message: fmt.Sprintf("%v may take packets of this line, of which it "+
 		"holds alone; to say so takes tags, and %v has some of its own; write match rules with nat-to, rdr-to or scrub", p.marked.before, p.tags)})
 }
 
-// overlap says whether a packet may be one of a rule and, when that has changed it, one of
-// a later rule.
+// overlap reports whether a packet may match a rule and, after its translation, a later
+// rule.
 func overlap(a, b *oldRule) bool {
 	if a.Direction != Both && b.Direction != Both && a.Direction != b.Direction ||
 		a.Family != 0 && b.Family != 0 && a.Family != b.Family ||
@@ -255,7 +254,7 @@ func overlap(a, b *oldRule) bool {
 	}
 	from, to := []Endpoint{a.From}, []Endpoint{a.To}
 	for _, t := range a.Translations {
-		var list []Endpoint // of what the rule makes of packets
+		var list []Endpoint // the addresses and ports after the translation
 		for _, addr := range t.Pool.Addrs {
 			list = append(list, Endpoint{Host: Host{Kind: Prefix, Addr: addr.Addr(), Bits: addr.Bits()}})
 		}
@@ -279,13 +278,13 @@ func overlap(a, b *oldRule) bool {
 	return meet(from, b.From) && meet(to, b.To)
 }
 
-// sameDevice says whether two conditions on ports may hold for one.
+// sameDevice reports whether one port may satisfy two conditions on ports.
 func sameDevice(a, b Interface) bool {
 	numbered := func(i Interface) bool { return !i.Not && GroupName(i.Name) != i.Name }
 	return a.Name == b.Name && a.Not == b.Not || !numbered(a) || !numbered(b)
 }
 
-// meet says whether an endpoint of a list and another may be those of one packet.
+// meet reports whether one packet may satisfy an endpoint of a list and another endpoint.
 func meet(list []Endpoint, b Endpoint) bool {
 	for _, a := range list {
 		if hostsMeet(a, b) && portsMeet(a.Port, b.Port) {

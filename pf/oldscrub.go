@@ -10,17 +10,17 @@ import (
 )
 
 // Lines that begin with scrub are FreeBSD's, and were OpenBSD's before 4.6. They are tried
-// before all others, and the first that matches holds. They become match rules in front of the
-// others. Of match rules the last that has a word holds, so they are turned around, where that
-// says the same. Elsewhere they have marks, as those of translation do.
+// before all others, and the first match is final. They become match rules in front of the
+// others. Of match rules with the same word the last one wins, so their order is reversed if
+// the meaning stays the same. Otherwise they get marks, as the rules of translation do.
 
-// Marks of packets that no further scrub line is for.
+// Marks of packets that no further scrub line applies to.
 const (
 	scrubbedIn  = "scrubbed-in"
 	scrubbedOut = "scrubbed-out"
 )
 
-// oldScrub reads such a line; the token that is next is behind scrub.
+// oldScrub reads such a line. The next token is behind scrub.
 func (p *parser) oldScrub(first token, kind token, no bool) {
 	p.oldOrder(first, "scrub: normalization")
 	s := p.begin(first.pos, Match)
@@ -30,7 +30,7 @@ func (p *parser) oldScrub(first token, kind token, no bool) {
 		p.log(&s.rule)
 	}
 	p.conditions(s)
-	fragments, at := "fragment reassemble", first.pos // which is what a line means that says nothing
+	fragments, at := "fragment reassemble", first.pos // the meaning of a line without options
 	for !p.ends() {
 		not := p.acceptOp("!")
 		word, pos := p.tok.text, p.tok.pos
@@ -72,7 +72,7 @@ func (p *parser) oldScrub(first token, kind token, no bool) {
 	p.expand(s)
 }
 
-// scrubbing returns the match rules that scrub lines stand for.
+// scrubbing returns the match rules for scrub lines.
 func (p *parser) scrubbing(list []oldRule) (rules []Rule) {
 	var lines []oldRule
 	for i := range list {
@@ -137,8 +137,8 @@ func (p *parser) scrubbing(list []oldRule) (rules []Rule) {
 	return rules
 }
 
-// reached tells which lines have packets of a direction that no line before has, and whether
-// the lines say the same when they are turned around as match rules.
+// reached returns which lines get packets of a direction that no earlier line gets. turn
+// reports whether match rules in reverse order have the same meaning as the lines.
 func (p *parser) reached(lines []oldRule, d Direction) (reached []bool, turn bool) {
 	reached, turn = make([]bool, len(lines)), true
 	for i := range lines {
@@ -160,13 +160,13 @@ func (p *parser) reached(lines []oldRule, d Direction) (reached []bool, turn boo
 	return reached, turn
 }
 
-// has reports whether a rule that says this says all that one with other words does.
+// has reports whether s sets everything that other sets, perhaps to other values.
 func (s Scrub) has(other Scrub) bool {
 	return (s.NoDF || !other.NoDF) && (s.RandomID || !other.RandomID) && (s.MinTTL != 0 || other.MinTTL == 0) &&
 		(s.MaxMSS != 0 || other.MaxMSS == 0) && (s.SetTOS || !other.SetTOS) && (s.ReassembleTCP || !other.ReassembleTCP)
 }
 
-// covers reports whether all packets of one rule are packets of another, directions aside.
+// covers reports whether rule a matches all packets that rule b matches, directions aside.
 func covers(a, b *Rule) bool {
 	side := func(a, b Endpoint) bool {
 		host := !a.Not && a.Host.Kind == AnyHost || a.Not == b.Not && reflect.DeepEqual(a.Host, b.Host) ||

@@ -85,7 +85,7 @@ func (p *parser) option(first token) {
 	case "keepcounters":
 		o.KeepCounters = true
 	case "require-order":
-		// What is printed has its lines in order, and does not say this.
+		// Printed rules are in order, and do not have this option.
 		p.anyOrder = p.oneOf("yes", "no") == "no"
 	case "syncookies":
 		if !p.at("never") {
@@ -105,7 +105,7 @@ func (p *parser) option(first token) {
 		}
 		p.failf(name.pos, "unknown option `%s`", shorten(name.text))
 	}
-	// An option that is set again holds from there on.
+	// An option that is set again applies from there on.
 	p.idleOption(name.text, first.pos)
 	o.Order = append(slices.DeleteFunc(o.Order, func(s string) bool { return s == name.text }), name.text)
 	if name.text == "optimization" && !slices.Contains(o.Order, "timeout") {
@@ -113,7 +113,7 @@ func (p *parser) option(first token) {
 	}
 }
 
-// idleOption notes an option that has no effect.
+// idleOption records a note about an option that has no effect.
 func (p *parser) idleOption(name string, pos Pos) {
 	o := &p.set.Options
 	word := "set " + name
@@ -217,7 +217,7 @@ func (p *parser) limit(o *Options) {
 		p.expected("the name of a limit")
 	}
 	p.next()
-	most := int64(math.MaxUint32) // tables of that size are refused for their memory
+	most := int64(math.MaxUint32) // tables of that size are refused because of their memory
 	switch {
 	case p.source.Kept:
 	case LimitName(i) == LimitTables:
@@ -233,7 +233,7 @@ func (p *parser) limit(o *Options) {
 	o.Limits[i] = Limit{true, uint32(n)}
 }
 
-// zeroLimit says what a limit of 0 would allow.
+// zeroLimit has the effects of a limit of 0.
 var zeroLimit = [LimitCount]string{
 	LimitStates:       "no state at all",
 	LimitSrcNodes:     "no source to be tracked",
@@ -264,7 +264,7 @@ func (p *parser) optimization(o *Options) {
 // stateOptions reads the options of keep state, without parentheses.
 func (p *parser) stateOptions() StateOptions {
 	var o StateOptions
-	bare := false // source-track without a word behind it
+	bare := false // source-track without an argument
 	var seen [len(stateOptionNames)]bool
 	once := func(name string, pos Pos) {
 		i := slices.Index(stateOptionNames[:], name)
@@ -288,7 +288,7 @@ func (p *parser) stateOptions() StateOptions {
 		pos, name := p.tok.pos, p.tok.text
 		switch {
 		case name == "floating":
-			once("if-bound", pos) // one excludes the other
+			once("if-bound", pos) // they exclude each other
 			p.next()
 		case slices.Contains(stateOptionNames[:], name):
 			once(name, pos)
@@ -363,12 +363,12 @@ func (p *parser) stateOptions() StateOptions {
 var stateOptionNames = [...]string{"max", "no-sync", "source-track", "max-src-states", "max-src-nodes",
 	"max-src-conn", "max-src-conn-rate", "overload", "if-bound", "sloppy", "pflow"}
 
-// limitsRule says whether the options limit something that is counted for each rule.
+// limitsRule reports whether the options limit a number that is counted for each rule.
 func (o *StateOptions) limitsRule() bool {
 	return o.MaxSrcNodes > 0 || o.MaxSrcConn > 0 || o.MaxSrcConnRate > 0
 }
 
-// complete adds the values that pfctl adds to options: how sources are tracked, and the
+// complete adds the values that pfctl adds to options: the source tracking, and the
 // timeouts that follow from max and max-src-conn-rate.
 func (o *StateOptions) complete() {
 	switch {
@@ -386,7 +386,7 @@ func (o *StateOptions) complete() {
 	}
 }
 
-// checkState records what is wrong with options that pos is in.
+// checkState records the errors of options. pos is their place.
 func (p *parser) checkState(o *StateOptions, pos Pos) {
 	if o.SourceTrack == SourceTrackGlobal {
 		for _, limit := range []struct {

@@ -10,51 +10,50 @@ import (
 	"strings"
 )
 
-// The limits of a file. Without them, a small file that is expanded could take all
-// memory.
+// The limits of a file. Without them, a small file could expand to any amount of memory.
 const (
-	maxRules  = MaxRules // including those of anchors
+	maxRules  = MaxRules // including the rules of anchors
 	maxList   = 200_000  // items of a list between braces
-	maxNested = 16       // files that include each other, and lists in lists
+	maxNested = 16       // files that include each other, and nested lists
 	maxMacro  = 64 << 10 // bytes of the value of a macro
-	maxText   = 32 << 20 // bytes of all files, and of macros as often as they are used; see spent
+	maxText   = 32 << 20 // bytes of all files, and of macros for each use; see spent
 
-	maxAnchorDepth = 64 // as pfctl
+	maxAnchorDepth = 64 // as in pfctl
 	maxAnchorName  = 1023
 	maxTableName   = 31
 	maxLabel       = 63
 	maxTag         = 63
 	maxInterface   = 15
-	plugged        = "plug/"           // begins names of ports by their ids, which no device can have
+	plugged        = "plug/"           // begins names of ports by IDs, which no device can have
 	maxConnRate    = 0xffffffff / 1000 // PF_THRESHOLD_MAX
 	maxPrio        = 7
-	maxInterval    = 0xffffffff / 8 // seconds; states are swept eight times in each
+	maxInterval    = 0xffffffff / 8 // seconds; a sweep of states takes an eighth of it
 )
 
-// Source finds for Parse the files and hosts that a file names.
+// Source opens files and looks up hosts for Parse.
 type Source struct {
-	// Open returns the contents of a file that is included or that a table
-	// is read from. Nil: there are none.
+	// Open returns the contents of a file that is included, or from which a table is read.
+	// Nil: there are none.
 	Open func(name string) ([]byte, error)
-	// Lookup returns the addresses of a name that is in the place of an address.
-	// The name is that of an interface, with the modifiers of Host.Modes, or of a
-	// host. Nil: there are none.
+	// Lookup returns the addresses of a name that is used as an address: the name of an
+	// interface, with the modifiers of Host.Modes, or of a host. Nil: there are none.
 	Lookup func(name string, modes []string) ([]netip.Prefix, error)
-	// Kept says that String made the text of a ruleset that was taken before. The
-	// limits of options are not checked again.
+	// Kept marks text that String has returned for an accepted ruleset. The limits of options
+	// are not checked again.
 	Kept bool
-	// IgnoreQueues is `set ignore queue`: what is about queues is left out, and noted.
+	// IgnoreQueues is `set ignore queue`: words about queues are left out, and noted.
 	IgnoreQueues bool
-	// Macros are those given with -D. They win over those of the file.
+	// Macros are the macros given with -D. They override the file's.
 	Macros map[string]string
-	// Defined is told of each macro that the file defines. Nil: nobody is.
+	// Defined is called for each macro that the file defines. It may be nil.
 	Defined func(name, value string)
 }
 
-// Parse reads the pf.conf named name. Its error is an ErrorList if the text is at fault.
+// Parse parses the pf.conf with the given name. Its error is an ErrorList if the text is at
+// fault.
 //
-// The language is that of OpenBSD's pf.conf(5), with the ether rules of
-// FreeBSD's. As in pfctl, `set` holds for the rules behind it.
+// The language is OpenBSD's pf.conf(5), with the ether rules of FreeBSD's. As in pfctl, `set`
+// applies to the rules behind it.
 func Parse(name string, text []byte, source Source) (*Ruleset, error) {
 	rules := 0
 	p := &parser{source: source, spent: &spent{}, rules: &rules}
@@ -66,41 +65,41 @@ func Parse(name string, text []byte, source Source) (*Ruleset, error) {
 	return set, nil
 }
 
-// parser reads the statements of a file and of those that it includes. An error may
-// leave the rest of a statement without meaning. Such an error is recorded and raised
-// as bail, which [parser.statement] catches. Other errors are only recorded.
+// parser reads the statements of a file and of the files that it includes. After some errors the
+// rest of a statement has no meaning. Such an error is recorded and raised as bail, which
+// [parser.statement] catches. Other errors are only recorded.
 type parser struct {
 	source Source
 	lex    *lexer
-	tok    token // the next token, which is not taken
+	tok    token // the next token, not taken yet
 	errs   ErrorList
 	texts  map[string]string // of the files, for errors
 	macros map[string]string
 	spent  *spent
 	rules  *int // number of rules
 
-	set     *Ruleset // what statements add to
+	set     *Ruleset // where statements are added
 	inline  map[inRuleset]*Anchor
-	anchors int // bodies of anchors around the statement
-	nested  int // files around the statement
+	anchors int // depth of anchors' bodies around the statement
+	nested  int // depth of files around the statement
 	pools   []poolTable
 	old     map[*Ruleset]oldRules
-	marked  *chained // a rule of old that has a mark
-	tags    Pos      // of a tag or tagged that the file has
+	marked  *chained // a rule from an old line that has a mark
+	tags    Pos      // place of a tag or tagged of the file
 	names   []PortName
 	braces  int // braces that are open before tok
 	orphans int // braces of anchors whose beginning had an error
 
-	// the defaults of the rules behind a `set`
+	// the defaults that `set` gives to later rules
 	blockPolicy   Return
 	statePolicy   StatePolicy
 	stateDefaults *StateOptions
 	ignoreQueues  bool
 	anyOrder      bool // set require-order no
 
-	inTable bool // the addresses of a table are read
+	inTable bool // the addresses of a table are being read
 
-	spec spec // the rule that is read
+	spec spec // the rule that is being read
 }
 
 // inRuleset is a name in a ruleset.
@@ -109,14 +108,14 @@ type inRuleset struct {
 	name string
 }
 
-// bail is the panic of an error that ends a statement. enough is that of an error after
-// which nothing is read.
+// bail is the panic of an error that ends a statement, and enough the panic of an error that ends
+// all reading.
 type (
 	bail   struct{}
 	enough struct{}
 )
 
-// file reads a file that is no other's include.
+// file reads a file that was not included.
 func (p *parser) file(name, text string) *Ruleset {
 	p.set = &Ruleset{}
 	p.macros = make(map[string]string)
@@ -143,8 +142,7 @@ func (p *parser) file(name, text string) *Ruleset {
 	return p.set
 }
 
-// floating gives rules before `set state-policy if-bound` the policy that they were
-// read with.
+// floating gives rules before `set state-policy if-bound` the policy with which they were read.
 func floating(set *Ruleset) {
 	for i := range set.Rules {
 		r := &set.Rules[i]
@@ -170,17 +168,17 @@ func (p *parser) include(name, text string) {
 	p.lex, p.tok, p.braces = lex, tok, braces
 }
 
-// spent is how many bytes were read: of files, and of macros as often as they were
-// used. A short file that often uses a long macro would take much memory.
-// Pools count the addresses of the pools of rules.
+// spent is the number of bytes read: of files, and of macros for each use. A short file that
+// often uses a long macro would take much memory. pools is the number of addresses in the pools
+// of rules.
 type spent struct{ text, macros, pools int }
 
-// most is how many bytes may be read in all.
+// most is the largest number of bytes to read.
 func (s *spent) most() int { return min(maxText, 1<<19+9*s.text) }
 
 func (s *spent) over() bool { return s.text+s.macros > s.most() }
 
-// spend counts text that is read.
+// spend counts text as it is read.
 func (p *parser) spend(n int, pos Pos) {
 	if p.spent.text += n; p.spent.over() {
 		p.limitf(pos, enough{}, "macros and files expand to more than %d bytes", p.spent.most())
@@ -202,13 +200,13 @@ func (p *parser) macro(name string) (string, error) {
 	return value, nil
 }
 
-// errorf records an error and goes on.
+// errorf records an error.
 func (p *parser) errorf(pos Pos, format string, args ...any) {
 	p.record(pos, p.spent.over(), fmt.Sprintf(format, args...))
 }
 
-// limitf records an error of a file that is right, but too large. It gives up the
-// statement or the whole file.
+// limitf records an error of a file that is correct, but too large. It gives up the statement or
+// the whole file.
 func (p *parser) limitf(pos Pos, giveUp any, format string, args ...any) {
 	p.record(pos, true, fmt.Sprintf(format, args...))
 	panic(giveUp)
@@ -239,7 +237,7 @@ func (p *parser) failf(pos Pos, format string, args ...any) {
 	panic(bail{})
 }
 
-// expected fails because of the next token.
+// expected fails with an error about the next token.
 func (p *parser) expected(what string) {
 	if p.tok.kind == tokBad {
 		p.failf(p.tok.pos, "%s", p.tok.text)
@@ -261,7 +259,7 @@ func (t token) String() string {
 	}
 }
 
-// shorten returns the beginning of a text that may be long.
+// shorten returns the beginning of a long text.
 func shorten(s string) string { return cut(s, 40) }
 
 // cut returns the first bytes of a text.
@@ -309,21 +307,21 @@ func (p *parser) acceptOp(op string) bool {
 	return true
 }
 
-// word takes a word that must be next.
+// word takes a word, which must be next.
 func (p *parser) word(word string) {
 	if !p.accept(word) {
 		p.expected("`" + word + "`")
 	}
 }
 
-// op takes an operator that must be next.
+// op takes an operator, which must be next.
 func (p *parser) op(op string) {
 	if !p.acceptOp(op) {
 		p.expected("`" + op + "`")
 	}
 }
 
-// newlines passes over ends of lines, as between braces.
+// newlines skips ends of lines, as between braces.
 func (p *parser) newlines() {
 	for p.tok.kind == tokNewline {
 		p.next()
@@ -340,7 +338,7 @@ func (p *parser) isName() bool {
 	return p.tok.kind == tokString || p.tok.kind == tokWord && !keywords[p.tok.text]
 }
 
-// name takes a name, which is quoted or no keyword.
+// name takes a name, which is quoted or not a keyword.
 func (p *parser) name(what string) string {
 	if !p.isName() {
 		if p.tok.kind == tokWord {
@@ -369,8 +367,7 @@ func (p *parser) number(what string, limit int64) int64 {
 	return n
 }
 
-// list reads the items between braces, one by one; a single item may stand
-// without braces.
+// list reads the items between braces, one by one. A single item needs no braces.
 func (p *parser) list(item func()) {
 	if !p.atOp("{") {
 		item()
@@ -393,12 +390,12 @@ func (p *parser) list(item func()) {
 	}
 }
 
-// starters are the words that begin a statement and stand nowhere else.
+// starters are the words that only begin a statement.
 var starters = wordSet("pass", "block", "match", "anchor", "antispoof", "set", "table", "load", "include", "ether",
 	"nat", "rdr", "binat", "altq", "scrub", "nat-anchor", "rdr-anchor", "binat-anchor", "scrub-anchor", "dummynet-anchor")
 
-// statements reads statements up to the end of the file, or up to the brace that closes
-// an anchor's body. There are depth bodies around this file.
+// statements reads statements up to the end of the file, or up to the brace that closes an
+// anchor's body. depth is the number of bodies around this file.
 func (p *parser) statements(depth int) {
 	for {
 		p.newlines()
@@ -439,9 +436,9 @@ func (p *parser) statement() {
 	}
 }
 
-// skip goes on behind a statement that had an error: at the end of its line, or of the
-// line in which its braces are closed. If they are not closed, it goes on at a line
-// that begins as statements do.
+// skip moves behind a statement that had an error: to the end of its line, or of the line in
+// which its braces are closed. If they are not closed, it moves to a line that begins like a
+// statement.
 func (p *parser) skip(braces int, anchor bool) {
 	for p.tok.kind != tokEOF {
 		if p.tok.first && p.tok.kind == tokWord && starters[p.tok.text] && p.braces > braces {
@@ -453,7 +450,7 @@ func (p *parser) skip(braces int, anchor bool) {
 		p.next()
 	}
 	if anchor && p.braces > braces {
-		// what is read next is the anchor's body
+		// the tokens that follow are the anchor's body
 		p.orphans += p.braces - braces
 	} else {
 		p.braces = braces
@@ -527,7 +524,7 @@ func (p *parser) dispatch() {
 	}
 }
 
-// skipLine passes over the rest of a statement.
+// skipLine skips the rest of a statement.
 func (p *parser) skipLine() {
 	braces := p.braces
 	for p.tok.kind != tokEOF && (p.braces > braces || !p.ends()) {
@@ -614,8 +611,8 @@ func (p *parser) load(first token) {
 	if strings.HasSuffix(name, "*") {
 		p.failf(pos, "anchor '%s' invalid; rules are loaded into one anchor", name)
 	}
-	// As in pfctl, the file is one of its own: it has neither this file's macros
-	// nor what this file sets.
+	// As in pfctl, the loaded file is independent: it has neither this file's macros nor its
+	// settings.
 	sub := &parser{source: p.source, spent: p.spent, rules: p.rules, nested: p.nested}
 	loaded := sub.file(file, text)
 	for _, e := range sub.errs {
@@ -623,7 +620,7 @@ func (p *parser) load(first token) {
 			panic(enough{})
 		}
 	}
-	if len(sub.errs) == 0 { // the marks of packets are those of both files
+	if len(sub.errs) == 0 { // the marks of packets are shared by both files
 		p.marked, p.tags = cmp.Or(p.marked, sub.marked), cmp.Or(p.tags, sub.tags)
 	}
 	p.set.Loads = append(p.set.Loads, AnchorLoad{Pos: first.pos, Name: name, File: file, Ruleset: loaded})
@@ -661,8 +658,8 @@ func (p *parser) tableName() string {
 	return name
 }
 
-// interfaceName takes the name of a port or of a group of ports, or "any". word is what stands in
-// front of it, "" where nothing is to be told of a name that no port has.
+// interfaceName takes the name of a port or of a group of ports, or "any". word is the word in
+// front of it, or "" if a name that belongs to no port needs no note.
 func (p *parser) interfaceName(word string) string {
 	pos := p.tok.pos
 	if p.at("rdomain") {
@@ -685,7 +682,7 @@ func (p *parser) interfaceName(word string) string {
 	return name
 }
 
-// The words of PortName, besides Addresses.
+// The words of PortName, in addition to Addresses.
 const (
 	wordOn          = "on"
 	wordReceived    = "received-on"
@@ -704,8 +701,8 @@ func negated(word string, not bool) string {
 	return word
 }
 
-// named notes a name of a port, an interface or a group of them. The limits of rules are for the
-// names, too: more of them are not noted.
+// named records the use of a name of a port, an interface or a group. The limit of rules applies
+// to names, too: further names are not recorded.
 func (p *parser) named(pos Pos, word, name string) {
 	if word != "" && len(p.names) < maxRules && !p.source.Kept {
 		p.names = append(p.names, PortName{pos, word, name})
@@ -730,13 +727,13 @@ func wordSet(words ...string) map[string]bool {
 	return m
 }
 
-// Why parts of pf.conf are not for a bridge.
+// Why parts of pf.conf make no sense on a bridge.
 const (
 	needsQueues = "bandwidth queues belong to the host; see tc(8), or set ignore queue"
 )
 
-// outside has the statements and options of rules that are pf's but not a bridge's, and
-// says why. docs/pf.md lists them with the same words.
+// outside has the statements and options of pf that make no sense on a bridge, with the reason.
+// docs/pf.md lists them with the same words.
 var outside = map[string]string{
 	"rtable":  "the host chooses the table of routes; see ip-rule(8)",
 	"rdomain": "routing domains are VRFs of the host; name ports instead",

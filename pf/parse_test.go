@@ -22,7 +22,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// files and addresses are what tests' files refer to.
+// files and addresses are used by the files of tests.
 var files = map[string]string{
 	"/etc/mail/nospamd":   "# comment\n192.0.2.1\n!192.0.2.0/28 weight 3 192.0.2.2 ; more\n2001:db8::/32\nlocalhost\n",
 	"/etc/bad":            "192.0.2.1\n192.0.2.300\n  nowhere.example\n192.0.2.0/33\n",
@@ -76,8 +76,8 @@ var source = Source{
 	Macros: map[string]string{"given": "em7"},
 }
 
-// comparing rulesets, where they say something does not count, nor whether a
-// list is nil or empty.
+// For comparing rulesets: places do not count, nor the difference of nil and
+// empty lists.
 var placeless = cmp.Options{
 	cmpopts.IgnoreTypes(Pos{}, Place{}, []PortName(nil)), cmpopts.IgnoreFields(Ruleset{}, "Ignored"),
 	cmpopts.IgnoreFields(Pool{}, "By"), cmpopts.EquateEmpty(),
@@ -94,10 +94,10 @@ func parse(t *testing.T, text string) *Ruleset {
 	return set
 }
 
-// stateful is what `pass` alone means.
+// stateful is the meaning of `pass` alone.
 var stateful = Rule{Action: Pass, State: KeepState, Flags: TCPFlags{SYN, SYN | ACK}}
 
-// with returns a copy of a rule that is changed.
+// with returns a changed copy of a rule.
 func with(r Rule, change func(*Rule)) Rule {
 	change(&r)
 	return r
@@ -277,7 +277,7 @@ func TestParseRule(t *testing.T) {
 	}
 }
 
-// What lists, macros and so on stand for, written out.
+// Lists, macros and other short forms, with their expansions.
 func TestExpand(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"lists", "pass in on { em0, em1 } proto { tcp udp } from { 192.0.2.1 192.0.2.2 } to port { 22, 80 }", `
@@ -512,7 +512,7 @@ func TestParseOptions(t *testing.T) {
 	}
 }
 
-// What `set` says holds for the rules behind it.
+// `set` applies to the rules behind it.
 func TestDefaults(t *testing.T) {
 	set := parse(t, `
 		block
@@ -570,7 +570,7 @@ func TestParseTable(t *testing.T) {
 	}
 }
 
-// FreeBSD's pfctl takes bytes of one digit.
+// FreeBSD's pfctl accepts bytes of one digit.
 func TestParseShortMAC(t *testing.T) {
 	set := parse(t, "ether block from 2:0:a:B:0:1/40 to { 0:1:2:3:4:5 ! ff:ff:ff:ff:ff:ff }")
 	var got []string
@@ -631,12 +631,12 @@ func TestLoadAnchor(t *testing.T) {
 	}
 }
 
-// Whole files of the kind that there are: what they amount to.
+// Whole realistic files, with their totals.
 func TestParseFiles(t *testing.T) {
 	tests := []struct {
 		file                        string
 		rules, tables, ether, loads int
-		last                        string // its last rule, written out
+		last                        string // its last rule, expanded
 	}{
 		{"openbsd.conf", 3, 0, 0, 0, "block return in on ! lo0 proto tcp to port 6000:6010"},
 		{"server.conf", 30, 4, 0, 0, "pass in proto tcp from <spamd-white> to port 25 tos 0x10 probability 0.5 keep state (no-sync)"},
@@ -660,8 +660,8 @@ func TestParseFiles(t *testing.T) {
 
 var update = flag.Bool("update", false, "write testdata/errors.txtar anew")
 
-// Each file of the archive that ends in .conf is refused with the errors of
-// the one behind it.
+// Each .conf file of the archive is refused with the errors in the file behind
+// it.
 func TestErrors(t *testing.T) {
 	const golden = "testdata/errors.txtar"
 	archive, err := txtar.ParseFile(golden)
@@ -730,7 +730,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// What is refused because it is too much is told from what is wrong.
+// A file that exceeds a limit has another error than a file with a mistake.
 func TestLimits(t *testing.T) {
 	list := "{ " + strings.Repeat("1.1.1.1 ", 1000) + "}"
 	macros := "a = \"" + strings.Repeat(" ", 60000) + "\"\n" + strings.Repeat("pass $a\n", 2000)
@@ -741,7 +741,7 @@ func TestLimits(t *testing.T) {
 		"include '/etc/pf/loop.conf'":                                      true,
 		"load anchor a from '/etc/pf/reload.conf'":                         true,
 		macros:                   true,
-		macros + "pass form any": true, // which is not read
+		macros + "pass form any": true, // the rest is not read
 		"pass form any\npass from " + list + " to " + list: false,
 		"pass form any": false,
 		"pass label '" + strings.Repeat("x", 1000) + "'": false,
@@ -752,7 +752,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// A resolver says the name again: not all of one that is long.
+// A resolver repeats the name; a long name is cut.
 func TestLongHost(t *testing.T) {
 	name := strings.Repeat("long-", 100) + "name.example"
 	lookup := func(name string, _ []string) ([]netip.Prefix, error) {
@@ -785,7 +785,7 @@ func TestParsePrefix(t *testing.T) {
 	}
 }
 
-// Of a long line what is around the place is shown, with the caret below it.
+// Of a long line the part around the place is shown, with the caret below it.
 func TestLongLine(t *testing.T) {
 	for _, before := range []int{0, 5, 119, 120, 121, 500} {
 		for _, after := range []int{0, 5, 119, 120, 121, 500} {
@@ -799,8 +799,7 @@ func TestLongLine(t *testing.T) {
 	}
 }
 
-// The caret stands below the place also where there are tabs and characters
-// of several bytes.
+// The caret is below the place even after tabs and characters of several bytes.
 func TestCaret(t *testing.T) {
 	list := errorsOf("\tpass label \"ää\"\tform any\n")
 	want := "pf.conf:1:20: expected an option of the rule, found `form`\n" +
@@ -873,8 +872,8 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
-// TestSmallText wants a short text that stands for much to be refused before that
-// is made.
+// TestSmallText: a short text that would expand to much is refused before it is
+// expanded.
 func TestSmallText(t *testing.T) {
 	var all []string
 	for i := range 1000 {

@@ -11,30 +11,29 @@ import (
 	"strings"
 )
 
-// redirect is what follows a word such as nat-to, before it is known of which family the
-// rule is.
+// redirect has the words behind nat-to and its kin, before the rule's family is known.
 type redirect struct {
-	word    string // that it is called by: nat-to, or nat of an older file
+	word    string // its word: nat-to, or nat in an older file
 	place   Place
 	hosts   []host
-	weights []uint16 // of hosts, 0 where none is given
+	weights []uint16 // of hosts, 0 if none is given
 	port    redirectPort
-	pool    Pool // how an address is chosen
+	pool    Pool // for the method of choice
 	static  bool
 	binat   bool
-	// independent is endpoint-independent.
+	// independent means endpoint-independent.
 	independent bool
 	family      Family    // of af-to
 	to          *redirect // of af-to
-	// keeps says that a network alone is put in front of addresses, and none is chosen
-	// from it.
+	// keeps means that a network is only put in front of addresses, and no address is
+	// chosen from it.
 	keeps bool
 	made  map[Family]Pool
 }
 
-// redirectPort is what follows port in a redirect.
+// redirectPort has the words behind port in a redirect.
 type redirectPort struct {
-	pos       Pos // no line: there is no port
+	pos       Pos // without a line there is no port
 	low, high uint16
 	kind      redirectPorts
 }
@@ -47,8 +46,8 @@ const (
 	portsOpen               // low:*
 )
 
-// place returns the place of a word of the statement that is being read. It goes back
-// from where the lexer is: files may have many such words.
+// place returns the place of a word of the current statement. It searches backwards from the
+// lexer's position: files may have many such words.
 func (p *parser) place(pos Pos) Place {
 	l := p.lex
 	start := l.start
@@ -82,10 +81,10 @@ func (p *parser) redirect(word string, at Pos) *redirect {
 	return r
 }
 
-// isNat says whether a word is one that changes the source.
+// isNat reports whether a word changes the source.
 func isNat(word string) bool { return word == "nat-to" || word == "nat" }
 
-// afTo reads what follows af-to.
+// afTo reads the words behind af-to.
 func (p *parser) afTo(at Pos) *redirect {
 	var family Family
 	switch {
@@ -116,7 +115,7 @@ func (p *parser) poolHosts(r *redirect) {
 		p.poolHost(r)
 		return
 	}
-	var alone Pos // of a table or an interface
+	var alone Pos // place of a table or an interface
 	n := 0
 	p.list(func() {
 		pos := p.tok.pos
@@ -160,7 +159,7 @@ func (p *parser) poolHost(r *redirect) {
 		r.hosts = p.host(r.hosts)
 	}
 	if slices.ContainsFunc(r.hosts[begin:], func(h host) bool { return !h.linkLocal() }) {
-		// A name has others, too; those of its link are left out, as with (name).
+		// A name may have link-local addresses, which are left out, as with (name).
 		r.hosts = append(r.hosts[:begin], slices.DeleteFunc(r.hosts[begin:], func(h host) bool { return h.linkLocal() })...)
 	}
 	for i := range r.hosts[begin:] {
@@ -170,7 +169,7 @@ func (p *parser) poolHost(r *redirect) {
 		case h.Kind == NoRoute || h.Kind == URPFFailed:
 			p.failf(pos, "`no-route` and `urpf-failed` are no pool; expected "+aPool)
 		case h.Kind == AnyHost:
-			panic(bail{}) // the error is recorded
+			panic(bail{}) // the error was recorded
 		case h.zone != "" || h.linkLocal():
 			p.failf(pos, "a link-local address cannot be in a pool")
 		case h.Kind == Prefix && h.Bits == 0, h.Kind == Dynamic && h.Bits == 0:
@@ -194,11 +193,11 @@ func (p *parser) poolHost(r *redirect) {
 	}
 }
 
-// hopBy reads a next hop as FreeBSD has it, and OpenBSD had it before 6.9: with the interface
-// that it is reached by.
+// hopBy reads a next hop with its interface, in the form of FreeBSD, and of OpenBSD before
+// 6.9.
 func (p *parser) hopBy(r *redirect) {
 	p.op("(")
-	by := p.interfaceName("") // the next hop is looked up with it
+	by := p.interfaceName("") // no note: the next hop is checked with it
 	begin := len(r.hosts)
 	r.hosts = p.host(r.hosts)
 	p.op(")")
@@ -207,13 +206,13 @@ func (p *parser) hopBy(r *redirect) {
 	}
 }
 
-// linkLocal says whether an address of a pool is IPv6's and holds on one link alone. Those
-// of IPv4 are mostly given on purpose, as next hops.
+// linkLocal reports whether an address of a pool is an IPv6 address that is valid on one link
+// only. IPv4's are mostly given on purpose, as next hops.
 func (h *host) linkLocal() bool {
 	return h.Kind == Prefix && h.Addr.Is6() && h.Addr.IsLinkLocalUnicast()
 }
 
-// closesBehindOne says whether a parenthesis that is next closes behind one word.
+// closesBehindOne reports whether the next parenthesis closes behind one word.
 func (p *parser) closesBehindOne() bool {
 	lex := *p.lex
 	p.lex.next()
@@ -294,8 +293,8 @@ func (p *parser) poolOptions(r *redirect) {
 	}
 }
 
-// hashKey reads the key of source-hash, if there is one: 128 bits in hexadecimal digits,
-// or a text, whose MD5 is the key.
+// hashKey reads the key of source-hash, if there is one: 128 bits in hexadecimal digits, or a
+// text. The key is the MD5 of a text.
 func (p *parser) hashKey() (key [16]byte) {
 	if !p.isName() {
 		return key
@@ -318,7 +317,7 @@ func (p *parser) hashKey() (key [16]byte) {
 	return key
 }
 
-// diversion is what follows divert-to and its kin.
+// diversion has the words behind divert-to and its kin.
 type diversion struct {
 	place Place
 	kind  DivertKind
@@ -354,7 +353,7 @@ func (p *parser) diversion(word string, at Pos) *diversion {
 	return d
 }
 
-// redirects are those of the rule.
+// redirects returns the redirects of the rule.
 func (s *spec) redirects() (list []*redirect) {
 	for _, r := range []*redirect{s.rdr, s.nat, s.route} {
 		if r != nil {
@@ -364,12 +363,12 @@ func (s *spec) redirects() (list []*redirect) {
 	return list
 }
 
-// checkForward checks what a rule says of where packets go against the rest of the rule.
+// checkForward checks the words for a packet's way against the rest of the rule.
 func (p *parser) checkForward(s *spec) {
 	r := &s.rule
 	defer func(errs int) {
 		if len(p.errs) > errs && r.Action != CallAnchor {
-			panic(bail{}) // what follows from these errors is none
+			panic(bail{}) // errors that follow from these would only confuse
 		}
 	}(len(p.errs))
 	bad := func(o option, format string, args ...any) { p.errorf(s.at[o], format, args...) }
@@ -425,8 +424,8 @@ func (p *parser) checkForward(s *spec) {
 	}
 }
 
-// forwardFamily returns the family that a rule gets by what it says of where packets go,
-// 0 for none. It reports false if that is in both families.
+// forwardFamily returns the family that a rule gets from its words for a packet's way, 0 for
+// none. It reports false if these need both families.
 func (p *parser) forwardFamily(s *spec, family Family) (Family, bool) {
 	for _, r := range s.redirects() {
 		switch {
@@ -441,7 +440,7 @@ func (p *parser) forwardFamily(s *spec, family Family) (Family, bool) {
 		default:
 			first := r.hosts[0].family()
 			for i := range r.hosts {
-				// On FreeBSD it is that of the first.
+				// On FreeBSD the rule gets the family of the first.
 				if r.hosts[i].family() != first && s.old == nil {
 					p.errorf(r.hosts[i].pos, "%s spec contains addresses with different address families; give the rule inet or inet6", r.spec())
 					return 0, false
@@ -456,7 +455,7 @@ func (p *parser) forwardFamily(s *spec, family Family) (Family, bool) {
 	return family, true
 }
 
-// spec is the word that pfctl calls it by in errors.
+// spec returns the name of the words in pfctl's errors.
 func (r *redirect) spec() string {
 	if r.isRoute() {
 		return "routing"
@@ -464,7 +463,7 @@ func (r *redirect) spec() string {
 	return "translation"
 }
 
-// forward fills in what a rule says of where packets go, its family being known.
+// forward fills in a rule's words for a packet's way. The rule's family is known.
 func (p *parser) forward(s *spec, r *Rule) bool {
 	if s.nat == nil && s.rdr == nil && s.route == nil && s.divert == nil {
 		return true
@@ -498,7 +497,7 @@ func (p *parser) forward(s *spec, r *Rule) bool {
 	return len(p.errs) == errs
 }
 
-// translation makes a translation of a rule.
+// translation returns a translation for a rule.
 func (p *parser) translation(t *redirect, kind TranslationKind, r *Rule) Translation {
 	out := Translation{Place: t.place, Kind: kind, Family: t.family, Static: t.static, EndpointIndependent: t.independent}
 	family := r.Family
@@ -534,7 +533,7 @@ func (p *parser) translation(t *redirect, kind TranslationKind, r *Rule) Transla
 	switch h := r.To.Host; {
 	case t.to != nil && (t.family == Inet || !network):
 		return out
-	case network && t.to != nil && prefix.Addrs[0].Bits() > 96: // the last bits of the old one stay
+	case network && t.to != nil && prefix.Addrs[0].Bits() > 96: // the last bits of the old address stay
 		return out
 	case network && t.family == Inet6:
 		out.Embed = uint8(prefix.Addrs[0].Bits())
@@ -549,7 +548,7 @@ func (p *parser) translation(t *redirect, kind TranslationKind, r *Rule) Transla
 	return out
 }
 
-// rdrPorts fills in the ports of rdr-to; to is what the rule asks of the destination port.
+// rdrPorts fills in the ports of rdr-to. to is the rule's condition on the destination port.
 func (p *parser) rdrPorts(t *redirect, out *Translation, to Port) {
 	out.Ports = PoolPorts{t.port.low, t.port.high}
 	switch {
@@ -580,11 +579,11 @@ func (p *parser) rdrPorts(t *redirect, out *Translation, to Port) {
 	}
 }
 
-// maxPools is how many addresses the pools of all rules may have.
+// maxPools is the largest number of addresses in the pools of all rules.
 const maxPools = 1 << 20
 
-// pool returns those addresses of a pool that are of a family, with what holds if the
-// rule does not say it.
+// pool returns the addresses of a pool that belong to a family, with the defaults for what
+// the rule leaves open.
 func (p *parser) pool(t *redirect, family Family) Pool {
 	out, ok := t.made[family]
 	if !ok {
@@ -594,7 +593,7 @@ func (p *parser) pool(t *redirect, family Family) Pool {
 		}
 		t.made[family] = out
 	}
-	// The rules that lists make share the addresses. Each has them when it is printed.
+	// The rules of a list share the addresses. Each of them prints the addresses.
 	if p.spent.pools += len(out.Addrs); p.spent.pools > maxPools {
 		p.limitf(t.place.Pos, enough{}, "the pools of all rules have more than %d addresses; use tables", maxPools)
 	}
@@ -603,7 +602,7 @@ func (p *parser) pool(t *redirect, family Family) Pool {
 
 func (p *parser) makePool(t *redirect, family Family) Pool {
 	out := t.pool
-	several := false // there may be more than one address
+	several := false // more than one address is possible
 	for i := range t.hosts {
 		switch h := &t.hosts[i]; h.Kind {
 		case InTable:
@@ -654,12 +653,12 @@ func (p *parser) makePool(t *redirect, family Family) Pool {
 type poolTable struct {
 	set    *Ruleset
 	name   string
-	family Family // 0: any
+	family Family // 0: any family
 	pos    Pos
 }
 
-// checkPools finds the pools whose tables can have no address: they are defined without
-// one, and nobody else is meant to fill them.
+// checkPools records errors for pools whose tables can have no address: they are defined
+// without one, and without persist.
 func (p *parser) checkPools(main *Ruleset) {
 	definition := func(set *Ruleset, name string) *Table {
 		for i := len(set.Tables) - 1; i >= 0; i-- {
@@ -691,8 +690,8 @@ func (p *parser) checkPools(main *Ruleset) {
 	}
 }
 
-// addBinat adds the two rules that binat-to stands for: one that changes the source of
-// what goes out, and one that changes the destination of what comes in.
+// addBinat adds the two rules of binat-to: one that changes the source on the way out, and
+// one that changes the destination on the way in.
 func (p *parser) addBinat(s *spec, r Rule) bool {
 	t := s.nat
 	source := r.From.Host
@@ -723,7 +722,7 @@ func (p *parser) addBinat(s *spec, r Rule) bool {
 	case t.port.pos.Line != 0:
 		return bad(t.port.pos, "binat-to leaves ports as they are; no port can be given")
 	}
-	width := func(h *Host) int { // bits behind the mask
+	width := func(h *Host) int { // number of bits behind the mask
 		if h.Kind == Prefix {
 			return h.Addr.BitLen() - h.Bits
 		}
@@ -737,7 +736,7 @@ func (p *parser) addBinat(s *spec, r Rule) bool {
 	}
 	method := func(h *Host) PoolMethod {
 		if width(h) > 0 {
-			return Bitmask // each address has its own
+			return Bitmask // each address has its own counterpart
 		}
 		return Single
 	}

@@ -33,8 +33,8 @@ func (r *Rule) String() string {
 	return strings.TrimSuffix(p.text.String(), "\n")
 }
 
-// String returns the definition of the table, without a newline. It lists files, and
-// not the entries that are from them.
+// String returns the definition of the table, without a newline. It lists files, but
+// not the entries from them.
 func (t *Table) String() string {
 	var w words
 	w.add("table", "<"+word(t.Name)+">")
@@ -71,8 +71,8 @@ func (e TableEntry) String() string {
 	return s
 }
 
-// Lines returns the lines that set the options: in the order of Order, then
-// those that are not in Order.
+// Lines returns the lines that set the options: first the ones in Order, then the
+// others.
 func (o *Options) Lines() []string {
 	lines := map[string][]string{}
 	set := func(name, value string) {
@@ -94,7 +94,7 @@ func (o *Options) Lines() []string {
 	}
 	optimized := optimizations[o.Optimization]
 	for i, t := range o.Timeouts {
-		// The name of the optimization says what it has set.
+		// The optimization implies these values.
 		if t.Given && !(o.Optimization != "" && i < len(optimized) && t.Value == optimized[i]) {
 			set("timeout", fmt.Sprint(timeoutNames[i], " ", t.Value))
 		}
@@ -168,7 +168,7 @@ func (r *EtherRule) String() string {
 	return w.String()
 }
 
-// String returns the address, with its mask as a number of bits if it is one.
+// String returns the address. A mask that is a prefix is printed as a number of bits.
 func (h EtherHost) String() string {
 	var s string
 	if h.Not {
@@ -192,13 +192,12 @@ func hexBytes(mac [6]byte) string {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])
 }
 
-// printer writes rulesets in lines, indented by two spaces for each anchor that
-// they are in.
+// printer writes rulesets in lines, indented by two spaces for each anchor around them.
 type printer struct {
 	text  strings.Builder
 	depth int
-	// state-defaults are set: a rule without options of its own has to say
-	// keep state, or it would get them
+	// state-defaults are set: a rule without options of its own must say keep
+	// state, or it would get them
 	explicit bool
 }
 
@@ -206,7 +205,7 @@ func (p *printer) line(s string) {
 	p.text.WriteString(strings.Repeat("  ", p.depth) + s + "\n")
 }
 
-// ruleset writes all of a ruleset but its options.
+// ruleset writes a ruleset without its options.
 func (p *printer) ruleset(r *Ruleset) {
 	for i := range r.Tables {
 		p.line(r.Tables[i].String())
@@ -248,9 +247,9 @@ var (
 	keepNames      = map[Keep]string{KeepState: "keep state", ModulateState: "modulate state", SynproxyState: "synproxy state"}
 )
 
-// head is the line of the rule, for an anchor without its body. The order of
-// its parts is that of print_rule() of OpenBSD's pfctl, except for probability:
-// pfctl prints it between the state and its options, where it does not parse.
+// head returns the line of the rule, for an anchor without its body. Its parts have the
+// order of print_rule() of OpenBSD's pfctl, except probability: pfctl prints it between
+// the state and its options, where it does not parse.
 func (r *Rule) head(explicit bool) string {
 	w := words{actionNames[r.Action]}
 	only := Part(0)
@@ -264,7 +263,7 @@ func (r *Rule) head(explicit bool) string {
 	if r.Action == Block {
 		w.add(r.answer())
 	}
-	if only == 0 { // those of parts have one each
+	if only == 0 { // the part implies the direction
 		w.add(directionNames[r.Direction])
 	}
 	w.add(r.log())
@@ -292,7 +291,7 @@ func (r *Rule) head(explicit bool) string {
 	case r.Flags.Of != 0:
 		w.add("flags", r.Flags.String())
 	case r.Action == Pass && r.State != NoState && !r.Fragment && (!r.HasProto || r.Proto == protoTCP):
-		w.add("flags any") // S/SA without it
+		w.add("flags any") // without it, the meaning would be S/SA
 	}
 	r.icmp(&w)
 	if r.HasTOS {
@@ -331,7 +330,7 @@ func (r *Rule) head(explicit bool) string {
 // partAnchors are the words that call a part of an anchor.
 var partAnchors = map[Part]string{NATPart: "nat-anchor", RDRPart: "rdr-anchor", NATPart | RDRPart: "binat-anchor", ScrubPart: "scrub-anchor"}
 
-// words adds the condition to those of a rule.
+// words adds the condition to the words of a rule.
 func (o *Owner) words(w *words, keyword string) {
 	switch {
 	case o == nil:
@@ -342,7 +341,7 @@ func (o *Owner) words(w *words, keyword string) {
 	}
 }
 
-// answer is the text of a block rule's answer.
+// answer returns the text of a block rule's answer.
 func (r *Rule) answer() string {
 	switch r.Return {
 	case ReturnDrop:
@@ -395,7 +394,7 @@ func (r *Rule) log() string {
 	return "log (" + strings.Join(options, ", ") + ")"
 }
 
-// sets is what the rule sets in packets and for them.
+// sets adds the words for what the rule sets in packets and for them.
 func (r *Rule) sets(w *words) {
 	var list []string
 	switch first, second := int(r.SetPrio[0])-1, int(r.SetPrio[1])-1; {
@@ -413,7 +412,7 @@ func (r *Rule) sets(w *words) {
 	}
 }
 
-// scrub are the words behind scrub, in the order of pfctl.
+// scrub returns the words behind scrub, in pfctl's order.
 func (r *Rule) scrub() words {
 	var w words
 	s := &r.Scrub
@@ -443,7 +442,7 @@ func (r *Rule) icmp(w *words) {
 	}
 }
 
-// state is how the rule keeps state, if it is not by default.
+// state adds the words for how the rule keeps state, unless it is the default.
 func (r *Rule) state(w *words, explicit bool) {
 	if r.Action == CallAnchor {
 		return
@@ -461,7 +460,7 @@ func (r *Rule) state(w *words, explicit bool) {
 	}
 }
 
-// words are the options in the order of pfctl, to be joined by commas.
+// words returns the options in pfctl's order, to be joined by commas.
 func (o *StateOptions) words() []string {
 	var list []string
 	add := func(given bool, format string, values ...any) {
@@ -575,7 +574,7 @@ func (i Interface) String() string {
 	return portName(i.Name)
 }
 
-// portName returns the name of a port. Any and all are keywords, and meant so.
+// portName returns the name of a port. Any and all are keywords here.
 func portName(name string) string {
 	if name == "any" || name == "all" {
 		return name
@@ -583,8 +582,8 @@ func portName(name string) string {
 	return word(name)
 }
 
-// percent returns the shortest number whose hundredth is p. The product may be slightly
-// off.
+// percent returns the shortest number whose hundredth is p. The product of p and 100
+// may be slightly off.
 func percent(p float64) string {
 	product := p * 100
 	best := ""
@@ -599,7 +598,7 @@ func percent(p float64) string {
 // words are the parts of a line.
 type words []string
 
-// add appends those that are not empty.
+// add appends the words that are not empty.
 func (w *words) add(list ...string) {
 	for _, s := range list {
 		if s != "" {
@@ -632,7 +631,7 @@ func (w *words) tags(tag, tagged string, not bool) {
 
 func (w words) String() string { return strings.Join(w, " ") }
 
-// named is the name of key, or number if it has none.
+// named returns the name of key, or number if it has none.
 func named[K comparable](names map[K]string, key K, number uint8) string {
 	if name, ok := names[key]; ok {
 		return name
@@ -640,10 +639,10 @@ func named[K comparable](names map[K]string, key K, number uint8) string {
 	return strconv.Itoa(int(number))
 }
 
-// A word that can be in a file as it is, unless it is a keyword.
+// A word that needs no quotes, unless it is a keyword.
 var bareWord = pattern.New(`^[A-Za-z_][A-Za-z0-9_.:-]*$`)
 
-// word returns s as it is in a file: between quotes if it has to be.
+// word returns s as a file has it: between quotes if necessary.
 func word(s string) string {
 	if bareWord().MatchString(s) && !keywords[s] {
 		return s
@@ -651,7 +650,7 @@ func word(s string) string {
 	return quoted(s)
 }
 
-// quoted returns s between quotes. Inside them only a quote has to be escaped.
+// quoted returns s between quotes. Between quotes only a quote needs a backslash.
 func quoted(s string) string {
 	return `"` + strings.ReplaceAll(s, `"`, `\"`) + `"`
 }

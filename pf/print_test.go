@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// What is equal of rulesets but for where they were read.
+// For comparing rulesets: where they were read does not count.
 var equal = cmp.Options{
 	cmpopts.IgnoreTypes(pf.Pos{}, pf.Place{}, []pf.PortName(nil)),
 	cmpopts.IgnoreFields(pf.Ruleset{}, "Ignored"),
@@ -23,7 +23,7 @@ var equal = cmp.Options{
 	cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}),
 }
 
-// What is printed parses to the same ruleset and is printed the same again.
+// Printed rulesets parse to the same ruleset and are printed the same again.
 func TestPrintedParses(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := pftest.Translating().Draw(t, "ruleset")
@@ -45,7 +45,7 @@ func TestPrintedParses(t *testing.T) {
 func TestRulePrintedAlone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rs := pftest.Translating().Draw(t, "ruleset")
-		rs.Options.StateDefaults = nil // which only the ruleset knows of
+		rs.Options.StateDefaults = nil // only the ruleset has these
 		text := rs.String()
 		for i := range rs.Rules {
 			if s := rs.Rules[i].String(); !strings.Contains(text, s+"\n") {
@@ -177,7 +177,7 @@ var printed = []struct{ in, want string }{
 	{`match out nat-to { <t> }`, `match out all nat-to <t> round-robin`},
 	{`match out nat-to 10.0.0.8 round-robin`, `match out inet all nat-to 10.0.0.8 round-robin`},
 	{`match out nat-to 10.0.0.8/29 bitmask`, `match out inet all nat-to 10.0.0.8/29 bitmask`},
-	// as pf.conf(5) says; pfctl prints no method
+	// as in pf.conf(5); pfctl prints no method
 	{`match out nat-to 10.0.0.9/29`, `match out inet all nat-to 10.0.0.8/29 round-robin`},
 	{`match out nat-to <x> source-hash "a key" sticky-address`,
 		`match out all nat-to <x> source-hash 0xaf0711eb7dab2d53c1a580c4705d7cb7 sticky-address`},
@@ -230,14 +230,15 @@ var printed = []struct{ in, want string }{
 		`pass in log quick on em0 inet proto tcp from any to any port 2000:2010 flags any rdr-to 10.0.0.1 port 80:90`},
 	{`binat on em0 from 10.0.0.1 to any -> 192.0.2.1`,
 		"pass out on em0 inet from 10.0.0.1 to any flags any\nmatch out on em0 inet from 10.0.0.1 to any nat-to 192.0.2.1 static-port\npass in on em0 inet from any to 192.0.2.1 flags any\nmatch in on em0 inet from any to 192.0.2.1 rdr-to 10.0.0.1"},
-	// The order is that in which FreeBSD tries them.
+	// The order is the order in which FreeBSD tries them.
 	{"nat on em0 from 10/8 -> 192.0.2.1\nbinat on em0 from 10.0.0.1 to 1.1.1.1 -> 192.0.2.2\nrdr on em0 to 192.0.2.3 -> 10.0.0.3\npass",
 		"pass in on em0 inet from any to 192.0.2.3 flags any\nmatch in on em0 inet from any to 192.0.2.3 rdr-to 10.0.0.3\n" +
 			"pass out on em0 inet from 10.0.0.1 to 1.1.1.1 flags any\nmatch out on em0 inet from 10.0.0.1 to 1.1.1.1 nat-to 192.0.2.2 static-port\n" +
 			"pass in on em0 inet from 1.1.1.1 to 192.0.2.2 flags any\nmatch in on em0 inet from 1.1.1.1 to 192.0.2.2 rdr-to 10.0.0.1\n" +
 			"pass out on em0 inet from 10.0.0.0/8 to any flags any\nmatch out on em0 inet from 10.0.0.0/8 to any nat-to 192.0.2.1\n" +
 			"pass all flags S/SA"},
-	// The first that matches holds: what it has made is not made anew.
+	// The first match is final: a translated packet is not translated
+	// again.
 	{"nat on em0 from 10/8 -> 192.0.2.1\nnat on em0 -> 192.0.2.2",
 		"pass out on em0 inet from 10.0.0.0/8 to any flags any\nmatch out on em0 inet from 10.0.0.0/8 to any tag nat-done nat-to 192.0.2.1\npass out on em0 inet all flags any ! tagged nat-done\nmatch out on em0 inet all ! tagged nat-done nat-to 192.0.2.2"},
 	{"no nat on em0 from 10/8 to 10/8\nnat on em0 from 10/8 -> 192.0.2.1\nno rdr on em1\nrdr on em0 to 192.0.2.1 -> 10.0.0.1",
@@ -271,8 +272,8 @@ func TestPrinted(t *testing.T) {
 	}
 }
 
-// The contents of a file are not printed, but its name; entries of a list are
-// before it.
+// The name of a table's file is printed instead of its contents, behind the
+// entries of the list.
 func TestTableOfFilePrinted(t *testing.T) {
 	open := func(string) ([]byte, error) { return []byte("10.0.0.1\n!10.0.0.2 # no\n"), nil }
 	rs, err := pf.Parse("pf.conf", []byte("table <x> file \"/etc/bad\" { 192.0.2.0/24 }\n"), pf.Source{Open: open})

@@ -2,44 +2,41 @@
 
 package pf
 
-// A Program is a ruleset as the datapath looks it up. Its numbers and layouts are those
-// of bpf/pf/types.h, which says what they mean. The datapath's tests compare the two.
+// A Program is a ruleset as the datapath looks it up. Its numbers and layouts are defined in
+// bpf/pf/types.h. The datapath's tests compare the two.
 //
-// Cells, Ports, Sets, Pools and Limiters are one table of words, in that order. A place is a number of a
-// word in it. A rule has a number, its place among Rules. Each value of each field has
-// a set of rules in Sets. For each group of 4096 rules, it says which of the group's 64
-// words are in use, and where these words are. The rules that match a packet are those
-// that are in the sets of all its fields.
+// Cells, Ports, Sets, Pools and Limiters are one table of words, in that order. A place is the index of
+// a word in it. A rule's number is its index in Rules. Each value of each field has a set of rules in
+// Sets. For each group of 4096 rules, the set records which of the group's 64 words are in use, and
+// where these words are. A packet matches the rules that are in the sets of all its fields.
 type Program struct {
 	Rules    []CompiledRule
-	Groups   uint32       // of GroupRules rules
-	Dims     uint32       // bit N: some rule has a condition on Dim N
+	Groups   uint32       // number of groups of GroupRules rules
+	Dims     uint32       // bit N: a rule has a condition on Dim N
 	Sets     []uint64     // sets of rules
 	Pools    []uint64     // translations with their pools (struct pf_translation), which stand behind the sets
 	Cells    []uint32     // Cells: the place of a value's set; for a Dim that is not in Dims, of the first set
-	Networks []Network    // prefixes, in ascending order, larger networks before those in them
-	Ports    [][16]uint64 // sets of slots, of received-on and of ether's on; named by place + 1
+	Networks []Network    // prefixes, in ascending order, larger networks before the networks in them
+	Ports    [][16]uint64 // sets of slots, for received-on and for ether's on; their names are index + 1
 	Profiles []Profile
 	Ether    []CompiledEther
 	Asks     uint32 // Ask...
 	Anchors  []string
-	Whole    []string  // the anchors called for all packets, or for all of the port of their name
+	Whole    []string  // the anchors called for all packets, or for all packets of the port with their name
 	Source   []RuleRef // source of each of Rules
-	// Translations are those of each of Rules, in the order in which they are made: RdrTo,
-	// then NatTo; or AfTo. Nil: no rule has one. A match rule's are made at once, so that
-	// the rules behind it see the new addresses; those of the last rule that passes are
-	// made at the end.
+	// Translations has the translations of each of Rules, in the order in which they are made:
+	// RdrTo, then NatTo; or AfTo. Nil: no rule has one. A match rule's are made at once, so that
+	// later rules see the new addresses. The last passing rule's are made at the end.
 	Translations [][]Translation
-	// Routes are the next hops of each of Rules, nil for a rule without. Nil: no rule has one.
+	// Routes has the next hops of each of Rules, nil for a rule without. Nil: no rule has one.
 	Routes []*Route
-	// PoolTables has the numbers of the tables that Translations and Routes name, as Input.Table has
-	// given them.
+	// PoolTables has the numbers of the tables that Translations and Routes name, from Input.Table.
 	PoolTables map[TableRef]int
-	// Timeouts are the ruleset's; rules may give others.
+	// Timeouts are the ruleset's timeouts; rules may override them.
 	Timeouts [TimeoutCount]uint32
 	Tables   bool     // a limiter has a table
-	Limiters []uint64 // of states and of sources, which stand behind the pools; see limiterIDs
-	Limited  uint64   // how many limiters, and sources of them, there may be
+	Limiters []uint64 // of states and of sources, behind the pools; see limiterIDs
+	Limited  uint64   // largest number of limiters, and of their sources
 }
 
 // PortsAt returns the place of the set of ports with a number. No set has number 0.
@@ -54,25 +51,25 @@ func (p *Program) PoolsAt() int { return p.SetsAt() + len(p.Sets) }
 // LimitersAt returns the place of the first of Limiters.
 func (p *Program) LimitersAt() int { return p.PoolsAt() + len(p.Pools) }
 
-// Words returns how many words the table has.
+// Words returns the number of words in the table.
 func (p *Program) Words() int { return p.LimitersAt() + len(p.Limiters) }
 
-// RuleRef says where a rule of a Program comes from. If an anchor is called several
-// times, its rules are in the Program as often.
+// RuleRef is the origin of a rule of a Program. If an anchor is called several times, its rules are in
+// the Program that many times.
 type RuleRef struct {
 	Anchor string // path of its ruleset, "" for the main one
-	Index  int    // in the ruleset's Rules: its number in pfctl -vvsr
+	Index  int    // index in the ruleset's Rules: its number in pfctl -vvsr
 	Rule   *Rule
 }
 
-// TableRef names a table as a rule does.
+// TableRef is a table's name in a rule.
 type TableRef struct {
 	Anchor string // path of the rule's ruleset, as in RuleRef
 	Name   string
 }
 
-// Network has the sets of rules that take an address, if the address is in no longer
-// network. IPv4 is in ::ffff:0:0/96 (RFC 4291, 2.5.5.2).
+// Network has the sets of rules that take an address, for addresses whose longest network it is. IPv4 is
+// in ::ffff:0:0/96 (RFC 4291, 2.5.5.2).
 type Network struct {
 	Address  [16]byte
 	Bits     uint8
@@ -108,10 +105,10 @@ type CompiledRule struct {
 	ICMP6        [2]uint8
 	Scrub        CompiledScrub
 	Translation  uint32 // place of its first translation
-	Translations uint32 // how many, those of each family counted
+	Translations uint32 // number of translations; each family counts
 	Route        uint32 // place of the first pool of its next hops
-	Routes       uint32 // how many, one for each family
-	First        uint32 // the first place of the rule, where its use counts: its anchor may be called several times
+	Routes       uint32 // number of pools, one for each family
+	First        uint32 // first number of the rule, where its uses count: its anchor may be called several times
 }
 
 // CompiledScrub is struct pf_scrub.
@@ -126,14 +123,13 @@ type CompiledScrub struct {
 type Profile struct {
 	Timeout  [TimeoutCount]uint32
 	Priority [2]uint8
-	Limiter  [2]uint8     // ids of the state and the source limiter for which a state counts, 0 for none
-	Bits     [2]uint8     // of a limited source: of IPv4 addresses, as IPv6 has them, and of IPv6
-	Keeps    uint16       // seconds for which a source without states stays
+	Limiter  [2]uint8     // IDs of the state and the source limiter for which a state counts, 0 for none
+	Bits     [2]uint8     // prefix lengths of a limited source: for IPv4 addresses in their IPv6 form, and for IPv6
+	Keeps    uint16       // seconds for which a source without states is kept
 	Mask     [2][16]uint8 // of Bits
 }
 
-// CompiledEther is struct pf_ether. Program.Ether has the main ruleset's rules
-// in their order.
+// CompiledEther is struct pf_ether. Program.Ether has the main ruleset's rules in their order.
 type CompiledEther struct {
 	Src, SrcMask uint64
 	Dst, DstMask uint64
@@ -198,15 +194,14 @@ const (
 	Cells            = CellDportUnknown + 1
 )
 
-// Skip is in the cells of ports where pf is not asked.
+// Skip is in the cells of ports that pf skips.
 const Skip = ^uint32(0)
 
-// Skips reports whether pf is not asked at the port of a slot.
+// Skips reports whether pf skips the port in a slot.
 func (p *Program) Skips(slot uint16) bool { return p.Cells[CellPort+2*int(slot)] == Skip }
 
-// The flags of a CompiledRule (enum pf_rule_flag). RuleNotSrcTable and
-// RuleNotDstTable also negate no-route and urpf-failed, which stand where a
-// table would.
+// The flags of a CompiledRule (enum pf_rule_flag). RuleNotSrcTable and RuleNotDstTable also negate
+// no-route and urpf-failed, which take a table's place.
 const (
 	RuleLog = 1 << iota
 	RuleLogAll
@@ -254,7 +249,7 @@ const (
 	AnswerBoth
 )
 
-// The conditions that some rule has (enum pf_ask).
+// The conditions that at least one rule has (enum pf_ask).
 const (
 	AskRoute = 1 << iota
 	AskPriority

@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// refused are statements for what docs/pf.md lists as refused. The key is as there.
+// refused has a statement for each entry of the list of refused words in docs/pf.md.
+// The keys are the list's.
 var refused = map[string]string{
 	"queue":     "queue std on em0 bandwidth 10M",
 	"set queue": "pass set (queue std, prio 3)",
@@ -42,8 +43,8 @@ var refused = map[string]string{
 	"binat-to":                    "match from ! 192.0.2.1 binat-to 192.0.2.2",
 }
 
-// What docs/pf.md says is refused is refused, with that text, and what is refused as
-// nothing for a bridge is in the list.
+// The words that docs/pf.md lists as refused are refused, with that text, and words
+// that are refused as meaningless on a bridge are in the list.
 func TestRefusedAsListed(t *testing.T) {
 	text, err := os.ReadFile("../docs/pf.md")
 	if err != nil {

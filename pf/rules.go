@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// spec is a rule before its lists are expanded. An empty list is any.
+// spec is a rule before its lists are expanded. An empty list means any.
 type spec struct {
 	rule     Rule
 	on       []Interface
@@ -23,12 +23,12 @@ type spec struct {
 	nat, rdr *redirect // nat-to, binat-to and af-to; rdr-to
 	route    *redirect
 	divert   *diversion
-	old      *oldRule // of a line that begins with nat, rdr or binat
+	old      *oldRule // from a line that begins with nat, rdr or binat
 	oldKind  string
-	at       [optionCount]Pos // of the words of the rule; zero if they are not there
+	at       [optionCount]Pos // of the words of the rule; zero if a word is missing
 }
 
-// side are the hosts and ports behind from or to.
+// side has the hosts and ports behind from or to.
 type side struct {
 	hosts []host
 	ports []Port
@@ -40,7 +40,7 @@ type icmpType struct {
 	hasCode           bool
 }
 
-// The words of a rule that may stand once.
+// The words that a rule may have once.
 type option int
 
 const (
@@ -82,7 +82,7 @@ const (
 	optionCount
 )
 
-// once notes where a word of the rule is.
+// once records the place of a word of the rule.
 func (p *parser) once(o option, name string) {
 	if p.spec.at[o].Line != 0 {
 		p.errorf(p.tok.pos, "%s cannot be redefined", name)
@@ -135,7 +135,7 @@ func (p *parser) direction(d *Direction) {
 	}
 }
 
-// answer reads the words that follow block.
+// answer reads the words behind block.
 func (p *parser) answer(r *Rule) {
 	pos := p.tok.pos
 	switch {
@@ -170,8 +170,7 @@ func (p *parser) answer(r *Rule) {
 	}
 }
 
-// returnCode takes the code of the unreachable that is answered; usual is
-// zero in rules.
+// returnCode takes the code of the unreachable to answer with. usual is zero in rules.
 func (p *parser) returnCode(usual ICMPCode, names map[ICMPCode]string) ICMPCode {
 	code := usual
 	if p.tok.kind == tokNumber {
@@ -224,13 +223,13 @@ func (p *parser) log(r *Rule) {
 	}
 }
 
-// conditions reads the words that follow quick, up to the hosts.
+// conditions reads the words behind quick, up to the hosts.
 func (p *parser) conditions(s *spec) {
 	if p.accept("on") {
 		s.on = p.interfaces(s.on, wordOn)
 	}
 	if s.old == nil && s.rule.Action != CallAnchor && (p.at("route-to") || p.at("reply-to") || p.at("dup-to")) {
-		p.oneOption(ruleOptions, s) // as on FreeBSD
+		p.oneOption(ruleOptions, s) // as in FreeBSD
 	}
 	p.family(s)
 	if p.at("proto") {
@@ -387,7 +386,7 @@ func (p *parser) service(pos Pos, name string) uint16 {
 	return n
 }
 
-// options reads the words that follow the hosts of a rule.
+// options reads the words behind the hosts of a rule.
 func (p *parser) options(s *spec) {
 	for !p.ends() && !p.atOp("{") {
 		if p.acceptOp("!") {
@@ -425,11 +424,11 @@ func (p *parser) options(s *spec) {
 // A ruleOption is a word that a rule may have once, with its arguments.
 type ruleOption struct {
 	is     option
-	called string // in errors, "" for the word itself
+	called string // its name in errors, "" for the word itself
 	read   func(p *parser, s *spec, word string)
 }
 
-// oneOption reads the option that stands here if it is in the table.
+// oneOption reads the next option if it is in the table.
 func (p *parser) oneOption(table map[string]ruleOption, s *spec) bool {
 	word := p.tok.text
 	o, ok := table[word]
@@ -442,7 +441,7 @@ func (p *parser) oneOption(table map[string]ruleOption, s *spec) bool {
 	return true
 }
 
-// ruleOptions are those that follow the hosts of a rule.
+// ruleOptions are the options behind the hosts of a rule.
 var ruleOptions = map[string]ruleOption{
 	"flags":       {optFlags, "", func(p *parser, s *spec, _ string) { p.flags(&s.rule) }},
 	"icmp-type":   {optICMP, "", func(p *parser, s *spec, _ string) { p.list(func() { p.icmp(s, protoICMP) }) }},
@@ -488,13 +487,13 @@ var (
 
 var stateOption = ruleOption{optState, "modulate or keep", func(p *parser, s *spec, word string) { p.state(&s.rule, word) }}
 
-// setOptions are those that follow set in a rule.
+// setOptions are the options behind set in a rule.
 var setOptions = map[string]ruleOption{
 	"prio": {optSetPrio, "", func(p *parser, s *spec, _ string) { p.setPrio(&s.rule) }},
 	"tos":  {optSetTOS, "set tos", func(p *parser, s *spec, _ string) { s.rule.Scrub.SetTOS, s.rule.Scrub.TOS = true, p.tos() }},
 }
 
-// scrubOptions are those that follow scrub in a rule.
+// scrubOptions are the options behind scrub in a rule.
 var scrubOptions = map[string]ruleOption{
 	"no-df":     {optNoDF, "", func(_ *parser, s *spec, _ string) { s.rule.Scrub.NoDF = true }},
 	"random-id": {optRandomID, "", func(_ *parser, s *spec, _ string) { s.rule.Scrub.RandomID = true }},
@@ -506,7 +505,7 @@ var scrubOptions = map[string]ruleOption{
 	}},
 }
 
-// otherOption deals with a word that is no option of a rule on a bridge.
+// otherOption handles a word that is not an option of a rule on a bridge.
 func (p *parser) otherOption(name string) {
 	switch {
 	case outside[name] != "":
@@ -522,13 +521,13 @@ func (p *parser) otherOption(name string) {
 	}
 }
 
-// ruleOrder are the words of a rule that have their place.
+// ruleOrder are the words of a rule that have a fixed place.
 var ruleOrder = []string{"in", "out", "log", "quick", "on", "inet", "inet6", "proto", "from", "to", "all"}
 
-// answers are the words of a block rule that say what its packets get.
+// answers are the words of a block rule for the answer to its packets.
 var answers = []string{"drop", "return", "return-rst", "return-icmp", "return-icmp6"}
 
-// outside records that an option is not for a bridge, and passes over it.
+// outside records that an option makes no sense on a bridge, and skips it.
 func (p *parser) outside(name string) {
 	if p.ignores(p.tok.pos, name) {
 		p.next()
@@ -540,7 +539,7 @@ func (p *parser) outside(name string) {
 	p.skipArguments()
 }
 
-// queues reads the queues that a rule's packets are assigned to: one, or two between parentheses.
+// queues reads the queues of a rule's packets: one, or two in parentheses.
 func (p *parser) queues() {
 	one := func() {
 		if p.tok.kind == tokNumber {
@@ -561,7 +560,7 @@ func (p *parser) queues() {
 	p.op(")")
 }
 
-// ignores reports whether a word about queues is left out, and notes that it is.
+// ignores reports whether words about queues are left out, and records a note if so.
 func (p *parser) ignores(pos Pos, name string) bool {
 	if outside[name] != needsQueues || !p.source.IgnoreQueues && !p.ignoreQueues {
 		return false
@@ -576,11 +575,10 @@ func beginsOption(word string) bool {
 	return ok || otherOptions[word] || outside[word] != ""
 }
 
-// otherOptions are the words that the method options reads by itself.
+// otherOptions are the words that the method options reads itself.
 var otherOptions = wordSet("tagged", "received-on", "label", "set", "state", "source")
 
-// skipArguments passes over the arguments of an option that is not for a
-// bridge.
+// skipArguments skips the arguments of an option that makes no sense on a bridge.
 func (p *parser) skipArguments() {
 	for braces, parens := p.braces, 0; p.tok.kind != tokEOF; p.next() {
 		switch {
@@ -613,7 +611,7 @@ func (p *parser) short(what, name string, limit int) string {
 	return s
 }
 
-// maxLabels is how many labels a rule may have in FreeBSD.
+// maxLabels is the largest number of labels of a rule in FreeBSD.
 const maxLabels = 5
 
 // label reads a label. As in FreeBSD, a rule may have several.
@@ -631,7 +629,7 @@ func (p *parser) label(s *spec) {
 	}
 }
 
-// owner reads a condition on who owns a socket: a name, a number or `unknown`.
+// owner reads a condition on the owner of a socket: a name, a number or `unknown`.
 func (p *parser) owner() *Owner {
 	name := func() string {
 		if p.tok.kind == tokNumber {
@@ -712,7 +710,7 @@ func (p *parser) flagSet() uint8 {
 	return flags
 }
 
-// icmp reads a type of ICMP or ICMPv6, with its code or not.
+// icmp reads a type of ICMP or ICMPv6, with or without a code.
 func (p *parser) icmp(s *spec, proto uint8) {
 	t := icmpType{proto: proto}
 	keyword, types, codes := "icmp", icmpTypes, icmpCodeNames
@@ -805,11 +803,11 @@ func (p *parser) probability() float64 {
 	if err != nil || !(f >= 0 && f <= 1) {
 		p.failf(pos, "invalid probability: %s; give 0%% to 100%%", shorten(text))
 	}
-	// As in pf, the least probability is not never.
+	// As in pf, the smallest probability is more than never.
 	return max(f, 1.0/math.MaxUint32)
 }
 
-// sets reads the words that follow set in a rule.
+// sets reads the words behind set in a rule.
 func (p *parser) sets(s *spec) {
 	p.next()
 	if !p.acceptOp("(") {
@@ -848,7 +846,7 @@ func (p *parser) setOne(s *spec) {
 	}
 }
 
-// scrub reads the words that follow scrub.
+// scrub reads the words behind scrub.
 func (p *parser) scrub(s *spec) {
 	p.op("(")
 	for {
@@ -967,8 +965,8 @@ func (p *parser) anchor(first token) {
 }
 
 // inlineOnce checks that the body of a name is given once. Lists in an anchor rule make
-// several rules with one body. When they are printed, each has the body: so the same
-// body may be given again.
+// several rules with one body. Each prints the body, so the same body may be given
+// again.
 func (p *parser) inlineOnce(anchor *Anchor, pos Pos) {
 	if anchor.Name == "" {
 		return

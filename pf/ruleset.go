@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package pf is the language of pf.conf(5), as a bridge understands it. It parses and
-// prints rulesets, and compiles them to tables that the datapath looks up. It knows
-// nothing of maps, devices or bridges.
+// Package pf implements the language of pf.conf(5) for a bridge. It parses and prints rulesets,
+// and compiles them to tables that the datapath looks up. It does not depend on maps, devices
+// or bridges.
 package pf
 
 import (
@@ -17,43 +17,43 @@ type Pos struct {
 	Column int
 }
 
-// Ruleset is the contents of a file with its macros, includes and lists expanded:
-// options, tables, and the rules in the order in which they are tried.
+// Ruleset has the contents of a file with its macros, includes and lists expanded: options,
+// tables, and the rules in the order in which they are tried.
 type Ruleset struct {
 	Options Options
-	Tables  []Table // in the order of their definitions; anchors have those of anchors
-	// Limiters that rules name, those of anchors, too. The main ruleset alone has some.
+	Tables  []Table // in the order of their definitions; anchors have their own
+	// Limiters that rules name, including rules of anchors. Only the main ruleset has any.
 	StateLimiters  []StateLimiter
 	SourceLimiters []SourceLimiter
 	Rules          []Rule
 	Ether          []EtherRule
 	Loads          []AnchorLoad
 	Ignored        []Idle     // what was read and left out; it is not printed
-	Names          []PortName // of the file, in the order in which they stand; anchors have none of their own
+	Names          []PortName // of the file, in their order; anchors have none of their own
 }
 
-// PortName is a name of a port, an interface or a group of them in a file.
+// PortName is a name of a port, an interface or a group in a file.
 type PortName struct {
 	Pos  Pos
-	Word string // in front of it, such as "on", "on !" and "set skip on"; or Addresses
+	Word string // the word in front of it, such as "on", "on !" and "set skip on"; or Addresses
 	Name string
 }
 
-// Addresses is the Word of an interface that stands for its addresses: (wan0).
+// Addresses is the Word of an interface that means its addresses: (wan0).
 const Addresses = "the addresses of"
 
 // AnchorLoad is a ruleset that `load anchor` puts into an anchor.
 type AnchorLoad struct {
 	Pos     Pos
-	Name    string   // below the ruleset that has the load
+	Name    string   // relative to the ruleset with the load
 	File    string   // as written
-	Ruleset *Ruleset // its Options held for its own rules while they were read, and mean nothing else
+	Ruleset *Ruleset // its Options applied to its own rules when they were read, and have no other meaning
 }
 
 // Action is the action of a rule.
 type Action uint8
 
-// The actions. An anchor is a rule whose Body is tried where it stands.
+// The actions. An anchor is a rule whose Body is tried in its place.
 const (
 	Pass Action = iota
 	Block
@@ -61,7 +61,7 @@ const (
 	CallAnchor
 )
 
-// Direction is that of a packet through a port, seen from the bridge.
+// Direction is the direction of a packet through a port, from the bridge's view.
 type Direction uint8
 
 // The directions.
@@ -74,7 +74,7 @@ const (
 // Family is an address family.
 type Family uint8
 
-// The families; 0 is any.
+// The families; 0 means any.
 const (
 	Inet  Family = 4
 	Inet6 Family = 6
@@ -93,24 +93,24 @@ const (
 	ReturnICMP          // block return-icmp, return-icmp6
 )
 
-// ICMPCode is a type and code of ICMP, as `return-icmp(port-unr)` names it.
+// ICMPCode is a type and code of ICMP, with the names of `return-icmp(port-unr)`.
 type ICMPCode struct {
 	Type, Code uint8
 }
 
-// Log says which of a rule's packets go to the log.
+// Log chooses which of a rule's packets are logged.
 type Log uint8
 
 // The options of log, as bits.
 const (
-	Logged     Log = 1 << iota // the packet that the rule was applied to
+	Logged     Log = 1 << iota // the packet that the rule applies to
 	LogAll                     // every packet of the connection
 	LogMatches                 // and every rule that matches it
-	LogUser                    // accepted; there is no user on a bridge
+	LogUser                    // accepted, but a bridge has no users
 )
 
-// Interface is the argument of `on` and `received-on`: a port, a group of
-// ports, or "any". The zero value is no condition.
+// Interface is the argument of `on` and `received-on`: a port, a group of ports, or "any". The
+// zero value means no condition.
 type Interface struct {
 	Name string
 	Not  bool
@@ -138,7 +138,7 @@ type Rule struct {
 	Proto      uint8 // IP protocol number
 	From, To   Endpoint
 
-	Flags     TCPFlags // what the rule says or has by default
+	Flags     TCPFlags // given by the rule, or by default
 	HasICMP   bool
 	ICMPType  uint8
 	HasCode   bool
@@ -165,16 +165,16 @@ type Rule struct {
 	Tagged                      string
 	NotTagged                   bool
 	Label                       string
-	Labels                      []string // those behind Label: at most four
-	ID                          uint32   // ridentifier, 0 for none; only the log tells it
-	User, Group                 *Owner   // nil is no condition
-	Probability                 float64  // 0 < p <= 1; 0 is no condition
+	Labels                      []string // further labels behind Label: at most four
+	ID                          uint32   // ridentifier, 0 for none; only the log shows it
+	User, Group                 *Owner   // nil means no condition
+	Probability                 float64  // 0 < p <= 1; 0 means no condition
 
 	Anchor *Anchor // of CallAnchor
 }
 
-// Scrub has the changes of a rule to the packets of its connections: scrub, and set
-// tos. Values that are not given are zero.
+// Scrub has the changes of a rule to the packets of its connections: scrub, and set tos. Values
+// that are not given are zero.
 type Scrub struct {
 	NoDF     bool
 	RandomID bool
@@ -182,21 +182,21 @@ type Scrub struct {
 	MaxMSS   uint16 // bytes
 	SetTOS   bool
 	TOS      uint8 // of SetTOS
-	// ReassembleTCP watches connections of TCP with a state: reassemble tcp.
+	// ReassembleTCP checks the packets of TCP connections by a state: reassemble tcp.
 	ReassembleTCP bool
 }
 
 // Anchor is a place where the rules of another ruleset are tried.
 type Anchor struct {
-	Name string   // as written, with "/*" at its end if all below it are tried; empty if it has none
+	Name string   // as written, with "/*" at its end if all anchors below it are tried; empty if it has none
 	Body *Ruleset // between braces; nil if it has none. Options are zero
-	Only Part     // of FreeBSD's nat-anchor and its kin; 0 is all that these do not try
+	Only Part     // for FreeBSD's nat-anchor and its kin; 0 means all parts that these do not try
 }
 
 // Part is a part of a ruleset, by the kind of its rules.
 type Part uint8
 
-// The parts, as bits. Each rule is in one, those with rdr-to and nat-to in two.
+// The parts, as bits. Each rule is in one. A rule with rdr-to and nat-to is in two.
 const (
 	NATPart Part = 1 << iota
 	RDRPart
@@ -205,15 +205,16 @@ const (
 	allParts = NATPart | RDRPart | ScrubPart | FilterPart
 )
 
-// Owner is the argument of user and group: who owns the socket that a packet is of. The names
-// are as written.
+// Owner is the argument of user and group: the owner of the socket of a packet. The names are
+// as written.
 type Owner struct {
 	Op     PortOp
 	Lo, Hi string
 }
 
-// never reports whether no packet matches the condition. The owner of all that a switch sees is
-// unknown, as on a router that of what it forwards (pf_match_uid() of OpenBSD's pf).
+// never reports whether no packet matches the condition. A switch does not know the owner of
+// any packet, as a router does not know the owner of a forwarded packet (pf_match_uid() of
+// OpenBSD's pf).
 func (o *Owner) never() bool {
 	switch {
 	case o == nil:
@@ -271,7 +272,7 @@ type Host struct {
 	Modes []string   // Dynamic: "network", "broadcast", "peer", "0", in this order
 }
 
-// PortOp is how a port is compared.
+// PortOp is a comparison of ports.
 type PortOp uint8
 
 // The operators, as pf.conf(5) writes them.
@@ -294,8 +295,8 @@ type Port struct {
 	Lo, Hi uint16
 }
 
-// TCPFlags is a condition on the flags of TCP: of the flags in Of, exactly those in Set
-// are set. Of == 0 is any.
+// TCPFlags is a condition on the flags of TCP: of the flags in Of, exactly the flags in Set are
+// set. Of == 0 means any.
 type TCPFlags struct {
 	Set, Of uint8
 }
@@ -312,11 +313,10 @@ const (
 	CWR
 )
 
-// Keep says whether a rule keeps state, and how.
+// Keep is whether a rule keeps state, and how.
 type Keep uint8
 
-// How state is kept. Rules that pass have KeepState unless they say otherwise;
-// others have NoState.
+// How state is kept. Rules that pass have KeepState by default; others have NoState.
 const (
 	NoState Keep = iota
 	KeepState
@@ -324,8 +324,8 @@ const (
 	SynproxyState
 )
 
-// StateOptions are the options in parentheses behind keep state. Values that are not
-// given are zero.
+// StateOptions are the options in parentheses behind keep state. Values that are not given are
+// zero.
 type StateOptions struct {
 	Max            uint32
 	NoSync         bool
@@ -334,7 +334,7 @@ type StateOptions struct {
 	MaxSrcStates   uint32
 	MaxSrcConn     uint32
 	MaxSrcConnRate uint32 // connections
-	MaxSrcConnSecs uint32 // in so many seconds
+	MaxSrcConnSecs uint32 // in this many seconds
 	Overload       string // table
 	OverloadFlush  bool   // flush: states that the rule made
 	OverloadGlobal bool   // flush global: all of the source
@@ -343,7 +343,7 @@ type StateOptions struct {
 	Timeouts       Timeouts
 }
 
-// SourceTrack says which states of a source are counted together.
+// SourceTrack chooses which states of a source are counted together.
 type SourceTrack uint8
 
 // The kinds of source tracking.
@@ -353,10 +353,10 @@ const (
 	SourceTrackRule
 )
 
-// StatePolicy says where a state holds.
+// StatePolicy chooses where a state is valid.
 type StatePolicy uint8
 
-// The policies. The zero value is that of `set state-policy`, or floating.
+// The policies. The zero value means the policy of `set state-policy`, or floating.
 const (
 	DefaultPolicy StatePolicy = iota
 	Floating
@@ -432,7 +432,7 @@ type Options struct {
 	RulesetOpt    string // none, basic, profile
 	LogInterface  string
 	Debug         string
-	Reassemble    string // "yes", "no", "yes no-df": what it means on a bridge is in the manual
+	Reassemble    string // "yes", "no", "yes no-df"; the manual has the meaning on a bridge
 	HostID        string
 	FailPolicy    string // "drop", "return"
 	KeepCounters  bool
@@ -449,9 +449,9 @@ type Table struct {
 	Persist  bool
 	Const    bool
 	Counters bool
-	Given    bool         // has a list or a file: its contents are set when it is loaded
+	Given    bool         // it has a list or a file: a load sets its contents
 	Files    []string     // as written
-	Entries  []TableEntry // of the list and of the files
+	Entries  []TableEntry // from the list and the files
 }
 
 // TableEntry is an address or network of a table.
@@ -461,8 +461,7 @@ type TableEntry struct {
 	FromFile bool         // from one of the table's files; the file is printed instead
 }
 
-// EtherRule is a rule for frames whatever they carry (FreeBSD's pf.conf(5),
-// ETHERNET FILTERING).
+// EtherRule is a rule for frames with any contents (FreeBSD's pf.conf(5), ETHERNET FILTERING).
 type EtherRule struct {
 	Pos       Pos
 	Action    Action // Pass or Block
@@ -480,16 +479,16 @@ type EtherRule struct {
 	Tagged    string
 	NotTagged bool
 	Labels    []string // at most five
-	ID        uint32   // ridentifier, 0 for none; only the log tells it
+	ID        uint32   // ridentifier, 0 for none; only the log shows it
 }
 
-// EtherHost is a MAC address under a mask. For any, the mask is 0.
+// EtherHost is a MAC address under a mask. A mask of 0 means any.
 type EtherHost struct {
 	Not       bool
 	MAC, Mask [6]byte
 }
 
-// DefaultTimeouts are those of pf.conf(5).
+// DefaultTimeouts returns the timeouts of pf.conf(5).
 func DefaultTimeouts() [TimeoutCount]uint32 {
 	seconds := func(d time.Duration) uint32 { return uint32(d / time.Second) }
 	return [TimeoutCount]uint32{
@@ -516,8 +515,7 @@ func DefaultTimeouts() [TimeoutCount]uint32 {
 	}
 }
 
-// DefaultLimits are those of pf.conf(5), except for tables: a bridge has 64 at
-// most.
+// DefaultLimits returns the limits of pf.conf(5), except for tables: a bridge has 64 at most.
 func DefaultLimits() [LimitCount]uint32 {
 	return [LimitCount]uint32{
 		LimitStates:       100000,

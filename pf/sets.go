@@ -8,24 +8,25 @@ import (
 	"slices"
 )
 
-// maxProgram is how many bytes the tables of a Program may take.
+// maxProgram is the largest size of a Program's tables, in bytes.
 const maxProgram = 512 << 20
 
 var errMemory = fmt.Errorf("rules: what they are looked up by would take more than %d MiB; have fewer rules, or tables instead of lists of addresses", maxProgram>>20)
 
-// sets is the table of sets as it grows. Equal sets are in it once, and so are equal
-// words of a group: two sets that differ in one rule share all groups but one.
+// sets is the table of sets while it grows. Equal sets share one entry, and so do
+// equal words of a group: two sets that differ in one rule share all groups but one.
 type sets struct {
 	words []uint64
-	base  uint32            // place of the first of them, among the words of the program
+	base  uint32            // place of the first set among the words of the program
 	at    map[uint64]uint32 // places of words, by hash
-	other uint64            // bytes of other tables that the program has
+	other uint64            // bytes of the program's other tables
 }
 
-// put returns the place of the words among those of the program.
+// put returns the place of the words among the words of the program. It adds them if
+// they are new.
 func (s *sets) put(words []uint64) (uint32, error) {
 	hash := hashWords(words)
-	for ; ; hash++ { // goes past other words of the same hash
+	for ; ; hash++ { // skips other words of the same hash
 		at, ok := s.at[hash]
 		if !ok {
 			break
@@ -57,11 +58,11 @@ func hashWords(words []uint64) uint64 {
 // field to the next.
 type vector struct {
 	sets  *sets
-	words []uint64 // all of them
-	pairs []uint64 // what put has returned for each group
+	words []uint64 // all words of the set
+	pairs []uint64 // the results of put for each group
 	dirty []bool   // groups that have changed since
 	place uint32
-	known bool // place is that of the present set
+	known bool // place is the place of the current set
 }
 
 func newVector(s *sets, groups uint32) *vector {
@@ -73,7 +74,7 @@ func newVector(s *sets, groups uint32) *vector {
 	}
 }
 
-// flip puts a rule into the set, or takes it out.
+// flip adds a rule to the set, or removes it.
 func (v *vector) flip(rule uint32) {
 	v.words[rule/64] ^= 1 << (rule % 64)
 	v.dirty[rule/GroupRules] = true

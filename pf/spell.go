@@ -26,16 +26,16 @@ func (t TimeoutName) String() string { return timeoutNames[t] }
 // String returns the name of the limit, as `set limit` takes it.
 func (l LimitName) String() string { return limitNames[l] }
 
-// GroupName returns the group that a port is in by its name: the port's name without
-// the number at its end.
+// GroupName returns the group of a port by its name: the name without the number at its
+// end.
 func GroupName(port string) string { return strings.TrimRight(port, "0123456789") }
 
-// AnchorPath returns the path of an anchor that rules of the anchor at path name. It is
-// below path, unless the name begins with a slash or ../.
+// AnchorPath returns the path of an anchor with this name in rules of the anchor at
+// path. It is below path, unless the name begins with a slash or ../.
 func AnchorPath(path, name string) string { return anchorPath(path, name) }
 
-// BodyPath returns the path of the anchor between the braces of a rule. The rule is the
-// index'th of the anchor at path.
+// BodyPath returns the path of the anchor between the braces of a rule. index is the
+// rule's index in the anchor at path.
 func BodyPath(path string, index int, r *Rule) string {
 	if r.Anchor.Name == "" {
 		return unnamed(path, index)

@@ -11,38 +11,38 @@ import (
 	"strings"
 )
 
-// A Translation changes the addresses of a connection: of its first packet where a rule
-// says so, of the other packets by their state, and back in the answers.
+// A Translation changes the addresses of a connection: of its first packet by a rule, of the other
+// packets by their state, and back in the answers.
 type Translation struct {
 	Place Place // of its word
 	Kind  TranslationKind
-	// Family is that of the connection behind an AfTo, the other one than the rule's;
-	// 0 for the other kinds.
+	// Family is the family of the connection after an AfTo, which is not the rule's; 0 for the
+	// other kinds.
 	Family Family
-	Pool   Pool // of NatTo and AfTo the new source, of RdrTo the new destination
-	// To has the new destination of an AfTo. If it is one network, and its Method is
-	// Single, the old destination is put behind its bits: to IPv6 the whole, as RFC 6052
-	// has it, if Embed is not 0, and else, as to IPv4, the last bits. If it is empty, going to
-	// IPv4 the destination is taken out of the old one, from behind Embed bits (RFC 6052);
-	// going to IPv6, both addresses are put behind Embed bits of Pool's first address, but the
-	// source is that address if Pool has no network.
+	Pool   Pool // for NatTo and AfTo the new source, for RdrTo the new destination
+	// To has the new destination of an AfTo. If it is one network with the Method Single, the
+	// old destination is put behind its bits: towards IPv6 the whole destination if Embed is
+	// not 0, as in RFC 6052; otherwise, and always towards IPv4, its last bits. If To is
+	// empty, the direction decides. Towards IPv4, the destination is extracted from the old
+	// one, from behind Embed bits (RFC 6052). Towards IPv6, both addresses are put behind
+	// Embed bits of Pool's first address, but the source becomes that address itself if Pool
+	// has no network.
 	To     Pool
 	ToPort uint16 // AfTo with To: the new destination port, 0 if it stays
-	Embed  uint8  // 32, 40, 48, 56, 64 or 96 where an address is embedded, else 0
+	Embed  uint8  // 32, 40, 48, 56, 64 or 96 if an address is embedded, else 0
 	Static bool   // NatTo: the source port stays: static-port
-	// EndpointIndependent gives all connections of UDP from one address and port the
-	// same new address and port, wherever they go (NatTo).
+	// EndpointIndependent gives all UDP connections from one address and port the same new
+	// address and port, whatever their destinations (NatTo).
 	EndpointIndependent bool
-	// Ports are the new ports of TCP and UDP. For NatTo and AfTo they are those to choose
-	// the source port from, 50001:65535 if the rule does not say; both are 0 with Static.
-	// For RdrTo both are 0 if the port stays. If High is 0, the port becomes Low.
-	// Otherwise the port First becomes Low, and those behind it follow; behind High comes
-	// Low again.
+	// Ports are the new ports of TCP and UDP. For NatTo and AfTo they are the range of the new
+	// source port, 50001:65535 by default; both are 0 with Static. For RdrTo both are 0 if the
+	// port stays. If High is 0, the port becomes Low. Otherwise the port First becomes Low,
+	// and the next ports follow; behind High comes Low again.
 	Ports PoolPorts
 	First uint16
 }
 
-// TranslationKind says what a Translation changes.
+// TranslationKind is what a Translation changes.
 type TranslationKind uint8
 
 // The kinds of translations. There is no kind for binat-to: it is read as two rules, one
@@ -53,7 +53,7 @@ const (
 	AfTo                         // both, to the other family
 )
 
-// PoolPorts has two ports, and means them and those between them.
+// PoolPorts is a range of ports, with both ends.
 type PoolPorts struct{ Low, High uint16 }
 
 // The ports that nat-to chooses from, unless a rule says otherwise (PF_NAT_PROXY_PORT_LOW
@@ -63,25 +63,25 @@ const (
 	NatPortHigh = 65535
 )
 
-// A Pool has the addresses that a translation or a route chooses from. They are in Addrs,
-// or in a table, or those of an interface.
+// A Pool has the addresses from which a translation or a route chooses. They are in Addrs or in a
+// table, or are the addresses of an interface.
 type Pool struct {
-	Addrs   []netip.Prefix // masked, of the rule's family; in a Program also those that Interface has at the moment
+	Addrs   []netip.Prefix // masked, of the rule's family; in a Program also the current addresses of Interface
 	Weights []uint16       // of Addrs; nil if none is given
-	By      []string       // of Addrs as next hops: the interfaces that the file names with them; it is not printed
+	By      []string       // the interfaces that the file names with Addrs as next hops; not printed
 	Table   string         // its name
-	// Interface is the name of an interface in parentheses, whose addresses are
-	// those that it has when they are needed, with Modes as in Host. Bits is their mask
-	// if one is given, else 0. Link-local addresses are not in the pool.
+	// Interface is the name of an interface in parentheses. The pool has its current
+	// addresses, with Modes as in Host. Bits is their mask if one is given, else 0. Link-local
+	// addresses are not in the pool.
 	Interface string
 	Modes     []string
 	Bits      int
 	Method    PoolMethod
-	Key       [16]byte // of SourceHash; all zero if the rule has none, and one is to be made up
-	Sticky    bool     // sticky-address: a source gets the address again that it has
+	Key       [16]byte // of SourceHash; all zero if the rule has none, and a random one is needed
+	Sticky    bool     // sticky-address: a source that has an address gets the same one again
 }
 
-// PoolMethod says how an address of a pool is chosen.
+// PoolMethod is how an address of a pool is chosen.
 type PoolMethod uint8
 
 // The methods.
@@ -94,24 +94,24 @@ const (
 	LeastStates                   // the address that has the fewest states for its weight
 )
 
-// A Route says where the packets of a rule's connections go.
+// A Route is the way of the packets of a rule's connections.
 type Route struct {
 	Place Place
 	Kind  RouteKind
 	Pool  Pool // next hops
 }
 
-// RouteKind says which packets a Route is about.
+// RouteKind is which packets a Route is for.
 type RouteKind uint8
 
 // The kinds of routes.
 const (
-	RouteTo RouteKind = iota // those in the direction of the rule
+	RouteTo RouteKind = iota // packets in the direction of the rule
 	ReplyTo                  // the answers
-	DupTo                    // copies of those in the direction of the rule
+	DupTo                    // copies of packets in the direction of the rule
 )
 
-// A Divert gives packets to a socket of the host.
+// A Divert passes packets to a socket of the host.
 type Divert struct {
 	Place Place
 	Kind  DivertKind
@@ -119,17 +119,17 @@ type Divert struct {
 	Port  uint16     // DivertTo, DivertPacket
 }
 
-// DivertKind says which socket gets the packets of a Divert.
+// DivertKind is which socket gets the packets of a Divert.
 type DivertKind uint8
 
 // The kinds of diverts.
 const (
-	DivertTo     DivertKind = iota // the one bound to Addr and Port
-	DivertReply                    // the one that has sent the first packet
+	DivertTo     DivertKind = iota // the socket bound to Addr and Port
+	DivertReply                    // the socket that has sent the first packet
 	DivertPacket                   // a divert(4) socket of Port
 )
 
-// Place is where a word is, with its line for errors.
+// Place is the place of a word, with its line for errors.
 type Place struct {
 	Pos
 	Line string
@@ -143,19 +143,19 @@ var (
 		LeastStates: "least-states"}
 )
 
-// String returns the word of the kind.
+// String returns the word for the kind.
 func (k TranslationKind) String() string { return translationNames[k] }
 
-// String returns the word of the kind.
+// String returns the word for the kind.
 func (k RouteKind) String() string { return routeNames[k] }
 
-// String returns the word of the kind.
+// String returns the word for the kind.
 func (k DivertKind) String() string { return divertNames[k] }
 
-// String returns the word of the method, "" for Single.
+// String returns the word for the method, "" for Single.
 func (m PoolMethod) String() string { return methodNames[m] }
 
-// IsEmpty reports whether nothing is said of the pool.
+// IsEmpty reports whether the rule gives no pool.
 func (p *Pool) IsEmpty() bool { return len(p.Addrs) == 0 && p.Table == "" && p.Interface == "" }
 
 // String returns the translation as in a rule.
@@ -204,7 +204,7 @@ func (d *Divert) String() string {
 	return w.String()
 }
 
-// addresses is the text of the addresses.
+// addresses returns the text of the addresses.
 func (p *Pool) addresses() string {
 	switch {
 	case p.Table != "":
@@ -229,7 +229,7 @@ func (p *Pool) addresses() string {
 	return "{ " + strings.Join(list, ", ") + " }"
 }
 
-// options adds the words that say how an address is chosen.
+// options adds the words for how an address is chosen.
 func (p *Pool) options(w *words) {
 	w.add(p.Method.String())
 	if p.Key != [16]byte{} {
@@ -238,7 +238,7 @@ func (p *Pool) options(w *words) {
 	w.when(p.Sticky, "sticky-address")
 }
 
-// forward returns what the rule says of where packets go, in the order of pfctl.
+// forward returns the rule's words for a packet's way, in pfctl's order.
 func (r *Rule) forward() (list []string) {
 	if r.Divert != nil {
 		list = append(list, r.Divert.String())
@@ -252,7 +252,7 @@ func (r *Rule) forward() (list []string) {
 	return list
 }
 
-// placeless returns a copy of the rule whose own places are none.
+// placeless returns a copy of the rule without places.
 func (r Rule) placeless() Rule {
 	r.Pos = Pos{}
 	r.Translations = slices.Clone(r.Translations)

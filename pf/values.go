@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// byName returns a table of names turned round, with more names added.
+// byName returns the inverse of a table of names, with more names added.
 func byName[K comparable](names map[K]string, more map[string]K) map[string]K {
 	m := maps.Clone(more)
 	if m == nil {
@@ -39,7 +39,7 @@ var (
 	})
 )
 
-// icmpCode returns the code of a type that has the name.
+// icmpCode returns the code with this name of a type.
 func icmpCode(names map[ICMPCode]string, icmpType uint8, name string) (uint8, bool) {
 	for code, n := range names {
 		if code.Type == icmpType && n == name {
@@ -63,8 +63,7 @@ var tosValues = map[string]uint8{
 	"af31": 0x68, "af32": 0x70, "af33": 0x78, "af41": 0x88, "af42": 0x90, "af43": 0x98,
 }
 
-// optimizations are the timeouts that `set optimization` sets, from TCPFirst
-// to TCPTsdiff.
+// optimizations are the timeouts that `set optimization` sets, from TCPFirst to TCPTsdiff.
 var optimizations = map[string][7]uint32{
 	"default":      {120, 30, 24 * 60 * 60, 15 * 60, 45, 90, 30},
 	"normal":       {120, 30, 24 * 60 * 60, 15 * 60, 45, 90, 30},
@@ -74,9 +73,9 @@ var optimizations = map[string][7]uint32{
 	"aggressive":   {30, 5, 5 * 60 * 60, 60, 30, 30, 10},
 }
 
-// services are the ports that have names. They are here, and not read from services(5),
-// so that a file means the same everywhere. If TCP and UDP have different ports of one
-// name, TCP's counts.
+// services are the named ports. They are built in, and not read from services(5), so that a
+// file means the same everywhere. If TCP and UDP have different ports of one name, TCP's
+// counts.
 var services = sync.OnceValue(func() map[string]uint16 {
 	words := strings.Fields(registeredNames + serviceNames)
 	m := make(map[string]uint16, len(words)/2)
@@ -135,8 +134,8 @@ xtelw 1314  z3950 210  zabbix-agent 10050  zabbix-trapper 10051  zebra 2601  zeb
 zephyr-hm 2104  zephyr-srv 2102  zope 9673  zope-ftp 8021  zserv 346
 `
 
-// registeredNames are names that IANA has registered, or that OpenBSD's /etc/services has, and
-// Debian's, which serviceNames is, has not.
+// registeredNames are names that IANA has registered, or that OpenBSD's /etc/services has, but
+// that are missing in Debian's, which is serviceNames.
 const registeredNames = `
 adws 9389  aol 5190  bfd-lag 6784  bfd-multi-ctl 4784  blizwow 3724  capwap-control 5246
 capwap-data 5247  coap 5683  coaps 5684  couchdb 5984  cvsup 5999  dhcp-failover 647  dhcp-failover2 847

@@ -19,10 +19,10 @@ type walker struct {
 	slots  map[string]uint16
 	tables [][]pf.TableEntry
 	draw   func(*pf.Rule) float64
-	used   map[*pf.Rule]bool // of `once`
+	used   map[*pf.Rule]bool // of rules with `once`
 }
 
-// found is what a walk finds: numbers of rules, -1 for none.
+// found is the result of a walk: numbers of rules, -1 for none.
 type found struct {
 	rule    int
 	matches []int
@@ -60,7 +60,7 @@ func (w *walker) walk(p *reference.Packet) found {
 			w.used[w.Source[n].Rule] = true
 		}
 		if r.Action == uint32(pf.Match) {
-			if w.Source[n].Rule.Action == pf.Match { // and not the tag of a call
+			if w.Source[n].Rule.Action == pf.Match { // it is not the tag of a call
 				out.matches = append(out.matches, n)
 			}
 		} else {
@@ -126,7 +126,7 @@ func (w *walker) sets(p *reference.Packet) (out []uint32, skip bool) {
 	return out, false
 }
 
-// network returns the longest network that has an address.
+// network returns the longest network that contains an address.
 func (w *walker) network(a netip.Addr) *pf.Network {
 	key := a.As16()
 	best := &w.Networks[0]
@@ -148,7 +148,7 @@ func common(a, b [16]byte) int {
 	return 128
 }
 
-// has says whether a rule is in all sets.
+// has reports whether a rule is in all sets.
 func (w *walker) has(sets []uint32, rule int) bool {
 	group, word, bit := rule/pf.GroupRules, rule%pf.GroupRules/64, rule%64
 	base := w.SetsAt()
@@ -164,7 +164,7 @@ func (w *walker) has(sets []uint32, rule int) bool {
 	return true
 }
 
-// holds tries what is no field's.
+// holds tries the conditions that no field covers.
 func (w *walker) holds(r *pf.CompiledRule, n int, p *reference.Packet, tagged uint32) bool {
 	source := w.Source[n].Rule
 	not := func(flag uint32) bool { return r.Flags&flag != 0 }
@@ -198,7 +198,7 @@ func listed(table []pf.TableEntry, a netip.Addr) bool {
 	return in
 }
 
-// tag returns the number that a tag has, by FNV-1a.
+// tag returns the number of a tag, by FNV-1a.
 func tag(name string) uint32 {
 	if name == "" {
 		return 0
