@@ -17,37 +17,38 @@ import (
 	"bascule/pf"
 )
 
-// pfStored is the part of a bridge's pf that is kept beside the tables of its
-// programs: the rules as text, with files read and names of hosts resolved.
+// pfStored is the part of a bridge's pf that is kept beside the tables of its programs: the rules
+// as text, with files included and host names resolved.
 type pfStored struct {
 	Stay    bool              `json:"stay_disabled,omitempty"` // pf was disabled by -d: loading does not enable it
-	Debug   string            `json:"debug,omitempty"`         // the level that -x set
+	Debug   string            `json:"debug,omitempty"`         // the level set by -x
 	Main    string            `json:"main"`
-	Anchors map[string]string `json:"anchors,omitempty"` // the rulesets that were loaded into them, by path
+	Anchors map[string]string `json:"anchors,omitempty"` // the rulesets loaded into them, by path
 	Tables  []*pfStoredTable  `json:"tables,omitempty"`
-	// Ports has, by id, the names that the rules are compiled for: a port's own, and those
-	// of its interface's groups behind it. A blank at the end says that pf does not judge the port.
+	// Ports has, by id, the names that the rules are compiled for: a port's own, followed by
+	// the groups of its interface. A space at the end means that pf does not filter the port.
 	Ports map[uint32]string `json:"ports"`
-	// Dynamic has, for devices whose addresses may change, the addresses that the
-	// rules are compiled with. The keys are name and modes, with colons between.
+	// Dynamic has the addresses that the rules are compiled with, for devices whose addresses
+	// may change. The keys are name and modes, separated by colons.
 	Dynamic map[string][]netip.Prefix `json:"dynamic,omitempty"`
-	// Uncalled are the anchors of plugs whose rules nobody tries, as somebody has forced it.
+	// Uncalled are the anchors of plugs whose rules are not evaluated, because a change was
+	// forced.
 	Uncalled []string `json:"uncalled,omitempty"`
-	// Pools has, by number, a sum of what is in each table that a pool of the rules names: the
-	// rules are compiled with it.
+	// Pools has, by number, a checksum of the contents of each table that a pool in the rules
+	// refers to. The rules are compiled with these contents.
 	Pools map[int]uint64 `json:"pools,omitempty"`
-	// Labels has the labels of the rules of all rulesets that states are of.
+	// Labels has the labels of the rules in all rulesets that states refer to.
 	Labels []pfLabels `json:"labels,omitempty"`
 }
 
-// pfLabels has the labels of the rules of rulesets, which are the same in all of these.
+// pfLabels has the labels of the rules in rulesets whose labels are the same.
 type pfLabels struct {
 	Rulesets []uint16         `json:"rulesets"` // their numbers in the datapath
 	Rules    map[int][]string `json:"rules"`    // by the number of the rule there
 }
 
-// keepLabels notes the labels of the rules of a ruleset that is to get a number, and forgets those
-// of rulesets that no state is of.
+// keepLabels stores the labels of the rules in a ruleset with a new number, and removes the labels
+// of rulesets that no state refers to.
 func (d *pfConfig) keepLabels(b *datapath.Bridge, number uint16, p *pf.Program) error {
 	noted := func(l pfLabels) bool { return slices.Contains(l.Rulesets, number) }
 	if !d.other && slices.ContainsFunc(d.Labels, noted) {
@@ -83,9 +84,9 @@ func (d *pfConfig) keepLabels(b *datapath.Bridge, number uint16, p *pf.Program) 
 	return nil
 }
 
-// keepCounts returns what the rules of a program go on from, where `set keepcounters` is said: the
-// counters of the rule with the same words in the same anchor, of the n-th for the n-th. Packets
-// between this look and the load count for none.
+// keepCounts returns the initial counters of a program's rules for `set keepcounters`: the
+// counters of the rule with the same text in the same anchor. If several rules have the same text,
+// the n-th gets the counters of the n-th. Packets between this look and the load are not counted.
 func (d *pfConfig) keepCounts(b *datapath.Bridge, p *pf.Program) ([]datapath.PFRuleStats, error) {
 	if !d.other || !d.main.Options.KeepCounters || !b.PFLoaded() {
 		return nil, nil
@@ -122,10 +123,10 @@ type pfStoredTable struct {
 	Const    bool   `json:"const,omitempty"`
 	Persist  bool   `json:"persist,omitempty"`
 	Counters bool   `json:"counters,omitempty"`
-	Cleared  int64  `json:"cleared"` // seconds since 1970
+	Cleared  int64  `json:"cleared"` // Unix time in seconds
 }
 
-// pfConfig is the configuration of pf of a bridge.
+// pfConfig is a bridge's configuration of pf.
 type pfConfig struct {
 	pfStored
 	main    *pf.Ruleset            // Main, parsed
@@ -133,24 +134,24 @@ type pfConfig struct {
 
 	loaded  bool // the bridge has it
 	enabled bool
-	other   bool // other rules than the bridge has
-	removed bool // there is to be no pf at all
+	other   bool // the rules differ from the bridge's
+	removed bool // pf will be removed
 	fill    []datapath.TableFill
-	freed   uint64                     // numbers of tables that are not used any more
+	freed   uint64                     // numbers of tables that are no longer used, as bits
 	uses    map[*pfStoredTable]*pfUses // of tables that rules refer to
-	check   bool                       // it is not for a bridge
-	alone   bool                       // nothing but pf is changed
-	forced  bool                       // rules of plugs may be without a call
-	came    map[string]string          // the rules that came with plugs, by their anchor, before the change
+	check   bool                       // only a check, without a bridge
+	alone   bool                       // only pf changes
+	forced  bool                       // rules of plugs may remain without a call
+	came    map[string]string          // the rules of plugs before the change, by their anchor
 }
 
-// pfUses are the rules that refer to a table.
+// pfUses counts the rules that refer to a table.
 type pfUses struct {
 	rules   int
 	anchors bool // some are in anchors
 }
 
-// pfParse reads the stored text. It has no names that have to be looked up.
+// pfParse parses the stored text, which has no names to look up.
 func pfParse(text string) (*pf.Ruleset, error) {
 	set, err := pf.Parse("pf", []byte(text), pf.Source{Kept: true})
 	if err != nil {
@@ -159,8 +160,7 @@ func pfParse(text string) (*pf.Ruleset, error) {
 	return set, nil
 }
 
-// readPF returns pf of a bridge. If the bridge has none, it returns rules that pass
-// all.
+// readPF returns a bridge's pf. If the bridge has none, the rules pass everything.
 func readPF(b *datapath.Bridge) (*pfConfig, error) {
 	text, err := b.PFText()
 	if err != nil {
@@ -169,7 +169,7 @@ func readPF(b *datapath.Bridge) (*pfConfig, error) {
 	return parsePF(b, text)
 }
 
-// parsePF is readPF with what pf was told.
+// parsePF does the same as readPF, with the stored text.
 func parsePF(b *datapath.Bridge, text []byte) (*pfConfig, error) {
 	d := &pfConfig{main: &pf.Ruleset{}, anchors: map[string]*pf.Ruleset{}}
 	if !b.PFLoaded() {
@@ -211,7 +211,7 @@ func parseStored(text []byte) (stored pfStored, err error) {
 	return stored, nil
 }
 
-// changePF makes a change to pf of a bridge alone.
+// changePF changes only pf of a bridge.
 func (s *Switch) changePF(what, bridge string, plan func(*draft, *pfConfig) error) error {
 	return s.change(what, bridge, func(c *draft) error {
 		d, err := readPF(c.bridge)
@@ -238,8 +238,8 @@ func (s *Switch) changePF(what, bridge string, plan func(*draft, *pfConfig) erro
 	})
 }
 
-// planPF has the bridge's rules compiled for the ports that the bridge will have. It
-// leaves alone a bridge without pf, and rules whose ports and addresses stay.
+// planPF compiles the bridge's rules for the ports that the bridge will have. It does nothing for a
+// bridge without pf, or if the rules' ports and addresses stay the same.
 func (c *draft) planPF(what string) error {
 	d := c.pf
 	if d == nil && !c.bridge.PFLoaded() {
@@ -320,8 +320,8 @@ func (c *draft) planPF(what string) error {
 	return nil
 }
 
-// checkLimits says whether the limits have room for all that rules name and list. If
-// the bridge is nil, it has nothing yet.
+// checkLimits checks the limits of tables, anchors and table entries. If b is nil, all tables are
+// empty.
 func (d *pfConfig) checkLimits(what string, b *datapath.Bridge) error {
 	if err := d.checkTables(what); err != nil {
 		return err
@@ -341,7 +341,7 @@ func (d *pfConfig) checkLimits(what string, b *datapath.Bridge) error {
 	return nil
 }
 
-// checkTables says whether the limit has room for the tables.
+// checkTables checks the limit of tables.
 func (d *pfConfig) checkTables(what string) error {
 	if n := min(d.limits()[pf.LimitTables], pf.MaxTables); uint32(len(d.Tables)) > n {
 		return refused(what, fmt.Sprintf("there would be %d tables, and the limit is %d", len(d.Tables), n), "use fewer; no bridge can have more than 64")
@@ -349,8 +349,8 @@ func (d *pfConfig) checkTables(what string) error {
 	return nil
 }
 
-// checkEntries says whether the limit has room for the new contents of tables. A limit
-// that tables exceed already is for later additions.
+// checkEntries checks the limit of entries for the new contents of tables. If tables exceed the
+// limit already, it only applies to later additions.
 func (d *pfConfig) checkEntries(b *datapath.Bridge, limit uint32) error {
 	more, filled := 0, uint64(0)
 	for _, f := range d.fill {
@@ -377,7 +377,7 @@ func (d *pfConfig) checkEntries(b *datapath.Bridge, limit uint32) error {
 	return nil
 }
 
-// limits returns the limits that hold.
+// limits returns the present limits.
 func (d *pfConfig) limits() [pf.LimitCount]uint32 {
 	limits := pf.DefaultLimits()
 	for i, l := range d.main.Options.Limits {
@@ -388,14 +388,14 @@ func (d *pfConfig) limits() [pf.LimitCount]uint32 {
 	return limits
 }
 
-// entriesOf returns what is in the table with a number, or will be. If the bridge is nil, it
-// has nothing yet.
+// entriesOf returns the entries that the table with a number has or will have. If b is nil, tables
+// are empty.
 func (d *pfConfig) entriesOf(b *datapath.Bridge, number int) ([]pf.TableEntry, error) {
 	for _, f := range d.fill {
 		if f.Table != number {
 			continue
 		}
-		// as the bridge will tell them
+		// in the order in which the bridge will list them
 		list := slices.Clone(f.Entries)
 		slices.SortStableFunc(list, func(a, b pf.TableEntry) int {
 			return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), a.Prefix.Bits()-b.Prefix.Bits())
@@ -408,7 +408,7 @@ func (d *pfConfig) entriesOf(b *datapath.Bridge, number int) ([]pf.TableEntry, e
 	return b.TableEntries(number)
 }
 
-// sumOf is a sum of entries, by which a change of them is found.
+// sumOf returns a checksum of entries, which changes with them.
 func sumOf(entries []pf.TableEntry) uint64 {
 	sum := fnv.New64a()
 	for _, e := range entries {
@@ -417,7 +417,8 @@ func sumOf(entries []pf.TableEntry) uint64 {
 	return sum.Sum64()
 }
 
-// poolsHold reports whether the tables that pools name are as the rules were compiled with.
+// poolsHold reports whether the tables of pools have the contents that the rules were compiled
+// with.
 func (d *pfConfig) poolsHold(b *datapath.Bridge) (bool, error) {
 	for number, was := range d.Pools {
 		entries, err := d.entriesOf(b, number)
@@ -428,8 +429,8 @@ func (d *pfConfig) poolsHold(b *datapath.Bridge) (bool, error) {
 	return true, nil
 }
 
-// compile makes tables for the datapath of the rules, with numbers for the
-// tables that they name. The bridge has the tables; it is nil if there is none.
+// compile makes the datapath's tables of the rules, with numbers for the tables that they refer to.
+// b has these tables; it is nil if there is no bridge.
 func (d *pfConfig) compile(b *datapath.Bridge, ports []pf.CompilePort, profiles []pf.Profile) (*pf.Program, error) {
 	if err := d.settleTables(); err != nil {
 		return nil, err
@@ -460,8 +461,8 @@ func (d *pfConfig) compile(b *datapath.Bridge, ports []pf.CompilePort, profiles 
 	})
 }
 
-// notCompiled is the error for rules that cannot be compiled. Words that the datapath does
-// not carry out are told with their places, as mistakes are.
+// notCompiled returns the error for rules that cannot be compiled. For words that the datapath does
+// not implement, it has their places, as for mistakes.
 func notCompiled(what string, err error) error {
 	if list := pf.ErrorList(nil); errors.As(err, &list) {
 		return list
@@ -469,10 +470,10 @@ func notCompiled(what string, err error) error {
 	return refused(what, err.Error(), "nothing was changed")
 }
 
-// ErrPFEnabled says that pf filters already.
+// ErrPFEnabled means that pf is already enabled.
 var ErrPFEnabled = errors.New("pf already enabled")
 
-// EnablePF switches pf of a bridge on, or off: then all frames pass.
+// EnablePF enables or disables pf of a bridge. While it is disabled, all frames pass.
 func (s *Switch) EnablePF(bridge string, on bool) error {
 	what := "disable pf of " + bridge
 	if on {
@@ -490,7 +491,7 @@ func (s *Switch) EnablePF(bridge string, on bool) error {
 	})
 }
 
-// SetPFDebug sets the level that -s info shows. Nothing else depends on it.
+// SetPFDebug sets the level that -s info shows. It has no other effect.
 func (s *Switch) SetPFDebug(bridge, level string) error {
 	return s.changePF("set the debug level of pf of "+bridge, bridge, func(_ *draft, d *pfConfig) error {
 		d.Debug = level

@@ -14,13 +14,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// pfFiles are files that rules of tests refer to.
+// pfFiles are files that rules in tests include.
 var pfFiles = map[string]string{
 	"night": "table <home> { 10.9.0.0/16 }\npass in from <home>\nblock in from <bad>\n",
 	"list":  "10.7.0.1\n10.7.0.2\n",
 }
 
-// loadPF parses a file and takes it for an anchor, as LoadPF does.
+// loadPF parses a file and loads it into an anchor, as LoadPF does.
 func loadPF(t *testing.T, d *pfConfig, path, text string) {
 	t.Helper()
 	set, err := pf.Parse("test", []byte(text), pf.Source{Open: func(name string) ([]byte, error) { return []byte(pfFiles[name]), nil }})
@@ -39,8 +39,8 @@ func noPF() *pfConfig {
 	return &pfConfig{main: &pf.Ruleset{}, anchors: map[string]*pf.Ruleset{}, pfStored: pfStored{Anchors: map[string]string{}}}
 }
 
-// tables describes the tables: those that a file defines with a plus, those
-// that persist with a P, the contents that they are given.
+// tables describes the tables: with a plus if a file defines them, with a P if they persist, and
+// with their new contents.
 func (d *pfConfig) tables() []string {
 	var list []string
 	for _, t := range d.Tables {
@@ -65,8 +65,8 @@ func (d *pfConfig) tables() []string {
 	return list
 }
 
-// TestPFTables wants the tables that pf has after files were loaded one after
-// the other, and no number twice.
+// TestPFTables checks the tables of pf after files were loaded one after the other, and that no two
+// tables have the same number.
 func TestPFTables(t *testing.T) {
 	type file struct{ anchor, text string }
 	for _, test := range []struct {
@@ -111,8 +111,8 @@ func TestPFTables(t *testing.T) {
 	}
 }
 
-// TestPFRedefined wants a note of each table that is defined again where it was, and
-// of no other.
+// TestPFRedefined checks for a note about each table that is defined twice in one place, and no
+// other note.
 func TestPFRedefined(t *testing.T) {
 	const text = `
 		table <a> { 10.0.0.1 }
@@ -142,7 +142,7 @@ func TestPFRedefined(t *testing.T) {
 	}
 }
 
-// TestPFIdle wants notes of words that are taken and have no effect.
+// TestPFIdle checks for notes about words that are accepted and have no effect.
 func TestPFIdle(t *testing.T) {
 	text := `
 		table <a> persist counters
@@ -178,8 +178,7 @@ func TestPFIdle(t *testing.T) {
 	}
 }
 
-// TestPFElsewhere wants notes of rules that name ports where nothing is translated, and none of
-// others.
+// TestPFElsewhere checks for notes about rules whose ports do not translate, and no other notes.
 func TestPFElsewhere(t *testing.T) {
 	text := `
 		match out on p1 inet from 10.0.0.0/8 nat-to 10.0.0.1
@@ -218,7 +217,7 @@ func TestPFElsewhere(t *testing.T) {
 	}
 }
 
-// TestPFUnseen wants a note of each word that has no effect at the ports that there are.
+// TestPFUnseen checks for a note about each word that has no effect at the present ports.
 func TestPFUnseen(t *testing.T) {
 	ports := []pf.CompilePort{{Name: "p1"}, {Name: "p2"}, {Name: "gw1", Host: true}, {Name: "gw2", Host: true}, {Name: "q1", Skip: true}}
 	tests := []struct {
@@ -262,7 +261,7 @@ func TestPFUnseen(t *testing.T) {
 	}
 }
 
-// TestPFJudged wants a note of the ports at which a rule holds that blocks all by default.
+// TestPFJudged checks for a note about the ports at which a rule blocks everything by default.
 func TestPFJudged(t *testing.T) {
 	port := func(name string, host, skip bool) pf.CompilePort {
 		return pf.CompilePort{Name: name, Host: host, Skip: skip}
@@ -288,7 +287,7 @@ func TestPFJudged(t *testing.T) {
 		{"block", all[:2], ""},
 		{"block", all[2:], ""},
 		{"block", nil, ""},
-		// as files have it
+		// as users write it
 		{"match in all\nblock return log all\npass out\npass in on gw1 proto tcp\n", host, "2:1: block holds at the host's ports alone, gw1, and not between stations"},
 		{"block in log quick\npass", host, "1:1: block holds at the host's ports alone, gw1, and not between stations"},
 		{"block on any", host, "1:1: block holds at the host's ports alone, gw1, and not between stations"},
@@ -312,13 +311,13 @@ func TestPFJudged(t *testing.T) {
 	}
 }
 
-// TestPFTableNumbers wants a table whose contents are set to have a number that
-// the rules before did not use, and others to keep theirs.
+// TestPFTableNumbers: a table with new contents gets a number that the former rules do not use;
+// other tables keep their numbers.
 func TestPFTableNumbers(t *testing.T) {
 	d := noPF()
 	loadPF(t, d, "", "table <given> persist { 10.0.0.1 }\ntable <kept> persist\npass from <kept>\n")
 	given, kept := d.find("", "given").Number, d.find("", "kept").Number
-	d.fill, d.freed = nil, 0 // it has been loaded
+	d.fill, d.freed = nil, 0 // loaded
 	loadPF(t, d, "", "table <given> persist { 10.0.0.2 }\ntable <kept> persist\npass from <kept>\n")
 	if n := d.find("", "given").Number; n == given || d.freed != 1<<given {
 		t.Errorf("given: %d after %d, free %b", n, given, d.freed)
@@ -326,7 +325,7 @@ func TestPFTableNumbers(t *testing.T) {
 	if n := d.find("", "kept").Number; n != kept || len(d.fill) != 1 {
 		t.Errorf("kept: %d after %d, filled %v", n, kept, d.fill)
 	}
-	// when all numbers are taken a table is filled where it is
+	// if all numbers are used, a table is filled in place
 	text := ""
 	for i := range pf.MaxTables {
 		text += fmt.Sprintf("table <t%d> persist { 10.0.0.1 }\n", i)
@@ -351,8 +350,8 @@ func TestPFTableNumbers(t *testing.T) {
 	}
 }
 
-// TestPFAnchors wants what was loaded into an anchor to stay when others are
-// loaded, and rules between braces to take its place.
+// TestPFAnchors: rules loaded into an anchor stay when other anchors are loaded, and rules between
+// braces replace them.
 func TestPFAnchors(t *testing.T) {
 	paths := func(d *pfConfig) string {
 		var list []string
@@ -387,8 +386,8 @@ func TestPFAnchors(t *testing.T) {
 	}
 }
 
-// TestCheckAnchor wants names refused that no anchor can have.
-// Anchors that only have others below them, or tables, are there.
+// TestPFBelow: anchors exist if they have anchors or tables below them, even without rules of their
+// own.
 func TestPFBelow(t *testing.T) {
 	d := noPF()
 	loadPF(t, d, "", "anchor \"d/*\"\nanchor {\npass\n}\n")
@@ -411,7 +410,7 @@ func TestPFBelow(t *testing.T) {
 
 func TestPFEmptyBelow(t *testing.T) {
 	for path, want := range map[string][]string{
-		"":  {""}, // as after the main ruleset was emptied
+		"":  {""}, // as after emptying the main ruleset
 		"a": {"", "a", "c", "d/x", "d/y/z"},
 		"d": {"", "a", "a/b", "c"},
 	} {

@@ -10,8 +10,8 @@ import (
 	"bascule/datapath"
 )
 
-// AsidePF returns the rules that were loaded into anchors of pf by themselves, by path, but for those
-// that came with plugs.
+// AsidePF returns the rules that were loaded into anchors of pf separately, by path, without the
+// rules of plugs.
 func (s *Switch) AsidePF(bridge string) (rules map[string]string, err error) {
 	err = s.each("read pf of "+bridge, bridge, func(_ string, b *datapath.Bridge) error {
 		rules = map[string]string{}
@@ -29,7 +29,8 @@ func (s *Switch) AsidePF(bridge string) (rules map[string]string, err error) {
 	return rules, err
 }
 
-// SetAsidePF makes the rules in anchors those that AsidePF has returned. pf stays on or off.
+// SetAsidePF replaces the rules in anchors by those that AsidePF has returned. pf stays enabled or
+// disabled.
 func (s *Switch) SetAsidePF(bridge string, rules map[string]string) error {
 	there, err := s.AsidePF(bridge)
 	if err != nil || maps.Equal(there, rules) {

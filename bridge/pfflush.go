@@ -14,10 +14,10 @@ import (
 	"bascule/pf"
 )
 
-// FlushPF flushes what pfctl(8) calls so: rules, ether, states, Sources, info, Tables
-// or Reset. It returns how many there were, if that is counted. Rules and tables are
-// those of an anchor, "" for the main ruleset. With * behind the anchor, those of all
-// anchors below it are flushed, too.
+// FlushPF flushes one of pfctl(8)'s categories: rules, ether, states, Sources, info, Tables or
+// Reset. It returns the number of flushed objects if it is counted. Rules and tables belong to an
+// anchor, or to the main ruleset for "". If the anchor ends with *, FlushPF also flushes all anchors
+// below it.
 func (s *Switch) FlushPF(bridge, anchor, which string) (n int, err error) {
 	what := "flush " + which + " of pf of " + bridge
 	path, all := strings.CutSuffix(anchor, "*")
@@ -40,7 +40,7 @@ func (s *Switch) FlushPF(bridge, anchor, which string) (n int, err error) {
 			}
 			now, err := json.Marshal(&d.pfStored)
 			if err == nil && bytes.Equal(was, now) {
-				return errNothing // -F all asks for each of them, and a bridge seldom has all
+				return errNothing // -F all flushes every category, and a bridge rarely has all
 			}
 			return failed(what, err)
 		})
@@ -67,8 +67,7 @@ func (s *Switch) FlushPF(bridge, anchor, which string) (n int, err error) {
 	case "Reset":
 		err = change(func(d *pfConfig) error {
 			d.Debug = ""
-			// If pf is off and this was the last of it, its memory is
-			// given back.
+			// If pf is disabled and nothing is left, release its memory.
 			d.removed = !d.enabled && len(d.main.Rules)+len(d.main.Ether)+len(d.Anchors)+len(d.Tables) == 0
 			return d.replaceMain(func(set *pf.Ruleset) { set.Options = pf.Options{} })
 		})
@@ -106,10 +105,10 @@ func (s *Switch) FlushPF(bridge, anchor, which string) (n int, err error) {
 	return n, err
 }
 
-// errNothing says that there is nothing to change.
+// errNothing means that there is nothing to change.
 var errNothing = errors.New("nothing to change")
 
-// replaceMain gives pf another main ruleset.
+// replaceMain replaces the main ruleset.
 func (d *pfConfig) replaceMain(edit func(*pf.Ruleset)) error {
 	set := *d.main
 	edit(&set)
@@ -117,38 +116,38 @@ func (d *pfConfig) replaceMain(edit func(*pf.Ruleset)) error {
 	return nil
 }
 
-// emptyAnchor takes the rules out of an anchor.
+// emptyAnchor removes the rules of an anchor.
 func (d *pfConfig) emptyAnchor(what, path string) error {
 	if _, ok := d.ruleset(path); !ok {
 		if d.hasBelow(path) {
-			return nil // it has none
+			return nil // it has no rules
 		}
 		return refused(what, "there is no anchor "+path, "see 'bascule pfctl -s Anchors -v'")
 	}
 	delete(d.Anchors, path)
 	delete(d.anchors, path)
-	if _, ok := d.ruleset(path); ok { // between braces in another
+	if _, ok := d.ruleset(path); ok { // between braces in another one
 		d.Anchors[path], d.anchors[path] = "", &pf.Ruleset{}
 	}
 	d.other = true
 	return nil
 }
 
-// emptyBelow takes the rules out of all anchors below a path, "" for the main ruleset.
+// emptyBelow removes the rules of all anchors below a path, "" for the main ruleset.
 func (d *pfConfig) emptyBelow(path string) {
-	// In this order, the caller of an anchor is before the anchor.
+	// In this order, callers come before the anchors that they call.
 	for _, at := range slices.Sorted(maps.Keys(d.rulesets())) {
 		if at == path || path != "" && !strings.HasPrefix(at, path+"/") {
 			continue
 		}
-		if _, ok := d.ruleset(at); ok { // else it was between braces that have gone
+		if _, ok := d.ruleset(at); ok { // otherwise it was between braces that are gone
 			_ = d.emptyAnchor("", at)
 		}
 	}
 }
 
-// rulesets returns all rulesets by path: the loaded ones and, where none was loaded,
-// those between braces. Anchors that are only called are there, and empty.
+// rulesets returns all rulesets by path: the loaded ones, and the ones between braces where none
+// was loaded. Anchors that are only called exist, too, and are empty.
 func (d *pfConfig) rulesets() map[string]*pf.Ruleset {
 	all := map[string]*pf.Ruleset{"": d.main}
 	maps.Copy(all, d.anchors)

@@ -19,10 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LoadPF loads a file into pf of a bridge: whole or not at all. It returns the ruleset
-// that it read, and notes of what may not be meant. Mistakes in the text are in an
-// error that is a [pf.ErrorList]. With o.Check it loads nothing, and the bridge may be
-// "".
+// LoadPF loads a file into pf of a bridge, completely or not at all. It returns the parsed ruleset,
+// and notes about things that may not be intended. Mistakes in the text are returned as a
+// [pf.ErrorList]. With o.Check it loads nothing, and bridge may be "".
 func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []string, err error) {
 	what := o.what(bridge)
 	if set, err = s.parsePF(what, o); err != nil {
@@ -78,14 +77,14 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 	return set, append(notes, made.warnings...), nil
 }
 
-// NotesPF tells of what rules that a bridge has loaded do not find at its ports and the host's
-// interfaces, as LoadPF does where nothing comes later.
+// NotesPF returns notes about names in a loaded ruleset that match none of the bridge's ports or
+// the host's interfaces, as LoadPF does unless o.Later is set.
 func (s *Switch) NotesPF(bridge string, set *pf.Ruleset) (notes []string, err error) {
 	notes, err = s.elsewhere(bridge, set, true)
 	return notes, failed("look at the rules of "+bridge, err)
 }
 
-// unreached returns the next hops that the host has no way to now.
+// unreached returns the next hops that the host has no route to at present.
 func (s *Switch) unreached(set *pf.Ruleset) (list pf.ErrorList, err error) {
 	err = s.Inside(func() error {
 		list = set.Unreached(reached)
@@ -94,8 +93,8 @@ func (s *Switch) unreached(set *pf.Ruleset) (list pf.ErrorList, err error) {
 	return list, err
 }
 
-// reached reports whether the host sends packets to an address by some interface, or by the one
-// of a name or a group, whichever of its tables of routes says so. It does if nobody can tell.
+// reached reports whether the host has a route to an address, in any of its tables, by any
+// interface or by the one with a name or group. It returns true if the routes cannot be read.
 func reached(a netip.Addr, by string) bool {
 	leaves := func(r netlink.Route) bool {
 		if r.Type != unix.RTN_UNICAST {
@@ -115,7 +114,7 @@ func reached(a netip.Addr, by string) bool {
 	if a.Is6() {
 		family = netlink.FAMILY_V6
 	}
-	// what a VRF has is in a table of its own
+	// a VRF has its own table
 	routes, err = netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	return err != nil || slices.ContainsFunc(routes, func(r netlink.Route) bool {
 		if !leaves(r) || r.Table == unix.RT_TABLE_MAIN {
@@ -125,7 +124,7 @@ func reached(a netip.Addr, by string) bool {
 	})
 }
 
-// undiverted refuses rules that divert packets at ports of the bridge that are no host ports.
+// undiverted refuses rules that divert packets at ports of the bridge that are not host ports.
 func (s *Switch) undiverted(what, bridge string, set *pf.Ruleset) error {
 	if bridge == "" {
 		return nil
@@ -147,9 +146,9 @@ func (s *Switch) undiverted(what, bridge string, set *pf.Ruleset) error {
 	return nil
 }
 
-// elsewhere tells of the rules of a file that never translate, and of names that no port has, by
-// the ports that the bridge has now, and of a main ruleset which of them it blocks by default. Of no
-// bridge there is nothing to tell.
+// elsewhere returns notes about a ruleset and the ports that the bridge has now: rules that never
+// translate, names that no port has, and, for a main ruleset, the ports that it blocks by default.
+// It returns none if there is no bridge.
 func (s *Switch) elsewhere(bridge string, set *pf.Ruleset, main bool) (notes []string, err error) {
 	if bridge == "" {
 		return nil, nil
@@ -185,7 +184,7 @@ func (s *Switch) elsewhere(bridge string, set *pf.Ruleset, main bool) (notes []s
 	return notes, err
 }
 
-// judged tells at which ports a rule of a file holds that blocks all by default.
+// judged returns a note about the ports at which a rule in a file blocks everything by default.
 func judged(set *pf.Ruleset, bridge string, ports []pf.CompilePort) []string {
 	if where := blockedAt(set, bridge, ports); where != "" {
 		return []string{fmt.Sprintf("%v: %s", set.DefaultBlock().Pos, where)}
@@ -193,8 +192,8 @@ func judged(set *pf.Ruleset, bridge string, ports []pf.CompilePort) []string {
 	return nil
 }
 
-// blockedAt says at which ports a ruleset blocks all by default, where somebody may count on other
-// ones: where there are stations beside the host, or where pf does not judge all ports.
+// blockedAt describes the ports at which a ruleset blocks everything by default, if a user may
+// expect others: because there are stations and the host, or because pf does not filter all ports.
 func blockedAt(set *pf.Ruleset, bridge string, ports []pf.CompilePort) string {
 	if set.DefaultBlock() == nil {
 		return ""
@@ -228,7 +227,7 @@ func blockedAt(set *pf.Ruleset, bridge string, ports []pf.CompilePort) string {
 	return "block holds at " + what
 }
 
-// warnBlocked tells the same when other ports are to be judged by the rules that a bridge has.
+// warnBlocked adds the same note if a change makes pf filter other ports with the present rules.
 func (c *draft) warnBlocked(name string) error {
 	if c.next.PfPorts == c.bridge.Config.PfPorts || !c.bridge.PFEnabled() {
 		return nil
@@ -248,7 +247,7 @@ func (c *draft) warnBlocked(name string) error {
 	return err
 }
 
-// names lists names of ports, the first of many.
+// names lists names of ports, only the first ones if there are many.
 func names(list []string) string {
 	const most = 8
 	if len(list) > most {
@@ -257,7 +256,7 @@ func names(list []string) string {
 	return strings.Join(list, ", ")
 }
 
-// untranslated tells of the rules that never translate at the ports of a bridge.
+// untranslated returns notes about the rules that never translate at the ports of a bridge.
 func untranslated(set *pf.Ruleset, ports []pf.CompilePort) (notes []string) {
 	list := set.Elsewhere(ports)
 	for n, i := range list {
@@ -269,11 +268,11 @@ func untranslated(set *pf.Ruleset, ports []pf.CompilePort) (notes []string) {
 	return notes
 }
 
-// maxNames is how many names are told that nobody has: a note for each.
+// maxNames is the maximum number of notes about unknown names, one for each.
 const maxNames = 20
 
-// strangers tells of the names in a file that no port of a bridge has, nor a group with a port in it.
-// What they say holds as soon as a port gets the name.
+// strangers returns notes about the names in a file that neither a port of the bridge nor a group
+// with a port in it has. Their rules take effect as soon as a port gets the name.
 func strangers(set *pf.Ruleset, bridge string, ports []pf.CompilePort, groups grouping, devices map[int]netlink.Link) (notes []string) {
 	list := set.Strangers(ports)
 	for n, s := range list {
@@ -311,7 +310,8 @@ func strangers(set *pf.Ruleset, bridge string, ports []pf.CompilePort, groups gr
 	return append(notes, unlogged(set, ports)...)
 }
 
-// unlogged tells of a `set loginterface` that names a group of several ports: there are counters for one.
+// unlogged returns notes about a `set loginterface` that names a group of several ports: only one
+// port has counters.
 func unlogged(set *pf.Ruleset, ports []pf.CompilePort) (notes []string) {
 	for _, n := range set.Names {
 		var of []string
@@ -328,8 +328,8 @@ func unlogged(set *pf.Ruleset, ports []pf.CompilePort) (notes []string) {
 	return notes
 }
 
-// aliens tells of the names in parentheses that no interface of the host has, nor a group of them:
-// they have no addresses.
+// aliens returns notes about the names in parentheses that neither an interface of the host nor a
+// group of interfaces has. They have no addresses.
 func aliens(set *pf.Ruleset, groups grouping, devices map[int]netlink.Link) (notes []string) {
 	var names []pf.CompilePort
 	for _, l := range devices {
@@ -354,9 +354,10 @@ func aliens(set *pf.Ruleset, groups grouping, devices map[int]netlink.Link) (not
 	return notes
 }
 
-// looped tells of redirections to the host's loopback that the host's stack drops, and what to set.
-// Then rules keep others from the loopback (pf_looped() of bpf/pf/pf.h). If a main ruleset has none,
-// nothing keeps them from it.
+// looped returns notes about redirections to the host's loopback that the host's stack drops, and
+// the setting that permits them. With this setting, rules with such redirections make pf drop other
+// packets for the loopback (pf_looped() of bpf/pf/pf.h). A main ruleset without them gets a note
+// that the loopback is open.
 func looped(set *pf.Ruleset, ports []pf.CompilePort, main bool) (notes []string) {
 	open := func(name string) bool {
 		text, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + name + "/route_localnet")
@@ -391,7 +392,7 @@ func looped(set *pf.Ruleset, ports []pf.CompilePort, main bool) (notes []string)
 	return notes
 }
 
-// unfilled tells of the tables that rules name and that nothing has defined.
+// unfilled returns notes about the tables that rules refer to and that are not defined anywhere.
 func unfilled(b *datapath.Bridge, set *pf.Ruleset) (notes []string, err error) {
 	var has pfStored
 	if b.PFLoaded() {
@@ -407,8 +408,8 @@ func unfilled(b *datapath.Bridge, set *pf.Ruleset) (notes []string, err error) {
 	return notes, nil
 }
 
-// unrouted tells of next hops and sockets at host ports that do not route: what cannot go there is
-// dropped.
+// unrouted returns notes about next hops and sockets at host ports that do not route. Packets that
+// would go there are dropped.
 func unrouted(set *pf.Ruleset, bridge string, ports []pf.CompilePort) (notes []string) {
 	list := set.Unrouted(ports)
 	for n, i := range list {
@@ -426,15 +427,15 @@ func unrouted(set *pf.Ruleset, bridge string, ports []pf.CompilePort) (notes []s
 	return notes
 }
 
-// unmarked tells of rules that give packets to sockets of the host, where it has no rule and route
-// by which it takes for its own what has the mark of these packets.
+// unmarked returns notes about rules that pass packets to sockets of the host, if the host lacks
+// the rule and route that make it accept packets with their mark.
 func unmarked(set *pf.Ruleset, ports []pf.CompilePort, devices map[int]netlink.Link) (notes []string) {
 	four := sync.OnceValue(func() bool { return takesMarked(netlink.FAMILY_V4) })
 	six := sync.OnceValue(func() bool { return takesMarked(netlink.FAMILY_V6) })
 	both := sync.OnceValue(func() bool { return hasInet6(ports, devices) })
 	for _, need := range needed(set.Diverts(), func(need *pf.Need) {
 		need.Inet = need.Inet && !four()
-		// a rule for both families is about IPv6 where the host has it
+		// a rule for both families needs IPv6 only if the host has it
 		need.Inet6 = need.Inet6 && (need.Only || both()) && !six()
 	}) {
 		var set []string
@@ -453,8 +454,9 @@ func unmarked(set *pf.Ruleset, ports []pf.CompilePort, devices map[int]netlink.L
 	return notes
 }
 
-// takesMarked reports whether the host has a rule about what is diverted, whose table has a route
-// that takes all for the host itself. If the kernel does not say, it has.
+// takesMarked reports whether the host has a rule for the mark of diverted packets, with a table
+// whose route accepts everything for the host itself. It returns true if the rules or routes cannot
+// be read.
 func takesMarked(family int) bool {
 	rules, err := netlink.RuleList(family)
 	return err != nil || slices.ContainsFunc(rules, func(r netlink.Rule) bool {
@@ -470,8 +472,8 @@ func takesMarked(family int) bool {
 	})
 }
 
-// hasInet6 reports whether the host's interface of a host port has an address of IPv6 beside the
-// address of its link.
+// hasInet6 reports whether the host's interface of a host port has an IPv6 address that is not
+// link-local.
 func hasInet6(ports []pf.CompilePort, devices map[int]netlink.Link) bool {
 	ip := addresses()
 	for index, l := range devices {
@@ -483,7 +485,7 @@ func hasInet6(ports []pf.CompilePort, devices map[int]netlink.Link) bool {
 	return false
 }
 
-// unforwarded tells of rules about what the host forwards, where it forwards nothing.
+// unforwarded returns notes about rules for forwarded packets, if the host does not forward.
 func unforwarded(set *pf.Ruleset) (notes []string) {
 	four := sync.OnceValue(func() bool { return forwards("ipv4") })
 	six := sync.OnceValue(func() bool { return forwards("ipv6") })
@@ -504,7 +506,7 @@ func unforwarded(set *pf.Ruleset) (notes []string) {
 	return notes
 }
 
-// forwards reports whether the host forwards packets of a family that come in by some interface.
+// forwards reports whether the host forwards packets of a family that enter by any interface.
 func forwards(family string) bool {
 	const dir = "/proc/sys/net/"
 	paths := []string{dir + "ipv6/conf/all/forwarding"}
@@ -517,14 +519,14 @@ func forwards(family string) bool {
 	})
 }
 
-// A lack is a need of several rules that the host does not meet.
+// A lack is a need of several rules that the host does not fulfil.
 type lack struct {
 	pf.Need
 	More int // further rules
 }
 
-// needed returns what of the needs is left when met has taken from each what the host has: one entry
-// for the same word and families.
+// needed returns the needs that the host does not fulfil: met removes the families that it fulfils
+// from a need. Needs with the same word and families are merged.
 func needed(list []pf.Need, met func(*pf.Need)) (lacks []lack) {
 	for _, need := range list {
 		if met(&need); !need.Inet && !need.Inet6 {
@@ -540,7 +542,7 @@ func needed(list []pf.Need, met func(*pf.Need)) (lacks []lack) {
 	return lacks
 }
 
-// more is the end of a note that holds for further rules.
+// more returns the end of a note about further rules.
 func more(n int) string {
 	if n == 0 {
 		return ""
@@ -548,8 +550,8 @@ func more(n int) string {
 	return fmt.Sprintf(" (%d more)", n)
 }
 
-// missing tells of the words of a file that loading it refuses: the language has them,
-// and the datapath does not carry them out.
+// missing returns notes about the words of a file that make loading fail, because the language has
+// them and the datapath does not implement them.
 func missing(set *pf.Ruleset) (notes []string) {
 	for _, e := range set.Missing() {
 		notes = append(notes, fmt.Sprintf("%v: %s; loading refuses it", e.Pos, e.Message))
@@ -557,7 +559,7 @@ func missing(set *pf.Ruleset) (notes []string) {
 	return notes
 }
 
-// idle tells of the words of a file that have no effect.
+// idle returns notes about the words of a file that have no effect.
 func idle(set *pf.Ruleset) []string { return notedIdle(set.Idle()) }
 
 func notedIdle(list []pf.Idle) (notes []string) {
@@ -571,7 +573,8 @@ func notedIdle(list []pf.Idle) (notes []string) {
 	return notes
 }
 
-// never tells how many rules of a file no packet of a bridge matches, and why.
+// never returns notes about the rules of a file that no packet of a bridge matches, with the
+// reason.
 func never(set *pf.Ruleset) (notes []string) {
 	for _, i := range set.Never() {
 		note := fmt.Sprintf("%v: this rule never matches here: %s", i.Pos, i.Why)
@@ -583,7 +586,7 @@ func never(set *pf.Ruleset) (notes []string) {
 	return notes
 }
 
-// redefined tells of the tables that a file defines more than once.
+// redefined returns notes about the tables that a file defines more than once.
 func redefined(set *pf.Ruleset) (notes []string) {
 	seen, more := map[*pf.Ruleset]bool{}, 0 // rules may share the rules between their braces
 	var walk func(*pf.Ruleset)
@@ -618,7 +621,7 @@ func redefined(set *pf.Ruleset) (notes []string) {
 	return notes
 }
 
-// what names the work with a file, for errors.
+// what describes the load of a file, for errors.
 func (o *PFLoad) what(bridge string) string {
 	if bridge == "" {
 		return "load " + o.Name + " into pf"
@@ -626,7 +629,7 @@ func (o *PFLoad) what(bridge string) string {
 	return "load " + o.Name + " into pf of " + bridge
 }
 
-// take gives pf the contents of a file.
+// take puts the contents of a file into pf.
 func (o *PFLoad) take(d *pfConfig, set *pf.Ruleset) error {
 	path := strings.Trim(o.Anchor, "/")
 	if o.TablesOnly {
@@ -635,7 +638,7 @@ func (o *PFLoad) take(d *pfConfig, set *pf.Ruleset) error {
 	return d.take(path, set)
 }
 
-// parsePF reads a file. Names in it have the meaning that they have in the namespace.
+// parsePF parses a file. Names in it are looked up in the switch's namespace.
 func (s *Switch) parsePF(what string, o PFLoad) (set *pf.Ruleset, err error) {
 	if err := checkAnchor(o.Anchor); err != nil {
 		return nil, err
@@ -657,8 +660,8 @@ func (s *Switch) parsePF(what string, o PFLoad) (set *pf.Ruleset, err error) {
 	return set, nil
 }
 
-// checkPF says whether a bridge could have the contents of a file. If the name is "",
-// or there is no such bridge, the question is about any bridge.
+// checkPF checks whether a bridge could have the contents of a file. If bridge is "", or there is
+// no such bridge, it checks for a new bridge.
 func (s *Switch) checkPF(what, bridge string, o PFLoad, set *pf.Ruleset) error {
 	d := &pfConfig{main: &pf.Ruleset{}, anchors: map[string]*pf.Ruleset{}, pfStored: pfStored{Anchors: map[string]string{}}, check: o.Check}
 	var p *pf.Program
@@ -671,7 +674,7 @@ func (s *Switch) checkPF(what, bridge string, o PFLoad, set *pf.Ruleset) error {
 			return notCompiled(what, err)
 		}
 		if o.Anchor != "" || o.TablesOnly {
-			return nil // the limits are those that hold now
+			return nil // the present limits apply
 		}
 		return d.checkLimits(what, nil)
 	})
@@ -691,7 +694,7 @@ func (s *Switch) checkPF(what, bridge string, o PFLoad, set *pf.Ruleset) error {
 	return s.checkMemory(what, pfDemands(&was, p, d.limits()))
 }
 
-// checkAnchor says whether rules can be loaded into an anchor of the name.
+// checkAnchor checks whether rules can be loaded into an anchor with this name.
 func checkAnchor(name string) error {
 	switch {
 	case strings.Contains(name, "*"):
@@ -706,8 +709,8 @@ func checkAnchor(name string) error {
 	return nil
 }
 
-// take makes a ruleset the one of the anchor at path, "" for the main one: its tables,
-// the rulesets that it loads into anchors, and its rules.
+// take makes a ruleset the one of the anchor at path, "" for the main one: its tables, the rulesets
+// that it loads into anchors, and its rules.
 func (d *pfConfig) take(path string, set *pf.Ruleset) error {
 	if err := d.takeTables(path, set); err != nil {
 		return err
@@ -716,7 +719,7 @@ func (d *pfConfig) take(path string, set *pf.Ruleset) error {
 		return err
 	}
 	plain := bare(set)
-	// A ruleset between braces takes the place of the one that was loaded there.
+	// A ruleset between braces replaces the one that was loaded there.
 	eachBody(path, plain, func(path string, _ *pf.Ruleset) {
 		delete(d.Anchors, path)
 		delete(d.anchors, path)
@@ -729,7 +732,7 @@ func (d *pfConfig) take(path string, set *pf.Ruleset) error {
 	}
 	text := plain.String()
 	if _, err := pfParse(text); err != nil {
-		return err // refused now: when the text is needed, it is too late
+		return err // refuse it now, before the text is needed
 	}
 	if path == "" {
 		d.Main, d.main, d.Debug = text, plain, ""
@@ -757,13 +760,12 @@ func (d *pfConfig) takeLoads(path string, set *pf.Ruleset) (err error) {
 	return nil
 }
 
-// takeTables takes the tables of a ruleset and of the anchors between its braces.
-// Tables that the ruleset had before, and does not define any more, go, unless they
-// persist or rules name them.
+// takeTables takes the tables of a ruleset, and of the anchors between its braces. It drops former
+// tables of the ruleset that are no longer defined, unless they persist or rules refer to them.
 func (d *pfConfig) takeTables(path string, set *pf.Ruleset) error {
 	var err error
 	define := func(at string, set *pf.Ruleset) {
-		last := map[string]int{} // as in pf the last definition counts
+		last := map[string]int{} // as in pf, the last definition counts
 		for i := range set.Tables {
 			last[set.Tables[i].Name] = i
 		}
@@ -789,8 +791,7 @@ func eachBody(path string, set *pf.Ruleset, f func(path string, body *pf.Ruleset
 	}
 }
 
-// bare returns a ruleset without its tables and its loads, which are kept beside the
-// ruleset.
+// bare returns a ruleset without its tables and its loads, which are stored beside the ruleset.
 func bare(set *pf.Ruleset) *pf.Ruleset {
 	plain := *set
 	plain.Tables, plain.Loads = nil, nil

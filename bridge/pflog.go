@@ -15,12 +15,11 @@ import (
 	"bascule/pflog"
 )
 
-// pfLogLook is how often PFLog looks whether the bridge has changed.
+// pfLogLook is how often PFLog checks whether the bridge has changed.
 const pfLogLook = 100 * time.Millisecond
 
-// PFLog reports each packet that pf of a bridge logs, until ctx ends. A bridge
-// has one reader of its log at a time. It returns how many packets were missed
-// because they came faster than they were reported.
+// PFLog reports each packet that pf of a bridge logs, until ctx ends. A bridge has one reader of
+// its log at a time. missed is the number of packets that came faster than they were reported.
 func (s *Switch) PFLog(ctx context.Context, bridge string, report func(PFLogged) error) (missed uint64, err error) {
 	what := "read the log of pf of " + bridge
 	l := &pfLogNames{boot: time.Now().Add(-clock.Monotonic())}
@@ -71,8 +70,8 @@ func (s *Switch) PFLog(ctx context.Context, bridge string, report func(PFLogged)
 	return missed - min(first, missed), err
 }
 
-// untilChanged returns ctx, but ends also when the bridge changes: the change may have
-// given the log another place.
+// untilChanged returns a context that also ends when the bridge changes, because a change may move
+// the log.
 func untilChanged(ctx context.Context, b *datapath.Bridge) context.Context {
 	until, stop := context.WithCancel(ctx)
 	go func() {
@@ -88,15 +87,15 @@ func untilChanged(ctx context.Context, b *datapath.Bridge) context.Context {
 	return until
 }
 
-// pfLogNames knows the names of what packets of the log are about.
+// pfLogNames resolves the names for packets of the log.
 type pfLogNames struct {
 	view *pfView
 	boot time.Time    // when clock.Monotonic was 0
-	look func() error // looks at the bridge again
-	last uint16       // ruleset for which that was done
+	look func() error // reads the bridge again
+	last uint16       // ruleset of the last call of look
 }
 
-// pfReasons are pf's words for why a packet is dropped, by ours.
+// pfReasons are pf's reasons for dropping a packet, by ours.
 var pfReasons = map[string]pflog.Reason{
 	"pf-state": pflog.StateMismatch, "pf-limit": pflog.StateLimit, "pf-short": pflog.Short,
 	"pf-fragment": pflog.Fragment, "pf-options": pflog.Options, "pf-synproxy": pflog.Synproxy,
@@ -107,7 +106,7 @@ var pfReasons = map[string]pflog.Reason{
 func (l *pfLogNames) record(p datapath.PFLogged) PFLogged {
 	if p.Ruleset != l.view.b.Config.Pf.Ruleset && p.Ruleset != l.last {
 		l.last = p.Ruleset
-		_ = l.look() // if this fails, the rule is not known, but the packet is worth telling all the same
+		_ = l.look() // if this fails, the packet is reported without its rule
 	}
 	v := l.view
 	r := pflog.Record{
@@ -120,7 +119,7 @@ func (l *pfLogNames) record(p datapath.PFLogged) PFLogged {
 	if reasons := datapath.Reasons(); int(p.Reason) < len(reasons) {
 		r.Reason = pfReasons[reasons[p.Reason]]
 	}
-	// a rule of a former ruleset is not known any more
+	// rules of former rulesets are unknown
 	if ref := v.rule(p.Rule); ref != nil && p.Ruleset == v.b.Config.Pf.Ruleset {
 		r.Rule, r.Identifier = ref.Index, ref.Rule.ID
 		if ref.Anchor != "" {
@@ -130,8 +129,8 @@ func (l *pfLogNames) record(p datapath.PFLogged) PFLogged {
 	return PFLogged{r, p.LogTo}
 }
 
-// caller returns the number of the main ruleset's rule that calls the anchor at path,
-// or an anchor above it; -1 if no rule does.
+// caller returns the number of the main ruleset's rule that calls the anchor at path, or an anchor
+// above it, or -1 if no rule does.
 func (v *pfView) caller(path string) int {
 	for i := range v.main.Rules {
 		r := &v.main.Rules[i]

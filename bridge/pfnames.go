@@ -20,12 +20,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pfAddresses returns the addresses that the name of an interface stands for in a rule.
-// They are those of the device, or of all devices of the group, changed as the modes
-// say ("network", "broadcast", "peer", "0"; see pf.conf(5)). "self" is every device. A
-// host port's name stands for the host's end, which has that name. ahead are the permanent
-// addresses that devices get yet, and may be nil. If a name is no interface, hosts is asked,
-// which may be nil.
+// pfAddresses returns the addresses that the name of an interface stands for in a rule: the
+// addresses of the device, or of all devices in the group, as changed by modes ("network",
+// "broadcast", "peer", "0"; see pf.conf(5)). "self" is every device. A host port's name stands for
+// the host's end, which has that name. ahead has permanent addresses that devices get later, by
+// name, and may be nil. hosts resolves names that are no interfaces, and may be nil.
 func pfAddresses(name string, modes []string, hosts func(string, []string) ([]netip.Prefix, error), ahead map[string][]netip.Prefix) ([]netip.Prefix, error) {
 	devices, err := links()
 	if err != nil {
@@ -36,7 +35,7 @@ func pfAddresses(name string, modes []string, hosts func(string, []string) ([]ne
 		return nil, err
 	}
 	if name == "lo0" && !slices.ContainsFunc(sortedKeys(devices), func(i int) bool { return devices[i].Attrs().Name == name }) {
-		name = "lo" // which BSDs call lo0
+		name = "lo" // the BSDs call it lo0
 	}
 	var list []netip.Prefix
 	found := false
@@ -79,8 +78,8 @@ func pfAddresses(name string, modes []string, hosts func(string, []string) ([]ne
 	}), nil
 }
 
-// PFHost returns the addresses of an interface, a group of them or, if hosts is
-// not nil, a host, as rules of the switch's network namespace name them.
+// PFHost returns the addresses that a name stands for in rules of the switch's network namespace:
+// of an interface, a group of interfaces or, if hosts is not nil, a host.
 func (s *Switch) PFHost(name string, hosts func(string, []string) ([]netip.Prefix, error)) (list []netip.Prefix, err error) {
 	err = s.Inside(func() error {
 		list, err = pfAddresses(name, nil, hosts, nil)
@@ -98,8 +97,8 @@ func sortedKeys[V any](m map[int]V) []int {
 	return keys
 }
 
-// deviceAddresses returns the addresses of a device that modes ask for. Where ahead has the device,
-// these take the place of its permanent ones, and stand in front.
+// deviceAddresses returns the addresses of a device for modes. If ahead has the device, its
+// addresses replace the permanent ones, and come first.
 func deviceAddresses(l netlink.Link, modes []string, ahead map[string][]netip.Prefix) ([]netip.Prefix, error) {
 	addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
 	if want, ok := ahead[l.Attrs().Name]; ok {
@@ -112,10 +111,10 @@ func deviceAddresses(l netlink.Link, modes []string, ahead map[string][]netip.Pr
 	return modified(addrs, modes, l.Attrs().RawFlags&unix.IFF_BROADCAST != 0), err
 }
 
-// modified returns the addresses of a device as changed by modes. A network keeps the
-// address in it, since a rule may have the address under another mask. If the device
-// broadcasts, the last address of a network of IPv4 is a broadcast address to the kernel,
-// whether the device's address says so or not (RFC 919). A network of two has none (RFC 3021).
+// modified returns the addresses of a device as changed by modes. A network keeps its host bits,
+// because a rule may apply another mask to the address. If the device broadcasts, the kernel treats
+// the last address of an IPv4 network as a broadcast address, even if the device's address does not
+// have it (RFC 919). A /31 network has no broadcast address (RFC 3021).
 func modified(addrs []netlink.Addr, modes []string, broadcasts bool) []netip.Prefix {
 	has := func(mode string) bool { return slices.Contains(modes, mode) }
 	first := map[bool]bool{} // by family
@@ -135,7 +134,7 @@ func modified(addrs []netlink.Addr, modes []string, broadcasts bool) []netip.Pre
 		switch {
 		case has("0") && (first[is4] || linkLocal):
 			continue
-		case has("network") && linkLocal: // as in pf: it is the network of every interface
+		case has("network") && linkLocal: // as in pf: every interface has this network
 			continue
 		}
 		first[is4] = true
@@ -162,7 +161,7 @@ func modified(addrs []netlink.Addr, modes []string, broadcasts bool) []netip.Pre
 	return list
 }
 
-// lastOf returns the last address of a network of IPv4 that has more than two, nil for others.
+// lastOf returns the last address of an IPv4 network, or nil for one of at most two addresses.
 func lastOf(n *net.IPNet) net.IP {
 	ip := n.IP.To4()
 	ones, bits := n.Mask.Size()
@@ -176,14 +175,14 @@ func lastOf(n *net.IPNet) net.IP {
 	return last
 }
 
-// A grouping knows the groups of devices, besides those by their names.
+// A grouping has the groups of devices, except for groups that follow from their names.
 type grouping struct {
 	links  map[uint32]string // the names of link groups
-	egress map[int]bool      // devices by index; nil where nobody has asked
+	egress map[int]bool      // devices by index; nil if not read
 }
 
-// groupsOf returns the groups of the namespace. The routes are asked only if out says so: there may
-// be many.
+// groupsOf returns the groups of the namespace. It reads the routes only if out is set, because
+// there may be many.
 func groupsOf(out bool) (g grouping, err error) {
 	g.links = linkGroups()
 	if out {
@@ -192,7 +191,7 @@ func groupsOf(out bool) (g grouping, err error) {
 	return g, err
 }
 
-// named returns a device by the names that it has in rules.
+// named returns the names of a device in rules.
 func (g *grouping) named(l netlink.Link) pf.CompilePort {
 	a := l.Attrs()
 	p := pf.CompilePort{Name: a.Name}
@@ -205,14 +204,13 @@ func (g *grouping) named(l netlink.Link) pf.CompilePort {
 	return p
 }
 
-// linkGroups returns the names of groups of interfaces by number, from where
-// ip-link(8) has them.
+// linkGroups returns the names of interface groups by number, from the files of ip-link(8).
 func linkGroups() map[uint32]string {
 	groups := map[uint32]string{}
 	for _, path := range []string{"/usr/share/iproute2/group", "/etc/iproute2/group"} {
 		f, err := os.Open(path)
 		if err != nil {
-			continue // there are none
+			continue // the file does not exist
 		}
 		lines := bufio.NewScanner(f)
 		for lines.Scan() {
@@ -221,7 +219,7 @@ func linkGroups() map[uint32]string {
 			if len(words) < 2 {
 				continue
 			}
-			if n, err := strconv.ParseUint(words[0], 0, 32); err == nil && n != 0 { // 0 is that of all
+			if n, err := strconv.ParseUint(words[0], 0, 32); err == nil && n != 0 { // 0 is the group of all
 				groups[uint32(n)] = words[1]
 			}
 		}
@@ -230,14 +228,15 @@ func linkGroups() map[uint32]string {
 	return groups
 }
 
-// pfPorts are the ports of a bridge as rules name them.
+// pfPorts are the ports of a bridge with their names in rules.
 type pfPorts struct {
 	byID map[uint32]pf.CompilePort
-	said map[uint32]string // by id: what the rules are compiled for, as pfStored.Ports has it
+	said map[uint32]string // by id: the names that rules are compiled for, as in pfStored.Ports
 	list []pf.CompilePort
 }
 
-// pfPortsOf returns the ports of a bridge. Those of the group egress are known if out says so.
+// pfPortsOf returns the ports of a bridge. It finds the ports of the group egress only if out is
+// set.
 func pfPortsOf(b *datapath.Bridge, out bool) (ports pfPorts, err error) {
 	devices, err := links()
 	if err != nil {
@@ -246,7 +245,7 @@ func pfPortsOf(b *datapath.Bridge, out bool) (ports pfPorts, err error) {
 	return pfPortsAmong(devices, b, out)
 }
 
-// pfPortsAmong is pfPortsOf with the devices of the namespace.
+// pfPortsAmong does the same as pfPortsOf, with the given devices of the namespace.
 func pfPortsAmong(devices map[int]netlink.Link, b *datapath.Bridge, out bool) (ports pfPorts, err error) {
 	owned, err := owners(b)
 	if err != nil {
@@ -255,9 +254,10 @@ func pfPortsAmong(devices map[int]netlink.Link, b *datapath.Bridge, out bool) (p
 	return pfPortsFor(devices, b, &b.Config, owned, out)
 }
 
-// pfPortsFor is pfPortsAmong for a configuration that the bridge is to have, with the owners of its
-// ports. A host port is in the groups of the host's interface, and only a host port is in egress:
-// the host sends nothing by the devices of others. What an id plugs has the name of that, too.
+// pfPortsFor does the same as pfPortsAmong for the bridge's next configuration, with the owners of
+// its ports. A host port is in the groups of the host's interface, and only a host port is in
+// egress, because the host sends nothing by the devices of other ports. A plugged port also has the
+// name that belongs to its ID.
 func pfPortsFor(devices map[int]netlink.Link, b *datapath.Bridge, c *datapath.Config, owned map[uint32]*Owner, out bool) (ports pfPorts, err error) {
 	isHost := func(p *datapath.Port) bool { return p.Notes&datapath.PortHost != 0 }
 	groups, err := groupsOf(out && slices.ContainsFunc(datapath.Ports(c), isHost))
@@ -267,7 +267,7 @@ func pfPortsFor(devices map[int]netlink.Link, b *datapath.Bridge, c *datapath.Co
 	ports.byID, ports.said = map[uint32]pf.CompilePort{}, map[uint32]string{}
 	for _, p := range datapath.Ports(c) {
 		if p.Facts&datapath.PortSpan != 0 {
-			continue // no packet passes by it
+			continue // no packet passes it
 		}
 		port := pf.CompilePort{Slot: uint16(datapath.Slot(p.Id)), Name: portName(b, p, devices), Host: isHost(p)}
 		port.Routes = port.Host && p.Flags&datapath.PortRoute != 0
@@ -285,7 +285,7 @@ func pfPortsFor(devices map[int]netlink.Link, b *datapath.Bridge, c *datapath.Co
 		ports.byID[p.Id] = port
 		words := append([]string{port.Name}, port.Groups...)
 		if port.Skip {
-			words = append(words, "") // no name is empty
+			words = append(words, "") // names are not empty
 		}
 		ports.said[p.Id] = strings.Join(words, " ")
 		ports.list = append(ports.list, port)
@@ -293,7 +293,7 @@ func pfPortsFor(devices map[int]netlink.Link, b *datapath.Bridge, c *datapath.Co
 	return ports, nil
 }
 
-// saysEgress reports whether the rules name the group egress.
+// saysEgress reports whether the rules use the group egress.
 func (d *pfStored) saysEgress() bool {
 	for _, text := range d.Anchors {
 		if strings.Contains(text, egressGroup) {
@@ -303,8 +303,8 @@ func (d *pfStored) saysEgress() bool {
 	return strings.Contains(d.Main, egressGroup)
 }
 
-// logged returns the port that `set loginterface` names by its name, or by a group that it is alone
-// in; 0 for none.
+// logged returns the ID of the port that `set loginterface` names, by its name or by a group with
+// this port alone, or 0 for none.
 func (p *pfPorts) logged(name string) uint32 {
 	var group []uint32
 	for id, port := range p.byID {
@@ -321,7 +321,7 @@ func (p *pfPorts) logged(name string) uint32 {
 	return group[0]
 }
 
-// pfStale is stale of the rules that a bridge has.
+// pfStale calls stale for the rules of a bridge.
 func pfStale(b *datapath.Bridge) (bool, error) {
 	if !b.PFLoaded() {
 		return false, nil
@@ -333,8 +333,8 @@ func pfStale(b *datapath.Bridge) (bool, error) {
 	return d.stale(b)
 }
 
-// stale reports whether the rules are not those that their text means now: a port has
-// got another name or group since they were compiled, or a device other addresses.
+// stale reports whether the rules would have to be compiled again, because a port has another name
+// or group, or a device has other addresses.
 func (d *pfStored) stale(b *datapath.Bridge) (bool, error) {
 	ports, err := pfPortsOf(b, d.saysEgress())
 	if err != nil {
@@ -346,11 +346,11 @@ func (d *pfStored) stale(b *datapath.Bridge) (bool, error) {
 	return d.moved(), nil
 }
 
-// moved reports whether a device of the rules has other addresses.
+// moved reports whether a device in the rules has other addresses.
 func (d *pfStored) moved() bool {
 	for key, was := range d.Dynamic {
 		words := strings.Split(key, ":")
-		// As for the compiler, a device that is not there has no addresses.
+		// As in the compiler, a device that does not exist has no addresses.
 		list, _ := pfAddresses(words[0], words[1:], nil, nil)
 		if !slices.Equal(list, was) {
 			return true

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestModified wants what the modifiers of an interface make of its addresses, as in
-// pf.conf(5): the link-local network is no interface's own.
+// TestModified checks the addresses of an interface with each modifier, as in pf.conf(5). The
+// link-local network belongs to no interface.
 func TestModified(t *testing.T) {
 	address := func(text string, scope int, broadcast, peer string) netlink.Addr {
 		ip, network, err := net.ParseCIDR(text)
@@ -50,8 +50,8 @@ func TestModified(t *testing.T) {
 	}
 }
 
-// TestBroadcast wants the broadcast addresses that the kernel has for a network of IPv4, whether an
-// address comes with one or not, and none where a device or a network has none.
+// TestBroadcast checks for the kernel's broadcast addresses of an IPv4 network, whether an address
+// comes with one or not, and for none if a device or a network has none.
 func TestBroadcast(t *testing.T) {
 	for _, c := range []struct {
 		address, broadcast string
@@ -83,8 +83,8 @@ func TestBroadcast(t *testing.T) {
 	}
 }
 
-// TestHostModifiers wants modifiers to be of interfaces alone, but for :0, which is of
-// hosts, too.
+// TestHostModifiers: modifiers apply to interfaces only, except for :0, which applies to hosts,
+// too.
 func TestHostModifiers(t *testing.T) {
 	hosts := func(string, []string) ([]netip.Prefix, error) {
 		return []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("2001:db8::1/128"),

@@ -16,8 +16,8 @@ import (
 	"bascule/pf"
 )
 
-// PFTables returns the tables of an anchor, "" for those of the main ruleset, by name. With "*" or
-// ANCHOR/* it returns those of all anchors below, too.
+// PFTables returns the tables of an anchor by name, "" for the main ruleset. For "*" or ANCHOR/* it
+// also returns the tables of all anchors below.
 func (s *Switch) PFTables(bridge, anchor string) (list []PFTable, err error) {
 	path, below := strings.CutSuffix(anchor, "*")
 	path = strings.Trim(path, "/")
@@ -76,7 +76,7 @@ func (s *Switch) PFTable(bridge, anchor, name string) (list []PFTableEntry, err 
 	return list, err
 }
 
-// findPFTable returns a table that is there.
+// findPFTable returns an existing table.
 func findPFTable(b *datapath.Bridge, what, anchor, name string) (*pfStoredTable, error) {
 	d, err := readPF(b)
 	if err != nil {
@@ -88,8 +88,8 @@ func findPFTable(b *datapath.Bridge, what, anchor, name string) (*pfStoredTable,
 	return nil, refused(what, "Table does not exist", "see 'bascule pfctl -s Tables'")
 }
 
-// ChangePFTable acts on entries of a table. Adding and replacing make the table
-// if it is not there. With check it only says what it would do.
+// ChangePFTable performs an action on entries of a table. Adding and replacing create a missing
+// table. With check it only returns what it would do.
 func (s *Switch) ChangePFTable(bridge, anchor, name string, action PFTableAction, entries []pf.TableEntry, check bool) (done PFTableChange, err error) {
 	what := map[PFTableAction]string{AddPFEntries: "add to", DeletePFEntries: "delete from", ReplacePFEntries: "replace", TestPFEntries: "test"}[action] +
 		" table " + name + " of " + bridge
@@ -101,8 +101,8 @@ func (s *Switch) ChangePFTable(bridge, anchor, name string, action PFTableAction
 		return done, usagef("table "+name, "no name of a table; give 1 to 31 signs, without blanks, <, > and quotes")
 	}
 	makes := action == AddPFEntries || action == ReplacePFEntries
-	// A refused request leaves no table behind: what is to be done to a table that is not
-	// there yet is planned before the table is made.
+	// A refused request leaves no table behind: the action on a new table is planned before the
+	// table is created.
 	err = s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
 		t, err := plannedPFTable(b, what, path, name, makes)
 		if err != nil {
@@ -143,8 +143,8 @@ func tableFull(what string) error {
 	return refused(what, datapath.ErrTableFull.Error(), "set limit table-entries, or delete some")
 }
 
-// plannedPFTable returns the table of a command of -T: the table that is there, or nil
-// for a table that the command makes.
+// plannedPFTable returns the table of a -T command: the existing one, or nil if the command will
+// create it.
 func plannedPFTable(b *datapath.Bridge, what, path, name string, makes bool) (*pfStoredTable, error) {
 	if !makes {
 		return findPFTable(b, what, path, name)
@@ -162,7 +162,7 @@ func plannedPFTable(b *datapath.Bridge, what, path, name string, makes bool) (*p
 	return nil, d.checkTables(what)
 }
 
-// createPFTable makes a table that persists.
+// createPFTable creates a persistent table.
 func (s *Switch) createPFTable(what, bridge, path, name string) error {
 	return s.changePF(what, bridge, func(_ *draft, d *pfConfig) error {
 		_, err := d.definePFTable(what, path, name)
@@ -170,7 +170,7 @@ func (s *Switch) createPFTable(what, bridge, path, name string) error {
 	})
 }
 
-// definePFTable makes sure that there is a table that persists.
+// definePFTable returns a persistent table, and creates it if there is none.
 func (d *pfConfig) definePFTable(what, path, name string) (*pfStoredTable, error) {
 	t := d.find(path, name)
 	if t == nil {
@@ -193,8 +193,7 @@ func (d *pfConfig) findDefined(path, name string) *pfStoredTable {
 	return nil
 }
 
-// planEntries says what would be done to each entry of a table, which is nil if it is
-// not there yet.
+// planEntries plans the action on each entry of a table. t is nil if the table does not exist yet.
 func planEntries(b *datapath.Bridge, what string, t *pfStoredTable, action PFTableAction, entries []pf.TableEntry) (done PFTableChange, err error) {
 	done = PFTableChange{Created: t == nil, Entries: entries, Marks: slices.Repeat([]byte{' '}, len(entries))}
 	if t != nil && t.Const && action != TestPFEntries {
@@ -230,7 +229,7 @@ func planEntries(b *datapath.Bridge, what string, t *pfStoredTable, action PFTab
 	count := func(letter byte) int { return bytes.Count(done.Marks, []byte{letter}) }
 	done.Added, done.Deleted, done.Changed = count('A'), count('D'), count('C')
 	if more := done.Added - done.Deleted; more > 0 {
-		// The maps may have more room than the limit allows.
+		// The maps may have room for more than the limit allows.
 		hold := more <= int(pf.DefaultLimits()[pf.LimitTableEntries])
 		if b.PFLoaded() {
 			if hold, err = b.TablesHold(more); err != nil {
@@ -244,8 +243,8 @@ func planEntries(b *datapath.Bridge, what string, t *pfStoredTable, action PFTab
 	return done, nil
 }
 
-// mark gives each entry the letter of adding or deleting it. `listed` says how the table
-// has its address or network.
+// mark sets the letter of each entry for adding or deleting it. listed has the state of its address
+// or network in the table.
 func (done *PFTableChange) mark(listed []datapath.Listing, action PFTableAction) {
 	seen := make(map[netip.Prefix]bool, len(done.Entries))
 	for i, e := range done.Entries {
@@ -268,8 +267,9 @@ func (done *PFTableChange) mark(listed []datapath.Listing, action PFTableAction)
 	}
 }
 
-// markReplaced gives each entry the letter of having these in a table, which is nil if it is
-// not there yet. It adds those that the table has to lose, in ascending order.
+// markReplaced sets the letters for replacing the contents of a table by these entries. t is nil if
+// the table does not exist yet. It appends the entries that the table will lose, in ascending
+// order.
 func (done *PFTableChange) markReplaced(b *datapath.Bridge, t *pfStoredTable) error {
 	at := make(map[netip.Prefix]int, len(done.Entries))
 	for i, e := range done.Entries {
@@ -300,7 +300,7 @@ func (done *PFTableChange) markReplaced(b *datapath.Bridge, t *pfStoredTable) er
 	return err
 }
 
-// execute carries out the plan for table n, and counts the changes.
+// execute performs the planned action on table n, and counts the changes.
 func (done *PFTableChange) execute(b *datapath.Bridge, n int, action PFTableAction) (err error) {
 	marked := func(mark byte) []pf.TableEntry {
 		var list []pf.TableEntry
@@ -322,7 +322,7 @@ func (done *PFTableChange) execute(b *datapath.Bridge, n int, action PFTableActi
 	return err
 }
 
-// writePFTable runs f with a table as the only writer.
+// writePFTable calls f with a table while no one else writes.
 func (s *Switch) writePFTable(what, bridge, anchor, name string, f func(*datapath.Bridge, *pfStoredTable) error) error {
 	return s.write(func(store *datapath.Store) error {
 		b, err := open(store, what, bridge)
@@ -337,8 +337,8 @@ func (s *Switch) writePFTable(what, bridge, anchor, name string, f func(*datapat
 	})
 }
 
-// renewPools compiles the rules again if a pool of theirs names a table that has changed. A
-// command that dies before leaves that to the next one that changes the bridge.
+// renewPools recompiles the rules if a pool in them refers to a table that has changed. If the
+// command is killed before, the next change of the bridge does it.
 func (s *Switch) renewPools(what, bridge string) error {
 	stale := false
 	err := s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
@@ -356,8 +356,8 @@ func (s *Switch) renewPools(what, bridge string) error {
 	return s.changePF(what, bridge, func(*draft, *pfConfig) error { return nil })
 }
 
-// FlushPFTable deletes all entries of a table, and returns how many there were. With
-// check it only says how many it would delete.
+// FlushPFTable deletes all entries of a table, and returns their number. With check it only returns
+// the number.
 func (s *Switch) FlushPFTable(bridge, anchor, name string, check bool) (n int, err error) {
 	what := "flush table " + name + " of " + bridge
 	flush := func(b *datapath.Bridge, t *pfStoredTable) error {
@@ -388,8 +388,8 @@ func (s *Switch) FlushPFTable(bridge, anchor, name string, check bool) (n int, e
 	return n, err
 }
 
-// KillPFTable deletes a table. A table that rules name is still there afterwards, and
-// empty. With check it only says whether it could.
+// KillPFTable deletes a table. A table that rules refer to remains, and is empty. With check it
+// only checks whether the table exists.
 func (s *Switch) KillPFTable(bridge, anchor, name string, check bool) (n int, err error) {
 	err = s.changePFTable("delete table "+name+" of "+bridge, bridge, anchor, name, check, (*pfConfig).drop)
 	if err == nil {
@@ -398,15 +398,15 @@ func (s *Switch) KillPFTable(bridge, anchor, name string, check bool) (n int, er
 	return n, err
 }
 
-// ZeroPFTable has a table's counters, and the age of its entries, begin anew.
-// With check it only says whether it could.
+// ZeroPFTable resets a table's counters and the age of its entries. With check it only checks
+// whether the table exists.
 func (s *Switch) ZeroPFTable(bridge, anchor, name string, check bool) error {
 	return s.changePFTable("zero table "+name+" of "+bridge, bridge, anchor, name, check, func(_ *pfConfig, t *pfStoredTable) {
 		t.Cleared = time.Now().Unix()
 	})
 }
 
-// changePFTable changes what pf says of a table that is there.
+// changePFTable changes the stored properties of an existing table.
 func (s *Switch) changePFTable(what, bridge, anchor, name string, check bool, apply func(*pfConfig, *pfStoredTable)) error {
 	find := func(d *pfConfig) (*pfStoredTable, error) {
 		if t := d.findDefined(strings.Trim(anchor, "/"), name); t != nil {
@@ -434,9 +434,8 @@ func (s *Switch) changePFTable(what, bridge, anchor, name string, check bool, ap
 	})
 }
 
-// settleTables counts the rules that name tables, including those of anchors that
-// nobody calls. It makes the tables that are only named, and drops those that nobody
-// needs.
+// settleTables counts the rules that refer to tables, including rules of anchors that are not
+// called. It creates tables that only rules refer to, and drops unused tables.
 func (d *pfConfig) settleTables() error {
 	d.uses = map[*pfStoredTable]*pfUses{}
 	all := d.rulesets()
@@ -461,8 +460,8 @@ func (d *pfConfig) settleTables() error {
 	return nil
 }
 
-// namedTables returns the names of tables in the rules of a ruleset, each as often as
-// it is there. Names between braces are those of other rulesets.
+// namedTables returns the names of tables in the rules of a ruleset, once for each use. It excludes
+// rules between braces, which are other rulesets.
 func namedTables(set *pf.Ruleset) (names []string) {
 	host := func(h pf.Host) {
 		if h.Kind == pf.InTable {
@@ -490,8 +489,8 @@ func namedTables(set *pf.Ruleset) (names []string) {
 	return names
 }
 
-// meant returns the table that a rule of an anchor names. It is the anchor's own or, if
-// the anchor has none of the name, the main ruleset's, which is made if there is none.
+// meant returns the table that a rule in an anchor refers to: the anchor's own or, if the anchor
+// has none of that name, the main ruleset's, which is created if necessary.
 func (d *pfConfig) meant(anchor, name string) (*pfStoredTable, error) {
 	if t := d.find(anchor, name); t != nil {
 		return t, nil
@@ -502,7 +501,7 @@ func (d *pfConfig) meant(anchor, name string) (*pfStoredTable, error) {
 	return d.newTable("", name)
 }
 
-// find returns a table, nil if there is none.
+// find returns a table, or nil if there is none.
 func (d *pfConfig) find(anchor, name string) *pfStoredTable {
 	for _, t := range d.Tables {
 		if t.Anchor == anchor && t.Name == name {
@@ -512,7 +511,7 @@ func (d *pfConfig) find(anchor, name string) *pfStoredTable {
 	return nil
 }
 
-// newTable makes a table that has a number of its own.
+// newTable creates a table with a number of its own.
 func (d *pfConfig) newTable(anchor, name string) (*pfStoredTable, error) {
 	t := &pfStoredTable{Anchor: anchor, Name: name, Cleared: time.Now().Unix()}
 	if err := d.number(t); err != nil {
@@ -522,8 +521,8 @@ func (d *pfConfig) newTable(anchor, name string) (*pfStoredTable, error) {
 	return t, nil
 }
 
-// number gives a table a number that no other table has. If possible, it is one that no
-// table had before the change.
+// number gives a table a number that no other table has. If possible, no table had it before the
+// change either.
 func (d *pfConfig) number(t *pfStoredTable) error {
 	used := d.freed
 	for _, other := range d.Tables {
@@ -541,7 +540,7 @@ func (d *pfConfig) number(t *pfStoredTable) error {
 		if d.freed&(1<<n) != 0 {
 			d.freed &^= 1 << n
 			t.Number = n
-			d.fill = append(d.fill, datapath.TableFill{Table: n}) // the number had others
+			d.fill = append(d.fill, datapath.TableFill{Table: n}) // it had the entries of another table
 			return nil
 		}
 	}
@@ -555,7 +554,7 @@ func (d *pfConfig) drop(t *pfStoredTable) {
 	d.freed |= 1 << t.Number
 }
 
-// define gives a table the definition of a file.
+// define sets a table's definition from a file.
 func (d *pfConfig) define(anchor string, def *pf.Table) error {
 	t := d.find(anchor, def.Name)
 	var err error
@@ -563,8 +562,8 @@ func (d *pfConfig) define(anchor string, def *pf.Table) error {
 	case t == nil:
 		t, err = d.newTable(anchor, def.Name)
 	case def.Given:
-		// The table gets another number: the present contents stay until the
-		// new rules are there.
+		// The table gets another number, so that the present contents stay until the new
+		// rules are loaded.
 		old := t.Number
 		d.fill = slices.DeleteFunc(d.fill, func(f datapath.TableFill) bool { return f.Table == old })
 		d.freed |= 1 << old

@@ -18,10 +18,10 @@ import (
 type PFText struct {
 	Enabled bool
 	Text    string   // the main ruleset with its tables and their present entries
-	Aside   []string // paths of anchors whose rules were loaded by themselves, and are not in Text
+	Aside   []string // paths of anchors whose rules were loaded separately, and are not in Text
 }
 
-// pfText returns pf of a bridge, nil if it was never told anything.
+// pfText returns a bridge's pf, or nil if it was never loaded.
 func pfText(b *datapath.Bridge) (*PFText, error) {
 	if !b.PFLoaded() {
 		return nil, nil
@@ -50,9 +50,9 @@ func pfText(b *datapath.Bridge) (*PFText, error) {
 	return &PFText{Enabled: d.enabled, Text: d.main.String(), Aside: slices.Sorted(maps.Keys(d.Anchors))}, nil
 }
 
-// ComparePF reports whether loading a file into pf of a bridge would change nothing.
-// Mistakes in the text are in an error that is a [pf.ErrorList]. If the bridge is "",
-// or not there, the file is only checked. text is the file as [PFText] has one.
+// ComparePF reports whether loading a file into pf of a bridge would change nothing. Mistakes in
+// the text are returned as a [pf.ErrorList]. If bridge is "", or does not exist, the file is only
+// checked. text is the file in the form of [PFText].
 func (s *Switch) ComparePF(bridge string, o PFLoad) (same bool, text string, err error) {
 	what := o.what("")
 	set, err := s.parsePF(what, o)
@@ -100,7 +100,7 @@ func (s *Switch) ComparePF(bridge string, o PFLoad) (same bool, text string, err
 	return same, text, err
 }
 
-// samePF compares two configurations of pf: the one before and the one after a load.
+// samePF compares the configurations of pf before and after a load.
 func samePF(b *datapath.Bridge, before, after *pfConfig) (bool, error) {
 	if before.Main != after.Main || !maps.Equal(before.Anchors, after.Anchors) || len(before.Tables) != len(after.Tables) {
 		return false, nil
@@ -112,7 +112,7 @@ func samePF(b *datapath.Bridge, before, after *pfConfig) (bool, error) {
 		}
 		i := slices.IndexFunc(after.fill, func(f datapath.TableFill) bool { return f.Table == t.Number })
 		if i < 0 {
-			continue // it keeps what it has
+			continue // its contents stay
 		}
 		entries, err := b.TableEntries(old.Number)
 		if err != nil {
@@ -125,8 +125,7 @@ func samePF(b *datapath.Bridge, before, after *pfConfig) (bool, error) {
 	return true, nil
 }
 
-// entrySet returns the entries of a table without an order, and for each whether it is
-// negated.
+// entrySet returns the entries of a table as a set, with their negation.
 func entrySet(entries []pf.TableEntry) map[netip.Prefix]bool {
 	set := map[netip.Prefix]bool{}
 	for _, e := range entries {

@@ -19,7 +19,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// pfView is pf of a bridge for those who look at it: with the rules by number.
+// pfView is a bridge's pf for readers, with the rules by number.
 type pfView struct {
 	*pfConfig
 	b     *datapath.Bridge
@@ -57,7 +57,7 @@ func newPFView(b *datapath.Bridge) (*pfView, error) {
 	return pfViewOf(b, text, ports)
 }
 
-// pfViewOf is newPFView with the text that pf was told, and the ports that it has.
+// pfViewOf does the same as newPFView, with the stored text and the given ports.
 func pfViewOf(b *datapath.Bridge, text []byte, ports pfPorts) (*pfView, error) {
 	d, err := parsePF(b, text)
 	if err != nil {
@@ -76,15 +76,15 @@ func pfViewOf(b *datapath.Bridge, text []byte, ports pfPorts) (*pfView, error) {
 	return v, nil
 }
 
-// A pfSeen is a pfView that is good as long as pf is told nothing else, and the ports keep
-// their names: reading rules takes long.
+// A pfSeen is a pfView that remains valid until pf changes or a port gets another name. It saves
+// parsing the rules, which takes long.
 type pfSeen struct {
 	text []byte
 	said map[uint32]string
 	view *pfView
 }
 
-// seenPF is newPFView for those who look again and again, with the devices of the namespace.
+// seenPF does the same as newPFView for repeated readers, with the given devices of the namespace.
 func (s *Switch) seenPF(devices map[int]netlink.Link, name string, b *datapath.Bridge) (*pfView, error) {
 	text, err := b.PFText()
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *Switch) seenPF(devices map[int]netlink.Link, name string, b *datapath.B
 	return &v, nil
 }
 
-// forgetPF forgets what was seen of bridges that are not in a list.
+// forgetPF removes the pfSeen of bridges that are not in a list.
 func (s *Switch) forgetPF(list []Counted) {
 	s.seenLock.Lock()
 	defer s.seenLock.Unlock()
@@ -123,7 +123,7 @@ func (s *Switch) forgetPF(list []Counted) {
 	})
 }
 
-// rule returns the rule of a number, nil if there is none.
+// rule returns the rule with a number, or nil if there is none.
 func (v *pfView) rule(n int) *pf.RuleRef {
 	if n < 0 || n >= len(v.rules) {
 		return nil
@@ -131,7 +131,7 @@ func (v *pfView) rule(n int) *pf.RuleRef {
 	return &v.rules[n]
 }
 
-// PF returns the facts about pf of a bridge.
+// PF returns the properties of a bridge's pf.
 func (s *Switch) PF(bridge string) (info PFInfo, err error) {
 	err = s.viewPF(bridge, func(v *pfView) error {
 		traffic, err := v.b.PFTraffic()
@@ -205,7 +205,7 @@ type pfCounterName struct {
 	name    string
 }
 
-// noCounter is that of what nothing is ever dropped for.
+// noCounter is for reasons that never drop a packet here.
 const noCounter = datapath.PFCounter(len(datapath.PFCounters{}))
 
 var (
@@ -239,7 +239,7 @@ func named(counters *datapath.PFCounters, names []pfCounterName) (list []PFCount
 	return list
 }
 
-// skips says whether a port is one of `set skip on`.
+// skips reports whether `set skip on` includes a port.
 func (v *pfView) skips(port pf.CompilePort) bool {
 	return slices.ContainsFunc(v.main.Options.Skip, func(on pf.Interface) bool { return port.Is(on.Name) != on.Not })
 }
@@ -267,7 +267,7 @@ func (s *Switch) PFRules(bridge, anchor string) (rules PFRules, err error) {
 	return rules, err
 }
 
-// RulesOf returns the rules that were read for an anchor, "" for the main ruleset, and have counted nothing.
+// RulesOf returns the parsed rules of an anchor, "" for the main ruleset, without counters.
 func RulesOf(anchor string, set *pf.Ruleset) PFRules {
 	path := strings.Trim(anchor, "/")
 	rules := PFRules{Path: path, Set: set, Anchors: map[string]*pf.Ruleset{path: set}}
@@ -275,7 +275,7 @@ func RulesOf(anchor string, set *pf.Ruleset) PFRules {
 	return rules
 }
 
-// counts returns the counts of all rules.
+// counts returns the counters of all rules.
 func (v *pfView) counts(traffic *datapath.PFTraffic) map[*pf.Rule]PFCounts {
 	counts := map[*pf.Rule]PFCounts{}
 	stats := traffic.Rules
@@ -294,7 +294,7 @@ func (v *pfView) counts(traffic *datapath.PFTraffic) map[*pf.Rule]PFCounts {
 	return counts
 }
 
-// hasBelow says whether there are anchors below one, or tables in or below it.
+// hasBelow reports whether there are anchors below a path, or tables in or below it.
 func (d *pfConfig) hasBelow(path string) bool {
 	for other := range d.rulesets() {
 		if strings.HasPrefix(other, path+"/") {
@@ -304,7 +304,7 @@ func (d *pfConfig) hasBelow(path string) bool {
 	return slices.ContainsFunc(d.Tables, func(t *pfStoredTable) bool { return strings.HasPrefix(t.Anchor+"/", path+"/") })
 }
 
-// Below returns the names of the anchors right below one, in their order.
+// Below returns the names of the anchors directly below a path, in order.
 func (r PFRules) Below(path string) []string {
 	names := map[string]bool{}
 	for other := range r.Anchors {
@@ -322,8 +322,8 @@ func (r PFRules) Below(path string) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// Body returns the rules that a rule calls and their path, nil if it calls
-// none, or several by a pattern. The rule is the index'th of the anchor at path.
+// Body returns the ruleset that a rule calls, and its path, or nil if it calls none, or several by
+// a pattern. rule is rule number index of the anchor at path.
 func (r PFRules) Body(path string, index int, rule *pf.Rule) (*pf.Ruleset, string) {
 	if rule.Anchor == nil {
 		return nil, ""
@@ -332,9 +332,9 @@ func (r PFRules) Body(path string, index int, rule *pf.Rule) (*pf.Ruleset, strin
 	return r.Anchors[at], at
 }
 
-// ZeroPF sets the counters of rules to zero.
+// ZeroPF resets the counters of rules.
 func (s *Switch) ZeroPF(bridge string) error {
-	if err := s.Mend(); err != nil { // a writer follows what rules name
+	if err := s.Mend(); err != nil { // updates the rules if names in them have another meaning now
 		return err
 	}
 	return s.each("clear the counters of pf of "+bridge, bridge, func(_ string, b *datapath.Bridge) error {
@@ -345,8 +345,8 @@ func (s *Switch) ZeroPF(bridge string) error {
 	})
 }
 
-// PFAnchors returns the paths of the anchors right below one, or of all below
-// it, in the order of their names. Anchors without a name are left out.
+// PFAnchors returns the paths of the anchors directly below one, or of all below it, in order of
+// name, without anonymous anchors.
 func (s *Switch) PFAnchors(bridge, anchor string, all bool) (list []string, err error) {
 	above := strings.Trim(anchor, "/")
 	err = s.viewPF(bridge, func(v *pfView) error {
@@ -381,7 +381,7 @@ func (s *Switch) PFAnchors(bridge, anchor string, all bool) (list []string, err 
 	return list, err
 }
 
-// PFStates returns the states that k chooses, the latest last.
+// PFStates returns the states that k selects, the latest last.
 func (s *Switch) PFStates(bridge string, k PFKill) (list []PFState, err error) {
 	err = s.viewPF(bridge, func(v *pfView) error {
 		list = []PFState{}
@@ -401,7 +401,7 @@ func (s *Switch) PFStates(bridge string, k PFKill) (list []PFState, err error) {
 	return list, err
 }
 
-// maker is the number of the rule that made a state.
+// maker returns the number of the rule that made a state.
 func maker(st *datapath.State) int {
 	if st.Flags&datapath.StateOut != 0 || st.RuleIn < 0 {
 		return st.RuleOut
@@ -436,7 +436,7 @@ func (v *pfView) state(st *datapath.State) PFState {
 	return out
 }
 
-// labels returns the labels of both rules of a state, those of its maker first. A state keeps them
+// labels returns the labels of both rules of a state, its maker's first. A state keeps its labels
 // when other rules are loaded.
 func (v *pfView) labels(st *datapath.State) (list []string) {
 	rules, numbers := [2]int{st.RuleIn, st.RuleOut}, st.Rules
@@ -465,7 +465,7 @@ func peer(proto uint8, p *datapath.StatePeer) PFPeer {
 	case protoTCP:
 		names = datapath.TCPStates
 	case protoICMP, protoICMPv6:
-		names = nil // as in pfctl
+		names = nil // as in pfctl(8)
 	}
 	if int(p.State) < len(names) {
 		out.State = strings.Replace(names[p.State], "PROXY_", "PROXY:", 1)
@@ -473,18 +473,17 @@ func peer(proto uint8, p *datapath.StatePeer) PFPeer {
 	return out
 }
 
-// pfAddress returns the address and port of a side of a state. In a query of ICMP, the
-// side that asks has the identifier for a port, and the side that is asked the type, as
-// in pf.
+// pfAddress returns the address and port of one end of a state. As in pf, in an ICMP query the port
+// of the requester is the identifier, and the port of the other end is the type.
 func pfAddress(proto uint8, p *datapath.StatePeer) PFAddress {
 	port := p.Addr.Port()
 	if (proto == protoICMP || proto == protoICMPv6) && port&0xff == 0 {
-		port >>= 8 // the datapath keeps the type as it is in the order of packets
+		port >>= 8 // the datapath keeps the type in network byte order
 	}
 	return PFAddress{p.Addr.Addr().Unmap(), port}
 }
 
-// chooses says whether a state is one of those that are chosen.
+// chooses reports whether k selects a state.
 func (v *pfView) chooses(k *PFKill, st *datapath.State) bool {
 	from, to := pfAddress(st.Proto, &st.From), pfAddress(st.Proto, &st.To)
 	switch {
@@ -502,7 +501,7 @@ func (v *pfView) chooses(k *PFKill, st *datapath.State) bool {
 	return true
 }
 
-// gateway is the next hop of a state, the unspecified address of its family if it has none.
+// gateway returns the next hop of a state, or the unspecified address of its family if it has none.
 func gateway(st *datapath.State) netip.Addr {
 	switch {
 	case st.Hop.IsValid():
@@ -513,13 +512,13 @@ func gateway(st *datapath.State) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// A way has what the packets of a state have in common, before its translation or behind it.
+// A way has the common properties of a state's packets, before or after translation.
 type way struct {
 	proto    uint8
 	from, to netip.AddrPort
 }
 
-// waysOf returns how packets of a state come, and how they go on.
+// waysOf returns the properties of a state's packets before and after translation.
 func waysOf(st *datapath.State) (before, after way) {
 	before = way{st.Proto, st.From.Addr, st.To.Addr}
 	if after = before; st.Translated != nil {
@@ -528,13 +527,12 @@ func waysOf(st *datapath.State) (before, after way) {
 	return before, after
 }
 
-// contains says whether an address is in one of the networks, or there are
-// none.
+// contains reports whether an address is in one of the networks. A nil list contains all addresses.
 func contains(list []netip.Prefix, a netip.Addr) bool {
 	return list == nil || slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// KillPFStates removes the states that k chooses, and returns how many.
+// KillPFStates removes the states that k selects, and returns their number.
 func (s *Switch) KillPFStates(bridge string, k PFKill) (n int, err error) {
 	if err := s.Mend(); err != nil {
 		return 0, err
@@ -543,7 +541,7 @@ func (s *Switch) KillPFStates(bridge string, k PFKill) (n int, err error) {
 		if !v.loaded {
 			return nil
 		}
-		come, went := map[way]bool{}, map[way]bool{} // of those that are chosen
+		come, went := map[way]bool{}, map[way]bool{} // of selected states
 		more, err := v.b.KillStates(func(st *datapath.State) bool {
 			if !v.chooses(&k, st) {
 				return false
@@ -552,7 +550,7 @@ func (s *Switch) KillPFStates(bridge string, k PFKill) (n int, err error) {
 			come[before], went[after] = true, true
 			return true
 		})
-		n += more // also when it is run again
+		n += more // also when the function runs again
 		if err != nil || !k.Both {
 			return err
 		}
@@ -566,7 +564,7 @@ func (s *Switch) KillPFStates(bridge string, k PFKill) (n int, err error) {
 	return n, err
 }
 
-// PFSources returns the sources that are tracked, by address.
+// PFSources returns the tracked sources, by address.
 func (s *Switch) PFSources(bridge string) (list []PFSource, err error) {
 	err = s.viewPF(bridge, func(v *pfView) error {
 		list = []PFSource{}
@@ -593,7 +591,7 @@ func (s *Switch) PFSources(bridge string) (list []PFSource, err error) {
 	return list, err
 }
 
-// PFLimiters returns the state limiters, or the source limiters, by their ids.
+// PFLimiters returns the state limiters, or the source limiters, by ID.
 func (s *Switch) PFLimiters(bridge string, sources bool) (list []PFLimiter, err error) {
 	err = s.viewPF(bridge, func(v *pfView) error {
 		list = []PFLimiter{}
@@ -622,7 +620,7 @@ func (s *Switch) PFLimiters(bridge string, sources bool) (list []PFLimiter, err 
 	return list, err
 }
 
-// limited returns the sources of the source limiter with an id.
+// limited returns the sources of the source limiter with an ID.
 func limited(all []datapath.LimitedSource, id uint8) []PFLimited {
 	list := []PFLimited{}
 	for _, n := range all {
@@ -642,8 +640,8 @@ func limiterCount(n datapath.LimiterCount) PFLimiterCount {
 	}
 }
 
-// KillPFSources forgets the sources that k chooses, and returns how many. With k.To, it
-// chooses those that have a state with such a host.
+// KillPFSources removes the sources that k selects, and returns their number. With k.To, it selects
+// sources that have a state with such a host.
 func (s *Switch) KillPFSources(bridge string, k PFKill) (n int, err error) {
 	if err := s.Mend(); err != nil {
 		return 0, err

@@ -12,21 +12,21 @@ import (
 	"bascule/pf"
 )
 
-// A PortAnchor has rules of pf that come with a plug.
+// A PortAnchor has the rules of pf that come with a plug.
 type PortAnchor struct {
 	path string
 	set  *pf.Ruleset
 }
 
-// PlugAnchor begins the names of the anchors that have the rules of one port each.
+// PlugAnchor is the first part of the names of anchors with the rules of one port each.
 const PlugAnchor = "plug"
 
 // callPlugs is the anchor that calls the rules of all plugs.
 const callPlugs = PlugAnchor + "/*"
 
-// PlugName is what rules call the port with an id, whatever its device is called, and the path of
-// the anchor that has the rules of that port alone. Bytes that part names of anchors, or stand
-// for several, are written as %XX.
+// PlugName returns the name in rules of the port with an ID, whatever its device's name is, and the
+// path of the anchor that has the rules of this port alone. Bytes that separate names of anchors,
+// or match several, are written as %XX.
 func PlugName(id string) string {
 	var b strings.Builder
 	for i, c := range []byte(id) {
@@ -40,9 +40,9 @@ func PlugName(id string) string {
 	return PlugAnchor + "/" + b.String()
 }
 
-// ParsePortPF reads rules of pf that are to be those of a port alone, which has an id, and whose
-// device has a name now: each rule that names no port is of this one, and none may name another.
-// The anchor is [PlugName].
+// ParsePortPF parses rules of pf for one port, which has an ID, and whose device's present name is
+// port. Each rule without a port applies to this one, and no rule may name another. The anchor is
+// [PlugName].
 func (s *Switch) ParsePortPF(id, port string, o PFLoad) (PortAnchor, error) {
 	what := "load " + o.Name + " for port " + port
 	a, err := s.parsePlugPF(PlugName(id), o)
@@ -65,7 +65,7 @@ func (s *Switch) ParsePortPF(id, port string, o PFLoad) (PortAnchor, error) {
 	return a, nil
 }
 
-// ofPort makes rules those of a port alone, by the name that it keeps.
+// ofPort restricts rules to one port, by its permanent name.
 func ofPort(what string, set *pf.Ruleset, port, name string) error {
 	if len(set.Loads) > 0 {
 		return refused(what, "it loads other files into anchors", "write their rules into this file")
@@ -92,8 +92,8 @@ func ofPort(what string, set *pf.Ruleset, port, name string) error {
 	return nil
 }
 
-// ParseSharedPF reads rules that a front door needs beside those of ports. The anchor is
-// PlugAnchor/NAME.
+// ParseSharedPF parses rules that a front end needs in addition to the rules of ports. The anchor
+// is PlugAnchor/NAME.
 func (s *Switch) ParseSharedPF(name string, o PFLoad) (PortAnchor, error) {
 	return s.parsePlugPF(PlugAnchor+"/"+name, o)
 }
@@ -104,11 +104,11 @@ func (s *Switch) parsePlugPF(path string, o PFLoad) (PortAnchor, error) {
 	return PortAnchor{path, set}, err
 }
 
-// Path returns the path of the anchor, "" for none.
+// Path returns the path of the anchor, or "" if there is none.
 func (a PortAnchor) Path() string { return a.path }
 
-// LoadPortPF loads the rules of one port. pf has to try them ([draft.checkPlugs]). A bridge without
-// pf gets a main ruleset that calls all of them.
+// LoadPortPF loads the rules of one port. pf has to evaluate them (see [draft.checkPlugs]). A
+// bridge without pf gets a main ruleset that calls all of them.
 func (e *Edit) LoadPortPF(a PortAnchor) error {
 	what := "load the rules of " + a.path + " into pf of " + e.bridge
 	return e.add(step{what, e.bridge, func(c *draft) error {
@@ -129,7 +129,7 @@ func (e *Edit) LoadPortPF(a PortAnchor) error {
 		text := bare(a.set).String()
 		uncalled := slices.Contains(d.Uncalled, a.path)
 		if had, ok := d.Anchors[a.path]; ok && had == text && len(a.set.Tables) == 0 && !uncalled {
-			return nil // as they are
+			return nil // unchanged
 		}
 		if err := d.take(a.path, a.set); err != nil {
 			return refused(what, err.Error(), "nothing was changed")
@@ -139,7 +139,7 @@ func (e *Edit) LoadPortPF(a PortAnchor) error {
 	}}, nil)
 }
 
-// CheckPortPF says whether pf of a bridge has these rules of a port, and tries them.
+// CheckPortPF checks whether a bridge's pf has these rules of a port, and evaluates them.
 func (s *Switch) CheckPortPF(bridge string, a PortAnchor) error {
 	why := ""
 	err := s.each("look for the rules "+a.path, bridge, func(_ string, b *datapath.Bridge) error {
@@ -165,14 +165,14 @@ func (s *Switch) CheckPortPF(bridge string, a PortAnchor) error {
 	return err
 }
 
-// DropPortPF takes out the rules of one port alone.
+// DropPortPF removes the rules of one port.
 func (e *Edit) DropPortPF(path string) error {
 	what := "take the rules of " + path + " out of pf of " + e.bridge
 	return e.add(step{what, e.bridge, func(c *draft) error { return c.dropAnchor(what, path) }}, nil)
 }
 
-// pfSoFar returns pf as the change has planned it so far. The change does not have
-// it: who changes it says so.
+// pfSoFar returns pf as planned so far. The plan does not include it yet: a caller that changes it
+// has to set c.pf.
 func (c *draft) pfSoFar() (*pfConfig, error) {
 	if c.pf != nil {
 		return c.pf, nil
@@ -180,7 +180,7 @@ func (c *draft) pfSoFar() (*pfConfig, error) {
 	return readPF(c.bridge)
 }
 
-// dropAnchor takes an anchor and all below it out of pf, if it is there.
+// dropAnchor removes an anchor and all anchors below it from pf.
 func (c *draft) dropAnchor(what, path string) error {
 	d, err := c.pfSoFar()
 	if err != nil {
@@ -192,7 +192,7 @@ func (c *draft) dropAnchor(what, path string) error {
 	if err := d.emptyAnchor(what, path); err != nil {
 		return err
 	}
-	for at := range d.Anchors { // also where one was between braces
+	for at := range d.Anchors { // even if one was between braces
 		if strings.HasPrefix(at, path+"/") {
 			delete(d.Anchors, at)
 			delete(d.anchors, at)
@@ -207,7 +207,7 @@ func (c *draft) dropAnchor(what, path string) error {
 	return nil
 }
 
-// dropPlugRules takes out of pf what came with the plug of a port.
+// dropPlugRules removes the rules that came with the plug of a port from pf.
 func (c *draft) dropPlugRules(what string, id uint32) error {
 	if c.pf == nil && !c.bridge.PFLoaded() {
 		return nil
@@ -224,7 +224,7 @@ func (c *draft) dropPlugRules(what string, id uint32) error {
 	if o.Anchor == "" {
 		return nil
 	}
-	// the next guest at the device is none of these connections'
+	// these connections do not belong to the next guest at the device
 	c.after = append(c.after, func() error {
 		_, err := c.bridge.KillStates(func(s *datapath.State) bool { return s.In == id || s.Out == id })
 		return failed(what, err)
@@ -232,7 +232,7 @@ func (c *draft) dropPlugRules(what string, id uint32) error {
 	return c.dropAnchor(what, o.Anchor)
 }
 
-// plugTables returns the tables that rules name which came with plugs.
+// plugTables returns the tables that rules of plugs refer to.
 func (d *pfConfig) plugTables() (list []*pfStoredTable) {
 	for path := range d.came {
 		for _, name := range namedTables(d.anchors[path]) {
@@ -249,24 +249,25 @@ func (d *pfConfig) plugTables() (list []*pfStoredTable) {
 	return list
 }
 
-// checkPlugs refuses a change by which pf would not try any more the rules that came with plugs:
-// rules of guests and containers, and rules that front doors share. The program is nil where pf goes
-// from the bridge. A load that is forced gets a note, and they stay so until pf tries them.
+// checkPlugs refuses a change after which pf would no longer evaluate rules that came with plugs:
+// the rules of guests and containers, and the shared rules of front ends. program is nil if pf is
+// removed from the bridge. A forced load gets a note instead, and the rules stay unevaluated until
+// pf calls them again.
 func (c *draft) checkPlugs(what string, d *pfConfig, program *pf.Program) error {
-	loaded := map[string]bool{} // by the path of each anchor that is to be called
+	loaded := map[string]bool{} // by the path of each anchor that has to be called
 	for path := range d.Anchors {
 		if name, ok := strings.CutPrefix(path, PlugAnchor+"/"); ok && !strings.Contains(name, "/") {
 			loaded[path] = true
 		}
 	}
-	skipped := map[string]bool{} // where pf tries no rule at the port
+	skipped := map[string]bool{} // pf evaluates no rule at the port
 	for _, p := range datapath.Ports(c.next) {
 		if o := c.owners[p.Id]; o != nil && o.Anchor != "" {
 			loaded[o.Anchor] = d.Anchors[o.Anchor] != "" || loaded[o.Anchor]
 			skipped[o.Anchor] = program != nil && program.Skips(uint16(datapath.Slot(p.Id)))
 		}
 	}
-	setting := c.next.PfPorts != c.bridge.Config.PfPorts // by which pf skips ports
+	setting := c.next.PfPorts != c.bridge.Config.PfPorts // it makes pf skip ports
 	for _, path := range slices.Sorted(maps.Keys(d.came)) {
 		if text, ok := d.Anchors[path]; ok && text != d.came[path] && !d.forced {
 			return refused(what, "anchor "+path+": its rules came with a plugged port", "give others by 'bascule plug --pf', or add --force")
@@ -292,7 +293,7 @@ func (c *draft) checkPlugs(what string, d *pfConfig, program *pf.Program) error 
 		uncalled = append(uncalled, path)
 	}
 	changes := d.alone && (d.other || d.enabled != c.bridge.PFEnabled())
-	refuse := func(path string) bool { // nobody is kept from leaving by the rules of others
+	refuse := func(path string) bool { // other ports' rules do not keep a port from leaving
 		return slices.Contains(c.plugged, path) || (changes && !d.forced || setting) && !slices.Contains(d.Uncalled, path)
 	}
 	if i := slices.IndexFunc(uncalled, refuse); i >= 0 {

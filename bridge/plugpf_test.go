@@ -11,7 +11,7 @@ import (
 	"bascule/pf"
 )
 
-// No two ids have one name, and no name is anything but one anchor below plug.
+// No two IDs have the same name, and each name is exactly one anchor below plug.
 func TestPlugName(t *testing.T) {
 	for id, want := range map[string]string{
 		"g1": "plug/g1", "a.b_c": "plug/a.b_c", ".a": "plug/%2Ea", "_a": "plug/%5Fa", "..": "plug/%2E.", "a/b": "plug/a%2Fb", "*": "plug/%2A", "%2A": "plug/%252A",
@@ -22,8 +22,8 @@ func TestPlugName(t *testing.T) {
 	}
 }
 
-// Rules that nobody would call any more keep pf from being changed so, and keep no other plug
-// from coming or leaving.
+// A change of pf is refused if it would leave rules of plugs without a call, but it does not keep
+// other plugs from coming or leaving.
 func TestCheckPlugs(t *testing.T) {
 	all := []string{"plug/a", "plug/b"}
 	for what, c := range map[string]struct {
