@@ -340,7 +340,7 @@ func (a *around) above(l netlink.Link) (list []upper) {
 	}
 	if !slices.Contains(peers, l.Type()) && l.Type() != "tuntap" {
 		own := netnsNumber("/proc/thread-self/ns/net")
-		uppers, _ := datapath.Uppers(uint32(index)) // without it, the list of this namespace remains
+		uppers, _ := datapath.Uppers(uint32(index)) // on an error, the devices of this namespace are enough
 		for _, u := range uppers {
 			what := u.Kind + " " + u.Name
 			switch {

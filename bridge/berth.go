@@ -17,7 +17,7 @@ import (
 // A Berth describes prepared places for ports. A device that occupies one is a port at once,
 // because the berth's programs are already loaded.
 type Berth struct {
-	Pattern string      // of the devices' names; the bridge compares it as a plain word of at most 15 bytes
+	Pattern string      // of the devices' names; a plain word to the bridge, of at most 15 bytes
 	Options PortOptions // berths do not exist for Hook xdp, nor with a backup
 	VLANs   []VLANRange // nil for the VLANs of a new port; if set, the bridge filters VLANs
 	Count   int         // how many such ports the bridge is ready for at a time

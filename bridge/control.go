@@ -383,7 +383,7 @@ func (c *Control) Missed(p Protocol) (uint64, error) {
 	return c.frames.Missed(p)
 }
 
-// Doubt records, beside the bridge, whether the data that this process has left for the next one
+// Doubt records in a pin of the bridge whether the data that this process has left for the next one
 // that runs the protocol is out of date. The record outlives the process. It stays until Doubt
 // clears it or the bridge is deleted.
 func (c *Control) Doubt(p Protocol, on bool) error {

@@ -33,7 +33,7 @@ const memoryPart = 4
 type demand struct {
 	name     string // as users write it
 	was, now uint32
-	least    uint32              // value of a bridge by default; it is never refused
+	least    uint32              // default value; it is never refused
 	memory   func(uint32) uint64 // memory of a table with this limit, in bytes
 	taken    uint64              // memory of the former value, in bytes, if it depends on the rules; else 0
 }

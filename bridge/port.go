@@ -27,28 +27,28 @@ const (
 	HookXDP  = datapath.HookXDP
 )
 
-// Types are the types of ports that AddPort makes. Hooks are the places of the program
-// that it can be told. The default is first.
+// Types are the types of ports that AddPort makes, and Hooks the values of the hook setting. The
+// default comes first.
 var (
 	Types = []string{TypeNetdev, TypeHost, TypePatch}
 	Hooks = []string{HookAuto, HookTCX, HookXDP}
 )
 
-// OneOf names the words in a sentence: "auto, tcx or xdp".
+// OneOf joins words as in a sentence: "auto, tcx or xdp".
 func OneOf(words []string) string {
 	last := len(words) - 1
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// AddPort adds a device to a bridge, or makes a host port or a patch cable. A patch
-// cable is a port of this bridge and its other end, o.Peer. The warnings tell of things
-// that work but may not be meant.
+// AddPort adds a device to a bridge, or makes a host port or a patch cable. A patch cable is a port
+// of this bridge and its other end, o.Peer. The warnings are about things that work but may not be
+// intended.
 func (s *Switch) AddPort(bridge, port string, o PortOptions) (warnings []string, err error) {
 	return s.AddPorts(bridge, []string{port}, o)
 }
 
-// AddPorts is AddPort for several ports with the same options, in one change: all of
-// them are added, or none. A cable is made by itself.
+// AddPorts does the same as AddPort for several ports with the same options, in one change: all of
+// them are added, or none. A patch cable needs a change of its own.
 func (s *Switch) AddPorts(bridge string, ports []string, o PortOptions) (warnings []string, err error) {
 	if o.Type == TypePatch {
 		if len(ports) > 1 {
@@ -86,8 +86,8 @@ func (s *Switch) AddPorts(bridge string, ports []string, o PortOptions) (warning
 	return s.one(all, nil)
 }
 
-// newPortConfig checks the arguments of AddPort, and returns the settings of the new
-// port. what is for errors.
+// newPortConfig checks the arguments of AddPort, and returns the settings of the new port. what is
+// for errors.
 func newPortConfig(what, port string, o *PortOptions) (config PortConfig, err error) {
 	if err := checkName("port", port); err != nil {
 		return config, err
@@ -128,7 +128,7 @@ func newPortConfig(what, port string, o *PortOptions) (config PortConfig, err er
 	return config, config.check(what)
 }
 
-// checkHost refuses what is of a host port's interface alone where the port is another.
+// checkHost refuses options for a host port's interface if the port is no host port.
 func (o *PortOptions) checkHost(what string, host bool) error {
 	switch {
 	case !host && (o.MAC != nil || o.OwnMAC):
@@ -152,7 +152,7 @@ func noRate(what string) error {
 		"limit the ports whose frames go by the cable, or join the bridges by a veth pair of your own")
 }
 
-// addPort adds a port that is no patch port.
+// addPort adds a port that is not a patch port.
 func addPort(bridge, port string, o PortOptions) (step, error) {
 	what := "add port " + port + " to " + bridge
 	config, err := newPortConfig(what, port, &o)
@@ -216,7 +216,7 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 		c.before = append(c.before, func() error {
 			p := datapath.PortAt(c.next, id)
 			if p == nil {
-				return nil // it has left again
+				return nil // it has been removed again
 			}
 			mtu := cmp.Or(o.MTU, c.world.smallestMTU(c.next))
 			device, err := addHost(c.bridge.Store(), bridge, port, o.MAC, mtu)
@@ -226,14 +226,14 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 			c.undo = append(c.undo, func() error {
 				err := netlink.LinkDel(device)
 				if errors.Is(err, unix.ENODEV) {
-					return nil // the port is going, and has given it back
+					return nil // the port has been removed, with its device
 				}
 				return err
 			})
 			if err := setHost(p, device); err != nil {
 				return err
 			}
-			if o.Description != nil { // which goes with it, where the change is refused
+			if o.Description != nil { // with the device, it is undone if the change is refused
 				if err := netlink.LinkSetAlias(otherEnd(device), *o.Description); err != nil {
 					return fmt.Errorf("describe %s: %w", port, err)
 				}
@@ -244,9 +244,9 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 	}}, port, o.VLANs)
 }
 
-// planUp plans that the device of a port is up, or is not. A device that is set up is a port by then,
-// so that none of its frames goes another way. Some cannot be: a VLAN device above one that is down,
-// a radio that is switched off. The port is there all the same.
+// planUp plans to set the device of a port up or down. A device is set up after it becomes a port,
+// so that all of its frames reach the switch. Some devices can't be set up: a VLAN device above one
+// that is down, or a radio that is switched off. They become ports nevertheless.
 func (c *draft) planUp(l netlink.Link, want *bool) {
 	was, name := l.Attrs().RawFlags&unix.IFF_UP != 0, l.Attrs().Name
 	switch {
@@ -269,9 +269,9 @@ func (c *draft) planUp(l netlink.Link, want *bool) {
 	}
 }
 
-// makeWay removes the port whose place a new one of the same name takes: the former has
-// lost its device. If an id has plugged it, only another plug takes its place: what came
-// with the plug, such as rules of pf, would be lost.
+// makeWay removes a port whose device is gone, so that a new one of the same name can replace it.
+// Only another plug can replace a plugged port: what came with the plug, such as rules of pf, would
+// be lost.
 func (c *draft) makeWay(what, name string, plugged bool) error {
 	for _, p := range datapath.Ports(c.next) {
 		if datapath.PortName(p) != name || c.hasDevice(p) {
@@ -291,10 +291,9 @@ func (c *draft) makeWay(what, name string, plugged bool) error {
 	return nil
 }
 
-// holderOf returns the port of next that is known by a name, nil for none. next comes
-// after the bridge's configuration. A port may have been added by the name, and its
-// device renamed since. Then it no longer holds the name. It gets the name of its
-// device, lest it gets the old name back when the device goes.
+// holderOf returns the port of next with a name, or nil if there is none. next is derived from the
+// bridge's configuration. A port whose device was renamed no longer has its first name: holderOf
+// gives it the name of its device, so that it does not regain the old one when the device goes.
 func holderOf(b *datapath.Bridge, next *datapath.Config, name string) (*datapath.Port, error) {
 	var devices map[int]netlink.Link
 	for _, p := range datapath.Ports(next) {
@@ -336,8 +335,8 @@ func (c *draft) newPort(what, name string) (*datapath.Port, error) {
 	return p, nil
 }
 
-// planBackup makes the port of a name the backup of p. It waits until all that is
-// planned is known: the backup may be added later in the same change.
+// planBackup makes the port with a name the backup of p. It does so when the plan is complete
+// otherwise, because the backup may be added later in the same change.
 func (c *draft) planBackup(what, bridge string, p *datapath.Port, name string) {
 	id := p.Id
 	if name == "" {
@@ -347,7 +346,7 @@ func (c *draft) planBackup(what, bridge string, p *datapath.Port, name string) {
 	c.late = append(c.late, func() error {
 		p := datapath.PortAt(c.next, id)
 		if p == nil {
-			return nil // it has left again
+			return nil // it has been removed again
 		}
 		backup, _, err := findPort(c, what, bridge, name)
 		switch {
@@ -365,8 +364,8 @@ func (c *draft) planBackup(what, bridge string, p *datapath.Port, name string) {
 	})
 }
 
-// widow takes a port that leaves away from the ports that it stands in for. If a port
-// is added under its name in the same change, that port takes its place.
+// widow removes a leaving port as the backup of others. If a port with its name is added in the
+// same change, that port becomes their backup.
 func (c *draft) widow(p *datapath.Port) {
 	for _, of := range datapath.Ports(c.next) {
 		if of.Backup != p.Id {
@@ -381,7 +380,7 @@ func (c *draft) widow(p *datapath.Port) {
 	}
 }
 
-// SetPorts changes the settings of ports or their hooks, of all of them in one change.
+// SetPorts changes the settings or hooks of ports, of all of them in one change.
 func (s *Switch) SetPorts(bridge string, ports []string, o PortOptions) (warnings []string, err error) {
 	if len(ports) > 1 && o.MAC != nil {
 		return nil, usagef("--mac "+o.MAC.String(), "two interfaces would have it; set each port by itself")
@@ -487,9 +486,9 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 		c.after = append(c.after, func() error {
 			p := datapath.PortAt(&c.bridge.Config, id)
 			if p == nil {
-				return nil // it has left again
+				return nil // it has been removed again
 			}
-			// also if the setting is as it was
+			// even if the setting stays the same
 			if slices.ContainsFunc(o.Changes, func(ch Change) bool { return ch.Name == loopGuard }) {
 				if err := c.bridge.Unblock(p); err != nil {
 					return err
@@ -508,13 +507,13 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 	}}, nil
 }
 
-// DelPort takes a port out of its bridge, and its addresses with it. A host
-// port's interface goes, too, and the other end of a patch cable.
+// DelPort removes a port from its bridge, with its addresses. It also deletes a host port's
+// interface, and the other end of a patch cable.
 func (s *Switch) DelPort(bridge, port string) (notes []string, err error) {
 	return s.DelPorts(bridge, []string{port})
 }
 
-// DelPorts is DelPort for several ports, in one change: all of them leave, or none.
+// DelPorts does the same as DelPort for several ports, in one change: all of them leave, or none.
 func (s *Switch) DelPorts(bridge string, ports []string) (notes []string, err error) {
 	all := step{"delete ports " + strings.Join(ports, ", ") + " of " + bridge, bridge, func(c *draft) error {
 		for _, port := range ports {
@@ -536,8 +535,8 @@ func (s *Switch) DelPorts(bridge string, ports []string) (notes []string, err er
 	return s.one(all, nil)
 }
 
-// tellWidows warns of ports whose backup leaves without them. This is no part of delPort:
-// an Edit may give another backup.
+// tellWidows warns of ports that stay while their backup leaves. It is not part of delPort, because
+// an Edit may set another backup.
 func (c *draft) tellWidows(bridge string) error {
 	was := datapath.Ports(&c.bridge.Config)
 	if !slices.ContainsFunc(was, func(p *datapath.Port) bool { return p.Backup != 0 }) {
@@ -574,14 +573,14 @@ func delPort(bridge, port string) step {
 	}}
 }
 
-// findPort finds a port by its device's name. It finds a port by the name that it was
-// added by if its device is gone, if it has no device, or if it is a host port whose
-// end is in another namespace. The link is the port's device, nil if there is none.
+// findPort finds a port by its device's name. It uses the name under which the port was added if
+// its device is gone, if it has no device, or if it is a host port whose end is in another
+// namespace. The link is the port's device, or nil if there is none.
 func findPort(c *draft, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
 	return findPortIn(c.next, c.hasDevice, what, bridge, name)
 }
 
-// findRunning is findPort for a caller that changes nothing.
+// findRunning does the same as findPort for a caller that changes nothing.
 func findRunning(b *datapath.Bridge, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
 	return findPortIn(&b.Config, b.HasDevice, what, bridge, name)
 }
@@ -622,8 +621,8 @@ func findPortIn(c *datapath.Config, hasDevice func(*datapath.Port) bool, what, b
 	return nil, nil, refused(what, name+" is not a port of this bridge", portRemedy(what, bridge, name))
 }
 
-// showWhat names the showing of something of a bridge, for errors. If the bridge is "",
-// it is shown for all bridges: each bridge says its name for itself then.
+// showWhat describes the display of something of a bridge, for errors. If bridge is "", it is for
+// all bridges, whose own errors name them.
 func showWhat(what, bridge string) string {
 	if bridge == "" {
 		return ""
@@ -631,15 +630,14 @@ func showWhat(what, bridge string) string {
 	return "show " + what + " of " + bridge
 }
 
-// MaxPorts is how many ports a bridge can have, span ports among them.
+// MaxPorts is the maximum number of ports of a bridge, including span ports.
 const MaxPorts = datapath.MaxPorts
 
-// MaxSpans is how many span ports a bridge can have.
+// MaxSpans is the maximum number of span ports of a bridge.
 const MaxSpans = datapath.MaxSpans
 
-// portRemedy says what to do about a device that is not a port of a bridge. If the request
-// was to delete, flush or show something, it does not say to add the device: nobody
-// makes a device a port for that.
+// portRemedy returns the remedy for a device that is not a port of a bridge. For a request to
+// delete, flush or show something, it does not suggest adding the device.
 func portRemedy(what, bridge, name string) string {
 	verb, _, _ := strings.Cut(what, " ")
 	if verb == "delete" || verb == "show" || verb == "flush" || !isDevice(name) {

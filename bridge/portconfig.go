@@ -8,7 +8,7 @@ import (
 	"bascule/datapath"
 )
 
-// setBits sets bits of a word, or clears them.
+// setBits sets or clears bits of a word.
 func setBits[W ~uint32](word *W, bits W, on bool) {
 	*word &^= bits
 	if on {
@@ -16,7 +16,7 @@ func setBits[W ~uint32](word *W, bits W, on bool) {
 	}
 }
 
-// flagFields ties the settings that are switches to their bits.
+// flagFields connects on/off settings with their bits.
 func flagFields(c *PortConfig) map[datapath.PortFlags]*bool {
 	return map[datapath.PortFlags]*bool{
 		datapath.PortLearn:      &c.Learn,
@@ -34,7 +34,7 @@ func flagFields(c *PortConfig) map[datapath.PortFlags]*bool {
 	}
 }
 
-// check says whether the settings go together. what names their port in errors.
+// check checks whether the settings are compatible. what names their port in errors.
 func (c PortConfig) check(what string) error {
 	if c.Locked && c.Learn {
 		return refused(what, "a locked port takes frames of known addresses alone, and a port that learns makes every address known",
@@ -55,14 +55,13 @@ func (c PortConfig) check(what string) error {
 	return nil
 }
 
-// limits reports whether there is a limit of all that comes in, or of all that leaves.
+// limits reports whether the port has a rate limit in either direction.
 func (c PortConfig) limits() bool { return c.Rate != [2]RateLimit{} }
 
-// admits ties the words for frame types to those of the datapath.
+// admits maps the words for frame types to the datapath's values.
 var admits = map[string]uint16{AdmitAll: datapath.AdmitAll, AdmitTagged: datapath.AdmitTagged, AdmitUntagged: datapath.AdmitUntagged}
 
-// loadPortConfig returns a port's settings, except for its backup: only the bridge
-// knows the name of that.
+// loadPortConfig returns a port's settings, except for its backup: its name needs the bridge.
 func loadPortConfig(p *datapath.Port) PortConfig {
 	c := PortConfig{Protected: Domains(p.Domains), FDBMax: p.FdbMax, FDBFull: FullFlood, Admit: AdmitAll}
 	for word, admit := range admits {
@@ -87,7 +86,7 @@ func loadPortConfig(p *datapath.Port) PortConfig {
 	return c
 }
 
-// store gives the settings to a port, except for the backup; see planBackup.
+// store stores the settings in a port, except for the backup; see planBackup.
 func (c PortConfig) store(p *datapath.Port) {
 	p.Domains, p.FdbMax, p.Admit = uint32(c.Protected), c.FDBMax, admits[c.Admit]
 	setBits(&p.Flags, datapath.PortLimitDrop, c.FDBFull == FullDrop)

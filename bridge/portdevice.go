@@ -13,14 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hasDevice reports whether a port's device is there. The device of a port that is
-// being added is.
+// hasDevice reports whether a port's device exists. A port that is being added has one.
 func (c *draft) hasDevice(p *datapath.Port) bool {
 	return datapath.PortAt(&c.bridge.Config, p.Id) == nil || c.bridge.HasDevice(p)
 }
 
-// settle has a port's device readied right before the change is made. Right after the
-// change it has the address of a host port made known.
+// settle prepares a port's device immediately before the change. Immediately after the change, it
+// announces the address of a host port.
 func (c *draft) settle(p *datapath.Port) {
 	id := p.Id
 	if slices.Contains(c.settles, id) {
@@ -30,23 +29,23 @@ func (c *draft) settle(p *datapath.Port) {
 	c.after = append(c.after, func() error {
 		p := datapath.PortAt(&c.bridge.Config, id)
 		if p == nil {
-			return nil // it has left again
+			return nil // it has been removed again
 		}
 		c.warn(waysWarning(c.bridge, p)...)
 		return announce(c.bridge, p)
 	})
 }
 
-// ready readies the devices of the ports that are to be settled.
+// ready prepares the devices of the ports in settles.
 func (c *draft) ready() error {
 	for _, id := range c.settles {
 		p := datapath.PortAt(c.next, id)
 		if p == nil {
-			continue // it has left again
+			continue // it has been removed again
 		}
 		was := datapath.PortAt(&c.bridge.Config, id)
 		there := c.hasDevice
-		if was == nil { // Intend has been told of it
+		if was == nil { // Intend has recorded it
 			there = c.bridge.Intended
 		}
 		notes, err := makeReady(p, there)
@@ -55,7 +54,7 @@ func (c *draft) ready() error {
 			return &datapath.PortError{Port: datapath.PortName(p), Hook: HookTCX, Err: unix.ENODEV}
 		}
 		if errors.Is(err, errNoWay) && was != nil && was.Notes&datapath.PortXDP != 0 {
-			continue // the end was readied before, for the port's present programs
+			continue // the end was prepared earlier, for the port's present programs
 		}
 		if err != nil {
 			return err
@@ -64,9 +63,9 @@ func (c *draft) ready() error {
 	return nil
 }
 
-// newDevice finds the device of a port to be added, and checks that it can be a port's;
-// nil for a host port, whose device is yet to be made. The type may be TypeSpan. With force the
-// device may be in a stack of devices, of which those above a port's are cut off.
+// newDevice finds the device of a port to be added, and checks that it can be a port. It returns
+// nil for a host port, whose device does not exist yet. typ may be TypeSpan. With force, the device
+// may be in a stack of devices, where devices above a port get no frames.
 func newDevice(c *draft, what, bridge, port, typ string, force bool) (netlink.Link, error) {
 	for _, p := range datapath.Ports(c.next) {
 		if p.Facts&datapath.PortPatch != 0 && datapath.PortName(p) == port {
@@ -128,11 +127,11 @@ func newDevice(c *draft, what, bridge, port, typ string, force bool) (netlink.Li
 	case stranger:
 		return nil, refused(what, "it is a port of a bridge that is not in this "+datapath.Root, "give it up there first, or run bascule with the mounts of that bridge")
 	}
-	if isOwnEnd(l) && !c.joins { // the end is that of a bridge that can't be read
+	if isOwnEnd(l) && !c.joins { // the end of a bridge that can't be read
 		return nil, refused(what, "it is an end of a host port", joinBridges)
 	}
 	for _, p := range datapath.Ports(&c.bridge.Config) {
-		// What it took is not given back yet.
+		// Its former settings have not been restored yet.
 		if int(p.Ifindex) == l.Attrs().Index && datapath.PortAt(c.next, p.Id) == nil && c.bridge.HasDevice(p) {
 			return nil, refused(what, "it leaves the bridge in the same step", "let it leave first")
 		}
@@ -143,8 +142,8 @@ func newDevice(c *draft, what, bridge, port, typ string, force bool) (netlink.Li
 	return l, c.checkStack(what, bridge, l, force || c.force)
 }
 
-// checkStack refuses a device that has others above it, or is above a port's: what is above a port's
-// device gets nothing. If that is forced, it warns.
+// checkStack refuses a device that has others above it, or is above a port's device, because
+// devices above a port receive nothing. With force it warns instead.
 func (c *draft) checkStack(what, bridge string, l netlink.Link, force bool) error {
 	around, err := c.around()
 	if err != nil {
@@ -178,7 +177,7 @@ func (c *draft) checkStack(what, bridge string, l netlink.Link, force bool) erro
 	return nil
 }
 
-// around is the namespace as it is while the change is planned.
+// around returns the present state of the namespace, for the plan.
 func (c *draft) around() (*around, error) {
 	if c.world.around == nil {
 		devices, err := links()
@@ -190,7 +189,7 @@ func (c *draft) around() (*around, error) {
 	return c.world.around, nil
 }
 
-// filterWarnings tells of filters that a device has, and that see nothing once it is a port.
+// filterWarnings returns warnings about a device's filters, which see nothing once it is a port.
 func (w *world) filterWarnings(l netlink.Link) (warnings []string) {
 	if w.around == nil {
 		w.around = &around{one: true}
@@ -201,7 +200,8 @@ func (w *world) filterWarnings(l netlink.Link) (warnings []string) {
 	return warnings
 }
 
-// isSpan reports whether the device is a span port of its owner; bridge is that of c.
+// isSpan reports whether the device is a span port of the bridge owner. bridge is the name of c's
+// bridge.
 func (c *draft) isSpan(l netlink.Link, owner, bridge string) bool {
 	index := uint32(l.Attrs().Index)
 	if owner == bridge {
@@ -221,8 +221,8 @@ func (c *draft) isSpan(l netlink.Link, owner, bridge string) bool {
 	return false
 }
 
-// ownerOf returns the bridge of ours that has the device as a port, "" if none has it.
-// If the device is one of the two ends of a host port, host is the name of that port.
+// ownerOf returns the bridge that has the device as a port, or "" if none has it. If the device is
+// one of the two ends of a host port, host is the name of that port.
 func ownerOf(c *draft, l netlink.Link, bridge string) (owner, host string, err error) {
 	own, far := uint32(l.Attrs().Index), uint32(0)
 	if l.Type() == "veth" && hostHere(l) {
@@ -252,7 +252,7 @@ func ownerOf(c *draft, l netlink.Link, bridge string) (owner, host string, err e
 	return "", "", nil
 }
 
-// endRefused refuses one of the two ends of a host port as a port.
+// endRefused refuses to make an end of a host port a port.
 func endRefused(what string, l netlink.Link, host, owner string) error {
 	why := fmt.Sprintf("it is host port %s of bridge %s", host, owner)
 	if isSwitchEnd(l) {
@@ -261,18 +261,18 @@ func endRefused(what string, l netlink.Link, host, owner string) error {
 	return refused(what, why, joinBridges)
 }
 
-// joinBridges is the remedy if a host port was to join two bridges.
+// joinBridges is the remedy for a host port that should join two bridges.
 const joinBridges = "join bridges by a patch cable ('--type patch --peer'), or by a veth pair of your own"
 
-// A world has the facts of everything around a change, so that the change looks once,
-// however many ports it is about.
+// A world caches the surroundings of a change, so that the change reads them once for any number of
+// ports.
 type world struct {
-	mtus   map[uint32]int         // of ports' devices by index, 0 for one that is gone
+	mtus   map[uint32]int         // of ports' devices by index, 0 for a device that is gone
 	owners map[uint32][]otherPort // of other bridges, by the index of the device
 
 	addresses map[int][]deviceAddress // by the index of the device
-	around    *around                 // nil until somebody asks
-	lost      []*datapath.Bridge      // bridges that have ports without devices, nil until they are looked for
+	around    *around                 // nil until needed
+	lost      []*datapath.Bridge      // bridges that have ports without devices, nil until needed
 }
 
 // otherPort is a port of another bridge.
@@ -282,7 +282,8 @@ type otherPort struct {
 	port   *datapath.Port
 }
 
-// portsElsewhere returns the ports of other bridges, but for the one that is to leave its bridge.
+// portsElsewhere returns the ports of other bridges, except for the one that will have left its
+// bridge.
 func (c *draft) portsElsewhere(bridge string) (map[uint32][]otherPort, error) {
 	if c.world.owners != nil {
 		return c.world.owners, nil
@@ -315,7 +316,7 @@ func (c *draft) portsElsewhere(bridge string) (map[uint32][]otherPort, error) {
 	return list, nil
 }
 
-// setDevice makes p the port of a device.
+// setDevice assigns a device to p.
 func (c *draft) setDevice(what string, p *datapath.Port, l netlink.Link, hook string) error {
 	a := l.Attrs()
 	p.Ifindex = uint32(a.Index)
@@ -347,9 +348,9 @@ func (c *draft) setDevice(what string, p *datapath.Port, l netlink.Link, hook st
 	return failed(what, err)
 }
 
-// formerly returns the port that a device was before it was moved to another network
-// namespace, with what the switch took of it, and the bridge of that port; nil for
-// none.
+// formerly returns the port that a device was before it was moved to another network namespace,
+// with the device's settings that the switch changed, and the bridge of that port, or nil if there
+// is none.
 func (w *world) formerly(b *datapath.Bridge, l netlink.Link) (p *datapath.Port, of *datapath.Bridge, err error) {
 	if !datapath.Programmed(uint32(l.Attrs().Index)) {
 		return nil, nil, nil
@@ -358,7 +359,7 @@ func (w *world) formerly(b *datapath.Bridge, l netlink.Link) (p *datapath.Port, 
 		return p, b, nil
 	}
 	if l.Attrs().RawFlags&unix.IFF_PROMISC == 0 {
-		return nil, nil, nil // all ports are this
+		return nil, nil, nil // the switch makes all ports promiscuous
 	}
 	if w.lost == nil {
 		if w.lost, err = bereft(b); err != nil {
@@ -383,7 +384,7 @@ func bereft(b *datapath.Bridge) ([]*datapath.Bridge, error) {
 	for _, name := range names {
 		o, err := b.Store().Open(name)
 		if err != nil || o.Is(b) {
-			continue // it is another version's, or goes at this moment
+			continue // it has another version's layout, or is being deleted
 		}
 		if slices.ContainsFunc(formerPorts(o), func(p *datapath.Port) bool { return p.Facts&datapath.PortPatch == 0 && !o.HasDevice(p) }) {
 			list = append(list, o)
@@ -392,9 +393,8 @@ func bereft(b *datapath.Bridge) ([]*datapath.Bridge, error) {
 	return list, nil
 }
 
-// takeOver ends the ties of devices of a bridge's ports to other bridges. The devices
-// were ports of those bridges before they were moved to another network namespace and
-// back.
+// takeOver unties devices of a bridge's ports from other bridges. The devices were ports of those
+// bridges before they were moved to another network namespace and back.
 func takeOver(b *datapath.Bridge) error {
 	lost, err := bereft(b)
 	if err != nil {
@@ -417,14 +417,13 @@ func takeOver(b *datapath.Bridge) error {
 	return nil
 }
 
-// formerPorts returns the ports of a bridge, and the berths from which a device has
-// gone.
+// formerPorts returns the ports of a bridge, and its berths whose device has gone.
 func formerPorts(b *datapath.Bridge) []*datapath.Port {
 	return append(datapath.Ports(&b.Config), b.Departed()...)
 }
 
-// portBack returns the port of a bridge that a device was before it was moved to
-// another network namespace, nil for none.
+// portBack returns the port of a bridge that a device was before it was moved to another network
+// namespace, or nil if there is none.
 func portBack(b *datapath.Bridge, l netlink.Link) *datapath.Port {
 	for _, p := range formerPorts(b) {
 		if p.Facts&datapath.PortPatch != 0 || b.HasDevice(p) {
@@ -444,8 +443,8 @@ func checkHook(hook string) error {
 	return usagef("--hook "+hook, "no such hook; give %s", OneOf(Hooks))
 }
 
-// cableWarning tells of a cable whose other end is a port of the same bridge. What is
-// flooded to one end comes in at the other; nothing but spanning tree ends that.
+// cableWarning warns of a cable whose other end is a port of the same bridge. Frames flooded to one
+// end enter by the other; only spanning tree ends such a loop.
 func cableWarning(c *datapath.Config, bridge string, l netlink.Link) []string {
 	a := l.Attrs()
 	if l.Type() != "veth" || a.NetNsID >= 0 || datapath.BridgeFlags(c.Flags)&datapath.BridgeSTP != 0 {
@@ -460,14 +459,14 @@ func cableWarning(c *datapath.Config, bridge string, l netlink.Link) []string {
 	return nil
 }
 
-// mtuWarning tells of ports that can't pass on all frames that others take.
+// mtuWarning warns of ports that can't forward all frames that others accept.
 func (w *world) mtuWarning(c *datapath.Config, p *datapath.Port, l netlink.Link) []string {
 	told := w.mtuTold(c, p, l.Attrs().Name, l.Attrs().MTU)
 	w.mtus[uint32(l.Attrs().Index)] = l.Attrs().MTU
 	return told
 }
 
-// mtuTold is mtuWarning for a port with an MTU that it is to have.
+// mtuTold does the same as mtuWarning for a port that will have an MTU.
 func (w *world) mtuTold(c *datapath.Config, p *datapath.Port, name string, mtu int) (told []string) {
 	if text := mtuWords(name, mtu, w.mtusOf(c, func(o *datapath.Port) bool { return o.Id != p.Id })); text != "" {
 		told = append(told, text)
@@ -479,7 +478,7 @@ func (w *world) mtuTold(c *datapath.Config, p *datapath.Port, name string, mtu i
 	return told
 }
 
-// mtuWords tells of a port's MTU among those of others; "" if all are the same.
+// mtuWords describes a port's MTU in relation to others; "" if all are the same.
 func mtuWords(name string, mtu int, others []int) string {
 	if len(others) == 0 {
 		return ""
@@ -494,7 +493,7 @@ func mtuWords(name string, mtu int, others []int) string {
 	return ""
 }
 
-// mtusOf returns the MTUs of the devices of those ports of which meant reports true.
+// mtusOf returns the MTUs of the devices of ports for which meant returns true.
 func (w *world) mtusOf(c *datapath.Config, meant func(*datapath.Port) bool) (list []int) {
 	if w.mtus == nil {
 		w.mtus = map[uint32]int{}
@@ -517,7 +516,7 @@ func (w *world) mtusOf(c *datapath.Config, meant func(*datapath.Port) bool) (lis
 	return list
 }
 
-// isDevice reports whether the network namespace has an interface of the name.
+// isDevice reports whether the network namespace has an interface with the name.
 func isDevice(name string) bool {
 	_, err := netlink.LinkByName(name)
 	return err == nil

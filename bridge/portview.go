@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ports returns the ports of a bridge in the order in which they were added. If the
-// name is "", it returns those of all bridges.
+// Ports returns the ports of a bridge in the order in which they were added. If bridge is "", it
+// returns the ports of all bridges.
 func (s *Switch) Ports(bridge string) (list []Port, err error) {
 	list = []Port{}
 	err = s.each(showWhat("the ports", bridge), bridge, func(name string, b *datapath.Bridge) error {
@@ -33,7 +33,7 @@ func (s *Switch) Ports(bridge string) (list []Port, err error) {
 	return list, err
 }
 
-// counted returns the ports with their counters. usage is Usage's.
+// counted returns the ports with their counters. usage is the result of Usage.
 func (v *view) counted(usage []uint32) (list []Port, err error) {
 	cables, err := v.cables()
 	if err != nil {
@@ -51,7 +51,7 @@ func (v *view) counted(usage []uint32) (list []Port, err error) {
 			return nil, err
 		}
 		port.Stats = loadStats(&stats[slot], routed)
-		if v.there(p) { // the entries of other ports just age
+		if v.there(p) { // the entries of other ports only age
 			port.FDBCount = usage[slot]
 		}
 		list = append(list, port)
@@ -59,7 +59,7 @@ func (v *view) counted(usage []uint32) (list []Port, err error) {
 	return list, nil
 }
 
-// port returns the facts of a port, except for its counters.
+// port returns the properties of a port, except for its counters.
 func (v *view) port(p *datapath.Port, cables *datapath.Cables) Port {
 	state := STPState(v.states[datapath.Slot(p.Id)]).String()
 	port := Port{
@@ -81,7 +81,7 @@ func (v *view) port(p *datapath.Port, cables *datapath.Cables) Port {
 		if other, ok := cables.Other(p); ok {
 			port.Peer, port.State = other.Bridge+"/"+other.Port, state
 		} else if !cables.Half(p) {
-			port.State = state // the other bridge is of another version
+			port.State = state // the other bridge has another version's layout
 		}
 	}
 	l := v.links[p.Id]
@@ -116,8 +116,8 @@ func inOrder(c *datapath.Config) []*datapath.Port {
 	return ports
 }
 
-// shownDevice returns the device that stands for a port: the host's end of a host port,
-// the own device of any other; nil if it is gone.
+// shownDevice returns the device that is shown for a port: the host's end of a host port, and the
+// own device of any other port, or nil if it is gone.
 func shownDevice(b *datapath.Bridge, p *datapath.Port, devices map[int]netlink.Link) netlink.Link {
 	l := devices[int(p.Ifindex)]
 	if l == nil || !b.HasDevice(p) {
@@ -131,13 +131,13 @@ func shownDevice(b *datapath.Bridge, p *datapath.Port, devices map[int]netlink.L
 	return l
 }
 
-// portName returns the name of the port's device. If the device is gone, it returns the
-// name that the port was added by.
+// portName returns the name of the port's device or, if the device is gone, the name under which
+// the port was added.
 func portName(b *datapath.Bridge, p *datapath.Port, devices map[int]netlink.Link) string {
 	return nameBy(shownDevice(b, p, devices), p)
 }
 
-// nameBy returns the name of a port for which the device l stands, nil if that is gone.
+// nameBy returns the name of a port whose shown device is l, which is nil if the device is gone.
 func nameBy(l netlink.Link, p *datapath.Port) string {
 	if l == nil || p.Notes&datapath.PortHost != 0 && l.Attrs().Index == int(p.Ifindex) {
 		return datapath.PortName(p)

@@ -12,22 +12,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// State is the configuration of a bridge, and the entries that somebody put there. It
-// does not have what the bridge counts and learns: all counters in it are zero.
+// State is the configuration of a bridge, with its static entries. It excludes counters, which are
+// zero in it, and learned addresses.
 type State struct {
 	Bridge   Info
 	Ports    []Port                  // in the order in which they were added
-	VLANs    []PortVLANs             // of the ports, in their order; empty where the bridge does not filter
+	VLANs    []PortVLANs             // of the ports, in their order; empty if the bridge does not filter
 	Private  map[uint16]PrivateVLANs // by primary VLAN
-	Rules    []rule.Rule             // in the order in which they are tried
+	Rules    []rule.Rule             // in the order of evaluation
 	Bindings []Binding               // in no order
 	Spans    []Span                  // in the order in which they were added
 	Entries  []Entry                 // static and sticky ones, except host ports' own addresses; in no order
-	PF       *PFText                 // nil if pf was never told anything
+	PF       *PFText                 // nil if pf was never loaded
 }
 
-// Read returns all of a bridge in one look. It takes a fraction of the time that
-// Bridge, Ports, VLANs and so on take together.
+// Read returns the whole state of a bridge at once. It takes a fraction of the time of Bridge,
+// Ports, VLANs and so on together.
 func (s *Switch) Read(bridge string) (state State, err error) {
 	err = s.each("read bridge "+bridge, bridge, func(name string, b *datapath.Bridge) error {
 		v, err := viewOf(name, b)
@@ -44,13 +44,13 @@ func (s *Switch) Read(bridge string) (state State, err error) {
 	return state, err
 }
 
-// contents are the tables of a bridge that make its State.
+// contents are the tables of a bridge for its State.
 type contents struct {
 	vlans    *datapath.VLANs // nil if the bridge has never had any
 	rules    []datapath.Rule
 	bindings []datapath.Binding
 	entries  []datapath.Entry
-	pf       *PFText // nil if pf was never told anything
+	pf       *PFText // nil if pf was never loaded
 }
 
 func contentsOf(b *datapath.Bridge) (all contents, err error) {
@@ -68,7 +68,7 @@ func contentsOf(b *datapath.Bridge) (all contents, err error) {
 	return all, nil
 }
 
-// state returns all of a bridge that has these contents.
+// state returns the State of a bridge with these contents.
 func (v *view) state(all contents) (s State, err error) {
 	s = State{Bridge: v.info(), Private: map[uint16]PrivateVLANs{}, PF: all.pf}
 	if err := v.withPorts(&s); err != nil {
@@ -95,18 +95,18 @@ type view struct {
 	name  string
 	b     *datapath.Bridge
 	ports []*datapath.Port        // in the order in which they were added
-	links map[uint32]netlink.Link // devices that stand for the ports, by id; none for a port whose device is gone
+	links map[uint32]netlink.Link // devices shown for ports, by id; without ports whose device is gone
 	names map[uint32]string       // by id
-	far   map[uint32]string       // by id, the other ends of veths that are here
-	taken map[uint32]string       // by id, the devices that ports' devices are members of
+	far   map[uint32]string       // by id, the other ends of veths in this namespace
+	taken map[uint32]string       // by id, the masters of ports' devices
 	mute  map[uint32]bool         // by id, host ports whose interface was left without a carrier: see catchup.go
 
-	blocked map[uint32]bool     // by id, ports that their loop guards block
+	blocked map[uint32]bool     // by id, ports blocked by their loop guards
 	states  []datapath.STPState // by slot
 	owners  map[uint32]*Owner   // by id
 
 	devices map[int]netlink.Link     // of the namespace, by index
-	found   map[string][]PortFinding // by the ports' names, nil until somebody asks
+	found   map[string][]PortFinding // by the ports' names, nil until needed
 }
 
 func viewOf(name string, b *datapath.Bridge) (*view, error) {
@@ -117,7 +117,7 @@ func viewOf(name string, b *datapath.Bridge) (*view, error) {
 	return viewAmong(devices, name, b)
 }
 
-// viewAmong is viewOf with the devices of the namespace.
+// viewAmong does the same as viewOf, with the given devices of the namespace.
 func viewAmong(devices map[int]netlink.Link, name string, b *datapath.Bridge) (*view, error) {
 	blocked, err := b.Blocked()
 	if err != nil {
@@ -151,7 +151,7 @@ func viewAmong(devices map[int]netlink.Link, name string, b *datapath.Bridge) (*
 	return v, nil
 }
 
-// findings returns what the host has at a port's device, of a port with a name.
+// findings returns the findings about the device of the port with a name.
 func (v *view) findings(port string) []PortFinding {
 	if v.found == nil {
 		v.found = map[string][]PortFinding{}
@@ -162,8 +162,8 @@ func (v *view) findings(port string) []PortFinding {
 	return v.found[port]
 }
 
-// farEnd returns the name of a veth's other end among the devices of the namespace; "" if
-// it is in another one, and for other devices.
+// farEnd returns the name of a veth's other end among the devices of the namespace. It returns ""
+// if the end is in another namespace, and for other devices.
 func farEnd(l netlink.Link, devices map[int]netlink.Link) string {
 	a := l.Attrs()
 	if far := devices[a.ParentIndex]; l.Type() == "veth" && a.NetNsID < 0 && far != nil && joined(l, far) {
@@ -172,8 +172,8 @@ func farEnd(l netlink.Link, devices map[int]netlink.Link) string {
 	return ""
 }
 
-// find checks that the bridge has a port of the name. what is for the error. An empty
-// name names no port, and any bridge will do.
+// find checks that the bridge has a port with the name. what is for the error. An empty name stands
+// for no port, and is always found.
 func (v *view) find(what, port string) error {
 	if port == "" {
 		return nil
@@ -186,12 +186,12 @@ func (v *view) find(what, port string) error {
 	return refused(what, port+" is not a port of this bridge", portRemedy(what, v.name, port))
 }
 
-// there reports whether frames can go to a port.
+// there reports whether a port can send frames.
 func (v *view) there(p *datapath.Port) bool {
 	return p.Facts&datapath.PortPatch != 0 || v.links[p.Id] != nil
 }
 
-// cables returns the patch cables of the namespace, nil if the bridge has none.
+// cables returns the patch cables of the namespace, or nil if the bridge has none.
 func (v *view) cables() (*datapath.Cables, error) {
 	if !slices.ContainsFunc(v.ports, func(p *datapath.Port) bool { return p.Facts&datapath.PortPatch != 0 }) {
 		return nil, nil

@@ -2,16 +2,16 @@
 
 package bridge
 
-// A Reason says why a frame went no further. The port that the frame came in by counts
-// it by name.
+// A Reason is a reason to drop a frame. The port by which the frame entered counts it under its
+// name.
 type Reason struct {
 	Name string
-	Text string // of a frame: "it ends before its headers do"
-	See  string // the command that shows what decided, or changes it, "" for none
+	Text string // with the frame as "it": "it ends before its headers do"
+	See  string // the command that shows or changes the cause, "" for none
 }
 
-// Reasons are all reasons, in the order of enum drop_reason (bpf/types.h).
-// Trace, help and man pages have their words from here.
+// Reasons are all reasons, in the order of enum drop_reason (bpf/types.h). Trace, help and man
+// pages use these texts.
 var Reasons = []Reason{
 	{"malformed", "it ends before its headers do", ""},
 	{"reserved", "it is to a reserved address, which bridges do not forward, and group-fwd-mask does not allow it", "bridge set --group-fwd-mask"},
@@ -62,7 +62,7 @@ var Reasons = []Reason{
 	{"no-carrier", "its address is static on a port that is down or has no carrier", ""},
 }
 
-// words say why a frame was dropped, by the names of reasons.
+// words has the texts of reasons by their names.
 var words = func() map[string]string {
 	texts := map[string]string{}
 	for _, r := range Reasons {

@@ -10,16 +10,14 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Refreshing follows a device that changed by itself. A change of the bridge looks at
-// all of it anyway. These functions are for callers that hear of the devices.
+// These functions make a bridge follow a device that has changed on its own. Every change of a
+// bridge does that anyway. They are for callers that receive the kernel's messages about devices.
 
-// IsSwitchEnd reports whether a device is the switch's end of a host port, of
-// whatever bridge.
+// IsSwitchEnd reports whether a device is the switch's end of a host port of any bridge.
 func IsSwitchEnd(l netlink.Link) bool { return isSwitchEnd(l) }
 
-// Refresh has a bridge follow its host ports' ends, and the other ends of its veths,
-// that have moved to another namespace or got another address. If everything is as the
-// programs have it, nothing is changed.
+// Refresh updates a bridge if its host ports' ends, or the other ends of its veths, have moved to
+// another namespace or got another address. Otherwise it changes nothing.
 func (s *Switch) Refresh(bridge string) (changed bool, err error) {
 	err = s.each("follow the devices of "+bridge, bridge, func(_ string, b *datapath.Bridge) error {
 		changed = slices.ContainsFunc(datapath.Ports(&b.Config), func(p *datapath.Port) bool {
@@ -35,13 +33,13 @@ func (s *Switch) Refresh(bridge string) (changed bool, err error) {
 	if err != nil || !changed {
 		return false, err
 	}
-	_, err = s.one(setBridge(bridge, nil), nil) // a writer follows host ports before that
+	_, err = s.one(setBridge(bridge, nil), nil) // a writer updates host ports first
 	return err == nil, err
 }
 
-// DelDevices removes the ports of devices by their indexes, whatever their names are by
-// now. With there it removes the ports whose devices are there, or else those whose
-// devices are gone. It returns how many they are.
+// DelDevices removes the ports of devices by their indexes, whatever their present names. With
+// there, it removes the ports whose devices exist, and otherwise those whose devices are gone. It
+// returns their number.
 func (e *Edit) DelDevices(indexes []int, there bool) (n int, err error) {
 	what := "delete ports of " + e.bridge
 	err = e.add(step{what, e.bridge, func(c *draft) error {
@@ -63,9 +61,9 @@ func (e *Edit) DelDevices(indexes []int, there bool) (n int, err error) {
 	return n, err
 }
 
-// RefreshPF has the rules of a bridge follow what they name: ports, which may have got
-// another name or group, and the addresses of devices in parentheses. If those are what
-// the rules were compiled with, nothing is changed. States stay.
+// RefreshPF recompiles a bridge's rules if they refer to ports that have another name or group now,
+// or to devices in parentheses that have other addresses. Otherwise it changes nothing. States
+// stay.
 func (s *Switch) RefreshPF(bridge string) (changed bool, err error) {
 	err = s.each(followPF(bridge), bridge, func(_ string, b *datapath.Bridge) error {
 		changed, err = pfStale(b)
@@ -74,7 +72,7 @@ func (s *Switch) RefreshPF(bridge string) (changed bool, err error) {
 	if err != nil || !changed {
 		return false, err
 	}
-	// a writer follows them before that, and says nothing of errors
+	// a writer updates the rules first, and drops errors
 	err = s.change(followPF(bridge), bridge, func(*draft) error { return nil })
 	return err == nil, err
 }

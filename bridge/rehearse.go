@@ -12,15 +12,15 @@ import (
 	"bascule/datapath"
 )
 
-// A Rehearsal is what changes would make of the bridges of a namespace.
+// A Rehearsal has the results of changes that were only planned.
 type Rehearsal struct {
-	After map[string]*State      // bridges that would be others, as they would be; nil for one that would be gone
+	After map[string]*State      // changed bridges in their next state; nil for one that would be deleted
 	Hosts map[string]PortOptions // the MAC and MTU that interfaces of host ports would get, by name
-	Texts map[string]string      // the descriptions that devices would get, by name
-	More  []Effect               // what no State has
+	Texts map[string]string      // the new descriptions of devices, by name
+	More  []Effect               // effects that no State shows
 }
 
-// An Effect is something that a change would do, and no State has.
+// An Effect is a result of a change that no State shows.
 type Effect struct {
 	Removes bool
 	Bridge  string
@@ -28,9 +28,9 @@ type Effect struct {
 	Detail  string
 }
 
-// Rehearse returns what do would do by this switch. Until do returns, its changes are planned, as far
-// as they are when they are made, and refused for the same reasons; nothing of them is done. Each
-// bridge is changed once at most.
+// Rehearse returns the changes that do would make with this switch. Until do returns, changes are
+// planned in the same way as real ones, and refused for the same reasons, but not made. do may
+// change each bridge once.
 func (s *Switch) Rehearse(do func() error) (*Rehearsal, error) {
 	r := &Rehearsal{After: map[string]*State{}, Hosts: map[string]PortOptions{}, Texts: map[string]string{}}
 	s.rehearsal = r
@@ -42,10 +42,10 @@ func (s *Switch) Rehearse(do func() error) (*Rehearsal, error) {
 	return r, r.cut(s)
 }
 
-// Rehearses reports whether what is asked for is only planned.
+// Rehearses reports whether changes are only planned.
 func (s *Switch) Rehearses() bool { return s.rehearsal != nil }
 
-// rehearse notes that a bridge would have other contents.
+// rehearse records a bridge's next contents.
 func (s *Switch) rehearse(name string, b *datapath.Bridge, change func(*contents)) error {
 	v, err := viewOf(name, b)
 	if err != nil {
@@ -61,7 +61,7 @@ func (s *Switch) rehearse(name string, b *datapath.Bridge, change func(*contents
 	return err
 }
 
-// draft notes what a planned change would make of its bridge.
+// draft records the results of a planned change of a bridge.
 func (r *Rehearsal) draft(name string, c *draft) error {
 	after, err := c.state(name)
 	if err != nil {
@@ -137,7 +137,7 @@ func (c *draft) anchors() (came, went []string, err error) {
 	return came, went, nil
 }
 
-// plansHost notes what the interface of a host port gets.
+// plansHost records the changes of a host port's interface.
 func (c *draft) plansHost(id uint32, o PortOptions) {
 	if c.hosts == nil {
 		c.hosts = map[uint32]PortOptions{}
@@ -145,12 +145,12 @@ func (c *draft) plansHost(id uint32, o PortOptions) {
 	c.hosts[id] = o
 }
 
-// state returns the bridge as it would be once the change is made.
+// state returns the bridge's state after the change.
 func (c *draft) state(name string) (State, error) {
 	next := *c.bridge
 	next.Config = *c.next
 	for id := range c.hosts {
-		if p := datapath.PortAt(&next.Config, id); p != nil { // it may be one that is made
+		if p := datapath.PortAt(&next.Config, id); p != nil { // it may be a new one
 			p.Notes |= datapath.PortHost
 		}
 	}
@@ -180,7 +180,7 @@ func (c *draft) state(name string) (State, error) {
 	gone := func(id uint32) bool { return datapath.PortAt(c.next, id) == nil }
 	all.rules = slices.DeleteFunc(slices.Clone(all.rules), func(r datapath.Rule) bool { return gone(r.Port) })
 	all.bindings = slices.DeleteFunc(slices.Clone(all.bindings), func(e datapath.Binding) bool { return gone(e.Port) })
-	// as followVLANs forgets them
+	// as followVLANs removes them
 	filters := filters(&c.bridge.Config) && filters(c.next)
 	before, after := addressSpaces(&c.bridge.Config, was), addressSpaces(c.next, all.vlans)
 	all.entries = slices.DeleteFunc(slices.Clone(all.entries), func(e datapath.Entry) bool {
@@ -201,7 +201,7 @@ func (c *draft) state(name string) (State, error) {
 	return v.state(all)
 }
 
-// learned notes that learned addresses would be forgotten.
+// learned records that learned addresses would be removed.
 func (r *Rehearsal) learned(bridge string, entries []datapath.Entry) {
 	n := 0
 	for _, e := range entries {
@@ -218,7 +218,8 @@ func (r *Rehearsal) learned(bridge string, entries []datapath.Entry) {
 	}
 }
 
-// rehearseFlush notes what a flush would remove: dynamic entries, pinned ones, or both.
+// rehearseFlush records the entries that a flush would remove: dynamic entries, pinned ones, or
+// both.
 func (s *Switch) rehearseFlush(name string, b *datapath.Bridge, match datapath.Match, m Match) error {
 	v, err := viewOf(name, b)
 	if err != nil {
@@ -241,12 +242,12 @@ func (s *Switch) rehearseFlush(name string, b *datapath.Bridge, match datapath.M
 	})
 }
 
-// cut has the other ends of cables go with those that would.
+// cut removes the other ends of cables whose bridge or port would be deleted.
 func (r *Rehearsal) cut(s *Switch) error {
 	for _, name := range slices.Sorted(maps.Keys(r.After)) {
 		before, err := s.Read(name)
 		if Missing(err) {
-			continue // it would be made
+			continue // it would be added
 		}
 		if err != nil {
 			return err
@@ -273,7 +274,7 @@ func (r *Rehearsal) cut(s *Switch) error {
 	return nil
 }
 
-// without takes a port away, and what refers to it.
+// without removes a port, and all references to it.
 func (s *State) without(port string) {
 	s.Ports = slices.DeleteFunc(s.Ports, func(p Port) bool { return p.Name == port })
 	s.VLANs = slices.DeleteFunc(s.VLANs, func(v PortVLANs) bool { return v.Port == port })

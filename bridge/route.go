@@ -17,13 +17,13 @@ import (
 // routeSetting is the setting that makes a host port a routed one.
 const routeSetting = "route"
 
-// onlyHosts refuses a routed port that is none of a host.
+// onlyHosts refuses a routed port that is not a host port.
 func onlyHosts(what string) error {
 	return refused(what, "only a host port routes, because the host has an interface there", "leave --route out, or make a port with --type host")
 }
 
-// planRoute has a host port that routes get its number among the endpoints of the network
-// namespace, and one that does not give it up. host says whether p is a host port.
+// planRoute gives a host port that routes its number among the endpoints of the network namespace,
+// and takes the number from one that does not route. host reports whether p is a host port.
 func (c *draft) planRoute(what string, p *datapath.Port, host bool) error {
 	if p.Flags&datapath.PortRoute == 0 {
 		if p.Facts&datapath.PortPatch == 0 {
@@ -56,8 +56,8 @@ func (c *draft) planRoute(what string, p *datapath.Port, host bool) error {
 	return nil
 }
 
-// routeWords say why a packet for a routed host port is left to the host's network stack.
-// They go with the words of [datapath.Routes], by which the packets are counted.
+// routeWords are the reasons why a packet for a routed host port is left to the host's network
+// stack. The keys are the words of [datapath.Routes], by which the packets are counted.
 var routeWords = map[string]string{
 	"other":     "the switch knows no interface of the host with this address there; 'bascule bridge set' has it look anew",
 	"away":      "the host's interface has gone, or is not in the switch's network namespace",
@@ -81,8 +81,8 @@ var routeWords = map[string]string{
 	"taken":     "the host's interface is down, has no carrier, or belongs to another device: a bridge, a bond",
 }
 
-// RouteReasons are what becomes of packets for a routed host port, by the words of
-// [datapath.Routes]: the first is those that the datapath has routed.
+// RouteReasons returns the results of packets for a routed host port, by the words of
+// [datapath.Routes]. The first is for packets that the datapath has routed.
 func RouteReasons() (list []Reason) {
 	for _, word := range datapath.Routes() {
 		text, ok := routeWords[word]
@@ -94,12 +94,12 @@ func RouteReasons() (list []Reason) {
 	return list
 }
 
-// routeHops is how many routed ports a trace follows. The datapath follows as many bridges.
+// routeHops is the maximum number of routed ports in a trace, the same as of bridges in the
+// datapath.
 const routeHops = 32
 
-// route tells what becomes of a frame that leaves by a routed host port. If the datapath
-// routes it, the trace of the bridge that it goes on in follows. ok is false if the frame is
-// left to the host.
+// route traces a frame that leaves by a routed host port. If the datapath routes it, the trace
+// continues in the bridge that it enters. ok is false if the frame is left to the host.
 func (e *explainer) route() (t Trace, ok bool, err error) {
 	if e.t.Route == 0 {
 		return t, false, nil
@@ -125,7 +125,7 @@ func (e *explainer) route() (t Trace, ok bool, err error) {
 	if err != nil {
 		return t, false, err
 	}
-	if hop && e.t.Out == 0 { // rules have seen it go out of the host
+	if hop && e.t.Out == 0 { // rules have evaluated it as it left the host
 		e.say("send", "by %s, without rules about it", by)
 		return Trace{e.steps, "forwarded", []string{by}}, true, nil
 	}
@@ -140,7 +140,7 @@ func (e *explainer) route() (t Trace, ok bool, err error) {
 	}
 	ports := datapath.Ports(&b.Config)
 	i := slices.IndexFunc(ports, func(p *datapath.Port) bool { return p.Endpoint == endpoint })
-	if i < 0 { // it has gone at this moment
+	if i < 0 { // it is being removed
 		return Trace{e.steps, "dropped: no-peer", []string{}}, true, nil
 	}
 	p := ports[i]
@@ -160,7 +160,7 @@ func (e *explainer) route() (t Trace, ok bool, err error) {
 	return t, true, nil
 }
 
-// device is the name of a device of the host.
+// device returns the name of a device of the host.
 func (e *explainer) device(index uint32) string {
 	if l := e.devices[int(index)]; l != nil {
 		return l.Attrs().Name
@@ -168,8 +168,8 @@ func (e *explainer) device(index uint32) string {
 	return fmt.Sprintf("the interface with index %d", index)
 }
 
-// routedFrame is a frame as it is when the datapath has routed it: with other addresses and
-// one less to live, without a tag and without what fills it.
+// routedFrame returns a frame as the datapath sends it after routing: with other MAC addresses, a
+// decremented TTL, and without tag and padding.
 func routedFrame(frame []byte, t *datapath.Traced) []byte {
 	const header, tag = 14, 4
 	dst, src := datapath.WordMAC(t.RouteDst), datapath.WordMAC(t.RouteSrc)

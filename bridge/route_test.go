@@ -11,7 +11,7 @@ import (
 	"bascule/datapath"
 )
 
-// Each reason for which a packet is left to the host has words, and no other.
+// Each reason to leave a packet to the host has a text, and there are no others.
 func TestRouteWords(t *testing.T) {
 	want := slices.Sorted(slices.Values(datapath.Routes()[1:]))
 	if got := slices.Sorted(maps.Keys(routeWords)); !slices.Equal(got, want) {
@@ -22,7 +22,7 @@ func TestRouteWords(t *testing.T) {
 	}
 }
 
-// A frame that is routed has other addresses and one less to live, and nothing behind it.
+// A routed frame has other MAC addresses, a decremented TTL, and no padding.
 func TestRoutedFrame(t *testing.T) {
 	traced := new(datapath.Traced)
 	traced.RouteDst, traced.RouteSrc = datapath.MACWord([6]byte{2, 0, 0, 0, 0, 1}), datapath.MACWord([6]byte{2, 0, 0, 0, 0, 2})

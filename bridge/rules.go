@@ -18,21 +18,20 @@ import (
 // A PortRule is a MAC rule of a port.
 type PortRule struct {
 	Bridge string
-	Number int       // among the rules of its port, from 1, in the order in which they are tried
-	Rule   rule.Rule // its Port has the name that the port has now
-	Frames uint64    // frames that the rule has matched, whatever became of them
+	Number int       // among the rules of its port, from 1, in the order of evaluation
+	Rule   rule.Rule // its Port is the port's present name
+	Frames uint64    // frames that matched the rule, whatever happened to them
 	Bytes  uint64    // of these frames
 }
 
 // MaxRules is the number of rules that a bridge can have.
 const MaxRules = datapath.MaxRules
 
-// maxRuleFile is the size of the largest file of rules, in bytes: four times
-// that of MaxRules of the longest rules.
+// maxRuleFile is the maximum size of a file of rules in bytes, four times the size of MaxRules of
+// the longest rules.
 const maxRuleFile = MaxRules * 1024
 
-// ParseRule reads a rule of a port from the words of a command line. The error
-// is a *[UsageError].
+// ParseRule parses a port's rule from the words of a command line. The error is a *[UsageError].
 func ParseRule(words []string, port string) (rule.Rule, error) {
 	r, err := rule.ParseRule(words, port)
 	if err != nil {
@@ -41,9 +40,8 @@ func ParseRule(words []string, port string) (rule.Rule, error) {
 	return r, nil
 }
 
-// Rules returns the rules of a port, in the order in which they are tried. If the port
-// is "", it returns those of the bridge; if the bridge is "", those of all bridges, by
-// bridge.
+// Rules returns the rules of a port, in the order of evaluation. If port is "", it returns the
+// rules of the bridge; if bridge is "", it returns the rules of all bridges, by bridge.
 func (s *Switch) Rules(bridge, port string) (list []PortRule, err error) {
 	list = []PortRule{}
 	err = s.each(showWhat("the rules", bridge), bridge, func(name string, b *datapath.Bridge) error {
@@ -76,8 +74,7 @@ func (s *Switch) Rules(bridge, port string) (list []PortRule, err error) {
 	return list, err
 }
 
-// AddRule adds a rule behind those that are there. The notes tell of things that may
-// not be meant.
+// AddRule appends a rule to the present ones. The notes are about things that may not be intended.
 func (s *Switch) AddRule(bridge string, r rule.Rule) (notes []string, err error) {
 	what := "add a rule to port " + r.Port + " of " + bridge
 	return s.one(changeRules(what, bridge, func(c *draft, list []datapath.Rule) ([]datapath.Rule, error) {
@@ -90,7 +87,7 @@ func (s *Switch) AddRule(bridge string, r rule.Rule) (notes []string, err error)
 	}), nil)
 }
 
-// DelRule removes the first rule that is the same as r.
+// DelRule removes the first rule that is equal to r.
 func (s *Switch) DelRule(bridge string, r rule.Rule) error {
 	what := "delete a rule of port " + r.Port + " of " + bridge
 	_, err := s.one(changeRules(what, bridge, func(c *draft, list []datapath.Rule) ([]datapath.Rule, error) {
@@ -109,8 +106,7 @@ func (s *Switch) DelRule(bridge string, r rule.Rule) error {
 	return err
 }
 
-// FlushRules removes the rules of a port, or of a bridge where the port is "",
-// and returns how many.
+// FlushRules removes the rules of a port, or of a bridge if port is "", and returns their number.
 func (s *Switch) FlushRules(bridge, port string) (n int, err error) {
 	what := "flush the rules of " + bridge
 	_, err = s.one(changeRules(what, bridge, func(c *draft, list []datapath.Rule) ([]datapath.Rule, error) {
@@ -121,9 +117,9 @@ func (s *Switch) FlushRules(bridge, port string) (n int, err error) {
 	return n, err
 }
 
-// LoadRules puts the rules of a file in the place of all rules of a bridge, or of one
-// port. It loads all or nothing. Mistakes in the file's text are in an error that is a
-// [rule.Errors]. The notes tell of things that may not be meant.
+// LoadRules replaces all rules of a bridge, or of one port, by the rules of a file. It loads all or
+// none. Mistakes in the text are returned as [rule.Errors]. The notes are about things that may not
+// be intended.
 func (s *Switch) LoadRules(bridge, port, name string, file io.Reader) (notes []string, err error) {
 	return s.one(loadRules(bridge, port, name, file))
 }
@@ -178,7 +174,7 @@ func badRules(what string, err error) error {
 	return because(refused(what, err.Error(), "nothing was changed"), err)
 }
 
-// maxNotes is how many notes tell of rules that no frame can match.
+// maxNotes is the maximum number of notes about rules that no frame can match.
 const maxNotes = 3
 
 func neverNotes(rules []rule.Rule) (notes []string) {
@@ -214,13 +210,13 @@ func changeRules(what, bridge string, plan func(*draft, []datapath.Rule) ([]data
 			return refused(what, fmt.Sprintf("it would have %d rules, and no bridge can have more than %d", len(list), MaxRules), "flush some, or give rules that match more")
 		}
 		if !slices.EqualFunc(were, list, sameRule) {
-			c.tables.Rules = append([]datapath.Rule{}, list...) // no rules are not nil
+			c.tables.Rules = append([]datapath.Rule{}, list...) // not nil, even without rules
 		}
 		return nil
 	}}
 }
 
-// rules returns the bridge's rules as the change has them so far.
+// rules returns the bridge's rules as planned so far.
 func (c *draft) rules() ([]datapath.Rule, error) {
 	if c.tables.Rules != nil {
 		return c.tables.Rules, nil
@@ -229,15 +225,13 @@ func (c *draft) rules() ([]datapath.Rule, error) {
 	return slices.DeleteFunc(list, func(r datapath.Rule) bool { return datapath.PortAt(c.next, r.Port) == nil }), err
 }
 
-// sameRule reports whether two rules are the same one. It does not look at the
-// names of their ports.
+// sameRule reports whether two rules are the same, regardless of the names of their ports.
 func sameRule(a, b datapath.Rule) bool {
 	a.Rule.Port, b.Rule.Port = "", ""
 	return a.Port == b.Port && a.Rule.String() == b.Rule.String()
 }
 
-// without returns the rules of a list that are not those of the port. If the port is
-// "", it returns none.
+// without returns the rules of a list without the port's. If port is "", it returns none.
 func without(c *draft, list []datapath.Rule, what, bridge, port string) ([]datapath.Rule, error) {
 	if port == "" {
 		return nil, nil
@@ -255,13 +249,12 @@ func without(c *draft, list []datapath.Rule, what, bridge, port string) ([]datap
 	return kept, nil
 }
 
-// maxMissing is how many lines that name no port are told of: as many as rule.ParseFile
-// tells of others.
+// maxMissing is the maximum number of lines with missing ports in an error, the same as for other
+// errors of rule.ParseFile.
 const maxMissing = 10
 
-// missingPorts returns an error for each rule of a text whose port is missing.
-// The rules are those that the text was read as, one for each line that is not
-// blank or a comment.
+// missingPorts returns an error for each rule of a text whose port is missing. rules are the parsed
+// text: one for each line that is neither blank nor a comment.
 func missingPorts(name, text string, rules []rule.Rule, missing map[string]bool, bridge string) error {
 	var list rule.Errors
 	n := 0
@@ -280,12 +273,12 @@ func missingPorts(name, text string, rules []rule.Rule, missing map[string]bool,
 		}
 	}
 	if list == nil {
-		return errors.New("a rule's port is missing") // the rules are not of that text
+		return errors.New("a rule's port is missing") // the rules do not belong to that text
 	}
 	return list
 }
 
-// portColumn returns where the port of a rule is: the first word after "on".
+// portColumn returns the column of a rule's port: the first word after "on".
 func portColumn(line, port string) int {
 	at, on := 0, false
 	for _, word := range strings.Fields(line) {

@@ -10,7 +10,7 @@ import (
 	"bascule/rule"
 )
 
-// Rules of ports that are missing are told with their places.
+// Errors about rules of missing ports have their places.
 func TestMissingPorts(t *testing.T) {
 	const text = "# on p9\n\npass on p1\r\n\tblock in  on p9 src 02:00:00:00:00:01\n  # more\nrule pass on on tag on\nblock on p9 # on p9"
 	rules, err := rule.ParseFile("f", strings.NewReader(text), "")
@@ -34,7 +34,7 @@ func TestMissingPorts(t *testing.T) {
 	}
 }
 
-// Of many rules that match nothing some are told, and how many more there are.
+// If many rules match nothing, notes report some of them, and the number of the others.
 func TestNeverNotes(t *testing.T) {
 	for _, c := range []struct{ rules, notes int }{{0, 0}, {1, 1}, {3, 3}, {4, 4}, {100, 4}} {
 		text := "pass on p1\n" + strings.Repeat("block on p1 src ff:ff:ff:ff:ff:ff\n", c.rules)

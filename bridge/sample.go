@@ -10,37 +10,36 @@ import (
 	"bascule/datapath"
 )
 
-// MaxSampleRate is the largest number of frames of which one is sampled.
+// MaxSampleRate is the maximum sampling rate: one frame in so many.
 const MaxSampleRate = 1 << 24
 
-// MaxSampleDrops is how many dropped frames a CPU tells of in a second, at most.
+// MaxSampleDrops is the maximum number of dropped frames that a CPU reports in a second.
 const MaxSampleDrops = uint32(datapath.SampleLog) / 2
 
-// SampleOptions choose what is sampled.
+// SampleOptions choose which frames are sampled.
 type SampleOptions struct {
-	Rate  uint32 // one frame of so many, 1 to MaxSampleRate
-	Drops uint32 // dropped frames that each CPU tells of in a second, 0 to MaxSampleDrops
+	Rate  uint32 // one frame in so many, 1 to MaxSampleRate
+	Drops uint32 // dropped frames that each CPU reports in a second, 0 to MaxSampleDrops
 }
 
-// A SampledFrame is a frame that was sampled. Its ports are by index: that of the port's
-// device, or, for a patch port, PatchIndex and the number of the cable's end.
+// A SampledFrame is a sampled frame. Its ports are identified by the index of their device or, for
+// a patch port, by PatchIndex plus the number of the cable's end.
 type SampledFrame struct {
-	In, Out uint32 // ports that it came in and leaves by; 0 where there is none, or it has left
-	Flood   bool   // it leaves by several
-	Reason  string // why it goes nowhere; "" with neither Out nor Flood: it is for the switch
-	VLAN    uint16 // that it is in; 0 for none
+	In, Out uint32 // ports by which it enters and leaves; 0 if there is none, or it has been removed
+	Flood   bool   // it leaves by several ports
+	Reason  string // why it is dropped; "" with neither Out nor Flood: it is for the switch
+	VLAN    uint16 // its VLAN; 0 for none
 	Length  int    // bytes of the frame
 	Data    []byte // its first bytes, with its tags
 }
 
-// PatchIndex is above the index of any device that hosts make; patch ports have theirs from
-// there.
+// PatchIndex is above all indexes of devices. The indexes of patch ports begin there.
 const PatchIndex = 0xf00000
 
-// Sampled has the samples of a while.
+// Sampled has the samples of an interval.
 type Sampled struct {
-	Flows, Drops []SampledFrame // frames that came in; frames that were dropped
-	Missed       uint64         // samples of flows that came faster than they were read
+	Flows, Drops []SampledFrame // frames that entered; frames that were dropped
+	Missed       uint64         // samples of flows that were lost because they came too fast
 }
 
 // A Sampler reads samples of a bridge's frames.
@@ -50,18 +49,18 @@ type Sampler struct {
 	b     *datapath.Bridge
 	log   *datapath.Samples
 	stop  func() error
-	ports map[uint32]*sampledPort // by id, also of those that have left
+	ports map[uint32]*sampledPort // by id, including ports that have left
 }
 
 type sampledPort struct {
 	index uint32
 	port  datapath.Port
-	base  datapath.Stats // when sampling began
+	base  datapath.Stats // at the start of sampling
 }
 
-// Sample has frames of a bridge sampled until the sampler is closed, or its process ends. A
-// bridge has one sampler at a time. Nothing waits for it. The error is a *[UsageError] where
-// an option is out of range.
+// Sample samples frames of a bridge until the sampler is closed, or its process ends. A bridge has
+// one sampler at a time. Frames never wait for it. The error is a *[UsageError] if an option is out
+// of range.
 func (s *Switch) Sample(bridge string, o SampleOptions) (*Sampler, error) {
 	if o.Rate < 1 || o.Rate > MaxSampleRate {
 		return nil, usagef(fmt.Sprintf("sampling rate %d", o.Rate), "out of range; give 1 to %d", MaxSampleRate)
@@ -83,10 +82,10 @@ func (s *Switch) Sample(bridge string, o SampleOptions) (*Sampler, error) {
 	return m, nil
 }
 
-// errOtherBridge says that a bridge was deleted and made anew.
+// errOtherBridge means that a bridge was deleted and added again.
 var errOtherBridge = errors.New("it has been made anew")
 
-// adopt learns the bridge's ports as they are now.
+// adopt reads the bridge's present ports.
 func (m *Sampler) adopt() error {
 	return m.s.each("sample the frames of bridge "+m.name, m.name, func(name string, b *datapath.Bridge) error {
 		first := m.b == nil
@@ -108,7 +107,7 @@ func (m *Sampler) adopt() error {
 			known := m.ports[p.Id]
 			if known == nil {
 				known = &sampledPort{}
-				if first { // what a later one has counted, it has counted since it came
+				if first { // all counts of a port that came later are since it came
 					if known.base, err = b.PortStats(p); err != nil {
 						return err
 					}
@@ -128,8 +127,8 @@ func (m *Sampler) adopt() error {
 	})
 }
 
-// Read returns what was sampled since the last call. The error is one of fs.ErrNotExist
-// where the bridge has gone.
+// Read returns the samples since the last call. The error is an fs.ErrNotExist if the bridge is
+// gone.
 func (m *Sampler) Read() (d Sampled, err error) {
 	if !m.b.Current() {
 		if err := m.adopt(); err != nil {
@@ -174,8 +173,8 @@ func (m *Sampler) Read() (d Sampled, err error) {
 	return d, nil
 }
 
-// Counts returns how many frames have come in by the port of an index since sampling began,
-// or since the port came, and how many of all were dropped there.
+// Counts returns the number of frames that entered by the port with an index since sampling began,
+// or since the port was added, and the number of all frames dropped there.
 func (m *Sampler) Counts(index uint32) (frames, drops uint64, err error) {
 	for id, p := range m.ports {
 		if p.index != index || index == 0 {
@@ -193,7 +192,7 @@ func (m *Sampler) Counts(index uint32) (frames, drops uint64, err error) {
 	return frames, drops, nil
 }
 
-// Close ends the sampling.
+// Close stops sampling.
 func (m *Sampler) Close() error {
 	if m.log != nil {
 		m.log.Close()

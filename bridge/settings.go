@@ -19,27 +19,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Setting is one thing that a bridge or a port can be told. The tables
-// BridgeSettings and PortSettings are the only place where a setting is
-// defined: flags, help, man pages, completion and validation come from them.
+// A Setting is an option of a bridge or a port. The tables BridgeSettings and PortSettings are the
+// only place where settings are defined: flags, help, man pages, completion and validation come
+// from them.
 type Setting[T any] struct {
 	Name    string // as on the command line, without dashes
-	Value   string // what the value looks like: OnOff, "N", "LIST", "TIME"
+	Value   string // form of the value: OnOff, "N", "LIST", "TIME"
 	Default string // the value of a new object
 	Help    string // one line
 	parse   func(*T, string) error
 	format  func(T) string
 }
 
-// OnOff is the Value of settings that are switches: on or off, and on when
-// the flag is given alone.
+// OnOff is the Value of settings that are switches: on or off, and on if the flag has no value.
 const OnOff = "on|off"
 
 // PortName is the Value of settings that are the name of a port, or none.
 const PortName = "PORT"
 
-// Words returns the words that the value can be, without numbers and the like:
-// the words of Value that are not all in capitals, and the default.
+// Words returns the possible words of the value, without numbers and similar values: the words of Value
+// that are not in capitals, and the default.
 func (s Setting[T]) Words() (words []string) {
 	for word := range strings.SplitSeq(s.Value, "|") {
 		if strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
@@ -60,8 +59,8 @@ func (s Setting[T]) Set(config *T, value string) error {
 	return nil
 }
 
-// CheckPortSetting refuses what is no setting of a port, or no value of it: words of a file, or
-// of another program, that come from outside.
+// CheckPortSetting refuses an unknown setting of a port, or a value that the setting does not
+// accept, for input from files or other programs.
 func CheckPortSetting(name, value string) error {
 	for _, s := range PortSettings {
 		if s.Name == name {
@@ -74,7 +73,7 @@ func CheckPortSetting(name, value string) error {
 	return fmt.Errorf("%.40q is not a setting of a port; see 'bascule port set --help'", name)
 }
 
-// Format returns the setting's value in config, as Set takes it.
+// Format returns the setting's value in config, in the form that Set accepts.
 func (s Setting[T]) Format(config T) string { return s.format(config) }
 
 // A Change is one setting's new value, as given on the command line.
@@ -85,28 +84,28 @@ type Change struct {
 
 // BridgeConfig has the settings of a bridge.
 type BridgeConfig struct {
-	Ageing       time.Duration // after this time an address that was not heard is unknown again
-	FDBMax       uint32        // most dynamic entries
+	Ageing       time.Duration // time without frames after which an address is forgotten
+	FDBMax       uint32        // maximum number of dynamic entries
 	GroupFwdMask uint16        // bit X set: frames to 01:80:C2:00:00:0X are forwarded
 
-	MAC [6]byte // the bridge's address; zero is the one that it gets by itself
+	MAC [6]byte // the bridge's address; zero for the default one
 
 	VLANFiltering bool   // ports have VLANs, and frames stay in theirs
 	DefaultPVID   uint16 // VLAN of a new port's frames without a tag, 0 for none
 	VLANProtocol  uint16 // EtherType of the bridge's own tags: 0x8100 or 0x88a8
-	QinQ          bool   // frames with a second tag are taken
+	QinQ          bool   // frames with a second tag are accepted
 	VLANStats     bool   // frames are counted by VLAN
 
-	MoveMax       uint32 // moves of one address a second, 0 for no limit
-	DHCPGuard     bool   // messages of DHCP servers come from trusted ports alone
-	RAGuard       bool   // advertisements of IPv6 routers come from trusted ports alone
+	MoveMax       uint32 // moves of an address per second, 0 for no limit
+	DHCPGuard     bool   // only trusted ports may send messages of DHCP servers
+	RAGuard       bool   // only trusted ports may send advertisements of IPv6 routers
 	NeighSuppress bool   // the switch answers ARP and ND for bound addresses
-	PFPorts       string // the ports that pf judges: PFAll, PFHost or PFStation
+	PFPorts       string // the ports that pf filters: PFAll, PFHost or PFStation
 
 	STP             string        // spanning tree: STPOff, STPClassic or STPRapid
-	STPPriority     uint16        // of the bridge's identifier, a multiple of 4096; the least becomes root
-	STPHello        time.Duration // between BPDUs, whole seconds as the next two
-	STPMaxAge       time.Duration // how long news of the root is good for
+	STPPriority     uint16        // of the bridge's identifier, a multiple of 4096; the lowest becomes root
+	STPHello        time.Duration // between BPDUs, in whole seconds like the next two
+	STPMaxAge       time.Duration // lifetime of information about the root
 	STPForwardDelay time.Duration // in the states between discarding and forwarding
 }
 
@@ -117,10 +116,10 @@ const (
 	STPRapid   = "rstp" // IEEE 802.1D-2004 clause 17
 )
 
-// The ports that pf judges.
+// The ports that pf filters.
 const (
 	PFAll     = "all"
-	PFHost    = "host"    // host ports alone, as a router's file means it
+	PFHost    = "host"    // only host ports, as for a router's file
 	PFStation = "station" // all others
 )
 
@@ -280,7 +279,7 @@ var BridgeSettings = []Setting[BridgeConfig]{
 	stpTime("stp-forward-delay", "15s", "wait this long before learning, and again before forwarding", 4, 30, func(c *BridgeConfig) *time.Duration { return &c.STPForwardDelay }),
 }
 
-// AddressGiven returns the address that the bridge was given, Auto for none.
+// AddressGiven returns the address that was set for the bridge, or Auto if none was.
 func (c BridgeConfig) AddressGiven() string {
 	if c.MAC == [6]byte{} {
 		return Auto
@@ -298,8 +297,8 @@ var pfPortsNumbers = map[string]uint8{
 	PFAll: datapath.PFPortsAll, PFHost: datapath.PFPortsHost, PFStation: datapath.PFPortsStation,
 }
 
-// stpTime is a time of spanning tree in whole seconds (IEEE 802.1D-2004 table
-// 17-1).
+// stpTime returns a setting that is a time of spanning tree, in whole seconds (IEEE 802.1D-2004
+// table 17-1).
 func stpTime(name, def, help string, lo, hi int, field func(*BridgeConfig) *time.Duration) Setting[BridgeConfig] {
 	return Setting[BridgeConfig]{
 		Name: name, Value: "TIME", Default: def, Help: fmt.Sprintf("%s, %ds to %ds; %s", help, lo, hi, bareSeconds),
@@ -314,8 +313,7 @@ func stpTime(name, def, help string, lo, hi int, field func(*BridgeConfig) *time
 	}
 }
 
-// check says whether the settings go together; what names their bridge in
-// errors.
+// check checks whether the settings are compatible; what names their bridge in errors.
 func (c BridgeConfig) check(what string) error {
 	most, least := 2*(c.STPForwardDelay-time.Second), 2*(c.STPHello+time.Second)
 	switch {
@@ -335,67 +333,67 @@ type PortConfig struct {
 	Discover       bool    // unknown unicast floods reach the port
 	MulticastFlood bool    // multicast floods reach the port
 	BroadcastFlood bool    // broadcasts reach the port
-	Hairpin        bool    // a frame may leave by the port it came in by
-	Protected      Domains // two ports that share a domain never talk
-	FDBMax         uint32  // most dynamic entries of the port, 0 for no limit of its own
+	Hairpin        bool    // a frame may leave by the port by which it entered
+	Protected      Domains // ports that share a domain do not reach each other
+	FDBMax         uint32  // maximum number of the port's dynamic entries, 0 for no limit of its own
 	FDBFull        string  // the fate of frames from an address above FDBMax: FullFlood or FullDrop
-	Locked         bool    // frames are taken only from addresses that the FDB has on the port
+	Locked         bool    // only frames from addresses with an entry on the port are accepted
 	MAB            bool    // other addresses get locked entries in the FDB
-	Admit          string  // the frames that the port takes, by tag: AdmitAll, AdmitTagged or AdmitUntagged
+	Admit          string  // the frames that the port accepts, by tag: AdmitAll, AdmitTagged or AdmitUntagged
 	Backup         string  // port that takes this port's frames while it has no carrier, "" for none
-	BlockNonIP     bool    // nothing but IPv4, IPv6, ARP and RARP passes, in or out
-	SourceGuard    bool    // IP, ARP and ND must not lie about bound addresses
+	BlockNonIP     bool    // only IPv4, IPv6, ARP and RARP pass, in either direction
+	SourceGuard    bool    // IP, ARP and ND must agree with the bindings
 	Trusted        bool    // DHCP servers and routers may be behind the port
-	Route          bool    // of a host port: the datapath routes what the host would
+	Route          bool    // for a host port: the datapath routes in place of the host
 	LoopGuard      LoopGuard
-	Storm          [3]StormLimit // of broadcast, multicast, unknown unicast that comes in
-	Rate           [2]RateLimit  // of all that comes in, and of all that leaves
+	Storm          [3]StormLimit // of received broadcast, multicast and unknown unicast
+	Rate           [2]RateLimit  // of all received frames, and of all sent ones
 
-	STPCost         uint32 // of the way to the root by the port, 0 by its speed
-	STPPriority     uint8  // of the port's identifier, a multiple of 16; the least is preferred
+	STPCost         uint32 // of the path to the root by the port, 0 for a value by its speed
+	STPPriority     uint8  // of the port's identifier, a multiple of 16; the lowest is preferred
 	STPEdge         string // Auto, On or Off: no bridge is behind the port
-	STPPointToPoint string // Auto, On or Off: one bridge at most is behind it
-	BPDUGuard       bool   // a BPDU that comes in shuts the port
-	BPDUFilter      bool   // the port sends no BPDUs, and ignores those that come in
-	RootGuard       bool   // the port takes no better root
+	STPPointToPoint string // Auto, On or Off: at most one bridge is behind it
+	BPDUGuard       bool   // a received BPDU shuts the port
+	BPDUFilter      bool   // the port sends no BPDUs, and ignores received ones
+	RootGuard       bool   // the port accepts no better root
 }
 
-// The values of settings that the switch finds out unless somebody says them.
+// The values of settings that the switch determines by default.
 const (
 	Auto = "auto"
 	On   = "on"
 	Off  = "off"
 )
 
-// The fates of frames from an address that a port has no room for.
+// The fates of frames from an address that exceeds a port's limit.
 const (
 	FullFlood = "flood" // they are forwarded; the address is not learned
 	FullDrop  = "drop"
 )
 
-// The frames that a port takes where VLANs are filtered (IEEE 802.1Q-2022 6.9).
+// The frames that a port accepts if the bridge filters VLANs (IEEE 802.1Q-2022 6.9).
 const (
 	AdmitAll      = "all"
 	AdmitTagged   = "tagged"   // with the tag of a VLAN
-	AdmitUntagged = "untagged" // without a tag, or with a priority alone
+	AdmitUntagged = "untagged" // without a tag, or with a priority tag
 )
 
-// LoopGuard is the action when the switch's own frames come back by a port.
+// LoopGuard is the action when a port receives the switch's own frames.
 type LoopGuard struct {
-	On    bool          // events tell of it
-	Block time.Duration // for so long the port takes no frame; 0: events only tell of it
+	On    bool          // events report it
+	Block time.Duration // how long the port accepts no frames; 0: only events
 }
 
-// StormLimit is the most of a kind of flood that may come in by a port.
+// StormLimit is the limit of a kind of flood that a port receives.
 type StormLimit struct {
-	Rate     uint32 // a second, 0 for no limit
-	Kilobits bool   // Rate is in 1000 bits; else in frames
+	Rate     uint32 // per second, 0 for no limit
+	Kilobits bool   // Rate is in units of 1000 bits, otherwise in frames
 }
 
-// RateLimit is the most of all frames that may come in by a port, or leave by it.
+// RateLimit is the limit of all frames that a port receives, or sends.
 type RateLimit struct {
 	StormLimit
-	Burst uint32 // what passes at once, in bytes, or in frames; 0 for what passes in a quarter of a second
+	Burst uint32 // what passes at once, in bytes or frames; 0 for the amount of a quarter of a second
 }
 
 const loopGuard = "loop-guard" // the setting's name
@@ -540,7 +538,7 @@ var PortSettings = []Setting[PortConfig]{
 	onOff("root-guard", false, "accept no better root from the port", func(c *PortConfig) *bool { return &c.RootGuard }),
 }
 
-// String prints the guard as its setting takes it.
+// String formats the guard as its setting accepts it.
 func (g LoopGuard) String() string {
 	switch {
 	case !g.On:
@@ -589,8 +587,8 @@ var rateUnits = []struct {
 
 const rateExample = "one such as 100mbit or 5000pps (1kbit to 4294gbit, 1pps to 4294967295pps), or none"
 
-// ParseStormLimit reads a rate a second: frames, "500" or "500pps", or bits,
-// "64kbit", "10mbit", "1gbit"; "none" is no limit.
+// ParseStormLimit parses a rate per second: frames, "500" or "500pps", or bits, "64kbit", "10mbit",
+// "1gbit"; "none" is no limit.
 func ParseStormLimit(s string) (StormLimit, error) {
 	if s == noStorm {
 		return StormLimit{}, nil
@@ -615,8 +613,7 @@ func ParseStormLimit(s string) (StormLimit, error) {
 	return StormLimit{Rate: uint32(n * factor), Kilobits: kilobits}, nil
 }
 
-// String prints the limit as ParseStormLimit takes it, in the largest unit that
-// is exact.
+// String formats the limit as ParseStormLimit accepts it, in the largest unit that is exact.
 func (l StormLimit) String() string {
 	if l.Rate == 0 {
 		return noStorm
@@ -629,7 +626,7 @@ func (l StormLimit) String() string {
 	panic("a unit of 1 is in the table")
 }
 
-// The settings that limit all that comes in by a port, and all that leaves by it.
+// The settings that limit all frames that a port receives, and all that it sends.
 const (
 	RateIn  = "rate-in"
 	RateOut = "rate-out"
@@ -647,23 +644,23 @@ func rateLimit(name, verb string, way int) Setting[PortConfig] {
 	}
 }
 
-// MaxBurst is the time that a limit's burst may take at its rate: a longer one would be no limit
-// for as long.
+// MaxBurst is the time that a limit's burst may take at its rate: a longer burst would suspend the
+// limit for as long.
 const MaxBurst = time.Minute
 
-// MinBurst is the least burst of a limit in bits, in bytes: a frame of Ethernet. A lesser one
-// would let a frame pass as well, and the next ones wait for it.
+// MinBurst is the minimum burst of a limit in bits, in bytes: an Ethernet frame. A smaller burst
+// would also let a frame pass, and delay the next ones.
 const MinBurst = 1514
 
-// burstUnits are the units of a burst in bytes, as tc(8) has them.
+// burstUnits are the units of a burst in bytes, as in tc(8).
 var burstUnits = []struct {
 	suffix string
 	factor uint64
 }{{"mb", 1 << 20}, {"kb", 1 << 10}, {"", 1}}
 
-// ParseRateLimit reads a limit as [ParseStormLimit] does, with a burst behind a colon: in bytes,
-// "64kb", "4mb" or "65536", or in frames where the rate is in frames. The rate must have a unit: people
-// think of bits here.
+// ParseRateLimit parses a limit as [ParseStormLimit] does, with a burst after a colon: in bytes,
+// "64kb", "4mb" or "65536", or in frames if the rate is in frames. The rate must have a unit,
+// because users expect bits here.
 func ParseRateLimit(s string) (RateLimit, error) {
 	rate, burst, with := strings.Cut(s, ":")
 	l, err := ParseStormLimit(rate)
@@ -699,8 +696,8 @@ func ParseRateLimit(s string) (RateLimit, error) {
 	return RateLimit{l, uint32(n * factor)}, nil
 }
 
-// UsualBurst is the burst of a limit that has none of its own (RATE_BURST of bpf/rate.h), in bytes
-// or in frames.
+// UsualBurst returns the default burst of a limit (RATE_BURST of bpf/rate.h), in bytes or in
+// frames.
 func (l RateLimit) UsualBurst() uint64 {
 	if l.Kilobits {
 		return max(uint64(l.Rate)*1000/8/4, 65536)
@@ -708,7 +705,7 @@ func (l RateLimit) UsualBurst() uint64 {
 	return max(uint64(l.Rate)/4, 64)
 }
 
-// MostBurst is the largest burst that a limit of this rate can have, in bytes or in frames.
+// MostBurst returns the maximum burst of a limit with this rate, in bytes or in frames.
 func (l RateLimit) MostBurst() uint64 {
 	n := uint64(l.Rate) * uint64(MaxBurst/time.Second)
 	if l.Kilobits {
@@ -717,7 +714,7 @@ func (l RateLimit) MostBurst() uint64 {
 	return min(n, math.MaxUint32)
 }
 
-// String prints the limit as ParseRateLimit takes it.
+// String formats the limit as ParseRateLimit accepts it.
 func (l RateLimit) String() string {
 	if l.Burst == 0 {
 		return l.StormLimit.String()
@@ -730,14 +727,13 @@ func (l RateLimit) String() string {
 	return l.StormLimit.String() + ":" + strconv.FormatUint(uint64(l.Burst), 10)
 }
 
-// The settings that say which protected domains a port is in; IsolatedSetting
-// is of IsolatedDomain alone.
+// The settings for the protected domains of a port; IsolatedSetting is for IsolatedDomain only.
 const (
 	IsolatedSetting  = "isolated"
 	ProtectedSetting = "protected"
 )
 
-// IsolatedDomain is protected domain 1, which Linux's bridge has as `isolated`.
+// IsolatedDomain is protected domain 1, which is `isolated` in Linux's bridge.
 const IsolatedDomain Domains = 1 << 1
 
 // Isolated reports whether the port is in protected domain 1.
@@ -746,7 +742,7 @@ func (c PortConfig) Isolated() bool { return c.Protected&IsolatedDomain != 0 }
 // Domains is a set of protected domains; bit N stands for domain N, 1 to 31.
 type Domains uint32
 
-// ParseDomains reads a list of domains, "1,2", or "none".
+// ParseDomains parses a list of domains, "1,2", or "none".
 func ParseDomains(s string) (Domains, error) {
 	if s == "none" {
 		return 0, nil
@@ -762,7 +758,7 @@ func ParseDomains(s string) (Domains, error) {
 	return d, nil
 }
 
-// List returns the domains in rising order, never nil.
+// List returns the domains in ascending order, never nil.
 func (d Domains) List() []int {
 	list := []int{}
 	for rest := uint32(d); rest != 0; rest &= rest - 1 {
@@ -771,7 +767,7 @@ func (d Domains) List() []int {
 	return list
 }
 
-// String prints the domains as ParseDomains takes them.
+// String formats the domains as ParseDomains accepts them.
 func (d Domains) String() string {
 	if d == 0 {
 		return "none"
@@ -783,11 +779,11 @@ func (d Domains) String() string {
 	return strings.Join(words, ",")
 }
 
-// ErrNoSetting says that there is no setting of the change's name.
+// ErrNoSetting means that a change names an unknown setting.
 var ErrNoSetting = errors.New("no such setting; see --help")
 
-// Configure returns config with the changes made, in their order. For a change that
-// can't be made, it calls wrong with the reason.
+// Configure returns config with the changes made, in their order. For a change that can't be made,
+// it calls wrong with the reason.
 func Configure[T any](settings []Setting[T], config T, changes []Change, wrong func(Change, error)) T {
 	for _, ch := range changes {
 		err := usagef("--"+ch.Name, "%w", ErrNoSetting)
@@ -801,7 +797,7 @@ func Configure[T any](settings []Setting[T], config T, changes []Change, wrong f
 	return config
 }
 
-// configure is Configure with the first error.
+// configure does the same as Configure, and returns the first error.
 func configure[T any](settings []Setting[T], config T, changes []Change) (_ T, first error) {
 	config = Configure(settings, config, changes, func(_ Change, err error) {
 		if first == nil {
@@ -815,14 +811,14 @@ func configure[T any](settings []Setting[T], config T, changes []Change) (_ T, f
 func Defaults[T any](settings []Setting[T]) (config T) {
 	for _, s := range settings {
 		if err := s.parse(&config, s.Default); err != nil {
-			panic(err) // a mistake in the table above
+			panic(err) // a defect of the table above
 		}
 	}
 	return config
 }
 
-// PortDefaults returns the configuration of a new port of a type. The host's own server, relay or router
-// is behind a host port.
+// PortDefaults returns the configuration of a new port of a type. A host port is trusted: the
+// host's own server, relay or router is behind it.
 func PortDefaults(kind string) PortConfig {
 	config := Defaults(PortSettings)
 	config.Trusted = kind == TypeHost
@@ -882,13 +878,13 @@ func parseUint(v string, lo, hi uint32) (uint32, error) {
 	return uint32(n), nil
 }
 
-// negative tells whether the text is a number below 0, which is out of any range.
+// negative reports whether the text is a number below 0, which is out of any range.
 func negative(v string) bool {
 	_, err := strconv.ParseInt(v, 10, 64)
 	return strings.HasPrefix(v, "-") && (err == nil || errors.Is(err, strconv.ErrRange))
 }
 
-// parseSteps reads a multiple of step.
+// parseSteps parses a multiple of step.
 func parseSteps(v string, hi, step uint32) (uint32, error) {
 	n, err := parseUint(v, 0, hi)
 	if err != nil || n%step != 0 {
@@ -897,8 +893,7 @@ func parseSteps(v string, hi, step uint32) (uint32, error) {
 	return n, nil
 }
 
-// parseVID reads a VLAN identifier (IEEE 802.1Q-2022 table 9-2: 0 and 4095 name
-// none).
+// parseVID parses a VLAN identifier (IEEE 802.1Q-2022 table 9-2: 0 and 4095 are reserved).
 func parseVID(v string) (uint16, error) {
 	n, err := strconv.ParseUint(v, 10, 16)
 	if err != nil || n < 1 || n > maxVLAN {
@@ -907,11 +902,11 @@ func parseVID(v string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// bareSeconds says in help how ParseTime takes a number without a unit.
+// bareSeconds is the help text about numbers without a unit in ParseTime.
 const bareSeconds = "a bare number is seconds"
 
-// ParseTime reads a duration; a bare number is seconds, as the kernel's tools take it.
-// The error is that of a number that is too large, or says that the text is no time.
+// ParseTime parses a duration; a bare number is in seconds, as in the kernel's tools. The error is
+// for a number that is too large, or a text that is no duration.
 func ParseTime(v string) (time.Duration, error) {
 	if n, err := strconv.ParseInt(v, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
 		if err != nil || n != int64(int32(n)) {
@@ -928,7 +923,7 @@ func ParseTime(v string) (time.Duration, error) {
 
 var errNoTime, errTimeRange = errors.New("not a time"), errors.New("out of range")
 
-// parseSeconds is ParseTime of whole seconds.
+// parseSeconds parses a duration of whole seconds, as ParseTime does.
 func parseSeconds(v string) (time.Duration, error) {
 	d, err := ParseTime(v)
 	if err == nil && d%time.Second != 0 {
@@ -937,7 +932,7 @@ func parseSeconds(v string) (time.Duration, error) {
 	return d, err
 }
 
-// parseSecondsIn is parseSeconds within limits, which the error names.
+// parseSecondsIn does the same as parseSeconds within limits, which the error names.
 func parseSecondsIn(v string, lo, hi time.Duration) (time.Duration, error) {
 	d, err := parseSeconds(v)
 	if err == nil && (d < lo || d > hi) {
@@ -949,7 +944,7 @@ func parseSecondsIn(v string, lo, hi time.Duration) (time.Duration, error) {
 	return d, nil
 }
 
-// formatSeconds prints whole seconds as parseSeconds takes them.
+// formatSeconds formats whole seconds as parseSeconds accepts them.
 func formatSeconds(d time.Duration) string { return strconv.Itoa(int(d/time.Second)) + "s" }
 
 func parseAgeing(v string) (time.Duration, error) {

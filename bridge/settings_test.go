@@ -131,7 +131,7 @@ func TestBridgeSettings(t *testing.T) {
 	testSettings(t, BridgeSettings, tests)
 }
 
-// testsOfSwitches are the tests of settings that are on or off.
+// testsOfSwitches returns the tests of settings that are on or off.
 func testsOfSwitches(names ...string) (tests []struct{ name, value, want string }) {
 	for _, name := range names {
 		for _, tt := range []struct{ value, want string }{
@@ -220,10 +220,10 @@ func TestPortSettings(t *testing.T) {
 		}
 	}
 	for _, name := range []string{RateIn, RateOut} {
-		slow := map[string]string{"1pps": "1pps:60", "1kbit": "1kbit:7500"} // as much as passes in a minute
+		slow := map[string]string{"1pps": "1pps:60", "1kbit": "1kbit:7500"} // the amount of a minute
 		for _, tt := range append(stormLimits, rateLimits...) {
 			tt.want = cmp.Or(slow[tt.value], tt.want)
-			if tt.value == "500" { // of what? a limit of this kind is of bits, mostly
+			if tt.value == "500" { // no unit: most limits of this kind are in bits
 				tt.want = ""
 			}
 			tests = append(tests, struct{ name, value, want string }{name, tt.value, tt.want})
@@ -240,7 +240,7 @@ var rateLimits = []struct{ value, want string }{
 	{"8mbit:1513", ""},
 	{"1000mbit:2mb", "1gbit:2mb"},
 	{"100mbit:1536kb", "100mbit:1536kb"},
-	{"8mbit:60000000", "8mbit:60000000"}, // a minute's
+	{"8mbit:60000000", "8mbit:60000000"}, // the amount of a minute
 	{"8mbit:60000001", ""},
 	{"1kbit:7500", "1kbit:7500"},
 	{"1kbit:7501", ""},
@@ -265,7 +265,7 @@ var rateLimits = []struct{ value, want string }{
 	{"none:64kb", ""},
 }
 
-// stormLimits are limits as they are given, and as they are printed.
+// stormLimits are limits as given, and as printed.
 var stormLimits = []struct{ value, want string }{
 	{"none", "none"},
 	{"1pps", "1pps"},
@@ -295,7 +295,7 @@ var stormLimits = []struct{ value, want string }{
 	{"", ""},
 }
 
-// A limit of 0 is refused for what it would be, not as unreadable.
+// The error for a limit of 0 says what it would mean, and not that it is unreadable.
 func TestStormLimitOfZero(t *testing.T) {
 	for _, v := range []string{"0", "0pps", "0kbit", "0gbit"} {
 		_, err := ParseStormLimit(v)
@@ -334,7 +334,7 @@ func testSettings[T comparable](t *testing.T, settings []Setting[T], tests []str
 		if got != tt.want {
 			t.Errorf("%s %q prints %q, want %q", tt.name, tt.value, got, tt.want)
 		}
-		// what is printed is read again
+		// printed values can be parsed again
 		again := Defaults(settings)
 		if err := settings[i].Set(&again, got); err != nil || again != config {
 			t.Errorf("%s %q printed and read: %+v, %v; want %+v", tt.name, tt.value, again, err, config)
@@ -344,7 +344,7 @@ func testSettings[T comparable](t *testing.T, settings []Setting[T], tests []str
 		if !tested[s.Name] {
 			t.Errorf("no test of %s", s.Name)
 		}
-		// defaults are what they say
+		// defaults have the value that Default has
 		if got := s.Format(Defaults(settings)); got != s.Default && s.Name != "group-fwd-mask" {
 			t.Errorf("%s: the default prints %q, want %q", s.Name, got, s.Default)
 		}
@@ -367,11 +367,11 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// The times of spanning tree must fit each other, whichever of them is given.
+// The times of spanning tree must be compatible, whichever of them are given.
 func TestSTPTimes(t *testing.T) {
 	tests := []struct {
 		hello, age, delay int
-		says              string // "" if they fit
+		says              string // the error, "" if they are compatible
 	}{
 		{2, 20, 15, ""},
 		{1, 6, 4, ""},
@@ -391,7 +391,7 @@ func TestSTPTimes(t *testing.T) {
 	}
 }
 
-// Changes are made in their order; isolated is domain 1 and leaves the others.
+// Changes are made in their order; isolated is domain 1, and leaves the other domains unchanged.
 func TestConfigure(t *testing.T) {
 	tests := []struct {
 		changes []Change
@@ -434,8 +434,8 @@ func TestDomains(t *testing.T) {
 	})
 }
 
-// What a port and a bridge were told survives the datapath's form, and what
-// else that form holds is left alone.
+// The settings of a port and a bridge survive a round trip through the datapath's form, and other
+// parts of that form stay unchanged.
 func TestConfigRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		on, choice := rapid.Bool(), rapid.SampledFrom([]string{Auto, On, Off})
@@ -505,11 +505,11 @@ func TestConfigRoundTrip(t *testing.T) {
 	})
 }
 
-// Each switch of a port's settings has a bit of its own.
+// Each on/off setting of a port has its own bit.
 func TestFlagFields(t *testing.T) {
 	var c PortConfig
 	flags, guards := flagFields(&c), guardFields(&c)
-	switches := 1 // the loop guard has a time too
+	switches := 1 // the loop guard also has a time
 	for _, s := range PortSettings {
 		if s.Value == OnOff && s.Name != "isolated" {
 			switches++
@@ -558,7 +558,7 @@ func TestLoadStats(t *testing.T) {
 	}
 }
 
-// Settings can be flags: their names are those of long options.
+// Settings can be flags: their names are valid long options.
 func TestSettingNames(t *testing.T) {
 	form := regexp.MustCompile(`^[a-z]+(-[a-z0-9]+)*$`)
 	var names []string

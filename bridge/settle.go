@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inspect notes in p the changes that makeReady is going to make to the port's device,
-// or to the other end of a veth, and says so. It changes nothing.
+// inspect records in p the changes that makeReady will make to the port's device, or to the other
+// end of a veth, and returns notes about them. It changes nothing.
 func inspect(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 	xdp := p.Notes&datapath.PortXDP != 0
 	if use, _ := xdpUseOf(l); xdp && use.why != "" {
@@ -43,9 +43,9 @@ func inspect(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 	return notes, nil
 }
 
-// giveBack undoes what makeReady did to the port's frames, except for what the port's
-// notes still have. If now is nil, the port leaves. It returns the changes to which
-// there is no way.
+// giveBack restores the features that makeReady changed, except for those that the next port still
+// needs changed. now is nil if the port leaves. It returns the changes that cannot be undone,
+// because the other end cannot be reached.
 func giveBack(was, now *datapath.Port, l netlink.Link) (owed datapath.PortTaken) {
 	taken := was.Taken
 	if now != nil {
@@ -60,12 +60,12 @@ func giveBack(was, now *datapath.Port, l netlink.Link) (owed datapath.PortTaken)
 	return restoreEnd(taken, l)
 }
 
-// settleAll readies the devices of every port of the bridge, and makes known the
-// addresses of its host ports.
+// settleAll prepares the devices of every port of the bridge, and announces the addresses of its
+// host ports.
 func settleAll(b *datapath.Bridge) error {
 	for _, p := range datapath.Ports(&b.Config) {
-		// An end to which there is no way any more was readied before the
-		// port's programs came.
+		// An end that can no longer be reached was prepared before the port's programs were
+		// attached.
 		if _, err := makeReady(p, b.HasDevice); err != nil && !errors.Is(err, errNoWay) {
 			return err
 		}
@@ -76,7 +76,7 @@ func settleAll(b *datapath.Bridge) error {
 	return nil
 }
 
-// announce makes a host port's own address known.
+// announce adds a host port's own address to the FDB.
 func announce(b *datapath.Bridge, p *datapath.Port) error {
 	if p.Host == 0 || !b.HasDevice(p) {
 		return nil
@@ -86,23 +86,22 @@ func announce(b *datapath.Bridge, p *datapath.Port) error {
 		err = announceHost(b, p, spaces[p.Id])
 	}
 	if err != nil && !b.HasDevice(p) {
-		return nil // the device goes at this moment, and nothing is left to do
+		return nil // the device is being removed, and nothing is left to do
 	}
 	return err
 }
 
-// makeReady makes a port's device fit to be one: it takes frames for all stations, and
-// its driver leaves them as they came. For XDP, the other end of a veth is readied,
-// too. All of that comes before the first frame that meets the port's programs, and
-// after Intend has been told of it. The notes are about changes that the driver
-// refuses.
+// makeReady prepares a port's device: it receives frames for all stations, and its driver does not
+// merge them or remove tags. For XDP, it also prepares the other end of a veth. All of that
+// precedes the first frame for the port's programs, and follows the record that Intend makes. The
+// notes are about changes that the driver refuses.
 func makeReady(p *datapath.Port, there func(*datapath.Port) bool) (notes []string, err error) {
 	if p.Facts&datapath.PortPatch != 0 || !there(p) {
 		return nil, nil
 	}
 	defer func() {
 		if err != nil && !there(p) {
-			err = nil // the device goes at this moment, and nothing is left to do
+			err = nil // the device is being removed, and nothing is left to do
 		}
 	}()
 	l, err := netlink.LinkByIndex(int(p.Ifindex))
@@ -133,8 +132,8 @@ func makeReady(p *datapath.Port, there func(*datapath.Port) bool) (notes []strin
 		}
 	}
 	if l.Type() == "veth" && p.Notes&datapath.PortXDP != 0 {
-		// XDP refuses a device whose other end takes larger frames: that of a host port whose
-		// interface joins two bridges
+		// XDP refuses a device whose other end accepts larger frames, such as a host port's
+		// whose interface joins two bridges
 		if hostHere(l) {
 			if end := otherEnd(l); end != nil && isSwitchEnd(end) && end.Attrs().MTU > l.Attrs().MTU {
 				if err := netlink.LinkSetMTU(end, l.Attrs().MTU); err != nil {
@@ -149,19 +148,19 @@ func makeReady(p *datapath.Port, there func(*datapath.Port) bool) (notes []strin
 	return notes, nil
 }
 
-// givenBackWithXDP are the flags of what a port takes for XDP alone.
+// givenBackWithXDP are the flags of all changes that a port needs for XDP only.
 var givenBackWithXDP = datapath.PortHadRxVLAN | endTaken
 
-// givenBack are the flags of all that a port takes of its device's features.
+// givenBack are the flags of all changes of a device's features.
 var givenBack = givenBackWithXDP | datapath.PortHadLRO
 
-// follower does the work that follows a change to a bridge.
+// follower performs the work after a change of a bridge.
 type follower struct {
-	warn func(...string) // tells what a port has not given back, nil for nobody
+	warn func(...string) // reports what a port has not restored; may be nil
 }
 
-// Follow forgets addresses that no longer belong where they are, and the findings of
-// loop guards whose settings have changed.
+// Follow removes addresses that are in the wrong place now, and the findings of loop guards whose
+// settings have changed.
 func (follower) Follow(b, was *datapath.Bridge) error {
 	if err := followVLANs(b, was); err != nil {
 		return err
@@ -178,12 +177,12 @@ func (follower) Follow(b, was *datapath.Bridge) error {
 	return nil
 }
 
-// searches is how often a device is looked for: it may be moved on meanwhile.
+// searches is how often a device is searched for: it may move to another namespace meanwhile.
 const searches = 3
 
-// Leave gives back what a port took, wherever its device is. It gives back all if the
-// port has left the bridge, or else what the port's notes no longer have. A host port's
-// device goes.
+// Leave restores what a port changed, in whatever namespace its device is. If the port has left the
+// bridge, it restores everything, and otherwise what the port no longer needs. It deletes a host
+// port's device.
 func (f follower) Leave(was, now *datapath.Port, tie datapath.Tie) (owed *datapath.Port, err error) {
 	for range searches {
 		if found, owed, err := f.leaveHere(was, now, tie); found || err != nil {
@@ -217,8 +216,8 @@ func (f follower) Leave(was, now *datapath.Port, tie datapath.Tie) (owed *datapa
 	return &debt, nil
 }
 
-// leaveHere gives back what a port took, if the calling thread's network namespace has
-// its device, and still has it when that is done.
+// leaveHere restores what a port changed, if its device is in the calling thread's network
+// namespace, and is still there afterwards.
 func (f follower) leaveHere(was, now *datapath.Port, tie datapath.Tie) (found bool, owed *datapath.Port, err error) {
 	index := tie.Here()
 	if index == 0 {
@@ -234,7 +233,7 @@ func (f follower) leaveHere(was, now *datapath.Port, tie datapath.Tie) (found bo
 	}
 	if left != 0 {
 		debt := *was
-		debt.Taken = left | datapath.PortWasPromisc // else it has been given back
+		debt.Taken = left | datapath.PortWasPromisc // the rest has been restored
 		setBits(&debt.Notes, datapath.PortHost, false)
 		f.say(&debt, name, "its other end is in a network namespace to which there is no way")
 		owed = &debt
@@ -242,7 +241,7 @@ func (f follower) leaveHere(was, now *datapath.Port, tie datapath.Tie) (found bo
 	return true, owed, nil
 }
 
-// say tells what a port has not given back.
+// say warns about changes that were not restored.
 func (f follower) say(owed *datapath.Port, name, why string) {
 	if f.warn == nil {
 		return
@@ -279,17 +278,17 @@ func (f follower) say(owed *datapath.Port, name, why string) {
 		name, strings.Join(keeps, ", "), why, strings.Join(remedies, ", ")))
 }
 
-// leave gives back what a port took of the device of an index in the calling thread's
-// network namespace. It returns the changes to which there is no way.
+// leave restores what a port changed at the device with an index in the calling thread's network
+// namespace. It returns the changes that cannot be undone, because the other end cannot be reached.
 func leave(was, now *datapath.Port, index uint32) (owed datapath.PortTaken, err error) {
 	defer func() {
 		if errors.Is(err, unix.ENODEV) {
-			err = nil // the device goes at this moment, and all with it, or moves elsewhere
+			err = nil // the device is being removed, with all its settings, or moves elsewhere
 		}
 	}()
 	l, err := netlink.LinkByIndex(int(index))
 	if err != nil {
-		return 0, nil // the device has gone
+		return 0, nil // the device is gone
 	}
 	if now != nil {
 		return giveBack(was, now, l), nil
@@ -304,15 +303,15 @@ func leave(was, now *datapath.Port, index uint32) (owed datapath.PortTaken, err 
 	return owed, nil
 }
 
-// offloads are changes that a driver must not make to received frames. One is merging
-// them: LRO loses their borders. The other, where XDP looks at the frames, is taking
-// VLAN tags out: XDP would not see these.
+// offloads are changes that a driver must not make to received frames. LRO merges them, and their
+// boundaries are lost. With XDP, the driver must not remove VLAN tags, because XDP would not see
+// them.
 const (
 	featureLRO    = "rx-lro"
 	featureRxVLAN = "rx-vlan-hw-parse"
 )
 
-// featuresOf returns which features of a device are on, by ethtool's names.
+// featuresOf returns which features of a device are on, by their names in ethtool.
 func featuresOf(l netlink.Link) (map[string]bool, error) {
 	e, err := ethtool.NewEthtool()
 	if err != nil {
@@ -322,7 +321,7 @@ func featuresOf(l netlink.Link) (map[string]bool, error) {
 	return e.Features(l.Attrs().Name)
 }
 
-// switchOff switches a feature of a device off. An error says that the driver refuses.
+// switchOff switches off a feature of a device. An error means that the driver refuses.
 func switchOff(l netlink.Link, feature string) error {
 	if err := setFeature(l, feature, false); err != nil {
 		return err
@@ -334,7 +333,7 @@ func switchOff(l netlink.Link, feature string) error {
 }
 
 func switchOn(l netlink.Link, feature string) {
-	_ = setFeature(l, feature, true) // a driver that refuses has reason to
+	_ = setFeature(l, feature, true) // a driver that refuses has a reason
 }
 
 func setFeature(l netlink.Link, feature string, on bool) error {

@@ -11,14 +11,15 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// The directions of the frames that a span port gets copies of.
+// The directions of the frames that a span port copies.
 const (
-	DirectionIn   = "in"   // as they come in, before anything is decided about them
-	DirectionOut  = "out"  // as they go out
-	DirectionBoth = "both" // once each
+	DirectionIn   = "in"   // as they enter, before any decision about them
+	DirectionOut  = "out"  // as they leave
+	DirectionBoth = "both" // both, once each
 )
 
-// findMember is findPort for a matter in which span ports take no part.
+// findMember does the same as findPort, and refuses span ports, which do not take part in the
+// caller's matter.
 func findMember(c *draft, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
 	p, l, err := findPort(c, what, bridge, name)
 	return p, l, memberOrError(p, what, bridge, name, err)
@@ -36,23 +37,22 @@ type Span struct {
 	Bridge    string
 	Port      string
 	Direction string
-	State     string   // as that of Port
+	State     string   // as in a Port
 	All       bool     // the frames of every port
-	Ports     []string // these ports' frames, in the order of their addition; never nil
-	VLANs     []uint16 // the frames of these VLANs, rising; never nil
+	Ports     []string // the frames of these ports, in the order in which they were added; never nil
+	VLANs     []uint16 // the frames of these VLANs, in ascending order; never nil
 }
 
-// SpanOptions are the arguments of AddSpan. Without ports and VLANs the sources
-// are all ports.
+// SpanOptions are the arguments of AddSpan. Without ports and VLANs the sources are all ports.
 type SpanOptions struct {
 	Ports     []string
 	VLANs     []uint16
 	Direction string // "" is DirectionIn
-	Force     bool   // as that of PortOptions
+	Force     bool   // as in PortOptions
 }
 
-// AddSpan makes a device a span port of a bridge. The warnings are things that
-// work but may not be meant.
+// AddSpan makes a device a span port of a bridge. The warnings are about things that work but may
+// not be intended.
 func (s *Switch) AddSpan(bridge, device string, o SpanOptions) (warnings []string, err error) {
 	return s.one(addSpan(bridge, device, o))
 }
@@ -88,8 +88,7 @@ func addSpan(bridge, device string, o SpanOptions) (step, error) {
 		if err != nil {
 			return err
 		}
-		// Its settings are those of any new port, so that the switch pays for
-		// none.
+		// It has the settings of a new port, so that no feature is enabled because of it.
 		Defaults(PortSettings).store(p)
 		setBits(&p.Facts, datapath.PortSpan, true)
 		c.next.Spans[n] = uint16(datapath.Slot(p.Id))
@@ -104,9 +103,8 @@ func addSpan(bridge, device string, o SpanOptions) (step, error) {
 	}}, nil
 }
 
-// spanMarks are two sets of span ports, by direction, of a port, a VLAN, or the bridge.
-// In the marks of a span port itself, its own bits say its directions: they concern no
-// frame.
+// spanMarks are two sets of span ports, by direction, for a port, a VLAN, or the bridge. In a span
+// port's own marks, its own bits store its directions, and have no effect on frames.
 type spanMarks struct{ in, out *uint16 }
 
 func (m spanMarks) set(n int, in, out bool) {
@@ -126,8 +124,8 @@ func (m spanMarks) clear(n int) {
 
 func (m spanMarks) has(n int) bool { return (*m.in|*m.out)>>n&1 != 0 }
 
-// spanSources finds the marks that a span port needs so that it gets the frames that
-// are asked for. It touches only VLANs that are asked for.
+// spanSources returns the marks that a span port needs for the requested frames. It modifies only
+// the requested VLANs.
 func (c *draft) spanSources(what, bridge string, o SpanOptions) (marks []spanMarks, err error) {
 	for _, name := range o.Ports {
 		p, _, err := findPort(c, what, bridge, name)
@@ -160,7 +158,7 @@ func (c *draft) spanSources(what, bridge string, o SpanOptions) (marks []spanMar
 	return marks, nil
 }
 
-// spanWarning tells of a span port that can't have all frames that others take.
+// spanWarning warns of a span port that can't send all frames that other ports accept.
 func (w *world) spanWarning(c *datapath.Config, l netlink.Link) []string {
 	list := w.mtusOf(c, func(p *datapath.Port) bool { return p.Facts&datapath.PortSpan == 0 })
 	if len(list) == 0 || slices.Max(list) <= l.Attrs().MTU {
@@ -169,7 +167,7 @@ func (w *world) spanWarning(c *datapath.Config, l netlink.Link) []string {
 	return []string{copyWarning(l.Attrs().Name, l.Attrs().MTU, slices.Max(list))}
 }
 
-// DelSpan takes a span port out of its bridge.
+// DelSpan removes a span port from its bridge.
 func (s *Switch) DelSpan(bridge, device string) error {
 	_, err := s.one(delSpan(bridge, device), nil)
 	return err
@@ -189,9 +187,8 @@ func delSpan(bridge, device string) step {
 	}}
 }
 
-// removePort frees the slot of a port, and takes along the rules of pf that came with its plug;
-// leave does the rest. If it was a span port, no
-// frames are copied to it any more, and its number is free for another.
+// removePort frees the slot of a port, and removes the rules of pf that came with its plug; leave
+// does the rest. For a span port, it ends the copies, and frees the port's number for another.
 func (c *draft) removePort(what string, p *datapath.Port) error {
 	if err := c.dropPlugRules(what, p.Id); err != nil {
 		return err
@@ -223,8 +220,8 @@ func (c *draft) removePort(what string, p *datapath.Port) error {
 	return nil
 }
 
-// Spans returns the span ports of a bridge in the order in which they were added. If
-// the name is "", it returns those of all bridges.
+// Spans returns the span ports of a bridge in the order in which they were added. If bridge is "",
+// it returns the span ports of all bridges.
 func (s *Switch) Spans(bridge string) (list []Span, err error) {
 	list = []Span{}
 	err = s.each(showWhat("the span ports", bridge), bridge, func(name string, b *datapath.Bridge) error {
@@ -253,7 +250,7 @@ func (v *view) spans(vlans *datapath.VLANs) ([]Span, error) {
 			continue
 		}
 		span := describeSpan(&v.b.Config, vlans, n, p)
-		port := v.port(p, nil) // no cable's end
+		port := v.port(p, nil) // a span port is no cable's end
 		span.Bridge, span.Port, span.State = v.name, port.Name, port.State
 		for _, source := range v.ports {
 			if source != p && (spanMarks{&source.SpanIn, &source.SpanOut}).has(n) {
@@ -265,7 +262,7 @@ func (v *view) spans(vlans *datapath.VLANs) ([]Span, error) {
 	return list, nil
 }
 
-// describeSpan describes the sources of the n-th span port, p, without names.
+// describeSpan returns the sources of the n-th span port, p, without names.
 func describeSpan(c *datapath.Config, vlans *datapath.VLANs, n int, p *datapath.Port) Span {
 	in, out := p.SpanIn>>n&1 != 0, p.SpanOut>>n&1 != 0
 	span := Span{Direction: DirectionIn, Ports: []string{}, VLANs: []uint16{}}

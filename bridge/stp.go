@@ -11,15 +11,14 @@ import (
 	"bascule/datapath"
 )
 
-// STPState is a port's state in spanning tree. A Control sets it and the datapath
-// obeys it.
+// STPState is a port's state in spanning tree. A Control sets it, and the datapath obeys it.
 type STPState uint32
 
 // The states of a port (IEEE 802.1D-2004 7.4).
 const (
 	STPForwarding STPState = STPState(datapath.STPForwarding)
-	STPDiscarding STPState = STPState(datapath.STPDiscarding) // takes no frames, gets none, learns nothing
-	STPLearning   STPState = STPState(datapath.STPLearning)   // the same, but learns addresses
+	STPDiscarding STPState = STPState(datapath.STPDiscarding) // no frames in or out, no learning
+	STPLearning   STPState = STPState(datapath.STPLearning)   // no frames in or out, learns addresses
 )
 
 // String returns the state as `bascule port show` prints it.
@@ -35,7 +34,7 @@ func (s STPState) String() string {
 	return fmt.Sprintf("state %d", uint32(s))
 }
 
-// withSTP is with for a bridge that has spanning tree.
+// withSTP does the same as with for a bridge with spanning tree.
 func (c *Control) withSTP(f func(*datapath.Bridge) error) error {
 	return c.with(func(b *datapath.Bridge) error {
 		if !b.STP() {
@@ -45,8 +44,8 @@ func (c *Control) withSTP(f func(*datapath.Bridge) error) error {
 	})
 }
 
-// SetState gives a port a state. Frames obey the state when it returns. The error is
-// os.ErrNotExist if the port has left.
+// SetState sets a port's state. When it returns, the state applies to all frames. The error is
+// os.ErrNotExist if the port has been removed.
 func (c *Control) SetState(id uint32, s STPState) error {
 	return c.withSTP(func(b *datapath.Bridge) error {
 		err := b.SetSTPState(id, datapath.STPState(s))
@@ -54,8 +53,8 @@ func (c *Control) SetState(id uint32, s STPState) error {
 	})
 }
 
-// Flush forgets the addresses that were learned on a port; static and sticky
-// addresses stay. The error is os.ErrNotExist if the port has left.
+// Flush removes the learned addresses of a port; static and sticky addresses stay. The error is
+// os.ErrNotExist if the port has been removed.
 func (c *Control) Flush(id uint32) error {
 	return c.withSTP(func(b *datapath.Bridge) error {
 		err := os.ErrNotExist
@@ -66,7 +65,7 @@ func (c *Control) Flush(id uint32) error {
 	})
 }
 
-// gone returns an error that says that a port is not there any more.
+// gone returns an error for an object that does not exist any more.
 func gone(err error, what string) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return because(refused(what, "the port has left the bridge", "see 'bascule port show'"), err)
@@ -74,13 +73,13 @@ func gone(err error, what string) error {
 	return failed(what, err)
 }
 
-// stpWaits is the consequence for a new port if nobody runs spanning tree.
+// stpWaits is the consequence for a new port if no process runs spanning tree.
 func stpWaits(port string) string {
 	return "port " + port + " neither takes nor gets frames until one does"
 }
 
-// warnNoAgent says what it means for a bridge, or for a new port, if nobody
-// runs the spanning tree.
+// warnNoAgent returns a warning if no process runs spanning tree. meaning is the consequence for
+// the bridge, or for a new port.
 func warnNoAgent(b *datapath.Bridge, meaning string) []string {
 	switch {
 	case !b.STP() || b.Runs(datapath.WatchControl):
@@ -91,7 +90,7 @@ func warnNoAgent(b *datapath.Bridge, meaning string) []string {
 	return []string{"no agent runs the spanning tree: " + meaning + "; start 'bascule agent', unless it is about to take over"}
 }
 
-// stpChoices ties the words for a port's cable to those of the datapath.
+// stpChoices maps the words for a port's cable to the datapath's values.
 var stpChoices = map[string]datapath.STPChoice{Auto: datapath.STPAuto, On: datapath.STPOn, Off: datapath.STPOff}
 
 func choiceOf(c datapath.STPChoice) string {
@@ -119,7 +118,7 @@ func (c PortConfig) storeSTP(p *datapath.Port) {
 	}
 }
 
-// guardFields ties the guards of spanning tree to their bits.
+// guardFields connects the guards of spanning tree with their bits.
 func guardFields(c *PortConfig) map[datapath.STPGuards]*bool {
 	return map[datapath.STPGuards]*bool{
 		datapath.STPBPDUGuard:  &c.BPDUGuard,
@@ -158,7 +157,7 @@ func (b BridgeConfig) storeSTP(c *datapath.Config) {
 	c.StpForwardDelay = uint8(b.STPForwardDelay / time.Second)
 }
 
-// Waited names a process for which somebody waits, 0 for one that nobody can tell.
+// Waited describes the process that another one waits for, which is 0 if unknown.
 func Waited(process int) string {
 	switch {
 	case process == 0:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package bridge is the model of a switch: bridges, their ports and their FDB,
-// and the operations on them. It checks everything before it touches anything;
-// the kernel's side is package datapath's.
+// Package bridge is the model of a switch: bridges, their ports and their FDB, and the operations
+// on them. It checks a request completely before it changes anything; package datapath is the
+// interface to the kernel.
 package bridge
 
 import (
@@ -27,43 +27,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Switch is the bridges of one network namespace.
+// A Switch is the set of bridges of one network namespace.
 type Switch struct {
 	ns       *os.File // nil for the caller's
 	locked   bool
 	force    bool                   // limits may take any memory
-	free     func() (uint64, error) // bytes of memory, nil to ask the kernel
-	restores bool                   // as Restoring has it
+	free     func() (uint64, error) // bytes of memory, nil to read the kernel's value
+	restores bool                   // see Restoring
 	joining  bool
-	waits    func(process int) // told of long waits for others, nil for nobody
+	waits    func(process int) // called for a long wait for another process, may be nil
 	tell     func(bridge, note string)
-	changes  func() // is called before the first change, nil for nobody
+	changes  func() // called before the first change, may be nil
 
-	rehearsal *Rehearsal // what is asked for is only planned; nil to do it
+	rehearsal *Rehearsal // changes are only planned; nil to make them
 
 	seenLock sync.Mutex
 	seen     map[string]*pfSeen // by bridge, for Counted
 }
 
-// An Option says how a switch is used.
+// An Option changes the use of a switch.
 type Option func(*Switch)
 
-// Locked has the programs of bridges that are made or changed take one lock round the
-// FDB for every frame. It is for the lab, which measures the cost of a lock. A change
-// without it makes the bridge an ordinary one again.
+// Locked makes the programs of new and changed bridges take one lock around the FDB for every
+// frame. It is for the lab, which measures the cost of a lock. A change without it makes the bridge
+// an ordinary one again.
 func Locked(s *Switch) { s.locked = true }
 
-// Joining lets the host's end of a host port be a port of another bridge. Otherwise
-// this is refused: nothing keeps two bridges from holding each other's ends, and patch
-// cables do better. It is for the lab, which measures such wirings.
+// Joining permits the host's end of a host port as a port of another bridge. It is refused
+// otherwise, because two bridges could contain each other's ends, and patch cables are better.
+// Joining is for the lab, which measures such configurations.
 func Joining(s *Switch) { s.joining = true }
 
-// Waiting has f called if a change waits for another one for seconds, with the process that
-// makes that, 0 if nobody can tell. It is called from another goroutine.
+// Waiting sets a function that is called if a change waits for another one for seconds. process
+// makes that other change; it is 0 if unknown. The call is on another goroutine.
 func Waiting(f func(process int)) Option { return func(s *Switch) { s.waits = f } }
 
-// Open returns the switch of a network namespace, named as `ip -n` takes it or
-// by a path; "" is the caller's own. Close it when done.
+// Open returns the switch of a network namespace, by its name in `ip -n` or by a path; "" is the
+// caller's own. Close it when done.
 func Open(name string, options ...Option) (*Switch, error) {
 	s := &Switch{}
 	for _, o := range options {
@@ -80,8 +80,8 @@ func Open(name string, options ...Option) (*Switch, error) {
 	return s, nil
 }
 
-// Close gives the namespace back. Requests that are under way are finished.
-// Later ones are refused, and are never done in another namespace.
+// Close releases the namespace. Pending requests are completed. Later ones are refused, and never
+// run in another namespace.
 func (s *Switch) Close() error {
 	if s.ns == nil {
 		return nil
@@ -89,7 +89,7 @@ func (s *Switch) Close() error {
 	return s.ns.Close()
 }
 
-// read runs f, which changes nothing, with the bridges of the namespace.
+// read calls f, which changes nothing, with the bridges of the namespace.
 func (s *Switch) read(f func(*datapath.Store) error) error {
 	return s.Inside(func() error {
 		if err := Usable(); err != nil {
@@ -105,11 +105,11 @@ func (s *Switch) read(f func(*datapath.Store) error) error {
 	})
 }
 
-// Changing has f called before the first change that is made from now on, nil for nobody.
+// Changing sets a function that is called before the next change, nil for none.
 func (s *Switch) Changing(f func()) { s.changes = f }
 
-// write runs f as the only writer in the namespace. First it finishes the work of
-// writers that were killed.
+// write calls f as the only writer in the namespace. It first completes the work of writers that
+// were killed.
 func (s *Switch) write(f func(*datapath.Store) error) error {
 	return s.read(func(store *datapath.Store) error {
 		unlock, err := store.Lock()
@@ -117,7 +117,7 @@ func (s *Switch) write(f func(*datapath.Store) error) error {
 			return failed("use the switch", err)
 		}
 		defer unlock()
-		if s.rehearsal != nil { // what a killed command has left stays as it is
+		if s.rehearsal != nil { // no mending: a killed command's remains stay
 			return f(store)
 		}
 		if tell := s.changes; tell != nil {
@@ -136,13 +136,12 @@ func (s *Switch) write(f func(*datapath.Store) error) error {
 	})
 }
 
-// Mend finishes the work of commands that were killed in this namespace, as any change
-// does first. Those who plan from the present state need it before.
+// Mend completes the work of commands that were killed in this namespace, as each change does
+// first. Callers that plan from the present state need it before they read.
 func (s *Switch) Mend() error { return s.write(func(*datapath.Store) error { return nil }) }
 
-// LockPlans waits until nobody else executes a plan made from the state of this
-// namespace's bridges, and makes others that plan wait until unlock. Other
-// changes go on.
+// LockPlans waits until no other process executes a plan made from the state of this namespace's
+// bridges. Until unlock, others that plan wait. It does not block other changes.
 func (s *Switch) LockPlans() (unlock func(), err error) {
 	err = s.read(func(store *datapath.Store) error {
 		unlock, err = store.LockPlans()
@@ -151,24 +150,24 @@ func (s *Switch) LockPlans() (unlock func(), err error) {
 	return unlock, err
 }
 
-// newEnough is the first version of Linux that has all that the switch needs, as advice
-// for those who have to boot another. The switch asks the kernel what it has, and not
-// for its version.
+// newEnough is the first version of Linux with everything that the switch needs, for the advice to
+// boot another kernel. The switch itself tests for features, not for versions.
 const newEnough = "6.6"
 
-// Usable returns an error if this machine, or this process, can have no switch.
+// Usable returns an error if this machine, or this process, cannot use a switch.
 func Usable() error {
 	if err := allowed(); err != nil {
 		return err
 	}
-	// The kernel tells there what maps and programs are.
+	// The kernel describes maps and programs there.
 	if _, err := os.Stat("/proc/self/fdinfo"); err != nil {
 		return refused("use the switch", "there is no /proc ("+err.Error()+")", "mount it: 'mount -t proc proc /proc'")
 	}
 	return failed("use the switch", datapath.CheckKernel())
 }
 
-// allowed tells whether the process lacks a capability, before a system call says less.
+// allowed returns an error if the process lacks a capability. System calls would have less clear
+// errors.
 func allowed() error {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -181,8 +180,7 @@ func allowed() error {
 		name string
 	}{{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}, {unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN"}, {unix.CAP_BPF, "CAP_BPF"}} {
 		if data[c.bit/32].Effective&(1<<(c.bit%32)) == 0 {
-			// A process that may administer the system may load programs,
-			// too.
+			// A process with CAP_SYS_ADMIN may also load programs.
 			if c.bit == unix.CAP_BPF && data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0 {
 				continue
 			}
@@ -192,8 +190,8 @@ func allowed() error {
 	if missing != nil {
 		return refused("use the switch", "no permission ("+strings.Join(missing, ", ")+")", "run as root")
 	}
-	// The capabilities of a user namespace are for its own objects, and BPF is the
-	// machine's.
+	// Capabilities in a user namespace apply to its own objects, and BPF belongs to the
+	// machine.
 	if in, err := os.Readlink("/proc/self/ns/user"); err == nil && in != firstUserNamespace {
 		return refused("use the switch", "no permission: in a user namespace CAP_BPF, CAP_SYS_ADMIN and CAP_NET_ADMIN do not count for BPF programs",
 			"run as root outside of it")
@@ -204,7 +202,7 @@ func allowed() error {
 // firstUserNamespace is PROC_USER_INIT_INO of linux/proc_ns.h.
 const firstUserNamespace = "user:[4026531837]"
 
-// AddBridge makes a bridge without ports.
+// AddBridge adds a bridge without ports.
 func (s *Switch) AddBridge(name string, changes []Change) error {
 	what := "add bridge " + name
 	if err := checkName("bridge", name); err != nil {
@@ -243,8 +241,8 @@ func (s *Switch) AddBridge(name string, changes []Change) error {
 	})
 }
 
-// SetBridge changes a bridge's settings, and loads this binary's programs. Without
-// changes it does only the latter. It returns notes about the change.
+// SetBridge changes a bridge's settings, and loads this binary's programs. Without changes it only
+// loads the programs. The notes are about the change.
 func (s *Switch) SetBridge(name string, changes []Change) (notes []string, err error) {
 	set := setBridge(name, changes)
 	return s.one(step{set.what, name, func(c *draft) error {
@@ -252,8 +250,7 @@ func (s *Switch) SetBridge(name string, changes []Change) (notes []string, err e
 		if err := set.plan(c); err != nil {
 			return err
 		}
-		// This is no part of setBridge: an Edit says by itself what there is to
-		// be.
+		// This is not part of setBridge, because an Edit defines the entries itself.
 		warn := warnWithoutVLAN
 		switch {
 		case filters(&c.bridge.Config) == filters(c.next):
@@ -267,8 +264,8 @@ func (s *Switch) SetBridge(name string, changes []Change) (notes []string, err e
 	}}, nil)
 }
 
-// warnWithoutVLAN tells of entries and bindings that match no frame once the bridge
-// filters VLANs, since they are in no VLAN.
+// warnWithoutVLAN returns notes about entries and bindings that match no frame once the bridge
+// filters VLANs, because they are in no VLAN.
 func warnWithoutVLAN(b *datapath.Bridge, name string) (notes []string, err error) {
 	v, err := viewOf(name, b)
 	if err != nil {
@@ -305,15 +302,15 @@ func warnWithoutVLAN(b *datapath.Bridge, name string) (notes []string, err error
 	return notes, nil
 }
 
-// warnOfPVID tells of entries and bindings that frames without a tag do not match any
-// more once the bridge does not filter VLANs: such frames are in no VLAN then. A frame
-// with a tag is in the VLAN that it was in.
+// warnOfPVID returns notes about entries and bindings that no longer match frames without a tag
+// once the bridge stops filtering VLANs: such frames are in no VLAN then. A frame with a tag stays
+// in its VLAN.
 func warnOfPVID(b *datapath.Bridge, name string) (notes []string, err error) {
 	vlans, err := b.VLANs()
 	if err != nil {
 		return nil, err
 	}
-	native := map[uint16]bool{} // by the VLAN in which the FDB has their addresses
+	native := map[uint16]bool{} // by the VLAN of their addresses in the FDB
 	for _, p := range datapath.Ports(&b.Config) {
 		if p.Pvid == 0 {
 			continue
@@ -366,8 +363,8 @@ func warnOfPVID(b *datapath.Bridge, name string) (notes []string, err error) {
 	return notes, nil
 }
 
-// setBridge changes a bridge's settings, and looks again at those facts of its ports'
-// devices that matter.
+// setBridge changes a bridge's settings, and reads the relevant properties of its ports' devices
+// again.
 func setBridge(name string, changes []Change) step {
 	what := "set bridge " + name
 	return step{what, name, func(c *draft) error {
@@ -409,14 +406,14 @@ func setBridge(name string, changes []Change) step {
 	}}
 }
 
-// DelBridge removes a bridge: its ports, its addresses, all of it. The warnings tell
-// what ports took and cannot be given back, for lack of a way to it.
+// DelBridge removes a bridge completely, with its ports and addresses. The warnings are about
+// changes at ports' devices that cannot be undone, because the devices cannot be reached.
 func (s *Switch) DelBridge(name string) (warnings []string, err error) {
 	return s.delBridge(name, false)
 }
 
-// DelEmptyBridge is DelBridge of a bridge without ports. One that has a port by then stays, without an error,
-// and one of another version, too.
+// DelEmptyBridge does the same as DelBridge for a bridge without ports. A bridge that has a port by
+// now stays, without an error, and so does a bridge of another version.
 func (s *Switch) DelEmptyBridge(name string) (warnings []string, err error) {
 	return s.delBridge(name, true)
 }
@@ -434,7 +431,7 @@ func (s *Switch) delBridge(name string, empty bool) (warnings []string, err erro
 			return nil
 		}
 		if errors.Is(err, datapath.ErrLayout) {
-			if err := b.Remove(f); err != nil { // the devices of its ports stay as they are
+			if err := b.Remove(f); err != nil { // the devices of its ports stay unchanged
 				return failed(what, err)
 			}
 			return failed(what, cutHalves(store))
@@ -450,9 +447,9 @@ func (s *Switch) delBridge(name string, empty bool) (warnings []string, err erro
 	return warnings, err
 }
 
-// DelBridges removes all bridges of the namespace, one after another, and returns
-// which. It also removes those that another version of the program made. If one cannot
-// be removed, the others are removed nevertheless. The warnings are DelBridge's.
+// DelBridges removes all bridges of the namespace, one after another, and returns their names. It
+// also removes bridges of other versions of the program. If one cannot be removed, it continues
+// with the others. The warnings are the same as DelBridge's.
 func (s *Switch) DelBridges() (removed, warnings []string, err error) {
 	names, err := s.Names()
 	if err != nil {
@@ -463,7 +460,7 @@ func (s *Switch) DelBridges() (removed, warnings []string, err error) {
 		notes, err := s.DelBridge(name)
 		warnings = append(warnings, notes...)
 		switch {
-		case errors.Is(err, errNoBridge): // somebody else was faster
+		case errors.Is(err, errNoBridge): // another process was faster
 		case err != nil:
 			all = append(all, err)
 		default:
@@ -484,7 +481,7 @@ func (s *Switch) Bridges() (list []Info, err error) {
 	return list, err
 }
 
-// Bridge returns one bridge.
+// Bridge returns the bridge with a name.
 func (s *Switch) Bridge(name string) (info Info, err error) {
 	err = s.each("", name, func(name string, b *datapath.Bridge) error {
 		info, err = describe(name, b)
@@ -507,7 +504,7 @@ func describe(name string, b *datapath.Bridge) (Info, error) {
 	return info, nil
 }
 
-// info returns the facts of a bridge, except for its counts.
+// info returns the properties of a bridge, except for its counters.
 func (v *view) info() Info {
 	info := Info{
 		Name: v.name, Address: net.HardwareAddr(v.b.Config.Address[:]), Born: v.b.Config.HashSeed,
@@ -520,9 +517,9 @@ func (v *view) info() Info {
 	return info
 }
 
-// each runs f with the bridge of the name, or with all bridges if the name is "". f may
-// read half of a bridge that is changed meanwhile. Then f is run again, and must keep
-// nothing of the last time.
+// each calls f with the bridge of the name, or with all bridges if the name is "". f may see an
+// inconsistent bridge if it is changed meanwhile. each then calls f again, and f must discard its
+// former results.
 func (s *Switch) each(asked, name string, f func(string, *datapath.Bridge) error) error {
 	return s.read(func(store *datapath.Store) error {
 		names := []string{name}
@@ -537,7 +534,7 @@ func (s *Switch) each(asked, name string, f func(string, *datapath.Bridge) error
 				what := cmp.Or(asked, "show bridge "+n)
 				b, err := open(store, what, n)
 				if name == "" && err != nil && !store.Exists(n) {
-					break // deleted at this moment
+					break // it has been deleted meanwhile
 				}
 				if err == nil {
 					err = f(n, b)
@@ -555,7 +552,7 @@ func (s *Switch) each(asked, name string, f func(string, *datapath.Bridge) error
 	})
 }
 
-// open opens a bridge. what names the purpose, for the error.
+// open opens a bridge. what describes the purpose, for errors.
 func open(store *datapath.Store, what, name string) (*datapath.Bridge, error) {
 	b, err := store.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -570,11 +567,11 @@ func open(store *datapath.Store, what, name string) (*datapath.Bridge, error) {
 	return b, nil
 }
 
-// checkName says whether a bridge or a port can have the name: it follows the
-// rules for interfaces (dev_valid_name() in the kernel's net/core/dev.c). Besides, a
-// name must look on a terminal like what it is, and have no % that the kernel would
-// replace by a number. Neither does it look like an option of a command, nor is it one of the two
-// under which the kernel has the settings of all interfaces and of new ones.
+// checkName checks whether a bridge or a port can have a name: it follows the rules for interfaces
+// (dev_valid_name() in the kernel's net/core/dev.c). In addition, a name must be printable and
+// unambiguous on a terminal, and contain no %, which the kernel would replace by a number. It must
+// not look like an option of a command, nor be one of the two names under which the kernel has the
+// settings of all interfaces and of new ones.
 func checkName(kind, name string) error {
 	object := fmt.Sprintf("%s name %q", kind, name)
 	switch {
@@ -598,13 +595,13 @@ func checkName(kind, name string) error {
 	return nil
 }
 
-// unfinished says that a change is made, but that the next command has to do the work
-// that follows from it.
+// unfinished is the error for a change that is made, while the next command has to do the work
+// after it.
 func unfinished(what string, err error) error {
 	return refused("finish to "+what, err.Error(), "the change is made, and the next command that changes something tries again")
 }
 
-// failed adds the action to an error that does not name it yet.
+// failed adds the action to an error that does not include it yet.
 func failed(what string, err error) error {
 	if err == nil || errors.As(err, new(*UsageError)) || errors.As(err, new(*refusal)) {
 		return err
@@ -629,7 +626,7 @@ func failed(what string, err error) error {
 	return because(refused(what, why, remedy), err)
 }
 
-// bridgeFlags ties the settings that are switches to their bits.
+// bridgeFlags connects on/off settings with their bits.
 func bridgeFlags(c *BridgeConfig) map[datapath.BridgeFlags]*bool {
 	return map[datapath.BridgeFlags]*bool{
 		datapath.BridgeVLANs:     &c.VLANFiltering,

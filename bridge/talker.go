@@ -10,21 +10,20 @@ import (
 	"bascule/datapath"
 )
 
-// Talker is an address with the counts of its frames: one line of a list of the
-// busiest. Frames and Bytes only rise; they begin at zero anew when the address
-// was forgotten. A frame that the device keeps in one piece (GSO) counts once,
-// with all of its bytes.
+// Talker is an address with the counters of its frames. Frames and Bytes only increase; they
+// restart at zero after the address was forgotten. A frame that the device keeps in one piece (GSO)
+// counts once, with all of its bytes.
 type Talker struct {
 	MAC    net.HardwareAddr
 	VLAN   uint16 // 1 to 4094; 0 stands for frames without a tag
-	Port   string // port by which the address was last heard
+	Port   string // port where the address was last seen
 	Frames uint64 // frames with this source address
 	Bytes  uint64
 }
 
-// CountTalkers has frames counted by their source addresses at a bridge, until stop is
-// called or the process ends. If the name is "", they are counted at all bridges. Any
-// number of processes can ask for it at a time.
+// CountTalkers counts frames by their source addresses at a bridge, until stop is called or the
+// process ends. If bridge is "", it counts at all bridges. Any number of processes can count at a
+// time.
 func (s *Switch) CountTalkers(bridge string) (stop func() error, err error) {
 	names := []string{bridge}
 	if bridge == "" {
@@ -55,8 +54,8 @@ func (s *Switch) CountTalkers(bridge string) (stop func() error, err error) {
 	return stop, nil
 }
 
-// Talkers returns the addresses that have sent frames to a bridge since they are
-// counted. If the name is "", it returns those of all bridges.
+// Talkers returns the addresses that have sent frames to a bridge since counting began. If bridge
+// is "", it returns the addresses of all bridges.
 func (s *Switch) Talkers(bridge string) (list []Talker, err error) {
 	found := map[string][]Talker{}
 	err = s.each(showWhat("the talkers", bridge), bridge, func(name string, b *datapath.Bridge) error {
@@ -72,7 +71,7 @@ func (s *Switch) Talkers(bridge string) (list []Talker, err error) {
 		for _, t := range talkers {
 			p := datapath.PortAt(&b.Config, t.Port)
 			if p == nil {
-				continue // the port has left
+				continue // the port has been removed
 			}
 			found[name] = append(found[name], Talker{
 				MAC: net.HardwareAddr(t.MAC[:]), VLAN: t.VLAN, Port: portName(b, p, devices),

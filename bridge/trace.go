@@ -19,22 +19,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Trace is a bridge's decision on one frame, and its reasons.
+// Trace is a bridge's decision on one frame, with its reasons.
 type Trace struct {
-	Steps   []Step   // in the order in which they are taken
+	Steps   []Step   // in the order of execution
 	Verdict string   // in a few words: "forwarded", "flooded", "dropped: same-port"
-	Out     []string // ports that the frame leaves by; empty where it is dropped
+	Out     []string // ports by which the frame leaves; empty if it is dropped
 }
 
 // Step is one step of the decision on a frame.
 type Step struct {
 	Name string // of the step in the pipeline: "learn", "look up", ...
-	Text string // what it found and did, in words, without a full stop
+	Text string // result, as a text without a full stop
 }
 
-// Trace has a bridge's own program decide on a frame, as if it came in by a
-// port, and returns the decision. The frame begins at its Ethernet header.
-// Nothing is sent, learned or counted.
+// Trace runs a bridge's own program on a frame, as if it had entered by a port, and returns the
+// decision. The frame begins with its Ethernet header. Nothing is sent, learned or counted.
 func (s *Switch) Trace(bridge, port string, frame []byte) (t Trace, err error) {
 	what := fmt.Sprintf("trace a frame at port %s of %s", port, bridge)
 	err = s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
@@ -67,7 +66,7 @@ func (s *Switch) Trace(bridge, port string, frame []byte) (t Trace, err error) {
 	return t, err
 }
 
-// trace has the bridge's program decide on the frame, and explains the decision.
+// trace runs the bridge's program on the frame, and explains the decision.
 func (e *explainer) trace() (t Trace, err error) {
 	if e.t, err = e.b.Trace(e.in, e.frame); err != nil {
 		return t, err
@@ -85,19 +84,19 @@ func (e *explainer) trace() (t Trace, err error) {
 	return e.explain()
 }
 
-// explainer puts the datapath's record of a trial into words.
+// explainer describes the datapath's record of a trial.
 type explainer struct {
 	b       *datapath.Bridge
 	t       *datapath.Traced
 	in      *datapath.Port
 	port    string // its name
-	frame   []byte // that was given
+	frame   []byte // as given
 	devices map[int]netlink.Link
-	pf      *pfView          // nil if no rule of pf was asked
-	fdb     []datapath.Entry // where the destination is unknown
+	pf      *pfView          // nil if no rule of pf was evaluated
+	fdb     []datapath.Entry // if the destination is unknown
 	steps   []Step
 	bridge  string // its name
-	hops    int    // routed host ports that the frame has been through
+	hops    int    // routed host ports that the frame has passed
 }
 
 func (e *explainer) say(name, format string, args ...any) {
@@ -128,7 +127,7 @@ func (e *explainer) explain() (Trace, error) {
 	return t, nil
 }
 
-// decided tells the decision. The MAC rules are those that have matched.
+// decided explains the decision. ruleIn and ruleOut are the MAC rules that matched.
 func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 	t := e.t
 	src, dst := datapath.WordMAC(t.Src), datapath.WordMAC(t.Dst)
@@ -225,7 +224,7 @@ func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 		e.copies(t.SpansOut, "leaves by "+e.port)
 		return Trace{e.steps, "answered", []string{e.port}}
 	}
-	if t.Out == 0 { // by its next hop, before its way out is asked for
+	if t.Out == 0 { // it leaves by its next hop, before its way out is determined
 		return Trace{e.steps, "forwarded", out}
 	}
 	e.say("send", "by %s%s", e.name(t.Out), e.tag(t.Tag))
@@ -234,7 +233,7 @@ func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 	return Trace{e.steps, "forwarded", []string{e.name(t.Out)}}
 }
 
-// pfEnd is an address that pf has given a packet, with the port if the protocol has ports.
+// pfEnd formats an address that pf has set in a packet, with the port if the protocol has ports.
 func pfEnd(proto uint32, a netip.AddrPort) string {
 	if proto != protoTCP && proto != protoUDP {
 		return a.Addr().String()
@@ -242,7 +241,7 @@ func pfEnd(proto uint32, a netip.AddrPort) string {
 	return a.String()
 }
 
-// unrouted says which host port has no --route, where a next hop or a socket of a rule takes it.
+// unrouted names the host port without --route at which a packet has a rule's next hop or socket.
 func (e *explainer) unrouted(reason string) string {
 	if reason != "pf-route" && reason != "pf-divert" {
 		return ""
@@ -256,8 +255,8 @@ func (e *explainer) unrouted(reason string) string {
 	return ""
 }
 
-// dropStep returns the name of the step that says why the frame is dropped. The
-// findings of filters have steps of their own.
+// dropStep returns the name of the step in which the frame is dropped. Filters have steps of their
+// own.
 func (e *explainer) dropStep() string {
 	switch e.t.Step {
 	case datapath.StepFrame:
@@ -270,21 +269,21 @@ func (e *explainer) dropStep() string {
 	return "check"
 }
 
-// rule returns the text for the MAC rule of a number, 0 for none.
+// rule returns the text of the MAC rule with a number, which is 0 for none.
 func (e *explainer) rule(number uint16) (text string, err error) {
 	if number == 0 {
 		return "", nil
 	}
 	r, there, err := e.b.RuleOf(number)
-	if err != nil || !there { // it has gone since
+	if err != nil || !there { // it has been removed since
 		return "", err
 	}
 	r.Rule.Port = e.name(datapath.Slot(r.Port))
 	return ": " + r.Rule.String(), nil
 }
 
-// down says why the device of a port takes no frame; `port show` calls such a port
-// disabled. It returns "" if the device takes frames, or if the port has no device.
+// down returns the reason why a port's device sends no frames; `port show` calls such a port
+// disabled. It returns "" if the device sends frames, or if the port has no device.
 func (e *explainer) down(slot uint32) string {
 	p := datapath.PortAt(&e.b.Config, e.b.Config.Ports[slot].Id)
 	if p == nil || p.Facts&datapath.PortPatch != 0 {
@@ -302,18 +301,18 @@ func (e *explainer) down(slot uint32) string {
 	return ""
 }
 
-// lost tells that a "frame" to a port, a "copy" of one or an "answer" is lost in the
-// port's device. The switch hands over copies and answers whatever becomes of them, and frames
-// until it has looked at the device again.
+// lost adds a step if a "frame" to a port, a "copy" of one or an "answer" is lost in the port's
+// device. The switch sends copies and answers regardless of the device's state, and frames until it
+// has read that state again.
 func (e *explainer) lost(step string, slot uint32, what string) {
 	if why := e.down(slot); why != "" {
 		e.say(step, "%s: the %s is lost there", why, what)
 	}
 }
 
-// rulePF names the rule of pf that has decided on the packet at a port, as pfctl -vvsr
-// does. number has 1 added. A host port is the host's interface: what leaves the switch
-// there comes in to the host.
+// rulePF adds a step with the rule of pf that has decided on the packet at a port, as pfctl -vvsr
+// prints it. number is the rule's plus 1. The directions of a host port are the host's: frames that
+// leave the switch there come in to the host.
 func (e *explainer) rulePF(slot uint32, out bool, number uint16) {
 	if number == 0 {
 		return
@@ -337,7 +336,7 @@ func (e *explainer) rulePF(slot uint32, out bool, number uint16) {
 	e.say(step, "rule %d%s: %s", ref.Index, at, ref.Rule)
 }
 
-// answers says how pf answers a packet that a rule drops. A flood is not answered.
+// answers adds a step if pf answers a packet that a rule drops. Floods are not answered.
 func (e *explainer) answers(reason string) {
 	if reason != "pf" || e.t.Step == datapath.StepFlood || e.pf == nil {
 		return
@@ -357,12 +356,12 @@ func (e *explainer) answers(reason string) {
 	}
 }
 
-// untagBytes is how many bytes of a frame the kernel wants before it takes the outer tag
-// off: the header, the tag and a type (skb_vlan_untag). It drops a shorter one.
+// untagBytes is the minimum length of a frame whose outer tag the kernel can remove: the header,
+// the tag and a type (skb_vlan_untag). The kernel drops shorter frames.
 const untagBytes = 20
 
-// unseen reports whether the frame has a tag and ends too early for the kernel. A
-// port's XDP program comes before the kernel.
+// unseen reports whether the frame has a tag and is too short for the kernel. A port's XDP program
+// precedes the kernel.
 func (e *explainer) unseen() bool {
 	if len(e.frame) < 14 || len(e.frame) >= untagBytes || e.in.Notes&datapath.PortXDP != 0 || e.t.Action == datapath.ActionDrop {
 		return false
@@ -371,7 +370,7 @@ func (e *explainer) unseen() bool {
 	return typ == 0x8100 || typ == 0x88a8
 }
 
-// spans returns the slots of the span ports whose bits are in the mask.
+// spans returns the slots of the span ports in a mask.
 func (e *explainer) spans(mask uint16) (slots []uint32) {
 	for i, slot := range e.b.Config.Spans {
 		if slot != 0 && mask>>i&1 != 0 {
@@ -381,7 +380,7 @@ func (e *explainer) spans(mask uint16) (slots []uint32) {
 	return slots
 }
 
-// copies tells which span ports got a copy of the frame.
+// copies adds a step with the span ports that got a copy of the frame.
 func (e *explainer) copies(mask uint16, what string) {
 	slots := e.spans(mask)
 	if slots == nil {
@@ -397,7 +396,7 @@ func (e *explainer) copies(mask uint16, what string) {
 	}
 }
 
-// learned says how the source of a frame that has come in was learned.
+// learned describes how the source of a frame that entered was learned.
 func (e *explainer) learned(src [6]byte) string {
 	mac, not := net.HardwareAddr(src[:]).String(), " is not learned: "
 	switch e.t.Learned {
@@ -414,7 +413,7 @@ func (e *explainer) learned(src [6]byte) string {
 	case datapath.LearnDamped:
 		return mac + not + "it moves too often"
 	case datapath.LearnFull:
-		if e.t.LearnedFrom != 0 { // the bridge has it already
+		if e.t.LearnedFrom != 0 { // the bridge already has it
 			return mac + not + "the port has no room for it"
 		}
 		return mac + not + "there is no room"
@@ -422,8 +421,8 @@ func (e *explainer) learned(src [6]byte) string {
 	return mac + " is known on " + e.port
 }
 
-// locked says how a locked port has noted a source that it does not let in, if the port
-// notes such sources; "" if not.
+// locked describes the locked entry for a source without access to a locked port. It returns "" if
+// the port makes no such entries.
 func (e *explainer) locked() string {
 	switch e.t.Learned {
 	case datapath.LearnLocked:
@@ -438,7 +437,8 @@ func (e *explainer) locked() string {
 	return ""
 }
 
-// lookUp tells where the destination is, and which port stands in for that one.
+// lookUp adds steps with the location of the destination, and with the backup that replaces its
+// port.
 func (e *explainer) lookUp(dst [6]byte) {
 	t, mac := e.t, net.HardwareAddr(dst[:])
 	kind := map[datapath.Found]string{
@@ -456,15 +456,15 @@ func (e *explainer) lookUp(dst [6]byte) {
 	}
 	if t.Out != 0 && t.Out != t.Behind {
 		why := e.down(t.Behind)
-		if why == "" { // the carrier is back since
+		if why == "" { // the carrier has come back since
 			why = e.name(t.Behind) + " has no carrier"
 		}
 		e.say("backup", "%s, and %s stands in for it", why, e.name(t.Out))
 	}
 }
 
-// elsewhere says in which other VLANs an address is known that is unknown in the frame's, "" for none. It is what a
-// port with the wrong VLAN looks like.
+// elsewhere lists the other VLANs that have an address which is unknown in the frame's VLAN, "" for
+// none. This often means that a port is in the wrong VLAN.
 func (e *explainer) elsewhere(mac [6]byte) string {
 	var found []string
 	slices.SortFunc(e.fdb, func(a, b datapath.Entry) int { return cmp.Compare(a.VLAN, b.VLAN) })
@@ -487,7 +487,7 @@ func (e *explainer) elsewhere(mac [6]byte) string {
 	return " here, and known " + strings.Join(found, ", ")
 }
 
-// tag says with which tag the frame leaves. Only VLAN filtering touches tags.
+// tag describes the tag with which the frame leaves. Only VLAN filtering changes tags.
 func (e *explainer) tag(tag uint16) string {
 	switch {
 	case e.b.Config.Flags&uint32(datapath.BridgeVLANs) == 0:
@@ -498,12 +498,12 @@ func (e *explainer) tag(tag uint16) string {
 	return fmt.Sprintf(", with the tag of VLAN %d", tag&4095)
 }
 
-// flood tells for each port what a flood did there, and returns the ports that got it.
+// flood adds a step for each port of a flood, and returns the ports that got it.
 func (e *explainer) flood() []string {
 	out := []string{}
 	for _, p := range e.t.Port[:e.t.Ports] {
 		if datapath.PortAt(&e.b.Config, e.b.Config.Ports[p.Slot].Id) == nil {
-			continue // a device is yet to come to it
+			continue // a berth without a device
 		}
 		name := e.name(uint32(p.Slot))
 		if p.Reason == 0 {
@@ -518,8 +518,8 @@ func (e *explainer) flood() []string {
 	return out
 }
 
-// past says why a flood does not go to the port in a slot, "" if that goes without saying: the
-// flood is not for such ports.
+// past returns the reason why a flood does not reach the port in a slot, or "" if the port is not
+// among the targets of floods.
 func (e *explainer) past(slot uint32, reason datapath.FloodPast) string {
 	switch reason {
 	case datapath.PastOrigin:
@@ -538,7 +538,7 @@ func (e *explainer) past(slot uint32, reason datapath.FloodPast) string {
 		return cmp.Or(e.down(slot), "it was down, or without a carrier")
 	}
 	switch name := datapath.Reasons()[reason]; name {
-	case "span", "vlan-out": // copies have a step of their own
+	case "span", "vlan-out": // copies have their own step
 		return ""
 	case "stp":
 		return "spanning tree has it " + STPDiscarding.String()
@@ -547,7 +547,7 @@ func (e *explainer) past(slot uint32, reason datapath.FloodPast) string {
 	}
 }
 
-// kindOf names the kind of an address.
+// kindOf formats an address with its kind.
 func kindOf(mac [6]byte) string {
 	text := net.HardwareAddr(mac[:]).String()
 	switch {

@@ -12,8 +12,8 @@ import (
 	"bascule/pf"
 )
 
-// TestReasons wants every reason for which the datapath drops frames in the table
-// that trace and help have, and in that of docs/design/frame.md.
+// TestReasons checks that the table of trace and help, and the one in docs/design/frame.md, have every reason for
+// which the datapath drops frames.
 func TestReasons(t *testing.T) {
 	var names []string
 	for _, r := range Reasons {
@@ -45,7 +45,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// TestFramesWay wants the drawing of docs/design.md to have every reason for a drop once, and the checks in the
+// TestFramesWay checks that the drawing in docs/design.md has every reason for a drop once, and the checks in the
 // order of bpf/pipeline.h.
 func TestFramesWay(t *testing.T) {
 	page, err := os.ReadFile("../docs/design.md")
@@ -88,7 +88,7 @@ func TestFramesWay(t *testing.T) {
 	}
 	for _, part := range []struct {
 		function string
-		checks   [][2]string // a check of the drawing, and what the function has for it
+		checks   [][2]string // a check in the drawing, and its name in the function
 	}{
 		{"decide_in", [][2]string{
 			{"copies for span ports", "span_in("}, {"reserved address", "DROP_RESERVED"},
@@ -130,7 +130,7 @@ func TestFramesWay(t *testing.T) {
 	}
 }
 
-// TestTraceWords wants words for all that a trial can write down.
+// TestTraceWords checks that everything in a trial's record has a text.
 func TestTraceWords(t *testing.T) {
 	e := &explainer{b: new(datapath.Bridge), t: new(datapath.Traced), port: "p1"}
 	seen := map[string]bool{}
@@ -158,13 +158,13 @@ func TestTraceWords(t *testing.T) {
 	for past := datapath.FloodPast(1); past < datapath.PastEnd; past++ {
 		if reasons := datapath.Reasons(); past == datapath.PastOrigin ||
 			int(past) < len(reasons) && (reasons[past] == "span" || reasons[past] == "vlan-out") {
-			continue // which goes without saying
+			continue // it needs no text
 		}
 		look("past", uint32(past), e.past(0, past))
 	}
 }
 
-// TestTraceAnswers wants trace to say that pf answers what `block return` drops.
+// TestTraceAnswers checks that trace reports pf's answers to packets dropped by `block return`.
 func TestTraceAnswers(t *testing.T) {
 	drop := slices.Index(datapath.Reasons(), "pf")
 	for _, tt := range []struct {
@@ -197,7 +197,7 @@ func TestTraceAnswers(t *testing.T) {
 	}
 }
 
-// TestTraceTooShort wants trace to say that the kernel keeps short tagged frames from tcx.
+// TestTraceTooShort checks that trace reports short tagged frames, which the kernel drops before tcx.
 func TestTraceTooShort(t *testing.T) {
 	frame := func(typ string, size int) []byte {
 		return append([]byte("\x02\x00\x00\x00\x00\x01\x02\x00\x00\x00\x00\x02"+typ), make([]byte, size-14)...)

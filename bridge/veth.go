@@ -18,11 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The demands of XDP on a veth's other end. A veth hands packets over with checksums
-// that are yet to be filled in, and says so beside the packet. XDP loses notes beside a
-// packet, and the receiver then drops the packet. VLAN tags are beside the packet, too,
-// and XDP would take such a frame for one without a tag. And a veth takes frames from
-// XDP only while it receives by NAPI, which GRO makes it do.
+// XDP has requirements for a veth's other end. A veth passes on packets whose checksums are not
+// filled in yet, with a note beside the packet. XDP loses such notes, and the receiver then drops
+// the packet. VLAN tags are beside the packet, too, so that XDP would see a frame without a tag.
+// And a veth accepts frames from XDP only while it receives by NAPI, which GRO enables.
 const (
 	featureCsum = "tx-checksum-ip-generic"
 	featureSCTP = "tx-checksum-sctp"
@@ -31,12 +30,12 @@ const (
 	featureSTag = "tx-vlan-stag-hw-insert"
 )
 
-// endFeatures are the features that must be on or off at the other end. Each has a note
-// of its own, because each can be switched by itself.
+// endFeatures are the features that must be on or off at the other end. Each has its own flag for
+// its former value, because they can be changed separately.
 var endFeatures = []struct {
 	name  string
 	on    bool
-	taken datapath.PortTaken // it was the other way
+	taken datapath.PortTaken // it had the other value
 }{
 	{featureCsum, false, datapath.PortEndHadCsum},
 	{featureSCTP, false, datapath.PortEndHadSCTP},
@@ -45,7 +44,7 @@ var endFeatures = []struct {
 	{featureGRO, true, datapath.PortEndNoGRO},
 }
 
-// endTaken has the notes of all of them.
+// endTaken has the flags of all of them.
 var endTaken = func() (taken datapath.PortTaken) {
 	for _, f := range endFeatures {
 		taken |= f.taken
@@ -53,8 +52,7 @@ var endTaken = func() (taken datapath.PortTaken) {
 	return taken
 }()
 
-// inspectEnd notes in p the changes that prepareEnd is going to make, and says
-// so.
+// inspectEnd records in p the changes that prepareEnd will make, and returns notes about them.
 func inspectEnd(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 	err = atOtherEnd(l, func(e *ethtool.Ethtool, name string) error {
 		features, err := e.Features(name)
@@ -68,7 +66,7 @@ func inspectEnd(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 				changes = true
 			}
 		}
-		ours := p.Notes&datapath.PortHost != 0 // nobody has set it to anything yet
+		ours := p.Notes&datapath.PortHost != 0 // it is new, and has only defaults
 		if !ours && changes {
 			notes = []string{fmt.Sprintf("%s: for XDP, its other end %s has transmit offload of checksums and VLAN tags off and GRO on now", l.Attrs().Name, name)}
 		}
@@ -80,7 +78,7 @@ func inspectEnd(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 	return notes, nil
 }
 
-// prepareEnd makes the other end of a veth fit for XDP on this end.
+// prepareEnd sets the features of a veth's other end for XDP at this end.
 func prepareEnd(l netlink.Link) error {
 	err := atOtherEnd(l, func(e *ethtool.Ethtool, name string) error {
 		wanted := map[string]bool{}
@@ -100,16 +98,16 @@ func prepareEnd(l netlink.Link) error {
 	if err != nil || takes || l.Attrs().RawFlags&unix.IFF_UP == 0 {
 		return err
 	}
-	// GRO was switched on while the other end was down. The kernel looks again only
-	// when this end comes up, and nothing passes a veth with an end down.
+	// GRO was switched on while the other end was down. The kernel considers it only when this
+	// end comes up, and a veth with an end down passes nothing.
 	if err := netlink.LinkSetDown(l); err != nil {
 		return err
 	}
 	return netlink.LinkSetUp(l)
 }
 
-// restoreEnd gives the other end of a veth back what prepareEnd took. It returns the
-// part to which there is no way.
+// restoreEnd restores the features of a veth's other end that prepareEnd has changed. It returns
+// the changes that cannot be undone, because the end cannot be reached.
 func restoreEnd(taken datapath.PortTaken, l netlink.Link) (owed datapath.PortTaken) {
 	back := map[string]bool{}
 	for _, f := range endFeatures {
@@ -124,11 +122,11 @@ func restoreEnd(taken datapath.PortTaken, l netlink.Link) (owed datapath.PortTak
 	if errors.Is(err, errNoWay) || errors.Is(err, unix.ENODEV) {
 		return taken & endTaken
 	}
-	return 0 // or its driver refuses
+	return 0 // restored, or its driver refuses
 }
 
-// atOtherEnd runs f in the namespace of a veth's other end, with the end's name there.
-// If the end goes elsewhere or gets another name meanwhile, it tries again.
+// atOtherEnd calls f in the namespace of a veth's other end, with the end's name there. If the end
+// moves or is renamed meanwhile, it tries again.
 func atOtherEnd(l netlink.Link, f func(e *ethtool.Ethtool, name string) error) (err error) {
 	for range searches {
 		err = atOtherEndNow(l, f)
@@ -165,10 +163,10 @@ func atOtherEndNow(l netlink.Link, f func(e *ethtool.Ethtool, name string) error
 	})
 }
 
-// endHere returns a veth's other end if that is in the calling thread's network
-// namespace, and errNoEnd if it is not. The kernel names no namespace for an end that
-// is in the veth's own, and none for an end whose namespace ends at this moment. In the
-// second case another device here may have the end's index. So the end has to lead back.
+// endHere returns a veth's other end if it is in the calling thread's network namespace, and
+// errNoEnd if it is not. The kernel reports no namespace for an end in the veth's own, nor for an
+// end whose namespace is being destroyed. In the second case another device here may have the end's
+// index, so endHere checks that the end's other end is this veth.
 func endHere(l netlink.Link) (netlink.Link, error) {
 	of := l.Attrs()
 	end, err := netlink.LinkByIndex(of.ParentIndex) // for a veth, the index of the other end
@@ -181,18 +179,18 @@ func endHere(l netlink.Link) (netlink.Link, error) {
 	return end, nil
 }
 
-// joined reports whether a device that has the index of a veth's other end is that end.
+// joined reports whether a device with the index of a veth's other end is that end.
 func joined(l, end netlink.Link) bool {
 	of, back := l.Attrs(), end.Attrs()
 	return end.Type() == "veth" && back.ParentIndex == of.Index && (back.NetNsID < 0) == (of.NetNsID < 0)
 }
 
-// errNoEnd says that a device has the index of a veth's other end and is another one.
+// errNoEnd means that the device with the index of a veth's other end is another one.
 var errNoEnd = errors.New("its network namespace ends at this moment")
 
-// namespaceOf opens the network namespace of a veth's other end. The kernel names that
-// namespace by a number that has a meaning in this namespace only. So every namespace
-// to which there is a way is asked for its number.
+// namespaceOf opens the network namespace of a veth's other end. The kernel identifies it by a
+// number that is valid in this namespace only, so namespaceOf gets that number for every namespace
+// that can be reached.
 func namespaceOf(l netlink.Link) (netns.NsHandle, error) {
 	if l.Attrs().NetNsID < 0 {
 		return netns.Get()
@@ -210,16 +208,16 @@ func namespaceOf(l netlink.Link) (netns.NsHandle, error) {
 	return -1, errNoWay
 }
 
-// errNoWay says that there is no way to a network namespace.
+// errNoWay means that a network namespace cannot be reached.
 var errNoWay = errors.New("no process is in its namespace and it has no name")
 
-// namespaceFiles returns paths of network namespaces, one for each that has a name or
-// that a process is in. Those with names come first. There may be thousands of
-// processes, which are looked at only if the caller goes on behind the names.
+// namespaceFiles returns paths of network namespaces, one for each that has a name or a process,
+// and those with names first. There may be thousands of processes, which it looks up only if the
+// caller continues after the names.
 func namespaceFiles() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		var seen []os.FileInfo
-		// reports whether to go on
+		// reports whether to continue
 		try := func(path string) bool {
 			info, err := os.Stat(path)
 			if err != nil || slices.ContainsFunc(seen, func(s os.FileInfo) bool { return os.SameFile(s, info) }) {
@@ -228,9 +226,9 @@ func namespaceFiles() iter.Seq[string] {
 			seen = append(seen, info)
 			return yield(path)
 		}
-		// If we have mounts of our own, as by `ip netns exec`, we do not see
-		// names given since. (/var/run is a symbolic link, which would lead
-		// back to our own mounts.)
+		// A process with its own mounts, as by `ip netns exec`, does not see names that
+		// were added since. (/var/run is a symbolic link, which would lead back to the
+		// process's own mounts.)
 		const machine = "/proc/1/root/run"
 		for _, pattern := range []string{
 			netnsDir + "/*", machine + "/netns/*", "/var/run/docker/netns/*", machine + "/docker/netns/*", "/proc/[0-9]*/ns/net",

@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The other end of a veth gets back what it had, however often the port was told to
-// be on XDP.
+// The other end of a veth regains its former features, no matter how often the port was moved to
+// XDP.
 func TestEndGivenBack(t *testing.T) {
 	features := []string{featureCsum, featureSCTP, featureVLAN, featureSTag, featureGRO}
 	b := newBench(t, 1)
@@ -62,8 +62,8 @@ func TestEndGivenBack(t *testing.T) {
 	}
 }
 
-// A command that was killed is mended beside a port on XDP whose other end there is no
-// way to any more: its network namespace has no name and no process.
+// A killed command is mended even if a port on XDP has an other end that can no longer be reached:
+// its network namespace has no name and no process.
 func TestEndOutOfReach(t *testing.T) {
 	b := newBench(t, 1)
 	away := b.namespace("away")
@@ -90,7 +90,7 @@ func TestEndOutOfReach(t *testing.T) {
 		t.Error(err)
 	}
 
-	// what was taken of the end is given back when there is a way to it again
+	// the end's features are restored as soon as it can be reached again
 	had := func() bool { return b.feature(at(held), "far2", featureCsum) }
 	warnings, err := b.SetPorts("br0", []string{"p2"}, PortOptions{Hook: HookTCX})
 	b.must(err)
@@ -112,8 +112,8 @@ func TestEndOutOfReach(t *testing.T) {
 	}
 }
 
-// While the network namespace of a veth's other end ends, the kernel names none. Another
-// device of this namespace may then have the end's index, and keeps its features.
+// While the network namespace of a veth's other end is being destroyed, the kernel does not name
+// it. Another device of this namespace may then have the end's index, and keeps its features.
 func TestEndOfAnother(t *testing.T) {
 	b := newBench(t, 2)
 	gro := func() bool { return b.feature(b.ns.Do, "p2", featureGRO) }
@@ -141,8 +141,8 @@ func TestEndOfAnother(t *testing.T) {
 	}
 }
 
-// TestFarEnd: a port says what is at the other end of its veth if that is here, and the
-// alias of its device.
+// TestFarEnd: a port has the name of its veth's other end in this namespace, and the alias of its
+// device.
 func TestFarEnd(t *testing.T) {
 	b := newBench(t, 1)
 	nl := b.ns.Netlink()

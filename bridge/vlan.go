@@ -15,13 +15,13 @@ import (
 	"bascule/datapath"
 )
 
-// VLANOptions say how a port is to be in VLANs.
+// VLANOptions are the options of a port's VLANs.
 type VLANOptions struct {
 	Untagged bool // frames of the VLAN leave by the port without a tag
-	PVID     bool // frames that come without a tag are in the VLAN
+	PVID     bool // received frames without a tag are in the VLAN
 }
 
-// The kinds of private VLANs (RFC 5517), as they are shown.
+// The kinds of private VLANs (RFC 5517), in the words of the output.
 const (
 	KindPrimary   = "primary"
 	KindIsolated  = "isolated"
@@ -34,47 +34,47 @@ var vlanKinds = map[uint32]string{
 	uint32(datapath.VLANCommunity): KindCommunity,
 }
 
-// PortVLANs are the VLANs that a port is in.
+// PortVLANs are the VLANs of a port.
 type PortVLANs struct {
 	Bridge string
 	Port   string
-	Ranges []VLANRange // rising, as few as can be; never nil
+	Ranges []VLANRange // in ascending order, as few as possible; never nil
 }
 
-// VLANRange is a range of VLANs in which a port is in the same manner.
+// VLANRange is a range of VLANs with the same options for a port.
 type VLANRange struct {
 	First, Last uint16 // the same for one VLAN
 	VLANOptions
 }
 
-// VLAN is a VLAN of a bridge by itself.
+// VLAN is a VLAN of a bridge.
 type VLAN struct {
 	Bridge  string
 	ID      uint16
-	Kind    string // KindPrimary, KindIsolated, KindCommunity; "" of an ordinary VLAN
+	Kind    string // KindPrimary, KindIsolated, KindCommunity; "" for an ordinary VLAN
 	Primary uint16 // of an isolated or community VLAN
 
-	// since counting began; what comes in is counted in the VLAN that the port
-	// is in, what goes out once for each port
+	// since counting began; received frames count in the VLAN that the port is in, and sent
+	// ones once for each port
 	RxFrames, RxBytes, TxFrames, TxBytes uint64
 }
 
-// PrivateVLANs are the VLANs below a primary VLAN. nil leaves them as they are, an
-// empty list removes them.
+// PrivateVLANs are the VLANs below a primary VLAN. nil leaves them unchanged, and an empty list
+// removes them.
 type PrivateVLANs struct {
-	Isolated  []uint16 // one at most
+	Isolated  []uint16 // at most one
 	Community []uint16
 }
 
-// ParseVLANs reads a list of VLANs and ranges of them, such as 10,20-30. The
-// error is a *[UsageError] if the list is empty, or has something that is no
-// VLAN, a range whose end comes first, or a VLAN twice.
+// ParseVLANs parses a list of VLANs and ranges, such as 10,20-30. The error is a *[UsageError] if
+// the list is empty, or contains something that is no VLAN, a range whose end comes first, or a
+// VLAN twice.
 func ParseVLANs(s string) ([]uint16, error) {
 	var list []uint16
 	var seen [maxVLAN + 1]bool
 	for f := range strings.SplitSeq(s, ",") {
 		from, to, isRange := strings.Cut(f, "-")
-		if from == "" { // of a negative number, too
+		if from == "" { // also for a negative number
 			from, isRange = f, false
 		}
 		first, err := parseVID(from)
@@ -101,8 +101,8 @@ func ParseVLANs(s string) ([]uint16, error) {
 	return list, nil
 }
 
-// FormatVLANs prints VLANs as ParseVLANs takes them, in the shortest ranges;
-// list is in rising order.
+// FormatVLANs formats VLANs as ParseVLANs accepts them, in the shortest ranges; list is in
+// ascending order.
 func FormatVLANs(list []uint16) string {
 	var words []string
 	for i := 0; i < len(list); {
@@ -129,7 +129,7 @@ func setIn(set *datapath.PortSet, slot uint32, in bool) {
 	}
 }
 
-// slots returns the slots of a set in rising order.
+// slots returns the slots of a set in ascending order.
 func slots(set *datapath.PortSet) (list []uint32) {
 	for w, word := range set {
 		for ; word != 0; word &= word - 1 {
@@ -144,9 +144,9 @@ func isSecondary(row *datapath.VLAN) bool {
 	return row.Kind == datapath.VLANIsolated || row.Kind == datapath.VLANCommunity
 }
 
-// derive fills in the parts that follow from the members of VLANs: where frames go, and
-// how they leave ports that are not members. A user has set the untagged bits of
-// members; derive makes those of other ports.
+// derive fills in the parts that depend on the members of VLANs: where frames go, and how they
+// leave ports that are not members. The untagged bits of members are settings; derive sets the bits
+// of other ports.
 func derive(v *datapath.VLANs) {
 	for vid := 1; vid <= maxVLAN; vid++ {
 		row := &v[vid]
@@ -167,21 +167,21 @@ func derive(v *datapath.VLANs) {
 		for w := range row.Member {
 			here, there := row.Member[w], primary.Member[w]
 			hereUntagged, thereUntagged := row.Untagged[w]&here, primary.Untagged[w]&there
-			// up: from those below to the promiscuous ports, and to trunks
+			// up: from secondary VLANs to the promiscuous ports, and to trunks
 			row.Reach[w] = there
 			if row.Kind == datapath.VLANCommunity {
 				row.Reach[w] |= here
 			}
 			row.Untagged[w] |= thereUntagged &^ here
-			// down: to all below
+			// down: to all secondary VLANs
 			primary.Reach[w] |= here
 			primary.Untagged[w] |= hereUntagged &^ there
 		}
 	}
 }
 
-// addressSpaces returns, for each port by id, the VLANs in whose addresses in the FDB
-// it has a part. Where the bridge does not filter, that is 0 alone.
+// addressSpaces returns, for each port by id, the VLANs under which the FDB has addresses for it.
+// If the bridge does not filter, this is only 0.
 func addressSpaces(c *datapath.Config, v *datapath.VLANs) map[uint32][]uint16 {
 	spaces := map[uint32][]uint16{}
 	if !filters(c) || v == nil {
@@ -197,7 +197,7 @@ func addressSpaces(c *datapath.Config, v *datapath.VLANs) map[uint32][]uint16 {
 		}
 		for _, slot := range slots(&row.Member) {
 			id := c.Ports[slot].Id
-			// an ordinary VLAN has its addresses for itself
+			// an ordinary VLAN does not share its addresses
 			if row.Kind != datapath.VLANOrdinary && slices.Contains(spaces[id], row.Fid) {
 				continue
 			}
@@ -215,13 +215,12 @@ func filters(c *datapath.Config) bool {
 type vlanPlan struct {
 	read     bool
 	was, now *datapath.VLANs // the present and the next VLANs; nil if the bridge has never had any
-	// the ports by slot, and the default VLAN, that `now` takes account of
+	// the ports by slot, and the default VLAN, on which `now` is based
 	ids  [len(datapath.Config{}.Ports)]uint32
 	pvid uint16
 }
 
-// soFar returns the bridge's VLANs as the change has planned them so far, nil if the
-// bridge has never had any.
+// soFar returns the bridge's VLANs as planned so far, or nil if the bridge has never had any.
 func (c *draft) soFar() (*datapath.VLANs, error) {
 	plan := &c.vlans
 	if plan.read {
@@ -240,7 +239,7 @@ func (c *draft) soFar() (*datapath.VLANs, error) {
 	return plan.now, nil
 }
 
-// take notes that the VLANs are those of a configuration.
+// take records that the VLANs match a configuration.
 func (plan *vlanPlan) take(c *datapath.Config) {
 	for slot := range c.Ports {
 		plan.ids[slot] = c.Ports[slot].Id
@@ -248,10 +247,9 @@ func (plan *vlanPlan) take(c *datapath.Config) {
 	plan.pvid = c.DefaultPvid
 }
 
-// planVLANs completes a change, whatever it is about, by its effect on VLANs. A new
-// port gets the default VLAN. A port that leaves is in none. Ports that still have an
-// old default follow a new one. A bridge that has never filtered has no VLANs. When it
-// begins to filter, all of its ports are new.
+// planVLANs adds the effects on VLANs to any change. A new port gets the default VLAN. A leaving
+// port leaves all VLANs. Ports that still have the old default follow the new one. A bridge that
+// has never filtered has no VLANs. When it begins to filter, all of its ports count as new.
 func (c *draft) planVLANs(what string) error {
 	v, err := c.planJoins()
 	if err != nil {
@@ -268,7 +266,7 @@ func (c *draft) planVLANs(what string) error {
 	return checkPrivate(c, what)
 }
 
-// planJoins does so for the ports that have come and left so far. It returns the VLANs,
+// planJoins does this for the ports that were added and removed so far. It returns the VLANs, or
 // nil if there are none yet.
 func (c *draft) planJoins() (*datapath.VLANs, error) {
 	v, err := c.soFar()
@@ -304,7 +302,7 @@ func (c *draft) planJoins() (*datapath.VLANs, error) {
 	return v, nil
 }
 
-// leaveVLANs takes a port out of all VLANs.
+// leaveVLANs removes a port from all VLANs.
 func leaveVLANs(v *datapath.VLANs, slot uint32) {
 	for vid := range v {
 		setIn(&v[vid].Member, slot, false)
@@ -312,8 +310,8 @@ func leaveVLANs(v *datapath.VLANs, slot uint32) {
 	}
 }
 
-// joinDefault puts a port that is in no VLAN into the bridge's default one.
-// Span ports are in none.
+// joinDefault puts a port that is in no VLAN into the bridge's default one. Span ports stay
+// outside.
 func joinDefault(c *datapath.Config, v *datapath.VLANs, p *datapath.Port) {
 	if p.Facts&datapath.PortSpan != 0 {
 		return
@@ -325,9 +323,9 @@ func joinDefault(c *datapath.Config, v *datapath.VLANs, p *datapath.Port) {
 	}
 }
 
-// takeDefault moves a port from the old default VLAN to the new one, if it still is as
-// the old default made it, as Linux's bridge does (br_vlan_set_default_pvid()). A port
-// that is in the new VLAN already was told to be, and stays as it is.
+// takeDefault moves a port from the old default VLAN to the new one, if the port is still as the
+// old default made it, as Linux's bridge does (br_vlan_set_default_pvid()). A port that is already
+// in the new VLAN was put there by a command, and stays unchanged.
 func takeDefault(c *datapath.Config, v *datapath.VLANs, p *datapath.Port, old uint16) {
 	slot := datapath.Slot(p.Id)
 	if p.Pvid != old || old != 0 && !inSet(&v[old].Untagged, slot) {
@@ -339,7 +337,7 @@ func takeDefault(c *datapath.Config, v *datapath.VLANs, p *datapath.Port, old ui
 	if old == 0 {
 		for vid := range v {
 			if inSet(&v[vid].Member, slot) {
-				return // a trunk, by somebody's wish
+				return // a trunk by configuration
 			}
 		}
 	}
@@ -348,9 +346,9 @@ func takeDefault(c *datapath.Config, v *datapath.VLANs, p *datapath.Port, old ui
 	joinDefault(c, v, p)
 }
 
-// checkPrivate refuses VLANs that would let frames in and no answer out. A port that
-// has a private VLAN's tag passes private VLANs on to another switch, and the way down
-// is in the primary VLAN.
+// checkPrivate refuses VLANs that would let frames in and no answer out. A port that sends frames
+// of a private VLAN with a tag connects private VLANs to another switch, and needs the primary VLAN
+// for the way down.
 func checkPrivate(c *draft, what string) error {
 	v := c.tables.VLANs
 	for vid := 1; vid <= maxVLAN; vid++ {
@@ -375,9 +373,9 @@ func checkPrivate(c *draft, what string) error {
 	return nil
 }
 
-// followVLANs forgets addresses that a change left where they no longer belong, and
-// makes the addresses of host ports known where they are new. was is the bridge before
-// the change. It can be done again.
+// followVLANs removes addresses that do not belong in a VLAN after a change, and adds the addresses
+// of host ports where they are new. was is the bridge before the change. followVLANs can be
+// repeated.
 func followVLANs(b, was *datapath.Bridge) error {
 	before, err := currentSpaces(was)
 	if err != nil {
@@ -392,7 +390,7 @@ func followVLANs(b, was *datapath.Bridge) error {
 	for _, p := range datapath.Ports(&was.Config) {
 		now := datapath.PortAt(&b.Config, p.Id)
 		if now == nil {
-			continue // and its addresses have left with it
+			continue // its addresses have been removed with it
 		}
 		for _, vid := range before[p.Id] {
 			stays := slices.Contains(after[p.Id], vid)
@@ -412,13 +410,13 @@ func followVLANs(b, was *datapath.Bridge) error {
 			announced = append(announced, now)
 		}
 	}
-	for _, p := range announced { // a port may have the address that another had
+	for _, p := range announced { // a port may have another port's former address
 		if err := announceHost(b, p, after[p.Id]); err != nil {
 			return err
 		}
 	}
 	if filtered != filtering || filtered && was.Config.VlanProto != b.Config.VlanProto {
-		// Addresses were learned in other VLANs than frames are in now.
+		// Frames are in other VLANs now than the learned addresses.
 		_, err := b.Flush(datapath.Match{Dynamic: true})
 		return err
 	}
@@ -437,7 +435,7 @@ func currentSpaces(b *datapath.Bridge) (map[uint32][]uint16, error) {
 	return addressSpaces(&b.Config, v), nil
 }
 
-// announceHost makes a host port's own address known in the given VLANs.
+// announceHost adds a host port's own address to the FDB in the given VLANs.
 func announceHost(b *datapath.Bridge, p *datapath.Port, spaces []uint16) error {
 	if p.Host == 0 || !b.HasDevice(p) {
 		return nil
@@ -468,8 +466,8 @@ func noFiltering(what, bridge string) error {
 	return refused(what, "bridge "+bridge+" does not filter VLANs", "switch that on with 'bascule bridge set "+bridge+" --vlan-filtering'")
 }
 
-// AddVLANs puts a port into VLANs in the way that o says, even if the port is in one of
-// them already in another way.
+// AddVLANs puts a port into VLANs with the options o, even if the port is already in one of them
+// with other options.
 func (s *Switch) AddVLANs(bridge, port string, list []uint16, o VLANOptions) error {
 	_, err := s.one(addVLANs(bridge, port, list, o))
 	return err
@@ -499,8 +497,8 @@ func addVLANs(bridge, port string, list []uint16, o VLANOptions) (step, error) {
 	}), nil
 }
 
-// DelVLANs takes a port out of VLANs, and the port's addresses in them out of the FDB.
-// The port must be in at least one of them.
+// DelVLANs removes a port from VLANs, and the port's addresses in them from the FDB. The port must
+// be in at least one of them.
 func (s *Switch) DelVLANs(bridge, port string, list []uint16) error {
 	_, err := s.one(delVLANs(bridge, port, list), nil)
 	return err
@@ -528,9 +526,8 @@ func delVLANs(bridge, port string, list []uint16) step {
 	})
 }
 
-// SetPrivateVLANs says which VLANs are private below a primary VLAN (RFC 5517). Without
-// any, the primary is an ordinary VLAN again. A VLAN that it gives up is ordinary
-// again, too.
+// SetPrivateVLANs sets the private VLANs below a primary VLAN (RFC 5517). Without any, the primary
+// becomes an ordinary VLAN again, and so does each VLAN that is no longer below it.
 func (s *Switch) SetPrivateVLANs(bridge string, primary uint16, below PrivateVLANs) error {
 	_, err := s.one(setPrivateVLANs(bridge, primary, below))
 	return err
@@ -585,8 +582,8 @@ func setPrivateVLANs(bridge string, primary uint16, below PrivateVLANs) (step, e
 	}), nil
 }
 
-// VLANs returns the VLANs of a bridge's ports in the order in which the ports were
-// added. If the name is "", it returns those of all bridges that filter.
+// VLANs returns the VLANs of a bridge's ports in the order in which the ports were added. If bridge
+// is "", it returns the VLANs of all bridges that filter.
 func (s *Switch) VLANs(bridge string) (list []PortVLANs, err error) {
 	list = []PortVLANs{}
 	err = s.eachFiltering("the VLANs", bridge, func(name string, b *datapath.Bridge, vlans *datapath.VLANs) error {
@@ -609,8 +606,8 @@ func (v *view) vlans(vlans *datapath.VLANs) (list []PortVLANs) {
 	return list
 }
 
-// VLANTable returns those VLANs of a bridge that have members, or are private. If the
-// name is "", it returns those of all bridges that filter.
+// VLANTable returns those VLANs of a bridge that have members, or are private. If bridge is "", it
+// returns the VLANs of all bridges that filter.
 func (s *Switch) VLANTable(bridge string) (list []VLAN, err error) {
 	list = []VLAN{}
 	err = s.eachFiltering("the table of VLANs", bridge, func(name string, b *datapath.Bridge, _ *datapath.VLANs) error {
@@ -622,7 +619,7 @@ func (s *Switch) VLANTable(bridge string) (list []VLAN, err error) {
 	return list, err
 }
 
-// vlanTable returns the VLANs of a bridge that VLANTable has.
+// vlanTable returns the VLANs of a bridge for VLANTable.
 func vlanTable(name string, b *datapath.Bridge) (list []VLAN, err error) {
 	var ids []uint16
 	err = b.EachVLAN(func(vid uint16, v *datapath.VLAN) {
@@ -649,9 +646,8 @@ func vlanTable(name string, b *datapath.Bridge) (list []VLAN, err error) {
 	return list, nil
 }
 
-// eachFiltering runs f with the bridge of the name, which must filter VLANs. If the
-// name is "", it runs f with all bridges that do, as each does. shown says what is
-// shown, for errors.
+// eachFiltering calls f with the bridge of the name, which must filter VLANs, or with all bridges
+// that filter if the name is "", as each does. shown describes what is shown, for errors.
 func (s *Switch) eachFiltering(shown, bridge string, f func(string, *datapath.Bridge, *datapath.VLANs) error) error {
 	return s.each(showWhat(shown, bridge), bridge, func(name string, b *datapath.Bridge) error {
 		if !filters(&b.Config) {
@@ -671,8 +667,7 @@ func (s *Switch) eachFiltering(shown, bridge string, f func(string, *datapath.Br
 	})
 }
 
-// ranges returns the VLANs that a port is in. The VLAN of frames without a tag is a
-// range by itself.
+// ranges returns the VLANs of a port. The VLAN of frames without a tag is a range of its own.
 func ranges(v *datapath.VLANs, p *datapath.Port) []VLANRange {
 	list := []VLANRange{}
 	slot := datapath.Slot(p.Id)
@@ -685,7 +680,7 @@ func ranges(v *datapath.VLANs, p *datapath.Port) []VLANRange {
 	return list
 }
 
-// addToRanges adds a VLAN to the list. Its number is above all of the list.
+// addToRanges appends a VLAN to a list of lower ones.
 func addToRanges(list []VLANRange, vid uint16, o VLANOptions) []VLANRange {
 	if last := len(list) - 1; last >= 0 && !o.PVID && list[last].Last == vid-1 && list[last].VLANOptions == o {
 		list[last].Last = vid
@@ -694,7 +689,7 @@ func addToRanges(list []VLANRange, vid uint16, o VLANOptions) []VLANRange {
 	return append(list, VLANRange{vid, vid, o})
 }
 
-// sortRanges returns ranges as a port's VLANs are shown, nil for nil.
+// sortRanges returns ranges in the form of a port's VLANs, nil for nil.
 func sortRanges(object string, list []VLANRange) ([]VLANRange, error) {
 	if list == nil {
 		return nil, nil
@@ -740,8 +735,8 @@ func joinRanges(v *datapath.VLANs, p *datapath.Port, list []VLANRange) {
 	}
 }
 
-// entryVLAN returns the VLAN in which the FDB has an entry of a port, if somebody says
-// VLAN vid, or 0 for the VLAN of frames without a tag.
+// entryVLAN returns the VLAN in which the FDB has an entry of a port in VLAN vid. If vid is 0, it
+// is the VLAN of frames without a tag.
 func entryVLAN(b *datapath.Bridge, p *datapath.Port, what, bridge, port string, vid uint16) (uint16, error) {
 	if !filters(&b.Config) {
 		return vid, nil
@@ -763,8 +758,8 @@ func entryVLAN(b *datapath.Bridge, p *datapath.Port, what, bridge, port string, 
 	return v[vid].Fid, nil
 }
 
-// addressVLAN returns the VLAN in which the FDB has the addresses of VLAN vid: for a
-// private VLAN its primary.
+// addressVLAN returns the VLAN in which the FDB has the addresses of VLAN vid: its primary for a
+// private VLAN.
 func addressVLAN(b *datapath.Bridge, vid uint16) (uint16, error) {
 	if !filters(&b.Config) || vid == 0 {
 		return vid, nil

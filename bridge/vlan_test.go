@@ -58,7 +58,7 @@ func TestParseVLANs(t *testing.T) {
 	}
 }
 
-// A plan is a change of a bridge that filters, without a kernel.
+// A plan is a change of a filtering bridge, without a kernel.
 type plan struct {
 	t    *testing.T
 	was  datapath.Config
@@ -76,7 +76,7 @@ func newPlan(t *testing.T, ports int) *plan {
 	return p
 }
 
-// commit plans the change; a refused one changes nothing.
+// commit plans the change. A refused one changes nothing.
 func (p *plan) commit() error {
 	v := p.v
 	c := &draft{bridge: &datapath.Bridge{Config: p.was}, next: &p.next, vlans: vlanPlan{read: true, now: &v}}
@@ -125,7 +125,7 @@ func TestDefaultPVID(t *testing.T) {
 	p.commit()
 	p.want("a default again", "5-5up", "1-1u 10-10p", "1-1up 7-7")
 
-	// a slot has nothing of its last tenant
+	// a slot has nothing of its former port
 	*p.port(2) = datapath.Port{}
 	p.commit()
 	p.want("a port leaves", "5-5up", "1-1up 7-7")
@@ -139,7 +139,7 @@ func TestDefaultPVID(t *testing.T) {
 	p.want("both at once", "6-6up", "6-6up", "1-1up 7-7")
 }
 
-// A trunk must have the primary of the private VLANs that it has with tags.
+// A trunk must be in the primary of the private VLANs that it has with tags.
 func TestCheckPrivate(t *testing.T) {
 	p := newPlan(t, 2)
 	p.v[100].Kind = datapath.VLANPrimary
@@ -166,8 +166,8 @@ func TestCheckPrivate(t *testing.T) {
 	}
 }
 
-// What is derived says the same of every port as the rules of RFC 5517 do, and
-// deriving it again changes nothing.
+// The derived bits of every port agree with the rules of RFC 5517, and deriving them again changes
+// nothing.
 func TestDerive(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	vids := []uint16{10, 100, 101, 102, 103, 4094}
@@ -234,7 +234,7 @@ func TestDerive(t *testing.T) {
 	}
 }
 
-// The VLANs by whose addresses a port is known.
+// A port has addresses in the right VLANs of the FDB.
 func TestAddressSpaces(t *testing.T) {
 	p := newPlan(t, 2)
 	p.v[100].Kind = datapath.VLANPrimary

@@ -9,8 +9,8 @@ import (
 	"bascule/datapath"
 )
 
-// hold switches a watch of a bridge on and holds it, with what set says about it. stop
-// switches the watch off again if nobody else looks.
+// hold enables a watch of a bridge and holds it; set adds its parameters. stop disables the watch
+// again, unless another process holds it.
 func (s *Switch) hold(what, bridge string, w datapath.Watch, set func(*draft) error) (stop func() error, err error) {
 	var release func()
 	err = s.change(what, bridge, func(c *draft) error {
@@ -38,13 +38,13 @@ func (s *Switch) hold(what, bridge string, w datapath.Watch, set func(*draft) er
 			return nil
 		})
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNoBridge) {
-			return nil // the bridge has gone, and the watch with it
+			return nil // the bridge is gone, and the watch with it
 		}
 		return err
 	}, nil
 }
 
-// endWatch takes a watch out of a configuration.
+// endWatch removes a watch from a configuration.
 func endWatch(c *datapath.Config, w datapath.Watch) {
 	c.Flags &^= uint32(w.Flag())
 	if w == datapath.WatchSample {
@@ -58,8 +58,8 @@ func endWatch(c *datapath.Config, w datapath.Watch) {
 	}
 }
 
-// endStaleWatches switches off watches whose process was killed. It reports
-// whether there was any; the bridge is dirty then.
+// endStaleWatches disables watches whose process was killed. It reports whether there was any; the
+// bridge is dirty then.
 func endStaleWatches(b *datapath.Bridge) (ended bool, err error) {
 	var stale []datapath.Watch
 	for _, w := range []datapath.Watch{datapath.WatchCapture, datapath.WatchTalkers, datapath.WatchSample} {

@@ -8,7 +8,7 @@ import (
 	"bascule/datapath"
 )
 
-// wayOf says how known unicast leaves by a port, and what closes the short ways.
+// wayOf returns how known unicast leaves by a port, and what prevents the short ways.
 func wayOf(p *datapath.Port) (way string, egress []string) {
 	for _, kind := range []struct {
 		bit  datapath.PortWays
@@ -32,12 +32,12 @@ func wayOf(p *datapath.Port) (way string, egress []string) {
 	return WayDevice, egress
 }
 
-// waysNow has a bridge look at its ports' devices, as the word of a change may be faster than its
-// timer. The function that it returns has what was found at a port's.
+// waysNow reads the state of a bridge's ports' devices, because a change may be faster than the
+// bridge's timer. The returned function has the result for a port.
 func waysNow(b *datapath.Bridge) func(*datapath.Port) datapath.PortWays {
 	var now map[uint32]datapath.PortWays
 	if b.Sees() {
-		now, _ = b.Look() // else what the timer has seen will do
+		now, _ = b.Look() // if it fails, the timer's last result will do
 	}
 	return func(p *datapath.Port) datapath.PortWays {
 		if ways, ok := now[p.Id]; ok {
@@ -47,7 +47,7 @@ func waysNow(b *datapath.Bridge) func(*datapath.Port) datapath.PortWays {
 	}
 }
 
-// waysWarning tells of what there is at a new port's device, and has no effect there.
+// waysWarning warns of egress rules at a new port's device, which have no effect there.
 func waysWarning(b *datapath.Bridge, p *datapath.Port) []string {
 	if p.Facts&(datapath.PortPatch|datapath.PortSpan) != 0 {
 		return nil
@@ -65,7 +65,7 @@ func waysWarning(b *datapath.Bridge, p *datapath.Port) []string {
 	return []string{egressWarning(name)}
 }
 
-// egressWarning tells of rules of netfilter at the hook egress of a port's device.
+// egressWarning is the text about netfilter's rules at the hook egress of a port's device.
 func egressWarning(port string) string {
 	return port + ": rules of netfilter at the hook egress of its device meet no frame, as the kernel leaves out what was redirected; " +
 		"filter with pf, MAC rules or tc"

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWords wants errors and notes that say what helps where they are.
+// TestWords checks that errors and notes have the words that help in each case.
 func TestWords(t *testing.T) {
 	b := newBench(t, 4)
 	b.must(b.AddBridge("br0", nil))
@@ -33,8 +33,8 @@ func TestWords(t *testing.T) {
 	b.must(b.DelSpan("br0", "p4"))
 	for _, c := range []struct {
 		err   error
-		words string // that it has
-		never string // that it has not
+		words string // part of the text
+		never string // not part of the text
 	}{
 		{b.DelSpan("br0", "p3"), "p3 is not a port of this bridge; see 'bascule port show br0'", add},
 		{one(b.DelPort("br0", "p3")), "p3 is not a port of this bridge; see 'bascule port show br0'", add},
@@ -102,7 +102,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// A cable from a port to another port of its bridge brings back what is flooded.
+// A cable from a port to another port of its bridge returns flooded frames.
 func TestCableToItself(t *testing.T) {
 	b := newBench(t, 0)
 	b.must(b.AddBridge("br0", nil))
@@ -118,7 +118,7 @@ func TestCableToItself(t *testing.T) {
 	}
 	want := []string{"right is the other end of left, which is a port of br0 too: floods may go round and round; " +
 		"take one of the two out, or turn on spanning tree"}
-	// the ends of the lab's cables have addresses, of which it warns, too
+	// the ends of the lab's cables have addresses, which cause another warning
 	if got := add("right"); !slices.Equal(got[1:], want) {
 		t.Errorf("the other end comes with %q, should with %q", got[1:], want)
 	}
@@ -131,8 +131,8 @@ func TestCableToItself(t *testing.T) {
 	}
 }
 
-// TestSaysWhatItRemoved: a file without rules, which removes those that there are, says
-// so, and a span port of VLANs where there are none says what to do.
+// TestSaysWhatItRemoved: loading a file without rules, which removes the present ones, says so. The
+// error for a span port of VLANs on a bridge without VLANs has the remedy.
 func TestSaysWhatItRemoved(t *testing.T) {
 	b := newBench(t, 2)
 	b.must(b.AddBridge("br0", nil))

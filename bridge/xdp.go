@@ -13,32 +13,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// xdpUse says which frames of a device the hook xdp can take.
+// xdpUse has the support of a device for the hook xdp.
 type xdpUse struct {
-	// takes: frames that come in by the device may go by XDP. For that, all facts
-	// of a frame must be in the frame. XDP loses the notes that a driver makes
-	// beside it: that a checksum is yet to be filled in, that the frame is to be
-	// cut up, a VLAN tag. The kind of the device decides, which stays; settings do
-	// not, since others change them.
+	// takes: frames that enter by the device can go by XDP. This requires that all properties
+	// of a frame are in the frame, because XDP loses the driver's notes beside it: that a
+	// checksum is not filled in yet, that the frame has to be segmented, a VLAN tag. It depends
+	// on the kind of the device, which does not change, and not on settings, which others can
+	// change.
 	takes bool
-	// sends: frames that XDP redirects to the device leave by it, if it says so
-	// itself.
+	// sends: frames that XDP redirects to the device leave by it, according to its driver.
 	sends bool
-	// why says why the device does not take frames.
+	// why is the reason why the device does not take frames.
 	why string
 }
 
-// xdpUseOf tells which frames of a device the hook xdp can take; false if there
-// is no XDP for its kind.
+// xdpUseOf returns the support of a device for the hook xdp, or false if its kind does not have
+// XDP.
 func xdpUseOf(l netlink.Link) (xdpUse, bool) {
 	switch l.Type() {
-	case "veth": // prepareEnd sees to its other end
+	case "veth": // prepareEnd prepares its other end
 		return xdpUse{takes: true, sends: true}, true
 	case "tuntap":
-		// The process that holds the tap's file says of each frame what is
-		// unfinished (VIRTIO_NET_HDR_F_NEEDS_CSUM), whatever is negotiated, and
-		// no setting of the device forbids it. Whether there is such a header
-		// may change when the file is opened again.
+		// The process that has opened the tap decides for each frame what is unfinished
+		// (VIRTIO_NET_HDR_F_NEEDS_CSUM), regardless of the negotiated features, and no
+		// setting of the device prevents it. Whether there is such a header may change when
+		// the file is opened again.
 		return xdpUse{sends: true, why: "it may leave checksums to the switch, which XDP would not see"}, true
 	case "bond":
 		return xdpUse{why: "it has what its devices note beside a frame, which XDP would not see"}, true
@@ -46,19 +45,18 @@ func xdpUseOf(l netlink.Link) (xdpUse, bool) {
 		if driverOf(l) == xenDriver {
 			return xdpUse{why: "its driver notes beside a frame that a checksum is unfinished, which XDP would not see"}, true
 		}
-		// Among other drivers for virtual machines, virtio_net has the host
-		// finish the frames that it hands to XDP, and drops those that are not
-		// finished.
+		// Other drivers for virtual machines are safe: virtio_net, for example, has the
+		// host finish the frames that it passes to XDP, and drops unfinished ones.
 		return xdpUse{takes: true, sends: true}, true
 	}
 	return xdpUse{}, false
 }
 
 // xenDriver is Xen's network card. Its frames from the same machine have no checksums
-// (XEN_NETRXF_csum_blank), even those that its driver hands to XDP.
+// (XEN_NETRXF_csum_blank), even if its driver passes them to XDP.
 const xenDriver = "vif"
 
-// driverOf names a device's driver, "" if the kernel does not name it.
+// driverOf returns the name of a device's driver, or "" if the kernel does not report it.
 func driverOf(l netlink.Link) string {
 	e, err := ethtool.NewEthtool()
 	if err != nil {
@@ -72,8 +70,8 @@ func driverOf(l netlink.Link) string {
 	return name
 }
 
-// wantsXDP decides what auto means. XDP makes a veth's peer give up its large
-// packets and takes none of a tap's frames; so only hardware gets it unasked.
+// wantsXDP resolves the hook auto. XDP disables large packets of a veth's peer, and accepts none of
+// a tap's frames, so auto means XDP for hardware only.
 func wantsXDP(hook string, l netlink.Link) bool {
 	if hook == HookAuto && l.Type() == physical {
 		use, _ := xdpUseOf(l)
@@ -82,9 +80,8 @@ func wantsXDP(hook string, l netlink.Link) bool {
 	return hook == HookXDP
 }
 
-// setXDPUse notes which ports have the XDP program, and which take frames that XDP
-// redirects. A veth takes them while its other end has GRO on or an XDP program of its
-// own.
+// setXDPUse sets which ports have the XDP program, and which accept frames that XDP redirects. A
+// veth accepts them while its other end has GRO on or its own XDP program.
 func setXDPUse(b *datapath.Bridge, c *datapath.Config) error {
 	var family *netlink.GenlFamily
 	for _, p := range datapath.Ports(c) {
@@ -122,7 +119,7 @@ func setXDPUse(b *datapath.Bridge, c *datapath.Config) error {
 		if err != nil {
 			return err
 		}
-		// A veth whose other end has GRO off gets it from makeReady.
+		// If a veth's other end has GRO off, makeReady will switch it on.
 		setBits(&p.Facts, datapath.PortXDPTx, sends || p.Taken&datapath.PortEndNoGRO != 0)
 	}
 	return nil

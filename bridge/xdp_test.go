@@ -15,8 +15,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Where a driver may leave something beside a frame nothing is taken from it by
-// XDP, and auto is not XDP where that is all there is.
+// If a driver may leave something beside a frame, XDP takes no frames from it, and auto does not
+// select XDP for a device where nothing remains.
 func TestXDPUse(t *testing.T) {
 	attrs := netlink.LinkAttrs{Name: "nosuch"}
 	for _, tt := range []struct {
@@ -43,9 +43,9 @@ func TestXDPUse(t *testing.T) {
 	}
 }
 
-// A driver that takes no other program any more, say since its MTU was raised, loses the
-// one that it has, and the port goes on by tcx: the switch can be changed, and nothing of
-// the former configuration is left on a device.
+// A driver that no longer accepts another program, for example since its MTU was raised, loses the
+// one that it has, and the port continues by tcx: the switch can be changed, and no part of the
+// former configuration stays at a device.
 func TestXDPRefusedLater(t *testing.T) {
 	b := newBench(t, 2)
 	b.must(b.AddBridge("br0", nil))
@@ -74,7 +74,7 @@ func TestXDPRefusedLater(t *testing.T) {
 		t.Errorf("the next change: %q, %v", warnings, err)
 	}
 
-	// also when a command was killed before it came to that, and the port leaves
+	// also if a command was killed before, and the port leaves
 	b.refuseXDP("p2")
 	b.must(os.Mkdir(filepath.Join(b.root, "br0", "dirty"), 0o700))
 	if _, err := b.DelPort("br0", "p2"); err != nil {
@@ -82,7 +82,7 @@ func TestXDPRefusedLater(t *testing.T) {
 	}
 }
 
-// xdpLinks are the pins of what ties devices to programs of XDP.
+// xdpLinks returns the pins of links between devices and XDP programs.
 func (b *bench) xdpLinks() []string {
 	b.t.Helper()
 	links, err := filepath.Glob(filepath.Join(b.root, "br0", "link", "*-xdp"))
@@ -90,8 +90,8 @@ func (b *bench) xdpLinks() []string {
 	return links
 }
 
-// refuseXDP puts a link that takes no other program in the place of a port's: that of a
-// tracepoint. (No driver of this machine does so.)
+// refuseXDP replaces a port's link by one that accepts no other program: a tracepoint's. (No driver
+// of this machine refuses.)
 func (b *bench) refuseXDP(port string) {
 	b.t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
