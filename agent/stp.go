@@ -322,10 +322,10 @@ func (t *tree) receive(id uint32, frame []byte) {
 	}
 }
 
-// tick implements protocol. It passes the time to the spanning tree. It renews the snapshot for
-// changes that come from a second, and the BPDUs in it, without any action. It does not make up
-// for seconds in which the process did not run: neighbours' messages from that time still wait to
-// be read, and a silence of three seconds would make a port an edge.
+// tick implements protocol. It passes the time to the spanning tree. It renews the snapshot if
+// the time, or BPDUs, have changed the tree's state without any action. It does not make up for
+// seconds in which the process did not run: neighbours' messages from that time still wait to be
+// read, and a silence of three seconds would make a port an edge.
 func (t *tree) tick(now time.Time) {
 	late := now.Sub(t.second)
 	if late < time.Second {

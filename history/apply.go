@@ -23,8 +23,8 @@ const (
 	MostConfirm  = 24 * time.Hour
 )
 
-// ParseConfirm parses the time that a change waits for its confirmation. A number needs its unit: five seconds and five
-// minutes are far apart here.
+// ParseConfirm parses the time that a change waits for its confirmation, from LeastConfirm to MostConfirm. A number
+// needs its unit: five seconds and five minutes are far apart here. Its error is a *[bridge.UsageError].
 func ParseConfirm(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	why := ""

@@ -18,6 +18,7 @@ type Who struct {
 	By   string // "agent" or another program, "" for a command
 }
 
+// String returns the author for lists and messages: "root from 192.0.2.1 by the agent".
 func (w Who) String() string {
 	s := w.User
 	if w.From != "" {

@@ -70,6 +70,7 @@ func ParseAddress(text string) (Address, error) {
 // byte.
 const maxPath = len(unix.RawSockaddrUnix{}.Path) - 1
 
+// String returns the address in the form that [ParseAddress] reads.
 func (a Address) String() string {
 	if a.Path == "" {
 		return a.TCP.String()

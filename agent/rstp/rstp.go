@@ -43,7 +43,7 @@ type State uint8
 const (
 	Discarding State = iota // neither receives nor sends frames
 	Learning                // discards, but learns addresses
-	Forwarding
+	Forwarding              // forwards frames, and learns addresses
 )
 
 func (s State) String() string { return name(s, "discarding", "learning", "forwarding") }
@@ -68,8 +68,8 @@ func (r Role) String() string {
 type Version uint8
 
 const (
-	STP  Version = 0
-	RSTP Version = 2
+	STP  Version = 0 // the spanning tree of 802.1D-1998
+	RSTP Version = 2 // the rapid spanning tree
 )
 
 func (v Version) String() string { return name(v, "stp", "", "rstp") }
