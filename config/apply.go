@@ -18,40 +18,39 @@ import (
 	"bascule/pf"
 )
 
-// Options say how a file is applied.
+// Options select how a file is applied.
 type Options struct {
 	DryRun bool           // only plan
-	Report func([]Action) // is told the plan before anything is done; may be nil
-	PF     pf.Source      // of what files of pf include and name
+	Report func([]Action) // called with the plan before anything is done; may be nil
+	PF     pf.Source      // opens the files that rules of pf include and name
 
-	// Before is called once, when there is something to do and before it is done. An error ends
-	// the apply. Nil for nothing.
+	// Before is called once if there is something to do, before it is done. Its error ends the
+	// apply. It may be nil.
 	Before func() error
 
 	Locked bool // the caller has locked plans (bridge.Switch.LockPlans)
-	Yes    bool // what may be a mistake that cuts the host off is done
+	Yes    bool // do also what may cut the host off by mistake
 
-	restores bool // the file says what was there before
+	restores bool // the file records a former state
 
-	// Session is the connection by which the caller works from afar, the zero value for none.
+	// Session is the caller's remote connection; the zero value means none.
 	Session Session
 }
 
 // A Session is a connection to this host.
 type Session struct{ Client, Server netip.Addr }
 
-// tries is how often the running state is read while others change it.
+// tries is how often the running state is read again while other processes change it.
 const tries = 3
 
-// Apply makes the bridges that a file names what the file says, and returns the
-// actions that it took. It checks everything first: if the error is an
-// [Errors], nothing was changed. If it fails for another reason, or the process
-// ends, its actions are not undone; the next Apply does the rest. The warnings
-// tell of work that could not be done yet, and of things that work but may not
-// be meant. Of several at once each waits for the one before it.
+// Apply brings the bridges that a file names into the file's state and returns the actions that it
+// took. All checks come first: if the error is an [Errors], nothing was changed. After any other
+// failure, or if the process ends, completed actions stay and the next Apply does the rest. The
+// warnings list work that could not be done yet, and settings that work but may be unintended.
+// Concurrent calls run one after the other.
 //
-// A checked action can still be refused, when somebody changed a bridge or a
-// device meanwhile. Apply then reads the running state again and does the rest.
+// An action that passed the checks can still be refused if a bridge or a device has changed
+// meanwhile. Apply then reads the running state again and does the rest.
 func Apply(s *bridge.Switch, f File, o Options) (actions []Action, warnings []string, err error) {
 	if !o.DryRun {
 		if !o.Locked {
@@ -61,7 +60,7 @@ func Apply(s *bridge.Switch, f File, o Options) (actions []Action, warnings []st
 			}
 			defer unlock()
 		}
-		// what a killed command left is no interface of somebody else's
+		// remove what a killed command left behind: it is not a user's interface
 		if err := s.Mend(); err != nil {
 			return nil, nil, err
 		}
@@ -121,7 +120,7 @@ func makePlan(s *bridge.Switch, f File, o Options) (*plan, error) {
 	for _, e := range bad {
 		p.want.bad.add(e.At, "%s", e.Msg)
 	}
-	if !o.restores { // what was there is no mistake of now
+	if !o.restores { // a former state is no mistake
 		p.want.refuseTwins()
 	}
 	if !o.Yes && p.want.bad.list == nil {
@@ -136,7 +135,7 @@ func makePlan(s *bridge.Switch, f File, o Options) (*plan, error) {
 	return p, p.tellRoutes(s)
 }
 
-// tellRoutes warns of routes that go with host ports.
+// tellRoutes adds warnings about routes that disappear with host ports.
 func (p *plan) tellRoutes(s *bridge.Switch) error {
 	if p.hostsGo == nil {
 		return nil
@@ -167,8 +166,8 @@ func (p *plan) act(s *bridge.Switch, o Options) (notes []string, err error) {
 	return notes, nil
 }
 
-// concerned returns those of the named bridges that a file is about: the ones
-// that it names itself, and the ones at the other ends of its patch cables.
+// concerned returns the named bridges that a file affects: the ones it lists, and the ones at the
+// other ends of its patch cables.
 func concerned(f File, names []string) []string {
 	about := map[string]bool{}
 	for _, b := range f.Bridges {
@@ -181,8 +180,8 @@ func concerned(f File, names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !about[name] })
 }
 
-// ahead returns the addresses that the host's interfaces get by a file, of those that are not there
-// or have others. An interface that is made has none that the file does not give.
+// ahead returns the addresses that a file gives to the host's interfaces that are missing or have
+// other addresses. A new interface has only the addresses from the file.
 func ahead(f File, devices []bridge.Device) map[string][]netip.Prefix {
 	list := map[string][]netip.Prefix{}
 	for _, b := range f.Bridges {
@@ -199,8 +198,8 @@ func ahead(f File, devices []bridge.Device) map[string][]netip.Prefix {
 	return list
 }
 
-// loadPFTexts returns the file with the rules of pf in it. Those that would
-// change nothing are the rules that run. The addresses ahead are those of ahead().
+// loadPFTexts returns the file with the text of its pf rules. Rules without a change are replaced
+// by the running ones. The parameter ahead is the result of ahead().
 func loadPFTexts(s *bridge.Switch, was, f File, ahead map[string][]netip.Prefix, o Options) (File, Errors) {
 	var bad Errors
 	want := f
@@ -216,7 +215,7 @@ func loadPFTexts(s *bridge.Switch, was, f File, ahead map[string][]netip.Prefix,
 			if !filepath.IsAbs(pf.File) {
 				pf.File = filepath.Join(filepath.Dir(pf.At.Path), pf.File)
 			}
-			text, err := read(pf.File, files.OpenPlain) // it is compared, and then loaded
+			text, err := read(pf.File, files.OpenPlain) // it is compared first, and loaded later
 			if err != nil {
 				bad = append(bad, Error{pf.At, fmt.Sprintf("pf of %s: %v", b.Name, err)})
 				continue
@@ -224,7 +223,7 @@ func loadPFTexts(s *bridge.Switch, was, f File, ahead map[string][]netip.Prefix,
 			pf.Rules = string(text)
 		}
 		if strings.TrimSpace(pf.Rules) == "" {
-			pf.Rules = "# none\n" // and not: as they are
+			pf.Rules = "# none\n" // an empty text would leave the rules as they are
 		}
 		name := b.Name
 		if runs := bridgeNamed(was, name); runs == nil {
@@ -239,13 +238,13 @@ func loadPFTexts(s *bridge.Switch, was, f File, ahead map[string][]netip.Prefix,
 		if runs := bridgeNamed(was, name); same {
 			pf.Rules = runs.PF.Rules
 		} else if runs != nil && runs.PF != nil && pf.Rules == runs.PF.Rules {
-			pf.Rules += "# anew\n" // the same text means something else now
+			pf.Rules += "# anew\n" // the same text has another meaning now
 		}
 	}
 	return want, bad
 }
 
-// pfName is what errors call the rules of pf.
+// pfName returns the name of the pf rules for errors.
 func pfName(p *PF) string { return cmp.Or(p.File, "rules") }
 
 func bridgeNamed(f File, name string) *Bridge {
@@ -257,7 +256,7 @@ func bridgeNamed(f File, name string) *Bridge {
 	return nil
 }
 
-// pfErrors returns the mistakes in the rules of pf, as errors of the file that names or has them.
+// pfErrors turns mistakes in pf rules into errors of the file that names or contains the rules.
 func pfErrors(p *PF, name string, err error) (bad Errors) {
 	var list pf.ErrorList
 	if !errors.As(err, &list) {
@@ -274,7 +273,8 @@ func pfErrors(p *PF, name string, err error) (bad Errors) {
 	return bad
 }
 
-// place returns where something in the rules stands, if they are a text of the file.
+// place returns the file's position for a place in the rules, if the file contains the rules as
+// text.
 func (p *PF) place(file string, line, column int) (Position, bool) {
 	if p.File != "" || file != pfName(p) || line < 1 || line > len(p.lines) {
 		return Position{}, false
@@ -286,10 +286,10 @@ func (p *PF) place(file string, line, column int) (Position, bool) {
 	return at, true
 }
 
-// notePlace is the place that a note about rules begins with.
+// notePlace matches the place at the beginning of a note about rules.
 var notePlace = pattern.New(`^rules:([0-9]{1,9}):([0-9]{1,9}): `)
 
-// placed returns notes about rules with the file's own places.
+// placed returns notes about rules, with the places changed to positions in the file.
 func (p *PF) placed(notes []string) []string {
 	for i, note := range notes {
 		m := notePlace().FindStringSubmatch(note)

@@ -15,12 +15,12 @@ import (
 	"bascule/pf"
 )
 
-// A diff is the part of a plan that is about one bridge.
+// A diff is the part of a plan for one bridge.
 type diff struct {
 	*plan
 	want, was *bridgeModel
-	exists    bool            // the bridge does
-	gone      map[string]bool // ports and mirrors that leave, or are made anew: what belongs to them goes with them
+	exists    bool            // whether the bridge exists
+	gone      map[string]bool // ports and mirrors that leave or are made again; their objects go with them
 	edits     []func(*bridge.Edit) error
 }
 
@@ -39,10 +39,10 @@ func (d *diff) act(op Op, object, detail string) {
 
 func (d *diff) edit(f func(*bridge.Edit) error) { d.edits = append(d.edits, f) }
 
-// leaves reports whether a port leaves for good. What belongs to it goes with it, and is not done by itself.
+// leaves reports whether a port leaves for good. Whatever belongs to the port goes with it, without an action.
 func (d *diff) leaves(port string) bool { return d.gone[port] && d.want.byName[port] == nil }
 
-// isPort reports whether the device of a port or mirror that runs is there.
+// isPort reports whether the device of a running port or mirror exists.
 func (d *diff) isPort(name, kind string) bool {
 	device := d.plan.want.devices[name]
 	if device == nil {
@@ -54,8 +54,7 @@ func (d *diff) isPort(name, kind string) bool {
 	return device.Bridge == d.want.Name
 }
 
-// made reports whether a port that runs has to be made anew to become what it
-// is to be.
+// made reports whether a running port has to be made again to reach the desired state.
 func (d *diff) made(was, want *portModel) bool {
 	switch {
 	case was.kind != want.kind:
@@ -65,7 +64,7 @@ func (d *diff) made(was, want *portModel) bool {
 	case d.isPort(want.name, want.kind):
 		return false
 	}
-	// its device is gone: has another one come?
+	// the port has lost its device: is there a new one?
 	return want.kind == bridge.TypeHost || d.plan.want.devices[want.name] != nil
 }
 
@@ -82,10 +81,10 @@ func (d *diff) bridge() {
 	}
 }
 
-// A difference is a setting that is another than it was.
+// A difference is a setting whose value has changed.
 type difference struct{ name, before, after string }
 
-// differences returns the settings that are different, in the order of their table.
+// differences returns the settings with different values, in the order of their table.
 func differences[T any](settings []bridge.Setting[T], was, want T) (list []difference) {
 	for _, s := range settings {
 		if before, after := s.Format(was), s.Format(want); before != after {
@@ -95,8 +94,8 @@ func differences[T any](settings []bridge.Setting[T], was, want T) (list []diffe
 	return list
 }
 
-// saidOnce leaves out of the list what another in it says: to be isolated is to be in
-// one of the protected domains, which has a name where it alone comes or goes.
+// saidOnce drops a difference that another one implies: isolated means membership in one of the protected domains. If
+// this domain is the only change, only isolated is listed, otherwise only protected.
 func saidOnce(list []difference) []difference {
 	isolated := slices.IndexFunc(list, func(d difference) bool { return d.name == bridge.IsolatedSetting })
 	protected := slices.IndexFunc(list, func(d difference) bool { return d.name == bridge.ProtectedSetting })
@@ -110,8 +109,8 @@ func saidOnce(list []difference) []difference {
 	return slices.Delete(slices.Clone(list), hide, hide+1)
 }
 
-// changed returns the settings that are different, with their values in want,
-// and what there is to print of them: with the former value if there was one.
+// changed returns the settings with different values as they are in want, and the details to print: with the former
+// value if there was one.
 func changed[T any](settings []bridge.Setting[T], was, want T, existed bool) (changes []bridge.Change, details []string) {
 	list := differences(settings, was, want)
 	for _, d := range saidOnce(list) {
@@ -127,8 +126,8 @@ func asChanges(list []difference) (changes []bridge.Change) {
 	return changes
 }
 
-// hookFor returns the hook that a port has once it is told one: auto leaves a
-// device of hardware its present one, since some drivers refuse XDP.
+// hookFor returns the hook that a port will have. With auto, a hardware device keeps its present hook, since some
+// drivers refuse XDP.
 func (d *diff) hookFor(want *portModel, runs string) string {
 	if want.hook != bridge.HookAuto {
 		return want.hook
@@ -172,7 +171,7 @@ func (d *diff) deletePort(p *portModel) {
 			return
 		}
 		d.step(cutCables, func(s *bridge.Switch, _ Options) ([]string, error) {
-			_, err := s.DelPort(name, port) // whose backup it was gets what the file says
+			_, err := s.DelPort(name, port) // the port that it was a backup for gets the file's value
 			return nil, err
 		})
 	case !d.early[name][port]:
@@ -180,8 +179,8 @@ func (d *diff) deletePort(p *portModel) {
 	}
 }
 
-// madeOf says what a port is made of, besides what an interface has. settings are the words of those that
-// are not the usual ones.
+// madeOf describes a new port, apart from the settings of its interface. settings lists the ones that differ from the
+// defaults.
 func madeOf(p *portModel, settings []string, usual []bridge.VLANRange) (details []string) {
 	if p.kind != bridge.TypeNetdev {
 		details = append(details, "type "+p.kind)
@@ -199,7 +198,7 @@ func madeOf(p *portModel, settings []string, usual []bridge.VLANRange) (details 
 	return details
 }
 
-// portDetail says what a port that is deleted was, as the line that made it.
+// portDetail describes a deleted port in the words of the line that made it.
 func (d *diff) portDetail(was *portModel) string {
 	_, settings := changed(bridge.PortSettings, bridge.PortDefaults(was.kind), was.config, false)
 	details := madeOf(was, settings, defaultVLANs(d.was.config))
@@ -266,8 +265,8 @@ func (d *diff) addPort(want *portModel) {
 	}
 }
 
-// addressed warns of a device that becomes a port and has addresses. It says so as
-// the bridge does when that is made.
+// addressed warns about a device with addresses that becomes a port. The bridge gives the same warning when it makes
+// the port.
 func (d *diff) addressed(device string) {
 	if it := d.plan.want.devices[device]; it != nil && len(it.Addresses) > 0 {
 		host := ""
@@ -284,7 +283,7 @@ func (d *diff) setPort(was, want *portModel) {
 	var details []string
 	o.Changes, details = changed(bridge.PortSettings, was.config, want.config, true)
 	runs := was.hook
-	if runs == bridge.HookAuto { // Read says where it is not what tells nothing
+	if runs == bridge.HookAuto { // Read returns auto for the hook that auto chooses
 		runs = bridge.HookTCX
 	}
 	if want.kind != bridge.TypePatch && d.isPort(want.name, want.kind) {
@@ -298,8 +297,7 @@ func (d *diff) setPort(was, want *portModel) {
 		if !slices.Equal(was.vlans, want.vlans) {
 			details = append(details, vlanDetails(was.vlans, want.vlans, true)...)
 		}
-		// a bridge that begins to filter may remember VLANs, and one that gets
-		// another default moves ports to it
+		// a bridge that begins to filter may remember VLANs, and a new default VLAN moves ports into it
 		if !slices.Equal(was.vlans, want.vlans) || !d.was.config.VLANFiltering || d.was.config.DefaultPVID != d.want.config.DefaultPVID {
 			d.edit(func(e *bridge.Edit) error { return e.SetVLANs(port, vlans) })
 		}
@@ -320,7 +318,7 @@ func (d *diff) setPort(was, want *portModel) {
 			o.MTU = want.mtu
 			details = append(details, transition("mtu", fmt.Sprint(host.MTU), fmt.Sprint(want.mtu), true))
 		}
-		// the kernel takes them away
+		// the kernel removes them
 		if smallMTU(want, host) && want.addresses == nil && slices.ContainsFunc(host.Kept, isIPv6) {
 			left := slices.DeleteFunc(slices.Clone(host.Kept), isIPv6)
 			details = append(details, transition("addresses", addressWords(host.Kept), addressWords(left), true))
@@ -356,13 +354,13 @@ func (d *diff) setPort(was, want *portModel) {
 	}
 }
 
-// hostInterface has the interface of a host port become what it is to be, when the port is there.
+// hostInterface plans the changes to the interface of a host port that exists.
 func (d *diff) hostInterface(want *portModel, it bridge.HostInterface) {
 	name, port := d.want.Name, want.name
 	d.step(giveAddresses, func(s *bridge.Switch, _ Options) ([]string, error) { return nil, s.SetHostInterface(name, port, it) })
 }
 
-// sameAddresses reports whether the same addresses are in two lists, in any order.
+// sameAddresses reports whether two lists have the same addresses, in any order.
 func sameAddresses(a, b []netip.Prefix) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(a, func(p netip.Prefix) bool { return !slices.Contains(b, p) })
 }
@@ -376,8 +374,8 @@ func addressWords(list []netip.Prefix) string {
 	return cmp.Or(strings.Join(words, ","), "none")
 }
 
-// private is done before a bridge stops to filter, which would keep them for
-// when it filters again.
+// private runs before a bridge stops filtering: otherwise the bridge would keep the private VLANs until it filters
+// again.
 func (d *diff) private() {
 	none := bridge.PrivateVLANs{Isolated: []uint16{}, Community: []uint16{}}
 	var clear, set []func(*bridge.Edit) error
@@ -396,7 +394,7 @@ func (d *diff) private() {
 		default:
 			d.act(Change, object, privateDetail(was)+" -> "+privateDetail(want))
 		}
-		if had { // first, so that its VLANs are free for others
+		if had { // first, to free its VLANs for others
 			clear = append(clear, func(e *bridge.Edit) error { return e.SetPrivateVLANs(id, none) })
 		}
 		if has {
@@ -426,7 +424,7 @@ func (d *diff) rules() {
 	for _, r := range d.want.rules {
 		left[r]++
 	}
-	kept := map[string][]string{} // by port, those that stay, in their order
+	kept := map[string][]string{} // by port, the rules that stay, in their order
 	for _, r := range was {
 		if left[r] == 0 {
 			d.act(Delete, "rule", r.text)
@@ -448,7 +446,7 @@ func (d *diff) rules() {
 		}
 		had[r]--
 	}
-	// those that stay may be in another order, or have others between them
+	// rules that stay may be in another order, or have new rules between them
 	before, after := byPort(was), byPort(d.want.rules)
 	for _, p := range d.want.ports {
 		if !slices.Equal(before[p.name], after[p.name]) && sameRules(before[p.name], after[p.name]) {
@@ -482,27 +480,26 @@ func sameRules(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
-// An address is what bindings and entries of the FDB are told apart by.
+// An address is the key of bindings and of FDB entries.
 type address struct {
 	vlan uint16
 	text string
 }
 
-// assigned is how bindings, or entries of the FDB, differ from each other, and
-// how they are made.
+// assigned has the functions that compare and make bindings, or FDB entries.
 type assigned[E, T any] struct {
 	key    func(E) address
 	port   func(E) string
 	object func(E) string
 	detail func(E) string
-	as     func(e E, vlan uint16) T // as package bridge has it, in the VLAN that it is named by
+	as     func(e E, vlan uint16) T // the value of package bridge, in the VLAN that names it
 
-	// replace takes some away and makes others: all at once, since each alone would
-	// open the bridge anew. What is taken away may be gone.
+	// replace deletes some and adds others in one call, since each separate change would create a new generation of
+	// the bridge. It ignores entries to delete that are gone.
 	replace func(s *bridge.Switch, name string, del, add []T) error
 }
 
-// plan makes what there is what there is to be.
+// plan adds the actions that turn the existing entries into the wanted ones.
 func (a assigned[E, T]) plan(d *diff, there, wanted []placed[E]) {
 	was, want := map[address]E{}, map[address]bool{}
 	for _, next := range wanted {
@@ -581,8 +578,7 @@ func (d *diff) entries() {
 	}.plan(d, d.was.entries, d.want.entries)
 }
 
-// sameMirror reports whether a mirror that runs is what it is to be. What was
-// copied from a port that leaves is not any more.
+// sameMirror reports whether a running mirror is in its desired state. Ports that leave are not copied any more.
 func (d *diff) sameMirror(was, want *mirrorModel) bool {
 	return !want.waits && !was.Emptied && was.Direction == want.Direction && slices.Equal(was.VLANs, want.VLANs) && slices.Equal(was.Ports, want.Ports) &&
 		!slices.ContainsFunc(was.Ports, func(port string) bool { return d.gone[port] })
@@ -608,7 +604,7 @@ func (d *diff) mirrors() {
 		if want.waits || runs && !d.gone[want.Device] {
 			continue
 		}
-		if d.plan.want.devices[want.Device] == nil { // it ran without, but can't be made anew so
+		if d.plan.want.devices[want.Device] == nil { // it runs without its device, but can't be made again so
 			d.warnings = append(d.warnings, fmt.Sprintf("span port %s of %s waits for its device", want.Device, d.want.Name))
 			continue
 		}
@@ -618,14 +614,14 @@ func (d *diff) mirrors() {
 	}
 }
 
-// ruleDiff says which rules of pf come and go.
+// ruleDiff lists the added and deleted rules of pf.
 func (d *diff) ruleDiff(was, want string) {
 	for _, l := range lineDiff(was, want) {
 		d.act(l.op, "pf rule", l.text)
 	}
 }
 
-// remove has a bridge go that is empty by now, with its private VLANs and pf.
+// remove deletes a bridge that is empty by then, with its private VLANs and pf.
 func (d *diff) remove() {
 	name := d.want.Name
 	for id := uint16(1); id <= maxVLAN; id++ {
@@ -686,7 +682,7 @@ func (d *diff) pf() {
 	})
 	d.step(followPF, func(s *bridge.Switch, _ Options) (notes []string, err error) {
 		if rules.Ahead = nil; len(d.plan.ahead) > 0 {
-			// an interface that has come up has given itself addresses of the link, too
+			// an interface that has come up has link-local addresses as well
 			same, _, err := s.ComparePF(name, rules)
 			if err == nil && !same {
 				set, notes, err = s.LoadPF(name, rules)

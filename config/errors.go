@@ -12,21 +12,20 @@ import (
 	"github.com/agext/levenshtein"
 )
 
-// maxErrors is how many errors of a file are told.
+// maxErrors limits the errors reported for a file.
 const maxErrors = 20
 
-// maxKeptErrors is how many are kept of a file, of which those nearest to its
-// beginning are told.
+// maxKeptErrors limits the errors kept for a file. The ones nearest to its beginning are reported.
 const maxKeptErrors = 10 * maxErrors
 
-// An Error is something wrong in a file.
+// An Error is a mistake in a file.
 type Error struct {
 	At  Position
 	Msg string
 }
 
-// Error returns the error as compilers print it, in one line, without
-// characters that a terminal might obey.
+// Error returns the error on one line in the format of compilers, without control characters that a
+// terminal might interpret.
 func (e Error) Error() string {
 	return strings.Map(func(c rune) rune {
 		if !unicode.IsGraphic(c) {
@@ -36,7 +35,7 @@ func (e Error) Error() string {
 	}, e.At.String()+": "+e.Msg)
 }
 
-// Errors are the mistakes in files, by file and place. There is always one.
+// Errors are the mistakes in files, sorted by file and place. The list is never empty.
 type Errors []Error
 
 // Error returns all errors, one on each line.
@@ -48,14 +47,14 @@ func (list Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// faults gathers the mistakes in files.
+// faults collects the mistakes in files.
 type faults struct {
-	path  string // of the file that is read, "" where several are compared
+	path  string // of the file that is being read, "" if several are compared
 	list  Errors
-	found map[string]int // by path, also those that were left out, so that a hostile file takes no memory
+	found map[string]int // by path, with the ones left out: only a count, so that a hostile file takes no memory
 }
 
-// add notes an error at a place of a file.
+// add records an error at a place in a file.
 func (f *faults) add(at Position, format string, args ...any) {
 	if f.found == nil {
 		f.found = map[string]int{}
@@ -65,8 +64,7 @@ func (f *faults) add(at Position, format string, args ...any) {
 	}
 }
 
-// shortened leaves out the middle of a message about a long text: its end says
-// what to do.
+// shortened leaves out the middle of a message about a long text: the end has the advice.
 func shortened(msg string) string {
 	const begin, end = 400, 200
 	if len(msg) <= begin+end {
@@ -75,8 +73,8 @@ func shortened(msg string) string {
 	return strings.ToValidUTF8(msg[:begin], "") + "..." + strings.ToValidUTF8(msg[len(msg)-end:], "")
 }
 
-// collect adds to a list, as long as nothing is wrong in the file: else nobody
-// gets the list, and its elements may be much larger than their text.
+// collect appends to a list as long as the file has no error. After an error the list is not used,
+// and its elements may be much larger than their text.
 func collect[T any](f *faults, list []T, it T) []T {
 	if f.list != nil {
 		return nil
@@ -84,7 +82,7 @@ func collect[T any](f *faults, list []T, it T) []T {
 	return append(list, it)
 }
 
-// offer is offer, as long as somebody can be told.
+// offer is the function offer, as long as an error can still be reported.
 func (f *faults) offer(name string, known func() []string) string {
 	if f.found[f.path] >= maxKeptErrors {
 		return ""
@@ -92,13 +90,13 @@ func (f *faults) offer(name string, known func() []string) string {
 	return offer(name, known())
 }
 
-// errors returns the first errors of each file in the order of their places,
-// and how many there are besides; nil for none.
+// errors returns the first errors of each file, sorted by place, and the count of the others; nil
+// if there are none.
 func (f *faults) errors() (list Errors) {
 	slices.SortStableFunc(f.list, func(a, b Error) int {
 		return cmp.Or(cmp.Compare(a.At.Path, b.At.Path), cmp.Compare(a.At.Line, b.At.Line), cmp.Compare(a.At.Column, b.At.Column))
 	})
-	told := 0 // of the same file
+	told := 0 // of this file so far
 	for i, e := range f.list {
 		if told++; told <= maxErrors {
 			list = append(list, e)
@@ -117,10 +115,9 @@ func (f *faults) errors() (list Errors) {
 	return list
 }
 
-// offer says which names may have been meant by an unknown one: the nearest, or
-// if none is near, all that there are.
+// offer suggests names for an unknown one: the nearest, or all known ones if none is near.
 func offer(name string, known []string) string {
-	const few = 8 // that a line has room for
+	const few = 8 // that fit on a line
 	near := nearest(name, known)
 	wrong := levenshtein.Distance(name[:min(len(name), longest)], near, nil)
 	switch {
@@ -132,11 +129,11 @@ func offer(name string, known []string) string {
 	return "see config.md, which explains the files"
 }
 
-// longest is the length of the longest name that somebody can have meant.
+// longest is the length of the longest name that may be a misspelt one.
 const longest = 64
 
-// nearest returns the known name that is the fewest changes of letters away
-// from name. Of several it takes one that begins like name, else the first.
+// nearest returns the known name with the smallest edit distance from name. Of equally near names
+// it prefers one with the same beginning, then the first.
 func nearest(name string, known []string) string {
 	name = name[:min(len(name), longest)]
 	far := func(s string) int {

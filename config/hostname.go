@@ -15,47 +15,47 @@ import (
 	"bascule/bridge"
 )
 
-// A hostFile reads a file of hostname.if(5). Its lines are words for
-// ifconfig(8): the words of bridge(4) or of veb(4), by the name of the file.
+// A hostFile reads a file in the format of hostname.if(5). Its lines have words of ifconfig(8) for
+// bridge(4) or veb(4), depending on the name of the file.
 type hostFile struct {
 	*faults
 	notes  []Error
-	noted  int // also those that were left out
+	noted  int // including the ones left out
 	kind   ifKind
 	bridge Bridge
 	given  map[string]givenSetting
 	ports  []*hostPort
 	byName map[string]*hostPort
-	link   [3]word // link0 to link2, where they are set; others have no text
-	vlan   word    // the first that is about VLANs
+	link   [3]word // link0 to link2; an unset one has no text
+	vlan   word    // the first word about VLANs
 	proto  string  // of the spanning tree
-	state  word    // up or down, the last of them
+	state  word    // the last up or down
 
-	own Port // of a port of the host's, what the file says of its interface
+	own Port // settings of the host port's own interface
 }
 
-// ifKind is a set of kinds of interfaces.
+// ifKind is a set of interface kinds.
 type ifKind uint8
 
 const (
 	ifBridge ifKind = 1 << iota
 	ifVEB
 	ifTPMR
-	ifHost // vport(4) and vether(4): the host's interface at a bridge
+	ifHost // vport(4) and vether(4): the host's interface on a bridge
 
 	hasRules  = ifBridge | ifVEB
 	anyBridge = ifBridge | ifVEB | ifTPMR
 	anyKind   = anyBridge | ifHost
 )
 
-// kinds are the interfaces of OpenBSD that mean something here, by what their names begin with.
+// kinds lists OpenBSD's interfaces that are supported here, by the beginnings of their names.
 var kinds = []struct {
 	prefix string
 	kind   ifKind
 }{{"bridge", ifBridge}, {"veb", ifVEB}, {"tpmr", ifTPMR}, {"vport", ifHost}, {"vether", ifHost}}
 
-// kindOf returns the kind of the interface that a file of hostname.if(5) is about, 0 for
-// one that is neither a bridge nor a port of the host's.
+// kindOf returns the kind of interface that a hostname.if(5) file configures, 0 if it is neither a
+// bridge nor a host port.
 func kindOf(path string) (name string, kind ifKind) {
 	name = strings.TrimPrefix(filepath.Base(path), hostnamePrefix)
 	for _, k := range kinds {
@@ -66,36 +66,35 @@ func kindOf(path string) (name string, kind ifKind) {
 	return name, 0
 }
 
-// saysPF reports whether a file is one whose words say whether pf is on: without them OpenBSD has
-// none.
+// saysPF reports whether a file belongs to a kind of interface whose words switch pf on; without
+// these words OpenBSD does not run pf on it.
 func saysPF(path string) bool {
 	_, kind := kindOf(path)
 	return kind == ifVEB && strings.HasPrefix(filepath.Base(path), hostnamePrefix)
 }
 
-// String returns the manual page of a kind.
+// String returns the name of a kind's manual page.
 func (k ifKind) String() string {
 	return map[ifKind]string{ifBridge: "bridge(4)", ifVEB: "veb(4)", ifTPMR: "tpmr(4)", ifHost: "vport(4)"}[k]
 }
 
-// otherInterface says why a file of hostname.if(5) is not read.
+// otherInterface is the reason why a hostname.if(5) file is not read.
 const otherInterface = "is neither a bridge nor a port of the host's, which are bridgeN, vebN, tpmrN, vportN and vetherN"
 
-// A hostPort is a port of a hostFile.
+// A hostPort is a port in a hostFile.
 type hostPort struct {
 	Port
 	given map[string]givenSetting
-	vlans portVLANs // given where words told so; pvid is the bridge's default else
+	vlans portVLANs // set if words gave any; otherwise pvid is the bridge's default
 	stp   bool
 	edge  automatic
 	ptp   automatic
 }
 
-// automatic is a setting that ifconfig has two words for, such as edge and
-// autoedge.
+// automatic is a setting for which ifconfig has two words, such as edge and autoedge.
 type automatic struct {
 	on, auto bool
-	at       Position // of a word that changed it
+	at       Position // of a word that changed the setting
 }
 
 func (a automatic) value() string {
@@ -108,25 +107,24 @@ func (a automatic) value() string {
 	return "off"
 }
 
-// A word of a line, and its place.
+// A word is one word of a line, and its place.
 type word struct {
 	at   Position
 	text string
 }
 
-// A hostWord says what a word of ifconfig(8) means for a bridge.
+// A hostWord describes how an ifconfig(8) word applies to a bridge.
 type hostWord struct {
 	names []string
 	kind  ifKind
-	args  int // how many words belong to it, or rest
+	args  int // the number of words that belong to it, or rest
 	do    func(h *hostFile, w word, args []word)
 }
 
-// rest stands for all words of a line.
+// rest stands for all remaining words of a line.
 const rest = -1
 
-// parseHostname reads the text of a file whose name has the bridge's name in
-// it.
+// parseHostname reads the text of a file whose name contains the bridge's name.
 func parseHostname(bad *faults, text string) File {
 	name, kind := kindOf(bad.path)
 	h := &hostFile{faults: bad, kind: kind, given: map[string]givenSetting{}, proto: "rstp"}
@@ -155,19 +153,19 @@ func parseHostname(bad *faults, text string) File {
 	return file
 }
 
-// note tells of a word that is read and changes nothing.
+// note records that a word was read but has no effect.
 func (h *hostFile) note(w word, format string, args ...any) {
 	if h.noted++; h.noted <= maxKeptErrors {
 		h.notes = append(h.notes, Error{w.at, w.text + ": " + fmt.Sprintf(format, args...)})
 	}
 }
 
-// refuse tells of a word that can't be meant.
+// refuse records that a word is not supported.
 func (h *hostFile) refuse(w word, format string, args ...any) {
 	h.add(w.at, "%s: %s", w.text, fmt.Sprintf(format, args...))
 }
 
-// hostNames returns the words for a kind of bridge.
+// hostNames returns the words allowed for a kind of bridge.
 func hostNames(kind ifKind) (names []string) {
 	for _, k := range hostWords {
 		if k.kind&kind != 0 {
@@ -208,12 +206,12 @@ func (h *hostFile) line(at Position, text string) {
 			continue
 		}
 		i := slices.IndexFunc(hostWords, func(k hostWord) bool { return slices.Contains(k.names, w.text) && k.kind&h.kind != 0 })
-		if i < 0 { // a word of another kind may be there
+		if i < 0 { // the word may exist for another kind
 			i = slices.IndexFunc(hostWords, func(k hostWord) bool { return slices.Contains(k.names, w.text) })
 		}
 		if i < 0 {
 			h.refuse(word{w.at, strconv.Quote(w.text)}, "no word for %s; %s", map[bool]string{true: "a port of the host's", false: "a bridge"}[h.kind == ifHost], h.offer(w.text, func() []string { return hostNames(h.kind) }))
-			return // what follows may belong to it
+			return // the following words may be its arguments
 		}
 		known := hostWords[i]
 		switch {
@@ -232,8 +230,8 @@ func (h *hostFile) line(at Position, text string) {
 	}
 }
 
-// split returns the words of a line before its comment. The line is written for
-// the shell; of the shell's syntax split understands quotes.
+// split returns the words of a line up to its comment. The line is written for the shell; split
+// understands only the shell's quotes.
 func (h *hostFile) split(at Position, line string) (words []word) {
 	var text strings.Builder
 	start, quote := 0, rune(0)
@@ -289,8 +287,7 @@ func (h *hostFile) rule(at Position, line string, w word) {
 	h.bridge.Rules = collect(h.faults, h.bridge.Rules, r)
 }
 
-// port returns the port of the name. If there is none, it tells so and returns
-// nil.
+// port returns the port of the name. If there is none, it adds an error and returns nil.
 func (h *hostFile) port(w, name word) *hostPort {
 	p := h.byName[name.text]
 	if p == nil {
@@ -299,11 +296,11 @@ func (h *hostFile) port(w, name word) *hostPort {
 	return p
 }
 
-// addPort adds a port. One that OpenBSD makes for the host is one here, too.
+// addPort adds a port, or a host port if OpenBSD would make the interface for the host.
 func (h *hostFile) addPort(_ word, args []word) {
 	name := args[0]
 	if h.byName[name.text] != nil {
-		return // as ifconfig
+		return // like ifconfig
 	}
 	portName(h.faults, name.at, name.text)
 	p := &hostPort{Port: Port{Name: name.text, At: name.at}, given: map[string]givenSetting{},
@@ -318,7 +315,7 @@ func (h *hostFile) addPort(_ word, args []word) {
 	h.byName[name.text] = p
 }
 
-// portVLANs returns the port of the name, about whose VLANs w is.
+// portVLANs returns the named port for the word w about its VLANs.
 func (h *hostFile) portVLANs(w, name word) *hostPort {
 	if h.vlan.text == "" {
 		h.vlan = w
@@ -330,10 +327,10 @@ func (h *hostFile) portVLANs(w, name word) *hostPort {
 	return p
 }
 
-// defaultVLAN stands for the bridge's default until the file is read whole.
+// defaultVLAN stands for the bridge's default until the whole file has been read.
 const defaultVLAN = 0xffff
 
-// finish makes the bridge of the words that were read.
+// finish builds the bridge from the words that were read.
 func (h *hostFile) finish() {
 	h.links()
 	switch h.state.text {
@@ -358,14 +355,14 @@ func (h *hostFile) finish() {
 		if p.ptp.at.Line > 0 {
 			p.given["stp-p2p"] = givenSetting{at: p.ptp.at, value: p.ptp.value()}
 		}
-		if stp && !p.stp { // it takes no part, and always forwards
+		if stp && !p.stp { // the port takes no part in the protocol, and always forwards
 			p.given["bpdu-filter"] = givenSetting{at: p.At, value: "on"}
 			p.given["stp-edge"] = givenSetting{at: p.At, value: "on"}
 		}
 		if p.vlans.pvid == defaultVLAN {
 			p.vlans.pvid = pvid
 		}
-		// its frames leave without a tag, also where tagged names it
+		// its frames leave without a tag, even if it is also listed as tagged
 		p.vlans.tagged = slices.DeleteFunc(p.vlans.tagged, func(v uint16) bool { return v == p.vlans.pvid })
 		p.Options.Changes = changes(h.faults, bridge.PortSettings, p.given)
 		p.VLANs = p.vlans.ranges()
@@ -374,15 +371,14 @@ func (h *hostFile) finish() {
 	slices.SortStableFunc(h.bridge.Private, func(a, b PrivateVLAN) int { return cmp.Compare(a.Primary, b.Primary) })
 }
 
-// links does what link0 to link2 say. Each kind of bridge has its own meaning
-// for them.
+// links applies link0 to link2, whose meaning depends on the kind of bridge.
 func (h *hostFile) links() {
 	if h.kind == ifTPMR {
 		h.relay()
 		return
 	}
 	if h.kind == ifVEB {
-		filtering := "on" // which veb(4) does unless it is told otherwise
+		filtering := "on" // the default of veb(4)
 		if h.link[0].text != "" {
 			filtering = "off"
 			if h.vlan.text != "" {
@@ -415,8 +411,8 @@ func (h *hostFile) links() {
 // 802.1Q-2022 table 8-3), by their last digit.
 const relayReserved = 1<<0x1 | 1<<0x2 | 1<<0x4 | 1<<0xe
 
-// relay does what a tpmr(4) does: its two ports learn nothing, and get all that the other
-// one takes, also the control frames of others.
+// relay applies the settings of tpmr(4): the two ports do not learn, and each one forwards everything to the other,
+// including control frames.
 func (h *hostFile) relay() {
 	if len(h.ports) > 2 {
 		h.add(h.ports[2].At, "a two-port relay has two ports, and %s is one more; leave it out, or call the file hostname.veb0", h.ports[2].Name)
@@ -428,14 +424,14 @@ func (h *hostFile) relay() {
 	if h.link[0].text != "" {
 		forward = 0xffff
 	}
-	if h.link[2].text != "" { // else it takes no frame with a tag
+	if h.link[2].text != "" { // otherwise it accepts no tagged frames
 		filtering = "off"
 	}
 	h.given["group-fwd-mask"] = givenSetting{at: h.bridge.At, value: fmt.Sprintf("%#x", forward)}
 	h.given["vlan-filtering"] = givenSetting{at: h.bridge.At, value: filtering}
 }
 
-// hostWords are the words of ifconfig(8), but for rule, inet and inet6. The first for a file's kind counts.
+// hostWords are the words of ifconfig(8), except rule, inet and inet6. The first entry for a file's kind applies.
 var hostWords = []hostWord{
 	{[]string{"add", "addlocal"}, ifBridge | ifVEB, 1, (*hostFile).addPort},
 	{[]string{"add", "trunkport"}, ifTPMR, 1, (*hostFile).addPort}, // trunkport until OpenBSD 6.9
@@ -470,7 +466,7 @@ var hostWords = []hostWord{
 		if off {
 			h.link[n].text = ""
 		}
-		if n == 1 && h.kind&(ifVEB|ifTPMR) != 0 { // the one has pf by it, the other has none
+		if n == 1 && h.kind&(ifVEB|ifTPMR) != 0 { // link1 enables pf on veb, and disables it on tpmr
 			h.bridge.PF = &PF{At: w.at, Enabled: off == (h.kind == ifTPMR)}
 		}
 	}},
@@ -534,7 +530,7 @@ var hostWords = []hostWord{
 	bridgeValue("fwddelay", "stp-forward-delay", ifBridge, "s"),
 	bridgeValue("maxage", "stp-max-age", ifBridge, "s"),
 
-	// what changes nothing
+	// words without an effect
 	without(anyBridge, 1, "a bridge here has none; ports and host ports have", "description", "descr"),
 	without(anyBridge, 0, "a bridge here has none; ports and host ports have", "-description", "-descr"),
 	without(anyKind, 1, "it is not kept here", "group", "-group", "rtlabel"),
@@ -546,14 +542,14 @@ var hostWords = []hostWord{
 	without(anyBridge, 1, "6 BPDUs a second are sent at most", "holdcnt"),
 	without(anyBridge, 1, "each frame keeps its priority", "rxprio", "txprio"),
 	without(anyBridge, 1, "a bridge here has no device of its own, and so none", "mtu", "lladdr"),
-	{[]string{"-inet", "-inet6"}, anyBridge, 0, func(*hostFile, word, []word) {}}, // which no bridge here has
+	{[]string{"-inet", "-inet6"}, anyBridge, 0, func(*hostFile, word, []word) {}}, // which bridges do not have here
 	without(ifHost, 1, "it is that of routes, which the host's programs give", "priority"),
 	without(ifHost, 0, "addresses that the interface has stay; the sysctl disable_ipv6 of the interface stops IPv6", "-inet", "-inet6"),
 	{[]string{"dhcp"}, ifHost, 0, func(h *hostFile, w word, _ []word) {
 		h.note(w, "addresses that a server gives are a DHCP client's of the host")
 	}},
 
-	// what a file can't say
+	// settings that a file cannot express
 	refused(anyBridge, 1, "a file says what is to be there; leave out what is not", "del", "-trunkport", "delspan", "deladdr", "flushrule", "-pvlan"),
 	refused(anyBridge, 2, "a file says what is to be there; leave out what is not", "-pvlan-isolated", "-pvlan-community"),
 	refused(anyKind, 0, "a file says what is to be there; leave out what is not", "flush", "flushall", "destroy", "delete", "-alias"),
@@ -564,7 +560,7 @@ var hostWords = []hostWord{
 	refused(ifHost, 1, "routing domains are VRFs of the host; leave it out, and put the interface into a VRF", "rdomain"),
 }
 
-// portSwitch is a word with a form that says no, and a port.
+// portSwitch is a word with a port, and with a negated form.
 func portSwitch(name, setting string, kind ifKind) hostWord {
 	return hostWord{[]string{name, "-" + name}, kind, 1, func(h *hostFile, w word, args []word) {
 		value := "on"
@@ -577,8 +573,7 @@ func portSwitch(name, setting string, kind ifKind) hostWord {
 	}}
 }
 
-// portValue is a word with a port and the value of a setting, without the
-// value's unit.
+// portValue is a word with a port and the value of a setting in the table's unit, which the word omits.
 func portValue(name, setting string, kind ifKind, unit string) hostWord {
 	return hostWord{[]string{name}, kind, 2, func(h *hostFile, w word, args []word) {
 		if p := h.port(w, args[0]); p != nil {
@@ -587,7 +582,7 @@ func portValue(name, setting string, kind ifKind, unit string) hostWord {
 	}}
 }
 
-// portDefault is a word with a port that gives a setting a value.
+// portDefault is a word with a port that sets a setting to a fixed value.
 func portDefault(name, setting string, kind ifKind, value string) hostWord {
 	return hostWord{[]string{name}, kind, 1, func(h *hostFile, w word, args []word) {
 		if p := h.port(w, args[0]); p != nil {
@@ -596,14 +591,14 @@ func portDefault(name, setting string, kind ifKind, value string) hostWord {
 	}}
 }
 
-// bridgeValue is a word with the value of a setting, without the value's unit.
+// bridgeValue is a word with the value of a setting in the table's unit, which the word omits.
 func bridgeValue(name, setting string, kind ifKind, unit string) hostWord {
 	return hostWord{[]string{name}, kind, 1, func(h *hostFile, _ word, args []word) {
 		h.given[setting] = givenSetting{args[0].at, args[0].text + unit, name, args[0].text}
 	}}
 }
 
-// automaticWord is a word with a port, with forms that say no and auto.
+// automaticWord is a word with a port, and with a negated and an auto form.
 func automaticWord(name string, field func(*hostPort) *automatic) hostWord {
 	names := []string{name, "-" + name, "auto" + name, "-auto" + name}
 	return hostWord{names, ifBridge, 1, func(h *hostFile, w word, args []word) {
@@ -622,12 +617,12 @@ func automaticWord(name string, field func(*hostPort) *automatic) hostWord {
 	}}
 }
 
-// without is words that are noted, and why.
+// without returns words that are accepted with a note, and the reason.
 func without(kind ifKind, args int, why string, names ...string) hostWord {
 	return hostWord{names, kind, args, func(h *hostFile, w word, _ []word) { h.note(w, "%s", why) }}
 }
 
-// refused is words that are refused, and why.
+// refused returns words that are refused, and the reason.
 func refused(kind ifKind, args int, why string, names ...string) hostWord {
 	return hostWord{names, kind, args, func(h *hostFile, w word, _ []word) { h.refuse(w, "%s", why) }}
 }
@@ -652,8 +647,7 @@ func (h *hostFile) static(w word, args []word) {
 	}
 }
 
-// etherAton returns an address as net.ParseMAC takes it: ether_aton(3) takes
-// bytes of one digit, too.
+// etherAton returns an address in the format of net.ParseMAC, since ether_aton(3) also accepts bytes of one digit.
 func etherAton(s string) string {
 	digits := strings.Split(s, ":")
 	for i, d := range digits {
@@ -664,7 +658,7 @@ func etherAton(s string) string {
 	return strings.Join(digits, ":")
 }
 
-// vid reads a VLAN. If there is none, it tells so and returns 0.
+// vid reads a VLAN. If the text is not a VLAN, it adds an error and returns 0.
 func (h *hostFile) vid(w, id word) uint16 {
 	vid, err := parseVLAN(id.text)
 	if err != nil {
@@ -673,7 +667,7 @@ func (h *hostFile) vid(w, id word) uint16 {
 	return vid
 }
 
-// defaultPVID sets the VLAN of ports that say nothing else.
+// defaultPVID sets the VLAN of ports without one of their own.
 func (h *hostFile) defaultPVID(w, value word) {
 	if h.vlan.text == "" {
 		h.vlan = w
@@ -731,8 +725,7 @@ func (h *hostFile) tagged(w word, args []word) {
 	p.vlans.tagged = slices.Compact(p.vlans.tagged)
 }
 
-// private returns the primary VLAN that a word names, nil where it names none,
-// which is told.
+// private returns the primary VLAN that a word names. If the word names none, it adds an error and returns nil.
 func (h *hostFile) private(w, id word) *PrivateVLAN {
 	if h.vlan.text == "" {
 		h.vlan = w

@@ -19,19 +19,18 @@ import (
 	"bascule/pf"
 )
 
-// maxSize is the size of the largest file, in bytes. It has room for a bridge
-// whose tables of bindings and rules are full.
+// maxSize is the size limit of a file in bytes. A bridge with full tables of bindings and rules
+// fits.
 const maxSize = 8 << 20
 
 // Load reads desired states. Each path is a file, or a folder whose *.yaml,
 // *.yml and hostname.* are read in the order of their names. A YAML file may
-// have several documents, each of which is a [File]. Mistakes in the files are
-// in an error that is an [Errors], those of all files together.
+// have several documents, each one a [File]. If files have mistakes, the error is an [Errors] with
+// the mistakes of all files.
 func Load(paths ...string) ([]File, error) { return load(paths, files.Open) }
 
-// Reload is Load for a process that reads the files again and again, such as
-// the agent. It refuses a pipe and standard input, which give their text only
-// once.
+// Reload is Load for a process that reads the same files repeatedly, such as the agent. It refuses
+// pipes and standard input, whose text can be read only once.
 func Reload(paths ...string) ([]File, error) { return load(paths, files.OpenPlain) }
 
 func load(paths []string, open opener) ([]File, error) {
@@ -68,8 +67,8 @@ func load(paths []string, open opener) ([]File, error) {
 	return list, nil
 }
 
-// whyNotRead says why a file of hostname.if(5) in a folder is not read, and what is left to do
-// about its interface.
+// whyNotRead returns the reason why a hostname.if(5) file in a folder is not read, and what the
+// user still has to do for its interface.
 func whyNotRead(list []File, path string) string {
 	name, _ := kindOf(path)
 	for _, f := range list {
@@ -86,10 +85,9 @@ func whyNotRead(list []File, path string) string {
 	return "it " + otherInterface
 }
 
-// ParseAlone reads desired states from a text by itself, which came from somebody who may
-// not read the files that this process can: a file of pf's rules in it is a mistake. Errors
-// call the text name, which says what it is as the name of a file does. Apply it without
-// Options.PF, or its rules of pf could name files.
+// ParseAlone reads desired states from a single text of a sender who may not have this process's
+// access to files: a reference to a file of pf rules is a mistake. Errors use name in place of a
+// file name. Apply the result without Options.PF, because its pf rules could name files.
 func ParseAlone(name string, text []byte) ([]File, error) {
 	if len(text) > maxSize {
 		return nil, tooLarge(name)
@@ -115,8 +113,8 @@ func ParseAlone(name string, text []byte) ([]File, error) {
 	return list, nil
 }
 
-// Check reports why a text would be refused as a file in YAML or JSON, whatever the
-// machine has: the error is that of [Load], or of the first rules of pf in it.
+// Check reports why a text would be refused as a file in YAML or JSON on any machine. The error is
+// the error of [Load], or of the first pf rules in the text.
 func Check(path string, text []byte) error {
 	if len(text) > maxSize {
 		return tooLarge(path)
@@ -134,7 +132,7 @@ func Check(path string, text []byte) error {
 				continue
 			}
 			if _, err := pf.Parse("pf of "+b.Name, []byte(b.PF.Rules), pf.Source{Kept: true}); err != nil {
-				first, _, _ := strings.Cut(err.Error(), "\n") // without the line that it is in
+				first, _, _ := strings.Cut(err.Error(), "\n") // without the line, which follows
 				return errors.New(first)
 			}
 		}
@@ -146,8 +144,8 @@ func tooLarge(path string) error {
 	return fmt.Errorf("%s: the file has more than %d bytes; give a smaller one, or several", path, maxSize)
 }
 
-// ByNetns joins files, so that there is one for each network namespace. A file
-// that names no namespace is about home, as [bridge.Open] takes it.
+// ByNetns merges files into one for each network namespace. A file without a namespace applies to
+// home, in the format of [bridge.Open].
 func ByNetns(files []File, home string) (list []File) {
 	for _, f := range files {
 		f.Netns = cmp.Or(f.Netns, home)
@@ -161,11 +159,11 @@ func ByNetns(files []File, home string) (list []File) {
 	return list
 }
 
-// hostnamePrefix begins the names of files of hostname.if(5).
+// hostnamePrefix begins the names of hostname.if(5) files.
 const hostnamePrefix = "hostname."
 
-// filesOf returns the files that a path stands for, and of a folder those of
-// hostname.if(5) that are about other interfaces.
+// filesOf returns the files that a path stands for. For a folder it also returns the hostname.if(5)
+// files for other interfaces.
 func filesOf(path string) (names, others []string, err error) {
 	if files.IsOwn(path) {
 		return []string{path}, nil, nil
@@ -187,9 +185,9 @@ func filesOf(path string) (names, others []string, err error) {
 		switch ext := filepath.Ext(name); {
 		case strings.HasPrefix(name, "."):
 		case ext == ".yaml", ext == ".yml",
-			isHostname && !strings.ContainsAny(device, ".~"): // others are what editors and packages leave
+			isHostname && !strings.ContainsAny(device, ".~"): // such names are left by editors and packages
 			name = filepath.Join(path, name)
-			// not folders, and not pipes, into which nobody may ever write
+			// no folders, and no pipes, which may never have a writer
 			if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
 				continue
 			}
@@ -213,7 +211,7 @@ func filesOf(path string) (names, others []string, err error) {
 	return names, others, nil
 }
 
-// opener opens a file that a user named: files.Open or files.OpenPlain.
+// opener opens a file that a user has named: files.Open or files.OpenPlain.
 type opener func(name string) (*os.File, error)
 
 // read returns the text of a file.
@@ -241,7 +239,7 @@ func cannotRead(path string, err error) error {
 	return fmt.Errorf("%s: %w; give a file that can be read", path, err)
 }
 
-// lineBreaks turns all line breaks that editors write into one kind.
+// lineBreaks converts all kinds of line breaks to "\n".
 var lineBreaks = strings.NewReplacer("\r\n", "\n", "\r", "\n")
 
 // parse reads the text of a file of either kind.
@@ -264,7 +262,7 @@ func parse(path string, text []byte) ([]File, Errors) {
 	return files, nil
 }
 
-// invalidAt returns the place of the first byte that is no UTF-8.
+// invalidAt returns the place of the first byte that is not UTF-8.
 func invalidAt(path, text string) Position {
 	at := Position{path, 1, 1}
 	for i, c := range text {
@@ -279,7 +277,7 @@ func invalidAt(path, text string) Position {
 	return at
 }
 
-// twice returns an error for each bridge that is in the files more than once.
+// twice returns an error for each bridge that is defined more than once in the files.
 func twice(list []File) Errors {
 	var bad faults
 	type key struct{ netns, bridge string }

@@ -29,7 +29,7 @@ var update = flag.Bool("update", false, "write testdata/load.txtar and docs/basc
 
 const golden = "testdata/load.txtar"
 
-// cases returns the files of testdata/load.txtar to be read, by name.
+// cases returns the input files of testdata/load.txtar by name.
 func cases(t testing.TB) (archive *txtar.Archive, files map[string]string) {
 	t.Helper()
 	archive, err := txtar.ParseFile(golden)
@@ -45,8 +45,8 @@ func cases(t testing.TB) (archive *txtar.Archive, files map[string]string) {
 	return archive, files
 }
 
-// TestLoad reads the files of testdata/load.txtar and compares what comes of
-// each with the one of its name and .want: the bridges, or the errors.
+// TestLoad reads the files of testdata/load.txtar and compares each result with the file of the
+// same name and .want: the bridges, or the errors.
 func TestLoad(t *testing.T) {
 	archive, files := cases(t)
 	made := &txtar.Archive{Comment: archive.Comment}
@@ -80,7 +80,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// dump prints a file as a reader of the tests likes it.
+// dump prints a file in the format of the tests.
 func dump(w *strings.Builder, f File) {
 	fmt.Fprintf(w, "file %s", f.Path)
 	if f.Netns != "" {
@@ -152,7 +152,7 @@ func dump(w *strings.Builder, f File) {
 	}
 }
 
-// dumpInterface writes what a file says of a port's device.
+// dumpInterface prints the settings of a port's device.
 func dumpInterface(w *strings.Builder, p *Port) {
 	if p.MAC != nil || p.OwnMAC {
 		fmt.Fprintf(w, " mac %v %t", p.MAC, p.OwnMAC)
@@ -171,8 +171,8 @@ func dumpInterface(w *strings.Builder, p *Port) {
 	}
 }
 
-// TestVports reads a folder of OpenBSD's: the files of the host's interfaces give the host
-// ports their addresses, and those of other interfaces are named and left out.
+// TestVports reads a folder of OpenBSD files: the files for the host's interfaces set the addresses
+// of host ports, and files for other interfaces are named and skipped.
 func TestVports(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
@@ -223,7 +223,7 @@ note DIR/hostname.vport2:1:1: vport2: no file that is read adds it to a bridge, 
 	}
 }
 
-// TestLoadFolder reads files and folders in their order.
+// TestLoadFolder checks the order in which files and folders are read.
 func TestLoadFolder(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
@@ -263,7 +263,7 @@ func TestLoadFolder(t *testing.T) {
 	tests := []struct {
 		paths []string
 		want  []string // netns and bridges
-		err   string   // with the folder's name left out
+		err   string   // without the folder's name
 	}{
 		{paths: []string{odd, folder}, want: []string{"/c", "/a", "other/a", "/b", "/veb0"}},
 		{paths: []string{folder, twice}, err: "DIR/twice.yaml:2:3: bridge b is at DIR/d/b.yml:1:11 already; put all of it there"},
@@ -293,8 +293,8 @@ func TestLoadFolder(t *testing.T) {
 	}
 }
 
-// TestSmallFiles reads short files that would take much memory if all were made
-// that they stand for.
+// TestSmallFiles reads short files that stand for so many values that making them all would take
+// much memory.
 func TestSmallFiles(t *testing.T) {
 	bomb := func(what string) string {
 		text := "x-0: &a0 " + what + "\n"
@@ -303,7 +303,7 @@ func TestSmallFiles(t *testing.T) {
 		}
 		return text
 	}
-	var bridges strings.Builder // 64 of 64 mirrors of all VLANs
+	var bridges strings.Builder // 64 bridges with 64 mirrors of all VLANs each
 	for i := range 64 {
 		fmt.Fprintf(&bridges, "  b%d: {vlan-filtering: on, mirrors: *m}\n", i)
 	}
@@ -341,7 +341,7 @@ func TestSmallFiles(t *testing.T) {
 	}
 }
 
-// TestLimits reads files that are made to take time and memory.
+// TestLimits reads files that are built to take time and memory.
 func TestLimits(t *testing.T) {
 	bomb := "x-0: &a0 {a: 1, b: 2, c: 3}\n"
 	for i := range 12 {
@@ -377,8 +377,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestManyPorts: what a file takes grows with its ports and no faster; a bridge
-// with more than there can be is refused before all else.
+// TestManyPorts checks that the cost of a file grows linearly with its ports, and that a bridge
+// with too many ports is refused before any other check.
 func TestManyPorts(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, lines func(w *strings.Builder)) string {
@@ -404,7 +404,7 @@ func TestManyPorts(t *testing.T) {
 			}
 		}
 	}
-	// in the processor's time, of which others take none
+	// in CPU time of this thread, so other processes do not count
 	took := func(name string) time.Duration {
 		var before, after unix.Rusage
 		runtime.LockOSThread()
@@ -445,8 +445,8 @@ func TestManyPorts(t *testing.T) {
 	}
 }
 
-// TestSpanningTreeWords reads the words of ifconfig(8) for the spanning tree,
-// by what they ask for.
+// TestSpanningTreeWords reads the words of ifconfig(8) for the spanning tree and checks the
+// settings that they make.
 func TestSpanningTreeWords(t *testing.T) {
 	const text = `add em0 add em1 add em2
 stp em0 edge em0 -autoptp em0 ifcost em0 2000 ifpriority em0 64
@@ -482,8 +482,8 @@ up`
 	}
 }
 
-// TestDocs reads the files that docs/config.md shows, and looks for the words
-// of ifconfig(8) there.
+// TestDocs reads the example files of docs/config.md, and checks that the page lists the words of
+// ifconfig(8).
 func TestDocs(t *testing.T) {
 	text, err := os.ReadFile("../docs/config.md")
 	if err != nil {
@@ -524,8 +524,7 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// valid fails the test where an error is at a place that the text does not
-// have.
+// valid fails the test if an error's position is outside the text.
 func valid(t *testing.T, text string, err Errors) {
 	t.Helper()
 	lines := strings.Split(lineBreaks.Replace(text), "\n")
@@ -562,8 +561,7 @@ func fuzz(f *testing.F, name string, is func(string) bool) {
 	})
 }
 
-// again fails the test where a file is not read as it was when it has been
-// written.
+// again fails the test if a written file is not equal to the original when it is read again.
 func again(t *testing.T, file File) {
 	t.Helper()
 	var first, second strings.Builder
@@ -584,17 +582,17 @@ func again(t *testing.T, file File) {
 
 func isHostname(name string) bool { return strings.HasPrefix(path.Base(name), hostnamePrefix) }
 
-// FuzzYAML reads YAML files that nobody would write.
+// FuzzYAML reads arbitrary YAML files.
 func FuzzYAML(f *testing.F) {
 	fuzz(f, "f.yaml", func(name string) bool { return !isHostname(name) })
 }
 
-// FuzzHostname reads files of hostname.if(5) that nobody would write.
+// FuzzHostname reads files of hostname.if(5) with arbitrary text.
 func FuzzHostname(f *testing.F) {
 	fuzz(f, "hostname.veb0", isHostname)
 }
 
-// TestErrorsAre checks that callers find the errors of files.
+// TestErrorsAre checks that errors.As finds the errors of files.
 func TestErrorsAre(t *testing.T) {
 	_, bad := parse("a.yaml", []byte("bridges: 1"))
 	var err error = bad
@@ -607,7 +605,7 @@ func TestErrorsAre(t *testing.T) {
 	}
 }
 
-// TestCheck: a text that apply would refuse is refused, also for its rules of pf.
+// TestCheck checks that a text is refused if apply would refuse it, also for its pf rules.
 func TestCheck(t *testing.T) {
 	rules := func(addresses int) string {
 		list := make([]string, addresses)
@@ -631,8 +629,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A namespace of mounts may have no /dev/stdin and no /dev/fd. What a process was given open
-// is read all the same.
+// A mount namespace may lack /dev/stdin and /dev/fd. Load can still read the descriptors that the
+// process inherited.
 func TestLoadWithoutDev(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

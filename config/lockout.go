@@ -16,27 +16,26 @@ import (
 	"github.com/agext/levenshtein"
 )
 
-// Mistakes that cut the host off are errors of the file, unless somebody insists. Everything else
-// of the file is right then.
+// Changes that would cut the host off are errors of the file unless the user confirms them. This check runs only if the
+// file has no other error.
 
-// refuseLockouts finds names that may be misspelt.
+// refuseLockouts looks for names that may be misspelt.
 func (p *plan) refuseLockouts() {
 	for _, b := range p.want.bridges {
 		p.refuseMisspelt(b)
 	}
 }
 
-// leaves reports whether a port that runs is not to be one of its bridge any more.
+// leaves reports whether a running port leaves all its bridges.
 func (p *plan) leaves(was *bridgeModel, name string) bool {
 	b := p.want.byName[was.Name]
 	return b != nil && b.byName[name] == nil
 }
 
-// insist says how to do it all the same.
+// insist is the hint how to do it anyway.
 const insist = "; if that is meant, give --yes"
 
-// refuseMisspelt refuses a port that waits for its device where one with a similar name goes that
-// has a carrier.
+// refuseMisspelt refuses a port without a device if a port with a similar name and a carrier leaves.
 func (p *plan) refuseMisspelt(b *bridgeModel) {
 	was := p.was.byName[b.Name]
 	if was == nil {
@@ -68,14 +67,15 @@ func (p *plan) refuseMisspelt(b *bridgeModel) {
 	}
 }
 
-// unpatterned is what of a pattern stands for a letter of a name.
+// unpatterned matches the parts of a pattern that stand for letters of a name.
 var unpatterned = pattern.New(`\[[^]]*\]|\*`)
 
-// predictable is the beginning of a name that a card has by where it is (systemd.net-naming-scheme(7)).
+// predictable matches the beginning of an interface name that depends on a card's location
+// (systemd.net-naming-scheme(7)).
 var predictable = pattern.New(`^(en|wl|ww)(o|s|x|p|P|b|c|a|v|i|d)[0-9a-f]`)
 
-// similar reports whether one name may be the other, misspelt, or the other's card where it is
-// another one: the card of a new machine, or of a new kernel.
+// similar reports whether one name may be a misspelt form of the other, or the same card under another location: on a
+// new machine or with a new kernel.
 func similar(a, b string) bool {
 	if predictable().MatchString(a) && predictable().MatchString(b) && a[:2] == b[:2] {
 		return true
@@ -83,14 +83,13 @@ func similar(a, b string) bool {
 	return levenshtein.Distance(a, b, nil) <= min(2, max(1, len(b)/2))
 }
 
-// A locator finds a station, to which packets of one of the host's addresses go; see
-// [bridge.Switch.Behind].
+// A locator finds the station that receives packets from one of the host's addresses; see [bridge.Switch.Behind].
 type locator func(host, own netip.Addr) bridge.Station
 
-// refuseSession refuses to cut off a session: to take away the host's address, the route to the client,
-// or the way of frames between them. running is the state of all bridges, with what was plugged.
+// refuseSession refuses to cut off a session, which needs the host's address, the route to the client, and a path for
+// frames between them. running is the state of all bridges, with plugged ports.
 func (p *plan) refuseSession(session Session, running *model, find locator) {
-	zone := session.Server.Zone() // of an address of the link, the interface
+	zone := session.Server.Zone() // of a link-local address, the interface
 	is := func(a netip.Prefix) bool { return a.Addr() == session.Server }
 	given := slices.ContainsFunc(p.want.bridges, func(b *bridgeModel) bool {
 		return slices.ContainsFunc(b.ports, func(port *portModel) bool { return slices.ContainsFunc(port.addresses, is) })
@@ -130,7 +129,7 @@ func (p *plan) refuseSession(session Session, running *model, find locator) {
 	}
 }
 
-// refuse refuses what the plan does to a bridge, or to a port of it.
+// refuse refuses what the plan changes at a bridge or at one of its ports.
 func (p *plan) refuse(at place, format string, args ...any) {
 	var where Position
 	what := "bridge " + at.bridge
@@ -149,11 +148,11 @@ func (p *plan) refuse(at place, format string, args ...any) {
 	p.want.fail(where, "%s: %s%s", what, fmt.Sprintf(format, args...), insist)
 }
 
-// refuseWay refuses to take away the route to a station, or the way of frames there and back.
+// refuseWay refuses to remove the route to a station, or the path of frames in either direction.
 func (p *plan) refuseWay(station bridge.Station, before, after network) {
 	i := slices.IndexFunc(p.devices, func(d bridge.Device) bool { return d.Name == station.Interface })
 	if i >= 0 && p.devices[i].Host == "" {
-		return // it is none of the switch's, or above one
+		return // it is not an interface of the switch, or of a device above one
 	}
 	if i < 0 {
 		p.unknownWay(before, after, before)
@@ -171,12 +170,12 @@ func (p *plan) refuseWay(station bridge.Station, before, after network) {
 		return !slices.Contains(joined, at.Bridge) || port == nil || port.kind == bridge.TypePatch
 	})
 	known := len(edges) > 0
-	if !known { // a table was emptied, as by a change of VLAN filtering: any port may be the one
+	if !known { // a table was flushed, as after a change of VLAN filtering: any port is possible
 		edges = p.carriers(before, joined)
 	}
-	var first *bridge.Berthed // by which the session comes, as far as it can be judged
+	var first *bridge.Berthed // that the session may use, as far as that can be checked
 	var ways round
-	var all []string // ports by which it may come
+	var all []string // ports that the session may use
 	for _, at := range edges {
 		edge := place{at.Bridge, at.Port}
 		for _, r := range before.rounds(home, edge, d.MAC, station.MAC) {
@@ -202,7 +201,7 @@ func (p *plan) refuseWay(station bridge.Station, before, after network) {
 	case !judged && !known:
 		p.unknownWay(before, after, only(before, joined))
 		return
-	case !judged: // by something that is not judged here
+	case !judged: // by a mechanism that is not checked here
 		first = &edges[0]
 	}
 	edge := place{first.Bridge, first.Port}
@@ -238,7 +237,7 @@ func (p *plan) refuseWay(station bridge.Station, before, after network) {
 	}
 }
 
-// carriers are the ports of bridges by which a station may come: those that have a carrier.
+// carriers returns the bridge ports by which a station may be reached: the ports with a carrier.
 func (p *plan) carriers(of network, names []string) (list []bridge.Berthed) {
 	for _, name := range names {
 		for _, port := range sortedNames(of[name].byName) {
@@ -250,7 +249,7 @@ func (p *plan) carriers(of network, names []string) (list []bridge.Berthed) {
 	return list
 }
 
-// only has of a network the bridges of these names.
+// only returns the part of a network with the named bridges.
 func only(n network, names []string) network {
 	some := network{}
 	for _, name := range names {
@@ -259,12 +258,12 @@ func only(n network, names []string) network {
 	return some
 }
 
-// route returns the host port by which a station would be reached, and the port's address. ok is false
-// where there would be none, which is refused.
+// route returns the host port that would reach a station, and the port's address. ok is false if there would be none,
+// which is refused.
 func (p *plan) route(home place, d bridge.Device, station bridge.Station, after network) (then place, mac net.HardwareAddr, ok bool) {
 	holds := func(list []netip.Prefix) bool {
 		return slices.ContainsFunc(list, func(a netip.Prefix) bool {
-			// an interface keeps its routes by gateways while it has an address of their family
+			// an interface keeps routes with gateways as long as it has an address of their family
 			return a.Contains(station.Next) || station.Gateway && a.Addr().Is4() == station.Next.Is4()
 		})
 	}
@@ -277,7 +276,7 @@ func (p *plan) route(home place, d bridge.Device, station bridge.Station, after 
 		case d != nil:
 			return d.MAC
 		}
-		return nil // it will get one
+		return nil // the interface will get an address
 	}
 	want := after.host(home)
 	linked := station.Next.IsLinkLocalUnicast() || !holds(addressesOf(d))
@@ -308,7 +307,7 @@ func (p *plan) route(home place, d bridge.Device, station bridge.Station, after 
 	return then, nil, false
 }
 
-// host returns a host port, nil if there is none.
+// host returns a host port, or nil if there is none.
 func (n network) host(at place) *portModel {
 	if b := n[at.bridge]; b != nil && b.byName[at.port] != nil && b.byName[at.port].kind == bridge.TypeHost {
 		return b.byName[at.port]
@@ -326,7 +325,7 @@ func addressesOf(d bridge.Device) (list []netip.Prefix) {
 	return list
 }
 
-// addressesThen returns the addresses that a host's interface, which is there, would have.
+// addressesThen returns the addresses that an existing host interface would have.
 func addressesThen(want *portModel, d bridge.Device) []netip.Prefix {
 	list := addressesOf(d)
 	if want.addresses != nil { // leases stay
@@ -339,13 +338,13 @@ func addressesThen(want *portModel, d bridge.Device) []netip.Prefix {
 	return list
 }
 
-// smallMTU reports whether a host's interface would have too small an MTU for IPv6.
+// smallMTU reports whether the MTU of a host interface would be too small for IPv6 (1280 bytes, RFC 8200 section 5).
 func smallMTU(want *portModel, d bridge.Device) bool {
 	mtu := cmp.Or(want.mtu, d.MTU)
 	return mtu != 0 && mtu < bridge.IPv6MTU
 }
 
-// unknownWay warns where ports with a carrier go, or are set down, by which the session may come.
+// unknownWay warns if ports that the session may use and that have a carrier leave or are set down.
 func (p *plan) unknownWay(before, after, of network) {
 	for _, name := range sortedNames(of) {
 		b := before[name]

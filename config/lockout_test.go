@@ -13,7 +13,8 @@ import (
 	"bascule/pf"
 )
 
-// TestLockouts: what may cut the host off by mistake is refused, at its place, and nothing else.
+// TestLockouts checks that changes that may cut the host off by mistake are refused, with their position, and other
+// changes are not.
 func TestLockouts(t *testing.T) {
 	const was = "bridges: {br0: {ports: {eth0: {}, eth5: {}, h0: {type: host, addresses: [192.0.2.9/24, 192.0.2.10/24]}}}, br2: {ports: {enp1s0: {}}}}"
 	devices := []bridge.Device{
@@ -23,7 +24,7 @@ func TestLockouts(t *testing.T) {
 		{Name: "enp1s0", Ethernet: true, Bridge: "br2", Link: true},
 		{Name: "wan", Ethernet: true, Addresses: []string{"198.51.100.7/24"}},
 	}
-	// the address that the session is by
+	// the addresses of the session
 	none, home, away, link, wanlink := "", "192.0.2.9", "198.51.100.7", "fe80::9%h0", "fe80::9%wan"
 	for _, c := range []struct{ name, session, want, refusal string }{
 		{"misspelt", none, "bridges: {br0: {ports: {eht0: {}, eth5: {}, h0: {type: host}}}}",
@@ -76,8 +77,8 @@ func TestLockouts(t *testing.T) {
 	}
 }
 
-// TestUnknownWay: nothing tells by which port the session comes. What takes the last port away by which it may
-// come is refused; of others there is a warning.
+// TestUnknownWay has a session whose port is unknown. Removing the last port that the session may use is refused;
+// removing another one gives a warning.
 func TestUnknownWay(t *testing.T) {
 	session := Session{Client: netip.MustParseAddr("192.0.2.77"), Server: netip.MustParseAddr("192.0.2.9")}
 	const was = "bridges: {br0: {vlan-filtering: on, ports: {eth0: , eth5: , h0: {type: host, addresses: 192.0.2.9/24}}}}"
@@ -136,7 +137,7 @@ func TestLineDiff(t *testing.T) {
 	}
 }
 
-// TestPFPlaces: mistakes in rules of pf within a file have its own lines and columns.
+// TestPFPlaces checks that mistakes in a file's pf rules are reported with the file's own lines and columns.
 func TestPFPlaces(t *testing.T) {
 	for text, want := range map[string]string{
 		"bridges:\n  br0:\n    pf:\n      rules: |\n        pass\n        block frm any\n": "f.yaml:6:15",

@@ -17,29 +17,29 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Limits of a YAML file, so that a hostile one costs little. An alias or a
-// merge counts as what it stands for.
+// These limits keep the cost of a hostile YAML file low. An alias or a merge counts as the values
+// that it stands for.
 const (
 	maxDepth  = 16
 	maxValues = 1 << 20
-	maxTokens = 1 << 20 // names, values, and what stands between them
-	maxSigns  = 3 << 18 // of lists, mappings, tags, anchors and aliases, wherever they stand
-	maxIndent = 256     // columns before a block's keys and items, of which each can make one more level
+	maxTokens = 1 << 20 // names, values, and the signs between them
+	maxSigns  = 3 << 18 // for lists, mappings, tags, anchors and aliases, anywhere in the file
+	maxIndent = 256     // columns before a block's keys and items; each column can add one level
 	maxKeys   = 1 << 12
 )
 
-// maxRepeated is how many values aliases may stand for in a file of a text. An
-// alias takes a few bytes, but may stand for thousands of values.
+// maxRepeated limits the values that aliases in a file's text may stand for. An alias takes a few
+// bytes, but may stand for thousands of values.
 func maxRepeated(text string) int { return 1<<15 + len(text) }
 
-// tooDeep is the message for more levels than maxDepth.
+// tooDeep is the message if a text exceeds maxDepth.
 const tooDeep = "nested too deeply; no bridge needs more than 16 levels"
 
-// The kinds of a node.
+// A kind is the kind of a node.
 type kind uint8
 
 const (
-	absent  kind = iota // "key:" with nothing behind it, or null
+	absent  kind = iota // "key:" without a value, or null
 	scalar              // text
 	mapping             // keys and values
 	sequence
@@ -48,47 +48,48 @@ const (
 var kindNames = [...]string{absent: "empty", scalar: "a single value", mapping: "a mapping", sequence: "a list"}
 
 // A node is a value in a YAML file, with aliases and merges resolved. Scalars
-// are their text, and the key decides what the text means. So neither 010 nor
-// 1:30 nor off becomes a value that nobody wrote.
+// keep their text, which is interpreted according to its key. So 010, 1:30 and off are never
+// converted to other values.
 type node struct {
 	at      Position
 	kind    kind
 	text    string
-	block   bool // the text is that of | and begins on the next line
+	block   bool // the text uses | and begins on the next line
 	entries []entry
 	items   []node
 }
 
-// An entry is a key of a mapping, and its value.
+// An entry is a key of a mapping with its value.
 type entry struct {
 	key, value node
 }
 
-// A tree makes nodes of a document.
+// A tree makes the nodes of a document.
 type tree struct {
 	*faults
 	anchors map[string][]*ast.AnchorNode // by name, in the order of their places
 	values  int                          // made so far
-	full    bool                         // there were too many, which is told once
-	size    map[ast.Node]extent          // of what aliases stand for
+	full    bool                         // there were too many, which is reported once
+	size    map[ast.Node]extent          // of the values of aliases
 }
 
-// An extent is how large a value is, with aliases as what they stand for.
+// An extent is the size of a value with aliases expanded.
 type extent struct {
-	values   int // itself among them, long texts by their lines, and at most endless
-	repeated int // of these, those that aliases stand for
-	depth    int // of levels below it
+	values   int // with itself, long texts counted by line; at most endless
+	repeated int // the values among them that aliases stand for
+	depth    int // number of levels below it
 }
 
-// shortLine is how many bytes of a text may be a value of their own, as a rule is.
+// shortLine is the number of bytes of a text that count as one value, since a line, such as a rule,
+// may be a value.
 const shortLine = 16
 
-// endless is more than any number of values may be.
+// endless exceeds any allowed number of values.
 const endless = 1 << 40
 
 // parseNodes returns the documents of a YAML file that are not empty.
 func parseNodes(bad *faults, text string) (list []node) {
-	// the library makes tokens of a whole line before any can be looked at
+	// the library makes tokens of a whole line before this code sees any of them
 	if at := signsEnd(text); at >= 0 {
 		line, begin := 1+strings.Count(text[:at], "\n"), 1+strings.LastIndexByte(text[:at], '\n')
 		bad.add(Position{bad.path, line, at - begin + 1}, "more than %d of the signs [ ] { } , & * ! ? '- ' and ': '; give less, or several files", maxSigns)
@@ -103,7 +104,7 @@ func parseNodes(bad *faults, text string) (list []node) {
 	if err != nil {
 		at := Position{Path: bad.path, Line: 1, Column: 1}
 		msg, remedy := "it can't be parsed", "see docs/config.md"
-		var e yaml.Error // whose Error has lines of the file as well
+		var e yaml.Error // whose Error method also prints lines of the file
 		if errors.As(err, &e) {
 			msg, remedy = e.GetMessage(), "see the lines before, too"
 			if strings.Contains(msg, "'\t'") {
@@ -117,7 +118,7 @@ func parseNodes(bad *faults, text string) (list []node) {
 		return nil
 	}
 	for _, doc := range file.Docs {
-		if _, ok := doc.Body.(*ast.DirectiveNode); ok || doc.Body == nil { // %YAML 1.2 says nothing new
+		if _, ok := doc.Body.(*ast.DirectiveNode); ok || doc.Body == nil { // %YAML 1.2 adds no information
 			continue
 		}
 		t := tree{faults: bad, anchors: map[string][]*ast.AnchorNode{}, size: map[ast.Node]extent{}}
@@ -136,7 +137,7 @@ func parseNodes(bad *faults, text string) (list []node) {
 	return list
 }
 
-// atMost prints a number of values.
+// atMost formats a limit on a number of values.
 func atMost(n int) string {
 	if n >= endless {
 		return fmt.Sprintf("more than %d", endless)
@@ -144,7 +145,7 @@ func atMost(n int) string {
 	return fmt.Sprint(n)
 }
 
-// signsEnd returns the place of the first sign that is too many, -1 for none.
+// signsEnd returns the place of the first sign above the limit, or -1 if there is none.
 func signsEnd(text string) int {
 	n := 0
 	for i := range len(text) {
@@ -163,9 +164,9 @@ func signsEnd(text string) int {
 	return -1
 }
 
-// tokenize is lexer.Tokenize, but ends with the first token that the parser should not
-// see: the parser calls itself for each level, and for each key of a block, and tokens
-// take far more memory than the text. why is the reason, "" for none.
+// tokenize is lexer.Tokenize, but stops at the first token that the parser should not see: the
+// parser recurses for each level and for each key of a block, and tokens take far more memory than
+// the text. why is the reason, "" for none.
 func tokenize(text string) (list token.Tokens, why string) {
 	var s scanner.Scanner
 	s.Init(text)
@@ -187,8 +188,8 @@ func tokenize(text string) (list token.Tokens, why string) {
 	}
 }
 
-// measure returns how large a value at a depth is. It tells if the value is too
-// deep.
+// measure returns the size of a value at a depth. It adds an error if the value is nested too
+// deeply.
 func (t *tree) measure(n ast.Node, depth int) (all extent) {
 	all.values = 1
 	if t.full || n == nil {
@@ -213,7 +214,7 @@ func (t *tree) measure(n ast.Node, depth int) (all extent) {
 	case *ast.AliasNode:
 		value := t.anchor(n.Value.GetToken().Value, n.GetToken())
 		if value == nil {
-			return all // which node tells
+			return all // node adds the error
 		}
 		part, known := t.size[value]
 		switch {
@@ -245,10 +246,10 @@ func (t *tree) measure(n ast.Node, depth int) (all extent) {
 	return all
 }
 
-// withNulls gives keys of blocks that have no value one: the parser would put it
-// in, too, and move all that is behind it each time.
+// withNulls adds null values to block keys without a value: otherwise the parser would insert them
+// itself and move all later tokens each time.
 func withNulls(tokens token.Tokens) token.Tokens {
-	key := func(i int) bool { // a plain one begins here
+	key := func(i int) bool { // whether a plain key begins here
 		return i >= 0 && i+1 < len(tokens) && tokens[i+1].Type == token.MappingValueType && tokens[i+1].Position.Line == tokens[i].Position.Line &&
 			slices.Contains([]token.Type{token.StringType, token.IntegerType, token.SingleQuoteType, token.DoubleQuoteType}, tokens[i].Type)
 	}
@@ -280,13 +281,13 @@ func withNulls(tokens token.Tokens) token.Tokens {
 	return list
 }
 
-// levels are those that are open at a token.
+// levels tracks the nesting levels that are open at a token.
 type levels struct {
 	flow int
-	keys [maxIndent + 1]int // of the block that is open at a column
+	keys [maxIndent + 1]int // of the block that is open at each column
 }
 
-// tooMuch says why the parser should not see the next token, "" if it may.
+// tooMuch returns the reason why the parser should not see the next token, "" if it may.
 func (l *levels) tooMuch(t *token.Token) string {
 	column := t.Position.Column
 	switch t.Type {
@@ -327,7 +328,7 @@ func (f *faults) place(t *token.Token) Position {
 	return Position{f.path, max(t.Position.Line, 1), max(t.Position.Column, 1)}
 }
 
-// Visit gathers anchors.
+// Visit collects anchors.
 func (t *tree) Visit(n ast.Node) ast.Visitor {
 	if a, ok := n.(*ast.AnchorNode); ok {
 		name := a.Name.GetToken().Value
@@ -336,7 +337,7 @@ func (t *tree) Visit(n ast.Node) ast.Visitor {
 	return t
 }
 
-// anchor returns the value of the last anchor of the name before a place.
+// anchor returns the value of the last anchor with the name before a place.
 func (t *tree) anchor(name string, before *token.Token) ast.Node {
 	list := t.anchors[name]
 	n, _ := slices.BinarySearchFunc(list, before.Position, func(a *ast.AnchorNode, at *token.Position) int {
@@ -349,7 +350,7 @@ func (t *tree) anchor(name string, before *token.Token) ast.Node {
 	return list[n-1].Value
 }
 
-// node makes a node of what is in the tree of the library.
+// node converts a value of the library's tree.
 func (t *tree) node(n ast.Node, depth int) node {
 	if n == nil {
 		return node{at: Position{Path: t.path, Line: 1, Column: 1}}
@@ -404,8 +405,8 @@ func (t *tree) node(n ast.Node, depth int) node {
 	return node{at: at}
 }
 
-// mapping makes a node of keys and values. A key that merges ("<<") adds those
-// keys that the mapping does not have itself.
+// mapping makes a node from keys and values. A merge key ("<<") adds the keys that the mapping does
+// not have itself.
 func (t *tree) mapping(values []*ast.MappingValueNode, at Position, depth int) node {
 	m := node{at: at, kind: mapping}
 	if len(values) > 0 {
@@ -460,7 +461,7 @@ func (t *tree) mapping(values []*ast.MappingValueNode, at Position, depth int) n
 	return m
 }
 
-// unwrapKey returns the key of "? key".
+// unwrapKey returns the key in "? key".
 func unwrapKey(k ast.MapKeyNode) ast.Node {
 	if e, ok := k.(*ast.MappingKeyNode); ok {
 		return e.Value
@@ -468,7 +469,7 @@ func unwrapKey(k ast.MapKeyNode) ast.Node {
 	return k
 }
 
-// describe says what a node is, for messages.
+// describe names the kind of a node for messages.
 func (n node) describe() string {
 	if n.kind == scalar {
 		return fmt.Sprintf("%q", n.text)

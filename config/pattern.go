@@ -7,20 +7,19 @@ import (
 	"strings"
 )
 
-// Device returns the name of the device that a port is for; it is not ok where
-// the port's name is a pattern.
+// Device returns the device name of a port; ok is false if the port's name is a pattern.
 func (p *Port) Device() (name string, ok bool) {
 	return plainName(p.Name)
 }
 
-// special reports whether a name has a letter in it that patterns give a meaning.
-// In others a backslash is a letter, too.
+// special reports whether a name contains a character with a meaning in patterns. In other names a
+// backslash is an ordinary character, too.
 func special(name string) bool { return strings.ContainsAny(name, "*?[") }
 
-// plainName returns the name of a file's port, and whether it is a name and not
-// a pattern. A backslash in a pattern makes the letter behind it an ordinary
-// one. If all special letters have a backslash, the text is a name: that of the
-// device that is called so.
+// plainName returns the name of a port in a file, and whether it is a name rather than a pattern.
+// In a pattern a backslash removes the special meaning of the next character. If a backslash
+// precedes every special character, the text is a name: the name of the device without the
+// backslashes.
 func plainName(name string) (string, bool) {
 	if !special(name) {
 		return name, true
@@ -32,7 +31,7 @@ func plainName(name string) (string, bool) {
 			return name, false
 		case '\\':
 			if i++; i == len(name) {
-				return name, false // path.Match says what is wrong
+				return name, false // path.Match returns the error
 			}
 		}
 		plain.WriteByte(name[i])
@@ -40,12 +39,12 @@ func plainName(name string) (string, bool) {
 	return plain.String(), true
 }
 
-// backwards returns the first range of a pattern that begins after its end, "" if
-// there is none. Such a range matches nothing, and path.Match takes it; the pattern
-// is one that it takes.
+// backwards returns the first range of a pattern whose end precedes its beginning, or "" if there
+// is none. Such a range matches nothing, but path.Match accepts it. The pattern must be one that
+// path.Match accepts.
 func backwards(pattern string) string {
 	letters := []rune(pattern)
-	letter := func(i int) int { // where the letter is that begins at i
+	letter := func(i int) int { // the index of the character that begins at i, after a backslash
 		if letters[i] == '\\' {
 			return i + 1
 		}
@@ -72,7 +71,7 @@ func backwards(pattern string) string {
 	return ""
 }
 
-// quoteName returns a device's name as a port of a file has it.
+// quoteName returns a device's name in the format of a port name in a file.
 func quoteName(name string) string {
 	if !special(name) {
 		return name
@@ -87,8 +86,8 @@ func quoteName(name string) string {
 	return quoted.String()
 }
 
-// Port returns what the bridge's file says of a device: the port of its name,
-// or else the first port whose pattern matches it, under the device's name.
+// Port returns the port that the bridge's file has for a device: the one with its name, or the
+// first port whose pattern matches, with the device's name.
 func (b *Bridge) Port(device string) (Port, bool) {
 	var found *Port
 	for i := range b.Ports {

@@ -10,15 +10,12 @@ import (
 	"bascule/bridge"
 )
 
-// Plan returns what has to be done so that the running state, was, becomes
-// want, given the devices of the namespace, in the order of the bridges in want:
-// nothing where it is so already. It touches nothing. What can't be done yet,
-// because a device is not there, is in the warnings. What is wrong with want is in
-// an error that is an [Errors]: of each file the first mistakes, and how many
-// there are besides.
+// Plan returns the actions that change the running state, was, to want, given the devices of the
+// namespace. They follow the order of the bridges in want; there are none if both states agree. Plan
+// changes nothing. Work that has to wait for a missing device is in the warnings. If want has
+// mistakes, the error is an [Errors] with the first mistakes of each file and a count of the others.
 //
-// As for pf, Plan expects both as [Read] returns them: with the rules as the
-// switch prints them.
+// Plan expects the pf rules of both states as [Read] returns them: in the switch's output format.
 func Plan(was, want File, devices []bridge.Device) (actions []Action, warnings []string, err error) {
 	p := newPlan(was, want, devices)
 	if bad := p.want.bad.errors(); bad != nil {
@@ -27,42 +24,42 @@ func Plan(was, want File, devices []bridge.Device) (actions []Action, warnings [
 	return p.actions, p.warnings, nil
 }
 
-// A plan is the actions, and the steps that do them.
+// A plan has the actions, and the steps that execute them.
 type plan struct {
 	actions  []Action
 	warnings []string
 	was      *model
 	want     *model
-	devices  []bridge.Device            // that are there
-	early    map[string]map[string]bool // by bridge, ports and mirrors that have to go before others come
-	ahead    map[string][]netip.Prefix  // addresses that interfaces of the host get
-	hostsGo  [][2]string                // host ports that go, by bridge and name
+	devices  []bridge.Device            // that exist
+	early    map[string]map[string]bool // by bridge, ports and mirrors that have to leave before others are added
+	ahead    map[string][]netip.Prefix  // addresses that host interfaces get
+	hostsGo  [][2]string                // host ports that leave, by bridge and name
 	stages   [stageCount][]step
 }
 
-// A step is something that is done whole or not at all.
+// A step is an atomic unit of execution.
 type step func(*bridge.Switch, Options) (warnings []string, err error)
 
-// The stages of the execution. Each leaves a state from which a plan leads on
-// if the process ends. A bridge gets its filter before its ports. It loses
-// settings that let frames in before it loses those that keep frames out.
+// The stages of the execution. If the process ends after any stage, a new plan can continue. A
+// bridge gets its filter before its ports. Settings that admit frames are removed before settings
+// that block frames.
 const (
 	makeBridges = iota
-	forget      // addresses and bindings that have to go
-	clearTheWay // ports whose names or devices others get
+	forget      // addresses and bindings that have to leave
+	clearTheWay // ports whose names or devices are needed for other ports
 	cutCables
 	loadPF
-	patchCables   // before ports: as long as a new bridge has none, nobody sees them
-	editBridges   // all else that is of one bridge alone, in one generation
-	remember      // addresses and bindings
+	patchCables   // before ports: as long as a new bridge has no ports, the cables have no effect
+	editBridges   // all other changes to a single bridge, in one generation
+	remember      // addresses and bindings that are added
 	giveAddresses // to the interfaces of host ports
 	openPF        // pf that is switched off
-	followPF      // the rules whose interfaces have got their addresses by now
-	removeBridges // that are to be gone, and are empty by now
+	followPF      // the rules for interfaces that have their addresses by then
+	removeBridges // the ones that should not exist, which are empty by then
 	stageCount
 )
 
-// newPlan makes a plan; where something is wrong with want nothing is planned.
+// newPlan makes a plan; if want has mistakes, the plan is empty.
 func newPlan(was, want File, devices []bridge.Device) *plan {
 	want, left := leave(was, want, devices)
 	p := &plan{was: resolve(was, nil, nil), devices: devices, early: map[string]map[string]bool{}, ahead: ahead(want, devices)}
@@ -95,8 +92,9 @@ func newPlan(was, want File, devices []bridge.Device) *plan {
 	return p
 }
 
-// leave has bridges that are to be gone be what they are, with nothing in them, until they go.
-// Those that are not there are left out, and those that stay because of what was plugged into them.
+// leave replaces bridges that should not exist by empty ones with the same settings until they are
+// deleted. It leaves out bridges that do not exist, and bridges that stay because ports were plugged
+// into them.
 func leave(was, want File, devices []bridge.Device) (_ File, notes []string) {
 	list := make([]Bridge, 0, len(want.Bridges))
 	for _, b := range want.Bridges {
@@ -119,7 +117,7 @@ func leave(was, want File, devices []bridge.Device) (_ File, notes []string) {
 
 func (p *plan) step(stage int, s step) { p.stages[stage] = append(p.stages[stage], s) }
 
-// findEarly finds what has to leave the bridge before others come.
+// findEarly finds the ports and mirrors that have to leave the bridge before others are added.
 func (d *diff) findEarly() {
 	early := func(bridge, name string) {
 		if d.early[bridge] == nil {
@@ -153,8 +151,7 @@ func (d *diff) findEarly() {
 	}
 }
 
-// neededElsewhere reports whether another bridge of the file wants a device of
-// the name.
+// neededElsewhere reports whether another bridge of the file needs a device of the name.
 func (d *diff) neededElsewhere(name string) bool {
 	for _, b := range d.plan.want.bridges {
 		if b == d.want {
@@ -170,7 +167,7 @@ func (d *diff) neededElsewhere(name string) bool {
 	return false
 }
 
-// Cut returns the bridges that a file is not about, and that lose ends of patch cables by it. was is
+// Cut returns the bridges that are not in a file but lose ends of patch cables because of it. was is
 // the running state.
 func Cut(was, want File) (bridges []string) {
 	for _, b := range want.Bridges {
@@ -193,8 +190,8 @@ func Cut(was, want File) (bridges []string) {
 	return bridges
 }
 
-// cutElsewhere reports whether the other end of a cable, in a bridge before this
-// one, takes this end with it.
+// cutElsewhere reports whether this end of a cable disappears with the other end, in a bridge before
+// this one.
 func (d *diff) cutElsewhere(p *portModel) bool {
 	far, port, _ := strings.Cut(p.peer, "/")
 	for _, b := range d.plan.want.bridges {
@@ -215,7 +212,7 @@ func (d *diff) cutElsewhere(p *portModel) bool {
 }
 
 // patchedElsewhere reports whether the other end of a new cable is in a bridge
-// before this one, which makes both.
+// before this one, which makes both ends.
 func (d *diff) patchedElsewhere(p *portModel) bool {
 	far, _, _ := strings.Cut(p.peer, "/")
 	for _, b := range d.plan.want.bridges {
@@ -229,7 +226,7 @@ func (d *diff) patchedElsewhere(p *portModel) bool {
 	return false
 }
 
-// finish makes steps of what is changed in one go.
+// finish makes steps of the changes that are applied together.
 func (d *diff) finish() {
 	name := d.want.Name
 	var ports, mirrors []string

@@ -14,7 +14,7 @@ import (
 	"bascule/bridge"
 )
 
-// fileOf reads one file of YAML, whose path is NAME.yaml.
+// fileOf reads a YAML file with the path NAME.yaml.
 func fileOf(t *testing.T, name, text string) File {
 	t.Helper()
 	if text == "" {
@@ -30,9 +30,9 @@ func fileOf(t *testing.T, name, text string) File {
 	return files[0]
 }
 
-// devicesOf makes devices of words: NAME or NAME=DESCRIPTION, or NAME@BRIDGE for a port, with a
-// trailing ! for that of a host port, ? for one that can't be a port, %
-// for hardware, and - for one that is down.
+// devicesOf makes devices from words: NAME or NAME=DESCRIPTION, or NAME@BRIDGE for a port, with a
+// trailing ! for the device of a host port, ? for one that can't be a port, % for hardware, and -
+// for one that is down.
 func devicesOf(words string) (list []bridge.Device) {
 	for _, w := range strings.Fields(words) {
 		d := bridge.Device{Ethernet: true}
@@ -307,8 +307,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestPlanEntriesAtOnce wants all addresses of a bridge changed in one step: each
-// step opens the bridge anew.
+// TestPlanEntriesAtOnce requires all addresses of a bridge to change in one step, since each step
+// makes a new generation of the bridge.
 func TestPlanEntriesAtOnce(t *testing.T) {
 	list := func(port string, from int) string {
 		text := "bridges: {br0: {ports: {p1: {}, p2: {}}, fdb: ["
@@ -323,7 +323,8 @@ func TestPlanEntriesAtOnce(t *testing.T) {
 	}
 }
 
-// TestPlanGone: the plan that removes a bridge says what goes with it, as the plan that made it did.
+// TestPlanGone checks that the plan that removes a bridge lists the same objects as the plan that
+// made it.
 func TestPlanGone(t *testing.T) {
 	was := fileOf(t, "was", `bridges: {br0: {ageing: 60s, vlan-filtering: on, private-vlans: {100: {isolated: 101}}, ports: {p1: {pvid: 100, isolated: on}},
 		rules: [block on p1], pf: {enabled: on, rules: "block drop in all\npass out all\n"}}}`)
@@ -358,8 +359,8 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// TestPlanEmptiedMirror has a mirror that copies nothing any more, which no file
-// can say.
+// TestPlanEmptiedMirror plans for a mirror that copies nothing any more, a state that a file cannot
+// express.
 func TestPlanEmptiedMirror(t *testing.T) {
 	was := fileOf(t, "was", "bridges: {br0: {ports: {p1: {}}, mirrors: {m0: {}}}}")
 	was.Bridges[0].Mirrors[0].Emptied = true
@@ -388,7 +389,7 @@ func TestPlanEmptiedMirror(t *testing.T) {
 	}
 }
 
-// A port that is a backup is one when its device is there.
+// TestBackupWaits checks that a backup port takes effect when its device exists.
 func TestBackupWaits(t *testing.T) {
 	want := fileOf(t, "want", "bridges: {br0: {ports: {p1: {backup: p2}, p2: {}}}}")
 	for _, c := range []struct {
@@ -416,8 +417,8 @@ func TestBackupWaits(t *testing.T) {
 	}
 }
 
-// TestPlanIdle has a binding and an address of before the bridge filtered VLANs,
-// which no file can say.
+// TestPlanIdle plans for a binding and an address from the time before the bridge filtered VLANs, a
+// state that a file cannot express.
 func TestPlanIdle(t *testing.T) {
 	const ports = "bridges: {br0: {vlan-filtering: on, ports: {p1: {pvid: 1}}}}"
 	was := fileOf(t, "was", strings.TrimSuffix(ports, "}}")+`, bindings: [{port: p1, mac: 02:00:00:00:00:01, address: 192.0.2.1, vlan: 1}],
@@ -442,7 +443,7 @@ func TestPlanIdle(t *testing.T) {
 	}
 }
 
-// TestPlanRefuses wants each mistake told, where it is.
+// TestPlanRefuses checks that each mistake is reported at its position.
 func TestPlanRefuses(t *testing.T) {
 	const mac = "02:00:00:00:00:01"
 	for _, c := range []struct{ name, was, want, devices, err string }{
@@ -515,8 +516,8 @@ func TestPlanRefuses(t *testing.T) {
 	}
 }
 
-// TestPlanRefusesMany wants the first mistakes of a file and the number of the
-// others, and all of another file.
+// TestPlanRefusesMany expects the first mistakes of a file with the number of the others, and all
+// mistakes of another file.
 func TestPlanRefusesMany(t *testing.T) {
 	want := fileOf(t, "want", "bridges:\n  br0:\n    rules:\n"+strings.Repeat("    - block on p1\n", 1000))
 	want.Bridges = append(want.Bridges, fileOf(t, "zwei", "bridges: {br1: {rules: [block on p1, block on p2]}}").Bridges...)
@@ -533,7 +534,7 @@ func TestPlanRefusesMany(t *testing.T) {
 	}
 }
 
-// TestPlanRefusesAll wants all mistakes of a file at once, in their order.
+// TestPlanRefusesAll expects all mistakes of a file at once, in their order.
 func TestPlanRefusesAll(t *testing.T) {
 	_, _, err := Plan(File{}, fileOf(t, "want", `bridges:
   br0:
@@ -555,8 +556,8 @@ func TestPlanRefusesAll(t *testing.T) {
 	}
 }
 
-// TestPlanOneChange wants bindings, and entries of the FDB, to be one change,
-// however many they are: each alone would read the table of all.
+// TestPlanOneChange requires any number of bindings, or of FDB entries, to be one change: each
+// single change would read the whole table.
 func TestPlanOneChange(t *testing.T) {
 	of := func(port string) string {
 		text := "bridges:\n  br0:\n    ports: {p1: {}, p2: {}}\n"
@@ -596,14 +597,13 @@ func TestPlanOneChange(t *testing.T) {
 	}
 }
 
-// TestPlanRefusesTooMany wants a bridge refused that has more of something than
-// any can have, before anything is done, with both figures and the first that is
-// too many.
+// TestPlanRefusesTooMany expects a bridge with too many objects to be refused before any change. The
+// error has both numbers and the position of the first object above the limit.
 func TestPlanRefusesTooMany(t *testing.T) {
 	for _, c := range []struct {
 		what  string
 		line  func(int) string
-		most  int // one line each, from line 4
+		most  int // one line each from line 4 on
 		words string
 	}{
 		{"bindings", func(i int) string {
@@ -634,8 +634,8 @@ func TestPlanRefusesTooMany(t *testing.T) {
 	}
 }
 
-// TestPFStays wants pf to stay on where the word for it is gone from a file of hostname.if(5), as
-// where it is gone from YAML, and wants that to be told, since OpenBSD has none without the word.
+// TestPFStays checks that pf stays on if a hostname.if(5) file loses its word for pf, as with YAML.
+// A note has to say so, since OpenBSD would switch pf off.
 func TestPFStays(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hostname.veb0")
 	const stays = "pf of veb0 stays on, since the file has no link1; -link1 switches it off"

@@ -12,9 +12,9 @@ import (
 	"bascule/bridge"
 )
 
-// Preview returns what do would do by the switch, in the words of a plan. Nothing of it is done. What
-// do would be refused for is the error, and so is a session that it would cut off; the zero value is
-// none.
+// Preview returns what do would change through the switch, in the words of a plan. It changes
+// nothing. The error is the reason why do would be refused, which includes cutting off the session;
+// the zero session means none.
 func Preview(s *bridge.Switch, session Session, do func() error) (actions []Action, err error) {
 	r, err := s.Rehearse(do)
 	if err != nil {
@@ -33,7 +33,7 @@ func Preview(s *bridge.Switch, session Session, do func() error) (actions []Acti
 		after, changes := r.After[name]
 		before, err := s.Read(name)
 		if err != nil {
-			if changes && after == nil { // one that another version has made, which can be deleted only
+			if changes && after == nil { // a bridge that another version made, which can only be deleted
 				actions = append(actions, Action{Delete, name, "bridge " + name, ""})
 			}
 			continue
@@ -53,7 +53,7 @@ func Preview(s *bridge.Switch, session Session, do func() error) (actions []Acti
 			want.Bridges = append(want.Bridges, wholeBridge(name, *after, devices, r))
 		}
 	}
-	for i := range devices { // the switch has looked at all that is refused for these
+	for i := range devices { // the switch has checked everything that is refused for these devices
 		devices[i].Owner, devices[i].Cut, devices[i].Refusal = "", "", ""
 	}
 	p := newPlan(was, want, devices)
@@ -73,7 +73,7 @@ func Preview(s *bridge.Switch, session Session, do func() error) (actions []Acti
 	actions = append(actions, p.actions...)
 	for _, e := range r.More {
 		if e.Object == "programs" && slices.ContainsFunc(actions, func(a Action) bool { return a.Bridge == e.Bridge }) {
-			continue // a change loads them in any case
+			continue // every change loads them
 		}
 		op := Change
 		if e.Removes {
@@ -89,7 +89,7 @@ type LockoutError struct{ error }
 
 func (e *LockoutError) Unwrap() error { return e.error }
 
-// withoutPlaces is what is wrong, which is in no file.
+// withoutPlaces returns the mistakes without positions, since there is no file.
 func withoutPlaces(bad Errors) error {
 	var words []string
 	for _, e := range bad {
@@ -98,8 +98,8 @@ func withoutPlaces(bad Errors) error {
 	return errors.New(strings.Join(words, "; "))
 }
 
-// wholeState is the running state of bridges, with the ports that were plugged by an id, and without
-// bridges that another version has made.
+// wholeState returns the running state of bridges, with ports that were plugged by an id, and without
+// bridges that another version made.
 func wholeState(s *bridge.Switch, devices []bridge.Device, names []string) (f File) {
 	for _, name := range names {
 		if state, err := s.Read(name); err == nil {
@@ -109,8 +109,8 @@ func wholeState(s *bridge.Switch, devices []bridge.Device, names []string) (f Fi
 	return f
 }
 
-// wholeBridge is a file's bridge of one that runs, with the ports that were plugged by an id, too.
-// then is what devices get, nil for nothing.
+// wholeBridge converts a running bridge to a file's bridge, with ports that were plugged by an id.
+// then has the planned changes to devices; nil means none.
 func wholeBridge(name string, state bridge.State, devices []bridge.Device, then *bridge.Rehearsal) Bridge {
 	there, taken := map[string]bridge.Device{}, map[string]bool{}
 	for _, d := range devices {
@@ -135,7 +135,7 @@ func wholeBridge(name string, state bridge.State, devices []bridge.Device, then 
 		}
 		p.MTU = cmp.Or(o.MTU, p.MTU)
 		if o.MTU != 0 && o.MTU < bridge.IPv6MTU && slices.ContainsFunc(p.Addresses, isIPv6) {
-			p.Addresses = slices.DeleteFunc(slices.Clone(p.Addresses), isIPv6) // the kernel takes them away
+			p.Addresses = slices.DeleteFunc(slices.Clone(p.Addresses), isIPv6) // the kernel removes them
 		}
 	}
 	if pf := r.file.PF; pf != nil {

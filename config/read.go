@@ -14,14 +14,14 @@ import (
 	"bascule/bridge"
 )
 
-// Read returns the running state: all bridges of the namespace.
+// Read returns the running state of all bridges in the namespace.
 func Read(s *bridge.Switch) (File, error) {
 	f, _, err := Export(s)
 	return f, err
 }
 
-// Export returns the running state of the named bridges, or of all without
-// names. The notes tell what a file can't say.
+// Export returns the running state of the named bridges, or of all bridges if no name is given. The notes list what a
+// file cannot express.
 func Export(s *bridge.Switch, names ...string) (f File, notes []string, err error) {
 	devices, err := s.Devices()
 	if err != nil {
@@ -38,9 +38,9 @@ func Export(s *bridge.Switch, names ...string) (f File, notes []string, err erro
 	return f, notes, keepAddresses(s, f)
 }
 
-// keepAddresses has a file give bridges the addresses that they would not get by themselves: another version
-// has made them, or the network namespace had another name. Where the file does not give it, the address of a
-// bridge that runs is left alone, but one that is made anew has another.
+// keepAddresses adds to a file the addresses of bridges that would not get them automatically: another version made
+// them, or the network namespace had another name. If the file has no address, a running bridge keeps its own, but a
+// bridge that is made again gets another one.
 func keepAddresses(s *bridge.Switch, f File) error {
 	strange, err := s.StrangeAddresses()
 	if err != nil {
@@ -55,8 +55,8 @@ func keepAddresses(s *bridge.Switch, f File) error {
 	return nil
 }
 
-// State is Export of all bridges, for who brings them back to what they are now: it says also what
-// a file leaves as it is where it does not speak of it.
+// State is Export of all bridges for a later return to the present state: it includes the settings that a file leaves
+// unchanged if they are missing.
 func State(s *bridge.Switch) (f File, notes []string, err error) {
 	devices, err := s.Devices()
 	if err != nil {
@@ -78,7 +78,7 @@ func bridgesOf(s *bridge.Switch) (names []string, err error) {
 	return names, err
 }
 
-// readBridges returns the running state of bridges, as Export or as State has it.
+// readBridges returns the running state of bridges, for Export or for State.
 func readBridges(s *bridge.Switch, devices []bridge.Device, names []string, whole bool) (f File, notes []string, err error) {
 	there, taken := map[string]bridge.Device{}, map[string]bool{}
 	for _, d := range devices {
@@ -101,23 +101,23 @@ func readBridges(s *bridge.Switch, devices []bridge.Device, names []string, whol
 	return f, notes, nil
 }
 
-// A reader makes a file's bridge of one that runs.
+// A reader converts a running bridge to a file's bridge.
 type reader struct {
 	bridge.State
 	file    Bridge
-	whole   bool            // as State has it
-	notes   []string        // what a file can't say
-	out     map[string]bool // names of ports that are left out
-	plugged bool            // ports that were plugged by an id are in it, too
+	whole   bool            // for State
+	notes   []string        // what a file cannot express
+	out     map[string]bool // names of omitted ports
+	plugged bool            // include ports that were plugged by an id
 }
 
-// differing returns the settings that are not what a new object has.
+// differing returns the settings that differ from a new object's.
 func differing[T any](settings []bridge.Setting[T], made, config T) []bridge.Change {
 	return asChanges(saidOnce(differences(settings, made, config)))
 }
 
-// ports reads the ports, given the devices that are there. taken are those that are
-// ports; ports adds to it the names of ports whose devices are gone.
+// ports reads the ports, given the existing devices. taken has the devices that are ports; ports adds the names of
+// ports whose devices are gone.
 func (r *reader) ports(there map[string]bridge.Device, taken map[string]bool) {
 	vlans := map[string][]bridge.VLANRange{}
 	for _, v := range r.VLANs {
@@ -125,16 +125,16 @@ func (r *reader) ports(there map[string]bridge.Device, taken map[string]bool) {
 	}
 	usual, plugged := defaultVLANs(r.Bridge.Config), 0
 	for _, p := range r.Ports {
-		half := p.Type == bridge.TypePatch && p.State == "no-peer" // it goes with the bridge's next change
+		half := p.Type == bridge.TypePatch && p.State == "no-peer" // the bridge's next change deletes it
 		if p.Type == bridge.TypeSpan || half {
 			continue
 		}
-		if p.Owner != nil && !r.plugged { // who has plugged it sees to it
+		if p.Owner != nil && !r.plugged { // the owner restores it
 			r.out[p.Name] = true
 			plugged++
 			continue
 		}
-		// without its device a port has the name that it was added by
+		// a port without a device keeps the name under which it was added
 		if p.State == "gone" {
 			here := slices.ContainsFunc(r.Ports, func(o bridge.Port) bool { return o.Name == p.Name && o.State != "gone" })
 			if here || taken[p.Name] {
@@ -152,7 +152,7 @@ func (r *reader) ports(there map[string]bridge.Device, taken map[string]bool) {
 		}
 		port.Options.Force = stacked(p.Findings)
 		if p.Hook == bridge.HookXDP || p.Hook == bridge.HookTCX && there[p.Name].Physical {
-			port.Options.Hook = p.Hook // else it is what auto chooses
+			port.Options.Hook = p.Hook // otherwise auto chooses the same one
 		}
 		if v := vlans[p.Name]; v != nil && !slices.Equal(v, usual) {
 			port.VLANs = v
@@ -177,15 +177,15 @@ func (r *reader) ports(there map[string]bridge.Device, taken map[string]bool) {
 	}
 }
 
-// stacked reports whether a port's device is in a stack of devices: the port is made again only if
-// that is forced.
+// stacked reports whether a port's device is in a stack of devices: only the option force makes such a port again.
 func stacked(found []bridge.PortFinding) bool {
 	return slices.ContainsFunc(found, func(f bridge.PortFinding) bool {
 		return f.Kind == bridge.FindingAbove || f.Kind == bridge.FindingBelow
 	})
 }
 
-// description reads the description of a port's device. Another program's may be no text for a file.
+// description reads the description of a port's device. A description that another program set may be invalid in a
+// file.
 func (r *reader) description(p *Port, it bridge.Device) {
 	switch {
 	case it.Description == "" && !r.whole:
@@ -196,7 +196,7 @@ func (r *reader) description(p *Port, it bridge.Device) {
 	}
 }
 
-// hostInterface reads the host's interface of a host port.
+// hostInterface reads the interface of a host port.
 func (r *reader) hostInterface(p *Port, it bridge.Device) {
 	if it.Away {
 		r.notes = append(r.notes, fmt.Sprintf("addresses of %s of %s are left out: its interface is in another network namespace", p.Name, r.file.Name))
@@ -229,11 +229,9 @@ func (r *reader) private() {
 	}
 }
 
-// vlanOf returns the VLAN that a file gives for an address of a port, whose
-// entry in the FDB is in vlan. For private VLANs that is one that the port is
-// in. If the entry is from before the bridge filtered, or the port has left the
-// VLAN, the result is no VLAN of the port's, so no frame of the port has the
-// address.
+// vlanOf returns the VLAN that a file gives for an address of a port whose FDB entry is in vlan. For private VLANs this
+// is a VLAN of the port. If the entry is older than the bridge's filtering, or the port has left the VLAN, the result
+// is not a VLAN of the port, so none of the port's frames match the address.
 func (r *reader) vlanOf(port string, vlan uint16) (id uint16, ok bool) {
 	if !r.Bridge.Config.VLANFiltering {
 		return vlan, true
@@ -251,7 +249,7 @@ func (r *reader) vlanOf(port string, vlan uint16) (id uint16, ok bool) {
 	return vlan, false
 }
 
-// leftOut notes that an address of a port is in no VLAN of the port's.
+// leftOut notes that an address of a port is in none of the port's VLANs.
 func (r *reader) leftOut(what, port string, vlan uint16, del string) {
 	why := fmt.Sprintf("port %s is not in VLAN %d", port, vlan)
 	if vlan == 0 {

@@ -24,14 +24,13 @@ import (
 // maxVLAN is the last VLAN (IEEE 802.1Q-2022 table 9-2).
 const maxVLAN = 4094
 
-// A model is a File with everything in it read, and devices in the place of
-// patterns.
+// A model is a File with all values parsed, and with devices instead of patterns.
 type model struct {
 	bridges []*bridgeModel
 	byName  map[string]*bridgeModel
 	devices map[string]*bridge.Device // by name
 	bad     faults
-	notes   []string // what is not done now, and why
+	notes   []string // what is not done now, with the reason
 }
 
 type bridgeModel struct {
@@ -41,7 +40,7 @@ type bridgeModel struct {
 	byName   map[string]*portModel
 	patterns []*Port
 	private  map[uint16]bridge.PrivateVLANs
-	fids     map[uint16]uint16 // of the VLANs below, their primary
+	fids     map[uint16]uint16 // maps each secondary VLAN to its primary VLAN
 	rules    []portRule
 	bindings []placed[Binding]
 	entries  []placed[Entry]
@@ -54,28 +53,28 @@ type portModel struct {
 	kind    string // bridge.TypeNetdev, TypeHost, TypePatch
 	peer    string
 	hook    string
-	pattern string // that the device matches, "" for a port of its own
+	pattern string // that matches the device, "" if the port has its own entry
 	config  bridge.PortConfig
-	vlans   []bridge.VLANRange // as few as can be; of a bridge that does not filter nil
+	vlans   []bridge.VLANRange // in the fewest ranges; nil if the bridge does not filter
 
-	addresses []netip.Prefix   // of the host's interface; nil leaves them as they are
-	mac       net.HardwareAddr // of that; nil as addresses
-	mtu       int              // 0 as it is
-	ownMAC    bool             // it gets the one that it gets by itself
+	addresses []netip.Prefix   // of the host interface; nil leaves them unchanged
+	mac       net.HardwareAddr // of the host interface; nil leaves it unchanged
+	mtu       int              // 0 leaves it unchanged
+	ownMAC    bool             // the interface gets its automatic address
 
-	description *string // nil as addresses
+	description *string // nil leaves it unchanged
 
-	up     bool // whether the device, or the host's interface, is to be up
-	saysUp bool // the file does; else an interface in another namespace is left as it is
+	up     bool // whether the device, or the host interface, should be up
+	saysUp bool // the file sets up; otherwise an interface in another namespace stays as it is
 
-	waits bool // for its device, or since it cannot come now
-	left  bool // that
-	lost  bool // the port runs, but its device is gone
-	force bool // as bridge.PortOptions has it
+	waits bool // for its device, or because it cannot be made now
+	left  bool // it cannot be made now
+	lost  bool // the port runs, but has lost its device
+	force bool // bridge.PortOptions.Force
 }
 
-// placed is a binding or an entry. Its VLAN is that of the FDB: of private
-// VLANs the primary. The file names it by a VLAN that its port is in.
+// placed is a binding or an entry with its FDB's VLAN: for private VLANs the primary one. The file names it by a VLAN
+// of its port.
 type placed[T any] struct {
 	it    T
 	named uint16
@@ -91,17 +90,17 @@ type mirrorModel struct {
 	waits bool
 }
 
-// fail notes an error.
+// fail adds an error.
 func (m *model) fail(at Position, format string, args ...any) {
 	m.bad.add(at, format, args...)
 }
 
-// note adds something that is not done now.
+// note adds work that is not done now.
 func (m *model) note(format string, args ...any) {
 	m.notes = append(m.notes, fmt.Sprintf(format, args...))
 }
 
-// why is an error without its object, which the caller names.
+// why returns an error without its object, which the caller adds.
 func why(err error) error {
 	var usage *bridge.UsageError
 	if errors.As(err, &usage) {
@@ -110,23 +109,22 @@ func why(err error) error {
 	return err
 }
 
-// optionValue is an option of the command line with its value.
+// optionValue matches a command-line option with its value.
 var optionValue = pattern.New(`--([a-z-]+)=`)
 
-// inKeys returns an error of package bridge with keys in the place of options.
+// inKeys returns an error of package bridge with a file's keys instead of options.
 func inKeys(err error) string {
 	return strings.ReplaceAll(optionValue().ReplaceAllString(err.Error(), "$1: "), "--", "")
 }
 
-// resolve reads a file. was is its running state, nil for a file that says just
-// that.
+// resolve converts a file to a model. was is the running state, or nil if the file itself is the running state.
 func resolve(f File, was *model, devices []bridge.Device) *model {
 	m := &model{byName: map[string]*bridgeModel{}, devices: map[string]*bridge.Device{}}
 	for i := range devices {
 		m.devices[devices[i].Name] = &devices[i]
 	}
 	for i := range f.Bridges {
-		m.checkCounts(&f.Bridges[i]) // first, since all that follows is for each
+		m.checkCounts(&f.Bridges[i]) // first, since the loops below run once for each object
 	}
 	if m.bad.list != nil {
 		return m
@@ -171,8 +169,8 @@ func resolve(f File, was *model, devices []bridge.Device) *model {
 	return m
 }
 
-// checkCounts refuses a bridge of a file that has more of something than any
-// bridge can have. Objects that wait for their devices count, too.
+// checkCounts refuses a bridge of a file with more objects than a bridge can have. Objects that wait for their devices
+// count, too.
 func (m *model) checkCounts(b *Bridge) {
 	ports := slices.DeleteFunc(slices.Clone(b.Ports), func(p Port) bool { _, plain := plainName(p.Name); return !plain })
 	few := func(what, remedy string, n, most int, at func(int) Position) {
@@ -186,8 +184,8 @@ func (m *model) checkCounts(b *Bridge) {
 	few("mirrors", "leave some out", len(b.Mirrors), bridge.MaxSpans, func(i int) Position { return b.Mirrors[i].At })
 }
 
-// checkRoom refuses more static and sticky addresses than the FDB has places for,
-// unless it has as many: it may be larger than it would be made.
+// checkRoom refuses more static and sticky addresses than the FDB can hold, unless the running bridge has as many: its
+// FDB may be larger than a new one.
 func (m *model) checkRoom(b *bridgeModel, was *model) {
 	room := bridge.EntryRoom(b.config.FDBMax)
 	if runs := was.byName[b.Name]; runs != nil {
@@ -199,7 +197,7 @@ func (m *model) checkRoom(b *bridgeModel, was *model) {
 	}
 }
 
-// configure returns the configuration with the changes made.
+// configure returns a configuration with the changes applied.
 func configure[T any](m *model, at Position, what string, settings []bridge.Setting[T], config T, changes []bridge.Change) T {
 	seen := map[string]bool{}
 	for _, c := range changes {
@@ -218,7 +216,7 @@ func configure[T any](m *model, at Position, what string, settings []bridge.Sett
 	return config
 }
 
-// readPorts reads the ports of a bridge, without matching patterns.
+// readPorts reads the ports of a bridge. It does not match patterns yet.
 func (m *model) readPorts(b *bridgeModel) {
 	for i := range b.Ports {
 		p := &b.Ports[i]
@@ -306,7 +304,7 @@ func (m *model) readPort(b *bridgeModel, p *Port, what string) *portModel {
 	return port
 }
 
-// readVLANs returns the VLANs of a port, with the bridge's default for nil.
+// readVLANs returns the VLANs of a port; nil means the bridge's default.
 func (m *model) readVLANs(b *bridgeModel, p *Port, what string) []bridge.VLANRange {
 	if !b.config.VLANFiltering {
 		if len(p.VLANs) > 0 {
@@ -351,8 +349,8 @@ func defaultVLANs(c bridge.BridgeConfig) []bridge.VLANRange {
 	return []bridge.VLANRange{{First: c.DefaultPVID, Last: c.DefaultPVID, VLANOptions: bridge.VLANOptions{Untagged: true, PVID: true}}}
 }
 
-// vlanRanges returns VLANs as bridge.VLANs does: rising, in as few ranges as
-// can be, with the VLAN of frames without a tag by itself.
+// vlanRanges returns VLANs in the format of bridge.VLANs: ascending, in the fewest ranges, with the VLAN of untagged
+// frames in a range of its own.
 func vlanRanges(set map[uint16]bridge.VLANOptions) []bridge.VLANRange {
 	list := []bridge.VLANRange{}
 	for _, id := range slices.Sorted(maps.Keys(set)) {
@@ -370,7 +368,7 @@ func (p *portModel) inVLAN(id uint16) bool {
 	return slices.ContainsFunc(p.vlans, func(r bridge.VLANRange) bool { return r.First <= id && id <= r.Last })
 }
 
-// pvid returns the VLAN of frames without a tag, 0 for none.
+// pvid returns the VLAN of untagged frames, 0 for none.
 func (p *portModel) pvid() uint16 {
 	for _, r := range p.vlans {
 		if r.PVID {
@@ -380,9 +378,8 @@ func (p *portModel) pvid() uint16 {
 	return 0
 }
 
-// forgetHosts leaves out the interfaces of host ports that go. An interface of
-// the same name that is made elsewhere is another device, which is not there
-// yet.
+// forgetHosts removes the interfaces of host ports that leave. A new interface with the same name in another bridge is
+// a different device, which does not exist yet.
 func (m *model) forgetHosts() {
 	for name, d := range m.devices {
 		b := m.byName[d.Host]
@@ -395,8 +392,8 @@ func (m *model) forgetHosts() {
 	}
 }
 
-// perhaps names the device in no bridge that has nearly this name, "" if there is none. Names that differ in numbers
-// alone are of different devices.
+// perhaps returns the device outside all bridges whose name is most similar, "" if there is none. Names that differ
+// only in numbers belong to different devices.
 func (m *model) perhaps(b *bridgeModel, name string) string {
 	letters := func(s string) string { return strings.Trim(s, "0123456789") }
 	var free []string
@@ -415,7 +412,7 @@ func (m *model) perhaps(b *bridgeModel, name string) string {
 	return ""
 }
 
-// expand finds the devices of a bridge's ports.
+// expand finds the devices for a bridge's ports.
 func (m *model) expand(b, was *bridgeModel) {
 	isPort := func(name string) bool {
 		return was != nil && was.byName[name] != nil && was.byName[name].kind == bridge.TypeNetdev
@@ -439,7 +436,7 @@ func (m *model) expand(b, was *bridgeModel) {
 			m.fail(p.at, "port %s of %s: %s, or write force: on", p.name, b.Name, d.Cut)
 		}
 	}
-	// a port whose device is gone stays, as one that is named does
+	// a port that has lost its device stays, like one with its own entry
 	names := []string{}
 	for name := range m.devices {
 		names = append(names, name)
@@ -466,9 +463,9 @@ func (m *model) expand(b, was *bridgeModel) {
 		case pattern == nil:
 			continue
 		case d != nil && d.Own:
-			continue // claim says what is wrong with that
+			continue // claim adds the error
 		case d != nil && d.Owner != "":
-			continue // who has plugged it sees to it
+			continue // the owner handles it
 		case d != nil && d.Refusal != "":
 			m.note("pattern %s of %s leaves %s out: %s", pattern.Name, b.Name, name, d.Refusal)
 			continue
@@ -476,18 +473,18 @@ func (m *model) expand(b, was *bridgeModel) {
 			m.note("pattern %s of %s leaves %s out: %s, or write force: on", pattern.Name, b.Name, name, d.Cut)
 			continue
 		case d != nil && d.Bridge != "" && m.byName[d.Bridge] == nil:
-			// somebody put it there by hand; the rest of the file is not worse for it
+			// a user added the port manually; the rest of the file can still be applied
 			m.note("pattern %s of %s leaves %s out: it is a port of bridge %s, which is none of the file's", pattern.Name, b.Name, name, d.Bridge)
 			continue
 		}
-		p := m.quietly(func() *portModel { return m.readPort(b, pattern, "") }) // it was read before
+		p := m.quietly(func() *portModel { return m.readPort(b, pattern, "") }) // it was parsed before
 		p.name, p.pattern, p.lost = name, pattern.Name, d == nil
 		b.ports = append(b.ports, p)
 		b.byName[name] = p
 	}
 }
 
-// refuseTwins refuses one address for two host ports that are in a VLAN together.
+// refuseTwins refuses the same address for two host ports that share a VLAN.
 func (m *model) refuseTwins() {
 	for _, b := range m.bridges {
 		for i, p := range b.ports {
@@ -503,7 +500,7 @@ func (m *model) refuseTwins() {
 	}
 }
 
-// checkIPv6 refuses addresses of IPv6 at an interface with an MTU that is too small for it.
+// checkIPv6 refuses IPv6 addresses at an interface whose MTU is too small for IPv6.
 func (m *model) checkIPv6(b *bridgeModel, p *portModel, there *bridge.Device) {
 	mtu := p.mtu
 	if mtu == 0 && there != nil && p.kind == bridge.TypeHost && there.Host == b.Name {
@@ -512,7 +509,7 @@ func (m *model) checkIPv6(b *bridgeModel, p *portModel, there *bridge.Device) {
 	i := slices.IndexFunc(p.addresses, func(a netip.Prefix) bool { return a.Addr().Is6() })
 	if i >= 0 && mtu != 0 && mtu < bridge.IPv6MTU {
 		back := ""
-		if p.mtu == 0 { // a command has set it
+		if p.mtu == 0 { // a command has set the MTU
 			back = ", or take back what commands have changed by 'bascule apply --back 0'"
 		}
 		m.fail(p.at, "port %s of %s: address %s is of IPv6, which wants an MTU of %d, and not of %d; give mtu: %d%s",
@@ -520,7 +517,7 @@ func (m *model) checkIPv6(b *bridgeModel, p *portModel, there *bridge.Device) {
 	}
 }
 
-// quietly does something whose errors were told before.
+// quietly runs a function and drops its errors, which were reported before.
 func (m *model) quietly(read func() *portModel) *portModel {
 	bad := m.bad
 	m.bad = faults{}
@@ -529,7 +526,7 @@ func (m *model) quietly(read func() *portModel) *portModel {
 	return p
 }
 
-// match returns the pattern for a device that no port has by name, or nil.
+// match returns the pattern for a device without an entry of its own, or nil.
 func (b *bridgeModel) match(device string) *Port {
 	for _, p := range b.patterns {
 		if ok, _ := path.Match(p.Name, device); ok {
@@ -539,8 +536,7 @@ func (b *bridgeModel) match(device string) *Port {
 	return nil
 }
 
-// claim refuses devices that would be ports twice, and the switch's own
-// devices.
+// claim refuses to use a device for two ports, and to use the switch's own devices.
 func (m *model) claim(was *model) {
 	type owner struct {
 		bridge, what string // "port eth1 of br0"
@@ -548,7 +544,7 @@ func (m *model) claim(was *model) {
 		byPattern    bool
 	}
 	taken := map[string]owner{} // devices
-	hosts := map[string]owner{} // interfaces to be made
+	hosts := map[string]owner{} // interfaces that will be made
 	take := func(in map[string]owner, name string, o owner) {
 		first, ok := in[name]
 		if ok && first.bridge != o.bridge {
@@ -585,7 +581,7 @@ func (m *model) claim(was *model) {
 			take(taken, mirror.Device, owner{b.Name, what, mirror.At, false})
 		}
 	}
-	// a device that a bridge has which no file names stays there
+	// a device stays in a running bridge that no file names
 	for name, o := range taken {
 		d := m.devices[name]
 		what := ""
@@ -625,16 +621,15 @@ func (m *model) claim(was *model) {
 			if first, ok := taken[p.name]; ok && first.bridge == b.Name {
 				continue
 			} else if ok && !first.byPattern {
-				continue // checkPattern has said it
+				continue // checkPattern has added the error
 			}
 			take(taken, p.name, o)
 		}
 	}
 }
 
-// checkPattern refuses a pattern that matches names that are not for it,
-// whether the devices are there now or not: the names of other ports and
-// mirrors of the file, and of devices that the switch itself makes.
+// checkPattern refuses a pattern that matches reserved names, even if the devices do not exist now: the names of other
+// ports and mirrors of the file, and of devices that the switch itself makes.
 func (m *model) checkPattern(b *bridgeModel, p *Port, was *model, other func(string) (string, Position, bool)) {
 	matches := func(name string) bool { ok, _ := path.Match(p.Name, name); return ok }
 	own := func(name, what string) bool {
@@ -686,7 +681,7 @@ func sortedNames[V any](m map[string]V) []string {
 	return names
 }
 
-// checkPatches refuses patch cables that do not end where they say.
+// checkPatches refuses patch cables whose ends do not match.
 func (m *model) checkPatches(b *bridgeModel, was *model) {
 	for _, p := range b.ports {
 		if p.kind != bridge.TypePatch || p.left {
@@ -727,8 +722,7 @@ func (m *model) checkPatches(b *bridgeModel, was *model) {
 	}
 }
 
-// fid returns the VLAN whose addresses a VLAN shares: of a private one the
-// primary.
+// fid returns the VLAN whose FDB entries a VLAN uses: for a private VLAN the primary one.
 func (b *bridgeModel) fid(id uint16) uint16 { return cmp.Or(b.fids[id], id) }
 
 func (m *model) readPrivate(b *bridgeModel) {
@@ -785,8 +779,8 @@ func (m *model) readPrivate(b *bridgeModel) {
 	}
 }
 
-// port finds the port that something of a bridge names. It is nil where that is
-// not there, and ok says whether it may come.
+// port finds the port that another object of a bridge names. It returns nil if the port does not exist; ok reports
+// whether it may appear later.
 func (m *model) port(b *bridgeModel, name string) (p *portModel, ok bool) {
 	if p := b.byName[name]; p != nil {
 		return p, true
@@ -812,7 +806,7 @@ func (m *model) readRules(b *bridgeModel) {
 	}
 }
 
-// addressVLAN returns the VLAN of an address on a port, as the FDB has it.
+// addressVLAN returns the FDB's VLAN for an address on a port.
 func (m *model) addressVLAN(b *bridgeModel, p *portModel, at Position, what string, id uint16, needed bool) (uint16, bool) {
 	switch {
 	case id > maxVLAN:
@@ -833,7 +827,7 @@ func (m *model) addressVLAN(b *bridgeModel, p *portModel, at Position, what stri
 	return 0, false
 }
 
-// checkMAC refuses an address that is no station's.
+// checkMAC refuses an address that cannot belong to a station.
 func (m *model) checkMAC(at Position, what string, mac net.HardwareAddr) bool {
 	if _, err := bridge.ParseMAC(mac.String()); err != nil {
 		m.fail(at, "%s: %v", what, why(err))
@@ -916,7 +910,7 @@ func (m *model) readEntries(b *bridgeModel) {
 		}
 		seen[k] = e.At
 		e.Static, e.Updated = !e.Sticky, 0
-		if !p.waits && !p.lost { // which has none
+		if !p.waits && !p.lost { // which has no carrier
 			b.entries = append(b.entries, placed[Entry]{e, named})
 		}
 	}
@@ -925,8 +919,8 @@ func (m *model) readEntries(b *bridgeModel) {
 	})
 }
 
-// readBackups looks for the ports that stand in for others. A port whose backup
-// waits for its device has none until that is there.
+// readBackups finds the backups of ports. A port whose backup waits for its device has no backup until the device
+// exists.
 func (m *model) readBackups(b *bridgeModel) {
 	for _, p := range b.ports {
 		name := p.config.Backup
@@ -1014,8 +1008,7 @@ func (m *model) readMirrors(b *bridgeModel, was *model) {
 	}
 }
 
-// checkMirrored wants a mirrored VLAN to have ports. Nobody can mean one
-// without.
+// checkMirrored requires ports in a mirrored VLAN, since a VLAN without ports must be a mistake.
 func (m *model) checkMirrored(b *bridgeModel, x *mirrorModel, what string, id uint16) {
 	if !b.config.VLANFiltering {
 		return

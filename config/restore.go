@@ -12,13 +12,12 @@ import (
 	"bascule/bridge"
 )
 
-// Restore is Apply, for who brings bridges back to what they were. Parts that the host keeps from
-// coming are left out then: the rest must not wait for them. left are these parts, and the warnings say
-// why.
+// Restore is Apply for a return to a former state. It leaves out parts that the host prevents, so that the rest does
+// not wait for them. left lists these parts, and the warnings have the reasons.
 func Restore(s *bridge.Switch, f File, o Options) (actions []Action, left, warnings []string, err error) {
 	defer s.Restoring()()
 	report := o.Report
-	o.Report, o.restores = nil, true // of what is tried
+	o.Report, o.restores = nil, true // of attempts
 	apply := func() error {
 		done, notes, err := Apply(s, f, o)
 		if !o.DryRun {
@@ -51,8 +50,7 @@ func Restore(s *bridge.Switch, f File, o Options) (actions []Action, left, warni
 	return actions, left, warnings, nil
 }
 
-// oneByOne applies a file without the parts that may keep it from being applied, and then with those
-// that can come.
+// oneByOne applies a file without the parts that may prevent it, and then adds the parts that are possible.
 func oneByOne(parts []*part, why error, apply func() error) error {
 	if len(parts) == 0 {
 		return why
@@ -71,18 +69,18 @@ func oneByOne(parts []*part, why error, apply func() error) error {
 			p.leave(bad)
 		}
 	}
-	if failed { // it may have done some of it
+	if failed { // it may have succeeded partly
 		return apply()
 	}
 	return nil
 }
 
-// A part of a file is one that the host may keep from coming.
+// A part is a piece of a file that the host may prevent.
 type part struct {
 	what string
-	then string            // what becomes of it when it is left out
-	set  []func(why error) // has the file be without it, or with it for nil
-	why  error             // it is left out, nil where it is not
+	then string            // the consequence of leaving it out
+	set  []func(why error) // removes the part from the file, or puts it back for nil
+	why  error             // the reason for leaving it out, or nil
 }
 
 func (p *part) leave(why error) {
@@ -92,7 +90,7 @@ func (p *part) leave(why error) {
 	}
 }
 
-// mark marks a port or span port as one that does not come.
+// mark marks a port or mirror as one that cannot be made.
 func mark(left *string) func(error) {
 	return func(why error) {
 		*left = ""
@@ -104,7 +102,7 @@ func mark(left *string) func(error) {
 
 const waitsForDevice = ", and waits for its device"
 
-// leaveOut returns a file whose parts can be left out: ports that do not run, XDP, and addresses of IPv6.
+// leaveOut returns a file and its parts that can be left out: ports that do not run, XDP, and IPv6 addresses.
 func leaveOut(s *bridge.Switch, f File) (_ File, parts []*part, err error) {
 	devices, err := s.Devices()
 	if err != nil {
@@ -184,7 +182,7 @@ func leaveOut(s *bridge.Switch, f File) (_ File, parts []*part, err error) {
 	return f, parts, nil
 }
 
-// Absent are the ports and span ports of a file whose devices are not there, in the words of Restore.
+// Absent lists the ports and mirrors of a file whose devices do not exist, in the words of Restore.
 func Absent(s *bridge.Switch, f File) (list []string, err error) {
 	devices, err := s.Devices()
 	if err != nil {
@@ -221,8 +219,7 @@ func wired(was File, name, port, peer string) bool {
 	})
 }
 
-// whyLeft is why a port cannot come, without the place in a file and without the port, which the
-// caller names.
+// whyLeft returns why a port cannot be made, without the file position and the port, which the caller adds.
 func whyLeft(err error, what string) string {
 	text := err.Error()
 	if bad := (Errors)(nil); errors.As(err, &bad) && len(bad) > 0 {

@@ -15,17 +15,17 @@ import (
 // object is a JSON object of a schema.
 type object = map[string]any
 
-// Patterns of values. Go's regular expressions and those of JavaScript, which
-// JSON Schema asks for, agree on them.
+// Patterns of values. Go's regular expressions and JavaScript's, which JSON Schema requires, agree
+// on them.
 const (
 	vlanPattern = `^(none|\d+(-\d+)?(,\d+(-\d+)?)*)$`
 	macPattern  = `^[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5}$|^[0-9A-Fa-f]{4}(\.[0-9A-Fa-f]{4}){2}$|^[0-9A-Fa-f]{12}$`
 	peerPattern = `^[^/]+/[^/]+$`
 )
 
-// Schema returns the JSON schema (draft 2020-12) of a YAML file, for editors to
-// complete and check it. The schema takes the files that Load takes, and
-// refuses unknown keys; it leaves numbers out of range to Load.
+// Schema returns the JSON schema (draft 2020-12) of a YAML file, for completion and checks in
+// editors. It accepts the files that Load accepts, and refuses unknown keys. Only Load checks the
+// range of numbers.
 func Schema() []byte {
 	name := object{"type": []string{"string", "integer"}, "minLength": 1, "maxLength": 15}
 	onOff := ref("switch")
@@ -124,7 +124,7 @@ func Schema() []byte {
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
 	if err := e.Encode(schema); err != nil {
-		panic(err) // a mistake above
+		panic(err) // a mistake in the schema above
 	}
 	return out.Bytes()
 }
@@ -135,7 +135,7 @@ func described(schema object, description string) object {
 	return object{"$ref": schema["$ref"], "description": description}
 }
 
-// closed is an object that has no other keys, or a value of the other types.
+// closed returns an object without additional keys, or a value of the other types.
 func closed(types []string, properties object, required ...string) object {
 	schema := object{"type": types, "properties": properties, "additionalProperties": false}
 	if required != nil {
@@ -144,7 +144,7 @@ func closed(types []string, properties object, required ...string) object {
 	return schema
 }
 
-// properties adds the settings of a table to other properties.
+// properties returns other properties with the settings of a table added.
 func properties[T any](table []bridge.Setting[T], others object) object {
 	for _, s := range table {
 		p := valueSchema(s.Value)
@@ -154,8 +154,8 @@ func properties[T any](table []bridge.Setting[T], others object) object {
 	return others
 }
 
-// valueSchema is the schema of a setting's value. A name all in capitals stands
-// for the text that Load reads; the others are words.
+// valueSchema returns the schema of a setting's value. A name in capitals stands for a text that
+// Load parses; the others are words.
 func valueSchema(value string) object {
 	if value == bridge.OnOff {
 		return ref("switch")

@@ -14,9 +14,8 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// TestSchema compares docs/bascule.schema.json with what Schema makes, and
-// checks the YAML files of the tests by it: it takes what Load takes, and
-// refuses the keys that Load does not know.
+// TestSchema compares docs/bascule.schema.json with the output of Schema and validates the tests'
+// YAML files with it: the schema accepts what Load accepts, and refuses keys that Load refuses.
 func TestSchema(t *testing.T) {
 	const file = "../docs/bascule.schema.json"
 	if *update {
@@ -71,14 +70,14 @@ func compile(t *testing.T, text []byte) *jsonschema.Schema {
 	if err := c.AddResource("bascule.json", doc); err != nil {
 		t.Fatal(err)
 	}
-	schema, err := c.Compile("bascule.json") // also by the schema of schemas
+	schema, err := c.Compile("bascule.json") // also validates the schema itself against the metaschema
 	if err != nil {
 		t.Fatal(err)
 	}
 	return schema
 }
 
-// documents returns the documents of a YAML file as an editor sees them.
+// documents returns the documents of a YAML file in the form that an editor validates.
 func documents(t *testing.T, name, text string, good bool) (list []any) {
 	t.Helper()
 	d := yaml.NewDecoder(strings.NewReader(text))

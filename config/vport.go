@@ -13,17 +13,17 @@ import (
 	"bascule/bridge"
 )
 
-// A hostInterface is what a file of hostname.if(5) says of the host's interface at a
-// bridge, which another file adds to the bridge.
+// A hostInterface has the settings in a hostname.if(5) file for the host's interface on a bridge.
+// Another file adds the interface to the bridge.
 type hostInterface struct {
 	name string
 	at   Position
 	says Port // Addresses, MAC, OwnMAC, MTU, Description and Up
 }
 
-// hostInterface makes the interface of the words that were read.
+// hostInterface builds the interface from the words that were read.
 func (h *hostFile) hostInterface(name string) *hostInterface {
-	// without addresses those that it has are left as they are
+	// without addresses in the file, the interface keeps its own
 	it := &hostInterface{name: name, at: h.bridge.At, says: h.own}
 	if h.state.text != "" {
 		up := h.state.text == "up"
@@ -32,7 +32,7 @@ func (h *hostFile) hostInterface(name string) *hostInterface {
 	return it
 }
 
-// lladdr reads the address of the host's interface.
+// lladdr parses the address of the host's interface.
 func (h *hostFile) lladdr(w word, args []word) {
 	h.own.MAC, h.own.OwnMAC = nil, args[0].text == "random"
 	if h.own.OwnMAC {
@@ -47,7 +47,7 @@ func (h *hostFile) lladdr(w word, args []word) {
 	h.own.MAC = mac
 }
 
-// mtu reads the MTU of the host's interface.
+// mtu parses the MTU of the host's interface.
 func (h *hostFile) mtu(w word, args []word) {
 	n, err := bridge.ParseMTU(args[0].text)
 	if err != nil {
@@ -57,7 +57,7 @@ func (h *hostFile) mtu(w word, args []word) {
 	h.own.MTU = n
 }
 
-// describe reads the description of the host's interface.
+// describe sets the description of the host's interface.
 func (h *hostFile) describe(w word, text string) {
 	if err := bridge.CheckDescription(text); err != nil {
 		h.refuse(w, "%s", reason(text, err))
@@ -66,9 +66,9 @@ func (h *hostFile) describe(w word, text string) {
 	h.own.Description = &text
 }
 
-// inet reads the words behind "inet" or "inet6", and returns those that follow: the address,
-// the mask of IPv4 or the length of IPv6, and the broadcast address. It returns nil at a
-// mistake.
+// inet parses the words after "inet" or "inet6" and returns the remaining ones. It takes the
+// address, the mask of IPv4 or the prefix length of IPv6, and the broadcast address. It returns nil
+// after a mistake.
 func (h *hostFile) inet(w word, words []word) []word {
 	next := func() (first word) {
 		if len(words) > 0 {
@@ -123,11 +123,11 @@ func (h *hostFile) inet(w word, words []word) []word {
 	return keepWords(words)
 }
 
-// keepWords returns words, and not nil.
+// keepWords returns a copy that is never nil.
 func keepWords(words []word) []word { return append([]word{}, words...) }
 
-// maskLength returns the length of a mask of IPv4 (255.255.255.0, 0xffffff00) or of a prefix
-// of IPv6 (64), as a decimal.
+// maskLength returns the length of an IPv4 mask (255.255.255.0, 0xffffff00) or of an IPv6 prefix
+// (64) as a decimal number.
 func maskLength(text string, is6 bool) (string, error) {
 	if text == "" {
 		return "", errors.New("its mask is missing")
@@ -152,7 +152,7 @@ func maskLength(text string, is6 bool) (string, error) {
 	return strconv.Itoa(n), err
 }
 
-// lastOf returns the last address of a network of IPv4, its broadcast address (RFC 919, 7).
+// lastOf returns the last address of an IPv4 network, its broadcast address (RFC 919, section 7).
 func lastOf(p netip.Prefix) netip.Addr {
 	b := p.Addr().As4()
 	for i := p.Bits(); i < 32; i++ {
@@ -161,8 +161,8 @@ func lastOf(p netip.Prefix) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// settle gives the ports of files what other files say of their interfaces, and tells of
-// what is there twice.
+// settle moves interface settings from their own files to the ports of other files, and adds an
+// error if something is defined twice.
 func settle(list []File) Errors {
 	var bad faults
 	for i := range list {
@@ -185,7 +185,7 @@ func settle(list []File) Errors {
 	return append(bad.errors(), twice(list)...)
 }
 
-// interfaceKey returns a key of a port that is about the host's interface, "" if it has none.
+// interfaceKey returns a key of a port that concerns the host's interface, "" if it has none.
 func (p *Port) interfaceKey() string {
 	switch {
 	case p.Addresses != nil:
@@ -202,8 +202,8 @@ func (p *Port) interfaceKey() string {
 	return ""
 }
 
-// hostPortOf returns the port that is a host's interface. A file of hostname.if(5) is about
-// the network namespace of the command.
+// hostPortOf returns the port with the host's interface. A hostname.if(5) file applies to the
+// command's network namespace.
 func hostPortOf(list []File, name string) *Port {
 	for _, f := range list {
 		for _, b := range f.Bridges {

@@ -13,33 +13,34 @@ import (
 	"bascule/bridge"
 )
 
-// How frames get from a port to another, by bridges that are joined by cables. The same code judges the
-// bridges as they are and as they would be. It knows ports, cables, VLANs, protected domains, and static
-// and sticky entries. Rules, pf, locked ports and the spanning tree are not in it.
+// This file finds paths of frames between ports of bridges that are joined by cables. The same code
+// checks the bridges as they are and as they would be. It covers ports, cables, VLANs, protected
+// domains, and static and sticky entries. It does not cover rules, pf, locked ports and the spanning
+// tree.
 
-// A network is the bridges of a namespace by name.
+// A network has the bridges of a namespace by name.
 type network map[string]*bridgeModel
 
 // A place is a port of a bridge.
 type place struct{ bridge, port string }
 
-// A tag is the one that a frame has between bridges: its EtherType and VLAN, 0 for none.
+// A tag is a frame's tag between bridges: its EtherType and VLAN, 0 for none.
 type tag struct{ protocol, vlan uint16 }
 
-// A hop is a bridge that a frame gets through.
+// A hop is a bridge on a frame's path.
 type hop struct {
-	at  place // by which it comes in
+	at  place // the ingress port
 	out string
 }
 
-// A way is the bridges that a frame gets through from one port to another.
+// A way is the path of a frame from one port to another, as a list of bridges.
 type way struct {
 	hops []hop
-	tag  tag    // with which it leaves by the last
-	fid  uint16 // the VLAN whose addresses the last bridge looks at
+	tag  tag    // with which it leaves the last bridge
+	fid  uint16 // the VLAN of the last bridge's FDB lookup
 }
 
-// networks returns the bridges as they are, which running has, and as they would be.
+// networks returns the bridges of the running state, and the bridges as they would be.
 func (p *plan) networks(running *model) (before, after network) {
 	before, after = network{}, network{}
 	for _, b := range running.bridges {
@@ -53,7 +54,7 @@ func (p *plan) networks(running *model) (before, after network) {
 	}
 	for _, b := range p.want.bridges {
 		b, was := with(b), before[b.Name]
-		for name, d := range p.want.devices { // no file is about what was plugged
+		for name, d := range p.want.devices { // plugged ports are in no file
 			if was != nil && d.Owner != "" && was.byName[name] != nil && b.byName[name] == nil {
 				b.byName[name] = was.byName[name]
 			}
@@ -65,7 +66,7 @@ func (p *plan) networks(running *model) (before, after network) {
 			if port.kind != bridge.TypePatch || p.want.byName[far] != nil || after[far] == nil || after[far].byName[end] != nil {
 				continue
 			}
-			other := with(after[far]) // a new cable makes its other end, too
+			other := with(after[far]) // a new cable also makes its other end
 			other.byName[end] = &portModel{name: end, kind: bridge.TypePatch, peer: b.Name + "/" + port.name,
 				config: bridge.PortDefaults(bridge.TypePatch), vlans: defaultVLANs(other.config), up: true}
 		}
@@ -73,7 +74,7 @@ func (p *plan) networks(running *model) (before, after network) {
 	return before, after
 }
 
-// port returns a port by which frames may come and go, or else what is wrong with it.
+// port returns a port that can receive and send frames, or the reason why it cannot.
 func (n network) port(at place) (p *portModel, why string) {
 	if b := n[at.bridge]; b != nil {
 		p = b.byName[at.port]
@@ -87,14 +88,14 @@ func (n network) port(at place) (p *portModel, why string) {
 	return p, ""
 }
 
-// What is wrong with a port, or between two.
+// Reasons why a port, or the path between two, fails.
 const (
 	wouldGo     = "gone"
 	wouldBeDown = "down"
 	noSuchVLAN  = "VLAN"
 )
 
-// otherEnd returns the place at the other end of a cable.
+// otherEnd returns the port at the other end of a cable.
 func (n network) otherEnd(at place) (far place, ok bool) {
 	p, _ := n.port(at)
 	if p == nil || p.kind != bridge.TypePatch {
@@ -105,8 +106,9 @@ func (n network) otherEnd(at place) (far place, ok bool) {
 	return far, end != nil && end.peer == at.bridge+"/"+at.port
 }
 
-// cross has a frame to an address come in by a port with a tag. It returns the tag with which the frame
-// leaves by another port, and the VLAN whose addresses decide it, or else why it does not.
+// cross passes a frame with a destination address from the ingress port, with a tag, to another port. It
+// returns the tag of the outgoing frame and the VLAN of the FDB lookup, or the reason why the frame does
+// not get there.
 func (n network) cross(h hop, with tag, to net.HardwareAddr) (leaves tag, fid uint16, why string) {
 	in, why := n.port(h.at)
 	if why != "" {
@@ -152,18 +154,18 @@ func (n network) cross(h hop, with tag, to net.HardwareAddr) (leaves tag, fid ui
 	return leaves, fid, ""
 }
 
-// leaves returns the VLAN of the tag, 0 for none, with which a frame of a VLAN leaves by a port. ok is
-// false if it does not. It is derive() of package bridge.
+// leaves returns the VLAN of the tag, 0 for none, with which a port sends a frame of a VLAN. ok is false
+// if the port does not send it. It mirrors derive() of package bridge.
 func (b *bridgeModel) leaves(out *portModel, vid uint16) (_ uint16, ok bool) {
 	for _, r := range out.vlans {
 		if below := b.private[b.fid(vid)]; r.First <= vid && vid <= r.Last && !slices.Contains(below.Isolated, vid) {
 			return tagOf(r, vid), true
 		}
 	}
-	if fid := b.fid(vid); fid != vid { // up, to the primary
+	if fid := b.fid(vid); fid != vid { // upstream, to the primary VLAN
 		for _, r := range out.vlans {
 			if r.First <= fid && fid <= r.Last {
-				if out.inVLAN(vid) { // a trunk has the private VLAN, too, and its frames keep it
+				if out.inVLAN(vid) { // a trunk has the private VLAN, too, and its frames keep their tag
 					return tagOf(rangeOf(out, vid), vid), true
 				}
 				return tagOf(r, fid), true
@@ -199,7 +201,8 @@ func tagOf(r bridge.VLANRange, id uint16) uint16 {
 	return id
 }
 
-// ways returns how a frame to an address gets from a port, by which it comes in with a tag, to another.
+// ways returns the paths of a frame with a destination address from one port, with a tag on ingress, to
+// another port.
 func (n network) ways(from place, with tag, to place, address net.HardwareAddr) (list []way) {
 	type state struct {
 		place
@@ -234,10 +237,10 @@ func (n network) ways(from place, with tag, to place, address net.HardwareAddr) 
 	return list
 }
 
-// A round is the way of the host's frames to a station, and the way of its frames to the host.
+// A round is a pair of paths: from the host to a station, and back.
 type round struct{ there, back way }
 
-// rounds returns the ways from a host port to the port that a station is behind, and back.
+// rounds returns the paths from a host port to the port of a station, and back.
 func (n network) rounds(home, edge place, host, station net.HardwareAddr) (list []round) {
 	for _, there := range n.ways(home, tag{}, edge, station) {
 		for _, back := range n.ways(edge, there.tag, home, host) {
@@ -249,7 +252,7 @@ func (n network) rounds(home, edge place, host, station net.HardwareAddr) (list 
 	return list
 }
 
-// broken returns where a way that was there is broken, and why; "" if it is not.
+// broken returns the first place where a former path is broken, and the reason; "" if it still works.
 func (n network) broken(w way, with tag, address net.HardwareAddr) (at place, why string) {
 	for i, h := range w.hops {
 		out := place{h.at.bridge, h.out}
@@ -271,7 +274,7 @@ func (n network) broken(w way, with tag, address net.HardwareAddr) (at place, wh
 	return at, ""
 }
 
-// joined returns the bridges that frames may get to from one, in the order of their names.
+// joined returns the bridges that frames can reach from one bridge, sorted by name.
 func (n network) joined(from string) []string {
 	seen := map[string]bool{}
 	var follow func(name string)

@@ -14,19 +14,19 @@ import (
 // An Op is what an action does to its object.
 type Op string
 
-// The operations, as plans are printed with them.
+// The operations, in the words of a printed plan.
 const (
 	Add    Op = "+"
 	Delete Op = "-"
 	Change Op = "~"
 )
 
-// An Action is one thing that is done to reach a desired state.
+// An Action is one step towards a desired state.
 type Action struct {
 	Op     Op
 	Bridge string
 	Object string // "port p1 of br0"
-	Detail string // what is new, or "isolated off -> on, ..."; "" if there is no more to say
+	Detail string // the new values, or "isolated off -> on, ..."; "" without details
 }
 
 // String returns the action as one line of a plan.
@@ -38,10 +38,10 @@ func (a Action) String() string {
 	return line
 }
 
-// shortAction is how many letters of an action a summary has at most.
+// shortAction limits the letters of an action in a summary.
 const shortAction = 60
 
-// Summary says in short what a plan does: its first action, and how many there are besides.
+// Summary returns the short form of a plan: its first action, and the number of the others.
 func Summary(actions []Action) string {
 	if len(actions) == 0 {
 		return ""
@@ -56,7 +56,7 @@ func Summary(actions []Action) string {
 	return string(text)
 }
 
-// transition prints a change of a value; "none" stands for what was not there.
+// transition prints a changed value; "none" stands for a former value that did not exist.
 func transition(name, before, after string, existed bool) string {
 	if !existed {
 		return name + " " + after
@@ -64,7 +64,7 @@ func transition(name, before, after string, existed bool) string {
 	return name + " " + before + " -> " + after
 }
 
-// vlanWords returns VLANs as the keys of a port in a file have them.
+// vlanWords returns VLANs as values for the keys of a port in a file.
 func vlanWords(ranges []bridge.VLANRange) (pvid, untagged, tagged string) {
 	pvid = "none"
 	var without, with []uint16
@@ -84,7 +84,7 @@ func vlanWords(ranges []bridge.VLANRange) (pvid, untagged, tagged string) {
 	return pvid, cmp.Or(bridge.FormatVLANs(without), "none"), cmp.Or(bridge.FormatVLANs(with), "none")
 }
 
-// vlanDetails prints what is different between VLANs.
+// vlanDetails prints the differences between VLANs.
 func vlanDetails(was, want []bridge.VLANRange, existed bool) (details []string) {
 	var before, after [3]string
 	before[0], before[1], before[2] = vlanWords(was)
@@ -101,9 +101,9 @@ func vlanDetails(was, want []bridge.VLANRange, existed bool) (details []string) 
 	return details
 }
 
-// listDiff says which VLANs are in one of two lists alone: -40 +41-43.
+// listDiff returns the VLANs that only one of two lists contains: -40 +41-43.
 func listDiff(before, after string) string {
-	was, _ := bridge.ParseVLANs(before) // the lists are our own
+	was, _ := bridge.ParseVLANs(before) // the lists come from this package
 	want, _ := bridge.ParseVLANs(after)
 	without := func(list, other []uint16) []uint16 {
 		return slices.DeleteFunc(slices.Clone(list), func(id uint16) bool { return slices.Contains(other, id) })
@@ -118,20 +118,20 @@ func listDiff(before, after string) string {
 	return strings.Join(words, " ")
 }
 
-// A changedLine is a line of one of two texts.
+// A changedLine is a line that only one of two texts contains.
 type changedLine struct {
 	op   Op
 	text string
 }
 
-// mostCompared is for how many pairs of lines it is searched which are the same.
+// mostCompared limits the pairs of lines that are compared in a search for equal ones.
 const mostCompared = 1 << 22
 
-// lineDiff returns the lines that are in one of two texts alone, in their order: as few as can be,
-// but of very long texts all between the first and the last that are different.
+// lineDiff returns the lines that only one of two texts contains, in their order: as few as
+// possible. For very long texts it returns all lines between the first difference and the last.
 func lineDiff(before, after string) (list []changedLine) {
 	was, want := ruleLines(before), ruleLines(after)
-	for _, line := range want { // a table that is given no addresses keeps what it has
+	for _, line := range want { // a table without addresses in the file keeps its present ones
 		if i := slices.IndexFunc(was, func(l string) bool { return strings.HasPrefix(l, line+" {") }); i >= 0 && strings.HasPrefix(line, "table ") {
 			was[i] = line
 		}
@@ -142,7 +142,7 @@ func lineDiff(before, after string) (list []changedLine) {
 	for len(was) > 0 && len(want) > 0 && was[len(was)-1] == want[len(want)-1] {
 		was, want = was[:len(was)-1], want[:len(want)-1]
 	}
-	var same [][]int32 // of the lines from i and from j on, how many can stay
+	var same [][]int32 // how many lines can stay, counted from i and from j on
 	if len(was)*len(want) <= mostCompared {
 		same = make([][]int32, len(was)+1)
 		for i := range same {
@@ -171,7 +171,7 @@ func lineDiff(before, after string) (list []changedLine) {
 	return list
 }
 
-// ruleLines are the lines of rules, without blanks around them, and without comments.
+// ruleLines returns the lines of rules, without surrounding spaces and without comments.
 func ruleLines(text string) (list []string) {
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
@@ -192,7 +192,7 @@ func privateDetail(p bridge.PrivateVLANs) string {
 	return strings.Join(words, ", ")
 }
 
-// where prints where an address is.
+// where prints the place of an address.
 func where(port string, vlan uint16) string {
 	s := "on " + port
 	if vlan != 0 {
@@ -222,8 +222,7 @@ func switchWord(on bool) string {
 	return "off"
 }
 
-// about returns notes that say what they are about, since one apply is about
-// many bridges.
+// about adds the subject to notes, since one apply handles many bridges.
 func about(what string, notes []string) []string {
 	list := make([]string, len(notes))
 	for i, n := range notes {

@@ -17,8 +17,7 @@ import (
 )
 
 // Write writes the file as YAML that [Load] reads, without mirrors that copy
-// nothing any more. Ports of mirrors whose names Load would take for several are
-// refused.
+// nothing any more. It refuses mirrors with port names that Load would read as several names.
 func (f File) Write(w io.Writer) error {
 	for i := range f.Bridges {
 		if err := writable(&f.Bridges[i]); err != nil {
@@ -43,7 +42,7 @@ func (f File) Write(w io.Writer) error {
 	return y.out.Flush()
 }
 
-// writable says what of a bridge a file can't have in its place.
+// writable returns an error if a bridge has a value that a file cannot contain there.
 func writable(b *Bridge) error {
 	for _, m := range b.Mirrors {
 		for _, p := range m.Ports {
@@ -66,18 +65,18 @@ func (y *yamlWriter) line(depth int, text string) {
 	fmt.Fprintf(y.out, "%s%s\n", strings.Repeat("  ", depth), text)
 }
 
-// plainWord is text that YAML takes for a string wherever it stands, braces
-// included, or for a number. Load takes the text.
+// plainWord matches text that YAML reads as a string or a number in any context, also between
+// braces. Load uses the text.
 var plainWord = pattern.New(`^[A-Za-z0-9_./][A-Za-z0-9_./@+-]*(:[A-Za-z0-9_./@+-]+)*$`)
 
-// otherMeaning is text that YAML takes for something else.
+// otherMeaning matches text that YAML reads as something else.
 var otherMeaning = pattern.New(`(?i)^(null|~|true|false|\.inf|\.nan|<<)$`)
 
-// decimal is a number that every reader of YAML takes for the same text, also
-// in JSON that is made of it. 010 and 1e3 are not.
+// decimal matches a number that every YAML reader keeps as the same text, also after a conversion
+// to JSON. 010 and 1e3 do not match.
 var decimal = pattern.New(`^(0|[1-9][0-9]*)$`)
 
-// scalarText returns text as a scalar of YAML.
+// scalarText returns text as a YAML scalar.
 func scalarText(s string) string {
 	if plainWord().MatchString(s) && !otherMeaning().MatchString(s) && (decimal().MatchString(s) || token.ToNumber(s) == nil) {
 		return s
@@ -85,7 +84,7 @@ func scalarText(s string) string {
 	return quoted(s)
 }
 
-// quoted returns text between double quotes, as YAML has it.
+// quoted returns text in YAML's double quotes.
 func quoted(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -108,7 +107,7 @@ func quoted(s string) string {
 	return b.String()
 }
 
-// A pair is a key with its value, as YAML.
+// A pair is a key with its value, in YAML.
 type pair struct{ key, value string }
 
 // flow returns pairs between braces.
@@ -191,7 +190,7 @@ func withVLAN(pairs []pair, vlan uint16) []pair {
 	return append(pairs, pair{"vlan", fmt.Sprint(vlan)})
 }
 
-// vlanList returns VLANs as a scalar: a comma ends a value between braces.
+// vlanList returns VLANs as a scalar. A comma would end a value between braces.
 func vlanList(ids []uint16) string {
 	return scalarText(bridge.FormatVLANs(slices.Sorted(slices.Values(ids))))
 }
@@ -239,7 +238,7 @@ func portPairs(p *Port) (pairs []pair) {
 			vlans = append(vlans, pair{f.key, scalarText(f.value)})
 		}
 	}
-	if len(vlans) == 0 { // else it would be in the default VLAN
+	if len(vlans) == 0 { // otherwise it would be in the default VLAN
 		vlans = append(vlans, pair{"pvid", "none"})
 	}
 	return append(pairs, vlans...)
@@ -271,8 +270,8 @@ func (y *yamlWriter) mirrors(b *Bridge) {
 	}
 }
 
-// pf writes the desired state of pf. Rules are written as they stand if the
-// last line has an end and the first one does not begin with a blank.
+// pf writes the desired state of pf. Rules are written as a block if the last line has an end and
+// the first one does not begin with a space.
 func (y *yamlWriter) pf(p *PF) {
 	switch {
 	case p == nil:

@@ -18,19 +18,19 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Names that YAML, patterns or files might take for something else.
+// Names that YAML, patterns or files might interpret as something else.
 var (
 	bridgeNames = []string{"br0", "null", "10", "010", "~", "on", "a,b", "?-", "\"", "br'1", "#1", "é", "{}", "<<", "1e3", "x-1", "0x1f", "*b", "a\\*"}
 	portNames   = []string{"p1", "tap*", "a?b", "[x]", `b\c`, `\*`, "null", "7", "off", "&a", "!b", "- ", "p,1", "eth0.100", "'q'", "é\u0301", "a;b", "|", ">"}
 )
 
-// candidates are values of which each setting takes some.
+// candidates are values; each setting accepts some of them.
 var candidates = []string{
 	"on", "off", "auto", "none", "0", "1", "2", "10", "128", "4096", "60s", "2s", "15s", "20s", "report", "0xffff", "0x0", "802.1Q", "802.1ad", "drop", "flood",
 	"tagged", "untagged", "1,2", "31", "500pps", "64kbit", "10gbit", "stp", "rstp",
 }
 
-// drawConfig draws values of some settings.
+// drawConfig draws values for some settings.
 func drawConfig[T any](t *rapid.T, settings []bridge.Setting[T]) T {
 	config := bridge.Defaults(settings)
 	for _, s := range settings {
@@ -55,11 +55,11 @@ func drawMAC(t *rapid.T) net.HardwareAddr {
 	return net.HardwareAddr{2, 0, 0, 0, 0, byte(rapid.IntRange(1, 255).Draw(t, "mac"))}
 }
 
-// drawBridge draws a bridge as Read returns one, and the devices that it has.
+// drawBridge draws a bridge as Read returns it, and its devices.
 func drawBridge(t *rapid.T, name string, names []string) (b Bridge, devices []bridge.Device) {
 	b.Name = name
 	config := drawConfig(t, bridge.BridgeSettings)
-	if config.Check("") != nil { // of its timers
+	if config.Check("") != nil { // the timers are inconsistent
 		config.STPHello, config.STPMaxAge, config.STPForwardDelay = 2*time.Second, 20*time.Second, 15*time.Second
 	}
 	b.Settings = differing(bridge.BridgeSettings, bridge.Defaults(bridge.BridgeSettings), config)
@@ -178,8 +178,7 @@ func drawBridge(t *rapid.T, name string, names []string) (b Bridge, devices []br
 	return b, devices
 }
 
-// TestWrite writes states by chance: what Load makes of them, nothing has to be
-// done for.
+// TestWrite writes random states and checks that the plan for the loaded file is empty.
 func TestWrite(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var was File
@@ -214,7 +213,7 @@ func TestWrite(t *testing.T) {
 	})
 }
 
-// TestWriteRefuses has names that a file can't have where they are.
+// TestWriteRefuses has names that are invalid at their place in a file.
 func TestWriteRefuses(t *testing.T) {
 	for _, c := range []struct {
 		b   Bridge
@@ -231,8 +230,8 @@ func TestWriteRefuses(t *testing.T) {
 	}
 }
 
-// TestWriteNames has names that programs which read YAML take for numbers or
-// other things: they are the same text in the JSON that is made of it.
+// TestWriteNames has names that YAML readers take for numbers or other values. They must be the
+// same text in JSON made from the YAML.
 func TestWriteNames(t *testing.T) {
 	want := File{Bridges: []Bridge{{Name: "0x10", Settings: []bridge.Change{{Name: "group-fwd-mask", Value: "0x4000"}, {Name: "fdb-max", Value: "10"}}}}}
 	names := []string{"10", "010", "0b1", "0o17", "1e3", ".5", "1.50", "1_0", "true", "No", "null"}
@@ -265,8 +264,8 @@ func TestWriteNames(t *testing.T) {
 	}
 }
 
-// TestReadRenamed has a port whose device is gone, and one whose device has got
-// its name: a file has one port of a name.
+// TestReadRenamed has a port without a device, and another one whose device now has the first one's
+// name: a file can have only one port with a name.
 func TestReadRenamed(t *testing.T) {
 	r := reader{file: Bridge{Name: "br0"}, out: map[string]bool{}, State: bridge.State{
 		Ports: []bridge.Port{
@@ -274,7 +273,7 @@ func TestReadRenamed(t *testing.T) {
 		},
 		Entries: []bridge.Entry{{Port: "p2", Static: true}, {Port: "p3", Static: true}},
 	}}
-	r.ports(nil, map[string]bool{"p1": true, "p3": true}) // which is another bridge's
+	r.ports(nil, map[string]bool{"p1": true, "p3": true}) // p3 belongs to another bridge
 	r.rest()
 	var names []string
 	for _, p := range r.file.Ports {
@@ -288,7 +287,7 @@ func TestReadRenamed(t *testing.T) {
 	}
 }
 
-// TestPlainName has patterns and names that look like some.
+// TestPlainName has patterns, and names that look like patterns.
 func TestPlainName(t *testing.T) {
 	for _, c := range []struct {
 		name, plain string

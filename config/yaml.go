@@ -21,14 +21,14 @@ import (
 type yamlFile struct {
 	*faults
 	lines []string // of the file
-	kept  int      // VLANs, and ranges of them, of what was read
+	kept  int      // VLANs and ranges of VLANs that were read
 }
 
-// maxKept is how many VLANs and ranges of them a file may have in the lists of
-// its ports, private VLANs and mirrors. Six letters can stand for 4094 of them.
+// maxKept limits the VLANs and ranges in the lists of a file's ports, private VLANs and mirrors.
+// Six letters can stand for 4094 VLANs.
 const maxKept = 1 << 22
 
-// keep returns the VLANs or ranges of a list, or none where the file has too many.
+// keep returns the VLANs or ranges of a list, or none if the file has too many.
 func keep[T any](y *yamlFile, at Position, list []T) []T {
 	was := y.kept
 	if y.kept += len(list); y.kept <= maxKept {
@@ -53,15 +53,15 @@ func parseYAML(bad *faults, text string) (files []File) {
 	return files
 }
 
-// A field is a key that an object may have.
+// A field is an allowed key of an object.
 type field struct {
 	name string
 	read func(node)
-	null bool // without a value it is as if it had an empty one
+	null bool // a missing value is an empty one
 }
 
 // object reads the keys of a mapping. what names the mapping in messages. A
-// missing mapping is an empty one.
+// missing mapping counts as an empty one.
 func (y *yamlFile) object(n node, what string, fields []field) {
 	switch n.kind {
 	case absent:
@@ -85,10 +85,10 @@ func (y *yamlFile) object(n node, what string, fields []field) {
 	}
 }
 
-// unknown tells of a key that an object can't have.
+// unknown adds an error for a key that an object can't have.
 func (y *yamlFile) unknown(e entry, what string, fields []field) {
 	if _, err := bridge.ParseVLANs(e.key.text); err == nil && e.value.kind == absent {
-		// {tagged: 10,20}, which YAML reads as {tagged: 10, 20: null}
+		// YAML reads {tagged: 10,20} as {tagged: 10, 20: null}
 		y.add(e.key.at, "%q is a key of %s, since a comma ends a value between braces; write [10, 20-30] or \"10,20-30\"", e.key.text, what)
 		return
 	}
@@ -96,14 +96,14 @@ func (y *yamlFile) unknown(e entry, what string, fields []field) {
 	for i, f := range fields {
 		names[i] = f.name
 	}
-	if strings.HasPrefix(e.key.text, "span") && slices.Contains(names, "mirrors") { // as the command has it
+	if strings.HasPrefix(e.key.text, "span") && slices.Contains(names, "mirrors") { // the command's name for it
 		y.add(e.key.at, "%s has no %q; span ports are mirrors", what, e.key.text)
 		return
 	}
 	y.add(e.key.at, "%s has no %q; %s", what, e.key.text, offer(e.key.text, names))
 }
 
-// each calls f with the keys and values of a mapping whose keys are names.
+// each calls f with the keys and values of a mapping with names as keys.
 func (y *yamlFile) each(n node, what string, f func(name, value node)) {
 	if n.kind != mapping {
 		y.add(n.at, "%s: this is %s; give names with what belongs to them", what, n.describe())
@@ -125,8 +125,7 @@ func (y *yamlFile) items(n node, what string, f func(node)) {
 	}
 }
 
-// text returns the text of a scalar. If the node is none, it tells so, and ok
-// is false.
+// text returns the text of a scalar. For another node it adds an error, and ok is false.
 func (y *yamlFile) text(n node, what string) (s string, ok bool) {
 	if n.kind == mapping && len(n.entries) > 0 {
 		y.add(n.at, "%s: a colon makes this a mapping; give a single value, in quotes if the colon is part of it", what)
@@ -139,8 +138,7 @@ func (y *yamlFile) text(n node, what string) (s string, ok bool) {
 	return n.text, true
 }
 
-// words returns the text of a scalar, or of the scalars of a list with commas
-// between them.
+// words returns the text of a scalar, or joins the scalars of a list with commas.
 func (y *yamlFile) words(n node, what string) (s string, ok bool) {
 	if n.kind != sequence {
 		return y.text(n, what)
@@ -154,7 +152,7 @@ func (y *yamlFile) words(n node, what string) (s string, ok bool) {
 	return strings.Join(all, ","), ok
 }
 
-// value reads a text by a parser of package bridge.
+// value parses a text with a parser of package bridge.
 func value[T any](y *yamlFile, n node, what string, parse func(string) (T, error)) (v T, ok bool) {
 	s, ok := y.text(n, what)
 	if !ok {
@@ -168,8 +166,7 @@ func value[T any](y *yamlFile, n node, what string, parse func(string) (T, error
 	return v, true
 }
 
-// reason returns the mistake in a value, without the object that a command line
-// would name.
+// reason returns the mistake in a value, without the object in the error of a command line.
 func reason(value string, err error) string {
 	var usage *bridge.UsageError
 	if errors.As(err, &usage) {
@@ -177,13 +174,13 @@ func reason(value string, err error) string {
 	}
 	quoted := strconv.Quote(value)
 	if strings.HasPrefix(err.Error(), quoted) {
-		return err.Error() // it says so itself
+		return err.Error() // it contains the value itself
 	}
 	return quoted + ": " + err.Error()
 }
 
-// onOff returns the value of a switch as package bridge takes it. It also takes
-// the words of YAML 1.1, which editors and programs write.
+// onOff returns the value of a switch in the words of package bridge. It also accepts the words of
+// YAML 1.1, which editors and programs write.
 func onOff(s string) (string, bool) {
 	switch s {
 	case "on", "yes", "true", "True", "TRUE":
@@ -194,8 +191,7 @@ func onOff(s string) (string, bool) {
 	return s, false
 }
 
-// ownPrefix begins keys that are the author's own: places for text that is
-// merged elsewhere.
+// ownPrefix begins keys for the author's own use: text that is merged elsewhere.
 const ownPrefix = "x-"
 
 func (y *yamlFile) file(n node) File {
@@ -246,14 +242,14 @@ func (y *yamlFile) bridge(name, n node) Bridge {
 	return b
 }
 
-// name tells of a mistake in the name of a bridge or port.
+// name adds an error for an invalid name of a bridge or port.
 func (y *yamlFile) name(kind string, n node) {
 	if err := bridge.CheckName(kind, n.text); err != nil {
 		y.add(n.at, "%s", err)
 	}
 }
 
-// portName tells of a mistake in the name or pattern of a port.
+// portName adds an error for an invalid name or pattern of a port.
 func portName(bad *faults, at Position, name string) {
 	if plain, ok := plainName(name); ok {
 		if err := bridge.CheckName("port", plain); err != nil {
@@ -316,7 +312,7 @@ func (y *yamlFile) port(name, n node) Port {
 	return p
 }
 
-// checkType tells of keys that a port can't have together.
+// checkType adds errors for keys that a port can't combine.
 func (y *yamlFile) checkType(p Port) {
 	made := p.Options.Type == bridge.TypeHost || p.Options.Type == bridge.TypePatch
 	_, plain := p.Device()
@@ -352,7 +348,7 @@ func (y *yamlFile) checkType(p Port) {
 	}
 }
 
-// description reads the description of a device.
+// description reads a device's description.
 func (y *yamlFile) description(n node) *string {
 	text, ok := y.text(n, "description")
 	if !ok {
@@ -364,7 +360,7 @@ func (y *yamlFile) description(n node) *string {
 	return &text
 }
 
-// choice reads one of some words.
+// choice reads one of several words.
 func (y *yamlFile) choice(n node, what string, of ...string) string {
 	s, ok := y.text(n, what)
 	if ok && !slices.Contains(of, s) {
@@ -379,7 +375,7 @@ func alternatives(list []string) string {
 	return strings.Join(list[:last], ", ") + " or " + list[last]
 }
 
-// noVLAN is the word for none, as the command line has it.
+// noVLAN is the word for no VLAN, as on the command line.
 const noVLAN = "none"
 
 // vlans reads a list of VLANs: 10, "10,20-30", [10, 20-30], none or [].
@@ -396,7 +392,7 @@ func (y *yamlFile) vlans(n node, what string) []uint16 {
 }
 
 // addresses reads the addresses of an interface: one, "192.0.2.1/24,2001:db8::1/64", or a
-// list. They are not nil.
+// list. The result is never nil.
 func (y *yamlFile) addresses(n node) []netip.Prefix {
 	list := []netip.Prefix{}
 	text, ok := y.words(n, "addresses")
@@ -441,14 +437,14 @@ func parsePVID(s string) (uint16, error) {
 	return parseVLAN(s)
 }
 
-// portVLANs are the VLANs of a port as files have them.
+// portVLANs has the VLANs of a port in the form of a file.
 type portVLANs struct {
-	given            bool // else they are the bridge's default
+	given            bool // otherwise the bridge's defaults apply
 	pvid             uint16
 	untagged, tagged []uint16
 }
 
-// setOf returns which VLANs are in a list.
+// setOf returns a list of VLANs as a set.
 func setOf(list []uint16) (set [maxVLAN + 1]bool) {
 	for _, vid := range list {
 		set[vid] = true
@@ -456,9 +452,9 @@ func setOf(list []uint16) (set [maxVLAN + 1]bool) {
 	return set
 }
 
-// ranges returns the VLANs as package bridge has them: rising, as few ranges as
-// can be, with the PVID by itself. The PVID's frames leave without a tag unless
-// the PVID is among the tagged VLANs.
+// ranges returns the VLANs in the format of package bridge: ascending, in the fewest ranges, with
+// the PVID in a range of its own. Frames of the PVID leave without a tag unless the PVID is among
+// the tagged VLANs.
 func (v portVLANs) ranges() []bridge.VLANRange {
 	if !v.given {
 		return nil
@@ -498,7 +494,7 @@ func (y *yamlFile) private(n node) (list []PrivateVLAN) {
 	return list
 }
 
-// rules reads MAC rules: a list of them, or a text with one on each line.
+// rules reads MAC rules: a list, or a text with one rule on each line.
 func (y *yamlFile) rules(n node) (list []Rule) {
 	add := func(n node) {
 		s, ok := y.text(n, "rules")
@@ -529,8 +525,8 @@ func (y *yamlFile) rules(n node) (list []Rule) {
 	return list
 }
 
-// parseRule reads a MAC rule. Its first character is at the given place; the
-// rest follows there if the text stands there as it is.
+// parseRule parses a MAC rule whose first character is at the given place. If asItIs is true, the
+// file has the rest of the text unchanged after it.
 func parseRule(bad *faults, at Position, text string, asItIs bool) (Rule, bool) {
 	rules, err := rule.ParseFile("", strings.NewReader(text), "")
 	var wrong rule.Errors
@@ -549,8 +545,8 @@ func parseRule(bad *faults, at Position, text string, asItIs bool) (Rule, bool) 
 	return Rule{At: at, Text: rules[0].String()}, true
 }
 
-// find returns the place of text in the line of at. If the text does not stand
-// there as it is, because of quotes or folded lines, it returns at.
+// find returns the place of text in the line of at. If quotes or folded lines change the text in
+// the file, find returns at.
 func (y *yamlFile) find(at Position, text string) (Position, bool) {
 	if at.Line > len(y.lines) {
 		return at, false
@@ -574,13 +570,13 @@ func (y *yamlFile) binding(n node, of string) Binding {
 	return b
 }
 
-// needs tells of keys that a mapping lacks.
+// needs adds errors for missing keys of a mapping.
 func (y *yamlFile) needs(n node, what string, keys ...string) {
 	if n.kind == absent {
-		n.kind = mapping // with nothing in it
+		n.kind = mapping // an empty one
 	}
 	if n.kind != mapping {
-		return // which was told
+		return // which has an error already
 	}
 	for _, k := range keys {
 		if !slices.ContainsFunc(n.entries, func(e entry) bool { return e.key.text == k }) {
@@ -620,7 +616,7 @@ func (y *yamlFile) entry(n node) Entry {
 	return e
 }
 
-// on reads a switch.
+// on reads a switch's value.
 func (y *yamlFile) on(n node, what string) bool {
 	s, ok := y.text(n, what)
 	if !ok {
@@ -660,8 +656,8 @@ func (y *yamlFile) pf(n node) *PF {
 	return pf
 }
 
-// places returns where the lines of a text stand that is a value of the file. A line that does
-// not stand there as it is, such as one between quotes, has the place of the value.
+// places returns the positions in the file of the lines of a text value. A line that quotes change
+// has the position of the value.
 func (y *yamlFile) places(n node, text string) (list []Position) {
 	for i, line := range strings.Split(text, "\n") {
 		at := n.at
@@ -669,7 +665,7 @@ func (y *yamlFile) places(n node, text string) (list []Position) {
 			at = Position{y.path, n.at.Line + 1 + i, 1}
 		}
 		if found, ok := y.find(at, line); ok {
-			// the line begins as far before its first sign as that is in it
+			// the line's indentation in the text precedes its first sign
 			found.Column -= len([]rune(line)) - len([]rune(strings.TrimLeft(line, " \t")))
 			list = append(list, found)
 			continue
@@ -679,19 +675,19 @@ func (y *yamlFile) places(n node, text string) (list []Position) {
 	return list
 }
 
-// settings gathers the settings of an object.
+// settings collects the settings of an object.
 type settings[T any] struct {
 	file  *yamlFile
 	table []bridge.Setting[T]
 	given map[string]givenSetting
 }
 
-// A givenSetting is a setting's value, and where it stands.
+// A givenSetting is a setting's value, and its position.
 type givenSetting struct {
 	at    Position
 	value string
-	// word and text are the file's own word for the setting and its value; empty where
-	// they are the setting's.
+	// word and text are the file's own word for the setting and its value; empty if they are
+	// the same.
 	word, text string
 }
 
@@ -699,7 +695,7 @@ func newSettings[T any](y *yamlFile, table []bridge.Setting[T]) settings[T] {
 	return settings[T]{y, table, map[string]givenSetting{}}
 }
 
-// fields returns the keys that stand for settings.
+// fields returns the keys of settings.
 func (g settings[T]) fields() (list []field) {
 	for _, s := range g.table {
 		list = append(list, field{name: s.Name, read: func(n node) {
@@ -712,8 +708,8 @@ func (g settings[T]) fields() (list []field) {
 	return list
 }
 
-// settingValue returns the value of a setting as its table takes it: true and
-// false are on and off where the setting has such values.
+// settingValue returns the value of a setting in its table's words: true and false become on and
+// off if the setting has these values.
 func settingValue(values, text string) string {
 	if word, ok := onOff(text); ok && slices.Contains(strings.Split(values, "|"), word) {
 		return word
@@ -721,16 +717,16 @@ func settingValue(values, text string) string {
 	return text
 }
 
-// changes returns the settings in the order of their table. They must be right,
-// and agree: protected: 2 says that isolated is off.
+// changes returns the settings in the order of their table. They must be valid and consistent:
+// protected: 2 means that isolated is off.
 func (g settings[T]) changes() []bridge.Change {
 	return changes(g.file.faults, g.table, g.given)
 }
 
-// changes returns the settings that were given in the order of their table.
+// changes returns the given settings in the order of their table.
 func changes[T any](bad *faults, table []bridge.Setting[T], given map[string]givenSetting) (list []bridge.Change) {
 	var config T
-	alone := map[string]string{} // what each makes of itself
+	alone := map[string]string{} // the result of each setting alone
 	for _, s := range table {
 		v, ok := given[s.Name]
 		if !ok {

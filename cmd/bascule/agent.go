@@ -23,7 +23,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// agents are the methods that the commands need of agents; liveAgents has them.
+// agents are the agent functions that the commands use; liveAgents implements them.
 type agents interface {
 	Run(ctx context.Context, o agent.Options, reload <-chan os.Signal) error
 	Status(netns string) (agent.Status, error)
@@ -31,7 +31,7 @@ type agents interface {
 	Forget(netns string, bridges ...string) error
 }
 
-// liveAgents finds the agents of this machine.
+// liveAgents talks to the agents of this machine.
 type liveAgents struct{}
 
 func (liveAgents) Run(ctx context.Context, o agent.Options, reload <-chan os.Signal) error {
@@ -179,8 +179,8 @@ change, restores it.`,
 	return cmd
 }
 
-// notify returns a function that tells the service manager of us, if there is
-// one.
+// notify returns a function that sends the agent's state to the service manager (sd_notify(3)), if
+// there is one.
 func notify(log *slog.Logger) func(state string) {
 	return func(state string) {
 		if _, err := daemon.SdNotify(false, state); err != nil {
@@ -334,7 +334,7 @@ func (p *program) printAgent(st agent.Status) error {
 	return p.printRows("BRIDGE PORT ROLE STATE COST FLAGS", ports)
 }
 
-// in says in which namespace something is.
+// in returns words for the namespace of an object.
 func in(netns string) string {
 	if netns == "" {
 		return ""
@@ -342,7 +342,7 @@ func in(netns string) string {
 	return "@" + netns
 }
 
-// portMarks names what is special about a port.
+// portMarks names the special states of a port.
 func portMarks(p agent.TreePort) string {
 	flags := map[string]bool{
 		"down": !p.Up, "edge": p.Edge, "shared": !p.PointToPoint, "bpdu-guard": p.Guarded,
@@ -352,7 +352,7 @@ func portMarks(p agent.TreePort) string {
 	return orDash(strings.Join(slices.Sorted(maps.Keys(flags)), ","))
 }
 
-// printRows prints a table after an empty line, none without rows.
+// printRows prints a table after an empty line; without rows it prints nothing.
 func (p *program) printRows(heading string, rows [][]string) error {
 	if len(rows) == 0 {
 		return nil

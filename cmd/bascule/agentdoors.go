@@ -41,7 +41,7 @@ func (l *listenAt) Set(value string) (err error) {
 func (l *listenAt) Type() string   { return "ADDR" }
 func (l *listenAt) String() string { return l.text }
 
-// patterns is a flag's value: patterns of names, one each time that it is given.
+// patterns is a flag's value: patterns of names, one for each use of the flag.
 type patterns []string
 
 func (l *patterns) Set(value string) error {
@@ -55,7 +55,7 @@ func (l *patterns) Set(value string) error {
 func (l *patterns) Type() string   { return "PATTERN" }
 func (l *patterns) String() string { return "" }
 
-// collector is a flag's value: where samples go.
+// collector is a flag's value: the destination of samples.
 type collector struct {
 	text    string
 	options sflow.Options
@@ -70,14 +70,14 @@ func (c *collector) Set(value string) (err error) {
 func (c *collector) Type() string   { return "COLLECTOR" }
 func (c *collector) String() string { return c.text }
 
-// mostScrapers is how many connections the address of metrics has room for.
+// mostScrapers limits the connections to the address of metrics.
 const mostScrapers = 16
 
-// mostDockers is how many connections the socket of Docker has room for: a request is one at a
-// time.
+// mostDockers limits the connections to Docker's socket, which has one request at a time on each.
 const mostDockers = 64
 
-// agentDoors are the flags that say where the agent can be reached, beside its socket.
+// agentDoors are the flags for the addresses where the agent can be reached, in addition to its
+// socket.
 type agentDoors struct {
 	metrics          listenAt
 	include, exclude patterns
@@ -115,11 +115,10 @@ func addDoors(cmd *cobra.Command) *agentDoors {
 	return d
 }
 
-// mostVisitors is how many connections the address of the page has room for. A browser
-// opens six.
+// mostVisitors limits the connections to the address of the page. A browser opens six.
 const mostVisitors = 128
 
-// open opens what the flags ask for. The caller closes it in the end.
+// open opens the addresses that the flags name. The caller has to call close in the end.
 func (d *agentDoors) open(cmd *cobra.Command, log *slog.Logger) (o agent.Options, err error) {
 	switch {
 	case d.metrics.text == "" && len(d.include)+len(d.exclude) > 0:
@@ -146,7 +145,7 @@ func (d *agentDoors) open(cmd *cobra.Command, log *slog.Logger) (o agent.Options
 		return o, err
 	}
 	defer func() {
-		if err != nil { // nothing stays of those that were opened before
+		if err != nil { // close the ones that were opened before
 			d.close()
 		}
 	}()
@@ -209,7 +208,8 @@ func (d *agentDoors) open(cmd *cobra.Command, log *slog.Logger) (o agent.Options
 	return o, nil
 }
 
-// makeFolders makes a folder. Docker looks for drivers in one that nobody makes for it.
+// makeFolders makes a folder and its parents. Docker looks for drivers in a folder that may not
+// exist yet.
 func (d *agentDoors) makeFolders(path string) error {
 	for dir := path; ; dir = filepath.Dir(dir) {
 		if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
@@ -223,8 +223,7 @@ func (d *agentDoors) makeFolders(path string) error {
 	return nil
 }
 
-// close leaves nothing of what open has made, but for folders into which others have put
-// something.
+// close removes everything that open has made, except folders with files of other programs.
 func (d *agentDoors) close() {
 	for _, door := range d.listening {
 		door.Close()
@@ -236,7 +235,8 @@ func (d *agentDoors) close() {
 	}
 }
 
-// tell logs where the page is. A token of a file is known to those who may know it.
+// The page's address is logged with its token, unless the token comes from a file, whose
+// permissions decide who may read it.
 func (d *agentDoors) tell(log *slog.Logger, token string) {
 	at := d.web.address
 	if at.Path != "" {
@@ -247,14 +247,14 @@ func (d *agentDoors) tell(log *slog.Logger, token string) {
 	if d.tokenFile.text == "" {
 		page += "#" + token
 	}
-	// whatever the level of the log: without the token nobody gets in
+	// at any log level: without the token the page is not accessible
 	r := slog.NewRecord(time.Now(), slog.LevelInfo, "the page and the API are served", 0)
 	r.Add("address", page, "write", d.write)
 	_ = log.Handler().Handle(context.Background(), r)
 }
 
-// laterAPI is the agent's API, made when it is first asked for: an agent that nobody asks
-// has no use for its memory.
+// laterAPI returns the agent's API, which is built at the first request: an unused API takes no
+// memory.
 func laterAPI(v *agent.View, write bool) http.Handler {
 	made := sync.OnceValue(func() http.Handler {
 		return api.New(v, api.Options{Program: buildInfo(), Write: write, Watch: v.Watch})
@@ -262,19 +262,19 @@ func laterAPI(v *agent.View, write bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { made().ServeHTTP(w, r) })
 }
 
-// socketAPI answers at the agent's own socket, which root can reach alone.
+// socketAPI serves requests at the agent's own socket, which only root can reach.
 func socketAPI(v *agent.View) http.Handler {
 	return doors.NewGuard(doors.Address{Path: "the agent's"}, nil, "").Protect(laterAPI(v, true), nil)
 }
 
-// serve is a service that answers at a door.
+// serve returns a service that handles requests at a door.
 func serve(door *doors.Door, most int, handler func(*agent.View) http.Handler) agent.Service {
 	return func(ctx context.Context, v *agent.View) error {
 		return doors.NewServer(handler(v), v.Log(), most).Serve(ctx, door)
 	}
 }
 
-// warnRemote tells that other machines can reach an address.
+// warnRemote logs a warning if other machines can reach an address.
 func warnRemote(log *slog.Logger, what string, a doors.Address) {
 	if !a.Local() {
 		log.Warn("other machines can reach this address, and traffic is not encrypted", "what", what, "address", a.String())

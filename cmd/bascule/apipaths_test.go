@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// withoutPath are commands that the API has no path of, each with the reason.
+// withoutPath has the commands without a path in the API, each with the reason.
 var withoutPath = map[string]string{
 	"check":         "it looks at the machine before there is an agent",
 	"completion":    "it is of a shell",
@@ -35,8 +35,8 @@ var otherPath = map[string]string{
 	"stats --interval": "/rates",
 }
 
-// TestAPIHasCommands: each command, and each of pfctl's words, has a path of the API, or a
-// reason why not. docs/api.md names those that have none.
+// TestAPIHasCommands requires a path of the API, or a reason for its absence, for each command and
+// for each word of pfctl. docs/api.md has to list the commands without a path.
 func TestAPIHasCommands(t *testing.T) {
 	var document struct{ Paths map[string]any }
 	if err := json.Unmarshal(api.New(nil, api.Options{}).Document(), &document); err != nil {

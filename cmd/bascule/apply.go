@@ -37,13 +37,14 @@ func (s liveSwitch) Preview(session config.Session, do func() error) ([]config.A
 	return config.Preview(s.Switch, session, do)
 }
 
-// Apply is refused while a change of another user waits, and says so itself.
+// Apply is refused while another user's change waits for confirmation. The error says so, and a
+// callback is not needed.
 func (s liveSwitch) Apply(f config.File, o history.Options) ([]config.Action, []string, error) {
 	s.Changing(nil)
 	return s.History.Apply(f, o)
 }
 
-// Back is as Apply.
+// Back is refused in the same case as Apply.
 func (s liveSwitch) Back(n int, o history.Options) ([]config.Action, []string, error) {
 	s.Changing(nil)
 	return s.History.Back(n, o)
@@ -56,7 +57,7 @@ func (s liveSwitch) Unplug(id string) (notes []string, err error) {
 	return notes, err
 }
 
-// errWouldChange is the result of a dry run that has found something to do.
+// errWouldChange is the result of a dry run that found changes.
 var errWouldChange = errors.New("there is something to do")
 
 func newApply(p *program) *cobra.Command {
@@ -209,7 +210,7 @@ func (c *confirmTime) Set(text string) (err error) {
 func (c *confirmTime) Type() string   { return "TIME" }
 func (c *confirmTime) String() string { return c.text }
 
-// shortTime is a time without parts that are zero: 1h, and not 1h0m0s.
+// shortTime formats a duration without zero parts: 1h, and not 1h0m0s.
 func shortTime(d time.Duration) string {
 	s := d.String()
 	s = strings.TrimSuffix(s, "0s")
@@ -234,7 +235,8 @@ func addYes(cmd *cobra.Command) *bool {
 	return cmd.Flags().Bool("yes", false, "apply even what may cut the host off, and files that were put back")
 }
 
-// startWatch starts the process that puts a change of a network namespace back.
+// startWatch starts the process that reverts a change of a network namespace without a
+// confirmation.
 func startWatch(netns string) error {
 	args := []string{"apply", "--overdue"}
 	if netns != "" {
@@ -297,7 +299,8 @@ with --yes: it may have cut that user off.`,
 	return cmd
 }
 
-// absolute is the name of a network namespace as it is from any folder.
+// absolute returns a name or path of a network namespace that does not depend on the current
+// folder.
 func absolute(netns string) string {
 	if !strings.Contains(netns, "/") {
 		return netns
@@ -308,7 +311,7 @@ func absolute(netns string) string {
 	return netns
 }
 
-// in opens the switch of a network namespace for the time of f.
+// in opens the switch of a network namespace, and closes it after f.
 func (p *program) in(netns string, f func(switcher) error) error {
 	s, err := p.openForced(netns)
 	if err != nil {
@@ -317,7 +320,7 @@ func (p *program) in(netns string, f func(switcher) error) error {
 	return errors.Join(f(s), s.Close())
 }
 
-// goBack applies a state of before.
+// goBack applies a former state.
 func (p *program) goBack(cmd *cobra.Command, count string, args []string, o history.Options) error {
 	if count == "1" && len(args) == 1 { // --back N; --back alone takes no value
 		count, args = args[0], nil
@@ -333,12 +336,12 @@ func (p *program) goBack(cmd *cobra.Command, count string, args []string, o hist
 	return p.carryOut([]string{p.netns.text}, o, func(s switcher, _ int, o history.Options) ([]config.Action, []string, error) { return s.Back(n, o) })
 }
 
-// watchChange is the process that puts a change back.
+// watchChange is the main function of the process that reverts a change.
 func (p *program) watchChange() error {
 	log, err := syslog.New(syslog.LOG_DAEMON|syslog.LOG_WARNING, "bascule")
 	return history.Watch(p.netns.text, func(text string) {
 		if err == nil {
-			_ = log.Warning(text) // 'apply --history' says it, too
+			_ = log.Warning(text) // 'apply --history' has the text, too
 		}
 	})
 }
@@ -370,7 +373,7 @@ func (p *program) printHistory(s switcher) error {
 	})
 }
 
-// apply makes the switches of several namespaces what files say. It checks all
+// apply brings the switches of several namespaces into the state of files. It checks all of them
 // before it changes the first.
 func (p *program) apply(list []config.File, o history.Options) error {
 	if len(list) > 1 {
@@ -402,7 +405,7 @@ func (p *program) apply(list []config.File, o history.Options) error {
 	})
 }
 
-// carryOut applies something in several namespaces, one after the other, and prints what is done.
+// carryOut applies something in several namespaces, one after the other, and prints the actions.
 func (p *program) carryOut(spaces []string, o history.Options, do func(s switcher, i int, o history.Options) ([]config.Action, []string, error)) error {
 	all := []answer.Action{}
 	changes := false
@@ -418,7 +421,7 @@ func (p *program) carryOut(spaces []string, o history.Options, do func(s switche
 				}
 				return
 			}
-			printing.Go(func() { // others wait for the plan to be carried out, and not for who reads this
+			printing.Go(func() { // a slow reader must not delay other changes
 				if len(spaces) > 1 && len(actions) > 0 {
 					fmt.Fprintln(p.out, "# network namespace", orDash(netns))
 				}
@@ -435,7 +438,7 @@ func (p *program) carryOut(spaces []string, o history.Options, do func(s switche
 			if err != nil || o.Confirm > 0 || o.DryRun {
 				return err
 			}
-			if waits, err := s.Pending(); err == nil && waits != nil { // these files, or they were refused
+			if waits, err := s.Pending(); err == nil && waits != nil { // of these files, or apply would have failed
 				warnings = append(warnings, fmt.Sprintf("the change is to be confirmed until %s: 'bascule apply confirm' keeps it", waits.Until.Format(time.TimeOnly)))
 			}
 			return nil
@@ -445,7 +448,7 @@ func (p *program) carryOut(spaces []string, o history.Options, do func(s switche
 		if failure == nil {
 			continue
 		}
-		for _, before := range spaces[:i] { // a change that waits to be confirmed is whole or not at all
+		for _, before := range spaces[:i] { // a change to confirm covers all or none
 			if o.Confirm > 0 {
 				back := p.in(before, func(s switcher) error { _, _, err := s.Back(1, history.Options{Who: o.Who}); return err })
 				failure = errors.Join(failure, back)

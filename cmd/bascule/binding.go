@@ -149,8 +149,8 @@ number.`,
 	return cmd
 }
 
-// boundAddresses are the addresses bound in the bridge that is the first
-// argument, each with its port.
+// boundAddresses returns the addresses bound in the bridge of the first argument, each with its
+// port.
 func (p *program) boundAddresses(_ *cobra.Command, args []string) (addresses []string) {
 	_ = p.with(func(s switcher) error {
 		list, err := s.Bindings(args[0], "")

@@ -197,7 +197,7 @@ func bridgeFacts(b bridge.Info) []fact {
 	return facts
 }
 
-// treeOf says who runs a bridge's spanning tree.
+// treeOf names the program that runs a bridge's spanning tree.
 func treeOf(b bridge.Info) string {
 	if b.AgentRuns {
 		return b.Config.STP + ", run by the agent"
@@ -205,7 +205,7 @@ func treeOf(b bridge.Info) string {
 	return b.Config.STP + ", no agent runs: the last states hold"
 }
 
-// forget removes what agents left of bridges that have been deleted.
+// forget removes agents' records of deleted bridges.
 func (p *program) forget(bridges ...string) {
 	if err := p.agents.Forget(p.netns.text, bridges...); err != nil {
 		p.warn([]string{"an agent's files of a deleted bridge stay:  " + err.Error()})

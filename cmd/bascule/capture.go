@@ -88,7 +88,7 @@ many were missed because they came faster than they were read.`,
 				if err != nil {
 					return err
 				}
-				defer source.Close() // what was captured counts
+				defer source.Close() // only the capture's result matters
 				w, err := p.frameWriter(file.text, args[0], expression, o.Snaplen)
 				if err != nil {
 					return err
@@ -110,22 +110,22 @@ many were missed because they came faster than they were read.`,
 	return cmd
 }
 
-// untilInterrupted returns a context that ends with a signal of the terminal or of a service manager. A reader that
-// leaves is an error to write from then on: SIGPIPE neither ends the process nor the context.
+// untilInterrupted returns a context that ends with a signal from the terminal or the service manager. After it,
+// writing to a closed pipe is an error of the write: SIGPIPE ends neither the process nor the context.
 func untilInterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
 	signal.Ignore(syscall.SIGPIPE)
 	return signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 }
 
-// A frameWriter takes captured frames.
+// A frameWriter writes captured frames.
 type frameWriter interface {
-	// Write takes frames, and how many were missed before them.
+	// Write writes frames, after the number of frames that were missed before them.
 	Write(frames []frame.Seen, missed uint64) error
-	// Close ends the writing well.
+	// Close completes the output.
 	Close() error
 }
 
-// frameWriter returns a writer of frames to the file of -w.
+// frameWriter returns a writer to the file of -w, or to standard output.
 func (p *program) frameWriter(file, bridge, expression string, snaplen int) (frameWriter, error) {
 	switch file {
 	case "":
@@ -145,8 +145,8 @@ func (p *program) frameWriter(file, bridge, expression string, snaplen int) (fra
 	return frameFile{w, f}, nil
 }
 
-// capture writes frames from source until ctx ends, there have been count of
-// them (0 for no end), or nobody reads them any more.
+// capture writes frames from source until ctx ends, count frames are written (0 means no limit), or the reader has
+// closed the output.
 func (p *program) capture(ctx context.Context, source frame.Source, w frameWriter, bridge string, count int) error {
 	captured, missed := 0, uint64(0)
 	var err error
@@ -156,7 +156,7 @@ func (p *program) capture(ctx context.Context, source frame.Source, w frameWrite
 		frames, more, err = source.Next(ctx)
 		if err != nil {
 			if ctx.Err() != nil {
-				err = nil // as it should end
+				err = nil // the normal end
 			}
 			break
 		}
@@ -171,7 +171,7 @@ func (p *program) capture(ctx context.Context, source frame.Source, w frameWrite
 	}
 	if errors.Is(err, syscall.EPIPE) {
 		if ctx.Err() == nil {
-			return nil // the reader had enough
+			return nil // the reader has closed the pipe
 		}
 		err = nil // the same Ctrl-C has ended it
 	}
@@ -179,7 +179,7 @@ func (p *program) capture(ctx context.Context, source frame.Source, w frameWrite
 		return err
 	}
 	if ctx.Err() != nil && isTerminal(p.stderr) {
-		fmt.Fprintln(p.stderr) // behind the terminal's ^C
+		fmt.Fprintln(p.stderr) // after the terminal's ^C
 	}
 	remedy := ""
 	if missed > 0 {
@@ -193,7 +193,7 @@ func (p *program) capture(ctx context.Context, source frame.Source, w frameWrite
 	return nil
 }
 
-// lines are frames as text, or JSON.
+// lines prints frames as text or JSON.
 type lines struct {
 	p      *program
 	bridge string
@@ -211,13 +211,12 @@ func (l lines) Write(frames []frame.Seen, _ uint64) error {
 			return err
 		}
 	}
-	return l.p.out.Flush() // the reader waits for it
+	return l.p.out.Flush() // the reader wants each line at once
 }
 
 func (l lines) Close() error { return nil }
 
-// frames is standard output for files of frames, whose reader waits for them. They are
-// no text.
+// frames is standard output for files of frames: binary data, flushed after each write.
 type frames struct{ *program }
 
 func (p frames) Write(b []byte) (int, error) {
@@ -247,7 +246,7 @@ func (f frameFile) Close() error {
 	return fileError(f.file.Name(), err)
 }
 
-// fileCause is the error of a file without the call that failed: "NAME: why".
+// fileCause returns a file's error without the failed call: "NAME: why".
 func fileCause(err error) error {
 	if path := new(os.PathError); errors.As(err, &path) {
 		return fmt.Errorf("%s: %w", path.Path, path.Err)

@@ -18,8 +18,7 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// capturing is a bridge with frames; a capture that has them all is
-// interrupted.
+// capturing returns a bridge with frames. A capture is interrupted after the last one.
 func capturing(t *testing.T) *fakeSwitch {
 	t.Helper()
 	f := &fakeSwitch{frames: someFrames(), missed: 2}
@@ -66,7 +65,7 @@ func TestCapture(t *testing.T) {
 	}
 }
 
-// With -w the frames are a pcapng file, on standard output or elsewhere.
+// TestCaptureWrite checks that -w writes a pcapng file, to standard output or to a path.
 func TestCaptureWrite(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "frames.pcapng")
 	for _, where := range []string{file, "-"} {
@@ -106,7 +105,8 @@ func TestCaptureWrite(t *testing.T) {
 	}
 }
 
-// A Ctrl-C that ends the reader as well leaves the count of frames.
+// TestCaptureReaderEnds checks that the count of frames is printed if the same Ctrl-C also ends the
+// reader.
 func TestCaptureReaderEnds(t *testing.T) {
 	interrupted, stop := context.WithCancel(t.Context())
 	stop()
@@ -124,8 +124,8 @@ func TestCaptureReaderEnds(t *testing.T) {
 	}
 }
 
-// The expression is the rest of the words, and what is wrong with it is said
-// in libpcap's words.
+// TestCaptureExpression joins the remaining words to an expression. Errors in it have libpcap's
+// words.
 func TestCaptureExpression(t *testing.T) {
 	if _, err := frame.Compile("arp", 60); err != nil && !errors.As(err, new(*frame.SyntaxError)) {
 		t.Skipf("takes libpcap: %v", err)

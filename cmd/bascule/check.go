@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// checkColumns is the width of what check prints: with a reason of the kernel's, lines are
-// longer than elsewhere.
+// checkColumns is the width of check's output. It is wider than other output, because lines may end
+// with a reason from the kernel.
 const checkColumns = 100
 
 func newCheck(p *program) *cobra.Command {
@@ -65,7 +65,7 @@ the rows with *: the exit status is 0 if none of them says no.`,
 	}
 }
 
-// agentFindings tells whether the files of the agent are in force, if one runs and has files.
+// agentFindings reports whether the agent's files are in force, if an agent with files runs.
 func (p *program) agentFindings() []bridge.Finding {
 	st, err := p.agents.Status(p.netns.text)
 	if err != nil || len(st.Files) == 0 {

@@ -9,7 +9,8 @@ import (
 	"bascule/bridge"
 )
 
-// check prints a table in 100 columns, and fails where a bridge needs what is missing.
+// TestCheckCommand checks the table in 100 columns, and the failure if a bridge needs a missing
+// feature.
 func TestCheckCommand(t *testing.T) {
 	f := &fakeSwitch{found: []bridge.Finding{
 		{About: "kernel", Name: "tcx", State: bridge.VerdictYes, Text: "there", Needed: true},

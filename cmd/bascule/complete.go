@@ -21,7 +21,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// newCompletion prints the script that teaches a shell to complete.
+// newCompletion prints the completion script for a shell.
 func newCompletion(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion SHELL",
@@ -58,8 +58,8 @@ commands, flags and values, and the names of bridges, ports and interfaces.`,
 	}
 }
 
-// withoutPackage makes a script for bash do without the package bash-completion:
-// it takes the words as bash has them then, and says nothing about it.
+// withoutPackage changes a script for bash so that it works without the package bash-completion. It
+// then uses the words as bash splits them, without a message.
 func withoutPackage(script string) string {
 	const asks = `_get_comp_words_by_ref "$@" cur prev words cword`
 	return strings.ReplaceAll(script, asks, `if declare -F _get_comp_words_by_ref >/dev/null 2>&1; then
@@ -70,24 +70,21 @@ func withoutPackage(script string) string {
     fi`)
 }
 
-// candidates finds the words that may stand at a place; args are the arguments
-// before it. It offers nothing that cannot be found out: completion makes no
-// noise.
+// candidates finds the words for a position; args are the arguments before it. It returns nothing
+// if a lookup fails, since completion must not print errors.
 type candidates func(cmd *cobra.Command, args []string) []string
 
-// these are the words of a list.
+// these returns the words of a list.
 func these(words []string) candidates {
 	return func(*cobra.Command, []string) []string { return words }
 }
 
-// completeArguments completes the first argument by the first of places, and
-// so on.
+// completeArguments completes the first argument with the first of places, and so on.
 func completeArguments(places ...candidates) cobra.CompletionFunc {
 	return completeRest(func(*cobra.Command, []string) []string { return nil }, places...)
 }
 
-// completeRest is completeArguments with a function that completes all
-// arguments after those.
+// completeRest is completeArguments with a function for all further arguments.
 func completeRest(rest candidates, places ...candidates) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		find, name := rest, ""
@@ -105,12 +102,12 @@ func completeFlag(cmd *cobra.Command, name string, find candidates) {
 		return completed(value, find(cmd, args), word)
 	})
 	if err != nil {
-		panic(err) // no such flag, or done twice
+		panic(err) // the flag does not exist, or already has a function
 	}
 }
 
-// completed completes a word by names. Of a LIST it completes the part behind
-// the last comma, by names that are not in the list yet.
+// completed completes a word with names. For a LIST it completes the part after the last comma with
+// names that are not in the list yet.
 func completed(value string, names []string, word string) ([]string, cobra.ShellCompDirective) {
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !shellSafe(name) })
 	if value != "LIST" {
@@ -129,9 +126,8 @@ func completed(value string, names []string, word string) ([]string, cobra.Shell
 	return list, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 }
 
-// shellSafe reports whether a candidate, which may have a description, is a word that means
-// itself in any shell. Shells expand what they insert, and a device has the name that
-// somebody else gave it, such as $(reboot).
+// shellSafe reports whether a candidate, which may have a description, has no special meaning in
+// any shell. Shells expand the text that they insert, and other users may name a device $(reboot).
 func shellSafe(candidate string) bool {
 	word, _, _ := strings.Cut(candidate, "\t")
 	return !strings.ContainsFunc(word, func(r rune) bool {
@@ -139,8 +135,8 @@ func shellSafe(candidate string) bool {
 	})
 }
 
-// completeNoFiles has flags of cmd completed by nothing that nothing else completes,
-// but those whose value is a file: the shell would offer files.
+// completeNoFiles turns off the completion of file names for the flags of cmd that have no other
+// completion, except flags whose value is a file.
 func completeNoFiles(cmd *cobra.Command) {
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		if _, ok := cmd.GetFlagCompletionFunc(f.Name); ok || valueName(f) == "FILE" || f.Value.Type() == "bool" || f.Value.Type() == "count" {
@@ -150,7 +146,7 @@ func completeNoFiles(cmd *cobra.Command) {
 	})
 }
 
-// bridgeNames are the bridges of the namespace.
+// bridgeNames returns the bridges of the namespace.
 func (p *program) bridgeNames(*cobra.Command, []string) (names []string) {
 	_ = p.with(func(s switcher) error {
 		list, err := s.Bridges()
@@ -162,13 +158,12 @@ func (p *program) bridgeNames(*cobra.Command, []string) (names []string) {
 	return names
 }
 
-// otherBridges are the bridges that are not arguments already.
+// otherBridges returns the bridges that are not arguments yet.
 func (p *program) otherBridges(cmd *cobra.Command, args []string) []string {
 	return slices.DeleteFunc(p.bridgeNames(cmd, args), func(name string) bool { return slices.Contains(args, name) })
 }
 
-// vlanIDs are the VLANs that the bridge has that is the first argument: of its
-// ports, or of addresses in its FDB.
+// vlanIDs returns the VLANs of the ports and FDB entries of the bridge in the first argument.
 func (p *program) vlanIDs(_ *cobra.Command, args []string) (list []string) {
 	if len(args) == 0 {
 		return nil
@@ -196,7 +191,7 @@ func (p *program) vlanIDs(_ *cobra.Command, args []string) (list []string) {
 	return list
 }
 
-// portRanges are the VLANs of the port that is the second argument.
+// portRanges returns the VLANs of the port in the second argument.
 func (p *program) portRanges(_ *cobra.Command, args []string) (list []string) {
 	_ = p.with(func(s switcher) error {
 		ports, err := s.VLANs(args[0])
@@ -217,19 +212,19 @@ func (p *program) portRanges(_ *cobra.Command, args []string) (list []string) {
 	return list
 }
 
-// orNone are VLANs, or none.
+// orNone returns VLANs and none.
 func (p *program) orNone(cmd *cobra.Command, args []string) []string {
 	return append(p.vlanIDs(cmd, args), "none")
 }
 
-// portOrAction returns the words that may follow a bridge in front of a rule:
-// its ports, or the beginning of a rule that names its port itself.
+// portOrAction returns the words that can follow the bridge of a rule: its ports, or the first
+// words of a rule that names its port itself.
 func (p *program) portOrAction(cmd *cobra.Command, args []string) []string {
 	return append(p.portNames(cmd, args), rule.Next(nil, "")...)
 }
 
-// ruleWords are the words that may follow those of a rule, behind a bridge and a
-// port, or behind a bridge where the rule names its port itself.
+// ruleWords returns the words that can continue a rule. The rule follows a bridge and a port, or
+// only a bridge if it names its port itself.
 func (p *program) ruleWords(cmd *cobra.Command, args []string) []string {
 	words, port, ports := args[2:], args[1], these(args[1:2])
 	if portInRule(args[1:]) && !slices.Contains(p.portNames(cmd, args), args[1]) {
@@ -248,7 +243,7 @@ func (p *program) ruleWords(cmd *cobra.Command, args []string) []string {
 	return rule.Next(words, port)
 }
 
-// portNames are the ports of the bridge that is the first argument.
+// portNames returns the ports of the bridge in the first argument.
 func (p *program) portNames(_ *cobra.Command, args []string) (names []string) {
 	if len(args) == 0 {
 		return nil
@@ -263,13 +258,13 @@ func (p *program) portNames(_ *cobra.Command, args []string) (names []string) {
 	return names
 }
 
-// morePorts are ports that are not arguments already.
+// morePorts returns the ports that are not arguments yet.
 func (p *program) morePorts(cmd *cobra.Command, args []string) []string {
 	return slices.DeleteFunc(p.portNames(cmd, args), func(name string) bool { return slices.Contains(args[1:], name) })
 }
 
-// otherPorts are the ports of the bridge that is the first argument, except the
-// second argument; and none.
+// otherPorts returns the ports of the bridge in the first argument, except the second argument; and
+// none.
 func (p *program) otherPorts(cmd *cobra.Command, args []string) (names []string) {
 	for _, name := range p.portNames(cmd, args) {
 		if len(args) < 2 || name != args[1] {
@@ -279,8 +274,8 @@ func (p *program) otherPorts(cmd *cobra.Command, args []string) (names []string)
 	return append(names, "none")
 }
 
-// addresses are the addresses in the FDB of the bridge that is the first
-// argument, each with its port.
+// addresses returns the addresses in the FDB of the bridge in the first argument, each with its
+// port.
 func (p *program) addresses(_ *cobra.Command, args []string) (macs []string) {
 	if len(args) == 0 {
 		return nil
@@ -295,8 +290,8 @@ func (p *program) addresses(_ *cobra.Command, args []string) (macs []string) {
 	return macs
 }
 
-// interfaces are the namespace's interfaces that could become a port: no
-// loopback, no port of a bridge or bond already, and no switch's end of a host port.
+// interfaces returns the namespace's interfaces that could become a port: no loopback, no port of a
+// bridge or bond, and not the switch's end of a host port.
 func (p *program) interfaces(*cobra.Command, []string) (names []string) {
 	handle, err := netlinkIn(p.netns.text)
 	if err != nil {
@@ -323,7 +318,7 @@ func (p *program) interfaces(*cobra.Command, []string) (names []string) {
 	return names
 }
 
-// moreInterfaces are interfaces that are not arguments already.
+// moreInterfaces returns the interfaces that are not arguments yet.
 func (p *program) moreInterfaces(cmd *cobra.Command, args []string) []string {
 	return slices.DeleteFunc(p.interfaces(cmd, args), func(line string) bool {
 		name, _, _ := strings.Cut(line, "\t")
@@ -331,8 +326,8 @@ func (p *program) moreInterfaces(cmd *cobra.Command, args []string) []string {
 	})
 }
 
-// netlinkIn talks to the kernel about a network namespace, named as `ip -n`
-// takes it or by a path; "" is the caller's own.
+// netlinkIn opens a netlink handle for a network namespace, given by a name for `ip -n` or a path;
+// "" means the caller's.
 func netlinkIn(name string) (*netlink.Handle, error) {
 	if name == "" {
 		return netlink.NewHandle()
@@ -345,7 +340,7 @@ func netlinkIn(name string) (*netlink.Handle, error) {
 	return netlink.NewHandleAt(ns)
 }
 
-// namespaces are the network namespaces that have a name.
+// namespaces returns the named network namespaces.
 func namespaces() (names []string) {
 	entries, _ := os.ReadDir("/run/netns")
 	for _, e := range entries {

@@ -14,8 +14,8 @@ import (
 	"bascule/lab/ends"
 )
 
-// TestCompletionAlone completes in a bash that has nothing of the package
-// bash-completion, and makes no noise.
+// TestCompletionAlone completes in a bash without the package bash-completion, and expects no error
+// output.
 func TestCompletionAlone(t *testing.T) {
 	if _, err := exec.LookPath("bash"); err != nil {
 		t.Skip(err)
@@ -45,8 +45,8 @@ echo "${COMPREPLY[@]}"`, "bash", file)
 	}
 }
 
-// TestCompletionDevices: the switch's end of a host port is nobody's to make a port, or
-// a span port.
+// TestCompletionDevices checks that the switch's end of a host port is not offered as a port or
+// span port.
 func TestCompletionDevices(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("makes a network namespace, which takes root")
@@ -69,14 +69,14 @@ func TestCompletionDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := &program{netns: word{text: ns.Name}, open: (&fakeSwitch{}).open}
-	// to the fake switch host0 is no port
+	// the fake switch does not have host0 as a port
 	if names := p.interfaces(nil, nil); !slices.Equal(names, []string{"host0\tveth"}) {
 		t.Errorf("%q are offered", names)
 	}
 }
 
-// TestCompletionShell: a shell expands what completion inserts, so only words that mean
-// themselves are offered.
+// TestCompletionShell checks that only words without a meaning to the shell are offered, since a
+// shell expands inserted text.
 func TestCompletionShell(t *testing.T) {
 	given := []string{"eth0.1\tveth", "tap-0", "$(reboot)a\ttuntap", "`id`", "a;b", "a'b", "a b", "a\\b", "*", "~root", "#x", "a\x1b[2J", "\xff", "802.1Q"}
 	for _, value := range []string{"PORT", "LIST"} {

@@ -43,7 +43,7 @@ meanwhile.`,
 		if err := bridge.Usable(); err != nil {
 			return err
 		}
-		ctx, stop := untilInterrupted(cmd.Context()) // without a reader it has to clean up as well
+		ctx, stop := untilInterrupted(cmd.Context()) // it has to clean up even without a reader
 		defer stop()
 		d := &demo.Demo{Program: shellWord(os.Args[0]), Say: p.sayNow, Run: p.nested, Forget: p.delBridgesOf}
 		if *keep {
@@ -58,7 +58,7 @@ meanwhile.`,
 	return cmd
 }
 
-// sayNow prints a text at once.
+// sayNow prints a text and flushes it.
 func (p *program) sayNow(text string) error {
 	if _, err := p.out.WriteString(text); err != nil {
 		return err
@@ -66,13 +66,12 @@ func (p *program) sayNow(text string) error {
 	return p.out.Flush()
 }
 
-// runNested runs a command line as main does, and returns as an error what it says where
-// it fails.
+// runNested runs a command line like main does. If it fails, its error output becomes the error.
 func (p *program) runNested(args ...string) error {
 	var said strings.Builder
 	nested := &program{stdin: p.stdin, stdout: p.stdout, out: p.out, stderr: &said, open: p.open, agents: p.agents}
 	status := nested.run(args)
-	if err := p.out.Flush(); err != nil { // nested has taken "the reader had enough" for its end
+	if err := p.out.Flush(); err != nil { // nested treats a closed pipe as a normal end
 		return err
 	}
 	if status != exitDone {
@@ -92,7 +91,7 @@ func (p *program) delBridgesOf(netns string) error {
 	return errors.Join(err, s.Close())
 }
 
-// enter waits for a line of standard input, its end, or the end of the context.
+// enter waits for a line on standard input, for the end of input, or for the end of the context.
 func (p *program) enter(ctx context.Context) error {
 	line := make(chan struct{})
 	go func() {
@@ -106,7 +105,7 @@ func (p *program) enter(ctx context.Context) error {
 	return nil
 }
 
-// shellWord quotes a word for a shell where that is needed.
+// shellWord quotes a word for a shell if necessary.
 func shellWord(word string) string {
 	if regexp.MustCompile(`^[\w./+-]+$`).MatchString(word) {
 		return word

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// demoPlace is a mount namespace with nothing in /run, for demos whose leftovers can be told
-// from those of others. The calling goroutine is in it for the rest of the test.
+// demoPlace enters a mount namespace with an empty /run, so that the leftovers of its demos are
+// separate from others. The calling goroutine stays in it for the rest of the test.
 func demoPlace(t *testing.T) (bascule string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -57,7 +57,7 @@ func demoLeft(t *testing.T) (left []string) {
 	return left
 }
 
-// demoAt runs a demo and calls at with the number of each line that it has printed.
+// demoAt runs a demo and calls at with the number of each printed line.
 func demoAt(t *testing.T, at func(n int, p *os.Process), bascule string, args ...string) (printed []string, err error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), bascule, append([]string{"demo"}, args...)...)
@@ -94,7 +94,8 @@ func demoAt(t *testing.T, at func(n int, p *os.Process), bascule string, args ..
 
 func goOn(int, *os.Process) {}
 
-// A demo shows an answer, leaves nothing behind, and what it printed does the same.
+// TestDemo checks that a demo shows an answer and leaves nothing behind, and that its printed
+// commands have the same effect.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	bascule := demoPlace(t)
@@ -143,8 +144,8 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// A demo that is ended early removes what it has made by then, and one that is killed leaves
-// it to the next.
+// TestDemoEndsEarly checks that an interrupted demo removes the objects that it has made so far,
+// and that the next demo removes the leftovers of a killed one.
 func TestDemoEndsEarly(t *testing.T) {
 	t.Parallel()
 	bascule := demoPlace(t)
@@ -154,7 +155,7 @@ func TestDemoEndsEarly(t *testing.T) {
 		printed, err := demoAt(t, func(line int, p *os.Process) {
 			if line == n {
 				stopped = true
-				_ = p.Signal(signal) // it may have ended
+				_ = p.Signal(signal) // the process may have ended
 			}
 		}, bascule)
 		if left := demoLeft(t); len(left) > 0 {
@@ -170,15 +171,15 @@ func TestDemoEndsEarly(t *testing.T) {
 				_ = p.Kill()
 			}
 		}, bascule); err == nil {
-			break // it was done before
+			break // the demo had finished before
 		}
 	}
-	// each demo removes what others have left, and nothing else
+	// each demo removes leftovers of ended processes, and nothing else
 	mine := "bsc-demo1-red" // process 1 lives
 	if err := os.WriteFile("/run/netns/"+mine, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// nobody reads any more: it ends as if it had been read
+	// a closed output pipe is a normal end
 	out, err := exec.CommandContext(t.Context(), "bash", "-o", "pipefail", "-c", `"$0" demo | head -1`, bascule).CombinedOutput()
 	if err != nil || strings.Count(string(out), "\n") != 1 {
 		t.Errorf("demo | head -1: %v, %q", err, out)

@@ -19,23 +19,22 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// changesNothing are the commands that change no bridge, and those that show by another flag what they
-// would do.
+// changesNothing has the commands that change no bridge, and the ones with another flag for a dry run.
 var changesNothing = []string{
 	"bridge show", "port show", "fdb show", "fdb get", "span show", "rule show", "vlan show", "binding show", "export", "pflog", "monitor", "stats", "top",
 	"capture", "trace", "check", "version", "man", "completion", "help",
-	"apply confirm", // which keeps a change that was made
-	"pfctl",         // -n of OpenBSD's
-	"lab", "demo",   // network namespaces of their own
-	"agent", "agent status", "agent reload", // files say what they change, which 'apply --dry-run' shows
+	"apply confirm", // keeps a change that was made before
+	"pfctl",         // has OpenBSD's -n
+	"lab", "demo",   // have network namespaces of their own
+	"agent", "agent status", "agent reload", // apply files, for which 'apply --dry-run' shows the changes
 }
 
-// dryRunCases are what commands would do, which --dry-run prints, and do. Each is tried on bridge br0
-// with ports p1, p2 and host0 and the devices p3 and p4; setup comes before.
+// dryRunCases are commands with the lines that --dry-run prints and that they then carry out. Each one
+// runs on bridge br0 with the ports p1, p2 and host0 and the devices p3 and p4, after setup.
 var dryRunCases = []struct {
 	command string
 	setup   []string
-	lines   []string // that are printed
+	lines   []string // of output
 }{
 	{"bridge add br1 --ageing 60s --vlan-filtering", nil, []string{"+ bridge br1: ageing 60s, vlan-filtering on"}},
 	{"bridge set br0 --ageing 60s --mac 02:00:00:00:00:99", nil, []string{"~ bridge br0: ageing 300s -> 60s, mac auto -> 02:00:00:00:00:99"}},
@@ -97,7 +96,7 @@ var dryRunCases = []struct {
 	{"apply file.yaml", nil, []string{"- port p2 of br0", "- port host0 of br0: type host"}},
 }
 
-// TestDryRunOfAll: each command that changes something has --dry-run, and a case.
+// TestDryRunOfAll requires a flag --dry-run, and a case, for each command that changes something.
 func TestDryRunOfAll(t *testing.T) {
 	cases := map[string]bool{}
 	for _, c := range dryRunCases {
@@ -138,7 +137,8 @@ func TestDryRunOfAll(t *testing.T) {
 	}
 }
 
-// TestDryRun: with --dry-run nothing is changed, and what is printed is what the command does without.
+// TestDryRun checks that --dry-run changes nothing, and that its output matches the changes of the
+// command without it.
 func TestDryRun(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("makes network namespaces, which takes root")
@@ -240,7 +240,7 @@ func TestDryRun(t *testing.T) {
 			bascule(status, append(append([]string{"-j"}, args...), "--dry-run")...)
 			bascule(0, args...)
 			if args[0] == "plug" || args[0] == "unplug" || len(args) == 3 && args[1] == "set" {
-				return // no file has what these change
+				return // no file contains the objects that these change
 			}
 			now := state()
 			for _, b := range was.Bridges {
@@ -257,7 +257,7 @@ func TestDryRun(t *testing.T) {
 			for _, a := range done {
 				lines = append(lines, a.String())
 			}
-			// which no export says
+			// no export contains these
 			taken := strings.Contains(c.command, "host0 --mac") || strings.Contains(c.command, "--description=")
 			if did := strings.Join(append(lines, ""), "\n"); did != got && !taken {
 				t.Errorf("--dry-run printed\n%s and what was done is\n%s", got, did)

@@ -19,7 +19,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestMain is the program itself where the test's binary is called by its name.
+// TestMain runs the program itself if the test's binary is called by the program's name.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == "bascule" {
 		main()
@@ -28,26 +28,26 @@ func TestMain(m *testing.M) {
 }
 
 // TestExamples runs the examples of README.md and CONTRIBUTING.md, of the pages in docs, and of help,
-// which are those of the man pages, in order, as they are written. Those of one page
-// are one script of bash, whose commands must all succeed. It has network and mount
-// namespaces of its own, with nothing in /run and its own files in /etc.
+// which are also in the man pages, in order and unchanged. The examples of a page form one bash
+// script, whose commands must all succeed. It has network and mount namespaces of its own, with an
+// empty /run and its own files in /etc.
 //
-// Where a line of a block begins with "# ", as in a console, these lines are the
-// commands, and what stands below one is what it prints; what `# cat FILE` prints
-// is the file. All other blocks are commands.
+// If a line of a block begins with "# ", as on a console, these lines are the commands, and the lines
+// after one are its output; the output of `# cat FILE` is the file. In all other blocks every line is
+// a command.
 //
-// What readers need not see is in marks, one on a line: in Markdown in a comment
-// that begins with "<!-- example", in help in lines that begin with "#! ".
+// Marks hold the parts that readers need not see, one on each line: in Markdown in a comment that
+// begins with "<!-- example", in help in lines that begin with "#! ".
 //
-//	run: COMMANDS           commands that come here; prologue has some to call
+//	run: COMMANDS commands to run here; prologue defines functions for them
 //	file: PATH              the next block is this file
-//	not run: REASON         the next block, or all of a help's, is not run
-//	not run COMMAND: REASON nor is a line, here or below, that begins with COMMAND
+//	not run: REASON the next block, or all examples of a help text, are not run
+//	not run COMMAND: REASON a line, here or below, that begins with COMMAND is not run
 //	status N: COMMAND       such a line has this exit status
-//	ended COMMAND: CHECK    such a line runs until it is interrupted, which is when CHECK,
-//	                        which is tried again and again, succeeds; $out is what it printed
-//	begun COMMAND: CHECK    such a line runs on while the others do, when CHECK has succeeded
-//	typed KEYS: COMMAND     such a line runs in a terminal, until KEYS have ended it
+//	ended COMMAND: CHECK such a line runs until CHECK, which is repeated, succeeds,
+//	                        and is then interrupted; $out has its output
+//	begun COMMAND: CHECK such a line keeps running with the others, after CHECK succeeds
+//	typed KEYS: COMMAND such a line runs in a terminal, until KEYS end it
 func TestExamples(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("makes network namespaces, which takes root")
@@ -102,8 +102,8 @@ func TestExamples(t *testing.T) {
 	})
 }
 
-// TestPagesAreWhole wants no command in the marks of pages that are read from their beginning: the
-// commands that a reader sees are to work by themselves, one after another.
+// TestPagesAreWhole checks that pages for a first reading have no commands in marks: the visible
+// commands should work by themselves, one after another.
 func TestPagesAreWhole(t *testing.T) {
 	for _, page := range []string{"README.md", "docs/tour.md", "docs/howto.md", "docs/from-linux-bridge.md"} {
 		text, err := os.ReadFile("../../" + page)
@@ -116,7 +116,8 @@ func TestPagesAreWhole(t *testing.T) {
 	}
 }
 
-// TestReadmeIsShort wants README.md on one page, and the changes of a release on half of one.
+// TestReadmeIsShort checks that README.md fits on one page, and that the changes of a release fit on
+// half a page.
 func TestReadmeIsShort(t *testing.T) {
 	read := func(page string) string {
 		text, err := os.ReadFile("../../" + page)
@@ -136,7 +137,7 @@ func TestReadmeIsShort(t *testing.T) {
 	}
 }
 
-// prologue is what the script of each page begins with; its folder is $dir.
+// prologue begins the script of each page; $dir is its folder.
 const prologue = `
 set -eE -o pipefail -m
 at=$page
@@ -200,20 +201,20 @@ typed() { # KEYS COMMAND
 }
 `
 
-// A script is the examples of a page.
+// A script has the examples of a page.
 type script struct {
 	t     *testing.T
 	page  string
 	dir   string
 	text  strings.Builder
 	marks []*mark
-	runs  int // commands of the page
+	runs  int // of commands of the page
 
 	file string // the path of the next block
 	skip bool   // the next block is not run
 }
 
-// A mark is about lines of commands.
+// A mark applies to lines of commands.
 type mark struct {
 	line        int
 	kind        string // "not run", "status", "ended", "begun" or "typed"
@@ -221,7 +222,7 @@ type mark struct {
 	used        bool
 }
 
-// mark reads a mark.
+// mark parses a mark.
 func (s *script) mark(line int, text string) {
 	what, arg, ok := strings.Cut(text, ": ")
 	kind, rest, _ := strings.Cut(what, " ")
@@ -248,10 +249,10 @@ func (s *script) mark(line int, text string) {
 	}
 }
 
-// markdown reads a page in Markdown.
+// markdown parses a page in Markdown.
 func (s *script) markdown(lines []string) {
-	var block []string // being read
-	var first int      // its number, from 1
+	var block []string // the current one
+	var first int      // the number of its first line, from 1
 	end := func() {
 		for len(block) > 0 && block[len(block)-1] == "" {
 			block = block[:len(block)-1]
@@ -299,7 +300,7 @@ func (s *script) markdown(lines []string) {
 	}
 }
 
-// block reads the lines of an example, the first of which has the number first.
+// block parses the lines of an example; first is the number of its first line.
 func (s *script) block(first int, lines []string) {
 	switch {
 	case s.skip:
@@ -325,11 +326,11 @@ func (s *script) block(first int, lines []string) {
 	}
 }
 
-// isPrompt and isCommand tell a console from a script with comments.
+// isPrompt and isCommand distinguish a console from a script with comments.
 func isPrompt(line string) bool  { return regexp.MustCompile(`^# (bascule|cat|ip) `).MatchString(line) }
 func isCommand(line string) bool { return regexp.MustCompile(`^(bascule|ip) `).MatchString(line) }
 
-// console reads what a terminal shows.
+// console parses a terminal session.
 func (s *script) console(first int, lines []string) {
 	for i := 0; i < len(lines); {
 		at, command := i, strings.TrimPrefix(lines[i], "# ")
@@ -347,7 +348,7 @@ func (s *script) console(first int, lines []string) {
 
 var hereDocument = regexp.MustCompile(`<<'?(\w+)'?`)
 
-// continues reports whether a command goes on in the next line.
+// continues reports whether a command continues on the next line.
 func continues(command string) bool {
 	if m := hereDocument.FindStringSubmatch(command); m != nil {
 		return !strings.HasSuffix(command, "\n"+m[1])
@@ -355,18 +356,17 @@ func continues(command string) bool {
 	return strings.HasSuffix(command, `\`) || strings.HasSuffix(command, "|")
 }
 
-// write makes a file.
+// write adds a step that writes a file.
 func (s *script) write(path string, lines []string) {
 	fmt.Fprintf(&s.text, "mkdir -p $(dirname %s)\ncat >%s <<'END-OF-FILE'\n%s\nEND-OF-FILE\n", path, path, strings.Join(lines, "\n"))
 }
 
-// step runs something; errors are told with its line.
+// step adds commands; their errors are reported with the line.
 func (s *script) step(line int, commands string) {
 	fmt.Fprintf(&s.text, "at=$page:%d\n%s\n", line, commands)
 }
 
-// command runs a command of the page, which must print what is in printed, if
-// there is anything.
+// command adds a command of the page. Its output must match printed, if that is not empty.
 func (s *script) command(line int, command string, printed []string) {
 	s.runs++
 	var m *mark
@@ -386,7 +386,7 @@ func (s *script) command(line int, command string, printed []string) {
 		s.step(line, fmt.Sprintf("status=0; %s || status=$?; test $status = %s", withoutComment(command), m.arg))
 	case m.kind == "ended" || m.kind == "begun":
 		command = strings.TrimSuffix(strings.TrimSpace(withoutComment(command)), " &")
-		// each line is in $out at once, also of programs that would keep some until they end
+		// stdbuf: each line must be in $out at once, even if the program would buffer it
 		s.step(line, fmt.Sprintf(">$out\nstdbuf -oL bash -o pipefail -c %s >$out &\n%s %s; cat $out", quote(command), m.kind, quote(m.arg)))
 	case m.kind == "typed":
 		s.step(line, fmt.Sprintf("typed %s %s", quote(m.arg), quote(command)))
@@ -397,7 +397,7 @@ func (s *script) command(line int, command string, printed []string) {
 	}
 }
 
-// withoutComment cuts off what a shell would not read.
+// withoutComment removes a shell comment.
 func withoutComment(command string) string {
 	before, _, _ := strings.Cut(command, " #")
 	return before
@@ -424,7 +424,7 @@ func (s *script) run(bin string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // a bound for what hangs
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // a limit for hanging commands
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", path)
 	cmd.Env = append(os.Environ(), "BASCULE_STATE_DIR="+s.t.TempDir(), "PATH="+bin+":"+os.Getenv("PATH"))
@@ -432,7 +432,7 @@ func (s *script) run(bin string) {
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {
 		text := out.String()
-		if most := 3000; len(text) > most { // what was tried again and again
+		if most := 3000; len(text) > most { // from repeated attempts
 			text = "...\n" + text[len(text)-most:]
 		}
 		s.t.Errorf("%v\n%s", err, text)

@@ -28,7 +28,7 @@ Warnings name what a file cannot express.`,
 		ValidArgsFunction: completeRest(p.otherBridges),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return p.with(func(s switcher) error {
-				var bridges []string // each once
+				var bridges []string // each one once
 				for _, name := range args {
 					if !slices.Contains(bridges, name) {
 						bridges = append(bridges, name)
@@ -52,7 +52,8 @@ Warnings name what a file cannot express.`,
 				if _, err := p.out.Write(out); err != nil {
 					return err
 				}
-				// a table may have more than a list of a file, and a bridge more than a file
+				// a running table may exceed the limit of a list in a file, and a bridge the size limit
+				// of a file
 				if err := config.Check("the file", out); err != nil {
 					p.warn([]string{fmt.Sprintf("'bascule apply' refuses what is printed: %v", err)})
 				}

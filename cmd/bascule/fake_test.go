@@ -22,8 +22,8 @@ import (
 	"bascule/rule"
 )
 
-// fakeSwitch is a switch in memory. It does what it is told and forwards
-// nothing; events are what Monitor reports.
+// fakeSwitch is a switch in memory. It records commands and forwards nothing; Monitor reports its
+// events.
 type fakeSwitch struct {
 	bridges  []bridge.Info
 	ports    []bridge.Port
@@ -35,16 +35,16 @@ type fakeSwitch struct {
 	table    []bridge.VLAN
 	pf       fakePF
 	events   []bridge.Event
-	frames   [][]frame.Seen // what a capture takes, in batches
-	missed   uint64         // before the first
+	frames   [][]frame.Seen // for a capture, in batches
+	missed   uint64         // before the first batch
 
 	found []bridge.Finding
-	file  config.File // what was applied last
+	file  config.File // the file that was last applied
 
-	netns    string // of the last Open
+	netns    string // from the last Open
 	calls    []string
-	watching func() // called by Monitor when all events are reported
-	looking  func() // called by Ports before it answers, nil for nothing
+	watching func() // called by Monitor after the last event
+	looking  func() // called at the beginning of Ports; may be nil
 }
 
 func (f *fakeSwitch) open(netns string) (switcher, error) {
@@ -59,8 +59,7 @@ func (f *fakeSwitch) Close() error { return nil }
 
 func (f *fakeSwitch) Check() ([]bridge.Finding, error) { return f.found, nil }
 
-// Apply plans for a namespace with the devices p1 and p2; what is to be is what
-// runs then.
+// Apply plans for a namespace with the devices p1 and p2; the wanted state becomes the running one.
 func (f *fakeSwitch) Apply(want config.File, o history.Options) ([]config.Action, []string, error) {
 	f.call("Apply netns=%s bridges=%d dry=%v%s", want.Netns, len(want.Bridges), o.DryRun, changeWords(o))
 	var devices []bridge.Device
@@ -86,7 +85,7 @@ func (f *fakeSwitch) Apply(want config.File, o history.Options) ([]config.Action
 	return actions, warnings, nil
 }
 
-// changeWords are what is special about a change.
+// changeWords describes the options of a change.
 func changeWords(o history.Options) (words string) {
 	if o.Confirm > 0 {
 		words += fmt.Sprint(" confirm=", o.Confirm)
@@ -117,10 +116,10 @@ func (f *fakeSwitch) States() ([]history.State, error) {
 
 func (f *fakeSwitch) Name() string { return f.netns }
 
-// longAgo is when all that happened in the fake switch.
+// longAgo is the time of all events in the fake switch.
 var longAgo = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
-// Preview says what the fake can tell.
+// Preview returns nothing, since the fake cannot plan.
 func (f *fakeSwitch) Preview(config.Session, func() error) ([]config.Action, error) { return nil, nil }
 
 func (f *fakeSwitch) Export(bridges ...string) (config.File, []string, error) {
@@ -221,7 +220,7 @@ func (f *fakeSwitch) Bridge(name string) (bridge.Info, error) {
 	return *b, nil
 }
 
-// hostWords are what is told of a host port's interface.
+// hostWords describes the given settings of a host port's interface.
 func hostWords(o bridge.PortOptions) (words string) {
 	switch {
 	case o.OwnMAC:
@@ -352,7 +351,7 @@ func (f *fakeSwitch) Ports(name string) ([]bridge.Port, error) {
 	return list, nil
 }
 
-// describe prints a match so that a test can read it.
+// describe formats a match for tests.
 func describe(m bridge.Match) string {
 	s := []string{"match"}
 	if m.Port != "" {
@@ -378,7 +377,7 @@ func (f *fakeSwitch) FDB(name string, m bridge.Match) ([]bridge.Entry, error) {
 	}), nil
 }
 
-// vlanOf returns the VLAN that is meant, and how a test reads it.
+// vlanOf returns the VLAN of a pointer, and its text for tests.
 func vlanOf(in *uint16) (uint16, string) {
 	if in == nil {
 		return 0, "only"
@@ -574,7 +573,7 @@ func (f *fakeSwitch) Capture(_ context.Context, name string, o bridge.CaptureOpt
 	return &fakeSource{f, f.frames, f.missed}, nil
 }
 
-// fakeSource gives the frames of a fake switch, and then waits.
+// fakeSource returns the frames of a fake switch, and then waits.
 type fakeSource struct {
 	of     *fakeSwitch
 	frames [][]frame.Seen
@@ -615,7 +614,7 @@ func (f *fakeSwitch) Known(name string, a netip.Addr) ([]bridge.KnownMAC, error)
 
 func (f *fakeSwitch) Trace(string, string, []byte) (bridge.Trace, error) { return bridge.Trace{}, nil }
 
-// someFrames are two batches.
+// someFrames returns two batches.
 func someFrames() [][]frame.Seen {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678901234, time.Local)
 	data := append([]byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5}, make([]byte, 46)...)
@@ -627,7 +626,7 @@ func someFrames() [][]frame.Seen {
 	}}
 }
 
-// someEvents are one of each shape.
+// someEvents returns one event of each shape.
 func someEvents() []bridge.Event {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.Local)
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}

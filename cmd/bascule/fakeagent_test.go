@@ -16,8 +16,8 @@ import (
 	"bascule/history"
 )
 
-// Run is of agents: an agent that ends at once. It says what it was told to do
-// and logs a line of each level.
+// Run implements agents: an agent that ends at once. It prints its options and logs a line at each
+// level.
 func (f *fakeSwitch) Run(_ context.Context, o agent.Options, _ <-chan os.Signal) error {
 	if o.Netns == "taken" {
 		return errors.New("cannot serve network namespace taken: another agent does; end that first")
@@ -29,7 +29,7 @@ func (f *fakeSwitch) Run(_ context.Context, o agent.Options, _ <-chan os.Signal)
 	return nil
 }
 
-// Reload is of agents.
+// Reload implements agents.
 func (f *fakeSwitch) Reload(netns string, how agent.Reload) error {
 	if netns == "empty" {
 		return errors.New("cannot ask the agent: none runs for this network namespace; start 'bascule agent'")
@@ -38,10 +38,10 @@ func (f *fakeSwitch) Reload(netns string, how agent.Reload) error {
 	return nil
 }
 
-// Forget is of agents.
+// Forget implements agents.
 func (f *fakeSwitch) Forget(string, ...string) error { return nil }
 
-// Status is of agents.
+// Status implements agents.
 func (f *fakeSwitch) Status(netns string) (agent.Status, error) {
 	if netns == "empty" {
 		return agent.Status{}, errors.New("cannot ask the agent: none runs for this network namespace; start 'bascule agent'")

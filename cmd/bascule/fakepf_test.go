@@ -15,8 +15,8 @@ import (
 	"bascule/pflog"
 )
 
-// fakePF is pf of the bridges of a fakeSwitch: rules that were loaded, and
-// states and counters that are always the same.
+// fakePF is pf of the bridges of a fakeSwitch: it has the rules that were loaded, with constant
+// states and counters.
 type fakePF struct {
 	enabled bool
 	debug   string
@@ -265,7 +265,7 @@ func (f *fakeSwitch) ZeroPFTable(_, _, name string, check bool) error {
 	return f.noTable(name)
 }
 
-// PFHost knows the interface p1.
+// PFHost resolves only the interface p1.
 func (f *fakeSwitch) PFHost(name string, hosts func(string, []string) ([]netip.Prefix, error)) ([]netip.Prefix, error) {
 	f.call("PFHost %s hosts=%t", name, hosts != nil)
 	if name == "p1" {
@@ -276,7 +276,7 @@ func (f *fakeSwitch) PFHost(name string, hosts func(string, []string) ([]netip.P
 
 func (f *fakeSwitch) Force() { f.call("Force") }
 
-// dummy marks a call that is to change nothing.
+// dummy marks a call that should change nothing.
 func dummy(check bool) string {
 	if check {
 		return " check"

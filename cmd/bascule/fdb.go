@@ -67,7 +67,7 @@ the time since the address was last seen.`,
 	static := cmd.Flags().Bool("static", false, "only static and sticky entries; with --dynamic, all")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		m := match()
-		m.Dynamic, m.Static = *dynamic && !*static, *static && !*dynamic // as help says, both are all
+		m.Dynamic, m.Static = *dynamic && !*static, *static && !*dynamic // both flags mean all entries
 		if mac.text != "" {
 			var err error
 			if m.MAC, err = parseMAC("--mac", mac.text); err != nil {
@@ -122,8 +122,7 @@ status is 1.`,
 	return cmd
 }
 
-// aboutEntry has a command do something with the one entry that its arguments
-// and --vlan name.
+// aboutEntry runs do for the single entry that the command's arguments and --vlan name.
 func (p *program) aboutEntry(cmd *cobra.Command, with func(func(switcher) error) error, do func(s switcher, of string, mac net.HardwareAddr, vlan *uint16) error) {
 	cmd.ValidArgsFunction = completeArguments(p.bridgeNames, p.addresses)
 	id := vlan{}
@@ -138,7 +137,7 @@ func (p *program) aboutEntry(cmd *cobra.Command, with func(func(switcher) error)
 	}
 }
 
-// oneEntryVLAN is the help of --vlan for commands about one entry.
+// oneEntryVLAN is the help text of --vlan for commands about one entry.
 const oneEntryVLAN = "the entry in this VLAN, 1 to 4094, or 0 for the entry without a VLAN; without --vlan, the entry without a VLAN, or the only one on a bridge that filters VLANs"
 
 func newFDBAdd(p *program) *cobra.Command {
@@ -229,7 +228,7 @@ that no other station can take it.`,
 	return cmd
 }
 
-// addMatch gives cmd the flags that choose entries.
+// addMatch gives cmd the flags that select entries.
 func (p *program) addMatch(cmd *cobra.Command) func() bridge.Match {
 	port, id := &word{name: "PORT"}, &vlan{}
 	cmd.Flags().Var(port, "port", "only entries of this port")
@@ -239,7 +238,7 @@ func (p *program) addMatch(cmd *cobra.Command) func() bridge.Match {
 	return func() bridge.Match { return bridge.Match{Port: port.text, VLAN: id.id} }
 }
 
-// bridgeEntry is an entry of a bridge.
+// bridgeEntry is an entry with its bridge.
 type bridgeEntry struct {
 	bridge.Entry
 	of string
@@ -253,7 +252,7 @@ func entriesOf(name string, list []bridge.Entry) []bridgeEntry {
 	return entries
 }
 
-// printEntries prints entries, with their bridges if these are several.
+// printEntries prints entries, with their bridges if there are several.
 func (p *program) printEntries(list []bridgeEntry, several bool) error {
 	toJSON := func(e bridgeEntry) answer.Entry { return answer.OfEntry(e.of, e.Entry) }
 	head := "VLAN MAC PORT TYPE AGE"

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestNamedPipes: no command waits for a pipe that nobody writes into, or reads
-// from, wherever a user may name one.
+// TestNamedPipes checks that no command blocks on a pipe without a writer or reader, for every
+// argument that can be a file.
 func TestNamedPipes(t *testing.T) {
 	dir := t.TempDir()
 	pipe := filepath.Join(dir, "pipe")

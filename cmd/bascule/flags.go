@@ -19,7 +19,7 @@ import (
 )
 
 // The values of flags. Help, man pages and errors call a value by its Type,
-// which pflag asks for.
+// a method that pflag requires.
 
 // settingFlag is the flag of one setting. Its value is checked at once and
 // appended to the changes that the command will make, in order.
@@ -41,8 +41,8 @@ func (f *settingFlag[T]) Set(value string) error {
 func (f *settingFlag[T]) Type() string   { return f.setting.Value }
 func (f *settingFlag[T]) String() string { return f.initial }
 
-// addSettings gives cmd a flag for every setting and returns where the
-// changes asked for will be. A new object has the defaults, and help says so.
+// addSettings gives cmd a flag for every setting and returns the list for the changes that the
+// command line gives. For a new object, help mentions the defaults.
 func addSettings[T any](cmd *cobra.Command, settings []bridge.Setting[T], isNew bool) *[]bridge.Change {
 	changes := new([]bridge.Change)
 	for _, s := range settings {
@@ -55,19 +55,19 @@ func addSettings[T any](cmd *cobra.Command, settings []bridge.Setting[T], isNew 
 			flag.NoOptDefVal = "on"
 		}
 		if s.Value == bridge.PortName {
-			continue // who knows the ports completes it
+			continue // the command that has the ports completes it
 		}
 		completeFlag(cmd, s.Name, these(s.Words()))
 	}
 	return changes
 }
 
-// settingsIn returns the settings of config that differ from those of a new
-// object, as one would write them as flags, without the dashes.
+// settingsIn returns the settings of config that differ from a new object's, in the form of flags,
+// without the dashes.
 func settingsIn[T any](settings []bridge.Setting[T], made, config T) []string {
-	// Made anew, in order, setting by setting: of two settings that are the
-	// same thing (isolated, protected) only the first is named.
-	// A value that a newer bascule may have made, and Set refuses, is shown too.
+	// Applied to a new object in order, setting by setting: if two settings are equivalent
+	// (isolated, protected), only the first one is listed. A value from a newer bascule that
+	// Set refuses is listed, too.
 	var list []string
 	for _, s := range settings {
 		value := s.Format(config)
@@ -84,7 +84,7 @@ func settingsIn[T any](settings []bridge.Setting[T], made, config T) []string {
 	return list
 }
 
-// word is a flag's value that is any text but none.
+// word is a flag's value: any text that is not empty.
 type word struct{ name, text string }
 
 func (w *word) Set(value string) error {
@@ -109,8 +109,7 @@ func parseMAC(name, value string) (net.HardwareAddr, error) {
 	return mac, err
 }
 
-// ownMAC is a flag's value that is the address of a station, or auto for the one that something
-// gets by itself.
+// ownMAC is a flag's value: the address of a station, or auto for the automatic address.
 type ownMAC struct {
 	mac  net.HardwareAddr
 	auto bool
@@ -129,7 +128,7 @@ func (v *ownMAC) Set(value string) (err error) {
 func (v *ownMAC) Type() string   { return "MAC|auto" }
 func (v *ownMAC) String() string { return "" }
 
-// choice is a flag's value that is one of a few words.
+// choice is a flag's value: one of a few words.
 type choice struct {
 	words []string
 	text  string
@@ -148,8 +147,7 @@ func (c *choice) Set(value string) error {
 func (c *choice) Type() string   { return strings.Join(c.words, "|") }
 func (c *choice) String() string { return c.text }
 
-// addChoice gives cmd a flag that is one of words; initial is the word taken
-// without the flag, "" if nothing is.
+// addChoice gives cmd a flag that is one of words; initial is the default word, "" for none.
 func addChoice(cmd *cobra.Command, name, initial, help string, words ...string) *choice {
 	c := &choice{words: words, text: initial}
 	cmd.Flags().Var(c, name, help)
@@ -157,9 +155,9 @@ func addChoice(cmd *cobra.Command, name, initial, help string, words ...string) 
 	return c
 }
 
-// vlan is a flag's value that is a VLAN (IEEE 802.1Q, 9.6: 1 to 4094).
+// vlan is a flag's value: a VLAN (IEEE 802.1Q-2022, 9.6: 1 to 4094).
 type vlan struct {
-	least uint16 // 0 where frames without a tag may be meant, else 1
+	least uint16 // 0 if the flag may name untagged frames, otherwise 1
 	id    *uint16
 }
 
@@ -176,7 +174,7 @@ func (v *vlan) Set(value string) error {
 func (v *vlan) Type() string   { return "VLAN" }
 func (v *vlan) String() string { return "" }
 
-// size is a flag's value that is a number of bytes.
+// size is a flag's value: a number of bytes.
 type size struct{ bytes, least, most int }
 
 func (s *size) Set(value string) error {
@@ -200,7 +198,7 @@ func (s *size) Set(value string) error {
 func (s *size) Type() string   { return "SIZE" }
 func (s *size) String() string { return inBytes(s.bytes) }
 
-// inBytes is a number of bytes as size takes it.
+// inBytes formats a number of bytes for size.
 func inBytes(n int) string {
 	unit := 0
 	for n != 0 && n%1024 == 0 && unit < 3 {
@@ -209,7 +207,7 @@ func inBytes(n int) string {
 	return strconv.Itoa(n) + []string{"", "K", "M", "G"}[unit]
 }
 
-// defaultOf is the flag's default, "" if it is not worth saying.
+// defaultOf returns the flag's default, "" if it is not worth printing.
 func defaultOf(f *pflag.Flag) string {
 	switch f.Value.Type() + " " + f.DefValue {
 	case "bool false", "int 0", "count 0", "stringSlice []", "stringArray []":
@@ -218,7 +216,7 @@ func defaultOf(f *pflag.Flag) string {
 	return f.DefValue
 }
 
-// orNone is the VLAN, or 0 for none.
+// orNone returns the VLAN, or 0 for none.
 func (v *vlan) orNone() uint16 {
 	if v.id == nil {
 		return 0
@@ -226,7 +224,7 @@ func (v *vlan) orNone() uint16 {
 	return *v.id
 }
 
-// macFlag is a flag's value that is any Ethernet address.
+// macFlag is a flag's value: any Ethernet address.
 type macFlag struct{ mac net.HardwareAddr }
 
 func (v *macFlag) Set(value string) error {
@@ -241,7 +239,7 @@ func (v *macFlag) Set(value string) error {
 func (v *macFlag) Type() string   { return "MAC" }
 func (v *macFlag) String() string { return "" }
 
-// addressFlag is a flag's value that is an IP address.
+// addressFlag is a flag's value: an IP address.
 type addressFlag struct{ addr netip.Addr }
 
 func (v *addressFlag) Set(value string) error {
@@ -256,8 +254,7 @@ func (v *addressFlag) Set(value string) error {
 func (v *addressFlag) Type() string   { return "ADDR" }
 func (v *addressFlag) String() string { return "" }
 
-// number is a flag's value that is a number in a range, nil if it was not
-// given.
+// number is a flag's value: a number in a range, nil without the flag.
 type number struct {
 	name        string
 	least, most int
@@ -285,7 +282,7 @@ func (v *number) Set(value string) error {
 func (v *number) Type() string   { return v.name }
 func (v *number) String() string { return "" }
 
-// newVLANs are flags for the VLANs of a new port.
+// newVLANs has the flags for the VLANs of a new port.
 type newVLANs struct {
 	vlan   vlan
 	tagged []uint16
@@ -298,10 +295,10 @@ func addVLANs(cmd *cobra.Command) *newVLANs {
 	return v
 }
 
-// ranges are nil for the VLANs that a new port has by itself.
+// ranges returns the VLANs; nil means the defaults of a new port.
 func (v *newVLANs) ranges() []bridge.VLANRange { return plug.VLANs(v.vlan.orNone(), v.tagged) }
 
-// uint16 is the number where the most is within 16 bits.
+// uint16 returns the number, whose limit must fit into 16 bits.
 func (v *number) uint16() *uint16 {
 	if v.n == nil {
 		return nil
@@ -310,12 +307,12 @@ func (v *number) uint16() *uint16 {
 	return &n
 }
 
-// period is a flag's value that is how often something is done, 0 if not given.
+// period is a flag's value: an interval, 0 without the flag.
 type period struct{ d time.Duration }
 
 const minPeriod, maxPeriod = 100 * time.Millisecond, 24 * time.Hour
 
-// Set takes a duration; a bare number is seconds, as for settings.
+// Set parses a duration; a bare number is in seconds, as in settings.
 func (v *period) Set(value string) error {
 	d, err := bridge.ParseTime(value)
 	if err == nil && (d < minPeriod || d > maxPeriod) {

@@ -15,33 +15,33 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// exitStatus is the contract of the exit status, for help and man pages.
+// exitStatus describes the exit statuses, for help and man pages.
 var exitStatus = []fact{
 	{"0", "done"},
 	{"1", "refused or failed; one line on standard error says what, on which object, why, and what to do"},
 	{"2", "wrong usage; nothing was changed"},
-	{"3", ""}, // of commands that can be tried (addDryRun)
+	{"3", ""}, // for commands with --dry-run (addDryRun)
 }
 
-// onlyObject annotates a command that does nothing by itself: it only has others
-// below it. Cobra cannot tell, since such a command prints its help.
+// onlyObject annotates a command that only groups other commands. Cobra does not know the
+// difference, since such a command prints its help.
 const onlyObject = "only-object"
 
-// noJSON annotates a command that has nothing to print as JSON, and refuses --json: the
-// annotation says why.
+// noJSON annotates a command without JSON output, which refuses --json; the annotation is the
+// reason.
 const noJSON = "no-json"
 
-// otherUse annotates a command with another way to write it, as its Use is.
+// otherUse annotates a command with another usage line, in the format of Use.
 const otherUse = "other-use"
 
-// acts reports whether cmd does something without a command below it.
+// acts reports whether cmd does something without a subcommand.
 func acts(cmd *cobra.Command) bool {
 	_, only := cmd.Annotations[onlyObject]
 	return !only
 }
 
 // factsOf returns facts about cmd. An annotation of the command replaces the
-// fact of its name. A fact without words is left out.
+// fact with its name. A fact without text is omitted.
 func factsOf(cmd *cobra.Command, list []fact) []fact {
 	list = slices.Clone(list)
 	for i, f := range list {
@@ -52,7 +52,7 @@ func factsOf(cmd *cobra.Command, list []fact) []fact {
 	return slices.DeleteFunc(list, func(f fact) bool { return f.value == "" })
 }
 
-// printHelp explains cmd: its purpose, usage lines, flags and examples.
+// printHelp prints the help of cmd: its purpose, usage lines, flags and examples.
 func printHelp(w io.Writer, cmd *cobra.Command) {
 	text := cmd.Long
 	if text == "" {
@@ -86,18 +86,18 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 	}
 }
 
-// A topic is one of help that is no command: a list of words with their meanings.
+// A topic is a help topic other than a command: a list of words with their meanings.
 type topic struct {
 	name, short string
-	title       string                 // in the man page
-	text        string                 // above the whole list
-	word        string                 // what one of the list is
-	list        func() []bridge.Reason // made when somebody asks: every command would wait for it
+	title       string                 // for the man page
+	text        string                 // before the whole list
+	word        string                 // the kind of word
+	list        func() []bridge.Reason // called when needed, since it would delay every command
 }
 
 const reasonsTopic, routedTopic = "reasons", "routed"
 
-// topics are the topics of help besides the commands.
+// topics are the help topics other than commands.
 var topics = []topic{
 	{reasonsTopic, "why frames are dropped", "DROP REASONS", `A dropped frame is counted at the port that it came in by, with one of these
 reasons. 'bascule port show --stats', 'bascule stats' and 'bascule top' show the
@@ -111,7 +111,7 @@ stack for this reason. The stack then does with it what it would do without
 counts as routed, and 'bascule trace' prints the word for one packet.`, "word", bridge.RouteReasons},
 }
 
-// topicOf returns the topic that arguments of help begin with, nil for a command.
+// topicOf returns the topic at the beginning of help's arguments, nil for a command.
 func topicOf(args []string) *topic {
 	for i := range topics {
 		if len(args) > 0 && (args[0] == topics[i].name || args[0]+"s" == topics[i].name) {
@@ -121,7 +121,7 @@ func topicOf(args []string) *topic {
 	return nil
 }
 
-// helpTopics are the topics of help besides the commands below cmd.
+// helpTopics returns the help topics other than the subcommands of cmd.
 func helpTopics(cmd *cobra.Command) (names []string) {
 	if cmd.HasParent() {
 		return nil
@@ -132,7 +132,7 @@ func helpTopics(cmd *cobra.Command) (names []string) {
 	return names
 }
 
-// reasonFacts are the reasons for which frames are dropped.
+// reasonFacts converts reasons for drops to facts.
 func reasonFacts(reasons []bridge.Reason) (list []fact) {
 	for _, r := range reasons {
 		text := r.Text
@@ -144,7 +144,7 @@ func reasonFacts(reasons []bridge.Reason) (list []fact) {
 	return list
 }
 
-// printTopic explains the words of the names, or all.
+// printTopic explains the named words, or all words.
 func (p *program) printTopic(t *topic, names []string) error {
 	list := t.list()
 	reasons := list
@@ -172,8 +172,8 @@ func (p *program) printTopic(t *topic, names []string) error {
 	return nil
 }
 
-// examples are the lines of cmd's examples, without those that begin with "#!
-// ", which are for the test that runs them.
+// examples returns the lines of cmd's examples, without lines that begin with "#! ", which control
+// the test of the examples.
 func examples(cmd *cobra.Command) []string {
 	if cmd.Example == "" {
 		return nil
@@ -211,7 +211,7 @@ func printItems(w io.Writer, list []fact) {
 	}
 }
 
-// usageLines are the ways that cmd is written.
+// usageLines returns the usage lines of cmd.
 func usageLines(cmd *cobra.Command) []string {
 	name := ""
 	if cmd.HasParent() {
@@ -232,7 +232,7 @@ func usageLines(cmd *cobra.Command) []string {
 			if local, _ := flagsOf(cmd); len(local) > 0 {
 				words = append(words, "[OPTION ...]")
 			}
-			const tied = "\x00...]" // no line ends before it
+			const tied = "\x00...]" // prevents a line break before it
 			line := wrap(strings.ReplaceAll(strings.Join(words, " "), " ...]", tied), columns-4)
 			lines = append(lines, strings.ReplaceAll(strings.Join(line, "\n      "), tied, " ...]"))
 		}
@@ -243,7 +243,7 @@ func usageLines(cmd *cobra.Command) []string {
 	return lines
 }
 
-// flagSpec is how a flag is written: "-n, --netns NETNS", "--learn[=on|off]".
+// flagSpec returns a flag with its value: "-n, --netns NETNS", "--learn[=on|off]".
 func flagSpec(f *pflag.Flag) string {
 	spec := flagName(f)
 	if f.Shorthand != "" && f.Shorthand != f.Name {
@@ -258,7 +258,7 @@ func flagSpec(f *pflag.Flag) string {
 	return spec + " " + valueName(f)
 }
 
-// flagName is a flag's name as it is written: a letter has one dash.
+// flagName returns a flag's name with its dashes: one dash before a letter.
 func flagName(f *pflag.Flag) string {
 	if len(f.Name) == 1 {
 		return "-" + f.Name
@@ -266,15 +266,15 @@ func flagName(f *pflag.Flag) string {
 	return "--" + f.Name
 }
 
-// valueName is the name of a flag's value: its type, or the word in `quotes` in
-// the flag's usage.
+// valueName returns the name of a flag's value: its type, or the word in `quotes` in the flag's
+// usage.
 func valueName(f *pflag.Flag) string {
 	name, _ := pflag.UnquoteUsage(f)
 	return name
 }
 
-// flagsOf returns the flags of cmd, in the order of their definition: its
-// own, and those that every command has.
+// flagsOf returns the flags of cmd in the order of their definition: its own, and the ones that
+// every command has.
 func flagsOf(cmd *cobra.Command) (local, global []*pflag.Flag) {
 	collect := func(list *[]*pflag.Flag) func(*pflag.Flag) {
 		return func(f *pflag.Flag) {
@@ -286,7 +286,7 @@ func flagsOf(cmd *cobra.Command) (local, global []*pflag.Flag) {
 	root := cmd.Root()
 	root.PersistentFlags().VisitAll(func(f *pflag.Flag) {
 		if own := cmd.Flags().Lookup(f.Name); own != nil {
-			f = own // which may be written in another way
+			f = own // which may have another form
 		}
 		if _, ok := cmd.Annotations[noJSON]; ok && f.Name == "json" {
 			return
@@ -301,7 +301,7 @@ func flagsOf(cmd *cobra.Command) (local, global []*pflag.Flag) {
 	return local, append(global, cmd.Flags().Lookup("help"))
 }
 
-// visible returns the commands below cmd that people should know of.
+// visible returns the subcommands of cmd that help should list.
 func visible(cmd *cobra.Command) []*cobra.Command {
 	var list []*cobra.Command
 	for _, sub := range cmd.Commands() {
@@ -312,7 +312,7 @@ func visible(cmd *cobra.Command) []*cobra.Command {
 	return list
 }
 
-// sentence makes a sentence of a short description.
+// sentence turns a short description into a sentence.
 func sentence(short string) string {
 	return strings.ToUpper(short[:1]) + strings.TrimSuffix(short[1:], ".") + "."
 }

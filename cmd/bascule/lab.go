@@ -100,8 +100,8 @@ minutes on two busy cores, and the machine 3 GiB of memory.`,
 			if cmd.Flags().Changed("rounds") && (o.Rounds < 1 || o.Rounds > mostRounds) {
 				return usagef(cmd, "--rounds %d: give 1 to %d", o.Rounds, mostRounds)
 			}
-			// RFC 791: 68 is the smallest that IP works over; 65535 is what a
-			// veth takes.
+			// RFC 791: every IPv4 network carries 68 bytes; 65535 is the limit of a
+			// veth.
 			if mtu := o.Setup.MTU; cmd.Flags().Changed("mtu") && (mtu < 68 || mtu > 65535) {
 				return usagef(cmd, "--mtu %d: give 68 to 65535", mtu)
 			}
@@ -164,10 +164,10 @@ func kernelFlag(cmd *cobra.Command, kernel *string) {
 	completeFlag(cmd, "kernel", these(lab.Kernels()))
 }
 
-// mostRounds is more than anybody waits for. All samples of a run are kept in memory.
+// mostRounds exceeds any practical number of rounds. All samples of a run are kept in memory.
 const mostRounds = 100_000
 
-// inVMUsage refuses flags that do not go together.
+// inVMUsage refuses flags that exclude each other.
 func inVMUsage(cmd *cobra.Command, inVM, vmEnds bool, kernel string) error {
 	switch {
 	case !inVM && cmd.Flags().Changed("kernel"):
@@ -197,7 +197,7 @@ func outputFlag(f *pflag.FlagSet, file *string) {
 	f.StringVarP(file, "output", "o", "", "also write the report to `FILE`, by its ending as .json, .html, .md, .csv or .txt; or all of them into a folder of this name")
 }
 
-// labUsage is a wrong name or parameter, with the nearest right one.
+// labUsage returns the error for an unknown name or parameter, with the most similar known one.
 func labUsage(cmd *cobra.Command, err error) error {
 	var unknown *workloads.UnknownError
 	if errors.As(err, &unknown) {
@@ -297,11 +297,11 @@ instructions as well; not those about CPUs that wait for each other.`,
 	return cmd
 }
 
-// runner measures a profile, as lab.Run does.
+// runner measures a profile, like lab.Run.
 type runner func(context.Context, fabrics.Site, lab.Profile, *lab.Progress) (*report.Report, error)
 
-// runLab measures a profile and prints the report. If the run is ended early,
-// it prints the results until then.
+// runLab measures a profile and prints the report. If the run ends early, it prints the results so
+// far.
 func (p *program) runLab(ctx context.Context, profile lab.Profile, file string, run runner) error {
 	if os.Geteuid() != 0 {
 		return errors.New("cannot run the lab: it makes network namespaces, which only root may; run it with sudo")
@@ -332,7 +332,7 @@ func (p *program) runLab(ctx context.Context, profile lab.Profile, file string, 
 	} else {
 		err = r.WriteConclusion(p.out)
 	}
-	// The files are worth more when standard output has gone.
+	// Write the files even if standard output has failed.
 	if written := writeReports(r, files); err == nil {
 		err = written
 	}
@@ -352,7 +352,7 @@ func (p *program) runLab(ctx context.Context, profile lab.Profile, file string, 
 	return nil
 }
 
-// newLabGuest is the first program of the lab's virtual machines.
+// newLabGuest is the init process of the lab's virtual machines.
 func newLabGuest() *cobra.Command {
 	return &cobra.Command{
 		Use:    "guest",
@@ -367,7 +367,7 @@ func newLabGuest() *cobra.Command {
 	}
 }
 
-// newLabInside is the first program of a virtual machine that a lab runs in.
+// newLabInside is the init process of a virtual machine in which a whole lab runs.
 func newLabInside() *cobra.Command {
 	return &cobra.Command{
 		Use:    "inside",
@@ -382,7 +382,7 @@ func newLabInside() *cobra.Command {
 	}
 }
 
-// whatFailed names cases that gave nothing; without any, all were left out.
+// whatFailed names the cases without results; an empty list means that all were left out.
 func whatFailed(labels []string) string {
 	const named = 3
 	switch n := len(labels); {
@@ -394,7 +394,7 @@ func whatFailed(labels []string) string {
 	return strings.Join(labels, ", ")
 }
 
-// inNoNetns refuses -n, which the lab has no use for.
+// inNoNetns refuses -n, which has no effect on the lab.
 func (p *program) inNoNetns(cmd *cobra.Command) error {
 	if cmd.Flags().Changed("netns") {
 		return usagef(cmd, "--netns is not for the lab, which makes network namespaces of its own")

@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// forms are the forms of a report, by the ending of a file.
+// forms are the formats of a report, by file extension.
 var forms = map[string]func(*report.Report, io.Writer) error{
 	".json": (*report.Report).WriteJSON,
 	".html": (*report.Report).WriteHTML,
@@ -27,19 +27,18 @@ var forms = map[string]func(*report.Report, io.Writer) error{
 	summary: (*report.Report).WriteSummary,
 }
 
-// summary is the form without an ending of its own: no -o writes it.
+// summary is the format without an extension: -o never writes it.
 const summary = "summary"
 
-// outputFiles are the files that -o means: one, or one of each form in a
-// folder, which is made. The folder around it has to be there: a name that is
-// mistyped makes none. That the files can be written is found out before
-// anything is measured.
+// outputFiles returns the files for -o: one file, or one of each format in a folder, which is
+// created. The parent folder must exist, so that a mistyped path creates none. Write access is
+// checked before the measurement.
 func outputFiles(name string) ([]string, error) {
 	files, dir := []string{name}, filepath.Dir(name)
 	ending := filepath.Ext(name)
 	if strings.HasSuffix(name, "/") || isFolder(name) || ending == "" {
 		files, dir = nil, name
-		// The form that all the others can be made of comes first.
+		// The format that all others can be made from comes first.
 		for _, ending := range []string{".json", ".html", ".md", ".csv"} {
 			files = append(files, filepath.Join(name, "report"+ending))
 		}
@@ -67,8 +66,7 @@ func isFolder(name string) bool {
 	return err == nil && at.IsDir()
 }
 
-// writeReports writes the report into files. Each is there whole or as it was
-// before.
+// writeReports writes the report into files. Each file is replaced completely or not at all.
 func writeReports(r *report.Report, files []string) error {
 	var failed []string
 	var why error
@@ -78,7 +76,7 @@ func writeReports(r *report.Report, files []string) error {
 			why = err
 		}
 	}
-	// The file that it was written to first is no one's business.
+	// The name of the temporary file means nothing to the user.
 	var path *fs.PathError
 	if errors.As(why, &path) {
 		why = path.Err
@@ -110,7 +108,7 @@ func writeReport(r *report.Report, name string) error {
 	return err
 }
 
-// readReport reads a report that the lab wrote.
+// readReport reads a report of the lab.
 func readReport(name string) (*report.Report, error) {
 	f, err := files.Open(name)
 	if err != nil {

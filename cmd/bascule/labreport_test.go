@@ -13,8 +13,8 @@ import (
 	"bascule/lab/report"
 )
 
-// A report that a full disk does not take leaves the file that was there, and
-// nothing else; those that it takes are written.
+// TestFullDisk checks that a failed write leaves the old file and nothing else, and that the other
+// files are written.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=12k"); err != nil {

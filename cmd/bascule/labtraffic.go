@@ -14,7 +14,7 @@ import (
 	"bascule/lab/traffic"
 )
 
-// newLabTraffic is the command that the lab runs at the ends of a fabric.
+// newLabTraffic is the command for the ends of a fabric.
 func newLabTraffic(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "traffic",

@@ -18,8 +18,8 @@ var (
 	notAnchor   = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
-// TestLinks wants a file, and in a page of ours a heading or an anchor, at the end of each link that stays within the
-// source.
+// TestLinks checks that every link within the source leads to an existing file, and to a heading or an anchor of a
+// page.
 func TestLinks(t *testing.T) {
 	pages, links := map[string]string{}, 0
 	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
@@ -59,7 +59,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// anchors returns the names by which links find the headings of a page, as GitHub makes them, and the page's own.
+// anchors returns the link targets of a page: GitHub's names of the headings, and the page's own anchors.
 func anchors(page string) map[string]bool {
 	names := map[string]bool{}
 	for _, found := range headingMark.FindAllStringSubmatch(page, -1) {

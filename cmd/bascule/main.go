@@ -3,10 +3,9 @@
 // Bascule is an Ethernet switch for Linux that forwards in the kernel, in
 // eBPF. This package is its command line: flags and output, nothing else.
 //
-// Commands do little, and are many. So the runtime takes as many threads as there are
-// CPUs, and does not look again each second which of them a cgroup leaves: for that it reads
-// the whole list of mounts, which grows with each named network namespace. Once, at the
-// start, it does so anyway.
+// There are many commands, and each one does little. So the runtime uses as many threads as there are
+// CPUs, and does not check every second which CPUs a cgroup allows: this check reads the whole mount
+// list, which grows with each named network namespace. The runtime still checks once at the start.
 //
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
@@ -36,17 +35,16 @@ import (
 
 //go:generate go run . man ../../docs/man
 
-// The exit statuses; exitStatus tells people about them.
+// The exit statuses. exitStatus has their descriptions.
 const (
 	exitDone    = 0
 	exitRefused = 1
 	exitUsage   = 2
-	exitChanges = 3 // a dry run has found something to do
+	exitChanges = 3 // a dry run has found changes
 )
 
-// The main goroutine keeps the process's own thread, so that no goroutine
-// enters another network namespace on it: /proc/self shows that thread, and
-// says which namespace the process is in.
+// The main goroutine keeps the process's first thread, so that no other goroutine enters a network
+// namespace on it: /proc/self refers to this thread, and shows the process's namespace.
 func init() { runtime.LockOSThread() }
 
 func main() {
@@ -58,11 +56,11 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// collectLater puts off the first garbage collection until there are 64 MiB:
-// most commands have ended by then, and would spend a fifth of their time with it.
-// After the first one, or by the environment variable GOGC, it works as usual.
+// collectLater delays the first garbage collection until the heap reaches 64 MiB: most commands end
+// earlier, and would spend a fifth of their time on it. After the first collection, or if the
+// environment has GOGC, it works as usual.
 func collectLater() {
-	const first, usual = 1600, 100 // percent of the 4 MiB that the runtime takes for the least
+	const first, usual = 1600, 100 // percent of 4 MiB, the runtime's minimum
 	if os.Getenv("GOGC") != "" {
 		return
 	}
@@ -80,8 +78,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return p.run(args)
 }
 
-// openSwitch returns the switch of a network namespace. A change that waits for another
-// one says so on stderr.
+// openSwitch returns the switch of a network namespace. A change that has to wait for another one prints
+// a message on stderr.
 func openSwitch(netns string, stderr io.Writer) (switcher, error) {
 	s, err := bridge.Open(netns, bridge.Waiting(func(process int) {
 		fmt.Fprintf(stderr, "bascule: another command changes bridges of this network namespace; waiting for %s\n", bridge.Waited(process))
@@ -108,28 +106,28 @@ func openSwitch(netns string, stderr io.Writer) (switcher, error) {
 // program is one run of the command line.
 type program struct {
 	stdin  io.Reader
-	stdout io.Writer     // of the lab, whose tables are shown as they come
-	text   printer       // below out
-	out    *bufio.Writer // standard output; flushed at the end, by monitor after each event
+	stdout io.Writer     // for the lab, which prints tables line by line
+	text   printer       // writes to out
+	out    *bufio.Writer // standard output; flushed at the end, and by monitor after each event
 	stderr io.Writer
 	open   func(netns string) (switcher, error)
 	agents agents
-	nested func(args ...string) error // runNested, which is about all commands: no definition of one can name it
+	nested func(args ...string) error // runNested, as a field to avoid an initialization cycle
 
 	netns   word  // -n
-	force   bool  // --force, of commands whose limits take memory
+	force   bool  // --force, for commands whose limits take memory
 	dry     bool  // --dry-run
-	yes     bool  // --yes, of commands that may cut an ssh session off
-	lockout bool  // the command may cut an ssh session off
-	quiet   bool  // notes are not printed: they come once more
+	yes     bool  // --yes, for commands that may cut off an ssh session
+	lockout bool  // the command may cut off an ssh session
+	quiet   bool  // do not print notes, since they are printed again later
 	json    bool  // -j
-	running bool  // the arguments were right and the command has begun
-	unknown error // --help asked about a command that is none; cobra's function for help returns no error
+	running bool  // the arguments were valid and the command has begun
+	unknown error // --help was given an unknown command; cobra's help function returns no error
 }
 
 func (p *program) run(args []string) int { return p.execute(newRootOf(p, wanted(args)), args) }
 
-// execute runs the command of args below root.
+// execute runs the command that args select below root.
 func (p *program) execute(root *cobra.Command, args []string) int {
 	root.SetArgs(append([]string{}, args...)) // never nil: cobra would take os.Args
 	root.SetIn(p.stdin)
@@ -145,7 +143,7 @@ func (p *program) execute(root *cobra.Command, args []string) int {
 	}
 	switch ferr := p.out.Flush(); {
 	case ferr == nil:
-	case errors.Is(ferr, syscall.EPIPE): // the reader had enough
+	case errors.Is(ferr, syscall.EPIPE): // the reader has closed the pipe
 		if errors.Is(err, ferr) {
 			err = nil
 		}
@@ -156,7 +154,7 @@ func (p *program) execute(root *cobra.Command, args []string) int {
 		return exitDone
 	}
 	if errors.Is(err, errPFNoMatch) {
-		return exitUsage // as pfctl(8), which has said it
+		return exitUsage // like pfctl(8); the message is printed already
 	}
 	if errors.Is(err, errWouldChange) {
 		return exitChanges
@@ -185,7 +183,7 @@ func (p *program) execute(root *cobra.Command, args []string) int {
 	} else {
 		wrong := counted(len(bad), "line is wrong", "lines are wrong")
 		p.complain(strings.Replace(err.Error(), bad.Error(), wrong, 1))
-		fmt.Fprint(p.stderr, bad.Detail()) // every bad line of the file
+		fmt.Fprint(p.stderr, bad.Detail()) // every invalid line of the file
 	}
 	var usage *usageError
 	var misused *bridge.UsageError
@@ -195,14 +193,13 @@ func (p *program) execute(root *cobra.Command, args []string) int {
 	return exitRefused
 }
 
-// complain prints one line on standard error, whatever is in text.
+// complain prints text as a single line on standard error.
 func (p *program) complain(text string) {
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), " ")
 	fmt.Fprintln(p.stderr, printable("bascule: "+text))
 }
 
-// openForced opens the switch of a network namespace, and has it take limits as
-// --force says.
+// openForced opens the switch of a network namespace, with --force applied to its limits.
 func (p *program) openForced(netns string) (switcher, error) {
 	s, err := p.open(netns)
 	if err == nil && p.force {
@@ -223,9 +220,9 @@ func (p *program) addStackForce(cmd *cobra.Command) {
 
 const forceStack = "take a device that has others above it, such as VLAN devices, or is above a port's: those then get nothing"
 
-// change has f change the switch. With --dry-run it prints what f would do, and does nothing. A
-// change that cuts off the ssh session which the command comes by is refused, unless there is
-// --yes. tell prints what was done.
+// change runs f to change the switch. With --dry-run it prints the planned actions and changes nothing.
+// It refuses a change that would cut off the ssh session of the command, unless --yes is given. The last
+// functions print the results.
 func (p *program) change(f func(switcher) error, tell ...func() error) error {
 	return p.with(func(s switcher) error {
 		var session config.Session
@@ -257,7 +254,7 @@ func (p *program) change(f func(switcher) error, tell ...func() error) error {
 	})
 }
 
-// wouldDo prints what a command would do.
+// wouldDo prints the actions that a command would take.
 func (p *program) wouldDo(actions []config.Action) error {
 	if p.json {
 		if err := p.printJSON(answer.List(actions, func(a config.Action) answer.Action { return answer.OfAction(p.netns.text, a) })); err != nil {
@@ -274,20 +271,19 @@ func (p *program) wouldDo(actions []config.Action) error {
 	return nil
 }
 
-// addChange gives a command that changes something the flag --dry-run.
+// addChange gives the flag --dry-run to a command that changes something.
 func (p *program) addChange(cmd *cobra.Command) {
 	dryRunFlag(cmd, &p.dry)
 }
 
-// addLockout gives a command that may cut the ssh session off, by which it comes, the flags of addChange
-// and --yes.
+// addLockout gives the flags of addChange and --yes to a command that may cut off its own ssh session.
 func (p *program) addLockout(cmd *cobra.Command) {
 	p.addChange(cmd)
 	p.lockout = true
 	cmd.Flags().BoolVar(&p.yes, "yes", false, "go ahead even if it cuts off the ssh session that the command comes through")
 }
 
-// with opens the switch for the time of f.
+// with opens the switch and closes it after f.
 func (p *program) with(f func(switcher) error) error {
 	s, err := p.openForced(p.netns.text)
 	if err != nil {

@@ -24,10 +24,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// The real switch can be used.
+// The real switch implements switcher.
 var _ switcher = liveSwitch{}
 
-// everyCommand calls f for every command that people should know of.
+// everyCommand calls f for every visible command.
 func everyCommand(cmd *cobra.Command, f func(*cobra.Command)) {
 	f(cmd)
 	for _, sub := range visible(cmd) {
@@ -35,7 +35,7 @@ func everyCommand(cmd *cobra.Command, f func(*cobra.Command)) {
 	}
 }
 
-// output runs a command against nothing and returns what it prints.
+// output runs a command without a switch and returns its output.
 func output(t *testing.T, args ...string) string {
 	t.Helper()
 	var stdout, stderr strings.Builder
@@ -45,8 +45,8 @@ func output(t *testing.T, args ...string) string {
 	return stdout.String()
 }
 
-// TestSettings wants every setting in help, man page and completion of the
-// commands that take it, and its value to arrive as it was given.
+// TestSettings checks that every setting is in help, man page and completion of the commands that have it, and that its
+// value arrives unchanged.
 func TestSettings(t *testing.T) {
 	pages := manPages(newRoot(&program{}))
 	check := func(object, verb, name, value, def, help string) {
@@ -70,7 +70,7 @@ func TestSettings(t *testing.T) {
 			}
 			var want []string
 			for word := range strings.SplitSeq(value, "|") {
-				if strings.ToUpper(word) != word { // not of what one gives, such as N
+				if strings.ToUpper(word) != word { // not a placeholder, such as N
 					want = append(want, word)
 				}
 			}
@@ -93,8 +93,8 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestHelp wants every command to be explained, with an example, in lines
-// that fit, and every line of its examples to be right.
+// TestHelp checks that the help of every command has a description and examples in lines that fit, and that every
+// example line is valid.
 func TestHelp(t *testing.T) {
 	everyCommand(newRoot(&program{}), func(cmd *cobra.Command) {
 		t.Run(pageName(cmd), func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestHelp(t *testing.T) {
 	})
 }
 
-// TestReasons wants all reasons for drops in help and in the man page.
+// TestReasons checks that help and the man page have all reasons for drops.
 func TestReasons(t *testing.T) {
 	text := strings.Join(strings.Fields(output(t, "help", "reasons")), " ")
 	page := string(manPages(newRoot(&program{}))["bascule.8"])
@@ -168,7 +168,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// TestInstalledPages wants what the installed pages link to installed.
+// TestInstalledPages checks that the targets of links in installed pages are installed.
 func TestInstalledPages(t *testing.T) {
 	if _, err := exec.LookPath("make"); err != nil {
 		t.Skip("needs make")
@@ -199,7 +199,7 @@ func TestInstalledPages(t *testing.T) {
 	}
 }
 
-// TestHelpKnows wants in help what there is nowhere else to read of.
+// TestHelpKnows checks that help has the information that is in no other place.
 func TestHelpKnows(t *testing.T) {
 	if text := output(t, "apply", "--help"); !strings.Contains(text, "netns:") {
 		t.Error("apply does not know netns:")
@@ -238,7 +238,7 @@ func TestHelpKnows(t *testing.T) {
 	}
 }
 
-// TestFigures compares what is said of the lab with what is so.
+// TestFigures compares statements about the lab in the documentation with the lab.
 func TestFigures(t *testing.T) {
 	read := func(path string) string {
 		text, err := os.ReadFile("../../" + path)
@@ -262,7 +262,7 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// TestManPages wants the committed pages to be what the definitions make.
+// TestManPages checks that the committed pages match the definitions.
 func TestManPages(t *testing.T) {
 	const dir = "../../docs/man/"
 	want := manPages(newRoot(&program{}))
@@ -283,8 +283,7 @@ func TestManPages(t *testing.T) {
 	}
 }
 
-// TestManPagesRun wants a page to have each command that runs, and its flags, also
-// where there are others below it.
+// TestManPagesRun checks that a page has each command that runs, with its flags, even if the command has subcommands.
 func TestManPagesRun(t *testing.T) {
 	pages := manPages(newRoot(&program{}))
 	var check func(cmd *cobra.Command, page string)
@@ -312,7 +311,7 @@ func TestManPagesRun(t *testing.T) {
 	}
 }
 
-// TestManPagesFormat lets groff look for mistakes.
+// TestManPagesFormat checks the pages with groff.
 func TestManPagesFormat(t *testing.T) {
 	groff, err := exec.LookPath("groff")
 	if err != nil {
@@ -327,8 +326,7 @@ func TestManPagesFormat(t *testing.T) {
 	}
 }
 
-// TestManPagesExamples wants every command's examples in its page, once, and within the
-// width of a terminal.
+// TestManPagesExamples checks that every command's examples are in its page, once, and fit into a terminal.
 func TestManPagesExamples(t *testing.T) {
 	pages := manPages(newRoot(&program{}))
 	plain := strings.NewReplacer(`\-`, "-", `\(aq`, "'", `\(ga`, "`", `\(ha`, "^", `\(ti`, "~", `\&`, "", `\e`, `\`)
@@ -352,7 +350,7 @@ func TestManPagesExamples(t *testing.T) {
 			for _, line := range examples(cmd) {
 				line = strings.TrimSuffix(strings.TrimPrefix(line, "  "), ` \`)
 				if strings.HasPrefix(line, "#") {
-					continue // it stands with the first of its kind
+					continue // the example is listed with the first of its kind
 				}
 				if n := strings.Count("\n"+joined, "\n"+line); n == 0 || n > 1 && strings.Count("\n"+joined, "\n"+line+"\n") > 1 {
 					t.Errorf("%s has the example %d times: %s", pageName(object), n, line)
@@ -362,7 +360,7 @@ func TestManPagesExamples(t *testing.T) {
 	}
 }
 
-// TestCompletion completes the names that there are.
+// TestCompletion checks the completion of existing names.
 func TestCompletion(t *testing.T) {
 	f := &fakeSwitch{}
 	var nothing strings.Builder
@@ -399,7 +397,7 @@ func TestCompletion(t *testing.T) {
 		{"port set br0 p1 --storm-bcast ", "none :4"},
 		{"port set br0 p1 --rate-in ", "none :4"},
 		{"port set br0 p1 --stp-cost ", "auto :4"},
-		{"port add br0 p3 --peer ", "br1/ :6"}, // and the port's name without a blank
+		{"port add br0 p3 --peer ", "br1/ :6"}, // no space: the port's name follows
 		{"rule add br0 p1 ", "block pass :4"},
 		{"rule add br0 p1 block ", "in out on src dst tag arp rarp :4"},
 		{"rule add br0 p1 block in on ", "p1 :4"},
@@ -412,7 +410,7 @@ func TestCompletion(t *testing.T) {
 		{"fdb add br0 02:00:00:00:00:01 p1 --vlan ", "1 10 11 12 20 :4"},
 		{"fdb show br0 --vlan ", "1 10 11 12 20 :4"},
 		{"binding add br0 p1 02:00:00:00:00:01 192.0.2.2 --vlan ", "1 10 11 12 20 :4"},
-		{"vlan add br0 p1 ", "1 10 11 12 20 :6"}, // it may go on
+		{"vlan add br0 p1 ", "1 10 11 12 20 :6"}, // no space: more may follow
 		{"vlan add br0 p1 10,1", "10,1 10,11 10,12 :6"},
 		{"vlan del br0 p1 ", "1 10-12 :6"},
 		{"vlan private br0 ", "1 10 11 12 20 :4"},
@@ -453,7 +451,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestCompletionFiles wants file names where a flag takes one, and nowhere else.
+// TestCompletionFiles checks that file names are completed only for flags with a file as their value.
 func TestCompletionFiles(t *testing.T) {
 	everyCommand(newRoot(&program{}), func(cmd *cobra.Command) {
 		local, global := flagsOf(cmd)
@@ -472,7 +470,7 @@ func TestCompletionFiles(t *testing.T) {
 	})
 }
 
-// TestMonitor prints events as they come, until interrupted.
+// TestMonitor checks that events are printed as they arrive, until an interrupt.
 func TestMonitor(t *testing.T) {
 	for _, c := range []struct {
 		args []string
@@ -525,18 +523,18 @@ func TestMonitor(t *testing.T) {
 	}
 }
 
-// brokenWriter fails like a file does.
+// brokenWriter fails like a file.
 type brokenWriter struct{ err error }
 
 func (w brokenWriter) Write([]byte) (int, error) {
 	return 0, &os.PathError{Op: "write", Path: "/dev/stdout", Err: w.err}
 }
 
-// TestBrokenOutput: a reader that went away is no failure, a full disk is.
+// TestBrokenOutput checks that a closed pipe is not a failure, and that a full disk is.
 func TestBrokenOutput(t *testing.T) {
 	busy := func() *fakeSwitch {
 		f := &fakeSwitch{events: someEvents(), frames: someFrames(), watching: func() { t.Error("it went on") }}
-		for i := range 1000 { // more than a buffer holds
+		for i := range 1000 { // more than the buffer's size
 			f.bridges = append(f.bridges, bridge.Info{Name: fmt.Sprint("br", i)})
 		}
 		return f
@@ -555,8 +553,8 @@ func TestBrokenOutput(t *testing.T) {
 	}
 }
 
-// TestBrokenPlan: what a dry run would do is its status, but not where nobody
-// can have read it for want of room.
+// TestBrokenPlan checks the exit status of a dry run: it reports the changes, but an error if the output could not be
+// written.
 func TestBrokenPlan(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.yaml")
 	if err := os.WriteFile(path, []byte("bridges: {br0: }"), 0o600); err != nil {
@@ -586,7 +584,7 @@ func TestGuess(t *testing.T) {
 	}
 }
 
-// TestValueErrors: the error of a value that a flag cannot have says which it can have, and which help tells more.
+// TestValueErrors checks that the error for an invalid value names the valid ones, and the help with more information.
 func TestValueErrors(t *testing.T) {
 	n := 0
 	everyCommand(newRoot(&program{}), func(cmd *cobra.Command) {

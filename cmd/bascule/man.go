@@ -14,14 +14,14 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// manDate is the day when the man pages last changed.
+// manDate is the date of the last change to the man pages.
 const manDate = "November 23, 2026"
 
-// seeAlso are pages in section 8 that belong beside ours.
+// seeAlso are related pages in section 8.
 var seeAlso = []string{"bridge", "ip", "ip-netns"}
 
-// manPages returns the man pages of the command line by file name: one of
-// bascule itself and one of each object. They are written in mdoc(7).
+// manPages returns the man pages of the command line by file name, in mdoc(7): a page for bascule
+// itself and one for each object.
 func manPages(root *cobra.Command) map[string][]byte {
 	objects := slices.DeleteFunc(visible(root), func(c *cobra.Command) bool { return c.Name() == "help" })
 	names := slices.Clone(seeAlso)
@@ -41,13 +41,13 @@ func pageName(cmd *cobra.Command) string {
 	return strings.ReplaceAll(cmd.CommandPath(), " ", "-")
 }
 
-// A page is a man page being written.
+// A page is the text of a man page.
 type page struct{ bytes.Buffer }
 
 func (m *page) line(format string, args ...any) { fmt.Fprintf(m, format+"\n", args...) }
 
 // manPage returns the page of cmd; objects are the commands that have a page,
-// names all pages to refer to.
+// names are the pages for references.
 func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byte {
 	name, verbs := pageName(cmd), leaves(cmd)
 	isRoot := !cmd.HasParent()
@@ -83,7 +83,7 @@ func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byt
 		m.line(".Sh COMMANDS\n.Bl -tag -width Ds")
 		for _, verb := range verbs {
 			if verb == cmd {
-				continue // the description is of it
+				continue // the description already covers it
 			}
 			m.line(".It Cm %s%s", relative(cmd, verb), arguments(verb).mdoc(" "))
 			if verb.Long != "" {
@@ -102,7 +102,7 @@ func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byt
 	}
 	of := cmd
 	if !isRoot {
-		of = verbs[len(verbs)-1] // it may take what the command by itself refuses
+		of = verbs[len(verbs)-1] // it may accept arguments that the command itself refuses
 	}
 	_, global := flagsOf(of)
 	if isRoot {
@@ -145,8 +145,8 @@ func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byt
 	return m.Bytes()
 }
 
-// examples writes the examples of cmd, and below them those of each command under it. What
-// has been shown is not shown again.
+// examples writes the examples of cmd, followed by the examples of each subcommand. It skips
+// examples that were already written.
 func (m *page) examples(cmd *cobra.Command, alone bool) {
 	all := []*cobra.Command{cmd}
 	if !alone {
@@ -155,7 +155,7 @@ func (m *page) examples(cmd *cobra.Command, alone bool) {
 	shown := map[string]bool{}
 	began := false
 	for _, c := range all {
-		var lines, next []string // next is a command with the comments before it
+		var lines, next []string // next is a command with its comments
 		for _, line := range examples(c) {
 			line = strings.TrimPrefix(line, "  ")
 			next = append(next, line)
@@ -189,11 +189,10 @@ func (m *page) examples(cmd *cobra.Command, alone bool) {
 	}
 }
 
-// exampleWidth is how wide a line of an example is at most: a terminal of 80 columns has
-// room for it.
+// exampleWidth is the maximum width of an example line, for a terminal with 80 columns.
 const exampleWidth = 72
 
-// folded breaks a command that is too wide between its words, as one may in a shell.
+// folded breaks a command that is too wide between words, in shell syntax.
 func folded(line string, width int) (parts []string) {
 	const before, after = "    ", ` \`
 	for len(line) > width && !strings.HasPrefix(line, "#") {
@@ -218,7 +217,7 @@ func folded(line string, width int) (parts []string) {
 	return append(parts, line)
 }
 
-// leaves returns those of cmd and the commands below it that do something.
+// leaves returns the commands among cmd and its subcommands that do something.
 func leaves(cmd *cobra.Command) []*cobra.Command {
 	var list []*cobra.Command
 	if acts(cmd) {
@@ -230,7 +229,7 @@ func leaves(cmd *cobra.Command) []*cobra.Command {
 	return list
 }
 
-// relative is the text that names sub behind cmd.
+// relative returns the words that follow cmd in the name of sub.
 func relative(cmd, sub *cobra.Command) string {
 	return strings.TrimPrefix(sub.CommandPath(), cmd.CommandPath()+" ")
 }
@@ -251,7 +250,7 @@ func (m *page) synopsis(cmd *cobra.Command) {
 	}
 }
 
-// mdoc returns the arguments as macros, each after before.
+// mdoc returns the arguments as macros, each one after before.
 func (a argumentList) mdoc(before string) string {
 	text := ""
 	for i, name := range a.names {
@@ -263,14 +262,13 @@ func (a argumentList) mdoc(before string) string {
 		case i == a.required || before == " ":
 			text += before + "Op Ar " + name
 		default:
-			text += " Op Ar " + name // inside the one before
+			text += " Op Ar " + name // nested in the one before
 		}
 	}
 	return text
 }
 
-// options writes the flags of verbs, each once, under the names of the verbs
-// that have it.
+// options writes the flags of verbs, each flag once, under the names of the verbs that have it.
 func (m *page) options(cmd *cobra.Command, verbs []*cobra.Command) {
 	type key struct{ spec, usage string }
 	owners := map[key][]string{}
@@ -282,7 +280,7 @@ func (m *page) options(cmd *cobra.Command, verbs []*cobra.Command) {
 			_, usage := pflag.UnquoteUsage(f)
 			k := key{flagSpec(f), usage}
 			if flags[k] == nil {
-				keys, flags[k] = append(keys, k), f // the first has the default, where there is one
+				keys, flags[k] = append(keys, k), f // the first one has the default, if there is one
 			}
 			owner := relative(cmd, verb)
 			if verb == cmd {
@@ -321,7 +319,7 @@ func (m *page) flags(flags []*pflag.Flag) {
 	m.line(".El")
 }
 
-// flagMacros is flagSpec in mdoc.
+// flagMacros returns flagSpec in mdoc.
 func flagMacros(f *pflag.Flag) string {
 	spec := "Fl " + flagName(f)[1:]
 	if f.Shorthand != "" && f.Shorthand != f.Name {
@@ -336,7 +334,7 @@ func flagMacros(f *pflag.Flag) string {
 	return spec + " Ar " + valueName(f)
 }
 
-// prose writes paragraphs; a paragraph that is indented is an example.
+// prose writes paragraphs; an indented paragraph is an example.
 func (m *page) prose(text string) {
 	for i, paragraph := range strings.Split(text, "\n\n") {
 		if lines := strings.Split(paragraph, "\n"); strings.HasPrefix(paragraph, "  ") {
@@ -353,7 +351,7 @@ func (m *page) prose(text string) {
 var (
 	sentenceEnd  = pattern.New(`([A-Za-z)]\.) `)
 	flagWord     = pattern.New(`(^|[\s(])(--?[A-Za-z][a-z-]*(=[a-z]+)?)`)
-	controlStart = pattern.New(`(?m)^([.'])`) // would be a macro
+	controlStart = pattern.New(`(?m)^([.'])`) // mdoc would read a macro
 	pageWord     = pattern.New(`\b([a-z][a-z.-]*)\(([1-8])\)`)
 )
 
@@ -363,7 +361,7 @@ func inline(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	sentences := strings.Split(sentenceEnd().ReplaceAllString(text, "$1\n"), "\n")
 	text = ""
-	for _, s := range sentences { // each starts a line
+	for _, s := range sentences { // each one starts a line
 		text += strings.Join(wrap(s, 68), "\n") + "\n"
 	}
 	text = strings.TrimSuffix(text, "\n")
@@ -377,8 +375,7 @@ func inline(text string) string {
 
 var literalText = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`)
 
-// literal writes lines that can be copied to a shell, without their first
-// indentation.
+// literal writes lines for copying to a shell, without their common indentation.
 func (m *page) literal(lines []string) {
 	m.line(".Bd -literal -offset indent")
 	for _, line := range lines {

@@ -59,7 +59,7 @@ address.`,
 					return p.out.Flush() // the reader waits for it
 				})
 				if ctx.Err() != nil || errors.Is(err, syscall.EPIPE) {
-					return nil // as it should end
+					return nil // the normal end
 				}
 				return err
 			})
@@ -95,7 +95,7 @@ func (p *program) printEvent(e bridge.Event) error {
 	if e.For != 0 {
 		line = fmt.Appendf(line, " for %v", e.For)
 	}
-	if e.Count > 1 || e.MAC == nil && e.Count == 1 { // once goes without saying of an address
+	if e.Count > 1 || e.MAC == nil && e.Count == 1 { // a count of 1 is not printed for an address
 		line = fmt.Appendf(line, " count %d", e.Count)
 	}
 	_, err := p.out.Write(append(line, '\n'))

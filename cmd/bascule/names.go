@@ -16,9 +16,8 @@ import (
 	"bascule/pf"
 )
 
-// names are those by which this program is something else than its command line: what others
-// start with a protocol of their own. A link of the name makes the program that. The function
-// returns the exit status.
+// names are the other program names, which other programs use to start this one with a protocol of
+// their own. A link with the name selects the function, which returns the exit status.
 var names = map[string]func() int{
 	"bascule-cni":           func() int { return cni.Main("bascule-cni " + buildVersion()) },
 	"bascule-netavark":      func() int { return netavark.Main(buildVersion(), os.Args[1:], os.Stdin, os.Stdout) },
@@ -26,8 +25,8 @@ var names = map[string]func() int{
 	"bascule-libvirt-hook":  libvirtHook,
 }
 
-// bridgeHelper is the helper that QEMU runs for users who may not make taps. One that is not
-// trusted begins again without its environment.
+// bridgeHelper is QEMU's bridge helper for users without permission to create taps. If it runs
+// untrusted, it starts again without its environment.
 func bridgeHelper() int {
 	trusted := guest.Trusted()
 	if !trusted {
@@ -39,7 +38,8 @@ func bridgeHelper() int {
 	return guest.Helper(os.Args[1:], guest.ACL, trusted, os.Stderr)
 }
 
-// libvirtHook is libvirt's hook for guests: NAME OPERATION STEP EXTRA, and XML.
+// libvirtHook is libvirt's hook for guests: its arguments are NAME OPERATION STEP EXTRA, and
+// standard input has the XML.
 func libvirtHook() int {
 	if len(os.Args) < 4 {
 		fmt.Fprintln(os.Stderr, "bascule-libvirt-hook: libvirt runs this, as /etc/libvirt/hooks/qemu.d/bascule")
@@ -64,10 +64,10 @@ func libvirtHook() int {
 	return exitDone
 }
 
-// named returns what the program is by the name that it was started with, nil for the command
+// named returns the function for the name that the program was started with, nil for the command
 // line.
 func named(args []string) func() int {
-	if !guest.Trusted() { // of another user's file, whatever name it was started by
+	if !guest.Trusted() { // started with other rights than the caller's, under any name
 		return bridgeHelper
 	}
 	if len(args) == 0 {

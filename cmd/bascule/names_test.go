@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What others start the program as is put in place.
+// TestNamesAreInstalled checks that the links for other programs are installed.
 func TestNamesAreInstalled(t *testing.T) {
 	makefile, err := os.ReadFile("../../Makefile")
 	if err != nil {

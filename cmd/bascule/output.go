@@ -13,18 +13,18 @@ import (
 	"unicode/utf8"
 )
 
-// columns is the width that output for people is made for.
+// columns is the width of output for people.
 const columns = 80
 
-// printJSON prints a value on one line.
+// printJSON prints a value as JSON on one line.
 func (p *program) printJSON(v any) error {
 	e := json.NewEncoder(p.out)
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
 }
 
-// printList prints items as JSON, one array, or as a table under a heading;
-// no items print no table.
+// printList prints items as one JSON array, or as a table under a heading; an empty list prints no
+// table.
 func printList[T, J any](p *program, items []T, toJSON func(T) J, heading string, toRow func(T) []string) error {
 	if p.json {
 		list := make([]J, len(items))
@@ -47,7 +47,7 @@ func printList[T, J any](p *program, items []T, toJSON func(T) J, heading string
 // A fact is one line about one thing.
 type fact struct{ name, value string }
 
-// printFacts prints a name and, indented and aligned, the facts about it.
+// printFacts prints a name, followed by its facts, indented and aligned.
 func printFacts(w io.Writer, name string, facts []fact) {
 	width := 0
 	for _, f := range facts {
@@ -71,7 +71,7 @@ func printItem(w io.Writer, term string, width int, text string) {
 }
 
 // wrap breaks text between words into lines of at most width letters; a
-// longer word has a line of its own. There is at least one line.
+// longer word gets its own line. The result has at least one line.
 func wrap(text string, width int) []string {
 	var lines []string
 	line := ""
@@ -87,7 +87,7 @@ func wrap(text string, width int) []string {
 	return append(lines, line)
 }
 
-// orDash stands in for an empty cell.
+// orDash returns a dash for an empty cell.
 func orDash(s string) string {
 	if s == "" {
 		return "-"
@@ -95,7 +95,7 @@ func orDash(s string) string {
 	return s
 }
 
-// counted prints a number of things.
+// counted formats a number of objects.
 func counted(n int, one, many string) string {
 	if n == 1 {
 		many = one
@@ -103,8 +103,8 @@ func counted(n int, one, many string) string {
 	return fmt.Sprint(n, " ", many)
 }
 
-// printable is a text without characters that a terminal might obey: others give devices
-// their names.
+// printable returns a text without control characters that a terminal might interpret: other users
+// name devices.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsGraphic(r) {
@@ -114,11 +114,11 @@ func printable(text string) string {
 	}, text)
 }
 
-// A printer writes text as printable has it.
+// A printer writes text after printable.
 type printer struct {
 	to   io.Writer
-	rest []byte // of a character that has not come whole
-	raw  bool   // it is no text, and is written as it is
+	rest []byte // of an incomplete character
+	raw  bool   // the output is binary, and is written unchanged
 }
 
 func (p *printer) Write(b []byte) (int, error) {

@@ -9,7 +9,8 @@ import (
 	"bascule/bridge"
 )
 
-// A device has the name that somebody gave it: a terminal gets nothing of it to obey.
+// TestPrinter checks that control characters in device names do not reach the terminal, since other
+// users can set these names.
 func TestPrinter(t *testing.T) {
 	const text = "p1\x1b[31m\tup\r\n\xfftap\x7f é – ok\x00\n"
 	const want = "p1�[31m\tup�\n�tap� é – ok�\n"
@@ -29,7 +30,7 @@ func TestPrinter(t *testing.T) {
 	}
 }
 
-// oddNames is a switch whose devices have names that a terminal would obey.
+// oddNames is a switch whose device names have control characters.
 type oddNames struct{ switcher }
 
 func (oddNames) Ports(string) ([]bridge.Port, error) {
@@ -40,7 +41,7 @@ func (oddNames) Talkers(string) ([]bridge.Talker, error) {
 	return []bridge.Talker{{Port: "p\x1b[2J"}, {Port: "p2"}}, nil
 }
 
-// top draws by itself, and gets names that it can draw.
+// TestTopNames checks that top, which draws by itself, gets printable names.
 func TestTopNames(t *testing.T) {
 	source := topSource{oddNames{}, ""}
 	ports, err := source.Ports()

@@ -36,7 +36,7 @@ type pfctl struct {
 	noNames, zero, ignoreQueue, both         bool
 }
 
-// The modifiers of -s, -F and -T: their names in pfctl(8), and their meaning.
+// The modifiers of -s, -F and -T: their names in pfctl(8), with their meaning.
 var (
 	pfShows = []fact{
 		{"rules", "the rules; -v adds their counters"},
@@ -78,27 +78,26 @@ var (
 	}
 )
 
-// modifier is a flag's value that is the name of one of several things, or its
-// beginning.
+// modifier is a flag's value: the name of one of several objects, or the beginning of a name.
 type modifier struct {
 	of   []fact
 	name string
 }
 
-// limiterShows has OpenBSD's names for what FreeBSD calls so.
+// limiterShows maps FreeBSD's names to OpenBSD's.
 var limiterShows = map[string]string{"Stlimiters": "LimiterStates", "Srclimiters": "LimiterSrcs"}
 
-// Set takes a name by how it begins; capital letters count if they help.
+// Set takes the beginning of a name; case matters only if it resolves an ambiguity.
 func (m *modifier) Set(value string) error {
 	if len(value) > len("ether") && strings.HasPrefix("ethernet", value) {
-		value = "ether" // FreeBSD's pfctl calls it so with -s alone
+		value = "ether" // FreeBSD's pfctl uses this name for -s only
 	}
 	for name, other := range limiterShows {
 		if len(value) >= 3 && strings.HasPrefix(name, value) && slices.ContainsFunc(m.of, func(f fact) bool { return f.name == other }) {
 			value = other
 		}
 	}
-	const short = 3 // pfctl(8) takes the first of several names that begin with so few letters
+	const short = 3 // with so few letters pfctl(8) takes the first name that matches
 	for _, same := range []func(a, b string) bool{func(a, b string) bool { return a == b }, strings.EqualFold} {
 		var names []fact
 		for _, f := range m.of {
@@ -130,7 +129,7 @@ func orList(list []fact) string {
 	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
-// modifiers is the paragraph of help that explains them.
+// modifiers returns the help paragraph about a flag's modifiers.
 func modifiers(flag string, list []fact) string {
 	text := ""
 	for _, f := range list {
@@ -236,7 +235,7 @@ they kill the state of a connection's other way through the host, too.`,
 	f.VarP(&c.debug, "x", "x", "set the level of debugging, which -s info shows: "+bridge.OneOf(pfDebugLevels))
 	p.addForce(cmd)
 	cmd.Flags().Lookup("force").Usage += "; load rules that do not call the rules of plugged ports"
-	// in the place of the one that every command has, without its -n
+	// instead of the flag that every command has, without its -n
 	f.Var(&p.netns, "netns", "act in this network namespace: a name of ip-netns(8), or a path")
 	completeFlag(cmd, "b", p.bridgeNames)
 	completeFlag(cmd, "netns", func(*cobra.Command, []string) []string { return namespaces() })
@@ -256,7 +255,7 @@ they kill the state of a connection's other way through the host, too.`,
 	return cmd
 }
 
-// complete returns the names of tables, anchors or ports.
+// complete returns the candidates of a flag: tables, anchors or ports.
 func (c *pfctl) complete(flag string) (names []string) {
 	_ = c.with(func(s switcher) error {
 		if err := c.choose(s); err != nil {
@@ -280,7 +279,7 @@ func (c *pfctl) complete(flag string) (names []string) {
 	return names
 }
 
-// run does the work of all options, in the order of pfctl(8).
+// run executes all options in pfctl(8)'s order.
 func (c *pfctl) run(args []string) error {
 	if err := c.checkUsage(args); err != nil {
 		return err
@@ -304,7 +303,7 @@ func (c *pfctl) run(args []string) error {
 		return err
 	}
 	return c.with(func(s switcher) error {
-		if err := c.choose(s); err != nil && (load == nil || !load.Check) { // a file can be read for no bridge
+		if err := c.choose(s); err != nil && (load == nil || !load.Check) { // -n needs no bridge
 			return err
 		}
 		name := c.bridge.text
@@ -361,7 +360,7 @@ func (c *pfctl) run(args []string) error {
 		}
 		if c.enable && !c.check {
 			err := s.EnablePF(name, true)
-			if err != nil && (load == nil || !errors.Is(err, bridge.ErrPFEnabled)) { // -f enables it
+			if err != nil && (load == nil || !errors.Is(err, bridge.ErrPFEnabled)) { // -f enables pf itself
 				return err
 			}
 			c.tell("pf enabled")
@@ -376,8 +375,8 @@ func (c *pfctl) run(args []string) error {
 	})
 }
 
-// warnPort tells of a port or a group of -i that there is not: nothing is chosen then,
-// and nothing is printed. Rules and states may be of a port that is to come.
+// warnPort warns if the port or group of -i does not exist: then nothing is selected or printed.
+// Rules and states may refer to a future port.
 func (c *pfctl) warnPort(s switcher) error {
 	info, err := s.PF(c.bridge.text)
 	if err != nil {
@@ -392,7 +391,7 @@ func (c *pfctl) warnPort(s switcher) error {
 	return nil
 }
 
-// checkUsage refuses options that do not go together.
+// checkUsage refuses options that exclude each other.
 func (c *pfctl) checkUsage(args []string) error {
 	usage := func(format string, args ...any) error { return usagef(c.cmd, format, args...) }
 	does := c.show.name != "" || c.flush.name != "" || c.command.name != "" || c.file.text != "" || c.debug.text != "" ||
@@ -438,11 +437,11 @@ func (c *pfctl) checkUsage(args []string) error {
 	return nil
 }
 
-// pfDebugLevels are the levels of -x, the gravest first.
+// pfDebugLevels are the levels of -x, the most severe first.
 var pfDebugLevels = []string{"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"}
 
-// pfDebugLevel returns the name of a level of -x; those of older pfctls are
-// taken, too.
+// pfDebugLevel returns the name of a level of -x; it also accepts the levels of older versions of
+// pfctl.
 func pfDebugLevel(level string) (string, bool) {
 	old := map[string]string{"none": "crit", "urgent": "err", "misc": "notice", "loud": "debug"}
 	if name, ok := old[level]; ok {
@@ -451,25 +450,25 @@ func pfDebugLevel(level string) (string, bool) {
 	return level, slices.Contains(pfDebugLevels, level)
 }
 
-// takesAddresses says whether the command of -T is about addresses.
+// takesAddresses reports whether the command of -T has addresses.
 func (c *pfctl) takesAddresses() bool {
 	return slices.Contains([]string{"add", "delete", "replace", "test", "zero"}, c.command.name)
 }
 
-// tell prints a line about an action, on standard error like pfctl.
+// Lines about actions go to standard error, like pfctl's.
 func (c *pfctl) tell(format string, args ...any) {
 	if !c.quiet {
 		fmt.Fprintf(c.stderr, format+"\n", args...)
 	}
 }
 
-// choose finds the bridge where none is named.
+// choose selects a bridge if none is named.
 func (c *pfctl) choose(s switcher) (err error) {
 	c.bridge.text, err = onlyBridge(s, c.bridge.text)
 	return err
 }
 
-// onlyBridge returns the bridge of -b, or the only one there is.
+// onlyBridge returns the bridge of -b, or the only bridge of the namespace.
 func onlyBridge(s switcher, name string) (string, error) {
 	if name != "" {
 		return name, nil
@@ -491,7 +490,7 @@ func onlyBridge(s switcher, name string) (string, error) {
 	return "", fmt.Errorf("cannot use pf: there are several bridges; give -b %s", orList(names))
 }
 
-// readFile reads the file of -f.
+// readFile reads the file for -f.
 func (c *pfctl) readFile() (name string, text []byte, err error) {
 	if c.file.text == "-" {
 		name = "stdin"
@@ -509,14 +508,14 @@ func (c *pfctl) readFile() (name string, text []byte, err error) {
 	return name, text, nil
 }
 
-// pfSource finds the files and hosts that rules of pf name which are loaded
-// once. keptSource is for rules that are read again and again.
+// pfSource opens files and resolves hosts of pf rules that are loaded once. keptSource is for rules
+// that are read repeatedly.
 var (
 	pfSource   = pf.Source{Open: readPFFile, Lookup: lookupHost}
 	keptSource = pf.Source{Open: readPlainPFFile, Lookup: lookupHost}
 )
 
-// maxPFFile is how large a file may be, in bytes.
+// maxPFFile is the size limit of a file in bytes.
 const maxPFFile = 64 << 20
 
 func readPFFile(name string) ([]byte, error)      { return readPF(name, files.Open) }
@@ -531,7 +530,7 @@ func readPF(name string, open func(string) (*os.File, error)) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxPFFile+1))
 }
 
-// cause leaves out the file's name, which the message has already.
+// cause removes the file's name from an error, since the message has it already.
 func cause(err error) error {
 	if path := new(os.PathError); errors.As(err, &path) {
 		return path.Err
@@ -539,7 +538,7 @@ func cause(err error) error {
 	return err
 }
 
-// load returns the load of -f, nil if there is none.
+// load returns the parameters for -f, nil without -f.
 func (c *pfctl) load() (*bridge.PFLoad, error) {
 	macros := map[string]string{}
 	for _, m := range c.macros {
@@ -567,7 +566,7 @@ func (c *pfctl) load() (*bridge.PFLoad, error) {
 	return load, nil
 }
 
-// loadFile loads a file, and prints it if told to.
+// loadFile loads a file, and prints it with -v.
 func (c *pfctl) loadFile(s switcher, load bridge.PFLoad) error {
 	var macros []string
 	load.Source.Defined = func(name, value string) { macros = append(macros, name+` = "`+value+`"`) }
@@ -596,10 +595,10 @@ func (c *pfctl) loadFile(s switcher, load bridge.PFLoad) error {
 	return nil
 }
 
-// pfSyntaxError is a file that is not right. It is told as pfctl tells it.
+// pfSyntaxError is an error in a file, reported in the words of pfctl.
 type pfSyntaxError struct {
 	list  pf.ErrorList
-	check bool // it was not to be loaded
+	check bool // -n was given
 }
 
 func (e *pfSyntaxError) Error() string {
@@ -614,7 +613,7 @@ func (e *pfSyntaxError) Error() string {
 	return e.list.Error() + "\npfctl: Syntax error in config file: pf rules not loaded"
 }
 
-// addresses reads the addresses of -T, on the command line and in the file.
+// addresses reads the addresses for -T from the command line and the file.
 func (c *pfctl) addresses(args []string) ([]pf.TableEntry, error) {
 	var list []pf.TableEntry
 	for _, w := range args {
@@ -648,7 +647,7 @@ func (c *pfctl) addresses(args []string) ([]pf.TableEntry, error) {
 	return list, nil
 }
 
-// entries reads one address, network or name for -T.
+// entries parses an address, network or name for -T.
 func (c *pfctl) entries(word string) ([]pf.TableEntry, error) {
 	text := strings.TrimLeft(word, "!")
 	not := (len(word)-len(text))%2 == 1
@@ -666,8 +665,8 @@ func (c *pfctl) entries(word string) ([]pf.TableEntry, error) {
 	return list, nil
 }
 
-// prefixes reads a host or network: an address, a network, or a name of an
-// interface or a host as the bridge's namespace knows it.
+// prefixes parses a host or network: an address, a network, or the name of an interface or host in
+// the bridge's namespace.
 func (c *pfctl) prefixes(text string) ([]netip.Prefix, error) {
 	const remedy = "not an address; give one such as 192.0.2.1, 192.0.2.0/24 or 2001:db8::/32"
 	if p, err := pf.ParsePrefix(text); err == nil {
@@ -698,7 +697,7 @@ func (c *pfctl) prefixes(text string) ([]netip.Prefix, error) {
 	return nil, errors.New("neither an address nor the name of an interface or a host")
 }
 
-// killers says which states or sources -k or -K mean, nil for none.
+// killers returns the states or sources that -k or -K select, nil for none.
 func (c *pfctl) killers(hosts []string, flag string) (*bridge.PFKill, error) {
 	if len(hosts) == 0 {
 		return nil, nil
@@ -713,7 +712,7 @@ func (c *pfctl) killers(hosts []string, flag string) (*bridge.PFKill, error) {
 		case "label":
 			kill.Label = &value
 		case "id":
-			text, _, _ := strings.Cut(value, "/") // the creator, of which there is one
+			text, _, _ := strings.Cut(value, "/") // ignore the creator, since there is only one
 			kill.ID, err = strconv.ParseUint(strings.TrimPrefix(text, "0x"), 16, 64)
 			if err != nil || kill.ID == 0 {
 				return nil, usagef(c.cmd, "-k id -k %s: give the id that -vvss shows", value)
@@ -743,8 +742,8 @@ func (c *pfctl) killers(hosts []string, flag string) (*bridge.PFKill, error) {
 	return kill, nil
 }
 
-// parsePFKey reads a state as -s states prints it: PROTO HOST:PORT -> HOST:PORT,
-// or with the arrow the other way.
+// parsePFKey parses a state in the format of -s states: PROTO HOST:PORT -> HOST:PORT, or with the
+// arrow in the other direction.
 func parsePFKey(text string) (*bridge.PFKey, error) {
 	wrong := errors.New(`give "PROTO HOST:PORT -> HOST:PORT"`)
 	words := strings.Fields(text)
@@ -766,7 +765,7 @@ func parsePFKey(text string) (*bridge.PFKey, error) {
 	return &bridge.PFKey{Proto: proto, Src: src, Dst: dst}, nil
 }
 
-// parsePFAddress reads 192.0.2.1:80, 2001:db8::1[80], or an address alone.
+// parsePFAddress parses 192.0.2.1:80, 2001:db8::1[80], or an address without a port.
 func parsePFAddress(text string) (bridge.PFAddress, bool) {
 	host, port := text, ""
 	if i := strings.IndexByte(text, '['); i > 0 && strings.HasSuffix(text, "]") {
@@ -785,7 +784,7 @@ func parsePFAddress(text string) (bridge.PFAddress, bool) {
 	return bridge.PFAddress{Addr: addr, Port: uint16(n)}, err == nil
 }
 
-// matched is the end of the line that tells which states were killed.
+// matched returns the end of the line about killed states: the numbers of their hosts.
 func matched(k bridge.PFKill) string {
 	if k.From == nil {
 		return ""
@@ -793,11 +792,11 @@ func matched(k bridge.PFKill) string {
 	return fmt.Sprintf(" from %d sources and %d destinations", len(k.From), len(k.To))
 }
 
-// flushAll does -F.
+// flushAll executes -F.
 func (c *pfctl) flushAll(s switcher) error {
 	for _, f := range pfFlushes {
 		all := c.flush.name == "all" && f.name != "all"
-		if path, _ := pfAnchorAll(c.anchor.text); all && path != "" { // an anchor has no more of its own
+		if path, _ := pfAnchorAll(c.anchor.text); all && path != "" { // an anchor has no other objects
 			all = f.name == "rules" || f.name == "Tables"
 		}
 		if f.name != c.flush.name && !all || f.name == "all" {
@@ -833,10 +832,10 @@ func (c *pfctl) flushAll(s switcher) error {
 	return nil
 }
 
-// errPFNoMatch says that not all addresses of -T test match.
+// errPFNoMatch means that -T test found an address without a match.
 var errPFNoMatch = errors.New("not all addresses match")
 
-// tableCommand does -T.
+// tableCommand executes -T.
 func (c *pfctl) tableCommand(s switcher, entries []pf.TableEntry) error {
 	name, anchor, table := c.bridge.text, c.anchor.text, c.table.text
 	switch c.command.name {
@@ -879,7 +878,7 @@ func (c *pfctl) tableCommand(s switcher, entries []pf.TableEntry) error {
 	return nil
 }
 
-// zeroEntries does -T zero with addresses. It tells how many of them the table has.
+// zeroEntries executes -T zero with addresses. It prints how many of them the table has.
 func (c *pfctl) zeroEntries(s switcher, entries []pf.TableEntry) error {
 	list, err := s.PFTable(c.bridge.text, c.anchor.text, c.table.text)
 	if err != nil {
@@ -896,8 +895,7 @@ func (c *pfctl) zeroEntries(s switcher, entries []pf.TableEntry) error {
 	return nil
 }
 
-// did tells of the change of a table; with -n, of the change that would be
-// made.
+// did prints a change of a table; with -n, a planned change.
 func (c *pfctl) did(format string, args ...any) {
 	if c.check {
 		format += " (dummy)"

@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestBadPF wants all that is wrong with a file, and then the line that pfctl
-// ends with where it was to be loaded.
+// TestBadPF checks that all errors in a file are reported, and that pfctl's final line follows if
+// the file should have been loaded.
 func TestBadPF(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "pf.conf")
 	if err := os.WriteFile(name, []byte("pass\nblok in all\npass in proto tcp to port 70000\n"), 0o644); err != nil {
@@ -40,7 +40,7 @@ func TestBadPF(t *testing.T) {
 	}
 }
 
-// TestTooMuchPF wants no word of syntax where a file is right, but too much.
+// TestTooMuchPF checks that a valid file above a limit is not reported as a syntax error.
 func TestTooMuchPF(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "pf.conf")
 	list := "{ " + strings.Repeat("10.0.0.1 ", 500) + "}"
@@ -56,8 +56,7 @@ func TestTooMuchPF(t *testing.T) {
 	}
 }
 
-// TestPFTestStatus wants the exit status of pfctl where not all addresses
-// match, and no complaint.
+// TestPFTestStatus checks pfctl's exit status, without a message, if some addresses do not match.
 func TestPFTestStatus(t *testing.T) {
 	f := &fakeSwitch{bridges: []bridge.Info{{Name: "br0"}}}
 	var stdout, stderr strings.Builder

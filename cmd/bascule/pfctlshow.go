@@ -18,10 +18,10 @@ import (
 	"bascule/pf"
 )
 
-// showAll does -s.
+// showAll executes -s.
 func (c *pfctl) showAll(s switcher) error {
 	shows := []struct {
-		name, title string // the title for -s all
+		name, title string // the title is for -s all
 		show        func(switcher) error
 	}{
 		{"rules", "FILTER RULES:", c.showRules},
@@ -74,7 +74,7 @@ func (c *pfctl) showAll(s switcher) error {
 	return nil
 }
 
-// captured returns the output of f.
+// captured runs f and returns its output.
 func (p *program) captured(f func() error) ([]byte, error) {
 	var text bytes.Buffer
 	out := p.out
@@ -84,7 +84,7 @@ func (p *program) captured(f func() error) ([]byte, error) {
 	return text.Bytes(), err
 }
 
-// pfRuleHead is a rule on one line, an anchor's call without its rules.
+// pfRuleHead returns a rule on one line; for an anchor only the line that calls it.
 func pfRuleHead(r *pf.Rule) string {
 	if r.Anchor != nil {
 		head := *r
@@ -115,7 +115,7 @@ func (c *pfctl) showRules(s switcher) error {
 	return c.printJSON(slices.DeleteFunc(list, func(r answer.PFRule) bool { return c.rule.n != nil && *c.rule.n != r.Number }))
 }
 
-// showTranslations shows the rules that translate, on a line each.
+// showTranslations prints the rules with translations, one on each line.
 func (c *pfctl) showTranslations(s switcher) error {
 	path, _ := pfAnchorAll(c.anchor.text)
 	rules, err := s.PFRules(c.bridge.text, path)
@@ -132,30 +132,29 @@ func (c *pfctl) showTranslations(s switcher) error {
 	return nil
 }
 
-// pfAnchorAll returns the path of an anchor, and whether all below it are
-// meant: "x/*".
+// pfAnchorAll returns the path of an anchor, and whether the argument includes all anchors below it:
+// "x/*".
 func pfAnchorAll(anchor string) (path string, all bool) {
 	path, all = strings.CutSuffix(anchor, "*")
 	return strings.Trim(path, "/"), all
 }
 
-// pfTableSizes knows how many addresses tables have, which are asked for when a
-// rule names one.
+// pfTableSizes caches the sizes of tables, which are read when a rule names a table.
 type pfTableSizes struct {
 	of     switcher
 	bridge string
 	known  map[string]map[string]int // by anchor and name
-	err    error                     // the last
+	err    error                     // the last error
 }
 
 // named returns a rule with <TABLE:ADDRESSES> for its tables, as pfctl prints
-// them if told to tell all.
+// it with -vv.
 func (t *pfTableSizes) named(path string, r *pf.Rule) *pf.Rule {
 	rule := *r
 	for _, h := range []*pf.Host{&rule.From.Host, &rule.To.Host} {
 		if h.Kind == pf.InTable {
 			n, ok := t.in(path)[h.Name]
-			if !ok { // it means the main ruleset's
+			if !ok { // it refers to the table of the main ruleset
 				n = t.in("")[h.Name]
 			}
 			h.Name += ":" + strconv.Itoa(n)
@@ -180,7 +179,7 @@ func (t *pfTableSizes) in(path string) map[string]int {
 	return sizes
 }
 
-// printRules prints the rules of a ruleset in lines, those of anchors indented.
+// printRules prints the rules of a ruleset line by line, with the rules of anchors indented.
 func (c *pfctl) printRules(rules bridge.PFRules, set *pf.Ruleset, path string, depth int, recursive bool, sizes *pfTableSizes) {
 	indent := strings.Repeat("  ", depth)
 	for i := range set.Rules {
@@ -223,7 +222,7 @@ func (c *pfctl) printRules(rules bridge.PFRules, set *pf.Ruleset, path string, d
 	}
 }
 
-// printAnchors prints the anchors right below one as if rules called them.
+// printAnchors prints the anchors directly below another one as if rules called them.
 func (c *pfctl) printAnchors(rules bridge.PFRules, above string, depth int, sizes *pfTableSizes) {
 	indent := strings.Repeat("  ", depth)
 	for _, name := range rules.Below(above) {
@@ -304,13 +303,13 @@ func (c *pfctl) showStates(s switcher) error {
 	return c.printJSON(answer.List(list, func(st bridge.PFState) answer.PFState { return answer.OfPFState(c.bridge.text, st) }))
 }
 
-// clock is a duration as pf prints it.
+// clock formats a duration like pf.
 func clock(d time.Duration) string {
 	s := int64(d / time.Second)
 	return fmt.Sprintf("%02d:%02d:%02d", s/3600, s/60%60, s%60)
 }
 
-// hostName is the name of a host, or its address if that has none.
+// hostName returns the name of a host, or its address if it has no name.
 func (c *pfctl) hostName(addr string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), maxHostLookup/2)
 	defer cancel()
@@ -325,7 +324,7 @@ func (c *pfctl) hostName(addr string) string {
 	return addr
 }
 
-// host is an address and a port as pf prints them.
+// host formats an address with a port like pf.
 func (c *pfctl) host(a bridge.PFAddress) string {
 	text := a.Addr.String()
 	if c.names {
@@ -351,10 +350,10 @@ func (c *pfctl) printState(s bridge.PFState) {
 	if strings.HasPrefix(s.Src.State, "PROXY:") {
 		levels = s.Src.State
 	}
-	// As pfctl has it, an address that was translated is in parentheses behind what it has become.
+	// Like pfctl, an original address follows its translation in parentheses.
 	hosts := []string{c.host(s.Src.PFAddress), c.host(s.Dst.PFAddress)}
 	for i, before := range []bridge.PFAddress{s.Src.PFAddress, s.Dst.PFAddress} {
-		// all queries of ICMP have one kind, and no port of who is asked
+		// ICMP echo requests share one type, and the target has no port
 		if t := s.Translated; t != nil && t[i] != before {
 			hosts[i] = c.host(t[i]) + " (" + hosts[i] + ")"
 		}
@@ -444,8 +443,8 @@ func (c *pfctl) showSources(s switcher) error {
 	return nil
 }
 
-// showLimiters shows limiters as pfctl does: with a line of titles, and those of sources with their
-// sources if -v is given.
+// showLimiters prints limiters like pfctl: with a header line, and with -v also the sources of source
+// limiters.
 func (c *pfctl) showLimiters(s switcher, sources bool) error {
 	list, err := s.PFLimiters(c.bridge.text, sources)
 	if err != nil {
@@ -597,7 +596,7 @@ func (c *pfctl) showTables(s switcher) error {
 		name := t.Name
 		switch {
 		case t.Anchor == "":
-		case recursive: // as FreeBSD, whose pfctl alone shows all
+		case recursive: // like FreeBSD, the only pfctl that prints all
 			name += "@" + t.Anchor
 		case c.verbose > 0:
 			name += "\t" + t.Anchor
@@ -652,7 +651,7 @@ func (c *pfctl) printEntry(mark byte, e pf.TableEntry) {
 	fmt.Fprintf(c.out, "%c %s\n", mark, text)
 }
 
-// printChange tells of the change of a table.
+// printChange prints the counts of a table change.
 func (c *pfctl) printChange(done bridge.PFTableChange, asked int) error {
 	if done.Created {
 		c.did("1 table created")

@@ -72,7 +72,7 @@ were missed because they came faster than they were read.`,
 				})
 				err = errors.Join(err, done(err == nil))
 				if errors.Is(err, syscall.EPIPE) {
-					return nil // the reader had enough
+					return nil // the reader has closed the pipe
 				}
 				if err == nil {
 					p.complain(fmt.Sprintf("%s: %s logged, %d missed", bridgeName, counted(logged, "packet", "packets"), missed))
@@ -90,8 +90,8 @@ were missed because they came faster than they were read.`,
 	return cmd
 }
 
-// pfLogs are the logs that the rules of a bridge are for, and the one of rules that
-// say no more than log.
+// pfLogs returns the log interfaces that a bridge's rules name, and the default one for rules that
+// say just log.
 func (p *program) pfLogs(bridgeName string) []string {
 	names := map[string]bool{"pflog0": true}
 	_ = p.with(func(s switcher) error {
@@ -113,7 +113,7 @@ func (p *program) pfLogs(bridgeName string) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// pflogName is a flag's value that is pflog0 to pflog255.
+// pflogName is a flag's value: pflog0 to pflog255.
 type pflogName struct {
 	given  bool
 	number int
@@ -132,10 +132,9 @@ func (v *pflogName) Set(value string) error {
 func (v *pflogName) Type() string   { return "PFLOG" }
 func (v *pflogName) String() string { return "" }
 
-// logWriter returns a writer of packets to the file of -w, each at once. A file
-// that is there stays as it is until the first packet, or until the end if the
-// log was read: another command may be writing it. done ends the file, whole or
-// not.
+// logWriter returns a function that writes each packet to the file of -w at once. An existing file
+// is unchanged until the first packet, or until the end if packets are read from a file, since
+// another command may be writing it. done ends the file, complete or not.
 func (p *program) logWriter(file string) (write func(bridge.PFLogged) error, done func(whole bool) error, err error) {
 	var to io.Writer
 	begin, end := func() error { return nil }, func() error { return nil }
@@ -185,7 +184,7 @@ func (p *program) logWriter(file string) (write func(bridge.PFLogged) error, don
 	return write, done, nil
 }
 
-// Names as tcpdump(8) prints them.
+// Names in the output format of tcpdump(8).
 var (
 	logActions = map[pflog.Action]string{pflog.Pass: "pass", pflog.Block: "block", pflog.Match: "match"}
 	logReasons = map[pflog.Reason]string{

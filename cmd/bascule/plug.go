@@ -65,7 +65,7 @@ alone, and 'bascule export' leaves them out.`,
 			VLANs: in.ranges(),
 		}
 		if o.Hook == bridge.HookAuto {
-			o.Hook = "" // what a port has stays
+			o.Hook = "" // an existing port keeps its hook
 		}
 		for i := range o.Bindings {
 			o.Bindings[i].VLAN = in.vlan.orNone()
@@ -113,7 +113,7 @@ unknown id is not an error: the command can be repeated.`,
 	return cmd
 }
 
-// plugIDs are the ids of plugged ports.
+// plugIDs returns the ids of plugged ports.
 func (p *program) plugIDs(*cobra.Command, []string) (ids []string) {
 	_ = p.with(func(s switcher) error {
 		list, err := s.Ports("")
@@ -127,7 +127,7 @@ func (p *program) plugIDs(*cobra.Command, []string) (ids []string) {
 	return ids
 }
 
-// bindingList is the value of a flag that binds addresses, one each time.
+// bindingList is a flag's value: one bound address for each use of the flag.
 type bindingList []bridge.Binding
 
 func (l *bindingList) Set(value string) error {

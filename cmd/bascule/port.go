@@ -156,7 +156,7 @@ type deviceFlags struct {
 	description described
 }
 
-// described is the value of a flag that may be empty.
+// described is a flag's value: a text that may be empty.
 type described struct{ text *string }
 
 func (d *described) Set(value string) error {
@@ -187,8 +187,7 @@ func (f *deviceFlags) store(o *bridge.PortOptions) {
 	}
 }
 
-// completePeer completes the bridge of --peer, behind which a new port's name
-// comes.
+// completePeer completes the bridge of --peer, which the name of the new port follows.
 func completePeer(cmd *cobra.Command, p *program) {
 	err := cmd.RegisterFlagCompletionFunc("peer", func(cmd *cobra.Command, args []string, _ string) (ends []string, _ cobra.ShellCompDirective) {
 		for _, name := range p.otherBridges(cmd, args) {
@@ -197,7 +196,7 @@ func completePeer(cmd *cobra.Command, p *program) {
 		return ends, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 	})
 	if err != nil {
-		panic(err) // as in completeFlag
+		panic(err) // see completeFlag
 	}
 }
 
@@ -351,7 +350,7 @@ removed in one change: all of them, or none.`,
 	return cmd
 }
 
-// warn prints notes: work that was done, but may differ from the wish.
+// warn prints notes: the work was done, but the result may differ from the user's intention.
 func (p *program) warn(warnings []string) {
 	if p.quiet {
 		return
@@ -378,9 +377,8 @@ func (p *program) printPorts(list []bridge.Port, stats bool) error {
 	})
 }
 
-// marksOf returns the marks that are shown with a port's settings: where a
-// patch cable leads, which device has taken the port's, and who keeps a carrier
-// from it.
+// marksOf returns the marks after a port's settings: the other end of a patch cable, the device
+// that replaced the port's, and the cause of a missing carrier.
 func marksOf(port bridge.Port) (marks []string) {
 	if port.Peer != "" {
 		marks = append(marks, "peer="+port.Peer)
@@ -389,7 +387,7 @@ func marksOf(port bridge.Port) (marks []string) {
 		marks = append(marks, "taken-by="+words[len(words)-1])
 	}
 	for _, f := range port.Findings {
-		if f.Kind != bridge.FindingMTU { // there is a column for that
+		if f.Kind != bridge.FindingMTU { // it has its own column
 			marks = append(marks, f.Kind+"="+strings.ReplaceAll(f.What, " ", ":"))
 		}
 	}
@@ -408,8 +406,8 @@ func marksOf(port bridge.Port) (marks []string) {
 	return marks
 }
 
-// ofDevice is a number that belongs to the device of a port, which may be gone,
-// and which a patch port does not have.
+// ofDevice formats a number that belongs to the port's device. The device may be gone, and patch
+// ports have none.
 func ofDevice(port bridge.Port, n int) string {
 	if port.State == "gone" || port.Type == bridge.TypePatch {
 		return "-"
@@ -460,7 +458,7 @@ func portFacts(port bridge.Port) []fact {
 	return facts
 }
 
-// leavesBy says how frames leave by a port, and who sees them there.
+// leavesBy describes the path of frames that leave by a port, and the programs that see them there.
 func leavesBy(port bridge.Port) string {
 	switch port.Way {
 	case bridge.WayStraight:
@@ -487,7 +485,7 @@ func leavesBy(port bridge.Port) string {
 	return "by the device, which has " + strings.Join(list, ", ")
 }
 
-// ownerFacts are the facts of a port's owner.
+// ownerFacts returns facts about a port's owner.
 func ownerFacts(o bridge.Owner) (facts []fact) {
 	for _, f := range []fact{
 		{"plug", o.ID + ", by " + o.By}, {"network", o.Network}, {"container", o.Container}, {"interface", o.Interface}, {"anchor of pf", o.Anchor},
@@ -514,7 +512,7 @@ func statsFacts(s bridge.Stats) []fact {
 	return facts
 }
 
-// wordCounts prints numbers by their words.
+// wordCounts formats numbers with their words.
 func wordCounts(numbers map[string]uint64) string {
 	var list []string
 	for _, word := range slices.Sorted(maps.Keys(numbers)) {

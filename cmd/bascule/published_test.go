@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// publishedCharts are the charts of docs/lab/published.md by their headings: which group of the report
-// they are of, and which workload. README.md has one of them.
+// publishedCharts maps the headings of the charts in docs/lab/published.md to the report's group and workload.
+// README.md has one of these charts.
 var publishedCharts = map[string]struct{ group, workload string }{
 	"64-byte frames a second, one core":                                   {"if-bridge-1", "pps"},
 	"64-byte frames a second, two cores":                                  {"if-bridge-1", "pps:cores=2"},
@@ -25,8 +25,7 @@ var publishedCharts = map[string]struct{ group, workload string }{
 	"Neutron's wirings between two ends: TCP, one stream, 64 KiB packets": {"neutron-1", "tcp-stream:offloads"},
 }
 
-// publishedFabrics are the fabrics by their names in these charts. The group neutron-1 has
-// a name of its own for the Linux bridge.
+// publishedFabrics maps names in these charts to fabrics. The group neutron-1 has its own name for the Linux bridge.
 var publishedFabrics = map[string][]string{
 	"cable":                            {"direct"},
 	"bascule":                          {"bascule"},
@@ -46,8 +45,8 @@ var publishedFabrics = map[string][]string{
 	"OVS and a Linux bridge, by ports": {"neutron-5-linux-ovs-internal"},
 }
 
-// TestPublishedFigures wants docs/lab/published.md and README.md to have the figures of
-// docs/lab/report.md, and their bars to be as long as these say.
+// TestPublishedFigures checks that docs/lab/published.md and README.md have the figures of docs/lab/report.md, and that
+// the lengths of bars match the figures.
 func TestPublishedFigures(t *testing.T) {
 	read := func(path string) string {
 		text, err := os.ReadFile("../../" + path)
@@ -115,8 +114,8 @@ func TestPublishedFigures(t *testing.T) {
 	}
 }
 
-// TestPerformanceFigures wants the tables of docs/performance.md that are of runs with a summary to have the
-// summary's figures, and the day of the run.
+// TestPerformanceFigures checks that tables of docs/performance.md match the summary of their run in figures and date,
+// if there is a summary.
 func TestPerformanceFigures(t *testing.T) {
 	text, err := os.ReadFile("../../docs/performance.md")
 	if err != nil {
@@ -158,7 +157,7 @@ func TestPerformanceFigures(t *testing.T) {
 	}
 }
 
-// TestSummaries wants the repository to have summaries of the lab's runs, and no run with its samples.
+// TestSummaries checks that the repository has the summaries of the lab's runs, and no samples.
 func TestSummaries(t *testing.T) {
 	for _, name := range []string{"bench", "exact", "report"} {
 		if lines := readSummary(t, "docs/lab/"+name+".md").lines; lines > 300 {
@@ -181,16 +180,16 @@ func TestSummaries(t *testing.T) {
 	}
 }
 
-// labSummary is what bascule lab report --summary has written.
+// labSummary is the output of bascule lab report --summary.
 type labSummary struct {
 	started time.Time
 	took    time.Duration
 	medians map[string]float64 // by group, fabric and workload
-	rows    [][]string         // of the tables of figures and claims
+	rows    [][]string         // of the tables with figures and claims
 	lines   int
 }
 
-// readSummary reads a file that bascule lab report --summary has written.
+// readSummary parses the output of bascule lab report --summary.
 func readSummary(t *testing.T, path string) labSummary {
 	t.Helper()
 	text, err := os.ReadFile("../../" + path)
@@ -229,7 +228,7 @@ func readSummary(t *testing.T, path string) labSummary {
 	return s
 }
 
-// tableRows are the cells of a Markdown text's tables, row by row, without the rules below headings.
+// tableRows returns the cells of a Markdown text's tables, row by row, without the lines below headings.
 func tableRows(text string) (rows [][]string) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
@@ -245,8 +244,8 @@ func tableRows(text string) (rows [][]string) {
 	return rows
 }
 
-// agree tells whether figures of a summary, which have four digits, can be those of a page, which have fewer. Several
-// have " to " between them.
+// agree reports whether figures of a summary, with four digits, round to the figures of a page, with fewer digits. A
+// range has " to " between its figures.
 func agree(summary, page string) bool {
 	have, said := strings.Split(summary, " to "), strings.Split(page, " to ")
 	if len(have) != len(said) {
@@ -262,7 +261,7 @@ func agree(summary, page string) bool {
 	return true
 }
 
-// lastDigit is what one of a figure's last digit is worth.
+// lastDigit returns the value of one unit in a figure's last digit.
 func lastDigit(figure string) float64 {
 	_, places, _ := strings.Cut(figure, ".")
 	return math.Pow10(-len(places))

@@ -21,18 +21,18 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Where the names of network namespaces are, and the files that ip-netns(8)
-// gives their programs in place of those of /etc.
+// The folders of network namespaces' names, and of the files that ip-netns(8) mounts over /etc for
+// a namespace.
 const (
 	netnsNames = "/run/netns"
 	netnsEtc   = "/etc/netns"
 )
 
-// maxHostLookup is for how long a host is looked up.
+// maxHostLookup is the timeout of a host lookup.
 const maxHostLookup = 10 * time.Second
 
-// lookupHost returns the addresses of a host, asked for in the network
-// namespace of the thread: rules are read in that of the bridge.
+// lookupHost returns the addresses of a host. The lookup runs in the network namespace of the
+// thread, since rules are read in the bridge's namespace.
 func lookupHost(name string, _ []string) ([]netip.Prefix, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), maxHostLookup)
 	defer cancel()
@@ -53,16 +53,16 @@ func lookupHost(name string, _ []string) ([]netip.Prefix, error) {
 	return list, nil
 }
 
-// resolver looks hosts up as a program in a network namespace would.
+// resolver looks up hosts like a program in a network namespace.
 type resolver struct {
 	net.Resolver
-	ns   netns.NsHandle // closed where it is the process's own
+	ns   netns.NsHandle // not closed if it is the process's own
 	etc  string         // the namespace's own folder, if it has a name
 	asks []string       // servers of its own resolv.conf, with ports
 }
 
-// newResolver returns a resolver of the network namespace whose file is path.
-// The folder names has the names of namespaces, and etc their files of /etc.
+// newResolver returns a resolver for the network namespace whose file is path. names is the folder
+// with the names of namespaces, and etc the folder with their files for /etc.
 func newResolver(path, names, etc string) (*resolver, error) {
 	r := &resolver{ns: netns.None()}
 	here, err := os.Stat(path)
@@ -87,7 +87,7 @@ func newResolver(path, names, etc string) (*resolver, error) {
 			r.asks = append(r.asks, net.JoinHostPort(words[1], "53"))
 		}
 	}
-	r.PreferGo, r.Dial = true, r.dial // C's makes its sockets wherever it is
+	r.PreferGo, r.Dial = true, r.dial // libc would open its sockets in any thread's namespace
 	return r, nil
 }
 
@@ -97,8 +97,7 @@ func (r *resolver) close() {
 	}
 }
 
-// lines returns the words of each line of a file that the namespace has of its
-// own.
+// lines returns the words of each line of the namespace's own version of a file.
 func (r *resolver) lines(name string) iter.Seq[[]string] {
 	return func(yield func([]string) bool) {
 		if r.etc == "" {
@@ -106,7 +105,7 @@ func (r *resolver) lines(name string) iter.Seq[[]string] {
 		}
 		f, err := files.OpenPlain(filepath.Join(r.etc, name))
 		if err != nil {
-			return // it has none
+			return // the namespace has no such file
 		}
 		defer f.Close()
 		for s := bufio.NewScanner(f); s.Scan(); {
@@ -132,12 +131,12 @@ func (r *resolver) lookup(ctx context.Context, name string) (list []netip.Addr, 
 	return r.LookupNetIP(ctx, "ip", name)
 }
 
-// dial asks a server from within the namespace.
+// dial connects to a server from within the namespace.
 func (r *resolver) dial(ctx context.Context, network, address string) (c net.Conn, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // which ends with the goroutine, as it cannot be trusted any more
+		runtime.LockOSThread() // the thread ends with the goroutine, since its namespace may be wrong
 		if err = netns.Set(r.ns); err != nil {
 			return
 		}

@@ -20,15 +20,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestResolver asks for hosts in another network namespace, as a program there
-// would: its own hosts, its own server, and that by a socket of its own.
+// TestResolver resolves hosts in another network namespace like a program there: with the
+// namespace's hosts file, its server, and a socket in it.
 func TestResolver(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
 	dir := t.TempDir()
 	ns, server := serveNames(t)
-	// what ip-netns(8) makes of a name
+	// the files that ip-netns(8) uses for a name
 	names, etc := filepath.Join(dir, "run"), filepath.Join(dir, "etc")
 	for _, d := range []string{names, filepath.Join(etc, "lab")} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
@@ -58,8 +58,8 @@ func TestResolver(t *testing.T) {
 	}
 }
 
-// serveNames makes a network namespace in which a server answers each question
-// for an IPv4 address with 192.0.2.53, and returns its file and the server.
+// serveNames makes a network namespace with a server that answers each query for an IPv4 address
+// with 192.0.2.53, and returns its file and the server.
 func serveNames(t *testing.T) (path, server string) {
 	t.Helper()
 	cmd := exec.Command("unshare", "--net", "--kill-child", "sleep", "infinity")
@@ -72,7 +72,7 @@ func serveNames(t *testing.T) (path, server string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for is := own; is == own; time.Sleep(time.Millisecond) { // until it has its own
+	for is := own; is == own; time.Sleep(time.Millisecond) { // until the thread has its own
 		if is, err = os.Readlink(path); err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +80,7 @@ func serveNames(t *testing.T) (path, server string) {
 	opened := make(chan net.PacketConn)
 	go func() {
 		defer close(opened)
-		runtime.LockOSThread() // until it ends
+		runtime.LockOSThread() // until the goroutine ends
 		ns, err := netns.GetFromPath(path)
 		if err != nil {
 			t.Error(err)
@@ -126,8 +126,8 @@ func serveNames(t *testing.T) (path, server string) {
 	return path, "127.0.0.99"
 }
 
-// answerA answers a question of DNS (RFC 1035, 4.1): with 192.0.2.53 one for an
-// IPv4 address, with nothing another.
+// answerA answers a DNS query (RFC 1035, 4.1): 192.0.2.53 for an IPv4 address, nothing for other
+// types.
 func answerA(question []byte) []byte {
 	const header = 12
 	end := bytes.IndexByte(question[min(header, len(question)):], 0) // of the name
@@ -144,8 +144,8 @@ func answerA(question []byte) []byte {
 	return answer
 }
 
-// No goroutine runs on the process's own thread, where it might enter another
-// network namespace: what /proc/self has would be of that.
+// TestOwnThread checks that no goroutine runs on the process's first thread. If one entered another
+// network namespace there, /proc/self would refer to that namespace.
 func TestOwnThread(t *testing.T) {
 	tids := make(chan int)
 	for range 100 {

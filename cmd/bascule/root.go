@@ -12,7 +12,7 @@ import (
 )
 
 func init() {
-	cobra.EnableCommandSorting = false // ours have an order
+	cobra.EnableCommandSorting = false // the commands have an order
 }
 
 // An object is a command below the root.
@@ -21,7 +21,7 @@ type object struct {
 	make func(*program) *cobra.Command
 }
 
-// objects are the commands below the root, in the order in which they are shown.
+// objects are the commands below the root, in the order of help.
 var objects = []object{
 	{"bridge", newBridge},
 	{"port", newPort},
@@ -50,11 +50,11 @@ var objects = []object{
 	{wholeTree, newMan},
 }
 
-// wholeTree is the name of a command that looks at all others.
+// wholeTree stands for all objects.
 const wholeTree = ""
 
-// wanted returns the one of objects that the arguments name, "" for all of them. Most
-// commands end before the others would have been made.
+// wanted returns the object that the arguments name, "" for all. It saves time: most commands end
+// before all objects could have been built.
 func wanted(args []string) string {
 	for i := 0; i < len(args); i++ {
 		switch a := args[i]; {
@@ -72,10 +72,10 @@ func wanted(args []string) string {
 }
 
 // newRoot returns the command line. Every object is one command; help, man
-// pages and completion are made from these definitions.
+// pages and completion come from these definitions.
 func newRoot(p *program) *cobra.Command { return newRootOf(p, wholeTree) }
 
-// newRootOf returns the command line with but one object.
+// newRootOf returns the command line with only one object.
 func newRootOf(p *program, only string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "bascule",
@@ -101,11 +101,10 @@ address is behind.`,
   bascule monitor br0`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		// Flags before a command are read before it, so that pfctl can have a -n of
-		// its own.
+		// Flags before a command are parsed before it, so that pfctl can have its own -n.
 		TraverseChildren: true,
-		// Runs when flags and arguments are right: failures from here on are no matter
-		// of usage.
+		// Runs after flags and arguments have been checked: later failures are not usage
+		// errors.
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if why, ok := cmd.Annotations[noJSON]; ok && p.json {
 				return usagef(cmd, "--json %s", why)
@@ -122,7 +121,7 @@ address is behind.`,
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetHelpCommand(newHelp(p))
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
-		// a word that is left behind a command with commands below it is none of these
+		// a word that remains after a command with subcommands is not one of them
 		if words := cmd.Flags().Args(); onlyCommands(cmd) && len(words) > 0 {
 			p.unknown = unknownCommand(cmd, words[0])
 			return
@@ -153,7 +152,7 @@ address is behind.`,
 	return root
 }
 
-// finish gives every command of the tree the parts that all commands have.
+// finish adds the common parts to every command of the tree.
 func finish(cmd *cobra.Command) {
 	cmd.DisableFlagsInUseLine = true
 	cmd.Flags().SortFlags = false
@@ -233,7 +232,7 @@ explains what happens to packets for a routed host port.`,
 	}
 }
 
-// newMan writes the man pages of all commands into a folder.
+// newMan writes the man pages of all commands to a folder.
 func newMan(*program) *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIR",

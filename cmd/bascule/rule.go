@@ -72,21 +72,20 @@ PORT' in it. There, put a name that begins with # or " between double quotes.`,
 	return cmd
 }
 
-// ruleUses are the ways to write a rule behind the name of a command.
+// ruleUses returns the usage lines for a rule after the name of a command.
 func ruleUses(command string) map[string]string {
 	return map[string]string{otherUse: command + " BRIDGE block|pass [in|out] on PORT [WORD ...]"}
 }
 
-// portInRule reports whether the words behind a bridge are a rule that names its port
-// itself. A port may be called as a rule begins, too: then the rule follows.
+// portInRule reports whether the words after a bridge are a rule that names its port itself. A port
+// may have the name of a rule's first word: then the rule follows.
 func portInRule(words []string) bool {
 	begins := func(i int) bool { return i < len(words) && (words[i] == "block" || words[i] == "pass") }
 	return begins(0) && !begins(1) || begins(1) && words[0] == "rule" && slices.Contains(words, "on")
 }
 
-// ruleOf reads the rule that follows a bridge and a port. Its words may come in
-// one argument, too. As in ifconfig(8) of OpenBSD the port may be left out, and
-// be named by the rule alone.
+// ruleOf parses the rule that follows a bridge and a port. Its words may also be one argument. Like
+// in OpenBSD's ifconfig(8), the port may be omitted and be named only by the rule.
 func ruleOf(args []string) (rule.Rule, error) {
 	if words := strings.Fields(strings.Join(args[1:], " ")); portInRule(words) {
 		return bridge.ParseRule(words, "")

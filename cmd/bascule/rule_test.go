@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestBadRules wants one line about a bad file, and then all of its bad lines.
+// TestBadRules checks that one line about a bad file is followed by all of its bad lines.
 func TestBadRules(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "rules")
 	const text = "# comment\npass on p1\nblok in on p1\nblock on p1 src 02:00\n"

@@ -23,14 +23,14 @@ func runWith(f *fakeSwitch, stdout, stderr io.Writer, args ...string) int {
 }
 
 // TestScript runs the cases of testdata/script in process, each against a
-// switch in memory. Besides the commands of testscript there are
+// switch in memory. The cases can use the commands of testscript, and
 //
 //	bascule ARGS...   run it; the exit status must be 0
 //	refuse ARGS...    run it; 1, nothing on stdout, one line on stderr
 //	misuse ARGS...    run it; 2, nothing on stdout, one line on stderr
-//	called TEXT...    the last call of the switch was this
-//	busy              give the switch counters and learned addresses
-//	vanish            the device of the last port is gone
+//	called TEXT... the last call to the switch must be this
+//	busy set the switch's counters and learned addresses
+//	vanish remove the device of the last port
 func TestScript(t *testing.T) {
 	type key struct{}
 	switchOf := func(ts *testscript.TestScript) *fakeSwitch { return ts.Value(key{}).(*fakeSwitch) }

@@ -121,7 +121,7 @@ func newSpanDel(p *program) *cobra.Command {
 	return cmd
 }
 
-// spanNames are the span ports of the bridge that is the first argument.
+// spanNames returns the span ports of the bridge in the first argument.
 func (p *program) spanNames(_ *cobra.Command, args []string) (names []string) {
 	_ = p.with(func(s switcher) error {
 		list, err := s.Spans(args[0])
@@ -143,7 +143,7 @@ func (p *program) printSpans(list []bridge.Span) error {
 	})
 }
 
-// words is a flag's value that is given once for each of several texts.
+// words is a flag's value: one text for each use of the flag.
 type words struct {
 	name string
 	list *[]string
@@ -161,7 +161,7 @@ func (w *words) Set(value string) error {
 func (w *words) Type() string   { return w.name }
 func (w *words) String() string { return "" }
 
-// vlans is a flag's value that is a list of VLANs; several lists are one.
+// vlans is a flag's value: a list of VLANs; several lists are joined.
 type vlans struct{ list *[]uint16 }
 
 func (v *vlans) Set(value string) error {

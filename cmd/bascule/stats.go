@@ -55,7 +55,7 @@ for "rates" and "drops" if there is no rate.`,
 	cmd.Flags().Var(interval, "interval", "print rates at this interval, 100ms to 24h; a bare number is seconds")
 	cmd.Flags().Var(count, "count", "stop after this many readings")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		rounds := 0 // without end
+		rounds := 0 // no limit
 		if count.n != nil {
 			rounds = *count.n
 		}
@@ -79,7 +79,7 @@ for "rates" and "drops" if there is no rate.`,
 			defer stop()
 			err = p.repeatRates(ctx, s, look, list, interval.d, rounds)
 			if errors.Is(err, syscall.EPIPE) {
-				return nil // the reader had enough
+				return nil // the reader has closed the pipe
 			}
 			return err
 		})
@@ -87,7 +87,7 @@ for "rates" and "drops" if there is no rate.`,
 	return cmd
 }
 
-// statsLook is which ports are looked at.
+// statsLook selects ports.
 type statsLook struct{ bridge, port string } // "" is all
 
 func (look statsLook) ports(s switcher) ([]bridge.Port, error) {
@@ -98,8 +98,8 @@ func (look statsLook) ports(s switcher) ([]bridge.Port, error) {
 	return list, err
 }
 
-// repeatRates prints rates every interval until ctx ends, count times if that is
-// not 0; first is what was read just now.
+// repeatRates prints rates every interval until ctx ends, or count times if count is not 0; first
+// has the counters that were just read.
 func (p *program) repeatRates(ctx context.Context, s switcher, look statsLook, first []bridge.Port, interval time.Duration, count int) error {
 	var meter rates.Meter
 	meter.Read(time.Now(), first, nil)
@@ -150,7 +150,8 @@ func (p *program) printTotals(list []bridge.Port) error {
 	return p.printStats("BRIDGE PORT RX-FRAMES RX-BYTES TX-FRAMES TX-BYTES DROPS", lines)
 }
 
-// clockOf is the form of the times of rounds: those of one second differ, too.
+// clockOf returns the time format of rounds: with fractions if an interval is shorter than a
+// second.
 func clockOf(interval time.Duration) string {
 	if interval%time.Second != 0 {
 		return "15:04:05.000"
@@ -158,8 +159,8 @@ func clockOf(interval time.Duration) string {
 	return time.TimeOnly
 }
 
-// printRates prints one round, whose time has the form of clock; again says that it is
-// not the first.
+// printRates prints one round with its time in the format clock; again is false for the first
+// round.
 func (p *program) printRates(list []rates.Port, at time.Time, elapsed time.Duration, clock string, again bool) error {
 	if p.json {
 		return p.printJSON(answer.List(list, func(port rates.Port) answer.Rates { return answer.OfRates(port, at, elapsed) }))
@@ -188,8 +189,7 @@ func (p *program) printRates(list []rates.Port, at time.Time, elapsed time.Durat
 	return p.printStats("TIME BRIDGE PORT RX-FRAMES/S RX-BIT/S TX-FRAMES/S TX-BIT/S DROPS/S", lines)
 }
 
-// formatRate writes a rate in whole numbers, and one that is small with a
-// digit more.
+// formatRate formats a rate as a whole number, with one decimal if it is small.
 func formatRate(rate float64) string {
 	switch {
 	case rate == 0 || rate >= 99.95 || rate >= 0.1 && rate == math.Trunc(rate):
@@ -200,15 +200,13 @@ func formatRate(rate float64) string {
 	return fmt.Sprintf("%.1f", rate)
 }
 
-// statsLine is a port's line of a table, and the lines below it: its drops by
-// reason.
+// statsLine is a port's row of a table, with the rows below it: its drops by reason.
 type statsLine struct {
 	cells []string
 	drops map[string]string
 }
 
-// printStats prints a table whose last column is drops; no lines print no
-// table.
+// printStats prints a table with drops in the last column; without lines it prints no table.
 func (p *program) printStats(heading string, lines []statsLine) error {
 	if len(lines) == 0 {
 		return nil

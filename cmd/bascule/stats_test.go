@@ -21,9 +21,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// changing returns a switch with a port whose counters have risen by the same
-// each time that they are read; change is called before that, with the number
-// of the reading, from 0.
+// changing returns a switch with a port whose counters rise by the same amount at each reading;
+// change is called before each one with its number, from 0.
 func changing(change func(f *fakeSwitch, reading int)) *fakeSwitch {
 	f := &fakeSwitch{bridges: []bridge.Info{{Name: "br0"}}}
 	f.ports = []bridge.Port{{Bridge: "br0", Name: "p1", Stats: bridge.Stats{Drops: map[string]uint64{}}}}
@@ -43,12 +42,11 @@ func changing(change func(f *fakeSwitch, reading int)) *fakeSwitch {
 	return f
 }
 
-// TestRates looks at rates that were computed of the time that passed: a rate
-// times that time is what the counters rose by.
+// TestRates checks that a rate multiplied by the elapsed time is the difference of the counters.
 func TestRates(t *testing.T) {
 	f := changing(func(f *fakeSwitch, reading int) {
 		switch reading {
-		case 2: // taken off and added again, and another one comes
+		case 2: // removed and added again, with a new port
 			f.ports[0].Stats = bridge.Stats{RxFrames: 5, RxBytes: 300}
 			f.ports = append(f.ports, bridge.Port{Bridge: "br0", Name: "p2"})
 		case 4:
@@ -107,7 +105,7 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// TestPrintRates looks at a table of rates.
+// TestPrintRates checks a table of rates.
 func TestPrintRates(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	ports := []rates.Port{
@@ -139,8 +137,8 @@ TIME      BRIDGE  PORT  RX-FRAMES/S  RX-BIT/S  TX-FRAMES/S  TX-BIT/S  DROPS/S
 	}
 }
 
-// TestRatesEnd: interrupted, or when the reader went away, it is done; when
-// the bridge is deleted it has failed.
+// TestRatesEnd checks that an interrupt or a closed pipe is a normal end, and that a deleted bridge
+// is a failure.
 func TestRatesEnd(t *testing.T) {
 	interrupt := func(_ *fakeSwitch, reading int) {
 		if reading == 2 {
@@ -170,7 +168,7 @@ func TestRatesEnd(t *testing.T) {
 	}
 }
 
-// TestRatesBrokenOutput: a full disk ends it, and is told.
+// TestRatesBrokenOutput checks that a full disk ends the output with an error.
 func TestRatesBrokenOutput(t *testing.T) {
 	var stderr strings.Builder
 	status := runWith(changing(nil), brokenWriter{syscall.ENOSPC}, &stderr, "stats", "--interval=100ms")
@@ -179,7 +177,7 @@ func TestRatesBrokenOutput(t *testing.T) {
 	}
 }
 
-// TestClock: rounds of parts of a second have different times.
+// TestClock checks that rounds within a second have different times.
 func TestClock(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 600e6, time.UTC)
 	for interval, want := range map[time.Duration]string{

@@ -17,7 +17,7 @@ import (
 	"bascule/rule"
 )
 
-// switcher is what the commands need of a switch.
+// switcher has the functions of a switch that the commands use.
 type switcher interface {
 	Apply(f config.File, o history.Options) (actions []config.Action, warnings []string, err error)
 	Back(n int, o history.Options) (actions []config.Action, warnings []string, err error)

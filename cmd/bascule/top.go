@@ -94,8 +94,7 @@ func isTerminal(file any) bool {
 	return err == nil
 }
 
-// topSource reads one bridge, or all where the name is "". Names of devices are as a
-// terminal may have them.
+// topSource reads one bridge, or all if name is "". It returns printable device names.
 type topSource struct {
 	switcher
 	name string

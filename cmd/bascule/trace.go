@@ -90,9 +90,9 @@ kernel takes.`,
 	return cmd
 }
 
-// frameFlags are the flags that give a frame, besides an argument.
+// frameFlags are the flags that describe a frame, as an alternative to an argument.
 type frameFlags struct {
-	set                       *pflag.FlagSet // those of fields
+	set                       *pflag.FlagSet // the flags for fields
 	pcap                      word
 	packet                    number
 	dst, src                  macFlag
@@ -142,8 +142,7 @@ func addFrame(cmd *cobra.Command) *frameFlags {
 	return f
 }
 
-// buildFrame makes the frame that the flags and the argument ask for, which is
-// "" if it was not given.
+// buildFrame builds the frame from the flags and the argument, which is "" if it was not given.
 func (p *program) buildFrame(cmd *cobra.Command, f *frameFlags, text string) (data []byte, err error) {
 	field := ""
 	f.set.VisitAll(func(flag *pflag.Flag) {
@@ -200,8 +199,7 @@ func (p *program) buildFrame(cmd *cobra.Command, f *frameFlags, text string) (da
 	return data, nil
 }
 
-// noDst is the error of a frame without a destination. It has the addresses that are known for the packet's
-// target.
+// noDst returns the error for a frame without a destination, with the known addresses of the packet's target.
 func (p *program) noDst(cmd *cobra.Command, name string, to netip.Addr) error {
 	if !to.IsValid() {
 		return usagef(cmd, "%s", frame.ErrNoDst)

@@ -20,11 +20,11 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// tracingFabric is a switch in memory that can trace.
+// tracingFabric is a switch in memory that supports traces.
 type tracingFabric struct {
 	*fakeSwitch
 	trace bridge.Trace
-	frame []byte // of the last call
+	frame []byte // from the last call
 }
 
 func (f *tracingFabric) Trace(name, port string, frame []byte) (bridge.Trace, error) {
@@ -49,7 +49,7 @@ func runTrace(t *testing.T, f *tracingFabric, stdin string, args ...string) (sta
 	return status, out.String(), errs.String()
 }
 
-// captureFile writes a pcap file of two frames.
+// captureFile writes a pcap file with two frames.
 func captureFile(t *testing.T, link layers.LinkType, frames ...string) (path, text string) {
 	t.Helper()
 	var b bytes.Buffer
@@ -75,7 +75,7 @@ func captureFile(t *testing.T, link layers.LinkType, frames ...string) (path, te
 
 const aFrame = "ffffffffffff02000000000188b5"
 
-// TestTraceFrame: whichever way the frame is given, the switch gets it.
+// TestTraceFrame checks that the switch gets the frame, in every way to give it.
 func TestTraceFrame(t *testing.T) {
 	path, text := captureFile(t, layers.LinkTypeEthernet, aFrame, aFrame+"02")
 	padded := func(digits string) string { return digits + strings.Repeat("00", 60-len(digits)/2) }
@@ -107,14 +107,14 @@ func TestTraceFrame(t *testing.T) {
 			t.Errorf("%s: %s", c.args, diff)
 		}
 	}
-	// an argument of several words, as a shell makes it of quotes
+	// one argument with several words, like a quoted one
 	f := &tracingFabric{}
 	if status, _, stderr := runTrace(t, f, "", "trace", "br0", "--in", "p1", "ffff ffff ffff\n0200 0000 0001 88b5"); status != exitDone || hex.EncodeToString(f.frame) != aFrame {
 		t.Errorf("quoted: exit status %d, %q, %x", status, stderr, f.frame)
 	}
 }
 
-// TestTraceMisuse: what is wrong is said in one line, and nothing is asked.
+// TestTraceMisuse checks that a usage error is one line, and that the switch is not called.
 func TestTraceMisuse(t *testing.T) {
 	ethernet, _ := captureFile(t, layers.LinkTypeEthernet, aFrame)
 	radio, _ := captureFile(t, layers.LinkTypeIEEE802_11, aFrame)
@@ -177,7 +177,7 @@ func TestTraceMisuse(t *testing.T) {
 	}
 }
 
-// TestPrintTrace looks at what is printed.
+// TestPrintTrace checks the printed trace.
 func TestPrintTrace(t *testing.T) {
 	long := bridge.Trace{
 		Steps: []bridge.Step{

@@ -17,11 +17,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// A usageError is a command that was written wrongly; the exit status is 2.
+// A usageError is a mistake in the command line; the exit status is 2.
 type usageError struct {
-	what string // what was wrong
-	help string // the command whose help tells more
-	see  string // what tells more instead, "" for that
+	what string // the mistake
+	help string // the command whose help has more information
+	see  string // a better source than that help, "" for none
 }
 
 func (e *usageError) Error() string {
@@ -35,7 +35,7 @@ func usagef(cmd *cobra.Command, format string, args ...any) error {
 	return &usageError{fmt.Sprintf(format, args...), cmd.CommandPath(), ""}
 }
 
-// asUsage returns err, found in the arguments of cmd, as an error of usage.
+// asUsage turns err, a mistake in the arguments of cmd, into a usage error.
 func asUsage(cmd *cobra.Command, err error) error {
 	var usage *usageError
 	var wrong *bridge.UsageError
@@ -46,8 +46,7 @@ func asUsage(cmd *cobra.Command, err error) error {
 	return usagef(cmd, "%s", first)
 }
 
-// unknownCommand is the error of a word that should be a command below cmd. At the root it may be a topic of
-// help, too.
+// unknownCommand returns the error for a word that is not a subcommand of cmd. At the root it may also be a help topic.
 func unknownCommand(cmd *cobra.Command, word string) error {
 	topics := helpTopics(cmd)
 	var names []string
@@ -70,8 +69,8 @@ func unknownCommand(cmd *cobra.Command, word string) error {
 	return usagef(cmd, "unknown command %q%s", strings.TrimPrefix(path, "bascule ")+word, hint)
 }
 
-// elsewhere returns the command below cmd that has another program's word for it, or the only one a level further down
-// that has this name; "" if there is none.
+// elsewhere returns the subcommand of cmd for which another program uses the word, or the only command one level
+// further down with this name; "" for none.
 func elsewhere(cmd *cobra.Command, word string) string {
 	var found []string
 	for _, sub := range visible(cmd) {
@@ -90,10 +89,10 @@ func elsewhere(cmd *cobra.Command, word string) string {
 	return found[0]
 }
 
-// flagError tells in one line of the mistake in a flag of cmd.
+// flagError describes the mistake in a flag of cmd in one line.
 func flagError(cmd *cobra.Command, err error) error {
-	// Only the command's last word has flags of its own: an unknown flag after
-	// an unknown word is the word's fault.
+	// Only the last word of a command has flags of its own: if an unknown flag follows an unknown word, report the
+	// word.
 	if args := cmd.Flags().Args(); onlyCommands(cmd) && len(args) > 0 {
 		return unknownCommand(cmd, args[0])
 	}
@@ -134,12 +133,11 @@ func flagError(cmd *cobra.Command, err error) error {
 
 // argumentList are the arguments of a command, after its name.
 type argumentList struct {
-	names    []string // "..." says that the one before may be repeated
-	required int      // how many of them must be there, the first ones
+	names    []string // "..." means that the last one may be repeated
+	required int      // how many of the first names are mandatory
 }
 
-// arguments reads the usage line of cmd: "show [BRIDGE [PORT]]" needs none of
-// two.
+// arguments parses the usage line of cmd: "show [BRIDGE [PORT]]" has two optional arguments.
 func arguments(cmd *cobra.Command) argumentList {
 	var a argumentList
 	for _, name := range strings.Fields(cmd.Use)[1:] {
@@ -151,7 +149,7 @@ func arguments(cmd *cobra.Command) argumentList {
 	return a
 }
 
-// checkArguments compares the arguments with the usage line of cmd.
+// checkArguments checks the arguments against the usage line of cmd.
 func checkArguments(cmd *cobra.Command, args []string) error {
 	a := arguments(cmd)
 	if len(args) < a.required {
@@ -164,7 +162,7 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 	last := len(a.names)
 	repeated := last > 0 && a.names[last-1] == "..."
 	if repeated && last > 1 && a.names[last-2] == "PORT" {
-		last-- // the first of them is what it says, whatever it is called
+		last-- // the first PORT is a port, even if its name is on or off
 	}
 	for i := last; i < len(args); i++ {
 		if extra := args[i]; (extra == "on" || extra == "off") && (!repeated || last < len(a.names)) {
@@ -181,7 +179,7 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 		if arg == "" {
 			i = min(i, len(a.names)-1)
 			if a.names[i] == "..." {
-				i-- // that is what is repeated
+				i-- // the repeated argument
 			}
 			return usagef(cmd, "%s is empty", a.names[i])
 		}
@@ -189,16 +187,16 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// otherSwitches are words of other programs for on and off.
+// otherSwitches are other programs' words for on and off.
 var otherSwitches = []string{"yes", "no", "true", "false", "enable", "disable", "1", "0"}
 
-// onlyCommands reports whether no words can stand behind cmd but names of commands.
+// onlyCommands reports whether only names of commands can follow cmd.
 func onlyCommands(cmd *cobra.Command) bool {
 	return cmd.HasSubCommands() && len(arguments(cmd).names) == 0
 }
 
-// switchMeant is the flag that an "on" or "off" behind the words was meant for, FLAG if
-// that is not plain: the word before it, or the only switch that was given.
+// switchMeant returns the flag to which an "on" or "off" after the words belongs, FLAG if unclear: the word before it,
+// or the only switch that was given.
 func switchMeant(cmd *cobra.Command, words []string) string {
 	isSwitch := func(f *pflag.Flag) bool { return f != nil && f.NoOptDefVal == "on" }
 	if n := len(words); n > 0 && isSwitch(cmd.Flags().Lookup(words[n-1])) {
@@ -216,14 +214,13 @@ func switchMeant(cmd *cobra.Command, words []string) string {
 	return given[0]
 }
 
-// sameVerb has the names of commands elsewhere, and here.
+// sameVerb maps command names of other programs to this program's names.
 var sameVerb = map[string]string{
 	"delete": "del", "remove": "del", "rm": "del", "list": "show", "ls": "show",
 	"create": "add", "new": "add", "change": "set", "clear": "flush",
 }
 
-// guess names the candidate that word was most likely meant to be, or
-// nothing.
+// guess returns the hint about the candidate most similar to word, or nothing.
 func guess(word, prefix string, candidates []string) string {
 	if best := closest(word, candidates); best != "" {
 		return fmt.Sprintf(" (did you mean %s%s?)", prefix, best)
@@ -231,9 +228,9 @@ func guess(word, prefix string, candidates []string) string {
 	return ""
 }
 
-// closest is the candidate that word was most likely meant to be, "" for none.
+// closest returns the candidate most similar to word, "" for none.
 func closest(word string, candidates []string) string {
-	best, least := "", min(2, len(word)/2)+1 // more letters wrong is another word
+	best, least := "", min(2, len(word)/2)+1 // with more wrong letters it is another word
 	for _, c := range candidates {
 		d := levenshtein.Distance(word, c, nil)
 		if len(word) > 1 && strings.HasPrefix(c, word) || len(c) > 3 && strings.HasPrefix(word, c) || sameVerb[word] == c {

@@ -13,11 +13,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Set by -ldflags "-X main.version=...", of the Makefile. Where they are not, they are what
-// the Go command noted in the binary.
+// Set by the Makefile with -ldflags "-X main.version=...". Otherwise they come from the build
+// information of the Go command.
 var (
 	version string
-	commit  string // the whole id
+	commit  string // the full hash
 	date    string // of the commit, RFC 3339
 )
 
@@ -49,7 +49,7 @@ func (p *program) printVersion(v answer.Version) error {
 	return nil
 }
 
-// buildInfo says which bascule this is.
+// buildInfo returns the build's version.
 func buildInfo() answer.Version {
 	v := answer.Version{
 		Version: version, Commit: commit, Date: date,
@@ -74,7 +74,7 @@ func buildInfo() answer.Version {
 	return v
 }
 
-// buildVersion is the version alone.
+// buildVersion returns only the version.
 func buildVersion() string {
 	if version != "" {
 		return version

@@ -152,8 +152,7 @@ ordinary VLAN.`,
 	return cmd
 }
 
-// vlanList is a flag's value that is a list of VLANs, or none: nil until it is
-// given.
+// vlanList is a flag's value: a list of VLANs, or none; nil without the flag.
 type vlanList struct {
 	name string
 	list []uint16
@@ -227,8 +226,8 @@ for each port.`,
 	return cmd
 }
 
-// checkCounting leaves in table the bridges that count by VLAN; the one of the
-// name must.
+// checkCounting keeps in table only the bridges with counters for each VLAN. A named bridge must
+// have them.
 func checkCounting(s switcher, name string, table *[]bridge.VLAN) error {
 	counts := map[string]bool{}
 	list, err := s.Bridges()
@@ -269,7 +268,7 @@ func (p *program) printVLANs(ports []bridge.PortVLANs, table []bridge.VLAN) erro
 	return printList(p, rows, func(row []string) []string { return row }, "BRIDGE PORT VLAN FLAGS", func(row []string) []string { return row })
 }
 
-// kindOf says of which kind a VLAN is.
+// kindOf returns the kind of a VLAN.
 func kindOf(v bridge.VLAN) string {
 	if v.Primary != 0 {
 		return fmt.Sprintf("%s, below %d", v.Kind, v.Primary)
