@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package client asks the agent of a bascule switch, by its API: docs/api.md. Its types
-// and most of its methods are made of the API's OpenAPI document, docs/openapi.json. It
-// needs nothing else of bascule, and no rights but those to reach the agent.
+// Package client calls the API of a bascule switch's agent, see docs/api.md. Its types and most of
+// its methods are generated from the API's OpenAPI document, docs/openapi.json. It needs no other
+// package of bascule, and only the permission to reach the agent.
 package client
 
 import (
@@ -21,22 +21,21 @@ import (
 	"strings"
 )
 
-// prefix is what paths of the API begin with.
+// prefix begins the paths of the API.
 const prefix = "/api/v1"
 
-// maxAnswer is how large an answer may be, in bytes.
+// maxAnswer is the size limit of an answer in bytes.
 const maxAnswer = 256 << 20
 
-// A Client asks one agent. Its methods may be called from several goroutines.
+// A Client calls one agent. Its methods are safe for concurrent use.
 type Client struct {
 	base  string // "http://127.0.0.1:9811"
 	token string
 	http  *http.Client
 }
 
-// New makes a client of the agent at an address: "unix:PATH", as the path of an agent's
-// socket or that of --web, or "ADDRESS:PORT". The token is "" at a socket without one.
-// Nothing is asked yet.
+// New makes a client for the agent at an address: "unix:PATH" for the agent's own socket or the one
+// of --web, or "ADDRESS:PORT". The token is "" for a socket without one. New sends no request.
 func New(address, token string) (*Client, error) {
 	transport := &http.Transport{}
 	c := &Client{base: "http://" + address, token: token, http: &http.Client{Transport: transport}}
@@ -53,18 +52,18 @@ func New(address, token string) (*Client, error) {
 	return c, nil
 }
 
-// Close ends connections that are not in use.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// An Error is what the agent refused, or what went wrong there (RFC 9457).
+// An Error is an agent's refusal or failure (RFC 9457).
 type Error struct {
-	Status int    `json:"status"` // of HTTP
-	Title  string `json:"title"`  // the meaning of Status
-	Detail string `json:"detail"` // one line: what, on which object, why, what to do
-	// Errors have a line for each mistake in a request or a file.
+	Status int    `json:"status"` // HTTP status code
+	Title  string `json:"title"`  // meaning of Status
+	Detail string `json:"detail"` // one line: the mistake, its object, the reason and the remedy
+	// Errors has a line for each mistake in a request or a file.
 	Errors []struct {
 		Message  string `json:"message"`
-		Location string `json:"location,omitempty"` // in the request: "query.bridge"
+		Location string `json:"location,omitempty"` // place in the request: "query.bridge"
 	} `json:"errors,omitempty"`
 }
 
@@ -72,7 +71,7 @@ func (e *Error) Error() string {
 	text := e.Detail
 	for _, d := range e.Errors {
 		switch {
-		case d.Location != "" && strings.HasPrefix(e.Detail, d.Location+": "+d.Message): // it has been told
+		case d.Location != "" && strings.HasPrefix(e.Detail, d.Location+": "+d.Message): // Detail has it
 		case d.Location != "":
 			text += "; " + d.Location + ": " + d.Message
 		case d.Message != e.Detail && strings.TrimSpace(d.Message) != "":
@@ -96,8 +95,8 @@ func jsonBody(v any) *body {
 
 func textBody(kind string, data []byte) *body { return &body{kind, data, nil} }
 
-// do asks, and reads the answer into a value, nil for none. It returns the command's
-// warnings.
+// do sends a request, and decodes the answer into a value, which may be nil. It returns the
+// command's warnings.
 func (c *Client) do(ctx context.Context, method, path string, query url.Values, b *body, answer any) (notes []string, err error) {
 	r, err := c.send(ctx, method, path, query, b)
 	if err != nil {
@@ -117,7 +116,7 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 	return r.Header.Values("Bascule-Note"), nil
 }
 
-// open asks, and returns the answer for the caller to read.
+// open sends a request, and returns the body of the answer for the caller to read.
 func (c *Client) open(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
 	r, err := c.send(ctx, http.MethodGet, path, query, nil)
 	if err != nil {
@@ -217,7 +216,7 @@ func follow[T any](ctx context.Context, c *Client, path string, query url.Values
 	}
 }
 
-// set gives a query a parameter, unless it is the zero value.
+// set adds a parameter to a query, unless its value is the zero value.
 func set[T any](v url.Values, name string, value T) {
 	switch x := any(value).(type) {
 	case string:

@@ -15,8 +15,8 @@ import (
 	"bascule/client"
 )
 
-// agent answers at a unix socket as an agent of a bridge with one port does. A real one
-// does so at the path of --web.
+// agent answers at a unix socket like an agent with a bridge and one port. A real agent does so at
+// the path of --web.
 func agent() (address string, end func()) {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// check says whether the container is still on the switch as ADD has answered.
+// check reports whether the container is still connected to the switch in the state that ADD returned.
 func check(r request) error {
 	space, err := r.space()
 	if err != nil {
@@ -56,8 +56,8 @@ func check(r request) error {
 	return r.ofIPAM(invoke.DelegateCheck(context.Background(), r.IPAM.Type, r.StdinData, nil))
 }
 
-// checkSwitch says whether the switch has what ADD has made for the container, and what it has made
-// for the network, with the MACs that it has answered.
+// checkSwitch reports whether the switch still has the objects that ADD made for the container and for the network,
+// with the MACs of ADD's result.
 func (r *request) checkSwitch(inner netlink.Link, result *types100.Result) error {
 	info, err := r.s.Quick(r.Bridge)
 	if err != nil {
@@ -92,7 +92,7 @@ func (r *request) checkSwitch(inner netlink.Link, result *types100.Result) error
 			return err
 		}
 	}
-	if l, err := netlink.LinkByName(r.Bridge); err == nil { // another network may have a gateway of this name
+	if l, err := netlink.LinkByName(r.Bridge); err == nil { // another network may have a gateway with this name
 		bridges = append(bridges, l.Attrs().HardwareAddr.String())
 	}
 	for _, of := range []struct {
@@ -111,10 +111,10 @@ func (r *request) checkSwitch(inner netlink.Link, result *types100.Result) error
 	return nil
 }
 
-// checkInterfaces says whether both ends of the container's cable are up, with the MTU that ADD has given them.
+// checkInterfaces reports whether both ends of the container's cable are up, with the MTU from ADD.
 func (r *request) checkInterfaces(port *bridge.Port, inner netlink.Link, result *types100.Result) error {
 	mtu := r.MTU
-	for _, i := range result.Interfaces { // from CNI 1.1 on
+	for _, i := range result.Interfaces { // since CNI 1.1
 		if mtu == 0 && i.Sandbox != "" && i.Name == r.IfName {
 			mtu = i.Mtu
 		}
@@ -132,7 +132,7 @@ func (r *request) checkInterfaces(port *bridge.Port, inner netlink.Link, result 
 	return nil
 }
 
-// sameMAC says whether an interface of the result has one of some MACs.
+// sameMAC reports whether an interface in the result has one of the MACs.
 func sameMAC(result *types100.Result, name, sandbox string, macs ...string) error {
 	for _, i := range result.Interfaces {
 		if i.Name == name && i.Sandbox == sandbox && i.Mac != "" && !slices.Contains(macs, i.Mac) {
@@ -142,7 +142,7 @@ func sameMAC(result *types100.Result, name, sandbox string, macs ...string) erro
 	return nil
 }
 
-// checkAddresses says whether the container has the addresses and the routes that it got.
+// checkAddresses reports whether the container still has its addresses and routes.
 func checkAddresses(space *plug.Space, inner netlink.Link, result *types100.Result) error {
 	addresses, err := space.AddrList(inner, netlink.FAMILY_ALL)
 	if err != nil {
@@ -153,7 +153,7 @@ func checkAddresses(space *plug.Space, inner netlink.Link, result *types100.Resu
 			return fmt.Errorf("%s of the container does not have the address %s", inner.Attrs().Name, ip.Address.String())
 		}
 	}
-	// of all tables; a route of several ways is of none of their interfaces by itself
+	// from all tables; a multipath route is not listed under any of its interfaces
 	routes, err := space.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return fmt.Errorf("list the routes of the container: %w", err)

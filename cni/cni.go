@@ -2,11 +2,11 @@
 
 // Package cni is a plugin of the Container Network Interface, version 1.1
 // (https://github.com/containernetworking/cni/blob/v1.1.0/SPEC.md). It puts a container on a
-// bridge as the reference bridge plugin does, whose configuration it takes.
+// bridge like the reference bridge plugin, and uses the same configuration.
 //
-// What it has made is found by the id of a port's owner, and by the name of a device, which is
-// made of the same id. So DEL needs no namespace of the container, and nothing of a request
-// that was killed.
+// Its objects are found by the id in a port's owner, and by the name of a device, which is derived
+// from the same id. So DEL needs neither the container's namespace nor any record of a request that
+// was killed.
 package cni
 
 import (
@@ -35,11 +35,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// By is the word of this front door in a port's owner.
+// By identifies this front end in a port's owner.
 const By = "cni"
 
-// Main is the plugin. It reads the request from the environment and from standard input,
-// answers on standard output, and returns the exit status.
+// Main runs the plugin. It reads the request from the environment and standard input, writes the
+// answer to standard output, and returns the exit status.
 func Main(about string) int {
 	leaves := func(text []byte, _ string) (*network, error) { return leave(text) }
 	funcs := skel.CNIFuncs{Add: run(read, add), Del: run(leaves, del), Check: run(read, check), GC: run(leaves, gc), Status: run(read, status)}
@@ -57,11 +57,11 @@ func Main(about string) int {
 	return 0
 }
 
-// maxRequest is how large a configuration may be, in bytes.
+// maxRequest is the size limit of a configuration in bytes.
 const maxRequest = 4 << 20
 
-// receive reads the configuration before the library does, which takes any length, and speaks of
-// types of Go where it is wrong; then it is standard input anew.
+// receive checks the configuration before the library reads it, and then puts it back as standard
+// input. The library accepts any length, and its errors mention Go types.
 func receive() *types.Error {
 	reads := decode
 	switch os.Getenv("CNI_COMMAND") {
@@ -69,7 +69,7 @@ func receive() *types.Error {
 	case "DEL", "GC":
 		reads = leave
 	default:
-		return nil // the library answers
+		return nil // the library returns the error
 	}
 	text, err := files.ReadAll(os.Stdin, maxRequest)
 	if err != nil {
@@ -91,14 +91,14 @@ func receive() *types.Error {
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// A request is one call of the plugin.
+// A request is a call of the plugin.
 type request struct {
 	*network
 	*skel.CmdArgs
-	s *bridge.Switch // of the plugin's network namespace
+	s *bridge.Switch // in the plugin's network namespace
 }
 
-// run returns a function that reads a request, and does it with the switch of this network
+// run returns a function that reads a request, and executes it with the switch of this network
 // namespace.
 func run(read func(text []byte, args string) (*network, error), f func(request) error) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) error {
@@ -120,14 +120,14 @@ func run(read func(text []byte, args string) (*network, error), f func(request) 
 	}
 }
 
-// coded gives an error the number that the specification has for its kind.
+// coded adds the specification's error code to an error.
 func coded(err error) error {
 	var misused *bridge.UsageError
 	switch {
 	case err == nil || errors.As(err, new(*types.Error)):
 		return err
 	case errors.Is(err, plug.ErrUnfinished), errors.Is(err, unix.EBUSY), errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENODEV),
-		bridge.Missing(err): // another request, which has failed, had made it
+		bridge.Missing(err): // another request made it, and failed
 		return types.NewError(types.ErrTryAgainLater, oneLine(pf.Brief(err)), "")
 	case errors.As(err, &misused):
 		return types.NewError(types.ErrInvalidNetworkConfig, oneLine(pf.Brief(err)), "")
@@ -135,15 +135,15 @@ func coded(err error) error {
 	return types.NewError(types.ErrInternal, oneLine(pf.Brief(err)), "")
 }
 
-// idOf is the id of a container's port. What it is made of was checked by the library, so no
-// part has a slash.
+// idOf returns the id of a container's port. The library has checked the parts, so none contains a
+// slash.
 func idOf(network, container, ifname string) string {
 	return By + "/" + network + "/" + container + "/" + ifname
 }
 
 func (r *request) id() string { return idOf(r.Name, r.ContainerID, r.IfName) }
 
-// owner says whose a port is. The error is that of an id that is too long.
+// owner returns the port's owner. It fails if the id is too long.
 func (r *request) owner() (bridge.Owner, error) {
 	o := bridge.Owner{ID: r.id(), By: By, Network: r.Name, Container: r.ContainerID, Interface: r.IfName}
 	if err := o.Check(); err != nil {
@@ -178,7 +178,7 @@ func add(r request) (err error) {
 		return err
 	}
 	defer space.Close()
-	if load := r.rules(); load != nil { // before anything is made for them
+	if load := r.rules(); load != nil { // before the first object is made
 		if _, err := r.s.ParsePortPF(r.id(), plug.DeviceName(r.id()), *load); err != nil {
 			return wrong("%s", oneLine(pf.Brief(err)))
 		}
@@ -212,7 +212,7 @@ func add(r request) (err error) {
 		return fmt.Errorf("look for %s in the container: %w", r.IfName, err)
 	}
 	mac := inner.Attrs().HardwareAddr
-	// The plugin of ipam may ask for an address by this interface, as DHCP does.
+	// The IPAM plugin may request an address through this interface, as with DHCP.
 	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
 	p := r.plug(owner, device.Attrs().Name, mac, info, result)
 	back.Add(func() { _, _, _ = plug.Remove(r.s, owner.ID) })
@@ -233,7 +233,7 @@ func add(r request) (err error) {
 	if err := sharedError(shared.Judge(r.s)); err != nil {
 		return err
 	}
-	if r.SourceGuard && len(result.IPs) > 0 { // until here the guard lets nothing but DHCP pass
+	if r.SourceGuard && len(result.IPs) > 0 { // until here, source guard passes only DHCP
 		p = r.plug(owner, device.Attrs().Name, mac, info, result)
 		notes, err := plug.Put(r.s, p)
 		warn(notes)
@@ -276,7 +276,7 @@ func add(r request) (err error) {
 	return types.PrintResult(result, cmp.Or(r.CNIVersion, "0.1.0"))
 }
 
-// plug is the container's port, as far as its addresses are known.
+// plug returns the container's port with the addresses known so far.
 func (r *request) plug(owner bridge.Owner, device string, mac net.HardwareAddr, info bridge.Info, result *types100.Result) plug.Plug {
 	p := plug.Plug{
 		Owner: owner, Bridge: r.Bridge, Device: device, Settings: r.settings(), VLANs: r.vlans(info.Config.DefaultPVID), CopyTo: r.Mirror, PF: r.rules(),
@@ -294,14 +294,14 @@ func wrongVariable(name, why string) error {
 	return types.NewError(types.ErrInvalidEnvironmentVariables, name+": "+why, "")
 }
 
-// warn tells of what works, but may not be meant.
+// warn prints notes about settings that work but may be unintended.
 func warn(notes []string) {
 	for _, n := range notes {
 		fmt.Fprintln(os.Stderr, "bascule-cni: warning:", oneLine(n))
 	}
 }
 
-// sharedError gives an error of what a network has for all of its containers its number.
+// sharedError adds a code to an error in an object that all containers of a network share.
 func sharedError(err error) error {
 	none := new(plug.NoUplink)
 	switch {
@@ -313,7 +313,7 @@ func sharedError(err error) error {
 	return unsupported("ipMasq", true, none.Error())
 }
 
-// ofBridge is an error of the bridge with its number.
+// ofBridge adds a code to an error of the bridge.
 func ofBridge(err error) error {
 	if errors.As(err, new(*plug.LinuxBridge)) {
 		return wrong("bridge: %v", err)
@@ -321,7 +321,7 @@ func ofBridge(err error) error {
 	return err
 }
 
-// ensureBridge makes the bridge if it is not there, and returns it.
+// ensureBridge returns the bridge, which it makes if necessary.
 func (r *request) ensureBridge(back *plug.Undo) (info bridge.Info, err error) {
 	info, err = plug.EnsureBridge(r.s, r.Bridge, r.filters(), back)
 	err = ofBridge(err)
@@ -331,7 +331,7 @@ func (r *request) ensureBridge(back *plug.Undo) (info bridge.Info, err error) {
 	return info, err
 }
 
-// address has the plugin of ipam give the container addresses.
+// address requests the container's addresses from the IPAM plugin.
 func (r *request) address(result *types100.Result, back *plug.Undo) error {
 	ctx := context.Background()
 	got, err := invoke.DelegateAdd(ctx, r.IPAM.Type, r.StdinData, nil)
@@ -376,8 +376,8 @@ func (r *request) address(result *types100.Result, back *plug.Undo) error {
 	return nil
 }
 
-// ofIPAM is an error of the plugin of ipam in our words. One that does not know the version of CNI
-// may not know the command either, and say anything.
+// ofIPAM rewords an error of the IPAM plugin. A plugin without support for the CNI version may also
+// not know the command, and return any text.
 func (r *request) ofIPAM(err error) error {
 	if err == nil {
 		return nil
@@ -396,7 +396,8 @@ func (r *request) ofIPAM(err error) error {
 	return fmt.Errorf("ipam %s: %w", r.IPAM.Type, err)
 }
 
-// gatewayOf is the host as the gateway of the container's networks, nil where it is not to be.
+// gatewayOf returns the host as the gateway of the container's networks, or nil if the host is not
+// the gateway.
 func (r *request) gatewayOf(result *types100.Result) *plug.Gateway {
 	if !r.IsGateway || len(result.IPs) == 0 {
 		return nil
@@ -411,7 +412,7 @@ func (r *request) gatewayOf(result *types100.Result) *plug.Gateway {
 	return g
 }
 
-// addressesOf are the container's addresses.
+// addressesOf returns the container's addresses.
 func addressesOf(result *types100.Result) (list []*net.IPNet) {
 	for _, ip := range result.IPs {
 		list = append(list, &ip.Address)
@@ -419,7 +420,7 @@ func addressesOf(result *types100.Result) (list []*net.IPNet) {
 	return list
 }
 
-// configure gives the container's interface its addresses and routes.
+// configure sets the addresses and routes of the container's interface.
 func (r *request) configure(space *plug.Space, inner netlink.Link, result *types100.Result) error {
 	if r.DisableInterface {
 		return nil
@@ -450,7 +451,7 @@ func del(r request) error {
 	return r.ofIPAM(invoke.DelegateDel(context.Background(), r.IPAM.Type, r.StdinData, nil))
 }
 
-// remove takes a container's port and device away.
+// remove deletes a container's port and device.
 func (r *request) remove(id string) error {
 	_, notes, err := plug.Remove(r.s, id)
 	warn(notes)
@@ -460,7 +461,7 @@ func (r *request) remove(id string) error {
 	return plug.Cut(id)
 }
 
-// gc takes away what is of this network and of no valid attachment.
+// gc deletes the objects of this network that belong to no valid attachment.
 func gc(r request) error {
 	valid := map[string]bool{}
 	for _, a := range r.ValidAttachments {
@@ -494,14 +495,14 @@ func gc(r request) error {
 	return errors.Join(errs...)
 }
 
-// status says whether an ADD could be done now. It is asked every few seconds.
+// status reports whether an ADD could succeed now. Runtimes call it every few seconds.
 func status(r request) error {
 	if err := bridge.Usable(); err != nil {
 		return types.NewError(types.ErrPluginNotAvailable, oneLine(pf.Brief(err)), "")
 	}
 	info, err := r.s.Quick(r.Bridge)
 	switch {
-	case bridge.Missing(err): // ADD makes it
+	case bridge.Missing(err): // ADD makes the bridge
 		if err := plug.CheckNew(r.Bridge); err != nil {
 			return types.NewError(types.ErrPluginNotAvailable, err.Error(), "")
 		}

@@ -23,7 +23,7 @@ import (
 )
 
 // A network is the configuration of a network (CNI 1.1, section 1). The keys of the reference
-// bridge plugin mean what they mean there.
+// bridge plugin have the same meaning.
 type network struct {
 	types.PluginConf
 	Bridge              string  `json:"bridge"`
@@ -43,13 +43,13 @@ type network struct {
 	PortIsolation       bool    `json:"portIsolation"`
 	DisableInterface    bool    `json:"disableContainerInterface"`
 
-	// Ours.
-	PF          lines  `json:"pf"`          // rules of the container's port alone
-	SourceGuard bool   `json:"sourceGuard"` // the container sends from its own addresses alone
-	FDBMax      int64  `json:"fdbMax"`      // addresses that may be learned there; 0 for no limit
-	Mirror      string `json:"mirror"`      // span port that gets copies of the container's frames
+	// Keys of this plugin.
+	PF          lines  `json:"pf"`          // rules for the container's port only
+	SourceGuard bool   `json:"sourceGuard"` // the container can send only from its own addresses
+	FDBMax      int64  `json:"fdbMax"`      // limit of learned addresses there; 0 for no limit
+	Mirror      string `json:"mirror"`      // span port that receives copies of the container's frames
 
-	// Of the reference plugin bandwidth.
+	// Keys of the reference plugin bandwidth.
 	bandwidth
 	Shaped   []string `json:"shapedSubnets"`
 	Unshaped []string `json:"unshapedSubnets"`
@@ -66,12 +66,12 @@ type network struct {
 	} `json:"runtimeConfig"`
 
 	mac    net.HardwareAddr
-	tagged []uint16        // of VLANTrunk
-	rates  []bridge.Change // of the limits
+	tagged []uint16        // from VLANTrunk
+	rates  []bridge.Change // from the limits
 }
 
-// bandwidth are limits of what the container gets (ingress), and of what it sends: bits a second,
-// and bits that pass at once.
+// bandwidth limits the traffic to the container (ingress) and from it: in bits a second, with a burst
+// in bits.
 type bandwidth struct {
 	IngressRate  uint64 `json:"ingressRate"`
 	IngressBurst uint64 `json:"ingressBurst"`
@@ -79,10 +79,10 @@ type bandwidth struct {
 	EgressBurst  uint64 `json:"egressBurst"`
 }
 
-// endless is what kubelet gives for a burst, always: it knows none.
+// endless is the burst that kubelet always gives, since it has no setting for it.
 const endless = math.MaxInt32
 
-// changes are the settings of the container's port for that.
+// changes returns the limits as settings of the container's port.
 func (b bandwidth) changes() (list []bridge.Change, err error) {
 	for _, way := range []struct {
 		setting     string
@@ -106,14 +106,14 @@ func (b bandwidth) changes() (list []bridge.Change, err error) {
 	return list, nil
 }
 
-// A trunk has VLANs of a port's frames with tags.
+// A trunk lists tagged VLANs of a port.
 type trunk struct {
 	MinID *int `json:"minID"`
 	MaxID *int `json:"maxID"`
 	ID    *int `json:"id"`
 }
 
-// lines are a text: a string, or a list of its lines.
+// lines is a text: a string, or a list of its lines.
 type lines string
 
 func (l *lines) UnmarshalJSON(text []byte) error {
@@ -130,7 +130,7 @@ func (l *lines) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// environment is what CNI_ARGS may have.
+// environment has the keys allowed in CNI_ARGS.
 type environment struct {
 	types.CommonArgs
 	MAC types.UnmarshallableString `json:"mac,omitempty"`
@@ -144,7 +144,7 @@ func unsupported(key string, value any, why string) error {
 	return types.NewError(types.ErrUnsupportedField, fmt.Sprintf("%s %v is not supported: %s", key, value, why), "")
 }
 
-// keys are those of a configuration that the plugin knows.
+// keys returns the configuration's keys that the plugin supports.
 func keys() (list []string) {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[network]()) {
 		if key, _, _ := strings.Cut(f.Tag.Get("json"), ","); key != "" && key != "-" {
@@ -154,8 +154,8 @@ func keys() (list []string) {
 	return list
 }
 
-// unknown refuses a key that is by all likelihood one of ours, misspelt. Other keys may be there
-// for others.
+// unknown refuses a key that is probably a misspelt key of this plugin. Other keys are allowed, since
+// other plugins may use them.
 func unknown(text []byte) error {
 	if err := plug.CheckKeys(text, new(network)); err != nil {
 		return wrong("%v", err)
@@ -176,7 +176,7 @@ func unknown(text []byte) error {
 	return nil
 }
 
-// decode reads a configuration.
+// decode parses a configuration.
 func decode(text []byte) (*network, error) {
 	n := &network{Bridge: "cni0"}
 	if err := plug.ReadAnyJSON(text, n); err != nil {
@@ -185,8 +185,8 @@ func decode(text []byte) (*network, error) {
 	return n, n.checkIPAM()
 }
 
-// leave reads what DEL and GC need of a configuration. They mind no mistake elsewhere: a file that was
-// changed meanwhile keeps no container from leaving.
+// leave reads the part of a configuration that DEL and GC need. Mistakes elsewhere are ignored, so
+// that a container can leave even if the file has changed meanwhile.
 func leave(text []byte) (*network, error) {
 	var all map[string]json.RawMessage
 	err := plug.ReadAnyJSON(text, &all)
@@ -208,19 +208,19 @@ func leave(text []byte) (*network, error) {
 	return n, n.checkIPAM()
 }
 
-// checkIPAM refuses plugins of ipam that cannot be, and starts none of them.
+// checkIPAM refuses invalid IPAM plugins before it starts one.
 func (n *network) checkIPAM() error {
 	switch {
 	case strings.Contains(n.IPAM.Type, "/"):
 		return wrong("ipam.type %q: give the name of a plugin, without a path", n.IPAM.Type)
 	case n.IPAM.Type != "" && (n.IPAM.Type == n.Type || n.IPAM.Type == filepath.Base(os.Args[0])):
-		// each would start the next
+		// each plugin would start the next
 		return wrong("ipam.type %q: this plugin gives no addresses; give one that does, such as host-local", n.IPAM.Type)
 	}
 	return nil
 }
 
-// read reads a configuration, and checks all of it that can be checked alone.
+// read parses a configuration, and makes all checks that need no other source.
 func read(text []byte, args string) (*network, error) {
 	n, err := decode(text)
 	if err == nil {
@@ -266,7 +266,7 @@ func read(text []byte, args string) (*network, error) {
 		}
 	}
 	limits := n.bandwidth
-	if n.RuntimeConfig.Bandwidth != nil { // which the runtime has from the container
+	if n.RuntimeConfig.Bandwidth != nil { // which the runtime takes from the container's annotations
 		limits = *n.RuntimeConfig.Bandwidth
 	}
 	if n.rates, err = limits.changes(); err != nil {
@@ -330,7 +330,7 @@ func (t trunk) vlans() (list []uint16, err error) {
 	return list, nil
 }
 
-// rules are those of the container's port alone.
+// rules returns the rules that apply only to the container's port.
 func (n *network) rules() *bridge.PFLoad {
 	if n.PF == "" {
 		return nil
@@ -338,8 +338,8 @@ func (n *network) rules() *bridge.PFLoad {
 	return &bridge.PFLoad{Name: "pf", Text: []byte(n.PF + "\n"), Source: pf.Source{}}
 }
 
-// gateway is the name of the host's interface on the bridge: the bridge's own, and for a VLAN
-// with that behind it, as the reference plugin has them.
+// gateway returns the name of the host's interface on the bridge, with the names of the reference
+// plugin: the bridge's name, followed by the VLAN if there is one.
 func (n *network) gateway() string {
 	if n.VLAN != 0 {
 		return fmt.Sprintf("%s.%d", n.Bridge, n.VLAN)
@@ -350,11 +350,11 @@ func (n *network) gateway() string {
 // filters reports whether the bridge has to filter VLANs.
 func (n *network) filters() bool { return n.VLAN != 0 || n.VLANTrunk != nil }
 
-// nativeVLAN is that of a trunk's frames without a tag, where the network says none. The reference
-// plugin has this one, whatever the default VLAN of the bridge.
+// nativeVLAN is the VLAN of a trunk's untagged frames if the network sets none. The reference plugin
+// uses it whatever the default VLAN of the bridge is.
 const nativeVLAN = 1
 
-// vlans returns the VLANs of the container's port; usual is the one of a new port, 0 for none.
+// vlans returns the VLANs of the container's port; usual is the VLAN of a new port, 0 for none.
 func (n *network) vlans(usual uint16) (list []bridge.VLANRange) {
 	if n.VLAN == 0 && len(n.tagged) == 0 {
 		return nil
@@ -383,7 +383,7 @@ func (n *network) settings() (list []bridge.Change) {
 			list = append(list, bridge.Change{Name: s.name, Value: bridge.On})
 		}
 	}
-	if n.MACSpoofCheck { // its one address is a static entry
+	if n.MACSpoofCheck { // its only address is a static entry
 		list = append(list, bridge.Change{Name: "learn", Value: bridge.Off})
 	}
 	if n.FDBMax != 0 {

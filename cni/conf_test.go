@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// A configuration that says something twice makes no container, and keeps none from leaving.
+// TestKeysOnce checks that ADD refuses a configuration with duplicate keys, and that DEL accepts
+// it.
 func TestKeysOnce(t *testing.T) {
 	const conf = `{"cniVersion":"1.0.0","name":"n","type":"bascule-cni","bridge":"br0",MORE}`
 	for more, want := range map[string]string{
@@ -38,7 +39,7 @@ func TestKeysOnce(t *testing.T) {
 			t.Errorf("DEL with %s: %+v, %v", mistake, n, err)
 		}
 	}
-	// all of these would leave something behind, or take too much
+	// each of these mistakes would make DEL leave objects behind, or remove too many
 	for _, mistake := range []string{`"ipam":"x"`, `"cni.dev/valid-attachments":{}`, `"ipam":{"type":"../x"}`} {
 		if _, err := leave([]byte(strings.Replace(conf, "MORE", mistake, 1))); err == nil {
 			t.Errorf("DEL and GC take %s", mistake)

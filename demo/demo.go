@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package demo shows the switch to somebody who sees it for the first time: it joins two
-// network namespaces by a bridge in a third one, prints the commands that do the same, and
-// removes all of it. It needs no other program.
+// Package demo demonstrates the switch to a new user: it connects two network namespaces with a
+// bridge in a third one, prints the equivalent commands, and removes everything. It needs no other
+// program.
 package demo
 
 import (
@@ -22,44 +22,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prefix is what the names of the demo's network namespaces begin with; the process's
-// number follows.
+// prefix begins the names of the demo's network namespaces; the process's number follows.
 const prefix = "bsc-demo"
 
-// The names of the network namespaces, as spaces.Name has them.
+// The network namespaces, by their names for spaces.Name.
 const (
 	red      = "red"
 	blue     = "blue"
 	switches = "switch"
 )
 
-// The bridge, and the interface in red and in blue.
+// The bridge, and the interface in both red and blue.
 const (
 	bridge = "br0"
 	eth    = "eth0"
 )
 
-// addresses are those of eth in red and in blue (RFC 5737).
+// addresses has the addresses of eth in red and in blue (RFC 5737).
 var addresses = map[string]netip.Prefix{
 	red:  netip.MustParsePrefix("192.0.2.1/24"),
 	blue: netip.MustParsePrefix("192.0.2.2/24"),
 }
 
-// echoes are how many are sent.
+// echoes is the number of echo requests.
 const echoes = 3
 
-// A Demo is one run.
+// A Demo is one run of the demo.
 type Demo struct {
-	// Program is how this program is called, for a shell.
+	// Program is the name of this program, quoted for a shell.
 	Program string
-	// Run executes a command line of this program, and shows what it prints.
+	// Run executes a command line of this program, and prints its output.
 	Run func(args ...string) error
-	// Say prints a text, which has whole lines, at once.
+	// Say prints complete lines of text at once.
 	Say func(text string) error
 	// Forget removes the bridges of a network namespace.
 	Forget func(netns string) error
-	// Keep waits until the user has seen enough, or the context ends. It is nil where
-	// nobody wants to look.
+	// Keep waits until the user continues, or the context ends. It may be nil.
 	Keep func(context.Context) error
 
 	made map[string]*space
@@ -71,8 +69,8 @@ type space struct {
 	link   *netlink.Handle
 }
 
-// Show makes everything, shows it, and removes it, also where the context ends early or
-// printing fails. The error is that of the first thing that went wrong.
+// Show makes the objects, demonstrates them, and removes them, even if the context ends early or
+// printing fails. It returns the first error.
 func (d *Demo) Show(ctx context.Context) (err error) {
 	if err := d.removeLeftovers(); err != nil {
 		return err
@@ -90,7 +88,7 @@ func (d *Demo) Show(ctx context.Context) (err error) {
 	return nil
 }
 
-// removeLeftovers removes what demos have left that were killed.
+// removeLeftovers removes objects of demos that were killed.
 func (d *Demo) removeLeftovers() error {
 	removed, err := spaces.RemoveLeftovers(prefix, func(name string) error {
 		if !strings.HasSuffix(name, "-"+switches) || !spaces.Is(name) {
@@ -110,7 +108,7 @@ func (d *Demo) removeLeftovers() error {
 // name is the full name of a network namespace.
 func name(what string) string { return spaces.Name(prefix, what) }
 
-// ip shows a command of iproute2, and does what it does.
+// ip prints a command of iproute2, and does the same with netlink.
 func (d *Demo) ip(command string, do func() error) error {
 	if err := d.Say("# ip " + command + "\n"); err != nil {
 		return err
@@ -121,7 +119,7 @@ func (d *Demo) ip(command string, do func() error) error {
 	return nil
 }
 
-// bascule shows a command of this program on the switch's network namespace, and runs it.
+// bascule prints a command of this program for the switch's network namespace, and runs it.
 func (d *Demo) bascule(args ...string) error {
 	args = append([]string{"-n", name(switches)}, args...)
 	if err := d.Say("# " + d.Program + " " + strings.Join(args, " ") + "\n"); err != nil {
@@ -164,7 +162,7 @@ func (d *Demo) addSpace(what string) error {
 	return d.ip("netns add "+name(what), func() error {
 		result := make(chan error)
 		s := &space{handle: netns.None()}
-		go func() { // whose thread ends with it
+		go func() { // the thread ends with the goroutine
 			runtime.LockOSThread()
 			var err error
 			s.handle, err = spaces.New(name(what))
@@ -215,8 +213,8 @@ func (d *Demo) setUp(what string) error {
 	})
 }
 
-// running waits until both ends of both cables send: a device that was just set up drops
-// what it is given.
+// running waits until both ends of both cables can send: a device that was just set up drops
+// packets.
 func (d *Demo) running(ctx context.Context) error {
 	for _, at := range []struct{ space, device string }{{red, eth}, {switches, red}, {switches, blue}, {blue, eth}} {
 		for {
@@ -304,7 +302,7 @@ func (d *Demo) keep(ctx context.Context) error {
 	return d.Keep(ctx)
 }
 
-// remove removes all that was made. It shows the commands where nothing has failed.
+// remove removes all objects. It prints the commands if nothing has failed.
 func (d *Demo) remove(show bool) error {
 	var errs []error
 	say := func(text string) {

@@ -16,14 +16,14 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-// patience is how long an answer may take, as with ping(8) once another answer has come.
+// patience is the timeout of an answer.
 const patience = time.Second
 
 // listen opens a socket for ICMP in a network namespace.
 func listen(in netns.NsHandle) (*icmp.PacketConn, error) {
 	var socket *icmp.PacketConn
 	result := make(chan error)
-	go func() { // whose thread ends with it
+	go func() { // the thread ends with the goroutine
 		runtime.LockOSThread()
 		err := netns.Set(in)
 		if err == nil {
@@ -35,7 +35,7 @@ func listen(in netns.NsHandle) (*icmp.PacketConn, error) {
 	return socket, err
 }
 
-// echo sends an echo request (RFC 792) and returns how long its answer took.
+// echo sends an echo request (RFC 792) and returns the time until its answer.
 func echo(ctx context.Context, socket *icmp.PacketConn, to netip.Addr, number int) (time.Duration, error) {
 	id := os.Getpid() & 0xffff
 	request, err := (&icmp.Message{

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package docker is a remote network driver of Docker
-// (https://github.com/moby/moby/blob/v26.1.5/libnetwork/docs/remote.md): POSTs of JSON on a unix
-// socket. The agent serves it.
+// Package docker is a remote network driver for Docker
+// (https://github.com/moby/moby/blob/v26.1.5/libnetwork/docs/remote.md). The protocol is JSON in
+// POST requests on a unix socket. The agent serves it.
 //
-// An endpoint is a port, which is found by the id of its owner; it is there from
-// CreateEndpoint to DeleteEndpoint, whether or not the agent runs. What Docker tells once
-// of a network is kept in a file: Docker does not tell it again, also after a reboot.
+// An endpoint is a port, which is found by the id in its owner. It exists from CreateEndpoint to
+// DeleteEndpoint, even while no agent runs. A file keeps the parameters of networks, because Docker
+// sends them only once, even across a reboot.
 package docker
 
 import (
@@ -35,13 +35,13 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// By is the word of this front door in a port's owner.
+// By identifies this front end in a port's owner.
 const By = "docker"
 
-// Prefix is how the interfaces of containers begin; Docker puts a number behind it.
+// Prefix begins the names of containers' interfaces; Docker appends a number.
 const Prefix = "eth"
 
-// maxState is how large the file of networks may be, in bytes.
+// maxState is the size limit of the file of networks in bytes.
 const maxState = 16 << 20
 
 // Labels of Docker that networks and endpoints have (libnetwork/netlabel).
@@ -51,13 +51,13 @@ const (
 	labelPorts    = "com.docker.network.portmap"
 )
 
-// others are words of Docker's own bridge driver that mean what one of ours does.
+// others maps options of Docker's own bridge driver to equivalent options of this one.
 var others = map[string]string{
 	"com.docker.network.driver.mtu":  "mtu",
 	"com.docker.network.bridge.name": "bridge",
 }
 
-// A Driver answers Docker. One request is done at a time.
+// A Driver answers Docker's requests one at a time.
 type Driver struct {
 	path string
 	log  *slog.Logger
@@ -67,16 +67,16 @@ type Driver struct {
 	nets map[string]*network // nil before the file has been read
 }
 
-// A network is what is kept of a network of Docker.
+// A network is the record of a Docker network.
 type network struct {
 	Words    map[string]string `json:"options,omitempty"`
 	Internal bool              `json:"internal,omitempty"`
 	Gateways []netip.Prefix    `json:"gateways,omitempty"` // with the lengths of their subnets
-	Made     bool              `json:"made,omitempty"`     // the bridge is of this network alone, and goes with it
+	Made     bool              `json:"made,omitempty"`     // the bridge was made for this network only
 }
 
-// New makes a driver for the calling thread's network namespace, whose networks are kept in a
-// file. It lasts as long as the process.
+// New makes a driver for the calling thread's network namespace, with a file that stores the
+// networks. The driver lives as long as the process.
 func New(path string, log *slog.Logger) (*Driver, error) {
 	s, err := bridge.Open("")
 	if err != nil {
@@ -85,11 +85,11 @@ func New(path string, log *slog.Logger) (*Driver, error) {
 	return &Driver{path: path, log: log, s: s}, nil
 }
 
-// An empty is an answer that says nothing but that something is done.
+// An empty is the answer to a request without a result.
 type empty struct{}
 
-// ServeHTTP answers a request. One that makes no sense has the status 400, 404 or 405; one
-// that is refused has 200 and Err, as the protocol wants it.
+// ServeHTTP answers a request. An invalid request gets the status 400, 404 or 405; a refused one
+// gets 200 and Err, as the protocol requires.
 func (d *Driver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	status, answer := http.StatusOK, any(nil)
 	method, known := d.methods()[strings.TrimPrefix(r.URL.Path, "/")]
@@ -130,7 +130,7 @@ func failure(err error) any { return map[string]string{"Err": oneLine(err)} }
 
 func oneLine(err error) string { return strings.Join(strings.Fields(pf.Brief(err)), " ") }
 
-// A badRequest is one that cannot be read.
+// A badRequest is a request that cannot be parsed.
 type badRequest struct{ error }
 
 func (d *Driver) methods() map[string]func(text []byte) (any, error) {
@@ -160,7 +160,7 @@ func (d *Driver) methods() map[string]func(text []byte) (any, error) {
 	}
 }
 
-// A request is one about a network or an endpoint: the fields of all of them.
+// A request concerns a network or an endpoint; it has the fields of all requests.
 type request struct {
 	NetworkID, EndpointID string
 	Options               map[string]any
@@ -168,14 +168,15 @@ type request struct {
 	Interface             *wanted
 }
 
-// A wanted interface is what Docker has decided of a container's; what is empty it has not.
+// A wanted interface has Docker's decisions about a container's interface; empty fields are left to
+// the driver.
 type wanted struct {
 	Address     string `json:",omitempty"`
 	AddressIPv6 string `json:",omitempty"`
 	MacAddress  string `json:",omitempty"`
 }
 
-// of reads a request for f.
+// of returns a handler that parses a request for f.
 func of(f func(request) (any, error)) func([]byte) (any, error) {
 	return func(text []byte) (any, error) {
 		var r request
@@ -196,7 +197,7 @@ func of(f func(request) (any, error)) func([]byte) (any, error) {
 
 func (r *request) id() string { return By + "/" + r.NetworkID + "/" + r.EndpointID }
 
-// publishes refuses ports of the host that lead to the container.
+// publishes refuses published ports, which would lead from the host to the container.
 func (r *request) publishes() error {
 	if list, is := r.Options[labelPorts].([]any); is && len(list) > 0 {
 		return errors.New("this driver publishes no ports; leave -p out, or give 'rdr-to' rules of pf at a host port of the switch")
@@ -204,7 +205,7 @@ func (r *request) publishes() error {
 	return nil
 }
 
-// load reads the file of networks, if that has not been done.
+// load reads the file of networks once.
 func (d *Driver) load() error {
 	if d.nets != nil {
 		return nil
@@ -235,7 +236,7 @@ func (d *Driver) load() error {
 	return nil
 }
 
-// keep writes the file of networks with a change. With an error it is as it was.
+// keep writes the file of networks after a change. After an error the old state remains.
 func (d *Driver) keep(change func(map[string]*network)) error {
 	next := maps.Clone(d.nets)
 	change(next)
@@ -257,13 +258,13 @@ func (n *network) is(o *network) bool {
 	return maps.Equal(n.Words, o.Words) && n.Internal == o.Internal && slices.Equal(n.Gateways, o.Gateways) && n.Made == o.Made
 }
 
-// plugs is a kept network as it is plugged.
+// plugs converts a stored network for package plug.
 func (n *network) plugs(id string) (plug.Network, error) {
 	p, err := plug.ReadNetwork(n.Words)
 	if err != nil {
 		return p, fmt.Errorf("option %w", err)
 	}
-	p.Bridge = cmp.Or(p.Bridge, "br-"+id[:min(len(id), 12)]) // as Docker calls its own
+	p.Bridge = cmp.Or(p.Bridge, "br-"+id[:min(len(id), 12)]) // Docker's own naming
 	switch {
 	case p.Masquerade && n.Internal:
 		return p, errors.New("an internal network does not leave the host; leave masquerade out")
@@ -291,7 +292,7 @@ func (d *Driver) createNetwork(r request) (any, error) {
 		n.Words[cmp.Or(others[word], word)] = text
 	}
 	for _, pool := range slices.Concat(r.IPv4Data, r.IPv6Data) {
-		if pool.Gateway == "" || strings.HasSuffix(pool.Pool, "/0") { // of ipam null
+		if pool.Gateway == "" || strings.HasSuffix(pool.Pool, "/0") { // from the null IPAM driver
 			continue
 		}
 		gateway, err := netip.ParsePrefix(pool.Gateway)
@@ -308,7 +309,7 @@ func (d *Driver) createNetwork(r request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if had := d.nets[r.NetworkID]; had != nil { // the answer may have been lost
+	if had := d.nets[r.NetworkID]; had != nil { // Docker repeats a request if the answer was lost
 		if had.is(n) {
 			return empty{}, nil
 		}
@@ -317,8 +318,8 @@ func (d *Driver) createNetwork(r request) (any, error) {
 	return empty{}, d.keep(func(all map[string]*network) { all[r.NetworkID] = n })
 }
 
-// deleteNetwork forgets a network. What is left of its endpoints goes, too, the gateway if no
-// other network has it, and the bridge if it was made for this network alone.
+// deleteNetwork deletes a network and the remains of its endpoints. It also deletes the gateway if
+// no other network has it, and the bridge if it was made for this network.
 func (d *Driver) deleteNetwork(r request) (any, error) {
 	if err := d.load(); err != nil {
 		return nil, err
@@ -338,7 +339,7 @@ func (d *Driver) deleteNetwork(r request) (any, error) {
 			}
 		}
 	}
-	if p, err := n.plugs(r.NetworkID); err == nil { // of another version's options there is nothing
+	if p, err := n.plugs(r.NetworkID); err == nil { // options of another version left no objects
 		gateway := p.GatewayID(By)
 		others := false
 		for id, other := range d.nets {
@@ -371,8 +372,8 @@ func (d *Driver) find(r request) (*network, plug.Network, error) {
 	return n, p, err
 }
 
-// createEndpoint makes an endpoint's wire and port. Docker asks again if the agent was
-// killed meanwhile: then what there is is made anew.
+// createEndpoint makes an endpoint's wire and port. If the agent was killed during the request,
+// Docker repeats it, and existing objects are made again.
 func (d *Driver) createEndpoint(r request) (any, error) {
 	if r.EndpointID == "" {
 		return nil, &badRequest{errors.New("EndpointID is missing")}
@@ -425,7 +426,7 @@ func (d *Driver) createEndpoint(r request) (any, error) {
 		return nil, err
 	}
 	answer := &wanted{}
-	if c.MAC == nil { // Docker takes no answer to what it has decided
+	if c.MAC == nil { // Docker accepts no answer for a value that it has set
 		answer.MacAddress = inner.Attrs().HardwareAddr.String()
 	}
 	return map[string]any{"Interface": answer}, nil
@@ -442,7 +443,7 @@ func (d *Driver) endpoint(r request) (*bridge.Port, error) {
 	return port, err
 }
 
-// join says which interface Docker moves into the container, and by which way that leaves.
+// join returns the interface that Docker moves into the container, and its default gateway.
 func (d *Driver) join(r request) (any, error) {
 	if err := r.publishes(); err != nil {
 		return nil, err

@@ -20,31 +20,32 @@ import (
 	"bascule/files"
 )
 
-// ACL is where the helper reads who may have taps on which bridges.
+// ACL is the path of the helper's access list for taps on bridges.
 const ACL = "/etc/bascule/bridge.conf"
 
-// maxACL is how large the file may be, in bytes.
+// maxACL is the size limit of the file in bytes.
 const maxACL = 1 << 20
 
-// A Caller is who runs the helper.
+// A Caller is the user who runs the helper.
 type Caller struct {
 	UID    int
-	Groups []int // the primary one, too
+	Groups []int // with the primary group
 }
 
-// A Grant is what somebody may have on a bridge.
+// A Grant is a caller's permission for a bridge.
 type Grant struct {
-	VLAN     uint16          // 0 for the usual ones
+	VLAN     uint16          // 0 for the VLANs of a new port
 	Settings []bridge.Change // of the port
 }
 
-// Allowed reads an access list, and returns what a caller may have on a bridge. A line is
+// Allowed parses an access list, and returns a caller's permission for a bridge. A line has one of
+// these forms:
 //
 //	allow BRIDGE|all [user NAME | group NAME] [vlan N] [SETTING=VALUE ...]
 //	deny BRIDGE|all [user NAME | group NAME]
 //
-// The first line that names the bridge and the caller decides. Without one the caller may
-// not. A line that cannot be read is an error, wherever it stands.
+// The first line that matches the bridge and the caller decides. Without a match, access is denied.
+// An invalid line is always an error, even after the deciding line.
 func Allowed(name string, text []byte, on string, who Caller) (*Grant, error) {
 	var decided bool
 	var found *Grant
@@ -135,7 +136,8 @@ func readLine(words []string, on string, who Caller) (grant *Grant, allow, match
 	return grant, allow, matches, nil
 }
 
-// is reports whether a caller is the user, or in the group, of a name or number.
+// is reports whether the caller is the named user, or a member of the named group; the name may be
+// a number.
 func (c Caller) is(kind, name string) (bool, error) {
 	id, err := strconv.Atoi(name)
 	if kind == "user" {
@@ -158,7 +160,7 @@ func (c Caller) is(kind, name string) (bool, error) {
 	return err == nil && slices.Contains(c.Groups, id), err
 }
 
-// rootsAlone refuses a file or a folder that others than root can write.
+// rootsAlone refuses a file or folder that users other than root can write.
 func rootsAlone(path string, st fs.FileInfo) error {
 	if sys, ok := st.Sys().(*syscall.Stat_t); !ok || sys.Uid != 0 || st.Mode().Perm()&0o022 != 0 {
 		return fmt.Errorf("cannot use who may have a tap: others than root can write %s; run 'chown root %s; chmod go-w %s'", path, path, path)
@@ -166,8 +168,7 @@ func rootsAlone(path string, st fs.FileInfo) error {
 	return nil
 }
 
-// ReadACL reads the access list. Only root may be able to write it, and to put another file in its
-// place.
+// ReadACL reads the access list. Only root may have permission to write or replace the file.
 func ReadACL(path string) ([]byte, error) {
 	f, err := files.OpenPlain(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -198,7 +199,7 @@ func ReadACL(path string) ([]byte, error) {
 	return text, nil
 }
 
-// self is the caller of this process, also where the program's file has made it root.
+// self returns the caller of this process, even if the program's file is setuid root.
 func self() (Caller, error) {
 	groups, err := os.Getgroups()
 	if err != nil {

@@ -18,10 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forCaller begins the argument by which the helper tells its own process apart whom it works for.
+// forCaller begins the argument that passes the caller to the helper's separate process.
 const forCaller = "--for="
 
-// Words of forCaller: a user and groups, as "1000:1000,7".
+// String returns the argument after forCaller: a user and groups, as "1000:1000,7".
 func (c Caller) String() string {
 	groups := make([]string, len(c.Groups))
 	for i, g := range c.Groups {
@@ -48,13 +48,13 @@ func parseCaller(text string) (c Caller, err error) {
 	return c, nil
 }
 
-// apart has a process of its own do what a caller asks for, and waits for it. A caller may stop
-// the program that it has started, whatever that may do: by a signal, since the program keeps
-// the caller's uid; from the terminal, whose session it is in; by the freezer of a cgroup that
-// is the caller's; by the limits, the priority and the CPUs that it inherits. If the caller
-// stopped it while it has the lock of the namespace, nobody else could change a bridge. So the
-// process that takes the lock has nothing of the caller's but the socket. It is not stopped with
-// this one, and ends by itself.
+// apart executes a caller's request in a separate process, and waits for it. The caller can stop the
+// program that it has started in several ways, even if the program is setuid: with a signal, since
+// the program keeps the caller's real uid; from the terminal of its session; with the freezer of the
+// caller's cgroup; with inherited limits, priority and CPU affinity. If the program stopped while it
+// holds the lock of the namespace, all other changes to bridges would block. So the process that
+// takes the lock shares only the socket with the caller. It does not stop with this process, and
+// ends by itself.
 func apart(r request, who Caller, stderr io.Writer) (exit int, err error) {
 	if err := unlimited(); err != nil {
 		return 0, err
@@ -67,7 +67,7 @@ func apart(r request, who Caller, stderr io.Writer) (exit int, err error) {
 	cmd.Args[0] = "bascule-bridge-helper"
 	cmd.Dir = "/"
 	cmd.Env = []string{}
-	cmd.Stderr = struct{ io.Writer }{stderr} // by a pipe: the caller's terminal may take nothing
+	cmd.Stderr = struct{ io.Writer }{stderr} // through a pipe: the caller's terminal may block
 	cmd.ExtraFiles = []*os.File{os.NewFile(uintptr(r.fd), "socket")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{}}
 	err = cmd.Run()
@@ -77,9 +77,9 @@ func apart(r request, who Caller, stderr io.Writer) (exit int, err error) {
 	return 0, err
 }
 
-// unlimited takes off this thread, and so off a process that it starts, what slows or ends it on
-// the caller's behalf. Where root may raise no limit (CAP_SYS_RESOURCE), the hard ones stay: by them
-// a process ends, and its lock with it.
+// unlimited removes the caller's limits from this thread, and therefore from processes that it
+// starts. If root lacks CAP_SYS_RESOURCE, hard limits stay: they can end a process, but this
+// releases its lock.
 func unlimited() error {
 	for _, resource := range []int{
 		unix.RLIMIT_CPU, unix.RLIMIT_FSIZE, unix.RLIMIT_DATA, unix.RLIMIT_AS, unix.RLIMIT_RSS, unix.RLIMIT_MEMLOCK,
@@ -87,7 +87,7 @@ func unlimited() error {
 	} {
 		most := uint64(unix.RLIM_INFINITY)
 		if resource == unix.RLIMIT_NOFILE {
-			most = 1 << 16 // the kernel has a limit of its own
+			most = 1 << 16 // the kernel enforces its own limit
 		}
 		err := unix.Prlimit(0, resource, &unix.Rlimit{Cur: most, Max: most}, nil)
 		if errors.Is(err, unix.EPERM) {
@@ -118,11 +118,11 @@ func unlimited() error {
 	return nil
 }
 
-// A hierarchy is one of cgroups, and where this machine has mounted it.
+// A hierarchy is a cgroup hierarchy, with its mount point on this machine.
 type hierarchy struct{ controllers, mount, root string }
 
-// leaveCgroups takes this process out of the caller's cgroups, where others could freeze it, and
-// the caller's programs could leave it no time. It goes where the first process is.
+// leaveCgroups moves this process out of the caller's cgroups, where others could freeze it or use
+// up its CPU time. It moves to the cgroups of process 1.
 func leaveCgroups() error {
 	own, err := cgroups("/proc/self/cgroup")
 	if err != nil {
@@ -155,7 +155,7 @@ func leaveCgroups() error {
 	return nil
 }
 
-// place is the folder of a cgroup, "" where the mount does not show it.
+// place returns the folder of a cgroup, "" if the mount does not contain it.
 func (h hierarchy) place(path string) string {
 	below, ok := strings.CutPrefix(path, strings.TrimSuffix(h.root, "/"))
 	if !ok || below != "" && below[0] != '/' {
@@ -164,7 +164,7 @@ func (h hierarchy) place(path string) string {
 	return filepath.Join(h.mount, below)
 }
 
-// cgroups reads the cgroups of a process by hierarchy (cgroups(7)): "" is the one of version 2.
+// cgroups returns the cgroups of a process by hierarchy (cgroups(7)); "" is the key for version 2.
 func cgroups(path string) (map[string]string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -179,7 +179,7 @@ func cgroups(path string) (map[string]string, error) {
 	return list, nil
 }
 
-// hierarchies reads where hierarchies of cgroups are mounted (proc_pid_mountinfo(5)).
+// hierarchies returns the mounted cgroup hierarchies (proc_pid_mountinfo(5)).
 func hierarchies() (map[string]hierarchy, error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
@@ -209,7 +209,7 @@ func hierarchies() (map[string]hierarchy, error) {
 	return list, lines.Err()
 }
 
-// controllersOf picks out of a mount's options what /proc/PID/cgroup calls the hierarchy.
+// controllersOf returns the name of a hierarchy in /proc/PID/cgroup from the options of its mount.
 func controllersOf(options string) string {
 	var list []string
 	for o := range strings.SplitSeq(options, ",") {

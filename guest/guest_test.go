@@ -35,7 +35,7 @@ func TestAllowed(t *testing.T) {
 		{"allow br0 vlan 10\nallow br0 vlan 20", &Grant{VLAN: 10}, ""},
 		{"", nil, "does not allow user 1000"},
 		{"allow br01", nil, "does not allow user 1000"},
-		// what cannot be read decides nothing, also behind the line that would
+		// an invalid line is an error, even after the deciding line
 		{"allow br0\nallw br1", nil, `acl:2: unknown word "allw"`},
 		{"allow", nil, "acl:1: the bridge is missing"},
 		{"allow br0 user", nil, "the name of the user is missing"},
@@ -86,7 +86,7 @@ func TestReadACL(t *testing.T) {
 		t.Errorf("another user's file: %v", err)
 	}
 	os.Chown(path, 0, 0)
-	os.Chmod(dir, 0o777) // where anybody can put another file of root's in its place
+	os.Chmod(dir, 0o777) // any user can replace the file with another one of root's
 	if _, err := ReadACL(path); err == nil || !strings.Contains(err.Error(), "others than root can write "+dir) {
 		t.Errorf("a file in a folder that all can write: %v", err)
 	}
@@ -120,7 +120,7 @@ func TestCaller(t *testing.T) {
 			t.Errorf("%q: %+v", text, got)
 		}
 	}
-	// who is not trusted says for nobody else what may be done
+	// an untrusted caller cannot act for another one
 	if exit, err := serve([]string{"--for=0:0", "--fd=3", "--br=br0"}, "/nonexistent", false, io.Discard); !errors.Is(err, errUsage) {
 		t.Errorf("%d, %v", exit, err)
 	}
@@ -219,11 +219,12 @@ func TestPlugs(t *testing.T) {
 	}
 }
 
-// The limits of an interface are those of its port, unless the metadata has others.
+// TestBandwidth checks that the limits of an interface become its port's, unless the metadata has
+// others.
 func TestBandwidth(t *testing.T) {
 	for bandwidth, want := range map[string]struct {
 		settings []bridge.Change
-		set      string // in the metadata
+		set      string // settings in the metadata
 		notes    []string
 		wrong    string
 	}{

@@ -17,21 +17,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TapName is the pattern by which the helper's taps are called. libvirt takes vnet, vif,
-// macvtap and macvlan for itself.
+// TapName is the name pattern of the helper's taps. libvirt reserves vnet, vif, macvtap and
+// macvlan.
 const TapName = "guest%d"
 
-// ByHelper is the front door that ports of the helper's taps have in their owner.
+// ByHelper identifies the helper in a port's owner.
 const ByHelper = "qemu"
 
-// usage is what the helper says to who calls it otherwise than QEMU does.
+// usage is the message for other calls than QEMU's.
 const usage = "bascule-bridge-helper: QEMU runs this: -netdev tap,helper=/usr/local/libexec/bascule-bridge-helper,br=br0\n"
 
-// Helper is the program that QEMU runs for a user who may not make taps
-// (qemu-bridge-helper(8)): "--use-vnet --fd=N --br=NAME". If the access list allows it, it
-// makes a tap, plugs it to the bridge, and sends its descriptor over the unix socket N. It
-// trusts nothing of its caller but who that is, and has another process do the work
-// ([apart]). trusted says that the caller is as trusted as this process, as [Trusted] has it.
+// Helper is the program that QEMU runs for a user without permission to make taps
+// (qemu-bridge-helper(8)): "--use-vnet --fd=N --br=NAME". If the access list permits it, Helper
+// makes a tap, plugs it into the bridge, and sends its descriptor over the unix socket N. It trusts
+// only the identity of its caller, and works in a separate process ([apart]). trusted is the result
+// of [Trusted].
 func Helper(args []string, acl string, trusted bool, stderr io.Writer) int {
 	exit, err := serve(args, acl, trusted, stderr)
 	switch {
@@ -45,7 +45,7 @@ func Helper(args []string, acl string, trusted bool, stderr io.Writer) int {
 	return exit
 }
 
-// serve does what a caller asks for, or what this program asks itself for on behalf of one.
+// serve executes a request of a caller, or one that this program passes on for a caller.
 func serve(args []string, acl string, trusted bool, stderr io.Writer) (exit int, err error) {
 	if len(args) > 0 && trusted {
 		if text, is := strings.CutPrefix(args[0], forCaller); is {
@@ -67,7 +67,7 @@ func serve(args []string, acl string, trusted bool, stderr io.Writer) (exit int,
 	if err != nil {
 		return 0, err
 	}
-	// the descriptor is tried before anything is made
+	// check the descriptor before any object is made
 	if kind, err := unix.GetsockoptInt(r.fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || kind != unix.AF_UNIX {
 		return 0, fmt.Errorf("descriptor %d is no unix socket", r.fd)
 	}
@@ -80,7 +80,7 @@ func serve(args []string, acl string, trusted bool, stderr io.Writer) (exit int,
 
 var errUsage = errors.New("usage")
 
-// request is what QEMU asks for.
+// request has QEMU's arguments.
 type request struct {
 	vnet   bool
 	fd     int
@@ -118,7 +118,7 @@ func readRequest(args []string) (r request, err error) {
 	return r, bridge.CheckName("bridge", r.bridge)
 }
 
-// help gives a caller what it asks for, if the access list allows it.
+// help executes a caller's request if the access list permits it.
 func help(r request, who Caller, acl string, stderr io.Writer) error {
 	text, err := ReadACL(acl)
 	if err != nil {
@@ -143,7 +143,7 @@ func help(r request, who Caller, acl string, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("cannot make a tap: %w", err)
 	}
-	defer unix.Close(tap) // QEMU has its own by then; without one the tap goes
+	defer unix.Close(tap) // QEMU has its own by then; without one the tap disappears
 	warnings, err := plug.Put(s, plug.Plug{
 		Owner:  bridge.Owner{ID: ByHelper + "/" + name, By: ByHelper, Container: "user " + strconv.Itoa(who.UID), Network: r.bridge},
 		Bridge: r.bridge, Device: name, VLANs: plug.VLANs(grant.VLAN, nil), Settings: grant.Settings,
@@ -151,7 +151,7 @@ func help(r request, who Caller, acl string, stderr io.Writer) error {
 	for _, w := range warnings {
 		fmt.Fprintln(stderr, "bascule-bridge-helper: warning:", w)
 	}
-	if err == nil { // a caller who lets nothing in is not waited for: this process is root's
+	if err == nil { // do not wait for a slow reader: this process runs as root
 		if err = unix.Sendmsg(r.fd, []byte{0}, unix.UnixRights(tap), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL); err != nil {
 			err = fmt.Errorf("cannot hand the tap over: %w", err)
 		}
@@ -163,8 +163,8 @@ func help(r request, who Caller, acl string, stderr io.Writer) error {
 	return nil
 }
 
-// tidy takes off ports whose taps went with their QEMU. A tap that its user has made persistent
-// goes now, if its user has.
+// tidy removes ports whose taps disappeared with QEMU. If a user made the tap persistent, tidy
+// deletes the tap after the user has ended.
 func tidy(s *bridge.Switch) error {
 	list, err := s.Owned()
 	if err != nil {
@@ -180,17 +180,17 @@ func tidy(s *bridge.Switch) error {
 	return nil
 }
 
-// left reports whether no process has the tap of a name open, and ends such a tap.
+// left reports whether no process has the named tap open, and deletes such a tap.
 func left(name string) bool {
 	fd, _, err := openTap(name, 0)
 	if err != nil {
-		return false // it is open, or no tap
+		return false // it is open, or not a tap
 	}
 	defer unix.Close(fd)
 	return unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 0) == nil
 }
 
-// openTap opens the tap of a name, or makes one.
+// openTap opens the named tap, which it makes if necessary.
 func openTap(name string, flags uint16) (fd int, is string, err error) {
 	fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -208,9 +208,9 @@ func openTap(name string, flags uint16) (fd int, is string, err error) {
 	return fd, request.Name(), nil
 }
 
-// makeTap makes a tap that lasts as long as its descriptors. Who has a descriptor can make it
-// persistent (TUNSETPERSIST). It is root's then, and not anybody's, unless that process has given
-// it to a user itself (TUNSETOWNER): the kernel refuses it neither.
+// makeTap makes a tap that lasts as long as its descriptors. A process with a descriptor can make
+// the tap persistent (TUNSETPERSIST). The persistent tap then belongs to root, unless that process
+// has set an owner (TUNSETOWNER). The kernel does not prevent either.
 func makeTap(vnet bool) (fd int, name string, err error) {
 	var flags uint16
 	if vnet {
@@ -234,9 +234,9 @@ func makeTap(vnet bool) (fd int, name string, err error) {
 	return fd, name, netlink.LinkSetUp(link)
 }
 
-// Trusted reports whether the caller of this process is as trusted as the process: that is
-// not so where the file has made it another user's, or given it capabilities (AT_SECURE of
-// getauxval(3)). Such a process must be nothing but the helper, whatever it is called.
+// Trusted reports whether the caller of this process has the same rights as the process. This is
+// false if the program's file is setuid or has capabilities (AT_SECURE of getauxval(3)). Such a
+// process must act only as the helper, under any name.
 func Trusted() bool {
 	const secure = 23 // AT_SECURE of linux/auxvec.h
 	words, err := unix.Auxv()
@@ -248,9 +248,9 @@ func Trusted() bool {
 	return err == nil && os.Getuid() == os.Geteuid() && os.Getgid() == os.Getegid()
 }
 
-// Clean starts the program anew without its environment, if it has one: Go's runtime has
-// obeyed that by now (GODEBUG, GOMEMLIMIT and others of package runtime). It returns nil where
-// there is none. What the runtime itself puts there for such a program stays.
+// Clean starts the program again without its environment, if it has one, since Go's runtime has
+// already read it (GODEBUG, GOMEMLIMIT and other variables of package runtime). It returns nil if
+// the environment is empty. The variable that the runtime itself adds for such a program stays.
 func Clean() error {
 	const put = "GOTRACEBACK=none" // secureEnv() of runtime/security_unix.go
 	if env := os.Environ(); len(env) == 0 || len(env) == 1 && env[0] == put {

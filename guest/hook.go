@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package guest puts the interfaces of virtual machines on a switch: as libvirt's hook, and
-// as the helper that QEMU runs for users who may not make taps.
+// Package guest connects the interfaces of virtual machines to a switch: as libvirt's hook, and as
+// the helper that QEMU runs for users without permission to make taps.
 package guest
 
 import (
@@ -17,13 +17,13 @@ import (
 	"bascule/plug"
 )
 
-// Namespace is the XML namespace of what a domain's metadata says to us.
+// Namespace is the XML namespace of this program's elements in a domain's metadata.
 const Namespace = "urn:bascule:guest:1"
 
-// maxDomain is how large the XML of a domain may be, in bytes.
+// maxDomain is the size limit of a domain's XML in bytes.
 const maxDomain = 4 << 20
 
-// A domain is a guest as libvirt describes it (libvirt.org/formatdomain.html).
+// A domain is a guest in libvirt's format (libvirt.org/formatdomain.html).
 type domain struct {
 	Name       string      `xml:"name"`
 	UUID       string      `xml:"uuid"`
@@ -41,16 +41,16 @@ type guestOf struct {
 	strict
 }
 
-// strict has what no field takes: a word that somebody has misspelt.
+// strict collects unknown attributes and elements, which may be misspelt.
 type strict struct {
 	Attributes []xml.Attr `xml:",any,attr"`
 	Elements   []other    `xml:",any"`
 }
 
-// An other is an element that no field takes.
+// An other is an element without a field.
 type other struct{ XMLName xml.Name }
 
-// check refuses what is misspelt in an element.
+// check refuses unknown words in an element.
 func (s strict) check(in string) error {
 	for _, a := range s.Attributes {
 		if a.Name.Space != "xmlns" && a.Name != (xml.Name{Local: "xmlns"}) {
@@ -63,7 +63,7 @@ func (s strict) check(in string) error {
 	return nil
 }
 
-// check refuses what is meant for us in a namespace or element that is none of ours.
+// check refuses elements of this program that have an unknown name or a misspelt namespace.
 func (m metadataOf) check() error {
 	for _, o := range m.Others {
 		if strings.HasPrefix(o.XMLName.Space, "urn:bascule") {
@@ -92,8 +92,8 @@ type netdev struct {
 	} `xml:"bandwidth"`
 }
 
-// A flow is a limit of libvirt's, in kilobytes a second, and in KiB that pass at once. libvirt
-// hands these to tc(8) as kbps, of 1000 bytes, and kb.
+// A flow is one of libvirt's limits, in kilobytes a second with a burst in KiB. libvirt passes these
+// to tc(8) as kbps, of 1000 bytes, and kb.
 type flow struct {
 	Average uint64 `xml:"average,attr"`
 	Peak    uint64 `xml:"peak,attr"`
@@ -101,8 +101,8 @@ type flow struct {
 	Floor   uint64 `xml:"floor,attr"`
 }
 
-// limits are the settings of a port for its interface's limits, unless the port is told others. The
-// notes tell of what has no effect.
+// limits returns the port settings for an interface's limits, unless the settings in the metadata
+// already include them. The notes list limits without effect.
 func (n netdev) limits(told []bridge.Change) (list []bridge.Change, notes []string, err error) {
 	for _, way := range []struct {
 		setting, word string
@@ -111,7 +111,7 @@ func (n netdev) limits(told []bridge.Change) (list []bridge.Change, notes []stri
 		if way.limit == nil || slices.ContainsFunc(told, func(c bridge.Change) bool { return c.Name == way.setting }) {
 			continue
 		}
-		const most = 1 << 50 // in no unit it overflows
+		const most = 1 << 50 // does not overflow in any unit
 		if way.limit.Average > most || way.limit.Burst > most {
 			return nil, nil, fmt.Errorf("<%s> is more than a limit can be", way.word)
 		}
@@ -132,7 +132,7 @@ func (n netdev) limits(told []bridge.Change) (list []bridge.Change, notes []stri
 	return list, notes, nil
 }
 
-// wanted is what a domain's metadata says of one of its interfaces.
+// wanted is the metadata about one of a domain's interfaces.
 type wanted struct {
 	MAC      string    `xml:"mac,attr"`
 	Bridge   string    `xml:"bridge,attr"`
@@ -161,14 +161,14 @@ type bound struct {
 	strict
 }
 
-// By is the front door that ports of guests have in their owner.
+// By identifies the hook in a port's owner.
 const By = "libvirt"
 
-// Hook does what libvirt tells its hook for guests (libvirt.org/hooks.html): the guest's
-// name, the operation, the step, and the domain's XML. It puts the guest's interfaces on
-// their bridges before the guest starts and when libvirt comes back, and takes them off
-// when the guest has ended. If something is wrong, none is put, and the error keeps the
-// guest from starting. Everything else is none of our business.
+// Hook is libvirt's hook for guests (libvirt.org/hooks.html). It gets the guest's name, the
+// operation, the step, and the domain's XML. It plugs the guest's interfaces into their bridges
+// before the guest starts and when libvirt restarts, and removes them after the guest has ended.
+// After any error no interface is plugged, and the error prevents the guest's start. Hook ignores
+// all other operations.
 func Hook(s *bridge.Switch, operation, step string, from io.Reader) (warnings []string, err error) {
 	switch operation + " " + step {
 	case "start begin", "reconnect begin":
@@ -183,7 +183,7 @@ func Hook(s *bridge.Switch, operation, step string, from io.Reader) (warnings []
 			if err == nil {
 				continue
 			}
-			if operation == "reconnect" { // the guest runs, and what it has it keeps
+			if operation == "reconnect" { // a running guest keeps its interfaces
 				warnings = append(warnings, fmt.Sprintf("guest %.64s: %v", d.Name, err))
 				continue
 			}
@@ -215,8 +215,8 @@ func Hook(s *bridge.Switch, operation, step string, from io.Reader) (warnings []
 	return nil, nil
 }
 
-// once reads XML, and refuses an element that has an attribute twice: of two, package xml would take
-// the last.
+// once reads XML, and refuses an element with a duplicate attribute. Package xml would use the last
+// one.
 type once struct{ *xml.Decoder }
 
 func (o once) Token() (xml.Token, error) {
@@ -245,7 +245,7 @@ func read(from io.Reader) (d domain, err error) {
 	return d, nil
 }
 
-// plugs reads which ports a guest wants.
+// plugs returns the ports for a guest.
 func plugs(from io.Reader) (d domain, list []plug.Plug, notes []string, err error) {
 	if d, err = read(from); err != nil || d.Metadata == nil {
 		return d, nil, nil, err
@@ -270,7 +270,7 @@ func plugs(from io.Reader) (d domain, list []plug.Plug, notes []string, err erro
 	return d, list, notes, nil
 }
 
-// plug is the port that an interface is to be. The notes tell of what has no effect.
+// plug returns the port for an interface. The notes list settings without effect.
 func (w wanted) plug(d domain) (p plug.Plug, notes []string, err error) {
 	if err := w.check("interface"); err != nil {
 		return p, nil, err
@@ -351,7 +351,7 @@ func (w wanted) plug(d domain) (p plug.Plug, notes []string, err error) {
 		if err := r.check("pf"); err != nil {
 			return p, nil, err
 		}
-		// the text of a guest's description reads no file and asks for no host
+		// text in a guest's description must not read files or resolve hosts
 		p.PF = &bridge.PFLoad{Name: "pf of " + p.Device, Text: []byte(r.Text + "\n")}
 	}
 	limits, notes, err := of.limits(p.Settings)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package netavark is a plugin of Podman's network stack
-// (https://github.com/containers/netavark/blob/main/plugin-API.md): create, setup, teardown and
-// info, with JSON on standard input.
+// Package netavark is a plugin for Podman's network stack
+// (https://github.com/containers/netavark/blob/main/plugin-API.md). It has the commands create,
+// setup, teardown and info, with JSON on standard input.
 //
-// What it has made is found by the id of a port's owner, and by the name of a device, which is
-// made of the same id. So teardown needs no namespace of the container, and nothing of a setup
+// Its objects are found by the id in a port's owner, and by the name of a device, which is derived
+// from the same id. So teardown needs neither the container's namespace nor any record of a setup
 // that was killed.
 package netavark
 
@@ -29,16 +29,16 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// By is the word of this front door in a port's owner.
+// By identifies this front end in a port's owner.
 const By = "podman"
 
-// apiVersion is that of the plugin's protocol.
+// apiVersion is the version of the plugin protocol.
 const apiVersion = "1.0.0"
 
-// maxRequest is how large a request may be, in bytes.
+// maxRequest is the size limit of a request in bytes.
 const maxRequest = 4 << 20
 
-// Main is the plugin. It does what the arguments say, and returns the exit status.
+// Main runs the plugin's command in args, and returns the exit status.
 func Main(version string, args []string, stdin io.Reader, stdout io.Writer) int {
 	answer, err := run(version, args, stdin)
 	if err != nil {
@@ -84,7 +84,7 @@ func run(version string, args []string, stdin io.Reader) (answer any, err error)
 	return nil, fmt.Errorf("unknown command %.40q; netavark asks for create, setup, teardown and info", command)
 }
 
-// with does a request with the switch of this network namespace.
+// with runs a request with the switch of this network namespace.
 func with(stdin io.Reader, f func(*bridge.Switch, []byte) (any, error)) (any, error) {
 	text, err := files.ReadAll(stdin, maxRequest)
 	if err != nil {
@@ -103,7 +103,7 @@ func with(stdin io.Reader, f func(*bridge.Switch, []byte) (any, error)) (any, er
 	return f(s, text)
 }
 
-// A network is types.Network of netavark, as far as it is read here.
+// A network has the fields of netavark's types.Network that are used here.
 type network struct {
 	Name      string            `json:"name"`
 	ID        string            `json:"id"`
@@ -126,13 +126,13 @@ type network struct {
 	routes       []plug.Route
 }
 
-// A subnet is one of a network's.
+// A subnet is a subnet of a network.
 type subnet struct {
 	netip.Prefix
 	gateway netip.Addr // the zero value for none
 }
 
-// check reads what the network has as text.
+// check parses the text fields of a network.
 func (n *network) check() (err error) {
 	if err := plug.CheckID("the network's name", n.Name); err != nil {
 		return err
@@ -149,7 +149,7 @@ func (n *network) check() (err error) {
 	case n.Bridge != "" && n.Bridge != n.Interface:
 		return fmt.Errorf("network %s: the interface is %q, and option bridge is %q; give one", n.Name, n.Interface, n.Bridge)
 	}
-	if n.Interface == "" { // as Docker calls its bridges
+	if n.Interface == "" { // Docker's naming of bridges
 		n.Interface = "br-" + n.ID[:min(len(n.ID), 12)]
 	}
 	n.Bridge = n.Interface
@@ -183,7 +183,7 @@ func (n *network) check() (err error) {
 	return nil
 }
 
-// metric is that of a route; netavark has one of its own for those that say nothing.
+// metric returns the metric of a route; netavark has its own default.
 func metric(of *uint32) int {
 	if of == nil {
 		return 100
@@ -195,11 +195,11 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// create says how Podman is to keep a network. It changes nothing on the switch: the first
-// container does.
+// create returns the network in the form that Podman stores. It does not change the switch; the
+// first container's setup does.
 func create(s *bridge.Switch, text []byte) (any, error) {
 	var n network
-	all := map[string]json.RawMessage{} // also what newer versions have
+	all := map[string]json.RawMessage{} // with fields of newer versions
 	if err := cmp.Or(plug.ReadJSON(text, &n), json.Unmarshal(text, &all)); err != nil {
 		return nil, fmt.Errorf("the network: %w", err)
 	}
@@ -209,9 +209,9 @@ func create(s *bridge.Switch, text []byte) (any, error) {
 	if err := n.Check(s); err != nil {
 		return nil, fmt.Errorf("network %s: %w", n.Name, err)
 	}
-	set := func(key string, value any) { all[key], _ = json.Marshal(value) } // of types that can be
+	set := func(key string, value any) { all[key], _ = json.Marshal(value) } // marshalling these types cannot fail
 	set("network_interface", n.Interface)
-	set("dns_enabled", false) // Podman's resolver is not told of our containers
+	set("dns_enabled", false) // Podman's resolver does not learn of these containers
 	if n.IPAM["driver"] == "" {
 		ipam := map[string]string{"driver": "none"}
 		if len(n.subnets) > 0 {
@@ -227,7 +227,7 @@ func create(s *bridge.Switch, text []byte) (any, error) {
 	return all, nil
 }
 
-// A request is types.NetworkPluginExec: one container and one network.
+// A request is types.NetworkPluginExec: a container and a network.
 type request struct {
 	Container string            `json:"container_id"`
 	Ports     []json.RawMessage `json:"port_mappings"`
@@ -240,7 +240,7 @@ type request struct {
 	} `json:"network_options"`
 }
 
-// read reads a request, and checks what teardown needs.
+// read parses a request, and checks the fields that teardown needs.
 func read(text []byte) (*request, error) {
 	r := new(request)
 	if err := plug.ReadJSON(text, r); err != nil {
@@ -279,7 +279,7 @@ type statusAddress struct {
 	IPNet   string `json:"ipnet"`
 }
 
-// setup puts a container on its network.
+// setup connects a container to its network.
 func (r *request) setup(s *bridge.Switch, path string) (any, error) {
 	n := &r.Network
 	if err := n.check(); err != nil {
@@ -303,7 +303,7 @@ func (r *request) setup(s *bridge.Switch, path string) (any, error) {
 	}
 	one := statusOfOne{Subnets: []statusAddress{}}
 	routes := n.routes
-	has := map[bool]bool{} // whether a family, which is IPv6 or not, has a default route
+	has := map[bool]bool{} // whether each family (true for IPv6) has a default route
 	for _, text := range r.Options.IPs {
 		ip, err := netip.ParseAddr(text)
 		if err != nil {
@@ -347,7 +347,7 @@ func (r *request) setup(s *bridge.Switch, path string) (any, error) {
 	return status{[]string{}, []string{}, map[string]statusOfOne{c.Interface: one}}, nil
 }
 
-// warn tells of what works, but may not be meant.
+// warn prints notes about settings that work but may be unintended.
 func warn(notes []string) {
 	for _, n := range notes {
 		fmt.Fprintln(os.Stderr, "bascule-netavark: warning:", n)

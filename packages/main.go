@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Packages packs a tree that `make install` has made: as .deb, .rpm, .apk and .tar.gz. The
-// same tree and time make the same bytes. It is a module of its own, so that what it needs
-// is nothing that the program needs.
+// Packages packs the result of `make install` as .deb, .rpm, .apk and .tar.gz. The output depends only on the tree and
+// the time. The program has a module of its own, so that its dependencies are not bascule's.
 package main
 
 import (
@@ -30,14 +29,14 @@ import (
 	_ "github.com/goreleaser/nfpm/v2/rpm"
 )
 
-// program is where the program is in the tree.
+// program is the path of the program in the tree.
 const program = "/usr/sbin/bascule"
 
-// The packages' own folders, which go with them, and those below. All others belong to the system.
+// The folders that belong to the packages, with everything below them, and are removed with them. All others belong to
+// the system.
 var own = []string{"/etc/bascule", "/usr/share/bascule", "/usr/share/doc/bascule"}
 
-// musl are the dynamic loaders of Alpine: the program loads libpcap while it runs, if it
-// is there, so it has a loader.
+// musl has Alpine's dynamic loaders. The program needs one because it loads libpcap at run time, if it is installed.
 var musl = map[string]string{"amd64": "/lib/ld-musl-x86_64.so.1", "arm64": "/lib/ld-musl-aarch64.so.1"}
 
 func main() {
@@ -68,12 +67,12 @@ type packer struct {
 	date                                          time.Time
 }
 
-// number is a version that each of the packagers knows the order of: a tag, with the number
-// of commits since then, or the time.
+// number returns a version that each package manager orders correctly: a tag with the number of commits since then, or
+// the time.
 func number(version string, date time.Time) string {
 	m := regexp.MustCompile(`^v?([0-9]+(?:\.[0-9]+)*)(?:-([0-9]+)-g[0-9a-f]+)?(?:-dirty)?$`).FindStringSubmatch(version)
 	switch {
-	case m == nil || !strings.Contains(m[1], "."): // an id of git may be all digits
+	case m == nil || !strings.Contains(m[1], "."): // a git hash may consist of digits
 		return date.UTC().Format("0.20060102.150405")
 	case m[2] != "":
 		return m[1] + "." + m[2]
@@ -81,7 +80,7 @@ func number(version string, date time.Time) string {
 	return m[1]
 }
 
-// pack makes packages of the formats.
+// pack makes packages in the formats.
 func (p *packer) pack(formats []string) error {
 	known := []string{"deb", "rpm", "apk", "tar"}
 	for _, format := range formats {
@@ -123,8 +122,8 @@ func (p *packer) pack(formats []string) error {
 	return nil
 }
 
-// zipManual compresses the pages of the manual in the tree, as distributions have them. No time and no name is in a
-// compressed page: the same page makes the same bytes.
+// zipManual compresses the manual pages in the tree, as distributions do. The compressed files contain neither time nor
+// name, so that the output is reproducible.
 func (p *packer) zipManual() error {
 	pages, err := filepath.Glob(filepath.Join(p.tree, "/usr/share/man/man*/*.[0-9]"))
 	if err != nil {
@@ -156,13 +155,13 @@ func (p *packer) zipManual() error {
 	return nil
 }
 
-// walk calls f with what is in the tree, by its place in the system, in order.
+// walk calls f for each file and folder of the tree in order, with its place in the system.
 func (p *packer) walk(f func(place, path string, e fs.DirEntry, mode fs.FileMode) error) error {
 	return filepath.WalkDir(p.tree, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || path == p.tree {
 			return err
 		}
-		// Not by who made it: a umask would be in it.
+		// The mode does not come from the tree, which depends on the umask.
 		mode := fs.FileMode(0o644)
 		info, err := e.Info()
 		if err != nil {
@@ -232,7 +231,7 @@ func (p *packer) one(format string) (string, error) {
 		},
 	})
 	o := &info.Overridables
-	switch format { // captures with an expression take libpcap
+	switch format { // needed for capture expressions
 	case "deb":
 		o.Depends, o.Recommends, o.Suggests = []string{"libc6"}, []string{"libpcap0.8t64 | libpcap0.8"}, []string{"tcpdump"}
 		o.Deb.Compression = "zstd"
@@ -259,7 +258,7 @@ func (p *packer) one(format string) (string, error) {
 	return path, os.WriteFile(path, to.Bytes(), 0o644)
 }
 
-// script copies a script to a file beside the tree: an .apk has its time.
+// script copies a script to a file outside the tree, since an .apk records its time.
 func (p *packer) script(name string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(p.scripts, name))
 	if err != nil {
@@ -272,8 +271,8 @@ func (p *packer) script(name string) (string, error) {
 	return path, os.Chtimes(path, p.date, p.date)
 }
 
-// forMusl copies the program, to a file beside the tree, and gives the copy Alpine's loader,
-// whose name is the shorter one.
+// forMusl copies the program to a file outside the tree, and sets Alpine's loader in the copy. Its name is shorter, so
+// it fits.
 func (p *packer) forMusl(path string) (string, error) {
 	f, err := elf.Open(path)
 	if err != nil {
@@ -300,7 +299,7 @@ func (p *packer) forMusl(path string) (string, error) {
 	return path, os.WriteFile(path, text, 0o755)
 }
 
-// tar makes an archive that is to be unpacked at /.
+// tar makes an archive for unpacking at /.
 func (p *packer) tar(path string) error {
 	var out bytes.Buffer
 	zip, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
@@ -346,8 +345,7 @@ func (p *packer) tar(path string) error {
 	return os.WriteFile(path, out.Bytes(), 0o644)
 }
 
-// bom is the program's bill of materials, in CycloneDX 1.6: the modules that the Go command
-// noted in it.
+// bom returns the program's bill of materials in CycloneDX 1.6, from the module list in its build information.
 func (p *packer) bom() ([]byte, error) {
 	info, err := buildinfo.ReadFile(filepath.Join(p.tree, program))
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Check says whether a port is as [Put] has made it, and returns it. What somebody has added to it
-// since then, such as another binding, is no error.
+// Check reports whether a port still is as [Put] made it, and returns it. Later additions, such as
+// another binding, are not errors.
 func Check(s *bridge.Switch, p Plug) (*bridge.Port, error) {
 	port, err := Find(s, p.Owner.ID)
 	switch {
@@ -44,10 +44,10 @@ func Check(s *bridge.Switch, p Plug) (*bridge.Port, error) {
 	return port, s.CheckPortPF(p.Bridge, rules)
 }
 
-// checkSettings says whether the port has the settings of the plug, and the defaults otherwise.
+// checkSettings reports whether the port has the settings of the plug, and defaults for all others.
 func (p *Plug) checkSettings(_ *bridge.Switch, port *bridge.Port) error {
 	want := bridge.PortDefaults(port.Type)
-	if p.Host { // others are not the plug's to say
+	if p.Host { // the plug does not define the others
 		want = port.Config
 	}
 	for _, change := range p.Settings {
@@ -67,7 +67,7 @@ func (p *Plug) checkSettings(_ *bridge.Switch, port *bridge.Port) error {
 	return nil
 }
 
-// checkVLANs says whether the port is in the VLANs of the plug, and no others.
+// checkVLANs reports whether the port is in exactly the VLANs of the plug.
 func (p *Plug) checkVLANs(s *bridge.Switch, port *bridge.Port) error {
 	info, err := s.Quick(p.Bridge)
 	if err != nil || !info.Config.VLANFiltering {
@@ -108,7 +108,7 @@ func (p *Plug) checkVLANs(s *bridge.Switch, port *bridge.Port) error {
 	return nil
 }
 
-// manner says in which manner a port is in a VLAN.
+// manner describes a port's membership in a VLAN.
 func manner(o bridge.VLANOptions) string {
 	switch {
 	case o.PVID && o.Untagged:
@@ -121,7 +121,7 @@ func manner(o bridge.VLANOptions) string {
 	return " with a tag"
 }
 
-// checkStations says whether the port has the bindings and the static entries of the plug.
+// checkStations reports whether the port has the bindings and the static entries of the plug.
 func (p *Plug) checkStations(s *bridge.Switch, port *bridge.Port) error {
 	bindings, err := s.Bindings(p.Bridge, port.Name)
 	if err != nil {
@@ -149,7 +149,7 @@ func (p *Plug) checkStations(s *bridge.Switch, port *bridge.Port) error {
 	return nil
 }
 
-// checkCopies says whether the span port of the plug gets copies of the port's frames.
+// checkCopies reports whether the span port of the plug receives copies of the port's frames.
 func (p *Plug) checkCopies(s *bridge.Switch, port *bridge.Port) error {
 	if p.CopyTo == "" {
 		return nil
@@ -166,7 +166,7 @@ func (p *Plug) checkCopies(s *bridge.Switch, port *bridge.Port) error {
 	return fmt.Errorf("has no copies of its frames at %s", p.CopyTo)
 }
 
-// Check says whether the gateway's port is as [Gateway.Ensure] has made it.
+// Check reports whether the gateway's port still is as [Gateway.Ensure] made it.
 func (g *Gateway) Check(s *bridge.Switch) (netlink.Link, error) {
 	if _, err := Check(s, g.plug()); err != nil {
 		return nil, fmt.Errorf("the gateway: %w", err)

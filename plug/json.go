@@ -14,8 +14,8 @@ import (
 	"github.com/agext/levenshtein"
 )
 
-// ReadJSON reads a JSON text. Errors speak of keys and values, and not of types of Go. A key that
-// is there twice, or otherwise than it is spelt, is an error: see [CheckKeys].
+// ReadJSON parses a JSON text. Its errors use the names of keys and values instead of Go types. A
+// duplicate or misspelt key is an error: see [CheckKeys].
 func ReadJSON(text []byte, into any) error {
 	if err := ReadAnyJSON(text, into); err != nil {
 		return err
@@ -23,8 +23,8 @@ func ReadJSON(text []byte, into any) error {
 	return CheckKeys(text, into)
 }
 
-// ReadAnyJSON is ReadJSON for those who have to do with any text, such as to take off what it has
-// put: of a key that is there twice, the last counts.
+// ReadAnyJSON is ReadJSON for callers that must accept any text, such as a removal: of duplicate
+// keys, the last one applies.
 func ReadAnyJSON(text []byte, into any) error {
 	err := json.Unmarshal(text, into)
 	if is := new(json.UnmarshalTypeError); errors.As(err, &is) {
@@ -40,19 +40,18 @@ func ReadAnyJSON(text []byte, into any) error {
 	return err
 }
 
-// CheckKeys refuses a JSON text in which an object has a key twice, or in which a key differs from
-// one of the value that the text is for by capital letters alone. Package json takes both, and the
-// last of them counts.
+// CheckKeys refuses a JSON text with duplicate keys in an object, or with a key that differs only
+// in case from a key of the target value. Package json accepts both, and the last one applies.
 func CheckKeys(text []byte, of any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	return checkKeys(d, reflect.TypeOf(of))
 }
 
-// checkKeys reads one value of a type, nil for any.
+// checkKeys checks a value of a type; nil means any type.
 func checkKeys(d *json.Decoder, of reflect.Type) error {
 	for of != nil && of.Kind() == reflect.Pointer {
 		if of = of.Elem(); reflect.PointerTo(of).Implements(reflect.TypeFor[json.Unmarshaler]()) {
-			of = nil // it has a form of its own
+			of = nil // it has its own format
 		}
 	}
 	if of != nil && reflect.PointerTo(of).Implements(reflect.TypeFor[json.Unmarshaler]()) {
@@ -103,11 +102,11 @@ func checkKeys(d *json.Decoder, of reflect.Type) error {
 	default:
 		return nil
 	}
-	_, err = d.Token() // the end
+	_, err = d.Token() // the closing delimiter
 	return err
 }
 
-// keysOf are the keys of a struct, with the types of their values.
+// keysOf returns the keys of a struct, with the types of their values.
 func keysOf(of reflect.Type) map[string]reflect.Type {
 	if of == nil || of.Kind() != reflect.Struct {
 		return nil
@@ -126,8 +125,8 @@ func keysOf(of reflect.Type) map[string]reflect.Type {
 	return keys
 }
 
-// valueWord is what JSON calls a value, in other words; that of a number is as it is, if it is
-// told.
+// valueWord names JSON's kind of value in other words; a number keeps its text if the error
+// includes it.
 func valueWord(value string) string {
 	if number, ok := strings.CutPrefix(value, "number "); ok {
 		return number
@@ -160,10 +159,10 @@ func typeWord(t reflect.Type) string {
 	return "a whole number"
 }
 
-// Near returns the one of some words that an unknown word is by all likelihood meant to be, ""
-// for none. The shorter a word, the fewer letters may be wrong.
+// Near returns the word that an unknown word was probably meant to be, "" for none. The shorter the
+// word, the fewer wrong letters it accepts.
 func Near(word string, words []string) string {
-	const longest = 64 // that somebody can have meant
+	const longest = 64 // that may be a misspelt word
 	plain := func(s string) string { return strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(s)) }
 	best, least := "", min(2, len(word)/3)+1
 	for _, w := range words {

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// A key that is there twice, or in other letters, says something else to another reader.
+// TestReadJSON checks that keys which are duplicates, or differ in case, are refused: other readers
+// might interpret them in another way.
 func TestReadJSON(t *testing.T) {
 	type base struct {
 		Name string `json:"name"`
@@ -27,7 +28,7 @@ func TestReadJSON(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"name":"a","bridge":"b","unknown":{"x":[1,{"y":null}]}}`:          "",
 		`{"list":[{"name":"a"},null]}`:                                      "",
-		`{"labels":{"a":"1","A":"2"},"raw":{"name":1,"Name":2},"None":"x"}`: "", // keys of others
+		`{"labels":{"a":"1","A":"2"},"raw":{"name":1,"Name":2},"None":"x"}`: "", // keys of other programs
 		`null`:                                 "",
 		`{"bridge":"a","bridge":"b"}`:          `"bridge" is there twice`,
 		`{"bridge":"a","Bridge":"b"}`:          `"Bridge" is no key; write bridge`,

@@ -13,11 +13,10 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// NoUplink says that the host has no host port by which packets of a family leave it, whose
-// address containers could get.
+// NoUplink means that packets of a family do not leave through a host port, whose address containers could use.
 type NoUplink struct {
 	Family    string // IPv4 or IPv6
-	Interface string // by which the host's default route leads, "" for no route
+	Interface string // the interface of the default route, "" for no route
 }
 
 func (e *NoUplink) Error() string {
@@ -28,10 +27,9 @@ func (e *NoUplink) Error() string {
 		"make the card a port of a bridge and give its address to a host port, or leave this out and let the host's nftables masquerade"
 }
 
-// Masquerade has the networks of addresses leave the host with the address of the interface
-// by which the host's default route leads. pf translates at host ports, so that interface has
-// to be one; otherwise the error is a *[NoUplink]. There is one rule for each network. It stays
-// when containers leave, as the gateway does. by is the front door, which may be told in the
+// Masquerade makes the networks of addresses leave the host with the address of the default route's interface. pf
+// translates at host ports, so that interface must be one; otherwise the error is a *[NoUplink]. There is one rule for
+// each network. It stays when containers leave, like the gateway. by identifies the front end, and may be part of the
 // rule's name.
 func Masquerade(s *bridge.Switch, by string, addresses []*net.IPNet) (warnings []string, err error) {
 	err = eachMasqueraded(s, by, addresses, func(on string, m masquerade) error {
@@ -46,7 +44,7 @@ func Masquerade(s *bridge.Switch, by string, addresses []*net.IPNet) (warnings [
 	return warnings, err
 }
 
-// judgeMasquerade says why [Masquerade] would be refused, and changes nothing.
+// judgeMasquerade returns the error with which [Masquerade] would refuse, and changes nothing.
 func judgeMasquerade(s *bridge.Switch, by string, addresses []*net.IPNet) error {
 	err := eachMasqueraded(s, by, addresses, func(on string, m masquerade) error {
 		rules, err := m.rules(s)
@@ -61,8 +59,8 @@ func judgeMasquerade(s *bridge.Switch, by string, addresses []*net.IPNet) error 
 	return nil
 }
 
-// CheckMasquerade says whether the rules of [Masquerade] are there. They may be those for other rules of the
-// bridge, which somebody has loaded since.
+// CheckMasquerade reports whether the rules of [Masquerade] exist. It also accepts their form for other rules of the
+// bridge, which may have been loaded since.
 func CheckMasquerade(s *bridge.Switch, by string, addresses []*net.IPNet) error {
 	return eachMasqueraded(s, by, addresses, func(on string, m masquerade) error {
 		rules, err := m.rules(s)
@@ -81,11 +79,11 @@ func CheckMasquerade(s *bridge.Switch, by string, addresses []*net.IPNet) error 
 	})
 }
 
-// A masquerade is the rule for one network.
+// A masquerade is the rule for a network.
 type masquerade struct {
 	by, out string
 	network net.IPNet
-	state   bool // the rule makes the state that translation takes, as no rule of the bridge's does
+	state   bool // the rule itself creates the state for the translation, since no other rule of the bridge does
 }
 
 func (m *masquerade) rules(s *bridge.Switch) (bridge.PortAnchor, error) {
@@ -101,7 +99,7 @@ func (m *masquerade) rules(s *bridge.Switch) (bridge.PortAnchor, error) {
 	return s.ParseSharedPF(DeviceName(m.by+"-masquerade/"+network), bridge.PFLoad{Name: "masquerade", Text: []byte(rule)})
 }
 
-// eachMasqueraded calls f with the rule for each network of addresses, and the bridge that it is for.
+// eachMasqueraded calls f with the rule for each network of addresses, and with its bridge.
 func eachMasqueraded(s *bridge.Switch, by string, addresses []*net.IPNet, f func(on string, m masquerade) error) error {
 	for _, a := range addresses {
 		m := masquerade{by: by, network: net.IPNet{IP: a.IP.Mask(a.Mask), Mask: a.Mask}}
@@ -113,7 +111,7 @@ func eachMasqueraded(s *bridge.Switch, by string, addresses []*net.IPNet, f func
 		if err != nil {
 			return err
 		}
-		// Without a rule that passes or blocks, packets pass by the default, which makes no state.
+		// Without pass or block rules, packets pass by default, which creates no state.
 		m.out, m.state = out, !slices.ContainsFunc(main.Set.Rules, func(r pf.Rule) bool { return r.Action == pf.Pass || r.Action == pf.Block })
 		if err := f(on, m); err != nil {
 			return err
@@ -122,7 +120,7 @@ func eachMasqueraded(s *bridge.Switch, by string, addresses []*net.IPNet, f func
 	return nil
 }
 
-// uplink returns the bridge and the host port by which the default route of a family leads.
+// uplink returns the bridge and the host port of a family's default route.
 func uplink(s *bridge.Switch, ip4 bool) (on, port string, err error) {
 	family, word := netlink.FAMILY_V6, "IPv6"
 	if ip4 {

@@ -18,32 +18,32 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// A Network is what Podman or Docker keeps of a network for us: words and their values.
+// A Network has the options that Podman or Docker stores for a network of this switch.
 type Network struct {
-	Bridge     string // "" where nothing is said
+	Bridge     string // "" if unset
 	MTU        int    // in bytes, of wires and of the gateway; 0 for the kernel's default
-	VLAN       uint16 // of frames without a tag; 0 for those of a new port
+	VLAN       uint16 // of untagged frames; 0 for the VLANs of a new port
 	Tagged     []uint16
-	PF         string // rules of the container's port alone
+	PF         string // rules for the container's port only
 	Mirror     string // a span port
-	OffHost    bool   // the gateway is another station: the host takes no address
+	OffHost    bool   // the gateway is another station: the host gets no address
 	Masquerade bool
-	Metric     *uint32         // of a container's default routes; nil where nothing is said
-	NoDefault  bool            // a container gets no default route
+	Metric     *uint32         // of a container's default routes; nil if unset
+	NoDefault  bool            // containers get no default route
 	Settings   []bridge.Change // of the container's port
 }
 
-// Words of a network that are no settings of a port.
+// Options of a network that are not settings of a port.
 const (
 	wordBridge, wordMTU, wordVLAN, wordTagged = "bridge", "mtu", "vlan", "tagged"
 	wordPF, wordMirror, wordGateway           = "pf", "mirror", "gateway"
 	wordMasquerade                            = "masquerade"
-	wordMetric, wordNoDefault                 = "metric", "no_default_route" // as netavark has them
+	wordMetric, wordNoDefault                 = "metric", "no_default_route" // netavark's names
 )
 
-// ReadNetwork reads the words of a network: bridge, mtu, vlan, tagged, pf, mirror, gateway
-// (host or lan), masquerade (on or off), metric, no_default_route (1 or true, 0 or false), and the
-// settings of 'bascule port set'. A word that is none of these is an error.
+// ReadNetwork parses the options of a network: bridge, mtu, vlan, tagged, pf, mirror, gateway (host
+// or lan), masquerade (on or off), metric, no_default_route (1 or true, 0 or false), and the
+// settings of 'bascule port set'. All other options are errors.
 func ReadNetwork(words map[string]string) (n Network, err error) {
 	for _, word := range slices.Sorted(maps.Keys(words)) {
 		if err := n.read(word, words[word]); err != nil {
@@ -114,8 +114,8 @@ func (n *Network) read(word, value string) (err error) {
 	return err
 }
 
-// hostPort is the name of the host's interface in the network: that of the bridge, and for a
-// VLAN with that behind it.
+// hostPort returns the name of the host's interface in the network: the bridge's name, followed by
+// the VLAN if there is one.
 func (n *Network) hostPort() string {
 	if n.VLAN != 0 {
 		return fmt.Sprintf("%s.%d", n.Bridge, n.VLAN)
@@ -123,11 +123,11 @@ func (n *Network) hostPort() string {
 	return n.Bridge
 }
 
-// GatewayID is the id of the host's port in the network, for a front door.
+// GatewayID returns the id of the host's port in the network, for a front end.
 func (n *Network) GatewayID(by string) string { return by + "-gateway/" + n.hostPort() }
 
-// Check says whether a network can be, as far as it can be told before the first container
-// comes: names, rules, and, if the bridge is there, whether it filters VLANs.
+// Check reports whether a network is possible, as far as that can be checked before the first
+// container: names, rules, and whether an existing bridge filters VLANs.
 func (n *Network) Check(s *bridge.Switch) error {
 	if err := n.checkNames(); err != nil {
 		return err
@@ -147,7 +147,7 @@ func (n *Network) Check(s *bridge.Switch) error {
 	return err
 }
 
-// checkNames refuses names that the bridge, or the host's interface, cannot have.
+// checkNames refuses invalid names for the bridge or the host's interface.
 func (n *Network) checkNames() error {
 	if err := bridge.CheckName("bridge", n.Bridge); err != nil || n.OffHost {
 		return err
@@ -171,21 +171,22 @@ func (n *Network) filters(info bridge.Info) error {
 
 func (n *Network) wantsVLANs() bool { return n.VLAN != 0 || len(n.Tagged) > 0 }
 
-// A Container is what gets a port in a network.
+// A Container describes a container's connection to a network.
 type Container struct {
 	Owner     bridge.Owner
-	Interface string           // name of its end
-	To        *Space           // where that is to be; nil for the switch's own namespace
+	Interface string           // name of the container's end
+	To        *Space           // namespace of the container's end; nil for the switch's own
 	MAC       net.HardwareAddr // nil for a random one
 	Addresses []*net.IPNet
-	Gateways  []*net.IPNet // addresses of the host in the network, if it is not OffHost
+	Gateways  []*net.IPNet // addresses of the host in the network, unless OffHost is set
 
-	Configure func(inner netlink.Link) error // gives its end what it has there; nil for nothing
+	Configure func(inner netlink.Link) error // configures the container's end; may be nil
 }
 
-// Attach puts a container on its network: the bridge, the host's address in the network, a
-// wire, and its port, with bindings if the network has source-guard. With an error all is as it was
-// before. The error is [ErrUnfinished] or [ErrInUse] where something of the same owner is there.
+// Attach connects a container to its network: it makes the bridge, the host's address in the
+// network, a wire, and the port, with bindings if the network has source-guard. After an error the
+// former state is restored. The error is [ErrUnfinished] or [ErrInUse] if the same owner already
+// has objects.
 func (n *Network) Attach(s *bridge.Switch, c Container) (device, inner netlink.Link, warnings []string, err error) {
 	fail := func(err error) (netlink.Link, netlink.Link, []string, error) { return nil, nil, warnings, err }
 	if err := cmp.Or(c.Owner.Check(), n.checkNames()); err != nil {
@@ -266,7 +267,7 @@ func (n *Network) plug(c Container, device, inner netlink.Link) Plug {
 	return p
 }
 
-// Detach takes what has an id off the switch, and its wire. It can be done at any time again.
+// Detach removes the port and the wire of an id. Repeated calls have no further effect.
 func Detach(s *bridge.Switch, id string) error {
 	if _, _, err := Remove(s, id); err != nil {
 		return err
@@ -274,14 +275,14 @@ func Detach(s *bridge.Switch, id string) error {
 	return Cut(id)
 }
 
-// CheckInterface refuses a name that no interface has.
+// CheckInterface refuses an invalid interface name.
 func CheckInterface(name string) error {
 	return bridge.CheckName("interface", name)
 }
 
-// CheckID refuses what a runtime of containers gives as an id or a name if it is more than
-// letters, digits, "_", "." and "-", or begins with another than the first two, or is longer
-// than 128 bytes.
+// CheckID refuses an id or a name from a container runtime that contains characters other than
+// letters, digits, "_", "." and "-", or begins with none of the first two, or is longer than 128
+// bytes.
 func CheckID(what, id string) error {
 	ok := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_.-", r)

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package plug puts the interfaces of guests and containers on a switch by an id, and takes
-// them off again. All front doors for that call it: the command, CNI, Podman, Docker and
-// hooks of hypervisors.
+// Package plug connects interfaces of guests and containers to a switch under an id, and removes them. It is the base
+// of all front ends: the command, CNI, Podman, Docker and hooks of hypervisors.
 //
-// A plug is one step: the port, its VLANs, settings, bindings and rules of pf are there
-// together, before the first frame, or nothing is. The id is kept with the port, by the same
-// step. So there is no list beside the switch that could tell something else, whoever is
-// killed.
+// A plug is one atomic step: the port, its VLANs, settings, bindings and pf rules take effect together before the first
+// frame, or not at all. The same step stores the id with the port. So no separate list can disagree with the switch,
+// even if a process is killed.
 package plug
 
 import (
@@ -20,27 +18,26 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// A Plug says what a port is to be.
+// A Plug describes a port.
 type Plug struct {
-	Owner    bridge.Owner // its Anchor is filled in
+	Owner    bridge.Owner // Put sets its Anchor
 	Bridge   string
 	Device   string
-	Host     bool // Device is an interface of the host's own, which is made with the port
-	MTU      int  // as that of bridge.PortOptions
+	Host     bool // Device is an interface of the host, which is made with the port
+	MTU      int  // as in bridge.PortOptions
 	Hook     string
-	Force    bool               // as that of bridge.PortOptions
-	Settings []bridge.Change    // of bridge.PortSettings; others have their defaults, and those of a host port stay
-	VLANs    []bridge.VLANRange // nil for those of a new port; else the bridge filters VLANs
-	Bindings []bridge.Binding   // all that the port has; nil leaves those of a host port
-	Stations []net.HardwareAddr // static entries of the port's VLANs; nil to leave them as they are
-	CopyTo   string             // a span port that gets copies of the port's frames, "" for none
-	PF       *bridge.PFLoad     // Name, Text and Source of the rules that are the port's alone; nil for none
+	Force    bool               // as in bridge.PortOptions
+	Settings []bridge.Change    // of bridge.PortSettings; others: default, or a host port's own
+	VLANs    []bridge.VLANRange // nil for the VLANs of a new port; otherwise the bridge must filter VLANs
+	Bindings []bridge.Binding   // all bindings of the port; nil leaves a host port's bindings unchanged
+	Stations []net.HardwareAddr // static entries in the port's VLANs; nil leaves them unchanged
+	CopyTo   string             // a span port that receives copies of the port's frames, "" for none
+	PF       *bridge.PFLoad     // Name, Text and Source of rules for this port only; nil for none
 }
 
-// Put makes a port what p says, whatever it was. If it is so already, nothing is changed. A
-// port that had the id goes if it has another device, or is of another bridge. A port
-// without an owner is taken over. The port of another id is refused. The warnings tell of
-// things that work but may not be meant.
+// Put brings a port into the state of p from any other state. Without a difference, nothing is changed. A port that had
+// the id is removed if it has another device, or is in another bridge. Put takes over a port without an owner, and
+// refuses a port with another id. The warnings list settings that work but may be unintended.
 func Put(s *bridge.Switch, p Plug) (warnings []string, err error) {
 	var rules bridge.PortAnchor
 	if p.PF != nil {
@@ -59,11 +56,11 @@ func Put(s *bridge.Switch, p Plug) (warnings []string, err error) {
 	what := "plug " + p.Owner.ID
 	plan := func(e *bridge.Edit) error { return p.plan(e, rules) }
 	if on != "" && on != p.Bridge {
-		if err := s.Try(what, p.Bridge, p.Owner.ID, plan); err != nil { // before it is taken off the other
+		if err := s.Try(what, p.Bridge, p.Owner.ID, plan); err != nil { // before it leaves the other bridge
 			return nil, err
 		}
 		if !s.Rehearses() {
-			// Between the bridges the device is no port, and what it receives would be the host's.
+			// Between the bridges the device is no port, and would pass received frames to the host.
 			shut, err := s.Shut(p.Device)
 			if err != nil {
 				return nil, err
@@ -81,7 +78,7 @@ func Put(s *bridge.Switch, p Plug) (warnings []string, err error) {
 	return append(warnings, more...), err
 }
 
-// plan plans that the port is as it is to be.
+// plan adds the changes for the port to an edit.
 func (p *Plug) plan(e *bridge.Edit, rules bridge.PortAnchor) error {
 	kind := bridge.TypeNetdev
 	if p.Host {
@@ -104,7 +101,7 @@ func (p *Plug) plan(e *bridge.Edit, rules bridge.PortAnchor) error {
 	case is == "":
 		o.Type, o.Plugged = kind, true
 		err = e.AddPort(p.Device, o)
-	case had != nil && had.ID != p.Owner.ID: // SetOwner refuses
+	case had != nil && had.ID != p.Owner.ID: // SetOwner refuses it
 	case is != kind:
 		return fmt.Errorf("cannot plug %s: %s is a port of type %s; delete that port first with 'bascule port del %s %s'",
 			p.Owner.ID, p.Device, is, p.Bridge, p.Device)
@@ -140,7 +137,7 @@ func (p *Plug) plan(e *bridge.Edit, rules bridge.PortAnchor) error {
 			return err
 		}
 	}
-	// an earlier build called the anchor by the device's name
+	// an earlier build named the anchor after the device
 	if had != nil && had.Anchor != "" && had.Anchor != rules.Path() {
 		if err := e.DropPortPF(had.Anchor); err != nil {
 			return err
@@ -152,15 +149,14 @@ func (p *Plug) plan(e *bridge.Edit, rules bridge.PortAnchor) error {
 	return nil
 }
 
-// Remove takes the port with an id off its bridge. It is no error if there is none: it
-// reports whether there was one. Even then it finishes what a command before did that was
-// killed, which may have been at this port.
+// Remove removes the port with an id from its bridge, and reports whether there was one. Even without one it finishes
+// the work of a killed command, which may have been about this port.
 func Remove(s *bridge.Switch, id string) (found bool, notes []string, err error) {
 	return remove(s, id, (*bridge.Edit).DelOwned)
 }
 
-// RemoveGone is Remove of a port whose device is gone. A port whose device is there stays: the id
-// may have come again since the caller has looked.
+// RemoveGone is Remove for a port whose device is gone. It keeps a port whose device exists, since the id may be in use
+// again since the caller's check.
 func RemoveGone(s *bridge.Switch, id string) (found bool, notes []string, err error) {
 	return remove(s, id, func(e *bridge.Edit, id string) (bool, error) {
 		_, there, err := e.PortOf(id)
@@ -184,7 +180,7 @@ func remove(s *bridge.Switch, id string, del func(*bridge.Edit, string) (bool, e
 		return err
 	})
 	if bridge.Missing(err) {
-		return false, notes, nil // the bridge went meanwhile, and the port with it
+		return false, notes, nil // the bridge was deleted meanwhile, with the port
 	}
 	return found, notes, err
 }
@@ -203,8 +199,8 @@ func Find(s *bridge.Switch, id string) (*bridge.Port, error) {
 	return nil, nil
 }
 
-// VLANs returns the VLANs of a port whose frames without a tag are in one VLAN, and that is
-// in others with their tags: nil for no VLAN at all, which are those of a new port.
+// VLANs returns the VLANs of a port: one for untagged frames, and others with tags. It returns nil if there are none,
+// which means the VLANs of a new port.
 func VLANs(untagged uint16, tagged []uint16) (list []bridge.VLANRange) {
 	for _, id := range tagged {
 		if id != untagged {
@@ -217,7 +213,7 @@ func VLANs(untagged uint16, tagged []uint16) (list []bridge.VLANRange) {
 	return list
 }
 
-// LinuxBridge says that there is a Linux bridge of the name, and none of the switch's.
+// LinuxBridge means that a Linux bridge has the name, and no bridge of the switch has it.
 type LinuxBridge struct{ Name string }
 
 func (e *LinuxBridge) Error() string {
@@ -225,8 +221,8 @@ func (e *LinuxBridge) Error() string {
 		"with 'ip link del %s' and start them again, or give the bridge another name", e.Name, e.Name)
 }
 
-// CheckNew refuses the name of a bridge that is not there if a Linux bridge has it: somebody moves
-// from that, and a bridge beside it would be empty.
+// CheckNew refuses the name of a missing bridge if a Linux bridge has it: a user who migrates from it would get an
+// empty bridge in addition.
 func CheckNew(name string) error {
 	if l, err := netlink.LinkByName(name); err == nil && l.Type() == "bridge" {
 		return &LinuxBridge{name}
@@ -234,8 +230,8 @@ func CheckNew(name string) error {
 	return nil
 }
 
-// EnsureBridge makes a bridge if it is not there, and returns it. One that it makes filters
-// VLANs if that is asked for, and goes again with back if it has no port by then.
+// EnsureBridge returns a bridge, which it makes if necessary. A new bridge filters VLANs if filters is true, and back
+// deletes it if it has no ports by then.
 func EnsureBridge(s *bridge.Switch, name string, filters bool, back *Undo) (info bridge.Info, err error) {
 	if info, err = s.Quick(name); !bridge.Missing(err) {
 		return info, err
@@ -257,8 +253,7 @@ func EnsureBridge(s *bridge.Switch, name string, filters bool, back *Undo) (info
 	return info, err
 }
 
-// CheckBridge refuses a bridge that is not there and cannot be made, or would lack the span port that the
-// container's port asks for.
+// CheckBridge refuses a missing bridge that cannot be made, or that would lack the span port for the container's port.
 func CheckBridge(s *bridge.Switch, name, span string) error {
 	if _, err := s.Quick(name); !bridge.Missing(err) {
 		return err
@@ -273,7 +268,7 @@ func CheckBridge(s *bridge.Switch, name, span string) error {
 	return nil
 }
 
-// Bindings bind addresses to a MAC, and the IPv6 address that a station gives itself by it.
+// Bindings returns bindings of addresses to a MAC, with the link-local IPv6 address that a station derives from it.
 func Bindings(addresses []*net.IPNet, mac net.HardwareAddr) (list []bridge.Binding) {
 	add := func(ip net.IP) {
 		if a, ok := netip.AddrFromSlice(ip); ok {

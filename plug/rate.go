@@ -9,10 +9,10 @@ import (
 	"bascule/bridge"
 )
 
-// Rate returns the value of the settings rate-in and rate-out for a limit that another program
-// gives, in bits a second and bits; 0 bits are no limit, and no burst of its own. Others queue what
-// comes too fast. The switch drops it, so that a burst below the usual one would break TCP: then
-// the usual one holds. A burst that is more than a limit takes is as large as may be.
+// Rate returns the value of the settings rate-in and rate-out for another program's limit, in bits
+// a second, and burst, in bits. A limit of 0 means none, and a burst of 0 means the default. Other
+// programs queue excess traffic. The switch drops it, and a burst below the default would break
+// TCP, so the default is the minimum. A burst above the maximum becomes the maximum.
 func Rate(bits, burst uint64) (string, error) {
 	if bits == 0 {
 		if burst != 0 {

@@ -18,8 +18,8 @@ func TestRate(t *testing.T) {
 		{8 * mbit, 0, "8mbit"},
 		{1, 0, "1kbit"},
 		{1001, 0, "2kbit"},
-		{8 * mbit, 200, "8mbit"},      // with a queue that would do
-		{8 * mbit, 2 * mbit, "8mbit"}, // the usual one
+		{8 * mbit, 200, "8mbit"},      // enough only with a queue
+		{8 * mbit, 2 * mbit, "8mbit"}, // the default
 		{8 * mbit, 8 * mbit, "8mbit:1000000"},
 		{8 * mbit, 8 << 23, "8mbit:8mb"},
 		{8 * mbit, math.MaxInt32, "8mbit:60000000"},

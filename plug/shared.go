@@ -12,27 +12,27 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// An Undo has what takes back the steps of a request, if a later one fails.
+// An Undo has functions that revert the steps of a request if a later step fails.
 type Undo []func()
 
-// Add adds how the step that was just done is taken back.
+// Add adds a function that reverts the latest step.
 func (u *Undo) Add(f func()) { *u = append(*u, f) }
 
-// Do takes the steps back, the last first.
+// Do reverts the steps, the last one first.
 func (u *Undo) Do() {
 	for _, f := range slices.Backward(*u) {
 		f()
 	}
 }
 
-// Shared is what a network has for all of its containers. It stays when they leave.
+// Shared describes the objects that all containers of a network share. They stay when containers leave.
 type Shared struct {
 	Gateway    *Gateway     // the host as a router; nil for none
-	By         string       // the front door
-	Masquerade []*net.IPNet // addresses in the networks that leave the host with its own; nil for none
+	By         string       // the front end
+	Masquerade []*net.IPNet // networks that leave the host with the host's address; nil for none
 }
 
-// Judge says why Make would be refused, as far as the present state tells. It changes nothing.
+// Judge returns the error with which Make would refuse, as far as the present state shows it. It changes nothing.
 func (m Shared) Judge(s *bridge.Switch) error {
 	if m.Gateway != nil {
 		if err := m.Gateway.judge(); err != nil {
@@ -42,14 +42,15 @@ func (m Shared) Judge(s *bridge.Switch) error {
 	return judgeMasquerade(s, m.By, m.Masquerade)
 }
 
-// Make makes all of it and returns the gateway's interface. With an error all is as it was before, except that the rule
-// of a first network stays if the kernel refuses to load the rule of a second one, which [Shared.Judge] cannot foresee.
-// Containers that are there depend on it, so a request makes it last: then no other step can fail.
+// Make makes all objects and returns the gateway's interface. After an error the former state is restored, with one
+// exception: the rule of a first network stays if the kernel refuses to load the rule of a second one, which
+// [Shared.Judge] cannot foresee. Existing containers depend on these objects, so a request calls Make as its last step:
+// no later step can fail.
 func (m Shared) Make(s *bridge.Switch) (link netlink.Link, warnings []string, err error) {
 	if m.Gateway == nil && len(m.Masquerade) == 0 {
 		return nil, nil, nil
 	}
-	// Another request finds nothing that is taken back behind it.
+	// The lock prevents other requests from using objects that are reverted later.
 	unlock, err := s.LockPlans()
 	if err != nil {
 		return nil, nil, err

@@ -31,7 +31,7 @@ type Space struct {
 	ns netns.NsHandle
 }
 
-// OpenSpace opens a network namespace by the path of its file.
+// OpenSpace opens a network namespace by its path.
 func OpenSpace(path string) (*Space, error) {
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("%q is no path of a network namespace; give an absolute one", path)
@@ -48,13 +48,13 @@ func OpenSpace(path string) (*Space, error) {
 	return &Space{h, ns}, nil
 }
 
-// Close gives the namespace back.
+// Close closes the namespace.
 func (s *Space) Close() {
 	s.Handle.Close()
 	s.ns.Close()
 }
 
-// Is reports whether it is the network namespace of the calling thread.
+// Is reports whether s is the network namespace of the calling thread.
 func (s *Space) Is() bool {
 	own, err := netns.Get()
 	if err != nil {
@@ -64,11 +64,11 @@ func (s *Space) Is() bool {
 	return s.ns.Equal(own)
 }
 
-// Inside calls f on a thread that is in the namespace. f starts no goroutine.
+// Inside calls f on a thread in the namespace. f must not start goroutines.
 func (s *Space) Inside(f func() error) error {
 	done := make(chan error)
 	go func() {
-		// The thread ends with the goroutine, as it stays locked.
+		// The thread stays locked, so it ends with the goroutine.
 		runtime.LockOSThread()
 		err := netns.Set(s.ns)
 		if err == nil {
@@ -79,34 +79,32 @@ func (s *Space) Inside(f func() error) error {
 	return <-done
 }
 
-// DeviceName is the name of the device by which what has an id is on a switch. It is the same
-// each time, so that what was begun for the id is found.
+// DeviceName returns the name of an id's device on a switch. It depends only on the id, so that objects of an
+// unfinished request are found again.
 func DeviceName(id string) string {
 	sum := sha256.Sum256([]byte(id))
 	return "veth" + hex.EncodeToString(sum[:])[:11] // IFNAMSIZ - 1 in all
 }
 
-// PeerName is the name of the other end of that device, until it has one of the container's.
+// PeerName returns the name of the other end of an id's device, until it gets the container's name.
 func PeerName(id string) string { return "peer" + DeviceName(id)[len("veth"):] }
 
-// A Wire is a veth. One end is a device of the switch's namespace, the other a container's
-// interface.
+// A Wire is a veth. One end is in the switch's namespace, the other one is a container's interface.
 type Wire struct {
 	ID   string
 	MTU  int              // of both ends; 0 for the kernel's default
 	MAC  net.HardwareAddr // of the container's end; nil for a random one
 	Name string           // of the container's end
-	To   *Space           // where that is; nil for the switch's namespace
+	To   *Space           // namespace of the container's end; nil for the switch's
 }
 
-// ErrUnfinished says that there is a device of an id already: another request for it is under
-// way, or was killed.
+// ErrUnfinished means that an id's device exists already: another request for it is in progress, or was killed.
 var ErrUnfinished = errors.New("its device is there already, of a request that is under way or was not finished")
 
-// ErrInUse says that there is a device of an id already, whose other end is up in some namespace.
+// ErrInUse means that an id's device exists already, and that its other end is up in some namespace.
 var ErrInUse = errors.New("it is there already, and its interface is up; remove it first")
 
-// Make makes the wire. The device of the switch is up, and says in its alias whose it is.
+// Make makes the wire. The switch's device is up, and its alias is the id of its owner.
 func (w *Wire) Make() (device netlink.Link, err error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Flags = DeviceName(w.ID), w.MTU, net.FlagUp
@@ -126,7 +124,7 @@ func (w *Wire) Make() (device netlink.Link, err error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("make a veth: %w", err)
 	}
-	// The kernel takes no alias when a device is made (rtnl_create_link()).
+	// The kernel ignores an alias when a device is made (rtnl_create_link()).
 	if device, err = netlink.LinkByName(attrs.Name); err == nil {
 		err = netlink.LinkSetAlias(device, w.ID)
 	}
@@ -137,8 +135,8 @@ func (w *Wire) Make() (device netlink.Link, err error) {
 	return device, nil
 }
 
-// Cut removes the device of an id, and with it the container's end. A device of the name that
-// is not of the id stays. It is no error if there is none.
+// Cut removes the device of an id, and with it the container's end. It keeps a device with this name that has another
+// id. A missing device is not an error.
 func Cut(id string) error {
 	l, err := netlink.LinkByName(DeviceName(id))
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
@@ -147,7 +145,7 @@ func Cut(id string) error {
 	if err != nil {
 		return err
 	}
-	if alias := l.Attrs().Alias; l.Type() != "veth" || alias != id && alias != "" { // killed before it had one
+	if alias := l.Attrs().Alias; l.Type() != "veth" || alias != id && alias != "" { // killed before the alias
 		return nil
 	}
 	if err := netlink.LinkDel(l); err != nil && !errors.Is(err, unix.ENODEV) {
@@ -156,8 +154,7 @@ func Cut(id string) error {
 	return nil
 }
 
-// Wires returns the ids of the devices that Make has made in the switch's namespace, of those
-// ids that begin with a prefix.
+// Wires returns the ids of Make's devices in the switch's namespace, filtered by a prefix of the id.
 func Wires(prefix string) (ids []string, err error) {
 	list, err := netlink.LinkList()
 	if err != nil {
@@ -171,14 +168,14 @@ func Wires(prefix string) (ids []string, err error) {
 	return ids, nil
 }
 
-// A Gateway is the host's own interface on a bridge, by which a network is routed.
+// A Gateway is the host's own interface on a bridge, which routes a network.
 type Gateway struct {
 	Bridge, Name string
 	VLAN         uint16 // of its port; 0 for a new port's VLANs
-	MTU          int    // of the network; 0 leaves the interface's as it is
+	MTU          int    // of the network; 0 leaves the interface's MTU unchanged
 	Owner        bridge.Owner
 	Addresses    []*net.IPNet
-	Force        bool // other addresses in the same networks go; otherwise they are refused
+	Force        bool // replace other addresses in the same networks, which are refused otherwise
 	Promisc      bool
 }
 
@@ -186,7 +183,7 @@ func (g *Gateway) plug() Plug {
 	return Plug{Owner: g.Owner, Bridge: g.Bridge, Device: g.Name, Host: true, MTU: g.MTU, VLANs: VLANs(g.VLAN, nil)}
 }
 
-// judge refuses a gateway that cannot have its addresses, or by whose MTU others lose theirs.
+// judge refuses a gateway that cannot have its addresses, or whose MTU would remove addresses of others.
 func (g *Gateway) judge() error {
 	link, err := netlink.LinkByName(g.Name)
 	if err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
@@ -221,8 +218,8 @@ func (g *Gateway) judge() error {
 	return nil
 }
 
-// fits is the MTU of the gateway's interface: that of the network, unless a container that shares the gateway
-// has a smaller one, to which the host would send too large packets.
+// fits returns the MTU of the gateway's interface: the network's, or a smaller one of a container that shares the
+// gateway. Otherwise the host would send packets that are too large for that container.
 func (g *Gateway) fits(s *bridge.Switch) (mtu int, err error) {
 	if g.MTU == 0 {
 		return 0, nil
@@ -247,8 +244,8 @@ func (g *Gateway) fits(s *bridge.Switch) (mtu int, err error) {
 	return mtu, nil
 }
 
-// others are the addresses in the place of one that the gateway is to have: of IPv4 all others, and of
-// IPv6 those in the same network. There is none where it has that one.
+// others returns the addresses that conflict with one for the gateway: for IPv4 all other addresses, for IPv6 the ones
+// in the same network. It returns none if the interface has the address already.
 func (g *Gateway) others(there []netlink.Addr, want *net.IPNet) (list []netlink.Addr) {
 	for _, a := range there {
 		switch {
@@ -262,8 +259,8 @@ func (g *Gateway) others(there []netlink.Addr, want *net.IPNet) (list []netlink.
 	return list
 }
 
-// ensure makes the gateway's port, if it is not there, and gives it its addresses. The host
-// forwards packets of their families then.
+// ensure makes the gateway's port, if it is missing, and gives it its addresses. It also turns on forwarding for their
+// families.
 func (g *Gateway) ensure(s *bridge.Switch, back *Undo) (_ netlink.Link, warnings []string, err error) {
 	was, err := netlink.LinkByName(g.Name)
 	if err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
@@ -291,7 +288,7 @@ func (g *Gateway) ensure(s *bridge.Switch, back *Undo) (_ netlink.Link, warnings
 	if err != nil {
 		return nil, warnings, fmt.Errorf("look for %s: %w", g.Name, err)
 	}
-	_ = setSysctl("net/ipv6/conf/"+g.Name+"/accept_ra", "0", back) // there may be no IPv6
+	_ = setSysctl("net/ipv6/conf/"+g.Name+"/accept_ra", "0", back) // IPv6 may be absent
 	if g.Promisc && link.Attrs().Promisc == 0 {
 		if err := netlink.SetPromiscOn(link); err != nil {
 			return nil, warnings, fmt.Errorf("make %s promiscuous: %w", g.Name, err)
@@ -330,7 +327,7 @@ func (g *Gateway) ensure(s *bridge.Switch, back *Undo) (_ netlink.Link, warnings
 	return link, warnings, nil
 }
 
-// address gives the interface an address. It reports whether that was not there.
+// address adds an address to the interface. It reports whether the address was missing.
 func (g *Gateway) address(link netlink.Link, want *net.IPNet, back *Undo) (added bool, err error) {
 	there, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
@@ -356,7 +353,7 @@ func (g *Gateway) address(link netlink.Link, want *net.IPNet, back *Undo) (added
 	return true, nil
 }
 
-// sysctl writes a value that is not there already: /proc/sys may be read-only.
+// sysctl writes a value unless it is set already: /proc/sys may be read-only.
 func sysctl(name, value string) error {
 	path := filepath.Join("/proc/sys", name)
 	if now, err := os.ReadFile(path); err == nil && string(bytes.TrimSpace(now)) == value {
@@ -368,7 +365,7 @@ func sysctl(name, value string) error {
 	return nil
 }
 
-// setSysctl is sysctl of a value that can be taken back.
+// setSysctl is sysctl with an undo function.
 func setSysctl(name, value string, back *Undo) error {
 	was, err := os.ReadFile(filepath.Join("/proc/sys", name))
 	if err := sysctl(name, value); err != nil {
@@ -380,7 +377,7 @@ func setSysctl(name, value string, back *Undo) error {
 	return nil
 }
 
-// FirstOf returns the first address of a network behind its own, where a gateway is by custom.
+// FirstOf returns the first host address of a network, where the gateway is by convention.
 func FirstOf(n net.IPNet) net.IP {
 	ip := slices.Clone(n.IP.Mask(n.Mask))
 	for i := len(ip) - 1; i >= 0; i-- {
@@ -399,10 +396,10 @@ type Route struct {
 	Table, Scope          *int   // nil for the kernel's default
 }
 
-// Configure gives an interface of the space its addresses, brings it up, and makes routes. With
-// dad, addresses of IPv6 are used when nobody else has them, which it waits for; otherwise at once.
-// The kernel announces each address then, so that those who knew another station behind it learn
-// the new one. A route that has another's destination and metric stands beside that, before it.
+// Configure gives an interface of the space its addresses, brings it up, and adds routes. With dad it waits until
+// duplicate address detection of the IPv6 addresses has finished; otherwise they are usable at once. The kernel then
+// announces each address, so that neighbors update their entries for it. A route with the same destination and metric
+// as an existing one is added before that one.
 func (s *Space) Configure(link netlink.Link, addresses []*net.IPNet, routes []Route, dad bool) error {
 	name := link.Attrs().Name
 	if len(addresses) > 0 {
@@ -412,7 +409,7 @@ func (s *Space) Configure(link netlink.Link, addresses []*net.IPNet, routes []Ro
 				accept = "1"
 				_ = sysctl("net/ipv6/conf/"+name+"/enhanced_dad", "1")
 			}
-			_ = sysctl("net/ipv6/conf/"+name+"/accept_dad", accept) // there may be no IPv6
+			_ = sysctl("net/ipv6/conf/"+name+"/accept_dad", accept) // IPv6 may be absent
 			_ = sysctl("net/ipv6/conf/"+name+"/ndisc_notify", "1")
 			_ = sysctl("net/ipv4/conf/"+name+"/arp_notify", "1")
 			return nil
@@ -420,7 +417,7 @@ func (s *Space) Configure(link netlink.Link, addresses []*net.IPNet, routes []Ro
 			return fmt.Errorf("go into the container: %w", err)
 		}
 	}
-	var late []*net.IPNet // of IPv6
+	var late []*net.IPNet // IPv6 addresses
 	for _, a := range addresses {
 		if a.IP.To4() == nil {
 			late = append(late, a)
@@ -428,7 +425,7 @@ func (s *Space) Configure(link netlink.Link, addresses []*net.IPNet, routes []Ro
 			return fmt.Errorf("give %s of the container the address %s: %w", name, a, err)
 		}
 	}
-	if len(late) > 0 { // a runtime may have switched it off for all others
+	if len(late) > 0 { // a runtime may have disabled it for all other interfaces
 		if err := s.Inside(func() error {
 			return errors.Join(sysctl("net/ipv6/conf/lo/disable_ipv6", "0"), sysctl("net/ipv6/conf/"+name+"/disable_ipv6", "0"),
 				sysctl("net/ipv6/conf/"+name+"/keep_addr_on_down", "1"))
@@ -439,8 +436,8 @@ func (s *Space) Configure(link netlink.Link, addresses []*net.IPNet, routes []Ro
 	if err := s.LinkSetUp(link); err != nil {
 		return fmt.Errorf("set %s of the container up: %w", name, err)
 	}
-	// The kernel announces those of IPv4 when the link comes up (arp_notify), and each of IPv6 when it
-	// can be used (ndisc_notify), which may be while the link is still down.
+	// The kernel announces IPv4 addresses when the link comes up (arp_notify), and each IPv6 address when it
+	// becomes usable (ndisc_notify), which may be while the link is still down.
 	for _, a := range late {
 		if err := s.AddrAdd(link, &netlink.Addr{IPNet: a}); err != nil {
 			return fmt.Errorf("give %s of the container the address %s: %w", name, a, err)
@@ -462,17 +459,17 @@ func (s *Space) Configure(link netlink.Link, addresses []*net.IPNet, routes []Ro
 		case r.Gateway == nil:
 			route.Scope = netlink.SCOPE_LINK
 		}
-		if err := s.RouteAddEcmp(route); err != nil && !errors.Is(err, unix.EEXIST) { // the very same is there
+		if err := s.RouteAddEcmp(route); err != nil && !errors.Is(err, unix.EEXIST) { // the same route exists
 			return fmt.Errorf("make the container's route to %s: %w", r.Dst.String(), err)
 		}
 	}
 	return nil
 }
 
-// dadTime is how long the addresses of an interface may take until nobody has objected to them.
+// dadTime is the timeout of duplicate address detection.
 const dadTime = 10 * time.Second
 
-// settle waits until the IPv6 addresses of an interface can be used.
+// settle waits until the IPv6 addresses of an interface are usable.
 func (s *Space) settle(link netlink.Link) error {
 	name := link.Attrs().Name
 	for wait, until := time.Millisecond, time.Now().Add(dadTime); ; wait = min(2*wait, 20*time.Millisecond) {
@@ -499,7 +496,7 @@ func (s *Space) settle(link netlink.Link) error {
 	}
 }
 
-// link returns an interface of the space; of a nil one, of the calling thread's namespace.
+// link returns an interface of the space; a nil space means the calling thread's namespace.
 func (s *Space) link(name string) (l netlink.Link, err error) {
 	if s == nil {
 		l, err = netlink.LinkByName(name)

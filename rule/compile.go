@@ -8,20 +8,19 @@ import (
 	"slices"
 )
 
-// A Key is the fields of a frame that rules compare, or those of them that
-// some rules compare, the others zero. It has no padding, so that it can be
-// the key of a hash map as it is in memory. MACs and IPs have their first
-// byte lowest, as a little-endian machine loads them from the frame.
+// A Key has the fields of a frame that rules compare. For a mask it has only the fields that some
+// rules compare, and the others are zero. It has no padding, so that its memory can be the key of a
+// hash map. MACs and IPs have their first byte lowest, as a little-endian machine loads them from
+// the frame.
 type Key struct {
 	Src, Dst, SHA, THA uint64
 	SPA, TPA           uint32
-	Kind               uint32 // bits of Kind...
+	Kind               uint32 // Kind... bits
 	List               uint32 // List.Number
 }
 
-// The bits of Key.Kind. Those from KindSrc on say which fields there are to
-// compare: without them the key of a rule about the zero address would be
-// that of a rule about any.
+// The bits of Key.Kind. The bits from KindSrc on mark the fields to compare: without them a rule
+// about the zero address would have the same key as a rule about any address.
 const (
 	KindARP uint32 = 1 << iota
 	KindRARP
@@ -36,38 +35,37 @@ const (
 )
 
 const (
-	// KindPlain are the bits that every frame has.
+	// KindPlain has the bits of every frame.
 	KindPlain = KindSrc | KindDst
-	// KindResolves are the bits that a valid frame of ARP or RARP has besides,
-	// next to one of KindARP and KindRARP and one of KindRequest and KindReply.
+	// KindResolves has the additional bits of a valid ARP or RARP frame. Such a frame also has
+	// one of KindARP and KindRARP, and one of KindRequest and KindReply.
 	KindResolves = KindSHA | KindSPA | KindTHA | KindTPA
 )
 
-// A Mask chooses bits of a Key: those that the rules of some entries compare.
+// A Mask selects the bits of a Key that the rules of some entries compare.
 type Mask struct {
 	Bits     Key
 	First    uint32 // the lowest rule of its entries
-	NeedsARP bool   // only valid frames of ARP and RARP have what it compares
+	NeedsARP bool   // it compares fields that only valid ARP and RARP frames have
 }
 
-// MaxPlainMasks and MaxARPMasks are how many masks a list has at most without
-// and with NeedsARP: what may be compared is the sources and destinations,
-// and with ARP also the operation and four addresses.
+// MaxPlainMasks and MaxARPMasks limit the masks of a list without and with NeedsARP. Rules can
+// compare sources and destinations, and with ARP also the operation and four addresses.
 const (
 	MaxPlainMasks = 1 << 2
 	MaxARPMasks   = 1 << (2 + 1 + 4)
 )
 
-// A List is the rules of one port and direction, made ready for being looked
-// up instead of walked. The rule of a frame is
+// A List is the rules of one port and direction, prepared for lookups instead of a linear search.
+// The rule of a frame is
 //
 //	best := none
 //	for each mask, in order:
 //		if best < mask.First, stop
 //		best = min(best, Entries[key of the frame & mask.Bits])
 //
-// where the key's List is the Number, all other bits are those of
-// [Frame.Key], and what Entries does not have is none.
+// where the key has the list's Number as List, and all other bits from [Frame.Key]. A key without
+// an entry gives none.
 type List struct {
 	Port      string
 	Direction Direction // In or Out
@@ -76,10 +74,9 @@ type List struct {
 	Entries   map[Key]uint32
 }
 
-// Compile returns the list of every port and direction that has rules. The
-// rules in Masks and Entries are indices of rules. A rule that an earlier one
-// forestalls, whatever the frame, is in neither. Lists are numbered from 1 in
-// the order of what is returned: by their first rule, In before Out.
+// Compile returns a list for every port and direction with rules. The rules in Masks and Entries
+// are indices of rules. A rule that can never be the first match is in neither. Lists are numbered
+// from 1 in the order of the result: by their first rule, In before Out.
 func Compile(rules []Rule) []List {
 	var lists []List
 	type place struct {
@@ -106,10 +103,10 @@ func Compile(rules []Rule) []List {
 	return lists
 }
 
-// enter adds a rule after all those that are there.
+// enter adds a rule after the existing ones.
 func (l *List) enter(key, bits Key, rule uint32) {
 	key.List = l.Number
-	for _, m := range l.Masks { // one that compares what the rule does not has no such entry, by its Kind
+	for _, m := range l.Masks { // a mask with more fields than the rule has no such entry, because its Kind differs
 		if _, earlier := l.Entries[key.and(m.Bits)]; earlier {
 			return
 		}
@@ -120,7 +117,7 @@ func (l *List) enter(key, bits Key, rule uint32) {
 	l.Entries[key] = rule
 }
 
-// key returns what the rule compares, and the bits of it that count.
+// key returns the fields that the rule compares, and a mask of their bits.
 func (r Rule) key() (key, bits Key) {
 	bits.List = ^uint32(0)
 	kind := func(bit, mask uint32) {
@@ -163,7 +160,7 @@ func (r Rule) key() (key, bits Key) {
 	return key, bits
 }
 
-// Key returns the key that the datapath makes of a frame, without a list.
+// Key returns the datapath's key of a frame, without a list.
 func (f Frame) Key() Key {
 	k := Key{Src: f.Src.word(), Dst: f.Dst.word(), Kind: KindPlain}
 	a := f.ARP

@@ -16,9 +16,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// lookup finds the rule of a frame as the datapath does, or -1.
+// lookup finds the rule of a frame with the datapath's method, or -1.
 func lookup(lists []List, dir Direction, f Frame) int {
-	key, entries := f.Key(), map[Key]uint32{} // of all lists, as in the datapath
+	key, entries := f.Key(), map[Key]uint32{} // entries of all lists, as in the datapath
 	var masks []Mask
 	for _, l := range lists {
 		for k, rule := range l.Entries {
@@ -46,15 +46,15 @@ func lookup(lists []List, dir Direction, f Frame) int {
 	return int(best)
 }
 
-// Few addresses, so that rules and frames meet often. Zeros are among them,
-// which must not be taken for fields that are not compared.
+// Few addresses, so that rules often match frames. They include zeros, which must not be mistaken
+// for fields that are not compared.
 var (
 	ports = []string{"em0", "em0", "em0", "em1"}
 	macs  = []MAC{{}, {2, 0, 0, 0, 0, 1}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}
 	ips   = []netip.Addr{netip.AddrFrom4([4]byte{}), netip.AddrFrom4([4]byte{192, 0, 2, 1})}
 )
 
-// rules are lists of rules of few forms, so that masks have several entries.
+// rules generates lists of rules with few forms, so that masks have several entries.
 func rules() *rapid.Generator[[]Rule] {
 	return rapid.Custom(func(t *rapid.T) []Rule {
 		forms := rapid.SliceOfN(rapid.IntRange(0, 1<<6-1), 1, 5).Draw(t, "forms")
@@ -91,7 +91,7 @@ func rules() *rapid.Generator[[]Rule] {
 	})
 }
 
-// frames are frames that rules of the list match, or nearly so.
+// frames generates frames that match rules of the list, or nearly do.
 func frames(list []Rule) *rapid.Generator[Frame] {
 	return rapid.Custom(func(t *rapid.T) Frame {
 		mac, ip := rapid.SampledFrom(macs), rapid.SampledFrom(ips)
@@ -166,7 +166,7 @@ func TestLookupIsMatch(t *testing.T) {
 	})
 }
 
-// What makes lists good to look up in holds for all of them.
+// TestLists checks the properties that make lookups in lists efficient.
 func TestLists(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		list := rules().Draw(t, "rules")
@@ -201,7 +201,7 @@ func TestLists(t *testing.T) {
 	})
 }
 
-// Rules that can never be the first to match are not entered.
+// TestForestalled checks that rules which can never match first are not entered.
 func TestForestalled(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -242,7 +242,7 @@ func TestForestalled(t *testing.T) {
 	}
 }
 
-// A rule about a zero address is not one about any address.
+// TestZeroAddresses checks that a rule about a zero address is not one about any address.
 func TestZeroAddresses(t *testing.T) {
 	a, ip := MAC{2, 0, 0, 0, 0, 1}, netip.AddrFrom4([4]byte{192, 0, 2, 1})
 	f := Frame{Port: "em0", Src: a, Dst: a, Type: typeARP, ARP: &ARPFields{
@@ -257,8 +257,8 @@ func TestZeroAddresses(t *testing.T) {
 	}
 }
 
-// No list has more masks than it may: rules of every form there is, each with
-// addresses of its own so that none forestalls another.
+// TestMostMasks checks the limits of masks with rules of every possible form. Each rule has its own
+// addresses, so that none shadows another.
 func TestMostMasks(t *testing.T) {
 	var list []Rule
 	mac := func(on bool) *MAC {
@@ -285,7 +285,7 @@ func TestMostMasks(t *testing.T) {
 			}
 		}
 	}
-	// what forestalls another compares less, and comes later
+	// a rule that shadows another compares fewer fields, and is sorted after it
 	slices.SortStableFunc(list, func(a, b Rule) int {
 		return len(strings.Fields(b.String())) - len(strings.Fields(a.String()))
 	})
@@ -301,7 +301,7 @@ func TestMostMasks(t *testing.T) {
 	}
 }
 
-// A key's memory is the key of a map: every byte of it is a field's.
+// TestKeyLayout checks that a key can be used as raw memory: every byte belongs to a field.
 func TestKeyLayout(t *testing.T) {
 	fields := uintptr(0)
 	for f := range reflect.TypeFor[Key]().Fields() {
@@ -334,7 +334,7 @@ func TestFrameKey(t *testing.T) {
 	}
 }
 
-// What a rule prints is read as the rule.
+// TestPrintedIsRead checks that a printed rule is parsed as the same rule.
 func TestPrintedIsRead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		for _, r := range rules().Draw(t, "rules") {

@@ -8,16 +8,15 @@ import (
 	"unicode"
 )
 
-// An Error is something wrong in a rule.
+// An Error is a mistake in a rule.
 type Error struct {
-	File         string // "" for a rule that is in no file
+	File         string // "" for a rule without a file
 	Line, Column int    // from 1; columns are characters, and a tab is one. Line is 0 without a file
 	Text         string // the line, or the rule's words
-	Msg          string // what is wrong, and what to give instead
+	Msg          string // the mistake, and a valid alternative
 }
 
-// Error returns one line, FILE:LINE:COLUMN: message; without a file, the
-// message alone.
+// Error returns one line, FILE:LINE:COLUMN: message; without a file, only the message.
 func (e Error) Error() string {
 	if e.File == "" {
 		return e.Msg
@@ -25,10 +24,9 @@ func (e Error) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Msg)
 }
 
-// Detail returns the error, the line that it is in, and a caret below the
-// place, as three lines.
+// Detail returns three lines: the error, the source line, and a caret below the place.
 func (e Error) Detail() string {
-	// a tab is as wide below as above, whatever the terminal makes of it
+	// a tab below a tab has the same width on any terminal
 	blank := strings.Map(func(c rune) rune {
 		if c == '\t' {
 			return c
@@ -48,8 +46,8 @@ func firstRunes(s string, n int) string {
 	return string(runes[:n])
 }
 
-// printable returns s with a mark for each character that a terminal might
-// obey, tabs aside.
+// printable returns s with a mark for each control character that a terminal might interpret,
+// except tabs.
 func printable(s string) string {
 	return strings.Map(func(c rune) rune {
 		if c != '\t' && !unicode.IsGraphic(c) {
@@ -59,11 +57,10 @@ func printable(s string) string {
 	}, s)
 }
 
-// Errors is what is wrong in a file of rules, one error for each bad line. It
-// is never empty.
+// Errors are the mistakes in a file of rules, one for each bad line. The list is never empty.
 type Errors []Error
 
-// Error returns one line: the first error, and how many there are besides.
+// Error returns one line: the first error, and the number of the others.
 func (list Errors) Error() string {
 	switch n := len(list) - 1; n {
 	case 0:

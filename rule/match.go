@@ -4,16 +4,16 @@ package rule
 
 import "net/netip"
 
-// A Frame is what rules look at.
+// A Frame has the properties of a frame that rules compare.
 type Frame struct {
 	Port     string // that the frame crosses
 	Src, Dst MAC
 	Type     uint16     // EtherType
-	ARP      *ARPFields // what follows the EtherType, if it is long enough
+	ARP      *ARPFields // the bytes after the EtherType, if there are enough
 }
 
-// ARPFields are the fields of an ARP or RARP packet (RFC 826), taken for one
-// of IPv4 over Ethernet whatever its first four fields say.
+// ARPFields are the fields of an ARP or RARP packet (RFC 826), read as IPv4 over Ethernet, without
+// regard to its first four fields.
 type ARPFields struct {
 	Hardware, Protocol uint16
 	HLen, PLen         uint8
@@ -24,9 +24,8 @@ type ARPFields struct {
 	TPA                netip.Addr
 }
 
-// valid reports whether a packet of ARP or RARP was found, and is one that
-// rules can look into. The hardware type is not asked: stations take that of
-// IEEE 802, 6, for Ethernet's.
+// valid reports whether the frame has an ARP or RARP packet whose fields rules can compare. It
+// ignores the hardware type: stations treat 6 (IEEE 802) like Ethernet.
 func (a *ARPFields) valid() bool {
 	return a != nil && a.Protocol == typeIPv4 && a.HLen == 6 && a.PLen == 4
 }
@@ -34,17 +33,15 @@ func (a *ARPFields) valid() bool {
 // The numbers of ARP (RFC 826) and RARP (RFC 903).
 const (
 	typeIPv4, typeARP, typeRARP = 0x0800, 0x0806, 0x8035
-	opRequest, opReply          = 1, 2 // of ARP; those of RARP follow
+	opRequest, opReply          = 1, 2 // of ARP; RARP has the next two
 	opRevRequest, opRevReply    = 3, 4
 )
 
-// Match returns the index of the first rule for the port and the direction of
-// a frame that matches it, or -1. It is what the datapath has to agree with,
-// and therefore as plain as can be.
+// Match returns the index of the first rule for a frame's port and direction that matches it, or
+// -1. It is the specification of the datapath, and therefore as simple as possible.
 //
-// The rules for ARP are those of OpenBSD's veb_rule_arp_match, with one
-// difference: OpenBSD expects RARP under the EtherType of ARP, here it has
-// its own (RFC 903).
+// The ARP rules follow OpenBSD's veb_rule_arp_match, with one difference: OpenBSD expects RARP
+// under the EtherType of ARP, but here RARP has its own EtherType (RFC 903).
 func Match(rules []Rule, dir Direction, f Frame) int {
 	for i, r := range rules {
 		if r.Port == f.Port && r.Direction&dir != 0 && matches(r, f) {

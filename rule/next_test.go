@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestNext wants the words that may follow the beginning of a rule.
+// TestNext checks the candidates after the beginning of a rule.
 func TestNext(t *testing.T) {
 	for _, c := range []struct{ words, port, want string }{
 		{"", "", "block pass"},
@@ -21,8 +21,8 @@ func TestNext(t *testing.T) {
 		{"pass on p1 arp request", "", "src dst tag sha spa tha tpa"},
 		{"block on", "", ""},          // a name
 		{"block on p1 src", "", ""},   // an address
-		{"block nonsense", "", ""},    // no beginning of any rule
-		{"block on p1 sha", "p1", ""}, // nor this
+		{"block nonsense", "", ""},    // not the beginning of a rule
+		{"block on p1 sha", "p1", ""}, // not either
 		{"nonsense block in", "p1", ""},
 	} {
 		if got := Next(strings.Fields(c.words), c.port); !slices.Equal(got, strings.Fields(c.want)) {

@@ -16,17 +16,15 @@ import (
 	"unicode/utf8"
 )
 
-// maxErrors is how many bad lines of a file are told.
+// maxErrors limits the bad lines of a file that are reported.
 const maxErrors = 10
 
-// ParseRule reads a rule from the words of a command line. A rule without
-// "on" is one of port; a port of "" makes "on" a must. The error is an
-// [Error] without file and line.
+// ParseRule parses a rule from the words of a command line. A rule without "on" applies to port; if
+// port is "", "on" is mandatory. The error is an [Error] without file and line.
 //
-// Like ifconfig(8), ParseRule takes the words after the port in any order;
-// unlike it, it refuses a word that is given twice. The word "rule" may come
-// first, as in hostname.if(5), and "in/out" is both directions, as ifconfig
-// prints them.
+// Like ifconfig(8), ParseRule accepts the words after the port in any order; unlike it, it refuses
+// duplicate words. The word "rule" may come first, as in hostname.if(5), and "in/out" means both
+// directions, as ifconfig prints them.
 func ParseRule(words []string, port string) (Rule, error) {
 	p := parser{port: port, end: 1}
 	for _, text := range words {
@@ -37,11 +35,11 @@ func ParseRule(words []string, port string) (Rule, error) {
 	return r, located(err, Error{Text: strings.Join(words, " ")})
 }
 
-// Next returns the words that may follow those of the beginning of a rule: none
-// where a name or an address belongs, or where it is no beginning.
+// Next returns the words that can continue the beginning of a rule. It returns none if a name or an
+// address must follow, or if the words do not begin a rule.
 func Next(words []string, port string) (next []string) {
 	p := parser{port: port}
-	for _, text := range append(slices.Clone(words), "") { // which is no word of a rule
+	for _, text := range append(slices.Clone(words), "") { // which is not a word of any rule
 		p.words = append(p.words, word{text, 1})
 	}
 	if _, err := p.rule(); err == nil || len(p.words) != 1 {
@@ -54,8 +52,7 @@ func Next(words []string, port string) (next []string) {
 	return next
 }
 
-// ParseLine reads the rule of a line, as ParseFile does. ok is false for a line
-// without one.
+// ParseLine parses the rule on a line like ParseFile. ok is false for a line without a rule.
 func ParseLine(line, port string) (r Rule, ok bool, err error) {
 	if len(line) >= bufio.MaxScanTokenSize {
 		return r, false, Error{Column: 1, Msg: tooLong}
@@ -68,13 +65,12 @@ func ParseLine(line, port string) (r Rule, ok bool, err error) {
 	return r, err == nil, located(err, Error{Text: line})
 }
 
-// tooLong is the message for a line of more bytes than rules have.
+// tooLong is the message for a line above the length limit.
 const tooLong = "the line is too long; give one rule on each line"
 
-// ParseFile reads the rules of a file, one on each line, as ParseRule does.
-// What follows a word that begins with # is a comment. The name is for the
-// errors; they are [Errors], of the first ten bad lines, unless reading
-// failed.
+// ParseFile parses the rules of a file, one on each line, like ParseRule. A word that begins with #
+// starts a comment. The errors use the name. Unless reading failed, they are [Errors], with at most
+// the first ten bad lines.
 func ParseFile(name string, r io.Reader, port string) ([]Rule, error) {
 	var rules []Rule
 	var bad Errors
@@ -104,7 +100,7 @@ func ParseFile(name string, r io.Reader, port string) ([]Rule, error) {
 	return rules, nil
 }
 
-// located returns err with the file, line and text of where.
+// located returns err with the file, line and text from where.
 func located(err error, where Error) error {
 	var e Error
 	if !errors.As(err, &e) {
@@ -114,14 +110,13 @@ func located(err error, where Error) error {
 	return where
 }
 
-// A word of a rule, and its column.
+// A word is a word of a rule, with its column.
 type word struct {
 	text   string
 	column int
 }
 
-// split returns the words of a line before its comment, and the column after
-// them.
+// split returns the words of a line up to its comment, and the column after them.
 func split(line string) (words []word, end int) {
 	end = 1
 	column, start := 0, -1
@@ -135,7 +130,7 @@ func split(line string) (words []word, end int) {
 	for i, c := range line {
 		column++
 		switch {
-		case strings.ContainsRune(" \t\r", c): // where ifconfig splits
+		case strings.ContainsRune(" \t\r", c): // the separators of ifconfig
 			close(i)
 		case start >= 0:
 		case c == '#':
@@ -148,18 +143,18 @@ func split(line string) (words []word, end int) {
 	return words, end
 }
 
-// A parser reads the words of one rule.
+// A parser parses the words of one rule.
 type parser struct {
-	words []word // those not read yet
+	words []word // the remaining words
 	end   int    // the column after the last
 	port  string // of rules without one
 
-	expected []string // what could have stood in the place of the last word that was unexpected
+	expected []string // words that would have been valid instead of the last unexpected one
 }
 
 func (p *parser) at(text string) bool { return len(p.words) > 0 && p.words[0].text == text }
 
-// accept reads the next word if it is this one.
+// accept consumes the next word if it is text.
 func (p *parser) accept(text string) bool {
 	if !p.at(text) {
 		return false
@@ -177,7 +172,7 @@ func fault(w word, format string, args ...any) error {
 	return Error{Column: w.column, Msg: text + ": " + fmt.Sprintf(format, args...)}
 }
 
-// unexpected returns the error for the next word, or for the lack of one.
+// unexpected returns the error for the next word, or for a missing one.
 func (p *parser) unexpected(expected ...string) error {
 	p.expected = expected
 	give := "give " + alternatives(expected)
@@ -199,8 +194,7 @@ func alternatives(list []string) string {
 	return strings.Join(list[:last], ", ") + " or " + list[last]
 }
 
-// argument reads the word that belongs to the word name; remedy says what it
-// should be.
+// argument consumes the argument of the word name; remedy describes a valid one.
 func (p *parser) argument(name word, remedy string) (word, error) {
 	if len(p.words) == 0 {
 		return word{}, Error{Column: p.end, Msg: name.text + ": nothing follows it; " + remedy}
@@ -249,7 +243,7 @@ func (p *parser) rule() (Rule, error) {
 	return r, nil
 }
 
-// on reads "on PORT".
+// on parses "on PORT".
 func (p *parser) on(r *Rule) error {
 	on := p.words[0]
 	p.words = p.words[1:]
@@ -259,7 +253,7 @@ func (p *parser) on(r *Rule) error {
 		return err
 	}
 	n := len(w.text)
-	quoted := n > 2 && w.text[0] == '"' && w.text[n-1] == '"' // by portWord
+	quoted := n > 2 && w.text[0] == '"' && w.text[n-1] == '"' // as portWord prints it
 	if quoted {
 		w.text = w.text[1 : n-1]
 	}
@@ -277,8 +271,8 @@ func (p *parser) on(r *Rule) error {
 type option struct {
 	name  string
 	arp   bool                             // only after arp or rarp
-	given func(*Rule) bool                 // it was, or what excludes it
-	take  func(*parser, *Rule, word) error // reads what belongs to it
+	given func(*Rule) bool                 // reports whether the option, or one that excludes it, was given
+	take  func(*parser, *Rule, word) error // parses the option's arguments
 }
 
 // options are in the order of the synopsis of ifconfig(8).
@@ -325,8 +319,7 @@ func opOption(name string, op Op) option {
 	return option{name, true, given, func(_ *parser, r *Rule, _ word) error { r.Op = op; return nil }}
 }
 
-// option reads one option. Besides the options that r may still have, the
-// words also would have been right.
+// option parses one option. The error lists the options that r may still have, and also.
 func (p *parser) option(r *Rule, also []string) error {
 	w := p.words[0]
 	expected := also
@@ -349,7 +342,7 @@ func (p *parser) option(r *Rule, also []string) error {
 	return p.unexpected(expected...)
 }
 
-// given says what r has that excludes the word.
+// given names the part of r that excludes the word.
 func given(r *Rule, text string) string {
 	switch text {
 	case "arp", "rarp":
@@ -360,8 +353,8 @@ func given(r *Rule, text string) string {
 	return "the rule has " + text
 }
 
-// mac reads an address, in the notation of ether_aton(3), where a byte may
-// have one digit, or any other of [net.ParseMAC].
+// mac parses an address in the notation of ether_aton(3), where a byte may have one digit, or any
+// other notation of [net.ParseMAC].
 func (p *parser) mac(name word) (*MAC, error) {
 	const remedy = "give six bytes such as 02:00:00:00:00:01"
 	w, err := p.argument(name, remedy)
@@ -420,8 +413,8 @@ func (p *parser) tag(tag word) (string, error) {
 	return w.text, name(tag, w, remedy, false)
 }
 
-// name returns an error for a name that a file of rules could not have, or
-// that a terminal might obey.
+// name returns an error for a name that a file of rules cannot contain, or that has control
+// characters for a terminal.
 func name(of, w word, remedy string, quoted bool) error {
 	odd := func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsGraphic(c) }
 	switch {

@@ -19,7 +19,7 @@ var long = strings.Repeat("x", MaxTag)
 func TestParseRule(t *testing.T) {
 	tests := []struct {
 		text, port string
-		want       string // as String prints it
+		want       string // the output of String
 	}{
 		{"block on em0", "", "block on em0"},
 		{"pass in on em0", "", "pass in on em0"},
@@ -47,7 +47,7 @@ func TestParseRule(t *testing.T) {
 		{`block in on ""`, `""`, `block in on """"`},
 		{"block on em0 rarp tpa 255.255.255.255", "", "block on em0 rarp tpa 255.255.255.255"},
 		{"block on em0 arp tag a src 02:00:00:00:00:01", "", "block on em0 src 02:00:00:00:00:01 tag a arp"},
-		// as OpenBSD's bridge_showrule prints it
+		// the format of OpenBSD's bridge_showrule
 		{
 			"block in/out on em0 src 02:00:00:00:00:01 dst 02:00:00:00:00:02 tag a arp request " +
 				"sha 02:00:00:00:00:03 tha 02:00:00:00:00:04 spa 192.0.2.1 tpa 192.0.2.2", "",
@@ -158,8 +158,8 @@ pass out on em1 tag a#b
 	}
 }
 
-// The caret is below the place, also after tabs, characters of more than one
-// byte, and where a word is missing before a comment.
+// TestDetail checks that the caret is below the place, also after tabs, after multibyte characters,
+// and if a word is missing before a comment.
 func TestDetail(t *testing.T) {
 	const file = "block in on em0\n" +
 		"\tblock\ton em0 src zz\n" +
@@ -202,7 +202,7 @@ func TestDetail(t *testing.T) {
 	}
 }
 
-// Of a file that is no file of rules, ten lines are told.
+// TestManyErrors checks that ten lines are reported for a file without any rules.
 func TestManyErrors(t *testing.T) {
 	_, err := ParseFile("rules", strings.NewReader(strings.Repeat("x\n", 11)), "")
 	var list Errors
@@ -239,7 +239,7 @@ func TestNever(t *testing.T) {
 	}
 }
 
-// parsed returns the rule of a text.
+// parsed parses the rule in a text.
 func parsed(t testing.TB, text string) Rule {
 	t.Helper()
 	r, err := ParseRule(strings.Fields(text), "")
@@ -249,8 +249,7 @@ func parsed(t testing.TB, text string) Rule {
 	return r
 }
 
-// FuzzParseFile reads files, among them what it printed itself, by lines and
-// by words.
+// FuzzParseFile parses files, including its own output, by lines and by words.
 func FuzzParseFile(f *testing.F) {
 	f.Add("block in on em0 src 02:00:00:00:00:01 # comment\nrule pass on em1\n", "")
 	f.Add("\tpass out tag a rarp reply sha 2:0:0:0:0:1 spa 192.0.2.1 tha 0200.0000.0002 tpa 0.0.0.0", "em0")
@@ -267,7 +266,7 @@ func FuzzParseFile(f *testing.F) {
 				sameWords(t, r)
 			}
 		}
-		if port != "" { // which may be no name at all
+		if port != "" { // it may be an invalid name
 			return
 		}
 		got, err := ParseFile("printed", strings.NewReader(again.String()), "")
@@ -277,7 +276,7 @@ func FuzzParseFile(f *testing.F) {
 	})
 }
 
-// FuzzParseRule reads the words of a command line, here separated by zeros.
+// FuzzParseRule parses the words of a command line, here separated by zeros.
 func FuzzParseRule(f *testing.F) {
 	f.Add("block\x00in\x00on\x00em0\x00tag\x00a")
 	f.Add("pass\x00on\x00em0\x00tag\x00a b")
@@ -294,7 +293,7 @@ func FuzzParseRule(f *testing.F) {
 	})
 }
 
-// sameWords checks that what a rule prints is read as the rule.
+// sameWords checks that a printed rule is parsed as the same rule.
 func sameWords(t rapid.TB, r Rule) {
 	t.Helper()
 	got, err := ParseRule(strings.Split(r.String(), " "), "")
@@ -303,8 +302,8 @@ func sameWords(t rapid.TB, r Rule) {
 	}
 }
 
-// checkPlaces checks that errors are where the file has something, and that
-// their detail is three lines each.
+// checkPlaces checks that the places of errors are within the text, and that their details have
+// three lines each.
 func checkPlaces(t *testing.T, text string, list Errors) {
 	if len(list) == 0 || len(list) > maxErrors {
 		t.Errorf("%d errors", len(list))

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package rule is the language of MAC rules: which frames may cross a port.
-// It is that of OpenBSD's ifconfig(8), for the bridges veb(4) and bridge(4):
+// Package rule is the language of MAC rules, which decide which frames can cross a port. It is the
+// language of OpenBSD's ifconfig(8) for the bridges veb(4) and bridge(4):
 //
 //	block|pass [in|out] on PORT [src MAC] [dst MAC] [tag NAME]
 //	    [arp|rarp [request|reply] [sha MAC] [spa IP] [tha MAC] [tpa IP]]
 //
-// The first rule that matches a frame decides; a frame that none matches
-// passes.
+// The first rule that matches a frame decides. A frame without a match passes.
 package rule
 
 import (
@@ -16,7 +15,7 @@ import (
 	"strings"
 )
 
-// An Action is what becomes of the frames that a rule matches.
+// An Action decides about the frames that a rule matches.
 type Action uint8
 
 // The actions. A rule has one of them.
@@ -35,13 +34,13 @@ func (a Action) String() string {
 	return "?"
 }
 
-// Direction is a set of ways across a port.
+// Direction is a set of directions of frames at a port.
 type Direction uint8
 
-// The directions, as the switch sees them. A rule has one of them, or both.
+// The directions, from the switch's point of view. A rule has one of them, or both.
 const (
-	In  Direction = 1 << iota // into the switch by the port
-	Out                       // out of the switch by the port
+	In  Direction = 1 << iota // into the switch
+	Out                       // out of the switch
 )
 
 func (d Direction) String() string {
@@ -61,46 +60,45 @@ type MAC [6]byte
 
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
-// ARP says which of the two address resolution protocols a rule is about.
+// ARP restricts a rule to one of the two address resolution protocols.
 type ARP uint8
 
-// The protocols; the zero value is a rule about all frames.
+// The protocols; the zero value matches all frames.
 const (
 	OnlyARP  ARP = iota + 1 // RFC 826, EtherType 0x0806, operations 1 and 2
 	OnlyRARP                // RFC 903, EtherType 0x8035, operations 3 and 4
 )
 
-// Op says which operations of ARP or RARP a rule is about.
+// Op restricts a rule to operations of ARP or RARP.
 type Op uint8
 
-// The operations; the zero value is both, and no other.
+// The operations; the zero value matches these two, and no other.
 const (
 	Request Op = iota + 1
 	Reply
 )
 
-// A Rule blocks or passes the frames that it matches. Rules that print the
-// same are the same.
+// A Rule blocks or passes the frames that it matches. Rules with the same text are equal.
 type Rule struct {
 	Action    Action
 	Direction Direction
 	Port      string
-	Src, Dst  *MAC   // of the frame; nil is any
+	Src, Dst  *MAC   // of the frame; nil matches any
 	Tag       string // for the IP filter, "" for none; at most MaxTag bytes
 	ARP       ARP
 
-	// What follows is about ARP and RARP only, and zero without them.
+	// The following fields apply to ARP and RARP only; otherwise they are zero.
 	Op       Op
-	SHA, THA *MAC       // the sender's and target's hardware address; nil is any
-	SPA, TPA netip.Addr // the sender's and target's protocol address, IPv4; the zero Addr is any
+	SHA, THA *MAC       // the sender's and target's hardware address; nil matches any
+	SPA, TPA netip.Addr // the sender's and target's protocol address, IPv4; the zero Addr matches any
 }
 
 // MaxTag is the length of the longest tag, in bytes. With the zero byte after
 // it, it is OpenBSD's PF_TAG_NAME_SIZE.
 const MaxTag = 63
 
-// portWord is how a rule names a port. What would begin a comment, or stands between
-// double quotes already, stands between double quotes.
+// portWord returns a port's name as a word of a rule. A name that would begin a comment, or that
+// has double quotes around it already, is put in double quotes.
 func portWord(name string) string {
 	if strings.HasPrefix(name, "#") || strings.HasPrefix(name, `"`) {
 		return `"` + name + `"`
@@ -108,8 +106,8 @@ func portWord(name string) string {
 	return name
 }
 
-// String returns the rule as ParseRule reads it, its words in the order of
-// the synopsis of ifconfig(8).
+// String returns the rule in ParseRule's format, with the words in the order of ifconfig(8)'s
+// synopsis.
 func (r Rule) String() string {
 	words := []string{r.Action.String()}
 	if r.Direction != In|Out {
@@ -150,8 +148,8 @@ func (r Rule) String() string {
 	return strings.Join(words, " ")
 }
 
-// Never returns why no frame can match the rule, or "" if one can. Such a
-// rule is not an error: OpenBSD takes it too.
+// Never returns the reason why no frame can match the rule, or "" if one can. Such a rule is not an
+// error: OpenBSD accepts it, too.
 func (r Rule) Never() string {
 	switch {
 	case r.Src == nil:

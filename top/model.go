@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
 // Package top is a live view of a switch in a terminal: ports, drops and the
-// busiest addresses, with what passes a second. The model is told what was
-// read, which keys were pressed and how large the terminal is, and makes the
-// text to show of that; it looks at nothing itself. Run joins it to a terminal
+// busiest addresses, with rates per second. The model receives readings, pressed keys and the
+// terminal's size, and turns them into text. It does no I/O itself. Run connects it to a terminal
 // and a source.
 package top
 
@@ -23,20 +22,20 @@ import (
 	tea "charm.land/bubbletea/v2"
 )
 
-// Source is where readings come from. It is read by one goroutine at a time.
+// Source provides readings. Only one goroutine reads it at a time.
 type Source interface {
 	Ports() ([]bridge.Port, error)
-	Talkers() ([]bridge.Talker, error) // ErrNoTalkers where nobody counts by address
+	Talkers() ([]bridge.Talker, error) // ErrNoTalkers without counters by address
 }
 
-// ErrNoTalkers is the error of a source that has no counters of addresses.
+// ErrNoTalkers is the error of a source without counters by address.
 var ErrNoTalkers = errors.New("this bascule does not count frames by address")
 
-// Reading is what was read of a source. It is a message to the model.
+// Reading is the data read from a source. It is a message to the model.
 type Reading struct {
 	At         time.Time
 	Ports      []bridge.Port
-	Err        error // of Ports, which are nil then
+	Err        error // of Ports, which are then nil
 	Talkers    []bridge.Talker
 	TalkersErr error
 }
@@ -50,25 +49,25 @@ func Read(s Source) (r Reading) {
 	return r
 }
 
-// Model is a tea.Model.
+// Model implements tea.Model.
 type Model struct {
 	title         string
 	width, height int
 	meter         rates.Meter
-	latest, shown state // differ while paused
+	latest, shown state // they differ while paused
 
 	pane         int
 	panes        [len(paneNames)]paneState
 	paused, help bool
 }
 
-// state is what there is to show.
+// state is the data to show.
 type state struct {
-	at         time.Time // of the last reading that was made
+	at         time.Time // of the last successful reading
 	elapsed    time.Duration
 	ports      []rates.Port
 	talkers    []rates.Talker
-	err        error // of the reading after that
+	err        error // of a later reading
 	talkersErr error
 }
 
@@ -81,14 +80,14 @@ const (
 
 var paneNames = [...]string{"ports", "drops", "addresses"}
 
-// paneState is how a pane is looked at.
+// paneState is a pane's order and position.
 type paneState struct {
 	sort    int // column
 	reverse bool
-	offset  int // rows scrolled away
+	offset  int // rows above the visible ones
 }
 
-// New returns a model that has been told one reading.
+// New returns a model with a first reading.
 func New(title string, first Reading) *Model {
 	m := &Model{title: title}
 	m.panes[portPane].sort = portRxBits
@@ -98,10 +97,10 @@ func New(title string, first Reading) *Model {
 	return m
 }
 
-// Init is part of tea.Model.
+// Init implements tea.Model.
 func (m *Model) Init() tea.Cmd { return nil }
 
-// Update takes a message.
+// Update handles a message.
 func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case Reading:
@@ -117,7 +116,7 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 
 func (m *Model) take(r Reading) {
 	if r.Err != nil {
-		m.latest.err = r.Err // beside what was read last
+		m.latest.err = r.Err // shown with the last successful reading
 	} else {
 		m.latest = state{at: r.At, talkersErr: r.TalkersErr}
 		m.latest.ports, m.latest.talkers, m.latest.elapsed = m.meter.Read(r.At, r.Ports, r.Talkers)
@@ -133,7 +132,7 @@ func (m *Model) press(key string) tea.Cmd {
 		return tea.Quit
 	}
 	if m.help {
-		m.help = false // any key
+		m.help = false // any key closes it
 		return nil
 	}
 	p := &m.panes[m.pane]
@@ -171,19 +170,19 @@ func (m *Model) press(key string) tea.Cmd {
 	return nil
 }
 
-// scroll moves the rows of the pane by n, as far as there are rows to see.
+// scroll moves the rows of the pane by n, within the existing rows.
 func (m *Model) scroll(n int) {
 	p, t := &m.panes[m.pane], m.table()
 	p.offset = max(0, min(p.offset+n, len(t.rows)-m.page(t)))
 }
 
-// A table is a pane's content: rows are in the order in which they are shown.
+// A table is a pane's content; rows are in their final order.
 type table struct {
 	columns []column
-	sort    int // column that the rows are in the order of
+	sort    int // index of the column that determines the order
 	rows    []row
 	widths  []int  // of the columns, in letters
-	empty   string // what to say when there are no rows
+	empty   string // the text for a table without rows
 }
 
 type column struct {
@@ -193,7 +192,7 @@ type column struct {
 
 type row []cell
 
-// cell is a number or a text. A number that is not known has the text only.
+// cell is a number or a text. An unknown number has only the text.
 type cell struct {
 	text   string
 	number float64
@@ -204,7 +203,7 @@ func text(s string) cell { return cell{text: clean(s), known: true} }
 
 func count(n uint64) cell { return cell{strconv.FormatUint(n, 10), float64(n), true} }
 
-// rate is a number a second.
+// rate is a number per second.
 func rate(n float64, known bool) cell {
 	if !known {
 		return cell{text: "-"}
@@ -212,7 +211,7 @@ func rate(n float64, known bool) cell {
 	return cell{scale(n), n, true}
 }
 
-// The columns that panes are sorted by at first.
+// The initial sort columns of the panes.
 const (
 	portRxBits = 2
 	dropRate   = 2
@@ -227,7 +226,7 @@ var paneColumns = [...][]column{
 	talkerPane: {{"ADDRESS", false}, {"VLAN", true}, {"PORT", false}, {"FRAMES/S", true}, {"BIT/S", true}},
 }
 
-// table returns the content of the pane that is shown.
+// table returns the content of the visible pane.
 func (m *Model) table() table {
 	p := m.panes[m.pane]
 	t := table{columns: paneColumns[m.pane], sort: p.sort}
@@ -266,7 +265,7 @@ func (m *Model) table() table {
 		}
 	}
 	slices.SortStableFunc(t.rows, func(a, b row) int { return compare(a[p.sort], b[p.sort], p.reverse) })
-	// of all rows, not only those that are shown: scrolling moves no column
+	// over all rows, including invisible ones, so that columns do not move while scrolling
 	for i := range t.columns {
 		width := len(t.heading(i))
 		for _, r := range t.rows {
@@ -275,15 +274,14 @@ func (m *Model) table() table {
 		t.widths = append(t.widths, width)
 	}
 	if t.sort != 0 {
-		// names give way to what they are sorted by
+		// names are shortened in favor of the sort column
 		t.widths[0] = min(t.widths[0], max(minWidth, m.width)-len(gap)-t.widths[t.sort])
 	}
 	return t
 }
 
-// compare orders numbers from the largest, texts from the first letter, and
-// either the other way round where reverse is set. What is not known comes
-// last.
+// compare sorts numbers from the largest, texts from the first letter, and both in reverse order if
+// reverse is set. Unknown values come last.
 func compare(a, b cell, reverse bool) int {
 	switch {
 	case a.known && !b.known:
@@ -298,11 +296,11 @@ func compare(a, b cell, reverse bool) int {
 	return order
 }
 
-// compareNames orders p2 before p10: digits count as the number that they are.
+// compareNames sorts p2 before p10: it compares digits as a number.
 func compareNames(a, b string) int {
 	for a != "" && b != "" {
 		i, j := digits(a), digits(b)
-		// of two numbers without leading zeros the longer is larger
+		// without leading zeros, the longer number is larger
 		if i > 0 && j > 0 && a[0] != '0' && b[0] != '0' && i != j {
 			return cmp.Compare(i, j)
 		}
@@ -318,13 +316,13 @@ func compareNames(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// digits is how many digits s begins with.
+// digits returns the number of digits at the beginning of s.
 func digits(s string) int {
 	return len(s) - len(strings.TrimLeft(s, "0123456789"))
 }
 
-// portName returns what ports are called: with their bridge's name where there
-// are several.
+// portName returns a function for the displayed names of ports: with the bridge's name if there are
+// several bridges.
 func portName(ports []rates.Port) func(rates.Port) string {
 	several := slices.ContainsFunc(ports, func(p rates.Port) bool { return p.Bridge != ports[0].Bridge })
 	return func(p rates.Port) string {

@@ -12,8 +12,8 @@ import (
 )
 
 // Run shows a source on a terminal until q is pressed or ctx ends, and reads it
-// every interval; first is what was read just now. The terminal is left as it
-// was found. When Run returns, nothing reads the source any more.
+// every interval; first is the latest reading. It restores the terminal. When Run returns, the
+// source is not read any more.
 func Run(ctx context.Context, in io.Reader, out io.Writer, m *Model, s Source, interval time.Duration) error {
 	ctx, cancel := context.WithCancel(ctx)
 	program := tea.NewProgram(m, tea.WithInput(in), tea.WithOutput(out), tea.WithoutSignalHandler())

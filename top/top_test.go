@@ -26,8 +26,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden views anew")
 
-// fake is a source whose counters rise by the same each second. What is nil is
-// not called.
+// fake is a source whose counters rise by the same amount each second. Nil functions are not
+// called.
 type fake struct {
 	seconds  uint64
 	ports    func(second uint64) []bridge.Port
@@ -59,8 +59,7 @@ func (f *fake) next() Reading {
 	return r
 }
 
-// port is a port of br0 that gets and sends so many frames of 100 bytes a
-// second.
+// port returns a port of br0 that receives rx and sends tx frames of 100 bytes a second.
 func port(name string, second, rx, tx uint64) bridge.Port {
 	return bridge.Port{Bridge: "br0", Name: name, Stats: bridge.Stats{
 		RxFrames: 500 + second*rx, RxBytes: 100 * (500 + second*rx), TxFrames: second * tx, TxBytes: 100 * second * tx,
@@ -92,7 +91,7 @@ func fourTalkers(second uint64) (list []bridge.Talker) {
 	return list
 }
 
-// key is the message of a pressed key, named as bubbletea names it.
+// key returns the message for a pressed key, by its name in bubbletea.
 func key(name string) tea.KeyPressMsg {
 	codes := map[string]rune{
 		"tab": tea.KeyTab, "left": tea.KeyLeft, "right": tea.KeyRight, "up": tea.KeyUp, "down": tea.KeyDown,
@@ -236,7 +235,7 @@ func TestView(t *testing.T) {
 	}
 }
 
-// TestError: a reading that failed is told, beside what was read last.
+// TestError checks that a failed reading is shown in addition to the last successful one.
 func TestError(t *testing.T) {
 	f := &fake{ports: threePorts}
 	m := New("br0", f.next())
@@ -251,7 +250,7 @@ func TestError(t *testing.T) {
 	}
 	f.portsErr = nil
 	m.Update(f.next())
-	// two seconds passed: the same rates
+	// after two seconds: the same rates
 	want := strings.Replace(strings.Replace(good, "03:04:06", "03:04:08", 1), "over 1s", "over 2s", 1)
 	if diff := gocmp.Diff(want, m.View().Content); diff != "" {
 		t.Error(diff)
@@ -293,8 +292,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// TestRun runs the whole program, without a terminal, and ends it by its
-// context; afterwards nothing reads the source.
+// TestRun runs the whole program without a terminal, and ends it through its context. Afterwards
+// the source must not be read.
 func TestRun(t *testing.T) {
 	f := &fake{ports: threePorts}
 	m := New("br0", f.next())
@@ -309,7 +308,7 @@ func TestRun(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	// nobody else uses it: the race detector would see
+	// the race detector would report a later use
 	f.ports = nil
 	f.seconds = 0
 }

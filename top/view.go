@@ -12,21 +12,21 @@ import (
 	tea "charm.land/bubbletea/v2"
 )
 
-// The smallest terminal that there is a view for, in letters.
+// The minimum size of a terminal, in characters.
 const minWidth, minHeight = 40, 8
 
-// View is part of tea.Model.
+// View implements tea.Model.
 func (m *Model) View() tea.View {
 	v := tea.NewView(strings.Join(m.lines(), "\n"))
-	v.AltScreen = true // what was on the terminal comes back at the end
+	v.AltScreen = true // restores the former content at the end
 	return v
 }
 
-// lines is the view, at most as large as the terminal. It is plain text.
+// lines returns the view as plain text, at most as large as the terminal.
 func (m *Model) lines() []string {
 	switch {
 	case m.width == 0:
-		return nil // nobody said yet how large it is
+		return nil // the size is still unknown
 	case m.width < minWidth || m.height < minHeight:
 		return []string{cut(fmt.Sprintf("too small: %dx%d, needs %dx%d", m.width, m.height, minWidth, minHeight), m.width)}
 	case m.help:
@@ -55,7 +55,7 @@ func (m *Model) lines() []string {
 	return append(lines, parts(m.width, "? help", "q quit", "tab pane", "s sort", "r reverse", "p pause"))
 }
 
-// head is the lines above the table.
+// head returns the lines above the table.
 func (m *Model) head(t table) []string {
 	s := &m.shown
 	title := []string{"bascule top " + clean(m.title), s.at.Format(time.TimeOnly)}
@@ -89,8 +89,8 @@ func (m *Model) head(t table) []string {
 	return lines
 }
 
-// foot is how many lines are below the table: the keys, and before them what
-// cannot be seen, if anything.
+// foot returns the number of lines below the table: the keys, and before them a line about hidden
+// rows and columns, if any.
 func (m *Model) foot(t table) int {
 	_, hidden := t.fit(m.width)
 	if hidden > 0 || len(t.rows) > m.height-len(m.head(t))-2 {
@@ -99,12 +99,12 @@ func (m *Model) foot(t table) int {
 	return 1
 }
 
-// page is how many rows can be seen at a time; it is at least 1.
+// page returns the number of visible rows, at least 1.
 func (m *Model) page(t table) int {
 	return max(1, m.height-len(m.head(t))-1-m.foot(t))
 }
 
-// more says what cannot be seen.
+// more describes the hidden part.
 func more(above, below, columns int) string {
 	var list []string
 	if below > 0 || above > 0 {
@@ -128,7 +128,7 @@ func plural(n int, word string) string {
 
 const gap = "  "
 
-// heading is a column's name, marked if the table is sorted by it.
+// heading returns a column's name, marked if it is the sort column.
 func (t table) heading(i int) string {
 	if i == t.sort {
 		return ">" + t.columns[i].name
@@ -136,9 +136,8 @@ func (t table) heading(i int) string {
 	return t.columns[i].name
 }
 
-// fit chooses the columns that fit into a width: the first, the one that the
-// table is sorted by, and of the others as many as there is room for, from the
-// left. It returns how many there is no room for.
+// fit selects the columns that fit into a width: the first, the sort column, and as many of the
+// others as possible from the left. It returns the number of hidden columns.
 func (t table) fit(width int) (shown []int, hidden int) {
 	left := width - t.widths[0]
 	if t.sort != 0 {
@@ -158,14 +157,14 @@ func (t table) fit(width int) (shown []int, hidden int) {
 	return shown, len(t.columns) - len(shown)
 }
 
-// draw returns the heading and rows.
+// draw returns the heading and the rows.
 func (t table) draw(columns []int, rows []row) []string {
 	line := func(text func(int) string) string {
 		var words []string
 		for _, i := range columns {
 			width := t.widths[i]
 			if !t.columns[i].number {
-				width = -width // to the left
+				width = -width // left-aligned
 			}
 			words = append(words, fmt.Sprintf("%*s", width, cut(text(i), t.widths[i])))
 		}
@@ -195,7 +194,7 @@ func (m *Model) helpLines() []string {
 	return lines[:min(len(lines), m.height)]
 }
 
-// parts joins as many of the words as fit, from the first.
+// parts joins as many of the first words as fit.
 func parts(width int, words ...string) string {
 	line := cut(words[0], width)
 	for _, w := range words[1:] {
@@ -207,7 +206,7 @@ func parts(width int, words ...string) string {
 	return line
 }
 
-// cut shortens a line that is too long, and shows that it did.
+// cut shortens a line that is too long, and marks the cut.
 func cut(line string, width int) string {
 	const mark = "..."
 	letters := []rune(line)
@@ -217,8 +216,8 @@ func cut(line string, width int) string {
 	return string(letters[:max(0, width-len(mark))]) + mark[:min(width, len(mark))]
 }
 
-// clean makes text harmless for a terminal. A device's name may have anything
-// in it but blanks and slashes.
+// clean removes control characters for the terminal. A device's name may contain anything except
+// spaces and slashes.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -231,7 +230,7 @@ func clean(s string) string {
 	}, s)
 }
 
-// scale writes a number with three digits and the letter of a power of 1000.
+// scale formats a number with three digits and the letter of a power of 1000.
 func scale(n float64) string {
 	switch {
 	case n == 0:

@@ -438,7 +438,7 @@ func (p *program) carryOut(spaces []string, o history.Options, do func(s switche
 			if err != nil || o.Confirm > 0 || o.DryRun {
 				return err
 			}
-			if waits, err := s.Pending(); err == nil && waits != nil { // of these files, or apply would have failed
+			if waits, err := s.Pending(); err == nil && waits != nil { // of these files
 				warnings = append(warnings, fmt.Sprintf("the change is to be confirmed until %s: 'bascule apply confirm' keeps it", waits.Until.Format(time.TimeOnly)))
 			}
 			return nil
