@@ -75,7 +75,7 @@ func TestFloodNobody(t *testing.T) {
 	}
 }
 
-// learn1 makes a station known where its frame reaches nobody.
+// learn1 makes a station known by a frame that reaches no other port.
 func (s *bench) learn1(port, n int) {
 	s.t.Helper()
 	s.tcx(port, from(n))
@@ -84,7 +84,7 @@ func (s *bench) learn1(port, n int) {
 	}
 }
 
-// Every copy but the last, which only the kernel sends, leaves by its device.
+// Every copy but the last, which only the kernel sends, leaves by its own device.
 func TestFloodCopies(t *testing.T) {
 	s := newBench(t, sharedCables)
 	count := func() (copies, bytes []uint64) {
@@ -133,8 +133,7 @@ func TestFloodCopies(t *testing.T) {
 	}
 }
 
-// Gaps that ports left, and ports whose device is gone, take no copy and count
-// none.
+// Free slots, and ports whose device is gone, get no copy and count none.
 func TestFloodGaps(t *testing.T) {
 	s := newBench(t, 5, allXDP, func(c *Config, p []*Port) { *p[1] = Port{} })
 	// the ports are now 0, 2, 3 and 4, in slots 1, 3, 4 and 5

@@ -9,9 +9,9 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// BenchmarkFrame is what the tcx program costs a frame of a conversation, whose
-// decision is remembered, in nanoseconds: without features, and with some. Each
-// is at its best among many short runs, because other programs take time, too.
+// BenchmarkFrame measures the cost in the tcx program of a frame whose decision is
+// remembered, in nanoseconds: without features, and with some. Each figure is the best
+// of many short runs, because other programs take time, too.
 func BenchmarkFrame(b *testing.B) {
 	vlans := []membership{access(10), access(10)}
 	for _, bb := range []struct {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What is read of a frame shows in the FDB: its source, and its VLAN.
+// The FDB shows what was parsed from a frame: its source, and its VLAN.
 func TestFrameVLAN(t *testing.T) {
 	tests := []struct {
 		name string
@@ -45,15 +45,16 @@ func TestFrameVLAN(t *testing.T) {
 			expect(t, "answer", s.tcx(1, answer.bytes()), sent(0))
 			expect(t, "next answer by XDP", s.xdp(1, answer.bytes()), sent(0))
 			expect(t, "next answer", s.tcx(1, answer.bytes()), sent(0))
-			// and in another does not
+			// an answer in another VLAN does not
 			other := packet{dst: station(1), src: station(2)}.tagged(77)
 			expect(t, "in another VLAN", s.tcx(1, other.bytes()), sent(0, 2))
 		})
 	}
 }
 
-// The smallest frame of the kernel's TEST_RUN is a header; a frame whose
-// header ends in the middle is put to XDP as one whose first part is shorter.
+// The kernel's TEST_RUN takes no frame that is shorter than a header. A frame whose
+// header is truncated is put to XDP in two buffers, of which the first ends in the
+// header.
 func TestFrameTruncated(t *testing.T) {
 	s := newBench(t, 3, allXDP)
 	whole := packet{dst: broadcast, src: station(1), size: 200}.tagged(10)
@@ -78,7 +79,7 @@ func TestFrameTruncated(t *testing.T) {
 	}
 }
 
-// A device that is no port keeps its frames, malformed ones too.
+// A device that is not a port keeps its frames, also malformed ones.
 func TestFrameTruncatedFromNoPort(t *testing.T) {
 	s := newBench(t, 2)
 	p := packet{dst: broadcast, src: station(1), size: 15}.tagged(10)

@@ -11,8 +11,8 @@ import (
 // frontLayers is FRONT_LAYERS of bpf/front.h.
 const frontLayers = 8
 
-// fronts returns the frame with so many layers before its packet, in several ways:
-// receivers look behind each of them, or some do.
+// fronts returns the frame with n layers before its packet, in several ways: receivers
+// look behind each of them, or behind some.
 func fronts(frame []byte, n int) map[string][]byte {
 	mixed := make([]tag, n)
 	for i := range mixed {
@@ -39,8 +39,8 @@ func fronts(frame []byte, n int) map[string][]byte {
 	}
 }
 
-// However much is in front of a packet, who has to judge it judges it, or drops
-// what it cannot read; who has not does not mind.
+// With any number of layers before a packet, a filter judges the packet, or drops it if it
+// cannot find it. Bridges without a filter forward it.
 func TestFront(t *testing.T) {
 	pf := func(action kernelPfAction) func(t *testing.T) *bench {
 		return func(t *testing.T) *bench { return newPFBench(t, []kernelPfRule{{Action: action, End: 1}}).bench }
@@ -74,9 +74,9 @@ func TestFront(t *testing.T) {
 		name   string
 		make   func(t *testing.T) *bench
 		frame  []byte
-		reason string // against the packet where it can be read
-		deep   string // and where it cannot
-		odd    string // behind SNAP or a tag of other makers
+		reason string // if the packet can be read
+		deep   string // if it cannot
+		odd    string // behind SNAP or a vendor's tag
 	}{
 		{"pf block", pf(kernelPfActionPF_BLOCK), datagram, "pf", "too-deep", "pf"},
 		{"pf pass", pf(kernelPfActionPF_PASS), datagram, "", "too-deep", ""},
@@ -120,14 +120,14 @@ func TestFront(t *testing.T) {
 	}
 }
 
-// What is remembered of a packet of IP is no answer about what is none, however
-// much is in front of both.
+// A decision that was remembered for an IP packet does not apply to a frame of another
+// type, with any number of layers before both.
 func TestFrontRemembered(t *testing.T) {
 	s := newBench(t, 3, func(_ *Config, p []*Port) { p[0].Flags |= PortBlockNonIP }, allXDP)
 	src, dst := station(1), station(2)
 	datagram := join(dst[:], src[:], be16(typeIP4), ip4("192.0.2.1", "192.0.2.2", protoUDP, 0, udp(7, 7, 1, 2, 3)))
 	other := join(dst[:], src[:], be16(typeTest), make([]byte, 46))
-	s.tcx(1, join(src[:], dst[:], datagram[12:])) // so that it is known where that is
+	s.tcx(1, join(src[:], dst[:], datagram[12:])) // so that the destination is known
 	for n := range frontLayers + 1 {
 		for kind := range fronts(datagram, n) {
 			good, bad := fronts(datagram, n)[kind], fronts(other, n)[kind]

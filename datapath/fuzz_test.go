@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The targets put frames to the programs as BPF_PROG_TEST_RUN takes them: of
-// 14 bytes and more, tcx up to what fits a page.
+// The targets put frames to the programs as BPF_PROG_TEST_RUN takes them: of at least
+// 14 bytes, for tcx up to what fits into a page.
 const (
 	fuzzPorts  = 4
 	fuzzMaxTCX = 3500
@@ -23,7 +23,7 @@ const (
 	fuzzFDBMax = 64
 )
 
-// seeds adds what a frame can be: all shapes of headers, good and bad.
+// seeds adds frames with all shapes of headers, good and bad.
 func seeds(f *testing.F) {
 	f.Helper()
 	add := func(port uint8, frame []byte) { f.Add(port, uint16(len(frame)), frame) }
@@ -61,13 +61,13 @@ func seeds(f *testing.F) {
 			add(0, resolve(2, 0, kind, op, 10, 20).bytes())
 		}
 	}
-	// an Ethernet, an IPv4 and a TCP header, as text of RFCs has them
+	// an Ethernet, an IPv4 and a TCP header, given as a string
 	f.Add(uint8(0), uint16(54), []byte("\x02\xda\x00\x00\x00\x01\x02\xda\x00\x00\x00\x00\x08\x00"+
 		"\x45\x00\x00\x28\x00\x01\x40\x00\x40\x06\x00\x00\xc6\x12\x00\x01\xc6\x12\x00\x02"+
 		"\x00\x14\x00\x50\x00\x00\x00\x01\x00\x00\x00\x00\x50\x02\x20\x00\x00\x00\x00\x00"))
 }
 
-// fuzzBench makes a switch on which something of everything is on.
+// fuzzBench makes a switch with as many features on as possible.
 func fuzzBench(f *testing.F, change ...func(c *Config, p []*Port)) *bench {
 	f.Helper()
 	all := func(c *Config, p []*Port) {
@@ -78,8 +78,8 @@ func fuzzBench(f *testing.F, change ...func(c *Config, p []*Port)) *bench {
 	return newBench(f, fuzzPorts, append([]func(c *Config, p []*Port){all}, change...)...)
 }
 
-// reset makes the FDB what it was before the last frame: a finding must come
-// of its own input.
+// reset restores the FDB from before the last frame: a finding must depend on its own
+// input only.
 func (s *bench) reset(t *testing.T) {
 	s.t = t
 	_, err := s.request(kernelControl{Op: kernelControlOpCONTROL_FLUSH, Vlan: -1, Dynamic: 1, Pinned: 1})
@@ -101,7 +101,7 @@ func features(_ *Config, p []*Port) {
 	p[3].Flags &^= PortLearn
 }
 
-// ruledBench is the same with MAC rules that look as far into frames as they can.
+// ruledBench is the same with MAC rules that look as far into frames as possible.
 func ruledBench(f *testing.F) *bench {
 	s := fuzzBench(f)
 	s.setRules(f, parseRules(f, `
@@ -114,7 +114,8 @@ func ruledBench(f *testing.F) *bench {
 	return s
 }
 
-// guards asks for all that looks into frames, but for what answers them.
+// guards switches on all features that look into frames, except those that answer
+// frames.
 func guards(c *Config, p []*Port) {
 	sourceGuard(c, p)
 	dhcpGuard(c, p)
@@ -147,7 +148,7 @@ func guardSeeds(f *testing.F) {
 	}
 }
 
-// bindStations binds what the seeds use.
+// bindStations binds the addresses that the seeds use.
 func (s *bench) bindStations() *bench {
 	for _, vlan := range []uint16{0, 10} {
 		s.bind(vlan, 0, station(0), "192.0.2.1", "fe80::1")
@@ -176,7 +177,7 @@ func read(frame []byte) (r reading) {
 	return reading{address{mac(frame), vlan}, address{mac(frame[6:]), vlan}, true}
 }
 
-// check runs one frame and looks that it did nothing but what a frame may do.
+// check runs one frame and checks that it had no effects but those a frame may have.
 func (s *bench) check(t *testing.T, h hook, port uint8, first uint16, frame []byte) {
 	number, ifindex := int(port), s.rack.spare
 	if number < fuzzPorts {
@@ -216,7 +217,7 @@ func (s *bench) check(t *testing.T, h hook, port uint8, first uint16, frame []by
 	s.onlySource(t, h, number, o, read(frame), table)
 }
 
-// plausible says what is wrong with an outcome.
+// plausible returns the fault of an outcome, nil if there is none.
 func (s *bench) plausible(h hook, o outcome, in, port int, pieces bool, frame []byte) error {
 	r := read(frame)
 	want := []string{}
@@ -275,7 +276,7 @@ func (s *bench) plausible(h hook, o outcome, in, port int, pieces bool, frame []
 	return nil
 }
 
-// onlySource looks that the FDB differs by the frame's source at most.
+// onlySource checks that the FDB differs by at most the frame's source.
 func (s *bench) onlySource(t *testing.T, h hook, port int, o outcome, r reading, before map[address]spot) {
 	t.Helper()
 	after := s.fdb()
@@ -299,8 +300,8 @@ func (s *bench) onlySource(t *testing.T, h hook, port int, o outcome, r reading,
 	}
 }
 
-// FuzzTCX puts frames to the tcx program, each twice: the second may meet what
-// was remembered of the first.
+// FuzzTCX puts frames to the tcx program, each twice: the second may meet the decision
+// that was remembered for the first.
 func FuzzTCX(f *testing.F) {
 	seeds(f)
 	guardSeeds(f)
@@ -316,8 +317,8 @@ func FuzzTCX(f *testing.F) {
 	})
 }
 
-// FuzzXDP puts frames to the XDP program, some of them in several buffers:
-// before the tcx program has seen them and after.
+// FuzzXDP puts frames to the XDP program, some of them in several buffers: before and
+// after the tcx program has seen them.
 func FuzzXDP(f *testing.F) {
 	seeds(f)
 	guardSeeds(f)
@@ -336,9 +337,9 @@ func FuzzXDP(f *testing.F) {
 	})
 }
 
-// FuzzAnswer puts frames to a bridge that answers ARP and ND. Nothing but an
-// answer is changed, and an answer is one: to the question's sender, by the port
-// it came in by, from the station that is bound, with its sums right.
+// FuzzAnswer puts frames to a bridge that answers ARP and ND. Only frames that are
+// answered may be changed, and the answer must be right: to the question's sender, by
+// the port it came in by, from the station that is bound, with correct checksums.
 func FuzzAnswer(f *testing.F) {
 	seeds(f)
 	guardSeeds(f)
@@ -383,7 +384,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// answerFits says what is wrong with an answer.
+// answerFits returns the fault of an answer, nil if there is none.
 func answerFits(question, answer []byte) error {
 	at := etherHeader
 	if binary.BigEndian.Uint16(question[12:]) == typeVLAN {

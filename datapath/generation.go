@@ -32,14 +32,14 @@ const (
 	clockPin    = "clock"
 )
 
-// The maps of the object that have its variables: the configuration that programs are
-// made for, and their settings.
+// The maps of the object that have its variables: the configuration for which programs are
+// specialised, and their settings.
 const (
 	configMap   = ".rodata"
 	settingsMap = ".data.settings"
 )
 
-// mapPins are the pins of these maps, progPins those of the programs.
+// mapPins are the pins of these maps, progPins the pins of the programs.
 var (
 	mapPins  = map[string]string{configPin: configMap, settingsPin: settingsMap}
 	progPins = map[string]string{
@@ -53,10 +53,10 @@ var (
 type generation struct {
 	name  string
 	coll  *ebpf.Collection
-	spare bool // its programs are those of the spare, and are still pinned where the spare is
+	spare bool // it uses the spare's programs, which are still pinned in the spare's folder
 
-	// What pf's tables that were copied for it owe, until it has begun; nil if none was, or by
-	// another command.
+	// Corrections of counters that the copying of pf's tables makes necessary, until the
+	// generation has begun; nil if none was copied, or by another command.
 	owed *tally
 }
 
@@ -72,8 +72,7 @@ func (g *generation) program(h hook) *ebpf.Program {
 	return g.coll.Programs[kernelProgBasculeTcx]
 }
 
-// programs returns the object that generations of the configuration are made of, or a
-// trial.
+// programs returns the object that generations of the configuration, or trials, are made of.
 func (s *Store) programs(c *Config) (*object, error) {
 	switch {
 	case kernelFeature(c.Features)&kernelFeatureFEATURE_TRACE != 0:
@@ -86,13 +85,13 @@ func (s *Store) programs(c *Config) (*object, error) {
 	return specOf(_KernelBytes)
 }
 
-// Tables are the parts of a configuration beside Config, which have maps of their own.
+// Tables are the parts of a configuration that have maps of their own, in addition to Config.
 // A part that is nil stays as it was.
 type Tables struct {
 	VLANs    *VLANs
-	Filter   []unix.SockFilter // of a capture, in classic BPF
-	Rules    []Rule            // none are []Rule{}
-	Bindings []Binding         // all, with room for MaxBindings
+	Filter   []unix.SockFilter // a capture's filter, in classic BPF
+	Rules    []Rule            // []Rule{} for no rules
+	Bindings []Binding         // all bindings; the table gets room for MaxBindings
 	PF       *PF
 }
 
@@ -118,12 +117,12 @@ func (t Tables) fill(g *generation) error {
 	return storeFilter(g.coll.Maps[kernelMapCaptureFilter], t.Filter)
 }
 
-// setIn writes the configuration into the object that programs are loaded from.
+// setIn writes the configuration into the specification that programs are loaded from.
 func (c *Config) setIn(spec *ebpf.CollectionSpec) error {
 	return errors.Join(spec.Variables[kernelVarCfg].Set(&c.kernelConfig), spec.Variables[kernelVarSet].Set(&c.kernelSettings))
 }
 
-// load makes the next generation, with the bridge's tables where it has some.
+// load makes the next generation, which shares the bridge's tables if it has some.
 func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	object, err := b.store.programs(c)
 	if err != nil {
@@ -179,7 +178,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	if m.rules, err = b.bringRules(c, t.Rules); err != nil {
 		return nil, err
 	}
-	if t.VLANs == nil && b.gen != "" { // each generation has them for itself
+	if t.VLANs == nil && b.gen != "" { // each generation has its own
 		if t.VLANs, err = b.VLANs(); err != nil {
 			return nil, err
 		}
@@ -213,7 +212,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 		if other {
 			continue
 		}
-		spec.Maps[table.name].MaxEntries = there.MaxEntries() // which it keeps
+		spec.Maps[table.name].MaxEntries = there.MaxEntries() // it keeps its size
 		opts.MapReplacements[table.name] = there
 	}
 	coll, err := ebpf.NewCollectionWithOptions(spec, opts)
@@ -229,10 +228,10 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 		err = t.fill(g)
 	}
 	if err == nil && m.rules != nil {
-		// A number may have been that of a rule by which a frame is just
-		// passing.
+		// A frame may be in a program right now, with a rule whose number is about to be used
+		// again.
 		if len(m.rules.added) > 0 && b.gen != "" {
-			quiesce() // the kernel has loaded programs meanwhile: where it cannot say, it is so
+			quiesce() // if the kernel cannot wait: the frame is through by now, as loads take longer
 		}
 		err = m.rules.store(g.coll.Maps)
 	}
@@ -249,25 +248,24 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 // featureQuestion is FEATURE_QUESTION of bpf/types.h.
 const featureQuestion = 0xba5c01e0feed5eed
 
-// answer writes into a program which features are on, wherever the program asks. A
-// question loads featureQuestion and then features into one register. Both loads become
-// a load of 1 or of 0. answer also makes the calls of the kernel's functions whose
-// numbers c has (see castCall), and locates tables.
+// answer sets in a program which features are on, wherever the program tests one. A test loads
+// featureQuestion and then features into one register. Both loads become a load of 1 or of 0.
+// answer also makes the calls of the kernel's functions whose numbers c has (see castCall),
+// and locates tables.
 func answer(p *ebpf.ProgramSpec, features uint64, c *Config) {
 	locate(p)
 	calls := map[uint64]uint32{kernelSkbCall: c.Skb.Cast, kernelReadCall: c.Route.Cast}
 	nop := asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Ja)}
 	for i := 0; i < len(p.Instructions); i++ {
 		ins := &p.Instructions[i]
-		// A tail call has a cost even where it is never reached: the kernel
-		// counts such calls.
+		// A tail call has a cost even if it is never reached: the kernel counts such calls.
 		if ins.IsBuiltinCall() && ins.Constant == int64(asm.FnTailCall) &&
 			features&uint64(kernelFeatureFEATURE_PATCH|kernelFeatureFEATURE_PF_FIRST|panelFeatures()) == 0 {
 			*ins = asm.Mov.Imm(asm.R0, 0).WithMetadata(ins.Metadata)
 		}
 		if cast, ok := calls[uint64(ins.Constant)]; ok && ins.IsConstantLoad(asm.DWord) {
 			*ins = castCall(*ins, cast)
-			p.Instructions = slices.Insert(p.Instructions, i+1, nop) // jumps over it go as far as they did
+			p.Instructions = slices.Insert(p.Instructions, i+1, nop) // keeps the distance of jumps over it
 			continue
 		}
 		if ins.IsConstantLoad(asm.DWord) && uint64(ins.Constant) == featureQuestion {
@@ -281,8 +279,8 @@ func answer(p *ebpf.ProgramSpec, features uint64, c *Config) {
 	}
 }
 
-// locate has a program know a table of a single entry by the entry's address, where the
-// program names the table: see shared_get() in bpf/maps.h.
+// locate makes a program refer to a table with a single entry by the entry's address, wherever
+// the program names the table: see shared_get() in bpf/maps.h.
 func locate(p *ebpf.ProgramSpec) {
 	for i := range p.Instructions {
 		if ins := &p.Instructions[i]; ins.IsLoadFromMap() && ins.Reference() == kernelMapShared {
@@ -292,7 +290,7 @@ func locate(p *ebpf.ProgramSpec) {
 }
 
 // nextGeneration names the generation after the current one. The first one has a random
-// number: a bridge that is made anew must not look like the one before.
+// number: a bridge that is made anew must not look like its predecessor.
 func (b *Bridge) nextGeneration() string {
 	if n, err := strconv.ParseUint(strings.TrimPrefix(b.gen, "gen-"), 10, 64); err == nil {
 		return "gen-" + strconv.FormatUint(n+1, 10)
@@ -300,10 +298,10 @@ func (b *Bridge) nextGeneration() string {
 	return "gen-" + strconv.FormatUint(uint64(rand.Uint32()), 10)
 }
 
-// ported reports whether a configuration has a port, or a berth for one.
+// ported reports whether a configuration has a port or a berth.
 func ported(c *Config) bool { return len(tenants(c)) > 0 }
 
-// leaveOutFrames takes out the programs that frames come to: without a port none comes.
+// leaveOutFrames removes the programs for frames: without a port no frame comes.
 func leaveOutFrames(spec *ebpf.CollectionSpec) {
 	for name := range spec.Programs {
 		if name != kernelProgBasculeControl && name != kernelProgBasculeTable && name != kernelProgBasculeClock {
@@ -321,8 +319,7 @@ func anyXDP(c *Config) bool {
 	return false
 }
 
-// moveIn enters new ports in their slots: their devices, and counters without the
-// counts of former tenants.
+// moveIn enters new ports in their slots: their devices, and counters that are reset to zero.
 func (b *Bridge) moveIn(c *Config, g *generation) error {
 	for _, p := range tenants(c) {
 		if TenantAt(&b.Config, p.Id) != nil {
@@ -331,7 +328,7 @@ func (b *Bridge) moveIn(c *Config, g *generation) error {
 		if err := g.place(p); err != nil {
 			return err
 		}
-		if b.intends(p) && !b.intended().HasDevice(p) { // another has its index by now
+		if b.intends(p) && !b.intended().HasDevice(p) { // another device has its index by now
 			return goneError(p)
 		}
 		zero := make([]Stats, ebpf.MustPossibleCPU())
@@ -348,8 +345,8 @@ func (b *Bridge) moveIn(c *Config, g *generation) error {
 	return nil
 }
 
-// limited reports whether a port has a limit of all that comes in by it, or leaves: then there
-// is a program for what leaves.
+// limited reports whether a port has a limit for all frames that come in by it, or that leave:
+// then there is a program for frames that leave.
 func limited(c *Config) bool { return kernelFeature(c.Features)&kernelFeatureFEATURE_RATE != 0 }
 
 // refill makes a port's buckets full.
@@ -357,8 +354,8 @@ func (g *generation) refill(p *Port) error {
 	return g.shared(func(s *kernelShared) { s.Buckets[Slot(p.Id)] = kernelPortBuckets{} })
 }
 
-// refillChanged does so for limits that differ from was. A debt under a low limit must
-// not have to be waited for under a high one.
+// refillChanged fills the buckets of ports whose limits differ from was. A debt under a low
+// limit must not delay frames under a high one.
 func (g *generation) refillChanged(c, was *Config) error {
 	for _, p := range Ports(c) {
 		if old := PortAt(was, p.Id); old == nil || old.Storm == p.Storm && old.Limit == p.Limit {
@@ -371,9 +368,8 @@ func (g *generation) refillChanged(c, was *Config) error {
 	return nil
 }
 
-// moveOut takes the devices out of the slots of those ports of c that stay does not
-// have. If stay has another port in such a slot, and that port's device is there, the
-// slot gets it.
+// moveOut removes the devices of ports of c from their slots, unless stay has the port. If
+// stay has another port in such a slot, and that port's device is there, the slot gets it.
 func (g *generation) moveOut(c, stay *Config, there func(*Port) bool) {
 	for _, p := range tenants(c) {
 		slot := Slot(p.Id)
@@ -394,7 +390,7 @@ func (g *generation) place(p *Port) error {
 	}
 	for _, m := range deviceMaps() {
 		if err := g.coll.Maps[m].Put(Slot(p.Id), p.Ifindex); err != nil {
-			if errors.Is(err, unix.EINVAL) { // what a device map says of an index that nobody has
+			if errors.Is(err, unix.EINVAL) { // a device map's error for an unused index
 				return goneError(p)
 			}
 			return &PortError{PortName(p), HookTCX, err}
@@ -403,7 +399,7 @@ func (g *generation) place(p *Port) error {
 	return nil
 }
 
-// forget takes a slot's device out; the kernel has done so if it is gone.
+// forget removes a slot's device; the kernel has done so if the device is gone.
 func (g *generation) forget(slot uint32) {
 	for _, m := range deviceMaps() {
 		_ = g.coll.Maps[m].Delete(slot)
@@ -413,10 +409,10 @@ func (g *generation) forget(slot uint32) {
 // pinGeneration pins all of g, whose configuration is c, in a folder of its own.
 func (b *Bridge) pinGeneration(c *Config, g *generation) error {
 	dir := b.pin(g.name)
-	if err := os.RemoveAll(dir); err != nil { // what a killed command left
+	if err := os.RemoveAll(dir); err != nil { // remains of a killed command
 		return err
 	}
-	if g.spare { // which has all that by now
+	if g.spare { // the spare has pinned these
 		return os.Rename(b.pin(sparePin), dir)
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -440,12 +436,12 @@ func (b *Bridge) pinGeneration(c *Config, g *generation) error {
 		}
 	}
 	if b.store.Locked {
-		return nil // of the lab's other object
+		return nil // from the lab's other object
 	}
 	return os.Mkdir(filepath.Join(dir, build()), 0o700)
 }
 
-// pinOnce pins a map wherever else it is pinned already.
+// pinOnce pins a map, even if it is already pinned elsewhere.
 type pinOnce struct{ m *ebpf.Map }
 
 func (p pinOnce) Pin(path string) error {
@@ -457,7 +453,7 @@ func (p pinOnce) Pin(path string) error {
 	return m.Pin(path)
 }
 
-// makeCurrent makes a generation the current one. At this moment the change is made.
+// makeCurrent makes a generation the current one. The change takes effect at this moment.
 func (b *Bridge) makeCurrent(gen string) error {
 	next := b.pin("next")
 	os.Remove(next)
@@ -474,8 +470,8 @@ func (b *Bridge) makeCurrent(gen string) error {
 // openGeneration opens the current generation from its pins.
 func (b *Bridge) openGeneration() (*generation, error) { return b.openPins(b.gen) }
 
-// openPins opens what is pinned in one of the bridge's folders: its programs, its
-// variables and its tables.
+// openPins opens the objects that are pinned in one of the bridge's folders: programs,
+// variables and tables.
 func (b *Bridge) openPins(dir string) (*generation, error) {
 	g := &generation{name: dir, coll: &ebpf.Collection{Programs: map[string]*ebpf.Program{}, Maps: map[string]*ebpf.Map{}}}
 	fails := func(err error) (*generation, error) {
@@ -507,15 +503,15 @@ func (b *Bridge) openPins(dir string) (*generation, error) {
 	return g, nil
 }
 
-// start arms the bridge's timer. The kernel makes a timer without waiting for a lock
-// (since Linux 6.18). So it may have no memory for one while others allocate memory.
+// start arms the bridge's timer. The kernel makes a timer without waiting for a lock (since
+// Linux 6.18), so it may fail for lack of memory while others allocate memory.
 func (g *generation) start() error {
 	return whileShort(func() error { return g.clock(kernelClockOpCLOCK_START) })
 }
 
-// converge makes the kernel follow the current generation. Its programs are put on its
-// ports, and the idle program on ports that leave (until untie). If ports have left,
-// their addresses go.
+// converge makes the kernel follow the current generation. It attaches the generation's
+// programs to its ports, and the idle program to ports that leave (until untie). If ports have
+// left, it removes their addresses.
 func (b *Bridge) converge(g *generation, left bool) error {
 	if err := g.start(); err != nil {
 		return err
@@ -548,7 +544,7 @@ func (b *Bridge) converge(g *generation, left bool) error {
 		}
 		err := l.update(g.program(l.hook))
 		if err != nil && l.hook == hookXDP {
-			// Its driver asks again whether it can do XDP: the MTU has been raised, say. The
+			// The driver checks again whether it can do XDP: the MTU may have been raised. The
 			// former program must not stay.
 			hurry.begin()
 			if wrong := l.remove(); wrong != nil {
@@ -563,7 +559,7 @@ func (b *Bridge) converge(g *generation, left bool) error {
 	}
 	if rests {
 		hurry.begin()
-		_ = quiesce() // what they took is given back after their last frame, if the kernel tells
+		_ = quiesce() // their settings are restored after their last frame, if the kernel can wait for it
 	}
 	if !left {
 		return nil
@@ -574,8 +570,8 @@ func (b *Bridge) converge(g *generation, left bool) error {
 	return errors.Join(b.collectBindings(), b.collectOwners())
 }
 
-// collect removes the folders of all generations but the current, and the
-// remains of a command that was killed at makeCurrent.
+// collect removes the folders of all generations but the current one, and the remains of a
+// command that was killed in makeCurrent.
 func (b *Bridge) collect() error {
 	entries, err := os.ReadDir(b.dir)
 	if err != nil {
@@ -595,10 +591,10 @@ func (b *Bridge) collect() error {
 	return nil
 }
 
-// drop removes a generation's folder. Nobody may take a half of it for what the bridge
-// was.
+// drop removes a generation's folder. A half-removed folder must not be taken for a
+// generation.
 func (b *Bridge) drop(gen string) error {
-	if held := b.store.open[b.dir]; held != nil && held.gen == gen { // another may come by that name
+	if held := b.store.open[b.dir]; held != nil && held.gen == gen { // another generation may get that name
 		held.Close()
 		delete(b.store.open, b.dir)
 	}

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDeviceGone: a device that goes while a port is made is told as that, by the port's
-// name.
+// TestDeviceGone: if a device disappears while it is made a port, the error says so,
+// with the port's name.
 func TestDeviceGone(t *testing.T) {
 	s := newShelf(t, 1)
 	s.create("br0", 1)

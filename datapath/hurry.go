@@ -12,17 +12,17 @@ import (
 	"bascule/locks"
 )
 
-// A hurry makes the kernel's grace periods short. Each time a program is put on a
-// device by tcx, or taken off, the kernel waits for an RCU grace period, and holds the
-// lock of all devices meanwhile (tcx_entry_sync() in kernel/bpf/tcx.c). That takes
-// about three ticks of its clock, so hundreds of ports take seconds. Where else the
-// kernel waits under that lock, it tells the processors to hurry (synchronize_net()). A
-// hurry does the same for as long as it lasts, by the switch that the kernel has for
-// it. A kernel that was told never to hurry (rcu_normal) does not.
+// A hurry makes the kernel's grace periods short. Each time a program is attached to a
+// device by tcx, or detached, the kernel waits for an RCU grace period, and holds the
+// lock of all devices meanwhile (tcx_entry_sync() in kernel/bpf/tcx.c). That takes about
+// three ticks of its clock, so hundreds of ports take seconds. At other places where the
+// kernel waits under that lock, it uses expedited grace periods (synchronize_net()). A
+// hurry switches these on for all waits as long as it lasts. It has no effect if the
+// kernel may not use them (rcu_normal).
 //
-// The switch is an integer, and any but 0 is on (kernel/ksysfs.c, rcu_gp_is_expedited()).
-// So its value says whose it is: a hurry that was killed is known wherever the switch is,
-// also when no file is left of it.
+// The switch is an integer, and any value but 0 is on (kernel/ksysfs.c,
+// rcu_gp_is_expedited()). The value marks a hurry: a hurry that was killed can be
+// recognized wherever the switch is visible, even if no file is left of it.
 type hurry struct {
 	dir   string // hurryDir
 	file  string // hurrySwitch
@@ -33,29 +33,29 @@ type hurry struct {
 const (
 	hurrySwitch = "/sys/kernel/rcu_expedited"
 	hurryMark   = "47708"  // 0xba5c: what a hurry sets the switch to
-	hurryDir    = "%hurry" // beside the namespaces: who hurries shares a lock on it
+	hurryDir    = "%hurry" // next to the namespaces' folders: each hurry holds a shared lock on it
 )
 
 func (s *Store) hurry() *hurry {
 	return &hurry{dir: filepath.Join(filepath.Dir(s.dir), hurryDir), file: hurrySwitch}
 }
 
-// begin has the kernel hurry, if that can be. It is for right before each call by which
-// the kernel waits: what makes none of these calls disturbs no processor.
+// begin expedites grace periods, if possible. It is called right before each call that
+// makes the kernel wait: other changes disturb no processor.
 func (h *hurry) begin() {
 	if h.begun {
 		return
 	}
 	h.begun = true
-	// A process that can't put the switch back, because its /sys is read-only, must
-	// not begin.
+	// A process that can't restore the switch, because its /sys is read-only, must not
+	// begin.
 	file, err := os.OpenFile(h.file, os.O_RDWR, 0)
 	if err != nil {
 		return
 	}
 	defer file.Close()
 	if is := h.is(); is != "0" && is != hurryMark {
-		return // somebody has it on always
+		return // it is always on here
 	}
 	if err := os.Mkdir(h.dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return
@@ -72,7 +72,7 @@ func (h *hurry) begin() {
 	h.lock = lock
 }
 
-// is returns the value of the switch, "" if nobody can tell.
+// is returns the value of the switch, "" if it cannot be read.
 func (h *hurry) is() string {
 	text, err := os.ReadFile(h.file)
 	if err != nil {
@@ -81,7 +81,7 @@ func (h *hurry) is() string {
 	return strings.TrimSpace(string(text))
 }
 
-// end lets the kernel take its time again, if nobody else hurries.
+// end switches expediting off, unless another hurry goes on.
 func (h *hurry) end() {
 	if h.lock != nil {
 		locks.Close(h.lock)
@@ -89,18 +89,18 @@ func (h *hurry) end() {
 	}
 }
 
-// calm ends the hurry of processes that are done, or were killed. A process that still
-// is in a hurry ends it later. One that hurries beside another file system goes on
-// slowly: its folder cannot be seen.
+// calm ends the hurry of processes that are done, or were killed. A process that is still
+// in a hurry ends it later. A hurry of a process with another file system, whose folder
+// cannot be seen, ends, too: that process continues slowly.
 func (h *hurry) calm() {
-	// A command of an earlier version set the switch to 1, and the folder was its note.
+	// A command of an earlier version set the switch to 1, and marked that by the folder.
 	_, err := os.Stat(h.dir)
 	former := err == nil && h.is() == "1"
 	if is := h.is(); err != nil && is != hurryMark {
 		return
 	}
 	if err != nil && os.Mkdir(h.dir, 0o700) != nil {
-		return // another one has just begun
+		return // another hurry has just begun
 	}
 	lock := h.open(locks.Try)
 	if lock == nil {
@@ -108,19 +108,19 @@ func (h *hurry) calm() {
 	}
 	defer locks.Close(lock)
 	if is := h.is(); is == hurryMark || former && is == "1" {
-		_ = os.WriteFile(h.file, []byte("0"), 0) // or the next writer does it who may
+		_ = os.WriteFile(h.file, []byte("0"), 0) // if this fails, the next writer with the permission does it
 	}
 	os.Remove(h.dir)
 }
 
-// open returns the folder with a lock on it, nil if there is none or if others
-// are in the way.
+// open returns the folder with a lock on it, nil if there is none or if other processes
+// hold the lock.
 func (h *hurry) open(how func(*os.File) error) *os.File {
 	lock, err := os.Open(h.dir)
 	if err != nil {
 		return nil
 	}
-	// the folder may have been removed since, and another be there
+	// the folder may have been replaced by another one since
 	if how(lock) != nil || !sameFile(lock, h.dir) {
 		locks.Close(lock)
 		return nil

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// TestHurry: the kernel's switch is on while somebody hurries, and off when the
-// last one is done, also where one was killed.
+// TestHurry: the kernel's switch is on during each hurry, and off after the last one,
+// even if one was killed.
 func TestHurry(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "switch")
@@ -48,7 +48,7 @@ func TestHurry(t *testing.T) {
 	want("when both are", "0")
 
 	killed := begin()
-	killed.lock.Close() // what the kernel does at its end
+	killed.lock.Close() // the kernel does this at its end
 	want("after a kill", hurryMark)
 	short.calm()
 	want("when the next writer has come", "0")
@@ -58,7 +58,7 @@ func TestHurry(t *testing.T) {
 	begin().end()
 	want("after a kill and a hurry", "0")
 
-	// the folder goes with its file system, such as that of a container
+	// the folder is gone with its file system, such as a container's
 	killed = begin()
 	killed.lock.Close()
 	if err := os.Remove(killed.dir); err != nil {
@@ -89,8 +89,8 @@ func TestHurry(t *testing.T) {
 	want("where somebody has it on always", "1")
 }
 
-// However those in a hurry come, go and are killed at the same time: the switch is
-// on while one is, and off in the end.
+// Hurries begin, end and are killed at the same time. The switch is on during each of
+// them, and off in the end.
 func TestHurryTogether(t *testing.T) {
 	dir := t.TempDir()
 	file, folder := filepath.Join(dir, "switch"), filepath.Join(dir, hurryDir)
@@ -133,10 +133,10 @@ func TestHurryTogether(t *testing.T) {
 	}
 }
 
-// Who can't write to the switch, as in a container, leaves nothing by which another
-// would take it for switched by a hurry.
+// A process that can't write to the switch, for example in a container, leaves no trace
+// that another process would take for a hurry's.
 func TestHurryReadOnly(t *testing.T) {
-	const file = "/sys/kernel/oops_count" // nobody may write to it
+	const file = "/sys/kernel/oops_count" // it is read-only
 	dir := t.TempDir()
 	h := &hurry{dir: filepath.Join(dir, hurryDir), file: file}
 	h.begin()

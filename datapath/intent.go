@@ -12,18 +12,18 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// A port takes what it needs of its device before a frame meets the port's programs. At
-// that time no generation knows of the port. Until one does, the intention says what is
-// taken. To Mend, the intention is a generation that was not made current: Mend gives
-// back what its ports took, unless the bridge has come to have it so. The intention has
-// a configuration and the devices that it is about, and no programs.
+// A port changes settings of its device before a frame meets the port's programs. At
+// that time no generation has the port. Until one does, the intention records the
+// former settings. For Mend, the intention is a generation that was not made current:
+// Mend gives back the settings that its ports took, unless the bridge has these ports
+// by now. The intention has a configuration and its devices, and no programs.
 const intention = "gen-intended"
 
-// Intend notes what ports of next take of their devices, if the ports are new or change
-// their hook. It ties new ports to their devices with an idle program. next is to be
-// the bridge's configuration: a Commit of it ends the note. Before that, Relent gives
-// back what was taken, or Mend if the command is killed. The caller holds the lock, is
-// in the bridge's network namespace, and has said Begin.
+// Intend notes the settings that ports of next take of their devices, if the ports are
+// new or change their hook. It ties new ports to their devices with an idle program.
+// next should become the bridge's configuration: a Commit of it ends the note. Before
+// that, Relent gives the settings back, or Mend if the command is killed. The caller
+// holds the lock, is in the bridge's network namespace, and has called Begin.
 func (b *Bridge) Intend(next *Config) error {
 	devices := map[uint32]uint32{}
 	for _, p := range Ports(next) {
@@ -38,8 +38,8 @@ func (b *Bridge) Intend(next *Config) error {
 	if err := os.Mkdir(b.pin(intention), 0o700); err != nil {
 		return err
 	}
-	// HasDevice looks into this map. The kernel takes a device out that goes. So
-	// nothing is given back to another device of the same index.
+	// HasDevice looks into this map. The kernel removes deleted devices from it. So no
+	// setting is given back to another device with the same index.
 	err := pinNew(b.pin(intention, kernelMapTcxDevices), ebpf.DevMap, unsafe.Sizeof(uint32(0)), devices)
 	if err == nil {
 		err = b.pinConfig(intention, next)
@@ -51,7 +51,7 @@ func (b *Bridge) Intend(next *Config) error {
 }
 
 // pinConfig pins a configuration in one of the bridge's folders. It comes last there:
-// without it nobody reads the other pins, and devices that are tied are untied.
+// without it the other pins are not read, and tied devices are untied.
 func (b *Bridge) pinConfig(folder string, c *Config) error {
 	err := pinNew(b.pin(folder, settingsPin), ebpf.Array, unsafe.Sizeof(c.kernelSettings), map[uint32]*kernelSettings{0: &c.kernelSettings})
 	if err == nil {
@@ -60,19 +60,19 @@ func (b *Bridge) pinConfig(folder string, c *Config) error {
 	return err
 }
 
-// intended is the bridge as the intention has it. Its configuration is not read.
+// intended returns the bridge with the intention's pins. Its configuration is not read.
 func (b *Bridge) intended() *Bridge { return &Bridge{store: b.store, dir: b.dir, gen: intention} }
 
-// intends reports whether the intention is about a new port.
+// intends reports whether the intention contains the new port p.
 func (b *Bridge) intends(p *Port) bool {
 	_, err := os.Lstat(b.pin(intention, configPin))
 	return err == nil && p.Facts&PortPatch == 0 && !Vacant(p)
 }
 
-// Intended reports whether the device of a port that Intend was told of is still there.
+// Intended reports whether the device of a port that Intend has noted is still there.
 func (b *Bridge) Intended(p *Port) bool { return b.intended().HasDevice(p) }
 
-// pinNew makes a map with these values by number, and pins it.
+// pinNew makes a map with the values at these keys, and pins it.
 func pinNew[V any](path string, kind ebpf.MapType, size uintptr, values map[uint32]V) error {
 	room := uint32(0)
 	for n := range values {
@@ -91,7 +91,7 @@ func pinNew[V any](path string, kind ebpf.MapType, size uintptr, values map[uint
 	return m.Pin(path)
 }
 
-// Relent gives back what was taken since Intend, after a Commit that has changed
+// Relent gives back the settings taken since Intend, after a Commit that has changed
 // nothing, or instead of one.
 func (b *Bridge) Relent(f Follower) error {
 	old := b.intended()

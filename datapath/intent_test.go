@@ -10,8 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// What ports have taken for a configuration that does not become the bridge's they
-// give back, and for one that does they keep it.
+// Ports give back settings that were taken for a configuration that does not become the
+// bridge's. If it does, they keep them.
 func TestIntend(t *testing.T) {
 	const new, hook, same = "new", "hook", "same"
 	type stage struct {
@@ -46,7 +46,7 @@ func TestIntend(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		do   func(*stage) error // nil for a command that is killed
-		want []string           // ports that give back
+		want []string           // ports that give settings back
 	}{
 		{"killed", nil, []string{hook, new}},
 		{"relents", func(st *stage) error { return st.s.try(func() error { return st.b.Relent(keepAll) }) }, nil},

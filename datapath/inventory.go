@@ -11,79 +11,75 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// A table is a map of the datapath. Its row in the inventory says how the table is
-// loaded, pinned, opened, made larger, and traced. A map that bpf/ does not have is one
-// of user space's own.
+// A table is a map of the datapath. Its row in the inventory says how the table is loaded,
+// pinned, opened, made larger, and traced. A map that bpf/ does not define belongs to user
+// space.
 type table struct {
-	name string // of the map and of its pin; pf's tables, and no others, begin with pfPrefix
+	name string // name of the map and its pin; pf's tables, and no others, begin with pfPrefix
 	life life
 
-	// features are the features that use the table. If all of them are off, no
-	// frame meets the table. 0 is always. A bridge without pf has no table of pf.
+	// features are the features that use the table. If all of them are off, no frame meets the
+	// table. 0 means always. A bridge without pf has no table of pf.
 	features kernelFeature
 
-	// entries returns how many entries the table is made with; 0, or nil, is as
-	// many as bpf/ says.
+	// entries returns the number of entries with which the table is made; 0, or nil, means the
+	// number in bpf/.
 	entries func(*making) uint32
-	idle    idle // how large it is while its features are off
+	idle    idle // its size while its features are off
 
-	// anew reports whether a change makes the table of the next generation anew,
-	// rather than use the present one; nil is never. If the configuration asks for
-	// another number of entries, the table is made anew in any case, unless grows
-	// says what becomes of its contents.
+	// anew reports whether a change makes the table of the next generation anew, rather than use
+	// the present one; nil means never. If the configuration requires another number of entries,
+	// the table is made anew in any case, unless grows handles its contents.
 	anew  func(*making) bool
 	grows *growth
 
 	trial trial
-	// why is the reason why a trial can have the table new and empty.
+	// why is the reason why a table can be new and empty in a trial.
 	why string
 
 	devices bool                         // it has the ports' devices, for one of the hooks
-	own     func() *ebpf.MapSpec         // of a map of user space's own
-	takes   func(takes *PFTakes) *uint64 // the number of PFTakes that the memory of a pinned table belongs to
+	own     func() *ebpf.MapSpec         // the specification of a map of user space
+	takes   func(takes *PFTakes) *uint64 // the field of PFTakes that includes a pinned table's memory
 }
 
-// life is how long a table lives.
+// life is the lifetime of a table.
 type life int
 
 const (
-	// lifePrograms is as long as the programs live. They alone know of the table.
+	// lifePrograms is the lifetime of the programs. Only they refer to the table.
 	lifePrograms life = iota
-	// lifeGeneration is as long as the generation lives in which the table is
-	// pinned.
+	// lifeGeneration is the lifetime of the generation in whose folder the table is pinned.
 	lifeGeneration
-	// lifeBridge is from generation to generation. The table is pinned in each of
-	// them.
+	// lifeBridge is the lifetime of the bridge. The table is pinned in each generation's folder.
 	lifeBridge
-	// lifeNamespace is as long as there are patch cables or routed host ports. Bridges
-	// share the table.
+	// lifeNamespace lasts as long as there are patch cables or routed host ports. Bridges share
+	// the table.
 	lifeNamespace
 )
 
-// idle is how large a table is while its features are off. No program names the table
-// then, but it is there for those that open it.
+// idle is the size of a table while its features are off. No program names the table then, but
+// commands can open it.
 type idle int
 
 const (
-	idleSame  idle = iota // as while they are on
+	idleSame  idle = iota // as when they are on
 	idleEntry             // one entry
-	idlePage              // of a ring, one page
+	idlePage              // one page, for a ring
 )
 
-// trial is what stands in for a table in a trial of [Bridge.Trace].
+// trial is the replacement for a table in a trial of [Bridge.Trace].
 type trial int
 
 const (
-	// trialNew is a new and empty table. This is right for tables that programs
-	// only write.
+	// trialNew is a new and empty table. This is right for tables that programs only write.
 	trialNew trial = iota
 	// trialShared is the bridge's own table, which programs only read.
 	trialShared
 	// trialCopy is a copy of the table: a decision depends on the table, and
 	// programs write to it.
 	trialCopy
-	// trialAbout is a new table with only those entries that the frame can be
-	// about, for tables that may be large: see [Bridge.copyAbout].
+	// trialAbout is a new table with only those entries that may concern the frame, for tables
+	// that may be large: see [Bridge.copyAbout].
 	trialAbout
 )
 
@@ -104,20 +100,19 @@ func (m *making) program() *PF {
 	return m.tables.PF
 }
 
-// A growth says what becomes of a table that is made anew with another number
+// A growth defines how the contents of a table are handled that is made anew with another number
 // of entries.
 type growth struct {
-	// copy brings the contents of a table of b to that of g, whose configuration is
-	// c. It is called before g begins. It is called again with late, for the
-	// changes until g has begun. Nil: the contents are given up, or copied with
-	// another table.
+	// copy copies the contents of a table of b to the table of g, whose configuration is c. It
+	// is called before g begins. It is called again with late, for the changes until g has
+	// begun. If it is nil, the contents are given up, or copied with another table.
 	copy func(b *Bridge, g *generation, c *Config, from, to *ebpf.Map, late bool) error
-	// less reports whether a change of pf makes the table smaller, if the change
-	// asks for n entries, which are fewer than before; nil is never.
+	// less reports whether a change of pf makes the table smaller, if the change requires n
+	// entries, which are fewer than before; nil means never.
 	less func(b *Bridge, m *ebpf.Map, n uint32, p *PF) (bool, error)
 }
 
-// on reports whether a configuration has a use for the table.
+// on reports whether a configuration uses the table.
 func (t *table) on(c *Config) bool {
 	return t.features == 0 || kernelFeature(c.Features)&t.features != 0
 }
@@ -125,8 +120,7 @@ func (t *table) on(c *Config) bool {
 // pf reports whether the table is one of pf's.
 func (t *table) pf() bool { return strings.HasPrefix(t.name, pfPrefix) }
 
-// count returns how many entries the table is made with, 0 for as many as bpf/
-// says.
+// count returns the number of entries with which the table is made, 0 for the number in bpf/.
 func (t *table) count(m *making) uint32 {
 	switch {
 	case t.on(m.Config) || t.idle == idleSame:
@@ -141,15 +135,15 @@ func (t *table) count(m *making) uint32 {
 	return t.entries(m)
 }
 
-// fit gives a map the size that m asks for.
+// fit gives a map the size that m requires.
 func (t *table) fit(spec *ebpf.MapSpec, m *making) {
 	if n := t.count(m); n != 0 {
 		spec.MaxEntries = n
 	}
 }
 
-// fit gives the maps of spec the sizes that m asks for. A bridge without pf has none of
-// pf's maps.
+// fit gives the maps of spec the sizes that m requires. It removes pf's maps for a bridge
+// without pf.
 func fit(spec *ebpf.CollectionSpec, m *making) {
 	for i := range inventory {
 		t := &inventory[i]
@@ -162,8 +156,8 @@ func fit(spec *ebpf.CollectionSpec, m *making) {
 		}
 		t.fit(spec.Maps[t.name], m)
 	}
-	// The kernel need not know the types: it would be told of them once for each map. Where
-	// it asks, it looks for the timer.
+	// The kernel does not need the types, which would be loaded once for each map. The exception
+	// is the timer, which the kernel finds by its type.
 	for name, table := range spec.Maps {
 		if name != kernelMapTimer {
 			table.Key, table.Value = nil, nil
@@ -178,7 +172,7 @@ func pinned(c *Config) []*table {
 	})
 }
 
-// outlives reports whether the next generation uses the table on that b has.
+// outlives reports whether the next generation goes on using b's table.
 func (t *table) outlives(b *Bridge, m *making) bool {
 	switch {
 	case t.life != lifeBridge || b.gen == "" || t.pf() && !b.PFLoaded():
@@ -189,7 +183,7 @@ func (t *table) outlives(b *Bridge, m *making) bool {
 	return t.grows != nil || t.count(&making{Config: m.Config}) == t.count(&making{Config: &b.Config})
 }
 
-// tablesThat returns the tables of which is reports true.
+// tablesThat returns the tables for which is reports true.
 func tablesThat(is func(*table) bool) (list []*table) {
 	for i := range inventory {
 		if is(&inventory[i]) {
@@ -199,7 +193,7 @@ func tablesThat(is func(*table) bool) (list []*table) {
 	return list
 }
 
-// deviceMaps hold the ports' devices, one map for each hook.
+// deviceMaps are the names of the maps with the ports' devices, one for each hook.
 var deviceMaps = sync.OnceValue(func() (names []string) {
 	for _, t := range tablesThat(func(t *table) bool { return t.devices }) {
 		names = append(names, t.name)
@@ -207,15 +201,15 @@ var deviceMaps = sync.OnceValue(func() (names []string) {
 	return names
 })
 
-// fixed makes entries of a number.
+// fixed returns an entries function for a fixed number.
 func fixed(n uint32) func(*making) uint32 { return func(*making) uint32 { return n } }
 
-// counted makes entries of a field of the configuration, which may be 0.
+// counted returns an entries function for a field of the configuration, which may be 0.
 func counted(field func(*Config) uint32) func(*making) uint32 {
 	return func(m *making) uint32 { return max(field(m.Config), 1) }
 }
 
-// ruled makes entries of the MAC rules, with room for more.
+// ruled returns an entries function for the MAC rules, with room for more.
 func ruled(count func(*compiledRules) int) func(*making) uint32 {
 	return func(m *making) uint32 {
 		if m.rules == nil || kernelFeature(m.Features)&kernelFeatureFEATURE_RULES == 0 {
@@ -225,7 +219,7 @@ func ruled(count func(*compiledRules) int) func(*making) uint32 {
 	}
 }
 
-// compiled makes entries of a change of pf's rules.
+// compiled returns an entries function for a change of pf's rules.
 func compiled(count func(*PF) int) func(*making) uint32 {
 	return func(m *making) uint32 {
 		if p := m.program(); p != nil {
@@ -235,7 +229,7 @@ func compiled(count func(*PF) int) func(*making) uint32 {
 	}
 }
 
-// brought makes entries of the contents that a change may bring.
+// brought returns an entries function for contents that a change may bring.
 func brought(by func(*making) bool, n uint32) func(*making) uint32 {
 	return func(m *making) uint32 {
 		if !by(m) {
@@ -245,7 +239,7 @@ func brought(by func(*making) bool, n uint32) func(*making) uint32 {
 	}
 }
 
-// listEntries are the lists of rules, and the masks behind them.
+// listEntries is the number of entries for the lists of rules, and for the masks behind them.
 func listEntries(m *making) uint32 {
 	masks := 0
 	if m.rules != nil {
@@ -254,7 +248,7 @@ func listEntries(m *making) uint32 {
 	return uint32(ruleLists) + ruleRoom(masks)
 }
 
-// gatewayEntries has who makes the first cable make the table for those that route, too.
+// gatewayEntries has the first cable make the table large, also for bridges that route.
 func gatewayEntries(m *making) uint32 {
 	if patched(m.Config) {
 		return gatewaysSize
@@ -262,11 +256,11 @@ func gatewayEntries(m *making) uint32 {
 	return 1
 }
 
-// routePart is how many ways of routed packets are in a part of a CPU's memory: ROUTE_PART.
+// routePart is the number of ways of routed packets in a part of a CPU's memory: ROUTE_PART.
 const routePart = 256
 
-// routeParts is how many such parts each of so many CPUs has: a power of two, at most 16. A part
-// has some 32 KiB, so all CPUs together have 8 MiB, but for those behind the 256th.
+// routeParts returns how many such parts each of cpus CPUs has: a power of two, at most 16. A
+// part has some 32 KiB, so all CPUs together have 8 MiB, not counting those behind the 256th.
 func routeParts(cpus int) uint32 {
 	n := uint32(16)
 	for n > 1 && cpus > 256/int(n) {
@@ -275,8 +269,8 @@ func routeParts(cpus int) uint32 {
 	return n
 }
 
-// memoryParts is how many parts of enum memory_part (bpf/maps.h) are asked for. The
-// last part is that of a trial, or of a capture, or of flows.
+// memoryParts returns how many parts of enum memory_part (bpf/maps.h) are needed. The last part
+// belongs to a trial, a capture, or flows.
 func memoryParts(m *making) uint32 {
 	on := func(f kernelFeature) bool { return kernelFeature(m.Features)&f != 0 }
 	pf, routes, watch := on(kernelFeatureFEATURE_PF), on(kernelFeatureFEATURE_ROUTE), on(kernelFeatureFEATURE_CAPTURE|kernelFeatureFEATURE_TRACE)
@@ -296,18 +290,18 @@ func memoryParts(m *making) uint32 {
 func withFDB(m *making) bool      { return m.was == nil || m.FdbBuckets != m.was.FdbBuckets }
 func withVLANs(m *making) bool    { return m.tables.VLANs != nil }
 func withBindings(m *making) bool { return m.tables.Bindings != nil }
-func withCapture(m *making) bool  { return m.tables.Filter != nil } // the ring must have nothing of a capture before
+func withCapture(m *making) bool  { return m.tables.Filter != nil } // it must not have an earlier capture's frames
 func withPF(m *making) bool       { return m.tables.PF != nil }
 func withOtherPF(m *making) bool  { return m.tables.PF != nil && !m.tables.PF.Same }
 
-// The names under which the memory of pf's tables is told.
+// The fields of PFTakes for the memory of pf's tables.
 func takeStates(t *PFTakes) *uint64    { return &t.States }
 func takeSources(t *PFTakes) *uint64   { return &t.Sources }
 func takeFragments(t *PFTakes) *uint64 { return &t.Fragments }
 func takeAddresses(t *PFTakes) *uint64 { return &t.Addresses }
 func takeRules(t *PFTakes) *uint64     { return &t.Rules }
 
-// Reasons for which a trial can have a table new and empty.
+// Reasons why a table can be new and empty in a trial.
 const (
 	whyWritten = "programs only write to it"
 	whySecond  = "of this second: a new generation begins without, too"
@@ -317,10 +311,10 @@ const (
 	whyPacket  = "a trial is about one packet"
 )
 
-// cabled are the features by which frames get from bridge to bridge by tail calls.
+// cabled are the features with which frames go from bridge to bridge by tail calls.
 const cabled = kernelFeatureFEATURE_PATCH | kernelFeatureFEATURE_ROUTE
 
-// inventory has every table, in one row each. bpf/ has their types.
+// inventory has every table, in one row each. bpf/ defines their types.
 var inventory = []table{
 	// the FDB
 	{name: kernelMapFdb, life: lifeBridge, trial: trialCopy,
@@ -337,7 +331,7 @@ var inventory = []table{
 	{name: kernelMapBerths, life: lifeGeneration, trial: trialShared, features: kernelFeatureFEATURE_BERTHS,
 		idle: idleEntry, entries: fixed(uint32(MaxPorts))},
 	{name: kernelMapStats, life: lifeBridge, why: whyWritten},
-	{name: kernelMapCounters, life: lifeBridge, why: whyWritten, // zeroed as captures and pf begin
+	{name: kernelMapCounters, life: lifeBridge, why: whyWritten, // zeroed when captures and pf begin
 		features: cabled | kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_SAMPLE | kernelFeatureFEATURE_PF},
 	{name: ownersMap, life: lifeBridge, why: whyUser, own: ownersSpec},
 	{name: kernelMapControlFrames, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_CONTROL,
@@ -350,10 +344,10 @@ var inventory = []table{
 		idle: idleEntry, entries: fixed(uint32(len(VLANs{})))},
 	{name: kernelMapBindings, life: lifeBridge, trial: trialShared, anew: withBindings,
 		features: kernelFeatureFEATURE_SOURCE_GUARD | kernelFeatureFEATURE_SUPPRESS | kernelFeatureFEATURE_PF_FIB,
-		entries:  brought(withBindings, largeBindings)}, // no-route and urpf-failed ask them
+		entries:  brought(withBindings, largeBindings)}, // no-route and urpf-failed use them
 	{name: kernelMapRules, life: lifeGeneration, trial: trialShared,
 		features: kernelFeatureFEATURE_RULES | kernelFeatureFEATURE_PF,
-		entries:  ruled(func(r *compiledRules) int { return len(r.rules) })}, // pf asks for a rule's mark
+		entries:  ruled(func(r *compiledRules) int { return len(r.rules) })}, // pf reads a rule's mark
 	{name: kernelMapRuleLists, life: lifeGeneration, trial: trialShared, features: kernelFeatureFEATURE_RULES,
 		idle: idleEntry, entries: listEntries},
 	{name: kernelMapRuleNumbers, life: lifeGeneration, trial: trialShared, features: kernelFeatureFEATURE_RULES,
@@ -370,7 +364,7 @@ var inventory = []table{
 	{name: kernelMapHostEnds, life: lifeNamespace, trial: trialShared, features: kernelFeatureFEATURE_ROUTE,
 		entries: gatewayEntries},
 
-	// for those who look
+	// for commands that watch
 	{name: kernelMapCaptureRing, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_CAPTURE,
 		idle: idlePage, anew: withCapture, entries: func(m *making) uint32 { return m.CaptureRing }},
 	{name: kernelMapCaptureFilter, life: lifeBridge, why: whyUser, features: kernelFeatureFEATURE_CAPTURE,
@@ -378,7 +372,7 @@ var inventory = []table{
 	{name: kernelMapTalkers, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_TALKERS,
 		idle: idleEntry, entries: fixed(maxTalkers)},
 
-	// pf: what a ruleset is made of
+	// pf: the ruleset
 	{name: kernelMapPfWords, life: lifeBridge, trial: trialShared, anew: withPF, takes: takeRules,
 		features: kernelFeatureFEATURE_PF | kernelFeatureFEATURE_ETHER,
 		entries:  compiled(func(p *PF) int { return p.Program.Words() })},
@@ -395,7 +389,7 @@ var inventory = []table{
 	{name: kernelMapPfRuleUse, life: lifeBridge, trial: trialCopy, features: kernelFeatureFEATURE_PF,
 		anew: withOtherPF, takes: takeRules, entries: counted(func(c *Config) uint32 { return c.Pf.Rules })},
 
-	// pf: what becomes larger, and smaller, with its limits
+	// pf: tables whose size depends on limits
 	{name: kernelMapPfBuckets, life: lifeBridge, trial: trialAbout, features: kernelFeatureFEATURE_PF,
 		takes: takeStates, grows: &growStates, entries: counted(func(c *Config) uint32 { return c.Pf.Buckets })},
 	{name: kernelMapPfStates, life: lifeBridge, trial: trialAbout, features: kernelFeatureFEATURE_PF,
@@ -429,7 +423,7 @@ var inventory = []table{
 		takes: takeFragments, grows: &growFragments,
 		entries: counted(func(c *Config) uint32 { return c.Pf.FragmentsMax })},
 
-	// pf: what stays as it is
+	// pf: tables of fixed size
 	{name: kernelMapPfProfiles, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF},
 	{name: kernelMapPfPanel, life: lifeGeneration, why: "it has programs of its own",
 		features: panelFeatures(), entries: fixed(uint32(len(panelled)))},
@@ -437,9 +431,9 @@ var inventory = []table{
 		features: kernelFeatureFEATURE_PF_FIRST, entries: fixed(1)},
 	{name: kernelMapPfTableBatch, life: lifeBridge, why: whyUser},
 	{name: kernelMapPfLogRing, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_PF_LOG,
-		entries: fixed(pfLogRing)}, // the ring is there whether a rule logs or not: its reader need not be told
+		entries: fixed(pfLogRing)}, // also if no rule logs: its reader never has to reopen the ring
 
-	// pf: what its programs have for themselves
+	// pf: tables that only its programs use
 	{name: kernelMapPfFlushes, why: whyWritten, features: kernelFeatureFEATURE_PF_SOURCES, idle: idleEntry,
 		entries: fixed(pfFlushes)},
 }

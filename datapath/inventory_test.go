@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Every map of the datapath has a row in the inventory, and every row a map. What a
-// row says goes together.
+// Every map of the datapath has a row in the inventory, and every row has a map. The
+// parts of a row are consistent.
 func TestInventory(t *testing.T) {
 	specs := map[string]*ebpf.CollectionSpec{}
 	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){"kernel": loadKernel, "plain": loadPlain, "locked": loadLocked, "trial": loadTrial} {
@@ -66,7 +66,7 @@ func TestInventory(t *testing.T) {
 	for object, spec := range specs {
 		for name := range spec.Maps {
 			if strings.HasPrefix(name, ".") {
-				continue // constants, and variables of the lab's
+				continue // constants, and the lab's variables
 			}
 			if rows[name] == 0 {
 				t.Errorf("map %s of object %s has no row in the inventory", name, object)
@@ -80,12 +80,12 @@ func TestInventory(t *testing.T) {
 	}
 }
 
-// allFeatures are those that frames are asked about, but for that of trials, with
-// which nothing is sent.
+// allFeatures are the features that are tested for frames, except the feature of
+// trials, with which no frame is sent.
 const allFeatures = (kernelFeatureFEATURE_END - 1) &^ kernelFeatureFEATURE_TRACE
 
 // metByFrames returns the tables that the program of a bridge with these features
-// refers to when the kernel has removed what is off.
+// refers to after the kernel has removed the features that are off.
 func metByFrames(t *testing.T, features kernelFeature) map[string]bool {
 	t.Helper()
 	c := newConfig(sharedRack(t), 4, func(c *Config, p []*Port) {
@@ -109,7 +109,7 @@ func metByFrames(t *testing.T, features kernelFeature) map[string]bool {
 		t.Fatal(err)
 	}
 	programs := map[string]*ebpf.ProgramSpec{kernelProgBasculeTcx: spec.Programs[kernelProgBasculeTcx]}
-	if features&kernelFeatureFEATURE_PF_FIB != 0 { // in which the other ends
+	if features&kernelFeatureFEATURE_PF_FIB != 0 { // the other program ends in it
 		programs[kernelProgBasculeFib] = spec.Programs[kernelProgBasculeFib]
 	}
 	spec.Programs = programs
@@ -159,8 +159,8 @@ func metByFrames(t *testing.T, features kernelFeature) map[string]bool {
 	return met
 }
 
-// While the features of a table are off no frame meets it, and while one is on it
-// does: what the kernel keeps of a program tells.
+// While the features of a table are off no frame meets the table, and while one is on
+// frames do, as the program that the kernel keeps shows.
 func TestInventoryFeatures(t *testing.T) {
 	all, none := metByFrames(t, allFeatures), metByFrames(t, 0)
 	byFeatures := map[kernelFeature][]*table{}
@@ -191,7 +191,7 @@ func TestInventoryFeatures(t *testing.T) {
 			}
 		}
 		if bits.OnesCount64(uint64(features)) == 1 && features != kernelFeatureFEATURE_TRACE {
-			continue // all has it, and none but it
+			continue // this feature and no other uses the table
 		}
 		for f := kernelFeature(1); f < kernelFeatureFEATURE_END; f <<= 1 {
 			if features&f == 0 {
@@ -207,7 +207,7 @@ func TestInventoryFeatures(t *testing.T) {
 	}
 }
 
-// What outlives a change does, and what a change brings is made anew.
+// Tables that outlive a change do, and tables that a change brings are made anew.
 func TestInventoryLife(t *testing.T) {
 	s := newShelf(t, 2)
 	b := s.create("br0", 2)
@@ -236,7 +236,7 @@ func TestInventoryLife(t *testing.T) {
 		anew   []string
 	}{
 		{name: "nothing"},
-		{name: "nothing again"}, // with the spare, whose tables are those of its own
+		{name: "nothing again"}, // with the spare, which has tables of its own
 		{name: "VLANs", bring: Tables{VLANs: new(VLANs)}},
 		{name: "bindings", bring: Tables{Bindings: []Binding{}}, anew: []string{kernelMapBindings}},
 		{name: "MAC rules", bring: Tables{Rules: []Rule{}}},
@@ -258,7 +258,7 @@ func TestInventoryLife(t *testing.T) {
 				anew = append(anew, name)
 			}
 		}
-		// of these each generation has its own
+		// each generation has its own of these
 		want := append(slices.Clone(tt.anew), kernelMapBerths, kernelMapVlans, kernelMapRules, kernelMapRuleLists,
 			kernelMapRuleNumbers, kernelMapPfPanel, kernelMapPfPanelXdp)
 		slices.Sort(anew)

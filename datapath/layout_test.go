@@ -16,8 +16,8 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// layoutRecords are the layouts of what is pinned, by their numbers: what layout of
-// config.go stands for, and what it stood for in former versions.
+// layoutRecords is the folder with the layouts of pinned objects, by their numbers: the
+// present layout of config.go, and former ones.
 const layoutRecords = "layouts"
 
 // layoutFile is the record of a layout.
@@ -25,21 +25,22 @@ func layoutFile(number int) string { return filepath.Join(layoutRecords, fmt.Spr
 
 var recordLayout = flag.Bool("layout.record", false, "record the layout of what is pinned, if its number fits")
 
-// howToRecord is the command that does.
+// howToRecord is the command that records a layout.
 const howToRecord = "go test ./datapath -run 'TestLayout$' -layout.record"
 
-// numberedEnums are the enums whose numbers are pinned, in words of other types.
+// numberedEnums are the enums whose numbers are pinned, in members of other types.
 var numberedEnums = []string{
 	"capture_point", "control_protocol", "drop_reason", "event_kind", "rule_kind", "stp_choice", "stp_state", "vlan_admit",
 	"pf_action", "pf_ask", "pf_counter", "pf_ether_flag", "pf_other_state", "pf_ports", "pf_return", "pf_rule_flag",
 	"pf_state_flag", "pf_tcp_state", "pf_timeout",
 }
 
-// handedOver are what goes through rings, and to and from programs, that are pinned.
+// handedOver are the types that are passed through pinned rings, and to and from pinned
+// programs.
 var handedOver = []string{"captured", "control_frame", "pf_logged", "control", "pf_table_request"}
 
-// counts are enumerators that say how many there are. What is as large as that says
-// has its size recorded.
+// counts are enumerators that are the number of constants. An array of such a length
+// has its length recorded.
 var counts = map[string]bool{
 	"CONTROL_PROTOCOLS": true, "DROP_REASONS": true, "EVENT_KINDS": true, "FEATURE_END": true, "PF_COUNTERS": true, "PF_TIMEOUTS": true,
 }
@@ -48,7 +49,7 @@ var ints = map[btf.IntEncoding]string{
 	btf.Unsigned: "unsigned", btf.Signed: "signed", btf.Char: "char", btf.Bool: "bool",
 }
 
-// A layouter writes down types.
+// A layouter records types.
 type layouter struct {
 	lines []string
 	seen  map[string]bool
@@ -58,7 +59,7 @@ func (l *layouter) line(format string, a ...any) {
 	l.lines = append(l.lines, fmt.Sprintf(format, a...))
 }
 
-// of returns a type in a word or so, and writes down what it is made of.
+// of returns a short name of a type, and records its members.
 func (l *layouter) of(t *testing.T, typ btf.Type) string {
 	t.Helper()
 	size, err := btf.Sizeof(typ)
@@ -84,7 +85,7 @@ func (l *layouter) of(t *testing.T, typ btf.Type) string {
 }
 
 func (l *layouter) members(t *testing.T, name string, size int, list []btf.Member) string {
-	if !l.seen[name] && name != "struct bpf_timer" { // which is the kernel's own
+	if !l.seen[name] && name != "struct bpf_timer" { // which belongs to the kernel
 		l.seen[name] = true
 		for _, m := range list {
 			what := l.of(t, m.Type)
@@ -109,11 +110,11 @@ func (l *layouter) enum(e *btf.Enum) {
 	}
 }
 
-// pinnedLayout writes down the layout of all that is pinned.
+// pinnedLayout records the layout of all pinned objects.
 func pinnedLayout(t *testing.T, spec *ebpf.CollectionSpec) []string {
 	t.Helper()
 	l := &layouter{seen: map[string]bool{}}
-	for _, pin := range []string{configPin, settingsPin} { // each is a struct of its name
+	for _, pin := range []string{configPin, settingsPin} { // each is a struct with its name
 		var of *btf.Struct
 		if err := spec.Types.TypeByName(pin, &of); err != nil {
 			t.Fatal(err)
@@ -172,7 +173,7 @@ func without(list, other []string) (rest []string) {
 	return rest
 }
 
-// differ tells what a list has that a record has not, and the reverse.
+// differ lists lines that a list has and a record has not, and the reverse.
 func differ(lines, record []string) (text string) {
 	for _, line := range without(record, lines) {
 		text += "\n- " + line
@@ -183,8 +184,8 @@ func differ(lines, record []string) (text string) {
 	return text
 }
 
-// judgeLayout says what is wrong with a layout and its number, where a record has
-// others; nothing if they may be recorded. changed reports whether they differ.
+// judgeLayout returns what is wrong with a layout and its number, compared with a
+// record; nothing if they may be recorded. changed reports whether they differ.
 func judgeLayout(number int, lines []string, recorded int, record []string) (wrong string, changed bool) {
 	gone, come := without(record, lines), without(lines, record)
 	notEnum := func(line string) bool { return !strings.HasPrefix(line, "enum ") }
@@ -194,7 +195,7 @@ func judgeLayout(number int, lines []string, recorded int, record []string) (wro
 	case number == recorded && len(gone)+len(come) == 0:
 		return "", false
 	case number == recorded && added:
-		return "", true // what a bridge of before has not been told
+		return "", true // constants that an older bridge does not have
 	case number == recorded:
 		return fmt.Sprintf("what is pinned has another layout, and layout (config.go) is still %d:%s\n"+
 			"A bridge of before would be misread. Raise layout by one, then record it: %s",
@@ -230,9 +231,9 @@ func readLayout(t *testing.T) (number int, lines []string) {
 	return number, strings.Split(strings.TrimSpace(string(text)), "\n")
 }
 
-// Who changes the layout of what is pinned says so by its number, and who changes
-// the number has changed the layout: a bridge of before is not misread, and none
-// has to be made anew for nothing.
+// A change of the layout of pinned objects requires a new number, and a new number
+// requires a change: an older bridge is not misread, and no bridge has to be made anew
+// without need.
 func TestLayout(t *testing.T) {
 	spec, err := loadKernel()
 	if err != nil {
@@ -254,7 +255,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// What judges a layout sees each kind of change.
+// judgeLayout detects each kind of change.
 func TestLayoutJudge(t *testing.T) {
 	record := []string{"enum e: A is 0x1", "pinned t: value struct s of 8", "struct s: x at 0, unsigned of 8"}
 	with := func(from, to string) []string {

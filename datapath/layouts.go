@@ -14,15 +14,15 @@ import (
 	"sync"
 )
 
-// What is pinned carries no types: a record of its layout says what is where. There is one
-// for each layout that this program reads, former ones and the present one. A value of a
-// former layout is read by the names of its members.
+// Pinned objects carry no types: a record of their layout has the types. There is one
+// record for each layout that this program reads, former ones and the present one. A value
+// of a former layout is read by the names of its members.
 //
 //go:embed layouts
 var layoutFiles embed.FS
 
-// A record is the layout of what is pinned: for each "pinned TABLE", "struct NAME" and
-// "enum NAME" what is said of it.
+// A record is the layout of pinned objects: the lines about each "pinned TABLE", "struct
+// NAME" and "enum NAME".
 type record map[string][]string
 
 // layoutRecordsByNumber are the records of all layouts.
@@ -64,7 +64,7 @@ func recordOf(number uint32) record {
 	return all[number]
 }
 
-// pinned returns what is said of a pin: how it is made, and its type.
+// pinned returns the record's line about a pin: how it is made, and its type.
 func (r record) pinned(name string) string {
 	if said := r["pinned "+name]; len(said) == 1 {
 		return said[0]
@@ -72,12 +72,13 @@ func (r record) pinned(name string) string {
 	return ""
 }
 
-// passes are the types of what programs hand over by a table whose entries have none.
+// passes are the types of records that programs pass through a table whose entries have no
+// type.
 var passes = map[string]string{
 	kernelMapCaptureRing: "struct captured", kernelMapControlFrames: "struct control_frame", kernelMapPfLogRing: "struct pf_logged",
 }
 
-// A shape is what a record says of a table.
+// A shape is a record's description of a table.
 type shape struct {
 	how        string // its kind and its flags
 	key, value string // their types
@@ -104,16 +105,16 @@ func (r record) sameType(o record, name string) bool {
 	return name == "" || r.fits(o, name+" of 0", name+" of 0")
 }
 
-// renamed has present names of members, by their struct, that had another name in former
-// layouts, and what they were called.
+// renamed has the former names of members that have been renamed, by the struct and the
+// present name.
 var renamed = map[string]string{
 	"struct shared.buckets": "storms", "struct port_buckets.storm": "full",
 }
 
-// needless are members of former layouts that said what follows from the rest.
-var needless = []string{"pf_member.bits"} // of an address that is listed by itself
+// needless are members of former layouts whose values followed from other members.
+var needless = []string{"pf_member.bits"} // for an address that is listed by itself
 
-// formerName is what a member was called in a former layout.
+// formerName returns the name of a member in a former layout.
 func (r record) formerName(of, name string, had map[string]field) string {
 	if was, ok := renamed[of+"."+name]; ok {
 		if _, there := had[was]; there {
@@ -123,9 +124,9 @@ func (r record) formerName(of, name string, had map[string]field) string {
 	return name
 }
 
-// fits reports whether a value of one type of a layout is one of a type of the other as it
-// is. A struct may have new members where it had padding: its programs leave that 0. An
-// enum may have more constants.
+// fits reports whether a value of type as in the other layout can be used unchanged as one
+// of type is. A struct may have new members in place of padding, which former programs
+// leave 0. An enum may have more constants.
 func (r record) fits(o record, is, as string) bool {
 	n, elem, array := strings.Cut(is, " times ")
 	m, other, arrays := strings.Cut(as, " times ")
@@ -150,7 +151,7 @@ func (r record) fitsMembers(o record, is, as string) bool {
 			size = max(size, f.at+sizeOf(f.what))
 		}
 	}
-	used := make([]bool, size) // bytes that have a meaning in the former layout
+	used := make([]bool, size) // bytes that are used in the former layout
 	for name, f := range had {
 		if !pads(name) {
 			for i := range sizeOf(f.what) {
@@ -183,7 +184,7 @@ func (r record) fitsMembers(o record, is, as string) bool {
 // typeName returns the name of a struct, union or enum without its size.
 func typeName(what string) string { return what[:strings.LastIndex(what, " of ")] }
 
-// renumbered returns the constants of an enum that have other numbers in two layouts.
+// renumbered returns the constants of an enum whose numbers differ between two layouts.
 func (r record) renumbered(o record, name string) (list []string) {
 	was := map[string]string{}
 	for _, said := range r[name] {
@@ -219,7 +220,8 @@ func (r record) members(of string) map[string]field {
 	return list
 }
 
-// sizeOf returns the size of a type, which ends in it, or in that of its elements.
+// sizeOf returns the size of a type, with which its name ends, or of the element's type of
+// an array.
 func sizeOf(what string) int {
 	if n, elem, ok := strings.Cut(what, " times "); ok {
 		return numberIn(n) * sizeOf(elem)
@@ -235,18 +237,18 @@ func numberIn(text string) int {
 	return n
 }
 
-// A rereading reads values of one layout for another.
+// A rereading converts values of one layout to another.
 type rereading struct {
 	from, to record
-	lost     map[string]bool // members that had a value and are not there any more
+	lost     map[string]bool // members that had a value and no longer exist
 }
 
-// pads reports whether a member of the name has no meaning.
+// pads reports whether a member is padding, by its name.
 func pads(name string) bool {
 	return slices.ContainsFunc([]string{"pad", "unused"}, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// value reads a value of a type into one of a type of the other layout.
+// value converts a value of a type to a type of the other layout.
 func (r *rereading) value(to []byte, as string, from []byte, is string) error {
 	n, elem, array := strings.Cut(is, " times ")
 	m, other, arrays := strings.Cut(as, " times ")
@@ -305,7 +307,7 @@ func (r *rereading) members(to []byte, as string, from []byte, is string) error 
 
 func zero(b []byte) bool { return !slices.ContainsFunc(b, func(c byte) bool { return c != 0 }) }
 
-// integer reads an integer into one of another size, if that has room for it.
+// integer converts an integer to another size, if it fits.
 func integer(to, from []byte, signed bool) error {
 	fill := byte(0)
 	if signed && len(from) > 0 && from[len(from)-1]&0x80 != 0 {
@@ -323,8 +325,9 @@ func integer(to, from []byte, signed bool) error {
 	return nil
 }
 
-// former returns the layout of a configuration that is not of the present layout, by its
-// size and the number in it. It is 0 if this program does not read it.
+// former returns the number of the layout of a configuration that is not of the present
+// layout, by the configuration's size and the number in it. It is 0 if this program does
+// not read it.
 func former(config, settings []byte) (number uint32) {
 	all, err := layoutRecordsByNumber()
 	if err != nil {

@@ -31,12 +31,12 @@ func formerLayouts(t *testing.T) (list []uint32) {
 }
 
 // givenUp are members of former layouts that a bridge loses when it is taken over, which the
-// command says.
+// command reports.
 var givenUp []string
 
-// A bridge of any former layout that has a record can be taken over, and there are the
-// last three at least: who changes a table so that the former programs and the new ones
-// cannot use it side by side has to say how it is taken over.
+// A bridge of any former layout that has a record can be taken over. At least the last three
+// layouts have one. After a change that keeps the former and the new programs from using a
+// table side by side, the code has to define how the table is taken over.
 func TestFormerLayouts(t *testing.T) {
 	list := formerLayouts(t)
 	if want := []uint32{layout - 3, layout - 2, layout - 1}; len(list) < 3 || !slices.Equal(list[len(list)-3:], want) {
@@ -66,12 +66,12 @@ func TestFormerLayouts(t *testing.T) {
 			if name == configPin || name == settingsPin {
 				had.value, has.value = was.pinned(name), is.pinned(name)
 			} else if is.pinned(name) == "" {
-				continue // it goes
+				continue // it is removed
 			}
 			if had.key != has.key {
 				t.Errorf("layout %d: the keys of %s are %s, and were %s", n, name, has.key, had.key)
 			}
-			full := bytes.Repeat([]byte{0x41}, sizeOf(had.value)) // what gets lost is told
+			full := bytes.Repeat([]byte{0x41}, sizeOf(had.value)) // lost values are reported
 			if err := r.value(make([]byte, sizeOf(has.value)), has.value, full, had.value); err != nil {
 				t.Errorf("layout %d: %s: %v", n, name, err)
 			}
@@ -84,8 +84,8 @@ func TestFormerLayouts(t *testing.T) {
 	}
 }
 
-// What reads a value of another layout finds each member by its name, whatever its place
-// and size, and tells which had a value that the present layout has no place for.
+// A value of another layout is read by the names of its members, wherever they are and of
+// any size. Members that had a value and have no place in the present layout are reported.
 func TestReadFormer(t *testing.T) {
 	was := parseRecord(strings.TrimSpace(`
 enum mode: MODE_A is 0x0
@@ -143,7 +143,7 @@ struct old: wide at 20, unsigned of 2`))
 }
 
 // Programs of two layouts use a table side by side only if all that the former ones write
-// means the same to the others, and the reverse.
+// has the same meaning for the new ones, and the reverse.
 func TestSideBySide(t *testing.T) {
 	const table = "pinned t: Array, flags 0x0, key unsigned of 4, value struct s of 16, 8 entries\n"
 	was := parseRecord(table + "struct s: a at 0, unsigned of 4\nstruct s: b at 4, unsigned of 4\nstruct s: pad at 8, 2 times unsigned of 4")
@@ -171,8 +171,8 @@ func TestSideBySide(t *testing.T) {
 	}
 }
 
-// What a former version has noted about a port that has left, and to whose device there
-// was no way, is read: nothing else gives back what the port took.
+// A former version's note is read about a port that has left while its device was out of
+// reach: only the note allows giving back the port's settings.
 func TestOwedByFormer(t *testing.T) {
 	for _, n := range append(formerLayouts(t), layout) {
 		r := recordOf(n)

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// expectFDB fails the test if the FDB is another.
+// expectFDB fails the test unless the FDB has exactly these entries.
 func (s *bench) expectFDB(want map[address]spot) {
 	s.t.Helper()
 	if diff := cmp.Diff(want, s.fdb(), cmp.AllowUnexported(address{}, spot{})); diff != "" {
@@ -32,8 +32,8 @@ func TestLearn(t *testing.T) {
 	}
 }
 
-// Whatever a frame is for, its source is learned; but not of a frame that is
-// refused at the door.
+// The source of every frame is learned, whatever its destination, unless the frame is
+// refused at its port.
 func TestLearnOf(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -59,7 +59,7 @@ func TestLearnOf(t *testing.T) {
 	}
 }
 
-// An address in several VLANs is several addresses.
+// The same address in several VLANs has several entries.
 func TestLearnPerVLAN(t *testing.T) {
 	s := newBench(t, 3)
 	p := packet{dst: broadcast, src: station(1)}
@@ -79,12 +79,12 @@ func TestLearnOff(t *testing.T) {
 	s.learn(1, 2)
 	s.expectFDB(map[address]spot{{station(2), 0}: {port: 1, used: benchNow}})
 	expect(t, "to the unlearned", s.tcx(1, unicast(1, 2)), sent(0, 2))
-	// what is known elsewhere does not move to a port that does not learn
+	// a known address does not move to a port that does not learn
 	s.learn(0, 2)
 	s.expectFDB(map[address]spot{{station(2), 0}: {port: 1, used: benchNow}})
-	// XDP has nothing to learn there, and so decides
+	// XDP has nothing to learn there, and so forwards the frame itself
 	expect(t, "from the unlearned, by XDP", s.xdp(0, unicast(2, 1)), sent(1))
-	// and it does not refresh
+	// and the frame does not refresh the address
 	s.at(benchNow + 10)
 	s.learn(0, 2)
 	s.expectFDB(map[address]spot{{station(2), 0}: {port: 1, used: benchNow}})
@@ -118,7 +118,7 @@ func TestMove(t *testing.T) {
 	if s.clock().Epoch == epoch {
 		t.Error("decisions stay after a move")
 	}
-	// the very next frame follows
+	// the very next frame goes to the new port
 	expect(t, "after", s.tcx(3, unicast(1, 9)), sent(1))
 	s.expectFDB(map[address]spot{
 		{station(1), 0}: {port: 1, used: benchNow},
@@ -138,7 +138,8 @@ func TestMove(t *testing.T) {
 	s.fdb()
 }
 
-// An address that has aged is learned anew on another port; that is no move.
+// An address that has aged is learned anew on another port; this is not counted as a
+// move.
 func TestMoveOfAged(t *testing.T) {
 	s := newBench(t, 3)
 	s.learn(0, 1)
@@ -182,7 +183,7 @@ func TestPinned(t *testing.T) {
 	}
 }
 
-// What `fdb add` puts in takes the place of what was learned.
+// An entry of `fdb add` replaces a learned one.
 func TestStoreOverLearned(t *testing.T) {
 	s := newBench(t, 3)
 	s.learn(0, 1)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// numbered returns the numbers from first on, so many.
+// numbered returns count numbers, from first on.
 func numbered(first, count int) (list []int) {
 	for i := range count {
 		list = append(list, first+i)
@@ -52,7 +52,7 @@ func TestLimitOfBridge(t *testing.T) {
 	if len(table) != 12 {
 		t.Errorf("%d addresses, want 12", len(table))
 	}
-	// a static entry in the place of a learned one makes room for one
+	// a static entry that replaces a learned one makes room for another learned one
 	s.store(address{station(1), 0}, spot{port: 2, pin: fdbStatic})
 	s.learn(1, 300, 301)
 	if n := s.usage(0); n != 10 {
@@ -68,8 +68,8 @@ func TestLimitOfBridge(t *testing.T) {
 	}
 }
 
-// A program that still knows a slot's former tenant may free what that had learned
-// when the count is the next one's already: the count does not go below zero.
+// A program that still has a slot's former tenant may free that tenant's addresses when
+// the count already belongs to the next tenant: the count does not go below zero.
 func TestLimitOfNextTenant(t *testing.T) {
 	s := newBench(t, 2, func(_ *Config, p []*Port) { p[0].FdbMax = 2 })
 	s.learn(0, 1, 2)
@@ -107,7 +107,7 @@ func TestLimitOfPort(t *testing.T) {
 	if n := s.stats(0).Refused; n != 3 {
 		t.Errorf("refused %d, want 3", n)
 	}
-	// one leaves, one comes
+	// one address leaves, and another one is learned
 	s.learn(1, 0)
 	s.learn(0, 101)
 	if got := [...]uint32{s.usage(0), s.usage(1), s.usage(2)}; got != [...]uint32{10, 4, 6} {
@@ -123,7 +123,7 @@ func TestLimitOfPort(t *testing.T) {
 	s.fdb()
 }
 
-// together runs f on so many threads in the rack's namespace at once.
+// together runs f on several threads in the rack's namespace at once.
 func (r *rack) together(threads int, f func(thread int) error) error {
 	errs := make([]error, threads)
 	var wg sync.WaitGroup
@@ -140,7 +140,7 @@ func (r *rack) together(threads int, f func(thread int) error) error {
 	return errors.Join(errs...)
 }
 
-// Limits hold to the last address when several CPUs learn at once.
+// Limits hold exactly when several CPUs learn at once.
 func TestLimitsTogether(t *testing.T) {
 	const threads, each, limit = 4, 600, 500
 	tests := []struct {

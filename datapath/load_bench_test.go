@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkLoad measures what a load takes of the processor, the least of all: other programs
-// make each take longer. Of the tcx program it tells the instructions that the kernel gets,
-// and the look-ups among them.
+// BenchmarkLoad measures the processor time of a load, as the minimum: other programs make
+// each load take longer. It reports the tcx program's instructions as they are loaded, and
+// the number of look-ups among them.
 func BenchmarkLoad(b *testing.B) {
-	pass := func(c *Config, _ []*Port) { // of pf.conf
+	pass := func(c *Config, _ []*Port) { // a pf.conf with pass
 		c.Flags |= uint32(BridgePF)
 		c.Pf.Features = uint64(kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES)
 		c.Pf.Rules, c.Pf.Groups, c.Pf.Buckets = 2, 1, 4096
@@ -76,7 +76,7 @@ func linkedTCX(tb testing.TB, s *shelf, c *Config) (instructions, lookups int) {
 	return instructions, lookups
 }
 
-// processorTime returns what this process has taken of the processor.
+// processorTime returns the processor time that this process has used.
 func processorTime(tb testing.TB) time.Duration {
 	tb.Helper()
 	var u unix.Rusage

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// What a switch does it also does with a lock round its FDB.
+// A switch behaves the same with a lock around its FDB.
 func TestLocked(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -50,16 +50,16 @@ func TestLocked(t *testing.T) {
 		{"lock held by another", testLockHeld},
 	} {
 		if !t.Run(tt.name, tt.test) {
-			return // a lock that is not given back would make every frame wait
+			return // a lock that is never released would make every frame wait
 		}
 	}
 }
 
-// underLock reports whether the test is one of TestLocked's: its benches then
-// have the lock.
+// underLock reports whether the test is part of TestLocked: its benches then have the
+// lock.
 func underLock(t testing.TB) bool { return strings.HasPrefix(t.Name(), "TestLocked/") }
 
-// lock returns a variable of the lock; nil where the bench has none.
+// lock returns a variable of the lock; nil if the bench has none.
 func (s *bench) lock(name string) *ebpf.Variable { return s.gen.coll.Variables[name] }
 
 func (s *bench) lockGet(name string) (n uint32) {
@@ -83,10 +83,10 @@ func (s *bench) expectUnlocked() {
 	}
 }
 
-// Every frame asks for the lock; one that does not get it goes on in the end,
-// and leaves the lock to its holder.
+// Every frame takes the lock. A frame that does not get it goes on in the end, and
+// leaves the lock to its holder.
 func testLockHeld(t *testing.T) {
-	const other = 1000 // no CPU of the test's
+	const other = 1000 // not a CPU of the test
 	s := newBench(t, 3, allXDP)
 	s.learn(0, 1)
 	s.learn(1, 2)

@@ -12,26 +12,25 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// The kernel writes instructions of its own in the place of most look-ups in maps. Each
-// time it moves all that follows, and goes through the whole program for the jumps over
-// that place. A program with pf has hundreds of look-ups: this took half of the kernel's
-// time for a load. So functions that few frames come to share one look-up for each map,
-// which is a function by itself. The functions of bpf/ that have the tag often keep
-// theirs.
+// The kernel replaces most look-ups in maps by instructions of its own. Each time it moves
+// all instructions that follow, and searches the whole program for jumps over that place. A
+// program with pf has hundreds of look-ups: this took half of the kernel's time for a load.
+// So functions that few frames come to share one look-up for each map, which is a function
+// by itself. Functions of bpf/ that have the tag often keep their look-ups.
 const (
 	oftenTag     = "often" // OFTEN of bpf/maps.h
 	lookupPrefix = "look_up_"
-	fewLookups   = 3 // as many of a map, or more, share one
+	fewLookups   = 3 // this many look-ups in a map, or more, share one
 	callFrames   = 8 // MAX_CALL_FRAMES of linux/bpf_verifier.h
 )
 
-// inlined are the types of maps whose look-ups the kernel replaces (map_gen_lookup of
-// struct bpf_map_ops).
+// inlined are the types of maps whose look-ups the kernel replaces (map_gen_lookup of struct
+// bpf_map_ops).
 var inlined = map[ebpf.MapType]bool{
 	ebpf.Array: true, ebpf.PerCPUArray: true, ebpf.Hash: true, ebpf.PerCPUHash: true, ebpf.LRUHash: true,
 }
 
-// shareLookups has the functions of a program share look-ups. The first one is the
+// shareLookups makes the functions of a program share look-ups. The first function is the
 // program's.
 func (o *object) shareLookups(p *ebpf.ProgramSpec, functions []asm.Instructions) []asm.Instructions {
 	frames := framesOf(functions)
@@ -40,7 +39,7 @@ func (o *object) shareLookups(p *ebpf.ProgramSpec, functions []asm.Instructions)
 			return false
 		}
 		about := btf.FuncMetadata(&code[0])
-		// frames do not run these at all
+		// no frame runs these
 		never := p.Type == ebpf.Syscall || p.Type == ebpf.RawTracepoint
 		return never || frames[code[0].Symbol()] > 1 && !slices.Contains(about.Tags, oftenTag)
 	}
@@ -65,7 +64,7 @@ func (o *object) shareLookups(p *ebpf.ProgramSpec, functions []asm.Instructions)
 	return functions
 }
 
-// framesOf returns on how many frames of the stack each function comes to be, at most.
+// framesOf returns the deepest frame of the stack on which each function is called.
 func framesOf(functions []asm.Instructions) map[string]int {
 	calls := map[string][]string{}
 	for _, code := range functions {
@@ -86,8 +85,8 @@ func framesOf(functions []asm.Instructions) map[string]int {
 	return frames
 }
 
-// lookups returns where in a function the kernel would replace a look-up. Each is two
-// instructions, which load the map and call the kernel.
+// lookups returns the places in a function at which the kernel would replace a look-up. Each
+// is two instructions, which load the map and call the kernel.
 func (o *object) lookups(code asm.Instructions) (at []int) {
 	for i := range code[:len(code)-1] {
 		load, call := &code[i], &code[i+1]
@@ -102,9 +101,9 @@ func (o *object) lookups(code asm.Instructions) (at []int) {
 	return at
 }
 
-// callLookups puts a call in the place of each of the look-ups of a function.
+// callLookups replaces each of the look-ups of a function by a call.
 func callLookups(code asm.Instructions, list []int) asm.Instructions {
-	p := newPruner(slices.Clone(code)) // other programs may have it, too
+	p := newPruner(slices.Clone(code)) // other programs may use the code, too
 	code = p.code
 	targets := make([]bool, len(code))
 	for i := range code {
@@ -115,7 +114,7 @@ func callLookups(code asm.Instructions, list []int) asm.Instructions {
 	}
 	for _, i := range list {
 		if targets[i+1] {
-			continue // others may have another map
+			continue // other jumps may bring another map
 		}
 		call := asm.Call.Label(lookupPrefix + code[i].Reference())
 		p.used[i] = false
@@ -124,8 +123,8 @@ func callLookups(code asm.Instructions, list []int) asm.Instructions {
 	return p.kept()
 }
 
-// lookupOf makes the function that looks up in a map. It takes the key where the kernel's
-// helper does.
+// lookupOf makes the function that looks up in a map. It takes the key in the same register
+// as the kernel's helper.
 func lookupOf(name string) asm.Instructions {
 	address := &btf.Pointer{Target: (*btf.Void)(nil)}
 	about := &btf.Func{Name: lookupPrefix + name, Linkage: btf.StaticFunc, Type: &btf.FuncProto{
@@ -138,14 +137,14 @@ func lookupOf(name string) asm.Instructions {
 // Linux 6.18 keeps some hundred bytes about each instruction. It copies all of them to other
 // memory when it writes more instructions than there were, page by page (vrealloc in
 // bpf_patch_insn_data). Instructions that it has removed leave memory for others. So large
-// programs have instructions that nothing reaches, which the kernel removes at once. Without
-// them, copies took a tenth of its time for a load with pf.
-const fewLeft = 32 // look-ups: a program with fewer has no room
+// programs have unreachable instructions, which the kernel removes first. Without them,
+// copies took a tenth of its time for a load with pf.
+const fewLeft = 32 // look-ups: a program with fewer gets no room
 
-var roomEach = 8 // instructions for each look-up: as many as it writes, more or less
+var roomEach = 8 // instructions for each look-up: about as many as the kernel writes
 
-// makeRoom has one of a program's functions jump over instructions that nothing reaches. No
-// frame comes to the jump: the kernel knows where it goes, and removes it, too.
+// makeRoom makes one of a program's functions jump over unreachable instructions. The jump
+// costs no frame anything: its condition is constant, and the kernel removes it, too.
 func (o *object) makeRoom(functions []asm.Instructions) {
 	n := 0
 	for _, code := range functions {
@@ -156,9 +155,9 @@ func (o *object) makeRoom(functions []asm.Instructions) {
 	}
 	n *= roomEach
 	for f, code := range functions {
-		// behind it the kernel knows what a register holds
+		// behind this instruction the verifier can prove a register's value
 		known := slices.IndexFunc(code, func(ins asm.Instruction) bool { return ins.OpCode == asm.Mov.Op(asm.ImmSource) })
-		if known < 0 || len(code)+n > math.MaxInt16/2 { // as far as a jump goes
+		if known < 0 || len(code)+n > math.MaxInt16/2 { // a jump's reach
 			continue
 		}
 		is := code[known]

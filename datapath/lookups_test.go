@@ -13,7 +13,8 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// TestShareLookups: of functions that few frames come to, and that may still call another.
+// TestShareLookups: functions that few frames come to share look-ups, if they may still call
+// another.
 func TestShareLookups(t *testing.T) {
 	o := &object{spec: &ebpf.CollectionSpec{Maps: map[string]*ebpf.MapSpec{
 		"array": {Type: ebpf.Array}, "few": {Type: ebpf.Array}, "devices": {Type: ebpf.DevMap},
@@ -37,12 +38,12 @@ func TestShareLookups(t *testing.T) {
 	functions := func() []asm.Instructions {
 		all := []asm.Instructions{
 			function("main", "", "rare often twice f3", array...),
-			// over the look-up and back to it: the jumps have to go as far
+			// jumps over the look-up and back to it must keep their targets
 			function("rare", "", "", append(asm.Instructions{
 				{OpCode: asm.JEq.Op(asm.ImmSource), Dst: asm.R6, Offset: 3}, array[0], array[1],
 			}, asm.Instruction{OpCode: asm.JEq.Op(asm.ImmSource), Dst: asm.R0, Offset: -4})...),
 			function("often", oftenTag, "", array...),
-			// what is jumped to has one map or another
+			// at the jump's target there is one map or another
 			function("twice", "", "", lookup("few")[0], asm.Instruction{OpCode: asm.JEq.Op(asm.ImmSource), Dst: asm.R6, Offset: 2},
 				array[0], array[1], lookup("few")[0], lookup("few")[1], lookup("devices")[0], lookup("devices")[1]),
 		}
@@ -89,8 +90,8 @@ func TestShareLookups(t *testing.T) {
 	}
 }
 
-// TestMakeRoom: who takes out what is not reached gets the function that there was, whose jumps
-// over the room and back are as far.
+// TestMakeRoom: without the unreachable instructions, the function is the original one, and its
+// jumps over the room and back are as far.
 func TestMakeRoom(t *testing.T) {
 	o := &object{spec: &ebpf.CollectionSpec{Maps: map[string]*ebpf.MapSpec{"array": {Type: ebpf.Array}}}}
 	jump := func(offset int16) asm.Instruction {
@@ -116,7 +117,7 @@ func TestMakeRoom(t *testing.T) {
 	}
 }
 
-// TestRoomCostsNothing: of the room, the kernel keeps nothing in any program.
+// TestRoomCostsNothing: the kernel keeps no instruction of the room in any program.
 func TestRoomCostsNothing(t *testing.T) {
 	s := newShelf(t, 4)
 	c := newConfig(s.rack, 4, pfRouted)

@@ -21,8 +21,8 @@ import (
 // number and a dash follow.
 const prefix = "bsc-dp"
 
-// The main goroutine stays on the process's first thread: that one never ends,
-// and were it the one to enter a namespace, the namespace would not end either.
+// The main goroutine stays on the process's first thread: that thread never ends, and a
+// namespace that it entered would not end either.
 func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) {
@@ -39,7 +39,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// readOnce returns what reads each object once, and has a copy of it for each who asks.
+// readOnce returns a function that reads each object once, and returns a copy of it to
+// each caller.
 func readOnce() func([]byte) (*object, error) {
 	var mutex sync.Mutex
 	objects := map[*byte]*object{}
@@ -59,8 +60,8 @@ func readOnce() func([]byte) (*object, error) {
 	}
 }
 
-// needRoot skips a test that loads programs or makes network namespaces, where
-// the process may not.
+// needRoot skips a test that loads programs or makes network namespaces, if the process
+// may not.
 func needRoot(t testing.TB) {
 	t.Helper()
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -75,8 +76,8 @@ func needRoot(t testing.TB) {
 	}
 }
 
-// A rack is a network namespace with cables: their near ends are there to be
-// ports, their far ends to be stations.
+// A rack is a network namespace with cables: their near ends can become ports, their
+// far ends are stations.
 type rack struct {
 	name  string
 	ns    netns.NsHandle
@@ -88,7 +89,7 @@ type rack struct {
 
 var racks atomic.Int64
 
-// newRack makes a rack with so many cables.
+// newRack makes a rack with the given number of cables.
 func newRack(cables int) (*rack, error) {
 	r := &rack{
 		name: spaces.Name(prefix, fmt.Sprint(racks.Add(1))),
@@ -109,7 +110,7 @@ func newRack(cables int) (*rack, error) {
 		return nil, fmt.Errorf("network namespace %s: %w", r.name, err)
 	}
 	r.jobs = r.worker()
-	// what a CPU remembers is asked for on the same CPU
+	// CPUs remember decisions by themselves, so all frames use the same CPU
 	if err := r.do(stay); err != nil {
 		r.close()
 		return nil, err
@@ -129,7 +130,7 @@ func newRack(cables int) (*rack, error) {
 	return r, nil
 }
 
-// quiet keeps the namespace from sending frames of its own.
+// quiet keeps the namespace's stack from sending frames.
 func quiet() error {
 	for _, where := range []string{"all", "default"} {
 		err := os.WriteFile("/proc/sys/net/ipv6/conf/"+where+"/disable_ipv6", []byte("1"), 0o644)
@@ -140,8 +141,8 @@ func quiet() error {
 	return nil
 }
 
-// cable adds a cable, near<n> to far<n>, both ends up. The near end gets the
-// index, if that is not 0.
+// cable adds a cable, near<n> to far<n>, both ends up. The near end gets the index,
+// unless that is 0.
 func (r *rack) cable(n, index int) (near, far uint32, err error) {
 	err = r.do(func() error {
 		attrs := netlink.NewLinkAttrs()
@@ -166,8 +167,8 @@ func (r *rack) cable(n, index int) (near, far uint32, err error) {
 	return near, far, err
 }
 
-// worker starts a thread in the namespace, which runs what it is sent until
-// the channel is closed.
+// worker starts a thread in the namespace, which runs the functions that it is sent
+// until the channel is closed.
 func (r *rack) worker() chan func() {
 	jobs := make(chan func())
 	go func() {
@@ -183,7 +184,7 @@ func (r *rack) worker() chan func() {
 	return jobs
 }
 
-// stay keeps the calling thread on one of the CPUs that it may run on.
+// stay binds the calling thread to one of the CPUs that it may run on.
 func stay() error {
 	var may, one unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &may); err != nil {
@@ -204,7 +205,7 @@ func (r *rack) do(f func() error) error {
 	return <-done
 }
 
-// close removes the namespace and all that is in it.
+// close removes the namespace and everything in it.
 func (r *rack) close() {
 	if r.jobs != nil {
 		close(r.jobs)
@@ -228,7 +229,7 @@ func ownRack(t testing.TB, cables int) *rack {
 	return r
 }
 
-// shared is the rack of the tests that leave its devices as they are.
+// shared has the rack of the tests that leave its devices as they are.
 var shared struct{ rack *rack }
 
 const sharedCables = 6

@@ -13,14 +13,13 @@ import (
 	"bascule/pf"
 )
 
-// A table becomes smaller when its limit does. Its entries stay. As long as
-// frames meet the former programs, more may come, up to the former limit. So a
-// change that lowers a limit keeps the table. The next change, which Oversized
-// asks for, has it made anew: from then on there are only fewer entries.
+// A table becomes smaller when its limit does. Its entries stay. As long as frames meet
+// the former programs, more may come, up to the former limit. So a change that lowers a
+// limit keeps the table. The next change, which is due if Oversized reports so, makes the
+// table anew: by then there are only as many entries as fit.
 
-// Oversized reports whether a table of the bridge is larger than its limit and its
-// entries need. If so, a change that brings Tables.PF, and nothing different, gives
-// memory back.
+// Oversized reports whether a table of the bridge is larger than its limit and its entries
+// need. If so, a change that brings Tables.PF, even unchanged, gives memory back.
 func (b *Bridge) Oversized() (bool, error) {
 	if buckets(b.Config.FdbMax) < b.Config.FdbBuckets {
 		next := b.Config
@@ -54,7 +53,7 @@ func (b *Bridge) Oversized() (bool, error) {
 	return false, nil
 }
 
-// resize reports whether a table of b is made anew with n entries.
+// resize reports whether a table of b has to be made anew with n entries.
 func (b *Bridge) resize(t *table, m *ebpf.Map, n uint32, tables Tables) (bool, error) {
 	has := m.MaxEntries()
 	switch {
@@ -86,8 +85,8 @@ func countOf[K, V any](m *ebpf.Map) (n int, err error) {
 	return n, err
 }
 
-// statesAtMost returns how many states there must be room for from now on, while the
-// limit becomes next.
+// statesAtMost returns how many states there must be room for from now on, when the limit
+// becomes next.
 func (b *Bridge) statesAtMost(next uint32) (uint32, error) {
 	if !b.PFLoaded() {
 		return next, nil
@@ -96,8 +95,8 @@ func (b *Bridge) statesAtMost(next uint32) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	// A table that is nine tenths full finds no place for one entry in a hundred.
-	// These spare places make sure that the entries that are there find one.
+	// A table that is nine tenths full finds no place for one entry in a hundred. These
+	// spare places make sure that the present entries find one.
 	const spare = 64
 	there := uint64(shared.States)*5/4 + spare
 	if shared.States == 0 {
@@ -106,7 +105,7 @@ func (b *Bridge) statesAtMost(next uint32) (uint32, error) {
 	return uint32(min(max(uint64(next), uint64(b.Config.Pf.StatesMax), there), math.MaxUint32)), nil
 }
 
-// settleFDB notes in next how large the FDB is.
+// settleFDB sets the size of the FDB in next.
 func (b *Bridge) settleFDB(next *Config) error {
 	if b.gen == "" {
 		return nil
@@ -119,8 +118,8 @@ func (b *Bridge) settleFDB(next *Config) error {
 	if err != nil {
 		return err
 	}
-	// A smaller table would not take the surplus, and nobody would be told. The
-	// command that lowers the limit forgets the surplus after the change.
+	// A smaller table would drop the surplus without a report. The command that lowers the
+	// limit removes the surplus after the change.
 	surplus := usage[0] > next.FdbMax
 	for _, p := range Ports(next) {
 		surplus = surplus || p.FdbMax != 0 && usage[Slot(p.Id)] > p.FdbMax
@@ -129,7 +128,7 @@ func (b *Bridge) settleFDB(next *Config) error {
 		next.FdbBuckets = b.Config.FdbBuckets
 		return nil
 	}
-	var n uint32 // entries, also those that no limit counts
+	var n uint32 // entries, including those that do not count for limits
 	if err := b.entries(func(uint64, uint64) { n++ }); err != nil {
 		return err
 	}
@@ -142,7 +141,7 @@ func (b *Bridge) settleFDB(next *Config) error {
 // StatesMemory is the memory for a value of set limit states under the rules of a program.
 func StatesMemory(limit uint32, p *pf.Program) uint64 { return statesMemory(limit, featuresOf(p)) }
 
-// StatesMemoryOf is the same for the limit and the rules that c has.
+// StatesMemoryOf is the same for the limit and the rules of c.
 func StatesMemoryOf(c *Config) uint64 {
 	return statesMemory(c.Pf.StatesMax, kernelFeature(c.Pf.Features))
 }
@@ -175,21 +174,21 @@ func FDBMemory(limit uint32) uint64 {
 	return uint64(buckets(limit)+fdbWindow) * uint64(unsafe.Sizeof(kernelFdbBucket{}))
 }
 
-// hashMemory is the memory of a hash map of so many entries: a list for each,
-// to the next power of two, and the entries (kernel/bpf/hashtab.c).
+// hashMemory is the memory of a hash map with n entries: the heads of the lists, as many
+// as the next power of two, and the entries (kernel/bpf/hashtab.c).
 func hashMemory(n uint32, key, value uintptr) uint64 {
 	const list, element = 16, 48
 	lists := uint64(1) << bits.Len64(uint64(max(n, 1))-1)
 	return lists*list + uint64(n)*(element+uint64(key+7)&^7+uint64(value+7)&^7)
 }
 
-// PFTakes is the memory of pf's tables at the moment, in bytes.
+// PFTakes is the present memory of pf's tables, in bytes.
 type PFTakes struct {
 	States, Sources, Fragments, Addresses uint64
 	Rules                                 uint64 // with their counters and their text
 }
 
-// PFTakes returns the memory of pf's tables; nothing if the bridge has no pf.
+// PFTakes returns the memory of pf's tables; all zero if the bridge has no pf.
 func (b *Bridge) PFTakes() (sum PFTakes, err error) {
 	if !b.PFLoaded() {
 		return sum, nil
@@ -207,7 +206,7 @@ func (b *Bridge) PFTakes() (sum PFTakes, err error) {
 	return sum, nil
 }
 
-// tableMemory returns the memory of a table as the kernel tells it.
+// tableMemory returns the memory of a table as the kernel reports it.
 func (b *Bridge) tableMemory(name string) (uint64, error) {
 	m, err := b.openTable(name)
 	if err != nil {

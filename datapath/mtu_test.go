@@ -58,16 +58,16 @@ func TestMTU(t *testing.T) {
 			want, wantXDP = sent(tt.to), sent(tt.to)
 		}
 		what := fmt.Sprintf("%d bytes to port %d", tt.size, tt.to)
-		s.at(benchNow) // forgets decisions
+		s.at(benchNow) // ends remembered decisions
 		s.tcx(1, from(1))
 		s.tcx(2, from(2))
 		s.tcx(3, from(3))
-		// by the first frame's way and by the way of those after it
+		// the first frame is decided anew, and the next one from memory
 		for range 2 {
 			expect(t, what, s.tcx(0, frame), want)
 			expect(t, what+" by XDP", s.xdp(0, frame), wantXDP)
 		}
-		// a decision made for a smaller frame does not carry a larger one
+		// a decision for a smaller frame does not apply to a larger one
 		expect(t, "a small frame", s.tcx(0, unicast(tt.to, 0)), sent(tt.to))
 		expect(t, what+" after a small one", s.tcx(0, frame), want)
 		expect(t, what+" after a small one, by XDP", s.xdp(0, frame), wantXDP)
@@ -82,7 +82,7 @@ func TestMTU(t *testing.T) {
 	}
 }
 
-// A flood reaches the ports that it fits.
+// A flood reaches the ports whose MTU it fits.
 func TestMTUFlood(t *testing.T) {
 	r := ownRack(t, 4)
 	r.setMTU(t, 1, 1000)
@@ -109,7 +109,7 @@ func TestMTUFlood(t *testing.T) {
 	}
 }
 
-// What the device says at the moment counts for every frame that is looked up.
+// The device's present MTU applies to every frame, also with a remembered decision.
 func TestMTUChanges(t *testing.T) {
 	r := ownRack(t, 2)
 	s := newBenchOn(t, r, 2, allXDP)
@@ -130,7 +130,7 @@ func TestMTUChanges(t *testing.T) {
 	expect(t, "larger than the decision knows, by XDP", s.xdp(0, big), sent(1))
 }
 
-// A tag that is in the frame comes on top of the MTU.
+// A tag in the frame is allowed in addition to the MTU.
 func TestMTUTag(t *testing.T) {
 	s := newBench(t, 2, allXDP)
 	sender, receiver := packet{dst: broadcast, src: station(0)}.tagged(10), packet{dst: broadcast, src: station(1)}.tagged(10)
@@ -144,8 +144,8 @@ func TestMTUTag(t *testing.T) {
 	}
 }
 
-// A feature that looks at tags without filtering VLANs leaves the room for a tag
-// beside the MTU, whatever its kind.
+// A feature that looks at tags without filtering VLANs allows a tag of any kind in
+// addition to the MTU.
 func TestMTUOfServiceTag(t *testing.T) {
 	for name, change := range map[string]func(*Config, []*Port){
 		"plain":  func(*Config, []*Port) {},

@@ -14,15 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Notifier waits for changes of bridges. A bridge changes when a file is renamed to
-// its `current`. It comes with its folder, and goes with its `current`.
+// A Notifier waits for changes of bridges. A bridge has changed when a file is renamed
+// to its `current`. It appears with its folder, and disappears with its `current`.
 type Notifier struct {
 	store *Store
 	file  *os.File
-	root  int32 // number of the watch of the folder above all namespaces
+	root  int32 // number of the watch on the folder above all namespaces
 }
 
-// Notify returns a Notifier for the store's bridges, also for those that do not exist
+// Notify returns a Notifier for the store's bridges, including those that do not exist
 // yet.
 func (s *Store) Notify() (*Notifier, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -40,8 +40,8 @@ func (s *Store) Notify() (*Notifier, error) {
 // Close ends the waiting; Wait returns fs.ErrClosed.
 func (n *Notifier) Close() error { return n.file.Close() }
 
-// arm watches all folders that there are. The kernel makes no second watch of a folder
-// that is watched already.
+// arm watches all folders that there are. The kernel adds no second watch to a folder
+// that is already watched.
 func (n *Notifier) arm() error {
 	raw, err := n.file.SyscallConn()
 	if err != nil {
@@ -59,7 +59,7 @@ func (n *Notifier) arm() error {
 		}
 		return number, nil
 	}
-	// From the top down: a folder that comes meanwhile is told of by the one above.
+	// From the top down: if a folder appears meanwhile, the one above it reports that.
 	root, err := watch(filepath.Dir(n.store.dir), unix.IN_CREATE)
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (n *Notifier) arm() error {
 	return nil
 }
 
-// Wait returns when a bridge may have come, gone or changed since the last
+// Wait returns when a bridge may have appeared, disappeared or changed since the last
 // call, or since Notify.
 func (n *Notifier) Wait() error {
 	buf := make([]byte, 16<<10)
@@ -114,7 +114,7 @@ func (n *Notifier) concerns(events []byte) bool {
 		case mask&unix.IN_Q_OVERFLOW != 0, name == "current":
 			return true
 		case mask&unix.IN_CREATE != 0 && (number != n.root || name == filepath.Base(n.store.dir)):
-			return true // a bridge's folder, or that of the namespace; those of others are none of ours
+			return true // a bridge's folder, or this namespace's; other namespaces' folders do not matter
 		}
 	}
 	return false

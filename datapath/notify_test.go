@@ -13,8 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestNotify does in a BPF file system of its own what commands do in the one
-// of the bridges.
+// TestNotify makes the changes of commands in a BPF file system of its own.
 func TestNotify(t *testing.T) {
 	needRoot(t)
 	root := t.TempDir()
@@ -37,8 +36,8 @@ func TestNotify(t *testing.T) {
 	}
 	raw, err := n.file.SyscallConn()
 	do(err)
-	// The kernel has queued what there is to tell by the time that a step is
-	// done; one step may be told as several.
+	// The kernel has queued all events of a step when the step is done; a step may
+	// cause several.
 	queued := func() bool {
 		t.Helper()
 		poll := []unix.PollFd{{Events: unix.POLLIN}}

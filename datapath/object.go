@@ -16,26 +16,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An object is an ELF file that programs are loaded from. A program needs a small part of
-// the file's functions, and which ones depends on the features that are on. The library
-// would read all functions, and put all that might be called together for each program.
-// That took half of the time of a load. So the library reads what tables and variables
-// there are, and the object reads the functions that a program comes to have.
+// An object is an ELF file that programs are loaded from. A program needs a small part of the
+// file's functions, depending on the features that are on. The library would read all
+// functions, and link all that might be called, for each program. That took half of the time of
+// a load. So the library reads the tables and variables, and the object reads the functions
+// that a program really calls.
 type object struct {
 	spec  *ebpf.CollectionSpec // its programs have no instructions until [linker.make]
 	parts map[elf.SectionIndex]*section
 	in    map[string]*section // the section of each function
 }
 
-// A section is a part of an object that has functions, tables or variables.
+// A section is a part of an object that contains functions, tables or variables.
 type section struct {
 	name     string
 	code     bool // it has functions
 	data     bool // it has variables
 	bytes    []byte
-	mentions []mention         // of what its instructions refer to, in order
-	at       map[string]span   // of its functions
-	function map[uint64]string // that begins at an offset
+	mentions []mention         // symbols that its instructions refer to, in order
+	at       map[string]span   // places of its functions
+	function map[uint64]string // function that begins at an offset
 }
 
 // A span is a part of a section, in bytes.
@@ -48,7 +48,7 @@ type mention struct {
 	to elf.Symbol
 }
 
-// programKinds says by a section's name of what kind its programs are, as libbpf does.
+// programKinds has the kind of programs by their section's name, as in libbpf.
 var programKinds = map[string]ebpf.ProgramSpec{
 	"tcx/ingress": {Type: ebpf.SchedCLS, AttachType: ebpf.AttachTCXIngress},
 	"tcx/egress":  {Type: ebpf.SchedCLS, AttachType: ebpf.AttachTCXEgress},
@@ -57,9 +57,9 @@ var programKinds = map[string]ebpf.ProgramSpec{
 	"raw_tp":      {Type: ebpf.RawTracepoint},
 }
 
-const functionsSection = ".text" // of functions that are no programs
+const functionsSection = ".text" // functions that are not programs
 
-// specOf is readObject. Tests have it read each object once.
+// specOf is readObject. Tests replace it to read each object once.
 var specOf = readObject
 
 // readObject returns what can be loaded from an object.
@@ -131,7 +131,7 @@ func (o *object) read(file []byte) error {
 	return nil
 }
 
-// readTables has the library read the object, without its functions.
+// readTables makes the library read the object, without its functions.
 func (o *object) readTables(file []byte, f *elf.File) error {
 	ext := f.Section(".BTF.ext")
 	if ext == nil || ext.FileSize < lineInfoLen+uint64(len(nothing)) {
@@ -156,8 +156,8 @@ func (o *object) readTables(file []byte, f *elf.File) error {
 	return nil
 }
 
-// These are places in an ELF file (elf(5)) and in its section .BTF.ext (struct
-// btf_ext_header of libbpf).
+// Offsets and sizes in an ELF file (elf(5)) and in its section .BTF.ext (struct btf_ext_header
+// of libbpf).
 const (
 	sectionHeaders   = 40 // e_shoff
 	sectionHeaderLen = 64
@@ -166,17 +166,17 @@ const (
 	lineInfoLen      = 20
 )
 
-// nothing is the length of a part of .BTF.ext that tells of no function, or of no line of
-// source code: the size of a record is always there. Nobody asks the kernel for lines.
+// nothing is an empty part of .BTF.ext, without functions or lines of source code: it has only
+// the size of a record, which must be there. The lines in the kernel would have no reader.
 var nothing = []byte{4, 0, 0, 0}
 
-// An altered file has other bytes in some places.
+// An altered file reads as another file with some bytes replaced.
 type altered struct {
 	*bytes.Reader
 	at map[int64]byte
 }
 
-// ReadAt is that of io.ReaderAt.
+// ReadAt implements io.ReaderAt.
 func (f *altered) ReadAt(b []byte, at int64) (int, error) {
 	n, err := f.Reader.ReadAt(b, at)
 	for place, value := range f.at {
@@ -187,7 +187,7 @@ func (f *altered) ReadAt(b []byte, at int64) (int, error) {
 	return n, err
 }
 
-// partOf returns a part of a file, nil if the file does not have it.
+// partOf returns a part of a file, nil if it is outside the file.
 func partOf(file []byte, from, size uint64) []byte {
 	if from > uint64(len(file)) || size > uint64(len(file))-from {
 		return nil
@@ -200,7 +200,7 @@ func (s *section) readMentions(list []byte, symbols []elf.Symbol) error {
 	const size = 16
 	s.mentions = make([]mention, 0, len(list)/size)
 	for ; len(list) >= size; list = list[size:] {
-		// The library leaves out the first symbol, which is none.
+		// The library omits the first symbol, which is always the null symbol.
 		n := elf.R_SYM64(binary.LittleEndian.Uint64(list[8:]))
 		if n == 0 || int(n) > len(symbols) {
 			return fmt.Errorf("section %s refers to symbol %d, which is not there", s.name, n)
@@ -211,8 +211,8 @@ func (s *section) readMentions(list []byte, symbols []elf.Symbol) error {
 	return nil
 }
 
-// linkFrom returns a function and all that are called from there, as read has them. What is not
-// called there is not linked.
+// linkFrom returns a function and all functions that are called from it, as read returns them.
+// Functions that are not called are not linked.
 func linkFrom(function string, read func(name string) (asm.Instructions, error)) (all []asm.Instructions, err error) {
 	linked := map[string]bool{}
 	for names := []string{function}; len(names) > 0; names = names[1:] {
@@ -230,8 +230,8 @@ func linkFrom(function string, read func(name string) (asm.Instructions, error))
 	return all, nil
 }
 
-// A linker makes the programs of a configuration. Most of what one program has, others have,
-// too: what the linker has made of a function for one it gives to all with the same features.
+// A linker makes the programs of a configuration. Programs have most functions in common, so
+// the linker makes a function once for all programs with the same features.
 type linker struct {
 	o       *object
 	c       *Config
@@ -239,21 +239,21 @@ type linker struct {
 	special map[specialty]asm.Instructions
 }
 
-// A specialty is a function, with the features of a program.
+// A specialty is a function, for a program's features.
 type specialty struct {
 	function string
 	features uint64
 }
 
-// linker is one for a configuration, which the object's variables have.
+// linker returns the linker for a configuration, which must be set in the object's variables.
 func (o *object) linker(c *Config) *linker {
 	l := &linker{o: o, c: c, pruner: newPruner(nil), special: map[specialty]asm.Instructions{}}
 	l.pruner.constants = o.constants()
 	return l
 }
 
-// functions returns a function and all that are called from there, as a program with these
-// features has them. They stay as they are.
+// functions returns a function and all functions that are called from it, specialised for these
+// features. The caller must not change them.
 func (l *linker) functions(name string, features uint64) ([]asm.Instructions, error) {
 	return linkFrom(name, func(name string) (asm.Instructions, error) {
 		is := specialty{name, features}
@@ -271,7 +271,7 @@ func (l *linker) functions(name string, features uint64) ([]asm.Instructions, er
 	})
 }
 
-// make gives a program its instructions.
+// make sets the instructions of a program.
 func (l *linker) make(p *ebpf.ProgramSpec, features uint64) error {
 	all, err := l.functions(p.Name, features)
 	if err != nil {
@@ -283,7 +283,7 @@ func (l *linker) make(p *ebpf.ProgramSpec, features uint64) error {
 	return nil
 }
 
-// constants returns the constants that programs read, as the configuration has set them.
+// constants returns the constants that programs read, with the configuration's values.
 func (o *object) constants() []byte {
 	all := make([]byte, o.spec.Maps[configMap].ValueSize)
 	for _, v := range o.spec.Variables {
@@ -332,7 +332,7 @@ func (o *object) function(name string) (asm.Instructions, error) {
 	return code, nil
 }
 
-// refer has an instruction refer to a symbol, as the library would.
+// refer makes an instruction refer to a symbol, as the library would.
 func (o *object) refer(ins *asm.Instruction, to elf.Symbol) error {
 	s := o.parts[to.Section]
 	switch {
@@ -365,7 +365,7 @@ func (o *object) refer(ins *asm.Instruction, to elf.Symbol) error {
 	return nil
 }
 
-// refer has an instruction refer to the function that begins at an offset.
+// refer makes an instruction refer to the function that begins at an offset.
 func refer(ins *asm.Instruction, s *section, offset uint64) error {
 	name := s.function[offset]
 	if name == "" {

@@ -15,13 +15,13 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// bare is an instruction without what is known about it.
+// bare returns an instruction without its metadata.
 func bare(i *asm.Instruction) asm.Instruction {
 	return asm.Instruction{OpCode: i.OpCode, Dst: i.Dst, Src: i.Src, Offset: i.Offset, Constant: i.Constant}
 }
 
-// What is loaded from an object has no lines of source code, and all else as the library
-// reads it.
+// Programs that are loaded from an object have no lines of source code, and otherwise are as the
+// library reads them.
 func TestObject(t *testing.T) {
 	c := Config{}
 	for name, o := range map[string]struct {
@@ -94,8 +94,8 @@ func TestObject(t *testing.T) {
 	}
 }
 
-// TestLinkerShares: programs of a linker are those that each would be by itself, also if what they
-// have in common was made for another one before.
+// TestLinkerShares: programs of a linker are the same as if each was made by itself, even if their
+// common functions were made for another program before.
 func TestLinkerShares(t *testing.T) {
 	c := newConfig(sharedRack(t), 4, pfRouted)
 	made := func(one bool) map[string]asm.Instructions {

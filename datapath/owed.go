@@ -16,12 +16,12 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// A port that leaves may have taken something, and there may be no way to it: the
-// device, or the other end of a veth, is in a network namespace without a name and a
-// process. A note then keeps what the port took. It is apart from the port's bridge,
-// which may go. A second pin of the port's link, with the idle program, leads to the
-// device. The next writer tries again. The note goes when all is given back, or with
-// the device.
+// A port that leaves may have taken settings, while its device is out of reach: the
+// device, or the other end of a veth, is in a network namespace without a name and
+// without a process. A note then keeps the settings. It is separate from the port's
+// bridge, which may be deleted. A second pin of the port's link, with the idle program,
+// leads to the device. The next writer tries again. The note is removed when all
+// settings are given back, or with the device.
 const (
 	owedName = "%owed"
 	owedLink = "link"
@@ -37,7 +37,7 @@ type owedRecord struct {
 
 func (s *Store) owedDir() string { return filepath.Join(s.dir, owedName) }
 
-// linkID returns the number of a link, which no other gets while the machine is up.
+// linkID returns the number of a link, which is unique until the next boot.
 func linkID(l link.Link) (string, error) {
 	info, err := l.Info()
 	if err != nil {
@@ -46,7 +46,7 @@ func linkID(l link.Link) (string, error) {
 	return strconv.FormatUint(uint64(info.ID), 10), nil
 }
 
-// isOwed reports whether a link's device is still owed something.
+// isOwed reports whether a link's device still has settings to get back.
 func isOwed(dir string, l link.Link) bool {
 	if _, err := os.Lstat(dir); err != nil {
 		return false
@@ -59,8 +59,8 @@ func isOwed(dir string, l link.Link) bool {
 	return err == nil
 }
 
-// owe notes what p has taken of the device that tie leads to. It replaces the former
-// note about that device.
+// owe notes the settings that p has taken of the device that tie leads to. The note
+// replaces the former note about that device.
 func (s *Store) owe(tie Tie, p *Port) error {
 	was := tie.open
 	if was == nil {
@@ -91,7 +91,7 @@ func (s *Store) owe(tie Tie, p *Port) error {
 	if _, err := os.Lstat(filepath.Join(dir, owedLink)); err == nil {
 		return nil
 	}
-	again, err := link.NewFromID(info.ID) // one that is open by its pin would be moved
+	again, err := link.NewFromID(info.ID) // pinning the link that is open by its pin would move that pin
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (s *Store) owe(tie Tie, p *Port) error {
 	return pinnedLink{path: filepath.Join(dir, owedLink), hook: hookTCX}.rest()
 }
 
-// GiveBack has f give back what commands left that found no way to it. The caller holds
+// GiveBack has f give back settings that commands could not give back. The caller holds
 // the lock and is in the bridges' network namespace.
 func (s *Store) GiveBack(f Follower) error {
 	entries, err := os.ReadDir(s.owedDir())
@@ -119,7 +119,7 @@ func (s *Store) GiveBack(f Follower) error {
 		var owed *Port
 		if record, err := readOwed(dir); err == nil && tie.Exists() {
 			if owed, err = f.Leave(&record.Port, nil, tie); err != nil {
-				continue // the next writer tries again; this must not keep anybody from other work
+				continue // the next writer tries again; this must not prevent other work
 			}
 			if owed != nil {
 				if err := s.owe(tie, owed); err != nil {
@@ -128,8 +128,8 @@ func (s *Store) GiveBack(f Follower) error {
 				continue
 			}
 		}
-		// The last pin of a link takes the program along. If that is a port's
-		// still, the link has another pin.
+		// Removing the last pin of a link detaches its program. If the program is still
+		// a port's, the link has another pin.
 		if err := os.RemoveAll(dir); err != nil {
 			return err
 		}
@@ -167,7 +167,7 @@ func readOwed(dir string) (record owedRecord, err error) {
 	return record, nil
 }
 
-// port is the type of a port.
+// port returns the type of a port.
 func (r record) port() string {
 	_, of, _ := strings.Cut(r.members("struct settings")["ports"].what, " times ")
 	return of

@@ -11,12 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownersMap has, for ports that have an owner, what the caller says of it. No program
-// knows of it. A row belongs to the id of a port, which is never another's. So it can
-// be there before its port is: it counts from the generation that has the port.
+// ownersMap has the owners of ports that have one, as the caller has set them. No
+// program uses it. A row belongs to the id of a port, which is never used again. So the
+// row can be there before its port is: it counts from the generation that has the port
+// on.
 const ownersMap = "owners"
 
-// MaxOwner is how many bytes can be said of a port's owner.
+// MaxOwner is the most bytes of the text about a port's owner.
 const MaxOwner = 1020
 
 // An ownerRow is a value of the table: a length, and the text.
@@ -32,7 +33,7 @@ func ownersSpec() *ebpf.MapSpec {
 	}
 }
 
-// Owners returns what SetOwner was told of ports that the bridge has, by id.
+// Owners returns the owners that SetOwner has set, by the ids of the bridge's ports.
 func (b *Bridge) Owners() (map[uint32]string, error) {
 	all, err := b.owners()
 	for id := range all {
@@ -62,7 +63,7 @@ func (b *Bridge) owners() (map[uint32]string, error) {
 			}
 			all[keys[i]] = string(rows[i][4:][:text])
 		}
-		if errors.Is(err, ebpf.ErrKeyNotExist) { // that was all
+		if errors.Is(err, ebpf.ErrKeyNotExist) { // the end
 			return all, nil
 		}
 		if err != nil {
@@ -71,8 +72,8 @@ func (b *Bridge) owners() (map[uint32]string, error) {
 	}
 }
 
-// SetOwner says of a port, or of one that the next Commit adds, who owns it; "" is
-// nobody. The caller holds the lock.
+// SetOwner sets the owner of a port, or of one that the next Commit adds; "" means no
+// owner. The caller holds the lock.
 func (b *Bridge) SetOwner(id uint32, text string) error {
 	m, err := b.openTable(ownersMap)
 	if err != nil {

@@ -37,11 +37,11 @@ const (
 	smallest    = 60 // frame, without its checksum
 )
 
-// A packet is a frame to be made. The zero size is the smallest frame's.
+// A packet is a frame to be built. A size of zero means the smallest frame.
 type packet struct {
 	dst, src mac
-	tags     []tag  // the outer first
-	size     int    // bytes, header and tags included; less cuts the frame off
+	tags     []tag  // the outer one first
+	size     int    // bytes, including header and tags; less truncates the frame
 	typ      uint16 // EtherType; 0 is typeTest
 }
 
@@ -70,13 +70,13 @@ func (p packet) bytes() []byte {
 	return b
 }
 
-// tagged returns the packet with an 802.1Q tag inside those that it has.
+// tagged returns the packet with an 802.1Q tag inside its present tags.
 func (p packet) tagged(vid uint16) packet {
 	p.tags = append(p.tags[:len(p.tags):len(p.tags)], tag{tpid: typeVLAN, vid: vid})
 	return p
 }
 
-// unicast is a smallest frame from one station to another.
+// unicast is a minimum-size frame from one station to another.
 func unicast(dst, src int) []byte { return packet{dst: station(dst), src: station(src)}.bytes() }
 
 // from is a broadcast of a station.

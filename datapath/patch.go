@@ -12,16 +12,16 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// patchDir is the folder of the objects that the bridges of a namespace share
-// for their patch cables. No bridge's folder is called so: see escape.
+// patchDir is the folder of the objects that the bridges of a namespace share for their
+// patch cables. No bridge's folder can have this name: see escape.
 const patchDir = "%patch"
 
 // panelSize is the number of entries of the panel; the ends of patch cables are
 // numbered from 1.
 const panelSize = 4096
 
-// patchIfindex is in a patch port's Ifindex in the place of a device's index, with the
-// port's endpoint below (PATCH_IFINDEX).
+// patchIfindex marks a patch port's Ifindex, which has the port's endpoint in its lower
+// bits instead of a device's index (PATCH_IFINDEX).
 const patchIfindex = 1 << 31
 
 // Plug makes p one end of a patch cable. endpoint is the number of that end in the
@@ -42,7 +42,7 @@ func (b *Bridge) Patched() bool { return patched(&b.Config) }
 // patched reports whether a configuration has patch ports.
 func patched(c *Config) bool { return kernelFeature(c.Features)&kernelFeatureFEATURE_PATCH != 0 }
 
-// lostEndpoint reports whether a port that stays has given its endpoint up.
+// lostEndpoint reports whether a port that stays has given up its endpoint.
 func lostEndpoint(was, now *Config) bool {
 	for _, p := range Ports(was) {
 		if p.Endpoint == 0 {
@@ -56,8 +56,8 @@ func lostEndpoint(was, now *Config) bool {
 }
 
 // openPatch opens the objects that the bridges share for patch cables, for a new
-// generation. If they are not there yet, it pins them. There is only one place with
-// pins of them: a panel forgets its programs when nobody refers to it any more.
+// generation. If they are not there yet, it pins them. They are pinned at one place only: a
+// panel loses its programs when the last reference to it from user space ends.
 func (s *Store) openPatch(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
 	dir := filepath.Join(s.dir, patchDir)
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -87,8 +87,8 @@ func closeAll(maps map[string]*ebpf.Map) {
 	}
 }
 
-// plugIn puts the generation's program behind the bridge's ends of patch cables, each
-// in one step: a frame reaches either the former program or this one.
+// plugIn puts the generation's program behind the bridge's ends of patch cables, each in
+// one step: a frame reaches either the former program or this one.
 func (b *Bridge) plugIn(g *generation) error {
 	if !patched(&b.Config) {
 		return nil
@@ -116,8 +116,8 @@ func (s *Store) openShared(name string) (*ebpf.Map, error) {
 	return openMap(filepath.Join(s.dir, patchDir, name))
 }
 
-// unplug takes programs out of the panel that are behind no port any more. With the
-// last patch cable it removes the panel. The ends of a bridge that can't be read stay.
+// unplug removes programs from the panel that are no longer behind a port. With the last
+// patch cable it removes the panel. The ends of a bridge that can't be read stay.
 func (s *Store) unplug() error {
 	panel, err := s.panel()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -160,15 +160,15 @@ func (b *Bridge) unplugFor(next *Config) error {
 // A CableEnd is a patch port.
 type CableEnd struct {
 	Bridge string
-	Port   string // the name that it was added by
+	Port   string // the name with which it was added
 	peer   uint32
-	routes bool // it is a routed host port, without another end
+	routes bool // it is a routed host port, and has no other end
 }
 
 // Cables are the patch cables of a namespace.
 type Cables struct {
 	ends   map[uint32]CableEnd // by endpoint
-	taken  map[uint32]bool     // endpoints that somebody has or wants
+	taken  map[uint32]bool     // endpoints that are used or reserved
 	unread bool                // there may be more, of bridges that can't be read
 }
 
@@ -206,7 +206,7 @@ func (s *Store) Cables() (*Cables, error) {
 	return c, nil
 }
 
-// takePlugged leaves the contents of the panel alone.
+// takePlugged marks the endpoints that are in the panel as taken.
 func (c *Cables) takePlugged(s *Store) error {
 	panel, err := s.panel()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -225,32 +225,30 @@ func (c *Cables) takePlugged(s *Store) error {
 	return nil
 }
 
-// Other returns the other end of the cable that p is an end of; false if it is not
-// there.
+// Other returns the other end of p's cable; false if it is not there.
 func (c *Cables) Other(p *Port) (CableEnd, bool) {
 	other, ok := c.ends[p.PeerEndpoint]
 	return other, ok && p.Facts&PortPatch != 0 && other.peer == p.Endpoint
 }
 
-// Half reports whether p is the end of a patch cable that has no other end.
+// Half reports whether p is an end of a patch cable without another end.
 func (c *Cables) Half(p *Port) bool {
 	if p.Facts&PortPatch == 0 {
 		return false
 	}
 	_, whole := c.Other(p)
-	// The other end may be that of a bridge that can't be read.
+	// The other end may belong to a bridge that can't be read.
 	return !whole && !(c.unread && c.taken[p.PeerEndpoint] && c.ends[p.PeerEndpoint] == CableEnd{})
 }
 
-// Reserve keeps the endpoints of a configuration that is yet to be.
+// Reserve reserves the endpoints of a configuration that is not the bridge's yet.
 func (c *Cables) Reserve(next *Config) {
 	for _, p := range Ports(next) {
 		c.taken[p.Endpoint] = true
 	}
 }
 
-// Take returns an endpoint that nobody has, and that nobody gets by the next call; false if
-// there is none.
+// Take returns a free endpoint, and reserves it; false if there is none.
 func (c *Cables) Take() (endpoint uint32, ok bool) {
 	for n := uint32(1); n < panelSize; n++ {
 		if !c.taken[n] {
@@ -261,7 +259,7 @@ func (c *Cables) Take() (endpoint uint32, ok bool) {
 	return 0, false
 }
 
-// Joined returns how many bridges cables join to one, that one included.
+// Joined returns how many bridges cables join to one, including that one.
 func (c *Cables) Joined(bridge string) int {
 	seen := map[string]bool{bridge: true}
 	for next := []string{bridge}; len(next) > 0; next = next[1:] {

@@ -15,8 +15,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// A patchwork is bridges that are joined by patch cables alone, each with one
-// device of the rack, or none where it has no more.
+// A patchwork is a set of bridges that are joined only by patch cables, each with one
+// device of the rack, or none if there are no more.
 type patchwork struct {
 	t     testing.TB
 	rack  *rack
@@ -24,9 +24,8 @@ type patchwork struct {
 	bench []*bench
 }
 
-// newPatchwork makes so many bridges with cables between pairs of them. The
-// first port of a bridge is its device, the others are its ends of the cables in
-// their order.
+// newPatchwork makes several bridges with cables between pairs of them. The first port
+// of a bridge is its device, the others are its ends of the cables in their order.
 func newPatchwork(t testing.TB, bridges int, cables [][2]int, change func(bridge int, c *Config, p []*Port) Tables) *patchwork {
 	t.Helper()
 	w := &patchwork{t: t, rack: sharedRack(t)}
@@ -83,7 +82,7 @@ func newPatchwork(t testing.TB, bridges int, cables [][2]int, change func(bridge
 	return w
 }
 
-// row is the cables of so many bridges in a row.
+// row returns the cables of several bridges in a row.
 func row(bridges int) (cables [][2]int) {
 	for i := range bridges - 1 {
 		cables = append(cables, [2]int{i, i + 1})
@@ -91,9 +90,9 @@ func row(bridges int) (cables [][2]int) {
 	return cables
 }
 
-// put puts a frame to the first bridge, as if it came in by a bridge's device.
-// What it returns is what changed of all the bridges' counters, as
-// "bridge/port rx", "bridge/port tx" and "bridge/port reason".
+// put puts a frame to the first bridge, as if it came in by a bridge's device. It
+// returns the changes of all the bridges' counters, as "bridge/port rx", "bridge/port
+// tx" and "bridge/port reason".
 func (w *patchwork) put(bridge int, frame []byte) map[string]int {
 	w.t.Helper()
 	var before [][]Stats
@@ -138,8 +137,8 @@ func (w *patchwork) expect(what string, got map[string]int, want ...string) {
 	}
 }
 
-// A row of bridges is as one: it floods, learns, and sends what is known along
-// one way, again and again.
+// A row of bridges behaves like one: it floods, learns, and sends frames to known
+// addresses along one path, every time.
 func TestPatchRow(t *testing.T) {
 	w := newPatchwork(t, 3, row(3), nil)
 	// ports: 0/0 0/1 - 1/1 1/2 - 2/1 2/0
@@ -156,15 +155,16 @@ func TestPatchRow(t *testing.T) {
 			"0/0 rx", "0/1 tx", "1/1 rx", "1/0 tx")
 	}
 	w.expect("to a neighbour", w.put(0, unicast(1, 4)), "0/0 rx", "0/0 same-port")
-	// it is on its way already when it turns out to be for the cable that it came by
+	// the frame is already on its way when a bridge finds that it belongs to the cable
+	// that it came by
 	w.expect("a wanderer", w.put(2, from(1)),
 		"2/0 rx", "2/1 tx", "1/2 rx", "1/0 tx", "1/1 tx", "0/1 rx", "0/0 tx")
 }
 
-// What is known behind one cable while others wait is sent as a copy.
+// A frame to a known address behind one cable is sent as a copy while others wait.
 func TestPatchKnownWhileOthersWait(t *testing.T) {
 	w := newPatchwork(t, 4, [][2]int{{0, 1}, {0, 2}, {0, 3}}, nil)
-	// one bridge alone does not know the address
+	// only one bridge does not know the address
 	w.put(1, from(1))
 	w.bench[0].at(benchNow + 300)
 	w.bench[2].at(benchNow + 300)
@@ -178,7 +178,7 @@ func TestPatchKnownWhileOthersWait(t *testing.T) {
 	}
 }
 
-// A loop of cables ends by itself: each bridge has a frame once.
+// A loop of cables ends by itself: a frame passes each bridge once.
 func TestPatchLoop(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -217,9 +217,10 @@ func TestPatchLoop(t *testing.T) {
 }
 
 // Each bridge of a ring knows an address behind the next: a frame for it ends where it
-// began, also once the bridges remember what they do with such frames.
+// began, also after the bridges have remembered their decisions on such frames.
 func TestPatchKnownInLoop(t *testing.T) {
-	// nobody learns: a source that moves with each frame would end what they remember
+	// no port learns: a source that moves with each frame would end remembered
+	// decisions
 	w := newPatchwork(t, 3, [][2]int{{0, 1}, {1, 2}, {2, 0}}, func(_ int, _ *Config, ports []*Port) Tables {
 		for _, p := range ports {
 			p.Flags = floods
@@ -241,8 +242,8 @@ func TestPatchKnownInLoop(t *testing.T) {
 	}
 }
 
-// The kernel bounds the number of bridges; the copies that don't get further
-// are counted.
+// The kernel limits the number of bridges; the copies that don't get further are
+// counted.
 func TestPatchTooLong(t *testing.T) {
 	const bridges = 36
 	w := newPatchwork(t, bridges, row(bridges), nil)
@@ -250,7 +251,7 @@ func TestPatchTooLong(t *testing.T) {
 	if counts["32/1 rx"] != 1 || counts["32/1 patch-loop"] != 1 || counts["33/1 rx"] != 0 || counts["31/2 tx"] != 1 {
 		t.Errorf("flood along %d bridges: %v", bridges, counts)
 	}
-	// a star: the core and 32 others, and the rest is too much for it
+	// a star of the core and 32 others; there is no way to the rest
 	var star [][2]int
 	for i := 1; i < bridges; i++ {
 		star = append(star, [2]int{0, i})
@@ -267,7 +268,8 @@ func TestPatchTooLong(t *testing.T) {
 	}
 }
 
-// An end whose other is gone: the frame is lost there, and the others' are not.
+// If an end has no other end, the frame is lost there, and the copies to other ends are
+// not.
 func TestPatchNoPeer(t *testing.T) {
 	w := newPatchwork(t, 3, [][2]int{{0, 1}, {0, 2}}, nil)
 	w.put(2, from(2))
@@ -290,12 +292,12 @@ func TestPatchNoPeer(t *testing.T) {
 	}
 }
 
-// Every cable gets the frame with the tags that its bridge gave it, whatever
-// the bridges that had it in between have made of it.
+// Each cable gets the frame with the tags that its bridge has set, whatever bridges
+// before it have changed in their copies.
 func TestPatchTags(t *testing.T) {
-	// bridge 0 floods VLAN 7 to bridges 1 (tagged), 2 (untagged), 3 (tagged);
-	// bridges 1 to 3 filter too, and want just that; 1 takes the tag off for 4,
-	// which takes frames without alone
+	// bridge 0 floods VLAN 7 to bridges 1 (tagged), 2 (untagged), 3 (tagged); bridges 1
+	// to 3 filter, too, and accept just that; 1 removes the tag for 4, which accepts
+	// only frames without one
 	cables := [][2]int{{0, 1}, {0, 2}, {0, 3}, {1, 4}, {3, 5}}
 	vlan := func(v *VLANs, vid int, port *Port, untagged bool) {
 		slot := Slot(port.Id)
@@ -327,7 +329,7 @@ func TestPatchTags(t *testing.T) {
 					vlan(v, 7, p[1], false)
 					vlan(v, 7, p[2], false)
 				case 5:
-					if others != typeVLAN { // a tag more
+					if others != typeVLAN { // an additional tag
 						c.VlanProto = others
 						vlan(v, 9, p[0], false)
 						vlan(v, 9, p[1], true)
@@ -347,7 +349,7 @@ func TestPatchTags(t *testing.T) {
 	}
 }
 
-// XDP leaves what goes to a cable to tcx.
+// XDP leaves frames to a cable to tcx.
 func TestPatchXDP(t *testing.T) {
 	w := newPatchwork(t, 2, row(2), func(_ int, _ *Config, p []*Port) Tables {
 		onXDP(p[0])
@@ -361,8 +363,8 @@ func TestPatchXDP(t *testing.T) {
 	expect(t, "broadcast, by XDP", w.bench[0].xdp(0, from(1)), passed)
 }
 
-// Bridges with patch cables are verified in a moment, too. Those that filter
-// VLANs change tags in the middle of a flood, which is more to look at.
+// Bridges with patch cables are also verified in a moment. If they filter VLANs they
+// change tags in the middle of a flood, which takes more instructions.
 func TestPatchBudget(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -409,8 +411,8 @@ func plugged(t *testing.T, s *Store) (ends []uint32) {
 	return ends
 }
 
-// Only ends of cables are in the panel, and it goes with the last; what a killed
-// command left of one is removed by Mend.
+// The panel has ends of cables only, and is removed with the last one; Mend removes an
+// end that a killed command has left.
 func TestPanel(t *testing.T) {
 	s := newShelf(t, 0)
 	expect := func(when string, want ...uint32) {
@@ -499,9 +501,9 @@ func TestPanel(t *testing.T) {
 	}
 }
 
-// BenchmarkPatchHop is what one bridge more costs a frame of a conversation, in
-// nanoseconds: the difference between a row of two bridges and one of six, each
-// at its best among many short runs, because other programs take time, too.
+// BenchmarkPatchHop measures the cost of an additional bridge for a frame of a
+// conversation, in nanoseconds: the difference between a row of two bridges and one of
+// six, each the best of many short runs, because other programs take time, too.
 func BenchmarkPatchHop(b *testing.B) {
 	const short, long = 2, 6
 	w := newPatchwork(b, long, row(long), nil)

@@ -24,18 +24,18 @@ import (
 // Config.Pf in. The flag BridgePF of Config.Flags says whether pf judges frames.
 // Without it, the tables and states are there, and frames pass without them.
 type PF struct {
-	// Program is compiled for the ports of the configuration that is committed. Its
-	// profiles begin with those that PFProfiles returned. Nil: the bridge is to
-	// have no pf at all, and no state or table of addresses stays.
+	// Program is compiled for the ports of the configuration that is committed. Its profiles begin
+	// with those that PFProfiles returned. If it is nil, the bridge will have no pf at all, and no
+	// state or table of addresses stays.
 	Program *pf.Program
 
-	// Same says that the rules are those that the bridge has, compiled for other
-	// ports, addresses or tables. States then keep their rules, and rules their
-	// counters. It is ignored if the number of rules is another.
+	// Same declares that the rules are the bridge's present ones, compiled for other ports,
+	// addresses or tables. States then keep their rules, and rules their counters. It is ignored if
+	// the number of rules differs.
 	Same bool
 
-	// Counts are what the rules begin with, by their numbers, where they do not begin with zero. Those
-	// of states are not among them. They are ignored if the rules are the same.
+	// Counts are the initial counters of the rules, by their numbers, where these do not begin with
+	// zero. They do not include the counts of states. They are ignored if the rules are the same.
 	Counts []PFRuleStats
 
 	// Text is kept for the caller, who gets it back from PFText.
@@ -44,25 +44,25 @@ type PF struct {
 	StatesMax    uint32 // set limit states
 	FragmentsMax uint32 // set limit frags
 	NodesMax     uint32 // set limit src-nodes
-	TableEntries uint32 // set limit table-entries: addresses, and networks, of all tables together
+	TableEntries uint32 // set limit table-entries: addresses and networks of all tables together
 	LogInterface uint32 // id of the port that `set loginterface` names, 0 for none
 
-	// Fill has the tables whose contents are set before the first frame meets the
-	// new rules. If a table has other contents from then on, it should have a
-	// number that the bridge's rules do not use yet.
+	// Fill has the tables whose contents are set before the first frame meets the new rules. A
+	// table whose contents change at that moment should get a number that the bridge's rules do not
+	// use yet.
 	Fill []TableFill
-	// Free has the numbers of tables that nothing uses from now on, as bits. These
-	// tables are emptied when the new rules are there.
+	// Free is a bit mask of the tables that are no longer used. These tables are emptied when the
+	// new rules are in place.
 	Free uint64
 }
 
-// TableFill is the new contents of a table, in place of all that it has.
+// TableFill is the complete new contents of a table.
 type TableFill struct {
 	Table   int // its number, below pf.MaxTables
 	Entries []pf.TableEntry
 }
 
-// errNoPF says that a bridge was never told anything about pf.
+// errNoPF reports that the bridge has no pf.
 var errNoPF = errors.New("it has no pf rules loaded")
 
 // PFLoaded reports whether the bridge has pf's tables, whether pf is enabled or not.
@@ -76,14 +76,14 @@ func (b *Bridge) PFEnabled() bool {
 // loadedPF reports whether a configuration has pf's tables.
 func loadedPF(c *Config) bool { return c.Pf.Buckets != 0 }
 
-// holdsPF reports whether the programs of a configuration refer to pf's tables,
-// or others do for them.
+// holdsPF reports whether the programs of a configuration refer to pf's tables, or are joined to
+// programs that do.
 func holdsPF(c *Config) bool { return loadedPF(c) || kernelFeature(c.Features)&pfFeatures != 0 }
 
 // pfPrefix begins the names of pf's maps, and of no others.
 const pfPrefix = "pf_"
 
-// pfText is a map with the caller's text. No program knows of it.
+// pfText is a map with the caller's text. No program uses it.
 const pfText = "pf_text"
 
 // PFText returns PF.Text of the last change to pf, nil if the bridge has no pf.
@@ -108,11 +108,11 @@ func (b *Bridge) PFText() ([]byte, error) {
 	return bytes.Clone(mem[textHeader:][:n]), nil
 }
 
-// textHeader is how many bytes before the text have its length.
+// textHeader is the number of bytes before the text, which contain its length.
 const textHeader = 8
 
-// PFProfiles returns the profiles that states may have: pf.Input.Profiles for
-// the next program. There are none where the bridge has no pf.
+// PFProfiles returns the profiles that states may have: pf.Input.Profiles for the next program.
+// There are none if the bridge has no pf.
 func (b *Bridge) PFProfiles() ([]pf.Profile, error) {
 	if !b.PFLoaded() {
 		return nil, nil
@@ -130,7 +130,7 @@ func (b *Bridge) PFProfiles() ([]pf.Profile, error) {
 	for n > 0 && list[n-1] == (kernelPfProfile{}) {
 		n--
 	}
-	if n > manyProfiles { // profiles behind the last one that a state has are forgotten
+	if n > manyProfiles { // profiles behind the last used one are forgotten
 		t, err := b.states(unix.PROT_READ)
 		if err != nil {
 			return nil, err
@@ -148,7 +148,7 @@ func (b *Bridge) PFProfiles() ([]pf.Profile, error) {
 // manyProfiles is how many profiles are kept even if no state has them any more.
 const manyProfiles = 128
 
-// recast returns a list whose type has the same layout as the one wanted.
+// recast converts a list to a type with the same layout.
 func recast[To, From any](list []From) []To {
 	var to To
 	var from From
@@ -163,7 +163,7 @@ func readArray[V any](m *ebpf.Map) ([]V, error) {
 	values := make([]V, m.MaxEntries())
 	_, err := m.BatchLookup(new(ebpf.MapBatchCursor), make([]uint32, len(values)), values, nil)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		err = nil // that was all
+		err = nil // the end
 	}
 	return values, err
 }
@@ -181,8 +181,7 @@ func writeArray[V any](m *ebpf.Map, values []V) error {
 	return err
 }
 
-// mapTable maps an array that can be mapped. The size of its entries is a multiple of 8
-// bytes.
+// mapTable maps an array to memory. The size of its entries is padded to a multiple of 8 bytes.
 func mapTable(m *ebpf.Map, prot int) (mem []byte, unmap func(), err error) {
 	mem, err = unix.Mmap(m.FD(), 0, int(m.MaxEntries())*((int(m.ValueSize())+7)&^7), prot, unix.MAP_SHARED)
 	if err != nil {
@@ -191,8 +190,8 @@ func mapTable(m *ebpf.Map, prot int) (mem []byte, unmap func(), err error) {
 	return mem, func() { _ = unix.Munmap(mem) }, nil
 }
 
-// settlePF makes next and t agree about pf: next gets the contents of t, or
-// those of the bridge.
+// settlePF makes next and t agree about pf: next gets the contents of t, or the bridge's present
+// ones.
 func (b *Bridge) settlePF(next *Config, t *Tables) error {
 	if t.PF != nil && t.PF.Program == nil {
 		next.Pf = Config{}.Pf
@@ -213,25 +212,24 @@ func (b *Bridge) settlePF(next *Config, t *Tables) error {
 	return nil
 }
 
-// NextRuleset returns the number of a ruleset when it is loaded. If its rules are the same as
-// those of the bridge, that stays.
+// NextRuleset returns the number that a ruleset gets when it is loaded. If its rules are the
+// bridge's present ones, the number stays.
 func (b *Bridge) NextRuleset(prog *pf.Program, same bool) uint16 {
 	number := b.Config.Pf.Ruleset
 	if same && b.PFLoaded() && int(b.Config.Pf.Rules) == len(prog.Rules) {
 		return number
 	}
-	return max(number+1, 1) // 0 is no ruleset's
+	return max(number+1, 1) // 0 means no ruleset
 }
 
-// settleProgram notes in c the contents of p, which may have other rules than the
-// bridge.
+// settleProgram sets the contents of p in c. The rules of p may differ from the bridge's.
 func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 	prog := p.Program
 	if len(prog.Rules) > pf.MaxRules {
 		return fmt.Errorf("%d rules are more than %d", len(prog.Rules), pf.MaxRules)
 	}
 	was := &b.Config.Pf
-	*c = kernelPfConfig(*was) // the secret, and how large tables are
+	*c = kernelPfConfig(*was) // the secret, and the sizes of tables
 	if !b.PFLoaded() {
 		for i := range c.Secret {
 			c.Secret[i] = rand.Uint64() | 1
@@ -262,7 +260,7 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 		}
 	}
 	if shared.States != 0 {
-		// The states that are there go on needing the features that they need now.
+		// The present states still need the features that they use.
 		c.Features |= was.Features & uint64(kernelFeatureFEATURE_PF_LOG|kernelFeatureFEATURE_PF_SOURCES|
 			kernelFeatureFEATURE_PF_REWRITE|kernelFeatureFEATURE_PF_SCRUB|kernelFeatureFEATURE_PF_NAT|
 			kernelFeatureFEATURE_PF_FAMILY|kernelFeatureFEATURE_PF_HOPS|kernelFeatureFEATURE_PF_REASSEMBLE|
@@ -272,8 +270,8 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 	return nil
 }
 
-// bucketsFor returns how many buckets a table for so many states has, each of which has a
-// second key if rules translate, or a next hop.
+// bucketsFor returns the number of buckets of a table for so many states. Each state has a second
+// key if rules translate, or set a next hop.
 func bucketsFor(states uint32, features kernelFeature) uint32 {
 	if features&kernelFeatureFEATURE_PF_NAT != 0 {
 		states = uint32(min(2*uint64(states), math.MaxUint32))
@@ -281,20 +279,20 @@ func bucketsFor(states uint32, features kernelFeature) uint32 {
 	return stateBuckets(states)
 }
 
-// pfShared returns what all CPUs share of pf.
+// pfShared returns the part of pf's data that all CPUs share.
 func (b *Bridge) pfShared() (pf kernelPfShared, err error) {
 	err = b.shared(func(s *kernelShared) { pf = s.Pf })
 	return pf, err
 }
 
-// stateBuckets returns how many buckets a table for so many states has. It may be nine
-// tenths full: each state can choose from two buckets, so there still is room.
+// stateBuckets returns the number of buckets of a table for so many states. It may be nine tenths
+// full: each state can choose from two buckets, so there is still room.
 func stateBuckets(states uint32) uint32 {
 	const least = 4
 	return uint32(max(least, uint64(states)*10/9/stateWays+1))
 }
 
-// featuresOf returns the features that a program asks for.
+// featuresOf returns the features that a program requires.
 func featuresOf(p *pf.Program) kernelFeature {
 	f := kernelFeatureFEATURE_PF
 	if len(p.Rules) > 0 {
@@ -329,14 +327,14 @@ func featuresOf(p *pf.Program) kernelFeature {
 		if r.Flags&pf.RuleTranslatesFamily != 0 {
 			f |= kernelFeatureFEATURE_PF_FAMILY
 		}
-		if r.Routes != 0 { // a state with a next hop has a second place, as one that is translated
+		if r.Routes != 0 { // a state with a next hop has a second place, like a translated one
 			f |= kernelFeatureFEATURE_PF_HOPS | kernelFeatureFEATURE_PF_NAT
 		}
 	}
 	if p.Asks&pf.AskPools != 0 {
 		f |= kernelFeatureFEATURE_PF_SOURCES
 	}
-	if len(p.Limiters) > 0 { // what they count is among the sources
+	if len(p.Limiters) > 0 { // their counts are in the table of sources
 		f |= kernelFeatureFEATURE_PF_LIMITERS | kernelFeatureFEATURE_PF_SOURCES
 	}
 	if p.Tables {
@@ -355,7 +353,7 @@ func featuresOf(p *pf.Program) kernelFeature {
 
 const textPage = 4096
 
-// textSpec is the map of a text.
+// textSpec is the specification of the map for a text.
 func textSpec() *ebpf.MapSpec {
 	return &ebpf.MapSpec{
 		Name: pfText, Type: ebpf.Array, KeySize: 4, ValueSize: textPage, MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE,
@@ -379,7 +377,7 @@ func (p *PF) store(maps map[string]*ebpf.Map) error {
 			return fmt.Errorf("store the rules by addresses: %w", err)
 		}
 	}
-	profiles := make([]pf.Profile, pf.MaxProfiles) // no state has a profile behind the program's
+	profiles := make([]pf.Profile, pf.MaxProfiles) // no state has a profile behind the program's last one
 	copy(profiles, prog.Profiles)
 	err := errors.Join(
 		writeArray(maps[kernelMapPfRules], recast[kernelPfRule](prog.Rules)),
@@ -420,7 +418,7 @@ func storeWords(m *ebpf.Map, prog *pf.Program) error {
 	return nil
 }
 
-// leaveOut takes out the programs that no frame and no command of the configuration comes to.
+// leaveOut removes the programs that are never called in the configuration.
 func leaveOut(spec *ebpf.CollectionSpec, c *Config) {
 	if !holdsPF(c) {
 		delete(spec.Programs, kernelProgBasculeTable)
@@ -438,8 +436,9 @@ func leaveOut(spec *ebpf.CollectionSpec, c *Config) {
 	}
 }
 
-// panelled are the programs that others end in, in the order of enum pf_panel_program
-// (bpf/family.h), with the feature for which they do. Those apart are for that alone.
+// panelled are the programs that others tail-call, in the order of enum pf_panel_program
+// (bpf/family.h), with the feature for which they do. Programs marked apart exist for that feature
+// only.
 var panelled = []struct {
 	name    string
 	feature kernelFeature
@@ -454,7 +453,7 @@ var panelled = []struct {
 	{kernelProgBasculeDue, kernelFeatureFEATURES_DUE, true},
 }
 
-// panelFeatures are the features for which programs end in others.
+// panelFeatures are the features for which programs tail-call others.
 func panelFeatures() (f kernelFeature) {
 	for _, p := range panelled {
 		f |= p.feature
@@ -462,7 +461,7 @@ func panelFeatures() (f kernelFeature) {
 	return f
 }
 
-// enterPanel enters the programs that others end in.
+// enterPanel enters the programs that others tail-call.
 func enterPanel(coll *ebpf.Collection, c *Config) error {
 	if first := coll.Programs[kernelProgBasculeFirst]; first != nil { // XDP_PANEL_FIRST of bpf/xdp.h
 		if err := coll.Maps[kernelMapPfPanelXdp].Put(uint32(0), first); err != nil {
@@ -481,10 +480,9 @@ func enterPanel(coll *ebpf.Collection, c *Config) error {
 	return nil
 }
 
-// programFeatures returns the features of a program. States end when they are over or
-// when somebody says so, and tables of addresses change, whether pf is enabled or not. Those
-// programs that come behind the switch's own begin with connections that reassemble tcp is about.
-// Programs of XDP alone judge first packets.
+// programFeatures returns the features of a program. States end by timeouts or requests, and tables
+// of addresses change, even while pf is disabled. The programs that run behind the switch's own
+// begin with a test for connections with reassemble tcp. Only programs of XDP judge first packets.
 func programFeatures(name string, c *Config) uint64 {
 	const first = uint64(kernelFeatureFEATURE_PF_FIRST)
 	switch name {
@@ -526,7 +524,7 @@ func (b *Bridge) fillPF(g *generation, c *Config, t Tables) error {
 		if err := a.init(); err != nil {
 			return err
 		}
-		// Values of before pf, or of a former pf, must not stay.
+		// Values from before pf, or of a former pf, must not stay.
 		err := g.shared(func(s *kernelShared) { s.Pf, s.PfAnswers = kernelPfShared{}, 0 })
 		if err != nil {
 			return err
@@ -560,9 +558,8 @@ func (b *Bridge) fillPF(g *generation, c *Config, t Tables) error {
 	return nil
 }
 
-// growPF copies the contents of tables of b to those of g that have another size. It is
-// called before g begins. It is called again with late, for the changes until g has
-// begun.
+// growPF copies the contents of tables of b to the tables of g that have another size. It is called
+// before g begins. It is called again with late, for the changes until g has begun.
 func (b *Bridge) growPF(g *generation, c *Config, late bool) error {
 	tables := slices.DeleteFunc(pinned(&b.Config), func(t *table) bool { return t.grows == nil || t.grows.copy == nil })
 	killed := late && g.owed == nil
@@ -577,8 +574,8 @@ func (b *Bridge) growPF(g *generation, c *Config, late bool) error {
 		to := g.coll.Maps[t.name]
 		if from.MaxEntries() != to.MaxEntries() {
 			if late && !g.owed.quiet {
-				// A frame may be in the old programs still. Where the kernel does not wait for it,
-				// it may be counted once too often.
+				// A frame may still be in the old programs. If the kernel does not wait for it, it
+				// may be counted once too often.
 				_ = quiesce()
 				g.owed.quiet = true
 			}
@@ -601,7 +598,7 @@ func (b *Bridge) growPF(g *generation, c *Config, late bool) error {
 	return g.owed.settle(g, c)
 }
 
-// How pf's tables grow, and become smaller.
+// How pf's tables grow and shrink.
 var (
 	growStates = growth{
 		copy: func(b *Bridge, g *generation, c *Config, _, _ *ebpf.Map, late bool) error {
@@ -632,13 +629,13 @@ var (
 	growNets = growth{
 		copy: func(_ *Bridge, _ *generation, _ *Config, from, to *ebpf.Map, late bool) error {
 			if late {
-				return nil // networks change only by user space
+				return nil // only user space changes networks
 			}
 			return copyHash[kernelPfPrefix, kernelPfMember](to, from)
 		},
 		// A trie takes memory only for its entries.
 	}
-	growFragments = growth{less: anyLess} // they are forgotten in a moment anyway
+	growFragments = growth{less: anyLess} // they expire in a moment anyway
 )
 
 func anyLess(*Bridge, *ebpf.Map, uint32, *PF) (bool, error) { return true, nil }

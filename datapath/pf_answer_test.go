@@ -19,7 +19,7 @@ const (
 	returnBoth = uint8(kernelPfReturnPF_RETURN_BOTH)
 )
 
-// sum16 is the Internet checksum's sum (RFC 1071).
+// sum16 is the one's complement sum of the Internet checksum (RFC 1071).
 func sum16(b []byte) uint16 {
 	var sum uint32
 	for i, c := range b {
@@ -39,7 +39,7 @@ func pseudo(ip []byte) []byte {
 	return append(slices.Clone(ip[8:40]), 0, 0, byte((len(ip)-40)>>8), byte(len(ip)-40), 0, 0, 0, ip[6])
 }
 
-// rightSums says whether all of an answer's checksums are right.
+// rightSums reports whether all checksums of an answer are right.
 func rightSums(ip []byte) bool {
 	if ip[0]>>4 == 6 {
 		return sum16(append(pseudo(ip), ip[40:]...)) == 0xffff
@@ -50,7 +50,7 @@ func rightSums(ip []byte) bool {
 	return sum16(ip[:20]) == 0xffff && sum16(ip[20:]) == 0xffff
 }
 
-// finish does what the kernel does with an unfinished checksum.
+// finish completes a partial checksum, as the kernel does.
 func finish(frame []byte, start, offset int) {
 	binary.BigEndian.PutUint16(frame[start+offset:], ^sum16(frame[start:]))
 }
@@ -58,7 +58,7 @@ func finish(frame []byte, start, offset int) {
 type answerBench struct {
 	*bench
 	look, answer *probe
-	change       func(*kernelPfPacket) // to what has been read of the packet
+	change       func(*kernelPfPacket) // change of what pf has read of the packet
 }
 
 func newAnswerBench(t *testing.T) answerBench {
@@ -66,7 +66,7 @@ func newAnswerBench(t *testing.T) answerBench {
 	return answerBench{s, s.look(tag{}, 0, 1, benchNow), s.probe("pf_answer", tag{}), func(*kernelPfPacket) {}}
 }
 
-// ask has a frame answered by a rule that blocks it; nil if it is not.
+// ask has a rule that blocks a frame answer it; it returns nil if there is no answer.
 func (s answerBench) ask(frame []byte, how uint8, rule uint32, gso uint32) []byte {
 	s.t.Helper()
 	ctx := func() *skbContext { return &skbContext{Ifindex: s.rack.near[0], GsoSize: gso, GsoSegs: gso} }
@@ -138,7 +138,7 @@ func TestPFAnswerRST(t *testing.T) {
 						}
 						s.expectFrom(t, what, frame, got, len(tags))
 						answer := got[etherHeader+etherTag*len(tags):]
-						for range 2 { // and as the kernel finishes it
+						for range 2 { // and after the kernel has finished the checksum
 							if !rightSums(answer) {
 								t.Errorf("%s: wrong checksums: % x", what, answer)
 							}
@@ -164,8 +164,8 @@ func TestPFAnswerRST(t *testing.T) {
 	}
 }
 
-// An answer comes from whom the packet was for, whatever its key has become: a translation that is
-// not carried out, as the rules block the packet behind it, is none that its sender may see.
+// An answer comes from the address that the packet was sent to, even if its key has been
+// translated: if the rules block the packet behind a translation, its sender must not see that.
 func TestPFAnswerAsked(t *testing.T) {
 	s := newAnswerBench(t)
 	for _, six := range []bool{false, true} {
