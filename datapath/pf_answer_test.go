@@ -189,7 +189,7 @@ func TestPFAnswerAsked(t *testing.T) {
 	}
 }
 
-// expectFrom says that an answer goes back to where the frame came from.
+// expectFrom checks that an answer goes back to the sender of the frame.
 func (s answerBench) expectFrom(t *testing.T, what string, frame, got []byte, tags int) {
 	t.Helper()
 	l3 := etherHeader + etherTag*tags
@@ -276,7 +276,7 @@ func TestPFAnswerICMP(t *testing.T) {
 	}
 }
 
-// What may not be answered is not.
+// Packets that may not be answered are not.
 func TestPFNoAnswer(t *testing.T) {
 	s := newAnswerBench(t)
 	h4, h6 := ip4Header(17), ip6Header(17)
@@ -326,7 +326,7 @@ func TestPFNoAnswer(t *testing.T) {
 	}
 }
 
-// ICMP is not answered without end; RST is.
+// ICMP answers are limited; RST is not.
 func TestPFAnswerLimit(t *testing.T) {
 	s := newAnswerBench(t)
 	full := uint64(1) << 62 // far in the future

@@ -42,10 +42,10 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 			key, _ := from.stackKey(at, s)
 			if to.put(s, &key, from.keptInCopy(at)) {
 				g.owed.state(from, at, s, 1, true)
-			} // or else it begins anew
+			} // if there is no room, the connection begins anew
 			return true
 		}
-		// Counters only rise: the table with less has seen less.
+		// Counters only rise: the table with the lower count has missed packets.
 		has := &to.states[place]
 		if s.sent(0) >= has.sent(0) && s.sent(1) >= has.sent(1) && s.Packets != has.Packets {
 			g.owed.state(to, place, has, -1, true)
@@ -58,7 +58,7 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 			g.owed.state(to, place, has, 1, true)
 			return true
 		}
-		// The new table has seen packets. It has not seen a SYN that came before them.
+		// The new table has seen packets, but not a SYN that came before them.
 		if s.Created == has.Created {
 			to.keepBegun(place, from.keptInCopy(at))
 		}
@@ -100,8 +100,8 @@ func (g *generation) states(c *Config) (*stateTable, error) {
 	return t, nil
 }
 
-// profilesOf returns the profiles of states, nil if no limiter counts any. A change of rules keeps
-// those that states have.
+// profilesOf returns the profiles of states, nil if no limiter counts any state. A change of rules
+// keeps the profiles of present states.
 func (g *generation) profilesOf(c *Config) ([]kernelPfProfile, error) {
 	if kernelFeature(c.Pf.Features)&kernelFeatureFEATURE_PF_LIMITERS == 0 {
 		return nil, nil
@@ -109,8 +109,8 @@ func (g *generation) profilesOf(c *Config) ([]kernelPfProfile, error) {
 	return readArray[kernelPfProfile](g.coll.Maps[kernelMapPfProfiles])
 }
 
-// copySources copies what pf_sources has to that of g. With late, it copies what has come since.
-// No program changes the old one by then.
+// copySources copies the entries of pf_sources to the table of g. With late, it copies the entries
+// that have been added since. No program changes the old table by then.
 func (g *generation) copySources(from, to *ebpf.Map, late bool) error {
 	g.owed.sourcesCopied = true
 	return eachOf(from, func(keys []kernelPfSourceKey, values []kernelPfSource) error {
@@ -146,31 +146,30 @@ func (g *generation) copySources(from, to *ebpf.Map, late bool) error {
 
 const sourceGoing = 0x80000000 // PF_SOURCE_GOING
 
-// An amount is what a rule counts, states and sources, or what a source counts, states and
-// connections.
+// An amount is the count of a rule (states and sources), or of a source (states and connections).
 type amount struct{ states, more int32 }
 
 func (a amount) plus(b amount) amount { return amount{a.states + b.states, a.more + b.more} }
 
 func (a amount) word() uint64 { return uint64(uint32(a.states)) | uint64(uint32(a.more))<<32 }
 
-// A tally is what a change of tables owes to all that counts states. While programs are exchanged,
-// the old and the new ones run at the same time. Each of them counts what becomes of the states of
-// its own table, and all count together; nobody counts a state that is copied. So what is counted
-// in the end is what both tables have, without what was copied. It is to be what the new table
-// has: copies are owed, and what the old table has is not.
+// A tally has the corrections that all counters of states need after a change of tables. While
+// programs are exchanged, the old and the new ones run at the same time. Each of them counts the
+// changes in its own table of states, and all use the same counters; copied states are not
+// counted. So in the end the counters include both tables, without the copies. They should be the
+// counts of the new table: the copies have to be added, and the old table's states subtracted.
 //
-// Where sources are copied, too, programs count by the sources of their own. The new ones begin
-// with what was copied: so much is not owed.
+// If sources are copied, too, each program uses the counters in its own table of sources. The new
+// table begins with the copied counts, which need no correction.
 type tally struct {
 	all     amount            // states, sources
-	rules   map[uint16]amount // of the ruleset, by number + 1
+	rules   map[uint16]amount // of the ruleset's rules, by number + 1
 	sources map[kernelPfSourceKey]amount
 
 	ruleset                     uint16
 	counts                      bool // states count for sources
-	statesCopied, sourcesCopied bool // by the programs' change of tables
-	quiet                       bool // nothing is in the old programs any more
+	statesCopied, sourcesCopied bool // to the new programs' tables
+	quiet                       bool // no frame is in the old programs any more
 }
 
 func newTally(c *Config) *tally {
@@ -180,7 +179,7 @@ func newTally(c *Config) *tally {
 	}
 }
 
-// owe adds to the amount of a key, and forgets it where nothing is left.
+// owe adds to the amount of a key, and removes the key if the sum is zero.
 func owe[K comparable](of map[K]amount, k K, more amount) {
 	if sum := of[k].plus(more); sum == (amount{}) {
 		delete(of, k)
@@ -189,8 +188,8 @@ func owe[K comparable](of map[K]amount, k K, more amount) {
 	}
 }
 
-// state adds a state of a table, n is 1, or takes it away, -1. With sources, it does so where
-// the state counts for sources, too.
+// state adds a state of a table (n is 1), or subtracts it (-1). With sources, it also does so for
+// the sources that count the state.
 func (y *tally) state(t *stateTable, place uint32, s *kernelPfState, n int32, sources bool) {
 	y.all.states += n
 	if s.Ruleset == y.ruleset {
@@ -214,7 +213,7 @@ func (y *tally) state(t *stateTable, place uint32, s *kernelPfState, n int32, so
 	})
 }
 
-// node adds a source to the number of sources, or takes it away.
+// node adds a source to the number of sources, or subtracts it.
 func (y *tally) node(k kernelPfSourceKey, n int32) {
 	if k.Kind == uint16(kernelPfSourceKindPF_SOURCE_LIMITED) {
 		owe(y.sources, limiterKey(k.Rule, true), amount{more: n})
@@ -228,16 +227,16 @@ func (y *tally) node(k kernelPfSourceKey, n int32) {
 	}
 }
 
-// source adds what a source counts, or takes it away.
+// source adds the counts of a source, or subtracts them.
 func (y *tally) source(k kernelPfSourceKey, n int32, s *kernelPfSource) {
 	more := n * int32(s.Connections)
 	if k.Kind == uint16(kernelPfSourceKindPF_SOURCE_LIMITED) {
-		more = 0 // it is the table that the source is in
+		more = 0 // this field is the number of the table that the source is in
 	}
 	owe(y.sources, k, amount{n * int32(s.States), more})
 }
 
-// settle gives those who count states in g what they are owed.
+// settle applies the corrections to the counters in g.
 func (y *tally) settle(g *generation, c *Config) error {
 	_, err := g.control(kernelControl{Op: kernelControlOpCONTROL_PF_RECOUNT, Key: 1, Word: y.all.word()})
 	if err != nil {
@@ -261,7 +260,7 @@ func (y *tally) settle(g *generation, c *Config) error {
 				return fmt.Errorf("count the states of a limiter: %w", err)
 			}
 		case errors.Is(err, unix.ENOENT):
-			lost[k] = true // while it counted too little, it counted nobody
+			lost[k] = true // its count was too low and reached zero, which removed it
 		case err != nil:
 			return fmt.Errorf("count the states of a source: %w", err)
 		}
@@ -277,8 +276,9 @@ func (y *tally) settle(g *generation, c *Config) error {
 	return to.untrack(g.control, lost)
 }
 
-// missing returns what g owes by what its tables have and count. That is right while nothing
-// changes, and nearly right else. It is for a change whose command was killed.
+// missing returns the corrections that g needs, as the difference between its states and its
+// counters. They are exact if nothing changes meanwhile, and nearly exact otherwise. It is for a
+// change whose command was killed.
 func (g *generation) missing(c *Config) (*tally, error) {
 	y := newTally(c)
 	uses := make([]amount, c.Pf.Rules)
@@ -317,7 +317,7 @@ func (g *generation) missing(c *Config) (*tally, error) {
 		y.state(to, place, s, 1, true)
 		return true
 	})
-	// a rule that was written as one counts as one
+	// rules that were expanded from one line have one count
 	rules := map[uint16]amount{}
 	for rule, n := range y.rules {
 		var r kernelPfRule
@@ -338,13 +338,13 @@ func (g *generation) missing(c *Config) (*tally, error) {
 
 const keeps = kernelPfRuleFlagPF_KEEP | kernelPfRuleFlagPF_MODULATE | kernelPfRuleFlagPF_SYNPROXY // PF_KEEPS
 
-// settle makes the number of states what there is in the table, if nobody changes either
-// meanwhile. A frame that is in a program now has changed both when quiesce returns.
+// settle sets the number of states to the number in the table, if neither changes meanwhile.
+// Frames that are in a program now have changed both when quiesce returns.
 func (t *stateTable) settle(number *uint32) {
 	for range 4 {
 		was := atomic.LoadUint32(number)
 		if quiesce() != nil {
-			return // then the number stays as it is
+			return // the number stays as it is
 		}
 		there := uint32(0)
 		t.each(func(uint32, *kernelPfState) bool { there++; return true })
@@ -354,7 +354,7 @@ func (t *stateTable) settle(number *uint32) {
 	}
 }
 
-// gone reports whether the table had the state s, which has gone since.
+// gone reports whether the table had the state s and has removed it.
 func (t *stateTable) gone(s *kernelPfState) bool {
 	if _, ok := t.find(s); ok {
 		return false

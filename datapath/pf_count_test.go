@@ -23,10 +23,10 @@ func countsOf(t testing.TB, b *Bridge) (list []ruleCounts) {
 	return list
 }
 
-// Each packet counts once for a rule that it gets, or that matches it, whether
-// a state counts it or not.
+// Each packet counts once for a rule that decides on it, or that matches it, whether a
+// state counts it or not.
 func TestPFRuleCounts(t *testing.T) {
-	const size = 58 // of udpFrame's packets
+	const size = 58 // bytes of udpFrame's packets
 	n := func(in, out uint64) ruleCounts {
 		return ruleCounts{[2]uint64{in, out}, [2]uint64{in * size, out * size}}
 	}
@@ -74,7 +74,7 @@ func TestPFRuleCounts(t *testing.T) {
 	}
 }
 
-// Every packet that is looked for counts once, whatever becomes of it.
+// Every packet whose state is looked up counts once, whatever the decision.
 func TestPFSearches(t *testing.T) {
 	s := newShelf(t, 3)
 	b := s.create("br0", 3)
@@ -82,7 +82,7 @@ func TestPFSearches(t *testing.T) {
 	ask, answer := udpFrame(2, 1, "192.0.2.2", "192.0.2.1", 53, 1000), udpFrame(1, 2, "192.0.2.1", "192.0.2.2", 1000, 53)
 	other := udpFrame(1, 3, "192.0.2.1", "192.0.2.3", 1000, 53)
 	short := udpFrame(1, 2, "192.0.2.1", "192.0.2.2", 1000, 53)
-	short[17] = 10 // of the IP header's 20
+	short[17] = 10 // the IP header's length is 20
 	check := func(when string, want map[PFCounter]uint64) {
 		t.Helper()
 		got, err := b.PFTraffic()
@@ -108,7 +108,8 @@ func TestPFSearches(t *testing.T) {
 	check("zero", map[PFCounter]uint64{PFSearches: 0, PFMatched: 0})
 	s.run(b, 0, ask)
 	s.run(b, 2, other)
-	// the first packet was flooded: the rules have not seen the way out yet
+	// the first packet was flooded: the rules for the way out have not been evaluated
+	// yet
 	check("again", map[PFCounter]uint64{PFSearches: 2, PFMatched: 2})
 	if _, err := b.FlushStates(); err != nil {
 		t.Fatal(err)
@@ -156,7 +157,7 @@ func TestPFLogInterface(t *testing.T) {
 	check([2][2]uint64{{0, 1}, {0, 0}})
 }
 
-// What XDP lets pass counts as what tcx does.
+// Packets that XDP passes are counted as by tcx.
 func TestPFCountsXDP(t *testing.T) {
 	for _, viaXDP := range []bool{false, true} {
 		s := newPFBench(t, []kernelPfRule{keep()}, func(c *Config) { c.Pf.LogInterface = Ports(c)[0].Id })

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wantCounted expects what counts states to count those that the tables have.
+// wantCounted checks that the counters of states match the states in the tables.
 func wantCounted(t testing.TB, g *generation, c *Config) {
 	t.Helper()
 	sound(t, func() (any, []string) {
@@ -19,7 +19,7 @@ func wantCounted(t testing.TB, g *generation, c *Config) {
 		if err != nil {
 			return nil, []string{err.Error()}
 		}
-		var faults []string // what is there, and is not counted
+		var faults []string // states that are not counted, or the reverse
 		if y.all != (amount{}) {
 			faults = append(faults, fmt.Sprintf("all: %+v", y.all))
 		}
@@ -33,8 +33,8 @@ func wantCounted(t testing.TB, g *generation, c *Config) {
 	})
 }
 
-// After tables were copied for programs that have larger ones, all counts are right, whatever has
-// ended and begun in which of the tables, and is counted by which programs.
+// After tables were copied for programs with larger ones, all counts are right, whatever
+// connections ended and began in each of the tables, and whichever programs counted them.
 func TestPFLateCount(t *testing.T) {
 	more := map[string]func(c *Config){
 		"states":  func(c *Config) { c.Pf.Buckets *= 2 },
@@ -43,7 +43,7 @@ func TestPFLateCount(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name         string
-		inOld, inNew []int // which end there, by their ports; those above 6 begin there before
+		inOld, inNew []int // ports of the connections that end there; those above 6 also begin there
 		there        int
 	}{
 		{"in the old", []int{1, 2}, nil, 4},
@@ -170,7 +170,7 @@ func TestPFCountsUnderLoad(t *testing.T) {
 	wantCounted(t, g, &b.Config)
 }
 
-// What has no state is no source's; that of another state is.
+// A source without states is forgotten; a source that another state uses is not.
 func TestNATForget(t *testing.T) {
 	s := natBenchOf(t, "pass keep state (source-track rule)\n"+
 		"match out inet nat-to { 192.0.2.1, 192.0.2.2 } sticky-address\n")

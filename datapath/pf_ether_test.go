@@ -32,7 +32,7 @@ const (
 	allOnes = 1<<48 - 1
 )
 
-// etherRules is a bridge with so many ether rules and nothing else of pf.
+// etherRules is a bridge with n ether rules and no other rules of pf.
 func etherRules(n uint32) func(c *Config, p []*Port) {
 	return func(c *Config, p []*Port) {
 		allXDP(c, p)
@@ -53,7 +53,7 @@ func prefixOf(s string) (p kernelPfPrefix) {
 	return p
 }
 
-// What each condition of a rule takes.
+// The frames that match each condition of a rule.
 func TestPFEtherConditions(t *testing.T) {
 	const block = kernelPfActionPF_BLOCK
 	both := uint32(etherIn | etherOut)
@@ -162,7 +162,7 @@ func TestPFEtherConditions(t *testing.T) {
 	}
 }
 
-// Both hooks do what the rules say, with frames alike and not alike.
+// Both hooks follow the rules, with the same frames again and with others.
 func TestPFEther(t *testing.T) {
 	s := newBench(t, 3, etherRules(3))
 	putAll(s, kernelMapPfEthers,
@@ -191,8 +191,8 @@ func TestPFEther(t *testing.T) {
 	}
 }
 
-// A type is that of the packet, or that of a tag in front of it: wherever the tag is, behind
-// others or beside the packet, and at both hooks.
+// A type matches the packet's type, or the type of a tag in front of it: wherever the tag
+// is, behind other tags or in the packet's metadata, and at both hooks.
 func TestPFEtherTags(t *testing.T) {
 	tagOf := func(typ uint16) tag { return tag{typ, 0, 0} }
 	ip := readCases(t)[0].ip
@@ -223,7 +223,7 @@ func TestPFEtherTags(t *testing.T) {
 			name := fmt.Sprintf("a rule on %#04x, a frame with %v", typ, tags)
 			s.expectBoth(name, 0, framed(ip, tags...), want)
 			if len(tags) == 0 || tags[0].tpid != typeVLAN && tags[0].tpid != typeQinQ {
-				continue // the kernel puts no other tag beside the packet
+				continue // the kernel puts no other tag into the metadata
 			}
 			got := s.probe("pf_ether_skb", tags[0], 2, 0, 0).call(framed(ip, tags[1:]...))
 			if got != beside|etherFleeting {
@@ -233,8 +233,8 @@ func TestPFEtherTags(t *testing.T) {
 	}
 }
 
-// Rules on the way out see the tags that a frame came in with, although a flood puts tags
-// on and takes them off from port to port.
+// Rules on the way out match the tags with which a frame came in, although a flood adds and
+// removes tags from port to port.
 func TestPFEtherTagsOut(t *testing.T) {
 	members := []membership{trunk(10), access(10), trunk(10), access(10), access(10)}
 	s := newVLANBench(t, members, etherRules(1))

@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// familyWords draws a rule with af-to, which leaves nothing to chance but the port, and the
-// addresses that meet it, of the family that it is for.
+// familyWords draws a rule with af-to, which chooses only the port at random, and addresses
+// of the rule's family that match it.
 func familyWords(t *rapid.T) (rules string, family pf.Family, to []string) {
 	one := func(what string, from ...string) string { return rapid.SampledFrom(from).Draw(t, what) }
 	ports := one("ports", "", " port 7", " port 100:102")
@@ -38,7 +38,7 @@ func familyWords(t *rapid.T) (rules string, family pf.Family, to []string) {
 	return fmt.Sprintf("pass in inet6 to "+all.String()+" "+rule+"\n", ports), pf.Inet6, append(to, "fd09::9")
 }
 
-// embedded puts an address of IPv4 behind a prefix (RFC 6052, 2.2).
+// embedded returns an IPv4 address behind a prefix (RFC 6052, 2.2).
 func embedded(p netip.Prefix, a netip.Addr) netip.Addr {
 	out, four := p.Addr().As16(), a.As4()
 	at := p.Bits() / 8
@@ -52,8 +52,9 @@ func embedded(p netip.Prefix, a netip.Addr) netip.Addr {
 	return netip.AddrFrom16(out)
 }
 
-// The datapath has packets go on in the other family as the reference does: addresses, ports,
-// messages of ICMP, checksums, and what is dropped. The reference is given the port.
+// The datapath translates packets to the other family as the reference does: addresses,
+// ports, ICMP messages, checksums, and drops. The reference gets the port that the datapath
+// has chosen.
 func TestFamilyIsReference(t *testing.T) {
 	needRoot(t)
 	translated, refused, errors := 0, 0, 0
@@ -81,7 +82,7 @@ func TestFamilyIsReference(t *testing.T) {
 			from = []string{"fd00::1", "fd00::2", "::1", "::ffff:10.0.0.1"}
 		}
 		host := reference.Port{Name: "em0", Groups: []string{"em"}}
-		var last *reference.Packet // into the host, as it goes on
+		var last *reference.Packet // the last packet into the host, after translation
 		for range rapid.IntRange(1, 30).Draw(r, "packets") {
 			p := &reference.Packet{Family: family, Proto: reference.UDP, Direction: pf.In, Port: host,
 				Src: netip.MustParseAddr(one("source", from...)), Dst: netip.MustParseAddr(one("destination", to...))}
@@ -100,7 +101,7 @@ func TestFamilyIsReference(t *testing.T) {
 					p.Proto, p.ICMPType = reference.ICMPv6, 128
 				}
 			}
-			if last != nil && last.Proto != reference.TCP { // whose answers have numbers
+			if last != nil && last.Proto != reference.TCP { // TCP's answers need sequence numbers
 				switch rapid.IntRange(0, 3).Draw(r, "next") {
 				case 0: // the answer, which comes in to the host
 					q := *last

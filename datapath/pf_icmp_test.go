@@ -11,8 +11,8 @@ import (
 	"bascule/pf/reference"
 )
 
-// A question of ICMP opens the way to its answers, and to nothing else: not to questions of who
-// was asked, with the same identifier, nor to answers of who has asked.
+// An ICMP query lets its replies pass, and nothing else: neither queries of the destination
+// with the same identifier, nor replies of the source.
 func TestPFICMPDirection(t *testing.T) {
 	type message struct {
 		name   string
@@ -30,7 +30,7 @@ func TestPFICMPDirection(t *testing.T) {
 			ours, theirs = netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8:9::9")
 			public = netip.MustParseAddr("2001:db8:5::1")
 		}
-		for _, low := range []bool{false, true} { // the side of a key is by its address
+		for _, low := range []bool{false, true} { // the address determines the side of a key
 			if low {
 				ours, theirs = theirs, ours
 			}

@@ -7,32 +7,32 @@ import (
 	"unsafe"
 )
 
-// LimiterCount is what a limiter has counted, or one of its sources.
+// LimiterCount has the counters of a limiter, or of one of its sources.
 type LimiterCount struct {
-	States   uint32 // that there are
-	Sources  uint32 // of a source limiter
+	States   uint32 // present states
+	Sources  uint32 // present sources of a source limiter
 	Admitted uint64 // states that were made
-	Hard     uint64 // states that were not made, since there were too many
-	Rate     uint64 // or since they came too fast
-	Full     uint32 // or since a source limiter had too many sources
+	Hard     uint64 // states that were refused because there were too many
+	Rate     uint64 // or because they came too fast
+	Full     uint32 // or because a source limiter had too many sources
 }
 
 // A LimitedSource is a source of a source limiter.
 type LimitedSource struct {
 	Limiter uint8 // its id
 	Addr    netip.Prefix
-	VLAN    uint16 // 0 for none, and where the address is of the host's routing
+	VLAN    uint16 // 0 for none, and for addresses of the host's routing
 	LimiterCount
 }
 
-// Limiters are what a bridge's limiters have counted, by their ids.
+// Limiters are the counters of a bridge's limiters, by the limiters' ids.
 type Limiters struct {
 	States, Sources map[uint8]LimiterCount
-	List            []LimitedSource // in no order
+	List            []LimitedSource // in no particular order
 }
 
-// Limiters returns what limiters have counted. Of a limiter that has counted nothing there is
-// nothing. Former rulesets' are among them, as long as there are their counts.
+// Limiters returns the counters of limiters. It omits limiters that have counted nothing. It
+// includes limiters of former rulesets, as long as their counters exist.
 func (b *Bridge) Limiters() (Limiters, error) {
 	l := Limiters{States: map[uint8]LimiterCount{}, Sources: map[uint8]LimiterCount{}}
 	if !b.PFLoaded() {
@@ -67,7 +67,7 @@ func (b *Bridge) Limiters() (Limiters, error) {
 	return l, err
 }
 
-// prefix is the network that is the source of a limiter.
+// prefix returns the network that is the source of a limiter.
 func (k *kernelPfSourceKey) prefix() netip.Prefix {
 	word := kernelPfAddress{Word: k.Address}
 	a, bits := word.addr(), int(k.Ruleset)
@@ -77,7 +77,7 @@ func (k *kernelPfSourceKey) prefix() netip.Prefix {
 	return netip.PrefixFrom(a, bits)
 }
 
-// limiterKey is the key of a limiter itself, as pf_limiter_key has it.
+// limiterKey returns the key of a limiter itself, as pf_limiter_key does.
 func limiterKey(id uint16, sources bool) kernelPfSourceKey {
 	k := kernelPfSourceKey{Rule: id, Kind: uint16(kernelPfSourceKindPF_SOURCE_STATE_LIMITER)}
 	if sources {
@@ -86,13 +86,13 @@ func limiterKey(id uint16, sources bool) kernelPfSourceKey {
 	return k
 }
 
-// ofLimiter reports whether the key is that of a limiter, or of one of its sources.
+// ofLimiter reports whether the key belongs to a limiter, or to one of its sources.
 func (k *kernelPfSourceKey) ofLimiter() bool {
 	return k.Kind >= uint16(kernelPfSourceKindPF_SOURCE_STATE_LIMITER)
 }
 
-// limiters calls f with the keys of the limiters that count a state, and of its sources of
-// them, as pf_limit_key has them.
+// limiters calls f with the keys of the limiters that count a state, and of their sources
+// that do, as pf_limit_key makes them.
 func (t *stateTable) limiters(place uint32, s *kernelPfState, f func(kernelPfSourceKey)) {
 	if int(s.Key.Profile) < len(t.profiles) {
 		p := &t.profiles[s.Key.Profile]

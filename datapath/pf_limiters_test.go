@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// A limiterBench is a bridge whose host 1 makes states by UDP from ports that are given.
+// A limiterBench is a bridge whose host 1 makes UDP states from given ports.
 type limiterBench struct {
 	*shelf
 	b *Bridge
@@ -26,7 +26,7 @@ func newLimiterBench(t *testing.T, conf string) *limiterBench {
 	return s
 }
 
-// send sends a packet of a host, and reports how many states there are then.
+// send sends a packet of a host, and returns the number of states after it.
 func (s *limiterBench) send(from string, sport int) uint32 {
 	s.t.Helper()
 	s.run(s.b, 0, udpFrame(2, 1, "192.0.2.100", from, 53, sport))
@@ -37,7 +37,7 @@ func (s *limiterBench) send(from string, sport int) uint32 {
 	return info.States
 }
 
-// want compares the counts of the limiter with id 1 of states, or of sources.
+// want compares the counters of the state limiter or source limiter with id 1.
 func (s *limiterBench) want(what string, sources bool, want LimiterCount) {
 	s.t.Helper()
 	all, err := s.b.Limiters()
@@ -53,8 +53,8 @@ func (s *limiterBench) want(what string, sources bool, want LimiterCount) {
 	}
 }
 
-// A limiter lets its rules make so many states together, and others when these have gone, however
-// they go. Each counts once, also where two rules name the limiter.
+// A limiter bounds the number of states of its rules together, and lets others be made when these
+// have gone for any reason. Each counts once, even if two rules name the limiter.
 func TestStateLimiter(t *testing.T) {
 	conf := "state limiter \"s\" id 1 limit %d\nblock\n" +
 		"pass proto udp from 192.0.2.0/25 state limiter s\npass proto udp from 192.0.2.128/25 state limiter id 1\n"
@@ -65,7 +65,7 @@ func TestStateLimiter(t *testing.T) {
 		}
 	}
 	s.want("two too many", false, LimiterCount{States: 3, Admitted: 3, Hard: 2})
-	s.send("192.0.2.1", 1000) // it has its state
+	s.send("192.0.2.1", 1000) // its state already exists
 	s.want("a second packet", false, LimiterCount{States: 3, Admitted: 3, Hard: 2})
 	if n, err := s.b.KillStates(func(st *State) bool { return st.From.Addr.Addr() == netip.MustParseAddr("192.0.2.1") }); n != 1 || err != nil {
 		t.Fatalf("%d states are killed, %v", n, err)
@@ -89,7 +89,7 @@ func TestStateLimiter(t *testing.T) {
 	s.want("flushed", false, LimiterCount{Admitted: 5, Hard: 3})
 }
 
-// What a rule says of an exhausted limiter: others decide, or none.
+// The actions of a rule with an exhausted limiter: the rule blocks, or other rules decide.
 func TestLimiterActions(t *testing.T) {
 	for action, states := range map[string]uint32{"": 1, " (block)": 1, " (no-match)": 2} {
 		s := newLimiterBench(t, "state limiter s id 1 limit 1\npass\npass proto udp state limiter s"+action+"\n")
@@ -100,14 +100,14 @@ func TestLimiterActions(t *testing.T) {
 	}
 }
 
-// The states that a limiter has let be made keep it busy for as long as its rate says.
+// The states that a limiter has admitted use up its rate.
 func TestLimiterRate(t *testing.T) {
 	s := newLimiterBench(t, "state limiter s id 1 limit 100 rate 2/1000\nblock\npass proto udp state limiter s\n")
 	for i := range 5 {
 		s.send("192.0.2.1", 1000+i)
 	}
 	s.want("three too fast", false, LimiterCount{States: 2, Admitted: 2, Rate: 3})
-	// 500 seconds ago one token came
+	// 500 seconds ago one token was added
 	m, err := s.b.openTable(kernelMapPfSources)
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func TestLimiterRate(t *testing.T) {
 	s.want("one in time", false, LimiterCount{States: 3, Admitted: 3, Rate: 4})
 }
 
-// Each source has its limit, an address or a network, and there are so many sources at a time.
+// Each source, an address or a network, has its limit, and the number of sources is limited, too.
 func TestSourceLimiter(t *testing.T) {
 	s := newLimiterBench(t, "source limiter s id 1 entries 2 limit 2 inet mask 28\nblock\npass proto udp source limiter s\n")
 	for i, from := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.17", "192.0.2.33"} {
@@ -157,7 +157,7 @@ func TestSourceLimiter(t *testing.T) {
 	s.want("again", true, LimiterCount{States: 1, Sources: 2, Admitted: 4, Hard: 1, Full: 1})
 }
 
-// A source with too many states is in the table.
+// A source with too many states is added to the table.
 func TestSourceLimiterTable(t *testing.T) {
 	s := newLimiterBench(t, "table <bad>\nsource limiter s id 1 entries 9 limit 9 table <bad> above 2\npass proto udp source limiter s\nblock from <bad>\n")
 	for i := range 4 {
@@ -173,8 +173,8 @@ func TestSourceLimiterTable(t *testing.T) {
 	}
 }
 
-// A source leaves the table when it has few states, however these end, if the limiter has put it
-// there. Networks and other tables decide then what they decided before.
+// A source leaves the table when it has few states, whatever the reason, if the limiter has added
+// it. Then networks and other tables match as before.
 func TestSourceLimiterBelow(t *testing.T) {
 	const bad, other = 1, 2
 	s := newLimiterBench(t, "set timeout { udp.first 60, udp.single 60, interval 1 }\n"+
@@ -267,7 +267,7 @@ func TestSourceLimiterBelow(t *testing.T) {
 	matches("in a network that went", bad, false)
 	matches("in a network that went", other, true)
 
-	// the sweep, without a command or a packet
+	// the sweep alone, without a command or a packet
 	s.loadPF(s.b, "set timeout { udp.first 1, udp.single 1, interval 1 }\n"+
 		"table <bad> persist\ntable <other> persist\npass\nblock to <other>\n"+
 		"source limiter s id 1 entries 9 limit 9 table <bad> above 2 below 2\npass proto udp source limiter s\n")
@@ -282,7 +282,7 @@ func TestSourceLimiterBelow(t *testing.T) {
 	})
 }
 
-// A state counts for the limiters of the rule that has some. It has no room for those of two.
+// A state counts for the limiters of one rule. It has no room for the limiters of two rules.
 func TestLimitersOfBothRules(t *testing.T) {
 	for rules, want := range map[string]uint32{
 		"pass in state limiter a\npass out\n":                 1,

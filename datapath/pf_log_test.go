@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// putAll fills a table by number.
+// putAll fills a table with values at the keys from 0 on.
 func putAll[T any](s *bench, table string, values ...T) {
 	s.t.Helper()
 	for i, v := range values {
@@ -27,7 +27,7 @@ func putAll[T any](s *bench, table string, values ...T) {
 	}
 }
 
-// logging is pf with so many rules.
+// logging is pf with the given number of rules.
 func logging(rules uint32) func(c *Config, p []*Port) {
 	return func(c *Config, p []*Port) {
 		filtered(c, p)
@@ -35,7 +35,7 @@ func logging(rules uint32) func(c *Config, p []*Port) {
 	}
 }
 
-// logged reads the log until nothing more comes.
+// logged reads the log until there are no more records.
 func logged(t *testing.T, s *bench, put func()) (list []PFLogged) {
 	t.Helper()
 	r, err := openPFLog(s.gen.coll.Maps[kernelMapPfLogRing], clockNow(t))
@@ -43,7 +43,7 @@ func logged(t *testing.T, s *bench, put func()) (list []PFLogged) {
 		t.Fatal(err)
 	}
 	put()
-	// the last record is one that the test knows
+	// the last record is one that the test recognizes
 	enough := errors.New("enough")
 	err = r.read(t.Context(), func(l PFLogged) error {
 		if l.Rule == 0xfff0 {
@@ -59,7 +59,8 @@ func logged(t *testing.T, s *bench, put func()) (list []PFLogged) {
 	return list
 }
 
-// What rules log, and how: the packet without what is before it.
+// The packets that rules log, and the form of the records: the packet without its
+// link-layer header.
 func TestPFLog(t *testing.T) {
 	const (
 		logs    = kernelPfRuleFlagPF_LOG
@@ -113,7 +114,7 @@ func TestPFLog(t *testing.T) {
 				what := fmt.Sprintf("%s, out %d, IPv%d", tt.name, out, ip[0]>>4)
 				frame := framed(ip, tag{typeVLAN, 10, 0})
 				s.probe("pf_look_skb", tag{}, 0, 1, benchNow).call(frame)
-				// where its state is known, nothing is due later
+				// if its state is known, no record is made later
 				s.setPacket(func(p *kernelPfPacket) { p.Direction, p.How = out, known })
 				s.setWalk(func(w *kernelPfWalk) { w.Matched = uint32(copy(w.Matches[:], tt.matched)) })
 				length := int(s.packet().Length)
@@ -139,7 +140,8 @@ func TestPFLog(t *testing.T) {
 	}
 }
 
-// newBenchRules is a bench whose rules are these, which are found by nothing.
+// newBenchRules is a bench with these rules, without the tables by which rules are
+// found.
 func newBenchRules(t *testing.T, rules []kernelPfRule) *bench {
 	t.Helper()
 	r := sharedRack(t)
@@ -158,7 +160,7 @@ func newBenchRules(t *testing.T, rules []kernelPfRule) *bench {
 	return s
 }
 
-// setWalk changes what the walk over the rules has found.
+// setWalk changes the result of the walk over the rules.
 func (s *bench) setWalk(change func(*kernelPfWalk)) {
 	s.t.Helper()
 	m, part := s.gen.coll.Maps[kernelMapMemory], uint32(1) // MEMORY_PF
@@ -172,14 +174,14 @@ func (s *bench) setWalk(change func(*kernelPfWalk)) {
 	}
 }
 
-// What was logged before anybody looked is left out; what there is no room for
-// is counted.
+// A reader omits packets that were logged before it was opened; packets that find no
+// room are counted.
 func TestPFLogReader(t *testing.T) {
 	s := newBenchRules(t, []kernelPfRule{{Flags: kernelPfRuleFlagPF_LOG}})
 	frame := framed(readCases(t)[0].ip)
 	s.probe("pf_look_skb", tag{}, 0, 1, benchNow).call(frame)
 	one := s.probe("pf_log", tag{}, 1, 1, 0, 7)
-	room := pfLogRing / (int(unsafe.Sizeof(kernelPfLogged{})) + 8) // with the buffer's own header
+	room := pfLogRing / (int(unsafe.Sizeof(kernelPfLogged{})) + 8) // including the buffer's own header
 	for range room + 10 {
 		one.call(frame)
 	}
@@ -213,7 +215,7 @@ func TestPFLogReader(t *testing.T) {
 	if !errors.Is(err, enough) {
 		t.Errorf("%v, want what the function returned", err)
 	}
-	// the context ends it, and that is no error
+	// the context ends the reading, without an error
 	r, err = openPFLog(s.gen.coll.Maps[kernelMapPfLogRing], clockNow(t))
 	if err != nil {
 		t.Fatal(err)

@@ -17,16 +17,16 @@ import (
 	"pgregory.net/rapid"
 )
 
-// natInterface has the addresses of the host's interface in rules.
+// natInterface returns the addresses of the host's interface, for rules.
 func natInterface(string, []string) []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("192.0.2.2/32"), netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("2001:db8::1/128")}
 }
 
-// natBench is a bridge with a station at port 0 and the host at port 1, em0, where rules
+// natBench is a bridge with a station at port 0 and the host at port 1, em0, with rules that
 // translate.
 func natBench(tb testing.TB, rs *pf.Ruleset) *bench { return natBenchFor(tb, rs, 200) }
 
-// natBenchFor is one with room for so many states.
+// natBenchFor is a natBench with the given limit of states.
 func natBenchFor(tb testing.TB, rs *pf.Ruleset, states uint32) *bench {
 	program, err := pf.Compile(pf.Input{
 		Main: rs, Ports: []pf.CompilePort{{Slot: 1, Name: "st0"}, {Slot: 2, Name: "em0"}},
@@ -54,11 +54,11 @@ func natBenchFor(tb testing.TB, rs *pf.Ruleset, states uint32) *bench {
 	return s
 }
 
-// pools have the addresses that natWords gives pools to choose from.
+// pools are the addresses that natWords chooses pools from.
 var pools = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/30"), netip.MustParsePrefix("10.0.0.0/30"), netip.MustParsePrefix("2001:db8::/126")}
 
-// natWords draws rules that translate as TestTranslationLaws of pf/reference does, with the
-// words that the datapath has.
+// natWords draws rules that translate as TestTranslationLaws of pf/reference does, with the words
+// that the datapath supports.
 func natWords(t *rapid.T) string {
 	one := func(what string, from ...string) string { return rapid.SampledFrom(from).Draw(t, what) }
 	text := "set skip on st0\ntable <p> { 192.0.2.1, 192.0.2.8/31, 192.0.2.12/30, !192.0.2.13, 2001:db8::1, 2001:db8::4/127 }\n"
@@ -74,7 +74,7 @@ func natWords(t *rapid.T) string {
 		proto := one("proto", "", "", " proto udp", " proto gre")
 		method := one("method", "", "", " random", " source-hash abc", " source-hash", " round-robin", " least-states", " round-robin sticky-address", " least-states sticky-address")
 		if strings.Contains(pool, "weight") || pool == "<p>" {
-			// which are nothing of chance
+			// these do not depend on chance
 			method = one("method of several", " round-robin", " least-states", " round-robin sticky-address", " least-states sticky-address")
 		}
 		if pool == "192.0.2.0/30" || pool == "10.0.0.0/30" || pool == "2001:db8::/126" {
@@ -106,7 +106,7 @@ func natWords(t *rapid.T) string {
 	return text + one("last", "pass", "pass", "pass proto udp", "pass no state") + "\n"
 }
 
-// natPacket draws a packet that meets such rules.
+// natPacket draws a packet that matches such rules.
 func natPacket(t *rapid.T) *reference.Packet {
 	one := func(what string, from ...string) string { return rapid.SampledFrom(from).Draw(t, what) }
 	p := &reference.Packet{Family: pf.Inet, Proto: reference.UDP, Direction: pf.Out, Port: reference.Port{Name: "em0", Groups: []string{"em"}}}
@@ -117,7 +117,7 @@ func natPacket(t *rapid.T) *reference.Packet {
 	if one("packet's direction", "in", "out", "out") == "in" {
 		p.Direction = pf.In
 	}
-	// nobody sends to himself by an interface
+	// a host does not send to itself by an interface
 	from := rapid.IntRange(0, len(addrs)-1).Draw(t, "source")
 	to := (from + rapid.IntRange(1, len(addrs)-1).Draw(t, "destination")) % len(addrs)
 	p.Src, p.Dst = netip.MustParseAddr(addrs[from]), netip.MustParseAddr(addrs[to])
@@ -126,8 +126,8 @@ func natPacket(t *rapid.T) *reference.Packet {
 	case "udp":
 		p.SrcPort, p.DstPort = port(), port()
 	case "icmp":
-		// A state takes echoes either way, questions as well as answers. So nobody asks here with
-		// the identifier that he is asked with.
+		// A state passes echo requests and replies either way. So no host here sends requests with
+		// an identifier of requests that it receives.
 		p.EchoID, p.Proto, p.ICMPType = port(), reference.ICMP, 8
 		if p.Family == pf.Inet6 {
 			p.Proto, p.ICMPType = reference.ICMPv6, 128
@@ -203,7 +203,7 @@ func natPacketBytes(p *reference.Packet, depth int) []byte {
 	return append(h, load...)
 }
 
-// natRead reads a frame as natFrame makes it, and says what is wrong with its checksums.
+// natRead parses a frame of natFrame's form, and returns what is wrong with its checksums.
 func natRead(f []byte) (p reference.Packet, wrong string) { return natReadPacket(f[14:], 0) }
 
 func natReadPacket(b []byte, depth int) (p reference.Packet, wrong string) {
@@ -247,8 +247,8 @@ func natReadPacket(b []byte, depth int) (p reference.Packet, wrong string) {
 	return p, wrong
 }
 
-// clashes reports whether another state has a key of this one, be it for packets the other
-// way. In the reference that is no clash, but in the datapath a key is one for both ways.
+// clashes reports whether another state has a key of this one, even for packets in the other
+// direction. In the reference that is no clash, but a key of the datapath is for both directions.
 func clashes(rt *reference.Router, s *reference.State) bool {
 	has := func(o *reference.State, t reference.Tuple) bool {
 		return t == o.Before || t == o.After || t == o.Before.Reverse() || t == o.After.Reverse()
@@ -256,12 +256,11 @@ func clashes(rt *reference.Router, s *reference.State) bool {
 	return slices.ContainsFunc(rt.States(), func(o *reference.State) bool { return o != s && (has(o, s.Before) || has(o, s.After)) })
 }
 
-// The datapath translates as the reference does, whatever the rules are: what a packet
-// becomes, and what is dropped because it cannot be translated. The reference is given what
-// the datapath has left to chance.
+// The datapath translates as the reference does, for all rules: the translated packets, and the
+// drops of packets that cannot be translated. The reference gets the datapath's random choices.
 //
-// It is the same rules and packets each time unless a seed is given: not all that is left to
-// chance can be told to the reference.
+// The rules and packets are the same each time unless a seed is given: the reference cannot get all
+// random choices.
 func TestNATIsReference(t *testing.T) {
 	needRoot(t)
 	if seed := flag.Lookup("rapid.seed"); seed.Value.String() == "0" {
@@ -281,9 +280,9 @@ func TestNATIsReference(t *testing.T) {
 		defer s.gen.Close()
 		rt := &reference.Router{Evaluator: &reference.Evaluator{Rules: rs, Addresses: natInterface}}
 		var sent reference.Packet
-		place := func(n uint64) uint64 { // of the address that the datapath has chosen, in any of the pools
-			a := sent.Src // rdr-to leaves nothing to chance here
-			// in lists and of the interface, the even one is the first
+		place := func(n uint64) uint64 { // index of the address that the datapath has chosen in a pool
+			a := sent.Src // rdr-to chooses nothing at random here
+			// in lists and among the interface's addresses, the even one is the first
 			return uint64(a.AsSlice()[a.BitLen()/8-1]) % n
 		}
 		rt.Roll = func(n uint64) uint64 {
@@ -342,17 +341,18 @@ func TestNATIsReference(t *testing.T) {
 			if j.State != nil && j.State.After.Src == j.State.After.Dst {
 				is := j.State.After
 				if is.Proto != reference.TCP && is.Proto != reference.UDP || is.SrcPort == is.DstPort {
-					// An address that talks to itself: answers would be the same as questions.
+					// A connection of an address to itself: answers would have the same key as
+					// questions.
 					rt.End(j.State)
 					j.Translate = true
 				} else if slices.Contains(o.Drops, "pf-translate") {
-					// the datapath may have chosen the port to which the packet goes
+					// the datapath may have chosen the port that the packet is sent to
 					rt.End(j.State)
 					continue
 				}
 			}
 			if p.Quoted != nil && j.State != nil && j.State.Before.Kind == p.ICMPType {
-				// An error about nothing that is known gets no state here.
+				// An error about an unknown connection gets no state here.
 				rt.End(j.State)
 				if passes := len(o.Drops) == 0; passes != (j.State.Before == j.State.After) {
 					r.Fatalf("%s\n%+v passes: %v, and is translated: %v", text, *p, passes, j.State.Before != j.State.After)
@@ -364,7 +364,7 @@ func TestNATIsReference(t *testing.T) {
 				r.Fatalf("%s\n%s\nis of a known connection", text, strings.Join(trail, "\n"))
 			}
 			if j.Action == pf.Pass && j.State == nil && slices.Contains(o.Drops, "pf-translate") {
-				// what was dropped does not tell the port, which may have been another than its own
+				// a dropped packet does not show the port, which may have been translated
 				continue
 			}
 			if j.State != nil && slices.Contains(o.Drops, "pf-translate") && clashes(rt, j.State) {
@@ -373,7 +373,8 @@ func TestNATIsReference(t *testing.T) {
 			}
 			if chance := strings.Contains(text, "source-hash") || strings.Contains(text, "random"); chance && j.State != nil && slices.Contains(o.Drops, "pf-translate") &&
 				(strings.Contains(text, "source-hash") || slices.ContainsFunc(pools, func(pool netip.Prefix) bool { return pool.Contains(p.Dst) || pool.Contains(j.Packet.Dst) })) {
-				// the datapath may have chosen what is taken, or the packet's own destination
+				// the datapath may have chosen an address that is used, or the packet's own
+				// destination
 				rt.End(j.State)
 				continue
 			}
@@ -396,7 +397,7 @@ func TestNATIsReference(t *testing.T) {
 			}
 			trail = append(trail, fmt.Sprintf("%v %s becomes %s", p.Direction, what(p), is))
 			if is != want && j.State != nil && len(o.Drops) == 0 && clashes(rt, j.State) {
-				// the datapath goes on to another address or port; the turns are others from here on
+				// the datapath chooses another address or port; round-robin differs from here on
 				return
 			}
 			if is != want {

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// natBenchOf is a natBench with rules.
+// natBenchOf is a natBench with the given rules.
 func natBenchOf(t *testing.T, rules string) *bench {
 	t.Helper()
 	return natBench(t, natRules(t, rules))
@@ -43,8 +43,8 @@ func natOut(n int) []byte {
 	})
 }
 
-// keys looks at the tables of states: how many states there are, and how many second keys.
-// Each has to have the other.
+// keys checks the tables of states, and returns the number of states and of second keys. Each must
+// refer to the other.
 func (s *bench) keys() (states, keys int) {
 	s.t.Helper()
 	t, err := mapStates(s.gen.coll.Maps[kernelMapPfBuckets], s.gen.coll.Maps[kernelMapPfStates], s.gen.coll.Maps[kernelMapPfStamps], &s.cfg, unix.PROT_READ)
@@ -90,11 +90,11 @@ func (s *bench) wantKeys(what string, states, keys int) {
 	}
 }
 
-// A state and its second key come and go together: by the limit of states, by request, and
-// when the state is over.
+// A state and its second key are made and removed together: by the limit of states, by request, and
+// by timeout.
 func TestNATKeys(t *testing.T) {
 	s := natBenchOf(t, "pass\nmatch out inet nat-to 192.0.2.1\n")
-	const most = 200 // of natBench
+	const most = 200 // natBench's limit
 	dropped := 0
 	for n := range most + 20 {
 		if o := s.tcx(1, natOut(n)); len(o.Drops) > 0 {
@@ -121,7 +121,7 @@ func TestNATKeys(t *testing.T) {
 		}
 	}
 	s.wantKeys("made anew", 50, 50)
-	// what is over is in nobody's way; only the sweep takes it from the count
+	// expired states are in no state's way; only the sweep subtracts them from the count
 	s.at(benchNow + 10 + 3600)
 	for n := range most - 60 {
 		if o := s.tcx(1, natOut(n+1000)); len(o.Drops) > 0 {
@@ -134,8 +134,8 @@ func TestNATKeys(t *testing.T) {
 	}
 }
 
-// CPUs that see the first packets of one connection at the same moment make one state, and
-// connections that ask for one port at the same moment get two.
+// CPUs that process the first packets of one connection at the same moment make one state, and
+// connections that need the same port at the same moment get two ports.
 func TestNATTogether(t *testing.T) {
 	for _, test := range []struct {
 		name, rules string
@@ -176,8 +176,8 @@ func TestNATTogether(t *testing.T) {
 	}
 }
 
-// What two CPUs do with the first packets of two connections at the same moment. Of two that ask
-// for one key, one goes: an answer to the other would be the first one's.
+// Two CPUs process the first packets of two connections at the same moment. If both need the same
+// key, one is dropped: an answer to the other would belong to the first.
 func TestNATPairs(t *testing.T) {
 	const pairs, threads = 10000, 2
 	addr := func(a, b byte, i int) netip.Addr { return netip.AddrFrom4([4]byte{a, b, byte(i >> 8), byte(i)}) }
@@ -185,7 +185,7 @@ func TestNATPairs(t *testing.T) {
 	for _, test := range []struct {
 		name, rules  string
 		frame        func(thread, i int) *reference.Packet
-		pass         int // packets of each pair
+		pass         int // packets of each pair that pass
 		states, keys int
 	}{
 		{"one port", "match out inet nat-to 192.0.2.1 port 7", func(thread, i int) *reference.Packet {
@@ -204,7 +204,7 @@ func TestNATPairs(t *testing.T) {
 			var went [threads][pairs]bool
 			var ready atomic.Int64
 			err := s.rack.together(threads, func(thread int) error {
-				defer ready.Add(threads * pairs) // whoever waits for this thread does so no longer
+				defer ready.Add(threads * pairs) // threads no longer wait for this one
 				for i := range pairs {
 					p := test.frame(thread, i)
 					p.Family, p.Proto, p.SrcPort, p.DstPort = pf.Inet, reference.UDP, 7, 53
@@ -270,9 +270,9 @@ func TestNATPairs(t *testing.T) {
 	}
 }
 
-// Nobody can tell which of the free ports is the next one: what is taken lies all over the range,
-// with gaps anywhere. A search from a port on, to the next free one, would make long rows: some 60
-// of them, where 90 are expected here, with a standard deviation of less than 3.
+// The next free port cannot be predicted: the chosen ports are spread over the whole range, with
+// gaps anywhere. A search from a port on to the next free one would make long rows: some 60 of
+// them, where 90 are expected here, with a standard deviation of less than 3.
 func TestNATPortsScattered(t *testing.T) {
 	const low, ports, taken = 10000, 1000, 900
 	s := natBenchFor(t, natRules(t, fmt.Sprintf("pass\nmatch out inet nat-to 192.0.2.1 port %d:%d\n", low, low+ports-1)), 2*ports)
@@ -289,7 +289,7 @@ func TestNATPortsScattered(t *testing.T) {
 	var has [ports + 1]bool
 	mapped, rows := 0, 0
 	states.each(func(_ uint32, st *kernelPfState) bool {
-		// of the two sides the station outside has the lower address
+		// the station outside has the lower address of the two sides
 		if port := int(st.addr(1).Port()) - low; port >= 0 && port < ports && !has[port] {
 			has[port] = true
 			mapped++
@@ -306,7 +306,7 @@ func TestNATPortsScattered(t *testing.T) {
 	}
 }
 
-// Checksums that a sender leaves to its device stay right, and those of UDP that are none.
+// Checksums that a sender leaves to its device stay right, and so do UDP packets without one.
 func TestNATWithoutChecksum(t *testing.T) {
 	s := natBenchOf(t, "pass\nmatch out inet nat-to 192.0.2.1\n")
 	f := natOut(1)
@@ -319,8 +319,9 @@ func TestNATWithoutChecksum(t *testing.T) {
 	}
 }
 
-// A search for a port that was in vain is not made again at once: each would take milliseconds of a CPU. When its time
-// is up there is another one, and a port that is free by then is found.
+// After a search for a port has failed, there is no new search for a while: each would take
+// milliseconds of a CPU. When that time is up there is another one, and it finds a port that has
+// become free.
 func TestNATDry(t *testing.T) {
 	const low, ports = 10000, 10000
 	s := natBenchFor(t, natRules(t, fmt.Sprintf("pass\nmatch out inet nat-to 192.0.2.1 port %d:%d\n", low, low+ports-1)), 2*ports)
@@ -328,7 +329,8 @@ func TestNATDry(t *testing.T) {
 		_, err := s.runContext(hookTCX, &skbContext{Ifindex: s.rack.near[1]}, natOut(n))
 		return err
 	}
-	// search returns until when the last search in vain holds, in nanoseconds; 0 if there was none
+	// search returns the time until which the last failed search counts, in nanoseconds; 0 if there
+	// was none
 	search := func() (until uint64, err error) {
 		var cpus [][]byte
 		if err := s.gen.coll.Maps[kernelMapMemory].Lookup(uint32(0), &cpus); err != nil {
@@ -349,7 +351,7 @@ func TestNATDry(t *testing.T) {
 		}
 		return uint64(now.Nano())
 	}
-	// what holds is of one CPU
+	// that time is separate for each CPU
 	onOneCPU := func(f func() error) {
 		t.Helper()
 		err := s.rack.do(func() error {
@@ -426,8 +428,8 @@ func TestNATDry(t *testing.T) {
 	s.wantKeys("a port is free", 1, 1)
 }
 
-// A client that begins a connection anew from the port of one that is closed gets a new
-// translation of its own packet, with one state, and so does one whose state is over.
+// A client that reuses the port of a closed connection for a new one gets a new translation of its
+// packet, with one state, and so does a client whose state is over.
 func TestNATAgain(t *testing.T) {
 	for _, ports := range []string{"", " static-port", " port 7"} {
 		t.Run("nat-to"+ports, func(t *testing.T) {
@@ -461,7 +463,7 @@ func TestNATAgain(t *testing.T) {
 					send(pf.Out, flags&^0x02|0x10, client, server)
 				}
 			}
-			// one that is over, and has not been swept
+			// a state that is over, and has not been swept
 			s.at(benchNow + 100000)
 			if p := send(pf.Out, 0x02, client, server); p.Src != netip.MustParseAddr("192.0.2.1") {
 				t.Errorf("behind a state that is over, it became %v", p.Src)
@@ -470,7 +472,7 @@ func TestNATAgain(t *testing.T) {
 	}
 }
 
-// What pools remember is there as long as a state has it, and no longer.
+// Pools remember a source as long as a state uses it, and no longer.
 func TestNATRemembers(t *testing.T) {
 	send := func(s *bench, source string, port uint16, dst string) netip.AddrPort {
 		t.Helper()
@@ -497,9 +499,9 @@ func TestNATRemembers(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name, words string
-		nodes       int                            // of two sources with two connections each
-		same        func(a, b netip.AddrPort) bool // what two connections of a source have in common
-		sources     bool                           // and what two sources have not
+		nodes       int                            // with two sources of two connections each
+		same        func(a, b netip.AddrPort) bool // compares what two connections of a source have in common
+		sources     bool                           // whether two sources also have it in common
 	}{
 		{"sticky", "{ 192.0.2.1, 192.0.2.2, 192.0.2.3 } round-robin sticky-address", 2, func(a, b netip.AddrPort) bool { return a.Addr() == b.Addr() }, true},
 		{"sticky in a network", "192.0.2.0/24 random sticky-address", 2, func(a, b netip.AddrPort) bool { return a.Addr() == b.Addr() }, false},
@@ -540,7 +542,7 @@ func TestNATRemembers(t *testing.T) {
 	})
 }
 
-// A rule of an anchor that is called from two places holds once.
+// A once rule in an anchor that is called from two places applies once.
 func TestPFOnceInAnchor(t *testing.T) {
 	s := natBenchOf(t, "block\nanchor a {\n pass quick proto udp no state once\n}\nanchor a\n")
 	passed := 0

@@ -15,8 +15,8 @@ import (
 	"bascule/pf/reference"
 )
 
-// fixed returns the frame with a byte of its TCP header changed, and the checksum
-// with it (RFC 1624, equation 3).
+// fixed returns the frame with a byte of its TCP header changed, and its checksum
+// adjusted (RFC 1624, equation 3).
 func (c call) fixed(frame []byte, at int, value byte) []byte {
 	frame = slices.Clone(frame)
 	upper := c.upper()
@@ -31,20 +31,20 @@ func (c call) fixed(frame []byte, at int, value byte) []byte {
 	return frame
 }
 
-// Where the bytes are in a TCP header.
+// Offsets in a TCP header.
 const (
-	tcpOffset = 12 // and the bits that are reserved
+	tcpOffset = 12 // with the reserved bits
 	tcpFlags  = 13
 	tcpUrgent = 18
 )
 
-// Flags that no connection has make no state, and what is let through says nothing
-// that has no meaning: as OpenBSD does it.
+// Flags that no connection has make no state, and meaningless fields are cleared in
+// packets that pass, as on OpenBSD.
 func TestPFNormalizeFlags(t *testing.T) {
 	eachCall(t, "pass proto tcp flags any", func(t *testing.T, c call) {
 		dropped := uint64(0)
 		for flags := range 256 {
-			c.source++ // a connection of its own
+			c.source++ // a new connection
 			frame := c.fixed(c.from(0, layers.TCP{Seq: 7, Ack: 9, Window: 1000}), tcpFlags, byte(flags))
 			packet := reference.Packet{Proto: reference.TCP, Flags: byte(flags)}
 			ok := packet.Normalize()
@@ -72,7 +72,7 @@ func TestPFNormalizeFlags(t *testing.T) {
 	})
 }
 
-// The same of connections that are known.
+// The same for known connections.
 func TestPFNormalizeKnown(t *testing.T) {
 	eachCall(t, "pass proto tcp", func(t *testing.T, c call) {
 		c.send(0, c.from(0, layers.TCP{Seq: 99, SYN: true, Window: 60000}), []int{1})
@@ -106,7 +106,7 @@ func TestPFNormalizeKnown(t *testing.T) {
 	})
 }
 
-// The bit of IPv4 that nobody uses is cleared, with the checksum of the header.
+// The reserved flag of IPv4 is cleared, and the header's checksum adjusted.
 func TestPFNormalizeIP(t *testing.T) {
 	c := call{s: newRulesBench(t, "pass"), source: 4000}
 	for name, ip := range map[string]*layers.IPv4{
@@ -126,8 +126,7 @@ func TestPFNormalizeIP(t *testing.T) {
 	}
 }
 
-// Ports that `set skip` names have nothing to do with pf: what goes between two of
-// them is not dropped, whatever it is.
+// pf ignores ports that `set skip` names: no packet between two of them is dropped.
 func TestPFSkipsStrange(t *testing.T) {
 	c := call{s: newRulesBench(t, "set skip on { p0 p1 }\nblock\n"), source: 4000}
 	strange := c.from(0, layers.TCP{Seq: 7})

@@ -16,7 +16,7 @@ const reassemble = "pass proto tcp scrub (reassemble tcp)\n"
 
 var nop = option(layers.TCPOptionKindNop)
 
-// stamps is the option with two timestamps.
+// stamps is the TCP option with two timestamps.
 func stamps(value, echo uint32) layers.TCPOption {
 	return option(layers.TCPOptionKindTimestamps, binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, value), echo)...)
 }
@@ -43,19 +43,19 @@ type tracked struct {
 	after  []layers.TCPOption
 }
 
-// segment is one of a side, with the timestamps that it sends.
+// segment is a segment of a side, with the timestamps that it sends.
 func (w *tracked) segment(side int, tcp layers.TCP, value, echo uint32) *layers.TCP {
 	tcp.Options = slices.Concat(w.before, []layers.TCPOption{stamps(value, echo)}, w.after)
 	return w.tcp(side, tcp)
 }
 
-// passes sends a segment of a side, with a TTL of 64. It has to arrive, with the offsets that the
-// connection has, and with nothing else changed.
+// passes sends a segment of a side, with a TTL of 64. It has to arrive, with the connection's
+// offsets, and with nothing else changed.
 func (w *tracked) passes(side int, tcp layers.TCP, value, echo uint32, data ...byte) {
 	w.t.Helper()
 	sent := echo
 	if echo != 0 {
-		sent += w.offset[1-side] // what the other side's timestamps have become
+		sent += w.offset[1-side] // the other side's timestamps have become this
 	}
 	out := w.send(side, w.sends(side, changed{ttl: 64}, w.segment(side, tcp, value, sent), gopacket.Payload(data)), []int{1 - side})
 	got, gotEcho := stampsOf(w.t, out)
@@ -68,14 +68,14 @@ func (w *tracked) passes(side int, tcp layers.TCP, value, echo uint32, data ...b
 	sameFrame(w.t, "segment", out, w.sends(side, changed{ttl: 64}, w.segment(side, tcp, got, gotEcho), gopacket.Payload(data)))
 }
 
-// refused sends a segment that is dropped for its timestamps, which are as in passes.
+// refused sends a segment that is dropped because of its timestamps, which are as in passes.
 func (w *tracked) refused(side int, tcp layers.TCP, value, echo uint32, data ...byte) {
 	w.t.Helper()
 	frame := w.sends(side, changed{ttl: 64}, w.segment(side, tcp, value, echo+w.offset[1-side]), gopacket.Payload(data))
 	w.send(side, frame, nil, "pf-timestamp")
 }
 
-// open makes the connection, from the numbers 99 and 199 on, and with timestamps from 1000 and
+// open makes the connection, with sequence numbers from 99 and 199 on, and timestamps from 1000 and
 // 5000 on.
 func (w *tracked) open() {
 	w.t.Helper()
@@ -84,7 +84,8 @@ func (w *tracked) open() {
 	w.passes(0, layers.TCP{Seq: 100, Ack: 200, ACK: true}, 1001, 5000)
 }
 
-// The timestamps of each side get one offset, there and back, wherever they are among the options.
+// All timestamps of a side get the same offset, as values and as echoes, wherever they are among
+// the options.
 func TestReassembleTimestamps(t *testing.T) {
 	end := layers.TCPOption{OptionType: layers.TCPOptionKindEndList, OptionLength: 1}
 	for name, places := range map[string][2][]layers.TCPOption{
@@ -113,7 +114,7 @@ func TestReassembleTimestamps(t *testing.T) {
 			})
 		})
 	}
-	// each connection has its own
+	// each connection has its own offsets
 	s := newRulesBench(t, reassemble)
 	seen := map[uint32]bool{}
 	for i := range 4 {
@@ -126,8 +127,8 @@ func TestReassembleTimestamps(t *testing.T) {
 	}
 }
 
-// What ends before its own end is no timestamp; what is there twice is dropped, once a side has
-// timestamps.
+// An option that is too short is not a timestamp. A packet with two timestamps is dropped, if its
+// side has timestamps.
 func TestReassembleOptions(t *testing.T) {
 	eachCall(t, reassemble, func(t *testing.T, c call) {
 		w := &tracked{call: c, t: t, before: []layers.TCPOption{nop, nop}}
@@ -140,11 +141,11 @@ func TestReassembleOptions(t *testing.T) {
 			c.source++
 			frame := c.sends(0, changed{ttl: 64}, c.tcp(0, layers.TCP{Seq: 99, SYN: true, Options: options}))
 			sameFrame(t, name, c.send(0, frame, []int{1}), frame)
-			// the other side's are nobody's business then
+			// then the other side's timestamps are not checked
 			both := c.sends(1, changed{ttl: 64}, c.tcp(1, layers.TCP{Seq: 199, Ack: 100, ACK: true, RST: true, Options: []layers.TCPOption{stamps(1, 2), stamps(3, 4)}}))
 			sameFrame(t, name+", two of the other side", c.send(1, both, []int{0}), both)
 		}
-		// behind an option that says that it is longer than there is room, and one that says that it is nothing
+		// behind an option that is longer than the header, and one with the length 0
 		for length, found := range map[byte]bool{60: false, 255: false, 0: true, 1: true} {
 			c.source++
 			frame := c.sends(0, changed{ttl: 64}, c.tcp(0, layers.TCP{Seq: 99, SYN: true, Options: []layers.TCPOption{option(77), stamps(1, 0)}}))
@@ -157,13 +158,13 @@ func TestReassembleOptions(t *testing.T) {
 		twice := []layers.TCPOption{stamps(1000, 0), stamps(1000, 0)}
 		c.send(0, c.sends(0, changed{ttl: 64}, c.tcp(0, layers.TCP{Seq: 99, SYN: true, Options: twice})), nil, "pf-timestamp")
 		w.source = c.source
-		w.open() // of which nothing is kept
+		w.open() // the dropped packet has left nothing
 		c.send(0, c.sends(0, changed{ttl: 64}, c.tcp(0, layers.TCP{Seq: 100, Ack: 200, ACK: true, Options: twice})), nil, "pf-timestamp")
 		w.passes(0, layers.TCP{Seq: 100, Ack: 200, ACK: true}, 1002, 5000)
 	})
 }
 
-// The TTL of a side is the highest that it has sent, in each packet.
+// The TTL of each packet becomes the highest that its side has sent.
 func TestReassembleTTL(t *testing.T) {
 	eachCall(t, reassemble, func(t *testing.T, c call) {
 		for i, tt := range []struct {
@@ -204,34 +205,34 @@ func TestReassemblePAWS(t *testing.T) {
 		w.refused(0, data, 1099, 5100, 1)         // before what the other side has echoed
 		w.refused(0, data, 1200+60*1100, 5100, 1) // a minute from now
 		w.refused(0, data, 1<<31+1000, 5100, 1)   // half way round
-		w.refused(0, data, 1201, 5101, 1)         // echoes what was not sent
-		w.refused(0, data, 1201, 4999, 1)         // echoes what was before the connection
+		w.refused(0, data, 1201, 5101, 1)         // echoes a timestamp that was not sent
+		w.refused(0, data, 1201, 4999, 1)         // echoes a timestamp from before the connection
 		w.refused(1, layers.TCP{Seq: 201, Ack: 101, ACK: true}, 5101, 1201, 1)
 		w.refused(1, layers.TCP{Seq: 201, Ack: 101, FIN: true, ACK: true}, 4000, 1200)
-		// without timestamps, where the side's data has them
+		// without timestamps, if the side's data has them
 		c.send(0, c.sends(0, changed{ttl: 64}, c.tcp(0, data), gopacket.Payload("x")), nil, "pf-timestamp")
 		if after := (&pfBench{bench: c.s}).only(); after != before {
 			t.Errorf("the state was\n%+v and is\n%+v", before, after)
 		}
-		// an acknowledgement may have none, and a reset
+		// an acknowledgement may have none, and so may a reset
 		bare := c.sends(0, changed{ttl: 64}, c.tcp(0, data))
 		sameFrame(t, "bare", c.send(0, bare, []int{1}), bare)
-		w.passes(0, data, 1100, 5000, 1) // as late as can be
+		w.passes(0, data, 1100, 5000, 1) // as late as allowed
 		fin := data
 		fin.FIN = true
 		w.refused(0, fin, 1099, 5100)
-		// an acknowledgement that another has overtaken, of a moment before and of long before
+		// an acknowledgement that was overtaken by another, a moment ago or long ago
 		w.passes(0, data, 1099, 5100)
 		w.passes(0, data, 1, 5100)
 		w.refused(0, data, 1<<32-1, 5100)
-		w.refused(0, data, 1099, 5100, 1)        // nothing is kept of them
-		w.passes(0, data, 1200+29*1100, 5100, 1) // as early as can be
+		w.refused(0, data, 1099, 5100, 1)        // the acknowledgements have left nothing
+		w.passes(0, data, 1200+29*1100, 5100, 1) // as early as allowed
 		reset := c.sends(0, changed{ttl: 64}, c.tcp(0, layers.TCP{Seq: 102, RST: true}))
 		sameFrame(t, "reset", c.send(0, reset, []int{1}), reset)
 	})
 }
 
-// The place of a state that was there before has nothing of it.
+// A place of a former state keeps nothing of that state.
 func TestReassembleAgain(t *testing.T) {
 	c := call{s: newRulesBench(t, reassemble), source: 4000}
 	w := &tracked{call: c, t: t, before: []layers.TCPOption{nop, nop}}
@@ -249,7 +250,7 @@ func TestReassembleAgain(t *testing.T) {
 	}
 }
 
-// What was met in the middle, and what has no timestamps, has a TTL alone.
+// For connections that were met in the middle, and those without timestamps, only the TTL is kept.
 func TestReassembleMiddle(t *testing.T) {
 	eachCall(t, "pass proto tcp flags any scrub (reassemble tcp)\n", func(t *testing.T, c call) {
 		for _, value := range []uint32{5000, 4000, 9_000_000} {
@@ -262,7 +263,7 @@ func TestReassembleMiddle(t *testing.T) {
 	})
 }
 
-// Other packets than those of a state of TCP stay as they are, and those of a sloppy one.
+// Other packets than those of TCP states stay as they are, and so do those of sloppy states.
 func TestReassembleOthers(t *testing.T) {
 	syn := layers.TCP{Seq: 99, SYN: true, Options: []layers.TCPOption{nop, nop, stamps(1000, 0)}}
 	for _, rules := range []string{"pass scrub (reassemble tcp) no state", "pass scrub (reassemble tcp) keep state (sloppy)"} {
@@ -282,7 +283,7 @@ func TestReassembleOthers(t *testing.T) {
 	}
 }
 
-// It goes with all that may be changed in a packet.
+// It works together with all other changes of packets.
 func TestReassembleWithAll(t *testing.T) {
 	eachCall(t, "match scrub (no-df, min-ttl 100, max-mss 1000, reassemble tcp) set tos 0x28\npass proto tcp modulate state\n", func(t *testing.T, c call) {
 		was, is := changed{ttl: 64, tos: 0xb9}, changed{ttl: 100, tos: 0x29, noDF: true}
@@ -309,7 +310,7 @@ func TestReassembleWithAll(t *testing.T) {
 	})
 }
 
-// A flood has the same of it, and so has one of a connection that is known.
+// Each copy of a flood gets the same changes, also if the connection is known.
 func TestReassembleFlood(t *testing.T) {
 	s := newRulesBench(t, reassemble)
 	w := &tracked{call: call{s: s, source: 4000}, t: t, before: []layers.TCPOption{nop, nop}}
@@ -335,7 +336,7 @@ func TestReassembleFlood(t *testing.T) {
 	w.send(0, w.sends(0, changed{ttl: 64}, old, gopacket.Payload("x")), nil, "pf-timestamp")
 }
 
-// A bridge whose rules are loaded again, and whose table of states grows, keeps the offsets.
+// A bridge that reloads its rules, with a larger table of states, keeps the offsets.
 func TestReassembleReload(t *testing.T) {
 	s := newShelf(t, 2)
 	b := s.create("br0", 2)
@@ -393,8 +394,8 @@ func TestReassembleReload(t *testing.T) {
 	}
 }
 
-// Fragments keep the TTL of their side, and a later one does not begin it: nobody has looked at its
-// numbers, and anybody may have sent it.
+// Fragments get the TTL of their side. A later fragment does not set it: its sequence numbers are
+// not checked, so its sender may be anyone.
 func TestReassembleFragments(t *testing.T) {
 	c := call{s: newRulesBench(t, reassemble), source: 4000}
 	w := &tracked{call: c, t: t, before: []layers.TCPOption{nop, nop}}
@@ -421,8 +422,8 @@ func TestReassembleFragments(t *testing.T) {
 	sameFrame(t, "a later fragment of a side that has begun", c.send(1, late, []int{0}), fragment(1, 64, 4, false, eight))
 }
 
-// A table that is copied while packets come compares no timestamps that it has not seen both sides
-// send, and has the offsets of a connection that has begun meanwhile.
+// After a table is copied while packets come, timestamps are not compared before both sides have
+// sent new ones. The offsets of connections that have begun meanwhile stay.
 func TestReassembleLate(t *testing.T) {
 	s := newShelf(t, 2)
 	b := s.create("br0", 2)
@@ -447,7 +448,7 @@ func TestReassembleLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer from.close()
-	offset := func(source uint16, value uint32) uint32 { // of the side whose last timestamp is the value
+	offset := func(source uint16, value uint32) uint32 { // offset of the side whose last timestamp is value
 		t.Helper()
 		r, _ := of(from, source)
 		for _, side := range r.Side {

@@ -20,8 +20,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The rules that the kernel finds are those that trying them one by one finds:
-// a million cases by `make fuzz`.
+// The kernel finds the same rules as trying them one by one does: a million cases by
+// `make fuzz`.
 func TestPFIsReference(t *testing.T) {
 	needRoot(t)
 	rapid.Check(t, func(r *rapid.T) { pfIsReference(t, r) })
@@ -52,7 +52,7 @@ func pfIsReference(tb testing.TB, t *rapid.T) {
 	s.retags = true // by modulate state, and when the switch answers
 	evaluator := &reference.Evaluator{Rules: rs, Anchors: all, Addresses: pfAddresses}
 	if len(rs.StateLimiters) > 0 {
-		// those called little, with the id 1, have nothing left
+		// the limiters called little, with the id 1, are exhausted
 		evaluator.Exhausted = func(_ string, l pf.Limiter, _ *reference.Packet) bool { return l.Name == "little" || l.ID == 1 }
 		sources := s.gen.coll.Maps[kernelMapPfSources]
 		for k, n := range map[kernelPfSourceKey]kernelPfLimited{
@@ -84,7 +84,7 @@ func pfIsReference(tb testing.TB, t *rapid.T) {
 
 		got, sent := s.judged(portIndex(from.Name), frame)
 		if got.Blocked == "pf-fragment" {
-			continue // is no fragment of a proper packet: no rule is asked, of the reference neither
+			continue // not a fragment of a proper packet: neither the rules nor the reference are evaluated
 		}
 		for side, n := range got.Rules {
 			if n != 0 { // an anchor that is called twice has its rules twice
@@ -122,25 +122,25 @@ func pfIsReference(tb testing.TB, t *rapid.T) {
 	}
 }
 
-// pfJudged is what rules say about a packet on its way in and out.
+// pfJudged is the rules' decision on a packet on its way in and out.
 type pfJudged struct {
 	Rules   [2]int // numbers + 1, 0 for none
-	Blocked string // by what
+	Blocked string // the reason of the drop
 	limited bool   // by a limiter: the drop has the reason of other limits
 	tag     string // on the way between
 	scrub   [2]pf.Scrub
 }
 
-// pfHeader is what scrub and set tos may change in a packet.
+// pfHeader has the fields that scrub and set tos may change in a packet.
 type pfHeader struct {
 	TTL, TOS uint8
-	Place    uint16 // of a fragment, and DF
+	Place    uint16 // fragment offset and flags
 	ID       uint16
 	MSS      uint16
-	Sum      uint16 // of IPv4's header, whose checksum it has in it
+	Sum      uint16 // sum of IPv4's header, including its checksum
 }
 
-// ipOf reads a frame of pfFrame.
+// ipOf parses a frame of pfFrame.
 func ipOf(frame []byte) (h pfHeader) {
 	if binary.BigEndian.Uint16(frame[12:]) == typeVLAN {
 		frame = frame[etherTag:]
@@ -174,7 +174,7 @@ func internetSum(b []byte) (sum uint16) {
 	return sum
 }
 
-// scrubbed returns what is to become of a header (pf_scrub() of sys/net/pf_norm.c).
+// scrubbed returns the header after scrub (pf_scrub() of sys/net/pf_norm.c).
 func (h pfHeader) scrubbed(s pf.Scrub) pfHeader {
 	h.TTL = max(h.TTL, s.MinTTL)
 	if s.SetTOS {
@@ -189,7 +189,7 @@ func (h pfHeader) scrubbed(s pf.Scrub) pfHeader {
 	return h.known(s)
 }
 
-// known returns the header without what is left to chance.
+// known returns the header without its random parts.
 func (h pfHeader) known(s pf.Scrub) pfHeader {
 	if s.RandomID && h.Sum != 0 && h.Place&^0x4000 == 0 {
 		h.ID = 0
@@ -197,8 +197,8 @@ func (h pfHeader) known(s pf.Scrub) pfHeader {
 	return h
 }
 
-// answered reports whether the switch makes the packet's handshake: the rules on
-// the way out are asked about its own SYN, which is later.
+// answered reports whether the switch makes the packet's handshake: the rules on the
+// way out are then evaluated for its own SYN, which is later.
 func (j *pfJudged) answered(p *reference.Packet, program *pf.Program) bool {
 	const tcp, syn, ack = 6, 0x02, 0x10
 	return j.Rules[0] != 0 && program.Rules[j.Rules[0]-1].Flags&pf.RuleSynproxy != 0 &&
@@ -225,7 +225,7 @@ func number(program *pf.Program, r *pf.Rule) int {
 	return slices.IndexFunc(program.Source, func(ref pf.RuleRef) bool { return ref.Rule == r }) + 1
 }
 
-// bodies adds the ruleset at a path and those between its braces.
+// bodies adds the ruleset at a path and the rulesets between its braces.
 func bodies(to map[string]*pf.Ruleset, at string, rs *pf.Ruleset) {
 	to[at] = rs
 	for i, r := range rs.Rules {
@@ -248,7 +248,8 @@ func values(m map[string]*pf.Ruleset) []*pf.Ruleset {
 	return all
 }
 
-// steady takes chance out of rules, and limits that the frames of a test would meet.
+// steady removes randomness from rules, and limits that the frames of a test would
+// reach.
 func steady(rs *pf.Ruleset) {
 	rs.Ether = nil
 	for i := range rs.Rules {
@@ -283,8 +284,8 @@ func pfAddresses(name string, modes []string) []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("10.0.0.254/32"), netip.MustParsePrefix("2001:db8::fe/128")}
 }
 
-// plainProto reports whether the number is that of a protocol, not of an
-// extension header of IPv6.
+// plainProto reports whether the number stands for a protocol, not for an extension
+// header of IPv6.
 func plainProto(n uint8) bool { return !slices.Contains([]uint8{0, 43, 44, 51, 59, 60}, n) }
 
 // newRulesetBench loads a ruleset into a bridge with pftest's ports.
@@ -334,8 +335,8 @@ func newRulesetBench(tb testing.TB, t *rapid.T, rs *pf.Ruleset, anchors, all map
 	return s, program
 }
 
-// judged puts a frame into the switch at a port and returns what pf said, and whether
-// it was sent.
+// judged puts a frame into the switch at a port and returns pf's decision, and whether
+// the frame was sent.
 func (s *bench) judged(port int, frame []byte) (pfJudged, bool) {
 	s.t.Helper()
 	if err := s.rack.do(func() error {
@@ -344,7 +345,7 @@ func (s *bench) judged(port int, frame []byte) (pfJudged, bool) {
 	}); err != nil {
 		s.t.Fatal(err)
 	}
-	// each packet is the first of its own: no fragment before it is remembered
+	// no packet belongs to an earlier one: no fragment before it is remembered
 	fragments := s.gen.coll.Maps[kernelMapPfFragments]
 	if err := eachOf(fragments, func(keys []kernelPfFragmentKey, _ []kernelPfFragment) error {
 		_, err := fragments.BatchDelete(keys, nil)
@@ -363,7 +364,7 @@ func (s *bench) judged(port int, frame []byte) (pfJudged, bool) {
 	}
 	for _, reason := range o.Drops {
 		switch reason {
-		case "no-member", "pf-limit", "pf-synproxy": // later, and for other reasons
+		case "no-member", "pf-limit", "pf-synproxy": // later, and not by rules
 		default:
 			j.Blocked = reason
 		}
@@ -371,8 +372,8 @@ func (s *bench) judged(port int, frame []byte) (pfJudged, bool) {
 	return j, len(o.Out) > 0
 }
 
-// pfFrame makes the frame of a packet, from the station at one port to that at
-// another. By the id a fragment is of a packet of its own.
+// pfFrame makes the frame of a packet, from the station at port from to the station at
+// port to. The id makes each fragment belong to a packet of its own.
 func pfFrame(p *reference.Packet, from, to, id int) []byte {
 	dst, src := station(to), station(from)
 	f := append(dst[:], src[:]...)
@@ -440,7 +441,7 @@ func pfFrame(p *reference.Packet, from, to, id int) []byte {
 	return f
 }
 
-// pfTransport makes what is behind the IP header: of a later fragment anything.
+// pfTransport makes the bytes behind the IP header; a later fragment has any bytes.
 func pfTransport(p *reference.Packet) []byte {
 	b := make([]byte, 64)
 	switch {
@@ -456,7 +457,7 @@ func pfTransport(p *reference.Packet) []byte {
 		binary.BigEndian.PutUint16(b[4:], uint16(len(b)))
 	case p.Proto == reference.ICMP && p.Family == pf.Inet || p.Proto == reference.ICMPv6 && p.Family == pf.Inet6:
 		b[0], b[1] = p.ICMPType, p.ICMPCode
-		// what an error quotes: nothing that this switch has ever seen
+		// the packet that an error quotes: one that this switch has never seen
 		if p.Family == pf.Inet {
 			b[8], b[11], b[17] = 0x45, 28, 17
 			copy(b[20:], []byte{203, 0, 113, 1, 203, 0, 113, 2})

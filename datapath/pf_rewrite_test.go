@@ -25,7 +25,7 @@ type call struct {
 	source layers.TCPPort
 }
 
-// newRulesBench makes a bench with rules, as pf.conf(5) has them.
+// newRulesBench makes a bench with the given rules of pf.conf(5).
 func newRulesBench(t *testing.T, rules string, change ...func(c *Config, p []*Port)) *bench {
 	t.Helper()
 	set, err := pf.Parse("rules", []byte(rules), pf.Source{})
@@ -53,7 +53,7 @@ func newRulesBench(t *testing.T, rules string, change ...func(c *Config, p []*Po
 	return s
 }
 
-// from makes a frame of one of the two.
+// from makes a frame of one of the two stations.
 func (c call) from(side int, tcp layers.TCP, data ...byte) []byte {
 	c.s.t.Helper()
 	macs := []mac{station(1), station(2)}
@@ -78,7 +78,7 @@ func (c call) ip(side int, proto layers.IPProtocol) gopacket.NetworkLayer {
 	}
 }
 
-// frame puts the headers together, with the checksums that they are to have.
+// frame joins the headers, and sets the checksums.
 func (c call) frame(src, dst mac, ip gopacket.NetworkLayer, upper ...gopacket.SerializableLayer) []byte {
 	c.s.t.Helper()
 	for _, l := range upper {
@@ -107,9 +107,9 @@ func (c call) frame(src, dst mac, ip gopacket.NetworkLayer, upper ...gopacket.Se
 	return b.Bytes()
 }
 
-// send puts a frame to the tcx program at the port of the side that sends it,
-// which must send it to the ports or count the drops, and returns what it has
-// become.
+// send puts a frame to the tcx program at the port of the side that sends it. The
+// program must send it to the ports in out or count the drops. send returns the changed
+// frame.
 func (c call) send(side int, frame []byte, out []int, drops ...string) []byte {
 	c.s.t.Helper()
 	before := c.s.allStats()
@@ -155,7 +155,7 @@ func sameFrame(t *testing.T, what string, got, want []byte) {
 	}
 }
 
-// sameSegment compares what the switch has made, which the device will pad.
+// sameSegment compares a frame that the switch has made, which the device will pad.
 func sameSegment(t *testing.T, what string, got, want []byte) {
 	t.Helper()
 	if len(got) < smallest {
@@ -188,7 +188,7 @@ func option(kind layers.TCPOptionKind, data ...byte) layers.TCPOption {
 	return layers.TCPOption{OptionType: kind, OptionLength: n, OptionData: data}
 }
 
-// sack has the blocks that begin and end at the numbers.
+// sack is an option whose blocks begin and end at the given numbers.
 func sack(numbers ...uint32) layers.TCPOption {
 	var data []byte
 	for _, n := range numbers {
@@ -197,9 +197,9 @@ func sack(numbers ...uint32) layers.TCPOption {
 	return option(layers.TCPOptionKindSACK, data...)
 }
 
-// Each side has its own numbers, and the other sees others.
+// Each side uses its own sequence numbers, and the other side gets shifted ones.
 func TestModulate(t *testing.T) {
-	mine, theirs := uint32(0xffffff00), uint32(0x01020304) // so that numbers go beyond the last
+	mine, theirs := uint32(0xffffff00), uint32(0x01020304) // so that the numbers overrun
 	eachCall(t, "pass proto tcp modulate state", func(t *testing.T, c call) {
 		syn := layers.TCP{Seq: mine, SYN: true, Window: 60000}
 		moved := syn
@@ -250,14 +250,14 @@ func TestModulate(t *testing.T) {
 		ack.Options = []layers.TCPOption{nop, nop, sack(mine+5, mine+6)}
 		sameFrame(t, "acknowledgement", out, c.from(1, ack))
 
-		// what is not of the connection does not get any nearer by it
+		// other packets do not match the connection by these numbers
 		ack.Seq = theirs + second + 1
 		c.send(1, c.from(1, layers.TCP{Seq: theirs + 1, Ack: mine + 4, ACK: true, Window: 60000}), nil, "pf-state")
 		if got := c.s.xdp(0, c.from(0, syn)); got.Verdict != pass {
 			t.Errorf("XDP: %s", got)
 		}
 
-		// an error quotes what was sent on, and is about what was sent
+		// an error quotes the modulated packet, and is translated back for its sender
 		data := layers.TCP{Seq: mine + first + 1, Ack: theirs + 1, ACK: true, Window: 60000}
 		got := c.send(1, c.errorAbout(c.from(0, data, 1, 2, 3)), []int{0})
 		quoted := data
@@ -278,7 +278,7 @@ func (c call) upper() int {
 	return at
 }
 
-// errorAbout is what station 2 says of a packet that is too large for it.
+// errorAbout is an error of station 2 about a packet that is too large for it.
 func (c call) errorAbout(frame []byte) []byte {
 	at := etherHeader
 	if c.vlan != 0 {
@@ -294,7 +294,7 @@ func (c call) errorAbout(frame []byte) []byte {
 		&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(3, 4), Seq: 1280}, gopacket.Payload(quoted))
 }
 
-// The switch makes the handshake with who began, and then with the other.
+// The switch makes the handshake with the client, and then with the server.
 func TestSynproxy(t *testing.T) {
 	const proxy = "pf-synproxy"
 	mine, theirs := uint32(0xfffffffe), uint32(0x01020304)
@@ -309,7 +309,7 @@ func TestSynproxy(t *testing.T) {
 		sameSegment(t, "SYN+ACK", out, c.from(1, layers.TCP{Seq: isn, Ack: mine + 1, SYN: true, ACK: true, Options: mss(1400)}))
 		sameFrame(t, "SYN+ACK again", c.send(0, c.from(0, syn), []int{0}, proxy), out)
 
-		// nothing else goes anywhere before the handshake is complete
+		// no other packet goes anywhere before the handshake is complete
 		other := syn
 		other.Seq++
 		c.send(0, c.from(0, other), nil, proxy)
@@ -334,7 +334,7 @@ func TestSynproxy(t *testing.T) {
 		c.send(1, c.from(1, layers.TCP{Seq: theirs, Ack: call.Seq, SYN: true, ACK: true}), nil, proxy)
 		c.send(1, c.from(1, layers.TCP{Ack: call.Seq + 1, RST: true, ACK: true}), nil, proxy)
 
-		// its acknowledgement goes back as a copy
+		// the acknowledgement goes back as a copy
 		answer := layers.TCP{Seq: theirs, Ack: call.Seq + 1, SYN: true, ACK: true, Window: 40000}
 		out = c.send(1, c.from(1, answer), []int{0, 1})
 		sameSegment(t, "room for data", out, c.from(1, layers.TCP{Seq: isn + 1, Ack: mine + 1, ACK: true, Window: 40000}))
@@ -351,8 +351,8 @@ func TestSynproxy(t *testing.T) {
 	})
 }
 
-// A SYN reaches nobody before it is known that there is somebody behind it,
-// wherever the other side is; and its MSS is Ethernet's at most.
+// A SYN reaches no station before its sender has completed a handshake, wherever the
+// other side is; and its MSS is at most Ethernet's.
 func TestSynproxyFlood(t *testing.T) {
 	s := newRulesBench(t, "pass in on p0 proto tcp synproxy state")
 	c := call{s: s}
@@ -378,8 +378,8 @@ func TestSynproxyFlood(t *testing.T) {
 	}
 }
 
-// The rules on the way out are asked about the switch's SYN, with the tag that
-// the first packet got.
+// The rules on the way out are evaluated for the switch's SYN, with the tag that the
+// first packet got.
 func TestSynproxyOut(t *testing.T) {
 	for _, tt := range []struct {
 		name, rules string
@@ -388,7 +388,7 @@ func TestSynproxyOut(t *testing.T) {
 		{"passed by the tag", "block out on p1\npass in on p0 proto tcp tag known synproxy state\npass out on p1 tagged known", nil},
 		{"another tag", "block out on p1\npass in on p0 proto tcp tag other synproxy state\npass out on p1 tagged known", []string{"pf"}},
 		{"blocked", "pass in on p0 proto tcp synproxy state\nblock out on p1", []string{"pf"}},
-		// as in pf it is on the way in that the switch makes handshakes
+		// as in pf, the switch makes handshakes on the way in
 		{"only on the way out", "pass out on p1 proto tcp synproxy state", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

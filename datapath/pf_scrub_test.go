@@ -10,14 +10,14 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// What scrub and set tos change in an IP header.
+// The fields of an IP header that scrub and set tos change.
 type changed struct {
 	ttl, tos uint8
 	noDF     bool
 	id       uint16
 }
 
-// sends makes a frame of one of the two whose IP header has what is given.
+// sends makes a frame of one of the two stations whose IP header has the given fields.
 func (c call) sends(side int, h changed, upper ...gopacket.SerializableLayer) []byte {
 	c.s.t.Helper()
 	macs := []mac{station(1), station(2)}
@@ -43,7 +43,7 @@ func (c call) sends(side int, h changed, upper ...gopacket.SerializableLayer) []
 	return c.frame(macs[side], macs[1-side], ip, upper...)
 }
 
-// tcp makes a header of one of the two.
+// tcp makes a TCP header of one of the two stations.
 func (c call) tcp(side int, tcp layers.TCP) *layers.TCP {
 	ports := []layers.TCPPort{c.source, 80}
 	tcp.SrcPort, tcp.DstPort, tcp.Window = ports[side], ports[1-side], 60000
@@ -54,7 +54,7 @@ func mss(n uint16) layers.TCPOption {
 	return option(layers.TCPOptionKindMSS, binary.BigEndian.AppendUint16(nil, n)...)
 }
 
-// Options of a SYN, with the MSS at all kinds of places.
+// Options of a SYN, with the MSS at different offsets.
 func mssOptions(n uint16) map[string][]layers.TCPOption {
 	nop, scale := option(layers.TCPOptionKindNop), option(layers.TCPOptionKindWindowScale, 7)
 	return map[string][]layers.TCPOption{
@@ -65,7 +65,7 @@ func mssOptions(n uint16) map[string][]layers.TCPOption {
 	}
 }
 
-// All packets of a connection are changed, both ways, and their checksums with them.
+// All packets of a connection are changed, in both directions, with their checksums.
 func TestScrub(t *testing.T) {
 	const rules = "match scrub (max-mss 1000, min-ttl 100, no-df) set tos 0x28\npass proto tcp\n"
 	eachCall(t, rules, func(t *testing.T, c call) {
@@ -102,7 +102,7 @@ func TestScrub(t *testing.T) {
 		small := c.tcp(0, layers.TCP{Seq: 99, SYN: true, Options: []layers.TCPOption{mss(536)}})
 		sameFrame(t, "a smaller MSS", c.send(0, c.sends(0, was, small), []int{1}), c.sends(0, is, small))
 
-		// what is wrong stays wrong
+		// wrong checksums stay wrong
 		c.source++
 		wrong := c.sends(0, was, c.tcp(0, layers.TCP{Seq: 99, SYN: true, Options: []layers.TCPOption{mss(1460)}}))
 		wrong[c.upper()+17]++
@@ -112,8 +112,8 @@ func TestScrub(t *testing.T) {
 	})
 }
 
-// What a state has counted is right beside what it keeps of scrub, and the latter
-// is what rules said when it was made.
+// A state's counters are right next to the values that it keeps for scrub. These values are
+// the rules' at the time when the state was made.
 func TestScrubState(t *testing.T) {
 	c := call{s: newRulesBench(t, "pass proto udp scrub (max-mss 65535 min-ttl 255 no-df random-id) set tos 255"), source: 4000}
 	udp := &layers.UDP{SrcPort: 7, DstPort: 9}
@@ -128,7 +128,7 @@ func TestScrubState(t *testing.T) {
 	}
 }
 
-// A fragment keeps its id, and loses DF with the others.
+// A fragment keeps its id, and loses DF like other packets.
 func TestScrubRandomID(t *testing.T) {
 	c := call{s: newRulesBench(t, "pass scrub (random-id) no state"), source: 4000}
 	udp := &layers.UDP{SrcPort: 7, DstPort: 9}
@@ -149,8 +149,8 @@ func TestScrubRandomID(t *testing.T) {
 	sameFrame(t, "fragment", c.send(0, frame, []int{1}), frame)
 }
 
-// What several rules say adds up: of match rules and the one that decides the last
-// wins, of the ways in and out the stricter.
+// The words of several rules add up: of the match rules and the deciding rule the last one
+// wins, and of the ways in and out the stricter one.
 func TestScrubAddsUp(t *testing.T) {
 	for name, tt := range map[string]struct {
 		rules    string
@@ -177,7 +177,7 @@ func TestScrubAddsUp(t *testing.T) {
 	}
 }
 
-// rulesOf puts rules that are separated by semicolons into lines.
+// rulesOf puts rules that are separated by semicolons on lines of their own.
 func rulesOf(s string) string {
 	b := []byte(s)
 	for i := range b {
@@ -188,7 +188,7 @@ func rulesOf(s string) string {
 	return string(append(b, '\n'))
 }
 
-// A flood is changed once, as the rules of its first port say.
+// A flood is changed once, by the rules of its first port.
 func TestScrubFlood(t *testing.T) {
 	c := call{s: newRulesBench(t, "pass scrub (min-ttl 100)"), source: 4000}
 	udp := &layers.UDP{SrcPort: 7, DstPort: 9}
@@ -199,7 +199,7 @@ func TestScrubFlood(t *testing.T) {
 	sameFrame(t, "flood", out, c.frame(station(1), mac(broadcast), ip, udp))
 }
 
-// Numbers and headers are changed together, and errors about what was changed are, too.
+// Sequence numbers and headers are changed together, also in errors about changed packets.
 func TestScrubModulate(t *testing.T) {
 	eachCall(t, "pass proto tcp modulate state scrub (max-mss 1000, min-ttl 100)", func(t *testing.T, c call) {
 		first := c.tcp(0, layers.TCP{Seq: 99, SYN: true, Options: []layers.TCPOption{mss(1460)}})
@@ -223,7 +223,8 @@ func TestScrubModulate(t *testing.T) {
 	})
 }
 
-// The client of a handshake that the switch makes gets and sends no larger segments either.
+// With a handshake that the switch makes, the client gets and sends no larger segments
+// either.
 func TestScrubSynproxy(t *testing.T) {
 	eachCall(t, "pass in on p0 proto tcp synproxy state scrub (max-mss 1000)", func(t *testing.T, c call) {
 		first := c.tcp(0, layers.TCP{Seq: 99, SYN: true, Options: []layers.TCPOption{mss(1460)}})

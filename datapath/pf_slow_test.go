@@ -49,17 +49,16 @@ func filtered(c *Config, _ []*Port) {
 	c.Pf.FragmentsMax, c.Pf.FragmentTime = 64, 60
 }
 
-// A probe is one function of the datapath, with a bench's tables, that is run
-// by itself.
+// A probe runs one function of the datapath by itself, with a bench's tables.
 type probe struct {
 	s    *bench
 	prog *ebpf.Program
-	out  []byte // the last frame as it left it
-	// of look: what comes for a packet that is not plain
+	out  []byte // the last frame as the function left it
+	// of look: the functions for a packet that is not plain
 	read, again *probe
 }
 
-// look makes a probe that looks at packets as pf_find does.
+// look makes a probe that parses packets as pf_find does.
 func (s *bench) look(beside tag, vlan, slots, now int32) *probe {
 	s.t.Helper()
 	p := s.probe("pf_look_skb", beside, vlan, slots, now)
@@ -67,8 +66,8 @@ func (s *bench) look(beside tag, vlan, slots, now int32) *probe {
 	return p
 }
 
-// probe makes a program that calls the function with the frame and the
-// arguments, with a tag put beside the frame unless that is the zero tag.
+// probe makes a program that calls the function with the frame and the arguments, with a
+// tag in the packet's metadata unless that is the zero tag.
 func (s *bench) probe(function string, beside tag, args ...int32) *probe {
 	s.t.Helper()
 	object, err := specOf(_KernelBytes)
@@ -96,7 +95,7 @@ func (s *bench) probe(function string, beside tag, args ...int32) *probe {
 	return &probe{s: s, prog: coll.Programs["probe"]}
 }
 
-// only returns a program that calls the function, and all that it calls.
+// only returns a program that calls the function, with all functions that it calls.
 func (s *bench) only(o *object, function string, beside tag, args []int32) asm.Instructions {
 	s.t.Helper()
 	bodies, err := o.linker(&s.cfg).functions(function, s.cfg.Features)
@@ -159,7 +158,7 @@ func (p *probe) callContext(ctx *skbContext, frame []byte) (code uint32) {
 	}
 }
 
-// cpu is the one that the bench's frames are put on.
+// cpu returns the CPU on which the bench's frames run.
 func (s *bench) cpu() (cpu int) {
 	s.t.Helper()
 	if err := s.rack.do(func() error {
@@ -175,13 +174,13 @@ func (s *bench) cpu() (cpu int) {
 	return cpu
 }
 
-// packet returns what pf has read of the last packet.
+// packet returns what pf has parsed of the last packet.
 func (s *bench) packet() kernelPfPacket {
 	s.t.Helper()
 	return s.packets(nil)[s.cpu()]
 }
 
-// packets returns what pf has read, on each CPU, of the last packet there. It changes that
+// packets returns what pf has parsed of the last packet on each CPU. It changes that
 // unless change is nil.
 func (s *bench) packets(change func(*kernelPfPacket)) (list []kernelPfPacket) {
 	s.t.Helper()
@@ -207,7 +206,7 @@ func (s *bench) packets(change func(*kernelPfPacket)) (list []kernelPfPacket) {
 	return list
 }
 
-// setPacket changes what pf has read.
+// setPacket changes what pf has parsed.
 func (s *bench) setPacket(change func(*kernelPfPacket)) {
 	s.t.Helper()
 	cpu, n := s.cpu(), -1
@@ -224,7 +223,7 @@ var (
 	none6        = netip.IPv6Unspecified()
 )
 
-// wire serialises layers, with lengths and checksums as they should be.
+// wire serialises layers, with correct lengths and checksums.
 func wire(t testing.TB, list ...gopacket.SerializableLayer) []byte {
 	t.Helper()
 	buf := gopacket.NewSerializeBuffer()
@@ -234,7 +233,7 @@ func wire(t testing.TB, list ...gopacket.SerializableLayer) []byte {
 	return slices.Clone(buf.Bytes())
 }
 
-// framed is a frame of an packet, behind tags.
+// framed is a frame of a packet, behind tags.
 func framed(ip []byte, tags ...tag) []byte {
 	b := packet{dst: station(1), src: station(2), tags: tags}.bytes()[:etherHeader+etherTag*len(tags)]
 	typ := uint16(0x0800)
@@ -253,10 +252,10 @@ func ip6Header(next layers.IPProtocol) *layers.IPv6 {
 	return &layers.IPv6{Version: 6, HopLimit: 64, TrafficClass: 0x10, NextHeader: next, SrcIP: alice6.AsSlice(), DstIP: bob6.AsSlice()}
 }
 
-// data is a payload of n bytes.
+// someBytes is a payload of n bytes.
 func someBytes(n int) gopacket.Payload { return bytes.Repeat([]byte{0x5a}, n) }
 
-// upper are headers with their checksum for an IP header.
+// These are headers of upper layers, with their checksum for an IP header.
 func tcpHeader(ip gopacket.NetworkLayer, flags uint8, seq, ack uint32) *layers.TCP {
 	h := &layers.TCP{
 		SrcPort: 1234, DstPort: 80, Seq: seq, Ack: ack, Window: 5000,
@@ -282,7 +281,7 @@ func icmp4Header(typ, code uint8, id uint16) *layers.ICMPv4 {
 	return &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(typ, code), Id: id, Seq: 1}
 }
 
-// extension is an IPv6 extension header, given whole.
+// extensionHeader is an IPv6 extension header with the given bytes.
 func extensionHeader(b ...byte) gopacket.Payload { return b }
 
 const (
@@ -294,7 +293,7 @@ const (
 	nextDstOpts  = layers.IPProtocol(60)
 )
 
-// words is an address as keys have it.
+// words returns an address in the form of keys.
 func words(a netip.Addr) (w [4]uint32) {
 	b := a.As16()
 	for i := range w {
@@ -305,10 +304,10 @@ func words(a netip.Addr) (w [4]uint32) {
 
 func swap16(n uint16) uint16 { return n>>8 | n<<8 }
 
-// A pfReading is what pf has to find out about a packet.
+// A pfReading is the expected result of parsing a packet.
 type pfReading struct {
 	src, dst     netip.Addr // of its key
-	sport, dport uint16     // as in a packet; of ICMP the identifier
+	sport, dport uint16     // in network byte order; the identifier for ICMP
 	kind         uint16     // of ICMP queries
 	proto        uint8
 	flags        uint8
@@ -342,8 +341,8 @@ func key16(src, dst netip.Addr, r pfReading) (k pfKey) {
 	return k
 }
 
-// keyOrder has an address in the order in which keys compare them: as four
-// numbers of the machine's order, the last first.
+// keyOrder returns an address in the order in which keys are compared: as four numbers in
+// the machine's byte order, the last one first.
 func keyOrder(a [16]byte) []byte {
 	slices.Reverse(a[:])
 	return a[:]
@@ -356,7 +355,7 @@ type pfKey struct {
 	side    uint8
 }
 
-// expectReading compares what pf has read.
+// expectReading compares what pf has parsed.
 func expectReading(t *testing.T, what string, got kernelPfPacket, want pfReading) {
 	t.Helper()
 	k := pfKey{got.Key.Address, got.Key.Port, got.Key.Proto, got.Side}
@@ -386,18 +385,18 @@ func expectReading(t *testing.T, what string, got kernelPfPacket, want pfReading
 	}
 }
 
-// A case of a packet that pf reads.
+// A readCase is a packet that pf parses.
 type readCase struct {
 	name string
 	ip   []byte
 	want pfReading
-	whom uint32 // the reason that it is refused for, if it is
+	whom uint32 // the reason for refusing it, if it is refused
 }
 
 func both4(proto uint8, r pfReading) pfReading { r.src, r.dst, r.proto = alice4, bob4, proto; return r }
 func both6(proto uint8, r pfReading) pfReading { r.src, r.dst, r.proto = alice6, bob6, proto; return r }
 
-// unreachable is an ICMP error of bob's about a packet.
+// unreachable4 is bob's ICMP error about a packet.
 func unreachable4(t testing.TB, typ uint8, quoted []byte) []byte {
 	ip := ip4Header(layers.IPProtocolICMPv4)
 	ip.SrcIP, ip.DstIP = bob4.AsSlice(), alice4.AsSlice()
@@ -410,7 +409,7 @@ func unreachable6(t testing.TB, typ uint8, quoted []byte) []byte {
 	return wire(t, ip, icmp6Header(ip, typ, 1), append(gopacket.Payload{0, 0, 0, 0}, quoted...))
 }
 
-// nd is a solicitation (135) or an advertisement of a target.
+// nd is a neighbour solicitation (135) or advertisement for a target.
 func nd(t testing.TB, typ uint8, src, dst, target netip.Addr) []byte {
 	ip := ip6Header(nextICMP6)
 	ip.HopLimit, ip.SrcIP, ip.DstIP = 255, src.AsSlice(), dst.AsSlice()
@@ -455,7 +454,7 @@ func readCases(t testing.TB) []readCase {
 		b[0], b[1], b[2], b[3] = next, words, 1, byte(len(b)-4)
 		return b
 	}
-	// headers are so many of one kind, the last one before TCP
+	// headers are n headers of one kind, the last one before TCP
 	headers := func(n int, kind byte, make func(next byte) gopacket.Payload) (list []gopacket.Payload) {
 		for range n - 1 {
 			list = append(list, make(kind))
@@ -570,15 +569,15 @@ func readCases(t testing.TB) []readCase {
 	}
 }
 
-// unreachableFrom is an error of alice's about a packet of bob's.
+// unreachableFrom is alice's error about a packet of bob's.
 func unreachableFrom(t testing.TB) []byte {
 	ip := ip4Header(layers.IPProtocolUDP)
 	ip.SrcIP, ip.DstIP = bob4.AsSlice(), alice4.AsSlice()
 	return wire(t, ip4Header(layers.IPProtocolICMPv4), icmp4Header(3, 1, 0), gopacket.Payload(wire(t, ip, udpHeader(ip))))
 }
 
-// Every kind of packet is read as it is, with no tag, with tags in the packet,
-// and with one beside it.
+// Packets of every kind are parsed correctly: without a tag, with tags in the packet, and
+// with one in its metadata.
 func TestPFReads(t *testing.T) {
 	s := newBench(t, 2, filtered)
 	bare := s.look(tag{}, 0, 1, benchNow)
@@ -619,7 +618,7 @@ func TestPFReads(t *testing.T) {
 	}
 }
 
-// A frame that is cut off anywhere is refused, or it is no IP.
+// A frame that is truncated anywhere is refused, or it is not IP.
 func TestPFReadsCut(t *testing.T) {
 	s := newBench(t, 2, filtered)
 	look := s.look(tag{}, 0, 1, benchNow)
@@ -627,7 +626,7 @@ func TestPFReadsCut(t *testing.T) {
 		for _, tags := range [][]tag{nil, {{typeVLAN, 10, 0}}} {
 			frame := framed(tt.ip, tags...)
 			first := etherHeader + 1
-			if tags == nil { // the kernel makes no packet of less than its header
+			if tags == nil { // the kernel makes no packet shorter than its header
 				first = min(etherHeader+map[byte]int{4: 20, 5: 20, 6: 40}[tt.ip[0]>>4], len(frame))
 			}
 			for n := first; n < len(frame); n++ {
@@ -636,7 +635,7 @@ func TestPFReadsCut(t *testing.T) {
 					t.Errorf("%s, %d of %d bytes: %#x, want it refused", tt.name, n, len(frame), got)
 				}
 			}
-			// and so is one whose packet says less than its headers need
+			// and so is a frame whose packet's length is less than its headers need
 			if tt.whom != 0 {
 				continue
 			}
@@ -660,7 +659,7 @@ func TestPFReadsCut(t *testing.T) {
 	}
 }
 
-// Both readers read plain packets alike.
+// Both parsers read plain packets the same way.
 func TestPFReadersAgree(t *testing.T) {
 	s := newBench(t, 2, filtered)
 	plain := s.look(tag{}, 0, 1, benchNow)
@@ -669,7 +668,7 @@ func TestPFReadersAgree(t *testing.T) {
 	cases := readCases(t)[:5]
 	for range 2000 {
 		frame := framed(slices.Clone(cases[r.IntN(len(cases))].ip))
-		for range r.IntN(4) { // anything but what makes it another kind
+		for range r.IntN(4) { // any byte that does not change the kind of packet
 			at := etherHeader + 12 + r.IntN(len(frame)-etherHeader-12)
 			if frame[14]>>4 == 6 {
 				at = max(at, etherHeader+8)
@@ -698,7 +697,7 @@ func TestPFReadersAgree(t *testing.T) {
 	}
 }
 
-// The kernel's own large packets have no length.
+// The kernel's own large packets have no length field.
 func TestPFReadsGSO(t *testing.T) {
 	s := newBench(t, 2, filtered)
 	look := s.look(tag{}, 0, 1, benchNow)
@@ -719,7 +718,7 @@ func TestPFReadsGSO(t *testing.T) {
 			t.Errorf("%s without a length: %#x, want it refused", tt.name, got)
 		}
 	}
-	// Linux before 7.0 gives IPv6 the option of jumbograms
+	// Linux before 7.0 adds the jumbogram option to IPv6
 	h := ip6Header(nextHopByHop)
 	seg := wire(t, ip6Header(layers.IPProtocolTCP), tcpHeader(ip6Header(6), 2, 1000, 0), someBytes(10))[40:]
 	frame := framed(wire(t, h, extensionHeader(6, 0, 0xc2, 4, 0, 1, 0, 0), gopacket.Payload(seg)))
@@ -731,7 +730,7 @@ func TestPFReadsGSO(t *testing.T) {
 	expectReading(t, "jumbo GSO", s.packet(), both6(6, pfReading{sport: 1234, dport: 80, tcpFlags: 2, payload: 10}))
 }
 
-// cutIP4 cuts a packet into fragments at multiples of 8 bytes of its data.
+// cutIP4 splits a packet into fragments at multiples of 8 bytes of its data.
 func cutIP4(ip []byte, id uint16, at ...int) (list [][]byte) {
 	at = append(append([]int{0}, at...), len(ip)-20)
 	for i, from := range at[:len(at)-1] {
@@ -748,7 +747,7 @@ func cutIP4(ip []byte, id uint16, at ...int) (list [][]byte) {
 	return list
 }
 
-// cutIP6 does the same to what is behind an IPv6 header.
+// cutIP6 does the same for the data behind an IPv6 header.
 func cutIP6(ip []byte, id uint32, at ...int) (list [][]byte) {
 	at = append(append([]int{0}, at...), len(ip)-40)
 	for i, from := range at[:len(at)-1] {
@@ -767,7 +766,7 @@ func cutIP6(ip []byte, id uint32, at ...int) (list [][]byte) {
 	return list
 }
 
-// Later fragments get what the first has, if that came before, as long as it is
+// Later fragments get the ports of the first one, if that came before, as long as they are
 // remembered.
 func TestPFFragments(t *testing.T) {
 	cases := readCases(t)
@@ -811,7 +810,7 @@ func TestPFFragments(t *testing.T) {
 	}
 }
 
-// What no packet is cut into is dropped.
+// Fragments that no packet can be split into are dropped.
 func TestPFBadFragments(t *testing.T) {
 	s := newBench(t, 2, filtered)
 	look := s.look(tag{}, 0, 1, benchNow)
@@ -861,13 +860,13 @@ func TestPFBadFragments(t *testing.T) {
 	if got := look.call(framed(cutIP4(echo4, 1, 8)[0])); got != lookJudge {
 		t.Errorf("an echo's first 8 bytes: %#x, want it judged", got)
 	}
-	// a piece of a header that another protocol's fragments would have
+	// a piece of a header, of a size that only another protocol's fragments could have
 	if got := look.call(framed(cutIP4(udp4, 1, 8)[1])); got != lookJudge {
 		t.Errorf("UDP from its byte 8 on: %#x, want it judged", got)
 	}
 }
 
-// An error fits its connection if its sender may have sent what it quotes.
+// An error matches its connection if the quoted packet may have been sent by its sender.
 func TestPFQuotedFits(t *testing.T) {
 	const known = 0x80
 	type state struct {
@@ -919,7 +918,7 @@ func TestPFQuotedFits(t *testing.T) {
 	}
 }
 
-// An error about a connection that is known is let through by its state.
+// The state of a known connection lets an error about it pass.
 func TestPFErrorFindsState(t *testing.T) {
 	s := newBench(t, 2, filtered)
 	look := s.look(tag{}, 0, 1, benchNow)

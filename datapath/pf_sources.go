@@ -17,18 +17,18 @@ import (
 // A SourceNode is a source whose states are counted.
 type SourceNode struct {
 	Addr        netip.Addr
-	Given       netip.Addr // that it has of the rule's pool, by sticky-address; not valid if it is tracked
+	Given       netip.Addr // its address from the rule's pool, by sticky-address; not valid for tracked sources
 	VLAN        uint16
-	Rule        int // number of the rule that counts it; -1: all rules together
+	Rule        int // number of the rule that counts it; -1 for all rules together
 	States      uint32
 	Connections uint32
-	Rate        float64 // connections in the time of the rule's max-src-conn-rate
+	Rate        float64 // connections in the interval of the rule's max-src-conn-rate
 	Age         time.Duration
 	Expires     time.Duration // 0 while it has states
 }
 
-// SourceNodes returns the sources that are counted, by address. It leaves out those of
-// former rulesets, and those that are over.
+// SourceNodes returns the sources that are counted, ordered by address. It omits sources of former
+// rulesets, and expired ones.
 func (b *Bridge) SourceNodes() (list []SourceNode, err error) {
 	err = b.eachSource(func(n *SourceNode, _ kernelPfSourceKey) { list = append(list, *n) })
 	slices.SortFunc(list, func(a, b SourceNode) int {
@@ -38,8 +38,8 @@ func (b *Bridge) SourceNodes() (list []SourceNode, err error) {
 	return list, err
 }
 
-// KillSources removes the sources that match, and returns how many. Their states stay,
-// and no source counts them any more. A source stays, too, if it has new states by then.
+// KillSources removes the sources that match, and returns their number. Their states stay, but no
+// longer count for a source. A source that gets new states meanwhile stays, too.
 func (b *Bridge) KillSources(match func(*SourceNode) bool) (int, error) {
 	keys := map[kernelPfSourceKey]bool{}
 	err := b.eachSource(func(n *SourceNode, k kernelPfSourceKey) {
@@ -66,14 +66,15 @@ func (b *Bridge) KillSources(match func(*SourceNode) bool) (int, error) {
 	}
 	for k := range keys {
 		_, err := control(kernelControl{Op: kernelControlOpCONTROL_PF_UNTRACK, Source: k})
-		if err != nil && !errors.Is(err, unix.ENOENT) { // its last state has taken it along
+		if err != nil && !errors.Is(err, unix.ENOENT) { // it has gone with its last state
 			return 0, fmt.Errorf("remove a source: %w", err)
 		}
 	}
 	return len(keys), nil
 }
 
-// untrack has the sources count no state any more, by the control program of the table.
+// untrack removes the sources from the states that count for them, by the control program of the
+// table.
 func (t *stateTable) untrack(control func(kernelControl) (int, error), keys map[kernelPfSourceKey]bool) (err error) {
 	t.each(func(place uint32, s *kernelPfState) bool {
 		t.counters(place, s, func(by uint32, k kernelPfSourceKey) {
@@ -93,8 +94,9 @@ func (t *stateTable) untrack(control func(kernelControl) (int, error), keys map[
 	return err
 }
 
-// counters calls f with the keys of all in pf_sources that counts a state. `by` is 0 for the
-// source that the state's rule tracks, and enum pf_second_node + 1 for what pools remember.
+// counters calls f with the keys of all entries of pf_sources that count a state. `by` is 0 for
+// the source that the state's rule tracks, and enum pf_second_node + 1 for sources that pools
+// remember.
 func (t *stateTable) counters(place uint32, s *kernelPfState, f func(by uint32, k kernelPfSourceKey)) {
 	flags := StateFlags(s.Flags)
 	if flags&trackFlags != 0 {
@@ -114,7 +116,7 @@ func (t *stateTable) counters(place uint32, s *kernelPfState, f func(by uint32, 
 
 const trackFlags = kernelPfStateFlagPF_STATE_TRACK_RULE | kernelPfStateFlagPF_STATE_TRACK_GLOBAL
 
-// sourceOf returns the source that counts a state which its rule tracks, as pf_source_key_of does.
+// sourceOf returns the source that the state's rule tracks, as pf_source_key_of does.
 func (t *stateTable) sourceOf(place uint32, s *kernelPfState) (k kernelPfSourceKey) {
 	flags := StateFlags(s.Flags)
 	before, side := t.before(place, s)
@@ -128,14 +130,15 @@ func (t *stateTable) sourceOf(place uint32, s *kernelPfState) (k kernelPfSourceK
 	return k
 }
 
-// nodeKey returns what counts a state that has a second place, as pf_second_key does.
+// nodeKey returns the key of the source that counts a state with a second place, as pf_second_key
+// does.
 func (s *kernelPfState) nodeKey(second *kernelPfSecond, node kernelPfSecondNode) (k kernelPfSourceKey) {
 	type end struct { // of a connection
 		address [4]uint32
 		port    uint16
 	}
 	own, other := s.initiator(), (*kernelPfState)(unsafe.Pointer(second)).initiator()
-	// what rules have seen, and have made of it
+	// the packet before and after the rules' translation
 	was, is := &s.Key, &second.Key
 	from, to := own, other
 	if (s.Key.Vlan&keyOutward != 0) != (own != 0) {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A segment is an IPv4 packet of a host, 10.0.x.x, to another one's.
+// A segment is an IPv4 packet from one host, 10.0.x.x, to another.
 type segment struct {
 	from, to     int // hosts
 	sport, dport uint16
@@ -36,11 +36,11 @@ const (
 	ack
 )
 
-// scale is the TCP options of a SYN with a window scale.
+// scale returns the TCP options of a SYN with a window scale.
 func scale(n byte) []byte { return []byte{1, 3, 3, n} }
 
-// bytes returns the segment in a frame between the hosts' stations. Checksums
-// are zero: nobody looks at them.
+// bytes returns the segment in a frame between the hosts' stations. Checksums are zero: they are
+// not verified.
 func (s segment) bytes() []byte {
 	var l4 []byte
 	switch s.proto {
@@ -57,7 +57,7 @@ func (s segment) bytes() []byte {
 		l4 = binary.BigEndian.AppendUint16(l4, s.sport)
 		l4 = binary.BigEndian.AppendUint16(l4, s.dport)
 		l4 = append(l4, 0, byte(8+s.payload), 0, 0)
-	case unix.IPPROTO_ICMP: // flags is the type, the ports the identifier
+	case unix.IPPROTO_ICMP: // flags is the type, and the ports are the identifier
 		l4 = append(l4, s.flags, 0, 0, 0)
 		l4 = binary.BigEndian.AppendUint16(l4, s.sport)
 		l4 = append(l4, 0, 1)
@@ -76,25 +76,25 @@ func (s segment) bytes() []byte {
 	return b
 }
 
-// length is that of the IP packet.
+// length returns the length of the IP packet.
 func (s segment) length() uint64 { return uint64(binary.BigEndian.Uint16(s.bytes()[16:])) }
 
 func macBytes(m mac) []byte { return m[:] }
 
-// back is a segment of the other side.
+// back returns a segment in the other direction.
 func (s segment) back() segment {
 	s.from, s.to, s.sport, s.dport = s.to, s.from, s.dport, s.sport
 	return s
 }
 
-// Timeouts of the tests, by enum pf_timeout.
+// The timeouts of the tests, by enum pf_timeout.
 var testTimeouts = [20]uint32{120, 30, 86400, 900, 45, 90, 30, 60, 31, 62, 20, 10, 63, 32, 64, 60, 10, 0, 0, 0}
 
 // A pfBench is a bench with pf, whose rules match every packet; host 1 is at its
 // port 0, host 2 at port 1, and host 3 at port 2.
 type pfBench struct {
 	*bench
-	viaXDP bool // frames are given to XDP first
+	viaXDP bool // frames are put to XDP first
 }
 
 // keep is a rule that passes and keeps state.
@@ -144,7 +144,7 @@ func (s *pfBench) timeouts(all [20]uint32) {
 	s.set(kernelMapPfProfiles, uint32(0), kernelPfProfile{Timeout: all})
 }
 
-// later goes on in time.
+// later advances the bench's clock.
 func (s *pfBench) later(seconds uint32) {
 	s.t.Helper()
 	s.at(s.clock().Now + seconds)
@@ -162,10 +162,10 @@ func (s *pfBench) send(p segment) outcome {
 	return s.tcx(port, p.bytes())
 }
 
-// sent is what becomes of a segment that passes.
+// sent is the outcome of a segment that passes.
 func (p segment) sent() outcome { return sent((p.to - 1) % 3) }
 
-// states returns all states, over or not, by their places.
+// states returns all states, expired or not, by their places.
 func (s *pfBench) states() map[uint32]kernelPfState {
 	s.t.Helper()
 	all := map[uint32]kernelPfState{}
@@ -187,7 +187,7 @@ func (s *pfBench) states() map[uint32]kernelPfState {
 	return all
 }
 
-// view maps a table to memory while f looks at it.
+// view maps a table to memory while f reads it.
 func view[T any](s *pfBench, table string, f func([]T)) {
 	s.t.Helper()
 	m := s.gen.coll.Maps[table]
@@ -213,7 +213,7 @@ func (s *pfBench) only() kernelPfState {
 	return kernelPfState{}
 }
 
-// sides is the states of the initiator and of the other side.
+// sides returns the TCP states of the initiator and of the other side.
 func sides(s kernelPfState) [2]uint8 {
 	first := 0
 	if s.Flags&uint16(kernelPfStateFlagPF_STATE_SECOND) != 0 {
@@ -274,7 +274,7 @@ func (s *bench) sources() map[kernelPfSourceKey]kernelPfSource {
 	return all
 }
 
-// check fails the test where the counts are not those of the states there are.
+// check fails the test unless the counters match the present states.
 func (s *pfBench) check() {
 	s.t.Helper()
 	sound(s.t, func() (any, []string) {
@@ -320,10 +320,10 @@ func (s *pfBench) check() {
 	wantCounted(s.t, s.gen, &s.cfg)
 }
 
-// step is a segment and what becomes of it.
+// A step is a segment and its expected effect.
 type step struct {
 	segment
-	drop  string // the reason, or it passes
+	drop  string // the reason for the drop, "" if it passes
 	after [2]uint8
 }
 
@@ -337,12 +337,12 @@ const (
 	timeWait    = uint8(kernelPfTcpStatePF_TIME_WAIT)
 )
 
-// web is a connection of host 1 with host 2: a segment of host 1.
+// web is a segment of host 1 in a connection to host 2.
 func web(flags uint8, seq, ack uint32, payload int) segment {
 	return segment{from: 1, to: 2, sport: 40000, dport: 80, flags: flags, seq: seq, ack: ack, win: 1000, payload: payload}
 }
 
-// answer is one of host 2.
+// answered is a segment of host 2 in that connection.
 func answered(flags uint8, seq, ack uint32, payload int) segment {
 	p := web(flags, seq, ack, payload).back()
 	return p
@@ -350,7 +350,7 @@ func answered(flags uint8, seq, ack uint32, payload int) segment {
 
 func (p segment) with(f func(p *segment)) segment { f(&p); return p }
 
-// handshake opens the connection: host 1 has number a next, host 2 b.
+// handshake opens the connection: host 1's next number is a, host 2's is b.
 func handshake(a, b uint32) []step {
 	return []step{
 		{web(syn, a-1, 0, 0), "", [2]uint8{synSent, closed}},
@@ -360,7 +360,7 @@ func handshake(a, b uint32) []step {
 }
 
 func TestPFTCP(t *testing.T) {
-	var a, b uint32 = 0xfffff000, 0x7ffffff0 // numbers overrun, and change their sign
+	var a, b uint32 = 0xfffff000, 0x7ffffff0 // numbers that overrun, and change their sign
 	ee := [2]uint8{established, established}
 	scaled := func(n, m []byte) []step {
 		return []step{
@@ -382,7 +382,7 @@ func TestPFTCP(t *testing.T) {
 			{answered(ack, b+1000, a+2000, 0), "", ee},
 			{web(ack, a+2000, b+1000, 1000), "", ee},
 			{answered(ack, b+1000, a+3000, 0), "", ee},
-			{web(ack, a+3000, b+1000, 1000), "", ee}, // over the end of the numbers
+			{web(ack, a+3000, b+1000, 1000), "", ee}, // the numbers overrun
 			{answered(ack, b+1000, a+4000, 0), "", ee},
 			{web(ack, a+4000, b+1000, 1000), "", ee},
 		}},
@@ -422,7 +422,7 @@ func TestPFTCP(t *testing.T) {
 			{answered(ack, b, a, 1400), "", ee},
 			{answered(ack, b+1000*128-1000, a, 1000), "", ee}, // 128000 bytes are free at host 1
 			{answered(ack, b+1000*128, a, 1), "pf-state", ee},
-			{web(ack, a+3000, b, 1000), "", ee}, // 4000 at host 2
+			{web(ack, a+3000, b, 1000), "", ee}, // 4000 are free at host 2
 			{web(ack, a+4000, b, 1), "pf-state", ee},
 		}},
 		{"one scales alone", scaled(scale(7), nil), []step{
@@ -512,8 +512,8 @@ func TestPFTCP(t *testing.T) {
 	}
 }
 
-// What is still in the connection before is told so, as the client would tell it,
-// and the new one can begin.
+// A host that still has the former connection is sent a reset, as from the client, and the new
+// connection can begin.
 func TestPFOldConnection(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep()})
 	s.play([]step{{web(syn, 999, 0, 0), "", [2]uint8{synSent, closed}}})
@@ -533,9 +533,9 @@ func TestPFOldConnection(t *testing.T) {
 	})
 }
 
-// A SYN within a connection is answered in the other side's name, by an acknowledgement of what
-// the connection has got. So a client that knows nothing of the connection resets it, and can begin
-// another one.
+// The switch answers a SYN within a connection in the other side's name, by an acknowledgement of
+// the connection's present number. So a client that has lost the connection resets it, and can
+// begin another one.
 func TestPFChallenge(t *testing.T) {
 	const a, b = 1000, 9000
 	ee := [2]uint8{established, established}
@@ -575,7 +575,7 @@ func TestPFChallenge(t *testing.T) {
 				}
 				answer := s.out[etherHeader : etherHeader+40]
 				tcp := answer[20:]
-				window := before.Peer[1].MaxWin // 1 where nobody has looked
+				window := before.Peer[1].MaxWin // 1 if it was not advertised
 				if seq, acked, flags, win := binary.BigEndian.Uint32(tcp[4:]), binary.BigEndian.Uint32(tcp[8:]), tcp[13], binary.BigEndian.Uint16(tcp[14:]); seq != tt.ack || acked != tt.to || flags != ack || win != window {
 					t.Errorf("answered with flags %#x, number %d, acknowledging %d, window %d; want an ACK, %d, %d, %d", flags, seq, acked, win, tt.ack, tt.to, window)
 				}
@@ -593,7 +593,7 @@ func TestPFChallenge(t *testing.T) {
 	}
 }
 
-// play sends segments, and looks what becomes of them and of the only state.
+// play sends segments, and checks their outcomes and the only state.
 func (s *pfBench) play(steps []step) {
 	s.t.Helper()
 	for i, p := range steps {
@@ -617,7 +617,7 @@ func (s *pfBench) play(steps []step) {
 	}
 }
 
-// After a connection has closed the next may have the same ports.
+// After a connection has closed, the next one may have the same ports.
 func TestPFReopen(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep()})
 	s.play(handshake(5000, 9000))
@@ -637,8 +637,7 @@ func TestPFReopen(t *testing.T) {
 	}
 }
 
-// What comes behind the end of a connection passes near its windows, but does
-// not keep it.
+// Packets after the end of a connection pass near its windows, but do not keep it.
 func TestPFBehindTheEnd(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep()})
 	s.play(handshake(5000, 9000))
@@ -662,7 +661,7 @@ func TestPFSloppy(t *testing.T) {
 	for name, steps := range map[string][]step{
 		"both sides": append(handshake(5000, 9000),
 			step{web(ack, 0x70000000, 1, 100), "", ee},
-			step{web(fin|ack, 1, 1, 0), "", [2]uint8{closing, closing}}, // as pf has it
+			step{web(fin|ack, 1, 1, 0), "", [2]uint8{closing, closing}}, // as in pf
 			step{answered(fin|ack, 2, 2, 0), "", [2]uint8{finWait2, closing}},
 			step{web(ack, 3, 3, 0), "", [2]uint8{finWait2, finWait2}}),
 		"one side": {
@@ -680,7 +679,7 @@ func TestPFSloppy(t *testing.T) {
 	}
 }
 
-// datagram is one of host 1 to host 2.
+// datagram is a datagram from host 1 to host 2.
 func datagram(proto uint8) segment {
 	p := segment{from: 1, to: 2, sport: 1000, dport: 53, proto: proto, payload: 20}
 	if proto == unix.IPPROTO_ICMP {
@@ -725,8 +724,7 @@ func TestPFOtherStates(t *testing.T) {
 	}
 }
 
-// A state is over when its timeout is, whoever looks for it, and then rules
-// decide.
+// A state has expired when its timeout has passed, for all look-ups, and then rules decide.
 func TestPFTimeouts(t *testing.T) {
 	udp, icmp := datagram(unix.IPPROTO_UDP), datagram(unix.IPPROTO_ICMP)
 	open := func() (all []segment) {
@@ -768,7 +766,7 @@ func TestPFTimeouts(t *testing.T) {
 				}
 				s.later(at.after)
 				made := s.count(kernelPfCounterPF_COUNT_INSERTS)
-				// one that begins no connection, and could be of this one
+				// a packet that begins no connection, and could belong to this one
 				p := tt.packets[len(tt.packets)-1]
 				s.send(p)
 				if again := s.count(kernelPfCounterPF_COUNT_INSERTS) > made; again != at.over {
@@ -780,12 +778,12 @@ func TestPFTimeouts(t *testing.T) {
 	}
 }
 
-// With many states timeouts shrink.
+// With many states, timeouts become shorter.
 func TestPFAdaptive(t *testing.T) {
 	const established = 100
 	for _, tt := range []struct {
 		name       string
-		start, end uint32 // of the bridge
+		start, end uint32 // adaptive timeouts of the bridge
 		own        [2]uint32
 		states     int
 		want       uint32
@@ -793,7 +791,7 @@ func TestPFAdaptive(t *testing.T) {
 		{"few", 10, 20, [2]uint32{}, 10, 100},
 		{"half", 10, 20, [2]uint32{}, 15, 50},
 		{"nearly all", 10, 20, [2]uint32{}, 19, 10},
-		{"too many", 10, 20, [2]uint32{}, 20, 2}, // what was used a moment ago stays
+		{"too many", 10, 20, [2]uint32{}, 20, 2}, // states that were used a moment ago stay
 		{"off", 0, 0, [2]uint32{}, 20, 100},
 		{"the bridge's in the rule", 10, 20, [2]uint32{10, 20}, 15, 50},
 		{"the rule's own", 10, 20, [2]uint32{0, 40}, 20, 2},
@@ -815,7 +813,7 @@ func TestPFAdaptive(t *testing.T) {
 			made := s.count(kernelPfCounterPF_COUNT_INSERTS)
 			s.later(tt.want - 1)
 			p.sport = 1
-			s.send(p) // may find it
+			s.send(p) // may match the state
 			if n := s.count(kernelPfCounterPF_COUNT_INSERTS); n != made {
 				t.Errorf("over after %d seconds", tt.want-1)
 			}
@@ -882,8 +880,8 @@ func TestPFLimits(t *testing.T) {
 	})
 }
 
-// What has gone rests, and its place is no room for others. Connections are spread over places that
-// are free: a table finds one for each, though a half of what it has rests.
+// The place of a removed state rests, and is not free yet. Connections are spread over free places:
+// a table finds one for each, even if half of its places rest.
 func TestPFRestIsNoRoom(t *testing.T) {
 	const places = 64 * stateWays
 	s := newPFBench(t, []kernelPfRule{keep()}, func(c *Config) { c.Pf.StatesMax = places })
@@ -905,14 +903,14 @@ func TestPFRestIsNoRoom(t *testing.T) {
 	begin(places*45/100, places*85/100) // at once
 }
 
-// fromHost is the packet of another host's address, from the same station.
+// fromHost returns the packet with another host's address, from the same station.
 func fromHost(i int, p segment) segment {
 	p.from += 3 * (i + 1)
 	return p
 }
 
-// expectLimit expects so many states to be made and no more, and as many when
-// those are over.
+// expectLimit expects that exactly limit states can be made, and as many again when those have
+// expired.
 func (s *pfBench) expectLimit(limit int, change func(i int, p *segment)) {
 	s.t.Helper()
 	for round := range 2 {
@@ -940,7 +938,7 @@ func (s *pfBench) expectLimit(limit int, change func(i int, p *segment)) {
 	}
 }
 
-// sweepAll has all places looked at by hand: the timer of a bench stands still.
+// sweepAll sweeps all places by hand: a bench's timer does not run.
 func (s *pfBench) sweepAll() {
 	s.t.Helper()
 	if _, err := s.request(kernelControl{Op: kernelControlOpCONTROL_PF_SWEEP}); err != nil {
@@ -948,8 +946,8 @@ func (s *pfBench) sweepAll() {
 	}
 }
 
-// handshakeOf opens a TCP connection from a port; what becomes of its last segment, which has
-// these flags, too.
+// handshakeOf opens a TCP connection from a port, and returns the outcome of its last segment,
+// which has these flags, too.
 func (s *pfBench) handshakeOf(sport uint16, flags ...uint8) outcome {
 	s.t.Helper()
 	var o outcome
@@ -976,8 +974,8 @@ func TestPFOverload(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(r *kernelPfRule)
-		left   int     // of the states that were there, once those to be flushed have gone
-		flags  []uint8 // of the end of the handshake
+		left   int     // former states that are left after the flush
+		flags  []uint8 // of the last segment of the handshake
 	}{
 		{"max-src-conn", func(r *kernelPfRule) { r.MaxSrcConn = 3 }, 3, nil},
 		{"max-src-conn, FIN", func(r *kernelPfRule) { r.MaxSrcConn = 3 }, 3, []uint8{fin}},
@@ -1012,7 +1010,7 @@ func TestPFOverload(t *testing.T) {
 					t.Errorf("the source is in tables %#x, listed in %#x, by networks in %#x", got.Match, got.Here, got.Nets)
 				}
 				s.later(1)
-				after := datagram(unix.IPPROTO_UDP) // is not meant by what was asked before
+				after := datagram(unix.IPPROTO_UDP) // the earlier request does not apply to it
 				expect(t, "later", s.send(after), after.sent())
 				s.sweepAll()
 				if n := len(s.states()); n != tt.left+1 {
@@ -1031,7 +1029,7 @@ func TestPFOverload(t *testing.T) {
 	}
 }
 
-// flushPF removes all states, of which there are so many.
+// flushPF removes all states, and checks their number.
 func (s *pfBench) flushPF(want int) error {
 	n, err := s.request(kernelControl{Op: kernelControlOpCONTROL_PF_FLUSH})
 	if err == nil && n != want {
@@ -1040,7 +1038,7 @@ func (s *pfBench) flushPF(want int) error {
 	return err
 }
 
-// A connection that has gone counts no more.
+// A connection that has gone no longer counts.
 func TestPFConnectionsGo(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep(func(r *kernelPfRule) {
 		r.Flags |= kernelPfRuleFlagPF_TRACK_RULE
@@ -1065,7 +1063,7 @@ func TestPFConnectionsGo(t *testing.T) {
 	s.check()
 }
 
-// The states of a source are removed soon, however slowly the rest is swept.
+// The states of a source are removed soon, however slow the sweep is.
 func TestPFFlushSoon(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep(func(r *kernelPfRule) {
 		r.Flags |= kernelPfRuleFlagPF_TRACK_RULE | kernelPfRuleFlagPF_FLUSH_GLOBAL
@@ -1077,7 +1075,7 @@ func TestPFFlushSoon(t *testing.T) {
 	if err := s.gen.start(); err != nil {
 		t.Fatal(err)
 	}
-	other := datagram(unix.IPPROTO_UDP).back() // has the address, but did not begin
+	other := datagram(unix.IPPROTO_UDP).back() // has the source's address, but did not begin the connection
 	s.send(other)
 	for i := range 4 {
 		s.handshakeOf(uint16(i + 1))
@@ -1092,7 +1090,7 @@ func TestPFFlushSoon(t *testing.T) {
 	})
 }
 
-// XDP passes packets of connections, and leaves all else as it was.
+// XDP passes packets of connections, and changes nothing else.
 func TestPFXDP(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep()})
 	expect(t, "SYN", s.xdp(0, web(syn, 4999, 0, 0).bytes()), passed)
@@ -1114,7 +1112,7 @@ func TestPFXDP(t *testing.T) {
 	}
 }
 
-// A source is remembered as long as it is told, though it has no states.
+// A source is remembered as long as its timeout, even without states.
 func TestPFSourceTimeout(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep(func(r *kernelPfRule) { r.Flags |= kernelPfRuleFlagPF_TRACK_RULE })})
 	times := testTimeouts
@@ -1137,7 +1135,7 @@ func TestPFSourceTimeout(t *testing.T) {
 	s.check()
 }
 
-// What the rules on both ways get of a state, and when.
+// The times at which the rules on both ways get the numbers of a state.
 func TestPFRulesOfState(t *testing.T) {
 	const tag = 77
 	in := func(r *kernelPfRule) { r.Tag, r.Tagged, r.Flags = tag, tag, r.Flags|kernelPfRuleFlagPF_NOT_TAGGED }
@@ -1249,19 +1247,19 @@ func TestPFKillAndStore(t *testing.T) {
 	expect(t, "after the state was stored", s.send(p), p.sent())
 }
 
-// States are put in whatever their ruleset, each with its share of its source.
+// States can be added with any ruleset, each with its share of its source.
 func TestPFStoreTracked(t *testing.T) {
 	for name, ruleset := range map[string]uint16{"of these rules": 7, "of rules that are no more": 3} {
 		t.Run(name, func(t *testing.T) {
 			s := newPFBench(t, []kernelPfRule{keep(func(r *kernelPfRule) { r.Max = 2 })})
-			const old = 900 // second, before the bench's
+			const old = 900 // a second before the bench's clock
 			for i := range 3 {
 				state := kernelPfState{
 					Created: uint32(old - i), Used: benchNow, RuleIn: 1, Ruleset: ruleset, Packets: [2]uint64{5, 6},
 					Flags: uint16(kernelPfStateFlagPF_STATE_TRACK_RULE | kernelPfStateFlagPF_STATE_CONNECTED),
 				}
 				if ruleset != 7 {
-					state.RuleIn = 200 // more than there are
+					state.RuleIn = 200 // beyond the last rule
 				}
 				state.Key.Proto, state.Key.Port = unix.IPPROTO_TCP, [2]uint16{uint16(i), 1}
 				_, err := s.request(kernelControl{Op: kernelControlOpCONTROL_PF_STORE, State: state})
@@ -1294,7 +1292,7 @@ func TestPFStoreTracked(t *testing.T) {
 	}
 }
 
-// A place is used again two seconds after its state has gone.
+// A place can be used again two seconds after its state has gone.
 func TestPFPlacesRest(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep()}, func(c *Config) { c.Pf.Buckets = 1 })
 	p := datagram(unix.IPPROTO_UDP)
@@ -1324,7 +1322,7 @@ func TestPFPlacesRest(t *testing.T) {
 	if n := fill(300, 20); n != stateWays {
 		t.Errorf("%d states in %d places", n, stateWays)
 	}
-	// what is over makes room at once
+	// expired states make room at once
 	s.later(60)
 	if n := fill(400, 20); n != stateWays {
 		t.Errorf("%d states in the places of those that are over", n)
@@ -1332,12 +1330,12 @@ func TestPFPlacesRest(t *testing.T) {
 	s.check()
 }
 
-// The sweep removes what is over, and that alone, with no process at work.
+// The sweep removes expired states, and only these, with no process at work.
 func TestPFSweep(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep()})
 	p := datagram(unix.IPPROTO_UDP)
-	// The clock will be the time since boot, which may be shorter than the
-	// bench's: that long ago by the one that is to come.
+	// The clock will be the time since boot, which may be shorter than the bench's: so the states'
+	// times are relative to that clock.
 	s.at(uint32(clockNow(t)/time.Second) - 2*testTimeouts[kernelPfTimeoutPF_UDP_FIRST])
 	for i := range 300 {
 		p.sport = uint16(i + 1)
@@ -1351,19 +1349,19 @@ func TestPFSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "the states are swept", func() bool {
-		s.send(web(ack, 5000, 9000, 0)) // may open it anew, if it was long ago
+		s.send(web(ack, 5000, 9000, 0)) // may open it anew, if it has expired
 		return len(s.states()) == 1
 	})
 }
 
-// begin sends segments, whatever becomes of them.
+// begin sends segments without checking their outcomes.
 func (s *pfBench) begin(steps []step) {
 	for _, p := range steps {
 		s.send(p.segment)
 	}
 }
 
-// together runs f on two CPUs, with its number.
+// together runs f on two CPUs, with the number of each.
 func (s *pfBench) together(f func(cpu int) error) {
 	s.t.Helper()
 	var may unix.CPUSet
@@ -1388,8 +1386,8 @@ func (s *pfBench) together(f func(cpu int) error) {
 	wg.Wait()
 }
 
-// Two CPUs make states of the same connections at the same moment: one of each
-// stays, and the counts are exact.
+// Two CPUs make states of the same connections at the same moment: one state of each stays, and the
+// counts are exact.
 func TestPFSameKeysTogether(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep(func(r *kernelPfRule) { r.Flags |= kernelPfRuleFlagPF_TRACK_RULE })}, func(c *Config) {
 		c.Pf.Buckets, c.Pf.StatesMax = 1024, 16000
@@ -1399,7 +1397,7 @@ func TestPFSameKeysTogether(t *testing.T) {
 		for i := range keys {
 			p := datagram(unix.IPPROTO_UDP)
 			p.sport = uint16(i + 1)
-			if cpu == 1 { // the answer is as good a first packet
+			if cpu == 1 { // the answer can be the first packet just as well
 				p = p.reply()
 			}
 			if _, err := s.run(hookTCX, s.rack.near[p.from-1], p.bytes()); err != nil {
@@ -1414,8 +1412,8 @@ func TestPFSameKeysTogether(t *testing.T) {
 	}
 }
 
-// Two CPUs make states of one and the same connection all the time, while all
-// states are removed and their places are soon used again.
+// Two CPUs keep making states of the same connection, while all states are removed and their places
+// are soon used again.
 func TestPFOneKeyTogether(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep()})
 	p := datagram(unix.IPPROTO_UDP)
@@ -1461,7 +1459,7 @@ func TestPFOneKeyTogether(t *testing.T) {
 	}
 }
 
-// A trial changes nothing of a connection, and makes none.
+// A trial does not change a connection, and makes no state.
 func TestPFStateTrial(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep()}, func(c *Config) {
 		c.Pf.Features |= uint64(kernelFeatureFEATURE_TRACE)
@@ -1475,7 +1473,7 @@ func TestPFStateTrial(t *testing.T) {
 	if n := len(s.states()); n != 0 {
 		t.Errorf("%d states of a trial", n)
 	}
-	// what others have made
+	// with states of real connections
 	real := newPFBench(t, []kernelPfRule{keep()})
 	real.play(handshake(5000, 9000))
 	state := real.only()
@@ -1491,7 +1489,7 @@ func TestPFStateTrial(t *testing.T) {
 	}
 }
 
-// After many states made and gone on two CPUs nothing is left of them.
+// After many states were made and removed on two CPUs, nothing is left of them.
 func TestPFNoLeak(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep(func(r *kernelPfRule) { r.Flags |= kernelPfRuleFlagPF_TRACK_RULE })}, func(c *Config) {
 		c.Pf.Buckets, c.Pf.StatesMax = 1024, 16000
@@ -1531,8 +1529,8 @@ func TestPFNoLeak(t *testing.T) {
 	}
 }
 
-// BenchmarkPFEstablished is what a packet of a connection that is known costs in
-// the tcx program, in nanoseconds, at its best among many short runs.
+// BenchmarkPFEstablished measures the cost of a packet of a known connection in the tcx program, in
+// nanoseconds, as the best of many short runs.
 func BenchmarkPFEstablished(b *testing.B) {
 	s := newPFBench(b, []kernelPfRule{keep()}, func(c *Config) {
 		c.Pf.Features = uint64(kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES)
@@ -1563,8 +1561,8 @@ func BenchmarkPFEstablished(b *testing.B) {
 	}
 }
 
-// Packets get the priority that the rule of their connection sets, the second of
-// two if they acknowledge alone; XDP leaves them.
+// Packets get the priority that the rule of their connection sets: the second of two if they are
+// pure acknowledgements. XDP leaves them to tcx.
 func TestPFSetPriority(t *testing.T) {
 	stateless := kernelPfRule{Action: kernelPfActionPF_PASS, End: 1, Profile: 1}
 	for name, rule := range map[string]kernelPfRule{"state": keep(func(r *kernelPfRule) { r.Profile = 1 }), "no state": stateless} {

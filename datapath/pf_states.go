@@ -17,48 +17,48 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A State is a connection that pf knows.
+// A State is a connection that pf has an entry for.
 type State struct {
-	ID   uint64 // no two states have the same at a time
-	VLAN uint16 // VLAN that the addresses are of; 0 for none, and where they are of the host's routing
-	// Host says which way the first packet went at the host; see StateHost.
+	ID   uint64 // unique among the present states
+	VLAN uint16 // VLAN of the addresses; 0 for none, and for addresses of the host's routing
+	// Host is the direction of the first packet at the host; see StateHost.
 	Host  StateHost
 	Proto uint8
-	// From made the connection, to To. The ports are 0 if the protocol has none.
-	// For a query of ICMP they are the identifier and the kind of the query.
+	// From is the side that opened the connection, and To the other. The ports are 0 if the
+	// protocol has none. For an ICMP query they are the identifier and the kind of the query.
 	From, To StatePeer
-	// Translated has the addresses of the first packet behind its translation, nil if it has
-	// none. From and To have those before.
+	// Translated has the addresses of the first packet after its translation, nil if there is none.
+	// From and To have the addresses before it.
 	Translated *[2]netip.AddrPort
-	// Hop is the next hop of its packets by a rule, not valid if there is none, and HopKind
-	// says of which.
+	// Hop is the next hop that a rule sets for its packets, not valid if there is none, and HopKind
+	// is the word of that rule.
 	Hop     netip.Addr
 	HopKind pf.RouteKind
-	Divert  *pf.Divert // the socket of the host that gets packets of it by a rule, nil for none
+	Divert  *pf.Divert // the host's socket that gets its packets by a rule, nil for none
 	In      uint32     // id of the port that the first packet came in by
 	Out     uint32     // id of the port that it left by, 0 while that is not known
-	// Numbers of the rules that let it in and out, among Program.Source. -1 is no
-	// rule, or a rule of a former ruleset.
+	// Numbers of the rules that let it in and out, in Program.Source. -1 means no rule, or a rule
+	// of a former ruleset.
 	RuleIn, RuleOut int
-	// Ruleset is the ruleset that made it, and Rules are the numbers there. -1 is no rule.
+	// Ruleset is the ruleset that made it, and Rules are the numbers there. -1 means no rule.
 	Ruleset uint16
 	Rules   [2]int
 	Created uint32 // seconds since boot
 	Age     time.Duration
-	Expires time.Duration // from now, unless there is another packet
+	Expires time.Duration // time left, unless there is another packet
 	Flags   StateFlags
-	Profile uint8 // in PFProfiles
+	Profile uint8 // index in PFProfiles
 }
 
 // StatePeer is one side of a State.
 type StatePeer struct {
 	Addr    netip.AddrPort
-	State   uint8  // of TCP as in RFC 9293: an index of TCPStates; of others of OtherStates
-	Lo, Hi  uint32 // TCP: the highest sequence number that it sent, and that it may send
+	State   uint8  // for TCP as in RFC 9293, an index of TCPStates; for others an index of OtherStates
+	Lo, Hi  uint32 // TCP: the highest sequence number that it has sent, and that it may send
 	MaxWin  uint16
-	Scale   int    // of TCP's window; -1 if that is not known
+	Scale   int    // of TCP's window; -1 if unknown
 	Diff    uint32 // added to the sequence numbers that it sends
-	Packets uint64 // sent by it
+	Packets uint64 // packets that it has sent
 	Bytes   uint64
 }
 
@@ -75,7 +75,7 @@ var (
 // StateFlags are the bits of State.Flags.
 type StateFlags = kernelPfStateFlag
 
-// The flags of a state that users ask about.
+// The flags of a state that users see.
 const (
 	StateSloppy  = kernelPfStateFlagPF_STATE_SLOPPY
 	StateIfBound = kernelPfStateFlagPF_STATE_IF_BOUND
@@ -84,25 +84,25 @@ const (
 	StateOut     = kernelPfStateFlagPF_STATE_OUT // made by a rule on the way out
 )
 
-// StateHost says which way the first packet of a state went at the host, whose port it came
-// in by or left by.
+// StateHost is the direction of a state's first packet at the host, whose port it came in by or
+// left by.
 type StateHost uint8
 
-// The ways of a first packet.
+// The directions of a first packet.
 const (
-	NotAtHost StateHost = iota // it is of a VLAN
+	NotAtHost StateHost = iota // its addresses belong to a VLAN
 	IntoHost
 	OutOfHost
 )
 
-// The bits of a key's vlan that say of which routing domain its addresses are: PF_ROUTED and
-// PF_OUTWARD of bpf/pf/types.h.
+// The bits of a key's vlan that mark addresses of a routing domain: PF_ROUTED and PF_OUTWARD of
+// bpf/pf/types.h.
 const (
 	keyRouted  = 0x8000
 	keyOutward = 0x4000
 )
 
-// vlanOf is the VLAN in a key, 0 if it has a routing domain there.
+// vlanOf returns the VLAN in a key, 0 if the key has a routing domain instead.
 func vlanOf(key uint16) uint16 {
 	if key&keyRouted != 0 {
 		return 0
@@ -110,7 +110,7 @@ func vlanOf(key uint16) uint16 {
 	return key
 }
 
-// host is pf_began of bpf/pf/life.h.
+// host does the same as pf_began of bpf/pf/life.h.
 func (s *kernelPfState) host() StateHost {
 	second := s.Flags&uint16(kernelPfStateFlagPF_STATE_SECOND) != 0
 	switch {
@@ -125,14 +125,14 @@ func (s *kernelPfState) host() StateHost {
 // stateWays is PF_WAYS.
 const stateWays = 16
 
-// A stateTable is the table of states, which the datapath reads and writes at the
-// same time.
+// A stateTable is the table of states, which the datapath reads and writes at the same time.
 type stateTable struct {
 	marks  []uint32 // by place
 	states []kernelPfState
 	stamps []kernelPfReassembly // none if no rule says reassemble tcp
 	config *kernelPfConfig
-	// profiles of the states, for those who ask which limiters count them; nil if none does
+	// profiles of the states, for callers that look for the limiters of states; nil if there are
+	// none
 	profiles []kernelPfProfile
 	close    func()
 }
@@ -193,8 +193,8 @@ const (
 	markClaimed = 1          // PF_MARK_CLAIMED
 )
 
-// each calls f with the places and contents of the present states, until it
-// returns false. The state is f's own.
+// each calls f with the places and contents of the present states, until it returns false. f gets a
+// copy of the state.
 func (t *stateTable) each(f func(place uint32, s *kernelPfState) bool) {
 	var s kernelPfState
 	for i := range t.marks {
@@ -215,8 +215,8 @@ func (t *stateTable) each(f func(place uint32, s *kernelPfState) bool) {
 // stateTwo is PF_STATE_TWO: a state with one of these flags has a second place.
 const stateTwo = uint16(kernelPfStateFlagPF_STATE_NAT | kernelPfStateFlagPF_STATE_HOP)
 
-// stackKey returns what is in the second place of a state at a place, which is translated or
-// has a next hop; false if the state has gone meanwhile.
+// stackKey returns the contents of the second place of a state, which is translated or has a next
+// hop; false if the state has gone meanwhile.
 func (t *stateTable) stackKey(place uint32, s *kernelPfState) (k kernelPfState, ok bool) {
 	at := s.Diff[0] - 1 // PF_STATE_OTHER
 	if s.Flags&stateTwo == 0 || int64(at) >= int64(len(t.states)) {
@@ -238,12 +238,12 @@ func (t *stateTable) before(place uint32, s *kernelPfState) (key kernelPfState, 
 	return key, key.initiator()
 }
 
-// hopKind returns which rule has said a next hop, by enum pf_translation_kind.
+// hopKind returns the word of the rule that set a next hop, from an enum pf_translation_kind.
 func hopKind(kind uint32) pf.RouteKind {
 	return pf.RouteKind(kind - uint32(kernelPfTranslationKindPF_ROUTE_TO))
 }
 
-// diverted returns the socket that packets go to by an enum pf_translation_kind, nil for none.
+// diverted returns the socket that gets packets, from an enum pf_translation_kind; nil for none.
 func diverted(kind uint32, a kernelPfAddress, port uint16) *pf.Divert {
 	if kind < uint32(kernelPfTranslationKindPF_DIVERT_TO) {
 		return nil
@@ -251,7 +251,7 @@ func diverted(kind uint32, a kernelPfAddress, port uint16) *pf.Divert {
 	return &pf.Divert{Kind: pf.DivertKind(kind - uint32(kernelPfTranslationKindPF_DIVERT_TO)), Addr: a.addr().Unmap(), Port: fromNetwork(port)}
 }
 
-// initiator is pf_initiator.
+// initiator does the same as pf_initiator.
 func (s *kernelPfState) initiator() int {
 	if s.Flags&uint16(kernelPfStateFlagPF_STATE_SECOND) != 0 {
 		return 1
@@ -259,8 +259,8 @@ func (s *kernelPfState) initiator() int {
 	return 0
 }
 
-// addr returns the address and port of a side. In a query of ICMP, who asks has the identifier for
-// a port, and who is asked the kind.
+// addr returns the address and port of a side. For an ICMP query, the port of the querying side is
+// the identifier, and the port of the other side is the kind.
 func (s *kernelPfState) addr(side int) netip.AddrPort {
 	addr := kernelPfAddress{Word: s.Key.Address[side]}
 	port := s.Key.Port[side]
@@ -276,7 +276,7 @@ func (s *kernelPfState) addr(side int) netip.AddrPort {
 
 const kindTurned = 0x40 // PF_KIND_TURNED
 
-// hash is pf_hash of bpf/pf/state.h: it multiplies each word of the key, without the
+// hash does the same as pf_hash of bpf/pf/state.h: it multiplies each word of the key, without the
 // profile, by a secret number, and adds the products.
 func (t *stateTable) hash(s *kernelPfState) (h uint64) {
 	const profile = 0xff << 56 // PF_PROFILE_MASK leaves it out
@@ -289,17 +289,17 @@ func (t *stateTable) hash(s *kernelPfState) (h uint64) {
 	return h
 }
 
-// homes are the first places of the buckets that a hash has (pf_home).
+// homes returns the first places of the two buckets for a hash (pf_home).
 func (t *stateTable) homes(hash uint64) [2]uint32 {
 	n := uint64(t.config.Buckets)
 	second := uint64(uint32((hash ^ hash>>31) * 0x9e3779b97f4a7c15 >> 32))
 	return [2]uint32{uint32(hash>>32*n>>32) * stateWays, uint32(second*n>>32) * stateWays}
 }
 
-// mark is pf_mark.
+// mark does the same as pf_mark.
 func mark(hash uint64) uint32 { return uint32(hash>>24) | markState }
 
-// find returns the place of the state that has the key of s.
+// find returns the place of the state with the key of s.
 func (t *stateTable) find(s *kernelPfState) (place uint32, ok bool) {
 	h := t.hash(s)
 	key := s.Key
@@ -319,7 +319,7 @@ func (t *stateTable) find(s *kernelPfState) (place uint32, ok bool) {
 	return 0, false
 }
 
-// kept returns what reassemble tcp keeps of the state at a place, zero if there is nothing.
+// kept returns the reassemble tcp data of the state at a place, zero if there is none.
 func (t *stateTable) kept(place uint32) (r kernelPfReassembly) {
 	if t.stamps != nil {
 		r = t.stamps[place]
@@ -333,9 +333,10 @@ const (
 	stampsChecked = 1 << 1
 )
 
-// keptInCopy is the same for a copy of the state. Packets that come between the copy and the
-// change of programs raise timestamps in one of the tables alone. So the copy compares none
-// before each side has sent one again: an echo of those would be one of what was not sent yet.
+// keptInCopy is the same for a copy of the state. Packets that come between the copy and the change
+// of programs raise timestamps in only one of the tables. So the copy compares no timestamp before
+// each side has sent a new one: an echo of a timestamp from that time would look like one of a
+// timestamp that was not sent yet.
 func (t *stateTable) keptInCopy(place uint32) kernelPfReassembly {
 	r := t.kept(place)
 	for i := range r.Side {
@@ -344,14 +345,15 @@ func (t *stateTable) keptInCopy(place uint32) kernelPfReassembly {
 	return r
 }
 
-// keep writes that down.
+// keep stores the reassemble tcp data of the state at a place.
 func (t *stateTable) keep(place uint32, r kernelPfReassembly) {
 	if t.stamps != nil {
 		t.stamps[place] = r
 	}
 }
 
-// keepBegun writes down those sides that have begun with timestamps, and have not at the place.
+// keepBegun stores the data of those sides that have begun to send timestamps, and have none at the
+// place yet.
 func (t *stateTable) keepBegun(place uint32, r kernelPfReassembly) {
 	now := t.kept(place)
 	for i, side := range r.Side {
@@ -362,8 +364,8 @@ func (t *stateTable) keepBegun(place uint32, r kernelPfReassembly) {
 	t.keep(place, now)
 }
 
-// put puts a state in that is not in the table, with its second key if it has one, and with what
-// reassemble tcp keeps of it; false if there is no room for it.
+// put adds a state that is not in the table, with its second key if it has one, and with its
+// reassemble tcp data; false if there is no room for it.
 func (t *stateTable) put(s *kernelPfState, key *kernelPfState, kept kernelPfReassembly) bool {
 	if s.Flags&stateTwo == 0 {
 		_, ok := t.place(s, kept, true)
@@ -388,7 +390,7 @@ func (t *stateTable) put(s *kernelPfState, key *kernelPfState, kept kernelPfReas
 	return true
 }
 
-// place puts a state or a key into a free place. Nobody sees it yet unless it is shown.
+// place puts a state or a key into a free place. The datapath does not find it before it is shown.
 func (t *stateTable) place(s *kernelPfState, kept kernelPfReassembly, show bool) (at uint32, ok bool) {
 	h := t.hash(s)
 	homes := t.homes(h)
@@ -421,7 +423,7 @@ func (t *stateTable) place(s *kernelPfState, kept kernelPfReassembly, show bool)
 // A stateReader makes States of the entries of the table.
 type stateReader struct {
 	now      uint32
-	states   uint32 // states that there are
+	states   uint32 // number of present states
 	uses     []kernelPfRuleUse
 	config   *kernelPfConfig
 	profiles []pf.Profile
@@ -444,7 +446,7 @@ func (b *Bridge) stateReader() (*stateReader, error) {
 	return r, err
 }
 
-// ruleUses returns the counts of the rules that all CPUs share.
+// ruleUses returns the counters of the rules that all CPUs share.
 func (b *Bridge) ruleUses() ([]kernelPfRuleUse, error) {
 	m, err := b.openTable(kernelMapPfRuleUse)
 	if err != nil {
@@ -471,7 +473,7 @@ func (r *stateReader) lifetime(s *kernelPfState) uint32 {
 	if StateFlags(s.Flags)&StateOut != 0 {
 		rule = s.RuleOut
 	}
-	// a rule's own adaptive timeouts go by the states of that rule
+	// a rule's own adaptive timeouts depend on the states of that rule
 	own := start != r.config.AdaptiveStart || end != r.config.AdaptiveEnd
 	if start != 0 && own && s.Ruleset == r.config.Ruleset && rule != 0 && int(rule) <= len(r.uses) {
 		states = r.uses[rule-1].States
@@ -499,7 +501,7 @@ const bytesBits = 54
 // sentBytes returns how many bytes of IP packets a side has sent (pf_sent_bytes).
 func (s *kernelPfState) sentBytes(side int) uint64 { return s.Bytes[side] & (1<<bytesBits - 1) }
 
-// statePhase returns which timeout holds for a state (pf_phase).
+// statePhase returns the timeout that applies to a state (pf_phase).
 func statePhase(s *kernelPfState) pf.TimeoutName {
 	low, high := min(s.Peer[0].State, s.Peer[1].State), max(s.Peer[0].State, s.Peer[1].State)
 	begins := s.sent(0)+s.sent(1) == 1
@@ -541,7 +543,7 @@ func (r *stateReader) left(s *kernelPfState) (seconds int64, over bool) {
 	return seconds, idle > 1 && seconds <= 0
 }
 
-// state returns a state as users see it; nil if it is over.
+// state returns a state in the form for users; nil if it is over.
 func (r *stateReader) state(t *stateTable, place uint32, s *kernelPfState) *State {
 	left, over := r.left(s)
 	if over {
@@ -595,14 +597,14 @@ func (r *stateReader) state(t *stateTable, place uint32, s *kernelPfState) *Stat
 	return st
 }
 
-// fromNetwork returns a number that has the byte order of a packet.
+// fromNetwork converts a number from network byte order.
 func fromNetwork(n uint16) uint16 {
 	return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, n))
 }
 
-// EachState calls f with the states of the bridge that are not over, in no order, until
-// f returns false. A state may change meanwhile: then f may see it as it was, as it is,
-// or not at all. A bridge without pf has no states.
+// EachState calls f with the bridge's states that are not over, in no particular order, until f
+// returns false. A state may change meanwhile: f may get its former or its present contents, or not
+// get it at all. A bridge without pf has no states.
 func (b *Bridge) EachState(f func(*State) bool) error {
 	return b.eachState(func(st *State, _ uint32, _ *kernelPfState) bool { return f(st) })
 }
@@ -627,8 +629,7 @@ func (b *Bridge) eachState(f func(st *State, place uint32, s *kernelPfState) boo
 	return nil
 }
 
-// StateRulesets returns the rulesets that have made the states that there are, and the ruleset
-// that makes them now.
+// StateRulesets returns the rulesets that have made the present states, and the present ruleset.
 func (b *Bridge) StateRulesets() (map[uint16]bool, error) {
 	used := map[uint16]bool{b.Config.Pf.Ruleset: true}
 	if !b.PFLoaded() {
@@ -646,8 +647,8 @@ func (b *Bridge) StateRulesets() (map[uint16]bool, error) {
 	return used, nil
 }
 
-// KillStates removes the states that match, and returns how many. Their counts are
-// added to the counters of their rules, as if the states were over.
+// KillStates removes the states that match, and returns their number. Their counts are added to the
+// counters of their rules, as if the states had expired.
 func (b *Bridge) KillStates(match func(*State) bool) (n int, err error) {
 	if !b.PFLoaded() {
 		return 0, nil
@@ -663,7 +664,7 @@ func (b *Bridge) KillStates(match func(*State) bool) (n int, err error) {
 			return true
 		}
 		r := kernelControl{Op: kernelControlOpCONTROL_PF_KILL, Place: place}
-		*(*kernelPfState)(unsafe.Pointer(&r.State)) = *s // the same type, without its name
+		*(*kernelPfState)(unsafe.Pointer(&r.State)) = *s // the same type without a name
 		did, err := runControl(p, r)
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			failed = fmt.Errorf("remove a state: %w", err)
@@ -675,7 +676,7 @@ func (b *Bridge) KillStates(match func(*State) bool) (n int, err error) {
 	return n, errors.Join(err, failed)
 }
 
-// FlushStates removes all states, and returns how many there were.
+// FlushStates removes all states, and returns their number.
 func (b *Bridge) FlushStates() (int, error) {
 	if !b.PFLoaded() {
 		return 0, nil
@@ -692,26 +693,26 @@ func (b *Bridge) FlushStates() (int, error) {
 	return n, b.shared(func(s *kernelShared) { t.settle(&s.Pf.States) })
 }
 
-// PFRuleStats are the counters of a rule, summed over the CPUs, with the counts of the
-// states that it has.
+// PFRuleStats are the counters of a rule, summed over the CPUs, including the counts of its present
+// states.
 type PFRuleStats struct {
 	Evaluations   uint64    // packets that it was found to match
 	Packets       [2]uint64 // in, out
 	Bytes         [2]uint64
 	StatesCreated uint64
-	States        uint32 // states that there are
-	Spent         bool   // it is a once rule, and has had its packet
+	States        uint32 // present states
+	Spent         bool   // it is a once rule that has matched
 }
 
-// PFTraffic is what pf has counted, with what the present states have counted.
+// PFTraffic are the counters of pf, including the counts of the present states.
 type PFTraffic struct {
 	Counters PFCounters
-	Rules    []PFRuleStats // by their numbers in Program.Source
-	HalfOpen uint64        // states of TCP that nobody has answered
+	Rules    []PFRuleStats // by the rules' numbers in Program.Source
+	HalfOpen uint64        // unanswered TCP states
 }
 
-// PFTraffic returns the counters of pf, by one look at its states. Packets that states
-// have counted were looked for among states, too.
+// PFTraffic returns the counters of pf, with a single pass over its states. Packets that states
+// have counted also count as searches.
 func (b *Bridge) PFTraffic() (sum PFTraffic, err error) {
 	if !b.PFLoaded() {
 		return sum, nil
@@ -747,7 +748,7 @@ func (b *Bridge) PFTraffic() (sum PFTraffic, err error) {
 	for i := range sum.Rules {
 		r := &sum.Rules[i]
 		for _, n := range []*uint64{&r.Packets[0], &r.Packets[1], &r.Bytes[0], &r.Bytes[1]} {
-			if int64(*n) < 0 { // ZeroPFRuleStats has taken off what a state that is over is yet to add
+			if int64(*n) < 0 { // ZeroPFRuleStats has subtracted what an expired state will still add
 				*n = 0
 			}
 		}
@@ -755,7 +756,7 @@ func (b *Bridge) PFTraffic() (sum PFTraffic, err error) {
 	return sum, nil
 }
 
-// pfRuleStats returns the counters of the rules, without those of the present states.
+// pfRuleStats returns the counters of the rules, without the counts of the present states.
 func (b *Bridge) pfRuleStats(uses []kernelPfRuleUse) ([]PFRuleStats, error) {
 	list := make([]PFRuleStats, b.Config.Pf.Rules)
 	if len(list) == 0 {
@@ -780,7 +781,7 @@ func (b *Bridge) pfRuleStats(uses []kernelPfRuleUse) ([]PFRuleStats, error) {
 			r.Bytes[out] += s.Bytes[out]
 		}
 	}
-	for i := range list { // of a rule that is there several times, the first has these
+	for i := range list { // if a rule was expanded to several, the first one has these
 		list[i].States, list[i].Spent = uses[i].States, uses[i].Spent != 0
 	}
 	return list, nil
@@ -799,9 +800,9 @@ func perCPUs[V any](m *ebpf.Map, n int) ([]V, error) {
 	return values, nil
 }
 
-// count adds the counts of a state to its rules. Packets of the side that made it come
-// in where the rule in is, and go out where the rule out is. Answers go the other way
-// at each. At the host, both rules are about the host's interface, and see one way.
+// count adds the counts of a state to its rules. Packets of the side that made it come in at the
+// rule in, and go out at the rule out. Answers go in the opposite direction at both. At the host,
+// both rules apply to the host's interface, in one direction.
 func (s *kernelPfState) count(list []PFRuleStats) {
 	from := s.initiator()
 	add := func(rule uint32, out int) {
@@ -825,8 +826,8 @@ func (s *kernelPfState) count(list []PFRuleStats) {
 	add(uint32(s.RuleOut), out)
 }
 
-// ZeroPFRuleStats sets the counters of rules to zero. The present states keep their counts, so what
-// they have counted so far is taken off.
+// ZeroPFRuleStats sets the counters of rules to zero. The present states keep their counts, so
+// their present counts are subtracted.
 func (b *Bridge) ZeroPFRuleStats() error {
 	if !b.PFLoaded() || b.Config.Pf.Rules == 0 {
 		return nil
@@ -857,7 +858,7 @@ func (b *Bridge) ZeroPFRuleStats() error {
 	return beginCounts(m, had)
 }
 
-// beginCounts has the counters of rules go on from these, by their numbers, and others from zero.
+// beginCounts sets the counters of rules to these, by the rules' numbers, and others to zero.
 func beginCounts(m *ebpf.Map, from []PFRuleStats) error {
 	cpus := ebpf.MustPossibleCPU()
 	indices := make([]uint32, m.MaxEntries())
@@ -911,8 +912,8 @@ const (
 // PFCounters are counters of pf, by PFCounter.
 type PFCounters [pfCounters]uint64
 
-// pfCounters reads the counters of pf, summed over the CPUs, without what the present
-// states have counted.
+// pfCounters reads the counters of pf, summed over the CPUs, without the counts of the present
+// states.
 func (b *Bridge) pfCounters(sum *PFCounters) error {
 	m, err := b.openTable(kernelMapCounters)
 	if err != nil {
@@ -941,8 +942,7 @@ func (b *Bridge) statePackets() (n uint64, err error) {
 	return n, nil
 }
 
-// ZeroPFCounters sets the counters of pf to zero, and those of the port of `set
-// loginterface`.
+// ZeroPFCounters sets the counters of pf and the counters of `set loginterface`'s port to zero.
 func (b *Bridge) ZeroPFCounters() error {
 	if !b.PFLoaded() {
 		return nil
@@ -955,7 +955,7 @@ func (b *Bridge) ZeroPFCounters() error {
 	if err := errors.Join(zeroPFCounters(m), zeroPortCounters(m)); err != nil {
 		return err
 	}
-	// States keep what they have counted so far.
+	// States keep their counts.
 	n, err := b.statePackets()
 	if err != nil {
 		return err
@@ -965,7 +965,7 @@ func (b *Bridge) ZeroPFCounters() error {
 	return m.Put(uint32(kernelCounterCOUNTER_PF)+uint32(PFSearches), perCPU)
 }
 
-// zeroPFCounters sets pf's counters, which are among those of the bridge, to zero.
+// zeroPFCounters sets pf's counters, which are in the bridge's table of counters, to zero.
 func zeroPFCounters(m *ebpf.Map) error {
 	for i := range kernelCounter(pfCounters) {
 		if err := zeroCounters(m, kernelCounterCOUNTER_PF+i); err != nil {
@@ -975,7 +975,7 @@ func zeroPFCounters(m *ebpf.Map) error {
 	return nil
 }
 
-// zeroPortCounters does so with those of the port of `set loginterface`.
+// zeroPortCounters sets the counters of `set loginterface`'s port to zero.
 func zeroPortCounters(m *ebpf.Map) error {
 	for i := range portCounters {
 		if err := zeroCounters(m, kernelCounterCOUNTER_PF_PORT+i); err != nil {
@@ -985,13 +985,13 @@ func zeroPortCounters(m *ebpf.Map) error {
 	return nil
 }
 
-// portCounters are the words of struct pf_port_stats (bpf/pf/types.h): the packets, and then
-// the bytes.
+// portCounters is the number of words of struct pf_port_stats (bpf/pf/types.h): the packets, and
+// then the bytes.
 const portCounters = kernelCounter(unsafe.Sizeof(kernelPfPortStats{}) / 8)
 
-// PFPortStats are the packets of a port that pf has passed or blocked, and their bytes,
-// including IP headers. They are counted by family (IPv4, IPv6), direction (in, out)
-// and fate (passed, blocked).
+// PFPortStats are the numbers of a port's packets that pf has passed or blocked, and their bytes,
+// including IP headers. They are counted by family (IPv4, IPv6), direction (in, out) and decision
+// (passed, blocked).
 type PFPortStats struct {
 	Packets, Bytes [2][2][2]uint64
 }
@@ -1020,7 +1020,7 @@ func (b *Bridge) PFPortStats() (sum PFPortStats, err error) {
 	return sum, nil
 }
 
-// PFInfo is the state of pf at the moment.
+// PFInfo is the present status of pf.
 type PFInfo struct {
 	Enabled   bool
 	Since     time.Duration // since pf was enabled or disabled
@@ -1031,7 +1031,7 @@ type PFInfo struct {
 	Rules     int
 }
 
-// PFInfo returns the state of pf at the moment.
+// PFInfo returns the present status of pf.
 func (b *Bridge) PFInfo() (info PFInfo, err error) {
 	if !b.PFLoaded() {
 		return info, nil

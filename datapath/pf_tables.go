@@ -19,13 +19,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrTableFull says that the bridge's tables of addresses have as many entries
-// as `set limit table-entries` allows: addresses, or networks.
+// ErrTableFull reports that the bridge's tables of addresses have as many entries as `set
+// limit table-entries` allows, of addresses or of networks.
 var ErrTableFull = errors.New("its tables have as many entries as set limit table-entries allows")
 
-// TableAdd adds entries to table n, and returns how many the table did not have. An
-// entry that it has already stays as it is, negated or not, as in pfctl -T add. The
-// error is ErrTableFull if there is no room; some entries may have been added then. The
+// TableAdd adds entries to table n, and returns the number of entries that the table did not
+// have. An entry that it already has stays as it is, negated or not, as with pfctl -T add.
+// The error is ErrTableFull if there is no room; some entries may have been added then. The
 // caller holds the lock, as for all methods that change tables.
 func (b *Bridge) TableAdd(n int, entries []pf.TableEntry) (added int, err error) {
 	err = b.withAddresses(func(a *addresses) (err error) {
@@ -35,8 +35,8 @@ func (b *Bridge) TableAdd(n int, entries []pf.TableEntry) (added int, err error)
 	return added, err
 }
 
-// TableDelete removes entries from table n, and returns how many it had. An
-// entry must be negated as it is in the table.
+// TableDelete removes entries from table n, and returns the number of entries that it had.
+// An entry must be negated as it is in the table.
 func (b *Bridge) TableDelete(n int, entries []pf.TableEntry) (deleted int, err error) {
 	err = b.withAddresses(func(a *addresses) (err error) {
 		deleted, err = a.delete(n, entries)
@@ -45,10 +45,10 @@ func (b *Bridge) TableDelete(n int, entries []pf.TableEntry) (deleted int, err e
 	return deleted, err
 }
 
-// TableReplace takes entries out of table n, puts others in, and turns some that it has the
-// other way round, negated or not. It returns how many it has taken out, and put in. Which
-// these are is the caller's to find, with [Bridge.TableWalk]. Entries that come in are there
-// before those go whose place they take, unless some are turned.
+// TableReplace removes the entries out from table n, adds the entries in, and flips the
+// negation of the entries turned. It returns the numbers of removed and added entries. The
+// caller finds these entries, with [Bridge.TableWalk]. Added entries take effect before the
+// entries that they replace are removed, unless some are turned.
 func (b *Bridge) TableReplace(n int, out, in, turned []pf.TableEntry) (deleted, added int, err error) {
 	err = b.withAddresses(func(a *addresses) (err error) {
 		if len(turned) == 0 {
@@ -74,7 +74,7 @@ func (b *Bridge) TableReplace(n int, out, in, turned []pf.TableEntry) (deleted, 
 	return deleted, added, err
 }
 
-// TableFlush empties table n, and returns how many entries it had.
+// TableFlush empties table n, and returns the number of entries that it had.
 func (b *Bridge) TableFlush(n int) (deleted int, err error) {
 	err = b.withAddresses(func(a *addresses) (err error) {
 		deleted, err = a.clear(1 << n)
@@ -83,7 +83,7 @@ func (b *Bridge) TableFlush(n int) (deleted int, err error) {
 	return deleted, err
 }
 
-// TableWalk calls f with the entries of table n, in no order.
+// TableWalk calls f with the entries of table n, in no particular order.
 func (b *Bridge) TableWalk(n int, f func(pf.TableEntry)) error {
 	return b.withAddresses(func(a *addresses) error { return a.walk(n, f) })
 }
@@ -104,18 +104,19 @@ func SortEntries(list []pf.TableEntry) {
 	})
 }
 
-// A Listing says how a table lists an address or a network.
+// A Listing is the way in which a table lists an address or a network.
 type Listing uint8
 
-// NotListed is the Listing of what is in the table at most by a larger network.
+// NotListed is the Listing of an address or a network that a table has at most as a part of
+// a larger network.
 const (
 	NotListed Listing = iota
 	Listed
 	ListedNot // negated
 )
 
-// TableListings says of each entry how table n lists its address or network. That takes a
-// look for each, however many entries the table has.
+// TableListings returns how table n lists the address or network of each entry. That takes
+// one look-up for each, whatever the size of the table.
 func (b *Bridge) TableListings(n int, entries []pf.TableEntry) ([]Listing, error) {
 	list := make([]Listing, len(entries))
 	bit := uint64(1) << n
@@ -138,9 +139,9 @@ func (b *Bridge) TableListings(n int, entries []pf.TableEntry) ([]Listing, error
 	return list, err
 }
 
-// TablesHold reports whether all tables together may have so many entries more. It counts
-// the entries one by one only where it does not know how many there are, or where these
-// could be too many.
+// TablesHold reports whether all tables together have room for more additional entries. It
+// counts the present entries one by one only if their number is not known, or if they could
+// be too many.
 func (b *Bridge) TablesHold(more int) (hold bool, err error) {
 	limit := int(b.Config.Pf.TableEntries)
 	err = b.withAddresses(func(a *addresses) error {
@@ -159,7 +160,7 @@ func (b *Bridge) TablesHold(more int) (hold bool, err error) {
 	return hold, err
 }
 
-// TableCounts returns how many entries each table has, by its number.
+// TableCounts returns the number of entries of each table, by the table's number.
 func (b *Bridge) TableCounts() (counts [pf.MaxTables]int, err error) {
 	err = b.withAddresses(func(a *addresses) error {
 		return a.each(func(_ netip.Prefix, m *kernelPfMember) {
@@ -174,8 +175,8 @@ func (b *Bridge) TableCounts() (counts [pf.MaxTables]int, err error) {
 	return counts, err
 }
 
-// TableTest reports whether table n matches an address, and which of its
-// entries decides that; nil if none does.
+// TableTest reports whether table n matches an address, and returns the entry that decides
+// that; nil if there is none.
 func (b *Bridge) TableTest(n int, addr netip.Addr) (match bool, by *pf.TableEntry, err error) {
 	err = b.withAddresses(func(a *addresses) error {
 		key := prefixKey(netip.PrefixFrom(addr, addr.BitLen()))
@@ -198,17 +199,17 @@ func (b *Bridge) TableTest(n int, addr netip.Addr) (match bool, by *pf.TableEntr
 	return match, by, err
 }
 
-// v4Bits is how many bits are before an IPv4 address in a key.
+// v4Bits is the number of bits before an IPv4 address in a key.
 const v4Bits = 96
 
 // hostBits is the length of a network that is one address.
 const hostBits = 128
 
-// extraNets is how many networks the trie has beside those of tables: see init, and
-// below.
+// extraNets is the number of networks in the trie in addition to the tables' networks: see
+// init, and below.
 const extraNets = 2
 
-// prefixKey returns a prefix as the datapath has it. It must be masked.
+// prefixKey returns a prefix in the datapath's form. It must be masked.
 func prefixKey(p netip.Prefix) kernelPfPrefix {
 	k := kernelPfPrefix{Bits: uint32(p.Bits()), Address: p.Addr().As16()}
 	if p.Addr().Is4() {
@@ -217,8 +218,8 @@ func prefixKey(p netip.Prefix) kernelPfPrefix {
 	return k
 }
 
-// v4Net is the network of all IPv4 addresses. An entry of a larger network is one of
-// IPv6, and does not hold for it.
+// v4Net is the network of all IPv4 addresses. An entry with a larger network is an IPv6
+// entry, and does not apply to it.
 var v4Net = prefixKey(netip.PrefixFrom(netip.IPv4Unspecified(), 0))
 
 // prefix returns the prefix of a key.
@@ -230,7 +231,7 @@ func (k kernelPfPrefix) prefix() netip.Prefix {
 	return netip.PrefixFrom(a, int(k.Bits))
 }
 
-// shortened returns the network of so many bits that the key is in.
+// shortened returns the network of length n that contains the key.
 func (k kernelPfPrefix) shortened(n uint32) kernelPfPrefix {
 	for i := range k.Address {
 		if left := int(n) - 8*i; left < 8 {
@@ -241,7 +242,7 @@ func (k kernelPfPrefix) shortened(n uint32) kernelPfPrefix {
 	return k
 }
 
-// contains reports whether o is k or in it.
+// contains reports whether o is k or a part of it.
 func (k kernelPfPrefix) contains(o kernelPfPrefix) bool {
 	return o.Bits >= k.Bits && o.shortened(k.Bits) == k
 }
@@ -250,18 +251,19 @@ func compareKeys(a, b kernelPfPrefix) int {
 	return cmp.Or(bytes.Compare(a.Address[:], b.Address[:]), cmp.Compare(a.Bits, b.Bits))
 }
 
-// addresses are the tables of addresses of a bridge. The entry of a network says for
-// each table whether the table has the network's addresses: it may list the network
-// itself, or the next larger one. An address that a table lists by itself has an entry
-// in another map. So one look tells about all tables.
+// addresses are the tables of addresses of a bridge. The entry of a network has a bit for
+// each table that contains the network's addresses: the table may list the network itself,
+// or the next larger one. An address that a table lists by itself has an entry in another
+// map. So one look-up gives the answer for all tables.
 //
-// Networks change only under the bridge's lock. Addresses are changed by a program,
-// because the datapath also adds some (bpf/pf/table.h).
+// Networks change only under the bridge's lock. Addresses are changed by a program, because
+// the datapath also adds some (bpf/pf/table.h).
 //
-// How many entries all tables have is the sum of two counters. The programs write one of
+// The number of entries of all tables is the sum of two counters. The programs write one of
 // them, for addresses. User space writes the other, for networks: before it adds them, and
-// behind their deletion. So the sum may be too large, if a command is killed, and is never
-// too small. Zero in the second counter is that of a bridge on which nobody has counted yet.
+// after it has deleted them. So the sum may be too large, if a command is killed, and is
+// never too small. If the second counter is zero, the bridge's entries have not been counted
+// yet.
 type addresses struct {
 	hosts, nets, batch, counters *ebpf.Map
 	change                       *ebpf.Program
@@ -270,10 +272,10 @@ type addresses struct {
 const (
 	entriesCounter = kernelCounterCOUNTER_PF_ENTRIES
 	entriesMore    = kernelCounterCOUNTER_PF_ENTRIES_MORE
-	entriesKnown   = 1 << 62 // what is added to the second counter
+	entriesKnown   = 1 << 62 // added to the second counter
 )
 
-// sum returns how many entries all tables have at most, if that is known.
+// sum returns an upper bound of the number of entries of all tables, if that is known.
 func (a *addresses) sum() (n int, known bool, err error) {
 	hosts, err := counterOf(a.counters, entriesCounter)
 	if err != nil {
@@ -283,7 +285,7 @@ func (a *addresses) sum() (n int, known bool, err error) {
 	return int(hosts + more - entriesKnown), more != 0, err
 }
 
-// noteSum notes how many entries all tables have.
+// noteSum sets the number of entries of all tables.
 func (a *addresses) noteSum(n int) error {
 	hosts, err := counterOf(a.counters, entriesCounter)
 	if err != nil {
@@ -292,7 +294,7 @@ func (a *addresses) noteSum(n int) error {
 	return a.putMore(uint64(n) - hosts + entriesKnown)
 }
 
-// noteNets notes that tables have so many networks more, or fewer.
+// noteNets adds n to the number of networks, which may be negative.
 func (a *addresses) noteNets(n int) error {
 	more, err := counterOf(a.counters, entriesMore)
 	if err != nil || more == 0 || n == 0 {
@@ -352,8 +354,7 @@ func (a *addresses) init() error {
 	return put(a.nets, v4Net, kernelPfMember{Bits: uint64(v4Net.Bits)})
 }
 
-// run asks the program for a change, and returns how many addresses the change was made
-// to.
+// run has the program make a change, and returns the number of addresses that were changed.
 func (a *addresses) run(r kernelPfTableRequest) (int, error) {
 	result, err := a.change.Run(&ebpf.RunOptions{Context: &r})
 	if err != nil {
@@ -443,7 +444,7 @@ func (a *addresses) host(addr netip.Addr, m *kernelPfMember) error {
 	return nil
 }
 
-// listed reads the entry of an address or a network, if there is one of just that.
+// listed reads the entry of exactly this address or network, if there is one.
 func (a *addresses) listed(p netip.Prefix, m *kernelPfMember) (bool, error) {
 	var err error
 	key := prefixKey(p)
@@ -458,8 +459,8 @@ func (a *addresses) listed(p netip.Prefix, m *kernelPfMember) (bool, error) {
 	return err == nil && m.Bits == uint64(key.Bits), err
 }
 
-// parent returns the entry of the smallest network that is larger than the
-// key's, nil if there is none.
+// parent returns the entry of the smallest network that is larger than the key's network,
+// nil if there is none.
 func (a *addresses) parent(k kernelPfPrefix) (*kernelPfMember, error) {
 	if k.Bits == 0 || k == v4Net {
 		return nil, nil
@@ -472,7 +473,7 @@ func (a *addresses) parent(k kernelPfPrefix) (*kernelPfMember, error) {
 	return m, err
 }
 
-// split returns the entries that are addresses, and those that are networks.
+// split separates the entries that are addresses from those that are networks.
 func split(entries []pf.TableEntry) (hosts, nets []pf.TableEntry) {
 	for _, e := range entries {
 		if e.Prefix.IsSingleIP() {
@@ -484,11 +485,11 @@ func split(entries []pf.TableEntry) (hosts, nets []pf.TableEntry) {
 	return hosts, nets
 }
 
-// few is how many networks are changed one by one at most. For more, all networks are
-// looked at.
+// few is the largest number of networks that are changed one by one. For more, all networks
+// are read.
 const few = 32
 
-// add is TableAdd.
+// add does the work of TableAdd.
 func (a *addresses) add(n int, entries []pf.TableEntry) (int, error) {
 	hosts, nets := split(entries)
 	did, err := a.changeNets(n, nets, true)
@@ -499,7 +500,7 @@ func (a *addresses) add(n int, entries []pf.TableEntry) (int, error) {
 	return did + more, err
 }
 
-// delete is TableDelete.
+// delete does the work of TableDelete.
 func (a *addresses) delete(n int, entries []pf.TableEntry) (int, error) {
 	hosts, nets := split(entries)
 	did, err := a.changeNets(n, nets, false)
@@ -510,7 +511,7 @@ func (a *addresses) delete(n int, entries []pf.TableEntry) (int, error) {
 	return did + more, err
 }
 
-// clear empties tables, and returns how many entries they had.
+// clear empties tables, and returns the number of entries that they had.
 func (a *addresses) clear(tables uint64) (int, error) {
 	t, err := a.readNets()
 	if err != nil {
@@ -529,7 +530,7 @@ func (a *addresses) clear(tables uint64) (int, error) {
 	return did + more, err
 }
 
-// fill makes a table have these entries alone.
+// fill replaces the contents of a table by these entries.
 func (a *addresses) fill(n int, entries []pf.TableEntry) error {
 	if _, err := a.clear(1 << n); err != nil {
 		return err
@@ -538,7 +539,8 @@ func (a *addresses) fill(n int, entries []pf.TableEntry) error {
 	return err
 }
 
-// each calls f with every network and address: with its tables, not with its bits.
+// each calls f with every network and address, with the tables that list it, but not with
+// inherited bits.
 func (a *addresses) each(f func(netip.Prefix, *kernelPfMember)) error {
 	err := eachOf(a.nets, func(keys []kernelPfPrefix, values []kernelPfMember) error {
 		for i := range keys {
@@ -562,7 +564,7 @@ func (a *addresses) each(f func(netip.Prefix, *kernelPfMember)) error {
 	return nil
 }
 
-// walk is TableWalk.
+// walk does the work of TableWalk.
 func (a *addresses) walk(n int, f func(pf.TableEntry)) error {
 	bit := uint64(1) << n
 	return a.each(func(p netip.Prefix, m *kernelPfMember) {
@@ -572,7 +574,7 @@ func (a *addresses) walk(n int, f func(pf.TableEntry)) error {
 	})
 }
 
-// net is a network as the trie is to have it, and as the trie had it.
+// net is a network with its new and its former value in the trie.
 type net struct {
 	key kernelPfPrefix
 	kernelPfMember
@@ -599,7 +601,7 @@ func sortNets(list []net) {
 	slices.SortFunc(list, func(a, b net) int { return compareKeys(a.key, b.key) })
 }
 
-// writeNets makes the trie follow the list: networks that no table lists go.
+// writeNets makes the trie match the list: networks that no table lists are removed.
 func (a *addresses) writeNets(list []net) error {
 	var keys []kernelPfPrefix
 	var values []kernelPfMember
@@ -627,9 +629,9 @@ func (a *addresses) writeNets(list []net) error {
 	return nil
 }
 
-// inherit gives each network of the list the values of the next larger one, for tables
-// that do not list the network itself. The list has the order of compareKeys: all parts
-// of a network are behind it.
+// inherit gives each network of the list the values of the next larger one, for tables that
+// do not list the network itself. The list is in the order of compareKeys: all parts of a
+// network follow it.
 func inherit(list []net, tables uint64, parent *kernelPfMember) {
 	var above []*net
 	for i := range list {
@@ -647,7 +649,7 @@ func inherit(list []net, tables uint64, parent *kernelPfMember) {
 		}
 		take := tables
 		if e.was == (kernelPfMember{}) {
-			take = ^uint64(0) // it is new, to all tables
+			take = ^uint64(0) // a new network inherits for all tables
 		}
 		take &^= e.Here
 		e.Match = e.Match&^take | from&take
@@ -686,8 +688,8 @@ func (a *addresses) changeNets(n int, entries []pf.TableEntry, add bool) (change
 	return changed, nil
 }
 
-// changeIn does so with the networks of the list. These are all networks that are in
-// `within`, or all that there are.
+// changeIn does the same with the networks of the list. These are all networks in `within`,
+// or all that there are.
 func (a *addresses) changeIn(list []net, parent *kernelPfMember, n int, entries []pf.TableEntry, add bool, within kernelPfPrefix) (changed int, err error) {
 	bit := uint64(1) << n
 	at := make(map[kernelPfPrefix]int, len(entries))
@@ -748,12 +750,12 @@ func (a *addresses) changeIn(list []net, parent *kernelPfMember, n int, entries 
 	return changed, err
 }
 
-// below returns the networks that are in one, and that one if it is there, in the order
-// of compareKeys.
+// below returns the networks that are in within, including within itself if it is there, in
+// the order of compareKeys.
 //
-// The trie gives its networks one after another, those in a network before that
-// network. The first of them has to be there to begin with. So one is put in for the
-// moment: the lowest address, as it is.
+// The trie returns its networks one after another, the parts of a network before the
+// network. The iteration has to begin with a network that is there. So the first one, the
+// lowest address, is added for the moment, with the values that it inherits.
 func (a *addresses) below(within kernelPfPrefix) (list []net, err error) {
 	first := kernelPfPrefix{Bits: hostBits, Address: within.Address}
 	m := kernelPfMember{}
@@ -785,7 +787,7 @@ func (a *addresses) below(within kernelPfPrefix) (list []net, err error) {
 		if err := a.nets.Lookup(key, &m); err != nil {
 			return nil, err
 		}
-		// IPv4 is in no network of IPv6, though its keys are
+		// IPv6 networks do not contain IPv4, though their keys do
 		if within.Bits >= v4Bits || !v4Net.contains(key) {
 			list = append(list, net{key, m, m})
 		}
@@ -794,7 +796,7 @@ func (a *addresses) below(within kernelPfPrefix) (list []net, err error) {
 	return list, nil
 }
 
-// lateHosts adds addresses to the tables of g that the datapath has added to other
+// lateHosts adds addresses to the tables of g that the datapath has added to the former
 // tables while these were copied.
 func lateHosts(g *generation, c *Config, from *ebpf.Map) error {
 	a, err := g.addresses(c)

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What package pf compiles has the layout of the datapath's types.
+// The types of package pf's programs have the layout of the datapath's types.
 func TestPFLayout(t *testing.T) {
 	fields := func(v any) (list []string) {
 		typ := reflect.TypeOf(v)
@@ -70,7 +70,7 @@ func kernelSpec(t testing.TB) *ebpf.CollectionSpec {
 	return spec
 }
 
-// pfMapsOf returns the names of pf's maps that the bridge's programs hold.
+// pfMapsOf returns the names of pf's maps that the bridge's programs refer to.
 func pfMapsOf(t testing.TB, b *Bridge, pin string) (names []string) {
 	t.Helper()
 	p, err := ebpf.LoadPinnedProgram(b.pin(b.gen, pin), nil)
@@ -118,7 +118,7 @@ func compilePF(t testing.TB, c *Config, conf string, profiles ...pf.Profile) *pf
 	return prog
 }
 
-// loadPF makes a pf.conf the bridge's.
+// loadPF makes a pf.conf the bridge's rules.
 func (s *shelf) loadPF(b *Bridge, conf string, change ...func(*Config, *PF)) {
 	s.t.Helper()
 	s.do(func() error {
@@ -177,8 +177,8 @@ func pinnedPF(t testing.TB, b *Bridge) (names []string) {
 	return names
 }
 
-// A bridge without pf has nothing of it; one where it is disabled has its tables,
-// and programs that do not know them.
+// A bridge without pf has nothing of it; a bridge with pf disabled has its tables, and programs
+// that do not refer to them.
 func TestPFIsThere(t *testing.T) {
 	s := newShelf(t, 3)
 	b := s.create("br0", 2)
@@ -252,7 +252,7 @@ func TestPFFeatures(t *testing.T) {
 	}
 }
 
-// The same rules for other ports keep their number, states and counters; others do not.
+// The same rules for other ports keep their number, states and counters; other rules do not.
 func TestPFSame(t *testing.T) {
 	s := newShelf(t, 3)
 	b := s.create("br0", 2)
@@ -281,7 +281,7 @@ func TestPFSame(t *testing.T) {
 	if got := stats(); got != want || b.Config.Pf.Ruleset != ruleset {
 		t.Errorf("with another port: ruleset %d, counters %+v; want %d, %+v", b.Config.Pf.Ruleset, got, ruleset, want)
 	}
-	// near2 is a port now: its rule holds
+	// near2 is a port now: its rule applies
 	d, err := traceIn(s, b, 2, udpFrame(2, 1, "192.0.2.2", "192.0.2.3", 53, 1000))
 	if err != nil || d.Reason != uint32(kernelDropReasonDROP_PF) {
 		t.Errorf("at the new port: reason %d, %v; want it blocked", d.Reason, err)
@@ -290,7 +290,7 @@ func TestPFSame(t *testing.T) {
 	if got := stats(); got != (PFRuleStats{}) {
 		t.Errorf("of the next ruleset: counters %+v", got)
 	}
-	// what a present state has counted is taken off, too, and what it counts from now on is not
+	// the counts of a present state are subtracted, too, and its further counts are not
 	frame := udpFrame(2, 1, "192.0.2.2", "192.0.2.1", 53, 1001)
 	s.run(b, 0, frame)
 	s.run(b, 0, frame)
@@ -320,7 +320,7 @@ func traceIn(s *shelf, b *Bridge, port int, frame []byte) (t *Traced, err error)
 	return t, err
 }
 
-// A trial knows the states that there are, and makes none.
+// A trial finds the present states, and makes none.
 func TestPFTraceOfBridge(t *testing.T) {
 	s := newShelf(t, 3)
 	b := s.create("br0", 3)
@@ -412,7 +412,7 @@ func TestPFStates(t *testing.T) {
 	}
 }
 
-// A larger table of states has the states of the smaller one; a lower limit takes none away.
+// A larger table of states keeps the states of the smaller one; a lower limit removes none.
 func TestPFStatesGrow(t *testing.T) {
 	s := newShelf(t, 2)
 	b := s.create("br0", 2)
@@ -441,12 +441,12 @@ func TestPFStatesGrow(t *testing.T) {
 	if diff := gocmp.Diff(ports(before), ports(statesOf(t, b))); diff != "" {
 		t.Errorf("source ports (-before +after):\n%s", diff)
 	}
-	// a command that was killed there is finished by the next
+	// the next command finishes the work of one that was killed there
 	s.do(func() error { return b.Mend(keepAll) })
 	if got := len(statesOf(t, b)); got != n {
 		t.Errorf("%d states when it is mended, want %d", got, n)
 	}
-	// the datapath finds them where they are
+	// the datapath finds them in their places
 	s.run(b, 1, udpFrame(1, 2, "192.0.2.9", "192.0.2.1", 1007, 53))
 	for _, st := range statesOf(t, b) {
 		if want := st.From.Addr.Port() == 1007; st.To.Packets == 1 != want {
@@ -464,8 +464,8 @@ func TestPFStatesGrow(t *testing.T) {
 	}
 }
 
-// Tables become smaller with their limits, by the change after: what is in them
-// stays, and all of it is found.
+// Tables become smaller with their limits, by the change after that: their contents stay, and
+// all of them are found.
 func TestPFShrinks(t *testing.T) {
 	s := newShelf(t, 2)
 	b := s.create("br0", 2)
@@ -511,7 +511,7 @@ func TestPFShrinks(t *testing.T) {
 	}
 	for _, step := range []struct{ states, nodes, frags, entries uint32 }{
 		{1000, 400, 10, 500},
-		{10, 400, 10, 500}, // fewer states than there are
+		{10, 400, 10, 500}, // a limit below the number of states
 	} {
 		load(step.states, step.nodes, step.frags, step.entries)
 		if over, err := b.Oversized(); !over || err != nil {
@@ -548,7 +548,7 @@ func TestPFShrinks(t *testing.T) {
 	}
 }
 
-// What a limit is said to take is what the kernel takes for it.
+// The stated memory of a limit is what the kernel uses for it.
 func TestPFMemory(t *testing.T) {
 	s := newShelf(t, 1)
 	b := s.create("br0", 1)
@@ -583,7 +583,7 @@ func TestPFMemory(t *testing.T) {
 	}
 }
 
-// Whatever the number of states is, it is right after a flush.
+// The number of states is right after a flush, whatever it was before.
 func TestPFFlushSettles(t *testing.T) {
 	s := newShelf(t, 2)
 	b := s.create("br0", 2)
@@ -602,7 +602,7 @@ func TestPFFlushSettles(t *testing.T) {
 	}
 }
 
-// What is in the old table of states and changes while it is copied is late.
+// States of the old table that change while it is copied are copied late.
 func TestPFStatesLate(t *testing.T) {
 	s := newShelf(t, 2)
 	b := s.create("br0", 2)
