@@ -214,7 +214,7 @@ func filterWarning(port, what string) string {
 		port, what)
 }
 
-// pastWarning is the text about a filter of a host port's interface that routed packets pass by.
+// pastWarning is the text about a filter of a host port's interface that routed packets bypass.
 func pastWarning(port, what string) string {
 	return fmt.Sprintf("%s: %s sees none of the packets that the datapath routes; filter by pf or by MAC rules, or leave --route off", port, what)
 }
@@ -252,7 +252,7 @@ func belowWords(lower netlink.Link, owner string) string {
 // joinAbove is the remedy for a port whose device is above another port's device.
 const joinAbove = "join the bridges by a patch cable in that VLAN ('--type patch --peer'), or have one bridge with VLANs"
 
-// insteadOf is the remedy for a device above a port's device, which has the same purpose.
+// insteadOf is the remedy for a device above a port's device: another device for the same purpose.
 func insteadOf(other upper) string {
 	if other.vlan != 0 {
 		return fmt.Sprintf("delete it and give its addresses to a host port in VLAN %d ('bascule port add --type host', 'bascule vlan add')", other.vlan)

@@ -75,8 +75,8 @@ func TestReplaceBindings(t *testing.T) {
 			t.Errorf("the bindings are %q, should be %q", got, words)
 		}
 	}
-	// the first change makes the table large; bindings of a private VLAN belong to its primary
-	// VLAN
+	// the first change makes the table large; bindings of a private VLAN
+	// belong to its primary VLAN
 	b.must(b.ReplaceBindings("br0", nil, bindings("1 10 p1 1", "2 10 p2 2", "3 101 p1 3")))
 	before := []string{"1 10 p1 1", "2 10 p2 2", "3 100 p1 3"}
 	want(before...)

@@ -106,8 +106,8 @@ const captureBatch = 256
 // captureLook is how often Next checks whether its context has ended.
 const captureLook = 100 * time.Millisecond
 
-// Next returns captured frames. It returns all frames that were captured before ctx ended; only
-// then it returns the error of ctx.
+// Next returns captured frames. It returns all frames that were captured before ctx ended,
+// and only then the error of ctx.
 func (c *captureSource) Next(ctx context.Context) (list []frame.Seen, missed uint64, err error) {
 	c.asked = false
 	for !c.over {

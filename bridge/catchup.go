@@ -236,7 +236,7 @@ func (d *Devices) Look(kept func(bridge string) bool) (did []Deed, err error) {
 	return did, err
 }
 
-// begin marks the begin of a Look. Until its end each change of a device requires another Look,
+// begin marks the start of a Look. Until its end each change of a device requires another Look,
 // because the device may be a port that this one is the first to see.
 func (d *Devices) begin() {
 	d.mu.Lock()
@@ -277,7 +277,7 @@ type sighting struct {
 	did        []Deed
 }
 
-// look looks at a bridge.
+// look examines the devices of a bridge's ports.
 func (s *sighting) look(name string, b *datapath.Bridge) error {
 	var hosts []*datapath.Port
 	look := false

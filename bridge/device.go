@@ -258,8 +258,7 @@ func xdpFeatures(family *netlink.GenlFamily, ifindex uint32) (uint64, error) {
 	// The request is for one device, because the parts of this family's dump are not marked as
 	// such.
 	req := nl.NewNetlinkRequest(int(family.ID), 0)
-	// nl.Genlmsg does not clear the header's reserved bytes, and the kernel refuses others than
-	// 0
+	// nl.Genlmsg does not clear the header's reserved bytes, and the kernel requires zeros
 	req.AddRawData(append([]byte{cmdDevGet, 1, 0, 0}, nl.NewRtAttr(attrIfindex, nl.Uint32Attr(ifindex)).Serialize()...))
 	msgs, err := req.Execute(unix.NETLINK_GENERIC, 0)
 	if err != nil || len(msgs) == 0 {

@@ -24,8 +24,8 @@ func (s *Switch) Edit(bridge string, f func(*Edit) error) (warnings []string, er
 	return s.EditFor("change bridge "+bridge, bridge, f)
 }
 
-// EditFor does the same as Edit, with the caller's words: errors of the whole are "cannot" and
-// what.
+// EditFor does the same as Edit, with the caller's words: errors of the whole change begin with
+// "cannot" and what.
 func (s *Switch) EditFor(what, bridge string, f func(*Edit) error) (warnings []string, err error) {
 	return s.one(step{what, bridge, planOf(bridge, f)}, nil)
 }

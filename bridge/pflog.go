@@ -95,7 +95,7 @@ type pfLogNames struct {
 	last uint16       // ruleset of the last call of look
 }
 
-// pfReasons are pf's reasons for dropping a packet, by ours.
+// pfReasons maps the datapath's reasons to drop a packet to pf's.
 var pfReasons = map[string]pflog.Reason{
 	"pf-state": pflog.StateMismatch, "pf-limit": pflog.StateLimit, "pf-short": pflog.Short,
 	"pf-fragment": pflog.Fragment, "pf-options": pflog.Options, "pf-synproxy": pflog.Synproxy,

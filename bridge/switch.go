@@ -407,7 +407,8 @@ func setBridge(name string, changes []Change) step {
 }
 
 // DelBridge removes a bridge completely, with its ports and addresses. The warnings are about
-// changes at ports' devices that cannot be undone, because the devices cannot be reached.
+// changes at ports' devices, or at their other ends, that cannot be undone because these cannot be
+// reached.
 func (s *Switch) DelBridge(name string) (warnings []string, err error) {
 	return s.delBridge(name, false)
 }

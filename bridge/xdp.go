@@ -45,8 +45,8 @@ func xdpUseOf(l netlink.Link) (xdpUse, bool) {
 		if driverOf(l) == xenDriver {
 			return xdpUse{why: "its driver notes beside a frame that a checksum is unfinished, which XDP would not see"}, true
 		}
-		// Other drivers for virtual machines are safe: virtio_net, for example, has the
-		// host finish the frames that it passes to XDP, and drops unfinished ones.
+		// Another driver for virtual machines, virtio_net, has the host finish the frames
+		// that it passes to XDP, and drops unfinished ones.
 		return xdpUse{takes: true, sends: true}, true
 	}
 	return xdpUse{}, false
