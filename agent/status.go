@@ -28,68 +28,69 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Status is an agent's answer about itself.
+// A Status describes the state of an agent.
 type Status struct {
 	PID        int          `json:"pid"`
 	Version    string       `json:"version"`
 	Since      time.Time    `json:"since"`
-	Files      []string     `json:"files"`           // that it was told to apply
-	Applying   bool         `json:"applying"`        // now
-	Applied    *time.Time   `json:"applied"`         // when they were last applied with success, null for never
-	Error      string       `json:"error,omitempty"` // why the last try was none
+	Files      []string     `json:"files"`           // that it should apply
+	Applying   bool         `json:"applying"`        // a job runs now
+	Applied    *time.Time   `json:"applied"`         // time of the last success, null if there was none
+	Error      string       `json:"error,omitempty"` // why the last try failed
 	Namespaces []SiteStatus `json:"namespaces"`
-	Doors      []Door       `json:"doors"` // at which others reach the agent, beside its socket
-	SFlow      *SFlowStatus `json:"sflow"` // null where no samples are sent
+	Doors      []Door       `json:"doors"` // other addresses of the agent than its socket
+	SFlow      *SFlowStatus `json:"sflow"` // null if no samples are sent
 }
 
-// SFlowStatus is how the sampling by sFlow stands. It counts since the agent's start.
+// SFlowStatus is the state of the sampling by sFlow. Its counts begin at the agent's
+// start.
 type SFlowStatus struct {
 	Collector string `json:"collector"` // address and port
-	Rate      uint32 `json:"rate"`      // one frame of so many is sampled
+	Rate      uint32 `json:"rate"`      // one frame out of this number is sampled
 	Datagrams uint64 `json:"datagrams"` // sent
-	Flows     uint64 `json:"flows"`     // samples of frames that came in
-	Discards  uint64 `json:"discards"`  // dropped frames that were told
+	Flows     uint64 `json:"flows"`     // samples of incoming frames
+	Discards  uint64 `json:"discards"`  // dropped frames that were reported
 	Counters  uint64 `json:"counters"`  // samples of ports' counters
-	Missed    uint64 `json:"missed"`    // samples that came faster than they are read
+	Missed    uint64 `json:"missed"`    // samples that arrived faster than they were read
 }
 
 // A Door is an address at which the agent answers.
 type Door struct {
 	What    string `json:"what"`    // "metrics", "web" or "docker"
 	Address string `json:"address"` // as the flag has it
-	Write   bool   `json:"write"`   // those who are let in may change something
+	Write   bool   `json:"write"`   // clients may change something
 }
 
 // A SiteStatus is a network namespace that is served.
 type SiteStatus struct {
-	Netns   string         `json:"netns"` // "" for the agent's own
+	Netns   string         `json:"netns"` // "" for the agent's own namespace
 	Cookie  uint64         `json:"cookie"`
 	Bridges []BridgeStatus `json:"bridges"`
-	Hotplug *hotplug.Stats `json:"hotplug"` // null where no file names a bridge of the namespace
-	Former  bool           `json:"former"`  // devices become ports by the files that the agent before had in force
+	Hotplug *hotplug.Stats `json:"hotplug"` // null if no file names a bridge of the namespace
+	Former  bool           `json:"former"`  // devices become ports by the previous agent's files
 }
 
 // A BridgeStatus is a bridge that is served.
 type BridgeStatus struct {
 	Name   string      `json:"ifname"`
-	Tree   *TreeStatus `json:"spanning_tree"` // null where it is off
+	Tree   *TreeStatus `json:"spanning_tree"` // null if the spanning tree is off
 	Error  string      `json:"error,omitempty"`
 	Events EventStatus `json:"events"`
 }
 
-// EventStatus counts events since the agent serves the bridge. Every event of
+// EventStatus counts events since the agent began to serve the bridge. Each event of
 // an address is in one of the three counts.
 type EventStatus struct {
 	Counts map[string]uint64 `json:"counts"` // events that were read, by kind
 	Missed uint64            `json:"missed"` // events that came too fast to be read
-	Merged uint64            `json:"merged"` // what repeated within a second, and was no event of its own
+	Merged uint64            `json:"merged"` // repetitions within a second, which have no event of their own
 }
 
-// A TreeStatus is how a bridge stands in the spanning tree.
+// A TreeStatus is the state of a bridge in the spanning tree.
 type TreeStatus struct {
 	rstp.Status
 	Ports   []TreePort `json:"ports"`
-	Missed  uint64     `json:"missed_bpdus"`      // that there was no room for
+	Missed  uint64     `json:"missed_bpdus"`      // BPDUs for which there was no room
 	Unsaved string     `json:"unsaved,omitempty"` // why there is no snapshot for the next agent
 }
 

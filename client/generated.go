@@ -59,7 +59,7 @@ type AddEntry struct {
 	VLAN *uint64 `json:"vlan,omitempty"`
 }
 
-// AddPlug says what the port of a guest or container is to be.
+// AddPlug describes the port of a guest or container.
 type AddPlug struct {
 	// all that the port has
 	Bindings []PlugBinding `json:"bindings,omitempty"`
@@ -205,7 +205,7 @@ type BridgeStatus struct {
 	Error  string      `json:"error,omitempty"`
 	Events EventStatus `json:"events"`
 	Name   string      `json:"ifname"`
-	// null where it is off
+	// null if the spanning tree is off
 	SpanningTree *TreeStatus `json:"spanning_tree"`
 }
 
@@ -215,9 +215,9 @@ type Bridged struct {
 	Bridge string `json:"bridge"`
 }
 
-// Counters count what a port has sent and received.
+// Counters count the messages that a port has sent and received.
 type Counters struct {
-	// received, and not taken notice of by BPDU filter
+	// received, and ignored by BPDU filter
 	Filtered uint64 `json:"filtered"`
 	// by reason
 	Refused  map[string]uint64 `json:"refused,omitempty"`
@@ -251,7 +251,7 @@ type DelEntry struct {
 	VLAN *uint64 `json:"vlan,omitempty"`
 }
 
-// DelPlug names what was plugged.
+// DelPlug names a plug to remove.
 type DelPlug struct {
 	// the id
 	ID string `json:"id"`
@@ -289,7 +289,7 @@ type Door struct {
 	Address string `json:"address"`
 	// "metrics", "web" or "docker"
 	What string `json:"what"`
-	// those who are let in may change something
+	// clients may change something
 	Write bool `json:"write"`
 }
 
@@ -321,18 +321,18 @@ type Event struct {
 	VLAN    *uint64   `json:"vlan,omitempty"`
 }
 
-// EventStatus counts events since the agent serves the bridge. Every event of an address is
-// in one of the three counts.
+// EventStatus counts events since the agent began to serve the bridge. Each event of an
+// address is in one of the three counts.
 type EventStatus struct {
 	// events that were read, by kind
 	Counts map[string]uint64 `json:"counts"`
-	// what repeated within a second, and was no event of its own
+	// repetitions within a second, which have no event of their own
 	Merged uint64 `json:"merged"`
 	// events that came too fast to be read
 	Missed uint64 `json:"missed"`
 }
 
-// FlushBindings says which bindings go.
+// FlushBindings chooses the bindings to remove.
 type FlushBindings struct {
 	// the bridge
 	Bridge string `json:"bridge"`
@@ -342,7 +342,7 @@ type FlushBindings struct {
 	VLAN *uint64 `json:"vlan,omitempty"`
 }
 
-// FlushEntries says which entries of an FDB go.
+// FlushEntries chooses the entries of an FDB to remove.
 type FlushEntries struct {
 	// the bridge
 	Bridge string `json:"bridge"`
@@ -354,7 +354,7 @@ type FlushEntries struct {
 	VLAN *uint64 `json:"vlan,omitempty"`
 }
 
-// FlushPF says what of pf is flushed.
+// FlushPF chooses the parts of pf to flush.
 type FlushPF struct {
 	// the anchor of rules and tables, without the main ruleset; with /* at its end those below
 	// it, too
@@ -365,7 +365,7 @@ type FlushPF struct {
 	What string `json:"what"`
 }
 
-// FlushRules says whose rules go.
+// FlushRules chooses the rules to remove.
 type FlushRules struct {
 	// the bridge
 	Bridge string `json:"bridge"`
@@ -381,7 +381,7 @@ type Flushed struct {
 	Spared *int64 `json:"spared,omitempty"`
 }
 
-// Kill chooses states. One of the fields has to be there.
+// Kill chooses states. At least one of the fields is required.
 type Kill struct {
 	// all of them
 	All bool `json:"all,omitempty"`
@@ -778,7 +778,7 @@ type RuleText struct {
 	Rule string `json:"rule"`
 }
 
-// SFlowStatus is how the sampling by sFlow stands. It counts since the agent's start.
+// SFlowStatus is the state of the sampling by sFlow. Its counts begin at the agent's start.
 type SFlowStatus struct {
 	// address and port
 	Collector string `json:"collector"`
@@ -786,13 +786,13 @@ type SFlowStatus struct {
 	Counters uint64 `json:"counters"`
 	// sent
 	Datagrams uint64 `json:"datagrams"`
-	// dropped frames that were told
+	// dropped frames that were reported
 	Discards uint64 `json:"discards"`
-	// samples of frames that came in
+	// samples of incoming frames
 	Flows uint64 `json:"flows"`
-	// samples that came faster than they are read
+	// samples that arrived faster than they were read
 	Missed uint64 `json:"missed"`
-	// one frame of so many is sampled
+	// one frame out of this number is sampled
 	Rate uint64 `json:"rate"`
 }
 
@@ -825,11 +825,11 @@ type SetPort struct {
 type SiteStatus struct {
 	Bridges []BridgeStatus `json:"bridges"`
 	Cookie  uint64         `json:"cookie"`
-	// devices become ports by the files that the agent before had in force
+	// devices become ports by the previous agent's files
 	Former bool `json:"former"`
-	// null where no file names a bridge of the namespace
+	// null if no file names a bridge of the namespace
 	Hotplug *Stats `json:"hotplug"`
-	// "" for the agent's own
+	// "" for the agent's own namespace
 	Netns string `json:"netns"`
 }
 
@@ -862,39 +862,39 @@ type State struct {
 	Who   string    `json:"who"`
 }
 
-// Stats count what a watcher did since it was made.
+// Stats count the actions of a watcher since it was made.
 type Stats struct {
 	// devices that became ports
 	Attached uint64 `json:"attached"`
-	// of these, by a berth
+	// of these, through a berth
 	Berths uint64 `json:"berths"`
-	// of devices, addresses and default routes, that were told by the kernel
+	// of devices, addresses and default routes, as the kernel sent them
 	Events uint64 `json:"events"`
-	// times that some were lost, after which all devices were listed
+	// how often events were lost, after which all devices were listed
 	Overruns uint64 `json:"overruns"`
-	// devices that did not become ports though the file wants them
+	// devices of the file that did not become ports
 	Refused uint64 `json:"refused"`
-	// bridges whose programs followed an address or a veth's other end
+	// bridges updated after a change of an address or a veth's other end
 	Reloads uint64 `json:"reloads"`
-	// ports that went with their devices, or because those were renamed
+	// ports that went with their devices, or because of a new name
 	Removed uint64 `json:"removed"`
 }
 
-// A Status is an agent's answer about itself.
+// A Status describes the state of an agent.
 type Status struct {
-	// when they were last applied with success, null for never
+	// time of the last success, null if there was none
 	Applied *time.Time `json:"applied"`
-	// now
+	// a job runs now
 	Applying bool `json:"applying"`
-	// at which others reach the agent, beside its socket
+	// other addresses of the agent than its socket
 	Doors []Door `json:"doors"`
-	// why the last try was none
+	// why the last try failed
 	Error string `json:"error,omitempty"`
-	// that it was told to apply
+	// that it should apply
 	Files      []string     `json:"files"`
 	Namespaces []SiteStatus `json:"namespaces"`
 	PID        int64        `json:"pid"`
-	// null where no samples are sent
+	// null if no samples are sent
 	Sflow   *SFlowStatus `json:"sflow"`
 	Since   time.Time    `json:"since"`
 	Version string       `json:"version"`
@@ -906,7 +906,7 @@ type Step struct {
 	Text string `json:"text"`
 }
 
-// TableEdit is about addresses of a table.
+// TableEdit has addresses of a table.
 type TableEdit struct {
 	// addresses and networks, with ! before exceptions
 	Addresses []string `json:"addresses"`
@@ -928,7 +928,7 @@ type TableName struct {
 	Table string `json:"table"`
 }
 
-// Tested says how many addresses a table has of those that were asked for.
+// Tested counts the addresses of a request that are in a table.
 type Tested struct {
 	Asked   uint64 `json:"asked"`
 	Matched uint64 `json:"matched"`
@@ -986,29 +986,29 @@ type TreePort struct {
 	Role             string `json:"role"`
 	RootInconsistent bool   `json:"root_inconsistent"`
 	State            string `json:"state"`
-	// those that run, in seconds, by their names in 17.17
+	// running timers, in seconds, by their names in 17.17
 	Timers map[string]int64 `json:"timers"`
 	Up     bool             `json:"up"`
-	// that is spoken with the neighbours
+	// version that is spoken with the neighbours
 	Version string `json:"version"`
 }
 
-// A TreeStatus is how a bridge stands in the spanning tree.
+// A TreeStatus is the state of a bridge in the spanning tree.
 type TreeStatus struct {
 	Bridge string `json:"bridge"`
 	// the same
 	ForwardDelay int64 `json:"forward_delay"`
-	// seconds, as the root has it
+	// seconds, as the root sets it
 	Hello int64 `json:"hello"`
 	// the same
 	MaxAge int64 `json:"max_age"`
-	// that there was no room for
+	// BPDUs for which there was no room
 	MissedBPDUs uint64 `json:"missed_bpdus"`
 	// by number
 	Ports    []TreePort `json:"ports"`
 	Root     string     `json:"root"`
 	RootCost uint64     `json:"root_cost"`
-	// 0 where the bridge is the root
+	// 0 if the bridge is the root
 	RootPort uint64 `json:"root_port"`
 	// seconds since the last change of topology; -1: none
 	SinceChange     int64  `json:"since_change"`

@@ -414,7 +414,7 @@ func edit[I, T any](a *API, path, summary string, f func(s *bridge.Switch, in *I
 	}, onSwitch(a, f))
 }
 
-// Nothing is the answer of a command that prints nothing.
+// Nothing is the answer of a command without output.
 type Nothing struct{}
 
 // change adds an operation that changes a switch by a command without output.

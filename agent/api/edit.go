@@ -81,7 +81,7 @@ type DelEntry struct {
 	VLAN   *uint16 `json:"vlan,omitempty" maximum:"4094" doc:"the VLAN of the entry; it may be left out where the address has one entry"`
 }
 
-// FlushEntries says which entries of an FDB go.
+// FlushEntries chooses the entries of an FDB to remove.
 type FlushEntries struct {
 	Bridge string  `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
 	Port   string  `json:"port,omitempty" maxLength:"64" minLength:"1" doc:"only those of this port"`
@@ -121,7 +121,7 @@ type RuleText struct {
 	Rule   string `json:"rule" maxLength:"1024" minLength:"1" doc:"the rule: block in src 02:00:00:00:00:01"`
 }
 
-// FlushRules says whose rules go.
+// FlushRules chooses the rules to remove.
 type FlushRules struct {
 	Bridge string `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
 	Port   string `json:"port,omitempty" maxLength:"64" minLength:"1" doc:"only those of this port"`
@@ -151,7 +151,7 @@ type DelBinding struct {
 	VLAN    uint16 `json:"vlan,omitempty" maximum:"4094" doc:"its VLAN, 0 for frames without a tag"`
 }
 
-// FlushBindings says which bindings go.
+// FlushBindings chooses the bindings to remove.
 type FlushBindings struct {
 	Bridge string  `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
 	Port   string  `json:"port,omitempty" maxLength:"64" minLength:"1" doc:"only those of this port"`
@@ -174,7 +174,7 @@ type DelSpan struct {
 	Device string `json:"device" maxLength:"64" minLength:"1" doc:"the device"`
 }
 
-// AddPlug says what the port of a guest or container is to be.
+// AddPlug describes the port of a guest or container.
 type AddPlug struct {
 	ID       string        `json:"id" maxLength:"255" minLength:"1" doc:"any word, by which the port is known"`
 	Bridge   string        `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
@@ -194,7 +194,7 @@ type PlugBinding struct {
 	Address string `json:"address" maxLength:"64" doc:"its IP address"`
 }
 
-// DelPlug names what was plugged.
+// DelPlug names a plug to remove.
 type DelPlug struct {
 	ID string `json:"id" maxLength:"255" minLength:"1" doc:"the id"`
 }

@@ -121,7 +121,7 @@ func (a *API) filters() {
 	})
 }
 
-// Kill chooses states. One of the fields has to be there.
+// Kill chooses states. At least one of the fields is required.
 type Kill struct {
 	Bridge string `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
 	From   string `json:"from,omitempty" maxLength:"64" minLength:"1" doc:"address or network that began them"`
@@ -171,7 +171,7 @@ func (k *Kill) killed() (bridge.PFKill, error) {
 	return k.states()
 }
 
-// TableEdit is about addresses of a table.
+// TableEdit has addresses of a table.
 type TableEdit struct {
 	Bridge    string   `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
 	Anchor    string   `json:"anchor,omitempty" maxLength:"1024" doc:"the anchor of the table, without the main ruleset"`
@@ -213,7 +213,7 @@ type Bridged struct {
 	Bridge string `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
 }
 
-// FlushPF says what of pf is flushed.
+// FlushPF chooses the parts of pf to flush.
 type FlushPF struct {
 	Bridge string `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
 	Anchor string `json:"anchor,omitempty" maxLength:"1024" doc:"the anchor of rules and tables, without the main ruleset; with /* at its end those below it, too"`
@@ -273,7 +273,7 @@ type TableName struct {
 	Table  string `json:"table" maxLength:"64" minLength:"1" doc:"the table"`
 }
 
-// Tested says how many addresses a table has of those that were asked for.
+// Tested counts the addresses of a request that are in a table.
 type Tested struct {
 	Asked   int `json:"asked" minimum:"0"`
 	Matched int `json:"matched" minimum:"0"`

@@ -48,15 +48,15 @@ type Watcher struct {
 	unlisted string // why the last list was incomplete, as last logged
 }
 
-// Stats count what a watcher did since it was made.
+// Stats count the actions of a watcher since it was made.
 type Stats struct {
-	Events   uint64 `json:"events"`   // of devices, addresses and default routes, that were told by the kernel
-	Overruns uint64 `json:"overruns"` // times that some were lost, after which all devices were listed
+	Events   uint64 `json:"events"`   // of devices, addresses and default routes, as the kernel sent them
+	Overruns uint64 `json:"overruns"` // how often events were lost, after which all devices were listed
 	Attached uint64 `json:"attached"` // devices that became ports
-	Berths   uint64 `json:"berths"`   // of these, by a berth
-	Removed  uint64 `json:"removed"`  // ports that went with their devices, or because those were renamed
-	Refused  uint64 `json:"refused"`  // devices that did not become ports though the file wants them
-	Reloads  uint64 `json:"reloads"`  // bridges whose programs followed an address or a veth's other end
+	Berths   uint64 `json:"berths"`   // of these, through a berth
+	Removed  uint64 `json:"removed"`  // ports that went with their devices, or because of a new name
+	Refused  uint64 `json:"refused"`  // devices of the file that did not become ports
+	Reloads  uint64 `json:"reloads"`  // bridges updated after a change of an address or a veth's other end
 }
 
 // New returns a watcher of the switch's namespace for the desired state f. It

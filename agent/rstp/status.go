@@ -4,14 +4,14 @@ package rstp
 
 import "maps"
 
-// A Status is how a bridge stands, for display.
+// A Status is the state of a bridge, for display.
 type Status struct {
 	Version      Version      `json:"version"`
 	Bridge       BridgeID     `json:"bridge"`
 	Root         BridgeID     `json:"root"`
-	RootPort     uint16       `json:"root_port"` // 0 where the bridge is the root
+	RootPort     uint16       `json:"root_port"` // 0 if the bridge is the root
 	RootCost     uint32       `json:"root_cost"`
-	Hello        int          `json:"hello"`         // seconds, as the root has it
+	Hello        int          `json:"hello"`         // seconds, as the root sets it
 	MaxAge       int          `json:"max_age"`       // the same
 	ForwardDelay int          `json:"forward_delay"` // the same
 	Changes      uint64       `json:"topology_changes"`
@@ -19,7 +19,7 @@ type Status struct {
 	Ports        []PortStatus `json:"ports"`        // by number
 }
 
-// A PortStatus is how a port stands.
+// A PortStatus is the state of a port, for display.
 type PortStatus struct {
 	Number           uint16         `json:"port"`
 	ID               PortID         `json:"id"`
@@ -33,15 +33,15 @@ type PortStatus struct {
 	DesignatedPort   PortID         `json:"designated_port"`
 	Edge             bool           `json:"edge"`           // operEdge
 	PointToPoint     bool           `json:"point_to_point"` // operPointToPointMAC
-	Version          Version        `json:"version"`        // that is spoken with the neighbours
+	Version          Version        `json:"version"`        // version that is spoken with the neighbours
 	Guarded          bool           `json:"bpdu_guard"`     // shut by BPDU guard
 	RootInconsistent bool           `json:"root_inconsistent"`
 	Disputed         bool           `json:"disputed"`
-	Timers           map[string]int `json:"timers"` // those that run, in seconds, by their names in 17.17
+	Timers           map[string]int `json:"timers"` // running timers, in seconds, by their names in 17.17
 	Counters         Counters       `json:"counters"`
 }
 
-// Counters count what a port has sent and received.
+// Counters count the messages that a port has sent and received.
 type Counters struct {
 	RxConfig    uint64            `json:"rx_config"`
 	RxRST       uint64            `json:"rx_rst"`
@@ -49,7 +49,7 @@ type Counters struct {
 	TxConfig    uint64            `json:"tx_config"`
 	TxRST       uint64            `json:"tx_rst"`
 	TxTCN       uint64            `json:"tx_tcn"`
-	Filtered    uint64            `json:"filtered"`          // received, and not taken notice of by BPDU filter
+	Filtered    uint64            `json:"filtered"`          // received, and ignored by BPDU filter
 	Refused     map[Reason]uint64 `json:"refused,omitempty"` // by reason
 	Transitions uint64            `json:"transitions"`       // to forwarding
 }
