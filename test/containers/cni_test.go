@@ -41,7 +41,7 @@ func attach(command, container string, space *ends.Namespace, conf any) call {
 // random matches names and addresses that differ from run to run.
 var random = regexp.MustCompile(`veth[0-9a-f]+|([0-9a-f]{2}:){5}[0-9a-f]{2}|bsc-[0-9a-z-]+`)
 
-// `told` returns the result of ADD without random parts, and the container's state after it.
+// The result of ADD without random parts, and the container's state after it.
 func told(t *testing.T, a answer, space *ends.Namespace) map[string]any {
 	t.Helper()
 	var result map[string]any

@@ -18,7 +18,7 @@ import (
 	"bascule/lab/ends"
 )
 
-// serve has the station of a side serve by a program until the test ends, and waits until it
+// serve runs a server program at a side's station until the test ends, and waits until it
 // listens.
 func (s *site) serve(side int, proto string, port int, name string, args ...string) {
 	s.t.Helper()
@@ -27,8 +27,8 @@ func (s *site) serve(side int, proto string, port int, name string, args ...stri
 	s.t.Cleanup(func() { server.Close() })
 }
 
-// web has the station of the second side answer by HTTP with size bytes. It returns what
-// tells the client's address as the server saw it last.
+// web runs an HTTP server with files of size bytes at the second side's station. seen returns
+// the client's address as the server saw it last.
 func (s *site) web(address string, size int) (seen func() string) {
 	seenBy := make(chan string, 1)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -49,8 +49,8 @@ func (s *site) web(address string, size int) (seen func() string) {
 	}
 }
 
-// Programs that people use, behind a translated address: each does its work, and the servers
-// see the new address. One server is reached by an address and port that are the host's.
+// Common client programs work behind a translated address, and the servers see the new address.
+// One server is reached by one of the host's own addresses and a port.
 func TestNATClients(t *testing.T) {
 	for program, packet := range map[string]string{
 		"curl": "curl", "busybox": "busybox", "iperf3": "iperf3", "dnsmasq": "dnsmasq-base", "vsftpd": "vsftpd",
@@ -77,7 +77,7 @@ pass
 			}
 			return string(text)
 		}
-		// log is one of a server's in which the client is to be seen
+		// log returns the path of a server's log that shows the client.
 		log := func(name string) string { return filepath.Join(dir, name+".log") }
 		saw := func(name, text string) {
 			t.Helper()
@@ -114,7 +114,7 @@ pass
 				t.Errorf("no answer from %s\n%s", to, s.states())
 			}
 		}
-		// by UDP, and by echo requests
+		// By UDP, and by echo requests.
 		for _, how := range [][]string{nil, {"-I"}} {
 			var hops []string
 			for line := range strings.Lines(client("busybox", slices.Concat([]string{"traceroute", "-n", "-q", "1", "-m", "4", "-w", "10"}, how, []string{"10.0.2.2"})...)) {
@@ -127,7 +127,7 @@ pass
 			}
 		}
 
-		// a server for each: one is busy for a moment after its client has ended
+		// A server for each: it is busy for a moment after its client has ended.
 		for i, how := range [][]string{{"-n", "4M"}, {"-n", "4M", "-R"}, {"-u", "-b", "10M", "-n", "200K"}} {
 			port, name := 5201+i, fmt.Sprintf("iperf3-%d", i)
 			s.serve(1, "tcp", port, "iperf3", "-s", "-p", fmt.Sprint(port), "--forceflush", "--logfile", log(name))
@@ -149,7 +149,7 @@ pass
 			"xferlog_enable=YES", "xferlog_std_format=NO", "log_ftp_protocol=YES", "seccomp_sandbox=NO", "isolate_network=NO", "",
 		}, "\n")), 0o600))
 		s.serve(1, "tcp", 21, "vsftpd", conf)
-		// the two ways to ask for a passive connection
+		// Both commands for a passive connection.
 		for _, how := range []string{"--disable-epsv", "--ftp-pasv"} {
 			got := client("curl", "-q", "-sS", "--noproxy", "*", "--max-time", "60", how, "ftp://10.0.2.2/file")
 			if len(got) != 1<<20 {

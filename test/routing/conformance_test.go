@@ -14,8 +14,8 @@ import (
 	"bascule/test/netlab"
 )
 
-// TestConformance has the cases of routing by name, each on both hooks, with the host's
-// stack alone and with the shortcut.
+// TestConformance has the named cases of routing, each on both hooks, with the host's stack
+// alone and with the shortcut.
 func TestConformance(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -36,14 +36,13 @@ func TestConformance(t *testing.T) {
 // dontFragment is the flag of IPv4 (RFC 791, 3.1).
 const dontFragment = 0x4000
 
-// An icmp is type and code of an error; those of none are 0.
+// An icmp is the type and code of an error, 0 and 0 for none.
 type icmp struct{ kind, code byte }
 
-// A fate is what becomes of packets that the host does not route, of each family: the error
-// that their sender gets.
+// A fate is the error that the sender of an unroutable packet gets, in each family.
 type fate struct{ four, six icmp }
 
-// errorOf reads type and code of an ICMP error that the host has sent.
+// errorOf returns the type and code of an ICMP error from the host.
 func errorOf(f netlab.Frame) (e icmp, six bool) {
 	const header, four, ipv6 = 14, 20, 40
 	b := []byte(f)
@@ -56,8 +55,8 @@ func errorOf(f netlab.Frame) (e icmp, six bool) {
 	return icmp{}, false
 }
 
-// told sends a packet of each family to where the host does not route it: nobody gets it,
-// and its sender hears of it, once.
+// The test sends a packet of each family to a place where the host does not
+// route it. No station receives it, and its sender gets the error, once.
 func told(four, six string, ttl byte, size int, flags uint16, want fate) func(t *testing.T) {
 	return func(t *testing.T) {
 		bothWays(t, func(t *testing.T, s *site) {
@@ -73,7 +72,7 @@ func told(four, six string, ttl byte, size int, flags uint16, want fate) func(t 
 	}
 }
 
-// refuses sends a packet that nobody is to get.
+// refuses sends a packet that no station may receive.
 func (s *site) refuses(r recipe, want icmp) {
 	s.t.Helper()
 	before := s.routed()
@@ -97,7 +96,7 @@ func (s *site) refuses(r recipe, want icmp) {
 	}
 }
 
-// martian: packets from and to addresses that no station has on a wire are lost (RFC 1812,
+// martian: packets from and to addresses that are not valid on a wire are dropped (RFC 1812,
 // 5.3.7; RFC 4291, 2.5).
 func martian(t *testing.T) {
 	bothWays(t, func(t *testing.T, s *site) {
@@ -120,8 +119,8 @@ func martian(t *testing.T) {
 	})
 }
 
-// noNeighbour: a packet to a station whose MAC the host does not know has the host ask for it,
-// and arrives; those behind it are routed by the datapath.
+// noNeighbour: for a packet to a station whose MAC is unknown, the host resolves the address,
+// and the packet arrives. The datapath routes the packets after it.
 func noNeighbour(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.stations()
@@ -133,7 +132,7 @@ func noNeighbour(t *testing.T) {
 				if !s.ping(0, to) {
 					t.Errorf("shortcut %v: no answer from %s", on, to)
 				}
-				// one packet a second is left to the host
+				// The datapath leaves one packet a second to the host.
 				_, _ = s.sides[0].end.Namespace.Output(context.Background(), ends.AnyCPU, "ping", "-n", "-c", "5", "-i", "0.01", "-W", "5", to)
 			}
 			if n := s.routed() - before; (n > 4) != on {

@@ -25,21 +25,21 @@ import (
 	"bascule/test/netlab"
 )
 
-// What is behind the other router.
+// Addresses behind the other router.
 var at4, at6 = netip.MustParseAddr("10.9.1.1"), netip.MustParseAddr("fd09::1")
 
-// A daemon finds its files where it looks for them: in memory, and for itself alone.
+// A daemon's files are where it expects them: in memory, and in a mount namespace of its own.
 const apart = `for dir in /run /var/tmp; do mount -t tmpfs -o mode=777 tmpfs $dir || exit; done; exec "$@"`
 
-// daemon starts a program in a namespace, which is ended with the test, or by end before.
-// What it says is told if the test fails.
+// daemon starts a program in a namespace. It ends with the test, or when end is called. Its output is
+// printed if the test fails.
 func daemon(t testing.TB, ns *ends.Namespace, name string, args ...string) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := ends.Command(ctx, "unshare", append([]string{"-m", "--propagation", "private", "sh", "-c", apart, "sh", name}, args...)...)
 	said := netlab.NewOutputFile(t)
 	cmd.Stdout, cmd.Stderr = said.File, said.File
-	// it ends those that it has started, and waits for them
+	// It ends its child processes, and waits for them.
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 	cmd.WaitDelay = patience
 	if err := ns.Start(cmd, ends.AnyCPU); err != nil {
@@ -58,7 +58,7 @@ func daemon(t testing.TB, ns *ends.Namespace, name string, args ...string) (end 
 	return end
 }
 
-// needs skips the test where a program is not there.
+// needs skips the test if a program is missing.
 func needs(t *testing.T, program, packet string) {
 	t.Helper()
 	if _, err := exec.LookPath(program); err != nil {
@@ -66,7 +66,7 @@ func needs(t *testing.T, program, packet string) {
 	}
 }
 
-// folder is one with these files, which belong to a user.
+// folder makes a folder with these files, which belong to a user.
 func folder(t *testing.T, owner string, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -94,8 +94,8 @@ func folder(t *testing.T, owner string, files map[string]string) string {
 	return dir
 }
 
-// A couple are the host and another router behind the second side, with two links between
-// them: that of the second side, and another one.
+// A couple is the host and another router behind the second side, with two links between them: the second
+// side's, and another one.
 type couple struct {
 	*site
 	other *ends.Namespace
@@ -114,7 +114,7 @@ func newCouple(t *testing.T, hook string) *couple {
 		s.lab.Bascule("vlan", "add", "br0", port, "13", "--pvid", "--untagged")
 		s.lab.Bascule("vlan", "del", "br0", port, "1")
 	}
-	// the daemons are to find the way
+	// The daemons have to find the way.
 	s.ip("link set gw3 up", "address add 10.0.3.1/24 dev gw3", "address add fd03::1/64 dev gw3 nodad", "route del 10.9.0.0/16", "route del fd09::/64",
 		"route del 10.3.0.0/16", "route del fd03::/64 via fd02::2")
 	for i, e := range c.links {
@@ -128,14 +128,14 @@ func newCouple(t *testing.T, hook string) *couple {
 	return c
 }
 
-// at has ip(8) do something at the other router.
+// at runs ip(8) at the other router.
 func (c *couple) at(args ...string) {
 	c.t.Helper()
 	_, err := c.other.Output(context.Background(), ends.AnyCPU, "ip", args...)
 	c.must(err)
 }
 
-// sysctlAt has an interface of the other router talk IPv6.
+// sysctlAt enables IPv6 at an interface of the other router.
 func (c *couple) sysctlAt(ifname string) {
 	c.t.Helper()
 	c.must(c.other.Do(func() error {
@@ -146,8 +146,8 @@ func (c *couple) sysctlAt(ifname string) {
 	}))
 }
 
-// leaves waits until packets for what is behind the other router go by one of the links,
-// and the datapath routes them.
+// leaves waits until packets to addresses behind the other router leave by one of the links, and the
+// datapath routes them.
 func (c *couple) leaves(what string, by *netlab.End, packets []netlab.Frame) {
 	c.t.Helper()
 	c.lab.Wait(what, func() bool {
@@ -163,7 +163,7 @@ func (c *couple) leaves(what string, by *netlab.End, packets []netlab.Frame) {
 	})
 }
 
-// fails has the first link fail, and come back: traffic goes by the other, and back.
+// fails has the first link fail, and come back. The traffic moves to the other link, and back.
 func (c *couple) fails(packets []netlab.Frame) {
 	c.t.Helper()
 	c.leaves("packets to go by the first link", c.links[0], packets)
@@ -175,7 +175,7 @@ func (c *couple) fails(packets []netlab.Frame) {
 	c.leaves("packets to go by the first link again", c.links[0], packets)
 }
 
-// Routes that FRR has found by OSPF hold for the datapath, with nothing between.
+// The datapath follows routes that FRR finds with OSPF, without further steps.
 func TestFRR(t *testing.T) {
 	needs(t, "/usr/lib/frr/ospfd", "frr")
 	for _, hook := range netlab.Hooks(t.Name()) {
@@ -212,8 +212,7 @@ func TestFRR(t *testing.T) {
 	}
 }
 
-// Routes that BIRD has by BGP hold for the datapath, also those of IPv4 with a next hop of
-// IPv6 (RFC 8950).
+// The datapath follows routes that BIRD gets from BGP, also IPv4 routes with an IPv6 next hop (RFC 8950).
 func TestBIRD(t *testing.T) {
 	needs(t, "bird", "bird2")
 	for _, hook := range netlab.Hooks(t.Name()) {
@@ -245,8 +244,8 @@ func TestBIRD(t *testing.T) {
 	}
 }
 
-// The address of a virtual router, which keepalived has at a macvlan above a gateway, is
-// routed by the datapath.
+// The datapath routes packets to a virtual router's address, which keepalived has at a macvlan above a
+// gateway.
 func TestKeepalived(t *testing.T) {
 	needs(t, "keepalived", "keepalived")
 	onHooks(t, func(t *testing.T, s *site) {
@@ -272,16 +271,16 @@ vrrp_instance gateway {
 			list, err := s.lab.Switch.Netlink().AddrList(link, netlink.FAMILY_V4)
 			return err == nil && len(list) > 0
 		})
-		// without an agent, who changes the bridge follows
+		// Without an agent, a command updates the addresses.
 		s.lab.Bascule("port", "set", "br0", s.sides[0].end.Port, "--learn")
 		s.expectAt("a virtual router's address", vrrp, true, true)
 		s.expect("the gateway below it", s.sides[1].station4, true, true)
 	})
 }
 
-// Two hosts are one virtual router for both stations: this one, and another behind ports of
-// the bridge. A connection goes on by the other when this one's keepalived ends, and by this
-// one when it is back.
+// Two hosts form one virtual router for both stations: this one, and another behind ports of the bridge.
+// A connection continues through the other when this one's keepalived ends, and through this one when it
+// is back.
 func TestKeepalivedMoves(t *testing.T) {
 	needs(t, "keepalived", "keepalived")
 	onHooks(t, func(t *testing.T, s *site) {
@@ -319,7 +318,7 @@ func TestKeepalivedMoves(t *testing.T) {
 		}
 		s.lab.Keep("vrrp7")
 		s.lab.Keep("vrrp8")
-		// carried is how many packets the other host has forwarded.
+		// carried returns the number of packets that the other host has forwarded.
 		carried := func() int {
 			var n int
 			s.must(other.Do(func() error {
@@ -335,11 +334,11 @@ func TestKeepalivedMoves(t *testing.T) {
 		}
 		l := s.listen(1, "tcp", "10.0.2.2:7").(net.Listener)
 		var conn, in net.Conn
-		// goes waits until the connection's packets go by one of the hosts, and none by the other
+		// goes waits until the connection's packets use one of the hosts only.
 		goes := func(what string, own bool) {
 			t.Helper()
 			s.lab.Wait(what, func() bool {
-				if own { // without an agent, who changes the bridge follows
+				if own { // without an agent, a command updates the addresses
 					s.lab.Bascule("port", "set", "br0", s.sides[0].end.Port, "--learn")
 				}
 				by, routed := carried(), s.routed()

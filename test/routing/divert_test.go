@@ -18,7 +18,7 @@ import (
 	"bascule/test/netlab"
 )
 
-// divertSite is a site whose host takes what is diverted for its own.
+// divertSite is a site whose host accepts diverted packets as its own.
 type divertSite struct {
 	*site
 	six bool
@@ -39,7 +39,7 @@ func onDiverts(t *testing.T, f func(t *testing.T, s divertSite)) {
 	})
 }
 
-// of is the one of two texts that is of the family.
+// of returns the text for the site's family.
 func (s divertSite) of(four, six string) string {
 	if s.six {
 		return six
@@ -71,7 +71,7 @@ func (s divertSite) udp(address string) (l *net.UDPConn) {
 	return l
 }
 
-// dialFrom connects a transparent socket of the host, which has an address of its own.
+// dialFrom connects a transparent socket of the host, with a given source address.
 func (s divertSite) dialFrom(network, from, to string) (conn net.Conn) {
 	s.t.Helper()
 	d := net.Dialer{Timeout: patience, Control: netlab.Transparent}
@@ -88,7 +88,8 @@ func (s divertSite) dialFrom(network, from, to string) (conn net.Conn) {
 	return conn
 }
 
-// undiverted is how many packets had no socket, by the ports and by pf.
+// undiverted returns the number of packets that had no socket, by the counters of the ports and
+// of pf.
 func (s divertSite) undiverted() (n uint64) {
 	s.t.Helper()
 	for _, p := range s.lab.Ports("br0") {
@@ -98,7 +99,7 @@ func (s divertSite) undiverted() (n uint64) {
 	return n
 }
 
-// wantCounter reads a counter of pfctl -s info.
+// wantCounter checks a counter of pfctl -s info.
 func (s *site) wantCounter(name string, want uint64) {
 	s.t.Helper()
 	text := s.pfctl("", "-s", "info")
@@ -113,7 +114,7 @@ func (s *site) wantCounter(name string, want uint64) {
 	s.t.Errorf("pfctl -s info has no %s:\n%s", name, text)
 }
 
-// originally reads a datagram, and returns where it is from and where it was sent to.
+// originally reads a datagram, and returns its source and its original destination.
 func (s divertSite) originally(l *net.UDPConn) (text string, from, to netip.AddrPort) {
 	s.t.Helper()
 	buf, more := make([]byte, 100), make([]byte, 200)
@@ -125,9 +126,9 @@ func (s divertSite) originally(l *net.UDPConn) (text string, from, to netip.Addr
 	return string(buf[:n]), from, to
 }
 
-// A client's connection with somebody else ends at a transparent socket of the host, which sees
-// the client's addresses and those that it has asked for. Once no rule diverts, it goes where it
-// is for.
+// A client's connection to another station ends at a transparent socket of the host, which sees
+// the client's address and the original destination. When no rule diverts any more, the
+// connection reaches its destination.
 func TestDivertTo(t *testing.T) {
 	onDiverts(t, func(t *testing.T, s divertSite) {
 		to, listener, family := s.of("10.0.2.2:80", "[fd02::2]:80"), s.of("127.0.0.1:8021", "[::1]:8021"), s.of("inet", "inet6")
@@ -173,7 +174,7 @@ func TestDivertTo(t *testing.T) {
 		if text != "first" || from.String() != conn.LocalAddr().String() || dst.String() != to {
 			t.Errorf("UDP of %v to %s: the socket sees %q of %v to %v", conn.LocalAddr(), to, text, from, dst)
 		}
-		// what follows is for the socket that has been connected since
+		// The following packets are for the socket that was connected since then.
 		own := s.dialFrom("udp", to, conn.LocalAddr().String())
 		ask(own, "answer")
 		hear(conn, "answer")
@@ -184,11 +185,11 @@ func TestDivertTo(t *testing.T) {
 		if _, verdict := s.trace(s.frame(f)); verdict != "forwarded" {
 			t.Errorf("a trace says %s", verdict)
 		}
-		// the host forwards nothing that has a socket
+		// The host does not forward packets that have a socket.
 		s.run("ip", s.of("-4", "-6"), "rule", "del", "fwmark", "0xba5cd1")
 		s.wantPasses("without the host's rule", f, false)
 		s.run("ip", s.of("-4", "-6"), "rule", "add", "fwmark", "0xba5cd1", "lookup", "100")
-		// without a listener nobody gets it
+		// Without a listener no socket receives it.
 		for _, flags := range []byte{0, syn} {
 			f.flags = flags
 			if flags == 0 {
@@ -217,7 +218,7 @@ func TestDivertTo(t *testing.T) {
 		conn, err = s.dial(0, "udp", "", to)
 		s.must(err)
 		s.echoUDP(theirs4, conn, 100)
-		// whatever were for the sockets would be there by now
+		// Packets for the sockets would have arrived by now.
 		s.must(tcp.(*net.TCPListener).SetDeadline(time.Now().Add(time.Millisecond)))
 		if _, err := tcp.Accept(); err == nil {
 			t.Error("a connection arrives at the socket without a rule")
@@ -233,7 +234,7 @@ func TestDivertTo(t *testing.T) {
 	})
 }
 
-// hears notes for which address a connection has come.
+// hears records the destination of a connection.
 type hears struct {
 	net.Listener
 	asked *string
@@ -247,7 +248,7 @@ func (h hears) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// The answers to a socket of the host that has the client's address come to it.
+// The answers to a host's socket with the client's address reach that socket.
 func TestDivertReply(t *testing.T) {
 	onDiverts(t, func(t *testing.T, s divertSite) {
 		to, client := s.of("10.0.2.2:80", "[fd02::2]:80"), s.of("10.0.1.2:4000", "[fd01::2]:4000")
@@ -266,9 +267,9 @@ func TestDivertReply(t *testing.T) {
 				t.Errorf("%q: the server sees %v, want %s", rules, peer, client)
 			}
 			own.Close()
-			client = strings.Replace(client, "4000", "4001", 1) // the former is still in TIME_WAIT
+			client = strings.Replace(client, "4000", "4001", 1) // the former one is still in TIME_WAIT
 		}
-		// an answer to nobody
+		// An answer without a socket.
 		before := s.undiverted()
 		own := s.dialFrom("udp", client, to)
 		_, err := own.Write([]byte("who"))
@@ -286,7 +287,7 @@ func TestDivertReply(t *testing.T) {
 	})
 }
 
-// What cannot be is refused with its place, and nothing is changed.
+// Impossible rules are refused with their place, and nothing is changed.
 func TestDivertRefused(t *testing.T) {
 	s := newSite(t, "tcx")
 	s.load("pass\n")
@@ -312,7 +313,8 @@ func TestDivertRefused(t *testing.T) {
 	}
 }
 
-// A socket sees what NAT has made of a packet, and its client hears from whom it has asked.
+// A socket sees a packet after NAT, and its client gets the answers from the address that it has
+// used.
 func TestDivertNAT(t *testing.T) {
 	onDiverts(t, func(t *testing.T, s divertSite) {
 		family, socket := s.of("inet", "inet6"), s.of("127.0.0.1", "::1")
@@ -363,8 +365,8 @@ func TestDivertNAT(t *testing.T) {
 	})
 }
 
-// Fragments are for no socket, and neither is anything where the host port does not route: both
-// are dropped, and go nowhere else.
+// Fragments do not reach a socket, and neither does any packet if the host port does not route.
+// Both are dropped.
 func TestDivertNothing(t *testing.T) {
 	onDiverts(t, func(t *testing.T, s divertSite) {
 		udp := s.udp(s.of("127.0.0.1:8021", "[::1]:8021"))
@@ -403,7 +405,7 @@ func TestDivertNothing(t *testing.T) {
 	})
 }
 
-// What is for the address of a macvlan above the host's interface is diverted there.
+// Packets to the address of a macvlan above the host's interface are diverted there.
 func TestDivertMacvlan(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		d := divertSite{s, false}

@@ -18,13 +18,13 @@ import (
 	"bascule/test/netlab"
 )
 
-// crossing is a rule with af-to, and who talks to whom by it.
+// crossing is a rule with af-to, and the two ends of a connection that uses it.
 type crossing struct {
 	name, rules string
-	own         bool   // the new source is one of the host's own addresses: its stack would not have it
-	to          string // that the client talks to
-	listen      string // of the server
-	peer        string // that the server sees, "" for any of the pool
+	own         bool   // the new source is an address of the host, whose stack would not accept it
+	to          string // the client's destination
+	listen      string // address of the server
+	peer        string // the client's address as the server sees it, "" for any of the pool
 	state       string
 }
 
@@ -47,11 +47,11 @@ var crossings = []crossing{
 	},
 }
 
-// at is the address with a port.
+// at returns the address with a port.
 func at(address string, port int) string { return net.JoinHostPort(address, fmt.Sprint(port)) }
 
-// afTo: stations of one family each talk through a host that translates between the families: every
-// byte arrives, and the server sees the address that the rule gives.
+// afTo: a host translates between stations of different families. Every byte arrives, and the server
+// sees the rule's address.
 func afTo(t *testing.T, s *site) {
 	s.stations()
 	for i := range 4 {
@@ -79,7 +79,7 @@ func afTo(t *testing.T, s *site) {
 				t.Fatalf("%s: %v\n%s", what, err, s.states())
 			}
 			check(s.echoTCP(tcp.(net.Listener), conn, 1<<20))
-			// XDP has none that are large
+			// XDP has no large packets.
 			if n := s.routed() - before; on && strings.HasSuffix(t.Name(), "tcx") && n > 1<<20/1400 {
 				t.Errorf("%s: twice 1 MiB have taken %d packets: they have been split", what, n)
 			}
@@ -105,8 +105,8 @@ func afTo(t *testing.T, s *site) {
 	}
 }
 
-// Behind the well-known prefix there are no private addresses (RFC 6052, 3.1), unless the rule names
-// them as its destination.
+// Private addresses behind the well-known prefix are not translated (RFC 6052, 3.1), unless they are
+// the rule's destination.
 func TestFamilyWellKnown(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.stations()
@@ -128,8 +128,8 @@ func TestFamilyWellKnown(t *testing.T) {
 	})
 }
 
-// An ICMP error about a packet that goes on in the other family gets to who has sent it, in
-// his own family and about the packet as he knows it.
+// An ICMP error about a packet that was translated to the other family reaches the packet's sender,
+// in the sender's family, and quotes the original packet.
 func TestFamilyErrors(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.stations()
@@ -154,7 +154,7 @@ func TestFamilyErrors(t *testing.T) {
 	})
 }
 
-// A trace shows what the packet becomes in the other family, and follows it on its way.
+// A trace shows the translated packet, and follows it to its output.
 func TestFamilyTold(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.load("pass\npass in on gw1 inet6 proto udp to fd02::2 af-to inet from 10.0.2.1 to 10.0.2.3\n")
@@ -173,8 +173,8 @@ func TestFamilyTold(t *testing.T) {
 	})
 }
 
-// A checksum of UDP that is whole stays right around one in the payload that is yet to be made,
-// and one that IPv4 has not is made around it.
+// A complete UDP checksum stays right around an unfinished one in the payload. If the IPv4 packet has
+// none, it is computed around the unfinished one.
 func TestFamilyAroundChecksum(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "tcx")
@@ -186,7 +186,7 @@ func TestFamilyAroundChecksum(t *testing.T) {
 		if c.none {
 			clear(b[start-2 : start])
 		}
-		is := 14 + 40 + 8 // start of the payload of what it becomes
+		is := 14 + 40 + 8 // start of the payload after the translation
 		if c.six {
 			is = 14 + 20 + 8
 		}
@@ -209,8 +209,8 @@ func TestFamilyAroundChecksum(t *testing.T) {
 	}
 }
 
-// A large packet that the kernel is to split is one for the datapath, and its receiver gets every
-// datagram with the bytes that it has been sent with.
+// The datapath translates a large packet for segmentation offload. The receiver gets every datagram
+// with its original bytes.
 func TestFamilySegments(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "tcx")
@@ -219,7 +219,7 @@ func TestFamilySegments(t *testing.T) {
 		"pass in on gw1 inet to 10.0.9.9 af-to inet6 from fd02::1 to fd02::2\n")
 	for _, c := range []struct {
 		to, listen    string
-		largest, much int // datagrams that fit, and that do not
+		largest, much int // sizes of datagrams that fit, and that do not fit
 	}{{"2001:db8:64::a00:202", "10.0.2.2", 1452, 0}, {"10.0.9.9", "fd02::2", 1452, 1453}} {
 		server := s.listen(1, "udp", at(c.listen, 7)).(net.PacketConn)
 		conn, err := s.dial(0, "udp", "", at(c.to, 7))
@@ -266,8 +266,8 @@ func TestFamilySegments(t *testing.T) {
 	}
 }
 
-// Nobody gets a packet past the rules by af-to, to or from an address that nobody routes, into
-// somebody else's connection, or as it came; and what a pool has given comes back.
+// With af-to, no packet bypasses the rules, uses an unroutable address, enters another client's
+// connection, or leaves untranslated. Ports of a pool become free again.
 func TestFamilyHostile(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		rule := "pass in on gw1 inet6 to 2001:db8:64::/96 af-to inet from 10.0.2.64 port 4000:4002\n"
@@ -280,7 +280,7 @@ func TestFamilyHostile(t *testing.T) {
 				t.Errorf("%s: becomes % x, want anything: %v\n%s", what, got, want, s.states())
 			}
 		}
-		// as seen from outside: the port that the pool has given is one of three
+		// As seen from outside: the pool has chosen one of three ports.
 		answers := func(what string, change func(f *front), want bool) {
 			t.Helper()
 			var got int
@@ -333,7 +333,8 @@ func TestFamilyHostile(t *testing.T) {
 			return s.crosses(0, out6().udp(clientPort+4, serverPort, 10).packet()) != nil
 		})
 		wants("a connection before a reload", 0, out6().udp(clientPort, serverPort, 10), true)
-		// the connection outlives its rule, or it does not: its packets never go as they came
+		// Whether the connection outlives its rule or not, its packets never leave
+		// untranslated.
 		s.load("pass\n")
 		number := 0
 		for side, f := range []front{out6(), {src: server4, dst: pool}} {
@@ -354,15 +355,15 @@ func TestFamilyHostile(t *testing.T) {
 	})
 }
 
-// embedded is an address of IPv4 behind the prefix of these tests.
+// embedded returns an IPv4 address behind the prefix of these tests.
 func embedded(four netip.Addr) netip.Addr {
 	b := netip.MustParseAddr("2001:db8:64::").As16()
 	copy(b[12:], four.AsSlice())
 	return netip.AddrFrom16(b)
 }
 
-// Packets of a VRF are translated by their own connections: somebody who sends from another one
-// what would be the answer gets nothing to the client.
+// Packets of a VRF use their own translated connections. A packet from another VRF that looks like an
+// answer does not reach the client.
 func TestFamilyOfVRF(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		third := s.third(strings.TrimPrefix(t.Name(), "TestFamilyOfVRF/"))

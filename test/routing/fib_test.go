@@ -15,24 +15,24 @@ import (
 	"bascule/test/netlab"
 )
 
-// sources4 are addresses from which packets may claim to be, one or more of each kind.
+// sources4 are possible source addresses, one or more of each kind.
 var sources4 = []string{
-	"10.0.1.2", "10.0.1.77", "10.1.3.4", // by the first side
-	"10.0.2.2", "10.9.1.1", "10.5.1.1", "10.3.1.1", // by the second
+	"10.0.1.2", "10.0.1.77", "10.1.3.4", // behind the first side
+	"10.0.2.2", "10.9.1.1", "10.5.1.1", "10.3.1.1", // behind the second
 	"10.8.0.1", "10.7.0.1", "10.6.0.1", // blackhole, unreachable, prohibit
 	"172.16.0.1", "203.0.113.9", "192.0.2.1", // none
 	"10.0.1.1", "10.0.2.1", "10.0.1.255", "10.0.1.0", // the host's own, broadcasts
 	"0.0.0.0", "127.0.0.1", "127.9.9.9", "224.0.0.5", "239.1.1.1", "255.255.255.255", // martians
-	"10.4.0.1", "10.4.0.2", "10.4.0.3", "10.4.7.8", // by both
+	"10.4.0.1", "10.4.0.2", "10.4.0.3", "10.4.7.8", // behind both
 }
 
-// twoWays adds a route that has a next hop on either side.
+// twoWays adds a route with next hops on both sides.
 func (s *site) twoWays() {
 	s.ip(s.severalHops("10.4.0.0/16", "main", "via 10.0.1.2 dev gw1", hop2)...)
 	s.ip("route replace fd04::/64 nexthop via fd01::2 nexthop via fd02::2")
 }
 
-// claims are packets to the second station, one from each address, from the first one.
+// claims returns packets from the first station to the second, one from each address.
 func (s *site) claims(six bool, sources []netip.Addr) (frames []netlab.Frame) {
 	dst := s.sides[1].station4
 	if six {
@@ -45,11 +45,11 @@ func (s *site) claims(six bool, sources []netip.Addr) (frames []netlab.Frame) {
 	return frames
 }
 
-// blocked is how many packets pf has dropped that came in by the first station's port.
+// blocked returns the number of packets from the first station's port that pf has dropped.
 func (s *site) blocked() uint64 { return s.lab.Port("br0", s.sides[0].end.Port).Drops["pf"] }
 
-// The host's own check of sources is the oracle: what rp_filter lets through, urpf-failed does not
-// match, and the other way round.
+// The host's own check of sources is the oracle: urpf-failed matches the packets that rp_filter
+// drops, and no others.
 func TestPFReversePath(t *testing.T) {
 	bothWays(t, func(t *testing.T, s *site) {
 		s.twoWays()
@@ -58,7 +58,7 @@ func TestPFReversePath(t *testing.T) {
 		for _, a := range sources4 {
 			sources = append(sources, netip.MustParseAddr(a))
 		}
-		for range 100 { // of all that is routed to some place, or to none
+		for range 100 { // of all networks, with and without a route
 			nets := [...]byte{0, 1, 3, 4, 5, 6, 7, 8, 9, 77}
 			b := [4]byte{10, nets[draw.IntN(len(nets))], byte(1 + draw.IntN(3)), byte(draw.Uint32())}
 			if draw.IntN(8) == 0 {
@@ -104,7 +104,7 @@ func TestPFReversePath(t *testing.T) {
 	})
 }
 
-// want sends packets from addresses, each of which pf blocks or none.
+// want sends packets from addresses, and checks that pf blocks all of them, or none.
 func (s *site) want(what string, six bool, sources []netip.Addr, blocks bool) {
 	s.t.Helper()
 	s.wantBlocked(what, s.claims(six, sources), blocks, func(i int) netip.Addr { return sources[i] })
@@ -131,8 +131,8 @@ func (s *site) wantBlocked(what string, frames []netlab.Frame, blocks bool, of f
 	}
 }
 
-// Whether there is a route to an address is what `ip route get` says, and in IPv6, which has no
-// rp_filter, also by which interface.
+// `ip route get` is the oracle for whether an address has a route. For IPv6, which has no
+// rp_filter, it is also the oracle for the interface.
 func TestPFNoRoute(t *testing.T) {
 	bothWays(t, func(t *testing.T, s *site) {
 		s.twoWays()
@@ -201,7 +201,8 @@ func TestPFNoRoute(t *testing.T) {
 	})
 }
 
-// The routes of another host are not asked: nothing that comes in to it is known to have one.
+// The routes of another host do not matter: no packet that enters that host is known to have a
+// route.
 func TestPFRoutesOfOtherHost(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		nl := s.lab.Switch.Netlink()
@@ -211,7 +212,7 @@ func TestPFRoutesOfOtherHost(t *testing.T) {
 		s.must(nl.LinkAdd(bridge))
 		defer nl.LinkDel(bridge)
 		s.must(nl.LinkSetMaster(in, bridge))
-		s.lab.Bascule("port", "set", "br0", s.sides[0].end.Port, "--learn") // who changes the bridge sees it
+		s.lab.Bascule("port", "set", "br0", s.sides[0].end.Port, "--learn") // a command updates the state
 		s.load("pass no state\nblock in on gw1 from urpf-failed")
 		s.want("at another host", false, []netip.Addr{s.sides[0].station4}, true)
 		s.load("pass no state\nblock in on gw1 to no-route")
@@ -219,7 +220,7 @@ func TestPFRoutesOfOtherHost(t *testing.T) {
 	})
 }
 
-// matched is how many packets the rule with a label has matched.
+// matched returns the number of packets that the rule with a label has matched.
 func (s *site) matched(label string) (n int) {
 	s.t.Helper()
 	for line := range strings.Lines(s.pfctl("", "-s", "labels")) {
@@ -232,7 +233,7 @@ func (s *site) matched(label string) (n int) {
 	return n
 }
 
-// A flood to the host is judged by the routes of the host, and so is what comes by a patch cable.
+// A flood to the host is evaluated by the host's routes, and so are packets from a patch cable.
 func TestPFRoutesOfFloods(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		const asks = "pass no state\nmatch in on gw1 from no-route label lost\nmatch in on gw1 from urpf-failed label failed\n"
@@ -267,7 +268,7 @@ func TestPFRoutesOfFloods(t *testing.T) {
 	})
 }
 
-// A trial finds the same answers.
+// A trial has the same results.
 func TestPFRoutesTold(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.load("pass no state\nblock in on gw1 from urpf-failed")

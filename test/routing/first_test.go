@@ -16,13 +16,13 @@ import (
 	"bascule/test/netlab"
 )
 
-// A firstCase is rules that judge first packets of connections, and what XDP makes of these.
+// A firstCase has rules for the first packets of connections, and how XDP treats these packets.
 type firstCase struct {
 	name, rules string
-	byXDP       bool // it sends them
-	lost        bool // some of them do not arrive
-	random      bool // their ports differ from time to time
-	dropped     int  // how many XDP drops, at least
+	byXDP       bool // XDP sends them
+	lost        bool // some do not arrive
+	random      bool // their ports are random
+	dropped     int  // least number of packets that XDP drops
 }
 
 var firstCases = []firstCase{
@@ -75,8 +75,8 @@ var firstCases = []firstCase{
 	{name: "sloppy, bound", rules: "pass keep state (sloppy, if-bound)", byXDP: true},
 }
 
-// firstCalls are connections that are not known. What answers them has the addresses as the first
-// station has them, as if nobody translated.
+// firstCalls are unknown connections. Their answers have the first station's addresses, as if they were
+// not translated.
 func firstCalls() (calls []call) {
 	defer func() {
 		for i := range calls {
@@ -101,31 +101,31 @@ func firstCalls() (calls []call) {
 		call{proto: layers.IPProtocolICMPv6, from: at("[fd11::9]:5"), to: at("[fd02::2]:0"), length: 33})
 }
 
-// untimed are the parts of what pfctl says that differ from time to time.
+// untimed matches the parts of pfctl's output that differ from time to time.
 var untimed = regexp.MustCompile(`(?m)\s*[0-9.]+/s|age [0-9:]+|expires in [0-9:]+|Status:.*|id: [0-9a-f]+|creatorid: [0-9a-f]+`)
 
-// told is what pfctl says, without that.
+// The output of pfctl without these parts.
 func (s *site) told(args ...string) []string {
 	lines := strings.Split(untimed.ReplaceAllString(s.pfctl("", args...), ""), "\n")
-	if slices.Contains(args, "states") { // which have no order
+	if slices.Contains(args, "states") { // they have no order
 		lines = strings.Split(strings.ReplaceAll(strings.Join(lines, "\n"), "\n ", " "), "\n")
 		slices.Sort(lines)
 	}
 	for i, line := range lines {
-		lines[i] = strings.Join(strings.Fields(line), " ") // in the first second there are no rates
+		lines[i] = strings.Join(strings.Fields(line), " ") // there are no rates in the first second
 	}
 	return lines
 }
 
-// XDP routes first packets of connections past pf by itself. What arrives, the states, and what
-// rules, pf and ports have counted is what it is by tcx and by the host's stack. What rules ask for
-// that XDP does not do, they get from tcx.
+// XDP routes first packets of connections past pf by itself. The packets that arrive, the states, and the
+// counters of rules, pf and ports are the same as with tcx and with the host's stack. For rule options
+// that XDP does not support, the packets go to tcx.
 func TestFirstByXDP(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "xdp")
 	calls := firstCalls()
 	type outcome struct {
-		arrived, after              [2][]string // first packets; what is sent then
+		arrived, after              [2][]string // first packets; later ones
 		states, rules, info, drops  []string
 		byXDP, fresh, number, taken int
 		dropped, numberAfter        int
@@ -141,7 +141,7 @@ func TestFirstByXDP(t *testing.T) {
 			for _, call := range calls {
 				frames = append(frames, call.talk(s, false, true, false))
 			}
-			// the first packets leave a CPU what the bridge decides on such frames
+			// After the first packets, a CPU remembers the bridge's decision on such frames.
 			var o outcome
 			o.byXDP, o.fresh, o.taken, o.dropped = -int(s.redirected()), -s.counted("fresh"), -s.taken(), -int(s.xdp("drops"))
 			before := s.dropped()
@@ -150,7 +150,8 @@ func TestFirstByXDP(t *testing.T) {
 			o.dropped += int(s.xdp("drops"))
 			o.drops = subtract(s.dropped(), before)
 			o.number = len(o.arrived[1])
-			// the same packets again, answers to the addresses that they came with, and again
+			// The same packets again, answers to their source addresses, and the packets once
+			// more.
 			var back []netlab.Frame
 			for _, call := range calls {
 				if a := call.to.Addr(); slices.Contains([]netip.Addr{s.sides[1].station4, s.sides[1].station6}, a) {
@@ -205,7 +206,7 @@ func TestFirstByXDP(t *testing.T) {
 		if with.numberAfter != without.numberAfter {
 			t.Errorf("%s: then %d packets arrive by XDP, and %d by the stack", c.name, with.numberAfter, without.numberAfter)
 		}
-		const missed = 8 // one a second to each next hop is the host's
+		const missed = 8 // the host gets one a second for each next hop
 		if c.byXDP && with.byXDP+with.fresh < n-missed || !c.byXDP && !c.lost && with.byXDP != 0 {
 			t.Errorf("%s: XDP has sent %d of %d packets, and left %d to look after their next hop", c.name, with.byXDP, n, with.fresh)
 		}
@@ -218,7 +219,7 @@ func TestFirstByXDP(t *testing.T) {
 	}
 }
 
-// dropped is how many packets the ports have dropped, by reason.
+// dropped returns the number of packets that the ports have dropped, by reason.
 func (s *site) dropped() map[string]uint64 {
 	all := map[string]uint64{}
 	for _, side := range s.sides {
@@ -231,7 +232,7 @@ func (s *site) dropped() map[string]uint64 {
 	return all
 }
 
-// subtract is what counters have counted since before.
+// subtract returns the increases of counters.
 func subtract(now, before map[string]uint64) (list []string) {
 	for what, n := range now {
 		if n != before[what] {
@@ -242,9 +243,9 @@ func subtract(now, before map[string]uint64) (list []string) {
 	return list
 }
 
-// Two CPUs that make the two states of one connection at the same moment make one of each, and a
-// connection that a reload of the rules meets keeps what it has: whatever was loaded, or was about
-// to be, every packet arrives.
+// If two CPUs create the two states of one connection at the same moment, there is one of each. A
+// connection is not affected by a reload of the rules at that moment: every packet arrives, with the
+// former and the new rules.
 func TestFirstAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "xdp")
@@ -255,7 +256,7 @@ func TestFirstAtOnce(t *testing.T) {
 		f := flow{from: side, to: 1 - side, ports: [2]uint16{10_000, 20_000}}
 		b := []byte(s.frame(f))
 		port := uint16(n)
-		// the same connection from both ends
+		// The same connection from both ends.
 		if side == 0 {
 			binary.BigEndian.PutUint16(b[34:], 10_000+port)
 		} else {

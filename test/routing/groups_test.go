@@ -16,14 +16,14 @@ import (
 	"bascule/test/netlab"
 )
 
-// alter has a command that writes, and has nothing to do with rules, change something.
+// alter runs a command that writes, but does not load rules.
 func (s *site) alter() {
 	s.t.Helper()
 	s.lab.Bascule("port", "set", "br0", s.sides[0].end.Port, "--hairpin=off")
 }
 
-// source is the address that the station of side 1 sees of a new connection of side 0's, "" if it
-// hears nothing of it.
+// source returns the address of a new connection from side 0 as the station of side 1 sees it, or ""
+// if no packet arrives.
 func (s *site) source(l net.PacketConn) string {
 	s.t.Helper()
 	conn, err := s.dial(0, "udp", "", l.LocalAddr().String())
@@ -32,7 +32,7 @@ func (s *site) source(l net.PacketConn) string {
 	return s.echoUDP(l, conn, 10).Addr().String()
 }
 
-// said is what a load of rules tells.
+// said returns the messages of a load of rules.
 func (s *site) said(rules string, args ...string) string {
 	s.t.Helper()
 	r := s.try("br0", s.named(rules), append(args, "-f", "-")...)
@@ -42,8 +42,9 @@ func (s *site) said(rules string, args ...string) string {
 	return r.Stderr
 }
 
-// The group egress is the host ports that have a default route, of either family and any metric, in
-// all places that name a port or an address. Each command that changes something follows it.
+// The group egress contains the host ports with a default route, of either family and any metric. It
+// works in all places that name a port or an address. Each command that changes something updates
+// it.
 func TestEgress(t *testing.T) {
 	s := newSite(t, "tcx")
 	s.stations()
@@ -100,7 +101,7 @@ func TestEgress(t *testing.T) {
 	s.ip("route del blackhole default", "route add default dev gw2")
 	want("an interface alone", "10.0.2.1")
 
-	// the other places
+	// The other places.
 	block := func(rules string, blocks bool) {
 		t.Helper()
 		s.loadAnew(rules)
@@ -123,7 +124,7 @@ func TestEgress(t *testing.T) {
 	block("block in to (egress:network)\n", true)
 	block("block in to egress:network\n", true)
 	block("block in from (egress:network)\n", false)
-	block("block out received-on egress\n", true) // of what the host sends, that is the host port itself
+	block("block out received-on egress\n", true) // for packets from the host itself, that is the host port
 	block("set skip on egress\nblock out on gw2\n", false)
 	block("set loginterface egress\nblock out on egress\n", true)
 	if got := s.pfctl("", "-s", "info"); !strings.Contains(got, "Interface Stats for gw2 ") {
@@ -135,7 +136,7 @@ func TestEgress(t *testing.T) {
 		t.Errorf("antispoof is\n%s", got)
 	}
 
-	// a default route by what is no port
+	// A default route through a device that is no port.
 	s.run("ip", "link", "add", "ppp0", "type", "veth", "peer", "name", "other")
 	defer s.run("ip", "link", "del", "ppp0")
 	s.run("ip", "link", "set", "ppp0", "up")
@@ -153,8 +154,7 @@ func (s *site) heard(l net.PacketConn) {
 	s.must(err)
 }
 
-// A host port is in the link group of the host's interface, and the group is in the file of
-// ip-link(8).
+// A host port is in the link group of the host's interface, whose name is in the file of ip-link(8).
 func TestLinkGroup(t *testing.T) {
 	s := newSite(t, "tcx")
 	s.stations()
@@ -199,7 +199,7 @@ func TestLinkGroup(t *testing.T) {
 	}
 }
 
-// Names that no port has, and no group, are told with their places.
+// Names without a port or group are reported with their places.
 func TestNamesOfNoPort(t *testing.T) {
 	s := newSite(t, "tcx")
 	s.run("ip", "link", "add", "wg0", "type", "veth", "peer", "name", "other")
@@ -238,8 +238,8 @@ bascule: warning: stdin:12:1: table <typo4> is empty: no file defines it, and no
 	}
 }
 
-// The last address of an interface's network is a broadcast address, whether the interface's address
-// says so or not.
+// The last address of an interface's network is a broadcast address, even if the interface's address
+// lacks it.
 func TestBroadcastOfItself(t *testing.T) {
 	s := newSite(t, "tcx")
 	s.run("ip", "address", "add", "10.0.7.1/24", "dev", "gw1") // without brd
@@ -251,7 +251,7 @@ func TestBroadcastOfItself(t *testing.T) {
 	}
 }
 
-// Without an agent, each command that changes something has (gw2) be the addresses of now.
+// Without an agent, each command that changes something updates the addresses of (gw2).
 func TestAddressesWithoutAgent(t *testing.T) {
 	s := newSite(t, "tcx")
 	port := s.sides[0].end.Port

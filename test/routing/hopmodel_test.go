@@ -17,8 +17,8 @@ import (
 	"bascule/test/netlab"
 )
 
-// hopRules draws rules about the host ports of a site with three sides, some of which say next
-// hops. The ports of the stations are left out: pf is at the host's alone.
+// hopRules draws rules about the host ports of a site with three sides. Some have next hops.
+// There are no rules about the stations' ports: pf runs only at the host ports.
 func hopRules(s *hopSite) *rapid.Generator[string] {
 	skip := fmt.Sprintf("set skip on { %s %s %s }\ntable <none> persist\n", s.sides[0].end.Port, s.sides[1].end.Port, s.third.end.Port)
 	return rapid.Custom(func(t *rapid.T) string {
@@ -44,7 +44,7 @@ func hopRules(s *hopSite) *rapid.Generator[string] {
 	})
 }
 
-// hopPacket is one of a connection between two of three stations, by number.
+// hopPacket is a packet of a connection between two of three stations, by number.
 type hopPacket struct {
 	six      bool
 	from, to int
@@ -67,9 +67,9 @@ func hopPackets() *rapid.Generator[hopPacket] {
 	})
 }
 
-// Packets of connections between three stations, both ways and in any order, leave the host where
-// the reference says that rules have them go: by next hops, and with copies. What comes back into
-// the switch on its way is judged once. The first rulesets are always the same.
+// Packets of connections between three stations, in both directions and in any order, leave the
+// host as in the reference: to next hops, and with copies. A packet that enters the switch again
+// on its way is evaluated once. The first rulesets are always the same.
 func TestHopsLikeReference(t *testing.T) {
 	onHops(t, func(t *testing.T, s *hopSite) {
 		sides := []*side{s.sides[0], s.sides[1], s.third}
@@ -90,7 +90,7 @@ func TestHopsLikeReference(t *testing.T) {
 			}
 			return reference.Port{}
 		}
-		// what the host's stack has may come behind the lab's markers
+		// Packets that the host's stack handles may arrive after the lab's markers.
 		arrive := func(from *netlab.End, f netlab.Frame, want [3]int) (got [3]int) {
 			s.lab.Send(from, f)
 			for range 5 {

@@ -44,15 +44,15 @@ func onHops(t *testing.T, f func(t *testing.T, s *hopSite)) {
 	}
 }
 
-// gets sends a frame by the station of a side, and returns what arrives at the stations of
-// the three sides that is a packet of IP.
+// gets sends a frame from the station of a side, and returns the IP packets that arrive at the
+// stations of the three sides.
 func (s *hopSite) gets(from *side, f netlab.Frame) (got [3][]netlab.Frame) {
 	s.t.Helper()
 	arrived := s.lab.Deliver(from.end, f)
-	s.lab.Flush() // a next hop that is chosen where a packet goes out is a step more than the lab knows of
+	s.lab.Flush() // a next hop that is chosen on the way out needs one step more than the lab expects
 	for i, side := range []*side{s.sides[0], s.sides[1], s.third} {
 		for _, f := range append(arrived[side.end], side.end.Received()...) {
-			// the host says by itself which groups of IPv6 it hears
+			// The host itself sends reports of its IPv6 groups.
 			if typ := string(f[12:14]); typ == "\x08\x00" || typ == "\x86\xdd" && f[:2] != "\x33\x33" {
 				got[i] = append(got[i], f)
 			}
@@ -61,7 +61,7 @@ func (s *hopSite) gets(from *side, f netlab.Frame) (got [3][]netlab.Frame) {
 	return got
 }
 
-// counts are how many frames each side has got.
+// counts returns the number of frames at each side.
 func counts(got [3][]netlab.Frame) (n [3]int) {
 	for i := range got {
 		n[i] = len(got[i])
@@ -69,7 +69,7 @@ func counts(got [3][]netlab.Frame) (n [3]int) {
 	return n
 }
 
-// want sends a packet of a flow, and wants so many at the stations of the three sides.
+// want sends a packet of a flow, and expects n packets at the stations of the three sides.
 func (s *hopSite) want(what string, f flow, n [3]int) (got [3][]netlab.Frame) {
 	s.t.Helper()
 	got = s.gets(s.sides[f.from], s.frame(f))
@@ -80,7 +80,8 @@ func (s *hopSite) want(what string, f flow, n [3]int) (got [3][]netlab.Frame) {
 	return got
 }
 
-// dropped is how many packets had no way to their next hop, by the ports and by pf.
+// dropped returns the number of packets without a path to their next hop, by the counters of the
+// ports and of pf.
 func (s *hopSite) dropped() (n uint64) {
 	s.t.Helper()
 	for _, port := range s.lab.Ports("br0") {
@@ -90,8 +91,8 @@ func (s *hopSite) dropped() (n uint64) {
 	return n
 }
 
-// A packet that a rule routes arrives at its next hop with the bytes that it would have by a
-// route of the host there, and nowhere else. Its answers go by the host's routes.
+// A packet with route-to arrives at its next hop with the same bytes as with the host's route, and
+// nowhere else. Its answers use the host's routes.
 func TestRouteTo(t *testing.T) {
 	onHops(t, func(t *testing.T, s *hopSite) {
 		for _, six := range []bool{false, true} {
@@ -100,7 +101,7 @@ func TestRouteTo(t *testing.T) {
 				hop, dst = "fd03::2", s.sides[1].station6.String()
 			}
 			f := flow{0, 1, six, [2]uint16{1000, 2000}, 0}
-			// as the host itself would send it there
+			// As the host itself would send it there.
 			s.loadAnew("pass no state\n")
 			s.ip("route replace " + dst + " via " + hop)
 			byRoute := s.want("by a route", f, [3]int{0, 0, 1})
@@ -109,7 +110,7 @@ func TestRouteTo(t *testing.T) {
 			routes := func(rules string) {
 				t.Helper()
 				s.pfctl("", "-F", "states")
-				for i := range 3 { // the first makes a state, and the others follow it
+				for i := range 3 { // the first one makes a state, and the others use it
 					got := s.want(fmt.Sprintf("%q, packet %d", rules, i), f, [3]int{0, 0, 1})
 					if len(got[2]) == 1 && len(byRoute[2]) == 1 && got[2][0] != byRoute[2][0] {
 						t.Errorf("%q: the packet is\n%x, by a route it is\n%x", rules, got[2][0], byRoute[2][0])
@@ -119,7 +120,7 @@ func TestRouteTo(t *testing.T) {
 				if text := s.pfctl("", "-vv", "-s", "states"); !strings.Contains(text, " route-to "+hop+"\n") {
 					t.Errorf("%q: the states have no next hop:\n%s", rules, text)
 				}
-				s.pfctl("", "-k", "gateway", "-k", dst) // which is no next hop
+				s.pfctl("", "-k", "gateway", "-k", dst) // it is no next hop
 				if text := s.pfctl("", "-vv", "-s", "states"); !strings.Contains(text, " route-to "+hop+"\n") {
 					t.Errorf("%q: -k gateway kills what has another next hop:\n%s", rules, text)
 				}
@@ -132,16 +133,16 @@ func TestRouteTo(t *testing.T) {
 				"pass\npass in on gw1 route-to HOP\n",
 				"pass\npass in on gw1 route-to { HOP }\n",
 				"table <hops> { HOP }\npass\npass in on gw1 FAMILY route-to <hops> random\n",
-				"pass\npass in route-to HOP\n", // names no port: holds at host ports
+				"pass\npass in route-to HOP\n", // names no port: applies to host ports
 				"block out on gw2\npass\npass in on gw1 route-to HOP\npass out on gw3\n",
 				"pass\npass out on gw2 route-to HOP\n",
-				// on OpenBSD nobody asks, either
+				// OpenBSD does not evaluate the rules there, either.
 				"pass\nblock out on gw3\npass out on gw2 route-to HOP\n",
 			} {
 				rules = strings.NewReplacer("HOP", hop, "FAMILY", map[bool]string{false: "inet", true: "inet6"}[six]).Replace(rules)
 				s.load(rules)
 				routes(rules)
-				if six { // other packets of IPv6 are the stack's then
+				if six { // the stack handles other packets of IPv6 then
 					refuses := []string{"pref", "100", "table", "main", "suppress_prefixlength", "0"}
 					s.run("ip", append([]string{"-6", "rule", "add"}, refuses...)...)
 					routes("a rule that refuses, " + rules)
@@ -155,7 +156,8 @@ func TestRouteTo(t *testing.T) {
 	})
 }
 
-// What a rule routes and has no way goes nowhere, and is counted. Its sender hears of it.
+// A packet with route-to whose next hop is not reachable is dropped and counted. Its sender gets an
+// error.
 func TestRouteToNowhere(t *testing.T) {
 	onHops(t, func(t *testing.T, s *hopSite) {
 		f := flow{0, 1, false, [2]uint16{1000, 2000}, 0}
@@ -169,7 +171,7 @@ func TestRouteToNowhere(t *testing.T) {
 			{"table <none> persist\npass\npass in on gw1 inet route-to <none> random\n", "", 0},
 			{"pass\npass in on e1 route-to 10.0.3.2\n", "", 0}, // names no host port
 		} {
-			s.ip("route replace 10.0.77.0/24 via 10.0.3.2") // else loading refuses them
+			s.ip("route replace 10.0.77.0/24 via 10.0.3.2") // otherwise the load refuses the rules
 			s.load(c.rules)
 			s.ip("route del 10.0.77.0/24")
 			if c.route != "" {
@@ -187,7 +189,7 @@ func TestRouteToNowhere(t *testing.T) {
 				}
 			}
 		}
-		// a time to live that ends is answered, too
+		// A packet whose time to live ends is answered, too.
 		s.load("pass\npass in on gw1 route-to 10.0.3.2\n")
 		old := []byte(s.frame(f))
 		old[14+8] = 1
@@ -200,8 +202,8 @@ func TestRouteToNowhere(t *testing.T) {
 	})
 }
 
-// A packet that no router sends on does not go to a next hop, and makes no copy: from or to an
-// address of the host alone, or with a header that has an error. The host's stack is the oracle.
+// A packet that no router forwards does not go to a next hop, and is not copied: from or to an
+// address of the host, or with an error in its header. The host's stack is the oracle.
 func TestRouteToMartians(t *testing.T) {
 	onHops(t, func(t *testing.T, s *hopSite) {
 		spoil := func(six bool, at int, address string) netlab.Frame {
@@ -235,7 +237,7 @@ func TestRouteToMartians(t *testing.T) {
 				before := s.dropped()
 				got := s.gets(s.sides[0], f)
 				for _, f := range slices.Concat(got[1], got[2]) {
-					// of what the host answers there are copies
+					// There are copies of the host's answers.
 					if proto := f[14+9]; proto == unix.IPPROTO_UDP || f[12] == 0x86 && f[14+6] == unix.IPPROTO_UDP {
 						t.Errorf("%q, %s: there arrives %x", rules, what, string(f))
 					}
@@ -248,8 +250,8 @@ func TestRouteToMartians(t *testing.T) {
 	})
 }
 
-// Large packets go to a next hop whole if their segments fit its route, whose MTU may be below
-// that of its device. If they do not, the sender hears of it and sends smaller ones.
+// Large packets go to a next hop unsegmented if their segments fit its route, whose MTU may be below
+// the MTU of its device. Otherwise the sender gets an error and sends smaller packets.
 func TestRouteToNarrow(t *testing.T) {
 	onHops(t, func(t *testing.T, s *hopSite) {
 		s.stations()
@@ -264,7 +266,7 @@ func TestRouteToNarrow(t *testing.T) {
 	})
 }
 
-// The answers of a connection go to the next hop of reply-to, in both directions of rules.
+// The answers of a connection go to the next hop of reply-to, with rules in both directions.
 func TestReplyTo(t *testing.T) {
 	onHops(t, func(t *testing.T, s *hopSite) {
 		for _, six := range []bool{false, true} {
@@ -291,8 +293,8 @@ func TestReplyTo(t *testing.T) {
 	})
 }
 
-// A copy of each packet of a connection goes to the next hop of dup-to, and the packet itself
-// where it would go.
+// A copy of each packet of a connection goes to the next hop of dup-to. The packet itself takes its
+// normal path.
 func TestDupTo(t *testing.T) {
 	onHops(t, func(t *testing.T, s *hopSite) {
 		f := flow{0, 1, false, [2]uint16{1000, 2000}, 0}
@@ -314,14 +316,14 @@ func TestDupTo(t *testing.T) {
 	})
 }
 
-// A packet that goes to a next hop is translated first. A state keeps its next hop, whatever
-// its pool gives next, also when it is copied to a larger table.
+// A packet is translated before it goes to a next hop. A state keeps its next hop, whatever the pool
+// returns next, even if the state is copied to a larger table.
 func TestRouteToPools(t *testing.T) {
 	onHops(t, func(t *testing.T, s *hopSite) {
 		f := flow{0, 1, false, [2]uint16{1000, 2000}, 0}
 		for _, c := range []struct {
 			rules    string
-			at       int    // where the new address is in the packet
+			at       int    // offset of the new address in the packet
 			is, from string // the new address
 		}{
 			{"pass in on gw1 inet proto udp rdr-to 10.0.9.9 route-to 10.0.3.2", 30, "\x0a\x00\x09\x09", "in"},
@@ -335,7 +337,7 @@ func TestRouteToPools(t *testing.T) {
 				}
 			}
 		}
-		// there is nobody at 10.0.3.3
+		// 10.0.3.3 has no station.
 		for _, pool := range []string{
 			"{ 10.0.3.2, 10.0.3.3 } round-robin", "{ 10.0.3.2, 10.0.3.3 } round-robin sticky-address", "{ 10.0.3.2, 10.0.3.3 } least-states",
 			"{ 10.0.3.2, 10.0.3.3 } random", "{ 10.0.3.2, 10.0.3.3 } source-hash",
@@ -370,8 +372,8 @@ func TestRouteToPools(t *testing.T) {
 	})
 }
 
-// onBridges runs a test on both hooks: at a site whose second side is in a bridge of its own, with a
-// third station whose neighbour the host knows.
+// onBridges runs a test on both hooks, at a site whose second side is in a bridge of its own, with a
+// third station that is in the host's neighbour table.
 func onBridges(t *testing.T, f func(t *testing.T, s *site, third *side)) {
 	for _, hook := range netlab.Hooks(t.Name()) {
 		t.Run(hook, func(t *testing.T) {
@@ -384,9 +386,8 @@ func onBridges(t *testing.T, f func(t *testing.T, s *site, third *side)) {
 	}
 }
 
-// Another bridge, whose host port a packet is sent by, has a connection and rules of its own.
-// Each packet of it is followed and translated there, also if its rule says a next hop. It
-// goes no further.
+// Another bridge, whose host port sends a packet, has its own rules and states. It tracks and
+// translates each packet, even if its rule has a next hop. The next hop is then ignored.
 func TestRouteToOtherBridge(t *testing.T) {
 	onBridges(t, func(t *testing.T, s *site, third *side) {
 		s.load("pass\npass out on gw3 route-to 10.0.2.2\n")
@@ -414,7 +415,7 @@ func TestRouteToOtherBridge(t *testing.T) {
 	})
 }
 
-// A trace names the next hop and the way there.
+// A trace names the next hop and the path to it.
 func TestRouteToTold(t *testing.T) {
 	onHops(t, func(t *testing.T, s *hopSite) {
 		f := flow{0, 1, false, [2]uint16{1000, 2000}, 0}

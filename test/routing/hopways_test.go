@@ -20,9 +20,8 @@ import (
 	"bascule/test/netlab"
 )
 
-// byRoute is what arrives at the third station of frames of the first one that are for the second,
-// while the host's stack has a route there by the third, of a table if one is given. pf lets all
-// pass.
+// byRoute returns the frames to the second station that arrive at the third, while the host's stack
+// has a route through the third, in a table if one is given. pf passes all packets.
 func (s *hopSite) byRoute(frames []netlab.Frame, table ...string) (got [][]netlab.Frame) {
 	s.t.Helper()
 	s.loadAnew("pass no state allow-opts\n")
@@ -42,7 +41,7 @@ func (s *hopSite) byRoute(frames []netlab.Frame, table ...string) (got [][]netla
 	return got
 }
 
-// ruled loads rules for both families, in which HOP is the third station.
+// ruled loads rules for both families, in which HOP stands for the third station.
 func (s *hopSite) ruled(rules string) {
 	s.t.Helper()
 	var both []string
@@ -58,8 +57,8 @@ func (s *hopSite) ruled(rules string) {
 	s.loadAnew(strings.Join(both, "\n") + "\n")
 }
 
-// A packet that is too large for its next hop's way goes there in the fragments that the host's
-// own stack makes of it, if it may be cut. Otherwise its sender hears how large it may be.
+// A packet that is too large for the path to its next hop is fragmented like by the host's own stack,
+// if that is permitted. Otherwise its sender gets an error with the MTU.
 func TestRouteToCut(t *testing.T) {
 	onHops(t, func(t *testing.T, s *hopSite) {
 		from, to := s.sides[0], s.sides[1]
@@ -87,10 +86,10 @@ func TestRouteToCut(t *testing.T) {
 		tooBig("IPv4 that may not be cut", udp(recipe{size: 1400, frag: 0x4000}), false, 1300)
 		tooBig("options", udp(recipe{size: 1400, options: []byte{1, 1, 1, 0}}), false, 1300)
 		narrow := func(mtu int) (frames []netlab.Frame) {
-			s.run("ip", "link", "set", "gw3", "mtu", fmt.Sprint(mtu)) // which ends its IPv6
+			s.run("ip", "link", "set", "gw3", "mtu", fmt.Sprint(mtu)) // it disables IPv6 there
 			return []netlab.Frame{
 				udp(recipe{size: 1480}), udp(recipe{size: mtu - 19}), udp(recipe{size: mtu - 20}), udp(recipe{size: 1100, pad: 50}),
-				// one that is a fragment itself, and the one behind it
+				// A fragment, and the next fragment.
 				udp(recipe{size: 1480, frag: 0x2000}), udp(recipe{size: 1201, frag: 1480 / 8, begin: []byte("more")}),
 			}
 		}
@@ -128,8 +127,8 @@ func TestRouteToCut(t *testing.T) {
 	})
 }
 
-// A header with options whose checksum is wrong is no packet of a router's, and one whose
-// checksum is right is. The host's stack is the oracle.
+// A packet with options is not routed if its header checksum is wrong, and is routed if it is right.
+// The host's stack is the oracle.
 func TestRouteToOptions(t *testing.T) {
 	onHops(t, func(t *testing.T, s *hopSite) {
 		var frames []netlab.Frame
@@ -157,9 +156,9 @@ func TestRouteToOptions(t *testing.T) {
 	})
 }
 
-// A packet that another bridge has sent is none that this one has sent, whatever mark it has: each
-// of it is translated. A socket of the host gives its packets all marks that name the places of a
-// small table of states, and those of next hops of a few bridges with a few ports.
+// A packet from another bridge does not count as this bridge's, whatever its mark is: each is
+// translated. A host's socket sends packets with all marks that refer to entries of a small state
+// table, and to next hops of a few bridges with a few ports.
 func TestRouteToMarks(t *testing.T) {
 	onBridges(t, func(t *testing.T, s *site, _ *side) {
 		s.pfctlOf("br1", "set limit states 16\npass\npass out on gw2 inet nat-to 10.0.2.9 static-port dup-to 10.0.3.2\n", "-f", "-")
@@ -202,15 +201,16 @@ func TestRouteToMarks(t *testing.T) {
 				return seen == 0
 			})
 		}
-		// that of the bridge's own port, as whose state has seen the packet
+		// The exception is the mark of the bridge's own port, for a packet that has passed
+		// its state.
 		if len(own) != 1 || own["a packet with the mark 0xba400802"] != true {
 			t.Errorf("not translated are %v", own)
 		}
 	})
 }
 
-// station gives the third station's stack its addresses, so that it answers for itself, and takes
-// what the host knows of it away.
+// station adds the third station's addresses to its stack, so that it answers by itself, and deletes
+// the host's neighbour entries for it.
 func (s *hopSite) station() {
 	s.t.Helper()
 	e := s.third.end
@@ -226,16 +226,15 @@ func (s *hopSite) station() {
 	s.forget()
 }
 
-// forget has the host know nothing of the third station.
+// forget deletes the host's neighbour entries for the third station.
 func (s *hopSite) forget() {
 	s.t.Helper()
 	s.run("ip", "neigh", "flush", "dev", "gw3", "nud", "all")
 	s.run("ip", "-6", "neigh", "flush", "dev", "gw3", "nud", "all")
 }
 
-// The first packet to a next hop whose neighbour the host does not know waits for the neighbour,
-// as one waits that the host's stack sends there, and arrives. Of one that has to be cut the next
-// one does.
+// The first packet to a next hop without a neighbour entry waits for the neighbour, as in the host's
+// stack, and arrives. If the packet needs fragmentation, the next one arrives.
 func TestRouteToNeighbour(t *testing.T) {
 	onHops(t, func(t *testing.T, s *hopSite) {
 		s.station()
@@ -290,7 +289,7 @@ func TestRouteToNeighbour(t *testing.T) {
 	})
 }
 
-// Next hops are those of the VRF that the host port is in, whatever other tables know.
+// A next hop is in the VRF of the host port, whatever other tables contain.
 func TestRouteToVRF(t *testing.T) {
 	onHops(t, func(t *testing.T, s *hopSite) {
 		s.vrf("blue", 100)
@@ -306,7 +305,7 @@ func TestRouteToVRF(t *testing.T) {
 			s.joins(gateway, "blue")
 		}
 		third("blue")
-		// what is not in the VRF leads elsewhere
+		// Outside of the VRF the address leads elsewhere.
 		s.ip("route add blackhole 10.0.3.0/24", "route add blackhole fd03::/65")
 		for _, six := range []bool{false, true} {
 			f := flow{0, 1, six, [2]uint16{1000, 2000}, 0}
@@ -343,8 +342,8 @@ func TestRouteToVRF(t *testing.T) {
 	})
 }
 
-// What comes by a patch cable goes to next hops, and what goes on by one has copies. A next hop
-// may be behind a cable.
+// Packets from a patch cable go to next hops, and packets that leave by a cable are copied. A next
+// hop may be behind a cable.
 func TestRouteToCable(t *testing.T) {
 	onHops(t, func(t *testing.T, s *hopSite) {
 		near, to := s.sides[0], s.sides[1]
@@ -413,7 +412,7 @@ func TestRouteToCable(t *testing.T) {
 	})
 }
 
-// Large packets go whole to a next hop by another bridge, also if its way is narrow.
+// Large packets go unsegmented to a next hop through another bridge, even if the path is narrow.
 func TestRouteToOtherBridgeWhole(t *testing.T) {
 	for _, hook := range netlab.Hooks(t.Name()) {
 		t.Run(hook, func(t *testing.T) {
@@ -439,8 +438,8 @@ func TestRouteToOtherBridgeWhole(t *testing.T) {
 	}
 }
 
-// A packet that another bridge has sent has no state here by the address that a connection of this
-// bridge is translated to: the rules are asked, as about any such packet of a station.
+// A packet that another bridge has sent does not match a state here by the translated address of a
+// connection of this bridge. The rules are evaluated, as for any such packet of a station.
 func TestRouteToOtherBridgeTranslated(t *testing.T) {
 	onBridges(t, func(t *testing.T, s *site, _ *side) {
 		s.load("pass\npass out on gw3 route-to 10.0.2.2\n")
@@ -459,8 +458,8 @@ func TestRouteToOtherBridgeTranslated(t *testing.T) {
 	})
 }
 
-// ICMP errors about a connection and fragments of it go where its packets go: real sockets hear
-// of a closed port, and get datagrams that are put together again.
+// ICMP errors about a connection, and its fragments, go where its packets go: real sockets get the
+// error of a closed port, and reassembled datagrams.
 func TestRouteToErrors(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.stations()
@@ -486,7 +485,7 @@ func TestRouteToErrors(t *testing.T) {
 				return err != nil && strings.Contains(err.Error(), "refused")
 			})
 			if strings.Contains(rules, "dup-to") {
-				continue // the station gets each fragment twice, which it may drop
+				continue // the station gets each fragment twice, and may drop one
 			}
 			conn, err = s.dial(0, "udp", "", to+":7")
 			s.must(err)
@@ -496,7 +495,7 @@ func TestRouteToErrors(t *testing.T) {
 	})
 }
 
-// A flood that a host port would take has no copies by dup-to, and arrives.
+// A flooded frame to a host port is not copied by dup-to, and arrives.
 func TestDupToFlood(t *testing.T) {
 	onHops(t, func(t *testing.T, s *hopSite) {
 		s.stations()
@@ -517,7 +516,7 @@ func TestDupToFlood(t *testing.T) {
 	})
 }
 
-// TestHopConformance has cases of next hops by name, each on both hooks.
+// TestHopConformance has the named cases of next hops, each on both hooks.
 func TestHopConformance(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -530,9 +529,9 @@ func TestHopConformance(t *testing.T) {
 	}
 }
 
-// A packet that goes to a next hop where it comes out of the host needs no neighbour of the way that
-// the host's routes say: a default gateway that does not answer keeps no connection from another one.
-// What no rule sends elsewhere is the host's, whose stack tells the sender.
+// A packet that goes to a next hop on its way out of the host needs no neighbour for the host's own
+// route: a default gateway that does not answer does not block connections through another one. Other
+// packets are the host's, whose stack sends an error.
 func nextHopBeforeNeighbour(t *testing.T, s *hopSite) {
 	s.sysctl("ipv4/neigh/gw2/retrans_time_ms", 20)
 	s.sysctl("ipv6/neigh/gw2/retrans_time_ms", 20)
@@ -588,7 +587,7 @@ func nextHopBeforeNeighbour(t *testing.T, s *hopSite) {
 			arrives(fmt.Sprintf("%q, packet %d", rules, n), s.third, f, [3]int{1, 0, 0})
 			arrives(fmt.Sprintf("%q, answer %d", rules, n), s.sides[0], packet(near, far, there, 0), [3]int{0, 0, 1})
 		}
-		// what goes the host's way is the host's, which tells that there is no such neighbour
+		// The other packets are handled by the host, which reports the missing neighbour.
 		s.load("pass\n" + nd + "match out on gw2 " + family + " nat-to " + map[bool]string{false: "10.9.9.9", true: "fd77::9"}[six] +
 			"\npass out on gw2 " + family + " proto udp to port 7 route-to " + hop + "\nblock out on gw2 " + family + " proto udp to port 8\n")
 		s.pfctl("", "-F", "states")
@@ -619,8 +618,8 @@ func nextHopBeforeNeighbour(t *testing.T, s *hopSite) {
 	}
 }
 
-// A packet that is too large for its next hop's way, and has been translated, is told of to its
-// sender in his own terms: real sockets find the way's MTU.
+// The sender of a translated packet that is too large for the path to its next hop gets an error with
+// its own addresses: real sockets find the path MTU.
 func TestRouteToNarrowTranslated(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.stations()
@@ -651,7 +650,7 @@ func TestRouteToNarrowTranslated(t *testing.T) {
 				if strings.Contains(rules, "rdr-to") {
 					ask = netip.MustParseAddr([]string{"10.4.0.1", "fd04::1"}[i])
 				}
-				// of another client, whose first packet is too large
+				// The first packet of another client is too large.
 				clients := []string{"10.0.1.2", "fd01::2"}
 				conn, err := s.dial(0, "udp", net.JoinHostPort(clients[i], fmt.Sprint(4000)), net.JoinHostPort(ask.String(), "9"))
 				s.must(err)
@@ -687,8 +686,8 @@ func TestRouteToNarrowTranslated(t *testing.T) {
 	})
 }
 
-// A packet that comes from the host to an address that the switch does not know yet is flooded,
-// also if a rule says the next hop of its answers or copies: the state has it.
+// A packet from the host to an address that the switch has not learned is flooded, also if a rule has
+// a next hop for answers or copies: the state has the next hop.
 func dupToUnknown(t *testing.T, s *hopSite) {
 	unknown := netlab.MAC{2, 0x57, 0, 0, 0, 0x77}
 	s.ip("neigh replace 10.0.2.9 lladdr " + unknown.String() + " dev gw2 nud permanent")
@@ -718,11 +717,11 @@ func dupToUnknown(t *testing.T, s *hopSite) {
 				t.Errorf("%q: of packet %d to an unknown address there arrive %v; drops %v", c.rules, n, counts(got), s.lab.Port("br0", "gw2").Drops)
 			}
 			if len(got[1]) > 0 {
-				copy(back[30:34], got[1][0][26:30]) // to whom it is from
+				copy(back[30:34], got[1][0][26:30]) // to its source
 				copy(back[36:38], got[1][0][34:36])
 				sum = checksum(append(slices.Clone(back[14:24]), append([]byte{0, 0}, back[26:34]...)...))
 				back[24], back[25] = byte(sum>>8), byte(sum)
-				back[40], back[41] = 0, 0 // no checksum of UDP
+				back[40], back[41] = 0, 0 // no UDP checksum
 			}
 		}
 		for n := range 2 {
@@ -737,8 +736,8 @@ func dupToUnknown(t *testing.T, s *hopSite) {
 	}
 }
 
-// A packet of a real station that is blocked where it comes out of the host is answered: the answer
-// goes by the host to the station, also while the packet's checksum is yet to be made.
+// A packet of a real station that is blocked on its way out of the host is answered. The answer
+// reaches the station through the host, even if the packet's checksum is unfinished.
 func TestReturnByHost(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.stations()

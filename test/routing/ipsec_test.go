@@ -22,7 +22,7 @@ type ipsecGateway struct {
 
 func (g ipsecGateway) file(name string) string { return filepath.Join(g.dir, name) }
 
-// ipsec has the station of a side run strongSwan, which encrypts in its own process.
+// ipsec runs strongSwan at the station of a side. It encrypts in its own process.
 func (s *site) ipsec(side int, g, other ipsecGateway, remote string) {
 	s.t.Helper()
 	link, err := s.sides[side].end.Namespace.Netlink().LinkByName("lo")
@@ -94,7 +94,7 @@ secrets {
 	s.swanctl(side, g, "--load-all", "--file", g.file("swanctl.conf"))
 }
 
-// swanctl has the strongSwan of a side do something, and returns what it says.
+// swanctl runs swanctl for the strongSwan of a side, and returns its output.
 func (s *site) swanctl(side int, g ipsecGateway, args ...string) string {
 	s.t.Helper()
 	args = append([]string{"STRONGSWAN_CONF=" + g.file("strongswan.conf"), "swanctl"}, args...)
@@ -108,8 +108,8 @@ func (s *site) swanctl(side int, g ipsecGateway, args ...string) string {
 	return string(text)
 }
 
-// Two IPsec gateways find that a translated address is between them (RFC 7296, section
-// 2.23), and their tunnel goes through it in UDP (RFC 3948), also while rules are loaded.
+// Two IPsec gateways detect a translated address between them (RFC 7296, section 2.23), and
+// their tunnel uses UDP (RFC 3948). It continues while rules are loaded.
 func TestNATIPsec(t *testing.T) {
 	needs(t, "charon-systemd", "charon-systemd")
 	needs(t, "swanctl", "strongswan-swanctl")
@@ -140,7 +140,7 @@ func TestNATIPsec(t *testing.T) {
 			}
 			s.load("match in on gw1\n" + rules)
 		}
-		// the packets are of 1400 bytes at most, and go both ways
+		// The packets have at most 1400 bytes, and go in both directions.
 		if n := s.routed() - before; n < 2*(1<<20)/1400 {
 			t.Errorf("the datapath has routed %d packets of the tunnel", n)
 		}

@@ -12,9 +12,9 @@ import (
 	"bascule/test/netlab"
 )
 
-// A rule redirects to a socket at the host's loopback, for a captive portal or a proxy. The load says
-// what the host has to be told. Nothing else gets there from a station, and nothing comes from a
-// station with such an address.
+// A rule redirects packets to a socket at the host's loopback, for a captive portal or a proxy. The
+// load reports the necessary setting of the host. No other packet of a station reaches it, and no
+// packet with such a source address passes.
 func TestRdrToLoopback(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.stations()
@@ -47,7 +47,7 @@ func TestRdrToLoopback(t *testing.T) {
 			if text := s.pfctl("", "-s", "states"); !strings.Contains(text, " -> 127.0.0.1:8021 (10.9.0.1:80) ") {
 				t.Errorf("the states are\n%s", text)
 			}
-			// past the rule
+			// Around the rule.
 			all := d.udp("0.0.0.0:8022")
 			ports := []byte{0x40, 0, 0x1f, 0x56, 0, 16, 0, 0} // 16384 to 8022, without a checksum
 			for n, r := range []recipe{
@@ -63,7 +63,7 @@ func TestRdrToLoopback(t *testing.T) {
 					t.Errorf("%v: %d are dropped as pf-normalize, want 1", r, got)
 				}
 			}
-			// what the socket has by now is the packet of a station, and nothing before it
+			// The socket has received the station's packet by now, and no other before it.
 			last, err := s.dial(0, "udp", "", "10.0.1.1:8022")
 			s.must(err)
 			_, err = last.Write([]byte("last"))
@@ -73,7 +73,7 @@ func TestRdrToLoopback(t *testing.T) {
 			}
 			all.Close()
 		}
-		// a table that has the address no more
+		// The table no longer has the address.
 		s.load("table <portal> persist { 127.0.0.1 }\npass\npass in on gw1 inet proto udp to port 80 rdr-to <portal> port 8021\n")
 		for range 2 {
 			r := recipe{dst: netip.MustParseAddr("127.0.0.1"), ttl: 64, proto: unix.IPPROTO_UDP, size: 16, tag: -1, begin: []byte{0x40, 0, 0x1f, 0x56, 0, 16, 0, 0}}

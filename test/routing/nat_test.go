@@ -25,7 +25,7 @@ import (
 // listen listens at the station of a side.
 func (s *site) listen(side int, network, address string) (l io.Closer) {
 	s.t.Helper()
-	// it is not free yet where a listener has just closed
+	// The address is not free at once after a listener was closed.
 	s.lab.Wait(address+" to be free", func() bool {
 		err := s.sides[side].end.Namespace.Do(func() (err error) {
 			if strings.HasPrefix(network, "tcp") {
@@ -45,7 +45,7 @@ func (s *site) listen(side int, network, address string) (l io.Closer) {
 	return l
 }
 
-// dial connects the station of a side with an address.
+// dial connects the station of a side to an address.
 func (s *site) dial(side int, network, from, to string) (conn net.Conn, err error) {
 	s.t.Helper()
 	s.must(s.sides[side].end.Namespace.Do(func() error {
@@ -67,8 +67,8 @@ func (s *site) dial(side int, network, from, to string) (conn net.Conn, err erro
 	return conn, err
 }
 
-// echoTCP has the connection send some bytes to a listener and get them back. It returns the
-// client's address as the server sees it.
+// echoTCP sends bytes over the connection to a listener and back. It returns the client's address as the server sees
+// it.
 func (s *site) echoTCP(l net.Listener, conn net.Conn, size int) netip.AddrPort {
 	s.t.Helper()
 	sent := bytes.Repeat([]byte("bascule "), size/8)
@@ -100,14 +100,14 @@ func (s *site) echoTCP(l net.Listener, conn net.Conn, size int) netip.AddrPort {
 	return netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port())
 }
 
-// echoUDP sends a datagram and gets it back: the client's address as the server sees it.
+// echoUDP sends a datagram to a listener and back. It returns the client's address as the server sees it.
 func (s *site) echoUDP(l net.PacketConn, conn net.Conn, size int) netip.AddrPort {
 	s.t.Helper()
 	sent, buf := bytes.Repeat([]byte{'u'}, size), make([]byte, 65536)
 	var peer net.Addr
 	s.lab.Wait("a datagram and its answer", func() bool {
 		_, err := conn.Write(sent)
-		if errors.Is(err, unix.EMSGSIZE) { // it has heard of the way's MTU: the next one is cut so
+		if errors.Is(err, unix.EMSGSIZE) { // the socket has learned the path MTU: it fragments the next one
 			return false
 		}
 		s.must(err)
@@ -130,7 +130,7 @@ func (s *site) echoUDP(l net.PacketConn, conn net.Conn, size int) netip.AddrPort
 	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
 }
 
-// ping has the station of a side ping an address until it is answered, and says whether it was.
+// ping pings an address from the station of a side, and reports whether it answered.
 func (s *site) ping(side int, to string, more ...string) bool {
 	s.t.Helper()
 	args := append([]string{"-n", "-c", "1", "-w", "60", to}, more...)
@@ -138,11 +138,11 @@ func (s *site) ping(side int, to string, more ...string) bool {
 	return err == nil
 }
 
-// states are the lines of pfctl -s states.
+// states returns the output of pfctl -s states.
 func (s *site) states() string { return s.pfctl("", "-s", "states") }
 
-// Connections of real stations from behind a translated address, and to one: the other
-// station sees the translation, and every byte arrives.
+// Connections of real stations from behind a translated address, and to one: the other station sees the translated
+// address, and every byte arrives.
 func TestNATStations(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.stations()
@@ -152,11 +152,11 @@ func TestNATStations(t *testing.T) {
 		udp6 := s.listen(1, "udp", "[fd02::2]:7").(net.PacketConn)
 		for _, c := range []struct {
 			name, rules      string
-			from             string // of the client
-			four, six        string // what the client asks
-			peer4, peer6     string // what the server sees, "" for the client's own
-			low, high        uint16 // ports that the server may see, 0 for any
-			host4, host6     string // to be pinged
+			from             string // source of the client
+			four, six        string // destination of the client
+			peer4, peer6     string // the client's address as the server sees it, "" for its own
+			low, high        uint16 // range of ports that the server may see, 0 for any
+			host4, host6     string // targets of pings
 			state4, notState string
 		}{
 			{
@@ -187,7 +187,7 @@ func TestNATStations(t *testing.T) {
 		} {
 			for _, on := range []bool{true, false} {
 				if !on && (c.name == "binat-to" || strings.HasPrefix(c.name, "FreeBSD's lines")) {
-					continue // which are other words for what comes before
+					continue // another form of the former rule
 				}
 				s.route(on)
 				s.ip("neigh replace 10.0.1.9 lladdr 02:00:00:00:00:99 dev gw1 nud permanent")
@@ -231,7 +231,7 @@ func TestNATStations(t *testing.T) {
 				if text := s.states(); !strings.Contains(text, c.state4) {
 					t.Errorf("%s: the states have no %q:\n%s", what, c.state4, text)
 				}
-				// -M finds the state of the way into the host by the one of the way from it
+				// -M finds the state of the way into the host by the state of the way out.
 				s.pfctl("", "-M", "-i", "gw2", "-F", "states")
 				if text := s.states(); strings.Contains(text, "tcp") || strings.Contains(text, "udp") {
 					t.Errorf("%s: -M leaves states:\n%s", what, text)
@@ -244,16 +244,16 @@ func TestNATStations(t *testing.T) {
 	})
 }
 
-// errorsOf makes a packet end its life on the way, or find nobody, and says who the sender
-// hears it from.
+// errorsOf sends a packet whose time to live ends on the way, or without a receiver, and returns the source of the
+// error.
 func (s *site) errorsOf(side int, to string, ttl int) string {
 	s.t.Helper()
 	out, _ := s.sides[side].end.Namespace.Output(context.Background(), ends.AnyCPU, "ping", "-n", "-c", "1", "-W", "5", "-t", fmt.Sprint(ttl), to)
 	return string(out)
 }
 
-// An ICMP error about a translated packet gets to who has sent the packet, about the packet
-// as he knows it: a socket hears of a closed port, and a ping of a life that has ended.
+// An ICMP error about a translated packet reaches the packet's sender and quotes the original packet: a socket gets the
+// error of a closed port, and ping reports that the time to live has ended.
 func TestNATErrors(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.stations()
@@ -262,7 +262,7 @@ func TestNATErrors(t *testing.T) {
 		for _, on := range []bool{true, false} {
 			s.route(on)
 			for _, to := range []string{"10.0.2.2", "fd02::2", "10.0.1.9", "fd01::9"} {
-				// the station of the first side asks its gateway for the other address, too
+				// The station of the first side resolves the other address to its gateway, too.
 				if strings.HasSuffix(to, "9") {
 					s.neighbour(0, to)
 				}
@@ -276,7 +276,7 @@ func TestNATErrors(t *testing.T) {
 					}
 					return err != nil && strings.Contains(err.Error(), "refused")
 				})
-				// the host answers for its own hop, which comes before the translation out
+				// The host answers for its own hop, which precedes the outbound translation.
 				if text := s.errorsOf(0, to, 1); !strings.Contains(text, "exceeded") {
 					t.Errorf("to %s with a TTL of 1: %s", to, text)
 				}
@@ -285,8 +285,8 @@ func TestNATErrors(t *testing.T) {
 	})
 }
 
-// upper is the checksum in the transport header of a packet, and what it should be: of TCP and UDP
-// with the pseudo-header, of ICMP without.
+// upper returns the checksum in the transport header of a packet, and the right value: for TCP and UDP with the
+// pseudo-header, for ICMP without.
 func upper(packet []byte) (has, want uint16) {
 	header, proto, pseudo := 20, packet[9], []byte{}
 	if packet[0]>>4 == 6 {
@@ -309,16 +309,15 @@ func upper(packet []byte) (has, want uint16) {
 	return has, checksum(append(pseudo, append(load, make([]byte, len(load)%2)...)...))
 }
 
-// What an ICMP error quotes of a translated packet is what its sender has sent, with its checksum
-// (RFC 5508, REQ-4 and REQ-5): byte by byte, but for the time to live. A quote that ends before the
-// checksum, or that has none, has none added. An error that quotes a header with a wrong checksum is
-// dropped (REQ-3).
+// The quote in an ICMP error about a translated packet equals the sent packet byte by byte, except for the time to
+// live, with its checksum (RFC 5508, REQ-4 and REQ-5). If the quote ends before the checksum, or has none, none is
+// added. An error that quotes a header with a wrong checksum is dropped (REQ-3).
 func TestNATQuotes(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		near, far := s.sides[0], s.sides[1]
 		for _, c := range []struct {
 			rules string
-			to4   string // whom the sender asks, "" for the station itself
+			to4   string // the sender's destination, "" for the station itself
 			to6   string
 		}{
 			{"pass\nmatch out on gw2 inet from 10.0.1.0/24 nat-to 10.0.2.1\nmatch out on gw2 inet6 from fd01::/64 nat-to fd02::1\n", "", ""},
@@ -357,7 +356,7 @@ func TestNATQuotes(t *testing.T) {
 							binary.BigEndian.PutUint32(load[4:], 1000)
 							binary.BigEndian.PutUint32(load[8:], 0)
 							load[12], load[13] = 5<<4, syn
-							clear(load[18:20]) // nothing is urgent
+							clear(load[18:20]) // no urgent data
 						}
 						at := map[byte]int{unix.IPPROTO_TCP: 16, unix.IPPROTO_UDP: 6, unix.IPPROTO_ICMP: 2}[proto]
 						clear(load[at : at+2])
@@ -400,7 +399,7 @@ func TestNATQuotes(t *testing.T) {
 						if has, want := upper(b); has != want {
 							t.Errorf("%s: the error has the checksum %x, want %x", what, has, want)
 						}
-						// one hop less has been counted before the packet was quoted
+						// The time to live was decremented before the packet was quoted.
 						want := slices.Clone(sent[:quoted])
 						if six {
 							want[7]--
@@ -422,7 +421,7 @@ func TestNATQuotes(t *testing.T) {
 	})
 }
 
-// errorAbout is the error of the second station about a packet that it has got: nobody listens.
+// errorAbout returns the second station's error about a received packet to a closed port.
 func (s *site) errorAbout(six bool, quote []byte) netlab.Frame {
 	far := s.sides[1]
 	r := recipe{six: six, src: far.station4, ttl: 64, proto: unix.IPPROTO_ICMP, size: 8 + len(quote), tag: -1}
@@ -442,7 +441,7 @@ func (s *site) errorAbout(six bool, quote []byte) netlab.Frame {
 	return netlab.Frame(b)
 }
 
-// neighbour has the station of a side know an address of its gateway.
+// neighbour adds an address of its gateway to the neighbour table of a side's station.
 func (s *site) neighbour(side int, address string) {
 	s.t.Helper()
 	e := s.sides[side].end
@@ -450,8 +449,7 @@ func (s *site) neighbour(side int, address string) {
 	s.must(err)
 }
 
-// A trace tells what a packet becomes, and where the host would send that; states, rules and
-// JSON tell of it, too.
+// A trace shows the translated packet, and the host's route for it. States, rules and JSON show the translation, too.
 func TestNATTold(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		f := flow{0, 1, false, [2]uint16{1000, 2000}, 0}
@@ -463,7 +461,7 @@ func TestNATTold(t *testing.T) {
 			if !strings.Contains(text, want) || !strings.Contains(text, otherHop.String()) {
 				t.Errorf("a trace, of a known connection %v, says\n  %s", known, text)
 			}
-			// a state knows the rule that has passed the first packet, and no match rule
+			// A state names the rule that has passed the first packet, not a match rule.
 			if by := "pf in: rule 0 of anchor a at gw1: match in on gw1 inet proto udp "; strings.Contains(text, by) == known {
 				t.Errorf("of a known connection %v the match rule should be named where it is asked:\n  %s", known, text)
 			}
@@ -489,7 +487,7 @@ func TestNATTold(t *testing.T) {
 	})
 }
 
-// discovery is a message of neighbour discovery (RFC 4861), from the host to a station or the other way round.
+// discovery returns a neighbour discovery message (RFC 4861), from the host to a station or the other way round.
 func (s *site) discovery(out bool, to string, typ, hops byte) netlab.Frame {
 	side := s.sides[1]
 	src, dst, from := side.mac, side.end.MAC, side.ip6.Addr()
@@ -514,9 +512,8 @@ func (s *site) discovery(out bool, to string, typ, hops byte) netlab.Frame {
 		from.AsSlice(), at.AsSlice(), message))
 }
 
-// Rules that translate, or say a next hop, leave neighbour discovery on its link alone: it passes
-// as it is. A packet that has been routed, by its hop limit, is no such thing: it is not to get past
-// a translation.
+// Rules that translate, or have a next hop, do not affect neighbour discovery on its own link: it passes unchanged. A
+// packet whose hop limit shows that it was routed is no such message, and must not bypass a translation.
 func TestNATDiscovery(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.stations()
@@ -542,7 +539,8 @@ func TestNATDiscovery(t *testing.T) {
 			for typ := byte(133); typ <= 137; typ++ {
 				for _, to := range []string{"ff02::1", "ff02::2", map[bool]string{true: "fd02::2", false: "fd02::1"}[c.out]} {
 					for _, hops := range []byte{255, 64} {
-						// its address stays, or answers alone go elsewhere, or nobody routes it
+						// Its address does not change, or only answers are redirected, or it is
+						// not routed.
 						same := strings.Contains(c.rule, "(gw2)") || strings.Contains(c.rule, "reply-to") || strings.HasPrefix(to, "ff")
 						if same && hops < 255 {
 							continue
@@ -567,7 +565,7 @@ func TestNATDiscovery(t *testing.T) {
 				}
 			}
 		}
-		// the host finds its station, and the other way round
+		// The host resolves its station's address, and the other way round.
 		s.loadAnew("pass\nmatch out on gw2 nat-to (gw2)\nmatch in on gw2 proto icmp6 rdr-to fd01::2\n")
 		s.ip("neigh del fd02::2 dev gw2")
 		var conn net.Conn
@@ -580,7 +578,7 @@ func TestNATDiscovery(t *testing.T) {
 	})
 }
 
-// What rules translate, and pass without a state, would have no way back: it is dropped, as what was not translated.
+// A packet that a rule translates and passes without a state would have no way back. It is dropped as pf-translate.
 func TestNATWithoutState(t *testing.T) {
 	bothWays(t, func(t *testing.T, s *site) {
 		f := flow{0, 1, false, [2]uint16{1000, 2000}, 0}
@@ -590,7 +588,7 @@ func TestNATWithoutState(t *testing.T) {
 			}
 			return n
 		}
-		echo := func() netlab.Frame { // an answer to a question that nobody has asked
+		echo := func() netlab.Frame { // an unsolicited answer
 			return recipe{src: s.sides[0].station4, dst: s.sides[1].station4, ttl: 64, proto: unix.IPPROTO_ICMP, size: 40, tag: -1}.frame(s, 0)
 		}
 		for _, c := range []struct {
@@ -602,9 +600,9 @@ func TestNATWithoutState(t *testing.T) {
 			{"match in on gw1 inet rdr-to 10.0.2.3", false},
 			{"pass\nmatch out on gw2 inet from 10.9.0.0/16 nat-to 10.0.2.1", true},
 			{"pass\nmatch out on gw2 inet nat-to 10.0.2.1", true},
-			{"pass\nmatch out on gw2 inet nat-to (e1)", false},            // which has no address
-			{"pass\nmatch in on e1 inet nat-to 10.0.2.1", false},          // which is not the host's
-			{"pass\nmatch in inet to 10.0.2.2 rdr-to 169.254.1.1", false}, // which nobody routes
+			{"pass\nmatch out on gw2 inet nat-to (e1)", false},            // a port without an address
+			{"pass\nmatch in on e1 inet nat-to 10.0.2.1", false},          // not an address of the host
+			{"pass\nmatch in inet to 10.0.2.2 rdr-to 169.254.1.1", false}, // not routable
 		} {
 			s.pfctl("", "-F", "states")
 			s.load(c.rules + "\n")
@@ -630,8 +628,8 @@ func TestNATWithoutState(t *testing.T) {
 	})
 }
 
-// Connections go on through a reload of the rules, one that takes the translation away, and a
-// change of what they are limited to, which moves them to another table.
+// Connections survive a reload of the rules, rules without the translation, and another limit, which moves their states
+// to another table.
 func TestNATReload(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.stations()
@@ -672,7 +670,7 @@ func TestNATReload(t *testing.T) {
 	})
 }
 
-// sourceOf is the source that a packet of a flow has when it arrives, "" if it does not.
+// sourceOf returns the source of a flow's packet as it arrives, "" if it does not arrive.
 func (s *site) sourceOf(f flow) string {
 	s.t.Helper()
 	for _, got := range s.lab.Deliver(s.sides[f.from].end, s.frame(f))[s.sides[f.to].end] {
@@ -681,7 +679,7 @@ func (s *site) sourceOf(f flow) string {
 	return ""
 }
 
-// A table is a pool. Its changes hold for the next connection, and known ones go on.
+// A table is a pool. Changes of the table affect the next connection, and known ones continue.
 func TestNATTable(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.load("table <p> persist { 10.0.2.10, 10.0.2.11 }\npass\nmatch out on gw2 inet proto udp nat-to <p>\n")
@@ -721,14 +719,14 @@ func TestNATTable(t *testing.T) {
 				t.Errorf("a known connection is from %q now, was from %q", now, first)
 			}
 			s.pfctl("", "-t", "p", "-T", "add", "10.0.2.10", "10.0.2.11")
-			// the port's change has the rules compiled with what the table has then
+			// The change of the port compiles the rules again, with the present contents of the table.
 			s.lab.Bascule("port", "set", "br0", s.sides[0].end.Port, "--learn")
 		}
 	})
 }
 
-// A tunnel's packet may have a whole checksum of UDP around one that is yet to be made, as the
-// host's own tunnels send it. Both are right when the packet leaves.
+// A tunnelled packet may have a complete UDP checksum around an unfinished one, as the host's own tunnels send it. Both
+// are right when the packet leaves.
 func TestNATAroundChecksum(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "tcx")
@@ -762,8 +760,8 @@ func TestNATAroundChecksum(t *testing.T) {
 	}
 }
 
-// tunnelled is a tunnel's packet of UDP, whose own checksum is whole, while one inside is yet to
-// be made. That belongs where the payload begins, at start, and will be made.
+// tunnelled returns a tunnel's UDP packet whose own checksum is complete, while an inner one is unfinished. The
+// unfinished checksum is at the start of the payload, at start, and will be made.
 func (s *site) tunnelled(six bool) (b []byte, start int, made uint16) {
 	b = []byte(s.frame(flow{to: 1, six: six, ports: [2]uint16{4001, 4002}}))
 	udp := 14 + 20
@@ -780,7 +778,7 @@ func (s *site) tunnelled(six bool) (b []byte, start int, made uint16) {
 	return b, start, made
 }
 
-// aroundSum adds up the UDP datagram of a frame without options, and its pseudo header.
+// aroundSum returns the sum of the UDP datagram in a frame without options, with its pseudo-header.
 func aroundSum(frame []byte, six bool) uint16 {
 	udp, addresses := 14+20, frame[14+12:14+20]
 	if six {
@@ -790,8 +788,8 @@ func aroundSum(frame []byte, six bool) uint16 {
 	return sumOf(slices.Concat(addresses, length, frame[udp:]))
 }
 
-// An ICMP error about a packet whose payload has a checksum that is yet to be made has a right
-// checksum itself, whether the kernel has made that other one by then or not.
+// An ICMP error about a packet whose payload has an unfinished checksum has a right checksum itself, whether the kernel
+// has completed the other one by then or not.
 func TestAnswerAroundChecksum(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "tcx")
@@ -811,7 +809,7 @@ func TestAnswerAroundChecksum(t *testing.T) {
 			return got != ""
 		})
 		arrived := []byte(got)
-		start += 20 + 8 // what is in front of the packet that is quoted
+		start += 20 + 8 // the headers in front of the quoted packet
 		if six {
 			start += 20
 		}
@@ -826,7 +824,7 @@ func TestAnswerAroundChecksum(t *testing.T) {
 	}
 }
 
-// icmpSum adds up the ICMP message of a frame without options, and its pseudo header.
+// icmpSum returns the sum of the ICMP message in a frame without options, with its pseudo-header.
 func icmpSum(frame []byte, six bool) uint16 {
 	if !six {
 		return sumOf(frame[14+20:])
@@ -835,7 +833,7 @@ func icmpSum(frame []byte, six bool) uint16 {
 	return sumOf(slices.Concat(frame[14+8:14+40], length, frame[14+40:]))
 }
 
-// sumOf is the sum of RFC 1071, which is not complemented.
+// sumOf returns the sum of RFC 1071, without the complement.
 func sumOf(b []byte) uint16 {
 	sum := uint32(0)
 	for i := 0; i < len(b); i += 2 {

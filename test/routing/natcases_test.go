@@ -25,10 +25,10 @@ import (
 	"bascule/test/netlab"
 )
 
-// reloads is how many there are in the case of translations that a reload keeps.
+// reloads is the number of reloads in the case about translations that survive reloads.
 var reloads = flag.Int("routing.reloads", 12, "how often a case of translation loads rules while packets pass")
 
-// TestNATConformance has the cases of translation by name, each on both hooks.
+// TestNATConformance has the named cases of translation, each on both hooks.
 func TestNATConformance(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -58,7 +58,7 @@ type datagram struct {
 	ttl      byte
 }
 
-// frame is one of them with a number, and with its checksums.
+// frame returns a frame of the datagram with a number and checksums.
 func (d datagram) frame(number uint32) netlab.Frame {
 	const header, ip, udp, load = 14, 20, 8, 18
 	b := make([]byte, header+ip+udp+load)
@@ -86,23 +86,23 @@ func (d datagram) frame(number uint32) netlab.Frame {
 	return netlab.Frame(b)
 }
 
-// leaves is a datagram of a station of a side, on its way to the host.
+// leaves returns a datagram on its way from a side's station to the host.
 func (s *site) leaves(side int, from, to netip.AddrPort) datagram {
 	return datagram{dst: s.sides[side].mac, src: s.sides[side].end.MAC, from: from, to: to, ttl: 64}
 }
 
-// arrives is a datagram that the host has routed to the station of a side.
+// arrives returns a datagram that the host has routed to a side's station.
 func (s *site) arrives(side int, from, to netip.AddrPort) datagram {
 	return datagram{dst: s.sides[side].end.MAC, src: s.sides[side].mac, from: from, to: to, ttl: 63}
 }
 
-// isUDP says whether a frame is UDP over IPv4, which the host by itself does not send.
+// isUDP reports whether a frame is UDP over IPv4, which the host itself does not send.
 func isUDP(f netlab.Frame) bool {
 	return len(f) >= 14+20+8 && f[12] == 8 && f[13] == 0 && f[14+9] == unix.IPPROTO_UDP
 }
 
-// untranslated is how many packets the host's ports, and the stations', have dropped as
-// pf-translate.
+// untranslated returns the number of packets that the ports of the host and of the stations have
+// dropped as pf-translate.
 func (s *site) untranslated() (n int) {
 	s.t.Helper()
 	for _, p := range s.lab.Ports("br0") {
@@ -111,8 +111,8 @@ func (s *site) untranslated() (n int) {
 	return n
 }
 
-// become sends one datagram from a station of a side, and returns from and to whom it is when
-// it is with the station of another side. It is neither if it was dropped as pf-translate.
+// become sends a datagram from a side's station, and returns its source and destination as it arrives
+// at another side's station. Both are zero if it was dropped as pf-translate.
 func (s *site) become(side, other int, from, to netip.AddrPort) (src, dst netip.AddrPort) {
 	s.t.Helper()
 	before := s.untranslated()
@@ -138,21 +138,21 @@ func (s *site) become(side, other int, from, to netip.AddrPort) (src, dst netip.
 	return src, dst
 }
 
-// port is a port of an address.
+// port returns an address with a port.
 func port(address string, n int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr(address), uint16(n))
 }
 
-// sticky: all connections of a source have the same address of the pool, and sources share
-// the pool. Without the word each connection has the next one.
+// sticky: all connections of a source have the same address of the pool, and sources share the pool.
+// Without the keyword each connection gets the next address.
 func sticky(t *testing.T, s *site) {
-	const sources, connections = 5, 4 // not so many that each would have its turn at the same address
+	const sources, connections = 5, 4 // Too few for each source to get the same address in each round.
 	pool := []string{"10.0.2.10", "10.0.2.11", "10.0.2.12"}
 	for _, word := range []string{" sticky-address", ""} {
 		s.loadAnew("pass\nmatch out on gw2 inet proto udp from 10.1.0.0/16 nat-to { " + strings.Join(pool, ", ") + " } round-robin" + word + "\n")
 		s.pfctl("", "-F", "Sources")
-		of := map[string]map[string]int{}   // how often a source has an address
-		has := map[string]map[string]bool{} // which sources have an address
+		of := map[string]map[string]int{}   // number of connections by source and address
+		has := map[string]map[string]bool{} // sources by address
 		for n := range connections {
 			for i := range sources {
 				source := fmt.Sprintf("10.1.7.%d", 1+i)
@@ -190,8 +190,9 @@ func sticky(t *testing.T, s *site) {
 	}
 }
 
-// endpointIndependent: one port of a source has one address and port, whomever it sends to
-// (RFC 4787, REQ-1), and answers of all of them come back. Who was not asked is not let in.
+// endpointIndependent: one port of a source is mapped to one address and port for all destinations
+// (RFC 4787, REQ-1), and answers of all destinations come back. Packets from other addresses do not
+// pass.
 func endpointIndependent(t *testing.T, s *site) {
 	asked := []netip.AddrPort{port("10.0.2.2", 53), port("10.0.2.2", 54), port("10.9.1.1", 53), port("10.9.1.2", 53), port("10.9.1.3", 55)}
 	for _, word := range []string{" endpoint-independent", ""} {
@@ -216,7 +217,8 @@ func endpointIndependent(t *testing.T, s *site) {
 					t.Errorf("%q: the answer of %v to %v comes from %v to %v, want %v", word, to, outside, from, back, source)
 				}
 			}
-			// a port has one chance in 15535 to be that of another destination
+			// A port equals the port for another destination with a probability of 1 in
+			// 15535.
 			if (len(mappings) == 1) != (word != "") {
 				t.Errorf("%q: %v has %v", word, source, mappings)
 			}
@@ -232,8 +234,8 @@ func endpointIndependent(t *testing.T, s *site) {
 	}
 }
 
-// TestNATPoolDry: of a pool that is dry, what there is no port for is dropped, and counted as
-// pf-translate; monitor and trace name it. As states end, their ports are free again.
+// TestNATPoolDry: if a pool is exhausted, a packet without a free port is dropped, and counted as
+// pf-translate. monitor and trace show it. When states end, their ports are free again.
 func TestNATPoolDry(t *testing.T) { onHooks(t, poolDry) }
 
 func poolDry(t *testing.T, s *site) {
@@ -257,7 +259,7 @@ func poolDry(t *testing.T, s *site) {
 		if len(seen) != ports || drops != ports {
 			t.Errorf("%s: %d connections of %d have a port of %d, and %d have none\n%s", what, len(seen), 2*ports, ports, drops, s.states())
 		}
-		// who has a port keeps it, and to another place there are as many
+		// A source keeps its port, and another destination has as many ports.
 		if src, _ := s.become(0, 1, port("10.0.1.2", 2000), to); !seen[src] {
 			t.Errorf("%s: a known connection goes on from %v", what, src)
 		}
@@ -282,7 +284,7 @@ func poolDry(t *testing.T, s *site) {
 			t.Errorf("%s: no port is free when the states have ended", what)
 		}
 	}
-	// states run out, and each of more connections than there are ports gets one
+	// States expire, and each of more connections than there are ports gets one.
 	s.load(strings.Replace(strings.ReplaceAll(rules, "600", "1"), "timeout {", "timeout { interval 1,", 1))
 	for n := range 2 * ports {
 		s.lab.Wait("a port to be free as states run out", func() bool {
@@ -303,9 +305,8 @@ func poolDry(t *testing.T, s *site) {
 	monitor.Stop()
 }
 
-// hairpin: a station that asks for its neighbour by the address that the world knows gets to
-// him by the host, and has the answers from that address. The host's stack routes what leaves by
-// the port that it came in by.
+// hairpin: a station reaches its neighbour by the public address through the host, and gets the
+// answers from that address. The host's stack routes packets out of the port that they came in by.
 func hairpin(t *testing.T, s *site) {
 	s.stations()
 	neighbour := s.lab.NewEnds(1)[0]
@@ -339,7 +340,7 @@ func hairpin(t *testing.T, s *site) {
 		if peer.Addr() != near.ip4.Addr() || peer.Port() < 50001 {
 			t.Errorf("shortcut %v: the neighbour sees %v", on, peer)
 		}
-		// others, and the host itself, are not translated
+		// Other destinations, and the host itself, are not translated.
 		conn, err = s.dial(1, "tcp", "", "10.0.1.5:7")
 		s.must(err)
 		if peer := s.echoTCP(l, conn, 1<<16); peer.String() != conn.LocalAddr().String() {
@@ -355,7 +356,7 @@ func hairpin(t *testing.T, s *site) {
 		}
 	}
 	s.route(true)
-	// exactly: each datagram there, and each answer back, and none past the host
+	// Each datagram arrives there, and each answer here, and none bypasses the host.
 	inside, outside := port("10.0.1.2", 3000), port("10.0.2.1", 80)
 	first := s.leaves(0, inside, outside).frame(1)
 	var got []netlab.Frame
@@ -382,9 +383,8 @@ func hairpin(t *testing.T, s *site) {
 	s.must(load.Stop())
 }
 
-// reloadKeepsTranslations: through many reloads of rules, those that take the translation
-// away and those that block among them, connections lose no packet, and all have the addresses
-// with which they began.
+// reloadKeepsTranslations: during many reloads of rules, including rules without the translation and
+// rules that block, connections lose no packet, and all keep their initial addresses.
 func reloadKeepsTranslations(t *testing.T, s *site) {
 	const rules = "pass\nmatch out on gw2 inet proto udp from 10.0.1.0/24 nat-to 10.0.2.1\n" +
 		"match in on gw1 inet proto udp to 10.9.1.1 port 80 rdr-to 10.0.2.2 port 8080\n"
@@ -424,8 +424,8 @@ func reloadKeepsTranslations(t *testing.T, s *site) {
 	}
 }
 
-// neverUntranslated: while there are too few ports and rules are reloaded and states flushed,
-// no packet is seen outside that has an address of the inside; what is sent is seen, or counted.
+// neverUntranslated: while ports are scarce, rules are reloaded and states flushed, no packet with an
+// inside address is seen outside. Each packet arrives, or is counted as dropped.
 func neverUntranslated(t *testing.T, s *site) {
 	rules := "pass\nmatch out on gw2 inet from 10.1.0.0/16 nat-to 10.0.2.1 port 7000:7019\n"
 	s.load(rules)
@@ -470,10 +470,10 @@ func neverUntranslated(t *testing.T, s *site) {
 		default:
 		}
 		var frames []netlab.Frame
-		for n := range uint16(20) { // each is of a source of its own
+		for n := range uint16(20) { // each with a source of its own
 			frames = append(frames, recipe{dst: to, ttl: 64, proto: unix.IPPROTO_UDP, size: 40, tag: -1}.frame(s, n%4))
 		}
-		for range 5 { // and these of one that goes on, by XDP if it may
+		for range 5 { // and these of one connection, through XDP if possible
 			frames = append(frames, recipe{src: netip.MustParseAddr("10.1.200.1"), dst: to, ttl: 64, proto: unix.IPPROTO_UDP, size: 40, tag: -1}.frame(s, 9))
 			frames = append(frames, recipe{src: netip.MustParseAddr("10.1.200.1"), dst: to, ttl: 64, proto: unix.IPPROTO_ICMP, icmp: 8, size: 40, tag: -1}.frame(s, 9))
 		}
@@ -481,7 +481,7 @@ func neverUntranslated(t *testing.T, s *site) {
 		sent += len(frames)
 		look()
 	}
-	limited := func() int { // states of those that came in and were then dropped are many
+	limited := func() int { // Many packets came in, made a state, and were then dropped.
 		return int(s.lab.Port("br0", s.sides[0].end.Port).Drops["pf-limit"])
 	}
 	s.lab.Wait("every packet to be seen or counted", func() bool {
@@ -494,8 +494,8 @@ func neverUntranslated(t *testing.T, s *site) {
 	}
 }
 
-// logIsVerdict: the log says that a packet is dropped whose rule passes it, where that rule's pool
-// is empty, and that the first go has passed it.
+// logIsVerdict: the log shows that a packet is dropped although its rule passes it, because that
+// rule's pool is empty. It also shows that the packet was passed on its way in.
 func logIsVerdict(t *testing.T, s *site) {
 	s.stations()
 	s.load(`
@@ -521,9 +521,9 @@ pass out log on gw2 inet proto udp to port 53 nat-to <none>
 	}
 }
 
-// challengeAck: a station that has lost a connection without a word, as by a power cut, comes back
-// from the same port at once. The switch asks it, in the server's name, which of the two there is.
-// Its reset ends the connection everywhere, the server's end too, and its next SYN gets through.
+// challengeAck: a station that has lost a connection silently, as after a power cut, soon connects
+// again from the same port. The switch sends it a challenge ACK in the server's name. The station's
+// reset ends the connection everywhere, also at the server, and its next SYN passes.
 func challengeAck(t *testing.T, s *site) {
 	s.stations()
 	s.load(`
@@ -568,7 +568,7 @@ pass in on gw1 inet6 proto tcp to fd64::/96 af-to inet from 10.0.2.1
 		raw, err := conn.(*net.TCPConn).SyscallConn()
 		s.must(err)
 		s.must(raw.Control(func(fd uintptr) {
-			// a connection that is closed like this is gone without a packet
+			// A connection that is closed like this ends without a packet.
 			s.must(unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_REPAIR, 1))
 		}))
 		s.must(conn.Close())
@@ -590,7 +590,7 @@ pass in on gw1 inet6 proto tcp to fd64::/96 af-to inet from 10.0.2.1
 }
 
 // reassembleTCP: with scrub (reassemble tcp), connections of real stacks pass translations, a next hop
-// and the other family, and no stack finds a timestamp that is none.
+// and the other family, and no stack receives an invalid timestamp.
 func reassembleTCP(t *testing.T, s *site) {
 	s.stations()
 	s.load(`
@@ -639,8 +639,8 @@ pass in on gw1 inet6 proto tcp to 2001:db8:64::/96 af-to inet from 10.0.2.1
 	}
 }
 
-// rdrToSelf: a station that asks for itself by the address that the world knows has its own answer,
-// as with DNAT and masquerade of nftables, which are asked before pf.
+// rdrToSelf: a station that connects to itself by the public address gets its own answer, as with
+// nftables' DNAT and masquerade, which run before pf.
 func rdrToSelf(t *testing.T, s *site) {
 	needs(t, "nft", "nftables")
 	s.stations()
@@ -656,7 +656,7 @@ func rdrToSelf(t *testing.T, s *site) {
 			if peer := s.echoTCP(l, conn, 1<<16); peer.Addr() != s.sides[0].ip4.Addr() {
 				t.Errorf("%s: the station sees %v", what, peer)
 			}
-			// whichever of the two ports is the higher one
+			// Either of the two ports may be the higher one.
 			for _, from := range []string{"10.0.1.2:5", "10.0.1.2:3000"} {
 				conn, err = s.dial(0, "udp", from, "10.0.2.1:80")
 				s.must(err)
@@ -681,14 +681,14 @@ func rdrToSelf(t *testing.T, s *site) {
 		s.route(on)
 		asks(fmt.Sprintf("shortcut %v", on))
 	}
-	// one port on both sides cannot be told from its answer
+	// If both ports are the same, a packet cannot be distinguished from its answer.
 	before := s.untranslated()
 	s.lab.Send(s.sides[0].end, s.leaves(0, port("10.0.1.2", 7), port("10.0.2.1", 80)).frame(1))
 	s.lab.Wait("a packet from a port to itself to be dropped", func() bool { return s.untranslated() == before+1 })
 }
 
-// portReuse: connections one after the other from one source port, as fast as they come, all pass,
-// as with masquerade of nftables.
+// portReuse: connections one after the other from one source port, as fast as possible, all pass, as
+// with nftables' masquerade.
 func portReuse(t *testing.T, s *site) {
 	needs(t, "nft", "nftables")
 	const connections = 200
@@ -700,7 +700,7 @@ func portReuse(t *testing.T, s *site) {
 			if err != nil {
 				return
 			}
-			in.Close() // so that the client's port is free at once
+			in.Close() // so the client's port is free at once
 		}
 	}()
 	drops := func() (n uint64) {
@@ -725,7 +725,7 @@ func portReuse(t *testing.T, s *site) {
 					conn, err = dialer.Dial("tcp", "10.0.2.2:7")
 					return err
 				})
-				// its last one is not over yet
+				// The last connection is not over yet.
 				if errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EADDRINUSE) {
 					return false
 				}
@@ -755,7 +755,7 @@ func portReuse(t *testing.T, s *site) {
 	}
 }
 
-// nft has the switch's host load rules of nftables.
+// nft loads nftables rules at the switch's host.
 func (s *site) nft(rules string) {
 	s.t.Helper()
 	cmd := exec.Command("nft", "-f", "-")
@@ -770,8 +770,9 @@ func (s *site) nft(rules string) {
 	}
 }
 
-// staticPort: of two clients of one port behind one address, the second one's packets to where the
-// first one's go are dropped, as on OpenBSD, and never sent with another's port. Others pass.
+// staticPort: if two clients use the same port behind one address, the second one's packets to the
+// first one's destination are dropped, as on OpenBSD, and are never sent from another port. Others
+// pass.
 func staticPort(t *testing.T, s *site) {
 	for _, word := range []string{"static-port", "port 500"} {
 		s.loadAnew("pass\nmatch out on gw2 inet proto udp nat-to 10.0.2.1 " + word + "\n")

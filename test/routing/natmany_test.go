@@ -13,16 +13,16 @@ import (
 	"bascule/test/netlab"
 )
 
-// connections is how many translated connections there are at once; `make soak` has a million.
+// connections is the number of simultaneous translated connections; `make soak` has a million.
 var connections = flag.Int("routing.connections", 20_000, "connections that are translated at once")
 
-// Many connections to one server have a translated address and port each, of their own. All
-// answers come back, also when rules have been loaded meanwhile.
+// Many connections to one server have a translated address and port each. All answers come back, also
+// after a reload of the rules.
 func TestNATMany(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		const window = 2000
 		total := *connections
-		// half of the ports of the pool are in use at the end: an address has 15 535
+		// In the end half of the pool's ports are in use: an address has 15 535.
 		pool := 1
 		for pool*15_535 < 2*total {
 			pool *= 2
@@ -32,7 +32,7 @@ func TestNATMany(t *testing.T) {
 			bits--
 		}
 		outside := netip.PrefixFrom(netip.MustParseAddr("198.18.0.0"), bits)
-		// a connection has a state where it comes in, and one where it goes out
+		// A connection has a state for the way in, and one for the way out.
 		rules := fmt.Sprintf("set limit states %d\nset timeout { udp.first 86400, udp.single 86400, udp.multiple 86400 }\n"+
 			"pass\nmatch out on gw2 inet proto udp from 10.1.0.0/16 nat-to %v random\n", 2*total+1000, outside)
 		s.load(rules)
@@ -41,8 +41,8 @@ func TestNATMany(t *testing.T) {
 			return port(fmt.Sprintf("10.1.%d.%d", 16+n/50_000, 1+n/250%200), 10_000+n%250)
 		}
 
-		// crosses sends datagrams from a side, and returns those that arrive at the other, by
-		// their numbers.
+		// crosses sends datagrams from a side, and returns the ones that arrive at the other,
+		// by their numbers.
 		crosses := func(side int, frames []netlab.Frame) map[uint32]netlab.Frame {
 			t.Helper()
 			got := map[uint32]netlab.Frame{}

@@ -19,19 +19,19 @@ import (
 	"bascule/test/netlab"
 )
 
-// A call is a connection of a station of the first side with one of the second, through a
-// translation: what either of them sees of it.
+// A call is a connection of a station of the first side with a station of the second, through a
+// translation, as each of them sees it.
 type call struct {
 	proto           layers.IPProtocol
-	from, to        netip.AddrPort // as the first station has them
-	client, server  netip.AddrPort // as the second station has them
-	length          int            // of what is sent, in bytes
+	from, to        netip.AddrPort // as the first station sees them
+	client, server  netip.AddrPort // as the second station sees them
+	length          int            // bytes of the payload
 	fill            int            // bytes behind the packet in its frame
 	noSum, wrongSum bool
 }
 
-// talk is a packet of the call, there or back. Of TCP it is the first of its sender, or acknowledges
-// what the other has sent.
+// talk returns a packet of the call, in one of its directions. A TCP packet is the first of its
+// sender, or acknowledges the other's packets.
 func (c call) talk(s *site, back, first, acks bool) netlab.Frame {
 	src, dst, from := c.from, c.to, s.sides[0]
 	if back {
@@ -49,7 +49,7 @@ func (c call) talk(s *site, back, first, acks bool) netlab.Frame {
 		ip, sum = six, six
 	}
 	list := []gopacket.SerializableLayer{ether, ip}
-	at := 0 // of the checksum, behind the header of IP
+	at := 0 // offset of the checksum behind the IP header
 	switch c.proto {
 	case layers.IPProtocolTCP:
 		l := &layers.TCP{SrcPort: layers.TCPPort(src.Port()), DstPort: layers.TCPPort(dst.Port()), Window: 30000, SYN: first, ACK: acks, Seq: 1000}
@@ -99,10 +99,10 @@ func (c call) talk(s *site, back, first, acks bool) netlab.Frame {
 	return netlab.Frame(b)
 }
 
-// redirected is how many frames XDP has sent on that came in by the ports of the stations.
+// redirected returns the number of frames from the stations' ports that XDP has redirected.
 func (s *site) redirected() uint64 { return s.xdp("redirect") }
 
-// xdp is how many frames XDP has done something with, as veth counts it: drops, redirect.
+// xdp returns the number of frames with an action of XDP, as veth counts it: drops, redirect.
 func (s *site) xdp(what string) (n uint64) {
 	s.t.Helper()
 	s.must(s.lab.Switch.Do(func() error {
@@ -127,18 +127,18 @@ func (s *site) xdp(what string) (n uint64) {
 	return n
 }
 
-// XDP routes the packets of known connections past pf, and translates them, as tcx and the
-// host's stack do: byte by byte. What it leaves to them is as before.
+// XDP routes the packets of known connections past pf, and translates them, with the same bytes as
+// tcx and the host's stack. It leaves other packets to them unchanged.
 func TestNATByXDP(t *testing.T) { callsLikeStack(t, "xdp") }
 
-// The same of tcx, which does it in one go where it remembers how.
+// The same with tcx, which takes a short path for remembered decisions.
 func TestNATByTCX(t *testing.T) { callsLikeStack(t, "tcx") }
 
-// counted are what states say of their packets.
+// counted matches the packet counters of states.
 var counted = regexp.MustCompile(`\d+:\d+ pkts, \d+:\d+ bytes`)
 
-// callsLikeStack compares what arrives of calls, and what their states count, with and without
-// the shortcut.
+// callsLikeStack compares the packets that arrive, and the counters of their states, with and
+// without the shortcut.
 func callsLikeStack(t *testing.T, hook string) {
 	s := newSite(t, hook)
 	s.load(lasting + "pass\n" +
@@ -171,9 +171,9 @@ func callsLikeStack(t *testing.T, hook string) {
 			call{proto: layers.IPProtocolICMPv4, from: netip.AddrPortFrom(netip.MustParseAddr("10.1.9.9"), n), to: at("10.9.1.1:0"), client: at("10.1.9.9:0"), server: at("10.0.2.2:0"), length: 33, wrongSum: n == 1},
 			call{proto: layers.IPProtocolICMPv6, from: netip.AddrPortFrom(netip.MustParseAddr("fd11::9"), n), to: at("[fd09::1]:0"), client: at("[fd11::9]:0"), server: at("[fd02::2]:0"), length: 33, wrongSum: n == 1})
 	}
-	const again = 6 // the first ones teach a CPU how such packets are routed
+	const again = 6 // a CPU learns from the first ones how such packets are routed
 	var got, want [2][]string
-	var states [2][]string // with the shortcut, and without
+	var states [2][]string // with the shortcut, and without it
 	s.bothWays(func(on bool) {
 		s.pfctl("", "-F", "states")
 		var all [2][]string
@@ -227,8 +227,8 @@ func callsLikeStack(t *testing.T, hook string) {
 	}
 }
 
-// Packets of known connections whose checksums are yet to be made are translated as well, also
-// where a CPU remembers how they are routed. Their checksums are right when they are made.
+// Packets of known connections with unfinished checksums are translated as well, also if a CPU
+// remembers their route. Their checksums are right when they are completed.
 func TestNATUnfinishedChecksum(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "tcx")
@@ -282,7 +282,8 @@ func TestNATUnfinishedChecksum(t *testing.T) {
 	}
 }
 
-// pseudoOf is the pseudo header of what is at l4 in a frame without options (RFC 768, RFC 8200 8.1).
+// pseudoOf returns the pseudo-header for the upper header at l4 in a frame without options (RFC 768,
+// RFC 8200 8.1).
 func pseudoOf(frame []byte, l4 int, proto layers.IPProtocol) []byte {
 	addresses := frame[14+12 : 14+20]
 	if l4 == 14+40 {
@@ -291,7 +292,7 @@ func pseudoOf(frame []byte, l4 int, proto layers.IPProtocol) []byte {
 	return slices.Concat(addresses, binary.BigEndian.AppendUint16([]byte{0, byte(proto)}, uint16(len(frame)-l4)))
 }
 
-// sourceIn is the source of the packet in a frame.
+// sourceIn returns the source address of the packet in a frame.
 func (s *site) sourceIn(frame []byte) netip.Addr {
 	if frame[12] == 0x08 {
 		return netip.AddrFrom4([4]byte(frame[14+12:]))

@@ -14,8 +14,8 @@ import (
 	"bascule/test/netlab"
 )
 
-// Rules that need something of the host, or of a port, say so when they are loaded, with the way out.
-// As soon as that is gone, there is no note, and the rules do what they say.
+// Rules that need a setting of the host, or of a port, cause a note at the load, with the remedy.
+// After the remedy there is no note, and the rules have their effect.
 func TestPFNeeds(t *testing.T) {
 	s := newSite(t, "tcx")
 	s.stations()
@@ -37,7 +37,7 @@ func TestPFNeeds(t *testing.T) {
 			t.Errorf("%s\nsays %q, and by -n %q", rules, got, dry)
 		}
 	}
-	// obey runs the commands of the notes.
+	// obey runs the commands in the notes.
 	obey := func(notes string) {
 		t.Helper()
 		list := regexp.MustCompile(`'([^']*)'`).FindAllStringSubmatch(notes, -1)
@@ -70,7 +70,7 @@ func TestPFNeeds(t *testing.T) {
 		}
 	}
 
-	// a port without --route
+	// A port without --route.
 	s.lab.Bascule("port", "set", "br0", "gw1", "--route=off")
 	hop := fmt.Sprintf("pass\npass in on gw1 inet proto udp to port 80 route-to %s\n", s.sides[1].station4)
 	const unrouted = "which gw1 has not: what it matches is dropped there; 'bascule port set br0 gw1 --route'\n"
@@ -85,7 +85,7 @@ func TestPFNeeds(t *testing.T) {
 		t.Errorf("with --route the verdict is %q: %q", verdict, steps)
 	}
 
-	// a socket without a rule about the mark
+	// A socket without an ip rule for the mark.
 	s.lab.Bascule("port", "set", "br0", "gw1", "--route=off")
 	divert := "pass\npass in on gw1 inet proto { tcp udp } to port 80 divert-to 127.0.0.1 port 8021\n"
 	const unmarked = "stdin:2:50: divert-to has no effect yet: the host drops what it is given so; " +
@@ -108,13 +108,13 @@ func TestPFNeeds(t *testing.T) {
 	says("pass\npass in on gw1 inet6 proto tcp to port 80 divert-to ::1 port 8021\npass out on gw2 inet6 proto tcp divert-reply\n",
 		"stdin:2:43: divert-to has no effect yet: the host drops what it is given so; run 'ip -6 rule add fwmark 0xba5cd1 lookup 100' and 'ip -6 route add local default dev lo table 100'\n",
 		"stdin:3:33: divert-reply has no effect yet: ")
-	// a rule for both families, where the host has IPv6
+	// A rule for both families, if the host has IPv6.
 	says("pass\npass out on gw2 proto tcp divert-reply\n", "'ip -6 rule add fwmark 0xba5cd1 lookup 100'")
 	s.run("ip", "-6", "rule", "add", "fwmark", "0xba5cd1/0xffffff", "lookup", "77")
 	s.run("ip", "-6", "route", "add", "local", "default", "dev", "lo", "table", "77")
 	says("pass\npass out on gw2 proto tcp divert-reply\n")
 
-	// a host that forwards nothing
+	// A host that does not forward.
 	nat := "pass\nmatch out on gw2 inet nat-to (gw2)\nmatch out on gw1 inet nat-to (gw1)\n" + strings.TrimPrefix(hop, "pass\n")
 	nat6 := "pass\nmatch out on gw2 inet6 nat-to (gw2)\n"
 	says(nat)

@@ -14,11 +14,11 @@ import (
 	"bascule/test/netlab"
 )
 
-// A recipe is a packet that is sent to the host. Its zero value is the plainest one.
+// A recipe describes a packet that is sent to the host. Its zero value is the simplest packet.
 type recipe struct {
 	six      bool
-	src, dst netip.Addr // no source is one that no other packet has
-	to       int        // whose MAC: 0 the gateway's, 1 the other gateway's, 2 all stations'
+	src, dst netip.Addr // without src, an address that no other packet has
+	to       int        // destination MAC: 0 the gateway's, 1 the other gateway's, 2 broadcast
 	ttl      byte
 	tos      byte
 	proto    byte
@@ -26,11 +26,11 @@ type recipe struct {
 	frag     uint16
 	options  []byte
 	size     int // bytes of the payload
-	length   int // what the header's length says more
+	length   int // added to the length in the header
 	pad      int // bytes behind the packet
 	sum      uint16
 	tag      int    // -1 for none, or a VLAN
-	begin    []byte // of the payload
+	begin    []byte // the beginning of the payload
 }
 
 func (r recipe) String() string {
@@ -46,7 +46,8 @@ func addresses(list ...string) *rapid.Generator[netip.Addr] {
 	return rapid.SampledFrom(all)
 }
 
-// usually draws the first mostly, so that most packets differ from a plain one in few things.
+// usually draws the plain value in most cases, so that most packets differ from a plain one in
+// few properties.
 func usually[V any](of int, plain V, other *rapid.Generator[V]) *rapid.Generator[V] {
 	return rapid.Custom(func(t *rapid.T) V {
 		if rapid.IntRange(0, of).Draw(t, "odd") > 0 {
@@ -67,7 +68,7 @@ var (
 		"ff02::1", "ff05::2", "2001:db8::5", "::ffff:10.0.2.2", "64:ff9b::a00:202")
 	odd4 = [][]byte{
 		{1, 1, 1, 1}, {0, 0, 0, 0}, {7, 7, 4, 0, 0, 0, 0, 0}, {148, 4, 0, 0},
-		{68, 8, 9, 0, 0, 0, 0, 0}, // a full one: the host would write the time into another
+		{68, 8, 9, 0, 0, 0, 0, 0}, // full: otherwise the host would write the time into it
 		{131, 7, 4, 10, 0, 2, 2, 0}, {137, 7, 4, 10, 0, 2, 2, 0}, {7, 40, 4, 0}, {130, 3, 0, 0}, {9, 0, 0, 0},
 	}
 )
@@ -100,7 +101,7 @@ func recipes() *rapid.Generator[recipe] {
 	})
 }
 
-// frame makes the packet; number tells it from others.
+// frame makes the packet. number distinguishes it from others.
 func (r recipe) frame(s *site, number uint16) netlab.Frame {
 	s.made++
 	if !r.src.IsValid() && r.six {
@@ -156,8 +157,8 @@ func (r recipe) frame(s *site, number uint16) netlab.Frame {
 	return frame
 }
 
-// before is a small, plain packet of the same connection as that of a frame of the recipe. It
-// comes before it: the datapath then knows the frame's way.
+// before returns a small, plain packet of the same connection as the recipe's frame. It is sent
+// before that frame, and the datapath then remembers the connection's route.
 func (r recipe) before(s *site, f netlab.Frame, number uint16) netlab.Frame {
 	at := 14
 	if r.tag >= 0 {
@@ -172,7 +173,7 @@ func (r recipe) before(s *site, f netlab.Frame, number uint16) netlab.Frame {
 	return p.frame(s, number)
 }
 
-// checksum is that of an IPv4 header (RFC 791).
+// checksum returns the checksum of an IPv4 header (RFC 791).
 func checksum(header []byte) uint16 {
 	var sum uint32
 	for i := 0; i+1 < len(header); i += 2 {

@@ -22,13 +22,13 @@ import (
 	"bascule/test/netlab"
 )
 
-// pfctl runs it, with something on its standard input.
+// pfctl runs pfctl, with a text on its standard input.
 func (s *site) pfctl(stdin string, args ...string) string {
 	s.t.Helper()
 	return s.pfctlOf("br0", stdin, args...)
 }
 
-// pfctlOf runs it about any bridge.
+// pfctlOf runs pfctl for any bridge.
 func (s *site) pfctlOf(bridge, stdin string, args ...string) string {
 	s.t.Helper()
 	r := s.try(bridge, stdin, args...)
@@ -38,7 +38,7 @@ func (s *site) pfctlOf(bridge, stdin string, args ...string) string {
 	return r.Stdout
 }
 
-// try is the same for what may fail.
+// try runs pfctl, which may fail.
 func (s *site) try(bridge, stdin string, args ...string) netlab.Result {
 	s.t.Helper()
 	cmd := s.lab.Command(append([]string{"pfctl", "-b", bridge}, args...)...)
@@ -48,7 +48,7 @@ func (s *site) try(bridge, stdin string, args ...string) netlab.Result {
 	return r
 }
 
-// lasting has states outlast a machine that is busy, also where there is room for few.
+// lasting keeps states for the duration of a test on a busy machine, even if the table is small.
 const lasting = "set timeout { interval 600, adaptive.start 0, adaptive.end 0, tcp.first 86400, tcp.opening 86400, " +
 	"tcp.closing 86400, tcp.finwait 86400, tcp.closed 86400, udp.first 86400, udp.single 86400, udp.multiple 86400, " +
 	"icmp.first 86400, icmp.error 86400, other.first 86400, other.single 86400, other.multiple 86400 }\n"
@@ -59,13 +59,13 @@ func (s *site) load(rules string) {
 	s.pfctl(s.named(rules), "-f", "-")
 }
 
-// loadAnew is load for packets that have no states yet.
+// loadAnew is load for packets that have no states yet: it also removes all states.
 func (s *site) loadAnew(rules string) {
 	s.t.Helper()
 	s.pfctl(s.named(rules), "-F", "states", "-f", "-")
 }
 
-// named puts the names of the stations' ports into rules.
+// named replaces e1 and e2 by the names of the stations' ports.
 func (s *site) named(rules string) string {
 	return strings.NewReplacer("e1", s.sides[0].end.Port, "e2", s.sides[1].end.Port).Replace(rules)
 }
@@ -76,8 +76,7 @@ const (
 	ack = 16
 )
 
-// A flow is packets between two stations of the site, by number: UDP, and TCP if it has
-// flags.
+// A flow is a series of packets between two stations of the site, by number: UDP, or TCP if it has flags.
 type flow struct {
 	from, to int
 	six      bool
@@ -85,14 +84,14 @@ type flow struct {
 	flags    byte
 }
 
-// back is the flow the other way.
+// back returns the flow in the other direction.
 func (f flow) back() flow {
 	f.from, f.to = f.to, f.from
 	f.ports[0], f.ports[1] = f.ports[1], f.ports[0]
 	return f
 }
 
-// frame is a packet of the flow on its way to the host.
+// frame returns a packet of the flow on its way to the host.
 func (s *site) frame(f flow) netlab.Frame {
 	from, far := s.sides[f.from], s.sides[f.to]
 	r := recipe{six: f.six, src: from.station4, dst: far.station4, ttl: 64, proto: unix.IPPROTO_UDP, size: 40, tag: -1}
@@ -122,13 +121,13 @@ func (s *site) frame(f flow) netlab.Frame {
 	return netlab.Frame(b)
 }
 
-// passes says whether a packet of the flow arrives.
+// passes reports whether a packet of the flow arrives.
 func (s *site) passes(f flow) bool {
 	s.t.Helper()
 	return len(s.lab.Deliver(s.sides[f.from].end, s.frame(f))[s.sides[f.to].end]) > 0
 }
 
-// wantPasses sends a packet of the flow.
+// wantPasses sends a packet of the flow, and checks whether it arrives.
 func (s *site) wantPasses(what string, f flow, want bool) {
 	s.t.Helper()
 	if got := s.passes(f); got != want {
@@ -146,8 +145,8 @@ func bothWays(t *testing.T, f func(t *testing.T, s *site)) {
 	})
 }
 
-// A host port is the host's interface: what comes in there goes to the host, what goes out
-// comes from it. It is all the same whether the host routes it or the datapath.
+// A host port is the host's interface: a packet that enters the host comes in there, and a packet that leaves the host
+// goes out there. The rules have the same effect whether the host or the datapath routes.
 func TestPFDirections(t *testing.T) {
 	bothWays(t, func(t *testing.T, s *site) {
 		for _, c := range []struct {
@@ -158,7 +157,7 @@ func TestPFDirections(t *testing.T) {
 			{"block out on e1", true}, {"block out on gw1", true}, {"block in on gw2", true}, {"block in on e2", true},
 			{"block on gw1", false}, {"block on gw2", false}, {"block in on ! e1", false}, {"block out on ! e2", false},
 			{"block in received-on gw1", true}, {"block in on gw1 received-on e1", false},
-			// without a state nobody knows by which port it came to the host, and with which tag
+			// Without a state, the port of entry and the tag are unknown on the way out.
 			{"block out on gw2 received-on gw2", true}, {"block out on gw2 received-on gw1", true},
 			{"block out on gw2 ! received-on gw1", false}, {"block out on e2 received-on gw2", false},
 			{"match in on e1 tag x\nblock in on gw1 tagged x", false},
@@ -168,15 +167,15 @@ func TestPFDirections(t *testing.T) {
 			s.load("pass no state\n" + c.rule)
 			for _, six := range []bool{false, true} {
 				f := flow{0, 1, six, [2]uint16{1000, 2000}, 0}
-				s.passes(f) // one packet a second is left to the host: so it is either of two
+				s.passes(f) // the host gets one packet a second: this way, each of them is tried
 				s.wantPasses(c.rule, f, c.passes)
 			}
 		}
 	})
 }
 
-// Where a packet that the host routes has a state of its way into the host, rules about its way out
-// know by which host port it came and which tag it had.
+// If a packet that the host routes has a state for its way in, rules for its way out can match its port of entry and
+// its tag.
 func TestPFAcross(t *testing.T) {
 	bothWays(t, func(t *testing.T, s *site) {
 		for _, c := range []struct {
@@ -198,7 +197,7 @@ func TestPFAcross(t *testing.T) {
 			{"pass\nblock out on e2 received-on gw2", true},
 			{"pass\nblock in received-on gw1", true},
 			{"pass\nblock in on gw1 received-on e1", false},
-			// policy filtering
+			// Policy filtering.
 			{"block\npass in on e1\npass in on gw1 tag lan\npass out tagged lan", true},
 			{"block\npass in on e1\npass in on gw1 tag lan\npass out tagged wan", false},
 			{"block\npass in on e1\npass in on gw1\npass out received-on gw1", true},
@@ -212,7 +211,7 @@ func TestPFAcross(t *testing.T) {
 			}
 			s.pfctl("", "-F", "states")
 			for _, f := range both {
-				s.passes(f) // one packet a second is left to the host: so it is either of two
+				s.passes(f) // the host gets one packet a second: this way, each of them is tried
 				s.wantPasses("twice: "+c.rules, f, c.passes)
 				if c.passes {
 					s.wantPasses("its answer: "+c.rules, f.back(), true)
@@ -221,7 +220,8 @@ func TestPFAcross(t *testing.T) {
 			if !c.passes {
 				continue
 			}
-			// the states of their ways in keep the tag, and tell of it also after a load
+			// The states for the way in keep the tag, which rules for the way out can match even after a
+			// load.
 			s.load(c.rules + "\nmatch from 10.99.0.1\n")
 			s.forgetOut(len(both))
 			for _, f := range both {
@@ -231,7 +231,7 @@ func TestPFAcross(t *testing.T) {
 	})
 }
 
-// forgetOut removes the states of ways out of the host, of which there are so many at least.
+// forgetOut removes the states for the way out of the host. There are at least this many.
 func (s *site) forgetOut(least int) {
 	s.t.Helper()
 	states, n := s.pfctl("", "-vv", "-s", "states"), 0
@@ -244,7 +244,7 @@ func (s *site) forgetOut(least int) {
 	}
 }
 
-// Tags and received-on of the way into the host hold for translated connections, and translate.
+// Tags and received-on from the way in apply to translated connections, and to rules that translate.
 func TestPFAcrossTranslated(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.stations()
@@ -259,7 +259,7 @@ func TestPFAcrossTranslated(t *testing.T) {
 				{"pass\nmatch out on gw2 inet received-on gw1 nat-to 10.0.2.1 static-port", "10.0.2.2:80", "10.0.2.1:1000", "10.0.2.2:80"},
 				{"pass\nmatch out on gw2 inet received-on gw2 nat-to 10.0.2.1 static-port", "10.0.2.2:80", "10.0.1.2:1000", "10.0.2.2:80"},
 				{"pass\nmatch in on gw1 inet from 10.0.1.2 nat-to 10.0.1.9 static-port tag x\nblock out on gw2 ! tagged x", "10.0.2.2:80", "10.0.1.9:1000", "10.0.2.2:80"},
-				// FreeBSD's
+				// FreeBSD's syntax.
 				{"nat on gw2 inet tagged x -> 10.0.2.1 static-port\npass\npass in on gw1 tag x", "10.0.2.2:80", "10.0.2.1:1000", "10.0.2.2:80"},
 				{"rdr on gw1 inet proto udp to 10.9.1.1 tag x -> 10.0.2.2\npass\nblock out on gw2 ! tagged x", "10.9.1.1:80", "10.0.1.2:1000", "10.0.2.2:80"},
 			} {
@@ -275,7 +275,7 @@ func TestPFAcrossTranslated(t *testing.T) {
 	})
 }
 
-// What the host itself sends was received by no port.
+// Packets from the host itself have no port of entry.
 func TestPFOwnNotReceived(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.stations()
@@ -297,8 +297,8 @@ func TestPFOwnNotReceived(t *testing.T) {
 	})
 }
 
-// A connection through the host has a state where it comes in to the host, and one where it
-// goes out from it, whoever has routed its packets.
+// A connection through the host has a state for the way in, and one for the way out, whether the host or the datapath
+// has routed its packets.
 func TestPFStates(t *testing.T) {
 	bothWays(t, func(t *testing.T, s *site) {
 		s.load("block\npass in on e1\npass in on gw1\npass out on gw2\npass out on e2\n")
@@ -328,7 +328,7 @@ func TestPFStates(t *testing.T) {
 	})
 }
 
-// third adds a host port in a VLAN of its own, and a station there.
+// third adds a host port in a VLAN of its own, with a station.
 func (s *site) third(hook string) *side {
 	s.t.Helper()
 	l := s.lab
@@ -350,13 +350,13 @@ func (s *site) third(hook string) *side {
 	return third
 }
 
-// by is a frame to the host as a station of another side sends it.
+// by returns a frame to the host from the station of another side.
 func (s *site) by(other *side, f netlab.Frame) netlab.Frame {
 	return netlab.Frame(slices.Concat(other.mac[:], other.end.MAC[:], []byte(f)[12:]))
 }
 
-// States are of the host's routing, not of a VLAN: an answer that comes in to the host by
-// another port is an answer, unless the state is bound to its ports.
+// States belong to the host's routing, not to a VLAN: an answer that enters the host by another port is an answer,
+// unless the state is bound to its ports.
 func TestPFOtherWayBack(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		third := s.third(strings.TrimPrefix(t.Name(), "TestPFOtherWayBack/"))
@@ -382,7 +382,7 @@ func TestPFOtherWayBack(t *testing.T) {
 	})
 }
 
-// The same addresses behind a host port of another namespace are others.
+// The same addresses behind a host port of another namespace are different ones.
 func TestPFOtherHost(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		hook := strings.TrimPrefix(t.Name(), "TestPFOtherHost/")
@@ -409,13 +409,12 @@ func TestPFOtherHost(t *testing.T) {
 		s.must(err)
 		defer handle.Close()
 		s.must(nl.LinkSetNsFd(in, int(handle)))
-		s.lab.Bascule("port", "set", "br0", third.end.Port, "--learn") // who changes the bridge sees it
+		s.lab.Bascule("port", "set", "br0", third.end.Port, "--learn") // a command updates the state
 		want("in another namespace", true)
 	})
 }
 
-// A VRF is a routing domain: states are of a VRF, by whichever of its interfaces packets come,
-// and of no other.
+// A VRF is a routing domain: a state is valid for all interfaces of its VRF, and for no other.
 func TestPFStatesOfVRF(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		third := s.third(strings.TrimPrefix(t.Name(), "TestPFStatesOfVRF/"))
@@ -444,8 +443,8 @@ func TestPFStatesOfVRF(t *testing.T) {
 	})
 }
 
-// A state that was made while nobody knew the way to the host is found when the way is known.
-// The state of packets between stations is none of packets to the host.
+// A state that was made before the switch had learned the path to the host is found after that. States of packets
+// between stations do not match packets to the host.
 func TestPFStatesOfVLAN(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		in := s.sides[0]
@@ -458,7 +457,7 @@ func TestPFStatesOfVLAN(t *testing.T) {
 			t.Errorf("%d packets of a flood arrive, want 1", len(got))
 		}
 		s.lab.Bascule("fdb", "add", "br0", vrrp.String(), in.gateway, "--vlan", in.vlan)
-		s.load("block\n") // the states stay
+		s.load("block\n") // the states remain
 		for i := range 2 {
 			if got := like(flooded, s.lab.Deliver(in.end, flooded)[s.sides[1].end]); len(got) != 0 {
 				t.Errorf("packet %d leaves by a way that no rule has seen", i)
@@ -486,8 +485,7 @@ func TestPFStatesOfVLAN(t *testing.T) {
 	})
 }
 
-// What a station and the host say to each other is judged in on the host port and out on it,
-// and one state is for both.
+// Packets between a station and the host are evaluated for both directions of the host port, and one state is for both.
 func TestPFOwn(t *testing.T) {
 	bothWays(t, func(t *testing.T, s *site) {
 		ping := recipe{src: s.sides[0].station4, dst: s.sides[0].ip4.Addr(), ttl: 64, proto: unix.IPPROTO_ICMP, icmp: 8, size: 40, tag: -1}.frame(s, 1)
@@ -521,7 +519,7 @@ func TestPFOwn(t *testing.T) {
 	})
 }
 
-// The counters of rules, of a port, the log and a trace say of a host port what rules say.
+// The counters of rules and of a port, the log and a trace name the host port as the rules do.
 func TestPFTold(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		f := flow{0, 1, false, [2]uint16{1000, 2000}, 0}
@@ -564,7 +562,7 @@ func TestPFTold(t *testing.T) {
 				}
 			}
 			info := s.pfctl("", "-s", "info")
-			// the host itself says something by IPv6 now and then
+			// The host itself sends an IPv6 packet now and then.
 			if text := strings.Join(strings.Fields(info), " "); !strings.Contains(text, "Bytes In 60 0 ") || !strings.Contains(text, "Bytes Out 180 ") {
 				t.Errorf("%s: the counters of gw2 are\n%s", keeps, info)
 			}
@@ -582,7 +580,7 @@ func TestPFTold(t *testing.T) {
 	})
 }
 
-// The log has the interface and the direction that the rule is about.
+// The log has the interface and the direction of the rule.
 func TestPFLog(t *testing.T) {
 	bothWays(t, func(t *testing.T, s *site) {
 		s.load("pass no state\nmatch in log on gw1 proto udp to port 2000\nblock out log on gw2 inet proto udp to port 2000\npass in log on gw2 inet6 proto udp no state\n")
@@ -623,7 +621,7 @@ func rulesets() *rapid.Generator[string] {
 		text := action + word(t, 1, "in", "out") + word(t, 5, "quick") +
 			word(t, 1, "on e1", "on gw1", "on gw2", "on e2", "on gw", "on ! gw1", "on ! e2", "on any")
 		if strings.HasPrefix(action, "block return") {
-			return text + " proto tcp" // other answers are few a second
+			return text + " proto tcp" // other answers are limited to a few a second
 		}
 		text += word(t, 2, "inet", "inet6", "inet proto udp", "inet6 proto udp", "proto udp", "proto tcp", "inet proto icmp", "inet6 proto icmp6", "proto gre")
 		if strings.Contains(text, "udp") {
@@ -643,8 +641,8 @@ func rulesets() *rapid.Generator[string] {
 	})
 }
 
-// through says what the rules, tried one by one, say to a packet that the host routes from
-// the first station to the second; known is false if that takes more than the rules.
+// through evaluates the rules one by one, without the datapath, for a packet that the host routes from the first
+// station to the second. known is false if the result depends on more than the rules.
 func (s *site) through(rules *pf.Ruleset, r recipe, f netlab.Frame) (passes, known bool) {
 	b := []byte(f)[14:]
 	p := reference.Packet{Proto: r.proto, TOS: r.tos, Family: pf.Inet}
@@ -685,16 +683,16 @@ func (s *site) through(rules *pf.Ruleset, r recipe, f netlab.Frame) (passes, kno
 	if !at(pf.In, in.end.Port, named(in.end.Port)) || !at(pf.In, in.gateway, named(in.end.Port)) {
 		return false, true
 	}
-	if kept { // the state tells of the way into the host
+	if kept { // the state has the tag of the way in
 		return at(pf.Out, out.gateway, named(in.gateway)) && at(pf.Out, out.end.Port, named(in.gateway)), true
 	}
 	p.Tag = ""
 	return at(pf.Out, out.gateway, reference.Port{}) && at(pf.Out, out.end.Port, named(out.gateway)), true
 }
 
-// What pf lets through is the same with and without the shortcut, byte by byte, and what the
-// rules say where a packet comes in to the host and where it goes out. The first two rulesets
-// are always the same, which pass all and nothing: both answers are compared with any seed.
+// pf passes the same packets with and without the shortcut, byte by byte, and the result agrees with the rules for the
+// way into the host and out of it. The first two rulesets are always the same, and pass all and nothing: both results
+// occur with any seed.
 func TestPFLikeStack(t *testing.T) {
 	for _, hook := range netlab.Hooks(t.Name()) {
 		t.Run(hook, func(t *testing.T) {
@@ -761,7 +759,7 @@ func TestPFLikeStack(t *testing.T) {
 	}
 }
 
-// addressesOf are the addresses of a packet's header: nobody else has the source.
+// addressesOf returns the addresses in a packet's header. The source is unique.
 func addressesOf(f netlab.Frame) []byte {
 	b := []byte(f)
 	if binary.BigEndian.Uint16(b[12:]) == unix.ETH_P_IPV6 {
@@ -770,8 +768,8 @@ func addressesOf(f netlab.Frame) []byte {
 	return b[14+12 : 14+20]
 }
 
-// A flood that pf drops counts once for each port that it is dropped for, and as nothing else:
-// also where it comes by a patch cable.
+// A flooded packet that pf drops is counted once for each port, and in no other counter, also if it comes from a patch
+// cable.
 func TestPFFloodCounts(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		near, far := s.sides[0], s.lab.NewEnds(1)[0]
@@ -826,8 +824,8 @@ func TestPFFloodCounts(t *testing.T) {
 	})
 }
 
-// The bit of IPv4's header that is reserved (RFC 791, 3.1) leaves as 0, also in the middle of a
-// connection's other packets.
+// The reserved bit of the IPv4 header (RFC 791, 3.1) is 0 when a packet leaves, also among a connection's other
+// packets.
 func TestPFReservedBit(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		r := recipe{src: s.sides[0].station4, dst: s.sides[1].station4, ttl: 64, proto: unix.IPPROTO_UDP, size: plainLoad, tag: -1}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package routing compares routed host ports with the host's network stack. The same
-// packets go to a host that routes, once with the stack alone and once with the datapath's
-// shortcut. The same frames have to leave it, byte by byte, errors included.
+// Package routing compares routed host ports with the host's network stack. The same packets go to a host that routes,
+// once with the stack alone and once with the datapath's shortcut. The same frames, including errors, have to leave it,
+// byte by byte.
 package routing
 
 import (
@@ -35,16 +35,16 @@ import (
 	"bascule/test/netlab"
 )
 
-// packets is how many packets go through each bridge.
+// packets is the number of packets through each bridge.
 var packets = flag.Int("routing.packets", 2000, "packets that are sent through each bridge, on each hook, twice")
 
-// patience is how long a connection may take that is sure to come to an end.
+// patience is the time limit for a connection that has to end.
 const patience = time.Minute
 
-// batch is how many go, more or less, before what has arrived is compared.
+// batch is the approximate number of packets that are sent before the results are compared.
 const batch = 200
 
-// TestMain makes the run short and always the same; `make fuzz` makes it long.
+// TestMain makes the run short and repeatable; `make fuzz` makes it long.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	*packets = netlab.Tenth(*packets)
@@ -58,35 +58,35 @@ func TestMain(m *testing.M) {
 	os.Exit(netlab.Main(m))
 }
 
-// A net is one of the two that the host routes between: a VLAN of the switch with one
-// station, and a host port that is the station's gateway.
+// A side is one of the two networks between which the host routes: a VLAN of the switch with one station, and a host
+// port that is the station's gateway.
 type side struct {
 	bridge   string
-	gateway  string // the host port
+	gateway  string // name of the host port
 	vlan     string
-	ip4, ip6 netip.Prefix // of the gateway
+	ip4, ip6 netip.Prefix // the gateway's addresses
 	station4 netip.Addr
 	station6 netip.Addr
-	mac      netlab.MAC // of the gateway
+	mac      netlab.MAC // MAC of the gateway
 	end      *netlab.End
 }
 
-// A site is a switch with both, and the host that routes.
+// A site is a switch with both sides, and the host that routes.
 type site struct {
 	t     testing.TB
 	lab   *netlab.Lab
 	sides [2]*side
-	made  uint16 // packets
-	stack bool   // the host's stack has all packets: see route
+	made  uint16 // number of packets so far
+	stack bool   // the host's stack handles all packets: see route
 
-	// the kernel's look-up takes the last of several next hops: see severalHops
+	// the kernel's look-up always takes the last of several next hops: see severalHops
 	takesLast bool
-	nexthops  int // the id of the last one that severalHops has made
+	nexthops  int // ID of the last next hop from severalHops
 }
 
 func newSite(t *testing.T, hook string) *site { return newSiteIn(t, netlab.New(t), hook) }
 
-// newSiteIn makes the site in a lab. The second side is of another bridge if one is given.
+// newSiteIn makes the site in a lab. The second side is in another bridge if one is given.
 func newSiteIn(t *testing.T, l *netlab.Lab, hook string, other ...string) *site {
 	s := &site{t: t, lab: l, nexthops: 100}
 	stations := l.NewEnds(2)
@@ -94,11 +94,11 @@ func newSiteIn(t *testing.T, l *netlab.Lab, hook string, other ...string) *site 
 	s.must(l.Switch.Do(func() error {
 		return sysctl(map[string]string{
 			"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1",
-			// errors are sent as often as they are due
+			// No rate limit for errors.
 			"ipv4/icmp_ratemask": "0", "ipv6/icmp/ratelimit": "0", "ipv4/conf/all/send_redirects": "0",
 			"ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0", "ipv4/conf/default/send_redirects": "0",
 			"ipv6/conf/default/accept_dad": "0", "ipv6/conf/default/disable_ipv6": "0",
-			// a new interface tells of its groups at once, not within a second or two
+			// A new interface reports its groups at once, instead of within a second or two.
 			"ipv6/conf/default/mldv1_unsolicited_report_interval": "1", "ipv6/conf/default/mldv2_unsolicited_report_interval": "1",
 		})
 	}))
@@ -113,7 +113,7 @@ func newSiteIn(t *testing.T, l *netlab.Lab, hook string, other ...string) *site 
 		}
 		ends[bridges[i]] = append(ends[bridges[i]], e)
 	}
-	// whole bridges: each command loads programs
+	// One command for a whole bridge, since each command loads programs.
 	for _, bridge := range slices.Compact(bridges) {
 		ports, entries := "", ""
 		for _, side := range s.sides {
@@ -151,8 +151,8 @@ func newSiteIn(t *testing.T, l *netlab.Lab, hook string, other ...string) *site 
 	return s
 }
 
-// awaitUp waits until both ends of a host port's veth are up. The kernel has dropped what is sent
-// by the switch's end until then (linkwatch_do_dev of net/core/link_watch.c).
+// awaitUp waits until both ends of a host port's veth are up. Until then the kernel drops packets from the switch's end
+// (linkwatch_do_dev of net/core/link_watch.c).
 func (s *site) awaitUp(link netlink.Link) {
 	s.t.Helper()
 	nl := s.lab.Switch.Netlink()
@@ -164,24 +164,24 @@ func (s *site) awaitUp(link netlink.Link) {
 	}
 }
 
-// entry is a static address behind the station of a side, in a file.
+// entry is a line of a file: a static address at the port of a side's station.
 func entry(mac netlab.MAC, at *side) string {
 	return fmt.Sprintf("      - {mac: %s, port: %s, vlan: %s}\n", mac, at.end.Port, at.vlan)
 }
 
-// otherHop is another next hop on the second side, which is behind the same station.
+// otherHop is another next hop on the second side. It is the same station.
 var otherHop = netlab.MAC{2, 0x57, 0, 0, 0, 0x0b}
 
-// hop2 and hop3 are next hops on the second side: its station, and the other.
+// hop2 and hop3 are next hops on the second side: its station, and otherHop.
 const hop2, hop3 = "via 10.0.2.2 dev gw2", "via 10.0.2.3 dev gw2"
 
-// routes adds what a host may have beside the routes to its own nets.
+// routes adds routes to other networks behind the sides.
 func (s *site) routes() {
 	s.hop("10.0.2.3", otherHop)
 	s.hop("fd02::3", otherHop)
 	s.ip(
 		"route add 10.9.0.0/16 via 10.0.2.2", "route add fd09::/64 via fd02::2",
-		// The host limits the errors that it sends to one address. So every packet has an address of its own.
+		// The host limits errors to one address. So every packet has an address of its own.
 		"route add 10.1.0.0/16 via 10.0.1.2", "route add fd11::/64 via fd01::2",
 		"route add blackhole 10.8.0.0/16", "route add blackhole fd08::/64",
 		"route add unreachable 10.7.0.0/16", "route add unreachable fd07::/64",
@@ -195,9 +195,9 @@ func (s *site) routes() {
 	s.ip(s.severalHops("10.5.0.0/16", "main", hop2, hop3)...)
 }
 
-// severalHops are the commands that give an IPv4 route several next hops, for the shortcut and the
-// stack to choose alike. Some kernels have a look-up that takes the last one, where the next
-// hops are the route's own (docs/kernels.md). There the route has a group of next hops.
+// severalHops returns the commands for an IPv4 route with several next hops, from which the shortcut and the stack
+// choose alike. Some kernels' look-up always takes the last one if the next hops belong to the route itself
+// (docs/kernels.md). On these, the route uses a group of nexthop objects.
 func (s *site) severalHops(net, table string, hops ...string) (commands []string) {
 	route := "route replace " + net + " table " + table
 	if !s.takesLast {
@@ -214,9 +214,8 @@ func (s *site) severalHops(net, table string, hops ...string) (commands []string
 		fmt.Sprintf("%s nhid %d", route, s.nexthops))
 }
 
-// lookUpTakesLast asks the kernel for the ways to addresses behind a route with several next
-// hops of its own, from an address that is none of the way's. Where the look-up has the
-// mistake, all of these have one next hop.
+// lookUpTakesLast asks the kernel for the next hops of addresses behind a route with several next hops of its own, with
+// a source address that is not the route's. If the look-up has the bug, all results have the same next hop.
 func (s *site) lookUpTakesLast() bool {
 	s.t.Helper()
 	first := ""
@@ -238,7 +237,7 @@ func (s *site) lookUpTakesLast() bool {
 	return true
 }
 
-// ip has ip(8) do these in the host's network namespace, all in one go.
+// ip runs commands of ip(8) in the host's network namespace, as one batch.
 func (s *site) ip(commands ...string) {
 	s.t.Helper()
 	file := filepath.Join(s.t.TempDir(), "batch")
@@ -246,27 +245,27 @@ func (s *site) ip(commands ...string) {
 	s.run("ip", "-batch", file)
 }
 
-// run runs a program in the host's network namespace, to its end.
+// run runs a program in the host's network namespace.
 func (s *site) run(name string, args ...string) {
 	s.t.Helper()
 	_, err := s.lab.Switch.Output(context.Background(), ends.AnyCPU, name, args...)
 	s.must(err)
 }
 
-// hop has the host know a neighbour on the second side.
+// hop adds a neighbour on the second side to the host's table.
 func (s *site) hop(address string, mac netlab.MAC) {
 	s.t.Helper()
 	s.ip(fmt.Sprintf("neigh replace %s lladdr %s dev %s nud permanent", address, mac, s.sides[1].gateway))
 }
 
-// hash chooses what the host goes by where a route has several next hops.
+// hash sets the host's policy for the choice among several next hops.
 func (s *site) hash(policy int) {
 	s.t.Helper()
 	s.sysctl("ipv4/fib_multipath_hash_policy", policy)
 	s.sysctl("ipv6/fib_multipath_hash_policy", policy)
 }
 
-// sysctl sets one of the host.
+// sysctl sets a sysctl of the host.
 func (s *site) sysctl(name string, value any) {
 	s.t.Helper()
 	s.must(s.lab.Switch.Do(func() error { return sysctl(map[string]string{name: fmt.Sprint(value)}) }))
@@ -294,8 +293,8 @@ func sysctl(values map[string]string) error {
 	return nil
 }
 
-// route switches the shortcut on or off. That loads programs, and a site begins with the
-// shortcut on: route does nothing where it is so already.
+// route switches the shortcut on or off. This loads programs. A site begins with the shortcut on, and route does
+// nothing if the state does not change.
 func (s *site) route(on bool) {
 	if s.stack == !on {
 		return
@@ -311,14 +310,14 @@ func (s *site) route(on bool) {
 	}
 }
 
-// send sends frames from the first station, and returns what both stations get, in the order
-// of their bytes: what two CPUs or two ways make of the order does not count.
+// send sends frames from the first station, and returns the frames that both stations get, sorted by their bytes: two
+// CPUs or two paths may change the order.
 func (s *site) send(frames []netlab.Frame) (got [2][]string) {
 	s.t.Helper()
 	return s.normals(s.lab.Deliver(s.sides[0].end, frames...))
 }
 
-// normals is what both stations have got, as normal has it, in the order of their bytes.
+// normals returns the frames of both stations after normal, sorted by their bytes.
 func (s *site) normals(arrived netlab.Delivery) (got [2][]string) {
 	for i, side := range s.sides {
 		for _, f := range arrived[side.end] {
@@ -331,8 +330,8 @@ func (s *site) normals(arrived netlab.Delivery) (got [2][]string) {
 	return got
 }
 
-// normal is a frame without what differs from time to time: the numbers that the host gives
-// its own packets. It is "" for what the host says on its own.
+// normal returns a frame without the parts that differ from time to time: the numbers that the host assigns to its own
+// packets. It returns "" for packets that the host sends by itself.
 func (s *site) normal(b []byte) string {
 	const header = 14
 	switch binary.BigEndian.Uint16(b[12:]) {
@@ -361,17 +360,16 @@ func (s *site) normal(b []byte) string {
 			return "" // MLD and neighbour discovery
 		}
 		if ours && b[header+6] == unix.IPPROTO_ICMPV6 && b[header+40] == 1 && b[header+41] == 3 {
-			return "" // nobody has the address, as the host finds out after seconds
+			return "" // the host notices after seconds that no station has the address
 		}
 	}
 	return hex.EncodeToString(b)
 }
 
-// limited says whether a packet of IPv4 is an error that the host does not send the same way
-// twice. Of errors about a packet without a route, or with one that refuses it, it sends few a
-// second to one address, and no setting of a network namespace says how many: those to an
-// address that one packet has alone count. That nobody has an address on the link, the host
-// finds out after seconds.
+// limited reports whether an IPv4 packet is an error that the host does not send in a repeatable way. It limits some
+// errors to a few a second for each address, and no setting of a network namespace changes that: errors about packets
+// without a route, or with a route that refuses them. Only errors to an address that a single packet has are compared.
+// The host also notices only after seconds that no station on the link has an address.
 func (s *site) limited(ip []byte) bool {
 	icmp := int(ip[0]&15) * 4
 	quoted := icmp + 8
@@ -387,8 +385,8 @@ func (s *site) limited(ip []byte) bool {
 	return !alone || code == 1 && onLink
 }
 
-// bothWays calls f with the shortcut and without. What was on last comes first: to switch
-// takes more time than a few hundred packets.
+// bothWays calls f with the shortcut and without it. It begins with the present state, since a switch takes longer than
+// a few hundred packets.
 func (s *site) bothWays(f func(on bool)) {
 	first := !s.stack
 	for _, on := range []bool{first, !first} {
@@ -397,22 +395,21 @@ func (s *site) bothWays(f func(on bool)) {
 	}
 }
 
-// Whatever is sent to a host that routes, what leaves it is the same with and without the
-// shortcut. The first packets are always the same: most of them that the datapath can route
-// it has routed, with any seed.
+// Whatever is sent to a host that routes, the packets that leave it are the same with and without the shortcut. The
+// first packets are always the same. With any seed, the datapath has to route most of the ones that it can route.
 func TestLikeStack(t *testing.T) {
 	for _, hook := range netlab.Hooks(t.Name()) {
 		t.Run(hook, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, hook)
 			routed, seen := 0, 0
-			// a list of lists can be made smaller at once
+			// rapid can shrink a list of lists at once.
 			lists := rapid.SliceOfN(rapid.SliceOfN(recipes(), 1, 40), 20, 40)
 			compare := func(t rapid.TB, list []recipe, policy int) {
 				var frames []netlab.Frame
 				for i, r := range list {
 					f := r.frame(s, uint16(i))
-					// who gets errors for both gets one of them
+					// A station that gets errors for both packets gets only one of them.
 					if (r.dst == s.sides[1].station4 || r.dst == s.sides[1].station6) && !r.src.IsValid() && r.to == 0 {
 						frames = append(frames, r.before(s, f, uint16(i)))
 					}
@@ -450,8 +447,8 @@ func TestLikeStack(t *testing.T) {
 	}
 }
 
-// What is behind a packet in its frame is no part of it: a packet that ends before its ports
-// has none, by which a route with several next hops could choose.
+// Bytes behind a packet in its frame do not belong to the packet: a packet that ends before its ports has none, and a
+// route with several next hops must not use these bytes.
 func TestPadding(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.hash(1)
@@ -489,14 +486,14 @@ func TestPadding(t *testing.T) {
 	})
 }
 
-// routed is how many packets the datapath has routed.
+// routed returns the number of packets that the datapath has routed.
 func (s *site) routed() int { return s.counted("done") }
 
-// taken is routed, and of how many packets the host looks whether their next hop is still there: one
-// a second, so their number is that of the seconds that a test takes.
+// taken returns routed and the packets that the datapath has routed after a check of their next hop. There is one such
+// check a second, so this number depends on the duration of a test.
 func (s *site) taken() int { return s.routed() + s.counted("fresh") }
 
-// counted is of how many packets the routed ports say a word.
+// counted returns the number of packets with a result, in the counters of the routed ports.
 func (s *site) counted(word string) (n int) {
 	s.t.Helper()
 	for _, side := range s.sides {
@@ -505,7 +502,7 @@ func (s *site) counted(word string) (n int) {
 	return n
 }
 
-// differences are what only one of two sorted lists has.
+// differences returns the elements that are only in one of two sorted lists.
 func differences(a, b []string) (onlyA, onlyB []string) {
 	for len(a) > 0 || len(b) > 0 {
 		switch {
@@ -520,16 +517,15 @@ func differences(a, b []string) (onlyA, onlyB []string) {
 	return onlyA, onlyB
 }
 
-// plainLoad is how much a plain packet carries, in bytes. It tells the packet from others.
+// plainLoad is the payload of a plain packet, in bytes. It identifies the packet.
 const plainLoad = 40
 
-// udp4 is a plain packet of the first station to an address.
+// udp4 returns a plain packet from the first station to an address.
 func (s *site) udp4(to netip.Addr, number uint16) netlab.Frame {
 	return recipe{dst: to, ttl: 64, proto: unix.IPPROTO_UDP, size: plainLoad, tag: -1}.frame(s, number)
 }
 
-// like are the frames that carry what a packet carries: a host also says by itself which
-// groups it hears.
+// like returns the frames with the same payload as a packet. A host also sends group reports by itself.
 func like(packet netlab.Frame, frames []netlab.Frame) (same []netlab.Frame) {
 	load := func(f netlab.Frame) string { return string(f[max(0, len(f)-plainLoad/2):]) }
 	for _, f := range frames {
@@ -540,10 +536,9 @@ func like(packet netlab.Frame, frames []netlab.Frame) (same []netlab.Frame) {
 	return same
 }
 
-// deliver sends packets from the first station and returns those that arrive at an end. What
-// arrives of packets that were sent before is left out. If they are to arrive, it waits for
-// all of them: the lab's markers overtake packets that the host's stack has, and those in a
-// queue of XDP that another CPU is at.
+// deliver sends packets from the first station and returns the ones that arrive at an end, without packets that were
+// sent before. If they should arrive, it waits for all of them: the lab's markers overtake packets in the host's stack,
+// and packets in an XDP queue of another CPU.
 func (s *site) deliver(at *netlab.End, arrive bool, packets ...netlab.Frame) (got []netlab.Frame) {
 	s.t.Helper()
 	load := func(f netlab.Frame) string { return string(f[max(0, len(f)-plainLoad):]) }
@@ -566,8 +561,8 @@ func (s *site) deliver(at *netlab.End, arrive bool, packets ...netlab.Frame) (go
 	return got
 }
 
-// byDatapath sends packets that one makes until the datapath has routed one, and returns that
-// one and what has arrived at an end. The host may get one packet a second, and no other.
+// byDatapath sends packets from one until the datapath has routed one. It returns that packet and the frames at an end.
+// The host may get one packet a second, but no other.
 func (s *site) byDatapath(what string, at *netlab.End, one func() netlab.Frame) (sent, got netlab.Frame) {
 	s.t.Helper()
 	s.lab.Wait("the datapath to route a packet: "+what, func() bool {
@@ -585,8 +580,8 @@ func (s *site) byDatapath(what string, at *netlab.End, one func() netlab.Frame) 
 	return sent, got
 }
 
-// compare sends packets that one makes, and says whether they arrive at the second station and
-// the datapath routes them, as they should.
+// compare sends packets from one, and checks whether they arrive at the second station and whether the datapath routes
+// them.
 func (s *site) compare(what string, one func() netlab.Frame, arrive, routed bool) {
 	s.t.Helper()
 	at := s.sides[1].end
@@ -615,8 +610,8 @@ func (s *site) expect(what string, to netip.Addr, arrives, routed bool) {
 	s.compare(what, func() netlab.Frame { return s.udp4(to, s.made) }, arrives, routed)
 }
 
-// A change of the host's routes holds for the next packet, also in the tick of the clock in
-// which the datapath has found the way of such a packet, and remembers it.
+// A change of the host's routes applies to the next packet, even within the clock tick in which the datapath has found
+// the route of such a packet, and remembers it.
 func TestNextPacket(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		nl, at, from := s.lab.Switch.Netlink(), s.sides[1].end, s.sides[0].end.Queue()
@@ -626,7 +621,7 @@ func TestNextPacket(t *testing.T) {
 			to := net.IP(addressesOf(one))
 			to = to[len(to)/2:]
 			hole := &netlink.Route{Dst: &net.IPNet{IP: to, Mask: net.CIDRMask(8*len(to), 8*len(to))}, Type: unix.RTN_BLACKHOLE}
-			last := plainLoad / 2 // of the load, by which packets of a connection are told apart
+			last := plainLoad / 2 // the byte of the payload by which packets of a connection differ
 			b := []byte(one)
 			b[len(b)-last]++
 			other := netlab.Frame(b)
@@ -648,8 +643,8 @@ func TestNextPacket(t *testing.T) {
 	})
 }
 
-// A change of the host's routes and neighbours holds for the next packet. One of a neighbour
-// or a setting may take a tick of the clock; each command between takes longer.
+// A change of the host's routes and neighbours applies to the next packet. A change of a neighbour or a setting may
+// take a clock tick; each command in between takes longer.
 func TestFollowsHost(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		behind := netip.MustParseAddr("10.9.1.1")
@@ -681,7 +676,7 @@ func TestFollowsHost(t *testing.T) {
 	})
 }
 
-// Policies of IPsec are about packets that are routed.
+// IPsec policies apply to routed packets.
 func TestIPsec(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.expect("at first", s.sides[1].station4, true, true)
@@ -694,7 +689,7 @@ func TestIPsec(t *testing.T) {
 	})
 }
 
-// What is for another station behind the host's end is not the host's to route.
+// The host does not route packets to another station behind the host's end.
 func TestOtherStation(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		other := netlab.Station(7)
@@ -708,7 +703,7 @@ func TestOtherStation(t *testing.T) {
 	})
 }
 
-// An interface that goes to another network namespace takes its traffic along.
+// An interface that is moved to another network namespace routes there.
 func TestHostEndMoves(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		away := s.lab.NewNamespace()
@@ -726,7 +721,7 @@ func TestHostEndMoves(t *testing.T) {
 	})
 }
 
-// trace says what a trace tells of a packet's way through the host.
+// trace returns the steps of a packet through the host, and the verdict, from a trace.
 func (s *site) trace(f netlab.Frame) (steps []string, verdict string) {
 	s.t.Helper()
 	var traced []struct {
@@ -751,8 +746,7 @@ func (s *site) address(link netlink.Link, text string) {
 // vrrp is the address of a virtual router (RFC 9568 7.3).
 var vrrp = netlab.MAC{0, 0, 0x5e, 0, 1, 7}
 
-// macvlan puts an interface above the host's end of the first side, as keepalived does, and
-// has the switch know it.
+// macvlan adds an interface above the host's end of the first side, as keepalived does, and updates the switch.
 func (s *site) macvlan(mode netlink.MacvlanMode) netlink.Link {
 	s.t.Helper()
 	nl := s.lab.Switch.Netlink()
@@ -766,24 +760,24 @@ func (s *site) macvlan(mode netlink.MacvlanMode) netlink.Link {
 	s.address(link, "10.0.1.254/32")
 	s.must(nl.LinkSetUp(link))
 	s.lab.Bascule("fdb", "add", "br0", vrrp.String(), s.sides[0].gateway, "--vlan", s.sides[0].vlan)
-	// without an agent, who changes the bridge follows
+	// Without an agent, a command updates the addresses.
 	s.lab.Bascule("port", "set", "br0", s.sides[0].end.Port, "--learn")
 	return link
 }
 
-// to is the frame with another destination.
+// to returns the frame with another destination MAC.
 func to(mac netlab.MAC, f netlab.Frame) netlab.Frame {
 	return netlab.Frame(slices.Concat(mac[:], []byte(f)[6:]))
 }
 
-// expectAt is expect for packets to another address of the host.
+// expectAt is like expect, for packets to another MAC of the host.
 func (s *site) expectAt(what string, mac netlab.MAC, arrives, routed bool) {
 	s.t.Helper()
 	s.compare(what, func() netlab.Frame { return to(mac, s.udp4(s.sides[1].station4, s.made)) }, arrives, routed)
 }
 
-// What is for a macvlan above the host's end is routed as by the macvlan: keepalived has the
-// addresses of virtual routers there.
+// Packets to a macvlan above the host's end are routed as by the macvlan: keepalived has the addresses of virtual
+// routers there.
 func TestMacvlan(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		nl := s.lab.Switch.Netlink()
@@ -793,7 +787,7 @@ func TestMacvlan(t *testing.T) {
 		filter := func(value string) {
 			s.must(s.lab.Switch.Do(func() error { return sysctl(map[string]string{"ipv4/conf/vrrp7/rp_filter": value}) }))
 		}
-		filter("1") // the way back is by the host's end
+		filter("1") // the way back is through the host's end
 		s.expectAt("with a strict check", vrrp, false, false)
 		filter("2")
 		s.expectAt("with a loose check", vrrp, true, true)
@@ -803,7 +797,7 @@ func TestMacvlan(t *testing.T) {
 		s.expectAt("while it is up again", vrrp, true, true)
 		s.must(nl.LinkDel(above))
 		s.expectAt("when it has gone", vrrp, false, false)
-		s.macvlan(netlink.MACVLAN_MODE_PASSTHRU) // takes what is for the host's end, too
+		s.macvlan(netlink.MACVLAN_MODE_PASSTHRU) // it also takes the packets of the host's end
 		before := s.routed()
 		s.lab.Deliver(s.sides[0].end, s.udp4(s.sides[1].station4, 1), s.udp4(s.sides[1].station4, 2))
 		if s.routed() > before {
@@ -812,18 +806,18 @@ func TestMacvlan(t *testing.T) {
 	})
 }
 
-// udp6 is a plain packet of IPv6 of the first station to the second.
+// udp6 returns a plain IPv6 packet from the first station to the second.
 func (s *site) udp6(number uint16) netlab.Frame {
 	return recipe{six: true, dst: s.sides[1].station6, ttl: 64, proto: unix.IPPROTO_UDP, size: plainLoad, tag: -1}.frame(s, number)
 }
 
-// six is expect for IPv6.
+// six is like expect, for IPv6.
 func (s *site) six(what string, arrives, routed bool) {
 	s.t.Helper()
 	s.compare(what, func() netlab.Frame { return s.udp6(s.made) }, arrives, routed)
 }
 
-// Where another device takes the frames of the host's end, they are not the host's to route.
+// If another device takes the frames of the host's end, the host does not route them.
 func TestTaken(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		nl := s.lab.Switch.Netlink()
@@ -848,7 +842,7 @@ func TestTaken(t *testing.T) {
 	})
 }
 
-// A host port whose interface is down takes nothing.
+// A host port whose interface is down takes no packets.
 func TestDown(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		nl := s.lab.Switch.Netlink()
@@ -860,13 +854,13 @@ func TestDown(t *testing.T) {
 	})
 }
 
-// A source is checked as rp_filter says, also where rules choose the route.
+// A source is checked according to rp_filter, also if ip rules choose the route.
 func TestReversePath(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		nl := s.lab.Switch.Netlink()
 		_, away, _ := net.ParseCIDR("10.1.0.0/16")
 		by := &netlink.Route{Dst: away, Gw: s.sides[1].station4.AsSlice()}
-		s.must(nl.RouteReplace(by)) // answers go by the other port
+		s.must(nl.RouteReplace(by)) // the route for answers uses the other port
 		s.expect("without a check", s.sides[1].station4, true, true)
 		filter := func(value string) {
 			s.must(s.lab.Switch.Do(func() error { return sysctl(map[string]string{"ipv4/conf/gw1/rp_filter": value}) }))
@@ -875,7 +869,7 @@ func TestReversePath(t *testing.T) {
 		s.expect("with a strict check", s.sides[1].station4, false, false)
 		filter("2")
 		s.expect("with a loose check", s.sides[1].station4, true, true)
-		// a rule of the packets that come in there: the check of the source does not ask it
+		// An ip rule for packets that come in there: the check of the source does not evaluate it.
 		rule := netlink.NewRule()
 		rule.IifName, rule.Table, rule.Priority, rule.Family = s.sides[0].gateway, 77, 100, netlink.FAMILY_V4
 		in, err := nl.LinkByName(s.sides[0].gateway)
@@ -893,14 +887,14 @@ func TestReversePath(t *testing.T) {
 	})
 }
 
-// A trace follows a packet to its way out, or says why it is left to the host.
+// A trace follows a packet to its output, or shows why it is left to the host.
 func TestTrace(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		before := s.routed()
 		for _, c := range []struct {
 			name  string
 			frame netlab.Frame
-			want  []string // in the steps, in this order
+			want  []string // substrings of the steps, in this order
 			end   string
 		}{
 			{"routed", s.udp4(s.sides[1].station4, 1),
@@ -931,7 +925,7 @@ func TestTrace(t *testing.T) {
 	})
 }
 
-// The way out may be a port of another bridge of the host.
+// The output may be a port of another bridge of the host.
 func TestOtherBridge(t *testing.T) {
 	for _, hook := range netlab.Hooks(t.Name()) {
 		t.Run(hook, func(t *testing.T) {
@@ -947,7 +941,7 @@ func TestOtherBridge(t *testing.T) {
 	}
 }
 
-// The way out may be any other device of the host.
+// The output may be any other device of the host.
 func TestOtherDevice(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		e := s.lab.NewEnds(1)[0]
@@ -975,8 +969,8 @@ func TestOtherDevice(t *testing.T) {
 	})
 }
 
-// A device that has the index and the MAC of a host port's interface, which has gone, is not
-// that interface: what the host sends by it does not come to the bridge.
+// A device with the index and the MAC of a deleted host port's interface is not that interface: packets that the host
+// sends through it do not enter the bridge.
 func TestWayOutOfSameIndex(t *testing.T) {
 	gone := map[string]func(s *site, l netlink.Link){
 		"deleted": func(s *site, l netlink.Link) { s.must(s.lab.Switch.Netlink().LinkDel(l)) },
@@ -1014,13 +1008,13 @@ func TestWayOutOfSameIndex(t *testing.T) {
 	}
 }
 
-// A way out without a carrier takes no packets, as the stack has it.
+// A device without a carrier takes no packets, as in the stack.
 func TestWayOutWithoutCarrier(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		nl := s.lab.Switch.Netlink()
 		end, err := nl.LinkByName(s.sides[1].gateway)
 		s.must(err)
-		other, err := nl.LinkByIndex(end.Attrs().ParentIndex) // the switch's end of the pair
+		other, err := nl.LinkByIndex(end.Attrs().ParentIndex) // The switch's end of the pair.
 		s.must(err)
 		s.expect("at first", s.sides[1].station4, true, true)
 		s.must(nl.LinkSetDown(other))
@@ -1035,14 +1029,14 @@ func TestWayOutWithoutCarrier(t *testing.T) {
 	})
 }
 
-// A trace tells that the switch does not know the address of the way out yet.
+// A trace shows that the switch has not learned the MAC of the output interface yet.
 func TestTraceOfNewAddress(t *testing.T) {
 	s := newSite(t, "tcx")
 	nl := s.lab.Switch.Netlink()
 	out, err := nl.LinkByName(s.sides[1].gateway)
 	s.must(err)
 	s.must(nl.LinkSetHardwareAddr(out, net.HardwareAddr{2, 0x57, 0, 0, 0, 0x77}))
-	// with its address the interface has lost its neighbours
+	// The interface has lost its neighbours with its address.
 	s.must(nl.NeighSet(&netlink.Neigh{LinkIndex: out.Attrs().Index, IP: s.sides[1].station4.AsSlice(),
 		HardwareAddr: s.sides[1].end.MAC[:], State: netlink.NUD_PERMANENT}))
 	steps, _ := s.trace(s.udp4(s.sides[1].station4, 1))
@@ -1053,11 +1047,11 @@ func TestTraceOfNewAddress(t *testing.T) {
 	s.expect("when the switch knows it", s.sides[1].station4, true, true)
 }
 
-// Routes that lead in a circle through bridges end as they end in the stack: with an error
-// from the host, not with a frame that a bridge has dropped.
+// Circular routes through bridges end as in the stack: with an error from the host, not with a frame that a bridge has
+// dropped.
 func TestRoutesInCircle(t *testing.T) {
 	s := newSite(t, "tcx")
-	// both gateways are in one VLAN, and a next hop has the address of the first
+	// Both gateways are in one VLAN, and a next hop has the MAC of the first one.
 	for _, change := range [][]string{{"add", "11", "--pvid", "--untagged"}, {"del", "12"}} {
 		s.lab.Bascule(append([]string{"vlan", change[0], "br0", s.sides[1].gateway}, change[1:]...)...)
 	}
@@ -1069,9 +1063,9 @@ func TestRoutesInCircle(t *testing.T) {
 	if text := strings.Join(steps, "\n  "); verdict != "forwarded" || !strings.Contains(text, "left to the host: trip") {
 		t.Errorf("a trace says %q, and\n  %s", verdict, text)
 	}
-	// the packet comes to the stack with half of its hops, and to the bridge again
+	// The packet reaches the stack with half of its hops left, and then the bridge again.
 	before := s.counted("trip")
-	for range 3 { // of which the host may have one for its next hop
+	for range 3 { // the host may get one of them for its next hop
 		s.deliver(s.sides[1].end, false, s.udp4(behind, s.made))
 	}
 	if s.counted("trip") == before {
@@ -1084,7 +1078,7 @@ func TestRoutesInCircle(t *testing.T) {
 	}
 }
 
-// No packet is lost where a port begins to route and ends, though ways to it are remembered.
+// No packet is lost when a port starts to route and stops, although CPUs remember routes through it.
 func TestRouteOnAndOff(t *testing.T) {
 	s := newSite(t, "tcx")
 	drops := func() uint64 {
@@ -1134,7 +1128,7 @@ func TestRouteOnAndOff(t *testing.T) {
 	}
 }
 
-// stations has the stations talk by their own network stacks.
+// stations sets up the network stacks of the stations.
 func (s *site) stations() {
 	s.t.Helper()
 	for _, side := range s.sides {
@@ -1160,8 +1154,7 @@ func (s *site) stations() {
 	}
 }
 
-// A connection between real stations has its packets whole, with the checksums that the
-// stations leave to their devices.
+// A connection between real stations uses large packets, with checksums that the stations leave to their devices.
 func TestConnection(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.stations()
@@ -1181,14 +1174,14 @@ func TestConnection(t *testing.T) {
 	})
 }
 
-// transfer sends bytes from the first station to the second by TCP, and compares them. It
-// returns what the first takes for the largest packet on the way.
+// transfer sends bytes over TCP from the first station to the second, and compares them. It returns the first station's
+// path MTU.
 func (s *site) transfer(to netip.Addr, size int) (mtu int) {
 	s.t.Helper()
 	return s.transferAs(to, to, size)
 }
 
-// transferAs does the same where the first station asks for another address than the second has.
+// transferAs does the same if the first station uses another address than the second one has.
 func (s *site) transferAs(ask, to netip.Addr, size int) (mtu int) {
 	s.t.Helper()
 	sent := make([]byte, size)
@@ -1234,8 +1227,8 @@ func (s *site) transferAs(ask, to netip.Addr, size int) (mtu int) {
 	return mtu
 }
 
-// Filters of the ports hold for what is routed: at the port that a packet comes in by, as the
-// host sees it at the host ports on both sides of it, and at the port that it leaves by.
+// Filters of the ports apply to routed packets: at the port of entry, at the host ports on both sides of the host, as
+// the host sees the packet, and at the output port.
 func TestFilters(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		in, out := s.sides[0], s.sides[1]
@@ -1257,7 +1250,7 @@ func TestFilters(t *testing.T) {
 	})
 }
 
-// A cable that was there before does not matter to a port that routes.
+// A cable that existed before does not matter to a port that routes.
 func TestBesideCable(t *testing.T) {
 	l := netlab.New(t)
 	for _, bridge := range []string{"brA", "brB"} {
@@ -1271,7 +1264,7 @@ func TestBesideCable(t *testing.T) {
 	s.expect("without the cable", s.sides[1].station4, true, true)
 }
 
-// What cannot route is refused in one line, and nothing is changed.
+// A configuration that cannot route is refused in one line, and nothing is changed.
 func TestRefusals(t *testing.T) {
 	l := netlab.New(t)
 	station := l.NewEnds(1)[0]
@@ -1293,7 +1286,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// What cannot route is refused, and a port that routes is told, exported and made again.
+// A port that cannot route is refused. A port that routes is shown, exported and made again.
 func TestCommands(t *testing.T) {
 	s := newSite(t, "tcx")
 	s.lab.Refused([]string{"only a host port routes"}, "port", "set", "br0", s.sides[0].end.Port, "--route")
@@ -1310,7 +1303,7 @@ func TestCommands(t *testing.T) {
 	s.expect("without the way out", s.sides[1].station4, false, false)
 }
 
-// TestNetfilterWarning: who has a port route is told of the host's rules that it routes past.
+// TestNetfilterWarning: a command that makes a port route warns of the host's netfilter rules that are bypassed.
 func TestNetfilterWarning(t *testing.T) {
 	l := netlab.New(t)
 	ends := l.NewEnds(1)
@@ -1355,8 +1348,8 @@ func TestNetfilterWarning(t *testing.T) {
 	}
 }
 
-// TestShort: where the kernel has no memory for an entry of the table of routed ports at this
-// moment, the entry is made a moment later.
+// TestShort: if the kernel has no memory for an entry in the table of routed ports at the moment, the entry is made a
+// moment later.
 func TestShort(t *testing.T) {
 	l := netlab.New(t)
 	l.AddBridge("br0", "tcx", nil)
@@ -1383,8 +1376,8 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// A gateway is of one bridge: another one that claims it is refused, by a command and in a file,
-// and nothing has changed.
+// A gateway belongs to one bridge. Another one that claims it is refused, by a command and in a file, and nothing
+// changes.
 func TestOneGateway(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "tcx")

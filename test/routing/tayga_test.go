@@ -21,7 +21,7 @@ import (
 	"bascule/test/netlab"
 )
 
-// Addresses of both sides of a translation, in both families.
+// Addresses on both sides of a translation, in both families.
 var (
 	client6 = netip.MustParseAddr("fd01::2")
 	client4 = netip.MustParseAddr("10.0.2.64")
@@ -32,20 +32,20 @@ var (
 	away6   = netip.MustParseAddr("fd01::9") // on the way to the client
 )
 
-// A front is what is in front of the upper header of a packet.
+// A front is a packet with its IP header.
 type front struct {
 	tos, ttl, proto byte
 	id              uint32
-	place           uint16 // in 8 bytes, and 1<<15 if more fragments follow
+	place           uint16 // offset in units of 8 bytes, and 1<<15 if more fragments follow
 	fragment        bool
 	df              bool
 	more            []byte // options, or extension headers
-	next            byte   // the first of these
+	next            byte   // type of the first of these
 	load            []byte
 	src, dst        netip.Addr
 }
 
-// packet is the whole packet.
+// packet returns the whole packet.
 func (f front) packet() []byte {
 	if f.ttl == 0 {
 		f.ttl = 64
@@ -89,13 +89,13 @@ func (f front) packet() []byte {
 	return slices.Concat(b, more, f.load)
 }
 
-// sums is the sum of a packet's load with its pseudo header.
+// sums returns the sum of a packet's payload and its pseudo-header.
 func (f front) sums(load []byte) uint16 {
 	length := binary.BigEndian.AppendUint32(nil, uint32(len(load)))
 	return sumOf(slices.Concat(f.src.AsSlice(), f.dst.AsSlice(), length, []byte{0, f.proto}, load))
 }
 
-// udp gives the packet a datagram with so many bytes.
+// udp sets a datagram of size bytes as the payload.
 func (f front) udp(from, to uint16, size int) front {
 	f.proto = unix.IPPROTO_UDP
 	f.load = make([]byte, 8+size)
@@ -109,7 +109,7 @@ func (f front) udp(from, to uint16, size int) front {
 	return f
 }
 
-// icmp gives the packet a message: type, code and the word behind, and what follows.
+// icmp sets a message as the payload: type, code, the next word, and the rest.
 func (f front) icmp(kind, code byte, word uint32, load []byte) front {
 	f.proto = unix.IPPROTO_ICMP
 	if f.src.Is6() {
@@ -124,7 +124,7 @@ func (f front) icmp(kind, code byte, word uint32, load []byte) front {
 	return f
 }
 
-// piece is a fragment with the bytes of the load from one place to another.
+// piece returns a fragment with the payload from one offset to another.
 func (f front) piece(id uint32, from, to int) front {
 	f.fragment, f.id, f.place = true, id, uint16(from/8)
 	if to < len(f.load) {
@@ -134,12 +134,12 @@ func (f front) piece(id uint32, from, to int) front {
 	return f
 }
 
-// A translated is a packet and what becomes of it: nil if nothing does.
+// A translated is a packet and its translation, or nil if there is none.
 type translated struct {
 	name   string
 	packet front
 	want   []byte
-	known  bool // tayga makes something else of it, or nothing, as the comment at it says
+	known  bool // tayga has another result, as the comment says
 }
 
 func out6() front { return front{src: client6, dst: server6} }
@@ -147,7 +147,7 @@ func out4() front { return front{src: client4, dst: server4} }
 func in4() front  { return front{src: server4, dst: client4} }
 func in6() front  { return front{src: server6, dst: client6} }
 
-// older is the packet a hop later.
+// older returns the packet after one more hop.
 func (f front) older() front {
 	if f.ttl == 0 {
 		f.ttl = 64
@@ -158,7 +158,7 @@ func (f front) older() front {
 
 const clientPort, serverPort = 5000, 7
 
-// outward are packets from the client, inward those to it.
+// outward are packets from the client, inward packets to it.
 func outward() []translated {
 	big := out6().udp(clientPort, serverPort, 2000)
 	big4 := out4().udp(clientPort, serverPort, 2000)
@@ -181,7 +181,7 @@ func outward() []translated {
 		{name: "options in front of a fragment", packet: with(big.piece(0x5679, 0, 1200), func(f *front) {
 			f.more, f.next = []byte{unix.IPPROTO_FRAGMENT, 0, 1, 4, 0, 0, 0, 0}, unix.IPPROTO_DSTOPTS
 		}), want: big4.piece(0x5679, 0, 1200).older().packet()},
-		// tayga leaves them where they are, as what comes behind IPv4's header
+		// tayga does not move them, and treats them like the bytes behind an IPv4 header.
 		{name: "options behind a fragment", known: true, packet: with(big.piece(0x567a, 0, 1200), func(f *front) {
 			f.proto, f.load = unix.IPPROTO_DSTOPTS, slices.Concat(hop, f.load)
 		})},
@@ -191,7 +191,7 @@ func outward() []translated {
 		{name: "routing header that is not", known: true, packet: with(out6().udp(clientPort, serverPort, 15), func(f *front) {
 			f.more, f.next = []byte{unix.IPPROTO_UDP, 0, 4, 1, 0, 0, 0, 0}, unix.IPPROTO_ROUTING
 		})},
-		// it would be without what it says
+		// It would lose its meaning.
 		{name: "authentication header", known: true, packet: with(out6().udp(clientPort, serverPort, 16), func(f *front) {
 			f.more, f.next = append([]byte{unix.IPPROTO_UDP, 4}, make([]byte, 22)...), unix.IPPROTO_AH
 		})},
@@ -200,7 +200,7 @@ func outward() []translated {
 		{name: "hop limit at its end", packet: with(out6().udp(clientPort, serverPort, 17), func(f *front) { f.ttl = 1 })},
 		{name: "error: port unreachable", packet: out6().icmp(1, 4, 0, in6().udp(serverPort, clientPort, 20).packet()),
 			want: out4().icmp(3, 3, 0, in4().udp(serverPort, clientPort, 20).packet()).older().packet()},
-		// tayga shows an address of its own, as it has none for that router, and quotes less
+		// tayga uses an address of its own, as it has none for that router, and quotes less.
 		{name: "error: too big", known: true, packet: front{src: away6, dst: server6}.icmp(2, 0, 1400, in6().udp(serverPort, clientPort, 1000).packet()),
 			want: out4().icmp(3, 4, 1380, in4().udp(serverPort, clientPort, 1000).packet()).older().packet()},
 	}
@@ -232,15 +232,15 @@ func inward() []translated {
 			want: front{src: router6, dst: client6}.icmp(2, 0, 1420, out6().udp(clientPort, serverPort, 100).packet()).older().packet()},
 		{name: "error: fragmentation needed, little", packet: front{src: router4, dst: client4}.icmp(3, 4, 600, out4().udp(clientPort, serverPort, 100).packet()),
 			want: front{src: router6, dst: client6}.icmp(2, 0, 1280, out6().udp(clientPort, serverPort, 100).packet()).older().packet()},
-		// tayga quotes it as if it was none
+		// tayga quotes it as if it were no fragment.
 		{name: "error: time exceeded about a fragment", known: true, packet: front{src: router4, dst: client4}.icmp(11, 0, 0, out4().udp(clientPort, serverPort, 100).piece(7, 0, 56).packet()),
 			want: front{src: router6, dst: client6}.icmp(3, 0, 0, out6().udp(clientPort, serverPort, 100).piece(7, 0, 56).packet()).older().packet()},
 	}
 }
 
-// plain is an IP packet without what a translator chooses: the identification of IPv4, where it
-// is no fragment, with the header's checksum; and the identifier of an echo, whose checksum is
-// looked at instead.
+// plain returns an IP packet without the values that a translator chooses: the IPv4 identification,
+// if it is no fragment, with the header's checksum; and the identifier of an echo, whose checksum is
+// verified instead.
 func plain(b []byte, quoted bool) string {
 	b = slices.Clone(b)
 	at := 40
@@ -283,7 +283,7 @@ func plain(b []byte, quoted bool) string {
 	return hex.EncodeToString(b)
 }
 
-// ethernet is the packet on its way from the station of a side to the host.
+// ethernet returns the packet on its way from a side's station to the host.
 func (s *site) ethernet(side int, packet []byte) netlab.Frame {
 	typ := uint16(unix.ETH_P_IP)
 	if packet[0]>>4 == 6 {
@@ -292,7 +292,7 @@ func (s *site) ethernet(side int, packet []byte) netlab.Frame {
 	return netlab.Frame(slices.Concat(s.sides[side].mac[:], s.sides[side].end.MAC[:], binary.BigEndian.AppendUint16(nil, typ), packet))
 }
 
-// crosses is what becomes of the packet with the station of the other side, nil if nothing does.
+// crosses returns the packet as it arrives at the other side's station, or nil.
 func (s *site) crosses(side int, packet []byte) []byte {
 	s.t.Helper()
 	drops := func() (n uint64) {
@@ -328,7 +328,7 @@ func (s *site) crosses(side int, packet []byte) []byte {
 	return got
 }
 
-// A tayga is that translator, in the host's network namespace, and the packets of its device.
+// A tayga is a tayga process in the host's network namespace, with the packets of its device.
 type tayga struct {
 	s  *site
 	fd int
@@ -367,7 +367,7 @@ func (s *site) tayga(t *testing.T) *tayga {
 
 func htons(v uint16) uint16 { return v<<8 | v>>8 }
 
-// crosses is what becomes of the packet, nil if nothing does within a while that is ample.
+// crosses returns the translated packet, or nil if none arrives within an ample time.
 func (y *tayga) crosses(packet []byte) []byte {
 	y.s.t.Helper()
 	typ := uint16(unix.ETH_P_IP)
@@ -377,7 +377,7 @@ func (y *tayga) crosses(packet []byte) []byte {
 	to := y.to
 	to.Protocol = htons(typ)
 	y.s.must(unix.Sendto(y.fd, packet, 0, &to))
-	// one behind it, whose answer says that the packet has been looked at
+	// A second packet, whose answer shows that the first one was processed.
 	marker := out6().udp(clientPort, serverPort, 1).packet()
 	to.Protocol = htons(unix.ETH_P_IPV6)
 	y.s.must(unix.Sendto(y.fd, marker, 0, &to))
@@ -406,8 +406,8 @@ func (y *tayga) crosses(packet []byte) []byte {
 	return nil
 }
 
-// What becomes of packets in the other family is what RFC 7915 says, byte by byte, and what
-// tayga, another translator, makes of them.
+// Packets in the other family are as RFC 7915 says, byte by byte, and as tayga, another translator,
+// makes them.
 func TestFamilyLikeTayga(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "tcx")
@@ -429,7 +429,7 @@ func TestFamilyLikeTayga(t *testing.T) {
 				t.Errorf("%s: % x becomes\n%s, want\n%s, and with tayga\n%s", what, packet, got, want, other)
 			}
 			if len(theirs) > 20 && len(c.want) > 20 && theirs[0]>>4 == 4 {
-				// tayga sets DF where RFC 7915, 5.1 does not
+				// tayga sets DF where RFC 7915, 5.1, does not.
 				theirs[6] = theirs[6]&^0x40 | c.want[6]&0x40
 				binary.BigEndian.PutUint16(theirs[10:], 0)
 				binary.BigEndian.PutUint16(theirs[10:], checksum(theirs[:20]))
@@ -442,13 +442,14 @@ func TestFamilyLikeTayga(t *testing.T) {
 	}
 }
 
-// A packet that can't go further in the other family is lost, and its sender hears why in his
-// own: an MTU is that of his family, for him who may cut the packet that of a fragment.
+// A packet that cannot be forwarded in the other family is dropped, and its sender gets an error in
+// its own family. An MTU in the error is the sender's family's. If the sender may fragment the
+// packet, it is the MTU for a fragment.
 func TestFamilyRefused(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.load("pass allow-opts\npass in on gw1 inet6 to 2001:db8:64::/96 af-to inet from 10.0.2.64 allow-opts\n" +
 			"pass in on gw1 inet to 10.3.9.9 af-to inet6 from fd02::64 to fd03::1 allow-opts\n")
-		// behind an MTU of 1440
+		// Behind an MTU of 1440.
 		far6, far4 := netip.MustParseAddr("2001:db8:64::a03:101"), netip.MustParseAddr("10.3.9.9")
 		from6 := front{src: client6, dst: far6}
 		from4 := front{src: netip.MustParseAddr("10.0.1.2"), dst: far4}
@@ -457,8 +458,8 @@ func TestFamilyRefused(t *testing.T) {
 		for i, c := range []struct {
 			name   string
 			packet front
-			want   icmp   // the zero value: it arrives
-			word   uint32 // of the message
+			want   icmp   // zero: it arrives
+			word   uint32 // the second word of the message
 		}{
 			{"1460 bytes of IPv6", from6.udp(9, 9, 1460-48), icmp{}, 0},
 			{"1461 bytes of IPv6", from6.udp(9, 9, 1461-48), icmp{2, 0}, 1460},

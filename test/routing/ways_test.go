@@ -23,10 +23,10 @@ import (
 	"bascule/test/netlab"
 )
 
-// A way is a place where packets leave the host: what has been sent there since the last look.
+// A way is a place where packets leave the host. It returns the packets since the last call.
 type way func() []string
 
-// arrivals sends packets, and returns what leaves by each way, and arrives at each station.
+// arrivals sends packets, and returns the packets that leave by each way, and that arrive at each station.
 func (s *site) arrivals(frames []netlab.Frame, ways []way) (got []string) {
 	s.t.Helper()
 	for end, list := range s.lab.Deliver(s.sides[0].end, frames...) {
@@ -43,7 +43,7 @@ func (s *site) arrivals(frames []netlab.Frame, ways []way) (got []string) {
 	for i, w := range ways {
 		for _, packet := range w() {
 			if packet[0]>>4 == 6 && packet[24] == 0xff {
-				continue // the host asks who is on the link
+				continue // the host resolves an address
 			}
 			got = append(got, fmt.Sprintf("way %d %s", i, hex.EncodeToString([]byte(packet))))
 		}
@@ -52,7 +52,7 @@ func (s *site) arrivals(frames []netlab.Frame, ways []way) (got []string) {
 	return got
 }
 
-// A trial is of packets that the shortcut takes some of, or none, once the host is made ready.
+// A trial has packets, and whether the shortcut routes some of them, after the host was prepared.
 type trial struct {
 	what   string
 	ready  func()
@@ -60,29 +60,28 @@ type trial struct {
 	routed bool
 }
 
-// alike sends packets with the shortcut and without it, and what leaves by each way, and
-// arrives at each station, has to be the same. routed says whether the shortcut takes some.
+// alike sends packets with and without the shortcut. The packets that leave by each way, and that arrive at each
+// station, have to be the same. routed is true if the shortcut routes some.
 func (s *site) alike(what string, routed bool, frames []netlab.Frame, ways ...way) {
 	s.t.Helper()
 	s.allAlike([]trial{{what, func() {}, frames, routed}}, ways...)
 }
 
-// allAlike does so with many trials, and switches the shortcut on once: a switch takes longer
-// than all else.
+// allAlike runs many trials, and switches the shortcut on once, since the switch takes longer than everything else.
 func (s *site) allAlike(trials []trial, ways ...way) {
 	s.t.Helper()
 	s.route(false)
 	var wants [][]string
 	for _, c := range trials {
 		c.ready()
-		s.arrivals(c.frames, ways) // neighbours that are made when they are first sent to
+		s.arrivals(c.frames, ways) // these create neighbours that do not exist before
 		wants = append(wants, s.arrivals(c.frames, ways))
 	}
 	s.route(true)
 	for i, c := range trials {
 		c.ready()
 		before := s.routed()
-		for range 3 { // one packet a second is left to the host
+		for range 3 { // the host gets one packet a second
 			got := s.arrivals(c.frames, ways)
 			if more, less := differences(got, wants[i]); more != nil || less != nil {
 				s.t.Errorf("%s: the shortcut has\n  %s\nand lacks\n  %s", c.what, few(more), few(less))
@@ -95,7 +94,7 @@ func (s *site) allAlike(trials []trial, ways ...way) {
 	}
 }
 
-// few are the first of many lines.
+// few returns the first lines of many.
 func few(lines []string) string {
 	const most = 4
 	if len(lines) > most {
@@ -104,8 +103,8 @@ func few(lines []string) string {
 	return strings.Join(lines, "\n  ")
 }
 
-// outer is a frame without the number and the checksum that the host gives a packet of a
-// tunnel; nil where the host tells by the tunnel which groups of IPv6 it hears (RFC 3810).
+// outer returns a frame without the number and the checksum that the host assigns to a tunnel's packet. It returns nil
+// for the host's group reports of IPv6 in the tunnel (RFC 3810).
 func outer(f netlab.Frame) []byte {
 	const header, inner = 14, 14 + 20 + 8 + 8 // of IPv4, UDP and VXLAN
 	b := []byte(f)
@@ -120,7 +119,7 @@ func outer(f netlab.Frame) []byte {
 	return b
 }
 
-// both are plain packets to an address of IPv4 and to one of IPv6.
+// both returns a plain packet to an IPv4 address and one to an IPv6 address.
 func (s *site) both(four, six string) (frames []netlab.Frame) {
 	for n := range uint16(4) {
 		for _, to := range []string{four, six} {
@@ -133,7 +132,7 @@ func (s *site) both(four, six string) (frames []netlab.Frame) {
 	return frames
 }
 
-// A packet leaves by whatever device the host's route has, as it leaves without the shortcut.
+// A packet leaves by the device of the host's route, of any kind, as without the shortcut.
 func TestWaysOut(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		tun := s.lab.NewTun("tun0")
@@ -177,8 +176,8 @@ func TestWaysOut(t *testing.T) {
 	})
 }
 
-// flows are packets that a route with several next hops may tell apart: of one pair of
-// stations, with different ports, and with all that a packet may have before its ports.
+// flows returns packets that a route with several next hops may distinguish: between one pair of stations, with
+// different ports, and with all headers that may precede the ports.
 func (s *site) flows(four, six string) (frames []netlab.Frame) {
 	at4, at6 := netip.MustParseAddr(four), netip.MustParseAddr(six)
 	from4, from6 := netip.MustParseAddr("10.1.7.7"), netip.MustParseAddr("fd11::77")
@@ -210,7 +209,7 @@ func ports(n uint16) []byte {
 	return binary.BigEndian.AppendUint32(nil, uint32(2000+n)<<16|4000)
 }
 
-// inner is a packet within a tunnel.
+// inner returns a packet within a tunnel.
 func inner(n uint16) []byte {
 	p := make([]byte, 20, 28)
 	p[0], p[3], p[8], p[9] = 0x45, 28, 64, unix.IPPROTO_UDP
@@ -219,7 +218,7 @@ func inner(n uint16) []byte {
 	return append(append(p, ports(n)...), 0, 8, 0, 0)
 }
 
-// Where a route has several next hops, a packet goes to the one that the host would take.
+// If a route has several next hops, a packet uses the same next hop as in the host's stack.
 func TestSeveralHops(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.ip(
@@ -245,8 +244,8 @@ func TestSeveralHops(t *testing.T) {
 	})
 }
 
-// takesLastHop: where the kernel's look-up has the mistake, each packet goes to a next hop of its
-// route nevertheless: by the shortcut to the last one.
+// takesLastHop: if the kernel's look-up has the bug, each packet still uses a next hop of its route: with the shortcut,
+// the last one.
 func (s *site) takesLastHop() {
 	s.t.Helper()
 	s.hash(0)
@@ -270,8 +269,7 @@ func (s *site) takesLastHop() {
 	}
 }
 
-// Packets are too large for a route, or for the device that it leads to, and smaller ones of
-// the same connection are not.
+// Packets are too large for a route, or for its device, and smaller ones of the same connection are not.
 func TestSizes(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		e := s.lab.NewEnds(1)[0]
@@ -286,7 +284,7 @@ func TestSizes(t *testing.T) {
 			mtu             int
 		}{
 			{"a plain route", "10.9.1.1", "fd09::1", 1500},
-			// an MTU of a route that is not locked reaches the stack alone, see docs/design/routing.md
+			// An unlocked MTU of a route affects only the stack, see docs/design/routing.md.
 			{"a route with an MTU that is locked", "10.3.1.1", "fd03::1", 1440}, {"a smaller device", "10.20.1.1", "fd20::1", 1480},
 		} {
 			var frames []netlab.Frame
@@ -308,8 +306,8 @@ func TestSizes(t *testing.T) {
 	})
 }
 
-// A port of the switch takes smaller packets than the host's interface there: whatever is
-// larger is dropped and counted, also behind a small packet of the same connection.
+// The MTU of a port of the switch is below the MTU of the host's interface there. Larger packets are dropped and
+// counted, also after a small packet of the same connection.
 func TestSmallerPort(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.sides[1].end.SetMTU(1400)
@@ -336,7 +334,7 @@ func TestSmallerPort(t *testing.T) {
 	})
 }
 
-// A packet of IPv4 may have a next hop of IPv6 (RFC 8950).
+// An IPv4 packet may have an IPv6 next hop (RFC 8950).
 func TestHopOfOtherFamily(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		e := s.lab.NewEnds(1)[0]
@@ -351,7 +349,7 @@ func TestHopOfOtherFamily(t *testing.T) {
 	})
 }
 
-// What the host's settings keep from being forwarded is not forwarded by the datapath.
+// The datapath does not forward packets that the host's settings keep from being forwarded.
 func TestSettings(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		four, six := s.both("10.9.1.1", "10.5.1.1"), s.both("fd09::1", "fd05::1")
@@ -378,7 +376,7 @@ func TestSettings(t *testing.T) {
 			s.alike(c.set+", IPv4", c.four, four)
 			s.alike(c.set+", IPv6", c.six, six)
 			set(c.back)
-			if strings.Contains(c.set, "disable_ipv6") { // the address has gone
+			if strings.Contains(c.set, "disable_ipv6") { // the address was deleted
 				s.ip("address replace fd01::1/64 dev gw1 nodad", "route replace fd11::/64 via fd01::2",
 					fmt.Sprintf("neigh replace fd01::2 lladdr %s dev gw1 nud permanent", s.sides[0].end.MAC))
 			}
@@ -387,7 +385,7 @@ func TestSettings(t *testing.T) {
 	})
 }
 
-// Packets are for the host if they are to its interface's address, also when that changes.
+// The host receives packets to its interface's MAC, also after a change of it.
 func TestAddressChanges(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		packets := s.both("10.9.1.1", "fd09::1")
@@ -405,7 +403,7 @@ func TestAddressChanges(t *testing.T) {
 	})
 }
 
-// udp is a socket of the first station that sends datagrams to an address.
+// udp returns a socket of the first station that sends datagrams to an address.
 func (s *site) udp(to netip.Addr) *net.UDPConn {
 	s.t.Helper()
 	var conn net.Conn
@@ -417,8 +415,8 @@ func (s *site) udp(to netip.Addr) *net.UDPConn {
 	return conn.(*net.UDPConn)
 }
 
-// All datagrams of a socket go to one next hop, also the few that the host gets: it would go
-// by a number that the socket has, which the datapath does not know.
+// All datagrams of a socket use one next hop, also the few that the host gets. The host would choose by a number of the
+// socket, which is unknown to the datapath.
 func TestConnectionsKeepHop(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.hash(1)
@@ -432,7 +430,7 @@ func TestConnectionsKeepHop(t *testing.T) {
 		}
 		hop := map[string]netlab.MAC{}
 		rounds := 0
-		// each connection has had its turn to have a datagram left to the host
+		// Each connection has had a datagram that was left to the host.
 		s.lab.Wait("packets to be left to the host", func() bool {
 			for i := range conns { // others are first in the next second
 				_, err := conns[(i+rounds)%len(conns)].Write([]byte("a datagram"))
@@ -464,15 +462,15 @@ func TestConnectionsKeepHop(t *testing.T) {
 	})
 }
 
-// The host has to see a packet to each next hop again and again, or it does not look after
-// it: also to one that is never the first of a second, because many others have more traffic.
+// The host has to see a packet to each next hop again and again, or it does not probe the neighbour. This includes a
+// next hop whose packet is never the first of a second, because others have more traffic.
 func TestEveryHopIsSeen(t *testing.T) {
 	const busy, calm = 128, 16
 	s := newSite(t, "tcx")
 	var commands []string
 	var first, all []netlab.Frame
 	for n := range uint16(busy + calm) {
-		// one of a pair has the words of the other, in another order, and comes at its heels
+		// Each packet of a pair has the words of the other in another order, and follows it directly.
 		address := [16]byte{0xfd, 2, 11: byte(n % busy), 15: 200}
 		if n >= busy {
 			address[11], address[15] = address[15], address[11]
@@ -487,7 +485,7 @@ func TestEveryHopIsSeen(t *testing.T) {
 		all = append(append(append(all, first...), first[n-busy]), f)
 		commands = append(commands, fmt.Sprintf("neigh replace %s lladdr %s dev gw2 nud stale", r.dst, otherHop))
 	}
-	// and then they stay as they are; those that nobody looks after stay as they are, too
+	// After that they do not change, and neither do those that the host does not probe.
 	s.sysctl("ipv6/neigh/gw2/delay_first_probe_time", 1000)
 	s.sysctl("ipv6/neigh/gw2/gc_stale_time", 1000000)
 	s.ip(commands...)
@@ -499,7 +497,7 @@ func TestEveryHopIsSeen(t *testing.T) {
 	})
 }
 
-// index is that of an interface of the host.
+// index returns the index of an interface of the host.
 func (s *site) index(name string) int {
 	s.t.Helper()
 	link, err := s.lab.Switch.Netlink().LinkByName(name)
@@ -507,7 +505,7 @@ func (s *site) index(name string) int {
 	return link.Attrs().Index
 }
 
-// A station that gets another MAC, and tells nobody, is reached again.
+// A station whose MAC changes without an announcement is reached again.
 func TestSilentChange(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.stations()
@@ -523,7 +521,8 @@ func TestSilentChange(t *testing.T) {
 		for n, to := range []netip.Addr{s.sides[1].station4, s.sides[1].station6} {
 			s.ip(fmt.Sprintf("neigh replace %s lladdr %s dev gw2 nud stale", to, station.Attrs().HardwareAddr))
 			before := s.routed()
-			// who has no socket answers with an error, and asks for the host's MAC, which tells its own
+			// A station without a socket would answer with an error, and its request for the host's MAC
+			// would reveal its own.
 			s.must(end.Namespace.Do(func() error {
 				conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 4000)))
 				if err == nil {
@@ -551,8 +550,8 @@ func TestSilentChange(t *testing.T) {
 	})
 }
 
-// program attaches a few instructions to a device of the host: the first of those at its
-// ingress, or the last at its egress. The packet goes on.
+// program attaches a few instructions to a device of the host: as the first at its ingress, or the last at its egress.
+// The packet continues.
 func (s *site) program(device string, at ebpf.AttachType, code ...asm.Instruction) {
 	s.t.Helper()
 	index := s.index(device)
@@ -574,14 +573,13 @@ func (s *site) program(device string, at ebpf.AttachType, code ...asm.Instructio
 	}))
 }
 
-// Places in a program's struct __sk_buff (linux/bpf.h).
+// Offsets in a program's struct __sk_buff (linux/bpf.h).
 const (
 	skbMark     = 8
 	skbPriority = 32
 )
 
-// A mark that another program has given a packet may choose its route. XDP comes before any
-// such program.
+// A mark from another program may choose the route of a packet. XDP runs before any such program.
 func TestMark(t *testing.T) {
 	s := newSite(t, "tcx")
 	rule := netlink.NewRule()
@@ -595,7 +593,7 @@ func TestMark(t *testing.T) {
 	s.alike("with a mark", false, packets)
 }
 
-// The host gives what it forwards a priority by its TOS, whatever the route's metric is.
+// The host assigns forwarded packets a priority by their TOS, whatever the route's metric is.
 func TestPriority(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		seen, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 256})
@@ -606,7 +604,7 @@ func TestPriority(t *testing.T) {
 			"link set "+e.Port+" up", "address add 10.0.3.1/24 dev "+e.Port,
 			fmt.Sprintf("neigh add 10.0.3.2 lladdr %s dev %s nud permanent", e.MAC, e.Port), "route add 10.20.0.0/16 via 10.0.3.2 metric 24",
 		)
-		// the priority of the packets of a TOS, and one, at its place in the map
+		// The priority of packets with a TOS, and a count, at its index in the map.
 		s.program(e.Port, ebpf.AttachTCXEgress,
 			asm.Mov.Reg(asm.R6, asm.R1),
 			asm.StoreImm(asm.RFP, -8, 0, asm.Word),
@@ -646,8 +644,7 @@ func TestPriority(t *testing.T) {
 	})
 }
 
-// A connection whose packets are too large for a route learns what it takes, also where they
-// come as packets for GSO.
+// A connection whose packets are too large for a route learns the route's MTU, also with GSO packets.
 func TestPathMTU(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.stations()
@@ -660,12 +657,12 @@ func TestPathMTU(t *testing.T) {
 	})
 }
 
-// A rule of `ip rule` chooses the route of what it names, as it does for the host.
+// A rule of `ip rule` chooses the route of the packets that it matches, as in the host.
 func TestRules(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.ip("route add 10.9.0.0/16 via 10.0.2.3 table 77", "route add fd09::/64 via fd02::3 table 77")
 		packets := s.flows("10.9.1.1", "fd09::1")
-		for _, rule := range []string{ // protocols by numbers: a machine may have no /etc/protocols
+		for _, rule := range []string{ // protocols as numbers: the machine may lack /etc/protocols
 			"iif gw1", "iif gw2", "ipproto 17", "ipproto 132 sport 1003-1010", "dport 4000", "ipproto 50", "tos 8", "not ipproto 6",
 		} {
 			for _, family := range []string{"-4", "-6"} {
@@ -683,8 +680,8 @@ func TestRules(t *testing.T) {
 	})
 }
 
-// A rule refuses routes of its table that are too wide, or leave by a group of devices: the next
-// rule has a say then.
+// A rule refuses routes of its table that are too general, or that leave by a group of devices. Then the next rule
+// applies.
 func TestRulesThatRefuse(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.ip("route replace 10.9.0.0/16 via 10.0.2.2", "route replace fd09::/64 via fd02::2",
@@ -698,7 +695,7 @@ func TestRulesThatRefuse(t *testing.T) {
 				rule := []string{family, "rule", "add", "pref", "100", "table", "main"}
 				s.run("ip", append(rule, strings.Fields(refuses)...)...)
 				s.run("ip", family, "rule", "add", "pref", "200", "table", "77")
-				// the kernel's look-up has no such rules of IPv6
+				// The kernel's look-up does not support such rules for IPv6.
 				s.alike(refuses, family == "-4", packets[family])
 				s.run("ip", family, "rule", "del", "pref", "100")
 				s.run("ip", family, "rule", "del", "pref", "200")
@@ -708,7 +705,7 @@ func TestRulesThatRefuse(t *testing.T) {
 	})
 }
 
-// The check of a source asks the host's rules as if the answer came in by the way out.
+// The check of a source evaluates the host's rules as if the answer came in by the output device.
 func TestRulesOfSource(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		packets := s.both("10.9.1.1", "10.9.1.1")
@@ -717,8 +714,8 @@ func TestRulesOfSource(t *testing.T) {
 			"rule add pref 100 blackhole from 10.77.0.0/16")
 		var trials []trial
 		for _, c := range []struct {
-			main, rule          string // the way back, and what changes it
-			none, strict, loose bool   // routed by the datapath
+			main, rule          string // the way back, and a change of it
+			none, strict, loose bool   // the settings with which the datapath routes
 		}{
 			{"10.0.1.2", "iif gw1 to 10.1.0.0/16 table 72", true, true, true},
 			{"10.0.1.2", "iif gw2 to 10.1.0.0/16 table 72", true, false, true},
@@ -744,7 +741,7 @@ func TestRulesOfSource(t *testing.T) {
 	})
 }
 
-// vrf makes a VRF, whose table the host's rules ask.
+// vrf makes a VRF with a table, and the host's rule for it.
 func (s *site) vrf(name string, table int) {
 	s.t.Helper()
 	_, err := s.lab.Switch.Output(context.Background(), ends.AnyCPU, "ip", "link", "add", name, "type", "vrf", "table", fmt.Sprint(table))
@@ -756,8 +753,8 @@ func (s *site) vrf(name string, table int) {
 	s.ip("link set " + name + " up")
 }
 
-// joins puts an interface of the host into a VRF, which takes some of its addresses and
-// neighbours, and gives it those of a side back. It has neither for another one.
+// joins moves an interface of the host into a VRF. The kernel then deletes some of its addresses and neighbours, which
+// joins adds again for an interface of a side. Other interfaces have neither.
 func (s *site) joins(gateway, vrf string) {
 	s.t.Helper()
 	s.ip("link set " + gateway + " master " + vrf)
@@ -768,11 +765,11 @@ func (s *site) joins(gateway, vrf string) {
 				fmt.Sprintf("neigh replace %s lladdr %s dev %s nud permanent", side.station6, side.end.MAC, gateway))
 		}
 	}
-	s.lab.Bascule("bridge", "set", "br0") // without an agent, who changes the bridge follows
+	s.lab.Bascule("bridge", "set", "br0") // without an agent, a command updates the addresses
 }
 
-// What comes in by an interface in a VRF is routed as the VRF has it, and left to the stack
-// where that asks more. A route that leads out of a VRF is like others.
+// Packets that enter through an interface of a VRF are routed with the VRF's table, and left to the stack if that is
+// not enough. A route that leads out of a VRF is like any other.
 func TestVRF(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		s.vrf("blue", 100)
@@ -782,7 +779,7 @@ func TestVRF(t *testing.T) {
 		s.alike("out by a VRF", true, append(s.both("10.20.1.1", "fd20::1"), s.both("10.9.1.1", "fd09::1")...))
 		four, six := s.both("10.20.1.1", "10.20.1.1"), s.both("fd20::1", "fd20::1")
 		s.joins("gw1", "blue")
-		// the look-up for the check of IPv4's source is of the way out, which is in no VRF
+		// The look-up for the check of an IPv4 source uses the output device, which is in no VRF.
 		s.alike("from a VRF to none, IPv4", false, four)
 		s.alike("from a VRF to none, IPv6", true, six)
 		s.joins("gw2", "blue")
@@ -793,15 +790,15 @@ func TestVRF(t *testing.T) {
 			"route replace 10.1.0.0/16 via 10.0.1.2 table 100", "route add fd11::/64 via fd01::2 table 100",
 			"route add fd05::/64 table 100 nexthop via fd02::2 nexthop via fd02::3",
 			"route add blackhole 10.8.0.0/16 table 100", "route add blackhole fd08::/64 table 100",
-			// what the VRF has no route for, the host may have one for
+			// The host may have a route that the VRF lacks.
 			"link set "+e.Port+" up", "address add 10.0.3.1/24 dev "+e.Port, "address add fd03:3::1/64 nodad dev "+e.Port,
 			fmt.Sprintf("neigh add 10.0.3.2 lladdr %s dev %s nud permanent", e.MAC, e.Port),
 			fmt.Sprintf("neigh add fd03:3::2 lladdr %s dev %s nud permanent", e.MAC, e.Port),
 			"route add 10.30.0.0/16 via 10.0.3.2", "route add fd30::/64 via fd03:3::2",
-			// the host has an address of the VRF's net, which comes first
+			// The host has an address of the VRF's network, which takes precedence.
 			"route add local 10.20.77.0/24 dev "+e.Port, "route add local fd20::77/128 dev "+e.Port)
 		s.ip(s.severalHops("10.5.0.0/16", "100", hop2, hop3)...)
-		// the host answers none of these: their checksums are wrong
+		// The host answers none of these: their checksums are wrong.
 		var echoes []netlab.Frame
 		for n, to := range []string{"10.20.77.1", "fd20::77"} {
 			a := netip.MustParseAddr(to)
@@ -813,7 +810,7 @@ func TestVRF(t *testing.T) {
 		}
 		set := func(filter, forwarding int, back, rule string) func() {
 			return func() {
-				// those of the VRF nobody asks: of IPv4 the stack asks the interface
+				// The VRF's own settings have no effect: for IPv4, the stack uses the interface's.
 				s.sysctl("ipv4/conf/gw1/rp_filter", filter)
 				s.sysctl("ipv4/conf/blue/rp_filter", 1-filter)
 				s.sysctl("ipv4/conf/gw1/forwarding", forwarding)
@@ -844,8 +841,8 @@ func TestVRF(t *testing.T) {
 	})
 }
 
-// trips are the numbers of the last trips of all CPUs, through which packets get from program
-// to program. A packet that is routed in one go makes none.
+// trips returns the number of the last trip of each CPU. Packets get from program to program through trips. A packet on
+// the short path makes none.
 func (s *site) trips() (numbers []uint64) {
 	s.t.Helper()
 	cookie, err := s.lab.Switch.Cookie()
@@ -861,8 +858,8 @@ func (s *site) trips() (numbers []uint64) {
 	return numbers
 }
 
-// sends sends packets to the second station: how many of them arrive there, how many the datapath
-// takes (see taken) and routes, and how many trips are made meanwhile.
+// sends sends packets to the second station. It returns the ones that arrive there, the number of packets that the
+// datapath takes (see taken) and routes, and the number of trips.
 func (s *site) sends(frames []netlab.Frame) (arrived []netlab.Frame, taken, routed int, made uint64) {
 	s.t.Helper()
 	out := s.sides[1].end
@@ -875,7 +872,7 @@ func (s *site) sends(frames []netlab.Frame) (arrived []netlab.Frame, taken, rout
 	}
 	taken, routed = s.taken()-took, s.routed()-before
 	for cpu, number := range s.trips() {
-		// the first number of a CPU is the time
+		// A CPU's first number is the time.
 		if numbers[cpu] != 0 {
 			made += number - numbers[cpu]
 		}
@@ -883,8 +880,8 @@ func (s *site) sends(frames []netlab.Frame) (arrived []netlab.Frame, taken, rout
 	return arrived, taken, routed, made
 }
 
-// The packets of a connection are routed in one go, but for the first of them. They go no
-// further when the port that they left by takes none any more.
+// The packets of a connection take the short path, except for the first ones. They are not forwarded when their output
+// port no longer takes packets.
 func TestInOneGo(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		out := s.sides[1]
@@ -919,8 +916,8 @@ func TestInOneGo(t *testing.T) {
 	})
 }
 
-// Many connections have a packet each now and then. Their ways are asked for once more, which is no
-// trip, and what the host has been told meanwhile holds for each of them.
+// Many connections have a packet each now and then. Their routes are looked up again, which is no trip, and changes of
+// the host's configuration apply to each of them.
 func TestRenewed(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		in, out := s.sides[0], s.sides[1]
@@ -966,8 +963,8 @@ func TestRenewed(t *testing.T) {
 	})
 }
 
-// The host sees a packet now and then to each next hop, so that it asks whether the neighbour is
-// still there, also where the ways to one are renewed only because of packets to another.
+// The host sees a packet to each next hop now and then, so that it checks the neighbour, also if the routes through one
+// next hop are renewed only because of packets to another.
 func TestRenewedNeighbour(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		in, out := s.sides[0], s.sides[1]

@@ -19,7 +19,7 @@ import (
 	"bascule/lab/ends"
 )
 
-// A tap hears the packets that come out of a device without Ethernet headers.
+// A tap receives the packets that leave a device without Ethernet headers.
 type tap struct {
 	t  testing.TB
 	fd int
@@ -51,8 +51,7 @@ func newTap(t testing.TB, ns *ends.Namespace, ifname string) *tap {
 	return a
 }
 
-// next returns n packets to these addresses, as hexadecimal digits, in the order of their
-// bytes.
+// next returns n packets to these addresses, as hexadecimal digits, sorted by their bytes.
 func (a *tap) next(n int, to ...string) (got []string) {
 	a.t.Helper()
 	buf := make([]byte, 65536)
@@ -76,8 +75,8 @@ func (a *tap) next(n int, to ...string) (got []string) {
 	return got
 }
 
-// A route by WireGuard is taken: what comes out of the tunnel's other end, in another
-// network namespace, is what the host alone sends there.
+// A route through WireGuard is used: the packets at the tunnel's other end, in another network
+// namespace, are the same as from the host alone.
 func TestWireGuard(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		peer := s.lab.NewEnds(1)[0]
@@ -130,7 +129,7 @@ func TestWireGuard(t *testing.T) {
 		}
 		s.route(true)
 		before := s.routed()
-		for range 3 { // one packet a second is left to the host
+		for range 3 { // the host gets one packet a second
 			if more, less := differences(look(), want); more != nil || less != nil {
 				t.Fatalf("the shortcut has\n  %s\nand lacks\n  %s", few(more), few(less))
 			}
