@@ -12,31 +12,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long something may take that is sure to happen.
+// patience is the time limit for events that have to happen.
 const patience = 20 * time.Second
 
 // A call is a packet, or a connection, from one host to another. The stacks and sockets of both
-// tell what becomes of it.
+// show its result.
 type call struct {
 	proto string // ping, udp or tcp
 	from  *host
-	src   netip.AddrPort // what the caller is bound to: a port alone, or nothing, is fine
-	to    netip.AddrPort // of ping, the port counts for nothing
-	at    *host          // who receives it; nil where nobody does, and of ping
-	seen  netip.AddrPort // the receiver's address, where it is not the one that is called; of any family
-	size  int            // bytes of a datagram or an echo; 0 for a few
+	src   netip.AddrPort // the caller's source: a port alone, or nothing, is valid
+	to    netip.AddrPort // destination; ping ignores the port
+	at    *host          // the receiver; nil if there is none, and for ping
+	seen  netip.AddrPort // the receiver's address, of any family, if it is not the destination
+	size  int            // bytes of a datagram or an echo; 0 for the default
 	tos   int            // type of service, or traffic class
 }
 
-// An outcome is what has become of a call so far.
+// An outcome is the result of a call so far.
 type outcome struct {
-	arrived  bool           // the receiver has it; of ping, only its answer tells
-	source   netip.AddrPort // from whom, as the receiver sees it
-	answered bool           // the caller has the receiver's answer
-	refused  error          // what the caller's stack says: ECONNREFUSED, EHOSTUNREACH, ...
+	arrived  bool           // it has reached the receiver; for ping, only its answer shows that
+	source   netip.AddrPort // the caller's address as the receiver sees it
+	answered bool           // the receiver's answer has reached the caller
+	refused  error          // the error of the caller's stack: ECONNREFUSED, EHOSTUNREACH, ...
 }
 
-// ping, udp and tcp are calls as most are.
+// ping, udp and tcp return common calls.
 func ping(from *host, to netip.Addr) call {
 	return call{proto: "ping", from: from, to: netip.AddrPortFrom(to, 0)}
 }
@@ -63,7 +63,8 @@ func (r *router) passes(c call) netip.AddrPort {
 	return o.source
 }
 
-// blocked makes a call which the receiver must not get, and of which the caller hears nothing.
+// blocked makes a call that must not reach the receiver, and about which the caller gets no
+// answer and no error.
 func (r *router) blocked(c call) {
 	r.t.Helper()
 	o := r.make(c, func(o outcome) bool { return o.arrived || o.answered || o.refused != nil }, false)
@@ -72,7 +73,7 @@ func (r *router) blocked(c call) {
 	}
 }
 
-// refused makes a call of which the caller must hear that it is refused, with this error.
+// refused makes a call that must fail with the given error at the caller.
 func (r *router) refused(c call, with error) {
 	r.t.Helper()
 	o := r.make(c, func(o outcome) bool { return o.answered || o.refused != nil }, true)
@@ -81,8 +82,8 @@ func (r *router) refused(c call, with error) {
 	}
 }
 
-// make makes a call, until what has become of it is enough. Where that is not sure to happen,
-// it is over when all that was sent has come where it was going.
+// make makes a call, until its outcome is enough. If that may not happen, the call ends when
+// all its packets have arrived.
 func (r *router) make(c call, enough func(outcome) bool, sure bool) (o outcome) {
 	r.t.Helper()
 	w := r.call(c)
@@ -105,11 +106,11 @@ type way struct {
 	c        call
 	client   int
 	server   int // -1 for none
-	accepted int // of TCP: -1 until then
+	accepted int // for TCP; -1 before that
 	id       uint16
 }
 
-// call sends what a call begins with.
+// call sends the first packet of a call.
 func (r *router) call(c call) *way {
 	r.t.Helper()
 	r.fresh()
@@ -142,7 +143,7 @@ func (r *router) call(c call) *way {
 		})
 	}
 	protocol := 0
-	if c.proto == "ping" { // the stack answers, so a socket of the caller is all
+	if c.proto == "ping" { // the stack answers, so the caller's socket is enough
 		kind, protocol = unix.SOCK_RAW, unix.IPPROTO_ICMP
 		if family == unix.AF_INET6 {
 			protocol = unix.IPPROTO_ICMPV6
@@ -171,7 +172,8 @@ func (r *router) call(c call) *way {
 	return w
 }
 
-// message is a datagram, or an echo request that no other call makes.
+// message returns the payload of a datagram, or an echo request that is different from other
+// calls'.
 func (w *way) message() []byte {
 	if w.c.proto == "udp" {
 		return append([]byte("call"), make([]byte, max(0, w.c.size-4))...)
@@ -179,7 +181,7 @@ func (w *way) message() []byte {
 	w.id = uint16(time.Now().UnixNano())
 	b := append([]byte{8, 0, 0, 0, byte(w.id >> 8), byte(w.id), 0, 1}, make([]byte, max(16, w.c.size))...)
 	if w.c.to.Addr().Is6() {
-		b[0] = 128 // the kernel makes the checksum
+		b[0] = 128 // the kernel computes the checksum
 	} else {
 		sum := uint32(0)
 		for i := 0; i+1 < len(b); i += 2 {
@@ -195,7 +197,7 @@ func (w *way) message() []byte {
 	return b
 }
 
-// look adds what has come to the outcome, and has the receiver answer.
+// look adds new events to the outcome, and has the receiver answer.
 func (w *way) look(o *outcome) {
 	r := w.r
 	r.t.Helper()
@@ -205,7 +207,8 @@ func (w *way) look(o *outcome) {
 		case "udp":
 			if n, from, err := unix.Recvfrom(w.server, answer, 0); err == nil {
 				o.arrived, o.source = true, addrPort(from)
-				// a block on the answer may say so to the receiver at once
+				// If the answer is blocked, the receiver may get an error at
+				// once.
 				_ = r.OnCPU(func() error { return unix.Sendto(w.server, answer[:n], 0, from) })
 			}
 		case "tcp":
@@ -270,7 +273,7 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	}
 	s := &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
 	if ifname := a.Addr().Zone(); ifname != "" {
-		if i, err := net.InterfaceByName(ifname); err == nil { // of the caller's namespace
+		if i, err := net.InterfaceByName(ifname); err == nil { // in the caller's namespace
 			s.ZoneId = uint32(i.Index)
 		}
 	}

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestEveryCase: each case of the suites has a test, or a row in docs/pf.md that says what is
-// different, and not both; and there are no tests and rows of other cases. The lists of testdata
-// have all names, FILE:CASE.
+// TestEveryCase: each case of the suites has a test, or a row in docs/pf.md that describes the
+// difference, but not both. There are no tests or rows of other cases. The lists in testdata
+// have all names, as FILE:CASE.
 func TestEveryCase(t *testing.T) {
 	for _, of := range []struct {
 		s             suite
@@ -53,7 +53,7 @@ func TestEveryCase(t *testing.T) {
 	}
 }
 
-// rowsOf has the names in the first column of the table that is behind a heading of docs/pf.md.
+// rowsOf returns the names in the first column of the table below a heading of docs/pf.md.
 func rowsOf(t *testing.T, heading string) map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/pf.md")
@@ -74,7 +74,7 @@ func rowsOf(t *testing.T, heading string) map[string]bool {
 		file := ""
 		for _, name := range strings.Fields(strings.ReplaceAll(cells[1], "`", "")) {
 			switch {
-			case strings.HasSuffix(name, ":"): // the names that follow are of this file
+			case strings.HasSuffix(name, ":"): // the following names belong to this file
 				file = name
 				continue
 			case name == "case":

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package suites has the cases of FreeBSD's and OpenBSD's own test suites of pf, by their names:
-// FreeBSD's tests/sys/netpfil/pf, OpenBSD's regress/sys/net and regress/sbin/pfctl. Each is written anew from what the
-// case is about. What a case comes to here and what it comes to there is the same, or docs/pf.md
-// says what is not.
+// Package suites has the cases of FreeBSD's and OpenBSD's own test suites of pf, by their names: FreeBSD's
+// tests/sys/netpfil/pf, OpenBSD's regress/sys/net and regress/sbin/pfctl. Each case is written anew from its subject.
+// Its result here is the same as there, or docs/pf.md describes the difference.
 package suites
 
 import (
@@ -31,13 +30,13 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(netlab.Main(m)) }
 
-// cases are those of one file or folder of a suite, by their names.
+// cases are the cases of one file or folder of a suite, by name.
 type cases map[string]func(r *router)
 
-// suite has the cases of a suite by their files.
+// suite has the cases of a suite by file.
 type suite map[string]cases
 
-// freeBSD and openBSD are filled by the files that have the cases, as the program begins.
+// freeBSD and openBSD are filled by the files with the cases, when the program starts.
 var freeBSD, openBSD = suite{}, suite{}
 
 // has adds a file's cases.
@@ -53,8 +52,8 @@ func TestFreeBSD(t *testing.T) { freeBSD.run(t) }
 
 func TestOpenBSD(t *testing.T) { openBSD.run(t) }
 
-// run runs each case on both hooks at a time: FILE/CASE/HOOK; with -short a tenth of the cases, each on one hook. All
-// cases have one router for each hook.
+// run runs each case on both hooks in parallel: FILE/CASE/HOOK; with -short it runs a tenth of the cases, each on one
+// hook. All cases share one router for each hook.
 func (s suite) run(t *testing.T) {
 	var making sync.Mutex
 	routers := map[string]*router{}
@@ -68,7 +67,7 @@ func (s suite) run(t *testing.T) {
 					}
 					for _, hook := range hooks {
 						u.Run(hook, func(u *testing.T) {
-							u.Parallel() // with the other hook
+							u.Parallel() // in parallel with the other hook
 							making.Lock()
 							if routers[hook] == nil {
 								routers[hook] = newRouter(t, hook)
@@ -93,42 +92,41 @@ func sorted[V any](m map[string]V) (names []string) {
 	return names
 }
 
-// A host is a station or the router itself, whose own network stack talks.
+// A host is a station or the router itself, with its own network stack.
 type host struct {
-	*netlab.End // nil of the router
+	*netlab.End // nil for the router
 	ns          *ends.Namespace
-	ifname      string // its interface; of the router em0, the first one
+	ifname      string // its interface; the router's is em0, the first one
 	v4, v6      netip.Addr
 
-	// of a station: the router's interface that it is behind, and its addresses
+	// for a station: the router's interface in front of it, and its addresses
 	port     string
 	gw4, gw6 netip.Addr
 	gwMAC    netlab.MAC
 }
 
-// A router is a switch br0 that is a router with pf: its interfaces em0, em1 and em2 are host
-// ports, which alone pf judges. Behind each, in a VLAN of its own, is a station, which has a
-// default route by the router:
+// A router is a switch br0 that routes, with pf. Its interfaces em0, em1 and em2 are host ports, and pf evaluates rules
+// only there. Behind each, in a VLAN of its own, is a station, whose default route uses the router:
 //
 //	em0  10.1.0.1/24  2001:db8:1::1/64   stations[0]  10.1.0.2  2001:db8:1::2
 //	em1  10.1.1.1/24  2001:db8:2::1/64   stations[1]  10.1.1.2  2001:db8:2::2
 //	em2  10.1.2.1/24  2001:db8:3::1/64   stations[2]  10.1.2.2  2001:db8:3::2
 //
-// All know each other's MAC addresses, so that nobody has to ask.
+// All have neighbour entries for each other, so none of them sends requests.
 type router struct {
 	*netlab.Lab
 	t        *testing.T
 	hook     string
 	self     *host
 	stations []*host
-	rules    string // those that stand, if any
-	stale    bool   // the rules of the case before are there: see fresh
-	tables   bool   // a command has changed tables, which stay when rules are loaded
+	rules    string // loaded rules, if any
+	stale    bool   // the former case's rules are still loaded: see fresh
+	tables   bool   // a command has changed tables, which survive a load of rules
 
-	datagrams uint16 // whose fragments were made
+	datagrams uint16 // number of fragmented datagrams
 }
 
-// newRouter makes a router that lasts as long as the test.
+// newRouter makes a router for the duration of the test.
 func newRouter(t *testing.T, hook string) *router {
 	t.Helper()
 	r := &router{Lab: netlab.New(t), t: t, hook: hook}
@@ -142,7 +140,7 @@ func newRouter(t *testing.T, hook string) *router {
 	}
 	r.must(r.Switch.Do(func() error {
 		return errors.Join(sysctl("ipv4/ip_forward", "1"), sysctl("ipv6/conf/all/forwarding", "1"),
-			// errors are sent as often as they are due
+			// No rate limit for errors.
 			sysctl("ipv4/icmp_ratemask", "0"), sysctl("ipv6/icmp/ratelimit", "0"),
 			sysctl("ipv4/conf/all/rp_filter", "0"), sysctl("ipv4/conf/default/rp_filter", "0"),
 			sysctl("ipv4/conf/all/send_redirects", "0"), sysctl("ipv4/conf/default/send_redirects", "0"),
@@ -180,13 +178,13 @@ func newRouter(t *testing.T, hook string) *router {
 	return r
 }
 
-// patient has a stack wait for the fragments that a datagram lacks longer than all cases take. Half a minute later it
-// would tell the sender, and another case may count packets by then.
+// patient has a stack wait for missing fragments for longer than all cases take. Otherwise it would send an error after
+// half a minute, while another case may count packets.
 func patient() error {
 	return errors.Join(sysctl("ipv4/ipfrag_time", "86400"), sysctl("ipv6/ip6frag_time", "86400"))
 }
 
-// netBits is the length of the prefix that the router's nets have.
+// netBits is the prefix length of the router's networks.
 func netBits(a netip.Addr) int {
 	if a.Is4() {
 		return 24
@@ -194,13 +192,13 @@ func netBits(a netip.Addr) int {
 	return 64
 }
 
-// hookless has the files whose cases are not about packets: they run once.
+// hookless has the files whose cases are not about packets. These run once.
 var hookless = map[string]bool{}
 
-// standing has the rules of a file all of whose cases have the same. They are loaded once.
+// standing has the rules of files whose cases all have the same rules. They are loaded once.
 var standing = map[string]string{}
 
-// begin makes the router that of a case, as if nothing had been before but the rules.
+// begin prepares the router for a case: apart from the rules, it is as if it had just been made.
 func (r *router) begin(t *testing.T, rules string) {
 	t.Helper()
 	r.For(t)
@@ -237,8 +235,8 @@ func (r *router) must(err error) {
 	}
 }
 
-// fresh takes away the rules of the case before, unless the case has loaded its own by now: a load
-// takes most of the time of a case.
+// fresh removes the former case's rules, unless the present case has loaded its own by now: a load takes most of a
+// case's time.
 func (r *router) fresh() {
 	r.t.Helper()
 	if r.stale {
@@ -266,7 +264,7 @@ func (r *router) try(stdin string, args ...string) netlab.Result {
 	return result
 }
 
-// pfctl runs `bascule pfctl`, which must succeed, and returns what it prints.
+// pfctl runs `bascule pfctl`, which must succeed, and returns its output.
 func (r *router) pfctl(args ...string) string {
 	r.t.Helper()
 	return r.with("", args...)
@@ -281,7 +279,7 @@ func (r *router) with(stdin string, args ...string) string {
 	return result.Stdout
 }
 
-// load loads rules, and returns what is noted about them.
+// load loads rules, and returns the notes about them.
 func (r *router) load(rules string, flags ...string) (notes string) {
 	r.t.Helper()
 	result := r.try(rules+"\n", append(flags, "-f", "-")...)
@@ -291,14 +289,14 @@ func (r *router) load(rules string, flags ...string) (notes string) {
 	return result.Stderr
 }
 
-// anchor loads rules into an anchor, which is emptied behind the case.
+// anchor loads rules into an anchor, which is emptied after the case.
 func (r *router) anchor(name, rules string) {
 	r.t.Helper()
 	r.load(rules, "-a", name)
 	r.t.Cleanup(func() { r.pfctl("-q", "-a", name, "-F", "all") })
 }
 
-// refuses has rules that are refused, in these words.
+// refuses loads rules that must be refused with these words.
 func (r *router) refuses(rules string, words ...string) {
 	r.t.Helper()
 	result := r.try(rules+"\n", "-f", "-")
@@ -312,7 +310,7 @@ func (r *router) refuses(rules string, words ...string) {
 	}
 }
 
-// prints compares what pfctl prints.
+// prints compares the output of pfctl.
 func (r *router) prints(want string, args ...string) {
 	r.t.Helper()
 	if got := r.pfctl(args...); got != want {
@@ -320,7 +318,7 @@ func (r *router) prints(want string, args ...string) {
 	}
 }
 
-// shows looks for words in what pfctl prints, and returns all.
+// shows looks for words in the output of pfctl, and returns the output.
 func (r *router) shows(args []string, words ...string) string {
 	r.t.Helper()
 	got := r.pfctl(args...)
@@ -332,7 +330,7 @@ func (r *router) shows(args []string, words ...string) string {
 	return got
 }
 
-// counter is one of `pfctl -s info`, such as "state-mismatch" or "current entries".
+// counter returns a counter of `pfctl -s info`, such as "state-mismatch" or "current entries".
 func (r *router) counter(name string) int {
 	r.t.Helper()
 	for line := range strings.Lines(r.pfctl("-v", "-s", "info")) {
@@ -346,7 +344,7 @@ func (r *router) counter(name string) int {
 	return 0
 }
 
-// states are the lines of `pfctl -s states` that have these words.
+// states returns the lines of `pfctl -s states` that contain these words.
 func (r *router) states(words ...string) (list []string) {
 	r.t.Helper()
 	for line := range strings.Lines(r.pfctl("-s", "states")) {
@@ -371,7 +369,7 @@ func (r *router) run(at *host, args ...string) string {
 	return string(out)
 }
 
-// ip runs ip(8) at a host, and undoes it behind the case by a command of the same kind.
+// ip runs ip(8) at a host, and undoes it after the case with a command of the same kind.
 func (r *router) ip(at *host, do, undo string) {
 	r.t.Helper()
 	r.run(at, append([]string{"ip"}, strings.Fields(do)...)...)
@@ -416,15 +414,15 @@ func ipNet(p netip.Prefix) *net.IPNet {
 func (r *router) addAddress(at *host, ifname string, p netip.Prefix) {
 	r.t.Helper()
 	r.must(at.ns.Netlink().AddrAdd(r.link(at, ifname), &netlink.Addr{IPNet: ipNet(p), Flags: unix.IFA_F_NODAD}))
-	// the kernel takes packets to one of IPv6 a moment later (addrconf_dad_begin of net/ipv6/addrconf.c)
+	// The kernel accepts packets to an IPv6 address a moment later (addrconf_dad_begin of net/ipv6/addrconf.c).
 	r.Wait(p.Addr().String()+" to be an own address", func() bool {
 		routes, err := at.ns.Netlink().RouteGet(p.Addr().AsSlice())
 		return err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL
 	})
 }
 
-// address gives a host another address, until the case ends. A station's address in the net of its
-// interface is known to the router.
+// address adds an address to a host, until the case ends. The router gets a neighbour entry for a station's address in
+// the network of its interface.
 func (r *router) address(at *host, ifname, prefix string) netip.Addr {
 	r.t.Helper()
 	p := netip.MustParsePrefix(prefix)
@@ -439,7 +437,7 @@ func (r *router) address(at *host, ifname, prefix string) netip.Addr {
 	return p.Addr()
 }
 
-// route gives a host a route by a station's or the router's address, until the case ends.
+// route adds a route at a host through the address of a station or the router, until the case ends.
 func (r *router) route(at *host, to string, by netip.Addr) {
 	r.t.Helper()
 	route := &netlink.Route{Dst: ipNet(netip.MustParsePrefix(to)), Gw: by.AsSlice()}
@@ -447,14 +445,14 @@ func (r *router) route(at *host, to string, by netip.Addr) {
 	r.t.Cleanup(func() { r.must(at.ns.Netlink().RouteDel(route)) })
 }
 
-// frame is a packet from a station to the router's interface: IP and what is behind it. Lengths and
-// checksums are made right.
+// frame returns a packet from a station to the router's interface: the IP header and the rest. It fills in lengths and
+// checksums.
 func (r *router) frame(from *host, packet ...gopacket.SerializableLayer) netlab.Frame {
 	r.t.Helper()
 	return r.ether(from.MAC, from.gwMAC, packet...)
 }
 
-// ether is frame between any Ethernet addresses.
+// ether is like frame, between any Ethernet addresses.
 func (r *router) ether(src, dst netlab.MAC, packet ...gopacket.SerializableLayer) netlab.Frame {
 	r.t.Helper()
 	e := &layers.Ethernet{SrcMAC: src[:], DstMAC: dst[:], EthernetType: layers.EthernetTypeIPv4}
@@ -482,7 +480,7 @@ func (r *router) ether(src, dst netlab.MAC, packet ...gopacket.SerializableLayer
 	return netlab.Frame(b.Bytes())
 }
 
-// ip4 and ip6 are headers; protocol says what is behind them.
+// ip4 and ip6 return headers. protocol is the protocol of the next header.
 func ip4(src, dst netip.Addr, protocol layers.IPProtocol) *layers.IPv4 {
 	return &layers.IPv4{Version: 4, IHL: 5, TTL: 64, Protocol: protocol, SrcIP: src.AsSlice(), DstIP: dst.AsSlice()}
 }
@@ -491,7 +489,7 @@ func ip6(src, dst netip.Addr, protocol layers.IPProtocol) *layers.IPv6 {
 	return &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: protocol, SrcIP: src.AsSlice(), DstIP: dst.AsSlice()}
 }
 
-// echo is an echo request from a station to the router's interface.
+// echo returns an echo request from a station to the router's interface.
 func (r *router) echo(from *host, src, dst netip.Addr, id uint16, data string) netlab.Frame {
 	r.t.Helper()
 	if src.Is4() {
@@ -502,12 +500,12 @@ func (r *router) echo(from *host, src, dst netip.Addr, id uint16, data string) n
 		&layers.ICMPv6Echo{Identifier: id, SeqNumber: 1}, gopacket.Payload(data))
 }
 
-// echo4 is the header of an echo request.
+// echo4 returns the header of an echo request.
 func echo4(id uint16) *layers.ICMPv4 {
 	return &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoRequest, 0), Id: id, Seq: 1}
 }
 
-// sends sends frames from a station, and returns when all that comes of them has come.
+// sends sends frames from a station, and returns when all resulting packets have arrived.
 func (r *router) sends(from *host, frames ...netlab.Frame) {
 	r.t.Helper()
 	r.fresh()
@@ -515,16 +513,16 @@ func (r *router) sends(from *host, frames ...netlab.Frame) {
 	r.settle()
 }
 
-// settle returns when all that has been sent on the lab's CPU has come where it was going, also if
-// the router has routed it and a station's stack has answered it.
+// settle returns when all packets that were sent on the lab's CPU have arrived, also if the router has forwarded them
+// and a station's stack has answered.
 func (r *router) settle() {
 	r.t.Helper()
 	r.Flush()
 	r.Flush()
 }
 
-// gets takes the packets that have come to a station, without those that stacks send of themselves:
-// ARP, neighbour discovery and their membership in groups.
+// gets returns the packets that have arrived at a station, without the packets that stacks send by themselves: ARP,
+// neighbour discovery and group reports.
 func (r *router) gets(at *host) (list []gopacket.Packet) {
 	r.t.Helper()
 	for _, p := range r.getsAll(at) {
@@ -545,7 +543,7 @@ func (r *router) gets(at *host) (list []gopacket.Packet) {
 	return list
 }
 
-// getsAll takes all packets that have come to a station.
+// getsAll returns all packets that have arrived at a station.
 func (r *router) getsAll(at *host) (list []gopacket.Packet) {
 	r.t.Helper()
 	for _, f := range at.Received() {
@@ -554,7 +552,7 @@ func (r *router) getsAll(at *host) (list []gopacket.Packet) {
 	return list
 }
 
-// one is the only packet of a list.
+// one returns the only packet of a list.
 func (r *router) one(list []gopacket.Packet) gopacket.Packet {
 	r.t.Helper()
 	if len(list) != 1 {
@@ -563,7 +561,7 @@ func (r *router) one(list []gopacket.Packet) gopacket.Packet {
 	return list[0]
 }
 
-// layer is a layer of a packet, which must be there.
+// layer returns a layer of a packet, which must exist.
 func layer[L gopacket.Layer](r *router, p gopacket.Packet) (l L) {
 	r.t.Helper()
 	for _, has := range p.Layers() {

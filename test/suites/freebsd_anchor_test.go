@@ -9,7 +9,7 @@ import (
 )
 
 var _ = freeBSD.has("anchor", cases{
-	// rules of an anchor name a table of the main ruleset
+	// Rules of an anchor refer to a table of the main ruleset.
 	"pr183198": func(r *router) {
 		r.load("table <few> { 10.1.0.2, 10.1.0.3, 10.1.0.4 }\nblock in\nanchor part on em0 {\npass in from <few>\n}")
 		r.shows([]string{"-s", "rules", "-a", "*"}, "pass in from <few>")
@@ -33,7 +33,7 @@ var _ = freeBSD.has("anchor", cases{
 		r.load("anchor outer {\npass in quick proto icmp label one\nanchor inner {\npass in proto tcp label two\n}\n}\npass quick from any to any label three")
 		r.prints("one 0 0 0 0 0 0 0 0\ntwo 0 0 0 0 0 0 0 0\nthree 0 0 0 0 0 0 0 0\n", "-s", "labels", "-a*")
 	},
-	// names that are longer; lines of FreeBSD are among the rules
+	// Longer names; some of the rules are lines from FreeBSD.
 	"pr279225": func(r *router) {
 		r.load("nat-anchor \"long-nat/jail/*\" all\nrdr-anchor \"long-rdr/*\" all\nanchor \"long/jail/*\" all")
 		r.shows([]string{"-s", "rules", "-a", "*"}, "nat-anchor \"long-nat/jail/*\" all {", "rdr-anchor \"long-rdr/*\" all {",
@@ -43,7 +43,7 @@ var _ = freeBSD.has("anchor", cases{
 		r.load("anchor quick {\npass\n}\nblock")
 		r.passes(ping(r.stations[0], r.self.v4))
 	},
-	// what an anchor within has to say is not the end of quick
+	// A decision in a nested anchor does not end the effect of quick.
 	"quick_nested": func(r *router) {
 		r.load("anchor quick {\npass\nanchor {\nblock proto tcp\n}\n}\nblock")
 		r.passes(ping(r.stations[0], r.self.v4))

@@ -9,7 +9,7 @@ import (
 )
 
 var _ = freeBSD.has("checksum", cases{
-	// the option that is changed is at an even and at an odd place of the header
+	// The changed option is at an even and at an odd offset of the header.
 	"unaligned": func(r *router) {
 		r.load("scrub on em0 reassemble tcp max-mss 1200")
 		a, b := r.stations[0], r.stations[1]

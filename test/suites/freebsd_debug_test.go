@@ -3,7 +3,7 @@
 package suites
 
 var _ = freeBSD.has("debug", cases{
-	// Levels have the names of OpenBSD: loud is debug, urgent is err.
+	// Levels have OpenBSD's names: loud is debug, urgent is err.
 	"basic": func(r *router) {
 		r.pfctl("-x", "loud")
 		r.shows([]string{"-s", "info"}, "Debug: debug")

@@ -12,7 +12,8 @@ import (
 	"bascule/test/netlab"
 )
 
-// asks has a station ask the router for its Ethernet address, and returns how many answers come.
+// asks sends a request for the router's Ethernet address from a station, and returns the number of
+// answers.
 func (r *router) asks(from *host) (answers int) {
 	r.t.Helper()
 	r.gets(from)
@@ -27,7 +28,8 @@ func (r *router) asks(from *host) (answers int) {
 	return answers
 }
 
-// asked has the router look for a neighbour that nobody is, and returns how often a station hears of it.
+// asked has the router look for a neighbour that does not exist, and returns the number of requests that
+// reach a station.
 func (r *router) asked(at *host, who netip.Addr) (questions int) {
 	r.t.Helper()
 	r.gets(at)
@@ -98,7 +100,7 @@ var _ = freeBSD.has("ether", cases{
 		both("ether block in proto 0x0806", 0, 1, "10.1.0.72")
 		both("ether block out proto 0x0806", 0, 0, "10.1.0.73")
 	},
-	// who is not let out is redirected to the router
+	// A station that may not pass is redirected to the router.
 	"captive": func(r *router) {
 		a, b := r.stations[0], r.stations[1]
 		r.sysctl(r.self, "ipv4/conf/em0/route_localnet", "1")
@@ -133,7 +135,7 @@ var _ = freeBSD.has("ether", cases{
 		r.load("ether pass in tag two\nblock in tagged one")
 		r.passes(c)
 	},
-	// frames that end anywhere, from behind the Ethernet header on
+	// Frames that end at any place behind the Ethernet header.
 	"short_pkt": func(r *router) {
 		a := r.stations[0]
 		r.load("ether pass in\nether pass out\nether pass in l3 from " + a.v4.String())

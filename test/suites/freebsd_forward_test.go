@@ -4,7 +4,8 @@ package suites
 
 import "net/netip"
 
-// requests is how many of the echo requests of one station come to the other. The answers do not matter.
+// requests returns the number of echo requests from one station that reach the other. The answers do not
+// matter.
 func (r *router) requests(from, at *host, src, dst netip.Addr) int {
 	r.t.Helper()
 	r.gets(at)
@@ -12,7 +13,7 @@ func (r *router) requests(from, at *host, src, dst netip.Addr) int {
 	return len(r.gets(at))
 }
 
-// forwards has requests go through the router, or not.
+// forwards sends requests through the router, and checks how many pass.
 func (r *router) forwards(rules string, six bool, want int) {
 	r.t.Helper()
 	a, b := r.stations[0], r.stations[1]

@@ -14,15 +14,16 @@ import (
 	"bascule/test/netlab"
 )
 
-// A piece is a fragment: so many bytes of a datagram, from some place on; the first may be others.
+// A piece is a fragment: a number of bytes of a datagram, from an offset on. Its first bytes may be
+// changed.
 type piece struct {
 	at, length int
 	more       bool
-	other      int // so many bytes are not those of the datagram
+	other      int // number of bytes that differ from the datagram's
 }
 
-// pieces are fragments of an echo request with so many bytes behind the header of IP. Each datagram
-// has an identification of its own: what is left of others does not matter.
+// pieces returns fragments of an echo request with size bytes behind the IP header. Each datagram
+// has an identification of its own, so fragments of former ones do not matter.
 func (r *router) pieces(from *host, dst netip.Addr, size int, list ...piece) (frames []netlab.Frame) {
 	r.t.Helper()
 	whole := r.frame(from, ip4(from.v4, dst, layers.IPProtocolICMPv4), echo4(11), gopacket.Payload(slices.Repeat([]byte("abcdefgh"), size/8-1)))[34:]
@@ -39,7 +40,7 @@ func (r *router) pieces(from *host, dst netip.Addr, size int, list ...piece) (fr
 	return frames
 }
 
-// row are pieces of one size that follow each other up to an end.
+// row returns consecutive pieces of one size from an offset to an end.
 func row(from, to, size int) (list []piece) {
 	for at := from; at < to; at += size {
 		list = append(list, piece{at, size, true, 0})
@@ -47,7 +48,7 @@ func row(from, to, size int) (list []piece) {
 	return list
 }
 
-// overlimit is a datagram whose fragments overlap so that nobody puts it together.
+// overlimit sends a datagram whose fragments overlap such that it cannot be reassembled.
 func (r *router) overlimit(rules string) {
 	r.t.Helper()
 	a := r.stations[0]
@@ -75,9 +76,9 @@ func (r *router) large(rules string) {
 			r.passes(c)
 		}
 	}
-	// Fragments in which a header of AH stands in front of the fragment's, and is longer than
-	// what follows it.
-	long := make([]byte, 808) // 202 words, of which the header counts 2 less
+	// Fragments in which an AH header precedes the fragment header, and is longer than the
+	// following data.
+	long := make([]byte, 808) // 202 words; the header counts 2 less
 	long[0], long[1] = unix.IPPROTO_AH, 200
 	short := []byte{unix.IPPROTO_FRAGMENT, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1}
 	fragment := func(at uint16, more byte) []byte {
@@ -88,7 +89,7 @@ func (r *router) large(rules string) {
 	r.passes(ping(a, b.v6))
 }
 
-// linkLocal is the address of its link that one of the router's interfaces has.
+// linkLocal returns the link-local address of one of the router's interfaces.
 func (r *router) linkLocal(ifname string) netip.Addr {
 	r.t.Helper()
 	addresses, err := r.Switch.Netlink().AddrList(r.link(r.self, ifname), unix.AF_INET6)
@@ -102,7 +103,7 @@ func (r *router) linkLocal(ifname string) netip.Addr {
 	return netip.Addr{}
 }
 
-// larger has a packet go on where the MTU is larger than where it comes from.
+// larger sends a packet from a link to another one with a larger MTU.
 func (r *router) larger(rules string) {
 	r.t.Helper()
 	a, b := r.stations[0], r.stations[1]
@@ -122,7 +123,7 @@ var _ = freeBSD.has("fragmentation_pass", cases{
 	"v6":        func(r *router) { r.large("set reassemble yes\npass keep state" + discovers) },
 	"mtu_diff":  func(r *router) { r.larger("set reassemble yes\npass keep state") },
 	"overlimit": func(r *router) { r.overlimit("set reassemble yes\npass keep state") },
-	// DF is taken away, and the packet is cut
+	// DF is cleared, and the packet is fragmented.
 	"no_df": func(r *router) {
 		a, b := r.stations[0], r.stations[1]
 		r.mtu(a, 9000)
@@ -143,7 +144,7 @@ var _ = freeBSD.has("fragmentation_pass", cases{
 		c.size = 2000
 		r.passes(c)
 	},
-	// a policy of IPsec that is about others
+	// An IPsec policy for other packets.
 	"reassemble_slowpath": func(r *router) {
 		r.ip(r.self, "xfrm policy add src 203.0.113.1/32 dst 203.0.113.2/32 dir out tmpl proto esp mode transport",
 			"xfrm policy flush")
@@ -160,7 +161,7 @@ var _ = freeBSD.has("fragmentation_compat", cases{
 	"overlimit": func(r *router) { r.overlimit("scrub all fragment reassemble") },
 })
 
-// onlyFragments passes fragments and nothing else.
+// onlyFragments passes only fragments.
 func (r *router) onlyFragments(head string) {
 	r.t.Helper()
 	a, b := r.stations[0], r.stations[1]
@@ -180,7 +181,7 @@ var _ = freeBSD.has("fragmentation_no_reassembly", cases{
 })
 
 var _ = freeBSD.has("frag4.py", cases{
-	// a later fragment of a packet that is not known
+	// A later fragment of an unknown packet.
 	"TestFrag4_NoReassemble.test_udp_frag": func(r *router) {
 		a, b := r.stations[0], r.stations[1]
 		r.load("set reassemble no\nnat on em1 from 10.1.0.0/24 to any -> (em1)\npass out")
@@ -197,7 +198,7 @@ var _ = freeBSD.has("frag4.py", cases{
 })
 
 var _ = freeBSD.has("frag6.py", cases{
-	// two headers that say of a fragment that it is the whole packet
+	// Two fragment headers that both say that the packet is whole.
 	"TestFrag6.test_dup_frag_hdr": func(r *router) {
 		a := r.stations[0]
 		r.load("scrub fragment reassemble\npass\nblock in inet6 proto icmp6 icmp6-type echoreq")
@@ -209,7 +210,7 @@ var _ = freeBSD.has("frag6.py", cases{
 			r.t.Errorf("there comes %v", got)
 		}
 	},
-	// fragments that are longer together than a packet may be
+	// Fragments that together are longer than a packet may be.
 	"TestFrag6.test_overlong": func(r *router) {
 		a := r.stations[0]
 		r.load("scrub fragment reassemble min-ttl 10\npass\nblock in inet6 proto icmp6 icmp6-type echoreq")
@@ -229,7 +230,7 @@ var _ = freeBSD.has("frag6.py", cases{
 		}
 		r.passes(udp(a, r.self.v6, 9, r.self))
 	},
-	// A header of hop-by-hop options stands in front of all others, or the packet is dropped.
+	// A hop-by-hop header precedes all other headers, or the packet is dropped.
 	"TestFrag6HopHyHop.test_hop_by_hop": func(r *router) {
 		a, b := r.stations[0], r.stations[1]
 		r.load("scrub fragment reassemble min-ttl 10\npass allow-opts")
@@ -247,7 +248,7 @@ var _ = freeBSD.has("frag6.py", cases{
 		comes(0, r.piece6(a, b.v6, unix.IPPROTO_HOPOPTS, 0, false, append(options, request...)))
 		comes(1, r.echo(a, a.v6, b.v6, 8, "0123456789"))
 	},
-	// fragments that are larger than the way of a rule's next hop
+	// Fragments that are larger than the MTU to a rule's next hop.
 	"TestFrag6_RouteTo.test_too_big": func(r *router) {
 		a, b := r.stations[0], r.stations[1]
 		r.mtu(b, 1300)
@@ -279,8 +280,8 @@ var _ = freeBSD.has("frag6.py", cases{
 	},
 })
 
-// piece6 is a fragment of IPv6. One that begins a datagram has an identification of its own, which
-// those that follow have, too.
+// piece6 returns an IPv6 fragment. A first fragment gets a new identification, which the following
+// fragments share.
 func (r *router) piece6(from *host, dst netip.Addr, next byte, at int, more bool, data []byte) netlab.Frame {
 	r.t.Helper()
 	if at == 0 {

@@ -14,10 +14,10 @@ import (
 	"bascule/test/netlab"
 )
 
-// inner is what an ICMP error quotes: the packet without its Ethernet header.
+// inner returns the packet that an ICMP error quotes: a frame without its Ethernet header.
 func inner(f netlab.Frame) gopacket.Payload { return gopacket.Payload(f[14:]) }
 
-// error4 is an ICMP error about a packet.
+// error4 returns an ICMP error about a packet.
 func (r *router) error4(from *host, src, dst netip.Addr, code uint8, about netlab.Frame) netlab.Frame {
 	r.t.Helper()
 	return r.frame(from, ip4(src, dst, layers.IPProtocolICMPv4),
@@ -25,7 +25,8 @@ func (r *router) error4(from *host, src, dst netip.Addr, code uint8, about netla
 }
 
 var _ = freeBSD.has("icmp", cases{
-	// an error that quotes a packet of no connection does not pass by a state that has its ports
+	// An error that quotes a packet of no connection does not pass through a state with the same
+	// ports.
 	"cve_2019_5598": func(r *router) {
 		a, b := r.stations[0], r.stations[1]
 		r.load("block all\npass in proto udp to 10.1.1.2 port 53\npass out proto udp to 10.1.1.2 port 53")
@@ -41,8 +42,8 @@ var _ = freeBSD.has("icmp", cases{
 	"ttl_exceeded": func(r *router) { r.exceeded(false) },
 })
 
-// exceeded has a router behind the translation say that the time to live of a packet ends there: to
-// whom has sent it, about the packet as it was sent.
+// exceeded has a router behind the translation send an error because the time to live has ended. It
+// reaches the packet's sender and quotes the original packet.
 func (r *router) exceeded(six bool) {
 	r.t.Helper()
 	a, b := r.stations[0], r.stations[1]
@@ -108,7 +109,7 @@ var _ = freeBSD.has("icmp.py", cases{
 		r.sends(a, r.echo(a, a.v4, b.v4, 7, "echo"))
 		r.one(r.gets(b))
 		answer := r.frame(a, ip4(b.v4, a.v4, layers.IPProtocolICMPv4), &layers.ICMPv4{Id: 7, Seq: 1}, gopacket.Payload("echo"))
-		r.sends(a, r.error4(a, a.v4, other, 1, answer)) // to another than the one who has answered
+		r.sends(a, r.error4(a, a.v4, other, 1, answer)) // to another host than the one that has answered
 		if got := r.gets(b); len(got) != 0 {
 			r.t.Errorf("the error has come: %v", got)
 		}
@@ -137,7 +138,7 @@ var _ = freeBSD.has("icmp.py", cases{
 			}
 		}
 	},
-	// what an error quotes has options that end nowhere
+	// The options in an error's quote have no end.
 	"TestICMP.test_truncated_opts": func(r *router) {
 		a, b := r.stations[0], r.stations[1]
 		r.load("set reassemble yes\nset state-policy if-bound\nblock\npass inet proto icmp icmp-type echoreq")
@@ -149,7 +150,7 @@ var _ = freeBSD.has("icmp.py", cases{
 		}
 		r.passes(ping(a, b.v4))
 	},
-	// two clients that use one identifier, as Windows does
+	// Two clients use the same identifier, as Windows does.
 	"TestICMP_NAT.test_id_conflict": func(r *router) {
 		a, b := r.stations[0], r.stations[1]
 		other := r.address(a, a.ifname, "10.1.0.3/24")
@@ -177,7 +178,7 @@ var _ = freeBSD.has("icmp.py", cases{
 	},
 })
 
-// mtu sets the MTU of a station's link and of the router's interface there, both ends of each, until
+// mtu sets the MTU of a station's link and of the router's interface, at both ends of each, until
 // the case ends.
 func (r *router) mtu(at *host, mtu int) {
 	r.t.Helper()
@@ -191,7 +192,7 @@ func (r *router) mtu(at *host, mtu int) {
 	}
 }
 
-// solicitation asks the router for the Ethernet address of its interface.
+// solicitation returns a request for the Ethernet address of the router's interface.
 func (r *router) solicitation(from *host) netlab.Frame {
 	r.t.Helper()
 	target := from.gw6.As16()
@@ -204,7 +205,7 @@ func (r *router) solicitation(from *host) netlab.Frame {
 			Options: layers.ICMPv6Options{{Type: layers.ICMPv6OptSourceAddress, Data: from.MAC[:]}}})
 }
 
-// advertised counts the answers to solicitations that have come to a station.
+// advertised counts the answers to solicitations that have arrived at a station.
 func (r *router) advertised(at *host) (n int) {
 	r.t.Helper()
 	for _, p := range r.getsAll(at) {
@@ -216,7 +217,7 @@ func (r *router) advertised(at *host) (n int) {
 }
 
 var _ = freeBSD.has("icmp6", cases{
-	// an echo request with the identifier 0 is none of neighbour discovery
+	// An echo request with the identifier 0 is no neighbour discovery.
 	"zero_id": func(r *router) {
 		a := r.stations[0]
 		r.load("set block-policy drop\nantispoof quick for em0\nblock all\npass out\n" +
@@ -233,7 +234,7 @@ var _ = freeBSD.has("icmp6", cases{
 		}
 	},
 	"ttl_exceeded": func(r *router) { r.exceeded(true) },
-	// neighbour discovery that asks again and again
+	// Repeated neighbour discovery.
 	"repeat": func(r *router) {
 		a := r.stations[0]
 		r.load("block all\npass quick inet6 proto ipv6-icmp all icmp6-type neighbrsol keep state (if-bound) ridentifier 107")
@@ -247,7 +248,7 @@ var _ = freeBSD.has("icmp6", cases{
 	},
 })
 
-// authenticated is an echo request behind so many headers of AH.
+// authenticated returns an echo request behind a number of AH headers.
 func (r *router) authenticated(from *host, src, dst netip.Addr, headers int) netlab.Frame {
 	r.t.Helper()
 	last, echo := byte(unix.IPPROTO_ICMP), []byte{8, 0, 0xf7, 0xff, 0, 0, 0, 0}
@@ -269,7 +270,7 @@ func (r *router) authenticated(from *host, src, dst netip.Addr, headers int) net
 	return r.frame(from, ip6(src, dst, layers.IPProtocolAH), gopacket.Payload(b))
 }
 
-// headers has packets with nineteen headers pass, and with twenty not.
+// headers sends packets with nineteen headers, which pass, and with twenty, which do not.
 func (r *router) headers(six bool) {
 	r.t.Helper()
 	a, b := r.stations[0], r.stations[1]

@@ -16,8 +16,8 @@ func (r *router) icmpState(of string) bool {
 	return len(r.states("icmp", of)) > 0
 }
 
-// kept has a state of a ping, which rules that block everything do not end. The kills follow: those
-// that must leave the state, and the last one, which must not.
+// kept makes a state with a ping. The state survives rules that block everything, and all kills but
+// the last one.
 func (r *router) kept(rules string, c call, kills ...[]string) {
 	r.t.Helper()
 	r.load(rules)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A limiter that has the id of a former one goes on with its counts, so each case has an id of its own.
+// A limiter with the ID of a former one continues its counts, so each case has an ID of its own.
 var _ = freeBSD.has("limiters", cases{
 	"state_basic": func(r *router) {
 		c := ping(r.stations[0], r.self.v4)
@@ -45,7 +45,7 @@ var _ = freeBSD.has("limiters", cases{
 	},
 })
 
-// passesAgain makes a call again and again until it passes.
+// passesAgain repeats a call until it passes.
 func (r *router) passesAgain(c call) {
 	r.t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {

@@ -8,7 +8,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// limiter has the columns of a limiter that pfctl shows, by their heads.
+// limiter returns the columns of a limiter in pfctl's output, by their headings.
 func (r *router) limiter(what, id string) map[string]string {
 	r.t.Helper()
 	var heads []string
@@ -70,7 +70,7 @@ var _ = freeBSD.has("loginterface", cases{
 })
 
 var _ = freeBSD.has("macro", cases{
-	// $nr is the number that the rule has in the end
+	// $nr is the final number of the rule.
 	"nr": func(r *router) {
 		r.load("pass quick on lo from lo:network to lo:network\nblock quick all label \"number:$nr\"")
 		for line := range strings.Lines(r.pfctl("-vv", "-s", "rules")) {
@@ -104,7 +104,7 @@ var _ = freeBSD.has("max_states", cases{
 	},
 })
 
-// modulated begins a connection through a rule with modulate state.
+// modulated opens a connection through a rule with modulate state.
 func (r *router) modulated(six bool) {
 	r.t.Helper()
 	a, b := r.stations[0], r.stations[1]

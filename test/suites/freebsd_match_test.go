@@ -3,7 +3,7 @@
 package suites
 
 var _ = freeBSD.has("match", cases{
-	// what was decided before holds
+	// The former decision is kept.
 	"quick": func(r *router) {
 		c := ping(r.stations[0], r.self.v4)
 		r.load("pass\nmatch in quick proto icmp\nblock")

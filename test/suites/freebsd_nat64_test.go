@@ -15,17 +15,17 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// nat64Net is where IPv4 is, seen from IPv6. The well-known prefix is not for private addresses.
+// nat64Net is the IPv6 prefix for IPv4 addresses. The well-known prefix is not for private addresses.
 const nat64Net = "2001:db8:64::/96"
 
-// in6 is an address of IPv4 as it is seen from IPv6.
+// in6 returns an IPv4 address behind that prefix.
 func in6(a netip.Addr) netip.Addr {
 	b := netip.MustParsePrefix(nat64Net).Addr().As16()
 	copy(b[12:], a.AsSlice())
 	return netip.AddrFrom16(b)
 }
 
-// nat64Rules translate what comes in by em0; the words behind af-to inet from are given.
+// nat64Rules translate packets that come in by em0. pool follows af-to inet from.
 func nat64Rules(pool string) string {
 	return "block\npass inet6 proto icmp6 icmp6-type { neighbrsol, neighbradv }\n" +
 		"pass in on em0 inet6 from any to " + nat64Net + " af-to inet from " + pool
@@ -35,7 +35,7 @@ func nat64(pool, policy string) string {
 	return "set reassemble yes\nset state-policy " + policy + "\n" + nat64Rules(pool)
 }
 
-// nat64TCP has a connection, of which there is one state.
+// nat64TCP opens a connection, for which there is one state.
 func nat64TCP(policy string) func(*router) {
 	return func(r *router) {
 		inside, outside := r.stations[0], r.stations[1]
@@ -58,7 +58,7 @@ func nat64Sources(r *router, n int) (list []string) {
 	return list
 }
 
-// nat64Pool has a pool whose addresses come in turn, of which there are more beside the router's own.
+// nat64Pool uses a pool of the router's own address and more addresses, which take turns.
 func nat64Pool(rules string, more ...string) func(*router) {
 	return func(r *router) {
 		outside := r.stations[1]
@@ -81,7 +81,7 @@ func nat64Pool(rules string, more ...string) func(*router) {
 var _ = freeBSD.has("nat64", cases{
 	"icmp_echo_in": func(r *router) {
 		r.load(nat64("(em1)", "if-bound"))
-		for range 6 { // there is a state from the second on, as a program's echoes have one number
+		for range 6 { // from the second on there is a state, since a program's echoes have one identifier
 			r.passes(ping(r.stations[0], in6(r.stations[1].v4)))
 		}
 	},
@@ -102,7 +102,7 @@ var _ = freeBSD.has("nat64", cases{
 		if ip.SrcIP.String() != outside.gw4.String() || chunk.SrcPort != 4000 || chunk.DstPort != 1234 {
 			r.t.Errorf("%v", p)
 		}
-		r.gets(inside) // that nobody has SCTP there
+		r.gets(inside) // the error that there is no SCTP
 		r.sends(outside, r.frame(outside, ip4(outside.v4, outside.gw4, layers.IPProtocolSCTP), sctpInit(1234, 4000)))
 		p = r.one(r.gets(inside))
 		if got := layer[*layers.IPv6](r, p); got.SrcIP.String() != in6(outside.v4).String() || got.DstIP.String() != inside.v6.String() {
@@ -169,7 +169,7 @@ var _ = freeBSD.has("nat64", cases{
 	},
 })
 
-// sctpInit begins an association.
+// sctpInit returns the first packet of an association.
 func sctpInit(from, to uint16) gopacket.SerializableLayer {
 	b := binary.BigEndian.AppendUint16(nil, from)
 	b = binary.BigEndian.AppendUint16(b, to)
@@ -180,13 +180,14 @@ func sctpInit(from, to uint16) gopacket.SerializableLayer {
 	return gopacket.Payload(b)
 }
 
-// expires has a packet whose time ends at the station behind the router, which tells the sender.
+// expires sends a packet whose time to live ends at the station behind the router. The station sends
+// an error.
 func expires(protocol layers.IPProtocol, packet ...gopacket.SerializableLayer) func(*router) {
 	return func(r *router) {
 		inside, outside := r.stations[0], r.stations[1]
 		nat64Hop(r)
 		ip := ip6(inside.v6, in6(netip.MustParseAddr("203.0.113.2")), protocol)
-		ip.HopLimit = 2 // the router takes one away
+		ip.HopLimit = 2 // the router decrements it
 		r.sends(inside, r.frame(inside, append([]gopacket.SerializableLayer{ip}, packet...)...))
 		p := r.one(r.gets(inside))
 		if got := layer[*layers.IPv6](r, p); got.SrcIP.String() != in6(outside.v4).String() {
@@ -198,7 +199,7 @@ func expires(protocol layers.IPProtocol, packet ...gopacket.SerializableLayer) f
 	}
 }
 
-// nat64Hop makes the station behind the router one that forwards.
+// nat64Hop has the station behind the router forward.
 func nat64Hop(r *router) {
 	r.t.Helper()
 	inside, outside := r.stations[0], r.stations[1]
@@ -225,7 +226,7 @@ var _ = freeBSD.has("nat64.py", cases{
 		if got := layer[*layers.ICMPv6](r, p); got.TypeCode != layers.CreateICMPv6TypeCode(layers.ICMPv6TypeDestinationUnreachable, 4) {
 			r.t.Errorf("%v", got.TypeCode)
 		}
-		// the packet that it quotes behind four bytes
+		// The quoted packet, behind four bytes.
 		quoted := gopacket.NewPacket(layer[*layers.ICMPv6](r, p).Payload[4:], layers.LayerTypeIPv6, gopacket.Default)
 		if got := layer[*layers.UDP](r, quoted); got.DstPort != 1222 || got.SrcPort != 4000 {
 			r.t.Errorf("%v", quoted)
@@ -251,7 +252,7 @@ var _ = freeBSD.has("nat64.py", cases{
 		r.gets(outside)
 		r.sends(inside, r.frame(inside, ip6(inside.v6, in6(outside.v4), layers.IPProtocolUDP), &layers.UDP{SrcPort: 3333, DstPort: 4444}, gopacket.Payload("any")))
 		asked := layer[*layers.UDP](r, r.one(r.gets(outside)))
-		r.gets(inside) // nobody listens
+		r.gets(inside) // the error of a closed port
 		answer := r.frame(outside, ip4(outside.v4, outside.gw4, layers.IPProtocolUDP), &layers.UDP{SrcPort: 4444, DstPort: asked.SrcPort}, gopacket.Payload("any"))
 		answer = answer[:14+20+6] + "\x00\x00" + answer[14+20+8:] // without a checksum
 		r.sends(outside, answer)
@@ -271,7 +272,7 @@ var _ = freeBSD.has("nat64.py", cases{
 		&layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeEchoRequest, 0)}, gopacket.Payload("\x00\x07\x00\x01any")),
 })
 
-// tooBig has an echo of a few bytes more than the way's MTU, whose sender hears of it from the router.
+// tooBig sends an echo that is a few bytes larger than the path MTU. The router sends an error.
 func tooBig(r *router, source netip.Addr, size int, fragment bool) {
 	r.t.Helper()
 	inside, outside := r.stations[0], r.stations[1]
@@ -282,7 +283,7 @@ func tooBig(r *router, source netip.Addr, size int, fragment bool) {
 	if fragment {
 		whole := []byte(f[14+40:])
 		ip := ip6(source, outside.v6, layers.IPProtocolIPv6Fragment)
-		first := []byte{58, 0, 0, 1, 0, 0, 0, 9} // more follow
+		first := []byte{58, 0, 0, 1, 0, 0, 0, 9} // more fragments follow
 		f = r.frame(inside, ip, gopacket.Payload(slices.Concat(first, whole[:1400])))
 	}
 	r.sends(inside, f)
@@ -299,7 +300,7 @@ func tooBig(r *router, source netip.Addr, size int, fragment bool) {
 	}
 }
 
-// npt has a station behind another prefix, on a way with an MTU of 1300.
+// npt has a station behind another prefix, on a path with an MTU of 1300.
 func npt(r *router, source netip.Addr) {
 	outside := r.stations[1]
 	r.load("set reassemble yes\nbinat inet6 from 2001:db8:1::/64 to 2001:db8:2::/64 -> 2001:db8:42::/64\n" +
@@ -321,5 +322,5 @@ var _ = freeBSD.has("nat66.py", cases{
 	"TestNAT66.test_npt_icmp": func(r *router) { npt(r, r.stations[0].v6) },
 })
 
-// crc32c is the checksum of a packet of SCTP, whose own is zero.
+// crc32c returns the checksum of an SCTP packet, whose checksum field is zero.
 func crc32c(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }

@@ -11,20 +11,20 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// from binds a call to an address and a port of the caller.
+// bound returns the call with a source address and port.
 func (c call) bound(a netip.Addr, port uint16) call {
 	c.src = netip.AddrPortFrom(a, port)
 	return c
 }
 
-// reaches says at which address and port the receiver of a translated call is.
+// reaches returns the call with the address and port at which a translated call arrives.
 func (c call) reaches(a netip.Addr, port uint16) call {
 	c.seen = netip.AddrPortFrom(a, port)
 	return c
 }
 
-// seenFrom makes a call, which must be answered, and whose receiver must see this source. A port
-// of 0 is any.
+// seenFrom makes a call, which must be answered, and whose receiver must see this source. Port 0
+// matches any.
 func (r *router) seenFrom(c call, a netip.Addr, port uint16) {
 	r.t.Helper()
 	got := r.passes(c)
@@ -33,8 +33,8 @@ func (r *router) seenFrom(c call, a netip.Addr, port uint16) {
 	}
 }
 
-// endpointIndependent compares what one UDP port of a station becomes to two addresses, without
-// the word endpoint-independent and with it.
+// endpointIndependent compares the translations of one UDP port of a station for two destinations,
+// without the keyword endpoint-independent and with it.
 func endpointIndependent(r *router, without, with string, port uint16) {
 	inside, outside := r.stations[0], r.stations[1]
 	second := r.address(outside, outside.ifname, "10.1.1.3/24")
@@ -46,7 +46,7 @@ func endpointIndependent(r *router, without, with string, port uint16) {
 	}
 	r.load(without)
 	differ := false
-	for port := range uint16(4) { // two ports by chance may be the same
+	for port := range uint16(4) { // two random ports may be equal
 		one, two := sources(4240 + port)
 		differ = differ || one != two
 		if one.Addr() != outside.gw4 || two.Addr() != outside.gw4 {
@@ -64,14 +64,14 @@ func endpointIndependent(r *router, without, with string, port uint16) {
 	}
 }
 
-// withoutAddress takes the IPv4 address of one of the router's interfaces away, until the case ends.
+// withoutAddress removes the IPv4 address of one of the router's interfaces, until the case ends.
 func (r *router) withoutAddress(s *host) {
 	r.t.Helper()
 	r.ip(r.self, fmt.Sprintf("addr del %s/24 dev %s", s.gw4, s.port), fmt.Sprintf("addr add %s/24 dev %s", s.gw4, s.port))
 	r.ip(r.self, fmt.Sprintf("route add 10.1.%d.0/24 dev %s", s.v4.As4()[2], s.port), fmt.Sprintf("route del 10.1.%d.0/24 dev %s", s.v4.As4()[2], s.port))
 }
 
-// dropped has a call that pf must not let through, and count.
+// dropped makes a call that pf must drop and count.
 func (r *router) dropped(c call, counter string) {
 	r.t.Helper()
 	before := r.counter(counter)
@@ -102,7 +102,7 @@ func noAddress(method string) func(*router) {
 	}
 }
 
-// binat has a station behind the router's address, and the other way round.
+// binat maps a station to the router's address, in both directions.
 func binat(r *router, rules string) {
 	inside, outside := r.stations[0], r.stations[1]
 	r.load(strings.ReplaceAll(rules, "STATION", inside.v4.String()))
@@ -166,7 +166,7 @@ var _ = freeBSD.has("nat", cases{
 		inside, outside := r.stations[0], r.stations[1]
 		r.load("nat pass on em1 inet6 from 2001:db8:1::/64 to any -> (em1)\npass")
 		r.passes(ping(inside, inside.gw6))
-		for range 11 { // as many as would come by each of two addresses in turn
+		for range 11 { // so many that each of two addresses would be used
 			r.passes(ping(inside, outside.v6))
 			r.seenFrom(udp(inside, outside.v6, 1234, outside), outside.gw6, 0)
 		}
@@ -209,7 +209,7 @@ var _ = freeBSD.has("nat44.py", cases{
 		inside, outside := r.stations[0], r.stations[1]
 		r.load("set reassemble yes\nnat on em1 inet from 10.1.0.0/24 -> (em1)\npass")
 		r.passes(ping(inside, outside.v4))
-		for range 2 { // the second has a state
+		for range 2 { // the second one has a state
 			r.getsAll(outside)
 			r.sends(inside, r.frame(inside, ip4(inside.v4, outside.v4, layers.IPProtocolIGMP), gopacket.Payload{0x11, 1, 0xee, 0xfe, 0, 0, 0, 0}))
 			var got []string

@@ -4,7 +4,7 @@ package suites
 
 import "strings"
 
-// spentOnce has a rule that lets the first packet of one connection through, and no more.
+// spentOnce has a rule that passes the first packet of one connection, and no more.
 func spentOnce(rules string) func(*router) {
 	return func(r *router) {
 		a := r.stations[0]

@@ -67,7 +67,7 @@ var _ = freeBSD.has("pass_block", cases{
 				r.t.Errorf("%d answers have come to the station behind %s, should be %d", len(got), at.port, want)
 			}
 		}
-		// with the other's source, which the answer goes to
+		// With the other station's source, which gets the answer.
 		echo(a, b.v4, a.gw4)
 		answers(b, 1)
 		echo(b, a.v4, b.gw4)

@@ -16,11 +16,12 @@ import (
 	"bascule/test/netlab"
 )
 
-// logs loads rules and reads what they log to an interface. The function that it returns ends that,
-// and takes the lines that have come, without the times.
+// logs loads rules and reads their log from an interface. The returned function ends that, and
+// returns the lines so far, without the times.
 func (r *router) logs(rules, to string) (lines func() []string) {
 	r.t.Helper()
-	// Packets to these ports are logged by a rule behind all, so that others keep their numbers.
+	// Packets to these ports are logged by a rule after all others, which therefore keep their
+	// numbers.
 	const first, last = 1998, 1999
 	r.load(fmt.Sprintf("%s\nblock in log (to %s) quick proto udp to port %d:%d", rules, to, first, last))
 	cmd, out := r.Command("pflog", "-i", to), &netlab.Output{}
@@ -44,7 +45,8 @@ func (r *router) logs(rules, to string) (lines func() []string) {
 		stop()
 		for line := range strings.Lines(out.String()) {
 			_, line, _ = strings.Cut(strings.TrimSpace(line), " ")
-			// stacks send of themselves: to groups, and from addresses of the link
+			// Packets that stacks send by themselves: to groups, and from link-local
+			// addresses.
 			apart := []string{fmt.Sprintf(":%d UDP", first), end, "> ff02::", "fe80::", "> 224."}
 			if !slices.ContainsFunc(apart, func(words string) bool { return strings.Contains(line, words) }) {
 				list = append(list, line)
@@ -54,7 +56,7 @@ func (r *router) logs(rules, to string) (lines func() []string) {
 	}
 }
 
-// wantLog compares lines of a log with what they begin with.
+// wantLog compares lines of a log with their expected beginnings.
 func wantLog(t *testing.T, got []string, want ...string) {
 	t.Helper()
 	if !slices.EqualFunc(got, want, strings.HasPrefix) {
@@ -109,7 +111,7 @@ var _ = freeBSD.has("ridentifier", cases{
 		r.passes(ping(a, r.self.v4))
 		wantLog(r.t, lines(), "rule 1/(match) [ridentifier 1234] pass in on em0: IPv4 10.1.0.2:", "rule 0/(match) pass "+pingLog)
 		lines = r.logs("pass in log\nantispoof log for em0 ridentifier 4321", "pflog0")
-		spoofed := r.stations[1] // with a source in the net of the other one
+		spoofed := r.stations[1] // with a source in the other station's network
 		r.sends(spoofed, r.frame(spoofed, ip4(a.v4, spoofed.gw4, layers.IPProtocolUDP), &layers.UDP{SrcPort: 1, DstPort: 2}))
 		wantLog(r.t, lines(), "rule 1/(match) [ridentifier 4321] block in on em1: IPv4 10.1.0.2:")
 	},

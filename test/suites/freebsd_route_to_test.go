@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groupTo has a packet to a group or to all, which a next hop must not take beyond its net. From the
-// router itself it goes as ever.
+// groupTo sends a packet to a multicast or broadcast address, which a next hop must not move out of
+// its network. A packet from the router itself is not affected.
 func groupTo(to string, six, own bool) func(*router) {
 	return func(r *router) {
 		inside, outside := r.stations[0], r.stations[1]
@@ -70,8 +70,8 @@ func groupTo(to string, six, own bool) func(*router) {
 	}
 }
 
-// groupMAC is the MAC address that a packet to a group or to all goes to; what is routed goes
-// to the router's.
+// groupMAC returns the destination MAC for a multicast or broadcast address. For other addresses it
+// is the router's MAC.
 func groupMAC(dst netip.Addr, from *host) (mac [6]byte) {
 	switch a := dst.As16(); {
 	case dst == netip.MustParseAddr("255.255.255.255"):
@@ -99,7 +99,8 @@ var _ = freeBSD.has("route_to", cases{
 		loopback := netip.MustParseAddr("127.0.0.1")
 		r.passes(tcp(one, one.gw4, 1007, r.self).reaches(loopback, 1007))
 		r.passes(tcp(two, two.gw4, 1007, r.self).reaches(loopback, 1007))
-		for _, wan := range []*host{one, two} { // the client is behind both, and the router's route is by one
+		// the client is behind both, and the router's route uses one of them
+		for _, wan := range []*host{one, two} {
 			r.ip(wan, "addr add 203.0.113.1/32 dev lo", "addr del 203.0.113.1/32 dev lo")
 			r.passes(tcp(wan, wan.gw4, 1007, r.self).bound(behind, 0).reaches(loopback, 1007))
 		}
@@ -125,7 +126,7 @@ var _ = freeBSD.has("route_to", cases{
 		r.sends(inside, r.frame(inside, h, echo, gopacket.Payload(make([]byte, 1000))))
 		p := r.one(r.gets(inside))
 		got := layer[*layers.ICMPv4](r, p)
-		if got.TypeCode != layers.CreateICMPv4TypeCode(3, 4) || got.Seq != 600 { // where the MTU is
+		if got.TypeCode != layers.CreateICMPv4TypeCode(3, 4) || got.Seq != 600 { // the message has the MTU
 			r.t.Errorf("%v", p)
 		}
 		quoted := gopacket.NewPacket(got.Payload, layers.LayerTypeIPv4, gopacket.Default)

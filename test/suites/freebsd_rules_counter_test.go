@@ -15,7 +15,7 @@ var (
 	notCounted = regexp.MustCompile(`Evaluations: 0 +Packets: 0 +Bytes: 0 `)
 )
 
-// counts compares what pfctl prints of rules with a pattern.
+// counts compares pfctl's output about rules with a pattern.
 func (r *router) counts(want *regexp.Regexp, args ...string) {
 	r.t.Helper()
 	if got := r.pfctl(args...); !want.MatchString(got) {
@@ -34,7 +34,7 @@ var _ = freeBSD.has("rules_counter", cases{
 		r.counts(notCounted, "-s", "rules", "-v")
 	},
 	"keepcounters": func(r *router) {
-		const rule = "pass proto icmp all" // stacks send none of this of themselves
+		const rule = "pass proto icmp all" // stacks do not send this by themselves
 		r.loadsCounted(rule, notCounted)
 		r.loadsCounted(rule, notCounted)
 		r.loadsCounted("set keepcounters\n"+rule, counted)
@@ -43,12 +43,12 @@ var _ = freeBSD.has("rules_counter", cases{
 	},
 })
 
-// loadsCounted loads rules, whose counters are those that the pattern has then, and has them count.
+// loadsCounted loads rules, whose counters must match the pattern then, and has them count.
 func (r *router) loadsCounted(rules string, want *regexp.Regexp) {
 	r.t.Helper()
 	r.load(rules)
 	r.counts(want, "-s", "rules", "-v")
-	r.pfctl("-F", "states") // so that the rules are asked
+	r.pfctl("-F", "states") // so that the rules are evaluated
 	r.passes(ping(r.stations[0], r.self.v4))
 	r.counts(counted, "-s", "rules", "-v")
 }
@@ -64,7 +64,7 @@ var _ = freeBSD.has("status", cases{
 			r.t.Errorf("%d searches", got)
 		}
 		r.pfctl("-F", "info")
-		if got := r.counter("searches"); got >= calls { // stacks may have sent some of themselves
+		if got := r.counter("searches"); got >= calls { // stacks may have sent packets by themselves
 			r.t.Errorf("%d searches", got)
 		}
 	},

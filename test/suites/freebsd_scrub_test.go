@@ -10,8 +10,8 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// forwarded sends one packet, which the router must forward to the station behind em1, and returns
-// what comes there.
+// forwarded sends one packet, which the router must forward to the station behind em1, and returns the
+// packet that arrives.
 func (r *router) forwarded(six bool, tos, ttl uint8, protocol layers.IPProtocol, packet ...gopacket.SerializableLayer) gopacket.Packet {
 	r.t.Helper()
 	from, to := r.stations[0], r.stations[1]
@@ -25,10 +25,10 @@ func (r *router) forwarded(six bool, tos, ttl uint8, protocol layers.IPProtocol,
 	if len(list) == 0 {
 		r.t.Fatal("nothing has come")
 	}
-	return list[0] // the answer of the station's stack goes back
+	return list[0] // then the answer of the station's stack is sent back
 }
 
-// class is the type of service, or traffic class, of a packet, and its time to live.
+// class returns the type of service, or traffic class, of a packet, and its time to live.
 func class(p gopacket.Packet) (tos, ttl uint8) {
 	switch l := p.NetworkLayer().(type) {
 	case *layers.IPv4:
@@ -39,8 +39,8 @@ func class(p gopacket.Packet) (tos, ttl uint8) {
 	return 0, 0
 }
 
-// synWith begins a connection that nobody accepts, with an MSS of 1400 behind an option of one byte,
-// where it is not aligned.
+// synWith returns the SYN to a closed port, with an MSS of 1400. Unaligned, the option follows an
+// option of one byte.
 func synWith(port uint16, unaligned bool) *layers.TCP {
 	mss := layers.TCPOption{OptionType: layers.TCPOptionKindMSS, OptionLength: 4, OptionData: []byte{1400 >> 8, 1400 & 255}}
 	t := &layers.TCP{SrcPort: layers.TCPPort(port), DstPort: 9, SYN: true, Window: 1000, Options: []layers.TCPOption{mss}}
@@ -69,7 +69,7 @@ func maxMSS(six bool, rules string) func(*router) {
 	}
 }
 
-// checksums compares the checksum of TCP with what it should be.
+// checksums verifies the TCP checksum.
 func (r *router) checksums(p gopacket.Packet) {
 	r.t.Helper()
 	t := *layer[*layers.TCP](r, p)
@@ -90,7 +90,7 @@ func (r *router) checksums(p gopacket.Packet) {
 	}
 }
 
-// becomes has packets of TCP with a type of service and a time to live, which become others.
+// becomes sends TCP packets with a type of service and a time to live, which the rules change.
 func becomes(six bool, rules string, tos, ttl, wantTOS, wantTTL uint8) func(*router) {
 	return func(r *router) {
 		r.load(rules)
@@ -101,7 +101,7 @@ func becomes(six bool, rules string, tos, ttl, wantTOS, wantTTL uint8) func(*rou
 	}
 }
 
-// scrubs has the lines and the rules that change packets.
+// scrubs returns cases with rules that change packets.
 func scrubs(mss, tos, ttl, no4, no6 string, sentTOS uint8) cases {
 	c := cases{
 		"max_mss_v4": maxMSS(false, mss),
@@ -128,8 +128,8 @@ var (
 	_ = freeBSD.has("scrub_pass", scrubs("pass on em0 scrub (max-mss 1300)", "pass on em0 set (tos 0x42)", "pass on em0 scrub (min-ttl 50)", "", "", 66))
 )
 
-// echoTOS sends an echo request that has a type of service, and returns what it has behind the router.
-// The number makes it one of no state.
+// echoTOS sends an echo request with a type of service, and returns the type of service behind the
+// router. The number keeps it out of former states.
 func echoTOS(r *router, rules string, tos uint8, number int) uint8 {
 	r.t.Helper()
 	r.load(rules)

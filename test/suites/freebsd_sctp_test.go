@@ -9,7 +9,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// sctpNAT has an association be translated both ways, by its addresses.
+// sctpNAT has the addresses of an association translated in both directions.
 func sctpNAT(six bool) func(*router) {
 	return func(r *router) {
 		inside, outside := r.stations[0], r.stations[1]
@@ -36,7 +36,7 @@ func sctpNAT(six bool) func(*router) {
 		r.gets(outside)
 		r.sends(inside, r.frame(inside, header(here, there), sctpInit(4000, 1234)))
 		addresses(r.one(r.gets(outside)), own, there)
-		r.gets(inside) // that the station has no SCTP
+		r.gets(inside) // the error that the station has no SCTP
 		r.sends(outside, r.frame(outside, header(there, own), sctpInit(1234, 4000)))
 		addresses(r.gets(inside)[0], there, here)
 	}
@@ -51,7 +51,7 @@ var _ = freeBSD.has("sctp", cases{
 		r.blocked(ping(inside, outside.v4))
 		r.gets(inside)
 		r.gets(outside)
-		// the station has no SCTP, and says so by ICMP
+		// The station has no SCTP, and sends an ICMP error.
 		r.sends(inside, r.frame(inside, ip4(inside.v4, outside.v4, layers.IPProtocolSCTP), sctpInit(4000, 1234)))
 		if got := layer[*layers.ICMPv4](r, r.one(r.gets(inside))); got.TypeCode != layers.CreateICMPv4TypeCode(3, 2) {
 			r.t.Errorf("%v", got.TypeCode)

@@ -11,16 +11,16 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// clients gives a station a net of other sources, 2001:db8:44::/64, whose connections its stack knows
-// nothing of.
+// clients gives a station a network of further sources, 2001:db8:44::/64. Its stack does not track
+// their connections.
 func (r *router) clients() (client func(n int) netip.Addr) {
 	r.t.Helper()
 	r.route(r.self, "2001:db8:44::/64", r.stations[0].v6)
 	return func(n int) netip.Addr { return netip.MustParseAddr(fmt.Sprintf("2001:db8:44::%x", n)) }
 }
 
-// opens has a source connect to a port where nobody of the station's stack is, and finishes the
-// handshake by hand. It reports whether the first packet came through.
+// opens has a source connect to a closed port of the station's stack, and completes the handshake
+// with crafted packets. It reports whether the first packet passed.
 func (r *router) opens(src netip.Addr, port layers.TCPPort) bool {
 	r.t.Helper()
 	from, to := r.stations[0], r.stations[1]
@@ -47,14 +47,14 @@ func (r *router) opens(src netip.Addr, port layers.TCPPort) bool {
 	return true
 }
 
-// handshakes has connections be made by hand, to an address that is behind the station at em1.
+// handshakes prepares connections with crafted packets, to an address behind the station at em1.
 func (r *router) handshakes() (client func(n int) netip.Addr) {
 	r.t.Helper()
 	r.route(r.self, "2001:db8:45::/64", r.stations[1].v6)
 	return r.clients()
 }
 
-// nodes are the lines of `pfctl -s Sources` that have these words.
+// nodes returns the lines of `pfctl -s Sources` that contain these words.
 func (r *router) nodes(words ...string) (list []string) {
 	r.t.Helper()
 next:
@@ -71,7 +71,7 @@ next:
 
 const neighbours = "block\npass inet6 proto icmp6 icmp6-type { neighbrsol, neighbradv }\n"
 
-// sourceNodes has sources whose rules limit them, keep their addresses of pools, or both.
+// sourceNodes uses rules that limit sources, keep a source's address of a pool, or both.
 func sourceNodes(rules string) func(*router) {
 	return func(r *router) {
 		client := r.clients()
@@ -148,7 +148,7 @@ var _ = freeBSD.has("src_track", cases{
 		r.opens(client(2), 4205)
 		for _, is := range []struct {
 			src  string
-			want int // coming in, and going out
+			want int // in and out
 		}{{"::1[4201]", 2}, {"::1[4202]", 2}, {"::1[4203]", 2}, {"::1[4204]", 0}, {"::2[4205]", 2}} {
 			if got := r.states("2001:db8:44"+is.src, "ESTABLISHED:ESTABLISHED"); len(got) != is.want {
 				r.t.Errorf("%s has the states %q", is.src, got)
@@ -221,7 +221,7 @@ table <servers> { 2001:db8:46::1 }
 		r.address(r.stations[1], r.stations[1].ifname, "2001:db8:2::3/64")
 		begin(4201, "2001:db8:2::2", 1)
 		r.pfctl("-t", "hops", "-T", "replace", "2001:db8:2::3")
-		begin(4202, "2001:db8:2::3", 2) // the node goes on to count the state of before
+		begin(4202, "2001:db8:2::3", 2) // the node still counts the former state
 		begin(4203, "2001:db8:2::3", 3)
 	},
 })

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// says runs pfctl and compares what it says on standard error.
+// says runs pfctl and compares its standard error.
 func (r *router) says(want string, args ...string) {
 	r.t.Helper()
 	result := r.try("", args...)

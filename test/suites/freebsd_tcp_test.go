@@ -26,7 +26,7 @@ var _ = freeBSD.has("tcp", cases{
 			}
 		}
 		established()
-		// one who does not see the connection's numbers
+		// An attacker who does not see the connection's sequence numbers.
 		r.sends(server, r.frame(server, ip4(server.v4, client.v4, layers.IPProtocolTCP), &layers.TCP{SrcPort: 1234, DstPort: 4321, RST: true, Seq: 1}))
 		established()
 	},
@@ -35,7 +35,7 @@ var _ = freeBSD.has("tcp", cases{
 var _ = freeBSD.has("tcp.py", cases{
 	"TestTcp.test_challenge_ack": func(r *router) {
 		client := r.stations[0]
-		src := netip.MustParseAddr("10.1.0.3") // no stack has it
+		src := netip.MustParseAddr("10.1.0.3") // an address of no stack
 		r.load("pass")
 		r.must(r.Switch.Neighbour("em0", src, client.MAC[:]))
 		var seq, ack uint32 = 1000, 0
@@ -46,7 +46,7 @@ var _ = freeBSD.has("tcp.py", cases{
 			r.sends(client, r.frame(client, ip4(src, client.gw4, layers.IPProtocolTCP), &t, gopacket.Payload(data)))
 			return r.gets(client)
 		}
-		server := r.call(tcp(client, client.gw4, 1234, r.self)) // for its listener
+		server := r.call(tcp(client, client.gw4, 1234, r.self)) // to get its listener
 		defer server.close()
 		r.Wait("the listener", func() bool {
 			var o outcome
@@ -61,7 +61,7 @@ var _ = freeBSD.has("tcp.py", cases{
 		send(layers.TCP{ACK: true}, "")
 		send(layers.TCP{ACK: true, PSH: true}, "any")
 		next := seq + 3
-		seq, ack = 77777, 0 // the client has forgotten the connection
+		seq, ack = 77777, 0 // the client has lost the connection
 		challenge := layer[*layers.TCP](r, r.one(send(layers.TCP{SYN: true}, "")))
 		if challenge.SYN || challenge.RST || !challenge.ACK || challenge.Ack != next || challenge.SrcPort != 1234 || challenge.DstPort != 1234 {
 			r.t.Errorf("%+v", challenge)
@@ -78,10 +78,10 @@ var _ = freeBSD.has("names", cases{
 			r.ip(at, "link set "+from+" name "+to, "")
 			r.ip(at, "link set "+to+" up", "")
 		}
-		// a veth of its own, whose ends get one name
+		// A veth of its own, whose ends get the same name.
 		r.ip(r.self, "link add one type veth peer name other netns "+a.ns.Name, "")
 		defer func() {
-			for _, name := range []string{"one", "same"} { // whichever it is called now
+			for _, name := range []string{"one", "same"} { // whatever its present name is
 				if l, err := r.Switch.Netlink().LinkByName(name); err == nil {
 					r.must(r.Switch.Netlink().LinkDel(l))
 				}

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// sendsFile has the router send a file by sendfile(2) to a station, by a rule's next hop.
+// sendsFile sends a file with sendfile(2) from the router to a station, through a rule's next
+// hop.
 func (r *router) sendsFile(six bool) {
 	r.t.Helper()
 	a := r.stations[0]
@@ -47,7 +48,7 @@ func (r *router) sendsFile(six bool) {
 				return err
 			}
 			defer f.Close()
-			_, err = c.(*net.TCPConn).ReadFrom(f) // by sendfile(2)
+			_, err = c.(*net.TCPConn).ReadFrom(f) // with sendfile(2)
 			return err
 		})
 	}()

@@ -18,16 +18,15 @@ import (
 	"bascule/test/netlab"
 )
 
-// A chain is the net of OpenBSD's pf_forward and pf_fragment: the station src behind em0, the
-// router pf, and behind its em1 another router rt, with the station eco behind a link of a smaller
-// MTU. All of it stays for the cases that follow.
+// A chain is the network of OpenBSD's pf_forward and pf_fragment: the station src behind em0, the router pf, and behind
+// its em1 another router rt, with the station eco behind a link of a smaller MTU. It remains for the following cases.
 //
 //	src 10.1.0.2 - 10.1.0.1 pf 10.1.1.1 - 10.1.1.2 rt 10.2.2.1 - 10.2.2.2 eco
 type chain struct {
 	*router
 	src, rt, eco *host
 	six          bool
-	made         uint16 // packets, each with a number of its own
+	made         uint16 // number of packets so far; each has a number of its own
 }
 
 // farMTU is the MTU of the link between rt and eco.
@@ -55,8 +54,8 @@ func chainOf(r *router, six bool) *chain {
 	return &chain{router: r, src: c.src, rt: c.rt, eco: c.eco, six: six}
 }
 
-// places are addresses by their names, of both families. Of RDR, AF, RTT and RPT rules alone know
-// who has them, or which way they are.
+// places are addresses by their names, of both families. For RDR, AF, RTT and RPT, only rules determine the real
+// address or the path.
 var places = map[string][2]string{
 	"SRC_OUT": {"10.1.0.2", "2001:db8:1::2"},
 	"PF_IN":   {"10.1.0.1", "2001:db8:1::1"},
@@ -67,14 +66,14 @@ var places = map[string][2]string{
 	"ECO_OUT": {"10.2.3.2", "2001:db8:13::2"},
 	"RDR_IN":  {"10.2.4.9", "2001:db8:14::9"},
 	"RDR_OUT": {"10.2.5.9", "2001:db8:15::9"},
-	"AF_IN":   {"10.2.6.34", "2001:db8:16::22"}, // the last byte is that of ECO_IN of the other family
+	"AF_IN":   {"10.2.6.34", "2001:db8:16::22"}, // the last byte equals ECO_IN's of the other family
 	"RTT_IN":  {"10.2.7.2", "2001:db8:17::2"},
 	"RTT_OUT": {"10.2.8.2", "2001:db8:18::2"},
 	"RPT_IN":  {"10.2.10.2", "2001:db8:1a::2"},
 	"RPT_OUT": {"10.2.11.2", "2001:db8:1b::2"},
 }
 
-// at is the address of a place.
+// at returns the address of a place.
 func (c *chain) at(place string) netip.Addr { return addressOf(place, c.six) }
 
 func addressOf(place string, six bool) netip.Addr {
@@ -84,7 +83,7 @@ func addressOf(place string, six bool) netip.Addr {
 	return netip.MustParseAddr(places[place][0])
 }
 
-// nets are the nets of a place, of both families.
+// nets returns the networks of a place, of both families.
 func nets(place string) (list []netip.Prefix) {
 	for _, six := range []bool{false, true} {
 		a := addressOf(place, six)
@@ -102,7 +101,7 @@ func newChain(r *router) *chain {
 			sysctl("ipv4/conf/all/send_redirects", "0"), sysctl("ipv4/conf/default/send_redirects", "0"))
 	}))
 	for _, h := range []*host{c.rt, c.eco} {
-		r.must(h.ns.Do(func() error { // errors are sent as often as they are due
+		r.must(h.ns.Do(func() error { // no rate limit for errors
 			return errors.Join(sysctl("ipv4/icmp_ratemask", "0"), sysctl("ipv6/icmp/ratelimit", "0"),
 				sysctl("ipv6/conf/default/accept_dad", "0"), sysctl("ipv6/conf/default/disable_ipv6", "0"),
 				sysctl("ipv6/conf/lo/disable_ipv6", "0"))
@@ -146,8 +145,8 @@ func newChain(r *router) *chain {
 		for _, place := range []string{"RT_OUT", "ECO_OUT"} {
 			to(r.self, place, addressOf("RT_IN", six))
 		}
-		// Rules alone know the way to these. What goes out has to have one, so here is a wrong one. On OpenBSD
-		// a route that rejects is enough: it leads to lo0, where the rules are asked.
+		// Only rules determine the path to these. A packet on its way out needs a route, so here is a wrong
+		// one. On OpenBSD a reject route is enough: it leads to lo0, where the rules are evaluated.
 		wrong := []netip.Addr{r.stations[2].v4, r.stations[2].v6}[b2i(six)]
 		for _, place := range []string{"RTT_OUT", "RPT_IN", "RPT_OUT"} {
 			to(r.self, place, wrong)
@@ -164,7 +163,7 @@ func b2i(b bool) int {
 	return 0
 }
 
-// echo is an echo request of the family, with so many bytes behind its header.
+// echo returns an echo request of the family, with a payload.
 func (c *chain) echo(src, dst netip.Addr, hops uint8, id uint16, payload int) netlab.Frame {
 	c.t.Helper()
 	load := make([]byte, payload)
@@ -174,7 +173,7 @@ func (c *chain) echo(src, dst netip.Addr, hops uint8, id uint16, payload int) ne
 	return c.frame(c.src, c.ip(src, dst, hops, icmpOf(c.six)), c.echoLayer(id, load))
 }
 
-// ip is a header that may not be cut.
+// ip returns a header that forbids fragmentation.
 func (c *chain) ip(src, dst netip.Addr, hops uint8, protocol layers.IPProtocol) gopacket.SerializableLayer {
 	if c.six {
 		h := ip6(src, dst, protocol)
@@ -193,7 +192,7 @@ func icmpOf(six bool) layers.IPProtocol {
 	return layers.IPProtocolICMPv4
 }
 
-// echoLayer is an echo request, with what is behind it.
+// echoLayer returns an echo request with its payload.
 func (c *chain) echoLayer(id uint16, load []byte) gopacket.SerializableLayer {
 	if c.six {
 		body := append([]byte{byte(id >> 8), byte(id), 0, 1}, load...)
@@ -202,7 +201,7 @@ func (c *chain) echoLayer(id uint16, load []byte) gopacket.SerializableLayer {
 	return &together{&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoRequest, 0), Id: id, Seq: 1}, load}
 }
 
-// together is a layer and what is behind it.
+// together is a layer and its payload.
 type together struct {
 	gopacket.SerializableLayer
 	load []byte
@@ -224,18 +223,18 @@ func (l *together) SetNetworkLayerForChecksum(n gopacket.NetworkLayer) error {
 	return nil
 }
 
-// An answer is what a station hears of a packet that it has sent.
+// An answer is a station's response to one of its packets.
 type answer struct {
 	from  netip.Addr
-	echo  bool // an echo's answer; else an error
+	echo  bool // an echo reply; otherwise an error
 	kind  uint8
 	code  uint8
-	mtu   int    // of an error about one
-	id    uint16 // of an echo's answer
-	quote []byte // of an error: the packet that it is about; of an echo's answer, what was sent
+	mtu   int    // of an error about a packet that is too large
+	id    uint16 // of an echo reply
+	quote []byte // of an error: the packet that it is about; of an echo reply: the payload
 }
 
-// readAnswer reads a packet that is an answer or an error; ok is false for others.
+// readAnswer parses an echo reply or an error. ok is false for other packets.
 func readAnswer(p gopacket.Packet) (a answer, ok bool) {
 	switch n := p.NetworkLayer().(type) {
 	case *layers.IPv4:
@@ -284,8 +283,7 @@ func (c *chain) asks(f netlab.Frame) (a answer) {
 	return list[0]
 }
 
-// quotes checks that an error is about a packet that src has sent: its addresses and its length
-// are those that the packet had when it was sent.
+// quotes checks that an error quotes a packet as src has sent it, with its original addresses and length.
 func (c *chain) quotes(a answer, sent netlab.Frame) {
 	c.t.Helper()
 	packet := []byte(sent)[14:]

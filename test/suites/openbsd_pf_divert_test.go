@@ -14,12 +14,11 @@ import (
 	"bascule/test/netlab"
 )
 
-// A socket of the router's takes what is for an address that nobody has (to), or connects from there
-// (reply).
+// A socket of the router receives packets for an address that no host has (to), or connects from
+// such an address (reply).
 var _ = openBSD.has("pf_divert", pfDivert())
 
-// A diverted is one side of the cases of a family: the addresses of the station and the one that
-// nobody has, and what has been used between them.
+// A diverted is one side of a family's cases: the addresses of the station, and an address that no host has.
 type diverted struct {
 	*router
 	station     *host
@@ -27,7 +26,7 @@ type diverted struct {
 	six         bool
 }
 
-// diverts has the routers that take what is diverted for their own.
+// diverts has the routers that accept diverted packets as their own.
 var diverts struct {
 	sync.Mutex
 	of map[*router]bool
@@ -76,7 +75,7 @@ pass out on em0 proto { tcp udp } from { 10.9.0.9 2001:db8:9::9 } to { 10.1.0.2 
 					if proto == "tcp" && second == "reply-to" || proto == "udp" && first != "to" && second == "to" {
 						continue // see docs/pf.md
 					}
-					// the same ports again, the other way round
+					// The same ports again, in the other direction.
 					add("reuse-"+proto+"-"+first+"-"+second, func(d *diverted) {
 						from, to := d.talk(proto, first, 0, 0)
 						d.talk(proto, second, to, from)
@@ -88,11 +87,11 @@ pass out on em0 proto { tcp udp } from { 10.9.0.9 2001:db8:9::9 } to { 10.1.0.2 
 	return all
 }
 
-// divertPort is where the router's listener is.
+// divertPort is the port of the router's listener.
 const divertPort = 8021
 
-// talk has both sides talk by a rule of a kind, from and to these ports, or any if they are 0. It
-// returns the ports.
+// talk has both sides communicate through a rule of a kind, with these ports, or any if they are 0.
+// It returns the ports.
 func (d *diverted) talk(proto, kind string, from, to uint16) (uint16, uint16) {
 	d.t.Helper()
 	if to == 0 {
@@ -124,9 +123,9 @@ func (d *diverted) talk(proto, kind string, from, to uint16) (uint16, uint16) {
 		func() net.Conn { return dial(d.self, d.fake, d.local, true) }), to
 }
 
-// speak has what a connection sends come to a listener, which sees the address that was asked, and
-// if it is answered come back. It returns the connection's port. Both sockets are gone then, and
-// keep no port.
+// speak sends data over a connection to a listener, which sees the original destination, and sends
+// the data back if the connection is answered. It returns the connection's port. Both sockets are
+// closed then, and do not hold the port.
 func (d *diverted) speak(proto string, at *host, listen, asked netip.AddrPort, answered bool, dial func() net.Conn) (port uint16) {
 	d.t.Helper()
 	config := net.ListenConfig{Control: netlab.Transparent}

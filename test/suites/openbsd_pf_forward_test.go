@@ -20,7 +20,7 @@ import (
 
 var _ = openBSD.has("pf_forward", pfForward())
 
-// forwardRules have what each place stands for.
+// forwardRules returns the rules that define the places.
 func forwardRules() string {
 	line := func(format string, of ...string) string {
 		var text strings.Builder
@@ -54,8 +54,8 @@ func forwardRules() string {
 		line("pass in from %v tag back-out\npass out reply-to %v tagged back-out\n", "RPT_OUT/", "SRC_OUT")
 }
 
-// pfForward are the cases: the places that are pinged, and for those that are behind rt, echoes
-// that are too large for the router and for rt, datagrams, streams and traceroutes.
+// pfForward returns the cases: pings to the places, and for those behind rt, echoes that are too
+// large for the router and for rt, datagrams, streams and traceroutes.
 func pfForward() cases {
 	standing["pf_forward"] = forwardRules()
 	all := cases{}
@@ -74,7 +74,7 @@ func pfForward() cases {
 			add("ping-mtu-1300", place, forwardTooBigThere)
 			add("udp", place, forwardUDP)
 			add("tcp", place, forwardTCP)
-			if place == "RPT_OUT" { // the router's own errors do not go out by a rule: see docs/pf.md
+			if place == "RPT_OUT" { // rules do not apply to the router's own errors: see docs/pf.md
 				continue
 			}
 			add("ping-mtu-1400", place, forwardTooBigHere)
@@ -85,7 +85,7 @@ func pfForward() cases {
 	return all
 }
 
-// way is from and to where a packet goes that is about a place.
+// way returns the source and destination of a packet for a place.
 func (c *chain) way(place string) (src, dst netip.Addr) {
 	if strings.HasPrefix(place, "RPT") {
 		return c.at(place), c.at("ECO_IN")
@@ -93,7 +93,7 @@ func (c *chain) way(place string) (src, dst netip.Addr) {
 	return c.at("SRC_OUT"), c.at(place)
 }
 
-// reached is eco's address that a packet about a place arrives at.
+// reached returns eco's address at which a packet for a place arrives.
 func (c *chain) reached(place string) netip.Addr {
 	switch place {
 	case "AF_IN":
@@ -104,7 +104,7 @@ func (c *chain) reached(place string) netip.Addr {
 	return c.at(place)
 }
 
-// seenFrom is the source that eco sees.
+// seenFrom returns the source that eco sees.
 func (c *chain) seenFrom(place string) netip.Addr {
 	switch place {
 	case "AF_IN":
@@ -121,7 +121,7 @@ func forwardPing(c *chain, place string) {
 	c.passes(call{proto: "ping", from: c.src, src: netip.AddrPortFrom(src, 0), to: netip.AddrPortFrom(dst, 0)})
 }
 
-// tooBig sends an echo of so many bytes, and wants to hear that there is room for `mtu`.
+// tooBig sends an echo of size bytes, and expects an error with an MTU of `mtu`.
 func (c *chain) tooBig(place string, size, mtu int) {
 	c.t.Helper()
 	src, dst := c.way(place)
@@ -142,7 +142,7 @@ func (c *chain) tooBig(place string, size, mtu int) {
 	c.quotes(a, sent)
 }
 
-// between is what an MTU behind a translation of the family is in front of it.
+// between converts an MTU behind a translation of the family to the MTU in front of it.
 func (c *chain) between(place string, mtu int) int {
 	switch {
 	case place != "AF_IN":
@@ -192,13 +192,14 @@ func forwardUDP(c *chain, place string) {
 	}
 }
 
-// forwardTCP has 200000 bytes come back. What eco sends is larger than the link to rt at first.
+// forwardTCP sends 200000 bytes and gets them back. At first, eco's packets are larger than the
+// link to rt permits.
 func forwardTCP(c *chain, place string) {
 	src, dst := c.way(place)
 	c.stream(src, netip.AddrPortFrom(dst, 7), netip.AddrPortFrom(c.reached(place), 7), 200000)
 }
 
-// stream has so many bytes go to eco and come back by TCP.
+// stream sends size bytes over TCP to eco and back.
 func (c *chain) stream(src netip.Addr, to, at netip.AddrPort, size int) {
 	c.t.Helper()
 	var l net.Listener
@@ -252,7 +253,7 @@ func forwardTraceUDP(c *chain, place string) {
 }
 
 // trace sends three probes for each of three hops. Each is answered: by the router, by rt, and by
-// the place itself. Errors quote the probe as it was sent.
+// the place itself. Errors quote the original probe.
 func (c *chain) trace(place string, probe func(hops uint8, n int) []byte) {
 	c.t.Helper()
 	_, dst := c.way(place)

@@ -19,7 +19,7 @@ import (
 
 var _ = openBSD.has("pf_fragment", pfFragment())
 
-// fragmentRules let packets with options pass, redirect to RDR_IN, and choose the way to RTT_OUT.
+// fragmentRules pass packets with options, redirect to RDR_IN, and route to RTT_OUT.
 func fragmentRules() string {
 	rules := "block\npass inet6 proto icmp6 icmp6-type { neighbrsol neighbradv }\n"
 	for _, six := range []bool{false, true} {
@@ -35,7 +35,7 @@ func fragmentRules() string {
 	return rules
 }
 
-// behindRt are the places that a case is about: eco, eco by a redirection, and by a rule's way.
+// behindRt are the places of a case: eco, eco through a redirection, and through a rule's next hop.
 var behindRt = []string{"ECO_IN", "RDR_IN", "RTT_OUT"}
 
 func pfFragment() cases {
@@ -60,7 +60,7 @@ func pfFragment() cases {
 		add("run-fragping%", func(c *chain) {
 			for _, place := range append([]string{"PF_IN", "PF_OUT", "RT_IN", "RT_OUT"}, behindRt...) {
 				first := ping(c.src, c.at(place))
-				if six && slices.Contains(behindRt, place) { // the sender has to hear of the MTU
+				if six && slices.Contains(behindRt, place) { // the sender has to learn the MTU
 					first.size = 1400
 					c.make(first, func(o outcome) bool { return o.answered || o.refused != nil }, false)
 				}
@@ -75,7 +75,7 @@ func pfFragment() cases {
 		each("run-frag%", func(c *chain, place string) {
 			c.pieces(place, true, []cutting{{from: 0, to: 16, more: true}, {from: 16, to: 24}})
 		})
-		if !six { // whether fragments that overlap are a packet is up to the receiver: see docs/pf.md
+		if !six { // the receiver decides whether overlapping fragments form a packet: see docs/pf.md
 			continue
 		}
 		each("run-frag6-ext", func(c *chain, place string) {
@@ -94,8 +94,8 @@ func pfFragment() cases {
 	return all
 }
 
-// quotedSum sends a packet that is too large for rt. What the error quotes has the checksum that
-// the packet had when it was sent.
+// quotedSum sends a packet that is too large for rt. The quote in the error has the packet's original
+// checksum.
 func (c *chain) quotedSum(place string, protocol layers.IPProtocol) {
 	c.t.Helper()
 	src, dst := c.way(place)
@@ -112,7 +112,7 @@ func (c *chain) quotedSum(place string, protocol layers.IPProtocol) {
 	if c.six {
 		at = 40
 	}
-	sum := at + 2 // of ICMP
+	sum := at + 2 // for ICMP
 	if protocol == layers.IPProtocolUDP {
 		sum = at + 6
 	}
@@ -121,8 +121,8 @@ func (c *chain) quotedSum(place string, protocol layers.IPProtocol) {
 	}
 }
 
-// A cutting is a fragment of an echo request: its bytes, in units of one. The first eight bytes of one
-// that overlaps may be others.
+// A cutting is a fragment of an echo request, with its range in units of one byte. In an overlapping
+// one, the first eight bytes may differ.
 type cutting struct {
 	from, to    int
 	more, dummy bool
@@ -156,7 +156,7 @@ func (c *chain) pieces(place string, answered bool, list []cutting) {
 	}
 	c.gets(c.src)
 	c.sends(c.src, frames...)
-	// what comes of them has come before what comes of this
+	// Their results have arrived before the result of this ping.
 	c.passes(ping(c.src, dst))
 	var got []answer
 	look := func() bool {
@@ -180,7 +180,7 @@ func (c *chain) pieces(place string, answered bool, list []cutting) {
 	}
 }
 
-// fragment is a fragment of ICMP, with a part of it.
+// fragment returns a fragment of ICMP with a part of it.
 func (c *chain) fragment(src, dst netip.Addr, id uint16, p cutting, part []byte) netlab.Frame {
 	c.t.Helper()
 	if !c.six {

@@ -13,8 +13,8 @@ import (
 	"bascule/test/netlab"
 )
 
-// Packets with options come to the router by em0, where a rule lets options pass, and by em1, where
-// none does. Who looks at what comes out of pf there is a packet socket.
+// Packets with options enter the router by em0, where a rule permits options, and by em1, where no
+// rule does. A packet socket shows the packets that leave pf there.
 var _ = openBSD.has("pf_opts", pfOpts())
 
 // taps has the packet sockets at em0 and em1 of each router.
@@ -58,7 +58,7 @@ func pfOpts() cases {
 		}
 	}
 	all["run-ping-record"] = func(r *router) {
-		record := append([]byte{7, 39, 4}, make([]byte, 37)...) // record route, RFC 791
+		record := append([]byte{7, 39, 4}, make([]byte, 37)...) // Record route, RFC 791.
 		for n, s := range r.stations[:2] {
 			h := ip4(s.v4, s.gw4, layers.IPProtocolICMPv4)
 			h.Options = options(record)
@@ -70,7 +70,7 @@ func pfOpts() cases {
 		}
 	}
 
-	// what is behind the header, of both families
+	// The payload behind the header, of both families.
 	old4 := &together{&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(6, 0), Id: 6}, []byte("alternate")}
 	old6 := &together{&layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(6, 0)}, []byte("alternate")}
 	four := func(option ...byte) func(r *router) {
@@ -103,14 +103,15 @@ func pfOpts() cases {
 	mld := func(option ...byte) func(r *router, s *host) netlab.Frame {
 		return ipv6With(query6, hop, 1, "ff02::1", option)
 	}
-	// a router alert of these passes without allow-opts
+	// A router alert of these passes without allow-opts.
 	all["run-igmp"] = func(r *router) { r.option(false, igmp(148, 4, 0, 0)) }
 	all["run-icmp6-mld"] = func(r *router) { r.option(false, mld(5, 2, 0, 0, 1, 0)) }
 	all["run-bpf-mcast"] = func(r *router) { r.option(false, igmp(148, 4, 0, 0)); r.option(false, mld(5, 2, 0, 0, 1, 0)) }
 	all["run-igmp-bad"] = func(r *router) { r.option(true, igmp(3, 4, 0, 0)) }
 	all["run-icmp6-mld-bad"] = func(r *router) { r.option(true, mld(3, 0, 1, 2, 0, 0)) }
 
-	// what is dropped for its options is logged, whatever the rule says of a log; nothing else is
+	// A packet that is dropped because of its options is logged, regardless of the rule's log
+	// option. No other packet is logged.
 	inLog := func(packets ...func(r *router)) func(r *router) {
 		return func(r *router) {
 			l := r.reads()
@@ -147,15 +148,15 @@ func pfOpts() cases {
 
 func options(b []byte) []layers.IPv4Option { return []layers.IPv4Option{rawOption(b)} }
 
-// rawOption is all options of a header, as they are.
+// rawOption returns an option with the unparsed bytes of all options of a header.
 func rawOption(b []byte) layers.IPv4Option {
-	if b[0] < 2 { // one byte, of which the next ones are no data
+	if b[0] < 2 { // a single byte; the next ones are not its data
 		return layers.IPv4Option{OptionType: b[0], OptionLength: 1}
 	}
 	return layers.IPv4Option{OptionType: b[0], OptionLength: b[1], OptionData: b[2:b[1]]}
 }
 
-// ipv4With makes a packet from a station to its router, or a group, with options.
+// ipv4With makes a packet with options from a station to its router, or to a group.
 func ipv4With(inner gopacket.SerializableLayer, protocol layers.IPProtocol, ttl uint8, group string, option []byte) func(r *router, s *host) netlab.Frame {
 	return func(r *router, s *host) netlab.Frame {
 		h := ip4(s.v4, s.gw4, protocol)
@@ -172,7 +173,7 @@ func ipv4With(inner gopacket.SerializableLayer, protocol layers.IPProtocol, ttl 
 	}
 }
 
-// ipv6With makes a packet likewise, whose extension header has the options.
+// ipv6With makes such a packet, with the options in its extension header.
 func ipv6With(inner gopacket.SerializableLayer, header layers.IPProtocol, hops uint8, group string, option []byte) func(r *router, s *host) netlab.Frame {
 	return func(r *router, s *host) netlab.Frame {
 		h := ip6(s.v6, s.gw6, header)
@@ -190,8 +191,8 @@ func ipv6With(inner gopacket.SerializableLayer, header layers.IPProtocol, hops u
 	}
 }
 
-// option sends a packet by em0 and by em1. It comes in to the router by em0, and if it needs
-// allow-opts not by em1.
+// option sends a packet by em0 and by em1. It enters the router by em0. If it needs allow-opts, it
+// does not enter by em1.
 func (r *router) option(needs bool, make func(r *router, s *host) netlab.Frame) {
 	r.t.Helper()
 	for n, tap := range tapsOf(r) {

@@ -2,7 +2,7 @@
 
 package suites
 
-// Anchors in an anchor, whose rules decide about a ping.
+// Nested anchors, whose rules decide about a ping.
 var _ = openBSD.has("pf_policy", cases{
 	"check-probe-host": func(r *router) { r.passes(probe(r)) },
 
@@ -60,7 +60,7 @@ block proto icmp`),
 
 func probe(r *router) call { return ping(r.stations[0], r.stations[1].v4) }
 
-// policy loads rules into an anchor, which let the ping pass or not.
+// policy loads rules into an anchor that pass the ping or not.
 func policy(passes bool, rules string) func(r *router) {
 	return func(r *router) {
 		r.load(`anchor "regress"`)
@@ -75,7 +75,7 @@ func policy(passes bool, rules string) func(r *router) {
 	}
 }
 
-// once loads rules that let one ping pass.
+// once loads rules that pass one ping.
 func once(rules string) func(r *router) {
 	return func(r *router) {
 		r.load(`anchor "regress" in on em0`)

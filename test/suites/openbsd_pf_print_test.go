@@ -11,7 +11,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// Addresses of IPv6 are printed in their shortest form, wherever zeros are.
+// IPv6 addresses are printed in their shortest form, with zeros in any place.
 var _ = openBSD.has("pf_print", cases{
 	"pf_print_test": func(r *router) {
 		r.load("pass")
@@ -24,7 +24,7 @@ var _ = openBSD.has("pf_print", cases{
 			r.sends(r.stations[0], r.frame(r.stations[0], ip6(netip.MustParseAddr(a), r.self.v6, layers.IPProtocolUDP),
 				&layers.UDP{SrcPort: 1000, DstPort: 9}, gopacket.Payload("print")))
 		}
-		// and those that no packet has
+		// And addresses that no packet has.
 		table := append([]string{"::", "::1", "::1:2:0", "::1:0:0:0", "::3:4:5:6:7:8", "::4:5:6:0:0", "::4:5:0:0:0"}, list...)
 		r.pfctl(append([]string{"-q", "-t", "print", "-T", "add"}, table...)...)
 		r.t.Cleanup(func() { r.pfctl("-q", "-t", "print", "-T", "kill") })

@@ -12,10 +12,11 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// Connections of an address that nobody has with a listener of the router's. What a client would
-// send is made by hand; what comes back is the listener's or pf's.
+// Connections between an address that no host has and a listener of the router. The client's packets
+// are crafted. The packets to it are the listener's or pf's.
 var _ = openBSD.has("pf_state", cases{
-	// a SYN within a connection is answered by an acknowledgement of what the connection has got
+	// A SYN within a connection is answered by an acknowledgement with the connection's present
+	// number.
 	"run-challenge_ack.py": func(r *router) {
 		c := begin(r, 1)
 		c.send(layers.TCP{SYN: true, Seq: 1000000, Window: 0xffff}, "")
@@ -23,7 +24,7 @@ var _ = openBSD.has("pf_state", cases{
 			r.t.Errorf("a SYN within a connection is answered by %s, should be an acknowledgement with %d", said(a), c.theirs)
 		}
 	},
-	// a reset of what comes before a gap, where the other side has more already
+	// A reset with a number before a gap, while the other side has received more already.
 	"run-beforegap_rst.py": func(r *router) {
 		c := begin(r, 1)
 		data := "abcdefgh01234567ABCDEFGH"
@@ -41,7 +42,7 @@ var _ = openBSD.has("pf_state", cases{
 			r.t.Errorf("the port's next connection is answered by %s", said(a))
 		}
 	},
-	// a reset that acknowledges 0, with a number in the window before the next one, is a forged one
+	// A reset that acknowledges 0, with a number in the window before the next one, is forged.
 	"run-fakeack_rst.py": func(r *router) {
 		c := begin(r, 100000)
 		c.send(layers.TCP{ACK: true, RST: true, Seq: c.ours - 0x4000, Window: 0xffff}, "")
@@ -56,16 +57,16 @@ func said(p *layers.TCP) string {
 	return fmt.Sprintf("SYN %t ACK %t RST %t, %d, acknowledges %d", p.SYN, p.ACK, p.RST, p.Seq, p.Ack)
 }
 
-// A crafted is a connection whose client is made by hand.
+// A crafted is a connection with a crafted client.
 type crafted struct {
 	*router
 	from         *host
 	client       netip.Addr
 	port         uint16
-	ours, theirs uint32 // the numbers that come next
+	ours, theirs uint32 // the next sequence numbers
 }
 
-// begin has both sides begin a connection.
+// begin opens a connection with both sides.
 func begin(r *router, first uint32) *crafted {
 	r.t.Helper()
 	s := r.stations[0]
@@ -89,7 +90,7 @@ func begin(r *router, first uint32) *crafted {
 	return c
 }
 
-// send sends a segment of the client's.
+// send sends a segment of the client.
 func (c *crafted) send(t layers.TCP, data string) {
 	c.t.Helper()
 	t.SrcPort, t.DstPort = layers.TCPPort(c.port), 7
@@ -97,7 +98,7 @@ func (c *crafted) send(t layers.TCP, data string) {
 	c.sends(c.from, c.frame(c.from, ip4(c.client, c.self.v4, layers.IPProtocolTCP), &t, gopacket.Payload(data)))
 }
 
-// hears returns the next segment that comes to the client.
+// hears returns the next segment that arrives at the client.
 func (c *crafted) hears() (got *layers.TCP) {
 	c.t.Helper()
 	c.WaitUntil(time.Now().Add(patience), "a segment of the router's", func() bool {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// A table whose entries lie within each other, with ! and without: the smallest decides.
+// A table with nested entries, with and without !: the smallest one decides.
 var _ = openBSD.has("pf_table", cases{
 	"hit":  func(r *router) { tested(r, true) },
 	"miss": func(r *router) { tested(r, false) },
@@ -20,7 +20,7 @@ var _ = openBSD.has("pf_table", cases{
 	},
 })
 
-// nested are the entries of the table, from the largest to the smallest, of both families.
+// nested returns the entries of the table, from the largest to the smallest, of both families.
 func nested() (list []string) {
 	list = []string{"10.5.1.0/24", "!10.5.1.37", "!10.5.1.64/30", "10.6.0.0/24", "!fd05::/32", "fd05:0:1:1::/64", "!fd05:0:1:1::ba", "!fd05:0:1:1:fe::/80"}
 	for i, not := 16, false; i <= 32; i, not = i+1, !not {
@@ -45,7 +45,7 @@ func nestedTable(r *router) {
 	r.t.Cleanup(func() { r.try("", "-q", "-t", "nested", "-T", "kill") })
 }
 
-// tested asks the table for addresses at the edges of its entries: all are in it, or all are not.
+// tested tests addresses at the edges of the table's entries: all are in it, or all are not.
 func tested(r *router, in bool) {
 	r.t.Helper()
 	nestedTable(r)
@@ -56,7 +56,7 @@ func tested(r *router, in bool) {
 		"0.0.0.1", "10.5.0.255", "10.5.2.0", "10.5.1.37", "10.5.1.64", "10.5.1.67", "10.6.1.0", "fd05:1::", "fd06::1",
 		"fd05:0:1:1::ba", "fd05:0:1:1:fe::", "fd05:0:1:1:fe:ffff:ffff:ffff",
 	}
-	// the last address of a net that lies in no smaller one
+	// The last address of a network that is in no smaller one.
 	last := func(base string, first, end int) {
 		for i, not := first, false; i < end; i, not = i+1, !not {
 			p := netip.PrefixFrom(netip.MustParseAddr(base), i)

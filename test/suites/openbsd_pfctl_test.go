@@ -12,8 +12,8 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// OpenBSD's regress/sbin/pfctl is about the language alone: what is printed of rules, that it can be
-// read again, and what is refused.
+// OpenBSD's regress/sbin/pfctl tests only the language: how rules are printed, that the output can be
+// read again, and which rules are refused.
 var _ = openBSD.has("pfctl", pfctlCases())
 
 // notLoaded has the cases that OpenBSD prints without loading them.
@@ -33,7 +33,7 @@ func pfctlCases() cases {
 			all[f.Name] = func(r *router) { r.tableCommands(rules) }
 		case printed:
 			all[f.Name] = func(r *router) { r.printedAs(rules, want) }
-			if strings.HasPrefix(f.Name, "pfail") { // OpenBSD takes this one
+			if strings.HasPrefix(f.Name, "pfail") { // OpenBSD accepts this one
 				continue
 			}
 			all["self"+f.Name] = func(r *router) { r.printedAs(want, want) }
@@ -80,7 +80,7 @@ func (r *router) printedAs(rules, want string) {
 	}
 }
 
-// refusedLine has pfctl refuse a line, for what its comment says.
+// refusedLine has pfctl refuse a line, for the reason in its comment.
 func (r *router) refusedLine(line string) {
 	r.t.Helper()
 	rule, why, _ := strings.Cut(strings.TrimSpace(line), " # ")
@@ -90,9 +90,9 @@ func (r *router) refusedLine(line string) {
 	}
 }
 
-// tableCommands has pfctl change a table of an anchor. A line that begins with > is what -T does, and
-// with ! what it refuses; the lines behind it are printed then, in the order of sort(1). Other lines
-// are loaded.
+// tableCommands has pfctl change a table of an anchor. A line that begins with > is an argument of
+// -T. A line that begins with ! is one that is refused. The following lines are the output, in the
+// order of sort(1). Other lines are loaded.
 func (r *router) tableCommands(script string) {
 	r.t.Helper()
 	dir := r.t.TempDir()
@@ -142,7 +142,7 @@ func (r *router) loadedAs(rules, want string) {
 	var lines strings.Builder
 	for line := range strings.Lines(want) {
 		if named := strings.TrimLeft(line, " "); strings.HasPrefix(named, "anchor \"") && strings.HasSuffix(line, " all\n") {
-			// Here are the rules of the anchor, which has none.
+			// The rules of the anchor are printed here. It has none.
 			indent := line[:len(line)-len(named)]
 			line = strings.TrimSuffix(line, "\n") + " {\n" + indent + "}\n"
 		}

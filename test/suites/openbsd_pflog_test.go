@@ -20,7 +20,7 @@ import (
 
 var _ = openBSD.has("pflog", pfLog())
 
-// A logged is a packet of the log, as `bascule -j pflog` prints it.
+// A logged is a packet of the log in the output of `bascule -j pflog`.
 type logged struct {
 	Ifname, Log, Direction, Action, Reason, Summary string
 	Rule                                            int
@@ -33,10 +33,10 @@ type logReader struct {
 	marked uint16
 }
 
-// logOfMarks is a rule that marks of a logReader need: they come in by em2.
+// logOfMarks is a rule for the marker packets of a logReader, which enter by em2.
 const logOfMarks = "block log quick on em2 inet proto udp to port 20000:30000\n"
 
-// reads begins to read the log, until the case ends.
+// reads starts to read the log, until the case ends.
 func (r *router) reads() *logReader {
 	r.t.Helper()
 	l := &logReader{router: r, marked: 20000}
@@ -62,7 +62,7 @@ func (l *logReader) mark() (port uint16) {
 	return l.marked
 }
 
-// entries are what the log has so far, without marks.
+// entries returns the entries of the log so far, without markers.
 func (l *logReader) entries() (list []logged) {
 	l.t.Helper()
 	mark := fmt.Sprintf(":%d ", l.mark())
@@ -77,7 +77,7 @@ func (l *logReader) entries() (list []logged) {
 	return list
 }
 
-// has looks for an entry of the log that has this rule, direction and action, and these words, of log n.
+// has looks for an entry of log n with this rule, direction, action, and these words.
 func (l *logReader) has(list []logged, want bool, n int, rule int, way string, words ...string) {
 	l.t.Helper()
 	found := slices.ContainsFunc(list, func(e logged) bool {
@@ -89,8 +89,8 @@ func (l *logReader) has(list []logged, want bool, n int, rule int, way string, w
 	}
 }
 
-// Rules of the cases of pflog, by the last byte of the destination. The first ones match all, the
-// last one that matches decides.
+// Rules of the cases of pflog, by the last byte of the destination. The first ones match all packets. The
+// last matching rule decides.
 //
 //	0 marks    1 pass to log 13, which a later rule overrides    2 match to log 12
 //	3, 11 pass to log 11 of a family    4, 12 no state    5, 13 keep state    6, 14 log (all)
@@ -118,8 +118,8 @@ func logRulesOf(family, format string) string {
 	return text
 }
 
-// loggedAt are the addresses of the cases, by their number: the router's own, or such as a rule
-// makes others of.
+// loggedAt returns the addresses of a case, by its number: the router's own, or addresses that a rule
+// translates.
 func loggedAt(n int, six bool) string {
 	return []string{fmt.Sprintf("10.1.0.%d", 100+n), fmt.Sprintf("2001:db8:1::%d", 100+n)}[b2i(six)]
 }
@@ -127,7 +127,7 @@ func loggedAt(n int, six bool) string {
 func pfLog() cases {
 	standing["pflog"] = logRules
 	all := cases{}
-	// own gives the router the addresses of cases, and the station those that are behind a translation
+	// own adds addresses of cases to the router, and addresses behind a translation to the station.
 	own := func(r *router, six bool, numbers ...int) {
 		for _, n := range numbers {
 			a := netip.MustParseAddr(loggedAt(n, six))
@@ -144,7 +144,7 @@ func pfLog() cases {
 		switch n {
 		case 11:
 			seen = 21
-		case 12: // what the router sends has another source
+		case 12: // packets from the router have another source
 			own(r, six, 12, 22)
 			c := ping(r.self, []netip.Addr{r.stations[0].v4, r.stations[0].v6}[b2i(six)])
 			if udps {
@@ -176,9 +176,9 @@ func pfLog() cases {
 			all[fmt.Sprintf("run-ping%s-%d", suffix, n)] = func(r *router) { answered(r, n, six, false) }
 			all[fmt.Sprintf("run-udp%s-%d", suffix, n)] = func(r *router) { answered(r, n, six, true) }
 		}
-		base := 3 + 8*b2i(six) // the number of the family's first rule
+		base := 3 + 8*b2i(six) // number of the family's first rule
 		echo := []string{"ICMP ", "ICMPv6 "}[b2i(six)]
-		// what comes to the address of a case
+		// to returns the destination address of a case.
 		to := func(n int) string { return loggedAt(n, six) }
 		all["run-bpf-everything"+suffix] = func(r *router) {
 			l := r.reads()
@@ -200,7 +200,7 @@ func pfLog() cases {
 			list := l.entries()
 			back := func(n int) string { return loggedAt(n, six) + " > " }
 			l.has(list, true, 11, base+1, "pass in", to(1), echo)
-			// an answer, which no rule with a state is for
+			// An answer, which no rule with a state covers.
 			l.has(list, true, 13, 1, "pass out", back(1), echo)
 			l.has(list, true, 11, base+2, "pass in", to(2), echo)
 			l.has(list, false, 11, base+2, "pass out", back(2))
