@@ -31,7 +31,8 @@ var aroundCases = []conformance{
 	{name: "address_later", hooks: tcx, run: addressLater},
 }
 
-// finding is what port show tells of a finding of a kind, about a thing.
+// finding returns the text of a finding about a thing in port show. The second result is false if
+// there is none.
 func finding(l *netlab.Lab, port, kind, what string) (text string, told bool) {
 	for _, p := range l.Ports("br0") {
 		for _, f := range p.Findings {
@@ -43,7 +44,7 @@ func finding(l *netlab.Lab, port, kind, what string) (text string, told bool) {
 	return "", false
 }
 
-// told wants a finding in all places that tell of findings, and none is not.
+// Checks that all places that report findings have this one, or that none of them has it.
 func told(t *testing.T, l *netlab.Lab, port, kind, what string, is bool) {
 	t.Helper()
 	text, found := finding(l, port, kind, what)
@@ -62,7 +63,7 @@ func told(t *testing.T, l *netlab.Lab, port, kind, what string, is bool) {
 	}
 }
 
-// warns wants one line of warning for each list of words.
+// warns checks that a command prints one line of warning for each list of words.
 func warns(t *testing.T, l *netlab.Lab, args []string, lines ...[]string) {
 	t.Helper()
 	r, err := l.Run(args...)
@@ -83,7 +84,7 @@ func warns(t *testing.T, l *netlab.Lab, args []string, lines ...[]string) {
 	}
 }
 
-// counted is what a counter of a chain of nftables has counted.
+// counted returns a counter of a chain of nftables.
 func counted(t *testing.T, l *netlab.Lab, chain string) int {
 	t.Helper()
 	out := inNamespace(t, l.Switch, "nft", "list", "chain", "netdev", "t", chain)
@@ -92,8 +93,8 @@ func counted(t *testing.T, l *netlab.Lab, chain string) int {
 	return n
 }
 
-// Filters of the host for what comes in by a device meet its frames, and none once it is a port.
-// That is told at once, and as long as it is so. A chain or a qdisc that filters nothing is nothing.
+// Ingress filters of the host at a device apply to its frames, and to none when it is a port. This
+// is reported at once, and as long as it lasts. A chain or qdisc without a filter is not reported.
 func ingressFilters(t *testing.T, hook string) {
 	l := netlab.New(t)
 	ends := l.NewEnds(3)
@@ -124,7 +125,7 @@ func ingressFilters(t *testing.T, hook string) {
 	}
 	l.Bascule("bridge", "add", "br0")
 	add := []string{"port", "add", "br0", a.Port, "--hook", hook}
-	if hook == "xdp" { // beside what else is said of it
+	if hook == "xdp" { // in addition to its other warnings
 		r, err := l.Run(add...)
 		must(t, err)
 		if r.Exit != 0 || !strings.Contains(r.Stderr, "tc ingress u32") {
@@ -169,8 +170,8 @@ func ingressFilters(t *testing.T, hook string) {
 	m.Stop()
 }
 
-// A program of somebody else's at the same hook sees no frame if it came after the port's own. One
-// that was there first sees them all.
+// Another program at the same hook sees no frame if it was attached after the port's program. If it
+// was attached before, it sees all frames.
 func ingressOfOthers(t *testing.T, _ string) {
 	l := netlab.New(t)
 	ends := l.NewEnds(2)
@@ -208,7 +209,7 @@ func ingressOfOthers(t *testing.T, _ string) {
 	told(t, l, a.Port, "ingress-filter", "tcx program theirs_last", false)
 	m.Stop()
 
-	// a program of XDP comes before the switch, and is no finding
+	// An XDP program runs before the switch, and is no finding.
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type: ebpf.XDP, License: "Dual BSD/GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}, // XDP_DROP
@@ -227,14 +228,14 @@ func ingressOfOthers(t *testing.T, _ string) {
 		t.Errorf("a program that meets all frames is told of: %+v", found)
 	}
 	must(t, drops.Close())
-	l.Wait("the program to go", func() bool { // a command that is started at this moment may hold it, too
+	l.Wait("the program to go", func() bool { // another test's command that starts at this moment may hold it, too
 		now, err := l.Switch.Netlink().LinkByName(a.Port)
 		return err == nil && (now.Attrs().Xdp == nil || !now.Attrs().Xdp.Attached)
 	})
 	l.Reach(a, l.Frames(3, netlab.Broadcast, A), b)
 }
 
-// macvlan makes a device above another one.
+// macvlan makes a macvlan above another device.
 func macvlan(t *testing.T, l *netlab.Lab, name, below string) netlink.Link {
 	t.Helper()
 	nl, err := l.Switch.Netlink().LinkByName(below)
@@ -242,14 +243,14 @@ func macvlan(t *testing.T, l *netlab.Lab, name, below string) netlink.Link {
 	above := &netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: nl.Attrs().Index}, Mode: netlink.MACVLAN_MODE_BRIDGE}
 	must(t, l.Switch.Netlink().LinkAdd(above))
 	must(t, l.Switch.Netlink().LinkSetUp(above))
-	t.Cleanup(func() { _ = l.Switch.Netlink().LinkDel(above) }) // or the lower device stays promiscuous
+	t.Cleanup(func() { _ = l.Switch.Netlink().LinkDel(above) }) // otherwise the lower device stays promiscuous
 	nl, err = l.Switch.Netlink().LinkByName(name)
 	must(t, err)
 	return nl
 }
 
-// A device that others are above is refused, by all ways in, unless that is forced. Those that are
-// above a port's device get nothing, and that is told, also of one that comes later.
+// A device below others is refused, by all commands, unless that is forced. Devices above a port's
+// device receive nothing, and that is reported, also if one is added later.
 func deviceAbove(t *testing.T, _ string) {
 	l := netlab.New(t)
 	ends := l.NewEnds(3)
@@ -295,7 +296,7 @@ func deviceAbove(t *testing.T, _ string) {
 	}
 	l.Bascule("apply", file(out)) // as it is
 
-	// the macvlan of before has nothing, and the port has all
+	// The former macvlan receives nothing, and the port receives everything.
 	heard := l.Listen(l.Switch, "mv0")
 	l.Reach(b, l.Frames(3, netlab.MAC(mv.Attrs().HardwareAddr), B), a)
 	l.Reach(a, l.Frames(3, netlab.Broadcast, A), b)
@@ -317,7 +318,7 @@ func deviceAbove(t *testing.T, _ string) {
 	told(t, l, c.Port, "device-above", "macvlan mv2", false)
 	m.Stop()
 
-	// one above a host port's interface has its frames, as before
+	// A device above a host port's interface receives its frames, as before.
 	l.Bascule("port", "add", "br0", "host0", "--type", "host")
 	macvlan(t, l, "mv3", "host0")
 	if found := l.Port("br0", "host0").Findings; found != nil {
@@ -325,12 +326,12 @@ func deviceAbove(t *testing.T, _ string) {
 	}
 }
 
-// Devices above may be in other network namespaces, as those of containers are.
+// Devices above may be in other network namespaces, like containers' devices.
 func deviceAboveElsewhere(t *testing.T, _ string) {
 	l := netlab.New(t)
 	end := l.NewEnds(1)[0]
 	here, elsewhere := l.Switch.Netlink(), l.NewNamespace()
-	// a device that is no guest's
+	// A device of no guest.
 	must(t, here.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "uplink0"}, VxlanId: 7, Port: 4789}))
 	l.Keep("uplink0")
 	uplink, err := here.LinkByName("uplink0")
@@ -374,7 +375,7 @@ func deviceAboveElsewhere(t *testing.T, _ string) {
 	l.Bascule("port", "del", "br0", "uplink0")
 }
 
-// A device that is above a port's gets nothing, and is refused.
+// A device above a port's device receives nothing, and is refused.
 func deviceBelow(t *testing.T, _ string) {
 	l := netlab.New(t)
 	ends := l.NewEnds(2)
@@ -395,7 +396,7 @@ func deviceBelow(t *testing.T, _ string) {
 	}
 	l.Bascule("port", "del", "br1", "mv0")
 
-	// what is above a host port's interface is a device like any other
+	// A device above a host port's interface is like any other.
 	l.Bascule("port", "add", "br0", "host0", "--type", "host")
 	macvlan(t, l, "mv1", "host0")
 	l.Bascule("port", "add", "br1", "mv1")
@@ -403,8 +404,8 @@ func deviceBelow(t *testing.T, _ string) {
 	l.Bascule("span", "add", "br0", l.NewEnds(1)[0].Port)
 }
 
-// Each kind of device that this kernel makes above another one is refused, above and below, and told
-// of when it comes later.
+// Each kind of device that this kernel can put above another one is refused, above and below, and is
+// reported when it is added later.
 func stacks(t *testing.T, _ string) {
 	l := netlab.New(t)
 	ends := l.NewEnds(2)
@@ -441,7 +442,7 @@ func stacks(t *testing.T, _ string) {
 	}
 }
 
-// An MTU that is changed afterwards is told of as at port add.
+// A later change of an MTU is reported, as port add reports it.
 func mtuChanges(t *testing.T, _ string) {
 	l, ends := setup(t, "tcx", 3)
 	a, b := ends[0], ends[1]
@@ -471,7 +472,7 @@ func mtuChanges(t *testing.T, _ string) {
 	m.Stop()
 }
 
-// An address that a port's device is given later is told of, too.
+// An address that is added to a port's device later is reported, too.
 func addressLater(t *testing.T, _ string) {
 	l, ends := setup(t, "tcx", 2)
 	a, b := ends[0], ends[1]

@@ -23,7 +23,7 @@ import (
 	"bascule/test/netlab"
 )
 
-// Berths have no command: who fills them is a process that lasts.
+// There is no command for berths: a permanent process fills them.
 var berthCases = []conformance{
 	{name: "berth_port", hooks: tcx, run: berthPort},
 	{name: "berth_looked_at", hooks: tcx, run: berthLookedAt},
@@ -34,11 +34,11 @@ var berthCases = []conformance{
 	{name: "berth_killed_anywhere", hooks: tcx, run: berthKilledAnywhere},
 }
 
-// occupyWord makes the test's own program one that occupies a berth.
+// occupyWord is the argument by which the test's own program occupies a berth.
 const occupyWord = "occupy"
 
-// occupy is that program. Its arguments are -n, the namespace, the word, the
-// bridge, the pattern and the device; it says whether the device is a port.
+// occupy is that program. Its arguments are -n, the namespace, the word, the bridge, the
+// pattern and the device. It prints whether the device is a port.
 func occupy(args []string) int {
 	s, err := bridge.Open(args[1])
 	if err == nil {
@@ -60,7 +60,8 @@ func openSwitch(t *testing.T, l *netlab.Lab) *bridge.Switch {
 	must(t, err)
 	t.Cleanup(func() {
 		s.Close()
-		// what a generation was made from is mapped until its collector comes
+		// The objects that a generation was made from stay mapped until they are
+		// collected.
 		runtime.GC()
 		runtime.GC()
 	})
@@ -72,7 +73,7 @@ func setBerths(t *testing.T, s *bridge.Switch, list ...bridge.Berth) {
 	must(t, s.SetBerths("br0", list))
 }
 
-// wantOccupied brings a device to a berth.
+// wantOccupied moves a device into a berth, which must succeed.
 func wantOccupied(t *testing.T, s *bridge.Switch, pattern, device string, want bool) {
 	t.Helper()
 	ok, warnings, err := s.Occupy("br0", pattern, device)
@@ -114,7 +115,7 @@ func berthPort(t *testing.T, hook string) {
 			return nil
 		})
 	})
-	learn(l, a, B) // when the monitor has seen it, it sees all that follows
+	learn(l, a, B) // a monitor that has shown this event shows all later ones
 	for seen := false; !seen; {
 		select {
 		case <-events:
@@ -125,8 +126,8 @@ func berthPort(t *testing.T, hook string) {
 		}
 	}
 
-	// the monitor compares what there is each time that it looks: it has to look
-	// before the next change
+	// The monitor compares its view with the state at each look: it has to look before the
+	// next change.
 	told := func(want string) {
 		t.Helper()
 		for {
@@ -165,7 +166,7 @@ func berthPort(t *testing.T, hook string) {
 	}
 	l.Bascule("fdb", "add", "br0", F.String(), d.Port)
 
-	// whatever is changed now, they are ports like any other
+	// Whatever is changed now, they are ordinary ports.
 	l.Bascule("bridge", "set", "br0", "--ageing", "200")
 	entries := l.FDB("br0")
 	for _, want := range []string{dynamic(C, 0, c), dynamic(E, 0, d), static(F, 0, d)} {
@@ -187,7 +188,7 @@ func berthPort(t *testing.T, hook string) {
 		t.Error(err)
 	}
 
-	// or they leave while they are in the berth
+	// They may also be deleted while they are in the berth.
 	setBerths(t, s, bridge.Berth{Pattern: "p*", Count: 1})
 	wantOccupied(t, s, "p*", e.Port, true)
 	told("port-added " + e.Port)
@@ -239,10 +240,10 @@ func berthLookedAt(t *testing.T, hook string) {
 	}
 }
 
-// berthSettings wants a port in a berth to be as was said, in its VLANs.
+// berthSettings: a port in a berth has the berth's settings and VLANs.
 func berthSettings(t *testing.T, hook string) {
 	l, ends := setupVLANs(t, hook, []string{"10T20", "20", "1"})
-	l.Bascule("bridge", "set", "br0", "--default-pvid", "1") // which none of these follows
+	l.Bascule("bridge", "set", "br0", "--default-pvid", "1") // none of them follows this
 	a, b, c := ends[0], ends[1], ends[2]
 	more := l.NewEnds(2)
 	d, e := more[0], more[1]
@@ -262,7 +263,7 @@ func berthSettings(t *testing.T, hook string) {
 	wantBerths(t, s, berths...)
 	before, err := l.Objects()
 	must(t, err)
-	slices.Reverse(berths[1].VLANs) // in whatever order
+	slices.Reverse(berths[1].VLANs) // in any order
 	setBerths(t, s, berths...)
 	slices.Reverse(berths[1].VLANs)
 	now, err := l.Objects()
@@ -296,16 +297,16 @@ func berthSettings(t *testing.T, hook string) {
 		berths[1].Count = 1
 		wantBerths(t, s, berths[1])
 	}
-	// other berths, at the place of those
+	// Other berths with the same number of ports.
 	other := bridge.Berth{Pattern: "y*", Count: 3, VLANs: []bridge.VLANRange{}}
 	setBerths(t, s, other)
 	wantBerths(t, s, other)
-	// a berth follows the default VLAN like a port
+	// A berth follows the default VLAN like a port.
 	setBerths(t, s, bridge.Berth{Pattern: "x*", Count: 1})
 	l.Bascule("bridge", "set", "br0", "--default-pvid", "2")
 	wantBerths(t, s, bridge.Berth{Pattern: "x*", Count: 1})
 
-	// as many as there is room for
+	// As many as there is room for.
 	for range 2 {
 		setBerths(t, s, bridge.Berth{Pattern: "x*", Count: 5000})
 		wantBerths(t, s, bridge.Berth{Pattern: "x*", Count: 1023 - len(l.Bridge("br0").Ports)})
@@ -337,7 +338,7 @@ func berthSettings(t *testing.T, hook string) {
 	wantBerths(t, s)
 }
 
-// berthNotOK wants Occupy to leave to AddPort what is AddPort's.
+// berthNotOK: Occupy does not handle the devices that need AddPort.
 func berthNotOK(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a := ends[0]
@@ -377,8 +378,8 @@ func berthNotOK(t *testing.T, hook string) {
 	}
 }
 
-// berthDeviceGoes wants a berth whose device has gone to be vacant, and nothing
-// of that device to be the next one's.
+// berthDeviceGoes: a berth whose device was deleted is vacant, and the next device inherits no
+// state.
 func berthDeviceGoes(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -403,7 +404,7 @@ func berthDeviceGoes(t *testing.T, hook string) {
 	l.Reach(c, l.Frames(3, netlab.Broadcast, D), a, b)
 	l.Reach(a, l.Frames(3, F, A), b, c)
 
-	// one that is renamed, and one that is moved away
+	// A device that is renamed, and one that is moved away.
 	link, err := l.Switch.Netlink().LinkByIndex(c.PortIndex)
 	must(t, err)
 	must(t, l.Switch.Netlink().LinkSetDown(link))
@@ -429,7 +430,7 @@ func berthDeviceGoes(t *testing.T, hook string) {
 	wantBerths(t, s, bridge.Berth{Pattern: "p*", Count: 1})
 }
 
-// berthTwoProcesses lets processes occupy berths at the same time.
+// berthTwoProcesses: processes occupy berths at the same time.
 func berthTwoProcesses(t *testing.T, hook string) {
 	const berths, devices = 5, 8
 	l, ends := setup(t, hook, 1)
@@ -471,7 +472,7 @@ func berthTwoProcesses(t *testing.T, hook string) {
 	}
 }
 
-// berthKilledAnywhere kills who occupies a berth on its way into a system call.
+// berthKilledAnywhere kills a process that occupies a berth as it enters a system call.
 func berthKilledAnywhere(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -517,7 +518,7 @@ func berthKilledAnywhere(t *testing.T, hook string) {
 		wantPromiscuous(t, l, spare)
 		l.Reach(a, l.Frames(3, B, A), b)
 		l.Reach(b, l.Frames(3, A, B), a)
-		switch i % 3 { // who comes next
+		switch i % 3 { // the next command
 		case 0:
 			l.Bascule("bridge", "set", "br0")
 		case 1:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package conformance holds the switch to what a switch must do: through the
-// real program, in network namespaces, with real frames counted exactly. The
-// tests need root and skip without it.
+// Package conformance tests the requirements for a switch, with the real program, in network
+// namespaces, with real frames that are counted exactly. The tests need root and skip without
+// it.
 package conformance
 
 import (
@@ -15,8 +15,8 @@ import (
 	"bascule/test/netlab"
 )
 
-// patience is how long the tests wait for what is sure to happen. It only ends those that
-// hang: an emulated machine on a busy one takes half a minute to load programs.
+// patience is the time limit for events that have to happen. It only ends tests that hang: an
+// emulated machine on a busy host takes half a minute to load programs.
 const patience = 3 * time.Minute
 
 func TestMain(m *testing.M) {
@@ -26,10 +26,10 @@ func TestMain(m *testing.M) {
 	os.Exit(netlab.Main(m))
 }
 
-// conformance is a thing that a switch must do.
+// conformance is a requirement for a switch.
 type conformance struct {
 	name  string
-	hooks []string // what the ports are attached by, one run each
+	hooks []string // hooks of the ports, one run each
 	run   func(t *testing.T, hook string)
 }
 
@@ -38,9 +38,8 @@ var (
 	both = []string{"tcx", "xdp"}
 )
 
-// TestConformance runs all cases, as many side by side as there are processors:
-// each has a laboratory of its own. Those that run on both hooks have a subtest
-// for each; with -short for one of the two.
+// TestConformance runs all cases, as many in parallel as there are processors. Each case has a
+// lab of its own. A case for both hooks has a subtest for each, or with -short for one of them.
 func TestConformance(t *testing.T) {
 	for _, c := range slices.Concat(
 		forwardingCases, fdbCases, portCases, berthCases, deviceCases, identityCases, aroundCases, xdpCases, lifeCases,
@@ -60,7 +59,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// setup makes a bridge br0 with n ports, and an end behind each.
+// setup makes a bridge br0 with n ports, with an end behind each.
 func setup(t *testing.T, hook string, n int, flags ...string) (*netlab.Lab, []*netlab.End) {
 	t.Helper()
 	l := netlab.New(t)
@@ -69,19 +68,19 @@ func setup(t *testing.T, hook string, n int, flags ...string) (*netlab.Lab, []*n
 	return l, ends
 }
 
-// learn lets the switch see an address at an end.
+// learn has the switch learn addresses at an end.
 func learn(l *netlab.Lab, e *netlab.End, macs ...netlab.MAC) {
 	for _, mac := range macs {
 		l.Send(e, l.Frames(1, netlab.Broadcast, mac)...)
 	}
 }
 
-// others returns the ends that are none of those.
+// others returns the other ends.
 func others(ends []*netlab.End, not ...*netlab.End) []*netlab.End {
 	return slices.DeleteFunc(slices.Clone(ends), func(e *netlab.End) bool { return slices.Contains(not, e) })
 }
 
-// find returns the entry of an address, nil if there is none.
+// find returns the entry of an address, or nil.
 func find(entries []netlab.FDBEntry, mac netlab.MAC, vlan int) *netlab.FDBEntry {
 	for i, e := range entries {
 		if e.MAC == mac.String() && e.VLAN == vlan {
@@ -105,7 +104,7 @@ func wantFDB(t *testing.T, l *netlab.Lab, bridge string, want ...string) {
 	}
 }
 
-// dynamic, static and sticky write an entry as wantFDB takes it.
+// dynamic, static and sticky return an entry in the form of wantFDB.
 func dynamic(mac netlab.MAC, vlan int, e *netlab.End) string {
 	return fmt.Sprintf("%s vlan %d %s", mac, vlan, e.Port)
 }
@@ -116,7 +115,7 @@ func sticky(mac netlab.MAC, vlan int, e *netlab.End) string {
 	return dynamic(mac, vlan, e) + " sticky"
 }
 
-// wantDrops compares how often a port refused a frame for a reason.
+// wantDrops checks a port's counter of drops for a reason.
 func wantDrops(t *testing.T, l *netlab.Lab, e *netlab.End, reason string, want uint64) {
 	t.Helper()
 	p := l.Port("br0", e.Port)

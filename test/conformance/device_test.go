@@ -81,15 +81,15 @@ func mtuMismatch(t *testing.T, hook string) {
 	wantDrops(t, l, a, "mtu", 1)
 	l.Reach(a, []netlab.Frame{l.Frame(B, A, 1500+header)})
 	wantDrops(t, l, a, "mtu", 2)
-	// a flood goes where there is room for it
+	// A flood leaves by the ports whose MTU permits it.
 	l.Reach(a, []netlab.Frame{l.Frame(netlab.Broadcast, A, 1500+header)}, c)
 	wantDrops(t, l, a, "mtu", 3)
 	l.Reach(c, []netlab.Frame{l.Frame(netlab.Station(100), C, 1400+header)}, a, b)
 	l.Reach(b, []netlab.Frame{l.Frame(A, B, 1400+header)}, a)
-	// a tag does not count against the MTU
+	// A tag does not count towards the MTU.
 	l.Reach(a, []netlab.Frame{l.Frame(netlab.Broadcast, A, 1400+header).Tagged(10, 0)}, b, c)
 
-	// a changed MTU counts at once, with nobody told
+	// A changed MTU takes effect at once, without a command.
 	b.SetMTU(1500)
 	l.Reach(a, []netlab.Frame{l.Frame(B, A, 1500+header)}, b)
 	b.SetMTU(1000)
@@ -100,7 +100,7 @@ func mtuMismatch(t *testing.T, hook string) {
 	b.SetMTU(1400)
 	dropped := l.Port("br0", a.Port).Drops["mtu"]
 
-	// a packet that will leave in pieces that fit is not too large
+	// A packet whose segments fit is not too large.
 	one, two := a.Host(), b.Host()
 	must(t, one.Ping(two.IPv4))
 	largest := b.Largest()
@@ -124,7 +124,7 @@ func portVanishes(t *testing.T, hook string) {
 	l.Reach(a, l.Frames(10, C, A), c)
 	l.Reach(a, l.Frames(10, D, A), c)
 
-	// under traffic of others
+	// under the traffic of other ports
 	load := startLoad(l, others(ends, c), a, b)
 	l.Wait("traffic to flow", load.Flowing(2000))
 	c.Unplug()
@@ -144,7 +144,7 @@ func portVanishes(t *testing.T, hook string) {
 		}
 	}
 
-	// a new device has its index, and even its name
+	// A new device has its index, and even its name.
 	c.PlugAgain(index)
 	if c.PortIndex != index {
 		t.Fatalf("the new device has index %d, not %d", c.PortIndex, index)
@@ -165,13 +165,13 @@ func portVanishes(t *testing.T, hook string) {
 	if p := l.Port("br0", c.Port); p.State != "gone" {
 		t.Errorf("the port of a deleted device is shown as %q, since another has its index", p.State)
 	}
-	// not by a change of settings or of programs either
+	// Nor by a change of settings or of programs.
 	l.Bascule("port", "set", "br0", a.Port, "--hairpin")
 	l.Bascule("port", "set", "br0", a.Port, "--hairpin=off")
 	l.Bascule("bridge", "set", "br0")
 	foreign()
 
-	// the dead port goes by its name, and the new device becomes one like any
+	// The dead port is deleted by its name, and the new device becomes an ordinary port.
 	l.Bascule("port", "del", "br0", c.Port)
 	if ports := l.Bridge("br0").Ports; slices.Contains(ports, c.Port) {
 		t.Errorf("ports after one is removed: %v", ports)
@@ -188,7 +188,7 @@ func portVanishes(t *testing.T, hook string) {
 	}
 	works()
 
-	// a dead port and a live one with the same index, many times over
+	// A dead port and a live one with the same index, many times.
 	dead := []string{c.Port}
 	for i := range 12 {
 		c.Unplug()
@@ -242,7 +242,7 @@ func portRenamed(t *testing.T, hook string) {
 	l.Refused([]string{old}, "port", "set", "br0", old, "--hairpin")
 	l.Refused([]string{old}, "port", "del", "br0", old)
 
-	// another device that takes the old name is not it
+	// Another device that takes the old name is not the port.
 	rename(c, old)
 	if ports := l.Bridge("br0").Ports; !slices.Equal(ports, []string{a.Port, "uplink0", old}) {
 		t.Errorf("ports after a second rename: %v", ports)
@@ -299,7 +299,7 @@ func portMovedToNetns(t *testing.T, hook string) {
 		if got := c.Received(); len(got) > 0 {
 			t.Errorf("%d frames reached the device in another namespace, first %v", len(got), got[0])
 		}
-		// and what it sends goes nowhere
+		// And its frames go nowhere.
 		for _, dst := range []netlab.MAC{A, netlab.Broadcast} {
 			for e, frames := range l.Deliver(c, l.Frames(10, dst, C)...) {
 				if len(frames) > 0 {
@@ -319,7 +319,7 @@ func portMovedToNetns(t *testing.T, hook string) {
 		t.Errorf("ports after one is removed: %v", ports)
 	}
 
-	// a bridge of the other namespace may have it now
+	// A bridge of the other namespace can have it now.
 	l.Bascule("-n", elsewhere.Name, "bridge", "add", "br0")
 	l.Bascule("-n", elsewhere.Name, "port", "add", "br0", c.Port)
 	l.Bascule("-n", elsewhere.Name, "bridge", "del", "br0")
@@ -339,7 +339,7 @@ func hostPort(t *testing.T, hook string) {
 	}
 	wantFDB(t, l, "br0", fmt.Sprintf("%s vlan 0 host0 static", mac))
 
-	// what is for the host goes to no other port; it hears what all hear
+	// Frames to the host reach no other port. The host receives all floods.
 	l.SetUp(nl)
 	port := l.Listen(l.Switch, "host0")
 	to := func(dst netlab.MAC, frames int, also ...*netlab.End) {
@@ -365,18 +365,18 @@ func hostPort(t *testing.T, hook string) {
 	must(t, netlab.Transfer(one, host, host.IPv4, 4<<20))
 	must(t, netlab.Transfer(one, host, host.IPv6, 4<<20))
 
-	// its devices go with it
+	// Its devices are deleted with it.
 	l.Bascule("port", "del", "br0", "host0")
 	wantNoLinks(t, l)
 	if e := find(l.FDB("br0"), mac, 0); e != nil {
 		t.Errorf("the host port is deleted, its address is still known: %v", e)
 	}
-	// again, under the same name and with settings
+	// Again, with the same name and with settings.
 	l.Bascule("port", "add", "br0", "host0", "--type", "host", "--isolated")
 	if !l.Port("br0", "host0").Isolated {
 		t.Error("a setting of a new host port is not shown")
 	}
-	// deleted under the switch's hands, and then by its name
+	// Deleted behind the switch's back, and then by its name.
 	nl, err = l.Switch.Netlink().LinkByName("host0")
 	must(t, err)
 	must(t, l.Switch.Netlink().LinkDel(nl))
@@ -405,7 +405,7 @@ func tap(t *testing.T, hook string) {
 	}
 	T := netlab.Station(50)
 
-	// from the program at the tap to the others
+	// From the tap's program to the others.
 	frames := l.Frames(20, netlab.Broadcast, T)
 	got := l.Deliver(dev, frames...)
 	for _, e := range ends {
@@ -413,7 +413,7 @@ func tap(t *testing.T, hook string) {
 			t.Errorf("%d of %d frames from the tap reached %s as they were", len(got[e]), len(frames), e.Port)
 		}
 	}
-	// and from the others to it
+	// And from the others to it.
 	from := func(e *netlab.End, n int, f []netlab.Frame, also ...*netlab.End) {
 		t.Helper()
 		dev.Received()
@@ -428,14 +428,14 @@ func tap(t *testing.T, hook string) {
 	from(b, 0, l.Frames(20, A, B), a)
 	from(a, 1, []netlab.Frame{l.Frame(T, A, 1514)})
 	from(a, 1, []netlab.Frame{l.Frame(netlab.Broadcast, A, 1000).Tagged(7, 3)}, b)
-	// a program can send what no network card would: frames that are too short
+	// A program can send frames that no network card would: frames that are too short.
 	for n := 14; n < 60; n++ {
 		l.Deliver(dev, l.Frame(A, T, 60)[:n])
 		l.Deliver(dev, l.Frame(A, T, 60).Tagged(7, 3)[:n])
 	}
 	l.Reach(dev, l.Frames(1, A, T), a)
 
-	// the program ends, and its tap with it
+	// The program ends, and its tap with it.
 	dev.Close()
 	l.Wait("the port of the ended program to be gone", func() bool { return l.Port("br0", "tap0").State == "gone" })
 	l.Reach(a, l.Frames(10, T, A), b)
@@ -445,7 +445,7 @@ func tap(t *testing.T, hook string) {
 func gso(t *testing.T, hook string) {
 	const size = 32 << 20
 
-	// stream sends in both directions and tells the largest packet each way
+	// stream sends in both directions and logs the largest packet of each.
 	whole := func(t *testing.T, l *netlab.Lab, one, two *netlab.Host, atOne, atTwo *netlab.Socket) {
 		t.Helper()
 		must(t, one.Ping(two.IPv4))
@@ -481,7 +481,7 @@ func gso(t *testing.T, hook string) {
 		wantNoDrops(t, l)
 	})
 	t.Run("flood", func(t *testing.T) {
-		// every packet is a flood: nobody's address is ever learned
+		// Every packet is flooded, since no address is ever learned.
 		l, ends := setup(t, "tcx", 3)
 		for _, e := range ends {
 			l.Bascule("port", "set", "br0", e.Port, "--learn=off")
@@ -499,8 +499,8 @@ func gso(t *testing.T, hook string) {
 		wantNoDrops(t, l)
 	})
 	t.Run("xdp", func(t *testing.T) {
-		// XDP takes no packets larger than a page: whether the stream is cut up
-		// is the kernel's affair, but it must arrive
+		// XDP takes no packets larger than a page. The kernel decides whether the stream is
+		// segmented, but it must arrive.
 		_, ends := setup(t, "xdp", 3)
 		one, two := ends[0].Host(), ends[1].Host()
 		must(t, netlab.Transfer(one, two, two.IPv4, size))
@@ -518,7 +518,7 @@ func gso(t *testing.T, hook string) {
 	t.Run("xdp_unprepared", gsoXDPUnprepared)
 	t.Run("tap", gsoTap)
 	t.Run("vxlan", func(t *testing.T) {
-		// two bridges joined by a tunnel, which cuts the packets itself
+		// Two bridges joined by a tunnel, which segments the packets itself.
 		one, two := netlab.New(t), netlab.New(t)
 		a, b := one.NewEnds(2), two.NewEnds(2)
 		netlab.Tunnel(one, two, "vx0", 1400)
@@ -541,8 +541,8 @@ func gso(t *testing.T, hook string) {
 	})
 }
 
-// gsoBig sends packets of more than 64 KiB ("BIG TCP"). Those of IPv6 have a header that
-// says their size, which none of their segments has: full segments fit.
+// gsoBig sends packets of more than 64 KiB ("BIG TCP"). IPv6 packets have a header with their size,
+// which their segments lack: full segments fit.
 func gsoBig(t *testing.T) {
 	l, ends := setup(t, "tcx", 3)
 	one, two := ends[0].Host(), ends[1].Host()
@@ -552,8 +552,8 @@ func gsoBig(t *testing.T) {
 	const most = 400000
 	must(t, nl.LinkSetGSOMaxSize(link, most))
 	must(t, nl.LinkSetGSOIPv4MaxSize(link, most))
-	// or TCP would make smaller packets where the machine is slow: as large as are sent in a
-	// millisecond, and more only where answers come within half of one
+	// Otherwise TCP would send smaller packets on a slow machine: as large as it sends in a
+	// millisecond, and larger ones only if answers arrive within half of that.
 	must(t, ends[0].Namespace.Do(func() error {
 		return os.WriteFile("/proc/sys/net/ipv4/tcp_tso_rtt_log", []byte("31"), 0o644)
 	}))
@@ -582,9 +582,8 @@ func gsoBig(t *testing.T) {
 	try("with pf")
 }
 
-// gsoXDPUnprepared asks for XDP on veths whose other ends leave checksums to
-// the device and are not ready for XDP: the switch makes them, says so, and
-// gives them back.
+// gsoXDPUnprepared sets XDP on veths whose other ends leave checksums to the device and are not
+// ready for XDP. The switch prepares them, prints that, and restores them.
 func gsoXDPUnprepared(t *testing.T) {
 	l := netlab.New(t)
 	ends := append(l.NewEnds(2), l.NewEnd(l.Switch))
@@ -604,7 +603,7 @@ func gsoXDPUnprepared(t *testing.T) {
 	must(t, netlab.Transfer(one, three, three.IPv4, 1<<20))
 	must(t, netlab.Transfer(three, two, two.IPv4, 1<<20))
 
-	// by another hook, by leaving the bridge, and by its end
+	// With another hook, when it leaves the bridge, and with its end.
 	l.Bascule("port", "set", "br0", ends[0].Port, "--hook", "tcx")
 	l.Bascule("port", "del", "br0", ends[1].Port)
 	l.Bascule("bridge", "del", "br0")
@@ -619,8 +618,7 @@ func gsoXDPUnprepared(t *testing.T) {
 	}
 }
 
-// wantNoDrops fails if a port counts a drop, other than of floods that have
-// nowhere to go.
+// wantNoDrops fails if a port counts a drop, except for floods without an output port.
 func wantNoDrops(t *testing.T, l *netlab.Lab) {
 	t.Helper()
 	for _, p := range l.Ports("br0") {
@@ -630,14 +628,14 @@ func wantNoDrops(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// gsoTap sends packets whose checksums are not there yet, and large ones, to
-// a tap: the program there gets whole, right packets.
+// gsoTap sends large packets with unfinished checksums to a tap. Its program receives complete,
+// right packets.
 func gsoTap(t *testing.T) {
 	l, ends := setup(t, "tcx", 2)
 	a := ends[0].Host()
 	peer := netlab.Station(50)
 
-	// a program that says it can do nothing gets what a wire would carry
+	// A program without offloads receives packets as on a wire.
 	plain := l.NewTap("tap0", false)
 	l.Bascule("port", "add", "br0", "tap0")
 	l.Deliver(plain, l.Frames(1, netlab.Broadcast, peer)...)
@@ -653,14 +651,14 @@ func gsoTap(t *testing.T) {
 		}
 	}
 	arrives(plain, 1)
-	// six segments in one packet: cut up on the way out, each right
+	// Six segments in one packet: segmented on output, each right.
 	must(t, a.SendUDP(peer, 6000, 1000))
 	arrives(plain, 6)
-	// the same as a flood
+	// The same as a flood.
 	must(t, a.SendUDP(netlab.Station(51), 6000, 1000))
 	arrives(plain, 6)
 
-	// a program that can take offloads gets them whole
+	// A program with offloads receives them whole.
 	able := l.NewTap("tap1", true)
 	l.Bascule("port", "add", "br0", "tap1")
 	other := netlab.Station(52)
@@ -669,7 +667,7 @@ func gsoTap(t *testing.T) {
 	if got := able.AwaitUDP(1); len(got) != 1 || len(got[0]) < 6000 {
 		t.Errorf("%d packets reached the tap, should be one of 6000 bytes", len(got))
 	}
-	// and what it leaves undone is done for whom it matters
+	// Its own unfinished packets are completed for receivers that need it.
 	b := ends[1].Host()
 	must(t, b.ReceiveUDP(b.IPv4, 1, 1200, func(to netip.AddrPort) error {
 		return able.SendUnfinishedUDP(ends[1].MAC, other, to, 1200, 0)
@@ -678,8 +676,8 @@ func gsoTap(t *testing.T) {
 	arrives(plain, 1)
 }
 
-// tapByXDP asks for XDP on a tap whose program leaves checksums, and cutting up,
-// to others, and says so beside the packet, where XDP does not see it.
+// tapByXDP sets XDP on a tap whose program leaves checksums and segmentation to others. Its requests
+// are in a header outside the packet, which XDP does not see.
 func tapByXDP(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	T, b := netlab.Station(50), ends[1].Host()
@@ -697,7 +695,8 @@ func tapByXDP(t *testing.T, hook string) {
 	if p := l.Port("br0", "tap0"); p.Hook != "xdp" {
 		t.Errorf("a tap is shown as %+v", p)
 	}
-	// both are known, and stay so for a second: what XDP takes is not learned
+	// Both addresses are known, and stay fresh for a second: frames that XDP takes do not
+	// refresh them.
 	known := func() {
 		l.Deliver(tap, l.Frames(1, netlab.Broadcast, T)...)
 		l.Deliver(ends[1], l.Frames(1, netlab.Broadcast, ends[1].MAC)...)
@@ -740,7 +739,7 @@ func tapByXDP(t *testing.T, hook string) {
 		}
 	}
 	sound()
-	// what others send to it still goes by XDP
+	// Frames to the tap still use XDP.
 	known()
 	tap.Received()
 	frames := l.Frames(20, T, A)
@@ -749,7 +748,7 @@ func tapByXDP(t *testing.T, hook string) {
 		t.Errorf("%d of %d frames reached the tap as they were", len(got), len(frames))
 	}
 
-	// the hook that is asked for again, and what looks at all ports
+	// The same hook is set again, and a command examines all ports.
 	l.Bascule("port", "set", "br0", "tap0", "--hook", "tcx")
 	declines("port", "set", "br0", "tap0")
 	l.Bascule("bridge", "set", "br0", "--ageing", "200s")
@@ -757,15 +756,15 @@ func tapByXDP(t *testing.T, hook string) {
 	wantNoDrops(t, l)
 }
 
-// startLoad sends frames between A behind one end and B behind another, both
-// ways; none of the other ends may get any.
+// startLoad sends frames between A behind one end and B behind another, in both directions. No other
+// end may receive any.
 func startLoad(l *netlab.Lab, ends []*netlab.End, a, b *netlab.End) *netlab.Load {
 	return l.StartLoad(ends,
 		netlab.Flow{From: a, Dst: B, Src: A, To: []*netlab.End{b}},
 		netlab.Flow{From: b, Dst: A, Src: B, To: []*netlab.End{a}})
 }
 
-// A host port may be on XDP as well, from the moment it is made.
+// A host port may be on XDP as well, from its beginning.
 func hostPortByXDP(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 1)
 	l.Bascule("port", "add", "br0", "host0", "--type", "host", "--hook", "xdp")
@@ -778,8 +777,7 @@ func hostPortByXDP(t *testing.T, hook string) {
 	must(t, netlab.Transfer(one, host, host.IPv4, 4<<20))
 }
 
-// A host port whose interface has moved away is still the port, and a device
-// that gets its index is not.
+// A host port whose interface was moved away is still the port. A device that gets its index is not.
 func hostPortMoved(t *testing.T, _ string) {
 	l, _ := setup(t, "tcx", 1)
 	l.Bascule("port", "add", "br0", "host0", "--type", "host")
@@ -825,8 +823,7 @@ func hostPortAddress(t *testing.T, _ string) {
 	}
 }
 
-// What is for another behind an end reaches the end, but its stack must not
-// take it for its own.
+// Frames to another station behind an end reach the end, but its stack must not accept them.
 func addressBehindAnEnd(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -840,7 +837,7 @@ func addressBehindAnEnd(t *testing.T, hook string) {
 		if err != nil {
 			return err
 		}
-		// the frames' ethertype 0x88b5, in network order
+		// The frames' ethertype 0x88b5, in network order.
 		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: 0xb588, Ifindex: b.Ifindex})
 	}))
 	defer unix.Close(fd)
@@ -856,8 +853,8 @@ func addressBehindAnEnd(t *testing.T, hook string) {
 	}
 }
 
-// The host's interface gets another address: the next command that changes
-// something follows, whatever it is about, and a station may have the old one.
+// The host's interface gets another address. The next command that changes anything updates the FDB,
+// and a station may have the old address.
 func hostMACChanges(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3, "--fdb-max", "2")
 	a, b := ends[0], ends[1]
@@ -876,7 +873,7 @@ func hostMACChanges(t *testing.T, hook string) {
 	first := netlab.MAC(host.Attrs().HardwareAddr)
 	is := func(mac netlab.MAC, name string) string { return fmt.Sprintf("%s vlan 0 %s static", mac, name) }
 	wantFDB(t, l, "br0", is(first, "host0"), is(second, "host1"))
-	learn(l, a, A, B) // no address more is learned
+	learn(l, a, A, B) // no further address is learned
 	reaches := func(mac netlab.MAC) {
 		t.Helper()
 		port.Received()
@@ -892,13 +889,13 @@ func hostMACChanges(t *testing.T, hook string) {
 	wantFDB(t, l, "br0", dynamic(A, 0, a), dynamic(B, 0, a), is(C, "host0"), is(second, "host1"))
 	reaches(C)
 
-	// the old address is a station's now
+	// A station has the old address now.
 	l.Bascule("bridge", "set", "br0", "--fdb-max", "3")
 	learn(l, b, first)
 	l.Reach(a, l.Frames(10, first, A), b)
 	wantFDB(t, l, "br0", dynamic(A, 0, a), dynamic(B, 0, a), dynamic(first, 0, b), is(C, "host0"), is(second, "host1"))
 
-	// two that exchange their addresses; and a station's address is the host's again
+	// Two interfaces swap their addresses, and the host gets a station's address again.
 	must(t, here.LinkSetHardwareAddr(host, second[:]))
 	must(t, here.LinkSetHardwareAddr(device("host1"), C[:]))
 	l.Bascule("fdb", "flush", "other")
@@ -909,7 +906,7 @@ func hostMACChanges(t *testing.T, hook string) {
 	wantFDB(t, l, "br0", fmt.Sprintf("%s vlan 1 host0 static", first), fmt.Sprintf("%s vlan 1 host1 static", C))
 	reaches(first)
 
-	// in another network namespace it is followed, too
+	// In another network namespace the address is followed, too.
 	elsewhere := l.NewNamespace()
 	handle, err := netns.GetFromName(elsewhere.Name)
 	must(t, err)
@@ -924,8 +921,7 @@ func hostMACChanges(t *testing.T, hook string) {
 	wantFDB(t, l, "br0", dynamic(A, 1, a), fmt.Sprintf("%s vlan 1 host0 static", D), fmt.Sprintf("%s vlan 1 host1 static", C))
 }
 
-// The host's end of a host port belongs to its bridge, and is not a port of
-// another one.
+// The switch's end of a host port belongs to its bridge, and cannot be a port of another one.
 func hostPortElsewhere(t *testing.T, _ string) {
 	l, ends := setup(t, "tcx", 1)
 	l.Bascule("bridge", "add", "br1")
@@ -947,14 +943,14 @@ func hostPortElsewhere(t *testing.T, _ string) {
 		}
 		l.Refused([]string{args[3], "host port", owner}, args...)
 	}
-	l.Refused([]string{"--type patch"}, "port", "add", "br1", "h0") // which is the way
+	l.Refused([]string{"--type patch"}, "port", "add", "br1", "h0") // the way to connect bridges
 	path := filepath.Join(t.TempDir(), "switch.yaml")
 	must(t, os.WriteFile(path, fmt.Appendf(nil, "bridges: {br0: {ports: {%s: {}, h0: {type: host}}}, br1: {ports: {h0: {}, h1: {type: host}}}}", ends[0].Port), 0o644))
 	l.Refused([]string{"h0", "host", "type: patch"}, "apply", path)
 }
 
-// A device that has addresses loses them as far as others can tell, which is
-// said; where the host takes part is said, too.
+// The addresses of a device that becomes a port no longer reach the host, which the command reports.
+// It also reports the host's protocols that use the device.
 func deviceWithAddresses(t *testing.T, _ string) {
 	l := netlab.New(t)
 	ends := l.NewEnds(4)
@@ -988,7 +984,7 @@ func deviceWithAddresses(t *testing.T, _ string) {
 	warns(run("span", "add", "br0", ends[1].Port), ends[1].Port)
 	l.Bascule("port", "add", "br0", ends[3].Port)
 
-	// a file is told once, by what would be done, too
+	// A file is reported once, also with --dry-run.
 	path := filepath.Join(t.TempDir(), "switch.yaml")
 	must(t, os.WriteFile(path, fmt.Appendf(nil, "bridges: {br0: {ports: {%s: {}, %q: {}}, mirrors: {%s: {}}}}", ends[0].Port, ends[2].Port+"*", ends[1].Port), 0o644))
 	dry := run("apply", "--dry-run", path)
@@ -1000,8 +996,8 @@ func deviceWithAddresses(t *testing.T, _ string) {
 	}
 }
 
-// A folder of OpenBSD's files gives the host's interface its addresses, so that stations
-// reach the host by them; another file takes away those that nobody leased.
+// OpenBSD's files add addresses to the host's interface, at which stations reach the host. Another
+// file removes the addresses that are not leased.
 func hostPortAddresses(t *testing.T, _ string) {
 	l := netlab.New(t)
 	e := l.NewEnds(1)[0]
@@ -1052,7 +1048,8 @@ func hostPortAddresses(t *testing.T, _ string) {
 		t.Errorf("applied again, it says %q", out)
 	}
 
-	// without the first address of its network the second stays, and so does a leased one
+	// After the first address of its network was deleted the second stays, and so does a leased
+	// one.
 	nl, err := l.Switch.Netlink().LinkByName("vport0")
 	must(t, err)
 	leased, err := netlink.ParseAddr("203.0.113.9/24")
@@ -1064,7 +1061,7 @@ func hostPortAddresses(t *testing.T, _ string) {
 	has(second.String(), "198.51.100.77/32", leased.IPNet.String())
 	must(t, one.Ping(second.Addr()))
 
-	// no word of addresses leaves them alone, and an empty list takes them away
+	// A file without addresses does not change them, and an empty list removes them.
 	l.Bascule("apply", write("alone.yaml", "bridges: {veb0: {vlan-filtering: on, ports: {%s: , vport0: {type: host}}}}", e.Port))
 	has(second.String(), "198.51.100.77/32", leased.IPNet.String())
 	l.Bascule("apply", write("none.yaml", "bridges: {veb0: {vlan-filtering: on, ports: {%s: , vport0: {type: host, addresses: []}}}}", e.Port))
@@ -1075,7 +1072,7 @@ func hostPortAddresses(t *testing.T, _ string) {
 }
 
 // newHostLab makes a lab with a station, whose host ports have IPv6. at returns an address of the
-// station's network, and write makes a file in a folder of the test's.
+// station's network, and write writes a file in a folder of the test.
 func newHostLab(t *testing.T) (l *netlab.Lab, e *netlab.End, one *netlab.Host, at func(byte) netip.Prefix, write func(name, format string, args ...any) string) {
 	l = netlab.New(t)
 	must(t, l.Switch.Do(func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("0"), 0o644) }))
@@ -1095,8 +1092,8 @@ func newHostLab(t *testing.T) (l *netlab.Lab, e *netlab.End, one *netlab.Host, a
 	return l, e, one, at, write
 }
 
-// A router's file comes up from nothing: its rules name the interfaces that the file itself makes,
-// by the addresses that it gives them. Nothing is told of them that is false a moment later.
+// A router's file is applied to an empty switch. Its rules name interfaces that the file itself
+// makes, with the addresses that it assigns. No temporary problem is reported.
 func routerFromNothing(t *testing.T, _ string) {
 	l, e, one, at, write := newHostLab(t)
 	lan, moved := at(250), at(251)
@@ -1150,7 +1147,7 @@ pass on lan inet6 proto icmp6 from any to (lan0)
 	}
 	quiet(run("apply", file))
 
-	// the rules follow addresses that the file changes, also those of an interface that is there
+	// The rules follow addresses that the file changes, also at an existing interface.
 	quiet(run("apply", router(moved)), "port lan0", "pf")
 	must(t, one.Ping(moved.Addr()))
 	if now := rules(); !strings.Contains(now, "to "+moved.Addr().String()) || strings.Contains(now, lan.Addr().String()) {
@@ -1161,7 +1158,7 @@ pass on lan inet6 proto icmp6 from any to (lan0)
 		t.Errorf("back at the first addresses the rules are\n%s\nand were\n%s", now, first)
 	}
 
-	// an interface whose addresses the file does not give
+	// An interface whose addresses are not in the file.
 	write("pf.conf", "pass in on wan9 inet from wan9:network\n")
 	later := write("later.yaml", "bridges: {br0: {ports: {%s: , wan9: {type: host, up: off}}, pf: {file: pf.conf}}}", e.Port)
 	l.Refused([]string{"wan9:network", "no address", "(wan9:network)"}, "apply", later)
@@ -1170,7 +1167,8 @@ pass on lan inet6 proto icmp6 from any to (lan0)
 		t.Errorf("%v: should succeed", r)
 	}
 
-	// as on OpenBSD, antispoof makes no rule for what has no address: which is said
+	// As on OpenBSD, antispoof makes no rule for an interface without an address. A note reports
+	// this.
 	write("pf.conf", "antispoof quick for { egress nosuch0 wan9 }\nblock in on wan9\n")
 	r := run("apply", later)
 	for _, name := range []string{"egress", "nosuch0", "wan9"} {
@@ -1183,7 +1181,7 @@ pass on lan inet6 proto icmp6 from any to (lan0)
 	}
 }
 
-// A port's description is its device's alias, which others see and set, too.
+// A port's description is its device's alias, which other programs can read and set, too.
 func description(t *testing.T, _ string) {
 	l := netlab.New(t)
 	e := l.NewEnds(3)
@@ -1215,7 +1213,7 @@ func description(t *testing.T, _ string) {
 		t.Error(got)
 	}
 
-	// what is refused changes nothing
+	// A refused command changes nothing.
 	l.Refused([]string{"a patch port has no device that has a description"}, "port", "set", "br0", "to1", "--description", "x")
 	l.Refused([]string{"a patch port has no device that has a description"}, "port", "add", "br0", "to2", "--type", "patch", "--peer", "br1/to3", "--description", "x")
 	l.Refused([]string{"a locked port"}, "port", "set", "br0", e[1].Port, "--description", "x", "--locked", "--learn")
@@ -1224,7 +1222,7 @@ func description(t *testing.T, _ string) {
 	alias(e[1].Port, "été")
 	alias(e[2].Port, "")
 
-	// a file has it, and leaves it alone where it says nothing
+	// A file has it. A file without it does not change it.
 	saved := l.Bascule("export")
 	for _, line := range []string{e[0].Port + `: {description: "by another"}`, `host0: {type: host, addresses: [], up: off, description: "the host"}`} {
 		if !strings.Contains(saved, line) && !strings.Contains(strings.ReplaceAll(saved, "type: host, up: off", "type: host, addresses: [], up: off"), line) {
@@ -1245,7 +1243,7 @@ func description(t *testing.T, _ string) {
 	l.Bascule("port", "set", "br0", "host0", "--description", "")
 	alias("host0", "")
 
-	dir := t.TempDir() // as OpenBSD's files have it
+	dir := t.TempDir() // as in OpenBSD's files
 	for name, text := range map[string]string{
 		"hostname.veb7":   "add vport7\nup",
 		"hostname.vport7": "inet 192.0.2.7 255.255.255.0\nlladdr 2:0:0:0:0:77 mtu 1400\ndescription 'the LAN'\n",
@@ -1260,7 +1258,7 @@ func description(t *testing.T, _ string) {
 		t.Errorf("the interface has %v, %d, %v", a.HardwareAddr, a.MTU, a.Flags)
 	}
 
-	// another program's may be anything
+	// Another program's alias may contain anything.
 	must(t, here.LinkSetAlias(nl, "\x1b[2Jgone\nfast"))
 	for _, args := range [][]string{{"port", "show"}, {"port", "show", "br0", e[0].Port}, {"-j", "port", "show"}} {
 		if out := l.Bascule(args...); strings.Contains(out, "\x1b") || !strings.Contains(out, "gone") {
@@ -1273,14 +1271,14 @@ func description(t *testing.T, _ string) {
 		t.Error(r)
 	}
 
-	// the id of a container's device is how that is found again
+	// The alias of a container's device contains the ID by which the device is found again.
 	must(t, here.LinkSetAlias(nl, "web"))
 	l.Bascule("plug", "web", "--bridge", "br0", "--device", e[0].Port)
 	l.Refused([]string{"its device has the id web there"}, "port", "set", "br0", e[0].Port, "--description", "x")
 	alias(e[0].Port, "web")
 }
 
-// A port is added into its VLANs by one command, or not at all.
+// One command adds a port to all its VLANs, or fails.
 func addInVLANs(t *testing.T, _ string) {
 	l := netlab.New(t)
 	e := l.NewEnds(4)
@@ -1326,12 +1324,12 @@ func addInVLANs(t *testing.T, _ string) {
 		t.Errorf("the VLANs are %q, should be %q", got, want)
 	}
 	got := l.Deliver(e[1], l.Frames(10, netlab.Broadcast, netlab.Station(1))...)
-	if len(got[e[2]]) != 10 || len(got[e[0]]) != 10 || len(got[e[3]]) != 0 { // e[0] has them with a tag
+	if len(got[e[2]]) != 10 || len(got[e[0]]) != 10 || len(got[e[3]]) != 0 { // e[0] receives them tagged
 		t.Errorf("of 10 frames %d, %d and %d arrived", len(got[e[2]]), len(got[e[0]]), len(got[e[3]]))
 	}
 }
 
-// Ports of a file are up, unless it says that they are down, and export says just that.
+// Ports of a file are set up, unless it says that they are down, and export writes just that.
 func fileSetsUp(t *testing.T, hook string) {
 	l := netlab.New(t)
 	ends := l.NewEnds(4)
@@ -1351,7 +1349,7 @@ func fileSetsUp(t *testing.T, hook string) {
 		if want := strings.Join(append(plan, ""), "\n"); r.Stdout != want {
 			t.Errorf("%v: the plan should be\n%s", r, want)
 		}
-		if r, err := l.Run("apply", path); err != nil || r.Exit != 0 { // XDP has a warning
+		if r, err := l.Run("apply", path); err != nil || r.Exit != 0 { // XDP causes a warning
 			t.Error(r, err)
 		}
 		if out := l.Bascule("apply", path); out != "" {
@@ -1371,7 +1369,7 @@ func fileSetsUp(t *testing.T, hook string) {
 		t.Errorf("it is exported as\n%s", saved)
 	}
 
-	// what a person sets down stays so until the file is applied
+	// A port that a user sets down stays down until the file is applied.
 	l.Pull(b.Port)
 	if out := l.Bascule("port", "set", "br0", b.Port, "--learn=off"); out != "" || isUp(b) {
 		t.Errorf("%s up: %v; %s", b.Port, isUp(b), out)
@@ -1386,7 +1384,7 @@ func fileSetsUp(t *testing.T, hook string) {
 		t.Errorf("%s up: %v, %s: %v, %s: %v, %s: %v", a.Port, isUp(a), b.Port, isUp(b), down.Port, isUp(down), new.Port, isUp(new))
 	}
 
-	// one that cannot be set up is a port, and is told of
+	// A port that cannot be set up is still added, and reported.
 	lower := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: "lower1"}
 	lower.Name = "lower0"
 	here := l.Switch.Netlink()
@@ -1406,7 +1404,7 @@ func fileSetsUp(t *testing.T, hook string) {
 	}
 }
 
-// writeFile makes a file of a switch.
+// writeFile writes a file with a switch.
 func writeFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file.yaml")
@@ -1414,8 +1412,9 @@ func writeFile(t *testing.T, text string) string {
 	return path
 }
 
-// The interfaces of host ports come back from what export prints: up or down, and with the addresses
-// that nobody leased. A vport whose addresses others ask for is brought up, or nobody could.
+// The exported file restores the interfaces of host ports: up or down, and with the addresses that
+// are not leased. A vport with addresses for DHCP or autoconfiguration is set up, since no client
+// could work otherwise.
 func hostInterfacesComeBack(t *testing.T, _ string) {
 	l, e, one, at, write := newHostLab(t)
 	lan := at(250)
@@ -1473,15 +1472,15 @@ func hostInterfacesComeBack(t *testing.T, _ string) {
 		t.Errorf("it is exported as\n%s\nand was\n%s", again, saved)
 	}
 
-	// a file says what is down
+	// A file says which interfaces are down.
 	l.Bascule("apply", write("turned.yaml", "bridges: {br0: {ports: {%s: , lan0: {type: host, up: off}, lan1: {type: host, up: on}, lan2: {type: host}, lan3: {type: host}}}}", e.Port))
-	// an interface that goes down loses its addresses of IPv6
+	// An interface that goes down loses its IPv6 addresses.
 	want = []string{"lan0 false " + lan.String(), "lan1 true 198.51.100.1/28", "lan2 true", "lan3 true"}
 	if got := state(); !slices.Equal(got, want) {
 		t.Errorf("the interfaces are %q, should be %q", got, want)
 	}
 
-	// what a file can't say is told
+	// A state that a file can't express is reported.
 	nl, err := here.LinkByName("lan3")
 	must(t, err)
 	leased, err := netlink.ParseAddr("203.0.113.9/24")

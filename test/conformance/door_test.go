@@ -24,7 +24,8 @@ var doorCases = []conformance{
 	{name: "bridge_helper_tap_kept", hooks: tcx, run: helperTapKept},
 }
 
-// named is the program by another name, run in the switch's network namespace.
+// named returns a command that runs the program under another name, in the switch's network
+// namespace.
 func named(t *testing.T, l *netlab.Lab, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	dir := t.TempDir()
@@ -32,7 +33,7 @@ func named(t *testing.T, l *netlab.Lab, name string, args ...string) *exec.Cmd {
 	return exec.Command("nsenter", append([]string{"--net=/run/netns/" + l.Switch.Name, filepath.Join(dir, name)}, args...)...)
 }
 
-// newTap makes a tap that stays.
+// newTap makes a persistent tap.
 func newTap(t *testing.T, l *netlab.Lab, name string) {
 	t.Helper()
 	l.Keep(name)
@@ -41,7 +42,7 @@ func newTap(t *testing.T, l *netlab.Lab, name string) {
 	}))
 }
 
-// owners are the devices of ports by the ids of their owners.
+// owners returns the devices of ports by their owners' IDs.
 func owners(l *netlab.Lab) map[string]string {
 	var ports []struct {
 		Name  string `json:"ifname"`
@@ -61,8 +62,8 @@ func owners(l *netlab.Lab) map[string]string {
 	return list
 }
 
-// libvirtHook: what a domain's metadata says is so before the guest starts, and is gone
-// when libvirt has released it.
+// libvirtHook: the settings in a domain's metadata are in force before the guest starts, and
+// removed when libvirt has released it.
 func libvirtHook(t *testing.T, _ string) {
 	l := netlab.New(t)
 	l.Bascule("bridge", "add", "br0", "--vlan-filtering")
@@ -92,7 +93,7 @@ func libvirtHook(t *testing.T, _ string) {
 		t.Error(r)
 	}
 	plugged("")
-	for range 2 { // again, as when libvirt comes back
+	for range 2 { // twice, as when libvirt restarts
 		if r := hook("start", "begin", xml("br0")); r.Exit != 0 {
 			t.Error(r)
 		}
@@ -125,8 +126,8 @@ func libvirtHook(t *testing.T, _ string) {
 	}
 }
 
-// bridgeHelper: a QEMU without rights gets a tap on a bridge that it is allowed, as a port
-// with what the access list says, and no other.
+// bridgeHelper: a QEMU without privileges gets a tap on a permitted bridge, as a port with the
+// settings of the access list, and on no other bridge.
 func bridgeHelper(t *testing.T, _ string) {
 	l := netlab.New(t)
 	l.Bascule("bridge", "add", "br0", "--vlan-filtering")
@@ -158,7 +159,7 @@ func bridgeHelper(t *testing.T, _ string) {
 		t.Errorf("ports are left: %v", got)
 	}
 
-	// while it has rights it has no environment of its caller's
+	// While the helper has privileges, it does not use its caller's environment.
 	calls := 0
 	ask := as("allow all", append([]string{"env", "GODEBUG=gctrace=1"}, qemu...)...)
 	for i, arg := range ask.Args {
@@ -197,7 +198,7 @@ func bridgeHelper(t *testing.T, _ string) {
 	h := l.Switch.Netlink()
 	l.Wait("the tap to go", func() bool { _, err := h.LinkByName("guest0"); return err != nil })
 
-	// the next one takes off what is left of the one that went
+	// The next run removes the port of a device that has gone.
 	again := as("allow br0", qemu...)
 	must(t, again.Start())
 	l.Wait("another tap to be plugged", func() bool {

@@ -21,8 +21,7 @@ import (
 	"bascule/test/netlab"
 )
 
-// What the host has at a port's device for frames that leave by it holds for those that the
-// switch sends, too.
+// The host's egress filters and queues at a port's device apply to the switch's frames, too.
 var egressCases = []conformance{
 	{name: "egress_rate", hooks: both, run: egressRate},
 	{name: "egress_filter", hooks: both, run: egressFilter},
@@ -34,7 +33,7 @@ var egressCases = []conformance{
 	{name: "carrier_lost_routed", hooks: both, run: carrierLostRouted},
 }
 
-// words is a text without the ends of its lines.
+// words replaces the line ends of a text by spaces.
 func words(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // inside runs a program in a network namespace.
@@ -44,7 +43,7 @@ func inside(t *testing.T, ns *ends.Namespace, line ...string) (out string, err e
 	return string(text), err
 }
 
-// mustInside is inside of what must not fail.
+// mustInside is like inside, but must succeed.
 func mustInside(t *testing.T, ns *ends.Namespace, line ...string) string {
 	t.Helper()
 	out, err := inside(t, ns, line...)
@@ -54,8 +53,8 @@ func mustInside(t *testing.T, ns *ends.Namespace, line ...string) string {
 	return out
 }
 
-// waitEgress waits until the switch has seen what is at a port's device, with no agent. That
-// takes it less than a second, but a test is not to depend on time.
+// waitEgress waits until the switch has seen the state of a port's device, without an agent. This
+// takes less than a second, but a test must not depend on time.
 func waitEgress(l *netlab.Lab, port string, want ...string) {
 	l.Wait(fmt.Sprintf("%s to be seen at %s", want, port), func() bool { return slices.Equal(l.Port("br0", port).Egress, want) })
 }
@@ -67,7 +66,7 @@ func pings(t *testing.T, from *ends.Namespace, to string) bool {
 	return err == nil
 }
 
-// iperf returns the rate of one connection of TCP, in Mbit/s.
+// iperf returns the rate of one TCP connection, in Mbit/s.
 func iperf(t *testing.T, from, to *ends.Namespace, address string) float64 {
 	t.Helper()
 	server := exec.Command("ip", "netns", "exec", to.Name, "iperf3", "-s", "-1", "--forceflush")
@@ -76,7 +75,7 @@ func iperf(t *testing.T, from, to *ends.Namespace, address string) float64 {
 	must(t, server.Start())
 	defer server.Wait()
 	defer server.Process.Kill()
-	if _, err := stdout.Read(make([]byte, 1<<10)); err != nil { // it says when it listens
+	if _, err := stdout.Read(make([]byte, 1<<10)); err != nil { // it prints a line when it listens
 		t.Fatal(err)
 	}
 	out := mustInside(t, from, "iperf3", "-C", "cubic", "-c", address, "-t", "3", "-J")
@@ -91,8 +90,8 @@ func iperf(t *testing.T, from, to *ends.Namespace, address string) float64 {
 	return report.End.Received.Rate / 1e6
 }
 
-// egressRate: a limit of tc holds, when it comes to a port that is one, and when it is there
-// before. The device's own queue has seen the frames.
+// egressRate: a limit of tc applies if it is added to a port's device, and if it was there before.
+// The device's own queue has seen the frames.
 func egressRate(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -101,7 +100,7 @@ func egressRate(t *testing.T, hook string) {
 	limited := func(what string) {
 		t.Helper()
 		waitEgress(l, b.Port, "qdisc")
-		// tbf at 8 Mbit/s lets 7.7 Mbit/s of TCP through, and its burst of 64 kB
+		// tbf at 8 Mbit/s passes 7.7 Mbit/s of TCP payload, and its burst of 64 kB.
 		if rate := iperf(t, from.Namespace, to.Namespace, to.IPv4.String()); rate < 5 || rate > 8.4 {
 			t.Errorf("%s: %.1f Mbit/s of 8", what, rate)
 		}
@@ -115,9 +114,9 @@ func egressRate(t *testing.T, hook string) {
 	l.Bascule("port", "del", "br0", b.Port)
 	l.AddPorts("br0", hook, []*netlab.End{b})
 	limited("there before")
-	l.Bascule("bridge", "set", "br0", "--ageing", "200s") // other programs
+	l.Bascule("bridge", "set", "br0", "--ageing", "200s") // loads other programs
 	limited("after a change")
-	// "noqueue" is none, whoever has chosen it
+	// "noqueue" is no queue, whether it was chosen or is the default.
 	tc("replace", "dev", b.Port, "root", "noqueue")
 	waitEgress(l, b.Port)
 	if rate := iperf(t, from.Namespace, to.Namespace, to.IPv4.String()); rate < 50 {
@@ -128,7 +127,7 @@ func egressRate(t *testing.T, hook string) {
 	}
 }
 
-// dropper returns a program that drops what it sees.
+// dropper returns a program that drops all packets.
 func dropper(t *testing.T, kind ebpf.ProgramType, action int32) *ebpf.Program {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -144,7 +143,7 @@ const (
 	xdpDrop = 1
 )
 
-// A stopper is something at a device that drops what leaves by it, and how that ends.
+// A stopper drops packets that leave a device, until it is removed.
 type stopper struct {
 	name, shown string
 	put         func(t *testing.T, l *netlab.Lab, device string) (end func())
@@ -175,7 +174,7 @@ var stoppers = []stopper{
 	}},
 }
 
-// egressFilter: a filter of the host's drops what leaves by a port.
+// egressFilter: a filter of the host drops frames that leave by a port.
 func egressFilter(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -197,7 +196,7 @@ func egressFilter(t *testing.T, hook string) {
 	}
 }
 
-// egressRouted: the same for packets that the datapath routes, past rules of pf, translated and
+// egressRouted: the same for packets that the datapath routes, past pf's rules, translated and
 // translated to the other family.
 func egressRouted(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
@@ -240,8 +239,8 @@ func egressRouted(t *testing.T, hook string) {
 	}
 }
 
-// router makes the bridge a router between two stations, 10.0.1.2 and 10.0.2.2. It returns a function
-// that says how many packets the datapath has routed.
+// router makes the bridge a router between two stations, 10.0.1.2 and 10.0.2.2. routed returns the
+// number of packets that the datapath has routed.
 func router(t *testing.T, l *netlab.Lab, a, b *netlab.End) (routed func() uint64) {
 	t.Helper()
 	l.Bascule("port", "add", "br0", "host0", "host1", "--type", "host", "--route")
@@ -264,7 +263,7 @@ func router(t *testing.T, l *netlab.Lab, a, b *netlab.End) (routed func() uint64
 	return func() uint64 { return l.Port("br0", "host0").Routed["done"] + l.Port("br0", "host1").Routed["done"] }
 }
 
-// egressEnd: a program of XDP at a veth's other end sees what comes there.
+// egressEnd: an XDP program at a veth's other end sees the frames that arrive there.
 func egressEnd(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -290,8 +289,8 @@ func egressEnd(t *testing.T, hook string) {
 	}
 }
 
-// egressNetfilter: the kernel asks netfilter about no frame that was redirected. So the switch
-// says that such rules have no effect.
+// egressNetfilter: the kernel evaluates netfilter for no redirected frame. So the switch reports that
+// such rules have no effect.
 func egressNetfilter(t *testing.T, hook string) {
 	const note = "rules of netfilter at the hook egress of its device meet no frame"
 	l, ends := setup(t, hook, 2)
@@ -313,7 +312,7 @@ func egressNetfilter(t *testing.T, hook string) {
 		t.Errorf("port add says nothing of the rules: %v", r)
 	}
 	mustInside(t, l.Switch, "nft", "flush ruleset")
-	rules = strings.Replace(rules, "drop", "accept", 1) // the lab's own markers leave by the device
+	rules = strings.Replace(rules, "drop", "accept", 1) // the lab's own markers leave through the device
 	mustInside(t, l.Switch, "nft", rules)
 	waitEgress(l, b.Port, "netfilter")
 	m := l.NewMonitor("br0", a)
@@ -323,7 +322,7 @@ func egressNetfilter(t *testing.T, hook string) {
 		}
 	}
 	m.Wait("the rules that are there", is("port-finding"))
-	for range 3 { // the word of a change is faster than the timer
+	for range 3 { // the notification of a change is faster than the timer
 		mustInside(t, l.Switch, "nft", "flush ruleset")
 		m.Wait("that the rules went", is("port-cleared"))
 		told(t, l, b.Port, "egress-rules", "rules of netfilter", false)
@@ -334,8 +333,8 @@ func egressNetfilter(t *testing.T, hook string) {
 	m.Stop()
 }
 
-// egressCounters: frames that go straight to the other end are counted by the switch alone, and
-// port show says so. The device counts what XDP sends, and what passes it.
+// egressCounters: only the switch counts frames that go directly to the other end, and port show
+// reports that. The device counts frames that XDP sends, and frames that pass through it.
 func egressCounters(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -356,7 +355,7 @@ func egressCounters(t *testing.T, hook string) {
 		return passed() - device, l.Port("br0", b.Port).Stats64.TX.Packets - ours
 	}
 	send()
-	if device, ours := send(); device < 5 != (hook == "tcx") || ours < 10 { // a veth counts what XDP sends
+	if device, ours := send(); device < 5 != (hook == "tcx") || ours < 10 { // a veth counts frames that XDP sends
 		t.Errorf("straight: the device has counted %d frames of %d", device, ours)
 	}
 	if out := l.Bascule("port", "show", "br0", b.Port); !strings.Contains(words(out), "do not see them") {
@@ -369,8 +368,8 @@ func egressCounters(t *testing.T, hook string) {
 	}
 }
 
-// carrierLost: addresses behind a port that has lost its carrier are forgotten with no agent, and
-// frames to them flooded meanwhile. What is for a static address there is dropped, with a reason.
+// carrierLost: addresses behind a port that has lost its carrier are deleted without an agent, and
+// frames to them are flooded meanwhile. Frames to a static address there are dropped, with a reason.
 func carrierLost(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, c := ends[0], ends[1]
@@ -417,12 +416,12 @@ func carrierLost(t *testing.T, hook string) {
 		side, err := l.Switch.Netlink().LinkByName(lost)
 		must(t, err)
 		l.SetUp(side)
-		end = l.Listen(l.Switch, far) // the old one is told of what was
+		end = l.Listen(l.Switch, far) // the old socket has an error from before
 		l.Wait("the switch to send there again", func() bool { return look(t, l, a, l.Frame(D, A, 60)).Verdict == "forwarded" })
 		arrive(D)
 		l.Bascule("fdb", "del", "br0", D.String())
 	}
-	// a link that comes and goes, faster than the timer looks
+	// A link that comes and goes, faster than the timer runs.
 	side, err := l.Switch.Netlink().LinkByName(far)
 	must(t, err)
 	for range 10 {
@@ -433,9 +432,9 @@ func carrierLost(t *testing.T, hook string) {
 	l.Wait("the address to be forgotten again", func() bool { return find(l.FDB("br0"), B, 0) == nil })
 }
 
-// carrierLostRouted: a packet that is routed to a station whose port has lost its carrier finds the
-// station where it is now, though the station says nothing there. What is for a static address
-// behind such a port is dropped, with a reason, and trace says so.
+// carrierLostRouted: a routed packet to a station whose port has lost its carrier reaches the station
+// at its new port, although the station is silent. Packets to a static address behind such a port are
+// dropped, with a reason, and trace shows that.
 func carrierLostRouted(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3)
 	a, b, c := ends[0], ends[1], ends[2]
@@ -457,7 +456,7 @@ func carrierLostRouted(t *testing.T, hook string) {
 		before := routed()
 		return answers() && routed() > before
 	})
-	// the same station at another port, which has said nothing there
+	// The same station at another port, where it is silent.
 	for _, words := range []string{
 		"ip link set %s down", "ip link set %s address " + mac, "ip addr add 10.0.2.2/24 dev %s", "ip link set %s up",
 		"ip route replace default via 10.0.2.1 dev %s",

@@ -13,14 +13,14 @@ import (
 	"bascule/test/netlab"
 )
 
-// everythingCases have all on at once. Kernels differ in how large a program their
-// verifier follows, and in what it makes of it.
+// everythingCases enable all features at once. Kernels differ in the size of the programs that their
+// verifiers accept, and in their verdict.
 var everythingCases = []conformance{
 	{name: "everything_together", hooks: both, run: everythingTogether},
 }
 
-// everythingFile has one of each. What is on is on at once, by one load of programs:
-// a slow machine takes seconds for each. pf's states outlive the test there.
+// everythingFile has one of each thing. All features are enabled at once, by one load of programs, since a
+// slow machine takes seconds for each load. pf's states outlive the test there.
 const everythingFile = `bridges:
   br0:
     vlan-filtering: on
@@ -64,9 +64,9 @@ const everythingFile = `bridges:
       b: {type: patch, peer: br0/a}
 `
 
-// everythingTogether: with all features on, what is allowed arrives where it should
-// and nowhere else, and each feature stops what it is to stop. A build of another
-// time takes over, a capture looks on, and in the end nothing is left.
+// everythingTogether: with all features enabled, permitted frames arrive at their destination and nowhere
+// else, and each feature drops the right frames. A build of another time takes over, a capture runs, and in
+// the end nothing is left.
 func everythingTogether(t *testing.T, hook string) {
 	newer, err := netlab.Build("upgrade", "-ldflags", "-X main.version=upgrade-test")
 	must(t, err)
@@ -83,7 +83,7 @@ func everythingTogether(t *testing.T, hook string) {
 	if again := l.Bascule("apply", file); again != "" {
 		t.Errorf("applied again, it changes %s", again)
 	}
-	warned(t, l, "bridge", "set", "br0", "--stp", "rstp") // for ports that are there go on
+	warned(t, l, "bridge", "set", "br0", "--stp", "rstp") // for ports that exist continue to forward
 
 	udp := func(dst, src netlab.MAC, from, to string, ports [2]int) []netlab.Frame {
 		return []netlab.Frame{udp4(dst, src, from, to, ports, 1, 2, 3)}
@@ -101,18 +101,18 @@ func everythingTogether(t *testing.T, hook string) {
 	drops := map[string]uint64{}
 	everything := func() {
 		t.Helper()
-		arp(a, A, "192.0.2.1", a, b, c, d, far) // a lets what it brings leave by itself
+		arp(a, A, "192.0.2.1", a, b, c, d, far) // hairpin is on at a
 		arp(b, B, "192.0.2.2", a, c, d, far, mon)
 		arp(c, C, "192.0.2.3", a, b, far) // d is isolated from it
-		// a conversation has a state; its copy is what came in by b
+		// A conversation has a state. The copies are the frames that came in by b.
 		ask, answer := udp(B, A, "192.0.2.1", "192.0.2.2", [2]int{3000, 4000}), udp(A, B, "192.0.2.2", "192.0.2.1", [2]int{4000, 3000})
 		wantSent(t, l, a, ask, arrivals{b: ask})
 		wantSent(t, l, b, answer, arrivals{a: answer, mon: answer})
-		// over the patch cable, of whose bridge the station is not known
+		// Over the patch cable, to a station that is unknown in its bridge.
 		out := udp(netlab.Station(50), A, "192.0.2.1", "192.0.2.50", [2]int{3000, 4000})
-		wantSent(t, l, a, out, arrivals{far: out, a: out, c: out, d: out}) // b takes no floods
-		// what must not arrive: by pf, a table of pf, a rule in and out, the source guard, the DHCP
-		// guard, a port that takes only IP, one that is locked, VLANs, isolation, a reserved address
+		wantSent(t, l, a, out, arrivals{far: out, a: out, c: out, d: out}) // b receives no floods
+		// These must not arrive, because of: pf, a table of pf, a rule in and out, the source guard,
+		// the DHCP guard, a port for IP only, a locked port, VLANs, isolation, a reserved address.
 		for _, stopped := range []struct {
 			by     string
 			from   *netlab.End
@@ -132,12 +132,12 @@ func everythingTogether(t *testing.T, hook string) {
 		} {
 			want := arrivals{}
 			if stopped.from == b {
-				want[mon] = stopped.frames // copied as it came
+				want[mon] = stopped.frames // copied as it came in
 			}
 			wantSent(t, l, stopped.from, stopped.frames, want)
 			drops[stopped.from.Port+" "+stopped.by]++
 		}
-		// each was stopped by what was to stop it
+		// Each was dropped by the right feature.
 		got := map[string]uint64{}
 		for _, p := range l.Ports("br0") {
 			for reason, n := range p.Drops {
@@ -150,7 +150,7 @@ func everythingTogether(t *testing.T, hook string) {
 	}
 	everything()
 
-	// a capture of what is dropped sees the drops and no more
+	// A capture of drops sees only the drops.
 	capture := captureTo(t, l, "--dropped")
 	everything()
 	if captured, missed := capture.stop(); captured < 11 || captured > 15 || missed != 0 {

@@ -38,7 +38,7 @@ func stations(first, n int) []netlab.MAC {
 // addresses at port a and none of strangers.
 func full(l *netlab.Lab, a, b, c *netlab.End, known, strangers []netlab.MAC) {
 	for _, mac := range strangers {
-		// what they send goes on, and what is for them is flooded
+		// Their frames are forwarded, and frames to them are flooded.
 		l.Reach(a, l.Frames(2, netlab.Broadcast, mac), b, c)
 		l.Reach(b, l.Frames(2, mac, netlab.Station(500)), a, c)
 	}
@@ -61,7 +61,7 @@ func fdbMaxBridge(t *testing.T, hook string) {
 	if p := l.Port("br0", a.Port); p.Learned != 4 || p.Refused != uint64(2*len(strangers)) || p.FDBCount != 4 {
 		t.Errorf("%s counts %d learned, %d refused, %d known, should be 4, %d, 4", a.Port, p.Learned, p.Refused, p.FDBCount, 2*len(strangers))
 	}
-	// what is put in by hand always has a place, also in the place of a stranger
+	// There is always room for a static entry, also for a stranger's.
 	for i, mac := range slices.Concat(stations(200, 10), strangers[:1]) {
 		l.Bascule("fdb", "add", "br0", mac.String(), ends[i%3].Port)
 		if i%3 != 1 {
@@ -70,14 +70,14 @@ func fdbMaxBridge(t *testing.T, hook string) {
 	}
 	full(l, a, b, c, known, strangers[1:])
 
-	// a known address can move in a full table
+	// A known address can move in a full table.
 	l.Reach(c, l.Frames(1, netlab.Broadcast, known[0]), a, b)
 	l.Reach(b, l.Frames(2, known[0], netlab.Station(500)), c)
 	if n := l.Bridge("br0").FDBCount; n != 5 {
 		t.Errorf("%d addresses known, should be 5", n)
 	}
 
-	// and a place that becomes free is used
+	// And a free place is used.
 	l.Bascule("fdb", "del", "br0", known[1].String())
 	l.Reach(a, l.Frames(1, netlab.Broadcast, strangers[2]), b, c)
 	l.Reach(b, l.Frames(2, strangers[2], netlab.Station(500)), a)
@@ -95,12 +95,12 @@ func fdbMaxPort(t *testing.T, hook string) {
 		t.Errorf("%s counts %d learned, %d refused, %d of %d known, should be 4, %d, 4 of 4", a.Port, p.Learned, p.Refused, p.FDBCount, p.FDBMax, 2*len(strangers))
 	}
 
-	// the other ports have no such limit
+	// The other ports have no such limit.
 	learn(l, c, stations(300, 20)...)
 	for _, mac := range stations(300, 20) {
 		l.Reach(b, l.Frames(1, mac, netlab.Station(500)), c)
 	}
-	// an address that leaves makes room, and one that would come has none
+	// An address that leaves makes room, and one that arrives finds no room.
 	learn(l, c, known[0])
 	learn(l, a, netlab.Station(300), netlab.Station(301))
 	l.Reach(b, l.Frames(1, known[0], netlab.Station(500)), c)
@@ -125,8 +125,7 @@ func wantFDBCount(t *testing.T, l *netlab.Lab, e *netlab.End, want int) {
 	}
 }
 
-// shrunk runs a command that must say, in one line, that it has dropped
-// addresses.
+// shrunk runs a command that must report, in one line, that it has dropped addresses.
 func shrunk(t *testing.T, l *netlab.Lab, dropped string, args ...string) {
 	t.Helper()
 	r, err := l.Run(args...)
@@ -149,7 +148,7 @@ func fdbShrink(t *testing.T, hook string) {
 	l.Bascule("fdb", "add", "br0", netlab.Station(700).String(), b.Port)
 	l.Bascule("fdb", "add", "br0", netlab.Station(701).String(), b.Port, "--sticky")
 
-	// 11 learned ones are left
+	// 11 learned ones are left.
 	shrunk(t, l, "7", "bridge", "set", "br0", "--fdb-max", "4")
 	if i := l.Bridge("br0"); i.FDBCount != 4 || i.FDBMax != 4 {
 		t.Errorf("%d of %d addresses known, should be 4 of 4", i.FDBCount, i.FDBMax)
@@ -169,7 +168,7 @@ func fdbShrink(t *testing.T, hook string) {
 		t.Errorf("%d learned addresses are listed, should be 4", n)
 	}
 
-	// the same of one port
+	// The same at one port.
 	l.Bascule("fdb", "flush", "br0")
 	learn(l, a, A, B)
 	learn(l, b, D)
@@ -178,7 +177,7 @@ func fdbShrink(t *testing.T, hook string) {
 	wantFDBCount(t, l, b, 1)
 	keep()
 
-	// nothing to drop, nothing to say
+	// Nothing to drop, nothing to report.
 	l.Bascule("bridge", "set", "br0", "--fdb-max", "3")
 	l.Bascule("bridge", "set", "br0", "--fdb-max", "300000")
 	keep()
@@ -213,7 +212,7 @@ func fdbFlush(t *testing.T, hook string) {
 
 	for _, c := range []struct {
 		args []string
-		left []string // of what was learned
+		left []string // learned addresses
 	}{
 		{nil, nil},
 		{[]string{"--port", a.Port}, []string{b0, b10, b20}},
@@ -238,7 +237,7 @@ func fdbFlush(t *testing.T, hook string) {
 			t.Errorf("flush %v: %d addresses counted, should be %d", c.args, n, len(c.left))
 		}
 	}
-	// what is flushed is unknown at once
+	// Flushed addresses are unknown at once.
 	fill()
 	l.Reach(c, l.Frames(2, A, C), a)
 	l.Bascule("fdb", "flush", "br0")
@@ -285,7 +284,7 @@ func fdbGet(t *testing.T, hook string) {
 	l.Refused([]string{C.String(), "br0", "does not have it"}, "fdb", "get", "br0", C.String())
 	l.Refused([]string{B.String(), "VLAN 10"}, "fdb", "get", "br0", B.String(), "--vlan", "10")
 
-	// where VLANs are filtered, the only one
+	// If VLANs are filtered, there is only one entry.
 	l.Bascule("bridge", "set", "br0", "--vlan-filtering")
 	l.Bascule("vlan", "add", "br0", b.Port, "20")
 	l.Bascule("fdb", "add", "br0", C.String(), b.Port, "--vlan", "20")
@@ -314,7 +313,7 @@ func deletePortFlushes(t *testing.T, hook string) {
 	l.Reach(c, l.Frames(5, netlab.Station(700), D), b)
 	l.Reach(a, l.Frames(5, netlab.Broadcast, A))
 
-	// the same device as a port again knows nothing of its past
+	// The same device as a port again has no former state.
 	l.AddPort("br0", hook, a)
 	wantFDB(t, l, "br0", left...)
 	l.Reach(c, l.Frames(5, A, D), a, b)
@@ -326,12 +325,12 @@ func deletePortFlushes(t *testing.T, hook string) {
 func staticNeverMoves(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3)
 	a, b, c := ends[0], ends[1], ends[2]
-	learn(l, b, A) // what is made by hand takes the place of what was learned
+	learn(l, b, A) // a static entry replaces a learned one
 	l.Bascule("fdb", "add", "br0", A.String(), a.Port)
 	m := l.NewMonitor("br0", c)
 	wantFDB(t, l, "br0", static(A, 0, a))
 
-	// another port claims it: its frames go on, the entry stays
+	// Another port claims it: its frames are forwarded, and the entry stays.
 	l.Reach(b, l.Frames(10, netlab.Broadcast, A), a, c)
 	l.Reach(c, l.Frames(10, A, C), a)
 	wantFDB(t, l, "br0", static(A, 0, a), dynamic(C, 0, c))
@@ -344,15 +343,15 @@ func staticNeverMoves(t *testing.T, hook string) {
 	}
 	m.Stop()
 
-	// its own port may use it
+	// Its own port may use it.
 	l.Reach(a, l.Frames(10, C, A), c)
 	if p := l.Port("br0", a.Port); p.Refused != 0 || p.Learned != 0 {
 		t.Errorf("%s counts %d refused, %d learned, should be 0, 0", a.Port, p.Refused, p.Learned)
 	}
-	// made again it is the same
+	// Added again, it is the same.
 	l.Bascule("fdb", "add", "br0", A.String(), a.Port)
 	wantFDB(t, l, "br0", static(A, 0, a), dynamic(C, 0, c))
-	// deleted, it is learned like any other
+	// Deleted, it is learned like any other.
 	l.Bascule("fdb", "del", "br0", A.String())
 	l.Reach(c, l.Frames(10, A, C), a, b)
 	l.Reach(b, l.Frames(10, netlab.Broadcast, A), a, c)
@@ -371,7 +370,7 @@ func staticOnWrongPortRefused(t *testing.T, hook string) {
 	wantFDB(t, l, "br0")
 	wantFDB(t, l, "br1")
 
-	// what is static on one port is not taken away by another
+	// A static entry of one port cannot be replaced by another port's.
 	l.Bascule("fdb", "add", "br0", A.String(), ends[0].Port)
 	l.Refused([]string{A.String()}, "fdb", "add", "br0", A.String(), ends[1].Port)
 	l.Refused([]string{A.String()}, "fdb", "add", "br0", A.String(), ends[1].Port, "--sticky")
@@ -395,7 +394,7 @@ func malformedMACRefused(t *testing.T, hook string) {
 	}
 	l.Refused(nil, "fdb", "add", "br0", "", ends[0].Port)
 	wantFDB(t, l, "br0")
-	// ways to write one right
+	// Valid spellings of an address.
 	for _, mac := range []string{"02-57-00-00-00-01", "0257.0000.0001", "02:57:00:00:00:01"} {
 		l.Bascule("fdb", "add", "br0", mac, ends[0].Port)
 		wantFDB(t, l, "br0", static(A, 0, ends[0]))
@@ -445,10 +444,10 @@ func staticPerVLAN(t *testing.T, hook string) {
 	to(20, b)
 	to(4094, b)
 	to(30, a, b, c)
-	to(0, a, b, c) // a priority tag: no VLAN
+	to(0, a, b, c) // a priority tag, without a VLAN
 	l.Reach(d, l.Frames(3, A, D), a, b, c)
 
-	// learned independently, too
+	// It is learned independently, too.
 	l.Send(c, l.Frame(netlab.Broadcast, A, 100).Tagged(30, 0))
 	learn(l, a, A)
 	to(30, c)
@@ -464,7 +463,7 @@ func staticPerVLAN(t *testing.T, hook string) {
 		if r.Exit != 2 {
 			t.Errorf("%v: the exit status should be 2", r)
 		}
-		if vlan != "0" { // which names the entry without a VLAN
+		if vlan != "0" { // it means the entry without a VLAN
 			l.Refused([]string{"vlan", vlan}, "fdb", "del", "br0", A.String(), "--vlan", vlan)
 		}
 	}
@@ -491,7 +490,7 @@ func stickyEntry(t *testing.T, hook string) {
 	if p := l.Port("br0", b.Port); p.Refused != 10 {
 		t.Errorf("%s counts %d refused moves, should be 10", b.Port, p.Refused)
 	}
-	// a learned entry that is made sticky stays where it was
+	// A learned entry that is made sticky stays at its port.
 	learn(l, b, B)
 	l.Bascule("fdb", "add", "br0", B.String(), b.Port, "--sticky")
 	l.Reach(a, l.Frames(5, netlab.Broadcast, B), b, c)

@@ -63,13 +63,13 @@ func learnThenUnicast(t *testing.T, hook string) {
 	l.Reach(b, l.Frames(100, A, B), a)
 	wantFDB(t, l, "br0", dynamic(A, 0, a), dynamic(B, 0, b))
 
-	// in the order in which they were sent
+	// In the order of sending.
 	frames := l.Frames(100, B, A)
 	if got := l.Deliver(a, frames...); !slices.Equal(got[b], frames) {
 		t.Errorf("frames changed their order")
 	}
 
-	// XDP takes a known frame before the port's device has seen it
+	// XDP takes a known frame before the port's device sees it.
 	tap := l.Listen(l.Switch, a.Port)
 	want := map[string]int{"tcx": 100, "xdp": 0}[hook]
 	for start := time.Now(); ; {
@@ -80,16 +80,16 @@ func learnThenUnicast(t *testing.T, hook string) {
 		if n == want {
 			break
 		}
-		// but for the first of each second, with which tcx writes when the
-		// source was heard: then another burst has to pass unseen
-		seconds := int(time.Since(burst)/time.Second) + 2 // that it has touched
+		// Except for the first frame of each second, for which tcx updates the time of the
+		// source's last frame. In this case another burst has to pass unseen.
+		seconds := int(time.Since(burst)/time.Second) + 2 // in which the burst was sent
 		if hook != "xdp" || n > seconds || time.Since(start) > patience {
 			t.Errorf("a capture at %s sees %d frames of 100, should see %d on hook %s", a.Port, n, want, hook)
 			break
 		}
 	}
 
-	// a third station hears nothing of it, and is found when it speaks
+	// A third station receives none of it, and is found when it sends.
 	l.Reach(c, l.Frames(100, A, C), a)
 	l.Reach(a, l.Frames(100, C, A), c)
 }
@@ -99,7 +99,7 @@ func unknownUnicastFlood(t *testing.T, hook string) {
 	for i, from := range ends {
 		l.Reach(from, l.Frames(100, netlab.Station(100), netlab.Station(i)), others(ends, from)...)
 	}
-	// a frame as large as can be
+	// A frame of the largest size.
 	l.Reach(ends[0], []netlab.Frame{l.Frame(netlab.Station(100), A, 1514)}, ends[1:]...)
 }
 
@@ -112,7 +112,7 @@ func broadcastFlood(t *testing.T, hook string) {
 	wantStats(t, l, ends[4], 100, 400+1)
 }
 
-// wantStats compares the frames that a port counts, in and out of the switch.
+// wantStats compares the numbers of frames that a port counts, into the switch and out of it.
 func wantStats(t *testing.T, l *netlab.Lab, e *netlab.End, rx, tx uint64) {
 	t.Helper()
 	p := l.Port("br0", e.Port)
@@ -129,7 +129,7 @@ func multicastFlood(t *testing.T, hook string) {
 	}
 	before := len(l.FDB("br0"))
 
-	// no frame comes from a group, from everybody, or from nobody
+	// Multicast, broadcast and zero addresses are no valid sources.
 	for _, src := range []netlab.MAC{netlab.Group(1), netlab.Broadcast, {}} {
 		l.Reach(ends[0], l.Frames(5, netlab.Broadcast, src))
 		l.Reach(ends[0], l.Frames(5, netlab.Station(1), src))
@@ -138,7 +138,7 @@ func multicastFlood(t *testing.T, hook string) {
 	if n := len(l.FDB("br0")); n != before {
 		t.Errorf("%d addresses known, %d before the frames with bad sources", n, before)
 	}
-	// and a group's address is still flooded
+	// And a multicast address is still flooded.
 	l.Reach(ends[1], l.Frames(5, netlab.Group(1), A), others(ends, ends[1])...)
 }
 
@@ -151,7 +151,7 @@ func move(t *testing.T, hook string) {
 	for range 50 {
 		l.Reach(b, l.Frames(3, A, B), at)
 		at, other = other, at
-		// by the first frame there, to another station or to all
+		// With the first frame there, to another station or to all.
 		l.Reach(at, l.Frames(1, B, A), b)
 		l.Reach(b, l.Frames(1, A, B), at)
 	}
@@ -173,14 +173,14 @@ func moveDamping(t *testing.T, hook string) {
 	learn(l, c, C)
 	learn(l, a, A)
 
-	// two ports claim A a thousand times a second, for three seconds and a bit
+	// Two ports claim A a thousand times a second, for a little more than three seconds.
 	const rounds = 3200
 	moved := a
 	start := time.Now()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	var sent []netlab.Frame
-	l.Deliver(c) // what has arrived until now
+	l.Deliver(c) // discards earlier frames
 	for range rounds {
 		<-tick.C
 		if moved = a; len(sent)%2 == 0 {
@@ -202,7 +202,7 @@ func moveDamping(t *testing.T, hook string) {
 	if first.Ifname != b.Port || first.From != a.Port || first.Master != "br0" {
 		t.Errorf("the first move was from %s to %s, and is shown as %+v", a.Port, b.Port, first)
 	}
-	// a mark behind all that the monitor has to say of it
+	// A mark after all other events of the monitor.
 	learn(l, c, D)
 	m.Wait("the mark", func(e netlab.Event) bool { return e.MAC == D.String() })
 	var lines []netlab.Event
@@ -232,8 +232,8 @@ func ageOut(t *testing.T, hook string) {
 		t.Fatalf("%d addresses known, should be 2", n)
 	}
 
-	// nothing runs but this test: the switch forgets by itself
-	var known, flooded time.Duration // the least age that A had, and the most
+	// No process runs but this test: the switch itself deletes old addresses.
+	var known, flooded time.Duration // the least age at which A was known, and the greatest
 	l.Wait("A to be unknown again", func() bool {
 		sent := time.Since(learned)
 		got := l.Deliver(b, l.Frames(1, A, B)...)
@@ -247,7 +247,7 @@ func ageOut(t *testing.T, hook string) {
 		known = sent
 		return false
 	})
-	// ages are in whole seconds
+	// Ages are in whole seconds.
 	if flooded < ageing-time.Second-time.Second/4 {
 		t.Errorf("A was forgotten after %v, the ageing time is %v", flooded, ageing)
 	}
@@ -259,9 +259,9 @@ func ageOut(t *testing.T, hook string) {
 			t.Errorf("A is flooded and shown as %v, %d s old", e, *e.Updated)
 		}
 	}
-	// and B was heard just now
+	// And B has just sent a frame.
 	quiet := time.Now()
-	// a step of the sweep that is late makes all that follow late
+	// A late step of the sweep delays all later ones.
 	before := func(deadline time.Time, what string, holds func() bool) {
 		t.Helper()
 		for {
@@ -286,7 +286,7 @@ func ageOut(t *testing.T, hook string) {
 }
 
 func ageRefresh(t *testing.T, hook string) {
-	const ageing = 5 * time.Second // seconds more than a busy machine is late
+	const ageing = 5 * time.Second // some seconds more than the delays of a busy machine
 	l, ends := setup(t, hook, 3, "--ageing", ageing.String())
 	a, b, c := ends[0], ends[1], ends[2]
 	m := l.NewMonitor("br0", c)
@@ -307,7 +307,7 @@ func ageRefresh(t *testing.T, hook string) {
 		}
 	}
 	entries := l.FDB("br0")
-	// ages are in whole seconds, of a clock that is a little late
+	// Ages are in whole seconds, of a clock that is a little late.
 	oldest := int((time.Since(heard)+time.Second/4)/time.Second) + 1
 	for _, e := range entries {
 		if e.Updated == nil || *e.Updated > oldest {
@@ -342,7 +342,7 @@ func manyPorts(t *testing.T, hook string) {
 	}
 	l.Reach(l.Ends[0], l.Frames(10, l.Ends[ports-1].MAC, l.Ends[0].MAC), l.Ends[ports-1])
 
-	// the last, the first and some between go; the others go on
+	// The last, the first and some in between are removed. The others continue.
 	removed := []*netlab.End{l.Ends[ports-1], l.Ends[0], l.Ends[99], l.Ends[101], l.Ends[102]}
 	for _, e := range removed {
 		l.Bascule("port", "del", "br0", e.Port)
@@ -362,7 +362,7 @@ func manyAddresses(t *testing.T, hook string) {
 	for i := range frames {
 		frames[i] = l.Frames(1, B, netlab.Station(1000+i))[0]
 	}
-	// list lists all addresses, and returns the time of the processor that this took
+	// list lists all addresses, and returns the CPU time of that.
 	list := func() (string, time.Duration) {
 		cmd := l.Command("-j", "fdb", "show", "br0")
 		r, err := netlab.RunCommand(cmd)
@@ -379,7 +379,7 @@ func manyAddresses(t *testing.T, hook string) {
 		t.Fatalf("%d addresses known, should be %d", n, addresses+1)
 	}
 	out, took := list()
-	// ten times the addresses take ten times the time at most; other programs may add to either
+	// Ten times the addresses take at most ten times the time. Other programs may delay either.
 	for begin := time.Now(); took > 2*addresses/few*fewTook; out, took = list() {
 		if time.Since(begin) > patience {
 			t.Errorf("listing %d addresses took %v of the processor, and %d took %v", addresses, took, few, fewTook)
@@ -403,7 +403,7 @@ func manyAddresses(t *testing.T, hook string) {
 	if len(entries) != addresses+1 {
 		t.Errorf("%d addresses are listed, should be %d", len(entries), addresses+1)
 	}
-	// every one of them was learned right
+	// Every one of them was learned at the right port.
 	l.Reach(ends[1], l.Frames(1, netlab.Station(1000+addresses/2), B), ends[0])
 	if n := strings.Count(l.Bascule("fdb", "flush", "br0"), "\n"); n > 1 {
 		t.Errorf("flushing %d addresses takes %d lines to say", addresses, n)
@@ -416,7 +416,7 @@ func manyAddresses(t *testing.T, hook string) {
 func deleteBridgeWithPorts(t *testing.T, hook string) {
 	l := netlab.New(t)
 	ends := l.NewEnds(3)
-	// somebody captures on a device while it becomes a port
+	// Another program captures on a device while it becomes a port.
 	stop := ends[0].Capture()
 	l.AddBridge("br0", hook, ends)
 	stop()
@@ -425,9 +425,9 @@ func deleteBridgeWithPorts(t *testing.T, hook string) {
 			t.Errorf("%s is a port and not promiscuous: %v", p.Ifname, p.Flags)
 		}
 	}
-	stop = ends[1].Capture() // and while it ceases to be one
+	stop = ends[1].Capture() // and while it is deleted as a port
 	l.Bascule("port", "add", "br0", "host0", "--type", "host")
-	l.Bascule("bridge", "add", "br1") // another, which stays
+	l.Bascule("bridge", "add", "br1") // another bridge, which stays
 	other := l.NewEnds(2)
 	l.AddPort("br1", hook, other[0])
 	l.AddPort("br1", hook, other[1])
@@ -454,7 +454,7 @@ func deleteBridgeWithPorts(t *testing.T, hook string) {
 	for _, e := range ends {
 		l.Reach(e, l.Frames(10, netlab.Broadcast, e.MAC))
 	}
-	// the other bridge has not noticed
+	// The other bridge is not affected.
 	l.Reach(other[0], l.Frames(10, netlab.Broadcast, A), other[1])
 
 	l.Bascule("bridge", "del", "br1")
@@ -462,7 +462,7 @@ func deleteBridgeWithPorts(t *testing.T, hook string) {
 		t.Error(err)
 	}
 
-	// and it can be made again, as new
+	// And it can be made again, without former state.
 	l.AddBridge("br0", hook, ends)
 	wantFDB(t, l, "br0")
 	l.Reach(ends[0], l.Frames(10, A, B), ends[1:]...)
@@ -493,14 +493,14 @@ func distinctBridgeMAC(t *testing.T, hook string) {
 	}
 }
 
-// backupPort: what is for a port without a carrier goes by its backup, and by the
-// port again when the carrier is back; no process has a hand in it.
+// backupPort: frames to a port without a carrier leave by its backup, and by the port again when
+// the carrier is back, without any process.
 func backupPort(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3)
 	a, b, c := ends[0], ends[1], ends[2]
 	const uplink, far = "up0", "far0"
 	l.Cable(uplink, l, far)
-	// by XDP it says what it does to the other end
+	// With XDP the command reports its change of the other end.
 	if r, err := l.Run("port", "add", "br0", uplink, "--hook", hook, "--backup", b.Port); err != nil || r.Exit != 0 {
 		t.Fatal(r, err)
 	}
@@ -512,7 +512,7 @@ func backupPort(t *testing.T, hook string) {
 	if p := l.Port("br0", uplink); p.BackupPort != b.Port {
 		t.Errorf("port show has backup %q", p.BackupPort)
 	}
-	// by sends frames to B, which come by the uplink or by its backup
+	// by sends frames to B, which leave by the uplink or by its backup.
 	by := func(backup bool) {
 		t.Helper()
 		for _, from := range []struct {
@@ -542,21 +542,21 @@ func backupPort(t *testing.T, hook string) {
 		l.Pull(far)
 		by(true)
 		l.SetUp(side())
-		end = l.Listen(l.Switch, far) // the old one is told of what was
+		end = l.Listen(l.Switch, far) // the old socket has an error from before
 		by(false)
 	}
-	// the device itself is down
+	// The device itself is down.
 	l.Pull(uplink)
 	by(true)
 	if r := look(t, l, a, l.Frame(B, A, 60)); r.Verdict != "forwarded" || !slices.Equal(r.Out, []string{b.Port}) || !r.says(uplink+" is down, and "+b.Port+" stands in for it") {
 		t.Errorf("traced: %v", r)
 	}
-	// floods have no need of it, and what comes from the backup does not go back
+	// Floods do not need it, and frames from the backup do not return to it.
 	l.Reach(a, l.Frames(10, netlab.Station(99), A), b, c)
 	l.Reach(b, l.Frames(10, B, netlab.Station(50)))
 	wantDrops(t, l, b, "same-port", 10)
 	wantDrops(t, l, a, "same-port", 0)
-	// it is asked what any port is asked
+	// The port's own checks apply to it.
 	l.Bascule("port", "set", "br0", a.Port, "--isolated")
 	l.Bascule("port", "set", "br0", b.Port, "--isolated")
 	l.Reach(a, l.Frames(10, B, A))
@@ -564,7 +564,7 @@ func backupPort(t *testing.T, hook string) {
 	l.Bascule("port", "set", "br0", a.Port, "--isolated=off")
 	l.Bascule("port", "set", "br0", b.Port, "--isolated=off")
 
-	// told, untold, and by a file
+	// Set, unset, and in a file.
 	l.Refused([]string{uplink, "itself"}, "port", "set", "br0", uplink, "--backup", uplink)
 	l.Refused([]string{"nosuch"}, "port", "set", "br0", uplink, "--backup", "nosuch")
 	l.Bascule("port", "set", "br0", uplink, "--learn=off")
@@ -581,7 +581,7 @@ func backupPort(t *testing.T, hook string) {
 	l.Reach(a, l.Frames(10, B, A))
 	l.Bascule("port", "set", "br0", uplink, "--backup", b.Port)
 	by(true)
-	// a device that comes in the backup's place is the backup
+	// A device that replaces the backup is the backup.
 	b.Unplug()
 	b.PlugAgain(0)
 	if hook == "xdp" {

@@ -19,23 +19,23 @@ var frontCases = []conformance{
 	{name: "bound_address_stays", hooks: both, run: boundAddressStays},
 }
 
-// behind puts something in front of what a frame carries.
+// behind inserts headers in front of a frame's payload.
 func behind(f netlab.Frame, front ...[]byte) netlab.Frame {
 	return f[:12] + netlab.Frame(slices.Concat(front...)) + f[12:]
 }
 
-// inSNAP puts what a frame carries behind LLC and SNAP, with an OUI (RFC 1042, 802.1H).
+// inSNAP puts a frame's payload behind LLC and SNAP, with an OUI (RFC 1042, 802.1H).
 func inSNAP(f netlab.Frame, oui string) netlab.Frame {
 	return behind(f, be16(len(f)-12+6), []byte("\xaa\xaa\x03"+oui))
 }
 
-// A front is a way to put something in front of a packet.
+// A front is a way to insert headers in front of a packet.
 type front struct {
 	name string
 	put  func(netlab.Frame) netlab.Frame
 }
 
-// tagFronts are 0 to 12 tags of one kind each, and of several.
+// tagFronts are 0 to 12 tags of one kind each, and of several kinds.
 func tagFronts() (list []front) {
 	for _, kind := range []struct {
 		name string
@@ -61,7 +61,7 @@ func tagFronts() (list []front) {
 	return list
 }
 
-// The packets that filters are to hold back, from A to B.
+// The packets from A to B that filters must hold back.
 var (
 	anIPv4    = udp4(B, A, "10.0.0.66", "10.0.0.2", [2]int{5000, 4000}, 1, 2, 3, 4)
 	anIPv6    = packet6(B, A, "fe80::66", "fe80::2", protoUDP, be16(5000), be16(4000), be16(8), be16(0))
@@ -73,33 +73,31 @@ var (
 	packets   = []netlab.Frame{anIPv4, anIPv6, anARP}
 )
 
-// A holder is a filter, the frames that it holds back, and how to switch it on
-// and off.
+// A holder is a filter, the frames that it holds back, and functions that enable and disable it.
 type holder struct {
 	name    string
 	holds   []netlab.Frame
 	on, off func(t *testing.T, l *netlab.Lab)
-	rules   bool // they are pf's: other rules take their place
+	rules   bool // it uses pf's rules, which other rules replace
 }
 
 func bascule(line string) func(*testing.T, *netlab.Lab) {
 	return func(t *testing.T, l *netlab.Lab) { l.Bascule(strings.Fields(line)...) }
 }
 
-// pfHolder is a filter of rules of pf.
+// pfHolder returns a filter of pf rules.
 func pfHolder(name string, holds []netlab.Frame, rules string) holder {
 	return holder{name, holds, func(t *testing.T, l *netlab.Lab) {
 		loadPF(t, l, rules)
-		pfctl(t, l, "", "-Fstates") // which former rules have made
+		pfctl(t, l, "", "-Fstates") // states of former rules
 	}, func(t *testing.T, l *netlab.Lab) {
-		pfctl(t, l, "", "-d") // a bridge that has had no rules begins with pf enabled
+		pfctl(t, l, "", "-d") // a bridge without former rules starts with pf enabled
 		pfctl(t, l, "", "-Fa")
 	}, true}
 }
 
-// eachHolder switches filters on, one at a time, and has the caller look while one is
-// on. Before the first the caller looks at what all hold back without them, and behind
-// the last at what the first does.
+// eachHolder enables filters, one at a time, and calls look while one is enabled. It first calls look for the frames of
+// all holders without a filter, and at the end for the first holder's without it.
 func eachHolder(t *testing.T, l *netlab.Lab, list []holder, look func(h holder, on bool)) {
 	for _, h := range list {
 		look(h, false)
@@ -128,7 +126,7 @@ var holders = []holder{
 	{name: "non-IP", holds: []netlab.Frame{noPacket}, on: bascule("port set br0 p1 --block-non-ip"), off: bascule("port set br0 p1 --block-non-ip=off")},
 }
 
-// snapFronts are LLC and SNAP, with 0 to 3 tags before or in it.
+// snapFronts are LLC and SNAP, with 0 to 3 tags in front of it or in it.
 func snapFronts() (list []front) {
 	for _, oui := range []string{"\x00\x00\x00", "\x00\x00\xf8"} {
 		for tags := range 4 {
@@ -152,16 +150,16 @@ func snapFronts() (list []front) {
 	return list
 }
 
-// A carriage is what a packet is put behind, and what it is put into before, if that
-// is not nothing. Filters look through it, or let nothing through.
+// A carriage has the fronts of a packet, and an encapsulation of it, if any. Filters look through it, or let nothing
+// through.
 type carriage struct {
 	name   string
 	fronts []front
-	holds  []netlab.Frame // of otherHolders
+	holds  []netlab.Frame // frames of otherHolders
 }
 
-// inPPPoE carries IP and is none: a session of PPPoE (RFC 2516) is a protocol of its own, which other filters than
-// those of IP keep out, behind whatever number of tags.
+// inPPPoE carries IP but is not IP: a PPPoE session (RFC 2516) is a protocol of its own, which other filters than IP's
+// hold back, behind any number of tags.
 func inPPPoE() carriage {
 	session := func(protocol int, packet netlab.Frame) netlab.Frame {
 		return etherFrame(B, A, 0x8864, []byte{0x11, 0, 0, 1}, be16(len(packet)-14+2), be16(protocol), []byte(packet[14:]))
@@ -170,7 +168,7 @@ func inPPPoE() carriage {
 		etherFrame(B, A, 0x8863, []byte{0x11, 9, 0, 0, 0, 4, 1, 1, 0, 0}), session(0x21, anIPv4), session(0x57, anIPv6)}}
 }
 
-// inMPLS is the same of labels (RFC 3032).
+// inMPLS is the same with labels (RFC 3032).
 func inMPLS() carriage {
 	labelled := func(typ, labels int, packet netlab.Frame) netlab.Frame {
 		var stack []byte
@@ -186,7 +184,7 @@ func inMPLS() carriage {
 	return carriage{"MPLS", tagFronts(), []netlab.Frame{labelled(0x8847, 1, anIPv4), labelled(0x8847, 3, anIPv6), labelled(0x8848, 1, anIPv4)}}
 }
 
-// otherHolders are the filters of what carries IP and is none.
+// otherHolders are the filters of protocols that carry IP but are not IP.
 var otherHolders = []holder{
 	pfHolder("ether", nil, "ether block in proto { 0x8863 0x8864 0x8847 0x8848 }\n"),
 	pfHolder("ether but IP", nil, "ether block in\nether pass in proto { 0x0800 0x86dd 0x0806 }\n"),
@@ -195,9 +193,8 @@ var otherHolders = []holder{
 	{name: "rule", on: bascule("rule add br0 p1 block in src " + A.String()), off: bascule("rule flush br0")},
 }
 
-// fronts sends what each filter is to hold back, behind each front, with and
-// without the filter. Not all that there is without one has to arrive, but some
-// of each.
+// fronts sends the frames that each filter must hold back, behind each front, with and without the filter. Without it
+// some of each have to arrive, but not all.
 func fronts(holders []holder, c carriage) func(t *testing.T, hook string) {
 	return func(t *testing.T, hook string) {
 		for _, flags := range [][]string{nil, {"--vlan-filtering", "--qinq"}} {
@@ -211,7 +208,7 @@ func fronts(holders []holder, c carriage) func(t *testing.T, hook string) {
 	}
 }
 
-// try sends what a filter is to hold back, by the carriage, with the filter on or off.
+// try sends the frames that a filter must hold back, in the carriage, with the filter enabled or disabled.
 func (c carriage) try(t *testing.T, l *netlab.Lab, a, b *netlab.End, h holder, on bool) {
 	t.Helper()
 	holds := slices.Concat(h.holds, c.holds)
@@ -228,7 +225,7 @@ func (c carriage) try(t *testing.T, l *netlab.Lab, a, b *netlab.End, h holder, o
 	if !on || len(got) == 0 {
 		return
 	}
-	for i, f := range c.fronts { // one by one, to tell which
+	for i, f := range c.fronts { // one by one, to find which
 		frames := frames[i*len(holds) : (i+1)*len(holds)]
 		if got := l.Deliver(a, frames...)[b]; len(got) > 0 {
 			t.Errorf("%s: %d of %d frames pass behind %s (%s), first %x", h.name, len(got), len(frames), f.name, c.name, []byte(got[0]))
@@ -236,8 +233,8 @@ func (c carriage) try(t *testing.T, l *netlab.Lab, a, b *netlab.End, h holder, o
 	}
 }
 
-// boundAddressStays: no frame of a guarded port has the switch learn there an
-// address that is bound elsewhere, whatever it carries.
+// boundAddressStays: no frame of a guarded port, whatever it carries, makes the switch learn an address there that is
+// bound elsewhere.
 func boundAddressStays(t *testing.T, hook string) {
 	nobody := netlab.MAC{}
 	everyone, group6 := netlab.Broadcast, netlab.MAC{0x33, 0x33, 0, 0, 0, 1}
@@ -295,7 +292,7 @@ func boundAddressStays(t *testing.T, hook string) {
 					f.Frame = f.Frame.Tagged(0, 0)
 				}
 			}
-			// wrong says what is not as it should be when the port has sent some of them
+			// wrong returns an error if the state is wrong after the port has sent some of them.
 			wrong := func(some []tagged) error {
 				l.Bascule("fdb", "flush", "br0")
 				learn(l, b, B)
@@ -303,12 +300,12 @@ func boundAddressStays(t *testing.T, hook string) {
 				for _, f := range some {
 					sent = append(sent, f.frame)
 				}
-				// nobody has heard the station yet
+				// The station has not sent yet.
 				l.Send(a, sent...)
 				if e := find(l.FDB("br0"), C, vlan); e != nil {
 					return fmt.Errorf("is learned: %v", e)
 				}
-				// it has been heard at its own port
+				// It has sent from its own port.
 				learn(l, c, C)
 				l.Send(a, sent...)
 				if got := l.Deliver(b, l.Frames(1, C, B)...); len(got[a]) != 0 || len(got[c]) != 1 {
@@ -321,7 +318,7 @@ func boundAddressStays(t *testing.T, hook string) {
 				return
 			}
 			t.Errorf("one of all %v", err)
-			for _, f := range all { // one by one, to tell which
+			for _, f := range all { // one by one, to find which
 				if err := wrong([]tagged{f}); err != nil {
 					t.Errorf("%s %v", f.name, err)
 				}

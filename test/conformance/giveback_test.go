@@ -24,7 +24,7 @@ type traveller struct {
 	l          *netlab.Lab
 	hook       string
 	port       *netlab.End
-	far        map[string]bool // features of its other end, before it was a port
+	far        map[string]bool // features of its other end before it was a port
 	away, home netns.NsHandle
 	there      *netlink.Handle
 
@@ -42,7 +42,7 @@ func newTraveller(t *testing.T, hook string, promiscuous bool) *traveller {
 	tr.far = ends[0].Features()
 	l.Bascule("bridge", "add", "br0")
 	l.AddPort("br0", hook, ends[1])
-	tr.bascule("port add br0 PORT --hook " + hook) // which readies the other end
+	tr.bascule("port add br0 PORT --hook " + hook) // which prepares the other end
 	elsewhere := l.NewNamespace()
 	var err error
 	tr.away, err = netns.GetFromName(elsewhere.Name)
@@ -55,7 +55,7 @@ func newTraveller(t *testing.T, hook string, promiscuous bool) *traveller {
 	return tr
 }
 
-// device is the port's, where it is at home.
+// device returns the port's device, in its original namespace.
 func (tr *traveller) device() netlink.Link {
 	tr.t.Helper()
 	nl, err := tr.l.Switch.Netlink().LinkByName(tr.port.Port)
@@ -77,8 +77,8 @@ func (tr *traveller) back() {
 	tr.port.PortIndex = tr.device().Attrs().Index
 }
 
-// other gives the index of the device, which is away, to another one, so that it
-// comes back with a new one.
+// other gives the index of the device, which is away, to another device, so that it gets a new
+// one when it returns.
 func (tr *traveller) other() {
 	tr.t.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -88,7 +88,7 @@ func (tr *traveller) other() {
 	tr.l.Keep("other2")
 }
 
-// whole checks that the device, and its other end, are as before they were a port's.
+// whole checks that the device and its other end are as they were before the port.
 func (tr *traveller) whole(when string) {
 	tr.t.Helper()
 	if err := tr.port.Unchanged(); err != nil {
@@ -113,8 +113,8 @@ func (tr *traveller) bascule(command string) {
 	}
 }
 
-// givesBack: what a port takes of its device it gives back wherever the device is
-// when the port goes, and once.
+// givesBack: a port's changes of its device are undone when the port is deleted, wherever the
+// device is then, and only once.
 func givesBack(t *testing.T, hook string) {
 	for _, c := range []struct {
 		name string
@@ -222,7 +222,7 @@ func givesBack(t *testing.T, hook string) {
 			t.Run(fmt.Sprintf("%s, promiscuous %v", c.name, promiscuous), func(t *testing.T) {
 				tr := newTraveller(t, hook, promiscuous)
 				c.do(tr)
-				if promiscuous { // as it was, though Unchanged remembers the time before that
+				if promiscuous { // as before, although Unchanged compares with an earlier state
 					if n := tr.device().Attrs().Promisc; n != 1 {
 						t.Errorf("promiscuity %d, was 1 before it was a port", n)
 					}
@@ -236,7 +236,7 @@ func givesBack(t *testing.T, hook string) {
 	t.Run("moved meanwhile", func(t *testing.T) { givesBackMoved(t, hook) })
 }
 
-// givesBackKilled: the next command gives back what one that was killed has not.
+// givesBackKilled: the next command undoes the changes that a killed command has left.
 func givesBackKilled(t *testing.T, hook string) {
 	tr := newTraveller(t, hook, false)
 	args := []string{"port", "del", "br0", tr.port.Port}
@@ -270,8 +270,8 @@ func givesBackKilled(t *testing.T, hook string) {
 	}
 }
 
-// givesBackMoved: a device, or the other end of its cable, goes elsewhere or gets another
-// name while a command is at work. What the command took is given back all the same.
+// givesBackMoved: a device, or the other end of its cable, is moved or renamed while a command
+// runs. The command's changes are still undone.
 func givesBackMoved(t *testing.T, hook string) {
 	other := map[string]string{"tcx": "xdp", "xdp": "tcx"}[hook]
 	type mess struct {

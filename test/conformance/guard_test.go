@@ -33,7 +33,7 @@ var guardCases = []conformance{
 	{name: "ra_guard", hooks: both, run: raGuard},
 }
 
-// The EtherTypes and protocols of the frames below.
+// EtherTypes and protocols of the frames below.
 const (
 	typeIPv4, typeIPv6, typeARP = 0x0800, 0x86dd, 0x0806
 	protoUDP, protoICMPv6       = 17, 58
@@ -63,7 +63,7 @@ func udp4(dst, src netlab.MAC, from, to string, ports [2]int, payload ...byte) n
 	return etherFrame(dst, src, typeIPv4, []byte{0x45, 0}, be16(20+len(body)), make([]byte, 4), []byte{64, protoUDP, 0, 0}, ip(from), ip(to), body)
 }
 
-// discover is what a DHCP client asks for itself, if it is honest.
+// discover is a DHCP client's request. In an honest one, src and client are the same.
 func discover(src, client netlab.MAC) netlab.Frame {
 	message := slices.Concat([]byte{1, 1, 6, 0}, make([]byte, 24), client[:], make([]byte, 202))
 	return udp4(netlab.Broadcast, src, "0.0.0.0", "255.255.255.255", [2]int{68, 67}, message...)
@@ -74,7 +74,7 @@ func packet6(dst, src netlab.MAC, from, to string, next byte, parts ...[]byte) n
 	return etherFrame(dst, src, typeIPv6, []byte{0x60, 0, 0, 0}, be16(len(body)), []byte{next, 255}, ip(from), ip(to), body)
 }
 
-// icmp6 is a message with its checksum (RFC 8200 8.1).
+// icmp6 returns a message with its checksum (RFC 8200 8.1).
 func icmp6(from, to string, parts ...[]byte) []byte {
 	message := slices.Concat(parts...)
 	sum := uint32(len(message) + protoICMPv6)
@@ -88,7 +88,7 @@ func icmp6(from, to string, parts ...[]byte) []byte {
 	return message
 }
 
-// nd is a message about a neighbour, with one option.
+// nd returns a neighbour discovery message with one option.
 func nd(dst, src netlab.MAC, from, to string, typ, flags byte, target string, option byte, mac netlab.MAC) netlab.Frame {
 	m := icmp6(from, to, []byte{typ, 0, 0, 0, flags, 0, 0, 0}, ip(target), []byte{option, 1}, mac[:])
 	return packet6(dst, src, from, to, protoICMPv6, m)
@@ -100,7 +100,7 @@ func bind(l *netlab.Lab, e *netlab.End, mac netlab.MAC, addresses ...string) {
 	}
 }
 
-// binding is what `bascule -j binding show` prints.
+// binding is a line of `bascule -j binding show`.
 type binding struct {
 	Address string `json:"address"`
 	MAC     string `json:"mac"`
@@ -176,7 +176,7 @@ func bindings(t *testing.T, hook string) {
 	}
 	wantBindings(t, l, "", one, two, six, ten)
 
-	// they stay when the bridge is changed, and go with their port alone
+	// They stay when the bridge is changed, and are deleted only with their port.
 	l.Bascule("bridge", "set", "br0", "--fdb-max", "100000")
 	l.Bascule("port", "set", "br0", p1, "--source-guard")
 	wantBindings(t, l, "", one, two, six, ten)
@@ -196,7 +196,7 @@ func bindings(t *testing.T, hook string) {
 	}
 	wantBindings(t, l, "")
 
-	// where VLANs are filtered there is no frame without one
+	// If VLANs are filtered, there is no frame without one.
 	l.Bascule("bridge", "set", "br0", "--vlan-filtering")
 	l.Refused([]string{"192.0.2.1", "--vlan"}, "binding", "add", "br0", p1, A.String(), "192.0.2.1")
 }
@@ -223,11 +223,11 @@ func sourceGuard(t *testing.T, hook string) {
 		nd(B, A, "fe80::1", "fe80::2", advertise, 0x60, "fe80::1", 2, C),
 		discover(A, C),
 	}
-	l.Reach(a, lies[:1], b) // nobody guards
+	l.Reach(a, lies[:1], b) // no guard yet
 	l.Bascule("port", "set", "br0", a.Port, "--source-guard")
 	l.Reach(a, lies)
 	wantDrops(t, l, a, "spoofed", uint64(len(lies)))
-	for range 3 { // the good ones are remembered, and the bad ones still seen
+	for range 3 { // Decisions on good frames are remembered, and bad ones still detected.
 		l.Reach(a, []netlab.Frame{good}, b)
 		l.Reach(a, lies)
 	}
@@ -243,29 +243,29 @@ func sourceGuard(t *testing.T, hook string) {
 	l.Reach(a, l.Frames(20, B, A), b) // no IP
 	wantDrops(t, l, a, "spoofed", uint64(4*len(lies)))
 
-	// a change of bindings counts with the next frame
+	// A change of bindings applies to the next frame.
 	l.Bascule("binding", "del", "br0", "192.0.2.1")
 	l.Reach(a, []netlab.Frame{good})
 	bind(l, a, A, "192.0.2.1")
 	l.Reach(a, []netlab.Frame{good}, b)
-	// of other ports nobody wants to know
+	// Other ports are not guarded.
 	l.Reach(b, []netlab.Frame{udp4(A, B, "192.0.2.1", "192.0.2.1", echo)}, a)
 	l.Bascule("port", "set", "br0", a.Port, "--source-guard=off")
 	l.Reach(a, lies[:1], b)
 }
 
-// hostsOf gives two ends addresses, and binds all that their stacks have.
+// hostsOf gives two ends addresses, and binds all addresses of their stacks.
 func hostsOf(l *netlab.Lab, ends []*netlab.End) (hosts []*netlab.Host) {
 	for _, e := range ends {
 		m := e.MAC
 		local := netip.AddrFrom16([16]byte{0xfe, 0x80, 8: m[0] ^ 2, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]})
 		bind(l, e, m, local.String(), fmt.Sprintf("198.18.0.%d", m[5]), fmt.Sprintf("fdba::%x", m[5]))
-		hosts = append(hosts, e.Host()) // its stack speaks at once
+		hosts = append(hosts, e.Host()) // its stack sends at once
 	}
 	return hosts
 }
 
-// Stations that do not lie notice nothing of it.
+// Honest stations are not affected.
 func sourceGuardHosts(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3)
 	for _, e := range ends {
@@ -281,8 +281,8 @@ func sourceGuardHosts(t *testing.T, hook string) {
 	}
 }
 
-// guardSegments: a station's stack leaves it to the device to cut a packet into
-// datagrams. A message behind the first one gets no further than one by itself.
+// guardSegments: a station's stack leaves the segmentation of a packet into datagrams to the device.
+// A message after the first one passes no more than a single one.
 func guardSegments(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	h := hostsOf(l, ends)
@@ -365,7 +365,7 @@ func arpSuppression(t *testing.T, hook string) {
 	ask := func(src netlab.MAC, spa, tpa string) netlab.Frame {
 		return arpFrame(netlab.Broadcast, src, arpRequest, src, spa, nobody, tpa)
 	}
-	// each answer comes back to who asks, and to nobody else
+	// Each answer returns to the station that has sent the request, and to no other.
 	for _, q := range []struct{ question, answer netlab.Frame }{
 		{ask(A, "192.0.2.1", "192.0.2.2"), arpFrame(A, B, arpReply, B, "192.0.2.2", A, "192.0.2.1")},
 		{ask(A, "192.0.2.1", "192.0.2.2").Tagged(10, 3), arpFrame(A, C, arpReply, C, "192.0.2.2", A, "192.0.2.1").Tagged(10, 3)},
@@ -379,15 +379,16 @@ func arpSuppression(t *testing.T, hook string) {
 	}
 	wantStats(t, l, a, 4, 4)
 	wantFDB(t, l, "br0", dynamic(A, 0, a), dynamic(A, 10, a))
-	// all else goes where it went before
+	// All other frames are forwarded as before.
 	l.Reach(a, []netlab.Frame{
 		ask(A, "192.0.2.1", "192.0.2.9"),
 		ask(A, "192.0.2.1", "192.0.2.2").Tagged(20, 0),
 		arpFrame(netlab.Broadcast, A, arpReply, A, "192.0.2.1", nobody, "192.0.2.2"),
-		ask(B, "0.0.0.0", "192.0.2.2"), // the station itself, elsewhere
+		ask(B, "0.0.0.0", "192.0.2.2"), // an announcement of the station itself, elsewhere
 	}, b, c)
 	l.Reach(b, []netlab.Frame{ask(B, "192.0.2.2", "192.0.2.2"), ask(C, "192.0.2.3", "192.0.2.2")}, a, c)
-	l.Reach(a, []netlab.Frame{arpFrame(B, A, arpRequest, A, "192.0.2.1", nobody, "192.0.2.2")}, b) // to it alone
+	// only to that station
+	l.Reach(a, []netlab.Frame{arpFrame(B, A, arpRequest, A, "192.0.2.1", nobody, "192.0.2.2")}, b)
 	l.Bascule("bridge", "set", "br0", "--neigh-suppress=off")
 	l.Reach(a, []netlab.Frame{ask(A, "192.0.2.1", "192.0.2.2")}, b, c)
 }
@@ -427,12 +428,12 @@ func ndSuppression(t *testing.T, hook string) {
 	l.Reach(a, []netlab.Frame{ask(A, "fe80::1", "fe80::2")}, b, c)
 }
 
-// suppressionReach: nobody is answered for a station that neither the question nor
-// what follows the answer would get to. The question is flooded then.
+// suppressionReach: the switch does not answer for a station that neither the request nor the later
+// frames would reach. The request is flooded then.
 func suppressionReach(t *testing.T, hook string) {
 	question := arpFrame(netlab.Broadcast, A, arpRequest, A, "192.0.2.1", netlab.MAC{}, "192.0.2.2")
 	solicitation := nd(netlab.MAC{0x33, 0x33, 0xff, 0, 0, 2}, A, "fe80::1", "ff02::1:ff00:2", solicit, 0, "fe80::2", 1, A)
-	// of three ports the first asks, the second has the station
+	// The first of three ports sends the request, the second has the station.
 	begin := func(t *testing.T, vlan int, members []string, flags ...string) (l *netlab.Lab, ends []*netlab.End, answered func(when string, want bool)) {
 		flags = append(flags, "--neigh-suppress")
 		if members == nil {
@@ -483,7 +484,7 @@ func suppressionReach(t *testing.T, hook string) {
 	t.Run("filtering switched", func(t *testing.T) {
 		l, ends, answered := begin(t, 10, []string{"10", "20T10", "10"})
 		l.Bascule("vlan", "del", "br0", ends[1].Port, "10")
-		l.Run("bridge", "set", "br0", "--vlan-filtering=off") // it warns of the bindings
+		l.Run("bridge", "set", "br0", "--vlan-filtering=off") // it warns about the bindings
 		answered("without filtering", false)
 		l.Bascule("bridge", "set", "br0", "--vlan-filtering")
 		answered("with it again", false)
@@ -506,7 +507,7 @@ func suppressionReach(t *testing.T, hook string) {
 	t.Run("carrier", func(t *testing.T) {
 		l, ends, answered := begin(t, 0, nil)
 		answered("with a carrier", true)
-		// a station that the lab does not listen at, as it does at ends that are up
+		// A station that the lab does not read from, unlike from ends that are up.
 		nl := l.Switch.Netlink()
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = "near"
@@ -544,15 +545,15 @@ func suppressionReach(t *testing.T, hook string) {
 	})
 }
 
-// Real stations take the answers, and so need not ask each other; the host's
-// own port is one of them.
+// Real stations accept the answers, and need no answers from each other. The host's own port is one
+// of them.
 func suppressionHosts(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3, "--neigh-suppress")
 	c := ends[2]
 	h := hostsOf(l, ends[:2])
 	l.Bascule("port", "add", "br0", "host0", "--type", "host")
 	host := l.NewHost(l.Switch, "host0", 9)
-	l.Deliver(c) // what came when the addresses were new
+	l.Deliver(c) // frames from when the addresses were new
 	must(t, h[0].Ping(h[1].IPv4))
 	must(t, h[0].Ping(h[1].IPv6))
 	must(t, host.Ping(h[0].IPv4))
@@ -591,7 +592,7 @@ func dhcpGuard(t *testing.T, hook string) {
 	l.Reach(a, bad)
 	wantDrops(t, l, a, "dhcp-guard", uint64(len(bad)))
 	l.Reach(a, requests, b, c)
-	for range 2 { // among frames of the same stations
+	for range 2 { // between frames of the same stations
 		l.Reach(a, l.Frames(3, B, A), b)
 		l.Reach(a, offers(B, A)[:1])
 	}
@@ -607,8 +608,8 @@ func dhcpGuard(t *testing.T, hook string) {
 	guardOfHost(t, l, ends, "dhcp-guard", func(host netlab.MAC) []netlab.Frame { return offers(netlab.Broadcast, host) })
 }
 
-// guardOfHost holds a guard to the host's own server, relay or router, whose frames these are: a host
-// port is trusted, until it is said not to be.
+// guardOfHost applies a guard to frames of the host's own server, relay or router: a host port is
+// trusted, unless it is set otherwise.
 func guardOfHost(t *testing.T, l *netlab.Lab, ends []*netlab.End, reason string, frames func(host netlab.MAC) []netlab.Frame) {
 	t.Helper()
 	l.Bascule("port", "add", "br0", "host0", "--type", "host")
@@ -678,8 +679,7 @@ func raGuard(t *testing.T, hook string) {
 	guardOfHost(t, l, ends, "ra-guard", func(host netlab.MAC) []netlab.Frame { return advertisements(netlab.Group(1), host) })
 }
 
-// bindingPrivateVLAN: what is bound in a private VLAN is bound where its
-// addresses are.
+// bindingPrivateVLAN: a binding in a private VLAN applies in the VLAN of its addresses.
 func bindingPrivateVLAN(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]

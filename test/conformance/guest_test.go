@@ -17,16 +17,16 @@ import (
 	"bascule/test/netlab"
 )
 
-// A station is a place of programs behind a port, with addresses.
+// A station is a namespace for programs behind a port, with addresses.
 type station struct {
 	name   string
 	at     ends.Place
 	v4, v6 netip.Addr
 }
 
-// realGuests has virtual machines talk, by TCP and UDP, to each other, and with a
-// host. They leave checksums, and the cutting up of large packets, to
-// the taps that are the switch's ports, as drivers do if nobody forbids it.
+// realGuests has virtual machines communicate over TCP and UDP, with each other and with a
+// host. They leave checksums and segmentation to the taps, which are the switch's ports, as
+// drivers do by default.
 func realGuests(t *testing.T, hook string) {
 	l := netlab.New(t)
 	pool := guests.NewPool(l.Binary(), "busybox", "iperf3")
@@ -76,11 +76,11 @@ func realGuests(t *testing.T, hook string) {
 	}
 }
 
-// transfer sends by iperf3, of which something must arrive.
+// transfer sends with iperf3, and some data must arrive.
 func transfer(ctx context.Context, from, to station, addr netip.Addr, kind string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	// a server for each: between two clients it does not listen for a moment
+	// A server for each: it does not listen for a moment after a client.
 	server, err := to.at.Serve(ctx, ends.AnyCPU, ends.Listen{Proto: "tcp", Port: 5201}, "iperf3", "-s", "-1")
 	if err != nil {
 		return err
@@ -110,7 +110,7 @@ func transfer(ctx context.Context, from, to station, addr netip.Addr, kind strin
 	return nil
 }
 
-// wrongChecksums tells which counters of wrong checksums are not zero.
+// wrongChecksums returns the counters of wrong checksums that are not zero.
 func wrongChecksums(ctx context.Context, s station) (string, error) {
 	out, err := s.at.Output(ctx, ends.AnyCPU, "busybox", "cat", "/proc/thread-self/net/snmp", "/proc/thread-self/net/snmp6")
 	if err != nil {

@@ -21,12 +21,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nobody is a user without rights.
+// The user ID of an unprivileged user.
 const nobody = 65534
 
-// newHelper installs the bridge helper as a file of root's own with the mode that gives it
-// root's rights, where nobody else is. as runs a command as a user without rights who reads
-// that list of who may have taps: its place is fixed, so a mount of the command's own has it.
+// newHelper installs the bridge helper as a setuid file of root, in a folder that no other user
+// reaches. as runs a command as an unprivileged user who sees the given access list. Since the
+// list has a fixed path, the command has a mount of its own there.
 func newHelper(t *testing.T, l *netlab.Lab) (helper string, as func(list string, args ...string) *exec.Cmd) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "bsc-helper")
@@ -43,7 +43,7 @@ func newHelper(t *testing.T, l *netlab.Lab) (helper string, as func(list string,
 	}
 }
 
-// asUser runs f on a thread of a user without rights, in the switch's network namespace.
+// asUser runs f on a thread of an unprivileged user, in the switch's network namespace.
 func asUser(l *netlab.Lab, uid int, f func() error) error {
 	ended := make(chan error)
 	go func() {
@@ -62,7 +62,7 @@ func asUser(l *netlab.Lab, uid int, f func() error) error {
 	return <-ended
 }
 
-// processes are those that run a program.
+// processes returns the processes that run a program.
 func processes(program string) (list []int) {
 	exes, _ := filepath.Glob("/proc/[0-9]*/exe")
 	for _, exe := range exes {
@@ -74,7 +74,7 @@ func processes(program string) (list []int) {
 	return list
 }
 
-// newTerminal makes a terminal, and returns what types there and what a program has of it.
+// newTerminal makes a terminal, and returns the keyboard's end and the program's end.
 func newTerminal(t *testing.T) (keys, terminal *os.File) {
 	t.Helper()
 	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -89,7 +89,7 @@ func newTerminal(t *testing.T) (keys, terminal *os.File) {
 	return keys, terminal
 }
 
-// usersCgroup makes a cgroup that is a user's own, "" where there are none of version 2.
+// usersCgroup makes a cgroup that belongs to a user, or returns "" without cgroups of version 2.
 func usersCgroup(t *testing.T) string {
 	t.Helper()
 	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
@@ -108,8 +108,8 @@ func usersCgroup(t *testing.T) string {
 	return ""
 }
 
-// rootsCgroup makes a cgroup that root alone changes, "" where there are none. Its limits hold for
-// the processes of users all the same.
+// rootsCgroup makes a cgroup that only root can change, or returns "" without cgroups. Its limits
+// also apply to the processes of users.
 func rootsCgroup(t *testing.T) string {
 	t.Helper()
 	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/cpu"} {
@@ -124,7 +124,7 @@ func rootsCgroup(t *testing.T) string {
 	return ""
 }
 
-// socketFor gives a command a unix socket as descriptor 3, and returns the other end.
+// socketFor gives a command a Unix socket as descriptor 3, and returns the other end.
 func socketFor(t *testing.T, cmd *exec.Cmd) int {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -135,7 +135,7 @@ func socketFor(t *testing.T, cmd *exec.Cmd) int {
 	return pair[0]
 }
 
-// receiveTap takes the tap that the helper sends.
+// receiveTap receives the tap that the helper sends.
 func receiveTap(t *testing.T, socket int) int {
 	t.Helper()
 	data, control := make([]byte, 1), make([]byte, 64)
@@ -151,8 +151,8 @@ func receiveTap(t *testing.T, socket int) int {
 	return fds[0]
 }
 
-// A user without rights who stops the helper, in whatever way, stops no change of bridges: what
-// has the lock is not the user's to stop.
+// An unprivileged user who stops the helper, in any way, blocks no change of bridges: the user
+// cannot stop the process that holds the lock.
 func helperStopped(t *testing.T, _ string) {
 	l := netlab.New(t)
 	l.Bascule("bridge", "add", "br0")
@@ -171,7 +171,7 @@ func helperStopped(t *testing.T, _ string) {
 			unix.Kill(pid, sig)
 		}
 	}
-	var pids []int // as root sees them
+	var pids []int // as seen by root
 	for _, c := range []struct {
 		what       string
 		way        *syscall.SysProcAttr
@@ -186,7 +186,7 @@ func helperStopped(t *testing.T, _ string) {
 		{"a frozen cgroup", nil, within(cgroup),
 			func() error { return os.WriteFile(cgroup+"/cgroup.freeze", []byte("1"), 0) },
 			func() error { return os.WriteFile(cgroup+"/cgroup.freeze", []byte("0"), 0) }},
-		// where others' loops take its time
+		// where busy loops of others use up its time
 		{"a cgroup of root's", nil, within(quota), func() error { return nil }, nil},
 		{"limits", &syscall.SysProcAttr{}, []string{"nice", "-n", "19", "prlimit", "--fsize=0:", "--nofile=32:", "--memlock=0:", "--cpu=1000:", "--"},
 			func() error { return nil }, nil},
@@ -196,7 +196,9 @@ func helperStopped(t *testing.T, _ string) {
 				t.Skip("there are no such cgroups")
 			}
 			var cmd *exec.Cmd
-			if c.way == nil { // the shell that goes there is root's: the user had got there otherwise
+			// the shell that moves there is root's: otherwise the user could move
+			// there, too
+			if c.way == nil {
 				inner := as("allow br0", helper, "--fd=3", "--br=br0")
 				cmd = exec.Command(c.begin[0], append(slices.Clone(c.begin[1:]), inner.Args...)...)
 			} else {
@@ -232,13 +234,13 @@ func helperStopped(t *testing.T, _ string) {
 	}
 }
 
-// A watchedResult is how a command ended whose system calls were watched.
+// A watchedResult is the result of a command whose system calls were watched.
 type watchedResult struct {
 	netlab.Result
 	error
 }
 
-// stopWithLock runs a command, and stops it at the first call of BPF that it makes with the lock.
+// stopWithLock runs a command, and stops it at its first bpf(2) call with the lock.
 func stopWithLock(t *testing.T, l *netlab.Lab, cmd *exec.Cmd, stop func() error) (ended chan watchedResult) {
 	t.Helper()
 	stopped, ended := make(chan error, 1), make(chan watchedResult, 1)
@@ -262,7 +264,7 @@ func stopWithLock(t *testing.T, l *netlab.Lab, cmd *exec.Cmd, stop func() error)
 	return ended
 }
 
-// Ctrl-Z stops a command when it has given up the lock.
+// Ctrl-Z stops a command when it has released the lock.
 func commandStopped(t *testing.T, _ string) {
 	l := netlab.New(t)
 	l.Bascule("bridge", "add", "br0")
@@ -291,14 +293,14 @@ func asJob(cmd *exec.Cmd) {
 	cmd.Path, cmd.Args = shell.Path, shell.Args
 }
 
-// goOn has the shell continue the command, when that has stopped. If it had not, this is an error
-// of the shell's.
+// goOn has the shell continue the command after it was stopped. If it was not stopped, the shell
+// reports an error.
 func goOn(keys *os.File) error {
 	_, err := keys.Write([]byte("\n"))
 	return err
 }
 
-// unowned checks that a process has nothing of the user who asked for it.
+// unowned checks that a process has no attributes of the user who started it.
 func unowned(t *testing.T, pid int) {
 	t.Helper()
 	read := func(name string) string {
@@ -320,7 +322,7 @@ func unowned(t *testing.T, pid int) {
 		}
 	}
 	stat := read("stat")
-	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]) // from the third on
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]) // from the third field on
 	if len(fields) < 17 {
 		return
 	}
@@ -334,7 +336,8 @@ func unowned(t *testing.T, pid int) {
 	}
 }
 
-// A caller whose socket takes nothing keeps no process of root's: the helper ends, with its port.
+// A caller that does not read its socket does not block a root process: the helper ends, and
+// removes its port.
 func helperSocketFull(t *testing.T, _ string) {
 	l := netlab.New(t)
 	l.Bascule("bridge", "add", "br0")
@@ -358,7 +361,7 @@ func helperSocketFull(t *testing.T, _ string) {
 	}
 }
 
-// A tap that its user makes persistent is nobody's, and goes when the helper runs next.
+// A tap that its user makes persistent loses its owner, and is removed when the helper runs next.
 func helperTapKept(t *testing.T, _ string) {
 	l := netlab.New(t)
 	l.Bascule("bridge", "add", "br0")

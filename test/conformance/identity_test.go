@@ -29,8 +29,8 @@ var identityCases = []conformance{
 	{name: "mac_twice", hooks: tcx, run: macTwice},
 }
 
-// restart takes the switch's namespace away and makes it anew under its name: nothing of the
-// bridges and devices is left, as after a restart of the machine.
+// restart deletes the switch's namespace and makes it again with the same name. Bridges and devices are gone, as after
+// a restart of the machine.
 func restart(t *testing.T, l *netlab.Lab) {
 	t.Helper()
 	name := l.Switch.Name
@@ -41,8 +41,8 @@ func restart(t *testing.T, l *netlab.Lab) {
 	*l.Switch = *ns // the lab removes it
 }
 
-// assigned is the device's addr_assign_type: 3 where somebody has set its address, so that
-// udev leaves it alone (systemd.link(5), MACAddressPolicy=).
+// assigned returns the device's addr_assign_type: 3 if its address was set, so that udev does not change it
+// (systemd.link(5), MACAddressPolicy=).
 func assigned(t *testing.T, l *netlab.Lab, device string) string {
 	t.Helper()
 	text, err := exec.Command("ip", "netns", "exec", l.Switch.Name, "cat", "/sys/class/net/"+device+"/addr_assign_type").Output()
@@ -50,7 +50,7 @@ func assigned(t *testing.T, l *netlab.Lab, device string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// addressIn is what ip-link(8) says of a device's address.
+// addressIn returns a device's address in the output of ip-link(8).
 func addressIn(t *testing.T, l *netlab.Lab, device string) string {
 	t.Helper()
 	nl, err := l.Switch.Netlink().LinkByName(device)
@@ -58,7 +58,7 @@ func addressIn(t *testing.T, l *netlab.Lab, device string) string {
 	return nl.Attrs().HardwareAddr.String()
 }
 
-// switchEndOf is the name of the other end of a host port's interface.
+// switchEndOf returns the name of the other end of a host port's interface.
 func switchEndOf(t *testing.T, l *netlab.Lab, host string) string {
 	t.Helper()
 	here := l.Switch.Netlink()
@@ -69,8 +69,8 @@ func switchEndOf(t *testing.T, l *netlab.Lab, host string) string {
 	return end.Attrs().Name
 }
 
-// macExported: a file has the address of a bridge that would get another one by itself now, as one that another
-// version has made. Here the network namespace gets another name.
+// macExported: a file has the address of a bridge whose automatic address would be another one now, as after another
+// version has made it. Here the network namespace gets another name.
 func macExported(t *testing.T, hook string) {
 	l := netlab.New(t)
 	l.Bascule("bridge", "add", "br0")
@@ -78,7 +78,7 @@ func macExported(t *testing.T, hook string) {
 	if out := l.Bascule("export"); strings.Contains(out, "mac:") {
 		t.Errorf("the file has the address that the bridge gets by itself:\n%s", out)
 	}
-	const first = "bsc-" // of two names the first one in the alphabet counts
+	const first = "bsc-" // of two names the first one in the alphabet is used
 	other := filepath.Join("/run/netns", first+"0-"+strings.TrimPrefix(l.Switch.Name, first))
 	must(t, os.WriteFile(other, nil, 0o600))
 	defer os.Remove(other)
@@ -97,8 +97,7 @@ func macExported(t *testing.T, hook string) {
 	}
 }
 
-// macAfterARestart: a bridge and a host port have the addresses that they had before, and
-// share them with no other of the machine.
+// macAfterARestart: a bridge and a host port get their former addresses, which no other device of the machine has.
 func macAfterARestart(t *testing.T, _ string) {
 	l, other := netlab.New(t), netlab.New(t)
 	up := func(l *netlab.Lab) (macs []string) {
@@ -127,7 +126,7 @@ func macAfterARestart(t *testing.T, _ string) {
 	if now := up(l); fmt.Sprint(now) != fmt.Sprint(was) {
 		t.Errorf("%v after a restart, before it %v", now, was)
 	}
-	// an interface with another name keeps its address, and the next one of its former name gets another
+	// An interface that is renamed keeps its address, and the next one with its former name gets another.
 	here := l.Switch.Netlink()
 	host, err := here.LinkByName("host-br0")
 	must(t, err)
@@ -138,9 +137,9 @@ func macAfterARestart(t *testing.T, _ string) {
 	}
 }
 
-// macOfNamesakes: two network namespaces that have one name at a time share no address, the second
-// one in another mount namespace, or made anew while a process is left in the first. When the first
-// one has ended, its addresses are those of the next.
+// macOfNamesakes: two network namespaces that have the same name at a time share no address. The second one is in
+// another mount namespace, or is made again while a process is left in the first. After the end of the first one, the
+// next gets its addresses.
 func macOfNamesakes(t *testing.T, _ string) {
 	l := netlab.New(t)
 	switchOf := func(name string) string {
@@ -194,8 +193,7 @@ ip -n %[1]s -j link | jq -r '.[] | select(.link_type == "ether") | .address'
 	run("bascule -n $1 bridge del br0 >&2", ns.Name)
 }
 
-// macGiven: addresses that are given hold, are changed while frames pass, and are kept by
-// export.
+// macGiven: addresses that a user sets are used, changed while frames pass, and exported.
 func macGiven(t *testing.T, _ string) {
 	const one, two = "02:00:00:00:be:01", "02:00:00:00:be:02"
 	l := netlab.New(t)
@@ -272,7 +270,7 @@ func macTwice(t *testing.T, hook string) {
 	l.Refused([]string{"port host1 of br0: mac " + two + " is the one of port host0, too; give another"}, "apply", file)
 	apart := "bridges: {br0: {vlan-filtering: on, ports: {host0: {type: host, pvid: 5, mac: '" + two + "'}, host1: {type: host, pvid: 6, mac: '" + two + "'}}}}"
 	must(t, os.WriteFile(file, []byte(apart), 0o600))
-	l.Bascule("apply", file) // as of a router with an address in each VLAN
+	l.Bascule("apply", file) // as with a router that has an address in each VLAN
 	l.Bascule("bridge", "del", "br0")
 	l.Bascule("bridge", "add", "br0")
 	l.Bascule("port", "add", "br0", e.Port)
@@ -290,8 +288,8 @@ func macTwice(t *testing.T, hook string) {
 	}
 }
 
-// hostMTU: the MTU of a host port is one number, whichever end has it set, and begins as the
-// smallest of the ports. The stations' ping is the oracle.
+// hostMTU: both ends of a host port have one MTU, at whichever end it is set. Its initial value is the smallest MTU of
+// the ports. The stations' ping is the oracle.
 func hostMTU(t *testing.T, hook string) {
 	l := netlab.New(t)
 	e := l.NewEnd(l.NewNamespace())
@@ -338,7 +336,7 @@ func hostMTU(t *testing.T, hook string) {
 		}
 	}
 	check("at first", 9000)
-	must(t, here.LinkSetMTU(host, 1400)) // with no agent, and no command after it
+	must(t, here.LinkSetMTU(host, 1400)) // without an agent, and without a command after it
 	drops := l.Port("br0", e.Port).Drops["mtu"]
 	check("set by ip(8)", 1400)
 	if now := l.Port("br0", e.Port).Drops["mtu"]; now != drops+1 {

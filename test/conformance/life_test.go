@@ -34,22 +34,20 @@ var lifeCases = []conformance{
 	{name: "unprivileged", hooks: tcx, run: unprivileged},
 }
 
-// boundaries are the system calls by which a command changes anything; a
-// command is killed on its way into one.
+// boundaries are the system calls by which a command makes changes. A command is killed as it enters one.
 var boundaries = []string{
 	"bpf", "mount", "mkdirat", "mkdir", "rename", "renameat", "renameat2", "unlink", "unlinkat", "rmdir",
 	"symlinkat", "sendto", "sendmsg", "setns", "ioctl", "flock",
 }
 
-// A killPoint is a system call of a command: the n-th of its name.
+// A killPoint is a system call of a command: the n-th call with its name.
 type killPoint struct {
 	call string
 	n    int
 }
 
-// cliKilledAnywhere kills each command on its way into a system call. After
-// each kill the next command works and puts right what is half done, and other
-// ports never notice.
+// cliKilledAnywhere kills each command as it enters a system call. After each kill the next command works and completes
+// or undoes the change. Other ports are not affected.
 func cliKilledAnywhere(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -113,9 +111,9 @@ func cliKilledAnywhere(t *testing.T, hook string) {
 
 	for _, c := range []struct {
 		name   string
-		before func()          // makes ready for the command
-		args   func() []string // the command
-		after  func()          // after a kill: checks, and mends by other commands
+		before func()          // prepares the command
+		args   func() []string // returns the command
+		after  func()          // checks after a kill, and mends with other commands
 	}{
 		{"bridge add", func() { bridge(false) }, always("bridge add br1"), func() { bridge(true); l.Bascule("bridge", "set", "br1") }},
 		{"bridge set", func() {}, bridgeSet, bridgeWasSet},
@@ -132,7 +130,7 @@ func cliKilledAnywhere(t *testing.T, hook string) {
 		{"port add host", func() { host(false) }, always("port add br0 host0 --type host"), func() { host(true) }},
 		{"port del host", func() { host(true) }, always("port del br0 host0"), func() { host(false) }},
 		{"plug", func() { l.Bascule("unplug", "guest"); port(false) }, always("plug guest --bridge br0 --device " + spare.Port + " --binding " + C.String() + "=192.0.2.9"), func() {
-			// the port has its id and its binding, or there is none
+			// The port has its ID and its binding, or there is no port.
 			if has("br0", spare.Port) && plugged(l, "br0")[spare.Port] != "guest" {
 				t.Error("there is a port without its id")
 			}
@@ -165,7 +163,7 @@ func cliKilledAnywhere(t *testing.T, hook string) {
 			if killed {
 				kills++
 			}
-			// through ports that the command was not about
+			// Through ports that the command was not about.
 			l.Reach(a, l.Frames(3, B, A), b)
 			l.Reach(b, l.Frames(3, A, B), a)
 			c.after()
@@ -180,7 +178,7 @@ func cliKilledAnywhere(t *testing.T, hook string) {
 		}
 	}
 
-	// everything is as it was
+	// Everything is as it was.
 	bridge(false)
 	port(false)
 	host(false)
@@ -194,9 +192,8 @@ func cliKilledAnywhere(t *testing.T, hook string) {
 	wantAsMany(t, l, before)
 }
 
-// changeKilled kills commands that change a setting, mostly after the change is
-// made. The next command that writes, whatever it is about, does what the change
-// brings with it: it leaves nothing that does not fit any more.
+// changeKilled kills commands that change a setting, in most cases after the change is made. The next command that
+// writes, of any kind, completes the consequences of the change: no state is left that contradicts it.
 func changeKilled(t *testing.T, hook string) {
 	l, ends := setupVLANs(t, hook, []string{"10T20", "10"})
 	a, b := ends[0], ends[1]
@@ -205,7 +202,7 @@ func changeKilled(t *testing.T, hook string) {
 	must(t, err)
 	l.SetUp(host)
 	own := netlab.MAC(host.Attrs().HardwareAddr)
-	x, y := cabled(t, l, hook) // a loop where the host is, too
+	x, y := cabled(t, l, hook) // A loop that includes the host.
 	join(l, "br0", x, "30")
 	outside := l.Listen(l.Switch, y)
 	before, err := l.Objects()
@@ -230,7 +227,7 @@ func changeKilled(t *testing.T, hook string) {
 			return false
 		}
 	}
-	// the VLANs in which a port has addresses that are learned, or that are not
+	// The VLANs in which a port has learned addresses, or others.
 	known := func(port, kind string, want ...int) {
 		t.Helper()
 		var got []int
@@ -261,8 +258,8 @@ func changeKilled(t *testing.T, hook string) {
 	for _, c := range []struct {
 		command string
 		before  func()
-		made    func() bool // is the change made?
-		check   func()      // where it is
+		made    func() bool // whether the change is made
+		check   func()      // what holds after the change
 	}{
 		{
 			"vlan del br0 " + a.Port + " 20",
@@ -312,8 +309,8 @@ func changeKilled(t *testing.T, hook string) {
 			"port set br0 " + x + " --loop-guard 1800s",
 			func() {
 				run("port set br0 " + x + " --loop-guard 3600s")()
-				l.Wait(x+" to be blocked", func() bool { // one port in a while is
-					l.Send(outside, l.Frames(1, B, own)...) // comes back to where it is from
+				l.Wait(x+" to be blocked", func() bool { // one port is blocked after a while
+					l.Send(outside, l.Frames(1, B, own)...) // returns to its origin
 					return l.Port("br0", x).State == "blocked"
 				})
 			},
@@ -368,9 +365,8 @@ func changeKilled(t *testing.T, hook string) {
 	wantAsMany(t, l, before)
 }
 
-// rulesKilled kills a change of MAC rules while the two sets of programs take turns.
-// The next command finds all of the rules or none of the change, and no frame that was
-// counted before is forgotten, nor does a rule begin with another's count.
+// rulesKilled kills a change of MAC rules while the two sets of programs alternate. The next command finds all of the
+// new rules or none of them. Counts are kept, and no rule starts with another's count.
 func rulesKilled(t *testing.T, hook string) {
 	l := netlab.New(t)
 	ends := l.NewEnds(2)
@@ -402,7 +398,7 @@ func rulesKilled(t *testing.T, hook string) {
 	for _, p := range points {
 		for _, change := range [][]string{add, del} {
 			if (change[1] == "add") == there {
-				continue // the last was killed before it was made
+				continue // the last one was killed before the change
 			}
 			kill(t, l, p, change)
 			l.Bascule("fdb", "flush", "br0") // mends
@@ -421,9 +417,9 @@ func rulesKilled(t *testing.T, hook string) {
 				t.Errorf("rules are %q, want %q", got, want)
 			}
 			l.Reach(a, l.Frames(2, netlab.Broadcast, C), blocked...)
-			l.Bascule("port", "set", "br0", b.Port, "--fdb-max", fmt.Sprint(counted)) // by the other set
+			l.Bascule("port", "set", "br0", b.Port, "--fdb-max", fmt.Sprint(counted)) // with the other set
 			l.Reach(a, l.Frames(2, netlab.Broadcast, C), blocked...)
-			if there { // what it has counted is gone with it
+			if there { // its count disappears with it
 				l.Bascule(del...)
 				l.Bascule(add...)
 			}
@@ -434,8 +430,8 @@ func rulesKilled(t *testing.T, hook string) {
 	}
 }
 
-// wantAsMany waits until the switch has as many objects in the kernel as
-// before: programs and maps that were replaced are freed a moment later.
+// wantAsMany waits until the switch has as many objects in the kernel as before. Replaced programs and maps are freed a
+// moment later.
 func wantAsMany(t *testing.T, l *netlab.Lab, before netlab.Objects) {
 	t.Helper()
 	var now netlab.Objects
@@ -455,10 +451,9 @@ func wantAsMany(t *testing.T, l *netlab.Lab, before netlab.Objects) {
 	}
 }
 
-// killPoints runs a command to its end and returns the system calls that it
-// makes. A command makes more of them where it waits for something, or finds no
-// second set of programs to take its turn. If again makes ready for the command
-// anew, the points are those that all of three runs have.
+// killPoints runs a command to its end and returns the system calls that it makes. A command makes more of them if it
+// waits for something, or if the second set of programs is missing. If again prepares the command for another run, the
+// points are the common ones of three runs.
 func killPoints(t *testing.T, l *netlab.Lab, args func() []string, again func()) (points []killPoint) {
 	t.Helper()
 	for run := range 3 {
@@ -483,9 +478,9 @@ func killPoints(t *testing.T, l *netlab.Lab, args func() []string, again func())
 	return points
 }
 
-// somePoints chooses about n points of a command to kill it at, others each time. Among them are the first of bpf and
-// the last four of unlinkat: a command makes its change between them, as the files of before go after it. With -short
-// there are a third as many; without it, one of each call is among them. All points are chosen if the environment
+// somePoints returns about n random points of a command at which to kill it. They include the first bpf call and the
+// last four unlinkat calls: a command makes its change between them, since it removes the former files afterwards. With
+// -short it returns a third as many. Otherwise they include one of each call. It returns all points if the environment
 // variable BASCULE_KILL is "everywhere".
 func somePoints(points []killPoint, n int) []killPoint {
 	if os.Getenv("BASCULE_KILL") == "everywhere" {
@@ -517,11 +512,11 @@ func somePoints(points []killPoint, n int) []killPoint {
 	return append(first, more[:min(len(more), max(n-len(first), 0))]...)
 }
 
-// fixed are always the words of a command.
+// fixed returns a function that returns the same command each time.
 func fixed(args []string) func() []string { return func() []string { return args } }
 
-// kill runs a command and kills it at a point. It may get away: it does not make
-// as many calls each time, such as where it waits for another.
+// kill runs a command and kills it at a point. The command may survive: the number of its calls varies, for example if
+// it waits for another command.
 func kill(t *testing.T, l *netlab.Lab, p killPoint, args []string) (killed bool) {
 	t.Helper()
 	r, err := netlab.RunKilled(l.Command(args...), p.call, p.n)
@@ -532,9 +527,8 @@ func kill(t *testing.T, l *netlab.Lab, p killPoint, args []string) (killed bool)
 	return r.Exit == -1
 }
 
-// twoWriters lets eight writers change one bridge at the same time. Each
-// keeps to itself, or meets the others where the outcome tells whether one came
-// after the other.
+// twoWriters has eight writers change one bridge at the same time. Each changes objects of its own, or shared ones
+// where the result shows whether the changes were serialized.
 func twoWriters(t *testing.T, hook string) {
 	const writers, prizes = 8, 40
 	operations := netlab.Tenth(600)
@@ -551,12 +545,12 @@ func twoWriters(t *testing.T, hook string) {
 
 	type outcome struct {
 		err     error
-		entries map[string]string // own MAC -> port
-		last    int               // own last number for the shared port, 0 for none
-		set     int               // own port's last fdb-max
-		added   bool              // is the own spare device a port?
-		bridge  bool              // is there an own bridge?
-		prizes  []int             // claimed for the own port
+		entries map[string]string // own entries, by MAC, with their ports
+		last    int               // last value of the shared port's setting, 0 for none
+		set     int               // last fdb-max of the own port
+		added   bool              // whether the own spare device is a port
+		bridge  bool              // whether the own bridge exists
+		prizes  []int             // addresses that it has claimed for its own port
 	}
 	outcomes := make([]outcome, writers)
 	var wg sync.WaitGroup
@@ -584,13 +578,13 @@ func twoWriters(t *testing.T, hook string) {
 					mac, port := netlab.Station(20000+number).String(), own[random.IntN(writers)].Port
 					must("fdb", "add", "br0", mac, port)
 					o.entries[mac] = port
-				case n < 35: // and one away
+				case n < 35: // delete one
 					for mac := range o.entries {
 						must("fdb", "del", "br0", mac)
 						delete(o.entries, mac)
 						break
 					}
-				case n < 60: // an address that only one can have
+				case n < 60: // an address that only one writer can get
 					if len(order) == 0 {
 						continue
 					}
@@ -605,7 +599,7 @@ func twoWriters(t *testing.T, hook string) {
 					default:
 						o.err = r.CheckRefusal(prize(p).String())
 					}
-				case n < 80: // two settings in one command, on a port that all change
+				case n < 80: // two settings in one command, on a port that all writers change
 					must("port", "set", "br0", shared.Port, "--fdb-max", fmt.Sprint(number), "--protected", fmt.Sprint(1+number%31))
 					o.last = number
 				case n < 90: // a setting of its own
@@ -673,12 +667,12 @@ func twoWriters(t *testing.T, hook string) {
 	if !slices.Contains(lasts, p.FDBMax) || !slices.Equal(p.Protected, []int{1 + p.FDBMax%31}) {
 		t.Errorf("the port that all change has fdb-max %d and domains %v; the last that each wrote: %v", p.FDBMax, p.Protected, lasts)
 	}
-	// after all this it is a switch
+	// After all this the switch works.
 	l.Reach(own[0], l.Frames(5, netlab.Station(5), own[0].MAC), delivered(l, own, spare, shared)...)
 }
 
-// delivered returns the ends that get an unknown frame of the first port of
-// twoWriters: all ports but that.
+// delivered returns the ends that receive an unknown frame of the first port of twoWriters: the ends of all other
+// ports.
 func delivered(l *netlab.Lab, own, spare []*netlab.End, shared *netlab.End) []*netlab.End {
 	ports := l.Bridge("br0").Ports
 	return slices.DeleteFunc(slices.Concat(own[1:], spare, []*netlab.End{shared}), func(e *netlab.End) bool {
@@ -686,8 +680,8 @@ func delivered(l *netlab.Lab, own, spare []*netlab.End, shared *netlab.End) []*n
 	})
 }
 
-// underLoad makes a bridge of four ports: known unicast both ways between the
-// first two and broadcasts from the first to all, without pause.
+// underLoad makes a bridge of four ports under load: known unicast in both directions between the first two, and
+// broadcasts from the first to all.
 func underLoad(t *testing.T, hook string) (*netlab.Lab, []*netlab.End, *netlab.Load) {
 	t.Helper()
 	l, ends := setup(t, hook, 4)
@@ -710,7 +704,7 @@ func reconfigureUnderLoad(t *testing.T, hook string) {
 	before, err := l.Objects()
 	must(t, err)
 	c := ends[2].Port
-	// none of them is about the frames that are under way
+	// None of them affects the frames on their way.
 	settings := [][]string{
 		{"port", "set", "br0", c, "--learn=off"},
 		{"port", "set", "br0", c, "--hairpin"},
@@ -770,7 +764,7 @@ func upgradeUnderLoad(t *testing.T, hook string) {
 	}
 	wantAsMany(t, l, before)
 	l.Renewed(before)
-	// what was known is known, what was counted is counted
+	// All addresses and counters are kept.
 	if now := l.FDB("br0"); len(now) != len(fdb) {
 		t.Errorf("entries %v, before the upgrade %v", now, fdb)
 	}
@@ -847,7 +841,7 @@ func unprivileged(t *testing.T, hook string) {
 	without := func(caps ...uintptr) func(*exec.Cmd) error {
 		return func(*exec.Cmd) error {
 			for _, c := range caps {
-				// the child's, since it is forked from this thread
+				// It applies to the child, since that is forked from this thread.
 				if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
 					return err
 				}
@@ -867,7 +861,7 @@ func unprivileged(t *testing.T, hook string) {
 		for _, args := range commands {
 			for _, inside := range []bool{false, true} {
 				cmd := l.Command(args...)
-				if inside { // in the namespace already, instead of by -n
+				if inside { // in the namespace already, instead of with -n
 					cmd.Args = slices.Delete(cmd.Args, 1, 3)
 				}
 				r, err := lowered(l, cmd, inside, who.lower)
@@ -887,8 +881,7 @@ func unprivileged(t *testing.T, hook string) {
 	l.Reach(ends[1], l.Frames(5, A, B), ends[0])
 }
 
-// lowered runs a command from a thread whose privileges are lowered first; the
-// thread ends with it.
+// lowered runs a command from a thread whose privileges are lowered first. The thread ends with it.
 func lowered(l *netlab.Lab, cmd *exec.Cmd, inside bool, lower func(*exec.Cmd) error) (r netlab.Result, err error) {
 	done := make(chan struct{})
 	go func() {
@@ -908,8 +901,7 @@ func lowered(l *netlab.Lab, cmd *exec.Cmd, inside bool, lower func(*exec.Cmd) er
 	return r, err
 }
 
-// snapshot is all that the switch shows of itself, but for what changes with
-// time.
+// snapshot returns everything that the switch shows about itself, except for values that change with time.
 func snapshot(l *netlab.Lab) string {
 	var bridges []netlab.BridgeInfo
 	l.JSON(&bridges, "bridge", "show")
@@ -924,7 +916,7 @@ func snapshot(l *netlab.Lab) string {
 	return text + fmt.Sprintf("devices %v %v\n", strangers, err)
 }
 
-// An apply whose plan is not read makes no other wait.
+// An apply whose output is not read does not block other commands.
 func applyUnread(t *testing.T, _ string) {
 	l := netlab.New(t)
 	file := filepath.Join(t.TempDir(), "switch.yaml")

@@ -12,7 +12,7 @@ import (
 	"bascule/test/netlab"
 )
 
-// TestMonitor waits for every kind of event, through the real program.
+// TestMonitor waits for events of every kind, with the real program.
 func TestMonitor(t *testing.T) {
 	t.Parallel()
 	l, ends := setup(t, "tcx", 3, "--ageing", "10m", "--fdb-max", "4")
@@ -45,7 +45,7 @@ func TestMonitor(t *testing.T) {
 	saw(netlab.Event{Event: "port-removed", Ifname: b.Port})
 	l.Bascule("port", "add", "br0", b.Port)
 	saw(netlab.Event{Event: "port-added", Ifname: b.Port})
-	// of this bridge alone
+	// Only this bridge's.
 	l.Bascule("port", "del", "br0", b.Port)
 	l.Bascule("port", "add", "br1", b.Port)
 	learn(l, b, B)
@@ -60,8 +60,8 @@ func TestMonitor(t *testing.T) {
 	m.Stop()
 }
 
-// staticEvents: what a person puts into the FDB and takes out is told, and so is what follows
-// from it: each once.
+// staticEvents: static entries that are added and deleted are reported, and so are their
+// consequences, each once.
 func staticEvents(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3)
 	a, b := ends[0], ends[1]
@@ -86,12 +86,12 @@ func staticEvents(t *testing.T, hook string) {
 	once(netlab.Event{Event: "added", Ifname: a.Port, MAC: A.String()})
 	l.Bascule("fdb", "add", "br0", B.String(), b.Port, "--sticky", "--vlan", "7")
 	once(netlab.Event{Event: "added", Ifname: b.Port, MAC: B.String(), VLAN: 7})
-	l.Bascule("fdb", "add", "br0", A.String(), a.Port) // as it is
+	l.Bascule("fdb", "add", "br0", A.String(), a.Port) // no change
 	learn(l, b, C)
-	l.Bascule("fdb", "add", "br0", C.String(), a.Port) // in the place of what was learned
+	l.Bascule("fdb", "add", "br0", C.String(), a.Port) // replaces a learned one
 	once(netlab.Event{Event: "added", Ifname: a.Port, From: b.Port, MAC: C.String()})
 
-	// a host port's own address; a larger table, whose entries are copied
+	// A host port's own address; a larger table, into which entries are copied.
 	l.Bascule("port", "add", "br0", "host0", "--type", "host")
 	nl, err := l.Switch.Netlink().LinkByName("host0")
 	must(t, err)
@@ -114,7 +114,7 @@ func staticEvents(t *testing.T, hook string) {
 	m.Stop()
 }
 
-// A port that belongs to another device for a moment is told of, each time.
+// A port that is the member of another device for a moment is reported, each time.
 func TestMonitorTaken(t *testing.T) {
 	t.Parallel()
 	l, ends := setup(t, "tcx", 2)

@@ -17,7 +17,7 @@ import (
 	"bascule/test/netlab"
 )
 
-// movingSteps are docs/from-linux-bridge.md's lines that move a machine from a Linux bridge, as a script.
+// movingSteps returns the lines in docs/from-linux-bridge.md that move a machine from a Linux bridge, as a script.
 func movingSteps(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/from-linux-bridge.md")
@@ -30,7 +30,7 @@ func movingSteps(t *testing.T) string {
 	}
 	script := first
 	for line := range strings.Lines(steps) {
-		if strings.HasPrefix(line, "    ") { // and not the text between
+		if strings.HasPrefix(line, "    ") { // without the text in between
 			script += line
 		}
 	}
@@ -57,8 +57,8 @@ func ping10ms(t *testing.T, ns *ends.Namespace, to string) *pinging {
 
 var sequence = regexp.MustCompile(`icmp_seq=(\d+) ttl`)
 
-// lost returns the largest number of pings without an answer between two with one. From the first
-// on some may have none, until each station knows the other.
+// lost returns the largest number of unanswered pings between two answered ones. The first pings may have no answer,
+// until each station has resolved the other's address.
 func (p *pinging) lost() (most, answers int) {
 	before := 0
 	for _, m := range sequence.FindAllStringSubmatch(p.out.String(), -1) {
@@ -72,7 +72,7 @@ func (p *pinging) lost() (most, answers int) {
 	return most, answers
 }
 
-// moveHost moves one machine, and returns how many pings in a row were lost at the most.
+// moveHost moves one machine, and returns the largest number of consecutive lost pings.
 func moveHost(t *testing.T, steps string) (most int) {
 	t.Helper()
 	l := netlab.New(t)
@@ -93,7 +93,7 @@ func moveHost(t *testing.T, steps string) (most int) {
 	}
 	run(guest, "ip address add 10.0.0.20/24 dev eth0; ip link set eth0 up")
 	run(router, "ip address add 10.0.0.1/24 dev eth0; ip link set eth0 up")
-	// the Linux bridge has the address of the network card, as it gives itself
+	// The Linux bridge has the network card's address, as it would set it by itself.
 	run(l.Switch, `ip link add lan up address $(cat /sys/class/net/eth2/address) type bridge
 ip link set eth2 master lan
 ip link set vnet0 master lan
@@ -123,8 +123,8 @@ ip route add default via 10.0.0.1`)
 	return most
 }
 
-// A machine moves from a Linux bridge by docs/from-linux-bridge.md's steps, and its guest, itself and a router miss
-// less than 0.2 s of each other. A busy machine lets the steps wait, so the best of several counts.
+// A machine moves from a Linux bridge with the steps in docs/from-linux-bridge.md. The machine, its guest and a router
+// lose contact for less than 0.2 s. A busy machine delays the steps, so the best of several runs counts.
 func TestMoveFromALinuxBridge(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("makes network namespaces, which takes root")

@@ -19,21 +19,21 @@ import (
 	"bascule/test/netlab"
 )
 
-// What the host's own programs get of frames between neighbours, which no bridge forwards.
+// How the host's own programs receive frames between neighbours, which no bridge forwards.
 var neighbourCases = []conformance{
 	{name: "reserved_to_sockets", hooks: both, run: reservedToSockets},
 	{name: "reserved_not_to_stack", hooks: both, run: reservedNotToStack},
 }
 
-// neighbourTypes are the types of frames that sockets of the host get.
+// neighbourTypes are the types of frames that sockets of the host receive.
 var neighbourTypes = map[string]uint16{
 	"802.1X and MACsec's key agreement": unix.ETH_P_PAE, "LLDP": unix.ETH_P_LLDP, "slow protocols": unix.ETH_P_SLOW, "PTP": unix.ETH_P_1588,
 }
 
 func reservedMAC(x int) netlab.MAC { return netlab.MAC{0x01, 0x80, 0xc2, 0, 0, byte(x)} }
 
-// reservedToSockets: a socket of one protocol at a port's device gets the frames to reserved
-// addresses that go no further, each once, and the port counts them.
+// reservedToSockets: a socket for one protocol at a port's device receives the frames to reserved addresses that are
+// not forwarded, each once, and the port counts them.
 func reservedToSockets(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a := ends[0]
@@ -62,7 +62,7 @@ func reservedToSockets(t *testing.T, hook string) {
 			}
 			return list
 		}
-		serviceTagged := func(vlan uint16) (list []netlab.Frame) { // 802.1ad's tag, which has a type of its own
+		serviceTagged := func(vlan uint16) (list []netlab.Frame) { // A tag of 802.1ad, which has another type.
 			for _, f := range tagged(vlan) {
 				list = append(list, f[:12]+"\x88\xa8"+f[14:])
 			}
@@ -84,7 +84,7 @@ func reservedToSockets(t *testing.T, hook string) {
 		s.Received()
 		l.Reach(a, tagged(0))
 		counted += 16
-		if got := s.Received(); !slices.Equal(got, frames(A)) { // the kernel takes the tag off
+		if got := s.Received(); !slices.Equal(got, frames(A)) { // the kernel removes the tag
 			t.Errorf("%s with a tag of priority: a socket of its type gets %v", what, got)
 		}
 		set([]string{"--vlan-filtering", "--dhcp-guard"}, []string{"--locked", "--learn=off", "--block-non-ip"})
@@ -110,7 +110,7 @@ func reservedToSockets(t *testing.T, hook string) {
 			t.Errorf("trace of %v, which sockets get: %v, says\n%v", f, want, r)
 		}
 	}
-	// no agent reads BPDUs here, and sockets get none
+	// No agent reads BPDUs here, and sockets get none.
 	s := l.QueueOf(l.Switch, a.Port, unix.ETH_P_802_2)
 	bpdu := etherFrame(reservedMAC(0), A, 38, []byte{0x42, 0x42, 3})
 	l.Reach(a, []netlab.Frame{bpdu})
@@ -119,7 +119,7 @@ func reservedToSockets(t *testing.T, hook string) {
 	}
 }
 
-// stackGot is how many packets the stack of the switch's namespace has counted as received.
+// stackGot returns the number of packets that the stack of the switch's namespace has received.
 func stackGot(t *testing.T, l *netlab.Lab) (n int) {
 	t.Helper()
 	err := l.Switch.Do(func() error {
@@ -143,8 +143,8 @@ func stackGot(t *testing.T, l *netlab.Lab) (n int) {
 	return n
 }
 
-// reservedNotToStack: nothing that a station sends to a reserved address gets to the host's stack,
-// whatever it is and whatever it stands behind, though a port's device has addresses.
+// reservedNotToStack: no frame to a reserved address reaches the host's stack, with any content and any headers,
+// although a port's device has addresses.
 func reservedNotToStack(t *testing.T, hook string) {
 	l := netlab.New(t)
 	ends := l.NewEnds(2)
@@ -184,13 +184,13 @@ func reservedNotToStack(t *testing.T, hook string) {
 		"a tag of priority":    func(dst netlab.MAC) netlab.Frame { return to(h.IPv4)(dst).Tagged(0, 3) },
 		"two tags of priority": func(dst netlab.MAC) netlab.Frame { return to(h.IPv4)(dst).Tagged(0, 0).Tagged(0, 0) },
 	}
-	if vlans { // not every kernel has devices of VLANs
+	if vlans { // not every kernel has VLAN devices
 		l.Keep("v10")
 		v10 := l.NewHost(l.Switch, "v10", 9)
 		packets["a tag of a VLAN"] = func(dst netlab.MAC) netlab.Frame { return to(v10.IPv4)(dst).Tagged(10, 0) }
 	}
-	// got says whether the stack takes a packet: it counts each of ten, or answers each. It counts the
-	// reports of groups and solicitations of IPv6 that stations send by themselves, too.
+	// got reports whether the stack accepts a packet: it counts each of ten, or answers each. The counter includes
+	// IPv6 group reports and solicitations that stations send by themselves.
 	got := func(f netlab.Frame) bool {
 		t.Helper()
 		const times = 10 // more than they send
@@ -204,7 +204,7 @@ func reservedNotToStack(t *testing.T, hook string) {
 		}
 	}
 	l.AddBridge("br0", hook, ends[1:])
-	// it warns that nobody reaches the host by the device's addresses any more, which is what is tried here
+	// It warns that the device's addresses no longer reach the host. This test is about that.
 	add := []string{"port", "add", "br0", a.Port, "--hook", hook}
 	if vlans {
 		add = append(add, "--force") // there is a device above it
@@ -218,7 +218,7 @@ func reservedNotToStack(t *testing.T, hook string) {
 				t.Errorf("%s to reserved address %d gets to the stack", what, x)
 			}
 		}
-		for _, typ := range neighbourTypes { // behind a type that sockets get, a packet is none
+		for _, typ := range neighbourTypes { // with a type for sockets, it is no packet
 			f := packet(reservedMAC(3))
 			if got(f[:12] + netlab.Frame(be16(int(typ))) + f[12:]) {
 				t.Errorf("%s behind type %#x gets to the stack", what, typ)

@@ -10,9 +10,8 @@ import (
 	"bascule/test/netlab"
 )
 
-// TestNetns runs the program in its namespace in every way that there is: they
-// are all about the same bridges. `ip netns exec` gives it mounts of its own
-// besides.
+// TestNetns runs the program in its namespace in all possible ways: all use the same bridges.
+// `ip netns exec` also has mounts of its own.
 func TestNetns(t *testing.T) {
 	l := netlab.New(t)
 	ends := l.NewEnds(2)
@@ -51,18 +50,17 @@ func TestNetns(t *testing.T) {
 		}
 		l.Reach(ends[1], l.Frames(5, A, B), ends[0])
 		run("bridge", "del", "br0")
-		next++ // another way for each command the next time
+		next++ // the next command uses another way
 	}
-	// the caller's own namespace has none of it
+	// The caller's own namespace has no bridge.
 	elsewhere := l.NewNamespace()
 	l.Bascule("-n", elsewhere.Name, "bridge", "add", "br0")
 	l.Refused([]string{"br0"}, "bridge", "show", "br0")
 	l.Bascule("-n", elsewhere.Name, "bridge", "del", "br0")
 }
 
-// TestOtherMounts runs the program where /run/bascule is another one, as in a container
-// with the host's network: a port of the bridges here is not taken there, and one that is
-// none is.
+// TestOtherMounts runs the program with another /run/bascule, as in a container with the host's
+// network. A port of a bridge here cannot be added there, and a device that is no port can.
 func TestOtherMounts(t *testing.T) {
 	l := netlab.New(t)
 	ends := l.NewEnds(4)
@@ -98,8 +96,8 @@ func TestOtherMounts(t *testing.T) {
 	l.Reach(ends[0], l.Frames(5, A, B), ends[1])
 }
 
-// TestFirst runs the machine's first commands, many at once, where nothing is
-// mounted yet: they find each other's bridges.
+// TestFirst runs the machine's first commands, many at once, while nothing is mounted yet. They
+// find each other's bridges.
 func TestFirst(t *testing.T) {
 	l := netlab.New(t)
 	const script = `
@@ -110,7 +108,7 @@ func TestFirst(t *testing.T) {
 		done
 		wait
 		grep -c ' /run/bascule bpf ' /proc/self/mounts`
-	for range 40 { // it seldom happens
+	for range 40 { // the race is rare
 		out, err := exec.Command("unshare", "-n", "-m", "-p", "-f", "--mount-proc", "--propagation", "private", "sh", "-c", script, l.Binary()).CombinedOutput()
 		if err != nil || strings.TrimSpace(string(out)) != "1" {
 			t.Fatalf("should have mounted once: %v: %s", err, out)

@@ -30,8 +30,8 @@ var patchCases = []conformance{
 	{name: "patch_reconfigure_under_load", hooks: tcx, run: patchReconfigureUnderLoad},
 }
 
-// patched makes so many bridges, br0 and so on, with two ends each, and cables
-// "br0/a br1/b" between them.
+// patched makes bridges, br0 and so on, with two ends each, and cables "br0/a br1/b" between
+// them.
 func patched(t *testing.T, hook string, bridges int, cables ...string) (*netlab.Lab, []*netlab.End) {
 	t.Helper()
 	l := netlab.New(t)
@@ -45,14 +45,14 @@ func patched(t *testing.T, hook string, bridges int, cables ...string) (*netlab.
 	return l, ends
 }
 
-// cable is the command that makes one.
+// cable returns the command that makes a cable.
 func cable(ends string) []string {
 	one, other, _ := strings.Cut(ends, " ")
 	bridge, port, _ := strings.Cut(one, "/")
 	return []string{"port", "add", bridge, port, "--type", "patch", "--peer", other}
 }
 
-// wantPatch compares the frames that a patch port counts, in, out and dropped.
+// wantPatch checks the numbers of frames that a patch port counts, in, out and dropped.
 func wantPatch(t *testing.T, l *netlab.Lab, bridge, port string, rx, tx, loops uint64) {
 	t.Helper()
 	p := l.Port(bridge, port)
@@ -62,7 +62,7 @@ func wantPatch(t *testing.T, l *netlab.Lab, bridge, port string, rx, tx, loops u
 	}
 }
 
-// patchTwo: two bridges and a cable are as one switch.
+// patchTwo: two bridges with a cable work like one switch.
 func patchTwo(t *testing.T, hook string) {
 	l, ends := patched(t, hook, 2, "br0/right br1/left")
 	a, b := ends[0], ends[2]
@@ -81,7 +81,7 @@ func patchTwo(t *testing.T, hook string) {
 	wantFDB(t, l, "br0", dynamic(A, 0, a), B.String()+" vlan 0 right")
 	wantFDB(t, l, "br1", dynamic(B, 0, b), A.String()+" vlan 0 left")
 
-	// a station that moves over the cable
+	// A station that moves over the cable.
 	l.Reach(ends[3], l.Frames(10, B, A), b)
 	l.Reach(b, l.Frames(10, A, B), ends[3])
 	l.Reach(a, l.Frames(10, B, A), b)
@@ -99,7 +99,7 @@ func patchTwo(t *testing.T, hook string) {
 	}
 }
 
-// patchThree: three bridges in a row, and a frame's way through the middle.
+// patchThree: three bridges in a row, and the path of a frame through the middle.
 func patchThree(t *testing.T, hook string) {
 	l, ends := patched(t, hook, 3, "br0/r br1/l", "br1/r br2/l")
 	a, m, b := ends[0], ends[2], ends[4]
@@ -113,14 +113,14 @@ func patchThree(t *testing.T, hook string) {
 	wantPatch(t, l, "br2", "l", 300, 100, 0)
 	wantFDB(t, l, "br1", dynamic(C, 0, m), A.String()+" vlan 0 l", B.String()+" vlan 0 r")
 
-	// forgotten in the middle alone
+	// Deleted only in the middle.
 	l.Bascule("fdb", "flush", "br1")
 	l.Reach(a, l.Frames(1, B, A), m, ends[3], b)
 	l.Reach(b, l.Frames(100, A, B), a)
 	l.Reach(a, l.Frames(100, B, A), b)
 }
 
-// patchLoop: cables that make a loop do no harm, and what came back is counted.
+// patchLoop: cables that form a loop do no harm, and frames that return are counted.
 func patchLoop(t *testing.T, hook string) {
 	l, ends := patched(t, hook, 3, "br0/one br1/zero", "br1/two br2/one", "br2/zero br0/two")
 	for i, from := range ends {
@@ -135,7 +135,7 @@ func patchLoop(t *testing.T, hook string) {
 			}
 		}
 	}
-	// each goes round in both directions, and comes back once each way
+	// Each goes round in both directions, and returns once each way.
 	if want := uint64(2 * 100 * len(ends)); loops != want {
 		t.Errorf("%d frames counted as patch-loop, should be %d", loops, want)
 	}
@@ -145,7 +145,7 @@ func patchLoop(t *testing.T, hook string) {
 	l.Reach(ends[0], l.Frames(100, B, A), ends[5])
 }
 
-// patchFlags: a patch port takes settings and entries as any port.
+// patchFlags: a patch port has settings and entries like any port.
 func patchFlags(t *testing.T, hook string) {
 	l, ends := patched(t, hook, 2)
 	a, b := ends[0], ends[2]
@@ -168,12 +168,12 @@ func patchFlags(t *testing.T, hook string) {
 	wantFDB(t, l, "br0", dynamic(A, 0, a), B.String()+" vlan 0 r", C.String()+" vlan 0 r static")
 	l.Reach(a, l.Frames(10, C, A), b, ends[3])
 	l.Bascule("port", "set", "br0", "r", "--hairpin", "--bcast-flood")
-	// what goes back by the cable has been there
+	// Frames that would return over the cable came from there.
 	l.Reach(b, l.Frames(10, netlab.Broadcast, B), ends[0], ends[1], ends[3])
 	wantPatch(t, l, "br1", "l", 10+10+10+10, 10+10, 10)
 }
 
-// patchRefused: what can't be is refused in a line, and nothing has changed.
+// patchRefused: impossible commands are refused in one line, and nothing changes.
 func patchRefused(t *testing.T, hook string) {
 	l, ends := patched(t, hook, 2, "br0/a br1/b")
 	before := l.Bascule("port", "show")
@@ -213,7 +213,7 @@ func patchRefused(t *testing.T, hook string) {
 	l.Reach(ends[0], l.Frames(10, netlab.Broadcast, A), ends[1:]...)
 }
 
-// patchComesAndGoes: a cable goes with either end, and with a bridge.
+// patchComesAndGoes: a cable is deleted with either end, and with a bridge.
 func patchComesAndGoes(t *testing.T, hook string) {
 	l, ends := patched(t, hook, 3)
 	before, err := l.Objects()
@@ -247,8 +247,8 @@ func patchComesAndGoes(t *testing.T, hook string) {
 	l.Reach(ends[0], l.Frames(10, netlab.Broadcast, A), ends[1])
 }
 
-// patchKilled kills commands about cables on their way into system calls. The
-// next command mends: there is never half a cable.
+// patchKilled kills commands about cables as they enter system calls. The next command
+// completes or undoes the change: there is never half a cable.
 func patchKilled(t *testing.T, hook string) {
 	l, ends := patched(t, hook, 2)
 	before, err := l.Objects()
@@ -324,14 +324,14 @@ func patchKilled(t *testing.T, hook string) {
 	wantAsMany(t, l, before)
 }
 
-// patchSecondFails: when one of the two bridges can't be changed, the other is
-// not changed either.
+// patchSecondFails: if one of the two bridges can't be changed, the other is not changed
+// either.
 func patchSecondFails(t *testing.T, hook string) {
 	l, ends := patched(t, hook, 2)
 	before, err := l.Objects()
 	must(t, err)
 	for _, when := range []int{1, 2} {
-		// by a rename a bridge gets its next configuration
+		// A rename makes a bridge's next configuration current.
 		r, err := netlab.RunFailing(l.Command(cable("br0/x br1/y")...), "renameat", when, unix.EIO)
 		must(t, err)
 		if err := r.CheckRefusal("x", "br0", "input/output error"); err != nil {
@@ -395,8 +395,8 @@ func patchWriters(t *testing.T, hook string) {
 	wantAsMany(t, l, before)
 }
 
-// patchReconfigureUnderLoad changes each bridge of a row while frames pass
-// through all of them. None is lost.
+// patchReconfigureUnderLoad changes each bridge of a row while frames pass through all of them.
+// No frame is lost.
 func patchReconfigureUnderLoad(t *testing.T, hook string) {
 	l, ends := patched(t, hook, 3, "br0/r br1/l", "br1/r br2/l")
 	a, b := ends[0], ends[4]
@@ -430,8 +430,8 @@ func patchReconfigureUnderLoad(t *testing.T, hook string) {
 	wantAsMany(t, l, before)
 }
 
-// patchVLANs: a cable between bridges that filter VLANs is a port in VLANs like
-// any other, at each end for itself.
+// patchVLANs: a cable between bridges that filter VLANs is a port in VLANs like any other,
+// separately at each end.
 func patchVLANs(t *testing.T, hook string) {
 	l := netlab.New(t)
 	ends := l.NewEnds(4)
@@ -439,11 +439,11 @@ func patchVLANs(t *testing.T, hook string) {
 	l.AddBridge("br0", hook, ends[:2], "--vlan-filtering")
 	l.AddBridge("br1", hook, ends[2:], "--vlan-filtering")
 	l.Bascule(cable("br0/right br1/left")...)
-	// both ends are in the default VLAN, without a tag
+	// Both ends are in the default VLAN, untagged.
 	l.Reach(a, l.Frames(50, netlab.Broadcast, A), b, c, d)
 	l.Reach(c, l.Frames(50, A, C), a)
 
-	// a trunk of 10 and 20; stations in one VLAN each
+	// A trunk of 10 and 20, with stations in one VLAN each.
 	for _, end := range []string{"br0 right", "br1 left"} {
 		bridge, port, _ := strings.Cut(end, " ")
 		l.Bascule("vlan", "del", bridge, port, "1")
@@ -459,7 +459,7 @@ func patchVLANs(t *testing.T, hook string) {
 	l.Reach(c, l.Frames(50, A, C), a)
 	l.Reach(d, l.Frames(50, A, D), b) // unknown in VLAN 20
 	wantFDB(t, l, "br0", dynamic(A, 10, a), dynamic(B, 20, b), C.String()+" vlan 10 right", D.String()+" vlan 20 right")
-	// one end leaves a VLAN
+	// One end leaves a VLAN.
 	l.Bascule("vlan", "del", "br1", "left", "10")
 	l.Reach(a, l.Frames(50, netlab.Broadcast, A))
 	l.Reach(b, l.Frames(50, netlab.Broadcast, B), d)
@@ -467,14 +467,14 @@ func patchVLANs(t *testing.T, hook string) {
 		t.Errorf("the cable drops %v", p.Drops)
 	}
 
-	// new ports in the same slots have no VLANs of the old
+	// New ports in the same slots do not inherit VLANs.
 	l.Bascule("port", "del", "br1", "left")
 	l.Bascule(cable("br0/again br1/once")...)
 	l.Reach(a, l.Frames(50, netlab.Broadcast, A))
 	l.Reach(b, l.Frames(50, netlab.Broadcast, B))
 }
 
-// patchAgain: a cable that is made anew carries its first frame.
+// patchAgain: a cable that is made again carries its first frame.
 func patchAgain(t *testing.T, hook string) {
 	l, ends := patched(t, hook, 2)
 	for range 4 {

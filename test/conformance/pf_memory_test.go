@@ -12,8 +12,8 @@ import (
 	"bascule/test/netlab"
 )
 
-// pfMemory: tables are as large as limits ask for, when they rise and when they
-// fall; what would take too much is refused, and nothing is changed by that.
+// pfMemory: tables have the sizes of the limits, when these rise and when they fall. A size
+// that needs too much memory is refused, and nothing changes.
 func pfMemory(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	type limits struct {
@@ -62,7 +62,7 @@ func pfMemory(t *testing.T, hook string) {
 			t.Errorf("%q is refused, and now it is %+v, before %+v", text, after, small)
 		}
 	}
-	const too = "4000000000" // states take 546 GiB
+	const too = "4000000000" // states need 546 GiB
 	refused("set limit states "+too+"\n", "set limit states "+too+" would take 546.4 GiB", "are free", "--force")
 	refused("set limit src-nodes "+too+"\n", "set limit src-nodes "+too+" would take", "are free")
 	refused("set limit frags "+too+"\n", "set limit frags "+too+" would take", "are free")
@@ -71,7 +71,7 @@ func pfMemory(t *testing.T, hook string) {
 		t.Errorf("forced: %s", r)
 	}
 
-	// a file is refused before any of it is done
+	// A file is refused before any change is made.
 	file := filepath.Join(t.TempDir(), "a.yaml")
 	must(t, os.WriteFile(file, []byte("bridges:\n  br1:\n  br2:\n    pf:\n      rules: |\n        set limit states "+too+"\n        pass\n"), 0o600))
 	l.Refused([]string{"set limit states " + too, "are free"}, "apply", file)
@@ -86,7 +86,7 @@ func pfMemory(t *testing.T, hook string) {
 	}
 }
 
-// pfDummy: -n looks at the table, counts, and changes nothing.
+// pfDummy: -n checks the table, counts, and changes nothing.
 func pfDummy(t *testing.T, hook string) {
 	l, _ := setup(t, hook, 1)
 	loadPF(t, l, "table <bad> persist { 10.0.0.9 }\ntable <fixed> const { 10.0.0.1 10.0.0.2 }\nset limit table-entries 10\nblock from <bad>\nblock from <fixed>\n")
@@ -124,7 +124,7 @@ func pfDummy(t *testing.T, hook string) {
 		many += " 10.2.0." + string(rune('0'+i))
 	}
 	refuse([]string{"as many entries"}, "-nt bad -T add"+many)
-	refuse([]string{"as many entries"}, "-t other -T add"+many) // nor is the table made
+	refuse([]string{"as many entries"}, "-t other -T add"+many) // nor is the table created
 	wantPF(t, l, "bad\nfixed\n", "-s", "Tables")
 	wantPF(t, l, "   10.0.0.9\n", "-t", "bad", "-T", "show")
 }

@@ -34,14 +34,14 @@ var pfReassembleCases = []conformance{
 
 // A stamped is a segment of a connection, as a host has sent or received it.
 type stamped struct {
-	flow        string // addresses and ports, from its sender on
+	flow        string // addresses and ports, the sender's first
 	out, syn    bool
 	seq, acked  uint32
 	value, echo uint32
 }
 
-// readStamped reads a frame from its IP header on; false if it is no TCP with timestamps, as Linux
-// writes them.
+// readStamped parses a frame from its IP header on. ok is false if it is not TCP with timestamps in
+// Linux's form.
 func readStamped(b []byte) (s stamped, ok bool) {
 	if len(b) < 40 {
 		return s, false
@@ -77,8 +77,8 @@ func readStamped(b []byte) (s stamped, ok bool) {
 	return s, false
 }
 
-// watchStamps reads the timestamps of all that a host sends and receives, until the function that
-// it returns is called.
+// watchStamps records the timestamps of all segments that a host sends and receives. stop ends that
+// and returns them.
 func watchStamps(t *testing.T, h *netlab.Host) (stop func() []stamped) {
 	t.Helper()
 	link, err := h.Namespace.Netlink().LinkByName(h.Ifname)
@@ -102,7 +102,7 @@ func watchStamps(t *testing.T, h *netlab.Host) (stop func() []stamped) {
 		b := make([]byte, 120)
 		for stopping := false; ; {
 			n, from, err := unix.Recvfrom(fd, b, 0)
-			if err != nil { // nothing is left
+			if err != nil { // no more segments
 				if stopping {
 					return
 				}
@@ -132,8 +132,9 @@ func watchStamps(t *testing.T, h *netlab.Host) (stop func() []stamped) {
 	}
 }
 
-// wantOffsets compares what two hosts have sent and received: the timestamps of each side of a
-// connection have one offset where they arrive, and come back as they were sent.
+// wantOffsets compares the segments that two hosts have sent and received: the timestamps of each
+// side of a connection have one constant offset where they arrive, and are echoed with their
+// original values.
 func wantOffsets(t *testing.T, one, two []stamped) {
 	t.Helper()
 	offsets := map[uint32]bool{}
@@ -179,7 +180,7 @@ func wantOffsets(t *testing.T, one, two []stamped) {
 				t.Fatalf("%s: timestamp %d of segment %d arrives as %d, and the offset was %d", s.flow, list[0], s.seq, s.value, offset[s.flow])
 			}
 		}
-		// what comes back to the sender
+		// The echoes to the sender.
 		for _, s := range way[0] {
 			back := s.flow
 			if f := strings.Fields(s.flow); !s.out {
@@ -196,7 +197,8 @@ func wantOffsets(t *testing.T, one, two []stamped) {
 	}
 }
 
-// wantNoPAWS reads that a host's stack has refused no segment for its timestamps or checksum.
+// wantNoPAWS checks that a host's stack has refused no segment because of its timestamps or
+// checksum.
 func wantNoPAWS(t *testing.T, hosts ...*netlab.Host) {
 	t.Helper()
 	for _, h := range hosts {
@@ -225,7 +227,7 @@ func pfReassembleHosts(t *testing.T, hook string) {
 	for _, address := range []netip.Addr{two.IPv4, two.IPv6} {
 		must(t, l.TransferInOrder(one, two, address, 8<<20))
 	}
-	loadPF(t, l, "pass\n") // a state is as its rules were
+	loadPF(t, l, "pass\n") // a state keeps the options of its rules
 	held()
 	loadPF(t, l, "set limit states 200000\n"+rules)
 	held()
@@ -249,7 +251,7 @@ func pfReassembleHosts(t *testing.T, hook string) {
 	wantDrops(t, l, ends[1], "pf-timestamp", 0)
 }
 
-// withStamps is a segment of a talk with a TTL and timestamps.
+// withStamps returns a segment of a talk with a TTL and timestamps.
 func (c tcpTalk) withStamps(ttl byte, flags byte, seq, acked, value, echo uint32, data ...byte) netlab.Frame {
 	b := segment(c.ports, flags, seq, acked)
 	b[12] = 0x80
@@ -260,8 +262,8 @@ func (c tcpTalk) withStamps(ttl byte, flags byte, seq, acked, value, echo uint32
 	return netlab.Frame(f)
 }
 
-// pfReassemble: the TTL that a side has sent stays, old timestamps are dropped, and all that
-// counts and tells of drops has a name for it.
+// pfReassemble: the TTL of a side is restored, old timestamps are dropped, and all counters and
+// reports of drops have a name for it.
 func pfReassemble(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	learn(l, ends[0], A)
@@ -269,7 +271,7 @@ func pfReassemble(t *testing.T, hook string) {
 	loadPF(t, l, "pass scrub (reassemble tcp)\n")
 	there := tcpTalk{a: ends[0], b: ends[1], aMAC: A, bMAC: B, from: ip1, to: ip2, ports: [2]int{1000, 80}}
 	back := there.back()
-	// what arrives has this TTL and these timestamps
+	// passes returns the TTL and timestamps of the segment that arrives.
 	passes := func(c tcpTalk, f netlab.Frame) (ttl byte, value, echo uint32) {
 		t.Helper()
 		got := l.Deliver(c.a, f)[c.b]
@@ -314,8 +316,8 @@ func pfReassemble(t *testing.T, hook string) {
 	}
 }
 
-// pfReassemblePatch: each of three bridges in a row watches a connection, also while frames are
-// flooded over several cables because addresses have been forgotten.
+// pfReassemblePatch: each of three bridges in a row tracks a connection, also while frames are
+// flooded over several cables because addresses have been deleted.
 func pfReassemblePatch(t *testing.T, hook string) {
 	l, ends := patched(t, hook, 3, "br1/left br0/right", "br1/right br2/left")
 	one, two := ends[0].Host(), ends[4].Host()

@@ -41,22 +41,22 @@ var pfRewriteCases = []conformance{
 	}},
 }
 
-// What is changed in every packet of TCP, and, for nft, what of it is not to be seen
-// at a station after that. The switch's own packets are apart: see stationTTL.
+// scrubRules change every TCP packet. scrubSeen are nft conditions for packets that a station must not receive after
+// that. The switch's own packets are different: see stationTTL.
 const scrubRules = "match proto tcp scrub (max-mss 600, min-ttl 200, no-df, random-id) set tos 0x28\n"
 
 const scrubSeen = "ip ttl < 200|ip6 hoplimit < 200|ip dscp != 10|ip6 dscp != 10|ip frag-off & 0x4000 != 0|tcp flags & syn == syn tcp option maxseg size > 600"
 
-// stationTTL is the TTL that stations send with where all of their packets are to be changed. The switch's own answers
-// have 64, as those of OpenBSD, and no rule changes them (pf_send_tcp(), PF_TAG_GENERATED).
+// stationTTL is the TTL of stations whose packets are all changed. The switch's own answers have a TTL of 64, as
+// OpenBSD's, and no rule changes them (pf_send_tcp(), PF_TAG_GENERATED).
 const (
 	stationTTL = 65
 	switchTTL  = 64
 )
 
-// throughPF opens connections through a switch with the rule, whatever the
-// stations leave to their devices, and while packets are lost. No station may see
-// what the conditions for nft are about, separated by bars.
+// throughPF opens connections through a switch with the rule, with all combinations of the stations' offloads, and
+// while packets are lost. No station may receive packets that match an nft condition in unseen; bars separate the
+// conditions.
 func throughPF(t *testing.T, hook, rule string, unseen ...string) {
 	l, stations := setup(t, hook, 2)
 	rules := filepath.Join(t.TempDir(), "pf.conf")
@@ -101,7 +101,7 @@ func throughPF(t *testing.T, hook, rule string, unseen ...string) {
 		e.SetOffloads(false, false)
 	}
 	converse(t, stations, addresses[0], 10, 1_000_000)
-	// a device that makes checksums does not see most; XDP would forget the rest
+	// A device with checksum offload hides most errors. XDP would lose its information.
 	if hook == "tcx" {
 		for _, e := range stations {
 			e.SetOffloads(true, true)
@@ -125,11 +125,11 @@ func throughPF(t *testing.T, hook, rule string, unseen ...string) {
 	}
 }
 
-// callLate has a SYN of the first station come to the second when their connection is closed, as one of
-// before that has been on its way for long. The second station acknowledges what it had of the connection.
-// The switch does not know the new one by this number, and resets it in the first station's name.
+// callLate has a delayed SYN of the first station arrive at the second after the connection was closed. The second
+// station acknowledges its former number. The switch has no connection with this number, and resets it in the first
+// station's name.
 func callLate(t *testing.T, l *netlab.Lab, stations []*netlab.End, address string) {
-	l.Deliver(stations[0]) // what has come to the stations so far is of no use
+	l.Deliver(stations[0]) // discards earlier frames
 	var server net.Listener
 	var conn net.Conn
 	must(t, stations[1].Namespace.Do(func() (err error) {
@@ -143,7 +143,7 @@ func callLate(t *testing.T, l *netlab.Lab, stations []*netlab.End, address strin
 	}))
 	accepted, err := server.Accept()
 	must(t, err)
-	must(t, accepted.Close()) // who closes first remembers the connection
+	must(t, accepted.Close()) // the side that closes first keeps the connection
 	_, err = io.ReadAll(conn)
 	must(t, errors.Join(err, conn.Close()))
 	l.Wait("the connection to be closed", func() bool {
@@ -167,7 +167,7 @@ func callLate(t *testing.T, l *netlab.Lab, stations []*netlab.End, address strin
 		if !tcp.SYN {
 			return false
 		}
-		// the number is in no window, and so old that it begins nothing anew (RFC 9293, 3.6.1)
+		// The number is outside of any window, and too old to start a new connection (RFC 9293, 3.6.1).
 		tcp.Seq, tcp.Options = tcp.Seq-1_000_000, nil
 		must(t, tcp.SetNetworkLayerForChecksum(ip))
 		ether := layers.Ethernet{SrcMAC: stations[0].MAC[:], DstMAC: stations[1].MAC[:], EthernetType: layers.EthernetTypeIPv4}
@@ -184,8 +184,7 @@ func callLate(t *testing.T, l *netlab.Lab, stations []*netlab.End, address strin
 	}
 }
 
-// expectUnseen reads what a station has counted: something by the first rule, nothing
-// by the others.
+// expectUnseen checks a station's counters: not zero for the first rule, zero for the others.
 func expectUnseen(t *testing.T, e *netlab.End) {
 	t.Helper()
 	lines := strings.Split(inNamespace(t, e.Namespace, "nft", "list", "table", "inet", "seen"), "\n")
@@ -204,7 +203,7 @@ func expectUnseen(t *testing.T, e *netlab.End) {
 	}
 }
 
-// inNamespace runs a command, which must not fail, and returns what it prints.
+// inNamespace runs a command, which must succeed, and returns its output.
 func inNamespace(t *testing.T, ns *ends.Namespace, name string, args ...string) string {
 	t.Helper()
 	out, err := ns.Output(t.Context(), ends.AnyCPU, name, args...)
@@ -212,7 +211,7 @@ func inNamespace(t *testing.T, ns *ends.Namespace, name string, args ...string) 
 	return string(out)
 }
 
-// leaveChecksums makes a station leave checksums to its device.
+// leaveChecksums has a station leave checksums to its device.
 func leaveChecksums(t *testing.T, e *netlab.End) {
 	t.Helper()
 	must(t, e.Namespace.Do(func() error {
@@ -225,16 +224,15 @@ func leaveChecksums(t *testing.T, e *netlab.End) {
 	}))
 }
 
-// converse opens so many connections at once from the first station to the second,
-// and sends so many bytes by each of them, both ways; half of those who call
-// listen first.
+// converse opens connections at once from the first station to the second, and sends size bytes over each, in both
+// directions. Half of the clients wait for the server's data first.
 func converse(t *testing.T, stations []*netlab.End, address string, connections, size int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var server net.Listener
 	must(t, stations[1].Namespace.Do(func() (err error) {
-		// port 0: the port of the last server may not be free yet
+		// Port 0: the port of the last server may not be free yet.
 		server, err = new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(address, "0"))
 		return err
 	}))
@@ -289,7 +287,7 @@ func converse(t *testing.T, stations []*netlab.End, address string, connections,
 			}
 			if err != nil {
 				t.Errorf("%s, connection %d: %v", to, n, err)
-				server.Close() // nobody waits for it
+				server.Close() // no client waits for it
 			}
 		})
 	}

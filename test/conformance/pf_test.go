@@ -42,8 +42,8 @@ var pfCases = []conformance{
 	{name: "pf_refused", hooks: tcx, run: pfRefused},
 }
 
-// pfctl runs `bascule pfctl` with a standard input, which must succeed, and
-// returns all that it prints.
+// pfctl runs `bascule pfctl` with a standard input, which must succeed, and returns all of its
+// output.
 func pfctl(t *testing.T, l *netlab.Lab, stdin string, args ...string) string {
 	t.Helper()
 	r := tryPfctl(t, l, stdin, args...)
@@ -62,7 +62,7 @@ func tryPfctl(t *testing.T, l *netlab.Lab, stdin string, args ...string) netlab.
 	return r
 }
 
-// loadPF loads rules, about which there is nothing to say.
+// loadPF loads rules, without any note.
 func loadPF(t *testing.T, l *netlab.Lab, rules string, flags ...string) {
 	t.Helper()
 	if out := pfctl(t, l, rules, append(flags, "-f", "-")...); out != "" {
@@ -70,7 +70,7 @@ func loadPF(t *testing.T, l *netlab.Lab, rules string, flags ...string) {
 	}
 }
 
-// wantPF compares what pfctl prints.
+// wantPF compares pfctl's output.
 func wantPF(t *testing.T, l *netlab.Lab, want string, args ...string) {
 	t.Helper()
 	if got := pfctl(t, l, "", args...); got != want {
@@ -78,7 +78,7 @@ func wantPF(t *testing.T, l *netlab.Lab, want string, args ...string) {
 	}
 }
 
-// udps are packets of UDP from the address of one station to another's.
+// udps returns UDP packets from one station's address to another's.
 func udps(n int, dst, src netlab.MAC, from, to string, ports [2]int) (frames []netlab.Frame) {
 	for i := range n {
 		frames = append(frames, udp4(dst, src, from, to, ports, 0, 0, 0, byte(i)))
@@ -88,7 +88,7 @@ func udps(n int, dst, src netlab.MAC, from, to string, ports [2]int) (frames []n
 
 const ip1, ip2, ip3 = "10.0.0.1", "10.0.0.2", "10.0.0.3"
 
-// pfLoad: a file is loaded whole or not at all, and what is printed can be loaded.
+// pfLoad: a file is loaded as a whole or not at all, and the printed rules can be loaded.
 func pfLoad(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -97,7 +97,7 @@ func pfLoad(t *testing.T, hook string) {
 	name := filepath.Join(t.TempDir(), "pf.conf")
 	write := func(text string) { must(t, os.WriteFile(name, []byte(text), 0o600)) }
 
-	// as an operating system brings it along
+	// As in an operating system's own file.
 	write("set skip on lo0\npass\n")
 	wantPF(t, l, "", "-nf", name)
 	if out := pfctl(t, l, "", "-si"); !strings.HasPrefix(out, "Status: Disabled ") {
@@ -122,7 +122,7 @@ pass out all flags S/SA
 	l.Reach(a, udps(20, B, A, ip1, ip2, [2]int{1000, 2001}))
 	wantDrops(t, l, a, "pf", 20)
 
-	// what is not right changes nothing, and all of it is told
+	// An invalid file changes nothing, and all of its errors are printed.
 	write("pass\nblok in all\n\npass from 10.0.0.1 to 10.0.0.256\n")
 	r := tryPfctl(t, l, "", "-f", name)
 	lines := strings.Split(strings.TrimSuffix(r.Stderr, "\n"), "\n")
@@ -133,7 +133,7 @@ pass out all flags S/SA
 	wantPF(t, l, rules, "-sr")
 	l.Reach(a, udps(20, B, A, ip1, ip2, [2]int{1000, 2001}))
 
-	// what is blocked counts for its rule, and at the port of loginterface
+	// Blocked packets are counted at their rule, and at the port of loginterface.
 	if out := pfctl(t, l, "", "-vsr"); !strings.HasPrefix(out, "block drop all\n  [ Evaluations: 42        Packets: 40        Bytes: 1280 ") {
 		t.Errorf("-vsr: %s", out)
 	}
@@ -157,7 +157,7 @@ pass out all flags S/SA
 	pfctl(t, l, "", "-F", "states")
 	l.Reach(a, udps(20, B, A, ip1, ip2, [2]int{1001, 2000}), b)
 
-	// one rule's counters, then again
+	// One rule's counters, then again.
 	if out := pfctl(t, l, "", "-sl"); !strings.HasPrefix(out, "web 1 20 ") {
 		t.Errorf("labels: %s", out)
 	}
@@ -168,13 +168,13 @@ pass out all flags S/SA
 		t.Errorf("labels: %s", out)
 	}
 
-	// a table's file, macros of both kinds, and files that others name
+	// A table's file, macros of both kinds, and included files.
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "bad"), []byte("10.0.0.1 # comment\n"), 0o600))
 	must(t, os.WriteFile(filepath.Join(dir, "more"), []byte("block in from $who\n"), 0o600))
 	loadPF(t, l, fmt.Sprintf("service = 2000\nwho = 10.9.9.9\ntable <bad> file %q\nblock in proto udp from <bad> to port $service\ninclude %q\n", dir+"/bad", dir+"/more"), "-D", "who=10.0.0.2")
 	wantPF(t, l, "block drop in proto udp from <bad> to any port = 2000\nblock drop in inet from 10.0.0.2 to any\n", "-sr")
-	must(t, os.RemoveAll(dir)) // nobody reads it again
+	must(t, os.RemoveAll(dir)) // they are not read again
 	l.Bascule("port", "set", "br0", "p1", "--learn=on")
 	pfctl(t, l, "", "-F", "states")
 	l.Reach(a, udps(20, B, A, ip1, ip2, [2]int{1000, 2000}))
@@ -188,7 +188,7 @@ pass out all flags S/SA
 	l.Reach(b, udps(20, A, B, ip2, ip1, [2]int{7, 7}), a)
 }
 
-// pfStates: who may begin gets answers, until the state is killed.
+// pfStates: answers pass to a station that may open connections, until the state is killed.
 func pfStates(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -236,7 +236,7 @@ func pfStates(t *testing.T, hook string) {
 	}
 	l.Reach(b, answer(), a)
 
-	// a state outlives the rules that made it, and a change of ports
+	// A state survives its rules, and a change of ports.
 	loadPF(t, l, "block\n")
 	l.Bascule("port", "set", "br0", "p2", "--hairpin=off")
 	l.Reach(b, answer(), a)
@@ -244,8 +244,7 @@ func pfStates(t *testing.T, hook string) {
 	l.Reach(a, udps(10, B, A, ip1, ip2, [2]int{4001, 53}))
 }
 
-// pfLabelReload: a state keeps its rules' labels when other rules are loaded, and as long as it is
-// there.
+// pfLabelReload: a state keeps its rules' labels after a load of other rules, as long as it exists.
 func pfLabelReload(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -265,7 +264,7 @@ func pfLabelReload(t *testing.T, hook string) {
 			loadPF(t, l, rules)
 			l.Reach(a, ask(), b)
 			loadPF(t, l, next)
-			if next != rules { // what comes between has other numbers
+			if next != rules { // intermediate rules have other numbers
 				loadPF(t, l, "match label more\n"+next)
 			}
 			var list []struct{ Label string }
@@ -281,7 +280,7 @@ func pfLabelReload(t *testing.T, hook string) {
 	l.Reach(b, answer())
 }
 
-// pfLabelSecond: a state is found by the label of either rule that has let its first packet through.
+// pfLabelSecond: a state is found by the label of either rule that has passed its first packet.
 func pfLabelSecond(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -315,9 +314,9 @@ func pfClients(t *testing.T, hook string) {
 	must(t, netlab.Transfer(two, one, one.IPv4, 8<<20))
 }
 
-// pfLargeTables: a change of some entries takes as many calls of the kernel in a large table as
-// in a small one, and other contents read the table once. So a list of a million is changed in
-// the time that its changes take.
+// pfLargeTables: a change of some entries needs as many system calls in a large table as in a small
+// one, and a replacement reads the table once. So the time for changes in a list of a million
+// depends on the changes only.
 func pfLargeTables(t *testing.T, hook string) {
 	l, _ := setup(t, hook, 2)
 	loadPF(t, l, "set limit table-entries 100000\ntable <bad> persist\nblock in from <bad>\n")
@@ -360,14 +359,14 @@ func pfLargeTables(t *testing.T, hook string) {
 			t.Errorf("%s: %d calls in a table of %d, and %d in one of %d", what, n, 2*many, small[what], 2*few)
 		}
 	}
-	// addresses and networks are read a batch at a time, and each read may end early
+	// Addresses and networks are read in batches, and each read may end early.
 	most := again + 2*(many/batch+1)
 	if n := calls(list(many), "replace", "-f", "-"); n > most {
 		t.Errorf("replace by the same: %d calls in a table of %d, want %d at most: %d in one of %d", n, 2*many, most, again, 2*few)
 	}
 }
 
-// pfTables: what is in a table counts from the next packet on that has no state.
+// pfTables: a change of a table applies to the next packet without a state.
 func pfTables(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -410,7 +409,7 @@ func pfTables(t *testing.T, hook string) {
 	says("1 table deleted.\n", "-t", "other", "-T", "kill")
 	says("bad\n", "-sT")
 
-	// one that a file says nothing about keeps what it has; others are replaced, or go
+	// A table without contents in the file keeps its contents. Others are replaced or removed.
 	says("1/1 addresses added.\n", "-t", "bad", "-T", "add", ip1)
 	loadPF(t, l, "table <bad> persist\ntable <more> { 10.0.0.9 }\nblock in quick from { <bad> <more> }\npass no state\n")
 	send()
@@ -418,7 +417,7 @@ func pfTables(t *testing.T, hook string) {
 	says("bad\n", "-sT")
 	send(b)
 	l.Refused([]string{"Table does not exist"}, "pfctl", "-t", "more", "-T", "show")
-	// the last definition counts
+	// The last definition is used.
 	if out := pfctl(t, l, "table <bad> { 10.0.0.0/24 }\ntable <bad> { 10.0.0.9 }\nblock in from <bad>\npass no state\n", "-f", "-"); !strings.HasSuffix(out, " stdin:2:1: table <bad> is defined again; what stdin:1:1 says of it does not count\n") || strings.Count(out, "\n") != 1 {
 		t.Errorf("a table defined twice: %q", out)
 	}
@@ -427,7 +426,7 @@ func pfTables(t *testing.T, hook string) {
 	l.Refused([]string{"const"}, "pfctl", "-t", "bad", "-T", "add", ip1)
 }
 
-// pfAnchors: rules come and go in anchors while the others stay.
+// pfAnchors: rules in anchors change while the others stay.
 func pfAnchors(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -475,8 +474,7 @@ anchor "guests/*" all {
 	l.Refused([]string{"stands for several"}, "pfctl", "-a", "x/*", "-f", "/dev/null")
 }
 
-// pfPorts: rules are about ports by the names that these have, also those that
-// come later.
+// pfPorts: rules refer to ports by their present names, also to later ports.
 func pfPorts(t *testing.T, hook string) {
 	l, stations := setup(t, hook, 2)
 	a, b := stations[0], stations[1]
@@ -496,7 +494,7 @@ func pfPorts(t *testing.T, hook string) {
 	send(a, b, c)
 	wantPF(t, l, "p1\np2\np3\n", "-sI")
 
-	// another name, as soon as anything is changed
+	// Another name, as soon as a command changes anything.
 	nl, err := l.Switch.Netlink().LinkByName("p2")
 	must(t, err)
 	must(t, l.Switch.Netlink().LinkSetName(nl, "late"))
@@ -506,13 +504,13 @@ func pfPorts(t *testing.T, hook string) {
 	l.Bascule("port", "set", "br0", "p2", "--hairpin=off")
 	send(a, b, c)
 
-	// a slot that has another port is not about the one before
+	// A rule about a former port does not apply to the next port in its slot.
 	l.Bascule("port", "del", "br0", "p3")
 	d := l.NewEnd(l.NewNamespace())
 	l.AddPort("br0", hook, d)
 	send(d, a, b)
 
-	// groups of names, and addresses of interfaces
+	// Groups of names, and addresses of interfaces.
 	loadPF(t, l, "block\npass on p no state\n")
 	send(a, b, d)
 	loadPF(t, l, "set skip on p4\nblock\n")
@@ -526,7 +524,7 @@ func pfPorts(t *testing.T, hook string) {
 	send(a)
 	wantPF(t, l, "pass all no state\nblock drop in from (host0:network) to any\nblock drop out inet from any to 10.0.0.7\n", "-sr")
 
-	// the link-local network is every port's; a mask of IPv6 is none of IPv4
+	// The link-local network belongs to every port. A mask of IPv6 is not valid for IPv4.
 	must(t, l.Switch.Do(func() error { return ends.Sysctl("net.ipv6.conf.host0.disable_ipv6", "0") }))
 	for _, address := range []string{"2001:db8::7/64", "fe80::7/64"} {
 		add, err := netlink.ParseAddr(address)
@@ -555,7 +553,7 @@ func pfPorts(t *testing.T, hook string) {
 	send6("fe80::99", b, d)
 	send6("2001:db8::99")
 
-	// a mask is of the address, and takes the place of the network's
+	// A mask applies to the address, and replaces the network's mask.
 	loadPF(t, l, "block in quick from (host0:network)/30\npass no state\n")
 	masked := func(from string, to ...*netlab.End) {
 		t.Helper()
@@ -565,8 +563,8 @@ func pfPorts(t *testing.T, hook string) {
 	masked("10.0.0.2", b, d)
 }
 
-// pfJudged: the bridge says which ports pf judges, and sockets of a station and of the host tell
-// what has come through. Ether rules are asked at the same ports.
+// pfJudged: the bridge's setting selects the ports where pf runs. Sockets of a station and of the
+// host show which packets have passed. Ether rules are evaluated at the same ports.
 func pfJudged(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	l.Bascule("port", "add", "br0", "host0", "--type", "host")
@@ -586,7 +584,7 @@ func pfJudged(t *testing.T, hook string) {
 		defer c.Close()
 	}
 	number := 0
-	// sends packets to all sockets, and wants them to come to some
+	// reach sends packets to all sockets, and checks which of them receive one.
 	reach := func(dropped string, want ...string) {
 		t.Helper()
 		number++
@@ -626,7 +624,7 @@ func pfJudged(t *testing.T, hook string) {
 	all := []string{"station:5000", "station:5001", "host:5000", "host:5001"}
 	reach("", all...)
 
-	// as a router has it
+	// As on a router.
 	const rules = "block\npass quick inet6\npass in on host0 inet proto udp to port 5000\npass in on p1 inet proto udp to port 5001\n"
 	const note = "bascule: warning: stdin:1:1: block holds at the host's ports"
 	judged := func(setting, note string) {
@@ -636,7 +634,7 @@ func pfJudged(t *testing.T, hook string) {
 		if want := strings.Replace(note, "stdin:1:1: ", "", 1) + "\n"; r.Exit != 0 || r.Stderr != "" && r.Stderr != want {
 			t.Errorf("%v, want %q if it changes anything", r, want)
 		}
-		// a rule about a port that pf does not judge is noted, too
+		// A rule about a port without pf causes a note, too.
 		if out := pfctl(t, l, rules, "-f", "-"); !strings.HasSuffix(out, "has no effect: pf does not judge it, as the bridge's pf-ports says\n"+note+"\n") {
 			t.Errorf("pf-ports %s: loading says %q, want %q", setting, out, note)
 		}
@@ -649,7 +647,7 @@ func pfJudged(t *testing.T, hook string) {
 	judged("host", note+" alone, host0, and not between stations")
 	reach("pf", "station:5000", "station:5001", "host:5000")
 	wantPF(t, l, "host0\np1 (skip)\np2 (skip)\n", "-vsI")
-	// at once, without a load
+	// At once, without a load.
 	if r, err := l.Run("bridge", "set", "br0", "--pf-ports", "station"); err != nil || r.Exit != 0 ||
 		r.Stderr != "bascule: warning: block holds at the ports of stations alone, p1, p2, and not the host's\n" {
 		t.Errorf("%v, %v", r, err)
@@ -658,7 +656,7 @@ func pfJudged(t *testing.T, hook string) {
 	pfctl(t, l, "", "-F", "states")
 	reach("pf", "host:5001")
 	judged("station", "bascule: warning: stdin:1:1: block holds at the ports of stations alone, p1, p2, and not the host's")
-	// a port that comes later is judged, or not, as the others
+	// A later port is treated like the others.
 	judged("host", note+" alone, host0, and not between stations")
 	l.AddPort("br0", hook, l.NewEnd(l.NewNamespace()))
 	wantPF(t, l, "host0\np1 (skip)\np2 (skip)\np3 (skip)\n", "-vsI")
@@ -668,7 +666,7 @@ func pfJudged(t *testing.T, hook string) {
 	}
 }
 
-// has returns what a socket has got by now, "" for nothing.
+// has returns the text that a socket has received by now, "" for none.
 func has(t *testing.T, c *net.UDPConn) (text string) {
 	t.Helper()
 	must(t, c.SetReadDeadline(time.Time{}))
@@ -684,7 +682,7 @@ func has(t *testing.T, c *net.UDPConn) (text string) {
 	return text
 }
 
-// pfOff: disabled, nothing is filtered and nothing is forgotten.
+// pfOff: while pf is disabled, nothing is filtered and no state is lost.
 func pfOff(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -702,33 +700,32 @@ func pfOff(t *testing.T, hook string) {
 	send(b)
 	wantPF(t, l, "block drop all\n", "-sr")
 	l.Refused([]string{"pf not enabled"}, "pfctl", "-d")
-	loadPF(t, l, "block in\n") // stays off
+	loadPF(t, l, "block in\n") // it stays off
 	send(b)
 	if out := pfctl(t, l, "", "-e"); out != "pf enabled\n" {
 		t.Errorf("-e says %q", out)
 	}
 	send()
 	l.Refused([]string{"pf already enabled"}, "pfctl", "-e")
-	pfctl(t, l, "block in\n", "-ef", "-") // as -f has enabled it
-	l.Bascule("bridge", "set", "br0")     // this binary's programs
+	pfctl(t, l, "block in\n", "-ef", "-") // as -f would enable it
+	l.Bascule("bridge", "set", "br0")     // loads this build's programs
 	send()
 	wantPF(t, l, "block drop in all\n", "-sr")
 	counted := pfctl(t, l, "", "-vsr")
 	for _, none := range []string{"ether", "Tables", "Reset"} {
 		pfctl(t, l, "", "-F", none)
-		wantPF(t, l, counted, "-vsr") // a load of other rules would count from 0
+		wantPF(t, l, counted, "-vsr") // a load of other rules would start at 0
 	}
 	pfctl(t, l, "", "-Fa")
 	send(b)
 	wantPF(t, l, "", "-sr")
 	pfctl(t, l, "", "-d")
 	pfctl(t, l, "", "-Fa")
-	loadPF(t, l, "block\n") // all is as it was at first
+	loadPF(t, l, "block\n") // everything is as it was at first
 	send()
 }
 
-// pfLog: what rules log is told, with the rule as it is then, until the reader
-// is interrupted.
+// pfLog: logged packets are printed, with the rule at that time, until the reader is interrupted.
 func pfLog(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -752,7 +749,7 @@ func pfLog(t *testing.T, hook string) {
 	l.Reach(a, []netlab.Frame{send(54)}, b)
 	l.Reach(a, []netlab.Frame{send(55)})
 	l.Reach(a, []netlab.Frame{send(56)}, b)
-	// a rule is looked up when it is read
+	// A rule is looked up when the entry is read.
 	l.Wait("both to be read", func() bool { return strings.Contains(out.String(), "rule 3.x.0/") })
 	loadPF(t, l, "pass no state\npass no state\nblock in log proto udp to port 56\n")
 	l.Reach(a, []netlab.Frame{send(56)})
@@ -783,7 +780,7 @@ func pfLog(t *testing.T, hook string) {
 	reader = l.Command("pflog", "-w", file)
 	must(t, reader.Start())
 	defer reader.Process.Kill()
-	const header, record = 24, 16 + 100 + 29 // of pcap; and of pflog, with the packet
+	const header, record = 24, 16 + 100 + 29 // headers of pcap; and of pflog, with the packet
 	l.Wait("the file", func() bool {
 		l.Send(a, send(56))
 		info, err := os.Stat(file)
@@ -793,9 +790,9 @@ func pfLog(t *testing.T, hook string) {
 	must(t, reader.Wait())
 }
 
-// pfLogIsVerdict: the log says what has become of a packet, whose rule passes it but whose state
-// there is no room for, whether the packet goes to one port or is flooded. A rule whose packet the
-// other port's rule blocks has passed it.
+// pfLogIsVerdict: if a rule passes a packet but there is no room for its state, the log shows the
+// drop, whether the packet goes to one port or is flooded. If only the other port's rule blocks a
+// packet, the log shows that the first port's rule has passed it.
 func pfLogIsVerdict(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3)
 	a := ends[0]
@@ -830,8 +827,8 @@ block out on p3 proto udp to port 58
 	for from := range 2 {
 		send(C, from, 57) // to both
 	}
-	send(C, 1, 58) // to nobody
-	send(C, 9, 55) // the last
+	send(C, 1, 58) // to no port
+	send(C, 9, 55) // the last one
 	line := func(rule int, reason, action, way, port string, from, to int) string {
 		return fmt.Sprintf("rule %d/(%s) %s %s on %s: IPv4 10.0.0.1:%d > 10.0.0.2:%d UDP, length 29", rule, reason, action, way, port, from, to)
 	}
@@ -862,7 +859,7 @@ block out on p3 proto udp to port 58
 	}
 }
 
-// pfRefused: each thing that is not right is told in one line.
+// pfRefused: each error is reported in one line.
 func pfRefused(t *testing.T, hook string) {
 	l, _ := setup(t, hook, 1)
 	l.Bascule("bridge", "add", "br1")
@@ -882,7 +879,7 @@ func pfRefused(t *testing.T, hook string) {
 	} {
 		l.Refused(test.words, append([]string{"pfctl"}, strings.Fields(test.args)...)...)
 	}
-	// What is read and not carried out can be checked, and is printed with a note.
+	// Rules that are parsed but not supported can be checked, and are printed with a note.
 	if r := tryPfctl(t, l, "pass in on p1 divert-packet port 9\n", "-nvf", "-"); r.Exit != 0 ||
 		!strings.HasSuffix(r.Stdout, " divert-packet port 9\n") || !strings.Contains(r.Stderr, ":1:15: divert-packet: ") {
 		t.Error(r)
@@ -893,12 +890,13 @@ func pfRefused(t *testing.T, hook string) {
 		"anchor a {\npass out on p1 dup-to 10.99.0.1\n}\npass\n": "dup-to: no interface of the host reaches 10.99.0.1;",
 	} {
 		r := tryPfctl(t, l, text, "-b", "br0", "-f", "-")
-		syntax := strings.Contains(r.Stderr, "Syntax error") // which translation is not
+		syntax := strings.Contains(r.Stderr, "Syntax error") // translation is none
 		if r.Exit != 1 || !strings.Contains(r.Stderr, want) || !strings.Contains(r.Stderr, "^") || syntax != (want == "scrub:") {
 			t.Error(r)
 		}
 	}
-	// So is what translates where nothing is translated. A check tells it, too.
+	// The same applies to rules that translate at a port without translation. A check reports
+	// it, too.
 	for _, args := range [][]string{{"-b", "br0", "-f", "-"}, {"-b", "br0", "-n", "-f", "-"}} {
 		if r := tryPfctl(t, l, "match out on p1 inet nat-to 10.0.0.1\npass\n", args...); r.Exit != 0 ||
 			!strings.Contains(r.Stderr, ":1:22: nat-to never holds: p1 is no host port, ") {
@@ -908,7 +906,7 @@ func pfRefused(t *testing.T, hook string) {
 	if r := tryPfctl(t, l, "match out inet nat-to 10.0.0.1\npass\n", "-b", "br0", "-f", "-"); r.Exit != 0 || strings.Contains(r.Stderr, "never holds") {
 		t.Error(r)
 	}
-	// What has no effect is loaded, with a note.
+	// Options without effect are loaded, with a note.
 	for text, want := range map[string]string{
 		"match set prio 5\npass\n":                           ":1:1: set prio has no effect: ",
 		"pass scrub (reassemble tcp) no state\n":             ":1:1: reassemble tcp has no effect: it watches connections that have a state; ",

@@ -44,7 +44,7 @@ const (
 	typeUDP, typeTCP, typeICMP   = 17, 6, 1
 )
 
-// ip4 is a packet, or a fragment of one where the field `frag` is not zero.
+// ip4 returns an IPv4 packet, or a fragment of one if the field `frag` is not zero.
 func ip4(dst, src netlab.MAC, from, to string, proto byte, id, frag int, body ...[]byte) netlab.Frame {
 	b := slices.Concat(body...)
 	return etherFrame(dst, src, typeIPv4, packet4(from, to, proto, id, frag, b))
@@ -54,7 +54,7 @@ func packet4(from, to string, proto byte, id, frag int, body []byte) []byte {
 	return slices.Concat([]byte{0x45, 0}, be16(20+len(body)), be16(id), be16(frag), []byte{64, proto, 0, 0}, ip(from), ip(to), body)
 }
 
-// segment is a TCP header with a window of 1000, and data.
+// segment returns a TCP header with a window of 1000, and data.
 func segment(ports [2]int, flags byte, seq, acked uint32, data ...byte) []byte {
 	b := slices.Concat(be16(ports[0]), be16(ports[1]))
 	b = binary.BigEndian.AppendUint32(b, seq)
@@ -62,8 +62,8 @@ func segment(ports [2]int, flags byte, seq, acked uint32, data ...byte) []byte {
 	return slices.Concat(b, []byte{0x50, flags}, be16(1000), make([]byte, 4), data)
 }
 
-// A talk is a TCP connection between two stations, whose packets are sent one by
-// one; the other way is that of the second.
+// A tcpTalk is one direction of a TCP connection between two stations, whose packets are sent one
+// by one. The other direction is a tcpTalk, too.
 type tcpTalk struct {
 	a, b       *netlab.End
 	aMAC, bMAC netlab.MAC
@@ -89,7 +89,7 @@ func (c tcpTalk) frame(flags byte, seq, acked uint32, data ...byte) netlab.Frame
 	return f
 }
 
-// passes sends a segment, which must arrive; blocked one that must not.
+// passes sends a segment, which must arrive; blocked sends one that must not.
 func (c tcpTalk) passes(l *netlab.Lab, flags byte, seq, acked uint32, data ...byte) {
 	l.Reach(c.a, []netlab.Frame{c.frame(flags, seq, acked, data...)}, c.b)
 }
@@ -98,14 +98,14 @@ func (c tcpTalk) blocked(l *netlab.Lab, flags byte, seq, acked uint32, data ...b
 	l.Reach(c.a, []netlab.Frame{c.frame(flags, seq, acked, data...)})
 }
 
-// open makes the connection from the numbers x and y on.
+// open establishes the connection, with the initial numbers x and y.
 func (c tcpTalk) open(l *netlab.Lab, x, y uint32) {
 	c.passes(l, syn, x, 0)
 	c.back().passes(l, syn|ack, y, x+1)
 	c.passes(l, ack, x+1, y+1)
 }
 
-// pfHosts: what hosts do, of both families, through rules that block the rest.
+// pfHosts: common traffic of hosts, in both families, through rules that block everything else.
 func pfHosts(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	one, two := ends[0].Host(), ends[1].Host()
@@ -139,7 +139,7 @@ func dial(from *netlab.Host, to netip.AddrPort) error {
 	})
 }
 
-// echoUDP sends packets of a size from one host to another, which sends them back.
+// echoUDP sends packets of a size from one host to another, which returns them.
 func echoUDP(t *testing.T, one, two *netlab.Host, address netip.Addr, size int) {
 	t.Helper()
 	var server net.PacketConn
@@ -177,8 +177,8 @@ func echoUDP(t *testing.T, one, two *netlab.Host, address netip.Addr, size int) 
 	}))
 }
 
-// pfReloads: a connection does not notice that rules are loaded, and that ports
-// come and go.
+// pfReloads: a connection is not affected by loads of rules, or by ports that are added and
+// deleted.
 func pfReloads(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	one, two := ends[0].Host(), ends[1].Host()
@@ -218,8 +218,7 @@ func pfReloads(t *testing.T, hook string) {
 	wantDrops(t, l, ends[1], "pf", 0)
 }
 
-// hold opens a connection; what it returns asks something by it, and waits for the
-// answer.
+// hold opens a connection. The returned function sends a request over it, and waits for the answer.
 func hold(t *testing.T, one, two *netlab.Host) func() {
 	t.Helper()
 	var server net.Listener
@@ -250,7 +249,7 @@ func hold(t *testing.T, one, two *netlab.Host) func() {
 	}
 }
 
-// pfAnswers: who is blocked with `return` hears it at once, in VLANs as well.
+// pfAnswers: a station that is blocked with `return` gets the error at once, in VLANs as well.
 func pfAnswers(t *testing.T, hook string) {
 	l, stations := setupVLANs(t, hook, []string{"10", "10", "T10"})
 	one := stations[0].Host()
@@ -281,11 +280,11 @@ func pfAnswers(t *testing.T, hook string) {
 			}))
 		}
 	}
-	// by a trunk
+	// Through a trunk.
 	learn(l, stations[1], B)
 	c := tcpTalk{a: stations[2], aMAC: A, bMAC: B, from: ip1, to: ip2, ports: [2]int{1000, 81}, form: tag(10)}
 	got := l.Deliver(c.a, c.frame(syn, 100, 0))[c.a]
-	// hosts flood on their own for some seconds
+	// Hosts flood frames of their own for some seconds.
 	got = slices.DeleteFunc(got, func(f netlab.Frame) bool { return f.Dst() != A })
 	if len(got) != 1 || got[0][:16] != c.back().frame(0, 0, 0)[:16] || got[0][18+20+13] != rst|ack {
 		t.Errorf("a trunk gets %v", got)
@@ -303,8 +302,7 @@ func pfAnswers(t *testing.T, hook string) {
 	}))
 }
 
-// pfStrangeTCP: what is no packet of a connection does not pass, and does nothing
-// to that.
+// pfStrangeTCP: packets that do not belong to a connection do not pass, and do not affect it.
 func pfStrangeTCP(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	learn(l, ends[0], A)
@@ -315,7 +313,7 @@ func pfStrangeTCP(t *testing.T, hook string) {
 		for _, flags := range []byte{0, fin, fin | psh | urg, syn | fin | ack, ack, syn | ack, rst, rst | ack} {
 			c.blocked(l, flags, 1, 1)
 		}
-		// around the end of the numbers
+		// Around the wrap of the sequence numbers.
 		x, y := uint32(0xffffff00), uint32(0xffffffff)
 		c.open(l, x, y)
 		c.passes(l, ack|psh, x+1, y+1, make([]byte, 500)...)
@@ -336,7 +334,7 @@ func pfStrangeTCP(t *testing.T, hook string) {
 		c.passes(l, ack|psh, x+501, y+1, 1)
 		c.back().passes(l, ack|psh, y+1, x+502, 1)
 		c.back().passes(l, rst|ack, y+2, x+502)
-		// and it begins anew
+		// And it starts again.
 		c.open(l, x+1<<24, y+1<<24)
 		c.passes(l, fin|ack, x+1<<24+1, y+1<<24+1)
 		c.back().passes(l, fin|ack, y+1<<24+1, x+1<<24+2)
@@ -345,8 +343,8 @@ func pfStrangeTCP(t *testing.T, hook string) {
 	}
 }
 
-// pfNormalize: flags that no connection has are dropped even where a rule passes
-// everything, and make no state; FIN is taken from a SYN.
+// pfNormalize: flags that no connection uses are dropped even if a rule passes everything, and
+// create no state. FIN is removed from a SYN.
 func pfNormalize(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	learn(l, ends[0], A)
@@ -381,8 +379,7 @@ func pfNormalize(t *testing.T, hook string) {
 	}
 }
 
-// sameButChecksum compares frames but for TCP's checksum, which is zero where a test
-// makes none.
+// sameButChecksum compares frames without TCP's checksum, which is zero in a test's own frames.
 func sameButChecksum(got, want netlab.Frame) bool {
 	at := 14 + 20 + 16
 	if want[12] == 0x86 {
@@ -391,8 +388,8 @@ func sameButChecksum(got, want netlab.Frame) bool {
 	return len(got) == len(want) && got[:at] == want[:at] && got[at+2:] == want[at+2:]
 }
 
-// pfScrub: what scrub and set tos say of a packet, as pfctl prints it, is what
-// arrives, in XDP's conversations, too; other rules' packets stay as they are.
+// pfScrub: packets arrive with the changes of scrub and set tos that pfctl prints, also in XDP's
+// conversations. Packets of other rules are not changed.
 func pfScrub(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	learn(l, ends[0], A)
@@ -413,7 +410,7 @@ func pfScrub(t *testing.T, hook string) {
 		body := slices.Concat(be16(ports[0]), be16(ports[1]), be16(12), be16(0), []byte("data"))
 		return slices.Concat([]byte{0x45, tos}, be16(20+len(body)), be16(0), be16(df), []byte{ttl, typeUDP}, be16(sum), ip(from), ip(to), body)
 	}
-	// the checksum of 10.0.0.1 to 10.0.0.2 with DF, TTL 64 and TOS 0, and of what becomes of it
+	// The checksum of 10.0.0.1 to 10.0.0.2 with DF, TTL 64 and TOS 0, and after the changes.
 	for range 3 {
 		send(ends[0], ends[1],
 			etherFrame(B, A, typeIPv4, header(0, 64, 0x4000, 0x26cb, ip1, ip2, [2]int{1000, 7})),
@@ -425,14 +422,14 @@ func pfScrub(t *testing.T, hook string) {
 	plain := tcpTalk{a: ends[0], b: ends[1], aMAC: A, bMAC: B, from: ip1, to: ip2, ports: [2]int{1000, 80}}
 	plain.open(l, 1, 1<<20)
 	plain.passes(l, ack|psh, 2, 1<<20+1, 1, 2, 3)
-	// a state is as its rules were
+	// A state keeps the options of its rules.
 	loadPF(t, l, "pass\n")
 	send(ends[0], ends[1],
 		etherFrame(B, A, typeIPv4, header(0, 64, 0x4000, 0x26cb, ip1, ip2, [2]int{1000, 7})),
 		etherFrame(B, A, typeIPv4, header(0x28, 65, 0, 0x65a3, ip1, ip2, [2]int{1000, 7})))
 }
 
-// pfFragments: rules and states hold for all of a packet.
+// pfFragments: rules and states apply to all fragments of a packet.
 func pfFragments(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -457,7 +454,7 @@ func pfFragments(t *testing.T, hook string) {
 	slices.Reverse(late)
 	l.Reach(a, late)
 
-	// a connection whose packets are cut; what its later fragments have is no header
+	// A connection with fragmented packets. The contents of later fragments are no header.
 	c := tcpTalk{a: a, b: b, aMAC: A, bMAC: B, from: ip1, to: ip2, ports: [2]int{1000, 2000}}
 	c.open(l, 1000, 5000)
 	for n := range uint32(4) {
@@ -468,13 +465,13 @@ func pfFragments(t *testing.T, hook string) {
 			c.back().frame(ack, 5001, 1001),
 			ip4(B, A, ip1, ip2, typeTCP, id, 3, body[24:]),
 		}[:1], b)
-		// another packet is looked at in between
+		// Another packet is evaluated in between.
 		l.Reach(a, udps(1, B, A, "10.9.9.9", "10.9.9.8", [2]int{1, 2000}), b)
 		l.Reach(a, []netlab.Frame{ip4(B, A, ip1, ip2, typeTCP, id, 3, body[24:])}, b)
 	}
 	c.passes(l, ack, 1065, 5001)
 
-	// tiny ones, and such as go over the header
+	// Tiny fragments, and fragments that overlap the header.
 	id++
 	l.Reach(a, []netlab.Frame{ip4(B, A, ip1, ip2, typeTCP, id, 0x2000, segment(c.ports, ack, 1065, 5001)[:8]), ip4(B, A, ip1, ip2, typeTCP, id, 1, make([]byte, 12))})
 	id++
@@ -483,8 +480,8 @@ func pfFragments(t *testing.T, hook string) {
 	l.Reach(a, []netlab.Frame{ip4(B, A, ip1, ip2, typeTCP, id, 1, make([]byte, 20))})
 }
 
-// pfICMPErrors: an error about a packet of a connection passes, wherever it is
-// from; one about a packet that nobody has sent does not.
+// pfICMPErrors: an error about a packet of a connection passes, from any address. An error about a
+// packet that was never sent does not.
 func pfICMPErrors(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	learn(l, ends[0], A)
@@ -504,7 +501,7 @@ func pfICMPErrors(t *testing.T, hook string) {
 		probe := func(ports [2]int) []byte {
 			return packet4("10.0.0.5", "192.0.2.5", typeUDP, 1, 0, slices.Concat(be16(ports[0]), be16(ports[1]), be16(16), be16(0)))
 		}
-		// from addresses below and above those of the connection
+		// From addresses below and above the connection's.
 		for _, router := range []string{"10.0.0.1", "192.0.2.5", "203.0.113.1"} {
 			l.Reach(ends[1], report(router, 3, 4, "10.0.0.5", sent(c.ports, 1001)), ends[0])
 			l.Reach(ends[1], report(router, 11, 0, "10.0.0.5", probe([2]int{7, 33434})), ends[0])
@@ -520,8 +517,7 @@ func pfICMPErrors(t *testing.T, hook string) {
 	}
 }
 
-// pfLimits: there are as many states as there may be, whether frames are flooded
-// or not.
+// pfLimits: the number of states does not exceed its limit, whether frames are flooded or not.
 func pfLimits(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3)
 	a, b := ends[0], ends[1]
@@ -565,7 +561,8 @@ func pfLimits(t *testing.T, hook string) {
 	}
 }
 
-// pfOverload: who makes too many connections is in the table, and has none left.
+// pfOverload: a station with too many connections is added to the table, and its states are
+// removed.
 func pfOverload(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3)
 	learn(l, ends[0], A)
@@ -595,7 +592,8 @@ func pfOverload(t *testing.T, hook string) {
 	other.passes(l, ack, 2, 2)
 }
 
-// pfLimited: a source is in its limiter's table from too many states to few, however they end.
+// pfLimited: a source is in its limiter's table from the high mark of its states to the low mark,
+// however they end.
 func pfLimited(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	learn(l, ends[0], A)
@@ -629,8 +627,8 @@ func pfLimited(t *testing.T, hook string) {
 	free()
 }
 
-// pfFloods: each port that a flood leaves by has its rules; and a connection whose
-// first packet was flooded goes on.
+// pfFloods: rules are evaluated for each output port of a flood. A connection whose first packet
+// was flooded continues.
 func pfFloods(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 4)
 	a, b := ends[0], ends[1]
@@ -642,12 +640,12 @@ func pfFloods(t *testing.T, hook string) {
 	learn(l, b, B)
 	l.Reach(a, udps(2, B, A, ip1, ip2, [2]int{1, 2}), b)
 	l.Reach(b, udps(2, A, B, ip2, ip1, [2]int{2, 1}), a)
-	// it moves to a port that lets it not in
+	// It moves to a port that blocks it.
 	learn(l, ends[2], B)
 	l.Reach(a, udps(2, B, A, ip1, ip2, [2]int{9, 9}))
 }
 
-// pfMoves: a connection goes with a station to another port, unless it is bound.
+// pfMoves: a connection follows a station to another port, unless the state is bound.
 func pfMoves(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3)
 	for _, policy := range []string{"floating", "if-bound"} {
@@ -669,8 +667,7 @@ func pfMoves(t *testing.T, hook string) {
 	}
 }
 
-// pfVLANs: the same addresses in two VLANs are two connections; private VLANs are
-// one network.
+// pfVLANs: the same addresses in two VLANs are two connections. Private VLANs are one network.
 func pfVLANs(t *testing.T, hook string) {
 	l, ends := setupVLANs(t, hook, []string{"10", "10", "20", "20"})
 	for i, mac := range []netlab.MAC{A, B, A, B} {
@@ -688,7 +685,7 @@ func pfVLANs(t *testing.T, hook string) {
 	}
 }
 
-// pfTcpdump: tcpdump reads what pflog writes.
+// pfTcpdump: tcpdump reads the output of pflog.
 func pfTcpdump(t *testing.T, hook string) {
 	if _, err := exec.LookPath("tcpdump"); err != nil {
 		t.Skip("tcpdump is not here")
@@ -730,7 +727,7 @@ func pfTcpdump(t *testing.T, hook string) {
 	}
 }
 
-// pfWithAll: with all else that a switch may be told.
+// pfWithAll: pf together with all other features of a switch.
 func pfWithAll(t *testing.T, hook string) {
 	l := netlab.New(t)
 	ends := l.NewEnds(5)

@@ -35,7 +35,7 @@ var plugCases = []conformance{
 	{name: "unplug_unknown", hooks: tcx, run: unplugUnknown},
 }
 
-// plugged returns the ids of the ports of a bridge that have one, by the port.
+// plugged returns the IDs of a bridge's plugged ports, by port.
 func plugged(l *netlab.Lab, bridge string) map[string]string {
 	ids := map[string]string{}
 	for _, p := range l.Ports(bridge) {
@@ -59,7 +59,7 @@ func wantPlugged(t *testing.T, l *netlab.Lab, bridge string, want map[string]str
 	}
 }
 
-// A port comes with its VLAN, its bindings and its rules, and leaves with them.
+// A port is added with its VLAN, its bindings and its rules, and is removed with them.
 func plugOneStep(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2, "--vlan-filtering")
 	b, c := ends[0], ends[1]
@@ -81,8 +81,9 @@ func plugOneStep(t *testing.T, hook string) {
 		l.Reach(a, []netlab.Frame{udp4(B, A, "192.0.2.1", "192.0.2.2", other)}, b)
 		l.Reach(a, []netlab.Frame{udp4(C, A, "192.0.2.1", "192.0.2.3", other)}, b) // C is unknown in this VLAN
 		l.Reach(a, []netlab.Frame{udp4(B, A, "192.0.2.9", "192.0.2.2", other)})    // spoofed
-		l.Reach(a, []netlab.Frame{udp4(B, A, "192.0.2.1", "192.0.2.2", echo)})     // by its rules
-		l.Reach(b, []netlab.Frame{udp4(C, B, "192.0.2.2", "192.0.2.3", echo)}, a)  // which are no other port's
+		l.Reach(a, []netlab.Frame{udp4(B, A, "192.0.2.1", "192.0.2.2", echo)})     // blocked by its rules
+		// they do not apply to another port
+		l.Reach(b, []netlab.Frame{udp4(C, B, "192.0.2.2", "192.0.2.3", echo)}, a)
 	}
 	check()
 	l.Bascule(args...)
@@ -95,14 +96,14 @@ func plugOneStep(t *testing.T, hook string) {
 			t.Errorf("%v after unplug: %s", words, out)
 		}
 	}
-	// without rules and bindings it is a plain port
+	// Without rules and bindings it is a plain port.
 	l.Bascule("plug", "guest", "--bridge", "br0", "--device", a.Port, "--vlan", "10")
 	learn(l, b, B)
 	l.Reach(a, []netlab.Frame{udp4(B, A, "192.0.2.9", "192.0.2.2", echo)}, b)
 }
 
-// What is as it is told stays untouched: no generation is made, and no counter begins
-// anew. What is told otherwise becomes so.
+// Settings that do not change stay untouched: no generation is made, and no counter is reset.
+// Other settings are changed.
 func plugAgain(t *testing.T, hook string) {
 	l, _ := setup(t, hook, 1)
 	a := l.NewEnds(1)[0]
@@ -125,7 +126,7 @@ func plugAgain(t *testing.T, hook string) {
 	if !l.Port("br0", a.Port).Isolated {
 		t.Error("the port is not isolated")
 	}
-	l.Bascule("port", "set", "br0", a.Port, "--fdb-max", "7") // somebody else
+	l.Bascule("port", "set", "br0", a.Port, "--fdb-max", "7") // another user
 	l.Bascule("plug", "guest", "--bridge", "br0", "--device", a.Port)
 	if p := l.Port("br0", a.Port); p.Isolated || p.FDBMax != 0 {
 		t.Errorf("plugged without settings, the port has isolated=%v fdb-max=%d", p.Isolated, p.FDBMax)
@@ -135,8 +136,8 @@ func plugAgain(t *testing.T, hook string) {
 	}
 }
 
-// An id goes to another device, to another bridge, and to a new device in the place of one
-// that is gone.
+// An ID moves to another device, to another bridge, and to a new device that replaces a deleted
+// one.
 func plugOther(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 1)
 	a, b := l.NewEnds(1)[0], l.NewEnds(1)[0]
@@ -154,14 +155,14 @@ func plugOther(t *testing.T, hook string) {
 	wantPlugged(t, l, "br1", nil)
 	l.Reach(a, l.Frames(3, netlab.Broadcast, A), ends[0])
 
-	// the port of somebody who said no id is taken over, and one with an id is not
+	// A port without an ID is taken over, and a port with an ID is not.
 	l.Bascule("port", "add", "br1", b.Port, "--isolated")
 	l.Bascule("plug", "other", "--bridge", "br1", "--device", b.Port)
 	wantPlugged(t, l, "br1", map[string]string{b.Port: "other"})
 	l.Refused([]string{"it is that of other, by plug", "bascule unplug other"}, "plug", "guest2", "--bridge", "br1", "--device", b.Port)
 	wantPlugged(t, l, "br1", map[string]string{b.Port: "other"})
 
-	// a device that is gone, with another one of its name or of another
+	// A device that was deleted, with another one of its name or of another.
 	a.Unplug()
 	c := l.NewEnds(1)[0]
 	plug("br0", c)
@@ -174,7 +175,7 @@ func plugOther(t *testing.T, hook string) {
 	}
 }
 
-// A file says nothing of ports that were plugged, and takes none away.
+// Files do not cover plugged ports, and remove none.
 func plugApply(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 1)
 	a := l.NewEnds(1)[0]
@@ -203,7 +204,7 @@ func plugApply(t *testing.T, hook string) {
 	l.Refused([]string{"plugged by the id guest", "bascule unplug guest"}, "apply", file)
 }
 
-// A plug that is refused changes nothing.
+// A refused plug changes nothing.
 func plugRefused(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 1)
 	a := l.NewEnds(1)[0]
@@ -231,7 +232,7 @@ func plugRefused(t *testing.T, hook string) {
 	l.Reach(a, []netlab.Frame{udp4(B, A, "192.0.2.1", "192.0.2.2", [2]int{7, 7})})
 	l.Refused([]string{"cannot plug guest", "no bridge br9"}, "plug", "guest", "--bridge", "br9", "--device", a.Port)
 	l.Refused([]string{"cannot plug guest2", "no bridge br9"}, "plug", "guest2", "--bridge", "br9", "--device", a.Port)
-	// on another bridge, too, which the port would have left
+	// On another bridge, too, which the port would have left.
 	l.Bascule("bridge", "add", "br1")
 	l.Refused([]string{"no such"}, "plug", "guest", "--bridge", "br1", "--device", "nothing")
 	l.Refused([]string{"does not filter VLANs"}, "plug", "guest", "--bridge", "br1", "--device", a.Port, "--vlan", "10")
@@ -240,14 +241,14 @@ func plugRefused(t *testing.T, hook string) {
 	wantPlugged(t, l, "br0", map[string]string{a.Port: "guest"})
 }
 
-// setupPlugRules plugs a port with an id that has all that names of anchors may not have, and a
-// rule against port 7.
+// setupPlugRules plugs a port, whose ID contains all characters that names of anchors may not
+// contain, with a rule against port 7.
 func setupPlugRules(t *testing.T, hook string) (l *netlab.Lab, a, b *netlab.End, blocked func(), args []string) {
 	t.Helper()
 	l, ends := setup(t, hook, 1)
 	a, b = l.NewEnds(1)[0], ends[0]
 	rules := filepath.Join(t.TempDir(), "guest.conf")
-	// by the device's name, too, and between braces
+	// With the device's name, too, and within braces.
 	must(t, os.WriteFile(rules, []byte("block in on "+a.Port+" proto udp to port 7\nanchor { block in on "+a.Port+" proto udp to port 6 }\n"), 0o600))
 	args = []string{"plug", plugID, "--bridge", "br0", "--device", a.Port, "--pf", rules}
 	l.Bascule(args...)
@@ -268,7 +269,7 @@ const (
 	plugAnchor = "plug/%5Flibvirt%2F%2A%2F%22x%22%25%24"
 )
 
-// The rules of a plugged port hold whatever its device is called.
+// The rules of a plugged port apply whatever its device's name is.
 func plugRulesRenamed(t *testing.T, hook string) {
 	l, a, b, blocked, args := setupPlugRules(t, hook)
 	name := a.Port + "x"
@@ -319,7 +320,7 @@ func plugRulesRenamed(t *testing.T, hook string) {
 	}
 }
 
-// What would leave the rules of a plugged port uncalled is refused, or said.
+// A load that would no longer call the rules of a plugged port is refused, or causes a note.
 func plugRulesUncalled(t *testing.T, hook string) {
 	l, a, b, blocked, args := setupPlugRules(t, hook)
 	dir := t.TempDir()
@@ -345,7 +346,7 @@ func plugRulesUncalled(t *testing.T, hook string) {
 		blocked()
 	}
 	must(t, os.WriteFile(file, []byte("anchor \"plug/*\" on "+a.Port+"\n"), 0o600))
-	l.Bascule("pfctl", "-f", file) // this port's
+	l.Bascule("pfctl", "-f", file) // this port's rules
 	blocked()
 	other := filepath.Join(dir, "other.conf")
 	must(t, os.WriteFile(other, []byte("pass\n"), 0o600))
@@ -355,18 +356,18 @@ func plugRulesUncalled(t *testing.T, hook string) {
 		blocked()
 	}
 	must(t, os.WriteFile(file, []byte("anchor outer {\n anchor \"/plug/*\"\n}\n"), 0o600))
-	l.Bascule("pfctl", "-f", file) // by a way round
+	l.Bascule("pfctl", "-f", file) // indirectly
 	blocked()
 
 	must(t, os.WriteFile(file, []byte("pass\n"), 0o600))
-	for range 2 { // each load says so
+	for range 2 { // each load prints it
 		r, err := l.Run("pfctl", "--force", "-f", file)
 		must(t, err)
 		if r.Exit != 0 || !strings.Contains(r.Stderr, plugAnchor) {
 			t.Errorf("forced: %v", r)
 		}
 	}
-	l.Bascule("bridge", "set", "br0", "--ageing", "200s") // another change is in nobody's way
+	l.Bascule("bridge", "set", "br0", "--ageing", "200s") // another change is not blocked
 	if r, err := l.Run("pfctl", "-t", "some", "-T", "add", "192.0.2.9"); err != nil || r.Exit != 0 {
 		t.Errorf("%v, %v", r, err)
 	}
@@ -383,7 +384,7 @@ func plugRulesUncalled(t *testing.T, hook string) {
 	l.Refused([]string{"pf is disabled"}, args...)
 }
 
-// A plug with rules wants pf at its port, and no change takes pf away from there in silence.
+// A plug with rules needs pf at its port. No change disables pf there without a message.
 func plugRulesSkipped(t *testing.T, hook string) {
 	l, a, _, blocked, args := setupPlugRules(t, hook)
 	file := filepath.Join(t.TempDir(), "pf.conf")
@@ -404,7 +405,7 @@ func plugRulesSkipped(t *testing.T, hook string) {
 	}
 }
 
-// A port that moves to another bridge is no interface of the host in between.
+// A port that moves to another bridge is not an interface of the host in between.
 func plugMoves(t *testing.T, hook string) {
 	l, _ := setup(t, hook, 1)
 	l.Bascule("bridge", "add", "br1")
@@ -433,7 +434,7 @@ func plugMoves(t *testing.T, hook string) {
 		pfctl(t, l, "block\n", "-b", on, "-f", "-")
 	}
 	l.Bascule("plug", "guest", "--bridge", "br0", "--device", e.Port)
-	for _, on := range []string{"br1", "br0"} { // a frame before each step of the kernel's
+	for _, on := range []string{"br1", "br0"} { // a frame before each step of the kernel
 		cmd := l.Command("plug", "guest", "--bridge", on, "--device", e.Port)
 		r, err := netlab.RunWatched(cmd, []string{"bpf"}, func(string, int) netlab.Answer {
 			l.Send(e, frame)
@@ -448,7 +449,7 @@ func plugMoves(t *testing.T, hook string) {
 	}
 }
 
-// A port whose device has come again is not taken for one whose device is gone.
+// A port whose device was made again is not treated as one whose device has gone.
 func plugRemoveGone(t *testing.T, hook string) {
 	l, _ := setup(t, hook, 1)
 	e := l.NewEnds(1)[0]
@@ -470,7 +471,7 @@ func plugRemoveGone(t *testing.T, hook string) {
 	wantPlugged(t, l, "br0", nil)
 }
 
-// A table that the rules of a plug name stays as long as they do.
+// A table that the rules of a plug refer to exists as long as the rules.
 func plugRulesTable(t *testing.T, hook string) {
 	l, a, b, _, _ := setupPlugRules(t, hook)
 	dir := t.TempDir()
@@ -497,7 +498,8 @@ func plugRulesTable(t *testing.T, hook string) {
 	pfctl(t, l, "", "-F", "Tables")
 }
 
-// Rules of a plug are about its port: settings of pf, and what only host ports do, are refused.
+// The rules of a plug are about its port: settings of pf, and rules that only host ports
+// support, are refused.
 func plugRulesRefused(t *testing.T, hook string) {
 	l, a, _, _, _ := setupPlugRules(t, hook)
 	file := filepath.Join(t.TempDir(), "guest.conf")
@@ -512,10 +514,11 @@ func plugRulesRefused(t *testing.T, hook string) {
 	}
 }
 
-// The rules of a plugged port go with it, and are not those of the next device of its name.
+// The rules of a plugged port are removed with it, and do not apply to the next device with its
+// name.
 func plugRulesLeave(t *testing.T, hook string) {
 	l, a, b, _, args := setupPlugRules(t, hook)
-	// neither are its connections
+	// Neither do its states.
 	flow := []netlab.Frame{udp4(B, A, "192.0.2.1", "192.0.2.2", [2]int{4000, 9})}
 	must(t, os.WriteFile(args[len(args)-1], []byte("pass\n"), 0o600))
 	l.Bascule(args...)
@@ -536,7 +539,7 @@ func plugRulesLeave(t *testing.T, hook string) {
 	l.Bascule("port", "add", "br0", a.Port)
 	learn(l, b, B)
 	l.Reach(a, []netlab.Frame{udp4(B, A, "192.0.2.1", "192.0.2.2", [2]int{7, 7})}, b)
-	// neither are they left by a device that went, nor by a bridge that the id leaves
+	// Nor are they left by a device that was deleted, or in a bridge that the ID leaves.
 	l.Bascule(args...)
 	l.Bascule("bridge", "add", "br1")
 	l.Bascule("plug", plugID, "--bridge", "br1", "--device", a.Port)

@@ -26,7 +26,7 @@ func noHairpin(t *testing.T, hook string) {
 	a, b, c := ends[0], ends[1], ends[2]
 	learn(l, a, A, B)
 	learn(l, c, C)
-	l.Reach(a, l.Frames(100, B, A)) // both on one port: they have heard it already
+	l.Reach(a, l.Frames(100, B, A)) // both are behind one port: the destination has received it already
 	l.Reach(a, l.Frames(100, A, A)) // to itself
 	wantDrops(t, l, a, "same-port", 200)
 	l.Reach(a, l.Frames(100, netlab.Broadcast, A), b, c)
@@ -49,7 +49,7 @@ func hairpin(t *testing.T, hook string) {
 	l.Reach(a, l.Frames(100, netlab.Group(1), A), a, b, c)
 	l.Reach(a, l.Frames(100, netlab.Station(100), A), a, b, c)
 	l.Reach(a, l.Frames(100, C, A), c)
-	// only of the port that it was asked for
+	// Only at the port with the setting.
 	l.Reach(c, l.Frames(100, A, C), a)
 	l.Reach(c, l.Frames(100, C, C))
 	l.Reach(c, l.Frames(100, netlab.Broadcast, C), a, b)
@@ -58,7 +58,7 @@ func hairpin(t *testing.T, hook string) {
 	l.Reach(a, l.Frames(100, netlab.Broadcast, A), b, c)
 }
 
-// talk checks which ports reach which: from each with every kind of frame.
+// talk checks which ports reach which: from each port with every kind of frame.
 func talk(t *testing.T, l *netlab.Lab, ends []*netlab.End, reaches func(from, to int) bool) {
 	t.Helper()
 	for i, from := range ends {
@@ -133,11 +133,11 @@ func learnOff(t *testing.T, hook string) {
 	learn(l, b, B)
 	wantFDB(t, l, "br0", dynamic(B, 0, b))
 	l.Reach(b, l.Frames(10, A, B), a, c)
-	l.Reach(a, l.Frames(10, B, A), b) // it still uses what is known
-	// nor does an address move there
+	l.Reach(a, l.Frames(10, B, A), b) // known addresses are still used
+	// Nor does an address move there.
 	l.Reach(a, l.Frames(10, netlab.Broadcast, B), b, c)
 	l.Reach(c, l.Frames(10, B, C), b)
-	// an entry made by hand works
+	// A static entry works.
 	l.Bascule("fdb", "add", "br0", A.String(), a.Port)
 	l.Reach(b, l.Frames(10, A, B), a)
 	l.Bascule("fdb", "del", "br0", A.String())
@@ -156,7 +156,7 @@ func discoverOff(t *testing.T, hook string) {
 	l.Reach(a, l.Frames(10, netlab.Station(100), A), c)
 	l.Reach(a, l.Frames(10, netlab.Broadcast, A), b, c)
 	l.Reach(a, l.Frames(10, netlab.Group(1), A), b, c)
-	l.Reach(b, l.Frames(10, netlab.Station(100), B), a, c) // the other way
+	l.Reach(b, l.Frames(10, netlab.Station(100), B), a, c) // the other direction
 	l.Reach(a, l.Frames(10, B, A), b)                      // known by now
 	l.Bascule("port", "set", "br0", b.Port, "--discover")
 	l.Reach(a, l.Frames(10, netlab.Station(100), A), b, c)
@@ -188,7 +188,7 @@ func floodFlags(t *testing.T, hook string) {
 			l.Reach(b, l.Frames(10, kinds[i], B), a, c)
 		}
 	}
-	// with nobody to take it, a flood is a drop
+	// A flood without an output port is a drop.
 	for _, e := range []*netlab.End{b, c} {
 		l.Bascule("port", "set", "br0", e.Port, "--discover=off", "--mcast-flood=off", "--bcast-flood=off")
 	}
@@ -206,7 +206,7 @@ func reservedAddresses(t *testing.T, hook string) {
 		l.Reach(a, l.Frames(2, reserved(x), A))
 	}
 	wantDrops(t, l, a, "reserved", 32)
-	// the neighbours of the block are groups like any other
+	// The neighbours of the block are ordinary groups.
 	for _, mac := range []netlab.MAC{reserved(0x10), reserved(0x21), reserved(0xff), {0x01, 0x80, 0xc2, 0, 1, 0}, {0x01, 0x80, 0xc3, 0, 0, 0}} {
 		l.Reach(a, l.Frames(2, mac, A), b)
 	}
@@ -229,6 +229,6 @@ func reservedAddresses(t *testing.T, hook string) {
 	}
 	l.Bascule("bridge", "set", "br0", "--group-fwd-mask", "0")
 	l.Reach(a, l.Frames(2, reserved(14), A))
-	// a reserved address in a tagged frame is no less reserved
+	// A reserved address in a tagged frame is also reserved.
 	l.Reach(a, []netlab.Frame{l.Frame(reserved(0), A, 100).Tagged(10, 0)})
 }

@@ -23,13 +23,13 @@ var rateCases = []conformance{
 	{name: "rate_tcp", hooks: both, run: rateTCP},
 }
 
-// fewFrames is a limit that lets some frames pass at once, and then one a second.
+// fewFrames is a limit that passes some frames at once, and then one a second.
 const (
 	fewFrames = "1pps:10"
 	few       = 10
 )
 
-// wantFew compares how many of the frames have passed with what the limit lets pass since a time.
+// wantFew checks how many of the frames have passed against the limit since a time.
 func wantFew(t *testing.T, what string, got, sent int, since time.Time) {
 	t.Helper()
 	if most := few + 1 + int(time.Since(since)/time.Second); got < few || got > most || got >= sent {
@@ -37,8 +37,8 @@ func wantFew(t *testing.T, what string, got, sent int, since time.Time) {
 	}
 }
 
-// All that comes in by a port counts, and what is dropped is counted at that port. Others are
-// not concerned.
+// All frames that come in by a port count, and drops are counted at that port. Other ports are not
+// affected.
 func rateWaysIn(t *testing.T, hook string) {
 	const sent = 60
 	l, ends := setup(t, hook, 3)
@@ -66,9 +66,9 @@ func rateWaysIn(t *testing.T, hook string) {
 	}
 }
 
-// All that leaves by a port counts, whichever way it goes: to a veth's other end, by its device,
-// as a copy, as the last of a flood, by XDP, or as an answer of the switch's own. What is dropped
-// is counted at that port, and not as sent.
+// All frames that leave by a port count, on every path: to a veth's other end, through its device,
+// as a copy, as the last of a flood, by XDP, or as an answer of the switch itself. Drops are
+// counted at that port, and not as sent.
 func rateWaysOut(t *testing.T, hook string) {
 	const sent = 60
 	l, ends := setup(t, hook, 4, "--neigh-suppress")
@@ -119,7 +119,8 @@ func rateWaysOut(t *testing.T, hook string) {
 	l.Reach(a, l.Frames(50, B, A), b)
 }
 
-// A host port's limits are about what the host sends into the switch, and what it gets.
+// A host port's limits apply to frames that the host sends into the switch, and to frames that it
+// receives.
 func rateHostPort(t *testing.T, hook string) {
 	const sent = 60
 	l, ends := setup(t, hook, 1)
@@ -143,7 +144,7 @@ func rateHostPort(t *testing.T, hook string) {
 	if after.Drops["rate"]-before.Drops["rate"]+after.Stats64.TX.Packets-before.Stats64.TX.Packets != sent {
 		t.Errorf("counted %+v, before %+v", after, before)
 	}
-	// what the datapath routes would pass the limit by
+	// Routed packets would bypass the limit.
 	l.Refused([]string{"--route=off", "rate-in"}, "port", "set", "br0", "host0", "--route")
 }
 
@@ -165,9 +166,9 @@ func rateRefused(t *testing.T, hook string) {
 	}
 }
 
-// TCP gets what the limit says, one connection as well as ten: at least 0.9 of it, as payload, and
-// at most 1.02. A sender that is alone, without delay and without a queue between, is the hardest:
-// whatever it has under way comes at once.
+// TCP reaches the limit's rate, with one connection as well as with ten: a payload of at least 0.9
+// and at most 1.02 of it. A single sender without delay and without a queue in between is the
+// hardest case, since all its packets on their way arrive at once.
 func rateTCP(t *testing.T, hook string) {
 	netlab.Minutes(t)
 	if _, err := exec.LookPath("iperf3"); err != nil {
@@ -212,7 +213,7 @@ func rateTCP(t *testing.T, hook string) {
 					continue
 				}
 				var got float64
-				for range 3 { // the machine may be busy with other things meanwhile
+				for range 3 { // the machine may be busy meanwhile
 					if got = run(streams, "-t", "6"); got >= 0.9*rate {
 						break
 					}

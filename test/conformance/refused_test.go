@@ -12,8 +12,8 @@ import (
 	"bascule/test/netlab"
 )
 
-// TestRefused gives the program what it must refuse. It says why in one line
-// on standard error, with a way out, and nothing has changed.
+// TestRefused gives the program commands that it must refuse. It prints the reason in one line
+// on standard error, with the remedy, and nothing changes.
 func TestRefused(t *testing.T) {
 	l, ends := setup(t, "tcx", 2)
 	spare := l.NewEnds(1)[0]
@@ -22,7 +22,7 @@ func TestRefused(t *testing.T) {
 	l.Bascule("fdb", "add", "br0", A.String(), p1)
 	learn(l, ends[1], B)
 
-	// devices of all kinds that can't be ports, or not by XDP
+	// Devices of all kinds that can't be ports, or not with XDP.
 	add := func(link netlink.Link) {
 		t.Helper()
 		must(t, l.Switch.Netlink().LinkAdd(link))
@@ -115,7 +115,7 @@ func TestRefused(t *testing.T) {
 		{[]string{"port", "set", "br0", p1, "--protected", ""}, 2, words("--protected")},
 		{words("port set br0 " + p1 + " --fdb-max 4194305"), 2, words("--fdb-max")},
 		{words("port set br0 " + p1 + " --fdb-max=-1"), 2, words("--fdb-max")},
-		// one wrong among right ones
+		// One wrong value among right ones.
 		{words("port set br0 " + p1 + " --hairpin --fdb-max 7 --protected 99"), 2, words("--protected 99")},
 		{words("bridge set br0 --ageing 7s --fdb-max 0"), 2, words("--fdb-max")},
 
@@ -157,7 +157,7 @@ func TestRefused(t *testing.T) {
 			}
 		})
 	}
-	// nor was a device touched
+	// Nor was a device changed.
 	if err := spare.Unchanged(); err != nil {
 		t.Error(err)
 	}

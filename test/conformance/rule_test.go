@@ -25,12 +25,12 @@ var ruleCases = []conformance{
 	{name: "rules_of_a_port", hooks: tcx, run: rulesOfAPort},
 }
 
-// addRule adds a rule of br0 behind those of a port.
+// addRule appends a rule of br0 to a port's rules.
 func addRule(l *netlab.Lab, e *netlab.End, text string) {
 	l.Bascule(append([]string{"rule", "add", "br0", e.Port}, strings.Fields(text)...)...)
 }
 
-// load puts rules in the place of those of br0.
+// load replaces the rules of br0.
 func load(t *testing.T, l *netlab.Lab, text string, flags ...string) {
 	t.Helper()
 	if r := tryLoad(t, l, text, flags...); r.Exit != 0 || r.Stderr != "" || r.Stdout != "" {
@@ -47,7 +47,7 @@ func tryLoad(t *testing.T, l *netlab.Lab, text string, flags ...string) netlab.R
 	return r
 }
 
-// wantRules compares what is shown of the rules of br0, or of a port.
+// wantRules compares the rules of br0, or of a port.
 func wantRules(t *testing.T, l *netlab.Lab, want string, port ...string) {
 	t.Helper()
 	if got := l.Bascule(append([]string{"rule", "show", "br0"}, port...)...); got != want {
@@ -55,8 +55,7 @@ func wantRules(t *testing.T, l *netlab.Lab, want string, port ...string) {
 	}
 }
 
-// rules: the first that matches says what becomes of a frame, coming in and
-// going out.
+// rules: the first match decides about a frame, on input and on output.
 func rules(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3)
 	a, b, c := ends[0], ends[1], ends[2]
@@ -64,7 +63,7 @@ func rules(t *testing.T, hook string) {
 	learn(l, b, B)
 	learn(l, c, C)
 
-	// coming in, by source and destination
+	// On input, by source and destination.
 	addRule(l, a, "block in src "+A.String()+" dst "+B.String())
 	l.Reach(a, l.Frames(20, B, A))
 	wantDrops(t, l, a, "rule", 20)
@@ -73,7 +72,7 @@ func rules(t *testing.T, hook string) {
 	l.Reach(a, l.Frames(20, netlab.Broadcast, A), b, c)
 	l.Reach(b, l.Frames(20, A, B), a)
 
-	// what comes first counts, also after it was remembered
+	// The first match decides, also after the decision was remembered.
 	addRule(l, a, "pass in dst "+C.String())
 	addRule(l, a, "block in src "+A.String())
 	l.Reach(a, l.Frames(20, C, A), c)
@@ -81,17 +80,17 @@ func rules(t *testing.T, hook string) {
 	l.Reach(a, l.Frames(20, netlab.Broadcast, D), b, c)
 	wantDrops(t, l, a, "rule", 40)
 
-	// going out: floods reach the others
+	// On output: floods reach the other ports.
 	addRule(l, c, "block out src "+B.String())
 	l.Reach(b, l.Frames(20, C, B))
 	l.Reach(b, l.Frames(20, netlab.Broadcast, B), a)
 	l.Reach(b, l.Frames(20, netlab.Group(1), B), a)
 	l.Reach(b, l.Frames(20, netlab.Station(100), B), a)
 	wantDrops(t, l, b, "rule", 80)
-	l.Reach(c, l.Frames(20, B, C), b) // the other way is free
+	l.Reach(c, l.Frames(20, B, C), b) // the other direction is free
 	l.Reach(a, l.Frames(20, C, D), c)
 
-	// both ways, and tags make no difference
+	// In both directions. Tags make no difference.
 	addRule(l, b, "block dst "+netlab.Group(2).String())
 	tagged := func(frames []netlab.Frame) []netlab.Frame {
 		for i, f := range frames {
@@ -107,7 +106,7 @@ func rules(t *testing.T, hook string) {
 		a.Port, b.Port, c.Port, A, B, C, netlab.Group(2)))
 	wantRules(t, l, fmt.Sprintf("block out on %s src %s\n", c.Port, B), c.Port)
 
-	// one less, then none
+	// One rule less, then none.
 	l.Bascule("rule", "del", "br0", a.Port, "block", "in", "src", A.String())
 	l.Reach(a, l.Frames(20, netlab.Broadcast, A), b, c)
 	l.Reach(a, l.Frames(20, B, A))
@@ -123,7 +122,7 @@ func rules(t *testing.T, hook string) {
 	wantRules(t, l, "")
 }
 
-// numberedARP is a packet of ARP (RFC 826) or RARP (RFC 903).
+// numberedARP returns a packet of ARP (RFC 826) or RARP (RFC 903).
 func numberedARP(l *netlab.Lab, dst, src netlab.MAC, kind, op uint16, sha netlab.MAC, spa string, tha netlab.MAC, tpa string) netlab.Frame {
 	b := []byte(l.Frame(dst, src, 60))
 	copy(b[42:46], b[14:18]) // its number
@@ -137,8 +136,8 @@ func numberedARP(l *netlab.Lab, dst, src netlab.MAC, kind, op uint16, sha netlab
 	return netlab.Frame(b)
 }
 
-// rulesARP: rules look into ARP and RARP, request and reply, whatever was
-// decided about the last such packet between the same two stations.
+// rulesARP: rules examine ARP and RARP, requests and replies, whatever the last decision on
+// such a packet between the same two stations was.
 func rulesARP(t *testing.T, hook string) {
 	const arp, rarp = 0x0806, 0x8035
 	l, ends := setup(t, hook, 2)
@@ -192,8 +191,7 @@ func rulesARP(t *testing.T, hook string) {
 	}
 }
 
-// rulesFile: a file is taken whole or not at all, and what is shown is such a
-// file.
+// rulesFile: a file is loaded as a whole or not at all, and the output is such a file.
 func rulesFile(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3)
 	a, b, c := ends[0], ends[1], ends[2]
@@ -225,7 +223,7 @@ func rulesFile(t *testing.T, hook string) {
 	wantRules(t, l, text)
 	check()
 
-	// by a file's name, of one port
+	// From a file, for one port.
 	name := filepath.Join(t.TempDir(), "rules")
 	must(t, os.WriteFile(name, []byte("block in src "+A.String()+"\n"), 0o644))
 	l.Bascule("rule", "load", "br0", name, "--port", a.Port)
@@ -259,7 +257,7 @@ func rulesFile(t *testing.T, hook string) {
 		wantRules(t, l, before)
 	}
 
-	// as many as there can be, and one more
+	// As many as possible, and one more.
 	var many strings.Builder
 	for n := range 16384 {
 		fmt.Fprintf(&many, "block in on %s src %s\n", a.Port, netlab.Station(1000+n))
@@ -271,7 +269,7 @@ func rulesFile(t *testing.T, hook string) {
 	wantRules(t, l, many.String())
 }
 
-// rulesCounters: each rule counts what it has matched, until it is changed.
+// rulesCounters: each rule counts its matches, until it is changed.
 func rulesCounters(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3)
 	a, b, c := ends[0], ends[1], ends[2]
@@ -304,7 +302,7 @@ func rulesCounters(t *testing.T, hook string) {
 	want(60, 20, 60, 10)
 	l.Reach(b, l.Frames(10, A, B), a)
 	want(60, 20, 60, 10)
-	// whatever else is changed
+	// After any other change.
 	l.Bascule("port", "set", "br0", b.Port, "--hairpin")
 	addRule(l, b, "pass in")
 	want(60, 20, 60, 10, 0)
@@ -316,8 +314,8 @@ func rulesCounters(t *testing.T, hook string) {
 	want(65, 65, 10, 0, 0)
 }
 
-// rulesUnderLoad: two lists that say the same about the frames under way, and of
-// which no half does, take turns.
+// rulesUnderLoad: two lists alternate that have the same result for the frames on their way. No
+// half of them does.
 func rulesUnderLoad(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -344,8 +342,8 @@ func rulesUnderLoad(t *testing.T, hook string) {
 	must(t, traffic.Stop())
 }
 
-// rulesOfAPort: rules go with their port, by whatever name, and another in its
-// place has none.
+// rulesOfAPort: rules follow their port when it is renamed. The next port in its place has
+// none.
 func rulesOfAPort(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -371,8 +369,8 @@ func rulesOfAPort(t *testing.T, hook string) {
 	must(t, l.Switch.Netlink().LinkSetName(near, a.Port))
 }
 
-// TestRuleHash: a rule of a port whose name would begin a comment is printed such that
-// it is read again, by rule load as by files.
+// TestRuleHash: a rule of a port whose name would begin a comment is printed such that it can
+// be read again, by rule load and by files.
 func TestRuleHash(t *testing.T) {
 	l, _ := setup(t, "tcx", 1)
 	device := netlink.NewLinkAttrs()

@@ -16,7 +16,7 @@ import (
 	"bascule/test/netlab"
 )
 
-// What filters have judged is what is delivered.
+// The delivered frame is the frame that filters have examined.
 var sealedCases = []conformance{
 	{name: "unfinished_checksum", hooks: both, run: unfinishedChecksum},
 	{name: "unfinished_header", hooks: tcx, run: unfinishedHeader},
@@ -28,11 +28,11 @@ var sealedCases = []conformance{
 
 type sealHolder struct {
 	holder
-	innocent netlab.Frame // of the same length; without one all but the bytes that change is the same
+	innocent netlab.Frame // of the same length; if it is empty, only the changing bytes differ
 }
 
-// sealHolders are filters that hold back what changes at any place, and how a frame
-// in its stead passes: with these bytes in the place of the frame's.
+// sealHolders are filters for frames with bytes that change at any place, and frames that pass: the
+// frame looks like these until its bytes change.
 var sealHolders = []sealHolder{
 	{pfHolder("pf port", ipPackets, "pass\nblock drop in proto udp to port 4000\n"), ""},
 	{pfHolder("pf port, SNAP", []netlab.Frame{inSNAP(anIPv4, "\x00\x00\x00").Tagged(0, 0).Tagged(0, 0)}, "pass\nblock drop in proto udp to port 4000\n"), ""},
@@ -62,7 +62,7 @@ var sealHolders = []sealHolder{
 		etherFrame(B, A, typeIPv4).Tagged(0, 0).Tagged(0, 0)},
 }
 
-// packetsIn are the packets behind so many priority tags.
+// packetsIn returns the packets behind a number of priority tags.
 func packetsIn(tags int) (list []netlab.Frame) {
 	for _, f := range packets {
 		for range tags {
@@ -73,7 +73,7 @@ func packetsIn(tags int) (list []netlab.Frame) {
 	return list
 }
 
-// disguises are the two bytes that a frame has at a place until its checksum is made.
+// disguises returns values for the two bytes at a place until the checksum is written there.
 func disguises(f, innocent netlab.Frame, at int) [][2]byte {
 	list := [][2]byte{{^f[at], ^f[at+1]}, {f[at], f[at+1] ^ 3}}
 	if len(innocent) == len(f) {
@@ -82,8 +82,7 @@ func disguises(f, innocent netlab.Frame, at int) [][2]byte {
 	return list
 }
 
-// untagged is the frame without its priority tags, of which a bridge with VLANs takes
-// one away.
+// untagged returns the frame without its priority tags. A bridge with VLANs removes one of them.
 func untagged(f netlab.Frame) netlab.Frame {
 	for strings.HasPrefix(string(f[12:]), "\x81\x00\x00\x00") {
 		f = f[:12] + f[16:]
@@ -91,15 +90,14 @@ func untagged(f netlab.Frame) netlab.Frame {
 	return f
 }
 
-// A trick is a packet whose checksum is to be made, and the frame that it becomes by
-// that.
+// A trick is a packet with an unfinished checksum, and the frame that results.
 type trick struct {
 	packet  netlab.Packet
 	becomes netlab.Frame
 	said    string
 }
 
-// tricksOf are the tricks that end in one of some frames.
+// tricksOf returns the tricks that result in one of some frames.
 func tricksOf(frames []netlab.Frame, innocent netlab.Frame) (list []trick) {
 	for _, f := range frames {
 		for at := 20; at+2 <= len(f); at += 2 {
@@ -116,12 +114,11 @@ func tricksOf(frames []netlab.Frame, innocent netlab.Frame) (list []trick) {
 	return list
 }
 
-// unfinishedChecksum: whoever leaves a checksum to be made says where, and the kernel
-// writes it there after all filters. What a filter would have held back does not come
-// out of that.
+// unfinishedChecksum: the sender of an unfinished checksum chooses its place, and the kernel writes it
+// there after all filters. This must not produce a frame that a filter would have held back.
 func unfinishedChecksum(t *testing.T, hook string) {
 	bridges := [][]string{nil, {"--vlan-filtering", "--qinq"}}
-	if hook == "xdp" { // where the sender's device makes the checksum
+	if hook == "xdp" { // the sender's device completes the checksum
 		bridges = bridges[:1]
 	}
 	for _, flags := range bridges {
@@ -150,7 +147,7 @@ func unfinishedChecksum(t *testing.T, hook string) {
 						got[untagged(f)] = true
 					}
 				})
-				// those that have become what they were to become
+				// The frames that have become the intended ones.
 				passed := slices.DeleteFunc(slices.Clone(tricks), func(trick trick) bool { return !got[trick.becomes] })
 				if !on && len(passed) < len(tricks)/2 {
 					t.Errorf("%s: without it %d of %d frames become what they are to", h.name, len(passed), len(tricks))
@@ -163,22 +160,23 @@ func unfinishedChecksum(t *testing.T, hook string) {
 	}
 }
 
-// sharedPages: a sender who splices leaves a frame in its own memory, and can change it
-// on its way. What a filter has looked at stays as it was then.
+// sharedPages: with splice(2), a sender keeps the frame in its own memory, and can change it on its
+// way. The bytes that a filter has examined do not change.
 func sharedPages(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
 	from, to := a.Host(), b.Host()
 	must(t, from.Ping(to.IPv4))
 	queue := b.Queue()
-	// arrives is the kind of DHCP message that arrives where a request becomes an answer on its way
+	// arrives returns the kind of the DHCP message that arrives, while a request is changed into an
+	// answer on its way.
 	arrives := func() byte {
 		queue.Received()
 		page, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_SHARED)
 		must(t, err)
 		defer unix.Munmap(page)
 		message := page[:300]
-		message[0], message[1], message[2] = 1, 1, 6 // a request, by Ethernet
+		message[0], message[1], message[2] = 1, 1, 6 // a request, on Ethernet
 		copy(message[28:], a.MAC[:])
 		must(t, a.Namespace.Do(func() error { return splice(message, from.IPv4, to.IPv4) }))
 		l.Flush()
@@ -199,7 +197,7 @@ func sharedPages(t *testing.T, hook string) {
 	}
 }
 
-// splice sends bytes to the port of DHCP clients, from where they are.
+// splice sends bytes to the port of DHCP clients, without copying them.
 func splice(b []byte, from, to netip.Addr) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 	if err != nil {
@@ -229,8 +227,8 @@ func splice(b []byte, from, to netip.Addr) error {
 	return nil
 }
 
-// unfinishedTunnel: the checksums of what a tunnel carries are yet to be made, too, at
-// places where no filter looks. With all filters on it goes through whole.
+// unfinishedTunnel: the inner checksums of a tunnel are unfinished, too, at places where no filter
+// looks. The packet passes unchanged with all filters enabled.
 func unfinishedTunnel(t *testing.T, hook string) {
 	for _, outer := range []string{"198.19.0.", "fd19::"} {
 		t.Run("over "+outer, func(t *testing.T) {
@@ -256,8 +254,8 @@ func unfinishedTunnel(t *testing.T, hook string) {
 	}
 }
 
-// large is a frame of A's of TCP or UDP, with so many bytes behind the header, and with what
-// its IP header says of fragments: a place with the flags of IPv4, or a fragment header of IPv6.
+// large returns a TCP or UDP frame from A with a payload, and with the IP header's fields for
+// fragments: offset and flags of IPv4, or a fragment header of IPv6.
 func large(to netlab.MAC, proto byte, dport, carries, fragment int, six bool) netlab.Frame {
 	upper := slices.Concat(be16(5000), be16(dport), be16(8+carries), be16(0))
 	if proto == unix.IPPROTO_TCP {
@@ -281,7 +279,7 @@ func large(to netlab.MAC, proto byte, dport, carries, fragment int, six bool) ne
 	return netlab.Frame(f)
 }
 
-// cuts says how a frame is to be cut: by its kind, into pieces of so many bytes.
+// cuts returns the frame as a GSO packet of a kind, with segments of size bytes.
 func cuts(f netlab.Frame, kind byte, size int) netlab.Packet {
 	c := &netlab.Claim{GSO: kind, Size: size}
 	if kind != netlab.ClaimGSOUDP {
@@ -299,7 +297,7 @@ func cuts(f netlab.Frame, kind byte, size int) netlab.Packet {
 	return netlab.Packet{Frame: []byte(f), Linear: len(f), Claim: c}
 }
 
-// wrongLength is an IPv4 packet whose header says less than there is.
+// wrongLength returns an IPv4 packet whose header has a shorter length than the packet.
 func wrongLength(f netlab.Frame) netlab.Frame {
 	b := []byte(f)
 	b[17] -= 100
@@ -307,9 +305,9 @@ func wrongLength(f netlab.Frame) netlab.Frame {
 	return netlab.Frame(b)
 }
 
-// cutAnew: the kernel cuts a GSO packet after all filters, and gives the pieces numbers and
-// places of its own. So no filter has judged what becomes of one that is a fragment itself, or
-// is not as long as it says. All filters drop it, and count it as gso; other packets they let pass.
+// cutAnew: the kernel segments a GSO packet after all filters, and assigns its own numbers and offsets
+// to the segments. So no filter has examined the result if the packet itself is a fragment, or has a
+// wrong length. All filters drop such a packet, and count it as gso. They pass other packets.
 func cutAnew(t *testing.T, hook string) {
 	const ufo, uso, tso4, tso6 = netlab.ClaimGSOUDP, netlab.ClaimGSOUDPL4, netlab.ClaimGSOTCPv4, netlab.ClaimGSOTCPv6
 	const later, first, first6, later6 = 1, 0x2000, 1, 8
@@ -318,9 +316,9 @@ func cutAnew(t *testing.T, hook string) {
 	b.FinishChecksums()
 	tap := l.NewTap("tap0", true)
 	l.Bascule("port", "add", "br0", "tap0")
-	learn(l, b, B) // no address of the end, to which frames go as they are
+	learn(l, b, B) // not an address of the end: frames to it leave unsegmented
 	l.Flush()
-	send := func(p netlab.Packet) int { // how many frames arrive
+	send := func(p netlab.Packet) int { // send returns the number of frames that arrive.
 		t.Helper()
 		n := 0
 		if tap.Packets([]netlab.Packet{p}, func() { n += len(b.Received()) }) > 0 {
@@ -379,7 +377,7 @@ func cutAnew(t *testing.T, hook string) {
 				t.Error("without the filter it is not cut")
 			}
 			f.on(t, l)
-			for range 2 { // by a new decision, and by one that is remembered
+			for range 2 { // with a new decision, and with a remembered one
 				for name, p := range good {
 					if n := send(p); n < 3 {
 						t.Errorf("%s: %d frames arrive", name, n)
@@ -401,8 +399,8 @@ func cutAnew(t *testing.T, hook string) {
 	}
 }
 
-// cutPorts: what is blocked does not get to the receiver's socket as a fragment of what is
-// not, which the kernel cuts anew.
+// cutPorts: a blocked packet does not reach the receiver's socket as a fragment of a permitted one,
+// which the kernel segments again.
 func cutPorts(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	b := ends[1]
@@ -418,7 +416,7 @@ func cutPorts(t *testing.T, hook string) {
 	}))
 	defer unix.Close(fd)
 	buf := make([]byte, 2048)
-	// seen is the size of the datagram that port 67 has got, 0 for none
+	// seen returns the size of the datagram that port 67 has received, 0 for none.
 	seen := func(packets ...netlab.Packet) (n int) {
 		t.Helper()
 		tap.Packets(packets, func() {
@@ -430,7 +428,7 @@ func cutPorts(t *testing.T, hook string) {
 		return n
 	}
 	plain := func(f netlab.Frame) netlab.Packet { return netlab.Packet{Frame: []byte(f), Linear: len(f)} }
-	// to another station, so that the receiver does not wait for the rest of it
+	// To another station, so that the receiver does not wait for the rest of it.
 	seed := plain(large(B, protoUDP, 53, 16, 0x2000, false))
 	trick := func(fragment int) netlab.Packet {
 		return cuts(large(netlab.Broadcast, protoUDP, 67, 1200, fragment, false), netlab.ClaimGSOUDP, 536)

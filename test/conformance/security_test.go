@@ -33,7 +33,7 @@ func locked(t *testing.T, hook string) {
 	learn(l, b, B)
 	learn(l, a, C)
 
-	// a port that learns would open itself
+	// A port that learns would unlock itself.
 	for _, args := range [][]string{
 		{"port", "set", "br0", a.Port, "--locked"},
 		{"port", "set", "br0", a.Port, "--locked", "--learn"},
@@ -54,16 +54,17 @@ func locked(t *testing.T, hook string) {
 	l.Reach(a, l.Frames(5, B, A))
 	l.Reach(a, l.Frames(5, netlab.Station(9), A))
 	l.Reach(a, l.Frames(5, netlab.Broadcast, A))
-	l.Reach(a, l.Frames(5, B, B)) // that of another port
+	l.Reach(a, l.Frames(5, B, B)) // another port's address
 	wantDrops(t, l, a, "locked", 20)
 	wantFDB(t, l, "br0", fdb...)
 
-	// what was learned before is known, and what is on the port can be reached
+	// Addresses that were learned before are known, and stations behind the port can be
+	// reached.
 	l.Reach(a, l.Frames(5, B, C), b)
 	l.Reach(b, l.Frames(5, C, B), a)
 	l.Reach(b, l.Frames(5, A, B), a, c)
 
-	// a static entry opens the port; without it, it is locked at once
+	// A static entry unlocks the port. Without it, the port is locked at once.
 	for range 2 {
 		l.Bascule("fdb", "add", "br0", A.String(), a.Port)
 		l.Reach(a, l.Frames(50, B, A), b)
@@ -72,7 +73,7 @@ func locked(t *testing.T, hook string) {
 		l.Reach(a, l.Frames(5, B, A))
 	}
 	wantDrops(t, l, a, "locked", 30)
-	// one of another VLAN does not, nor one on another port
+	// An entry of another VLAN does not, nor one at another port.
 	l.Bascule("fdb", "add", "br0", A.String(), a.Port, "--vlan", "10")
 	l.Bascule("fdb", "add", "br0", D.String(), b.Port)
 	l.Reach(a, l.Frames(5, B, A))
@@ -80,7 +81,7 @@ func locked(t *testing.T, hook string) {
 	l.Reach(a, []netlab.Frame{l.Frame(netlab.Broadcast, A, 100).Tagged(10, 0)}, b, c)
 	wantDrops(t, l, a, "locked", 40)
 
-	// and so does the command that unlocks it
+	// And so does the command that unlocks it.
 	l.Bascule("port", "set", "br0", a.Port, "--learn", "--locked=off")
 	l.Reach(a, l.Frames(5, B, A), b)
 	l.Reach(b, l.Frames(5, A, B), a)
@@ -89,7 +90,7 @@ func locked(t *testing.T, hook string) {
 	wantDrops(t, l, c, "locked", 5)
 }
 
-// again exports br0, makes it anew of that, and wants the same.
+// again exports br0, makes it again from that, and compares the result.
 func again(t *testing.T, l *netlab.Lab) {
 	t.Helper()
 	was := l.Bascule("export", "br0")
@@ -105,7 +106,7 @@ func again(t *testing.T, l *netlab.Lab) {
 	}
 }
 
-// mabLimit: who is not let in cannot fill the bridge's table with locked entries.
+// mabLimit: stations that may not pass cannot fill the bridge's table with locked entries.
 func mabLimit(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -122,8 +123,8 @@ func mabLimit(t *testing.T, hook string) {
 	l.Refused([]string{a.Port, "--fdb-max=64"}, "port", "set", "br0", a.Port, "--fdb-max", "0")
 }
 
-// mab: an address that a locked port does not let in gets a locked entry, which
-// is told, opens nothing, and by which nothing is sent; who says so lets it in.
+// mab: an address that a locked port does not let in gets a locked entry, which is reported. It
+// lets no frame pass, in either direction, until a user permits the address.
 func mab(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 4)
 	a, b, c, d := ends[0], ends[1], ends[2], ends[3]
@@ -150,14 +151,15 @@ func mab(t *testing.T, hook string) {
 	l.Reach(a, l.Frames(20, netlab.Broadcast, A))
 	wantDrops(t, l, a, "locked", 40)
 	wantFDB(t, l, "br0", dynamic(B, 0, b), locked(A, a))
-	l.Reach(b, l.Frames(10, A, B), a, c, d) // not by the entry
+	l.Reach(b, l.Frames(10, A, B), a, c, d) // the entry is not used
 	if r := look(t, l, a, l.Frame(B, A, 60)); r.Verdict != "dropped: locked" || !r.says("a locked entry, which is refreshed") {
 		t.Errorf("traced: %v", r)
 	}
 	if r := look(t, l, b, l.Frame(A, B, 60)); r.Verdict != "flooded" || !r.says("a locked entry on "+a.Port) {
 		t.Errorf("traced: %v", r)
 	}
-	// nobody else's address is taken, and a locked port without mab notes nothing
+	// An address of another port is not affected, and a locked port without mab adds no
+	// entry.
 	l.Reach(a, l.Frames(5, C, B))
 	l.Reach(c, l.Frames(5, B, C), b)
 	l.Reach(d, l.Frames(5, B, D))
@@ -165,7 +167,7 @@ func mab(t *testing.T, hook string) {
 	wantDrops(t, l, d, "locked", 5)
 	wantFDB(t, l, "br0", dynamic(B, 0, b), dynamic(C, 0, c), locked(A, a))
 
-	// an authenticator lets it in, and throws it out
+	// An authenticator permits it, and removes it.
 	l.Bascule("fdb", "add", "br0", A.String(), a.Port)
 	l.Reach(a, l.Frames(20, B, A), b)
 	l.Reach(b, l.Frames(20, A, B), a)
@@ -173,7 +175,7 @@ func mab(t *testing.T, hook string) {
 	saw("deleted", A, a)
 	l.Reach(a, l.Frames(5, B, A))
 	wantDrops(t, l, a, "locked", 50)
-	// where a port is not locked the address is one like any other
+	// At an unlocked port the address is like any other.
 	l.Reach(c, l.Frames(5, B, A), b)
 	saw("learned", A, c)
 	l.Reach(b, l.Frames(5, A, B), c)
@@ -182,7 +184,7 @@ func mab(t *testing.T, hook string) {
 	wantDrops(t, l, a, "locked", 55)
 	m.Stop()
 
-	// its entries go with it, and it comes back with a file
+	// Its entries are deleted with it, and a file restores it.
 	l.Reach(a, l.Frames(5, B, D))
 	wantFDB(t, l, "br0", dynamic(B, 0, b), dynamic(C, 0, c), dynamic(A, 0, c), locked(D, a))
 	if p := l.Port("br0", a.Port); p.FDBCount != 1 {
@@ -194,12 +196,13 @@ func mab(t *testing.T, hook string) {
 	again(t, l)
 	l.Reach(a, l.Frames(5, B, A))
 	wantFDB(t, l, "br0", locked(A, a))
-	// the table empties by itself
+	// The table empties without a command.
 	l.Bascule("bridge", "set", "br0", "--ageing", "1s")
 	l.Wait("the entry to age", func() bool { return l.Bridge("br0").FDBCount == 0 })
 }
 
-// of returns the frames with another EtherType, those of one tag behind that.
+// of returns the frames with another EtherType. In frames with one tag it is the type behind
+// the tag.
 func of(typ uint16, frames []netlab.Frame) []netlab.Frame {
 	for i, f := range frames {
 		at := 12
@@ -238,22 +241,22 @@ func blockNonIP(t *testing.T, hook string) {
 	wantDrops(t, l, a, "non-ip", 0)
 	wantDrops(t, l, b, "non-ip", 0)
 	for i, typ := range []uint16{0x88b5, 0x88cc, 0x8863, 46, 0x0801} {
-		// in, by the conversations of before, too
+		// On input, also in earlier conversations.
 		l.Reach(a, of(typ, l.Frames(3, B, A)))
 		l.Reach(a, of(typ, l.Frames(3, netlab.Broadcast, A)))
 		l.Reach(a, of(typ, l.Frames(3, netlab.Station(9), A)))
 		l.Reach(a, of(typ, tagged(l.Frames(3, B, A))))
 		wantDrops(t, l, a, "non-ip", uint64(i+1)*12)
-		// out
+		// On output.
 		l.Reach(b, of(typ, l.Frames(3, A, B)))
 		l.Reach(b, of(typ, tagged(l.Frames(3, A, B))))
 		l.Reach(b, of(typ, l.Frames(3, netlab.Broadcast, B)), c)
 		wantDrops(t, l, b, "non-ip", uint64(i+1)*9)
-		// nobody else is concerned
+		// Other ports are not affected.
 		l.Reach(b, of(typ, l.Frames(3, C, B)), c)
 		l.Reach(c, of(typ, l.Frames(3, B, C)), b)
 	}
-	// behind a second tag, too
+	// Behind a second tag, too.
 	l.Reach(a, tagged(tagged(of(0x0800, l.Frames(3, B, A)))), b)
 	l.Reach(a, tagged(tagged(l.Frames(3, B, A))))
 	wantDrops(t, l, a, "non-ip", 63)
@@ -283,7 +286,7 @@ func fdbFullDrop(t *testing.T, hook string) {
 		wantDrops(t, l, a, "limit", drops)
 	}
 	check(9)
-	// also when the ages of those that are known are written
+	// Also when the ages of known addresses are written.
 	l.Wait("a second to pass", func() bool {
 		l.Reach(a, l.Frames(1, netlab.Broadcast, known[0]), b, c)
 		e := find(l.FDB("br0"), known[1], 0)
@@ -293,19 +296,19 @@ func fdbFullDrop(t *testing.T, hook string) {
 	if p := l.Port("br0", a.Port); p.Learned != 4 || p.Refused != 18 || p.FDBCount != 4 {
 		t.Errorf("%s counts %d learned, %d refused, %d known, should be 4, 18, 4", a.Port, p.Learned, p.Refused, p.FDBCount)
 	}
-	// what is put in by hand has a place, and what is free is taken
+	// A static entry has room, and a free place is used.
 	l.Bascule("fdb", "add", "br0", strangers[0].String(), a.Port)
 	l.Reach(a, l.Frames(2, B, strangers[0]), b)
 	l.Bascule("fdb", "del", "br0", known[3].String())
 	l.Reach(a, l.Frames(2, B, strangers[1]), b)
 	l.Reach(a, l.Frames(2, B, known[3]))
 	wantDrops(t, l, a, "limit", 20)
-	// nobody moves to a full port; B is where it was
+	// No address moves to a full port; B stays where it was.
 	l.Reach(a, l.Frames(2, netlab.Broadcast, B))
 	l.Reach(c, l.Frames(1, B, C), b)
 	wantDrops(t, l, a, "limit", 22)
 
-	// the bridge's limit: 6 are known. The other ports flood
+	// The bridge's limit: 6 are known. The other ports flood.
 	l.Bascule("port", "set", "br0", a.Port, "--fdb-max", "0")
 	l.Bascule("bridge", "set", "br0", "--fdb-max", "6")
 	l.Reach(a, l.Frames(2, B, known[3]))
@@ -327,13 +330,13 @@ func moveMax(t *testing.T, hook string) {
 	moves := func() uint64 { return l.Port("br0", a.Port).Moves + l.Port("br0", b.Port).Moves }
 	refused := func() uint64 { return l.Port("br0", a.Port).Refused + l.Port("br0", b.Port).Refused }
 
-	// every frame goes on, whether it moves its address or not
+	// Every frame is forwarded, whether its address moves or not.
 	start := time.Now()
 	for range rounds {
 		l.Reach(b, l.Frames(1, netlab.Broadcast, A), a, c)
 		l.Reach(a, l.Frames(1, netlab.Broadcast, A), b, c)
 	}
-	seconds := uint64(time.Since(start)/time.Second) + 2 // that it has touched
+	seconds := uint64(time.Since(start)/time.Second) + 2 // in which they were sent
 	moved, kept := moves(), refused()
 	if moved < most || moved > most*seconds || moved < 2*rounds && kept == 0 {
 		t.Errorf("%d moves and %d refused in at most %d seconds, should be at most %d a second", moved, kept, seconds, most)
@@ -342,7 +345,7 @@ func moveMax(t *testing.T, hook string) {
 	if e.Reason != "damped" || e.Ifname == e.From || !slices.Contains([]string{a.Port, b.Port}, e.From) || e.Count == 0 {
 		t.Errorf("the refused move of %v is shown as %+v", A, e)
 	}
-	// the frames of a conversation, which are remembered, too
+	// The frames of a conversation, which is remembered, too.
 	at, other := a, b
 	if e := find(l.FDB("br0"), A, 0); e == nil || e.Ifname == b.Port {
 		at, other = b, a
@@ -354,7 +357,7 @@ func moveMax(t *testing.T, hook string) {
 		t.Errorf("%d moves, there was one frame each way to move by", n)
 	}
 
-	// the next second lets it move again
+	// It can move again in the next second.
 	l.Wait("the address to move again", func() bool {
 		l.Reach(b, l.Frames(1, C, A), c)
 		e := find(l.FDB("br0"), A, 0)
@@ -363,7 +366,7 @@ func moveMax(t *testing.T, hook string) {
 	l.Reach(c, l.Frames(5, A, C), b)
 	m.Stop()
 
-	// without a limit all moves count
+	// Without a limit all moves are permitted.
 	l.Bascule("bridge", "set", "br0", "--move-max", "0")
 	before, kept = moves(), refused()
 	for range 20 {
@@ -375,8 +378,7 @@ func moveMax(t *testing.T, hook string) {
 	}
 }
 
-// cabled makes a cable from the switch to itself, both ends of which are ports
-// of br0.
+// cabled makes a cable from the switch to itself. Both ends are ports of br0.
 func cabled(t *testing.T, l *netlab.Lab, hook string, flags ...string) (x, y string) {
 	t.Helper()
 	x, y = "x1", "x2"
@@ -390,7 +392,7 @@ func cabled(t *testing.T, l *netlab.Lab, hook string, flags ...string) (x, y str
 	must(t, err)
 	l.SetUp(side)
 	for _, name := range []string{x, y} {
-		// it may have to say what it does to the other end
+		// It may report its change of the other end.
 		r, err := l.Run(append([]string{"port", "add", "br0", name, "--hook", hook}, flags...)...)
 		must(t, err)
 		if r.Exit != 0 {
@@ -409,7 +411,7 @@ func loopGuard(t *testing.T, hook string) {
 	looped := func() uint64 { return l.Port("br0", x).Drops["loop"] + l.Port("br0", y).Drops["loop"] }
 	isLoop := func(e netlab.Event) bool { return e.Event == "loop" }
 
-	// a broadcast goes round and round, until the guards know it
+	// A broadcast circulates, until the guards detect it.
 	l.Send(a, l.Frames(1, netlab.Broadcast, A)...)
 	e := m.Wait("the loop", isLoop)
 	if e.MAC != A.String() || e.Ifname != x && e.Ifname != y || e.From == e.Ifname || e.Count == 0 {
@@ -441,8 +443,8 @@ func loopGuard(t *testing.T, hook string) {
 		}
 	}
 
-	// with a time one end is blocked, which is enough; for longer than it takes
-	// to look at it
+	// With a time, one end is blocked, which is enough. It is blocked for longer than the
+	// test needs.
 	guard("3600s")
 	blocked := func() (names []string) {
 		for _, name := range []string{x, y} {
@@ -464,8 +466,8 @@ func loopGuard(t *testing.T, hook string) {
 	if names := blocked(); !slices.Equal(names, []string{e.Ifname}) {
 		t.Errorf("%v are blocked, should be %s alone", names, e.Ifname)
 	}
-	// a blocked port takes nothing and gets nothing: each frame goes where it
-	// should, once
+	// A blocked port neither receives nor sends: each frame arrives once at its
+	// destination.
 	from := l.Port("br0", e.Ifname)
 	l.Reach(a, l.Frames(20, netlab.Broadcast, D), b)
 	l.Reach(a, l.Frames(20, netlab.Station(99), D), b)
@@ -484,10 +486,10 @@ func loopGuard(t *testing.T, hook string) {
 		t.Errorf("%s is blocked, and has dropped %d frames of 3", e.Ifname, n)
 	}
 
-	// it ends by itself
+	// It ends by itself.
 	guard("2s")
 	isShort := func(e netlab.Event) bool { return e.Event == "blocked" && e.Seconds == 2 }
-	l.Wait("a port to be blocked for a short time", func() bool { // one port in a while is
+	l.Wait("a port to be blocked for a short time", func() bool { // one port is blocked after a while
 		l.Send(a, l.Frames(1, netlab.Broadcast, C)...)
 		return slices.ContainsFunc(m.Events(), isShort)
 	})
@@ -496,8 +498,8 @@ func loopGuard(t *testing.T, hook string) {
 	}
 	l.Wait("the ports to forward again", func() bool { return len(blocked()) == 0 })
 
-	// from a host port's own address a single frame is enough; setting the guard
-	// anew forgets what it has found
+	// A single frame with a host port's own address is enough. Setting the guard again
+	// deletes its findings.
 	l.Bascule("port", "add", "br0", "host0", "--type", "host")
 	host, err := l.Switch.Netlink().LinkByName("host0")
 	must(t, err)
@@ -514,22 +516,21 @@ func loopGuard(t *testing.T, hook string) {
 	m.Stop()
 }
 
-// loopGuardMoves has what moves for good reasons: it is not taken for a loop.
+// loopGuardMoves: addresses that move for good reasons do not count as a loop.
 func loopGuardMoves(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3)
 	a, b, c := ends[0], ends[1], ends[2]
 	for _, e := range ends {
 		l.Bascule("port", "set", "br0", e.Port, "--loop-guard", "3600s")
 	}
-	// all that is behind a cable is plugged in elsewhere, announces itself, and
-	// comes back
+	// All stations behind a cable are connected elsewhere, announce themselves, and return.
 	machines := stations(1000, 200)
 	for _, at := range []*netlab.End{a, b, a} {
 		for _, mac := range machines {
 			l.Send(at, l.Frames(3, netlab.Broadcast, mac)...)
 		}
 	}
-	// a station roams, and talks all the time
+	// A station roams, and sends all the time.
 	learn(l, c, C)
 	for _, at := range []*netlab.End{a, b, a, b} {
 		l.Reach(at, l.Frames(1, netlab.Broadcast, A), others(ends, at)...)

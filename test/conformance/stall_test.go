@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stalls adds up how late each processor wakes who sleeps on it, until the test
-// ends: about that long it may have run no timer either. What it returns is the sum
-// so far, of all of them, since a timer may run on any.
+// stalls measures how late each processor wakes a sleeping thread, until the test ends. The
+// processor may not have run timers for about that time either. The returned function returns
+// the sum for all processors so far, since a timer may run on any of them.
 func stalls(t *testing.T) func() time.Duration {
 	t.Helper()
 	const nap, late = 10 * time.Millisecond, 50 * time.Millisecond
@@ -29,7 +29,7 @@ func stalls(t *testing.T) func() time.Duration {
 			var one unix.CPUSet
 			one.Set(cpu)
 			if unix.SchedSetaffinity(0, &one) != nil {
-				return // it has gone meanwhile
+				return // the processor has gone
 			}
 			for t.Context().Err() == nil {
 				start := time.Now()

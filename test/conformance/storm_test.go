@@ -32,7 +32,7 @@ var stormCases = []conformance{
 
 // floods are the kinds of floods that can be limited.
 var floods = []struct {
-	setting string // and the reason
+	setting string // and the drop reason
 	dst     netlab.MAC
 }{
 	{"storm-bcast", netlab.Broadcast},
@@ -40,9 +40,8 @@ var floods = []struct {
 	{"storm-unknown", netlab.Station(100)},
 }
 
-// A limit lets in what is in its bucket at once, and then so many a second.
-// That holds however slow the machine is: the bounds are those of the time that
-// has passed.
+// A limit passes the frames in its bucket at once, and then a number a second. This holds on a
+// machine of any speed: the test computes the bounds from the time that has passed.
 func stormLimit(t *testing.T, hook string) {
 	const sent = 400
 	limits := []struct {
@@ -86,7 +85,7 @@ func stormLimit(t *testing.T, hook string) {
 			t.Errorf("--%s has dropped nothing", flood.setting)
 		}
 
-		// the other kinds, other ports and known unicast are not concerned
+		// The other kinds, other ports and known unicast are not affected.
 		l.Bascule("port", "set", "br0", a.Port, "--"+flood.setting, "1pps")
 		l.Send(a, l.Frames(20, flood.dst, A)...) // more than the bucket has
 		before := l.Port("br0", a.Port).Drops[flood.setting]
@@ -105,7 +104,7 @@ func stormLimit(t *testing.T, hook string) {
 	}
 }
 
-// The limit is the port's, not each CPU's.
+// The limit applies to the port, not to each CPU.
 func stormLimitTwoCPUs(t *testing.T, hook string) {
 	const senders, each, rate, bucket = 2, 3000, 100, 10
 	l, ends := setup(t, hook, 2)
@@ -127,7 +126,7 @@ func stormLimitTwoCPUs(t *testing.T, hook string) {
 	for _, err := range errs {
 		must(t, err)
 	}
-	// what a CPU's queue had no room for has not come to the switch
+	// Frames that did not fit into a CPU's queue have not reached the switch.
 	var in, out, dropped uint64
 	l.Wait("the switch to be done", func() bool {
 		was := in
@@ -145,7 +144,7 @@ func stormLimitTwoCPUs(t *testing.T, hook string) {
 	}
 }
 
-// blast sends a frame many times from one CPU, if the machine has it.
+// blast sends a frame many times from one CPU, if the machine has that CPU.
 func blast(e *netlab.End, cpu int, frame []byte, n int) error {
 	return e.Namespace.Do(func() error {
 		if err := ends.PinThread(cpu); err != nil && cpu == 0 {
@@ -181,8 +180,7 @@ func stormLimitRefused(t *testing.T, hook string) {
 	}
 }
 
-// setupSpan makes a bridge br0 with n ports, and a span port besides, of which the
-// flags say what it gets.
+// setupSpan makes a bridge br0 with n ports and a span port. The flags select what is copied.
 func setupSpan(t *testing.T, hook string, n int, flags ...string) (l *netlab.Lab, ends []*netlab.End, mon *netlab.End) {
 	t.Helper()
 	l = netlab.New(t)
@@ -193,10 +191,10 @@ func setupSpan(t *testing.T, hook string, n int, flags ...string) (l *netlab.Lab
 	return l, ends, mon
 }
 
-// twice is a list of frames that arrives two times, in any order.
+// twice returns a list of frames that arrive twice, in any order.
 func twice(frames []netlab.Frame) []netlab.Frame { return slices.Concat(frames, frames) }
 
-// wantSent sends frames and compares what arrives at each end.
+// wantSent sends frames and compares the frames at each end.
 func wantSent(t *testing.T, l *netlab.Lab, from *netlab.End, frames []netlab.Frame, want map[*netlab.End][]netlab.Frame) {
 	t.Helper()
 	got := l.Deliver(from, frames...)
@@ -231,7 +229,7 @@ func span(t *testing.T, hook string) {
 		t.Errorf("the span port counts %d copies, should be %d", tx, want)
 	}
 
-	// also what is dropped then
+	// Dropped frames, too.
 	l.Reach(a, l.Frames(20, A, A), mon)
 	l.Reach(a, l.Frames(20, netlab.Broadcast, netlab.Group(1)), mon)
 	l.Reach(a, l.Frames(20, B, netlab.MAC{}), mon)
@@ -252,7 +250,7 @@ func span(t *testing.T, hook string) {
 	}
 	l.Bascule("port", "set", "br0", a.Port, "--locked=off", "--learn", "--storm-bcast", "none")
 
-	// nothing comes in by the span port
+	// No frame enters by the span port.
 	known := l.FDB("br0")
 	l.Reach(mon, l.Frames(50, netlab.Broadcast, netlab.Station(60)))
 	l.Reach(mon, l.Frames(50, B, netlab.Station(60)))
@@ -292,7 +290,7 @@ func spanPort(t *testing.T, hook string) {
 			wantSent(t, l, a, frames, map[*netlab.End][]netlab.Frame{b: frames, c: frames, mon: copies(frames, out)})
 			frames = l.Frames(n, netlab.Broadcast, B)
 			wantSent(t, l, b, frames, map[*netlab.End][]netlab.Frame{a: frames, c: frames, mon: copies(frames, in)})
-			// unknown in that VLAN
+			// Unknown in that VLAN.
 			tagged := []netlab.Frame{l.Frame(B, A, 60).Tagged(uint16(n), 3), l.Frame(netlab.Broadcast, B, 60).Tagged(uint16(n), 3)}
 			wantSent(t, l, a, tagged[:1], map[*netlab.End][]netlab.Frame{b: tagged[:1], c: tagged[:1], mon: copies(tagged[:1], out)})
 			wantSent(t, l, b, tagged[1:], map[*netlab.End][]netlab.Frame{a: tagged[1:], c: tagged[1:], mon: copies(tagged[1:], in)})
@@ -300,8 +298,8 @@ func spanPort(t *testing.T, hook string) {
 	}
 }
 
-// Of every port, each time that a frame comes in and goes out; and a second span
-// port, which gets what it asks for.
+// A span of every port, each time that a frame comes in and goes out, and a second span port
+// with its own selection.
 func spanAllPorts(t *testing.T, hook string) {
 	l, ends, mon := setupSpan(t, hook, 3, "--direction", "both")
 	a, b, c := ends[0], ends[1], ends[2]
@@ -316,7 +314,7 @@ func spanAllPorts(t *testing.T, hook string) {
 	wantSent(t, l, b, frames, map[*netlab.End][]netlab.Frame{a: frames, mon: twice(frames)})
 	frames = l.Frames(100, netlab.Broadcast, C)
 	wantSent(t, l, c, frames, map[*netlab.End][]netlab.Frame{a: frames, b: frames, mon: append(twice(frames), frames...), other: frames})
-	// a port that comes later is one of all
+	// A later port is included.
 	d := l.NewEnd(l.NewNamespace())
 	l.AddPort("br0", hook, d)
 	learn(l, d, D)
@@ -324,8 +322,7 @@ func spanAllPorts(t *testing.T, hook string) {
 	wantSent(t, l, d, frames, map[*netlab.End][]netlab.Frame{b: frames, mon: twice(frames)})
 }
 
-// Large packets are copied whole; copies that are larger than the span port's MTU
-// are not made.
+// Large packets are copied whole. Copies that are larger than the span port's MTU are not made.
 func spanSizes(t *testing.T, hook string) {
 	l, ends, mon := setupSpan(t, hook, 2)
 	learn(l, ends[0], A)
@@ -339,8 +336,7 @@ func spanSizes(t *testing.T, hook string) {
 	wantDrops(t, l, ends[0], "mtu", 0)
 	mon.SetMTU(1500)
 
-	// hosts flood on their own for some seconds: nothing is counted frame by frame
-	// from here on
+	// Hosts flood frames of their own for some seconds: from here on no exact counts.
 	drops := func() string {
 		var text string
 		for _, p := range l.Ports("br0") {
@@ -370,7 +366,7 @@ type spanInfo struct {
 	VLANs     []int    `json:"vlans"`
 }
 
-// wantSpans compares the span ports that are shown, as "DEVICE DIRECTION PORTS".
+// wantSpans compares the listed span ports, as "DEVICE DIRECTION PORTS".
 func wantSpans(t *testing.T, l *netlab.Lab, want ...string) {
 	t.Helper()
 	var list []spanInfo
@@ -388,14 +384,14 @@ func wantSpans(t *testing.T, l *netlab.Lab, want ...string) {
 	}
 }
 
-// What leaves the bridge leaves nothing behind: neither a port in a span, nor a
-// span port for who has its slot and its number next.
+// A port that leaves the bridge leaves no state behind: neither in a span, nor as a span port,
+// for the next port with its slot and number.
 func spanLife(t *testing.T, hook string) {
 	l, ends, mon := setupSpan(t, hook, 3, "--port", "p1", "--port", "p2", "--direction", "both")
 	a, b, c := ends[0], ends[1], ends[2]
 	wantSpans(t, l, mon.Port+" both p1,p2")
 
-	// another port in the slot of one that was copied
+	// Another port in the slot of a copied one.
 	l.Bascule("port", "del", "br0", a.Port)
 	wantSpans(t, l, mon.Port+" both p2")
 	l.AddPort("br0", hook, a)
@@ -404,18 +400,18 @@ func spanLife(t *testing.T, hook string) {
 	learn(l, c, C)
 	l.Reach(a, l.Frames(20, C, A), c)
 	l.Reach(c, l.Frames(20, A, C), a)
-	// a span of ports that have all left is not one of all ports
+	// A span whose ports have all left does not become a span of all ports.
 	l.Bascule("port", "del", "br0", b.Port)
 	wantSpans(t, l, mon.Port+" both ")
 	l.Reach(a, l.Frames(20, netlab.Broadcast, A), c)
 	l.AddPort("br0", hook, b)
 
-	// another span port with the number of one that has left, and an ordinary
-	// port in its slot
+	// Another span port with the number of one that has left, and an ordinary port in its
+	// slot.
 	l.Bascule("span", "del", "br0", mon.Port)
 	wantSpans(t, l)
 	l.Bascule("span", "add", "br0", mon.Port, "--port", a.Port)
-	l.Bascule("port", "del", "br0", mon.Port) // by this as well
+	l.Bascule("port", "del", "br0", mon.Port) // this command works as well
 	wantSpans(t, l)
 	l.AddPort("br0", hook, mon)
 	learn(l, mon, D)
@@ -427,7 +423,7 @@ func spanLife(t *testing.T, hook string) {
 	l.Reach(a, l.Frames(20, D, A), mon)
 	l.Reach(c, l.Frames(20, D, C), mon, other)
 
-	// its device goes, and comes again under the same name
+	// Its device is deleted, and made again with the same name.
 	other.Unplug()
 	wantSpans(t, l, other.Port+" in "+c.Port)
 	l.Reach(c, l.Frames(20, D, C), mon)
@@ -437,7 +433,7 @@ func spanLife(t *testing.T, hook string) {
 	wantSpans(t, l, other.Port+" in all")
 	l.Reach(c, l.Frames(20, D, C), mon, other)
 
-	// settings of the bridge are no matter of its spans
+	// Settings of the bridge do not affect its spans.
 	l.Bascule("bridge", "set", "br0", "--ageing", "100s")
 	l.Reach(c, l.Frames(20, D, C), mon, other)
 }
@@ -474,14 +470,14 @@ func spanRefused(t *testing.T, hook string) {
 	}
 	l.Refused([]string{free, "16 span ports"}, "span", "add", "br0", free)
 	wantSpans(t, l, want...)
-	// all of them get it
+	// All of them receive it.
 	l.Reach(a, l.Frames(3, netlab.Broadcast, A), append(more[:15:15], ends[1], mon)...)
 	l.Bascule("span", "del", "br0", more[3].Port)
 	l.Bascule("span", "add", "br0", free, "--port", ends[1].Port)
 	l.Reach(ends[1], l.Frames(3, netlab.Broadcast, B), a, mon, more[15])
 }
 
-// Of a VLAN: what comes in by its ports in it, what goes out in it.
+// A span of a VLAN: frames that come in by its ports in it, and frames that go out in it.
 func spanVLAN(t *testing.T, hook string) {
 	l := netlab.New(t)
 	ends := l.NewEnds(5)
@@ -521,26 +517,26 @@ func spanVLAN(t *testing.T, hook string) {
 			tagged = tag(frames, 10)
 			wantSent(t, l, b, tagged, map[*netlab.End][]netlab.Frame{a: frames, mon: copies(tagged, frames)})
 		}
-		// another VLAN, on the same port; and what is not of the port's VLANs
+		// Another VLAN, on the same port; and frames in none of the port's VLANs.
 		frames := l.Frames(50, netlab.Broadcast, B)
 		wantSent(t, l, b, tag(frames, 20), map[*netlab.End][]netlab.Frame{c: frames, d: frames})
 		wantSent(t, l, c, tag(frames, 10), nil)
 		l.Bascule("span", "del", "br0", mon.Port)
 	}
-	// a VLAN and a port in it, once
+	// A VLAN and a port in it: one copy.
 	l.Bascule("span", "add", "br0", mon.Port, "--vlan", "10,20", "--port", a.Port)
 	frames := l.Frames(50, netlab.Broadcast, A)
 	wantSent(t, l, a, frames, map[*netlab.End][]netlab.Frame{b: tag(frames, 10), mon: frames})
 	frames = l.Frames(50, netlab.Broadcast, C)
 	wantSent(t, l, c, frames, map[*netlab.End][]netlab.Frame{b: tag(frames, 20), d: frames, mon: frames})
-	// the VLANs' ports change, the span stays
+	// The VLANs' ports change, and the span stays.
 	l.Bascule("vlan", "del", "br0", d.Port, "20")
 	l.Bascule("vlan", "add", "br0", d.Port, "10", "--untagged", "--pvid")
 	frames = l.Frames(50, netlab.Broadcast, D)
 	wantSent(t, l, d, frames, map[*netlab.End][]netlab.Frame{a: frames, b: tag(frames, 10), mon: frames})
 }
 
-// spanPortRefused: a span port has no part in what a switch does.
+// spanPortRefused: a span port takes no part in forwarding.
 func spanPortRefused(t *testing.T, hook string) {
 	l, _ := setup(t, hook, 1, "--vlan-filtering")
 	mon := l.NewEnd(l.NewNamespace())

@@ -25,7 +25,7 @@ var stpCases = []conformance{
 	{name: "stp_trace", hooks: tcx, run: stpTrace},
 }
 
-// A tree is the spanning tree of a bridge in the hands of a test.
+// A tree is the spanning tree of a bridge, which the test controls.
 type tree struct {
 	t *testing.T
 	*bridge.Control
@@ -61,7 +61,7 @@ func (tr tree) become(name string, s bridge.STPState) {
 	must(tr.t, tr.SetState(tr.port(name).ID, s))
 }
 
-// warned runs a command, which must succeed and say that no agent runs.
+// warned runs a command, which must succeed and warn that no agent runs.
 func warned(t *testing.T, l *netlab.Lab, args ...string) {
 	t.Helper()
 	r, err := l.Run(args...)
@@ -71,7 +71,7 @@ func warned(t *testing.T, l *netlab.Lab, args ...string) {
 	}
 }
 
-// setupTree makes a bridge of n ports that have begun to forward.
+// setupTree makes a bridge of n ports that already forward.
 func setupTree(t *testing.T, hook string, n int, settings ...string) (*netlab.Lab, []*netlab.End) {
 	t.Helper()
 	l, ends := setup(t, hook, n)
@@ -79,7 +79,7 @@ func setupTree(t *testing.T, hook string, n int, settings ...string) (*netlab.La
 	return l, ends
 }
 
-// wantState compares the state of a port, as it is shown.
+// wantState compares the listed state of a port.
 func wantState(t *testing.T, l *netlab.Lab, port, want string) {
 	t.Helper()
 	if got := l.Port("br0", port).State; got != want {
@@ -87,14 +87,14 @@ func wantState(t *testing.T, l *netlab.Lab, port, want string) {
 	}
 }
 
-// bpdu is a configuration BPDU (IEEE 802.1D-2004 9.3.1) from an end's bridge.
+// bpdu returns a configuration BPDU (IEEE 802.1D-2004 9.3.1) from an end's bridge.
 func bpdu(e *netlab.End) netlab.Frame {
 	dst := netlab.MAC{0x01, 0x80, 0xc2, 0, 0, 0}
 	return etherFrame(dst, e.MAC, 38, []byte{0x42, 0x42, 3}, make([]byte, 35))
 }
 
-// stpStates: every frame obeys the states of its ports, and a conversation that
-// goes on does so from the next frame on.
+// stpStates: every frame obeys the states of its ports, and so does an existing conversation
+// from its next frame on.
 func stpStates(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3)
 	a, b, c := ends[0], ends[1], ends[2]
@@ -107,7 +107,7 @@ func stpStates(t *testing.T, hook string) {
 	}
 	talk(10)
 	warned(t, l, "bridge", "set", "br0", "--stp", "rstp")
-	talk(10) // those that are there go on
+	talk(10) // existing ports continue to forward
 	wantState(t, l, a.Port, "forwarding")
 	tree := openTree(t, l, "br0")
 	for _, state := range []bridge.STPState{bridge.STPDiscarding, bridge.STPLearning} {
@@ -119,7 +119,7 @@ func stpStates(t *testing.T, hook string) {
 		l.Reach(a, l.Frames(10, netlab.Broadcast, D))
 		l.Reach(a, l.Frames(10, netlab.Group(1), D))
 		l.Reach(a, l.Frames(10, netlab.Station(99), D))
-		l.Reach(b, l.Frames(10, A, B), c) // perhaps there is another way
+		l.Reach(b, l.Frames(10, A, B), c) // there may be another path
 		l.Reach(b, l.Frames(10, netlab.Broadcast, B), c)
 		l.Reach(b, l.Frames(10, netlab.Group(1), B), c)
 		l.Reach(c, l.Frames(10, B, C), b)
@@ -131,7 +131,7 @@ func stpStates(t *testing.T, hook string) {
 		wantState(t, l, a.Port, "forwarding")
 	}
 	talk(10)
-	l.Reach(b, l.Frames(10, D, B), a) // what was learned meanwhile holds
+	l.Reach(b, l.Frames(10, D, B), a) // addresses that were learned meanwhile are used
 	must(t, tree.Flush(tree.port(a.Port).ID))
 	l.Reach(b, l.Frames(10, D, B), a, c)
 	if find(l.FDB("br0"), B, 0) == nil {
@@ -139,8 +139,8 @@ func stpStates(t *testing.T, hook string) {
 	}
 }
 
-// stpNewPorts: a new port waits until somebody has decided, but for the host's
-// own; switching off opens all.
+// stpNewPorts: a new port waits for a decision, except for the host's own. Switching spanning
+// tree off opens all ports.
 func stpNewPorts(t *testing.T, hook string) {
 	l := netlab.New(t)
 	ends := l.NewEnds(3)
@@ -167,11 +167,11 @@ func stpNewPorts(t *testing.T, hook string) {
 	l.Reach(a, l.Frames(10, netlab.Broadcast, A))
 	tree.become(b.Port, bridge.STPForwarding)
 	l.Reach(a, l.Frames(10, netlab.Broadcast, A), b)
-	l.Bascule("port", "set", "br0", a.Port, "--stp-cost", "5") // a new generation
+	l.Bascule("port", "set", "br0", a.Port, "--stp-cost", "5") // makes a new generation
 	l.Reach(a, l.Frames(10, netlab.Broadcast, A), b)
 	wantState(t, l, c.Port, "discarding")
 
-	// a port of the same name is another
+	// A port with the same name is another one.
 	l.Bascule("port", "del", "br0", b.Port)
 	l.AddPort("br0", hook, b)
 	l.Reach(a, l.Frames(10, netlab.Broadcast, A))
@@ -181,12 +181,12 @@ func stpNewPorts(t *testing.T, hook string) {
 	wantState(t, l, c.Port, "forwarding")
 }
 
-// stpBPDUs: a BPDU is handed over whole, and goes nowhere.
+// stpBPDUs: a BPDU is handed over unchanged, and is not forwarded.
 func stpBPDUs(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2, "--vlan-filtering", "--group-fwd-mask", "0x1")
 	a, b := ends[0], ends[1]
 	f := bpdu(a)
-	l.Reach(a, []netlab.Frame{f}, b) // the mask says so
+	l.Reach(a, []netlab.Frame{f}, b) // the mask permits it
 	l.Bascule("bridge", "set", "br0", "--group-fwd-mask", "0")
 	l.Reach(a, []netlab.Frame{f})
 	wantDrops(t, l, a, "reserved", 1)
@@ -194,7 +194,7 @@ func stpBPDUs(t *testing.T, hook string) {
 
 	warned(t, l, "bridge", "set", "br0", "--stp", "rstp", "--group-fwd-mask", "0xffff")
 	l.Bascule("port", "set", "br0", a.Port, "--block-non-ip", "--learn=off", "--locked")
-	l.Reach(a, []netlab.Frame{f}) // nobody reads it
+	l.Reach(a, []netlab.Frame{f}) // without a reader
 	tree := openTree(t, l, "br0")
 	read := func(wait time.Duration) (uint32, netlab.Frame, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), wait)
@@ -229,8 +229,8 @@ func stpBPDUs(t *testing.T, hook string) {
 	l.Reach(b, l.Frames(10, netlab.Broadcast, B), a)
 }
 
-// stpHolder: there is one at a time, it is shown, and what it has decided holds
-// when it has gone.
+// stpHolder: there is one holder at a time, it is shown, and its decisions stay in force when
+// it has ended.
 func stpHolder(t *testing.T, hook string) {
 	l, ends := setupTree(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -279,7 +279,7 @@ func stpHolder(t *testing.T, hook string) {
 	if p.State != bridge.STPForwarding || p.Index != a.PortIndex || !p.Up || p.Type != "netdev" || len(p.MAC) != 6 || p.Config.STPPriority != 128 {
 		t.Errorf("the port is %+v", p)
 	}
-	if p.SpeedMbit == 0 || !p.FullDuplex { // a veth says 10 Gbit/s
+	if p.SpeedMbit == 0 || !p.FullDuplex { // a veth reports 10 Gbit/s
 		t.Errorf("the port's device is %d Mbit/s, full duplex %v", p.SpeedMbit, p.FullDuplex)
 	}
 	old := p.ID
@@ -293,8 +293,8 @@ func stpHolder(t *testing.T, hook string) {
 	wantState(t, l, a.Port, "discarding")
 }
 
-// stpSwitchedOff: who reads learns of it; if it is on again soon, nothing has
-// happened.
+// stpSwitchedOff: the reader is notified. If spanning tree is switched on again soon, nothing
+// changes.
 func stpSwitchedOff(t *testing.T, hook string) {
 	l, ends := setupTree(t, hook, 1)
 	tree := openTree(t, l, "br0")
@@ -310,7 +310,7 @@ func stpSwitchedOff(t *testing.T, hook string) {
 		_, err := tree.Read(ctx)
 		done <- err
 	}()
-	if _, err := tree.Ports(); err != nil { // which notices; a look from time to time would lose this BPDU
+	if _, err := tree.Ports(); err != nil { // it notices; a poll would lose this BPDU
 		t.Error(err)
 	}
 	l.Send(ends[0], bpdu(ends[0]))
@@ -321,8 +321,7 @@ func stpSwitchedOff(t *testing.T, hook string) {
 	}
 }
 
-// stpPatch: a cable between bridges has states at both ends, and no BPDU goes
-// through it.
+// stpPatch: a cable between bridges has states at both ends, and no BPDU passes it.
 func stpPatch(t *testing.T, hook string) {
 	l, ends := patched(t, hook, 2)
 	warned(t, l, "bridge", "set", "br0", "--stp", "rstp")
@@ -344,15 +343,15 @@ func stpPatch(t *testing.T, hook string) {
 		t.Errorf("%d frames came by the cable, should be 10", n)
 	}
 
-	// what a shut cable does not bring, another does
+	// Another cable carries the frames that a shut one does not.
 	l.Bascule(cable("br0/again br1/back")...)
 	wantState(t, l, "again", "discarding")
 	l.Reach(c, l.Frames(10, netlab.Broadcast, C), a, b, d)
 	l.Reach(a, l.Frames(10, netlab.Broadcast, A), b, c, d)
 }
 
-// stpPF: by a port that only learns pf is not asked: it answers nothing there, and
-// knows of no connection.
+// stpPF: pf is not evaluated for a port that only learns. It sends no answer there, and creates
+// no state.
 func stpPF(t *testing.T, hook string) {
 	l, ends := setupTree(t, hook, 2)
 	a := ends[0]
@@ -389,7 +388,7 @@ func stpRefused(t *testing.T, hook string) {
 	}
 }
 
-// stpTrace: a trace knows of states, and hands nothing over.
+// stpTrace: a trace includes states, and hands no BPDU over.
 func stpTrace(t *testing.T, hook string) {
 	l, ends := setupTree(t, hook, 3)
 	a, b, c := ends[0], ends[1], ends[2]
@@ -406,7 +405,7 @@ func stpTrace(t *testing.T, hook string) {
 	want(a, l.Frame(netlab.Broadcast, A, 60), "flooded", "not to "+c.Port+": spanning tree has it learning")
 	want(c, l.Frame(netlab.Broadcast, C, 60), "dropped: stp", "keeps the port from forwarding")
 	want(c, l.Frame(netlab.Broadcast, C, 60), "dropped: stp", C.String()+" is new on "+c.Port)
-	l.Reach(c, l.Frames(1, netlab.Broadcast, C)) // learned, and no more
+	l.Reach(c, l.Frames(1, netlab.Broadcast, C)) // learned, and not forwarded
 	want(c, l.Frame(netlab.Broadcast, C, 60), "dropped: stp", C.String()+" is known on "+c.Port)
 	want(a, l.Frame(C, A, 60), "flooded", C.String()+" is behind "+c.Port+" (dynamic), by which nothing is sent now")
 	want(a, bpdu(a), "taken in", "BPDU")

@@ -32,7 +32,7 @@ var traceCases = []conformance{
 	{name: "trace_other_vlan", hooks: tcx, run: traceOtherVLAN},
 }
 
-// A traceResult is what `bascule -j trace` prints.
+// A traceResult is an element of the output of `bascule -j trace`.
 type traceResult struct {
 	Master  string
 	Ifname  string
@@ -59,11 +59,10 @@ func (r traceResult) says(text string) bool {
 	return false
 }
 
-// late events are told once a second, of counters that are compared anyway.
+// late reports whether an event is about counters. These are reported once a second, and are compared anyway.
 func late(e netlab.Event) bool { return e.Event == "drops" }
 
-// traced traces a frame. Nothing may come of it: no frame, no count, no event,
-// no address.
+// traced traces a frame. This must have no effect: no frame, no count, no event, no address.
 func traced(t *testing.T, l *netlab.Lab, m *netlab.Monitor, in *netlab.End, f netlab.Frame) traceResult {
 	t.Helper()
 	state := func() string {
@@ -75,7 +74,7 @@ func traced(t *testing.T, l *netlab.Lab, m *netlab.Monitor, in *netlab.End, f ne
 		events := slices.DeleteFunc(m.Events(), late)
 		return fmt.Sprintf("%+v\n%q\n%+v\n%d events\n%v", l.Ports("br0"), entries, l.Bridge("br0"), len(events), program(t, l, in))
 	}
-	l.Deliver(in) // what has arrived until now
+	l.Deliver(in) // discards earlier frames
 	before := state()
 	var list []traceResult
 	l.JSON(&list, "trace", "br0", "--in", in.Port, hex.EncodeToString([]byte(f)))
@@ -105,7 +104,7 @@ func look(t *testing.T, l *netlab.Lab, in *netlab.End, f netlab.Frame) traceResu
 	return list[0]
 }
 
-// trace: what is said of a frame is what then happens to it.
+// trace: the result for a frame is what then happens to it.
 func trace(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 4, "--ageing", "1h")
 	a, b, c, d := ends[0], ends[1], ends[2], ends[3]
@@ -176,7 +175,7 @@ func trace(t *testing.T, hook string) {
 		if c.before != nil {
 			c.before()
 		}
-		// a mark behind all events until now, of which nothing is left
+		// A mark after all events until now, which leaves no state.
 		l.Bascule("fdb", "add", "br0", mark.String(), a.Port)
 		l.Bascule("fdb", "del", "br0", mark.String())
 		marks++
@@ -217,7 +216,7 @@ func trace(t *testing.T, hook string) {
 	m.Stop()
 }
 
-// traceFrames: frames from everywhere, and those that are none.
+// traceFrames: frames of all kinds, and invalid ones.
 func traceFrames(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3)
 	a, b := ends[0], ends[1]
@@ -247,7 +246,7 @@ func traceFrames(t *testing.T, hook string) {
 	in("", bytes)
 	in(bytes, "-")
 
-	// what a capture has written can be traced
+	// A captured frame can be traced.
 	file := filepath.Join(t.TempDir(), "frames.pcapng")
 	run := startCapture(t, l, "-w", file)
 	l.Wait("the capture to begin", func() bool {
@@ -255,7 +254,7 @@ func traceFrames(t *testing.T, hook string) {
 		return err == nil && info.Size() > 0
 	})
 	l.Reach(a, []netlab.Frame{f}, b)
-	in("", "--dst", B.String()) // while it runs: it is not captured
+	in("", "--dst", B.String()) // while it runs: the trial is not captured
 	if captured, _ := run.stop(); captured != 2 {
 		t.Errorf("%d frames captured, should be 2", captured)
 	}
@@ -265,7 +264,7 @@ func traceFrames(t *testing.T, hook string) {
 	must(t, err)
 	in(string(written), "-")
 
-	// the smallest and the largest that can be
+	// The smallest and the largest possible frames.
 	in("", bytes[:28])
 	for _, c := range []struct {
 		words []string
@@ -283,19 +282,19 @@ func traceFrames(t *testing.T, hook string) {
 		}
 		l.Refused(c.words, append([]string{"trace", bridge}, strings.Fields(c.args)...)...)
 	}
-	// a frame that ends within its tag
+	// A frame that ends within its tag.
 	if got := verdict(l.Bascule("-j", "trace", "br0", "--in", a.Port, bytes[:24]+"8100"+"00")); got != "dropped: malformed []" {
 		t.Errorf("a frame that ends within its tag: %s", got)
 	}
 	l.Reach(a, []netlab.Frame{f[:12] + "\x81\x00\x00"})
-	// a port whose device has gone
+	// A port whose device was deleted.
 	ends[2].Unplug()
 	l.Refused([]string{"p3", "the device of the port is gone"}, "trace", "br0", "--in", "p3", bytes)
 	in("", "--dst", B.String())
 }
 
-// traceTagsAndSpans: a trial has its tag where a real frame has it, which is what
-// the MTU is about, and tells of every copy.
+// traceTagsAndSpans: a trial has its tag in the same place as a real frame, which matters for the MTU, and shows every
+// copy.
 func traceTagsAndSpans(t *testing.T, hook string) {
 	l := netlab.New(t)
 	ends := l.NewEnds(3)
@@ -336,8 +335,8 @@ func traceTagsAndSpans(t *testing.T, hook string) {
 	l.Refused([]string{"without its header", "give it 34 bytes"}, "trace", "br0", "--in", a.Port, "ffffffffffff0200000000010800")
 }
 
-// traceLost: trace says that the switch sends nothing to a device that is down, or has no
-// carrier, and that nothing comes of what it sends there all the same.
+// traceLost: trace shows that the switch sends no frames to a device that is down, or has no carrier, and that frames
+// which it still sends there are lost.
 func traceLost(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 4)
 	a, b, c, mon := ends[0], ends[1], ends[2], ends[3]
@@ -364,7 +363,7 @@ func traceLost(t *testing.T, hook string) {
 	must(t, err)
 	l.SetUp(host)
 	lost(flood, "flooded")
-	// the switch sees it a moment later, and then sends nothing there
+	// The switch notices it a moment later, and then sends nothing there.
 	passes := func(f netlab.Frame, words string) {
 		t.Helper()
 		l.Wait("trace to say: "+words, func() bool {
@@ -384,7 +383,7 @@ func traceLost(t *testing.T, hook string) {
 	must(t, b.Namespace.Netlink().LinkSetUp(far))
 	l.Wait("the switch to send there again", func() bool { return slices.Contains(look(t, l, a, flood).Out, b.Port) })
 	l.Bascule("fdb", "add", "br0", B.String(), b.Port)
-	// where a backup stands in, that is what the frame leaves by
+	// If a backup stands in, the frame leaves by the backup.
 	l.Bascule("port", "set", "br0", b.Port, "--backup", c.Port)
 	lost(known, "forwarded")
 	l.Pull(b.Port)
@@ -406,7 +405,7 @@ func traceLost(t *testing.T, hook string) {
 	}
 }
 
-// traceRule: the MAC rule that decides is named, as a person has written it.
+// traceRule: the deciding MAC rule is shown as the user wrote it.
 func traceRule(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -421,7 +420,7 @@ func traceRule(t *testing.T, hook string) {
 	}
 }
 
-// about returns what the steps of a name say.
+// about returns the texts of the steps with a name.
 func (r traceResult) about(step string) (texts []string) {
 	for _, s := range r.Steps {
 		if s.Name == step {
@@ -431,7 +430,7 @@ func (r traceResult) about(step string) (texts []string) {
 	return texts
 }
 
-// saysOf wants what the steps of a name say of a frame, and its verdict.
+// saysOf compares the texts of the steps with a name for a frame, and its verdict.
 func saysOf(t *testing.T, l *netlab.Lab, in *netlab.End, f netlab.Frame, verdict, step string, texts ...string) {
 	t.Helper()
 	if r := look(t, l, in, f); r.Verdict != verdict || !slices.Equal(r.about(step), texts) {
@@ -439,7 +438,7 @@ func saysOf(t *testing.T, l *netlab.Lab, in *netlab.End, f netlab.Frame, verdict
 	}
 }
 
-// tracePast: of each port that a flood goes past trace tells the reason.
+// tracePast: trace shows the reason for each port that a flood does not leave by.
 func tracePast(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3)
 	a, b, c := ends[0], ends[1], ends[2]
@@ -453,7 +452,7 @@ func tracePast(t *testing.T, hook string) {
 	var own netlab.MAC
 	copy(own[:], host.Attrs().HardwareAddr)
 	l.Wait(b.Port+" to be blocked", func() bool {
-		l.Send(b, l.Frames(1, A, own)...) // comes back to where it is from
+		l.Send(b, l.Frames(1, A, own)...) // returns to its origin
 		return l.Port("br0", b.Port).State == "blocked"
 	})
 	saysOf(t, l, a, flood, "flooded", "flood",
@@ -462,14 +461,14 @@ func tracePast(t *testing.T, hook string) {
 	saysOf(t, l, a, flood, "dropped: no-member", "flood", "not to "+b.Port+": the port is blocked by its loop guard",
 		"not to "+c.Port+": its bcast-flood is off", "there is no port to flood it to")
 
-	// what a port takes is no matter where it is not in the VLAN
+	// A port's settings do not matter if it is not in the VLAN.
 	l.Bascule("bridge", "set", "br0", "--vlan-filtering")
 	l.Bascule("vlan", "del", "br0", c.Port, "1")
 	l.Bascule("port", "set", "br0", b.Port, "--loop-guard", "off")
 	saysOf(t, l, a, flood, "flooded", "flood", "to "+b.Port+", without a tag")
 }
 
-// traceCopies: trace tells of the copies that span ports get, and of no others.
+// traceCopies: trace shows the copies to span ports, and no others.
 func traceCopies(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 4)
 	a, b, mon, small := ends[0], ends[1], ends[2], ends[3]
@@ -478,7 +477,7 @@ func traceCopies(t *testing.T, hook string) {
 		l.Bascule("span", "add", "br0", e.Port, "--direction", "both")
 	}
 	learn(l, b, B)
-	l.Bascule("rule", "add", "br0", "pass", "in", "on", a.Port) // who has rules looks behind tags
+	l.Bascule("rule", "add", "br0", "pass", "in", "on", a.Port) // with rules the datapath looks behind tags
 	small.SetMTU(1400)
 	got := func(f netlab.Frame) (names []string) {
 		for e, frames := range l.Deliver(a, f) {
@@ -499,7 +498,7 @@ func traceCopies(t *testing.T, hook string) {
 		}
 	}
 	known, large := l.Frame(B, A, 60), l.Frame(B, A, 1500)
-	cut := known[:12] + "\x81\x00\x00\x01\x81\x00\x00\x02" // ends within its second tag
+	cut := known[:12] + "\x81\x00\x00\x01\x81\x00\x00\x02" // it ends within its second tag
 	both := []string{mon.Port, small.Port}
 	want(known, slices.Sorted(slices.Values(slices.Concat(both, both))), "forwarded",
 		"a copy of what comes in goes to p3, p4", "a copy of what leaves by p2 goes to p3, p4")
@@ -513,7 +512,7 @@ func traceCopies(t *testing.T, hook string) {
 	saysOf(t, l, a, cut, "dropped: malformed", "port", "it comes in by p1", "p1 is down: nothing comes in by it now")
 }
 
-// traceNoWay: an address is not unknown where its port takes no frames.
+// traceNoWay: an address is not unknown if its port takes no frames.
 func traceNoWay(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3)
 	a, c := ends[0], ends[2]
@@ -523,7 +522,7 @@ func traceNoWay(t *testing.T, hook string) {
 	saysOf(t, l, a, l.Frame(C, A, 60), "flooded", "look up", C.String()+" is behind p3 (static), by which nothing is sent now")
 }
 
-// traceNoRoom: an address is not learned because of a limit, and trace tells whose.
+// traceNoRoom: an address is not learned because of a limit, and trace names the limit.
 func traceNoRoom(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3, "--ageing", "1h")
 	a, b := ends[0], ends[1]
@@ -534,7 +533,7 @@ func traceNoRoom(t *testing.T, hook string) {
 	saysOf(t, l, b, l.Frame(A, C, 60), "forwarded", "learn", C.String()+" is not learned: there is no room")
 }
 
-// traceSize: the error says how many bytes the kernel takes, and it takes them.
+// traceSize: the error has the number of bytes that the kernel accepts, and the kernel accepts them.
 func traceSize(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	of := func(size string) []string {
@@ -549,8 +548,7 @@ func traceSize(t *testing.T, hook string) {
 	l.Refused([]string{"of " + most + " bytes at most"}, of(strconv.Itoa(n+1))...)
 }
 
-// traceNoDst: a packet without a MAC address to go to is refused with the addresses that are known for it,
-// which trace then takes.
+// traceNoDst: a packet without a destination MAC is refused with the known addresses for it, which trace then accepts.
 func traceNoDst(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	l.Bascule("port", "add", "br0", "host0", "--type", "host", "--mac", "02:00:00:00:00:aa")
@@ -576,7 +574,7 @@ func traceNoDst(t *testing.T, hook string) {
 	}
 }
 
-// traceOtherVLAN: of a destination that is unknown in the frame's VLAN trace tells in which other it is known.
+// traceOtherVLAN: if a destination is unknown in the frame's VLAN, trace names another VLAN in which it is known.
 func traceOtherVLAN(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3, "--ageing", "1h")
 	a, b, c := ends[0], ends[1], ends[2]

@@ -25,19 +25,19 @@ import (
 	under "bascule/test/program"
 )
 
-// TestUnusable: where there can be no switch, everything says so first, in the
-// same words, and nothing goes on.
+// TestUnusable: if the machine does not support the switch, each command prints this first, in
+// the same words, and stops.
 func TestUnusable(t *testing.T) {
 	l, _ := setup(t, "tcx", 1)
 	file := filepath.Join(t.TempDir(), "a.yaml")
 	must(t, os.WriteFile(file, []byte("bridges:\n  br1:\n"), 0o600))
 	l.Setenv("BASCULE_AGENT_DIR", t.TempDir())
 	for _, test := range []struct {
-		by    []string   // which runs the program
-		fails unix.Errno // of all of bpf(2), where there is one
+		by    []string   // a prefix that runs the program
+		fails unix.Errno // the error of all bpf(2) calls, if any
 		words []string
 	}{
-		// a kernel that knows nothing of what it is asked, whatever its version
+		// A kernel that does not support the calls, whatever its version.
 		{nil, unix.EINVAL, []string{"cannot use the switch: kernel ", "has no tcx hook", "boot Linux 6.6 or newer, or a kernel that has it from there"}},
 		{nil, unix.EPERM, []string{"cannot use the switch: the kernel refuses to say whether it has tcx: operation not permitted"}},
 		{[]string{"unshare", "--mount", "--propagation", "private", "sh", "-c", `mount -t tmpfs none /proc && exec "$@"`, "sh"}, 0, []string{
@@ -54,7 +54,7 @@ func TestUnusable(t *testing.T) {
 		} {
 			inner := l.Command(strings.Fields(args)...)
 			words := slices.Concat(test.by, inner.Args)
-			if slices.Contains(test.by, "--user") { // which may not enter another's network namespace
+			if slices.Contains(test.by, "--user") { // it may not enter another namespace
 				words = append(append([]string{}, test.by...), append([]string{l.Binary()}, strings.Fields(args)...)...)
 			}
 			cmd := exec.Command(words[0], words[1:]...)
@@ -75,8 +75,8 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
-// TestBackport: what a kernel has counts, not the version that it says: distributions
-// put tcx into older ones.
+// TestBackport: the kernel's features count, not its version number, since distributions
+// backport tcx.
 func TestBackport(t *testing.T) {
 	l, ends := setup(t, "tcx", 1)
 	if _, err := exec.LookPath("setarch"); err != nil {
@@ -90,8 +90,8 @@ func TestBackport(t *testing.T) {
 	}
 }
 
-// TestOldKernel: Debian 12's own kernel has no tcx, and it is that which a command
-// misses. A virtual machine has it.
+// TestOldKernel: Debian 12's own kernel has no tcx, and commands report that. It runs in a
+// virtual machine.
 func TestOldKernel(t *testing.T) {
 	l := netlab.New(t)
 	pool := guests.NewPool(l.Binary(), "busybox")
@@ -124,9 +124,9 @@ func TestOldKernel(t *testing.T) {
 	}
 }
 
-// TestWithoutTCX: on a kernel without tcx every command that has to do with bridges
-// says so and does nothing, first of all: with things that are not there, too. It is
-// run in virtual machines (test/kernels), and there on such kernels alone.
+// TestWithoutTCX: on a kernel without tcx every command about bridges reports that and does
+// nothing, before any other check, even for objects that do not exist. It runs in virtual
+// machines (test/kernels), and only on such kernels.
 func TestWithoutTCX(t *testing.T) {
 	var missing *datapath.MissingError
 	if err := datapath.CheckKernel(); err == nil {
@@ -134,7 +134,7 @@ func TestWithoutTCX(t *testing.T) {
 	} else if !errors.As(err, &missing) {
 		t.Fatal(err)
 	}
-	// not a lab's, which wants to see that no program is left
+	// Not a lab's namespace: a lab would check that no program is left.
 	ns, err := ends.NewNamespace(fmt.Sprintf("bsc-t%d-old", os.Getpid()))
 	must(t, err)
 	t.Cleanup(func() { must(t, ns.Close()) })
@@ -179,8 +179,8 @@ func TestWithoutTCX(t *testing.T) {
 			t.Errorf("%v, should fail with %q", r, line)
 		}
 	}
-	// Each command of the help is among them, but those that need a terminal, which they
-	// ask for first, or an agent, which there cannot be.
+	// Each command in the help is included, except for those that need a terminal, which
+	// they check first, or an agent, which cannot run.
 	help := func(above ...string) string { return run(append([]string{"help"}, above...)...).Stdout }
 	for _, c := range leaves(help) {
 		if !slices.ContainsFunc(commands, func(have string) bool { return strings.HasPrefix(have+" ", c+" ") }) &&
@@ -198,8 +198,7 @@ func TestWithoutTCX(t *testing.T) {
 	}
 }
 
-// leaves returns the commands that have to do with bridges and have none below
-// them, as the help tells of them.
+// leaves returns the commands about bridges that have no subcommands, according to the help.
 func leaves(help func(above ...string) string, above ...string) (list []string) {
 	_, text, found := strings.Cut(help(above...), "\nCommands:\n")
 	if !found {
@@ -215,7 +214,7 @@ func leaves(help func(above ...string) string, above ...string) (list []string) 
 	return list
 }
 
-// TestDelAll removes every bridge, and says which.
+// TestDelAll deletes every bridge, and lists them.
 func TestDelAll(t *testing.T) {
 	l, ends := setup(t, "tcx", 1)
 	l.Bascule("bridge", "add", "br1")
@@ -228,7 +227,7 @@ func TestDelAll(t *testing.T) {
 	}
 }
 
-// TestFewFiles: where a process may have few open files, that is what is said.
+// TestFewFiles: if the limit of open files is too low, the error says so.
 func TestFewFiles(t *testing.T) {
 	l, _ := setup(t, "tcx", 1)
 	if _, err := exec.LookPath("prlimit"); err != nil {
@@ -256,7 +255,7 @@ func TestFewFiles(t *testing.T) {
 	}
 }
 
-// TestWaits: who waits for another writer says for whom, and then does its work.
+// TestWaits: a command that waits for another writer names it, and then does its work.
 func TestWaits(t *testing.T) {
 	l, _ := setup(t, "tcx", 1)
 	var unlock func()

@@ -25,7 +25,7 @@ import (
 type screen struct {
 	t      *testing.T
 	lab    *netlab.Lab
-	dir    string // where the server listens
+	dir    string // folder of the server's socket
 	socket string
 }
 
@@ -54,7 +54,7 @@ func (s *screen) tmux(args ...string) string {
 	return strings.TrimRight(string(out), "\n")
 }
 
-// text is what can be read on the terminal.
+// text returns the text on the terminal.
 func (s *screen) text() string {
 	s.t.Helper()
 	return s.tmux("capture-pane", "-p")
@@ -71,7 +71,7 @@ func (s *screen) wait(what string, shows func(text string) bool) {
 	s.lab.Wait("the terminal to show "+what, func() bool { return shows(s.text()) })
 }
 
-// shows waits until the terminal shows what matches.
+// shows waits until the terminal shows a line that matches.
 func (s *screen) shows(pattern string) {
 	s.t.Helper()
 	s.wait(pattern, regexp.MustCompile(`(?m)`+pattern).MatchString)
@@ -90,7 +90,7 @@ func (s *screen) run(line string) {
 	s.keys("Enter")
 }
 
-// state is what a program could leave behind in the terminal.
+// state returns the properties of the terminal that a program could change.
 func (s *screen) state() string {
 	s.t.Helper()
 	return s.tmux("display-message", "-p", "alternate #{alternate_on} cursor #{cursor_flag} mouse #{mouse_any_flag} "+
@@ -98,7 +98,7 @@ func (s *screen) state() string {
 		"scroll #{scroll_region_upper}-#{scroll_region_lower}")
 }
 
-// TestTop looks at a live switch in a real terminal, by every way out of it.
+// TestTop watches a live switch in a real terminal, and ends top in every possible way.
 func TestTop(t *testing.T) {
 	t.Parallel()
 	l, ends := setup(t, "tcx", 12)
@@ -115,7 +115,7 @@ func TestTop(t *testing.T) {
 	top := fmt.Sprintf("%s -n %s top br0 --interval 100ms", l.Binary(), l.Switch.Name)
 	rounds := 0
 	start := func() (wantTTY, wantState string) {
-		rounds++ // what the last round has left on the screen is not this one's
+		rounds++ // so that the last round's text does not count
 		s.run(fmt.Sprintf("clear; echo before top; stty -g >%s.before; echo noted %d", tty, rounds))
 		s.shows(fmt.Sprintf(`^noted %d\nready> ?$`, rounds))
 		wantState = s.state()
@@ -141,7 +141,7 @@ func TestTop(t *testing.T) {
 		if got := s.state(); got != wantState {
 			t.Errorf("%s: terminal %s was %s", how, got, wantState)
 		}
-		// what is typed can be seen and does what it should
+		// Input is visible and works.
 		s.run("echo $((6*7))")
 		s.shows(`^42$`)
 		for _, file := range []string{tty, status, pid} {
@@ -171,7 +171,7 @@ func TestTop(t *testing.T) {
 	s.shows(`^bascule top br0 .*PAUSED`)
 	s.keys("p", "Tab")
 	s.shows(`^ports \[drops\] addresses`)
-	s.shows(fmt.Sprintf(`^p1 +same-port +0 +%d$`, seen)) // all of them, and no more come
+	s.shows(fmt.Sprintf(`^p1 +same-port +0 +%d$`, seen)) // all of them, and no more arrive
 	s.keys("Tab")
 	s.shows(`^` + A.String() + ` .*p1`)
 	s.keys("?")
@@ -179,7 +179,7 @@ func TestTop(t *testing.T) {
 	s.keys("x", "BTab", "BTab")
 	s.shows(`^\[ports\] drops addresses`)
 
-	// a port comes and goes
+	// A port is deleted and added.
 	l.Bascule("port", "del", "br0", ends[11].Port)
 	s.wait("p12 no more", func(text string) bool { return !strings.Contains(text, "\np12 ") })
 	l.Bascule("port", "add", "br0", ends[11].Port)
@@ -212,7 +212,7 @@ func TestTop(t *testing.T) {
 		ended(sig.String(), wantTTY, wantState)
 	}
 
-	// a bridge that goes is told, and seen again when it is back
+	// A deleted bridge is reported, and shown again when it is back.
 	wantTTY, wantState = start()
 	l.Bascule("bridge", "del", "br0")
 	s.shows(`^cannot show the ports of br0: there is no bridge br0`)
@@ -221,14 +221,14 @@ func TestTop(t *testing.T) {
 	s.keys("q")
 	ended("q after an error", wantTTY, wantState)
 
-	// not on a terminal
+	// Not on a terminal.
 	l.Refused([]string{"cannot show top", "not a terminal", "use 'bascule stats --interval 1s'"}, "top", "br0")
 	s.run(fmt.Sprintf("clear; TERM=dumb %s; echo status $?", top))
 	s.shows(`^status 1$`)
 }
 
-// TestStats counts frames by totals and by rates: a rate times the time that
-// it is of is what passed in it, whatever that time was.
+// TestStats counts frames by totals and by rates: a rate times its interval is the number of
+// frames in the interval, whatever its length was.
 func TestStats(t *testing.T) {
 	t.Parallel()
 	l, ends := setup(t, "tcx", 2)
@@ -265,7 +265,7 @@ func TestStats(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// of all that has been printed: rounds, and what passed, in whole frames
+	// From all output: rounds, and the numbers of frames.
 	var rounds, gotRx, gotTx, gotDropped, gotBits atomic.Int64
 	done := make(chan error)
 	go func() {
@@ -293,7 +293,7 @@ func TestStats(t *testing.T) {
 		}
 		done <- err
 	}()
-	t.Cleanup(func() { cmd.Process.Kill() }) // where the test failed
+	t.Cleanup(func() { cmd.Process.Kill() }) // if the test failed
 	l.Wait("rates", func() bool { return rounds.Load() > 0 })
 	for range 5 {
 		l.Reach(a, l.Frames(200, B, A), b)

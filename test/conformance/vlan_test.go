@@ -36,9 +36,9 @@ var vlanCases = []conformance{
 	{name: "vlan_stats", hooks: both, run: vlanStats},
 }
 
-// setupVLANs makes a bridge br0 that filters VLANs, with a port for each
-// membership: "10" is an access port, "T10,20" takes tags, "10T20" is a trunk
-// whose frames without a tag are in VLAN 10, "" is in no VLAN.
+// setupVLANs makes a bridge br0 that filters VLANs, with a port for each membership: "10" is an
+// access port, "T10,20" takes tags, "10T20" is a trunk whose untagged frames are in VLAN 10, ""
+// is in no VLAN.
 func setupVLANs(t *testing.T, hook string, members []string, flags ...string) (*netlab.Lab, []*netlab.End) {
 	t.Helper()
 	l, ends := setup(t, hook, len(members), append([]string{"--vlan-filtering", "--default-pvid", "none"}, flags...)...)
@@ -48,7 +48,7 @@ func setupVLANs(t *testing.T, hook string, members []string, flags ...string) (*
 	return l, ends
 }
 
-// join puts a port that is in no VLAN into those of a membership.
+// join adds a port that is in no VLAN to the VLANs of a membership.
 func join(l *netlab.Lab, bridge, port, membership string) {
 	native, tagged, _ := strings.Cut(membership, "T")
 	if tagged != "" {
@@ -59,12 +59,12 @@ func join(l *netlab.Lab, bridge, port, membership string) {
 	}
 }
 
-// A form is what a frame looks like at an end.
+// A form converts a frame to its form at an end.
 type form func(netlab.Frame) netlab.Frame
 
 func bare(f netlab.Frame) netlab.Frame { return f }
 
-// tag is the form with an 802.1Q tag, and a priority of 0 unless one is given.
+// tag returns the form with an 802.1Q tag, and a priority of 0 unless one is given.
 func tag(vlan uint16, priority ...uint8) form {
 	return func(f netlab.Frame) netlab.Frame { return f.Tagged(vlan, append(priority, 0)[0]) }
 }
@@ -73,15 +73,15 @@ func (outer form) over(inner form) form {
 	return func(f netlab.Frame) netlab.Frame { return outer(inner(f)) }
 }
 
-// service is the form with a service tag.
+// service returns the form with a service tag.
 func service(vlan uint16) form {
 	return func(f netlab.Frame) netlab.Frame { return f.ServiceTagged(vlan) }
 }
 
 type forms map[*netlab.End]form
 
-// reach sends frames in a form; each must arrive once at every end in to, in
-// that end's form, and nothing else anywhere.
+// reach sends frames in a form. Each has to arrive once at every end in to, in that end's form.
+// No other frame may arrive at any end.
 func reach(t *testing.T, l *netlab.Lab, from netlab.Sender, has form, frames []netlab.Frame, to forms) {
 	t.Helper()
 	var out []netlab.Frame
@@ -110,7 +110,7 @@ func reach(t *testing.T, l *netlab.Lab, from netlab.Sender, has form, frames []n
 	}
 }
 
-// portVLANs is what `bascule -j vlan show` prints of a port.
+// portVLANs is a port in the output of `bascule -j vlan show`.
 type portVLANs struct {
 	Ifname string `json:"ifname"`
 	Master string `json:"master"`
@@ -143,8 +143,8 @@ func (p portVLANs) String() string {
 	return strings.Join(s, ", ")
 }
 
-// wantVLANs compares the VLANs of a bridge's ports, in order, with what there
-// should be: "1 PVID Egress Untagged, 10-20".
+// wantVLANs compares the VLANs of a bridge's ports, in order, with the expected ones: "1 PVID
+// Egress Untagged, 10-20".
 func wantVLANs(t *testing.T, l *netlab.Lab, want ...string) {
 	t.Helper()
 	var list []portVLANs
@@ -176,14 +176,14 @@ func pvidBoth(t *testing.T, hook string) {
 	wantDrops(t, l, d, "no-member", 20)
 	wantFDB(t, l, "br0", dynamic(A, 10, a), dynamic(B, 10, b), dynamic(D, 20, d))
 
-	// real stacks notice nothing of it
+	// Real stacks are not affected.
 	one, two := a.Host(), b.Host()
 	must(t, one.Ping(two.IPv4))
 	must(t, two.Ping(one.IPv6))
 	must(t, netlab.Transfer(one, two, two.IPv4, 4<<20))
 }
 
-// admit: a port takes the frames that it admits, and no others.
+// admit: a port accepts the frames that it admits, and no others.
 func admit(t *testing.T, hook string) {
 	l, ends := setupVLANs(t, hook, []string{"10T20", "10T20", "10T20", "T10,20"})
 	all, tagged, untagged, trunk := ends[0], ends[1], ends[2], ends[3]
@@ -226,7 +226,7 @@ func admit(t *testing.T, hook string) {
 	again(t, l)
 	reach(t, l, tagged, bare, l.Frames(5, netlab.Broadcast, B), nil)
 	wantDrops(t, l, tagged, "admit", 5)
-	// no VLANs, no kinds of frames
+	// Without VLANs all kinds of frames are admitted.
 	l.Bascule("bridge", "set", "br0", "--vlan-filtering=off")
 	reach(t, l, tagged, bare, l.Frames(5, netlab.Broadcast, B), forms{all: bare, untagged: bare, trunk: bare})
 	l.Bascule("bridge", "set", "br0", "--vlan-filtering")
@@ -238,19 +238,19 @@ func admit(t *testing.T, hook string) {
 func accessToTrunk(t *testing.T, hook string) {
 	l, ends := setupVLANs(t, hook, []string{"10", "20", "T10,20", "T10,20", "T10"})
 	a, b, t1, t2, t3 := ends[0], ends[1], ends[2], ends[3], ends[4]
-	// floods: each port gets its own form, and the copies do not spoil each other
+	// Floods: each port gets its own form, and the copies do not affect each other.
 	reach(t, l, a, bare, l.Frames(20, netlab.Broadcast, A), forms{t1: tag(10), t2: tag(10), t3: tag(10)})
 	reach(t, l, b, bare, l.Frames(20, netlab.Broadcast, B), forms{t1: tag(20), t2: tag(20)})
 	reach(t, l, t1, tag(10, 5), l.Frames(20, netlab.Broadcast, C), forms{a: bare, t2: tag(10, 5), t3: tag(10, 5)})
 	reach(t, l, t1, tag(20, 1), l.Frames(20, netlab.Group(1), D), forms{b: bare, t2: tag(20, 1)})
-	// known stations
+	// Known stations.
 	reach(t, l, a, bare, l.Frames(50, C, A), forms{t1: tag(10)})
 	reach(t, l, t1, tag(10, 3), l.Frames(50, A, C), forms{a: bare})
 	reach(t, l, b, bare, l.Frames(50, D, B), forms{t1: tag(20)})
 	reach(t, l, t1, tag(20), l.Frames(50, B, D), forms{b: bare})
 	reach(t, l, t2, tag(10, 7), l.Frames(1, C, netlab.Station(9)), forms{t1: tag(10, 7)})
 	reach(t, l, t1, tag(10, 7), l.Frames(50, netlab.Station(9), C), forms{t2: tag(10, 7)})
-	// XDP gives and takes tags itself: the device sees hardly a frame
+	// XDP adds and removes tags itself: the device sees hardly any frame.
 	for _, c := range []struct {
 		from, to     *netlab.End
 		has, arrives form
@@ -263,13 +263,13 @@ func accessToTrunk(t *testing.T, hook string) {
 			t.Errorf("a capture at %s sees %d frames of 100 on hook %s", c.from.Port, n, hook)
 		}
 	}
-	// as large as can be: the tag comes on top of the MTU
+	// The largest frames: the tag does not count towards the MTU.
 	for _, size := range []int{1510, 1511, 1514} {
 		reach(t, l, a, bare, []netlab.Frame{l.Frame(C, A, size)}, forms{t1: tag(10)})
 		reach(t, l, t1, tag(10), []netlab.Frame{l.Frame(A, C, size)}, forms{a: bare})
 		reach(t, l, a, bare, []netlab.Frame{l.Frame(netlab.Broadcast, A, size)}, forms{t1: tag(10), t2: tag(10), t3: tag(10)})
 	}
-	// a trunk has no VLAN for frames without a tag, nor others than its own
+	// A trunk has no VLAN for untagged frames, and no other VLANs than its own.
 	reach(t, l, t1, bare, l.Frames(5, netlab.Broadcast, C), nil)
 	wantDrops(t, l, t1, "untagged", 5)
 	reach(t, l, t3, tag(20), l.Frames(5, netlab.Broadcast, C), nil)
@@ -287,11 +287,11 @@ func pvidMismatch(t *testing.T, hook string) {
 		reach(t, l, b, bare, l.Frames(10, A, B), forms{c: bare})
 	}
 	wantDrops(t, l, a, "no-member", 60)
-	// one way: what is in 20 leaves by a, too, and what comes from a is in 10
+	// One direction: frames in 20 leave by a, too, and frames from a are in 10.
 	l.Bascule("vlan", "add", "br0", a.Port, "20", "--untagged")
 	reach(t, l, b, bare, l.Frames(10, netlab.Broadcast, B), forms{a: bare, c: bare})
 	reach(t, l, a, bare, l.Frames(10, B, A), nil)
-	// and the other's PVID makes it both
+	// With the PVID of the other VLAN, both directions are in 20.
 	l.Bascule("vlan", "add", "br0", a.Port, "20", "--untagged", "--pvid")
 	wantVLANs(t, l, "10 Egress Untagged, 20 PVID Egress Untagged", "20 PVID Egress Untagged", "20 PVID Egress Untagged")
 	reach(t, l, a, bare, l.Frames(10, B, A), forms{b: bare})
@@ -303,10 +303,10 @@ func taggedOnAccessPort(t *testing.T, hook string) {
 	a, b, c, d := ends[0], ends[1], ends[2], ends[3]
 	reach(t, l, b, bare, l.Frames(1, netlab.Broadcast, B), forms{a: bare, d: tag(10)})
 	reach(t, l, c, bare, l.Frames(1, netlab.Broadcast, C), forms{d: tag(20)})
-	// its own VLAN: as if it had none
+	// its own VLAN: as if untagged
 	reach(t, l, a, tag(10), l.Frames(10, netlab.Broadcast, A), forms{b: bare, d: tag(10)})
 	reach(t, l, a, tag(10), l.Frames(10, B, A), forms{b: bare})
-	// another's: it does not get there
+	// another VLAN: it does not arrive
 	reach(t, l, a, tag(20), l.Frames(10, netlab.Broadcast, A), nil)
 	reach(t, l, a, tag(20), l.Frames(10, C, A), nil)
 	reach(t, l, a, tag(30), l.Frames(10, C, A), nil)
@@ -343,7 +343,7 @@ func trunkRanges(t *testing.T, hook string) {
 	if want := []string{"br0 p1 1 PVID, Egress Untagged", "br0 p1 10-19 -", "br0 p1 21-30 -"}; !slices.Equal(got, want) {
 		t.Errorf("vlan show prints %q, should be %q", got, want)
 	}
-	// it comes back as a range, in whatever order it was given
+	// It is shown as ranges, in whatever order it was given.
 	l.Bascule("vlan", "add", "br0", a.Port, "31,20,2-4,5")
 	wantVLANs(t, l, native1+", 2-5, 10-31", native1+", 10-30")
 	l.Bascule("vlan", "add", "br0", a.Port, "15", "--untagged")
@@ -353,10 +353,10 @@ func trunkRanges(t *testing.T, hook string) {
 	wantVLANs(t, l, native1+", 2-5, 10-31", "")
 	l.Bascule("vlan", "add", "br0", b.Port, "1-4094")
 	wantVLANs(t, l, native1+", 2-5, 10-31", "1-4094")
-	// a range that is not all there is not taken out by half
+	// A range that the port is only partly in is not deleted.
 	l.Refused([]string{a.Port, "VLAN 32-40", "in none of them"}, "vlan", "del", "br0", a.Port, "32-40")
 	wantVLANs(t, l, native1+", 2-5, 10-31", "1-4094")
-	// of a range what is there
+	// Within a range, the present VLANs.
 	l.Bascule("vlan", "del", "br0", a.Port, "5-12,31-40")
 	wantVLANs(t, l, native1+", 2-4, 13-30", "1-4094")
 	l.Bascule("vlan", "del", "br0", a.Port, "1-4094")
@@ -384,7 +384,7 @@ func badVLANs(t *testing.T, hook string) {
 	}
 	refuse(2, "vlan", "add", "br0", p, "30-40", "--pvid")
 	refuse(2, "vlan", "add", "br0", p, "30,40", "--untagged", "--pvid")
-	refuse(1, "vlan", "del", "br0", p, "8-9") // none of them is there
+	refuse(1, "vlan", "del", "br0", p, "8-9") // it is in none of them
 	refuse(1, "vlan", "del", "br0", p, "30")
 	refuse(1, "vlan", "add", "br0", "nobody", "30")
 	refuse(1, "vlan", "add", "br9", p, "30")
@@ -397,7 +397,7 @@ func badVLANs(t *testing.T, hook string) {
 	refuse(2, "vlan", "private", "br0", "10", "--isolated", "11", "--community", "11")
 	refuse(2, "vlan", "private", "br0", "10")
 
-	// without filtering there is nothing to change
+	// Without filtering there are no VLANs to change.
 	l.Bascule("bridge", "add", "br1")
 	l.AddPort("br1", hook, l.NewEnds(1)[0])
 	for _, args := range [][]string{{"add", "br1", "p3", "10"}, {"del", "br1", "p3", "1"}, {"show", "br1"}, {"private", "br1", "10", "--isolated", "11"}} {
@@ -411,11 +411,11 @@ func defaultPVID(t *testing.T, hook string) {
 	set := func(flags ...string) { l.Bascule(append([]string{"bridge", "set", "br0"}, flags...)...) }
 	learn(l, a, A)
 	set("--vlan-filtering")
-	wantFDB(t, l, "br0") // in which VLAN, nobody had asked
+	wantFDB(t, l, "br0") // A was not learned in a VLAN
 	wantVLANs(t, l, native1, native1, native1)
 	reach(t, l, a, bare, l.Frames(5, netlab.Broadcast, A), forms{b: bare, c: bare})
 
-	// who still has the old default gets the new one
+	// A port that still has the old default gets the new one.
 	l.Bascule("vlan", "add", "br0", b.Port, "7", "--untagged", "--pvid")
 	l.Bascule("vlan", "add", "br0", c.Port, "30")
 	set("--default-pvid", "10")
@@ -423,7 +423,7 @@ func defaultPVID(t *testing.T, hook string) {
 	reach(t, l, a, bare, l.Frames(5, netlab.Broadcast, A), forms{c: bare})
 	wantFDB(t, l, "br0", dynamic(A, 10, a))
 
-	// also a port that comes
+	// A later port, too.
 	d := l.NewEnds(1)[0]
 	l.AddPort("br0", hook, d)
 	reach(t, l, a, bare, l.Frames(5, netlab.Broadcast, A), forms{c: bare, d: bare})
@@ -436,12 +436,12 @@ func defaultPVID(t *testing.T, hook string) {
 	e := l.NewEnds(1)[0]
 	l.AddPort("br0", hook, e)
 	wantVLANs(t, l, "", "1 Egress Untagged, 7 PVID Egress Untagged", "30", "", "")
-	// one that is in no VLAN has the default of none
+	// A port in no VLAN is not affected by the default.
 	set("--default-pvid", "20")
 	wantVLANs(t, l, "20 PVID Egress Untagged", "1 Egress Untagged, 7 PVID Egress Untagged", "30",
 		"20 PVID Egress Untagged", "20 PVID Egress Untagged")
 
-	// the VLANs are still there when filtering comes back, and slots are given anew
+	// The VLANs are still there when filtering is enabled again, and slots are reused.
 	set("--vlan-filtering=off")
 	reach(t, l, a, tag(99), l.Frames(5, netlab.Broadcast, A), forms{b: tag(99), c: tag(99), d: tag(99), e: tag(99)})
 	l.Bascule("port", "del", "br0", b.Port)
@@ -460,7 +460,8 @@ func priorityTag(t *testing.T, hook string) {
 	reach(t, l, b, bare, l.Frames(1, netlab.Broadcast, B), forms{a: bare, c: tag(10), d: tag(10)})
 	reach(t, l, c, tag(10), l.Frames(1, netlab.Broadcast, C), forms{a: bare, b: bare, d: tag(10)})
 	for range 2 {
-		// a priority alone is no VLAN: the port's own, and the priority stays
+		// A priority tag has no VLAN: the port's own VLAN is used, and the priority
+		// stays.
 		reach(t, l, a, tag(0, 6), l.Frames(10, netlab.Broadcast, A), forms{b: bare, c: tag(10, 6), d: tag(10, 6)})
 		reach(t, l, a, tag(0, 5), l.Frames(10, C, A), forms{c: tag(10, 5)})
 		reach(t, l, a, tag(0, 7), l.Frames(10, B, A), forms{b: bare})
@@ -491,7 +492,7 @@ func sameMACTwoVLANs(t *testing.T, hook string) {
 			t.Errorf("%d moves to %s, should be none", m, e.Port)
 		}
 	}
-	// it moves in one VLAN and stays in the other
+	// It moves in one VLAN and stays in the other.
 	reach(t, l, d, tag(10), l.Frames(1, C, A), forms{c: tag(10)})
 	reach(t, l, c, tag(10), l.Frames(3, A, C), forms{d: tag(10)})
 	reach(t, l, c, tag(20), l.Frames(3, A, C), forms{b: bare})
@@ -511,7 +512,7 @@ func doubleTag(t *testing.T, hook string) {
 		drops += 10
 	}
 	wantDrops(t, l, a, "double-tag", drops)
-	// nor one that is not of the bridge's kind, alone or before another
+	// Nor a tag of another kind than the bridge's, alone or in front of another.
 	for i, has := range []form{service(10), service(10).over(tag(20))} {
 		reach(t, l, a, has, l.Frames(5, netlab.Broadcast, A), nil)
 		reach(t, l, a, has, l.Frames(5, C, A), nil)
@@ -521,10 +522,10 @@ func doubleTag(t *testing.T, hook string) {
 		t.Errorf("traced: %v", r)
 	}
 	wantDrops(t, l, a, "double-tag", drops)
-	// what is no tag to Linux either is payload
+	// A tag that Linux does not recognize either is payload.
 	reach(t, l, a, bare, of(0x9100, l.Frames(5, C, A)), forms{c: tag(10)})
 
-	// with QinQ it is payload: only the outer tag is looked at, and changed
+	// With QinQ the inner tag is payload: only the outer tag is examined and changed.
 	l.Bascule("bridge", "set", "br0", "--qinq")
 	teach()
 	for range 2 {
@@ -536,13 +537,13 @@ func doubleTag(t *testing.T, hook string) {
 			reach(t, l, c, out, l.Frames(5, netlab.Broadcast, C), forms{a: inner, b: inner, d: out})
 		}
 	}
-	// another kind of tag is none
+	// Another kind of tag is payload.
 	reach(t, l, a, service(20), l.Frames(5, C, A), forms{c: tag(10).over(service(20))})
 	reach(t, l, a, service(20), l.Frames(5, netlab.Broadcast, A), forms{b: service(20), c: tag(10).over(service(20)), d: tag(10).over(service(20))})
 	reach(t, l, a, tag(20).over(tag(10)), l.Frames(5, netlab.Broadcast, A), nil)
 	wantDrops(t, l, a, "vlan", 5)
 
-	// service VLANs: the customers' tags are theirs
+	// Service VLANs: the customers' tags are not touched.
 	l.Bascule("bridge", "set", "br0", "--qinq=off", "--vlan-protocol", "802.1ad")
 	reach(t, l, c, service(10), l.Frames(1, netlab.Broadcast, C), forms{a: bare, b: bare, d: service(10)})
 	for range 2 {
@@ -553,7 +554,7 @@ func doubleTag(t *testing.T, hook string) {
 			reach(t, l, c, out, l.Frames(5, A, C), forms{a: inner})
 		}
 	}
-	// as large as a customer's can be
+	// The largest frame of a customer.
 	large := func(dst netlab.MAC) []netlab.Frame { return []netlab.Frame{l.Frame(dst, A, 1514)} }
 	reach(t, l, a, tag(20), large(C), forms{c: service(10).over(tag(20))})
 	reach(t, l, a, tag(20), large(netlab.Broadcast), forms{b: tag(20), c: service(10).over(tag(20)), d: service(10).over(tag(20))})
@@ -619,7 +620,7 @@ func unaware(t *testing.T, hook string) {
 		reach(t, l, b, f, l.Frames(5, A, B), forms{a: f})
 		reach(t, l, a, f, l.Frames(5, B, A), forms{b: f})
 	}
-	// and again, after a time with filtering
+	// And again, after a time with filtering.
 	l.Bascule("bridge", "set", "br0", "--vlan-filtering")
 	reach(t, l, a, tag(10), l.Frames(5, netlab.Broadcast, A), nil)
 	l.Bascule("bridge", "set", "br0", "--vlan-filtering=off")
@@ -627,8 +628,8 @@ func unaware(t *testing.T, hook string) {
 	reach(t, l, a, tag(10), l.Frames(5, netlab.Broadcast, A), forms{b: tag(10), c: tag(10)})
 }
 
-// A tag that one switch adds stands beside the packet when it comes to the next;
-// one that a packet socket sends is in the packet.
+// If one switch adds a tag, it is stored outside the packet when the next switch receives it. A
+// tag that a packet socket sends is in the packet.
 func offloadedTag(t *testing.T, hook string) {
 	l, ends := setupVLANs(t, hook, []string{"10", "20", "T10,20"})
 	a, b, c := ends[0], ends[1], ends[2]
@@ -654,7 +655,7 @@ func offloadedTag(t *testing.T, hook string) {
 	join(l, "br1", x.Port, "10")
 	join(l, "br1", y.Port, "20")
 	join(l, "br1", "t1", "T10,20")
-	if _, err := l.Run("port", "add", "br0", "t0", "--hook", hook); err != nil { // may say what it does to t1
+	if _, err := l.Run("port", "add", "br0", "t0", "--hook", hook); err != nil { // may report its change of t1
 		t.Fatal(err)
 	}
 	join(l, "br0", "t0", "T10,20")
@@ -666,14 +667,14 @@ func offloadedTag(t *testing.T, hook string) {
 		reach(t, l, x, bare, l.Frames(10, C, A), forms{a: bare})
 		reach(t, l, y, bare, l.Frames(10, D, B), forms{b: bare})
 		reach(t, l, x, tag(0, 5), l.Frames(10, netlab.Broadcast, A), forms{a: bare, c: tag(10, 5)})
-		// in the packet
+		// In the packet.
 		reach(t, l, c, tag(10, 3), l.Frames(10, netlab.Broadcast, netlab.Station(50)), forms{a: bare, x: bare})
 		reach(t, l, c, tag(20), l.Frames(10, B, netlab.Station(50)), forms{y: bare})
 		reach(t, l, x, bare, l.Frames(10, netlab.Station(50), A), forms{c: tag(10)})
 	}
 	l.Reach(x, []netlab.Frame{l.Frame(C, A, 1514)}, a)
 
-	// with a native VLAN between them: a tag that is overlooked leads astray
+	// With a native VLAN between them: a tag that is overlooked changes the VLAN.
 	l.Bascule("vlan", "add", "br1", "t1", "10", "--untagged", "--pvid")
 	l.Bascule("vlan", "add", "br0", "t0", "10", "--untagged", "--pvid")
 	P, Q := netlab.Station(60), netlab.Station(61)
@@ -687,7 +688,7 @@ func offloadedTag(t *testing.T, hook string) {
 		reach(t, l, y, tag(0, 4), l.Frames(10, Q, P), forms{b: bare})
 	}
 
-	// large packets of stacks, with the tag beside
+	// Large packets of stacks, with the tag outside the packet.
 	one, two := a.Host(), x.Host()
 	must(t, netlab.Transfer(one, two, two.IPv4, 4<<20))
 	must(t, netlab.Transfer(two, one, one.IPv6, 4<<20))
@@ -749,7 +750,7 @@ func hostPortVLAN(t *testing.T, hook string) {
 	reach(t, l, sockets["host20"], bare, l.Frames(5, B, macs["host20"]), forms{b: bare})
 	must(t, l.NewHost(l.Switch, "host10", 200).Ping(a.Host().IPv4))
 
-	// the address follows the VLANs, and a new one does
+	// The address follows the VLANs, and so does a new one.
 	l.Bascule("vlan", "add", "br0", "host10", "30")
 	known("host10", 10, 30)
 	l.Bascule("vlan", "del", "br0", "host10", "10")
@@ -798,7 +799,7 @@ func vlanFDB(t *testing.T, hook string) {
 	l.Bascule("fdb", "del", "br0", B.String(), "--vlan", "10")
 	wantFDB(t, l, "br0", b20, c30)
 
-	// a port that leaves a VLAN leaves no address there
+	// A port that leaves a VLAN keeps no address there.
 	learn(l, a, A)
 	l.Bascule("vlan", "del", "br0", b.Port, "20")
 	wantFDB(t, l, "br0", dynamic(A, 10, a), c30)
@@ -808,8 +809,8 @@ func vlanFDB(t *testing.T, hook string) {
 
 func privateVLANs(t *testing.T, hook string) {
 	const primary, isolated, community1, community2 = 100, 101, 102, 103
-	// promiscuous, two isolated, two of one community, one of another, a trunk that
-	// has the primary, and one to another switch
+	// Promiscuous, two isolated, two of one community, one of another, a trunk with the
+	// primary, and one to another switch.
 	l, ends := setupVLANs(t, hook, []string{"100", "101", "101", "102", "102", "103", "T100", "T100-103"})
 	l.Bascule("vlan", "private", "br0", "100", "--isolated", "101", "--community", "102,103")
 	p, i1, i2, c1, c2, d, trunk, uplink := ends[0], ends[1], ends[2], ends[3], ends[4], ends[5], ends[6], ends[7]
@@ -842,7 +843,7 @@ func privateVLANs(t *testing.T, hook string) {
 		flood(c2, bare, up(community1, c1))
 		flood(d, bare, up(community2))
 		flood(trunk, tag(primary), down(trunk))
-		// what another switch's private ports send comes with their VLANs' tags
+		// Frames of another switch's private ports arrive with their VLANs' tags.
 		flood(uplink, tag(isolated), forms{p: bare, trunk: tag(primary)})
 		flood(uplink, tag(community1), forms{p: bare, c1: bare, c2: bare, trunk: tag(primary)})
 		flood(uplink, tag(primary), down(uplink))
@@ -886,7 +887,7 @@ func privateVLANs(t *testing.T, hook string) {
 	wantDrops(t, l, i1, "vlan-out", 20)
 	floods()
 
-	// entries by hand, in whichever of the VLANs one says
+	// Static entries, in any of the VLANs.
 	l.Bascule("fdb", "flush", "br0")
 	l.Bascule("fdb", "add", "br0", A.String(), i1.Port)
 	l.Bascule("fdb", "add", "br0", B.String(), c1.Port, "--vlan", "102")
@@ -897,7 +898,7 @@ func privateVLANs(t *testing.T, hook string) {
 	l.Bascule("fdb", "del", "br0", B.String(), "--vlan", "101")
 	wantFDB(t, l, "br0", static(A, primary, i1))
 
-	// shown, and refused where it makes no sense
+	// Listed, and refused if they make no sense.
 	var list []portVLANs
 	l.JSON(&list, "vlan", "show", "br0")
 	last := list[len(list)-1]
@@ -950,10 +951,10 @@ func vlanStats(t *testing.T, hook string) {
 	count("10: rx 25, tx 30", "20: rx 0, tx 0")
 	reach(t, l, c, tag(20), l.Frames(7, D, C), forms{d: bare})
 	count("10: rx 25, tx 30", "20: rx 7, tx 7")
-	reach(t, l, a, tag(20), l.Frames(7, D, A), nil) // not let in
+	reach(t, l, a, tag(20), l.Frames(7, D, A), nil) // not admitted
 	count("10: rx 25, tx 30", "20: rx 7, tx 7")
 	reach(t, l, d, bare, l.Frames(3, netlab.Broadcast, D), forms{c: tag(20)})
-	// they stay when something else is changed
+	// They stay when another setting is changed.
 	l.Bascule("bridge", "set", "br0", "--ageing", "100s")
 	l.Bascule("vlan", "add", "br0", b.Port, "20")
 	count("10: rx 25, tx 30", "20: rx 10, tx 10")

@@ -46,7 +46,7 @@ var watchCases = []conformance{
 	{name: "top_killed", hooks: tcx, run: topKilled},
 }
 
-// A capturing is a `bascule capture` that runs.
+// A capturing is a running `bascule capture`.
 type capturing struct {
 	t           *testing.T
 	lab         *netlab.Lab
@@ -60,12 +60,11 @@ func startCapture(t *testing.T, l *netlab.Lab, args ...string) *capturing {
 	c := &capturing{t: t, lab: l, cmd: l.Command(append([]string{"capture", "br0"}, args...)...)}
 	c.cmd.Stdout, c.cmd.Stderr = &c.stdout, &c.err
 	must(t, c.cmd.Start())
-	t.Cleanup(func() { c.cmd.Process.Kill() }) // where the test failed
+	t.Cleanup(func() { c.cmd.Process.Kill() }) // if the test failed
 	return c
 }
 
-// captureTo starts a capture that writes pcapng to standard output, and returns
-// when it has begun.
+// captureTo starts a capture that writes pcapng to standard output, and returns when it has started.
 func captureTo(t *testing.T, l *netlab.Lab, args ...string) *capturing {
 	t.Helper()
 	c := startCapture(t, l, append([]string{"-w", "-"}, args...)...)
@@ -73,7 +72,7 @@ func captureTo(t *testing.T, l *netlab.Lab, args ...string) *capturing {
 	return c
 }
 
-// wait waits until the capture ends, and returns how it did.
+// wait waits until the capture ends, and returns how it ended.
 func (c *capturing) wait() (status int, stderr string) {
 	c.t.Helper()
 	done := make(chan error, 1)
@@ -89,13 +88,13 @@ func (c *capturing) wait() (status int, stderr string) {
 	return c.cmd.ProcessState.ExitCode(), c.err.String()
 }
 
-// halt stops the capture until it gets a SIGCONT. It stands still when this
-// returns: the signal alone does not stop what is running at the moment.
+// halt stops the capture until it gets a SIGCONT. It waits until all threads are stopped: running ones do not stop with
+// the signal.
 func (c *capturing) halt() {
 	c.t.Helper()
 	must(c.t, c.cmd.Process.Signal(syscall.SIGSTOP))
 	for {
-		// without WEXITED it is left to c.wait to reap it
+		// Without WEXITED it does not reap the process, which c.wait does.
 		err := unix.Waitid(unix.P_PID, c.cmd.Process.Pid, nil, unix.WSTOPPED, nil)
 		if !errors.Is(err, unix.EINTR) {
 			must(c.t, err)
@@ -104,15 +103,14 @@ func (c *capturing) halt() {
 	}
 }
 
-// stop ends the capture as Ctrl-C does, and returns how many frames it says it
-// has captured and missed.
+// stop ends the capture with SIGINT, as Ctrl-C does, and returns the captured and missed frames in its summary.
 func (c *capturing) stop() (captured, missed int) {
 	c.t.Helper()
 	must(c.t, c.cmd.Process.Signal(os.Interrupt))
 	return c.counts()
 }
 
-// counts waits until the capture ends well, and returns what it says at last.
+// counts waits until the capture succeeds, and returns the numbers in its summary.
 func (c *capturing) counts() (captured, missed int) {
 	c.t.Helper()
 	status, stderr := c.wait()
@@ -123,8 +121,8 @@ func (c *capturing) counts() (captured, missed int) {
 	return captured, missed
 }
 
-// timeNamespaces reads in a time namespace what the datapath has by its own clock: frames, pf's log, and since when
-// pf is on.
+// timeNamespaces reads, in a time namespace, data with the datapath's clock: frames, pf's log, and the time since pf
+// was enabled.
 func timeNamespaces(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	shifted := func(args ...string) *exec.Cmd {
@@ -167,16 +165,16 @@ func timeNamespaces(t *testing.T, hook string) {
 	})
 }
 
-// A shot is a frame of a capture: where, what was done, and the frame.
+// A shot is a captured frame: the place, what was done, and the frame.
 type shot struct {
 	where string // "p1 in", "p2 out", "p1 dropped: mtu"
 	frame netlab.Frame
-	size  int // bytes that it had
+	size  int // original bytes
 }
 
 func (s shot) String() string { return fmt.Sprintf("%s %v of %d bytes", s.where, s.frame, s.size) }
 
-// shots reads a file in pcapng.
+// shots reads a pcapng file.
 func shots(t *testing.T, file string) (list []shot) {
 	t.Helper()
 	r, err := pcapgo.NewNgReader(strings.NewReader(file), pcapgo.DefaultNgReaderOptions)
@@ -211,7 +209,7 @@ func shots(t *testing.T, file string) (list []shot) {
 	}
 }
 
-// seen is what a capture is to have seen of frames, at each of some places.
+// seen returns the expected shots of frames at each of some places.
 func seen(frames []netlab.Frame, where ...string) (list []shot) {
 	for _, f := range frames {
 		for _, w := range where {
@@ -221,7 +219,7 @@ func seen(frames []netlab.Frame, where ...string) (list []shot) {
 	return list
 }
 
-// wantShots compares what was captured with what should have been, in any order.
+// wantShots compares the captured frames with the expected ones, in any order.
 func wantShots(t *testing.T, got, want []shot) {
 	t.Helper()
 	count := map[shot]int{}
@@ -240,8 +238,7 @@ func wantShots(t *testing.T, got, want []shot) {
 	}
 }
 
-// tcpdumpLines reads a capture with tcpdump, which must have nothing to say
-// against it.
+// tcpdumpLines reads a capture with tcpdump, which must report no error.
 func tcpdumpLines(t *testing.T, file string, args ...string) []string {
 	t.Helper()
 	cmd := exec.Command("tcpdump", append([]string{"-n", "-e", "-r", "-"}, args...)...)
@@ -258,7 +255,7 @@ func tcpdumpLines(t *testing.T, file string, args ...string) []string {
 		}
 	}
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	// without the bytes of frames
+	// Without the bytes of frames.
 	return slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, "\t") })
 }
 
@@ -268,7 +265,7 @@ type loaded struct {
 	size int // bytes
 }
 
-// program returns the tcx program that a port has now.
+// program returns the present tcx program of a port.
 func program(t *testing.T, l *netlab.Lab, e *netlab.End) (found loaded) {
 	t.Helper()
 	must(t, l.Switch.Do(func() error {
@@ -295,14 +292,14 @@ func program(t *testing.T, l *netlab.Lab, e *netlab.End) (found loaded) {
 	return found
 }
 
-// asBefore says that the switch looks at nobody's frames any more: its programs
-// are as short as they were, and nothing is left in the kernel.
+// asBefore checks that the switch no longer examines frames for a capture: its programs are as short as before, and no
+// objects are left in the kernel.
 func asBefore(t *testing.T, l *netlab.Lab, e *netlab.End, was loaded, had netlab.Objects) {
 	t.Helper()
 	if now := program(t, l, e); now.size != was.size {
 		t.Errorf("the program of %s has %d bytes, had %d before", e.Port, now.size, was.size)
 	}
-	// the kernel frees programs and maps a moment after their last use
+	// The kernel frees programs and maps a moment after their last use.
 	var now netlab.Objects
 	l.Wait("what was loaded to be gone", func() bool {
 		var err error
@@ -322,8 +319,8 @@ func objects(t *testing.T, l *netlab.Lab) netlab.Objects {
 	return had
 }
 
-// captureFrames: every frame is there as it was sent, once where it came in,
-// once at each port that it left by, or once for each drop that is counted.
+// captureFrames: every frame is captured as it was sent, once where it came in, once at each port that it left by, or
+// once for each counted drop.
 func captureFrames(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 4)
 	a, b, c, d := ends[0], ends[1], ends[2], ends[3]
@@ -361,7 +358,7 @@ func captureFrames(t *testing.T, hook string) {
 		send(a, l.Frames(5, B, netlab.Group(2)), nil, "p1 dropped: bad-source")
 		send(a, []netlab.Frame{l.Frame(B, A, 1500)}, nil, "p1 dropped: mtu")
 		send(a, []netlab.Frame{l.Frame(netlab.Broadcast, A, 1500)}, to(c, d), "p1 in", "p1 dropped: mtu", "p3 out", "p4 out")
-		// tags are beside the packet when the switch sees it, but for a second
+		// Tags are outside the packet when the switch sees it, except for a second one.
 		send(a, []netlab.Frame{l.Frame(netlab.Broadcast, A, 100).Tagged(10, 5)}, to(b, c, d), "p1 in", "p2 out", "p3 out", "p4 out")
 		send(a, []netlab.Frame{double}, to(b, c, d), "p1 in", "p2 out", "p3 out", "p4 out")
 	}
@@ -381,7 +378,7 @@ func captureFrames(t *testing.T, hook string) {
 	l.Reach(a, l.Frames(5, B, A), b)
 }
 
-// captureChoice: expressions, ports, drops, sizes and counts choose.
+// captureChoice: expressions, ports, drops, sizes and counts select frames.
 func captureChoice(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3)
 	a, b := ends[0], ends[1]
@@ -431,7 +428,7 @@ func captureChoice(t *testing.T, hook string) {
 		}
 	}
 
-	// as much of a frame as is asked for, with its tag
+	// As much of a frame as requested, with its tag.
 	for _, n := range []int{18, 60, 61, 99, 1000} {
 		run := captureTo(t, l, "--snaplen", strconv.Itoa(n))
 		l.Reach(a, tagged, b, ends[2])
@@ -444,7 +441,7 @@ func captureChoice(t *testing.T, hook string) {
 		wantShots(t, shots(t, run.stdout.String()), want)
 	}
 
-	// so many, to a file
+	// A number of frames, to a file.
 	file := filepath.Join(t.TempDir(), "frames.pcapng")
 	run := startCapture(t, l, "-w", file, "--count", "5")
 	l.Wait("the capture to begin", func() bool {
@@ -465,8 +462,7 @@ func captureChoice(t *testing.T, hook string) {
 	}
 }
 
-// captureGSO: a packet that devices keep in one piece is one frame, of which as
-// much is kept as there is room for.
+// captureGSO: a packet that devices keep in one piece is one frame. As much of it is kept as there is room for.
 func captureGSO(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -476,7 +472,7 @@ func captureGSO(t *testing.T, hook string) {
 	for _, snaplen := range []int{16384, 1000} {
 		run := captureTo(t, l, "--snaplen", strconv.Itoa(snaplen), "udp port 9")
 		must(t, one.SendUDP(B, payload, 1000))
-		// a host sends on any CPU, which Flush knows nothing of
+		// A host sends on any CPU, for which Flush does not wait.
 		l.Wait("the packet to arrive", func() bool {
 			return slices.ContainsFunc(b.Received(), func(f netlab.Frame) bool { return len(f) == payload+headers })
 		})
@@ -496,13 +492,12 @@ func captureGSO(t *testing.T, hook string) {
 	}
 }
 
-// captureText: for people and for programs; a reader that has had enough, and
-// the end.
+// captureText: output for users and for programs, a reader that ends early, and the end.
 func captureText(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
 	learn(l, b, B)
-	// probe sends frames until something is shown
+	// probe sends frames until one is shown.
 	probe := func(c *capturing) {
 		t.Helper()
 		l.Wait("the capture to show a frame", func() bool {
@@ -516,7 +511,8 @@ func captureText(t *testing.T, hook string) {
 	}
 	run := startCapture(t, l)
 	probe(run)
-	// it comes when standard output has lost its reader, and is no reason to say how many frames there were
+	// The signal arrives when standard output has lost its reader. The capture then ends without the numbers of
+	// frames.
 	must(t, run.cmd.Process.Signal(syscall.SIGPIPE))
 	l.Reach(a, []netlab.Frame{l.Frame(B, A, 100).Tagged(10, 0)}, b)
 	l.Reach(a, l.Frames(1, C, A))
@@ -571,7 +567,7 @@ func captureText(t *testing.T, hook string) {
 	}
 }
 
-// captureSlowReader: what there was no room for is counted, to the frame.
+// captureSlowReader: frames without room are counted exactly.
 func captureSlowReader(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -596,7 +592,7 @@ func captureSlowReader(t *testing.T, hook string) {
 	}
 }
 
-// captureWhileChanged: other commands do their work, and the capture goes on.
+// captureWhileChanged: other commands work, and the capture continues.
 func captureWhileChanged(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3)
 	a, b, c := ends[0], ends[1], ends[2]
@@ -608,7 +604,7 @@ func captureWhileChanged(t *testing.T, hook string) {
 		t.Helper()
 		l.Reach(a, frames, to...)
 		want = append(want, seen(frames, where...)...)
-		l.Reach(b, l.Frames(3, A, B), a) // which is not asked for
+		l.Reach(b, l.Frames(3, A, B), a) // it is not selected
 	}
 	check := func() {
 		t.Helper()
@@ -628,10 +624,10 @@ func captureWhileChanged(t *testing.T, hook string) {
 	check()
 	send(l.Frames(3, netlab.Broadcast, A), []*netlab.End{a, b, d}, "p1 in", "p1 out", "p2 out", "p4 out")
 	l.Bascule("port", "set", "br0", a.Port, "--hairpin=off")
-	// a port that comes and goes has its name nevertheless
+	// A port that is added and deleted still has its name.
 	l.AddPort("br0", hook, c)
 	send(l.Frames(3, netlab.Broadcast, A), []*netlab.End{b, c, d}, "p1 in", "p2 out", "p3 out", "p4 out")
-	// whoever reads a frame after its port has left knows the port's number at most
+	// A frame that is read after its port has left has at most the port's number.
 	l.Wait("frames of "+c.Port+" to be read", func() bool {
 		return strings.Count(run.stdout.String(), "out by "+c.Port) == 3
 	})
@@ -657,7 +653,7 @@ func captureWhileChanged(t *testing.T, hook string) {
 	wantShots(t, shots(t, run.stdout.String()), want)
 }
 
-// captureRefused: what cannot be captured, in a line, and nothing is changed.
+// captureRefused: an impossible capture is refused in one line, and nothing changes.
 func captureRefused(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a := ends[0]
@@ -685,7 +681,7 @@ func captureRefused(t *testing.T, hook string) {
 	if now := program(t, l, a); now.size != was.size {
 		t.Errorf("%v: the program of %s has %d bytes, had %d before", r, a.Port, now.size, was.size)
 	}
-	// one at a time
+	// One at a time.
 	run := captureTo(t, l)
 	with := program(t, l, a)
 	if with.size <= was.size {
@@ -710,7 +706,7 @@ func captureRefused(t *testing.T, hook string) {
 	captureTo(t, l).stop() // and one after the other
 }
 
-// captureKilled: the next command that writes ends what a killed one has begun.
+// captureKilled: the next command that writes ends the capture of a killed command.
 func captureKilled(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -723,7 +719,7 @@ func captureKilled(t *testing.T, hook string) {
 		l.Reach(a, l.Frames(5, B, A), b)
 		must(t, run.cmd.Process.Kill())
 		run.wait()
-		l.Reach(a, l.Frames(2000, B, A), b) // nobody reads it
+		l.Reach(a, l.Frames(2000, B, A), b) // without a reader
 	}
 	kill("--port", a.Port, "--buffer", "64K", "ether", "proto", "0x88b5")
 	if now := program(t, l, a); now.size <= was.size {
@@ -733,7 +729,7 @@ func captureKilled(t *testing.T, hook string) {
 	asBefore(t, l, a, was, had)
 	l.Reach(a, l.Frames(5, B, A), b)
 
-	// the next can be a capture, which has nothing of the one before
+	// The next one can be a capture, which has no frames of the former one.
 	kill("--port", b.Port, "--dropped", "--buffer", "64K")
 	run := captureTo(t, l, "--buffer", "64K")
 	frames := l.Frames(5, B, A)
@@ -747,9 +743,8 @@ func captureKilled(t *testing.T, hook string) {
 	wantFDB(t, l, "br0", dynamic(A, 0, a), dynamic(B, 0, b))
 }
 
-// captureKilledAnywhere kills a capture on its way into system calls, while it
-// begins, runs and ends. The next command that writes puts right what is half
-// done, and no frame is lost.
+// captureKilledAnywhere kills a capture as it enters system calls, while it begins, runs and ends. The next command
+// that writes completes or undoes the change, and no frame is lost.
 func captureKilledAnywhere(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -774,7 +769,7 @@ func captureKilledAnywhere(t *testing.T, hook string) {
 		t.Error("the capture got away from most of its kills")
 	}
 
-	// the command that ends a killed one's capture is killed, too
+	// The command that ends a killed command's capture is killed, too.
 	stale := func() {
 		t.Helper()
 		run := captureTo(t, l, "--buffer", "64K")
@@ -795,7 +790,7 @@ func captureKilledAnywhere(t *testing.T, hook string) {
 	asBefore(t, l, a, was, had)
 }
 
-// captureBridgeDeleted: a capture ends with its bridge, and says so.
+// captureBridgeDeleted: a capture ends with its bridge, and reports that.
 func captureBridgeDeleted(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
@@ -804,7 +799,7 @@ func captureBridgeDeleted(t *testing.T, hook string) {
 		run := captureTo(t, l)
 		frames := l.Frames(5, B, A)
 		l.Reach(a, frames, b)
-		if again { // before the capture looks again
+		if again { // before the capture checks it
 			run.halt()
 		}
 		l.Bascule("bridge", "del", "br0")
@@ -828,8 +823,7 @@ func captureBridgeDeleted(t *testing.T, hook string) {
 	}
 }
 
-// talkers counts frames by their sources, exactly, and only while somebody
-// asks for it.
+// talkers counts frames by their sources, exactly, and only while a command needs it.
 func talkers(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3)
 	a, b, c := ends[0], ends[1], ends[2]
@@ -839,8 +833,8 @@ func talkers(t *testing.T, hook string) {
 	s, err := bridge.Open(l.Switch.Name)
 	must(t, err)
 	defer s.Close()
-	// The library keeps the memory of a configuration mapped until it is
-	// collected; a command's goes with its process.
+	// The library keeps the memory of a configuration mapped until it is collected. A command's memory is freed
+	// with its process.
 	t.Cleanup(runtime.GC)
 	count := func() func() error {
 		t.Helper()
@@ -867,24 +861,24 @@ func talkers(t *testing.T, hook string) {
 	l.Reach(a, l.Frames(100, B, A), b)
 	l.Reach(b, l.Frames(50, A, B), a)
 	l.Reach(b, l.Frames(10, netlab.Broadcast, B), a, c)
-	l.Reach(a, l.Frames(7, A, A)) // dropped, and heard
+	l.Reach(a, l.Frames(7, A, A)) // dropped, and counted
 	l.Reach(c, []netlab.Frame{l.Frame(netlab.Broadcast, C, 96).Tagged(10, 3)}, a, b)
 	line := func(mac netlab.MAC, vlan int, e *netlab.End, frames, bytes int) string {
 		return fmt.Sprintf("%s vlan %d %s: %d frames, %d bytes", mac, vlan, e.Port, frames, bytes)
 	}
-	tagged := line(C, 10, c, 1, 96) // the tag is beside the packet, and not counted
+	tagged := line(C, 10, c, 1, 96) // The tag is outside the packet, and not counted.
 	want(line(A, 0, a, 107, 107*60), line(B, 0, b, 60, 60*60), tagged)
 
-	// another looks, too; it sees what has been counted
+	// A second reader sees the same counters.
 	two := count()
 	l.Reach(a, l.Frames(100, B, A), b)
 	must(t, one())
 	l.Reach(a, l.Frames(100, B, A), b)
 	want(line(A, 0, a, 307, 307*60), line(B, 0, b, 60, 60*60), tagged)
-	// an address that moves is shown where it was heard last
+	// An address that moves is shown at the last port.
 	l.Reach(c, l.Frames(3, B, A), b)
 	want(line(A, 0, c, 310, 310*60), line(B, 0, b, 60, 60*60), tagged)
-	// also while commands change the bridge
+	// Also while commands change the bridge.
 	l.Bascule("bridge", "set", "br0", "--ageing", "200s")
 	l.Reach(c, l.Frames(3, B, A), b)
 	want(line(A, 0, c, 313, 313*60), line(B, 0, b, 60, 60*60), tagged)
@@ -894,7 +888,7 @@ func talkers(t *testing.T, hook string) {
 	must(t, two())
 	asBefore(t, l, a, was, had)
 
-	// all begins anew
+	// All counters start at 0.
 	l.Reach(a, l.Frames(100, B, A), b)
 	three := count()
 	want()
@@ -904,7 +898,7 @@ func talkers(t *testing.T, hook string) {
 	asBefore(t, l, a, was, had)
 }
 
-// topKilled: of two who look one is killed, and then the other.
+// topKilled: there are two readers. One is killed, and then the other.
 func topKilled(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]

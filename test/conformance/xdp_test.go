@@ -18,9 +18,9 @@ var xdpCases = []conformance{
 	{name: "xdp_killed", hooks: []string{"xdp"}, run: xdpKilled},
 }
 
-// xdpUnderLoad: a port goes to XDP beside another, and back, and no datagram between
-// the two is lost or has a wrong checksum, though their stations leave the checksums
-// to their devices and have GRO off.
+// xdpUnderLoad: a port changes to XDP and back while another one is on XDP. No datagram between
+// the two is lost or has a wrong checksum, although their stations leave the checksums to their
+// devices and have GRO off.
 func xdpUnderLoad(t *testing.T, _ string) {
 	l := netlab.New(t)
 	ends := l.NewEnds(2)
@@ -72,9 +72,9 @@ func xdpUnderLoad(t *testing.T, _ string) {
 	must(t, talk.Stop())
 }
 
-// xdpKilled: a command is killed while it takes a port to XDP, beside another, or from
-// it. Wherever that is, what comes and goes by the port is whole at once. The next
-// command finishes the change, or gives back what was taken for it.
+// xdpKilled: a command is killed while it moves a port to XDP, next to another one, or from it.
+// At any point the port's packets are right at once. The next command completes the change, or
+// undoes it.
 func xdpKilled(t *testing.T, _ string) {
 	l := netlab.New(t)
 	ends := l.NewEnds(2)
@@ -92,13 +92,13 @@ func xdpKilled(t *testing.T, _ string) {
 	bascule("port set br0 " + b.Port + " --hook xdp")
 	talk := l.NewTalk(a, b)
 
-	hook := func() string { // "" where it is no port
+	hook := func() string { // "" if it is no port
 		if !slices.Contains(l.Bridge("br0").Ports, a.Port) {
 			return ""
 		}
 		return l.Port("br0", a.Port).Hook
 	}
-	// make the port what it is before the command
+	// Restores the port's state before the command.
 	ensure := func(want string) {
 		t.Helper()
 		switch now := hook(); {
@@ -188,8 +188,7 @@ func xdpKilled(t *testing.T, _ string) {
 	}
 }
 
-// wantPromiscuous checks that a device takes all frames if the switch has a program on
-// it.
+// wantPromiscuous checks that a device is promiscuous if the switch has a program on it.
 func wantPromiscuous(t *testing.T, l *netlab.Lab, e *netlab.End) {
 	t.Helper()
 	device, err := l.Switch.Netlink().LinkByIndex(e.PortIndex)

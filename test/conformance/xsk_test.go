@@ -17,9 +17,9 @@ import (
 	"bascule/test/netlab"
 )
 
-// An xsk is a socket of AF_XDP that sends from an end. Beside each frame it says where a
-// checksum is yet to be made. The kernel takes any place within the frame, also in the
-// Ethernet header, which it refuses of packet sockets and taps.
+// An xsk is an AF_XDP socket that sends from an end. Each frame has metadata with the place of
+// its unfinished checksum. The kernel accepts any place within the frame, also in the Ethernet
+// header, which it refuses from packet sockets and taps.
 type xsk struct {
 	t        *testing.T
 	e        *netlab.End
@@ -82,8 +82,8 @@ func newXSK(t *testing.T, e *netlab.End) *xsk {
 	return s
 }
 
-// send sends a frame whose checksum is to be made from start on, and written offset
-// bytes behind that.
+// send sends a frame whose checksum covers the bytes from start on, and is written offset bytes
+// behind start.
 func (s *xsk) send(f netlab.Frame, start, offset int) error {
 	n := s.sent % xskFrames
 	chunk := s.umem[n*xskChunk:]
@@ -107,9 +107,10 @@ func (s *xsk) send(f netlab.Frame, start, offset int) error {
 	return nil
 }
 
-// unfinishedHeader: whoever leaves a checksum to be made may name any place for it. The
-// kernel takes none in the Ethernet header or in the tag, on which VLANs and locked ports
-// rely: with whatever place, frames arrive where they may, with the header that was judged.
+// unfinishedHeader: the sender of an unfinished checksum may choose any place for it. The
+// datapath accepts no place in the Ethernet header or in the tag, on which VLANs and locked
+// ports rely: with any place, frames arrive only where they may, with the header that was
+// examined.
 func unfinishedHeader(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 4, "--vlan-filtering")
 	a, untagged, other, trunk := ends[0], ends[1], ends[2], ends[3]
@@ -135,7 +136,7 @@ func unfinishedHeader(t *testing.T, hook string) {
 		e.FinishChecksums()
 	}
 	const typ = 0x88b5
-	const largest = 60 // of the places from which a checksum is made
+	const largest = 60 // number of places from which a checksum is computed
 	socket, packetSocket := newXSK(t, a), a.VnetSocket()
 	for _, sender := range []struct {
 		name string
