@@ -21,7 +21,7 @@ var benchFile []byte
 //go:embed exact.yaml
 var exactFile []byte
 
-// bench is what bench.yaml and exact.yaml have.
+// bench is the content of bench.yaml and exact.yaml.
 type bench struct {
 	About     string `yaml:"about"`
 	Durations map[string]struct {
@@ -29,7 +29,7 @@ type bench struct {
 		Quick string `yaml:"quick"`
 	} `yaml:"durations"`
 	Groups []struct {
-		Name   string `yaml:"name"` // "" for that of the first workload,
+		Name   string `yaml:"name"` // "" for the first workload's,
 		About  string `yaml:"about"`
 		Rounds int    `yaml:"rounds"`
 		Quick  int    `yaml:"quick"` // rounds of a quick run
@@ -40,33 +40,33 @@ type bench struct {
 		Targets []struct {
 			Name    string  `yaml:"name"`
 			Of      string  `yaml:"of"`
-			Against string  `yaml:"against"` // "" for the value itself, which has the workload's unit
-			Less    string  `yaml:"less"`    // subtracted from both, "" for nothing
+			Against string  `yaml:"against"` // "" for the value itself, in the workload's unit
+			Less    string  `yaml:"less"`    // subtracted from both; "" for nothing
 			OfLess  string  `yaml:"of-less"` // subtracted from the first instead
 			Value   string  `yaml:"value"`
 			Invert  bool    `yaml:"invert"`
 			Lower   bool    `yaml:"lower"`
-			Must    float64 `yaml:"must"` // 0 for a figure that is told and not held to
+			Must    float64 `yaml:"must"` // 0 for a figure without a bound
 			Aim     float64 `yaml:"aim"`
 		} `yaml:"targets"`
 	} `yaml:"groups"`
 }
 
-// Bench is every figure that the project is held to. Quick takes fewer and
-// shorter rounds: good for a look, not for a claim.
+// Bench measures every figure that has a target. Quick takes fewer and shorter rounds: enough for a
+// first look, but not for a claim.
 func Bench(quick bool) Profile {
 	p, err := readBench("bench", benchFile, quick)
 	if err != nil {
-		panic(err) // the file is part of this binary
+		panic(err) // the file is embedded in this binary
 	}
 	return p
 }
 
-// Exact is the cost of a frame in instructions, for a lab in a virtual machine.
+// Exact counts the instructions of a frame, in a virtual machine.
 func Exact(quick bool) Profile {
 	p, err := readBench("exact", exactFile, quick)
 	if err != nil {
-		panic(err) // the file is part of this binary
+		panic(err) // the file is embedded in this binary
 	}
 	return p
 }
@@ -120,8 +120,8 @@ func readBench(name string, text []byte, quick bool) (Profile, error) {
 	return p, nil
 }
 
-// casesOf makes a case on each fabric of a workload that sends for a duration, ""
-// for its own, in a setup.
+// casesOf makes a case for each fabric, with a workload that sends for a duration, "" for its
+// default, in a setup.
 func casesOf(workload, duration string, names []string, setup Setup) (cases []Case, err error) {
 	if duration != "" {
 		workload += ":duration=" + duration

@@ -15,7 +15,8 @@ import (
 	"bascule/test/program"
 )
 
-// The 11 claims that are tested on this machine have instructions beside the clock, but for those that say why not.
+// TestCountedClaims checks that the 11 claims that this machine tests have instructions in addition to time, unless
+// they state a reason.
 func TestCountedClaims(t *testing.T) {
 	p, err := reproduce("all", false, false, func(s studies.Study, g Group) bool { return takesInside(s, g, false) })
 	if err != nil {
@@ -55,7 +56,7 @@ func TestCountedClaims(t *testing.T) {
 	}
 }
 
-// Instructions are judged by themselves, and change no verdict of the clock's.
+// TestCount checks that instructions have their own verdict, which does not change the verdict on time.
 func TestCount(t *testing.T) {
 	group := func(name string, of float64) *report.Group {
 		g := &report.Group{Name: name, Cases: []*report.Case{{Label: "a"}, {Label: "b"}}}
@@ -88,9 +89,9 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// A claim of a study that this machine tests is measured in a virtual machine, too.
+// TestRunCounted checks that a claim of a study that this machine tests is also measured in a virtual machine.
 func TestRunCounted(t *testing.T) {
-	t.Parallel() // as TestRunInside; nothing else that leaves namespaces may be
+	t.Parallel() // like TestRunInside; no other test that leaves namespaces may run in parallel
 	needRoot(t)
 	nothingLeft(t)
 	var missing *ends.Unavailable

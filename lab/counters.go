@@ -23,15 +23,14 @@ type event struct {
 	config uint64
 }
 
-// hardware is cycles and instructions, which many virtual machines do not
-// have.
+// hardware is cycles and instructions, which many virtual machines cannot count.
 var hardware = [2]event{
 	{unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_CPU_CYCLES},
 	{unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_INSTRUCTIONS},
 }
 
-// openCounters returns nil, which counts nothing, where the machine cannot
-// count both events on all CPUs.
+// openCounters returns nil, which counts nothing, if the machine cannot count both events on all
+// CPUs.
 func openCounters(events [2]event) *counters {
 	c := &counters{}
 	for i, e := range events {

@@ -10,7 +10,7 @@ import (
 	"bascule/lab/report"
 )
 
-// Events that every machine has stand for those of the hardware.
+// TestCounters counts software events, which every machine has, in place of hardware events.
 func TestCounters(t *testing.T) {
 	needRoot(t)
 	c := openCounters([2]event{
@@ -33,7 +33,7 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// A machine without counters counts nothing, and nothing fails.
+// TestNoCounters checks that a machine without counters counts nothing, without an error.
 func TestNoCounters(t *testing.T) {
 	c := openCounters([2]event{{kind: 0xffff}, {kind: 0xffff}})
 	if c != nil {

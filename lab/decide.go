@@ -16,24 +16,25 @@ import (
 // Pair is two cases of a group whose ratio decides a claim.
 type Pair struct {
 	Of, Against string  // labels
-	Apart       float64 // how far the ratio's logarithm is from its bound where the claim is to be decided
+	Apart       float64 // distance of the ratio's logarithm from its bound at which the claim should be decided
 }
 
-// apart is how far from its bound, as a logarithm, a ratio is decided nine times in ten: a tenth.
+// apart is the distance of a ratio from its bound, as a logarithm, that is decided nine times in ten: 10 %.
 var apart = math.Log(1.1)
 
-// precision is the part of Pair.Apart that half of the interval may be wide. For values of a normal distribution, half
-// of it is 2.11 standard errors (3.5 % in both tails), and it misses a bound that is Apart away nine times in ten where
-// Apart is 2.11 + 1.28 of them: it may be 2.11 / 3.39 = 0.62 of Apart. The lab ends at the first interval that is
-// narrow enough, which is more often than not one that is too narrow: 0.55 makes up for it (TestPower).
+// precision is the largest half width of the interval, as a fraction of Pair.Apart. For normally distributed values,
+// half the interval is 2.11 standard errors (3.5 % in both tails). It excludes a bound at a distance of Apart nine
+// times in ten if Apart is 2.11 + 1.28 standard errors, so it could be 2.11 / 3.39 = 0.62 of Apart. But the lab stops
+// at the first interval that is narrow enough, and such an interval is usually too narrow: 0.55 compensates for that
+// (TestPower).
 const precision = 0.55
 
-// lookRounds is after how many rounds each the lab looks at the interval. The more often it looks, the more often
-// chance ends the rounds where the interval is too narrow.
+// lookRounds is the number of rounds between two looks at the interval. More frequent looks make it more likely that
+// the rounds end at a random interval that is too narrow.
 const lookRounds = 8
 
-// mostDecidingRounds is how many rounds a pair has at most, and decidingTime how long a group goes on beyond its own
-// rounds. decidingInside is the same in a virtual machine that counts instructions: a second of its clock takes ten and
+// mostDecidingRounds limits the rounds of a pair, and decidingTime the time that a group takes beyond its own rounds.
+// decidingInside is the same in a virtual machine that counts instructions: a second of its clock takes ten seconds and
 // more, and its rounds are short.
 const (
 	mostDecidingRounds = 200
@@ -41,7 +42,8 @@ const (
 	decidingInside     = 40 * time.Second
 )
 
-// pairOf is the pair of a claim. A range has to be known to half of its width, where that is less than a tenth.
+// pairOf returns the pair of a claim. The ratio in a range must be known to half the range's width, if that is less
+// than 10 %.
 func pairOf(c studies.Claim) Pair {
 	p := Pair{Of: c.Of, Against: c.Against, Apart: apart}
 	if c.AtLeast != 0 && c.AtMost != 0 {
@@ -50,8 +52,8 @@ func pairOf(c studies.Claim) Pair {
 	return p
 }
 
-// decided tells whether rounds give the ratio as exactly as the pair needs it. It goes by how wide the interval is, and
-// not by where it is: so that the rounds do not end as soon as chance has them all on one side.
+// decided reports whether the rounds give the ratio as precisely as the pair needs it. It depends on the interval's
+// width, and not on its position. Otherwise the rounds would end as soon as they are all on one side by chance.
 func (p Pair) decided(ratios []float64) bool {
 	switch n := len(ratios); {
 	case n >= mostDecidingRounds:
@@ -63,7 +65,7 @@ func (p Pair) decided(ratios []float64) bool {
 	return in != nil && math.Log(in[1]/in[0])/2 <= precision*p.Apart
 }
 
-// undecided are the labels of cases that need further rounds.
+// undecided returns the labels of cases that need further rounds.
 func (g Group) undecided(measured *report.Group) map[string]bool {
 	out := map[string]bool{}
 	for _, p := range g.Pairs {
@@ -78,7 +80,7 @@ func (g Group) undecided(measured *report.Group) map[string]bool {
 	return out
 }
 
-// deciding is how long the group may go on beyond its own rounds.
+// deciding limits the time that the group takes beyond its own rounds.
 func (g Group) deciding() time.Duration {
 	if g.Inside {
 		return decidingInside
@@ -86,8 +88,8 @@ func (g Group) deciding() time.Duration {
 	return decidingTime
 }
 
-// inTurn are the cases in the order of a round: every second round goes back the way that the one before came. So what
-// grows from case to case, the machine's temperature or the work of others, weighs on both sides of a ratio.
+// inTurn returns the cases in the order of a round: every second round has the reverse order. So a drift, such as of
+// the machine's temperature or of other load, affects both sides of a ratio.
 func inTurn(cases []*running, round int) []*running {
 	if round == 0 || round%2 == 1 {
 		return cases
@@ -97,7 +99,7 @@ func inTurn(cases []*running, round int) []*running {
 	return back
 }
 
-// pairs gives the groups of a study the pairs of its claims, without those that cannot be tested where the group is
+// pairs gives the groups of a study the pairs of its claims, without claims that cannot be tested where the group is
 // measured.
 func pairs(claims []Claim, groups []Group) {
 	kernelOVS := haveKernelOVS()
@@ -117,7 +119,7 @@ func pairs(claims []Claim, groups []Group) {
 	}
 }
 
-// has tells whether the group has a case of that label.
+// has reports whether the group has a case with that label.
 func (g Group) has(label string) bool {
 	return slices.ContainsFunc(g.Cases, func(c Case) bool { return c.Label() == label })
 }

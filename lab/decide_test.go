@@ -17,9 +17,9 @@ import (
 	"bascule/lab/workloads"
 )
 
-// TestPower simulates claims whose ratio is known, with noise as rounds have it: some of a normal distribution, and
-// some with one in ten rounds disturbed four times as much. A ratio that is a tenth from its bound is decided nine
-// times in ten, and rightly. At the bound itself no more than one verdict in twenty says that it is on either side.
+// TestPower simulates claims with a known ratio and realistic noise: from a normal distribution, or with one in ten
+// rounds disturbed four times as much. A ratio at a distance of 10 % from its bound must be decided nine times in ten,
+// and correctly. At the bound itself, at most one verdict in twenty may be for either side.
 func TestPower(t *testing.T) {
 	const runs = 600
 	for _, c := range []struct {
@@ -65,7 +65,7 @@ func TestPower(t *testing.T) {
 	}
 }
 
-// A range that is narrower than a tenth on each side is known to half of its width.
+// TestPairOf checks that the ratio in a range narrower than 10 % on each side must be known to half its width.
 func TestPairOf(t *testing.T) {
 	for _, c := range []struct {
 		claim studies.Claim
@@ -86,7 +86,7 @@ func TestPairOf(t *testing.T) {
 	}
 }
 
-// The cases of a claim go on until it is decided, and no others do. A case that gives nothing any more ends it.
+// TestDecide checks that only the cases of undecided claims get further rounds. A case without results ends them.
 func TestDecide(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
@@ -99,7 +99,7 @@ func TestDecide(t *testing.T) {
 		return Case{Fabric: fabrics.Direct, Workload: w}
 	}
 	steady := func(int) (float64, error) { return 1, nil }
-	// The first 20 rounds are far apart.
+	// The first 20 rounds vary widely.
 	restless := func(round int) (float64, error) {
 		if round > 20 {
 			return 1, nil
@@ -135,7 +135,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// madeSession measures what it is given.
+// madeSession returns given measurements.
 type madeSession struct {
 	values func(round int) (float64, error)
 	round  int // 0 is the warm-up
@@ -149,9 +149,9 @@ func (m *madeSession) Run(context.Context, workloads.Meter) (report.Sample, erro
 
 func (m *madeSession) Close() error { return nil }
 
-// Runs of two days do not contradict each other: where both have enough rounds, they come to the same verdict, and
-// where one has too few, the other one may know more. They were recorded on two machines, with 6 and 8 rounds, before
-// the lab chose how many it takes.
+// TestRecorded checks that runs on two days do not contradict each other. If both have enough rounds, their verdicts
+// are equal; if one has too few, the other may decide more. They were recorded on two machines with 6 and 8 rounds,
+// before the lab chose the number of rounds.
 func TestRecorded(t *testing.T) {
 	p, err := Reproduce("all", false, false)
 	if err != nil {

@@ -21,24 +21,24 @@ import (
 	"bascule/test/program"
 )
 
-// mayLack is why a fabric may be left out of TestEveryFabric.
+// mayLack has the reasons for which TestEveryFabric may leave out a fabric.
 var mayLack = []string{"not built yet", "not installed", "virtual machines only", "only a virtual machine of the lab has", "in one buffer takes no MTU", "take no frame of more than a page", "the kernel has no VLAN filtering", "the kernel has no connection tracking in its bridge", "the kernel has no flowtables", "the kernel has no clsact, matchall or mirred", "the kernel has no tbf, police or matchall"}
 
 // TestEveryFabric sends over every fabric, from end to end and from the host,
-// also in large frames, and looks for what it leaves behind. That the traffic
-// crossed is checked by the workloads. Nothing is measured: all run at once.
+// also in large frames, and looks for leftovers. The workloads check that the traffic crosses the
+// fabric. Nothing is measured: all fabrics run in parallel.
 func TestEveryFabric(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
-	// The programs that fabrics start, daemons too, inherit the mark and
-	// put their temporary files below home.
+	// The programs of fabrics, including daemons, inherit the mark and put their temporary
+	// files below home.
 	home := t.TempDir()
 	mark := "BASCULE_LAB_TEST=" + home
 	name, value, _ := strings.Cut(mark, "=")
 	t.Setenv(name, value)
 	t.Setenv("TMPDIR", home)
 	site := fabrics.Site{Bascule: program.Path(t)}
-	const atOnce = 3 // to make a fabric is to wait for the kernel, most of the time
+	const atOnce = 3 // building a fabric mostly means waiting for the kernel
 	for batch := range slices.Chunk(fabrics.All, atOnce) {
 		var all sync.WaitGroup
 		var names []string
@@ -75,9 +75,9 @@ func TestEveryFabric(t *testing.T) {
 	}
 }
 
-// sendOver runs one round of a workload on a fabric and takes both away.
+// sendOver runs one round of a workload on a fabric and removes both.
 func sendOver(t *testing.T, site fabrics.Site, f *fabrics.Fabric, setup Setup) {
-	workload := "tcp-stream:offloads:mebibytes=12" // whether it arrives, not how fast
+	workload := "tcp-stream:offloads:mebibytes=12" // checks delivery, not speed
 	if f.FramesOnly {
 		workload = "pps:duration=100ms"
 	}
@@ -121,8 +121,9 @@ func sendOver(t *testing.T, site fabrics.Site, f *fabrics.Fabric, setup Setup) {
 	}
 }
 
-// hasMTU checks the MTU of the ends and of what they are plugged into. The switch's end of a host
-// port has none of its own: the MTU of a host port is its interface's, which is an end.
+// hasMTU checks the MTU of the ends and of the devices that they are connected to. The switch's end
+// of a host port has no MTU of its own: the MTU of a host port is the MTU of its interface, which
+// is an end.
 func hasMTU(t *testing.T, c *running, mtu int) {
 	devices := slices.Clone(c.net.Ports)
 	for _, e := range c.net.Ends {
@@ -138,8 +139,7 @@ func hasMTU(t *testing.T, c *running, mtu int) {
 	}
 }
 
-// marked are the processes that have a variable in their environment, without
-// this one.
+// marked returns the processes that have a variable in their environment, except this one.
 func marked(t *testing.T, variable string) []string {
 	t.Helper()
 	processes, err := filepath.Glob("/proc/[0-9]*")
@@ -149,7 +149,7 @@ func marked(t *testing.T, variable string) []string {
 	var pids []string
 	for _, dir := range processes {
 		pid := filepath.Base(dir)
-		// A process that ends meanwhile is none that was left.
+		// A process that ends meanwhile is not a leftover.
 		text, err := os.ReadFile(filepath.Join(dir, "environ"))
 		if err != nil || pid == fmt.Sprint(os.Getpid()) {
 			continue
@@ -161,8 +161,8 @@ func marked(t *testing.T, variable string) []string {
 	return pids
 }
 
-// TestFramesOfLargeMTU counts frames on devices whose MTU takes more than one buffer,
-// to which XDP attaches only what reads several.
+// TestFramesOfLargeMTU counts frames on devices whose MTU exceeds one buffer. Only XDP programs
+// with support for several buffers can attach to them.
 func TestFramesOfLargeMTU(t *testing.T) {
 	needRoot(t)
 	site := fabrics.Site{Bascule: program.Path(t)}

@@ -22,16 +22,14 @@ import (
 	"bascule/lab/report"
 )
 
-// A profile says where the instructions of a frame go: which function of the kernel and
-// of its BPF programs takes how many. A plug-in of QEMU counts, for each address, how
-// often the instruction there was executed while frames were sent that count. The
-// virtual machine tells what is at these addresses.
+// A profile shows which functions of the kernel and of its BPF programs execute the instructions of
+// a frame. A QEMU plug-in counts, for each address, the executions of its instruction while
+// measured frames are sent. The virtual machine provides the symbols of these addresses.
 
-// symbolsFile is where the kernel tells its symbols, those of BPF programs among them.
+// symbolsFile has the kernel's symbols, including BPF programs.
 const symbolsFile = "/proc/kallsyms"
 
-// parts tells what is at which address, once, and then the frames of each part. The
-// plug-in counts in between.
+// parts sends the symbols once, and then the frames of each part. The plug-in counts in between.
 func parts(tell func(inner)) func(frames uint64) (ended func()) {
 	told := false
 	return func(frames uint64) func() {
@@ -52,10 +50,9 @@ func parts(tell func(inner)) func(frames uint64) (ended func()) {
 }
 
 // Functions measures one workload on one fabric in a virtual machine with a kernel, and
-// returns how many instructions of a frame each function takes. Those of programs in
-// user space are together in User. The plug-in is the file of QEMU's plug-in that
-// test/exact/plugin/functions.c is the source of. An ends.Unavailable tells why there can be no
-// machine.
+// returns how many instructions of a frame each function executes. User has all programs in user
+// space. The plug-in is the QEMU plug-in built from test/exact/plugin/functions.c. An
+// ends.Unavailable is the reason why there can be no machine.
 func Functions(ctx context.Context, site fabrics.Site, fabric, workload string, k guests.Kernel, plugin string, progress *Progress) (map[string]float64, error) {
 	o := Options{Fabrics: []string{fabric}, Workloads: []string{workload}, Counting: true, Functions: true, Rounds: 1}
 	p, err := Select(o)
@@ -121,10 +118,10 @@ func Functions(ctx context.Context, site fabrics.Site, fabric, workload string, 
 	return out, agrees(out, all.Report.Groups[0].Cases[0].Values(), mayDiffer(workload))
 }
 
-// mayDiffer is the share by which all functions together may differ from what the machine's own
-// counter says of the same frames of a workload. That figure is a median of parts, and the
-// functions' is a mean: it has what else the kernel did now and then. Of frames in batches that
-// is more, up to a seventh: pages are made for them.
+// mayDiffer is the fraction by which the sum over all functions may differ from the machine's own
+// counter for the same frames of a workload. The counter's figure is a median of parts, and the
+// functions' is a mean, which includes occasional other work of the kernel. For frames in batches
+// the difference is larger, up to a seventh, since pages are allocated for them.
 func mayDiffer(workload string) float64 {
 	if kind, _, _ := strings.Cut(workload, ":"); kind == "in-batches" {
 		return 0.15
@@ -132,7 +129,7 @@ func mayDiffer(workload string) float64 {
 	return 0.05
 }
 
-// agrees compares what functions take with the machine's own counter.
+// agrees compares the instructions of functions with the machine's own counter.
 func agrees(functions map[string]float64, counter []float64, differs float64) error {
 	var sum float64
 	for _, n := range functions {
@@ -144,10 +141,10 @@ func agrees(functions map[string]float64, counter []float64, differs float64) er
 	return nil
 }
 
-// User is what Functions calls all of user space.
+// User is the name in Functions for all of user space.
 const User = "(user space)"
 
-// A symbol is where a function begins.
+// A symbol is the start address of a function.
 type symbol struct {
 	at   uint64
 	name string
@@ -180,8 +177,8 @@ func parseSymbols(r io.Reader) (symbols, error) {
 	return out, nil
 }
 
-// share reads the plug-in's counts, an address and how often on each line, and shares
-// them out among functions: instructions of one of the frames.
+// share reads the plug-in's counts, an address and a count on each line, and assigns them to
+// functions: in instructions per frame.
 func (s symbols) share(counts io.Reader, frames uint64) (map[string]float64, error) {
 	out := map[string]float64{}
 	for lines := bufio.NewScanner(counts); lines.Scan(); {

@@ -15,7 +15,7 @@ ffffffff81000200 W br_forward
 ffffffffc0000000 t bpf_prog_7c262244c63fd5fa_bascule_tcx	[bpf]
 `
 
-// Each count goes to the function that its address is in.
+// TestShare checks that each count is assigned to the function that contains its address.
 func TestShare(t *testing.T) {
 	s, err := parseSymbols(strings.NewReader(someSymbols))
 	if err != nil {
@@ -43,7 +43,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// What is no profile is refused.
+// TestShareErrors checks that an invalid profile is refused.
 func TestShareErrors(t *testing.T) {
 	s, err := parseSymbols(strings.NewReader(someSymbols))
 	if err != nil {
@@ -58,7 +58,7 @@ func TestShareErrors(t *testing.T) {
 			t.Errorf("%q: error %v, want %q", text, err, want)
 		}
 	}
-	// As everybody but root reads it.
+	// What users other than root read.
 	if _, err := parseSymbols(strings.NewReader("0000000000000000 T _text\n")); err == nil {
 		t.Error("symbols without addresses are taken")
 	}

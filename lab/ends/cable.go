@@ -13,40 +13,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// End is an Ethernet interface that traffic starts from or arrives at.
+// End is an Ethernet interface that sends or receives the traffic.
 type End struct {
-	// At is where the end's programs run.
+	// At runs the end's programs.
 	At Place
-	// Namespace is where its interface is; nil for a guest's.
+	// Namespace has the end's interface; nil for a guest's.
 	Namespace *Namespace
 	Ifname    string
 	Ifindex   int
 	MAC       net.HardwareAddr
 	Addr      netip.Prefix
-	// Gateway is the hardware address of the router that it sends by; nil where
-	// the other ends are on its own link.
+	// Gateway is the hardware address of the end's router; nil if the other ends are on the
+	// same link.
 	Gateway net.HardwareAddr
 }
 
 // Number is the n-th station of the lab, from 1: its hardware and IP address.
-// The IP addresses are of 198.18.0.0/15, which RFC 2544 set aside for
-// benchmarks.
+// The IP addresses are from 198.18.0.0/15, which RFC 2544 reserves for benchmarks.
 func Number(n int) (net.HardwareAddr, netip.Prefix) {
 	mac := net.HardwareAddr{0x02, 0xb5, 0xc0, 0, byte(n >> 8), byte(n)}
 	addr := netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)})
 	return mac, netip.PrefixFrom(addr, 15)
 }
 
-// Wire has the properties of a cable. Its zero value is an ordinary one.
+// Wire has the properties of a cable. The zero value is a default cable.
 type Wire struct {
-	// Queues is how many queues each side has, 0 for one. Frames that are sent
-	// from different CPUs meet in one queue or go side by side in several.
+	// Queues is the number of queues on each side, 0 for one. Frames from different CPUs share
+	// one queue, or use several in parallel.
 	Queues int
 	// MTU is the largest packet in bytes, 0 for DefaultMTU.
 	MTU int
 }
 
-// DefaultMTU is Ethernet's.
+// DefaultMTU is Ethernet's MTU.
 const DefaultMTU = 1500
 
 func (w Wire) mtu() int {
@@ -56,8 +55,8 @@ func (w Wire) mtu() int {
 	return w.MTU
 }
 
-// Cable joins near, in namespace at, to an end's interface far in another
-// namespace, and gives the end the n-th station's addresses. Both sides are up.
+// Cable connects the device near in namespace at with an end's interface far in another namespace,
+// and gives the end the n-th station's addresses. Both sides are up.
 func Cable(at *Namespace, near string, to *Namespace, far string, n int, wire Wire) (End, error) {
 	mac, addr := Number(n)
 	queues := max(wire.Queues, 1)
@@ -94,8 +93,8 @@ func Cable(at *Namespace, near string, to *Namespace, far string, n int, wire Wi
 }
 
 // Macvlan makes a macvlan device in bridge mode on the device parent of
-// namespace at, as an end's interface in another namespace or the same one, and
-// gives the end the n-th station's addresses. It is up.
+// namespace at. The device is the interface of an end, in another namespace or the same one, and
+// gets the n-th station's addresses. It is up.
 func Macvlan(at *Namespace, parent string, to *Namespace, ifname string, n int, wire Wire) (End, error) {
 	what := fmt.Sprintf("macvlan %s in %s on %s in %s", ifname, to.Name, parent, at.Name)
 	l, err := at.link.LinkByName(parent)
@@ -121,8 +120,7 @@ func Macvlan(at *Namespace, parent string, to *Namespace, ifname string, n int, 
 	return end, nil
 }
 
-// Pair joins two devices of the namespace by a cable. Both are up and have no
-// addresses.
+// Pair connects two devices of the namespace with a cable. Both are up and have no addresses.
 func (n *Namespace) Pair(a, b string, wire Wire) error {
 	queues := max(wire.Queues, 1)
 	attrs := netlink.NewLinkAttrs()
@@ -151,12 +149,12 @@ func (n *Namespace) Pair(a, b string, wire Wire) error {
 	return nil
 }
 
-// Congestion is the congestion control of every connection between ends. One
-// that paces, such as BBR, would hide the cost of the fabric.
+// Congestion is the congestion control of every connection between ends. An algorithm with pacing,
+// such as BBR, would hide the cost of the fabric.
 const Congestion = "cubic"
 
-// Adopt makes an end of an interface that is in the namespace already: gives
-// it an address, sets it up, and has TCP use Congestion towards the others.
+// Adopt makes an end of an existing interface in the namespace: it adds an address, sets the
+// interface up, and selects Congestion for TCP to the others.
 func (n *Namespace) Adopt(ifname string, addr netip.Prefix) (End, error) {
 	l, err := n.link.LinkByName(ifname)
 	if err != nil {
@@ -168,8 +166,7 @@ func (n *Namespace) Adopt(ifname string, addr netip.Prefix) (End, error) {
 	if err := n.link.LinkSetUp(l); err != nil {
 		return End{}, fmt.Errorf("%s up: %w", ifname, err)
 	}
-	// The route asks for it because the sysctl may only be set to what the
-	// machine's own default is.
+	// The route sets it, because the sysctl accepts only the machine's default.
 	others := netip.PrefixFrom(addr.Addr(), 16).Masked()
 	route := &netlink.Route{LinkIndex: l.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: ipNet(others), Congctl: Congestion}
 	if err := n.link.RouteAdd(route); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -178,16 +175,15 @@ func (n *Namespace) Adopt(ifname string, addr netip.Prefix) (End, error) {
 	return End{At: n, Namespace: n, Ifname: ifname, Ifindex: l.Attrs().Index, MAC: l.Attrs().HardwareAddr, Addr: addr}, nil
 }
 
-// Behind moves an end into a subnet of its own. The subnet's router has the
-// address gateway there and the hardware address mac. The end sends to other
-// subnets by the router.
+// Behind moves an end to a subnet of its own. The subnet's router has the address gateway and the
+// hardware address mac. The end reaches other subnets through the router.
 func (e *End) Behind(addr netip.Prefix, gateway netip.Addr, mac net.HardwareAddr) error {
 	what := fmt.Sprintf("%s in %s, behind %s", e.Ifname, e.Namespace.Name, gateway)
 	l, err := e.Namespace.link.LinkByIndex(e.Ifindex)
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	// With its last address a device loses its routes.
+	// A device loses its routes with its last address.
 	if err := e.Namespace.link.AddrDel(l, &netlink.Addr{IPNet: ipNet(e.Addr)}); err != nil {
 		return fmt.Errorf("%s: its former address: %w", what, err)
 	}
@@ -220,15 +216,14 @@ func (n *Namespace) SetMAC(ifname string, mac net.HardwareAddr) error {
 	return nil
 }
 
-// Subnet gives an interface an address, and has TCP use Congestion towards the
-// rest of its subnet.
+// Subnet gives an interface an address, and selects Congestion for TCP to the rest of its subnet.
 func (n *Namespace) Subnet(ifname string, addr netip.Prefix) error {
 	l, err := n.link.LinkByName(ifname)
 	if err == nil {
 		err = n.link.AddrAdd(l, &netlink.Addr{IPNet: ipNet(addr)})
 	}
 	if err == nil {
-		// In place of the route that comes with the address.
+		// This replaces the automatic route of the address.
 		err = n.link.RouteReplace(&netlink.Route{
 			LinkIndex: l.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: ipNet(addr.Masked()), Congctl: Congestion,
 		})
@@ -239,8 +234,8 @@ func (n *Namespace) Subnet(ifname string, addr netip.Prefix) error {
 	return nil
 }
 
-// Neighbour notes for good which hardware address an address on an interface's
-// link has, so that no frame waits until that is asked for.
+// Neighbour adds a permanent neighbor entry for an address on an interface's link, so that no frame
+// waits for its resolution.
 func (n *Namespace) Neighbour(ifname string, addr netip.Addr, mac net.HardwareAddr) error {
 	l, err := n.link.LinkByName(ifname)
 	family := unix.AF_INET
@@ -266,22 +261,22 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// Features are the offloads of an interface that the lab sets.
+// Features are the offloads of an interface that the lab controls.
 type Features struct {
-	Segmentation bool // tso and gso: the sender hands over packets of up to 64 KiB
-	GRO          bool // the receiver joins packets; on a veth also: takes XDP frames
+	Segmentation bool // tso and gso: the sender passes packets of up to 64 KiB
+	GRO          bool // the receiver merges packets; on a veth it also enables XDP frames
 }
 
 // SetFeatures sets the offloads of an interface, as
-// `ethtool -K IFNAME tso X gso X gro Y` does. Unavailable tells of a driver that
-// takes large packets whatever it is told.
+// `ethtool -K IFNAME tso X gso X gro Y` does. It returns an Unavailable for a driver that always
+// accepts large packets.
 func (n *Namespace) SetFeatures(ifname string, f Features) error {
 	l, err := n.link.LinkByName(ifname)
 	if err != nil {
 		return fmt.Errorf("offloads of %s in %s: %w", ifname, n.Name, err)
 	}
-	// ALWAYS_ON_OFFLOADS of the kernel's macvlan.c. To limit the segments of a
-	// packet to one instead (gso_max_segs) stalls TCP.
+	// See ALWAYS_ON_OFFLOADS in the kernel's macvlan.c. A limit of one segment in each packet
+	// (gso_max_segs) would stall TCP.
 	if l.Type() == "macvlan" && !f.Segmentation {
 		return &Unavailable{"offloads cannot be off: a macvlan device always takes large packets"}
 	}
@@ -306,7 +301,8 @@ func (n *Namespace) SetFeatures(ifname string, f Features) error {
 	return nil
 }
 
-// Traffic is the traffic that an interface received and sent since it was made.
+// Traffic is the number of bytes and frames that an interface has received and sent since its
+// creation.
 type Traffic struct {
 	RxPackets, RxBytes, TxPackets, TxBytes uint64
 }

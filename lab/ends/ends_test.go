@@ -57,7 +57,7 @@ func TestListensIn(t *testing.T) {
 	}
 }
 
-// A server tells that it has ended, and why where it gave up by itself.
+// TestServerEnds checks that a server reports its end, and the reason if it ended by itself.
 func TestServerEnds(t *testing.T) {
 	for command, want := range map[string]string{
 		"echo no port >&2; exit 3": "sh in e2 has ended: exit status 3: no port",
@@ -76,7 +76,7 @@ func TestServerEnds(t *testing.T) {
 	}
 }
 
-// A large frame says of itself what whoever cuts it has to know.
+// TestLargeFrame checks that the header of a large frame has the data for its segmentation.
 func TestLargeFrame(t *testing.T) {
 	mac, addr := Number(1)
 	from := End{MAC: mac, Addr: addr}
@@ -101,8 +101,8 @@ func TestLargeFrame(t *testing.T) {
 	}
 }
 
-// The output of a program is read to its end, also if the machine stands still after the
-// program has ended. A child that writes three seconds later stands in for that machine.
+// TestLateOutput checks that a program's output is read to its end, even if the machine stalls
+// after the program has ended. A child that writes three seconds later simulates the stall.
 func TestLateOutput(t *testing.T) {
 	out, err := Command(t.Context(), "sh", "-c", "{ sleep 3; echo late; } & echo early").Output()
 	if want := "early\nlate\n"; err != nil || string(out) != want {
@@ -110,7 +110,7 @@ func TestLateOutput(t *testing.T) {
 	}
 }
 
-// A program lives on when the thread ends that wanted it started.
+// TestStarted checks that a program survives the end of the thread that requested its start.
 func TestStarted(t *testing.T) {
 	own, err := netns.Get()
 	if err != nil {
@@ -136,11 +136,11 @@ func TestStarted(t *testing.T) {
 	}
 }
 
-// onEndingThread runs fn on a thread, and returns when that thread has ended.
+// onEndingThread runs fn on a thread, and returns when the thread has ended.
 func onEndingThread(fn func() error) error {
 	result, thread := make(chan error, 1), make(chan int, 1)
 	go func() {
-		runtime.LockOSThread() // for good
+		runtime.LockOSThread() // never unlocked
 		if unix.Gettid() == os.Getpid() {
 			result <- onEndingThread(fn) // the first thread does not end
 			thread <- 0
@@ -155,7 +155,7 @@ func onEndingThread(fn func() error) error {
 	return <-result
 }
 
-// A set of one CPU is as the kernel's bitmap_parse() reads it.
+// TestCPUMask checks that a set of one CPU has the format of the kernel's bitmap_parse().
 func TestCPUMask(t *testing.T) {
 	for cpu, want := range map[int]string{0: "1", 1: "2", 31: "80000000", 32: "1,00000000", 70: "40,00000000,00000000"} {
 		if got := cpuMask(cpu); got != want {

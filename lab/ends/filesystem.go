@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FileSystem is the root of a new file system, which is mounted nowhere, and gone when it is
-// closed (fsopen(2), fsmount(2)). A sysfs shows the devices of the network namespace that the
-// calling thread is in.
+// FileSystem returns the root of a new file system without a mount point, which disappears when it
+// is closed (fsopen(2), fsmount(2)). A sysfs shows the devices of the calling thread's network
+// namespace.
 func FileSystem(kind string) (*os.File, error) {
 	config, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -28,7 +28,7 @@ func FileSystem(kind string) (*os.File, error) {
 	return os.NewFile(uintptr(root), kind), nil
 }
 
-// openAt opens what is below a folder.
+// openAt opens a path below a folder.
 func openAt(dir *os.File, path string, flags int) (*os.File, error) {
 	fd, err := unix.Openat(int(dir.Fd()), path, flags|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -49,7 +49,7 @@ func ReadAt(dir *os.File, path string) (string, error) {
 	return string(text[:n]), err
 }
 
-// writeAt writes a file below a folder that is there.
+// writeAt writes an existing file below a folder.
 func writeAt(dir *os.File, path, text string) error {
 	f, err := openAt(dir, path, unix.O_WRONLY)
 	if err != nil {

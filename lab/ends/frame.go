@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Broadcast is the address that every station listens to.
+// Broadcast is the broadcast address.
 var Broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// Nobody is an IP address of the lab's network that no station has.
+// Nobody is an address of the lab's network without a station.
 var Nobody = netip.AddrFrom4([4]byte{198, 19, 255, 254})
 
-// Frame is an Ethernet frame of size bytes (its checksum included, which
-// software never sees) with a UDP datagram in it, from one end to a hardware
-// address and an IP address. The smallest frame of Ethernet is 64 bytes.
+// Frame returns an Ethernet frame of size bytes with a UDP datagram, from one end to a hardware
+// address and an IP address. The size includes the checksum, which software never sees. Ethernet's
+// minimum is 64 bytes.
 func Frame(size int, from End, to net.HardwareAddr, dst netip.Addr) []byte {
 	const eth, ip = 14, 20
 	f := make([]byte, size-4)
@@ -41,17 +41,15 @@ func Frame(size int, from End, to net.HardwareAddr, dst netip.Addr) []byte {
 	return f
 }
 
-// segment is the most TCP payload of a packet on an ordinary cable, with the
-// timestamps that Linux sends.
+// segment is the largest TCP payload of a packet on a default cable, with Linux's timestamps.
 const segment = 1448
 
-// LargeFrame is a frame that a packet socket hands over in one piece, though it has
-// more than fits on the cable (PACKET_VNET_HDR of packet(7)): a TCP packet with so
-// many bytes of payload, to be cut into segments by whoever cannot take it, and whose
-// checksum is theirs to write. A header of the virtio specification is before it.
+// LargeFrame returns a frame for a packet socket that is larger than the cable's MTU
+// (PACKET_VNET_HDR of packet(7)): a TCP packet with payload bytes. A receiver that cannot accept it
+// cuts it into segments, and computes their checksums. A virtio header precedes it.
 func LargeFrame(payload int, from End, to net.HardwareAddr, dst netip.Addr) []byte {
 	const virtio, eth, ip, tcp = 10, 14, 20, 32
-	// A UDP datagram of the same length, whose headers are then TCP's.
+	// A UDP datagram of the same length, whose headers are replaced by TCP's.
 	f := Frame(4+eth+ip+tcp+payload, from, to, dst)
 	f[eth+9] = unix.IPPROTO_TCP
 	binary.BigEndian.PutUint16(f[eth+10:], 0)
@@ -63,7 +61,7 @@ func LargeFrame(payload int, from End, to net.HardwareAddr, dst netip.Addr) []by
 	t[12] = tcp / 4 << 4
 	t[13] = 0x10                                              // ACK
 	copy(t[20:], []byte{1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 1}) // timestamps
-	// The sum of the pseudo-header, to which the rest is added.
+	// The sum of the pseudo-header; the receiver adds the rest.
 	pseudo := append(append([]byte{}, f[eth+12:eth+20]...), 0, unix.IPPROTO_TCP)
 	binary.BigEndian.PutUint16(t[16:], sum16(pseudo, uint32(len(t))))
 	head := make([]byte, virtio, virtio+len(f))
@@ -76,7 +74,7 @@ func LargeFrame(payload int, from End, to net.HardwareAddr, dst netip.Addr) []by
 	return append(head, f...)
 }
 
-// sum16 adds up 16-bit words as the checksums of IP do (RFC 1071).
+// sum16 adds up 16-bit words for IP checksums (RFC 1071).
 func sum16(words []byte, sum uint32) uint16 {
 	for i := 0; i < len(words); i += 2 {
 		sum += uint32(binary.BigEndian.Uint16(words[i:]))
@@ -87,7 +85,7 @@ func sum16(words []byte, sum uint32) uint16 {
 	return uint16(sum)
 }
 
-// Send puts a frame on the wire once, through a packet socket.
+// Send sends a frame once, through a packet socket.
 func (e End) Send(frame []byte) error {
 	err := e.Namespace.Do(func() error {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)

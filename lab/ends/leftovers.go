@@ -11,20 +11,18 @@ import (
 )
 
 // Prefix begins the name of every namespace and every directory of the lab.
-// The number of the process that made it follows.
+// The number of its process follows.
 const Prefix = "bsc-lab-"
 
-// runDir is where the lab's directories are. Only root may write there, a
-// reboot empties it, and its name is short, because the names of sockets must
-// be.
+// runDir contains the lab's directories. Only root can write there, a reboot empties it, and its
+// name is short, because socket paths must be short.
 const runDir = "/run"
 
-// NameFor is the name of a namespace or a directory of this process.
+// NameFor returns the name of a namespace or a directory of this process.
 func NameFor(what string) string { return spaces.Name(Prefix, what) }
 
-// MakeDir makes a directory for the sockets and files of programs and returns
-// its path. The caller removes it; where the lab is killed before,
-// RemoveLeftovers does.
+// MakeDir makes a directory for programs' sockets and files and returns its path. The caller
+// removes it; RemoveLeftovers removes it if the lab is killed.
 func MakeDir(what string) (string, error) {
 	dir := filepath.Join(runDir, NameFor(what))
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -33,10 +31,9 @@ func MakeDir(what string) (string, error) {
 	return dir, nil
 }
 
-// RemoveLeftovers removes the namespaces and the directories of labs that were
-// killed. Before each namespace goes, forget is called with its name, to remove
-// the objects outside of it that belong to it; a failure of forget does not
-// keep the namespace.
+// RemoveLeftovers removes the namespaces and the directories of killed labs. Before it removes a
+// namespace, it calls forget with the name, to remove related objects outside the namespace. The
+// namespace is removed even if forget fails.
 func RemoveLeftovers(forget func(name string) error) (removed []string, err error) {
 	named, namedErr := spaces.RemoveLeftovers(Prefix, forget)
 	dirs, dirsErr := spaces.RemoveDirs(runDir, Prefix)

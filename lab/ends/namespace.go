@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package ends makes the objects that the lab joins: network namespaces with an
-// Ethernet interface in each, and the veth cables between them and a switch.
+// Package ends makes the endpoints of the lab: network namespaces with an Ethernet interface in
+// each, and the veth cables between them and a switch.
 package ends
 
 import (
@@ -20,16 +20,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Namespace is a network namespace that the lab made and will remove.
+// Namespace is a network namespace that the lab makes and removes.
 type Namespace struct {
 	Name   string
 	handle netns.NsHandle
 	link   *netlink.Handle
 }
 
-// NewNamespace makes a network namespace of the given name, with its loopback
-// up and IPv6 off on later devices, so that no frame crosses that the lab did
-// not send.
+// NewNamespace makes a network namespace with the given name. Its loopback is up, and IPv6 is off
+// on later devices, so that only the lab's frames cross them.
 func NewNamespace(name string) (*Namespace, error) {
 	var handle netns.NsHandle
 	err := onOwnThread(func() error {
@@ -63,11 +62,11 @@ func NewNamespace(name string) (*Namespace, error) {
 	return n, nil
 }
 
-// Netlink talks rtnetlink to the namespace from any thread.
+// Netlink returns a handle of the namespace for any thread.
 func (n *Namespace) Netlink() *netlink.Handle { return n.link }
 
-// Do runs fn on a thread that is in the namespace and waits for it. fn must
-// not start a goroutine that needs the namespace.
+// Do runs fn on a thread in the namespace and waits for it. fn must not start a goroutine that
+// needs the namespace.
 func (n *Namespace) Do(fn func() error) error {
 	return onOwnThread(func() error {
 		if err := n.enter(); err != nil {
@@ -85,9 +84,9 @@ func (n *Namespace) enter() error {
 	return nil
 }
 
-// onOwnThread runs fn on a thread of its own. fn may change the thread's
-// network namespace and CPU affinity. onOwnThread puts them back; where that
-// fails, the thread stays locked and ends with its goroutine.
+// onOwnThread runs fn on a separate thread. fn may change the thread's network namespace and CPU
+// affinity. onOwnThread restores them; if that fails, the thread stays locked and ends with its
+// goroutine.
 func onOwnThread(fn func() error) error {
 	result := make(chan error)
 	go func() {
@@ -102,7 +101,7 @@ func onOwnThread(fn func() error) error {
 }
 
 // andBack runs fn, which may change the calling thread's network namespace and CPU
-// affinity, and puts them back: back is false where that failed.
+// affinity, and restores them: back is false if that failed.
 func andBack(fn func() error) (back bool, err error) {
 	home, err := netns.Get()
 	if err != nil {
@@ -118,7 +117,7 @@ func andBack(fn func() error) (back bool, err error) {
 	return failed == nil, errors.Join(err, failed)
 }
 
-// PinThread keeps the calling thread on one CPU. Do undoes it.
+// PinThread keeps the calling thread on one CPU. Do reverts this.
 func PinThread(cpu int) error {
 	var set unix.CPUSet
 	set.Set(cpu)
@@ -160,8 +159,7 @@ func (n *Namespace) Output(ctx context.Context, cpu int, name string, args ...st
 	return []byte(out.String()), nil
 }
 
-// Cookie is the kernel's own name of the namespace (SO_NETNS_COOKIE), which no
-// other namespace has had since the machine started.
+// Cookie returns the kernel's id of the namespace (SO_NETNS_COOKIE), which is unique since boot.
 func (n *Namespace) Cookie() (uint64, error) {
 	var cookie uint64
 	err := n.Do(func() error {
@@ -179,8 +177,8 @@ func (n *Namespace) Cookie() (uint64, error) {
 	return cookie, nil
 }
 
-// Receive moves a device of this process's own namespace to the namespace, where it gets
-// a name. A network card goes back when the namespace is removed.
+// Receive moves a device of this process's network namespace into n, under a name. A network card
+// returns when the namespace is removed.
 func (n *Namespace) Receive(l netlink.Link, name string) error {
 	err := netlink.LinkSetNsFd(l, int(n.handle))
 	if err != nil {

@@ -13,11 +13,11 @@ import (
 	"syscall"
 )
 
-// Cmd is a program that is killed when the lab dies, however that does.
+// Cmd is a program that is killed when the lab dies for any reason.
 //
-// The kernel kills it when the thread ends that started it, not only when the process
-// does (PR_SET_PDEATHSIG(2const)). Threads of Go end: each with the goroutine that
-// locked it and did not unlock it. So one thread that never ends starts all programs.
+// The kernel kills it when the thread that started it ends, not only when the process ends
+// (PR_SET_PDEATHSIG(2const)). A Go thread ends if a goroutine locks it and ends without unlocking
+// it. So one thread that never ends starts all programs.
 type Cmd struct {
 	*exec.Cmd
 }
@@ -25,14 +25,14 @@ type Cmd struct {
 // Command prepares a program. It is killed when ctx ends.
 func Command(ctx context.Context, name string, args ...string) Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
-	// A group of its own: Ctrl-C at the terminal goes to the lab, which ends
-	// its programs in order.
+	// A separate process group: Ctrl-C at the terminal goes only to the lab, which stops its
+	// programs in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = patience
 	return Cmd{cmd}
 }
 
-// Start starts the program in the network namespace that this process is in.
+// Start starts the program in the network namespace of this process.
 func (c Cmd) Start() error {
 	return starter(c.Cmd.Start)
 }
@@ -61,7 +61,7 @@ func (c Cmd) CombinedOutput() ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// starting has functions for the thread that starts programs.
+// starting receives functions for the thread that starts programs.
 var starting = sync.OnceValue(func() chan<- func() (back bool) {
 	fns := make(chan func() bool)
 	var serve func()
@@ -70,7 +70,7 @@ var starting = sync.OnceValue(func() chan<- func() (back bool) {
 		for fn := range fns {
 			if !fn() {
 				go serve()
-				select {} // the thread is no good any more, but must not end
+				select {} // the thread is unusable, but must not end
 			}
 		}
 	}
@@ -78,8 +78,8 @@ var starting = sync.OnceValue(func() chan<- func() (back bool) {
 	return fns
 })
 
-// starter runs fn, which starts a program, on the thread that starts programs. fn may
-// change the thread's network namespace and CPU affinity.
+// starter runs fn, which starts a program, on the thread for that. fn may change the thread's
+// network namespace and CPU affinity.
 func starter(fn func() error) error {
 	result := make(chan error, 1)
 	starting() <- func() bool {
@@ -90,7 +90,7 @@ func starter(fn func() error) error {
 	return <-result
 }
 
-// AnyCPU lets a program run wherever the kernel puts it.
+// AnyCPU does not restrict a program to a CPU.
 const AnyCPU = -1
 
 // Start starts a program in the namespace, on one CPU or AnyCPU.
@@ -99,7 +99,7 @@ func (n *Namespace) Start(cmd Cmd, cpu int) error {
 		if err := n.enter(); err != nil {
 			return err
 		}
-		// A program that a thread starts inherits the thread's CPUs.
+		// A program inherits the CPU affinity of the thread that starts it.
 		if cpu != AnyCPU {
 			if err := PinThread(cpu); err != nil {
 				return err

@@ -13,16 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReceiveOn has one CPU process all frames that come to an interface. Otherwise the CPU of
-// the sender does, for a cable between namespaces.
+// ReceiveOn makes one CPU process all frames that arrive at an interface. Otherwise the sender's
+// CPU processes them, on a cable between namespaces.
 //
-// A device that polls (NAPI), as a veth does while its GRO is on or while it has an XDP
-// program, gets threads of the kernel, and they are kept on the CPU: its XDP program runs in
-// them. Another device has its frames steered there (RPS). Both are in the kernel's
-// Documentation/networking, napi.rst and scaling.rst.
+// A device that polls (NAPI), such as a veth with GRO or an XDP program, gets kernel threads that
+// are pinned to the CPU and run its XDP program. The frames of other devices are steered to the CPU
+// (RPS). See napi.rst and scaling.rst in the kernel's Documentation/networking.
 //
-// Offloads and XDP programs have to be there before: a device that begins to poll begins
-// anew.
+// Offloads and XDP programs have to be set before: a device that starts polling loses this setting.
 func (n *Namespace) ReceiveOn(ifname string, cpu int) error {
 	l, err := n.link.LinkByName(ifname)
 	if err == nil {
@@ -48,9 +46,9 @@ func receiveOn(ifname string, index, cpu int) error {
 		if err := pinThreads(index, cpu); err != nil {
 			return err
 		}
-		// What a thread has polled is on its CPU already.
+		// Polled frames are on the right CPU already.
 		steered = "0"
-	case !errors.Is(err, unix.EOPNOTSUPP): // which it is where the device does not poll
+	case !errors.Is(err, unix.EOPNOTSUPP): // the error for a device that does not poll
 		return err
 	}
 	dir, err := openAt(sysfs, device+"/queues", unix.O_RDONLY|unix.O_DIRECTORY)
@@ -77,13 +75,13 @@ func receiveOn(ifname string, index, cpu int) error {
 	return nil
 }
 
-// cpuMask is a set of one CPU as sysfs reads it: numbers of 32 bits, the last CPUs first.
+// cpuMask returns a set of one CPU in sysfs format: 32-bit numbers, the last CPUs first.
 func cpuMask(cpu int) string {
 	return fmt.Sprintf("%x", 1<<(cpu%32)) + strings.Repeat(",00000000", cpu/32)
 }
 
-// pinThreads keeps the threads that poll a device on a CPU, where they go before programs, as
-// soft interrupts do.
+// pinThreads pins a device's polling threads to a CPU, with priority over programs, like soft
+// interrupts.
 func pinThreads(index, cpu int) error {
 	threads, err := pollThreads(index)
 	if err != nil {
@@ -92,7 +90,7 @@ func pinThreads(index, cpu int) error {
 	var set unix.CPUSet
 	set.Set(cpu)
 	for _, pid := range threads {
-		// In a container the number may be another process's.
+		// In a container the number may belong to another process.
 		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 		if err != nil {
 			return err
@@ -111,7 +109,7 @@ func pinThreads(index, cpu int) error {
 	return nil
 }
 
-// pollThreads are the threads that poll a device, by the kernel's netdev netlink family
+// pollThreads returns the threads that poll a device, from the kernel's netdev netlink family
 // (Linux 6.8).
 func pollThreads(index int) ([]int, error) {
 	const (
@@ -123,8 +121,8 @@ func pollThreads(index int) ([]int, error) {
 	if err != nil {
 		return nil, fmt.Errorf("threads that poll: %w", err)
 	}
-	// The parts of this family's dump are not marked as such: the netlink package's own
-	// requests end with the first one.
+	// The messages of this family's dump lack the multipart flag: the netlink package's own
+	// requests would end with the first one.
 	s, err := nl.Subscribe(unix.NETLINK_GENERIC)
 	if err != nil {
 		return nil, fmt.Errorf("threads that poll: %w", err)

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Listen is where a server waits for its clients.
+// Listen is the address where a server waits for clients.
 type Listen struct {
 	Proto string // "tcp" or "udp"
 	Port  int
@@ -22,7 +22,7 @@ type Listen struct {
 
 func (l Listen) String() string { return fmt.Sprintf("%s port %d", strings.ToUpper(l.Proto), l.Port) }
 
-// server is a program that waits in a namespace for clients.
+// server is a program in a namespace that waits for clients.
 type server struct {
 	cmd    Cmd
 	at     *Namespace
@@ -30,7 +30,7 @@ type server struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	where  string       // program and namespace
-	said   bytes.Buffer // to be read when it has ended
+	said   bytes.Buffer // valid after the end
 }
 
 // Serve starts a program in the namespace, on one CPU or AnyCPU, and waits
@@ -45,7 +45,7 @@ func (n *Namespace) Serve(ctx context.Context, cpu int, on Listen, name string, 
 		return nil, err
 	}
 	go func() {
-		// How it ended is in its ProcessState.
+		// ProcessState has the result.
 		_ = s.cmd.Wait()
 		close(s.done)
 	}()
@@ -55,8 +55,8 @@ func (n *Namespace) Serve(ctx context.Context, cpu int, on Listen, name string, 
 	return s, nil
 }
 
-// patience is how long a program may take until it listens. It is also how long a program
-// that has ended may leave its output open. It catches what hangs.
+// patience limits the time until a program listens, and the time that a program which has ended may
+// keep its output open. It detects hanging programs.
 const patience = time.Minute
 
 // Listening implements Server.
@@ -88,13 +88,13 @@ func (s *server) Ended(ctx context.Context, within time.Duration) error {
 	case <-ctx.Done():
 	case <-time.After(within):
 	}
-	// More than one may be so.
+	// Several channels may be ready.
 	select {
 	case <-s.done:
 	default:
 		return nil
 	}
-	// Whatever it said last, it is no reason for a signal.
+	// After a signal, the program's last output is not the reason.
 	said := strings.FieldsFunc(s.said.String(), func(r rune) bool { return r == '\n' || r == '\r' })
 	if len(said) == 0 || !s.cmd.ProcessState.Exited() {
 		return fmt.Errorf("%s has ended: %s", s.where, s.cmd.ProcessState)
@@ -110,7 +110,7 @@ func (s *server) Close() error {
 	return nil
 }
 
-// listens tells whether something of the namespace listens there.
+// listens reports whether a socket of the namespace listens at the address.
 func (n *Namespace) listens(on Listen) (found bool, err error) {
 	err = n.Do(func() error {
 		for _, table := range []string{on.Proto, on.Proto + "6"} {
@@ -125,10 +125,9 @@ func (n *Namespace) listens(on Listen) (found bool, err error) {
 	return found, err
 }
 
-// listensIn looks for a socket that waits in the text of /proc/net/tcp or udp.
+// listensIn looks for a listening socket in the text of /proc/net/tcp or udp.
 func listensIn(table string, on Listen) bool {
-	// TCP_LISTEN and, for UDP sockets that are not connected, TCP_CLOSE of
-	// include/net/tcp_states.h.
+	// TCP_LISTEN and, for unconnected UDP sockets, TCP_CLOSE of include/net/tcp_states.h.
 	state := map[string]string{"tcp": "0A", "udp": "07"}[on.Proto]
 	for line := range strings.Lines(table) {
 		f := strings.Fields(line)

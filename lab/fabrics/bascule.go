@@ -17,7 +17,7 @@ import (
 	"bascule/lab/ends"
 )
 
-// Bascule is a bascule bridge whose ports forward at tcx.
+// Bascule is a bascule bridge that forwards at tcx.
 var Bascule = &Fabric{
 	Name:     "bascule",
 	About:    "a bascule bridge, forwarding at tcx",
@@ -43,17 +43,16 @@ var BasculeXDP = &Fabric{
 	},
 }
 
-// stateDir is where bascule keeps its maps: a folder per network namespace,
-// named by its cookie.
+// stateDir contains bascule's maps: a folder for each network namespace, named after its cookie.
 const stateDir = "/run/bascule"
 
-// basculeKit makes bascule bridges whose ports forward at a hook.
+// basculeKit makes bascule bridges that forward at a given hook.
 type basculeKit struct {
 	net  *Net
 	hook string
 }
 
-// run gives the bascule program a command for the switch's namespace.
+// run runs a bascule command in the switch's namespace.
 func (k *basculeKit) run(ctx context.Context, args ...string) error {
 	_, err := k.net.site.run(ctx, k.net.Switch.Name, args...)
 	return err
@@ -88,8 +87,7 @@ func (k *basculeKit) host(ctx context.Context, bridge, device string) (string, e
 	return device, k.run(ctx, "port", "add", bridge, device, "--type", "host", "--hook", k.hook)
 }
 
-// join is plug where the device is a host port of another bridge: the command line
-// refuses that.
+// join is plug for a device that is a host port of another bridge, which the command line refuses.
 func (k *basculeKit) join(_ context.Context, name, device string) error {
 	sw, err := bridge.Open(k.net.Switch.Name, bridge.Joining)
 	if err != nil {
@@ -100,7 +98,7 @@ func (k *basculeKit) join(_ context.Context, name, device string) error {
 	return err
 }
 
-// patch joins two bridges by a patch cable, whose ends get these names.
+// patch connects two bridges with a patch cable, whose ends get the given names.
 func (k *basculeKit) patch(ctx context.Context, bridge, port, peerBridge, peerPort string) error {
 	return k.run(ctx, "port", "add", bridge, port, "--type", "patch", "--peer", peerBridge+"/"+peerPort)
 }
@@ -123,11 +121,11 @@ func (k *basculeKit) known(ctx context.Context, bridge string) (int, error) {
 	return shown[0].Count, nil
 }
 
-// basculeMemory is the memory of all maps that bascule keeps for the switch.
+// basculeMemory returns the memory of all of bascule's maps for the switch.
 func (n *Net) basculeMemory() (uint64, error) { return n.mapMemory() }
 
-// mapMemory is the memory of the maps of these names that bascule keeps for the
-// switch, or of all.
+// mapMemory returns the memory of bascule's maps for the switch that have one of the names; without
+// names, of all.
 func (n *Net) mapMemory(names ...string) (uint64, error) {
 	cookie, err := n.Switch.Cookie()
 	if err != nil {
@@ -149,7 +147,7 @@ func (n *Net) mapMemory(names ...string) (uint64, error) {
 	return sum, nil
 }
 
-// drops is how many frames the bridges of the namespace refused, by the reason.
+// drops returns the number of frames that the namespace's bridges have dropped, by reason.
 func (k *basculeKit) drops(ctx context.Context) (map[string]uint64, error) {
 	out, err := k.net.site.run(ctx, k.net.Switch.Name, "-j", "port", "show", "--stats")
 	if err != nil {
@@ -170,12 +168,12 @@ func (k *basculeKit) drops(ctx context.Context) (map[string]uint64, error) {
 	return sum, nil
 }
 
-// run runs the bascule program on a namespace, as a user would.
+// run runs the bascule program in a namespace, like a user.
 func (s Site) run(ctx context.Context, netns string, args ...string) ([]byte, error) {
 	return s.feed(ctx, "", netns, args...)
 }
 
-// feed is run with a text for the program's standard input.
+// feed is run with text on the program's standard input.
 func (s Site) feed(ctx context.Context, text, netns string, args ...string) ([]byte, error) {
 	args = append([]string{"-n", netns}, args...)
 	cmd := ends.Command(ctx, s.Bascule, args...)
@@ -195,8 +193,8 @@ func (s Site) feed(ctx context.Context, text, netns string, args ...string) ([]b
 	return out, nil
 }
 
-// forget removes the bridges of a namespace. It does not heed the lab's own
-// context, because it cleans up after that has ended.
+// forget removes the bridges of a namespace. It does not use the lab's context, because it cleans
+// up after the context has ended.
 func (s Site) forget(netns string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -218,7 +216,7 @@ func (s Site) forget(netns string) error {
 	return errors.Join(errs...)
 }
 
-// RemoveLeftovers removes what labs that were killed left behind.
+// RemoveLeftovers removes the leftovers of killed labs.
 func (s Site) RemoveLeftovers() ([]string, error) {
 	return ends.RemoveLeftovers(func(netns string) error {
 		if !strings.HasSuffix(netns, "-sw") || s.Bascule == "" {

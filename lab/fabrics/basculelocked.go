@@ -9,8 +9,8 @@ import (
 	"bascule/bridge"
 )
 
-// BasculeLocked is Bascule with one lock round its addresses, which every frame
-// takes. It shows the cost of a bridge that keeps its table under a mutex.
+// BasculeLocked is Bascule with one lock around its addresses, which every frame takes. It shows
+// the cost of a bridge that protects its table with a mutex.
 var BasculeLocked = &Fabric{
 	Name:     "bascule-locked",
 	About:    "bascule with one lock round its addresses: what a mutex costs",
@@ -35,8 +35,8 @@ var BasculeLockedXDP = &Fabric{
 	},
 }
 
-// lockedKit makes such a bridge itself: the command line has no such thing,
-// and a change by it would make the bridge an ordinary one.
+// lockedKit makes such a bridge without the command line, which does not support the lock. A change
+// through the command line would turn it into a normal bridge.
 type lockedKit struct {
 	net  *Net
 	hook string

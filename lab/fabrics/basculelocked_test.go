@@ -12,8 +12,8 @@ import (
 	"bascule/bridge"
 )
 
-// Whatever the lab does with a locked fabric, and whatever a user who looks at
-// it does, its programs keep the lock; an ordinary change ends it.
+// TestBasculeLocked checks that programs of a locked fabric keep the lock during everything that
+// the lab does, and while a user inspects them, and that a normal change removes it.
 func TestBasculeLocked(t *testing.T) {
 	needRoot(t)
 	for _, f := range []*Fabric{BasculeLocked, BasculeLockedXDP} {
@@ -54,7 +54,7 @@ func TestBasculeLocked(t *testing.T) {
 }
 
 // hasLock reports whether a program of the fabric's bridge has variables, which
-// are the lock's alone.
+// only the lock needs.
 func hasLock(t *testing.T, n *Net, pin string) bool {
 	t.Helper()
 	cookie, err := n.Switch.Cookie()

@@ -17,14 +17,14 @@ import (
 	"bascule/lab/ends"
 )
 
-// Fabrics of network cards are built in a virtual machine that has the cards, and whose
-// emulator joins them by wires. The machine has the wires that the fabrics of its group
-// ask for, and no two fabrics have a wire in common.
+// Fabrics of network cards are built in a virtual machine with these cards, which the emulator
+// connects with wires. The machine has all wires that the fabrics of its group need, and no two
+// fabrics share a wire.
 
-// A Card is a kind of network card, as QEMU calls it.
+// A Card is a kind of network card, by QEMU's name.
 type Card string
 
-// driver is what Linux calls its driver.
+// driver returns the name of its Linux driver.
 func (c Card) driver() string {
 	if c == "rtl8139" {
 		return "8139cp"
@@ -32,14 +32,13 @@ func (c Card) driver() string {
 	return string(c)
 }
 
-// A CardWire joins two network cards of a virtual machine.
+// A CardWire connects two network cards of a virtual machine.
 type CardWire struct{ Near, Far Card }
 
-// cardMAC begins the hardware addresses of the cards: the number of the wire follows, and
-// the side.
+// cardMAC begins the cards' hardware addresses, followed by the number of the wire and the side.
 var cardMAC = []byte{0x02, 0xb5, 0xc1, 0x00}
 
-// CardWires are what QEMU is told of the cards of wires. They take a board of PCI Express.
+// CardWires returns QEMU's arguments for the cards of wires. They need a PCI Express board.
 func CardWires(wires []CardWire) (args []string) {
 	for i, w := range wires {
 		for side, kind := range []Card{w.Near, w.Far} {
@@ -53,7 +52,7 @@ func CardWires(wires []CardWire) (args []string) {
 	return args
 }
 
-// CardModules are the kernel modules of the drivers of cards.
+// CardModules returns the kernel modules of the cards' drivers.
 func CardModules(wires []CardWire) (modules []string) {
 	for _, w := range wires {
 		modules = append(modules, w.Near.driver(), w.Far.driver())
@@ -61,9 +60,8 @@ func CardModules(wires []CardWire) (modules []string) {
 	return modules
 }
 
-// wire takes a wire of the machine that nobody has, and moves its cards to two
-// namespaces, where they get names and are set up. The cards go back to the machine when
-// the namespaces go.
+// wire takes an unused wire of the machine, and moves its cards to two namespaces, where they get
+// names and are set up. The cards return to the machine when the namespaces are removed.
 func (n *Net) wire(ctx context.Context, w CardWire, near *ends.Namespace, nearName string, far *ends.Namespace, farName string) error {
 	what := fmt.Sprintf("wire from %s in %s to %s in %s", nearName, near.Name, farName, far.Name)
 	free, err := freeCards()
@@ -83,13 +81,13 @@ func (n *Net) wire(ctx context.Context, w CardWire, near *ends.Namespace, nearNa
 	return fmt.Errorf("%s: the machine has no free wire from a card %s to a card %s", what, w.Near, w.Far)
 }
 
-// card is a network card, and its driver.
+// card is a network card with its driver.
 type card struct {
 	netlink.Link
 	driver string
 }
 
-// freeCards are the cards of the machine that no fabric has, by wire and side.
+// freeCards returns the machine's unused cards, by wire and side.
 func freeCards() (map[[2]byte]card, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -133,9 +131,9 @@ func (n *Net) take(ctx context.Context, l netlink.Link, to *ends.Namespace, name
 	return nil
 }
 
-// carrier waits until a card says that its wire is plugged in at both sides.
+// carrier waits until a card reports a carrier.
 func carrier(ctx context.Context, at *ends.Namespace, name string) error {
-	// A card takes some seconds of the machine's time.
+	// A card needs some seconds of the machine's time.
 	const patience = time.Minute
 	deadline := time.After(patience)
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -158,15 +156,15 @@ func carrier(ctx context.Context, at *ends.Namespace, name string) error {
 	}
 }
 
-// TwoHosts join two ends, each of which is on a bridge of a host of its own. The hosts are
-// two namespaces of one virtual machine, joined by two network cards.
+// TwoHosts connect two ends on bridges of two hosts. The hosts are two namespaces of one virtual
+// machine, connected by two network cards.
 var TwoHosts = []*Fabric{
 	twoHosts("linux-bridge", "the kernel's bridge", linuxBrand),
 	twoHosts("ovs", "an Open vSwitch bridge", ovsBrand),
 	twoHosts("bascule", "a bascule bridge", basculeBrand),
 }
 
-// hostWire joins two hosts.
+// hostWire connects two hosts.
 var hostWire = CardWire{"e1000e", "e1000e"}
 
 func twoHosts(name, about string, b *brand) *Fabric {
@@ -188,7 +186,7 @@ func twoHosts(name, about string, b *brand) *Fabric {
 	}
 }
 
-// cardName is what the network card of a host is called.
+// cardName is the name of a host's network card.
 const cardName = "card0"
 
 func (n *Net) twoHosts(ctx context.Context, b *brand) error {
@@ -198,7 +196,7 @@ func (n *Net) twoHosts(ctx context.Context, b *brand) error {
 	if n.Spec.Guests {
 		return &ends.Unavailable{Reason: "its ends are namespaces only: a virtual machine has no others inside"}
 	}
-	// The second host is a net of its own with one end, the second.
+	// The second host is a net with one end, the second.
 	second := &Net{Fabric: n.Fabric, Spec: n.Spec, site: n.site, serial: serial.Add(1), Ends: make([]ends.End, 1), Ports: make([]Port, 1)}
 	n.undo = append(n.undo, second.Close)
 	n.second = second
@@ -229,7 +227,7 @@ func (n *Net) twoHosts(ctx context.Context, b *brand) error {
 }
 
 // cardCable makes the next end, with a wire between cards to a device of the switch's
-// namespace. The router takes each packet as the card had it.
+// namespace. The router gets each packet in the form in which the card delivers it.
 func (n *Net) cardCable(ctx context.Context, near string) error {
 	i := len(n.Ends)
 	if i >= len(n.Fabric.Wires) {
@@ -254,8 +252,8 @@ func (n *Net) cardCable(ctx context.Context, near string) error {
 	return n.joined(end, near)
 }
 
-// RouterCards forwards by IP address from one network card to one of another kind. The
-// ends' own cards are alike.
+// RouterCards forwards by IP address between network cards of two kinds. The ends' own cards are of
+// one kind.
 var RouterCards = &Fabric{
 	Name:    "router-2-cards",
 	About:   "Linux as a router between two kinds of network card, rtl8139 at the first end and e1000e at the second; no GRO",

@@ -11,8 +11,8 @@ import (
 	"bascule/lab/ends"
 )
 
-// Each card of a machine has a wire of its own to its other side, and an address by which
-// the two are found.
+// TestCardWires checks that each card of a machine has its own wire to its other side, and an
+// address that identifies the two.
 func TestCardWires(t *testing.T) {
 	args := CardWires(RouterCards.Wires)
 	for _, want := range []string{
@@ -29,7 +29,8 @@ func TestCardWires(t *testing.T) {
 	}
 }
 
-// A fabric of network cards touches no machine but one that is made for it.
+// TestCardsElsewhere checks that a fabric of network cards changes only a machine that was made for
+// it.
 func TestCardsElsewhere(t *testing.T) {
 	for _, f := range append([]*Fabric{RouterCards}, TwoHosts...) {
 		var missing *ends.Unavailable
@@ -39,7 +40,8 @@ func TestCardsElsewhere(t *testing.T) {
 	}
 }
 
-// Whoever makes a machine for a fabric is told all that its bridges take.
+// TestModules checks that a fabric lists all kernel modules that its bridges need, for the machine
+// that is made for it.
 func TestModules(t *testing.T) {
 	for name, want := range map[string][]string{
 		"neutron-7-hybrid-internal": {"openvswitch", "br_netfilter", "bridge", "nft_ct"},

@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// BasculeChainVeth is three bascule bridges in a row, joined by veth pairs,
-// like switches that know nothing of each other.
+// BasculeChainVeth is three bascule bridges in a row, connected by veth pairs, like independent
+// switches.
 var BasculeChainVeth = &Fabric{
 	Name:  "bascule-chain-veth",
 	About: "three bascule bridges in a row, joined by veth pairs, at tcx",
@@ -27,14 +27,14 @@ var BasculeChainVeth = &Fabric{
 	},
 }
 
-// BasculeChainPatch is three bascule bridges in a row, joined without devices.
+// BasculeChainPatch is three bascule bridges in a row, connected without devices.
 var BasculeChainPatch = basculePatched("bascule-chain-patch", "three bascule bridges in a row, joined by patch cables", 3)
 
-// BasculeChain2 is one bridge more than Bascule.
+// BasculeChain2 has one bridge more than Bascule.
 var BasculeChain2 = basculePatched("bascule-chain-2", "two bascule bridges in a row, joined by a patch cable", 2)
 
 // BasculeChain7 and LinuxChain7 are seven bascule bridges and seven Linux
-// bridges in a row. Nobody plugs more together.
+// bridges in a row, more than in practice.
 var (
 	BasculeChain7 = basculePatched("bascule-chain-7", "seven bascule bridges in a row, joined by patch cables", 7)
 
@@ -54,7 +54,7 @@ var (
 	}
 )
 
-// basculePatched is so many bascule bridges in a row, joined without devices.
+// basculePatched returns a row of bascule bridges, connected without devices.
 func basculePatched(name, about string, bridges int) *Fabric {
 	programs := slices.Repeat(path("program bascule (tcx)"), bridges)
 	return &Fabric{
@@ -72,7 +72,7 @@ func basculePatched(name, about string, bridges int) *Fabric {
 	}
 }
 
-// row is the names of so many bridges.
+// row returns the names of bridges.
 func row(bridges int) (names []string) {
 	for i := range bridges {
 		names = append(names, fmt.Sprintf("br%d", i))
@@ -80,7 +80,7 @@ func row(bridges int) (names []string) {
 	return names
 }
 
-// byVeth joins two bridges of a chain by a veth pair.
+// byVeth connects two bridges of a chain with a veth pair.
 func (n *Net) byVeth(ctx context.Context, k kit) func(i int, left, right string) error {
 	return func(i int, left, right string) error {
 		a, b := fmt.Sprintf("r%d", i), fmt.Sprintf("l%d", i+1)
@@ -91,10 +91,9 @@ func (n *Net) byVeth(ctx context.Context, k kit) func(i int, left, right string)
 	}
 }
 
-// chain joins the ends by bridges in a row. The function join connects bridge i
-// to bridge i+1. The ends are at the first bridge and at the last, by turns. A
-// chain does not tell how many addresses it knows, because not every bridge
-// hears of every address.
+// chain connects the ends through bridges in a row. The function join connects bridge i to bridge
+// i+1. The ends are alternately at the first bridge and at the last. A chain has no count of known
+// addresses, because not every bridge learns every address.
 func (n *Net) chain(ctx context.Context, k kit, bridges []string, join func(i int, left, right string) error) error {
 	if err := n.place(); err != nil {
 		return err

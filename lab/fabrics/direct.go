@@ -9,8 +9,7 @@ import (
 	"bascule/lab/ends"
 )
 
-// Direct is one veth cable from end to end: the cost without anything in
-// between.
+// Direct is one veth cable from end to end: the minimum cost.
 var Direct = &Fabric{
 	Name:     "direct",
 	About:    "one veth cable, nothing in between",
@@ -34,7 +33,7 @@ func buildDirect(_ context.Context, _ Site, n *Net) error {
 		}
 	}
 	for i := 0; i < n.Spec.Ends; i += 2 {
-		// The first end may be the host: then the cable begins there.
+		// If the first end is the host, the cable begins there.
 		a := n.Switch
 		if i > 0 || a == nil {
 			var err error

@@ -15,12 +15,10 @@ import (
 	"bascule/lab/ends"
 )
 
-// Drops is how many frames were lost since the fabric was built, by the place:
-// a device and its direction ("p1 rx"), "ends rx" for all devices of a
-// namespace that several ends share, and the switch's own counts ("bascule
-// mtu"). "softnet" is the backlogs of the machine's CPUs, since it was started;
-// frames that are lost there may count at a device, too. Only counts that are
-// not 0 are in it.
+// Drops returns the number of lost frames since the fabric was built, by place: a device and its
+// direction ("p1 rx"), "ends rx" for all devices of a namespace that several ends share, and the
+// switch's own counters ("bascule mtu"). "softnet" counts losses in the backlogs of the machine's
+// CPUs since boot; such frames may also count at a device. Zero counts are omitted.
 func (n *Net) Drops() (map[string]uint64, error) {
 	out := map[string]uint64{}
 	for ns, shared := range n.places() {
@@ -59,7 +57,7 @@ func (n *Net) Drops() (map[string]uint64, error) {
 	return out, nil
 }
 
-// places are the namespaces of a net, and whether several ends share them.
+// places returns the namespaces of a net, and whether several ends share them.
 func (n *Net) places() map[*ends.Namespace]bool {
 	places := map[*ends.Namespace]bool{}
 	if n.Switch != nil {
@@ -69,7 +67,7 @@ func (n *Net) places() map[*ends.Namespace]bool {
 		places[n.second.Switch] = false
 	}
 	for _, e := range n.Ends {
-		// A guest counts in its own kernel.
+		// A guest has counters in its own kernel.
 		if e.Namespace != nil {
 			_, again := places[e.Namespace]
 			places[e.Namespace] = again && e.Namespace != n.Switch
@@ -95,8 +93,8 @@ func addDrops(to map[string]uint64, links []netlink.Link, shared bool) {
 	}
 }
 
-// softnetDrops sums up the second column of /proc/net/softnet_stat, one line
-// for each CPU in hexadecimal (softnet_seq_show of net/core/net-procfs.c).
+// softnetDrops adds up the second column of /proc/net/softnet_stat, which has a line for each CPU,
+// in hexadecimal (softnet_seq_show of net/core/net-procfs.c).
 func softnetDrops(text string) (uint64, error) {
 	var sum uint64
 	for line := range strings.Lines(text) {

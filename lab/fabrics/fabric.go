@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package fabrics joins ends: each fabric is a way to get a frame from one
-// interface to another, in a file of its own that builds and describes it.
+// Package fabrics connects ends: each fabric is a path for frames between interfaces, in a separate file
+// that builds and describes it.
 //
 // To add a fabric: write a file with a Fabric value and put it into All.
 package fabrics
@@ -22,14 +22,14 @@ import (
 	"bascule/lab/report"
 )
 
-// Arrival says in which form frames reach the ends of a fabric, and so which
-// counter sees every one of them at the least cost.
+// Arrival is the form in which frames reach the ends of a fabric. It determines the cheapest counter
+// that sees every frame.
 type Arrival int
 
 const (
-	// AsBuffers are the frames that a kernel bridge or a tcx program delivers.
+	// AsBuffers: a kernel bridge or a tcx program delivers the frames as socket buffers.
 	AsBuffers Arrival = iota
-	// AsXDP are the frames that an XDP program delivers.
+	// AsXDP: an XDP program delivers the frames.
 	AsXDP
 )
 
@@ -40,91 +40,85 @@ func (a Arrival) String() string {
 	return "tcx"
 }
 
-// Spec has the demands on a fabric: those of the workload that runs on it, and
-// of the setup of the case.
+// Spec has the requirements for a fabric, from its workload and from the setup of the case.
 type Spec struct {
-	Ends     int           // how many, from 2
-	Together bool          // all ends but the first live in one namespace
+	Ends     int           // at least 2
+	Together bool          // all ends except the first are in one namespace
 	Wire     ends.Wire     // of the cables
 	Ageing   time.Duration // of learned addresses, 0 for the fabric's default
-	FDBMax   int           // the most addresses to learn, 0 for the fabric's default
-	States   int           // the most connections that a packet filter keeps, 0 for its default
-	Routes   int           // that a router has to the second end, beside its subnets, from Networks on
-	Apart    int           // of the ends, the last so many are in another VLAN than the rest
-	// Frames says that the workload makes frames itself, below IP, and counts
-	// them: it needs interfaces of namespaces.
+	FDBMax   int           // limit of learned addresses, 0 for the fabric's default
+	States   int           // limit of a packet filter's connections, 0 for its default
+	Routes   int           // a router's routes to the second end, in addition to its subnets, from Networks on
+	Apart    int           // number of the last ends that are in a different VLAN
+	// Frames means that the workload builds frames below IP itself, and counts them. It needs
+	// interfaces in namespaces.
 	Frames bool
-	// OwnCore says that the router gets a core of its own, by Net.OwnCore. Then every frame
-	// takes the cable to its end. A router that knows the address of the end's device would
-	// hand it to the end's stack itself, and the end's work would be done on its core.
+	// OwnCore means that Net.OwnCore gives the router a separate core. Then every frame takes the
+	// cable to its end. A router that knows the address of the end's device would pass frames to the
+	// end's stack directly, which would use the router's core.
 	OwnCore bool
-	// Host makes the host's own interface on the fabric the first end.
+	// Host makes the first end the host's own interface on the fabric.
 	Host bool
-	// Guests makes the ends virtual machines (all but the host).
+	// Guests makes the ends virtual machines, except the host.
 	Guests bool
 }
 
-// Site is where fabrics are built.
+// Site describes the machine on which fabrics are built.
 type Site struct {
 	// Bascule is the path of the bascule program.
 	Bascule string
-	// Guests are the virtual machines for ends that are some; nil for none.
+	// Guests are the virtual machines for ends; nil for none.
 	Guests *guests.Pool
-	// Cards says that the machine has the network cards of the fabrics.
+	// Cards means that the machine has the fabrics' network cards.
 	Cards bool
-	// Instructions is how many instructions the machine has executed; nil where
-	// nobody counts them.
+	// Instructions returns the number of instructions that the machine has executed; nil if they are
+	// not counted.
 	Instructions func() uint64
-	// Part is told that frames are sent that count, so many of them, and ended that
-	// they have arrived: a profile is of what is done in between. It is nil where
-	// nobody makes one.
+	// Part is called with the number of measured frames before they are sent; its result is called
+	// after they have arrived. A profile covers the time in between. Part is nil without a profile.
 	Part func(frames uint64) (ended func())
 }
 
-// Fabric is one way to join ends.
+// Fabric is one way to connect ends.
 type Fabric struct {
 	Name  string
 	About string
-	// Path has the stations of a frame on its way from one end to another, the ends
-	// included, and HostPath those from the host's own interface to an end: empty
-	// if the fabric has none.
+	// Path lists the stations of a frame on its way between ends, including the ends; HostPath
+	// starts at the host's own interface. A path is empty if the fabric does not have it.
 	Path     []report.Hop
 	HostPath []report.Hop
-	// Arrival is how unicast frames of an XDP sender reach an end.
+	// Arrival is the form in which unicast frames of an XDP sender reach an end.
 	Arrival Arrival
 	// FloodArrival is the same for broadcasts.
 	FloodArrival Arrival
-	// NeedsNAPI says that ends receive nothing unless their devices poll: a veth does while
-	// its GRO is on, or while it has an XDP program.
+	// NeedsNAPI means that ends receive only if their devices poll: a veth polls if GRO is on, or if
+	// it has an XDP program.
 	NeedsNAPI bool
-	// Pairs says that the fabric has no addresses: end 1 is joined to end 2,
-	// 3 to 4 and so on.
+	// Pairs means that the fabric has no addresses: end 1 is connected to end 2, 3 to 4 and so on.
 	Pairs bool
-	// Routed says that the fabric forwards by IP address: each end is in a
-	// subnet of its own, and no broadcast crosses.
+	// Routed means that the fabric forwards by IP address: each end is in a separate subnet, and no
+	// broadcast crosses.
 	Routed bool
-	// FramesOnly says that the fabric carries frames that a workload makes, but not
-	// those of the ends' own stacks.
+	// FramesOnly means that the fabric carries frames that a workload builds, but no frames from the
+	// ends' network stacks.
 	FramesOnly bool
-	// VLANs says that ends can be kept apart by VLANs.
+	// VLANs means that VLANs can separate ends.
 	VLANs bool
-	// Needs are the programs that it is made with, and Files what these need beside
-	// their libraries.
+	// Needs lists the programs that the fabric needs, and Files their files other than libraries.
 	Needs []ends.Program
 	Files []string
-	// Modules are the kernel modules that it takes, beside veth: a machine that is
-	// made for it loads them, and the lab loads none elsewhere.
+	// Modules lists the kernel modules that the fabric needs in addition to veth. The lab loads them
+	// only in a machine that is made for the fabric.
 	Modules []string
-	// Wires join network cards that it is made of, in a virtual machine that is made for it.
+	// Wires connect the fabric's network cards, in a virtual machine that is made for it.
 	Wires []CardWire
-	// Missing says what of bascule must be built before it can be made; empty
-	// for what can.
+	// Missing names a part of bascule that must be built before the fabric; empty if there is none.
 	Missing string
 
 	build func(context.Context, Site, *Net) error
 }
 
-// path makes hops of "kind name" strings; a string of one word is an end.
+// path makes hops from "kind name" strings; a single word is an end.
 func path(hops ...string) []report.Hop {
 	out := make([]report.Hop, len(hops))
 	for i, h := range hops {
@@ -137,9 +131,8 @@ func path(hops ...string) []report.Hop {
 	return out
 }
 
-// GuestPath is a path with virtual machines as its ends. Each is plugged into a
-// tap, where a namespace has a veth; what gets past a veth does not get past a
-// tap.
+// GuestPath returns a path with virtual machines as its ends. Each one is connected to a tap instead of
+// a veth. Shortcuts past a veth do not exist for a tap.
 func GuestPath(path []report.Hop) []report.Hop {
 	isTap := func(h report.Hop) bool { return h.Name == "tap" || h.Name == "macvtap" }
 	tap := report.Hop{Name: "tap", Kind: "device"}
@@ -156,7 +149,7 @@ func GuestPath(path []report.Hop) []report.Hop {
 	return out
 }
 
-// All is every fabric, in the order in which they are shown.
+// All lists every fabric in display order.
 var All = slices.Concat([]*Fabric{
 	Direct,
 	LinuxBridge, LinuxBridgeFiltered, LinuxBridgeConntrack, OVS, OVSConntrack, OVSAFXDP,
@@ -178,28 +171,27 @@ func Find(name string) (*Fabric, bool) {
 	return All[i], true
 }
 
-// Port is the device that the cable of an end is plugged into.
+// Port is the device to which an end's cable is connected.
 type Port struct {
 	Namespace *ends.Namespace
 	Ifname    string
 	Ifindex   int
 }
 
-// Net is a fabric that was built, with its ends. Ends[i] is plugged into
-// Ports[i].
+// Net is a fabric that was built, with its ends. Ends[i] is connected to Ports[i].
 type Net struct {
 	Fabric *Fabric
 	Spec   Spec
-	Switch *ends.Namespace // nil where the ends are joined without one
+	Switch *ends.Namespace // nil if the ends are connected without a switch
 	Ends   []ends.End
 	Ports  []Port
 
-	// Notes are findings from when the fabric was built, for the report.
+	// Notes are findings from the construction of the fabric, for the report.
 	Notes []string
 
 	site   Site
 	serial int64
-	second *Net // of the second host, where there is one
+	second *Net // of the second host, if there is one
 	flush  func(context.Context) error
 	forget func(context.Context) error
 	load   func(ctx context.Context, rules int) error
@@ -210,16 +202,16 @@ type Net struct {
 	memory func() (uint64, error)
 	holds  func() (uint64, error)
 	drops  func(context.Context) (map[string]uint64, error)
-	last   []func(ctx context.Context) error // what is done when all else is built
+	last   []func(ctx context.Context) error // runs after everything else is built
 	undo   []func() error
-	leave  []func() error    // comes before undo: the switch gives back what it took of its ends while they live
-	living []context.Context // of what the net needs: each ends with it, and its cause tells how
+	leave  []func() error    // runs before undo: the switch releases the ends' devices while they still exist
+	living []context.Context // of required processes: each ends with its process, and its cause is the reason
 }
 
 var serial atomic.Int64
 
-// Build builds the fabric. When it fails it leaves nothing behind. An
-// ends.Unavailable tells that it cannot be built on this machine as it is.
+// Build builds the fabric. If it fails, it leaves nothing behind. An ends.Unavailable means that this
+// machine lacks a requirement.
 func (f *Fabric) Build(ctx context.Context, site Site, spec Spec) (*Net, error) {
 	if spec.Ends < 2 {
 		return nil, fmt.Errorf("fabric %s: %d ends asked for, at least 2 are needed", f.Name, spec.Ends)
@@ -279,8 +271,8 @@ func (n *Net) Close() error {
 	return errors.Join(errs...)
 }
 
-// Ended tells how something ended that the net cannot do without, a virtual
-// machine or a daemon of its switch; nil while all of it lives.
+// Ended returns how a required part of the net has ended, such as a virtual machine or a daemon of its
+// switch; nil while all of them run.
 func (n *Net) Ended() error {
 	for _, l := range n.living {
 		if err := context.Cause(l); err != nil {
@@ -290,10 +282,8 @@ func (n *Net) Ended() error {
 	return nil
 }
 
-// Watch returns a context that also ends when a program or a guest ends that
-// the net cannot do without. The context's cause is then the error of Ended.
-// Without Watch, a program that waits for an answer from the net would wait for
-// long.
+// Watch returns a context that also ends when a required program or guest ends. The context's cause is
+// then the error of Ended. Without Watch, a program could wait a long time for an answer from the net.
 func (n *Net) Watch(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var stop []func() bool
@@ -316,7 +306,7 @@ func (n *Net) Flush(ctx context.Context) error {
 	return n.flush(ctx)
 }
 
-// FlushStates forgets every connection that a packet filter of the fabric knows.
+// FlushStates forgets every connection of the fabric's packet filter.
 func (n *Net) FlushStates(ctx context.Context) error {
 	if n.forget == nil {
 		return nil
@@ -324,8 +314,8 @@ func (n *Net) FlushStates(ctx context.Context) error {
 	return n.forget(ctx)
 }
 
-// LoadRules gives a packet filter the lab's policy with so many rules, by the
-// command that people use.
+// LoadRules loads the lab's policy with the given number of rules into a packet filter, with the command
+// that users run.
 func (n *Net) LoadRules(ctx context.Context, rules int) error {
 	if n.load == nil {
 		return &ends.Unavailable{Reason: "it has no rules to load"}
@@ -333,7 +323,7 @@ func (n *Net) LoadRules(ctx context.Context, rules int) error {
 	return n.load(ctx, rules)
 }
 
-// States is how many connections a packet filter of the fabric knows.
+// States returns the number of connections of the fabric's packet filter.
 func (n *Net) States(ctx context.Context) (int, error) {
 	if n.states == nil {
 		return 0, &ends.Unavailable{Reason: "it does not tell how many connections it knows"}
@@ -341,8 +331,7 @@ func (n *Net) States(ctx context.Context) (int, error) {
 	return n.states(ctx)
 }
 
-// StateMemory is how many bytes of kernel memory a packet filter's tables of
-// connections take.
+// StateMemory returns the kernel memory of a packet filter's connection tables, in bytes.
 func (n *Net) StateMemory() (uint64, error) {
 	if n.holds == nil {
 		return 0, &ends.Unavailable{Reason: "it does not tell how much memory its connections take"}
@@ -350,7 +339,7 @@ func (n *Net) StateMemory() (uint64, error) {
 	return n.holds()
 }
 
-// Known is how many addresses the switch has learned and not forgotten.
+// Known returns the number of addresses that the switch has learned and not forgotten.
 func (n *Net) Known(ctx context.Context) (int, error) {
 	if n.known == nil {
 		return 0, &ends.Unavailable{Reason: "it does not tell how many addresses it has learned"}
@@ -358,7 +347,7 @@ func (n *Net) Known(ctx context.Context) (int, error) {
 	return n.known(ctx)
 }
 
-// Memory is how many bytes of kernel memory the switch's tables take.
+// Memory returns the kernel memory of the switch's tables, in bytes.
 func (n *Net) Memory() (uint64, error) {
 	if n.memory == nil {
 		return 0, &ends.Unavailable{Reason: "the kernel does not tell how much memory its tables take"}
@@ -374,7 +363,7 @@ func (n *Net) AddPort(ctx context.Context, device string) error {
 	return n.extend(ctx, device)
 }
 
-// DelPort takes a port away from the switch.
+// DelPort removes a port from the switch.
 func (n *Net) DelPort(ctx context.Context, device string) error {
 	if n.shrink == nil {
 		return &ends.Unavailable{Reason: "it has no ports to take away"}
@@ -382,15 +371,15 @@ func (n *Net) DelPort(ctx context.Context, device string) error {
 	return n.shrink(ctx, device)
 }
 
-// AcceptFrames makes the device that end i is plugged into take frames that
-// are sent in XDP form, which a veth does when its GRO is on.
+// AcceptFrames makes the device connected to end i accept frames in XDP form, which a veth does if its
+// GRO is on.
 func (n *Net) AcceptFrames(i int) error {
 	p := n.Ports[i]
 	return p.Namespace.SetFeatures(p.Ifname, ends.Features{Segmentation: true, GRO: true})
 }
 
-// Poll has the ends' devices poll while their GRO is off, by an XDP program that passes
-// all frames on to the stack.
+// Poll makes the ends' devices poll while their GRO is off, with an XDP program that passes all frames
+// to the stack.
 func (n *Net) Poll() error {
 	const about = "with offloads off, its ends have an XDP program that passes everything: without one they receive nothing"
 	for _, e := range n.Ends {
@@ -412,14 +401,14 @@ func (n *Net) Poll() error {
 	return nil
 }
 
-// OwnCore has all that comes to the router's devices processed on one core, and all that
-// comes to the ends' devices on another. The offloads of the devices have to be set before.
-// A cable without a router has its ends on the core that is theirs.
+// OwnCore moves the processing of all frames that arrive at the router's devices to one core, and at the
+// ends' devices to another. The offloads of the devices have to be set before. On a cable without a
+// router, the ends use their own core.
 func (n *Net) OwnCore(router, others int) error {
 	for i, e := range n.Ends {
-		// Where TCP has sent more than the kernel lets it (small queues, tcp_limit_output_bytes
-		// of ip-sysctl), it goes on where what it has sent is freed, which is the router's core.
-		// It may send ten times as much: not for a millisecond, but for ten.
+		// If TCP reaches its limit of unsent bytes (small queues, tcp_limit_output_bytes of
+		// ip-sysctl), it continues on the core that frees the sent packets, which is the
+		// router's. A tenfold limit lets it send for ten milliseconds instead of one.
 		err := e.Namespace.Do(func() error {
 			return errors.Join(
 				ends.Sysctl("net.ipv4.tcp_limit_output_bytes", fmt.Sprint(1<<30)),
@@ -442,8 +431,8 @@ func (n *Net) OwnCore(router, others int) error {
 	return nil
 }
 
-// NextHop is the hardware address that an end sends to when it means another:
-// that end's own, or the router's.
+// NextHop returns the hardware address for packets from one end to another: the other end's own, or the
+// router's.
 func (n *Net) NextHop(from, to int) net.HardwareAddr {
 	if mac := n.Ends[from].Gateway; mac != nil {
 		return mac
@@ -451,21 +440,21 @@ func (n *Net) NextHop(from, to int) net.HardwareAddr {
 	return n.Ends[to].MAC
 }
 
-// Crossed is how many bytes entered the fabric from one of its ends, by the
-// counters of the fabric's own device.
+// Crossed returns the number of bytes that entered the fabric from one of its ends, from the counters of
+// the fabric's own device.
 func (n *Net) Crossed(from int) (uint64, error) {
 	p, e := n.Ports[from], n.Ends[from]
 	t, err := p.Namespace.Traffic(p.Ifname)
-	// The end's own device may be all that the fabric has. A macvtap is as good
-	// as that: it sends what its guest does.
+	// The end's own device may be the fabric's only device. A macvtap is equivalent: it sends what
+	// its guest sends.
 	if p.Namespace == e.Namespace && p.Ifindex == e.Ifindex || n.Fabric == Macvtap {
 		return t.TxBytes, err
 	}
 	return t.RxBytes, err
 }
 
-// Program is the path of the bascule program where the programs of end i run,
-// or an ends.Unavailable. Guests have it as guests.ProgramPath.
+// Program returns the path of the bascule program for the programs of end i, or an ends.Unavailable. In
+// guests it is guests.ProgramPath.
 func (n *Net) Program(i int) (string, error) {
 	switch {
 	case n.Ends[i].Namespace == nil:
@@ -476,8 +465,7 @@ func (n *Net) Program(i int) (string, error) {
 	return n.site.Bascule, nil
 }
 
-// Instructions returns what counts the instructions of the machine, or an
-// ends.Unavailable.
+// Instructions returns the machine's counter of instructions, or an ends.Unavailable.
 func (n *Net) Instructions() (func() uint64, error) {
 	if n.site.Instructions == nil {
 		return nil, &ends.Unavailable{Reason: "instructions are counted in a virtual machine only: --in-vm"}
@@ -485,8 +473,8 @@ func (n *Net) Instructions() (func() uint64, error) {
 	return n.site.Instructions, nil
 }
 
-// Part tells who makes a profile that so many frames are sent now which count, and by
-// ended that they have arrived.
+// Part marks the beginning of a part of a profile with the given number of frames; ended marks their
+// arrival.
 func (n *Net) Part(frames uint64) (ended func()) {
 	if n.site.Part == nil {
 		return func() {}
@@ -504,8 +492,7 @@ func (n *Net) namespace(what string) (*ends.Namespace, error) {
 	return ns, nil
 }
 
-// endNamespace makes the namespace of end i, from 0, or finds it where the
-// ends share one.
+// endNamespace makes the namespace of end i, from 0, or returns the shared one.
 func (n *Net) endNamespace(i int) (*ends.Namespace, error) {
 	if n.Spec.Together && i > 1 {
 		return n.Ends[1].Namespace, nil
@@ -534,7 +521,7 @@ func (n *Net) cable(ctx context.Context, near string) error {
 	if err != nil {
 		return err
 	}
-	// Before the switch gets the port, which may look whether it can.
+	// Before the port is added, since the switch may check the device.
 	if n.Fabric.NeedsNAPI {
 		if err := ns.SetFeatures(end.Ifname, ends.Features{Segmentation: true, GRO: true}); err != nil {
 			return err
@@ -543,8 +530,7 @@ func (n *Net) cable(ctx context.Context, near string) error {
 	return n.joined(end, near)
 }
 
-// guest makes the next end a virtual machine, and the device of the switch's
-// namespace that it is plugged into.
+// guest makes the next end a virtual machine, and its device in the switch's namespace.
 func (n *Net) guest(ctx context.Context, near guests.Device) error {
 	i := len(n.Ends)
 	g := n.site.Guests.Guest(i)
@@ -562,8 +548,8 @@ func (n *Net) guest(ctx context.Context, near guests.Device) error {
 	return n.joined(end, near.Name)
 }
 
-// hostEnd makes the next end of a device of the switch's own namespace. Where
-// that is one side of a veth, it is plugged into the other.
+// hostEnd makes the next end from a device of the switch's namespace. If the device is one side of a
+// veth, the end is connected to the other side.
 func (n *Net) hostEnd(ifname string) error {
 	link := n.Switch.Netlink()
 	l, err := link.LinkByName(ifname)
@@ -587,8 +573,7 @@ func (n *Net) hostEnd(ifname string) error {
 	return n.joined(end, near.Attrs().Name)
 }
 
-// joined notes an end and the device of the switch's namespace that it is
-// plugged into.
+// joined records an end and the device in the switch's namespace that it is connected to.
 func (n *Net) joined(end ends.End, near string) error {
 	l, err := n.Switch.Netlink().LinkByName(near)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"bascule/lab/report"
 )
 
-// Every fabric can be found, is described, and is either built or waits for
-// something.
+// TestAll checks that every fabric can be found, has a description, and is either built or has a
+// reason why not.
 func TestAll(t *testing.T) {
 	for _, f := range All {
 		if found, ok := Find(f.Name); !ok || found != f {
@@ -101,7 +101,7 @@ func TestAddDrops(t *testing.T) {
 	}
 }
 
-// What a device loses is told with its name.
+// TestDrops checks that losses at a device are reported with its name.
 func TestDrops(t *testing.T) {
 	needRoot(t)
 	n := built(t, Router, Site{}, Spec{Ends: 2})
@@ -109,7 +109,7 @@ func TestDrops(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A veth loses what it is given while its other side is down.
+	// A veth drops frames while its other side is down.
 	l, err := n.Switch.Netlink().LinkByIndex(n.Ports[0].Ifindex)
 	if err == nil {
 		err = n.Switch.Netlink().LinkSetDown(l)
@@ -120,7 +120,7 @@ func TestDrops(t *testing.T) {
 	e := n.Ends[0]
 	const frames = 3
 	for range frames {
-		// The kernel may refuse what has no carrier; then it is not lost.
+		// The kernel may refuse to send without a carrier; then the frame is not lost.
 		err = errors.Join(err, e.Send(ends.Frame(64, e, n.NextHop(0, 1), n.Ends[1].Addr.Addr())))
 	}
 	after, errAfter := n.Drops()
@@ -132,7 +132,7 @@ func TestDrops(t *testing.T) {
 	}
 }
 
-// A macvlan says what it cannot do.
+// TestMacvlanRefuses checks that a macvlan reports unsupported operations.
 func TestMacvlanRefuses(t *testing.T) {
 	needRoot(t)
 	n := built(t, Macvlan, Site{}, Spec{Ends: 2, Host: true})

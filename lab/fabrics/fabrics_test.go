@@ -25,7 +25,7 @@ import (
 	"bascule/test/program"
 )
 
-// needRoot skips a test that makes network namespaces.
+// needRoot skips a test that needs root to make network namespaces.
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -33,14 +33,14 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// site has the bascule program.
+// site returns a site with the bascule program.
 func site(t *testing.T) Site {
 	t.Helper()
 	return Site{Bascule: program.Path(t)}
 }
 
 // built builds a fabric and removes it at the end of the test. Nothing of the
-// fabric may be left then. The test is skipped if the fabric is not installed.
+// fabric may remain. The test is skipped if the fabric's programs are not installed.
 func built(t *testing.T, f *Fabric, s Site, spec Spec) *Net {
 	t.Helper()
 	if err := ends.Installed(f.Needs...); err != nil {
@@ -66,7 +66,7 @@ func built(t *testing.T, f *Fabric, s Site, spec Spec) *Net {
 				t.Errorf("%s was left", l)
 			}
 		}
-		// Daemons have their directory among their arguments.
+		// Daemons have their directory in their arguments.
 		running, err := filepath.Glob("/proc/[0-9]*/cmdline")
 		if err != nil {
 			t.Fatal(err)
@@ -81,21 +81,21 @@ func built(t *testing.T, f *Fabric, s Site, spec Spec) *Net {
 	return n
 }
 
-// ping sends from one end to another as large packets as its MTU allows.
+// ping sends packets from one end to another, as large as its MTU allows.
 func ping(ctx context.Context, n *Net, from, to int) error {
 	const headers = 28
 	size := ends.DefaultMTU
 	if n.Spec.Wire.MTU != 0 {
 		size = n.Spec.Wire.MTU
 	}
-	// With -w ping ends when it has both answers, and sends again what a busy machine has lost.
+	// With -w, ping ends after both answers, and repeats packets that a busy machine has dropped.
 	_, err := n.Ends[from].At.Output(ctx, ends.AnyCPU, "ping", "-c", "2", "-i", "0.1", "-w", "60",
 		"-M", "do", "-s", strconv.Itoa(size-headers), n.Ends[to].Addr.Addr().String())
 	return err
 }
 
 // TestFabricsCarry pings over the fabrics of bridges, between ends and from the
-// host, and sees that the fabric's own devices counted it.
+// host, and checks the counters of the fabric's own devices.
 func TestFabricsCarry(t *testing.T) {
 	needRoot(t)
 	s := site(t)
@@ -157,8 +157,8 @@ func TestFabricsCarry(t *testing.T) {
 	}
 }
 
-// TestTCPCrosses sends TCP through packet sockets, where checksums and large
-// packets are easily lost, with the ends' offloads off and on.
+// TestTCPCrosses sends TCP through packet sockets, which easily lose checksums and large packets, with the ends'
+// offloads off and on.
 func TestTCPCrosses(t *testing.T) {
 	needRoot(t)
 	if _, err := exec.LookPath("iperf3"); err != nil {
@@ -174,7 +174,8 @@ func TestTCPCrosses(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				// a server for each: one that still ends the test before refuses the next
+				// a new server for each test: one that is still busy with the last test refuses the
+				// next
 				server, err := n.Ends[1].At.Serve(t.Context(), ends.AnyCPU, listen, "iperf3", "-s")
 				if err != nil {
 					t.Fatal(err)
@@ -191,7 +192,7 @@ func TestTCPCrosses(t *testing.T) {
 
 var counted = regexp.MustCompile(`counter packets ([0-9]+) .* accept`)
 
-// TestFilterIsInTheWay sends what the filter lets through and what it does not.
+// TestFilterIsInTheWay sends packets that the filter passes, and packets that it blocks.
 func TestFilterIsInTheWay(t *testing.T) {
 	needRoot(t)
 	for _, f := range Neutron {
@@ -202,13 +203,13 @@ func TestFilterIsInTheWay(t *testing.T) {
 	t.Run(LinuxBridgeFiltered.Name, func(t *testing.T) { testFilter(t, LinuxBridgeFiltered) })
 }
 
-// The rules of a chain, by their number.
+// The numbers of a chain's rules.
 const (
 	established = iota
 	begun
 )
 
-// rulesCounted checks that packets have passed rules of a chain.
+// rulesCounted checks that packets have matched rules of a chain.
 func rulesCounted(t *testing.T, n *Net, chain string, rules ...int) {
 	t.Helper()
 	text, err := n.Switch.Output(t.Context(), ends.AnyCPU, "nft", "list", "chain", "inet", "lab", chain)
@@ -221,13 +222,13 @@ func rulesCounted(t *testing.T, n *Net, chain string, rules ...int) {
 	}
 }
 
-// The host's own packets are filtered as well, and so are those of a router.
+// TestFilterOfHostAndRouter checks that the packets of the host and of a router are filtered, too.
 func TestFilterOfHostAndRouter(t *testing.T) {
 	needRoot(t)
 	for _, test := range []struct {
 		fabric *Fabric
 		host   bool
-		hits   map[string][]int // by chain, the rules that packets must have passed
+		hits   map[string][]int // by chain, the rules that packets must have matched
 	}{
 		{RouterNft, false, map[string][]int{"forward": {established, begun}}},
 		{RouterNft, true, map[string][]int{"input": {established}, "output": {begun}}},
@@ -255,7 +256,7 @@ func testFilter(t *testing.T, f *Fabric) {
 	strangersBlocked(t, n)
 }
 
-// Bascule's filters let through what they should, and block what they should.
+// TestPFIsInTheWay checks that bascule's filters pass and block the right packets.
 func TestPFIsInTheWay(t *testing.T) {
 	needRoot(t)
 	s := site(t)
@@ -283,8 +284,8 @@ func TestPFIsInTheWay(t *testing.T) {
 	}
 }
 
-// strangersBlocked checks that others than the lab's addresses may not talk,
-// though they find each other.
+// strangersBlocked checks that addresses outside the lab's network cannot communicate, although they can resolve each
+// other.
 func strangersBlocked(t *testing.T, n *Net) {
 	t.Helper()
 	ctx := t.Context()
@@ -308,8 +309,8 @@ func strangersBlocked(t *testing.T, n *Net) {
 	}
 }
 
-// strangersNotRouted checks that nobody but the lab's addresses can be reached by a router,
-// which has a way there: an answer comes once it is in no filter's way.
+// strangersNotRouted checks that a router with a route to addresses outside the lab's network does not forward to them:
+// an answer comes only after the filter is removed.
 func strangersNotRouted(t *testing.T, n *Net) {
 	t.Helper()
 	ctx := t.Context()
@@ -342,8 +343,8 @@ func strangersNotRouted(t *testing.T, n *Net) {
 	}
 }
 
-// Routers that translate have all ends but the first see the router's address in the place of
-// the sender's.
+// TestRoutersTranslate checks that with translating routers, all ends except the first see the router's address as the
+// sender.
 func TestRoutersTranslate(t *testing.T) {
 	needRoot(t)
 	s := site(t)
@@ -366,7 +367,7 @@ func TestRoutersTranslate(t *testing.T) {
 	}
 }
 
-// sender is the address that end j sees of a datagram that end i sends it.
+// sender returns the source address that end j sees in a datagram from end i.
 func sender(t *testing.T, n *Net, i, j int) netip.Addr {
 	t.Helper()
 	from, to := n.Ends[i], n.Ends[j]
@@ -401,7 +402,7 @@ func sender(t *testing.T, n *Net, i, j int) netip.Addr {
 	return netip.Addr{}
 }
 
-// A daemon that dies is named by what needs it, at once.
+// TestOVSDaemonDies checks that the death of a daemon is reported at once by the operations that need it.
 func TestOVSDaemonDies(t *testing.T) {
 	needRoot(t)
 	for i, name := range []string{"ovsdb-server", "ovs-vswitchd"} {
@@ -429,7 +430,7 @@ func TestOVSDaemonDies(t *testing.T) {
 			want := name + " has ended: signal: killed"
 			for what, err := range map[string]error{"known": known, "del-port": deleted, "watch": context.Cause(watched), "ended": n.Ended()} {
 				if name == "ovsdb-server" && what == "known" {
-					continue // that asks the other one
+					continue // it queries the other one
 				}
 				if err == nil || err.Error() != want {
 					t.Errorf("%s: %v, want %s", what, err, want)
@@ -454,7 +455,7 @@ func TestOVSVersion(t *testing.T) {
 	}
 }
 
-// TestNeutronPaths counts devices, where it is known how many there are.
+// TestNeutronPaths compares the number of devices with the known one.
 func TestNeutronPaths(t *testing.T) {
 	for name, want := range map[string]struct{ ends, host int }{
 		"neutron-1-linux":              {3, 2},
@@ -483,14 +484,14 @@ func TestNeutronPaths(t *testing.T) {
 	}
 }
 
-// The routers of bascule route in the datapath, and not by the host's network stack.
+// TestBasculeRoutes checks that bascule's routers route in the datapath, and not through the host's network stack.
 func TestBasculeRoutes(t *testing.T) {
 	needRoot(t)
 	s := site(t)
 	for _, f := range []*Fabric{BasculeRouter, BasculeRouterXDP, BasculeRouterNAT, BasculeRouterXDPNAT} {
 		t.Run(f.Name, func(t *testing.T) {
 			n := built(t, f, s, Spec{Ends: 2})
-			// the first packet a second to each end is left to the host
+			// the first packet of each second to an end is left to the host
 			for deadline := time.Now().Add(time.Minute); ; {
 				if err := ping(t.Context(), n, 0, 1); err != nil {
 					t.Fatal(err)

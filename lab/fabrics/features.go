@@ -16,22 +16,20 @@ import (
 	"bascule/lab/ends"
 )
 
-// features are settings of a switch beside forwarding. The ends can still talk
-// as they do without.
+// features are settings of a switch in addition to forwarding. The ends can still communicate.
 type features struct {
-	vlans    bool // VLAN filtering; ends are in one VLAN, but those of Spec.Apart
-	isolated bool // all ends but the first are isolated from each other
-	rules    int  // MAC rules of each port, for frames that come in; the last lets pass
+	vlans    bool // VLAN filtering; all ends are in one VLAN, except the ones of Spec.Apart
+	isolated bool // all ends except the first are isolated from each other
+	rules    int  // MAC rules for incoming frames of each port; the last one passes
 	five     bool // VLAN filtering, MAC rules, storm limits, address limits, non-IP blocked
-	// The settings of the bridge and of each port, as the command line has them.
+	// The settings of the bridge and of each port, as flags of the command line.
 	bridge, port []string
-	// bound says that each end's addresses are bound to its port.
+	// bound means that each end's addresses are bound to its port.
 	bound bool
-	tc    [][]string // what tc(8) is told of each port of a Linux bridge; DEVICE stands for the port
+	tc    [][]string // tc(8) arguments for each port of a Linux bridge; DEVICE stands for the port
 }
 
-// With features that cost what they cost: each fabric is a bascule bridge as it
-// is without, and this.
+// Fabrics with features that have a cost: each one is a bascule bridge with the feature added.
 var (
 	BasculeVLAN, BasculeXDPVLAN = withFeatures("vlan", "with VLAN filtering", features{vlans: true})
 	BasculeFive, BasculeXDPFive = withFeatures("five",
@@ -43,11 +41,11 @@ var (
 	BasculeRateOut, BasculeXDPRateOut     = withFeatures("rate-out", "whose ports let out 1 Gbit/s at most", features{port: []string{"--rate-out", limitRate}})
 )
 
-// limitRate is the rate of fabrics that limit one, in words that tc(8) has, too.
+// limitRate is the rate of fabrics with a rate limit, in words that tc(8) also accepts.
 const limitRate = "1gbit"
 
-// alone are bridges that have one feature on each, among those that cost a known
-// unicast anything.
+// alone are bridges with one feature each, from the features that cost a known unicast frame
+// anything.
 var alone = func() (out []*Fabric) {
 	for _, f := range []struct {
 		name, about string
@@ -71,10 +69,10 @@ var alone = func() (out []*Fabric) {
 	return out
 }()
 
-// stormLimits are above what the lab sends.
+// stormLimits are above the lab's rates.
 var stormLimits = []string{"--storm-bcast", "100000000pps", "--storm-mcast", "100000000pps", "--storm-unknown", "100000000pps"}
 
-// featured are all of them.
+// featured lists all of them.
 var featured = slices.Concat(alone, []*Fabric{
 	BasculeVLAN, BasculeXDPVLAN, BasculeFive, BasculeXDPFive, BasculeIsolated, BasculeXDPIsolated,
 	BasculeRules10, BasculeXDPRules10, BasculeRules1000, BasculeXDPRules1000,
@@ -82,7 +80,7 @@ var featured = slices.Concat(alone, []*Fabric{
 	LinuxBridgeVLAN, LinuxBridgeIsolated, LinuxBridgeSnooping, LinuxBridgeTBF, LinuxBridgePolice, OVSVLAN,
 })
 
-// withFeatures makes the fabric at both hooks.
+// withFeatures makes the fabric for both hooks.
 func withFeatures(name, about string, set features) (tcx, xdp *Fabric) {
 	made := func(plain *Fabric, hook string) *Fabric {
 		f := *plain
@@ -93,7 +91,7 @@ func withFeatures(name, about string, set features) (tcx, xdp *Fabric) {
 			return n.single(ctx, &featureKit{basculeKit{n, hook}, set})
 		}
 		if set.bound {
-			f.HostPath = nil // the host's own addresses are not bound
+			f.HostPath = nil // the host's addresses are not bound
 		}
 		return &f
 	}
@@ -120,13 +118,13 @@ func (k *featureKit) add(ctx context.Context, bridge string) error {
 	return k.run(ctx, append([]string{"bridge", "set", bridge}, settings...)...)
 }
 
-// Other VLANs than those that the ends are in have no ports.
+// VLANs without the ends have no ports.
 const (
 	vlanTogether = 10
 	vlanApart    = 20
 )
 
-// vlanOf is the VLAN of the next end that is joined.
+// vlanOf returns the VLAN of the next end.
 func (n *Net) vlanOf(device string) string {
 	number := 0
 	if _, err := fmt.Sscanf(device, "p%d", &number); err == nil && number > n.Spec.Ends-n.Spec.Apart {
@@ -151,7 +149,7 @@ func (k *featureKit) host(ctx context.Context, bridge, device string) (string, e
 	return device, k.dress(ctx, bridge, device)
 }
 
-// dress gives a port its features.
+// dress sets the features of a port.
 func (k *featureKit) dress(ctx context.Context, bridge, device string) error {
 	if k.set.vlans {
 		if err := k.run(ctx, "vlan", "add", bridge, device, k.net.vlanOf(device), "--untagged", "--pvid"); err != nil {
@@ -184,8 +182,8 @@ func (k *featureKit) dress(ctx context.Context, bridge, device string) error {
 	return nil
 }
 
-// loadRules gives a port rules that frames of the lab match none of but the
-// last, half of them by their source, half by their destination.
+// loadRules loads rules for a port. Frames of the lab match only the last one. Half of the others
+// compare the source, half the destination.
 func (k *featureKit) loadRules(ctx context.Context, bridge, device string) (err error) {
 	dir, err := ends.MakeDir(fmt.Sprintf("%d-rules-%s", k.net.serial, device))
 	if err != nil {
@@ -205,29 +203,29 @@ func (k *featureKit) loadRules(ctx context.Context, bridge, device string) (err 
 	return k.run(ctx, "rule", "load", bridge, file, "--port", device)
 }
 
-// LinuxBridgeVLAN is the kernel's bridge with VLAN filtering, where the kernel
-// has that (CONFIG_BRIDGE_VLAN_FILTERING).
+// LinuxBridgeVLAN is the kernel's bridge with VLAN filtering, if the kernel has it
+// (CONFIG_BRIDGE_VLAN_FILTERING).
 var LinuxBridgeVLAN = linuxVariant("linux-bridge-vlan", "the kernel's bridge with VLAN filtering", features{vlans: true})
 
-// LinuxBridgeIsolated is the kernel's bridge whose ports, but the first, are
-// isolated from each other.
+// LinuxBridgeIsolated is the kernel's bridge with all ports except the first isolated from each
+// other.
 var LinuxBridgeIsolated = linuxVariant("linux-bridge-isolated", "the kernel's bridge whose ends, but the first, are isolated", features{isolated: true})
 
-// LinuxBridgeTBF is the kernel's bridge whose ports have a queue that lets out so much at most, as
-// people limit what a guest gets.
+// LinuxBridgeTBF is the kernel's bridge with a shaping queue at each port's egress, the usual limit
+// for guests.
 var LinuxBridgeTBF = linuxVariant("linux-bridge-tbf", "the kernel's bridge whose ports let out 1 Gbit/s at most, by tbf", features{tc: [][]string{
 	{"qdisc", "add", "dev", "DEVICE", "root", "tbf", "rate", limitRate, "burst", "1mb", "latency", "100ms"},
 }})
 
-// LinuxBridgePolice is the kernel's bridge whose ports take in so much at most, and drop the rest.
-// The burst is that of a bascule bridge.
+// LinuxBridgePolice is the kernel's bridge with a policer at each port's ingress, which drops
+// excess traffic. Its burst is the burst of a bascule bridge.
 var LinuxBridgePolice = linuxVariant("linux-bridge-police", "the kernel's bridge whose ports take in 1 Gbit/s at most, by police", features{tc: [][]string{
 	{"qdisc", "add", "dev", "DEVICE", "clsact"},
 	{"filter", "add", "dev", "DEVICE", "ingress", "matchall", "action", "police", "rate", limitRate, "burst", "31250000", "conform-exceed", "drop"},
 }})
 
-// LinuxBridgeSnooping is the kernel's bridge as it is made unless it is told otherwise:
-// it listens to who joins multicast groups.
+// LinuxBridgeSnooping is the kernel's bridge with its default of multicast snooping: it tracks the
+// members of multicast groups.
 var LinuxBridgeSnooping = &Fabric{
 	Name:    "linux-bridge-snooping",
 	About:   "the kernel's bridge with multicast snooping",
@@ -288,7 +286,7 @@ func (k *linuxFeatureKit) plug(ctx context.Context, bridge, device string) error
 	return err
 }
 
-// OVSVLAN is an Open vSwitch bridge whose ports are in a VLAN.
+// OVSVLAN is an Open vSwitch bridge with its ports in a VLAN.
 var OVSVLAN = &Fabric{
 	Name:    "ovs-vlan",
 	About:   "an Open vSwitch bridge whose ports are in a VLAN",

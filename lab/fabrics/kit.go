@@ -7,37 +7,35 @@ import (
 	"fmt"
 )
 
-// kit makes switches of one kind in the namespace of a net. Fabrics of one
-// switch or of several, of one kind or of two, are built from kits.
+// kit makes switches of one kind in the namespace of a net. Fabrics with one or several switches,
+// of one or two kinds, are built from kits.
 type kit interface {
 	// add makes a bridge.
 	add(ctx context.Context, bridge string) error
 	// plug makes a device of the namespace a port.
 	plug(ctx context.Context, bridge, device string) error
 	unplug(ctx context.Context, bridge, device string) error
-	// host makes a network device of the namespace that is the host's own on
-	// the bridge, and returns its name: the one asked for, or the one that
-	// this kind of bridge has anyway.
+	// host makes the host's own network device on the bridge in the namespace, and returns its
+	// name: the requested one, or a fixed one for some kinds of bridges.
 	host(ctx context.Context, bridge, device string) (string, error)
 	// flush forgets every learned address of a bridge.
 	flush(ctx context.Context, bridge string) error
-	// known is how many addresses a bridge has learned.
+	// known returns the number of addresses that a bridge has learned.
 	known(ctx context.Context, bridge string) (int, error)
 }
 
-// joiner is a kit that has a way of its own to make the host's own device on one
-// bridge a port of another.
+// joiner is a kit with its own way to make the host's device on one bridge a port of another.
 type joiner interface {
 	join(ctx context.Context, bridge, device string) error
 }
 
-// bridgeName is the bridge of the fabrics that have one.
+// bridgeName is the bridge of fabrics with a single one.
 const bridgeName = "br0"
 
-// hostName is the host's own interface on a bridge, where the lab names it.
+// hostName is the host's own interface on a bridge, if the lab names it.
 const hostName = "host0"
 
-// single joins all ends by one bridge.
+// single connects all ends to one bridge.
 func (n *Net) single(ctx context.Context, k kit) error {
 	if err := n.place(); err != nil {
 		return err
@@ -57,8 +55,8 @@ func (n *Net) single(ctx context.Context, k kit) error {
 	return nil
 }
 
-// endAt makes the next end and joins it to a bridge: the host, where it is
-// wanted as the first, or a cable.
+// endAt makes the next end and connects it to a bridge: the host, if it is the first end, or a
+// cable.
 func (n *Net) endAt(ctx context.Context, k kit, bridge string) error {
 	i := len(n.Ends)
 	if i == 0 && n.Spec.Host {

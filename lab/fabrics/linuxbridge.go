@@ -16,8 +16,8 @@ import (
 	"bascule/lab/ends"
 )
 
-// LinuxBridge is the kernel's bridge with everything off that costs: no
-// spanning tree, no multicast snooping, no netfilter for bridged frames.
+// LinuxBridge is the kernel's bridge with all costly features off: no spanning tree, no multicast
+// snooping, no netfilter for bridged frames.
 var LinuxBridge = &Fabric{
 	Name:     "linux-bridge",
 	About:    "the kernel's bridge, without netfilter, snooping and spanning tree",
@@ -30,7 +30,7 @@ var LinuxBridge = &Fabric{
 	},
 }
 
-// linuxKit makes Linux bridges: all of a net with a packet filter, or none.
+// linuxKit makes Linux bridges: all bridges of a net have a packet filter, or none has one.
 type linuxKit struct {
 	net      *Net
 	filtered bool
@@ -62,8 +62,8 @@ func (k *linuxKit) add(ctx context.Context, name string) error {
 	return nil
 }
 
-// netfilter has the bridges of the namespace give IP packets to the packet
-// filter, or has them keep all packets to themselves.
+// netfilter makes the bridges of the namespace pass IP packets to the packet filter, or makes them
+// bypass it.
 func (k *linuxKit) netfilter(ctx context.Context) error {
 	n := k.net
 	values := map[string]string{"arptables": "0", "iptables": "0", "ip6tables": "0"}
@@ -73,7 +73,7 @@ func (k *linuxKit) netfilter(ctx context.Context) error {
 	err := n.Switch.Do(func() error {
 		for what, value := range values {
 			err := ends.Sysctl("net.bridge.bridge-nf-call-"+what, value)
-			// Without br_netfilter there is nothing to switch off.
+			// Without br_netfilter there is nothing to disable.
 			if errors.Is(err, fs.ErrNotExist) && !k.filtered {
 				return nil
 			}
@@ -92,7 +92,7 @@ func (k *linuxKit) netfilter(ctx context.Context) error {
 	return k.net.filter(ctx, "forward")
 }
 
-// By the command that people use, so that its time can be compared.
+// Uses the command that users run, so that its time can be compared.
 func (k *linuxKit) plug(ctx context.Context, bridge, device string) error {
 	_, err := k.net.Switch.Output(ctx, ends.AnyCPU, "ip", "link", "set", device, "master", bridge)
 	return err
@@ -119,8 +119,8 @@ func (k *linuxKit) known(_ context.Context, bridge string) (int, error) {
 	return learnedByLinux(k.net.Switch, l.Attrs().Index)
 }
 
-// learnedByLinux asks a bridge for its number of learned addresses. Linux tells
-// it since 6.8, as IFLA_BR_FDB_N_LEARNED of linux/if_link.h.
+// learnedByLinux returns a bridge's number of learned addresses, which Linux reports since 6.8
+// (IFLA_BR_FDB_N_LEARNED of linux/if_link.h).
 func learnedByLinux(ns *ends.Namespace, index int) (count int, err error) {
 	const nLearned = 48
 	err = ns.Do(func() error {

@@ -10,8 +10,8 @@ import (
 	"bascule/lab/guests"
 )
 
-// Macvlan is the kernel's device for ends that need an address of their own on
-// one device, and nothing else of a bridge.
+// Macvlan is the kernel's device for ends that need only a hardware address of their own on a
+// shared device.
 var Macvlan = &Fabric{
 	Name:     "macvlan",
 	About:    "macvlan devices in bridge mode on one parent",
@@ -22,16 +22,15 @@ var Macvlan = &Fabric{
 	build:    buildMacvlan,
 }
 
-// parentName is the device that macvlans are on, and wireName the one that it
-// is plugged into.
+// parentName is the device below the macvlans, and wireName its other side.
 const (
 	parentName = "parent"
 	wireName   = "wire"
 )
 
-// parent makes the device that macvlans are on: one side of a veth, because not
-// every kernel has dummy devices. Macvlans have a carrier while it has one, so
-// the other side is up, and takes the frames that are for nobody here.
+// parent makes the device below the macvlans: one side of a veth, because not every kernel has
+// dummy devices. Macvlans have a carrier while their parent has one, so the other side is up, and
+// receives the frames without a recipient here.
 func (n *Net) parent() error {
 	if err := n.place(); err != nil {
 		return err
@@ -39,8 +38,8 @@ func (n *Net) parent() error {
 	if err := n.Switch.Pair(parentName, wireName, n.Spec.Wire); err != nil {
 		return err
 	}
-	// Linux answers for an address by every device that hears the question; the
-	// host's address is on a macvlan, and only that one may answer.
+	// Linux answers ARP for an address on every device that receives the request. The host's
+	// address is on a macvlan, and only that one may answer.
 	for _, name := range []string{parentName, wireName} {
 		l, err := n.Switch.Netlink().LinkByName(name)
 		if err == nil {
@@ -75,8 +74,8 @@ func buildMacvlan(_ context.Context, _ Site, n *Net) error {
 	return nil
 }
 
-// macvlan makes the next end a macvlan in a namespace. The host has one, too:
-// a parent cannot talk to its macvlans.
+// macvlan makes the next end a macvlan in a namespace. The host uses one, too: a parent cannot
+// communicate with its macvlans.
 func (n *Net) macvlan(ns *ends.Namespace) error {
 	i := len(n.Ends)
 	end, err := ends.Macvlan(n.Switch, parentName, ns, fmt.Sprintf("e%d", i+1), i+1, n.Spec.Wire)
@@ -88,8 +87,7 @@ func (n *Net) macvlan(ns *ends.Namespace) error {
 	return nil
 }
 
-// Macvtap is macvlan for virtual machines: a character device in place of the
-// end's interface.
+// Macvtap is macvlan for virtual machines: a character device instead of the end's interface.
 var Macvtap = &Fabric{
 	Name:     "macvtap",
 	About:    "macvtap devices in bridge mode on one parent, for virtual machines",

@@ -15,10 +15,10 @@ import (
 	"bascule/lab/report"
 )
 
-// Neutron are the seven ways to wire virtual machines that a well-known
-// comparison for OpenStack's Neutron measured, and the copies of those of
-// several switches with bascule in the place of each. What was published, in
-// Gbit/s of TCP from the host to a virtual machine and between two:
+// Neutron has the seven ways to connect virtual machines from a well-known comparison for
+// OpenStack's Neutron, and a copy of each one with several switches, with bascule instead of each
+// switch. The published results, in Gbit/s of TCP from the host to a virtual machine and between
+// two:
 //
 //	1  27.4  23.9    4  29.1  23.1    6  1.01  2.25
 //	2  1.13  3.43    5  25.8  20.2    7  27.3  19.8
@@ -52,17 +52,17 @@ var Neutron = neutron(
 		edge: filteredBasculeBrand, core: basculeBrand, join: byCorePort},
 )
 
-// brand is a kind of bridge that a topology is made of.
+// brand is a kind of bridge in a topology.
 type brand struct {
 	kit   func(*Net) kit
-	hops  []report.Hop // what a frame passes in it
-	port  []report.Hop // what the host's own interface on it is; empty: the bridge
-	join  []report.Hop // what such a one is as a join to another bridge
+	hops  []report.Hop // stations of a frame inside it
+	port  []report.Hop // the host's own interface on it; empty if it is the bridge itself
+	join  []report.Hop // the same interface as a connection to another bridge
 	needs []ends.Program
-	// files and modules are those of Fabric.
+	// files and modules are Fabric's Files and Modules.
 	files, modules []string
-	// peer says that it puts frames right into the far end of a cable to
-	// another namespace, past the near one.
+	// peer means that it puts frames directly into the far end of a cable to another namespace,
+	// past the near end.
 	peer    bool
 	missing string
 }
@@ -106,18 +106,18 @@ var (
 	}
 )
 
-// join joins the bridge of an end to the one in the middle.
+// join connects the bridge of an end to the one in the middle.
 type join int
 
 const (
 	byVeth     join = iota // a veth pair, one side a port of each
-	byCorePort             // a host's interface on the middle bridge, a port of the other
-	byEdgePort             // a host's interface on the end's bridge, a port of the middle one
-	byPatch                // a patch cable, where both are bascules
+	byCorePort             // a host interface on the middle bridge, as a port of the other
+	byEdgePort             // a host interface on the end's bridge, as a port of the middle one
+	byPatch                // a patch cable, if both are bascule bridges
 )
 
-// topology is ends on a bridge, or each on a bridge of its own, which are
-// joined to one in the middle. The host's own interface is on that.
+// topology has its ends on one bridge, or each end on its own bridge, connected to one in the
+// middle. The host's own interface is on the middle bridge.
 type topology struct {
 	name, about string
 	edge        *brand // nil: all ends are on the core
@@ -151,7 +151,7 @@ func neutron(topologies ...topology) []*Fabric {
 	return out
 }
 
-// path has the stations of a frame from an end or from the host to an end.
+// path returns the stations of a frame from an end, or from the host, to an end.
 func (t topology) path(host bool) []report.Hop {
 	var join, edge []report.Hop
 	last := t.core
@@ -193,7 +193,7 @@ func (t topology) build(ctx context.Context, n *Net) error {
 		return err
 	}
 	var edges []string
-	// Only one bridge learns from a frame that is sent to its own port.
+	// Only one bridge learns from a frame to its own port.
 	n.known = func(ctx context.Context) (int, error) {
 		most, err := core.known(ctx, bridgeName)
 		for _, e := range edges {
@@ -239,7 +239,7 @@ func (t topology) build(ctx context.Context, n *Net) error {
 	return nil
 }
 
-// attach joins the bridge of end i to the one in the middle.
+// attach connects the bridge of end i to the one in the middle.
 func (t topology) attach(ctx context.Context, n *Net, core, edge kit, bridge string, i int) error {
 	toEdge := fmt.Sprintf("j%d", i+1)
 	toCore := toEdge
@@ -300,8 +300,8 @@ func (n *Net) ready(ifname string) error {
 	return nil
 }
 
-// setMTU gives a device of the switch's namespace the MTU of the ends, and
-// with a veth its other side, where that is there too.
+// setMTU sets the MTU of the ends on a device of the switch's namespace, and on the other side of a
+// veth, if that is in the namespace, too.
 func (n *Net) setMTU(l netlink.Link) error {
 	mtu := cmp.Or(n.Spec.Wire.MTU, ends.DefaultMTU)
 	if err := n.Switch.Netlink().LinkSetMTU(l, mtu); err != nil {

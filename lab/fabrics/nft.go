@@ -13,8 +13,8 @@ import (
 	"bascule/lab/ends"
 )
 
-// LinuxBridgeFiltered is the kernel's bridge with a stateful packet filter in
-// the way of every frame: br_netfilter hands bridged packets to nftables.
+// LinuxBridgeFiltered is the kernel's bridge with a stateful packet filter for every frame:
+// br_netfilter passes bridged packets to nftables.
 var LinuxBridgeFiltered = &Fabric{
 	Name:     "linux-bridge+nft",
 	About:    "the kernel's bridge with a stateful nftables filter (by br_netfilter)",
@@ -32,8 +32,7 @@ var LinuxBridgeFiltered = &Fabric{
 	},
 }
 
-// LinuxBridgeConntrack is the same where the bridge knows connections itself,
-// without br_netfilter.
+// LinuxBridgeConntrack is the same with the bridge's own connection tracking, without br_netfilter.
 var LinuxBridgeConntrack = &Fabric{
 	Name:     "linux-bridge+nft-bridge",
 	About:    "the kernel's bridge with a stateful nftables filter of its own (by nf_conntrack_bridge)",
@@ -56,26 +55,25 @@ var LinuxBridgeConntrack = &Fabric{
 
 var nft = ends.Program{Command: "nft", Package: "nftables"}
 
-// nftFiles tell nft the numbers of protocols.
+// nftFiles have the numbers of protocols for nft.
 var nftFiles = []string{"/etc/protocols"}
 
-// nftModules are what the rules of the lab take of nftables.
+// nftModules are the modules of nftables that the lab's rules need.
 var nftModules = []string{"nf_tables", "nft_ct", "nf_conntrack", "nf_conntrack_netlink"}
 
 // labNetwork has all the lab's addresses.
 var labNetwork = netip.MustParsePrefix("198.18.0.0/15")
 
-// rules let connections to the lab's addresses pass, with the packets that
-// belong to them, and let IPv6 find its neighbours. They drop all else: no
-// smaller filter would be one. The most frequent packets come first. The rules
-// count packets, as the rules of security groups do. The counts show that
-// packets pass the rules.
+// rules pass connections to the lab's addresses with all packets of a connection, and IPv6 neighbor
+// discovery. They drop everything else, which is the minimum for a filter. The most frequent
+// packets come first. The rules have counters, like the rules of security groups. The counters show
+// that packets match the rules.
 var rules = fmt.Sprintf(`
 		ct state established,related counter accept
 		ip daddr %s meta l4proto { tcp, udp, icmp } ct state new counter accept
 		meta l4proto ipv6-icmp accept`, labNetwork)
 
-// filter gives the switch's namespace the rules at hooks of nftables.
+// filter loads the rules into the switch's namespace at hooks of nftables.
 func (n *Net) filter(ctx context.Context, hooks ...string) error {
 	var b strings.Builder
 	b.WriteString("table inet lab {\n")
@@ -89,7 +87,7 @@ func (n *Net) filter(ctx context.Context, hooks ...string) error {
 	return n.conntrack()
 }
 
-// masquerade gives what leaves for another end than the first the router's address.
+// masquerade translates the source of packets to any end except the first to the router's address.
 func (n *Net) masquerade(ctx context.Context) error {
 	table := fmt.Sprintf("table ip nat {\n\tchain postrouting {\n\t\ttype nat hook postrouting priority srcnat;\n"+
 		"\t\tip saddr %s oifname != %q masquerade\n\t}\n}", labNetwork, n.Ports[0].Ifname)
@@ -97,8 +95,8 @@ func (n *Net) masquerade(ctx context.Context) error {
 	return err
 }
 
-// filterFlows gives the switch's namespace the rules for what is forwarded, and a flowtable
-// at the ends' devices, which has what is established.
+// filterFlows loads the rules for forwarded packets into the switch's namespace, and a flowtable at
+// the ends' devices for established connections.
 func (n *Net) filterFlows(ctx context.Context) error {
 	var devices []string
 	for _, p := range n.Ports {
@@ -117,10 +115,10 @@ func (n *Net) filterFlows(ctx context.Context) error {
 	return n.conntrack()
 }
 
-// conntrack has connection tracking in the switch's namespace do no more than it
-// must, and makes the net forget connections when it is told to.
+// conntrack reduces connection tracking in the switch's namespace to the minimum, and lets the net
+// flush connections.
 func (n *Net) conntrack() error {
-	// Whether a checksum is right is for the ends to find out.
+	// Only the ends verify checksums.
 	err := n.Switch.Do(func() error { return ends.Sysctl("net.netfilter.nf_conntrack_checksum", "0") })
 	n.forget = func(context.Context) error {
 		err := n.Switch.Do(func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) })
@@ -132,8 +130,8 @@ func (n *Net) conntrack() error {
 	return err
 }
 
-// filterBridged gives the bridges of the switch's namespace the rules. They
-// also see ARP, which br_netfilter keeps from others.
+// filterBridged loads the rules for the bridges of the switch's namespace. They also see ARP, which
+// br_netfilter does not pass to other hooks.
 func (n *Net) filterBridged(ctx context.Context) error {
 	table := fmt.Sprintf("table bridge lab {\n\tchain forward {\n\t\ttype filter hook forward priority filter; policy drop;%s\n\t\tether type arp accept\n\t}\n}", rules)
 	_, err := n.Switch.Output(ctx, ends.AnyCPU, nft.Command, table)
@@ -146,8 +144,8 @@ func (n *Net) filterBridged(ctx context.Context) error {
 	return n.conntrack()
 }
 
-// filterHost puts the rules in the way of the host's own packets, which are not
-// forwarded, where the host is an end.
+// filterHost applies the rules to the host's own packets, which are not forwarded, if the host is
+// an end.
 func (n *Net) filterHost(ctx context.Context) error {
 	if !n.Spec.Host {
 		return nil

@@ -22,18 +22,15 @@ import (
 	"bascule/pattern"
 )
 
-// OVS is an Open vSwitch bridge that forwards by learned addresses, as it does
-// without a controller (the action NORMAL).
+// OVS is an Open vSwitch bridge that forwards by learned addresses, the default without a
+// controller (action NORMAL).
 //
-// Where the kernel has Open vSwitch's own datapath, that forwards. Elsewhere
-// ovs-vswitchd does, which gets its frames through packet sockets; then
-// userspace-tso-enable is on: packets cross with their checksums yet to be
-// filled in and in up to 64 KiB, as they do in the kernel. Without it the
-// checksums of local senders are lost and large packets cut off, so that no TCP
-// gets through unless the ends' offloads are switched off. Nothing else made a
-// difference that could be told: not emc-insert-inv-prob, and more receive
-// queues and pmd-cpu-mask don't apply to packet sockets, which the main thread
-// polls.
+// If the kernel has Open vSwitch's own datapath, that datapath forwards. Otherwise ovs-vswitchd
+// forwards through packet sockets, with userspace-tso-enable on: packets cross with partial
+// checksums and up to 64 KiB, as in the kernel. Without this option the checksums of local senders
+// are lost and large packets are truncated, so that TCP works only with the ends' offloads off. No
+// other option made a measurable difference: emc-insert-inv-prob did not, and more receive queues
+// and pmd-cpu-mask do not apply to packet sockets, which the main thread polls.
 var OVS = &Fabric{
 	Name:     "ovs",
 	About:    "an Open vSwitch bridge: the kernel's datapath, or in user space where it has none",
@@ -48,16 +45,14 @@ var OVS = &Fabric{
 	},
 }
 
-// OVSAFXDP is Open vSwitch in user space with ports that are read and written
-// by AF_XDP sockets, where it was built with them: several times the packets a
-// second of packet sockets. But a checksum that is yet to be filled in is lost,
-// and no frame may be larger than a page. So the ends' transmit checksum
-// offload is off, and with it they hand over no large packets.
+// OVSAFXDP is Open vSwitch in user space with AF_XDP sockets at its ports, if it was built with
+// them. It forwards several times as many packets a second as with packet sockets. But partial
+// checksums are lost, and no frame may be larger than a page. So the ends' transmit checksum
+// offload is off, and therefore they send no large packets.
 //
-// The ports are of the type afxdp-nonpmd, which the main thread polls, as it
-// does packet sockets. A thread of the type afxdp answers sooner, and carries as
-// much; but it never sleeps, and would take a core from every other fabric of a
-// group of cases.
+// The ports have the type afxdp-nonpmd: the main thread polls them, as it does packet sockets. A
+// thread of the type afxdp has a lower latency and the same throughput, but never sleeps, and would
+// take a core from every other fabric of a group of cases.
 var OVSAFXDP = &Fabric{
 	Name:     "ovs-afxdp",
 	About:    "an Open vSwitch bridge in user space with AF_XDP ports; no checksum offload at the ends",
@@ -69,7 +64,7 @@ var OVSAFXDP = &Fabric{
 }
 
 func buildOVSAFXDP(ctx context.Context, _ Site, n *Net) error {
-	const most = 3000 // what is left of a page of 4096 for sure
+	const most = 3000 // what certainly remains of a page of 4096
 	if n.Spec.Wire.MTU > most {
 		return &ends.Unavailable{Reason: fmt.Sprintf("AF_XDP sockets take no frame of more than a page; the MTU is %d", n.Spec.Wire.MTU)}
 	}
@@ -87,8 +82,8 @@ func buildOVSAFXDP(ctx context.Context, _ Site, n *Net) error {
 	return nil
 }
 
-// OVSConntrack is an Open vSwitch bridge that has connections tracked, with the lab's
-// policy, and forwards by learned addresses.
+// OVSConntrack is an Open vSwitch bridge with connection tracking and the lab's policy, which
+// forwards by learned addresses.
 var OVSConntrack = &Fabric{
 	Name:    "ovs+conntrack",
 	About:   "an Open vSwitch bridge with stateful flows (by conntrack)",
@@ -106,7 +101,7 @@ var OVSConntrack = &Fabric{
 	},
 }
 
-// filter gives a bridge the lab's policy.
+// filter loads the lab's policy into a bridge.
 func (k *ovsKit) filter(ctx context.Context, bridge string) error {
 	flows := []string{"table=0,priority=1,arp,actions=NORMAL", "table=0,priority=1,icmp6,actions=NORMAL", "table=0,priority=0,actions=drop",
 		"table=0,priority=2,ip,ct_state=-trk,actions=ct(table=1)",
@@ -146,11 +141,11 @@ const ovsSchema = "/usr/share/openvswitch/vswitch.ovsschema"
 
 const ovsAFXDPType = "afxdp-nonpmd"
 
-// ovsPatience is how long a command waits for the daemons.
+// ovsPatience is the timeout of a command to the daemons.
 const ovsPatience = 20 * time.Second
 
-// ovsKit makes Open vSwitch bridges, all of a net by daemons of its own, which
-// write only to a directory of their own.
+// ovsKit makes Open vSwitch bridges. A net has its own daemons, which write only to their own
+// directory.
 type ovsKit struct {
 	net      *Net
 	afxdp    bool
@@ -164,14 +159,14 @@ type daemon struct {
 	name   string
 	cmd    ends.Cmd
 	cancel context.CancelFunc
-	said   bytes.Buffer    // to be read when it has ended
-	ended  context.Context // its cause tells how
+	said   bytes.Buffer    // valid after the end
+	ended  context.Context // its cause is the reason
 }
 
-// err tells how a daemon ended; nil while it runs.
+// err returns how a daemon ended; nil while it runs.
 func (d *daemon) err() error { return context.Cause(d.ended) }
 
-// how says how it ended, with its last words.
+// how returns how the daemon ended, with its last output.
 func (d *daemon) how() error {
 	last := strings.TrimSpace(d.said.String())
 	last = last[strings.LastIndexByte(last, '\n')+1:]
@@ -181,9 +176,9 @@ func (d *daemon) how() error {
 	return fmt.Errorf("%s has ended: %s: %s", d.name, d.cmd.ProcessState, last)
 }
 
-// env keeps the programs of Open vSwitch away from the machine's own.
+// env separates the programs of Open vSwitch from the machine's own.
 func (k *ovsKit) env() []string {
-	// And keep libxdp's dispatcher, which it pins in the BPF filesystem, away.
+	// This also disables libxdp's dispatcher, which it would pin in the BPF filesystem.
 	env := append(os.Environ(), "LIBXDP_SKIP_DISPATCHER=1")
 	for _, name := range []string{"RUNDIR", "LOGDIR", "DBDIR", "SYSCONFDIR"} {
 		env = append(env, "OVS_"+name+"="+k.dir)
@@ -193,8 +188,8 @@ func (k *ovsKit) env() []string {
 
 func (k *ovsKit) path(name string) string { return filepath.Join(k.dir, name) }
 
-// run gives a program of Open vSwitch a command for the daemons. It does not
-// outlive them: the error is theirs when one of them has ended.
+// run runs a command of Open vSwitch for the daemons. The command ends with them, and the error is
+// a daemon's if one has ended.
 func (k *ovsKit) run(ctx context.Context, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, ovsPatience, fmt.Errorf("no answer after %v", ovsPatience))
 	defer cancel()
@@ -217,7 +212,7 @@ func (k *ovsKit) run(ctx context.Context, name string, args ...string) (string, 
 	if err == nil {
 		err = cmd.Wait()
 	}
-	// ovs-vsctl takes it lightly when a port cannot be made.
+	// ovs-vsctl succeeds even if a port cannot be made.
 	if err == nil && strings.Contains(said.String(), "Error detected") {
 		err = errors.New("ovs-vswitchd refused")
 	}
@@ -235,21 +230,21 @@ func (k *ovsKit) run(ctx context.Context, name string, args ...string) (string, 
 	return "", fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(said.String()))
 }
 
-// vsctl changes the configuration and waits until ovs-vswitchd has made it so.
+// vsctl changes the configuration and waits until ovs-vswitchd has applied it.
 func (k *ovsKit) vsctl(ctx context.Context, args ...string) error {
 	_, err := k.run(ctx, "ovs-vsctl", append([]string{"--db=unix:" + k.path("db.sock")}, args...)...)
 	return err
 }
 
-// appctl asks ovs-vswitchd something.
+// appctl sends a command to ovs-vswitchd.
 func (k *ovsKit) appctl(ctx context.Context, args ...string) (string, error) {
 	return k.run(ctx, "ovs-appctl", append([]string{"--target=" + k.path("vswitchd.ctl")}, args...)...)
 }
 
 // daemon starts a program in the switch's namespace and waits until its socket
-// answers: the file is there before anybody listens.
+// accepts connections: the file exists earlier.
 func (k *ovsKit) daemon(ctx context.Context, socket, name string, args ...string) error {
-	// They neither detach nor write to the system's log: they end with the lab.
+	// They neither detach nor write to the system log: they end with the lab.
 	args = append(args, "--no-chdir", "--verbose=console:warn", "--verbose=syslog:off", "--verbose=file:info", "--log-file="+k.path(name+".log"))
 	run, cancel := context.WithCancel(ctx)
 	d := &daemon{name: name, cmd: ends.Command(run, name, args...), cancel: cancel}
@@ -259,11 +254,11 @@ func (k *ovsKit) daemon(ctx context.Context, socket, name string, args ...string
 		cancel()
 		return err
 	}
-	// It outlives ctx until the process is gone.
+	// The new context outlives ctx until the process is gone.
 	ended, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	d.ended = ended
 	go func() {
-		// How it ended is in its ProcessState.
+		// ProcessState has the result.
 		_ = d.cmd.Wait()
 		end(d.how())
 	}()
@@ -321,14 +316,14 @@ func (k *ovsKit) start(ctx context.Context) (err error) {
 	}
 	settings := []string{"--no-wait", "init"}
 	if k.datapath == "netdev" && !k.afxdp {
-		// It counts only when it is set before ovs-vswitchd starts.
+		// It takes effect only if it is set before ovs-vswitchd starts.
 		settings = append(settings, "--", "set", "Open_vSwitch", ".", "other_config:userspace-tso-enable=true")
 	}
 	if err := k.vsctl(ctx, settings...); err != nil {
 		return err
 	}
-	// The kernel, too, sees what packet sockets see, and must not answer in the
-	// place of the host's own interface.
+	// The kernel also sees the packets of packet sockets, and must not answer for the host's
+	// own interface.
 	err = n.Switch.Do(func() error { return ends.Sysctl("net.ipv4.conf.all.arp_ignore", "1") })
 	if err != nil {
 		return err
@@ -339,14 +334,13 @@ func (k *ovsKit) start(ctx context.Context) (err error) {
 	return k.daemon(ctx, "vswitchd.ctl", "ovs-vswitchd", "unix:"+k.path("db.sock"), "--unixctl="+k.path("vswitchd.ctl"))
 }
 
-// ovsAwake is for how long a machine has to run before ovs-vswitchd is started there. It
-// counts the CPUs every ten seconds by a clock that begins with the machine, for the
-// first time when that clock is at ten seconds. Before, it says "Overriding
-// n-handler-threads to 0" and has no thread for frames that no flow is for (seen with
-// Open vSwitch 3.1).
+// ovsAwake is the minimum uptime of a machine before ovs-vswitchd starts there. It counts the CPUs
+// every ten seconds of a clock that starts at boot, for the first time when that clock reaches ten
+// seconds. Before that, it logs "Overriding n-handler-threads to 0" and has no thread for frames
+// without a flow (seen with Open vSwitch 3.1).
 const ovsAwake = 11 * time.Second
 
-// uptime waits until the machine has run for so long.
+// uptime waits until the machine's uptime has reached d.
 func uptime(ctx context.Context, d time.Duration) error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -360,7 +354,7 @@ func uptime(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// stop ends the daemons and removes their files.
+// stop stops the daemons and removes their files.
 func (k *ovsKit) stop() error {
 	for _, d := range k.daemons {
 		d.cancel()
@@ -413,8 +407,7 @@ func (k *ovsKit) unplug(ctx context.Context, bridge, device string) error {
 
 // A port of the type internal is a device of the host.
 func (k *ovsKit) host(ctx context.Context, bridge, device string) (string, error) {
-	// Open vSwitch sets the MTU of its own devices, and sets it back if others
-	// do.
+	// Open vSwitch sets the MTU of its own devices, and reverts changes of others.
 	mtu := cmp.Or(k.net.Spec.Wire.MTU, ends.DefaultMTU)
 	return device, k.vsctl(ctx, "add-port", bridge, device, "--",
 		"set", "Interface", device, "type=internal", fmt.Sprintf("mtu_request=%d", mtu))

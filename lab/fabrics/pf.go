@@ -19,16 +19,15 @@ import (
 	"bascule/lab/report"
 )
 
-// BasculePF is a bascule bridge with stateful rules. Their policy is the policy
-// of LinuxBridgeFiltered. BasculeXDPPF has the same rules and forwards known
-// unicast in XDP.
+// BasculePF is a bascule bridge with stateful rules, with the policy of LinuxBridgeFiltered. BasculeXDPPF has the same
+// rules and forwards known unicast in XDP.
 var (
 	BasculePF    = withPF(Bascule, "tcx", "", "stateful rules of its packet filter", filterSize{})
 	BasculeXDPPF = withPF(BasculeXDP, "xdp", "", "stateful rules of its packet filter", filterSize{})
 )
 
-// With so many rules, or with a table of so many addresses, that the first packet
-// of a connection is not done with before the last of them.
+// These have so many rules, or a table with so many addresses, that the lookup for the first packet of a connection
+// takes time.
 var (
 	BasculePF10, BasculeXDPPF10           = sizedPF("-10", "10 stateful rules whose last one passes UDP", filterSize{rules: 10})
 	BasculePF10k, BasculeXDPPF10k         = sizedPF("-10000", "10 000 stateful rules whose last one passes UDP", filterSize{rules: 10_000})
@@ -36,7 +35,7 @@ var (
 	BasculePFTable1m, BasculeXDPPFTable1m = sizedPF("-table-1m", "stateful rules that pass who is not in a table of 1 000 000 addresses", filterSize{table: 1_000_000})
 )
 
-// sized are all of them.
+// sized lists all of them.
 var sized = []*Fabric{
 	BasculePF10, BasculeXDPPF10, BasculePF10k, BasculeXDPPF10k,
 	BasculePFTable10, BasculeXDPPFTable10, BasculePFTable1m, BasculeXDPPFTable1m,
@@ -46,7 +45,7 @@ func sizedPF(name, about string, size filterSize) (tcx, xdp *Fabric) {
 	return withPF(Bascule, "tcx", name, about, size), withPF(BasculeXDP, "xdp", name, about, size)
 }
 
-// withPF is a bascule fabric with a packet filter.
+// withPF returns a bascule fabric with a packet filter.
 func withPF(plain *Fabric, hook, name, about string, size filterSize) *Fabric {
 	f := *plain
 	f.Name += "+pf" + name
@@ -58,7 +57,7 @@ func withPF(plain *Fabric, hook, name, about string, size filterSize) *Fabric {
 	return &f
 }
 
-// filteredPath is a path with the filter in every bascule bridge on it.
+// filteredPath returns a path with the filter in every bascule bridge on it.
 func filteredPath(plain []report.Hop) []report.Hop {
 	var out []report.Hop
 	for _, h := range plain {
@@ -84,12 +83,12 @@ func (k *pfKit) add(ctx context.Context, bridge string) error {
 	k.bridges = append(k.bridges, bridge)
 	k.net.forget, k.net.states, k.net.load = k.forget, k.states, k.loadRules
 	k.net.holds = func() (uint64, error) { return k.net.mapMemory("pf_states", "pf_buckets") }
-	// Once the ports are there: with rules, every port takes as long as they do to be loaded.
+	// After all ports have been added: with rules, adding a port takes as long as loading them.
 	k.net.last = append(k.net.last, func(ctx context.Context) error { return k.fill(ctx, bridge) })
 	return nil
 }
 
-// fill gives a bridge the rules of the kit's size.
+// fill loads rules of the kit's size into a bridge.
 func (k *pfKit) fill(ctx context.Context, bridge string) (err error) {
 	if k.size.table == 0 {
 		return k.load(ctx, bridge, k.size.ruleset(k.net.Spec.States, ""))
@@ -106,8 +105,7 @@ func (k *pfKit) fill(ctx context.Context, bridge string) (err error) {
 	return k.load(ctx, bridge, k.size.ruleset(k.net.Spec.States, file))
 }
 
-// load gives a bridge a ruleset, in the language of pf.conf(5), and turns its
-// packet filter on.
+// load loads a ruleset in the language of pf.conf(5) into a bridge, and turns its packet filter on.
 func (k *pfKit) load(ctx context.Context, bridge, ruleset string) error {
 	_, err := k.net.site.feed(ctx, ruleset, k.net.Switch.Name, "pfctl", "-b", bridge, "-f", "-")
 	return err
@@ -123,7 +121,7 @@ func (k *pfKit) forget(ctx context.Context) error {
 	return nil
 }
 
-// states is how many states all bridges have.
+// states returns the number of states of all bridges.
 func (k *pfKit) states(ctx context.Context) (int, error) {
 	sum := 0
 	for _, b := range k.bridges {
@@ -140,7 +138,7 @@ func (k *pfKit) states(ctx context.Context) (int, error) {
 	return sum, nil
 }
 
-// loadRules gives all bridges the policy with so many rules.
+// loadRules loads the policy into all bridges, with the given number of rules.
 func (k *pfKit) loadRules(ctx context.Context, rules int) error {
 	for _, b := range k.bridges {
 		size := k.size
@@ -152,24 +150,23 @@ func (k *pfKit) loadRules(ctx context.Context, rules int) error {
 	return nil
 }
 
-// filterSize is how much a packet filter has to ask beside the policy, which is
-// the same for all filters of the lab. Its zero value is the policy alone.
+// filterSize is the size of a packet filter's ruleset beyond the policy, which is the same for all filters of the lab.
+// The zero value is the policy alone.
 type filterSize struct {
-	rules     int    // all in all, with those of the policy; 0 for those alone
-	table     int    // addresses that nobody may send from; 0 for no such table
-	at        string // the group of ports that it is about; "" for all
+	rules     int    // total number, including the policy's; 0 for the policy's only
+	table     int    // addresses that must not send; 0 for no such table
+	at        string // the group of ports that it applies to; "" for all
 	stateless bool
-	nat       bool // what leaves for another end than the first has the router's address
+	nat       bool // packets to any end except the first get the router's address as their source
 	ends      int  // of the fabric, for nat
 }
 
-// policyRules is how many rules the policy has.
+// policyRules is the number of rules in the policy.
 const policyRules = 5
 
-// ruleset is the policy with a filter's size, with the table's addresses in a
-// file: all is blocked but connections to the lab's addresses, and ICMPv6, by
-// which IPv6 finds its neighbours. UDP is passed by the last rule. The policy of
-// nftables is the same.
+// ruleset returns the policy in a filter's size, with the table's addresses in a file. It blocks everything except
+// connections to the lab's addresses, and ICMPv6, which includes IPv6 neighbor discovery. The last rule passes UDP. The
+// policy of nftables is the same.
 func (s filterSize) ruleset(states int, file string) string {
 	var b strings.Builder
 	if states > 0 {
@@ -184,7 +181,7 @@ func (s filterSize) ruleset(states int, file string) string {
 	on, state := "", ""
 	if s.at != "" {
 		on = "on " + s.at + " "
-		// at other ports; those of the ends are not even asked about, as nftables has no hook there
+		// at other ports; the ends' ports are skipped, as nftables has no hook there
 		b.WriteString("set skip on " + endPorts + "\npass no state\n")
 	}
 	if s.stateless {
@@ -196,7 +193,7 @@ func (s filterSize) ruleset(states int, file string) string {
 	}
 	for end := 2; s.nat && end <= s.ends; end++ {
 		_, router := subnet(end)
-		// the ports that masquerade chooses from for connections from such ports
+		// the ports that masquerade uses for connections from such ports
 		fmt.Fprintf(&b, "match out on %s%d inet from %s nat-to %s port 1024:65535\n", s.at, end, labNetwork, router.Addr())
 	}
 	for _, proto := range []string{"icmp", "tcp", "udp"} {
@@ -205,9 +202,9 @@ func (s filterSize) ruleset(states int, file string) string {
 	return b.String()
 }
 
-// others is the i-th of at most 65536 rules that no packet of the lab matches, as
-// a firewall has them for services, networks and hosts. Each has an address of
-// its own; half of them are of packets to the lab's addresses, too.
+// others returns the i-th of at most 65536 rules that no packet of the lab matches, similar to a firewall's rules for
+// services, networks and hosts. Each rule has its own address; half of them also compare the lab's addresses as
+// destination.
 func others(i int) string {
 	network := fmt.Sprintf("10.%d.%d", i>>8&255, i&255)
 	port := 1024 + i%50_000
@@ -222,7 +219,7 @@ func others(i int) string {
 	return fmt.Sprintf("pass inet proto tcp from %s.0/24 to %[1]s.80 port %d:%d", network, port, port+9)
 }
 
-// writeTable writes so many addresses into a file, one a line.
+// writeTable writes the given number of addresses to a file, one on each line.
 func writeTable(file string, count int) (err error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -236,8 +233,8 @@ func writeTable(file string, count int) (err error) {
 	return w.Flush()
 }
 
-// bad are the first of many addresses that are spread over all of IPv4's as if at
-// random, the lab's own and those that no station has left out. No two are alike.
+// bad returns the first of many addresses that are spread pseudo-randomly over IPv4, except the lab's own addresses and
+// addresses that no station has. All are different.
 func bad(count int) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		for i := uint32(1); count > 0; i++ {
@@ -254,8 +251,8 @@ func bad(count int) iter.Seq[netip.Addr] {
 	}
 }
 
-// scatter gives every number another one. It is the finalizer of MurmurHash3.
-// Every step of it can be undone, so two numbers never get the same one.
+// scatter is a bijection on 32-bit numbers, the finalizer of MurmurHash3. Every step is invertible, so two numbers
+// never get the same result.
 func scatter(n uint32) uint32 {
 	n ^= n >> 16
 	n *= 0x85ebca6b

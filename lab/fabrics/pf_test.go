@@ -72,7 +72,7 @@ pass on gw inet proto udp to 198.18.0.0/15
 	}
 }
 
-// No rule is there twice, and there are as many as were asked for.
+// TestManyRules checks that no rule occurs twice, and that their number is right.
 func TestManyRules(t *testing.T) {
 	const count = 10_000
 	seen := map[string]bool{}
@@ -87,8 +87,8 @@ func TestManyRules(t *testing.T) {
 	}
 }
 
-// The addresses of a table are as many as were asked for, and nobody's whom the
-// lab lets talk.
+// TestWriteTable checks the number of addresses in a table, and that none belongs to the lab's
+// stations.
 func TestWriteTable(t *testing.T) {
 	const count = 1_000_000
 	file := filepath.Join(t.TempDir(), "bad")
@@ -123,8 +123,8 @@ func TestWriteTable(t *testing.T) {
 	}
 }
 
-// A ruleset is given to the program as people would, and the file of its table is
-// there for so long.
+// TestPFKit checks that the ruleset is passed to the program as a user would, and that the file of
+// its table exists meanwhile.
 func TestPFKit(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()

@@ -16,7 +16,7 @@ import (
 	"bascule/lab/ends"
 )
 
-// Router forwards by IP address: each end is in a subnet of its own.
+// Router forwards by IP address: each end is in a separate subnet.
 var Router = &Fabric{
 	Name:     "router",
 	About:    "Linux as a router, each end in a subnet of its own",
@@ -29,7 +29,7 @@ var Router = &Fabric{
 	},
 }
 
-// RouterNft is the same with a firewall that knows connections.
+// RouterNft is the same with a stateful firewall.
 var RouterNft = &Fabric{
 	Name:     "router+nft",
 	About:    "Linux as a router, with a stateful nftables chain for what is forwarded",
@@ -51,8 +51,8 @@ var RouterNft = &Fabric{
 	},
 }
 
-// RouterNAT is the same where all ends but the first see the router's address in the place of
-// the sender's.
+// RouterNAT is the same with translation: all ends except the first see the router's address as the
+// sender.
 var RouterNAT = &Fabric{
 	Name:     "router+nat",
 	About:    "Linux as a router, with a stateful nftables chain for what is forwarded, and masquerading to all ends but the first",
@@ -71,8 +71,8 @@ var RouterNAT = &Fabric{
 	},
 }
 
-// RouterFlowtable is RouterNft where what belongs to a connection goes past the chain, from
-// the device that it comes by to the one that it leaves by.
+// RouterFlowtable is RouterNft with a flowtable: packets of a connection bypass the chain, directly
+// from the ingress to the egress device.
 var RouterFlowtable = &Fabric{
 	Name:     "router+nft-flowtable",
 	About:    "Linux as a router, with a stateful nftables chain, and a flowtable for what is established",
@@ -94,8 +94,8 @@ var RouterFlowtable = &Fabric{
 	},
 }
 
-// BasculeRouter routes by IP address in its datapath, as Router does. Each end is in a VLAN
-// of its own, whose gateway is a routed host port. BasculeRouterXDP does it in XDP.
+// BasculeRouter routes by IP address in its datapath, like Router. Each end is in a separate VLAN,
+// whose gateway is a routed host port. BasculeRouterXDP routes in XDP.
 var (
 	BasculeRouter = &Fabric{
 		Name:     "bascule-router",
@@ -122,9 +122,9 @@ var (
 	}
 )
 
-// The same with a packet filter, which judges what they route at the host ports, and not at
-// the ends' ports: as RouterNft does where it forwards. Without states the policy is about
-// addresses and protocols alone.
+// The same with a packet filter, which checks routed packets at the host ports, and not at the
+// ends' ports, like RouterNft in the forward path. Without states, the policy covers only addresses
+// and protocols.
 var (
 	BasculeRouterPF           = routerPF(BasculeRouter, "tcx", "+pf", "stateful rules of its packet filter", filterSize{at: gateways})
 	BasculeRouterXDPPF        = routerPF(BasculeRouterXDP, "xdp", "+pf", "stateful rules of its packet filter", filterSize{at: gateways})
@@ -134,8 +134,8 @@ var (
 	BasculeRouterXDPNAT       = routerNAT(BasculeRouterXDP, "xdp")
 )
 
-// routerNAT is a router of bascule with stateful rules of its packet filter, which gives what
-// leaves for another end than the first the router's address there: what RouterNAT does.
+// routerNAT is a bascule router with a stateful packet filter. It translates the source of packets
+// to any end except the first to the router's address, like RouterNAT.
 func routerNAT(plain *Fabric, hook string) *Fabric {
 	f := routerPF(plain, hook, "+nat", "stateful rules of its packet filter, and `nat-to` to all ends but the first", filterSize{at: gateways, nat: true})
 	for i, h := range f.Path {
@@ -146,7 +146,7 @@ func routerNAT(plain *Fabric, hook string) *Fabric {
 	return f
 }
 
-// routerPF is a router of bascule with a packet filter.
+// routerPF is a bascule router with a packet filter.
 func routerPF(plain *Fabric, hook, name, about string, size filterSize) *Fabric {
 	f := *plain
 	f.Name += name
@@ -160,12 +160,12 @@ func routerPF(plain *Fabric, hook, name, about string, size filterSize) *Fabric 
 	return &f
 }
 
-// A gateway is what a router has of a subnet: its device there, from the device that the
-// end's cable is plugged into.
+// A gateway is a router's part of a subnet: its device there, for the device that the end's cable
+// is connected to.
 type gateway interface {
 	// begin prepares a router.
 	begin(ctx context.Context) error
-	// of returns the name of the device of end i, from 0.
+	// of returns the name of the device for end i, from 0.
 	of(ctx context.Context, i int) (device string, err error)
 }
 
@@ -177,14 +177,13 @@ func (r plainRouter) begin(context.Context) error { return nil }
 func (r plainRouter) of(_ context.Context, i int) (string, error) { return r.net.Ports[i].Ifname, nil }
 
 // gateways is the group of the routed host ports, which are gw1, gw2 and so on, and endPorts
-// that of the ends' ports.
+// is the group of the ends' ports.
 const (
 	gateways = "gw"
 	endPorts = "p"
 )
 
-// routerKit is a bascule bridge, made by another kit, with a VLAN and a routed host port for
-// each end.
+// routerKit is a bascule bridge from another kit, with a VLAN and a routed host port for each end.
 type routerKit struct {
 	switched kit
 	basculeKit
@@ -216,12 +215,13 @@ func (k *routerKit) of(ctx context.Context, i int) (string, error) {
 	if err := k.net.ready(device); err != nil {
 		return "", err
 	}
-	// as after the end's first packet; the router does not ask for the end either
+	// the state after the end's first packet; the router does not send ARP requests for the end
+	// either
 	return device, k.run(ctx, "fdb", "add", bridgeName, k.net.Ends[i].MAC.String(), port, "--vlan", vlan)
 }
 
-// subnet is the n-th of the subnets, from 1: the end's address in it and the
-// router's. Both addresses are in the lab's network, 198.18.0.0/15.
+// subnet returns the n-th subnet, from 1: the end's address and the router's. Both addresses are in
+// the lab's network, 198.18.0.0/15.
 func subnet(n int) (end, router netip.Prefix) {
 	at := func(host byte) netip.Prefix {
 		return netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18 + byte(n>>8), byte(n), host}), 24)
@@ -229,11 +229,11 @@ func subnet(n int) (end, router netip.Prefix) {
 	return at(1), at(254)
 }
 
-// subnets is how many there are; the last ones would be Nobody's.
+// subnets is the number of subnets; one more would include 198.19.255.254, which no station has.
 const subnets = 510
 
-// route joins the ends by IP forwarding in the switch's namespace. Neighbours
-// are fixed, so that frames that are made pass from the first on.
+// route connects the ends by IP forwarding in the switch's namespace. Neighbors are static, so that
+// built frames pass from the first one on.
 func (n *Net) route(ctx context.Context) error { return n.routeBy(ctx, plainRouter{n}) }
 
 // routeBy is route with devices of the router's own.
@@ -258,8 +258,8 @@ func (n *Net) routeBy(ctx context.Context, r gateway) error {
 	}
 	first := 0
 	if n.Spec.Host {
-		// The router is the first end. The cable to the second end
-		// takes its place, and the router has the cable's other side.
+		// The first end is the router. The cable to the second end replaces it, and the
+		// router has the cable's other side.
 		first = 1
 		n.Ends, n.Ports = make([]ends.End, 1), make([]Port, 1)
 	}
@@ -302,9 +302,9 @@ func (n *Net) routeBy(ctx context.Context, r gateway) error {
 	return n.addRoutes()
 }
 
-// apart plugs the cable of end i into a router, which makes a device of the router's own of
-// it. Where the router is to have a core of its own, the end gets its address when all are plugged
-// in, by together: so the router takes it for a station behind what is plugged in.
+// apart connects the cable of end i to a router, which makes its own device for it. If the router
+// has a separate core, together sets the end's address after all ends are connected: so the router
+// treats the end as a station behind the device.
 func (n *Net) apart(i int, plug func() (device string, err error)) (device string, err error) {
 	if !n.Spec.OwnCore {
 		return plug()
@@ -318,7 +318,7 @@ func (n *Net) apart(i int, plug func() (device string, err error)) (device strin
 	return plug()
 }
 
-// together gives the ends of apart their addresses.
+// together sets the addresses of the ends from apart.
 func (n *Net) together(first int) error {
 	if !n.Spec.OwnCore {
 		return nil
@@ -331,14 +331,13 @@ func (n *Net) together(first int) error {
 	return nil
 }
 
-// Networks are what the routes of Spec.Routes lead to, from its first network of 256
-// addresses on.
+// Networks are the destinations of Spec.Routes, from its first network of 256 addresses on.
 var Networks = netip.MustParsePrefix("128.0.0.0/2")
 
-// MostRoutes is how many there may be.
+// MostRoutes limits Spec.Routes.
 const MostRoutes = 1 << 20
 
-// addRoutes gives the router the routes that were asked for.
+// addRoutes adds the routes of Spec.Routes to the router.
 func (n *Net) addRoutes() error {
 	if n.Spec.Routes == 0 {
 		return nil

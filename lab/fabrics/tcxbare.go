@@ -14,9 +14,9 @@ import (
 	"bascule/lab/ends"
 )
 
-// TCXBare redirects every frame at tcx to one fixed port and looks at nothing: the
-// ceiling for a tcx switch. TCXBarePeer gives it to the end behind the port at once, by
-// the helper that bascule has for frames to that end's own address.
+// TCXBare redirects every frame at tcx to one fixed port without a lookup: the upper bound for a
+// tcx switch. TCXBarePeer passes it directly to the end behind the port, with the helper that
+// bascule uses for frames to that end's own address.
 var (
 	TCXBare     = bareTCX("tcx-bare", "tcx redirect to a fixed port, no look-up: the ceiling of a tcx switch", false)
 	TCXBarePeer = bareTCX("tcx-bare-peer", "tcx redirect to the end behind a fixed port, no look-up", true)
@@ -45,7 +45,7 @@ func bareTCX(name, about string, toPeer bool) *Fabric {
 	return f
 }
 
-// Mirred is the kernel's own redirection of all frames to one fixed port.
+// Mirred is the kernel's own redirection of all frames to a fixed port.
 var Mirred = &Fabric{
 	Name:    "tc-mirred",
 	About:   "tc's matchall and mirred to a fixed port, no look-up",
@@ -58,7 +58,7 @@ var Mirred = &Fabric{
 	},
 }
 
-// pairs joins ends in pairs, each way by what join makes in the switch's namespace.
+// pairs connects ends in pairs; join connects one direction in the switch's namespace.
 func (n *Net) pairs(ctx context.Context, join func(in, out int) error) error {
 	if n.Spec.Guests {
 		return &ends.Unavailable{Reason: "it passes frames to network namespaces only"}

@@ -13,8 +13,8 @@ import (
 	"bascule/lab/ends"
 )
 
-// XDPBare redirects every frame in XDP to one fixed port and looks at nothing:
-// the ceiling for any XDP switch.
+// XDPBare redirects every frame in XDP to one fixed port without a lookup: the upper bound for any
+// XDP switch.
 var XDPBare = &Fabric{
 	Name:       "xdp-bare",
 	About:      "XDP redirect to a fixed port, no look-up: the ceiling of an XDP switch",

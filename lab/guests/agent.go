@@ -24,9 +24,8 @@ import (
 	"bascule/lab/ends"
 )
 
-// Main is the first process of a guest: it readies the machine, serves the lab
-// until the lab hangs up, and switches the machine off. It returns only if it
-// is not the first process of a machine.
+// Main is the init process of a guest: it prepares the machine, serves the lab until the lab closes
+// the connection, and powers the machine off. It returns only if it is not process 1.
 func Main() error {
 	if os.Getpid() != 1 {
 		return ErrNotFirst
@@ -35,7 +34,7 @@ func Main() error {
 	if err == nil {
 		err = talk()
 	}
-	// The last words on the console, which the lab quotes.
+	// The last output on the console, which the lab quotes.
 	fmt.Fprintln(os.Stderr, err)
 	return End()
 }
@@ -56,7 +55,7 @@ func ready() error {
 	if err := os.Setenv("PATH", "/usr/bin"); err != nil {
 		return err
 	}
-	// Their names have the order in which they need each other.
+	// Their names sort in the order of their dependencies.
 	drivers, err := filepath.Glob(modulesDir + "/*.ko")
 	if err != nil {
 		return err
@@ -75,7 +74,7 @@ func ready() error {
 	return nil
 }
 
-// talk answers the lab.
+// talk serves the lab's requests.
 func talk() error {
 	f, err := openPort(portName)
 	if err != nil {
@@ -87,12 +86,12 @@ func talk() error {
 
 // The names of a machine's virtio ports.
 const (
-	portName    = "bascule.lab"     // the lab, or who runs the machine, is at its other side
-	monitorName = "bascule.monitor" // QEMU is
+	portName    = "bascule.lab"     // the other side is the lab, or the program that runs the machine
+	monitorName = "bascule.monitor" // the other side is QEMU
 )
 
-// openPort opens the virtio port of a name. The device tells the kernel the name of
-// a port a moment after the port.
+// openPort opens the virtio port with a name. The device sends the name of a port to the kernel
+// shortly after the port itself.
 func openPort(name string) (*os.File, error) {
 	var found string
 	err := patiently(func() (bool, error) {
@@ -110,8 +109,7 @@ func openPort(name string) (*os.File, error) {
 	return os.OpenFile("/dev/"+found, os.O_RDWR, 0)
 }
 
-// patiently tries until it is ok or fails. It waits for work of the kernel that
-// takes a moment.
+// patiently repeats try until it is ok or fails. It waits for short work of the kernel.
 func patiently(try func() (ok bool, err error)) error {
 	for deadline := time.Now().Add(grace); ; time.Sleep(time.Millisecond) {
 		ok, err := try()
@@ -178,7 +176,7 @@ func answer(conn io.ReadWriter) error {
 	}
 }
 
-// do does one request.
+// do executes one request.
 func (a *agent) do(ctx context.Context, r request) ([]byte, error) {
 	switch r.Do {
 	case doHello:
@@ -237,8 +235,8 @@ func (a *agent) do(ctx context.Context, r request) ([]byte, error) {
 	return nil, fmt.Errorf("unknown request %q", r.Do)
 }
 
-// plug makes a namespace with a network card as an end in it. Each case has
-// one, so that all may have the lab's ordinary addresses.
+// plug makes a namespace with a network card as an end. Each case has its own, so that all can use
+// the lab's default addresses.
 func (a *agent) plug(name string, c card) error {
 	mac, err := net.ParseMAC(c.MAC)
 	if err != nil {
@@ -298,7 +296,7 @@ func plugInto(n *ends.Namespace, c card, mac net.HardwareAddr, addr netip.Prefix
 	return err
 }
 
-// linkOf finds the device with a hardware address; nil for none.
+// linkOf returns the device with a hardware address; nil if there is none.
 func linkOf(h *netlink.Handle, mac string) (netlink.Link, error) {
 	links, err := h.LinkList()
 	i := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().HardwareAddr.String() == mac })

@@ -13,13 +13,12 @@ import (
 	"bascule/lab/ends"
 )
 
-// Device is the device that a guest's network card is plugged into.
+// Device is the device that a guest's network card is connected to.
 type Device struct {
 	Name string
-	// Parent is the device that it is a macvtap on, in bridge mode; empty for a
-	// tap.
+	// Parent is the device below a macvtap in bridge mode; empty for a tap.
 	Parent string
-	// ByQEMU has QEMU make the tap, without a script: nobody sets it up.
+	// ByQEMU makes QEMU create the tap without a script, so that it stays down.
 	ByQEMU bool
 }
 
@@ -30,8 +29,8 @@ func (d Device) String() string {
 	return "macvtap " + d.Name + " on " + d.Parent
 }
 
-// open makes the device, and opens QEMU's side of it. A macvtap has the
-// hardware address that the card will have: it takes no frames for others.
+// open makes the device, and opens QEMU's side of it. A macvtap needs the card's hardware address:
+// it receives no frames for others.
 func (c *plugged) open(at *ends.Namespace, d Device, mac net.HardwareAddr) (fd int, err error) {
 	if d.Parent == "" {
 		err = at.Do(func() error {
@@ -63,8 +62,7 @@ func (c *plugged) open(at *ends.Namespace, d Device, mac net.HardwareAddr) (fd i
 	return fd, err
 }
 
-// openTap makes a tap in the calling thread's network namespace. It lives as
-// long as it is open.
+// openTap makes a tap in the calling thread's network namespace. It exists as long as it is open.
 func openTap(name string) (int, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -82,13 +80,11 @@ func openTap(name string) (int, error) {
 	return fd, nil
 }
 
-// openMacvtap opens a macvtap of the calling thread's network namespace, which
-// has a character device of its own. Its flags are those of openTap from the
-// start (tap_open of drivers/net/tap.c).
+// openMacvtap opens a macvtap of the calling thread's network namespace through its own character
+// device. Its flags are initially the flags of openTap (tap_open of drivers/net/tap.c).
 //
-// That device's number is in the sysfs of the namespace, and /dev may have
-// another namespace's device of that name, or none. Both file systems are used
-// without being mounted anywhere.
+// The device's number is in the sysfs of the namespace. /dev may have another namespace's device
+// with that name, or none. Both file systems are used without mount points.
 func openMacvtap(name string, index int) (int, error) {
 	sysfs, err := ends.FileSystem("sysfs")
 	if err != nil {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
 // Package guests makes virtual machines whose network cards are ends of the
-// lab's fabrics. They are QEMU's, with a kernel of Debian's and with a file
-// system in memory that has the lab's own program as its first process.
+// lab's fabrics. They run in QEMU, with a Debian kernel and a file system in memory that has the
+// lab's own program as init process.
 package guests
 
 import (
@@ -25,27 +25,26 @@ import (
 
 var qemu = ends.Program{Command: "qemu-system-x86_64", Package: "qemu-system-x86"}
 
-// Most is how many guests a pool makes: each has a kernel and a file system in
-// memory.
+// Most limits the guests of a pool: each one has a kernel and a file system in memory.
 const Most = 8
 
-// memoryMiB is each guest's.
+// memoryMiB is the memory of a guest.
 const memoryMiB = 256
 
-// How a guest's instructions are run.
+// The accelerators of a guest.
 const (
 	KVM = "kvm" // by the processor
 	TCG = "tcg" // by QEMU, which translates them
 )
 
-// TCGCPU is what QEMU plays for a kernel of the release by TCG.
+// TCGCPU returns the CPU model that QEMU emulates with TCG for a kernel release.
 //
-// Without cmpxchg16b before Linux 6.18: QEMU 7.2 returns from it with wrong flags, and
-// Debian 12's Linux 6.12 dies of that as it boots. From 6.18 on kernels need it for
-// the timers of BPF programs (kmalloc_nolock() of mm/slub.c).
+// Before Linux 6.18, without cmpxchg16b: QEMU 7.2 returns from it with wrong flags, which crashes
+// Debian 12's Linux 6.12 at boot. From 6.18 on, kernels need it for the timers of BPF programs
+// (kmalloc_nolock() of mm/slub.c).
 //
-// Without the fast string moves, erms and fsrm: TCG moves byte by byte, of which the
-// verifier of BPF programs does so much that a CPU seems to hang.
+// Without the fast string moves, erms and fsrm: TCG moves byte by byte, and the verifier of BPF
+// programs moves so much that a CPU appears to hang.
 func TCGCPU(release string) string {
 	cpu := "max,-erms,-fsrm"
 	if CompareReleases(release, "6.18") < 0 {
@@ -54,59 +53,59 @@ func TCGCPU(release string) string {
 	return cpu
 }
 
-// How long a guest may take until it answers. Where KVM does not work, a guest
-// hangs instead of failing, and every run loses this time.
+// Timeouts for the first answer of a guest. If KVM does not work, a guest hangs instead of failing,
+// and every run loses this time.
 const (
 	kvmPatience = 10 * time.Second
 	tcgPatience = 3 * time.Minute
 )
 
-// EndedError says that a virtual machine has ended though it was needed.
+// EndedError means that a virtual machine has ended while it was needed.
 type EndedError struct {
 	Number int    // of the machine, from 1
-	Why    string // the process's end, and the last lines of its console
+	Why    string // the process's result, and the last lines of its console
 }
 
 func (e *EndedError) Error() string {
 	return fmt.Sprintf("virtual machine %d has ended: %s", e.Number, e.Why)
 }
 
-// Pool is the guests of a run. They are started when the first is needed, and
-// used by all cases.
+// Pool has the guests of a run. They are started when the first one is needed, and all cases use
+// them.
 type Pool struct {
 	program  string
 	programs []string
-	at       *ends.Namespace // where QEMU runs, nil for where the lab does
+	at       *ends.Namespace // namespace of QEMU, nil for the lab's
 
 	mu      sync.Mutex
 	accel   string
-	kernel  string // its image
+	kernel  string // path of its image
 	release string
 	image   *os.File // the file system, in memory
 	guests  []*Guest
-	cards   int // that were ever plugged in
+	cards   int // number of cards plugged in so far
 }
 
-// NewPool is a pool without guests yet. The path is the bascule program's,
-// which guests start as `bascule lab guest`; they have those of the other
-// programs, named by their commands, that are installed here.
+// NewPool returns a pool without guests. bascule is the path of the program that guests run as
+// `bascule lab guest`; the guests also get the other programs, named by their commands, that are
+// installed here.
 func NewPool(bascule string, programs ...string) *Pool {
 	return &Pool{program: bascule, programs: programs}
 }
 
-// In has QEMU run in a network namespace, where it can make devices by itself.
-// It is said before the first guest is started.
+// In makes QEMU run in a network namespace, where it can make devices itself. It must be called
+// before the first guest is started.
 func (p *Pool) In(at *ends.Namespace) { p.at = at }
 
-// Accelerator is KVM or TCG, and empty before the first guest was started.
+// Accelerator returns KVM or TCG, or "" before the first guest was started.
 func (p *Pool) Accelerator() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.accel
 }
 
-// Ready starts guests until there are n, and those again that have ended. They
-// end when ctx does. An ends.Unavailable tells why there can be none.
+// Ready starts guests until there are n, and restarts ended ones. They end when ctx does. An
+// ends.Unavailable is the reason why there can be none.
 func (p *Pool) Ready(ctx context.Context, n int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -144,7 +143,7 @@ func (p *Pool) Ready(ctx context.Context, n int) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	// One is enough: what fails, fails alike.
+	// One error is enough, since they have the same cause.
 	for _, err := range errs {
 		if err != nil {
 			return err
@@ -153,14 +152,14 @@ func (p *Pool) Ready(ctx context.Context, n int) error {
 	return nil
 }
 
-// Guest is the i-th guest, from 0, of those that are ready.
+// Guest returns the i-th ready guest, from 0.
 func (p *Pool) Guest(i int) *Guest {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.guests[i]
 }
 
-// Close ends all guests.
+// Close stops all guests.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -213,14 +212,14 @@ func (p *Pool) prepare(ctx context.Context) error {
 	return nil
 }
 
-// Guest is a virtual machine that runs.
+// Guest is a running virtual machine.
 type Guest struct {
 	number int
 	pool   *Pool
 	pid    int
 	kill   context.CancelFunc
 	ended  context.Context // its cause is an EndedError
-	said   *tail           // on its console
+	said   *tail           // output on its console
 	line   *line
 	qmp    *qmp
 }
@@ -244,13 +243,13 @@ func (p *Pool) boot(ctx context.Context, number int, accel string, patience time
 	return g, nil
 }
 
-// end ends a guest, and waits for that.
+// end stops a guest, and waits for its end.
 func (g *Guest) end() {
 	g.kill()
 	<-g.ended.Done()
 }
 
-// start starts a guest in a namespace, nil for where the lab is.
+// start starts a guest in a namespace; nil means the lab's.
 func (p *Pool) start(ctx context.Context, number int, accel string, at *ends.Namespace, more ...string) (*Guest, error) {
 	monitor, monitorFar, err := socketpair()
 	if err != nil {
@@ -273,8 +272,8 @@ func (p *Pool) start(ctx context.Context, number int, accel string, at *ends.Nam
 		"-machine", "pc,accel=" + accel, "-cpu", cpu, "-smp", "1", "-m", fmt.Sprint(memoryMiB),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", p.kernel, "-initrd", "/proc/self/fd/3",
-		// On a busy machine TCG fails the kernel's check of its timer.
-		// The kernel hands what is behind -- to the first program.
+		// On a busy machine, TCG fails the kernel's check of its timer. The kernel passes
+		// the words after -- to the init process.
 		"-append", "console=ttyS0 quiet panic=-1 no_timer_check rdinit=" + initPath + " -- lab guest",
 		"-serial", "stdio",
 		"-chardev", "socket,id=monitor,fd=4", "-mon", "chardev=monitor,mode=control",
@@ -292,10 +291,10 @@ func (p *Pool) start(ctx context.Context, number int, accel string, at *ends.Nam
 		kill()
 		return nil, errors.Join(fmt.Errorf("virtual machine %d: %w", number, err), monitor.Close(), agent.Close())
 	}
-	// It outlives ctx until the process is gone.
+	// The new context outlives ctx until the process is gone.
 	ended, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	go func() {
-		// How it ended is in ProcessState.
+		// ProcessState has the result.
 		_ = cmd.Wait()
 		end(&EndedError{number, strings.TrimSpace(cmd.ProcessState.String() + said.last())})
 		kill()
@@ -313,7 +312,7 @@ func (p *Pool) start(ctx context.Context, number int, accel string, at *ends.Nam
 	return g, nil
 }
 
-// socketpair is a connection whose far side goes to a process that is started.
+// socketpair returns a connection and the other side's file, for a process to be started.
 func socketpair() (*net.UnixConn, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -344,8 +343,8 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// last is the last lines in one, after a separator, or those from the kernel's
-// panic on; empty where nothing was said.
+// last returns the last lines, or the lines from the kernel's panic on, joined into one after a
+// separator; empty without output.
 func (t *tail) last() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -364,16 +363,15 @@ func (t *tail) last() string {
 // Ended is done when the guest has ended; its cause is an EndedError.
 func (g *Guest) Ended() context.Context { return g.ended }
 
-// LastWords is the last lines of the guest's console, or those from its kernel's panic on,
-// as the end of a message; empty where nothing was said.
+// LastWords returns the last lines of the guest's console, or the lines from its kernel's panic on,
+// as the end of a message; empty without output.
 func (g *Guest) LastWords() string { return g.said.last() }
 
-// Plug plugs a new network card of the guest into a device of a namespace,
-// which is made, and gives it the n-th station's addresses. Both sides are up,
-// but for a device that QEMU makes.
-// Plain cards leave no checksum and no segmentation to the device: what XDP
-// programs forward loses what would tell the other side of it. What is returned
-// beside the end takes the card out again, and the device with it.
+// Plug connects a new network card of the guest to a device of a namespace, which it makes, and
+// gives the card the n-th station's addresses. Both sides are up, except for a device that QEMU
+// makes. Plain cards do not offload checksums and segmentation to the device, since frames
+// forwarded by XDP programs lose the metadata that the other side would need. The function in the
+// result removes the card and the device.
 func (g *Guest) Plug(ctx context.Context, at *ends.Namespace, near Device, n int, wire ends.Wire, plain bool) (end ends.End, takeOut func() error, err error) {
 	g.pool.mu.Lock()
 	g.pool.cards++
@@ -385,8 +383,7 @@ func (g *Guest) Plug(ctx context.Context, at *ends.Namespace, near Device, n int
 	if mtu == 0 {
 		mtu = ends.DefaultMTU
 	}
-	// All cases use the same addresses; by this one the guest tells the cards
-	// apart.
+	// All cases use the same IP addresses; the guest identifies cards by this one.
 	found := net.HardwareAddr{0x02, 0xb5, 0xc1, byte(serial >> 16), byte(serial >> 8), byte(serial)}
 	ifname := fmt.Sprintf("e%d", n)
 	c.card = map[string]any{
@@ -408,20 +405,20 @@ func (g *Guest) Plug(ctx context.Context, at *ends.Namespace, near Device, n int
 	return ends.End{At: c, Ifname: ifname, MAC: mac, Addr: addr}, c.takeOut, nil
 }
 
-// plugged is the place of programs behind one network card of a guest.
+// plugged runs the programs behind one network card of a guest.
 type plugged struct {
 	guest *Guest
 	name  string         // of QEMU's devices, and of the namespace in the guest
-	card  map[string]any // as QEMU is told of it
+	card  map[string]any // QEMU's parameters
 	mtu   int
-	// The parts of it that exist: QEMU's side of the device, the card, and
-	// the namespace in the guest.
+	// The parts that exist: QEMU's side of the device, the card, and the namespace in the
+	// guest.
 	attached, carded, placed bool
-	// remove removes a device that does not go with QEMU's side; nil for none.
+	// remove removes a device that outlives QEMU's side; nil for none.
 	remove func() error
 }
 
-// putIn makes the device, and plugs the card into it.
+// putIn makes the device, and connects the card to it.
 func (c *plugged) putIn(at *ends.Namespace, near Device, mac net.HardwareAddr) error {
 	err := c.attach(at, near, mac)
 	if err == nil {
@@ -431,7 +428,7 @@ func (c *plugged) putIn(at *ends.Namespace, near Device, mac net.HardwareAddr) e
 	return err
 }
 
-// attach makes the device and gives it to QEMU.
+// attach makes the device and passes it to QEMU.
 func (c *plugged) attach(at *ends.Namespace, near Device, mac net.HardwareAddr) error {
 	if near.ByQEMU {
 		err := c.guest.qmp.run("netdev_add", map[string]any{
@@ -466,7 +463,7 @@ func (c *plugged) attach(at *ends.Namespace, near Device, mac net.HardwareAddr) 
 	return nil
 }
 
-// takeOut undoes Plug.
+// takeOut reverts Plug.
 func (c *plugged) takeOut() error {
 	g := c.guest
 	var errs []error
@@ -474,14 +471,14 @@ func (c *plugged) takeOut() error {
 		errs = append(errs, c.ask(context.Background(), request{Do: doUnplug}))
 	}
 	if c.attached {
-		// With it a tap goes, whatever the guest does.
+		// This removes a tap in every state of the guest.
 		errs = append(errs, g.qmp.run("netdev_del", map[string]any{"id": c.name}))
 	}
 	if c.carded {
 		errs = append(errs, g.qmp.takeOut(c.name))
 	}
 	if g.ended.Err() != nil {
-		errs = nil // it took all of that with it
+		errs = nil // all of it is gone with the guest
 	}
 	if c.remove != nil {
 		errs = append(errs, c.remove())
@@ -489,7 +486,7 @@ func (c *plugged) takeOut() error {
 	return errors.Join(errs...)
 }
 
-// ask asks for something that takes a moment.
+// ask sends a request that takes only a moment.
 func (c *plugged) ask(ctx context.Context, r request) error {
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
@@ -501,7 +498,7 @@ func (c *plugged) ask(ctx context.Context, r request) error {
 	return c.wrap(ctx, err)
 }
 
-// wrap names the guest of an error.
+// wrap adds the guest to an error.
 func (c *plugged) wrap(ctx context.Context, err error) error {
 	var ended *EndedError
 	if err == nil || ctx.Err() != nil || errors.As(err, &ended) {
@@ -530,7 +527,7 @@ func (c *plugged) SetFeatures(ifname string, f ends.Features) error {
 	return c.ask(context.Background(), request{Do: doFeatures, Ifname: ifname, Features: f})
 }
 
-// server is a program that waits in a guest for clients.
+// server is a program in a guest that waits for clients.
 type server struct {
 	at *plugged
 	id uint64
@@ -555,7 +552,7 @@ func (s *server) Listening(ctx context.Context) error {
 func (s *server) Close() error {
 	err := s.at.ask(context.Background(), request{Do: doEnd, Of: s.id})
 	if s.at.guest.ended.Err() != nil {
-		return nil // and took it with it
+		return nil // the program is gone with the guest
 	}
 	return err
 }

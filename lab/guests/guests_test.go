@@ -20,7 +20,7 @@ import (
 	"bascule/lab/ends"
 )
 
-// pair is a line, the guest's side of it, and what ends the guest.
+// pair returns a line, the guest's side of it, and a function that ends the guest.
 func pair(t *testing.T) (*line, net.Conn, context.CancelCauseFunc) {
 	near, far := net.Pipe()
 	t.Cleanup(func() { near.Close(); far.Close() })
@@ -28,7 +28,7 @@ func pair(t *testing.T) (*line, net.Conn, context.CancelCauseFunc) {
 	return newLine(near, ended), far, end
 }
 
-// Replies find who asked, in whatever order they come.
+// TestLine checks that replies reach their callers in any order.
 func TestLine(t *testing.T) {
 	l, far, _ := pair(t)
 	go func() {
@@ -62,7 +62,7 @@ func TestLine(t *testing.T) {
 	<-done
 }
 
-// Who gives up has it ended in the guest.
+// TestLineCancelled checks that a cancelled request is also cancelled in the guest.
 func TestLineCancelled(t *testing.T) {
 	l, far, _ := pair(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -90,7 +90,7 @@ func TestLineCancelled(t *testing.T) {
 	}
 }
 
-// A guest that ends is why what it was asked for fails.
+// TestLineEnded checks that requests fail with the reason of the guest's end.
 func TestLineEnded(t *testing.T) {
 	l, far, end := pair(t)
 	go func() {
@@ -99,7 +99,7 @@ func TestLineEnded(t *testing.T) {
 		}
 		end(&EndedError{2, "signal: killed"})
 	}()
-	for range 2 { // while it is asked, and after
+	for range 2 { // during the request, and after it
 		_, _, err := l.ask(t.Context(), request{Do: doHello})
 		var ended *EndedError
 		if !errors.As(err, &ended) || err.Error() != "virtual machine 2 has ended: signal: killed" {
@@ -108,7 +108,7 @@ func TestLineEnded(t *testing.T) {
 	}
 }
 
-// entries reads an archive: what each entry is, and its text.
+// entries parses an archive: the type of each entry, its name and its text.
 func entries(t *testing.T, text string) (out [][3]string) {
 	t.Helper()
 	all := text
@@ -171,14 +171,14 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// A program comes with the loader and the libraries that it is linked to.
+// TestArchiveProgram checks that a program has its loader and shared libraries.
 func TestArchiveProgram(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	// go's own test programs may be static: sh is not.
+	// Go's own test programs may be static, but sh is not.
 	if err := build(t.Context(), &b, tree{
 		init: self, programs: []string{"sh", "no-such-program"}, links: map[string]string{ProgramPath: initPath},
 		drivers: []module{{name: "some", data: []byte("text")}},
@@ -202,8 +202,8 @@ func TestArchiveProgram(t *testing.T) {
 	}
 }
 
-// Without apt there is no kernel, and the reason is one line; one that is in
-// the cache is found without it.
+// TestFindKernel checks that a missing apt is reported in one line, and that a cached kernel is
+// found without apt.
 func TestFindKernel(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	cache := t.TempDir()

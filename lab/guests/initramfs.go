@@ -21,18 +21,17 @@ import (
 	"bascule/pattern"
 )
 
-// modulesDir is where a guest finds its kernel modules.
+// modulesDir contains a guest's kernel modules.
 const modulesDir = "/modules"
 
-// initPath is the first program of a guest, and ProgramPath the same program
-// where others look for it.
+// initPath is the init program of a guest, and ProgramPath the same program under its usual path.
 const (
 	initPath    = "/init"
 	ProgramPath = "/bin/bascule"
 )
 
-// archive writes a file system in the form that the kernel unpacks at boot:
-// cpio's "newc" (Documentation/driver-api/early-userspace/buffer-format.rst).
+// archive writes a file system in the format that the kernel unpacks at boot: cpio's "newc"
+// (Documentation/driver-api/early-userspace/buffer-format.rst).
 type archive struct {
 	w    *bufio.Writer
 	made map[string]bool
@@ -42,7 +41,7 @@ func newArchive(w io.Writer) *archive {
 	return &archive{bufio.NewWriter(w), map[string]bool{"/": true}}
 }
 
-// entry writes one entry, after the folders that it is in.
+// entry writes one entry, after its parent folders.
 func (a *archive) entry(name string, mode uint32, device uint64, data []byte) error {
 	if a.made[name] {
 		return nil
@@ -57,7 +56,7 @@ func (a *archive) entry(name string, mode uint32, device uint64, data []byte) er
 		name = name[1:]
 	}
 	// ino, mode, uid, gid, nlink, mtime, filesize, device of the file system,
-	// device that it is, length of the name, checksum.
+	// device number, length of the name, checksum.
 	head := fmt.Sprintf("070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00",
 		len(a.made), mode, 0, 0, 1, 0, len(data), 0, 0, unix.Major(device), unix.Minor(device), len(name)+1, 0, name)
 	for _, part := range [][]byte{[]byte(head), data} {
@@ -92,8 +91,7 @@ func (a *archive) file(name, from string) error {
 
 var library = pattern.New(`(?m)^\s+(?:\S+ => )?(/\S+) \(0x`)
 
-// program copies a program with the libraries that it is linked to, which keep
-// their paths.
+// program copies a program and its shared libraries, which keep their paths.
 func (a *archive) program(ctx context.Context, name, from string) error {
 	if err := a.file(name, from); err != nil {
 		return err
@@ -121,20 +119,20 @@ func (a *archive) program(ctx context.Context, name, from string) error {
 	return nil
 }
 
-// A tree is the file system that a guest runs from.
+// A tree is the file system of a guest.
 type tree struct {
-	init     string            // path here of its first program
-	programs []string          // those that are installed here are in /usr/bin there
-	files    map[string]string // path there, path here; some are programs
-	texts    map[string]string // path there, what is in the file
-	links    map[string]string // path there, what it leads to
+	init     string            // path on this machine of the init program
+	programs []string          // copied to /usr/bin if they are installed here
+	files    map[string]string // path there, path here; may be programs
+	texts    map[string]string // path there, content of the file
+	links    map[string]string // path there, target
 	drivers  []module
 }
 
 // build writes a tree.
 func build(ctx context.Context, w io.Writer, t tree) error {
 	a := newArchive(w)
-	// The kernel opens the console before the first program mounts anything.
+	// The kernel opens the console before the init program mounts a file system.
 	if err := a.entry("/dev/console", unix.S_IFCHR|0o600, unix.Mkdev(5, 1), nil); err != nil {
 		return err
 	}
@@ -178,7 +176,7 @@ func build(ctx context.Context, w io.Writer, t tree) error {
 			return err
 		}
 	}
-	// With it the loader finds libraries wherever this machine has them.
+	// With it the loader finds libraries in this machine's places.
 	if err := a.file("/etc/ld.so.cache", "/etc/ld.so.cache"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}

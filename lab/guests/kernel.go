@@ -19,11 +19,10 @@ import (
 	"bascule/pattern"
 )
 
-// kernelPackage is Debian's package that depends on the newest kernel made for
-// virtual machines.
+// kernelPackage is Debian's package that depends on the newest kernel for virtual machines.
 const kernelPackage = "linux-image-cloud-amd64"
 
-// cacheDir is where unpacked kernels are kept from one run to the next.
+// cacheDir keeps unpacked kernels between runs.
 func cacheDir() string {
 	if dir := os.Getenv("XDG_CACHE_HOME"); dir != "" {
 		return filepath.Join(dir, "bascule")
@@ -31,9 +30,9 @@ func cacheDir() string {
 	return "/var/cache/bascule"
 }
 
-// kernelParts are the packages that have a kernel beside linux-image-VERSION: from
-// 6.19 on that one is empty, and depends on them. kernelNotes has lists of it from 6.18 on,
-// which a kernel boots without.
+// kernelParts are the packages with a kernel in addition to linux-image-VERSION: from 6.19 on, that
+// package is empty and depends on them. From 6.18 on, kernelNotes are packages with lists that a
+// kernel does not need to boot.
 var (
 	kernelParts = []string{kernelNotes, "linux-binary-", "linux-modules-"}
 	kernelNotes = "linux-base-"
@@ -41,7 +40,7 @@ var (
 
 // findKernel returns the folder of an unpacked kernel package: the one in the
 // cache, or Debian's newest, which is downloaded but not installed. An
-// ends.Unavailable tells what it would take.
+// ends.Unavailable lists the requirements.
 func findKernel(ctx context.Context, cache string) (string, error) {
 	have, err := filepath.Glob(filepath.Join(cache, imagePrefix+"*"))
 	if err != nil {
@@ -59,22 +58,22 @@ func findKernel(ctx context.Context, cache string) (string, error) {
 	return dir, err
 }
 
-// imagePrefix begins the name of the package that stands for a kernel.
+// imagePrefix begins the names of kernel packages.
 const imagePrefix = "linux-image-"
 
-// dependsOn finds what a package depends on; in brackets is what no package is.
+// dependsOn matches a dependency of a package; brackets mark names that are not packages.
 var dependsOn = pattern.New(`Depends: <?(linux-[^\s>]+)(>?)`)
 
 // apt runs apt's programs; the first argument is the program's name.
 type apt func(ctx context.Context, dir string, args ...string) (string, error)
 
-// machineApt is apt as the machine has it set up.
+// machineApt is apt in the machine's configuration.
 func machineApt(ctx context.Context, dir string, args ...string) (string, error) {
 	return output(ctx, dir, args[0], args[1:]...)
 }
 
-// depends returns on which of the packages named linux-... a package depends, and
-// which of them are not there.
+// depends returns the linux-... packages that a package depends on, and the ones among them that do
+// not exist.
 func (a apt) depends(ctx context.Context, name string) (names, gone []string, err error) {
 	out, err := a(ctx, "", "apt-cache", "depends", name)
 	if err != nil {
@@ -90,8 +89,8 @@ func (a apt) depends(ctx context.Context, name string) (names, gone []string, er
 	return names, gone, nil
 }
 
-// packages returns the packages of a kernel, of which the first is image. Archives
-// have some without the others, for those go at different times.
+// packages returns the packages of a kernel; image is the first one. Archives may have only some of
+// them, since packages are removed at different times.
 func (a apt) packages(ctx context.Context, image string) ([]string, error) {
 	names, gone, err := a.depends(ctx, image)
 	if err != nil {
@@ -110,7 +109,7 @@ func (a apt) packages(ctx context.Context, image string) ([]string, error) {
 	return packages, nil
 }
 
-// newest returns the package of the newest kernel, on which a package depends.
+// newest returns the package of the newest kernel that a package depends on.
 func (a apt) newest(ctx context.Context, of string) (string, error) {
 	names, _, err := a.depends(ctx, of)
 	if err != nil {
@@ -131,8 +130,8 @@ func fetchNewest(ctx context.Context, a apt, cache string) (string, error) {
 	return fetchKernel(ctx, a, cache, image)
 }
 
-// fetchKernel downloads the packages of a kernel, of which the first is image, and
-// unpacks them into a folder of that name in the cache.
+// fetchKernel downloads the packages of a kernel, image first, and unpacks them into a folder named
+// after it in the cache.
 func fetchKernel(ctx context.Context, a apt, cache, image string) (string, error) {
 	packages, err := a.packages(ctx, image)
 	if err != nil {
@@ -141,7 +140,7 @@ func fetchKernel(ctx context.Context, a apt, cache, image string) (string, error
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", err
 	}
-	// It becomes the kernel's folder only when all of it is there.
+	// It is renamed to the kernel's folder only when it is complete.
 	dir, err := os.MkdirTemp(cache, "unpacking-*")
 	if err != nil {
 		return "", err
@@ -192,11 +191,10 @@ func output(ctx context.Context, dir, name string, args ...string) (string, erro
 	return string(out), nil
 }
 
-// modulesDirs are where kernel packages have their modules: from 6.16 on in the
-// second.
+// modulesDirs are the folders of modules in kernel packages: the second one from 6.16 on.
 var modulesDirs = []string{"lib/modules", "usr/lib/modules"}
 
-// bootImage is the kernel itself. From 7.2 on it is beside its modules.
+// bootImage returns the kernel image. From 7.2 on it is in the folder of the modules.
 func bootImage(kernel string) (string, error) {
 	var found []string
 	for _, pattern := range []string{"boot/vmlinuz-*", "usr/lib/modules/*/vmlinuz"} {
@@ -212,9 +210,9 @@ func bootImage(kernel string) (string, error) {
 	return found[0], nil
 }
 
-// modules are the files of the kernel modules of these names and of all modules
-// that they need, and of those of the optional names that the kernel has. Each module
-// comes after those that it needs. Modules that are built into the kernel are left out.
+// modules returns the files of the named kernel modules and of the optional ones that the kernel
+// has, with all modules that they depend on. Each module comes after its dependencies. Built-in
+// modules are left out.
 func modules(ctx context.Context, kernel string, names, optional []string) ([]module, error) {
 	files := map[string]string{}
 	var builtin string
@@ -285,12 +283,12 @@ type module struct {
 	needs []string
 }
 
-// readModule reads a module, and what it needs, which its section .modinfo
-// tells: strings of KEY=VALUE that end with 0.
+// readModule reads a module and its dependencies from the section .modinfo: strings of KEY=VALUE
+// that end with 0.
 func readModule(ctx context.Context, name, path string) (m module, err error) {
 	m.name = name
 	if strings.HasSuffix(path, ".xz") {
-		// As Debian 13 and later have them.
+		// The format of Debian 13 and later.
 		var text string
 		text, err = output(ctx, "", "xz", "-dc", path)
 		m.data = []byte(text)

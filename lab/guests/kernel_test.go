@@ -25,7 +25,7 @@ func unpack(t *testing.T, files ...string) string {
 	return dir
 }
 
-// Kernels have had three layouts.
+// TestLayouts checks the three layouts of kernel packages.
 func TestLayouts(t *testing.T) {
 	for _, files := range [][]string{
 		{"boot/vmlinuz-6.12.95-cloud-amd64", "lib/modules/6.12.95-cloud-amd64/kernel/drivers/net/veth.ko"},
@@ -36,7 +36,7 @@ func TestLayouts(t *testing.T) {
 		if got, err := bootImage(dir); err != nil || got != filepath.Join(dir, files[0]) {
 			t.Errorf("the kernel of %q is %q, error %v", files, got, err)
 		}
-		// it is found, and is no module
+		// the file exists, but is not a module
 		if _, err := modules(t.Context(), dir, []string{"veth"}, nil); err == nil || !strings.Contains(err.Error(), files[1]) {
 			t.Errorf("module of %q: error %v, want one about the file", files, err)
 		}
@@ -52,8 +52,8 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
-// archive plays apt that knows packages, and what each depends on; what begins with -
-// is gone.
+// playApt simulates apt with known packages and their dependencies; a package that begins with - is
+// gone.
 func playApt(packages map[string]string) apt {
 	return func(_ context.Context, _ string, args ...string) (string, error) {
 		switch args[1] {
@@ -80,7 +80,8 @@ func playApt(packages map[string]string) apt {
 	}
 }
 
-// Mirrors drop versions, and packages of a version one after the other.
+// TestChoose checks the choice on mirrors, which remove versions, and the packages of a version one
+// after the other.
 func TestChoose(t *testing.T) {
 	a := playApt(map[string]string{
 		"linux-image-cloud-amd64":               "linux-base-cloud-amd64 linux-image-7.3.10+deb13-cloud-amd64 linux-modules-cloud-amd64",
@@ -98,13 +99,13 @@ func TestChoose(t *testing.T) {
 	})
 	for asked, want := range map[string]string{
 		"6.12.9+deb13-cloud-amd64": "6.12.9+deb13-cloud-amd64",
-		"6.12.7+deb13-cloud-amd64": "6.12.10+deb13-cloud-amd64", // the newest of its series
-		"7.2.12+deb13-cloud-amd64": "7.2.9+deb13-cloud-amd64",   // the newest that is whole
-		"6.17.5+deb13-cloud-amd64": "7.3.10+deb13-cloud-amd64",  // the newest of the suite
-		"6.18.5+deb13-cloud-amd64": "6.18.15+deb13-cloud-amd64", // which lacks no more than its lists
+		"6.12.7+deb13-cloud-amd64": "6.12.10+deb13-cloud-amd64", // the newest in its series
+		"7.2.12+deb13-cloud-amd64": "7.2.9+deb13-cloud-amd64",   // the newest that is complete
+		"6.17.5+deb13-cloud-amd64": "7.3.10+deb13-cloud-amd64",  // the newest in the suite
+		"6.18.5+deb13-cloud-amd64": "6.18.15+deb13-cloud-amd64", // it lacks only its lists
 		"7.3.10+deb13-cloud-amd64": "7.3.10+deb13-cloud-amd64",
 		"6.1.0-50-cloud-amd64":     "7.3.10+deb13-cloud-amd64",
-		"6.12.7+deb13-amd64":       "6.12.10+deb13-amd64", // of the same kind
+		"6.12.7+deb13-amd64":       "6.12.10+deb13-amd64", // of the same flavor
 		"7.3.4+deb13-amd64":        "7.3.10+deb13-amd64",
 		"6.18.5+deb13-amd64":       "7.3.10+deb13-amd64",
 	} {
@@ -121,7 +122,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// The machine's own apt is not asked for more than the way to a mirror.
+// TestSuiteConfig checks that only the proxy settings of the machine's own apt are used.
 func TestSuiteConfig(t *testing.T) {
 	got := suiteConfig("/cache/apt/trixie", "Acquire \"\";\nAcquire::http::Proxy \"http://192.0.2.1:3128\";\nAcquire::IndexTargets::deb::DEP-11 \"\";\n")
 	for _, want := range []string{"Acquire::http::Proxy \"http://192.0.2.1:3128\";\n", "Dir::State \"/cache/apt/trixie\";\n", "Dir::Etc::Parts \"/dev/null\";\n"} {
@@ -143,7 +144,7 @@ func TestSuiteConfig(t *testing.T) {
 	}
 }
 
-// Which CPU is played depends on the kernel.
+// TestTCGCPU checks that the CPU model depends on the kernel.
 func TestTCGCPU(t *testing.T) {
 	for release, cx16 := range map[string]bool{
 		"6.1.0-50-cloud-amd64": false, "6.12.95+deb12-cloud-amd64": false, "6.18.15+deb13-cloud-amd64": true, "7.3.4+deb13-cloud-amd64": true,

@@ -20,24 +20,23 @@ import (
 // A Machine is a virtual machine that runs one program, and ends with it.
 type Machine struct {
 	Kernel    Kernel
-	Init      string            // the program's path here; its first act is Begin
-	Args      []string          // of the program
-	Programs  []string          // those that are installed here are in /usr/bin there
+	Init      string            // the program's path here; it must call Begin first
+	Args      []string          // arguments of the program
+	Programs  []string          // copied to /usr/bin if they are installed here
 	Files     map[string]string // further files: path there, path here
-	Texts     map[string]string // further files: path there, what is in them
-	Links     map[string]string // symbolic links: path there, what it leads to
-	Modules   []string          // kernel modules that are loaded before the program begins
-	Optional  []string          // the same, of those that the kernel has
+	Texts     map[string]string // further files: path there, content
+	Links     map[string]string // symbolic links: path there, target
+	Modules   []string          // kernel modules to load before the program starts
+	Optional  []string          // likewise, if the kernel has them
 	CPUs      int
 	MemoryMiB int
-	Board     string          // QEMU's, "pc" where it is empty
-	Devices   []string        // what QEMU is told of further devices
-	At        *ends.Namespace // where QEMU runs, nil for where this process does
-	// Counting has QEMU count instructions: the machine's clock goes on by a
-	// nanosecond for each, and jumps to its next timer when there is nothing to do.
-	// The machine has one CPU then.
+	Board     string          // of QEMU; "" for "pc"
+	Devices   []string        // QEMU's arguments for further devices
+	At        *ends.Namespace // QEMU's namespace, nil for this process's
+	// Counting makes QEMU count instructions: the machine's clock advances by a nanosecond for
+	// each one, and jumps to the next timer when the CPU is idle. The machine then has one CPU.
 	Counting bool
-	// Plugin is what QEMU is told of a plug-in of its own, empty for none.
+	// Plugin is QEMU's argument for a plug-in of its own, empty for none.
 	Plugin string
 }
 
