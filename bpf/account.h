@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * The account of frames. The switch counts a frame where it comes in, and where it is
- * dropped, whichever part drops it.
+ * The account of frames. The switch counts a frame where it arrives and where it is dropped, no
+ * matter which part drops it.
  */
 #pragma once
 
@@ -13,8 +13,8 @@
 #include "watch.h"
 
 /*
- * Counts a frame that comes in, for the features that ask for it. A rule counts the frames
- * that it matches, whatever becomes of them.
+ * Counts an incoming frame for the features that need it. A rule counts the frames that it matches,
+ * whatever happens to them later.
  */
 static __always_inline void note_in(const struct frame *f, const struct verdict *v)
 {
@@ -27,8 +27,7 @@ static __always_inline void note_in(const struct frame *f, const struct verdict 
 }
 
 /*
- * Counts a frame where it comes in: once, whatever becomes of it. `out` is as sample_in()
- * has it.
+ * Counts a frame where it arrives: once, whatever happens to it later. `out` is as in sample_in().
  */
 static __always_inline void account_in(struct __sk_buff *skb, const struct frame *f,
 				       const struct verdict *v, u32 out)
@@ -41,8 +40,8 @@ static __always_inline void account_in(struct __sk_buff *skb, const struct frame
 }
 
 /*
- * Notes a drop that has been counted at its port: counts it for pf, captures the frame, and
- * has a collector told of it.
+ * Records a drop that its port has already counted: counts it for pf, captures the frame, and
+ * reports the drop to a collector.
  */
 static __always_inline void note_drop(struct __sk_buff *skb, u32 slot, u32 vlans, u32 reason)
 {
@@ -55,9 +54,9 @@ static __always_inline void note_drop(struct __sk_buff *skb, u32 slot, u32 vlans
 }
 
 /*
- * Counts a drop at a port, by its reason and for pf, and captures the frame. The VLANs are
- * as capture_vlans() makes them. They are 0 where nobody knows them any more: on a trip by
- * patch cables, the verdict is that of another bridge.
+ * Counts a drop at a port, by its reason and for pf, and captures the frame. The VLANs are as
+ * capture_vlans() makes them. They are 0 where they are no longer known: on a trip by patch cables,
+ * the verdict belongs to another bridge.
  */
 static __always_inline void account_drop(struct __sk_buff *skb, u32 slot, u32 vlans, u32 reason)
 {
@@ -65,7 +64,7 @@ static __always_inline void account_drop(struct __sk_buff *skb, u32 slot, u32 vl
 	note_drop(skb, slot, vlans, reason);
 }
 
-/* Drops a frame that nobody has counted yet. */
+/* Drops a frame that has not been counted yet. */
 static __always_inline int drop_skb(struct __sk_buff *skb, const struct frame *f,
 				    const struct verdict *v, u32 reason)
 {
@@ -80,7 +79,7 @@ static __always_inline int drop_skb(struct __sk_buff *skb, const struct frame *f
 	return TC_ACT_SHOT;
 }
 
-/* Drops a frame on which nothing has been decided yet. Span ports get it nevertheless. */
+/* Drops a frame before any decision about it. Span ports still get it. */
 static __always_inline int drop_early(struct __sk_buff *skb, struct frame *f,
 				      const struct verdict *v, u32 reason)
 {

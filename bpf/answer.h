@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Answers that the switch itself gives. An answer leaves by the port that the frame came in
- * by. The switch answers questions of ARP and ND about a station whose address is bound;
- * guard() finds such questions. It also answers frames that pf drops, if pf's rules say so
- * (pf/answer.h, pf/rewrite.h).
+ * Answers that the switch itself sends. An answer leaves through the port on which the frame
+ * arrived. The switch answers ARP and ND requests for a station whose address is bound; guard()
+ * finds these requests. It also answers frames that pf drops, if pf's rules say so (pf/answer.h,
+ * pf/rewrite.h).
  */
 #pragma once
 
@@ -12,7 +12,9 @@
 #include "pf/pf.h"
 #include "send.h"
 
-/* The parts of an ND answer. The checksum covers all of it; the frame gets it from `nd` on. */
+/*
+ * The parts of an ND answer. The checksum covers all of them. The frame gets the part from `nd` on.
+ */
 struct nd_answer {
 	struct in6_addr saddr;
 	struct in6_addr daddr;
@@ -33,7 +35,7 @@ struct nd_answer {
 
 struct question {
 	u64 asker; /* MAC */
-	u64 answer; /* MAC that is asked for */
+	u64 answer; /* MAC of the requested address */
 	u32 at; /* where the packet begins in the frame */
 	u32 router; /* ND_ROUTER or 0 */
 };
@@ -48,7 +50,7 @@ static __always_inline void ether_set(u16 *to, u64 dst, u64 src)
 	to[5] = src >> 32;
 }
 
-/* Turns an ARP request into the reply to it: 0 if that has worked. */
+/* Turns an ARP request into its reply. Returns 0 on success. */
 __noinline int answer_arp(struct __sk_buff *skb, struct question *q)
 {
 	u16 ether[6];
@@ -71,7 +73,7 @@ __noinline int answer_arp(struct __sk_buff *skb, struct question *q)
 
 #define ALL_NODES_MAC 0x010000003333ull /* 33:33:00:00:00:01 */
 
-/* Turns a neighbour solicitation into the advertisement that answers it: 0 if that has worked. */
+/* Turns a neighbour solicitation into the advertisement that answers it. Returns 0 on success. */
 __noinline int answer_nd(struct __sk_buff *skb, struct question *q)
 {
 	struct nd_answer a = {};
@@ -86,7 +88,7 @@ __noinline int answer_nd(struct __sk_buff *skb, struct question *q)
 	nobody = address6_is_zero(&ip.saddr);
 	a.saddr = a.nd.target;
 	a.daddr = ip.saddr;
-	if (nobody) { /* tell all nodes that the address is taken (RFC 4861 7.2.4) */
+	if (nobody) { /* notify all nodes that the address is taken (RFC 4861 7.2.4) */
 		a.daddr.s6_addr32[0] = bpf_htonl(0xff020000);
 		a.daddr.s6_addr32[3] = bpf_htonl(1);
 	}
@@ -118,7 +120,9 @@ __noinline int answer_nd(struct __sk_buff *skb, struct question *q)
 	return bpf_skb_store_bytes(skb, q->at + sizeof(ip), &a.nd, ND_ANSWER, BPF_F_RECOMPUTE_CSUM);
 }
 
-/* Turns the frame into the answer to it: the answer's length, or 0 if there is no memory for it. */
+/*
+ * Turns the frame into its answer. Returns the answer's length, or 0 if there is no memory for it.
+ */
 static __always_inline u32 answer_make(struct __sk_buff *skb, const struct frame *f,
 				       const struct verdict *v)
 {
@@ -127,16 +131,16 @@ static __always_inline u32 answer_make(struct __sk_buff *skb, const struct frame
 	if (v->answered == QUESTION_ARP)
 		return answer_arp(skb, &q) ? 0 : f->len;
 	/*
-	 * A node that hears that a router is none forgets the router's routes (RFC 4861 7.2.5).
-	 * So the flag is only left out where no router can be. On a host the flag means nothing,
-	 * as long as the host does not advertise itself as a router.
+	 * A node that learns that a router is no longer one drops its routes (RFC 4861 7.2.5). So
+	 * the flag is only left out where no router can be. On a host the flag means nothing, as
+	 * long as the host does not advertise itself as a router.
 	 */
 	if (!on(FEATURE_RA_GUARD) || (port_at(v->out)->flags & PORT_TRUSTED))
 		q.router = ND_ROUTER;
 	return answer_nd(skb, &q) ? 0 : q.at + sizeof(struct ipv6hdr) + ND_ANSWER;
 }
 
-/* Answers a question in the place of the station, whose address is bound. */
+/* Answers a request on behalf of the station, whose address is bound. */
 static __always_inline int answer_question(struct __sk_buff *skb, struct frame *f,
 					   const struct verdict *v)
 {
@@ -147,14 +151,14 @@ static __always_inline int answer_question(struct __sk_buff *skb, struct frame *
 	return f->len ? send_by(skb, f, v, v->in, f->outer, f->outer) : TC_ACT_SHOT;
 }
 
-/* Does pf say that a frame is answered which has been dropped? */
+/* Does pf require an answer to a frame that has been dropped? */
 static __always_inline bool answer_wanted(const struct frame *f, const struct verdict *v)
 {
 	const struct pf_packet *p;
 
 	if (!on(FEATURE_PF) || on(FEATURE_TRACE) || mac_is_group(f->dst))
 		return false;
-	/* the way back by a patch cable is up to another bridge */
+	/* another bridge determines the way back by a patch cable */
 	if (on(FEATURE_PATCH) && (port_at(v->in)->facts & PORT_PATCH))
 		return false;
 	if (v->reason != DROP_PF && v->reason != DROP_PF_STATE &&
@@ -164,7 +168,7 @@ static __always_inline bool answer_wanted(const struct frame *f, const struct ve
 	return p && p->answer;
 }
 
-/* Answers such a frame. */
+/* Answers a dropped frame. */
 static __always_inline int answer_refused(struct __sk_buff *skb, struct frame *f,
 					  const struct verdict *v)
 {
@@ -179,9 +183,9 @@ static __always_inline int answer_refused(struct __sk_buff *skb, struct frame *f
 
 #ifndef DECIDES_AT_ONCE
 /*
- * Drops a packet of pf on its way to another family or a next hop, and tells its sender why: by an
- * ICMP message of a type and code, 0 for none, with an MTU. `key` is that of the packet as the
- * sender knows it, who is on `side`. The message comes from whom the packet was for.
+ * Drops a pf packet on its way to another family or a next hop, and notifies its sender by an ICMP
+ * message with a type, a code and an MTU; type and code 0 send none. `key` is the packet's key as
+ * the sender sees it; the sender is on `side`. The message comes from the packet's destination.
  */
 static __always_inline int answer_sender(struct __sk_buff *skb, struct judged *j, u32 reason,
 					 const struct pf_key *key, u32 side, u32 what, u32 mtu)
@@ -190,7 +194,7 @@ static __always_inline int answer_sender(struct __sk_buff *skb, struct judged *j
 	struct pf_packet *p = pf_packet();
 
 	drop_skb(skb, &j->f, &j->v, reason);
-	/* the way back by a patch cable is up to another bridge */
+	/* another bridge determines the way back by a patch cable */
 	if (!a || !p || !what || (on(FEATURE_PATCH) && (port_at(j->v.in)->facts & PORT_PATCH)) ||
 	    !pf_answers_front(skb))
 		return TC_ACT_SHOT;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Port security that looks into frames. An IP address can be bound to a port and a station.
- * The binding says who may claim the address (source guard), and lets the switch answer
- * questions about it (answer.h). What only servers and routers may send is in trust.h.
+ * Port security that looks into frames. An IP address can be bound to a port and a station. The
+ * binding says which station may claim the address (source guard), and lets the switch answer
+ * requests for it (answer.h). trust.h handles messages that only servers and routers may send.
  */
 #pragma once
 
@@ -16,8 +16,8 @@
 	(FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD | FEATURE_RA_GUARD | FEATURE_SUPPRESS)
 
 /*
- * Bound addresses, and the stations that have them. Look-ups take no lock; user space alone
- * writes. The loader makes the table large once it is used.
+ * Bound addresses and their stations. Look-ups take no lock; only user space writes. The loader
+ * gives the table its full size once it is used.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -54,7 +54,7 @@ static __always_inline struct binding *binding_of6(struct look *l, const struct 
 	return bpf_map_lookup_elem(&bindings, key);
 }
 
-/* Is the address bound to the frame's sender, at the frame's port? Notes the answer. */
+/* Is the address bound to the frame's sender, at the frame's port? Records the result. */
 static __always_inline bool binding_permits(struct look *l, const struct binding *b)
 {
 	l->bound = b && b->port == l->port && b->mac == l->src;
@@ -78,8 +78,8 @@ static __always_inline bool station_is_elsewhere(struct look *l)
 }
 
 /*
- * Notes a question that the switch can answer. It does not answer a question that comes
- * from the station itself, or from the station's port.
+ * Records a request that the switch can answer. It does not answer a request from the station
+ * itself, or from the station's port.
  */
 static __always_inline void ask(struct look *l, u32 kind, const struct binding *b)
 {
@@ -106,7 +106,7 @@ static __always_inline u32 look_arp(const struct hook *h, struct look *l)
 		if (mac_at(a->sha) != l->src)
 			return DROP_SPOOFED;
 		/*
-		 * From 0.0.0.0 only a question may come: a station asks before it has an address
+		 * From 0.0.0.0 only a request may come: a station sends it before it has an address
 		 * (RFC 5227, RFC 903).
 		 */
 		if (a->spa ? !binding_permits(l, binding_of4(l, a->spa))
@@ -124,8 +124,8 @@ static __always_inline u32 look_arp(const struct hook *h, struct look *l)
 }
 
 /*
- * Does the message ask a DHCP server for another station than its sender? The sender would
- * get that station's address, or give it back. Relays ask for others, but they are behind
+ * Does the message make a DHCP request for a station other than its sender? The sender would get
+ * that station's address, or release it. Relays send requests for others, but they are behind
  * trusted ports.
  */
 static __always_inline bool dhcp4_lies(const struct hook *h, struct look *l, u32 at)
@@ -149,18 +149,18 @@ static __always_inline u32 look_ip4(const struct hook *h, struct look *l)
 	u32 upper;
 
 	/*
-	 * A program that listens beside its IP stack, as a DHCP client does, may not look at the
-	 * version.
+	 * A program that receives packets outside its IP stack, as a DHCP client does, may ignore
+	 * the version.
 	 */
 	if (frame_bytes(h, l->at, ip, sizeof(*ip)) || ip->version != 4 || ip->ihl < 5)
 		return look_minds(l) ? DROP_MALFORMED : 0;
 	upper = l->at + ip->ihl * 4;
 	l->end = l->at + bpf_ntohs(ip->tot_len);
-	/* stations take words of eight bytes of a fragment with others behind it */
+	/* Stations accept the eight-byte words of a fragment that has others after it. */
 	if (ip->frag_off & bpf_htons(IP_MORE))
 		l->end = upper + ((l->end - upper) & ~7u);
 	if (looks_for(l, LOOK_SOURCE) && !ip->saddr) {
-		/* a station that asks for an address has none (RFC 2131 4.1) */
+		/* a station that requests an address has none (RFC 2131 4.1) */
 		if (ip->daddr != ~0u || ip->protocol != IPPROTO_UDP ||
 		    (ip->frag_off & bpf_htons(IP_FRAGMENT)) || udp_read(h, upper, l->end, udp) ||
 		    udp->source != bpf_htons(DHCP4_CLIENT) || udp->dest != bpf_htons(DHCP4_SERVER))
@@ -177,17 +177,17 @@ static __always_inline u32 look_ip4(const struct hook *h, struct look *l)
 	return 0;
 }
 
-#define ND_OPTIONS 16 /* options of a message that are looked at; proper messages have fewer */
+#define ND_OPTIONS 16 /* maximum of options checked; proper messages have fewer */
 #define ND_OPT_SOURCE 1
 #define ND_OPT_TARGET 2
 
 struct nd_option {
 	u8 type;
-	u8 len; /* in 8 bytes */
+	u8 len; /* in units of 8 bytes */
 	u8 mac[ETH_ALEN];
 };
 
-/* What the option at a place says: where the next one is, or 0 if it lies. */
+/* Checks the option at a place. Returns the place of the next one, or 0 if the option is false. */
 static __always_inline u32 nd_option(const struct hook *h, u64 src, u32 at, bool nobody)
 {
 	struct nd_option opt = {};
@@ -234,8 +234,8 @@ static long nd_step_xdp(u32 n, struct nd_walk *w)
 }
 
 /*
- * Does an ND message give a link-layer address that is not its sender's? A message from ::
- * may give none.
+ * Does an ND message claim a link-layer address other than its sender's? A message from :: may
+ * claim none.
  */
 __noinline u32 nd_lies_skb(struct __sk_buff *skb, u64 src, u32 at, u32 end, bool nobody)
 {
@@ -297,7 +297,7 @@ static __always_inline bool source_lies6(const struct hook *h, struct look *l)
 	default:
 		return nobody;
 	}
-	/* ND comes in one piece (RFC 6980) */
+	/* ND messages are never fragmented (RFC 6980) */
 	if (c->fragment || (nobody && (c->type == ICMP6_RA || c->type == ICMP6_NA)))
 		return true;
 	if ((c->type == ICMP6_NA || (nobody && c->type == ICMP6_NS)) &&
@@ -319,8 +319,8 @@ static __always_inline u32 look_ip6(const struct hook *h, struct look *l)
 	c->next = ip->nexthdr;
 	c->at = l->at + sizeof(*ip);
 	/*
-	 * A packet of length 0, like a jumbogram (RFC 2675), reaches to the frame's end: stations
-	 * do not cut it off.
+	 * A packet of length 0, such as a jumbogram (RFC 2675), extends to the frame's end:
+	 * stations do not truncate it.
 	 */
 	c->limit = ip->payload_len ? c->at + bpf_ntohs(ip->payload_len) : l->len;
 	chain_follow(h, c);
@@ -329,7 +329,7 @@ static __always_inline u32 look_ip6(const struct hook *h, struct look *l)
 	reason = serves6(l, c);
 	if (reason)
 		return reason;
-	/* a solicitation as stations send it (RFC 4861 7.1.1) */
+	/* a solicitation in the form that stations send (RFC 4861 7.1.1) */
 	if (looks_for(l, LOOK_QUESTION) && ip->nexthdr == IPPROTO_ICMPV6 && c->type == ICMP6_NS &&
 	    ip->hop_limit == 255 && bpf_ntohs(ip->payload_len) >= sizeof(l->nd) &&
 	    !frame_bytes(h, c->at, &l->nd, sizeof(l->nd)) && !l->nd.code)
@@ -337,7 +337,7 @@ static __always_inline u32 look_ip6(const struct hook *h, struct look *l)
 	return 0;
 }
 
-/* Looks into the packet in the frame: 0 or the reason against it. */
+/* Looks into the packet in the frame. Returns 0, or the reason to drop the frame. */
 static __always_inline u32 look_into(const struct hook *h, struct look *l)
 {
 	if (l->type == bpf_htons(ETH_P_IP) &&
@@ -358,15 +358,15 @@ static __always_inline u32 look_at(const struct hook *h, struct look *l)
 	if (!reason)
 		reason = look_into(h, l);
 	/*
-	 * Whatever the frame carries, its source must not be learned here: the bound station
-	 * would lose its frames.
+	 * Whatever the frame carries, its source must not be learned here: the bound station would
+	 * lose its traffic.
 	 */
 	if (!reason && looks_for(l, LOOK_SOURCE) && !l->bound && station_is_elsewhere(l))
 		return DROP_SPOOFED;
 	return reason;
 }
 
-/* Separate functions are verified once for a program, not at each place that calls them. */
+/* A separate function is verified once per program, not at each place that calls it. */
 OFTEN __noinline int look_skb(struct __sk_buff *skb, struct look *l)
 {
 	struct hook h = {.ctx = skb, .skb = true};
@@ -382,8 +382,8 @@ OFTEN __noinline int look_xdp(struct xdp_md *xdp, struct look *l)
 }
 
 /*
- * Would the question have reached the station by a flood, and would frames to the station
- * reach it? If not, an answer does harm: the asker would send to nobody.
+ * Would a flood have carried the request to the station, and would frames to the station reach it?
+ * If not, an answer does harm: the requester would send into the void.
  */
 static __always_inline bool question_reaches(const struct verdict *v, u32 holder,
 					     const volatile struct port *in)
@@ -409,9 +409,9 @@ struct nd_pseudo {
 };
 
 /*
- * Has the sender left the solicitation's checksum to hardware? Then the field has only the
- * sum of the pseudo-header so far. The kernel will finish it, and would spoil the checksum
- * of an answer. So such a frame is flooded. One in 65536 other frames looks the same.
+ * Does the sender leave the solicitation's checksum to hardware? Then the field has only the sum of
+ * the pseudo-header so far. The kernel will complete it, and would corrupt the checksum of an
+ * answer. So such a frame is flooded. One in 65536 other frames looks the same.
  */
 __noinline int nd_unfinished(struct __sk_buff *skb, u32 at)
 {
@@ -433,10 +433,10 @@ __noinline int nd_unfinished(struct __sk_buff *skb, u32 at)
 }
 
 /*
- * Looks into every frame, whether the decision on it is remembered or not: 0 or the reason
- * against it. If the switch is to answer the frame itself, this sets v->answered, v->word
- * to the MAC that is asked for, and v->out to the port of that MAC. XDP asks only whether
- * there is a reason, and then leaves the frame to tcx.
+ * Looks into every frame, whether the decision on it is remembered or not. Returns 0, or the reason
+ * to drop it. If the switch should answer the frame itself, this sets v->answered, v->word to the
+ * requested MAC, and v->out to the port of that MAC. XDP only checks whether there is a reason, and
+ * then leaves the frame to tcx.
  */
 static __always_inline u32 guard(const struct hook *h, const struct frame *f, struct verdict *v,
 				 const volatile struct port *in)
@@ -450,7 +450,7 @@ static __always_inline u32 guard(const struct hook *h, const struct frame *f, st
 		wants |= LOOK_DHCP;
 	if (on(FEATURE_RA_GUARD) && !(in->flags & PORT_TRUSTED))
 		wants |= LOOK_RA;
-	/* a question to one station asks whether it is alive (RFC 9161, RFC 1122 2.3.2.1) */
+	/* a unicast request checks whether the station is alive (RFC 9161, RFC 1122 2.3.2.1) */
 	if (on(FEATURE_SUPPRESS) && h->skb && mac_is_group(f->dst) && !(in->facts & PORT_PATCH))
 		wants |= LOOK_QUESTION;
 	if (!wants)

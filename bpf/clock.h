@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* The work of the timer: it ages addresses and states, and looks at the ports' devices. */
+/* The timer's work: it ages addresses and states, and looks at the ports' devices. */
 #pragma once
 
 #include <linux/errno.h>
@@ -11,12 +11,14 @@
 #define CLOCK_MONOTONIC 1
 #define SECOND 1000000000ull
 
-/* Puts the type into BTF, for Go: BTF has only types that something uses. */
+/* Puts the type into BTF for Go: BTF only has types that are used. */
 const enum clock_op *clock_op_type __attribute__((unused));
 
-#define HURRY 4096 /* buckets of one tick, at least, while the sweep hurries */
+#define HURRY 4096 /* buckets per tick, at least, while the sweep hurries */
 
-/* Is it an address that was heard behind a port that has lost its carrier? A backup keeps it. */
+/*
+ * Was the address learned behind a port that has lost its carrier? A port with a backup keeps it.
+ */
 static __always_inline bool sweep_lost(u64 word)
 {
 	u32 slot = SLOT(PORT_OF(word));
@@ -25,8 +27,8 @@ static __always_inline bool sweep_lost(u64 word)
 }
 
 /*
- * The loops of this file call functions of their own, which the verifier follows once. The
- * verifier takes most of the time of a change of programs.
+ * The loops of this file call separate functions, which the verifier follows once. Verification
+ * takes most of the time of a change of programs.
  */
 __noinline int sweep_entry(u32 number)
 {
@@ -62,10 +64,7 @@ static long sweep_bucket(u32 n, u32 *from)
 	return 0;
 }
 
-/*
- * Frees entries that have aged. Each step looks at so many buckets that the steps of one
- * ageing time see the whole table.
- */
+/* Frees entries that have aged. The steps of one ageing time together look at the whole table. */
 static __always_inline void sweep(struct clock *c)
 {
 	u32 all = cfg.fdb_buckets + FDB_WINDOW, from = c->sweep;
@@ -119,8 +118,8 @@ static __always_inline int clock_start(struct clock *c)
 		return -ENOENT;
 	clock_set(c);
 	/*
-	 * The timer may be there already, made by the programs before these. Then it gets the
-	 * callback of these.
+	 * The former programs may have made the timer already. Then it gets the callback of these
+	 * programs.
 	 */
 	err = bpf_timer_init(&t->timer, &timer, CLOCK_MONOTONIC);
 	if (err && err != -EBUSY)
@@ -129,7 +128,7 @@ static __always_inline int clock_start(struct clock *c)
 	return bpf_timer_start(&t->timer, SECOND / TICKS, 0);
 }
 
-/* Does what the clock program is asked for: 0, or a negative errno. */
+/* Carries out an operation of the clock program. Returns 0, or a negative errno. */
 static __always_inline int clock_do(u32 op)
 {
 	struct clock *c = clock_get();

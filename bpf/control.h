@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Requests of user space, which no frame asks for. Only this code, clock.h and fdb.h write
+ * Requests of user space, which do not come from frames. Only this code, clock.h and fdb.h write
  * addresses.
  */
 #pragma once
@@ -13,7 +13,7 @@
 
 #define TRIES 8 /* tries against frames that change an entry at the same moment */
 
-/* Does what fdb_store() does, or -EAGAIN if the entry has changed meanwhile. */
+/* Does fdb_store()'s work. Returns -EAGAIN if the entry has changed meanwhile. */
 __noinline int fdb_store_once(u64 key, u64 word, bool tell)
 {
 	struct fdb_entry *e = fdb_entry(fdb_locate(key, fdb_home(key), 0));
@@ -44,9 +44,9 @@ __noinline int fdb_store_once(u64 key, u64 word, bool tell)
 }
 
 /*
- * Puts (key, word) into the table. A static or sticky entry takes the place of an entry
- * that is there; a dynamic one does not. With `tell`, monitors are told of a static or
- * sticky entry that is new or has changed.
+ * Puts (key, word) into the table. A static or sticky entry replaces an existing entry; a dynamic
+ * one does not. Optionally notifies monitors of a static or sticky entry that is new or has
+ * changed.
  */
 static __always_inline int fdb_store(struct clock *c, u64 key, u64 word, bool tell)
 {
@@ -59,7 +59,7 @@ static __always_inline int fdb_store(struct clock *c, u64 key, u64 word, bool te
 	return stored;
 }
 
-/* Does what fdb_delete() does, or -EAGAIN if the entry has changed meanwhile. */
+/* Does fdb_delete()'s work. Returns -EAGAIN if the entry has changed meanwhile. */
 __noinline int fdb_delete_once(u64 key)
 {
 	u32 number = fdb_locate(key, fdb_home(key), 0);
@@ -86,7 +86,9 @@ static __always_inline int fdb_delete(struct clock *c, u64 key)
 	return deleted;
 }
 
-/* Deletes an entry if the request is for it: 1 if so and it was somebody's. */
+/*
+ * Deletes an entry if the request matches it. Returns 1 if it did and the entry belonged to a port.
+ */
 __noinline int flush_entry(u32 number, const struct control *r)
 {
 	struct fdb_entry *e = fdb_entry(number);
@@ -103,7 +105,7 @@ __noinline int flush_entry(u32 number, const struct control *r)
 	pinned = (u32)word & FDB_PINNED;
 	if (!key || key == FDB_CLAIMED)
 		return 0;
-	/* entries of a port that has left go in any case: no request can name that port */
+	/* entries of a port that has left are deleted in any case: no request can name that port */
 	if (port_at(id)->id != id) {
 		fdb_drop(number, key, word);
 		return 0;
@@ -154,7 +156,7 @@ static __always_inline int control_unblock(struct clock *c, u32 port)
 	return result;
 }
 
-/* Does what a request asks for. The result is as in struct control. */
+/* Carries out a request. The result is as in struct control. */
 static __always_inline int control_do(struct clock *c, struct control *r)
 {
 	switch (r->op) {

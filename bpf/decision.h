@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Decisions that a CPU remembers, since a conversation asks the same question with every
- * frame. A decision holds in the epoch that it was made in. An epoch ends after a second,
- * and when an address moves or goes. So no address is refreshed or aged more than a second
- * late.
+ * Decisions that a CPU remembers, since each frame of a conversation needs the same one. A decision
+ * is valid in the epoch in which it was made. An epoch ends after a second, and when an address
+ * moves or goes. So an address is refreshed and aged at most a second late.
  */
 #pragma once
 
@@ -52,7 +51,7 @@ static __always_inline bool decision_holds(const struct decision *d, const struc
 	       d->ifindex == f->ifindex && d->epoch == epoch;
 }
 
-/* The VLAN in whose addresses the decision looked. */
+/* The VLAN in which the decision looked up addresses. */
 static __always_inline u16 decision_vlan(const struct decision *d, const struct frame *f)
 {
 	return on(FEATURES_KEPT) ? d->vlan : f->label & VID_MASK;
@@ -97,9 +96,9 @@ static __always_inline void decision_keep(struct decision *d, const struct frame
 }
 
 /*
- * Does the remembered decision hold for this frame, too? It does not if the way out has
- * lost its carrier, or if pf has to ask its rules. In that case nothing is decided, and the
- * verdict has only what is known of the frame: see decide_in().
+ * Is the remembered decision valid for this frame, too? It is not if the way out has lost its
+ * carrier, or if pf must evaluate its rules. In that case nothing is decided, and the verdict only
+ * has the facts about the frame: see decide_in().
  */
 static __always_inline bool recall(const struct hook *h, const struct frame *f,
 				   const struct decision *d, struct verdict *v, u32 now)
@@ -117,8 +116,8 @@ static __always_inline bool recall(const struct hook *h, const struct frame *f,
 }
 
 /*
- * Looks at each frame whose decision is remembered, for the features that have to see it: 0
- * or the reason against the frame. A trial remembers nothing, so it does not come here.
+ * Looks at each frame whose decision is remembered, for the features that must see it. Returns 0,
+ * or the reason to drop the frame. A trial remembers nothing, so it does not come here.
  */
 static __always_inline u32 each_frame(const struct hook *h, const struct frame *f,
 				      struct verdict *v, u32 now)
@@ -132,11 +131,11 @@ static __always_inline u32 each_frame(const struct hook *h, const struct frame *
 	if (on(FEATURE_GUARD) && !reason)
 		reason = ask_guard(h, f, v, port_at(v->in));
 	if (h->skb && on(FEATURE_RULES) && reason)
-		v->rule_in = v->rule_out = 0; /* come_in() would not have got to the rules */
+		v->rule_in = v->rule_out = 0; /* come_in() would not have reached the rules */
 	if (on(FEATURE_PF) && h->skb && !reason && v->pf == PF_LOOK_STATE) {
 		reason = pf_follow_each(h, v, now);
 		if (h->skb && on(FEATURE_RULES) && reason)
-			v->rule_out = 0; /* nor go_out() to this rule */
+			v->rule_out = 0; /* nor go_out() this rule */
 	}
 	return reason;
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * What the timer finds at the ports' devices. Frames have short ways to a device: straight to a
- * veth's other end, and by XDP. On these, nothing of the device sees them. So the timer closes the
- * ways while the device has something that frames must not go past. It looks into the kernel's
- * memory, as frames do for a backup, and writes down what frames read in any case.
+ * The timer's findings at the ports' devices. Frames have short ways to a device: straight to a
+ * veth's other end, and by XDP. They bypass everything that the host has configured on the device.
+ * So the timer closes the short ways while the device has something that frames must not bypass. It
+ * reads the kernel's memory, as frames do for a backup, and writes words that frames read in any
+ * case.
  */
 #pragma once
 
@@ -13,7 +14,7 @@
 
 #define LOOK_TICKS 2 /* of the timer, from one look to the next: a quarter of a second */
 
-/* Why no frame may go past a device. */
+/* Why no frame may bypass a device. */
 #define WAYS_CLOSED (WAY_QUEUE | WAY_TC | WAY_NETFILTER)
 
 #define NOQUEUE 0x0065756575716f6eull /* "noqueue", with the zero behind it */
@@ -28,8 +29,8 @@ static __always_inline u64 kernel_word(u64 address)
 }
 
 /*
- * Has somebody given the device a queueing discipline? The kernel's own choice has no number. On a
- * card that is a queue that only waits for the card. "noqueue" is none.
+ * Has the device been given a queueing discipline? The kernel's own choice has no number. On a
+ * card, that is a queue that only waits for the card. "noqueue" is none.
  */
 static __always_inline bool device_has_queue(u64 device)
 {
@@ -40,8 +41,9 @@ static __always_inline bool device_has_queue(u64 device)
 }
 
 /*
- * May frames go straight to a veth's other end, as far as that end goes? It is certain that this is
- * the end if the end says so, too. The kernel drops such frames in one network namespace.
+ * May frames go straight to a veth's other end, as far as that end is concerned? It certainly is
+ * the other end if it names this device as its peer. The kernel drops such frames within one
+ * network namespace.
  */
 static __always_inline bool device_end_takes(u64 device, u32 *ways)
 {
@@ -56,14 +58,16 @@ static __always_inline bool device_end_takes(u64 device, u32 *ways)
 	return false;
 }
 
-/* The findings of a look. They are bits: the verifier would follow numbers that grow. */
+/* The findings of a look, as bits: the verifier would follow every value of a counter. */
 enum look_found {
 	LOOK_CHANGED = 1 << 0, /* a port has lost its carrier since the last look, or got it back */
-	LOOK_HEARD = 1 << 1, /* addresses that were heard are behind a port without a carrier */
+	LOOK_HEARD = 1 << 1, /* learned addresses are behind a port without a carrier */
 	LOOK_CLOSED = 1 << 2, /* no flood goes to a port by XDP */
 };
 
-/* Looks at the device of a port: bits of enum look_found. The verifier follows this once. */
+/*
+ * Looks at the device of a port. Returns bits of enum look_found. The verifier follows this once.
+ */
 __noinline u32 look_at_device(u32 slot)
 {
 	volatile struct port *p = &set.ports[SLOT(slot)];
@@ -77,7 +81,7 @@ __noinline u32 look_at_device(u32 slot)
 		return 0;
 	value = bpf_map_lookup_elem(&tcx_devices, &slot);
 	device = value ? kernel_word((u64)value + cfg.device_at) : 0;
-	if (!device) { /* it is gone, and frames know */
+	if (!device) { /* it is gone, and frames notice that */
 		p->ways &= ~WAY_LOST;
 		p->reached = p->id;
 		return 0;
@@ -110,7 +114,7 @@ __noinline u32 look_at_device(u32 slot)
 		p->ways = ways;
 	if ((was ^ ways) & WAY_LOST)
 		found |= LOOK_CHANGED;
-	/* also such as were heard while a link came and went between two looks */
+	/* also addresses that were learned while a link came and went between two looks */
 	if (ways & WAY_LOST && !p->backup && s && READ_ONCE(*usage_in(s, slot)))
 		found |= LOOK_HEARD;
 	return found;
@@ -122,7 +126,7 @@ static long look_slot(u32 slot, u32 *found)
 	return 0;
 }
 
-/* Opens the way of floods by XDP where all ports are open, or closes it. */
+/* Opens the XDP way of floods where all ports are open, or closes it. */
 static long look_flood(u32 slot, u32 *found)
 {
 	volatile struct port *p = &set.ports[SLOT(slot)];
@@ -134,14 +138,14 @@ static long look_flood(u32 slot, u32 *found)
 }
 
 /*
- * Looks at all ports. The sweep hurries while addresses that were heard are behind a port without a
- * carrier: these go, as on Linux. Until then frames to them are flooded.
+ * Looks at all ports. The sweep hurries while learned addresses are behind a port without a
+ * carrier: these are deleted, as on Linux. Until then frames to them are flooded.
  */
 static __always_inline void look_at_devices(struct clock *c)
 {
 	u32 found = 0;
 
-	/* nobody knows where to look: all short ways stay closed */
+	/* the place to look at is unknown: all short ways stay closed */
 	if (!cfg.device.qdisc || !cfg.device_state)
 		return;
 	bpf_loop(set.slots, look_slot, &found, 0);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * The end of the way of a packet that a rule gives to a socket of the host: divert-to and
+ * The last part of the way of a packet that a rule gives to a socket of the host: divert-to and
  * divert-reply. It is in the program of next hops, and in the state where a next hop is: see
- * pf/hop.h. The packet keeps its addresses. The socket goes with it into the host's stack, as
- * with TPROXY of nftables (the kernel's Documentation/networking/tproxy.rst). The stack drops
- * the socket where a packet is sent by the device of a port. So the packet goes into the stack
- * at the host's interface itself.
+ * pf/hop.h. The packet keeps its addresses. The socket goes with it into the host's stack, as with
+ * TPROXY of nftables (the kernel's Documentation/networking/tproxy.rst). The stack drops the socket
+ * of a packet that is sent through a port's device. So the packet enters the stack at the host's
+ * interface itself.
  */
 #pragma once
 
@@ -14,17 +14,17 @@
 
 #ifndef DECIDES_AT_ONCE
 /*
- * The mark of what is diverted: by a rule of the host about it, the stack takes for its own
- * what has an address that the host does not have. docs/pf.md has that rule.
+ * The mark of diverted packets. A routing rule of the host for this mark makes the stack accept
+ * packets whose destination the host does not have. docs/pf.md has that rule.
  */
 enum pf_mark { PF_DIVERT_MARK = 0xba5cd1 };
 
-/* Puts the type into BTF, for Go: notes at load name the mark. */
+/* Puts the type into BTF for Go: notes at load name the mark. */
 const enum pf_mark *pf_mark_type __attribute__((unused));
 
 /*
- * Does a socket of UDP have an address of its own? The words are loaded one by one: the verifier
- * takes no arithmetic on the address of a socket, which clang would do.
+ * Does a UDP socket have an address of its own? The words are loaded one by one: the verifier
+ * refuses arithmetic on the address of a socket, which clang would do.
  */
 static __always_inline bool divert_bound(const struct bpf_sock *sk, bool six)
 {
@@ -44,9 +44,9 @@ static __always_inline bool divert_is_asked(void)
 }
 
 /*
- * Fills in the addresses and ports of a packet, whose header has been read, as they are now.
- * `listener` puts the socket's of the rule in the place of the destination. The size of the
- * tuple, 0 if the packet has no ports.
+ * Fills in the addresses and ports of a packet as they are now; its header has been read. With
+ * `listener`, the address and port of the rule's socket replace the destination. Returns the size
+ * of the tuple, or 0 if the packet has no ports.
  */
 static __always_inline u32 divert_tuple(struct __sk_buff *skb, struct bpf_sock_tuple *t,
 					bool listener)
@@ -81,8 +81,8 @@ static __always_inline u32 divert_tuple(struct __sk_buff *skb, struct bpf_sock_t
 }
 
 /*
- * Gives the packet the socket of TCP that it is for: that of its own connection, or with
- * `listener` the one that the rule says. False if there is none.
+ * Gives the packet its TCP socket: its own connection's, or with `listener` the rule's. Returns
+ * false if there is none.
  */
 __noinline u32 divert_tcp(struct __sk_buff *skb, bool listener)
 {
@@ -114,7 +114,7 @@ __noinline u32 divert_tcp(struct __sk_buff *skb, bool listener)
 	return fits;
 }
 
-/* The same of UDP. A socket that `answers` go to need not be connected. */
+/* The same for UDP. A socket that receives `answers` need not be connected. */
 __noinline u32 divert_udp(struct __sk_buff *skb, bool listener, bool answers)
 {
 	struct bpf_sock_tuple t = {};
@@ -141,7 +141,9 @@ __noinline u32 divert_udp(struct __sk_buff *skb, bool listener, bool answers)
 	return fits;
 }
 
-/* Finds the host's interface and the packet's socket: 0, or the reason to drop the packet. */
+/*
+ * Finds the host's interface and the packet's socket. Returns 0, or the reason to drop the packet.
+ */
 __noinline u32 divert_find(struct __sk_buff *skb)
 {
 	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
@@ -159,7 +161,7 @@ __noinline u32 divert_find(struct __sk_buff *skb)
 	if (hop_is_outward(&j->v) || !(port_at(slot)->flags & PORT_ROUTE) || tag ||
 	    !hop_read(skb, memory, p) || route_interface(&h, memory, slot, j->f.dst))
 		return DROP_PF_DIVERT;
-	/* the stack finds the socket that a message is about by the packet in the message */
+	/* the stack finds the socket of a message by the packet that the message quotes */
 	if (p->flags & PF_P_ERROR)
 		return 0;
 	tcp = p->proto == IPPROTO_TCP;
@@ -171,7 +173,7 @@ __noinline u32 divert_find(struct __sk_buff *skb)
 	return DROP_PF_DIVERT;
 }
 
-/* Notes for `bascule trace` what becomes of the packet. */
+/* Records the packet's end for `bascule trace`. */
 static __always_inline int divert_tell(struct __sk_buff *skb, struct judged *j, struct pf_nat *n,
 				       u32 reason)
 {

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * What is rare of pf, and large, in a program of its own: connections that a rule with `reassemble
- * tcp` lets through (pf/reassemble.h), and handshakes that the switch makes (pf/rewrite.h). The
- * switch's program makes a tail call to it where it would take the packet into its state itself,
- * and the decision goes on by another one back. So a packet that is dropped for its timestamps has
- * changed nothing, and one that passes goes on as all others do.
+ * The rare and large parts of pf, in a separate program: connections that a rule with `reassemble
+ * tcp` passes (pf/reassemble.h), and handshakes that the switch makes (pf/rewrite.h). The switch's
+ * program makes a tail call to it at the point where it would otherwise update the packet's state
+ * itself. Another tail call returns to the decision. So a packet that is dropped for its timestamps
+ * has changed nothing, and one that passes goes on like all others.
  *
- * A connection's first packet comes here for `reassemble tcp` when its state has been made, before
- * it is sent. That of a flood is made in the middle of the flood: so if a flood may make one, all
- * of it is made here.
+ * A connection's first packet comes here for `reassemble tcp` after its state has been made, and
+ * before it is sent. A flood makes the state in the middle of the flood: so if a flood may make
+ * one, the whole flood is done here.
  *
- * Where this program is there, it also makes the answer to a packet that pf has dropped.
+ * If this program exists, it also makes the answer to a packet that pf has dropped.
  */
 #pragma once
 
@@ -21,9 +21,9 @@
 
 #ifndef DECIDES_AT_ONCE
 /*
- * Has done what is due with the packet of struct judged, whose decision has begun in `epoch`.
- * Returns only if that cannot be: as with a frame that has gone by as many cables as the kernel
- * makes tail calls.
+ * Calls the program that does the due work for the packet of struct judged, whose decision has
+ * begun in `epoch`. Returns only if that is impossible: for example, if the frame has passed as
+ * many cables as the kernel makes tail calls.
  */
 static __always_inline void due_go(struct __sk_buff *skb, bool cable, u32 epoch)
 {
@@ -36,15 +36,15 @@ static __always_inline void due_go(struct __sk_buff *skb, bool cable, u32 epoch)
 	bpf_tail_call(skb, &pf_panel, PF_PANEL_DUE);
 }
 
-/* Is all decided about the packet? Then its way out is known. */
+/* Is the decision on the packet complete? Then its way out is known. */
 static __always_inline bool due_decided(const struct judged *j)
 {
 	return j->v.out;
 }
 
 /*
- * How the decision goes on when that is done: ACTION_DROP if the packet is dropped, ACTION_SEND
- * if nothing is left to be decided, ACTION_LEAVE if more is.
+ * How the decision continues after the due work: ACTION_DROP if the packet is dropped, ACTION_SEND
+ * if the decision is complete, ACTION_LEAVE if it is not.
  */
 static __always_inline enum action due_is_back(struct judged *j, u32 *epoch)
 {
@@ -57,7 +57,10 @@ static __always_inline enum action due_is_back(struct judged *j, u32 *epoch)
 	return due_decided(j) ? ACTION_SEND : ACTION_LEAVE;
 }
 
-/* Takes the packet into its state, and does what comes after that: 0, or why it is dropped. */
+/*
+ * Updates the packet's state, and does the work that follows. Returns 0, or the reason to drop the
+ * packet.
+ */
 __noinline u32 due_follow(struct __sk_buff *skb, u32 due)
 {
 	struct judged *j = judged_here(0);
@@ -79,7 +82,7 @@ __noinline u32 due_follow(struct __sk_buff *skb, u32 due)
 			pf_count_port(j->v.out, true, false);
 	}
 	if (on(FEATURE_RULES) && reason)
-		j->v.rule_out = 0; /* go_out() would not have got to this rule */
+		j->v.rule_out = 0; /* go_out() would not have reached this rule */
 	return reason;
 }
 
@@ -91,7 +94,7 @@ __noinline int due_answer(struct __sk_buff *skb)
 	return on(FEATURES_DUE) && j ? answer_refused(skb, &j->f, &j->v) : TC_ACT_SHOT;
 }
 
-/* Does what is due, and goes on with the decision. */
+/* Does the due work, and continues the decision. */
 static __always_inline int due_skb(struct __sk_buff *skb)
 {
 	struct judged *j = judged_here(0);
@@ -110,7 +113,7 @@ static __always_inline int due_skb(struct __sk_buff *skb)
 		reason = pf_settled(skb, 0);
 	else
 		reason = due_follow(skb, due);
-	j = judged_here(0); /* again, rather than kept on the stack */
+	j = judged_here(0); /* read again, rather than kept on the stack */
 	p = pf_packet();
 	if (!j || !p)
 		return TC_ACT_SHOT;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * The end of the way of a packet that goes on in the other family, in a program of its own:
- * it has been decided that the packet goes to the host. What it becomes, and the header, is
- * in pf/across.h.
+ * The last part of the way of a packet that changes to the other family, in a separate program: the
+ * decision that the packet goes to the host has been made. pf/across.h has the translated packet
+ * and the structs.
  *
- * At a routed host port the datapath routes the packet behind the translation, by the
- * host's own routes, as it routes others. The host's stack would drop one that comes in from
- * the host's own address, which NAT64 most often gives to packets. So the datapath also
- * routes those that route.h would leave to the stack to look for a neighbour. What can't go
- * further is answered before it is translated, in the family of its sender.
+ * At a routed host port the datapath routes the translated packet by the host's own routes, like
+ * any other packet. The host's stack would drop a packet that arrives with the host's own address
+ * as its source, which NAT64 usually gives to packets. So the datapath also routes packets that
+ * route.h would leave to the stack to resolve a neighbour. Packets that cannot go further are
+ * answered before translation, in the family of their sender.
  */
 #pragma once
 
@@ -17,17 +17,19 @@
 #include "pf/across.h"
 #include "send.h"
 
-/* Programs that others of the object end in, in the order of `panelled` in datapath/pf.go. */
+/*
+ * Programs that end the way of others in the object, in the order of `panelled` in datapath/pf.go.
+ */
 enum pf_panel_program {
 	PF_PANEL_FAMILY,
 	PF_PANEL_FIB,
 	PF_PANEL_FIB_PATCH, /* the same for a frame that has come by a cable */
-	/* those that it goes back to */
+	/* the programs that it returns to */
 	PF_PANEL_TCX,
 	PF_PANEL_PATCH,
 	/* for a packet that goes to a next hop of its own: see hop.h */
 	PF_PANEL_HOP,
-	/* for a packet with which something rare is due: see due.h */
+	/* for a packet that needs rare work: see due.h */
 	PF_PANEL_DUE,
 	PF_PANEL_PROGRAMS,
 };
@@ -40,8 +42,8 @@ struct {
 } pf_panel SEC(".maps");
 
 /*
- * The program in which the packet's way ends, as all the bridge has decided: an enum
- * pf_panel_program + 1, 0 for none.
+ * The program in which the packet's way ends, as the whole bridge has decided: an enum
+ * pf_panel_program + 1, or 0 for none.
  */
 static __always_inline u32 panel_asked(const struct verdict *v)
 {
@@ -61,8 +63,8 @@ static __always_inline u32 panel_asked(const struct verdict *v)
 
 #ifndef DECIDES_AT_ONCE
 /*
- * The same for the frame of struct judged. `before` asks before it is decided where that
- * leaves: what comes from the host goes elsewhere than its frame's destination is.
+ * The same for the frame of struct judged. With `before`, the frame's way out is not decided yet:
+ * then this is only for packets from the host that go elsewhere than to the frame's destination.
  */
 OFTEN __noinline u32 panel_judged(bool before)
 {
@@ -78,8 +80,8 @@ OFTEN __noinline u32 panel_judged(bool before)
 }
 
 /*
- * Is the packet flooded in the program that panel_asked() says? That of next hops floods what comes
- * from the host and has one: it makes the state, and sends the copy.
+ * Does the program of panel_asked() flood the packet? The program of next hops floods packets from
+ * the host that have a next hop: it makes the state, and sends the copy.
  */
 __noinline u32 panel_floods(void)
 {
@@ -90,9 +92,8 @@ __noinline u32 panel_floods(void)
 }
 
 /*
- * Goes on with a packet in the program that panel_asked() has said. Returns only if that
- * cannot be: there are cables that are still to be followed, and the other program does not
- * come back for them.
+ * Continues with a packet in the program of panel_asked(). Returns only if that is impossible:
+ * cables still have to be followed, and the other program does not come back for them.
  */
 static __always_inline void panel_go(struct __sk_buff *skb, bool cable, u32 asked)
 {
@@ -102,7 +103,7 @@ static __always_inline void panel_go(struct __sk_buff *skb, bool cable, u32 aske
 		bpf_tail_call(skb, &pf_panel, asked - 1);
 }
 
-/* Fills in the look-up of what the packet is to be. */
+/* Fills in the look-up of the translated packet. */
 static __always_inline void family_ask(struct bpf_fib_lookup *to, const struct pf_family *c,
 				       const struct pf_packet *p, struct pf_nat *n)
 {
@@ -136,8 +137,8 @@ static __always_inline void family_ask(struct bpf_fib_lookup *to, const struct p
 }
 
 /*
- * Finds out where the host would send the packet. ROUTE_DONE, ROUTE_SIZE if it is too large
- * for its way, or why the host is to do this.
+ * Finds out where the host would send the packet. Returns ROUTE_DONE, ROUTE_SIZE if the packet is
+ * too large for its way, or the reason to leave it to the host.
  */
 static __always_inline u32 family_route(struct __sk_buff *skb, struct judged *j,
 					struct pf_family *c)
@@ -170,20 +171,20 @@ static __always_inline u32 family_route(struct __sk_buff *skb, struct judged *j,
 	}
 	to = route_to(memory);
 	family_ask(to, c, p, n);
-	/* the source of an error may be anybody's */
+	/* the source of an error may be any address */
 	if (!pf_is_routed(n->to, c->family == 4) || !pf_is_routed(n->from, c->family == 4))
 		return ROUTE_ADDRESS;
 	why = route_look_skb(skb, false);
 	if (why == ROUTE_SIZE)
 		c->mtu = to->mtu_result;
-	/* the kernel looks for the neighbour, but a trial is to tell that there is none */
+	/* the kernel resolves the neighbour, but a trial should report that there is none */
 	if (why && (why != ROUTE_NEIGHBOUR || memory->vrf || on(FEATURE_TRACE)))
 		return why;
 	c->ifindex = to->ifindex;
 	return ROUTE_DONE;
 }
 
-/* Makes the packet's state if it has none: 0, or the reason to drop it. */
+/* Makes the packet's state if it has none. Returns 0, or the reason to drop the packet. */
 __noinline u32 family_begin(struct __sk_buff *skb)
 {
 	struct judged *j = judged_here(0);
@@ -199,7 +200,7 @@ __noinline u32 family_begin(struct __sk_buff *skb)
 	return reason;
 }
 
-/* Finds the way of the packet: 0, or the reason to drop it. */
+/* Finds the way of the packet. Returns 0, or the reason to drop the packet. */
 __noinline u32 family_way(struct __sk_buff *skb)
 {
 	struct judged *j = judged_here(0);
@@ -219,7 +220,7 @@ __noinline u32 family_way(struct __sk_buff *skb)
 		c->why = family_route(skb, j, c);
 	if (c->why == ROUTE_DONE)
 		return 0;
-	/* the host's stack cuts what it may */
+	/* the host's stack fragments packets that allow it */
 	if (c->why == ROUTE_SIZE && c->family == 4 && c->length <= PF_MAY_FRAGMENT)
 		return 0;
 	if (c->why != ROUTE_SIZE) {
@@ -232,13 +233,16 @@ __noinline u32 family_way(struct __sk_buff *skb)
 	}
 	c->refused = p->family == 4 ? 3 << 8 | 4 : 2 << 8;
 	c->mtu = p->family == 4 ? c->mtu - PF_GROWS : c->mtu + PF_GROWS;
-	/* who may cut the packet sends fragments, which have one more header in IPv6 */
+	/*
+	 * A sender that permits fragmentation may get fragments, which have one more header in
+	 * IPv6.
+	 */
 	if (p->family == 4 && !(((struct iphdr *)c->old)->frag_off & bpf_htons(IP4_DF)))
 		c->mtu -= PF_FRAGMENT6;
 	return DROP_PF_TRANSLATE;
 }
 
-/* Notes for `bascule trace` where the packet goes. */
+/* Records for `bascule trace` where the packet goes. */
 static __always_inline void family_tell(struct __sk_buff *skb, struct judged *j,
 					const struct pf_family *c, u32 reason)
 {
@@ -258,7 +262,7 @@ static __always_inline void family_tell(struct __sk_buff *skb, struct judged *j,
 	TRACE(route, c->why + 1);
 }
 
-/* Drops the packet, and tells its sender if he is to know. */
+/* Drops the packet, and notifies its sender if required. */
 __noinline int family_refuse(struct __sk_buff *skb, u32 reason)
 {
 	struct judged *j = judged_here(0);
@@ -274,7 +278,7 @@ __noinline int family_refuse(struct __sk_buff *skb, u32 reason)
 	return answer_sender(skb, j, reason, &n->was, n->was_side, c->refused, c->mtu);
 }
 
-/* Counts and sends the packet, which has been translated. */
+/* Counts and sends the translated packet. */
 __noinline int family_send(struct __sk_buff *skb)
 {
 	struct route_memory *memory = route_memory_get();

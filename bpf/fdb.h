@@ -8,13 +8,13 @@
  *
  * - To fill an entry, a CPU claims a free one (key 0 -> FDB_CLAIMED), and writes the word
  *   and then the key. So a key that can be read has its word.
- * - To free an entry, a CPU claims it, too. It frees the entry only if the word is still
- *   what it was when the CPU decided that. A reader may race with this, so a reader looks
- *   at the key again after the word.
+ * - To free an entry, a CPU claims it, too. It frees the entry only if the word has not
+ *   changed since the CPU decided to free it. A reader may race with this, so a reader
+ *   checks the key again after it has read the word.
  * - To move or pin an entry, a CPU swaps the whole word. It swaps the word back if the
- *   entry has become another address's at that moment.
- * - Two CPUs may fill in the same address at once. Both look again after they have
- *   published it, and one of the two entries goes.
+ *   entry was given to another address at that moment.
+ * - Two CPUs may fill in the same address at once. Both check again after they have
+ *   published it, and one of the two entries is removed.
  *
  * The table is three times as large as the number of entries allowed. An address can choose
  * from eight buckets, so only one in ten million finds no place.
@@ -50,7 +50,7 @@ static __always_inline struct fdb_bucket *fdb_bucket(u32 index)
 	return bpf_map_lookup_elem(&fdb, &index);
 }
 
-/* The entry with a number. The numbers go on from bucket to bucket. */
+/* The entry with a number. The numbers continue from bucket to bucket. */
 static __always_inline struct fdb_entry *fdb_entry(u32 number)
 {
 	struct fdb_bucket *b = fdb_bucket(number / FDB_WAYS);
@@ -84,11 +84,11 @@ OFTEN static long fdb_search_bucket(u32 n, struct fdb_search *s)
 }
 
 /*
- * Finds the first entry with this key where an address of bucket `home` may live: its
- * number, or FDB_NONE. The search begins at place `first`. Key 0 looks for a free entry.
+ * Finds the first entry with this key where an address of bucket `home` may live. Returns its
+ * number, or FDB_NONE. The search begins at place `first`. Key 0 finds a free entry.
  *
- * The verifier follows separate functions and loops of this kind once, which makes a change
- * of configuration fast. No frame of a conversation gets here.
+ * The verifier follows separate functions and loops of this kind once, which makes a change of
+ * configuration fast. Frames of an established conversation do not get here.
  */
 __noinline u32 fdb_locate(u64 key, u32 home, u32 first)
 {
@@ -106,14 +106,14 @@ static __always_inline u64 fdb_word(struct fdb_entry *e, u64 key)
 	return READ_ONCE(e->key) == key ? word : 0;
 }
 
-/* The word of key, whatever its age; 0 if there is none. */
+/* Returns the word of key, whatever its age, or 0 if there is none. */
 static __always_inline u64 fdb_find(u64 key)
 {
 	u32 home = fdb_home(key);
 	struct fdb_bucket *b = fdb_bucket(home);
 	struct fdb_entry *e;
 
-	/* key 0 is that of free entries */
+	/* free entries have key 0 */
 	if (!b || !key)
 		return 0;
 #pragma unroll
@@ -124,7 +124,7 @@ static __always_inline u64 fdb_find(u64 key)
 	return e ? fdb_word(e, key) : 0;
 }
 
-/* Is the entry's port there, and the entry young enough? */
+/* Does the entry's port exist, and is the entry young enough? */
 static __always_inline bool fdb_valid(u64 word, u32 now)
 {
 	u32 id = PORT_OF(word);
@@ -135,8 +135,8 @@ static __always_inline bool fdb_valid(u64 word, u32 now)
 }
 
 /*
- * The same, and frames reach the port, as far as the timer knows: see device.h. This costs a frame
- * no more than fdb_valid() does.
+ * The same, and do frames reach the port, as far as the timer has found out? See device.h. This
+ * costs a frame no more than fdb_valid().
  */
 static __always_inline bool fdb_reaches(u64 word, u32 now)
 {
@@ -160,9 +160,9 @@ static __always_inline enum found fdb_has(u64 word, u32 now)
 }
 
 /*
- * Counts one more dynamic entry of the port. Also counts one for the bridge, unless the
- * entry is one of the bridge's already. False if a limit forbids the entry. This adds first
- * and compares then, so that two CPUs together never exceed a limit.
+ * Counts one more dynamic entry of the port. Also counts one for the bridge, unless the bridge has
+ * counted the entry already. Returns false if a limit forbids the entry. This adds before it
+ * compares, so that two CPUs together never exceed a limit.
  */
 __noinline int fdb_reserve(u32 id, bool bridge)
 {
@@ -196,8 +196,8 @@ __noinline int fdb_release(u64 word, bool bridge)
 	if (bridge)
 		__sync_fetch_and_add(all, -1);
 	/*
-	 * A slot that has a new tenant counts the entries of that tenant alone, from zero. A
-	 * program that still knows the tenant before must not take the count below zero.
+	 * A slot with a new tenant only counts that tenant's entries, from zero. A program that
+	 * still uses the former tenant must not take the count below zero.
 	 */
 	if (id && port_at(id)->id == id && !__sync_fetch_and_add(own, -1))
 		__sync_fetch_and_add(own, 1);
@@ -211,9 +211,9 @@ static __always_inline void fdb_changed(struct clock *c)
 }
 
 /*
- * Frees the entry of the key if its word is still this one: 1 if so. 0 if the entry is not
- * the key's any more. -1 if the word has changed: the entry stays, but for a moment nobody
- * could find it.
+ * Frees the entry of the key if its word is still this one. Returns 1 if so, 0 if the key no longer
+ * owns the entry, and -1 if the word has changed: then the entry stays, but a look-up could not
+ * find it for a moment.
  */
 __noinline int fdb_free(u32 number, u64 key, u64 word)
 {
@@ -251,7 +251,7 @@ __noinline int fdb_deduplicate(u64 key)
 	return fdb_free(second, key, word_b);
 }
 
-/* Frees an entry, unless it has changed since it was looked at. */
+/* Frees an entry, unless it has changed since the caller read it. */
 static __always_inline bool fdb_drop(u32 number, u64 key, u64 word)
 {
 	int freed = fdb_free(number, key, word);
@@ -262,8 +262,8 @@ static __always_inline bool fdb_drop(u32 number, u64 key, u64 word)
 }
 
 /*
- * Fills in a new entry, which has been counted. False if there is no place for it, or if
- * others took the place four times.
+ * Fills in a new entry, which has been counted. Returns false if there is no place for it, or if
+ * other CPUs took the place four times.
  */
 __noinline int fdb_fill(u64 key, u64 word)
 {
@@ -285,9 +285,8 @@ __noinline int fdb_fill(u64 key, u64 word)
 }
 
 /*
- * Gives the entry of the key another word in place of the old one. The new word has been
- * counted. False if the key or the old word is not there any more; nothing has changed
- * then.
+ * Replaces the old word of the key's entry by a new one, which has been counted. Returns false if
+ * the key or the old word is no longer there; then nothing has changed.
  */
 static __always_inline bool fdb_swap(struct fdb_entry *e, u64 key, u64 old, u64 word)
 {
@@ -309,7 +308,7 @@ struct {
 	__type(value, u64);
 } moves SEC(".maps");
 
-/* Counts a claim on the entry. Is it one of those that may move the entry in this second? */
+/* Counts a claim on the entry. Returns whether it may move the entry in this second. */
 static __always_inline bool move_allowed(u32 number, u32 now)
 {
 	u64 *m = bpf_map_lookup_elem(&moves, &number), old;
@@ -323,9 +322,8 @@ static __always_inline bool move_allowed(u32 number, u32 now)
 }
 
 /*
- * The address was heard on port id: refreshes, moves or adds its entry.
- * Called at most once a second for an address that stays where it is. False if
- * a limit forbids the address there.
+ * The address was seen on port id: refreshes, moves or adds its entry. Called at most once a second
+ * for an address that stays in its place. Returns false if a limit forbids the address there.
  */
 OFTEN __noinline int fdb_learn(u64 key, u32 id)
 {
@@ -358,7 +356,7 @@ OFTEN __noinline int fdb_learn(u64 key, u32 id)
 
 	old = READ_ONCE(e->word);
 	TRACE(learned_from, SLOT(PORT_OF(old)));
-	if (!old) /* another CPU is freeing it; the next frame finds out */
+	if (!old) /* another CPU is freeing it; the next frame notices */
 		return true;
 	if ((u32)old & FDB_PINNED) {
 		if (PORT_OF(old) == id || !fdb_valid(old, now))
@@ -369,7 +367,7 @@ OFTEN __noinline int fdb_learn(u64 key, u32 id)
 		return true;
 	}
 	if (PORT_OF(old) == id) {
-		/* writes the upper half alone, so that a move at this moment is not undone */
+		/* writes only the upper half, so that a move at this moment is not undone */
 		WRITE_ONCE(((u32 *)&e->word)[1], now);
 		return true;
 	}
@@ -407,10 +405,9 @@ full:
 }
 
 /*
- * The address was heard on port id, which is locked and does not have it. Makes a locked
- * entry for the address, or refreshes that entry. An address that is known on another port
- * stays there, even if its entry is a locked one: a station that is not let in takes
- * nothing away.
+ * The address was seen on port id, which is locked and does not have it. Makes a locked entry for
+ * the address, or refreshes that entry. An address that is known on another port stays there, even
+ * if its entry is a locked one: an unauthorized station takes nothing away from others.
  */
 static __noinline int fdb_lock(u64 key, u32 id)
 {
@@ -437,7 +434,7 @@ static __noinline int fdb_lock(u64 key, u32 id)
 	old = READ_ONCE(e->word);
 	TRACE(learned_from, SLOT(PORT_OF(old)));
 	TRACE(learned, PORT_OF(old) == id ? LEARN_LOCKED_AGAIN : LEARN_LOCKED_AWAY);
-	/* another CPU is freeing it, or it was heard in this second already */
+	/* another CPU is freeing it, or the address was seen in this second already */
 	if (!old || old == word || (u32)old & FDB_PINNED)
 		return 0;
 	if (fdb_valid(old & ~FDB_LOCKED, now)) {

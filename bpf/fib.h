@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * What the host's routes say of a packet's addresses at host ports: whether there is a route to
- * each of them (no-route), and whether that back to the source leaves by the interface that rules
- * are about (urpf-failed). At ports of stations, bindings say whether the source comes from where
- * it is. A program of its own finds this before the rules are asked, and the frame's decision then
- * goes on where it was. What the kernel's look-up does not answer counts as no route. What this
- * means to users is in docs/pf.md, Routes.
+ * The host's routes for a packet's addresses at host ports: whether there is a route to each of
+ * them (no-route), and whether the route back to the source leaves through the interface of the
+ * rules (urpf-failed). At station ports, bindings determine whether the source is at the right
+ * place. A separate program finds this out before the rules are evaluated, and the frame's decision
+ * then continues where it was. An address that the kernel's look-up does not cover counts as having
+ * no route. docs/pf.md, Routes, describes the effect for users.
  */
 #pragma once
 
@@ -17,15 +17,15 @@
 #define PF_FIB_OUTPUT (1u << 1)
 #define PF_FIB_SKIP_NEIGH (1u << 2)
 
-/* Questions with which all next hops of a route are found: each has another hash. */
+/* Number of look-ups that find all next hops of a route: each uses another hash. */
 #define PF_FIB_HOPS 64
 
 /* Results of a look-up. */
 enum pf_fib_answer {
-	PF_FIB_NONE, /* no route, or none that the kernel tells of */
+	PF_FIB_NONE, /* no route, or none that the kernel reports */
 	PF_FIB_LOCAL, /* an address of the host, or a broadcast on a link */
-	PF_FIB_ELSEWHERE, /* a route by another interface, or with a tunnel of its own */
-	PF_FIB_HERE, /* one by the host port's interface */
+	PF_FIB_ELSEWHERE, /* a route through another interface, or with a tunnel of its own */
+	PF_FIB_HERE, /* a route through the host port's interface */
 };
 
 #ifndef DECIDES_AT_ONCE
@@ -37,20 +37,20 @@ static __always_inline bool pf_fib_odd4(u32 address)
 	return !first || first == 127 || first >= 224;
 }
 
-/* The same of IPv6: ::, ::1 and groups (RFC 4291 2.4). */
+/* The same for IPv6: ::, ::1 and groups (RFC 4291 2.4). */
 static __always_inline bool pf_fib_odd6(const u32 *address)
 {
 	return (address[0] & 0xff) == 0xff ||
 	       !(address[0] | address[1] | address[2] | (address[3] & bpf_htonl(~1u)));
 }
 
-/* Is it an address of a link (fe80::/10)? Every link has a route to it. */
+/* Is it a link-local address (fe80::/10)? Every link has a route to it. */
 static __always_inline bool pf_fib_of_link(const u32 *address)
 {
 	return (address[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
 }
 
-/* Is the address that of all on a link, or of a group? */
+/* Is it a broadcast address, or a group's? */
 static __always_inline bool pf_fib_to_many(const u32 *address, bool six)
 {
 	u8 first = address[3] & 0xff;
@@ -60,8 +60,8 @@ static __always_inline bool pf_fib_to_many(const u32 *address, bool six)
 }
 
 /*
- * May a packet be from a station that has no address yet? The stack takes one from 0.0.0.0 if it
- * is to all, or to a group of the link (ip_route_input_slow() in the kernel).
+ * May a packet be from a station that has no address yet? The stack accepts one from 0.0.0.0 if it
+ * is a broadcast, or for a group of the link (ip_route_input_slow() in the kernel).
  */
 static __always_inline bool pf_fib_from_nobody(const u32 *src, const u32 *dst, bool six)
 {
@@ -71,7 +71,7 @@ static __always_inline bool pf_fib_from_nobody(const u32 *src, const u32 *dst, b
 	       (dst[3] == 0xffffffff || (dst[3] & bpf_htonl(0xffffff00)) == bpf_htonl(0xe0000000));
 }
 
-/* Asks the kernel: an enum pf_fib_answer. */
+/* Looks up a route in the kernel. Returns an enum pf_fib_answer. */
 __noinline u32 pf_fib_look(struct __sk_buff *skb, u32 flags)
 {
 	struct pf_fib *f = pf_fib();
@@ -98,7 +98,7 @@ enum pf_fib_beside {
 	PF_FIB_LINKED, /* it is on a link */
 };
 
-/* Asks about an address that differs from that of the question by some bits, from now on. */
+/* From now on, looks up an address that differs from the original one in some bits. */
 static __always_inline u32 pf_fib_beside(struct __sk_buff *skb, struct pf_fib *f, u32 bits)
 {
 	if (f->ask.family == 10)
@@ -107,7 +107,7 @@ static __always_inline u32 pf_fib_beside(struct __sk_buff *skb, struct pf_fib *f
 		f->ask.ipv4_dst ^= bpf_htonl(bits);
 	if (pf_fib_look(skb, 0) < PF_FIB_ELSEWHERE)
 		return PF_FIB_APART;
-	/* a next hop would stand in the address's place */
+	/* a next hop would replace the address */
 	if (f->look.family == f->ask.family && f->look.ipv6_dst[0] == f->ask.ipv6_dst[0] &&
 	    f->look.ipv6_dst[3] == f->ask.ipv6_dst[3])
 		return PF_FIB_LINKED;
@@ -115,9 +115,9 @@ static __always_inline u32 pf_fib_beside(struct __sk_buff *skb, struct pf_fib *f
 }
 
 /*
- * Asks the kernel, which does not tell an address of the host from one without a route: both are
- * not forwarded. What is in the net of a link is near another address on that link, and what
- * is in another net that has a route is near two that have one.
+ * Looks up an address in the kernel, which does not distinguish an address of the host from one
+ * without a route: it forwards neither. An address in the net of a link is near another address on
+ * that link, and one in another net with a route is near two that have one.
  */
 __noinline u32 pf_fib_find(struct __sk_buff *skb)
 {
@@ -132,7 +132,7 @@ __noinline u32 pf_fib_find(struct __sk_buff *skb)
 	return near < PF_FIB_LINKED ? PF_FIB_NONE : PF_FIB_LOCAL;
 }
 
-/* Asks about an address of the packet, at a host port: an enum pf_fib_answer. */
+/* Looks up an address of the packet, at a host port. Returns an enum pf_fib_answer. */
 __noinline u32 pf_fib_ask(struct __sk_buff *skb, u32 slot, bool source)
 {
 	struct pf_packet *p = pf_packet();
@@ -148,7 +148,7 @@ __noinline u32 pf_fib_ask(struct __sk_buff *skb, u32 slot, bool source)
 	if (p->family == 6) {
 		f->ask.family = 10; /* AF_INET6 */
 		__builtin_memcpy(f->ask.ipv6_dst, to, 16);
-		/* the kernel answers nothing about a packet from or to a link */
+		/* the kernel's look-up does not cover packets from or to a link-local address */
 		if (!pf_fib_odd6(from) && !pf_fib_of_link(from))
 			__builtin_memcpy(f->ask.ipv6_src, from, 16);
 	} else {
@@ -160,7 +160,7 @@ __noinline u32 pf_fib_ask(struct __sk_buff *skb, u32 slot, bool source)
 	return pf_fib_find(skb);
 }
 
-/* Asks with one more hash: ends when a next hop is by the host port's interface. */
+/* Tries one more hash. Ends when a next hop is behind the host port's interface. */
 static long pf_fib_hop(u32 i, struct __sk_buff **skb)
 {
 	struct pf_fib *f = pf_fib();
@@ -180,7 +180,7 @@ static long pf_fib_hop(u32 i, struct __sk_buff **skb)
 }
 
 /*
- * Does one of several next hops lead back by the host port's interface, if the one that the
+ * Does one of several next hops lead back through the host port's interface, if the one that the
  * kernel has chosen does not? The kernel chooses by the hash of addresses and ports.
  */
 __noinline u32 pf_fib_returns(struct __sk_buff *skb)
@@ -199,7 +199,9 @@ __noinline u32 pf_fib_returns(struct __sk_buff *skb)
 	return f->here;
 }
 
-/* Those of PF_SRC_ROUTE_FLAGS that hold at a host port, by which the packet comes in or goes out.
+/*
+ * The flags of PF_SRC_ROUTE_FLAGS that hold at a host port, through which the packet arrives or
+ * leaves.
  */
 __noinline u32 pf_fib_source(struct __sk_buff *skb, u32 slot, bool out)
 {
@@ -229,7 +231,7 @@ __noinline u32 pf_fib_source(struct __sk_buff *skb, u32 slot, bool out)
 	}
 }
 
-/* The same of PF_DST_NO_ROUTE. */
+/* The same for PF_DST_NO_ROUTE. */
 __noinline u32 pf_fib_destination(struct __sk_buff *skb, u32 slot)
 {
 	struct pf_packet *p = pf_packet();
@@ -246,7 +248,7 @@ __noinline u32 pf_fib_destination(struct __sk_buff *skb, u32 slot)
 	return pf_fib_ask(skb, slot, false) == PF_FIB_NONE ? PF_DST_NO_ROUTE : 0;
 }
 
-/* Notes what the host's routes say of the packet at a host port. */
+/* Records the result of the host's routes for the packet at a host port. */
 __noinline int pf_fib_note(struct __sk_buff *skb, u32 slot, bool out)
 {
 	const volatile struct port *at = port_at(slot);
@@ -255,7 +257,7 @@ __noinline int pf_fib_note(struct __sk_buff *skb, u32 slot, bool out)
 
 	if (!on(FEATURE_PF_FIB) || !f)
 		return 0;
-	/* another host's routes cannot be asked: its domain has the number of the slot */
+	/* another host's routes are out of reach: its domain has the number of the slot */
 	if (!at->host_ifindex || (at->domain && at->domain < MAX_PORTS))
 		return 0;
 	flags = pf_fib_source(skb, slot, out);
@@ -265,9 +267,8 @@ __noinline int pf_fib_note(struct __sk_buff *skb, u32 slot, bool out)
 }
 
 /*
- * Notes whether the packet's source is bound to another station or port than it comes from.
- * A switch routes nothing. So this is what urpf-failed means at ports of stations, and no-route
- * never holds there.
+ * Records whether the packet's source is bound to another station or port. A switch routes nothing.
+ * So this is the meaning of urpf-failed at station ports, and no-route never holds there.
  */
 __noinline int pf_fib_bound(void)
 {
@@ -305,7 +306,7 @@ static long pf_fib_flood(u32 slot, struct __sk_buff **skb)
 	return 0;
 }
 
-/* Finds the port that the frame comes in by, its VLAN, and its packet: false if it has none. */
+/* Finds the frame's port of arrival, its VLAN, and its packet. Returns false if it has none. */
 __noinline u32 fib_packet(struct __sk_buff *skb)
 {
 	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
@@ -342,7 +343,7 @@ __noinline u32 fib_packet(struct __sk_buff *skb)
 	return true;
 }
 
-/* Finds all answers that rules may ask for. */
+/* Finds all answers that rules may need. */
 static __always_inline void fib_answers(struct __sk_buff *skb)
 {
 	struct __sk_buff *packet = skb;
@@ -368,8 +369,9 @@ static __always_inline void fib_answers(struct __sk_buff *skb)
 }
 
 /*
- * Has the answers found. Returns only if that cannot be: as with a frame that has gone by as many
- * cables as the kernel makes tail calls. Nothing is known of its packet then.
+ * Calls the program that finds the answers. Returns only if that is impossible: for example, if the
+ * frame has passed as many cables as the kernel makes tail calls. Then nothing is known of its
+ * packet.
  */
 static __always_inline void fib_go(struct __sk_buff *skb, bool cable, u32 epoch)
 {
@@ -386,7 +388,7 @@ static __always_inline void fib_go(struct __sk_buff *skb, bool cable, u32 epoch)
 		bpf_tail_call(skb, &pf_panel, PF_PANEL_FIB);
 }
 
-/* Does the decision on a frame go on here, with the answers? It has begun in `epoch`. */
+/* Does a decision continue here, with the answers? It has begun in `epoch`. */
 static __always_inline bool fib_is_back(u32 *epoch)
 {
 	struct pf_fib *f = on(FEATURE_PF_FIB) ? pf_fib() : 0;
@@ -398,7 +400,7 @@ static __always_inline bool fib_is_back(u32 *epoch)
 	return true;
 }
 
-/* Finds the answers, and goes on with the decision. */
+/* Finds the answers, and continues the decision. */
 static __always_inline int fib_skb(struct __sk_buff *skb, u32 program)
 {
 	struct judged *j;

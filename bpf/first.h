@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * The first packet of a connection that XDP routes past pf, in a program of its own: bascule_xdp
- * ends in it where pf knows no state of a packet that is for a routed host port. The packet is
- * judged on its way into the host and on its way out, gets both its states, is translated and
- * sent. By tcx it is all that twice, once for each port of the host, with an skb.
+ * The first packet of a connection that XDP routes past pf, in a separate program. bascule_xdp ends
+ * in it if pf has no state for a packet to a routed host port. The program judges the packet on its
+ * way into the host and on its way out, makes both states, translates the packet and sends it. With
+ * tcx all of that happens twice, once for each port of the host, with an skb.
  *
- * What comes of it is what tcx makes of the packet. So tcx gets each packet for which there is
- * more to do: a rule that blocks it but where it comes in, or tells its sender, that logs it or
- * changes it otherwise than by translation, that says a next hop, takes turns in a pool, or
- * translates to the other family; a way that XDP does not take, a neighbour that nobody knows, a
- * state of it that is there already. What the rules have counted until then is taken back. The
- * states are made when nothing else is in the way.
+ * The result is the same as with tcx. So tcx gets each packet that needs more: a rule blocks it
+ * elsewhere than on arrival, notifies its sender, logs it, changes it other than by translation,
+ * sets a next hop, uses a pool round-robin, or translates to the other family; or XDP does not take
+ * its way, its neighbour is unknown, or it has a state already. Then the program subtracts what the
+ * rules have counted so far. The states are made last, when nothing can prevent it.
  */
 #pragma once
 
@@ -20,8 +19,8 @@
 
 #ifndef DECIDES_AT_ONCE
 /*
- * Was a packet of this connection left to tcx within this second? Then this one is, too, without a
- * look at the rules: its connection has no state on one of its ways, or rules block it.
+ * Was a packet of this connection left to tcx within this second? Then this one is, too, without an
+ * evaluation of the rules: its connection has no state on one of its ways, or rules block it.
  */
 static __always_inline bool first_left(struct pf_first *f, const struct pf_packet *p, u32 now)
 {
@@ -33,8 +32,8 @@ static __always_inline bool first_left(struct pf_first *f, const struct pf_packe
 }
 
 /*
- * Looks whether XDP may judge the packet of struct judged, which has no state as far as bascule_xdp
- * knows. Nothing has been changed then.
+ * Checks whether XDP may judge the packet of struct judged, for which bascule_xdp has found no
+ * state. Until then nothing has been changed.
  */
 OFTEN __noinline u32 first_begins(struct xdp_md *xdp)
 {
@@ -51,7 +50,7 @@ OFTEN __noinline u32 first_begins(struct xdp_md *xdp)
 	    (!pf_read_scale_xdp(xdp) ||
 	     pf_look_up_state(&h, p, j->v.out * MAX_PORTS | j->v.in, now) != PF_LOOK_JUDGE))
 		return false;
-	/* nobody may know a state with the key, not even one that is over */
+	/* no state may have the key, not even one that is over */
 	if (p->flags || !p->vacant || !(p->key.vlan & PF_ROUTED) || first_left(f, p, now) ||
 	    READ_ONCE(shared->states) + 2 > cfg.pf.states_max)
 		return false;
@@ -65,7 +64,10 @@ OFTEN __noinline u32 first_begins(struct xdp_md *xdp)
 	return true;
 }
 
-/* Finds the way of the packet, which the rules have let into the host: false if XDP may not. */
+/*
+ * Finds the way of the packet, which the rules have let into the host. Returns false if XDP may not
+ * send it.
+ */
 OFTEN __noinline u32 first_way(struct xdp_md *xdp)
 {
 	struct route_memory *memory = route_memory_get();
@@ -92,7 +94,9 @@ OFTEN __noinline u32 first_way(struct xdp_md *xdp)
 	       bpf_redirect_map(&xdp_devices, way->out, XDP_PASS) == XDP_REDIRECT;
 }
 
-/* The VLAN of the frame that comes from the host by a way: false if nobody remembers it. */
+/*
+ * The VLAN of the frame that comes from the host by a way. Returns false if it is not remembered.
+ */
 static __always_inline bool first_vlan(const struct route_way *way, u16 *vlan)
 {
 	struct frame out = {};
@@ -112,8 +116,8 @@ static __always_inline bool first_vlan(const struct route_way *way, u16 *vlan)
 }
 
 /*
- * Makes this CPU's packet, which rules have let into the host, the one that goes out of it. False
- * if a state has that one.
+ * Turns this CPU's packet, which rules have let into the host, into the packet that leaves the
+ * host. Returns false if that one has a state.
  */
 OFTEN __noinline u32 first_comes_out(void)
 {
@@ -132,7 +136,7 @@ OFTEN __noinline u32 first_comes_out(void)
 	routed = PF_ROUTED | port_at(way->in)->domain;
 	if (!p->side)
 		routed |= PF_OUTWARD;
-	/* the key on the way in is kept, but for what is in the place of the VLAN */
+	/* the key on the way in is kept, except that another value replaces the VLAN */
 	pf_first_comes_out(vlan);
 	found = pf_state_find(&p->key);
 	if (found && pf_state_hosts(found - 1))
@@ -141,7 +145,10 @@ OFTEN __noinline u32 first_comes_out(void)
 	return !pf_state_find(&p->key);
 }
 
-/* Makes the state of the packet on its way out of the host: 0, or why the packet is dropped. */
+/*
+ * Makes the state of the packet on its way out of the host. Returns 0, or the reason to drop the
+ * packet.
+ */
 OFTEN __noinline u32 first_makes_out(void)
 {
 	struct route_memory *memory = route_memory_get();
@@ -161,7 +168,7 @@ OFTEN __noinline u32 first_makes_out(void)
 	return pf_first_make(way->in, way->out, clock_now(), translated);
 }
 
-/* Counts a packet that is dropped on its way into the host: all that is counted of it. */
+/* Counts a packet that is dropped on its way into the host. Nothing else counts it. */
 __noinline int first_refused(u32 reason)
 {
 	struct pf_first *f = pf_first();
@@ -180,7 +187,7 @@ __noinline int first_refused(u32 reason)
 	return 0;
 }
 
-/* Counts a packet that has come in to the host: where it goes on, or why it does not. */
+/* Counts a packet that has entered the host, where it leaves or where it is dropped. */
 OFTEN __noinline int first_counts(u32 reason)
 {
 	struct route_memory *memory = route_memory_get();
@@ -213,7 +220,7 @@ OFTEN __noinline int first_counts(u32 reason)
 	return 0;
 }
 
-/* Makes the frame the one on its next link. False if that cannot be. */
+/* Rewrites the frame for its next link. Returns false if that is impossible. */
 OFTEN __noinline u32 first_writes(struct xdp_md *xdp)
 {
 	struct route_memory *memory = route_memory_get();
@@ -224,7 +231,7 @@ OFTEN __noinline u32 first_writes(struct xdp_md *xdp)
 
 	if (!on(FEATURE_PF_FIRST) || !memory || !t || !f)
 		return false;
-	/* what is behind the packet to fill its frame stays on the link that it came by */
+	/* the padding of the frame stays on the link of arrival */
 	if (f->fill && bpf_xdp_adjust_tail(xdp, -(int)f->fill))
 		return false;
 	data = (void *)(long)xdp->data;
@@ -238,7 +245,7 @@ OFTEN __noinline u32 first_writes(struct xdp_md *xdp)
 	return true;
 }
 
-/* Drops a packet that rules block where it comes in. */
+/* Drops a packet that rules block on arrival. */
 OFTEN __noinline int first_blocks(void)
 {
 	struct pf_first *f = pf_first();
@@ -250,7 +257,7 @@ OFTEN __noinline int first_blocks(void)
 	return XDP_DROP;
 }
 
-/* Leaves the packet to tcx, which makes of it what it would have made. */
+/* Leaves the packet to tcx, with the result that tcx would have had at once. */
 __noinline int first_leaves(void)
 {
 	struct pf_first *f = pf_first();

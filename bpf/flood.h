@@ -6,18 +6,18 @@
 #include "send.h"
 
 /*
- * A frame that is being flooded, and how far the flood is. The stack has no room for this,
- * so it is in the CPU's work area. No other frame gets between: frames that a flood sends
- * are received when the CPU is done with the flood.
+ * A frame that is being flooded, and the progress of the flood. The stack has no room for this, so
+ * it is in the CPU's work area. No other frame interferes: frames that a flood sends are received
+ * after the CPU has finished the flood.
  */
 struct flooded {
 	struct frame f; /* this and the verdict are as in struct judged, for ask_out() */
 	struct verdict v;
 	u32 last; /* the port that takes the frame itself; the others take copies */
-	u32 last_tag; /* the tag that it is to leave there with */
+	u32 last_tag; /* the tag with which it should leave there */
 	u32 has; /* the tag that the frame has now */
-	u32 dropped; /* a port has dropped it, and that is counted */
-	/* the ports of a set that the flood has yet to look at */
+	u32 dropped; /* a port has dropped it and counted the drop */
+	/* the ports of a set that the flood must still look at */
 	u32 base; /* slot of the first bit of word */
 	u64 word;
 };
@@ -31,8 +31,8 @@ struct flood {
 };
 
 /*
- * Sends a copy to the port that was found last. This is a separate function: the verifier
- * follows it once, and its place on the stack is not in the way of pf's functions.
+ * Sends a copy to the port that was found last. This is a separate function: the verifier follows
+ * it once, and its stack frame is gone when pf's functions are called.
  */
 OFTEN APART int flood_copy(struct __sk_buff *skb, struct flooded *what)
 {
@@ -41,7 +41,7 @@ OFTEN APART int flood_copy(struct __sk_buff *skb, struct flooded *what)
 	return 0;
 }
 
-/* Do the two ports just not reach each other? That is no fault of the frame, and no drop. */
+/* Can the two ports simply not reach each other? That is no fault of the frame, and no drop. */
 static __always_inline bool flood_unreachable(u32 reason)
 {
 	return reason == DROP_PROTECTED || reason == DROP_VLAN_OUT || reason == DROP_SPAN;
@@ -50,7 +50,7 @@ static __always_inline bool flood_unreachable(u32 reason)
 static __always_inline void flood_port(struct flood *flood, u32 slot)
 {
 	struct __sk_buff *skb = flood->skb;
-	/* the hook must be a constant: some helpers are there for one hook alone */
+	/* the hook must be a constant: some helpers only exist for one hook */
 	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
 	const struct frame *f = &flood->what->f;
 	struct verdict *v = &flood->what->v;
@@ -68,7 +68,7 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 	}
 	if (!reason && f->len > ALWAYS_FITS)
 		reason = send_fits(skb, f, slot, &mtu);
-	/* a flood has no single way out: its state takes any that the rules allow */
+	/* a flood has no single way out: its state accepts any that the rules allow */
 	if (on(FEATURE_PF) && !reason)
 		reason = pf_settle(&h, v, 0, clock_now());
 	if (on(FEATURE_TRACE)) {
@@ -89,7 +89,7 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 		}
 		return;
 	}
-	/* captures the frame where it came in, before it gets another tag */
+	/* captures the frame where it arrived, before it gets another tag */
 	if (on(FEATURE_CAPTURE) && !flood->what->last)
 		capture_frame(skb, v->in, capture_vlans(v), CAPTURE_IN, 0);
 	if (flood->what->last)
@@ -99,8 +99,8 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 }
 
 /*
- * Looks at one slot. The loop includes slot 0, which is no port's: for a bridge without
- * ports it would else be a loop over nothing, for which Linux 6.18 refuses the program.
+ * Looks at one slot. The loop includes slot 0, which belongs to no port: for a bridge without ports
+ * it would otherwise be a loop over nothing, for which Linux 6.18 refuses the program.
  */
 OFTEN static long flood_slot(u32 n, struct flood *flood)
 {
@@ -109,8 +109,8 @@ OFTEN static long flood_slot(u32 n, struct flood *flood)
 }
 
 /*
- * Takes the next port of a set, or the next word of it. The walk leaves out ports that are
- * not in the set.
+ * Takes the next port of a set, or its next word. The walk leaves out ports that are not in the
+ * set.
  */
 OFTEN static long flood_member(u32 n, struct flood *flood)
 {
@@ -132,7 +132,7 @@ OFTEN static long flood_member(u32 n, struct flood *flood)
 	return 0;
 }
 
-/* In a trial, notes a port that is not in the set, and that the walk has left out. */
+/* In a trial, records a port that is not in the set and that the walk has left out. */
 static long flood_other(u32 n, struct flood *flood)
 {
 	if (!flood->ports || !ports_have(flood->ports, n))
@@ -140,7 +140,7 @@ static long flood_other(u32 n, struct flood *flood)
 	return 0;
 }
 
-/* Floods to the ports of a set. The set is in a map; 0 stands for an empty set. */
+/* Floods to the ports of a set. The set is in a map; 0 means an empty set. */
 static __always_inline void flood_set(struct __sk_buff *skb, struct flooded *what, const u64 *ports)
 {
 	struct flood flood = {.skb = skb, .what = what, .ports = ports};
@@ -151,7 +151,7 @@ static __always_inline void flood_set(struct __sk_buff *skb, struct flooded *wha
 }
 
 /*
- * Begins a trip, unless the frame has come by a patch cable and is on one. False if the
+ * Begins a trip, unless the frame has come by a patch cable and is on one. Returns false if the
  * frame is lost.
  */
 static __always_inline bool flood_starts(bool cable)
@@ -159,7 +159,7 @@ static __always_inline bool flood_starts(bool cable)
 	return !on(FEATURE_PATCH) || cable || trip_start();
 }
 
-/* Sends copies to all ports that take the frame, but not to the last. */
+/* Sends copies to all ports that take the frame, except the last. */
 static __always_inline void flood_walk(struct __sk_buff *skb, struct flooded *what)
 {
 	what->last = 0;
@@ -182,8 +182,8 @@ static __always_inline void flood_walk(struct __sk_buff *skb, struct flooded *wh
 }
 
 /*
- * Sends the frame itself to the last port. If the flood has noted patch cables, the last port has a
- * copy, too, and the frame has yet to follow them.
+ * Sends the frame itself to the last port. If the flood has noted patch cables, the last port gets
+ * a copy, too, and the frame must still follow them.
  */
 static __always_inline int flood_end(struct __sk_buff *skb, struct flooded *what)
 {
@@ -203,7 +203,7 @@ static __always_inline int flood_end(struct __sk_buff *skb, struct flooded *what
 	/* rules have let the packet in, and no port has taken it */
 	if (on(FEATURE_PF) && on(FEATURE_PF_LOG) && v->pf == PF_LOOK_JUDGE)
 		pf_log_due(skb, 0);
-	/* what a port has dropped has been counted */
+	/* drops at ports have been counted */
 	if (!what->last && !what->dropped)
 		account_drop(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);
 	if (on(FEATURE_PATCH) && ((t && t->waits) || (port_at(what->last)->facts & PORT_PATCH))) {
@@ -216,7 +216,7 @@ static __always_inline int flood_end(struct __sk_buff *skb, struct flooded *what
 	return send_by(skb, f, v, what->last, what->has, what->last_tag);
 }
 
-/* Follows the cables that wait. This has to be in the program itself: see patch_next(). */
+/* Follows the waiting cables. This has to be in the program itself: see patch_next(). */
 static __always_inline int flood_follow(struct __sk_buff *skb, u32 ifindex, int action)
 {
 	struct trip *t = on(FEATURE_PATCH) && !on(FEATURE_TRACE) ? trip_get() : 0;
@@ -245,7 +245,7 @@ OFTEN __noinline int flood_walk_judged(struct __sk_buff *skb, u32 cable)
 
 	if (!flood_starts(cable))
 		return false;
-	/* Only now: else clang would keep it on the stack during the call before. */
+	/* Read only now: else clang would keep it on the stack during the call before. */
 	what = work_of(WORK_FRAME);
 	if (!what)
 		return false;
@@ -260,7 +260,7 @@ OFTEN __noinline int flood_end_judged(struct __sk_buff *skb)
 	return what ? flood_end(skb, what) : TC_ACT_SHOT;
 }
 
-/* Floods the frame of struct judged. `follows`: the caller does not see to patch cables. */
+/* Floods the frame of struct judged. `follows`: the caller does not handle patch cables. */
 static __always_inline int flood_judged(struct __sk_buff *skb, bool cable, bool follows)
 {
 	int action = flood_walk_judged(skb, cable) ? flood_end_judged(skb) : TC_ACT_SHOT;
@@ -305,8 +305,8 @@ static long flood_count_xdp(u32 n, struct flood_xdp *flood)
 }
 
 /*
- * Floods without an skb. This works only from a port with PORT_XDP_FLOOD: nothing but the
- * MTU can keep its frames from any other port. False if the flood is left to tcx.
+ * Floods without an skb. This works only from a port with PORT_XDP_FLOOD: only the MTU can keep its
+ * frames from another port. Returns false if the flood is left to tcx.
  */
 static __always_inline bool flood_xdp(struct xdp_md *xdp, const struct frame *f,
 				      const struct verdict *v)

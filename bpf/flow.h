@@ -2,9 +2,9 @@
 
 /*
  * Flows: packets like one that this CPU has routed past pf. Such a packet has a state on its way
- * into the host and one on its way out, and a way between. The first such packet has each of these
- * looked for. What was found is remembered as long as the way holds: see struct pf_flow. So the
- * next packet has one look-up, and its states, which count it and follow its connection.
+ * into the host, one on its way out, and a way between. The first such packet looks up each of
+ * these. The results are remembered as long as the way is valid: see struct pf_flow. So the next
+ * packet needs one look-up, and its states, which count it and follow its connection.
  */
 #pragma once
 
@@ -38,7 +38,7 @@ static __always_inline u32 flow_find_as(void *data, void *data_end, u32 len, u32
 			(flow->address[1] ^ seen.address[1]) | (flow->address[3] ^ seen.address[3]);
 	if (!(other | now))
 		return at;
-	/* a packet alone of its kind does not take the place of a flow */
+	/* a single packet of its kind does not replace a flow */
 	asked = hash >> 24;
 	if (other && flow->missed != asked) {
 		flow->missed = asked;
@@ -58,9 +58,10 @@ static __always_inline u32 flow_find_as(void *data, void *data_end, u32 len, u32
 }
 
 /*
- * Finds the flow of a packet in a frame of `len` bytes, which comes in by the port in a slot,
- * `from`, to an address at the port in another: its place, PF_FLOWS if there is none. Packets of
- * TCP and UDP alone have flows. If there is none, it is noted what flow_keep() has to know.
+ * Finds the flow of a packet in a frame of `len` bytes. The frame arrives at the port in slot
+ * `from`, for an address at the port in the other slot. Returns the flow's place, or PF_FLOWS if
+ * there is none. Only TCP and UDP packets have flows. If there is none, this records what
+ * flow_keep() needs.
  */
 static __always_inline u32 flow_find(void *data, void *data_end, u32 len, u32 from, u32 slot,
 				     u64 dst)
@@ -72,7 +73,7 @@ static __always_inline u32 flow_find(void *data, void *data_end, u32 len, u32 fr
 	return PF_FLOWS;
 }
 
-/* No flow is asked for of the packet that comes now, until flow_find() does. */
+/* The current packet has no flow, until flow_find() finds one. */
 static __always_inline void flow_forget(void)
 {
 	struct pf_through *t = pf_through();
@@ -81,15 +82,15 @@ static __always_inline void flow_forget(void)
 		t->at = PF_FLOWS;
 }
 
-/* What is added to a checksum by a word that takes another's place. */
+/* The amount that a checksum grows by when a word replaces another. */
 static __always_inline u64 flow_adds(u32 was, u32 is)
 {
 	return (u64)(u32)~was + is;
 }
 
 /*
- * Remembers the flow of the packet that has been routed past pf by the way at a place: struct
- * pf_through has its first state, struct pf_packet the second one and what it has become.
+ * Remembers the flow of the packet that has been routed past pf by the way at a place. struct
+ * pf_through has its first state; struct pf_packet has the second one and the translated packet.
  */
 OFTEN __noinline int flow_keep(u64 place)
 {
@@ -155,8 +156,8 @@ OFTEN __noinline int flow_keep(u64 place)
 }
 
 /*
- * Reads what TCP says in a packet, whose header is at a place and has `room` bytes with the data
- * behind it. False if the header is not plain, or begins a connection.
+ * Reads the TCP header of a packet, which is at a place and has `room` bytes with the data behind
+ * it. Returns false if the header is not plain, or begins a connection.
  */
 static __always_inline bool flow_reads(void *tcp_at, void *data_end, u32 room)
 {
@@ -170,7 +171,7 @@ static __always_inline bool flow_reads(void *tcp_at, void *data_end, u32 room)
 	return true;
 }
 
-/* Notes what pf_count_port() counts of a packet. */
+/* Records what pf_count_port() counts for a packet. */
 static __always_inline void flow_count(const struct pf_flow *flow, u32 slot, u32 length)
 {
 	struct pf_packet *p = pf_packet();
@@ -195,7 +196,7 @@ static __always_inline void flow_counts(const struct pf_flow *flow, u32 slot, u3
 	flow_count(flow, slot, len - ETHER_HEADER);
 }
 
-/* Writes ports of a packet whose header behind IP's is at a place, as a flow has them. */
+/* Writes the flow's ports into a packet whose upper header is at a place. */
 static __always_inline bool flow_writes_ports(void *at, void *data_end, const struct pf_flow *flow)
 {
 	u32 change = (u32)flow->sum[0] + flow->sum[1];
@@ -212,7 +213,7 @@ static __always_inline bool flow_writes_ports(void *at, void *data_end, const st
 	if ((void *)(udp + 1) > data_end)
 		return false;
 	*(u32 *)udp = flow->are[2];
-	/* 0 is none (RFC 768) */
+	/* 0 means no checksum (RFC 768) */
 	if (udp->check) {
 		udp->check = pf_check_add(udp->check, change);
 		if (!udp->check)
@@ -221,7 +222,9 @@ static __always_inline bool flow_writes_ports(void *at, void *data_end, const st
 	return true;
 }
 
-/* Writes what a flow makes of a packet that XDP has. False if the packet is not all there. */
+/*
+ * Writes the flow's changes into a packet that XDP has. Returns false if the packet is truncated.
+ */
 static __always_inline bool flow_writes(void *data, void *data_end, const struct pf_flow *flow)
 {
 	struct ipv6hdr *six = data + ETHER_HEADER;
@@ -241,12 +244,12 @@ static __always_inline bool flow_writes(void *data, void *data_end, const struct
 	return flow_writes_ports(ip + 1, data_end, flow);
 }
 
-/* What else keeps packets from being routed past pf in one go by tcx. */
+/* Does tcx route packets past pf in one go? */
 #define ROUTES_PAST_PF_BY_TCX (on(FEATURE_PF_HOST) && on(FEATURE_ROUTE) && ROUTES_BY_TCX)
 
 /*
- * Finds the flow of a packet that tcx has, if all of its frame is as it has to be: as flow_find()
- * says it.
+ * Finds the flow of a packet that tcx has, if the whole frame is in order. The result is as in
+ * flow_find().
  */
 OFTEN __noinline u32 flow_find_skb(struct __sk_buff *skb, u32 from, u32 slot, u64 dst)
 {
@@ -266,7 +269,7 @@ OFTEN __noinline u32 flow_find_skb(struct __sk_buff *skb, u32 from, u32 slot, u6
 	four = (flow->ports & 0xff) == 2;
 	proto = flow->ports >> 8 & 0xff;
 	l4 = ETHER_HEADER + (four ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
-	/* a checksum that is yet to be made belongs to this packet: see unfinished_judge() */
+	/* an unfinished checksum belongs to this packet: see unfinished_judge() */
 	place = checksum_place(skb);
 	if (place && place != (l4 << 16 | (l4 + checksum_offset(proto))))
 		return PF_FLOWS;
@@ -276,7 +279,10 @@ OFTEN __noinline u32 flow_find_skb(struct __sk_buff *skb, u32 from, u32 slot, u6
 	return on(FEATURE_PF_NAT) && flow->on && !four ? PF_FLOWS : at;
 }
 
-/* Writes what the flow at a place makes of a packet of IPv4. False if there is no memory. */
+/*
+ * Writes the changes of the flow at a place into an IPv4 packet. Returns false if there is no
+ * memory.
+ */
 OFTEN __noinline u32 flow_writes_skb(struct __sk_buff *skb, u32 place)
 {
 	const struct pf_flow *flow = pf_flow_at(place);
@@ -298,8 +304,9 @@ OFTEN __noinline u32 flow_writes_skb(struct __sk_buff *skb, u32 place)
 }
 
 /*
- * Routes the frame of a flow: it has come in by a port, and is for an address at a routed host
- * port. 0: the frame is as it was, and has no flow. Otherwise what is to be done with the frame.
+ * Routes the frame of a flow, which has arrived at a port and is for an address at a routed host
+ * port. Returns 0 if the frame has no flow; the frame is unchanged then. Otherwise returns the
+ * action for the frame.
  */
 OFTEN __noinline int route_flow_skb(struct __sk_buff *skb, u32 from, u32 slot, u64 dst)
 {
@@ -316,7 +323,10 @@ OFTEN __noinline int route_flow_skb(struct __sk_buff *skb, u32 from, u32 slot, u
 	if (!flow)
 		return TC_ACT_SHOT;
 	flow_counts(flow, slot, len);
-	/* both states have counted the packet: it goes, or nobody may have it as it came */
+	/*
+	 * both states have counted the packet: it is sent, or dropped, but never passed on as it
+	 * arrived
+	 */
 	if (on(FEATURE_PF_NAT) && flow->on && !flow_writes_skb(skb, at))
 		return TC_ACT_SHOT;
 	route_macs(memory, flow->dmac);
@@ -324,8 +334,10 @@ OFTEN __noinline int route_flow_skb(struct __sk_buff *skb, u32 from, u32 slot, u
 	return done ? done : TC_ACT_SHOT;
 }
 
-/* Finds the way of a packet that has come past pf to an address at a routed host port: its place,
- * ROUTE_NO_WAY if it is not remembered. */
+/*
+ * Finds the way of a packet that has come past pf to an address at a routed host port. Returns its
+ * place, or ROUTE_NO_WAY if it is not remembered.
+ */
 OFTEN __noinline u64 route_past_way(struct __sk_buff *skb, u32 slot, u64 dst)
 {
 	u64 place;
@@ -336,9 +348,9 @@ OFTEN __noinline u64 route_past_way(struct __sk_buff *skb, u32 slot, u64 dst)
 }
 
 /*
- * Routes a packet past pf whose state on its way to the host is known and has taken it, if the
- * rest is known as well: its way, and its state on its way from the host. What is to be done with
- * its frame, or 0 if the host's port has to be asked. See route_quickly_skb().
+ * Routes a packet past pf whose state on its way to the host is known and has accepted it, if the
+ * rest is known as well: its way, and its state on its way from the host. Returns the action for
+ * its frame, or 0 if the host's port must decide. See route_quickly_skb().
  */
 OFTEN __noinline int route_past_skb(struct __sk_buff *skb, u32 slot, u64 dst)
 {

@@ -29,27 +29,27 @@
 #define ALWAYS_FITS (68 + ETHER_HEADER)
 
 /*
- * A label has what a decision depends on beside the addresses and the port. It has the VLAN
- * of the tag and, where a feature asks for them, these bits.
+ * A label has everything that a decision depends on, apart from the addresses and the port. It has
+ * the tag's VLAN and, where a feature needs them, these bits.
  */
 #define LABEL_TAGGED (1 << 12) /* has a tag of the bridge's own kind */
 #define LABEL_DOUBLE (1 << 13) /* has another tag behind that */
 #define LABEL_NON_IP (1 << 14) /* is neither IPv4, IPv6, ARP nor RARP */
 #define LABEL_ARP (1 << 15) /* is ARP or RARP */
-#define LABEL_UNREAD (LABEL_NON_IP | LABEL_ARP) /* only front_read() can tell which */
+#define LABEL_UNREAD (LABEL_NON_IP | LABEL_ARP) /* only front_read() can distinguish these */
 #define LABEL_BYTES (ETHER_HEADER + 3 * ETHER_TAG) /* bytes that frame_label() looks at */
 #define LABEL_FEATURES (FEATURE_VLANS | FEATURE_NON_IP | FEATURE_RULES)
 
-/* A tag that a frame has or is to have: TAG_PRESENT | TCI, 0 for none. */
+/* A tag that a frame has or should get: TAG_PRESENT | TCI, 0 for none. */
 #define TAG_PRESENT (1u << 16)
 #define TAG_PRIORITY 0xf000 /* with the drop eligible bit (802.1Q 9.6) */
 
 struct frame {
 	u64 dst; /* MAC, first byte lowest */
 	u64 src;
-	u32 ifindex; /* device that it came in by */
-	u32 len; /* bytes, header included; of a GSO packet all of it */
-	u16 tag; /* bytes of len that are a tag, which comes on top of the MTU */
+	u32 ifindex; /* device on which it arrived */
+	u32 len; /* bytes, header included; of a whole GSO packet */
+	u16 tag; /* bytes of len that are a tag, which does not count towards the MTU */
 	u16 label; /* VLAN of the outer tag, 0 for none or a priority tag; LABEL_ bits */
 	u32 outer; /* tag of the bridge's own kind, as TAG_PRESENT | TCI; for VLAN filtering */
 };
@@ -59,7 +59,7 @@ static __always_inline bool type_is_tag(u16 type)
 	return type == bpf_htons(ETHERTYPE_VLAN) || type == bpf_htons(ETHERTYPE_QINQ);
 }
 
-/* Is it a tag of former times, or of one maker? To the switch, as to Linux, it is no tag. */
+/* Is it an obsolete tag, or a vendor's? To the switch, as to Linux, it is no tag. */
 static __always_inline bool type_is_odd_tag(u16 type)
 {
 	return type == bpf_htons(0x9100) || type == bpf_htons(0x9200);
@@ -83,9 +83,9 @@ static __always_inline bool type_is_ip(u16 type)
 }
 
 /*
- * Adds to a label what the EtherType tells. "Non-IP" is as in OpenBSD's ifconfig(8). This
- * is a separate function, so that the verifier knows nothing about its result: else the
- * verifier would follow each kind of frame to the end.
+ * Adds the EtherType's information to a label. "Non-IP" is as in OpenBSD's ifconfig(8). This is a
+ * separate function, so that its result is unknown to the verifier: else the verifier would follow
+ * each kind of frame to the end.
  */
 __noinline u32 type_label(u32 label, u16 type)
 {
@@ -97,9 +97,9 @@ __noinline u32 type_label(u32 label, u16 type)
 }
 
 /*
- * Labels a frame for the features that look further than its addresses. The caller gives a
- * tag that is beside the packet as TAG_PRESENT | TCI, with its type. False if the frame
- * ends within a tag.
+ * Labels a frame for the features that look further than its addresses. The caller passes a tag
+ * beside the packet as TAG_PRESENT | TCI, with its type. Returns false if the frame ends within a
+ * tag.
  */
 static __always_inline bool frame_label(struct frame *f, void *data, void *data_end, u32 beside,
 					u16 beside_type)
@@ -124,8 +124,8 @@ static __always_inline bool frame_label(struct frame *f, void *data, void *data_
 	if (f->outer)
 		f->label = LABEL_TAGGED | (f->outer & VID_MASK);
 	/*
-	 * Look behind two more tags: a loop of front_read(), which looks behind the others for
-	 * those who ask, would cost each frame a call.
+	 * Looks behind two more tags. A loop of front_read(), which looks behind any further ones
+	 * on demand, would cost each frame a call.
 	 */
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
@@ -139,7 +139,7 @@ static __always_inline bool frame_label(struct frame *f, void *data, void *data_
 	}
 	if (other) {
 		f->label |= LABEL_DOUBLE;
-		/* a tag of another kind is payload: the bridge may yet put its own tag on top */
+		/* a tag of another kind is payload: the bridge may still put its own tag on top */
 		if (on(FEATURE_VLANS) && !f->outer)
 			f->tag = 0;
 	}
@@ -157,9 +157,8 @@ static __always_inline u32 tag_beside(struct __sk_buff *skb)
 }
 
 /*
- * Reads the header at `data`, and the tag behind it unless the tag is beside the packet.
- * False if the frame ends before these do. `skb` is 0 at XDP, where no tag is beside the
- * packet.
+ * Reads the header at `data`, and the tag behind it unless the tag is beside the packet. Returns
+ * false if the frame ends before that. `skb` is 0 at XDP, where no tag is beside the packet.
  */
 static __always_inline bool frame_read(struct frame *f, void *data, void *data_end,
 				       struct __sk_buff *skb)
@@ -168,7 +167,7 @@ static __always_inline bool frame_read(struct frame *f, void *data, void *data_e
 	u16 type;
 
 	if (data + ETHER_HEADER > data_end) {
-		f->dst = f->src = 0; /* leave nothing of the frame that was in this place before */
+		f->dst = f->src = 0; /* leave nothing of the previous frame in this place */
 		f->tag = f->label = 0;
 		f->outer = 0;
 		return false;
@@ -184,7 +183,7 @@ static __always_inline bool frame_read(struct frame *f, void *data, void *data_e
 		return frame_label(f, data, data_end, skb ? tag_beside(skb) : 0,
 				   skb ? skb->vlan_proto : 0);
 	}
-	/* each question once: most frames have no tag */
+	/* each check once: most frames have no tag */
 	if (skb && skb->vlan_present) {
 		if (skb->vlan_proto == bpf_htons(ETHERTYPE_VLAN))
 			f->label = skb->vlan_tci & VID_MASK;
@@ -207,9 +206,8 @@ static __always_inline bool frame_of_skb(struct frame *f, struct __sk_buff *skb)
 }
 
 /*
- * Reads a frame that has no tag, for which few questions are enough; but not its length.
- * False if the frame has a tag, or no whole header. A tag beside the packet has a type: it
- * is never 0.
+ * Reads a frame without a tag, which needs few checks, but not its length. Returns false if the
+ * frame has a tag, or no complete header. A tag beside the packet has a type: it is never 0.
  */
 static __always_inline bool frame_is_plain(struct frame *f, struct __sk_buff *skb)
 {
@@ -230,8 +228,8 @@ static __always_inline bool frame_is_plain(struct frame *f, struct __sk_buff *sk
 }
 
 /*
- * Reads the frame again, with the tags in the first buffer. Before, the kernel may not have
- * pulled them that far.
+ * Reads the frame again, with the tags in the first buffer. Before that, the kernel may not have
+ * pulled them so far.
  */
 static __always_inline bool frame_pulled(struct frame *f, struct __sk_buff *skb)
 {
@@ -241,9 +239,8 @@ static __always_inline bool frame_pulled(struct frame *f, struct __sk_buff *skb)
 }
 
 /*
- * Reads a frame at XDP. False also for a frame in several buffers: the kernel's helpers
- * look at the first buffer alone when they check the MTU, and they refuse to copy such a
- * frame.
+ * Reads a frame at XDP. Returns false also for a frame in several buffers: the kernel's helpers
+ * only look at the first buffer when they check the MTU, and they refuse to copy such a frame.
  */
 static __always_inline bool frame_of_xdp(struct frame *f, struct xdp_md *xdp)
 {
@@ -255,9 +252,9 @@ static __always_inline bool frame_of_xdp(struct frame *f, struct xdp_md *xdp)
 }
 
 /*
- * The size in bytes of the segments that a GSO packet will be cut into. Their headers are
- * those of the packet. 0 if the size takes more than a look: with tags, with protocols
- * other than TCP, and with IPv6 extension headers.
+ * The size in bytes of the segments that a GSO packet will be cut into, with headers like the
+ * packet's. Returns 0 if a quick look does not determine the size: with tags, with protocols other
+ * than TCP, and with IPv6 extension headers.
  */
 static __always_inline u32 frame_segment(const struct frame *f, struct __sk_buff *skb)
 {
@@ -291,7 +288,7 @@ static __always_inline bool mac_is_group(u64 mac)
 	return mac & 1;
 }
 
-/* Is it the address of a station? It must be neither a group's nor zero. */
+/* Is it the address of a station, neither a group's nor zero? */
 static __always_inline bool mac_is_source(u64 mac)
 {
 	return mac && !mac_is_group(mac);

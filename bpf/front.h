@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * The layers in front of a packet: tags, and SNAP (RFC 1042, 802.1H). Receivers look behind
- * any number of them. Every filter asks this one reader. If the reader does not get to the
- * packet, a filter that has to judge the frame drops it.
+ * The layers in front of a packet: tags, and SNAP (RFC 1042, 802.1H). Receivers look behind any
+ * number of them. Every filter uses this one reader. If the reader does not reach the packet, a
+ * filter that must judge the frame drops it.
  */
 #pragma once
 
@@ -12,8 +12,8 @@
 #define FRONT_LAYERS 8 /* tags and SNAP headers; no network has as many */
 
 /*
- * The result of the reader, in one word. If the reader fails, FRONT_AT is 0 and FRONT_TYPE
- * is the reason against the frame.
+ * The reader's result, in one word. If the reader fails, FRONT_AT is 0 and FRONT_TYPE is the reason
+ * to drop the frame.
  */
 #define FRONT_AT(front) ((front) & 0xff) /* where the packet begins, from the frame's start */
 #define FRONT_FOREIGN (1u << 8) /* there is more in front than one tag of the bridge's own kind */
@@ -49,9 +49,8 @@ static __always_inline u32 front_tag(u16 type)
 }
 
 /*
- * The layer that an EtherType announces: its bytes up to the next EtherType, and
- * FRONT_FLAGS of what it means. 0 if a packet follows. `plain` says that a tag may yet be
- * the bridge's.
+ * The layer that an EtherType announces: its bytes up to the next EtherType, and its FRONT_FLAGS.
+ * Returns 0 if a packet follows. `plain` means that a tag may still be the bridge's.
  */
 static __always_inline u32 front_layer(u16 type, bool plain)
 {
@@ -69,8 +68,8 @@ static __always_inline u32 front_layer(u16 type, bool plain)
 #define FRONT_CUT (1u << 14) /* the frame ends before the EtherType */
 
 /*
- * The layer whose EtherType ends at a place, as front_layer() has it, with the EtherType as
- * in the result of the reader. LLC that is no SNAP is a packet without one.
+ * The layer whose EtherType ends at a place, in the form of front_layer(), with the EtherType as in
+ * the reader's result. LLC that is not SNAP counts as a packet without one.
  */
 static __always_inline u32 front_next(const struct hook *h, u32 at, bool plain)
 {
@@ -88,8 +87,8 @@ static __always_inline u32 front_next(const struct hook *h, u32 at, bool plain)
 }
 
 /*
- * Separate functions: the verifier knows nothing about what they return, else it would follow
- * each order of tags.
+ * Separate functions: their result is unknown to the verifier, which would else follow each order
+ * of tags.
  */
 __noinline u32 front_next_skb(struct __sk_buff *skb, u32 at, bool plain)
 {
@@ -106,8 +105,8 @@ __noinline u32 front_next_xdp(struct xdp_md *xdp, u32 at, bool plain)
 }
 
 /*
- * Reads the layers from the first EtherType on. `beside` is the type of the tag beside the
- * packet, 0 for none.
+ * Reads the layers from the first EtherType on. `beside` is the type of the tag beside the packet,
+ * 0 for none.
  */
 static __always_inline u32 front_walk(const struct hook *h, u16 beside)
 {
@@ -127,7 +126,7 @@ static __always_inline u32 front_walk(const struct hook *h, u16 beside)
 	return front_fails(DROP_TOO_DEEP);
 }
 
-/* Separate functions, which are verified once for a program. */
+/* Separate functions, which are verified once per program. */
 __noinline u32 front_skb(struct __sk_buff *skb)
 {
 	const struct hook h = {.ctx = skb, .skb = true};
@@ -148,8 +147,8 @@ static __always_inline u32 front_read(const struct hook *h)
 }
 
 /*
- * The reason against the frame at a port that takes IP alone: 0 if it is IPv4,
- * IPv6, ARP or RARP, as ifconfig(8) of OpenBSD has it.
+ * The reason to drop the frame at a port that only takes IP. Returns 0 if it is IPv4, IPv6, ARP or
+ * RARP, as in OpenBSD's ifconfig(8).
  */
 static __always_inline u32 front_blocks_non_ip(const struct hook *h, const struct frame *f,
 					       struct verdict *v)
@@ -161,7 +160,7 @@ static __always_inline u32 front_blocks_non_ip(const struct hook *h, const struc
 		return 0;
 	if ((f->label & LABEL_UNREAD) != LABEL_UNREAD)
 		return DROP_NON_IP;
-	v->fleeting = true; /* frames with this label are not alike, so no decision is remembered */
+	v->fleeting = true; /* frames with this label differ, so no decision is remembered */
 	front = front_read(h);
 	type = FRONT_TYPE(front);
 	if (!FRONT_AT(front))

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * The end of the way of a packet that has a next hop of its own, in a program of its own: see
- * pf/hop.h. Where that hop is, the host's routes say, for the next hop in the place of the
- * packet's destination. The kernel looks for the neighbour. A packet on its way into the host
- * has its time to live reduced here, and one on its way out of the host has it reduced already.
- * A next hop at a host port gets the packet by that port, as if the host had sent it there.
+ * The last part of the way of a packet that has its own next hop, in a separate program: see
+ * pf/hop.h. The host's routes determine where the hop is: they are looked up for the next hop
+ * instead of the packet's destination. The kernel resolves the neighbour. A packet on its way into
+ * the host has its time to live reduced here; one on its way out of the host has it reduced
+ * already. A next hop at a host port gets the packet through that port, as if the host had sent it
+ * there.
  *
- * Of a packet that has a copy sent, the host or the station gets the packet as it is, and what
- * was the packet becomes the copy.
+ * If a packet is sent with a copy, the host or the station gets the packet unchanged, and the
+ * original becomes the copy.
  */
 #pragma once
 
@@ -18,18 +19,18 @@
 #include "pf/hop.h"
 #include "send.h"
 
-#define HOP_CUT_MOST 12160 /* bytes of a packet that is cut, at most, without its header */
+#define HOP_CUT_MOST 12160 /* most bytes of a packet that is fragmented, without its header */
 
 /* A packet that this CPU cuts into fragments. */
 struct hop_cut {
-	u8 data[2 * HOP_CUT_MOST]; /* the second half is for the verifier alone */
-	u32 at; /* where the next fragment begins */
+	u8 data[2 * HOP_CUT_MOST]; /* the second half is only for the verifier */
+	u32 at; /* start of the next fragment */
 	u32 length;
 	u32 step; /* bytes of each but the last */
 	u32 ifindex; /* of the way out */
 	u32 place; /* of the packet itself, if it is a fragment, in units of 8 bytes */
-	u8 more; /* it is, and not the last */
-	u8 known; /* the kernel knows the neighbour */
+	u8 more; /* the packet is a fragment, and not the last */
+	u8 known; /* the kernel has the neighbour's address */
 };
 
 MEMORY_HOLDS(struct hop_cut);
@@ -48,7 +49,7 @@ static __always_inline bool hop_is_outward(const struct verdict *v)
 	return pf_to_host(v->in);
 }
 
-/* Is the header's checksum right, also if it has options? */
+/* Is the header's checksum correct, including any options? */
 static __always_inline bool hop_sums_up(struct __sk_buff *skb, const struct iphdr *ip)
 {
 	if (ip->ihl == 5)
@@ -57,9 +58,9 @@ static __always_inline bool hop_sums_up(struct __sk_buff *skb, const struct iphd
 }
 
 /*
- * Reads the header of the packet: false if it is not where the host looks for one, or if no
- * router sends on what it says (RFC 1812, 5.2.2 and 5.3.7). A look-up of the next hop does not
- * ask about the packet's own addresses.
+ * Reads the header of the packet. Returns false if it is not where the host looks for one, or if no
+ * router forwards such a packet (RFC 1812, 5.2.2 and 5.3.7). A look-up of the next hop does not
+ * check the packet's own addresses.
  */
 static __always_inline bool hop_read(struct __sk_buff *skb, struct route_memory *memory,
 				     const struct pf_packet *p)
@@ -108,7 +109,9 @@ static __always_inline void hop_ask(struct bpf_fib_lookup *to, const struct rout
 		to->ifindex = memory->vrf;
 }
 
-/* Looks for the way to the next hop: ROUTE_DONE, or the enum route for which there is none. */
+/*
+ * Looks for the way to the next hop. Returns ROUTE_DONE, or the enum route for which there is none.
+ */
 __noinline u32 hop_look(struct __sk_buff *skb)
 {
 	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
@@ -135,7 +138,7 @@ __noinline u32 hop_look(struct __sk_buff *skb)
 		return ROUTE_OFF;
 	to = route_back(memory);
 	hop_ask(to, memory, p, n);
-	/* a look-up that says a packet is too large does not tell the way */
+	/* a look-up that finds a packet too large does not return the way */
 	to->tot_len = 1;
 	why = route_look_skb(skb, true);
 	if (why)
@@ -143,7 +146,7 @@ __noinline u32 hop_look(struct __sk_buff *skb)
 	n->hop_mtu = to->mtu_result;
 	if (!size)
 		return p->length <= to->mtu_result ? ROUTE_DONE : ROUTE_SIZE;
-	/* GSO packets are measured by their segments, by the helper with the device's MTU alone */
+	/* only the helper with the device's MTU measures GSO packets by their segments */
 	size += p->l4 - p->l3 + pf_segment_header(p);
 	if (!bpf_check_mtu(skb, to->ifindex, &mtu, 0, BPF_MTU_CHK_SEGS) && size <= to->mtu_result)
 		return ROUTE_DONE;
@@ -153,9 +156,9 @@ __noinline u32 hop_look(struct __sk_buff *skb)
 }
 
 /*
- * May the packet, which is too large for its way, be cut into fragments (RFC 791, 3.2)? Not if
- * its options would have to be told apart, if the kernel is yet to make its checksum, or if it
- * has no room here. Then its sender hears of it as of one that says so.
+ * May the packet, which is too large for its way, be fragmented (RFC 791, 3.2)? It may not if its
+ * options would have to be split, if its checksum is unfinished, or if it has no room here. Then
+ * its sender is notified as if the packet forbade fragmentation.
  */
 static __always_inline bool hop_may_cut(struct __sk_buff *skb, const struct route_memory *memory,
 					const struct pf_packet *p)
@@ -167,8 +170,8 @@ static __always_inline bool hop_may_cut(struct __sk_buff *skb, const struct rout
 }
 
 /*
- * Finds the way of the packet to its next hop: 0, or the reason to drop it, with the message
- * that its sender is to get.
+ * Finds the way of the packet to its next hop. Returns 0, or the reason to drop it, with the
+ * message for its sender.
  */
 __noinline u32 hop_find(struct __sk_buff *skb)
 {
@@ -212,7 +215,7 @@ __noinline u32 hop_find(struct __sk_buff *skb)
 	return DROP_PF_ROUTE;
 }
 
-/* Notes for `bascule trace` what becomes of the packet. */
+/* Records the packet's end for `bascule trace`. */
 static __always_inline void hop_tell(struct __sk_buff *skb, struct judged *j, struct pf_nat *n,
 				     u32 reason)
 {
@@ -240,7 +243,9 @@ static __always_inline void hop_tell(struct __sk_buff *skb, struct judged *j, st
 	t->route = why + 1;
 }
 
-/* Gives the packet its key before all translation in the place of that behind it, and back. */
+/*
+ * Exchanges the packet's key behind the translation for its key before all translation, and back.
+ */
 static __always_inline void hop_turn(struct pf_nat *n)
 {
 	u64 *was = (u64 *)&n->was, *is = (u64 *)&n->is, word;
@@ -257,8 +262,8 @@ static __always_inline void hop_turn(struct pf_nat *n)
 }
 
 /*
- * Makes a translated packet what its sender has sent, who knows no other. False if that cannot
- * be. n->is then has its key.
+ * Restores a translated packet to the form in which its sender sent it, the only one that the
+ * sender can recognize. Returns false if that is impossible. n->is then has its key.
  */
 __noinline u32 hop_as_sent(struct __sk_buff *skb)
 {
@@ -278,7 +283,7 @@ __noinline u32 hop_as_sent(struct __sk_buff *skb)
 	return !pf_nat_rewrite(skb);
 }
 
-/* Drops the packet, and tells its sender if he is to know. */
+/* Drops the packet, and notifies its sender if required. */
 __noinline int hop_refuse(struct __sk_buff *skb, u32 reason)
 {
 	struct judged *j = judged_here(0);
@@ -296,8 +301,8 @@ __noinline int hop_refuse(struct __sk_buff *skb, u32 reason)
 }
 
 /*
- * Has the kernel the neighbour's address already? If so, gives the frame its addresses on that
- * link, as a copy has to have them: only what leaves at last can wait for the neighbour.
+ * Does the kernel have the neighbour's address already? If so, gives the frame its addresses on
+ * that link, which a copy needs: only the packet that leaves last can wait for the neighbour.
  */
 __noinline u32 hop_address(struct __sk_buff *skb)
 {
@@ -319,7 +324,7 @@ __noinline u32 hop_address(struct __sk_buff *skb)
 	return !bpf_skb_store_bytes(skb, 0, addresses, sizeof(addresses), 0);
 }
 
-/* Makes the packet the fragment of `len` bytes that comes next. */
+/* Turns the packet into its next fragment, of `len` bytes. */
 __noinline u32 hop_fragment(struct __sk_buff *skb, u32 len, u32 more)
 {
 	struct route_memory *memory = route_memory_get();
@@ -356,9 +361,9 @@ static long hop_cut_step(u32 i, struct __sk_buff **skb)
 }
 
 /*
- * Sends the packet in fragments as large as its way takes, but for the last one, which it
- * becomes. False if that cannot be. While the kernel looks for the neighbour, the last one alone
- * goes, and waits: the rest is lost.
+ * Sends the packet in fragments as large as its way allows. The packet itself becomes the last one.
+ * Returns false if that is impossible. While the kernel resolves the neighbour, only the last
+ * fragment is sent, and waits; the others are lost.
  */
 __noinline u32 hop_cut_up(struct __sk_buff *skb)
 {
@@ -390,7 +395,7 @@ __noinline u32 hop_cut_up(struct __sk_buff *skb)
 	       hop_fragment(skb, left, c->more);
 }
 
-/* Marks a packet that comes out of the host, if it comes back into a switch on its way. */
+/* Marks a packet that leaves the host, in case it comes back into a switch on its way. */
 static __always_inline void hop_marks(struct __sk_buff *skb, const struct judged *j, u32 ifindex)
 {
 	u64 key = ifindex;
@@ -401,7 +406,7 @@ static __always_inline void hop_marks(struct __sk_buff *skb, const struct judged
 	barrier(); /* else clang writes this and the priority by one pointer */
 }
 
-/* Sends what is at hand to the next hop. */
+/* Sends the current packet or fragment to the next hop. */
 __noinline int hop_go(struct __sk_buff *skb)
 {
 	struct route_memory *memory = route_memory_get();
@@ -413,7 +418,7 @@ __noinline int hop_go(struct __sk_buff *skb)
 
 	if (!on(FEATURE_PF_HOPS) || !on(FEATURE_ROUTE) || !memory || !j || !p || !n)
 		return TC_ACT_SHOT;
-	/* what is behind the packet to fill a frame stays on the link that it came by */
+	/* the padding of a frame stays on the link of arrival */
 	if (skb->len > memory->len && bpf_skb_change_tail(skb, memory->len, 0))
 		return TC_ACT_SHOT;
 	to = route_back(memory);
@@ -433,7 +438,7 @@ __noinline int hop_go(struct __sk_buff *skb)
 	return bpf_redirect_neigh(to->ifindex, hop, sizeof(*hop), 0);
 }
 
-/* Counts the packet where it comes in, and where it would leave the switch. */
+/* Counts the packet where it arrives, and where it would leave the switch. */
 static __always_inline bool hop_count(struct __sk_buff *skb, struct frame *f, struct verdict *v,
 				      bool leaves)
 {
@@ -472,9 +477,9 @@ __noinline int hop_send(struct __sk_buff *skb)
 }
 
 /*
- * Sends a copy of a packet that comes out of the host and goes on by a patch cable, or in a flood,
- * which takes the packet itself. It goes if the kernel knows the neighbour by now, and if it need
- * not be cut.
+ * Sends a copy of a packet that leaves the host and goes on by a patch cable, or in a flood, which
+ * takes the packet itself. The copy is sent if the kernel has the neighbour's address by now, and
+ * if it need not be fragmented.
  */
 static __always_inline void hop_copy_aside(struct __sk_buff *skb, const struct judged *j)
 {
@@ -495,8 +500,8 @@ static __always_inline void hop_copy_aside(struct __sk_buff *skb, const struct j
 }
 
 /*
- * Sends the packet as it is by the port of its destination, and makes it the copy: true if
- * there is a copy to be sent. Where a copy cannot go to the next hop, there is none.
+ * Sends the packet unchanged through the port of its destination, and turns it into the copy.
+ * Returns true if a copy should be sent. There is no copy if it cannot go to the next hop.
  */
 __noinline u32 hop_copies(struct __sk_buff *skb)
 {
@@ -520,7 +525,7 @@ __noinline u32 hop_copies(struct __sk_buff *skb)
 	return true;
 }
 
-/* Notes the same for a packet that goes on as others do. */
+/* Records the same for a packet that goes on like others. */
 __noinline int hop_tell_copy(struct __sk_buff *skb)
 {
 	struct traced *t = watch_memory();
@@ -538,7 +543,7 @@ __noinline int hop_tell_copy(struct __sk_buff *skb)
 	return TC_ACT_OK;
 }
 
-/* Makes the packet's state if it has none: 0, or the reason to drop it. */
+/* Makes the packet's state if it has none. Returns 0, or the reason to drop the packet. */
 __noinline u32 hop_begin(struct __sk_buff *skb)
 {
 	struct judged *j = judged_here(0);
@@ -550,14 +555,14 @@ __noinline u32 hop_begin(struct __sk_buff *skb)
 	n->hop_refused = 0;
 	if (!pf_hop_wanted())
 		return 0;
-	/* where it leaves is not known yet if it goes elsewhere than its frame says */
+	/* the way out is not known yet if it differs from the frame's destination */
 	out = j->v.out ? port_at(j->v.out)->id : 0;
 	return pf_settled(skb, pf_hop_make(port_at(j->v.in)->id, out, clock_now()));
 }
 
 /*
  * Floods a packet from the host whose destination the switch does not know. It has its state, and
- * the ports do not make it again. A copy goes as one beside a cable does: if it can go at once.
+ * the ports do not make another. A copy is sent like one beside a cable: if it can leave at once.
  */
 static __always_inline int hop_flood(struct __sk_buff *skb, struct judged *j, u32 reason)
 {
@@ -575,7 +580,7 @@ static __always_inline int hop_flood(struct __sk_buff *skb, struct judged *j, u3
 	return flood_judged(skb, false, true);
 }
 
-/* Does all the rest of it. `reason` is that of hop_begin(). */
+/* Does all the rest. `reason` is the result of hop_begin(). */
 static __always_inline int hop_skb(struct __sk_buff *skb, u32 reason)
 {
 	struct judged *j = judged_here(0);

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 
 /*
- * The same switch with one lock round its addresses, like bridges that keep them under a
- * mutex. It is for the lab alone, which measures the cost of this. Ordinary bridges are
- * made of switch.bpf.c as it is.
+ * The same switch with one lock around its addresses, like bridges that keep them under a mutex. It
+ * is only for the lab, which measures the cost of the lock. Ordinary bridges are made of
+ * switch.bpf.c as it is.
  *
- * A CPU holds the lock from the look at what it remembers to the end of the decision. It
- * learns and looks up under the lock, but does not send. The table is sound without the
- * lock, so the clock and the control program do without it.
+ * A CPU holds the lock from the look at its remembered decision to the end of the decision. It
+ * learns and looks up under the lock, but does not send. The table is sound without the lock, so
+ * the clock and the control program work without it.
  */
 #define DECIDES_AT_ONCE /* under the lock, which a separate function would not have */
 
 #include "decision.h"
 
 /*
- * How often a frame looks whether the lock is free. This takes some milliseconds, longer
- * than any holder that is not kept from running. After that the frame goes on without the
- * lock, which harms nothing. So no frame waits for ever.
+ * How often a frame tries the lock. This takes some milliseconds, longer than any holder takes that
+ * is not prevented from running. After that the frame goes on without the lock, which harms
+ * nothing. So no frame waits for ever.
  */
 #define LOCK_SPINS (1 << 20)
 
@@ -44,14 +44,14 @@ static __always_inline void lock_take(u32 self)
 		__sync_fetch_and_add(&lock_missed, 1);
 }
 
-/* Gives the lock back. An exchange is a full barrier: the next holder sees what this one wrote. */
+/* Releases the lock. An exchange is a full barrier: the next holder sees this holder's writes. */
 static __always_inline void lock_give(u32 self)
 {
 	if (READ_ONCE(lock_holder) == self)
 		__sync_lock_test_and_set(&lock_holder, 0);
 }
 
-/* If the answer is no, keeps the lock for locked_decide(), which follows. */
+/* If the decision does not hold, keeps the lock for locked_decide(), which follows. */
 static __always_inline bool locked_decision_holds(const struct decision *d, const struct frame *f,
 						  u32 epoch)
 {
@@ -70,7 +70,7 @@ static __always_inline enum action locked_decide(const struct hook *h, const str
 	u32 self = lock_self();
 	enum action action;
 
-	/* the lock is not held if the decision was good, but could not be used */
+	/* the lock is not held if the decision was valid, but could not be used */
 	if (READ_ONCE(lock_holder) != self)
 		lock_take(self);
 	action = decide(h, f, v, now);

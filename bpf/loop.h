@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * The loop guard: has a frame that the switch sent come back by another port? This is
- * certain for a frame from a host port's own address. With any other address, the station
- * may have moved. But a station moves once, and a frame in a loop pulls its address to and
- * fro.
+ * The loop guard: has a frame that the switch sent come back on another port? This is certain for a
+ * frame from a host port's own address. With any other address, the station may have moved. But a
+ * station moves once, and a frame in a loop pulls its address to and fro.
  */
 #pragma once
 
@@ -12,15 +11,15 @@
 #include "stp.h"
 #include "verdict.h"
 
-#define LOOP_RECENT 2 /* seconds: an address that was heard elsewhere longer ago has moved */
-#define LOOP_RETURNS 5 /* in a second, of one address by one port: more than a move makes */
+#define LOOP_RECENT 2 /* in seconds: an address that was seen elsewhere longer ago has moved */
+#define LOOP_RETURNS 5 /* in a second, of one address on one port: more than a move makes */
 
 #define PORT_ONLY_LEARNS PAST_LEARNING /* no enum drop_reason */
 
 /*
- * Is the port blocked, by its loop guard or by spanning tree? A blocked port takes no
- * frames, and gets none. 0 if it is not blocked, or else the reason. PORT_ONLY_LEARNS if
- * spanning tree lets it learn.
+ * Is the port blocked, by its loop guard or by spanning tree? A blocked port sends and receives no
+ * frames. Returns 0 if it is not blocked, or the reason. Returns PORT_ONLY_LEARNS if spanning tree
+ * lets it learn.
  */
 __noinline u32 port_blocked(u32 slot)
 {
@@ -28,7 +27,7 @@ __noinline u32 port_blocked(u32 slot)
 	struct port_state *l;
 	u32 stp;
 
-	if (!on(FEATURE_BLOCKING)) /* Linux before 6.8 verifies functions that nobody calls */
+	if (!on(FEATURE_BLOCKING)) /* Linux before 6.8 verifies functions that are never called */
 		return 0;
 	s = shared_get();
 	if (!s)
@@ -42,7 +41,7 @@ __noinline u32 port_blocked(u32 slot)
 	return READ_ONCE(l->until) > READ_ONCE(s->clock.now) ? DROP_BLOCKED : 0;
 }
 
-/* Forgets what the loop guard of a port has found. */
+/* Forgets the findings of a port's loop guard. */
 static __always_inline int port_unblock(u32 slot)
 {
 	struct shared *s = shared_get();
@@ -66,8 +65,8 @@ static __always_inline struct returns *returns_of(u64 key, u32 slot)
 }
 
 /*
- * Counts a return of the address by the port. Has the address come back more often than one
- * that moves?
+ * Counts a return of the address on the port. Has the address come back more often than a move
+ * explains?
  */
 __noinline int loop_returns(u64 key, u32 slot, u32 now)
 {
@@ -93,8 +92,8 @@ __noinline int loop_returns(u64 key, u32 slot, u32 now)
 }
 
 /*
- * Has the address been found in a loop, in this second or the last? A frame that goes round
- * in one direction alone pulls its address along, and comes back by the port that has it.
+ * Was the address found in a loop, in this second or the last? A frame that only circles in one
+ * direction pulls its address along, and comes back on the port that has it.
  */
 static __always_inline bool loop_circles(u64 key, u32 now)
 {
@@ -103,7 +102,7 @@ static __always_inline bool loop_circles(u64 key, u32 now)
 	return r && r->key == key && !r->slot && now - r->second < LOOP_RECENT;
 }
 
-/* Tells of the loop, once a second. Blocks the port if its setting says so. */
+/* Reports the loop, once a second. Blocks the port if its setting requires it. */
 __noinline int loop_found(u64 key, u32 id, u32 from, u32 now)
 {
 	u32 slot = SLOT(id), seconds = port_at(slot)->block_time, told;
@@ -130,8 +129,8 @@ __noinline int loop_found(u64 key, u32 id, u32 from, u32 now)
 }
 
 /*
- * Has the switch's own frame come back? If so, tells of it, and blocks the port if its
- * setting says so. XDP only leaves the frame to tcx.
+ * Has the switch's own frame come back? If so, reports it, and blocks the port if its setting
+ * requires it. XDP only leaves the frame to tcx.
  */
 static __always_inline bool loop_seen(const struct hook *h, const struct frame *f,
 				      const struct verdict *v, const volatile struct port *in,

@@ -19,17 +19,17 @@
 #define WRITE_ONCE(x, v) (*(volatile typeof(x) *)&(x) = (v))
 
 /*
- * For a function that most frames come to, of those with some feature: the loader leaves the
- * function's look-ups where they are. Others call a look-up that they share, which makes a
- * load quicker and a frame a little slower (datapath/lookups.go).
+ * Marks a function that most frames with some feature reach: the loader leaves the function's
+ * look-ups in place. Other functions call a shared look-up, which makes a load quicker and a frame
+ * a little slower (datapath/lookups.go).
  */
 #define OFTEN __attribute__((btf_decl_tag("often")))
 
-/* The configuration: what the programs are made for, and what they read while they run. */
+/* The configuration: what the programs are specialised for, and what they read while they run. */
 const volatile struct config cfg = {};
 volatile struct settings set SEC(".data.settings") = {};
 
-/* Features that an object does not have at all: see plain.bpf.c and trial.bpf.c. */
+/* Features that an object never has: see plain.bpf.c and trial.bpf.c. */
 #ifndef FEATURES_NEVER
 #define FEATURES_NEVER FEATURE_TRACE
 #endif
@@ -37,13 +37,12 @@ volatile struct settings set SEC(".data.settings") = {};
 /*
  * Is any of these features on?
  *
- * In an object, the question is two constants for one register. The loader finds it, writes
- * the answer in its place, and takes out the code of what is off. The assembly is volatile:
- * else clang would ask once and keep the answer on the stack.
+ * In an object, the test is two constants for one register. The loader finds it, replaces it by the
+ * result, and removes the code of disabled features. The assembly is volatile: else clang would
+ * test once and keep the result on the stack.
  *
- * No question is asked about a feature that the object never has. Clang does not even see
- * the code that depends on it: if clang saw the code and left it out later, this would
- * change the code around it.
+ * There is no test for a feature that the object never has. Clang does not even see the code that
+ * depends on it: if clang saw the code and removed it later, this would change the code around it.
  */
 #define on(features) (ON_HERE(features) && on_asked(ON_HERE(features)))
 #define ON_HERE(features) ((features) & ~(u64)FEATURES_NEVER)
@@ -87,7 +86,7 @@ struct {
 	__type(value, struct timer);
 } timer SEC(".maps");
 
-/* Counters by slot; slot 0 counts frames of devices that are no ports. */
+/* Counters by slot; slot 0 counts frames of devices that are not ports. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, MAX_PORTS);
@@ -96,10 +95,10 @@ struct {
 } stats SEC(".maps");
 
 /*
- * The ports' devices, by slot. The kernel takes a device out when it is deleted or moved to
- * another namespace, so an index in this map is still that of the port's device. A device
- * map serves programs of one type, so each hook has its own. The kernel takes no types for
- * it, and would say so only when it has made the map and thrown it away.
+ * The ports' devices, by slot. The kernel removes a device when it is deleted or moved to another
+ * namespace, so an index in this map always belongs to the port's device. A device map serves
+ * programs of one type, so each hook has its own. The kernel accepts no types for it, and reports
+ * that only after it has made the map and discarded it.
  */
 struct device_map {
 	__uint(type, BPF_MAP_TYPE_DEVMAP);
@@ -109,9 +108,8 @@ struct device_map {
 };
 
 /*
- * Devices that have come to berths since the configuration was made, by ifindex. Each
- * configuration has a table of its own. To the next configuration these devices are ports
- * like any other.
+ * Devices that have come to berths since the configuration was made, by ifindex. Each configuration
+ * has its own table. For the next configuration these devices are ports like any other.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -137,10 +135,9 @@ struct {
 } vlan_stats SEC(".maps");
 
 /*
- * MAC rules by number, from 1. A rule keeps its number while it is there. A new rule gets a
- * number that no rule had before the change. So rules can change while frames are counted.
- * The counters outlive a set of programs; the other tables of rules belong to one set
- * alone.
+ * MAC rules by number, from 1. A rule keeps its number as long as it exists. A new rule gets a
+ * number that no rule had before the change. So rules can change while frames are counted. The
+ * counters outlive a set of programs; the other tables of rules belong to one set.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -150,9 +147,8 @@ struct {
 } rules SEC(".maps");
 
 /*
- * Lists of rules by port and direction: slot * 2 + enum rule_direction. Behind the lists
- * are the masks of rules about ARP. Each of them is the first plain mask of a list that has
- * no other.
+ * Lists of rules by port and direction: slot * 2 + enum rule_direction. The masks of rules about
+ * ARP follow the lists. Each of them is the first plain mask of a list that has no other.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -162,8 +158,8 @@ struct {
 } rule_lists SEC(".maps");
 
 /*
- * For fields and values: turn and number of the first rule that compares these fields to
- * these values.
+ * For fields and values: turn and number of the first rule that compares these fields with these
+ * values.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -173,8 +169,8 @@ struct {
 } rule_numbers SEC(".maps");
 
 /*
- * Counters of each rule, by its number. The first rule of a number makes the entry, which
- * then stays.
+ * Counters of each rule, by its number. The first rule with a number makes the entry, which then
+ * stays.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
@@ -185,18 +181,18 @@ struct {
 } rule_counters SEC(".maps");
 
 /*
- * Numbers of the bridge, of which each CPU has its own. New ones go before COUNTER_PF,
- * which leaves room for them.
+ * Numbers of the bridge that each CPU has on its own. New ones go before COUNTER_PF, which leaves
+ * room for them.
  */
 enum counter {
-	COUNTER_TRIP, /* number of the last trip that came by this bridge; see patch.h */
-	COUNTER_CAPTURE_MISSED, /* frames that there was no room for */
-	COUNTER_PF_LOG_MISSED, /* packets that there was no room for */
+	COUNTER_TRIP, /* number of the last trip through this bridge; see patch.h */
+	COUNTER_CAPTURE_MISSED, /* frames for which there was no room */
+	COUNTER_PF_LOG_MISSED, /* packets for which there was no room */
 	COUNTER_SAMPLE, /* frames until one is sampled, 0 before the first */
-	COUNTER_SAMPLE_DROPS, /* second in the upper half, drops told of in it in the lower */
+	COUNTER_SAMPLE_DROPS, /* second in the upper half, drops reported in it in the lower */
 	/*
-	 * Entries of tables of addresses, which only program bascule_table and frames write, and
-	 * what user space adds: see datapath/pf_tables.go.
+	 * Entries of tables of addresses. Only program bascule_table and frames write it, and user
+	 * space adds entries, too: see datapath/pf_tables.go.
 	 */
 	COUNTER_PF_ENTRIES,
 	COUNTER_PF_ENTRIES_MORE,
@@ -206,7 +202,7 @@ enum counter {
 	COUNTERS = COUNTER_PF_PORT + sizeof(struct pf_port_stats) / 8,
 };
 
-/* Puts the type into BTF, for Go: BTF has only types that something uses. */
+/* Puts the type into BTF for Go: BTF only has types that are used. */
 const enum counter *counter_type __attribute__((unused));
 
 struct {
@@ -221,18 +217,15 @@ static __always_inline u64 *counter_of(u32 which)
 	return bpf_map_lookup_elem(&counters, &which);
 }
 
-/*
- * Larger memory of each CPU, in parts of one size. The loader makes the parts that are
- * asked for.
- */
+/* Larger memory of each CPU, in parts of one size. The loader makes the required parts. */
 enum memory_part {
 	MEMORY_DECISIONS,
 	MEMORY_PF, /* with FEATURE_PF */
-	/* Without the features of a part, those behind it move up: see memory_part(). */
+	/* Without the features of a part, the parts behind it move up: see memory_part(). */
 	MEMORY_CUT, /* with FEATURE_PF_HOPS */
-	MEMORY_ROUTES, /* with FEATURE_ROUTE; for every ROUTE_PART ways there is one */
+	MEMORY_ROUTES, /* with FEATURE_ROUTE; one part for every ROUTE_PART ways */
 	MEMORY_WATCH, /* with FEATURE_CAPTURE or FEATURE_TRACE */
-	MEMORY_FLOWS = MEMORY_WATCH, /* with FEATURE_PF and FEATURE_ROUTE; who watches has none */
+	MEMORY_FLOWS = MEMORY_WATCH, /* with FEATURE_PF and FEATURE_ROUTE; not with MEMORY_WATCH */
 };
 
 #define ROUTE_PART 256 /* ways of routed packets in a part, a power of two */
@@ -252,9 +245,8 @@ static __always_inline u32 memory_part(enum memory_part part)
 }
 
 /*
- * The work area of a CPU, for the frame that it is at. The stack has no room for what is
- * larger, and the verifier does not follow what is in a map. Each user has a part of its
- * own.
+ * The work area of a CPU, for its current frame. The stack has no room for larger data, and the
+ * verifier does not follow data in a map. Each user has its own part.
  */
 enum work_part {
 	WORK_FRAME,
@@ -272,7 +264,7 @@ enum work_part {
 	WORK_PF_FIB,
 	WORK_PF_FIRST,
 	WORK_PF_FIRST_NAT, /* struct pf_nat on the way into the host */
-	WORK_PF_DRY, /* what stays from one packet to the next */
+	WORK_PF_DRY, /* data that stays from one packet to the next */
 	WORK_PARTS,
 };
 
@@ -297,8 +289,8 @@ struct {
 } memory SEC(".maps");
 
 /*
- * One of the records of a part, which are `many`, a power of two, of `bytes` each. More of them are
- * in the parts behind it. 0 if there is no such part.
+ * One of the records of a part. Each part has `many` records, a power of two, of `bytes` each.
+ * Further records are in the parts behind it. Returns 0 if there is no such part.
  */
 static __always_inline void *memory_record(enum memory_part part, u64 number, u32 many, u32 bytes)
 {
@@ -337,9 +329,9 @@ struct {
 } gateways SEC(".maps");
 
 /*
- * The same interfaces of the host by index alone. As with the ports' devices, the kernel takes
- * one out when it is deleted or moved to another namespace. Bridges share this table, too: a
- * packet may leave by an interface at another bridge.
+ * The same host interfaces, only by index. As with the ports' devices, the kernel removes one when
+ * it is deleted or moved to another namespace. Bridges share this table, too: a packet may leave
+ * through an interface at another bridge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
@@ -349,8 +341,8 @@ struct {
 } host_ends SEC(".maps");
 
 /*
- * The memory that all CPUs share. There is one of it, so it needs no look-up: the loader
- * makes an address of the map that this names (see locate() in datapath/generation.go).
+ * The memory that all CPUs share. There is only one, so it needs no look-up: the loader inserts the
+ * address of the map that this names (see locate() in datapath/generation.go).
  */
 static __always_inline struct shared *shared_get(void)
 {
@@ -360,7 +352,7 @@ static __always_inline struct shared *shared_get(void)
 	return s;
 }
 
-/* The number of dynamic entries of the port in a slot; that of the bridge for slot 0. */
+/* The number of dynamic entries of the port in a slot; the bridge's number for slot 0. */
 static __always_inline u32 *usage_in(struct shared *s, u32 slot)
 {
 	return &s->usage[cfg.fdb_turn & 1][slot & (MAX_PORTS - 1)];
@@ -371,7 +363,7 @@ static __always_inline struct clock *clock_get(void)
 	return &shared_get()->clock;
 }
 
-/* Seconds since boot, as the timer has them. */
+/* Seconds since boot, as the timer has set them. */
 static __always_inline u32 clock_now(void)
 {
 	return READ_ONCE(clock_get()->now);
@@ -391,7 +383,7 @@ static __always_inline u32 first_bit(u64 x)
 {
 	u64 lowest = x & -x;
 
-	/* else clang looks the answer up in a table, which it puts where the configuration is */
+	/* else clang uses a look-up table, which it puts where the configuration is */
 	asm("" : "+r"(lowest));
 	return ones(lowest - 1);
 }

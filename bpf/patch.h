@@ -1,25 +1,23 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Patch cables: a frame gets from bridge to bridge by a tail call, without a device
- * between.
+ * Patch cables: a frame gets from bridge to bridge by a tail call, without a device between.
  *
- * Each end of a cable has a number in its network namespace. For each end, the panel has
- * the program of the bridge that owns it. A tail call never returns. So a flood notes the
- * cables that it takes, and follows one of them. Whichever program is done with the frame
- * goes on with a cable that is still noted. A trip is all that a frame from one device
- * causes in this way.
+ * Each end of a cable has a number in its network namespace. For each end, the panel has the
+ * program of the bridge that owns it. A tail call never returns. So a flood notes the cables that
+ * it takes, and follows one of them. The program that finishes with the frame goes on with a cable
+ * that is still noted. A trip is everything that a frame from one device causes in this way.
  */
 #pragma once
 
 #include "account.h"
 
-/* A frame that comes by a cable has this and its endpoint in the place of a device. */
+/* A frame that comes by a cable has this and its endpoint instead of a device. */
 #define PATCH_IFINDEX (1u << 31)
 #define PATCH_MTU (1u << 30) /* a cable has no device, and no limit of its own */
 #define PATCH_HOPS 32 /* cables that a trip follows; the kernel allows 33 tail calls */
 
-/* The loader sets the size, as those of all tables. */
+/* The loader sets the size, as for all tables. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, 1);
@@ -27,7 +25,7 @@ struct {
 	__type(value, u32);
 } patch_panel SEC(".maps");
 
-/* A cable that is still to be followed, and the tags that the frame has on it. */
+/* A cable that must still be followed, and the tags that the frame has on it. */
 struct patch_wait {
 	u16 endpoint;
 	u16 proto; /* of the outermost tag, as the packet has it */
@@ -36,16 +34,18 @@ struct patch_wait {
 	__s16 low; /* trip.low when the cable was noted */
 };
 
-/* Next hops that are told apart when the host is to see one packet a second to each. */
+/*
+ * Number of next hops that are distinguished, when the host should see one packet a second to each.
+ */
 #define FRESH_HOPS 1024
 
 /*
- * The way of packets like one that this CPU has routed. The packets of a connection ask the
- * same questions, and the answers take longer than all else. A way holds in the tick of the
- * kernel's clock that it was found in, a few milliseconds, while no route changes: the kernel
- * numbers changes of its routes, addresses and rules. So a change of a route holds for the
- * next packet. What the kernel does not number (a neighbour's address, a setting) holds in
- * the next tick: then the routes are asked once more, see route_renew().
+ * The way of packets like one that this CPU has routed. The packets of a connection need the same
+ * look-ups, and these take longer than all other work. A way is valid in the tick of the kernel's
+ * clock in which it was found, a few milliseconds, while no route changes: the kernel numbers
+ * changes of its routes, addresses and rules. So a change of a route takes effect for the next
+ * packet. Changes that the kernel does not number (a neighbour's address, a setting) take effect in
+ * the next tick: then the routes are looked up once more, see route_renew().
  */
 struct route_way {
 	u64 gateway; /* key of the table of gateways: the address that the packet is for */
@@ -54,14 +54,14 @@ struct route_way {
 	u32 flow; /* TOS, or flow label with traffic class */
 	u32 tick;
 	u32 changes;
-	u32 ifindex; /* of the device that it leaves by: of the routed host port, if it is one */
+	u32 ifindex; /* of the device that it leaves through: the routed host port's, if any */
 	u16 mtu;
 	u16 family; /* of the next hop; 0 for a routed host port */
 	/*
-	 * For XDP: what the bridge decides on the packet at that port, where it sends it untagged.
-	 * The decision holds in its epoch: see decision.h.
+	 * For XDP: the bridge's decision on the packet at that port, where it sends it untagged.
+	 * The decision is valid in its epoch: see decision.h.
 	 */
-	u32 epoch; /* 0: that is not known */
+	u32 epoch; /* 0: unknown */
 	u16 in; /* slots */
 	u16 out;
 	union {
@@ -75,7 +75,7 @@ struct route_way {
 	u32 again; /* it may be renewed */
 };
 
-/* Interfaces of the host of which it is known that they take packets, or let them leave. */
+/* Interfaces of the host that are known to accept packets, or to let them leave. */
 #define ROUTE_ENDS 16
 
 /* In this tick the host takes packets of a family to an address. */
@@ -87,48 +87,50 @@ struct route_taker {
 	u32 pad;
 };
 
-/* In this tick packets leave by an interface, of this index, as the datapath has them leave. */
+/* In this tick packets leave through the interface with this index, as the datapath sends them. */
 struct route_leaver {
 	u32 interface;
 	u32 tick;
 	u32 endpoint; /* of the routed host port; 0 for another device */
 };
 
-/* What a packet that is routed is on its next link, and when next hops were last looked after. */
+/*
+ * A routed packet's form on its next link, and the times of the last packets that the host has seen
+ * to next hops.
+ */
 struct route_memory {
-	u64 net; /* address of the network namespace in the kernel, 0 until somebody has asked */
-	u64 device; /* that of the host's interface that the packet is for */
+	u64 net; /* address of the network namespace in the kernel, 0 until it is looked up */
+	u64 device; /* address of the host's interface that the packet is for */
 	u64 dst, src; /* of the frame on that link, as in struct frame */
-	u32 endpoint; /* of the routed host port that it goes on by, 0 for another device */
+	u32 endpoint; /* of the routed host port through which it leaves, 0 for another device */
 	u32 ifindex; /* that port's device */
-	u32 len; /* bytes of the frame, without what fills it */
+	u32 len; /* bytes of the frame, without its padding */
 	u32 interface; /* index of the host's interface that the packet is for */
-	u32 vrf; /* that of the interface's VRF, 0 for none */
+	u32 vrf; /* index of the interface's VRF, 0 for none */
 	u64 look[3][8]; /* look-ups, for which the stack has no room: there, back, in a VRF */
 	u64 hop[3]; /* the next hop, for bpf_redirect_neigh() */
 	u64 header[5]; /* of the packet */
 	struct route_way ask; /* what the way depends on */
 	u64 way; /* the place for it */
-	u32 late; /* the way is there, and is of a tick that has passed */
-	u32 again; /* what is found may be renewed: see route_renew() */
+	u32 late; /* the way exists, and is from a tick that has passed */
+	u32 again; /* the result may be renewed: see route_renew() */
 	struct route_taker takers[ROUTE_ENDS];
 	struct route_leaver leavers[ROUTE_ENDS];
 	u32 second[FRESH_HOPS]; /* in which the host has seen the last packet to a next hop */
 };
 
 /*
- * A trip. Bridges change the outermost tag alone. So a cable that waits can get the frame
- * in the form that it was noted with, as long as nobody has touched the tags below the
- * outermost.
+ * A trip. Bridges only change the outermost tag. So the frame can be restored for a waiting cable
+ * to the form that was noted, as long as the tags below the outermost have not changed.
  */
 struct trip {
 	u64 number; /* a bridge with this number in COUNTER_TRIP has had the frame */
-	u32 endpoint; /* end of the cable that the frame is coming by */
+	u32 endpoint; /* end of the cable by which the frame is coming */
 	u16 hops;
 	u16 waits; /* cables in next[] */
 	__s16 depth; /* tags more than at the trip's start */
 	__s16 low; /* tags up to this depth are as they were when the last cable was noted */
-	u32 ifindex; /* of the routed host port that the frame is coming by; 0 for a cable */
+	u32 ifindex; /* of the routed host port by which the frame is coming; 0 for a cable */
 	struct patch_wait next[PATCH_HOPS];
 	struct route_memory route;
 };
@@ -147,7 +149,7 @@ static __always_inline struct trip *trip_get(void)
 	return bpf_map_lookup_elem(&patch_trip, &zero);
 }
 
-/* What the frame has in the place of the device that it came in by. */
+/* Returns the ifindex of the trip, which the frame has instead of a device of arrival. */
 static __always_inline u32 trip_ifindex(const struct trip *t)
 {
 	if (!t)
@@ -155,7 +157,7 @@ static __always_inline u32 trip_ifindex(const struct trip *t)
 	return on(FEATURE_ROUTE) && t->ifindex ? t->ifindex : PATCH_IFINDEX | t->endpoint;
 }
 
-/* Has the frame been in this bridge on the trip before? */
+/* Has the frame been in this bridge on this trip before? */
 static __always_inline bool trip_returns(const struct trip *t)
 {
 	u64 *seen = counter_of(COUNTER_TRIP);
@@ -172,7 +174,7 @@ static __always_inline struct trip *trip_start(void)
 	struct trip *t = trip_get();
 	u64 *seen = counter_of(COUNTER_TRIP);
 
-	/* a new panel begins with the time: bridges remember numbers of the panel before */
+	/* a new panel starts from the time: bridges remember numbers of the former panel */
 	if (t && !t->number)
 		t->number = bpf_ktime_get_ns();
 
@@ -201,7 +203,7 @@ OFTEN __noinline int patch_retagged(u32 has, u32 wants)
 }
 
 /*
- * Notes that the frame goes on by a cable, as the frame is now. False if there are too many
+ * Notes that the frame goes on by a cable, in its current form. Returns false if there are too many
  * cables.
  */
 OFTEN __noinline int patch_queue(struct __sk_buff *skb, u32 endpoint)
@@ -242,9 +244,8 @@ static long patch_untag(u32 n, struct patch_tags *tags)
 }
 
 /*
- * Gives the frame the tags that it had when a cable was noted. False if these tags are
- * lost. Cables are taken in the opposite order to that in which they were noted; `low`
- * relies on this.
+ * Restores the tags that the frame had when a cable was noted. Returns false if these tags are
+ * lost. Cables are taken in the reverse order of their notes; `low` relies on this.
  */
 static __always_inline bool patch_restore(struct __sk_buff *skb, struct trip *t,
 					  const struct patch_wait *w)
@@ -276,11 +277,10 @@ static __always_inline bool patch_restore(struct __sk_buff *skb, struct trip *t,
 #define PATCH_NOWHERE PATCH_IFINDEX /* the panel has nothing there */
 
 /*
- * Takes the next cable that waits, and makes the frame ready for it: the cable's endpoint,
- * PATCH_NOWHERE if the frame cannot take this cable, or 0 if no cable waits. `before` is
- * the cable that led nowhere, if there was one. This is a separate function because a
- * function that is verified separately can't make a tail call, and the loop that makes it
- * is to be short.
+ * Takes the next waiting cable, and prepares the frame for it. Returns the cable's endpoint,
+ * PATCH_NOWHERE if the frame cannot take this cable, or 0 if no cable waits. `before` is the cable
+ * that led nowhere, if there was one. This is a separate function because a separately verified
+ * function cannot make a tail call, and the loop around the tail call should be short.
  */
 OFTEN __noinline u32 patch_next(struct __sk_buff *skb, u32 ifindex, u32 before)
 {
@@ -311,7 +311,7 @@ OFTEN __noinline u32 patch_next(struct __sk_buff *skb, u32 ifindex, u32 before)
 	return w->endpoint;
 }
 
-/* Goes on with the next cable that waits, until one leads somewhere. */
+/* Follows the waiting cables, until one leads somewhere. */
 static __always_inline int patch_follow(struct __sk_buff *skb, u32 ifindex)
 {
 	u32 endpoint = 0;
@@ -326,7 +326,7 @@ static __always_inline int patch_follow(struct __sk_buff *skb, u32 ifindex)
 	return TC_ACT_SHOT;
 }
 
-/* Makes a tail call that the compiler leaves where it is, and with this index alone. */
+/* Makes a tail call that the compiler leaves in place, with only this index. */
 static __always_inline void patch_call(struct __sk_buff *skb, u32 endpoint)
 {
 	asm volatile("r1 = %[skb]\n\t"
@@ -339,9 +339,9 @@ static __always_inline void patch_call(struct __sk_buff *skb, u32 endpoint)
 }
 
 /*
- * Jumps to the program at the other end of a cable. If the verifier knows the index, the
- * kernel makes a direct jump of it. A conversation is then spared, at every bridge, the
- * code that the kernel puts before indirect jumps (retpolines).
+ * Jumps to the program at the other end of a cable. With a constant index, the kernel makes a
+ * direct jump of it. This saves a conversation, at every bridge, the code that the kernel puts
+ * before indirect jumps (retpolines).
  */
 static __always_inline void patch_jump(struct __sk_buff *skb, u32 endpoint)
 {
@@ -358,8 +358,8 @@ static __always_inline void patch_jump(struct __sk_buff *skb, u32 endpoint)
 }
 
 /*
- * Goes to the bridge that has an endpoint: the other end of a cable, or a routed host port,
- * whose device is `device`. Returns only if the frame can't get there.
+ * Goes to the bridge that has an endpoint: the other end of a cable, or a routed host port, whose
+ * device is `device`. Returns only if the frame cannot get there.
  */
 static __always_inline void patch_go(struct __sk_buff *skb, struct trip *t, u32 endpoint,
 				     u32 device, u32 ifindex)

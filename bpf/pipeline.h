@@ -1,28 +1,27 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * The decision on a frame, from the port that it comes in by to the port that it leaves by.
- * Both hooks take the same decision. Each hook has its own way to send a frame: see tcx.h
- * and xdp.h.
+ * The decision on a frame, from its port of arrival to the port through which it leaves. Both
+ * hooks make the same decision. Each hook has its own way to send a frame: see tcx.h and
+ * xdp.h.
  *
- * The switch asks its questions in this order, and drops the frame at the first answer that
- * is against it:
+ * The switch makes its checks in this order, and drops the frame at the first one that fails:
  *
- * 1. Which port does the frame come in by? If by none, the kernel keeps the frame. Span
+ * 1. Which port does the frame arrive at? If at none, the kernel keeps the frame. Span
  *    ports get their copies here.
- * 2. Is it to a reserved address? Then a protocol between neighbours may take it. If none
+ * 2. Is it for a reserved address? Then a protocol between neighbours may take it. If none
  *    does, it goes no further, unless group-fwd-mask lets it pass. Sockets of the host at the
- *    port's device may have it then.
+ *    port's device may receive it then.
  * 3. Is its source the address of a station?
- * 4. May the frame come in? come_in() asks this for the features that a plain switch lacks:
+ * 4. May the frame enter? come_in() checks this for the features that a plain switch lacks:
  *    blocked ports, VLANs, loops, locked ports, guards, storm limits, rules and pf.
  * 5. The switch learns the source. A frame to a group is then flooded, or the switch itself
  *    answers it.
- * 6. Where is the destination? If the FDB does not know, the frame is flooded, up to the
+ * 6. Where is the destination? If it is not in the FDB, the frame is flooded, up to the
  *    port's storm limit.
- * 7. May the frame leave by that port? go_out() asks this for the features that a plain
- *    switch lacks. In a flood it asks this for each port.
- * 8. Does the frame fit the way out? The hook asks this before it sends: see send.h.
+ * 7. May the frame leave through that port? go_out() checks this for the features that a
+ *    plain switch lacks. In a flood it checks this for each port.
+ * 8. Does the frame fit the way out? The hook checks this before it sends: see send.h.
  */
 #pragma once
 
@@ -37,7 +36,7 @@
 #include "stp.h"
 #include "vlan.h"
 
-/* Features whose questions a plain switch never asks: on the way in, and on the way out. */
+/* Features whose checks a plain switch never makes: on the way in, and on the way out. */
 #define FEATURES_IN                                                                                \
 	(FEATURE_VLANS | FEATURE_LOCKED | FEATURE_BLOCKING | FEATURE_GUARD | FEATURE_NON_IP |      \
 	 FEATURE_STORM | FEATURE_RULES | FEATURE_SPAN | FEATURE_CAPTURE | FEATURE_PF |             \
@@ -47,8 +46,8 @@
 	 FEATURE_PF | FEATURE_ETHER)
 
 /*
- * Features that have work to do with each frame, even if the decision on it is remembered
- * (EACH); with each frame that is sent (SEND); and with each frame that is counted (NOTE).
+ * Features that have work to do with each frame, even if the decision on it is remembered (EACH);
+ * with each frame that is sent (SEND); and with each frame that is counted (NOTE).
  */
 #define FEATURES_EACH                                                                              \
 	(FEATURE_VLANS | FEATURE_RULES | FEATURE_GUARD | FEATURE_SPAN | FEATURE_CAPTURE |          \
@@ -59,15 +58,15 @@
 	(FEATURE_VLAN_STATS | FEATURE_RULES | FEATURE_TALKERS | FEATURE_CAPTURE | FEATURE_SAMPLE)
 
 /*
- * Does XDP leave the frame to tcx, whatever the decision would be? Only tcx makes copies
- * for span ports and captures. And only tcx makes floods that a feature has to look at.
+ * Does XDP leave the frame to tcx, whatever the decision would be? Only tcx makes copies for span
+ * ports and captures. And only tcx makes floods that a feature must look at.
  */
 static __always_inline bool leaves_to_tcx(const struct frame *f)
 {
 	return on(FEATURE_SPAN | FEATURE_CAPTURE) || mac_is_group(f->dst);
 }
 
-/* Does the FDB have to learn the source, or to write its age? */
+/* Must the FDB learn the source, or write its age? */
 static __always_inline bool source_is_news(u64 key, u32 id, u32 now)
 {
 	u64 word = fdb_find(key);
@@ -99,15 +98,14 @@ _Static_assert(FEATURES_APART == (FEATURES_IN | FEATURES_OUT | FEATURE_ROUTE),
 /*
  * A frame and the verdict on it.
  *
- * A plain switch keeps both on the stack, and decides at once. An object that has more to
- * decide keeps them in the CPU's work area, where separate functions find them. The
- * verifier follows each of these functions once for a program, not once for each path that
- * leads there. It takes what a function finds in the work area to be anything. A flood
- * keeps both in the work area in every object.
+ * A plain switch keeps both on the stack, and decides at once. An object with more checks keeps
+ * them in the CPU's work area, where separate functions find them. The verifier follows each of
+ * these functions once per program, not once for each path that leads there. It assumes that data
+ * in the work area may have any value. A flood keeps both in the work area in every object.
  *
- * Guards are an example of the names. guard() takes the decision. guard_skb() and
- * guard_xdp() are the separate functions, one for each hook, which fetch the frame for
- * guard(). ask_guard() calls the one that fits the object and the hook.
+ * Guards are an example of the names. guard() makes the decision. guard_skb() and guard_xdp() are
+ * the separate functions, one for each hook, which fetch the frame for guard(). ask_guard() calls
+ * the one that fits the object and the hook.
  */
 struct judged {
 	struct frame f;
@@ -117,8 +115,8 @@ struct judged {
 WORK_HOLDS(struct judged);
 
 /*
- * APART marks a function that is separate only in an object with more to decide. In a plain
- * switch it is part of its caller, which spares the call.
+ * APART marks a function that is separate only in an object with more checks. In a plain switch it
+ * is part of its caller, which saves the call.
  */
 #ifdef DECIDES_AT_ONCE
 #define APART static __always_inline
@@ -164,7 +162,7 @@ static __always_inline u32 ask_guard(const struct hook *h, const struct frame *f
 }
 
 /*
- * May the frame come in? Asks this for the features that a plain switch does not have:
+ * May the frame enter? Checks this for the features that a plain switch does not have. Returns
  * ACTION_SEND if it may, or else the action to take instead.
  */
 static __always_inline enum action come_in(const struct hook *h, const struct frame *f,
@@ -192,12 +190,12 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 		return refuse(v, DROP_LOOP);
 	if (on(FEATURE_LOCKED) && (in->flags & PORT_LOCKED) &&
 	    !source_is_known(fdb_key(f->src, v->vlan), in->id, now)) {
-		/* a locked entry tells whoever authenticates stations that this one is there */
+		/* a locked entry notifies the authenticator of stations that this one is there */
 		if (on(FEATURE_MAB) && h->skb && (in->flags & PORT_MAB))
 			fdb_lock(fdb_key(f->src, v->vlan), in->id);
 		return refuse(v, DROP_LOCKED);
 	}
-	/* the filters below must not judge bytes that the kernel has yet to write */
+	/* the filters below must not judge bytes that the kernel will still write */
 	if (on(FEATURES_JUDGE) && h->skb) {
 		reason = unfinished_judge(h->ctx);
 		if (reason)
@@ -213,7 +211,7 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 		if (reason)
 			return refuse(v, reason);
 	}
-	/* unknown unicast is found out later: see decide_out() */
+	/* unknown unicast is detected later: see decide_out() */
 	if (on(FEATURE_STORM) && h->skb && mac_is_group(f->dst) &&
 	    storm_exceeded(h, f, in, flood_kind(f->dst)))
 		return refuse(v, DROP_STORM_BCAST + flood_kind(f->dst));
@@ -230,8 +228,8 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 			return refuse(v, reason);
 	}
 	/*
-	 * Before pf, because pf answers frames and makes states. The port is asked again: the
-	 * first answer would take room on the stack meanwhile.
+	 * Before pf, because pf answers frames and makes states. The port is checked again: the
+	 * first result would occupy the stack meanwhile.
 	 */
 	if (on(FEATURE_BLOCKING)) {
 		reason = port_blocked(v->in);
@@ -242,7 +240,7 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 		if (reason)
 			return refuse(v, reason == PORT_ONLY_LEARNS ? DROP_STP : reason);
 	}
-	/* XDP asks pf when it knows that it will send the frame: see pf_passes() */
+	/* XDP calls pf when it is sure to send the frame: see pf_passes() */
 	if (on(FEATURE_PF) && h->skb) {
 		reason = pf_in(h, f, v, now);
 		if (reason)
@@ -276,7 +274,7 @@ static __always_inline enum action ask_in(const struct hook *h, const struct fra
 }
 
 /*
- * May the frame leave by this port, which may be the one that it came in by? 0 if so, or
+ * May the frame leave through this port, which may be the one where it arrived? Returns 0 if so, or
  * else the reason against it.
  */
 static __always_inline u32 go_out(const struct hook *h, const struct frame *f, struct verdict *v,
@@ -349,10 +347,9 @@ static __always_inline u32 ask_out(const struct hook *h, const struct frame *f, 
 }
 
 /*
- * The FDB's word for a destination, with the port that takes its frames now. If the port in
- * the word has lost its carrier, the port that stands in for it takes them. 0 if the port
- * that takes them is blocked: the frame is then flooded, as there may be another way to the
- * station.
+ * The FDB's word for a destination, with the port that currently takes its frames. If the port in
+ * the word has lost its carrier, its backup takes them. Returns 0 if that port is blocked: the
+ * frame is then flooded, as there may be another way to the station.
  */
 static __noinline u64 way_to(struct device_map *devices, u64 word)
 {
@@ -365,11 +362,11 @@ static __noinline u64 way_to(struct device_map *devices, u64 word)
 	return word;
 }
 
-#define LOST_UNKNOWN 1 /* no drop reason: as if nobody had heard of the address */
+#define LOST_UNKNOWN 1 /* no drop reason: as if the address were unknown */
 
 /*
- * What becomes of a frame to an address whose port had no carrier when the timer looked last: 0 if
- * the port is back. An address that was heard may be elsewhere by now; a static one is not.
+ * The result for a frame to an address whose port had no carrier at the timer's last look: 0 if the
+ * port is back. A learned address may be elsewhere by now; a static one is not.
  */
 static __noinline u32 lost_way(u64 word, u32 now)
 {
@@ -397,16 +394,16 @@ static __always_inline bool neighbour_takes(struct __sk_buff *skb, const struct 
 }
 
 /*
- * Decides whether a frame comes in: ACTION_SEND if it does, or else the action to take
+ * Decides whether a frame enters. Returns ACTION_SEND if it does, or else the action to take
  * instead.
  *
- * The verdict is empty when this begins, but for what recall() has found: the port, and
- * what pf knows of the packet (v->pf, with v->pf_plain, and v->reason for PF_LOOK_REFUSE).
- * These are not looked for again.
+ * The verdict is empty at the beginning, except for the results of recall(): the port, and pf's
+ * results for the packet (v->pf, with v->pf_plain, and v->reason for PF_LOOK_REFUSE). These are not
+ * looked up again.
  *
- * A hook leaves a frame undecided if it may not do what the frame needs (ACTION_LEAVE).
- * XDP, for one, does not learn. Unless the object decides at once, the frame and the
- * verdict are those of struct judged.
+ * A hook leaves a frame undecided if it may not do the work that the frame needs (ACTION_LEAVE).
+ * XDP, for one, does not learn. Unless the object decides at once, the frame and the verdict are
+ * those in struct judged.
  */
 static __always_inline enum action decide_in(const struct hook *h, const struct frame *f,
 					     struct verdict *v, u32 now)
@@ -445,7 +442,7 @@ static __always_inline enum action decide_in(const struct hook *h, const struct 
 	return on(FEATURES_IN) ? ask_in(h, f, v, in, now) : ACTION_SEND;
 }
 
-/* Learns the source of a frame that has come in, and decides where the frame goes. */
+/* Learns the source of a frame that has entered, and decides where the frame goes. */
 static __always_inline enum action decide_out(const struct hook *h, const struct frame *f,
 					      struct verdict *v, u32 now)
 {
@@ -521,8 +518,8 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 }
 
 /*
- * Why a flood goes past a port, whatever frame is flooded: an enum drop_reason or
- * flood_past. 0 if there is no such reason.
+ * Why a flood leaves out a port, whatever frame is flooded: an enum drop_reason or flood_past.
+ * Returns 0 if there is no such reason.
  */
 static __always_inline u32 flood_past(u32 in, u32 out, u32 kind)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* Ports: which port a device is, and whether two ports may talk. */
+/* Ports: the port of a device, and whether two ports may talk. */
 #pragma once
 
 #include "maps.h"
@@ -23,7 +23,7 @@ static __always_inline u32 berth_slot(u32 ifindex)
 	return b ? SLOT(b->id) : 0;
 }
 
-/* The slot of a device, 0 if it is no port of this bridge. */
+/* The slot of a device, 0 if it is not a port of this bridge. */
 __noinline u32 port_slot(u32 ifindex)
 {
 	u32 cell = (u32)(ifindex * set.port_factor) >> 19;
@@ -40,15 +40,17 @@ __noinline u32 port_slot(u32 ifindex)
 	return berth_slot(ifindex);
 }
 
-/* Is the port's device still there? It is not if it was deleted or moved to another namespace. */
+/*
+ * Does the port's device still exist? It does not if it was deleted or moved to another namespace.
+ */
 static __always_inline bool port_has_device(struct device_map *devices, u32 slot)
 {
 	return bpf_map_lookup_elem(devices, &slot);
 }
 
 /*
- * The index of the port's device. For a berth, it is in the map alone, and 0 while the
- * berth is vacant.
+ * The index of the port's device. For a berth, it is only in the map, and 0 while the berth is
+ * vacant.
  */
 static __always_inline u32 port_device(struct device_map *devices, u32 slot)
 {
@@ -56,14 +58,14 @@ static __always_inline u32 port_device(struct device_map *devices, u32 slot)
 
 	if (!on(FEATURE_BERTHS) || ifindex)
 		return ifindex;
-	key = slot; /* only now: the key of a look-up has to be on the stack */
+	key = slot; /* only now: the key of a look-up must be on the stack */
 	device = bpf_map_lookup_elem(devices, &key);
 	return device ? *device : 0;
 }
 
 /*
- * The index of the device whose MTU holds for frames to the port. The switch's end of a host
- * port takes frames of any size, so that the MTU of the host's end is the only one.
+ * The index of the device whose MTU applies to frames to the port. The switch's end of a host port
+ * takes frames of any size, so only the MTU of the host's end counts.
  */
 static __always_inline u32 port_fits(struct device_map *devices, u32 slot)
 {
@@ -93,8 +95,8 @@ static __always_inline bool device_runs(u64 state)
 }
 
 /*
- * Is a device up, and does it have a carrier? No helper tells this, but the value of a device
- * map leads to the device. Yes where nobody can tell.
+ * Is a device up, and does it have a carrier? No helper returns this, but the value of a device map
+ * leads to the device. Returns true if it is unknown.
  */
 static __always_inline bool device_has_carrier(void *value)
 {
@@ -108,8 +110,8 @@ static __always_inline bool device_has_carrier(void *value)
 }
 
 /*
- * The same for a port's device. For a port without a device the answer is yes: a backup is
- * not for that case, which is decided elsewhere.
+ * The same for a port's device. For a port without a device the answer is yes: a backup is not for
+ * that case, which is decided elsewhere.
  */
 static __always_inline bool port_has_carrier(struct device_map *devices, u32 slot)
 {
@@ -118,23 +120,23 @@ static __always_inline bool port_has_carrier(struct device_map *devices, u32 slo
 	return !value || device_has_carrier(value);
 }
 
-/* Was the port's device down, or without a carrier, when the timer looked last? */
+/* Was the port's device down, or without a carrier, at the timer's last look? */
 static __always_inline bool port_was_lost(u32 slot)
 {
 	return !port_at(slot)->reached;
 }
 
 /*
- * Is the port's device, which was down or had no carrier when the timer looked last, so still? A
- * device that comes up gets the next frame.
+ * Is the port's device, which was down or had no carrier at the timer's last look, still in that
+ * state? A device that comes up gets the next frame.
  */
 static __noinline bool port_still_lost(u32 slot)
 {
-	/* else the timer does not look either, and the kernel may have the helper for nobody */
+	/* else the timer does not look either, and the kernel may lack the helper */
 	return cfg.device.qdisc && cfg.device_state && !port_has_carrier(&tcx_devices, slot);
 }
 
-/* Does another port stand in for the port with this id, which has no carrier? */
+/* Does a backup replace the port with this id, which has no carrier? */
 static __noinline bool port_lost(struct device_map *devices, u32 id)
 {
 	const volatile struct port *p = port_at(id);
@@ -148,7 +150,7 @@ static __always_inline bool port_protected(const volatile struct port *in,
 	return on(FEATURE_PROTECTED) && (in->domains & out->domains);
 }
 
-/* Has the port a limit of what leaves by it? See rate.h. */
+/* Does the port have a limit for frames that leave? See rate.h. */
 static __always_inline bool port_limits_out(const volatile struct port *p)
 {
 	return on(FEATURE_RATE) && p->limit[LIMIT_OUT].rate;

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * The way up: frames of control protocols go to the process that runs these protocols
- * beside the switch. XDP leaves such frames to tcx, as it leaves all frames that are not
- * forwarded.
+ * The way up: frames of control protocols go to the process that runs these protocols next to the
+ * switch. XDP leaves such frames to tcx, like all frames that are not forwarded.
  */
 #pragma once
 
 #include "verdict.h"
 
-/* Puts the types into BTF, for Go: BTF has only types that something uses. */
+/* Puts the types into BTF for Go: BTF only has types that are used. */
 const struct control_frame *control_frame_type __attribute__((unused));
 const enum control_protocol *control_protocol_type __attribute__((unused));
 
@@ -19,12 +18,12 @@ static __always_inline struct port_state *port_state_in(struct shared *s, u32 sl
 }
 
 /*
- * May sockets of the host have a frame to a reserved address that goes no further? They are those
- * that programs open at the port's device (packet(7)): hostapd, wpa_supplicant, lldpd. The kernel
- * gives a frame to whatever asked for its type, so these types are all that no part of the host's
- * stack takes. A frame of a VLAN could get to a device of that VLAN, be its tag one of 802.1Q or of
- * 802.1ad: the kernel has taken both off, the bridge's label knows one of them. A station's IP
- * packet must not get to the host, whatever address its frame is to.
+ * May sockets of the host receive a frame to a reserved address that goes no further? They are
+ * sockets that programs open at the port's device (packet(7)): hostapd, wpa_supplicant, lldpd. The
+ * kernel delivers a frame to every handler of its type, so these are only types that no part of the
+ * host's stack takes. A frame of a VLAN could reach a device of that VLAN, whether its tag is
+ * 802.1Q's or 802.1ad's: the kernel has removed either, and the bridge's label only knows one of
+ * them. A station's IP packet must not reach the host, whatever the frame's address is.
  */
 static __always_inline bool sockets_may_have(struct __sk_buff *skb, const struct frame *f)
 {
@@ -42,10 +41,9 @@ struct {
 } control_frames SEC(".maps");
 
 /*
- * Would the frame be more than the port may hand up of the protocol in this second? A
- * sender without end must not take the room that the frames of other ports need. Nor may
- * one protocol take the room of another. CPUs that count at the same moment let a few more
- * frames through.
+ * Would the frame exceed the port's share of the protocol in this second? A sender without end must
+ * not take the room that frames of other ports need, nor may one protocol take the room of another.
+ * CPUs that count at the same moment let a few more frames through.
  */
 static __always_inline bool control_exceeds(struct shared *s, u32 slot, u32 protocol, u32 units)
 {
@@ -63,8 +61,8 @@ static __always_inline bool control_exceeds(struct shared *s, u32 slot, u32 prot
 }
 
 /*
- * Puts a frame into the ring, in a record with so much room for its bytes. False if the
- * ring has no room for the record.
+ * Puts a frame into the ring, in a record with `room` bytes for it. Returns false if the ring has
+ * no room for the record.
  */
 static __always_inline bool control_put(struct __sk_buff *skb, u32 slot, u32 protocol, u32 room)
 {
@@ -91,7 +89,7 @@ static __always_inline bool control_put(struct __sk_buff *skb, u32 slot, u32 pro
 }
 
 /*
- * Hands a frame up to the process that runs the protocol. False if there was no room, which
+ * Hands a frame up to the process that runs the protocol. Returns false if there was no room, which
  * is counted. The frame stays here: its protocol decides whether it goes on.
  */
 __noinline int control_take(struct __sk_buff *skb, u32 slot, u32 protocol)
@@ -99,7 +97,7 @@ __noinline int control_take(struct __sk_buff *skb, u32 slot, u32 protocol)
 	struct shared *s = shared_get();
 	bool done;
 
-	if (!on(FEATURE_CONTROL)) /* Linux before 6.8 verifies functions that nobody calls */
+	if (!on(FEATURE_CONTROL)) /* Linux before 6.8 verifies functions that are never called */
 		return false;
 	if (!s || protocol >= CONTROL_PROTOCOLS)
 		return false;

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Rate limits: how much may come in by a port, and how much may leave by it.
+ * Rate limits: how much may arrive at a port, and how much may leave through it.
  *
- * What comes in is looked at before anything else. What leaves is looked at by a program of
- * its own at the egress of the port's device. Whatever the switch sends by the device comes
- * there: a frame, a copy, an answer, a packet that is routed. So nothing else has to ask. The
- * two ways past the egress of a device, to a veth's other end and by XDP, are shut for a port
- * with such a limit.
+ * Incoming frames are checked before anything else. Outgoing frames are checked by a separate
+ * program at the egress of the port's device. Everything that the switch sends through the device
+ * passes there: a frame, a copy, an answer, a routed packet. So no other place needs a check. The
+ * two ways that bypass the egress of a device, to a veth's other end and by XDP, are closed for a
+ * port with such a limit.
  *
- * A limit has a bucket, and frames that find it empty are dropped: nothing is queued. A sender
- * of TCP that has lost all it had under way waits for 200 ms at least (TCP_RTO_MIN of Linux).
- * What the limit lets pass meanwhile must not be lost, or the sender never gets the rate. So
- * the bucket holds more than that, unless it is told otherwise.
+ * A limit has a bucket, and frames that find it empty are dropped: nothing is queued. A TCP sender
+ * that has lost all its data under way waits for at least 200 ms (TCP_RTO_MIN of Linux). The data
+ * that the limit lets pass meanwhile must not be lost, or the sender never reaches the rate. So the
+ * bucket holds more than that, unless it is configured otherwise.
  */
 #pragma once
 
@@ -25,10 +25,10 @@
 #define RATE_FEW 64 /* frames that it holds at least */
 #define RATE_BYTES 65536 /* bytes that it holds at least: a GSO packet */
 
-#define RATE_HEADERS 54 /* bytes in front of the data of a segment, where they are not known */
+#define RATE_HEADERS 54 /* bytes in front of the data of a segment, if unknown */
 #define TAG_BYTES 4
 
-/* Takes frames, or their bytes, out of the port's bucket: true if it is empty. */
+/* Takes frames, or their bytes, out of the port's bucket. Returns true if it is empty. */
 OFTEN __noinline int rate_take(u32 slot, u32 way, u32 frames, u32 bytes)
 {
 	const volatile struct port *p = &set.ports[slot & (MAX_PORTS - 1)];
@@ -60,7 +60,7 @@ OFTEN __noinline int rate_take(u32 slot, u32 way, u32 frames, u32 bytes)
 			       burst);
 }
 
-/* The bytes of all frames that the kernel is to make of a packet, each with its headers. */
+/* The bytes of all frames that the kernel will make of a packet, each with its headers. */
 static __always_inline u32 rate_bytes(struct __sk_buff *skb, u32 frames)
 {
 	u32 headers = RATE_HEADERS, segment, tag = skb->vlan_present ? TAG_BYTES : 0;
@@ -74,8 +74,8 @@ static __always_inline u32 rate_bytes(struct __sk_buff *skb, u32 frames)
 }
 
 /*
- * Is the frame one of a protocol between neighbours? Such a frame goes no further, and has a
- * limit of its own. A flood of others must not keep spanning tree from hearing it.
+ * Does the frame belong to a protocol between neighbours? Such a frame goes no further, and has its
+ * own limit. A flood of others must not keep it from spanning tree.
  */
 static __always_inline bool rate_spares(void *data, void *data_end)
 {
@@ -88,7 +88,7 @@ static __always_inline bool rate_spares(void *data, void *data_end)
 	       !(on(FEATURE_GROUP_FWD) && (set.group_fwd_mask >> (dst >> 40 & 15) & 1));
 }
 
-/* Is a packet above the limit of what comes in by its device's port? Then it has been counted. */
+/* Does a packet exceed its device's port's limit for incoming frames? Then it has been counted. */
 OFTEN __noinline int rate_refuses(struct __sk_buff *skb)
 {
 	u32 slot, frames;
@@ -109,8 +109,8 @@ OFTEN __noinline int rate_refuses(struct __sk_buff *skb)
 }
 
 /*
- * Is a packet that leaves by a device above its port's limit? What the host itself sends by the
- * device is none of the switch's.
+ * Does an outgoing packet exceed the limit of its device's port? The limit does not cover frames
+ * that the host itself sends through the device.
  */
 static __always_inline int rate_out(struct __sk_buff *skb)
 {
@@ -130,8 +130,8 @@ static __always_inline int rate_out(struct __sk_buff *skb)
 }
 
 /*
- * The port of XDP's frame, if what comes in by it has a limit; or else 0. XDP takes a frame out
- * of the bucket when it sends it: the frames that it leaves to tcx are taken there.
+ * The port of XDP's frame, if there is a limit for its incoming frames; or else 0. XDP takes a
+ * frame out of the bucket when it sends it: tcx does so for frames that XDP leaves to it.
  */
 static __always_inline u32 rate_slot_xdp(struct xdp_md *xdp)
 {
@@ -140,7 +140,7 @@ static __always_inline u32 rate_slot_xdp(struct xdp_md *xdp)
 	return slot && port_at(slot)->limit[LIMIT_IN].rate ? slot : 0;
 }
 
-/* What to do with a frame at XDP: XDP_REDIRECT if its port's limit is not against it. */
+/* The XDP action for a frame: XDP_REDIRECT if its port's limit permits it. */
 OFTEN __noinline int rate_refuses_xdp(struct xdp_md *xdp)
 {
 	u32 slot;
@@ -151,7 +151,7 @@ OFTEN __noinline int rate_refuses_xdp(struct xdp_md *xdp)
 	if (!slot || rate_spares((void *)(long)xdp->data, (void *)(long)xdp->data_end) ||
 	    !rate_take(slot, LIMIT_IN, 0, 0))
 		return XDP_REDIRECT;
-	/* tcx tells of a drop who looks */
+	/* tcx reports a drop to all observers */
 	if (on(FEATURE_CAPTURE | FEATURE_SAMPLE | FEATURE_PF))
 		return XDP_PASS;
 	count_refused(slot, bpf_xdp_get_buff_len(xdp), DROP_RATE);

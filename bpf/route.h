@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Routed host ports. A frame for the host's end of such a port is a packet that the host
- * would take, and most often route to another of its interfaces. The datapath does this
- * itself where the result is what the host's stack would make of the packet, by the host's
- * own routes and neighbours. It leaves every other frame to the stack. So the stack is
- * complete, and this is a shortcut: what is left to the stack is slower, never different.
+ * Routed host ports. A frame for the host's end of such a port is a packet that the host would
+ * take, and usually route to another of its interfaces. The datapath does this itself where the
+ * result equals the host's stack's, by the host's own routes and neighbours. It leaves every other
+ * frame to the stack. So the stack is complete, and this is a shortcut: the stack is slower, never
+ * different.
  *
- * A packet that the host would send by another routed host port goes on at that port, as by
- * a patch cable: the port's bridge takes it as if it came from the host. A packet for any
- * other device of the host goes there by the kernel's neighbours.
+ * A packet that the host would send through another routed host port continues at that port, as by
+ * a patch cable: the port's bridge takes it as if it came from the host. A packet for any other
+ * device of the host goes there by the kernel's neighbours.
  */
 #pragma once
 
 #include "route/leave.h"
 
 /*
- * The way of the packet leads to a neighbour that the host does not know. ROUTE_DONE if the packet
- * goes on all the same, blindly: its way leads by a host port of this bridge, whose rules may say a
- * next hop there. That comes before the neighbour, and before rp_filter. They are asked about a
- * frame to no address. If they say none, the host gets the frame as it was: see route_gives_back().
- * Else why the packet is left to the host at once.
+ * The way of the packet leads to a neighbour that the host does not have. Returns ROUTE_DONE if the
+ * packet goes on anyway, blindly: its way leads through a host port of this bridge, whose rules may
+ * set a next hop there. That comes before the neighbour, and before rp_filter. The rules are
+ * evaluated for a frame without a destination address. If they set no next hop, the host gets the
+ * frame unchanged: see route_gives_back(). Otherwise returns why the packet is left to the host at
+ * once.
  */
 __noinline u32 route_blind(struct __sk_buff *skb, u32 slot)
 {
@@ -29,7 +30,7 @@ __noinline u32 route_blind(struct __sk_buff *skb, u32 slot)
 	struct gateway *g;
 	u64 key;
 
-	/* a look-up in a VRF is compared with another one if it has found all */
+	/* a look-up in a VRF is compared with another one if it has found everything */
 	if (!on(FEATURE_PF_HOPS) || on(FEATURE_TRACE) || !memory || memory->vrf)
 		return ROUTE_NEIGHBOUR;
 	to = route_to(memory);
@@ -45,7 +46,7 @@ __noinline u32 route_blind(struct __sk_buff *skb, u32 slot)
 }
 
 /*
- * Finds out where the host would send a packet to an address at a routed host port:
+ * Finds out where the host would send a packet to an address at a routed host port. Returns
  * ROUTE_DONE, or the enum route for which it is left to the stack. route_to() has the way.
  */
 static __always_inline u32 route_find(const struct hook *h, struct route_memory *memory, u32 slot,
@@ -76,14 +77,14 @@ static __always_inline u32 route_find(const struct hook *h, struct route_memory 
 		return ROUTE_CHOICE;
 	}
 	route_turn(memory);
-	/* GSO packets are measured by their segments, below; the look-up tells the route's MTU */
+	/* GSO packets are measured by their segments, below; the look-up returns the route's MTU */
 	to->tot_len = size->gso ? 1 : memory->len - ETHER_HEADER;
 	why = ROUTE_LOOK(h, false);
 	if (on(FEATURE_PF_HOPS) && h->skb && why == ROUTE_NEIGHBOUR)
 		return route_blind(h->ctx, slot);
 	if (why)
 		return why;
-	/* the look-up may have told a next hop of another family */
+	/* the look-up may have returned a next hop of another family */
 	if (route_back(memory)->family == 2 && !route_returns(h, memory))
 		return ROUTE_SOURCE;
 	if (to->ifindex == memory->interface)
@@ -103,7 +104,7 @@ static __always_inline u32 route_find(const struct hook *h, struct route_memory 
 	return why;
 }
 
-/* Notes for `bascule trace` where a packet goes that the datapath would route. */
+/* Records for `bascule trace` where a packet goes that the datapath would route. */
 static __always_inline u32 route_tell(const struct bpf_fib_lookup *to)
 {
 	struct traced *t = watch_memory();
@@ -127,15 +128,15 @@ OFTEN __noinline u32 route_read_skb(struct __sk_buff *skb)
 }
 
 /*
- * Routes a frame to an address at a routed host port: where it goes (ROUTE_GATEWAY,
- * ROUTE_DEVICE), or the enum route for which it is left to the stack as it is.
+ * Routes a frame to an address at a routed host port. Returns where it goes (ROUTE_GATEWAY,
+ * ROUTE_DEVICE), or the enum route for which it is left to the stack unchanged.
  */
 OFTEN __noinline u32 route_skb(struct __sk_buff *skb, u32 slot, u64 dst)
 {
 	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
 	struct route_size size = {.len = skb->len, .gso = skb->gso_size};
 	struct route_memory *memory = route_memory_get();
-	/* of the next hop's family the packet need not be (RFC 8950) */
+	/* the packet need not be of the next hop's family (RFC 8950) */
 	bool six = skb->protocol == bpf_htons(ETH_P_IPV6);
 	struct bpf_redir_neigh *hop;
 	struct bpf_fib_lookup *to;
@@ -147,13 +148,13 @@ OFTEN __noinline u32 route_skb(struct __sk_buff *skb, u32 slot, u64 dst)
 	to = route_to(memory);
 	if (tag_beside(skb))
 		return ROUTE_TAG;
-	/* a mark chooses the way by the host's rules, and the look-up has none */
+	/* a mark selects the way by the host's rules, and the look-up has none */
 	if (skb->mark)
 		return ROUTE_CHOICE;
 	why = route_find(&h, memory, slot, dst, route_read_skb(skb), &size);
 	/*
-	 * The stack would go by the hash of the sender's socket, or of its network card, where it
-	 * chooses among next hops by ports. The look-up has none, so the stack is to have none for
+	 * The stack would use the hash of the sender's socket, or of its network card, where it
+	 * chooses among next hops by ports. The look-up has none, so the stack should have none for
 	 * the few packets of a connection that it gets.
 	 */
 	if (why == ROUTE_FRESH || why == ROUTE_NEIGHBOUR || why == ROUTE_SIZE)
@@ -162,7 +163,7 @@ OFTEN __noinline u32 route_skb(struct __sk_buff *skb, u32 slot, u64 dst)
 		return why;
 	if (on(FEATURE_TRACE))
 		return route_tell(to);
-	/* what is behind the packet to fill a frame stays on the link that it came by */
+	/* the padding of a frame stays on the link of arrival */
 	if (size.len > memory->len && bpf_skb_change_tail(skb, memory->len, 0))
 		return ROUTE_HEADER;
 	if (six ? !route_ages6(skb, memory) : !route_ages4(skb, memory))
@@ -193,8 +194,8 @@ OFTEN __noinline u32 route_read_xdp(struct xdp_md *xdp)
 }
 
 /*
- * Has the look-up ask for the packet that the host's stack would see, where rules translate the
- * one that has been read: what route_read_xdp() has said, or why it is left to the stack.
+ * Changes the look-up to the packet that the host's stack would see, where rules translate the
+ * packet that has been read. Returns route_read_xdp()'s result, or why it is left to the stack.
  */
 static __always_inline u32 route_translated(u32 unread)
 {
@@ -219,9 +220,9 @@ static __always_inline u32 route_translated(u32 unread)
 }
 
 /*
- * Finds the way of a frame that XDP sends to a routed host port: ROUTE_GATEWAY if it goes on
- * by another such port of this bridge. struct route_memory then has what the frame is there.
- * The frame is as it was. In all other cases tcx finds its way.
+ * Finds the way of a frame that XDP sends to a routed host port. Returns ROUTE_GATEWAY if it
+ * continues through another such port of this bridge; then struct route_memory has the frame's form
+ * there. The frame is unchanged. In all other cases tcx finds its way.
  */
 OFTEN __noinline u32 route_xdp(struct xdp_md *xdp, u32 slot, u64 dst)
 {
@@ -246,9 +247,9 @@ OFTEN __noinline u32 route_xdp(struct xdp_md *xdp, u32 slot, u64 dst)
 }
 
 /*
- * Routes a packet to an address at a routed host port whose way is remembered, with all that is
- * decided on it: what is to be done with its frame, or 0 if its way is still to be found. The
- * frame has been counted at both ports of its way to the host, and is as it was if that is so.
+ * Routes a packet to an address at a routed host port whose way is remembered, with the whole
+ * decision on it. Returns the action for its frame, or 0 if its way must still be found. The frame
+ * has been counted at both ports of its way to the host, and is unchanged in that case.
  */
 OFTEN __noinline int route_quickly_skb(struct __sk_buff *skb, u32 slot, u64 dst)
 {
@@ -275,8 +276,8 @@ OFTEN __noinline int route_quickly_skb(struct __sk_buff *skb, u32 slot, u64 dst)
 }
 
 /*
- * Remembers what this bridge decides on the packet that is about to go on at another of its
- * routed host ports, if it has decided so on one before.
+ * Remembers this bridge's decision on the packet that is about to continue at another of its routed
+ * host ports, if it has made the same decision on one before.
  */
 OFTEN __noinline int route_decided_skb(void)
 {
@@ -297,7 +298,7 @@ OFTEN __noinline int route_decided_skb(void)
 	return 0;
 }
 
-/* Counts what has become of a frame for a routed host port: what route_skb() has said. */
+/* Counts the result for a frame to a routed host port, from route_skb(). */
 OFTEN __noinline int route_count(u32 slot, u32 to)
 {
 	u64 key = GATEWAY_COUNTS(port_at(slot)->endpoint);
@@ -316,8 +317,8 @@ OFTEN __noinline int route_count(u32 slot, u32 to)
 }
 
 /*
- * Begins a trip of the routed packet, which may have been in this bridge before. It keeps
- * the count of hops, because the kernel counts the same tail calls.
+ * Begins a trip of the routed packet, which may have been in this bridge before. It keeps the count
+ * of hops, because the kernel counts the same tail calls.
  */
 static __always_inline struct trip *route_trip(bool cable)
 {

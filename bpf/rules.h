@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * MAC rules: the first rule that matches says whether a frame passes. Rules are not walked
- * over but looked up (tuple-space search). Rules that compare the same fields share a mask.
- * One look into a hash map finds the first rule of a mask that matches. Match of Go's
- * package rule defines the meaning of rules; its Compile makes masks and keys of them.
+ * MAC rules: the first matching rule decides whether a frame passes. Rules are not walked over but
+ * looked up (tuple-space search). Rules that compare the same fields share a mask. One look into a
+ * hash map finds the first rule of a mask that matches. Match of Go's package rule defines the
+ * meaning of rules; its Compile makes their masks and keys.
  */
 #pragma once
 
@@ -31,14 +31,14 @@ struct rule_search {
 	u32 best; /* lowest turn found, with its rule's number */
 };
 
-/* Puts the type into BTF, for Go: BTF has only types that something uses. */
+/* Puts the type into BTF for Go: BTF only has types that are used. */
 const enum rule_kind *rule_kind_type __attribute__((unused));
 
 WORK_HOLDS(struct rule_search);
 
 /*
- * Looks for a rule of the mask. False if neither this mask nor those behind it can have a
- * rule that is tried before the best one so far.
+ * Looks for a rule of the mask. Returns false if neither this mask nor those behind it can have a
+ * rule that comes before the best one so far.
  */
 static __always_inline bool rule_try(struct rule_search *s, const struct rule_mask *m, bool arp)
 {
@@ -72,14 +72,14 @@ static long rule_try_arp(u32 n, struct rule_search **search)
 }
 
 /*
- * The protocol and the lengths of addresses, in the first words of ARP. The hardware type
- * is not asked for: stations take type 6, which is that of IEEE 802, for Ethernet's.
+ * The protocol and the lengths of addresses, in the first words of ARP. The hardware type is not
+ * checked: stations accept type 6, IEEE 802, for Ethernet's.
  */
 #define ARP_IPV4 0x0008
 #define ARP_LENGTHS 0x0406
 
 /*
- * Adds the fields of the ARP or RARP packet at `front`. False if rules can't look into the
+ * Adds the fields of the ARP or RARP packet at `front`. Returns false if rules cannot look into the
  * packet.
  */
 static __always_inline bool rule_read_arp(const struct hook *h, struct rule_search *s, u32 front)
@@ -148,7 +148,7 @@ __noinline int rule_find_arp_xdp(struct xdp_md *xdp, u32 front, u32 masks, u32 a
 /* Flags that rule_find() returns with the rule's number. The number is 0 if no rule matches. */
 #define RULE_BLOCKS (1u << 16)
 #define RULE_FLEETING (1u << 17) /* frames between the same stations may match others */
-#define RULE_UNREAD(reason) ((u32)(reason) << 24) /* the reason why rules can't judge it */
+#define RULE_UNREAD(reason) ((u32)(reason) << 24) /* the reason why rules cannot judge it */
 
 /* May be set in `at`: the frame is ARP or RARP, or may be. */
 #define RULE_IS_ARP (1u << 31)
@@ -195,7 +195,7 @@ static __always_inline u32 rule_find(const struct hook *h, u64 src, u64 dst, u32
 	return flags | best | (rule->blocks ? RULE_BLOCKS : 0);
 }
 
-/* Separate functions, so that a switch without rules is as if there were none. */
+/* Separate functions, so that rules cost a switch without rules nothing. */
 OFTEN __noinline u32 rule_find_skb(struct __sk_buff *skb, u64 src, u64 dst, u32 at)
 {
 	const struct hook h = {.ctx = skb, .skb = true};
@@ -210,7 +210,9 @@ OFTEN __noinline u32 rule_find_xdp(struct xdp_md *xdp, u64 src, u64 dst, u32 at)
 	return rule_find(&h, src, dst, at);
 }
 
-/* Notes the first rule of the port that the frame matches, if one does: 0 or the reason against it.
+/*
+ * Records the first rule of the port that the frame matches, if there is one. Returns 0 or the
+ * reason to drop the frame.
  */
 static __always_inline u32 rule_blocks(const struct hook *h, const struct frame *f,
 				       struct verdict *v, u32 slot, u32 direction)
@@ -243,7 +245,7 @@ static __always_inline void rule_count(u16 number, u32 len)
 	}
 }
 
-/* Counts a frame for the rules that it matched coming in and going out. */
+/* Counts a frame for the rules that it matched on the way in and out. */
 OFTEN __noinline int rules_count(u32 in, u32 out, u32 len)
 {
 	rule_count(in, len);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Samples of frames for a collector (sFlow), which the agent tells: one frame of so many
- * that come in, and the first drops of each second. Who reads them is waited for nowhere:
- * like events, samples are in memory that user space reads, and new ones take the places of
- * old ones.
+ * Samples of frames, which the agent sends to a collector (sFlow): one of every so many incoming
+ * frames, and the first drops of each second. The datapath never waits for the reader: like events,
+ * samples are in memory that user space reads, and new ones replace old ones.
  */
 #pragma once
 
@@ -13,7 +12,7 @@
 
 #define MAC_PAIR 12 /* bytes: destination and source */
 
-/* The VLANs of a frame as capture_frame() and sample_put() take them. */
+/* The VLANs of a frame in the form that capture_frame() and sample_put() expect. */
 static __always_inline u32 capture_vlans(const struct verdict *v)
 {
 	return (u32)v->vlan << 16 | v->vid;
@@ -26,9 +25,9 @@ static __always_inline u16 capture_vlan(u32 vlans)
 }
 
 /*
- * Is this frame the one to be sampled? Each CPU counts down by itself, from a number drawn
- * by chance whose mean is the rate: what comes at the same pace as the samples (802.3's
- * pause frames, say) is not sampled each time, or never.
+ * Should this frame be sampled? Each CPU counts down on its own, from a random number whose mean is
+ * the rate: frames that arrive at the same pace as the samples (802.3's pause frames, for example)
+ * are not sampled each time, or never.
  */
 static __always_inline bool sample_due(void)
 {
@@ -36,7 +35,7 @@ static __always_inline bool sample_due(void)
 
 	if (!left)
 		return false;
-	if (*left - 1 >= range) /* none is drawn, or one by another rate */
+	if (*left - 1 >= range) /* none has been drawn yet, or one for another rate */
 		*left = 1 + bpf_get_prandom_u32() % range;
 	return !--*left;
 }
@@ -69,7 +68,7 @@ static __always_inline struct sample *sample_new(enum sample_kind kind, u64 *seq
 	return s;
 }
 
-/* Fills a cell, but for the frame. */
+/* Fills a cell, except for the frame. */
 static __always_inline void sample_fill(struct sample *s, u32 in, u32 out, u32 vlans, u32 len,
 					u32 kept)
 {
@@ -81,9 +80,9 @@ static __always_inline void sample_fill(struct sample *s, u32 in, u32 out, u32 v
 }
 
 /*
- * Samples a frame as it is before the bridge changes it: with the tag in its place that is
- * beside the packet. This is a separate function, to save room on the stacks of its callers.
- * A cell that is taken is always filled: its reader waits for it.
+ * Samples a frame as it is before the bridge changes it: a tag beside the packet is put in its
+ * place. This is a separate function, to save room on the stacks of its callers. A cell that is
+ * taken is always filled: its reader waits for it.
  */
 __noinline int sample_put(struct __sk_buff *skb, u32 ports, u32 vlans, u32 reason,
 			  enum sample_kind kind)
@@ -92,7 +91,7 @@ __noinline int sample_put(struct __sk_buff *skb, u32 ports, u32 vlans, u32 reaso
 	struct sample *s;
 	u64 seq;
 
-	if (!on(FEATURE_SAMPLE)) /* Linux before 6.8 verifies functions that nobody calls */
+	if (!on(FEATURE_SAMPLE)) /* Linux before 6.8 verifies functions that are never called */
 		return 0;
 	if (skb->len < ETHER_HEADER)
 		return 0;
@@ -117,9 +116,9 @@ __noinline int sample_put(struct __sk_buff *skb, u32 ports, u32 vlans, u32 reaso
 }
 
 /*
- * Samples a frame that comes in by the slot in the lower half of `ports`, if it is its turn. In the
- * upper half is the slot that it leaves by, SAMPLE_FLOOD, or 0: it is dropped for the reason,
- * or for the switch itself.
+ * Samples an incoming frame if it is its turn. The lower half of `ports` is the slot of arrival.
+ * The upper half is the slot that it leaves through, SAMPLE_FLOOD, or 0: it is dropped for the
+ * reason, or for the switch itself.
  */
 __noinline int sample_in(struct __sk_buff *skb, u32 ports, u32 vlans, u32 reason)
 {
@@ -136,16 +135,16 @@ __noinline int sample_drop(struct __sk_buff *skb, u32 slot, u32 vlans, u32 reaso
 	return 0;
 }
 
-#define SAMPLE_RETAGGED (1u << 31) /* beside a length: the frame has a tag of the bridge's now */
+#define SAMPLE_RETAGGED (1u << 31) /* with a length: the frame now has a tag of the bridge's */
 
-/* Samples a frame that XDP sends, with the tag that it came with. */
+/* Samples a frame that XDP sends, with its tag of arrival. */
 __noinline int sample_xdp(struct xdp_md *xdp, u32 ports, u32 vlans, u32 outer, u32 len)
 {
 	u32 has = on(FEATURE_VLANS) && (len & SAMPLE_RETAGGED) ? ETHER_TAG : 0, kept, rest, at;
 	struct sample *s;
 	u64 seq;
 
-	if (!on(FEATURE_SAMPLE)) /* Linux before 6.8 verifies functions that nobody calls */
+	if (!on(FEATURE_SAMPLE)) /* Linux before 6.8 verifies functions that are never called */
 		return 0;
 	len &= ~SAMPLE_RETAGGED;
 	at = on(FEATURE_VLANS) && outer ? MAC_PAIR + ETHER_TAG : MAC_PAIR;

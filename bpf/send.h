@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Sending: whether a frame fits its way out, what it needs before it leaves, and how it
- * leaves. Known unicast, floods and answers of the switch come here.
+ * Sending: whether a frame fits its way out, its preparation, and its departure. Known unicast,
+ * floods and answers of the switch come here.
  */
 #pragma once
 
@@ -14,7 +14,7 @@
 #include "route.h"
 
 /*
- * Does the frame fit a port at tcx? 0 or the reason against it. A patch cable has no
+ * Does the frame fit a port at tcx? Returns 0 or the reason to drop it. A patch cable has no
  * device, and so no MTU.
  */
 static __always_inline u32 send_fits(struct __sk_buff *skb, const struct frame *f, u32 out,
@@ -33,8 +33,8 @@ static __always_inline bool xdp_fits(struct xdp_md *xdp, u32 ifindex, u32 tag, u
 }
 
 /*
- * Does all that goes with sending a frame; a trial never comes here. True if the frame now
- * has the tag that it leaves with.
+ * Does all the work that accompanies sending a frame; a trial never comes here. Returns true if the
+ * frame now has the tag with which it leaves.
  */
 static __always_inline bool prepare_skb(struct __sk_buff *skb, const struct frame *f,
 					const struct verdict *v, u32 out, u32 has, u32 wants)
@@ -55,8 +55,8 @@ static __always_inline bool prepare_skb(struct __sk_buff *skb, const struct fram
 }
 
 /*
- * Sends the frame itself by a port. The frame has been counted already where it came in.
- * The port is the last one of a flood, or the port of a question that is answered.
+ * Sends the frame itself through a port. The frame has already been counted where it arrived. The
+ * port is the last one of a flood, or the port of a request that is answered.
  */
 static __always_inline int send_by(struct __sk_buff *skb, const struct frame *f,
 				   const struct verdict *v, u32 out, u32 has, u32 wants)
@@ -68,8 +68,8 @@ static __always_inline int send_by(struct __sk_buff *skb, const struct frame *f,
 }
 
 /*
- * Sends a copy by a port. A copy for a patch cable goes when the flood is over. `has` gets
- * the tag that the frame itself has after this.
+ * Sends a copy through a port. A copy for a patch cable goes when the flood is over. `has` gets the
+ * frame's own tag after this.
  */
 static __always_inline void send_copy(struct __sk_buff *skb, const struct frame *f,
 				      const struct verdict *v, u32 out, u32 *has, u32 wants)
@@ -88,14 +88,13 @@ static __always_inline void send_copy(struct __sk_buff *skb, const struct frame 
 			return;
 		}
 	}
-	count_tx(out, f->len); /* before it goes: see uncount_tx() */
+	count_tx(out, f->len); /* before it is sent: see uncount_tx() */
 	bpf_clone_redirect(skb, port_device(&tcx_devices, out), 0);
 }
 
 /*
- * Sends a frame of known unicast, and also counts it where it came in. `cable` says that
- * the frame came by a patch cable, not from a device. The trip is 0 where the caller has not
- * looked it up.
+ * Sends a frame of known unicast, and also counts it where it arrived. `cable` is set if the frame
+ * came by a patch cable, not from a device. The trip is 0 where the caller has not looked it up.
  */
 static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f,
 				    const struct verdict *v, bool cable, struct trip *t)
@@ -120,7 +119,7 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 				patch_go(skb, t, p->peer_endpoint, 0, f->ifindex);
 			return TC_ACT_SHOT;
 		}
-		/* the frame itself is still needed: bascule_patch goes on with it */
+		/* the frame itself is still needed: bascule_patch continues with it */
 		if (on(FEATURE_PATCH) && cable && !t)
 			t = trip_get();
 		if (on(FEATURE_ROUTE) && (p->flags & PORT_ROUTE)) {
@@ -163,14 +162,14 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 	}
 	/*
 	 * Straight to the receiver, without a queue between. This is only for the receiver's own
-	 * address: its stack would also take a frame for another station behind it for its own.
+	 * address: its stack would mistake a frame for another station behind it for its own.
 	 */
 	if (on(FEATURE_PEER) && f->dst == p->straight)
 		return bpf_redirect_peer(p->ifindex, 0);
 	return bpf_redirect(port_device(&tcx_devices, v->out), 0);
 }
 
-/* Routes the frame of a trial that leaves by a routed host port, and notes the result. */
+/* Routes the frame of a trial that leaves through a routed host port, and records the result. */
 static __always_inline void route_trial(struct __sk_buff *skb, const struct frame *f,
 					const struct verdict *v)
 {
@@ -181,7 +180,7 @@ static __always_inline void route_trial(struct __sk_buff *skb, const struct fram
 	TRACE(route, route_skb(skb, v->out, f->dst) + 1);
 }
 
-/* Sends by XDP; declines where the way out takes no such frames. */
+/* Sends by XDP; declines where the way out does not take such frames. */
 static __always_inline int send_xdp(const struct hook *h, const struct frame *f, struct verdict *v,
 				    u32 now)
 {
@@ -198,7 +197,7 @@ static __always_inline int send_xdp(const struct hook *h, const struct frame *f,
 			return XDP_PASS;
 	}
 	if (bpf_redirect_map(&xdp_devices, v->out, XDP_PASS) != XDP_REDIRECT) {
-		/* tcx must not get the frame with another tag than it came with */
+		/* tcx must not get the frame with a tag other than it arrived with */
 		if (on(FEATURE_VLANS) && tag != f->outer)
 			return XDP_DROP;
 		return XDP_PASS;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* Span ports: copies of frames for whoever listens there. Only tcx makes them. */
+/* Span ports: copies of frames for listeners there. Only tcx makes them. */
 #pragma once
 
 #include "trace.h"
@@ -46,7 +46,7 @@ static __always_inline void span_send(struct __sk_buff *skb, u32 ports, u32 len,
 		bpf_loop(SPANS, span_copy, &s, 0);
 }
 
-/* Separate functions are verified once, at however many places frames come in and go out. */
+/* Separate functions are verified once, at however many places frames arrive and leave. */
 __noinline int span_copies_in(struct __sk_buff *skb, u32 slot, u32 vid, u32 len, u32 tag)
 {
 	u32 ports = set.span_in | port_at(slot)->span_in;
@@ -78,8 +78,8 @@ __noinline int span_copies_out(struct __sk_buff *skb, u32 slot, u32 vid, u32 len
 }
 
 /*
- * Copies a frame as it came in by a port, before anything is decided about it. So this has
- * to find the frame's VLAN itself; a copy for the VLAN is made only if the port is in it.
+ * Copies a frame as it arrived at a port, before any decision about it. So this must find the
+ * frame's VLAN itself; a copy for the VLAN is made only if the port is in it.
  */
 static __always_inline void span_in(struct __sk_buff *skb, const struct frame *f, u32 slot)
 {
@@ -88,7 +88,7 @@ static __always_inline void span_in(struct __sk_buff *skb, const struct frame *f
 	span_copies_in(skb, slot, vid, f->len, f->tag);
 }
 
-/* Copies a frame as it goes out by a port. */
+/* Copies a frame as it leaves through a port. */
 static __always_inline void span_out(struct __sk_buff *skb, const struct frame *f,
 				     const struct verdict *v, u32 out)
 {

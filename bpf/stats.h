@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* Counters and events: what the switch says about itself. */
+/* Counters and events: the switch's reports about itself. */
 #pragma once
 
 #include "maps.h"
@@ -30,19 +30,19 @@ static __always_inline void count_tx(u32 slot, u32 len)
 	}
 }
 
-/* Takes back what count_tx() has counted, of a frame that has not left. */
+/* Subtracts count_tx()'s count of a frame that has not left. */
 static __always_inline void uncount_tx(u32 slot, u32 len)
 {
 	struct port_stats *s = stats_of(slot);
 
-	/* another program may have sent it by the port's device, which nobody has counted */
+	/* another program may have sent it through the port's device, without a count */
 	if (s && s->tx_frames && s->tx_bytes >= len) {
 		s->tx_frames--;
 		s->tx_bytes -= len;
 	}
 }
 
-/* The same of a frame for a routed host port that the datapath routes. */
+/* The same for a frame to a routed host port that the datapath routes. */
 static __always_inline void count_routed(u32 slot, u32 len)
 {
 	struct port_stats *s = stats_of(slot);
@@ -69,7 +69,7 @@ __noinline int count_drop(u32 slot, u32 reason)
 	return 0;
 }
 
-/* Counts a frame that comes in and goes no further. */
+/* Counts a frame that arrives and goes no further. */
 __noinline int count_refused(u32 slot, u32 len, u32 reason)
 {
 	struct port_stats *s = stats_of(slot);
@@ -106,8 +106,8 @@ __noinline int event_add(u32 kind, u64 key, u32 port, u32 from, u32 count)
 __noinline int event_once_a_second(u32 kind, u64 key, u32 port, u32 from)
 {
 	/*
-	 * The kind is in upper bits that the VLAN leaves free: events of one address are told
-	 * apart.
+	 * The kind is in upper bits that the VLAN leaves free: events of one address are
+	 * distinguished.
 	 */
 	u64 what = key | (u64)kind << 60;
 	struct shared *s = shared_get();

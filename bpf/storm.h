@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/*
- * Storm control: how much of each kind of flood may come in by a port. Each limit has a
- * bucket.
- */
+/* Storm control: how much of each kind of flood may arrive at a port. Each limit has a bucket. */
 #pragma once
 
 #include "bucket.h"
@@ -15,7 +12,7 @@
 #define STORM_FRAME 1514 /* bytes of a frame, for limits in bits */
 
 /*
- * Takes frames out of a bucket, or their bytes if the limit is in bits: true if the bucket
+ * Takes frames out of a bucket, or their bytes if the limit is in bits. Returns true if the bucket
  * is empty.
  */
 OFTEN __noinline int storm_take(u32 slot, u32 kind, u32 frames, u32 bytes)
@@ -44,7 +41,7 @@ OFTEN __noinline int storm_take(u32 slot, u32 kind, u32 frames, u32 bytes)
 			       amount * unit / rate, burst);
 }
 
-/* Takes the frame out of the port's bucket: true if there was nothing in it. */
+/* Takes the frame out of the port's bucket. Returns true if the bucket was empty. */
 static __always_inline bool storm_exceeded(const struct hook *h, const struct frame *f,
 					   const volatile struct port *in, u32 kind)
 {

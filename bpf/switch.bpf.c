@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 
 /*
- * The switch: one pipeline (pipeline.h), two hooks. The tcx program does everything, for
- * every kind of port, and keeps GSO packets whole. The XDP program takes frames that it can
- * send without an skb, and declines the rest. The kernel then hands these to the tcx
- * program of the same port.
+ * The switch: one pipeline (pipeline.h), two hooks. The tcx program does everything, for every kind
+ * of port, and keeps GSO packets whole. The XDP program takes frames that it can send without an
+ * skb, and declines the rest. The kernel then hands these to the tcx program of the same port.
  */
 #include "clock.h"
 #include "control.h"
@@ -21,14 +20,14 @@ int bascule_tcx(struct __sk_buff *skb)
 	return switch_skb(skb, false);
 }
 
-/* Looks at what leaves by a port whose limit is for that. */
+/* Checks frames that leave through a port with such a limit. */
 SEC("tcx/egress")
 int bascule_out(struct __sk_buff *skb)
 {
 	return rate_out(skb);
 }
 
-/* Goes on with a frame that another bridge sends by a patch cable. */
+/* Continues with a frame that another bridge sends by a patch cable. */
 SEC("tcx/ingress")
 int bascule_patch(struct __sk_buff *skb)
 {
@@ -39,26 +38,28 @@ int bascule_patch(struct __sk_buff *skb)
 	if (!t)
 		return TC_ACT_SHOT;
 	ifindex = trip_ifindex(t);
-	/* from a program that this one has taken the place of: no rule says next hops any more */
+	/* from a program that this one has replaced: rules no longer set next hops */
 	blind = on(FEATURE_ROUTE) && !on(FEATURE_PF_HOPS) ? trip_blind() : 0;
 	if (blind)
 		return route_gives_back(skb, blind);
 	action = switch_skb(skb, true);
-	t = trip_get(); /* again, rather than kept on the stack */
+	t = trip_get(); /* read again, rather than kept on the stack */
 	if (t && t->waits)
 		return patch_follow(skb, ifindex);
 	return action == TC_ACT_UNSPEC ? TC_ACT_SHOT : action;
 }
 
 #ifndef DECIDES_AT_ONCE
-/* Goes on with a packet that pf has go on in the other family. */
+/* Continues with a packet that pf sends on in the other family. */
 SEC("tcx/ingress")
 int bascule_family(struct __sk_buff *skb)
 {
 	return family_skb(skb);
 }
 
-/* Finds what rules ask of the host's routes about a packet, and goes on with its decision. */
+/*
+ * Finds the facts about the host's routes that rules need for a packet, and continues its decision.
+ */
 SEC("tcx/ingress")
 int bascule_fib(struct __sk_buff *skb)
 {
@@ -71,14 +72,14 @@ int bascule_fib_patch(struct __sk_buff *skb)
 	return fib_skb(skb, PF_PANEL_PATCH);
 }
 
-/* Goes on with a packet that pf has a next hop for, or a socket of the host. */
+/* Continues with a packet that has a next hop from pf, or a socket of the host. */
 SEC("tcx/ingress")
 int bascule_hop(struct __sk_buff *skb)
 {
 	return divert_or_hop_skb(skb);
 }
 
-/* Does what is rare with a packet of pf, and goes on with its decision. */
+/* Does the rare work of pf on a packet, and continues its decision. */
 SEC("tcx/ingress")
 int bascule_due(struct __sk_buff *skb)
 {
@@ -106,8 +107,8 @@ int bascule_first(struct xdp_md *xdp)
 #endif
 
 /*
- * Starts the timer, and is what the timer runs. A program of this kind may know the ports' devices;
- * the control program may sleep, and so may not. The request is the frame's mark.
+ * Starts the timer, and is the program that the timer runs. A program of this type may access the
+ * ports' devices; the control program may sleep, and so must not. The request is the frame's mark.
  */
 SEC("tcx/ingress")
 int bascule_clock(struct __sk_buff *skb)
@@ -126,9 +127,9 @@ int bascule_control(struct control *r)
 }
 
 /*
- * Changes tables of addresses. It belongs to no tracepoint. Of all kinds of programs that
- * user space can run, only this kind leaves interrupts alone meanwhile and may look into a
- * trie. The request is the arguments' bytes.
+ * Changes tables of addresses. It belongs to no tracepoint. Of all types of programs that user
+ * space can run, only this one leaves interrupts alone meanwhile and may look into a trie. The
+ * request is the arguments' bytes.
  */
 SEC("raw_tp")
 int bascule_table(struct pf_table_arguments *a)

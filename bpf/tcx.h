@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * A frame at tcx, the hook that takes every frame of every kind of port. The hook takes the
- * frame, decides on it, and sends, floods, answers or drops it. An object that has more to
- * decide than a plain switch does this step by step, each step in a separate function: see
- * struct judged.
+ * A frame at tcx, the hook that takes every frame of every kind of port. The hook takes the frame,
+ * decides on it, and sends, floods, answers or drops it. An object with more checks than a plain
+ * switch does this step by step, each step in a separate function: see struct judged.
  */
 #pragma once
 
@@ -18,12 +17,12 @@
 #include "flood.h"
 #include "send.h"
 
-/* Results of act_skb() that its caller carries out; these are no TC_ACT_. */
+/* Results of act_skb() that its caller carries out; these are not TC_ACT_ values. */
 #define ACT_FLOODS 0x100
 #define ACT_SENDS 0x101
-#define ACT_ANSWERS 0x102 /* has a program of its own answer the frame */
+#define ACT_ANSWERS 0x102 /* a separate program answers the frame */
 
-/* Carries out what has been decided about a frame. */
+/* Carries out the decision about a frame. */
 static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struct verdict *v,
 				   struct decision *d, u32 epoch, enum action action, bool cable)
 {
@@ -35,7 +34,7 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 	switch (action) {
 	case ACTION_SEND:
 		reason = send_fits(skb, f, v->out, &mtu);
-		/* what a trial routes is what the packet has become */
+		/* a trial routes the translated packet */
 		if (on(FEATURE_TRACE) && on(FEATURE_PF_NAT) && !reason)
 			reason = pf_settle(&h, v, v->out, clock_now());
 		if (on(FEATURE_TRACE)) {
@@ -92,7 +91,9 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 }
 
 #ifndef DECIDES_AT_ONCE
-/* These two decide on the frame of struct judged, one after the other: an enum action. */
+/*
+ * These two decide on the frame of struct judged, one after the other. They return an enum action.
+ */
 OFTEN __noinline u32 decide_in_skb(struct __sk_buff *skb)
 {
 	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
@@ -109,7 +110,9 @@ OFTEN __noinline u32 decide_out_skb(struct __sk_buff *skb)
 	return j ? decide_out(&h, &j->f, &j->v, clock_now()) : ACTION_DROP;
 }
 
-/* Gives the host back a packet for which no rule has said a next hop: they are asked again. */
+/*
+ * Gives the host back a packet for which no rule has set a next hop: the rules are evaluated again.
+ */
 __noinline int pf_gives_back(struct __sk_buff *skb)
 {
 	struct judged *j = judged_here(0);
@@ -123,7 +126,7 @@ __noinline int pf_gives_back(struct __sk_buff *skb)
 	return route_gives_back(skb, j->v.blind);
 }
 
-/* Carries out what has been decided about the frame of struct judged. */
+/* Carries out the decision about the frame of struct judged. */
 OFTEN __noinline int act_judged(struct __sk_buff *skb, u32 epoch, u32 action)
 {
 	struct judged *j = judged_here(0);
@@ -191,10 +194,10 @@ static __always_inline int ask_drop(struct __sk_buff *skb, struct frame *f, cons
 
 #ifdef SENDS_AT_ONCE
 /*
- * Sends a frame without a tag where the bridge has sent one like it, if it remembers that.
- * False if there is more to do; then nothing has been done. Nearly all frames of a plain
- * switch end here. receive() would come to the same, but has to keep for later what it
- * reads of a frame, for which there are too few registers.
+ * Sends an untagged frame where the bridge has sent one like it, if it remembers that. Returns
+ * false if more must be done; then nothing has been done. Nearly all frames of a plain switch end
+ * here. receive() would have the same result, but must keep the fields of a frame for later, for
+ * which there are too few registers.
  */
 static __always_inline bool send_again(struct __sk_buff *skb, struct frame *f, struct verdict *v,
 				       bool cable, int *done)
@@ -224,13 +227,13 @@ static __always_inline bool send_again(struct __sk_buff *skb, struct frame *f, s
 #endif
 
 /*
- * Takes a frame at a port. The port is that of the frame's device or, if the frame has come
- * by a patch cable, the port at that end of the cable.
+ * Takes a frame at a port. The port is the one of the frame's device or, if the frame has come by a
+ * patch cable, the port at that end of the cable.
  *
- * True if no decision is needed: the bridge remembers one on such frames, or the frame is
- * not switched at all. `done` has the result, and ACT_SENDS leaves the sending to the
- * caller. False if there is more to do: `action` says what. ACTION_LEAVE means that the
- * caller has to decide; an object that decides at once has done so.
+ * Returns true if no decision is needed: the bridge remembers one on such frames, or the frame is
+ * not switched at all. `done` has the result, and ACT_SENDS leaves the sending to the caller.
+ * Returns false if more must be done, by `action`. ACTION_LEAVE means that the caller must decide;
+ * an object that decides at once has done so.
  */
 static __always_inline bool receive(struct __sk_buff *skb, struct judged *j, struct decision **cell,
 				    u32 *epoch, bool cable, enum action *action, int *done)
@@ -267,8 +270,8 @@ static __always_inline bool receive(struct __sk_buff *skb, struct judged *j, str
 		return true;
 	}
 	/*
-	 * A frame that a blocked port does not take has not been in the bridge: it may come again
-	 * by another cable.
+	 * A frame that a blocked port refuses has not been in the bridge: it may come again by
+	 * another cable.
 	 */
 	if (cable && !(on(FEATURE_BLOCKING) && port_blocked(port_slot(f->ifindex))) &&
 	    trip_returns(trip_get())) {
@@ -280,9 +283,9 @@ static __always_inline bool receive(struct __sk_buff *skb, struct judged *j, str
 	*done = TC_ACT_SHOT;
 	if (!c || !d)
 		return true;
-	/* read before all else: any change from here on makes the decision invalid */
+	/* read first: any change from here on makes the decision invalid */
 	*epoch = READ_ONCE(c->epoch);
-	/* an old decision must not send to a new device of the same index */
+	/* an old decision must not send to a new device with the same index */
 	now = on(FEATURE_PF) ? READ_ONCE(c->now) : 0;
 	if (ROUTES_PAST_PF_BY_TCX) {
 		flow_forget();
@@ -298,7 +301,9 @@ static __always_inline bool receive(struct __sk_buff *skb, struct judged *j, str
 	    recall(&h, f, d, v, now)) {
 		if (on(FEATURES_EACH | FEATURES_JUDGE))
 			reason = each_frame(&h, f, v, now);
-		/* what fits with its tag fits without it: most frames need no more than this */
+		/*
+		 * a frame that fits with its tag fits without it: most frames need no further check
+		 */
 		if (!reason && f->len > d->fits && f->len - f->tag > d->fits) {
 			u32 segment = ask_segment(skb, f);
 
@@ -335,7 +340,7 @@ static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
 #endif
 	if (!receive(skb, &here, &d, &epoch, cable, &action, &done))
 		done = act_skb(skb, &here.f, &here.v, d, epoch, action, cable);
-	if (done == ACT_SENDS && panel_asked(&here.v)) /* which takes a program of its own */
+	if (done == ACT_SENDS && panel_asked(&here.v)) /* which takes a separate program */
 		return drop_skb(skb, &here.f, &here.v, DROP_PF_TRANSLATE);
 	return done == ACT_SENDS ? send_skb(skb, &here.f, &here.v, cable, 0) : done;
 }
@@ -391,7 +396,7 @@ judged:
 			goto rest;
 		}
 		return flood_judged(skb, cable,
-				    !cable); /* who comes by a cable follows all cables */
+				    !cable); /* a frame that comes by a cable follows all cables */
 	}
 	if (on(FEATURES_DUE) && done == ACT_ANSWERS) {
 		j->v.due = DUE_ANSWER;

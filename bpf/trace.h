@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * The record that a trial makes, step by step, of what it does. Only the object of trials
- * has any of this (trial.bpf.c). In all other objects it is as if it were not there.
+ * The record that a trial makes of its work, step by step. Only the object of trials has any of
+ * this (trial.bpf.c). For all other objects it does not exist.
  */
 #pragma once
 
@@ -10,14 +10,11 @@
 
 MEMORY_HOLDS(struct traced);
 
-/* Puts the types into BTF, for Go: BTF has only types that something uses. */
+/* Puts the types into BTF for Go: BTF only has types that are used. */
 const struct traced *traced_type __attribute__((unused));
 const enum flood_past *flood_past_type __attribute__((unused));
 
-/*
- * Memory of this CPU: a frame that is captured is put together in it, or a trial keeps its
- * record.
- */
+/* Memory of this CPU: a captured frame is assembled in it, or a trial keeps its record. */
 static __always_inline void *watch_memory(void)
 {
 	u32 part = memory_part(MEMORY_WATCH);
@@ -25,7 +22,7 @@ static __always_inline void *watch_memory(void)
 	return bpf_map_lookup_elem(&memory, &part);
 }
 
-/* Puts a value into a field of a trial's record. Other objects do not even find the value out. */
+/* Puts a value into a field of a trial's record. Other objects do not even compute the value. */
 #define TRACE(field, value)                                                                        \
 	do {                                                                                       \
 		if (on(FEATURE_TRACE)) {                                                           \
@@ -35,7 +32,10 @@ static __always_inline void *watch_memory(void)
 		}                                                                                  \
 	} while (0)
 
-/* Begins the step that learns. The code that learns notes the result, unless this is it already. */
+/*
+ * Begins the step that learns. The code that learns records the result, unless it is this one
+ * already.
+ */
 static __always_inline void trace_learn(const volatile struct port *in)
 {
 	TRACE(step, STEP_LEARN);
@@ -43,9 +43,8 @@ static __always_inline void trace_learn(const volatile struct port *in)
 }
 
 /*
- * Notes that a span port has got a copy, or that the frame was too large for it. The copy
- * counts as one of the frame as it leaves, until trace_spans_in() or trace_flood() takes
- * it.
+ * Records that a span port has received a copy, or that the frame was too large for it. The copy
+ * counts as one of the outgoing frame, until trace_spans_in() or trace_flood() takes it.
  */
 static __always_inline void trace_span(u32 n, bool small)
 {
@@ -58,7 +57,7 @@ static __always_inline void trace_span(u32 n, bool small)
 		t->spans_out |= bit;
 }
 
-/* Notes that the copies so far were of the frame as it came in. */
+/* Records that the copies so far were of the frame as it arrived. */
 static __always_inline void trace_spans_in(void)
 {
 	struct traced *t = watch_memory();
@@ -70,8 +69,8 @@ static __always_inline void trace_spans_in(void)
 }
 
 /*
- * Notes what a flood did at a port: 0, or why it did not go there. The copies so far were
- * of the frame as it left by this port.
+ * Records the result of a flood at a port: 0, or why it did not go there. The copies so far were of
+ * the frame as it left through this port.
  */
 static __always_inline void trace_flood(u32 slot, u32 reason, u16 tag)
 {

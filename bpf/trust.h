@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * The contents of frames, and what only DHCP servers and IPv6 routers may send: they are
- * behind trusted ports. A frame that cannot be told from theirs is taken for one of theirs
- * (RFC 7113).
+ * The contents of frames, and the messages that only DHCP servers and IPv6 routers may send: they
+ * are behind trusted ports. A frame that cannot be distinguished from such a message is treated as
+ * one (RFC 7113).
  */
 #pragma once
 
 #include "front.h"
 
-/* The questions that guards have about a frame. */
+/* The checks of guards on a frame. */
 #define LOOK_SOURCE (1 << 0) /* whether its sender's addresses are bound to it */
 #define LOOK_DHCP (1 << 1)
 #define LOOK_RA (1 << 2)
-#define LOOK_QUESTION (1 << 3) /* whether it asks for an address that is bound */
-#define LOOK_CLIENT (1 << 4) /* with LOOK_SOURCE: whether it asks a DHCP server for itself */
+#define LOOK_QUESTION (1 << 3) /* whether it requests an address that is bound */
+#define LOOK_CLIENT (1 << 4) /* with LOOK_SOURCE: whether it makes a DHCP request for itself */
 
 #define QUESTION_ARP 1
 #define QUESTION_ND 2
@@ -34,16 +34,16 @@ struct udp {
 #define ICMP6_MLD2_REPORT 143
 
 enum chain_end {
-	CHAIN_UNKNOWN, /* the headers are not all in the frame, or are too many to follow */
-	CHAIN_LATER, /* a fragment that is not the first: there is nothing to be seen */
+	CHAIN_UNKNOWN, /* the headers are truncated, or are too many to follow */
+	CHAIN_LATER, /* a fragment other than the first: it has no upper header */
 	CHAIN_UPPER, /* the header of another protocol */
 };
 
 /* The headers behind the IP header, followed to the end. */
 struct chain {
 	enum chain_end end;
-	u32 at; /* where the upper header begins */
-	u32 limit; /* where the packet ends */
+	u32 at; /* start of the upper header */
+	u32 limit; /* end of the packet */
 	u8 next; /* protocol of the upper header */
 	u8 type; /* type of ICMPv6 */
 	u8 fragment; /* the upper header is behind a fragment header */
@@ -54,7 +54,7 @@ struct chain {
 	u8 alert; /* found: there is an option for routers of group messages */
 	u8 more; /* fragments follow */
 	u32 offset; /* of the fragment, in bytes */
-	u32 id; /* of the packet that the fragment is of */
+	u32 id; /* of the packet that the fragment belongs to */
 };
 
 /* ARP for IPv4 (RFC 826). */
@@ -70,7 +70,7 @@ struct arp {
 	u32 tpa;
 } __attribute__((packed, aligned(2)));
 
-/* The beginning that the ND messages of neighbours share (RFC 4861 4.3, 4.4). */
+/* The common beginning of the ND messages of neighbours (RFC 4861 4.3, 4.4). */
 struct nd {
 	u8 type;
 	u8 code;
@@ -91,7 +91,7 @@ struct bootp {
 
 struct look {
 	u64 src; /* MAC */
-	u64 answer; /* found: MAC that is asked for */
+	u64 answer; /* found: MAC of the requested address */
 	u32 port; /* id */
 	u32 holder; /* found: id of the port that has the MAC */
 	u32 vlan;
@@ -101,7 +101,7 @@ struct look {
 	u32 at; /* where the packet begins in the frame */
 	u32 end; /* of an IPv4 packet */
 	u16 type; /* EtherType of the packet, as in the frame */
-	u32 plain; /* nothing is in front of the packet but a tag of the bridge's own */
+	u32 plain; /* only a tag of the bridge's own is in front of the packet */
 	u32 bound; /* found: an address of the sender is bound to it at this port */
 	/* read from the frame */
 	union {
@@ -113,14 +113,14 @@ struct look {
 	struct chain chain;
 	struct udp udp;
 	struct bootp bootp;
-	struct binding_key key; /* to look a binding up by */
+	struct binding_key key; /* to look up a binding */
 };
 
 WORK_HOLDS(struct look);
 
 /*
- * Is this to be looked for? The question is about the feature, too: if no port asks for the
- * feature, the loader takes the code out.
+ * Is this check requested? This also tests the feature: if no port needs the feature, the loader
+ * removes the code.
  */
 static __always_inline bool looks_for(const struct look *l, u32 what)
 {
@@ -132,7 +132,7 @@ static __always_inline bool looks_for(const struct look *l, u32 what)
 	return on(feature) && (l->wants & what);
 }
 
-/* The reason against a frame that cannot be looked into, 0 if no guard minds. */
+/* The reason to drop a frame that cannot be looked into, 0 if no guard objects. */
 static __always_inline u32 look_fails(const struct look *l)
 {
 	if (looks_for(l, LOOK_SOURCE))
@@ -142,13 +142,13 @@ static __always_inline u32 look_fails(const struct look *l)
 	return looks_for(l, LOOK_DHCP) ? DROP_DHCP_GUARD : 0;
 }
 
-/* Does a guard mind what is in the frame? Answers to questions do not depend on it. */
+/* Does a guard depend on the frame's contents? Answers to requests do not. */
 static __always_inline bool look_minds(const struct look *l)
 {
 	return looks_for(l, LOOK_SOURCE) || looks_for(l, LOOK_RA) || looks_for(l, LOOK_DHCP);
 }
 
-/* Finds the packet in a frame: 0 or the reason against the frame. */
+/* Finds the packet in a frame. Returns 0 or the reason to drop the frame. */
 static __always_inline u32 look_through(const struct hook *h, struct look *l)
 {
 	u32 front = front_read(h);
@@ -163,8 +163,8 @@ static __always_inline u32 look_through(const struct hook *h, struct look *l)
 }
 
 /*
- * Reads bytes of the packet that ends at `end`. Bytes of the frame behind that are padding:
- * receivers cut them off, and put the next fragment in their place.
+ * Reads bytes of the packet that ends at `end`. Later bytes of the frame are padding: receivers
+ * remove them, and put the next fragment there.
  */
 static __always_inline long packet_bytes(const struct hook *h, u32 at, u32 end, void *to, u32 size)
 {
@@ -177,8 +177,8 @@ static __always_inline long udp_read(const struct hook *h, u32 at, u32 end, stru
 }
 
 /*
- * Is it a packet that the kernel has yet to cut into several (GSO)? Its headers are those
- * of the first one. So a guard that judges a message has only the message of the first.
+ * Will the kernel cut the packet into several (GSO)? Its headers belong to the first one. So a
+ * guard that judges a message only has the message of the first.
  */
 static __always_inline bool packet_is_cut(const struct hook *h)
 {
@@ -197,8 +197,8 @@ static __always_inline bool packet_is_cut(const struct hook *h)
 #define BOOTREPLY 2
 
 /*
- * Is it a DHCPv4 message of a server or relay to a client, or of a server to a relay (RFC
- * 2131 4.1)? The source port does not decide: not every client looks at it.
+ * Is it a DHCPv4 message from a server or relay to a client, or from a server to a relay (RFC 2131
+ * 4.1)? The source port does not decide: not every client checks it.
  */
 static __always_inline bool dhcp4_serves(const struct hook *h, struct look *l, u32 at)
 {
@@ -216,7 +216,7 @@ static __always_inline bool dhcp4_serves(const struct hook *h, struct look *l, u
 	return packet_bytes(h, at + UDP_HEADER, l->end, &op, sizeof(op)) || op == BOOTREPLY;
 }
 
-#define CHAIN_LENGTH 19 /* extension headers that are followed, as OpenBSD does (pf_hdr_limit) */
+#define CHAIN_LENGTH 19 /* extension headers that are followed, as in OpenBSD (pf_hdr_limit) */
 #define CHAIN_HOPOPTS 0
 #define CHAIN_ROUTING 43
 #define CHAIN_FRAGMENT 44
@@ -224,9 +224,9 @@ static __always_inline bool dhcp4_serves(const struct hook *h, struct look *l, u
 #define CHAIN_DSTOPTS 60
 
 /*
- * Is it an extension header, which has its length in the second byte (RFC 8200 4, RFC 7045
- * 4)? pf takes some of these for upper headers, as OpenBSD does. Of IPv4 there is one
- * alone. This is a separate function, so that the verifier knows nothing about its result.
+ * Is it an extension header, which has its length in the second byte (RFC 8200 4, RFC 7045 4)? pf
+ * treats some of these as upper headers, like OpenBSD. IPv4 has only one. This is a separate
+ * function, so that its result is unknown to the verifier.
  */
 __noinline u32 chain_goes_on(u32 next, u32 family)
 {
@@ -252,10 +252,7 @@ struct extension {
 	u16 data[3]; /* of a fragment header: the place of the fragment, and its packet */
 };
 
-/*
- * Are the options only for routers, about a group's messages, as everybody sends them (RFC
- * 2711)?
- */
+/* Are the options only for routers, about a group's messages, in the usual form (RFC 2711)? */
 static __always_inline bool extension_alerts(const struct extension *e)
 {
 	if (e->len)
@@ -265,20 +262,20 @@ static __always_inline bool extension_alerts(const struct extension *e)
 	return (e->data[0] == bpf_htons(0x0100) || !e->data[0]) && e->data[1] == bpf_htons(0x0502);
 }
 
-/* Is it the header that the kernel puts into large packets, which it will yet cut (RFC 2675)? */
+/* Is it the header that the kernel puts into large packets, which it will cut later (RFC 2675)? */
 static __always_inline bool extension_is_jumbo(struct __sk_buff *skb, const struct extension *e)
 {
 	return skb->gso_size && !e->len && e->data[0] == bpf_htons(0xc204);
 }
 
-/* Notes for pf what an extension header says: 0 or the reason against the packet. */
+/* Records an extension header's contents for pf. Returns 0 or the reason to drop the packet. */
 __noinline u32 extension_judge(struct __sk_buff *skb, struct chain *c, struct extension *e, u32 n)
 {
 	if (!on(FEATURE_PF) || !c || !e)
 		return DROP_PF_SHORT;
 	switch (c->next) {
 	case CHAIN_HOPOPTS:
-		if (n) /* it is the first or none (RFC 8200, 4.3) */
+		if (n) /* only the first may be this (RFC 8200, 4.3) */
 			return DROP_PF_OPTIONS;
 		if (extension_alerts(e))
 			c->alert = true;
@@ -286,7 +283,7 @@ __noinline u32 extension_judge(struct __sk_buff *skb, struct chain *c, struct ex
 			c->options = true;
 		break;
 	case CHAIN_ROUTING:
-		if (!(u8)e->data[0]) /* nobody may follow type 0 (RFC 5095) */
+		if (!(u8)e->data[0]) /* type 0 must not be followed (RFC 5095) */
 			return DROP_PF_OPTIONS;
 		c->options = true;
 		break;
@@ -306,7 +303,7 @@ __noinline u32 extension_judge(struct __sk_buff *skb, struct chain *c, struct ex
 
 #define CHAIN_GOES_ON -1 /* no reason: there may be another header */
 
-/* Follows one header: CHAIN_GOES_ON, 0 at the end, or pf's reason against the packet. */
+/* Follows one header. Returns CHAIN_GOES_ON, 0 at the end, or pf's reason to drop the packet. */
 static __always_inline int chain_next(const struct hook *h, struct chain *c, u32 n)
 {
 	struct extension ext = {};
@@ -341,7 +338,10 @@ static __always_inline int chain_next(const struct hook *h, struct chain *c, u32
 	return c->end == CHAIN_LATER ? 0 : CHAIN_GOES_ON;
 }
 
-/* Separate functions are verified once, and the verifier takes what they find to be anything. */
+/*
+ * Separate functions are verified once, and the verifier assumes that their results may have any
+ * value.
+ */
 __noinline int chain_next_skb(struct __sk_buff *skb, struct chain *c, u32 n)
 {
 	struct hook h = {.ctx = skb, .skb = true};
@@ -353,19 +353,19 @@ __noinline int chain_next_xdp(struct xdp_md *xdp, struct chain *c)
 {
 	struct hook h = {.ctx = xdp};
 
-	return c ? chain_next(&h, c, 0) : 0; /* pf alone counts them */
+	return c ? chain_next(&h, c, 0) : 0; /* only pf counts them */
 }
 
 /*
- * Follows the headers from c->next at c->at. Then reads the fields that tell ND and DHCP;
- * for pf, notes what pf asks for. 0, or pf's reason against the packet, for which `end` is
- * CHAIN_UNKNOWN.
+ * Follows the headers from c->next at c->at. Then reads the fields that identify ND and DHCP; for
+ * pf, records the fields that pf needs. Returns 0, or pf's reason to drop the packet, with
+ * CHAIN_UNKNOWN as the `end`.
  */
 static __always_inline int chain_walk(const struct hook *h, struct chain *c)
 {
 	int reason = CHAIN_GOES_ON;
 
-	/* one step more than headers, to find that there are no more */
+	/* one more step than headers, to find that there are no more */
 #pragma clang loop unroll(disable)
 	for (u32 n = 0; n <= CHAIN_LENGTH && reason == CHAIN_GOES_ON; n++)
 		reason = h->skb ? chain_next_skb(h->ctx, c, n) : chain_next_xdp(h->ctx, c);
@@ -403,7 +403,7 @@ static __always_inline void chain_follow(const struct hook *h, struct chain *c)
 		chain_xdp(h->ctx, c);
 }
 
-/* The reason against a message that only a router or a DHCPv6 server may send; 0 for any other. */
+/* The reason to drop a message that only a router or a DHCPv6 server may send; 0 for any other. */
 static __always_inline u32 serves6(const struct look *l, const struct chain *c)
 {
 	if (c->end == CHAIN_LATER)

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * What is yet to be made of a frame. A sender may leave work to whoever sends the frame at
- * last (a guest or a packet socket says so in the header of virtio, 1.2 5.1.6). The kernel
- * does it after all filters:
+ * Unfinished work on a frame. A sender may leave work to the last sender of the frame (a guest
+ * or a packet socket requests this in the header of virtio, 1.2 5.1.6). The kernel does it
+ * after all filters:
  *
  * - It writes a checksum at the place that the sender has named (CHECKSUM_PARTIAL). If
- *   filters look at that place, it is no checksum's place: the sender wants to change what
- *   has been judged.
- * - It cuts the packet into several (GSO), and gives each a length, a number and, of UDP, a
- *   place among the fragments of one. If the packet says itself that it is a fragment, the
- *   filters judge another one than those that the kernel makes.
+ *   filters look at that place, a checksum does not belong there: the sender tries to change
+ *   bytes that have been judged.
+ * - It cuts the packet into several (GSO), and gives each a length, a number and, for UDP, a
+ *   place among the fragments of one. If the packet claims to be a fragment itself, the
+ *   filters judge a packet other than those that the kernel makes.
  */
 #pragma once
 
@@ -19,9 +19,9 @@
 #define CHECKSUM_PARTIAL 3 /* of ip_summed */
 
 /*
- * The sk_buff that a program's context stands for. The kernel's function for this,
- * bpf_cast_to_kern_ctx(), costs nothing. The loader puts a call of it in the constant's
- * place, by the number that the function has in this kernel.
+ * The sk_buff of a program's context. The kernel's function for this, bpf_cast_to_kern_ctx(), costs
+ * nothing. The loader replaces the constant by a call of it, by the function's number in this
+ * kernel.
  */
 static __always_inline void *skb_of_kernel(struct __sk_buff *skb)
 {
@@ -35,7 +35,7 @@ static __always_inline void *skb_of_kernel(struct __sk_buff *skb)
 }
 
 /*
- * The place of the checksum in a header of the protocol, in bytes from the header's start.
+ * The place of the checksum in a header of the protocol, in bytes from the header's start. Returns
  * 0 if it has none that can be left to others.
  */
 static __always_inline u32 checksum_offset(u8 proto)
@@ -56,7 +56,7 @@ static __always_inline u32 checksum_offset(u8 proto)
 	return 0;
 }
 
-/* May the payload have packets, with checksums of their own? Filters don't look at these. */
+/* May the payload contain packets, with their own checksums? Filters do not look at these. */
 static __always_inline bool proto_is_tunnel(u8 proto)
 {
 	switch (proto) {
@@ -79,9 +79,9 @@ static __always_inline bool port_is_dhcp(u16 port)
 }
 
 /*
- * Does a checksum that is to be written at start + offset belong to the packet that an ICMP error
- * quotes, whose header is at a place? The switch's own errors about such a packet have it there,
- * and no filter looks at it. This is a separate function, which the verifier follows once.
+ * Does a checksum to be written at start + offset belong to the packet that an ICMP error quotes,
+ * whose header is at a place? The switch's own errors about such a packet have it there, and no
+ * filter looks at it. This is a separate function, which the verifier follows once.
  */
 __noinline u32 checksum_quoted(struct __sk_buff *skb, u32 at, u32 six, u32 start, u32 offset)
 {
@@ -109,9 +109,8 @@ __noinline u32 checksum_quoted(struct __sk_buff *skb, u32 at, u32 six, u32 start
 }
 
 /*
- * May the kernel write two bytes at start + offset, in a packet whose upper header is at
- * c->at? It may write the checksum of that header. It may also write behind all that
- * filters look at.
+ * May the kernel write two bytes at start + offset, in a packet whose upper header is at c->at? It
+ * may write the checksum of that header. It may also write behind everything that filters look at.
  */
 static __always_inline bool checksum_fits(const struct hook *h, const struct chain *c, u32 start,
 					  u32 offset)
@@ -129,8 +128,8 @@ static __always_inline bool checksum_fits(const struct hook *h, const struct cha
 }
 
 /*
- * Finds the upper header of an IPv4 packet. False if there is no whole one, or if the
- * packet is a fragment, of which filters may look at more.
+ * Finds the upper header of an IPv4 packet. Returns false if there is no complete one, or if the
+ * packet is a fragment, because filters may look at more of it.
  */
 static __always_inline bool checksum_chain4(const struct hook *h, struct chain *c)
 {
@@ -154,7 +153,7 @@ static __always_inline bool checksum_chain6(const struct hook *h, struct chain *
 	return c->end == CHAIN_UPPER && !c->fragment;
 }
 
-/* Does a checksum belong where it is to be written, at start + offset from the frame's start? */
+/* Does a checksum belong at its place, start + offset from the frame's start? */
 static __always_inline bool checksum_belongs(struct __sk_buff *skb, u32 start, u32 offset)
 {
 	const struct hook h = {.ctx = skb, .skb = true};
@@ -177,9 +176,9 @@ static __always_inline bool checksum_belongs(struct __sk_buff *skb, u32 start, u
 #define CHECKSUM_ASTRAY (~0u) /* of checksum_place() */
 
 /*
- * The place of the frame's checksum that is yet to be made, in bytes from the frame's start, with
- * the start of what it covers in the upper half. 0 if there is none, CHECKSUM_ASTRAY if one of
- * these is out of reach.
+ * The place of the frame's unfinished checksum, in bytes from the frame's start, with the start of
+ * its data in the upper half. Returns 0 if there is none, CHECKSUM_ASTRAY if one of these is out of
+ * reach.
  */
 static __always_inline u32 checksum_where(struct __sk_buff *skb)
 {
@@ -198,7 +197,7 @@ static __always_inline u32 checksum_where(struct __sk_buff *skb)
 	return start < 0xffff && place < 0xffff ? start << 16 | place : CHECKSUM_ASTRAY;
 }
 
-/* The same as a function of its own, which the verifier follows once. */
+/* The same as a separate function, which the verifier follows once. */
 __noinline u32 checksum_place(struct __sk_buff *skb)
 {
 	return checksum_where(skb);
@@ -214,12 +213,12 @@ static __always_inline bool cut_fits4(const struct hook *h, struct chain *c)
 	if (frame_bytes(h, c->at, &ip, sizeof(ip)))
 		return true; /* it will not */
 	c->next = ip.protocol;
-	/* a packet that is larger than the field can tell has none (BIG TCP) */
+	/* a packet that is larger than the length field can express has none (BIG TCP) */
 	return !(ip.frag_off & bpf_htons(IP_FRAGMENT)) &&
 	       (!ip.tot_len || c->at + bpf_ntohs(ip.tot_len) == c->limit);
 }
 
-/* The same of IPv6. It makes a fragment header of its own, and knows nothing of others. */
+/* The same for IPv6. The kernel makes its own fragment header, and ignores others. */
 static __always_inline bool cut_fits6(const struct hook *h, struct chain *c)
 {
 	struct ipv6hdr ip;
@@ -236,11 +235,11 @@ static __always_inline bool cut_fits6(const struct hook *h, struct chain *c)
 }
 
 /*
- * May the kernel cut a packet as its sender has said? No network stack leaves a fragment to
- * be cut, nor has it a header of UDP that is longer than a piece: the next piece would have
- * bytes of the header at the same place. A length that is not the packet's is not what the
- * pieces will come to. What is behind so many tags that nobody reads it is for each filter
- * to drop. This is a separate function, so that only packets which are to be cut pay.
+ * May the kernel cut a packet as its sender requests? No network stack leaves a fragment to be cut,
+ * nor a UDP header that is longer than a piece: the next piece would have bytes of the header in
+ * the same place. A length that differs from the packet's does not match the pieces. A packet
+ * behind so many tags that it cannot be read is left to each filter to drop. This is a separate
+ * function, so that only packets that will be cut pay.
  */
 __noinline u32 cut_fits(struct __sk_buff *skb)
 {
@@ -260,7 +259,7 @@ __noinline u32 cut_fits(struct __sk_buff *skb)
 }
 
 /*
- * Judges what is yet to be made of a frame: 0 if no filter minds, or else the reason against
+ * Judges the unfinished work on a frame. Returns 0 if no filter objects, or else the reason to drop
  * the frame. This is a separate function, too.
  */
 __noinline u32 unfinished_judge(struct __sk_buff *skb)

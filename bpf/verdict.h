@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* The decision on a frame, and the hook that it is made at. */
+/* The decision on a frame, and its hook. */
 #pragma once
 
 #include "frame.h"
@@ -12,11 +12,11 @@ enum action {
 	ACTION_DROP,
 	ACTION_SEND,
 	ACTION_FLOOD,
-	ACTION_LEAVE, /* not decided: for tcx, which can do more */
+	ACTION_LEAVE, /* undecided: for tcx, which can do more */
 	ACTION_ANSWERED, /* the switch answers it itself */
 };
 
-/* The hook that a program is at. Its fields are constants to the compiler. */
+/* The hook of a program. Its fields are constants to the compiler. */
 struct hook {
 	void *ctx; /* struct __sk_buff or xdp_md */
 	struct device_map *devices;
@@ -25,39 +25,39 @@ struct hook {
 
 struct verdict {
 	u32 in; /* slot */
-	u32 out; /* slot, for ACTION_SEND; ACTION_ANSWERED: of the port asked for */
+	u32 out; /* slot, for ACTION_SEND; ACTION_ANSWERED: of the requested address */
 	u32 reason; /* for ACTION_DROP */
 	u32 flood; /* for ACTION_FLOOD: the flag of the ports that take it */
 	/*
-	 * What the FDB has for the destination. ACTION_ANSWERED: the MAC that is asked for.
+	 * The FDB's word for the destination. ACTION_ANSWERED: the MAC of the requested address.
 	 * DROP_TAKEN: the enum control_protocol that takes the frame. DROP_RESERVED: 1 if sockets
 	 * of the host may have it.
 	 */
 	u64 word;
 	u16 vid; /* VLAN that the frame is in */
-	u16 vlan; /* VLAN whose addresses are looked at: in a private VLAN, its primary */
-	u16 tag; /* ACTION_SEND: the tag to leave with, as vlan_tag() has it */
+	u16 vlan; /* VLAN in which addresses are looked up: for a private VLAN, its primary */
+	u16 tag; /* ACTION_SEND: the tag to leave with, as in vlan_tag() */
 	u16 rule_in; /* number of the MAC rule that matched, 0 for none */
 	u16 rule_out;
-	u8 answered; /* ACTION_ANSWERED: what it asks, a QUESTION_ of trust.h */
-	u8 fleeting; /* the decision holds for this frame alone: it is not remembered */
+	u8 answered; /* ACTION_ANSWERED: its kind of request, a QUESTION_ of trust.h */
+	u8 fleeting; /* the decision is only valid for this frame: it is not remembered */
 	u8 pf; /* enum pf_look */
-	u8 pf_plain; /* PF_LOOK_STATE: nothing is left but to follow the state */
-	/* both of what is in a program of its own, see due.h */
-	u8 due; /* enum due: what another program has yet to do */
-	u8 back; /* the decision goes on after that */
+	u8 pf_plain; /* PF_LOOK_STATE: the only work left is to follow the state */
+	/* both about work in a separate program, see due.h */
+	u8 due; /* enum due: the work left for another program */
+	u8 back; /* the decision continues after that */
 	u32 blind; /* of a frame that has come blindly: see route_blind() */
 };
 
-/* What is due with a packet. */
+/* The due work on a packet. */
 enum due {
 	DUE_NOT,
-	DUE_PROXY, /* its connection's handshake is the switch's */
-	DUE_ANSWER, /* it has been dropped, and is answered */
-	/* of `reassemble tcp` */
-	DUE_KNOWN, /* it is to be taken into its state */
+	DUE_PROXY, /* the switch makes its connection's handshake */
+	DUE_ANSWER, /* it has been dropped, and must be answered */
+	/* for `reassemble tcp` */
+	DUE_KNOWN, /* it must update its state */
 	DUE_FIRST, /* its state has been made */
-	DUE_FLOOD, /* it is to be flooded, and may make a state */
+	DUE_FLOOD, /* it must be flooded, and may make a state */
 };
 
 static __always_inline enum action refuse(struct verdict *v, enum drop_reason reason)
@@ -66,7 +66,7 @@ static __always_inline enum action refuse(struct verdict *v, enum drop_reason re
 	return ACTION_DROP;
 }
 
-/* The headers of a large packet of TCP over IPv6, after that of Ethernet. */
+/* The headers of a large packet of TCP over IPv6, after the Ethernet header. */
 struct jumbo_headers {
 	struct ipv6hdr ip;
 	struct {
@@ -78,9 +78,9 @@ struct jumbo_headers {
 };
 
 /*
- * Do the segments of a packet fit which the kernel has given a header that says how large it
- * is (RFC 2675, "BIG TCP")? No segment has that header. But bpf_check_mtu() counts it as one
- * of theirs, as skb_gso_validate_network_len() does, so a full segment would not fit.
+ * Do the segments fit of a packet that has a kernel-made header with its size (RFC 2675, "BIG
+ * TCP")? No segment has that header. But bpf_check_mtu() counts it as one of theirs, like
+ * skb_gso_validate_network_len(), so a full segment would not fit.
  */
 __noinline bool jumbo_fits(struct __sk_buff *skb, u32 mtu)
 {
@@ -96,27 +96,26 @@ __noinline bool jumbo_fits(struct __sk_buff *skb, u32 mtu)
 }
 
 /*
- * May the frame leave by the device? A GSO packet may if its segments may. 0 or the reason
- * against it. This asks the device itself, so that a changed MTU counts at once, and tells
- * its MTU.
+ * May the frame leave through the device? A GSO packet may if its segments may. Returns 0 or the
+ * reason against it. This checks the device itself, so that a changed MTU counts at once, and
+ * returns its MTU.
  */
 static __always_inline int skb_fits(struct __sk_buff *skb, u32 ifindex, u32 tag, u32 *mtu)
 {
 	long refused = skb->gso_size ? bpf_check_mtu(skb, ifindex, mtu, 0, BPF_MTU_CHK_SEGS)
 				     : bpf_check_mtu(skb, ifindex, mtu, -(__s32)tag, 0);
 
-	/* below zero the helper cannot tell; the kernel looks again on the way out */
+	/* below zero the helper has no answer; the kernel checks again on the way out */
 	if (refused <= 0 || (skb->gso_size && jumbo_fits(skb, *mtu)))
 		return 0;
 	return DROP_MTU;
 }
 
 /*
- * Is a length, which a helper is to get, from 1 to `most`? The comparisons are in assembly,
- * out of the compiler's sight. The compiler would make one of the two, leave out what it
- * knows already, or compare a copy. The verifier refuses such a program: it wants both
- * bounds of the very register. The upper bound is first: Linux 7.3 knows a range by its
- * ends, and forgets that there is a hole in it.
+ * Is a length, to be passed to a helper, from 1 to `most`? The comparisons are in assembly, out of
+ * the compiler's sight. The compiler would combine the two, omit one that it can derive, or compare
+ * a copy. The verifier refuses such a program: it needs both bounds on the same register. The upper
+ * bound is first: Linux 7.3 tracks a range by its ends, and forgets that there is a hole in it.
  */
 static __always_inline bool length_within(u32 *len, u32 most)
 {
@@ -134,13 +133,13 @@ no:
 	return false;
 }
 
-/* Reads so many bytes, from 1 to `most`. False if the frame has fewer. */
+/* Reads `len` bytes, from 1 to `most`. Returns false if the frame has fewer. */
 static __always_inline bool frame_load(struct __sk_buff *skb, u32 at, void *to, u32 len, u32 most)
 {
 	return length_within(&len, most) && !bpf_skb_load_bytes(skb, at, to, len);
 }
 
-/* Tells where the linear part of the frame is. */
+/* Returns the linear part of the frame. */
 static __always_inline void skb_data(struct __sk_buff *skb, void **data, void **data_end)
 {
 	*data = (void *)(long)skb->data;
@@ -148,9 +147,9 @@ static __always_inline void skb_data(struct __sk_buff *skb, void **data, void **
 }
 
 /*
- * Brings the frame up to `end` into the kernel's own memory; false if that fails. Bytes
- * that are not linear may be in the sender's memory (splice(2)). The sender could change
- * them after they have been judged, so they are copied.
+ * Brings the frame up to `end` into the kernel's own memory. Returns false if that fails. Bytes
+ * that are not linear may be in the sender's memory (splice(2)). The sender could change them after
+ * they have been judged, so they are copied.
  */
 static __always_inline bool skb_own(struct __sk_buff *skb, u32 end)
 {
@@ -159,7 +158,7 @@ static __always_inline bool skb_own(struct __sk_buff *skb, u32 end)
 	return end <= linear || !bpf_skb_pull_data(skb, end);
 }
 
-/* Reads bytes of the frame to judge them, wherever they are: 0 if they are there. */
+/* Reads bytes of the frame to judge them, wherever they are. Returns 0 on success. */
 static __always_inline long skb_bytes(struct __sk_buff *skb, u32 at, void *to, u32 len)
 {
 	return skb_own(skb, at + len) ? bpf_skb_load_bytes(skb, at, to, len) : -1;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * VLANs: which VLAN a frame is in, which ports the VLAN has, and the tag that a frame
- * leaves with (802.1Q clauses 6.9 and 8.6).
+ * VLANs: the VLAN of a frame, the ports of a VLAN, and the tag with which a frame leaves (802.1Q
+ * clauses 6.9 and 8.6).
  */
 #pragma once
 
 #include "verdict.h"
 
-/* Puts the type into BTF, for Go: BTF has only types that something uses. */
+/* Puts the type into BTF for Go: BTF only has types that are used. */
 const enum vlan_admit *vlan_admit_type __attribute__((unused));
 
 static __always_inline bool ports_have(const u64 *set, u32 slot)
@@ -28,21 +28,24 @@ static __always_inline bool vlan_reaches(u32 vid, u32 slot)
 	return row && ports_have(row->reach, slot);
 }
 
-/* The VLAN that the frame's tag says, or else the port's: 0 for none. */
+/* The VLAN of the frame's tag, or else the port's: 0 for none. */
 static __always_inline u32 frame_vlan(const struct frame *f, const volatile struct port *in)
 {
 	u32 vid = f->outer & VID_MASK;
 
-	return vid ? vid : in->pvid; /* a tag may have a priority alone, and no VLAN */
+	return vid ? vid : in->pvid; /* a tag may only have a priority, and no VLAN */
 }
 
-/* Does the port take frames with such a tag, or with none? A priority alone is no tag. */
+/*
+ * Does the port take frames with such a tag, or with none? A tag with only a priority counts as
+ * none.
+ */
 static __always_inline bool vlan_admits(const volatile struct port *in, bool tagged)
 {
 	return in->admit == ADMIT_ALL || (in->admit == ADMIT_TAGGED) == tagged;
 }
 
-/* Finds the VLAN of a frame that comes in; 0 or the reason against it. */
+/* Finds the VLAN of an incoming frame. Returns 0 or the reason to drop it. */
 static __always_inline u32 vlan_in(const struct frame *f, struct verdict *v,
 				   const volatile struct port *in)
 {
@@ -51,7 +54,7 @@ static __always_inline u32 vlan_in(const struct frame *f, struct verdict *v,
 
 	if (on(FEATURE_ADMIT) && !vlan_admits(in, f->outer & VID_MASK))
 		return DROP_ADMIT;
-	/* a tag that is not the bridge's own, behind the bridge's or in its place */
+	/* a tag other than the bridge's own, behind the bridge's or instead of it */
 	if ((f->label & LABEL_DOUBLE) && !(cfg.flags & BRIDGE_QINQ) &&
 	    cfg.vlan_proto == ETHERTYPE_VLAN)
 		return f->outer ? DROP_DOUBLE_TAG : DROP_OTHER_TAG;
@@ -66,8 +69,8 @@ static __always_inline u32 vlan_in(const struct frame *f, struct verdict *v,
 }
 
 /*
- * The tag to leave by a port with: TAG_OUT and the VLAN, or 0 for none. A frame of a
- * private VLAN leaves in the primary VLAN by a port that is a member of the primary alone.
+ * The tag with which to leave through a port: TAG_OUT and the VLAN, or 0 for none. A frame of a
+ * private VLAN leaves in the primary VLAN through a port that is only a member of the primary.
  */
 #define TAG_OUT (1 << 12)
 
@@ -80,16 +83,13 @@ static __always_inline u16 vlan_tag(const struct verdict *v, u32 slot)
 	return TAG_OUT | (ports_have(row->member, slot) ? v->vid : v->vlan);
 }
 
-/*
- * A tag of vlan_tag(), with the priority that the frame came with: TAG_PRESENT | TCI, 0 for
- * none.
- */
+/* A tag from vlan_tag(), with the frame's priority on arrival: TAG_PRESENT | TCI, 0 for none. */
 static __always_inline u32 tag_with_priority(const struct frame *f, u16 tag)
 {
 	return tag ? TAG_PRESENT | (f->outer & TAG_PRIORITY) | (tag & VID_MASK) : 0;
 }
 
-/* Gives an skb another tag; false if there is no memory for it. */
+/* Gives an skb another tag. Returns false if there is no memory for it. */
 __noinline int skb_retag(struct __sk_buff *skb, u32 has, u32 wants)
 {
 	if (has == wants)
@@ -103,7 +103,7 @@ struct addresses {
 	u32 word[3]; /* destination and source */
 };
 
-/* The same without an skb. False if there is no room; nothing has changed then. */
+/* The same without an skb. Returns false if there is no room; nothing has changed then. */
 static __always_inline bool xdp_retag(struct xdp_md *xdp, u32 has, u32 wants)
 {
 	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Parts of a bridge that are there only while somebody looks: capture, the busiest
- * addresses, trace.
+ * Parts of a bridge that only exist while a user is watching: capture, the busiest addresses,
+ * trace.
  */
 #pragma once
 
@@ -10,16 +10,15 @@
 #include "sample.h"
 #include "vlan.h"
 
-/* Captured frames on their way to `bascule capture`, which says how large the ring is. */
+/* Captured frames on their way to `bascule capture`, which determines the size of the ring. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
 } capture_ring SEC(".maps");
 
 /*
- * The filter of the capture, in the classic BPF that it was compiled to: the number of
- * instructions and the instructions. No program reads it: it is here for programs that are
- * loaded later.
+ * The filter of the capture, in the classic BPF that it was compiled to: the number of instructions
+ * and the instructions. No program reads it: it is here for programs that are loaded later.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -39,12 +38,12 @@ struct capture_buffer {
 
 MEMORY_HOLDS(struct capture_buffer);
 
-/* Puts the type into BTF, for Go: BTF has only types that something uses. */
+/* Puts the type into BTF for Go: BTF only has types that are used. */
 const struct captured *captured_type __attribute__((unused));
 
 /*
- * Does the capture want the frame, of which so many bytes are kept? The loader puts the
- * filter in the place of this function.
+ * Does the frame, with `kept` bytes of it, match the capture's filter? The loader replaces this
+ * function by the filter.
  */
 __weak __noinline int capture_wants(struct capture_bytes *frame, u32 kept, u32 len)
 {
@@ -52,9 +51,9 @@ __weak __noinline int capture_wants(struct capture_bytes *frame, u32 kept, u32 l
 }
 
 /*
- * Copies a frame at a port for `bascule capture`, with the reason if the frame is dropped.
- * A tag that is beside the packet goes where it is on a wire. On a bridge that filters no
- * VLANs, the frame is in the VLAN of its tag.
+ * Copies a frame at a port for `bascule capture`, with the reason if the frame is dropped. A tag
+ * beside the packet is put where it is on a wire. On a bridge without VLAN filtering, the frame is
+ * in the VLAN of its tag.
  */
 OFTEN __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans,
 				   enum capture_point point, u32 reason)
@@ -64,10 +63,10 @@ OFTEN __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans,
 	u8 *at;
 	u64 *missed;
 
-	if (!on(FEATURE_CAPTURE)) /* Linux before 6.8 verifies functions that nobody calls */
+	if (!on(FEATURE_CAPTURE)) /* Linux before 6.8 verifies functions that are never called */
 		return 0;
 	if (point == CAPTURE_DROP && !reason)
-		point = CAPTURE_IN; /* a frame for the switch itself has come in */
+		point = CAPTURE_IN; /* a frame for the switch itself has entered */
 	b = watch_memory();
 	if (!b || skb->len < ETHER_HEADER || !(cfg.capture_points >> (point & 3) & 1))
 		return 0;
@@ -130,7 +129,7 @@ OFTEN __noinline int talker_note(u64 key, u32 len, u32 slot)
 	};
 	struct talker *t;
 
-	if (!on(FEATURE_TALKERS)) /* Linux before 6.8 verifies functions that nobody calls */
+	if (!on(FEATURE_TALKERS)) /* Linux before 6.8 verifies functions that are never called */
 		return 0;
 	t = bpf_map_lookup_elem(&talkers, &key);
 	if (!t) {
@@ -154,7 +153,7 @@ static __always_inline void talker_count(const struct frame *f, const struct ver
 	talker_note(fdb_key(f->src, v->vlan), f->len, v->in);
 }
 
-/* Moves the outer tag beside the packet, where the kernel puts it when a real frame comes. */
+/* Moves the outer tag beside the packet, where the kernel puts it when a real frame arrives. */
 static __always_inline void trace_receive(struct __sk_buff *skb)
 {
 	u16 tag[2]; /* type and TCI */
@@ -165,7 +164,7 @@ static __always_inline void trace_receive(struct __sk_buff *skb)
 	bpf_skb_vlan_push(skb, tag[0], bpf_ntohs(tag[1]));
 }
 
-/* Keeps what was decided for `bascule trace`, with the reason for ACTION_DROP. */
+/* Keeps the decision for `bascule trace`, with the reason for ACTION_DROP. */
 static __always_inline void trace_verdict(const struct frame *f, const struct verdict *v,
 					  enum action action, u32 reason)
 {

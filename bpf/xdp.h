@@ -29,8 +29,8 @@ OFTEN __noinline u32 decide_xdp(struct xdp_md *xdp, u32 now)
 #endif
 
 /*
- * Decides on the frame of `j`, if no such decision is remembered: how many bytes an untagged
- * frame may have to leave there by XDP, 0 if this one may not.
+ * Decides on the frame of `j`, if no such decision is remembered. Returns how many bytes an
+ * untagged frame may have to leave there by XDP, 0 if this one may not.
  */
 static __always_inline u32 decided_xdp(struct xdp_md *xdp, struct judged *j, u32 epoch, u32 now)
 {
@@ -63,9 +63,9 @@ static __always_inline u32 decided_xdp(struct xdp_md *xdp, struct judged *j, u32
 }
 
 /*
- * Routes a packet whose way is remembered, with all that is decided on it: its frame has come
- * in by a port, and is for an address at a routed host port. XDP_PASS: the frame is as it was,
- * and its way is still to be found.
+ * Routes a packet whose way is remembered, with the whole decision on it: its frame has arrived at
+ * a port, and is for an address at a routed host port. Returns XDP_PASS if its way must still be
+ * found; the frame is unchanged then.
  */
 OFTEN __noinline int route_quickly(struct xdp_md *xdp, u32 in, u32 slot, u64 dst)
 {
@@ -95,19 +95,19 @@ OFTEN __noinline int route_quickly(struct xdp_md *xdp, u32 in, u32 slot, u64 dst
 }
 
 /*
- * What has to look into each frame does so once: a frame that is routed is left to tcx then.
- * But pf looks twice at once.
+ * Does XDP route frames? A feature that must look into each frame only looks once, so a routed
+ * frame is left to tcx then. But pf looks twice in one go.
  */
 #define ROUTES_BY_XDP !on(FEATURES_NOTE | FEATURE_ETHER | FEATURE_GUARD | FEATURE_BACKUP)
 
-/* In the place of an enum xdp_action: the frame of struct judged is to be routed past pf. */
+/* Instead of an enum xdp_action: the frame of struct judged must be routed past pf. */
 #define XDP_ROUTES 0x100
 #define ROUTES_PAST_PF (on(FEATURE_ROUTE) && on(FEATURE_PF) && ROUTES_BY_XDP)
 
-/* The same: it has no state, and another program goes on with it. See first.h. */
+/* The same: it has no state, and another program continues with it. See first.h. */
 #define XDP_JUDGES 0x101
 
-/* Programs of XDP that others end in. A table of programs has those of one type alone. */
+/* XDP programs that end the way of others. A table of programs only has programs of one type. */
 enum xdp_panel_program {
 	XDP_PANEL_FIRST,
 	XDP_PANEL_PROGRAMS,
@@ -121,10 +121,10 @@ struct {
 } pf_panel_xdp SEC(".maps");
 
 /*
- * Finds the way of a frame that is for a routed host port. It is decided on again, as a frame
- * that comes by the port that the host would send it by: it then is that of `j`. 0 if XDP may
- * not send it, or else how many bytes an untagged frame may have. The way is remembered if it
- * can be.
+ * Finds the way of a frame to a routed host port. It is decided on again, as a frame that arrives
+ * at the port through which the host would send it: this is the frame of `j` then. Returns 0 if XDP
+ * may not send it, or else how many bytes an untagged frame may have. The way is remembered if
+ * possible.
  */
 static __always_inline u32 route_decide_xdp(struct xdp_md *xdp, struct judged *j)
 {
@@ -147,8 +147,8 @@ static __always_inline u32 route_decide_xdp(struct xdp_md *xdp, struct judged *j
 }
 
 /*
- * Routes a frame that is for a routed host port. Until XDP knows that it will send the frame,
- * the frame stays as it is: tcx gets it if XDP may not send it.
+ * Routes a frame to a routed host port. The frame stays unchanged until XDP is sure to send it: tcx
+ * gets it if XDP may not send it.
  */
 static __noinline int route_frame_xdp(struct xdp_md *xdp, struct judged *j)
 {
@@ -162,14 +162,14 @@ static __noinline int route_frame_xdp(struct xdp_md *xdp, struct judged *j)
 	count_rx(in, len);
 	count_tx(out, len);
 	route_count(out, ROUTE_GATEWAY);
-	/* the frame is another by now: nobody else may take it */
+	/* the frame has been changed: the kernel must not get it any more */
 	return send_xdp(&h, &j->f, &j->v, now) == XDP_REDIRECT ? XDP_REDIRECT : XDP_DROP;
 }
 
 #ifndef DECIDES_AT_ONCE
 /*
- * Finds the way of the packet that pf_through_in() has looked at, and remembers it. True if that
- * can be. What is behind the packet to fill its frame is gone then.
+ * Finds the way of the packet that pf_through_in() has looked at, and remembers it. Returns true if
+ * that is possible. The frame's padding is gone then.
  */
 OFTEN __noinline u32 route_learn_xdp(struct xdp_md *xdp)
 {
@@ -190,8 +190,8 @@ OFTEN __noinline u32 route_learn_xdp(struct xdp_md *xdp)
 }
 
 /*
- * Is the way of that packet remembered, with all that is decided on it? struct route_memory then
- * has the place of the way.
+ * Is the way of that packet remembered, with the whole decision on it? Then struct route_memory has
+ * the place of the way.
  */
 OFTEN __noinline u32 route_known_xdp(struct xdp_md *xdp, u32 slot, u64 dst)
 {
@@ -209,7 +209,7 @@ OFTEN __noinline u32 route_known_xdp(struct xdp_md *xdp, u32 slot, u64 dst)
 	return true;
 }
 
-/* Finds the flow of the packet in the frame of struct judged, as flow_find() says it. */
+/* Finds the flow of the packet in the frame of struct judged, like flow_find(). */
 OFTEN __noinline u32 flow_find_xdp(struct xdp_md *xdp)
 {
 	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
@@ -234,8 +234,8 @@ OFTEN __noinline u32 flow_find_xdp(struct xdp_md *xdp)
 }
 
 /*
- * Routes the frame of struct judged past pf if it is one of a flow. XDP_PASS: the frame is as it
- * was.
+ * Routes the frame of struct judged past pf if it belongs to a flow. Returns XDP_PASS if not; the
+ * frame is unchanged then.
  */
 OFTEN __noinline int route_flow_xdp(struct xdp_md *xdp)
 {
@@ -254,7 +254,10 @@ OFTEN __noinline int route_flow_xdp(struct xdp_md *xdp)
 		return XDP_PASS;
 	data = (void *)(long)xdp->data;
 	data_end = (void *)(long)xdp->data_end;
-	/* both states have counted the packet: it goes, or nobody may have it as it came */
+	/*
+	 * both states have counted the packet: it is sent, or dropped, but never passed on as it
+	 * arrived
+	 */
 	if (data + ETHER_HEADER + sizeof(struct iphdr) > data_end ||
 	    (on(FEATURE_PF_NAT) && flow->on && !flow_writes(data, data_end, flow)))
 		return XDP_DROP;
@@ -265,8 +268,8 @@ OFTEN __noinline int route_flow_xdp(struct xdp_md *xdp)
 }
 
 /*
- * Sends the frame of the packet that both its states have taken, and remembers its flow. It has
- * come in by a port, for a routed host port, and struct route_memory has the place of its way.
+ * Sends the frame of a packet that has updated both its states, and remembers its flow. It has
+ * arrived at a port, for a routed host port, and struct route_memory has the place of its way.
  */
 OFTEN __noinline int route_filtered_goes(struct xdp_md *xdp, u32 in, u32 slot)
 {
@@ -280,7 +283,10 @@ OFTEN __noinline int route_filtered_goes(struct xdp_md *xdp, u32 in, u32 slot)
 		return XDP_DROP;
 	way = route_way(memory->way);
 	flow_keep(memory->way);
-	/* both states have counted the packet: it goes, or nobody may have it as it came */
+	/*
+	 * both states have counted the packet: it is sent, or dropped, but never passed on as it
+	 * arrived
+	 */
 	if (!way || data + ETHER_HEADER + sizeof(struct iphdr) > data_end ||
 	    (on(FEATURE_PF_NAT) && t->on && !pf_through_write(data, data_end)))
 		return XDP_DROP;
@@ -301,9 +307,9 @@ OFTEN __noinline int route_filtered_goes(struct xdp_md *xdp, u32 in, u32 slot)
 }
 
 /*
- * Routes the frame of struct judged past pf, which knows its connection on its way to the host
- * and on its way from it. All that may keep XDP from it is asked before anything is changed.
- * XDP_JUDGES if pf does not know it on its way to the host.
+ * Routes the frame of struct judged past pf, which knows its connection on its way to the host and
+ * on its way from it. Everything that may keep XDP from it is checked before anything is changed.
+ * Returns XDP_JUDGES if pf does not know it on its way to the host.
  */
 OFTEN __noinline int route_filtered_xdp(struct xdp_md *xdp)
 {
@@ -333,8 +339,8 @@ OFTEN __noinline int route_filtered_xdp(struct xdp_md *xdp)
 #endif
 
 /*
- * Sends a frame on which has been decided, or routes it. The frame and the verdict are those
- * of a struct judged.
+ * Sends a frame after the decision on it, or routes it. The frame and the verdict are in a struct
+ * judged.
  */
 static __always_inline int send_or_route(struct xdp_md *xdp, struct frame *f, struct verdict *v,
 					 u32 now)
@@ -353,7 +359,7 @@ static __always_inline int send_or_route(struct xdp_md *xdp, struct frame *f, st
 	return send_xdp(&h, f, v, now);
 }
 
-/* Carries out what has been decided about a frame. */
+/* Carries out the decision about a frame. */
 static __always_inline int act_xdp(struct xdp_md *xdp, struct frame *f, struct verdict *v,
 				   struct decision *d, u32 epoch, enum action action, u32 now)
 {

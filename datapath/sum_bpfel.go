@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "bc5a4485f854219babfab76d0ce44786755036d300d5e6a6eb5cc274a71c3347"
+const objectsSum = "7ce75f4f12140552ff27697b869a47d3dcf0e657b91cb809658f8543309078f3"

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * What a packet of one family becomes in the other: its headers, and the errors of ICMP that quote
- * others (RFC 7915). Which addresses it gets is in family.h.
+ * A packet translated to the other family: its headers, and the ICMP errors that quote others (RFC
+ * 7915). family.h chooses its addresses.
  */
 #pragma once
 
 #include "family.h"
 
-/* The MTU to tell where a router of IPv4 tells none: a likely one (RFC 1191, 7.1). */
+/* The MTU to report if an IPv4 router reports none: a likely one (RFC 1191, 7.1). */
 static __always_inline u32 pf_plateau(u32 length)
 {
 	if (length > 17914)
@@ -24,7 +24,7 @@ static __always_inline u32 pf_plateau(u32 length)
 
 #define PF_NO_ERROR (~0u)
 
-/* What an error of ICMP becomes in ICMPv6: its type and code, or PF_NO_ERROR (RFC 7915, 4.2). */
+/* Translates an ICMP error to ICMPv6. Returns its type and code, or PF_NO_ERROR (RFC 7915, 4.2). */
 __noinline u32 pf_error_6(void)
 {
 	struct pf_family *c = pf_family();
@@ -138,7 +138,7 @@ __noinline u32 pf_error_4(void)
 	return 12 << 8;
 }
 
-/* Writes a header of IPv4 without a checksum of a packet of `length` bytes. */
+/* Writes an IPv4 header without a checksum for a packet of `length` bytes. */
 static __always_inline void pf_head4(struct iphdr *ip, const struct pf_front *front, u32 length,
 				     u32 tos, u32 ttl, u32 proto, const u32 *src, const u32 *dst)
 {
@@ -159,7 +159,7 @@ static __always_inline void pf_head4_sum(struct iphdr *ip)
 	ip->check = ~pf_fold(bpf_csum_diff(0, 0, (void *)ip, sizeof(*ip), 0));
 }
 
-/* Writes a header of IPv6, and that of a fragment behind it, if the packet is one. */
+/* Writes an IPv6 header, and a fragment header behind it if the packet is a fragment. */
 static __always_inline void pf_head6(struct ipv6hdr *ip, const struct pf_front *front, u32 length,
 				     u32 tos, u32 ttl, u32 proto, const u32 *src, const u32 *dst)
 {
@@ -176,7 +176,7 @@ static __always_inline void pf_head6(struct ipv6hdr *ip, const struct pf_front *
 #define IP4_LSRR 131 /* source routes (RFC 791, 3.1) */
 #define IP4_SSRR 137
 
-/* A look at an option of IPv4. One that has the packet go another way than its own is refused. */
+/* A look at an IPv4 option. Source routes are refused. */
 static long pf_option_step(u32 i, struct __sk_buff **skb)
 {
 	struct pf_family *c = pf_family();
@@ -216,7 +216,7 @@ static long pf_extension_step(u32 i, struct __sk_buff **skb)
 		return 1;
 	f = &c->front;
 	c->reason = DROP_PF_TRANSLATE;
-	/* what is behind the header of a fragment belongs to all fragments together */
+	/* the headers behind a fragment's belong to all fragments together */
 	if (f->fragment || bpf_skb_load_bytes(*skb, c->at, c->extension, sizeof(c->extension)))
 		return 1;
 	if (f->next == CHAIN_FRAGMENT) {
@@ -225,14 +225,14 @@ static long pf_extension_step(u32 i, struct __sk_buff **skb)
 		f->id = bpf_ntohl(*(u32 *)(c->extension + 4));
 		c->at += PF_FRAGMENT6;
 	} else if (f->next == CHAIN_ROUTING && c->extension[3]) {
-		c->refused = 4 << 8; /* RFC 7915, 5.1: it is on its way to somebody else */
+		c->refused = 4 << 8; /* RFC 7915, 5.1: it is on its way to another node */
 		c->mtu = c->at + 3 - ETHER_HEADER;
 		return 1;
 	} else if (f->next == CHAIN_HOPOPTS || f->next == CHAIN_ROUTING ||
 		   f->next == CHAIN_DSTOPTS) {
 		c->at += (c->extension[1] + 1) * 8;
 	} else {
-		return 1; /* without an authentication header a packet would say less */
+		return 1; /* without its authentication header a packet would lose a guarantee */
 	}
 	f->next = c->extension[0];
 	c->reason = 0;
@@ -240,8 +240,8 @@ static long pf_extension_step(u32 i, struct __sk_buff **skb)
 }
 
 /*
- * Reads into c->front what the headers say between two places, of which the upper header has
- * the second: 0, or the reason against them. Options and extension headers have no form in the
+ * Reads the headers between two places into c->front. The second place is the upper header's.
+ * Returns 0, or the reason to drop the packet. Options and extension headers have no form in the
  * other family: they are left out.
  */
 __noinline u32 pf_front_read(struct __sk_buff *skb, u32 at, u32 end, bool four)
@@ -282,7 +282,7 @@ __noinline u32 pf_front_read(struct __sk_buff *skb, u32 at, u32 end, bool four)
 	return c->reason || c->at != end ? DROP_PF_TRANSLATE : 0;
 }
 
-/* Bytes of the headers that have a form in the other family. */
+/* Size in bytes of the headers that have a form in the other family. */
 static __always_inline u32 pf_front_size(const struct pf_front *f, bool four)
 {
 	if (four)
@@ -290,7 +290,7 @@ static __always_inline u32 pf_front_size(const struct pf_front *f, bool four)
 	return sizeof(struct ipv6hdr) + (f->fragment ? PF_FRAGMENT6 : 0);
 }
 
-/* Is an error from a station that packets are routed from? It may be from anybody. */
+/* Is an error from an address that may be routed? It may have any source. */
 static __always_inline bool pf_error_is_routed(struct pf_family *c)
 {
 	bool four = c->family == 6;
@@ -306,9 +306,9 @@ static __always_inline bool pf_error_is_routed(struct pf_family *c)
 }
 
 /*
- * Reads the headers of the packet, and those that it quotes: 0, or the reason to drop it. ICMP
- * in fragments is not translated, as its checksum covers all of them (RFC 7915, 1.2), nor what no
- * length tells.
+ * Reads the headers of the packet, and of the packet that it quotes. Returns 0, or the reason to
+ * drop it. Two kinds are not translated: fragmented ICMP, since its checksum covers all fragments
+ * (RFC 7915, 1.2), and packets without a stated length.
  */
 __noinline u32 pf_family_read(struct __sk_buff *skb)
 {
@@ -353,7 +353,7 @@ __noinline u32 pf_family_read(struct __sk_buff *skb)
 	c->segment = c->length;
 	if (gso)
 		c->segment = gso + pf_segment_header(p) + size;
-	/* what fills a frame stays on the link that it came by */
+	/* the padding of a frame stays on the link of arrival */
 	if (!gso && skb->len > ETHER_HEADER + p->length &&
 	    bpf_skb_change_tail(skb, ETHER_HEADER + p->length, 0))
 		return DROP_PF_TRANSLATE;
@@ -363,9 +363,9 @@ __noinline u32 pf_family_read(struct __sk_buff *skb)
 }
 
 /*
- * Whom an error is from in the other family. If the address of whom the quoted packet was
- * for has that of IPv4 behind 96 bits, so has that of a router on the way: traceroute shows
- * it. Else the error is from whom the packet was for.
+ * Chooses the source of an error in the other family. If the destination of the quoted packet has
+ * its IPv4 address behind 96 bits, so has a router on the way: traceroute shows it. Otherwise the
+ * error is from the destination of the quoted packet.
  */
 static __always_inline void pf_error_source(struct pf_family *c, struct pf_nat *n)
 {
@@ -386,7 +386,7 @@ static __always_inline void pf_error_source(struct pf_family *c, struct pf_nat *
 	}
 }
 
-/* Makes the new header, with a time to live that is `older` less. */
+/* Makes the new header, with a time to live reduced by `older`. */
 __noinline u32 pf_family_head(u32 older, u32 gso)
 {
 	struct pf_packet *p = pf_packet();
@@ -422,7 +422,7 @@ __noinline u32 pf_family_head(u32 older, u32 gso)
 	return true;
 }
 
-/* The pseudo-header of ICMPv6, in the header of that family, for `len` bytes (RFC 8200, 8.1). */
+/* The ICMPv6 pseudo-header of an IPv6 header, for `len` bytes (RFC 8200, 8.1). */
 static __always_inline void pf_pseudo6(struct pf_family *c, const u32 *head, u32 len)
 {
 	__builtin_memcpy(c->pseudo, head + 2, 32);
@@ -430,7 +430,7 @@ static __always_inline void pf_pseudo6(struct pf_family *c, const u32 *head, u32
 	c->pseudo[9] = bpf_htonl(IPPROTO_ICMPV6);
 }
 
-/* Writes the new header in the place of the old one. The frame is as long as it has to be. */
+/* Replaces the old header by the new one. The frame already has its new length. */
 static __always_inline bool pf_family_store(struct __sk_buff *skb, struct pf_family *c)
 {
 	u16 type = c->family == 6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
@@ -448,7 +448,7 @@ static __always_inline bool pf_family_store(struct __sk_buff *skb, struct pf_fam
 				    BPF_F_RECOMPUTE_CSUM);
 }
 
-/* Makes it a packet of the other family, with room for the headers that this one is to have. */
+/* Turns the skb into a packet of the other family, with room for the new headers. */
 static __always_inline bool pf_family_proto(struct __sk_buff *skb, const struct pf_family *c)
 {
 	if (bpf_skb_change_proto(skb, c->family == 6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP),
@@ -470,8 +470,8 @@ static long pf_family_sum_step(u32 i, struct __sk_buff **skb)
 }
 
 /*
- * Gives UDP a checksum that has none, which IPv6 does not take (RFC 7915, 4.5), after all
- * else has been written. False if it has to be dropped.
+ * Gives UDP without a checksum one, since IPv6 requires it (RFC 7915, 4.5), after everything else
+ * has been written. Returns false if the packet must be dropped.
  */
 __noinline u32 pf_family_udp(struct __sk_buff *skb)
 {
@@ -490,8 +490,8 @@ __noinline u32 pf_family_udp(struct __sk_buff *skb)
 	c->end = c->at + bpf_ntohs(ip->payload_len);
 	c->sum = pf_fold(bpf_csum_diff(0, 0, c->pseudo, sizeof(c->pseudo), 0));
 	/*
-	 * Where a checksum of the payload is yet to be made, all from its start on will add up to
-	 * the complement of what is in its place. Of GSO packets each segment would need another.
+	 * If a checksum of the payload is unfinished, the bytes from its start on will add up to
+	 * the complement of its field. The segments of a GSO packet would each need another.
 	 */
 	place = checksum_place(skb);
 	start = place >> 16;
@@ -514,7 +514,7 @@ __noinline u32 pf_family_udp(struct __sk_buff *skb)
 				    &check, sizeof(check), BPF_F_RECOMPUTE_CSUM);
 }
 
-/* Corrects what is behind the new header of a packet that is no error. */
+/* Corrects the upper header of a packet that is not an error. */
 __noinline u32 pf_family_upper(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
@@ -535,7 +535,7 @@ __noinline u32 pf_family_upper(struct __sk_buff *skb)
 		u32 type = p->icmp >> 8, to;
 		u16 old = bpf_htons(p->icmp), new;
 
-		/* of echoes alone there are states */
+		/* only echoes have states */
 		if (four)
 			to = type == ICMPV6_ECHO_REQUEST ? ICMP_ECHO : ICMP_ECHOREPLY;
 		else
@@ -572,7 +572,7 @@ __noinline u32 pf_family_upper(struct __sk_buff *skb)
 			       pf_family_udp(skb);
 		}
 	}
-	/* of the pseudo-header, only the addresses change */
+	/* only the addresses of the pseudo-header change */
 	if (four)
 		diff = bpf_csum_diff(c->old + 2, 32, c->head + 3, 8, 0);
 	else
@@ -594,7 +594,7 @@ __noinline u32 pf_family_upper(struct __sk_buff *skb)
 				 p->proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0);
 }
 
-/* Makes what an error quotes, and its type, code and checksum, in the other family. */
+/* Translates the quote of an error, and its type, code and checksum, to the other family. */
 __noinline u32 pf_family_quote(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
@@ -610,7 +610,7 @@ __noinline u32 pf_family_quote(struct __sk_buff *skb)
 	proto = n->is.proto; /* p->quoted may have become the key of the state */
 	size = pf_front_size(&c->quoted, four);
 	quote = sizeof(struct pf_icmp) + c->quoted.bytes;
-	/* all behind that adds up to the complement of this */
+	/* the bytes behind it add up to the complement of this */
 	sum = (u16)~pf_sum(skb, p->l4, p->l4 + quote, 0);
 	if (four) {
 		if (bpf_skb_load_bytes(skb, p->l4, &c->quote, 8 + sizeof(struct ipv6hdr)))
@@ -654,8 +654,8 @@ __noinline u32 pf_family_quote(struct __sk_buff *skb)
 }
 
 /*
- * Makes the header of an echo that an error quotes one of the other family: its type, identifier
- * and checksum, if the quote has that (RFC 5508, REQ-4a). The error's own checksum is at `own`.
+ * Translates the header of an echo that an error quotes: its type, identifier and checksum, if the
+ * quote has it (RFC 5508, REQ-4a). The error's own checksum is at `own`.
  */
 __noinline u32 pf_family_echo(struct __sk_buff *skb, u32 own, u32 inner)
 {
@@ -682,7 +682,7 @@ __noinline u32 pf_family_echo(struct __sk_buff *skb, u32 own, u32 inner)
 	    !pf_nat_patch_port(skb, inner + offsetof(struct pf_icmp, id), own, n->was.port[0],
 			       n->is.port[0], 0))
 		return false;
-	/* ICMP of IPv6 alone has a pseudo-header in its checksum */
+	/* only IPv6's ICMP has a pseudo-header in its checksum */
 	if (four) {
 		pf_pseudo6(c, (const u32 *)&c->quote.ip6,
 			   bpf_ntohs(c->quote.ip6.payload_len) + sizeof(struct ipv6hdr) -
@@ -701,7 +701,9 @@ __noinline u32 pf_family_echo(struct __sk_buff *skb, u32 own, u32 inner)
 	return pf_nat_patch_port(skb, inner, own, was, (u16)~pf_fold((u16)~was + change), 0);
 }
 
-/* Translates an error inside out, with the ports of what it quotes: 0, or the reason. */
+/*
+ * Translates an error inside out, with the ports of its quote. Returns 0, or the reason to drop it.
+ */
 __noinline u32 pf_family_error(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
@@ -713,7 +715,7 @@ __noinline u32 pf_family_error(struct __sk_buff *skb)
 	if (!on(FEATURE_PF_FAMILY) || !p || !c || !n)
 		return false;
 	four = c->family == 4;
-	/* the place of a checksum that is yet to be made would be in what the error quotes */
+	/* the place of an unfinished checksum would be in the quote */
 	if (checksum_place(skb) || (!four && c->length > PF_MTU6_LEAST))
 		return false;
 	if (!pf_family_quote(skb) || !pf_family_proto(skb, c) || !pf_family_store(skb, c))
@@ -740,7 +742,7 @@ __noinline u32 pf_family_error(struct __sk_buff *skb)
 	return true;
 }
 
-/* Makes the packet one of the other family: 0, or the reason to drop it. */
+/* Turns the packet into one of the other family. Returns 0, or the reason to drop it. */
 __noinline u32 pf_family_write(struct __sk_buff *skb, u32 older)
 {
 	struct pf_packet *p = pf_packet();

@@ -8,17 +8,17 @@
 #include "slow.h"
 
 #define PF_ANSWER_TTL 64
-#define PF_QUOTE4 548 /* bytes of a packet that are quoted: 576 in all (RFC 1812, 4.3.2.3) */
+#define PF_QUOTE4 548 /* quoted bytes of a packet: 576 in all (RFC 1812, 4.3.2.3) */
 #define PF_QUOTE6 1232 /* 1280 in all (RFC 4443, 2.4) */
 #define PF_ICMP_HEADER 8
 #define PF_SUM_CHUNK 64
 
-/* The time of an ICMP answer, in ns: 1000 answers a second, and 100 at once (RFC 1812, 4.3.2.8). */
+/* The cost of an ICMP answer in ns: 1000 answers a second, and 100 at once (RFC 1812, 4.3.2.8). */
 #define PF_ANSWER_COST 1000000ull
 #define PF_ANSWER_BURST (100 * PF_ANSWER_COST)
 
 struct pf_answering {
-	u8 ether[28]; /* the Ethernet header with its tags, and more room than that takes */
+	u8 ether[28]; /* the Ethernet header with its tags, and spare room */
 	u8 chunk[PF_SUM_CHUNK];
 	struct iphdr ip4;
 	struct ipv6hdr ip6;
@@ -36,9 +36,9 @@ static __always_inline struct pf_answering *pf_answering_get(void)
 	return work_of(WORK_PF_ANSWER);
 }
 
-#define PF_SUM_FAILS (~0u) /* no sum is as large */
+#define PF_SUM_FAILS (~0u) /* larger than any sum */
 
-/* Adds the bytes at a place, a chunk of them at most, to a sum. */
+/* Adds the bytes at a place, at most one chunk, to a sum. */
 __noinline u32 pf_sum_chunk(struct __sk_buff *skb, u32 at, u32 left, u32 sum)
 {
 	struct pf_answering *a = pf_answering_get();
@@ -73,7 +73,7 @@ __noinline u32 pf_sum(struct __sk_buff *skb, u32 at, u32 end, u32 sum)
 	return sum;
 }
 
-/* The sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1), the same both ways. */
+/* The sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1), the same in both directions. */
 static __always_inline u32 pf_pseudo_sum(const struct pf_answering *a, u32 family, u32 proto,
 					 u32 len)
 {
@@ -86,12 +86,11 @@ static __always_inline u32 pf_pseudo_sum(const struct pf_answering *a, u32 famil
 }
 
 /*
- * Is a checksum of the packet perhaps not finished yet? If so, where it is in the frame, and
- * where what it covers begins, in the upper half; 0 if not. It may be in what a tunnel carries:
- * the kernel tells. Else an unfinished checksum is that of the pseudo-header alone. When the
- * kernel sends the frame, it sums up what is behind csum_start, whatever has become of the frame.
- * A finished checksum may look the same by chance. Such a packet is answered right as well: see
- * where this is asked.
+ * May a checksum of the packet be unfinished? If so, returns its place in the frame, and the start
+ * of its data in the upper half; otherwise 0. It may be in the payload of a tunnel: then the kernel
+ * has its place. Otherwise an unfinished checksum is the pseudo-header's. When the kernel sends the
+ * frame, it sums up the bytes behind csum_start, whatever has happened to the frame. A finished
+ * checksum may look the same at random. Such a packet still gets a correct answer: see the callers.
  */
 __noinline u32 pf_unfinished(struct __sk_buff *skb)
 {
@@ -119,9 +118,9 @@ __noinline u32 pf_unfinished(struct __sk_buff *skb)
 	return check == pf_pseudo_sum(a, p->family, p->proto, len) ? p->l4 << 16 | (p->l4 + at) : 0;
 }
 
-#define PF_ANSWER_FRONT 26 /* bytes of a header that an answer takes over: three tags at most */
+#define PF_ANSWER_FRONT 26 /* header bytes that an answer takes over: three tags at most */
 
-/* Can an answer have the frame's header? Not one with a length in it: that would be the frame's. */
+/* Can an answer use the frame's header? Not one with a length in it, which would be the frame's. */
 static __always_inline bool pf_answers_front(struct __sk_buff *skb)
 {
 	u32 front = front_skb(skb);
@@ -130,8 +129,8 @@ static __always_inline bool pf_answers_front(struct __sk_buff *skb)
 }
 
 /*
- * Turns the frame's Ethernet header round, with its tags, and puts it at the frame's start.
- * `from` is where the header is by now.
+ * Reverses the frame's Ethernet header, with its tags, and puts it at the frame's start. `from` is
+ * the header's current place.
  */
 static __always_inline long pf_answer_ether(struct __sk_buff *skb, struct pf_answering *a, u32 from)
 {
@@ -139,7 +138,7 @@ static __always_inline long pf_answer_ether(struct __sk_buff *skb, struct pf_ans
 
 	if (bpf_skb_load_bytes(skb, from, e + 2, PF_ANSWER_FRONT))
 		return -1;
-	/* the destination has its place at 2, the source at 8 */
+	/* the destination is at 2, the source at 8 */
 	for (int i = 0; i < 6; i += 2) {
 		u16 dst = *(u16 *)(e + 2 + i);
 
@@ -182,7 +181,7 @@ static __always_inline long pf_answer_ip(struct __sk_buff *skb, const struct pf_
 }
 
 /*
- * Turns the packet into the segment that answers it: an RST, as pf_send_tcp() makes it, or the
+ * Turns the packet into the segment that answers it: an RST like pf_send_tcp()'s, or the
  * acknowledgement of PF_RETURN_CHALLENGE. Returns its length, or 0.
  */
 __noinline u32 pf_answer_tcp(struct __sk_buff *skb, u32 ttl)
@@ -227,7 +226,7 @@ __noinline u32 pf_answer_tcp(struct __sk_buff *skb, u32 ttl)
 	sum = pf_fold(bpf_csum_diff(0, 0, (void *)&a->tcp, sizeof(a->tcp), pseudo));
 	if (unfinished) {
 		/*
-		 * The checksum must be right whether the kernel finishes it or not. The urgent
+		 * The checksum must be correct whether the kernel finishes it or not. The urgent
 		 * pointer means nothing without URG. So it gets a value with which the kernel's sum
 		 * does not change the checksum.
 		 */
@@ -244,10 +243,10 @@ __noinline u32 pf_answer_tcp(struct __sk_buff *skb, u32 ttl)
 }
 
 /*
- * A checksum for the quoted packet that stays what it is when the kernel finishes it. The
- * kernel writes the complement of the sum of all bytes from csum_start on, this field among
- * them. That is the same value if the field has half of what the rest lacks (2 * 32768 is 1
- * modulo 65535).
+ * A checksum for the quoted packet that does not change when the kernel finishes it. The kernel
+ * writes the complement of the sum of all bytes from csum_start on, including this field. That is
+ * the same value if the field has half of the amount that the rest lacks (2 * 32768 is 1 modulo
+ * 65535).
  */
 static __always_inline u32 pf_fixed_point(u32 rest)
 {
@@ -255,8 +254,8 @@ static __always_inline u32 pf_fixed_point(u32 rest)
 }
 
 /*
- * Gives the quoted packet, which has moved by some bytes, such a checksum in the place of the
- * unfinished one, if there is one as pf_unfinished() says. False if that cannot be.
+ * Replaces an unfinished checksum of the quoted packet, which has moved by some bytes, by such a
+ * checksum, if pf_unfinished() has found one. Returns false if that is impossible.
  */
 __noinline u32 pf_fix_check(struct __sk_buff *skb, u32 unfinished, u32 moved, u32 end)
 {
@@ -289,9 +288,9 @@ static __always_inline bool pf_may_answer(void)
 }
 
 /*
- * Puts an ICMP message before the packet, and so quotes the packet. `what` is the message's
- * type and code. Returns the answer's length, or 0. The packet stays where it is, so that
- * the kernel finishes no checksum but the quoted one.
+ * Puts an ICMP message before the packet, and so quotes the packet. `what` is the message's type
+ * and code. Returns the answer's length, or 0. The packet stays in its place, so the kernel only
+ * finishes the quoted checksum.
  */
 __noinline u32 pf_answer_icmp(struct __sk_buff *skb, u32 what)
 {
@@ -327,7 +326,7 @@ __noinline u32 pf_answer_icmp(struct __sk_buff *skb, u32 what)
 	return end;
 }
 
-/* Is it the address of one host: not of a group, not of all, not of nobody? */
+/* Is it the address of one host, and neither a group's, nor a broadcast, nor unspecified? */
 static __always_inline bool pf_is_host(const u32 *address, u32 family)
 {
 	const u8 *b = (const u8 *)address;
@@ -354,8 +353,8 @@ static __always_inline bool pf_has_answer(const struct pf_packet *p, const struc
 }
 
 /*
- * The addresses of the answer: those that the packet has. Its key may have others by now, as of a
- * state or of a translation that is not carried out.
+ * The addresses of the answer, taken from the packet. Its key may have others by now: from a state,
+ * or from a translation that is not carried out.
  */
 static __always_inline bool pf_answer_addresses(struct __sk_buff *skb, const struct pf_packet *p,
 						struct pf_answering *a)
@@ -377,9 +376,9 @@ static __always_inline bool pf_answer_addresses(struct __sk_buff *skb, const str
 }
 
 /*
- * Turns this CPU's packet into the answer to it, if the rule that blocks it or its state
- * has one: the answer's length, or 0. The answer comes from the address that was asked: a
- * switch has no address of its own.
+ * Turns this CPU's packet into its answer, if the rule that blocks it or its state requires one.
+ * Returns the answer's length, or 0. The answer comes from the packet's destination: a switch has
+ * no address of its own.
  */
 __noinline u32 pf_answer(struct __sk_buff *skb)
 {

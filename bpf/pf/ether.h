@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Rules of pf for frames, whatever they carry (FreeBSD's ether rules). They are few, and
- * tried one after another. The last rule that matches counts, or the first with `quick`.
+ * pf rules for frames, whatever they carry (FreeBSD's ether rules). They are few, and tried one
+ * after another. The last matching rule applies, or the first with `quick`.
  */
 #pragma once
 
 #include "rules.h"
 
-/* Puts the type into BTF, for Go: BTF has only types that something uses. */
+/* Puts the type into BTF for Go: BTF only has types that are used. */
 const enum pf_ether_flag *pf_ether_flag_type __attribute__((unused));
 
 struct {
@@ -21,16 +21,16 @@ struct {
 struct pf_ether_walk {
 	u64 src; /* MACs */
 	u64 dst;
-	u64 tables[2]; /* tables that the frame's IP addresses are in */
+	u64 tables[2]; /* tables that contain the frame's IP addresses */
 	u32 slot;
 	u32 direction; /* enum pf_ether_flag of the direction */
 	u32 tag;
 	u32 blocks;
 	u32 fleeting; /* a rule has looked at more than the addresses */
 	u32 ip; /* the frame has IP addresses */
-	u32 tags; /* FRONT_TAGS that were in front of the packet, or beside it, as it came in */
+	u32 tags; /* FRONT_TAGS in front of the packet, or beside it, on arrival */
 	u16 type; /* EtherType behind the tags */
-	u32 unread; /* reason why the frame's contents cannot be told, or 0 */
+	u32 unread; /* reason why the frame's contents are unreadable, or 0 */
 	u32 reason; /* reason to drop the frame without a rule, or 0 */
 	struct pf_prefix address[2]; /* source, destination */
 };
@@ -62,8 +62,8 @@ static __always_inline bool pf_in_prefix(const struct pf_prefix *net, const stru
 }
 
 /*
- * Does one of the IP addresses match what the rule says of it? A frame without IP addresses
- * does not, if the rule says something.
+ * Does one of the IP addresses match the rule's condition? A frame without IP addresses does not
+ * match any condition.
  */
 static __always_inline bool pf_ether_l3(const struct pf_ether_walk *w, const struct pf_ether *r,
 					u32 which, u32 not)
@@ -107,8 +107,8 @@ static __always_inline bool pf_ether_matches(struct pf_ether_walk *w, const stru
 }
 
 /*
- * Tries a rule on the frame: true if no more are to be tried. This is a separate function because
- * the verifier follows each step of a walk, but this once.
+ * Tries a rule on the frame. Returns true if this ends the walk. This is a separate function
+ * because the verifier follows each step of a walk, but this function once.
  */
 OFTEN __noinline u32 pf_ether_rule(u32 n)
 {
@@ -136,8 +136,8 @@ OFTEN static long pf_ether_step(u32 n, void *unused)
 }
 
 /*
- * Reads the EtherTypes, those of tags too, and IP addresses if rules ask for them. The tags
- * are those that the frame came in with: a flood changes them from port to port.
+ * Reads the EtherTypes, including tags, and IP addresses if rules need them. The tags are the
+ * frame's on arrival: a flood changes them from port to port.
  */
 static __always_inline void pf_ether_read(const struct hook *h, struct pf_ether_walk *w, u32 out)
 {
@@ -181,12 +181,12 @@ static __always_inline void pf_ether_read(const struct hook *h, struct pf_ether_
 	}
 }
 
-/* A flag that pf_ether_try() returns with the reason against the frame. */
+/* A flag that pf_ether_try() returns with the reason to drop the frame. */
 #define PF_ETHER_FLEETING (1 << 8)
 
 /*
- * Tries the rules on the frame. Their tag is for pf's rules in the same direction, and then
- * for the ether rules on the way out.
+ * Tries the rules on the frame. Their tag is for pf's rules in the same direction, and then for the
+ * ether rules on the way out.
  */
 static __always_inline u32 pf_ether_try(const struct hook *h, u32 slot, u32 out, u32 judged)
 {
@@ -225,7 +225,7 @@ OFTEN __noinline u32 pf_ether_xdp(struct xdp_md *xdp, u32 slot, u32 out, u32 jud
 	return on(FEATURE_ETHER) ? pf_ether_try(&h, slot, out, judged) : 0;
 }
 
-/* Does an ether rule block the frame at the port? 0 or the reason. */
+/* Does an ether rule block the frame at the port? Returns 0 or the reason. */
 static __always_inline u32 pf_ether(const struct hook *h, const struct frame *f, struct verdict *v,
 				    u32 slot, u32 out)
 {

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * The other family: af-to. A rule that passes a packet on its way into the host has it go
- * on in the other family, by an address of IPv4 that is behind a prefix in one of IPv6 (RFC
- * 6052), and headers that are translated (RFC 7915). The state has a key of each family.
- * Packets into the host are translated from the one to the other, whichever key they have,
- * and packets out of the host have been.
+ * The other family: af-to. A rule that passes a packet on its way into the host continues it in the
+ * other family. The packet gets an IPv4 address that is behind a prefix of an IPv6 address (RFC
+ * 6052), or the reverse, and translated headers (RFC 7915). The state has a key of each family.
+ * Packets into the host are translated from one key to the other, whichever they have; packets out
+ * of the host have already been translated.
  *
- * All this is in a program of its own, which comes last: see ../family.h.
+ * All this is in a separate program, which comes last: see ../family.h.
  */
 #pragma once
 
 #include "answer.h"
 #include "translate.h"
 
-/* The largest packet of IPv4 that may be fragmented behind the translation (RFC 7915, 5.1). */
+/* The largest IPv4 packet that may be fragmented after translation (RFC 7915, 5.1). */
 #define PF_MAY_FRAGMENT 1260
 #define PF_MTU6_LEAST 1280 /* RFC 8200, 5 */
-#define PF_GROWS 20 /* bytes that a header of IPv6 has more */
+#define PF_GROWS 20 /* bytes by which an IPv6 header is longer */
 #define PF_FRAGMENT6 8 /* bytes of its fragment header */
-#define PF_HEADERS_MOST 512 /* bytes of all headers of a packet that an error quotes */
+#define PF_HEADERS_MOST 512 /* bytes of all headers of a quoted packet */
 
-/* An ICMP message and the header of the packet that it quotes, with a fragment header. */
+/* An ICMP message and the header of the quoted packet, with a fragment header. */
 struct pf_quote {
 	struct pf_icmp icmp;
 	union {
@@ -31,39 +31,38 @@ struct pf_quote {
 	};
 };
 
-/* What all headers in front of the upper one say. */
+/* The contents of all headers in front of the upper one. */
 struct pf_front {
 	u32 bytes; /* of these headers */
 	u32 id; /* of the packet that this is a fragment of */
-	u16 place; /* of the fragment, and whether more follow, as IPv6 has it (RFC 8200, 4.5) */
-	u8 fragment; /* it is one, or has the header of one */
-	u8 next; /* protocol of the header that is looked at */
+	u16 place; /* of the fragment, and whether more follow, in IPv6's form (RFC 8200, 4.5) */
+	u8 fragment; /* it is a fragment, or has a fragment header */
+	u8 next; /* protocol of the current header */
 };
 
-/* What this CPU knows of a packet that goes on in the other family. */
+/* This CPU's data about a packet that continues in the other family. */
 struct pf_family {
 	u32 old[10]; /* its header */
 	u32 head[12]; /* the new one, with a fragment header */
 	struct pf_front front;
-	struct pf_front quoted; /* of the packet that it quotes */
+	struct pf_front quoted; /* of the quoted packet */
 	u8 extension[8]; /* the first bytes of an extension header, or an option */
 	u32 payload; /* bytes behind its headers */
-	__s32 room; /* bytes to be made behind the header, once that is of the other family */
-	u32 pseudo[10]; /* the pseudo-header of IPv6, where only that has one */
-	struct pf_quote quote; /* of an error, as it came */
-	struct pf_quote now; /* as it goes on */
-	u32 length; /* of the IP packet that it becomes */
-	u32 segment; /* of the largest one of these, if the packet is to be split */
-	u32 mtu; /* of its way, where it is too large; what the message about it says */
-	u32 ifindex; /* of the host's device that it leaves by; 0: the host routes it */
-	u32 why; /* enum route, for which the host does */
-	u32 refused; /* type and code of the message about it, if it can go no further; 0 for none
-		      */
+	__s32 room; /* bytes of room to make behind the header, after the change of family */
+	u32 pseudo[10]; /* the pseudo-header of IPv6, where only IPv6 has one */
+	struct pf_quote quote; /* of an error, as it arrived */
+	struct pf_quote now; /* as it leaves */
+	u32 length; /* of the translated IP packet */
+	u32 segment; /* of the largest fragment, if the packet must be split */
+	u32 mtu; /* of its way, where it is too large; the message about it reports this */
+	u32 ifindex; /* of the host's device that it leaves through; 0: the host routes it */
+	u32 why; /* enum route, the reason why the host does */
+	u32 refused; /* type and code of the message, if it cannot continue; 0 for none */
 	u32 reason; /* to drop it */
-	u32 at; /* where a checksum is summed up */
+	u32 at; /* place where a checksum is summed up */
 	u32 end;
 	u32 sum;
-	u16 family; /* 4 or 6, of what it becomes */
+	u16 family; /* 4 or 6, of the translated packet */
 	u8 tos;
 	u8 ttl;
 	u8 known; /* its state was known */
@@ -77,7 +76,7 @@ static __always_inline struct pf_family *pf_family(void)
 	return work_of(WORK_PF_FAMILY);
 }
 
-/* What a protocol is in the other family. */
+/* The equivalent of a protocol in the other family. */
 static __always_inline u32 pf_proto_across(u32 proto)
 {
 	if (proto == IPPROTO_ICMP)
@@ -91,8 +90,8 @@ static __always_inline bool pf_is4(const u32 *a)
 }
 
 /*
- * Is it the address of a station that packets are routed from and to (RFC 1122, 3.2.1.3;
- * RFC 4291, 2.5)? The host's stack forwards none from or to any other.
+ * Is it the address of a station that may be routed (RFC 1122, 3.2.1.3; RFC 4291, 2.5)? The host's
+ * stack forwards no packets from or to any other.
  */
 static __always_inline bool pf_is_routed(const u32 *a, bool four)
 {
@@ -115,7 +114,7 @@ static __always_inline void pf_half_set(u32 *a, u64 half)
 }
 
 /*
- * Puts an address of IPv4 behind so many bits of one of IPv6, which are 32, 40, 48, 56, 64
+ * Embeds an IPv4 address behind the first `bits` of an IPv6 address, which are 32, 40, 48, 56, 64
  * or 96. Bits 64 to 71 stay zero (RFC 6052, 2.2).
  */
 static __always_inline void pf_embed(u32 *to, u32 bits, u32 four)
@@ -135,7 +134,7 @@ static __always_inline void pf_embed(u32 *to, u32 bits, u32 four)
 	pf_half_set(to + 2, low << (24 + above));
 }
 
-/* The address of IPv4 that is behind so many bits of one of IPv6. */
+/* The IPv4 address behind the first `bits` of an IPv6 address. */
 static __always_inline u32 pf_extract(const u32 *from, u32 bits)
 {
 	u64 v;
@@ -154,7 +153,7 @@ static __always_inline u32 pf_extract(const u32 *from, u32 bits)
 /* The first word of the well-known prefix 64:ff9b::/96; two words of zeros follow. */
 #define WELL_KNOWN bpf_htonl(0x0064ff9b)
 
-/* The networks of IPv4 that are not global (RFC 6052, 3.1), but for those that nobody routes. */
+/* The networks of IPv4 that are not global (RFC 6052, 3.1), except those that are never routed. */
 static __always_inline bool pf_is_private(u32 four)
 {
 	u32 a = bpf_ntohl(four);
@@ -166,15 +165,15 @@ static __always_inline bool pf_is_private(u32 four)
 }
 
 /*
- * Is an address of IPv4 behind the well-known prefix one that must not be there? Translators drop
- * such packets (RFC 6052, 3.1).
+ * Does an IPv4 address not belong behind the well-known prefix? Translators drop such packets (RFC
+ * 6052, 3.1).
  */
 static __always_inline bool pf_misplaced(const u32 *six, u32 four)
 {
 	return six[0] == WELL_KNOWN && !(six[1] | six[2]) && pf_is_private(four);
 }
 
-/* Makes n->to an address of IPv4. */
+/* Turns n->to into an IPv4 address. */
 static __always_inline void pf_to4(struct pf_nat *n, u32 four)
 {
 	n->to[0] = n->to[1] = 0;
@@ -215,7 +214,7 @@ __noinline u32 pf_family_destination(void)
 	return true;
 }
 
-/* Chooses the source in the other family, and a port: 0, the reason, or PF_TRANSLATE. */
+/* Chooses the source in the other family, and a port. Returns 0, the reason, or PF_TRANSLATE. */
 static __always_inline u32 pf_family_source(void)
 {
 	struct pf_packet *p = pf_packet();
@@ -246,7 +245,9 @@ static long pf_family_step(u32 i, void *unused)
 	return n->reason != PF_TRANSLATE;
 }
 
-/* Chooses what the first packet of a connection becomes: 0, or the reason to drop it. */
+/*
+ * Chooses the translation of the first packet of a connection. Returns 0, or the reason to drop it.
+ */
 __noinline u32 pf_family_choose(void)
 {
 	struct pf_packet *p = pf_packet();
@@ -256,7 +257,7 @@ __noinline u32 pf_family_choose(void)
 	if (!on(FEATURE_PF_FAMILY) || !p || !n)
 		return DROP_PF_TRANSLATE;
 	four = p->family == 4;
-	/* other messages have no form in the other family, or are no questions (RFC 7915) */
+	/* other messages have no form in the other family, or are no requests (RFC 7915) */
 	if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6) {
 		if (!n->echo || (p->flags & PF_P_FRAGMENT))
 			return DROP_PF_TRANSLATE;
@@ -268,7 +269,7 @@ __noinline u32 pf_family_choose(void)
 	n->turn = PF_OUTWARD;
 	__builtin_memcpy(n->from, n->now.src, sizeof(n->from));
 	pf_words_read(n->at, &n->t, sizeof(n->t));
-	/* `bitmask` has zeros in front of an address of IPv4 */
+	/* `bitmask` has zeros in front of an IPv4 address */
 	if (four && n->t.method == PF_POOL_BITMASK)
 		n->now.dst[2] = 0;
 	if (n->t.kind != PF_AF_TO_DST || n->t.family != p->family || !pf_family_destination())
@@ -290,7 +291,7 @@ __noinline u32 pf_family_choose(void)
 	return 0;
 }
 
-/* Fills in both keys of a packet whose state is known: 0, or the reason to drop it. */
+/* Fills in both keys of a packet whose state is known. Returns 0, or the reason to drop it. */
 __noinline u32 pf_family_follow(void)
 {
 	struct pf_packet *p = pf_packet();
@@ -307,7 +308,7 @@ __noinline u32 pf_family_follow(void)
 	return 0;
 }
 
-/* Makes the state of the packet, if it is new: 0, or the reason to drop it. */
+/* Makes the state of the packet if it is new. Returns 0, or the reason to drop it. */
 static __always_inline u32 pf_family_begin(struct __sk_buff *skb, u32 in, u32 out, u32 now)
 {
 	struct pf_packet *p = pf_packet();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * What no-route and urpf-failed ask of a packet. The answers are found before the rules are
- * asked, by a program of its own: see ../fib.h.
+ * The answers for no-route and urpf-failed about a packet. A separate program finds them before the
+ * rules are evaluated: see ../fib.h.
  */
 #pragma once
 
@@ -13,24 +13,24 @@
 
 #define PF_FIB_CELLS 64 /* a power of two */
 
-/* The answers about the packet that this CPU is at, and how they are found. */
+/* The answers about this CPU's current packet, and the data for finding them. */
 struct pf_fib {
 	struct bpf_fib_lookup look; /* the kernel writes its answer here */
-	struct bpf_fib_lookup ask; /* the question */
+	struct bpf_fib_lookup ask; /* the look-up */
 	u32 src[4]; /* the packet's addresses */
 	u32 dst[4];
 	u32 metric; /* of the route to the source */
-	u32 direct; /* flags of all questions: those in a VRF are about the VRF's table */
-	u32 here; /* one of the next hops is by the host port's interface */
+	u32 direct; /* flags of all look-ups: in a VRF they use the VRF's table */
+	u32 here; /* one of the next hops is behind the host port's interface */
 	u32 epoch; /* in which the decision on the frame has begun */
-	u8 known; /* the answers are those about the packet */
-	u8 back; /* the decision on it goes on, with the answers */
+	u8 known; /* the answers are valid for the packet */
+	u8 back; /* the decision on it continues, with the answers */
 	u16 pad;
-	u32 bound; /* at ports of stations: the flags of enum pf_rule_flag that hold */
+	u32 bound; /* at station ports: the flags of enum pf_rule_flag that hold */
 	u32 cell[PF_FIB_CELLS]; /* at host ports, by slot: slot << 24, and the flags */
 };
 
-/* A flag's bits, and those of a slot, in a cell. */
+/* A flag's bits, and a slot's, in a cell. */
 #define PF_FIB_SLOT(slot) ((slot) << 22)
 _Static_assert(PF_ROUTE_FLAGS < PF_FIB_SLOT(1), "flags about routes have no room in a cell");
 
@@ -41,7 +41,7 @@ static __always_inline struct pf_fib *pf_fib(void)
 	return work_of(WORK_PF_FIB);
 }
 
-/* Those that hold at a port. What has not been found counts as no route, and as failed. */
+/* The flags that hold at a port. Missing results count as no route, and as failed. */
 __noinline u32 pf_fib_at(u32 slot)
 {
 	struct pf_fib *f = pf_fib();

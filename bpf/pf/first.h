@@ -9,8 +9,8 @@
 #include "through.h"
 
 /*
- * Asks the rules at a port, as pf_ask_rules() does: 0 if the packet passes, PF_TRANSLATE if it is
- * to be translated first, or else a reason to leave it to tcx. A rule that decides counts the
+ * Evaluates the rules at a port, like pf_ask_rules(). Returns 0 if the packet passes, PF_TRANSLATE
+ * if it must be translated first, or else a reason to leave it to tcx. The deciding rule counts the
  * packet later, if no state does.
  */
 OFTEN __noinline u32 pf_first_ask(u32 slot, u32 how, u32 received)
@@ -48,7 +48,7 @@ OFTEN __noinline u32 pf_first_ask(u32 slot, u32 how, u32 received)
 	return on(FEATURE_PF_NAT) && pf_translation_ends(rule) ? PF_TRANSLATE : 0;
 }
 
-/* Makes one translation, as pf_translate_step() does. */
+/* Makes one translation, like pf_translate_step(). */
 static long pf_first_step(u32 i, void *unused)
 {
 	struct pf_nat *n = pf_nat();
@@ -61,7 +61,7 @@ static long pf_first_step(u32 i, void *unused)
 	return n->reason != PF_TRANSLATE;
 }
 
-/* Translates the packet as its rules say: 0, or a reason to leave it to tcx. */
+/* Translates the packet by its rules. Returns 0, or a reason to leave it to tcx. */
 OFTEN __noinline u32 pf_first_translate(u32 slot, u32 how, u32 received)
 {
 	struct pf_nat *n = pf_nat();
@@ -75,7 +75,7 @@ OFTEN __noinline u32 pf_first_translate(u32 slot, u32 how, u32 received)
 	return n->reason == PF_TRANSLATE ? DROP_PF_TRANSLATE : n->reason;
 }
 
-/* Is pf not asked at a port? Nearly nothing is done for the packet there, then. */
+/* Is pf inactive at a port? Then hardly any work is done for the packet there. */
 static __always_inline bool pf_first_skips(struct pf_packet *p, u32 slot, u32 direction)
 {
 	u32 call = pf_call(slot, direction);
@@ -88,7 +88,7 @@ static __always_inline bool pf_first_skips(struct pf_packet *p, u32 slot, u32 di
 	return true;
 }
 
-/* Judges the packet at a port. False if it is left to tcx. */
+/* Judges the packet at a port. Returns false if it is left to tcx. */
 static __always_inline bool pf_first_judge(struct pf_packet *p, u32 slot, u32 how, u32 received)
 {
 	u32 reason;
@@ -110,7 +110,7 @@ OFTEN __noinline u32 pf_first_judges(u32 in, u32 out)
 	       pf_first_judge(p, out, PF_ON_WAY_OUT, in);
 }
 
-/* Takes back what one rule has counted of the packet: the last that is noted. */
+/* Subtracts one rule's count of the packet: the last one noted. */
 static long pf_first_undo_step(u32 i, u32 *from)
 {
 	struct pf_packet *p = pf_packet();
@@ -133,7 +133,9 @@ static long pf_first_undo_step(u32 i, u32 *from)
 	return 0;
 }
 
-/* Takes back what rules have counted of the packet, but for the first of them that match it. */
+/*
+ * Subtracts the counts of rules for the packet, except for the first `from` of the matching rules.
+ */
 __noinline int pf_first_undo(u32 from)
 {
 	if (!on(FEATURE_PF_FIRST))
@@ -142,7 +144,7 @@ __noinline int pf_first_undo(u32 from)
 	return 0;
 }
 
-/* Counts a packet that rules block where it comes in. */
+/* Counts a packet that rules block on arrival. */
 OFTEN __noinline int pf_first_blocks(void)
 {
 	struct pf_packet *p = pf_packet();
@@ -158,7 +160,7 @@ OFTEN __noinline int pf_first_blocks(void)
 	return 0;
 }
 
-/* Counts for a packet without a state what its state would count. */
+/* Counts a packet without a state as its state would count it. */
 static __always_inline void pf_first_count(u32 rule_in, u32 rule_out, const u8 *calls, u32 length)
 {
 	pf_rule_count(rule_in, calls[0], 1, length);
@@ -167,8 +169,8 @@ static __always_inline void pf_first_count(u32 rule_in, u32 rule_out, const u8 *
 }
 
 /*
- * Makes the packet's state on the way that has been judged, for ports by their slots: 0, or why
- * the packet is dropped. It has to have one then.
+ * Makes the packet's state on the way that has been judged, for ports by their slots. Returns 0, or
+ * the reason to drop the packet. The packet must have a state then.
  */
 OFTEN __noinline u32 pf_first_make(u32 in, u32 out, u32 now, u32 translated)
 {
@@ -192,7 +194,7 @@ OFTEN __noinline u32 pf_first_make(u32 in, u32 out, u32 now, u32 translated)
 	return reason;
 }
 
-/* Exchanges what is known of the packet's translation for what was known on its way in. */
+/* Exchanges the data of the packet's translation with the data from its way in. */
 static __always_inline void pf_first_exchange(void)
 {
 	u64 *other = work_of(WORK_PF_FIRST_NAT), *n = work_of(WORK_PF_NAT);
@@ -208,7 +210,7 @@ static __always_inline void pf_first_exchange(void)
 	}
 }
 
-/* Exchanges what is kept of the packet on its way into the host for what is known of it now. */
+/* Exchanges the data kept from the packet's way into the host with its current data. */
 static __always_inline void pf_first_turn(struct pf_packet *p, struct pf_first *f)
 {
 	struct pf_key key = f->key;
@@ -230,8 +232,9 @@ static __always_inline void pf_first_turn(struct pf_packet *p, struct pf_first *
 }
 
 /*
- * Keeps what rules have made of the packet on its way into the host, and makes it the one that
- * goes out of the host, whose key has `vlan` in the place of a VLAN. That key has been looked for.
+ * Keeps the result of the rules for the packet on its way into the host, and turns the packet into
+ * the one that leaves the host, whose key has `vlan` instead of a VLAN. That key has been looked
+ * up.
  */
 OFTEN __noinline int pf_first_comes_out(u32 vlan)
 {
@@ -254,7 +257,7 @@ OFTEN __noinline int pf_first_comes_out(u32 vlan)
 		pf_first_exchange();
 	p->key.vlan = vlan;
 	p->vacant = true;
-	/* what the state will tell that it gets on this way, as pf_came_across() says */
+	/* the state will supply the tag that it gets on this way, as pf_came_across() does */
 	p->tag = 0;
 	p->came = 0;
 	if ((cfg.pf.asks & PF_ASK_ACROSS) && (pf_keeps(p->rule[0]) || pf_keeps(p->rule[1]))) {
@@ -273,7 +276,7 @@ OFTEN __noinline int pf_first_comes_out(u32 vlan)
 	return 0;
 }
 
-/* Has PF_COUNT_MATCH count how often rules have decided on a packet that is not left to tcx. */
+/* Adds to PF_COUNT_MATCH how often rules have decided on a packet that is not left to tcx. */
 static __always_inline void pf_first_counts(u32 judged)
 {
 	u64 *n = counter_of(COUNTER_PF + PF_COUNT_MATCH);
@@ -282,7 +285,10 @@ static __always_inline void pf_first_counts(u32 judged)
 		*n += judged;
 }
 
-/* Makes the state of the packet on its way into the host: 0, or why the packet is dropped. */
+/*
+ * Makes the state of the packet on its way into the host. Returns 0, or the reason to drop the
+ * packet.
+ */
 OFTEN __noinline u32 pf_first_makes_in(u32 now)
 {
 	struct pf_packet *p = pf_packet();

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* Packets of translated connections, rewritten as their states say. */
+/* Packets of translated connections, rewritten by their states. */
 #pragma once
 
 #include "keys.h"
 #include "quoted.h"
 
-/* Notes for `bascule trace` what the packet has become. */
+/* Records the translated packet for `bascule trace`. */
 static __always_inline void pf_nat_tell(const struct pf_nat *n)
 {
 	struct traced *t = watch_memory();
@@ -22,7 +22,7 @@ static __always_inline void pf_nat_tell(const struct pf_nat *n)
 	t->nat_proto = n->is.proto;
 }
 
-/* Rewrites this CPU's packet from n->was to n->is: 0, or the reason to drop it. */
+/* Rewrites this CPU's packet from n->was to n->is. Returns 0, or the reason to drop it. */
 OFTEN __noinline u32 pf_nat_rewrite(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
@@ -37,7 +37,7 @@ OFTEN __noinline u32 pf_nat_rewrite(struct __sk_buff *skb)
 	return done ? 0 : DROP_PF_TRANSLATE;
 }
 
-/* Rewrites this CPU's packet as its state says, which is known: 0, or the reason to drop it. */
+/* Rewrites this CPU's packet by its state, which is known. Returns 0, or the reason to drop it. */
 OFTEN __noinline u32 pf_nat_follow(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();

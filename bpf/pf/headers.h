@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* Headers of translated packets, rewritten from the one key to the other. */
+/* Headers of translated packets, rewritten from one key to the other. */
 #pragma once
 
 #include "../unfinished.h"
 #include "track.h"
 
 /*
- * Changes an address in this CPU's packet, from n->from to n->to. `ip` is where the IPv4
- * header is that has it, and `check` where the checksum is that covers it, with flags of
- * bpf_l4_csum_replace() above; each is 0 for none. False if that cannot be.
+ * Changes an address in this CPU's packet from n->from to n->to. `ip` is the place of the IPv4
+ * header that has it, and `check` the place of the checksum that covers it, with flags of
+ * bpf_l4_csum_replace() above; each is 0 for none. Returns false if that is impossible.
  */
 OFTEN __noinline u32 pf_nat_patch(struct __sk_buff *skb, u32 at, u32 ip, u64 check, u32 store)
 {
@@ -34,7 +34,7 @@ OFTEN __noinline u32 pf_nat_patch(struct __sk_buff *skb, u32 at, u32 ip, u64 che
 	return !bpf_skb_store_bytes(skb, at, n->to, 16, store);
 }
 
-/* Changes two bytes from the lower half of `change` to the upper one; `check` as above. */
+/* Changes two bytes from the lower half of `change` to the upper one; `check` is as above. */
 __noinline u32 pf_nat_patch_half(struct __sk_buff *skb, u32 at, u64 check, u32 change)
 {
 	u16 was = change, is = change >> 16;
@@ -61,9 +61,9 @@ static __always_inline bool pf_nat_patch_port(struct __sk_buff *skb, u32 at, u32
 #define PF_NAT_DST6 ((u32)offsetof(struct ipv6hdr, daddr))
 
 /*
- * Is the checksum at a place made already, while one of what a tunnel carries is yet to be made?
- * The kernel's helpers change no such checksum: they take that of the packet's own header for
- * the one that is yet to be made. That of a GSO packet is, for each segment.
+ * Is the checksum at a place finished, while a tunnelled packet's checksum is not? The kernel's
+ * helpers do not change such a checksum: they assume that the packet's own is the unfinished one.
+ * In a GSO packet it is, for each segment.
  */
 static __always_inline bool pf_nat_is_around(struct __sk_buff *skb, u32 at)
 {
@@ -72,7 +72,9 @@ static __always_inline bool pf_nat_is_around(struct __sk_buff *skb, u32 at)
 	return place && place != at && !skb->gso_size;
 }
 
-/* A checksum with a pseudo-header of what this CPU's packet was, as that of what it is. */
+/*
+ * Converts a checksum with a pseudo-header from this CPU's original packet to the translated one.
+ */
 OFTEN __noinline u32 pf_nat_sum(u16 check)
 {
 	struct pf_nat *n = pf_nat();
@@ -93,9 +95,9 @@ OFTEN __noinline u32 pf_nat_sum(u16 check)
 }
 
 /*
- * Corrects the checksum in the header of a transport protocol that an ICMP error quotes, whose
- * own checksum is at `own`, if the quote, up to `end`, is as long as that (RFC 5508, REQ-4a).
- * False if it cannot be.
+ * Corrects the checksum in the transport header that an ICMP error quotes. The error's own checksum
+ * is at `own`. The quote ends at `end` and may be too short to have the checksum (RFC 5508,
+ * REQ-4a). Returns false if that is impossible.
  */
 __noinline u32 pf_nat_inner(struct __sk_buff *skb, u32 own, u32 inner, u32 end)
 {
@@ -112,7 +114,7 @@ __noinline u32 pf_nat_inner(struct __sk_buff *skb, u32 own, u32 inner, u32 end)
 		return true;
 	if (bpf_skb_load_bytes(skb, inner + at, &was, sizeof(was)))
 		return false;
-	if (proto == IPPROTO_ICMP) { /* that of IPv4 has no pseudo-header */
+	if (proto == IPPROTO_ICMP) { /* IPv4's has no pseudo-header */
 		is = ~pf_fold((u16)~was + (u64)(u16)~n->was.port[0] + n->is.port[0]);
 	} else {
 		if (!was && proto == IPPROTO_UDP) /* there is none (RFC 768) */
@@ -123,8 +125,8 @@ __noinline u32 pf_nat_inner(struct __sk_buff *skb, u32 own, u32 inner, u32 end)
 }
 
 /*
- * Changes such a checksum of UDP by what the packet becomes, before it does. False if that
- * cannot be.
+ * Changes such a UDP checksum to the translated packet's, before the packet is translated. Returns
+ * false if that is impossible.
  */
 __noinline u32 pf_nat_around(struct __sk_buff *skb, u32 at)
 {

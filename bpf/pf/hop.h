@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Next hops: route-to, reply-to and dup-to, and in the place of one a socket of the host:
- * divert-to and divert-reply, see ../divert.h. A rule that passes the first packet of a
- * connection at a host port chooses the next hop of some of its packets, and the state keeps
- * it. These go there past the host's routes, in a program of its own: see ../hop.h. What
- * cannot go there is dropped, and never goes as if no rule had said so.
+ * Next hops: route-to, reply-to and dup-to, and instead of one a socket of the host: divert-to and
+ * divert-reply, see ../divert.h. A rule that passes the first packet of a connection at a host port
+ * chooses the next hop of some of its packets, and the state keeps it. These go there past the
+ * host's routes, in a separate program: see ../hop.h. A packet that cannot go there is dropped. It
+ * never goes on as if no rule had set a next hop.
  */
 #pragma once
 
 #include "translate.h"
 
-/* Has the packet such a mark? It has none from here on. */
+/* Does the packet have such a mark? It is cleared here. */
 static __always_inline bool pf_hop_marked(struct __sk_buff *skb, struct pf_nat *n, u32 slot)
 {
 	n->mark = skb->mark;
@@ -21,13 +21,13 @@ static __always_inline bool pf_hop_marked(struct __sk_buff *skb, struct pf_nat *
 	return true;
 }
 
-/* Is the kind about what goes the way of the first packet, not about the answers? */
+/* Is the kind about packets in the first packet's direction, not about answers? */
 static __always_inline bool pf_hop_is_first(u32 kind)
 {
 	return kind == PF_ROUTE_TO || kind == PF_DIVERT_TO;
 }
 
-/* Notes the next hop of this CPU's packet, whose state at a place is known. */
+/* Records the next hop of this CPU's packet, whose state at a place is known. */
 __noinline int pf_hop_known(u32 place)
 {
 	struct pf_packet *p = pf_packet();
@@ -53,8 +53,8 @@ __noinline int pf_hop_known(u32 place)
 }
 
 /*
- * Notes that the rule (number + 1) which passes the packet says a next hop: 0, or the reason
- * to drop the packet. Rules do so at host ports, about packets between a station and the host.
+ * Records that the rule (number + 1) which passes the packet sets a next hop. Returns 0, or the
+ * reason to drop the packet. Rules do so at host ports, for packets between a station and the host.
  */
 __noinline u32 pf_hop_ruled(u32 rule)
 {
@@ -69,7 +69,7 @@ __noinline u32 pf_hop_ruled(u32 rule)
 	kind = pf_word(r->route) & 0xff;
 	if (!pf_to_host(p->slot))
 		return r->flags & PF_ROUTES_ON ? pf_hop_reason(kind) : 0;
-	/* a rule for both directions diverts in one */
+	/* a rule for both directions only diverts in one */
 	if ((kind == PF_DIVERT_TO && !p->direction) || (kind == PF_DIVERT_REPLY && p->direction))
 		return 0;
 	if (p->how & PF_KNOWN) {
@@ -87,7 +87,7 @@ __noinline u32 pf_hop_ruled(u32 rule)
 		return pf_hop_is_first(kind) ? pf_hop_reason(kind) : 0;
 	n->hop_rule = rule;
 	n->hop_kind = kind;
-	/* pf sends it once: rules that send it to and fro would do so for ever */
+	/* pf sends it once: rules that send it to and fro would loop for ever */
 	if (n->marked)
 		kind = PF_REPLY_TO;
 	n->cross = pf_hop_is_first(kind) ? PF_CROSS_HOP
@@ -96,7 +96,7 @@ __noinline u32 pf_hop_ruled(u32 rule)
 	return 0;
 }
 
-/* Chooses the next hop of the packet's connection: false if there is none. */
+/* Chooses the next hop of the packet's connection. Returns false if there is none. */
 __noinline u32 pf_hop_choose(void)
 {
 	struct pf_packet *p = pf_packet();
@@ -123,7 +123,7 @@ __noinline u32 pf_hop_choose(void)
 	}
 	if (n->t.family != p->family)
 		return false;
-	/* the pool goes by the source that the packet came with */
+	/* the pool uses the packet's original source */
 	__builtin_memcpy(n->from, n->now.src, sizeof(n->from));
 	__builtin_memcpy(n->now.src, n->was.address[n->was_side & 1], sizeof(n->now.src));
 	n->found = pf_pool_choose(PF_POOL_HOP, false);
@@ -135,8 +135,8 @@ __noinline u32 pf_hop_choose(void)
 }
 
 /*
- * Makes the state of a packet whose rule says a next hop: 0, or why it is not made. Then the
- * packet must not go.
+ * Makes the state of a packet whose rule sets a next hop. Returns 0, or the reason for a failure.
+ * Then the packet must not be sent.
  */
 static __always_inline u32 pf_hop_make(u32 in, u32 out, u32 now)
 {

@@ -2,7 +2,7 @@
 
 /*
  * Both keys of a state that translates. They are published together or not at all: a packet that
- * has found the one is rewritten to the other.
+ * has found one is rewritten to the other.
  */
 #pragma once
 
@@ -16,7 +16,7 @@ _Static_assert(sizeof(struct pf_second) == sizeof(struct pf_state) &&
 	       "a second key has another form");
 
 /*
- * The second key of a state at a place (+ 1); 0 if it has gone with the state a moment ago:
+ * The second key of a state at a place (+ 1). Returns 0 if it has gone with the state a moment ago:
  * nothing else is there yet.
  */
 static __always_inline struct pf_state *pf_state_second(const struct pf_state *s, u32 place)
@@ -27,8 +27,8 @@ static __always_inline struct pf_state *pf_state_second(const struct pf_state *s
 }
 
 /*
- * Fills in both keys of this CPU's packet, whose state has a second one: what it was, and is to
- * be. `second`: it has come as the second key says.
+ * Fills in both keys of this CPU's packet, whose state has a second one: its original key, and its
+ * new one. `second`: the packet has arrived with the second key.
  */
 static __always_inline void pf_nat_keys(struct pf_nat *n, const struct pf_packet *p,
 					const struct pf_state *s, const struct pf_state *k,
@@ -58,7 +58,7 @@ __noinline int pf_nat_turn(bool wire)
 
 	if (!on(FEATURE_PF_NAT) || !p || !n)
 		return 0;
-	/* what goes out of the host has become what is on the wire */
+	/* packets out of the host now have the form on the wire */
 	if (wire == !!pf_called(p, p->direction & 1)) {
 		p->key = n->is;
 		p->side = n->is_side;
@@ -83,8 +83,10 @@ static __always_inline u32 pf_nat_ready(u32 now)
 	return ready;
 }
 
-/* Claims a place for the packet's key, if need be that of a state that is over: the place + 1, or
- * 0. */
+/*
+ * Claims a place for the packet's key, if necessary from a state that is over. Returns the place +
+ * 1, or 0.
+ */
 static __always_inline u32 pf_nat_claim(u32 now)
 {
 	u32 place = pf_claim_packet(now);
@@ -92,7 +94,7 @@ static __always_inline u32 pf_nat_claim(u32 now)
 	return place ? place : pf_claim_packet_over(now);
 }
 
-/* Gives up a place that was claimed. */
+/* Releases a place that was claimed. */
 static __always_inline void pf_unclaim(u32 place, u32 now)
 {
 	u32 *mark = place ? pf_mark_at(place - 1) : 0;
@@ -101,7 +103,7 @@ static __always_inline void pf_unclaim(u32 place, u32 now)
 		WRITE_ONCE(*mark, pf_mark_gone(now));
 }
 
-/* Keeps the next hop that a rule has said, in the second place of a state. */
+/* Keeps the next hop of a rule in the second place of a state. */
 static __always_inline void pf_hop_keep(struct pf_second *k, struct pf_state *s,
 					const struct pf_nat *n)
 {
@@ -113,7 +115,7 @@ static __always_inline void pf_hop_keep(struct pf_second *k, struct pf_state *s,
 	s->flags |= PF_STATE_HOP;
 }
 
-/* Fills in the second key of a state, each at its place. */
+/* Fills in the second key of a state. Each key is at its place. */
 __noinline u32 pf_nat_join(u32 place, u32 key)
 {
 	struct pf_state *s = pf_state_at(place), *k = pf_state_at(key);
@@ -142,14 +144,14 @@ __noinline u32 pf_nat_join(u32 place, u32 key)
 		pf_hop_keep((struct pf_second *)k, s, n);
 	if (!on(FEATURE_PF_HOPS) || n->on)
 		s->flags |= PF_STATE_NAT;
-	/* answers come by another port than the packet leaves by */
+	/* answers arrive at another port than the one that the packet leaves through */
 	if (on(FEATURE_PF_FAMILY) && n->cross == PF_CROSS_NEW)
 		s->flags &= ~PF_STATE_IF_BOUND;
 	PF_STATE_OTHER(s) = key + 1;
 	return true;
 }
 
-/* Does what pf_nat_make() does, for a packet whose mapping has been taken. */
+/* Does pf_nat_make()'s work for a packet whose mapping has been taken. */
 static __always_inline u32 pf_nat_put(u32 in, u32 out, u32 now)
 {
 	struct pf_packet *p = pf_packet();
@@ -161,7 +163,7 @@ static __always_inline u32 pf_nat_put(u32 in, u32 out, u32 now)
 		return DROP_PF_TRANSLATE;
 	vacant = on(FEATURE_PF_FIRST) && n->was_vacant && n->is_vacant;
 	if (vacant) {
-		/* whether there are too many is asked when it is counted */
+		/* the limit is checked when the state is counted */
 		ready = pf_keeps(p->rule[0]) || pf_keeps(p->rule[1]) ? PF_MAKE_ONE : PF_MAKE_NONE;
 	} else {
 		pf_nat_turn(false);
@@ -184,11 +186,11 @@ static __always_inline u32 pf_nat_put(u32 in, u32 out, u32 now)
 			reason = pf_begin(place - 1, now);
 			if (reason)
 				return reason;
-			p = pf_packet(); /* both again, rather than kept on the stack */
+			p = pf_packet(); /* both read again, rather than kept on the stack */
 			n = pf_nat();
 			if (!p || !n)
 				return DROP_PF_TRANSLATE;
-			/* a second place alone has no key to be found by */
+			/* a second place on its own has no key to be found by */
 			if (on(FEATURE_PF_HOPS) && !n->on)
 				return p->state ? 0 : DROP_PF_TRANSLATE;
 			/* another CPU may have made the state of a packet like this one */
@@ -207,8 +209,8 @@ static __always_inline u32 pf_nat_put(u32 in, u32 out, u32 now)
 }
 
 /*
- * Would the answers to what the packet is to be find its state? The kernel routes no addresses of
- * a link. What an address sends to itself has two ports that differ, or is its own answer.
+ * Would the answers to the translated packet find its state? The kernel does not route link-local
+ * addresses. A packet from an address to itself has two different ports, or is its own answer.
  */
 static __always_inline bool pf_nat_answers(const struct pf_nat *n)
 {
@@ -221,8 +223,9 @@ static __always_inline bool pf_nat_answers(const struct pf_nat *n)
 }
 
 /*
- * Makes the state of a packet that rules have translated: 0, or why it is not made. Then the
- * packet must not go, whatever its rules say: nothing would translate the answers back.
+ * Makes the state of a packet that rules have translated. Returns 0, or the reason for a failure.
+ * Then the packet must not be sent, whatever its rules say: nothing would translate the answers
+ * back.
  */
 __noinline u32 pf_nat_make(u32 in, u32 out, u32 now)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * How long states last, where they are put, and how they go. There is no lock. A CPU that
- * changes a mark by compare-and-swap has the place, and no other CPU has it.
+ * The lifetime of states, their places, and their removal. There is no lock. A CPU that changes a
+ * mark by compare-and-swap owns the place, and no other CPU has it.
  */
 #pragma once
 
 #include "limit.h"
 
-/* Which timeout holds for a state: the one that pf's state machine sets by the last packet. */
+/* The timeout of a state: the one that pf's state machine sets with the last packet. */
 static __always_inline u32 pf_phase(const struct pf_state *s)
 {
 	u32 a = s->peer[0].state, b = s->peer[1].state;
@@ -37,7 +37,7 @@ static __always_inline u32 pf_phase(const struct pf_state *s)
 	return first ? PF_OTHER_FIRST : PF_OTHER_SINGLE;
 }
 
-/* How many seconds a state lasts without a packet. */
+/* The lifetime of a state without a packet, in seconds. */
 static __always_inline u32 pf_lifetime(const struct pf_state *s)
 {
 	u32 number = s->key.profile, start, end, states;
@@ -51,7 +51,7 @@ static __always_inline u32 pf_lifetime(const struct pf_state *s)
 	time = profile->timeout[phase];
 	start = profile->timeout[PF_ADAPTIVE_START];
 	end = profile->timeout[PF_ADAPTIVE_END];
-	/* a rule's own adaptive timeouts go by the states of that rule */
+	/* a rule's own adaptive timeouts depend on the rule's number of states */
 	if (start && s->ruleset == cfg.pf.ruleset &&
 	    (start != cfg.pf.adaptive_start || end != cfg.pf.adaptive_end))
 		use = pf_rule_use_at(s->flags & PF_STATE_OUT ? s->rule_out : s->rule_in);
@@ -68,8 +68,8 @@ static __always_inline u32 pf_lifetime(const struct pf_state *s)
 }
 
 /*
- * Has the state lasted its time without a packet? This is a separate function, because it
- * is not called for states that are in use.
+ * Has the state's lifetime passed without a packet? This is a separate function, because it is not
+ * called for states that are in use.
  */
 __noinline u32 pf_state_expired(const struct pf_state *s, u32 now)
 {
@@ -95,8 +95,8 @@ static __always_inline bool pf_reopens(const struct pf_packet *p, const struct p
 #define PF_KEEPS (PF_KEEP | PF_MODULATE | PF_SYNPROXY)
 
 /*
- * What rules call the direction of a connection's first packet, at the port where it came
- * in to the switch (0) or left (1). See pf_call().
+ * The direction of a connection's first packet as rules see it, at the port where it entered the
+ * switch (0) or left it (1). See pf_call().
  */
 static __always_inline u32 pf_began(const struct pf_state *s, u32 direction)
 {
@@ -106,8 +106,8 @@ static __always_inline u32 pf_began(const struct pf_state *s, u32 direction)
 }
 
 /*
- * Adds what a state has counted to one of its rules. `out` says whether that rule saw the
- * connection begin on the way out.
+ * Adds a state's counts to one of its rules. `out` is set if that rule saw the connection begin on
+ * the way out.
  */
 static __always_inline void pf_rule_credit(const struct pf_state *s, u32 rule, u32 out)
 {
@@ -125,7 +125,7 @@ static __always_inline void pf_rule_credit(const struct pf_state *s, u32 rule, u
 	__sync_fetch_and_add(&stats->bytes[!out], pf_sent_bytes(s, !side));
 }
 
-/* Counts one more state of a rule that keeps states; false if the rule may not have it. */
+/* Counts one more state of a rule that keeps states. Returns false if the rule may not have it. */
 static __always_inline bool pf_rule_enter(u32 rule)
 {
 	struct pf_rule *r = pf_rule_at(rule);
@@ -148,7 +148,7 @@ static __always_inline void pf_rule_leave(u32 rule)
 		__sync_fetch_and_sub(&use->states, 1);
 }
 
-/* The rule that a state counts for beside rule_in; 0 if one rule is both. */
+/* The rule that a state counts for in addition to rule_in. Returns 0 if one rule is both. */
 static __always_inline u32 pf_other_rule(const struct pf_state *s)
 {
 	return s->rule_out != s->rule_in ? s->rule_out : 0;
@@ -162,7 +162,7 @@ static __always_inline u32 *pf_mark_at(u32 place)
 	return b ? &b->mark[place % PF_WAYS] : 0;
 }
 
-/* Takes the second key of a state that goes out of the table. */
+/* Claims the second key of a state that leaves the table. */
 static __always_inline void pf_take_key(u32 place, const struct pf_state *s)
 {
 	u32 key = PF_STATE_OTHER(s) - 1, *at = pf_mark_at(key), mark;
@@ -176,10 +176,7 @@ static __always_inline void pf_take_key(u32 place, const struct pf_state *s)
 					    PF_MARK_GONE | (clock_now() & PF_MARK_SECOND));
 }
 
-/*
- * Takes a state out, as pf_state_end() says. This is a separate function, to save room on
- * the stack.
- */
+/* Takes a state out for pf_state_end(). This is a separate function, to save room on the stack. */
 __noinline u32 pf_take_out(u32 place, u32 mark, u32 next)
 {
 	struct pf_state *s = pf_state_at(place);
@@ -208,8 +205,8 @@ __noinline u32 pf_take_out(u32 place, u32 mark, u32 next)
 }
 
 /*
- * Ends the life of what is at a place, if it has the mark, and leaves the mark `next` there. True
- * for the one CPU that has done it. What the state was counted for is taken back.
+ * Ends the life of the entry at a place, if it has the mark, and leaves the mark `next` there.
+ * Returns true for the one CPU that has done it. The counts for the state are taken back.
  */
 static __always_inline bool pf_state_end(u32 place, u32 mark, u32 next, u32 now)
 {
@@ -217,7 +214,7 @@ static __always_inline bool pf_state_end(u32 place, u32 mark, u32 next, u32 now)
 		return false;
 	if (on(FEATURE_PF_SOURCES)) {
 		pf_source_leave(place, false, now);
-		/* the place of the second key is nobody else's yet */
+		/* no other entry owns the place of the second key yet */
 		if (on(FEATURE_PF_NAT))
 			pf_second_leave(place, now);
 	}
@@ -237,7 +234,7 @@ static __always_inline u32 pf_mark_gone(u32 now)
 	return PF_MARK_GONE | (now & PF_MARK_SECOND);
 }
 
-/* Removes the state that is at a place now, whatever its mark is. */
+/* Removes the state that is currently at a place, whatever its mark is. */
 static __always_inline u32 pf_state_remove(u32 place, u32 now)
 {
 	u32 *at = pf_mark_at(place);
@@ -245,11 +242,11 @@ static __always_inline u32 pf_state_remove(u32 place, u32 now)
 	return at ? pf_state_drop(place, READ_ONCE(*at), pf_mark_gone(now), now) : 0;
 }
 
-#define PF_REST 2 /* seconds after which nobody looks at a state that has gone */
+#define PF_REST 2 /* seconds after which no CPU looks at a removed state */
 
 /*
- * Is the place of a mark free: has it had no state, or one that has gone long enough ago? Without
- * branches, each of which the verifier would follow at each place of a bucket.
+ * Is the place of a mark free: has it had no state, or one that went long enough ago? This has no
+ * branches: the verifier would follow each of them at each place of a bucket.
  */
 static __always_inline bool pf_mark_free(u32 mark, u32 now)
 {
@@ -260,8 +257,8 @@ static __always_inline bool pf_mark_free(u32 mark, u32 now)
 }
 
 /*
- * How many places of a bucket are free. This and the next are separate functions: else the verifier
- * would follow each way through one bucket with each way through the other.
+ * The number of free places of a bucket. This and the next are separate functions: else the
+ * verifier would follow each way through one bucket with each way through the other.
  */
 OFTEN __noinline u32 pf_room(u32 home, u32 now)
 {
@@ -279,8 +276,8 @@ OFTEN __noinline u32 pf_room(u32 home, u32 now)
 #define PF_HALF (PF_WAYS / 2)
 
 /*
- * Claims a place if it is free: that place + 1, or 0. This is a separate function: the verifier
- * would else follow it for each place of a bucket.
+ * Claims a place if it is free. Returns that place + 1, or 0. This is a separate function: else the
+ * verifier would follow it for each place of a bucket.
  */
 OFTEN __noinline u32 pf_claim_at(u32 place, u32 now)
 {
@@ -295,7 +292,7 @@ OFTEN __noinline u32 pf_claim_at(u32 place, u32 now)
 	return place + 1;
 }
 
-/* Claims a free place of half a bucket, which begins at a place: that place + 1, or 0. */
+/* Claims a free place of half a bucket, which begins at a place. Returns that place + 1, or 0. */
 OFTEN __noinline u32 pf_claim_half(u32 from, u32 now)
 {
 	u32 home = from / PF_WAYS, place;
@@ -314,7 +311,7 @@ OFTEN __noinline u32 pf_claim_half(u32 from, u32 now)
 	return 0;
 }
 
-/* Claims a free place of a bucket: the place + 1, or 0. */
+/* Claims a free place of a bucket. Returns the place + 1, or 0. */
 static __always_inline u32 pf_claim_free(u32 home, u32 now)
 {
 	u32 place = pf_claim_half(home * PF_WAYS, now);
@@ -329,7 +326,9 @@ struct pf_bucket_search {
 	u32 found; /* place + 1 */
 };
 
-/* Is there a state at a place of the bucket, and over? A second key is not by itself. */
+/*
+ * Is there a state at a place of the bucket that is over? A second key does not count on its own.
+ */
 static long pf_over_step(u32 i, struct pf_bucket_search *search)
 {
 	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &search->home);
@@ -348,7 +347,7 @@ static long pf_over_step(u32 i, struct pf_bucket_search *search)
 	return 1;
 }
 
-/* Finds a state of the bucket that is over: its place + 1, or 0. */
+/* Finds a state of the bucket that is over. Returns its place + 1, or 0. */
 __noinline u32 pf_find_over(u32 home, u32 now)
 {
 	struct pf_bucket_search s = {.home = home, .now = now};
@@ -359,9 +358,9 @@ __noinline u32 pf_find_over(u32 home, u32 now)
 }
 
 /*
- * Claims a free place for a key: the place + 1, or 0. It is in the first bucket while the first
- * half of that has one, or else in the bucket with more room. A table that is nine tenths full has
- * as much room so as if all went where there is more.
+ * Claims a free place for a key. Returns the place + 1, or 0. The place is in the first bucket
+ * while its first half has a free one, or else in the bucket with more room. A table that is nine
+ * tenths full has as much room this way as if every key went to the bucket with more room.
  */
 static __always_inline u32 pf_claim_room(const struct pf_key *key, u32 now)
 {
@@ -380,7 +379,9 @@ static __always_inline u32 pf_claim_room(const struct pf_key *key, u32 now)
 	return place ? place : pf_claim_free(second, now);
 }
 
-/* Claims the place of a state that is over, in one of a key's buckets: the place + 1, or 0. */
+/*
+ * Claims the place of a state that is over, in one of a key's buckets. Returns the place + 1, or 0.
+ */
 static __always_inline u32 pf_claim_over(const struct pf_key *key, bool second, u32 now)
 {
 	u32 place = pf_find_over(pf_home(pf_hash(key), second), now);
@@ -391,7 +392,7 @@ static __always_inline u32 pf_claim_over(const struct pf_key *key, bool second, 
 	return place;
 }
 
-/* Claims a place for a key, if need be that of a state that is over: the place + 1, or 0. */
+/* Claims a place for a key, if necessary from a state that is over. Returns the place + 1, or 0. */
 static __always_inline u32 pf_claim(const struct pf_key *key, u32 now)
 {
 	u32 place = pf_claim_room(key, now);
@@ -401,7 +402,7 @@ static __always_inline u32 pf_claim(const struct pf_key *key, u32 now)
 	return place ? place : pf_claim_over(key, true, now);
 }
 
-/* A search for the places in which states with this CPU's packet's key have been. */
+/* A search for places of former states with the key of this CPU's packet. */
 struct pf_again_search {
 	u32 home[2];
 	u32 from;
@@ -409,7 +410,7 @@ struct pf_again_search {
 	u32 found; /* place + 1 */
 };
 
-/* Claims a place, if such a state has gone from it: the place + 1, or 0. */
+/* Claims a place if such a state has gone from it. Returns the place + 1, or 0. */
 __noinline u32 pf_claim_gone(u32 place, u32 now)
 {
 	struct pf_state *s = pf_state_at(place);
@@ -435,11 +436,12 @@ static long pf_again_step(u32 i, struct pf_again_search *search)
 }
 
 /*
- * Claims a place that rests, whose state had the packet's key: the place + 1, or 0. So one port may
- * begin connections as fast as it ends them, where all places of its key rest. Who still looks at
- * such a place has a packet of the same connection. A flow would take it for the state that it
- * knows, but holds for a moment only (struct pf_flow): so the places take turns, and the one that
- * has been empty for longest is next. It is behind the one that has got empty last.
+ * Claims a resting place whose state had the packet's key. Returns the place + 1, or 0. So a port
+ * may begin connections as fast as it ends them, even if all places of its key rest. A CPU that
+ * still looks at such a place has a packet of the same connection. A flow would mistake the new
+ * state for its own, but a flow is valid only for a moment (struct pf_flow): so the places take
+ * turns, and the next one is the place that has been empty for longest. It is behind the place that
+ * was emptied last.
  */
 static __always_inline u32 pf_claim_again(const struct pf_packet *p, u32 now)
 {
@@ -448,7 +450,7 @@ static __always_inline u32 pf_claim_again(const struct pf_packet *p, u32 now)
 				    .now = now};
 	u32 last = (p->before - 1) / PF_WAYS;
 
-	/* of a second key it is not known */
+	/* this is unknown for a second key */
 	s.from = bpf_ktime_get_ns() >> 17;
 	if (p->before && last == s.home[0])
 		s.from = (p->before - 1) % PF_WAYS + 1;
@@ -459,8 +461,8 @@ static __always_inline u32 pf_claim_again(const struct pf_packet *p, u32 now)
 }
 
 /*
- * The hash of a state's key, without the profile: packets, which have no profile, have the
- * same hash.
+ * The hash of a state's key, without the profile: packets, which have no profile, have the same
+ * hash.
  */
 static __always_inline u64 pf_state_hash(const struct pf_state *s)
 {
@@ -468,8 +470,8 @@ static __always_inline u64 pf_state_hash(const struct pf_state *s)
 }
 
 /*
- * Have the states at two places one key, and has the other one of these flags, if there are any? A
- * state is none other than itself.
+ * Do the states at two places have the same key, and does the other one have one of these flags, if
+ * any are given? A state does not match itself.
  */
 OFTEN __noinline u32 pf_same_key(u32 a, u32 b, u32 flags)
 {
@@ -480,9 +482,9 @@ OFTEN __noinline u32 pf_same_key(u32 a, u32 b, u32 flags)
 }
 
 /*
- * Finds another state with the key of the one at `place`, in one of the key's buckets, and by the
- * key's mark, whether all CPUs see it or its CPU is not sure yet: its place + 1, or 0. It has one
- * of these flags, if there are any.
+ * Finds another state with the key of the one at `place`, in one of the key's buckets and by the
+ * key's mark, whether all CPUs see it or its CPU is still unsure. Returns its place + 1, or 0. It
+ * has one of these flags, if any are given.
  */
 OFTEN __noinline u32 pf_twin(u32 place, u32 home, u32 mark, u32 flags)
 {
@@ -491,7 +493,7 @@ OFTEN __noinline u32 pf_twin(u32 place, u32 home, u32 mark, u32 flags)
 
 	if (!on(FEATURE_PF) || !b)
 		return 0;
-	/* unrolled, and the mark before all else: a new connection looks at every place */
+	/* unrolled, and the mark first: a new connection looks at every place */
 #pragma unroll
 	for (u32 i = 0; i < PF_WAYS; i++) {
 		u32 has = READ_ONCE(b->mark[i]);
@@ -504,16 +506,17 @@ OFTEN __noinline u32 pf_twin(u32 place, u32 home, u32 mark, u32 flags)
 	return 0;
 }
 
-/* Twins to look for: nearly always, CPUs make no more at one moment. */
+/* Twins to look for: CPUs hardly ever make more at one moment. */
 #define PF_TWINS 4
 
 /*
- * Lets all CPUs see what is at a place that has been claimed for it, by its key; false if another
- * state has the key, or is about to have it. CPUs may make states with one key at the same moment,
- * and each wants to send its packet then. So each first says that it is not sure, and looks for the
- * others. It gives way to one that all see, and to one in a lower place. Of one in a higher place
- * it takes the turn, if that CPU has not become sure meanwhile. Each becomes sure by one exchange,
- * which fails if its turn has been taken: of all states with one key, one at most is ever shown.
+ * Publishes to all CPUs the state at a place that was claimed for it, by its key. Returns false if
+ * another state has the key, or is about to have it. CPUs may make states with one key at the same
+ * moment, and then all of them must send their packets. So each first marks its state as unsure,
+ * and looks for the others. It gives way to a published state, and to one in a lower place. It
+ * takes the turn of one in a higher place, if that CPU has not become sure meanwhile. Each becomes
+ * sure by one exchange, which fails if its turn has been taken: at most one of all states with a
+ * key is ever published.
  */
 OFTEN __noinline u32 pf_show(u32 place)
 {
@@ -527,12 +530,12 @@ OFTEN __noinline u32 pf_show(u32 place)
 	hash = pf_state_hash(s);
 	mark = pf_mark(hash);
 	unsure = pf_mark_unsure(mark);
-	/* a full barrier: of two CPUs, at least one sees the other's state */
+	/* a full barrier: at least one of two CPUs sees the other's state */
 	lost = __sync_val_compare_and_swap(at, PF_MARK_CLAIMED, unsure) != PF_MARK_CLAIMED;
 	for (u32 n = 0; n < PF_TWINS && !lost; n++) {
 		u32 twin = pf_twin(place, pf_home(hash, n & 1), mark, 0), *other;
 
-		/* a CPU that comes later sees this state: nobody has to look for it again */
+		/* a CPU that comes later sees this state: there is no need to look again */
 		if (n == 1 && !twin && !found)
 			break;
 		if (!twin)
@@ -549,8 +552,8 @@ OFTEN __noinline u32 pf_show(u32 place)
 }
 
 /*
- * Has a connection that is translated the key of the state at a place, which could not be shown,
- * or is it about to have it?
+ * Is there a translated connection that has the key of the state at a place, which could not be
+ * published, or is about to have it?
  */
 __noinline u32 pf_key_translated(u32 place)
 {
@@ -567,8 +570,8 @@ __noinline u32 pf_key_translated(u32 place)
 }
 
 /*
- * Shows the state at a place that has been claimed for it, as pf_show() does. If another has its
- * key, the state is over before anybody has seen it: false.
+ * Publishes the state at a place that was claimed for it, like pf_show(). If another has its key,
+ * the state ends unseen, and the result is false.
  */
 static __always_inline bool pf_publish(u32 place, u32 now)
 {
@@ -579,8 +582,8 @@ static __always_inline bool pf_publish(u32 place, u32 now)
 }
 
 /*
- * The same for the second key of a state that is shown already. If another has that key, the state
- * goes: false.
+ * The same for the second key of a state that is already published. If another has that key, the
+ * state is removed, and the result is false.
  */
 __noinline u32 pf_publish_key(u32 place, u32 now)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * States that limiters count. When a state is made, its limiters are asked once more, since other
- * CPUs make states meanwhile. A state counts for the limiters that its profile has, from its
- * beginning to its end, whatever rules there are by then.
+ * The states that limiters count. When a state is made, its limiters are checked once more, since
+ * other CPUs make states meanwhile. A state counts for its profile's limiters from its beginning to
+ * its end, whatever rules exist by then.
  */
 #pragma once
 
@@ -17,8 +17,8 @@ enum pf_limit_which {
 };
 
 /*
- * Makes the key of what counts the state at a place, by enum pf_limit_which: 0 if there is nothing,
- * or 1 and the seconds for which that stays without a state.
+ * Makes the key of the record that counts the state at a place, by enum pf_limit_which. Returns 0
+ * if there is none, or 1 and the seconds for which the record stays without a state.
  */
 __noinline u32 pf_limit_key(struct pf_source_key *key, u32 place, u32 which)
 {
@@ -43,7 +43,7 @@ __noinline u32 pf_limit_key(struct pf_source_key *key, u32 place, u32 which)
 	return profile->keeps + 1;
 }
 
-#define PF_LIMITED_FRESH 2 /* seconds for which a source stays whose first state is being made */
+#define PF_LIMITED_FRESH 2 /* seconds that a source stays while its first state is made */
 
 /* Takes a token, if there is one. */
 static __always_inline bool pf_limited_spend(struct pf_limited *n, u64 token, u64 bucket)
@@ -63,7 +63,10 @@ static __always_inline bool pf_limited_spend(struct pf_limited *n, u64 token, u6
 	return false;
 }
 
-/* Makes what counts a state, which is not there: 0, or the counter that says why it cannot be. */
+/*
+ * Makes the missing record that counts a state. Returns 0, or the counter for the reason of a
+ * failure.
+ */
 __noinline u32 pf_limit_make(u32 place, u32 which, u32 entries)
 {
 	struct pf_state *s = pf_state_at(place);
@@ -73,7 +76,7 @@ __noinline u32 pf_limit_make(u32 place, u32 which, u32 entries)
 
 	if (!on(FEATURE_PF_LIMITERS) || !s || !w || !pf_limit_key(&key, place, which))
 		return PF_COUNT_MEMORY;
-	/* until its first state is counted, a source is as one whose states have gone */
+	/* until its first state is counted, a source is like one whose states have gone */
 	w->fresh.expires = s->created + PF_LIMITED_FRESH;
 	if (which & PF_LIMIT_SOURCES) {
 		pf_limiter_key(&key, key.rule, true);
@@ -117,8 +120,8 @@ static __always_inline void pf_limited_list(struct pf_limited *n, u32 place, u32
 }
 
 /*
- * Has the source of a state leave the limiter's table, if it has so few states now. An entry that
- * the limiter has not made stays.
+ * Removes the source of a state from the limiter's table, if it has few enough states now. An entry
+ * that the limiter has not made stays.
  */
 static __always_inline void pf_limited_unlist(struct pf_limited *n, u32 place, u32 id, u32 states)
 {
@@ -131,7 +134,10 @@ static __always_inline void pf_limited_unlist(struct pf_limited *n, u32 place, u
 		pf_unload(place, table - 1);
 }
 
-/* Counts a new state for one of its limiters: 0, or the counter that says why it may not be. */
+/*
+ * Counts a new state for one of its limiters. Returns 0, or the counter for the reason of a
+ * refusal.
+ */
 __noinline u32 pf_limit_enter(u32 place, u32 which)
 {
 	struct pf_source_key key = {};
@@ -183,7 +189,7 @@ refused:
 	return PF_COUNT_SRC_LIMIT;
 }
 
-/* Takes a state from one of the limiters that count it. */
+/* Subtracts a state from one of the limiters that count it. */
 __noinline u32 pf_limit_leave(u32 place, u32 which, u32 now)
 {
 	struct pf_source_key key = {};
@@ -208,7 +214,7 @@ __noinline u32 pf_limit_leave(u32 place, u32 which, u32 now)
 	return 0;
 }
 
-/* Takes a state from the first `many` of the limiters that count it. */
+/* Subtracts a state from the first `many` of the limiters that count it. */
 __noinline u32 pf_limits_leave(u32 place, u32 many, u32 now)
 {
 	if (!on(FEATURE_PF_LIMITERS))
@@ -220,7 +226,7 @@ __noinline u32 pf_limits_leave(u32 place, u32 many, u32 now)
 	return 0;
 }
 
-/* Have both rules of a state limiters, which are not the same? */
+/* Do both rules of a state have limiters, and different ones? */
 static __always_inline bool pf_limits_differ(const struct pf_state *s)
 {
 	struct pf_rule *in = pf_rule_at(s->rule_in), *out = pf_rule_at(s->rule_out);
@@ -237,8 +243,8 @@ static __always_inline bool pf_limits_differ(const struct pf_state *s)
 }
 
 /*
- * Counts a new state for its limiters: 0, or the counter that says why it may not be. It has no
- * room for the limiters of two rules.
+ * Counts a new state for its limiters. Returns 0, or the counter for the reason of a refusal. A
+ * state has no room for the limiters of two rules.
  */
 __noinline u32 pf_limits_enter(u32 place, u32 now)
 {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * State limiters and source limiters (pf.conf(5) of OpenBSD 7.9): how many states the rules that
- * name one may make together, and how fast. A rule whose limiter is exhausted matches nothing, or
- * blocks. This file asks that when rules are tried. limit.h counts the states.
+ * State limiters and source limiters (pf.conf(5) of OpenBSD 7.9) limit how many states the rules
+ * with a limiter may make together, and how fast. A rule whose limiter is exhausted matches
+ * nothing, or blocks. This file checks the limiters while rules are tried. limit.h counts the
+ * states.
  */
 #pragma once
 
@@ -16,7 +17,7 @@ _Static_assert(sizeof(struct pf_limited) == sizeof(struct pf_source) &&
 		       offsetof(struct pf_limited, expires) == offsetof(struct pf_source, expires),
 	       "a limiter is where a source would be");
 
-/* Puts the type into BTF, for Go. */
+/* Puts the type into BTF for Go. */
 const struct pf_limited *pf_limited_type __attribute__((unused));
 
 static __always_inline struct pf_limited *pf_limited_find(const struct pf_source_key *key)
@@ -32,7 +33,7 @@ static __always_inline void pf_limiter_key(struct pf_source_key *key, u32 id, u3
 	key->kind = sources ? PF_SOURCE_SOURCE_LIMITER : PF_SOURCE_STATE_LIMITER;
 }
 
-/* Makes the key of the source that has an address. */
+/* Makes the key of the source with an address. */
 static __always_inline void pf_limited_key(struct pf_source_key *key,
 					   const struct pf_profile *profile, const u32 *a, u32 vlan)
 {
@@ -47,7 +48,9 @@ static __always_inline void pf_limited_key(struct pf_source_key *key,
 	key->kind = PF_SOURCE_LIMITED;
 }
 
-/* The place of a limiter among the words of sets; 0 if the rules define none with the id. */
+/*
+ * The place of a limiter among the words of sets. Returns 0 if the rules define none with the id.
+ */
 static __always_inline u32 pf_limiter_at(u32 id, u32 sources)
 {
 	u32 at = cfg.pf.limiters, place;
@@ -58,7 +61,7 @@ static __always_inline u32 pf_limiter_at(u32 id, u32 sources)
 	return place ? at + place : 0;
 }
 
-/* What a limiter, or a source, counts of states that may not be made. */
+/* The counter of a limiter, or a source, for states that may not be made. */
 enum pf_limited_why {
 	PF_LIMITED_HARD,
 	PF_LIMITED_RATE,
@@ -70,14 +73,14 @@ static __always_inline void pf_limited_count(struct pf_limited *n, u32 why)
 		__sync_fetch_and_add(why == PF_LIMITED_HARD ? &n->hard : &n->rate, 1);
 }
 
-/* Has a source limiter, by its id, count the same. */
+/* Counts the same for a source limiter, by its id. */
 static __always_inline void pf_limiter_refuses(struct pf_source_key *key, u32 id, u32 why)
 {
 	pf_limiter_key(key, id, true);
 	pf_limited_count(pf_limited_find(key), why);
 }
 
-/* A limiter that is asked about this CPU's packet. The stack has no room for all that. */
+/* The limiter that is being checked for this CPU's packet. The stack has no room for all of it. */
 struct pf_asked_limiter {
 	struct pf_source_key key;
 	u32 profile;
@@ -86,7 +89,7 @@ struct pf_asked_limiter {
 	u32 id;
 };
 
-/* A word of the limiter that is asked. */
+/* A word of the limiter that is being checked. */
 static __always_inline u64 pf_limiter_word(struct pf_asked_limiter *l, u32 at)
 {
 	u64 *word;
@@ -96,7 +99,7 @@ static __always_inline u64 pf_limiter_word(struct pf_asked_limiter *l, u32 at)
 	return word ? *word : 0;
 }
 
-/* Why a limiter, or a source, may not have one state more now: enum pf_limited_why + 1, or 0. */
+/* Why a limiter, or a source, cannot have one more state now: enum pf_limited_why + 1, or 0. */
 static __always_inline u32 pf_limited_full(struct pf_asked_limiter *l, const struct pf_limited *n)
 {
 	u64 token;
@@ -110,8 +113,8 @@ static __always_inline u32 pf_limited_full(struct pf_asked_limiter *l, const str
 }
 
 /*
- * Is the state limiter that is asked exhausted, or the source limiter, for a packet? As in pf, one
- * that the rules do not define is: nothing can be had of it.
+ * Is the current state limiter or source limiter exhausted for a packet? As in pf, a limiter that
+ * the rules do not define counts as exhausted.
  */
 static __always_inline bool pf_limiter_full(struct pf_asked_limiter *l, const struct pf_packet *p,
 					    u32 sources)
@@ -144,7 +147,7 @@ static __always_inline bool pf_limiter_full(struct pf_asked_limiter *l, const st
 	return true;
 }
 
-/* Makes the key of the source of a packet as rules have seen it before it was translated. */
+/* Makes the key of a packet's source, as rules have seen it before translation. */
 static __always_inline void pf_limiter_source(struct pf_asked_limiter *l,
 					      const struct pf_profile *profile,
 					      const struct pf_packet *p)
@@ -163,7 +166,9 @@ static __always_inline void pf_limiter_source(struct pf_asked_limiter *l,
 	pf_limited_key(&l->key, profile, seen->address[side], seen->vlan);
 }
 
-/* Is one of the limiters of a profile exhausted for a packet? 0, or the counter that says why. */
+/*
+ * Is one of a profile's limiters exhausted for a packet? Returns 0, or the counter for the reason.
+ */
 static __always_inline u32 pf_limits_full(struct pf_asked_limiter *l, const struct pf_packet *p)
 {
 	struct pf_profile *profile = bpf_map_lookup_elem(&pf_profiles, &l->profile);

@@ -10,11 +10,11 @@ struct {
 	__uint(max_entries, 4096);
 } pf_log_ring SEC(".maps");
 
-#define PF_LOG_WALK (~0u) /* in the place of a ruleset: the rules have just been asked */
+#define PF_LOG_WALK (~0u) /* instead of a ruleset: the rules have just been evaluated */
 
 /*
- * Logs the packet for a rule (number + 1) if the rule wants that, or if `must` is set.
- * Returns the rule's flags. They are known for rules of this ruleset alone.
+ * Logs the packet for a rule (number + 1) if the rule has `log`, or if `must` is set. Returns the
+ * rule's flags, which are only known for rules of this ruleset.
  */
 __noinline u32 pf_log_rule(struct __sk_buff *skb, u32 rule, u32 must)
 {
@@ -68,22 +68,21 @@ __noinline u32 pf_log_rule(struct __sk_buff *skb, u32 rule, u32 must)
 	return flags;
 }
 
-/* What a rule that has let this CPU's packet go is yet to log. */
+/* The entries that a rule which has passed this CPU's packet must still log. */
 enum pf_logs {
 	PF_LOGS_DUE = 1 << 0,
 	PF_LOGS_MUST = 1 << 1, /* the rule itself need not have `log` */
 };
 
 /*
- * Logs this CPU's packet. `rule` is the rule's number + 1, and `what` an enum drop_reason
- * or 0. `ruleset` is that of the rule of a state, or PF_LOG_WALK: the rules have just been
- * asked.
+ * Logs this CPU's packet. `rule` is the rule's number + 1, and `what` an enum drop_reason or 0.
+ * `ruleset` belongs to the rule of a state, or is PF_LOG_WALK: the rules have just been evaluated.
  *
- * In that case, the rules say what is logged. A match rule with `log` logs the packet
- * itself. The rule that is applied logs it if it has `log`, or if a match rule has `log
- * (matches)`. A packet whose options are not allowed is logged always, as by pf. What the rule
- * that is applied logs is due later if it lets a packet go that has no state: the packet may be
- * dropped yet, if the rule's state, translation or next hop cannot be.
+ * In that case, the rules determine what is logged. A match rule with `log` logs the packet itself.
+ * The rule that applies logs it if it has `log`, or if a match rule has `log (matches)`. A packet
+ * with forbidden options is always logged, as by pf. If the rule that applies passes a packet
+ * without a state, its entry is written later: the packet may still be dropped, if the rule's
+ * state, translation or next hop is impossible.
  */
 __noinline int pf_log(struct __sk_buff *skb, u32 slot, u32 rule, u32 what, u32 ruleset)
 {
@@ -91,7 +90,7 @@ __noinline int pf_log(struct __sk_buff *skb, u32 slot, u32 rule, u32 what, u32 r
 	struct pf_walk *w = pf_walk();
 	u32 must = PF_LOGS_MUST;
 
-	/* a trial logs nothing: its packet is nobody's */
+	/* a trial logs nothing: its packet is not real */
 	if (!on(FEATURE_PF_LOG) || on(FEATURE_TRACE) || !p || !w)
 		return 0;
 	w->log_slot = slot;
@@ -116,7 +115,7 @@ __noinline int pf_log(struct __sk_buff *skb, u32 slot, u32 rule, u32 what, u32 r
 	return 0;
 }
 
-/* Logs what is due on the way in, or out. */
+/* Writes the pending log entries of the way in, or out. */
 static __always_inline void pf_log_due_at(struct __sk_buff *skb, struct pf_packet *p,
 					  struct pf_walk *w, u32 direction)
 {
@@ -131,9 +130,9 @@ static __always_inline void pf_log_due_at(struct __sk_buff *skb, struct pf_packe
 }
 
 /*
- * Logs what is due of a packet that passes, or is dropped for a reason. If that is what its rules
- * say, and cannot be, both have dropped the packet: they have one state. For other reasons it has
- * passed pf. Returns the reason, so that callers need not keep it.
+ * Writes the pending log entries of a packet that passes, or is dropped for a reason. If its rules
+ * cannot be carried out, both have dropped the packet: they have one state. For other reasons it
+ * has passed pf. Returns the reason, so that callers need not keep it.
  */
 __noinline u32 pf_log_due(struct __sk_buff *skb, u32 reason)
 {

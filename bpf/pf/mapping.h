@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Mappings: with endpoint-independent all connections of a UDP port are given one address and port
- * (RFC 4787, 4.1). Two nodes remember a mapping, one by each of its ends.
+ * Mappings: with endpoint-independent, all connections of a UDP port get one address and port (RFC
+ * 4787, 4.1). Two nodes remember a mapping, one by each of its ends.
  */
 #pragma once
 
@@ -10,8 +10,7 @@
 #include "track.h"
 
 /*
- * Makes the key of what the packet is to be. This is a separate function, to save room on the
- * stack.
+ * Makes the key of the translated packet. This is a separate function, to save room on the stack.
  */
 __noinline u32 pf_nat_key(void)
 {
@@ -32,7 +31,7 @@ __noinline u32 pf_nat_key(void)
 	return 0;
 }
 
-/* Has every connection of the packet's UDP port one mapping? */
+/* Do all connections of the packet's UDP port share one mapping? */
 static __always_inline bool pf_nat_maps(const struct pf_nat *n, const struct pf_packet *p)
 {
 	return on(FEATURE_PF_SOURCES) && (n->t.flags & PF_TRANSLATION_ENDPOINT) &&
@@ -52,7 +51,7 @@ static __always_inline void pf_map_key(struct pf_source_key *key, const struct p
 	key->kind = kind;
 }
 
-/* Is the packet's new source, with its port, the mapping of nobody else? */
+/* Is the packet's new source, with its port, not the mapping of another source? */
 __noinline u32 pf_map_free(void)
 {
 	struct pf_nat *n = pf_nat();
@@ -68,7 +67,7 @@ __noinline u32 pf_map_free(void)
 	return !has || pf_map_is(has, own, n->was.port[n->was_side & 1]);
 }
 
-/* Gives the packet the mapping of its source, if that has one. */
+/* Gives the packet the mapping of its source, if there is one. */
 __noinline u32 pf_map_find(void)
 {
 	struct pf_nat *n = pf_nat();
@@ -86,7 +85,7 @@ __noinline u32 pf_map_find(void)
 	return true;
 }
 
-/* Is the packet's state to count for a mapping? */
+/* Should the packet's state count for a mapping? */
 static __always_inline bool pf_nat_mapped(const struct pf_nat *n)
 {
 	return n->nodes >> PF_SECOND_MAP & 1;
@@ -94,8 +93,8 @@ static __always_inline bool pf_nat_mapped(const struct pf_nat *n)
 
 /*
  * Takes the mapping of the packet's source before its state is made. If another CPU has made one
- * since rules were asked, the packet is to be as that says, and not as its own rules have. False
- * if there is no room for a mapping.
+ * since the rules were evaluated, it overrides the packet's own rules. Returns false if there is no
+ * room for a mapping.
  */
 __noinline u32 pf_map_take(u32 now)
 {
@@ -132,7 +131,7 @@ __noinline u32 pf_map_take(u32 now)
 	return false;
 }
 
-/* Gives back what pf_map_take() has taken, if no state has got it. */
+/* Returns the mapping of pf_map_take(), if no state has received it. */
 __noinline u32 pf_map_leave(void)
 {
 	struct pf_nat *n = pf_nat();

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Normalization: what pf does to every packet before it looks for the packet's state, as
- * OpenBSD's pf does (pf_norm.c). It drops packets that can be no part of a proper
- * connection, and clears bits that mean nothing. XDP leaves such packets to tcx.
+ * Normalization: pf's work on every packet before it looks up the packet's state, as in OpenBSD's
+ * pf (pf_norm.c). It drops packets that cannot belong to a proper connection, and clears
+ * meaningless bits. XDP leaves such packets to tcx.
  */
 #pragma once
 
 #include "packet.h"
 
 /*
- * Changes a word of a TCP header or of the bytes that its checksum covers, and the checksum
- * with it. A word may begin in the middle of a word of the checksum. Then it counts there
- * with its bytes turned round.
+ * Changes a word of a TCP header or of the bytes that its checksum covers, and the checksum with
+ * it. A word may begin in the middle of a word of the checksum. Then it counts there with its bytes
+ * swapped.
  */
 static __always_inline void pf_patch_word(struct __sk_buff *skb, u32 at, u32 check, u16 was, u16 is)
 {
@@ -20,7 +20,7 @@ static __always_inline void pf_patch_word(struct __sk_buff *skb, u32 at, u32 che
 
 	if (was == is)
 		return;
-	/* without BPF_F_PSEUDO_HDR: a checksum that is yet to be made does not change */
+	/* without BPF_F_PSEUDO_HDR: an unfinished checksum does not change */
 	bpf_l4_csum_replace(skb, check, odd ? __builtin_bswap16(was) : was,
 			    odd ? __builtin_bswap16(is) : is, sizeof(is));
 	bpf_skb_store_bytes(skb, at, &is, sizeof(is), 0);
@@ -35,7 +35,7 @@ static __always_inline void pf_patch_ip4(struct __sk_buff *skb, u32 ip, u32 at, 
 	bpf_skb_store_bytes(skb, ip + at, &is, sizeof(is), 0);
 }
 
-/* Normalizes this CPU's packet, whose header is `tcp`: 0, or why it is dropped. */
+/* Normalizes this CPU's packet, whose header is `tcp`. Returns 0, or the reason to drop it. */
 static __always_inline u32 pf_normalize_tcp(struct __sk_buff *skb, struct pf_packet *p,
 					    const struct tcphdr *tcp)
 {

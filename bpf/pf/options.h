@@ -6,7 +6,7 @@
 #include "normalize.h"
 
 #define TCP_HEADER 20
-#define TCP_SEQ 4 /* where fields are in the header */
+#define TCP_SEQ 4 /* places of fields in the header */
 #define TCP_ACK_SEQ 8
 #define TCP_CHECK 16
 
@@ -17,30 +17,27 @@ enum {
 	TCP_OPT_SACK = 5,
 };
 
-/*
- * The first word of TCP's options if they are timestamps alone, as in most packets (RFC
- * 7323, A).
- */
+/* The first word of TCP's options if they are only timestamps, as in most packets (RFC 7323, A). */
 #define TCP_OPT_TIMESTAMPS 0x0101080a
 
 #define TCP_OPTION_BYTES 40 /* at most */
-#define TCP_SACK_EDGES 8 /* two of each block, of which there is room for four */
+#define TCP_SACK_EDGES 8 /* two for each block; there is room for four */
 
 /* A walk over TCP's options. */
 struct pf_options {
 	struct __sk_buff *skb;
-	u32 at; /* where the next option is */
-	u32 end; /* where the header ends */
-	u32 check; /* where its checksum is */
+	u32 at; /* place of the next option */
+	u32 end; /* end of the header */
+	u32 check; /* place of its checksum */
 	u32 diff; /* subtracted from the numbers of SACK */
 	u32 mss; /* found: the MSS */
 	u32 most; /* largest MSS that may stay, 0 for any */
 };
 
 /*
- * Changes a number of a TCP header or of the bytes that its checksum covers, and the
- * checksum with it. A number may begin in the middle of a word of the checksum. Then it
- * counts there as if its bytes were moved on by one.
+ * Changes a number of a TCP header or of the bytes that its checksum covers, and the checksum with
+ * it. A number may begin in the middle of a word of the checksum. Then it counts there as if its
+ * bytes were moved on by one.
  */
 static __always_inline void pf_patch(struct __sk_buff *skb, u32 at, u32 check, u32 was, u32 is)
 {
@@ -50,13 +47,13 @@ static __always_inline void pf_patch(struct __sk_buff *skb, u32 at, u32 check, u
 	is = bpf_htonl(is);
 	if (was == is)
 		return;
-	/* without BPF_F_PSEUDO_HDR: a checksum that is yet to be made does not change */
+	/* without BPF_F_PSEUDO_HDR: an unfinished checksum does not change */
 	bpf_l4_csum_replace(skb, check, odd ? was >> 8 | was << 24 : was,
 			    odd ? is >> 8 | is << 24 : is, sizeof(is));
 	bpf_skb_store_bytes(skb, at, &is, sizeof(is), 0);
 }
 
-/* Subtracts `diff` from a number of the header; false if there is none. */
+/* Subtracts `diff` from a number of the header. Returns false if there is none. */
 __noinline u32 pf_patch_edge(struct __sk_buff *skb, u32 at, u32 check, u32 diff)
 {
 	u32 number = 0;
@@ -68,7 +65,9 @@ __noinline u32 pf_patch_edge(struct __sk_buff *skb, u32 at, u32 check, u32 diff)
 	return true;
 }
 
-/* Changes the edges of SACK's blocks (RFC 2018, 3): these are numbers of the other side. */
+/*
+ * Changes the edges of SACK's blocks (RFC 2018, 3): these are sequence numbers of the other side.
+ */
 static __always_inline void pf_patch_sack(const struct pf_options *o, u32 len)
 {
 	u32 edges = (len - 2) / 8 * 2;
@@ -84,7 +83,7 @@ static long pf_option(u32 n, struct pf_options *o)
 {
 	u8 option[4] = {}; /* kind, length, value */
 
-	/* an option in the last byte, with nothing behind it, says nothing */
+	/* an option in the last byte, with nothing behind it, has no meaning */
 	if (o->at + 2 > o->end || bpf_skb_load_bytes(o->skb, o->at, option, 2))
 		return 1;
 	switch (option[0]) {
@@ -110,8 +109,8 @@ static long pf_option(u32 n, struct pf_options *o)
 }
 
 /*
- * Walks over the options of this CPU's packet. Returns its MSS, 0 for none. An MSS above
- * `most` becomes `most`. `diff` is subtracted from the numbers of SACK.
+ * Walks over the options of this CPU's packet. Returns its MSS, 0 for none. An MSS above `most`
+ * becomes `most`. `diff` is subtracted from the numbers of SACK.
  */
 __noinline u32 pf_walk_options(struct __sk_buff *skb, u32 diff, u32 most)
 {
@@ -129,7 +128,7 @@ __noinline u32 pf_walk_options(struct __sk_buff *skb, u32 diff, u32 most)
 	return o.mss;
 }
 
-/* Has the packet any of TCP's options beside timestamps? */
+/* Does the packet have TCP options other than timestamps? */
 static __always_inline bool pf_has_options(struct __sk_buff *skb, const struct pf_packet *p)
 {
 	u32 first = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * The parts of a packet that pf looks at. Most packets are TCP, UDP or an echo over plain
- * IP. They are read where they are. The rest (options, extension headers, fragments, errors
- * of ICMP that quote a packet) takes separate functions, which only tcx has: see slow.h.
+ * The parts of a packet that pf looks at. Most packets are TCP, UDP or an echo over plain IP. They
+ * are read in place. The rest (options, extension headers, fragments, ICMP errors that quote a
+ * packet) takes separate functions, which only tcx has: see slow.h.
  */
 #pragma once
 
@@ -14,23 +14,23 @@
 
 enum pf_packet_flag {
 	PF_P_FRAGMENT = 1 << 0, /* it is a fragment of a larger packet */
-	PF_P_LATER = 1 << 1, /* not the first fragment: its ports are those of the first */
-	PF_P_UNKNOWN = 1 << 2, /* a later fragment, of whose first nothing is known */
+	PF_P_LATER = 1 << 1, /* not the first fragment: its ports are the first one's */
+	PF_P_UNKNOWN = 1 << 2, /* a later fragment whose first fragment is unknown */
 	PF_P_OPTIONS = 1 << 3, /* has IP options that need allow-opts */
 	PF_P_ERROR = 1 << 4, /* ICMP about another packet, whose key is `quoted` */
 	PF_P_NO_STATE = 1 << 5, /* a message that has no answer: no state is made for it */
-	PF_P_ND = 1 << 6, /* the key does not have its own addresses: rules ask `quoted` */
+	PF_P_ND = 1 << 6, /* the key does not have its own addresses: rules use `quoted` */
 	PF_P_CHOSEN = 1 << 7, /* the walk has the sets of its fields: see pf_choose() */
 };
 
 #define PF_TCP_OPTIONS 40 /* bytes, at most */
 
-/* How the rules are asked. */
+/* How the rules are evaluated. */
 enum pf_how {
 	PF_ON_WAY_OUT = 1 << 0,
 	PF_KNOWN = 1 << 1, /* the packet's connection is known */
 	PF_FLOOD = 1 << 2, /* this port is one of many */
-	PF_RESUMES = 1 << 3, /* the rules behind one that has translated the packet are asked */
+	PF_RESUMES = 1 << 3, /* evaluation resumes behind the rule that has translated the packet */
 	PF_UNSEEN = 1 << 4, /* PF_KNOWN, but no rule has seen such a packet leave */
 };
 
@@ -41,14 +41,14 @@ struct pf_packet {
 	u32 seq; /* TCP */
 	u32 ack;
 	u32 payload; /* bytes of TCP's data */
-	u32 l3; /* where the IP header is, from the frame's start */
-	u32 l4; /* where the header behind it is */
+	u32 l3; /* place of the IP header, from the frame's start */
+	u32 l4; /* place of the header behind it */
 	u32 length; /* of the IP packet */
 	u32 state; /* place of its state + 1, 0 for none */
-	u32 before; /* that of the last state that a packet of this CPU has begun anew */
+	u32 before; /* place + 1 of the last state that a packet of this CPU has begun anew */
 	u16 window;
 	u16 icmp; /* type << 8 | code */
-	u16 mss; /* of a SYN that the switch answers in a host's place; else 0 */
+	u16 mss; /* of a SYN that the switch answers on a host's behalf; else 0 */
 	u8 options; /* words of TCP's options */
 	u8 tcp_flags;
 	u8 tos;
@@ -60,23 +60,23 @@ struct pf_packet {
 	/* decisions about it */
 	u32 rule[2]; /* number + 1, on the way in and out; 0 for the default */
 	u32 tag;
-	u32 tag_in; /* tag with which it came to the rules of a port */
-	u32 how; /* enum pf_how of the rules that are asked now */
-	u32 slot; /* of the port where these rules are asked */
-	u32 received; /* of the port that it came in by */
+	u32 tag_in; /* tag with which it reached the rules of a port */
+	u32 how; /* enum pf_how of the current evaluation */
+	u32 slot; /* of the port where these rules are evaluated */
+	u32 received; /* of the port of arrival */
 	u32 ether_tag[2]; /* tag that ether rules have given the frame, on the way in and out */
-	u32 routes; /* those of enum pf_rule_flag about routes that hold where rules are asked */
+	u32 routes; /* route flags of enum pf_rule_flag that hold at the port of evaluation */
 	u8 vacant; /* no state has its key, as far as pf has looked: see pf_ready() */
-	u8 made; /* a state has been made, if there is to be one */
+	u8 made; /* a state has been made, if one was needed */
 	u8 unmade; /* why it must not be made: enum drop_reason */
 	u8 answer; /* enum pf_return, of the rule that blocks it */
-	u8 direction; /* of the rules that are tried: 0 where it comes in, 1 where it leaves */
-	u8 logs[2]; /* enum pf_logs of what its rules are yet to log, on the way in and out */
-	u16 log_slots[2]; /* of the ports where these were asked */
+	u8 direction; /* of the current rules: 0 where it enters the switch, 1 where it leaves */
+	u8 logs[2]; /* enum pf_logs that its rules must still log, on the way in and out */
+	u16 log_slots[2]; /* of the ports where these were evaluated */
 	u8 priority;
-	u8 scale; /* of TCP's window, as struct pf_peer has it; of a SYN */
+	u8 scale; /* of TCP's window, as in struct pf_peer; of a SYN */
 	u8 bytes[PF_TCP_OPTIONS + 2]; /* TCP's options, and room to look behind their end */
-	u8 at; /* the option that is looked at */
+	u8 at; /* the current option */
 	/* changes to its connection */
 	struct pf_peer src; /* the sides, as they will be */
 	struct pf_peer dst;
@@ -85,23 +85,22 @@ struct pf_packet {
 	struct pf_scrub scrub[2]; /* changes that its rules make to it, on the way in and out */
 	u8 complete; /* the handshake is complete */
 	u8 loose; /* the packet passes, but does not keep the connection alive */
-	u8 calls[2]; /* what rules call these two: 0 in, 1 out; see pf_call() */
+	u8 calls[2]; /* both ways as rules see them: 0 in, 1 out; see pf_call() */
 	/* `reassemble tcp` */
-	u32 stamp; /* its timestamps: TSval, and TSecr as the side that it is sent to has it */
+	u32 stamp; /* its timestamps: TSval, and TSecr as its receiver has it */
 	u32 echo;
 	u32 epoch; /* in which the decision on it has begun */
-	u8 stamps; /* how many options it has with timestamps */
-	u8 stamp_at; /* where TSval is among the options */
+	u8 stamps; /* number of its options with timestamps */
+	u8 stamp_at; /* place of TSval among the options */
 	u8 cable; /* it has come by a cable */
-	u8 of_link; /* of neighbour discovery: nobody has routed it */
-	u32 came; /* slot of the host port by which it came to the host that now sends it, 0 if not
-		     known */
-	u32 tag_kept; /* tag that the last rules have left it with: the one that its state keeps */
+	u8 of_link; /* of neighbour discovery: it has not been routed */
+	u32 came; /* slot of the host port where it reached the host; 0 if unknown */
+	u32 tag_kept; /* tag with which the last rules have left it: its state keeps this one */
 };
 
 WORK_HOLDS(struct pf_packet);
 
-/* Puts the type into BTF, for Go: BTF has only types that something uses. */
+/* Puts the type into BTF for Go: BTF only has types that are used. */
 const struct pf_packet *pf_packet_type __attribute__((unused));
 
 /* Flags of TCP (RFC 9293, 3.1). */
@@ -116,8 +115,8 @@ enum {
 #define ND_HOPS 255 /* hops left of a message of neighbour discovery (RFC 4861, 7.1) */
 
 /*
- * Is the packet of neighbour discovery on its link? Rules may let it pass or block it. They neither
- * translate it nor send it elsewhere: what it says is about the addresses of this link.
+ * Is the packet neighbour discovery on its link? Rules may pass or block it. They neither translate
+ * it nor send it elsewhere: it is about the addresses of this link.
  */
 static __always_inline bool pf_discovers(const struct pf_packet *p)
 {
@@ -127,13 +126,13 @@ static __always_inline bool pf_discovers(const struct pf_packet *p)
 	       p->of_link;
 }
 
-/* The packet that this CPU looks at. */
+/* This CPU's current packet. */
 static __always_inline struct pf_packet *pf_packet(void)
 {
 	return work_of(WORK_PF_PACKET);
 }
 
-/* Is the port in a slot, or with an id, a host port? 1 or 0, found without a branch. */
+/* Is the port in a slot, or with an id, a host port? Returns 1 or 0, without a branch. */
 static __always_inline u32 pf_port_to_host(u32 slot)
 {
 	return port_at(slot)->facts / PORT_TO_HOST & 1;
@@ -145,16 +144,16 @@ static __always_inline bool pf_to_host(u32 slot)
 }
 
 /*
- * What rules call the direction of a packet at a port, 0 in and 1 out. `direction` is 0
- * where the packet comes in to the switch. A host port has the name of the host's
- * interface, and rules are about that: what leaves the switch there comes in to the host.
+ * The direction of a packet at a port as rules see it: 0 in, 1 out. `direction` is 0 where the
+ * packet enters the switch. A host port has the name of the host's interface, and rules are about
+ * that interface: a packet that leaves the switch there enters the host.
  */
 static __always_inline u32 pf_call(u32 slot, u32 direction)
 {
 	return direction ^ pf_to_host(slot);
 }
 
-/* What rules call the direction in which they are asked now. */
+/* The direction in which rules are being evaluated, as they see it. */
 static __always_inline u32 pf_called(const struct pf_packet *p, u32 direction)
 {
 	return on(FEATURE_PF_HOST) ? p->calls[direction & 1] : direction;
@@ -163,20 +162,20 @@ static __always_inline u32 pf_called(const struct pf_packet *p, u32 direction)
 /* Results of pf's look at a frame. */
 enum pf_look {
 	PF_LOOK_NONE, /* pf has not looked yet */
-	PF_LOOK_NOT_IP, /* it is no IP: pf has nothing to do with it */
-	PF_LOOK_STATE, /* it belongs to a connection that is known: it passes */
+	PF_LOOK_NOT_IP, /* it is not IP, and passes pf */
+	PF_LOOK_STATE, /* it belongs to a known connection: it passes */
 	PF_LOOK_JUDGE, /* rules decide */
 	PF_LOOK_REFUSE, /* it is dropped, for the verdict's reason */
 	PF_LOOK_LEAVE, /* XDP leaves it to tcx */
-	PF_LOOK_SLOW, /* it is not plain: it takes pf_read_slow() first */
-	PF_LOOK_BEGINS, /* of XDP: a SYN, for which nobody has looked yet */
+	PF_LOOK_SLOW, /* it is not plain: pf_read_slow() must read it first */
+	PF_LOOK_BEGINS, /* with XDP: a SYN, whose state has not been looked up yet */
 };
 
 /* Types of ICMP (RFC 792, 950) and ICMPv6 (RFC 4443); linux/icmp.h needs a libc. */
 enum {
 	ICMP_ECHOREPLY = 0,
 	ICMP_ECHO = 8,
-	ICMP_TIMESTAMP = 13, /* then its answer, information, address mask */
+	ICMP_TIMESTAMP = 13, /* the next numbers are its answer, information, address mask */
 	ICMP_ADDRESSREPLY = 18,
 	ICMPV6_ECHO_REQUEST = 128,
 	ICMPV6_ECHO_REPLY = 129,
@@ -196,22 +195,22 @@ struct pf_icmp {
 #define IPV4_MAPPED 0xffff0000 /* third word of an IPv4 address, as in a packet (::ffff:0:0/96) */
 
 /*
- * The kind of an ICMP query or answer has one bit more: in a packet, whether it is the answer; in a
- * key, whether the second side asks. So an answer has the key of its question, and a question of
- * the other side has not, whatever its identifier is. (pf_icmp_state_lookup() has the identifier in
- * the place of the port of who asks.)
+ * The kind of an ICMP query or answer has one more bit: in a packet, whether it is the answer; in a
+ * key, whether the second side is the requester. So an answer has the key of its request, and a
+ * request of the other side has another, whatever its identifier is. (pf_icmp_state_lookup() uses
+ * the identifier instead of the requester's port.)
  */
 #define PF_KIND_TURNED 0x40
 
-/* What a key has of the kind of a packet that a side sends, and the other way round. */
+/* Converts the kind of a packet from a side to its form in a key, and back. */
 static __always_inline u32 pf_kind_turn(u32 kind, u32 side)
 {
 	return kind ? kind ^ (side & 1) * PF_KIND_TURNED : 0;
 }
 
 /*
- * Fills in a key, with the lower side first. The ports go along with the addresses if they
- * are the sides' own.
+ * Fills in a key, with the lower side first. The ports follow the addresses if they are the sides'
+ * own.
  */
 static __always_inline void pf_key_set(struct pf_key *key, u8 *side, const u32 *src, const u32 *dst,
 				       u32 sport, u32 dport, bool own)
@@ -241,7 +240,7 @@ known:
 }
 
 /*
- * The kind of an ICMP query, which its answer shares: the type of the query. 0 if the
+ * The kind of an ICMP query, which its answer shares: the type of the query. Returns 0 if the
  * message is neither.
  */
 static __always_inline u32 pf_icmp_query(u32 type)
@@ -254,7 +253,7 @@ static __always_inline u32 pf_icmp_query(u32 type)
 	return 0;
 }
 
-/* The same of ICMPv6. */
+/* The same for ICMPv6. */
 static __always_inline u32 pf_icmp6_query(u32 type)
 {
 	if ((type | 1) != ICMPV6_ECHO_REPLY)
@@ -263,10 +262,10 @@ static __always_inline u32 pf_icmp6_query(u32 type)
 }
 
 /*
- * The flags that a TCP packet may have together, as in pf (pf_normalize_tcp()): a set, with
- * a bit for each value that the six flags of RFC 9293 may have. SYN goes with neither RST
- * nor FIN. Without SYN there is ACK or RST. FIN, PSH and URG need ACK. This is a set, not
- * conditions, because the verifier would follow each way through conditions.
+ * The flags that a TCP packet may have together, as in pf (pf_normalize_tcp()): a set, with a bit
+ * for each value that the six flags of RFC 9293 may have. SYN excludes RST and FIN. Without SYN
+ * there is ACK or RST. FIN, PSH and URG need ACK. This is a set, not conditions, because the
+ * verifier would follow each way through conditions.
  */
 #define PF_FLAGS_FIT 0x3737000037370014ull
 
@@ -297,9 +296,9 @@ static __always_inline void pf_read_tcp(struct pf_packet *p, const struct tcphdr
 }
 
 /*
- * Reads a plain packet: all of its headers are where the program may look. False if the
- * packet is not plain. `at` is where the IP header is, `type` the EtherType before it,
- * `len` the frame's length.
+ * Reads a plain packet: all of its headers are where the program may look. Returns false if the
+ * packet is not plain. `at` is the place of the IP header, `type` the EtherType before it, `len`
+ * the frame's length.
  */
 static __always_inline bool pf_read(struct pf_packet *p, u32 len, void *data, void *data_end,
 				    u32 at, u16 type)
@@ -326,8 +325,8 @@ static __always_inline bool pf_read(struct pf_packet *p, u32 len, void *data, vo
 		p->family = 4;
 		p->length = bpf_ntohs(ip->tot_len);
 		/*
-		 * A packet that is larger than the field can tell is as long as the frame (BIG
-		 * TCP).
+		 * A packet that is larger than the length field can express is as long as the frame
+		 * (BIG TCP).
 		 */
 		if (!p->length && rest > 0xffff)
 			p->length = rest;
@@ -377,7 +376,7 @@ static __always_inline bool pf_read(struct pf_packet *p, u32 len, void *data, vo
 
 		if ((void *)(icmp + 1) > data_end || room < sizeof(*icmp))
 			return false;
-		/* ICMP of the wrong family is as any other protocol */
+		/* ICMP of the wrong family is treated like any other protocol */
 		if ((p->proto == IPPROTO_ICMP) != (p->family == 4))
 			return false;
 		if (p->family == 4)

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * pf: the packet filter. A packet of a connection that is known passes by its state, both
- * ways. Rules decide about any other packet, where it comes in and where it goes out. If
- * they let the packet through, a state is made. XDP follows states, and leaves the rest to
- * tcx.
+ * pf: the packet filter. A packet of a known connection passes by its state, in both directions.
+ * Rules decide about any other packet, where it enters the switch and where it leaves. If they pass
+ * the packet, a state is made. XDP follows states, and leaves the rest to tcx.
  */
 #pragma once
 
@@ -21,7 +20,7 @@
 
 #define PF_TOS_LOWDELAY 0x10 /* RFC 791 */
 
-/* May a packet of the connection come in by the port? */
+/* May a packet of the connection arrive at the port? */
 static __always_inline bool pf_bound_in(const struct pf_packet *p, const struct pf_state *s, u32 id)
 {
 	u32 port = pf_forward(p, s) ? s->in : s->out;
@@ -30,8 +29,8 @@ static __always_inline bool pf_bound_in(const struct pf_packet *p, const struct 
 }
 
 /*
- * May a packet of a known connection leave by the port without asking the rules? It may not
- * by a way out that no rule has seen yet.
+ * May a packet of a known connection leave through the port without an evaluation of the rules? It
+ * may not if no rule has seen that way out yet.
  */
 static __always_inline bool pf_covers(const struct pf_packet *p, const struct pf_state *s, u32 id,
 				      bool flood)
@@ -46,7 +45,7 @@ static __always_inline bool pf_covers(const struct pf_packet *p, const struct pf
 	return !pf_forward(p, s) || (port && !flood);
 }
 
-/* The priority of the frame's outer tag (802.1Q 6.9.3), or else that of the kernel's queues. */
+/* The priority of the frame's outer tag (802.1Q 6.9.3), or else of the kernel's queues. */
 static __always_inline u32 pf_priority(struct __sk_buff *skb, void *data, void *data_end)
 {
 	if (skb->vlan_present)
@@ -57,8 +56,8 @@ static __always_inline u32 pf_priority(struct __sk_buff *skb, void *data, void *
 }
 
 /* Flags that pf_look() returns with its enum pf_look. */
-#define PF_FOUND_WAY (1u << 6) /* the connection may leave by the port that was given */
-#define PF_FOUND_PLAIN (1u << 7) /* nothing is left but to follow the state */
+#define PF_FOUND_WAY (1u << 6) /* the connection may leave through the given port */
+#define PF_FOUND_PLAIN (1u << 7) /* the only work left is to follow the state */
 
 /* The flags of a packet whose connection is known: PF_FOUND_. */
 static __always_inline u32 pf_found(const struct pf_packet *p, const struct pf_state *s, u32 out)
@@ -75,8 +74,8 @@ static __always_inline u32 pf_found(const struct pf_packet *p, const struct pf_s
 }
 
 /*
- * Gives the packet its own key again, if it goes out of the host and has been given that of a
- * state: rules judge and translate it as the host has sent it.
+ * Restores the packet's own key, if it leaves the host and was given a state's key: rules judge and
+ * translate it in the form that the host has sent.
  */
 __noinline u32 pf_nat_as_sent(u32 place)
 {
@@ -95,16 +94,19 @@ __noinline u32 pf_nat_as_sent(u32 place)
 	return 0;
 }
 
-/* Does the packet begin a connection of TCP? Its options have to be read then. */
+/* Does the packet begin a TCP connection? Its options must be read then. */
 static __always_inline bool pf_has_scale(const struct pf_packet *p)
 {
 	return p->proto == IPPROTO_TCP && (p->tcp_flags & TCP_SYN) && !(p->flags & PF_P_LATER);
 }
 
-/* What rules ask about a packet that the host routes, and only its way into the host tells. */
+/*
+ * Conditions of rules on a packet that the host routes, and that only its way into the host can
+ * answer.
+ */
 #define PF_ASK_ACROSS (PF_ASK_TAG | PF_ASK_RECEIVED)
 
-/* 1 if the address is in 127/8, else 0. A branch would have the verifier follow both ways. */
+/* 1 if the address is in 127/8, else 0. With a branch the verifier would follow both ways. */
 static __always_inline u32 pf_loopback(u32 address)
 {
 	u32 other = (bpf_ntohl(address) >> 24) ^ 127;
@@ -114,11 +116,11 @@ static __always_inline u32 pf_loopback(u32 address)
 }
 
 /*
- * Is the packet, as it is on the wire, to be kept from the host's loopback? No packet on a wire has
- * an address in 127/8 (RFC 1122, 3.2.1.3), and OpenBSD drops those that do before pf sees them.
- * Here the host's stack does. But where a rule redirects to such an address, the stack is told to
- * take them (route_localnet). What the host answers from there belongs to a connection that is
- * translated.
+ * Must the packet, in its form on the wire, be kept from the host's loopback? A packet on a wire
+ * may have no address in 127/8 (RFC 1122, 3.2.1.3), and OpenBSD drops those that have one before pf
+ * sees them. Here the host's stack drops them. But if a rule redirects to such an address, the
+ * stack is set to accept them (route_localnet). The host's answers from there belong to a
+ * translated connection.
  */
 static __always_inline bool pf_looped(const struct pf_packet *p, const struct pf_state *s)
 {
@@ -127,12 +129,12 @@ static __always_inline bool pf_looped(const struct pf_packet *p, const struct pf
 	if (!on(FEATURE_PF_HOST) || !(cfg.pf.asks & PF_ASK_LOOPBACK))
 		return false;
 	sides = pf_loopback(p->key.address[0][3]) | pf_loopback(p->key.address[1][3]) << 1;
-	/* the destination, or the source without a translation; of IPv6 the family is 6 */
+	/* the destination, or the source without a translation; for IPv6 the family is 6 */
 	sides = (sides >> (side ^ 1)) | (sides >> side & ~(flags / PF_STATE_NAT));
 	return sides & (6 - p->family) >> 1;
 }
 
-/* Looks for the connection of the packet that has been read, with its options. */
+/* Looks up the connection of the packet that has been read, with its options. */
 static __always_inline u32 pf_look_up_state(const struct hook *h, struct pf_packet *p, u32 slots,
 					    u32 now)
 {
@@ -178,7 +180,7 @@ static __always_inline u32 pf_look_up_state(const struct hook *h, struct pf_pack
 			pf_hop_known(p->state - 1);
 		return PF_LOOK_STATE | pf_found(p, s, slots / MAX_PORTS);
 	}
-	/* pf_state_find_routed() knows better what it has not found */
+	/* pf_state_find_routed() records better which look-ups have failed */
 	if (p->state)
 		p->vacant = false;
 	else if (!on(FEATURE_PF_HOST))
@@ -189,7 +191,7 @@ static __always_inline u32 pf_look_up_state(const struct hook *h, struct pf_pack
 	return PF_LOOK_JUDGE;
 }
 
-/* Looks for the connection of the packet that has been read. */
+/* Looks up the connection of the packet that has been read. */
 static __always_inline u32 pf_look_for(const struct hook *h, struct pf_packet *p, u32 slots,
 				       u32 now)
 {
@@ -212,8 +214,8 @@ OFTEN __noinline u32 pf_look_found(struct __sk_buff *skb, u32 slots, u32 now)
 }
 
 /*
- * Reads the packet and looks for its connection. This changes nothing but this CPU's
- * packet. Returns an enum pf_look, with the reason of PF_LOOK_REFUSE above it.
+ * Reads the packet and looks up its connection. This only changes this CPU's packet. Returns an
+ * enum pf_look, with the reason of PF_LOOK_REFUSE above it.
  */
 static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_end, u32 len,
 				   u32 vlan, u32 slots, u32 now)
@@ -246,8 +248,8 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 }
 
 /*
- * Counts a packet that was looked for among states, and that no state counts. XDP leaves
- * such packets to tcx.
+ * Counts a packet that was looked up among the states, and that no state counts. XDP leaves such
+ * packets to tcx.
  */
 static __always_inline void pf_count_search(void)
 {
@@ -303,8 +305,8 @@ static __always_inline u32 pf_find_slow(struct __sk_buff *skb, u32 slots, u32 no
 }
 
 /*
- * Looks at the frame, which comes in by v->in and goes out by `out`, 0 if that is not
- * known. May it do so without asking a rule?
+ * Looks at the frame, which arrives at v->in and leaves through `out`, 0 if unknown. Returns
+ * whether it may do so without an evaluation of rules.
  */
 static __always_inline bool pf_find(const struct hook *h, struct verdict *v, u32 out, u32 now)
 {
@@ -320,7 +322,7 @@ static __always_inline bool pf_find(const struct hook *h, struct verdict *v, u32
 	return v->pf == PF_LOOK_NOT_IP || (found & PF_FOUND_WAY);
 }
 
-/* The priority that a profile sets, with 1 added; 0 for none. */
+/* The priority that a profile sets, + 1; 0 for none. */
 static __always_inline u32 pf_profile_priority(u32 number, bool quick)
 {
 	struct pf_profile *profile = bpf_map_lookup_elem(&pf_profiles, &number);
@@ -329,8 +331,8 @@ static __always_inline u32 pf_profile_priority(u32 number, bool quick)
 }
 
 /*
- * Gives a packet the priority that its state or its rules set. If they set two, the second
- * is that of packets that should be quick, as in pf.
+ * Gives a packet the priority that its state or its rules set. If they set two, the second is for
+ * packets that should be quick, as in pf.
  */
 __noinline int pf_set_priority(struct __sk_buff *skb)
 {
@@ -363,7 +365,9 @@ __noinline int pf_set_priority(struct __sk_buff *skb)
 	return 0;
 }
 
-/* Counts the packet at a port, on the way in or out, if the port is that of `set loginterface`. */
+/*
+ * Counts the packet at a port, on the way in or out, if the port is the one of `set loginterface`.
+ */
 OFTEN __noinline int pf_count_port(u32 slot, u32 out, u32 blocked)
 {
 	struct pf_packet *p = pf_packet();
@@ -386,12 +390,12 @@ OFTEN __noinline int pf_count_port(u32 slot, u32 out, u32 blocked)
 
 #define PF_FOLLOW 0xff /* no enum drop_reason */
 #define PF_PROXY 0xfe /* nor this: the switch makes the handshake */
-#define PF_REASSEMBLE 0xfc /* nor this: what is left to do is in a program of its own */
+#define PF_REASSEMBLE 0xfc /* nor this: a separate program does the rest */
 
 /*
- * Does what comes before a packet is taken into its connection, if one of the two is not
- * plain. PF_FOLLOW, PF_PROXY or PF_REASSEMBLE if more is to be done. Else 0 if the packet passes,
- * or why it is dropped.
+ * Does the work before the packet's connection is updated, if the packet or the connection is not
+ * plain. Returns PF_FOLLOW, PF_PROXY or PF_REASSEMBLE if more must be done. Otherwise returns 0 if
+ * the packet passes, or the reason to drop it.
  */
 OFTEN __noinline u32 pf_follow_begin(struct __sk_buff *skb)
 {
@@ -403,7 +407,7 @@ OFTEN __noinline u32 pf_follow_begin(struct __sk_buff *skb)
 	s = pf_state_at(p->state - 1);
 	if (!s)
 		return DROP_PF;
-	/* the state has seen it on its way into the host, and let it through */
+	/* the state has seen it on its way into the host, and passed it */
 	if (on(FEATURE_PF_FAMILY | FEATURE_PF_HOPS) && pf_cross() == PF_CROSS_DONE)
 		return 0;
 	if (p->flags & PF_P_ERROR) {
@@ -433,7 +437,7 @@ OFTEN __noinline u32 pf_follow_begin(struct __sk_buff *skb)
 	return on(FEATURE_PF_REASSEMBLE) && pf_reassembles(s) ? PF_REASSEMBLE : PF_FOLLOW;
 }
 
-/* Does what comes after that. `reason` is why the packet is dropped, 0 if it is not. */
+/* Does the work after the update. `reason` is the reason to drop the packet, 0 for none. */
 OFTEN __noinline u32 pf_follow_end(struct __sk_buff *skb, u32 slot, u32 reason)
 {
 	struct pf_packet *p = pf_packet();
@@ -457,7 +461,7 @@ OFTEN __noinline u32 pf_follow_end(struct __sk_buff *skb, u32 slot, u32 reason)
 	return reason;
 }
 
-/* Leaves what is due to a program of its own: see ../due.h. Without one, the packet is dropped. */
+/* Leaves the due work to a separate program: see ../due.h. Without one, the packet is dropped. */
 static __always_inline u32 pf_is_due(struct verdict *v, u32 due)
 {
 #ifdef DECIDES_AT_ONCE
@@ -468,13 +472,16 @@ static __always_inline u32 pf_is_due(struct verdict *v, u32 due)
 #endif
 }
 
-/* Does pf count the packet at the port of `set loginterface` now? That program counts it itself. */
+/*
+ * Does pf count the packet at the port of `set loginterface` now? That program does its own
+ * counting.
+ */
 static __always_inline bool pf_counts(const struct verdict *v)
 {
 	return cfg.pf.log_interface && !(on(FEATURES_DUE) && v->due);
 }
 
-/* Takes the packet into its connection, which is known: 0, or why the packet is dropped. */
+/* Updates the packet's connection, which is known. Returns 0, or the reason to drop the packet. */
 static __always_inline u32 pf_follow(const struct hook *h, struct verdict *v, u32 now)
 {
 	u32 reason;
@@ -498,7 +505,7 @@ static __always_inline u32 pf_follow(const struct hook *h, struct verdict *v, u3
 	return v->pf_plain ? reason : pf_follow_end(h->ctx, v->in, reason);
 }
 
-/* The same for a packet whose way is remembered, and about which no rule is asked. */
+/* The same for a packet whose way is remembered, and for which no rule is evaluated. */
 static __always_inline u32 pf_follow_each(const struct hook *h, struct verdict *v, u32 now)
 {
 	u32 reason = pf_follow(h, v, now);
@@ -511,7 +518,7 @@ static __always_inline u32 pf_follow_each(const struct hook *h, struct verdict *
 	return reason;
 }
 
-/* XDP asks this last of all: does pf let the frame go that is about to be sent? */
+/* XDP's last check before it sends the frame: does pf pass it? */
 static __always_inline bool pf_passes(const struct hook *h, struct verdict *v, u32 now)
 {
 	if (!pf_find(h, v, v->out, now))
@@ -527,7 +534,7 @@ static __always_inline bool pf_passes(const struct hook *h, struct verdict *v, u
 	return true;
 }
 
-/* Does what the packet's rule says: 0, or why the packet is dropped. */
+/* Carries out the packet's rule. Returns 0, or the reason to drop the packet. */
 OFTEN __noinline u32 pf_obey(u32 rule)
 {
 	u32 number = rule - 1;
@@ -558,7 +565,7 @@ OFTEN __noinline u32 pf_obey(u32 rule)
 	return DROP_PF;
 }
 
-/* Notes where rules are asked about the packet, by the port's slot, and how. */
+/* Records where the rules are evaluated for the packet, by the port's slot, and how. */
 static __always_inline void pf_ask_at(struct pf_packet *p, u32 slot, u32 how, u32 received)
 {
 	p->how = how;
@@ -569,7 +576,7 @@ static __always_inline void pf_ask_at(struct pf_packet *p, u32 slot, u32 how, u3
 		p->calls[p->direction & 1] = pf_call(slot, p->direction);
 }
 
-/* The walk over the rules begins, or goes on behind a translation. */
+/* The walk over the rules begins, or resumes behind a translation. */
 static __always_inline void pf_ask_begins(struct pf_packet *p)
 {
 	if (on(FEATURE_PF_NAT) && (p->how & PF_RESUMES))
@@ -579,10 +586,9 @@ static __always_inline void pf_ask_begins(struct pf_packet *p)
 }
 
 /*
- * Asks the rules at a port, if they have to be asked. A connection that is known has been
- * judged. But where no rule has seen it leave, it is judged as its first packet would be.
- * This is a separate function, which each port of a flood calls. It keeps what it has to
- * remember in the packet, for lack of room on the stack.
+ * Evaluates the rules at a port, if necessary. A known connection has been judged. But where no
+ * rule has seen it leave, it is judged like its first packet. This is a separate function, which
+ * each port of a flood calls. It keeps its data in the packet, for lack of room on the stack.
  */
 OFTEN __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 received)
 {
@@ -594,7 +600,7 @@ OFTEN __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 
 		return DROP_PF;
 	pf_ask_at(p, slot, how, received);
 	if (how & PF_KNOWN) {
-		/* only the host takes it, and no others with it */
+		/* only the host takes it, and no other port */
 		if (on(FEATURE_PF_FAMILY | FEATURE_PF_HOPS) && (how & PF_FLOOD) &&
 		    pf_cross() >= PF_CROSS_HOP)
 			return pf_cross_reason();
@@ -630,7 +636,7 @@ OFTEN __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 
 	return 0;
 }
 
-/* Makes one translation; behind the last of a rule, the rules that follow are asked. */
+/* Makes one translation. After the last one of a rule, evaluates the rules that follow. */
 static long pf_translate_step(u32 i, struct __sk_buff **skb)
 {
 	struct pf_nat *n = pf_nat();
@@ -643,7 +649,10 @@ static long pf_translate_step(u32 i, struct __sk_buff **skb)
 	return n->reason != PF_TRANSLATE;
 }
 
-/* Translates the packet as the rules say that have been asked: 0, or why the packet is dropped. */
+/*
+ * Translates the packet by the rules that have been evaluated. Returns 0, or the reason to drop the
+ * packet.
+ */
 OFTEN __noinline u32 pf_translate_all(struct __sk_buff *skb, u32 slot, u32 how, u32 received)
 {
 	struct __sk_buff *packet = skb; /* skb itself would be kept on the stack */
@@ -654,12 +663,12 @@ OFTEN __noinline u32 pf_translate_all(struct __sk_buff *skb, u32 slot, u32 how, 
 	n->slot = slot;
 	n->how = how;
 	n->received = received;
-	/* a loop of the program itself would be verified round by round */
+	/* the verifier would follow a loop of the program itself round by round */
 	bpf_loop(PF_TRANSLATIONS, pf_translate_step, &packet, 0);
 	return n->reason == PF_TRANSLATE ? DROP_PF_TRANSLATE : n->reason;
 }
 
-/* Gives the packet its first tag: that of the MAC rule that the frame passed by. */
+/* Gives the packet its first tag: the tag of the MAC rule that passed the frame. */
 static __always_inline void pf_take_tag(u32 number)
 {
 	struct rule *r = bpf_map_lookup_elem(&rules, &number);
@@ -670,8 +679,8 @@ static __always_inline void pf_take_tag(u32 number)
 }
 
 /*
- * Gives a packet the tag of its rules on the way in, if no rule has seen its connection's
- * way out yet: the rules on the way out may ask for the tag.
+ * Gives a packet the tag of its rules on the way in, if no rule has seen its connection's way out
+ * yet: the rules on the way out may need the tag.
  */
 __noinline int pf_tag_again(u32 slot, u32 number)
 {
@@ -695,7 +704,7 @@ __noinline int pf_tag_again(u32 slot, u32 number)
 	return 0;
 }
 
-/* Why a packet that cannot be read is dropped at a port; 0 where pf is not asked. */
+/* The reason to drop an unreadable packet at a port. Returns 0 where pf is inactive. */
 __noinline u32 pf_refuse(u32 slot, u32 out, u32 reason)
 {
 	if (!on(FEATURE_PF) || pf_cell(PF_CELL_PORT + SLOT(slot) * 2 + !!out) == PF_SKIP)
@@ -703,16 +712,16 @@ __noinline u32 pf_refuse(u32 slot, u32 out, u32 reason)
 	return reason;
 }
 
-/* The slot of the port behind which a station is, before the switch asks; 0 if nobody knows. */
+/* The slot of a station's port, before the switch looks it up. Returns 0 if it is unknown. */
 OFTEN __noinline u32 pf_way(u64 dst, u32 vlan)
 {
 	return on(FEATURE_PF_HOST) ? SLOT(PORT_OF(fdb_find(fdb_key(dst, vlan)))) : 0;
 }
 
 /*
- * What is known of the packet of a frame that has come blindly, which is as `found` says. If its
- * state has no next hop for it, pf has not seen it: the host gets it back, as it was. This is a
- * separate function, as it is asked of few packets.
+ * The data about the packet of a frame that has arrived blindly, as `found` describes. If its state
+ * has no next hop for it, pf has not seen it: the host gets it back, unchanged. This is a separate
+ * function, as few packets need it.
  */
 __noinline u32 pf_find_blind(u32 found)
 {
@@ -748,14 +757,14 @@ static __always_inline u32 pf_decide_in(const struct hook *h, const struct frame
 			reason = pf_translate_all(h->ctx, v->in, 0, v->in);
 		if (!on(FEATURE_PF_REWRITE) || reason || !pf_proxy_wanted(h->ctx, v->in))
 			return reason;
-		/* the rules on the way out are asked when the switch calls the other side */
+		/* the rules on the way out are evaluated when the switch calls the other side */
 		reason = mac_is_group(f->dst) ? 0 : pf_state_make(port_at(v->in)->id, 0, now);
 		return reason ? reason : DROP_PF_SYNPROXY;
 	}
 	return 0;
 }
 
-/* May the packet come in? 0 or why not. */
+/* May the packet enter? Returns 0 or the reason against it. */
 static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, struct verdict *v,
 				 u32 now)
 {
@@ -766,7 +775,7 @@ static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, st
 	return reason;
 }
 
-/* How the rules are asked at a port where the packet leaves. */
+/* How the rules are evaluated at a port where the packet leaves. */
 static __always_inline u32 pf_how_out(const struct verdict *v)
 {
 	u32 how = PF_ON_WAY_OUT;
@@ -779,8 +788,8 @@ static __always_inline u32 pf_how_out(const struct verdict *v)
 }
 
 /*
- * May the packet leave by a port, which may be one of many of a flood? 0 or why not, or
- * PF_TRANSLATE: then pf_out_translated() knows.
+ * May the packet leave through a port, which may be one of many in a flood? Returns 0 or the reason
+ * against it, or PF_TRANSLATE: then pf_out_translated() decides.
  */
 static __always_inline u32 pf_out(const struct hook *h, struct verdict *v, u32 slot)
 {
@@ -803,8 +812,8 @@ static __always_inline u32 pf_out(const struct hook *h, struct verdict *v, u32 s
 }
 
 /*
- * Translates a packet at the port where it leaves: 0, or why it may not leave. This is no part
- * of pf_out(), which floods call, too: these translate nothing, and their calls are deep.
+ * Translates a packet at the port where it leaves. Returns 0, or the reason to drop it. This is not
+ * a part of pf_out(), which floods call, too: these translate nothing, and their calls are deep.
  */
 static __always_inline u32 pf_out_translated(const struct hook *h, struct verdict *v, u32 slot)
 {
@@ -832,7 +841,7 @@ static __always_inline u32 pf_out_translated(const struct hook *h, struct verdic
 _Static_assert(PF_COUNTERS <= 32 && 5 * (DROP_PF_TIMESTAMP + 1 - DROP_PF_SHORT) <= 64,
 	       "the counters of drops have no room in one number");
 
-/* Counts why a packet is dropped, in the counters of pf. */
+/* Counts the reason why a packet is dropped, in the counters of pf. */
 __noinline int pf_count_drop(u32 reason)
 {
 	u32 what;
@@ -846,8 +855,8 @@ __noinline int pf_count_drop(u32 reason)
 }
 
 /*
- * Does what is left to do when the packet has its state, or needs none. `reason` is why the
- * packet has no state although it should have one. Returns the reason, or PF_REASSEMBLE.
+ * Does the rest of the work when the packet has its state, or needs none. `reason` is why the
+ * packet lacks a state that it should have. Returns the reason, or PF_REASSEMBLE.
  */
 OFTEN __noinline u32 pf_settled(struct __sk_buff *skb, u32 reason)
 {
@@ -879,7 +888,7 @@ OFTEN __noinline u32 pf_settled(struct __sk_buff *skb, u32 reason)
 	return reason;
 }
 
-/* Makes the state of a packet that goes its way, once: 0, or why the packet must not go. */
+/* Makes the state of a packet that is sent, once. Returns 0, or the reason to drop the packet. */
 static __always_inline u32 pf_settle(const struct hook *h, struct verdict *v, u32 out, u32 now)
 {
 	struct pf_packet *p = pf_packet();
@@ -892,10 +901,10 @@ static __always_inline u32 pf_settle(const struct hook *h, struct verdict *v, u3
 		return on(FEATURE_PF_LOG) ? pf_log_due(h->ctx, p->unmade) : p->unmade;
 	p->made = 1;
 	if (pf_second_wanted()) {
-		/* what is left to do is in a program of its own, which a flood does not come to */
+		/* a separate program does the rest, which a flood does not reach */
 		if (pf_hop_wanted())
 			return v->flood ? pf_cross_reason() : 0;
-		/* what is left to do is in a program of its own: see ../family.h */
+		/* a separate program does the rest: see ../family.h */
 		if (pf_cross() == PF_CROSS_NEW)
 			return 0;
 		reason = pf_nat_make(port_at(v->in)->id, out ? port_at(out)->id : 0, now);

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/*
- * Addresses of pools: which of them a packet gets, in the place of its source or destination.
- */
+/* Addresses of pools: the choice of one to replace a packet's source or destination. */
 #pragma once
 
 #include "track.h"
 
-/* Puts the types into BTF, for Go: no map has them. */
+/* Puts the types into BTF for Go: no map has them. */
 const struct pf_translation *pf_translation_type __attribute__((unused));
 const struct pf_pool_network *pf_pool_network_type __attribute__((unused));
 const enum pf_translation_kind *pf_translation_kind_type __attribute__((unused));
@@ -18,14 +16,14 @@ const enum pf_second_node *pf_second_node_type __attribute__((unused));
 
 #define PF_WORDS_OF(type) ((u32)(sizeof(type) / 8))
 
-/* Reads the network of the pool with a number. */
+/* Reads the pool's network with a number. */
 static __always_inline void pf_pool_read(struct pf_nat *n, u32 number)
 {
 	pf_words_read(n->at + PF_WORDS_OF(n->t) + number * PF_WORDS_OF(n->network), &n->network,
 		      sizeof(n->network));
 }
 
-/* Is an address as low as another, or lower? */
+/* Is an address at most as high as another? */
 static __always_inline bool pf_before(const u32 *a, const u32 *b)
 {
 #pragma unroll
@@ -37,8 +35,8 @@ static __always_inline bool pf_before(const u32 *a, const u32 *b)
 }
 
 /*
- * A step of the search for the network that has the address of a place in the pool; or for the
- * last one that does not begin behind n->to, in a pool whose networks are in their order.
+ * A step of the search for the network that has the address of a place in the pool. In a pool whose
+ * networks are sorted, it can search for the last one that does not begin behind n->to.
  */
 static long pf_pool_step(u32 i, void *unused)
 {
@@ -91,7 +89,7 @@ static __always_inline u64 pf_pool_turn(const struct pf_nat *n)
 	return __sync_fetch_and_add(turn, 1);
 }
 
-/* Has the next turn of the pool begin at a place. A trial takes none. */
+/* Makes the next turn of the pool begin at a place. A trial takes none. */
 static __always_inline void pf_pool_turn_to(const struct pf_nat *n, u64 place)
 {
 	u32 at = n->at + offsetof(struct pf_translation, turn) / 8;
@@ -102,8 +100,8 @@ static __always_inline void pf_pool_turn_to(const struct pf_nat *n, u64 place)
 }
 
 /*
- * Which bits of one of the four words of an address are behind the first `bits`. Without branches,
- * each of which the verifier would follow for each word.
+ * Which bits of one of the four words of an address are behind the first `bits`. This has no
+ * branches: the verifier would follow each of them for each word.
  */
 static __always_inline u32 pf_host_bits(u32 bits, u32 word)
 {
@@ -116,7 +114,7 @@ static __always_inline u32 pf_host_bits(u32 bits, u32 word)
 	return bpf_htonl((~0u >> (left & 31)) & ~all);
 }
 
-/* Takes the address of a network, in the place of the packet's source or destination. */
+/* Takes the address of a network, to replace the packet's source or destination. */
 __noinline int pf_pool_take(bool destination)
 {
 	struct pf_nat *n = pf_nat();
@@ -131,7 +129,7 @@ __noinline int pf_pool_take(bool destination)
 		for (u32 i = 0; i < 4; i++)
 			n->to[i] |= old[i] & pf_host_bits(n->network.bits, i);
 	} else if (n->network.weight) {
-		/* networks have at most 2^32 addresses that are given, and their last bits are 0 */
+		/* networks have at most 2^32 usable addresses, and their last bits are 0 */
 		n->to[3] = bpf_htonl(bpf_ntohl(n->to[3]) +
 				     (u32)((n->place - n->network.begin) / n->network.weight));
 	}
@@ -152,7 +150,7 @@ static __always_inline void pf_pool_at(struct pf_nat *n, bool destination)
 /* Addresses that least-states looks at for one packet. */
 #define PF_LEAST_TRIES 1024
 
-/* How many states the address n->to has by least-states. */
+/* The number of states of address n->to under least-states. */
 __noinline u32 pf_least_states(void)
 {
 	struct pf_nat *n = pf_nat();
@@ -170,7 +168,7 @@ __noinline u32 pf_least_states(void)
 	return has ? READ_ONCE(has->states) : 0;
 }
 
-/* Looks at an address of the pool: has it fewer states for its weight? */
+/* Looks at an address of the pool: does it have fewer states for its weight? */
 static long pf_least_step(u32 i, void *unused)
 {
 	struct pf_nat *n = pf_nat();
@@ -213,8 +211,8 @@ static __always_inline u64 pf_pool_least(void)
 }
 
 /*
- * The place in the pool of the address that the packet gets; with `again`, of one that comes
- * behind that of the last choice.
+ * The place in the pool of the address that the packet gets; with `again`, of one behind the last
+ * choice.
  */
 static __always_inline u64 pf_pool_place(bool again)
 {
@@ -237,7 +235,7 @@ static __always_inline u64 pf_pool_place(bool again)
 	return n->t.method == PF_POOL_SOURCE_HASH ? pf_source_hash(n, n->now.src) : 0;
 }
 
-/* Has the network that was read the address n->to? */
+/* Does the network that was read contain the address n->to? */
 static __always_inline bool pf_pool_has(const struct pf_nat *n)
 {
 	u32 differs = 0;
@@ -248,7 +246,7 @@ static __always_inline bool pf_pool_has(const struct pf_nat *n)
 	return !differs;
 }
 
-/* Takes the address that the packet's source has got by the rule. False if it has none. */
+/* Takes the address that the rule has given the packet's source. Returns false if there is none. */
 __noinline u32 pf_sticky_find(u32 use)
 {
 	struct pf_nat *n = pf_nat();
@@ -270,8 +268,8 @@ __noinline u32 pf_sticky_find(u32 use)
 }
 
 /*
- * Takes the address that the packet's source has of the pool, if it has one that is still in
- * the pool, as sticky-address says.
+ * Takes the packet's source's address from the pool for sticky-address, if it has one that is still
+ * in the pool.
  */
 __noinline u32 pf_pool_sticks(u32 use)
 {
@@ -292,7 +290,7 @@ __noinline u32 pf_pool_sticks(u32 use)
 	return pf_pool_has(n);
 }
 
-/* Notes what is to remember the address that the pool gives. */
+/* Records the key that remembers the address from the pool. */
 static __always_inline void pf_pool_notes(struct pf_nat *n, u32 use)
 {
 	if (n->t.method == PF_POOL_LEAST_STATES)
@@ -309,9 +307,9 @@ static __always_inline void pf_pool_notes(struct pf_nat *n, u32 use)
 }
 
 /*
- * Chooses an address of the pool for an enum pf_pool_use, in the place of the packet's
- * destination with PF_POOL_RDR, else of its source; with `again`, one that comes behind that of the
- * last choice. The address is left in n->to. False if there is none.
+ * Chooses an address of the pool for an enum pf_pool_use. It replaces the packet's destination with
+ * PF_POOL_RDR, else its source. With `again`, it is one behind the last choice. The address is left
+ * in n->to. Returns false if there is none.
  */
 __noinline u32 pf_pool_choose(u32 use, bool again)
 {

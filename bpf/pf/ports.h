@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Ports of translated sources, and identifiers of echoes: a packet gets one that is free, so that
- * the answers find their connection. A search in vain is not made again at once.
+ * Ports of translated sources, and identifiers of echoes: a packet gets a free one, so that the
+ * answers find their connection. A failed search is not repeated at once.
  */
 #pragma once
 
 #include "pool.h"
 
 /*
- * Would somebody else get the answers to what the packet is to be? A connection that is over
- * gets none, and neither does one that the packet begins anew.
+ * Would another connection get the answers to the translated packet? A connection that is over gets
+ * none, and neither does one that the packet begins anew.
  */
 static __always_inline bool pf_nat_taken(struct pf_nat *n, const struct pf_packet *p)
 {
@@ -34,15 +34,15 @@ static __always_inline bool pf_nat_taken(struct pf_nat *n, const struct pf_packe
 }
 
 /*
- * Ports that are guessed before the search looks at one after the other. A search from a port on
- * makes long rows of taken ports, which the next one has to pass: when nine in ten are taken,
+ * Ports to guess before the search goes through them one after another. A search from a port on
+ * creates long rows of taken ports, which the next one must pass: when nine in ten are taken,
  * guesses find a free one after ten, and such searches after fifty.
  */
 #define PF_PORT_GUESSES 32
 
 /*
- * A step of the search for a free port: guesses, and from the last of these on each port, up and
- * then down.
+ * A step of the search for a free port: first guesses, and then each port from the last guess on,
+ * up and then down.
  */
 static long pf_port_step(u32 i, void *unused)
 {
@@ -68,8 +68,8 @@ static long pf_port_step(u32 i, void *unused)
 }
 
 /*
- * Gives the packet a free port together with its new source; if `stays`, its port stays, which
- * has to be free.
+ * Gives the packet a free port together with its new source. If `stays`, it keeps its port, which
+ * must be free.
  */
 __noinline u32 pf_nat_port(bool stays)
 {
@@ -103,24 +103,24 @@ __noinline u32 pf_nat_port(bool stays)
 }
 
 /*
- * Addresses of a pool that are tried for one packet, and ports that are looked at: all of
- * four addresses.
+ * Addresses of a pool that are tried for one packet, and ports that are looked at: all of four
+ * addresses.
  */
 #define PF_POOL_TRIES 64
 #define PF_PORT_TRIES 65536
 
 /*
- * A search for a port in vain. It may have looked at all ports of some addresses, and costs as much
- * as thousands of packets. So it is not made again at once, or a station could keep a CPU busy by
+ * A failed search for a port. It may have looked at all ports of some addresses, and costs as much
+ * as thousands of packets. So it is not repeated at once, or a station could keep a CPU busy with
  * connections that get no port.
  */
 struct pf_dry {
-	u64 what; /* a hash of what the port was for */
+	u64 what; /* a hash of the search's subject */
 	u64 until; /* nanoseconds since boot */
 };
 
 #define PF_DRY_PLACES (WORK_BYTES / sizeof(struct pf_dry))
-/* A look at a port takes about a tenth of this: searches in vain take a tenth of a CPU at most. */
+/* A look at a port takes about a tenth of this: failed searches take at most a tenth of a CPU. */
 #define PF_DRY_NANOSECONDS 2000
 
 struct pf_dry_table {
@@ -129,7 +129,7 @@ struct pf_dry_table {
 
 WORK_HOLDS(struct pf_dry_table);
 
-/* The place of a search like this packet's, which `what` names. */
+/* The place of a search like this packet's. `what` identifies it. */
 static __always_inline struct pf_dry *pf_dry_place(const struct pf_nat *n,
 						   const struct pf_packet *p, u64 *what)
 {
@@ -146,7 +146,7 @@ static __always_inline struct pf_dry *pf_dry_place(const struct pf_nat *n,
 	return t ? &t->place[hash % PF_DRY_PLACES] : 0;
 }
 
-/* Was there no port for a packet like this a moment ago? */
+/* Did a search for a packet like this fail a moment ago? */
 static __always_inline bool pf_is_dry(const struct pf_nat *n, const struct pf_packet *p)
 {
 	u64 what;
@@ -155,7 +155,7 @@ static __always_inline bool pf_is_dry(const struct pf_nat *n, const struct pf_pa
 	return d && d->what == what && bpf_ktime_get_ns() < d->until;
 }
 
-/* Notes that there is no port for packets like this. A trial notes nothing. */
+/* Records that there is no port for packets like this. A trial records nothing. */
 static __always_inline void pf_note_dry(const struct pf_nat *n, const struct pf_packet *p)
 {
 	u64 what;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * ICMP errors about translated packets, rewritten inside out: what an error quotes is what its
- * receiver has sent.
+ * ICMP errors about translated packets, rewritten inside out: the receiver of an error has sent the
+ * packet that it quotes.
  */
 #pragma once
 
@@ -10,9 +10,9 @@
 #include "headers.h"
 
 /*
- * Rewrites one of the addresses that an ICMP error quotes, with its port, and the address of
- * the error itself that belongs to it: an error goes to the sender of what it quotes, and
- * comes from whom that was for. `receiver` chooses which.
+ * Rewrites one of the addresses that an ICMP error quotes, with its port, and the matching address
+ * of the error itself: an error goes to the sender of the quoted packet, and comes from its
+ * destination. `receiver` selects the address.
  */
 __noinline u32 pf_nat_quoted(struct __sk_buff *skb, u32 receiver)
 {
@@ -42,7 +42,7 @@ __noinline u32 pf_nat_quoted(struct __sk_buff *skb, u32 receiver)
 	__builtin_memcpy(n->to, n->is.address[is], 16);
 	if (!pf_differ(n->from, n->to) && was_port == is_port)
 		return true;
-	/* with its own checksum, the header of IPv4 that is quoted adds up to the same */
+	/* with its own checksum, the quoted IPv4 header adds up to the same */
 	if (!pf_nat_patch(skb, inner + first + receiver * step, four ? inner : 0, four ? 0 : check,
 			  0) ||
 	    !pf_nat_patch_port(skb, s->at + 2 * receiver, check, was_port, is_port, 0))
@@ -59,7 +59,7 @@ __noinline u32 pf_nat_quoted(struct __sk_buff *skb, u32 receiver)
 	return pf_nat_patch(skb, outer, four ? p->l3 : 0, flags, BPF_F_RECOMPUTE_CSUM);
 }
 
-/* Is the checksum of the IPv4 header right that an error quotes at a place (RFC 5508, REQ-3a)? */
+/* Is the checksum of the IPv4 header correct that an error quotes at a place (RFC 5508, REQ-3a)? */
 static __always_inline bool pf_quote_sums_up(struct __sk_buff *skb, u32 at)
 {
 	u8 first;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * `scrub (reassemble tcp)`, as OpenBSD's pf does it (pf_norm.c: pf_normalize_tcp_init(),
+ * `scrub (reassemble tcp)`, as in OpenBSD's pf (pf_norm.c: pf_normalize_tcp_init(),
  * pf_normalize_tcp_stateful()). Neither side of a connection may lower its TTL. The timestamps of
- * each side get an offset, so that nobody learns how long the host has been running. And they are
- * compared with those before: a packet whose timestamps the side cannot have sent is dropped.
+ * each side get an offset, so that they do not reveal the host's uptime. They are also compared
+ * with earlier ones: a packet with impossible timestamps is dropped.
  *
- * What is kept of a connection is at the place of its state, and says which state it is about.
- * A place has another state a second after the one before at the earliest (pf_state_over(),
- * PF_REST, pf_claim_again()), so no two states of a place were created in the same second. Nothing
- * has to be done when a state goes.
+ * The data kept for a connection is at the place of its state, and identifies the state. A place
+ * gets another state one second after the former one at the earliest (pf_state_over(), PF_REST,
+ * pf_claim_again()), so no two states of a place were created in the same second. No cleanup is
+ * needed when a state goes.
  *
- * All of it is in a program of its own: see ../reassemble.h.
+ * All of it is in a separate program: see ../reassemble.h.
  */
 #pragma once
 
@@ -26,15 +26,15 @@ struct {
 	__type(value, struct pf_reassembly);
 } pf_stamps SEC(".maps");
 
-/* Puts the type into BTF, for Go: BTF has only types that something uses. */
+/* Puts the type into BTF for Go: BTF only has types that are used. */
 const enum pf_stamps_flag *pf_stamps_flag_type __attribute__((unused));
 
 #define TCP_OPT_TIMESTAMP 8
 #define TCP_OPT_TIMESTAMP_BYTES 10
 
-#define PF_STAMPS_UNREAD 0xff /* in the place of how many options with timestamps there are */
+#define PF_STAMPS_UNREAD 0xff /* instead of the number of options with timestamps */
 
-/* What is kept of a side of the connection at a place. */
+/* The data about one side of the connection at a place. */
 static __always_inline struct pf_stamps *pf_stamps_at(u32 place, u32 side)
 {
 	struct pf_reassembly *r = bpf_map_lookup_elem(&pf_stamps, &place);
@@ -42,15 +42,15 @@ static __always_inline struct pf_stamps *pf_stamps_at(u32 place, u32 side)
 	return r ? &r->side[side & 1] : 0;
 }
 
-/* What these are kept for, if they are for a state. */
+/* The identity of a state in this data. */
 static __always_inline u32 pf_stamps_of(const struct pf_state *s)
 {
 	return s->created + 1;
 }
 
 /*
- * Looks at the next option for one with timestamps, as pf_find_tcpopt() does: what ends the
- * options for others does not end them here.
+ * Checks the next option for timestamps, like pf_find_tcpopt(): the end of the options for others
+ * does not end them here.
  */
 static long pf_next_stamp(u32 n, u32 *unused)
 {
@@ -78,7 +78,7 @@ static long pf_next_stamp(u32 n, u32 *unused)
 	return size > PF_TCP_OPTIONS;
 }
 
-/* Reads the timestamps of this CPU's packet, and how many options of it have some. */
+/* Reads the timestamps of this CPU's packet, and counts its options with timestamps. */
 __noinline u32 pf_stamps_read(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
@@ -97,7 +97,7 @@ __noinline u32 pf_stamps_read(struct __sk_buff *skb)
 		return 0;
 	p->stamps = 0;
 	bpf_loop(PF_TCP_OPTIONS, pf_next_stamp, 0, 0);
-	/* TSval and TSecr follow each other, here and there */
+	/* TSval and TSecr are adjacent, here and there */
 	if (p->stamps && bpf_skb_load_bytes(skb, p->l4 + TCP_HEADER + p->stamp_at, &p->stamp,
 					    2 * sizeof(p->stamp)))
 		p->stamps = PF_STAMPS_UNREAD;
@@ -106,7 +106,7 @@ __noinline u32 pf_stamps_read(struct __sk_buff *skb)
 	return 0;
 }
 
-/* Where the byte with the TTL is, or the hop limit. */
+/* The place of the byte with the TTL, or the hop limit. */
 static __always_inline u32 pf_ttl_at(const struct pf_packet *p)
 {
 	if (p->family == 4)
@@ -114,7 +114,7 @@ static __always_inline u32 pf_ttl_at(const struct pf_packet *p)
 	return p->l3 + offsetof(struct ipv6hdr, hop_limit);
 }
 
-/* Begins what is kept of the side that sends this CPU's packet, whose state is at a place. */
+/* Begins the data about the side that sends this CPU's packet, whose state is at a place. */
 __noinline u32 pf_stamps_begin(struct __sk_buff *skb, u32 place)
 {
 	struct pf_packet *p = pf_packet();
@@ -141,7 +141,7 @@ __noinline u32 pf_stamps_begin(struct __sk_buff *skb, u32 place)
 	return 0;
 }
 
-/* Gives the packet the timestamps that its receiver knows. */
+/* Gives the packet the timestamps that its receiver expects. */
 __noinline u32 pf_stamps_modulate(struct __sk_buff *skb, u32 place)
 {
 	struct pf_packet *p = pf_packet();
@@ -166,7 +166,7 @@ __noinline u32 pf_stamps_modulate(struct __sk_buff *skb, u32 place)
 	return 0;
 }
 
-/* Does a state (its place + 1, 0 for none) say `reassemble tcp`? */
+/* Does a state (its place + 1, 0 for none) have `reassemble tcp`? */
 static __always_inline bool pf_stamps_wanted(u32 state)
 {
 	struct pf_state *s = pf_state_at(state - 1);
@@ -175,8 +175,8 @@ static __always_inline bool pf_stamps_wanted(u32 state)
 }
 
 /*
- * Does to this CPU's packet, whose state has just been made, what the rule says: false if the
- * packet is to be dropped. Its state begins with another packet then.
+ * Applies the rule to this CPU's packet, whose state has just been made. Returns false if the
+ * packet must be dropped. Then its state begins with another packet.
  */
 __noinline u32 pf_stamps_settle(struct __sk_buff *skb)
 {
@@ -198,15 +198,15 @@ __noinline u32 pf_stamps_settle(struct __sk_buff *skb)
 #define PF_SECOND_NS 1000000000ull
 #define PF_DAY (24 * 60 * 60)
 /*
- * A clock of 1 kHz, the fastest that there may be (RFC 7323, 5.4), goes round in 24 days. The
- * lower bound of what may be echoed stays, and so holds for half of that.
+ * A clock of 1 kHz, the fastest that is allowed (RFC 7323, 5.4), wraps around in 24 days. The lower
+ * bound of echoed timestamps stays, and so is valid for half of that.
  */
 #define PF_STAMPS_IDLE (24 * PF_DAY * PF_SECOND_NS)
 #define PF_STAMPS_LAST (12 * PF_DAY) /* seconds */
-#define PF_TICKS 1100 /* a second: clocks may be a tenth too fast */
-#define PF_TICKS_MOST 0x7fffffff /* what is further on would be before */
+#define PF_TICKS 1100 /* per second: clocks may be a tenth too fast */
+#define PF_TICKS_MOST 0x7fffffff /* a higher difference would mean an earlier timestamp */
 
-/* How much the timestamps of a side may have grown since its last packet. */
+/* The maximum growth of a side's timestamps since its last packet. */
 static __always_inline u32 pf_stamps_grow(const struct pf_state *s, const struct pf_stamps *src,
 					  u64 now)
 {
@@ -224,7 +224,7 @@ static __always_inline bool pf_stamps_idle(const struct pf_stamps *side, u64 now
 	return (__s64)(now - side->last) > (__s64)PF_STAMPS_IDLE;
 }
 
-/* Has the clock of a side perhaps gone round? Then its timestamps are no longer compared. */
+/* May the clock of a side have wrapped around? Then its timestamps are no longer compared. */
 static __always_inline void pf_stamps_rest(struct pf_stamps *side)
 {
 	side->flags = (side->flags & ~PF_STAMPS_CHECKED) | PF_STAMPS_IDLED;
@@ -232,7 +232,7 @@ static __always_inline void pf_stamps_rest(struct pf_stamps *side)
 
 #define PF_STAMP_TRIES 4
 
-/* Makes a number a later one, whatever a packet on another CPU makes it meanwhile. */
+/* Raises a number to a later one, even if a packet on another CPU changes it meanwhile. */
 static __always_inline void pf_stamp_raise(u32 *at, u32 to, bool always)
 {
 	u32 now;
@@ -264,8 +264,8 @@ static __always_inline void pf_stamps_keep(const struct pf_packet *p, struct pf_
 }
 
 /*
- * This CPU's packet, its state at a place, and what is kept of the side that sends the packet and
- * of the other one. False if one of them is not there.
+ * This CPU's packet, its state at a place, and the data of the sending side and the other one.
+ * Returns false if one of them is missing.
  */
 static __always_inline bool pf_stamps_both(u32 place, struct pf_packet **p, struct pf_state **s,
 					   struct pf_stamps **src, struct pf_stamps **dst)
@@ -280,11 +280,11 @@ static __always_inline bool pf_stamps_both(u32 place, struct pf_packet **p, stru
 }
 
 /*
- * Is the timestamp of a packet before what the other side has echoed, and so too old? That of a
- * pure acknowledgement may be before it by a moment. A host sends from several CPUs. A packet that
- * overtakes one without data leaves no gap in the numbers, so the other side echoes the later
- * timestamp at once. Receivers take the earlier packet (Linux' tcp_disordered_ack()), or know that
- * it is old. It changes nothing of what is kept.
+ * Is the timestamp of a packet before the other side's echo, and so too old? A pure
+ * acknowledgement's timestamp may be slightly before it. A host sends from several CPUs. A packet
+ * that overtakes one without data leaves no gap in the numbers, so the other side echoes the later
+ * timestamp at once. Receivers accept the earlier packet (Linux' tcp_disordered_ack()), or
+ * recognize it as old. It does not change the kept data.
  */
 static __always_inline bool pf_stamp_is_old(const struct pf_packet *p, u32 echoed)
 {
@@ -295,8 +295,8 @@ static __always_inline bool pf_stamp_is_old(const struct pf_packet *p, u32 echoe
 }
 
 /*
- * Compares the timestamps of this CPU's packet with those before, and keeps them: 0, or the
- * reason to drop the packet. Its state has seen that its numbers are in the windows.
+ * Compares the timestamps of this CPU's packet with earlier ones, and keeps them. Returns 0, or the
+ * reason to drop the packet. Its state has checked that its numbers are in the windows.
  */
 __noinline u32 pf_stamps_check(u32 place)
 {
@@ -322,7 +322,7 @@ __noinline u32 pf_stamps_check(u32 place)
 	     pf_after(p->stamp, src->value + pf_stamps_grow(s, src, now)) ||
 	     (p->echo && (pf_after(p->echo, dst->value) || pf_after(dst->first, p->echo)))))
 		return DROP_PF_TIMESTAMP;
-	/* a host that gives its data timestamps does so with all of it */
+	/* a host that uses timestamps with its data does so with all of it */
 	if (checked && !p->stamps && p->payload && !(p->tcp_flags & TCP_RST) &&
 	    (src->flags & PF_STAMPS_DATA))
 		return DROP_PF_TIMESTAMP;
@@ -333,7 +333,7 @@ __noinline u32 pf_stamps_check(u32 place)
 	return 0;
 }
 
-/* Has the packet the TTL that its side had at most, or a higher one from now on. */
+/* Gives the packet the highest TTL that its side has had, or records a higher one. */
 static __always_inline void pf_stamps_ttl(struct __sk_buff *skb, const struct pf_packet *p,
 					  struct pf_stamps *src)
 {
@@ -363,8 +363,8 @@ static __always_inline void pf_stamps_ttl(struct __sk_buff *skb, const struct pf
 }
 
 /*
- * Does to this CPU's packet, whose state at a place lets it through, what the rule says: 0, or
- * the reason to drop it.
+ * Applies the rule to this CPU's packet, whose state at a place passes it. Returns 0, or the reason
+ * to drop it.
  */
 __noinline u32 pf_stamps_take(struct __sk_buff *skb, u32 place)
 {
@@ -377,7 +377,7 @@ __noinline u32 pf_stamps_take(struct __sk_buff *skb, u32 place)
 	if (!on(FEATURE_PF_REASSEMBLE) || !pf_stamps_both(place, &p, &s, &src, &dst))
 		return DROP_PF_TIMESTAMP;
 	news = src->of != pf_stamps_of(s);
-	/* nobody has looked whether it is one of the side: nothing begins with it */
+	/* it has not been checked whether it is the side's: nothing begins with it */
 	if (p->flags & PF_P_LATER) {
 		if (!news)
 			pf_stamps_ttl(skb, p, src);
@@ -399,7 +399,10 @@ __noinline u32 pf_stamps_take(struct __sk_buff *skb, u32 place)
 	return pf_stamps_check(place);
 }
 
-/* Takes this CPU's packet into its state, which says so: 0, or the reason to drop it. */
+/*
+ * Updates the state of this CPU's packet, which requires it. Returns 0, or the reason to drop the
+ * packet.
+ */
 __noinline u32 pf_stamps_follow(struct __sk_buff *skb, u32 now)
 {
 	struct pf_packet *p = pf_packet();
@@ -409,7 +412,7 @@ __noinline u32 pf_stamps_follow(struct __sk_buff *skb, u32 now)
 	if (!on(FEATURE_PF_REASSEMBLE) || !p)
 		return DROP_PF;
 	place = p->state - 1;
-	/* what does not fit changes nothing of what is kept; the state is to say and count it */
+	/* an unfit packet changes none of the kept data; the state should report and count it */
 	if (!(p->flags & PF_P_LATER))
 		fits = pf_follow_tcp(place, now, PF_FOLLOW_LOOK) != DROP_PF_STATE;
 	if (fits)

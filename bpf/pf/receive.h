@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* By which port a packet was received, and where one has come from that the host sends. */
+/* The port on which a packet was received, and the origin of a packet that the host sends. */
 #pragma once
 
 #include "life.h"
 
 /*
- * Notes where a packet that the host sends has come from, if a state has seen it on its way into
- * the host: by which host port, and with which tag. The keys of its two ways differ in one bit. The
- * packet goes in to the host by a wire key, and out of it by a stack key, so of the state before
- * that is its stack key. What the host itself has made has no such state.
+ * Records where a packet that the host sends has come from, if a state has seen it on its way into
+ * the host: the host port, and the tag. The keys of its two ways differ in one bit. The packet
+ * enters the host with a wire key, and leaves it with a stack key, so the earlier state has that
+ * stack key. A packet that the host has made itself has no such state.
  */
 __noinline int pf_came_across(u32 now)
 {
@@ -51,9 +51,9 @@ __noinline int pf_came_across(u32 now)
 }
 
 /*
- * Notes by which port the packet was received, as rules at a port see it. What comes from the host
- * has been received by the host port by which it came to the host. Rules at the host port that it
- * leaves by know no other. Rules at a station's port see the host's in its place.
+ * Records the port on which the packet was received, as rules at a port see it. A packet from the
+ * host was received on the host port through which it reached the host. Rules at the host port
+ * where it leaves know no other. Rules at a station's port see the host port instead.
  */
 static __always_inline void pf_receive(struct pf_packet *p, u32 slot, u32 received)
 {

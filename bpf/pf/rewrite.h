@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * TCP packets that pf changes. Where a rule says `modulate state`, it changes their
- * numbers. Where a rule says `synproxy state`, the switch makes the handshake in a host's
- * place. As in pf, a state has the numbers as their sender has them.
+ * TCP packets that pf changes. If a rule has `modulate state`, pf changes their sequence numbers.
+ * If a rule has `synproxy state`, the switch makes the handshake on a host's behalf. As in pf, a
+ * state has the numbers that their sender uses.
  */
 #pragma once
 
@@ -11,7 +11,7 @@
 #include "options.h"
 #include "slow.h"
 
-/* Gives a packet the numbers that its receiver knows. Its state has let the packet through. */
+/* Gives a packet the numbers that its receiver expects. Its state has passed the packet. */
 __noinline int pf_rewrite(struct __sk_buff *skb, u32 place)
 {
 	struct pf_packet *p = pf_packet();
@@ -25,11 +25,11 @@ __noinline int pf_rewrite(struct __sk_buff *skb, u32 place)
 
 		if (!slow || p->quoted.proto != IPPROTO_TCP)
 			return 0;
-		/* with the checksum that is quoted, the error adds up to the same */
+		/* with the quoted checksum, the error adds up to the same */
 		check = slow->at + TCP_CHECK;
 		if (check + sizeof(u16) > p->l3 + p->length)
 			check = p->l4 + 2;
-		/* the host that sent the quoted packet knows it by its own numbers */
+		/* the host that sent the quoted packet recognizes it by its own numbers */
 		pf_patch_edge(skb, slow->at + TCP_SEQ, check, s->diff[p->quoted_side & 1]);
 		return 0;
 	}
@@ -47,8 +47,8 @@ __noinline int pf_rewrite(struct __sk_buff *skb, u32 place)
 }
 
 /*
- * A packet that the switch makes out of one that it has got: TCP without data, and with no
- * option but the MSS.
+ * A packet that the switch makes out of a received one: TCP without data, and with no option but
+ * the MSS.
  */
 struct pf_segment {
 	u32 seq;
@@ -57,7 +57,7 @@ struct pf_segment {
 	u16 mss; /* 0 for none */
 	u8 flags;
 	u8 back; /* it goes to the sender of the packet */
-	u8 turned; /* the packet's addresses have been turned round */
+	u8 turned; /* the packet's addresses have been reversed */
 	u8 pad;
 	/* as in the packet */
 	u32 ip[10];
@@ -74,8 +74,8 @@ static __always_inline struct pf_segment *pf_segment(void)
 }
 
 /*
- * Is the checksum yet to be made, by the device or when the packet leaves? No field tells.
- * But such a checksum does not change when data does.
+ * Is the checksum unfinished, left to the device or to the moment when the packet leaves? No field
+ * shows that. But such a checksum does not change when data does.
  */
 static __always_inline bool pf_check_is_partial(struct __sk_buff *skb, u32 at)
 {
@@ -97,7 +97,7 @@ static __always_inline u32 pf_segment_ip(struct pf_segment *g, const struct pf_p
 	g->pseudo = bpf_htonl(IPPROTO_TCP + length);
 	if (p->family == 4) {
 		g->ip[0] = bpf_htonl(0x45000000 + sizeof(struct iphdr) + length);
-		g->ip[1] = bpf_htonl(0x4000); /* not to be fragmented */
+		g->ip[1] = bpf_htonl(0x4000); /* must not be fragmented */
 		g->ip[2] = bpf_htonl(64 << 24 | IPPROTO_TCP << 16);
 		g->ip[3] = src[3];
 		g->ip[4] = dst[3];
@@ -129,7 +129,7 @@ static __always_inline bool pf_turn_macs(struct __sk_buff *skb, struct pf_segmen
 	return !bpf_skb_store_bytes(skb, 0, g->mac, sizeof(g->mac), 0);
 }
 
-/* Turns this CPU's packet into the segment that it is to be: the frame's length, or 0. */
+/* Turns this CPU's packet into the new segment. Returns the frame's length, or 0. */
 __noinline u32 pf_make_segment(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
@@ -173,15 +173,15 @@ __noinline u32 pf_make_segment(struct __sk_buff *skb)
 /*
  * The switch first makes a handshake with the side that began, and then one with the other
  * side (pf calls this synproxy). Meanwhile the state has
- *	peer[initiator].lo	the initiator's first number
- *	peer[initiator].hi	the switch's first number to the initiator
- *	peer[other].hi		the switch's first number to the other side, 0 for none yet
- *	diff[initiator]		the MSS
- *	diff[other]		the tag of the first packet
+ * 	peer[initiator].lo	the initiator's first number
+ * 	peer[initiator].hi	the switch's first number to the initiator
+ * 	peer[other].hi		the switch's first number to the other side, 0 for none yet
+ * 	diff[initiator]		the MSS
+ * 	diff[other]		the tag of the first packet
  */
 #define PF_MSS4_DEFAULT 536 /* RFC 9293, 3.7.1 */
 #define PF_MSS6_DEFAULT 1220
-#define PF_MSS4 1460 /* of Ethernet: the MSS of the other side is not known */
+#define PF_MSS4 1460 /* for Ethernet: the MSS of the other side is unknown */
 #define PF_MSS6 1440
 #define PF_MSS_LEAST 64
 
@@ -192,9 +192,8 @@ static __always_inline bool pf_proxied(const struct pf_state *s)
 }
 
 /*
- * Does the rule that has let this CPU's packet in have the switch make the handshake? If
- * so, notes the MSS. A packet that comes by a patch cable cannot be answered: it only gets
- * other numbers.
+ * Does the rule that has passed this CPU's packet make the switch do the handshake? If so, records
+ * the MSS. A packet that comes by a patch cable cannot be answered: it only gets other numbers.
  */
 __noinline u32 pf_proxy_wanted(struct __sk_buff *skb, u32 slot)
 {
@@ -239,8 +238,8 @@ static __always_inline void pf_proxy_greet(struct pf_packet *p, u32 seq, u32 mss
 }
 
 /*
- * Fills in what this file needs of a new state. `keeps` has the flags of its first packet's
- * rules.
+ * Fills in the parts of a new state that this file needs. `keeps` has the flags of its first
+ * packet's rules.
  */
 static __always_inline void pf_rewrite_begin(struct pf_packet *p, struct pf_state *s, u32 keeps)
 {
@@ -271,7 +270,10 @@ static __always_inline bool pf_proxy_acked(const struct pf_packet *p, const stru
 	       (p->seq == src->lo + 1 || p->seq == src->lo);
 }
 
-/* Takes a packet of the side that began: 0 if it goes on, as the switch's SYN to the other side. */
+/*
+ * Handles a packet of the side that began. Returns 0 if it goes on, as the switch's SYN to the
+ * other side.
+ */
 static __always_inline u32 pf_proxy_first(struct __sk_buff *skb, struct pf_packet *p,
 					  struct pf_state *s, u32 place, u32 now)
 {
@@ -312,8 +314,8 @@ static __always_inline u32 pf_proxy_first(struct __sk_buff *skb, struct pf_packe
 }
 
 /*
- * Takes a packet of the other side: 0 if it goes on. The packet has to be the SYN+ACK,
- * which the switch acknowledges. The side that began hears that there is room for data now.
+ * Handles a packet of the other side. Returns 0 if it goes on. The packet must be the SYN+ACK,
+ * which the switch acknowledges. The side that began is then notified that there is room for data.
  */
 static __always_inline u32 pf_proxy_second(struct __sk_buff *skb, struct pf_packet *p,
 					   struct pf_state *s, u32 slot)
@@ -346,21 +348,23 @@ static __always_inline u32 pf_proxy_second(struct __sk_buff *skb, struct pf_pack
 	src->hi = src->lo + dst->max_win;
 	dst->hi = dst->lo + src->max_win;
 	src->scale = dst->scale = 0;
-	/* before the other side hears anything: that side may send at once */
+	/* before the other side is notified: that side may send at once */
 	barrier();
 	dst->state = PF_ESTABLISHED;
 	src->state = PF_ESTABLISHED;
-	/* Lost if the port is a patch cable. Then the SYN+ACK comes again, and is answered. */
+	/*
+	 * This is lost if the port is a patch cable. Then the SYN+ACK comes again, and is answered.
+	 */
 	count_tx(slot, len);
-	/* a limit of the port has taken it back already: see rate.h */
+	/* a limit of the port has already undone the count: see rate.h */
 	if (bpf_clone_redirect(skb, port_at(slot)->ifindex, 0) && !port_limits_out(port_at(slot)))
 		uncount_tx(slot, len);
 	return pf_make_segment(skb) ? 0 : DROP_PF_SYNPROXY;
 }
 
 /*
- * Takes a packet of a connection whose handshake the switch makes: 0 if it goes on, as what
- * the switch has made of it, or why it does not.
+ * Handles a packet of a connection whose handshake the switch makes. Returns 0 if it goes on, in
+ * the form that the switch has given it, or the reason why it does not.
  */
 __noinline u32 pf_proxy(struct __sk_buff *skb, u32 slot, u32 now)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* Which rule of pf decides about a packet. See struct pf_set for how the rule is found. */
+/* The search for the pf rule that decides about a packet. See struct pf_set for its method. */
 #pragma once
 
 #include "../binding.h"
@@ -8,7 +8,7 @@
 #include "limiter.h"
 #include "scrub.h"
 
-/* The sets of rules that take an address or a network that rules name. */
+/* The sets of rules that match an address or a network named by rules. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -18,8 +18,8 @@ struct {
 } pf_networks SEC(".maps");
 
 /*
- * Tables of addresses. This map has single addresses, pf_nets has networks. Both change
- * while frames pass.
+ * Tables of addresses. This map has single addresses, pf_nets has networks. Both change while
+ * frames pass.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -52,13 +52,13 @@ struct {
 	__type(value, struct pf_rule_stats);
 } pf_rule_stats SEC(".maps");
 
-/* The most match rules that log one packet. The rule that is applied may log it, too. */
+/* The most match rules that log one packet. The rule that applies may log it, too. */
 #define PF_MATCHES 4
 
 /*
- * Each CPU remembers which rules match packets whose fields have certain sets: most first
- * packets are like others before them. There are rules that lie between each other, and
- * share words but no bits. Without memos, such rules would cost a look at all these words.
+ * Each CPU remembers the rules that match packets with certain sets of their fields: most first
+ * packets are like others before them. Some rules lie between each other, and share words but no
+ * bits. Without memos, such rules would cost a look at all these words.
  */
 #define PF_MEMOS 256
 #define PF_MEMO_RULES 20
@@ -66,48 +66,47 @@ struct {
 
 struct pf_memo {
 	u32 set[PF_DIMS];
-	u16 count; /* number of rules, with 1 added; 0 while nothing is remembered */
-	u16 rule[PF_MEMO_RULES + 1]; /* behind the last is PF_MEMO_END */
+	u16 count; /* number of rules, + 1; 0 while nothing is remembered */
+	u16 rule[PF_MEMO_RULES + 1]; /* PF_MEMO_END follows the last */
 };
 
 /* The walk over the rules that a packet matches. */
 struct pf_walk {
-	u64 words; /* words of the group that have rules yet to be tried */
-	u64 bits; /* rules of the word that are yet to be tried */
-	u64 src_tables; /* tables that the packet's addresses are in */
+	u64 words; /* words of the group with rules still to try */
+	u64 bits; /* rules of the word still to try */
+	u64 src_tables; /* tables that contain the packet's addresses */
 	u64 dst_tables;
 	u32 set[PF_DIMS]; /* the set of each field's value */
-	u32 at[PF_DIMS]; /* where the group's words of this set are */
+	u32 at[PF_DIMS]; /* place of the group's words of this set */
 	u64 all[PF_DIMS]; /* which words of the group these are */
 	u32 group;
 	u32 base; /* number of the word's first rule */
 	u32 skip; /* rules below this are not tried */
-	u32 end; /* nor are those from this on */
+	u32 end; /* nor are rules from this on */
 	u32 rule; /* number + 1 of the last that passes or blocks */
 	u32 matches[PF_MATCHES]; /* numbers + 1 of match rules that log the packet */
 	u32 matched;
-	u32 log_slot; /* port, reason and ruleset of what is logged */
+	u32 log_slot; /* port, reason and ruleset of the log entry */
 	u32 log_reason;
 	u32 log_ruleset;
 	u32 log_to;
 	u32 log_match;
-	struct pf_prefix prefix; /* an address that is looked up */
+	struct pf_prefix prefix; /* the address to look up */
 	u32 memo; /* number of the memo for such packets */
 	u32 found; /* rules found, to be remembered */
-	u32 resume; /* number + 1 of a match rule that translates the packet before more are tried
-		     */
-	u32 resume_end; /* `end` of what is left to be tried then */
+	u32 resume; /* number + 1 of a match rule that translates before the walk continues */
+	u32 resume_end; /* `end` of the rules left to try then */
 	u32 limited; /* number + 1 of a rule that blocks the packet, since a limiter is exhausted */
 	u32 pad;
 	struct pf_asked_limiter limiter;
-	struct pf_limited fresh; /* what a limiter counts of a new source: zero but for `expires` */
+	struct pf_limited fresh; /* a limiter's record of a new source: zero except `expires` */
 };
 
-/* An address that has been looked up, with what has been found. */
+/* An address that has been looked up, with the result. */
 struct pf_seen {
 	u32 address[4];
 	struct pf_network network;
-	u32 is; /* it has been */
+	u32 is; /* the address has been looked up */
 	u32 pad;
 };
 
@@ -122,7 +121,7 @@ struct pf_walking {
 
 MEMORY_HOLDS(struct pf_walking);
 
-/* Puts the type into BTF, for Go: BTF has only types that something uses. */
+/* Puts the type into BTF for Go: BTF only has types that are used. */
 const struct pf_walk *pf_walk_type __attribute__((unused));
 
 static __always_inline struct pf_walk *pf_walk(void)
@@ -132,7 +131,7 @@ static __always_inline struct pf_walk *pf_walk(void)
 	return bpf_map_lookup_elem(&memory, &part);
 }
 
-/* The memo for packets like that of the walk. */
+/* The memo for packets like the one of the walk. */
 static __always_inline struct pf_memo *pf_memo(struct pf_walk *w)
 {
 	return &((struct pf_walking *)w)->memos[w->memo & (PF_MEMOS - 1)];
@@ -157,7 +156,7 @@ static __always_inline void pf_enter_group(struct pf_walk *w)
 	}
 }
 
-/* Enters word `n` of the group: finds the rules that the sets of all fields have. */
+/* Enters word `n` of the group: finds the rules that the sets of all fields share. */
 static __always_inline void pf_enter_word(struct pf_walk *w, u32 n)
 {
 	u64 below = (1ull << (n & 63)) - 1;
@@ -186,9 +185,9 @@ static __always_inline bool pf_holds(bool is, u32 not)
 }
 
 /*
- * Do the facts about a packet's routes differ from those that a rule of these flags asks for?
- * A rule asks for one of its source at most, and for one of its destination. There are no
- * branches here, each of which would have the verifier follow all that comes behind it twice.
+ * Do the facts about a packet's routes differ from the conditions of a rule with these flags? A
+ * rule has at most one condition on its source, and one on its destination. There are no branches
+ * here: each would make the verifier follow all the code behind it twice.
  */
 static __always_inline bool pf_routes_differ(u32 rule, u32 routes)
 {
@@ -202,20 +201,20 @@ static __always_inline bool pf_routes_differ(u32 rule, u32 routes)
 	u32 not_src = (rule & PF_NOT_SRC_TABLE) / PF_NOT_SRC_TABLE;
 	u32 not_dst = (rule & PF_NOT_DST_TABLE) / PF_NOT_DST_TABLE;
 
-	/* what is asked for has to hold, unless the rule negates it */
+	/* a condition must hold, unless the rule negates it */
 	return (src & ~(src_holds ^ not_src)) | (dst & ~(dst_holds ^ not_dst));
 }
 
 /*
  * Is a limiter of the rule with a number exhausted? Then the packet does not match the rule. If the
- * rule says so, no other is tried, and the packet is blocked.
+ * rule requires it, no other is tried, and the packet is blocked.
  */
 static __always_inline bool pf_rule_limited(struct pf_walk *w, const struct pf_packet *p,
 					    const struct pf_rule *r, u32 number)
 {
 	u32 full;
 
-	if (p->how & PF_KNOWN) /* it has its state, which counts already */
+	if (p->how & PF_KNOWN) /* it has its state, which is counted already */
 		return false;
 	w->limiter.profile = r->profile;
 	full = pf_limits_full(&w->limiter, p);
@@ -230,7 +229,7 @@ static __always_inline bool pf_rule_limited(struct pf_walk *w, const struct pf_p
 	return true;
 }
 
-/* Does the packet match what a rule asks beside the fields of the sets? */
+/* Does the packet meet the conditions of a rule other than the fields of the sets? */
 static __always_inline bool pf_rule_matches(struct pf_walk *w, struct pf_packet *p,
 					    const struct pf_rule *r, u32 number)
 {
@@ -275,7 +274,7 @@ static __always_inline bool pf_limited_by(void)
 	return w && w->limited;
 }
 
-/* Counts a packet for a rule, number + 1, where it comes in or goes out. */
+/* Counts a packet for a rule, number + 1, where it enters or leaves. */
 static __always_inline void pf_rule_count(u32 rule, u32 out, u64 packets, u64 bytes)
 {
 	u32 number = rule - 1;
@@ -283,15 +282,15 @@ static __always_inline void pf_rule_count(u32 rule, u32 out, u64 packets, u64 by
 
 	if (!stats)
 		return;
-	/* the sweep adds what states have counted, so these are atomic */
+	/* the sweep adds the counts of states, so these are atomic */
 	__sync_fetch_and_add(&stats->packets[out & 1], packets);
 	__sync_fetch_and_add(&stats->bytes[out & 1], bytes);
 }
 
 /*
- * Does the rule translate a packet that it matches? Rules do at host ports, and packets of
- * connections that are known have been translated. A rule that names a port which is not
- * the host's would translate nothing: such a packet is stopped where that cannot be.
+ * Does the rule translate a packet that it matches? Rules translate at host ports, and packets of
+ * known connections have been translated. A rule that names another port would translate nothing:
+ * such a packet is stopped where translation is impossible.
  */
 static __always_inline bool pf_rule_translates(const struct pf_packet *p, const struct pf_rule *r)
 {
@@ -303,19 +302,19 @@ static __always_inline bool pf_rule_translates(const struct pf_packet *p, const 
 #define PF_FIRST_LEFT 32 /* a power of two */
 
 /*
- * What XDP knows of a first packet that it judges: see ../first.h. Rules count the packet when
- * they match it. Each is noted, so that this can be taken back if tcx has to judge the packet.
+ * XDP's data about a first packet that it judges: see ../first.h. Rules count the packet when they
+ * match it. Each is noted, so that its count can be subtracted if tcx must judge the packet.
  */
 struct pf_first {
-	u32 tries[PF_FIRST_TRIES]; /* number << 1 | direction, as rules call it */
-	u32 tried; /* how many of these */
-	u32 judged; /* times that rules have decided, which PF_COUNT_MATCH is to count */
-	u32 left; /* packets that were left to tcx lately are in the array: this one's place */
-	u32 mark; /* and what it has there */
-	u32 in; /* slots: where it comes in, where it goes to the host, ... */
+	u32 tries[PF_FIRST_TRIES]; /* number << 1 | direction, as rules see it */
+	u32 tried; /* number of these */
+	u32 judged; /* rule decisions, to be counted by PF_COUNT_MATCH */
+	u32 left; /* this packet's place in the array of packets that were left to tcx lately */
+	u32 mark; /* and its mark there */
+	u32 in; /* slots: where it enters, where it goes to the host, ... */
 	u32 slot;
-	u32 len; /* bytes of its frame, before that goes on at the host's second port */
-	u32 fill; /* bytes of that frame that are no packet */
+	u32 len; /* bytes of its frame, before it continues at the host's second port */
+	u32 fill; /* bytes of padding in that frame */
 	u32 tried_in; /* the same two, on its way into the host */
 	u32 judged_in;
 	/* of struct pf_packet there */
@@ -324,9 +323,9 @@ struct pf_first {
 	u8 calls[2];
 	u8 side;
 	u8 on; /* rules translate it there */
-	u8 odd; /* its rules ask for what tcx alone does */
+	u8 odd; /* its rules require something that only tcx does */
 	u8 begun; /* a state counts it: pf_begin() */
-	u8 blocked; /* where it comes in, and its sender is not told */
+	u8 blocked; /* on arrival, and its sender is not notified */
 	u8 pad;
 	u32 tag; /* tag_kept */
 	u32 lately[PF_FIRST_LEFT];
@@ -339,18 +338,18 @@ static __always_inline struct pf_first *pf_first(void)
 	return work_of(WORK_PF_FIRST);
 }
 
-/* Flags of rules that ask for what XDP does not do, if they decide. */
+/* Flags of rules that require something that XDP does not do, if they decide. */
 #define PF_RULE_SLOW                                                                               \
 	(PF_LOG | PF_LOG_ALL | PF_LOG_MATCHES | PF_MODULATE | PF_SYNPROXY | PF_TRANSLATES_FAMILY)
 
-/* Does the rule ask for something that XDP does not do, beside its conditions? */
+/* Does the rule require something that XDP does not do, apart from its conditions? */
 static __always_inline bool pf_rule_is_slow(const struct pf_rule *r)
 {
 	return (r->flags & PF_RULE_SLOW) | r->routes | r->scrub.max_mss | r->scrub.min_ttl |
 	       r->scrub.flags;
 }
 
-/* Notes a rule that matches the packet: false if tcx has to judge the packet. */
+/* Notes a rule that matches the packet. Returns false if tcx must judge the packet. */
 static __always_inline bool pf_first_notes(const struct pf_packet *p, u32 number,
 					   const struct pf_rule *r)
 {
@@ -369,7 +368,7 @@ static __always_inline bool pf_first_notes(const struct pf_packet *p, u32 number
 	return true;
 }
 
-/* Tries a rule, unless an anchor that does not match the packet has it. */
+/* Tries a rule, unless it belongs to an anchor that does not match the packet. */
 OFTEN __noinline int pf_try(u32 number)
 {
 	struct pf_rule *r = bpf_map_lookup_elem(&pf_rules, &number);
@@ -380,8 +379,8 @@ OFTEN __noinline int pf_try(u32 number)
 	if (!on(FEATURE_PF_RULES) || !r || !p || !w || number < w->skip)
 		return 0;
 	/*
-	 * A fragment of which nothing is known meets every rule that may translate it, to be
-	 * stopped by that. It is no reason to let the fragment pass where nothing is translated.
+	 * An unknown fragment meets every rule that may translate it, and such a rule stops it.
+	 * This is no reason to let the fragment pass where nothing is translated.
 	 */
 	if (on(FEATURE_PF_NAT) && (p->flags & PF_P_UNKNOWN) && (r->flags & PF_TRANSLATES) &&
 	    !pf_to_host(p->slot))
@@ -424,8 +423,8 @@ OFTEN __noinline int pf_try(u32 number)
 }
 
 /*
- * Ends a walk that has found all rules that packets like this one match. Remembers the
- * rules, if the memo has room for them.
+ * Ends a walk that has found all rules that match packets like this one. Remembers the rules, if
+ * the memo has room for them.
  */
 static __always_inline long pf_walked(struct pf_walk *w, struct pf_memo *m)
 {
@@ -452,7 +451,7 @@ OFTEN static long pf_step(u32 n, void *unused)
 		if (number >= cfg.pf.rules)
 			return pf_walked(w, m);
 		/*
-		 * No rule is tried from here on; the walk goes on if the memo has room for all
+		 * No rule is tried from here on; the walk continues if the memo has room for all
 		 * rules.
 		 */
 		if (number >= w->end && w->found > PF_MEMO_RULES)
@@ -478,7 +477,7 @@ OFTEN static long pf_step(u32 n, void *unused)
 }
 
 /*
- * The same walk over a memo. It is a loop of its own, which takes less than calls by bpf_loop():
+ * The same walk over a memo. It is a separate loop, which is cheaper than calls by bpf_loop():
  * nearly all first packets come here.
  */
 OFTEN __noinline int pf_walk_memo(void)
@@ -500,20 +499,20 @@ OFTEN __noinline int pf_walk_memo(void)
 
 #define PF_STEPS (PF_RULES + PF_RULES / 64 + PF_RULES / PF_GROUP + 4) /* more are not needed */
 
-/* The tables that an address is in. */
+/* The tables that contain an address. */
 static __always_inline u64 pf_tables_of(const struct pf_prefix *prefix)
 {
 	struct pf_member *m = bpf_map_lookup_elem(&pf_hosts, &prefix->address);
 
-	if (!m) /* `match` is where an address has it */
+	if (!m) /* an address has it in `match` */
 		m = bpf_map_lookup_elem(&pf_nets, prefix);
 	return m ? m->match : 0;
 }
 
 /*
- * What is known of the networks that the walk's address is in; 0 if no rule can take it. A look
- * into the trie takes 200 instructions and more. Rules are asked about an address some times, and
- * others of its connections follow.
+ * The result for the networks of the walk's address. Returns 0 if no rule can match it. A look into
+ * the trie takes 200 instructions and more. Rules look up an address several times, and further
+ * connections of the address follow.
  */
 static __always_inline const struct pf_network *pf_network_of(struct pf_walk *w)
 {
@@ -534,7 +533,7 @@ static __always_inline const struct pf_network *pf_network_of(struct pf_walk *w)
 	return &seen->network;
 }
 
-/* Looks one of the packet's addresses up; false if no rule can take it. */
+/* Looks up one of the packet's addresses. Returns false if no rule can match it. */
 static __always_inline bool pf_look_up(struct pf_walk *w, const u32 *address, u32 dim, u64 *tables)
 {
 	w->prefix.bits = 128;
@@ -614,8 +613,8 @@ OFTEN __noinline u32 pf_remembers(void)
 }
 
 /*
- * Chooses the sets of all fields but the port: false if no rule can take the packet. They
- * are the same wherever the rules are asked about the packet, so they are chosen once.
+ * Chooses the sets of all fields except the port. Returns false if no rule can match the packet.
+ * They are the same wherever rules are evaluated for the packet, so they are chosen once.
  */
 OFTEN __noinline u32 pf_choose(void)
 {
@@ -649,9 +648,9 @@ OFTEN __noinline u32 pf_choose(void)
 }
 
 /*
- * Prepares the walk over the rules that this CPU's packet matches at a port: false if it
- * matches none, PF_SKIP if pf is not asked there. This is a separate function, to save room
- * on the stack.
+ * Prepares the walk over the rules that this CPU's packet matches at a port. Returns false if it
+ * matches none, PF_SKIP if pf is inactive there. This is a separate function, to save room on the
+ * stack.
  */
 OFTEN __noinline u32 pf_prepare(void)
 {
@@ -696,8 +695,8 @@ OFTEN __noinline u32 pf_prepare(void)
 }
 
 /*
- * Judges this CPU's packet at a port: the number of the rule that decides with 1 added, 0
- * if none does, or PF_SKIP.
+ * Judges this CPU's packet at a port. Returns the number of the deciding rule + 1, 0 if there is
+ * none, or PF_SKIP.
  */
 OFTEN __noinline u32 pf_judge(void)
 {
@@ -713,8 +712,10 @@ OFTEN __noinline u32 pf_judge(void)
 	if (matches == PF_REMEMBERED)
 		pf_walk_memo();
 	else if (matches)
-		/* no flags: `bits` is 0 yet. A constant would have the kernel make room on the
-		 * stack */
+		/*
+		 * no flags: `bits` is still 0. A constant would make the kernel reserve room on the
+		 * stack
+		 */
 		bpf_loop(PF_STEPS, pf_step, 0, w->bits);
 	if (on(FEATURE_PF_LIMITERS) && w->limited)
 		return w->limited;

@@ -1,19 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Changes that rules make to packets (scrub, set tos). What match rules and the rule that
- * decides say adds up, on the way in and on the way out. A state keeps the sum, and all its
- * packets are changed like this, both ways.
+ * Changes that rules make to packets (scrub, set tos). The changes of match rules and of the
+ * deciding rule add up, on the way in and on the way out. A state keeps the sum, and all its
+ * packets are changed like this, in both directions.
  */
 #pragma once
 
 #include "options.h"
 #include "state.h"
 
-/*
- * Adds what one more rule says. The rule that the packet meets later wins
- * (pf_rule_to_actions()).
- */
+/* Adds the changes of one more rule. The later rule wins (pf_rule_to_actions()). */
 static __always_inline void pf_scrub_add(struct pf_scrub *sum, const struct pf_scrub *rule)
 {
 	if (rule->max_mss)
@@ -26,9 +23,9 @@ static __always_inline void pf_scrub_add(struct pf_scrub *sum, const struct pf_s
 }
 
 /*
- * Joins what the rules on the way in and out have said. The effect is that of both changes,
- * one after the other. The sum takes the place of the changes on the way in. In a flood,
- * the rules of the first port count.
+ * Joins the changes of the rules on the way in and out. The effect is the same as both changes, one
+ * after the other. The sum replaces the changes on the way in. In a flood, the rules of the first
+ * port count.
  */
 static __always_inline void pf_scrub_join(struct pf_packet *p)
 {
@@ -45,24 +42,24 @@ static __always_inline void pf_scrub_join(struct pf_packet *p)
 }
 
 /*
- * Takes `reassemble tcp` out if `other` is not 0: it is about a connection that cannot have it.
- * This does without a condition, both of whose ways the verifier would follow.
+ * Removes `reassemble tcp` if `other` is not 0: it is about a connection that cannot have it. This
+ * has no condition, both of whose ways the verifier would follow.
  */
 static __always_inline void pf_scrub_of(struct pf_packet *p, u32 other)
 {
 	p->scrub[0].flags &= ~PF_SCRUB_REASSEMBLE | ((other - 1) >> 28 & PF_SCRUB_REASSEMBLE);
 }
 
-/* Is there anything to be changed? */
+/* Is there anything to change? */
 static __always_inline bool pf_scrubs(const struct pf_scrub *c)
 {
 	return c->max_mss | c->min_ttl | c->flags;
 }
 
-#define PF_KEPT_TOS (1u << 16) /* bits of those above the second side's packets */
+#define PF_KEPT_TOS (1u << 16) /* bits of these, above the second side's packets */
 #define PF_KEPT_REASSEMBLE (1u << 17)
 
-/* Writes into a state what is changed in its packets. */
+/* Writes the changes to a state's packets into the state. */
 static __always_inline void pf_scrub_keep(struct pf_state *s, const struct pf_scrub *c)
 {
 	u64 first = c->max_mss | (c->flags & (PF_SCRUB_NO_DF | PF_SCRUB_RANDOM_ID)) << 16;
@@ -78,7 +75,7 @@ static __always_inline void pf_scrub_keep(struct pf_state *s, const struct pf_sc
 	s->packets[1] |= second << PF_SENT_BITS;
 }
 
-/* Reads it from the state. */
+/* Reads them from the state. */
 static __always_inline void pf_scrub_kept(struct pf_scrub *c, const struct pf_state *s)
 {
 	u32 first = s->packets[0] >> PF_SENT_BITS, second = s->packets[1] >> PF_SENT_BITS;
@@ -89,7 +86,7 @@ static __always_inline void pf_scrub_kept(struct pf_scrub *c, const struct pf_st
 	c->flags = first >> 16 | (second & PF_KEPT_TOS ? PF_SCRUB_TOS : 0);
 }
 
-/* Does a rule of the state say `reassemble tcp`? */
+/* Does a rule of the state have `reassemble tcp`? */
 static __always_inline bool pf_reassembles(const struct pf_state *s)
 {
 	return s->packets[1] >> PF_SENT_BITS & PF_KEPT_REASSEMBLE;
@@ -108,7 +105,7 @@ static __always_inline void pf_scrub_ip4(struct __sk_buff *skb, const struct pf_
 	was = *(u16 *)(ip + 6);
 	is = c->flags & PF_SCRUB_NO_DF ? was & bpf_htons(~IP4_DF) : was;
 	pf_patch_ip4(skb, at, 6, was, is);
-	/* not in fragments, which belong together by their id */
+	/* not in fragments, whose id identifies their packet */
 	if ((c->flags & PF_SCRUB_RANDOM_ID) && !(was & bpf_htons(~IP4_DF)))
 		pf_patch_ip4(skb, at, 4, *(u16 *)(ip + 4), bpf_get_prandom_u32());
 	if (ip[8] < c->min_ttl)
@@ -132,10 +129,7 @@ static __always_inline void pf_scrub_ip6(struct __sk_buff *skb, const struct pf_
 	bpf_skb_store_bytes(skb, at, ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM);
 }
 
-/*
- * Changes this CPU's packet as p->scrub[0] says or, if there is a state (its place + 1), as
- * that says.
- */
+/* Changes this CPU's packet by p->scrub[0] or, if it has a state (its place + 1), by the state. */
 __noinline int pf_scrub_packet(struct __sk_buff *skb, u32 state)
 {
 	struct pf_packet *p = pf_packet();

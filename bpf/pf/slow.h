@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Packets that are not plain: headers that are not in linear memory, options, extension
- * headers, fragments, ICMP that is no query. They are read byte by byte. A packet that
- * cannot be read to the end of its headers is dropped. No stack is left at this depth, so
- * everything is in the CPU's work area.
+ * Packets that are not plain: headers outside linear memory, options, extension headers, fragments,
+ * ICMP other than queries. They are read byte by byte. A packet whose headers cannot be read to the
+ * end is dropped. No stack is left at this depth, so everything is in the CPU's work area.
  */
 #pragma once
 
@@ -13,7 +12,7 @@
 #include "../trust.h"
 
 /*
- * First fragments, for the fragments that follow. A fragment that comes before its first is
+ * First fragments, for the fragments that follow. A fragment that arrives before its first is
  * judged without its ports.
  */
 struct {
@@ -23,20 +22,20 @@ struct {
 	__type(value, struct pf_fragment);
 } pf_fragments SEC(".maps");
 
-/* A packet that is read: its own headers, or those that an ICMP error quotes. */
+/* A packet that is being read: its own headers, or those that an ICMP error quotes. */
 struct pf_slow {
 	u32 src[4];
 	u32 dst[4];
 	u32 own_dst[4]; /* destination of the packet itself, while the quoted one is read */
-	u32 at; /* where the next header is */
-	u32 end; /* where the packet ends */
+	u32 at; /* place of the next header */
+	u32 end; /* end of the packet */
 	u32 id; /* of the packet that this is a fragment of */
 	u32 offset; /* of a fragment, in bytes */
-	u16 sport; /* or what a key has in the place of ports */
+	u16 sport; /* or a key's value instead of ports */
 	u16 dport;
 	u8 next; /* protocol of the header at `at` */
 	u8 family;
-	u8 fragment; /* it is a fragment, or has the header of one */
+	u8 fragment; /* it is a fragment, or has a fragment header */
 	u8 more; /* fragments follow */
 	u8 options; /* there are options, other than those for routers of group messages */
 	u8 alert; /* there is an option for routers of group messages */
@@ -60,7 +59,7 @@ static __always_inline struct pf_slow *pf_slow(void)
 	return work_of(WORK_PF_SLOW);
 }
 
-/* Makes a key of what has been read: of the packet, or of the one that it quotes. */
+/* Makes a key from the headers read: for the packet, or for the one that it quotes. */
 __noinline int pf_slow_key(u32 quoted)
 {
 	struct pf_packet *p = pf_packet();
@@ -85,7 +84,7 @@ static __always_inline bool pf_load(struct __sk_buff *skb, const struct pf_slow 
 	return at + len <= s->end && !skb_bytes(skb, at, to, len);
 }
 
-/* Follows the headers from s->at on: 0, or why that cannot be done. */
+/* Follows the headers from s->at on. Returns 0, or the reason for a failure. */
 static __always_inline u32 pf_slow_chain(struct __sk_buff *skb)
 {
 	struct pf_slow *s = pf_slow();
@@ -116,7 +115,7 @@ static __always_inline u32 pf_slow_chain(struct __sk_buff *skb)
 	return reason;
 }
 
-/* Reads an IPv4 header at s->at: its length in bytes, 0 if it is none. */
+/* Reads an IPv4 header at s->at. Returns its length in bytes, 0 if it is none. */
 static __always_inline u32 pf_slow_ip4(struct __sk_buff *skb, struct pf_slow *s)
 {
 	struct iphdr *ip = &s->ip4;
@@ -153,8 +152,8 @@ static __always_inline u32 pf_slow_ip6(struct __sk_buff *skb, struct pf_slow *s)
 }
 
 /*
- * Reads the IP header, and what is between it and the upper header: 0, or why that cannot
- * be read.
+ * Reads the IP header, and everything between it and the upper header. Returns 0, or the reason for
+ * a failure.
  */
 __noinline u32 pf_slow_ip(struct __sk_buff *skb, u32 type)
 {
@@ -180,7 +179,7 @@ __noinline u32 pf_slow_ip(struct __sk_buff *skb, u32 type)
 	}
 	if (!header)
 		return DROP_PF_SHORT;
-	/* the kernel's own large packets have length 0: the field has no room for theirs */
+	/* the kernel's own large packets have length 0: the field has no room for their length */
 	if (!p->length && skb->gso_size)
 		p->length = len - p->l3;
 	if (p->length < header || p->length > len - p->l3)
@@ -207,7 +206,7 @@ __noinline u32 pf_slow_ip(struct __sk_buff *skb, u32 type)
 	return reason;
 }
 
-/* Must a later fragment know the upper header, which only the first one has? */
+/* Does a later fragment need the upper header, which only the first one has? */
 static __always_inline bool pf_has_ports(u32 proto, u32 family)
 {
 	return proto == IPPROTO_TCP || proto == IPPROTO_UDP ||
@@ -229,8 +228,8 @@ static __always_inline void pf_fragment_key_set(struct pf_slow *s, const struct 
 #define PF_TCP_LEAST 20 /* bytes of a header */
 
 /*
- * The reason against a fragment that there cannot be. No proper fragment is empty, reaches
- * beyond the largest packet, or has a piece of TCP's header (RFC 1858, RFC 3128).
+ * The reason to drop an impossible fragment. No proper fragment is empty, reaches beyond the
+ * largest packet, or has a piece of TCP's header (RFC 1858, RFC 3128).
  */
 static __always_inline u32 pf_fragment_fails(const struct pf_packet *p, const struct pf_slow *s)
 {
@@ -243,7 +242,10 @@ static __always_inline u32 pf_fragment_fails(const struct pf_packet *p, const st
 	return 0;
 }
 
-/* Gives a later fragment what only the first one has: 0, or why the fragment is dropped. */
+/*
+ * Gives a later fragment the data that only the first one has. Returns 0, or the reason to drop the
+ * fragment.
+ */
 __noinline u32 pf_slow_later(u32 now)
 {
 	struct pf_packet *p = pf_packet();
@@ -274,8 +276,8 @@ __noinline u32 pf_slow_later(u32 now)
 }
 
 /*
- * Remembers a first fragment. What was read of it is still in `s`, unless it is an error of
- * ICMP, which does not get here.
+ * Remembers a first fragment. Its data is still in `s`, unless it is an ICMP error, which does not
+ * get here.
  */
 static __always_inline void pf_fragment_keep(struct pf_slow *s, const struct pf_packet *p, u32 now)
 {
@@ -298,8 +300,8 @@ static __always_inline void pf_fragment_keep(struct pf_slow *s, const struct pf_
 }
 
 /*
- * Reads the first bytes of the upper header, as keys have them: 0, or why they cannot be
- * read. The kind of ICMP is 0 for a message that is no query.
+ * Reads the first bytes of the upper header, in the form of a key. Returns 0, or the reason for a
+ * failure. The kind of ICMP is 0 for a message other than a query.
  */
 static __always_inline u32 pf_slow_ports(struct __sk_buff *skb, struct pf_slow *s)
 {
@@ -325,8 +327,8 @@ static __always_inline u32 pf_slow_ports(struct __sk_buff *skb, struct pf_slow *
 }
 
 /*
- * Does ICMP report on another packet (RFC 792, RFC 4443 2.1)? A redirect of IPv4 quotes the packet
- * that is to go another way.
+ * Does ICMP report on another packet (RFC 792, RFC 4443 2.1)? An IPv4 redirect quotes the packet
+ * that should take another way.
  */
 static __always_inline bool pf_icmp_is_error(u32 type, u32 family)
 {
@@ -336,9 +338,8 @@ static __always_inline bool pf_icmp_is_error(u32 type, u32 family)
 }
 
 /*
- * Reads the packet that an ICMP error at s->at quotes: 0, or why the error is not let
- * through. An error that does not go to the sender of the quoted packet belongs to no
- * connection.
+ * Reads the packet that an ICMP error at s->at quotes. Returns 0, or the reason to block the error.
+ * An error that does not go to the sender of the quoted packet belongs to no connection.
  */
 __noinline u32 pf_slow_quoted(struct __sk_buff *skb)
 {
@@ -376,10 +377,10 @@ __noinline u32 pf_slow_quoted(struct __sk_buff *skb)
 }
 
 /*
- * Neighbour discovery. A solicitation and the advertisement that answers it are about a
- * target, and the solicitation is not sent to the target's address. A host that asks
- * whether its own address is taken has no address yet, and the answer goes to all (RFC
- * 4862). So the key of both has the target, and :: in the place of a group.
+ * Neighbour discovery. A solicitation and the advertisement that answers it are about a target, and
+ * the solicitation is not sent to the target's address. A host that checks whether its own address
+ * is taken has no address yet, and the answer goes to all (RFC 4862). So the key of both has the
+ * target, and :: instead of a group.
  */
 static __always_inline u32 pf_slow_nd(struct __sk_buff *skb, struct pf_packet *p, struct pf_slow *s)
 {
@@ -419,7 +420,7 @@ static __always_inline u32 pf_slow_icmp(struct __sk_buff *skb, struct pf_packet 
 	return pf_icmp_is_error(type, s->family) ? pf_slow_quoted(skb) : 0;
 }
 
-/* Reads the upper header: 0, or why the packet cannot be let through. */
+/* Reads the upper header. Returns 0, or the reason to block the packet. */
 __noinline u32 pf_slow_upper(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
@@ -447,8 +448,8 @@ __noinline u32 pf_slow_upper(struct __sk_buff *skb)
 }
 
 /*
- * May the packet have the option for routers? Messages about groups may (IGMP, MLD: RFC
- * 3376, RFC 3810).
+ * May the packet have the option for routers? Messages about groups may (IGMP, MLD: RFC 3376, RFC
+ * 3810).
  */
 static __always_inline bool pf_alert_is_due(const struct pf_packet *p)
 {
@@ -463,7 +464,7 @@ static __always_inline bool pf_alert_is_due(const struct pf_packet *p)
 
 #define PF_NOT_IP 0xff /* no enum drop_reason */
 
-/* Reads this CPU's packet: 0, or why it cannot be let through, or PF_NOT_IP. */
+/* Reads this CPU's packet. Returns 0, the reason to block it, or PF_NOT_IP. */
 __noinline u32 pf_read_slow(struct __sk_buff *skb, u32 now)
 {
 	struct pf_packet *p = pf_packet();
@@ -492,7 +493,7 @@ __noinline u32 pf_read_slow(struct __sk_buff *skb, u32 now)
 		if (reason)
 			return reason;
 	}
-	/* a packet that is all in one fragment is no fragment (RFC 6946) */
+	/* a packet that consists of one fragment is not fragmented (RFC 6946) */
 	if (s->offset || s->more)
 		p->flags |= PF_P_FRAGMENT;
 	if (s->offset) {
@@ -516,10 +517,9 @@ __noinline u32 pf_read_slow(struct __sk_buff *skb, u32 now)
 #define PF_SCALE_MOST 14 /* RFC 7323, 2.3 */
 
 /*
- * Does the packet that an ICMP error quotes fit its state? For TCP, the sender must have
- * been able to send it. The number must be at most what the other side has let the sender
- * send. It must be at least what the sender has sent, less what the other side's window
- * holds.
+ * Does the packet that an ICMP error quotes fit its state? For TCP, the sender must have been able
+ * to send it. Its number must be at most the limit that the other side has granted the sender, and
+ * at least the number that the sender has reached, less the other side's window.
  */
 __noinline u32 pf_quoted_fits(u32 place)
 {
@@ -537,7 +537,7 @@ __noinline u32 pf_quoted_fits(u32 place)
 		return true;
 	if (s->flags & PF_STATE_REWRITE)
 		seq -= s->diff[p->quoted_side & 1];
-	/* if a SYN was not seen, nobody knows the scale of the window: it may be the largest */
+	/* if a SYN was not seen, the scale of the window is unknown: it may be the largest */
 	if (sender->scale & other->scale & PF_SCALE_KNOWN)
 		scale = other->scale & PF_SCALE_MASK;
 	return (__s32)(sender->hi - seq) >= 0 &&

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Sources whose states are counted: by the rule that tracks them, or for all such rules
- * together. A source may have too many states; this file does what the rules say about it.
+ * Sources whose states are counted: by the rule that tracks them, or for all such rules together.
+ * If a source has too many states, this file carries out the rules' measures.
  */
 #pragma once
 
 #include "table.h"
 
-/* Sources whose states the sweep removes, with the second in which somebody asked for that. */
+/* Sources whose states the sweep removes, with the second of the request. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -17,8 +17,8 @@ struct {
 	__type(value, u32);
 } pf_flushes SEC(".maps");
 
-#define PF_FLUSHES 1024 /* such sources at a time, at most */
-#define PF_FLUSH_SECONDS 3 /* seconds in which the sweep sees all of the table at least twice */
+#define PF_FLUSHES 1024 /* most such sources at a time */
+#define PF_FLUSH_SECONDS 3 /* seconds in which the sweep sees the whole table at least twice */
 
 static __always_inline struct pf_shared *pf_shared_get(void)
 {
@@ -27,7 +27,7 @@ static __always_inline struct pf_shared *pf_shared_get(void)
 	return s ? &s->pf : 0;
 }
 
-/* The rule of a number + 1; then the rule's counters. */
+/* The rule with a number + 1; then the rule's counters. */
 static __always_inline struct pf_rule *pf_rule_at(u32 rule)
 {
 	u32 number = rule - 1;
@@ -46,21 +46,21 @@ static __always_inline struct pf_rule_use *pf_rule_use_at(u32 rule)
 #define PF_STATE_TRACK (PF_STATE_TRACK_RULE | PF_STATE_TRACK_GLOBAL)
 
 /*
- * Packets, the sweep and user space change the flags of a state at the same moment. So those by
- * which it counts for its source change by one operation on the word whose upper half they are:
- * who takes a flag takes the state from the source, and nobody else does.
+ * Packets, the sweep and user space change the flags of a state at the same moment. So the flags by
+ * which it counts for its source change by one operation on the word whose upper half they are: the
+ * one that clears a flag removes the state from the source, and no other does.
  */
 _Static_assert(offsetof(struct pf_state, ruleset) % sizeof(u32) == 0 &&
 		       offsetof(struct pf_state, flags) == offsetof(struct pf_state, ruleset) + 2,
 	       "the flags are the upper half of a word");
 
-/* Gives a state a flag. Returns the flags that it had. */
+/* Gives a state a flag. Returns its former flags. */
 static __always_inline u32 pf_state_flag(struct pf_state *s, u32 flag)
 {
 	return __sync_fetch_and_or((u32 *)&s->ruleset, flag << 16) >> 16;
 }
 
-/* Takes flags from a state. Returns those of them that it had. */
+/* Clears flags of a state. Returns those that were set. */
 static __always_inline u32 pf_state_unflag(struct pf_state *s, u32 flags)
 {
 	return __sync_fetch_and_and((u32 *)&s->ruleset, ~(flags << 16)) >> 16 & flags;
@@ -72,15 +72,12 @@ static __always_inline u32 pf_initiator(const struct pf_state *s)
 	return !!(s->flags & PF_STATE_SECOND);
 }
 
-/*
- * Copies the address that began the connection, as rules have seen it: before it was
- * translated.
- */
+/* Copies the address that began the connection, as rules have seen it: before translation. */
 static __always_inline void pf_source_address(u32 *address, const struct pf_state *s)
 {
 	const struct pf_state *seen = s;
 
-	/* what goes out of the host is seen by its stack key */
+	/* packets out of the host are identified by their stack key */
 	if (on(FEATURE_PF_NAT) && (s->flags & PF_STATE_NAT) &&
 	    !!(s->key.vlan & PF_OUTWARD) != pf_initiator(s)) {
 		seen = pf_state_at(PF_STATE_OTHER(s) - 1);
@@ -112,7 +109,7 @@ static __always_inline void pf_source_key_of(struct pf_source_key *key, const st
 	pf_source_key_set(key, s, s->flags & PF_STATE_TRACK_RULE ? pf_tracker(s) : 0);
 }
 
-/* Takes back what pf_source_count() has counted. */
+/* Undoes pf_source_count(). */
 static __always_inline void pf_source_uncount(const struct pf_source_key *key)
 {
 	struct pf_shared *shared = pf_shared_get();
@@ -129,7 +126,9 @@ static __always_inline void pf_source_uncount(const struct pf_source_key *key)
 		__sync_fetch_and_sub(&use->nodes, 1);
 }
 
-/* Counts a source, if there may be one more: 0, or the counter that says why there may not. */
+/*
+ * Counts a source, if there may be one more. Returns 0, or the counter for the reason of a refusal.
+ */
 static __always_inline u32 pf_source_count(const struct pf_source_key *key, u32 most)
 {
 	struct pf_shared *shared = pf_shared_get();
@@ -148,7 +147,7 @@ static __always_inline u32 pf_source_count(const struct pf_source_key *key, u32 
 	return 0;
 }
 
-/* Removes a source that has no states: false if it has some. */
+/* Removes a source that has no states. Returns false if it has some. */
 static __always_inline bool pf_source_free(const struct pf_source_key *key, struct pf_source *n)
 {
 	if (__sync_val_compare_and_swap(&n->states, 0, PF_SOURCE_GOING))
@@ -161,7 +160,7 @@ static __always_inline bool pf_source_free(const struct pf_source_key *key, stru
 #define PF_SOURCE_TRIES 4 /* tries against CPUs that make or remove it at the same moment */
 
 /*
- * Counts a new state for its source: 0, or the counter that says why it may not be. This is
+ * Counts a new state for its source. Returns 0, or the counter for the reason of a refusal. This is
  * a separate function, to save room on the stack.
  */
 __noinline u32 pf_source_enter(u32 place, u32 now)
@@ -176,7 +175,7 @@ __noinline u32 pf_source_enter(u32 place, u32 now)
 		return PF_COUNT_MEMORY;
 	if (!(s->flags & PF_STATE_TRACK))
 		return 0;
-	/* the limits are those of the present rules: states of former rules have none */
+	/* the limits belong to the present rules: states of former rules have none */
 	r = s->ruleset == cfg.pf.ruleset ? pf_rule_at(pf_tracker(s)) : 0;
 	if (r) {
 		most = r->max_src_states;
@@ -221,8 +220,8 @@ static __always_inline u32 pf_source_time(const struct pf_state *s)
 }
 
 /*
- * Takes a state from the source that counts it. The source is remembered for a while, if it is not
- * to be forgotten. 1 if a source counted the state.
+ * Subtracts a state from the source that counts it. The source is remembered for a while, unless it
+ * should be forgotten. Returns 1 if a source counted the state.
  */
 __noinline u32 pf_source_leave(u32 place, u32 forget, u32 now)
 {
@@ -247,7 +246,7 @@ __noinline u32 pf_source_leave(u32 place, u32 forget, u32 now)
 	return 1;
 }
 
-/* Counts a connection as pf does: connections of long ago weigh less. */
+/* Counts a connection as pf does: older connections weigh less. */
 static __always_inline u32 pf_source_rate(struct pf_source *n, u32 seconds, u32 now)
 {
 	u32 gone = now - n->last, rate = n->rate;
@@ -265,9 +264,8 @@ static __always_inline u32 pf_source_rate(struct pf_source *n, u32 seconds, u32 
 WORK_HOLDS(struct pf_table_work);
 
 /*
- * Puts the source of a state into a table, given by number, as user space's requests do. So
- * neither loses what the other does. This is a separate function, to save room on the
- * stack.
+ * Puts the source of a state into a table, given by number, like user space's requests. So neither
+ * loses the other's changes. This is a separate function, to save room on the stack.
  */
 __noinline int pf_overload(u32 place, u32 table)
 {
@@ -282,8 +280,8 @@ __noinline int pf_overload(u32 place, u32 table)
 }
 
 /*
- * Takes the source of a state out of a table, given by number, in which pf_overload() has put it.
- * The sweep and user space's requests come here, too. They have no room that frames leave alone.
+ * Takes the source of a state out of a table, given by number, into which pf_overload() has put it.
+ * The sweep and user space's requests come here, too. They have no memory that frames leave alone.
  */
 __noinline int pf_unload(u32 place, u32 table)
 {
@@ -300,8 +298,8 @@ __noinline int pf_unload(u32 place, u32 table)
 }
 
 /*
- * Has the sweep remove the states of a state's source: with `all` those of any rule, else
- * those of the rule that tracks it.
+ * Makes the sweep remove the states of a state's source: with `all` any rule's, else only the
+ * states of the rule that tracks it.
  */
 static __always_inline void pf_source_flush(const struct pf_state *s, bool all, u32 now)
 {
@@ -316,7 +314,7 @@ static __always_inline void pf_source_flush(const struct pf_state *s, bool all, 
 }
 
 /*
- * Counts one more connection for the source of a state whose handshake is complete. 1 if
+ * Counts one more connection for the source of a state whose handshake is complete. Returns 1 if
  * that is one too many, and the state must go.
  */
 __noinline u32 pf_source_connect(u32 place, u32 now)
@@ -354,7 +352,7 @@ __noinline u32 pf_source_connect(u32 place, u32 now)
 	return bad;
 }
 
-/* Does what the rule of a state says about a source that has one connection too many. */
+/* Carries out the measures of a state's rule against a source that has one connection too many. */
 __noinline u32 pf_source_punish(u32 place, u32 now)
 {
 	struct pf_state *s = pf_state_at(place);
@@ -372,13 +370,13 @@ __noinline u32 pf_source_punish(u32 place, u32 now)
 	return 0;
 }
 
-/* What a state does not have of what may count it: see struct pf_second. */
+/* The data about a state that the state itself has no room for: see struct pf_second. */
 static __always_inline struct pf_second *pf_second_at(const struct pf_state *s)
 {
 	return (struct pf_second *)pf_state_at(PF_STATE_OTHER(s) - 1);
 }
 
-/* A side of a translated state: an address, and the port that goes with it. */
+/* A side of a translated state: an address, and its port. */
 enum pf_second_side {
 	PF_SECOND_OWN = 1, /* of the state's own key */
 	PF_SECOND_KEY = 2, /* of its second key */
@@ -404,9 +402,9 @@ static __always_inline u32 pf_second_port(const struct pf_state *s, const struct
 }
 
 /*
- * The side of a translated state that something counts, an enum pf_second_node, and from bit
- * PF_SECOND_BITS on what that side has got. Rules have seen the state's first packet by the one
- * of its keys, and have made the other of it. 0 if the state has no second place.
+ * The side of a translated state that a node counts, an enum pf_second_node, and from bit
+ * PF_SECOND_BITS on the side that was assigned to it. Rules have seen the state's first packet with
+ * one of its keys, and have made the other from it. Returns 0 if the state has no second place.
  */
 __noinline u32 pf_second_sides(u32 place, u32 what)
 {
@@ -433,8 +431,9 @@ __noinline u32 pf_second_sides(u32 place, u32 what)
 }
 
 /*
- * Makes the key of what counts a translated state, an enum pf_second_node, and fills in what
- * that has, if `n` is given. `sides` are by pf_second_sides(). False if there are none.
+ * Makes the key of the node that counts a translated state, an enum pf_second_node, and fills in
+ * the node's assignment, if `n` is given. `sides` are from pf_second_sides(). Returns false if
+ * there are none.
  */
 __noinline u32 pf_second_key(struct pf_source_key *key, struct pf_source *n, u32 place, u32 what,
 			     u32 sides)
@@ -476,7 +475,10 @@ static __always_inline bool pf_map_is(const struct pf_source *has, const u32 *ad
 	       has->address[0] == address[0];
 }
 
-/* Counts a translated state where its pools have to remember it: 0, or why that cannot be. */
+/*
+ * Counts a translated state where its pools must remember it. Returns 0, or the reason for a
+ * failure.
+ */
 __noinline u32 pf_second_count(u32 place, u32 what, u32 now)
 {
 	struct pf_state *s = pf_state_at(place);
@@ -511,7 +513,7 @@ __noinline u32 pf_second_count(u32 place, u32 what, u32 now)
 			continue;
 		}
 		/*
-		 * Another CPU has given the mapping to somebody else meanwhile. The address of a
+		 * Another CPU has given the mapping to another source meanwhile. The address of a
 		 * source may have left the pool.
 		 */
 		if (key.kind >= PF_SOURCE_MAP && !pf_map_is(n, fresh.address, fresh.port))
@@ -527,13 +529,13 @@ __noinline u32 pf_second_count(u32 place, u32 what, u32 now)
 }
 
 /*
- * The bits of what counts a state: all CPUs and user space change them by one operation, as they
- * do with a state's flags.
+ * The bits of the nodes that count a state: all CPUs and user space change them by one operation,
+ * like a state's flags.
  */
 _Static_assert(offsetof(struct pf_second, nodes) % sizeof(u32) == 0 && PF_SECOND_NODES == 8,
 	       "the bits are the lower half of a word");
 
-/* What a state has in a second place; 0 if it has none, or that has gone. */
+/* A state's data in a second place. Returns 0 if it has none, or if that has gone. */
 static __always_inline struct pf_second *pf_second_of(u32 place, const struct pf_state *s)
 {
 	struct pf_second *k = s && (s->flags & PF_STATE_TWO) ? pf_second_at(s) : 0;
@@ -542,8 +544,8 @@ static __always_inline struct pf_second *pf_second_of(u32 place, const struct pf
 }
 
 /*
- * Takes a translated state from what counts it, an enum pf_second_node, which is remembered for a
- * while, if it is not to be forgotten. 1 if that counted the state.
+ * Subtracts a translated state from a node that counts it, an enum pf_second_node. The node is
+ * remembered for a while, unless it should be forgotten. Returns 1 if the node counted the state.
  */
 __noinline u32 pf_second_uncount(u32 place, u32 what, u32 forget, u32 now)
 {
@@ -573,7 +575,7 @@ __noinline u32 pf_second_uncount(u32 place, u32 what, u32 forget, u32 now)
 	return 1;
 }
 
-/* Takes a translated state from all that counts it. */
+/* Subtracts a translated state from all nodes that count it. */
 __noinline u32 pf_second_leave(u32 place, u32 now)
 {
 	struct pf_second *k = pf_second_of(place, pf_state_at(place));
@@ -587,8 +589,8 @@ __noinline u32 pf_second_leave(u32 place, u32 now)
 }
 
 /*
- * Counts a translated state for all that is to count it but its mapping, which has been taken
- * before: 0, or why that cannot be.
+ * Counts a translated state for all its nodes, except for its mapping, which has been taken before.
+ * Returns 0, or the reason for a failure.
  */
 __noinline u32 pf_second_enter(u32 place, u32 now)
 {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * The states of pf: one for each connection that a rule has let through. They are in a
- * table of our own, which is read without a lock and swept step by step. A state may be in
- * one of two buckets: see pf_claim_room().
+ * The states of pf: one for each connection that a rule has passed. They are in our own table,
+ * which is read without a lock and swept step by step. A state may be in one of two buckets: see
+ * pf_claim_room().
  */
 #pragma once
 
 #include "nat.h"
 
-/* Puts the type into BTF, for Go: BTF has only types that something uses. */
+/* Puts the type into BTF for Go: BTF only has types that are used. */
 const enum pf_other_state *pf_other_state_type __attribute__((unused));
 
 struct {
@@ -52,7 +52,7 @@ struct {
 	__type(value, struct pf_source);
 } pf_sources SEC(".maps");
 
-/* Puts these types into BTF, for Go: no map has them. */
+/* Puts these types into BTF for Go: no map has them. */
 const enum pf_cell *pf_cell_type __attribute__((unused));
 const enum pf_dim *pf_dim_type __attribute__((unused));
 const enum pf_ask *pf_ask_type __attribute__((unused));
@@ -74,8 +74,7 @@ static __always_inline void pf_count(u32 what)
 }
 
 /*
- * For counters that the timer and user space's requests change, too: a frame may interrupt
- * these.
+ * For counters that the timer and user space's requests change, too: a frame may interrupt these.
  */
 static __always_inline void pf_count_safely(u32 what, u64 more)
 {
@@ -108,7 +107,7 @@ static __always_inline u32 pf_state_tag(const struct pf_state *s)
 	return s->bytes[0] >> PF_BYTES_BITS | s->bytes[1] >> PF_BYTES_BITS << PF_TAG_HALF;
 }
 
-/* Has the state, which no other CPU sees yet, keep a tag. */
+/* Keeps a tag in a state that no other CPU sees yet. */
 static __always_inline void pf_state_tag_keep(struct pf_state *s, u32 tag)
 {
 	s->bytes[0] |= (u64)tag << PF_BYTES_BITS;
@@ -169,7 +168,7 @@ static __always_inline bool pf_key_is(const struct pf_key *a, const struct pf_ke
 	       x[2] == y[2];
 }
 
-/* The place of the state that has the key, with 1 added; 0 for none. */
+/* The place of the state that has the key, + 1; 0 for none. */
 static __always_inline u32 pf_state_in(const struct pf_key *key, u32 home, u32 mark)
 {
 	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
@@ -189,7 +188,7 @@ static __always_inline u32 pf_state_in(const struct pf_key *key, u32 home, u32 m
 }
 
 /*
- * Finds the state of a key, which may be over: its place + 1, 0 for none. This is a
+ * Finds the state of a key, which may be over. Returns its place + 1, 0 for none. This is a
  * separate function, because there are many ways through it.
  */
 OFTEN __noinline u32 pf_state_find(const struct pf_key *key)
@@ -212,7 +211,7 @@ static __always_inline u32 pf_state_of_key(u32 place)
 	return on(FEATURE_PF_NAT) && s && (s->flags & PF_STATE_KEY) ? PF_STATE_OTHER(s) : place + 1;
 }
 
-/* Is what is at a place the second key of the state at another, which has it, too? */
+/* Is the entry at a place the second key of the state at another, which refers back to it? */
 static __always_inline bool pf_state_has_key(u32 place, u32 key)
 {
 	u32 home = place / PF_WAYS;
@@ -223,7 +222,7 @@ static __always_inline bool pf_state_has_key(u32 place, u32 key)
 	       (s->flags & PF_STATE_NAT) && PF_STATE_OTHER(s) == key + 1;
 }
 
-/* Is it a key of packets of IPv4? */
+/* Is it a key of IPv4 packets? */
 static __always_inline bool pf_key_is4(const struct pf_key *key)
 {
 	const u32 *a = key->address[0], *b = key->address[1];
@@ -232,11 +231,11 @@ static __always_inline bool pf_key_is4(const struct pf_key *key)
 }
 
 /*
- * The mark of a packet that has been sent to the device of a host port, where it comes back
- * into the switch: its next hop has been chosen. It names the host port by which the packet has
- * come out of the host, by that port's slot and its endpoint, which no other port of the
- * namespace has. So each bridge knows its own packets, and the routing domain whose state has
- * seen them. States of another bridge, or of another domain, have not.
+ * The mark of a packet that has been sent to the device of a host port, where it comes back into
+ * the switch: its next hop has been chosen. The mark names the host port through which the packet
+ * has left the host, by that port's slot and its endpoint, which is unique in the namespace. So
+ * each bridge recognizes its own packets, and the routing domain whose state has seen them. States
+ * of another bridge, or of another domain, have not seen them.
  */
 #define PF_HOP_MARK 0xba400000u
 #define PF_HOP_MASK 0xffc00000u
@@ -249,7 +248,7 @@ static __always_inline u32 pf_hop_mark(u32 slot)
 	       SLOT(slot);
 }
 
-/* Has the state seen the packet, which has had the mark? */
+/* Has the state seen the packet, which had the mark? */
 static __always_inline bool pf_hop_seen(const struct pf_nat *n, const struct pf_state *s)
 {
 	return port_at(n->mark)->endpoint && pf_hop_mark(n->mark) == n->mark &&
@@ -257,10 +256,10 @@ static __always_inline bool pf_hop_seen(const struct pf_nat *n, const struct pf_
 }
 
 /*
- * The state, its place + 1, of this CPU's packet, of the host, whose key is at a place; 0 if
- * that is the key for packets the other way alone. `out` says that the packet goes out of the
- * host. The packet then has the key and the sides of the state. If the state has a key of
- * each family, either is for packets both ways: n->cross says what is to be done with this one.
+ * The state (its place + 1) of this CPU's packet to or from the host, whose key is at a place.
+ * Returns 0 if that key is only for packets in the other direction. `out` is set if the packet
+ * leaves the host. The packet then has the key and the sides of the state. If the state has a key
+ * of each family, either is for packets in both directions: n->cross has the action for this one.
  */
 OFTEN __noinline u32 pf_state_translated(u32 place, u32 out)
 {
@@ -299,8 +298,8 @@ OFTEN __noinline u32 pf_state_translated(u32 place, u32 out)
 }
 
 /*
- * Does the packet go the way of its connection's first packet? An error goes to the side
- * that sent the quoted packet, whoever the error is from.
+ * Does the packet have the direction of its connection's first packet? An error goes to the side
+ * that sent the quoted packet, whatever its source is.
  */
 static __always_inline bool pf_forward(const struct pf_packet *p, const struct pf_state *s)
 {
@@ -309,7 +308,10 @@ static __always_inline bool pf_forward(const struct pf_packet *p, const struct p
 	return side == !!(s->flags & PF_STATE_SECOND);
 }
 
-/* Has the address no meaning beyond its link, or is it no station's? Nobody routes these. */
+/*
+ * Does the address only have a meaning on its link, or belong to no station? Such addresses are
+ * never routed.
+ */
 static __always_inline bool pf_of_link(const u32 *address)
 {
 	const u8 *b = (const u8 *)address;
@@ -320,7 +322,7 @@ static __always_inline bool pf_of_link(const u32 *address)
 }
 
 /*
- * May a packet to or from the host be of the state of a VLAN that is at a place? Not if the
+ * May a packet to or from the host belong to the state of a VLAN that is at a place? Not if the
  * state's packets only go from station to station.
  */
 static __always_inline bool pf_state_hosts(u32 place)
@@ -331,13 +333,12 @@ static __always_inline bool pf_state_hosts(u32 place)
 }
 
 /*
- * Finds the state of this CPU's packet, which may be to or from the host: its place + 1, 0
- * for none. The key then has what the state of the packet has, or is to have, in the place
- * of the VLAN. `slots` are the way out, 0 if it is not known, and the way in.
+ * Finds the state of this CPU's packet, which may be to or from the host. Returns its place + 1, 0
+ * for none. Then the key has the same value instead of the VLAN as its state has or will have.
+ * `slots` are the way out, 0 if it is unknown, and the way in.
  *
- * A packet between two host ports is bridged. So is one to a way out that is not known: it
- * may be flooded. When its way gets known, its connection goes on with the state of the
- * VLAN.
+ * A packet between two host ports is bridged. So is one with an unknown way out: it may be flooded.
+ * When its way becomes known, its connection continues with the state of the VLAN.
  */
 OFTEN __noinline u32 pf_state_find_routed(u32 slots)
 {
@@ -349,11 +350,11 @@ OFTEN __noinline u32 pf_state_find_routed(u32 slots)
 	_Static_assert(offsetof(struct pf_packet, quoted) == sizeof(p->key), "they are neighbours");
 	if (!on(FEATURE_PF_HOST) || !p)
 		return 0;
-	/* few branches: the verifier would follow all that comes behind each of them twice */
+	/* few branches: the verifier would follow all the code behind each of them twice */
 	error = p->flags / PF_P_ERROR & 1;
 	key = &p->key + error;
 	inward = pf_port_to_host(in);
-	/* slot 0 is no host port's */
+	/* slot 0 does not belong to a host port */
 	if (inward == pf_port_to_host(out) || (p->flags & PF_P_ND) || pf_of_link(key->address[0]) ||
 	    pf_of_link(key->address[1])) {
 		found = pf_state_find(key);
@@ -378,7 +379,7 @@ OFTEN __noinline u32 pf_state_find_routed(u32 slots)
 	if (found && pf_state_hosts(found - 1))
 		return found;
 	key->vlan = domain;
-	/* rules that translate an error of ICMP ask its own key */
+	/* rules that translate an ICMP error use its own key */
 	if (on(FEATURE_PF_NAT))
 		p->key.vlan = domain;
 	return 0;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* Work on states that no packet asks for: by the timer, and on request. */
+/* Work on states that is not caused by packets: by the timer, and on request. */
 #pragma once
 
 #include "track.h"
 
-#define TICKS 8 /* steps in a second, in which tables are swept */
+#define TICKS 8 /* steps per second of the sweep over tables */
 #define PF_INTERVAL_DEFAULT 10 /* seconds */
 
-/* Has somebody asked for the source's states to be removed, and was this state there by then? */
+/* Has a removal of the source's states been requested, after this state was made? */
 static __always_inline bool pf_flushed(const struct pf_state *s)
 {
 	struct pf_source_key key;
@@ -31,10 +31,10 @@ static __always_inline bool pf_flushed(const struct pf_state *s)
 struct pf_broom {
 	u32 from; /* bucket */
 	u32 now;
-	u32 flush; /* states of some sources are to be removed */
+	u32 flush; /* states of some sources must be removed */
 };
 
-/* Removes the state at a place, if it is over or its source's states are to be removed. */
+/* Removes the state at a place, if it is over or its source's states must be removed. */
 __noinline u32 pf_sweep_place(u32 place, u32 now, u32 flush)
 {
 	struct pf_state *s = pf_state_at(place);
@@ -46,7 +46,7 @@ __noinline u32 pf_sweep_place(u32 place, u32 now, u32 flush)
 	if (!(mark & PF_MARK_STATE))
 		return 0;
 	if (on(FEATURE_PF_NAT) && (s->flags & PF_STATE_KEY)) {
-		/* it goes with its state; should that have gone alone, it goes now */
+		/* it goes with its state; if the state went alone, it goes now */
 		if (!pf_state_has_key(PF_STATE_OTHER(s) - 1, place))
 			__sync_val_compare_and_swap(at, mark, pf_mark_gone(now));
 		return 0;
@@ -56,7 +56,7 @@ __noinline u32 pf_sweep_place(u32 place, u32 now, u32 flush)
 	return pf_state_drop(place, mark, pf_mark_gone(now), now);
 }
 
-/* A bucket that is swept. */
+/* A bucket that is being swept. */
 struct pf_swept {
 	u32 home;
 	u32 now;
@@ -154,8 +154,8 @@ static __always_inline void pf_sweep(u32 now)
 }
 
 /*
- * Copies words of the state in a request. The verifier wants each word to be read at its
- * distance from the request's start. So this must not become a pointer to the state.
+ * Copies words of the state in a request. The verifier requires each word to be read at its offset
+ * from the request's start. So this must not become a pointer to the state.
  */
 static __always_inline void pf_requested(const struct control *r, void *to, u32 bytes)
 {
@@ -166,7 +166,7 @@ static __always_inline void pf_requested(const struct control *r, void *to, u32 
 		((u64 *)to)[i] = words[offsetof(struct control, state) / 8 + i];
 }
 
-/* Removes the state at a place, if its key is the one given. */
+/* Removes the state at a place, if its key is the given one. */
 static __always_inline int pf_kill(struct clock *c, struct control *r)
 {
 	struct pf_state *s = pf_state_at(r->place);
@@ -201,7 +201,7 @@ static __always_inline int pf_flush(void)
 	return removed;
 }
 
-/* Copies the source in a request, as pf_requested() does. */
+/* Copies the source in a request, like pf_requested(). */
 static __always_inline void pf_requested_source(const volatile struct control *r,
 						struct pf_source_key *key)
 {
@@ -213,8 +213,8 @@ static __always_inline void pf_requested_source(const volatile struct control *r
 }
 
 /*
- * Has the state at a place, if it has the mark given, count no more for one of the sources that
- * count it. Without a place, removes a source that counts no state: one that states have come to
+ * Ends the count of the state at a place, if it has the given mark, for one of the sources that
+ * count it. Without a place, removes a source that counts no state: one that has received states
  * meanwhile stays.
  */
 static __always_inline int pf_untrack(struct clock *c, const volatile struct control *r)
@@ -237,8 +237,9 @@ static __always_inline int pf_untrack(struct clock *c, const volatile struct con
 }
 
 /*
- * Adds to what a rule or a source counts: its states, and the rule's sources or the source's
- * connections. Or adds to the numbers of all states and sources; a state more is one removal less.
+ * Adds to the counts of a rule or a source: its states, and the rule's sources or the source's
+ * connections. Or adds to the numbers of all states and sources; one more state is one removal
+ * less.
  */
 static __always_inline int pf_recount(const volatile struct control *r)
 {
@@ -274,8 +275,8 @@ static __always_inline int pf_recount(const volatile struct control *r)
 }
 
 /*
- * Puts a state into the table, as it is. It counts as one that is made now: a new table of
- * states comes with new counts.
+ * Puts a state into the table, unchanged. It counts as a state that is made now: a new table of
+ * states starts with new counts.
  */
 static __always_inline int pf_store(struct clock *c, struct control *r)
 {
@@ -295,7 +296,7 @@ static __always_inline int pf_store(struct clock *c, struct control *r)
 	if (!place || !s || !mark)
 		return -ENOSPC;
 	pf_requested(r, s, sizeof(*s));
-	/* nobody has looked for the state's packets in this table */
+	/* the state's packets have not been looked up in this table */
 	pf_count_safely(PF_COUNT_SEARCHES, -pf_sent_all(s));
 	if (!pf_enter(place - 1, c->now)) {
 		WRITE_ONCE(*mark, pf_mark_gone(c->now));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * How tables of addresses change while frames pass. User space alone changes networks. The
- * datapath also adds addresses, if a source sends too much (overload), or has too many states of
- * a limiter, and takes the latter out again. So an entry is changed in place, bit by bit, and
- * nobody writes over what another has just written.
+ * Changes to tables of addresses while frames pass. Only user space changes networks. The datapath
+ * also adds addresses, if a source sends too much (overload), or has too many states of a limiter,
+ * and removes the latter again. So an entry is changed in place, bit by bit, and no change
+ * overwrites another.
  */
 #pragma once
 
@@ -28,7 +28,7 @@ struct pf_table_work {
 	struct pf_host fresh;
 };
 
-/* The tables that the address is in because of networks. */
+/* The tables that contain the address because of networks. */
 static __always_inline u64 pf_table_nets(struct pf_table_work *w)
 {
 	struct pf_member *net;
@@ -39,7 +39,10 @@ static __always_inline u64 pf_table_nets(struct pf_table_work *w)
 	return net ? READ_ONCE(net->match) : 0;
 }
 
-/* Puts an address where its networks put it, in those of `tables` that do not list it. */
+/*
+ * Puts an address into the tables of its networks, except tables outside `tables` and tables that
+ * list it.
+ */
 static __always_inline void pf_table_follow(struct pf_host *m, u64 tables)
 {
 	u64 nets = READ_ONCE(m->nets), here = READ_ONCE(m->here), added;
@@ -63,13 +66,13 @@ static __always_inline void pf_table_inherit(struct pf_table_work *w, struct pf_
 	pf_table_follow(m, tables);
 }
 
-#define PF_TABLE_WRITTEN 2 /* it is listed now, if nobody has deleted the entry meanwhile */
-#define PF_TABLE_AGAIN 3 /* somebody else has made the entry at the same moment */
+#define PF_TABLE_WRITTEN 2 /* it is listed now, unless the entry was deleted meanwhile */
+#define PF_TABLE_AGAIN 3 /* another CPU or user space has made the entry at the same moment */
 
 /*
- * Tries to list an address in the tables of `bits`: 1, 0 if it is listed already,
- * PF_TABLE_WRITTEN, PF_TABLE_AGAIN, or why that failed. The verifier follows it once, not once
- * for each try.
+ * Tries to list an address in the tables of `bits`. Returns 1, 0 if it is listed already,
+ * PF_TABLE_WRITTEN, PF_TABLE_AGAIN, or the reason of a failure. The verifier follows it once, not
+ * once for each try.
  */
 __noinline int pf_table_try(struct pf_table_work *w, u64 bits, bool negated)
 {
@@ -107,8 +110,9 @@ __noinline int pf_table_try(struct pf_table_work *w, u64 bits, bool negated)
 }
 
 /*
- * Notes that tables list so many addresses more, or fewer. An address that a CPU lists while
- * another deletes its entry may be counted and not be there: the number is never too low.
+ * Adds to the number of addresses that tables list; `more` may be negative. An address that a CPU
+ * lists while another deletes its entry may be counted although it is missing: the number is never
+ * too low.
  */
 static __always_inline void pf_table_note(u64 more)
 {
@@ -118,7 +122,10 @@ static __always_inline void pf_table_note(u64 more)
 		__sync_fetch_and_add(n, more);
 }
 
-/* Lists an address in the table of `bit`: 1, 0 if it is listed already, or why that failed. */
+/*
+ * Lists an address in the table of `bit`. Returns 1, 0 if it is listed already, or the reason of a
+ * failure.
+ */
 static __always_inline int pf_table_add(struct pf_table_work *w, u64 bit, bool negated)
 {
 	bool added = false;
@@ -150,7 +157,7 @@ static __always_inline bool pf_table_unlist(const struct pf_address *address, st
 		return false;
 	pf_table_note(-(u64)__builtin_popcountll(had));
 	pf_table_follow(m, had);
-	if (READ_ONCE(m->nets) != nets) /* who changed that may have seen the address listed */
+	if (READ_ONCE(m->nets) != nets) /* the writer may have seen the address listed */
 		pf_table_follow(m, had);
 	/* a CPU that lists the address at this moment finds the entry gone, and adds it again */
 	if (!READ_ONCE(m->here))
@@ -214,7 +221,7 @@ static long pf_table_each(void *map, struct pf_address *key, struct pf_host *m,
 	return 0;
 }
 
-/* Networks of so many bits or more have few addresses: each address is looked up. */
+/* Networks with at least this many bits have few addresses: each address is looked up. */
 #define PF_TABLE_SMALL 112
 
 static long pf_table_nth(u32 n, struct pf_table_request *r)

@@ -2,8 +2,8 @@
 
 /*
  * TCP connections, as pf follows them. A packet belongs to a connection if its data and its
- * acknowledgement are within the windows (van Rooij, Real stateful TCP packet filtering in
- * IP Filter, 2001).
+ * acknowledgement are within the windows (van Rooij, Real stateful TCP packet filtering in IP
+ * Filter, 2001).
  */
 #pragma once
 
@@ -17,8 +17,8 @@
 #define TCP_SCALE_MOST 14 /* RFC 7323, 2.3 */
 
 /*
- * Looks at the next option of a SYN. The walk over the options ends at the window scale, or
- * behind the last option.
+ * Looks at the next option of a SYN. The walk over the options ends at the window scale, or behind
+ * the last option.
  */
 static long pf_next_option(u32 n, u32 *unused)
 {
@@ -65,7 +65,7 @@ __noinline u32 pf_read_scale(struct __sk_buff *skb)
 	return 0;
 }
 
-/* The same of a SYN that XDP has. False if it is not all there. */
+/* The same for a SYN that XDP has. Returns false if it is truncated. */
 __noinline u32 pf_read_scale_xdp(struct xdp_md *xdp)
 {
 	struct pf_packet *p = pf_packet();
@@ -106,7 +106,7 @@ static __always_inline u32 pf_unscale(u32 window, u32 scale)
 	return (window + (1u << scale) - 1) >> scale;
 }
 
-/* Begins a connection with the first packet of it that is known, from the side `src`. */
+/* Begins a connection with its first known packet, from the side `src`. */
 static __always_inline void pf_tcp_begin(const struct pf_packet *p, struct pf_peer *src,
 					 struct pf_peer *dst)
 {
@@ -128,7 +128,7 @@ static __always_inline void pf_tcp_begin(const struct pf_packet *p, struct pf_pe
 	dst->state = PF_CLOSED;
 }
 
-/* Moves the states of the sides on, as the packet's flags say. */
+/* Advances the states of the sides by the packet's flags. */
 static __always_inline void pf_tcp_states(struct pf_packet *p)
 {
 	u32 flags = p->tcp_flags;
@@ -148,7 +148,7 @@ static __always_inline void pf_tcp_states(struct pf_packet *p)
 	}
 }
 
-/* Follows a connection of which perhaps one side alone is seen. It keeps no windows. */
+/* Follows a connection that may be visible from only one side. It keeps no windows. */
 static __always_inline void pf_tcp_sloppy(struct pf_packet *p)
 {
 	u32 flags = p->tcp_flags, was = p->dst.state;
@@ -166,10 +166,7 @@ static __always_inline void pf_tcp_sloppy(struct pf_packet *p)
 		p->src.state = p->dst.state = PF_TIME_WAIT;
 }
 
-/*
- * Begins the numbers of a side that is heard for the first time. Returns the end of what
- * the side sends.
- */
+/* Begins the numbers of a side with its first packet. Returns the end of the side's data. */
 static __always_inline u32 pf_tcp_meet(struct pf_packet *p, u32 *window, u32 *src_scale,
 				       u32 *dst_scale)
 {
@@ -185,8 +182,7 @@ static __always_inline u32 pf_tcp_meet(struct pf_packet *p, u32 *window, u32 *sr
 				*window = pf_unscale(*window, *src_scale);
 			} else {
 				/*
-				 * Windows scale only if both sides have the option (RFC 7323,
-				 * 2.2).
+				 * Windows scale only if both sides have the option (RFC 7323, 2.2).
 				 */
 				reach = (u32)p->dst.max_win << (p->dst.scale & PF_SCALE_MASK);
 				p->dst.max_win = reach < 0xffff ? reach : 0xffff;
@@ -197,7 +193,7 @@ static __always_inline u32 pf_tcp_meet(struct pf_packet *p, u32 *window, u32 *sr
 	p->src.lo = p->seq;
 	if (p->src.state < PF_SYN_SENT)
 		p->src.state = PF_SYN_SENT;
-	/* the other side has not been heard yet, or not from the beginning */
+	/* the other side has not sent anything yet, or was not seen from the beginning */
 	reach = end + !!(p->tcp_flags & TCP_FIN) + pf_more(1, (u32)p->dst.max_win << *dst_scale);
 	if (p->src.hi == 1 || pf_not_before(reach, p->src.hi))
 		p->src.hi = reach;
@@ -207,9 +203,9 @@ static __always_inline u32 pf_tcp_meet(struct pf_packet *p, u32 *window, u32 *sr
 }
 
 /*
- * Is a reset where the connection is? Its number must be the next one, or one off. If the
- * reset acknowledges exactly what the other side has sent, its number may also be in the
- * window before. One that acknowledges 0 acknowledges nothing.
+ * Does a reset fit the connection's position? Its number must be the next one, or one off. If the
+ * reset acknowledges exactly the other side's last data, its number may also be in the window
+ * before. One that acknowledges 0 acknowledges nothing.
  */
 static __always_inline bool pf_reset_fits(const struct pf_packet *p, u32 back, __s32 skew)
 {
@@ -221,7 +217,7 @@ static __always_inline bool pf_reset_fits(const struct pf_packet *p, u32 back, _
 	       !skew && p->ack && (p->tcp_flags & TCP_ACK);
 }
 
-/* Takes a packet into a connection; false if the packet is no part of it. */
+/* Updates a connection with a packet. Returns false if the packet does not belong to it. */
 static __always_inline bool pf_tcp_track(struct pf_packet *p, u32 ack)
 {
 	u32 flags = p->tcp_flags, window = p->window, seq = p->seq;
@@ -239,12 +235,12 @@ static __always_inline bool pf_tcp_track(struct pf_packet *p, u32 ack)
 	end = data_end + !!(flags & TCP_FIN);
 
 	/*
-	 * Some packets acknowledge nothing: without the flag, in resets, to a side that was never
-	 * heard.
+	 * Some packets acknowledge nothing: without the flag, in resets, to a side that has never
+	 * sent.
 	 */
 	if (!(flags & TCP_ACK) || (!ack && (flags & TCP_RST)) || p->dst.state < PF_SYN_SENT)
 		ack = p->dst.lo;
-	/* without data, the number does not matter: it may be that of a keep-alive */
+	/* without data, the number does not matter: it may be a keep-alive's */
 	if (seq == end)
 		seq = end = data_end = p->src.lo;
 	skew = p->dst.lo - ack;
@@ -259,8 +255,8 @@ static __always_inline bool pf_tcp_track(struct pf_packet *p, u32 ack)
 		   pf_not_before(p->src.hi + PF_ACK_SLACK, data_end) &&
 		   pf_not_before(seq, p->src.lo - PF_ACK_SLACK)) {
 		/*
-		 * The connection was met in the middle, or is just closed: such a packet keeps no
-		 * state alive.
+		 * The connection was met in the middle, or has just been closed: such a packet
+		 * keeps no state alive.
 		 */
 		p->loose = true;
 		if ((flags & TCP_FIN) && p->src.state < PF_CLOSING)
@@ -272,7 +268,7 @@ static __always_inline bool pf_tcp_track(struct pf_packet *p, u32 ack)
 		p->src.state = p->dst.state = PF_TIME_WAIT;
 	if (window > p->src.max_win)
 		p->src.max_win = window;
-	/* 0 is the number of a side that was never heard */
+	/* 0 is the number of a side that has never sent */
 	if (pf_after(end, p->src.lo))
 		p->src.lo = pf_more(end, 1);
 	reach = window << src_scale;
@@ -282,8 +278,8 @@ static __always_inline bool pf_tcp_track(struct pf_packet *p, u32 ack)
 }
 
 /*
- * Does a packet go on with a connection that both sides have begun, and end nothing? Then it is
- * taken in by pf_tcp_goes_on() alone. False if pf_tcp_track() has to say.
+ * Does a packet continue a connection that both sides have begun, and end nothing? Then
+ * pf_tcp_goes_on() alone updates the connection. Returns false if pf_tcp_track() must decide.
  */
 static __always_inline bool pf_tcp_is_next(const struct pf_packet *p, const struct pf_peer *src,
 					   const struct pf_peer *dst)
@@ -300,20 +296,20 @@ static __always_inline bool pf_tcp_is_next(const struct pf_packet *p, const stru
 		src_scale = src->scale & PF_SCALE_MASK;
 		dst_scale = dst->scale & PF_SCALE_MASK;
 	}
-	/* a larger window than before is to be kept */
+	/* a larger window than before must be kept */
 	return p->window <= src->max_win && pf_not_before(src->hi, seq + p->payload) &&
 	       pf_not_before(seq, src->lo - ((u32)dst->max_win << dst_scale)) &&
 	       skew >= -PF_ACK_SLACK && skew <= PF_ACK_SLACK << src_scale;
 }
 
-/* Takes such a packet into the connection. If another CPU has written a later value, it stays. */
+/* Updates the connection with such a packet. A later value that another CPU has written stays. */
 static __always_inline void pf_tcp_goes_on(const struct pf_packet *p, struct pf_peer *src,
 					   struct pf_peer *dst)
 {
 	u32 scale = src->scale && dst->scale ? src->scale & PF_SCALE_MASK : 0;
 	u32 end = p->seq + p->payload, reach = p->window << scale;
 
-	/* 0 is the number of a side that was never heard */
+	/* 0 is the number of a side that has never sent */
 	if (p->payload && pf_after(end, src->lo))
 		WRITE_ONCE(src->lo, pf_more(end, 1));
 	if (pf_not_before(p->ack + reach, dst->hi))
@@ -333,9 +329,9 @@ union pf_phase {
 #define PF_PHASE_TRIES 4
 
 /*
- * Writes what has changed of a side since it was read; `was` is what was read. Packets of
- * the two sides may be on two CPUs. If the other CPU has written a later value meanwhile,
- * that value stays. Numbers and states only grow.
+ * Writes the changes of a side since it was read; `was` has the values read. Packets of the two
+ * sides may be on two CPUs. A later value that the other CPU has written meanwhile stays. Numbers
+ * and states only grow.
  */
 static __always_inline void pf_peer_store(struct pf_peer *at, const struct pf_peer *peer,
 					  const struct pf_peer *was)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Packets of known connections that XDP routes: both their goes through the rules at once.
- * Such a packet has two states, that of its way into the host and that of its way out of it.
- * XDP finds both, and the way between them, before it changes anything: if one of these is
- * not as plain as it has to be, tcx gets the packet as it came.
+ * Packets of known connections that XDP routes, with both passes through the rules at once. Such a
+ * packet has two states, one for its way into the host and one for its way out of it. XDP finds
+ * both, and the way between them, before it changes anything: if one of these is not plain enough,
+ * tcx gets the packet as it arrived.
  */
 #pragma once
 
@@ -14,18 +14,18 @@
 #define PF_FLOWS 128 /* a power of two */
 
 /*
- * Packets like one that this CPU has routed past pf: their states, their way, and what they
- * become. A flow holds as long as its way does (struct route_way), a few milliseconds, while no
- * state of it goes: the place of a state that has gone has another mark, and stays empty for
- * longer than a flow holds. So a packet of a flow asks no table but for its states.
+ * Packets like one that this CPU has routed past pf: their states, their way, and their
+ * translation. A flow is valid as long as its way (struct route_way), a few milliseconds, unless a
+ * state of it goes: the place of a removed state has another mark, and stays empty for longer than
+ * a flow is valid. So a packet of a flow looks up nothing but its states.
  */
 struct pf_flow {
-	/* the packet as it comes, as struct route_way has what the host's stack sees */
+	/* the packet as it arrives; struct route_way has the packet that the host's stack sees */
 	u64 gateway;
 	u64 address[4];
 	u64 ports;
 	u32 flow;
-	u32 from; /* slot of the port that it comes in by */
+	u32 from; /* slot of the port of arrival */
 	/* as the way has them */
 	u32 tick;
 	u32 changes;
@@ -35,17 +35,17 @@ struct pf_flow {
 	u16 out;
 	u8 dmac[6];
 	u8 smac[6];
-	/* its states, that of its way into the host first */
+	/* its states; the one for its way into the host first */
 	u32 place[2];
 	u32 mark[2];
 	u8 side[2]; /* that sends the packet */
 	u8 on; /* it is translated */
 	u8 pad;
-	u32 missed; /* which packet asked for this place last that is of another flow */
-	/* what it becomes */
+	u32 missed; /* the last packet of another flow that looked for this place */
+	/* the translated packet */
 	u32 are[3]; /* addresses of IPv4; then ports, source first */
 	u32 six[8]; /* addresses of IPv6 */
-	u16 sum[2]; /* what its new addresses and its new ports add to a checksum */
+	u16 sum[2]; /* the change of a checksum by its new addresses and its new ports */
 };
 
 struct pf_flows {
@@ -59,12 +59,12 @@ static __always_inline struct pf_flow *pf_flow_at(u32 place)
 	return memory_record(MEMORY_FLOWS, place, PF_FLOWS, sizeof(struct pf_flow));
 }
 
-/* What this CPU knows of such a packet, once its first state is found. */
+/* This CPU's data about such a packet, after its first state is found. */
 struct pf_through {
-	/* what the flow would be of that does not have the packet: see struct pf_flow */
+	/* the flow that a packet without one would have: see struct pf_flow */
 	struct pf_flow ask;
 	u32 at; /* the place for it, PF_FLOWS for none */
-	/* the sides of that state, as struct pf_packet has them */
+	/* the sides of that state, as in struct pf_packet */
 	struct pf_peer src;
 	struct pf_peer dst;
 	struct pf_peer src_was;
@@ -75,11 +75,11 @@ struct pf_through {
 	u8 on; /* a state translates it */
 	u8 pad;
 	/*
-	 * The packet as the host's stack would see it, if the first state translates it: as struct
-	 * bpf_fib_lookup has it.
+	 * The packet as the host's stack would see it, if the first state translates it, in the
+	 * form of struct bpf_fib_lookup.
 	 */
 	u64 address[4];
-	u32 ports; /* source, destination; 0 of an echo */
+	u32 ports; /* source, destination; 0 for an echo */
 	u32 is; /* `address` and `ports` are filled in */
 };
 
@@ -90,11 +90,11 @@ static __always_inline struct pf_through *pf_through(void)
 	return work_of(WORK_PF_THROUGH);
 }
 
-/* States whose packets take more than to be followed and translated. */
+/* States whose packets need more than an update and a translation. */
 #define PF_STATE_SLOW                                                                              \
 	(PF_STATE_LOG | PF_STATE_REWRITE | PF_STATE_PRIO | PF_STATE_SCRUB | PF_STATE_HOP)
 
-/* Notes what the host's stack would see of a packet that its first state translates. */
+/* Records the form in which the host's stack would see a packet that its first state translates. */
 static __always_inline void pf_through_as(struct pf_through *t, const struct pf_packet *p)
 {
 	const struct pf_key *key = &p->key;
@@ -116,9 +116,9 @@ static __always_inline void pf_through_as(struct pf_through *t, const struct pf_
 #define PF_THROUGH_FIRST 2 /* of pf_through_in(): no state has the packet */
 
 /*
- * Looks at the packet of a frame that comes in by one port and goes to the host by another:
- * `slots` are as pf_find() has them. May it go without a rule? Nothing has been changed then.
- * PF_THROUGH_FIRST if rules are to be asked, or if it is a SYN.
+ * Looks at the packet of a frame that arrives at one port and goes to the host through another:
+ * `slots` are as in pf_find(). Returns whether it may pass without a rule. Nothing has been changed
+ * then. Returns PF_THROUGH_FIRST if rules must be evaluated, or if it is a SYN.
  */
 OFTEN __noinline u32 pf_through_in(struct xdp_md *xdp, u32 vlan, u32 slots, u32 now)
 {
@@ -133,7 +133,7 @@ OFTEN __noinline u32 pf_through_in(struct xdp_md *xdp, u32 vlan, u32 slots, u32 
 	if ((found & (PF_FOUND_WAY - 1)) != PF_LOOK_STATE || !(found & PF_FOUND_WAY))
 		return found == PF_LOOK_JUDGE || found == PF_LOOK_BEGINS ? PF_THROUGH_FIRST : false;
 	s = pf_state_at(p->state - 1);
-	/* the packets of a VLAN's connection are not the host's, but for a moment */
+	/* the packets of a VLAN's connection are only for a moment the host's */
 	if (!s || (s->flags & PF_STATE_SLOW) || !(p->key.vlan & PF_ROUTED) || pf_cross())
 		return false;
 	if (p->proto == IPPROTO_TCP && pf_follow_tcp(p->state - 1, now, PF_FOLLOW_LOOK))
@@ -158,8 +158,8 @@ OFTEN __noinline u32 pf_through_in(struct xdp_md *xdp, u32 vlan, u32 slots, u32 
 }
 
 /*
- * Makes this CPU's packet, which tcx has let in to the host by its state, the one that comes out of
- * the host. The frame has been rewritten already. False if it is no plain one.
+ * Turns this CPU's packet, which tcx has let into the host by its state, into the one that leaves
+ * the host. The frame has been rewritten already. Returns false if it is not plain.
  */
 static __always_inline bool pf_through_turn(void)
 {
@@ -173,7 +173,7 @@ static __always_inline bool pf_through_turn(void)
 	s = pf_state_at(p->state - 1);
 	if (!s)
 		return false;
-	/* the flow does only what plain states ask for */
+	/* the flow only does the work of plain states */
 	if (s->flags & PF_STATE_SLOW)
 		t->at = PF_FLOWS;
 	t->state = p->state;
@@ -190,9 +190,9 @@ static __always_inline bool pf_through_turn(void)
 }
 
 /*
- * Finds the second state of the packet that pf_through_in() has looked at, which is that of this
- * CPU's packet then. May it come from the host by one port and go out by another without a
- * rule? Nothing has been changed yet.
+ * Finds the second state of the packet that pf_through_in() has looked at, which becomes the state
+ * of this CPU's packet. Returns whether it may come from the host through one port and leave
+ * through another without a rule. Nothing has been changed yet.
  */
 OFTEN __noinline u32 pf_through_out(u32 slots, u32 now)
 {
@@ -222,7 +222,7 @@ OFTEN __noinline u32 pf_through_out(u32 slots, u32 now)
 	return true;
 }
 
-/* Takes the packet into its first state. The second one has taken it. */
+/* Updates the packet's first state. The second one has been updated. */
 OFTEN __noinline int pf_through_keep(u32 now)
 {
 	const struct pf_through *t = pf_through();
@@ -249,7 +249,7 @@ OFTEN __noinline int pf_through_keep(u32 now)
 	return 0;
 }
 
-/* Takes a packet of a protocol without numbers into a state that knows it. */
+/* Updates a state that knows the protocol with a packet of a protocol without numbers. */
 static __always_inline void pf_flow_count(struct pf_state *s, u32 proto, u32 side, u32 length,
 					  u32 now)
 {
@@ -269,8 +269,8 @@ static __always_inline bool pf_flow_has(u32 place, u32 mark)
 }
 
 /*
- * Takes a packet of TCP of the flow at a place into both its states, as if it had no flow. False
- * if they do not let it pass.
+ * Updates both states of the flow at a place with a TCP packet, as if it had no flow. Returns false
+ * if they do not pass it.
  */
 OFTEN __noinline u32 pf_flow_follow(u32 at, u32 now)
 {
@@ -295,23 +295,23 @@ OFTEN __noinline u32 pf_flow_follow(u32 at, u32 now)
 	return true;
 }
 
-/* Does a packet of TCP go on with a state's connection, whose windows are kept? */
+/* Does a TCP packet continue a state's connection, whose windows are kept? */
 static __always_inline bool pf_flow_is_next(struct pf_state *s, const struct pf_packet *p, u32 side)
 {
 	return !(s->flags & (PF_STATE_SLOPPY | PF_STATE_REWRITE)) &&
 	       pf_tcp_is_next(p, &s->peer[side & 1], &s->peer[!(side & 1)]);
 }
 
-/* What has become of a packet of a flow. */
+/* The result for a packet of a flow. */
 enum pf_flow_taken {
-	PF_FLOW_NOT, /* its states do not let it pass: nothing has been changed */
+	PF_FLOW_NOT, /* its states do not pass it: nothing has been changed */
 	PF_FLOW_DONE,
-	PF_FLOW_ASKS, /* it does not just go on with its connection: pf_flow_follow() has to say */
+	PF_FLOW_ASKS, /* it does not simply continue its connection: pf_flow_follow() must decide */
 };
 
 /*
- * Takes a packet of the flow at a place into both its states, one of `length` bytes: an enum
- * pf_flow_taken. What TCP says is in this CPU's packet.
+ * Updates both states of the flow at a place with a packet of `length` bytes. Returns an enum
+ * pf_flow_taken. The TCP fields are in this CPU's packet.
  */
 OFTEN __noinline u32 pf_flow_counts(u32 at, u32 length, u32 now)
 {
@@ -343,7 +343,7 @@ OFTEN __noinline u32 pf_flow_counts(u32 at, u32 length, u32 now)
 	return PF_FLOW_DONE;
 }
 
-/* The same: false if its states do not let it pass. */
+/* The same. Returns false if its states do not pass it. */
 static __always_inline bool pf_flow_take(u32 at, u32 length, u32 now)
 {
 	u32 taken = pf_flow_counts(at, length, now);
@@ -351,7 +351,10 @@ static __always_inline bool pf_flow_take(u32 at, u32 length, u32 now)
 	return taken == PF_FLOW_ASKS ? pf_flow_follow(at, now) : taken == PF_FLOW_DONE;
 }
 
-/* Changes a checksum by a sum of what is taken out of the packet, complemented, and put in. */
+/*
+ * Changes a checksum by a sum of the words removed from the packet, complemented, and the words
+ * inserted.
+ */
 static __always_inline u16 pf_check_add(u16 check, u64 change)
 {
 	return ~pf_fold((u16)~check + change);
@@ -378,7 +381,7 @@ static __always_inline bool pf_through_ports(void *l4, void *end, const struct p
 			return false;
 		change += (u64)(u32) ~*(u32 *)udp + ports;
 		*(u32 *)udp = ports;
-		/* 0 is none (RFC 768) */
+		/* 0 means no checksum (RFC 768) */
 		if (udp->check) {
 			udp->check = pf_check_add(udp->check, change);
 			if (!udp->check)
@@ -397,8 +400,8 @@ static __always_inline bool pf_through_ports(void *l4, void *end, const struct p
 }
 
 /*
- * Writes what its states have made of the packet, in a frame that begins with an Ethernet header
- * and one of IP without options. False if the packet is not all there.
+ * Writes the translation of its states into the packet. Its frame begins with an Ethernet header
+ * and an IP header without options. Returns false if the packet is truncated.
  */
 static __always_inline bool pf_through_write(void *data, void *end)
 {

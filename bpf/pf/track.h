@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* Packets and their states: the first packet makes a state, the others are taken into it. */
+/* Packets and their states: the first packet makes a state, the others update it. */
 #pragma once
 
 #include "rewrite.h"
 #include "tcp.h"
 
-/* How a packet is taken into its state. */
+/* How a packet updates its state. */
 enum pf_follow {
-	PF_FOLLOW_XDP, /* what is not let through changes nothing: tcx asks again */
+	PF_FOLLOW_XDP, /* a packet that is not passed changes nothing: tcx judges it again */
 	PF_FOLLOW_SKB,
-	PF_FOLLOW_LOOK, /* of XDP: nothing is changed; struct pf_packet has the sides */
+	PF_FOLLOW_LOOK, /* with XDP: nothing is changed; struct pf_packet has the sides */
 };
 
 /*
- * Does this CPU's packet begin a connection where there is one? A client that has lost its
- * connection may come back from the same port. A challenge asks it which of the two there is (RFC
- * 5961, 4): pf acknowledges in the name of the other side what the connection has got, as OpenBSD
- * does (pf_send_challenge_ack()). If the client does not know the connection, it resets it, and
- * its next SYN begins a new one. If it knows it, its SYN was forged or is old, and it takes the
- * acknowledgement for one more. So that has the largest window that the other side has offered,
- * not none as OpenBSD's: a forged SYN must not stop the client.
+ * Does this CPU's packet begin a connection where there is one already? A client that has lost its
+ * connection may come back from the same port. A challenge makes it show which of the two is valid
+ * (RFC 5961, 4): on behalf of the other side, pf acknowledges the data that the connection has
+ * received, as OpenBSD does (pf_send_challenge_ack()). If the client does not have the connection,
+ * it resets it, and its next SYN begins a new one. If it has it, its SYN was forged or is old, and
+ * the client treats the challenge as one more acknowledgement. So the challenge has the largest
+ * window that the other side has offered, not none as OpenBSD's: a forged SYN must not stop the
+ * client.
  */
 static __always_inline bool pf_challenges(const struct pf_packet *p)
 {
@@ -29,7 +30,7 @@ static __always_inline bool pf_challenges(const struct pf_packet *p)
 }
 
 /*
- * Takes this CPU's packet of TCP into its state: 0, or why it is not let through. This is a
+ * Updates the state of this CPU's TCP packet. Returns 0, or the reason to block it. This is a
  * separate function, to save room on the stack.
  */
 OFTEN __noinline u32 pf_follow_tcp(u32 place, u32 now, u32 how)
@@ -62,7 +63,7 @@ OFTEN __noinline u32 pf_follow_tcp(u32 place, u32 now, u32 how)
 		if (how != PF_FOLLOW_SKB || on(FEATURE_TRACE))
 			return DROP_PF_STATE;
 		pf_count(PF_COUNT_STATE_MISMATCH);
-		/* the client knows the other side by the numbers that its packets leave with */
+		/* the client knows the other side by the numbers with which its packets leave */
 		if (on(FEATURE_PF_REWRITE) && (s->flags & PF_STATE_REWRITE))
 			p->dst.lo += s->diff[!side];
 		p->answer = PF_RETURN_CHALLENGE;
@@ -76,9 +77,8 @@ OFTEN __noinline u32 pf_follow_tcp(u32 place, u32 now, u32 how)
 			return DROP_PF_STATE;
 		pf_count(PF_COUNT_STATE_MISMATCH);
 		/*
-		 * A host that answers a SYN with anything but its own SYN is still in the
-		 * connection before. It is told so, as the client would tell it (RFC 9293,
-		 * 3.10.7.3).
+		 * A host that answers a SYN with anything but its own SYN still has the former
+		 * connection. It gets the reset that the client would send (RFC 9293, 3.10.7.3).
 		 */
 		if (p->src.state == PF_SYN_SENT && p->dst.state == PF_SYN_SENT)
 			p->answer = PF_RETURN_RST;
@@ -86,7 +86,7 @@ OFTEN __noinline u32 pf_follow_tcp(u32 place, u32 now, u32 how)
 	}
 	if (on(FEATURE_PF_SOURCES) && p->complete && (s->flags & PF_STATE_TRACK) &&
 	    how != PF_FOLLOW_SKB)
-		return DROP_PF_LIMIT; /* tcx has to count it */
+		return DROP_PF_LIMIT; /* tcx must count it */
 	if (on(FEATURE_TRACE) || how == PF_FOLLOW_LOOK)
 		return 0;
 	pf_peer_store(src, &p->src, &p->src_was);
@@ -96,7 +96,7 @@ OFTEN __noinline u32 pf_follow_tcp(u32 place, u32 now, u32 how)
 	return 0;
 }
 
-/* Notes in a state that a side has sent a packet of a protocol without numbers. */
+/* Records in a state that a side has sent a packet of a protocol without numbers. */
 static __always_inline void pf_other_keep(struct pf_state *s, u32 proto, u32 side)
 {
 	if (proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6 || proto == IPPROTO_TCP)
@@ -108,8 +108,8 @@ static __always_inline void pf_other_keep(struct pf_state *s, u32 proto, u32 sid
 }
 
 /*
- * Takes this CPU's packet into its state: 0, or why it is not let through. At XDP a packet
- * that is not let through changes nothing, because tcx asks again.
+ * Updates the state of this CPU's packet. Returns 0, or the reason to block it. At XDP a blocked
+ * packet changes nothing, because tcx judges it again.
  */
 OFTEN __noinline u32 pf_state_follow(u32 now, u32 skb)
 {
@@ -147,7 +147,7 @@ OFTEN __noinline u32 pf_state_follow(u32 now, u32 skb)
 	return 0;
 }
 
-/* The flags of a rule that keeps states: enum pf_rule_flag. 0 if it keeps none. */
+/* The flags of a rule that keeps states: enum pf_rule_flag. Returns 0 if it keeps none. */
 __noinline u32 pf_keeps(u32 rule)
 {
 	struct pf_rule *r = pf_rule_at(rule);
@@ -177,7 +177,7 @@ __noinline u32 pf_state_flags(u32 in, u32 out)
 		flags |= PF_STATE_OUT;
 	if (!on(FEATURE_PF_SOURCES))
 		return flags;
-	/* One rule alone tracks the source. If both ask for it, the rule on the way in does. */
+	/* Only one rule tracks the source. If both require it, the rule on the way in does. */
 	if (!(track & (PF_TRACK_RULE | PF_TRACK_GLOBAL))) {
 		track = out;
 		if (track & (PF_TRACK_RULE | PF_TRACK_GLOBAL))
@@ -190,7 +190,10 @@ __noinline u32 pf_state_flags(u32 in, u32 out)
 	return flags;
 }
 
-/* Fills in a state from this CPU's packet, which is its first. False if there is no such place. */
+/*
+ * Fills in a state from this CPU's packet, which is its first. Returns false if there is no such
+ * place.
+ */
 OFTEN __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 now)
 {
 	struct pf_packet *p = pf_packet();
@@ -208,7 +211,7 @@ OFTEN __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 now)
 	in = pf_keeps(p->rule[0]);
 	out = pf_keeps(p->rule[1]);
 	r = pf_rule_at(in ? p->rule[0] : p->rule[1]);
-	/* the limiters for which the state counts are those of its profile */
+	/* the state counts for the limiters of its profile */
 	if (on(FEATURE_PF_LIMITERS) && (out & PF_LIMITED) && !(in & PF_LIMITED))
 		r = pf_rule_at(p->rule[1]);
 	__builtin_memset(s, 0, sizeof(*s));
@@ -232,7 +235,7 @@ OFTEN __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 now)
 		s->flags |= PF_STATE_PRIO;
 	if (on(FEATURE_PF_SCRUB)) {
 		pf_scrub_join(p);
-		/* a sloppy state checks nothing of its packets */
+		/* a sloppy state checks nothing in its packets */
 		if (on(FEATURE_PF_REASSEMBLE))
 			pf_scrub_of(p, (p->proto ^ IPPROTO_TCP) | (s->flags & PF_STATE_SLOPPY));
 		pf_scrub_keep(s, &p->scrub[0]);
@@ -250,8 +253,8 @@ OFTEN __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 now)
 }
 
 /*
- * Counts a new state for the whole table and for its rules: 0, or the counter that says why
- * the state must not be.
+ * Counts a new state for the whole table and for its rules. Returns 0, or the counter for the
+ * reason of a refusal.
  */
 OFTEN __noinline u32 pf_rules_enter(u32 place)
 {
@@ -276,7 +279,7 @@ no_room:
 	return why;
 }
 
-/* Takes back what pf_rules_enter() has counted. */
+/* Undoes pf_rules_enter(). */
 __noinline u32 pf_rules_leave(u32 place)
 {
 	struct pf_shared *shared = pf_shared_get();
@@ -292,7 +295,7 @@ __noinline u32 pf_rules_leave(u32 place)
 	return 0;
 }
 
-/* Counts a new state wherever there is a limit; false if a limit forbids it. */
+/* Counts a new state wherever there is a limit. Returns false if a limit forbids it. */
 static __always_inline bool pf_enter(u32 place, u32 now)
 {
 	u32 why = pf_rules_enter(place);
@@ -331,19 +334,19 @@ static __always_inline void pf_rule_made(u32 rule)
 		stats->states++;
 }
 
-/* Packets that no state is made for, whatever their rule says. */
+/* Packets for which no state is made, whatever their rule requires. */
 #define PF_P_STATELESS (PF_P_NO_STATE | PF_P_LATER | PF_P_UNKNOWN | PF_P_ERROR)
 
-/* Is a state to be made? */
+/* Should a state be made? */
 enum pf_readiness {
 	PF_MAKE_NONE,
 	PF_MAKE_ONE,
 	PF_MAKE_TOO_MANY,
-	PF_MAKE_INSTEAD, /* in the place of one that is over */
-	PF_MAKE_TAKEN, /* no: answers would be taken for those of a connection that is translated */
+	PF_MAKE_INSTEAD, /* in place of one that is over */
+	PF_MAKE_TAKEN, /* no: answers would be mistaken for a translated connection's */
 };
 
-/* Looks whether this CPU's packet needs a state. */
+/* Checks whether this CPU's packet needs a state. */
 OFTEN __noinline u32 pf_ready(u32 now)
 {
 	struct pf_packet *p = pf_packet();
@@ -354,12 +357,14 @@ OFTEN __noinline u32 pf_ready(u32 now)
 	if (!on(FEATURE_PF_RULES) || !p || !shared || (p->flags & PF_P_STATELESS) ||
 	    !(pf_keeps(p->rule[0]) || pf_keeps(p->rule[1])))
 		return PF_MAKE_NONE;
-	/* what was not there a moment ago another CPU makes at most: see pf_publish() */
+	/*
+	 * A state that was missing a moment ago can only come from another CPU: see pf_publish().
+	 */
 	place = p->vacant ? 0 : pf_state_find(&p->key);
 	if (place) {
 		s = pf_state_at(pf_state_of_key(place - 1) - 1);
 		if (!s || !(pf_state_over(s, now) || pf_reopens(p, s))) {
-			/* the state has been made just now, or is bound to another port */
+			/* the state has just been made, or is bound to another port */
 			pf_count(PF_COUNT_STATE_INSERT);
 			if (on(FEATURE_PF_NAT) && s && (s->flags & PF_STATE_NAT))
 				return PF_MAKE_TAKEN;
@@ -381,7 +386,7 @@ __noinline u32 pf_remove_old(u32 now)
 	return place ? pf_state_remove(pf_state_of_key(place - 1) - 1, now) : 0;
 }
 
-/* Claims a place for the state of this CPU's packet: the place + 1, or 0. */
+/* Claims a place for the state of this CPU's packet. Returns the place + 1, or 0. */
 OFTEN __noinline u32 pf_claim_packet(u32 now)
 {
 	struct pf_packet *p = pf_packet();
@@ -390,8 +395,7 @@ OFTEN __noinline u32 pf_claim_packet(u32 now)
 }
 
 /*
- * The same, but claims the place of a state that is over, or of one that has had the same key and
- * is gone.
+ * The same, but claims the place of a state that is over, or of a removed state with the same key.
  */
 __noinline u32 pf_claim_packet_over(u32 now)
 {
@@ -407,8 +411,8 @@ __noinline u32 pf_claim_packet_over(u32 now)
 }
 
 /*
- * Takes back what the packet's rules counted when they were asked. Either the packet's
- * state counts for them, or the packet does not go its way.
+ * Subtracts the counts of the packet's rules from their evaluation. Either the packet's state
+ * counts for them, or the packet is not sent.
  */
 __noinline int pf_uncount_rules(void)
 {
@@ -421,7 +425,9 @@ __noinline int pf_uncount_rules(void)
 	return 0;
 }
 
-/* Rules of first packets at XDP count no packet before it is known that it has no state. */
+/*
+ * With XDP, rules of first packets do not count a packet before it is clear that it has no state.
+ */
 static __always_inline void pf_uncount(void)
 {
 	if (!on(FEATURE_PF_FIRST))
@@ -429,7 +435,7 @@ static __always_inline void pf_uncount(void)
 }
 
 /*
- * Begins the life of the packet's state, which has been filled in and counted: 0, or a
+ * Begins the life of the packet's state, which has been filled in and counted. Returns 0, or a
  * reason to drop the packet.
  */
 OFTEN __noinline u32 pf_begin(u32 place, u32 now)
@@ -462,7 +468,7 @@ OFTEN __noinline u32 pf_begin(u32 place, u32 now)
 	return reason;
 }
 
-/* Makes the state that the packet's rules ask for: 0, or why it is not made. */
+/* Makes the state that the packet's rules require. Returns 0, or the reason for a failure. */
 OFTEN __noinline u32 pf_state_make(u32 in, u32 out, u32 now)
 {
 	u32 ready, place, *mark;

@@ -1,32 +1,31 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Translation at host ports: nat-to and rdr-to. Rules translate the first packet of a
- * connection while they are asked: what rules behind a match rule see are the new
- * addresses. The state has both keys. Its packets are rewritten from the one to the other,
- * when they come in to the switch if the state is known. What cannot be translated is
- * dropped.
+ * Translation at host ports: nat-to and rdr-to. Rules translate the first packet of a connection
+ * during their evaluation: rules behind a match rule see the new addresses. The state has both
+ * keys. Its packets are rewritten from one to the other, when they enter the switch if the state is
+ * known. A packet that cannot be translated is dropped.
  *
- * A packet's key is the wire key when rules at other ports than the host's are asked. So
- * these see what is on the wire.
+ * A packet has the wire key when rules at ports other than the host's are evaluated. So these see
+ * the packet on the wire.
  */
 #pragma once
 
 #include "follow.h"
 #include "ports.h"
 
-/* The size in bytes of what is between IP's headers and the data in a segment of a GSO packet. */
+/* The size in bytes between IP's headers and the data in a segment of a GSO packet. */
 static __always_inline u32 pf_segment_header(const struct pf_packet *p)
 {
 	return p->proto == IPPROTO_TCP ? TCP_HEADER + p->options * 4 : sizeof(struct udphdr);
 }
 
-#define PF_TRANSLATE 0xfd /* no enum drop_reason: the packet is to be translated first */
-#define PF_TRANSLATIONS 80 /* of a packet, at most, with what is tried */
+#define PF_TRANSLATE 0xfd /* no enum drop_reason: the packet must be translated first */
+#define PF_TRANSLATIONS 80 /* most translations of a packet, including attempts */
 
 /*
- * Gives the packet a new source, in the place of n->from: 0, or the reason to drop it, or
- * PF_TRANSLATE if another address of the pool is to be tried.
+ * Gives the packet a new source, to replace n->from. Returns 0, the reason to drop it, or
+ * PF_TRANSLATE if another address of the pool should be tried.
  */
 __noinline u32 pf_nat_source(void)
 {
@@ -90,7 +89,7 @@ __noinline u32 pf_nat_destination(void)
 	return true;
 }
 
-/* Notes what a packet is before it is translated for the first time. */
+/* Records a packet before its first translation. */
 static __always_inline void pf_nat_begin(struct pf_nat *n, const struct pf_packet *p)
 {
 	u32 side = p->side & 1;
@@ -113,8 +112,8 @@ static __always_inline void pf_nat_begin(struct pf_nat *n, const struct pf_packe
 }
 
 /*
- * Makes the next translation of the rule that has asked for it: PF_TRANSLATE if there are
- * more, 0 if that was the last, or the reason to drop the packet.
+ * Makes the next translation of the current rule. Returns PF_TRANSLATE if there are more, 0 if it
+ * was the last, or the reason to drop the packet.
  */
 static __always_inline u32 pf_translate_next(void)
 {
@@ -154,7 +153,7 @@ static __always_inline u32 pf_translate_next(void)
 		} else if (n->t.kind != PF_RDR_TO || !pf_nat_destination()) {
 			return DROP_PF_TRANSLATE;
 		} else {
-			n->is_vacant = false; /* nobody has looked for that key */
+			n->is_vacant = false; /* that key has not been looked up */
 		}
 		pf_nat_key();
 	}
@@ -166,12 +165,12 @@ static __always_inline u32 pf_translate_next(void)
 	p->key = n->is;
 	p->side = n->is_side;
 	p->flags &= ~PF_P_CHOSEN;
-	/* a packet that stays as it is needs no second key */
+	/* an unchanged packet needs no second key */
 	n->on = !pf_key_is(&n->is, &n->was);
 	return 0;
 }
 
-/* Notes for `bascule trace` that a match rule (number + 1) translates the packet. */
+/* Records for `bascule trace` that a match rule (number + 1) translates the packet. */
 static __always_inline void pf_match_tell(u32 rule)
 {
 	struct pf_packet *p = pf_packet();
@@ -190,7 +189,7 @@ static __always_inline void pf_match_tell(u32 rule)
 	}
 }
 
-/* Has a rule been met that translates the packet before more rules are asked? */
+/* Has the walk met a rule that translates the packet before the walk continues? */
 static __always_inline bool pf_translation_asked(void)
 {
 	struct pf_walk *w = pf_walk();

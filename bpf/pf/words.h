@@ -6,9 +6,9 @@
 #include "state.h"
 
 /*
- * The first words are the cells. A cell has the place, in this table, of the set of the
- * rules that take a value of a field. From PF_CELLS on are the sets of ports, by number.
- * Behind them are the sets of rules.
+ * The first words are the cells. A cell has the place, in this table, of the set of the rules that
+ * match a value of a field. The sets of ports follow from PF_CELLS on, by number, and then the sets
+ * of rules.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

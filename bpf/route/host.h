@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * The host's answers: what its stack would make of a packet that it takes at a routed host port.
- * The packet is read; the settings, routes, neighbours and policies of the host say the rest.
+ * The host's answers: the result of its stack for a packet that it takes at a routed host port. The
+ * packet is read; the rest follows from the settings, routes, neighbours and policies of the host.
  */
 #pragma once
 
@@ -11,14 +11,14 @@
 #include "../pf/through.h"
 #include "../trace.h"
 
-/* Puts the type into BTF, for Go: BTF has only types that something uses. */
+/* Puts the type into BTF for Go: BTF only has types that are used. */
 const enum route *route_type __attribute__((unused));
 
 /* Flags of bpf_fib_lookup() that older headers lack. */
 #define FIB_SKIP_NEIGH (1u << 2)
 #define FIB_DIRECT (1u << 0)
 
-/* What route_xdp() finds, and when the host has last seen next hops: see struct trip. */
+/* The results of route_xdp(), and the times when the host last saw next hops: see struct trip. */
 static __always_inline struct route_memory *route_memory_get(void)
 {
 	struct trip *t = trip_get();
@@ -29,7 +29,7 @@ static __always_inline struct route_memory *route_memory_get(void)
 _Static_assert(sizeof(struct bpf_fib_lookup) == 8 * sizeof(u64), "look-ups have no room");
 _Static_assert(sizeof(struct bpf_redir_neigh) <= 3 * sizeof(u64), "a next hop has no room");
 
-/* The look-up of a packet's way, that of the way of an answer, and one in a VRF's table. */
+/* The look-up of a packet's way, of an answer's way, and in a VRF's table. */
 static __always_inline struct bpf_fib_lookup *route_to(struct route_memory *memory)
 {
 	return (struct bpf_fib_lookup *)memory->look[0];
@@ -45,9 +45,9 @@ static __always_inline struct bpf_fib_lookup *route_direct(struct route_memory *
 	return (struct bpf_fib_lookup *)memory->look[2];
 }
 
-/* Where a routed packet goes: in the place of an enum route, for route_skb()'s caller. */
+/* Where a routed packet goes: instead of an enum route, for route_skb()'s caller. */
 #define ROUTE_GATEWAY (1u << 16) /* to a routed host port: its endpoint is below */
-#define ROUTE_DEVICE (1u << 17) /* by the kernel, which has been told already */
+#define ROUTE_DEVICE (1u << 17) /* by the kernel, which has been called already */
 
 /* The ways that a CPU remembers are in parts of its memory, as many as the loader has made. */
 #define ROUTE_NO_WAY (~0ull)
@@ -59,7 +59,7 @@ struct route_ways {
 
 MEMORY_HOLDS(struct route_ways);
 
-/* Is it an address of a station that packets are routed from and to (RFC 1122 3.2.1.3)? */
+/* Is it an address of a station that may be routed (RFC 1122 3.2.1.3)? */
 static __always_inline bool ip4_is_plain(u32 address)
 {
 	u8 first = address & 0xff; /* the first byte of the packet's four */
@@ -68,8 +68,8 @@ static __always_inline bool ip4_is_plain(u32 address)
 }
 
 /*
- * Is it an address of that kind? The kernel's look-up itself leaves those of a link's scope
- * alone. An address that maps or translates one of IPv4 is the host's business.
+ * Is it an address of that kind? The kernel's look-up itself leaves out link-local ones. An address
+ * that maps or translates an IPv4 address is left to the host.
  */
 static __always_inline bool ip6_is_plain(const u32 *address)
 {
@@ -78,7 +78,7 @@ static __always_inline bool ip6_is_plain(const u32 *address)
 	return address[0] || address[1] || (address[2] && address[2] != bpf_htonl(0xffff));
 }
 
-/* Is the header's checksum right? The header has no options. */
+/* Is the header's checksum correct? The header has no options. */
 static __always_inline bool ip4_sums_up(const struct iphdr *ip)
 {
 	const u32 *word = (const u32 *)ip;
@@ -91,7 +91,7 @@ static __always_inline bool ip4_sums_up(const struct iphdr *ip)
 	return sum == 0xffff;
 }
 
-/* Reads bytes of the frame: nearly always they lie where a program may read them at once. */
+/* Reads bytes of the frame: nearly always they are where a program may read them directly. */
 static __always_inline long route_bytes(const struct hook *h, u32 at, void *to, u32 len)
 {
 	struct __sk_buff *skb = h->ctx;
@@ -106,10 +106,10 @@ static __always_inline long route_bytes(const struct hook *h, u32 at, void *to, 
 }
 
 /*
- * What the look-up has to know of a packet beside its addresses. Where routes have several
- * next hops, it chooses as the stack does, which looks at ports in whole packets alone, and
- * not at what is behind a packet in its frame. For the stack all these protocols have ports
- * (proto_ports_offset() in the kernel).
+ * The data that the look-up needs about a packet in addition to its addresses. If routes have
+ * several next hops, it chooses like the stack, which only looks at ports in whole packets, and not
+ * at padding in the frame. For the stack all these protocols have ports (proto_ports_offset() in
+ * the kernel).
  */
 static __always_inline void route_ports(const struct hook *h, u32 at, struct bpf_fib_lookup *to)
 {
@@ -136,7 +136,7 @@ static __always_inline void route_ports(const struct hook *h, u32 at, struct bpf
 	to->dport = ports[1];
 }
 
-/* Does the ICMP message tell of another packet, or is it for neighbours? */
+/* Is the ICMP message about another packet, or for neighbours? */
 static __always_inline bool icmp_is_news(const struct hook *h, u32 at, bool six)
 {
 	u8 type;
@@ -154,7 +154,9 @@ struct route_size {
 	u32 gso;
 };
 
-/* Reads the packet, and fills in the look-up: ROUTE_DONE, or why it is left to the stack. */
+/*
+ * Reads the packet, and fills in the look-up. Returns ROUTE_DONE, or why it is left to the stack.
+ */
 static __always_inline u32 route_read4(const struct hook *h, const struct route_size *size,
 				       struct bpf_fib_lookup *to, struct iphdr *ip)
 {
@@ -165,7 +167,7 @@ static __always_inline u32 route_read4(const struct hook *h, const struct route_
 	len = bpf_ntohs(ip->tot_len);
 	if (ip->version != 4 || ip->ihl != 5 || len < sizeof(*ip) || !ip4_sums_up(ip))
 		return ROUTE_HEADER;
-	/* a packet that GSO has made large may be larger than its header can tell */
+	/* a packet that GSO has made large may be larger than its header can express */
 	if (size->gso ? size->len != len + ETHER_HEADER : size->len < len + ETHER_HEADER)
 		return ROUTE_HEADER;
 	if (!ip4_is_plain(ip->saddr) || !ip4_is_plain(ip->daddr))
@@ -195,8 +197,8 @@ static __always_inline u32 route_read6(const struct hook *h, const struct route_
 		return ROUTE_HEADER;
 	len = bpf_ntohs(ip->payload_len) + sizeof(*ip);
 	/*
-	 * Hop-by-hop options are every router's business (RFC 8200 4.3). The others are headers
-	 * that the stack looks behind where it chooses among next hops, or rules ask for ports.
+	 * Every router must process hop-by-hop options (RFC 8200 4.3). The others are headers that
+	 * the stack looks behind where it chooses among next hops, or where rules match ports.
 	 */
 	if (ip->version != 6 || ip->nexthdr == IPPROTO_HOPOPTS || ip->nexthdr == IPPROTO_ROUTING ||
 	    ip->nexthdr == IPPROTO_DSTOPTS || ip->nexthdr == IPPROTO_FRAGMENT)
@@ -220,8 +222,8 @@ static __always_inline u32 route_read6(const struct hook *h, const struct route_
 }
 
 /*
- * Reads the packet of a frame of an EtherType, and notes its size: ROUTE_DONE, or why it is
- * left to the stack.
+ * Reads the packet of a frame with an EtherType, and records its size. Returns ROUTE_DONE, or why
+ * it is left to the stack.
  */
 static __always_inline u32 route_read(const struct hook *h, u16 type, const struct route_size *size)
 {
@@ -232,7 +234,7 @@ static __always_inline u32 route_read(const struct hook *h, u16 type, const stru
 	if (!memory)
 		return ROUTE_AWAY;
 	to = route_to(memory);
-	*to = (struct bpf_fib_lookup){}; /* its padding, too, has to be zero */
+	*to = (struct bpf_fib_lookup){}; /* its padding, too, must be zero */
 	if (type == bpf_htons(ETH_P_IP))
 		why = route_read4(h, size, to, (void *)memory->header);
 	else if (type == bpf_htons(ETH_P_IPV6))
@@ -244,7 +246,7 @@ static __always_inline u32 route_read(const struct hook *h, u16 type, const stru
 	return why;
 }
 
-/* The enum route for what the kernel's look-up says. */
+/* The enum route for the result of the kernel's look-up. */
 static __always_inline u32 route_answer(long answer)
 {
 	switch (answer) {
@@ -270,9 +272,9 @@ static __always_inline u32 route_answer(long answer)
 }
 
 /*
- * The structure of a type of the kernel's (a number of BTF) at an address. The kernel's function
- * for this, bpf_rdonly_cast(), costs nothing, and a load takes few instructions where
- * bpf_probe_read_kernel() takes ninety. The loader puts a call in the constant's place.
+ * The structure of a kernel type (a BTF number) at an address. The kernel's function for this,
+ * bpf_rdonly_cast(), costs nothing, and a load takes few instructions where bpf_probe_read_kernel()
+ * takes ninety. The loader replaces the constant by a call.
  */
 static __always_inline void *route_cast(u64 address, u32 type)
 {
@@ -286,10 +288,10 @@ static __always_inline void *route_cast(u64 address, u32 type)
 }
 
 /*
- * Loads a member of such a structure. The verifier looks up the member's type: what a pointer
- * leads to is such a structure, too. A load of what is not there gives zero. The kernel frees
- * neither devices nor what they lead to while a program runs. Each load has the size that it is
- * written with, because the verifier takes no part of a pointer or of a field of bits.
+ * Loads a member of such a structure. The verifier looks up the member's type: a pointer leads to
+ * such a structure, too. A load from an invalid address gives zero. The kernel does not free
+ * devices, nor the objects behind their pointers, while a program runs. Each load keeps the size
+ * with which it is written, because the verifier accepts no part of a pointer or of a bit field.
  */
 #define route_load(type, of, at) (*(type const volatile *)((void *)(of) + (at)))
 
@@ -320,10 +322,10 @@ static __always_inline bool route_has_carrier(void *value)
 }
 
 /*
- * Does the host's interface do something with frames other than to take its own? An
- * interface that is down takes none. Another device takes them if the interface belongs to
- * a bridge, a bond or the like. That other device may be a macvlan, which takes frames to
- * its own address alone. The loader does not name interfaces with macvlans that take more.
+ * Does the host's interface do anything with frames other than take its own? An interface that is
+ * down takes none. Another device takes them if the interface belongs to a bridge, a bond or
+ * similar. That other device may be a macvlan, which only takes frames to its own address. The
+ * loader does not name interfaces with macvlans that take more.
  */
 static __always_inline bool route_taken(const struct route_memory *memory, const struct gateway *in)
 {
@@ -333,7 +335,7 @@ static __always_inline bool route_taken(const struct route_memory *memory, const
 	       (!in->macvlans && route_load(u64, device, cfg.route.handler));
 }
 
-/* Notes the VRF that the host's interface is in. False if nobody can tell. */
+/* Records the VRF of the host's interface. Returns false if it is unknown. */
 static __always_inline bool route_domain(struct route_memory *memory)
 {
 	void *device = route_device(memory), *next, *entry;
@@ -344,7 +346,7 @@ static __always_inline bool route_domain(struct route_memory *memory)
 	next = route_load(void *, device, cfg.route.above);
 	if (next == device + cfg.route.above)
 		return false;
-	/* the list leads to a place within the entry, and its type does not tell of what */
+	/* the list points into the entry, and its type does not name the entry's */
 	entry = route_cast((u64)next - cfg.route.entry, cfg.route.adjacent);
 	if (!route_load(u8, entry, cfg.route.master))
 		return false;
@@ -353,19 +355,19 @@ static __always_inline bool route_domain(struct route_memory *memory)
 	return memory->vrf;
 }
 
-/* Is this the MAC of the host's interface? It may be another by now than the loader knew. */
+/* Is this the MAC of the host's interface? It may have changed since the loader read it. */
 static __always_inline bool route_address(const struct route_memory *memory, u64 mac)
 {
 	u64 at = route_load(u64, route_device(memory), cfg.route.address);
-	/* for the verifier it leads to bytes, or is a number */
+	/* for the verifier it points to bytes, or is a number */
 	void *own = route_cast(at - cfg.route.mac, cfg.route.hardware);
 
 	return (route_load(u64, own, cfg.route.mac) & MAC_MASK) == mac;
 }
 
 /*
- * Does the host forward IPv6 that its interface takes? The look-up asks the interface alone
- * whether it forwards. The stack asks whether all do, and whether the interface has IPv6.
+ * Does the host forward IPv6 that its interface takes? The look-up only checks whether the
+ * interface forwards. The stack checks whether all do, and whether the interface has IPv6.
  */
 static __always_inline bool route_forwards6(const struct route_memory *memory)
 {
@@ -381,9 +383,9 @@ static __always_inline bool route_forwards6(const struct route_memory *memory)
 }
 
 /*
- * Does the host choose among next hops by more than the look-up is told? It does by the
- * policies (fib_multipath_hash_policy) that look into tunnels or have a hash of their own. The
- * policy of the packet's family is at this place in the namespace.
+ * Does the host choose among next hops by more than the look-up has? It does with the policies
+ * (fib_multipath_hash_policy) that look into tunnels or use their own hash. The policy of the
+ * packet's family is at this place in the namespace.
  */
 static __always_inline bool route_chooses(const struct route_memory *memory, u32 at)
 {
@@ -391,9 +393,9 @@ static __always_inline bool route_chooses(const struct route_memory *memory, u32
 }
 
 /*
- * Does the host strictly check where packets come from that its interface takes (rp_filter)? The
- * interface's setting or that of all interfaces asks for it: the larger counts. A loose check is a
- * strict one at an interface without an address. Strict where nobody can tell.
+ * Does the host strictly check the source of packets that its interface takes (rp_filter)? The
+ * setting of the interface or of all interfaces requires it: the larger counts. A loose check is a
+ * strict one at an interface without an address. Returns true if it is unknown.
  */
 static __always_inline bool route_is_strict(const struct route_memory *memory)
 {
@@ -411,14 +413,14 @@ static __always_inline bool route_is_strict(const struct route_memory *memory)
 	return mode == 1 || (mode && !route_load(u64, part, cfg.route.owned));
 }
 
-/* A look at the host's rules, where the look-up in a VRF's table has its memory. */
+/* A look at the host's rules, in the memory of the look-up in a VRF's table. */
 struct route_rules {
 	u64 at; /* address of a rule in the kernel, or of the list's end */
 	u64 end;
-	u64 refuses; /* a rule may refuse what its table has */
+	u64 refuses; /* a rule may refuse the route of its table */
 };
 
-#define ROUTE_RULES 256 /* so many are looked at */
+#define ROUTE_RULES 256 /* maximum of rules checked */
 
 static long route_next_rule(u32 n, void *unused)
 {
@@ -442,10 +444,10 @@ static long route_next_rule(u32 n, void *unused)
 }
 
 /*
- * May a rule of IPv6 refuse the route that its table has (suppress_prefixlength, suppress_ifgroup)?
- * The stack asks the next rule then. The kernel's look-up for programs does so of IPv4 alone
- * (fib6_rule_suppress() looks for a route in a form that only the stack has). Next hops of pf go by
- * that look-up as it is: no stack would take them instead.
+ * May an IPv6 rule refuse the route of its table (suppress_prefixlength, suppress_ifgroup)? Then
+ * the stack goes on to the next rule. The kernel's look-up for programs does so only for IPv4
+ * (fib6_rule_suppress() looks for a route in a form that only the stack has). pf's next hops use
+ * that look-up as it is: the stack would not replace them.
  */
 OFTEN __noinline u32 route_suppresses(void)
 {
@@ -467,11 +469,11 @@ OFTEN __noinline u32 route_suppresses(void)
 }
 
 /*
- * Asks the host's rules for the way of the packet that has been read, or that of an answer to
- * it. In a VRF the VRF's own table has to say the same: rules that come before that table are
- * asked, too, first of all that of the host's own addresses, and kernels before July 2026 may
- * ask another table than the VRF's. What both say is what the stack finds. ROUTE_DONE, or the
- * enum route for which the packet is left to the stack.
+ * Looks up the way of the packet that has been read, or of an answer to it, by the host's rules. In
+ * a VRF the VRF's own table must have the same result: rules before that table are evaluated, too,
+ * first of all the rule for the host's own addresses, and kernels before July 2026 may use another
+ * table than the VRF's. If both agree, the stack finds the same. Returns ROUTE_DONE, or the enum
+ * route for which the packet is left to the stack.
  */
 static __always_inline u32 route_look(void *ctx, bool answers)
 {
@@ -485,7 +487,7 @@ static __always_inline u32 route_look(void *ctx, bool answers)
 		return ROUTE_AWAY;
 	at = answers ? route_back(memory) : route_to(memory);
 	flags = answers ? FIB_SKIP_NEIGH : 0;
-	/* what comes in by a VRF's interface comes in by the VRF, but not for the stack's IPv4 */
+	/* packets from a VRF's interface arrive from the VRF, but not for the stack's IPv4 */
 	if (!answers)
 		at->ifindex = at->family == 10 && memory->vrf ? memory->vrf : memory->interface;
 	direct = route_direct(memory);
@@ -518,7 +520,7 @@ OFTEN __noinline u32 route_look_xdp(struct xdp_md *xdp, bool answers)
 #define ROUTE_LOOK(h, answers)                                                                     \
 	((h)->skb ? route_look_skb((h)->ctx, (answers)) : route_look_xdp((h)->ctx, (answers)))
 
-/* Notes what the stack asks to check the source of a packet: the way of an answer. */
+/* Fills in the stack's look-up for the source check of a packet: the way of an answer. */
 static __always_inline void route_turn(struct route_memory *memory)
 {
 	const struct bpf_fib_lookup *to = route_to(memory);
@@ -533,11 +535,11 @@ static __always_inline void route_turn(struct route_memory *memory)
 }
 
 /*
- * Would an answer go back by the interface that the packet has come by? If so, the packet
- * passes the stack's check of its source, whatever rp_filter asks for, and its source is not
- * one of the host's own. If an answer goes back by another interface, the packet passes
- * unless the check is strict. Rules may ask by which interface the answer comes in: the
- * stack tells them the one that the packet leaves by. IPv6 has no such check.
+ * Would an answer go back through the interface on which the packet has arrived? If so, the packet
+ * passes the stack's check of its source, whatever rp_filter requires, and its source is not one of
+ * the host's own. If an answer goes back through another interface, the packet passes unless the
+ * check is strict. Rules may match the interface on which the answer arrives: the stack passes them
+ * the one that the packet leaves through. IPv6 has no such check.
  */
 static __always_inline bool route_returns(const struct hook *h, struct route_memory *memory)
 {
@@ -552,14 +554,14 @@ static __always_inline bool route_returns(const struct hook *h, struct route_mem
 	return back->ifindex == memory->interface || !route_is_strict(memory);
 }
 
-/* The place of the second in which the host has last seen a packet to a next hop. */
+/* The place of the second in which the host last saw a packet to a next hop. */
 static __always_inline u32 *route_second(struct route_memory *memory,
 					 const struct bpf_fib_lookup *to, u32 now)
 {
 	const u32 odd = 0x9e3779b1u;
 	u32 hop = to->ifindex;
 
-	/* of an address of IPv4 the others are zero */
+	/* for an IPv4 address the others are zero */
 	for (u32 i = 0; i < 4; i++) {
 		hop = (hop ^ to->ipv6_dst[i]) * odd;
 		hop ^= hop >> 15;
@@ -571,9 +573,9 @@ static __always_inline u32 *route_second(struct route_memory *memory,
 }
 
 /*
- * Is this the packet to a next hop that the host is to see in this second? The look-up takes
- * a neighbour's address without looking whether the neighbour is still there; when the host
- * sends a packet itself, it does.
+ * Is this the packet to a next hop that the host should see in this second? The look-up uses a
+ * neighbour's address without a check that the neighbour still exists; when the host sends a packet
+ * itself, it checks.
  */
 static __always_inline bool route_freshens(const struct hook *h, struct route_memory *memory,
 					   const struct bpf_fib_lookup *to)
@@ -589,8 +591,8 @@ static __always_inline bool route_freshens(const struct hook *h, struct route_me
 }
 
 /*
- * Does the host have policies of IPsec? Packets that are routed may have to be ciphered then,
- * or dropped, and only the stack knows which.
+ * Does the host have IPsec policies? Then routed packets may have to be encrypted, or dropped, and
+ * only the stack can decide.
  */
 static __always_inline bool route_guarded(const struct route_memory *memory)
 {
@@ -603,8 +605,8 @@ static __always_inline bool route_guarded(const struct route_memory *memory)
 }
 
 /*
- * Finds the host's interface that takes frames to an address at the port in a slot:
- * ROUTE_DONE, or why packets to this address are not the datapath's to route.
+ * Finds the host's interface that takes frames to an address at the port in a slot. Returns
+ * ROUTE_DONE, or why the datapath must not route packets to this address.
  */
 static __always_inline u32 route_interface(const struct hook *h, struct route_memory *memory,
 					   u32 slot, u64 dst)
@@ -626,7 +628,7 @@ static __always_inline u32 route_interface(const struct hook *h, struct route_me
 		memory->net = route_load(u64, route_device(memory), cfg.route.net);
 	if (!route_address(memory, dst))
 		return ROUTE_OTHER;
-	/* a macvlan does not hear that the host's end is down */
+	/* a macvlan does not notice that the host's end is down */
 	end = dst != p->host ? bpf_map_lookup_elem(h->devices, &slot) : 0;
 	if ((end && !route_has_carrier(end)) || route_taken(memory, in))
 		return ROUTE_TAKEN;
@@ -634,9 +636,9 @@ static __always_inline u32 route_interface(const struct hook *h, struct route_me
 }
 
 /*
- * Notes the routed host port that the way goes on by, if it goes on by one. ROUTE_DONE, or why
- * the packet is left to the stack: another device has the index by now, the interface has
- * another address or no carrier, or macvlans would keep the packet in the host.
+ * Records the routed host port of the way, if there is one. Returns ROUTE_DONE, or why the packet
+ * is left to the stack: another device has the index by now, the interface has another address or
+ * no carrier, or macvlans would keep the packet in the host.
  */
 OFTEN __noinline u32 route_gateway(u32 slot)
 {

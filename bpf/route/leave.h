@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* Makes the frame of a routed packet the one on its next link, and sends it. */
+/* Rewrites the frame of a routed packet for its next link, and sends it. */
 #pragma once
 
 #include "ways.h"
@@ -9,7 +9,7 @@
 
 /*
  * The addresses of the frame on its next link, with room for its type, right in front of the
- * packet's header. A next hop for the kernel, which has this place, is not needed there.
+ * packet's header. They share this place with the kernel's next hop, which is not needed then.
  */
 static __always_inline u8 *route_ether(struct route_memory *memory)
 {
@@ -24,10 +24,10 @@ static __always_inline u8 *route_ether(struct route_memory *memory)
 }
 
 /*
- * Takes one from the packet's time to live and corrects its checksum (RFC 1624), in the
- * header that has been read and in the packet. The frame gets the addresses that it has on
- * the next link, if it goes on by a routed host port: the kernel writes those of others.
- * False if there is no memory; the frame is as it was then.
+ * Decrements the packet's time to live and corrects its checksum (RFC 1624), in the header that has
+ * been read and in the packet. The frame gets its addresses on the next link if it continues
+ * through a routed host port: for other ways the kernel writes them. Returns false if there is no
+ * memory; the frame is unchanged then.
  */
 static __always_inline bool route_ages4(struct __sk_buff *skb, struct route_memory *memory)
 {
@@ -38,7 +38,7 @@ static __always_inline bool route_ages4(struct __sk_buff *skb, struct route_memo
 
 	ip->ttl--;
 	ip->check = sum + (sum >= 0xffff);
-	/* the header's sum stays what it was */
+	/* the header's sum is unchanged */
 	if (!memory->endpoint)
 		return !bpf_skb_store_bytes(skb, ETHER_HEADER + first, &ip->ttl, part, 0);
 	ether = route_ether(memory);
@@ -61,8 +61,8 @@ static __always_inline bool route_ages6(struct __sk_buff *skb, struct route_memo
 }
 
 /*
- * Keeps of a frame that goes on blindly, from the port in a slot, what is changed in it, in the
- * place of what its way depends on. False if it has too few bytes.
+ * Saves the parts that change of a frame which goes on blindly from the port in a slot. They are
+ * stored in place of the way's key. Returns false if the frame has too few bytes.
  */
 static __always_inline bool route_keeps(struct __sk_buff *skb, struct route_memory *memory,
 					u32 slot)
@@ -74,8 +74,8 @@ static __always_inline bool route_keeps(struct __sk_buff *skb, struct route_memo
 }
 
 /*
- * The device by which the host gets the frame back that has come blindly on this trip; 0 if it has
- * not.
+ * The device through which the host gets the frame back that has come blindly on this trip; 0 if it
+ * has not.
  */
 OFTEN __noinline u32 trip_blind(void)
 {
@@ -87,7 +87,7 @@ OFTEN __noinline u32 trip_blind(void)
 	return t->route.ask.ifindex;
 }
 
-/* Gives the host by a device the frame that has come blindly, as it was. */
+/* Gives the host through a device the frame that has come blindly, in its original form. */
 __noinline int route_gives_back(struct __sk_buff *skb, u32 ifindex)
 {
 	struct route_memory *memory = route_memory_get();
@@ -109,7 +109,7 @@ __noinline int route_gives_back(struct __sk_buff *skb, u32 ifindex)
 }
 
 /*
- * Gives the packet the priority that the stack gives what it forwards (ip_tos2prio in the
+ * Gives the packet the priority that the stack gives to forwarded packets (ip_tos2prio in the
  * kernel), unless the host's ip_forward_update_priority is off.
  */
 static __always_inline void route_prefers(struct __sk_buff *skb, const struct route_memory *memory,
@@ -120,8 +120,8 @@ static __always_inline void route_prefers(struct __sk_buff *skb, const struct ro
 }
 
 /*
- * Gives a frame whose header is there the addresses that it has on its next link, 32 bits at once:
- * receiver, sender, as struct route_way has them.
+ * Writes the addresses of the next link into a frame whose header is there, 32 bits at once:
+ * receiver, sender, as in struct route_way.
  */
 static __always_inline void route_readdress(void *data, const u8 *macs)
 {
@@ -133,7 +133,7 @@ static __always_inline void route_readdress(void *data, const u8 *macs)
 	to[2] = from[2];
 }
 
-/* Takes one from the time to live of the packet of a frame whose first 34 bytes are there. */
+/* Decrements the time to live of the packet of a frame whose first 34 bytes are there. */
 static __always_inline void route_ages(void *data)
 {
 	if (*(u16 *)(data + 12) == bpf_htons(ETH_P_IP)) {
@@ -147,7 +147,10 @@ static __always_inline void route_ages(void *data)
 	}
 }
 
-/* Rewrites a frame of len bytes as route_xdp() has found. False if that cannot be. */
+/*
+ * Rewrites a frame of len bytes with the result of route_xdp(). Returns false if that is
+ * impossible.
+ */
 static __always_inline bool route_rewrite(struct xdp_md *xdp, const struct route_memory *memory,
 					  u32 len)
 {
@@ -165,14 +168,16 @@ static __always_inline bool route_rewrite(struct xdp_md *xdp, const struct route
 	return true;
 }
 
-/* What has to look at each frame, or into it, keeps frames from being routed in one go by tcx. */
+/*
+ * Does tcx route frames in one go? Features that must look at each frame, or into it, prevent this.
+ */
 #define ROUTES_BY_TCX                                                                              \
 	!on(FEATURES_NOTE | (FEATURES_JUDGE & ~FEATURE_PF) | FEATURE_GUARD | FEATURE_BACKUP |      \
 	    FEATURE_SPAN | FEATURE_TRACE)
 
 /*
  * The size in bytes of a frame, or of the largest that the kernel makes of it if it is a GSO
- * packet. ~0 if that is one whose segments are not those of its own TCP header.
+ * packet. Returns ~0 for a GSO packet whose segments do not belong to its own TCP header.
  */
 static __always_inline u32 route_segment(struct __sk_buff *skb)
 {
@@ -195,8 +200,8 @@ static __always_inline u32 route_segment(struct __sk_buff *skb)
 }
 
 /*
- * Notes the addresses that a frame has on its next link, as struct route_way has them. They are in
- * the place of a next hop of the kernel's.
+ * Records the addresses of a frame on its next link, as in struct route_way. They share the place
+ * of a next hop of the kernel's.
  */
 static __always_inline void route_macs(struct route_memory *memory, const u8 *macs)
 {
@@ -204,9 +209,9 @@ static __always_inline void route_macs(struct route_memory *memory, const u8 *ma
 }
 
 /*
- * Makes a packet the one on its next link: takes one from its time to live, and gives its frame
- * the addresses that route_macs() has noted. The packet has no options. It then goes by the port
- * in a slot. 0 if there is no memory; the packet is as it was then.
+ * Rewrites a packet for its next link: decrements its time to live, and gives its frame the
+ * addresses of route_macs(). The packet has no options. It then leaves through the port in a slot.
+ * Returns 0 if there is no memory; the packet is unchanged then.
  */
 OFTEN __noinline int route_leaves(struct __sk_buff *skb, u32 out)
 {
@@ -226,7 +231,7 @@ OFTEN __noinline int route_leaves(struct __sk_buff *skb, u32 out)
 		sum = ip->check + bpf_htons(0x0100);
 		ip->ttl--;
 		ip->check = sum + (sum >= 0xffff);
-		/* the header's sum stays what it was */
+		/* the header's sum is unchanged */
 		if (bpf_skb_store_bytes(skb, 0, frame, sizeof(frame), 0))
 			return 0;
 		route_prefers(skb, memory, ip->tos);
@@ -245,8 +250,8 @@ OFTEN __noinline int route_leaves(struct __sk_buff *skb, u32 out)
 }
 
 /*
- * The way of a packet to an address at the port in a slot, as route_known() has it, if the device
- * that it leads to is there.
+ * The way of a packet to an address at the port in a slot, like route_known(), if the device that
+ * it leads to exists.
  */
 static __always_inline struct route_way *route_known_skb(struct __sk_buff *skb, u32 slot, u64 dst,
 							 u64 *place)

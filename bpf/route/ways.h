@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * The ways of routed packets that a CPU remembers: the host's answer for a packet holds for others
- * like it, for a tick of the kernel's clock, or until the host's routes change.
+ * The ways of routed packets that a CPU remembers: the host's answer for a packet is valid for
+ * others like it, for a tick of the kernel's clock, or until the host's routes change.
  */
 #pragma once
 
@@ -27,14 +27,14 @@ static __always_inline struct route_way *route_way(u64 place)
 	return memory_record(MEMORY_ROUTES, place, ROUTE_PART, sizeof(struct route_way));
 }
 
-#define ROUTE_NO_PORTS 0xffff /* of struct route_way's ports: family and protocol alone */
+#define ROUTE_NO_PORTS 0xffff /* of struct route_way's ports: only family and protocol */
 
 /*
- * What of a packet's ports its way depends on, as a mask of struct route_way's. Packets of all
- * ports go one way unless the host, whose namespace is `net`, chooses among next hops by ports
- * (fib_multipath_hash_policy), or unless somebody has changed its rules, which may ask for ports.
- * Then one look-up is for all connections of two addresses, while it holds. XDP asks for that
- * where it judges first packets.
+ * The part of a packet's ports that its way depends on, as a mask of struct route_way's. Packets of
+ * all ports go one way unless the host, whose namespace is `net`, chooses among next hops by ports
+ * (fib_multipath_hash_policy), or unless its rules have been changed, which may match ports. Then
+ * one look-up serves all connections of two addresses, while it is valid. XDP uses that where it
+ * judges first packets.
  */
 static __always_inline u64 route_of_ports(const u8 *net, bool six)
 {
@@ -45,10 +45,10 @@ static __always_inline u64 route_of_ports(const u8 *net, bool six)
 }
 
 /*
- * Does this CPU remember the way of the packet that has been read, to an address at the port
- * in a slot? If so, route_to() has the kernel's answer as it was. If not, what the way
- * depends on is noted for route_keep(). This is a separate function, as are route_keep() and
- * those that read: the verifier then follows one way less.
+ * Does this CPU remember the way of the packet that has been read, to an address at the port in a
+ * slot? If so, route_to() has the kernel's former answer. If not, the way's key is recorded for
+ * route_keep(). This is a separate function, like route_keep() and the functions that read: the
+ * verifier then has one way less to follow.
  */
 OFTEN __noinline bool route_recall(u32 slot, u64 dst, bool gso)
 {
@@ -112,7 +112,7 @@ OFTEN __noinline bool route_recall(u32 slot, u64 dst, bool gso)
 	return true;
 }
 
-/* What is known in this tick of an address that packets are for. */
+/* The results in this tick for an address that packets are for. */
 static __always_inline struct route_taker *route_taker(struct route_memory *memory, u64 gateway,
 						       bool six)
 {
@@ -126,7 +126,7 @@ static __always_inline struct route_leaver *route_leaver(struct route_memory *me
 	return &memory->leavers[interface & (ROUTE_ENDS - 1)];
 }
 
-/* Notes that both ends of a way, which has just been found, have been looked at. */
+/* Records that both ends of a way, which has just been found, have been checked. */
 static __always_inline void route_ends(struct route_memory *memory, const struct route_way *way)
 {
 	bool six = (way->ports & 0xff) == 10;
@@ -142,7 +142,7 @@ static __always_inline void route_ends(struct route_memory *memory, const struct
 	out->endpoint = memory->endpoint;
 }
 
-/* Remembers the kernel's answer for packets like the one that route_recall() was asked about. */
+/* Remembers the kernel's answer for packets like the one of the last route_recall(). */
 OFTEN __noinline int route_keep(void)
 {
 	struct route_memory *memory = route_memory_get();
@@ -176,11 +176,11 @@ OFTEN __noinline int route_keep(void)
 }
 
 /*
- * Asks the host's routes once more for the way at a place, which was found in a tick that has
- * passed, while the kernel has numbered no change. True if they say the same; the way then holds
- * in this tick, and route_to() has the answer. This takes one look-up, where to find a way takes
- * two and a look at both interfaces: another packet has had that in this tick. What the second
- * look-up says, the way of an answer, changes with the kernel's number alone.
+ * Looks up the host's routes once more for the way at a place, which was found in an earlier tick,
+ * while the kernel has numbered no change. Returns true if they give the same result; the way is
+ * then valid in this tick, and route_to() has the answer. This takes one look-up, while finding a
+ * way takes two and a check of both interfaces: another packet has had that in this tick. The
+ * result of the second look-up, the way of an answer, only changes with the kernel's number.
  */
 static __always_inline bool route_renew(const struct hook *h, u64 place)
 {
@@ -199,11 +199,11 @@ static __always_inline bool route_renew(const struct hook *h, u64 place)
 	in = route_taker(memory, way->gateway, six);
 	if (in->gateway != way->gateway || in->tick != tick || in->six != six)
 		return false;
-	/* route_to() stays as it is if the way has to be found */
+	/* route_to() is unchanged if the way must be found */
 	to = route_direct(memory);
 	*to = (struct bpf_fib_lookup){};
 	__builtin_memcpy(to, &way->ports, sizeof(way->ports));
-	to->tot_len = 1; /* the look-up tells the MTU */
+	to->tot_len = 1; /* the look-up returns the MTU */
 	to->ifindex = in->interface;
 	to->flowinfo = way->flow; /* the TOS is in its first byte */
 	__builtin_memcpy(to->ipv6_src, way->address, sizeof(way->address));
@@ -220,7 +220,7 @@ static __always_inline bool route_renew(const struct hook *h, u64 place)
 		for (u32 i = 0; i < 6; i++)
 			differs |= (way->smac[i] ^ to->smac[i]) | (way->dmac[i] ^ to->dmac[i]);
 	}
-	/* the host is to see a packet to that hop in this second: route_freshens() has to say */
+	/* the host should see a packet to that hop in this second: route_freshens() must decide */
 	if (differs || *route_second(memory, to, clock_now()) != clock_now())
 		return false;
 	way->tick = tick;
@@ -247,15 +247,15 @@ OFTEN __noinline u32 route_renew_xdp(struct xdp_md *xdp, u64 place)
 #define ROUTE_RENEW(h, place)                                                                      \
 	((h)->skb ? route_renew_skb((h)->ctx, (place)) : route_renew_xdp((h)->ctx, (place)))
 
-/* Is this the type of an echo, or of the answer to one? The other types tell something else. */
+/* Is this the type of an echo request or reply? The other types have another meaning. */
 static __always_inline bool icmp_is_echo(u8 type, bool six)
 {
 	return six ? type == 128 || type == 129 : type == 0 || type == 8;
 }
 
-/* What is read of a packet to find its way again. */
+/* The fields of a packet that identify its way. */
 struct route_seen {
-	u64 gateway; /* these are as struct route_way has them */
+	u64 gateway; /* these are as in struct route_way */
 	u64 address[4];
 	u64 ports;
 	u32 flow;
@@ -263,7 +263,10 @@ struct route_seen {
 	u32 changes;
 };
 
-/* Notes which of the ports and protocols a way is for: false if packets of it ask for more. */
+/*
+ * Records which of the ports and protocols a way is for. Returns false if its packets need more
+ * work.
+ */
 static __always_inline bool route_sees_ports(struct route_seen *seen, u32 proto, u32 upper,
 					     bool six)
 {
@@ -274,15 +277,15 @@ static __always_inline bool route_sees_ports(struct route_seen *seen, u32 proto,
 	} else if (proto != IPPROTO_UDP && proto != IPPROTO_TCP) {
 		return false;
 	}
-	/* as route_recall() has it of a struct bpf_fib_lookup */
+	/* as in route_recall() for a struct bpf_fib_lookup */
 	seen->ports = (six ? 10 : 2) | proto << 8 | (u64)upper << 16;
 	return true;
 }
 
 /*
- * Reads the packet of a frame of `len` bytes to an address at the port in a slot. False if it asks
- * for more than its way: it is none of TCP or UDP, nor an echo, it is not whole, or something is
- * behind it in its frame.
+ * Reads the packet of a frame of `len` bytes to an address at the port in a slot. Returns false if
+ * it needs more than its way: it is neither TCP, UDP nor an echo, it is truncated, or its frame has
+ * padding.
  */
 static __always_inline bool route_sees(void *data, void *data_end, u32 len, u32 slot, u64 dst,
 				       struct route_seen *seen, bool six)
@@ -358,10 +361,10 @@ static __always_inline struct route_way *route_known_as(const struct hook *h, vo
 }
 
 /*
- * The way of a packet to an address at the port in a slot, if it is remembered with all that
- * the bridge decides on the packet, and if the packet asks for no more: see route_sees(). `size`
- * is that of its frame of `len` bytes, or of the largest that it will be cut into. `as` is what
- * the host's stack would see in its place. 0 if its way has to be found.
+ * The way of a packet to an address at the port in a slot, if it is remembered with the bridge's
+ * whole decision on the packet, and if the packet needs no more: see route_sees(). `size` is the
+ * size of its frame of `len` bytes, or of the largest that it will be cut into. `as` is the packet
+ * that the host's stack would see instead. Returns 0 if its way must be found.
  */
 static __always_inline struct route_way *route_known(const struct hook *h, void *data,
 						     void *data_end, u32 len, u32 size, u32 slot,
@@ -376,9 +379,8 @@ static __always_inline struct route_way *route_known(const struct hook *h, void 
 }
 
 /*
- * Remembers what the bridge has decided in an epoch on the packet that has been asked about,
- * at the routed host port that its way leads to: from slot to slot, in untagged frames of up to
- * `fits` bytes.
+ * Remembers the bridge's decision in an epoch on the current packet, at the routed host port that
+ * its way leads to: from slot to slot, in untagged frames of up to `fits` bytes.
  */
 static __always_inline void route_decided(const struct route_memory *memory, u32 in, u32 out,
 					  u32 epoch, u32 fits)
