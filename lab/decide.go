@@ -53,7 +53,7 @@ func pairOf(c studies.Claim) Pair {
 }
 
 // decided reports whether the rounds give the ratio as precisely as the pair needs it. It depends on the interval's
-// width, and not on its position. Otherwise the rounds would end as soon as they are all on one side by chance.
+// width, and not on its position. Otherwise the rounds would end as soon as all of them happen to be on one side.
 func (p Pair) decided(ratios []float64) bool {
 	switch n := len(ratios); {
 	case n >= mostDecidingRounds:

@@ -23,8 +23,7 @@ import (
 	"bascule/test/program"
 )
 
-// machines are the processes of virtual machines that this one started, by
-// their names.
+// machines returns the virtual machines' processes that this process started, by name.
 func machines(t *testing.T) map[string]int {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -54,8 +53,7 @@ func machines(t *testing.T) map[string]int {
 }
 
 // TestRunGuests sends between virtual machines and between one and the host.
-// In the third group one of them is killed while something is sent to it; the
-// last group has it again.
+// In the third group, one of them is killed during a transfer; the last group uses it again.
 func TestRunGuests(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
@@ -101,7 +99,7 @@ func TestRunGuests(t *testing.T) {
 	if how := r.Machine.Guests; how != guests.KVM && how != guests.TCG {
 		t.Errorf("the report says that %q ran the virtual machines", how)
 	}
-	// On linux-bridge there are ends of both kinds.
+	// linux-bridge has ends of both kinds.
 	var drawn []string
 	for _, f := range r.Fabrics {
 		if f.Name == fabrics.LinuxBridge.Name {
@@ -134,14 +132,14 @@ func TestRunGuests(t *testing.T) {
 	}
 }
 
-// killingSession kills a process in its third round, the second that counts,
-// when traffic has begun to flow. A round that is over before is done again.
+// killingSession kills a process in its third round, the second one that counts, after traffic has
+// begun to flow. A round that ends earlier is repeated.
 type killingSession struct {
 	workloads.Session
 	net    *fabrics.Net
 	t      *testing.T
 	rounds int
-	victim func() int // 0 for none
+	victim func() int // 0 if there is none
 }
 
 func (k *killingSession) Run(ctx context.Context, m workloads.Meter) (report.Sample, error) {

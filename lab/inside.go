@@ -22,36 +22,35 @@ import (
 	"bascule/lab/report"
 )
 
-// A whole lab runs inside one virtual machine, with the ends, the fabrics and the
-// workloads: the host sends it what to measure and gets the report. QEMU counts the
-// machine's instructions, so what is measured is what the code does, however busy the
-// host is. Each group has a machine of its own, so that no figure depends on what was
-// measured before it, and no kernel module is loaded for another group.
+// A whole lab runs inside one virtual machine, with ends, fabrics and workloads: the host sends its
+// options and receives the report. QEMU counts the machine's instructions, so the results depend
+// only on the code, and not on the load of the host. Each group has a separate machine, so that no
+// earlier measurement affects its figures, and no kernel module is loaded for another group.
 
-// insideArgs make the lab's program the first of such a machine.
+// insideArgs start the lab's program as init process of such a machine.
 var insideArgs = []string{"lab", "inside"}
 
-// Of the machine. Kernel memory of large tables counts against it.
+// Size of the machine. Large tables use kernel memory.
 const (
 	insideMiB  = 3072
 	insideJob  = "/job.json"
 	insideSelf = "/usr/bin/bascule"
 )
 
-// insideLimit is how long a machine may run: it catches one that hangs.
+// insideLimit is the maximum run time of a machine: it detects a hang.
 const insideLimit = 3 * time.Hour
 
-// An inner is what a lab inside tells, a line of JSON for each.
+// An inner is a message from a lab inside, a line of JSON.
 type inner struct {
 	told
 	Report  *report.Report `json:"report,omitempty"`  // the last line
-	Symbols string         `json:"symbols,omitempty"` // kallsyms, before the first part that counts
-	Frames  uint64         `json:"frames,omitempty"`  // of a part that counts, at its end
-	Failed  string         `json:"failed,omitempty"`  // why there is no report
+	Symbols string         `json:"symbols,omitempty"` // kallsyms, before the first measured part
+	Frames  uint64         `json:"frames,omitempty"`  // of a measured part, at its end
+	Failed  string         `json:"failed,omitempty"`  // the reason why there is no report
 }
 
-// RunInside measures what the options ask for inside virtual machines with a kernel,
-// one for each group. An ends.Unavailable tells why there can be none.
+// RunInside measures what the options select inside virtual machines with a kernel, one machine for
+// each group. An ends.Unavailable is the reason why there can be none.
 func RunInside(ctx context.Context, site fabrics.Site, o Options, k guests.Kernel, progress *Progress) (*report.Report, error) {
 	p, err := Select(o)
 	if err != nil {
@@ -88,8 +87,8 @@ func RunInside(ctx context.Context, site fabrics.Site, o Options, k guests.Kerne
 	return r, nil
 }
 
-// groupInside measures a group of what the options ask for. An ends.Unavailable tells why
-// there can be no machine; any other failure is the group's.
+// groupInside measures one group of the options. An ends.Unavailable is the reason why there can be
+// no machine; any other failure is the group's.
 func groupInside(ctx context.Context, site fabrics.Site, o Options, g Group, k guests.Kernel, progress *Progress) (*report.Report, error) {
 	o.Groups = []string{g.Name}
 	progress.say(fmt.Sprintf("%s: starting a virtual machine", g.Name))
@@ -112,10 +111,10 @@ func groupInside(ctx context.Context, site fabrics.Site, o Options, g Group, k g
 	return got, nil
 }
 
-// RunReproduced measures a profile of ReproduceInside for a study, or for all: the groups
-// that are Inside in virtual machines with a kernel, after all others on this machine. There
-// the cases of claims about work are measured once more, by their instructions. An
-// ends.Unavailable tells, before anything is measured, why there can be no machine.
+// RunReproduced measures a profile of ReproduceInside for a study, or for all studies: the groups
+// with Inside set in virtual machines with a kernel, after all others on this machine. The machines
+// also measure the cases of claims about work again, in instructions. An ends.Unavailable, before
+// any measurement, is the reason why there can be no machine.
 func RunReproduced(ctx context.Context, site fabrics.Site, study string, quick bool, p Profile, k guests.Kernel, progress *Progress) (*report.Report, error) {
 	version, err := guests.Version(ctx)
 	if err != nil {
@@ -180,7 +179,7 @@ func RunReproduced(ctx context.Context, site fabrics.Site, study string, quick b
 	return r, err
 }
 
-// failed is the report of a group that could not be measured.
+// failed returns the report of a group that could not be measured.
 func failed(g Group, err error) *report.Report {
 	out := &report.Group{Name: g.Name, About: g.About, Rounds: g.Rounds}
 	for _, c := range g.Cases {
@@ -213,7 +212,7 @@ func runInside(ctx context.Context, site fabrics.Site, o Options, g Group, k gue
 	return r, nil
 }
 
-// hear tells what a lab inside tells, and returns its report; nil where it has sent
+// hear passes the messages of a lab inside to progress, and returns its report; nil if it has sent
 // none.
 func hear(from io.Reader, progress *Progress) (*report.Report, error) {
 	dec := json.NewDecoder(from)
@@ -234,7 +233,7 @@ func hear(from io.Reader, progress *Progress) (*report.Report, error) {
 	}
 }
 
-// insideMachine is a machine with what the fabrics and workloads of a group take.
+// insideMachine returns a machine with everything that the fabrics and workloads of a group need.
 func insideMachine(site fabrics.Site, o Options, g Group, k guests.Kernel) (guests.Machine, error) {
 	job, err := json.Marshal(o)
 	if err != nil {
@@ -242,7 +241,7 @@ func insideMachine(site fabrics.Site, o Options, g Group, k guests.Kernel) (gues
 	}
 	m := guests.Machine{
 		Kernel: k, Init: site.Bascule, Args: insideArgs, CPUs: 1, MemoryMiB: insideMiB, Counting: true,
-		// Those by which the lab makes and asks things, whatever it measures.
+		// The lab itself needs these, whatever it measures.
 		Programs: []string{"ip", "bridge"},
 		Files:    map[string]string{},
 		Texts:    map[string]string{insideJob: string(job)},
@@ -257,7 +256,7 @@ func insideMachine(site fabrics.Site, o Options, g Group, k guests.Kernel) (gues
 		}
 		m.Optional = append(m.Optional, c.Fabric.Modules...)
 		for _, file := range c.Fabric.Files {
-			// The fabric says that it is missing.
+			// The fabric reports a missing file.
 			if _, err := os.Stat(file); err == nil {
 				m.Files[file] = file
 			}
@@ -270,9 +269,8 @@ func insideMachine(site fabrics.Site, o Options, g Group, k guests.Kernel) (gues
 	return m, nil
 }
 
-// Inside is the first process of a machine that a lab runs in: it measures what the
-// host asks for, tells it, and switches the machine off. It returns only if it is not
-// the first process of a machine.
+// Inside is the init process of a machine for a lab: it runs the host's measurement, sends the
+// results, and powers the machine off. It returns only if it is not process 1.
 func Inside(ctx context.Context) error {
 	if os.Getpid() != 1 {
 		return guests.ErrNotFirst
@@ -281,7 +279,7 @@ func Inside(ctx context.Context) error {
 	if err == nil {
 		enc := json.NewEncoder(out)
 		tell := func(i inner) {
-			// The host has heard the end of it where it no longer listens.
+			// An error means that the host no longer listens, which it reports itself.
 			_ = enc.Encode(i)
 		}
 		var r *report.Report
@@ -292,7 +290,7 @@ func Inside(ctx context.Context) error {
 		}
 		err = errors.Join(err, out.Close())
 	}
-	// The last words on the console, which the lab quotes.
+	// The last output on the console, which the lab quotes.
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
@@ -334,9 +332,9 @@ func inside(ctx context.Context, tell func(inner)) (*report.Report, error) {
 	}))
 }
 
-// Pinned returns the kernel that a version asks for, as its release begins; "" is the
-// newest. It tells progress where another one takes its place, because mirrors have
-// dropped it. An ends.Unavailable tells why there is none.
+// Pinned returns the kernel of a version, given as the beginning of its release; "" is the newest.
+// It reports to progress if another one replaces it, because mirrors have removed it. An
+// ends.Unavailable is the reason why there is none.
 func Pinned(ctx context.Context, version string, progress *Progress) (guests.Kernel, error) {
 	pin := guests.Newest()
 	if version != "" {
@@ -356,7 +354,7 @@ func Pinned(ctx context.Context, version string, progress *Progress) (guests.Ker
 	return k, err
 }
 
-// Kernels are the versions that Pinned takes.
+// Kernels returns the versions that Pinned accepts.
 func Kernels() []string {
 	var out []string
 	for _, p := range guests.Pins {

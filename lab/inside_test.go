@@ -22,8 +22,8 @@ import (
 	"bascule/test/program"
 )
 
-// A lab in a virtual machine measures instructions, of which its clock counts the
-// right number (instructions.Check), and two rounds of the same say the same.
+// TestRunInside checks that a lab in a virtual machine measures instructions, that its clock counts
+// them correctly (instructions.Check), and that two rounds of a case agree.
 func TestRunInside(t *testing.T) {
 	t.Parallel() // a machine has one CPU
 	k, err := Pinned(t.Context(), "", NewProgress(nil))
@@ -55,7 +55,7 @@ func TestRunInside(t *testing.T) {
 		if c.Error != "" || c.Skipped != "" || s.N != 3 {
 			t.Fatalf("%s: %d samples, error %q, left out: %q", c.Label, s.N, c.Error, c.Skipped)
 		}
-		// On a machine that counts time, rounds differ by more than that.
+		// On a machine that measures time, rounds vary more.
 		if spread := (s.Max - s.Min) / s.Median; spread > 0.01 {
 			t.Errorf("%s: the rounds differ by %.1f %%: %v", c.Label, 100*spread, c.Values())
 		}
@@ -71,10 +71,10 @@ func TestRunInside(t *testing.T) {
 	}
 }
 
-// A study's groups that need another machine are measured in one, and the report says so
-// of them and of their claims; the rest is of this machine.
+// TestRunReproduced checks that a study's groups for another machine are measured in one, and that
+// the report says so for these groups and their claims, and not for the rest.
 func TestRunReproduced(t *testing.T) {
-	t.Parallel() // as TestRunInside; nothing else that leaves namespaces may be
+	t.Parallel() // like TestRunInside; no other test that leaves namespaces may run in parallel
 	needRoot(t)
 	nothingLeft(t)
 	var missing *ends.Unavailable
@@ -128,7 +128,7 @@ func TestRunReproduced(t *testing.T) {
 	}
 }
 
-// What a lab inside tells comes out as if it were told here.
+// TestHear checks that messages of a lab inside are printed like local ones.
 func TestHear(t *testing.T) {
 	var line bytes.Buffer
 	enc := json.NewEncoder(&line)
@@ -164,7 +164,7 @@ func TestHear(t *testing.T) {
 	}
 }
 
-// A machine has what its group takes, and nothing of another's.
+// TestInsideMachine checks that a machine has everything that its group needs, and nothing else.
 func TestInsideMachine(t *testing.T) {
 	o := Options{Fabrics: []string{"linux-bridge+nft", "ovs"}, Workloads: []string{"one-by-one"}, Counting: true}
 	p, err := Select(o)
@@ -202,7 +202,7 @@ func TestInsideMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A wire for each of the 6 cases, which are all built at once.
+	// A wire for each of the 6 cases, which exist at the same time.
 	if m, err := insideMachine(site, o, cards.Groups[0], guests.Kernel{}); err != nil || m.Board != "q35" || len(m.Devices) != 6*2*4 ||
 		!slices.Contains(m.Modules, "e1000e") || !slices.Contains(m.Optional, "openvswitch") {
 		t.Errorf("two hosts are %+v, error %v", m, err)
@@ -219,7 +219,7 @@ func TestInsideMachine(t *testing.T) {
 	}
 }
 
-// Where instructions are counted, the figures are of instructions, and nowhere else.
+// TestSelectCounting checks that figures are instructions exactly where instructions are counted.
 func TestSelectCounting(t *testing.T) {
 	if p, err := Select(Options{Counting: true}); err != nil || p.Name != "exact" {
 		t.Errorf("without options: profile %q, error %v, want exact", p.Name, err)
@@ -251,7 +251,7 @@ func TestSelectCounting(t *testing.T) {
 	}
 }
 
-// A target may be over the cost of something that both have.
+// TestTargetLess checks a target for the cost above a common base.
 func TestTargetLess(t *testing.T) {
 	of := func(label string, values ...float64) *report.Case {
 		c := &report.Case{Label: label}
@@ -278,7 +278,7 @@ func TestTargetLess(t *testing.T) {
 	}
 }
 
-// A kernel that cannot run bascule, and one that nobody knows, are refused.
+// TestPinned checks that a kernel without tcx and an unknown kernel are refused.
 func TestPinned(t *testing.T) {
 	var unavailable *ends.Unavailable
 	if _, err := Pinned(t.Context(), "6.1", NewProgress(nil)); !errors.As(err, &unavailable) || !strings.Contains(err.Error(), "no tcx") {

@@ -19,7 +19,7 @@ import (
 	"bascule/test/program"
 )
 
-// needRoot skips a test that makes network namespaces.
+// needRoot skips a test that needs root to make network namespaces.
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -27,8 +27,7 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// nothingLeft fails the test when namespaces of this process are left at its
-// end.
+// nothingLeft fails the test if namespaces of this process remain at its end.
 func nothingLeft(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -38,7 +37,7 @@ func nothingLeft(t *testing.T) {
 	})
 }
 
-// ownNamespaces are the named namespaces that this process made.
+// ownNamespaces returns the named namespaces of this process.
 func ownNamespaces(t *testing.T) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir("/run/netns")
@@ -53,9 +52,8 @@ func ownNamespaces(t *testing.T) (names []string) {
 	return names
 }
 
-// TestRun sends over the fabrics that need no bascule; that traffic crossed
-// them is checked by the workloads, by the counters of the fabric's own
-// device.
+// TestRun sends over the fabrics that do not need bascule. The workloads check that the traffic
+// crosses them, with the counters of the fabric's own device.
 func TestRun(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
@@ -100,12 +98,12 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A run that is ended keeps what it has and removes what it built.
+// TestRunEnded checks that an interrupted run keeps its results and removes its objects.
 func TestRunEnded(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	// It ends the run in its second round, the first that counts.
+	// It ends the run in its second round, the first one that counts.
 	w := changed(brief, func(s workloads.Session) workloads.Session { return &endedSession{s, cancel, 0} })
 	p := Profile{Groups: []Group{group(3, []Case{
 		{Fabric: fabrics.LinuxBridge, Workload: workloads.Must(brief)},
@@ -127,10 +125,10 @@ func TestRunEnded(t *testing.T) {
 	}
 }
 
-// brief is frames for a moment.
+// brief sends frames for a short time.
 const brief = "pps:duration=20ms"
 
-// changed is a workload whose sessions are put into others.
+// changed returns a workload with its sessions wrapped.
 func changed(name string, session func(workloads.Session) workloads.Session) *workloads.Workload {
 	w := workloads.Must(name)
 	start := w.Start
@@ -157,10 +155,10 @@ func (e *endedSession) Run(ctx context.Context, m workloads.Meter) (s report.Sam
 	return e.Session.Run(ctx, m)
 }
 
-// A namespace of a lab that is gone is removed by the next one.
+// TestLeftoversAreRemoved checks that a namespace of a dead lab is removed by the next one.
 func TestLeftoversAreRemoved(t *testing.T) {
 	needRoot(t)
-	// A process that has ended, and whose number is not in use again.
+	// A process that has ended, and whose number is not reused.
 	gone := exec.Command("true")
 	if err := gone.Run(); err != nil {
 		t.Fatal(err)
@@ -168,7 +166,7 @@ func TestLeftoversAreRemoved(t *testing.T) {
 	name := fmt.Sprintf("%s%d-1-e1", ends.Prefix, gone.Process.Pid)
 	var ns *ends.Namespace
 	var removed []string
-	// a lab of another test may be faster, though not each time
+	// the lab of another test may be faster, but not each time
 	for tries := 0; tries < 5 && !slices.Contains(removed, name); tries++ {
 		var err error
 		if ns, err = ends.NewNamespace(name); err != nil {
@@ -189,8 +187,8 @@ func TestLeftoversAreRemoved(t *testing.T) {
 	}
 }
 
-// TestRunSwitches runs what the lab makes itself, small, over everything that
-// has ports and addresses, bascule by its real program.
+// TestRunSwitches runs the lab's own traffic, in small amounts, over everything with ports and
+// addresses, with the real bascule program.
 func TestRunSwitches(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
@@ -226,7 +224,7 @@ func TestRunSwitches(t *testing.T) {
 	}
 }
 
-// A round that fails is left out; three in a row end the case.
+// TestRunFailures checks that a failed round is left out, and that three in a row end the case.
 func TestRunFailures(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
@@ -253,8 +251,7 @@ func TestRunFailures(t *testing.T) {
 	}
 }
 
-// failingSession measures nothing, and fails in some of its rounds; the warm-up
-// is round 0.
+// failingSession measures nothing, and fails in some rounds; round 0 is the warm-up.
 type failingSession struct {
 	fails []int
 	round int
@@ -270,7 +267,7 @@ func (f *failingSession) Run(context.Context, workloads.Meter) (report.Sample, e
 
 func (f *failingSession) Close() error { return nil }
 
-// What fails says so, and the rest goes on.
+// TestRunWithoutBascule checks that a failure is reported, and that the rest continues.
 func TestRunWithoutBascule(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)

@@ -22,8 +22,7 @@ import (
 	"bascule/lab/report"
 )
 
-// Machine describes the machine that the lab runs on. Facts that cannot be
-// found out are left empty.
+// Machine describes the machine of the lab. Unknown facts are empty.
 func Machine(site fabrics.Site) report.Machine {
 	m := report.Machine{
 		Cores:       runtime.NumCPU(),
@@ -75,7 +74,7 @@ func Machine(site fabrics.Site) report.Machine {
 	return m
 }
 
-// field is the value of the first line that begins with name and a colon.
+// field returns the value on the first line that begins with name and a colon.
 func field(text, name string) string {
 	for line := range strings.Lines(text) {
 		key, value, ok := strings.Cut(line, ":")
@@ -86,7 +85,7 @@ func field(text, name string) string {
 	return ""
 }
 
-// firstLine is the first line that a program prints.
+// firstLine returns the first line of a program's output.
 func firstLine(command []string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -98,8 +97,7 @@ func firstLine(command []string) string {
 	return strings.TrimSpace(string(line))
 }
 
-// ticks is the time of the CPUs since the machine started, in clock ticks, and
-// when that was read.
+// ticks is the CPU time since boot, in clock ticks, with the time of the reading.
 type ticks struct {
 	at       time.Time
 	all      coreTicks
@@ -107,17 +105,16 @@ type ticks struct {
 	switches float64 // context switches
 }
 
-// coreTicks is the time of one CPU, or of all of them together.
+// coreTicks is the time of one CPU, or of all of them.
 type coreTicks struct {
 	user, system, softirq, idle, steal float64
 }
 
-// hz is how many ticks a second has: USER_HZ, which is the same on every Linux
-// machine that bascule runs on.
+// hz is the number of ticks in a second: USER_HZ, the same on every Linux machine that bascule
+// supports.
 const hz = 100
 
-// cpuTime reads /proc/stat. The virtual machines are programs of the lab that
-// have not ended.
+// cpuTime reads /proc/stat. Virtual machines are running programs of the lab.
 func cpuTime() (ticks, error) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -131,9 +128,9 @@ func cpuTime() (ticks, error) {
 	return t, nil
 }
 
-// othersTime is the time, in clock ticks, of all programs but the lab and the
-// lab's own. It includes the children of these programs that have ended. It
-// leaves out the kernel's own threads, because their work may be for the lab.
+// othersTime returns the time, in clock ticks, of all programs except the lab and its children. It
+// includes ended children of these programs. It excludes the kernel's own threads, because their
+// work may be for the lab.
 func othersTime() float64 {
 	ours := map[int]bool{os.Getpid(): true}
 	for _, pid := range children(os.Getpid()) {
@@ -149,12 +146,12 @@ func othersTime() float64 {
 	return sum
 }
 
-// children are the processes below one that run (CONFIG_PROC_CHILDREN).
+// children returns the running children of a process (CONFIG_PROC_CHILDREN).
 func children(pid int) []int {
 	var out []int
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, l := range lists {
-		// A thread may have ended since.
+		// A thread may have ended meanwhile.
 		text, _ := os.ReadFile(l)
 		for f := range strings.FieldsSeq(string(text)) {
 			if child, err := strconv.Atoi(f); err == nil {
@@ -165,16 +162,15 @@ func children(pid int) []int {
 	return out
 }
 
-// processTime is the time of a process and its children that have ended, in
-// clock ticks; 0 when it has ended or is a thread of the kernel.
+// processTime returns the time of a process and its ended children, in clock ticks; 0 if it has
+// ended or is a kernel thread.
 func processTime(pid int) float64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0
 	}
-	// The name, in brackets, may have anything in it; what follows begins with
-	// field 3. The flags are field 9, and utime, stime, cutime and cstime 14 to
-	// 17 (proc(5)).
+	// The name, in brackets, may contain any character; field 3 follows it. The flags are field
+	// 9, and utime, stime, cutime and cstime are fields 14 to 17 (proc(5)).
 	f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	if len(f) < 15 {
 		return 0
@@ -191,8 +187,8 @@ func processTime(pid int) float64 {
 	return sum
 }
 
-// parseStat reads the lines of the CPUs (user, nice, system, idle, iowait, irq,
-// softirq, steal) and of the context switches (proc(5)).
+// parseStat parses the lines of the CPUs (user, nice, system, idle, iowait, irq, softirq, steal)
+// and of the context switches (proc(5)).
 func parseStat(text string) (t ticks, err error) {
 	if !strings.HasPrefix(text, "cpu ") {
 		return t, errors.New("/proc/stat does not begin with the times of all CPUs")
@@ -225,7 +221,7 @@ func parseStat(text string) (t ticks, err error) {
 	return t, nil
 }
 
-// since puts the machine's work between two readings into a sample.
+// since adds the machine's work between two readings to a sample.
 func (t ticks) since(before ticks, s *report.Sample) {
 	s.Seconds = t.at.Sub(before.at).Seconds()
 	n := s.Seconds * hz
@@ -233,7 +229,7 @@ func (t ticks) since(before ticks, s *report.Sample) {
 		return
 	}
 	s.CPU = t.all.since(before.all, n)
-	// A core that came or went meanwhile leaves no core to compare.
+	// If a core appeared or disappeared meanwhile, the cores cannot be compared.
 	if len(t.cores) == len(before.cores) {
 		for i, c := range t.cores {
 			s.Cores = append(s.Cores, c.since(before.cores[i], n))
@@ -242,8 +238,7 @@ func (t ticks) since(before ticks, s *report.Sample) {
 	s.Switches = (t.switches - before.switches) / s.Seconds
 }
 
-// since is how many CPUs were busy with each kind of work during n ticks of
-// time.
+// since returns how many CPUs were busy with each kind of work during n ticks.
 func (c coreTicks) since(before coreTicks, n float64) report.CPU {
 	return report.CPU{
 		User:    (c.user - before.user) / n,

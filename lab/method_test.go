@@ -15,7 +15,7 @@ import (
 	"bascule/lab/workloads"
 )
 
-// A sample has what the cores did while it was taken, and they did something.
+// TestRunCPU checks that a sample has the work of the cores, and that they did work.
 func TestRunCPU(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
@@ -31,8 +31,8 @@ func TestRunCPU(t *testing.T) {
 	}
 }
 
-// timesOff takes a sample and says in what its times are off, which they are in
-// one where a virtual processor stood still and was not told so.
+// timesOff takes a sample and returns what is wrong with its times. They are wrong if a virtual
+// processor stalled and its clock does not show it.
 func timesOff(t *testing.T) string {
 	t.Helper()
 	var off strings.Builder
@@ -73,8 +73,7 @@ func timesOff(t *testing.T) string {
 	return off.String()
 }
 
-// allOf sums up all that a sample's CPU was spent on. None of the parts may be
-// negative.
+// allOf adds up all parts of a sample's CPU time. No part may be negative.
 func allOf(t *testing.T, c report.CPU) float64 {
 	t.Helper()
 	sum := 0.0
@@ -90,8 +89,8 @@ func allOf(t *testing.T, c report.CPU) float64 {
 	return sum
 }
 
-// tested is the verdict on a claim about two cases whose ratio is 2, while
-// others took so many cores of each sample.
+// tested returns the verdict on a claim about two cases whose ratio is 2, while other programs used
+// the given number of cores in each sample.
 func tested(t *testing.T, others report.CPU, claim studies.Claim) report.Claim {
 	t.Helper()
 	g := &report.Group{Name: "study-1"}
@@ -103,7 +102,7 @@ func tested(t *testing.T, others report.CPU, claim studies.Claim) report.Claim {
 		g.Cases = append(g.Cases, c)
 	}
 	claim.Of, claim.Against = "b", "a"
-	// Far more cores than any claim takes.
+	// More cores than any claim needs.
 	got, err := claims([]Claim{{Study: "study", Claim: claim}}, []*report.Group{g}, report.Machine{Cores: 64})
 	if err != nil || len(got) != 1 {
 		t.Fatalf("%d claims, error %v", len(got), err)
@@ -111,8 +110,8 @@ func tested(t *testing.T, others report.CPU, claim studies.Claim) report.Claim {
 	return got[0]
 }
 
-// Nothing is shown while others take the machine, neither that a claim holds
-// nor that it does not.
+// TestClaimsNoisy checks that there is no verdict in either direction while other programs use the
+// machine.
 func TestClaimsNoisy(t *testing.T) {
 	for name, claim := range map[string]studies.Claim{
 		"reached": {AtLeast: 1.5},
@@ -130,8 +129,8 @@ func TestClaimsNoisy(t *testing.T) {
 	}
 }
 
-// A claim about Open vSwitch's datapath takes a kernel that has it. The result
-// of its other datapath is told all the same.
+// TestClaimsKernelOVS checks that a claim about Open vSwitch's kernel datapath needs a kernel with
+// it. The result of the other datapath is reported anyway.
 func TestClaimsKernelOVS(t *testing.T) {
 	if haveKernelOVS() {
 		t.Skip("this kernel has a datapath for Open vSwitch")

@@ -25,8 +25,8 @@ import (
 	"bascule/test/program"
 )
 
-// A router with a core of its own judges every frame there, and the ends send and receive on
-// the other one: each device says by which CPU its frames are processed.
+// TestOwnCore checks that a router with a separate core processes every frame there, and that the
+// ends send and receive on the other one, with a count of frames by CPU at each device.
 func TestOwnCore(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
@@ -57,7 +57,7 @@ func TestOwnCore(t *testing.T) {
 			var unavailable *ends.Unavailable
 			switch {
 			case runtime.NumCPU() == 1 && errors.As(err, &unavailable) && strings.Contains(err.Error(), "one core"):
-				return // all that there is to see
+				return // nothing else to check here
 			case errors.As(err, &unavailable) && strings.Contains(err.Error(), "the kernel has no flowtables"):
 				t.Log(err)
 				return
@@ -68,9 +68,9 @@ func TestOwnCore(t *testing.T) {
 			var watched []watch
 			for i, e := range c.net.Ends {
 				in := count(t, e.Namespace, e.Ifname, ebpf.AttachTCXIngress, others)
-				// What a router in XDP leaves to the stack is not polled for.
+				// Frames that an XDP router leaves to the stack are not polled.
 				in.most = test.fabric.Arrival == fabrics.AsXDP
-				// TCP may send on where what it has sent before is freed.
+				// TCP may continue to send on the core that frees sent packets.
 				out := count(t, e.Namespace, e.Ifname, ebpf.AttachTCXEgress, others)
 				out.most = true
 				watched = append(watched, in, out)
@@ -105,7 +105,7 @@ func TestOwnCore(t *testing.T) {
 						elsewhere += n
 					}
 				}
-				// Of the answers there are as few as TCP sees fit.
+				// TCP may send only few acknowledgements.
 				if there < 5 || elsewhere > 0 && !w.most || elsewhere > there/2 {
 					t.Errorf("%s: CPU %d has processed %d frames, others %d", w.what, w.cpu, there, elsewhere)
 				}
@@ -114,15 +114,15 @@ func TestOwnCore(t *testing.T) {
 	}
 }
 
-// watch is a count of frames by the CPU that processed them.
+// watch counts frames by the CPU that processed them.
 type watch struct {
 	what string
-	cpu  int             // that should
-	most bool            // not all of them
-	read func() []uint64 // by CPU
+	cpu  int             // the expected one
+	most bool            // most frames, not all
+	read func() []uint64 // counts by CPU
 }
 
-// count counts what passes a hook of a device.
+// count counts the frames at a hook of a device.
 func count(t *testing.T, at *ends.Namespace, ifname string, hook ebpf.AttachType, cpu int) watch {
 	t.Helper()
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "by_cpu", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: 1})
@@ -155,7 +155,7 @@ func count(t *testing.T, at *ends.Namespace, ifname string, hook ebpf.AttachType
 		if err != nil {
 			return err
 		}
-		// before the program of a switch, which lets nothing get behind it
+		// before the program of a switch, which ends the chain
 		k, err := link.AttachTCX(link.TCXOptions{Program: p, Interface: l.Attrs().Index, Attach: hook, Anchor: link.Head()})
 		if err == nil {
 			t.Cleanup(func() { k.Close() })
@@ -174,7 +174,7 @@ func count(t *testing.T, at *ends.Namespace, ifname string, hook ebpf.AttachType
 	}}
 }
 
-// judged is what the programs of bascule have taken, by their own counters.
+// judged returns the frames that bascule's programs have received, from their own counters.
 func judged(t *testing.T, at *ends.Namespace, cpu int) watch {
 	t.Helper()
 	cookie, err := at.Cookie()
@@ -209,7 +209,7 @@ func judged(t *testing.T, at *ends.Namespace, cpu int) watch {
 	}}
 }
 
-// allowedOf are the CPUs that a process may run on.
+// allowedOf returns the CPUs that a process may use.
 func allowedOf(t *testing.T, pid int) string {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -219,7 +219,8 @@ func allowedOf(t *testing.T, pid int) string {
 	return field(string(text), "Cpus_allowed_list")
 }
 
-// Where there is one core, a router has none of its own, and the report says so.
+// TestOwnCoreOfOne checks that on a single core, the router has none of its own, and that the
+// report says so.
 func TestOwnCoreOfOne(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
@@ -227,7 +228,7 @@ func TestOwnCoreOfOne(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), "taskset", "-c", "0", program.Path(t),
 			"lab", "run", "--fabric", fabric, "--workload", "tcp-stream:own-core", "--rounds", "1").CombinedOutput()
 		want := map[string]string{"router": "one core: the router has none of its own", "linux-bridge": "it has no router to give a core"}[fabric]
-		// Nothing was measured, which is refused.
+		// A run without results is refused.
 		refused := new(exec.ExitError)
 		if !errors.As(err, &refused) || refused.ExitCode() != 1 || !strings.Contains(string(out), want) {
 			t.Errorf("%s: error %v, printed\n%s\nwant %s", fabric, err, out, want)

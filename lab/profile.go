@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
 // Package lab measures bridges on this machine: it builds fabrics, sends
-// workloads over them, all peers interleaved in every round, and reports.
+// workloads over them, with all peers interleaved in every round, and reports the results.
 package lab
 
 import (
@@ -21,15 +21,15 @@ type Case struct {
 	Setup    Setup
 }
 
-// Setup has the differences from ends in namespaces with an MTU of 1500. It is
-// the same for all workloads.
+// Setup has the differences from the default: ends in namespaces with an MTU of 1500. It is the
+// same for all workloads.
 type Setup struct {
-	Host   bool `yaml:"host"`   // the host itself is the first end
-	MTU    int  `yaml:"mtu"`    // of the ends and all between them, 0 for 1500
+	Host   bool `yaml:"host"`   // the first end is the host itself
+	MTU    int  `yaml:"mtu"`    // of the ends and everything between them, 0 for 1500
 	Guests bool `yaml:"guests"` // the ends are virtual machines
 }
 
-// String is "", or the differences, with spaces between: "host mtu=9000 vm".
+// String returns the differences, separated by spaces: "host mtu=9000 vm"; "" if there are none.
 func (s Setup) String() string {
 	var out []string
 	if s.Host {
@@ -44,12 +44,12 @@ func (s Setup) String() string {
 	return strings.Join(out, " ")
 }
 
-// Label is how the case is called within its group.
+// Label is the name of the case in its group.
 func (c Case) Label() string {
 	return strings.TrimSpace(c.Fabric.Name + " " + c.Workload.Name + " " + c.Setup.String())
 }
 
-// spec is the fabric that the case needs.
+// spec returns the requirements of the case for its fabric.
 func (c Case) spec() fabrics.Spec {
 	s := c.Workload.Spec
 	s.Host, s.Guests = c.Setup.Host, c.Setup.Guests
@@ -59,55 +59,55 @@ func (c Case) spec() fabrics.Spec {
 	return s
 }
 
-// Group is cases that are measured interleaved: one round of each, then the
-// next round.
+// Group is a list of cases that are measured interleaved: one round of each, then the next round.
 type Group struct {
 	Name   string
 	About  string
 	Rounds int
 	Cases  []Case
-	// Pairs decide claims: their cases have further rounds until they do. Empty for quick runs.
+	// Pairs decide claims: their cases get further rounds until the claims are decided. Empty
+	// for quick runs.
 	Pairs []Pair
-	// Inside says that it is measured in a virtual machine whose instructions are
-	// counted, because this machine lacks something.
+	// Inside means that the group is measured in a virtual machine with counted instructions,
+	// because this machine lacks something.
 	Inside bool
 }
 
-// cards tells whether the group takes network cards that a virtual machine has.
+// cards reports whether the group needs the network cards of a virtual machine.
 func (g Group) cards() bool {
 	return slices.ContainsFunc(g.Cases, func(c Case) bool { return len(c.Fabric.Wires) > 0 })
 }
 
-// Target is a figure that is wanted of a group: the median of a case's values,
-// or of its ratios to another case in the same rounds.
+// Target is a goal for a figure of a group: the median of a case's values, or of its ratios to
+// another case in the same rounds.
 type Target struct {
 	Name    string
 	Group   string
 	Of      string // label of a case
 	Against string // label of another case, "" for the value itself
-	// OfLess and AgainstLess are labels of cases whose values are subtracted before,
-	// round by round; "" for none.
+	// OfLess and AgainstLess are labels of cases whose values are subtracted first, round by
+	// round; "" for none.
 	OfLess, AgainstLess string
-	Value               string // the name of a value beside the main one, "" for the main one
-	Invert              bool   // the ratio is of Against to Of: cost instead of speed
+	Value               string // the name of an additional value, "" for the main one
+	Invert              bool   // the ratio is Against to Of: cost instead of speed
 	Unit                string // "x" for a ratio
 	Lower               bool   // less is better
 	Must                float64
 	Aim                 float64
 }
 
-// Profile is a set of measurements that belong together.
+// Profile is a set of measurements.
 type Profile struct {
 	Name    string
 	About   string
 	Groups  []Group
 	Targets []Target
 	Claims  []Claim
-	// Strict: a case that cannot be measured makes the run fail.
+	// Strict makes the run fail if a case cannot be measured.
 	Strict bool
 }
 
-// across makes a case of each workload on each fabric, workload by workload.
+// across makes a case for each workload on each fabric, workload by workload.
 func across(fs []*fabrics.Fabric, ws ...*workloads.Workload) []Case {
 	var out []Case
 	for _, w := range ws {
@@ -118,7 +118,7 @@ func across(fs []*fabrics.Fabric, ws ...*workloads.Workload) []Case {
 	return out
 }
 
-// group is cases; the first workload's name and text stand for all.
+// group makes a group of cases, with the name and text of the first workload.
 func group(rounds int, cases []Case) Group {
 	w := cases[0].Workload
 	return Group{Name: w.Name, About: w.About, Rounds: rounds, Cases: cases}

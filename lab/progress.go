@@ -18,22 +18,22 @@ import (
 	"bascule/lab/report"
 )
 
-// Progress tells people how far the lab is: one line that is written over and
-// over on a terminal, and a line for each round elsewhere.
+// Progress shows how far the lab is: on a terminal one line that is redrawn, otherwise a line for
+// each round.
 type Progress struct {
 	out   io.Writer
-	shown io.Writer     // where groups go when they are done; nil for nowhere
-	bars  *mpb.Progress // nil where out is no terminal
+	shown io.Writer     // destination of finished groups; nil for none
+	bars  *mpb.Progress // nil if out is not a terminal
 	bar   *mpb.Bar
 	now   atomic.Pointer[string]
 	mu    sync.Mutex
 	total time.Duration
 	done  time.Duration
 	notes []string
-	relay func(told) // where all of it goes instead; nil for nowhere else
+	relay func(told) // alternative destination of all messages; nil for none
 }
 
-// A told is something that Progress tells, and one of its fields is set.
+// Messages of Progress, of which one field is set.
 type told struct {
 	Say   string        `json:"say,omitempty"`
 	Note  string        `json:"note,omitempty"`
@@ -41,7 +41,7 @@ type told struct {
 	Did   time.Duration `json:"did,omitempty"`
 }
 
-// tell tells what another lab has told of its own work.
+// Messages of another lab about its own work are shown like local ones.
 func (p *Progress) tell(t told) {
 	switch {
 	case t.Say != "":
@@ -53,14 +53,14 @@ func (p *Progress) tell(t told) {
 	}
 }
 
-// relayed gives away what is told.
+// relayed returns a Progress that passes messages on.
 func relayed(relay func(told)) *Progress {
 	p := NewProgress(nil)
 	p.relay = relay
 	return p
 }
 
-// NewProgress tells on out; a nil out tells nothing.
+// NewProgress shows progress on out; nil means not at all.
 func NewProgress(out io.Writer) *Progress {
 	if out == nil {
 		out = io.Discard
@@ -68,18 +68,18 @@ func NewProgress(out io.Writer) *Progress {
 	return &Progress{out: out}
 }
 
-// terminal tells whether a line can be drawn over and over on out.
+// terminal reports whether a line on out can be redrawn.
 func terminal(out io.Writer) bool {
 	f, ok := out.(*os.File)
 	if !ok {
 		return false
 	}
-	// Some terminals do not tell how wide they are: no line can be drawn there.
+	// Some terminals do not report their width: a line cannot be redrawn there.
 	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	return err == nil && size.Col > 0
 }
 
-// begin starts the line of a profile, whose length is known from its rounds.
+// begin starts the line of a profile, whose total comes from its rounds.
 func (p *Progress) begin(profile Profile) {
 	for _, g := range profile.Groups {
 		for _, c := range g.Cases {
@@ -89,7 +89,7 @@ func (p *Progress) begin(profile Profile) {
 	if !terminal(p.out) {
 		return
 	}
-	// Few renewals, to stay out of what is measured.
+	// Few updates, to keep the cost out of the measurements.
 	p.bars = mpb.New(mpb.WithOutput(p.out), mpb.WithWidth(24), mpb.WithRefreshRate(500*time.Millisecond))
 	p.bar = p.bars.AddBar(p.total.Milliseconds(),
 		mpb.BarRemoveOnComplete(),
@@ -107,7 +107,7 @@ func (p *Progress) begin(profile Profile) {
 			})))
 }
 
-// say tells the present step.
+// say shows the present step.
 func (p *Progress) say(what string) {
 	if p.relay != nil {
 		p.relay(told{Say: what})
@@ -121,7 +121,7 @@ func (p *Progress) say(what string) {
 	}
 }
 
-// ShowGroups prints the table of every group on w as soon as it is measured.
+// ShowGroups prints the table of every group on w right after its measurement.
 func (p *Progress) ShowGroups(w io.Writer) { p.shown = w }
 
 // group shows the results of a group.
@@ -135,14 +135,14 @@ func (p *Progress) group(g *report.Group) {
 	}
 	w := p.shown
 	if p.bars != nil && terminal(w) {
-		// Both are the same screen: above the line that is drawn over and over.
+		// Both are on the same screen: print above the redrawn line.
 		w = p.bars
 	}
-	// The report still has the lines that standard output does not take.
+	// The report still has the lines if standard output fails.
 	_ = g.WriteText(w)
 }
 
-// note tells something that should stay to be read.
+// note records a message that stays visible.
 func (p *Progress) note(what string) {
 	what = strings.Join(strings.Fields(what), " ")
 	if p.relay != nil {
@@ -158,7 +158,7 @@ func (p *Progress) note(what string) {
 	fmt.Fprintf(p.out, "lab: %s\n", what)
 }
 
-// did adds to the work that is done.
+// did adds finished work.
 func (p *Progress) did(d time.Duration) {
 	if p.relay != nil {
 		p.relay(told{Did: d})
@@ -173,7 +173,7 @@ func (p *Progress) did(d time.Duration) {
 	}
 }
 
-// end takes the line away and prints the notes.
+// end removes the line and prints the notes.
 func (p *Progress) end() {
 	if p.bars == nil {
 		return

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// What a quick run of all studies builds and runs. On two idle cores it has five minutes: a fabric takes half a second,
-// and a round a tenth of a second more than it sends. TCP has 3 Gbit/s on the slowest fabric; Takes reckons with 1.
+// TestQuick adds up the time of a quick run of all studies. On two idle cores the limit is five minutes: a fabric takes
+// half a second, and a round takes a tenth of a second more than it sends. TCP reaches 3 Gbit/s on the slowest fabric;
+// Takes assumes 1.
 func TestQuick(t *testing.T) {
 	p, err := Reproduce("all", true, false)
 	if err != nil {

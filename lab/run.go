@@ -16,9 +16,8 @@ import (
 	"bascule/lab/workloads"
 )
 
-// Run measures a profile. When ctx ends it stops, removes what it built, and
-// returns what was measured until then; Complete of the report tells. The
-// error is of things that keep the lab from measuring anything.
+// Run measures a profile. When ctx ends, it stops, removes its objects, and returns the results so far; Complete of the
+// report is then false. The error is a reason why the lab cannot measure anything.
 func Run(ctx context.Context, site fabrics.Site, p Profile, progress *Progress) (*report.Report, error) {
 	progress.begin(p)
 	defer progress.end()
@@ -29,7 +28,7 @@ func Run(ctx context.Context, site fabrics.Site, p Profile, progress *Progress) 
 	return r, err
 }
 
-// runHere measures the groups of a profile, and works nothing out from them.
+// runHere measures the groups of a profile, without an evaluation.
 func runHere(ctx context.Context, site fabrics.Site, p Profile, progress *Progress) *report.Report {
 	begin := time.Now()
 	r := &report.Report{Profile: p.Name, Started: begin.UTC().Truncate(time.Second), Machine: Machine(site)}
@@ -55,15 +54,15 @@ func runHere(ctx context.Context, site fabrics.Site, p Profile, progress *Progre
 	if err := site.Guests.Close(); err != nil {
 		progress.note(err.Error())
 	}
-	// Modules may have been loaded meanwhile.
+	// Modules may have been loaded during the run.
 	r.Machine.KernelOVS = haveKernelOVS()
 	r.Complete = ctx.Err() == nil
 	r.Seconds = time.Since(begin).Seconds()
 	return r
 }
 
-// drawings describes the fabrics of all groups, each once, and once more where
-// both namespaces and virtual machines are its ends.
+// drawings describes each fabric of the groups once, and once more if its ends are both namespaces and virtual
+// machines.
 func drawings(groups []Group) []report.Fabric {
 	type drawn struct {
 		fabric *fabrics.Fabric
@@ -89,7 +88,7 @@ func drawings(groups []Group) []report.Fabric {
 	return out
 }
 
-// guestPrograms are the commands that the profile's virtual machines run.
+// guestPrograms returns the commands that the profile's virtual machines need.
 func guestPrograms(p Profile) []string {
 	var out []string
 	for _, g := range p.Groups {
@@ -105,28 +104,27 @@ func guestPrograms(p Profile) []string {
 	return out
 }
 
-// running is a case that was built and started.
+// running is a case whose fabric and workload have been started.
 type running struct {
 	Case
 	result  *report.Case
 	net     *fabrics.Net
 	session workloads.Session
-	shared  bool // the net is another case's, which closes it
-	row     int  // rounds that failed one after the other
+	shared  bool // the net belongs to another case, which closes it
+	row     int  // consecutive failed rounds
 }
 
-// patience is how many rounds of a case may fail in a row before the case is
-// given up.
+// patience is the number of consecutive failed rounds after which a case is abandoned.
 const patience = 3
 
-// fail notes why there is no sample.
+// fail records the reason for a missing sample.
 func (c *running) fail(err error) {
 	c.result.Error = err.Error()
 	c.result.Failed++
 	c.row++
 }
 
-// result is the case without anything measured.
+// result returns the case without measurements.
 func (c Case) result() *report.Case {
 	w := c.Workload
 	return &report.Case{Label: c.Label(), Fabric: c.Fabric.Name, Workload: w.Name, Setup: c.Setup.String(), Unit: w.Unit, Lower: w.Lower}
@@ -189,8 +187,8 @@ func runGroup(ctx context.Context, site fabrics.Site, g Group, counters *counter
 	return out
 }
 
-// decide goes on with the cases of the pairs that the rounds of the group have not decided, and returns how many rounds
-// that took.
+// decide continues with the cases of pairs that the rounds of the group have not decided, and returns the number of
+// additional rounds.
 func decide(ctx context.Context, g Group, measured *report.Group, cases []*running, counters *counters, progress *Progress) int {
 	until := time.Now().Add(g.deciding())
 	for more := 1; ; more++ {
@@ -204,7 +202,7 @@ func decide(ctx context.Context, g Group, measured *report.Group, cases []*runni
 				return more
 			case !undecided[c.Label()]:
 			case c.row >= patience:
-				// It has no more rounds, and so no pair with it can be decided.
+				// The case has no more rounds, so no pair with it can be decided.
 				return more - 1
 			default:
 				c.round(ctx, g.Rounds+more, g, counters, progress)
@@ -213,12 +211,12 @@ func decide(ctx context.Context, g Group, measured *report.Group, cases []*runni
 	}
 }
 
-// shares tells whether two cases can take turns on one fabric.
+// shares reports whether two cases can take turns on one fabric.
 func (c Case) shares(other Case) bool {
 	return c.Workload.Shares != "" && c.Workload.Shares == other.Workload.Shares && c.Fabric == other.Fabric && c.spec() == other.spec()
 }
 
-// join takes the fabric of another case, and what that has started there. It returns false where no other one shares.
+// join uses the fabric of another case, with everything that was started there. It returns false if no case can share.
 func (c *running) join(others []*running) bool {
 	for _, o := range others {
 		if o.session != nil && o.shares(c.Case) {
@@ -243,7 +241,7 @@ func (c *running) start(ctx context.Context, site fabrics.Site) error {
 	c.result.Notes = c.net.Notes
 	session, err := c.Workload.Start(ctx, c.net)
 	if err != nil {
-		return err // the session may be a nil pointer, which is not nil
+		return err // session may be an interface with a nil pointer, which is not nil
 	}
 	c.session = session
 	if s, ok := c.session.(workloads.Counting); ok {
@@ -278,13 +276,12 @@ func (c *running) round(ctx context.Context, round int, g Group, counters *count
 	c.result.Samples = append(c.result.Samples, s)
 }
 
-// settle is how long after a failure its cause may become known: what a program
-// had is gone before the program is.
+// settle is the delay after a failure until its cause may become known: a program's resources disappear before the
+// program ends.
 const settle = 500 * time.Millisecond
 
-// measure does a round within the time that it may last. When something has
-// ended that the fabric cannot do without, that is the error, and the case is
-// given up.
+// measure runs a round within its time limit. If a required part of the fabric has ended, that is the error, and the
+// case is abandoned.
 func (c *running) measure(ctx context.Context, counters *counters) (report.Sample, error) {
 	watched, cancel := c.net.Watch(ctx)
 	defer cancel()
@@ -305,18 +302,18 @@ func (c *running) measure(ctx context.Context, counters *counters) (report.Sampl
 	}
 	if ended := c.net.Ended(); ended != nil {
 		err = ended
-		c.row = patience // it does not come back
+		c.row = patience // the part does not return
 	}
 	return s, err
 }
 
-// sample does a round and adds what the machine did meanwhile.
+// sample runs a round and adds the machine's work in that time.
 func (c *running) sample(ctx context.Context, counters *counters) (report.Sample, error) {
 	m := &meter{counters: counters}
 	if c.Workload.Exact {
 		return c.session.Run(ctx, m)
 	}
-	// The lab asks for lost frames outside of the time that it measures.
+	// Reading lost frames is outside the measured time.
 	lost, err := c.net.Drops()
 	if err != nil {
 		return report.Sample{}, err
@@ -331,7 +328,7 @@ func (c *running) sample(ctx context.Context, counters *counters) (report.Sample
 	}
 	if a, ok := c.session.(workloads.Apart); ok {
 		if cpu, own := a.RouterCore(); own && cpu < len(s.Cores) {
-			// Programs there are none of the lab's.
+			// No program of the lab runs on this core.
 			s.More[report.RouterCore] = 100 * (s.Cores[cpu].System + s.Cores[cpu].Softirq)
 		}
 	}
@@ -340,7 +337,7 @@ func (c *running) sample(ctx context.Context, counters *counters) (report.Sample
 		return s, err
 	}
 	for where, count := range lostThen {
-		// A device that came or went with the round may count from nothing.
+		// A device that was replaced during the round may count from zero.
 		if count > lost[where] {
 			if s.Drops == nil {
 				s.Drops = map[string]uint64{}
@@ -351,11 +348,11 @@ func (c *running) sample(ctx context.Context, counters *counters) (report.Sample
 	return s, nil
 }
 
-// meter reads what the machine spends. It is a workloads.Meter.
+// meter measures the machine's work. It implements workloads.Meter.
 type meter struct {
 	counters    *counters
 	from, to    ticks
-	others      [2]float64 // what other programs took until then
+	others      [2]float64 // time of other programs until then
 	first, last counted
 	ended       bool
 	err         error // of a reading
@@ -364,7 +361,7 @@ type meter struct {
 // Begin implements workloads.Meter.
 func (m *meter) Begin() {
 	m.ended = false
-	// It looks at every process, which is kept out of what is measured.
+	// It reads every process, so it stays outside the measurement.
 	m.others[0] = othersTime()
 	m.from, m.err = cpuTime()
 	m.first = m.counters.read()
@@ -381,8 +378,7 @@ func (m *meter) End() {
 	m.others[1] = othersTime()
 }
 
-// put ends the meter, where the session has not, and puts what it read into a
-// sample.
+// put ends the meter, unless the session has done so, and adds its results to a sample.
 func (m *meter) put(s *report.Sample) error {
 	m.End()
 	if m.err != nil {
@@ -405,7 +401,7 @@ func (c *running) close() error {
 	return errors.Join(errs...)
 }
 
-// figures works out what is wanted from what was measured.
+// figures computes the figures for targets from the measurements.
 func figures(targets []Target, groups []*report.Group) []report.Figure {
 	var out []report.Figure
 	for _, t := range targets {
@@ -424,7 +420,7 @@ func figures(targets []Target, groups []*report.Group) []report.Figure {
 	return out
 }
 
-// values are the figure's values of all rounds; why tells what stopped them.
+// values returns the figure's values in all rounds; why is the reason if there are none.
 func (t Target) values(groups []*report.Group) (values []float64, why string) {
 	for _, g := range groups {
 		if g.Name != t.Group {

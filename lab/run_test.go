@@ -20,7 +20,7 @@ import (
 	"bascule/test/program"
 )
 
-// programOf is a process below this one that runs a program; 0 for none.
+// programOf returns a child process that runs a program; 0 if there is none.
 func programOf(name string) int {
 	for _, pid := range children(os.Getpid()) {
 		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err == nil && strings.TrimSpace(string(text)) == name {
@@ -30,8 +30,7 @@ func programOf(name string) int {
 	return 0
 }
 
-// deadly is a workload that kills a process that runs a program when it is
-// ready.
+// deadly returns a workload that kills a process of a program once it is ready.
 func deadly(t *testing.T, text, program string) *workloads.Workload {
 	w := workloads.Must(text)
 	start := w.Start
@@ -43,8 +42,8 @@ func deadly(t *testing.T, text, program string) *workloads.Workload {
 	return w
 }
 
-// A server that ends costs the round, which says so; the next one has it
-// again. A fabric that ends costs the case, and at once.
+// TestRunKilled checks that a dead server costs a round, which reports it, and that the next round has a new one. A
+// dead part of the fabric ends the case at once.
 func TestRunKilled(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
@@ -52,7 +51,7 @@ func TestRunKilled(t *testing.T) {
 	for _, test := range []struct {
 		fabric            *fabrics.Fabric
 		workload, program string
-		samples           int // of three rounds
+		samples           int // out of three rounds
 	}{
 		{fabrics.LinuxBridge, "tcp-stream:mebibytes=64", "iperf3", 2},
 		{fabrics.LinuxBridge, "latency:duration=1s", "sockperf", 2},
@@ -76,7 +75,7 @@ func TestRunKilled(t *testing.T) {
 					t.Fatal(err)
 				}
 				c = r.Groups[0].Cases[0]
-				// a busy machine may have no time for a round of a second
+				// a busy machine may stall for a whole round of a second
 				if !strings.Contains(test.workload, "duration=") || c.Failed == 1 || time.Since(begin) > patient {
 					break
 				}
@@ -96,7 +95,7 @@ func TestRunKilled(t *testing.T) {
 	}
 }
 
-// A round that does not end is given up.
+// TestRunLate checks that a round without end is abandoned.
 func TestRunLate(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
@@ -120,7 +119,7 @@ func (endlessSession) Run(ctx context.Context, _ workloads.Meter) (report.Sample
 	return report.Sample{}, ctx.Err()
 }
 
-// Frames that the lab makes are counted while the meter runs.
+// TestRunMeter checks that the lab's own frames are counted while the meter runs.
 func TestRunMeter(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
@@ -135,7 +134,7 @@ func TestRunMeter(t *testing.T) {
 	if c.Error != "" || len(c.Samples) != 1 {
 		t.Fatalf("%d samples, error %q", len(c.Samples), c.Error)
 	}
-	// Two rounds. One of them may have been measured again.
+	// Two rounds. One of them may have been repeated.
 	if n := len(read); n < 4 || n%2 != 0 || read[n-2] != "begin" || read[n-1] != "end" {
 		t.Errorf("the meter was used so: %q", read)
 	}
@@ -153,7 +152,7 @@ func (s meteredSession) Run(ctx context.Context, m workloads.Meter) (report.Samp
 	return s.Session.Run(ctx, tellingMeter{m, s.read})
 }
 
-// readings are what a meter was asked for.
+// readings records the calls of a meter.
 type readings []string
 
 type tellingMeter struct {
@@ -171,7 +170,7 @@ func (m tellingMeter) End() {
 	m.Meter.End()
 }
 
-// Streams that differ only in what their clients are given take turns on one fabric, whose server all of them use.
+// TestShared checks that streams that differ only in their clients' arguments take turns on one fabric with one server.
 func TestShared(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)

@@ -14,10 +14,10 @@ import (
 	"bascule/lab/workloads"
 )
 
-// ProfileNames are the profiles that Options.Profile may name.
+// ProfileNames are the valid names for Options.Profile.
 var ProfileNames = []string{"demo", "bench", "exact"}
 
-// FabricNames are the names of all fabrics.
+// FabricNames returns the names of all fabrics.
 func FabricNames() []string {
 	var names []string
 	for _, f := range fabrics.All {
@@ -26,30 +26,29 @@ func FabricNames() []string {
 	return names
 }
 
-// Options say what to measure.
+// Options select measurements.
 type Options struct {
-	// Profile is one of ProfileNames. Empty: the demo, or exact where instructions
-	// are counted, or, where fabrics or workloads are named, all of those on all of
-	// those. Fabrics of network cards have to be named.
+	// Profile is one of ProfileNames. If it is empty and fabrics or workloads are named, all of
+	// these workloads run on all of these fabrics; otherwise it means the demo, or exact if
+	// instructions are counted. Fabrics of network cards have to be named.
 	Profile   string
 	Groups    []string // only these of the profile, empty for all
 	Fabrics   []string // only these, empty for all
 	Workloads []string // only these, empty for all
-	Setup     Setup    // of all cases
+	Setup     Setup    // for all cases
 	Rounds    int      // instead of the profile's own; 0 keeps them
 	Quick     bool     // few and short rounds
-	// Study has a virtual machine measure Groups of ReproduceInside; empty for a profile.
+	// Study makes a virtual machine measure Groups of ReproduceInside; empty for a profile.
 	Study string
-	// Claimed leaves only the cases whose claims instructions decide, too.
+	// Claimed keeps only the cases of claims that instructions also decide.
 	Claimed bool
-	// Counting says that the machine counts instructions: RunInside measures.
+	// Counting means that the machine counts instructions, as in RunInside.
 	Counting bool
-	// Functions has the virtual machine tell what Functions asks for.
+	// Functions makes the virtual machine send the data for Functions.
 	Functions bool
 }
 
-// Select makes the profile that the options ask for. An unknown name gives a
-// workloads.UnknownError.
+// Select returns the profile for the options. An unknown name gives a workloads.UnknownError.
 func Select(o Options) (Profile, error) {
 	chosen := fabrics.All
 	if len(o.Fabrics) > 0 {
@@ -80,7 +79,7 @@ func Select(o Options) (Profile, error) {
 	switch {
 	case o.Study != "":
 		var err error
-		// Other groups say nothing of how long their rounds are there.
+		// Other groups do not define the length of their rounds there.
 		p, err = reproduce(o.Study, o.Quick, false, func(_ studies.Study, g Group) bool {
 			return slices.Contains(o.Groups, g.Name)
 		})
@@ -92,7 +91,7 @@ func Select(o Options) (Profile, error) {
 				p.Groups[i] = claimed(p.Claims, g)
 			}
 		}
-		// Who has the machine measure them has the groups of this machine too.
+		// The caller also has the groups of its own machine, and decides the claims.
 		p.Claims = nil
 	case o.Profile == "bench":
 		p = Bench(o.Quick)
@@ -104,14 +103,14 @@ func Select(o Options) (Profile, error) {
 		p = Demo()
 	case o.Profile == "":
 		if len(o.Fabrics) == 0 {
-			// They would give all others of their group another machine.
+			// They would require another machine for all others in their group.
 			chosen = slices.DeleteFunc(slices.Clone(chosen), func(f *fabrics.Fabric) bool { return len(f.Wires) > 0 })
 		}
 		p = every(chosen, sent, o.Quick, o.Counting)
 	default:
 		return Profile{}, &workloads.UnknownError{What: "profile", Name: o.Profile, Known: ProfileNames}
 	}
-	// A kind without parameters stands for all of the profile's of that kind.
+	// A kind without parameters selects all workloads of that kind in the profile.
 	wanted := func(w *workloads.Workload) bool {
 		if len(o.Workloads) == 0 || o.Profile == "" {
 			return true
@@ -147,12 +146,12 @@ func Select(o Options) (Profile, error) {
 		return Profile{}, fmt.Errorf("profile %s has no such workload on such a fabric", p.Name)
 	}
 	p.Groups = groups
-	// Nobody misses cases that were left out on purpose.
+	// Cases that were left out on purpose are not missing.
 	p.Targets = slices.DeleteFunc(p.Targets, func(t Target) bool { return !t.within(groups) })
 	return p, nil
 }
 
-// GroupNames are the names of the profile's groups.
+// GroupNames returns the names of the profile's groups.
 func (p Profile) GroupNames() []string {
 	var names []string
 	for _, g := range p.Groups {
@@ -161,7 +160,7 @@ func (p Profile) GroupNames() []string {
 	return names
 }
 
-// or sets what the setup leaves open.
+// or fills unset fields of the setup.
 func (s Setup) or(other Setup) Setup {
 	s.Host = s.Host || other.Host
 	s.Guests = s.Guests || other.Guests
@@ -171,7 +170,7 @@ func (s Setup) or(other Setup) Setup {
 	return s
 }
 
-// within tells whether the groups have what the target is of.
+// within reports whether the groups have the cases of the target.
 func (t Target) within(groups []Group) bool {
 	labels := map[string]bool{"": true}
 	for _, g := range groups {
@@ -185,8 +184,8 @@ func (t Target) within(groups []Group) bool {
 	return labels[t.Of] && labels[t.Against] && labels[t.OfLess] && labels[t.AgainstLess]
 }
 
-// every is each of the workloads on each of the fabrics; without workloads, one of
-// every kind whose rounds are short, and of instructions or not.
+// every returns each workload on each fabric; without workloads, one of every kind with short
+// rounds, either all in instructions or none.
 func every(fs []*fabrics.Fabric, ws []*workloads.Workload, quick, counting bool) Profile {
 	rounds := 5
 	if quick {

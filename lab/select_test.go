@@ -67,7 +67,7 @@ func TestSelect(t *testing.T) {
 	}
 }
 
-// A group of a profile comes with its figures, and without those of others.
+// TestSelectGroups checks that a profile's group has its own figures, and no others.
 func TestSelectGroups(t *testing.T) {
 	p, err := Select(Options{Profile: "bench", Groups: []string{"rules", "members"}})
 	if err != nil {
@@ -86,8 +86,8 @@ func TestSelectGroups(t *testing.T) {
 	}
 }
 
-// Every figure of the bench, and of the exact costs, must be of cases that its group
-// measures.
+// TestBenchTargets checks that every figure of the bench, and of the exact costs, uses cases of its
+// group.
 func TestBenchTargets(t *testing.T) {
 	for _, o := range []Options{
 		{Profile: "bench"}, {Profile: "bench", Quick: true},
@@ -215,8 +215,9 @@ func TestField(t *testing.T) {
 	}
 }
 
-// Time of the lab's own programs is not time of others. Time of a program that
-// the lab did not start is, and so is its time in the kernel.
+// TestOthersTime checks that the time of the lab's own programs does not count as other programs'
+// time, and that the time of a program that the lab did not start does, including its time in the
+// kernel.
 func TestOthersTime(t *testing.T) {
 	busy := "while :; do read x < /proc/stat; done"
 	for _, test := range []struct {
@@ -225,7 +226,7 @@ func TestOthersTime(t *testing.T) {
 		others bool
 	}{
 		{"own", busy + " & echo $!; wait", false},
-		// Its parent ends, and another one takes it.
+		// Its parent ends, and another process adopts it.
 		{"of another", "sh -c '" + busy + "' >/dev/null & echo $!", true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -248,7 +249,7 @@ func TestOthersTime(t *testing.T) {
 			if test.others {
 				cmd.Wait()
 			}
-			before := othersTime() // first: what the program takes from now on is in it
+			before := othersTime() // first: it includes the program's time from now on
 			begin := processTime(pid)
 			for range 1000 {
 				if processTime(pid)-begin >= 30 {
@@ -267,7 +268,8 @@ func TestOthersTime(t *testing.T) {
 	}
 }
 
-// Mistakes that bench.yaml must not have. The error says where each is.
+// TestBenchFileRefused has mistakes that must be refused in bench.yaml, with their position in the
+// error.
 func TestBenchFileRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"groups: [{cases: [{fabrics: [direct], workloads: [none-such]}]}]": `unknown workload "none-such"`,

@@ -15,33 +15,30 @@ import (
 	"bascule/lab/workloads"
 )
 
-// quickRounds is how many rounds a quick run of a study has, quickMebibytes how much one of them sends, and
-// quickInside the most that one sends in a virtual machine.
+// Limits of a quick run of a study: quickRounds is the number of rounds, quickMebibytes the size of a round, and
+// quickInside the maximum size in a virtual machine.
 const (
 	quickRounds    = 2
 	quickMebibytes = 32
 	quickInside    = 4
 )
 
-// Reproduce is the profile that repeats published comparisons: one of
-// studies.Names, or all of them.
+// Reproduce returns the profile that repeats published comparisons: one of studies.Names, or all of them.
 //
-// With guests the ends are virtual machines, where the workload can run in
-// them.
+// With guests, the ends are virtual machines if the workload can run in them.
 func Reproduce(name string, quick, guests bool) (Profile, error) {
 	return reproduce(name, quick, guests, func(studies.Study, Group) bool { return false })
 }
 
-// ReproduceInside is the same profile, in which the groups are Inside whose claims cannot
-// be tested on this machine but in a virtual one: those of Open vSwitch's datapath, where
-// the kernel has none, and those of network cards.
+// ReproduceInside returns the same profile with Inside set for groups whose claims only a virtual machine can test:
+// claims about Open vSwitch's kernel datapath, if this kernel has none, and about network cards.
 func ReproduceInside(name string, quick bool) (Profile, error) {
 	kernelOVS := haveKernelOVS()
 	return reproduce(name, quick, false, func(s studies.Study, g Group) bool { return takesInside(s, g, kernelOVS) })
 }
 
-// takesInside tells whether a group has claims that take a virtual machine, where the
-// kernel of this one has Open vSwitch's datapath or not.
+// takesInside reports whether a group has claims that need a virtual machine; kernelOVS means that this kernel has Open
+// vSwitch's datapath.
 func takesInside(s studies.Study, g Group, kernelOVS bool) bool {
 	labels := map[string]bool{}
 	for _, c := range g.Cases {
@@ -52,7 +49,7 @@ func takesInside(s studies.Study, g Group, kernelOVS bool) bool {
 	})
 }
 
-// reproduce is the profile whose groups are Inside where inside says so.
+// reproduce returns the profile, with Inside set for the groups that inside selects.
 func reproduce(name string, quick, guests bool, inside func(studies.Study, Group) bool) (Profile, error) {
 	all, err := studies.All()
 	if err != nil {
@@ -79,7 +76,7 @@ func reproduce(name string, quick, guests bool, inside func(studies.Study, Group
 		}
 		for _, c := range s.Claims {
 			if guests {
-				// As Setup.String has it.
+				// As in Setup.String.
 				c.Of, c.Against = c.Of+" vm", c.Against+" vm"
 			}
 			p.Claims = append(p.Claims, Claim{Study: s.Name, Source: s.Title, Guests: guests, Claim: c})
@@ -95,7 +92,7 @@ func reproduce(name string, quick, guests bool, inside func(studies.Study, Group
 	return p, nil
 }
 
-// studied makes the group of a study's number i.
+// studied makes the group from a study's group number i.
 func studied(s studies.Study, i int, g studies.Group, quick, guests, inside bool) (Group, error) {
 	out := Group{Name: fmt.Sprintf("%s-%d", s.Name, i+1), About: s.Title + ": " + g.About, Rounds: g.Rounds, Inside: inside}
 	duration, mebibytes := g.Duration, g.Mebibytes
@@ -108,7 +105,7 @@ func studied(s studies.Study, i int, g studies.Group, quick, guests, inside bool
 	case quick && guests:
 		out.Rounds, duration, mebibytes = quickRounds, g.Quick, quickInside
 	case guests:
-		mebibytes = 0 // where nothing speeds virtual machines up, it would take a minute
+		mebibytes = 0 // virtual machines without acceleration would need a minute
 	case quick:
 		out.Rounds, duration, mebibytes = quickRounds, g.Quick, quickMebibytes
 	}
@@ -132,7 +129,7 @@ func studied(s studies.Study, i int, g studies.Group, quick, guests, inside bool
 	return out, nil
 }
 
-// Claim is a published claim that a profile puts to the test.
+// Claim is a published claim that a profile tests.
 type Claim struct {
 	Study  string // its groups are STUDY-1, STUDY-2 ...
 	Source string
@@ -148,8 +145,7 @@ const (
 	cannot   = "cannot be tested"
 )
 
-// claims puts the claims to the test, each on the machine that its group was measured on:
-// here, where the group names no other.
+// claims decides the claims, each one for the machine of its group; here is the machine of groups without another one.
 func claims(list []Claim, groups []*report.Group, here report.Machine) ([]report.Claim, error) {
 	if len(list) == 0 {
 		return nil, nil
@@ -207,12 +203,12 @@ func claims(list []Claim, groups []*report.Group, here report.Machine) ([]report
 	return out, nil
 }
 
-// workOf tells whether a claim is about work of a group: instructions decide it as well as the clock.
+// workOf reports whether a claim is about work in a group, so that instructions decide it as well as time.
 func (c Claim) workOf(g Group) bool {
 	return c.Cannot == "" && c.OnlyClock == "" && !c.KernelOVS && !c.Guests && strings.HasPrefix(g.Name, c.Study+"-") && g.has(c.Of) && g.has(c.Against)
 }
 
-// claimed is the group with the cases of claims that are about work, and no others.
+// claimed returns the group with only the cases of claims about work.
 func claimed(claims []Claim, g Group) Group {
 	var labels []string
 	for _, c := range claims {
@@ -224,13 +220,13 @@ func claimed(claims []Claim, g Group) Group {
 	return g
 }
 
-// Counts tells whether the profile has claims that virtual machines decide by instructions, beside those of groups that
-// are measured there anyway.
+// Counts reports whether virtual machines decide claims of the profile by instructions, in addition to claims of groups
+// that are measured there anyway.
 func (p Profile) Counts() bool {
 	return slices.ContainsFunc(p.Groups, func(g Group) bool { return !g.Inside && len(claimed(p.Claims, g).Cases) > 0 })
 }
 
-// addCounted gives claims that were measured on this machine what the groups in virtual machines say to them.
+// addCounted adds the verdicts of the groups in virtual machines to claims that were measured on this machine.
 func addCounted(out []report.Claim, list []Claim, groups []*report.Group) {
 	for i, c := range list {
 		if out[i].Here == nil || out[i].Inside != "" {
@@ -250,14 +246,13 @@ func addCounted(out []report.Claim, list []Claim, groups []*report.Group) {
 	}
 }
 
-// haveKernelOVS tells whether the kernel has a datapath for Open vSwitch.
+// haveKernelOVS reports whether the kernel has a datapath for Open vSwitch.
 func haveKernelOVS() bool {
 	_, err := netlink.GenlFamilyGet("ovs_datapath")
 	return err == nil
 }
 
-// cases finds what is compared, and its group; the error says why there is no
-// comparison.
+// cases returns the compared cases and their group; the error is the reason why there is no comparison.
 func (c Claim) cases(groups []*report.Group) (of, against *report.Case, in *report.Group, err error) {
 	if c.Cannot != "" {
 		return nil, nil, nil, errors.New(c.Cannot)
@@ -290,10 +285,9 @@ func (c Claim) cases(groups []*report.Group) (of, against *report.Case, in *repo
 	return of, against, in, nil
 }
 
-// judge says whether the claim holds. A threshold is reached when the whole
-// interval of the ratio lies on its right side, and missed when all of it lies
-// on the other; fewer than 6 rounds have no interval. A claim that one side is
-// larger has 1 for a threshold.
+// judge decides whether the claim holds. A bound is met if the whole interval of the ratio is on the right side, and
+// missed if all of it is on the other side; fewer than 6 rounds have no interval. The bound of a claim with Larger is
+// 1.
 func (c Claim) judge(here report.Spread) (verdict, why string) {
 	if c.Larger {
 		switch in := here.Interval; {

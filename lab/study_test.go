@@ -14,8 +14,8 @@ import (
 	"bascule/lab/workloads"
 )
 
-// Every claim is of cases that its study measures, and of figures that were
-// published; every figure of the table is used or stands beside one that is.
+// TestStudies checks that every claim uses cases of its study and published figures, and that every
+// figure of the table is used or is next to a used one.
 func TestStudies(t *testing.T) {
 	rows, err := studies.Rows()
 	if err != nil {
@@ -62,7 +62,7 @@ func TestStudies(t *testing.T) {
 	}
 }
 
-// A ratio that a study published follows from the study's figures.
+// TestPublishedText checks that a published ratio follows from the study's figures.
 func TestPublishedText(t *testing.T) {
 	rows, err := studies.Rows()
 	if err != nil {
@@ -131,7 +131,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// A claim is judged by the machine that its group was measured on, and says which that is.
+// TestClaimsInside checks that a claim is decided for the machine of its group, and names it.
 func TestClaimsInside(t *testing.T) {
 	group := func(name string, m *report.Machine, failed string) *report.Group {
 		of, against := &report.Case{Label: "a", Error: failed}, &report.Case{Label: "b"}
@@ -179,14 +179,15 @@ func TestClaimsInside(t *testing.T) {
 				name, g.Verdict, g.Why, g.Test, g.Inside, c.verdict, c.why, c.test, c.inside)
 		}
 	}
-	// Where there is one machine, nobody has to be told.
+	// With a single machine, the claim does not name it.
 	got, err := claims([]Claim{claim("here", nil)}, groups[:1], report.Machine{Cores: 2, KernelOVS: true})
 	if err != nil || got[0].Verdict != holds || strings.Contains(got[0].Test, "measured") {
 		t.Errorf("of one machine: %+v, error %v", got, err)
 	}
 }
 
-// A virtual machine measures the group that this machine asks it for, of each study and of all together.
+// TestStudyInside checks that a virtual machine measures the requested group, for each study and for all
+// together.
 func TestStudyInside(t *testing.T) {
 	all, err := studies.All()
 	if err != nil {
@@ -231,7 +232,7 @@ func labels(groups []Group) string {
 	return strings.Join(list, "\n")
 }
 
-// Inside are the groups whose claims need it, and no others.
+// TestTakesInside checks that exactly the groups whose claims need it are measured inside.
 func TestTakesInside(t *testing.T) {
 	all, err := studies.All()
 	if err != nil {
@@ -252,7 +253,7 @@ func TestTakesInside(t *testing.T) {
 			t.Errorf("where the kernel has a datapath of Open vSwitch is %v: inside are %q, want %s", kernelOVS, got, want)
 		}
 	}
-	// What no lab of a Linux machine with few cores can test, and nothing else.
+	// The claims that no lab on a Linux machine with few cores can test.
 	never := 0
 	for _, s := range all {
 		for _, c := range s.Claims {
@@ -264,7 +265,7 @@ func TestTakesInside(t *testing.T) {
 	if never > 8 {
 		t.Errorf("%d claims cannot be tested, with a virtual machine or without", never)
 	}
-	// The machine makes the same groups of the study's name, with short rounds.
+	// The machine builds the same groups from the study's name, with short rounds.
 	p, err := Select(Options{Study: "kvm", Groups: []string{"kvm-3"}, Counting: true})
 	if err != nil || len(p.Groups) != 1 || len(p.Claims) != 0 || len(p.Groups[0].Cases) != 6 || p.Groups[0].Cases[0].Workload.Takes > time.Second {
 		t.Errorf("a group of a study: %+v, error %v", p, err)

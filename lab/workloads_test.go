@@ -16,22 +16,22 @@ import (
 	"bascule/test/program"
 )
 
-// TestWorkloads runs every kind of workload, small and in several ways.
+// TestWorkloads runs every kind of workload, small and in several variants.
 func TestWorkloads(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
-	// Nobody counts instructions here: nanoseconds do as well.
-	// The counter goes on with time, and slowly: frames are lost after a thousand million of
-	// it, and a busy machine may stand still for some seconds.
+	// Instructions are not counted here: scaled nanoseconds replace them. The counter advances
+	// slowly: frames count as lost after a thousand million, and a busy machine may stall for
+	// some seconds.
 	count := func() uint64 { return uint64(time.Now().UnixNano()) / 60 }
 	site := fabrics.Site{Bascule: program.Path(t), Instructions: count}
 	const short = ":duration=30ms"
-	// The facts that a sample must have besides its value.
+	// The facts that a sample must have in addition to its value.
 	const (
 		bytes = 1 << iota
 		frames
 		intervals
-		some // intervals, where they are of time and what is sent is not: one for sure
+		some // intervals, if they are in time and the amount is not fixed: at least one
 		loss
 	)
 	counted := bytes | frames | intervals | loss
@@ -147,17 +147,17 @@ func TestWorkloads(t *testing.T) {
 	}
 }
 
-// patient is for how long tests do again what a busy machine had no time for. What fails for so
-// long is wrong.
+// patient limits the repetition of steps for which a busy machine had no time. A failure for that
+// long is a defect.
 const patient = 5 * time.Minute
 
-// runAll runs groups of one case and one round. A round that is of a duration, as timed says
-// by the group's place, has nothing to tell where the machine stands still for as long: such
-// a case is done again.
+// runAll runs groups with one case and one round each. timed reports whether a group's round has a
+// duration. Such a round has no result if the machine stalls for that long: the case is then
+// repeated.
 func runAll(t *testing.T, site fabrics.Site, p Profile, timed func(i int) bool) []*report.Case {
 	t.Helper()
 	got := make([]*report.Case, len(p.Groups))
-	var places []int // of the groups that are to run
+	var places []int // of the groups to run
 	for i := range p.Groups {
 		places = append(places, i)
 	}
@@ -183,7 +183,7 @@ func runAll(t *testing.T, site fabrics.Site, p Profile, timed func(i int) bool) 
 	return got
 }
 
-// A round with an amount sends that, however long it takes.
+// TestMebibytes checks that a round with an amount sends that amount, however long it takes.
 func TestMebibytes(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
@@ -198,8 +198,8 @@ func TestMebibytes(t *testing.T) {
 	if c.Error != "" || len(c.Samples) != 1 {
 		t.Fatalf("%d samples, error %q", len(c.Samples), c.Error)
 	}
-	// iperf3 does not count what is on its way when the amount is sent, some MiB for each
-	// connection, and on a busy machine it sends some more before it notices. A round of a
+	// iperf3 does not count data that is in flight when the amount has been sent, some MiB for
+	// each connection, and on a busy machine it sends some more before it stops. A round with a
 	// duration sends for a minute, which is many times as much on any machine.
 	if sent := c.Samples[0].Bytes / (1 << 20); sent < mebibytes/8 || sent > 4*mebibytes {
 		t.Errorf("%.1f MiB arrived, want most of %d", sent, mebibytes)

@@ -40,14 +40,14 @@ type Machine struct {
 	Plugin string
 }
 
-// usual are links that programs expect of a machine.
+// usual has links that programs expect on a machine.
 var usual = map[string]string{"/bin": "/usr/bin", "/sbin": "/usr/bin", "/var/run": "/run", "/var/tmp": "/tmp"}
 
-// counting are the arguments by which QEMU counts instructions. A seed makes chance
-// the same in each run, as far as QEMU has the say.
+// counting has QEMU's arguments for counting instructions. With a seed, QEMU's random numbers are
+// the same in each run.
 var counting = []string{"-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-seed", "1"}
 
-// fixed are the kernel's parameters without which no two runs are alike.
+// fixed returns the kernel parameters that make runs reproducible.
 func (m Machine) fixed() string {
 	if !m.Counting {
 		return ""
@@ -55,8 +55,8 @@ func (m Machine) fixed() string {
 	return "nokaslr norandmaps "
 }
 
-// Version is what counts the instructions and plays the machine: the version of QEMU
-// that is installed. An ends.Unavailable tells that none is.
+// Version returns the installed version of QEMU, which emulates the machine and counts the
+// instructions. An ends.Unavailable means that QEMU is not installed.
 func Version(ctx context.Context) (string, error) {
 	if err := ends.Installed(qemu); err != nil {
 		return "", err
@@ -73,9 +73,9 @@ func Version(ctx context.Context) (string, error) {
 	return f[3], nil
 }
 
-// Run boots the machine, by TCG. It has hear read what the program writes to the file
-// that Begin gives it, and copies what the kernel says to console. It returns when the
-// machine and hear have ended. An ends.Unavailable tells why there can be no machine.
+// Run boots the machine with TCG. hear reads what the program writes to the file from Begin, and
+// console gets the kernel's output. Run returns when the machine and hear have ended. An
+// ends.Unavailable is the reason why there can be no machine.
 func (m Machine) Run(ctx context.Context, hear func(io.Reader) error, console io.Writer) error {
 	if err := ends.Installed(qemu); err != nil {
 		return err
@@ -108,7 +108,7 @@ func (m Machine) Run(ctx context.Context, hear func(io.Reader) error, console io
 	}
 	defer port.Close()
 	defer far.Close()
-	// QEMU has both ends of the monitor: the program in the machine speaks to it.
+	// QEMU gets both ends of the monitor: the program in the machine talks to it.
 	monitor, hand, err := filePair()
 	if err != nil {
 		return err
@@ -116,15 +116,15 @@ func (m Machine) Run(ctx context.Context, hear func(io.Reader) error, console io
 	defer monitor.Close()
 	defer hand.Close()
 	said := &tail{}
-	// It dies with this process.
+	// QEMU dies with this process.
 	cmd := ends.Command(ctx, qemu.Command, append([]string{
 		"-name", "bascule-" + m.Kernel.Release,
 		"-machine", cmp.Or(m.Board, "pc"), "-cpu", TCGCPU(m.Kernel.Release),
 		"-smp", fmt.Sprint(m.CPUs), "-m", fmt.Sprint(m.MemoryMiB),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", boot, "-initrd", "/proc/self/fd/3",
-		// On a busy machine TCG fails the kernel's checks of its timer and its clock, and
-		// what takes their place is slow.
+		// On a busy machine, TCG fails the kernel's checks of its timer and its clock, and
+		// the fallbacks are slow.
 		"-append", strings.Join(append([]string{
 			"console=ttyS0 loglevel=5 panic=-1 no_timer_check clocksource=tsc tsc=reliable " + m.fixed() + "rdinit=" + initPath, "--",
 		}, m.Args...), " "),
@@ -154,7 +154,7 @@ func (m Machine) Run(ctx context.Context, hear func(io.Reader) error, console io
 	}
 	far.Close()
 	heard := hear(port)
-	_, rest := io.Copy(io.Discard, port) // the program is not kept waiting for who has heard enough
+	_, rest := io.Copy(io.Discard, port) // the program must not block after hear has stopped reading
 	err = cmd.Wait()
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
@@ -165,8 +165,8 @@ func (m Machine) Run(ctx context.Context, hear func(io.Reader) error, console io
 	return errors.Join(err, heard, rest)
 }
 
-// Begin readies the machine that this process is the first of: it mounts file
-// systems, and loads the modules. The file that it returns leads to Machine.Run.
+// Begin prepares the machine if this process is its init process: it mounts file systems, and loads
+// the modules. The returned file is connected to Machine.Run.
 func Begin() (*os.File, error) {
 	if os.Getpid() != 1 {
 		return nil, ErrNotFirst
@@ -177,7 +177,7 @@ func Begin() (*os.File, error) {
 	return openPort(portName)
 }
 
-// filePair is a connection whose both sides go to a process that is started.
+// filePair returns both sides of a connection, for a process to be started.
 func filePair() (one, other *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -186,17 +186,16 @@ func filePair() (one, other *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "one"), os.NewFile(uintptr(fds[1]), "other"), nil
 }
 
-// End switches the machine off.
+// End powers the machine off.
 func End() error {
 	unix.Sync()
 	return unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 }
 
-// ErrNotFirst says that Begin was called elsewhere.
+// ErrNotFirst means that the caller of Begin is not the init process of a machine.
 var ErrNotFirst = errors.New("it is the first process of a virtual machine only")
 
-// memoryFile is a file in memory, so that nothing is left however this process
-// ends.
+// memoryFile returns a file in memory, which disappears even if this process is killed.
 func memoryFile(write func(*os.File) error) (*os.File, error) {
 	fd, err := unix.MemfdCreate("initramfs", unix.MFD_CLOEXEC)
 	if err != nil {

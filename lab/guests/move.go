@@ -14,15 +14,14 @@ import (
 	"bascule/lab/ends"
 )
 
-// Move has the i-th guest, which has one card and had no other before, migrate live to QEMU in
-// another namespace, where its card is plugged into a tap that is made. What is at the card
-// goes on there. ready is called when that tap is there, before the guest is. The guest's
-// former QEMU stays, stopped, with its tap, until stay is called, which ends it.
+// Move migrates the i-th guest live to QEMU in another namespace, where a new tap is made for its card. The guest must
+// have one card and have had no other before. Traffic at the card continues there. ready is called when the tap exists,
+// before the guest arrives. The former QEMU stays, stopped, with its tap, until stay is called, which ends it.
 //
 // The guest runs at its new place before its memory is there, and fetches each page when it needs
-// it (postcopy). The other order, memory first, has QEMU watch for writes of a guest that runs.
-// TCG misses some on a busy machine: by QEMU 7.2, with 14 programs at work on two CPUs, guests went
-// on with parts of their memory older than others, and died of it ("output.0:id 0 is not a head!").
+// it (postcopy). The other order, memory first, requires QEMU to track the writes of a running guest. TCG misses some
+// writes on a busy machine: with QEMU 7.2 and 14 busy programs on two CPUs, guests continued with partly outdated
+// memory, and crashed ("output.0:id 0 is not a head!").
 func (p *Pool) Move(ctx context.Context, i int, end ends.End, at *ends.Namespace, near Device, ready func() error) (stay func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,7 +62,7 @@ func (g *Guest) moveTo(ctx context.Context, to *Guest, card *plugged, end ends.E
 		{to, "migrate-set-capabilities", postcopy},
 		{to, "migrate-incoming", uri},
 		{g, "migrate-set-capabilities", postcopy},
-		// In bytes a second, until the guest is there: nearly nothing of its memory goes before it.
+		// In bytes a second, until the guest has moved: almost none of its memory is sent before.
 		{g, "migrate-set-parameters", map[string]any{"max-bandwidth": 4096}},
 		{g, "migrate", uri},
 		{g, "migrate-start-postcopy", map[string]any{}},

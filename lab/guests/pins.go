@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// A Pin is one kernel of one of Debian's suites.
+// A Pin is a kernel from a Debian suite.
 type Pin struct {
 	Suite string // trixie
-	// Release of the kernel, as uname -r has it: 6.12.107+deb13-cloud-amd64. It ends with
-	// the kind of the kernel: those without "cloud" have the drivers of all network cards.
+	// Release of the kernel in the format of uname -r: 6.12.107+deb13-cloud-amd64. The end is
+	// the flavor of the kernel: the ones without "cloud" have the drivers of all network cards.
 	Release string
-	// WithoutTCX tells that it has no tcx, and that bascule refuses it.
+	// WithoutTCX means that the kernel has no tcx, and that bascule refuses it.
 	WithoutTCX bool
 }
 
-// Pins are the kernels that the project is tested and measured on, the oldest first.
-// Debian's archive has no 6.6 to 6.11, and of most series the newest only.
+// Pins are the kernels for tests and measurements, the oldest first. Debian's archive has no 6.6 to
+// 6.11, and only the newest of most series.
 var Pins = []Pin{
 	{"bookworm", "6.1.0-50-cloud-amd64", true},
 	{"bookworm-backports", "6.12.95+deb12-cloud-amd64", false},
@@ -31,18 +31,18 @@ var Pins = []Pin{
 	{"trixie-backports", "7.3.4+deb13-cloud-amd64", false},
 }
 
-// Newest is the pin that stands for the newest kernel of all.
+// Newest returns the pin for the newest kernel.
 func Newest() Pin { return Pins[len(Pins)-1] }
 
-// WithDrivers is the pin of the same kernel that has the drivers of all network cards; those
-// for virtual machines in a cloud lack most.
+// WithDrivers returns the pin of the same kernel with the drivers of all network cards; cloud
+// kernels lack most of them.
 func (p Pin) WithDrivers() Pin {
 	p.Release = strings.Replace(p.Release, "-cloud-", "-", 1)
 	return p
 }
 
-// FindPins returns the pins whose releases begin as one of the words, in the order of
-// the words; all where there is no word. 6.1 is not the beginning of 6.12.
+// FindPins returns the pins whose releases begin with one of the words, in the order of the words;
+// without words, all pins. 6.1 does not match 6.12.
 func FindPins(words ...string) ([]Pin, error) {
 	if len(words) == 0 {
 		return Pins, nil

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Kernels are chosen by how their releases begin, at the end of a number.
+// TestFindPins checks that a word matches the beginning of a release up to the end of a number.
 func TestFindPins(t *testing.T) {
 	for words, want := range map[string]int{
 		"": len(Pins), "6.1": 1, "6.12": 2, "6.12.95 7.3": 2, "6.12 6.12.95": -1, "5.4": -1, "6.1 6.1": -1,
@@ -20,7 +20,7 @@ func TestFindPins(t *testing.T) {
 	}
 }
 
-// The list begins with the oldest kernel and ends with the newest.
+// TestPinsSorted checks that the list is sorted from the oldest kernel to the newest.
 func TestPinsSorted(t *testing.T) {
 	if !slices.IsSortedFunc(Pins, func(a, b Pin) int { return CompareReleases(a.Release, b.Release) }) {
 		t.Errorf("not in order: %v", Pins)

@@ -18,12 +18,12 @@ import (
 // at a time.
 type qmp struct {
 	conn    io.ReadWriter
-	ended   context.Context // the guest's
-	bound   time.Duration   // of an answer
+	ended   context.Context // of the guest
+	bound   time.Duration   // timeout of an answer
 	answers chan qmpAnswer
 
 	mu   sync.Mutex
-	gone map[string]chan struct{} // devices that are being taken out
+	gone map[string]chan struct{} // devices that are being removed
 }
 
 type qmpAnswer struct {
@@ -47,8 +47,8 @@ func (q *qmp) read() {
 	dec := json.NewDecoder(q.conn)
 	for {
 		var a qmpAnswer
-		// Only the guest's end stops this loop, and all who wait are
-		// told of that end.
+		// Only the guest's end stops this loop. All waiting callers watch the guest's
+		// context.
 		if err := dec.Decode(&a); err != nil {
 			return
 		}
@@ -66,13 +66,13 @@ func (q *qmp) read() {
 	}
 }
 
-// run gives a command, with a file where it takes one. Files go by a socket alone.
+// run executes a command, with files if it needs them. Files can be sent only over a socket.
 func (q *qmp) run(command string, args map[string]any, files ...int) error {
 	_, err := q.ask(command, args, files...)
 	return err
 }
 
-// ask is run, with the answer.
+// ask is run with the answer returned.
 func (q *qmp) ask(command string, args map[string]any, files ...int) (json.RawMessage, error) {
 	if err := context.Cause(q.ended); err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (q *qmp) ask(command string, args map[string]any, files ...int) (json.RawMe
 	}
 }
 
-// takeOut removes a device, which the guest's kernel must agree to.
+// takeOut removes a device, which the guest's kernel must release.
 func (q *qmp) takeOut(device string) error {
 	gone := make(chan struct{})
 	q.mu.Lock()

@@ -19,29 +19,29 @@ import (
 	"bascule/pattern"
 )
 
-// A Kernel is one that virtual machines can boot.
+// A Kernel is a kernel for virtual machines.
 type Kernel struct {
-	Release string // as uname -r has it
-	dir     string // its packages, unpacked
-	suite   string // of Debian's, that it is of
+	Release string // in the format of uname -r
+	dir     string // its unpacked packages
+	suite   string // its Debian suite
 }
 
-// WithDrivers is the kernel of the same version that has the drivers of all network
-// cards. Its errors are those of FindKernel.
+// WithDrivers returns the kernel of the same version with the drivers of all network cards. It has
+// the errors of FindKernel.
 func (k Kernel) WithDrivers(ctx context.Context) (Kernel, error) {
 	return FindKernel(ctx, Pin{Suite: k.suite, Release: k.Release}.WithDrivers())
 }
 
-// Keyring has the keys that Debian's suites are signed with.
+// Keyring has the signing keys of Debian's suites.
 const Keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 // keyringPackage is the package of Keyring.
 const keyringPackage = "debian-archive-keyring"
 
-// FindKernel returns a kernel of Debian's: from the cache, or downloaded and not
-// installed. Mirrors drop versions. Where they have dropped the one that is asked
-// for, it is the newest of the same series, or else the newest of the suite. An
-// ends.Unavailable tells why there is none. It is always of the same kind.
+// FindKernel returns a Debian kernel: from the cache, or downloaded but not installed. Mirrors
+// remove old versions. If the requested one is gone, FindKernel returns the newest of the same
+// series, or else the newest of the suite, always with the same flavor. An ends.Unavailable is the
+// reason why there is none.
 func FindKernel(ctx context.Context, pin Pin) (Kernel, error) {
 	k, err := findPinned(ctx, filepath.Join(cacheDir(), "kernels"), pin)
 	k.suite = pin.Suite
@@ -76,8 +76,7 @@ func findPinned(ctx context.Context, cache string, pin Pin) (Kernel, error) {
 	return Kernel{Release: release, dir: dir}, err
 }
 
-// lock makes a folder that one process at a time works in: apt gives up where
-// another is at work.
+// lock makes a folder for one process at a time: apt fails if another instance is running.
 func lock(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -100,11 +99,10 @@ func cached(cache, release string) (Kernel, error) {
 	return Kernel{Release: release, dir: dir}, err
 }
 
-// kind finds what Debian's releases end with: -cloud-amd64, -amd64.
+// kind matches the end of Debian's releases: -cloud-amd64, -amd64.
 var kind = pattern.New(`(-[a-z][a-z0-9]*)+$`)
 
-// choose returns the release itself where the suite has it, or else what comes
-// nearest to it.
+// choose returns the release itself if the suite has it, or else the closest one.
 func (a apt) choose(ctx context.Context, release string) (string, error) {
 	major, rest, _ := strings.Cut(release, ".")
 	minor, _, _ := strings.Cut(rest, ".")
@@ -119,7 +117,7 @@ func (a apt) choose(ctx context.Context, release string) (string, error) {
 		}
 	}
 	slices.SortFunc(series, func(a, b string) int {
-		// the one that is asked for, then the newest
+		// the requested one, then the newest
 		return cmp.Or(order(a == release, b == release), -CompareReleases(a, b))
 	})
 	for _, r := range series {
@@ -131,7 +129,7 @@ func (a apt) choose(ctx context.Context, release string) (string, error) {
 	return strings.TrimPrefix(image, imagePrefix), err
 }
 
-// order puts what is true first.
+// order sorts true before false.
 func order(a, b bool) int {
 	switch {
 	case a == b:
@@ -144,11 +142,11 @@ func order(a, b bool) int {
 
 var number = pattern.New(`[0-9]+`)
 
-// CompareReleases compares by the numbers in them.
+// CompareReleases compares the numbers in two releases.
 func CompareReleases(a, b string) int {
 	of := func(s string) (out []int) {
 		for _, digits := range number().FindAllString(s, -1) {
-			n, _ := strconv.Atoi(digits) // it is nothing but digits
+			n, _ := strconv.Atoi(digits) // it consists of digits
 			out = append(out, n)
 		}
 		return out
@@ -156,10 +154,9 @@ func CompareReleases(a, b string) int {
 	return cmp.Or(slices.Compare(of(a), of(b)), strings.Compare(a, b))
 }
 
-// openSuite readies apt for one suite in a folder of its own, and fetches the
-// suite's list of packages. Sources, lists, preferences and caches of the machine's
-// own apt are neither asked nor touched. What the machine knows about the way to
-// a mirror stays: which one it is, proxies, patience.
+// openSuite prepares apt for one suite in a separate folder, and fetches the suite's list of
+// packages. It neither reads nor changes the sources, lists, preferences and caches of the
+// machine's own apt. It uses the machine's connection settings: mirror, proxies and timeouts.
 func openSuite(ctx context.Context, dir, suite string) (apt, error) {
 	if _, err := os.Stat(Keyring); err != nil {
 		return nil, fmt.Errorf("%s is not there; apt-get install %s", Keyring, keyringPackage)
@@ -193,8 +190,8 @@ func openSuite(ctx context.Context, dir, suite string) (apt, error) {
 	return a, err
 }
 
-// Mirror is the address of a mirror of Debian's own packages: that in the environment
-// variable DEBIAN_MIRROR, or the one that the machine's apt has.
+// Mirror returns the address of a mirror of Debian's own packages: from the environment variable
+// DEBIAN_MIRROR, or from the machine's apt.
 func Mirror(ctx context.Context) (string, error) {
 	if mirror := os.Getenv("DEBIAN_MIRROR"); mirror != "" {
 		return mirror, nil
@@ -210,8 +207,8 @@ func Mirror(ctx context.Context) (string, error) {
 	return mirror, nil
 }
 
-// mirrorOf picks the mirror of Debian's own packages from addresses of archives,
-// one a line.
+// mirrorOf returns the mirror of Debian's own packages in a list of archive addresses, one on each
+// line.
 func mirrorOf(list string) string {
 	for uri := range strings.FieldsSeq(list) {
 		if path.Base(strings.TrimSuffix(uri, "/")) == "debian" {
@@ -221,17 +218,17 @@ func mirrorOf(list string) string {
 	return ""
 }
 
-// suiteConfig is a configuration of apt that keeps everything below a folder. The
-// settings of how to acquire files are the machine's.
+// suiteConfig returns a configuration of apt that keeps everything below a folder, with the
+// machine's Acquire settings.
 func suiteConfig(dir, acquire string) string {
 	var b strings.Builder
 	for line := range strings.Lines(acquire) {
-		// other lists than that of the packages are of no use
+		// only the list of packages is needed
 		if !strings.HasPrefix(line, "Acquire::IndexTargets") {
 			b.WriteString(line)
 		}
 	}
-	// The machine's own files are not read, so that no hook of them runs.
+	// The machine's own files are not read, so that none of its hooks run.
 	fmt.Fprintf(&b, `Dir::Etc::Main "/dev/null";
 Dir::Etc::Parts "/dev/null";
 Dir::Etc::SourceList "%[1]s/sources.list";

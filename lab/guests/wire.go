@@ -14,29 +14,29 @@ import (
 	"bascule/lab/ends"
 )
 
-// The lab and the program in a guest send each other JSON values, one after
-// the other. Each request has one reply; several may be under way at once.
+// The lab and the program in a guest exchange JSON values, one after the other. Each request has
+// one reply; several requests can be pending.
 
 // The kinds of requests.
 const (
-	doHello    = "hello"    // nothing: the guest is up
+	doHello    = "hello"    // no operation: the guest is up
 	doPlug     = "plug"     // put a network card into a namespace of its own
 	doUnplug   = "unplug"   // remove that namespace
 	doOutput   = "output"   // run a program there
 	doServe    = "serve"    // start a program there and wait until it listens
-	doEnded    = "ended"    // fail when what serve started has ended, or does within a time
-	doListen   = "listen"   // wait until what serve started listens again
-	doEnd      = "end"      // end what serve started
+	doEnded    = "ended"    // fail if a program from serve has ended, or ends within a time
+	doListen   = "listen"   // wait until a program from serve listens again
+	doEnd      = "end"      // stop a program from serve
 	doFeatures = "features" // set the offloads of the card
-	doCancel   = "cancel"   // end a request that is under way; no reply of its own
+	doCancel   = "cancel"   // cancel a pending request; has no reply
 )
 
 type request struct {
 	ID uint64 `json:"id"`
 	Do string `json:"do"`
-	// Of is the request that ended, listen, end and cancel mean.
+	// Of is the number of the request that ended, listen, end or cancel refers to.
 	Of uint64 `json:"of,omitempty"`
-	// Within is the time of ended, in nanoseconds.
+	// Within is the duration for ended, in nanoseconds.
 	Within time.Duration `json:"within,omitempty"`
 	// Net is the namespace in the guest.
 	Net      string        `json:"net,omitempty"`
@@ -48,12 +48,12 @@ type request struct {
 	Features ends.Features `json:"features"`
 }
 
-// card is a network card that was plugged in, and what it becomes.
+// card is a network card that was plugged in, with its configuration.
 type card struct {
-	Found  string `json:"found"` // the hardware address that it is found by
+	Found  string `json:"found"` // its present hardware address
 	Ifname string `json:"ifname"`
 	MAC    string `json:"mac"`
-	Addr   string `json:"addr"` // with the length of the prefix
+	Addr   string `json:"addr"` // with the prefix length
 	MTU    int    `json:"mtu"`
 }
 
@@ -65,7 +65,7 @@ type reply struct {
 
 // line is the lab's end of the connection to a guest.
 type line struct {
-	ended context.Context // the guest's
+	ended context.Context // of the guest
 
 	mu      sync.Mutex
 	enc     *json.Encoder
@@ -73,8 +73,7 @@ type line struct {
 	waiting map[uint64]chan reply
 }
 
-// newLine talks over conn, until it is closed, to a guest that lives until
-// ended is done, for the cause that ended has.
+// newLine communicates over conn, until it is closed, with a guest whose context is ended.
 func newLine(conn io.ReadWriter, ended context.Context) *line {
 	l := &line{ended: ended, enc: json.NewEncoder(conn), waiting: map[uint64]chan reply{}}
 	go l.read(conn)
@@ -85,8 +84,8 @@ func (l *line) read(conn io.Reader) {
 	dec := json.NewDecoder(conn)
 	for {
 		var r reply
-		// Only the guest's end stops this loop, and all who wait are
-		// told of that end.
+		// Only the guest's end stops this loop. All waiting callers watch the guest's
+		// context.
 		if err := dec.Decode(&r); err != nil {
 			return
 		}
@@ -100,7 +99,7 @@ func (l *line) read(conn io.Reader) {
 	}
 }
 
-// send sends a request, and returns its number and where its reply will be.
+// send sends a request, and returns its number and the channel for its reply.
 func (l *line) send(r request) (uint64, chan reply, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,11 +116,11 @@ func (l *line) send(r request) (uint64, chan reply, error) {
 	return r.ID, c, nil
 }
 
-// grace is how long a guest may take for work of a moment.
+// grace is the timeout of short work in a guest.
 const grace = 10 * time.Second
 
-// ask sends a request and waits for the reply. When ctx ends first, the
-// request is ended in the guest too. The number is the request's.
+// ask sends a request and waits for the reply. If ctx ends first, the request is also cancelled in
+// the guest. id is the request's number.
 func (l *line) ask(ctx context.Context, r request) (id uint64, out []byte, err error) {
 	if err := context.Cause(l.ended); err != nil {
 		return 0, nil, err
@@ -131,7 +130,7 @@ func (l *line) ask(ctx context.Context, r request) (id uint64, out []byte, err e
 	}
 	id, answer, err := l.send(r)
 	if err != nil {
-		// The process may need a moment to be gone.
+		// The process may need a moment to end.
 		select {
 		case <-l.ended.Done():
 			return 0, nil, context.Cause(l.ended)

@@ -5,11 +5,11 @@ package instructions
 // count reads the time stamp counter.
 func count() uint64
 
-// Begin tells a plug-in of QEMU that what follows counts.
+// Begin marks for a QEMU plug-in that the following instructions count.
 func Begin()
 
-// End tells the plug-in that what follows no longer counts.
+// End marks for the plug-in that the following instructions do not count.
 func End()
 
-// loop goes round so many times, at least once: perTurn instructions each.
+// loop makes the given number of iterations, at least one, with perTurn instructions each.
 func loop(turns uint64)

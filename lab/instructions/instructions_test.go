@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A machine whose instructions nobody counts is found out.
+// TestCheckElsewhere checks that a machine without counted instructions is detected.
 func TestCheckElsewhere(t *testing.T) {
 	if err := Check(); err == nil {
 		t.Error("the counter of this machine is said to count instructions")

@@ -12,9 +12,8 @@ import (
 	"strings"
 )
 
-// chart is rows of text and drawings one below the other. Each row has a
-// drawing of its own, so that its text is text of the page, which is wrapped
-// and never cut, and the drawing is as wide as there is room.
+// chart is a column of rows with text and a drawing. Each row has its own drawing, so that its text
+// is part of the page, which wraps and never cuts it, and so that the drawing fills the width.
 type chart struct {
 	Caption string
 	Legend  []mark
@@ -22,7 +21,7 @@ type chart struct {
 	Axis    template.HTML // below the rows; empty for none
 }
 
-// mark is a sign in the drawings, and what it means.
+// mark is a symbol in the drawings, with its meaning.
 type mark struct {
 	Sign template.HTML
 	Text string
@@ -35,12 +34,11 @@ type chartRow struct {
 	Value   string
 }
 
-// drawing is an SVG in the making. Horizontal places are shares of the width,
-// vertical ones are pixels. Colours are classes, for the page's style to
-// choose.
+// drawing builds an SVG. Horizontal positions are fractions of the width, vertical ones are pixels.
+// Colours are classes of the page's style.
 type drawing struct{ strings.Builder }
 
-// newDrawing begins a drawing that is title in words.
+// newDrawing begins a drawing; title describes it in words.
 func newDrawing(height int, title string) *drawing {
 	d := &drawing{}
 	d.add(`<svg role="img" width="100%%" height="%d"><title>%s</title>`, height, template.HTMLEscapeString(title))
@@ -51,16 +49,16 @@ func (d *drawing) add(format string, args ...any) { fmt.Fprintf(d, format, args.
 
 func (d *drawing) html() template.HTML { return template.HTML(d.String() + "</svg>") }
 
-// share is a place or a width as SVG has it.
+// share formats a position or a width for SVG.
 func share(v float64) string {
 	return strconv.FormatFloat(100*min(max(v, 0), 1), 'f', 2, 64) + "%"
 }
 
-// colours and hatches are how many of them the page's style has.
+// colours and hatches are the numbers of colours and hatches in the page's style.
 const colours, hatches = 8, 6
 
-// palette gives each fabric of a report a colour, and a hatch where there are
-// more fabrics than colours.
+// palette assigns each fabric of a report a colour, and a hatch if there are more fabrics than
+// colours.
 type palette map[string]int
 
 func newPalette(r *Report) palette {
@@ -81,7 +79,7 @@ func newPalette(r *Report) palette {
 	return p
 }
 
-// class is the class of a fabric's colour.
+// class returns the class of a fabric's colour.
 func (p palette) class(fabric string) string { return fmt.Sprintf("f%d", p[fabric]%colours) }
 
 // bar draws a bar from the left in a fabric's colour and hatch.
@@ -92,7 +90,7 @@ func (p palette) bar(d *drawing, fabric, width string, y, height int) {
 	}
 }
 
-// key is a fabric's colour beside its name.
+// key returns a fabric's colour with its name.
 func (p palette) key(fabric string) template.HTML {
 	d := &drawing{}
 	d.add(`<svg class="key %s" width="11" height="11" viewBox="0 0 11 11" aria-hidden="true">`, p.class(fabric))
@@ -106,9 +104,9 @@ type scale struct {
 	ticks []float64
 }
 
-// scaleTo is a scale with round numbers that reaches to the greatest value.
+// scaleTo returns a scale with round numbers that includes the greatest value.
 func scaleTo(most float64) scale {
-	// Beyond these the ticks would not be numbers.
+	// Below this, the ticks would not be numbers.
 	if !(most > 1e-300) {
 		most = 1
 	}
@@ -139,8 +137,7 @@ func grid(d *drawing, at []float64) {
 	}
 }
 
-// axis draws the ticks' values. The values at the left end and at the right end
-// keep within the drawing.
+// axis draws the values of the ticks. The outermost values stay within the drawing.
 func axis(at []float64, texts []string) template.HTML {
 	d := &drawing{}
 	d.add(`<svg width="100%%" height="16" aria-hidden="true">`)
@@ -165,7 +162,7 @@ func (s scale) places() (at []float64, texts []string) {
 	return at, texts
 }
 
-// direction says which values are the good ones.
+// direction returns words for the better direction of values.
 func direction(lower bool) string {
 	if lower {
 		return "less is better"
@@ -173,7 +170,7 @@ func direction(lower bool) string {
 	return "more is better"
 }
 
-// bars draws the median of each case, and where its rounds are.
+// bars draws the median of each case, and the range of its rounds.
 func bars(b *block, p palette) chart {
 	most := 0.0
 	for _, r := range b.Rows {
@@ -223,8 +220,7 @@ func bars(b *block, p palette) chart {
 	return out
 }
 
-// intervals draws how the value went within the rounds; ok is false where no
-// case tells.
+// intervals draws the value over time within the rounds; ok is false if no case has it.
 func intervals(b *block, p palette) (out chart, ok bool) {
 	most := 0.0
 	for _, r := range b.Rows {
@@ -259,7 +255,7 @@ func intervals(b *block, p palette) (out chart, ok bool) {
 			if i > 0 {
 				d.add(`<path class="grid" d="M%.1f 2V98"/>`, x)
 			}
-			// A little room shows where a round ends.
+			// A small gap marks the end of a round.
 			part := 0.94 * round / float64(max(1, len(smp.Intervals)))
 			for k, v := range smp.Intervals {
 				y := 98 - 96*min(max(s.at(v), 0), 1)
@@ -279,7 +275,7 @@ func intervals(b *block, p palette) (out chart, ok bool) {
 	return out, true
 }
 
-// states are what a core does, in the order in which they are drawn.
+// states are the kinds of work of a core, in drawing order.
 var states = []struct {
 	class, text string
 	of          func(CPU) float64
@@ -291,7 +287,7 @@ var states = []struct {
 	{"idle", "idle", func(c CPU) float64 { return c.Idle }},
 }
 
-// stateRect draws a part of a bar; classes have a texture besides a colour.
+// stateRect draws a part of a bar; classes have a texture in addition to a colour.
 func stateRect(d *drawing, class, x, width string, y, height int) {
 	d.add(`<rect class="%s" x="%s" y="%d" width="%s" height="%d"/>`, class, x, y, width, height)
 	if class == "softirq" || class == "steal" {
@@ -299,8 +295,8 @@ func stateRect(d *drawing, class, x, width string, y, height int) {
 	}
 }
 
-// cores draws what the cores did, core by core where the samples tell. Of is
-// how many cores the machine has.
+// cores draws the work of the cores, core by core if the samples have it. of is the number of cores
+// in the machine.
 func cores(b *block, p palette, of int) chart {
 	out := chart{Caption: fmt.Sprintf("%s: what the cores did, the mean of all rounds.", b.Title())}
 	each := false
@@ -349,8 +345,8 @@ func cores(b *block, p palette, of int) chart {
 	return out
 }
 
-// meanCPU is what the machine and each of its cores did in the samples. Means
-// add up to whole cores, which medians do not.
+// meanCPU returns the mean work of the machine and of each core in the samples. Means add up to
+// whole cores, but medians do not.
 func meanCPU(samples []Sample) (all CPU, single []CPU) {
 	add := func(to *CPU, c CPU, part float64) {
 		to.User += c.User / part
@@ -384,7 +380,7 @@ type percentile struct {
 	rank float64
 }
 
-// percentiles are those that samples of the block have, in order.
+// percentiles returns the percentiles in the samples of the block, in order.
 func percentiles(b *block) []percentile {
 	var out []percentile
 	for _, r := range b.Rows {
@@ -402,15 +398,15 @@ func percentiles(b *block) []percentile {
 	return out
 }
 
-// of is the median of the case's percentiles; NaN where it has none.
+// of returns the median of the case's percentiles; NaN if it has none.
 func (p percentile) of(c *Case) float64 {
 	return quantity{of: func(s Sample) (float64, bool) { return s.Pick(p.name) }}.median(c)
 }
 
 func (p percentile) title() string { return fmt.Sprintf("p%v", p.rank) }
 
-// shapes are the signs of percentiles in the drawing, which need not be told
-// apart by colour. All others are in the table only.
+// shapes are the symbols of percentiles in the drawing, which differ not only in colour. Other
+// percentiles are only in the table.
 var shapes = []struct {
 	rank float64
 	path string
@@ -421,8 +417,7 @@ var shapes = []struct {
 	{99.9, "M-5 0L0 -6L5 0L0 6Z"},
 }
 
-// latencies draws percentiles on a logarithmic axis; ok is false where the
-// block has none.
+// latencies draws percentiles on a logarithmic axis; ok is false if the block has none.
 func latencies(b *block, p palette) (out chart, ok bool) {
 	type point struct {
 		percentile

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Change is a case that two reports have.
+// Change is a case that is in both reports.
 type Change struct {
 	Group string `json:"group"`
 	Label string `json:"label"`
@@ -20,26 +20,26 @@ type Change struct {
 	Lower bool   `json:"lower_is_better,omitempty"`
 	Old   Spread `json:"old"`
 	New   Spread `json:"new"`
-	// Ratio is of the medians, new to old: the rounds of two runs do not belong
-	// together. It is 0 where the old one is, or too small to divide by.
+	// Ratio is the ratio of the medians, new to old: rounds of two runs cannot be paired. It is
+	// 0 if the old median is 0, or too small to divide by.
 	Ratio float64 `json:"ratio,omitempty"`
 	P     float64 `json:"p"`
 	Word  string  `json:"word"` // as in Comparison
 }
 
-// Changes are how a run differs from another.
+// Changes are the differences between two runs.
 type Changes struct {
-	// Warnings are other differences, which a change may come from.
+	// Warnings are other differences, which may cause a change.
 	Warnings []string `json:"warnings,omitempty"`
 	Changes  []Change `json:"changes"`
-	// OnlyOld and OnlyNew are the cases, as "group: label", that one of the
-	// reports has measured and the other has not.
+	// OnlyOld and OnlyNew are the cases, as "group: label", that only one of the reports has
+	// measured.
 	OnlyOld []string `json:"only_old,omitempty"`
 	OnlyNew []string `json:"only_new,omitempty"`
 }
 
-// Compare tells how the cases of a report differ from those of an older one
-// with the same group and label.
+// Compare compares the cases of a report with the cases of an older one that have the same group
+// and label.
 func Compare(old, new *Report) *Changes {
 	out := &Changes{Warnings: warnings(old, new), Changes: []Change{}}
 	for _, g := range new.Groups {
@@ -81,7 +81,7 @@ func Compare(old, new *Report) *Changes {
 	return out
 }
 
-// measured finds a case that has samples, and its group.
+// measured returns a case with samples, and its group.
 func (r *Report) measured(group, label string) (*Group, *Case) {
 	for _, g := range r.Groups {
 		if g.Name == group {
@@ -93,7 +93,7 @@ func (r *Report) measured(group, label string) (*Group, *Case) {
 	return nil, nil
 }
 
-// warnings are facts that make two runs less comparable.
+// warnings returns facts that make two runs less comparable.
 func warnings(old, new *Report) []string {
 	var out []string
 	differ := func(what string, a, b any) {

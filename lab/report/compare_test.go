@@ -70,8 +70,8 @@ old. The two runs did not take turns: that they differ does not say why.
 	}
 }
 
-// Nothing is said to be faster where others took the machine, in whichever of
-// the runs.
+// TestCompareNoisy checks that no case is called faster if other programs used the machine in one
+// of the runs.
 func TestCompareNoisy(t *testing.T) {
 	with := func(others float64, values ...float64) *Report {
 		c := &Case{Label: "a w", Unit: "Gbit/s", Samples: samples(values...)}
@@ -97,7 +97,7 @@ func TestCompareNoisy(t *testing.T) {
 	}
 }
 
-// A ratio that is no number is none: JSON has no infinity.
+// TestCompareOverflow checks that an infinite ratio is left out: JSON has no infinity.
 func TestCompareOverflow(t *testing.T) {
 	with := func(values ...float64) *Report {
 		return &Report{Groups: []*Group{{Name: "g", Cases: []*Case{{Label: "a w", Fabric: "a", Samples: samples(values...)}}}}}

@@ -13,10 +13,10 @@ import (
 	"strings"
 )
 
-// WriteCSV writes a row for each sample, with a header. Values that were not
-// measured are empty. Columns "more:NAME" are from Sample.More; "intervals" and
-// "cores_busy" are lists with spaces between the values, and "drops" is one of
-// PLACE=FRAMES with semicolons between them. Cases without samples have no row.
+// WriteCSV writes a header, and a row for each sample. Missing values are empty. Columns
+// "more:NAME" come from Sample.More; "intervals" and "cores_busy" are lists of values separated by
+// spaces, and "drops" is a list of PLACE=FRAMES separated by semicolons. Cases without samples have
+// no row.
 func (r *Report) WriteCSV(w io.Writer) error {
 	var more []string // the names in Sample.More
 	for _, g := range r.Groups {
@@ -80,7 +80,7 @@ func (r *Report) WriteCSV(w io.Writer) error {
 	return out.Error()
 }
 
-// exact prints a value so that it reads back as the same.
+// exact formats a value so that parsing it gives the same value.
 func exact(v float64) string {
 	if a := math.Abs(v); a >= huge || a < 1/huge && a > 0 {
 		return strconv.FormatFloat(v, 'g', -1, 64)
@@ -88,7 +88,7 @@ func exact(v float64) string {
 	return strconv.FormatFloat(v, 'f', -1, 64)
 }
 
-// positive is exact, and empty for 0, which stands for what was not measured.
+// positive is exact, but empty for 0, which means not measured.
 func positive(v float64) string {
 	if v == 0 {
 		return ""

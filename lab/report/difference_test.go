@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// steps are n values from first on, one apart.
+// steps returns n values at a distance of one, beginning with first.
 func steps(first float64, n int) []float64 {
 	out := make([]float64, n)
 	for i := range out {
@@ -16,9 +16,9 @@ func steps(first float64, n int) []float64 {
 	return out
 }
 
-// The values are those of SciPy 1.17.1, scipy.stats.mannwhitneyu, two-sided, by
-// its method "exact" where both sides have up to 20 values and no ties, else by
-// "asymptotic"; 2/20 and 2/70 are also those of counting by hand.
+// TestMannWhitney compares with values of SciPy 1.17.1, scipy.stats.mannwhitneyu, two-sided, with
+// the method "exact" if both sides have up to 20 values and no ties, and otherwise "asymptotic".
+// 2/20 and 2/70 were also counted by hand.
 func TestMannWhitney(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -74,7 +74,7 @@ func TestCompared(t *testing.T) {
 		{"3 rounds", low[:3], high[:3], "Mpps", false, TooFew},
 		{"3 and 4 rounds", low[:3], high, "Mpps", false, TooFew},
 		{"3 and 5 rounds", low[:3], append([]float64{9}, high...), "Mpps", false, "slower"},
-		// Two that do not overlap and have ties would pass by the approximation.
+		// Without overlap, but with ties, these would pass with the approximation.
 		{"3 equal rounds", []float64{1, 1, 1}, []float64{2, 2, 2}, "Mpps", false, TooFew},
 		{"nothing", nil, high, "Mpps", false, TooFew},
 	} {
@@ -92,11 +92,11 @@ func TestCompared(t *testing.T) {
 	}
 }
 
-// A heavy tail on one side can put the ranks and the medians at odds; neither
-// word is right then.
+// TestComparedAtOdds checks that neither word is used if a heavy tail on one side makes ranks and
+// medians contradict each other.
 func TestComparedAtOdds(t *testing.T) {
-	// All of b's lower half is below a, its upper half just above a's few middle
-	// values: a's median is the lower one, its rank sum the higher one.
+	// All of b's lower half is below a, and its upper half just above a's few middle values: a
+	// has the lower median, and the higher rank sum.
 	a := append(steps(100, 26), steps(1000, 24)...)
 	b := append(steps(0, 24), steps(200, 26)...)
 	if u := rankSum(a, b); u <= 1250 || MannWhitney(a, b) >= significance || SpreadOf(a).Median >= SpreadOf(b).Median {

@@ -10,7 +10,7 @@ import (
 	"unicode"
 )
 
-// hostile is a report whose texts and values are made to harm whoever reads it.
+// hostile returns a report whose texts and values are meant to harm its readers.
 func hostile() *Report {
 	const text = "x\x1b]0;title\a\x1b[2J\r\b\x7f\u009b31m\u202ey"
 	const value = 1.7e308
@@ -42,7 +42,8 @@ func hostile() *Report {
 	return r
 }
 
-// No text of a report is obeyed by a terminal, and no value fills it.
+// TestHostile checks that a report's texts have no control characters for a terminal, and that no
+// value fills the screen.
 func TestHostile(t *testing.T) {
 	var b bytes.Buffer
 	if err := hostile().WriteJSON(&b); err != nil {
@@ -53,7 +54,7 @@ func TestHostile(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := forms(r)
-	delete(all, "JSON") // it has the report as it is
+	delete(all, "JSON") // it has the report unchanged
 	all["comparison"] = Compare(r, r).WriteText
 	all["comparison with another"] = Compare(example(), r).WriteText
 	all["comparison with it"] = Compare(r, example()).WriteText
@@ -67,7 +68,7 @@ func TestHostile(t *testing.T) {
 		if found := long.FindString(text); found != "" {
 			t.Errorf("%s has a value of %s...", name, found)
 		}
-		// A browser obeys no such signs.
+		// A browser does not interpret these characters.
 		if name == "HTML" {
 			continue
 		}

@@ -28,7 +28,7 @@ var pageStyle string
 
 var pageTemplate = sync.OnceValue(func() *template.Template { return template.Must(template.New("page").Parse(pageText)) })
 
-// page has the values that the template prints.
+// page has the values for the template.
 type page struct {
 	*Report
 	Style      template.CSS
@@ -44,7 +44,7 @@ type page struct {
 	Facts      []fact
 	Quantities []quantity
 	Legend     string
-	Signs      string // empty where nothing is compared
+	Signs      string // empty if nothing is compared
 }
 
 type fact struct{ Name, Text string }
@@ -52,13 +52,13 @@ type fact struct{ Name, Text string }
 // section is a group.
 type section struct {
 	ID, Name, Rounds, Took string
-	Title, About           string // About is empty where it says no more than the title
+	Title, About           string // About is empty if it only repeats the title
 	Warning                string
 	Parts                  []part
 	Remarks                []string // without the warning
 }
 
-// claimed is the claims of one source.
+// claimed has the claims of one source.
 type claimed struct {
 	source
 	ID string
@@ -66,12 +66,12 @@ type claimed struct {
 
 // part is a block of a group.
 type part struct {
-	Title  string // empty where the group has one block
+	Title  string // empty if the group has one block
 	Charts []titledChart
 	Result table
 }
 
-// titledChart is a chart with the table that belongs to it.
+// titledChart is a chart with its table.
 type titledChart struct {
 	chart
 	Table *table
@@ -91,11 +91,11 @@ type tableLine struct {
 
 type cell struct {
 	Text    string
-	Words   bool          // text, that is not a number
+	Words   bool          // text instead of a number
 	Drawing template.HTML // below the text
 }
 
-// words makes cells of text.
+// words makes cells with text.
 func words(texts ...string) []cell {
 	var out []cell
 	for _, t := range texts {
@@ -123,8 +123,8 @@ type pathDrawing struct {
 	Hops  []Hop
 }
 
-// WriteHTML writes the report as one page that needs nothing besides itself:
-// no scripts, and nothing from the network.
+// WriteHTML writes the report as one self-contained page: without scripts, and without network
+// access.
 func (r *Report) WriteHTML(w io.Writer) error {
 	p := newPalette(r)
 	pg := &page{
@@ -180,13 +180,13 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	return pageTemplate().Execute(w, pg)
 }
 
-// fixedIDs finds what is called by a fixed name in the page.
+// fixedIDs matches the elements with a fixed id in the page.
 var fixedIDs = pattern.New(` id="([^"{]+)"`)
 
-// anchors are the names of elements that are taken.
+// anchors are the ids in use.
 type anchors map[string]bool
 
-// of makes a name that is not taken yet, and takes it.
+// of returns an unused id, and marks it as used.
 func (a anchors) of(name string) string {
 	base := strings.Map(func(c rune) rune {
 		if c > unicode.MaxASCII || !unicode.IsLetter(c) && !unicode.IsDigit(c) && !strings.ContainsRune("-_.", c) {
@@ -202,11 +202,11 @@ func (a anchors) of(name string) string {
 	return out
 }
 
-// longTitle is how long a title may be before it is shortened.
+// longTitle is the length from which a title is shortened.
 const longTitle = 60
 
-// titles are the titles of the groups' sections: their subjects, up to the
-// details if the subject is long and tells them apart.
+// titles returns the titles of the groups' sections: the subject without details, if the subject is
+// long and still unique.
 func (r *Report) titles() []string {
 	out := make([]string, len(r.Groups))
 	many := map[string]int{}
@@ -225,11 +225,11 @@ func (r *Report) titles() []string {
 	return out
 }
 
-// aside is where a text comes to details: after a colon or in parentheses.
+// aside matches the place where details begin: a colon or a parenthesis.
 var aside = pattern.New(`: | \(`)
 
-// Class is a verdict's class in the page's style: "holds", "fails", "open", or
-// "none" without a verdict.
+// Class returns a verdict's class in the page's style: "holds", "fails", "open", or "none" without
+// a verdict.
 func (c Claim) Class() string {
 	switch c.verdict() {
 	case "holds":
@@ -242,7 +242,7 @@ func (c Claim) Class() string {
 	return "none"
 }
 
-// count is a number of things in words.
+// count formats a number of objects in words.
 func count(n int, one, many string) string {
 	switch n {
 	case 0:
@@ -253,8 +253,7 @@ func count(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// phrases say how many figures or claims have a verdict; what is good comes
-// first.
+// phrases count the figures or claims with a verdict; good verdicts come first.
 var phrases = []struct{ verdict, one, many string }{
 	{"aim", "reaches the aim", "reach the aim"},
 	{"must", "reaches what it must", "reach what they must"},
@@ -266,7 +265,7 @@ var phrases = []struct{ verdict, one, many string }{
 	{"not measured", "was not measured", "were not measured"},
 }
 
-// summary has the facts that a reader wants before the details.
+// summary returns the facts that come before the details.
 func (r *Report) summary() []fact {
 	measured, skipped, failed, rounds := 0, 0, 0, 0
 	for _, g := range r.Groups {
@@ -430,8 +429,8 @@ func latencyTable(b *block, p palette) table {
 	return t
 }
 
-// frameSize is what a workload of frames says about their size; ok is false
-// for other workloads. Kind is what else it says.
+// frameSize returns the size of a workload's frames; ok is false for workloads without frames. kind
+// is the rest of its name.
 func frameSize(workload string) (size, kind string, ok bool) {
 	name, options, _ := strings.Cut(workload, ":")
 	if name != "pps" {
@@ -449,14 +448,13 @@ func frameSize(workload string) (size, kind string, ok bool) {
 	return size, strings.Join(rest, ", "), true
 }
 
-// sizes is a table for each kind of frames that were measured in several sizes:
-// a bar for each fabric and size.
+// sizes returns a table for each kind of frames with several sizes: a bar for each fabric and size.
 func sizes(r *Report, p palette) []table {
 	type series struct {
 		title, unit string
 		fabrics     []string
 		sizes       []string
-		of          map[[2]string]Spread // fabric and size
+		of          map[[2]string]Spread // by fabric and size
 	}
 	var all []*series
 	for _, g := range r.Groups {
@@ -492,7 +490,7 @@ func sizes(r *Report, p palette) []table {
 		if len(s.sizes) < 2 {
 			continue
 		}
-		// Mixes come last.
+		// Mixes of sizes come last.
 		slices.SortStableFunc(s.sizes, func(a, b string) int {
 			order := func(s string) float64 {
 				if v, err := strconv.ParseFloat(s, 64); err == nil {
@@ -536,8 +534,7 @@ func sizes(r *Report, p palette) []table {
 	return out
 }
 
-// missing are the cases that gave nothing, by fabric and reason; nil where
-// there are none.
+// missing lists the cases without results, by fabric and reason; nil if there are none.
 func (r *Report) missing(p palette) *table {
 	t := &table{Caption: "Cases without a result.", Head: words("fabric", "what", "why", "cases")}
 	seen := map[[3]string]int{}

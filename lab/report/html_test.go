@@ -78,7 +78,7 @@ func TestWriteHTML(t *testing.T) {
 	}
 }
 
-// The verdicts are counted in sentences.
+// TestSummary checks the sentences with the counts of verdicts.
 func TestSummary(t *testing.T) {
 	r := &Report{}
 	for verdict, n := range map[string]int{"holds": 2, "does not hold": 3, "not shown": 5, "cannot be tested": 32, "odd": 1} {
@@ -124,7 +124,7 @@ func TestAnchors(t *testing.T) {
 	}
 }
 
-// A thing that a report lacks takes no room in the page.
+// TestWriteHTMLOfLittle checks that missing parts of a report take no room in the page.
 func TestWriteHTMLOfLittle(t *testing.T) {
 	text := htmlOf(t, &Report{Groups: []*Group{{Name: "g", Cases: []*Case{{Label: "a w", Fabric: "a", Workload: "w", Unit: "s"}}}}})
 	for _, not := range []string{`id="figures"`, `id="claims"`, `id="sizes"`, `id="fabrics"`, "faster", "NaN", "Inf"} {
@@ -139,8 +139,8 @@ func TestWriteHTMLOfLittle(t *testing.T) {
 	}
 }
 
-// A fabric has one colour and hatch in the whole page, and no other fabric has
-// the same while there are enough.
+// TestColours checks that a fabric has the same colour and hatch in the whole page, and that no
+// other fabric has them while there are enough.
 func TestColours(t *testing.T) {
 	p := newPalette(realistic(len(manyFabrics), 1, 1))
 	seen := map[string]string{}
@@ -190,8 +190,8 @@ func TestFrameSize(t *testing.T) {
 	}
 }
 
-// The drawings are XML by themselves, as those who copy one out of the page
-// expect.
+// TestDrawingsAreXML checks that drawings are complete XML documents, so that they can be copied
+// out of the page.
 func TestDrawingsAreXML(t *testing.T) {
 	r := realistic(11, 6, 2)
 	r.Groups[2].Cases[0].Fabric = `<a> & "b"`
@@ -231,7 +231,7 @@ func TestDrawingsAreXML(t *testing.T) {
 	}
 }
 
-// The page says beside the results how much other programs did meanwhile.
+// TestNoisy checks that the page shows the load of other programs with the results.
 func TestNoisy(t *testing.T) {
 	r := example()
 	r.Groups[0].Cases[0].Samples[0].CPU.Others = 7 * noisy
@@ -248,16 +248,16 @@ func TestNoisy(t *testing.T) {
 	}
 }
 
-// seen is what a browser makes of a page.
+// seen is a browser's layout of a page.
 type seen struct {
 	Overflow   float64   // pixels by which the page is wider than the window
 	Drawings   int       // SVGs with a size
 	Flat       int       // SVGs without one
-	Outside    []string  // addresses that are neither in the page nor data
+	Outside    []string  // addresses outside the page, except data
 	Cut        []string  // texts of charts that do not fit
-	Bars       []float64 // the widths of the first chart's bars, as shares
+	Bars       []float64 // the widths of the first chart's bars, as fractions
 	Background string
-	Claim      string // how a row of claims is laid out
+	Claim      string // the layout of a row of claims
 }
 
 const look = `<!DOCTYPE html><body><iframe id="f" style="border:0;width:%dpx;height:800px" srcdoc="%s"></iframe><pre id="out"></pre><script>
@@ -295,7 +295,7 @@ document.getElementById("f").onload = function () {
 };
 </script>`
 
-// browse opens a page in a window of a width, by light or in the dark.
+// browse opens a page in a window with a width, in the light or dark style.
 func browse(t *testing.T, page string, width int, dark bool) (s seen) {
 	t.Helper()
 	chromium, err := exec.LookPath("chromium")
@@ -311,8 +311,8 @@ func browse(t *testing.T, page string, width int, dark bool) (s seen) {
 	if dark {
 		scheme = "0"
 	}
-	// Chromium itself crashes or hangs now and then on a busy machine, whatever the
-	// page, and then does not print the element that is there before any page is.
+	// Chromium sometimes crashes or hangs on a busy machine with any page, and then does not
+	// print the element that exists without a page.
 	var m [][]byte
 	for try := 1; m == nil; try++ {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -343,7 +343,7 @@ func browse(t *testing.T, page string, width int, dark bool) (s seen) {
 	return s
 }
 
-// The inspection sees what is bad in a page.
+// TestBrowseSees checks that the inspection detects mistakes in a page.
 func TestBrowseSees(t *testing.T) {
 	s := browse(t, `<!DOCTYPE html><style>body{background:url("//a.example/x")}</style><div style="width:900px">wide</div><img src="http://b.example/y">`+
 		`<svg width="0" height="5"></svg><ul class="rows"><li><div class="name" style="width:20px;overflow:hidden">aaaaaaaaaaaa</div>`+
@@ -394,7 +394,7 @@ func TestPageInBrowser(t *testing.T) {
 			if len(s.Cut) > 0 {
 				t.Errorf("texts that do not fit: %q", s.Cut)
 			}
-			// A bar's edge is drawn around it.
+			// A bar's border is outside its width.
 			near := func(a, b float64) bool { return math.Abs(a-b) < 0.02 }
 			if diff := cmp.Diff(medians, s.Bars, cmp.Comparer(near)); diff != "" {
 				t.Errorf("the lengths of the bars (-want +got):\n%s", diff)

@@ -8,20 +8,19 @@ import (
 	"unicode/utf8"
 )
 
-// lineWidth is how many columns a line of text may have.
+// lineWidth is the maximum width of a line of text, in columns.
 const lineWidth = 120
 
 // sheet is a table of text, a row of cells each.
 type sheet [][]string
 
-// wider stands for a cell that belongs to the one before it: a heading of two
-// columns.
+// wider marks a cell that belongs to the one before it: a heading for two columns.
 const wider = "\t"
 
 // add adds a row.
 func (s *sheet) add(cells ...string) { *s = append(*s, cells) }
 
-// write prints the table with two spaces between its columns.
+// write prints the table with two spaces between columns.
 func (s sheet) write(b *strings.Builder) {
 	var widths []int
 	for _, row := range s {
@@ -34,8 +33,8 @@ func (s sheet) write(b *strings.Builder) {
 			}
 		}
 	}
-	// The cells of few columns come first: a heading needs only the room that
-	// the cells below it leave.
+	// Cells over few columns come first: a wide heading needs only the room that the cells
+	// below it leave.
 	for span := 1; span <= len(widths); span++ {
 		for _, row := range s {
 			for i, text := range row {
@@ -43,7 +42,7 @@ func (s sheet) write(b *strings.Builder) {
 				for to < len(row) && row[to] == wider {
 					to++
 				}
-				// The last column of a row needs no room.
+				// The last column of a row is not padded.
 				if text == wider || to-i != span || to == len(row) {
 					continue
 				}
@@ -67,8 +66,8 @@ func (s sheet) write(b *strings.Builder) {
 	}
 }
 
-// folded prints a text in lines of up to lineWidth: the first begins with an
-// indent, those after it with the same and two spaces more.
+// folded prints a text in lines of up to lineWidth: the first one begins with an indent, and the
+// others with two more spaces.
 func folded(b *strings.Builder, indent, text string) {
 	for i, line := range fold(text, lineWidth-len(indent)-2) {
 		if i > 0 {
@@ -78,8 +77,7 @@ func folded(b *strings.Builder, indent, text string) {
 	}
 }
 
-// fold breaks a text into lines of up to width. A longer word gets a line of
-// its own.
+// fold breaks a text into lines of up to width. A longer word gets its own line.
 func fold(text string, width int) []string {
 	var out []string
 	for word := range strings.FieldsSeq(text) {
@@ -93,7 +91,7 @@ func fold(text string, width int) []string {
 	return out
 }
 
-// wrapped prints a row of cells, each in lines of up to its column's width.
+// wrapped prints a row of cells, each one in lines of up to its column's width.
 func wrapped(b *strings.Builder, widths []int, texts ...string) {
 	var columns [][]string
 	height := 0

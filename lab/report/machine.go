@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Machine has the conditions of a figure besides the program.
+// Machine has the conditions of a figure other than the program.
 type Machine struct {
 	Kernel      string            `json:"kernel"`
 	CPU         string            `json:"cpu"`
@@ -20,27 +20,26 @@ type Machine struct {
 	Congestion  string            `json:"congestion_control"`
 	Load        float64           `json:"load_before"` // one minute's load average before the run
 	Versions    map[string]string `json:"versions,omitempty"`
-	Guests      string            `json:"guests,omitempty"`  // what ran the virtual machines: "kvm" or "tcg"
+	Guests      string            `json:"guests,omitempty"`  // accelerator of the virtual machines: "kvm" or "tcg"
 	Counters    bool              `json:"hardware_counters"` // cycles and instructions can be counted
-	// Counting is what ran the machine and counted its instructions, "QEMU 7.2.22";
-	// empty for a machine that counts time.
+	// Counting is the emulator that counted instructions, "QEMU 7.2.22"; empty for a machine
+	// that measured time.
 	Counting string `json:"counting,omitempty"`
-	// KernelOVS: the kernel has Open vSwitch's datapath.
+	// KernelOVS means that the kernel has Open vSwitch's datapath.
 	KernelOVS bool `json:"kernel_ovs,omitempty"`
 }
 
-// Counted names a machine that counts instructions in a few words: "Linux 7.3.4, QEMU
-// 7.2.22".
+// Counted describes a machine that counts instructions in a few words: "Linux 7.3.4, QEMU 7.2.22".
 func (m Machine) Counted() string {
 	release, _, _ := strings.Cut(m.Kernel, " ")
 	return join(", ", "Linux "+release, m.Counting)
 }
 
-// known tells whether anything was measured on the machine: a run that ends before has
-// none.
+// known reports whether anything was measured on the machine: a run that ends earlier has no
+// machine.
 func (m Machine) known() bool { return m.Kernel != "" }
 
-// facts is the machine in one line, without mitigations and versions.
+// facts describes the machine on one line, without mitigations and versions.
 func (m Machine) facts() string {
 	s := fmt.Sprintf("%s, %d cores, %d MiB, Linux %s", m.CPU, m.Cores, m.MemoryMiB, m.Kernel)
 	if m.Hypervisor != "" {
@@ -59,7 +58,7 @@ func (m Machine) facts() string {
 	return s
 }
 
-// pairs prints a map in the order of its keys.
+// pairs prints a map, sorted by key.
 func pairs(of map[string]string) string {
 	var said []string
 	for _, k := range slices.Sorted(maps.Keys(of)) {
@@ -68,7 +67,7 @@ func pairs(of map[string]string) string {
 	return strings.Join(said, "; ")
 }
 
-// table is the machine fact by fact.
+// table describes the machine in separate facts.
 func (m Machine) table() []fact {
 	if !m.known() {
 		return nil

@@ -68,7 +68,7 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 	return err
 }
 
-// took is how long the run lasted.
+// took returns the duration of the run.
 func (r *Report) took() string {
 	if !(math.Abs(r.Seconds) < float64(math.MaxInt64/time.Second)) {
 		return number(r.Seconds) + " s"
@@ -120,7 +120,7 @@ func tableRow(b *strings.Builder, cells ...string) {
 	b.WriteByte('\n')
 }
 
-// tableRule begins the row below the header: columns of text, then of numbers.
+// tableRule begins the row below the header: columns of text, followed by columns of numbers.
 func tableRule(b *strings.Builder, text, numbers int) {
 	b.WriteString("|" + strings.Repeat("---|", text) + strings.Repeat("---:|", numbers))
 }
@@ -136,8 +136,8 @@ func hops(path []Hop) string {
 
 var markup = strings.NewReplacer(`\`, `\\`, "|", `\|`, "*", `\*`, "_", `\_`, "`", "\\`", "<", "&lt;", "&", "&amp;", "[", `\[`, "~", `\~`, "#", `\#`)
 
-// plain is the text in one line, so that none of it is taken for markup.
+// plain returns the text on one line, with markup escaped.
 func plain(s string) string { return markup.Replace(oneLine(s)) }
 
-// plainLines is plain for a text that keeps its lines.
+// plainLines is plain with line breaks kept.
 func plainLines(s string) string { return markup.Replace(s) }

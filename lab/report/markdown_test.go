@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// forms are all that a report can be written as.
+// forms returns all output formats of a report.
 func forms(r *Report) map[string]func(io.Writer) error {
 	return map[string]func(io.Writer) error{"text": r.WriteText, "JSON": r.WriteJSON, "Markdown": r.WriteMarkdown, "CSV": r.WriteCSV, "HTML": r.WriteHTML}
 }
@@ -38,7 +38,7 @@ func TestWriteMarkdown(t *testing.T) {
 			t.Errorf("not in it: %q", want)
 		}
 	}
-	// Every row has the cells of its header, but for one that was not measured.
+	// Every row has as many cells as its header, except a case without results.
 	pipe := regexp.MustCompile(`(?:^|[^\\])\|`)
 	columns := 0
 	for line := range strings.Lines(text) {
@@ -62,8 +62,8 @@ func TestFormsToFullDisk(t *testing.T) {
 	}
 }
 
-// Every form says of a group that it was measured elsewhere, and that its figures are of
-// instructions; of a group without another machine none says that.
+// TestMeasuredElsewhere checks that every format marks a group that was measured in another
+// machine, and its figures in instructions, and marks no other group.
 func TestMeasuredElsewhere(t *testing.T) {
 	plain, inside := example(), example()
 	inside.Groups[0].Machine = &Machine{Kernel: "7.3.4+deb13 x86_64", Cores: 1, Counting: "QEMU 7.2.22"}

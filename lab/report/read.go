@@ -12,16 +12,16 @@ import (
 	"bascule/files"
 )
 
-// maxReport is the size of the largest report, in bytes. A report of all
-// that the lab has takes less than a MiB.
+// maxReport is the size limit of a report in bytes. A report with everything in the lab has less
+// than a MiB.
 const maxReport = 16 << 20
 
-// ReadJSON reads a report that WriteJSON wrote, also one of an older version,
-// which lacks fields. The error is one line and does not name the source.
+// ReadJSON reads a report from WriteJSON, including one from an older version, which lacks fields.
+// The error is one line without the source's name.
 func ReadJSON(r io.Reader) (*Report, error) {
 	text, err := files.ReadAll(r, maxReport)
 	if err != nil {
-		// Whoever opened the file knows its name.
+		// The caller adds the file's name.
 		var path *fs.PathError
 		if errors.As(err, &path) {
 			err = path.Err

@@ -29,7 +29,7 @@ func TestReadJSON(t *testing.T) {
 	}
 }
 
-// A report of an earlier version has less in it.
+// TestReadOlderJSON reads a report of an earlier version, which lacks fields.
 func TestReadOlderJSON(t *testing.T) {
 	f, err := os.Open("testdata/older.json")
 	if err != nil {
@@ -76,7 +76,7 @@ func TestReadJSONError(t *testing.T) {
 	if _, err := ReadJSON(io.LimitReader(blanks{}, maxReport+1)); err == nil || err.Error() != "it has more than 16777216 bytes" {
 		t.Errorf("too large a file: error %v", err)
 	}
-	// The caller says what cannot be read.
+	// The caller adds the name.
 	dir, err := os.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func TestReadJSONError(t *testing.T) {
 	}
 }
 
-// blanks has no end.
+// An endless stream of spaces.
 type blanks struct{}
 
 func (blanks) Read(b []byte) (int, error) {

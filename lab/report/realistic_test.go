@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// manyFabrics are fabrics like those of the lab, more than there are colours.
+// manyFabrics are similar to the lab's fabrics, and more than there are colours.
 var manyFabrics = []string{"direct", "linux-bridge", "bascule", "bascule-xdp", "xdp-bare", "linux-bridge-nft", "linux-bridge-nft-ct",
 	"linux-bridge-vlan", "linux-bridge-netfilter", "ovs-userspace", "ovs-netdev-afxdp", "macvlan-bridge", "macvlan-private", "macvlan-vepa",
 	"ipvlan-l2", "ipvlan-l3", "router", "router-nft-ct", "tap-vhost", "tap-tuntap", "veth-chain-4", "veth-chain-16", "vxlan-bridge",
 	"geneve-bridge", "gre-tap-bridge", "bascule-vlan", "bascule-200-ports", "tc-mirred-redirect", "team-loadbalance", "bond-active-backup"}
 
-// realistic makes up a report with everything in it: a group for each kind of
-// chart, fabrics cases each, and rounds of them.
+// realistic builds a report with everything in it: a group for each kind of chart, with the given
+// numbers of cases and rounds.
 func realistic(fabrics, rounds, cores int) *Report {
 	random := rand.New(rand.NewPCG(1, 2))
 	r := &Report{

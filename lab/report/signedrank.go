@@ -7,15 +7,15 @@ import (
 	"slices"
 )
 
-// doubt is the chance of error of the interval of Centre. The lab goes on until the interval is narrow enough, which
-// makes it err a little more often than that: with 3.5 %, it errs in less than 5 % of the runs (TestPower of lab).
+// doubt is the error probability of the interval of Centre. The lab continues until the interval is narrow enough,
+// which increases the error a little: with 3.5 %, less than 5 % of the runs are wrong (TestPower of lab).
 const doubt = 0.035
 
-// exactRanks is for how many values the distribution of the signed ranks is computed. Beyond, the interval is that of
-// SpreadOf: so many averages of two would not fit into memory.
+// exactRanks limits the number of values for which the distribution of the signed ranks is computed. Above it, the
+// interval is the one of SpreadOf: the averages of all pairs would not fit into memory.
 const exactRanks = 500
 
-// rankSums are the chances of each sum of the ranks 1 to n, each of which is in the sum or not, with chance 1/2: the
+// rankSums returns the probability of each sum of the ranks 1 to n, if each rank is included with probability 1/2: the
 // distribution of the signed-rank test (F. Wilcoxon, "Individual Comparisons by Ranking Methods", 1945).
 func rankSums(n int) []float64 {
 	chances := make([]float64, n*(n+1)/2+1)
@@ -32,11 +32,11 @@ func rankSums(n int) []float64 {
 	return chances
 }
 
-// Centre is the spread of ratios by their ranks: the middle is the median of the geometric means of any two of them, a
-// ratio with itself included (J. L. Hodges and E. L. Lehmann, "Estimates of Location Based on Rank Tests", 1963), and
-// the interval has the bounds that the signed-rank test of the logarithms does not reject (J. W. Tukey, 1949). Some
-// ratios that are far from all others move neither by much: no ratio has to be left out. Fewer than 6 ratios have no
-// interval, and neither have those that are not all above 0.
+// Centre returns the spread of ratios by their ranks: the middle is the median of the geometric means of all pairs,
+// including a ratio with itself (J. L. Hodges and E. L. Lehmann, "Estimates of Location Based on Rank Tests", 1963),
+// and the interval has the bounds that the signed-rank test of the logarithms does not reject (J. W. Tukey, 1949). Some
+// outliers move neither by much, so no ratio has to be left out. There is no interval for fewer than 6 ratios, or if a
+// ratio is not above 0.
 func Centre(ratios []float64) Spread {
 	s := SpreadOf(ratios)
 	n := len(ratios)

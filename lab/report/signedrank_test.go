@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// The critical values are those of the tables of the signed-rank test (F. Wilcoxon and R. A. Wilcox, "Some Rapid
-// Approximate Statistical Procedures", 1964): the largest sum with a two-sided chance of 0.05 at most. The chances are
-// the share of the 2^n signs with such a sum, counted by hand.
+// TestSignedRank compares with the tables of the signed-rank test (F. Wilcoxon and R. A. Wilcox, "Some Rapid
+// Approximate Statistical Procedures", 1964): a critical value is the largest sum with a two-sided probability of at
+// most 0.05. The probabilities are fractions of the 2^n sign combinations with such a sum, counted by hand.
 func TestSignedRank(t *testing.T) {
 	for n, want := range map[int]int{
 		6: 0, 7: 2, 8: 3, 9: 5, 10: 8, 11: 10, 12: 13, 13: 17, 14: 21, 15: 25, 16: 29, 18: 40, 20: 52, 25: 89, 30: 137, 50: 434,
@@ -46,7 +46,7 @@ func TestSignedRank(t *testing.T) {
 	}
 }
 
-// The interval of a centre is of the bounds that the test does not reject.
+// TestCentre checks that the interval of a centre has the bounds that the test does not reject.
 func TestCentre(t *testing.T) {
 	ratios := []float64{0.91, 0.97, 0.99, 1.02, 1.04, 1.07, 1.08, 1.15, 1.31, 9.0}
 	got := Centre(ratios)
@@ -87,9 +87,9 @@ func TestCentre(t *testing.T) {
 	}
 }
 
-// signedRank is the two-sided signed-rank test: the chance that values which are as likely above 0 as the same distance
-// below have ranks that are as unequal as these. Zeros are left out, and equal distances share their ranks; the chance
-// is then rounded to the safe side.
+// signedRank is the two-sided signed-rank test: the probability that values from a distribution symmetric about 0 have
+// ranks at least as unequal as these. Zeros are left out, and equal distances share their ranks; the probability is
+// then rounded up.
 func signedRank(values []float64) float64 {
 	v := slices.DeleteFunc(slices.Clone(values), func(v float64) bool { return v == 0 })
 	slices.SortFunc(v, func(a, b float64) int { return cmp.Compare(math.Abs(a), math.Abs(b)) })

@@ -7,18 +7,18 @@ import (
 	"slices"
 )
 
-// Spread is the middle and the ends of some values.
+// Spread is the middle and the extremes of some values.
 type Spread struct {
 	N      int     `json:"n"`
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
-	// Interval is where the median lies with 95 % confidence, whatever the
-	// distribution of the values. Fewer than 6 values do not tell.
+	// Interval contains the median with 95 % confidence for any distribution of the values. It
+	// needs at least 6 values.
 	Interval *[2]float64 `json:"interval_95,omitempty"`
 }
 
-// SpreadOf is the spread of the values; all of it is NaN where there are none.
+// SpreadOf returns the spread of the values; everything is NaN without values.
 func SpreadOf(values []float64) Spread {
 	if len(values) == 0 {
 		return Spread{Median: math.NaN(), Min: math.NaN(), Max: math.NaN()}
@@ -26,7 +26,7 @@ func SpreadOf(values []float64) Spread {
 	v := slices.Sorted(slices.Values(values))
 	mid := v[len(v)/2]
 	if len(v)%2 == 0 {
-		mid = v[len(v)/2-1]/2 + mid/2 // their sum may be too large
+		mid = v[len(v)/2-1]/2 + mid/2 // their sum may overflow
 	}
 	s := Spread{N: len(v), Median: mid, Min: v[0], Max: v[len(v)-1]}
 	if k := rank95(len(v)); k > 0 {
@@ -35,13 +35,13 @@ func SpreadOf(values []float64) Spread {
 	return s
 }
 
-// rank95 is how far from each end, counted from 1, the values are between
-// which the median of a population lies with at least 95 % confidence when n
-// were drawn: the number of values below the median follows the binomial
-// distribution with p = 1/2 (the sign test). It is 0 where no rank will do.
+// rank95 returns the rank, from 1 at each end, of the values that enclose the median of a
+// population with at least 95 % confidence, for a sample of n: the number of values below the
+// median has the binomial distribution with p = 1/2 (the sign test). It is 0 if there is no such
+// rank.
 func rank95(n int) int {
-	below := 0.0 // the chance that fewer than k values are below the median
-	// As a logarithm, because 2^-n is too small for a number from n = 1075.
+	below := 0.0 // the probability that fewer than k values are below the median
+	// As a logarithm, because 2^-n underflows from n = 1075 on.
 	chance := -float64(n) * math.Ln2
 	k := 0
 	for ; k < n; k++ {
@@ -54,7 +54,7 @@ func rank95(n int) int {
 	return k
 }
 
-// Values are the values of a case's samples, in order.
+// Values returns the values of a case's samples, in order.
 func (c *Case) Values() []float64 {
 	out := make([]float64, len(c.Samples))
 	for i, s := range c.Samples {
@@ -72,9 +72,9 @@ func (s Sample) Pick(name string) (float64, bool) {
 	return v, ok
 }
 
-// Ratios divides the values of two cases round by round. Rounds that one of
-// them lacks are left out, and so are rounds where the second is 0 or too small
-// to divide by. More names a value beside the main one; "" is the main one.
+// Ratios divides the values of two cases round by round. It skips rounds that one of them lacks,
+// and rounds in which the second value is 0 or too small to divide by. more names an additional
+// value; "" is the main one.
 func Ratios(of, against *Case, more string) []float64 {
 	other := map[int]Sample{}
 	for _, s := range against.Samples {
@@ -95,8 +95,8 @@ func Ratios(of, against *Case, more string) []float64 {
 	return out
 }
 
-// Less is the case with the values of another subtracted round by round; rounds that
-// the other lacks are left out. It is the case itself where there is no other.
+// Less returns the case with the values of another one subtracted round by round; rounds that the
+// other one lacks are left out. Without another case it returns the case itself.
 func (c *Case) Less(other *Case) *Case {
 	if c == nil || other == nil {
 		return c
@@ -115,7 +115,7 @@ func (c *Case) Less(other *Case) *Case {
 	return &out
 }
 
-// Case finds a case of the group by its label.
+// Case returns the case of the group with a label.
 func (g *Group) Case(label string) *Case {
 	for _, c := range g.Cases {
 		if c.Label == label {
@@ -125,13 +125,12 @@ func (g *Group) Case(label string) *Case {
 	return nil
 }
 
-// Figure is one number that the project is held to, and what was measured.
+// Figure is a number with a target, and its measurement.
 type Figure struct {
 	Name    string `json:"name"`
 	Of      string `json:"of"`
 	Against string `json:"against,omitempty"`
-	// OfLess and AgainstLess are cases whose values were subtracted from those of the
-	// other two.
+	// OfLess and AgainstLess are cases whose values were subtracted from the other two.
 	OfLess      string  `json:"of_less,omitempty"`
 	AgainstLess string  `json:"against_less,omitempty"`
 	Unit        string  `json:"unit"` // "x" for a ratio
@@ -139,11 +138,11 @@ type Figure struct {
 	Must        float64 `json:"must,omitempty"`
 	Aim         float64 `json:"aim,omitempty"`
 	Got         *Spread `json:"got,omitempty"` // nil when it was not measured
-	Why         string  `json:"why,omitempty"` // it was not measured
+	Why         string  `json:"why,omitempty"` // the reason if it was not measured
 }
 
-// Verdict is "aim", "must" or "below", or "not measured", or "-" where nothing
-// is asked. It goes by the median.
+// Verdict returns "aim", "must" or "below", or "not measured", or "-" without a target. It depends
+// on the median.
 func (f Figure) Verdict() string {
 	reached := func(bar float64) bool {
 		if f.Lower {
@@ -164,7 +163,7 @@ func (f Figure) Verdict() string {
 	return "below"
 }
 
-// Missing names the figures that were not measured, each once.
+// Missing names the figures without a measurement, each one once.
 func (r *Report) Missing() []string {
 	var out []string
 	for _, f := range r.Figures {
@@ -175,8 +174,8 @@ func (r *Report) Missing() []string {
 	return out
 }
 
-// Failed are the labels of the cases that were tried and gave nothing; measured
-// is how many gave something.
+// Failed returns the labels of cases that were tried without a result; measured is the number of
+// cases with results.
 func (r *Report) Failed() (labels []string, measured int) {
 	for _, g := range r.Groups {
 		for _, c := range g.Cases {

@@ -37,10 +37,10 @@ func TestSpreadOf(t *testing.T) {
 	}
 }
 
-// The ranks are those of the published tables of the sign test.
+// TestRank95 compares with the published tables of the sign test.
 func TestRank95(t *testing.T) {
 	for n, want := range map[int]int{0: 0, 1: 0, 5: 0, 6: 1, 7: 1, 8: 1, 9: 2, 10: 2, 11: 2, 12: 3, 20: 6, 25: 8, 30: 10,
-		// By exact integers.
+		// Computed with exact integers.
 		1074: 505, 1075: 505, 1200: 566, 10000: 4902, 100000: 49690} {
 		if got := rank95(n); got != want {
 			t.Errorf("rank95(%d) = %d, want %d", n, got, want)
@@ -102,7 +102,8 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// What is subtracted is of the same round; a round that one of them lacks is left out.
+// TestLess checks that values of the same round are subtracted, and that a round that one case
+// lacks is left out.
 func TestLess(t *testing.T) {
 	of := &Case{Label: "of", Samples: []Sample{{Round: 1, Value: 10}, {Round: 2, Value: 20}, {Round: 4, Value: 40}}}
 	less := &Case{Samples: []Sample{{Round: 2, Value: 5}, {Round: 1, Value: 1}, {Round: 3, Value: 7}}}

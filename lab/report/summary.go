@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// WriteSummary writes the medians of the report as Markdown, without its samples: a row for each fabric,
-// a column for each workload of the group. Medians have four digits, so that a figure of three can be
+// WriteSummary writes the medians of the report as Markdown, without samples: a row for each fabric, and
+// a column for each workload of the group. Medians have four digits, so that figures with three can be
 // compared with them.
 func (r *Report) WriteSummary(w io.Writer) error {
 	var b strings.Builder
@@ -70,7 +70,7 @@ func (r *Report) WriteSummary(w io.Writer) error {
 	return err
 }
 
-// startedAs is how a report says when its run began.
+// startedAs is the format of the start time of a run.
 const startedAs = "2006-01-02 15:04 MST"
 
 // summary writes the medians of a group.
@@ -109,7 +109,7 @@ func (g *Group) summary(b *strings.Builder) {
 	}
 }
 
-// interval is where the median lies, or empty where too few rounds do not tell.
+// interval formats the interval of the median; it is empty for too few rounds.
 func (s Spread) interval() string {
 	if s.Interval == nil {
 		return ""
@@ -117,7 +117,7 @@ func (s Spread) interval() string {
 	return fine(s.Interval[0]) + " to " + fine(s.Interval[1])
 }
 
-// fine prints a value with a digit more than number does.
+// fine prints a value with one digit more than number.
 func fine(v float64) string {
 	if a := math.Abs(v); a >= 1000 && a < huge {
 		return fmt.Sprintf("%.0f", v)

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// A summary has the medians of each case, figure and claim, and of the rounds no more than their ends.
+// TestWriteSummary checks that a summary has the medians of each case, figure and claim, and only the
+// extremes of the rounds.
 func TestWriteSummary(t *testing.T) {
 	rounds := func(values ...float64) (out []Sample) {
 		for i, v := range values {

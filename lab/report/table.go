@@ -11,24 +11,22 @@ import (
 	"strings"
 )
 
-// block is the cases of a group that can be compared: one workload with one
-// setup. All forms of the report print a group block by block.
+// block is a part of a group whose cases can be compared: one workload with one setup. All formats
+// of the report print a group block by block.
 type block struct {
 	Workload, Setup, Unit string
 	Rows                  []row
 }
 
-// row is a case of a block that gave samples, or tried to.
+// row is a case of a block with samples, or with an attempt.
 type row struct {
 	*Case
 	Spread
-	// Against is nil for the case that the others are compared with: the first
-	// that gave samples.
+	// Against is nil for the reference case: the first one with samples.
 	Against *Comparison
 }
 
-// First is the case that the others are compared with; nil where none gave
-// samples.
+// First returns the reference case; nil if no case has samples.
 func (b *block) First() *Case {
 	for _, r := range b.Rows {
 		if len(r.Samples) > 0 {
@@ -38,21 +36,21 @@ func (b *block) First() *Case {
 	return nil
 }
 
-// Title is the workload, and the setup where it is an unusual one.
+// Title is the workload, with the setup unless it is the default.
 func (b *block) Title() string { return join(", ", b.Workload, b.Setup) }
 
-// have tells whether a case of the block has q.
+// have reports whether a case of the block has q.
 func (b *block) have(q quantity) bool {
 	return slices.ContainsFunc(b.Rows, func(r row) bool { return !math.IsNaN(q.median(r.Case)) })
 }
 
-// join joins what is not empty.
+// join joins the parts that are not empty.
 func join(sep string, parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), sep)
 }
 
-// blocks are the blocks of a group, in the order of their first cases. Skipped
-// cases are in no block.
+// blocks returns the blocks of a group, in the order of their first cases. Skipped cases are in no
+// block.
 func (g *Group) blocks() []*block {
 	var out []*block
 	for _, c := range g.Cases {
@@ -77,8 +75,7 @@ func (g *Group) blocks() []*block {
 	return out
 }
 
-// Ratio is the ratio and its limits as they are printed; the case that others
-// are compared with has 1.
+// Ratio formats the ratio and its limits; the reference case has 1.
 func (r row) Ratio() (median, limits string) {
 	if r.Against == nil {
 		return "1.00", ""
@@ -89,7 +86,7 @@ func (r row) Ratio() (median, limits string) {
 	return number(r.Against.Ratio.Median), r.Against.Ratio.limits()
 }
 
-// Sign is the word of the comparison as a table has it.
+// Sign returns the word of the comparison for a table.
 func (r row) Sign() string {
 	if r.Against == nil {
 		return ""
@@ -97,8 +94,8 @@ func (r row) Sign() string {
 	return sign(r.Against.Word)
 }
 
-// sign is a word as a table has it: "~" where no difference was shown, and
-// "too few" where the rounds are.
+// sign returns a word for a table: "~" if no difference was shown, and "too few" for too few
+// rounds.
 func sign(word string) string {
 	switch word {
 	case NoDifference:
@@ -111,12 +108,12 @@ func sign(word string) string {
 	return word
 }
 
-// signs explains what sign prints.
+// signs explains the output of sign.
 const signs = "faster or slower, better or worse: by the Mann-Whitney U test of the rounds of both, two-sided, p < 0.05,\n" +
 	"each comparison by itself (of 20 between equals, one is expected to say so wrongly); ~: no difference shown;\n" +
 	"too few: with so few rounds the test cannot show any; noisy: others took too much of the machine.\n"
 
-// compares tells whether anything is compared with anything.
+// compares reports whether the report has a comparison.
 func (r *Report) compares() bool {
 	for _, g := range r.Groups {
 		for _, b := range g.blocks() {
@@ -128,14 +125,14 @@ func (r *Report) compares() bool {
 	return false
 }
 
-// quantity is something that a sample tells beside its value.
+// quantity is an additional quantity of a sample.
 type quantity struct {
 	Name  string
 	About string
 	of    func(Sample) (float64, bool)
 }
 
-// median is the median of the case's samples, NaN where they do not tell.
+// median returns the median over the case's samples; NaN if they lack the quantity.
 func (q quantity) median(c *Case) float64 {
 	var values []float64
 	for _, s := range c.Samples {
@@ -146,10 +143,10 @@ func (q quantity) median(c *Case) float64 {
 	return SpreadOf(values).Median
 }
 
-// per is a over b, where both were measured.
+// per returns a over b; ok is false unless both were measured.
 func per(a, b float64) (float64, bool) { return a / b, a > 0 && b > 0 }
 
-// costs are what a result took, to be printed beside it; details is the rest.
+// costs are the resources for a result, printed next to it; details are the other quantities.
 var (
 	costs = append([]quantity{
 		{"CPU", "cores busy in the whole machine", func(s Sample) (float64, bool) { return s.CPU.Busy(), s.Seconds > 0 }},
@@ -160,7 +157,7 @@ var (
 			return per(s.CPU.Busy()*s.Seconds, s.Frames/1e6)
 		}},
 	}, routerCost...)
-	// routerCost is of routers with a core of their own.
+	// routerCost is for routers with a separate core.
 	routerCost = []quantity{
 		{"router %", "how busy the kernel was on the router's own core", func(s Sample) (float64, bool) { return s.Pick(RouterCore) }},
 		{"router s/Gbit", "the kernel's seconds on the router's own core per gigabit of payload", func(s Sample) (float64, bool) {
@@ -183,7 +180,7 @@ var (
 	}
 )
 
-// known are the quantities that some case of the blocks has.
+// known returns the quantities that a case of the blocks has.
 func known(blocks []*block, from []quantity) []quantity {
 	var out []quantity
 	for _, q := range from {
@@ -194,8 +191,7 @@ func known(blocks []*block, from []quantity) []quantity {
 	return out
 }
 
-// names are the names of the quantities, and medians the medians of a case as
-// they are printed.
+// names returns the names of the quantities, and medians the formatted medians of a case.
 func names(of []quantity) []string {
 	var out []string
 	for _, q := range of {
@@ -212,20 +208,19 @@ func medians(c *Case, of []quantity) []string {
 	return out
 }
 
-// place is where frames of a case were lost.
+// place is a place where frames of a case were lost.
 type place struct {
 	Name    string
 	Frames  uint64  // in all rounds
-	Percent float64 // of the frames that arrived; NaN where they are not known
+	Percent float64 // of the frames that arrived; NaN if their number is unknown
 }
 
-// dropShare is the part of the frames, in percent, from which drops are told
-// where the frames are known.
+// dropShare is the minimum percentage of the frames for which drops are reported, if the number of
+// frames is known.
 const dropShare = 0.1
 
-// dropped are the places where the case lost most frames, three at most: those
-// with more than dropShare of the frames, or any where the frames are not
-// known.
+// dropped returns the places where the case lost most frames, at most three: with more than
+// dropShare of the frames, or any if the number of frames is unknown.
 func (c *Case) dropped() []place {
 	sum, frames := map[string]uint64{}, 0.0
 	for _, s := range c.Samples {
@@ -250,7 +245,7 @@ func (c *Case) dropped() []place {
 	return out[:min(3, len(out))]
 }
 
-// remarks are what else is to be said of a group, a line each.
+// remarks returns further information about a group, one line each.
 func (g *Group) remarks() []string {
 	var out []string
 	if m := g.Machine; m != nil {
@@ -281,7 +276,7 @@ func (g *Group) remarks() []string {
 				lost = append(lost, v)
 			}
 		}
-		// Less is the raggedness of the counters at both ends of a window.
+		// Smaller losses come from counters that are read at slightly different times.
 		if l := SpreadOf(lost); l.Median >= 0.5 {
 			out = append(out, fmt.Sprintf("lost on the way, %s: %s %% %s", c.Label, number(l.Median), l.limits()))
 		}
@@ -332,7 +327,7 @@ func (g *Group) remarks() []string {
 	return out
 }
 
-// warning says that the group was disturbed; it is empty where it was not.
+// warning describes the disturbance of the group; empty if there was none.
 func (g *Group) warning() string {
 	others, steal := g.noise()
 	if !g.Noisy() {
@@ -341,9 +336,8 @@ func (g *Group) warning() string {
 	return fmt.Sprintf("NOISY: other programs took %s cores and the hypervisor %s meanwhile: good for no claim", hundredths(others), hundredths(steal))
 }
 
-// fabricsBy makes a line of each text that cases have, with the fabrics that
-// have it before it. The setup is told of a fabric that has the text in some of
-// its setups only.
+// fabricsBy returns a line for each text in the cases, preceded by the fabrics with that text. It
+// includes the setup of a fabric if the text is not in all of its setups.
 func (g *Group) fabricsBy(texts func(*Case) []string) []string {
 	var order []string
 	who := map[string][]*Case{}
@@ -376,14 +370,13 @@ func (g *Group) fabricsBy(texts func(*Case) []string) []string {
 	return order
 }
 
-// source is the claims of one publication.
+// source has the claims of one publication.
 type source struct {
 	Source string
 	Claims []Claim
 }
 
-// bySource are the claims by where they were published, in the order of their
-// first.
+// bySource groups the claims by publication, in the order of their first claims.
 func bySource(claims []Claim) []source {
 	var out []source
 	for _, c := range claims {
@@ -397,10 +390,10 @@ func bySource(claims []Claim) []source {
 	return out
 }
 
-// Says is the verdict, and the one by instructions where they were counted besides.
+// Says returns the verdict, with the one in instructions if they were also counted.
 func (c Claim) Says() string { return join("; by instructions: ", c.verdict(), c.CountedVerdict) }
 
-// verdict is the verdict. One that speaks of a measurement needs one.
+// verdict returns the verdict, unless it depends on a missing measurement.
 func (c Claim) verdict() string {
 	if c.Here == nil && c.Verdict != "cannot be tested" {
 		return "not measured"
@@ -408,7 +401,7 @@ func (c Claim) verdict() string {
 	return c.Verdict
 }
 
-// Measured is what was measured here: the median, its limits, and the rounds.
+// Measured formats the local measurement: the median, its limits, and the rounds.
 func (c Claim) Measured() string {
 	if c.Here == nil {
 		return "-"
@@ -420,7 +413,7 @@ func (c Claim) Measured() string {
 	return said
 }
 
-// PublishedText is what was published, with the ratio that it comes to.
+// PublishedText returns the published statement, with its ratio.
 func (c Claim) PublishedText() string {
 	if c.Ratio == 0 {
 		return c.Published
@@ -428,7 +421,7 @@ func (c Claim) PublishedText() string {
 	return join("; ", c.Published, "ratio "+number(c.Ratio))
 }
 
-// cell is the median as it is printed.
+// cell formats the median.
 func (q quantity) cell(c *Case) string {
 	v := q.median(c)
 	if math.IsNaN(v) {

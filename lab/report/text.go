@@ -21,7 +21,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	return e.Encode(r)
 }
 
-// WriteText writes the report for people.
+// WriteText writes the report as text for people.
 func (r *Report) WriteText(w io.Writer) error {
 	for _, g := range r.Groups {
 		if err := g.WriteText(w); err != nil {
@@ -39,8 +39,8 @@ func (g *Group) WriteText(w io.Writer) error {
 	return err
 }
 
-// WriteConclusion writes what stands below the groups in WriteText: figures,
-// claims, the machine, and how to read it all.
+// WriteConclusion writes the part after the groups in WriteText: figures, claims, the machine, and
+// the legend.
 func (r *Report) WriteConclusion(w io.Writer) error {
 	var b strings.Builder
 	if len(r.Figures) > 0 {
@@ -73,11 +73,11 @@ const legend = "Every value is the median of its rounds, with the [least most] o
 // intervalNote explains the column 95 %, which only figures have.
 const intervalNote = "95 %: where the median lies with that confidence, from 6 rounds on.\n"
 
-// huge is from where on a value is printed with an exponent.
+// huge is the value from which numbers have an exponent.
 const huge = 1e15
 
-// number prints a value with three significant digits, or all before the
-// point of what is not huge.
+// number formats a value with three significant digits, or with all digits before the decimal point
+// unless it is huge.
 func number(v float64) string {
 	switch a := math.Abs(v); {
 	case math.IsNaN(v):
@@ -96,7 +96,7 @@ func number(v float64) string {
 	return fmt.Sprintf("%.3g", v)
 }
 
-// hundredths prints a value with two digits after the point, if it is not huge.
+// hundredths formats a value with two decimals, unless it is huge.
 func hundredths(v float64) string {
 	if math.Abs(v) >= huge {
 		return number(v)
@@ -108,21 +108,20 @@ func (s Spread) limits() string {
 	return fmt.Sprintf("[%s %s]", number(s.Min), number(s.Max))
 }
 
-// nameWidth is how long the name of a fabric is at most, and the title of a
-// block that stands in the same column. The table of details has room for more.
+// nameWidth is the maximum width of a fabric's name, and of a block's title in the same column. The
+// table of details has more room.
 const (
 	nameWidth   = 28
 	detailWidth = 40
 )
 
-// text prints a table of the group: each case, and how it compares with the
-// first case of the same workload. It stays within lineWidth for names of up to
-// nameWidth.
+// text prints a table of the group: each case, and its comparison with the first case of the same
+// workload. It stays within lineWidth for names of up to nameWidth.
 func (g *Group) text(b *strings.Builder) {
 	folded(b, "", fmt.Sprintf("%s (%s)", g.About, g.rounds()))
 	blocks := g.blocks()
 	var t sheet
-	// A title that is too long to be a column's stands above it.
+	// A title that is too long for its column is printed above it.
 	header := func(width int, title, short string, cells ...string) {
 		if utf8.RuneCountInString(title) > width {
 			t.add("  " + title)
@@ -155,7 +154,7 @@ func (g *Group) text(b *strings.Builder) {
 		}
 	}
 	t.write(b)
-	// The table has no room for these.
+	// The table has no room for these columns.
 	if columns = known(blocks, details); len(columns) > 0 {
 		t = nil
 		for _, bl := range blocks {
@@ -192,19 +191,18 @@ func (g *Group) rounds() string {
 	return said
 }
 
-// noisy is how many cores' worth of foreign work makes a group no ground for a
-// claim.
+// noisy is the load of other programs, in cores, from which a group supports no claim.
 const noisy = 0.15
 
-// Noisy tells whether others took so much of the machine that nothing should
-// be claimed of the group.
+// Noisy reports whether other programs used so much of the machine that the group supports no
+// claim.
 func (g *Group) Noisy() bool {
 	others, steal := g.noise()
 	return others >= noisy || steal >= noisy
 }
 
-// noise is how many cores others took, on average over the group's samples:
-// other programs, and other machines on the same hardware.
+// noise returns the load of other programs, and of other machines on the same hardware, in cores,
+// averaged over the group's samples.
 func (g *Group) noise() (others, steal float64) {
 	n := 0.0
 	for _, c := range g.Cases {
@@ -220,11 +218,11 @@ func (g *Group) noise() (others, steal float64) {
 	return others / n, steal / n
 }
 
-// oneLine is the text in one printable line.
+// oneLine returns the text as one printable line.
 func oneLine(s string) string { return printable(strings.Join(strings.Fields(s), " ")) }
 
-// printable is the text with everything escaped that would not be printed as a
-// sign of its own: a report may come from anywhere, and a terminal obeys.
+// printable returns the text with control characters escaped: a report may come from any source,
+// and a terminal interprets them.
 func printable(s string) string {
 	if !strings.ContainsFunc(s, unprintable) {
 		return s
@@ -242,8 +240,7 @@ func printable(s string) string {
 
 func unprintable(r rune) bool { return !unicode.IsPrint(r) }
 
-// figuresText prints what is asked of the project and what was measured, below
-// the name of each figure.
+// figuresText prints the targets and measurements, below the name of each figure.
 func figuresText(b *strings.Builder, figures []Figure) {
 	fmt.Fprintln(b, "Figures")
 	t := sheet{{"  figure, of", "against", "must", "aim", "measured", wider, "95 %", "reached"}}
@@ -274,7 +271,7 @@ func (m Machine) text(b *strings.Builder) {
 	}
 }
 
-// cells are a figure's row in a table.
+// cells returns a figure's row in a table.
 func (f Figure) cells() []string {
 	got, limits, interval := "-", "", ""
 	if f.Got != nil {
@@ -292,7 +289,7 @@ func (f Figure) cells() []string {
 		}
 		return fmt.Sprintf("%g", v)
 	}
-	// One of the two is the same in both: it need not be said twice.
+	// A common part of both is printed only once.
 	of, ofWorkload, _ := strings.Cut(f.Of, " ")
 	against, workload, _ := strings.Cut(f.Against, " ")
 	if against != "" && workload != ofWorkload {
@@ -309,8 +306,7 @@ func (f Figure) cells() []string {
 	return []string{f.Name, of, against, asked(f.Must), asked(f.Aim), got, limits, interval, f.Verdict()}
 }
 
-// claimsText prints what was published beside what was measured, source by
-// source.
+// claimsText prints publications with the measurements, source by source.
 func claimsText(b *strings.Builder, claims []Claim) {
 	widths := []int{42, 35, 19, 16}
 	for _, s := range bySource(claims) {

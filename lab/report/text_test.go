@@ -112,7 +112,7 @@ func TestWriteJSON(t *testing.T) {
 	if diff := cmp.Diff(r, &back, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("what was read back (-want +got):\n%s", diff)
 	}
-	// A case that was skipped has a list of samples like any other.
+	// A skipped case has a list of samples, too.
 	b.Reset()
 	skipped := &Report{Groups: []*Group{{Cases: []*Case{{Skipped: "it is not here"}}}}}
 	if err := skipped.WriteJSON(&b); err != nil || !strings.Contains(b.String(), `"samples": []`) {
@@ -158,7 +158,7 @@ func TestWriteTextOfEverything(t *testing.T) {
 	}
 }
 
-// Nothing is wider than a terminal, whatever is long.
+// TestTextWidth checks that no line is wider than a terminal, even with long names.
 func TestTextWidth(t *testing.T) {
 	r := realistic(len(manyFabrics), 7, 4)
 	for i, g := range r.Groups {
@@ -194,7 +194,7 @@ func TestTextWidth(t *testing.T) {
 	}
 }
 
-// Claims stand below their sources.
+// TestClaimsText checks that claims are printed below their sources.
 func TestClaimsText(t *testing.T) {
 	here := &Spread{N: 2, Median: 0.79, Min: 0.685, Max: 0.894}
 	var b strings.Builder
@@ -244,7 +244,7 @@ func TestRemarks(t *testing.T) {
 	}
 }
 
-// A claim without a measurement is printed without a verdict.
+// TestClaimSays checks that a claim without a measurement has no verdict.
 func TestClaimSays(t *testing.T) {
 	here := &Spread{N: 1}
 	for _, test := range []struct {
@@ -263,7 +263,7 @@ func TestClaimSays(t *testing.T) {
 	}
 }
 
-// The words of a difference are in a report only where the test was made.
+// TestWordsNeedTheTest checks that a report has words for differences only if the test was made.
 func TestWordsNeedTheTest(t *testing.T) {
 	r := realistic(1, 7, 2)
 	r.Claims = nil
@@ -278,8 +278,8 @@ func TestWordsNeedTheTest(t *testing.T) {
 	}
 }
 
-// A run that was ended before anything was measured has no machine, and a report
-// without figures no column of intervals.
+// TestSaysNothingOfNothing checks that a run without measurements prints no machine, and that a
+// report without figures has no column of intervals.
 func TestSaysNothingOfNothing(t *testing.T) {
 	r := &Report{Profile: "test", Groups: example().Groups}
 	for name, write := range map[string]func(*Report, io.Writer) error{

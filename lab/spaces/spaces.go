@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package spaces makes network namespaces that have names, as ip-netns(8) does, and
-// removes those that processes left which were killed. The lab, the tests' laboratory
-// and the tests of the datapath have it in common.
+// Package spaces makes named network namespaces, like ip-netns(8), and removes the ones that killed
+// processes have left. The lab, the tests' laboratory and the tests of the datapath share it.
 package spaces
 
 import (
@@ -21,15 +20,15 @@ import (
 	"bascule/locks"
 )
 
-// Folder is where network namespaces have names.
+// Folder contains the names of network namespaces.
 const Folder = "/run/netns"
 
-// New makes a network namespace of the name and puts the calling thread into it,
-// which must be locked.
+// New makes a network namespace with the name and moves the calling thread into it. The thread must
+// be locked.
 //
-// A name is a mount. Whoever makes the first one makes the folder a shared mount of
-// itself before, as ip-netns(8) does. Otherwise the next `ip netns add` does, and hides
-// the mounts that are there: such a name is busy until the machine ends.
+// A name is a mount. Before the first name is made, the folder must become a shared mount of
+// itself, as with ip-netns(8). Otherwise the next `ip netns add` does that and hides the existing
+// mounts: such a name is busy until the machine reboots.
 func New(name string) (netns.NsHandle, error) {
 	if err := share(); err != nil {
 		return netns.None(), err
@@ -48,7 +47,7 @@ func share() error {
 	}
 	defer unlock()
 	shared := func() error { return unix.Mount("", Folder, "none", unix.MS_SHARED|unix.MS_REC, "") }
-	if err = shared(); errors.Is(err, unix.EINVAL) { // it is no mount
+	if err = shared(); errors.Is(err, unix.EINVAL) { // it is not a mount
 		if err = unix.Mount(Folder, Folder, "none", unix.MS_BIND|unix.MS_REC, ""); err == nil {
 			err = shared()
 		}
@@ -59,7 +58,7 @@ func share() error {
 	return nil
 }
 
-// lock waits until nobody else makes or removes names; ip(8) has the same lock.
+// lock waits until no other process makes or removes names; ip(8) uses the same lock.
 func lock() (unlock func(), err error) {
 	folder, err := os.Open(Folder)
 	if err != nil {
@@ -72,15 +71,15 @@ func lock() (unlock func(), err error) {
 	return func() { locks.Close(folder) }, nil
 }
 
-// Is reports whether there is a network namespace of the name, and not only a file
-// that one has left.
+// Is reports whether there is a network namespace with the name, and not only the file of a former
+// one.
 func Is(name string) bool {
 	var of unix.Statfs_t
 	return unix.Statfs(filepath.Join(Folder, name), &of) == nil && of.Type == unix.NSFS_MAGIC
 }
 
-// Remove takes the name from a network namespace, which ends if nobody is in it, or
-// removes the file that a name has left. The error is fs.ErrNotExist where there is none.
+// Remove removes the name of a network namespace, which ends without processes in it, or the
+// remaining file of a former one. The error is fs.ErrNotExist if there is none.
 func Remove(name string) error {
 	if !Is(name) {
 		return os.Remove(filepath.Join(Folder, name))
@@ -88,12 +87,11 @@ func Remove(name string) error {
 	return netns.DeleteNamed(name)
 }
 
-// Name is the name of something that this process makes: the prefix, the process's
-// number, a dash and what it is.
+// Name returns the name of an object of this process: the prefix, the process's number, a dash and
+// what.
 func Name(prefix, what string) string { return fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), what) }
 
-// leftover reports whether a name is of something that a process made, by Name, that
-// is gone.
+// leftover reports whether a name belongs to an object that Name named in a process that has ended.
 func leftover(prefix, name string, alive func(pid int) bool) bool {
 	m := regexp.MustCompile(`^` + regexp.QuoteMeta(prefix) + `([0-9]+)-.+$`).FindStringSubmatch(name)
 	if m == nil {
@@ -105,11 +103,10 @@ func leftover(prefix, name string, alive func(pid int) bool) bool {
 
 func alive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
 
-// RemoveLeftovers removes the network namespaces that ended processes have left
-// and whose names begin with the prefix. Before it removes a namespace it calls
-// forget with the name, to remove the objects that the namespace has elsewhere.
-// A nil forget removes nothing. A failure of forget does not keep the
-// namespace. A process that begins at the same time waits.
+// RemoveLeftovers removes the network namespaces of ended processes whose names begin with the
+// prefix. Before it removes a namespace it calls forget with the name, to remove the namespace's
+// objects elsewhere. forget may be nil. The namespace is removed even if forget fails. A second
+// call at the same time waits.
 func RemoveLeftovers(prefix string, forget func(name string) error) (removed []string, err error) {
 	unlock, err := lock()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -132,7 +129,7 @@ func RemoveLeftovers(prefix string, forget func(name string) error) (removed []s
 			errs = append(errs, forget(e.Name()))
 		}
 		switch err := Remove(e.Name()); {
-		case errors.Is(err, fs.ErrNotExist): // another was faster
+		case errors.Is(err, fs.ErrNotExist): // another process was faster
 		case err != nil:
 			errs = append(errs, fmt.Errorf("remove network namespace %s: %w", e.Name(), err))
 		default:
@@ -142,8 +139,8 @@ func RemoveLeftovers(prefix string, forget func(name string) error) (removed []s
 	return removed, errors.Join(errs...)
 }
 
-// RemoveDirs removes the folders that ended processes have left and whose names
-// begin with the prefix, with all that is in them.
+// RemoveDirs removes the folders of ended processes whose names begin with the prefix, with their
+// contents.
 func RemoveDirs(in, prefix string) (removed []string, err error) {
 	entries, err := os.ReadDir(in)
 	if err != nil {

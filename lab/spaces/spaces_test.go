@@ -22,8 +22,8 @@ func TestLeftover(t *testing.T) {
 	for name, want := range map[string]bool{
 		"bsc-lab-18-1-sw":                true,
 		"bsc-lab-18-e1":                  true,
-		"bsc-lab-17-1-sw":                false, // its lab lives
-		"bsc-lab-0-1-sw":                 false, // nobody's
+		"bsc-lab-17-1-sw":                false, // its lab is running
+		"bsc-lab-0-1-sw":                 false, // of no process
 		"bsc-lab--1-sw":                  false,
 		"bsc-lab-18":                     false,
 		"bsc-lab-18-":                    false,
@@ -42,7 +42,7 @@ func TestLeftover(t *testing.T) {
 	}
 }
 
-// gone is the number of a process that has ended.
+// gone returns the number of a process that has ended.
 func gone(t *testing.T) int {
 	t.Helper()
 	cmd := exec.Command("true")
@@ -52,8 +52,8 @@ func gone(t *testing.T) int {
 	return cmd.Process.Pid
 }
 
-// The folder of an ended process is removed with its contents. The folder of a
-// process that lives stays.
+// TestRemoveDirs checks that the folder of an ended process is removed with its contents, and that
+// the folder of a running process stays.
 func TestRemoveDirs(t *testing.T) {
 	const prefix = "bsc-spaces-"
 	in := t.TempDir()
@@ -75,8 +75,8 @@ func TestRemoveDirs(t *testing.T) {
 	}
 }
 
-// machine runs f on a thread of its own that sees an empty /run, which nobody else
-// does, as on a machine that has just started.
+// machine runs f on a separate thread with its own empty /run, as on a machine that has just
+// booted.
 func machine(t *testing.T, f func() error) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -103,7 +103,7 @@ func machine(t *testing.T, f func() error) {
 	}
 }
 
-// inside makes a network namespace and comes back to where the thread was.
+// inside makes a network namespace and returns to the thread's former one.
 func inside(name string) error {
 	home, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -117,8 +117,8 @@ func inside(name string) error {
 	return errors.Join(ns.Close(), unix.Setns(int(home.Fd()), unix.CLONE_NEWNET))
 }
 
-// TestFirst: the first name of a machine is there, and can be removed, after
-// ip-netns(8) has made the second.
+// TestFirst checks that the first name on a machine exists, and can be removed, after ip-netns(8)
+// has made the second one.
 func TestFirst(t *testing.T) {
 	ip, err := exec.LookPath("ip")
 	if err != nil {
@@ -157,8 +157,8 @@ func TestFirst(t *testing.T) {
 	})
 }
 
-// TestRemoveLeftovers: the namespaces of processes that are gone are removed, and the
-// files that such have left; what is kept outside of them is forgotten before.
+// TestRemoveLeftovers checks that the namespaces of ended processes are removed, including
+// remaining files, and that forget is called before.
 func TestRemoveLeftovers(t *testing.T) {
 	const prefix = "bsc-spaces-"
 	pid := gone(t)

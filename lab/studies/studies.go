@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package studies holds published comparisons of bridges: their figures, their
-// claims, and which cases of the lab put each claim to the test. All of it is
-// data: a file for each study, and one table of what they published.
+// Package studies has published comparisons of bridges: their figures, their claims, and the cases
+// of the lab that test each claim. All of it is data: a file for each study, and one table of the
+// published figures.
 package studies
 
 import (
@@ -19,66 +19,64 @@ import (
 
 // Study is a published comparison.
 type Study struct {
-	Name   string  `yaml:"-"` // of its file
+	Name   string  `yaml:"-"` // from the file name
 	Title  string  `yaml:"title"`
-	About  string  `yaml:"about"` // what was measured there
+	About  string  `yaml:"about"` // the subject of the comparison
 	Groups []Group `yaml:"groups"`
 	Claims []Claim `yaml:"claims"`
 }
 
-// Group is cases that are measured interleaved: each workload on each fabric
-// in each setup.
+// Group is a list of cases that are measured interleaved: each workload on each fabric in each
+// setup.
 type Group struct {
 	About     string   `yaml:"about"`
 	Fabrics   []string `yaml:"fabrics"`
 	Workloads []string `yaml:"workloads"`
-	Setups    []Setup  `yaml:"setups"` // none is one: ends in namespaces
+	Setups    []Setup  `yaml:"setups"` // empty for the default: ends in namespaces
 	Duration  string   `yaml:"duration"`
-	// Mebibytes is how much a round of workloads that count payload has instead: their
-	// durations are whole seconds, and many short rounds tell more than few long ones.
+	// Mebibytes is the size of a round instead, for workloads that count payload: their
+	// durations are whole seconds, and many short rounds are more precise than few long ones.
 	Mebibytes int    `yaml:"mebibytes"`
-	Quick     string `yaml:"quick"` // the duration of a quick run, of workloads that do not count payload
+	Quick     string `yaml:"quick"` // the duration in a quick run, for workloads that do not count payload
 	Rounds    int    `yaml:"rounds"`
 	Inside    Inside `yaml:"inside"`
 }
 
-// Inside is how much a round has in a virtual machine whose instructions are counted. A
-// second of such a machine takes ten and more, and needs not be as long: nothing else
-// runs meanwhile.
+// Inside is the size of a round in a virtual machine with counted instructions. A second of such a
+// machine takes ten seconds and more, but rounds can be shorter, because there is no other load.
 type Inside struct {
-	Mebibytes int    `yaml:"mebibytes"` // of workloads that count payload
-	Duration  string `yaml:"duration"`  // of others
+	Mebibytes int    `yaml:"mebibytes"` // for workloads that count payload
+	Duration  string `yaml:"duration"`  // for others
 }
 
-// Setup is what differs from two ends with an MTU of 1500.
+// Setup has the differences from the default: two ends with an MTU of 1500.
 type Setup struct {
-	Host bool `yaml:"host"` // the host is the first end
+	Host bool `yaml:"host"` // the first end is the host
 	MTU  int  `yaml:"mtu"`  // in bytes
 }
 
-// Claim is something that a study says of what it measured.
+// Claim is a statement of a study about its measurements.
 type Claim struct {
 	Claim     string    `yaml:"claim"`
 	Published Published `yaml:"published"`
-	// Test says in words what is compared here.
+	// Test describes the comparison here.
 	Test string `yaml:"test"`
-	// Of and Against are labels of cases: the fabric, the workload and the
-	// setup. Both are of the same group.
+	// Of and Against are labels of cases in the same group: the fabric, the workload and the
+	// setup.
 	Of      string `yaml:"of"`
 	Against string `yaml:"against"`
-	// AtLeast and AtMost are what the ratio of Of to Against must be for the
-	// claim to hold; 0 leaves that side open.
+	// AtLeast and AtMost bound the ratio of Of to Against if the claim holds; 0 means no bound.
 	AtLeast float64 `yaml:"at_least"`
 	AtMost  float64 `yaml:"at_most"`
-	// Larger: the claim is no more than that Of is larger than Against.
+	// Larger means that the claim states no bound, but Of must be larger than Against.
 	Larger bool `yaml:"larger"`
-	// Cores is how many cores the claim takes, 0 for any number.
+	// Cores is the number of cores that the claim needs, 0 for any.
 	Cores int `yaml:"cores"`
-	// KernelOVS: the claim is of Open vSwitch's datapath in the kernel.
+	// KernelOVS means that the claim is about Open vSwitch's datapath in the kernel.
 	KernelOVS bool `yaml:"kernel_ovs"`
-	// OnlyClock says why instructions do not decide the claim; empty where they do, too.
+	// OnlyClock is the reason why instructions do not decide the claim; empty if they do.
 	OnlyClock string `yaml:"only_clock"`
-	// Cannot says why it cannot be tested by any lab of one Linux machine.
+	// Cannot is the reason why no lab on one Linux machine can test the claim.
 	Cannot string `yaml:"cannot"`
 }
 
@@ -86,7 +84,7 @@ type Claim struct {
 type Published struct {
 	Of      string `yaml:"of"`
 	Against string `yaml:"against"`
-	// Figure and Ratio are given where the study says them in words instead.
+	// Figure and Ratio are set if the study has only words.
 	Figure string  `yaml:"figure"`
 	Ratio  float64 `yaml:"ratio"`
 }
@@ -101,7 +99,7 @@ type Row struct {
 //go:embed *.yaml published.csv
 var files embed.FS
 
-// names is every study, in the order in which they are shown.
+// names lists every study in display order.
 var names = []string{"veb", "if-bridge", "router", "neutron", "kvm"}
 
 // All returns every study.
@@ -121,10 +119,10 @@ func All() ([]Study, error) {
 	return out, nil
 }
 
-// Names are the names of all studies.
+// Names returns the names of all studies.
 func Names() []string { return slices.Clone(names) }
 
-// Rows returns the published figures by their names.
+// Rows returns the published figures by name.
 func Rows() (map[string]Row, error) {
 	f, err := files.Open("published.csv")
 	if err != nil {
@@ -149,8 +147,7 @@ func Rows() (map[string]Row, error) {
 	return out, nil
 }
 
-// Text is what was published, and Ratio the same as a ratio, 0 where it is
-// none.
+// Text returns the published statement, and its ratio, or 0 if it is not a ratio.
 func (p Published) Text(rows map[string]Row) (text string, ratio float64) {
 	number := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 	of := rows[p.Of]

@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// inWords are the ratios of claims that were published without figures.
+// inWords has the ratios of claims that were published without figures.
 var inWords = map[string]float64{
 	"with the mutex the rate is the same however many cores forward": 1,
 	"without it the rate grows with the cores":                       2, // two cores against one
 }
 
-// rounded are claims whose words leave much room to their figures: a veth was
-// 23, 27 and 9 times slower.
+// rounded has the claims whose words are much less precise than their figures: a veth was 23, 27
+// and 9 times slower.
 var rounded = map[string]bool{
 	"a veth between two bridges is ten times slower than an internal port, from the host": true,
 	"in devstack's hybrid too, a veth is ten times slower from the host":                  true,
@@ -26,11 +26,11 @@ var (
 	saysAlike = regexp.MustCompile(`alike|as fast as|within`)
 )
 
-// The machine that a claim comes from must pass its test, and none that is far
-// from it: what is asked is what was published.
+// TestBars checks that a test passes on the machine of its study, and fails far from its figures:
+// the bounds must match the publication.
 func TestBars(t *testing.T) {
-	// near is how far a bar may be from the published ratio, as a factor, and
-	// wide is the same for the claims that are rounded.
+	// near limits the distance of a bound from the published ratio, as a factor, and wide is
+	// the limit for the claims in rounded.
 	const near, wide = 1.25, 3
 	rows, err := Rows()
 	if err != nil {

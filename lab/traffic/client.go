@@ -18,42 +18,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Load is what a client does: on each of its connections one transaction after
-// the other, a request and its response.
+// Load is the work of a client: on each of its connections, one transaction after the other, a
+// request and its response.
 type Load struct {
 	Server   netip.AddrPort
 	Request  int // bytes
 	Response int // bytes
-	// New makes a connection for each transaction. The server closes it, so
-	// that the client's port is free at once. The connection waits at the
-	// server (TIME_WAIT). This wait ends when the port is used again, by
-	// the timestamps of TCP (RFC 6191): ports do not run out.
+	// New makes a connection for each transaction. The server closes it first, so that the
+	// client's port is free at once, and the connection stays in TIME_WAIT at the server. TCP
+	// timestamps allow the reuse of the port before that state ends (RFC 6191), so ports do not
+	// run out.
 	New         bool
-	Connections int // at once
+	Connections int // in parallel
 	Duration    time.Duration
-	Interval    time.Duration // of Result.Intervals, 0 for none
+	Interval    time.Duration // for Result.Intervals, 0 for none
 }
 
-// Result is what a client saw.
+// Result is a client's measurement.
 type Result struct {
-	Transactions uint64  `json:"transactions"` // that ended in time
+	Transactions uint64  `json:"transactions"` // completed in time
 	Seconds      float64 `json:"seconds"`
-	// Times of transactions in microseconds, with the connecting and closing
-	// of new connections. Percentiles are up to 2 % too high.
+	// Durations of transactions in microseconds; with New, they include connecting and closing.
+	// Percentiles are up to 2 % too high.
 	Mean float64 `json:"mean_us"`
 	P50  float64 `json:"p50_us"`
 	P90  float64 `json:"p90_us"`
 	P99  float64 `json:"p99_us"`
 	P999 float64 `json:"p99.9_us"`
-	// Intervals are the transactions a second of equal parts of the time.
+	// Intervals are the transactions per second in equal parts of the time.
 	Intervals []float64 `json:"intervals,omitempty"`
 }
 
-// patience is how long after the end an answer is waited for.
+// patience is the timeout of an answer after the end.
 const patience = 5 * time.Second
 
-// Run does the load and returns what it saw. The first thing that goes wrong
-// on a connection ends it.
+// Run executes the load and returns the result. The first error on a connection ends it.
 func (l Load) Run(ctx context.Context) (Result, error) {
 	h := header{Request: uint32(l.Request), Response: uint32(l.Response)}
 	switch {
@@ -116,11 +115,11 @@ func (l Load) Run(ctx context.Context) (Result, error) {
 	return r, nil
 }
 
-// errNone is a load in which nothing was done: the fabric carries nothing, or
-// the machine had no time for either end.
+// errNone is the error of a load without a transaction: the fabric carries nothing, or the machine
+// had no time for either end.
 var errNone = errors.New("no transaction ended in time")
 
-// watch tells the transactions a second of every interval.
+// watch returns the transactions per second in every interval.
 func watch(ctx context.Context, begin time.Time, length, interval time.Duration, done *atomic.Uint64) []float64 {
 	var out []float64
 	var last uint64
@@ -138,28 +137,27 @@ func watch(ctx context.Context, begin time.Time, length, interval time.Duration,
 	return out
 }
 
-// loop is the connections of one thread.
+// loop has the connections of one thread.
 type loop struct {
 	load        Load
-	first       []byte // the first request of a connection, the header before it
-	buffer      []byte // what is read, until it was counted
+	first       []byte // the first request of a connection, after the header
+	buffer      []byte // for received bytes, which are only counted
 	poll        poll
 	connections []connection
 	byFD        map[int]*connection
-	busy        int // connections in a transaction
+	busy        int // connections with a pending transaction
 	times       histogram
 }
 
-// connection is one connection, or where each transaction has its own, one after
-// the other.
+// connection is a connection, or a sequence of them if each transaction has its own.
 type connection struct {
 	fd    int
 	begin time.Time
-	out   []byte // of the request, what was not sent yet
-	in    int    // of the response, what did not come yet
+	out   []byte // unsent part of the request
+	in    int    // missing bytes of the response
 }
 
-// run does transactions until the end. Those that end later do not count.
+// run makes transactions until the end. Later ones do not count.
 func (w *loop) run(ctx context.Context, end time.Time, done *atomic.Uint64) (err error) {
 	if w.poll, err = newPoll(); err != nil {
 		return err
@@ -222,7 +220,7 @@ func (w *loop) ask(c *connection, request []byte) {
 	w.busy++
 }
 
-// open makes a connection, and begins a transaction with that.
+// open makes a connection, and begins a transaction on it.
 func (w *loop) open(c *connection) error {
 	w.ask(c, w.first)
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
@@ -249,8 +247,8 @@ func (w *loop) reopen(c *connection) error {
 	return w.open(c)
 }
 
-// progress sends and receives what goes, after events, and tells whether that
-// ended the transaction.
+// progress sends and receives as much as possible after events, and reports whether the transaction
+// is complete.
 func (w *loop) progress(c *connection, events uint32) (over bool, err error) {
 	for len(c.out) > 0 && events&(unix.EPOLLOUT|unix.EPOLLERR|unix.EPOLLHUP) != 0 {
 		n, err := unix.Write(c.fd, c.out)
@@ -280,8 +278,8 @@ func (w *loop) progress(c *connection, events uint32) (over bool, err error) {
 			return false, io.ErrUnexpectedEOF
 		}
 		c.in -= n
-		// The server closes first. That it has, and that nothing else can come, was
-		// told with what came.
+		// The server closes first. The same event as the last bytes shows that it has
+		// closed, and that no more bytes can follow.
 		closed := n == 0 || n < len(w.buffer) && events&unix.EPOLLRDHUP != 0
 		if c.in == 0 && (!w.load.New || closed) {
 			return true, nil

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// Each doubling of a time has this many classes, so a class is at most 1/64
-// wide of what is in it.
+// The number of classes in each doubling of a time. A class is at most 1/64 of its times wide.
 const (
 	classBits = 6
 	perDouble = 1 << classBits
@@ -22,14 +21,15 @@ type histogram struct {
 	classes [(64 - classBits) * perDouble]uint64
 }
 
-// class is where a time counts: small ones exactly, others by their first bits.
+// class returns the class of a time: small times have their own, others are classified by their
+// first bits.
 func class(d time.Duration) int {
 	v := uint64(max(d, 0))
 	shift := max(bits.Len64(v)-classBits-1, 0)
 	return shift*perDouble + int(v>>shift)
 }
 
-// top is the longest time of a class.
+// top returns the longest time of a class.
 func top(class int) time.Duration {
 	shift := max(class/perDouble-1, 0)
 	return time.Duration((class-shift*perDouble+1)<<shift - 1)
@@ -49,8 +49,7 @@ func (h *histogram) merge(other *histogram) {
 	}
 }
 
-// percentile is a time that p percent of the times are not above: the longest
-// of its class.
+// percentile returns an upper bound of p percent of the times: the longest time of its class.
 func (h *histogram) percentile(p float64) time.Duration {
 	want := uint64(math.Ceil(float64(h.n) * p / 100))
 	var seen uint64

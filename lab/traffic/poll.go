@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poll waits for sockets, by epoll(7).
+// poll waits for sockets with epoll(7).
 type poll struct {
 	fd     int
 	events []unix.EpollEvent
@@ -23,15 +23,15 @@ func newPoll() (poll, error) {
 	return poll{fd: fd, events: make([]unix.EpollEvent, 64)}, nil
 }
 
-// add waits for a socket too, until that is closed.
+// add adds a socket, until it is closed.
 func (p poll) add(fd int, events uint32) error {
 	err := unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 	return os.NewSyscallError("epoll_ctl", err)
 }
 
-// wait returns what has happened, for at most so long nothing.
+// wait returns events, or nothing after the timeout.
 func (p poll) wait(most time.Duration) ([]unix.EpollEvent, error) {
-	// A time that is not over is none of 0 milliseconds.
+	// Rounded up: a remaining time must not become 0 milliseconds.
 	n, err := unix.EpollWait(p.fd, p.events, int((max(most, 0)+time.Millisecond-1)/time.Millisecond))
 	if err == unix.EINTR {
 		return nil, nil

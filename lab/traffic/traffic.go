@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package traffic is requests and responses over TCP: a server that answers,
-// and a client that counts transactions and their times. The lab runs both at
-// the ends of a fabric, as programs of their own.
+// Package traffic has requests and responses over TCP: a server that answers, and a client that
+// counts transactions and their times. The lab runs both at the ends of a fabric, as separate
+// programs.
 //
-// A connection begins with a header of three 32-bit numbers in network order:
-// the length of each request, the length of each response, and after how many
-// transactions the server closes, 0 for never. What follows has no meaning.
+// A connection begins with a header of three 32-bit numbers in network byte order: the length of
+// each request, the length of each response, and the number of transactions after which the server
+// closes, 0 for never. The following bytes have no meaning.
 //
 // Both sides wait for all their sockets with epoll(7), on a thread for each CPU
-// that they may use, and make no more system calls than they must: what the ends
-// cost is not what is measured.
+// that they may use, with as few system calls as possible: the cost of the ends should stay small.
 package traffic
 
 import (
@@ -53,7 +52,7 @@ type Listener struct {
 	accepted atomic.Uint64
 }
 
-// Listen waits at an address, at any port where that is 0.
+// Listen listens at an address; port 0 selects a free port.
 func Listen(at netip.AddrPort) (*Listener, error) {
 	if !at.Addr().Is4() {
 		return nil, fmt.Errorf("listen on %s: give an IPv4 address", at)
@@ -71,8 +70,8 @@ func Listen(at netip.AddrPort) (*Listener, error) {
 }
 
 func (l *Listener) listen(at netip.AddrPort) error {
-	// Connections inherit the options that are set here. A connection is
-	// worth a wakeup when there is a request on it.
+	// Connections inherit these options. A connection wakes the server only when it has a
+	// request.
 	for _, option := range []struct{ level, name int }{
 		{unix.SOL_SOCKET, unix.SO_REUSEADDR}, {unix.IPPROTO_TCP, unix.TCP_NODELAY}, {unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT},
 	} {
@@ -99,17 +98,17 @@ func sockaddr(a netip.AddrPort) *unix.SockaddrInet4 {
 	return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
 }
 
-// Addr is where it waits.
+// Addr returns the address of the listener.
 func (l *Listener) Addr() netip.AddrPort { return l.addr }
 
-// look is how often a loop that waits sees whether it should end.
+// look is the interval at which a waiting loop checks whether it should end.
 const look = 100 * time.Millisecond
 
-// chunk is how much is read or written at once.
+// chunk is the size of a read or write.
 const chunk = 64 << 10
 
 // Serve answers the clients of a listener until ctx ends, and closes the
-// listener. An error of one client ends that client's connection only.
+// listener. An error of a client ends only its connection.
 func Serve(ctx context.Context, l *Listener) error {
 	defer unix.Close(l.fd)
 	ctx, fail := context.WithCancelCause(ctx)
@@ -130,20 +129,20 @@ func Serve(ctx context.Context, l *Listener) error {
 	return <-failed
 }
 
-// server is the clients of one thread.
+// server has the clients of one thread.
 type server struct {
 	listener *Listener
 	poll     poll
-	clients  map[int]*client // those that are waited for, by their sockets
-	buffer   []byte          // what is read, until it was looked at
-	nothing  []byte          // what is written
+	clients  map[int]*client // the polled ones, by their sockets
+	buffer   []byte          // for received bytes
+	nothing  []byte          // for sent bytes
 }
 
-// client is a connection that a server has.
+// client is a server's connection.
 type client struct {
 	fd int
 	conversation
-	owed int // bytes that are to be written
+	owed int // bytes still to be written
 }
 
 func (s *server) run(ctx context.Context) (err error) {
@@ -156,7 +155,7 @@ func (s *server) run(ctx context.Context) (err error) {
 			unix.Close(fd)
 		}
 	}()
-	// One of the threads is woken for a connection.
+	// Only one of the threads wakes for a connection.
 	if err := s.poll.add(s.listener.fd, unix.EPOLLIN|unix.EPOLLEXCLUSIVE); err != nil {
 		return err
 	}
@@ -177,8 +176,7 @@ func (s *server) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// accept takes a client in, and at once answers what the client has sent
-// already.
+// accept accepts a client, and immediately answers the data that it has already sent.
 func (s *server) accept() error {
 	fd, _, err := unix.Accept4(s.listener.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 	switch err {
@@ -197,8 +195,8 @@ func (s *server) accept() error {
 	return s.poll.add(fd, unix.EPOLLIN|unix.EPOLLOUT|unix.EPOLLET)
 }
 
-// serve answers what a client has sent, as far as it goes, and tells whether
-// there is more to come. Otherwise it has closed the connection.
+// serve answers a client's data as far as possible, and reports whether more can follow. Otherwise
+// it has closed the connection.
 func (s *server) serve(c *client) bool {
 	for {
 		if !c.pay(s.nothing) {
@@ -231,7 +229,7 @@ func (s *server) serve(c *client) bool {
 	return false
 }
 
-// pay writes what is owed, as far as it goes, and tells whether that went well.
+// pay writes owed bytes as far as possible, and reports success.
 func (c *client) pay(nothing []byte) bool {
 	for c.owed > 0 {
 		n, err := unix.Write(c.fd, nothing[:min(c.owed, len(nothing))])
@@ -246,16 +244,16 @@ func (c *client) pay(nothing []byte) bool {
 	return true
 }
 
-// conversation is what a client has said so far.
+// conversation is the state of a client's data.
 type conversation struct {
 	head     [headerSize]byte
-	heard    int // of the header
+	heard    int // bytes of the header
 	header   header
-	missing  int    // of a request that has begun, 0 before
-	answered uint32 // requests
+	missing  int    // bytes of a partial request, otherwise 0
+	answered uint32 // number of requests
 }
 
-// hear takes what a client has sent, and tells how many bytes it gets for it.
+// hear processes a client's data, and returns the number of bytes owed for it.
 func (c *conversation) hear(data []byte) (owed int, err error) {
 	if c.heard < headerSize {
 		n := copy(c.head[c.heard:], data)
@@ -284,5 +282,5 @@ func (c *conversation) hear(data []byte) (owed int, err error) {
 	return owed, nil
 }
 
-// over tells whether all was asked for that the header has announced.
+// over reports whether all requests that the header announced have arrived.
 func (c *conversation) over() bool { return c.header.Count != 0 && c.answered >= c.header.Count }

@@ -47,7 +47,7 @@ func TestRun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var server *Listener
 			r, err := Result{}, errNone
-			// a busy machine may do nothing for a while
+			// a busy machine may stall for a while
 			for l.Duration = 100 * time.Millisecond; errors.Is(err, errNone) && l.Duration < time.Minute; l.Duration *= 2 {
 				server = serving(t)
 				l.Server = server.Addr()
@@ -70,7 +70,8 @@ func TestRun(t *testing.T) {
 			if l.New {
 				want = r.Transactions
 			}
-			// Of new ones, the last of each worker may have ended too late.
+			// With new connections, the last one of each worker may have ended too
+			// late.
 			if n := server.accepted.Load(); n < want || n > want+uint64(l.Connections) || !l.New && n != want {
 				t.Errorf("%d connections for %d transactions", n, r.Transactions)
 			}
@@ -93,7 +94,8 @@ func TestRunRefuses(t *testing.T) {
 	}
 }
 
-// A server that is not there, or that closes, is an error and no result.
+// TestRunWithoutServer checks that a missing server, or one that closes, gives an error and no
+// result.
 func TestRunWithoutServer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -122,11 +124,11 @@ func TestRunWithoutServer(t *testing.T) {
 	}
 }
 
-// However a client's bytes come, it is heard alike.
+// TestHear checks that the split of a client's bytes into reads makes no difference.
 func TestHear(t *testing.T) {
 	for name, c := range map[string]struct {
 		header
-		sent    int // bytes after the header
+		sent    int // number of bytes after the header
 		answers int
 		over    bool
 		fails   bool
@@ -167,8 +169,8 @@ func TestHear(t *testing.T) {
 	}
 }
 
-// A server closes the connection of who says nonsense or half of a thing, and
-// serves others on.
+// TestServeNonsense checks that a server closes the connection after invalid or incomplete data,
+// and still serves others.
 func TestServeNonsense(t *testing.T) {
 	server := serving(t)
 	for name, said := range map[string]string{
@@ -239,7 +241,7 @@ func TestHistogram(t *testing.T) {
 			t.Errorf("percentile %v is %v, want %v or up to 1/%d more", p, got, want, perDouble)
 		}
 	}
-	// Classes follow one another without holes, up to the longest time.
+	// Classes are contiguous up to the longest time.
 	last := time.Duration(-1)
 	for _, d := range []time.Duration{0, 1, 63, 64, 127, 128, 129, 130, 255, 256, 1 << 40, 1<<62 - 1, 1<<63 - 1} {
 		c := class(d)

@@ -20,18 +20,18 @@ import (
 	"bascule/lab/report"
 )
 
-// numbered is the n-th of the addresses that stand for many stations.
+// numbered returns the n-th of the addresses that stand for many stations.
 func numbered(n uint32) net.HardwareAddr {
 	mac := net.HardwareAddr{0x02, 0xfd, 0, 0, 0, 0}
 	binary.BigEndian.PutUint32(mac[2:], n)
 	return mac
 }
 
-// long is an ageing time in which nothing ages while it is measured.
+// long is an ageing time that exceeds any measurement.
 const long = time.Hour
 
-// learning is small frames from one port to another on one core, while a third
-// port teaches the switch new addresses from another core.
+// learning sends small frames from one port to another on one core, while the switch learns new
+// addresses at a third port from another core.
 var learning = &Kind{
 	Name:  "learning",
 	About: "64-byte frames, one core, while another learns new addresses",
@@ -51,7 +51,7 @@ var learning = &Kind{
 				About: about,
 				Unit:  "Mpps",
 				Takes: w.length + startStop,
-				// Room for what is learned in one round.
+				// Room for the addresses learned in one round.
 				Spec:  fabrics.Spec{Ends: 3, Ageing: long, FDBMax: roomy, Frames: true},
 				Start: w.start,
 			}, w.check()
@@ -59,7 +59,7 @@ var learning = &Kind{
 	},
 }
 
-// mostLearned leaves room for what is learned before and after the window.
+// mostLearned leaves room for addresses learned before and after the window.
 const mostLearned = roomy / 2
 
 type learningParams struct {
@@ -90,8 +90,8 @@ func (w learningParams) start(ctx context.Context, n *fabrics.Net) (Session, err
 	b.flows = func() []flow {
 		fs := []flow{w.send(n, 0, 1, cpus[0])}
 		if w.rate > 0 {
-			// To its own port, so that nothing but learning is done with
-			// them. Every window has new addresses.
+			// To their own port, so that the switch only learns from them. Every window
+			// has new addresses.
 			f := w.send(n, 2, 2, cpus[1])
 			const room = 1 << 22
 			f.stream.Src = probe.Vary{Base: numbered(used.Add(room)), Count: room}
@@ -104,7 +104,7 @@ func (w learningParams) start(ctx context.Context, n *fabrics.Net) (Session, err
 	return &learningSession{w, b}, nil
 }
 
-// learns refuses a fabric that has no table of addresses.
+// learns refuses a fabric without a table of addresses.
 func learns(n *fabrics.Net) error {
 	if n.Fabric.Pairs || n.Fabric.Routed {
 		return &ends.Unavailable{Reason: "it learns no addresses"}
@@ -117,20 +117,20 @@ type learningSession struct {
 	*blast
 }
 
-// Run is one round, on a switch that has forgotten the rounds before.
+// Run runs one round, on a switch that has forgotten earlier rounds.
 func (l *learningSession) Run(ctx context.Context, m Meter) (report.Sample, error) {
 	for begin := time.Now(); ; {
 		s, err := l.round(ctx, m)
-		// On a busy machine the flow that teaches may not have had its time.
+		// On a busy machine, the flow of new addresses may be too slow.
 		if late := new(lateError); !errors.As(err, &late) || time.Since(begin) > patience {
 			return s, err
 		}
 	}
 }
 
-// lateError is a flow that did not send as fast as it should.
+// lateError is a flow that was slower than required.
 type lateError struct {
-	rate   float64 // new addresses a second
+	rate   float64 // new addresses per second
 	wanted int
 }
 
@@ -161,7 +161,7 @@ func (l *learningSession) round(ctx context.Context, m Meter) (report.Sample, er
 	return s, nil
 }
 
-// addresses is small frames on one core to random addresses of many.
+// addresses sends small frames on one core to random destinations out of many addresses.
 var addresses = &Kind{
 	Name:  "addresses",
 	About: "64-byte frames, one core, to random addresses of many",
@@ -189,7 +189,7 @@ type addressesParams struct {
 	count int
 }
 
-// start teaches the switch the addresses.
+// start makes the switch learn the addresses.
 func (w addressesParams) start(ctx context.Context, n *fabrics.Net) (Session, error) {
 	if err := learns(n); err != nil {
 		return nil, err
@@ -205,8 +205,8 @@ func (w addressesParams) start(ctx context.Context, n *fabrics.Net) (Session, er
 	return b, nil
 }
 
-// fill teaches the switch count addresses behind an end, by frames from them
-// to the end's own address, which it is taught first: it sends them nowhere.
+// fill makes the switch learn count addresses behind an end, through frames to the end's own
+// address. The switch learns that address first, so it forwards none of them.
 func (f *frameParams) fill(ctx context.Context, n *fabrics.Net, m maker, end, count int) error {
 	cpus, err := cores(1)
 	if err != nil {
@@ -225,22 +225,22 @@ func (f *frameParams) fill(ctx context.Context, n *fabrics.Net, m maker, end, co
 	return err
 }
 
-// taught sends a frame from every source address of a flow. The switch should
-// then know want addresses. taught returns how many it knows.
+// taught sends a frame from every source address of a flow, until the switch has learned want
+// addresses. It returns how many the switch has learned.
 func taught(ctx context.Context, n *fabrics.Net, m maker, f flow, want int) (known int, err error) {
 	for {
 		before := known
 		if err := sendCount(n, m, f, f.stream.Src.Count); err != nil {
 			return known, err
 		}
-		// A frame may find a full ring, so one pass may miss some.
+		// A frame may find a full ring, so a pass may miss some.
 		if known, err = n.Known(ctx); err != nil || known >= want || known <= before {
 			return known, err
 		}
 	}
 }
 
-// memory is what an address costs in the switch's tables, when they are full.
+// memory is the cost of an address in the switch's full tables.
 var memory = &Kind{
 	Name:  "fdb-memory",
 	About: "kernel memory of all the switch's tables, per address",
@@ -278,7 +278,7 @@ var memory = &Kind{
 
 type memorySession struct{ net *fabrics.Net }
 
-// Run reads the kernel's account.
+// Run reads the kernel's memory accounting.
 func (m memorySession) Run(ctx context.Context, _ Meter) (report.Sample, error) {
 	bytes, err := m.net.Memory()
 	if err != nil {

@@ -15,14 +15,14 @@ import (
 	"bascule/lab/report"
 )
 
-// roomy is a table that no measurement of a rate fills.
+// roomy is the size of a table that no rate measurement fills.
 const roomy = 1_000_000
 
-// mostSearch is for a switch that learns some thousand addresses a second.
+// mostSearch allows for a switch that learns a few thousand addresses per second.
 const mostSearch = 15 * time.Minute
 
-// learningRate is how fast new addresses may come for a switch to learn all:
-// RFC 2889, section 5.8.
+// learningRate is the highest rate of new addresses at which a switch learns all of them: RFC 2889,
+// section 5.8.
 var learningRate = &Kind{
 	Name:  "learning-rate",
 	About: "the most new addresses a second that are all learned (RFC 2889 address learning rate)",
@@ -52,8 +52,8 @@ var learningRate = &Kind{
 	},
 }
 
-// addressCapacity is how many addresses a switch keeps as it comes: RFC 2889,
-// section 5.7.
+// addressCapacity is the number of addresses that a switch can store by default: RFC 2889, section
+// 5.7.
 var addressCapacity = &Kind{
 	Name:  "address-capacity",
 	About: "the most addresses that are all learned and kept, with the fabric's default limit (RFC 2889 address caching capacity)",
@@ -88,7 +88,7 @@ type addressTrialParams struct {
 	count int
 }
 
-// start readies the generator.
+// start prepares the generator.
 func (w addressTrialParams) start(ctx context.Context, n *fabrics.Net) (*addressTrials, error) {
 	if err := learns(n); err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func (w addressTrialParams) start(ctx context.Context, n *fabrics.Net) (*address
 	if err != nil {
 		return nil, err
 	}
-	// Without receivers: the frames go to the port that they come from.
+	// Without receivers: the destination of the frames is their own port.
 	b, err := newBlast(ctx, n, w.frameParams, n.Fabric.Arrival, nil)
 	if err != nil {
 		return nil, err
@@ -109,20 +109,20 @@ func (w addressTrialParams) start(ctx context.Context, n *fabrics.Net) (*address
 	return &addressTrials{b, w.count, cpus[0], 0}, nil
 }
 
-// addressTrials are trials with addresses that the switch has never seen.
+// addressTrials are trials with addresses that are new to the switch.
 type addressTrials struct {
 	*blast
 	count int
 	cpu   int
-	used  uint32 // addresses so far
+	used  uint32 // number of addresses used so far
 }
 
-// Counter is how the frames are made.
+// Counter describes how the frames are made.
 func (a *addressTrials) Counter() string {
 	return "made by " + a.maker.String() + "; the addresses are those that the switch says it knows"
 }
 
-// flow is frames of new addresses.
+// flow returns a flow with new addresses.
 func (a *addressTrials) flow(count int) flow {
 	f := a.send(a.net, 1, 1, a.cpu)
 	f.stream.Src = probe.Vary{Base: numbered(a.used), Count: uint32(count)}
@@ -130,8 +130,8 @@ func (a *addressTrials) flow(count int) flow {
 	return f
 }
 
-// clean makes the switch forget everything but the ends, and returns how many
-// addresses it knows then.
+// clean makes the switch forget everything except the ends, and returns the number of addresses
+// that remain.
 func (a *addressTrials) clean(ctx context.Context) (int, error) {
 	if err := a.net.Flush(ctx); err != nil {
 		return 0, err
@@ -144,7 +144,7 @@ func (a *addressTrials) clean(ctx context.Context) (int, error) {
 
 type learningRateSession struct{ *addressTrials }
 
-// Run is one search.
+// Run runs one search.
 func (l *learningRateSession) Run(ctx context.Context, _ Meter) (s report.Sample, err error) {
 	made, all, err := l.trial(ctx, 0)
 	if err != nil {
@@ -171,8 +171,8 @@ func (l *learningRateSession) Run(ctx context.Context, _ Meter) (s report.Sample
 	return s, nil
 }
 
-// trial sends new addresses at a rate, 0 for as fast as possible, and tells
-// how many a second came and whether the switch knows all.
+// trial sends new addresses at a rate, 0 for as fast as possible, and returns the achieved rate per
+// second and whether the switch learned all of them.
 func (l *learningRateSession) trial(ctx context.Context, rate float64) (made float64, all bool, err error) {
 	before, err := l.clean(ctx)
 	if err != nil {
@@ -191,7 +191,7 @@ func (l *learningRateSession) trial(ctx context.Context, rate float64) (made flo
 	if rate == 0 {
 		l.rate = made
 	}
-	// A switch that learns out of the frames' way may take a moment longer.
+	// A switch that learns asynchronously may need a moment more.
 	want, last := before+l.count, -1
 	for {
 		known, err := l.net.Known(ctx)
@@ -205,8 +205,7 @@ func (l *learningRateSession) trial(ctx context.Context, rate float64) (made flo
 	}
 }
 
-// watch waits until every address was sent once, and returns how many a second
-// that were.
+// watch waits until every address was sent once, and returns the rate per second.
 func (l *learningRateSession) watch(ctx context.Context, r *barrage) (float64, error) {
 	var from reading
 	for {
@@ -232,7 +231,7 @@ func (l *learningRateSession) watch(ctx context.Context, r *barrage) (float64, e
 
 type addressCapacitySession struct{ *addressTrials }
 
-// Run is one search.
+// Run runs one search.
 func (c *addressCapacitySession) Run(ctx context.Context, _ Meter) (s report.Sample, err error) {
 	known, err := c.trial(ctx, c.count)
 	if err != nil {
@@ -240,7 +239,7 @@ func (c *addressCapacitySession) Run(ctx context.Context, _ Meter) (s report.Sam
 	}
 	top := float64(c.count)
 	all := known >= c.count
-	// Of too many addresses the switch likely kept as many as it can.
+	// Given too many addresses, the switch probably stored as many as it can.
 	kept, trials, err := search(top, float64(max(known, 1)), 0.01, func(load float64) (bool, error) {
 		if load == top {
 			return all, nil
@@ -256,8 +255,8 @@ func (c *addressCapacitySession) Run(ctx context.Context, _ Meter) (s report.Sam
 	return s, nil
 }
 
-// trial fills a switch that knows nothing with count addresses, the ends' own
-// among them. It returns how many addresses the switch then knows.
+// trial offers count addresses, including the ends' own, to a switch with an empty table. It
+// returns how many of them the switch has learned.
 func (c *addressCapacitySession) trial(ctx context.Context, count int) (int, error) {
 	before, err := c.clean(ctx)
 	if err != nil {

@@ -24,27 +24,26 @@ import (
 	"bascule/lab/report"
 )
 
-// smallest is the smallest frame of Ethernet, in bytes with its checksum.
+// smallest is the minimum size of an Ethernet frame, in bytes with its checksum.
 const smallest = 64
 
-// headers are the bytes of a frame of ends.Frame that are no payload: Ethernet,
-// IPv4 and UDP.
+// headers is the size of the headers in a frame of ends.Frame: Ethernet, IPv4 and UDP.
 const headers = 14 + 20 + 8
 
 // imix is the simple Internet mix: IP packets of 40, 576 and 1500 bytes, 7:4:1.
-// The sizes are the frames' sizes, with the checksum. The smallest packets are
-// filled up to the least size of a frame.
+// The sizes are frame sizes, with the checksum. The smallest packets are padded to the minimum
+// frame size.
 var imix = []int{64, 594, 64, 594, 64, 64, 594, 64, 64, 594, 64, 1518}
 
-// frameParams are what workloads have in common that make frames themselves.
+// frameParams are the common parameters of workloads that make frames themselves.
 type frameParams struct {
 	generator string
 	size      string
 	length    time.Duration
 }
 
-// declare makes the common parameters; frames of workloads that do not declare
-// a size are the smallest.
+// declare declares the common parameters. Workloads that do not declare a size send the smallest
+// frames.
 func (f *frameParams) declare(p *pflag.FlagSet, length time.Duration) {
 	f.declareGenerator(p)
 	p.DurationVar(&f.length, duration, length, "of the window that is counted")
@@ -72,7 +71,7 @@ func (f *frameParams) check() error {
 	return nil
 }
 
-// what names the frames.
+// what describes the frames.
 func (f *frameParams) what() string {
 	what := f.size + "-byte frames"
 	if f.size == "imix" {
@@ -89,7 +88,7 @@ type flow struct {
 	from   int // index of the end that sends
 	cpu    int
 	stream probe.Stream
-	// aside marks traffic that disturbs and is not what is measured.
+	// aside marks disturbing traffic, which is not measured.
 	aside bool
 }
 
@@ -102,7 +101,7 @@ func (f *frameParams) send(n *fabrics.Net, from, to, cpu int) flow {
 func (f *frameParams) sendTo(n *fabrics.Net, from int, to net.HardwareAddr, dst netip.Addr, cpu int) flow {
 	sizes := imix
 	if f.size != "imix" {
-		// It was checked.
+		// It was checked before.
 		size, _ := strconv.Atoi(f.size)
 		sizes = []int{size}
 	}
@@ -127,7 +126,7 @@ type generator interface {
 	Close() error
 }
 
-// maker is a way to make frames.
+// maker is a method to make frames.
 type maker int
 
 const (
@@ -142,8 +141,8 @@ func (m maker) String() string {
 	return "BPF_PROG_TEST_RUN live frames"
 }
 
-// maker finds out how frames can be made at an end: in the kernel, where
-// devices take frames in that form and the fabric sees them, else in a ring.
+// maker determines how frames can be made at an end: in the kernel, if devices accept frames in
+// that form and the fabric sees them, otherwise in a ring.
 func (f *frameParams) maker(ctx context.Context, n *fabrics.Net, end int) (maker, error) {
 	if f.generator == "ring" {
 		return ringFrames, nil
@@ -160,7 +159,7 @@ func (f *frameParams) maker(ctx context.Context, n *fabrics.Net, end int) (maker
 	return ringFrames, nil
 }
 
-// try sends some frames that the kernel makes.
+// try sends some frames made by the kernel.
 func (f *frameParams) try(ctx context.Context, n *fabrics.Net, end int) error {
 	for i := range n.Ports {
 		if err := n.AcceptFrames(i); err != nil {
@@ -171,7 +170,7 @@ func (f *frameParams) try(ctx context.Context, n *fabrics.Net, end int) error {
 	if err != nil {
 		return err
 	}
-	// To itself, so that they go no further than they must.
+	// To itself, so that they are not forwarded.
 	if err := sendCount(n, bpfFrames, f.sendTo(n, end, n.Ends[end].MAC, ends.Nobody, 0), probe.Batch); err != nil {
 		return err
 	}
@@ -186,7 +185,7 @@ func (f *frameParams) try(ctx context.Context, n *fabrics.Net, end int) error {
 	return errors.New("none arrived")
 }
 
-// generator readies a flow.
+// generator prepares a flow.
 func (m maker) generator(n *fabrics.Net, f flow) (g generator, err error) {
 	err = n.Ends[f.from].Namespace.Do(func() error {
 		if m == ringFrames {
@@ -214,33 +213,31 @@ func sendCount(n *fabrics.Net, m maker, f flow, count uint32) error {
 	return errors.Join(err, g.Close())
 }
 
-// blast is a session that sends flows as fast as they go and counts what
-// arrives.
+// blast is a session that sends flows as fast as possible and counts arriving frames.
 type blast struct {
 	frameParams
 	net      *fabrics.Net
-	arrivals []fabrics.Arrival // that there are counters for
+	arrivals []fabrics.Arrival // forms with counters
 	maker    maker
 	counters []*probe.Counter
-	teach    []int    // the ends whose addresses the switch must know
-	greet    [][2]int // the ends that have sent to each other before, for a packet filter
-	answer   []flow   // the other way of flows of many connections, which a packet filter has seen before
-	fresh    bool     // a packet filter must have seen none of the frames before
+	teach    []int    // ends whose addresses the switch must have learned
+	greet    [][2]int // pairs of ends that exchange frames first, for a packet filter
+	answer   []flow   // the other direction of flows with many connections, which a packet filter must have seen
+	fresh    bool     // a packet filter must not have seen any of the frames
 	flows    func() []flow
-	copies   int     // that a frame should arrive in, 0 for one
-	rate     float64 // frames a second of the fastest flow so far
+	copies   int     // expected copies of a frame, 0 for one
+	rate     float64 // frames per second of the fastest flow so far
 }
 
-// newBlast finds out how frames can be made and attaches a counter to the
-// receivers: the one that sees the frames of this kind of fabric at the least
-// cost.
+// newBlast determines how frames can be made and attaches the cheapest counter for this kind of
+// fabric to the receivers.
 func newBlast(ctx context.Context, n *fabrics.Net, p frameParams, arrival fabrics.Arrival, receivers []int) (*blast, error) {
 	m, err := p.maker(ctx, n, 0)
 	if err != nil {
 		return nil, err
 	}
 	if m == ringFrames && n.Switch == nil {
-		// Nothing between the ends makes other frames of them.
+		// Frames do not change their form between the ends.
 		arrival = fabrics.AsBuffers
 	}
 	b := &blast{frameParams: p, net: n, maker: m}
@@ -250,10 +247,10 @@ func newBlast(ctx context.Context, n *fabrics.Net, p frameParams, arrival fabric
 	return b, nil
 }
 
-// count attaches a counter of frames that arrive in a form. A switch in XDP leaves some to
-// the stack: the first of a flow, or the one of a second that tells the age of its source.
-// Those are counted as buffers. Each frame is counted once, for the counter in XDP takes away
-// what it sees.
+// count attaches a counter of frames that arrive in a form. An XDP switch leaves some frames to the
+// stack: the first of a flow, or one per second, which refreshes the age of its source. These are
+// counted as buffers. Each frame is counted once, because the counter in XDP consumes the frames
+// that it counts.
 func (b *blast) count(arrival fabrics.Arrival, receivers []int) error {
 	b.arrivals = append(b.arrivals, arrival)
 	devices := map[*ends.Namespace][]int{}
@@ -283,7 +280,7 @@ func (b *blast) count(arrival fabrics.Arrival, receivers []int) error {
 	return nil
 }
 
-// Counter is how the frames are made and counted.
+// Counter describes how the frames are made and counted.
 func (b *blast) Counter() string {
 	by := make([]string, len(b.arrivals))
 	for i, a := range b.arrivals {
@@ -292,8 +289,8 @@ func (b *blast) Counter() string {
 	return "made by " + b.maker.String() + ", counted by " + strings.Join(by, " and ") + " at the receiver"
 }
 
-// pair readies what goes from the first end to the second, made on one core.
-// What is changed of the flow is sent so.
+// pair prepares a flow from the first end to the second, made on one core. Changes to the returned
+// flow take effect.
 func (f *frameParams) pair(ctx context.Context, n *fabrics.Net) (*blast, *flow, error) {
 	cpus, err := cores(1)
 	if err != nil {
@@ -309,7 +306,7 @@ func (f *frameParams) pair(ctx context.Context, n *fabrics.Net) (*blast, *flow, 
 	return b, &made, nil
 }
 
-// Close takes the counters away.
+// Close removes the counters.
 func (b *blast) Close() error {
 	var errs []error
 	for _, c := range b.counters {
@@ -332,8 +329,8 @@ func (b *blast) arrived() (probe.Count, error) {
 	return sum, nil
 }
 
-// learn lets the switch see the addresses that it must know, and a packet filter
-// both sides of what is to be an established connection.
+// learn lets the switch learn the required addresses, and lets a packet filter see both directions
+// of connections that should be established.
 func (b *blast) learn() error {
 	for _, i := range b.teach {
 		e := b.net.Ends[i]
@@ -352,7 +349,7 @@ func (b *blast) learn() error {
 	return nil
 }
 
-// Run is one round: millions of frames arrived a second.
+// Run runs one round: the value is in millions of arrived frames per second.
 func (b *blast) Run(ctx context.Context, m Meter) (report.Sample, error) {
 	if err := b.learn(); err != nil {
 		return report.Sample{}, err
@@ -362,9 +359,8 @@ func (b *blast) Run(ctx context.Context, m Meter) (report.Sample, error) {
 			return report.Sample{}, err
 		}
 	}
-	// The size of a run follows from the speed of the one before. Where it was
-	// too small, the generator began anew within the window, which costs it
-	// some 15 ms: measure again.
+	// The size of a run comes from the speed of the previous one. If it was too small, the
+	// generator restarted within the window, which costs about 15 ms: measure again.
 	for try, begin := 1, time.Now(); ; try++ {
 		if b.fresh {
 			if err := b.net.FlushStates(ctx); err != nil {
@@ -382,21 +378,21 @@ func (b *blast) Run(ctx context.Context, m Meter) (report.Sample, error) {
 	}
 }
 
-// patience is for how long a window is measured again that says nothing: a busy machine may
-// have no time for those who send in many short windows, one after the other.
+// patience limits the repetition of inconclusive windows: a busy machine may leave the senders no
+// time in many short windows in a row.
 const patience = 30 * time.Second
 
-// barrage is generators that run.
+// barrage is a set of running generators.
 type barrage struct {
 	flows   []flow
 	gens    []generator
-	begun   atomic.Int64 // how often a measured flow began
+	begun   atomic.Int64 // starts of measured flows
 	stopped atomic.Bool
 	wg      sync.WaitGroup
 	failed  chan error
 }
 
-// start starts a generator for each flow. They run until they are stopped.
+// start starts a generator for each flow. They run until stop.
 func (b *blast) start(flows []flow) (*barrage, error) {
 	r := &barrage{flows: flows, failed: make(chan error, len(flows))}
 	for _, f := range flows {
@@ -410,8 +406,8 @@ func (b *blast) start(flows []flow) (*barrage, error) {
 		seconds := 1.5 * (b.length + 200*time.Millisecond).Seconds()
 		size := uint32(min(max(b.rate*seconds, 200_000), 1<<31))
 		if f.stream.Rate != 0 {
-			// With the runs that send nothing because it is too early, which
-			// take more than a microsecond each.
+			// This includes runs that send nothing because it is too early, which take
+			// more than a microsecond each.
 			size = uint32(min((float64(f.stream.Rate)+1e6)*seconds, 1<<31))
 		}
 		r.wg.Go(func() {
@@ -437,7 +433,7 @@ func (b *blast) start(flows []flow) (*barrage, error) {
 	return r, nil
 }
 
-// halt makes the generators stop and waits until they have.
+// halt stops the generators and waits until they have ended.
 func (r *barrage) halt() error {
 	r.stopped.Store(true)
 	var errs []error
@@ -462,7 +458,7 @@ func (r *barrage) stop() error {
 	return err
 }
 
-// sent is how many frames were made for what is measured.
+// sent returns the number of frames made by the measured flows, or by the disturbing ones.
 func (r *barrage) sent(aside bool) (uint64, error) {
 	var sum uint64
 	for i, g := range r.gens {
@@ -478,7 +474,7 @@ func (r *barrage) sent(aside bool) (uint64, error) {
 	return sum, nil
 }
 
-// measured is how many of the flows are no disturbance.
+// measured returns the number of flows that are not disturbances.
 func (r *barrage) measured() int {
 	n := 0
 	for _, f := range r.flows {
@@ -489,16 +485,15 @@ func (r *barrage) measured() int {
 	return n
 }
 
-// reading is the counters at one moment.
+// reading has the counters at one moment.
 type reading struct {
 	at            time.Time
 	arrived, sent uint64
-	bytes         uint64 // that arrived
-	aside         uint64 // sent by the flows that disturb
+	bytes         uint64 // arrived bytes
+	aside         uint64 // frames from the disturbing flows
 }
 
-// Names in Sample.More of what the flows that disturb sent: in the window, and
-// until its end.
+// Names in Sample.More of the frames from disturbing flows: in the window, and until its end.
 const (
 	asideRate = "aside_per_second"
 	asideSent = "aside_sent"
@@ -518,26 +513,24 @@ func (b *blast) read(r *barrage) (v reading, err error) {
 	return v, err
 }
 
-// since gives the frames a second that arrived and were made between two
-// readings.
+// since returns the frames per second that arrived and were made between two readings.
 func (v reading) since(from reading) (arrived, made float64) {
 	seconds := v.at.Sub(from.at).Seconds()
 	return float64(v.arrived-from.arrived) / seconds, float64(v.sent-from.sent) / seconds
 }
 
-// intervals is how many parts of a window are told apart.
+// intervals is the number of parts of a window.
 const intervals = 10
 
-// idleError is a window in which nothing was made, or nothing has arrived yet. On a busy
-// machine this says nothing of the fabric: the generators, or those who receive, had no time.
+// idleError is a window in which no frame was made, or none has arrived yet. On a busy machine this
+// does not indicate a fault of the fabric: the generators or the receivers had no CPU time.
 type idleError string
 
 func (e idleError) Error() string { return string(e) }
 
-// window measures once. A gap is a generator that had to begin anew.
+// window measures once. gap means that a generator had to restart.
 //
-// The generators run for longer than the window, so that their start and their
-// end are outside of it.
+// The generators run longer than the window, so that their start and end are outside it.
 func (b *blast) window(ctx context.Context, m Meter) (s report.Sample, gap bool, err error) {
 	r, err := b.start(b.flows())
 	if err != nil {
@@ -596,8 +589,7 @@ func (b *blast) window(ctx context.Context, m Meter) (s report.Sample, gap bool,
 	return s, times > int64(r.measured()), nil
 }
 
-// flowing waits until every generator has sent something and the receivers
-// have got something.
+// flowing waits until every generator has sent frames and the receivers have received some.
 func (b *blast) flowing(ctx context.Context, r *barrage) error {
 	begin, err := b.arrived()
 	if err != nil {
@@ -646,8 +638,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// sides returns the CPUs of a sender and of a receiver. Where instructions are counted
-// the machine has one CPU, which both are on.
+// sides returns the CPUs of a sender and of a receiver. A machine that counts instructions has only
+// one CPU for both.
 func sides(n *fabrics.Net) (sender, receiver int, err error) {
 	if _, err := n.Instructions(); err == nil {
 		return 0, 0, nil
@@ -659,8 +651,7 @@ func sides(n *fabrics.Net) (sender, receiver int, err error) {
 	return cpus[1], cpus[0], nil
 }
 
-// ownCores returns the CPU of a router that has one of its own, and that of the programs of
-// all ends.
+// ownCores returns the CPU of a router with a separate one, and the CPU of all ends' programs.
 func ownCores() (router, programs int, err error) {
 	cpus, err := cores(2)
 	if err != nil {
@@ -669,8 +660,8 @@ func ownCores() (router, programs int, err error) {
 	return cpus[0], cpus[1], nil
 }
 
-// cores returns the CPUs that generators run on: the last one first, because
-// the first one has most of the machine's interrupts.
+// cores returns the CPUs for generators: the last one first, because the first one handles most of
+// the machine's interrupts.
 func cores(n int) ([]int, error) {
 	have := runtime.NumCPU()
 	if have < n {

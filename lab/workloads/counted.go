@@ -21,8 +21,8 @@ import (
 	"bascule/lab/report"
 )
 
-// Workloads whose figure is instructions. A round is a number of frames, not a time,
-// and the machine does nothing else while it lasts. All frames have to arrive.
+// Workloads whose figure is in instructions. A round is a number of frames, not a duration, and the
+// machine has no other load. All frames have to arrive.
 var (
 	oneByOne = &Kind{
 		Name:  "one-by-one",
@@ -72,12 +72,12 @@ type countedParams struct {
 	ports     int // 0 for one receiver
 }
 
-// mostFrames is the most frames of a round.
+// mostFrames limits the frames of a round.
 const mostFrames = 10_000_000
 
 func (w *countedParams) finish(how string) func() (*Workload, error) {
 	return func() (*Workload, error) {
-		w.length = time.Second // no round is of a time
+		w.length = time.Second // rounds have no duration
 		if err := w.check(); err != nil {
 			return nil, err
 		}
@@ -125,17 +125,17 @@ func (w *countedParams) finish(how string) func() (*Workload, error) {
 	}
 }
 
-// countedSession is a workload whose instructions are counted.
+// countedSession is a workload in counted instructions.
 type countedSession struct {
 	*blast
 	want   countedParams
 	now    func() uint64
-	socket int // that frames are sent by; -1 for none
+	socket int // socket for sending; -1 for none
 	frame  []byte
-	each   func(i int) // readies the frame of number i
-	flow   flow        // of frames in batches
+	each   func(i int) // prepares frame number i
+	flow   flow        // for frames in batches
 	random uint64
-	deaf   *probe.Counter // of the sender, whose stack would answer what it gets
+	deaf   *probe.Counter // at the sender, whose stack would answer received frames
 }
 
 func (w countedParams) start(ctx context.Context, n *fabrics.Net) (_ Session, err error) {
@@ -156,15 +156,15 @@ func (w countedParams) start(ctx context.Context, n *fabrics.Net) (_ Session, er
 	return s, nil
 }
 
-// ready attaches the counters and opens what sends.
+// ready attaches the counters and opens the senders.
 func (s *countedSession) ready(ctx context.Context) error {
 	n := s.net
 	receivers := []int{1}
 	for i := 2; i <= s.want.ports; i++ {
 		receivers = append(receivers, i)
 	}
-	// Its answers, and its questions for who is to get them, would be frames that the
-	// workload did not send.
+	// The sender's answers, and its neighbor solicitations for them, would be additional
+	// frames.
 	err := n.Ends[0].Namespace.Do(func() (err error) {
 		s.deaf, err = probe.CountTCX(n.Ends[0].Ifindex)
 		return err
@@ -206,7 +206,7 @@ func (s *countedSession) ready(ctx context.Context) error {
 		if err := s.fill(ctx, n, m, 1, s.want.addresses); err != nil {
 			return err
 		}
-		// The ports were readied for frames that the kernel makes.
+		// The ports were prepared for frames made by the kernel.
 		for _, p := range n.Ports {
 			if err := p.Namespace.SetFeatures(p.Ifname, ends.Features{Segmentation: true}); err != nil {
 				return err
@@ -214,7 +214,7 @@ func (s *countedSession) ready(ctx context.Context) error {
 		}
 	}
 	return n.Ends[0].Namespace.Do(func() (err error) {
-		// Of protocol 0: it receives nothing.
+		// With protocol 0 it receives nothing.
 		if s.socket, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
@@ -227,7 +227,7 @@ func (s *countedSession) ready(ctx context.Context) error {
 	})
 }
 
-// make makes the frame, and what makes the next one of it.
+// make makes the first frame, and the function that changes it into the next one.
 func (s *countedSession) make() error {
 	n := s.net
 	to, addr := n.NextHop(0, 1), n.Ends[1].Addr.Addr()
@@ -240,7 +240,7 @@ func (s *countedSession) make() error {
 	s.each = func(int) {}
 	var size int
 	if _, err := fmt.Sscan(s.size, &size); err != nil {
-		return err // it was checked
+		return err // it was checked before
 	}
 	if s.want.gso > 0 {
 		s.frame = ends.LargeFrame(s.want.gso, n.Ends[0], to, addr)
@@ -257,7 +257,7 @@ func (s *countedSession) make() error {
 	case s.want.addresses > 0:
 		copy(s.frame, numbered(0))
 		s.each = func(int) {
-			// Knuth's: the same addresses in each run.
+			// Knuth's generator: the same addresses in each run.
 			s.random = s.random*6364136223846793005 + 1442695040888963407
 			binary.BigEndian.PutUint32(s.frame[2:], uint32(s.random>>32*uint64(s.want.addresses)>>32))
 		}
@@ -273,7 +273,7 @@ func (s *countedSession) Counter() string {
 	return "sent by a packet socket, counted by tcx at the receiver"
 }
 
-// Run is one round.
+// Run runs one round.
 func (s *countedSession) Run(ctx context.Context, _ Meter) (report.Sample, error) {
 	n := s.net
 	if s.want.fresh {
@@ -303,10 +303,10 @@ func (s *countedSession) Run(ctx context.Context, _ Meter) (report.Sample, error
 	if err := s.settled(ctx); err != nil {
 		return report.Sample{}, err
 	}
-	// Nothing is collected meanwhile.
+	// No garbage collection during the measurement.
 	runtime.GC()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	var costs []float64 // of a frame, part by part
+	var costs []float64 // per frame, for each part
 	var arrived uint64
 	err := n.Ends[0].Namespace.Do(func() error {
 		for i := range parts {
@@ -331,12 +331,13 @@ func (s *countedSession) Run(ctx context.Context, _ Meter) (report.Sample, error
 	}, nil
 }
 
-// parts are how many parts a round has. Its figure is the median of theirs: what else
-// the machine does now and then, such as a daemon of some fabric that looks after its
-// tables, is in few of them.
+// parts is the number of parts in a round. The figure is the median over the parts: occasional
+// other work of the machine, such as a fabric's daemon that maintains its tables, affects only few
+// of them.
 const parts = 5
 
-// part sends frames and waits for them. It returns what one has cost, and how many came.
+// part sends frames and waits for them. It returns the cost per frame, and the number of arrived
+// frames.
 func (s *countedSession) part(send func(from, to int) error, from, to int) (cost float64, came uint64, err error) {
 	name, want := s.net.Fabric.Name, uint64((to-from)*max(s.want.ports, 1))
 	count, err := s.arrived()
@@ -348,7 +349,7 @@ func (s *countedSession) part(send func(from, to int) error, from, to int) (cost
 	if err := send(from, to); err != nil {
 		return 0, 0, err
 	}
-	spent := s.now() - begin // until the last frame came
+	spent := s.now() - begin // until the last frame arrived
 	for first := true; ; first = false {
 		if count, err = s.arrived(); err != nil {
 			return 0, 0, err
@@ -374,13 +375,13 @@ func (s *countedSession) part(send func(from, to int) error, from, to int) (cost
 	return float64(spent) / float64(came), came, nil
 }
 
-// lateAfter is after how many instructions a frame that has not arrived is lost: a
-// second of such a machine's time, and a frame takes some ten thousand.
+// lateAfter is the number of instructions after which a frame counts as lost: a second of such a
+// machine's time. A frame takes about ten thousand.
 const lateAfter = 1_000_000_000
 
-// mayLose is how many frames may be lost, in percent: none of those that are sent one
-// by one. The kernel goes on making frames when it has put off to a thread of its own
-// what takes them from a ring, and a few find no room.
+// mayLose returns the tolerated loss in percent: none for frames that are sent one by one. If the
+// kernel has deferred the ring's consumer to a thread, it continues to make frames, and a few find
+// the ring full.
 func (s *countedSession) mayLose() float64 {
 	if s.generator == "bpf" {
 		return 0.1
@@ -388,8 +389,8 @@ func (s *countedSession) mayLose() float64 {
 	return 0
 }
 
-// settled waits until no frame has come for a moment: those that the switch was taught
-// by are not counted.
+// settled waits until no frame arrives for a moment, so that the frames that the switch learned
+// from are not counted.
 func (s *countedSession) settled(ctx context.Context) error {
 	count, err := s.arrived()
 	for quiet := 0; err == nil && quiet < 3; {
@@ -406,8 +407,8 @@ func (s *countedSession) settled(ctx context.Context) error {
 	return err
 }
 
-// one sends the frames one by one. It does not let the scheduler of Go know of the
-// calls, which do not wait.
+// one sends the frames one by one. It bypasses Go's scheduler for the system calls, which do not
+// block.
 func (s *countedSession) one(from, to int) error {
 	for i := from; i < to; i++ {
 		s.each(i)

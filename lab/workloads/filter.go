@@ -16,7 +16,7 @@ import (
 	"bascule/lab/report"
 )
 
-// pfLoad is the time of the command that loads many rules.
+// pfLoad measures the command that loads many rules.
 var pfLoad = &Kind{
 	Name:  "pf-load",
 	About: "the time of the command that gives a packet filter many rules",
@@ -45,7 +45,7 @@ type pfLoadSession struct {
 	rules int
 }
 
-// Run takes the many rules away and times their return.
+// Run removes the many rules and measures the time to load them again.
 func (p pfLoadSession) Run(ctx context.Context, _ Meter) (report.Sample, error) {
 	if err := p.net.LoadRules(ctx, 0); err != nil {
 		return report.Sample{}, err
@@ -60,12 +60,11 @@ func (p pfLoadSession) Run(ctx context.Context, _ Meter) (report.Sample, error) 
 // Close has nothing to do.
 func (p pfLoadSession) Close() error { return nil }
 
-// mostConnections is how many connections a packet filter may be filled with:
-// some hundred bytes of memory each.
+// mostConnections limits the connections in a packet filter: each one takes some hundred bytes of
+// memory.
 const mostConnections = 4_000_000
 
-// pfMemory is what a connection costs in a packet filter's tables, when they are
-// full.
+// pfMemory is the cost of a connection in a packet filter's full tables.
 var pfMemory = &Kind{
 	Name:  "pf-memory",
 	About: "kernel memory of a packet filter's tables of connections, per connection",
@@ -94,7 +93,7 @@ var pfMemory = &Kind{
 	},
 }
 
-// filling is about how long it takes to make so many connections.
+// filling returns the approximate time to make so many connections.
 func filling(count int) time.Duration { return time.Duration(count) * 5 * time.Microsecond }
 
 type pfMemorySession struct {
@@ -104,9 +103,8 @@ type pfMemorySession struct {
 	count int
 }
 
-// Run fills the tables, for what was there before may be over by now, and reads
-// the kernel's account. A few connections may find no room: the ends make some of
-// their own.
+// Run fills the tables, since earlier connections may have expired, and reads the kernel's memory
+// accounting. A few connections may find no room, since the ends make some of their own.
 func (p pfMemorySession) Run(ctx context.Context, _ Meter) (report.Sample, error) {
 	cpus, err := cores(1)
 	if err != nil {
@@ -138,9 +136,8 @@ func (p pfMemorySession) Run(ctx context.Context, _ Meter) (report.Sample, error
 // Close has nothing to do.
 func (p pfMemorySession) Close() error { return nil }
 
-// connected sends a frame of each connection of some flows, one flow after the
-// other. The packet filter should then know want connections. connected returns
-// how many it knows.
+// connected sends a frame of each connection in some flows, one flow after the other, until the
+// packet filter has want connections. It returns the number of its connections.
 func connected(ctx context.Context, n *fabrics.Net, m maker, want int, flows ...flow) (states int, err error) {
 	for idle := 0; ; {
 		before := states
@@ -149,8 +146,8 @@ func connected(ctx context.Context, n *fabrics.Net, m maker, want int, flows ...
 				return states, err
 			}
 		}
-		// A frame may find a full ring, so one pass may miss some; on a busy
-		// machine, the next one the same.
+		// A frame may find a full ring, so a pass may miss some; on a busy machine, several
+		// passes may miss the same ones.
 		if states, err = n.States(ctx); err != nil || states >= want {
 			return states, err
 		}
@@ -166,8 +163,8 @@ func connected(ctx context.Context, n *fabrics.Net, m maker, want int, flows ...
 	}
 }
 
-// connect sends a frame each way of every connection of the flows, and finds out
-// whether a packet filter knows them all then, where one tells.
+// connect sends a frame in each direction of every connection in the flows, and checks that the
+// packet filter has all of them, if it reports their number.
 func (b *blast) connect(ctx context.Context, flows, answers []flow) error {
 	want := 0
 	for _, f := range flows {

@@ -12,22 +12,22 @@ import (
 	"bascule/lab/fabrics"
 )
 
-// firstPackets is frames that each begin a connection, as a packet filter sees
-// it: for every one its rules are asked, and a state is made.
+// firstPackets sends frames that each begin a connection for a packet filter: every frame makes it
+// evaluate its rules and create a state.
 var firstPackets = &Kind{
 	Name:  "first-packets",
 	About: "64-byte frames a second, one core, each of a UDP flow of its own and from a random IP address",
 	open: func(p *pflag.FlagSet) func() (*Workload, error) {
 		var w firstPacketsParams
 		p.BoolVar(&w.same, "same-source", false, "all from the sender's own address, as a router that checks sources wants it")
-		// Shorter than others, so that the states of a round have room: in the
-		// kernel's own table for 262 144, unless the host is told otherwise.
+		// Shorter than others, so that the states of a round fit: the kernel's own table
+		// has 262 144 by default.
 		w.declare(p, 200*time.Millisecond)
 		return func() (*Workload, error) {
 			from, states := "from a random IP address", 2_000_000
 			if w.same {
-				// as many connections as in the kernel's own table; past a router
-				// each has a state on its way in, and one on its way out
+				// as many connections as the kernel's own table has; behind a
+				// router each one has a state for ingress, and one for egress
 				from, states = "from one IP address", 2*262_144
 			}
 			return &Workload{
@@ -46,12 +46,12 @@ type firstPacketsParams struct {
 	same bool
 }
 
-// flows is how many pairs of UDP ports the frames have in turn: more than are
-// sent in a round.
+// flows is the number of UDP port pairs that the frames cycle through: more than the frames of a
+// round.
 const flows = 1 << 31
 
-// The frames are from anywhere in a quarter of all addresses, so that a filter
-// that looks for them in a large table finds little of it in the CPU's caches.
+// The sources are spread over a quarter of all addresses, so that a lookup in a filter's large
+// table rarely hits the CPU's caches.
 var anywhere = netip.AddrFrom4([4]byte{128})
 
 const sources = 1 << 30

@@ -14,7 +14,7 @@ import (
 	"bascule/lab/report"
 )
 
-// filtered runs a round of a workload on a Linux bridge with a filter.
+// filtered runs one round of a workload on a Linux bridge with a filter.
 func filtered(t *testing.T, workload string) (*fabrics.Net, Session, report.Sample) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -49,7 +49,7 @@ func filtered(t *testing.T, workload string) (*fabrics.Net, Session, report.Samp
 	return n, s, sample
 }
 
-// Every frame makes a state, and they can be forgotten.
+// TestFirstPackets checks that every frame creates a state, and that states can be flushed.
 func TestFirstPackets(t *testing.T) {
 	for _, generator := range []string{"bpf", "ring"} {
 		t.Run(generator, func(t *testing.T) {
@@ -81,7 +81,8 @@ func TestFirstPackets(t *testing.T) {
 
 var packets = regexp.MustCompile(`counter packets ([0-9]+) `)
 
-// Of the frames of one flow, all but the first are of a connection that is there.
+// TestEstablishedFrames checks that in a single flow, all frames except the first belong to an
+// existing connection.
 func TestEstablishedFrames(t *testing.T) {
 	n, _, sample := filtered(t, "pps:duration=50ms")
 	out, err := n.Switch.Output(t.Context(), ends.AnyCPU, "nft", "list", "chain", "inet", "lab", "forward")
@@ -96,7 +97,7 @@ func TestEstablishedFrames(t *testing.T) {
 		}
 		counts = append(counts, count)
 	}
-	// Broadcasts, by which the bridge learns addresses, begin flows.
+	// Broadcasts, from which the bridge learns addresses, begin flows.
 	if len(counts) != 2 || counts[0] < sample.Frames || counts[1] > 100 {
 		t.Errorf("%.0f frames arrived, and the rules for connections that are there and for new ones counted %v", sample.Frames, counts)
 	}

@@ -16,10 +16,10 @@ import (
 	"bascule/lab/fabrics"
 )
 
-// startStop is what a generator needs besides the window that is measured.
+// startStop is a generator's time in addition to the measured window.
 const startStop = 250 * time.Millisecond
 
-// pps sends frames of one size, as many as the fabric takes.
+// pps sends frames of one size, as many as the fabric forwards.
 var pps = &Kind{
 	Name:  "pps",
 	About: "frames a second, counted where they arrive",
@@ -45,9 +45,9 @@ var pps = &Kind{
 			takes := w.length + startStop
 			if w.connections > 1 {
 				about += fmt.Sprintf(" of %d established connections in turn", w.connections)
-				// Twice as many as are needed. A packet filter lets
-				// connections age sooner when its table fills up, and the ends
-				// make some connections of their own.
+				// Twice the necessary number. A packet filter expires connections
+				// sooner when its table fills up, and the ends make some of their
+				// own.
 				spec.States = 2*w.connections + 1000
 				takes += 2 * filling(w.connections)
 			}
@@ -127,7 +127,7 @@ func (w ppsParams) start(ctx context.Context, n *fabrics.Net) (Session, error) {
 	return b, nil
 }
 
-// manyFlows is frames whose addresses and ports change from frame to frame.
+// manyFlows sends frames whose addresses and ports change with each frame.
 var manyFlows = &Kind{
 	Name:  "many-flows",
 	About: "frames of many flows in turn, one core: of different addresses, where the fabric has them, and UDP ports",
@@ -144,7 +144,7 @@ var manyFlows = &Kind{
 				About: fmt.Sprintf("%s, one core, of %d flows in turn", w.what(), w.flows),
 				Unit:  "Mpps",
 				Takes: w.length + startStop,
-				// Room for both addresses of each.
+				// Room for both addresses of each flow.
 				Spec:  fabrics.Spec{Ends: 2, Ageing: long, FDBMax: 2*w.flows + 1000, Frames: true},
 				Start: w.start,
 			}, w.check()
@@ -157,8 +157,7 @@ type manyFlowsParams struct {
 	flows int
 }
 
-// start teaches the switch the destinations. It learns the sources of the
-// frames themselves.
+// start makes the switch learn the destinations. It learns the sources from the frames themselves.
 func (w manyFlowsParams) start(ctx context.Context, n *fabrics.Net) (Session, error) {
 	b, f, err := w.pair(ctx, n)
 	if err != nil {
@@ -233,9 +232,8 @@ func (w floodParams) start(ctx context.Context, n *fabrics.Net) (Session, error)
 	b.copies = w.ports
 	f := w.sendTo(n, 0, ends.Broadcast, ends.Nobody, cpus[0])
 	if n.Fabric.FloodArrival == fabrics.AsBuffers {
-		// Copies wait in the CPU's backlog until the batch is through.
-		// The backlog has room for 1000 copies by default, and drops
-		// the others.
+		// Copies wait in the CPU's backlog until the batch is complete. By default, the
+		// backlog holds 1000 copies, and drops the others.
 		f.stream.Batch = uint32(max(1, 512/w.ports))
 	}
 	b.flows = func() []flow { return []flow{f} }

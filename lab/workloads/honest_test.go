@@ -18,7 +18,7 @@ import (
 	"bascule/test/program"
 )
 
-// built is a Linux bridge for a workload; the test ends with its removal.
+// built returns a Linux bridge for a workload, and removes it at the end of the test.
 func built(t *testing.T, site fabrics.Site, w *Workload) *fabrics.Net {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -39,8 +39,7 @@ func built(t *testing.T, site fabrics.Site, w *Workload) *fabrics.Net {
 	return n
 }
 
-// bypass joins the first two ends by a cable past the fabric, and has some of
-// them send to the other by it.
+// bypass connects the first two ends with a cable that bypasses the fabric; the senders use it.
 func bypass(t *testing.T, n *fabrics.Net, senders []int) {
 	t.Helper()
 	ip := func(end int, args string) {
@@ -58,27 +57,26 @@ func bypass(t *testing.T, n *fabrics.Net, senders []int) {
 	}
 }
 
-// unmetered reads nothing.
+// unmetered measures nothing.
 type unmetered struct{}
 
 func (unmetered) Begin() {}
 func (unmetered) End()   {}
 
-// timed notes when it was begun and ended last.
+// timed records the latest begin and end.
 type timed struct{ begin, end time.Time }
 
 func (m *timed) Begin() { m.begin = time.Now() }
 func (m *timed) End()   { m.end = time.Now() }
 
-// Traffic that goes past the fabric does not measure it. So each workload whose
-// frames come from the ends' own stacks looks for its traffic in the fabric's
-// counters.
+// TestPastTheFabric checks that traffic that bypasses the fabric is not measured. Each workload
+// with frames from the ends' own stacks has to check the fabric's counters.
 func TestPastTheFabric(t *testing.T) {
 	bascule := program.Path(t)
 	both, first, second := []int{0, 1}, []int{0}, []int{1}
 	for _, test := range []struct {
 		workload string
-		past     []int // the ends that send past the fabric
+		past     []int // the ends that send around the fabric
 	}{
 		{"tcp-stream:duration=1s", both},
 		{"tcp-stream:duration=1s", first}, // the acknowledgements cross
@@ -109,7 +107,7 @@ func TestPastTheFabric(t *testing.T) {
 			if err != nil && !strings.Contains(err.Error(), "fabric "+n.Fabric.Name) {
 				t.Errorf("the error does not name the fabric: %v", err)
 			}
-			// The traffic was there, only not where it should be.
+			// The traffic existed, but on the wrong path.
 			past, err := n.Ends[test.past[0]].Namespace.Traffic("past")
 			if err != nil || past.TxPackets < 100 {
 				t.Errorf("%d packets were sent past the fabric, error %v", past.TxPackets, err)
@@ -118,15 +116,15 @@ func TestPastTheFabric(t *testing.T) {
 	}
 }
 
-// Frames count where they arrive. Of two flows one ends at a port that the
-// bridge lets nothing through to.
+// TestFramesThatArrive checks that frames are counted at their destination. One of two flows ends
+// at a port that the bridge isolates.
 func TestFramesThatArrive(t *testing.T) {
 	const length = time.Second
 	for _, generator := range []string{"bpf", "ring"} {
 		t.Run(generator, func(t *testing.T) {
 			w := Must(fmt.Sprintf("pps:cores=2:generator=%s:duration=%v", generator, length))
 			n := built(t, fabrics.Site{}, w)
-			// Isolated ports get nothing from each other.
+			// Isolated ports receive nothing from each other.
 			for _, p := range n.Ports[2:4] {
 				link := p.Namespace.Netlink()
 				l, err := link.LinkByName(p.Ifname)
@@ -161,12 +159,12 @@ func TestFramesThatArrive(t *testing.T) {
 			}
 			one, other = received(1)-one, received(3)-other
 			rate, made := sample.Value*1e6, sample.More["sent_mpps"]*1e6
-			// But for the few by which the bridge learns addresses, and what was
-			// still in a queue.
+			// Except for the few frames from which the bridge learns addresses, and
+			// frames that were still queued.
 			if other > 100 || sample.Frames > one {
 				t.Errorf("%.0f frames are told; the device of one receiver has %.0f, that of the other %.0f", sample.Frames, one, other)
 			}
-			// A busy machine makes the window longer, and nothing makes it shorter.
+			// A busy machine can only lengthen the window.
 			if window, most := sample.Frames/rate, m.end.Sub(m.begin).Seconds(); window < 0.999*length.Seconds() || window > 1.001*most {
 				t.Errorf("%.0f frames at %.0f a second are a window of %.3f s, should be %v to %.3f s", sample.Frames, rate, window, length, most)
 			}
@@ -183,7 +181,7 @@ func TestFramesThatArrive(t *testing.T) {
 	}
 }
 
-// A rate is of the time between two readings, each of its own kind.
+// TestReadingSince checks that each rate uses the time between its own two readings.
 func TestReadingSince(t *testing.T) {
 	at := time.Unix(1000, 0)
 	from := reading{at: at, arrived: 100, sent: 1000}

@@ -17,18 +17,18 @@ import (
 	"bascule/lab/report"
 )
 
-// iperfListen is where iperf3 listens.
+// iperfListen is the address of the iperf3 server.
 var iperfListen = ends.Listen{Proto: "tcp", Port: 5201}
 
-// iperf is a transfer by iperf3 from the first end to the second.
+// iperf is a transfer with iperf3 from the first end to the second.
 type iperf struct {
 	length   time.Duration
-	bytes    int           // MiB that are sent instead, 0 for what the time takes
-	interval time.Duration // of the figures that are told while it lasts, 0 for none
-	pin      bool          // each side on a CPU of its own; guests have their own
-	ownCore  bool          // both sides on the CPU that the router is not on, in place of pin
+	bytes    int           // MiB to send, 0 for a transfer with a duration
+	interval time.Duration // between reported figures, 0 for none
+	pin      bool          // each side on its own CPU; guests have their own
+	ownCore  bool          // both sides on the CPU that the router does not use, instead of pin
 	reverse  bool          // from the second end to the first
-	args     []string      // of the client, besides
+	args     []string      // additional arguments of the client
 	sample   func(iperfReport) (report.Sample, error)
 }
 
@@ -50,19 +50,19 @@ func (i iperf) start(ctx context.Context, n *fabrics.Net) (*iperfSession, error)
 	return s, nil
 }
 
-// join makes a session with the server of another, on a fabric that is ready for both.
+// join makes a session with the server of another session, on a fabric that is prepared for both.
 func (i iperf) join(started Session) Session {
 	s := *started.(*iperfSession)
 	s.iperf = i
 	return &s
 }
 
-// iperfSession is a server of iperf3 that waits for the transfers.
+// iperfSession is an iperf3 server that waits for transfers.
 type iperfSession struct {
 	iperf
 	net    *fabrics.Net
 	cpu    int // of client and server
-	router int // the CPU that is the router's own
+	router int // the router's own CPU
 	*service
 }
 
@@ -71,14 +71,14 @@ func (s *iperfSession) RouterCore() (cpu int, own bool) {
 	return s.router, s.ownCore && s.net.Fabric.Routed
 }
 
-// Run is one transfer.
+// Run runs one transfer.
 func (s *iperfSession) Run(ctx context.Context, _ Meter) (report.Sample, error) {
 	return s.with(ctx, s.round)
 }
 
 func (s *iperfSession) round(ctx context.Context) (report.Sample, error) {
 	for begin := time.Now(); ; {
-		// After each client it closes what it listens on, and opens it anew.
+		// After each client it closes and reopens its listening socket.
 		if err := s.server.Listening(ctx); err != nil {
 			return report.Sample{}, err
 		}
@@ -95,12 +95,11 @@ func (s *iperfSession) round(ctx context.Context) (report.Sample, error) {
 	}
 }
 
-// busyLimit is how long a server may not be through with the client before. It catches what
-// hangs.
+// busyLimit limits the time that a server may need to finish with the previous client. It detects a
+// hang.
 const busyLimit = time.Minute
 
-// transfer runs a client and returns its report, which it also writes when it
-// fails.
+// transfer runs a client and returns its report, which it also writes if it fails.
 func (s *iperfSession) transfer(ctx context.Context) (r iperfReport, err error) {
 	n := s.net
 	until := []string{"-t", strconv.Itoa(int(s.length.Seconds()))}
@@ -140,7 +139,7 @@ func (s *iperfSession) transfer(ctx context.Context) (r iperfReport, err error) 
 	return r, err
 }
 
-// iperfReport is the part of `iperf3 -J` that is used.
+// iperfReport has the used fields of `iperf3 -J`.
 type iperfReport struct {
 	Error string `json:"error"`
 	Start struct {
@@ -149,7 +148,7 @@ type iperfReport struct {
 			Reverse int `json:"reverse"`
 		} `json:"test_start"`
 	} `json:"start"`
-	// Intervals are as the client saw them, which is not always the receiver.
+	// Intervals are measured at the client, which is not always the receiver.
 	Intervals []struct {
 		Sum struct {
 			Seconds       float64 `json:"seconds"`
@@ -160,12 +159,12 @@ type iperfReport struct {
 		Sent struct {
 			Retransmits float64 `json:"retransmits"`
 		} `json:"sum_sent"`
-		// Received is what the server got of a TCP transfer.
+		// Received is the server's result of a TCP transfer.
 		Received struct {
 			Bytes         float64 `json:"bytes"`
 			BitsPerSecond float64 `json:"bits_per_second"`
 		} `json:"sum_received"`
-		// Sum is of a UDP transfer: what was sent, and lost on the way.
+		// Sum is the result of a UDP transfer: sent and lost datagrams.
 		Sum struct {
 			Bytes   float64 `json:"bytes"`
 			Seconds float64 `json:"seconds"`
@@ -180,10 +179,10 @@ type iperfReport struct {
 	} `json:"end"`
 }
 
-// busy tells that the server was not through with the client before. It may just be
-// closing the socket that it listened on for that one. Connections that it has not
-// accepted are reset then, and until it listens again they are refused. The client has no
-// stream yet: it is still connecting, sends its cookie, or waits for the first message.
+// busy reports whether the server had not finished with the previous client. It may be about to
+// close the listening socket of that one. Then it resets connections that it has not accepted, and
+// refuses new ones until it listens again. The client has no stream yet: it is connecting, sends
+// its cookie, or waits for the first message.
 func (r iperfReport) busy() bool {
 	ended := slices.ContainsFunc([]string{"Connection refused", "Connection reset by peer", "Broken pipe"}, func(why string) bool {
 		return strings.HasSuffix(r.Error, ": "+why)
@@ -191,7 +190,7 @@ func (r iperfReport) busy() bool {
 	return strings.Contains(r.Error, "server is busy") || ended && len(r.Start.Connected) == 0
 }
 
-// payload is how many bytes reached the server.
+// payload returns the number of bytes that reached the server.
 func (r iperfReport) payload() float64 {
 	if u := r.End.Sum; u.Packets > 0 {
 		return u.Bytes * (u.Packets - u.Lost) / u.Packets
@@ -207,7 +206,7 @@ func (r iperfReport) cpu() map[string]float64 {
 	return map[string]float64{"sender_cpu_percent": sender, "receiver_cpu_percent": receiver}
 }
 
-// tcp is the sample of a TCP transfer.
+// tcp returns the sample of a TCP transfer.
 func (r iperfReport) tcp() (s report.Sample, err error) {
 	if r.End.Received.BitsPerSecond <= 0 {
 		return s, errors.New("output of iperf3: nothing was received")
@@ -220,7 +219,7 @@ func (r iperfReport) tcp() (s report.Sample, err error) {
 	s.More["retransmits"] = r.End.Sent.Retransmits
 	s.Bytes = r.payload()
 	for k, i := range r.Intervals {
-		// The last one may be what is left over.
+		// The last one may be only a remainder.
 		if k > 0 && k == len(r.Intervals)-1 && i.Sum.Seconds < r.Intervals[k-1].Sum.Seconds/2 {
 			break
 		}
@@ -229,7 +228,7 @@ func (r iperfReport) tcp() (s report.Sample, err error) {
 	return s, nil
 }
 
-// udp is the sample of a UDP transfer.
+// udp returns the sample of a UDP transfer.
 func (r iperfReport) udp() (s report.Sample, err error) {
 	u := r.End.Sum
 	if u.Seconds <= 0 || u.Packets <= u.Lost {

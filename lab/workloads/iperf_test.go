@@ -12,8 +12,9 @@ import (
 	"bascule/lab/fabrics"
 )
 
-// iperf3 does not listen for a moment after each client. Here that lasts for half a second,
-// in which nobody listens or the next server is not there yet; every round has its figure.
+// TestIperfListensAgain checks that every round has its figure, although iperf3 does not listen for
+// a moment after each client. Here that moment lasts half a second, either without a listening
+// socket or without the next server.
 func TestIperfListensAgain(t *testing.T) {
 	w := Must("tcp-stream:mebibytes=1")
 	n := built(t, fabrics.Site{}, w)

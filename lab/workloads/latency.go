@@ -19,7 +19,7 @@ import (
 	"bascule/pattern"
 )
 
-// latency is requests and responses, one at a time, by sockperf.
+// latency sends requests and waits for responses, one at a time, with sockperf.
 var latency = &Kind{
 	Name:  "latency",
 	About: "requests and responses, one at a time, by sockperf: half the round trip",
@@ -33,7 +33,7 @@ var latency = &Kind{
 			if err := wholeSeconds(w.length); err != nil {
 				return nil, err
 			}
-			// sockperf's own bounds; the upper one is UDP's.
+			// Limits of sockperf; the upper one is UDP's.
 			if w.size < 14 || w.size > 65507 {
 				return nil, errors.New("size must be 14 to 65507")
 			}
@@ -72,18 +72,17 @@ type latencyParams struct {
 	length time.Duration
 }
 
-// loads are what may be sent meanwhile: arguments of iperf3. It is not pinned,
-// because the CPUs are those of what is measured.
+// loads are the possible background loads: arguments of iperf3. It is not pinned, because the
+// measured programs use the CPUs.
 var loads = map[string]iperf{
 	"tcp": {args: []string{"-C", ends.Congestion}, sample: iperfReport.tcp},
 	"udp": {args: []string{"-u", "-b", "1G", "-l", "1470"}, sample: iperfReport.udp},
 }
 
-// loadMore is how much longer the load lasts than what is measured, so that it
-// is there from the first request to the last.
+// loadMore is how much longer the load lasts than the measurement, so that it covers all requests.
 const loadMore = time.Second
 
-// sockperfPort is where sockperf listens.
+// sockperfPort is the port of the sockperf server.
 const sockperfPort = 11111
 
 // start starts the servers.
@@ -99,7 +98,7 @@ func (w latencyParams) start(ctx context.Context, n *fabrics.Net) (Session, erro
 		on.Proto = "tcp"
 		l.address = append(l.address, "--tcp")
 	}
-	// A server that is started again finds connections of the one before.
+	// A restarted server finds connections of the previous one.
 	l.service, err = serve(ctx, n, cpus[0], on, sockperf.Command, append([]string{"server", "--uc-reuseaddr"}, l.address...)...)
 	if err != nil {
 		return nil, err
@@ -117,7 +116,7 @@ type latencySession struct {
 	latencyParams
 	net     *fabrics.Net
 	cpu     int
-	address []string      // of the server, as arguments of sockperf
+	address []string      // of the server, as sockperf arguments
 	load    *iperfSession // nil for none
 	*service
 }
@@ -131,10 +130,10 @@ func (l *latencySession) Close() error {
 	return err
 }
 
-// Run is one test, beside the load.
+// Run runs one test, in parallel with the load.
 func (l *latencySession) Run(ctx context.Context, m Meter) (report.Sample, error) {
 	return l.with(ctx, func(ctx context.Context) (s report.Sample, err error) {
-		// The test crosses together with the load: both must have.
+		// The check covers the test and the load together: both must cross.
 		err = crossing(l.net, 0, func() (float64, error) {
 			if l.load == nil {
 				s, err = l.test(ctx)
@@ -147,10 +146,10 @@ func (l *latencySession) Run(ctx context.Context, m Meter) (report.Sample, error
 	})
 }
 
-// requests is the name in Sample.More of how many requests were answered.
+// requests is the name in Sample.More of the number of answered requests.
 const requests = "requests"
 
-// loaded is one test beside the load.
+// loaded runs one test in parallel with the load.
 func (l *latencySession) loaded(ctx context.Context, m Meter) (report.Sample, error) {
 	type result struct {
 		sample report.Sample
@@ -167,14 +166,14 @@ func (l *latencySession) loaded(ctx context.Context, m Meter) (report.Sample, er
 		s, err := l.load.Run(ctx, m)
 		loaded <- result{s, err}
 	}()
-	// More than what opens the connection.
+	// More bytes than the connection setup.
 	err = crosses(loading, l.net, begin+1<<20)
 	var s report.Sample
 	if err == nil {
 		s, err = l.test(ctx)
 	}
 	load := <-loaded
-	// Without a load the test fails too, and that is a consequence.
+	// If the load fails, the test also fails as a consequence.
 	if err := cmp.Or(load.err, err); err != nil {
 		return s, err
 	}
@@ -183,7 +182,7 @@ func (l *latencySession) loaded(ctx context.Context, m Meter) (report.Sample, er
 	return s, nil
 }
 
-// crosses waits until that many bytes have entered from the first end.
+// crosses waits until the given number of bytes have entered from the first end.
 func crosses(ctx context.Context, n *fabrics.Net, bytes uint64) error {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
@@ -216,8 +215,8 @@ var (
 	sockperfPercentile = pattern.New(`percentile ([0-9.]+) =\s+([0-9.]+)`)
 )
 
-// parseSockperf reads the mean and the percentiles, in microseconds, from what
-// `sockperf ping-pong` prints.
+// parseSockperf parses the mean and the percentiles, in microseconds, from the output of `sockperf
+// ping-pong`.
 func parseSockperf(text string) (s report.Sample, err error) {
 	m := sockperfMean().FindStringSubmatch(text)
 	if m == nil {

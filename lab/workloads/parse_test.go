@@ -35,7 +35,7 @@ func TestIperfTCP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// sum_received.bits_per_second of the file.
+	// sum_received.bits_per_second in the file.
 	if want := 42720614547.99162 / 1e9; s.Value != want {
 		t.Errorf("%v Gbit/s, want %v", s.Value, want)
 	}
@@ -54,7 +54,7 @@ func TestIperfTCP(t *testing.T) {
 	}
 }
 
-// The client of a transfer in reverse is the receiver.
+// TestIperfReverse checks that the client is the receiver of a reverse transfer.
 func TestIperfReverse(t *testing.T) {
 	r := iperfOf(t, read(t, "iperf3-reverse.json"))
 	s, err := r.tcp()
@@ -77,7 +77,7 @@ func TestIperfReverse(t *testing.T) {
 	if sum < 0.9*s.Value || sum > 1.1*s.Value {
 		t.Errorf("intervals of %v on average, the whole is %v", sum, s.Value)
 	}
-	// The rest at the end is no interval.
+	// The remainder at the end is not an interval.
 	rest := r.Intervals[9]
 	rest.Sum.Seconds = 0.01
 	r.Intervals = append(r.Intervals, rest)
@@ -91,7 +91,7 @@ func TestIperfBusy(t *testing.T) {
 		`{"error":"the server is busy running a test. try again later"}`: true,
 		`{"error":"unable to connect to server: Connection refused"}`:    true,
 		`{"error":"unable to connect to server: Connection timed out"}`:  false,
-		// what iperf3 3.12 said of a server that closed what it listened on
+		// errors of iperf3 3.12 for a server that closed its listening socket
 		`{"start":{"connected":[]},"intervals":[],"error":"unable to receive control message: Connection reset by peer"}`: true,
 		`{"start":{"connected":[]},"error":"unable to send cookie to server: Broken pipe"}`:                               true,
 		`{"error":"unable to connect to server: Connection reset by peer"}`:                                               true,

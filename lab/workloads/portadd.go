@@ -15,7 +15,7 @@ import (
 	"bascule/lab/report"
 )
 
-// portAdd is the time of the command that adds a port to a bridge with many.
+// portAdd measures the command that adds a port to a bridge with many ports.
 var portAdd = &Kind{
 	Name:  "port-add",
 	About: "the time of the command that adds a port to a bridge with many",
@@ -29,7 +29,7 @@ var portAdd = &Kind{
 				About: fmt.Sprintf("the command that adds a port to a bridge with %d ports, from its start to its end", *ports),
 				Unit:  "ms",
 				Lower: true,
-				// The command of the Linux bridge.
+				// The command for the Linux bridge.
 				Needs: []ends.Program{{Command: "ip", Package: "iproute2"}},
 				Takes: 100 * time.Millisecond,
 				Spec:  fabrics.Spec{Ends: *ports + 1, Together: true},
@@ -43,7 +43,7 @@ var portAdd = &Kind{
 
 type portAddSession struct{ net *fabrics.Net }
 
-// Run takes the last port away and times its return.
+// Run removes the last port and measures the time to add it again.
 func (p portAddSession) Run(ctx context.Context, _ Meter) (report.Sample, error) {
 	last := p.net.Ports[len(p.net.Ports)-1].Ifname
 	if err := p.net.DelPort(ctx, last); err != nil {

@@ -12,7 +12,7 @@ import (
 	"bascule/lab/fabrics"
 )
 
-// routes is small packets to random addresses of networks that a router has a route to each.
+// routes sends small packets to random networks, each one with a route in the router.
 var routes = &Kind{
 	Name:  "routes",
 	About: "64-byte packets, one core, to random addresses of many routed networks",

@@ -7,15 +7,14 @@ import (
 	"math"
 )
 
-// mostTrials is when a search is given up.
+// mostTrials is the number of trials after which a search fails.
 const mostTrials = 40
 
-// search finds the highest load between 0 and top that passes a trial, and
-// passes it twice, to within width (0.02 for 2 %). It begins with the top and
-// goes on with guess; from there it goes up or down by steps that double until
-// it has one load that passes and a higher one that does not, and halves what
-// is between them, all on a logarithmic scale. So a good guess makes it short,
-// as in MLRsearch (draft-ietf-bmwg-mlrsearch).
+// search finds the highest load between 0 and top that passes a trial twice, with a precision of
+// width (0.02 for 2 %). It begins with the top and continues with guess. From there it goes up or
+// down in steps that double until it has a load that passes and a higher one that does not, and
+// then bisects the range, on a logarithmic scale. So a good guess makes it short, as in MLRsearch
+// (draft-ietf-bmwg-mlrsearch).
 func search(top, guess, width float64, trial func(load float64) (bool, error)) (load float64, trials int, err error) {
 	try := func(load float64) (bool, error) {
 		trials++

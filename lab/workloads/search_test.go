@@ -50,7 +50,7 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// A load that passes once and then never is not the result.
+// TestSearchRepeats checks that a load that passes only once is not the result.
 func TestSearchRepeats(t *testing.T) {
 	lucky := true
 	got, _, err := search(10, 5, 0.02, func(load float64) (bool, error) {

@@ -15,10 +15,10 @@ import (
 // service is a server that a session needs in every round.
 type service struct {
 	start  func() (ends.Server, error)
-	server ends.Server // nil when it could not be started again
+	server ends.Server // nil if it could not be restarted
 }
 
-// serve starts a server at the second end. It ends with ctx.
+// serve starts a server at the second end. The server ends with ctx.
 func serve(ctx context.Context, n *fabrics.Net, cpu int, on ends.Listen, name string, args ...string) (*service, error) {
 	s := &service{start: func() (ends.Server, error) { return n.Ends[1].At.Serve(ctx, cpu, on, name, args...) }}
 	var err error
@@ -26,14 +26,13 @@ func serve(ctx context.Context, n *fabrics.Net, cpu int, on ends.Listen, name st
 	return s, err
 }
 
-// settle is how long after a failure of a client the end of its server may
-// become known: its connections are gone before the process is.
+// settle is the delay after a client's failure until the end of its server may become known: its
+// connections close before the process ends.
 const settle = 200 * time.Millisecond
 
-// with does a round with the server. It starts the server again if that has
-// ended since the last round. When the server ends, the round's context ends,
-// and the round fails for that reason. An error of the client, if it notices at
-// all, is a consequence.
+// with runs a round with the server. It restarts the server if it has ended since the last round.
+// If the server ends, the round's context ends, and the round fails for that reason. A client error
+// is then only a consequence.
 func (s *service) with(ctx context.Context, round func(context.Context) (report.Sample, error)) (report.Sample, error) {
 	if s.server == nil || s.server.Ended(ctx, 0) != nil {
 		if err := s.restart(); err != nil {

@@ -20,8 +20,7 @@ import (
 // their defaults.
 var (
 	tcpStream = stream("tcp-stream", "bulk TCP by iperf3", 1, 2*time.Second)
-	// A minute and one connection is what netperf's TCP_STREAM is mostly run
-	// with.
+	// netperf's TCP_STREAM is mostly run with a minute and one connection.
 	netperfStream = stream("netperf-stream", "bulk TCP by iperf3 as netperf's TCP_STREAM is published: a minute, 1 stream", 1, time.Minute)
 	iperf3Streams = stream("iperf-3streams", "bulk TCP by iperf3 as routers are compared: a minute, 3 streams", 3, time.Minute)
 )
@@ -46,7 +45,7 @@ func stream(name, about string, streams int, length time.Duration) *Kind {
 				if w.streams < 1 || w.streams > 128 {
 					return nil, errors.New("streams must be 1 to 128")
 				}
-				// The bounds of TCP_MAXSEG, tcp(7).
+				// The range of TCP_MAXSEG, tcp(7).
 				if w.mss != 0 && (w.mss < 88 || w.mss > 32767) {
 					return nil, errors.New("mss must be 88 to 32767, or 0")
 				}
@@ -64,7 +63,7 @@ func stream(name, about string, streams int, length time.Duration) *Kind {
 				}
 				sends := w.length
 				if w.bytes > 0 {
-					// as with 1 Gbit/s
+					// at 1 Gbit/s
 					sends = time.Duration(w.bytes) * 8 * time.Millisecond
 				}
 				return &Workload{
@@ -74,7 +73,7 @@ func stream(name, about string, streams int, length time.Duration) *Kind {
 					Takes: sends + 150*time.Millisecond,
 					Spec:  fabrics.Spec{Ends: 2, OwnCore: w.ownCore},
 					Start: w.start,
-					// The rest is what a client is given.
+					// All other parameters belong to the client.
 					Shares: fmt.Sprintf("iperf3 offloads=%v own-core=%v", w.offloads, w.ownCore),
 					Join:   w.iperf().join,
 				}, nil
@@ -92,7 +91,7 @@ type tcpStreamParams struct {
 	ownCore  bool
 	rate     string
 	length   time.Duration
-	bytes    int // MiB, 0 for what length takes
+	bytes    int // MiB, 0 for a transfer of length
 }
 
 func (w tcpStreamParams) about() string {
@@ -139,7 +138,7 @@ func (w tcpStreamParams) start(ctx context.Context, n *fabrics.Net) (Session, er
 	return w.iperf().start(ctx, n)
 }
 
-// iperf is a round's client.
+// iperf returns the client of a round.
 func (w tcpStreamParams) iperf() iperf {
 	args := []string{"-C", ends.Congestion, "-P", strconv.Itoa(w.streams), "-b", w.rate}
 	if w.mss != 0 {
@@ -148,7 +147,7 @@ func (w tcpStreamParams) iperf() iperf {
 	return iperf{
 		length: w.length,
 		bytes:  w.bytes,
-		// At least ten figures of a round; iperf3 tells them every 0.1 to 60 s.
+		// At least ten figures in a round; iperf3 reports every 0.1 to 60 s.
 		interval: min(max(w.length/10, 100*time.Millisecond), time.Second),
 		pin:      w.pin,
 		ownCore:  w.ownCore,
@@ -158,10 +157,10 @@ func (w tcpStreamParams) iperf() iperf {
 	}
 }
 
-// mostMiB is the most that a round may send.
+// mostMiB limits the size of a round.
 const mostMiB = 1 << 20
 
-// wholeSeconds refuses a length that programs which count seconds cannot have.
+// wholeSeconds refuses a length that is invalid for programs that count seconds.
 func wholeSeconds(d time.Duration) error {
 	if d < time.Second || d%time.Second != 0 {
 		return fmt.Errorf("duration=%v: give whole seconds", d)

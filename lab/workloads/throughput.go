@@ -14,9 +14,9 @@ import (
 	"bascule/lab/report"
 )
 
-// throughput is the highest rate at which no more than a part of the frames is
-// lost: the throughput of RFC 2544, section 26.1, where that part is none, and
-// a partial drop rate as of MLRsearch where it is some.
+// throughput is the highest rate at which at most a given fraction of the frames is lost. Without
+// loss it is the throughput of RFC 2544, section 26.1; otherwise it is a partial drop rate as in
+// MLRsearch.
 var throughput = &Kind{
 	Name:  "throughput-search",
 	About: "the highest rate without loss (RFC 2544 throughput, with trials far shorter than its 60 s)",
@@ -37,7 +37,7 @@ var throughput = &Kind{
 			return &Workload{
 				About: fmt.Sprintf("%s, one core, the highest rate %s, by trials of %v (RFC 2544 has 60 s)", w.what(), loss, w.length),
 				Unit:  "Mpps",
-				// About as many trials as a search has.
+				// The typical number of trials in a search.
 				Takes: 10 * (w.length + 100*time.Millisecond),
 				Spec:  fabrics.Spec{Ends: 2, Frames: true},
 				Start: w.start,
@@ -65,17 +65,16 @@ type throughputSession struct {
 	loss float64 // in percent
 }
 
-// reached is how much of the offered rate a generator has to make, for the
-// rate to have been tried.
+// reached is the fraction of the offered rate that a generator has to reach for a valid trial.
 const reached = 0.98
 
-// searchWidth is how near to the right rate a search comes.
+// searchWidth is the precision of a search.
 const searchWidth = 0.02
 
-// Run is one search.
+// Run runs one search.
 //
-// It has no Frames and no Bytes: most of the CPU's time is of generators that
-// wait for their next frame, and says nothing of what a frame costs.
+// It has no Frames and no Bytes: most of the CPU time belongs to generators that wait for their
+// next frame, and does not show the cost of a frame.
 func (t *throughputSession) Run(ctx context.Context, _ Meter) (s report.Sample, err error) {
 	if err := t.learn(); err != nil {
 		return s, err
@@ -86,17 +85,17 @@ func (t *throughputSession) Run(ctx context.Context, _ Meter) (s report.Sample, 
 	}
 	top := first.made
 	guess := top * (1 - first.lost/100)
-	var lost float64 // of the last trial that passed
+	var lost float64 // in the last trial that passed
 	rate, trials, err := search(top, guess, searchWidth, func(rate float64) (bool, error) {
 		r := first
 		switch {
 		case rate < top:
 			r, err = t.trial(ctx, rate)
 		case first.sent > 0:
-			// The first trial was at the top.
+			// The first trial was at the top rate.
 			first = outcome{}
 		default:
-			// The top is where the generator is not paced.
+			// At the top, the generator is not paced.
 			r, err = t.trial(ctx, 0)
 		}
 		pass := r.lost <= t.loss && (rate == top || r.made >= reached*rate)
@@ -115,13 +114,13 @@ func (t *throughputSession) Run(ctx context.Context, _ Meter) (s report.Sample, 
 
 // outcome is the result of a trial.
 type outcome struct {
-	made float64 // frames a second
+	made float64 // frames per second
 	sent uint64
 	lost float64 // percent
 }
 
-// trial sends at a rate, 0 for as much as possible, and counts every frame
-// from the first to the last.
+// trial sends at a rate, 0 for as fast as possible, and counts every frame from the first to the
+// last.
 func (b *blast) trial(ctx context.Context, rate float64) (o outcome, err error) {
 	flows := b.flows()
 	for i := range flows {
@@ -166,8 +165,7 @@ func (b *blast) trial(ctx context.Context, rate float64) (o outcome, err error) 
 	return o, err
 }
 
-// settled waits until nothing arrives any more, for 200 ms at most, and returns
-// how many frames have.
+// settled waits until no more frames arrive, for at most 200 ms, and returns how many have arrived.
 func (b *blast) settled(ctx context.Context) (uint64, error) {
 	var last uint64
 	for range 40 {

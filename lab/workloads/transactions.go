@@ -19,7 +19,7 @@ import (
 	"bascule/lab/traffic"
 )
 
-// Requests and responses over TCP, by the lab's own client and server.
+// Requests and responses over TCP, with the lab's own client and server.
 var (
 	crr = transactions("crr", "connections a second: connect, a request and its response, close, as netperf's TCP_CRR",
 		transactionParams{fresh: true, request: 1, response: 1, connections: 1})
@@ -27,7 +27,7 @@ var (
 		transactionParams{request: 64, response: 64, connections: 16})
 )
 
-// transactions is a kind of them, with its defaults.
+// transactions returns a kind with its defaults.
 func transactions(name, about string, defaults transactionParams) *Kind {
 	return &Kind{
 		Name:  name,
@@ -62,7 +62,7 @@ func transactions(name, about string, defaults transactionParams) *Kind {
 }
 
 type transactionParams struct {
-	fresh       bool // a connection for each
+	fresh       bool // a connection for each transaction
 	request     int
 	response    int
 	connections int
@@ -81,7 +81,7 @@ func (w transactionParams) about() string {
 	return about + ", not pinned"
 }
 
-// transactionsPort is where the server listens.
+// transactionsPort is the port of the server.
 const transactionsPort = 5301
 
 // start starts the server.
@@ -114,7 +114,7 @@ type transactionSession struct {
 	*service
 }
 
-// Run is one test.
+// Run runs one test.
 func (s *transactionSession) Run(ctx context.Context, _ Meter) (report.Sample, error) {
 	return s.with(ctx, s.round)
 }
@@ -137,7 +137,7 @@ func (s *transactionSession) round(ctx context.Context) (sample report.Sample, e
 	return sample, err
 }
 
-// sample reads the output of the client.
+// sample parses the output of the client.
 func (w transactionParams) sample(out []byte) (s report.Sample, err error) {
 	var r traffic.Result
 	if err := json.Unmarshal(out, &r); err != nil {

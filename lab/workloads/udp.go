@@ -16,12 +16,12 @@ import (
 	"bascule/pattern"
 )
 
-// iperfRate is a number of bits a second as iperf3 takes it.
+// iperfRate matches a rate in bits per second in iperf3's format.
 var iperfRate = pattern.New(`^[0-9]+(\.[0-9]+)?[kKmMgG]?$`)
 
-// udp is datagrams by iperf3, as many as the sender can make, from the first
-// end to the second. The sender's system calls are a large part of each
-// datagram's cost, so the fabrics are closer together here than they are.
+// udp sends datagrams with iperf3 from the first end to the second, as fast as the sender can. The
+// sender's system calls are a large part of the cost of a datagram, so the differences between
+// fabrics appear smaller here than they are.
 var udp = &Kind{
 	Name:  "udp",
 	About: "UDP datagrams by iperf3",
@@ -31,7 +31,7 @@ var udp = &Kind{
 		p.StringVar(&w.rate, "rate", "0", "payload bits a second, as 800M or 2G, 0 for as many as possible")
 		p.DurationVar(&w.length, duration, 2*time.Second, "of a round, in whole seconds")
 		return func() (*Workload, error) {
-			// The header that iperf3 puts into each datagram.
+			// iperf3's header in each datagram.
 			if w.size < 16 || w.size > 65507 {
 				return nil, errors.New("size must be 16 to 65507")
 			}

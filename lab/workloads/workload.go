@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
 // Package workloads sends traffic over a fabric and measures it. Each kind of
-// workload is a file of its own.
+// workload has a separate file.
 //
-// A workload is named as people ask for it: the kind, and its differences from
-// the kind's defaults, as in "tcp-stream:streams=4:offloads".
+// The name of a workload is its kind with the differences from the kind's defaults, as in
+// "tcp-stream:streams=4:offloads".
 package workloads
 
 import (
@@ -24,73 +24,69 @@ import (
 	"bascule/lab/report"
 )
 
-// Workload is something to send over a fabric, and the one figure that is
-// measured of it.
+// Workload is traffic for a fabric, with one measured figure.
 type Workload struct {
-	// Name is the kind with the parameters that are not the default, without the
-	// duration. Parse makes the workload of it.
+	// Name is the kind with the parameters that differ from the defaults, without the duration.
+	// Parse converts it back to the workload.
 	Name string
-	// About is one line for people.
+	// About is a description in one line.
 	About string
 	// Unit is the unit of Sample.Value.
 	Unit string
-	// Lower tells whether a smaller value is the better one.
+	// Lower means that a smaller value is better.
 	Lower bool
-	// Needs are the programs that must be installed.
+	// Needs lists the programs that must be installed.
 	Needs []ends.Program
-	// Takes is about how long one round lasts.
+	// Takes is the approximate duration of a round.
 	Takes time.Duration
-	// Most is how long one may last, 0 for what follows from Takes: a search
-	// may need many times as long where the fabric is slow.
+	// Most limits the duration of a round, 0 for a limit that depends on Takes: a search may need
+	// many times as long on a slow fabric.
 	Most time.Duration
-	// Spec is the fabric that it wants.
+	// Spec has the requirements for the fabric.
 	Spec fabrics.Spec
-	// Exact says that its figure is instructions, and that a round in which a frame
-	// is lost has none: nobody has to ask the fabric for lost frames.
+	// Exact means that the figure is in instructions, and that a round with a lost frame has
+	// none: the fabric's drop counters are not needed.
 	Exact bool
-	// Start readies a fabric: servers, counters, addresses.
+	// Start prepares a fabric: servers, counters, addresses.
 	Start func(ctx context.Context, n *fabrics.Net) (Session, error)
-	// Shares names what Start readies. Workloads with the same name can take turns on one
-	// fabric: Join makes a session of what another one has started. Both are empty for those that
-	// need a fabric of their own.
+	// Shares names the preparation by Start. Workloads with the same name can take turns on one
+	// fabric: Join makes a session from the preparation of another one. Both are empty for
+	// workloads that need a separate fabric.
 	Shares string
 	Join   func(started Session) Session
 }
 
-// Session is a workload on a fabric, ready to be run round by round.
+// Session is a workload on a fabric, ready to run round by round.
 type Session interface {
-	// Run does one round. Round and what is measured of the machine are filled
-	// in by the caller, who begins the meter before and ends it after.
+	// Run runs one round. The caller sets Round and the measurements of the machine, and begins
+	// the meter before and ends it after.
 	Run(ctx context.Context, m Meter) (report.Sample, error)
-	// Close ends what Start began.
+	// Close reverts Start.
 	Close() error
 }
 
-// Meter reads the machine's effort for a round: CPU time, context switches and
-// hardware counters. If Bytes and Frames of a session are of a part of Run, it
-// begins the meter anew where that part begins and ends it where the part ends;
-// the last time counts.
+// Meter measures the machine's work in a round: CPU time, context switches and hardware counters. If
+// a session's Bytes and Frames cover only a part of Run, it begins the meter again at the start of
+// that part and ends it at its end; the last time counts.
 type Meter interface {
 	Begin()
 	End()
 }
 
-// Limit is when a round is given up: three times what it takes, and half a
-// minute for a busy machine, or Most.
+// Limit returns the timeout of a round: Most, or three times Takes plus half a minute for a busy
+// machine.
 func (w *Workload) Limit() time.Duration {
 	return cmp.Or(w.Most, 3*w.Takes+30*time.Second)
 }
 
-// longest is the most that a round may send for.
+// longest limits the sending time of a round.
 const longest = 12 * time.Hour
 
-// mostAddresses is how many addresses a table may be filled with: some hundred
-// bytes of memory each.
+// mostAddresses limits the addresses in a table: each one takes some hundred bytes of memory.
 const mostAddresses = 10_000_000
 
-// crossing runs something that sends from an end and returns how many bytes
-// must have entered the fabric there at least, and checks that they have, by the
-// counters of the fabric's own device.
+// crossing runs send, which sends from an end and returns the minimum number of bytes that must have
+// entered the fabric there, and checks it with the counters of the fabric's own device.
 func crossing(n *fabrics.Net, from int, send func() (bytes float64, err error)) error {
 	before, err := n.Crossed(from)
 	if err != nil {
@@ -107,28 +103,28 @@ func crossing(n *fabrics.Net, from int, send func() (bytes float64, err error)) 
 	return err
 }
 
-// Counting is a Session that makes frames itself and counts where they arrive.
+// Counting is a Session that makes frames itself and counts their arrival.
 type Counting interface {
-	// Counter is how, to be read after "frames": "counted by xdp".
+	// Counter describes how, in words that follow "frames": "counted by xdp".
 	Counter() string
 }
 
-// Apart is a Session whose router may have a core of its own.
+// Apart is a Session whose router may have a separate core.
 type Apart interface {
-	// RouterCore is the number of the core; own is false where it is not the router's own.
+	// RouterCore returns the number of the core; own is false if the router shares it.
 	RouterCore() (cpu int, own bool)
 }
 
-// Kind is a workload whose parameters are open.
+// Kind is a workload with free parameters.
 type Kind struct {
 	Name  string
 	About string
-	// open declares the parameters and returns what makes a workload of them
-	// once they are set. It leaves Name to Parse.
+	// open declares the parameters and returns a function that makes a workload after they are
+	// set. Parse sets Name.
 	open func(p *pflag.FlagSet) func() (*Workload, error)
 }
 
-// Kinds is every kind of workload, in the order in which they are shown.
+// Kinds lists every kind of workload in display order.
 var Kinds = []*Kind{
 	tcpStream, netperfStream, iperf3Streams, udp, latency, crr, uperf,
 	pps, manyFlows, firstPackets, routes, throughput, flood,
@@ -136,23 +132,22 @@ var Kinds = []*Kind{
 	oneByOne, inBatches, copies,
 }
 
-// duration is the parameter that says how long a round sends. It is no part of
-// a workload's name: what is measured does not depend on it.
+// duration is the parameter for the sending time of a round. It is not part of a workload's name,
+// because the result does not depend on it.
 const duration = "duration"
 
-// amount is the parameter that says how much a round sends. It is no part of a workload's
-// name either.
+// amount is the parameter for the size of a round. It is not part of a workload's name either.
 const amount = "mebibytes"
 
-// flags opens the kind's parameters.
+// flags declares the kind's parameters.
 func (k *Kind) flags() (*pflag.FlagSet, func() (*Workload, error)) {
 	fs := pflag.NewFlagSet(k.Name, pflag.ContinueOnError)
 	fs.SortFlags = false
 	return fs, k.open(fs)
 }
 
-// Brief makes a round of a workload last for so many MiB of payload, where its kind
-// counts them, or else for a duration.
+// Brief changes a workload's round to so many MiB of payload, if its kind counts them, or else to a
+// duration.
 func Brief(text string, mebibytes int, length string) string {
 	name, _, _ := strings.Cut(text, ":")
 	for _, k := range Kinds {
@@ -170,7 +165,7 @@ type Param struct {
 	About   string
 }
 
-// Params are the kind's parameters.
+// Params returns the kind's parameters.
 func (k *Kind) Params() []Param {
 	fs, _ := k.flags()
 	var out []Param
@@ -180,7 +175,7 @@ func (k *Kind) Params() []Param {
 	return out
 }
 
-// UnknownError is a kind or parameter that does not exist.
+// UnknownError is an unknown kind or parameter.
 type UnknownError struct {
 	What  string // "workload" or "parameter of KIND"
 	Name  string
@@ -189,8 +184,8 @@ type UnknownError struct {
 
 func (e *UnknownError) Error() string { return fmt.Sprintf("unknown %s %q", e.What, e.Name) }
 
-// Parse makes a workload of KIND[:PARAMETER[=VALUE]]... An unknown kind or
-// parameter gives an UnknownError.
+// Parse parses a workload in the form KIND[:PARAMETER[=VALUE]]... An unknown kind or parameter gives
+// an UnknownError.
 func Parse(text string) (*Workload, error) {
 	name, rest, _ := strings.Cut(text, ":")
 	i := slices.IndexFunc(Kinds, func(k *Kind) bool { return k.Name == name })
@@ -237,7 +232,7 @@ func Parse(text string) (*Workload, error) {
 	return w, nil
 }
 
-// demand says which values a parameter takes, for one that could not be read.
+// demand describes the valid values of a parameter, after an invalid one.
 func demand(f *pflag.Flag, err error) string {
 	switch {
 	case errors.Is(err, strconv.ErrRange):
@@ -252,7 +247,7 @@ func demand(f *pflag.Flag, err error) string {
 	return err.Error()
 }
 
-// Must is Parse for names that are written in the program.
+// Must is Parse for constant names.
 func Must(text string) *Workload {
 	w, err := Parse(text)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A workload can be made of its name again, whatever was asked for.
+// TestNames checks that a workload's name can be parsed back to the workload.
 func TestNames(t *testing.T) {
 	for text, want := range map[string]string{
 		"tcp-stream":                          "tcp-stream",
@@ -47,7 +47,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Every kind has defaults that work, and says what it is.
+// TestKinds checks that every kind has valid defaults and a description.
 func TestKinds(t *testing.T) {
 	for _, k := range Kinds {
 		w, err := Parse(k.Name)
@@ -119,8 +119,8 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// A brief round is of an amount where the kind has one, and of a duration elsewhere; its
-// workload keeps its name.
+// TestBrief checks that a brief round has an amount if the kind supports it, and otherwise a
+// duration, and that the workload keeps its name.
 func TestBrief(t *testing.T) {
 	for text, want := range map[string]string{
 		"tcp-stream:streams=4:offloads": "tcp-stream:streams=4:offloads:mebibytes=64",
