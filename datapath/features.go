@@ -100,7 +100,7 @@ const otherFeatures = kernelFeatureFEATURE_TRACE | kernelFeatureFEATURE_XDP_FLOO
 // allFloods are the flags of a port that takes every flood.
 const allFloods = PortDiscover | PortMcastFlood | PortBcastFlood
 
-// told tests whether a bridge has all of the flags.
+// The condition that a bridge has all of the flags.
 func told(flags BridgeFlags) func(*Config) bool {
 	return func(c *Config) bool { return BridgeFlags(c.Flags)&flags == flags }
 }

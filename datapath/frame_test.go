@@ -53,7 +53,7 @@ func TestFrameVLAN(t *testing.T) {
 }
 
 // The kernel's TEST_RUN takes no frame that is shorter than a header. A frame whose
-// header is truncated is put to XDP in two buffers, of which the first ends in the
+// header is truncated is put to XDP in two buffers; the first one ends in the
 // header.
 func TestFrameTruncated(t *testing.T) {
 	s := newBench(t, 3, allXDP)

@@ -43,8 +43,8 @@ func natOut(n int) []byte {
 	})
 }
 
-// keys checks the tables of states, and returns the number of states and of second keys. Each must
-// refer to the other.
+// keys checks the tables of states, and returns the number of states and of second keys. They
+// must refer to each other.
 func (s *bench) keys() (states, keys int) {
 	s.t.Helper()
 	t, err := mapStates(s.gen.coll.Maps[kernelMapPfBuckets], s.gen.coll.Maps[kernelMapPfStates], s.gen.coll.Maps[kernelMapPfStamps], &s.cfg, unix.PROT_READ)

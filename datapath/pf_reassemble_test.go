@@ -263,7 +263,7 @@ func TestReassembleMiddle(t *testing.T) {
 	})
 }
 
-// Other packets than those of TCP states stay as they are, and so do those of sloppy states.
+// Packets stay as they are if they have no TCP state, or a sloppy one.
 func TestReassembleOthers(t *testing.T) {
 	syn := layers.TCP{Seq: 99, SYN: true, Options: []layers.TCPOption{nop, nop, stamps(1000, 0)}}
 	for _, rules := range []string{"pass scrub (reassemble tcp) no state", "pass scrub (reassemble tcp) keep state (sloppy)"} {

@@ -661,7 +661,7 @@ func entries(texts ...string) (list []pf.TableEntry) {
 	return list
 }
 
-// A tableModel is a table as it is thought of: a list that is looked through.
+// A tableModel is the model of a table: a list that is searched.
 type tableModel map[netip.Prefix]bool // negated
 
 func (m tableModel) test(a netip.Addr) (match bool, by *pf.TableEntry) {
@@ -673,8 +673,8 @@ func (m tableModel) test(a netip.Addr) (match bool, by *pf.TableEntry) {
 	return by != nil && !by.Not, by
 }
 
-// Whatever is done to tables, one after another and together, they have what
-// lists would have.
+// After any operations on tables, one after another and at once, their contents are the
+// contents of lists after the same operations.
 func TestTables(t *testing.T) {
 	s := newShelf(t, 1)
 	b := s.create("br0", 1)
@@ -685,7 +685,7 @@ func TestTables(t *testing.T) {
 		models[i] = tableModel{}
 	}
 	r := rand.New(rand.NewPCG(1, 2))
-	// few addresses and networks in each other
+	// a few addresses and networks that contain each other
 	randomAddr := func() netip.Addr {
 		if r.IntN(3) == 0 {
 			return netip.AddrFrom16([16]byte{0x20, 0x01, byte(r.IntN(2)) << 7, 15: byte(r.IntN(4))})
@@ -821,7 +821,7 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// tableSum returns how many entries all tables have, as their counters say.
+// tableSum returns the number of entries of all tables, by their counters.
 func (b *Bridge) tableSum(t *testing.T) (n int, known bool) {
 	t.Helper()
 	err := b.withAddresses(func(a *addresses) (err error) {
@@ -834,8 +834,8 @@ func (b *Bridge) tableSum(t *testing.T) (n int, known bool) {
 	return n, known
 }
 
-// It is known how many entries all tables have. Where it is not, or where there would be too
-// many, they are counted.
+// The number of entries of all tables is known. If it is not, or if there could be too many,
+// the entries are counted.
 func TestTablesHold(t *testing.T) {
 	s := newShelf(t, 1)
 	b := s.create("br0", 1)
@@ -863,7 +863,7 @@ func TestTablesHold(t *testing.T) {
 	sum("two tables", 5)
 	hold("two tables", 3, true)
 	hold("two tables", 4, false)
-	// a command that was killed, or a bridge of before
+	// the counter after a killed command, or of a bridge of an older version
 	for what, n := range map[string]uint64{"more were to come": entriesKnown + 5, "nobody has counted": 0} {
 		if err := b.withAddresses(func(a *addresses) error { return a.putMore(n) }); err != nil {
 			t.Fatal(err)
@@ -914,8 +914,8 @@ func TestTableLimits(t *testing.T) {
 	}
 }
 
-// A table that is defined anew has its contents when its rules come, and the old
-// one is emptied.
+// A table that is defined anew has its contents as soon as its rules apply, and the old table
+// is emptied.
 func TestTableFill(t *testing.T) {
 	s := newShelf(t, 2)
 	b := s.create("br0", 2)
@@ -945,7 +945,7 @@ func TestTableFill(t *testing.T) {
 	}
 }
 
-// The tag of a MAC rule is that of the packet when pf begins.
+// The tag of a MAC rule is the packet's tag when pf begins.
 func TestPFRuleTag(t *testing.T) {
 	s := newShelf(t, 2)
 	b := s.create("br0", 2)
@@ -966,7 +966,7 @@ func TestPFRuleTag(t *testing.T) {
 	}
 }
 
-// Tables of addresses change while pf is disabled, also where it has never been enabled.
+// Tables of addresses change while pf is disabled, even if it has never been enabled.
 func TestPFTablesDisabled(t *testing.T) {
 	for _, first := range []bool{false, true} {
 		s := newShelf(t, 2)
@@ -1008,7 +1008,7 @@ func TestPFSources(t *testing.T) {
 	send := func(from string, sport int) { s.run(b, 0, udpFrame(2, 1, "192.0.2.100", from, 53, sport)) }
 	send("192.0.2.1", 1)
 	send("192.0.2.1", 2)
-	send("192.0.2.1", 3) // is too much
+	send("192.0.2.1", 3) // exceeds the limit
 	send("192.0.2.2", 1)
 	list, err := b.SourceNodes()
 	if err != nil || len(list) != 2 || list[0].Addr.String() != "192.0.2.1" || list[0].States != 2 || list[0].Rule != 0 || list[1].States != 1 {
@@ -1020,7 +1020,7 @@ func TestPFSources(t *testing.T) {
 	if info, err := b.PFInfo(); err != nil || info.Nodes != 1 || info.States != 3 {
 		t.Errorf("info is %+v, %v", info, err)
 	}
-	send("192.0.2.1", 4) // counts anew
+	send("192.0.2.1", 4) // the count begins anew
 	if n, err := b.KillStates(func(st *State) bool { return st.From.Addr.Port() < 3 }); n != 3 || err != nil {
 		t.Errorf("%d states are killed, %v", n, err)
 	}
@@ -1030,7 +1030,7 @@ func TestPFSources(t *testing.T) {
 	}
 }
 
-// Addresses that the datapath adds while the table is copied are in the larger one.
+// Addresses that the datapath adds while the table is copied are in the larger table.
 func TestTableGrowsLate(t *testing.T) {
 	s := newShelf(t, 1)
 	b := s.create("br0", 1)

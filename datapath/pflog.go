@@ -29,7 +29,7 @@ const (
 	PFMatch = kernelPfActionPF_MATCH
 )
 
-// PFLogged is a packet in pf's log.
+// PFLogged is a packet of pf's log.
 type PFLogged struct {
 	Time    time.Duration // CLOCK_MONOTONIC
 	Port    uint32        // id
@@ -37,18 +37,17 @@ type PFLogged struct {
 	Ruleset uint16        // ruleset in which the rule has this number
 	Action  PFAction
 	Out     bool   // on its way out of the port
-	Reason  uint8  // as Reasons has it, 0 if a rule decided
-	LogTo   int    // pflogN
+	Reason  uint8  // index in Reasons, 0 if a rule decided
+	LogTo   int    // N of the interface pflogN
 	Family  uint8  // 4 or 6
 	Length  int    // bytes of the IP packet
 	Data    []byte // its first bytes, good until the function returns
 }
 
-// PFLog calls f with each packet that pf logs, and first with those logged since a
-// moment of CLOCK_MONOTONIC that nobody has read. It ends when the context is done,
-// which is no error, or when f returns an error. There is one reader at a time: two
-// would take packets from each other. If there is another reader, the error is
-// ErrWatched.
+// PFLog calls f with each packet that pf logs, and first with unread packets that were
+// logged since a moment of CLOCK_MONOTONIC. It returns nil when the context is done, or
+// f's error. Only one reader is possible: two would take packets from each other. If
+// there is another reader, the error is ErrWatched.
 func (b *Bridge) PFLog(ctx context.Context, since time.Duration, f func(PFLogged) error) error {
 	release, err := b.Hold(WatchPFLog)
 	if err != nil {
@@ -67,7 +66,7 @@ func (b *Bridge) PFLog(ctx context.Context, since time.Duration, f func(PFLogged
 	return r.read(ctx, f)
 }
 
-// A pfLogReader leaves out packets from before anybody looked.
+// A pfLogReader omits packets that were logged before since.
 type pfLogReader struct {
 	ring  *ringbuf.Reader
 	since time.Duration // CLOCK_MONOTONIC
@@ -81,7 +80,7 @@ func openPFLog(m *ebpf.Map, since time.Duration) (*pfLogReader, error) {
 	return &pfLogReader{ring, since}, nil
 }
 
-// read reads until the context is done or f says so, and closes r.
+// read reads until the context is done or f returns an error, and closes r.
 func (r *pfLogReader) read(ctx context.Context, f func(PFLogged) error) error {
 	defer r.ring.Close()
 	defer context.AfterFunc(ctx, func() { r.ring.Close() })()
@@ -122,8 +121,8 @@ func pfLogged(raw []byte) (PFLogged, error) {
 	}, nil
 }
 
-// PFLogMissed returns how many packets have not been logged since pf's log was switched
-// on, because nobody read in time.
+// PFLogMissed returns how many packets have been lost since pf's log was switched on,
+// because the reader was late.
 func (b *Bridge) PFLogMissed() (uint64, error) {
 	m, err := b.openTable(kernelMapCounters)
 	if err != nil {

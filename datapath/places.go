@@ -14,10 +14,9 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// findPlaces fills in where the kernel keeps values that no helper tells a program, as
-// far as the features of c ask for them. The kernel's own description of its types says
-// where. The places differ between kernels. A bridge keeps them, since reading them
-// takes time.
+// findPlaces fills in the offsets of kernel fields that no helper reads, as far as the
+// features of c need them. The offsets come from the kernel's own description of its types,
+// and differ between kernels. A bridge keeps them, since reading them takes time.
 func findPlaces(c *Config) error {
 	for _, ask := range []struct {
 		features kernelFeature
@@ -41,29 +40,29 @@ func findPlaces(c *Config) error {
 			return fmt.Errorf("%s: %w", ask.what, err)
 		}
 	}
-	// Answers for stations do without the place if nobody can tell it.
+	// Answers for stations work without the offset, if it is not known.
 	if kernelFeature(c.Features)&kernelFeatureFEATURE_SUPPRESS != 0 && c.DeviceState == 0 && !readsRefused() {
 		_ = carrierPlaces(c)
 	}
-	// So do the short ways to devices: nobody opens them then.
+	// So do the direct paths to devices, which stay closed then.
 	if ported(c) && c.Device.Qdisc == 0 && !readsRefused() {
 		_ = devicePlaces(c)
 	}
 	return nil
 }
 
-// untyped says that the kernel does not describe its types.
+// untyped is the error that the kernel does not describe its types.
 type untyped struct{ error }
 
 func (e *untyped) Unwrap() error { return e.error }
 
-// A carrier has the places that findCarrier finds.
+// A carrier has the offsets that findCarrier finds.
 type carrier struct {
 	at    int32
 	state uint32
 }
 
-// A process reads the kernel's types once. That takes milliseconds, and the places stay
+// A process reads the kernel's types once. That takes milliseconds, and the offsets stay
 // the same while the kernel runs.
 var (
 	kernelCarrier  = sync.OnceValues(func() (carrier, error) { return findIn(findCarrier) })
@@ -120,8 +119,8 @@ func routePlaces(c *Config) error {
 	return nil
 }
 
-// findRoutes returns the places where the kernel has what it does with frames before it
-// routes them.
+// findRoutes returns the offsets of the kernel's settings that affect frames before they
+// are routed.
 func findRoutes(kernel *btf.Spec) (at kernelRoutePlaces, err error) {
 	var device, space, ip, conf, above, hardware, cell *btf.Struct
 	var flags *btf.Enum
@@ -198,8 +197,7 @@ func findRoutes(kernel *btf.Spec) (at kernelRoutePlaces, err error) {
 	return at, errors.Join(errs...)
 }
 
-// findRoutes6 fills in the places that IPv6 has. Without them the stack has all packets of
-// IPv6.
+// findRoutes6 fills in the offsets for IPv6. Without them all IPv6 packets go to the stack.
 func findRoutes6(kernel *btf.Spec, space, device *btf.Struct, at *kernelRoutePlaces) error {
 	var ip, conf, rules, rule *btf.Struct
 	err := errors.Join(kernel.TypeByName("inet6_dev", &ip), kernel.TypeByName("ipv6_devconf", &conf))
@@ -243,8 +241,7 @@ func hasPart(s *btf.Struct, name string) bool {
 	return ok
 }
 
-// within returns how many bytes after the beginning of a structure a member of its member
-// is.
+// within returns the offset of a member in a structure, by a path through inner structures.
 func within(s *btf.Struct, path []string) (at uint32, err error) {
 	for i, name := range path {
 		m, ok := member(s.Members, name)
@@ -269,7 +266,7 @@ func readsRefused() bool {
 	return err == nil && strings.Contains(string(text), "[confidentiality]")
 }
 
-// findCarrier returns the places where the kernel has the carrier of a device.
+// findCarrier returns the offsets of a device's carrier.
 func findCarrier(kernel *btf.Spec) (carrier, error) {
 	var cell, device *btf.Struct
 	if err := errors.Join(kernel.TypeByName("bpf_dtab_netdev", &cell), kernel.TypeByName("net_device", &device)); err != nil {
@@ -281,8 +278,8 @@ func findCarrier(kernel *btf.Spec) (carrier, error) {
 	return carrier{int32(dev) - int32(val), state}, errors.Join(err1, err2, err3)
 }
 
-// findDevice returns the places where the kernel has what a device does with frames that
-// leave it, as bpf/device.h reads them.
+// findDevice returns the offsets of everything at a device that affects outgoing frames,
+// which bpf/device.h reads.
 func findDevice(kernel *btf.Spec) (at kernelDevicePlaces, err error) {
 	var device, discipline, kind, program *btf.Struct
 	for name, to := range map[string]**btf.Struct{
@@ -307,7 +304,7 @@ func findDevice(kernel *btf.Spec) (at kernelDevicePlaces, err error) {
 	if program.Size != 16 { // the program and the link
 		errs = append(errs, fmt.Errorf("bpf_xdp_entity has %d bytes", program.Size))
 	}
-	const driver = 1 // XDP_MODE_DRV, behind that of the generic hook
+	const driver = 1 // XDP_MODE_DRV, behind the generic hook's entry
 	at.Xdp += driver * program.Size
 	for name, to := range map[string]*uint32{"tcx_egress": &at.Tc, "nf_hooks_egress": &at.Netfilter} {
 		if hasPart(device, name) { // CONFIG_NET_XGRESS, CONFIG_NETFILTER_EGRESS
@@ -324,15 +321,15 @@ func findDevice(kernel *btf.Spec) (at kernelDevicePlaces, err error) {
 	return at, errors.Join(errs...)
 }
 
-// readFunction is the kernel's function by which a program reads a structure of the kernel.
-// It is no helper: only BTF knows it.
+// readFunction is the kernel function by which a program reads a kernel structure. It is
+// not a helper: its number is only in BTF.
 const readFunction = "bpf_rdonly_cast"
 
-// castFunction is the kernel's function by which a filter gets at the state of a
-// frame's checksum. It is no helper: only BTF knows it.
+// castFunction is the kernel function by which a filter gets the state of a frame's
+// checksum. It is not a helper: its number is only in BTF.
 const castFunction = "bpf_cast_to_kern_ctx"
 
-// findChecksum returns the places where the kernel has the state of a frame's checksum.
+// findChecksum returns the offsets of the state of a frame's checksum.
 func findChecksum(kernel *btf.Spec) (at kernelSkbPlaces, err error) {
 	var cast *btf.Func
 	var skb *btf.Struct
@@ -358,13 +355,13 @@ func findChecksum(kernel *btf.Spec) (at kernelSkbPlaces, err error) {
 	return at, errors.Join(errs...)
 }
 
-// numberOf is the number by which the kernel knows one of its types.
+// numberOf returns the kernel's number of one of its types.
 func numberOf(kernel *btf.Spec, t btf.Type) (uint32, error) {
 	id, err := kernel.TypeID(t)
 	return uint32(id), err
 }
 
-// offsetIn returns how many bytes after the beginning of a structure a member is.
+// offsetIn returns the offset of a member in a structure, in bytes.
 func offsetIn(s *btf.Struct, name string) (uint32, error) {
 	m, ok := member(s.Members, name)
 	if !ok {
@@ -373,8 +370,8 @@ func offsetIn(s *btf.Struct, name string) (uint32, error) {
 	return m.Offset.Bytes(), nil
 }
 
-// member returns a member with its place in the outermost structure. The member may be
-// in a structure or union without a name.
+// member returns a member with its offset in the outermost structure. The member may be in
+// a structure or union without a name.
 func member(members []btf.Member, name string) (btf.Member, bool) {
 	for _, m := range members {
 		if m.Name == name {
@@ -404,9 +401,9 @@ const (
 	kernelReadCall = 0xba5c01e05eabb1ff
 )
 
-// castCall returns the instruction that takes the place of such a constant: the call of
-// the kernel's function with that number or, if nobody has asked for the number, of
-// nothing.
+// castCall returns the instruction that replaces such a constant: the call of the kernel
+// function with that number or, if the number was not needed, an instruction that returns
+// 0.
 func castCall(ins asm.Instruction, cast uint32) asm.Instruction {
 	if cast == 0 {
 		return asm.Mov.Imm(asm.R0, 0).WithMetadata(ins.Metadata)

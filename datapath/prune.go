@@ -8,11 +8,11 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// prune takes all code out of a program that is never reached: code that answered
-// questions jump over, and functions that nothing calls any more. So the program refers
-// only to the maps that it uses. The constants, of the map configMap, are written where
-// they are read. The kernel would take that code out, too. But each time it takes
-// something out, it moves all that follows. This takes a third of the time of a load.
+// prune removes unreachable code from a program: code that decided tests jump over, and
+// functions that are no longer called. So the program refers only to the maps that it
+// uses. Constants, from the map configMap, are written into the instructions that read
+// them. The kernel would remove that code, too. But at each removal it moves all
+// instructions that follow. This takes a third of the time of a load.
 func prune(p *ebpf.ProgramSpec, constants []byte) {
 	c := newPruner(nil)
 	c.constants = constants
@@ -27,8 +27,8 @@ func (c *pruner) prune(code asm.Instructions) asm.Instructions {
 	return c.kept()
 }
 
-// A pruner finds out which instructions of a program are reached and used.
-// Instructions have their index in code.
+// A pruner finds the instructions of a program that are reached and used. Instructions
+// are identified by their index in code.
 type pruner struct {
 	code      asm.Instructions
 	constants []byte
@@ -38,10 +38,10 @@ type pruner struct {
 	reached   []bool
 	before    []knowledge // what registers hold before each instruction that is reached
 	used      []bool
-	branches  []branch // of jumps: the ways that are taken
+	branches  []branch // for jumps: the ways that are taken
 }
 
-// A branch says which ways of an instruction are taken.
+// A branch is a set of the ways of an instruction that are taken.
 type branch uint8
 
 const (
@@ -55,7 +55,7 @@ func newPruner(code asm.Instructions) *pruner {
 	return c
 }
 
-// begin makes the pruner one of other code. It has the memory that it had.
+// begin prepares the pruner for other code. It reuses its memory.
 func (c *pruner) begin(code asm.Instructions) {
 	n := len(code)
 	c.code, c.index, c.at = code, c.index[:0], emptied(c.at, n)
@@ -73,7 +73,8 @@ func (c *pruner) begin(code asm.Instructions) {
 	}
 }
 
-// emptied returns a slice of n zero elements, in the same memory if that is enough.
+// emptied returns a slice of n zero elements, in the same memory if that is large
+// enough.
 func emptied[T any](s []T, n int) []T {
 	if cap(s) < n {
 		return make([]T, n)
@@ -83,11 +84,11 @@ func emptied[T any](s []T, n int) []T {
 	return s
 }
 
-// Knowledge has what registers are known to hold.
+// Knowledge has the known contents of registers.
 type knowledge struct {
 	numbers   registers // these hold a number
 	constants registers // these hold the address of a place in the constants
-	addresses registers // these hold some address, which is not 0
+	addresses registers // these hold an address, which is not 0
 	value     [11]int64 // the number, or the place
 }
 
@@ -123,7 +124,7 @@ func (k *knowledge) copy(to, from asm.Register) {
 	k.value[to] = was.value[from]
 }
 
-// and returns what both know.
+// and returns the knowledge that both have in common.
 func (k *knowledge) and(other *knowledge) (both knowledge) {
 	both.addresses = k.addresses & other.addresses
 	for r := range k.value {
@@ -139,8 +140,8 @@ func (k *knowledge) and(other *knowledge) (both knowledge) {
 	return both
 }
 
-// pass changes what is known before an instruction, which is no jump, to what is known
-// after it.
+// pass changes the knowledge before an instruction, which is not a jump, to the
+// knowledge after it.
 func (c *pruner) pass(k *knowledge, ins *asm.Instruction) {
 	switch class := ins.OpCode.Class(); {
 	case class.IsALU():
@@ -167,7 +168,7 @@ func (c *pruner) pass(k *knowledge, ins *asm.Instruction) {
 	}
 }
 
-// constant returns the number at a place in the constants.
+// constant returns the number at an offset in the constants.
 func (c *pruner) constant(place int64, size int) (value int64, there bool) {
 	if place < 0 || place+int64(size) > int64(len(c.constants)) {
 		return 0, false
@@ -178,7 +179,7 @@ func (c *pruner) constant(place int64, size int) (value int64, there bool) {
 	return value, true
 }
 
-// calculate follows a calculation.
+// calculate applies an arithmetic instruction.
 func (k *knowledge) calculate(ins *asm.Instruction) {
 	op, narrow := ins.OpCode.ALUOp(), ins.OpCode.Class() == asm.ALUClass
 	a, aKnown := k.number(ins.Dst)
@@ -234,7 +235,7 @@ func (k *knowledge) calculate(ins *asm.Instruction) {
 	}
 }
 
-// decides returns which ways a conditional jump takes.
+// decides returns the ways that a conditional jump takes.
 func (k *knowledge) decides(ins *asm.Instruction) branch {
 	a, aKnown := k.number(ins.Dst)
 	b, bKnown := ins.Constant, true
@@ -292,13 +293,12 @@ func isJump(ins *asm.Instruction) bool {
 	return op != asm.InvalidJumpOp && op != asm.Call && op != asm.Exit
 }
 
-// isLong reports whether a jump has its distance in the place where others have a
-// constant.
+// isLong reports whether a jump has its distance in the constant's field.
 func isLong(ins *asm.Instruction) bool {
 	return ins.OpCode.Class() == asm.Jump32Class && ins.OpCode.JumpOp() == asm.Ja
 }
 
-// target returns where a jump goes.
+// target returns the target of a jump.
 func (c *pruner) target(i int) int {
 	ins := &c.code[i]
 	distance := int64(ins.Offset)
@@ -312,7 +312,7 @@ func (c *pruner) target(i int) int {
 }
 
 // walk follows the program from its start, and each function that it refers to from the
-// function's start. It follows what is known of the registers, too.
+// function's start, together with the knowledge of registers.
 func (c *pruner) walk() {
 	var todo []int
 	reach := func(i int, k *knowledge) {
@@ -363,8 +363,8 @@ func (c *pruner) walk() {
 	}
 }
 
-// settle writes the number in the place of an instruction that can have no other
-// result, if there is room for the number.
+// settle replaces an instruction that can have no other result by a load of the number,
+// if there is room for the number.
 func (c *pruner) settle() {
 	for i := range c.code {
 		ins := &c.code[i]
@@ -385,7 +385,7 @@ func (c *pruner) settle() {
 	}
 }
 
-// A set of registers has a bit for each.
+// A registers is a set of registers, with a bit for each.
 type registers uint16
 
 func bit(r asm.Register) registers { return 1 << r }
@@ -395,8 +395,8 @@ const (
 	callTakes              = callClobbers &^ (1 << asm.R0)
 )
 
-// keepUsed finds which of the reached instructions are of use. An answer is of no use
-// once the jumps that ask for it are decided.
+// keepUsed finds which of the reached instructions are used. The result of a test is
+// unused once the jumps that depend on it are decided.
 func (c *pruner) keepUsed() {
 	wanted := make([]registers, len(c.code)+1) // before each instruction
 	for changed := true; changed; {
@@ -426,8 +426,8 @@ func (c *pruner) keepUsed() {
 	}
 }
 
-// wants returns which registers are wanted before an instruction, if those of after are
-// wanted behind it, and whether the instruction is of use.
+// wants returns the registers whose values are needed before an instruction, if those
+// in after are needed behind it, and whether the instruction is used.
 func (c *pruner) wants(i int, after registers) (before registers, used bool) {
 	ins := &c.code[i]
 	source := registers(0)
@@ -462,21 +462,21 @@ func (c *pruner) wants(i int, after registers) (before registers, used bool) {
 	case class == asm.StXClass && ins.OpCode.Mode() != asm.AtomicMode:
 		return after | bit(ins.Dst) | bit(ins.Src), true
 	}
-	// an atomic operation, which may use R0, or an instruction that is not known
+	// an atomic operation, which may use R0, or an unknown instruction
 	return after | bit(ins.Dst) | bit(ins.Src) | bit(asm.R0), true
 }
 
-// kept returns the program of the instructions that are reached and used.
+// kept returns a program of the instructions that are reached and used.
 func (c *pruner) kept() asm.Instructions {
 	keep := make([]bool, len(c.code))
-	next := make([]int, len(c.code)+1) // next instruction that is kept, from each on
+	next := make([]int, len(c.code)+1) // next kept instruction, from each on
 	next[len(c.code)] = len(c.code)
 	for i := len(c.code) - 1; i >= 0; i-- {
 		keep[i] = c.reached[i] && c.used[i]
 		if keep[i] && c.branches[i] == branchAway && c.target(i) > i && next[c.target(i)] == next[i+1] {
-			keep[i] = false // it jumps to the place where it would get to anyway
+			keep[i] = false // it jumps to the next kept instruction
 		}
-		// the kernel wants to know where a function begins
+		// the kernel requires the information about the start of a function
 		keep[i] = keep[i] || c.reached[i] && btf.FuncMetadata(&c.code[i]) != nil
 		next[i] = next[i+1]
 		if keep[i] {
@@ -484,7 +484,7 @@ func (c *pruner) kept() asm.Instructions {
 		}
 	}
 	all := make(asm.Instructions, 0, len(c.code))
-	at := make([]int, len(c.code)+1) // where each instruction is now, or the one behind it
+	at := make([]int, len(c.code)+1) // new place of each instruction, or of the next kept one
 	from := make([]int, 0, len(c.code))
 	for i := range c.code {
 		at[i+1] = at[i]
@@ -501,7 +501,7 @@ func (c *pruner) kept() asm.Instructions {
 		if c.branches[i] != branchNext|branchAway && !isLong(ins) {
 			*ins = asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Ja)}.WithMetadata(ins.Metadata)
 		}
-		distance := 0 // the start of a function that is of no other use
+		distance := 0 // the start of a function that has no other use
 		if c.branches[i]&branchAway != 0 {
 			distance = at[c.target(i)] - at[i] - 1
 		}

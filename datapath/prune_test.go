@@ -13,7 +13,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestPrune: what is decided, never reached or not wanted goes, and nothing else.
+// TestPrune: decided jumps, unreachable code and unused results are removed, and
+// nothing else.
 func TestPrune(t *testing.T) {
 	call := func(name string) asm.Instruction { return asm.Ja.Label(name) } // a jump by name
 	for _, c := range []struct {
@@ -151,7 +152,7 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// constants are those of the tests' programs.
+// constants are the constants of the tests' programs.
 var constants = []byte{0, 1, 3, 0xff, 0xd8, 0xff, 0xff, 0x80}
 
 // constant loads the address of a place in them.
@@ -159,8 +160,8 @@ func constant(r asm.Register, place uint32) asm.Instruction {
 	return asm.LoadMapValue(r, 0, place).WithReference(configMap)
 }
 
-// text writes a program without its names; jumps have their distances, those by
-// name too.
+// text writes a program without its names; jumps have their distances, also those to
+// names.
 func text(code asm.Instructions) (s string) {
 	p := newPruner(code)
 	for i, ins := range code {
@@ -173,8 +174,8 @@ func text(code asm.Instructions) (s string) {
 	return s
 }
 
-// TestPruneChangesNothing: in the kernel, programs by chance return the same
-// before and after, and there is nothing more to take out of them.
+// TestPruneChangesNothing: in the kernel, random programs return the same before and
+// after, and a second run removes nothing.
 func TestPruneChangesNothing(t *testing.T) {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{
 		Type: ebpf.Array, KeySize: 4, ValueSize: uint32(len(constants)), MaxEntries: 1, Flags: unix.BPF_F_RDONLY_PROG,
@@ -224,9 +225,8 @@ func returned(t *rapid.T, code asm.Instructions, constants *ebpf.Map) uint32 {
 	return ret
 }
 
-// randomProgram returns one with questions that are answered, whose answers are
-// copied, kept on the stack, compared and added up, in nested branches and in
-// functions.
+// randomProgram returns a program with decided tests, whose results are copied, kept on
+// the stack, compared and added up, in nested branches and in functions.
 func randomProgram(t *rapid.T) asm.Instructions {
 	var all asm.Instructions
 	functions := rapid.IntRange(1, 3).Draw(t, "functions")
@@ -313,14 +313,14 @@ func randomProgram(t *rapid.T) asm.Instructions {
 					add(asm.Ja.Label(end))
 					pending = otherwise
 					some(depth - 1)
-					add(asm.Mov.Reg(asm.R0, asm.R6)) // the label's, if nothing was drawn
+					add(asm.Mov.Reg(asm.R0, asm.R6)) // for the label, if nothing was drawn
 					pending = end
 					add(asm.Mov.Reg(asm.R0, asm.R7))
 				}
 			}
 		}
 		some(3)
-		if f+1 < functions { // the kernel takes none that nothing calls
+		if f+1 < functions { // the kernel refuses functions that are not called
 			add(asm.Call.Label(fmt.Sprintf("f%d", f+1)), asm.Xor.Reg(asm.R9, asm.R0))
 		}
 		add(asm.Mov.Reg(asm.R0, asm.R6), asm.LSh.Imm(asm.R0, 3), asm.Add.Reg(asm.R0, asm.R7), asm.LSh.Imm(asm.R0, 3),

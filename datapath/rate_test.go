@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// A rate is a limit of all that comes in by a port, or of all that leaves.
+// A rate is a limit of all frames that come in by a port, or of all that leave.
 type rate struct {
 	storm
 	burst uint32
@@ -35,7 +35,8 @@ func (s *bench) setRateBucket(port, way int, full uint64) {
 	s.shares(func(shared *kernelShared) { shared.Buckets[Slot(s.ids[port])].Rate[way] = full })
 }
 
-// leave puts a frame to the program for what leaves by a port, on its way from another device.
+// leave puts a frame to the program for frames that leave by a port, on its way from another
+// device.
 func (s *bench) leave(port int, from uint32, ctx skbContext, frame []byte) verdict {
 	s.t.Helper()
 	var v verdict
@@ -50,8 +51,8 @@ func (s *bench) leave(port int, from uint32, ctx skbContext, frame []byte) verdi
 	return v
 }
 
-// A limit of what comes in is about all frames of its port, and about those of no other. It is
-// asked before anything else, so that nothing is learned from what it drops.
+// A limit of incoming frames applies to all frames of its port, and to no other port's. It is
+// checked before anything else, so that no address is learned from dropped frames.
 func TestRateIn(t *testing.T) {
 	bridges := map[string]func(c *Config, p []*Port){
 		"plain":                   func(*Config, []*Port) {},
@@ -88,7 +89,7 @@ func TestRateIn(t *testing.T) {
 			expect(t, "what it has taken before", s.tcx(0, known), sent(2))
 		})
 	}
-	// frames that are forwarded are limited
+	// forwarded frames are limited
 	s := newBench(t, 2, func(c *Config, p []*Port) {
 		c.GroupFwdMask = 1
 		rate{storm{1, false}, 0}.set(p[0], LimitIn)
@@ -97,7 +98,7 @@ func TestRateIn(t *testing.T) {
 	expect(t, "a reserved address that is forwarded", s.tcx(0, packet{dst: mac{1, 0x80, 0xc2, 0, 0, 0}, src: station(1)}.bytes()), dropped("rate"))
 }
 
-// What XDP leaves to tcx is taken there alone.
+// Frames that XDP leaves to tcx use up the limit only in tcx.
 func TestRateTakesOnce(t *testing.T) {
 	s := newBench(t, 3, allXDP, func(_ *Config, p []*Port) { rate{storm{1, false}, 0}.set(p[0], LimitIn) })
 	s.learn(0, 1)
@@ -117,14 +118,14 @@ func TestRateTakesOnce(t *testing.T) {
 	}).learned2().xdp(0, unicast(2, 1)), passed)
 }
 
-// learned2 knows station 1 at port 0 and station 2 at port 1.
+// learned2 makes station 1 known at port 0 and station 2 at port 1.
 func (s *bench) learned2() *bench {
 	s.learn(0, 1)
 	s.learn(1, 2)
 	return s
 }
 
-// tcp is a packet of TCP with a header of 32 bytes, and so much data.
+// tcpFrame is a TCP packet with a header of 32 bytes, and data bytes of data.
 func tcpFrame(six bool, data int) []byte {
 	b := packet{dst: station(2), src: station(1), size: 14}.bytes()
 	if six {
@@ -143,8 +144,8 @@ func tcpFrame(six bool, data int) []byte {
 	return append(append(b, header...), make([]byte, data)...)
 }
 
-// A limit in bits counts the frames that are on the wire: of a GSO packet each segment with its
-// headers. One in frames counts the segments.
+// A limit in bits counts the frames on the wire: each segment of a GSO packet, with its
+// headers. A limit in frames counts the segments.
 func TestRateCost(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -185,8 +186,8 @@ func TestRateCost(t *testing.T) {
 	}
 }
 
-// A bucket holds what passes in a quarter of a second, and a GSO packet at least, or what it is
-// told to hold.
+// A bucket holds the frames of a quarter of a second, and at least a GSO packet, or its
+// configured size.
 func TestRateBurst(t *testing.T) {
 	const quarter = stormSecond / 4
 	tests := []struct {
@@ -213,7 +214,7 @@ func TestRateBurst(t *testing.T) {
 			s.setRateBucket(0, LimitIn, kernelTime(t)+of.left)
 			expect(t, fmt.Sprintf("%+v with %d left", tt.limit, of.left), s.tcx(0, unicast(2, 1)), of.want)
 		}
-		if tt.want < 2*quarter { // a test that takes half as long is not on time
+		if tt.want < 2*quarter { // too short: the test may take half of it
 			continue
 		}
 		s.setRateBucket(0, LimitIn, kernelTime(t)+tt.want/2)
@@ -221,8 +222,8 @@ func TestRateBurst(t *testing.T) {
 	}
 }
 
-// What is dropped on its way out is counted as dropped at the port that it would have left by,
-// and not as sent. What the host sends by itself is not limited.
+// Frames that are dropped on their way out are counted as dropped at the port that they would
+// have left by, and not as sent. Frames that the host itself sends are not limited.
 func TestRateOut(t *testing.T) {
 	s := newBench(t, 3, func(_ *Config, p []*Port) { rate{storm{1, false}, 0}.set(p[1], LimitOut) }).learned2()
 	frame := unicast(2, 1)
@@ -257,7 +258,7 @@ func TestRateOut(t *testing.T) {
 	}
 }
 
-// leaving returns the programs at the egress of a device.
+// leaving returns the programs at a device's egress.
 func (s *shelf) leaving(ifindex uint32) (list []ebpf.ProgramID) {
 	s.t.Helper()
 	s.do(func() error {
@@ -270,8 +271,8 @@ func (s *shelf) leaving(ifindex uint32) (list []ebpf.ProgramID) {
 	return list
 }
 
-// A port's device has the program for what leaves exactly while the port has a limit for that,
-// whatever else is changed.
+// A port's device has the program for outgoing frames exactly as long as the port has a limit
+// for these, with any other changes.
 func TestRateProgram(t *testing.T) {
 	s := newShelf(t, 4)
 	b := s.create("br0", 2, berth)
@@ -337,8 +338,8 @@ func TestRateProgram(t *testing.T) {
 	}
 }
 
-// Of limits that are changed the buckets are full, so that no debt of a low limit has to be
-// waited for under a high one.
+// The buckets of changed limits are full, so that the debt of a low limit does not delay frames
+// under a high one.
 func TestRateRefill(t *testing.T) {
 	s := newShelf(t, 2)
 	b := s.create("br0", 2, func(_ *Config, p []*Port) { rate{storm{1, true}, 0}.set(p[0], LimitIn) })

@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A need has the functions of the kernel that programs of a type call.
+// A need has the kernel functions that programs of a type call.
 type need struct {
 	in      ebpf.ProgramType
-	by      kernelFeature // features, any of which calls them; 0 is every bridge
+	by      kernelFeature // features; each of them calls the functions. 0 is every bridge
 	who     string        // the caller, for messages
 	helpers []asm.BuiltinFunc
 }
 
-// needs are all helpers that the programs call, and who needs them. Versions of the
-// kernel are not compared: distributions put functions into older kernels.
+// needs are all helpers that the programs call, with their callers. Versions of the
+// kernel are not compared: distributions port functions to older kernels.
 var needs = []need{
 	{ebpf.SchedCLS, 0, "every bridge", []asm.BuiltinFunc{
 		asm.FnMapLookupElem, asm.FnKtimeGetNs, asm.FnLoop, asm.FnCheckMtu, asm.FnRedirect, asm.FnCloneRedirect, asm.FnSkbLoadBytes,
@@ -99,19 +99,19 @@ var needs = []need{
 	}},
 }
 
-// tcxHook is the name of the hook by which programs are attached to every port.
+// tcxHook is the name of the hook that every port uses.
 const tcxHook = "tcx hook"
 
-// A MissingError says what the kernel lacks and who needs it.
+// A MissingError reports what the kernel lacks and which feature needs it.
 type MissingError struct {
 	line string
-	err  error // what the kernel said
+	err  error // the kernel's error
 }
 
 func (e *MissingError) Error() string { return e.line }
 func (e *MissingError) Unwrap() error { return e.err }
 
-// missing makes a MissingError of things, each with the one who needs it.
+// missing makes a MissingError of things, each with the feature that needs it.
 func missing(release string, err error, things ...[2]string) error {
 	words := make([]string, len(things))
 	for i, t := range things {
@@ -120,29 +120,29 @@ func missing(release string, err error, things ...[2]string) error {
 	return &MissingError{"kernel " + release + " has " + strings.Join(words, ", and "), err}
 }
 
-// A kernel answers questions about what it has.
+// A kernel has functions that test its features.
 type kernel struct {
 	release  string
-	queryTCX func() error // asks which programs are on a device
+	queryTCX func() error // queries the programs on a device
 	helper   func(ebpf.ProgramType, asm.BuiltinFunc) error
 }
 
-// running is the kernel that runs.
+// running returns the running kernel.
 func running() kernel {
 	var u unix.Utsname
-	_ = unix.Uname(&u) // it cannot fail here; the release is for messages alone
+	_ = unix.Uname(&u) // it cannot fail here; the release is only for messages
 	return kernel{unix.ByteSliceToString(u.Release[:]), queryTCX, probes.HaveProgramHelper}
 }
 
-// queryTCX asks which programs are on the loopback device, which each network
-// namespace has at index 1, by one system call.
+// queryTCX queries the programs on the loopback device, which each network namespace has
+// at index 1, with one system call.
 func queryTCX() error {
 	_, err := programsAt(1)
 	return err
 }
 
-// CheckKernel returns a MissingError if the kernel has no tcx: without it there is no
-// port. It costs a system call.
+// CheckKernel returns a MissingError if the kernel has no tcx: without it there are no
+// ports. It costs one system call.
 func CheckKernel() error { return running().check() }
 
 func (k kernel) check() error {
@@ -156,13 +156,13 @@ func (k kernel) check() error {
 	}
 }
 
-// explain turns the kernel's error about a load of programs for c into one that a user
-// can act on.
+// explain turns the kernel's error about a load of programs for c into one that helps a
+// user.
 func explain(err error, c *Config) error { return running().explain(err, c) }
 
-// explainLoad is explain for a load of all that a specification has. The library may have
-// lost that there was no room for more open files: it asks the kernel what it has, and
-// takes each error for a no.
+// explainLoad is explain for a load of a whole specification. The library may have hidden
+// that there was no room for more open files: it tests the kernel's features, and takes
+// each error for a missing one.
 func explainLoad(err error, spec *ebpf.CollectionSpec, c *Config) error {
 	if few := fewFiles(len(spec.Maps) + len(spec.Programs) + libraryFiles); few != nil {
 		err = few
@@ -171,8 +171,8 @@ func explainLoad(err error, spec *ebpf.CollectionSpec, c *Config) error {
 }
 
 func (k kernel) explain(err error, c *Config) error {
-	// What the process or the machine is short of says nothing about programs, though the
-	// verifier may have begun with them.
+	// A lack of resources does not concern the programs, even if the verifier had already
+	// begun with them.
 	if err := short(err); err != nil {
 		return err
 	}
@@ -186,14 +186,14 @@ func (k kernel) explain(err error, c *Config) error {
 	if refused {
 		return fmt.Errorf("the kernel's verifier refuses the switch program: %-3v", verifier)
 	}
-	if errors.Is(err, unix.EPERM) { // the library says that it may be RLIMIT_MEMLOCK, as before Linux 5.11
+	if errors.Is(err, unix.EPERM) { // the library suspects RLIMIT_MEMLOCK, as before Linux 5.11
 		return fmt.Errorf("the kernel refuses to load BPF programs: %w", unix.EPERM)
 	}
 	return err
 }
 
-// short returns what the process or the machine is short of, if that is why a load
-// failed, and nil otherwise.
+// short returns the resource that the process or the machine lacks, if a load failed for
+// that reason, and nil otherwise.
 func short(err error) error {
 	for _, s := range []struct {
 		is   unix.Errno
@@ -210,7 +210,7 @@ func short(err error) error {
 	return nil
 }
 
-// fileLimit says how many files the process may have open, where that is the reason.
+// fileLimit returns words about the limit of open files, if that is the reason.
 func fileLimit(why unix.Errno) string {
 	var limit unix.Rlimit
 	if why != unix.EMFILE || unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
@@ -219,11 +219,11 @@ func fileLimit(why unix.Errno) string {
 	return fmt.Sprintf(" than %d", limit.Cur)
 }
 
-// libraryFiles is how many files the library may have open beside the maps and programs
-// of a load: BTF, and what it asks the kernel by.
+// libraryFiles is the number of files that the library may have open in addition to the
+// maps and programs of a load: BTF, and its tests of the kernel.
 const libraryFiles = 8
 
-// fewFiles returns EMFILE if there is no room for so many more open files.
+// fewFiles returns EMFILE if there is no room for that many more open files.
 func fewFiles(more int) error {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur > 1<<12 {

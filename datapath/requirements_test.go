@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lacking is a kernel that has everything but the helpers of those names.
+// lacking returns a kernel that has everything but the helpers with those names.
 func lacking(names ...string) kernel {
 	return kernel{
 		release:  "5.14.0-test",
@@ -31,8 +31,8 @@ func lacking(names ...string) kernel {
 	}
 }
 
-// Each feature that a kernel lacks something for is told, and by tcx or by XDP. TestNeedsAreAll
-// checks the table of needs itself against the programs.
+// Each feature that a kernel lacks a function for is listed, separately for tcx and XDP.
+// TestNeedsAreAll checks the table of needs itself against the programs.
 func TestAbilities(t *testing.T) {
 	lacks := []asm.BuiltinFunc{asm.FnFibLookup, asm.FnXdpLoadBytes}
 	k := lacking(helperName(lacks[0]), helperName(lacks[1]))
@@ -72,14 +72,14 @@ func TestAbilities(t *testing.T) {
 	}
 }
 
-// A kernel is asked for tcx itself, whatever it says that its version is.
+// The check tests for tcx itself, and not for the kernel's version.
 func TestKernelHasTCX(t *testing.T) {
 	for _, tt := range []struct {
 		says error
 		want string
 	}{
 		{nil, ""},
-		{unix.ENODEV, ""}, // it knows what was asked
+		{unix.ENODEV, ""}, // the query is supported
 		{unix.EINVAL, "kernel 5.14.0-test has no tcx hook, which every bridge needs"},
 		{unix.ENOSYS, "kernel 5.14.0-test has no tcx hook, which every bridge needs"},
 		{unix.EPERM, "the kernel refuses to say whether it has tcx: operation not permitted"},
@@ -100,7 +100,7 @@ func TestKernelHasTCX(t *testing.T) {
 	}
 }
 
-// What a refused load says names each function that is missing, and who calls it.
+// The error of a refused load names each missing function, and its caller.
 func TestExplainMissing(t *testing.T) {
 	verifier := &ebpf.VerifierError{Cause: unix.EINVAL, Log: []string{"invalid func bpf_loop#181"}}
 	peer := kernelFeatureFEATURE_PEER
@@ -144,7 +144,7 @@ func TestExplainMissing(t *testing.T) {
 	}
 }
 
-// A kernel of before bpf_cast_to_kern_ctx() is one that is named.
+// The error for a kernel without bpf_cast_to_kern_ctx() names that function.
 func TestMissingKernelFunction(t *testing.T) {
 	skb := &btf.Struct{Name: "sk_buff", Size: 8}
 	b, err := btf.NewBuilder([]btf.Type{skb}, nil)
@@ -184,11 +184,12 @@ func TestNeedsAreAll(t *testing.T) {
 
 var called = regexp.MustCompile(`(?m)^\d+: \(85\) call (bpf_\w+)#`)
 
-// A row of the table is right about who calls a helper: the verifier goes nowhere else.
+// A row of the table is right about the callers of a helper: the verifier checks only code that
+// they reach.
 func TestNeedsAreTrue(t *testing.T) {
 	needRoot(t)
 	features := map[kernelFeature]map[ebpf.ProgramType]bool{}
-	for _, n := range needs { // one of those that a row is of is as good as another
+	for _, n := range needs { // any of a row's features will do
 		one := n.by & -n.by
 		if features[one] == nil {
 			features[one] = map[ebpf.ProgramType]bool{}
@@ -220,7 +221,7 @@ func TestNeedsAreTrue(t *testing.T) {
 		if err := c.setIn(spec); err != nil {
 			t.Fatal(err)
 		}
-		delete(spec.Programs, kernelProgBasculePatch) // as long as tcx, of which it has most
+		delete(spec.Programs, kernelProgBasculePatch) // as long as tcx's, and mostly the same
 		leaveOut(spec, &c)
 		for name, p := range spec.Programs {
 			if !features[f][p.Type] {
@@ -248,7 +249,7 @@ func TestNeedsAreTrue(t *testing.T) {
 					return n.in == types[name] && (n.by == 0 || n.by&kernelFeature(c.Features) != 0) &&
 						slices.ContainsFunc(n.helpers, func(h asm.BuiltinFunc) bool { return helperName(h) == m[1] })
 				})
-				if !ok && m[1] != castFunction && m[1] != readFunction { // these: findPlaces()
+				if !ok && m[1] != castFunction && m[1] != readFunction { // for these see findPlaces()
 					t.Errorf("features %#x: %s calls %s, which is in no row for them", c.Features, name, m[1])
 				}
 			}

@@ -38,11 +38,11 @@ func TestReserved(t *testing.T) {
 	}
 }
 
-// socketTypes are the types of frames to reserved addresses that sockets of the host get.
+// socketTypes are the types of frames to reserved addresses that sockets of the host receive.
 var socketTypes = []uint16{unix.ETH_P_PAE, unix.ETH_P_LLDP, unix.ETH_P_SLOW, unix.ETH_P_1588}
 
-// Sockets of the host get what goes no further if it is of a type that no stack takes, has no VLAN
-// and comes from a station. All of that is counted.
+// Sockets of the host receive a frame that is not forwarded if it is of a type that no stack
+// takes, has no VLAN and comes from a station. All such frames are counted.
 func TestReservedToSockets(t *testing.T) {
 	s := newBench(t, 3, allXDP)
 	toSockets := outcome{Verdict: pass, Drops: []string{"reserved"}}
@@ -59,17 +59,17 @@ func TestReservedToSockets(t *testing.T) {
 			p.src = group(1)
 			expect(t, fmt.Sprintf("%#x from a group", typ), s.tcx(0, p.bytes()), dropped("reserved"))
 			p.src = station(1)
-		// the pattern is no such packet: cases of test/conformance have them
+		// the payload is no such packet: cases of test/conformance have them
 		case slices.Contains([]int{unix.ETH_P_IP, unix.ETH_P_IPV6, typeVLAN, typeQinQ}, typ):
 			continue
-		case typ > 0x600 && typ%251 != 0: // some of the many
+		case typ > 0x600 && typ%251 != 0: // some of the many others
 			continue
 		}
 		expect(t, fmt.Sprintf("%#x", typ), s.tcx(0, p.bytes()), want)
 	}
 }
 
-// The neighbours of the reserved addresses are groups like others.
+// The addresses next to the reserved ones are treated like other groups.
 func TestReservedNeighbours(t *testing.T) {
 	s := newBench(t, 3)
 	for _, m := range []mac{

@@ -21,9 +21,9 @@ type gateway struct {
 	mac     uint64
 }
 
-// gatewaysAt returns the interfaces of the host at a routed host port. macvlans says that
-// macvlans are among them, none of which takes frames that are not to its own address. A
-// macvtap hands its frames to a guest: they are not for the host.
+// gatewaysAt returns the interfaces of the host at a routed host port. macvlans reports that
+// macvlans are among them that take no frames to other addresses than their own. A macvtap hands
+// its frames to a guest: they are not for the host.
 func gatewaysAt(p *Port, links []netlink.Link) (list []gateway, macvlans bool) {
 	for _, l := range links {
 		a := l.Attrs()
@@ -50,14 +50,14 @@ func gatewaysAt(p *Port, links []netlink.Link) (list []gateway, macvlans bool) {
 	return list, macvlans
 }
 
-// The keys of the table of gateways: GATEWAY_MAC and GATEWAY_COUNTS of bpf/types.h. An index
-// of an interface is a key, too.
+// The keys of the table of gateways: GATEWAY_MAC and GATEWAY_COUNTS of bpf/types.h. The index of
+// an interface is a key, too.
 const (
 	gatewayEndpoint = 48
 	gatewayCounts   = 1 << 63
 )
 
-// gatewaysSize is the number of entries of the table: some for each port.
+// gatewaysSize is the number of entries of the table: a few for each port.
 const gatewaysSize = 4 * panelSize
 
 // gateways opens the table of the namespace's routed host ports.
@@ -83,11 +83,11 @@ func dropGateways(m *ebpf.Map, keys []uint64) error {
 	return nil
 }
 
-// routes reports whether p is a routed host port that has its number.
+// routes reports whether p is a routed host port that has an endpoint.
 func routes(p *Port) bool { return p.Flags&PortRoute != 0 && p.Endpoint != 0 }
 
-// openGateways has the bridge's routed host ports known to those that route to them, and
-// their counters there.
+// openGateways enters the bridge's routed host ports, and their counters, into the table of
+// gateways, where routing bridges look them up.
 func (b *Bridge) openGateways() error {
 	if kernelFeature(b.Config.Features)&kernelFeatureFEATURE_ROUTE == 0 {
 		return nil
@@ -101,9 +101,9 @@ func (b *Bridge) openGateways() error {
 	return err
 }
 
-// GatewaysMoved reports whether the host has other interfaces at the bridge's routed host
-// ports than those that are known: macvlans come and go by themselves. A change of the
-// bridge follows them.
+// GatewaysMoved reports whether the host's interfaces at the bridge's routed host ports differ
+// from those in the table: macvlans come and go without a command. A change of the bridge updates
+// the table.
 func (b *Bridge) GatewaysMoved() bool {
 	if kernelFeature(b.Config.Features)&kernelFeatureFEATURE_ROUTE == 0 {
 		return false
@@ -112,8 +112,8 @@ func (b *Bridge) GatewaysMoved() bool {
 	return err == nil && moved
 }
 
-// followGateways has the table know the host's interfaces, and ends hold them. Without ends
-// it only reports whether there is something to do.
+// followGateways makes the table match the host's interfaces, and ends hold them. Without ends it
+// only reports whether an update is necessary.
 func (b *Bridge) followGateways(ends *ebpf.Map) (changed bool, err error) {
 	links, err := netlink.LinkList()
 	for errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -173,7 +173,8 @@ func (b *Bridge) followGateways(ends *ebpf.Map) (changed bool, err error) {
 		list, macvlans := gatewaysAt(p, links)
 		for _, at := range list {
 			if ends != nil {
-				// what had the index at another port has gone, and must not come back as this one
+				// an interface with this index at another port has gone, and must not come back
+				// as this one
 				others := slices.DeleteFunc(takers[at.ifindex], func(key uint64) bool {
 					return was[key].Endpoint == p.Endpoint
 				})
@@ -181,7 +182,7 @@ func (b *Bridge) followGateways(ends *ebpf.Map) (changed bool, err error) {
 					return changed, err
 				}
 				err := put(ends, at.ifindex, at.ifindex)
-				if errors.Is(err, unix.EINVAL) { // it has gone at this moment
+				if errors.Is(err, unix.EINVAL) { // it has just gone
 					continue
 				}
 				if err != nil {
@@ -214,8 +215,8 @@ func (b *Bridge) followGateways(ends *ebpf.Map) (changed bool, err error) {
 	return changed || len(gone) > 0, dropGateways(m, gone)
 }
 
-// closeGateways takes ports out of the table of routed ones that are none any more. When it
-// returns, no packet is sent to them: CPUs remember ways for a tick of the kernel's clock.
+// closeGateways removes ports from the table that no longer route. When it returns, no packet is
+// sent to them: CPUs remember routes for a tick of the kernel's clock.
 func (s *Store) closeGateways(c *Cables) error {
 	m, err := s.gateways()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -239,8 +240,8 @@ func (s *Store) closeGateways(c *Cables) error {
 	return waitTick()
 }
 
-// waitTick waits until the kernel's clock (jiffies) has gone on by a tick at least. The coarse
-// clock is set after it: the first change that is seen may be of a tick that was before.
+// waitTick waits until the kernel's clock (jiffies) has advanced by at least a tick. The coarse
+// clock is set after it: the first change that is seen may belong to an earlier tick.
 func waitTick() error {
 	var last, now, tick unix.Timespec
 	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &tick); err != nil {
@@ -261,8 +262,8 @@ func waitTick() error {
 	return nil
 }
 
-// GatewayAt returns the routed host port that has an interface of the host, by the
-// interface's index: its bridge and its endpoint. The bridge is "" if there is none.
+// GatewayAt returns the routed host port at which the host has an interface, by the interface's
+// index: its bridge and its endpoint. The bridge is "" if there is none.
 func (s *Store) GatewayAt(ifindex uint32) (bridge string, endpoint uint32, err error) {
 	m, err := s.gateways()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -287,8 +288,8 @@ func (s *Store) GatewayAt(ifindex uint32) (bridge string, endpoint uint32, err e
 	return cables.ends[perCPU[0].Endpoint].Bridge, perCPU[0].Endpoint, nil
 }
 
-// Routed returns how many frames for a routed host port with these counters had each of
-// Routes, nil where the port does not route.
+// Routed returns, for each of Routes, the number of frames for a routed host port with these
+// counters; nil if the port does not route.
 func (b *Bridge) Routed(p *Port, stats *Stats) ([]uint64, error) {
 	if !routes(p) {
 		return nil, nil

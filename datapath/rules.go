@@ -21,7 +21,7 @@ import (
 // A Rule is a MAC rule of a port.
 type Rule struct {
 	Port uint32    // id
-	Rule rule.Rule // its own Port says nothing here: devices can be renamed
+	Rule rule.Rule // its own Port is unused: devices can be renamed
 }
 
 // MaxRules is the number of rules that a bridge can have. The datapath has 16
@@ -31,15 +31,14 @@ const MaxRules = 16384
 // RuleStats count the frames that a rule matched, and their bytes.
 type RuleStats = kernelRuleStats
 
-// Rules returns the bridge's rules in the order in which they are tried, without those
-// of ports that have left.
+// Rules returns the bridge's rules in the order in which they are evaluated, without
+// rules of ports that have left.
 func (b *Bridge) Rules() ([]Rule, error) {
 	list, _, err := b.numberedRules()
 	return list, err
 }
 
-// RuleOf returns the rule with a number, as [Traced] has it; false if the rule has
-// gone.
+// RuleOf returns the rule with a number from [Traced]; false if the rule has gone.
 func (b *Bridge) RuleOf(number uint16) (Rule, bool, error) {
 	list, numbers, err := b.numberedRules()
 	if i := slices.Index(numbers, uint32(number)); i >= 0 {
@@ -48,7 +47,7 @@ func (b *Bridge) RuleOf(number uint16) (Rule, bool, error) {
 	return Rule{}, false, err
 }
 
-// numberedRules returns the bridge's rules and the number of each.
+// numberedRules returns the bridge's rules with their numbers.
 func (b *Bridge) numberedRules() (list []Rule, numbers []uint32, err error) {
 	all, err := b.ruleTable()
 	if err != nil {
@@ -71,7 +70,7 @@ func (b *Bridge) numberedRules() (list []Rule, numbers []uint32, err error) {
 	return list, numbers, nil
 }
 
-// ruleTable returns the bridge's rules by number, as the datapath has them.
+// ruleTable returns the bridge's rules by number, in the datapath's form.
 func (b *Bridge) ruleTable() ([]kernelRule, error) {
 	m, err := b.openTable(kernelMapRules)
 	if err != nil {
@@ -81,7 +80,7 @@ func (b *Bridge) ruleTable() ([]kernelRule, error) {
 	return readArray[kernelRule](m)
 }
 
-// anyPort stands for the port when a rule is printed for the tables.
+// anyPort stands for the port in the text of a rule in the tables.
 const anyPort = "PORT"
 
 func printed(r Rule) string {
@@ -116,7 +115,7 @@ func (b *Bridge) RuleStats() ([]RuleStats, error) {
 }
 
 // settleRules makes next and t agree about rules. Ports get the flags of the rules that
-// t brings. t leaves out rules of ports that next does not have.
+// t brings. Rules of ports that next does not have are removed from t.
 func (b *Bridge) settleRules(next *Config, t *Tables) error {
 	if t.Rules == nil {
 		left := false
@@ -141,7 +140,7 @@ func (b *Bridge) settleRules(next *Config, t *Tables) error {
 	return nil
 }
 
-// flagRules sets the flags of the ports of c that say which of them have rules.
+// flagRules sets the flags that mark ports of c with rules.
 func flagRules(c *Config, list []Rule) {
 	for _, p := range Ports(c) {
 		p.Flags &^= PortRulesIn | PortRulesOut
@@ -157,22 +156,22 @@ func flagRules(c *Config, list []Rule) {
 	}
 }
 
-// compiledRules are rules as the datapath's tables have them.
+// compiledRules are rules in the form of the datapath's tables.
 type compiledRules struct {
-	rules   []kernelRule     // by number; 0 is no rule, and its text names this set of rules
-	lists   []kernelRuleList // and behind them the masks for ARP
+	rules   []kernelRule     // by number; entry 0 is no rule, and its text identifies this set of rules
+	lists   []kernelRuleList // followed by the masks for ARP
 	keys    []rule.Key
-	numbers []uint32 // of each key: turn and number
+	numbers []uint32 // for each key: turn and number
 
-	added []uint32 // numbers of rules that have counted nothing yet
+	added []uint32 // numbers of new rules, whose counters are zero
 }
 
-// ruleNumbers is how many numbers there are for rules: a change can exchange all rules
+// ruleNumbers is the size of the range of rule numbers: a change can exchange all rules
 // of a bridge for others.
 const ruleNumbers = 2 * MaxRules
 
-// ruleRoom returns how many entries a table for n rules has. It has room for some more,
-// because a program that is loaded keeps its tables.
+// ruleRoom returns the number of entries of a table for n rules. It leaves room for
+// some more, because loaded programs keep their tables.
 func ruleRoom(n int) uint32 {
 	const least, most = 256, ruleNumbers + 1
 	room := uint32(least)
@@ -182,8 +181,8 @@ func ruleRoom(n int) uint32 {
 	return min(room, most)
 }
 
-// compileRules makes tables of rules. Rules that are in had keep the numbers that they
-// have there. No other rule gets a number of had.
+// compileRules makes tables of rules. Rules that are in had keep their numbers. No
+// other rule gets a number that had uses.
 func compileRules(list []Rule, had []kernelRule) (*compiledRules, error) {
 	if len(list) > MaxRules {
 		return nil, fmt.Errorf("%d rules are more than %d", len(list), MaxRules)
@@ -199,7 +198,7 @@ func compileRules(list []Rule, had []kernelRule) (*compiledRules, error) {
 			numbers[of] = append(numbers[of], uint32(n))
 		}
 	}
-	for _, of := range numbers { // of equal rules, the first has what they have matched
+	for _, of := range numbers { // among equal rules, the first one keeps the counters
 		slices.SortFunc(of, func(n, o uint32) int { return cmp.Compare(had[n].Turn, had[o].Turn) })
 	}
 	free := uint32(0)
@@ -210,7 +209,7 @@ func compileRules(list []Rule, had []kernelRule) (*compiledRules, error) {
 	plain := make([]rule.Rule, len(list))
 	at := make([]uint32, len(list)) // the numbers of the rules
 	for i, r := range list {
-		// lists are told apart by name, and here a port's is its id
+		// lists are distinguished by the name of the port, and here that is its id
 		plain[i] = r.Rule
 		plain[i].Port = strconv.FormatUint(uint64(r.Port), 10)
 		k := kernelRule{Port: r.Port, Turn: uint16(i + 1), Tag: pf.TagNumber(r.Rule.Tag)}
@@ -235,13 +234,13 @@ func compileRules(list []Rule, had []kernelRule) (*compiledRules, error) {
 		}
 		c.rules[at[i]] = k
 	}
-	if len(list) > 0 { // a port without rules has an empty one
+	if len(list) > 0 { // a port without rules has an empty list
 		c.lists = make([]kernelRuleList, ruleLists)
 	}
 	for _, l := range rule.Compile(plain) {
 		id, err := strconv.ParseUint(l.Port, 10, 32)
 		if err != nil {
-			return nil, err // the name is one of ours
+			return nil, err // cannot happen: the name is made above
 		}
 		list := 2 * Slot(uint32(id)) // enum rule_direction
 		if l.Direction == rule.Out {
@@ -252,7 +251,8 @@ func compileRules(list []Rule, had []kernelRule) (*compiledRules, error) {
 		var arp []kernelRuleMask
 		masks := 0
 		for _, m := range l.Masks {
-			// a field is compared whole or not at all, and the kind says which
+			// a field is compared whole or not at all, and the kind defines which
+			// fields are compared
 			mask := kernelRuleMask{Kind: uint16(m.Bits.Kind), First: uint16(m.First) + 1}
 			if m.NeedsARP {
 				arp = append(arp, mask)
@@ -278,8 +278,8 @@ const (
 )
 
 // bringRules returns the tables of rules of the next generation, whose configuration is
-// c. They are made of list or, if that is nil, are those that b has. Nil: there are no
-// rules.
+// c. They are made from list or, if that is nil, are the tables of b. The result is nil
+// if there are no rules.
 func (b *Bridge) bringRules(c *Config, list []Rule) (*compiledRules, error) {
 	ruled := b.gen != "" && kernelFeature(b.Config.Features)&kernelFeatureFEATURE_RULES != 0
 	if list == nil {
@@ -298,7 +298,7 @@ func (b *Bridge) bringRules(c *Config, list []Rule) (*compiledRules, error) {
 	return compileRules(list, had)
 }
 
-// readRules returns the tables of rules that b has.
+// readRules returns the tables of rules of b.
 func (b *Bridge) readRules() (*compiledRules, error) {
 	c := &compiledRules{}
 	var err error
@@ -329,7 +329,7 @@ func (b *Bridge) readRules() (*compiledRules, error) {
 	return c, nil
 }
 
-// store fills tables that no frame meets.
+// store fills tables that no frame meets yet.
 func (c *compiledRules) store(maps map[string]*ebpf.Map) error {
 	err := errors.Join(
 		writeArray(maps[kernelMapRules], c.rules),
@@ -351,8 +351,8 @@ func (c *compiledRules) store(maps map[string]*ebpf.Map) error {
 	return nil
 }
 
-// rewriteRules gives the spare these rules, or those that b has. It rewrites the tables
-// only if they have others: the text of rule 0 names all of them.
+// rewriteRules gives the spare these rules or, if list is nil, the rules of b. It
+// rewrites the tables only if their rules differ: the text of rule 0 identifies them.
 func (g *generation) rewriteRules(b *Bridge, c *Config, list []Rule) error {
 	own := g.coll.Maps[kernelMapRules]
 	if list == nil {
@@ -376,7 +376,7 @@ func (g *generation) rewriteRules(b *Bridge, c *Config, list []Rule) error {
 		!fits(kernelMapRuleNumbers, len(next.keys)) {
 		return errNoSpare
 	}
-	// Tables that a killed command leaves have no name.
+	// Tables that a killed command leaves have no such text.
 	if err := own.Put(uint32(0), kernelRule{}); err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// portName is what the rules of these tests call a port, by its number.
+// portName returns the name of a port in the rules of these tests, by its number.
 func portName(port int) string { return fmt.Sprint("p", port) }
 
 // portOf returns the number of the port that a rule names.
@@ -29,7 +29,7 @@ func portOf(t fataler, r rule.Rule) (port int) {
 	return port
 }
 
-// A fataler is a test, or a check of rapid's.
+// A fataler is a test, or a check of rapid.
 type fataler interface {
 	Helper()
 	Fatal(args ...any)
@@ -45,8 +45,8 @@ func parseRules(t fataler, text string) []rule.Rule {
 	return list
 }
 
-// setRules loads the bench's programs anew, with rules, in place of those that
-// it has. It must be the last change of a bench.
+// setRules loads the bench's programs anew, with rules that replace its present ones.
+// It must be the last change of a bench.
 func (s *bench) setRules(t fataler, list []rule.Rule) {
 	t.Helper()
 	tables := Tables{Rules: []Rule{}}
@@ -68,8 +68,8 @@ func (s *bench) setRules(t fataler, list []rule.Rule) {
 	s.at(benchNow)
 }
 
-// newRuleBench makes a bench with rules, on which the stations 0, 1 and 2 are
-// static on the ports of their numbers, without a tag and in VLAN 10.
+// newRuleBench makes a bench with rules. Stations 0, 1 and 2 are static on the ports of
+// their numbers, without a tag and in VLAN 10.
 func newRuleBench(t testing.TB, list []rule.Rule) *bench {
 	t.Helper()
 	s := newBench(t, 4, allXDP, noLearning)
@@ -95,7 +95,7 @@ func (s *bench) know() {
 	s.at(benchNow)
 }
 
-// hits returns how often each rule has matched, by index.
+// hits returns the number of frames that each rule has matched, by index.
 func (s *bench) hits(t fataler) []RuleStats {
 	t.Helper()
 	rules, err := readArray[kernelRule](s.gen.coll.Maps[kernelMapRules])
@@ -103,7 +103,7 @@ func (s *bench) hits(t fataler) []RuleStats {
 		t.Fatal(err)
 	}
 	m := s.gen.coll.Maps[kernelMapRuleCounters]
-	// made at once, rules have numbers without a gap
+	// rules that are made at once have numbers without a gap
 	list := make([]RuleStats, slices.IndexFunc(append(rules[1:], kernelRule{}), func(r kernelRule) bool { return r.Turn == 0 }))
 	for i := range list {
 		var perCPU []RuleStats
@@ -118,7 +118,7 @@ func (s *bench) hits(t fataler) []RuleStats {
 	return list
 }
 
-// An arpPacket is a frame of ARP or RARP to be made.
+// An arpPacket is an ARP or RARP frame to be built.
 type arpPacket struct {
 	dst, src mac
 	vlans    []uint16
@@ -149,7 +149,7 @@ func (p arpPacket) bytes() []byte {
 	return b[:len(b)-p.cut]
 }
 
-// resolve is a packet of station src that asks or tells station dst.
+// resolve is a request or reply from station src about station dst.
 func resolve(dst, src int, kind, op uint16, tags ...uint16) arpPacket {
 	return arpPacket{
 		dst: station(dst), src: station(src), vlans: tags, kind: kind,
@@ -224,7 +224,7 @@ func TestRules(t *testing.T) {
 				}
 			}
 			seen := uint64(0)
-			for range 2 { // the second meets what was remembered of the first
+			for range 2 { // the second meets the remembered decision on the first
 				expect(t, "XDP", s.xdp(0, tt.frame), wantXDP)
 				if wantXDP.Verdict == redirect {
 					seen++
@@ -240,8 +240,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// What is remembered of a frame says nothing about another whose payload rules
-// look at.
+// The remembered decision on a frame does not apply to another frame if rules examine
+// its payload.
 func TestRulesRemembered(t *testing.T) {
 	s := newRuleBench(t, parseRules(t, "block in on p0 arp tpa 192.0.2.7"))
 	good, bad := resolve(1, 0, typeARP, 1), resolve(1, 0, typeARP, 1)
@@ -255,8 +255,8 @@ func TestRulesRemembered(t *testing.T) {
 	}
 }
 
-// A frame that is dropped before a rule would be asked about it is none that the rule
-// has matched, whatever is remembered of frames between the same stations.
+// A rule does not match a frame that is dropped before the rule is evaluated, whatever
+// is remembered about frames between the same stations.
 func TestRulesNotAsked(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(fmt.Sprintf("carrier lost %v", lost), func(t *testing.T) {
@@ -288,8 +288,8 @@ func TestRulesNotAsked(t *testing.T) {
 	}
 }
 
-// A frame that its connection does not take has matched a rule on the way in, and has
-// not come to those on the way out.
+// A frame that its connection's state refuses has matched a rule on the way in, and has
+// not reached the rules on the way out.
 func TestRulesNotAskedPF(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep()})
 	s.setRules(t, parseRules(t, "pass in on p0\npass out on p1"))
@@ -324,7 +324,7 @@ func TestRulesNotAskedPF(t *testing.T) {
 	count("above it, remembered", 1, 0)
 }
 
-// Few addresses, so that rules and frames meet often.
+// Few addresses, so that rules often match frames.
 var (
 	someMACs = []mac{station(0), station(1), station(2), {}}
 	someIPs  = []netip.Addr{stationIP(0), stationIP(1), netip.IPv4Unspecified()}
@@ -401,7 +401,7 @@ func someFrames() *rapid.Generator[arpPacket] {
 	})
 }
 
-// crossing returns what Match is asked about a packet at a port.
+// crossing returns the input of Match for a packet at a port.
 func (p arpPacket) crossing(port int) rule.Frame {
 	f := rule.Frame{Port: portName(port), Src: p.src, Dst: p.dst, Type: p.kind}
 	if p.cut == 0 {
@@ -410,8 +410,8 @@ func (p arpPacket) crossing(port int) rule.Frame {
 	return f
 }
 
-// judge says what should become of a packet that comes in by port 0, and which
-// rules it matches.
+// judge returns the expected outcome of a packet that comes in by port 0, and the rules
+// that it matches.
 func judge(list []rule.Rule, p arpPacket) (o outcome, matched []int) {
 	blocks := func(dir rule.Direction, port int) bool {
 		n := rule.Match(list, dir, p.crossing(port))
@@ -444,8 +444,8 @@ func judge(list []rule.Rule, p arpPacket) (o outcome, matched []int) {
 	return o, matched
 }
 
-// The datapath is held to the model: random rules, and random frames that are
-// put to both hooks.
+// The datapath is compared with the model: random rules, and random frames that are put
+// to both hooks.
 func TestRulesAgree(t *testing.T) {
 	s := newRuleBench(t, nil)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -482,8 +482,8 @@ func TestRulesAgree(t *testing.T) {
 	})
 }
 
-// manyRules are rules for frames that come in by port 0 from other stations
-// than those of the bench; the last blocks all that is left.
+// manyRules are rules for frames that come in by port 0 from other stations than the
+// bench's; the last rule blocks all other frames.
 func manyRules(t testing.TB, n int) []rule.Rule {
 	var text strings.Builder
 	for i := range n - 1 {
@@ -494,8 +494,8 @@ func manyRules(t testing.TB, n int) []rule.Rule {
 	return parseRules(t, text.String())
 }
 
-// allMasks are rules of every form that there is: 4 plain masks, 128 for ARP.
-// No frame of the benchmarks matches any but the last, which blocks.
+// allMasks are rules of every possible form: 4 plain masks, 128 for ARP. Frames of the
+// benchmarks match only the last one, which blocks.
 func allMasks(t testing.TB) []rule.Rule {
 	var text strings.Builder
 	form := func(n, arp int, op string) {
@@ -530,8 +530,8 @@ func allMasks(t testing.TB) []rule.Rule {
 	return parseRules(t, text.String())
 }
 
-// benchmarkRules puts frames of many stations, which the last rule blocks. What
-// is blocked is not remembered: every frame is looked up.
+// benchmarkRules puts frames of many stations, which the last rule blocks. Blocked
+// frames are not remembered, so every frame is looked up.
 func benchmarkRules(b *testing.B, list []rule.Rule, frame func(n int) []byte) {
 	s := newRuleBench(b, list)
 	const stations = 1000
@@ -557,7 +557,7 @@ func arpFrame(n int) []byte {
 	return p.bytes()
 }
 
-func BenchmarkRules0(b *testing.B) { // what it costs to drop a frame at all
+func BenchmarkRules0(b *testing.B) { // the cost of dropping a frame, without rules
 	s := newBench(b, 2)
 	opts := ebpf.RunOptions{Data: packet{dst: reserved(0), src: station(1)}.bytes(), Context: &skbContext{Ifindex: s.rack.near[0]}, Repeat: uint32(b.N)}
 	b.ResetTimer()
@@ -571,12 +571,12 @@ func BenchmarkRules1000(b *testing.B) { benchmarkRules(b, manyRules(b, 1000), pl
 
 func BenchmarkRulesMost(b *testing.B) { benchmarkRules(b, manyRules(b, MaxRules), plainFrame) }
 
-// As many masks as there can be: the worst case, of a frame that is none of ARP
-// and of one that is.
+// The largest number of masks: the worst case, for a frame that is not ARP and for one
+// that is.
 func BenchmarkRulesAllMasks(b *testing.B)    { benchmarkRules(b, allMasks(b), plainFrame) }
 func BenchmarkRulesAllMasksARP(b *testing.B) { benchmarkRules(b, allMasks(b), arpFrame) }
 
-// The rules of the worst case are the worst.
+// The rules of the worst case have all masks.
 func TestRulesAllMasks(t *testing.T) {
 	list := []Rule{}
 	for _, r := range allMasks(t) {
@@ -613,7 +613,7 @@ func TestRuleKey(t *testing.T) {
 	}
 }
 
-// commitRules makes rules a bridge's, in place of those that it has.
+// commitRules replaces a bridge's rules.
 func (s *shelf) commitRules(b *Bridge, text string) {
 	s.t.Helper()
 	list := []Rule{}
@@ -624,8 +624,7 @@ func (s *shelf) commitRules(b *Bridge, text string) {
 	s.do(func() error { return b.Commit(&b.Config, Tables{Rules: list}, keepAll) })
 }
 
-// ruled returns what a bridge has: rules, with the number of frames that each
-// has matched.
+// ruled returns a bridge's rules, with the number of frames that each has matched.
 func (s *shelf) ruled(b *Bridge) (list []string) {
 	s.t.Helper()
 	rules, err := b.Rules()
@@ -658,8 +657,8 @@ func (s *shelf) hit(b *Bridge, number uint32, frames uint64) {
 	}
 }
 
-// Rules are what they are until they are changed, and counters stay with their
-// rules; both go with their port.
+// Rules stay the same until they are changed, and counters stay with their rules; both
+// go with their port.
 func TestRulesKept(t *testing.T) {
 	s := newShelf(t, 3)
 	b := s.create("br0", 3)
@@ -691,7 +690,7 @@ func TestRulesKept(t *testing.T) {
 	want("another change", flags, "block in on near0 arp spa 192.0.2.1: 1", "pass on near1: 2", "block out on near2 tag x: 3", "pass on near1: 4")
 	s.commitRules(b, "block out on p2\npass on p1\npass on p1\npass on p1\nblock in on p0 arp spa 192.0.2.1")
 	want("other rules", flags, "block out on near2: 0", "pass on near1: 2", "pass on near1: 4", "pass on near1: 0", "block in on near0 arp spa 192.0.2.1: 1")
-	// another port in the slot of one that left
+	// another port in the slot of one that has left
 	if err := s.commit(b, func(c *Config, p []*Port) { *p[1] = Port{} }); err != nil {
 		t.Fatal(err)
 	}

@@ -28,29 +28,29 @@ type xdpContext struct {
 	EgressIfindex  uint32
 }
 
-// A bench is a switch that is attached to nothing: frames are put to its
-// programs by BPF_PROG_TEST_RUN, as if they came from the near ends of a rack.
-// The copies of a flood but the last do leave; all else is only decided. Its
-// clock stands still.
+// A bench is a switch that is attached to no device: frames are put to its programs by
+// BPF_PROG_TEST_RUN, as if they came from the near ends of a rack. The copies of a flood,
+// except the last, really leave; all other decisions have no effect. Its clock stands
+// still.
 type bench struct {
 	t    testing.TB
 	rack *rack
 	cfg  Config
 	gen  *generation
-	ids  []uint32 // of the ports, by number
+	ids  []uint32 // ids of the ports, by their numbers
 
 	retags bool   // programs may give frames another tag
-	out    []byte // the last frame as its program left it
+	out    []byte // the last frame after its program
 }
 
 const (
-	benchNow = 1000 // seconds; where the clock of a bench stands at first
+	benchNow = 1000 // seconds; the initial time of a bench's clock
 
 	floods = PortDiscover | PortMcastFlood | PortBcastFlood
 )
 
-// newBench makes a bench of so many ports, with the defaults of the command
-// line unless change says otherwise.
+// newBench makes a bench with the given number of ports, and with the defaults of the
+// command line, before change is applied.
 func newBench(t testing.TB, ports int, change ...func(c *Config, p []*Port)) *bench {
 	t.Helper()
 	return newBenchOn(t, sharedRack(t), ports, change...)
@@ -71,13 +71,13 @@ func newBenchWith(t testing.TB, r *rack, tables Tables, ports int, change ...fun
 	if BridgeFlags(s.cfg.Flags)&BridgeCapture != 0 {
 		tables.Filter = []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 1}} // all
 	}
-	tables.Bindings = []Binding{} // room for those that a test binds
+	tables.Bindings = []Binding{} // room for the bindings of a test
 	err := b.settlePF(&s.cfg, &tables)
 	if err != nil {
 		t.Fatal(err)
 	}
 	specialise(&s.cfg)
-	s.cfg.Features |= s.cfg.Pf.Features & uint64(kernelFeatureFEATURE_TRACE) // which no setting asks for
+	s.cfg.Features |= s.cfg.Pf.Features & uint64(kernelFeatureFEATURE_TRACE) // which no setting requires
 	openWays(&s.cfg)
 	if s.gen, err = b.load(&s.cfg, tables); err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func newBenchWith(t testing.TB, r *rack, tables Tables, ports int, change ...fun
 	return s
 }
 
-// moveIn gives the ports that stand for near ends their devices.
+// moveIn gives ports that stand for near ends their devices.
 func (s *bench) moveIn() error {
 	for _, p := range Ports(&s.cfg) {
 		if !slices.Contains(s.rack.near, p.Ifindex) {
@@ -133,19 +133,19 @@ func allXDP(_ *Config, ports []*Port) {
 	}
 }
 
-// onXDP puts the XDP program on a port, to which others send by XDP.
+// onXDP puts the XDP program on a port, which also receives frames by XDP.
 func onXDP(p *Port) {
 	p.Notes |= PortXDP | PortXDPRx
 	p.Facts |= PortXDPTx
 }
 
-// offXDP takes it off.
+// offXDP takes the program off.
 func offXDP(p *Port) {
 	p.Notes &^= PortXDP | PortXDPRx
 	p.Facts &^= PortXDPTx
 }
 
-// at sets the clock, and so ends the decisions made so far.
+// at sets the clock, and thus ends earlier decisions.
 func (s *bench) at(now uint32) {
 	s.t.Helper()
 	s.shares(func(shared *kernelShared) {
@@ -154,7 +154,7 @@ func (s *bench) at(now uint32) {
 	})
 }
 
-// shares calls f with what all CPUs share.
+// shares calls f with the data that all CPUs share.
 func (s *bench) shares(f func(*kernelShared)) {
 	s.t.Helper()
 	if err := s.gen.shared(f); err != nil {
@@ -168,7 +168,7 @@ func (s *bench) clock() (c kernelClock) {
 	return c
 }
 
-// A verdict is what a program says.
+// A verdict is the result of a program.
 type verdict string
 
 const (
@@ -201,8 +201,8 @@ const (
 	xdpRedirect = 4
 )
 
-// run puts a frame to a program as if it came in by a device. The bytes may
-// not change.
+// run puts a frame to a program as if it came in by a device. The program must not change
+// the frame's bytes, unless s.retags.
 func (s *bench) run(h hook, ifindex uint32, frame []byte) (v verdict, err error) {
 	var ctx any = &skbContext{Ifindex: ifindex}
 	if h == hookXDP {
@@ -212,7 +212,7 @@ func (s *bench) run(h hook, ifindex uint32, frame []byte) (v verdict, err error)
 }
 
 func (s *bench) runContext(h hook, ctx any, frame []byte) (v verdict, err error) {
-	out := make([]byte, len(frame)+258) // what the kernel may grow a frame by
+	out := make([]byte, len(frame)+258) // the most bytes by which the kernel may extend a frame
 	run := ebpf.RunOptions{Data: frame, DataOut: out, Context: ctx}
 	code, err := s.gen.program(h).Run(&run)
 	if err != nil {
@@ -225,7 +225,7 @@ func (s *bench) runContext(h hook, ctx any, frame []byte) (v verdict, err error)
 	return h.verdict(code), nil
 }
 
-// An outcome is what the switch did with one frame.
+// An outcome is the effect of a frame on the switch.
 type outcome struct {
 	Verdict verdict
 	Out     []int    // numbers of the ports that it was sent to
@@ -260,9 +260,9 @@ func (s *bench) xdp(port int, frame []byte) outcome {
 	return s.put(hookXDP, &xdpContext{IngressIfindex: s.rack.near[port], DataEnd: uint32(len(frame))}, frame)
 }
 
-// put puts a frame to a program and looks at every counter. The frame must be
-// counted once as received, where the program did not pass it on, and every
-// counter of bytes must go with that of frames.
+// put puts a frame to a program and checks every counter. The frame must be counted once
+// as received, unless the program passed it on, and every counter of bytes must match its
+// counter of frames.
 func (s *bench) put(h hook, ctx any, frame []byte) outcome {
 	s.t.Helper()
 	before := s.allStats()
@@ -282,7 +282,7 @@ func (s *bench) put(h hook, ctx any, frame []byte) outcome {
 	o.Verdict = v
 	want := s.slotOf(h, ctx)
 	switch {
-	// sockets of the host get it
+	// sockets of the host receive it
 	case h == hookTCX && v == pass && slices.Equal(o.Drops, []string{"reserved"}) && in == want:
 	case v == pass && (in >= 0 || len(o.Out) > 0 || len(o.Drops) > 0):
 		s.t.Errorf("%s of % x was counted, and the other program counts it again", o, head(frame))
@@ -311,8 +311,8 @@ func (s *bench) slotOf(h hook, ctx any) int {
 	return 0
 }
 
-// compare says what has become of one frame of so many bytes, and in which slot
-// it was counted as received, -1 for none. What answers it may have other bytes.
+// compare returns the outcome of one frame of the given length, and the slot in which it
+// was counted as received, -1 for none. An answer to it may have another length.
 func compare(before, after []Stats, bytes, answer uint64) (o outcome, in int, err error) {
 	in = -1
 	for slot := range after {
@@ -370,7 +370,7 @@ func total(perCPU []Stats) (sum Stats) {
 	return sum
 }
 
-// fields returns the counters, which are all of one size.
+// fields returns the counters, which all have the same size.
 func fields(s *Stats) []uint64 {
 	return unsafe.Slice(&s.RxFrames, unsafe.Sizeof(*s)/unsafe.Sizeof(s.RxFrames))
 }
@@ -378,7 +378,7 @@ func fields(s *Stats) []uint64 {
 // stats returns the counters of a port.
 func (s *bench) stats(port int) Stats { return s.allStats()[port+1] }
 
-// expect fails the test if the switch did something else with a frame.
+// expect fails the test unless the outcome of a frame is the expected one.
 func expect(t testing.TB, what string, got, want outcome) {
 	t.Helper()
 	if !slices.Equal(got.Out, want.Out) || !slices.Equal(got.Drops, want.Drops) || got.Verdict != want.Verdict {
@@ -396,15 +396,15 @@ func (a address) String() string { return fmt.Sprintf("%x/%d", a.mac, a.vlan) }
 
 func (a address) key() uint64 { return key(a.mac, a.vlan) }
 
-// A spot is what the FDB says of an address.
+// A spot is the FDB's entry of an address.
 type spot struct {
 	port int    // number
 	pin  uint32 // fdbStatic, fdbSticky
 	used uint32 // seconds
 }
 
-// fdb returns all of the FDB, whatever is valid. It fails the test if an
-// address is in it twice, an entry is half made, or the counts are wrong.
+// fdb returns the whole FDB, also invalid entries. It fails the test if an address is in
+// it twice, an entry is half made, or the counts are wrong.
 func (s *bench) fdb() map[address]spot {
 	s.t.Helper()
 	return sound(s.t, func() (map[address]spot, []string) {
@@ -445,9 +445,9 @@ func (s *bench) fdb() map[address]spot {
 	})
 }
 
-// sound returns what is read once there is no fault in it. The switch's timer may be at
-// work: it frees an entry and then counts it, and nobody can read both at once. A fault
-// that stays fails the test.
+// sound repeats a read until it finds no fault. The switch's timer may be at work: it
+// frees an entry and then changes the count, and both cannot be read at once. A fault that
+// stays fails the test.
 func sound[T any](t testing.TB, read func() (T, []string)) T {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
@@ -464,7 +464,7 @@ func sound[T any](t testing.TB, read func() (T, []string)) T {
 	}
 }
 
-// usage returns the number of dynamic entries that the switch counts in a slot.
+// usage returns the switch's count of dynamic entries in a slot.
 func (s *bench) usage(slot int) (n uint32) {
 	s.t.Helper()
 	s.shares(func(shared *kernelShared) { n = shared.Usage[s.cfg.FdbTurn&1][slot] })
@@ -487,15 +487,15 @@ func scan(m *ebpf.Map, f func(key, word uint64)) error {
 	return nil
 }
 
-// request asks the control program.
+// request calls the control program.
 func (s *bench) request(r kernelControl) (int, error) { return s.gen.control(r) }
 
-// word is an entry's.
+// word returns the second word of an entry.
 func (s *bench) word(p spot) uint64 {
 	return uint64(p.used)<<32 | uint64(p.pin) | uint64(s.ids[p.port])
 }
 
-// store puts an entry in, as `fdb add` does.
+// store adds an entry, as `fdb add` does.
 func (s *bench) store(a address, p spot) {
 	s.t.Helper()
 	_, err := s.request(kernelControl{Op: kernelControlOpCONTROL_STORE, Key: a.key(), Word: s.word(p)})
@@ -519,7 +519,7 @@ func (s *bench) learn(port int, stations ...int) {
 	}
 }
 
-// openWays opens the short ways to devices, as the timer does where nothing is in the way.
+// openWays opens the direct paths to devices, as the timer does if nothing prevents it.
 func openWays(c *Config) {
 	for _, p := range Ports(c) {
 		p.Straight = p.Peer

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A SampleKind is what a sample tells of: a frame that comes in, or one that is dropped.
+// A SampleKind is the kind of a sample: a frame that comes in, or one that is dropped.
 type SampleKind = kernelSampleKind
 
 // The kinds of samples.
@@ -20,36 +20,37 @@ const (
 	SampleKinds = kernelSampleKindSAMPLE_KINDS
 )
 
-// SampleLog is how many samples of a kind wait for a reader, at most.
+// SampleLog is the most samples of a kind that wait for a reader.
 const SampleLog = len(kernelSampleLog{}.Cell)
 
-// sampleFlood is in the place of the slot that a frame leaves by: a flood (SAMPLE_FLOOD).
+// sampleFlood stands for a flood instead of the slot that a frame leaves by
+// (SAMPLE_FLOOD).
 const sampleFlood = 0xffff
 
 // A Sample is a frame that was sampled, as it came in.
 type Sample struct {
 	Port   uint32 // id of the port that it came in by
 	Out    uint32 // slot that it leaves by, 0 for none
-	Flood  bool   // it leaves by several
-	Reason uint8  // of a drop, as Reasons has it; 0 where it goes nowhere: it is for the switch
+	Flood  bool   // it leaves by several ports
+	Reason uint8  // for a drop, an index in Reasons; 0 if it goes to no port because it is for the switch
 	VLAN   uint16 // 0 for none
 	Length int    // bytes of the frame
 	Data   []byte // its first bytes, with its tags; at most MaxSample
 }
 
-// MaxSample is how many bytes of a frame a sample has at most.
+// MaxSample is the most bytes of a frame that a sample has.
 const MaxSample = len(kernelSample{}.Frame)
 
-// Samples reads the samples of a bridge from the moment at which it was opened, as a Log
-// reads events: nothing waits for it.
+// Samples reads the samples of a bridge from the moment at which it was opened. As with a
+// Log of events, the datapath does not wait for it.
 type Samples struct {
 	shared *kernelShared
 	next   [SampleKinds]uint64
 	done   func()
 }
 
-// OpenSamples opens the bridge's samples. It lasts beyond changes of the bridge's
-// configuration.
+// OpenSamples opens the bridge's samples. The reader stays valid after changes of the
+// bridge's configuration.
 func (b *Bridge) OpenSamples() (*Samples, error) {
 	m, err := b.openTable(kernelMapShared)
 	if err != nil {
@@ -70,8 +71,8 @@ func (b *Bridge) OpenSamples() (*Samples, error) {
 // Close ends the reading.
 func (s *Samples) Close() { s.done() }
 
-// Read returns the samples of a kind since the last call, and how many were overwritten
-// before they could be read.
+// Read returns the samples of a kind since the last call, and the number of samples that
+// were overwritten before they could be read.
 func (s *Samples) Read(kind SampleKind) (list []Sample, missed uint64) {
 	log, next := &s.shared.Samples[kind], &s.next[kind]
 	all := atomic.LoadUint64(&log.Next)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sampling has one frame of so many sampled, and so many drops a second told.
+// sampling samples one frame out of rate, and at most drops dropped frames a second.
 func sampling(rate, drops uint32) func(*Config, []*Port) {
 	return func(c *Config, p []*Port) {
 		allXDP(c, p)
@@ -36,7 +36,7 @@ func (s *bench) samples() *Samples {
 	return log
 }
 
-// told are the samples of a kind since the last call, as "1>2", "1>all", "1>self" and
+// These are the samples of a kind since the last call, as "1>2", "1>all", "1>self" and
 // "1>vlan" with the number of a port, and a reason.
 func (s *bench) told(log *Samples, kind SampleKind) (words []string, list []Sample) {
 	list, _ = log.Read(kind)
@@ -65,8 +65,8 @@ func (s *bench) told(log *Samples, kind SampleKind) (words []string, list []Samp
 	return words, list
 }
 
-// Each frame that comes in is sampled once, wherever it goes, as it came; each drop is told
-// of.
+// Each frame that comes in is sampled once, whatever its destination, as it came; each drop
+// is reported.
 func TestSamplePoints(t *testing.T) {
 	s := newBench(t, 4, sampling(1, 100), func(_ *Config, p []*Port) { p[0].Domains, p[1].Domains = 2, 2 })
 	s.learn(3, 3)
@@ -109,7 +109,7 @@ func TestSamplePoints(t *testing.T) {
 	}
 }
 
-// XDP samples what it sends, and leaves floods to tcx: a frame is sampled once.
+// XDP samples the frames that it sends, and leaves floods to tcx: a frame is sampled once.
 func TestSampleXDP(t *testing.T) {
 	for _, size := range []int{etherHeader, 60, 127, 128, 129, 1514} {
 		s := newBench(t, 3, sampling(1, 100))
@@ -135,7 +135,7 @@ func TestSampleXDP(t *testing.T) {
 	}
 }
 
-// A tag comes and goes by XDP: the sample has what came.
+// XDP adds or removes a tag: the sample has the frame as it came in.
 func TestSampleTags(t *testing.T) {
 	for _, tt := range []struct{ in, out uint16 }{{10, 0}, {0, 10}, {10, 10}, {0, 0}} {
 		ends := []membership{access(10), access(10)}
@@ -165,7 +165,8 @@ func TestSampleTags(t *testing.T) {
 	}
 }
 
-// One frame of so many is sampled, by chance: of many, as many as the rate says.
+// One frame out of rate is sampled, at random: over many frames, the number matches the
+// rate.
 func TestSampleRate(t *testing.T) {
 	s := newBench(t, 2, sampling(8, 0))
 	s.learn(1, 2)
@@ -180,14 +181,15 @@ func TestSampleRate(t *testing.T) {
 		list, missed := log.Read(SampleFlow)
 		sum += uint64(len(list)) + missed
 	}
-	// the gaps are from 1 to 15, evenly: of 500 of them, the deviation of the sum is 97
+	// the gaps are uniformly distributed from 1 to 15: for 500 of them, the deviation of
+	// the sum is 97
 	if sum < frames/8-100 || sum > frames/8+100 {
 		t.Errorf("%d of %d frames were sampled, want about %d", sum, frames, frames/8)
 	}
 }
 
-// Nobody waits for a reader, who learns how much it has missed. Drops are told only so many
-// a second.
+// The datapath does not wait for a reader, which gets the number of missed samples. Only a
+// limited number of drops is reported each second.
 func TestSampleBounds(t *testing.T) {
 	s := newBench(t, 2, sampling(1, 5))
 	s.learn(0, 1)
@@ -199,7 +201,7 @@ func TestSampleBounds(t *testing.T) {
 	if len(list) != SampleLog || missed != 10 {
 		t.Errorf("%d samples and %d missed, want %d and 10", len(list), missed, SampleLog)
 	}
-	// a test may go on on another CPU, which has a second of its own
+	// the test may continue on another CPU, which has a limit of its own
 	cpus := ebpf.MustPossibleCPU()
 	if drops, missed := log.Read(SampleDrop); len(drops) < 5 || len(drops) > 5*cpus || missed != 0 {
 		t.Errorf("%d drops told and %d missed in a second, want 5 of each of at most %d CPUs", len(drops), missed, cpus)

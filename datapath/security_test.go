@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// expectBoth puts a frame to both programs: XDP has to do what tcx does, or to
-// leave it to tcx.
+// expectBoth puts a frame to both programs: XDP has to do the same as tcx, or to leave
+// the frame to tcx.
 func (s *bench) expectBoth(what string, port int, frame []byte, want outcome) {
 	s.t.Helper()
 	got := s.xdp(port, frame)
@@ -25,7 +25,7 @@ func lock(p *Port) {
 	p.Flags &^= PortLearn
 }
 
-// A locked port takes frames from addresses that the FDB has there, and from no
+// A locked port accepts frames from addresses that the FDB has there, and from no
 // others.
 func TestLockedPort(t *testing.T) {
 	tests := []struct {
@@ -63,14 +63,14 @@ func TestLockedPort(t *testing.T) {
 			if tt.vlan != 0 {
 				s.expectBoth("in the VLAN", 0, in.bytes(), sent(1, 2))
 			}
-			// the other way is open
+			// frames to the port are not affected
 			s.expectBoth("to the locked port", 1, unicast(9, 1), sent(0, 2))
 		})
 	}
 }
 
-// A locked port with MAB makes locked entries of addresses that it does not let
-// in: they are told once, open nothing, take nothing away, and age.
+// A locked port with MAB makes locked entries of addresses that are not authorized
+// there: they are reported once, authorize nothing, displace no entry, and age.
 func TestLockedEntries(t *testing.T) {
 	const ageing = 300
 	s := newBench(t, 4, allXDP, func(c *Config, p []*Port) {
@@ -95,7 +95,7 @@ func TestLockedEntries(t *testing.T) {
 	}
 	s.expectBoth("a stranger's frame to a port without MAB", 3, unicast(1, 6), dropped("locked"))
 
-	// it is refreshed, and takes room like any other
+	// the entry is refreshed, and takes room like any other
 	s.at(benchNow + ageing - 1)
 	s.expectBoth("later", 0, from(5), dropped("locked"))
 	s.expectBoth("another", 0, from(7), dropped("locked"))
@@ -105,15 +105,15 @@ func TestLockedEntries(t *testing.T) {
 		a(1): {port: 1, used: benchNow}, a(5): locked(0, benchNow+ageing-1), a(7): locked(0, benchNow+ageing-1),
 	})
 
-	// what is known elsewhere stays there
+	// an address that is known at another port stays there
 	s.expectBoth("another port's station", 0, from(1), dropped("locked"))
 	s.expectBoth("to the port that it is on", 2, unicast(1, 2), sent(1))
 	s.expectEvents(l, Event{Kind: EventLearned, MAC: station(2), Port: s.ids[2], Count: 1})
-	// where it is let in it is an address like any other
+	// at a port where it is authorized it is an address like any other
 	s.learn(2, 5)
 	s.expectBoth("to where it is let in", 1, unicast(5, 1), sent(2))
 	s.expectEvents(l, Event{Kind: EventLearned, MAC: station(5), Port: s.ids[2], Count: 1})
-	// or by who says so
+	// a static entry authorizes it, too
 	s.store(a(7), spot{port: 0, pin: fdbStatic})
 	s.expectBoth("let in", 0, unicast(5, 7), sent(2))
 	s.expectBoth("to who is let in", 2, unicast(7, 5), sent(0))
@@ -121,7 +121,7 @@ func TestLockedEntries(t *testing.T) {
 		a(1): {port: 1, used: benchNow + ageing - 1}, a(2): {port: 2, used: benchNow + ageing - 1},
 		a(5): {port: 2, used: benchNow + ageing - 1}, a(7): {port: 0, pin: fdbStatic},
 	})
-	// one that has aged elsewhere is nobody's
+	// an address that has aged elsewhere gets a locked entry
 	s.at(benchNow + 3*ageing)
 	s.expectBoth("aged elsewhere", 0, from(1), dropped("locked"))
 	s.expectEvents(l, Event{Kind: EventLocked, MAC: station(1), Port: s.ids[0], Count: 1})
@@ -151,7 +151,7 @@ func TestLockedEntriesAge(t *testing.T) {
 		Event{Kind: EventAged, MAC: station(5), Port: s.ids[0], Count: 1})
 }
 
-// A port is locked for conversations that are going on, too.
+// Locking a port also affects conversations that are going on.
 func TestLockedPortEndsDecisions(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -193,9 +193,8 @@ func TestLockedPortEndsDecisions(t *testing.T) {
 	}
 }
 
-// Where there is no room for an address, its frames are dropped if the port is
-// told so; those of addresses that are known go on, also when their age is
-// written.
+// If there is no room for an address, its frames are dropped if the port has that
+// setting; frames of known addresses go on, also when their age is updated.
 func TestFullDrop(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -219,14 +218,15 @@ func TestFullDrop(t *testing.T) {
 			if n := s.stats(0).Refused; n != 6 {
 				t.Errorf("%d refused, want 6", n)
 			}
-			// no room for one that moves to the port either; the other ports flood
+			// there is no room for an address that moves to the port either; the other
+			// ports flood
 			s.expectBoth("to a port that floods", 1, from(60), sent(0, 2))
 			if tt.name == "of the port" {
 				s.expectBoth("one that moves", 0, from(11), dropped("limit"))
 			} else {
 				s.expectBoth("one that moves", 0, from(11), sent(1, 2))
 			}
-			// and where there is room again it is used
+			// and when there is room again it is used
 			if err := s.remove(address{station(2), 0}); err != nil {
 				t.Fatal(err)
 			}
@@ -235,7 +235,7 @@ func TestFullDrop(t *testing.T) {
 	}
 }
 
-// An address that is pinned elsewhere is no question of room.
+// An address that is pinned elsewhere is not affected by a lack of room.
 func TestFullDropPinned(t *testing.T) {
 	s := newBench(t, 3, func(_ *Config, p []*Port) { p[0].FdbMax, p[0].Flags = 1, p[0].Flags|PortLimitDrop })
 	s.learn(0, 1)
@@ -252,7 +252,7 @@ func typed(p packet, typ uint16) []byte {
 	return b
 }
 
-// A port that blocks what is not IP blocks it in and out, behind up to two tags.
+// A port that blocks non-IP frames blocks them in and out, behind up to two tags.
 func TestBlockNonIP(t *testing.T) {
 	types := []struct {
 		name string
@@ -298,7 +298,7 @@ func TestBlockNonIP(t *testing.T) {
 	}
 }
 
-// An address moves so often in a second, and no more; its frames go on.
+// An address moves at most this often in a second; its frames go on.
 func TestMoveMax(t *testing.T) {
 	for _, most := range []uint32{1, 2, 7} {
 		s := newBench(t, 3, allXDP, func(c *Config, _ []*Port) { c.MoveMax = most })
@@ -315,7 +315,7 @@ func TestMoveMax(t *testing.T) {
 		if got := moves(); got != uint64(most) {
 			t.Errorf("limit %d: %d moves", most, got)
 		}
-		// where it is it can be heard
+		// frames to the port where it is are delivered
 		at := int(most % 2)
 		if got := s.fdb()[address{station(1), 0}].port; got != at {
 			t.Errorf("limit %d: the address is on port %d, want %d", most, got, at)
@@ -338,7 +338,8 @@ func TestMoveMax(t *testing.T) {
 		if got := s.fdb()[address{station(2), 0}].port; got != 1 {
 			t.Error("another address was not moved")
 		}
-		// and so has the next second, which tells how often the last one refused
+		// and so does the next second, whose event has the number of refusals of the
+		// last one
 		s.at(benchNow + 1)
 		before := moves()
 		flap(20)
@@ -358,8 +359,8 @@ func TestMoveMax(t *testing.T) {
 	}
 }
 
-// That an address has aged and appears elsewhere is no move, nor is there a
-// limit to what is told to move.
+// It is no move if an address ages and appears elsewhere. Requests to move an address
+// have no limit.
 func TestMoveMaxOfAged(t *testing.T) {
 	s := newBench(t, 3, func(c *Config, _ []*Port) { c.MoveMax = 1 })
 	s.learn(0, 1)
@@ -378,8 +379,8 @@ func TestMoveMaxOfAged(t *testing.T) {
 
 const hostStation = 77
 
-// guarded is a bridge whose port 1 has a loop guard and whose port 2 is the
-// host's; a time blocks.
+// guarded is a bridge whose port 1 has a loop guard and whose port 2 is the host's; a
+// block time above 0 makes the guard block.
 func guarded(t *testing.T, block uint32) *bench {
 	s := newBench(t, 4, allXDP, func(_ *Config, p []*Port) {
 		p[1].Flags, p[1].BlockTime = p[1].Flags|PortLoopGuard, block
@@ -389,8 +390,8 @@ func guarded(t *testing.T, block uint32) *bench {
 	return s
 }
 
-// A frame from a host port's own address is the switch's own wherever else it
-// comes in.
+// A frame from a host port's own address is the switch's own frame, by whichever other
+// port it comes in.
 func TestLoopGuardHost(t *testing.T) {
 	s := guarded(t, 0)
 	s.learn(0, 1)
@@ -418,8 +419,8 @@ func TestLoopGuardHost(t *testing.T) {
 	s.expectEvents(l, want)
 }
 
-// A station that moves is no loop; one that moves to and fro is, unless each
-// time it was heard long ago.
+// A station that moves is not a loop; one that moves back and forth is, unless its last
+// frame before each move was long ago.
 func TestLoopGuardStations(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -438,7 +439,7 @@ func TestLoopGuardStations(t *testing.T) {
 				s.tcx(1, from(1))
 			}
 			s.tcx(3, from(1))
-			expect(s.t, "first", s.tcx(1, unicast(50, 1)), sent(0, 2, 3)) // pulls the address here
+			expect(s.t, "first", s.tcx(1, unicast(50, 1)), sent(0, 2, 3)) // moves the address here
 			expect(s.t, "round again", s.tcx(1, from(1)), dropped("loop"))
 			expect(s.t, "another address", s.tcx(1, from(2)), sent(0, 2, 3))
 			s.at(benchNow + 2)
@@ -464,13 +465,13 @@ func TestLoopGuardStations(t *testing.T) {
 				s.tcx(1, from(1))
 			}
 		}, true},
-		{"announces itself", func(s *bench) { // as a virtual machine that has migrated
+		{"announces itself", func(s *bench) { // like a virtual machine that has migrated
 			s.tcx(0, from(1))
 			for range 20 {
 				s.tcx(1, from(1))
 			}
 		}, false},
-		{"many at once", func(s *bench) { // as what is behind a cable that has been moved
+		{"many at once", func(s *bench) { // like stations behind a cable that has been moved
 			for n := range 500 {
 				s.tcx(0, from(1000+n))
 			}
@@ -512,8 +513,8 @@ func TestLoopGuardStations(t *testing.T) {
 	}
 }
 
-// With a time the guard blocks its port: no frames come in by it or go out,
-// conversations included, and with the time that ends by itself.
+// With a block time the guard blocks its port: no frames come in or go out by it, also
+// of present conversations. The block ends by itself after that time.
 func TestLoopGuardBlocks(t *testing.T) {
 	const block = 30
 	s := guarded(t, block)
@@ -542,7 +543,7 @@ func TestLoopGuardBlocks(t *testing.T) {
 			s.expectBoth("another port", 3, unicast(1, 9), sent(0))
 		}
 	}
-	// what is behind it can be heard by another port meanwhile
+	// stations behind the port can become known at another port meanwhile
 	s.learn(3, 2)
 	s.expectBoth("another way", 0, unicast(2, 1), sent(3))
 	s.at(benchNow + block)
@@ -552,8 +553,8 @@ func TestLoopGuardBlocks(t *testing.T) {
 	s.expectBoth("out, after", 0, unicast(2, 1), sent(1))
 }
 
-// Of a loop's ends one is blocked, because that is enough: two cables to another
-// switch are not cut both. A second loop has its turn.
+// Only one end of a loop is blocked, because that is enough: of two cables to another
+// switch, one stays in use. The next loop blocks another end.
 func TestLoopGuardBlocksOne(t *testing.T) {
 	s := newBench(t, 3, func(_ *Config, p []*Port) {
 		for i := range 2 {
@@ -587,8 +588,8 @@ func TestLoopGuardBlocksOne(t *testing.T) {
 	}
 }
 
-// A block outlives a change of the configuration, but not its port, nor does it
-// that the guard is told anew.
+// A block outlives a change of the configuration, but not its port, and not a new
+// setting of the guard.
 func TestLoopGuardStays(t *testing.T) {
 	s := newShelf(t, 3)
 	guard := func(_ *Config, p []*Port) { p[0].Flags, p[0].BlockTime = p[0].Flags|PortLoopGuard, 30 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A frame whose source is no station's is dropped, wherever it goes.
+// A frame whose source is not a station's address is dropped, whatever its destination.
 func TestBadSource(t *testing.T) {
 	s := newBench(t, 3, allXDP)
 	s.learn(1, 1)
@@ -43,8 +43,8 @@ func TestGoodSource(t *testing.T) {
 	}
 }
 
-// No station has the zero address, so a frame to it is unknown unicast, also
-// when entries have been freed, whose key is zero too.
+// No station has the zero address, so a frame to it is unknown unicast, also after
+// entries have been freed, whose key is zero, too.
 func TestZeroDestination(t *testing.T) {
 	s := newBench(t, 3, allXDP)
 	zero := packet{dst: mac{}, src: station(1)}

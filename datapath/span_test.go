@@ -10,14 +10,14 @@ func spanAt(c *Config, p *Port, n int) {
 	c.Spans[n] = uint16(Slot(p.Id))
 }
 
-// copied is an outcome with copies on ports besides.
+// copied is an outcome with additional copies to ports.
 func copied(o outcome, ports ...int) outcome {
 	o.Out = append(o.Out[:len(o.Out):len(o.Out)], ports...)
 	return o
 }
 
-// A span port gets every frame that comes in, once, whatever becomes of it, and
-// XDP takes none of them.
+// A span port gets every frame that comes in, once, whatever its outcome, and XDP takes
+// none of them.
 func TestSpanAll(t *testing.T) {
 	s := newBench(t, 5, allXDP, func(c *Config, p []*Port) {
 		spanAt(c, p[4], 0)
@@ -55,7 +55,7 @@ func TestSpanAll(t *testing.T) {
 	}
 	expect(t, "unicast by XDP", s.xdp(1, learnt.bytes()), passed)
 
-	// nothing comes in by it, nothing is learned there, nothing goes to it
+	// no frame comes in by it or goes to it, and no address is learned there
 	known := len(s.fdb())
 	for _, frame := range [][]byte{from(9), unicast(1, 9), unicast(99, 9), packet{dst: reserved(0), src: station(9)}.bytes(), packet{dst: broadcast}.bytes()} {
 		expect(t, "from the span port", s.tcx(4, frame), dropped("span"))
@@ -68,14 +68,14 @@ func TestSpanAll(t *testing.T) {
 	expect(t, "without the span port's device", s.tcx(1, learnt.bytes()), sent(2))
 }
 
-// A mirror of one port has what comes in by it, what goes out by it, or both,
-// each time that it does.
+// A mirror of one port gets the frames that come in by it, that go out by it, or both,
+// each time.
 func TestSpanPort(t *testing.T) {
 	const none, one = 0, 1
 	tests := []struct {
 		name    string
 		in, out uint16
-		own     bool // of port 0; else of all
+		own     bool // mirrors port 0; otherwise all ports
 	}{
 		{"in", one, none, true}, {"out", none, one, true}, {"both", one, one, true},
 		{"all in", one, none, false}, {"all out", none, one, false}, {"all both", one, one, false},
@@ -93,7 +93,8 @@ func TestSpanPort(t *testing.T) {
 			for port := range 3 {
 				s.tcx(port, from(port))
 			}
-			// what is sent by port in to out reaches the span port so often
+			// number of copies that the span port gets of a frame from port in to ports
+			// out
 			copies := func(in int, out ...int) (list []int) {
 				if tt.in == one && (in == 0 || !tt.own) {
 					list = append(list, 3)
@@ -112,7 +113,7 @@ func TestSpanPort(t *testing.T) {
 						continue
 					}
 					reach = append(reach, out)
-					for range 2 { // the second is remembered
+					for range 2 { // the second one by a remembered decision
 						expect(t, "unicast", s.tcx(in, unicast(out, in)), copied(sent(out), copies(in, out)...))
 					}
 				}
@@ -126,8 +127,8 @@ func TestSpanPort(t *testing.T) {
 	}
 }
 
-// Who asks for a frame as that of a port, of a VLAN and of all gets it once.
-// Others are asked for theirs.
+// A span port that mirrors a port, a VLAN and all ports gets a frame once. Other span
+// ports get only the frames of what they mirror.
 func TestSpanOnce(t *testing.T) {
 	s := newBench(t, sharedCables, func(c *Config, p []*Port) {
 		spanAt(c, p[3], 0)
@@ -143,12 +144,12 @@ func TestSpanOnce(t *testing.T) {
 	}
 }
 
-// A mirror of a VLAN has what comes in by the VLAN's ports, in it, and what
-// goes out in it.
+// A mirror of a VLAN gets the frames that come in by the VLAN's ports, in the VLAN, and
+// those that go out in it.
 func TestSpanVLAN(t *testing.T) {
 	for _, tt := range []struct {
 		name          string
-		in, out, port uint16 // port: of port 0
+		in, out, port uint16 // port: port 0's mirror
 		want          func(in, out int) []int
 	}{
 		{"in", 1, 0, 0, func(int, int) []int { return []int{4} }},
@@ -193,15 +194,15 @@ func TestSpanVLAN(t *testing.T) {
 			}
 			expect(t, "flood", s.tcx(0, from(0)), copied(sent(1), tt.want(0, 1)...))
 			expect(t, "flood of another", s.tcx(2, from(2)), sent(3))
-			// what a port may not send in the VLAN is not in it
+			// a frame that a port may not send in the VLAN does not belong to it
 			other := packet{dst: broadcast, src: station(2)}.tagged(10).bytes()
 			expect(t, "by a port that is not in it", s.tcx(2, other), dropped("vlan"))
 		})
 	}
 }
 
-// A copy that is too large for the span port is counted there; the frame goes
-// its way. A GSO packet is copied whole, if its segments fit.
+// A copy that is too large for the span port is counted there; the frame itself is
+// forwarded. A GSO packet is copied whole, if its segments fit.
 func TestSpanMTU(t *testing.T) {
 	r := ownRack(t, 3)
 	r.setMTU(t, 2, 1000)
@@ -244,7 +245,7 @@ func TestSpanMTU(t *testing.T) {
 				t.Errorf("%s: %d bytes copied, want %d", tt.what, octets, tt.size)
 			}
 		}
-		// an unknown VLAN floods, and the span port is no part of that
+		// an unknown VLAN floods, and the span port gets no part of the flood
 		if frames != want || drops != 1-want {
 			t.Errorf("%s: %d copies and %d too large, want %d and %d", tt.what, frames, drops, want, 1-want)
 		}

@@ -12,31 +12,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The spare takes turns with a bridge's programs. It is the programs of the generation
-// before, which were made for the same configuration. A change that needs no other
-// programs exchanges the bridge's programs for the spare. The spare has settings of its
-// own, and own tables where a change makes these anew. They are written while no frame
-// is in the spare's programs. Then the spare is a generation like one that was loaded.
-// A frame meets one of the two sets of programs, so it sees no half of a change.
+// The spare takes turns with a bridge's programs. It consists of the programs of the
+// former generation, which were made for the same configuration. A change that needs no
+// new programs exchanges the bridge's programs for the spare. The spare has settings of
+// its own, and tables of its own if a change makes these anew. They are written while
+// no frame is in the spare's programs. Then the spare is a generation like one that was
+// loaded. A frame meets one of the two sets of programs, so it never meets half of a
+// change.
 //
-// The spare is in a folder of its own. Once all in it is as the next generation has it,
-// the folder is renamed to be that generation's. A command that is killed before leaves
-// a spare, whatever is in its tables. One that is killed after leaves a generation that
-// is not made current.
+// The spare is in a folder of its own. Once everything in it matches the next
+// generation, the folder is renamed to that generation's name. A command that is killed
+// before that leaves a spare, whose tables may have any contents. A command that is
+// killed after it leaves a generation that is not made current.
 const sparePin = "spare"
 
-// errNoSpare says that a change needs programs to be loaded.
+// errNoSpare reports that a change needs new programs.
 var errNoSpare = errors.New("no spare fits")
 
-// sameProgram reports whether two configurations are the same as far as programs are
-// made for them.
+// sameProgram reports whether two configurations have the same specialised programs.
 func sameProgram(c, other *Config) bool {
 	return c.kernelConfig == other.kernelConfig && ported(c) == ported(other) && anyXDP(c) == anyXDP(other) &&
 		patched(c) == patched(other)
 }
 
 // spares reports whether a generation of c, made with t after b, leaves a spare: its
-// programs have the tables of b's programs, except for those of their own.
+// programs use the tables of b's programs, except for tables that each set has for
+// itself.
 func (b *Bridge) spares(c *Config, t Tables) bool {
 	if b.gen == "" || b.store.Locked || !sameProgram(c, &b.Config) {
 		return false
@@ -48,9 +49,8 @@ func (b *Bridge) spares(c *Config, t Tables) bool {
 	return kernelFeature(c.Features)&kernelFeatureFEATURE_CAPTURE == 0
 }
 
-// keepSpare makes a generation that is not the bridge's any more the spare, if it
-// leaves one. Nobody reads it as a generation again: the rename takes it away in one
-// step.
+// keepSpare makes a generation that is no longer the bridge's the spare, if it leaves
+// one. It cannot be read as a generation again: the rename removes it in one step.
 func (b *Bridge) keepSpare(gen string, spares bool) error {
 	if err := os.RemoveAll(b.pin(sparePin)); err != nil || !spares {
 		return err
@@ -84,7 +84,7 @@ func (b *Bridge) reuse(c *Config, t Tables) (g *generation, err error) {
 	return g, nil
 }
 
-// openSpare opens the spare, if it is of this configuration.
+// openSpare opens the spare, if it was made for this configuration.
 func (b *Bridge) openSpare(c *Config) (*generation, error) {
 	g, err := b.openPins(sparePin)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -105,18 +105,18 @@ func (b *Bridge) openSpare(c *Config) (*generation, error) {
 	return g, nil
 }
 
-// quiesce returns when no frame is in programs that no port has. The kernel runs
-// programs in sections of RCU, and waits for their end.
+// quiesce returns when no frame is left in programs that no port has any more. The
+// kernel runs programs in read-side sections of RCU, and waits for their end.
 func quiesce() error {
 	const membarrierCmdGlobal = 1 // linux/membarrier.h; synchronize_rcu()
 	_, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, membarrierCmdGlobal, 0, 0)
-	if errno != 0 { // with nohz_full there is none
+	if errno != 0 { // not available with nohz_full
 		return errors.Join(errNoSpare, fmt.Errorf("membarrier: %w", errno))
 	}
 	return nil
 }
 
-// rewrite gives the spare's own tables what the next generation of b has.
+// rewrite gives the spare's own tables the contents for the next generation of b.
 func (g *generation) rewrite(b *Bridge, c *Config, t Tables) error {
 	if err := g.coll.Maps[settingsMap].Put(uint32(0), &c.kernelSettings); err != nil {
 		return fmt.Errorf("settings: %w", err)
@@ -135,7 +135,7 @@ func (g *generation) rewrite(b *Bridge, c *Config, t Tables) error {
 	return err
 }
 
-// rewriteVLANs gives the spare these VLANs, or those that b has.
+// rewriteVLANs gives the spare these VLANs or, if that is nil, the VLANs of b.
 func (g *generation) rewriteVLANs(b *Bridge, vlans *VLANs) (err error) {
 	if vlans == nil {
 		if vlans, err = b.VLANs(); err != nil || vlans == nil {

@@ -27,7 +27,7 @@ func (s *shelf) programs(b *Bridge) (ids []ebpf.ProgramID) {
 	return slices.Compact(ids)
 }
 
-// A change that needs no other programs loads none: two sets of them take turns.
+// A change that needs no new programs loads none: two sets of them take turns.
 func TestSpare(t *testing.T) {
 	s := newShelf(t, 4)
 	b := s.create("br0", 3)
@@ -61,7 +61,7 @@ func TestSpare(t *testing.T) {
 	if got := len(Ports(&s.open("br0").Config)); got != 3 {
 		t.Errorf("%d ports are there, not 3", got)
 	}
-	// others are loaded for a feature, and nothing is kept of those before
+	// a feature loads new programs, and the former ones are not kept
 	third := must(func(c *Config, p []*Port) { p[0].Flags |= PortHairpin })
 	if slices.Contains(turns[0], third[0]) || slices.Contains(turns[1], third[0]) {
 		t.Errorf("programs %v have no hairpin", third)
@@ -71,8 +71,8 @@ func TestSpare(t *testing.T) {
 	}
 }
 
-// A bridge without ports has no programs for frames, whatever is on, and takes turns without
-// them. They come with the first port, and go with the last.
+// A bridge without ports has no programs for frames, with any features, and takes turns
+// without them. They come with the first port, and go with the last.
 func TestNoPortsNoPrograms(t *testing.T) {
 	s := newShelf(t, 1)
 	b := s.create("br0", 0)
@@ -121,8 +121,8 @@ func TestNoPortsNoPrograms(t *testing.T) {
 	spare(true)
 }
 
-// What programs remember of the settings that they had does not count when it is
-// their turn again.
+// Decisions that programs have remembered with former settings do not count when it is their
+// turn again.
 func TestSpareForgets(t *testing.T) {
 	s := newShelf(t, 2)
 	b := s.create("br0", 2)
@@ -144,7 +144,7 @@ func TestSpareForgets(t *testing.T) {
 	}
 }
 
-// A spare has VLANs and berths of its own, which are those of the change.
+// A spare has VLANs and berths of its own, with the contents of the change.
 func TestSpareTables(t *testing.T) {
 	s := newShelf(t, 3)
 	b := s.create("br0", 2)
@@ -194,8 +194,8 @@ func TestSpareTables(t *testing.T) {
 	s.expectAttached(b)
 }
 
-// A change of MAC rules needs no other programs while some are there, nor does any
-// change beside them. What they have matched stays with them.
+// A change of MAC rules needs no new programs if there were rules before, and neither does
+// any other change. The counters stay with the rules.
 func TestSpareRules(t *testing.T) {
 	s := newShelf(t, 3)
 	b := s.create("br0", 3)
@@ -207,7 +207,7 @@ func TestSpareRules(t *testing.T) {
 	turns := [][]ebpf.ProgramID{first, second}
 	many := strings.Repeat("block in on p2 src 02:00:00:00:00:01\n", 200)
 	for i, tt := range []struct {
-		rules string // none for another change
+		rules string // "" for another change
 		want  []string
 	}{
 		{"pass in on p0\nblock in on p1", []string{"pass in on near0: 7", "block in on near1: 0"}},
@@ -233,7 +233,7 @@ func TestSpareRules(t *testing.T) {
 			t.Fatalf("change %d: %s", i, diff)
 		}
 	}
-	// more than there is room for takes other programs, which take turns again
+	// more rules than there is room for need new programs, which then take turns again
 	more := strings.Repeat("block in on p2 src 02:00:00:00:00:01\n", 500) + "pass in on p0"
 	var seen []ebpf.ProgramID
 	for i := range 4 {
@@ -248,7 +248,7 @@ func TestSpareRules(t *testing.T) {
 	}
 }
 
-// All rules of a bridge can be exchanged for others, which have matched nothing yet.
+// All rules of a bridge can be exchanged for others, whose counters are zero.
 func TestSpareRulesNumbers(t *testing.T) {
 	s := newShelf(t, 1)
 	b := s.create("br0", 1)
@@ -281,7 +281,7 @@ func TestSpareRulesNumbers(t *testing.T) {
 	}
 }
 
-// Every frame counts for its rule, once, whatever is done to the rules meanwhile.
+// Every frame counts for its rule, once, during all changes of rules.
 func TestSpareRulesCount(t *testing.T) {
 	s := newShelf(t, 3)
 	b := s.create("br0", 3)
@@ -321,7 +321,7 @@ func TestSpareRulesCount(t *testing.T) {
 	}
 }
 
-// What a killed command has left in the spare is not taken for the bridge's rules.
+// Remains of a killed command in the spare are not taken for the bridge's rules.
 func TestSpareRulesHalf(t *testing.T) {
 	s := newShelf(t, 2)
 	b := s.create("br0", 2)

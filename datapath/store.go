@@ -21,46 +21,45 @@ import (
 	"bascule/locks"
 )
 
-// Root is where bridges are pinned. It is a BPF file system of our own, because
-// `ip netns exec` hides the one under /sys.
+// Root is the folder in which bridges are pinned. It is a BPF file system of our own, because `ip
+// netns exec` hides the one under /sys.
 const Root = "/run/bascule"
 
-// A Store holds the bridges of one network namespace: one folder each.
+// A Store holds the bridges of one network namespace, in one folder each.
 //
 //	<cookie of the namespace>/<bridge>/current -> gen-7
 //	                                  /gen-7/config, tcx, xdp, control and the tables
-//	                                  /gen-intended/config: what is taken for the next generation
+//	                                  /gen-intended/config: settings taken for the next generation
 //	                                  /link/<port id>-tcx, <port id>-xdp
 //	                                  /dirty        while a command is at work
-//	                                  /doubt-0      what is kept of control protocol 0 is out of date
-//	                        /%patch/patch_panel, patch_trip: what patch cables share
-//	                        /%owed/<id of a link>/link, port: what is still to be given back
-//	<cookie>%plans    while somebody changes bridges by a plan
-//	<cookie>%devices  locked by who follows the devices: the agent
+//	                                  /doubt-0      saved state of control protocol 0 is out of date
+//	                        /%patch/patch_panel, patch_trip: shared objects of patch cables
+//	                        /%owed/<id of a link>/link, port: settings still to be given back
+//	<cookie>%plans    while a command changes bridges by a plan
+//	<cookie>%devices  locked by the agent, which follows the devices
 //
-// The link `current` says which generation is the bridge. A change is made at
-// the moment at which that link is renamed. All else follows from it, and the
-// next writer puts it right if a command was killed before it had finished.
+// The link `current` leads to the generation of the bridge. A change takes effect at the moment at
+// which that link is renamed. All other steps follow from it, and the next writer does the rest if
+// a command was killed before it had finished.
 type Store struct {
-	// Locked makes the programs that are loaded take one lock round the FDB for
-	// every frame (bpf/locked.bpf.c). It is for the lab, which measures the cost of
-	// a lock. The tables are the same. A bridge does not remember it: a load
-	// without it makes ordinary programs.
+	// Locked makes the programs that are loaded take one lock around the FDB for every frame
+	// (bpf/locked.bpf.c). It is for the lab, which measures the cost of a lock. The tables are the
+	// same. A bridge does not keep this: a load without it makes ordinary programs.
 	Locked bool
 
-	// Waits is called if it takes long to get the lock of the bridges, or of plans, with
-	// the process that has it, 0 if nobody can tell. It is called from another goroutine,
-	// once for a wait. nil for none.
+	// Waits is called if it takes long to get the lock of the bridges, or of plans, with the
+	// process that holds it, 0 if that is unknown. It is called from another goroutine, once for
+	// each wait. It may be nil.
 	Waits func(process int)
 
-	// Kept has, by their names, why bridges of former layouts are as they were, though
-	// somebody has tried to take them over.
+	// Kept has the reasons, by the bridges' names, why bridges of former layouts could not be taken
+	// over.
 	Kept map[string]error
 
-	open map[string]*heldTable // tables that each port needs, by bridge; nil except under Hold
+	open map[string]*heldTable // tables that each port needs, by bridge; nil except during Hold
 
 	dir string
-	log ebpf.LogLevel // what the verifier says about programs that it takes: for tests
+	log ebpf.LogLevel // the verifier's log of accepted programs, for tests
 }
 
 // A heldTable is a table of a bridge's generation that stays open.
@@ -69,7 +68,7 @@ type heldTable struct {
 	*ebpf.Map
 }
 
-// Hold has the store keep tables open that are needed often, until release.
+// Hold makes the store keep tables open that are often needed, until release.
 func (s *Store) Hold() (release func()) {
 	s.open = map[string]*heldTable{}
 	return func() {
@@ -80,8 +79,8 @@ func (s *Store) Hold() (release func()) {
 	}
 }
 
-// OpenStore returns the store of the calling thread's network namespace. It may mount
-// Root, and makes nothing else.
+// OpenStore returns the store of the calling thread's network namespace. It may mount Root, and
+// changes nothing else.
 func OpenStore() (*Store, error) {
 	cookie, err := NetnsCookie()
 	if err != nil {
@@ -90,8 +89,8 @@ func OpenStore() (*Store, error) {
 	return StoreOf(cookie)
 }
 
-// NetnsCookie names the calling thread's network namespace; no other gets the
-// same name while the machine is up (socket(7), SO_NETNS_COOKIE).
+// NetnsCookie returns the number of the calling thread's network namespace, which is unique until
+// the next boot (socket(7), SO_NETNS_COOKIE).
 func NetnsCookie() (uint64, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -105,12 +104,12 @@ func NetnsCookie() (uint64, error) {
 	return cookie, nil
 }
 
-// mountRoot returns the path of Root's file system, and mounts it if need be.
+// mountRoot returns the path of Root's file system, and mounts it if necessary.
 //
-// `ip netns exec` runs a command in a mount namespace of its own. The command sees no
-// mounts that the machine makes later, and its own mounts end with it. So the file
-// system belongs to the machine: to the oldest process that we may look into. If our
-// own Root is something else, the file system is reached through that process.
+// `ip netns exec` runs a command in a mount namespace of its own. The command does not see mounts
+// that the machine makes later, and its own mounts end with it. So the file system is mounted for
+// the machine: in the namespace of the oldest accessible process. If our own Root is something
+// else, the file system is reached through that process.
 func mountRoot() (string, error) {
 	if isBPF(Root) {
 		return Root, nil
@@ -124,8 +123,8 @@ func mountRoot() (string, error) {
 		if err := os.MkdirAll(Root, 0o700); err != nil {
 			return err
 		}
-		// The first two commands of a machine may both come here: a second
-		// mount would hide what the first has.
+		// The first two commands of a machine may both come here: a second mount would hide the
+		// contents of the first.
 		dir, err := os.Open(Root)
 		if err != nil {
 			return err
@@ -148,8 +147,7 @@ func mountRoot() (string, error) {
 	}
 	done := make(chan error)
 	go func() {
-		// The thread is never given back, because its mount namespace is not
-		// ours.
+		// The thread is never released, because its mount namespace is not ours.
 		runtime.LockOSThread()
 		done <- func() error {
 			ns, err := os.Open(filepath.Join(machine, "ns/mnt"))
@@ -169,13 +167,13 @@ func mountRoot() (string, error) {
 	return path, <-done
 }
 
-// Mounted reports whether Root's file system is there: without it there are no bridges.
+// Mounted reports whether Root's file system is mounted: without it there are no bridges.
 func Mounted() bool {
 	return isBPF(Root) || isBPF(filepath.Join(oldestAncestor(), "root", Root))
 }
 
-// oldestAncestor returns the /proc folder of the first process or, if we may not look
-// into that, of our oldest ancestor that we may look into.
+// oldestAncestor returns the /proc folder of the first process or, if that is not accessible, of
+// our oldest accessible ancestor.
 func oldestAncestor() string {
 	oldest := "/proc/self"
 	for pid := os.Getpid(); pid > 0; pid = parent(pid) {
@@ -187,13 +185,13 @@ func oldestAncestor() string {
 	return oldest
 }
 
-// parent returns a process's parent, 0 if there is none to be seen (proc(5)).
+// parent returns a process's parent, 0 if there is none or it is not visible (proc(5)).
 func parent(pid int) int {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return 0
 	}
-	// the second field, a name in parentheses, may hold anything
+	// the second field, a name in parentheses, may contain any character
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	if len(fields) < 2 {
 		return 0
@@ -214,38 +212,38 @@ func isBPF(path string) bool {
 	return unix.Statfs(path, &st) == nil && st.Type == unix.BPF_FS_MAGIC
 }
 
-// Lock makes the caller the only writer of the namespace's bridges; it waits
-// for another to finish. The lock ends with the process, too.
+// Lock makes the caller the only writer of the namespace's bridges; it waits for another to finish.
+// The lock also ends with the process.
 func (s *Store) Lock() (unlock func(), err error) {
 	unlock, err = lockFolder(s.dir, s.Waits)
 	if err == nil {
 		s.hurry().calm()
-		locked(s.plansDir()) // or what a killed command left stays
+		locked(s.plansDir()) // or the remains of a killed command would stay
 	}
 	return unlock, err
 }
 
-// plansDir is the folder that is locked by who changes bridges by a plan.
+// plansDir is the folder that is locked while bridges are changed by a plan.
 func (s *Store) plansDir() string { return s.dir + "%plans" }
 
-// LockPlans makes the caller the only one who executes a plan made from the bridges of
-// the namespace, however many steps the plan takes. It is not in the way of
-// [Store.Lock], which each step takes. It, too, ends with the process.
+// LockPlans makes the caller the only one that executes a plan made from the bridges of the
+// namespace, however many steps the plan takes. It does not interfere with [Store.Lock], which each
+// step takes. It also ends with the process.
 func (s *Store) LockPlans() (unlock func(), err error) { return lockFolder(s.plansDir(), s.Waits) }
 
 // devicesDir is the folder that is locked by the process that follows the devices.
 func (s *Store) devicesDir() string { return s.dir + "%devices" }
 
-// A Hold is a lock of a folder by a process that does something. It ends with the
-// process. It also ends if somebody takes the folder away.
+// A Hold is a process's lock of a folder, which marks an activity. It ends with the process. It
+// also ends if the folder is removed.
 type Hold struct {
 	dir  *os.File
 	path string
 	of   folder
 }
 
-// ownHolds are the folders that this process holds, by device and inode: the kernel says
-// slowly who has a lock.
+// ownHolds are the folders that this process holds, by device and inode: finding the holder of a
+// lock by the kernel is slow.
 var ownHolds = struct {
 	sync.Mutex
 	folders map[folder]int
@@ -255,7 +253,7 @@ type folder struct{ dev, inode uint64 }
 
 func folderAt(st *unix.Stat_t) folder { return folder{st.Dev, st.Ino} }
 
-// newHold notes a lock that this process has got.
+// newHold notes a lock that this process has taken.
 func newHold(dir *os.File, path string) *Hold {
 	h := &Hold{dir: dir, path: path}
 	var st unix.Stat_t
@@ -279,7 +277,7 @@ func holdHere(path string) bool {
 	return ownHolds.folders[folderAt(&st)] > 0
 }
 
-// Lost reports whether the folder has been taken away: another one can hold it then.
+// Lost reports whether the folder has been removed: then another process may have the hold.
 func (h *Hold) Lost() bool { return !sameFile(h.dir, h.path) }
 
 // Unmounted reports whether the folder's file system is no longer the one in which
@@ -293,7 +291,7 @@ func (h *Hold) Unmounted() bool {
 	return errors.Is(err, fs.ErrNotExist) || err == nil && held.Dev != root.Dev
 }
 
-// Release ends the hold. With remove, the folder goes, if it is still ours.
+// Release ends the hold. With remove, it removes the folder, if the folder is still ours.
 func (h *Hold) Release(remove bool) {
 	if remove && !h.Lost() {
 		os.Remove(h.path)
@@ -306,11 +304,11 @@ func (h *Hold) Release(remove bool) {
 	locks.Close(h.dir)
 }
 
-// HoldDevices says that the caller follows the devices of the namespace's bridges,
-// until Release or until the process ends. The error is ErrWatched if another process
+// HoldDevices registers the caller as the process that follows the devices of the namespace's
+// bridges, until Release or the end of the process. The error is ErrWatched if another process
 // does.
 func (s *Store) HoldDevices() (*Hold, error) {
-	const tries = 20 // tries against processes that only look whether somebody does
+	const tries = 20 // tries, as processes that only check the lock hold it for a moment
 	for try := 1; ; try++ {
 		if err := os.Mkdir(s.devicesDir(), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
@@ -339,12 +337,12 @@ func (s *Store) HoldDevices() (*Hold, error) {
 	}
 }
 
-// DevicesHeld reports whether a process follows the devices, and removes the remains of
-// one that was killed.
+// DevicesHeld reports whether a process follows the devices. It removes the remains of a process
+// that was killed.
 func (s *Store) DevicesHeld() bool { return locked(s.devicesDir()) }
 
-// locked reports whether somebody has the lock of a folder, and removes what is left of
-// one that was killed.
+// locked reports whether a process has the lock of a folder, and removes the folder of a process
+// that was killed.
 func locked(path string) bool {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -360,12 +358,12 @@ func locked(path string) bool {
 	return false
 }
 
-// DevicesHolder returns the process that follows the devices. It is 0 if there is none,
-// or if nobody can tell, such as for a process of another process namespace.
+// DevicesHolder returns the process that follows the devices. It is 0 if there is none, or if it is
+// unknown, for example in another process namespace.
 func (s *Store) DevicesHolder() int { return LockHolder(s.devicesDir()) }
 
-// StoreOf returns the store of the network namespace with the cookie. It makes
-// nothing but the mount of Root.
+// StoreOf returns the store of the network namespace with the cookie. It may mount Root, and
+// changes nothing else.
 func StoreOf(cookie uint64) (*Store, error) {
 	root, err := mountRoot()
 	if err != nil {
@@ -374,20 +372,18 @@ func StoreOf(cookie uint64) (*Store, error) {
 	return &Store{dir: filepath.Join(root, strconv.FormatUint(cookie, 10)), Kept: map[string]error{}}, nil
 }
 
-// longWait is how long somebody waits for a lock who is not told of it. Most changes take
-// less.
+// longWait is the time after which a wait for a lock is reported. Most changes take less.
 const longWait = 3 * time.Second
 
-// lockFolder makes the caller the only one who has the folder. It makes the folder, and
-// unlock removes it if nothing is in it. waits, if it is not nil, is told of a long wait.
+// lockFolder makes the caller the only one that has the folder. It makes the folder, and unlock
+// removes it if it is empty. waits, if it is not nil, is called after a long wait.
 func lockFolder(path string, waits func(process int)) (unlock func(), err error) {
 	if waits != nil {
 		told := time.AfterFunc(longWait, func() { waits(LockHolder(path)) })
 		defer told.Stop()
 	}
 	for {
-		// Another process may remove the folder at any moment until it is
-		// locked.
+		// Another process may remove the folder at any moment until it is locked.
 		err := os.Mkdir(path, 0o700)
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
@@ -405,14 +401,14 @@ func lockFolder(path string, waits func(process int)) (unlock func(), err error)
 			goOn()
 			return nil, err
 		}
-		// The process before may have removed the folder that we waited for.
+		// The former holder may have removed the folder that we waited for.
 		if !sameFile(dir, path) {
 			locks.Close(dir)
 			goOn()
 			continue
 		}
 		return func() {
-			os.Remove(path) // a folder of bridges goes only when no bridge is left
+			os.Remove(path) // fails for a folder of bridges as long as it has one
 			locks.Close(dir)
 			goOn()
 		}, nil
@@ -442,8 +438,8 @@ func (s *Store) Names() ([]string, error) {
 	return names, nil
 }
 
-// Namesakes returns the configurations of the bridges of a name in other network namespaces, of
-// those that have a device, as far as they can be read.
+// Namesakes returns the configurations of bridges with a given name in other network namespaces, if
+// they have a device and can be read.
 func (s *Store) Namesakes(name string) ([]*Config, error) {
 	root := filepath.Dir(s.dir)
 	entries, err := os.ReadDir(root)
@@ -457,7 +453,8 @@ func (s *Store) Namesakes(name string) ([]*Config, error) {
 		if o.dir == s.dir {
 			continue
 		}
-		// another version's is dear to read, and many may be left of namespaces that have ended
+		// reading another version's bridge is expensive, and many may be left from namespaces that
+		// have ended
 		if b.gen, err = os.Readlink(b.pin("current")); err == nil && b.alive() && b.readConfig() == nil {
 			list = append(list, &b.Config)
 		}
@@ -465,8 +462,8 @@ func (s *Store) Namesakes(name string) ([]*Config, error) {
 	return list, nil
 }
 
-// Dirty reports whether a command is at work at any bridge, or was killed there.
-// It reads no more than that.
+// Dirty reports whether a command is at work on any bridge, or was killed at it. It reads nothing
+// else.
 func (s *Store) Dirty() (bool, error) {
 	names, err := s.Names()
 	if err != nil {
@@ -486,15 +483,15 @@ func (s *Store) Exists(name string) bool {
 
 func (s *Store) path(name string) string { return filepath.Join(s.dir, escape(name)) }
 
-// The BPF file system takes no dots in names, but names of interfaces may have some.
+// The BPF file system allows no dots in names, but names of interfaces may have some.
 var escapes = strings.NewReplacer("%", "%25", ".", "%2e")
 var unescapes = strings.NewReplacer("%25", "%", "%2e", ".")
 
 func escape(name string) string   { return escapes.Replace(name) }
 func unescape(name string) string { return unescapes.Replace(name) }
 
-// Sweep removes the remains of killed commands, of bridges that do not exist.
-// The caller holds the lock and is in the bridges' network namespace.
+// Sweep removes the remains of killed commands, for bridges that do not exist. The caller holds the
+// lock and is in the bridges' network namespace.
 func (s *Store) Sweep(f Follower) error {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -520,9 +517,8 @@ func Alive(cookie uint64) bool {
 	return s.alive()
 }
 
-// RemoveAbandoned removes the bridges of namespaces that have ended. These are the
-// namespaces for whose cookie live says no, if no device of their ports is left
-// anywhere.
+// RemoveAbandoned removes the bridges of namespaces that have ended: live returns false for the
+// namespace's cookie, and no device of their ports is left anywhere.
 func RemoveAbandoned(live func(cookie uint64) bool) error {
 	root, err := mountRoot()
 	if err != nil {
@@ -542,8 +538,7 @@ func removeAbandoned(root string, live func(cookie uint64) bool) error {
 	}
 	seen := map[uint64]bool{ours: true}
 	for _, e := range entries {
-		// Beside the namespace's folder, or without it, there may be the
-		// folders of its locks.
+		// Next to the namespace's folder, or without it, there may be the folders of its locks.
 		name, _, _ := strings.Cut(e.Name(), "%")
 		cookie, err := strconv.ParseUint(name, 10, 64)
 		if err != nil || seen[cookie] {

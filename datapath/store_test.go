@@ -67,7 +67,7 @@ func (s *shelf) try(f func() error) error {
 	})
 }
 
-// create makes a bridge of the rack's first devices.
+// create makes a bridge with the rack's first devices.
 func (s *shelf) create(name string, ports int, change ...func(c *Config, p []*Port)) *Bridge {
 	s.t.Helper()
 	var b *Bridge
@@ -96,7 +96,7 @@ func (s *shelf) open(name string) *Bridge {
 	return b
 }
 
-// keepAll gives nothing back: these ports took nothing.
+// keepAll gives back no settings: these ports took none.
 var keepAll keeper
 
 type keeper struct{}
@@ -114,8 +114,8 @@ func (s *shelf) commit(b *Bridge, change func(c *Config, p []*Port)) error {
 	})
 }
 
-// send sends frames in turn by the far end of a cable, as fast as it goes, until
-// stop is called.
+// send sends frames in turn by the far end of a cable, as fast as possible, until stop
+// is called.
 func (s *shelf) send(cable int, frames ...[]byte) (stop func()) {
 	end, ended := make(chan bool), make(chan error)
 	jobs := s.rack.worker()
@@ -172,7 +172,7 @@ func (s *shelf) attached(ifindex uint32) (tcx []ebpf.ProgramID, xdp uint32) {
 	return tcx, xdp
 }
 
-// program returns the id of the current generation's.
+// programID returns the id of a program of the current generation.
 func programID(t testing.TB, b *Bridge, pin string) ebpf.ProgramID {
 	t.Helper()
 	p, err := ebpf.LoadPinnedProgram(b.pin(b.gen, pin), nil)
@@ -213,7 +213,7 @@ func (s *shelf) expectAttached(b *Bridge) {
 	}
 }
 
-// tree returns all that is pinned of a bridge, and what it is.
+// tree lists all pinned objects of a bridge, with their types.
 func tree(t testing.TB, b *Bridge) (list []string) {
 	t.Helper()
 	err := filepath.WalkDir(b.dir, func(path string, d fs.DirEntry, err error) error {
@@ -314,7 +314,7 @@ func TestBridgeLife(t *testing.T) {
 		t.Error("another process reads another configuration")
 	}
 
-	// XDP goes, and comes on the other port
+	// XDP is removed from one port, and added to the other
 	err = s.commit(b, func(_ *Config, p []*Port) {
 		p[0].Notes |= PortXDP | PortXDPRx
 		p[1].Notes &^= PortXDP | PortXDPRx
@@ -356,7 +356,7 @@ func TestBridgeLife(t *testing.T) {
 	}
 }
 
-// One commit takes a port out and gives its slot to another.
+// One commit removes a port and gives its slot to another.
 func TestCommitReplacesPort(t *testing.T) {
 	s := newShelf(t, 3)
 	b := s.create("br0", 2)
@@ -369,7 +369,7 @@ func TestCommitReplacesPort(t *testing.T) {
 			t.Fatalf("slot %d, want the free one, %d", Slot(n.Id), slot)
 		}
 	}
-	// first in vain, which may not harm the port that was to go
+	// the first try fails, which must not harm the port that was to leave
 	err := s.commit(b, func(c *Config, p []*Port) {
 		replace(c, p)
 		NewPort(c, "nobody").Ifindex = 1 << 30
@@ -467,8 +467,8 @@ func TestCommitFails(t *testing.T) {
 	expectTree(t, b, linkNames(b)...)
 }
 
-// What a port learned that was added in vain is not the next port's, which gets
-// the same id.
+// Addresses that a port learned whose addition failed do not belong to the next port,
+// which gets the same id.
 func TestCommitFailsLate(t *testing.T) {
 	s := newShelf(t, 4)
 	b := s.create("br0", 2)
@@ -479,7 +479,7 @@ func TestCommitFailsLate(t *testing.T) {
 			p.Ifindex, p.Flags = s.rack.near[device], PortLearn|floods
 		})
 	}
-	// the last step can't be made
+	// the last step cannot be made
 	for _, dir := range []string{"next", "next/taken"} {
 		if err := os.Mkdir(b.pin(dir), 0o700); err != nil {
 			t.Fatal(err)
@@ -505,7 +505,8 @@ func TestCommitFailsLate(t *testing.T) {
 	}
 }
 
-// Whatever step a commit was killed at, Mend makes of it what is current.
+// At whatever step a commit was killed, Mend finishes it or undoes it, depending on
+// which configuration is current.
 func TestMend(t *testing.T) {
 	change := func(s *shelf, c *Config) {
 		p := Ports(c)
@@ -606,7 +607,7 @@ func TestMend(t *testing.T) {
 	}
 }
 
-// A bridge that was never finished, and one that was half removed, are swept.
+// A bridge that was never finished, and a half-removed one, are swept.
 func TestSweepStore(t *testing.T) {
 	s := newShelf(t, 2)
 	s.create("whole", 0)
@@ -637,8 +638,8 @@ func TestSweepStore(t *testing.T) {
 	expectTree(t, s.create("half", 0))
 }
 
-// The FDB has the size that its maximum asks for, and keeps what it had: it grows
-// at once, and shrinks with the change after that which lowers the maximum.
+// The FDB has the size that its maximum requires, and keeps its contents: it grows at
+// once, and shrinks with the change after the one that lowers the maximum.
 func TestGrow(t *testing.T) {
 	s := newShelf(t, 2)
 	b := s.create("br0", 2, func(c *Config, _ []*Port) { c.FdbMax = 200 })
@@ -681,8 +682,8 @@ func TestGrow(t *testing.T) {
 		over          bool
 	}{
 		{20000, 20000, false},
-		{50, 20000, false}, // those that are learned have to go first
-		{250, 400, false},  // static ones are not counted, and stay
+		{50, 20000, false}, // learned entries have to go first
+		{250, 400, false},  // static entries are not counted, and stay
 		{50000, 50000, false},
 		{300, 50000, true},
 		{300, 400, false},
@@ -749,7 +750,7 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// The tables of a port that has left are not those of the next in its slot.
+// The entries of a port that has left do not belong to the next port in its slot.
 func TestSlotIsUsedAgain(t *testing.T) {
 	s := newShelf(t, 3)
 	b := s.create("br0", 2)
@@ -821,7 +822,7 @@ func TestLock(t *testing.T) {
 		t.Errorf("the folder of a namespace without bridges: %v, want %v", err, unix.ENOENT)
 	}
 
-	// the folder comes and goes under those who wait
+	// the folder is removed and made again while others wait
 	const writers, rounds = 4, 50
 	var inside, most atomic.Int32
 	errs := make(chan error)
@@ -872,9 +873,9 @@ func TestDirty(t *testing.T) {
 	}
 }
 
-// A configuration that another version has written is not read: one of another size,
-// or one of this size that says another number. Such a bridge can be removed, and
-// made anew.
+// A configuration that another version has written is not read: one with another size,
+// or one with this size and another number. Such a bridge can be removed, and made
+// anew.
 func TestOtherVersion(t *testing.T) {
 	other := kernelConfig{Layout: layout - 1}
 	ours := unsafe.Slice((*byte)(unsafe.Pointer(&other)), unsafe.Sizeof(other))
@@ -928,11 +929,11 @@ func TestNetnsCookie(t *testing.T) {
 	}
 }
 
-// Only bridges whose namespace has ended are removed: nobody is in it, and no
+// Only bridges whose namespace has ended are removed: no process is in it, and no
 // port's device is left anywhere.
 func TestRemoveAbandoned(t *testing.T) {
 	ended, lives, empty := newShelf(t, 2), newShelf(t, 2), newShelf(t, 0)
-	// in a file system of their own: any command removes what is abandoned
+	// in a file system of their own: any command removes abandoned bridges
 	root := t.TempDir()
 	if err := unix.Mount("test", root, "bpf", 0, "mode=0700"); err != nil {
 		t.Fatal(err)
@@ -992,8 +993,8 @@ func TestRemoveAbandoned(t *testing.T) {
 	}
 }
 
-// TestPlansLeft: the next writer removes what a killed command has left of its lock on
-// plans, and leaves alone the lock of one that is at work.
+// TestPlansLeft: the next writer removes a killed command's remains of its lock on
+// plans, and leaves the lock of a command at work alone.
 func TestPlansLeft(t *testing.T) {
 	s := newShelf(t, 0)
 	plans := s.store.dir + "%plans"

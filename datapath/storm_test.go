@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The kinds of floods that can be limited, as Port.Storm has them.
+// The kinds of floods that can be limited, in the order of Port.Storm.
 var stormKinds = []struct {
 	name   string
 	dst    mac
@@ -60,14 +60,14 @@ func (s *bench) setBucket(port, kind int, full uint64) {
 	s.shares(func(shared *kernelShared) { shared.Buckets[Slot(s.ids[port])] = b })
 }
 
-// Each limit is about its port and its kind of flood, and about nothing else.
+// Each limit applies to its port and its kind of flood only.
 func TestStormLimits(t *testing.T) {
 	for limited, kind := range stormKinds {
 		t.Run(kind.name, func(t *testing.T) {
 			s := newBench(t, 3, allXDP, func(_ *Config, p []*Port) { storm{1, false}.set(p[0], limited) })
 			s.learn1(0, 1)
 			s.learn1(1, 2)
-			never := kernelTime(t) + 3600*stormSecond // so long the bucket is empty
+			never := kernelTime(t) + 3600*stormSecond // the bucket is empty until then
 			s.setBucket(0, limited, never)
 			for i, k := range stormKinds {
 				frame := packet{dst: k.dst, src: station(1)}.bytes()
@@ -86,7 +86,7 @@ func TestStormLimits(t *testing.T) {
 				t.Errorf("what was dropped took something: full at %d, want %d", got, never)
 			}
 
-			// nothing is learned from broadcast and multicast that is dropped
+			// no address is learned from dropped broadcast and multicast frames
 			frame := packet{dst: kind.dst, src: station(3)}.bytes()
 			expect(t, "from a new station", s.tcx(0, frame), dropped(kind.reason))
 			if _, learned := s.fdb()[address{station(3), 0}]; learned != (limited == StormUnknown) {
@@ -98,13 +98,13 @@ func TestStormLimits(t *testing.T) {
 	}
 }
 
-// What a frame takes is exact; it is taken on top of what others have taken.
+// The cost of a frame is exact, and is added to the cost of others.
 func TestStormCost(t *testing.T) {
 	tests := []struct {
 		limit         storm
 		size          int
 		gsoSize, segs uint32
-		want          uint64 // of the bucket's time
+		want          uint64 // cost in the bucket's time
 	}{
 		{limit: storm{1, false}, size: 60, want: stormSecond},
 		{limit: storm{1, false}, size: 1514, want: stormSecond},
@@ -112,7 +112,7 @@ func TestStormCost(t *testing.T) {
 		{limit: storm{3, false}, size: 60, want: stormSecond / 3},
 		{limit: storm{200_000_000, false}, size: 60, want: 5 * 256},
 		{limit: storm{1<<32 - 1, false}, size: 60, want: 59}, // 0.2328 ns
-		// GSO packets are as many frames as they have segments
+		// GSO packets count as many frames as they have segments
 		{limit: storm{1000, false}, size: 1500, gsoSize: 100, segs: 15, want: 15 * stormSecond / 1000},
 		{limit: storm{1000, false}, size: 1554, gsoSize: 100, want: 16 * stormSecond / 1000},
 		// and as many bits as they have, with one header
@@ -121,7 +121,7 @@ func TestStormCost(t *testing.T) {
 		{limit: storm{8, true}, size: 1000, want: stormSecond},
 		{limit: storm{10_000, true}, size: 1250, want: stormSecond / 1000},
 		{limit: storm{100_000_000, true}, size: 1250, want: 100 * 256},
-		// more than there can be in the bucket
+		// more than the bucket can hold
 		{limit: storm{1, true}, size: 1500, gsoSize: 50, segs: 30, want: 12 * stormSecond},
 	}
 	for _, tt := range tests {
@@ -136,11 +136,11 @@ func TestStormCost(t *testing.T) {
 			t.Errorf("%s: an idle bucket is full at %d less %d, want the time between %d and now", what, took, tt.want, before)
 		}
 
-		// one that is neither full nor empty while the test lasts; without
-		// such a time the cost from a full one must do
+		// a bucket that is neither full nor empty during the test; if there is no such
+		// state, the cost from a full one is enough
 		if burst := uint64(stormFew) * stormSecond / uint64(tt.limit.rate); !tt.limit.kilobits && tt.limit.rate < 10 {
 			var left uint64
-			for again := true; again; again = kernelTime(t) > left { // then it may have been full
+			for again := true; again; again = kernelTime(t) > left { // otherwise it may have been full
 				left = kernelTime(t) + burst/2 + stormSecond
 				s.setBucket(0, StormBroadcast, left)
 				expect(t, what+", again", s.put(hookTCX, &ctx, frame), sent(1))
@@ -152,8 +152,7 @@ func TestStormCost(t *testing.T) {
 	}
 }
 
-// A bucket that was full long ago is full, also where the time has come round
-// since.
+// A bucket that was full long ago is full, even if the time has overrun since.
 func TestStormIdle(t *testing.T) {
 	s := newBench(t, 2, func(_ *Config, p []*Port) { storm{1, false}.set(p[0], StormBroadcast) })
 	frame := from(1)
@@ -167,7 +166,7 @@ func TestStormIdle(t *testing.T) {
 	}
 }
 
-// A packet of more segments than a limit lets in for hours is paid for, too.
+// A packet with more segments than a limit allows for hours has its full cost, too.
 func TestStormManySegments(t *testing.T) {
 	s := newBench(t, 2, func(_ *Config, p []*Port) { storm{1, false}.set(p[0], StormBroadcast) })
 	ctx := skbContext{Ifindex: s.rack.near[0], GsoSize: 1, GsoSegs: 60000}
@@ -178,11 +177,11 @@ func TestStormManySegments(t *testing.T) {
 	}
 }
 
-// Several CPUs together get what is in the bucket, and what the limit lets in
+// Several CPUs together get the contents of the bucket, and what the limit adds
 // meanwhile.
 func TestStormTogether(t *testing.T) {
 	const threads, each = 4, 20000
-	for _, limit := range []storm{{5000, false}, {2400, true}} { // the same, of 60 bytes
+	for _, limit := range []storm{{5000, false}, {2400, true}} { // the same for frames of 60 bytes
 		s := newBench(t, 2, func(_ *Config, p []*Port) { limit.set(p[0], StormBroadcast) })
 		start := time.Now()
 		err := s.rack.together(threads, func(int) error {
@@ -212,8 +211,8 @@ func TestStormTogether(t *testing.T) {
 	}
 }
 
-// New ports have full buckets, whoever had the slot before, and so have
-// limits that are changed. All else leaves them as they are.
+// New ports have full buckets, whatever port had the slot before, and so have changed
+// limits. Other changes leave buckets as they are.
 func TestStormRefill(t *testing.T) {
 	s := newShelf(t, 3)
 	b := s.create("br0", 2, func(_ *Config, p []*Port) { storm{100, false}.set(p[0], StormBroadcast) })

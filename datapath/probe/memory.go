@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MapMemory is the memory of the maps pinned below dir, as the kernel tells it,
-// in bytes and by map name: the memlock line of their fdinfo. A map that is
-// pinned under two names is counted once.
+// MapMemory returns the memory of the maps pinned below dir, as the kernel reports it,
+// in bytes and by map name: the memlock line of their fdinfo. A map that is pinned
+// under two names is counted once.
 func MapMemory(dir string) (map[string]uint64, error) {
 	seen := map[ebpf.MapID]bool{}
 	out := map[string]uint64{}
@@ -27,7 +27,7 @@ func MapMemory(dir string) (map[string]uint64, error) {
 			m, err = ebpf.LoadPinnedMap(path, nil)
 		}
 		if err != nil {
-			// A pinned program or link, or a file that is no pin.
+			// A pinned program or link, or a file that is not a pin.
 			return nil
 		}
 		defer m.Close()

@@ -22,16 +22,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Batch is how many frames the kernel makes before it lets them be forwarded,
-// unless a Stream says otherwise. A veth's ring holds 256 frames and softirq
-// takes 64 of them in one go, so 64 overruns no ring.
+// Batch is the number of frames that the kernel makes before it lets them be forwarded,
+// unless a Stream sets another. A veth's ring holds 256 frames and softirq takes 64 of
+// them at a time, so 64 overruns no ring.
 const Batch = 64
 
-// Vary says how one address of a frame differs from frame to frame. The zero
-// value leaves the address that the frame has.
+// Vary defines how an address differs from frame to frame. The zero value keeps the
+// frame's address.
 type Vary struct {
 	Base   net.HardwareAddr // the first address
-	Count  uint32           // how many addresses from Base on
+	Count  uint32           // number of addresses, from Base on
 	Random bool             // at random instead of one after the other
 }
 
@@ -58,12 +58,12 @@ type Stream struct {
 	Frame   []byte // from the destination address on, without the checksum
 	Dst     Vary
 	Src     Vary
-	// Sizes are the lengths that frames have in turn, as of Frame and at most
-	// its own; none leaves it. Ports is how many pairs of UDP ports they have
-	// in turn, 0 for the frame's own, and Answers exchanges the two. Hosts is how many
-	// source addresses of IPv4 they have, at random, from Host on, 0 for the frame's own;
-	// with HostsTo they are destinations. All need a UDP datagram in IPv4 without options
-	// and without a UDP checksum.
+	// Sizes are the lengths of successive frames, in turn, each at most Frame's; without
+	// them frames keep their length. Ports is the number of pairs of UDP ports that
+	// frames have in turn, 0 for the frame's own, and Answers exchanges the two. Hosts is
+	// the number of IPv4 source addresses, chosen at random from Host on, 0 for the
+	// frame's own; with HostsTo these are destination addresses. All of these need a UDP
+	// datagram in IPv4 without options and without a UDP checksum.
 	Sizes   []int
 	Ports   uint32
 	Answers bool
@@ -72,14 +72,14 @@ type Stream struct {
 	HostsTo bool
 	Rate    uint64 // frames a second, 0 for as many as possible
 	Batch   uint32 // frames made before they are forwarded, up to 256; 0 for Batch
-	// Afresh writes into every frame what a router changes in it: the hardware
-	// addresses, and all of a UDP datagram's headers. The kernel uses the pages of the
-	// frames again as they come back.
+	// Afresh rewrites the fields of every frame that a router changes: the hardware
+	// addresses, and all headers of a UDP datagram. The kernel reuses the pages of the
+	// frames when they come back.
 	Afresh bool
 }
 
-// afresh is the frame's headers of IPv4 and UDP, and 1; or nothing, and 0 where they are
-// left alone.
+// afresh returns the frame's IPv4 and UDP headers, and 1; or nothing, and 0, if they are
+// kept.
 func (s *Stream) afresh() (headers probeHeaders, afresh uint32, err error) {
 	if !s.Afresh {
 		return headers, 0, nil
@@ -109,20 +109,20 @@ const (
 	datagramAt    = udpAt + 8
 )
 
-// The pairs of UDP ports of Stream.Ports, as in probe.bpf.c: source ports
-// count first.
+// The pairs of UDP ports of Stream.Ports, as in probe.bpf.c: the source port changes
+// first.
 const (
 	firstPort = 1024
 	ports     = 50_000
 	maxPairs  = ports * (65536 - firstPort)
 )
 
-// isDatagram says whether a frame is a UDP datagram in IPv4 without options.
+// isDatagram reports whether a frame is a UDP datagram in IPv4 without options.
 func isDatagram(f []byte) bool {
 	return len(f) >= datagramAt && f[12] == 0x08 && f[13] == 0 && f[ipAt] == 0x45 && f[ipAt+9] == unix.IPPROTO_UDP
 }
 
-// shapes are the headers of each of the stream's sizes.
+// shapes returns the headers for each of the stream's sizes.
 func (s Stream) shapes() ([]probeShape, error) {
 	if len(s.Sizes) == 0 && s.Ports == 0 && s.Hosts == 0 {
 		return nil, nil
@@ -157,7 +157,7 @@ func (s Stream) shapes() ([]probeShape, error) {
 	return out, nil
 }
 
-// firstHost is Host as a number, 0 where the addresses do not vary.
+// firstHost is Host as a number, 0 if the addresses do not vary.
 func (s Stream) firstHost() uint32 {
 	if s.Hosts == 0 {
 		return 0
@@ -165,8 +165,8 @@ func (s Stream) firstHost() uint32 {
 	return binary.BigEndian.Uint32(s.Host.AsSlice())
 }
 
-// checksum is that of an IPv4 header without options (RFC 1071), whatever
-// checksum it has.
+// checksum returns the checksum of an IPv4 header without options (RFC 1071), ignoring
+// the present one.
 func checksum(head []byte) uint16 {
 	var sum uint32
 	for i := 0; i < len(head); i += 2 {
@@ -180,13 +180,13 @@ func checksum(head []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// networkOrder is a number whose bytes in memory are big-endian.
+// networkOrder returns a number whose bytes in memory are big-endian.
 func networkOrder(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
 }
 
-// Generator sends frames out of one device with BPF_PROG_TEST_RUN. A device
-// such as a veth takes them only when its peer has GRO on or an XDP program.
+// Generator sends frames by a device with BPF_PROG_TEST_RUN. A device such as a veth
+// accepts them only if its peer has GRO on or an XDP program.
 type Generator struct {
 	stream  Stream
 	objects struct {
@@ -262,8 +262,8 @@ func (g *Generator) Send(n uint32) error {
 	if g.stopped.Load() || n == 0 {
 		return nil
 	}
-	// struct xdp_md: the kernel wants the extent of the packet and takes
-	// the device to send from out of it.
+	// struct xdp_md: the kernel requires the extent of the packet, and takes the sending
+	// device from it.
 	ctx := struct {
 		Data, DataEnd, DataMeta, IngressIfindex, RxQueueIndex, EgressIfindex uint32
 	}{
@@ -287,15 +287,15 @@ func (g *Generator) Send(n uint32) error {
 	return nil
 }
 
-// Stop makes a running Send finish without sending more, and every later one
-// do nothing.
+// Stop makes a running Send return without sending more frames, and every later one do
+// nothing.
 func (g *Generator) Stop() error {
 	g.stopped.Store(true)
 	return g.objects.Stop.Set(uint32(1))
 }
 
-// Sent is the number of frames handed to the device so far. The device may
-// have had no room for some of them.
+// Sent returns the number of frames handed to the device so far. The device may have had
+// no room for some of them.
 func (g *Generator) Sent() (uint64, error) {
 	var per []probeGenerated
 	if err := g.objects.Generated.Lookup(uint32(0), &per); err != nil {
@@ -313,20 +313,20 @@ func (g *Generator) Close() error {
 	return errors.Join(g.objects.Program.Close(), g.objects.Generated.Close())
 }
 
-// Counter counts the frames that reach some devices and takes them away.
+// Counter counts and drops the frames that reach some devices.
 type Counter struct {
 	program *ebpf.Program
 	counted *ebpf.Map
 	links   []link.Link
 }
 
-// CountXDP counts in the driver, where frames arrive that were redirected by
-// an XDP program. Frames that arrive as packet buffers are seen too, but a
-// veth copies each of those, so they are better counted by CountTCX.
+// CountXDP counts in the driver, where frames arrive that an XDP program has redirected.
+// Frames that arrive as packet buffers are counted, too, but a veth copies each of these,
+// so CountTCX is better for them.
 func CountXDP(ifindex ...int) (*Counter, error) {
 	c, err := countXDP("count_xdp", ifindex)
 	if errors.Is(err, unix.ERANGE) {
-		// The MTU of a device takes several buffers.
+		// The device's MTU requires several buffers.
 		return countXDP("count_xdp_frags", ifindex)
 	}
 	return c, err
@@ -347,8 +347,8 @@ func countXDP(program string, ifindex []int) (*Counter, error) {
 	return c, nil
 }
 
-// CountTCX counts packet buffers at tcx ingress, above the driver. It sees
-// packets of bpf_redirect_peer, which an XDP program does not.
+// CountTCX counts packet buffers at tcx ingress, above the driver. It counts packets of
+// bpf_redirect_peer, which an XDP program does not see.
 func CountTCX(ifindex ...int) (*Counter, error) {
 	c, err := newCounter("count_tcx")
 	if err != nil {
@@ -382,13 +382,13 @@ func newCounter(name string) (*Counter, error) {
 	return &Counter{program: coll.DetachProgram(name), counted: coll.DetachMap("counted")}, nil
 }
 
-// Count is the count so far, on all devices.
+// Count is the result of a Counter, on all its devices.
 type Count struct {
 	Frames uint64
 	Bytes  uint64 // from the destination address on, without the checksum
 }
 
-// Read reads the counter.
+// Read returns the present count.
 func (c *Counter) Read() (Count, error) {
 	var per []probeCounted
 	if err := c.counted.Lookup(uint32(0), &per); err != nil {
@@ -411,8 +411,8 @@ func (c *Counter) Close() error {
 	return errors.Join(append(errs, c.program.Close(), c.counted.Close())...)
 }
 
-// Redirect is a bare XDP forwarder: whatever enters one device leaves by
-// another, with nothing looked at. It is the ceiling for an XDP switch.
+// Redirect is a bare XDP forwarder: every frame that enters one device leaves by another,
+// without a look at it. It is the upper bound for an XDP switch.
 type Redirect struct {
 	objects struct {
 		Program *ebpf.Program `ebpf:"redirect"`
@@ -451,17 +451,17 @@ func (r *Redirect) Close() error {
 	return errors.Join(append(errs, r.objects.Program.Close(), r.objects.WayOut.Close())...)
 }
 
-// RedirectTCX is a bare tcx forwarder: whatever enters one device leaves by another,
-// with nothing looked at. It is the ceiling for a tcx switch.
+// RedirectTCX is a bare tcx forwarder: every frame that enters one device leaves by
+// another, without a look at it. It is the upper bound for a tcx switch.
 type RedirectTCX struct {
 	program *ebpf.Program
 	link    link.Link
 }
 
-// NewRedirectTCX sends every frame that enters device in out of device out, or, to the
-// peer, gives it to the other end of that device at once, which is a veth with that
-// end in another network namespace. Both must be in the network namespace of the
-// calling thread.
+// NewRedirectTCX sends every frame that enters device in out of device out. With toPeer
+// it hands the frames directly to the other end of out, a veth whose other end is in
+// another network namespace. Both devices must be in the network namespace of the calling
+// thread.
 func NewRedirectTCX(in, out int, toPeer bool) (*RedirectTCX, error) {
 	spec, err := loadProbe()
 	if err != nil {
@@ -498,14 +498,14 @@ func (r *RedirectTCX) Close() error {
 	return errors.Join(err, r.program.Close())
 }
 
-// Pass is an XDP program that passes all frames of a device on to the stack. A veth takes
-// frames from XDP while it has one, whatever its GRO is.
+// Pass is an XDP program that passes all frames of a device on to the stack. With it, a
+// veth accepts frames from XDP, with or without GRO.
 type Pass struct {
 	program *ebpf.Program
 	link    link.Link
 }
 
-// NewPass attaches one to a device of the calling thread's network namespace.
+// NewPass attaches a Pass to a device of the calling thread's network namespace.
 func NewPass(ifindex int) (*Pass, error) {
 	const xdpPass = 2 // XDP_PASS of linux/bpf.h
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -525,7 +525,7 @@ func NewPass(ifindex int) (*Pass, error) {
 	return p, nil
 }
 
-// Close takes it off the device and unloads it.
+// Close takes the program off the device and unloads it.
 func (p *Pass) Close() error {
 	return errors.Join(p.link.Close(), p.program.Close())
 }

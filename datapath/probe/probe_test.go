@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// datagram is a frame with a UDP datagram in it, whose IPv4 checksum is right.
+// datagram is a frame with a UDP datagram, whose IPv4 checksum is right.
 func datagram(size int) []byte {
 	f := make([]byte, size)
 	copy(f, []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0})
@@ -32,7 +32,7 @@ func datagram(size int) []byte {
 	return f
 }
 
-// sum is RFC 1071's of a header: 0xffff where its checksum is right.
+// sum is the sum of a header (RFC 1071): 0xffff if its checksum is right.
 func sum(head []byte) uint16 {
 	var s uint32
 	for b := range slices.Chunk(head, 2) {
@@ -62,8 +62,8 @@ func TestStreamRefuses(t *testing.T) {
 	}
 }
 
-// Both ways to send put the same frames on the wire: of the sizes, addresses
-// and ports in turn, with headers that fit.
+// Both ways to send put the same frames on the wire: with sizes, addresses and ports in
+// turn, and matching headers.
 func TestFrames(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to make a network namespace")
@@ -94,7 +94,7 @@ func TestFrames(t *testing.T) {
 	for name, test := range map[string]struct {
 		open    func(Stream) (generator, error)
 		answers bool
-		to      bool // the addresses at random are destinations
+		to      bool // the random addresses are destinations
 	}{
 		"bpf":               {bpf, false, false},
 		"bpf answers":       {bpf, true, false},
@@ -164,7 +164,7 @@ func TestFrames(t *testing.T) {
 					t.Errorf("a frame has %v", host)
 				}
 			}
-			// That fewer than half of them come by chance is out of the question.
+			// Fewer than half of them cannot happen by chance.
 			if len(hosts) < 50 {
 				t.Errorf("%d addresses of 100", len(hosts))
 			}
@@ -185,7 +185,7 @@ func inOwnNamespace(t *testing.T) {
 	}
 }
 
-// cable makes a veth pair that takes frames of both forms.
+// cable makes a veth pair that accepts frames of both forms.
 func cable(t *testing.T) (from, to int) {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -209,14 +209,14 @@ func cable(t *testing.T) (from, to int) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	// Without it a veth takes no frames in XDP form.
+	// Without it a veth accepts no frames in XDP form.
 	if err := e.Change("b", map[string]bool{"rx-gro": true}); err != nil {
 		t.Fatal(err)
 	}
 	return index["a"], index["b"]
 }
 
-// capture opens a socket that sees what arrives at a device.
+// capture opens a socket that receives the frames that arrive at a device.
 func capture(t *testing.T, ifindex int) int {
 	t.Helper()
 	all := networkOrder(unix.ETH_P_ALL)

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ring sends the frames of a Stream through the ring of a packet socket, past
-// the queueing discipline (PACKET_TX_RING and PACKET_QDISC_BYPASS, packet(7)).
-// Every device takes them, as packet buffers, at a higher cost for each than
-// those of a Generator.
+// Ring sends the frames of a Stream through the ring of a packet socket, past the
+// queueing discipline (PACKET_TX_RING and PACKET_QDISC_BYPASS, packet(7)). Every device
+// accepts them. They are packet buffers, and each costs more than a frame of a
+// Generator.
 type Ring struct {
 	stream  Stream
 	fd      int
@@ -31,12 +31,12 @@ type Ring struct {
 	fill    int // the slot to fill next
 	out     int // the first slot that the kernel may not have taken yet
 	filled  uint64
-	dropped uint64 // by a device without room
+	dropped uint64 // frames dropped by a device without room
 	sent    atomic.Uint64
 	stopped atomic.Bool
 }
 
-// Of tpacket2_hdr of linux/if_packet.h: the header is followed by the frame.
+// As for tpacket2_hdr of linux/if_packet.h: the frame follows the header.
 const (
 	slotSize  = 2048
 	slotCount = 256
@@ -54,7 +54,7 @@ type slot struct {
 	frame  []byte
 }
 
-// turn makes one of the two addresses of frames.
+// A turn varies one of the two addresses of frames.
 type turn struct {
 	Vary
 	base [8]byte
@@ -110,7 +110,7 @@ func (r *Ring) open() (err error) {
 	if r.dst, err = turnOf(s.Dst); err != nil {
 		return fmt.Errorf("destination: %w", err)
 	}
-	// Of protocol 0: it receives nothing.
+	// With protocol 0 the socket receives nothing.
 	if r.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
 		return err
 	}
@@ -141,8 +141,8 @@ func (r *Ring) open() (err error) {
 	return unix.Bind(r.fd, &unix.SockaddrLinklayer{Ifindex: s.Ifindex})
 }
 
-// Send makes n frames and returns when the device has got all, or quickly
-// after Stop.
+// Send makes n frames and returns when the device has received all, or quickly after
+// Stop.
 func (r *Ring) Send(n uint32) error {
 	batch := int(r.stream.Batch)
 	if batch == 0 {
@@ -155,7 +155,7 @@ func (r *Ring) Send(n uint32) error {
 		if r.stream.Rate != 0 {
 			due := uint64(time.Since(begin).Seconds() * float64(r.stream.Rate))
 			if due <= r.filled-first {
-				// Shorter than what a burst of any rate of interest takes.
+				// Shorter than a burst at any rate of interest.
 				time.Sleep(20 * time.Microsecond)
 				continue
 			}
@@ -177,7 +177,7 @@ func (r *Ring) failed(err error) error {
 	return fmt.Errorf("frame ring on device %d: %w", r.stream.Ifindex, err)
 }
 
-// put makes the next frame, in a slot that is free.
+// put makes the next frame, in a free slot.
 func (r *Ring) put() error {
 	s := &r.slots[r.fill]
 	for atomic.LoadUint32(s.status) != available {
@@ -187,7 +187,7 @@ func (r *Ring) put() error {
 		if atomic.LoadUint32(s.status) == wrongFormat {
 			return errors.New("the kernel does not take the frame")
 		}
-		// Its frame is still on its way to a receiver.
+		// The slot's frame is still on its way to a receiver.
 		if err := r.flush(); err != nil {
 			return err
 		}
@@ -238,8 +238,8 @@ func (r *Ring) flush() error {
 		switch errno {
 		case 0, unix.EAGAIN, unix.EINTR:
 		case unix.ENOBUFS:
-			// The device had no room. The kernel keeps the slot, and sends
-			// what is in it once more.
+			// The device had no room. The kernel keeps the slot, and sends its frame
+			// again.
 			r.dropped++
 			r.sent.Add(1)
 		default:
@@ -251,14 +251,14 @@ func (r *Ring) flush() error {
 	}
 }
 
-// Stop makes a running Send finish, and every later one do nothing.
+// Stop makes a running Send return, and every later one do nothing.
 func (r *Ring) Stop() error {
 	r.stopped.Store(true)
 	return nil
 }
 
-// Sent is the number of frames handed to the device so far. The device may
-// have had no room for some of them.
+// Sent returns the number of frames handed to the device so far. The device may have
+// had no room for some of them.
 func (r *Ring) Sent() (uint64, error) { return r.sent.Load(), nil }
 
 // Close ends the ring.
