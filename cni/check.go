@@ -26,7 +26,7 @@ func check(r request) error {
 	}
 	defer space.Close()
 	if r.RawPrevResult == nil {
-		return wrong("prevResult is missing; give the answer of ADD")
+		return wrong("prevResult is missing; give the result of ADD")
 	}
 	if err := version.ParsePrevResult(&r.PluginConf); err != nil {
 		return wrong("prevResult: %v", err)
@@ -125,9 +125,9 @@ func (r *request) checkInterfaces(port *bridge.Port, inner netlink.Link, result 
 	case inner.Attrs().Flags&net.FlagUp == 0 && !r.DisableInterface:
 		return fmt.Errorf("%s of the container is down", r.IfName)
 	case mtu != 0 && port.MTU != mtu:
-		return fmt.Errorf("port %s of bridge %s has MTU %d, and not %d", port.Name, port.Bridge, port.MTU, mtu)
+		return fmt.Errorf("port %s of bridge %s has MTU %d, not %d", port.Name, port.Bridge, port.MTU, mtu)
 	case mtu != 0 && is != mtu:
-		return fmt.Errorf("%s of the container has MTU %d, and not %d", r.IfName, is, mtu)
+		return fmt.Errorf("%s of the container has MTU %d, not %d", r.IfName, is, mtu)
 	}
 	return nil
 }
@@ -136,7 +136,7 @@ func (r *request) checkInterfaces(port *bridge.Port, inner netlink.Link, result 
 func sameMAC(result *types100.Result, name, sandbox string, macs ...string) error {
 	for _, i := range result.Interfaces {
 		if i.Name == name && i.Sandbox == sandbox && i.Mac != "" && !slices.Contains(macs, i.Mac) {
-			return fmt.Errorf("%s has the MAC %s, and not %s", name, macs[0], i.Mac)
+			return fmt.Errorf("%s has the MAC %s, not %s", name, macs[0], i.Mac)
 		}
 	}
 	return nil

@@ -160,7 +160,7 @@ func (r *request) space() (*plug.Space, error) {
 	}
 	if space.Is() && r.NetnsOverride == "" {
 		space.Close()
-		return nil, types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the network namespace of the switch; give the container's", "")
+		return nil, types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the switch's own network namespace; give the container's", "")
 	}
 	return space, nil
 }
@@ -184,7 +184,7 @@ func add(r request) (err error) {
 		}
 	}
 	if _, err := space.LinkByName(r.IfName); err == nil {
-		return wrongVariable("CNI_IFNAME", "the container has an interface "+r.IfName+" already")
+		return wrongVariable("CNI_IFNAME", "the container already has an interface "+r.IfName)
 	}
 	if err := ofBridge(plug.CheckBridge(r.s, r.Bridge, r.Mirror)); err != nil {
 		return err
@@ -245,7 +245,7 @@ func add(r request) (err error) {
 		return err
 	}
 	if r.IPMasqBackend != nil {
-		warn([]string{fmt.Sprintf("ipMasqBackend %s has no effect: pf masquerades, if ipMasq is given", *r.IPMasqBackend)})
+		warn([]string{fmt.Sprintf("ipMasqBackend %s has no effect: with ipMasq, pf masquerades", *r.IPMasqBackend)})
 	}
 	gateway, notes, err := shared.Make(r.s)
 	warn(notes)
@@ -326,7 +326,7 @@ func (r *request) ensureBridge(back *plug.Undo) (info bridge.Info, err error) {
 	info, err = plug.EnsureBridge(r.s, r.Bridge, r.filters(), back)
 	err = ofBridge(err)
 	if err == nil && r.filters() && !info.Config.VLANFiltering {
-		err = wrong("bridge %s does not filter VLANs; switch that on with 'bascule bridge set %s --vlan-filtering', or leave vlan and vlanTrunk out", r.Bridge, r.Bridge)
+		err = wrong("bridge %s does not filter VLANs; enable that with 'bascule bridge set %s --vlan-filtering', or leave out vlan and vlanTrunk", r.Bridge, r.Bridge)
 	}
 	return info, err
 }
@@ -344,11 +344,11 @@ func (r *request) address(result *types100.Result, back *plug.Undo) error {
 	})
 	all, err := types100.NewResultFromResult(got)
 	if err != nil {
-		return fmt.Errorf("read the answer of ipam %s: %w", r.IPAM.Type, err)
+		return fmt.Errorf("read the result of ipam %s: %w", r.IPAM.Type, err)
 	}
 	result.IPs, result.Routes, result.DNS = all.IPs, all.Routes, all.DNS
 	if len(result.IPs) == 0 {
-		return fmt.Errorf("ipam %s has given no address", r.IPAM.Type)
+		return fmt.Errorf("ipam %s returned no address", r.IPAM.Type)
 	}
 	default4, default6 := false, false
 	for _, route := range result.Routes {
@@ -386,7 +386,7 @@ func (r *request) ofIPAM(err error) error {
 	if bad == nil {
 		about, bad := invoke.GetVersionInfo(context.Background(), path, nil)
 		if bad == nil && !slices.Contains(about.SupportedVersions(), cmp.Or(r.CNIVersion, "0.1.0")) {
-			return types.NewError(types.ErrIncompatibleCNIVersion, fmt.Sprintf("ipam %s does not speak CNI %s, but %s; give cniVersion one of these, or "+
+			return types.NewError(types.ErrIncompatibleCNIVersion, fmt.Sprintf("ipam %s supports CNI %[3]s, not %[2]s; set cniVersion to one of these, or "+
 				"install a newer one", r.IPAM.Type, r.CNIVersion, strings.Join(about.SupportedVersions(), ", ")), "")
 		}
 	}
@@ -511,9 +511,9 @@ func status(r request) error {
 	case r.filters() && !info.Config.VLANFiltering:
 		return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("bridge %s does not filter VLANs", r.Bridge), "")
 	case len(info.Ports) >= bridge.MaxPorts:
-		return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("bridge %s has %d ports, and no bridge can have more", r.Bridge, len(info.Ports)), "")
+		return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("bridge %s already has %d ports, the most that a bridge can have", r.Bridge, len(info.Ports)), "")
 	case info.Config.STP != bridge.STPOff && !info.AgentRuns:
-		return types.NewError(types.ErrLimitedConnectivity, fmt.Sprintf("bridge %s has spanning tree, which no agent runs: new ports wait for one", r.Bridge), "")
+		return types.NewError(types.ErrLimitedConnectivity, fmt.Sprintf("bridge %s has spanning tree, but no agent runs it: new ports forward nothing until one does", r.Bridge), "")
 	}
 	if r.IPAM.Type == "" {
 		return nil

@@ -124,7 +124,7 @@ func (l *lines) UnmarshalJSON(text []byte) error {
 	}
 	var list []string
 	if err := json.Unmarshal(text, &list); err != nil {
-		return fmt.Errorf("pf is neither a text nor a list of lines")
+		return fmt.Errorf("pf is neither a string nor a list of lines")
 	}
 	*l = lines(strings.Join(list, "\n"))
 	return nil
@@ -215,7 +215,7 @@ func (n *network) checkIPAM() error {
 		return wrong("ipam.type %q: give the name of a plugin, without a path", n.IPAM.Type)
 	case n.IPAM.Type != "" && (n.IPAM.Type == n.Type || n.IPAM.Type == filepath.Base(os.Args[0])):
 		// each plugin would start the next
-		return wrong("ipam.type %q: this plugin gives no addresses; give one that does, such as host-local", n.IPAM.Type)
+		return wrong("ipam.type %q: this plugin assigns no addresses; give one that does, such as host-local", n.IPAM.Type)
 	}
 	return nil
 }
@@ -243,21 +243,21 @@ func read(text []byte, args string) (*network, error) {
 	case n.HairpinMode && n.PromiscMode:
 		return nil, wrong("hairpinMode and promiscMode exclude each other; leave one out")
 	case n.IPAM.Type == "" && slices.Contains([]string{"", "0.1.0", "0.2.0"}, n.CNIVersion):
-		return nil, wrong("cniVersion %q: an answer of 0.1.0 or 0.2.0 has to have addresses; give 0.3.0 or newer, or ipam", n.CNIVersion)
+		return nil, wrong("cniVersion %q: a result of CNI 0.1.0 or 0.2.0 must contain addresses; give 0.3.0 or newer, or ipam", n.CNIVersion)
 	case n.DisableInterface && n.IPAM.Type != "":
 		return nil, wrong("disableContainerInterface and ipam exclude each other: an interface that is down gets no address")
 	case n.IPAM.Type == "" && n.IPMasq:
-		return nil, wrong("ipMasq wants ipam: it translates addresses")
+		return nil, wrong("ipMasq needs ipam: it translates the addresses that ipam assigns")
 	case len(n.Shaped)+len(n.Unshaped) > 0:
-		return nil, unsupported("shapedSubnets or unshapedSubnets", slices.Concat(n.Shaped, n.Unshaped), "a limit is of all frames of the container; leave it out")
+		return nil, unsupported("shapedSubnets or unshapedSubnets", slices.Concat(n.Shaped, n.Unshaped), "a limit applies to all frames of the container; leave these keys out")
 	case len(n.RuntimeConfig.PortMappings) > 0:
 		return nil, unsupported("portMappings", len(n.RuntimeConfig.PortMappings),
-			"the switch publishes no ports; chain the plugin 'portmap' behind this one, with masqAll if stations of the bridge in other subnets use the ports, "+
+			"the switch publishes no ports; chain the plugin 'portmap' after this one, with masqAll if stations of the bridge in other subnets use the ports, "+
 				"or give 'rdr-to' rules of pf at a host port")
 	}
 	if n.FDBMax != 0 {
 		if err := bridge.CheckPortSetting("fdb-max", strconv.FormatInt(n.FDBMax, 10)); err != nil {
-			return nil, wrong("fdbMax %d: give 0 to %d; 0 is no limit", n.FDBMax, bridge.MaxFDB)
+			return nil, wrong("fdbMax %d: give 0 to %d; 0 means no limit", n.FDBMax, bridge.MaxFDB)
 		}
 	}
 	if n.Mirror != "" {
@@ -282,7 +282,7 @@ func read(text []byte, args string) (*network, error) {
 	slices.Sort(n.tagged)
 	n.tagged = slices.Compact(n.tagged)
 	if n.VLAN > 0 && slices.Contains(n.tagged, uint16(n.VLAN)) {
-		return nil, wrong("vlan %d is in vlanTrunk, too, and its frames have no tag; leave it out of one", n.VLAN)
+		return nil, wrong("vlan %d is also in vlanTrunk, but its frames leave without a tag; remove it from one of the two", n.VLAN)
 	}
 	if n.IsGateway {
 		if err := plug.CheckInterface(n.gateway()); err != nil {
@@ -311,9 +311,9 @@ func (t trunk) vlans() (list []uint16, err error) {
 	valid := func(id int) bool { return id >= 1 && id <= 4094 }
 	switch {
 	case t.ID == nil && t.MinID == nil && t.MaxID == nil:
-		return nil, wrong("vlanTrunk: an entry has neither id nor minID and maxID; give one of both")
+		return nil, wrong("vlanTrunk: an entry has neither id nor minID and maxID; give the one or the other")
 	case (t.MinID == nil) != (t.MaxID == nil):
-		return nil, wrong("vlanTrunk: minID and maxID come together; give both")
+		return nil, wrong("vlanTrunk: an entry has only one of minID and maxID; give both")
 	case t.MinID != nil && (!valid(*t.MinID) || !valid(*t.MaxID) || *t.MaxID < *t.MinID):
 		return nil, wrong("vlanTrunk: %d to %d is not a range of VLANs; give 1 to 4094, the lower first", *t.MinID, *t.MaxID)
 	case t.ID != nil && !valid(*t.ID):

@@ -13,13 +13,13 @@ func TestKeysOnce(t *testing.T) {
 	const conf = `{"cniVersion":"1.0.0","name":"n","type":"bascule-cni","bridge":"br0",MORE}`
 	for more, want := range map[string]string{
 		`"vlan":10`:                          "",
-		`"vlan":10,"vlan":20`:                `"vlan" is there twice`,
-		`"Bridge":"br1"`:                     `"Bridge" is no key; write bridge`,
-		`"VLAN":10`:                          `"VLAN" is no key; write vlan`,
-		`"ipam":{"type":"static","Type":""}`: `"Type" is no key; write type`,
-		`"runtimeConfig":{"MAC":"02:00:00:00:00:01"}`: `"MAC" is no key; write mac`,
+		`"vlan":10,"vlan":20`:                `"vlan" occurs twice`,
+		`"Bridge":"br1"`:                     `"Bridge" is not a key; write bridge`,
+		`"VLAN":10`:                          `"VLAN" is not a key; write vlan`,
+		`"ipam":{"type":"static","Type":""}`: `"Type" is not a key; write type`,
+		`"runtimeConfig":{"MAC":"02:00:00:00:00:01"}`: `"MAC" is not a key; write mac`,
 		`"others":{"a":1,"A":2}`:                      "",
-		`"bridge":"lo"`:                               "is there twice",
+		`"bridge":"lo"`:                               "occurs twice",
 	} {
 		text := []byte(strings.Replace(conf, "MORE", more, 1))
 		_, err := read(text, "")

@@ -95,9 +95,9 @@ func (d *Driver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	method, known := d.methods()[strings.TrimPrefix(r.URL.Path, "/")]
 	switch {
 	case r.Method != http.MethodPost:
-		status, answer = http.StatusMethodNotAllowed, failure(fmt.Errorf("%s is not POST", r.Method))
+		status, answer = http.StatusMethodNotAllowed, failure(fmt.Errorf("method %s is not POST", r.Method))
 	case !known:
-		status, answer = http.StatusNotFound, failure(fmt.Errorf("%.80q is not a request that this network driver answers", r.URL.Path))
+		status, answer = http.StatusNotFound, failure(fmt.Errorf("this network driver has no request %.80q", r.URL.Path))
 	default:
 		text, err := io.ReadAll(r.Body)
 		if err == nil && len(text) == 0 {
@@ -115,14 +115,14 @@ func (d *Driver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			status = http.StatusBadRequest
 		}
 		if err != nil {
-			d.log.Warn("Docker was refused something", "request", strings.TrimPrefix(r.URL.Path, "/NetworkDriver."), "why", oneLine(err))
+			d.log.Warn("refused a request of Docker", "request", strings.TrimPrefix(r.URL.Path, "/NetworkDriver."), "why", oneLine(err))
 			answer = failure(err)
 		}
 	}
 	w.Header().Set("Content-Type", "application/vnd.docker.plugins.v1.1+json")
 	w.WriteHeader(status)
 	if err := json.NewEncoder(w).Encode(answer); err != nil {
-		d.log.Debug("an answer to Docker is lost", "error", err)
+		d.log.Debug("cannot send a reply to Docker", "error", err)
 	}
 }
 
@@ -226,11 +226,11 @@ func (d *Driver) load() error {
 	}
 	for id, n := range nets {
 		if n == nil && err == nil {
-			err = fmt.Errorf("network %.70q has nothing", id)
+			err = fmt.Errorf("network %.70q is empty", id)
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("cannot read Docker's networks: %s: %w; restore the file, or remove it and make the networks anew", d.path, err)
+		return fmt.Errorf("cannot read Docker's networks: %s: %w; restore the file, or remove it and create the networks again", d.path, err)
 	}
 	d.nets = nets
 	return nil
@@ -248,7 +248,7 @@ func (d *Driver) keep(change func(map[string]*network)) error {
 		err = files.Replace(d.path, append(text, '\n'), 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot keep Docker's networks: %w", err)
+		return fmt.Errorf("cannot save Docker's networks: %w", err)
 	}
 	d.nets = next
 	return nil
@@ -267,9 +267,9 @@ func (n *network) plugs(id string) (plug.Network, error) {
 	p.Bridge = cmp.Or(p.Bridge, "br-"+id[:min(len(id), 12)]) // Docker's own naming
 	switch {
 	case p.Masquerade && n.Internal:
-		return p, errors.New("an internal network does not leave the host; leave masquerade out")
+		return p, errors.New("traffic of an internal network does not leave the host; leave masquerade out")
 	case p.Metric != nil:
-		return p, errors.New("option metric: Docker gives a container one default route, and no metric; leave metric out, and give the networks that are not to have the route no_default_route=1")
+		return p, errors.New("option metric: Docker gives a container one default route, without a metric; leave metric out, and set no_default_route=1 on networks that should not have the route")
 	}
 	return p, nil
 }
@@ -282,12 +282,12 @@ func (d *Driver) createNetwork(r request) (any, error) {
 	n.Internal, _ = r.Options[labelInternal].(bool)
 	words, is := r.Options[labelGeneric].(map[string]any)
 	if !is && r.Options[labelGeneric] != nil {
-		return nil, fmt.Errorf("option %s is no object", labelGeneric)
+		return nil, fmt.Errorf("option %s is not an object", labelGeneric)
 	}
 	for word, value := range words {
 		text, is := value.(string)
 		if !is {
-			return nil, fmt.Errorf("option %.40q is no text", word)
+			return nil, fmt.Errorf("option %.40q is not a string", word)
 		}
 		n.Words[cmp.Or(others[word], word)] = text
 	}
@@ -313,7 +313,7 @@ func (d *Driver) createNetwork(r request) (any, error) {
 		if had.is(n) {
 			return empty{}, nil
 		}
-		return nil, fmt.Errorf("network %s is there already, and is another; remove it by 'docker network rm' first", r.NetworkID)
+		return nil, fmt.Errorf("network %s already exists with other settings; remove it first with 'docker network rm'", r.NetworkID)
 	}
 	return empty{}, d.keep(func(all map[string]*network) { all[r.NetworkID] = n })
 }
@@ -366,7 +366,7 @@ func (d *Driver) find(r request) (*network, plug.Network, error) {
 	}
 	n := d.nets[r.NetworkID]
 	if n == nil {
-		return nil, plug.Network{}, fmt.Errorf("network %.12s is not known here, nor in %s; make it anew with 'docker network create'", r.NetworkID, d.path)
+		return nil, plug.Network{}, fmt.Errorf("network %.12s is unknown: it is not in %s; create it again with 'docker network create'", r.NetworkID, d.path)
 	}
 	p, err := n.plugs(r.NetworkID)
 	return n, p, err
@@ -457,7 +457,7 @@ func (d *Driver) join(r request) (any, error) {
 	}
 	name := plug.PeerName(r.id())
 	if _, err := netlink.LinkByName(name); err != nil {
-		return nil, fmt.Errorf("endpoint %.12s has its interface in a container already: %w", r.EndpointID, err)
+		return nil, fmt.Errorf("the interface of endpoint %.12s is already in a container: %w", r.EndpointID, err)
 	}
 	answer := map[string]any{"InterfaceName": map[string]string{"SrcName": name, "DstPrefix": Prefix}}
 	if !n.Internal && !p.NoDefault {

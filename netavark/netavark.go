@@ -66,7 +66,7 @@ func run(version string, args []string, stdin io.Reader) (answer any, err error)
 		return with(stdin, create)
 	case "setup", "teardown":
 		if len(args) != 2 {
-			return nil, fmt.Errorf("%s: give the path of the container's network namespace, and nothing behind it", command)
+			return nil, fmt.Errorf("%s: give exactly one argument, the path of the container's network namespace", command)
 		}
 		return with(stdin, func(s *bridge.Switch, text []byte) (any, error) {
 			r, err := read(text)
@@ -81,7 +81,7 @@ func run(version string, args []string, stdin io.Reader) (answer any, err error)
 	case "info":
 		return map[string]string{"version": version, "api_version": apiVersion}, nil
 	}
-	return nil, fmt.Errorf("unknown command %.40q; netavark asks for create, setup, teardown and info", command)
+	return nil, fmt.Errorf("unknown command %.40q; the commands are create, setup, teardown and info", command)
 }
 
 // with runs a request with the switch of this network namespace.
@@ -159,7 +159,7 @@ func (n *network) check() (err error) {
 			one.gateway, err = netip.ParseAddr(s.Gateway)
 		}
 		if err == nil && one.gateway.IsValid() && !one.Contains(one.gateway) {
-			err = fmt.Errorf("the gateway %s is in another", one.gateway)
+			err = fmt.Errorf("the gateway %s is outside it", one.gateway)
 		}
 		if err != nil {
 			return fmt.Errorf("network %s: subnet %.50q: %w", n.Name, s.Subnet, err)
@@ -175,7 +175,7 @@ func (n *network) check() (err error) {
 		n.routes = append(n.routes, plug.Route{Dst: *ipNet(to.Masked()), Gateway: by.AsSlice(), Priority: metric(r.Metric)})
 	}
 	if n.Masquerade && n.Internal {
-		return fmt.Errorf("network %s: an internal network does not leave the host; leave masquerade out", n.Name)
+		return fmt.Errorf("network %s: traffic of an internal network does not leave the host; leave masquerade out", n.Name)
 	}
 	if driver := n.IPAM["driver"]; driver == "dhcp" {
 		return fmt.Errorf("network %s: ipam driver dhcp is not supported; give --subnet, or --ipam-driver none", n.Name)
@@ -289,7 +289,7 @@ func (r *request) setup(s *bridge.Switch, path string) (any, error) {
 		return nil, fmt.Errorf("network %s publishes no ports; leave -p out, or give 'rdr-to' rules of pf at a host port of the switch", n.Name)
 	}
 	for name := range r.Options.Options {
-		return nil, fmt.Errorf("network %s: %.40q is no option of a container; give options to the network", n.Name, name)
+		return nil, fmt.Errorf("network %s: %.40q is not an option of a container; set options on the network", n.Name, name)
 	}
 	c := plug.Container{
 		Owner:     bridge.Owner{ID: r.id(), By: By, Network: n.Name, Container: r.Container, Interface: r.Options.Interface},

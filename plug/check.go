@@ -23,11 +23,11 @@ func Check(s *bridge.Switch, p Plug) (*bridge.Port, error) {
 	case port == nil:
 		return nil, fmt.Errorf("%s is not on bridge %s", p.Owner.ID, p.Bridge)
 	case port.Bridge != p.Bridge:
-		return nil, fmt.Errorf("%s is on bridge %s, and not on %s", p.Owner.ID, port.Bridge, p.Bridge)
+		return nil, fmt.Errorf("%s is on bridge %s, not on %s", p.Owner.ID, port.Bridge, p.Bridge)
 	case port.State == "gone":
 		return nil, fmt.Errorf("the device of %s on bridge %s is gone", p.Owner.ID, p.Bridge)
 	case port.Name != p.Device:
-		return nil, fmt.Errorf("port %s of bridge %s is of %s, and not %s", port.Name, p.Bridge, p.Owner.ID, p.Device)
+		return nil, fmt.Errorf("%s is port %s of bridge %s, not port %s", p.Owner.ID, port.Name, p.Bridge, p.Device)
 	}
 	for _, check := range []func(*bridge.Switch, *bridge.Port) error{p.checkSettings, p.checkVLANs, p.checkStations, p.checkCopies} {
 		if err := check(s, port); err != nil {
@@ -61,7 +61,7 @@ func (p *Plug) checkSettings(_ *bridge.Switch, port *bridge.Port) error {
 	}
 	for _, s := range bridge.PortSettings {
 		if is, should := s.Format(port.Config), s.Format(want); is != should {
-			return fmt.Errorf("has %s %s, and not %s", s.Name, is, should)
+			return fmt.Errorf("has %s %s, not %s", s.Name, is, should)
 		}
 	}
 	return nil
@@ -97,7 +97,7 @@ func (p *Plug) checkVLANs(s *bridge.Switch, port *bridge.Port) error {
 				case !in:
 					return fmt.Errorf("is in VLAN %d", id)
 				case should != r.VLANOptions:
-					return fmt.Errorf("is in VLAN %d%s, and not%s", id, manner(r.VLANOptions), manner(should))
+					return fmt.Errorf("is in VLAN %d%s, not%s", id, manner(r.VLANOptions), manner(should))
 				}
 			}
 		}
@@ -114,9 +114,9 @@ func manner(o bridge.VLANOptions) string {
 	case o.PVID && o.Untagged:
 		return " without a tag"
 	case o.PVID:
-		return " with a tag on what leaves"
+		return " with a tag on outgoing frames only"
 	case o.Untagged:
-		return " without a tag on what leaves"
+		return " without a tag on outgoing frames only"
 	}
 	return " with a tag"
 }
@@ -163,7 +163,7 @@ func (p *Plug) checkCopies(s *bridge.Switch, port *bridge.Port) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("has no copies of its frames at %s", p.CopyTo)
+	return fmt.Errorf("has no copies of its frames sent to %s", p.CopyTo)
 }
 
 // Check reports whether the gateway's port still is as [Gateway.Ensure] made it.
@@ -182,7 +182,7 @@ func (g *Gateway) Check(s *bridge.Switch) (netlink.Link, error) {
 	case link.Attrs().Flags&net.FlagUp == 0:
 		return nil, fmt.Errorf("the gateway's interface %s is down", g.Name)
 	case g.MTU != 0 && (link.Attrs().MTU > g.MTU || link.Attrs().MTU < mtu):
-		return nil, fmt.Errorf("the gateway's interface %s has MTU %d, and not %d", g.Name, link.Attrs().MTU, g.MTU)
+		return nil, fmt.Errorf("the gateway's interface %s has MTU %d, not %d", g.Name, link.Attrs().MTU, g.MTU)
 	case g.Promisc && link.Attrs().Promisc == 0:
 		return nil, fmt.Errorf("the gateway's interface %s is not promiscuous", g.Name)
 	}

@@ -35,7 +35,7 @@ func ReadAnyJSON(text []byte, into any) error {
 		return fmt.Errorf("%.80s is %.40s; give %s", key, valueWord(is.Value), typeWord(is.Type))
 	}
 	if bad := new(json.SyntaxError); errors.As(err, &bad) {
-		return fmt.Errorf("it is no JSON: byte %d: %w", bad.Offset, err)
+		return fmt.Errorf("it is not JSON: byte %d: %w", bad.Offset, err)
 	}
 	return err
 }
@@ -83,13 +83,13 @@ func checkKeys(d *json.Decoder, of reflect.Type) error {
 			}
 			key, _ := token.(string)
 			if has[key] {
-				return fmt.Errorf("%.40q is there twice; leave one out", key)
+				return fmt.Errorf("%.40q occurs twice; remove one", key)
 			}
 			has[key] = true
 			of, is := known[key]
 			for name := range known {
 				if !is && strings.EqualFold(name, key) {
-					return fmt.Errorf("%.40q is no key; write %s", key, name)
+					return fmt.Errorf("%.40q is not a key; write %s", key, name)
 				}
 			}
 			if !is {
@@ -131,7 +131,7 @@ func valueWord(value string) string {
 	if number, ok := strings.CutPrefix(value, "number "); ok {
 		return number
 	}
-	for from, to := range map[string]string{"string": "a text", "number": "a number", "bool": "true or false", "array": "a list", "object": "an object"} {
+	for from, to := range map[string]string{"string": "a string", "number": "a number", "bool": "true or false", "array": "a list", "object": "an object"} {
 		if value == from {
 			return to
 		}
@@ -146,7 +146,7 @@ func typeWord(t reflect.Type) string {
 	case reflect.Bool:
 		return "true or false"
 	case reflect.String:
-		return "a text"
+		return "a string"
 	case reflect.Slice, reflect.Array:
 		return "a list"
 	case reflect.Struct, reflect.Map:
@@ -154,7 +154,7 @@ func typeWord(t reflect.Type) string {
 	case reflect.Float32, reflect.Float64:
 		return "a number"
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		return "a whole number from 0 on"
+		return "a whole number, 0 or more"
 	}
 	return "a whole number"
 }

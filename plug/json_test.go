@@ -30,18 +30,18 @@ func TestReadJSON(t *testing.T) {
 		`{"list":[{"name":"a"},null]}`:                                      "",
 		`{"labels":{"a":"1","A":"2"},"raw":{"name":1,"Name":2},"None":"x"}`: "", // keys of other programs
 		`null`:                                 "",
-		`{"bridge":"a","bridge":"b"}`:          `"bridge" is there twice`,
-		`{"bridge":"a","Bridge":"b"}`:          `"Bridge" is no key; write bridge`,
-		`{"Bridge":"b"}`:                       `"Bridge" is no key; write bridge`,
+		`{"bridge":"a","bridge":"b"}`:          `"bridge" occurs twice`,
+		`{"bridge":"a","Bridge":"b"}`:          `"Bridge" is not a key; write bridge`,
+		`{"Bridge":"b"}`:                       `"Bridge" is not a key; write bridge`,
 		`{"Name":"b"}`:                         `write name`,
 		`{"list":[{"name":"a"},{"NAME":"b"}]}`: `write name`,
 		`{"map":{"x":{"Name":"b"}}}`:           `write name`,
-		`{"map":{"x":{},"x":{}}}`:              `"x" is there twice`,
-		`{"labels":{"a":"1","a":"2"}}`:         `"a" is there twice`,
-		`{"any":{"a":1,"a":2}}`:                `"a" is there twice`,
-		`{"other":{"a":[{"b":1,"\u0062":2}]}}`: `"b" is there twice`,
-		`{"bridge":1}`:                         "give a text",
-		`{`:                                    "no JSON",
+		`{"map":{"x":{},"x":{}}}`:              `"x" occurs twice`,
+		`{"labels":{"a":"1","a":"2"}}`:         `"a" occurs twice`,
+		`{"any":{"a":1,"a":2}}`:                `"a" occurs twice`,
+		`{"other":{"a":[{"b":1,"\u0062":2}]}}`: `"b" occurs twice`,
+		`{"bridge":1}`:                         "give a string",
+		`{`:                                    "not JSON",
 	} {
 		err := ReadJSON([]byte(text), new(into))
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

@@ -21,10 +21,10 @@ type NoUplink struct {
 
 func (e *NoUplink) Error() string {
 	if e.Interface == "" {
-		return "the host has no default route of " + e.Family + ", whose interface's address the container could get"
+		return "the host has no default route for " + e.Family + ", so there is no interface whose address the container could get"
 	}
-	return "the host's default route leads by " + e.Interface + ", and pf translates at host ports of bridges alone; " +
-		"make the card a port of a bridge and give its address to a host port, or leave this out and let the host's nftables masquerade"
+	return "the host's default route leads through " + e.Interface + ", but pf translates only at host ports of bridges; " +
+		"make the card a port of a bridge and move its address to a host port, or leave this out and let the host's nftables masquerade"
 }
 
 // Masquerade makes the networks of addresses leave the host with the address of the default route's interface. pf

@@ -164,7 +164,7 @@ func (n *Network) rules() bridge.PFLoad {
 
 func (n *Network) filters(info bridge.Info) error {
 	if n.wantsVLANs() && !info.Config.VLANFiltering {
-		return fmt.Errorf("bridge %s does not filter VLANs; switch that on with 'bascule bridge set %s --vlan-filtering', or leave vlan and tagged out", n.Bridge, n.Bridge)
+		return fmt.Errorf("bridge %s does not filter VLANs; enable that with 'bascule bridge set %s --vlan-filtering', or leave out vlan and tagged", n.Bridge, n.Bridge)
 	}
 	return nil
 }
@@ -194,7 +194,7 @@ func (n *Network) Attach(s *bridge.Switch, c Container) (device, inner netlink.L
 	}
 	for _, g := range c.Gateways {
 		if !n.OffHost && slices.ContainsFunc(c.Addresses, func(a *net.IPNet) bool { return a.IP.Equal(g.IP) }) {
-			return fail(fmt.Errorf("%s is the gateway's, which the host has; give the container another address", g.IP))
+			return fail(fmt.Errorf("%s is the gateway's address; give the container another", g.IP))
 		}
 	}
 	shared := Shared{By: c.Owner.By}
@@ -293,7 +293,7 @@ func CheckID(what, id string) error {
 	case len(id) > 128:
 		return fmt.Errorf("%s has %d bytes; give at most 128", what, len(id))
 	case strings.ContainsRune("_.-", rune(id[0])) || strings.ContainsFunc(id, func(r rune) bool { return !ok(r) }):
-		return fmt.Errorf("%s %.40q has something else than letters, digits, '_', '.' and '-'", what, id)
+		return fmt.Errorf("%s %.40q may contain only letters, digits, '_', '.' and '-'", what, id)
 	}
 	return nil
 }

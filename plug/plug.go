@@ -217,7 +217,7 @@ func VLANs(untagged uint16, tagged []uint16) (list []bridge.VLANRange) {
 type LinuxBridge struct{ Name string }
 
 func (e *LinuxBridge) Error() string {
-	return fmt.Sprintf("%s is a Linux bridge, whose containers would reach none of a bascule bridge beside it; stop them, delete it "+
+	return fmt.Sprintf("%s is a Linux bridge; its containers could not reach those of a bascule bridge; stop them, delete the Linux bridge "+
 		"with 'ip link del %s' and start them again, or give the bridge another name", e.Name, e.Name)
 }
 
@@ -262,7 +262,7 @@ func CheckBridge(s *bridge.Switch, name, span string) error {
 		return err
 	}
 	if span != "" {
-		return fmt.Errorf("bridge %s is not there yet, and has no span port %s; make both by 'bascule bridge add %s' and "+
+		return fmt.Errorf("bridge %s does not exist yet, and neither does its span port %s; add both with 'bascule bridge add %s' and "+
 			"'bascule span add %s %s'", name, span, name, name, span)
 	}
 	return nil

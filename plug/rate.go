@@ -16,7 +16,7 @@ import (
 func Rate(bits, burst uint64) (string, error) {
 	if bits == 0 {
 		if burst != 0 {
-			return "", fmt.Errorf("a burst of %d bits has no rate; give one", burst)
+			return "", fmt.Errorf("a burst of %d bits needs a rate; give one", burst)
 		}
 		return "none", nil
 	}
@@ -25,7 +25,7 @@ func Rate(bits, burst uint64) (string, error) {
 		kilobits++
 	}
 	if kilobits > math.MaxUint32 {
-		return "", fmt.Errorf("%d bits a second are more than a limit can be; give 1 to %d, or leave it out", bits, uint64(math.MaxUint32)*1000)
+		return "", fmt.Errorf("%d bits per second is above the highest limit; give 1 to %d, or leave it out", bits, uint64(math.MaxUint32)*1000)
 	}
 	l := bridge.RateLimit{StormLimit: bridge.StormLimit{Rate: uint32(kilobits), Kilobits: true}}
 	if bytes := min(burst/8, l.MostBurst()); bytes > l.UsualBurst() {

@@ -34,7 +34,7 @@ type Space struct {
 // OpenSpace opens a network namespace by its path.
 func OpenSpace(path string) (*Space, error) {
 	if !filepath.IsAbs(path) {
-		return nil, fmt.Errorf("%q is no path of a network namespace; give an absolute one", path)
+		return nil, fmt.Errorf("%q is not the path of a network namespace; give an absolute path", path)
 	}
 	ns, err := bridge.NetnsAt(path)
 	if err != nil {
@@ -99,10 +99,10 @@ type Wire struct {
 }
 
 // ErrUnfinished means that an id's device exists already: another request for it is in progress, or was killed.
-var ErrUnfinished = errors.New("its device is there already, of a request that is under way or was not finished")
+var ErrUnfinished = errors.New("its device already exists: another request is in progress or was interrupted")
 
 // ErrInUse means that an id's device exists already, and that its other end is up in some namespace.
-var ErrInUse = errors.New("it is there already, and its interface is up; remove it first")
+var ErrInUse = errors.New("it already exists, and its interface is up; remove it first")
 
 // Make makes the wire. The switch's device is up, and its alias is the id of its owner.
 func (w *Wire) Make() (device netlink.Link, err error) {
@@ -120,9 +120,9 @@ func (w *Wire) Make() (device netlink.Link, err error) {
 			}
 			return nil, ErrUnfinished
 		}
-		return nil, fmt.Errorf("there is an interface %s in it already", w.Name)
+		return nil, fmt.Errorf("it already has an interface %s", w.Name)
 	} else if err != nil {
-		return nil, fmt.Errorf("make a veth: %w", err)
+		return nil, fmt.Errorf("add a veth: %w", err)
 	}
 	// The kernel ignores an alias when a device is made (rtnl_create_link()).
 	if device, err = netlink.LinkByName(attrs.Name); err == nil {
@@ -130,7 +130,7 @@ func (w *Wire) Make() (device netlink.Link, err error) {
 	}
 	if err != nil {
 		_ = netlink.LinkDel(veth)
-		return nil, fmt.Errorf("say whose device %s is: %w", attrs.Name, err)
+		return nil, fmt.Errorf("record the owner of device %s: %w", attrs.Name, err)
 	}
 	return device, nil
 }
@@ -208,12 +208,12 @@ func (g *Gateway) judge() error {
 		}
 		for _, want := range g.Addresses {
 			if other := g.others(there, want); len(other) > 0 && !g.Force {
-				return fmt.Errorf("%s has the address %s, and not %s; take that away, or set forceAddress", g.Name, other[0].IPNet, want)
+				return fmt.Errorf("%s has the address %s, not %s; remove that, or set forceAddress", g.Name, other[0].IPNet, want)
 			}
 		}
 	}
 	if lost != nil && mtu != 0 && mtu < bridge.IPv6MTU {
-		return fmt.Errorf("the gateway's interface %s cannot have the address %s with MTU %d: IPv6 wants %d at least", g.Name, lost, mtu, bridge.IPv6MTU)
+		return fmt.Errorf("the gateway's interface %s cannot have the address %s with MTU %d: IPv6 needs at least %d", g.Name, lost, mtu, bridge.IPv6MTU)
 	}
 	return nil
 }
@@ -276,7 +276,7 @@ func (g *Gateway) ensure(s *bridge.Switch, back *Undo) (_ netlink.Link, warnings
 		return nil, warnings, err
 	}
 	if fits.MTU < g.MTU {
-		warnings = append(warnings, fmt.Sprintf("the gateway's interface %s has MTU %d, as containers of other networks have, and takes no larger packets of this one (%d)",
+		warnings = append(warnings, fmt.Sprintf("the gateway's interface %s has MTU %d, which containers of other networks have, and drops larger packets of this network (MTU %d)",
 			g.Name, fits.MTU, g.MTU))
 	}
 	if was == nil {
@@ -338,7 +338,7 @@ func (g *Gateway) address(link netlink.Link, want *net.IPNet, back *Undo) (added
 	}
 	for _, a := range g.others(there, want) {
 		if err := netlink.AddrDel(link, &a); err != nil {
-			return false, fmt.Errorf("take %s away from %s: %w", a.IPNet, g.Name, err)
+			return false, fmt.Errorf("remove %s from %s: %w", a.IPNet, g.Name, err)
 		}
 		back.Add(func() { _ = netlink.AddrAdd(link, &a) })
 	}
@@ -414,7 +414,7 @@ func (s *Space) Configure(link netlink.Link, addresses []*net.IPNet, routes []Ro
 			_ = sysctl("net/ipv4/conf/"+name+"/arp_notify", "1")
 			return nil
 		}); err != nil {
-			return fmt.Errorf("go into the container: %w", err)
+			return fmt.Errorf("enter the container's network namespace: %w", err)
 		}
 	}
 	var late []*net.IPNet // IPv6 addresses
@@ -460,7 +460,7 @@ func (s *Space) Configure(link netlink.Link, addresses []*net.IPNet, routes []Ro
 			route.Scope = netlink.SCOPE_LINK
 		}
 		if err := s.RouteAddEcmp(route); err != nil && !errors.Is(err, unix.EEXIST) { // the same route exists
-			return fmt.Errorf("make the container's route to %s: %w", r.Dst.String(), err)
+			return fmt.Errorf("add the container's route to %s: %w", r.Dst.String(), err)
 		}
 	}
 	return nil
@@ -490,7 +490,7 @@ func (s *Space) settle(link netlink.Link) error {
 			return nil
 		}
 		if time.Now().After(until) {
-			return fmt.Errorf("%s of the container could not use the address %s after %s: duplicate address detection has not ended", name, tentative, dadTime)
+			return fmt.Errorf("%s of the container could not use the address %s after %s: duplicate address detection did not finish", name, tentative, dadTime)
 		}
 		time.Sleep(wait)
 	}

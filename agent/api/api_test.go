@@ -46,7 +46,7 @@ func TestRefused(t *testing.T) {
 		{"DELETE", "/bridge/show", "", true, 405, "takes GET"},
 		{"GET", "/port/show?birdge=br0", "", true, 422, `"detail":"query.birdge: unknown query parameter; see /api/v1/openapi.json"`},
 		{"POST", "/fdb/add", `{"bridge":"br0"}`, true, 422, "openapi.json (the first of 2 mistakes)"},
-		{"POST", "/bridge/add", `{"bridge":"br0","bridge":"br1"}`, true, 400, `is there twice`},
+		{"POST", "/bridge/add", `{"bridge":"br0","bridge":"br1"}`, true, 400, `occurs twice`},
 		{"POST", "/bridge/add", `{"bridge":"br0","Bridge":"br1"}`, true, 422, `body.Bridge`},
 		{"POST", "/bridge/add", `{"Bridge":"br1"}`, true, 422, `body.Bridge`},
 		{"GET", "/port/show?bridge=", "", true, 422, "is empty"},

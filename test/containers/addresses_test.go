@@ -182,7 +182,7 @@ func TestTwoGateways(t *testing.T) {
 			return map[string]any{"NetworkID": id, "Options": map[string]any{"com.docker.network.generic": options},
 				"IPv4Data": []any{map[string]any{"Pool": gateway + "/24", "Gateway": gateway + "/24"}}}
 		}
-		if says, _ := d.docker("NetworkDriver.CreateNetwork", network("n0", "10.96.0.1", map[string]any{"metric": "5"}))["Err"].(string); !strings.Contains(says, "no metric") || !strings.Contains(says, "no_default_route=1") {
+		if says, _ := d.docker("NetworkDriver.CreateNetwork", network("n0", "10.96.0.1", map[string]any{"metric": "5"}))["Err"].(string); !strings.Contains(says, "without a metric") || !strings.Contains(says, "no_default_route=1") {
 			t.Errorf("a metric: %q", says)
 		}
 		for id, c := range map[string]struct {

@@ -171,16 +171,16 @@ func TestBadInput(t *testing.T) {
 	}{
 		"no JSON":              {attach("ADD", "a", space, "{"), 6, nil},
 		"no object":            {attach("ADD", "a", space, "[]"), 6, nil},
-		"wrong type":           {attach("ADD", "a", space, h.bare(conf{"vlan": "ten"})), 6, []string{"vlan is a text; give a whole number"}},
-		"a number as a text":   {attach("ADD", "a", space, h.bare(conf{"sourceGuard": "true"})), 6, []string{"sourceGuard is a text; give true or false"}},
-		"in a list":            {attach("ADD", "a", space, h.bare(conf{"vlanTrunk": []conf{{"id": "2"}}})), 6, []string{"vlanTrunk.id is a text; give a whole number"}},
+		"wrong type":           {attach("ADD", "a", space, h.bare(conf{"vlan": "ten"})), 6, []string{"vlan is a string; give a whole number"}},
+		"a number as a text":   {attach("ADD", "a", space, h.bare(conf{"sourceGuard": "true"})), 6, []string{"sourceGuard is a string; give true or false"}},
+		"in a list":            {attach("ADD", "a", space, h.bare(conf{"vlanTrunk": []conf{{"id": "2"}}})), 6, []string{"vlanTrunk.id is a string; give a whole number"}},
 		"a fraction":           {attach("ADD", "a", space, h.bare(conf{"mtu": 1.5})), 6, []string{"mtu is 1.5; give a whole number"}},
-		"a version's type":     {attach("ADD", "a", space, h.bare(conf{"cniVersion": 1})), 6, []string{"cniVersion is a number; give a text"}},
+		"a version's type":     {attach("ADD", "a", space, h.bare(conf{"cniVersion": 1})), 6, []string{"cniVersion is a number; give a string"}},
 		"a list at the top":    {attach("ADD", "a", space, "[1]"), 6, []string{"it is a list; give an object"}},
-		"cut off":              {attach("ADD", "a", space, `{"name": "x", `), 6, []string{"no JSON"}},
+		"cut off":              {attach("ADD", "a", space, `{"name": "x", `), 6, []string{"not JSON"}},
 		"much of it":           {attach("ADD", "a", space, `{"name": "x", "x": "`+strings.Repeat("x", 5<<20)+`"}`), 6, []string{"more than 4194304 bytes"}},
-		"nested deep":          {attach("ADD", "a", space, `{"name": "x", "x": `+strings.Repeat("[", 1<<20)), 6, []string{"no JSON"}},
-		"rules of numbers":     {attach("ADD", "a", space, h.bare(conf{"pf": []int{1}})), 6, []string{"pf is neither a text nor a list of lines"}},
+		"nested deep":          {attach("ADD", "a", space, `{"name": "x", "x": `+strings.Repeat("[", 1<<20)), 6, []string{"not JSON"}},
+		"rules of numbers":     {attach("ADD", "a", space, h.bare(conf{"pf": []int{1}})), 6, []string{"pf is neither a string nor a list of lines"}},
 		"fdbMax":               {attach("ADD", "a", space, h.bare(conf{"fdbMax": -1})), 7, []string{"fdbMax -1: ", "0 to 4194304"}},
 		"an own key, misspelt": {attach("ADD", "a", space, h.bare(conf{"sourceGard": true})), 7, []string{"sourceGard", "the nearest is sourceGuard"}},
 		"in another spelling":  {attach("ADD", "a", space, h.bare(conf{"mac-spoof-chk": true})), 7, []string{"the nearest is macspoofchk"}},
@@ -192,15 +192,15 @@ func TestBadInput(t *testing.T) {
 		"long bridge":          {attach("ADD", "a", space, h.bare(conf{"bridge": long})), 7, nil},
 		"vlan":                 {attach("ADD", "a", space, h.bare(conf{"vlan": 4095})), 7, []string{"4095"}},
 		"negative vlan":        {attach("ADD", "a", space, h.bare(conf{"vlan": -1})), 7, nil},
-		"vlan and trunk":       {attach("ADD", "a", space, h.bare(conf{"vlan": 2, "vlanTrunk": []conf{{"minID": 1, "maxID": 3}}})), 7, []string{"vlan 2 is in vlanTrunk, too"}},
+		"vlan and trunk":       {attach("ADD", "a", space, h.bare(conf{"vlan": 2, "vlanTrunk": []conf{{"minID": 1, "maxID": 3}}})), 7, []string{"vlan 2 is also in vlanTrunk"}},
 		"half a range":         {attach("ADD", "a", space, h.bare(conf{"vlanTrunk": []conf{{"minID": 2}}})), 7, []string{"maxID"}},
 		"range backwards":      {attach("ADD", "a", space, h.bare(conf{"vlanTrunk": []conf{{"minID": 3, "maxID": 2}}})), 7, nil},
 		"no filtering":         {attach("ADD", "a", space, h.bare(conf{"vlan": 10})), 7, []string{"does not filter VLANs"}},
 		"hairpin, promiscuous": {attach("ADD", "a", space, h.bare(conf{"hairpinMode": true, "promiscMode": true})), 7, nil},
 		"down with ipam":       {attach("ADD", "a", space, h.routed(conf{"disableContainerInterface": true})), 7, nil},
 		"masquerade of none":   {attach("ADD", "a", space, h.bare(conf{"ipMasq": true})), 7, nil},
-		"a burst alone":        {attach("ADD", "a", space, h.bare(conf{"runtimeConfig": conf{"bandwidth": conf{"ingressBurst": 1}}})), 7, []string{"ingressRate", "no rate"}},
-		"too high a rate":      {attach("ADD", "a", space, h.bare(conf{"egressRate": uint64(1) << 63})), 7, []string{"egressRate", "more than a limit"}},
+		"a burst alone":        {attach("ADD", "a", space, h.bare(conf{"runtimeConfig": conf{"bandwidth": conf{"ingressBurst": 1}}})), 7, []string{"ingressRate", "needs a rate"}},
+		"too high a rate":      {attach("ADD", "a", space, h.bare(conf{"egressRate": uint64(1) << 63})), 7, []string{"egressRate", "above the highest limit"}},
 		"a negative rate":      {attach("ADD", "a", space, h.bare(conf{"egressRate": -1})), 6, []string{"egressRate"}},
 		"limits of subnets":    {attach("ADD", "a", space, h.bare(conf{"ingressRate": 1000, "shapedSubnets": []string{"10.0.0.0/8"}})), 2, []string{"shapedSubnets"}},
 		"mac":                  {attach("ADD", "a", space, h.bare(conf{"runtimeConfig": conf{"mac": "01:00:5e:00:00:01"}})), 7, nil},
@@ -275,10 +275,10 @@ func TestAgain(t *testing.T) {
 	a, b := h.NewNamespace(), h.NewNamespace()
 	c := h.bare(nil)
 	h.do(attach("ADD", "a", a, c))
-	h.refused(attach("ADD", "a", a, c), 4, "eth0 already")
+	h.refused(attach("ADD", "a", a, c), 4, "already has an interface eth0")
 	h.refused(attach("ADD", "a", b, c), 4, "CNI_CONTAINERID", "its interface is up", "DEL")
 	h.must(a.Netlink().LinkSetDown(mustLink(t, a, "eth0"))) // as after a request that was killed
-	h.refused(attach("ADD", "a", b, c), 11, "there already")
+	h.refused(attach("ADD", "a", b, c), 11, "already exists")
 	h.must(a.Netlink().LinkSetUp(mustLink(t, a, "eth0")))
 	if n := len(h.plugged("cni0")); n != 1 {
 		t.Errorf("%d ports, should be 1", n)
@@ -481,7 +481,7 @@ func TestBandwidth(t *testing.T) {
 		t.Errorf("a gets %.3f of its limit", got)
 	}
 	h.Bascule("port", "set", "cni0", ports["cni/net/a/eth0"].Ifname, "--rate-out", "none")
-	h.refused(check, 999, "rate-out none, and not 8mbit")
+	h.refused(check, 999, "rate-out none, not 8mbit")
 	h.do(attach("DEL", "a", a, c))
 	h.do(attach("DEL", "b", b, of(nil)))
 }
@@ -700,16 +700,16 @@ func TestCheckAll(t *testing.T) {
 		{bascule("vlan", "del", "cni0", port, "20"), bascule("vlan", "add", "cni0", port, "20"), "is not in VLAN 20"},
 		{bascule("vlan", "add", "cni0", port, "1"), bascule("vlan", "del", "cni0", port, "1"), "is in VLAN 1"},
 		{bascule("vlan", "add", "cni0", port, "20", "--untagged"), bascule("vlan", "add", "cni0", port, "20"),
-			"is in VLAN 20 without a tag on what leaves, and not with a tag"},
+			"is in VLAN 20 without a tag on outgoing frames only, not with a tag"},
 		{bascule("vlan", "add", "cni0", "cni0.10", "30"), bascule("vlan", "del", "cni0", "cni0.10", "30"), "the gateway: port cni0.10 of bridge cni0 is in VLAN 30"},
 		{bascule("binding", "del", "cni0", "10.77.0.2", "--vlan", "10"), bascule("binding", "add", "cni0", port, mac, "10.77.0.2", "--vlan", "10"),
 			"does not have 10.77.0.2 bound to " + mac},
 		{bascule("fdb", "del", "cni0", mac, "--vlan", "10"), bascule("fdb", "add", "cni0", mac, port, "--vlan", "10"), "has no static entry of " + mac},
-		{bascule("span", "del", "cni0", copies), bascule("span", "add", "cni0", copies), "has no copies of its frames at " + copies},
-		{bascule("port", "set", "cni0", port, "--isolated"), bascule("port", "set", "cni0", port, "--isolated=off"), "has isolated on, and not off"},
+		{bascule("span", "del", "cni0", copies), bascule("span", "add", "cni0", copies), "has no copies of its frames sent to " + copies},
+		{bascule("port", "set", "cni0", port, "--isolated"), bascule("port", "set", "cni0", port, "--isolated=off"), "has isolated on, not off"},
 		{func() error { return kernel.AddrDel(gateway, first) }, func() error { return kernel.AddrAdd(gateway, first) }, "cni0.10 does not have the address 10.77.0.1/16"},
 		{func() error { return kernel.LinkSetHardwareAddr(gateway, []byte{2, 0, 0, 0, 0, 0x99}) },
-			func() error { return kernel.LinkSetHardwareAddr(gateway, address) }, "cni0.10 has the MAC 02:00:00:00:00:99, and not " + address.String()},
+			func() error { return kernel.LinkSetHardwareAddr(gateway, address) }, "cni0.10 has the MAC 02:00:00:00:00:99, not " + address.String()},
 	} {
 		h.do(check) // everything is restored
 		h.must(c.breaks())

@@ -126,7 +126,7 @@ func TestPodmanRecorded(t *testing.T) {
 			if want := at(all, "network_options", "static_mac"); want != nil && want != at(made, "mac_address") {
 				t.Errorf("%s has the MAC %v, should have %v", name, at(made, "mac_address"), want)
 			}
-			if _, err := h.asks(r[1], "setup", path(space)); err == nil || !strings.Contains(err.Error(), "there already") {
+			if _, err := h.asks(r[1], "setup", path(space)); err == nil || !strings.Contains(err.Error(), "already exists") {
 				t.Errorf("setup again: %v", err)
 			}
 			if name == "b" {
@@ -219,7 +219,7 @@ func TestPodmanBadInput(t *testing.T) {
 	list := []wrong{
 		{"{", []string{"create"}, "unexpected end"},
 		{"[]", []string{"create"}, "it is a list; give an object"},
-		{`{"name":5}`, []string{"create"}, "name is a number; give a text"},
+		{`{"name":5}`, []string{"create"}, "name is a number; give a string"},
 		{`{"name":"w","id":"1","options":{"source-gard":"on"}}`, []string{"create"}, "option \"source-gard\" is unknown; the nearest is source-guard"},
 		{"{}", []string{"create"}, "name is missing"},
 		{`{"name":"w","id":"1","options":{"vlan":"4095"}}`, []string{"create"}, "vlan"},
@@ -231,7 +231,7 @@ func TestPodmanBadInput(t *testing.T) {
 		{`{"name":"w","id":"1","ipam_options":{"driver":"dhcp"}}`, []string{"create"}, "dhcp"},
 		{`{"name":"w","id":"1","internal":true,"options":{"masquerade":"on"}}`, []string{"create"}, "internal"},
 		{`{"name":"w","id":"1","subnets":[{"subnet":"10.0.0.0/33"}]}`, []string{"create"}, "10.0.0.0/33"},
-		{`{"name":"w","id":"1","subnets":[{"subnet":"10.0.0.0/24","gateway":"10.1.0.1"}]}`, []string{"create"}, "in another"},
+		{`{"name":"w","id":"1","subnets":[{"subnet":"10.0.0.0/24","gateway":"10.1.0.1"}]}`, []string{"create"}, "outside it"},
 		{"{}", []string{"frobnicate"}, "unknown command"},
 		{"{}", []string{"setup"}, "path"},
 		{"{", []string{"setup", path(space)}, "unexpected end"},
@@ -241,7 +241,7 @@ func TestPodmanBadInput(t *testing.T) {
 		{request(t, nil), []string{"setup", space.Name}, "absolute"},
 		{request(t, nil), []string{"setup", path(h.Switch)}, "the switch's own"},
 		setup("publishes no ports", map[string]any{"port_mappings": []any{map[string]any{"container_port": 80}}}),
-		setup("no option of a container", map[string]any{"network_options.options": map[string]any{"x": "y"}}),
+		setup("not an option of a container", map[string]any{"network_options.options": map[string]any{"x": "y"}}),
 		setup("in no subnet", map[string]any{"network_options.static_ips": []string{"192.0.2.1"}}),
 		setup("10.99.0.1 is the gateway's", map[string]any{"network_options.static_ips": []string{"10.99.0.1"}}),
 		setup("keeps it for itself", map[string]any{"network.network_interface": "default"}),

@@ -101,7 +101,7 @@ func TestRefusedChangesNothing(t *testing.T) {
 			{"an ipam that is not there", static(conf{"ipam": conf{"type": "nothing"}}), "nothing"},
 			{"an address that makes no sense", static(nil, "x"), "code "},
 			{"no way out", static(gateway.with(conf{"ipMasq": true}), "10.79.0.2/24"), "no default route"},
-			{"IPv6 with a small MTU", static(gateway.with(conf{"mtu": 1000}), "fd79::2/64"), "IPv6 wants 1280"},
+			{"IPv6 with a small MTU", static(gateway.with(conf{"mtu": 1000}), "fd79::2/64"), "IPv6 needs at least 1280"},
 			{"a VLAN", static(conf{"vlan": 10, "mirror": "nope"}), "nope"},
 		} {
 			refused("without a bridge: "+c.name, c.conf, c.word)
@@ -247,7 +247,7 @@ func TestCheckInterfaces(t *testing.T) {
 		kernel, link := of.space.Netlink(), mustLink(t, of.space, of.name)
 		h.do(check)
 		h.must(kernel.LinkSetMTU(link, 1300))
-		h.refused(check, 999, of.word+" has MTU 1300, and not 1400")
+		h.refused(check, 999, of.word+" has MTU 1300, not 1400")
 		h.must(kernel.LinkSetMTU(link, 1400))
 		h.do(check)
 		if of.name == "eth0" {
@@ -267,7 +267,7 @@ func TestCheckInterfaces(t *testing.T) {
 	check.conf = bare.with(conf{"prevResult": prev})
 	h.do(check)
 	h.must(space.Netlink().LinkSetMTU(mustLink(t, space, "eth0"), 1400))
-	h.refused(check, 999, "eth0 of the container has MTU 1400, and not 1500")
+	h.refused(check, 999, "eth0 of the container has MTU 1400, not 1500")
 	h.do(attach("DEL", "a", space, bare))
 }
 
@@ -276,9 +276,9 @@ func TestCheckInterfaces(t *testing.T) {
 func TestOldIPAM(t *testing.T) {
 	h := newHost(t)
 	c := h.routed(conf{"cniVersion": "1.1.0"})
-	h.refused(call{command: "STATUS", conf: c}, 1, "ipam host-local does not speak CNI 1.1.0", "0.4.0, 1.0.0")
+	h.refused(call{command: "STATUS", conf: c}, 1, "ipam host-local supports CNI ", "0.4.0, 1.0.0", ", not 1.1.0;")
 	h.do(attach("ADD", "a", h.space(), h.bare(nil)))
-	h.refused(call{command: "GC", conf: c}, 1, "ipam host-local does not speak CNI 1.1.0")
+	h.refused(call{command: "GC", conf: c}, 1, "ipam host-local supports CNI ", ", not 1.1.0;")
 	if n := len(h.plugged("cni0")); n != 0 {
 		t.Errorf("%d ports are left after GC", n)
 	}
