@@ -53,9 +53,9 @@ var cards = []card{
 	{name: "e1000e", kind: "e1000e", driver: "e1000e", auto: "tcx"},
 }
 
-// The rows of the page.
 const testProgram = "bascule/test/cards/inside"
 
+// cases are the rows of the page.
 var cases = []machines.Case{
 	{About: hookRow, Package: testProgram, Test: "TestCard/hooks", Short: true},
 	{About: "frames, one and many at a time", Package: testProgram, Test: "TestCard/frames", Short: true},

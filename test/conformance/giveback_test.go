@@ -257,7 +257,7 @@ func givesBackKilled(t *testing.T, hook string) {
 	for _, p := range points {
 		away()
 		killed := kill(t, tr.l, p, args)
-		tr.l.Bascule("bridge", "set", "br0") // mends
+		tr.l.Bascule("bridge", "set", "br0") // completes or undoes the killed change
 		deleted := !slices.Contains(tr.l.Bridge("br0").Ports, tr.port.Port)
 		tr.back()
 		if !deleted {

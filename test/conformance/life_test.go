@@ -345,7 +345,7 @@ func changeKilled(t *testing.T, hook string) {
 		for _, p := range points {
 			c.before()
 			killed := kill(t, l, p, args)
-			l.Bascule("fdb", "flush", "br0", "--vlan", "4000") // mends
+			l.Bascule("fdb", "flush", "br0", "--vlan", "4000") // completes or undoes the killed change
 			if c.made() {
 				c.check()
 				if killed {
@@ -401,7 +401,7 @@ func rulesKilled(t *testing.T, hook string) {
 				continue // the last one was killed before the change
 			}
 			kill(t, l, p, change)
-			l.Bascule("fdb", "flush", "br0") // mends
+			l.Bascule("fdb", "flush", "br0") // completes or undoes the killed change
 			l.Reach(a, l.Frames(3, netlab.Broadcast, A), b)
 			counted += 3
 			var blocked []*netlab.End

@@ -297,7 +297,7 @@ func patchKilled(t *testing.T, hook string) {
 			if killed {
 				kills++
 			}
-			l.Bascule("bridge", "set", "br0") // mends
+			l.Bascule("bridge", "set", "br0") // completes or undoes the killed change
 			c.after()
 			there := has()
 			if other := slices.Contains(l.Bridge("br1").Ports, "y"); there != other {

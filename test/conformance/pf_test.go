@@ -707,7 +707,7 @@ func pfOff(t *testing.T, hook string) {
 	}
 	send()
 	l.Refused([]string{"pf already enabled"}, "pfctl", "-e")
-	pfctl(t, l, "block in\n", "-ef", "-") // as -f would enable it
+	pfctl(t, l, "block in\n", "-ef", "-") // with -f, -e is no error
 	l.Bascule("bridge", "set", "br0")     // loads this build's programs
 	send()
 	wantPF(t, l, "block drop in all\n", "-sr")
@@ -721,7 +721,7 @@ func pfOff(t *testing.T, hook string) {
 	wantPF(t, l, "", "-sr")
 	pfctl(t, l, "", "-d")
 	pfctl(t, l, "", "-Fa")
-	loadPF(t, l, "block\n") // everything is as it was at first
+	loadPF(t, l, "block\n") // enables pf again, as at first
 	send()
 }
 

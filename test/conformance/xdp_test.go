@@ -165,7 +165,7 @@ func xdpKilled(t *testing.T, _ string) {
 						t.Errorf("before the next command: %v", err)
 					}
 				}
-				l.Bascule("fdb", "flush", "br0", "--vlan", "4000") // mends
+				l.Bascule("fdb", "flush", "br0", "--vlan", "4000") // completes or undoes the change
 				whole(t)
 				if hook() != "" {
 					if err := talk.Exchange(20); err != nil {

@@ -67,7 +67,7 @@ func (b *batch) receive(s *Socket) ([]Frame, error) {
 	return frames, nil
 }
 
-// sendMany puts frames on the wire with one system call, from the CPU of the calling
+// sendMany sends frames with one system call, from the CPU of the calling
 // thread.
 func (s *Socket) sendMany(frames []Frame) error {
 	list, pieces := make([]message, len(frames)), make([]unix.Iovec, len(frames))
