@@ -19,7 +19,7 @@ const (
 	STPLearning   = kernelStpStateSTP_LEARNING
 )
 
-// STPChoice is a setting about a port's cable, for spanning tree.
+// STPChoice is a setting of a port's link, for spanning tree.
 type STPChoice = kernelStpChoice
 
 // The choices.
@@ -29,18 +29,18 @@ const (
 	STPOff  = kernelStpChoiceSTP_OFF
 )
 
-// stp reports whether a configuration has spanning tree.
+// stp reports whether a configuration runs spanning tree.
 func stp(c *Config) bool { return BridgeFlags(c.Flags)&BridgeSTP != 0 }
 
-// STP reports whether the bridge has spanning tree. If so, its ports have states, and
+// STP reports whether the bridge runs spanning tree. If so, its ports have states, and
 // BPDUs are handed up.
 func (b *Bridge) STP() bool { return stp(&b.Config) }
 
-// stateWord is a state of the port as the datapath has it.
+// stateWord is a port's state in the datapath's form.
 func stateWord(p *Port, s STPState) uint64 { return uint64(p.Id)<<32 | uint64(s) }
 
-// firstState is the state of a new port: nobody knows yet where its cable leads. A host
-// port's cable leads to the host alone.
+// firstState returns the state of a new port: it is not known yet where its cable
+// leads. A host port's cable leads to the host only.
 func firstState(p *Port) STPState {
 	if p.Notes&PortHost != 0 || p.Facts&PortSpan != 0 {
 		return STPForwarding
@@ -50,8 +50,8 @@ func firstState(p *Port) STPState {
 
 // startStates gives the new ports of c their first states, before a frame comes:
 // without the blocks of former tenants of their slots, and with their first state of
-// spanning tree. If spanning tree begins with c, ports that are there go on forwarding.
-// It returns the former contents of the table, for putStates.
+// spanning tree. If spanning tree begins with c, present ports go on forwarding. It
+// returns the former contents of the table, for putStates.
 func (b *Bridge) startStates(c *Config, g *generation) (was map[uint32]kernelPortState, err error) {
 	was = map[uint32]kernelPortState{}
 	return was, g.shared(func(s *kernelShared) {
@@ -73,17 +73,17 @@ func (b *Bridge) startStates(c *Config, g *generation) (was map[uint32]kernelPor
 	})
 }
 
-// putStates puts back the former contents of the table of states.
+// putStates restores the former contents of the table of states.
 func (g *generation) putStates(was map[uint32]kernelPortState) {
-	_ = g.shared(func(s *kernelShared) { // as it was put before
+	_ = g.shared(func(s *kernelShared) { // it succeeded before
 		for slot, state := range was {
 			s.PortStates[slot] = state
 		}
 	})
 }
 
-// mendStates gives first states to the ports of slots in which a killed command had
-// begun to put other ports.
+// mendStates gives first states to the ports whose slots a killed command had begun to
+// give to other ports.
 func (b *Bridge) mendStates() error {
 	return b.shared(func(s *kernelShared) {
 		for _, p := range tenants(&b.Config) {
@@ -94,8 +94,8 @@ func (b *Bridge) mendStates() error {
 	})
 }
 
-// STPStates returns the states of ports by slot; all forward where there is no
-// spanning tree.
+// STPStates returns the states of ports by slot; all forward if there is no spanning
+// tree.
 func (b *Bridge) STPStates() ([]STPState, error) {
 	states := make([]STPState, len(b.Config.Ports))
 	if !b.STP() {
@@ -108,9 +108,9 @@ func (b *Bridge) STPStates() ([]STPState, error) {
 	})
 }
 
-// SetSTPState gives a port a state. Every frame that comes after it returns obeys the
-// state, as remembered decisions are forgotten. The error is os.ErrNotExist if the port
-// has left.
+// SetSTPState sets the state of a port. Every frame that comes after it returns obeys
+// the state, as remembered decisions are dropped. The error is os.ErrNotExist if the
+// port has left.
 func (b *Bridge) SetSTPState(id uint32, s STPState) error {
 	_, err := b.control(kernelControl{Op: kernelControlOpCONTROL_STP, Port: id, Word: uint64(s)})
 	if errors.Is(err, unix.ENOENT) {

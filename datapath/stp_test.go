@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rapidTree has a bridge run spanning tree.
+// rapidTree makes a bridge run spanning tree.
 func rapidTree(c *Config, _ []*Port) { c.Flags |= uint32(BridgeSTP | BridgeRSTP) }
 
 // newTree makes a bench with spanning tree whose ports forward.
@@ -30,7 +30,7 @@ func newTree(t testing.TB, ports int, change ...func(c *Config, p []*Port)) *ben
 	return s
 }
 
-// become gives a port a state.
+// become sets the state of a port.
 func (s *bench) become(port int, state STPState) {
 	s.t.Helper()
 	if _, err := s.request(kernelControl{Op: kernelControlOpCONTROL_STP, Port: s.ids[port], Word: uint64(state)}); err != nil {
@@ -38,7 +38,7 @@ func (s *bench) become(port int, state STPState) {
 	}
 }
 
-// bpdus returns what the bench has handed up so far.
+// bpdus returns the BPDUs that the bench has handed up so far.
 func (s *bench) bpdus() (ports []int, frames [][]byte) {
 	s.t.Helper()
 	for _, f := range s.handedUp() {
@@ -50,8 +50,8 @@ func (s *bench) bpdus() (ports []int, frames [][]byte) {
 	return ports, frames
 }
 
-// A port that does not forward takes nothing and gets nothing, of any kind; one
-// that learns has its addresses known.
+// A port that does not forward takes and gets no frames of any kind; a port in the
+// learning state learns addresses.
 func TestSTPStates(t *testing.T) {
 	tests := []struct {
 		state  STPState
@@ -68,7 +68,7 @@ func TestSTPStates(t *testing.T) {
 			s.learn(0, 10)
 			s.learn(1, 1)
 			s.become(0, tt.state)
-			// whatever it brings in
+			// frames that come in by the port
 			toAll, toKnown := dropped("stp"), dropped("stp")
 			if tt.takes {
 				toAll, toKnown = sent(1, 2, 3), sent(1)
@@ -82,7 +82,7 @@ func TestSTPStates(t *testing.T) {
 			if _, known := s.fdb()[address{station(11), 0}]; known != tt.learns {
 				t.Errorf("the port has learned: %v, should: %v", known, tt.learns)
 			}
-			// and whatever is for it
+			// and frames to the port
 			toAll, toKnown = sent(2, 3), sent(2, 3)
 			if tt.takes {
 				toAll, toKnown = sent(0, 2, 3), sent(0)
@@ -93,7 +93,7 @@ func TestSTPStates(t *testing.T) {
 				s.expectBoth("unknown unicast out", 1, unicast(99, 1), toAll)
 				s.expectBoth("known unicast out", 1, unicast(10, 1), toKnown)
 			}
-			// others go on
+			// frames between other ports go on
 			s.learn(2, 2)
 			for range 2 {
 				s.expectBoth("between others", 2, unicast(1, 2), sent(1))
@@ -102,7 +102,7 @@ func TestSTPStates(t *testing.T) {
 	}
 }
 
-// What CPUs remember ends when the state of either port changes.
+// Remembered decisions end when the state of either port changes.
 func TestSTPEndsDecisions(t *testing.T) {
 	tests := []struct {
 		name string
@@ -110,7 +110,7 @@ func TestSTPEndsDecisions(t *testing.T) {
 		want outcome
 	}{
 		{"in", 0, dropped("stp")},
-		{"out", 1, sent(2)}, // perhaps there is another way
+		{"out", 1, sent(2)}, // there may be another way
 	}
 	for _, tt := range tests {
 		for _, state := range []STPState{STPDiscarding, STPLearning} {
@@ -138,8 +138,8 @@ func TestSTPEndsDecisions(t *testing.T) {
 	}
 }
 
-// A port that learns has its frames looked at first: what must not come in is
-// not learned.
+// A port in the learning state checks its frames first: addresses of frames that must
+// not come in are not learned.
 func TestSTPLearnsWhatMayComeIn(t *testing.T) {
 	s := newTree(t, 2, func(_ *Config, p []*Port) { p[0].Flags |= PortBlockNonIP })
 	s.become(0, STPLearning)
@@ -152,7 +152,7 @@ func TestSTPLearnsWhatMayComeIn(t *testing.T) {
 	}
 }
 
-// BPDUs are handed over whatever the port is told and in, and go nowhere else.
+// BPDUs are handed up with any settings of the port and any tags, and go nowhere else.
 func TestBPDU(t *testing.T) {
 	changes := map[string]func(c *Config, p []*Port){
 		"plain":      func(*Config, []*Port) {},
@@ -189,7 +189,7 @@ func TestBPDU(t *testing.T) {
 	}
 }
 
-// What only looks like a BPDU is what it was: reserved.
+// Frames that only look like BPDUs are treated as frames to a reserved address.
 func TestNoBPDU(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -221,7 +221,7 @@ func TestNoBPDU(t *testing.T) {
 	}
 }
 
-// A captured BPDU has come in.
+// A captured BPDU is captured as received.
 func TestBPDUCaptured(t *testing.T) {
 	s := newTree(t, 2, watched(100, BridgeCapture))
 	expect(t, "BPDU", s.tcx(0, packet{dst: reserved(0), src: station(1)}.bytes()), outcome{Verdict: drop})
@@ -230,15 +230,15 @@ func TestBPDUCaptured(t *testing.T) {
 	}
 }
 
-// BPDUs that nobody reads are counted when the buffer is full, and so are those that
-// a port brings above its share, which leave room for others.
+// Without a reader, BPDUs are counted as missed when the buffer is full. So are BPDUs
+// of a port above its share, which leaves room for other ports.
 func TestBPDUMissed(t *testing.T) {
 	const share = 64 // CONTROL_SHARE
 	tests := []struct {
 		name  string
 		from  []int // one round of ports
 		times int
-		want  map[int]int // handed over; nil: as many as the buffer holds
+		want  map[int]int // handed up; nil: as many as the buffer holds
 	}{
 		{"a few", []int{0, 1}, 10, map[int]int{0: 10, 1: 10}},
 		{"no end of them", []int{0}, 10 * share, map[int]int{0: share}},
@@ -274,7 +274,7 @@ func TestBPDUMissed(t *testing.T) {
 			if tt.want != nil && !maps.Equal(got, tt.want) {
 				t.Errorf("handed over by port: %v, want %v", got, tt.want)
 			}
-			expect(t, "a flood", s.tcx(0, from(1)), sent(1, 2, 3, 4, 5)) // the count is no port's state
+			expect(t, "a flood", s.tcx(0, from(1)), sent(1, 2, 3, 4, 5)) // the count is no state of a port
 
 			// and in the next second
 			s.at(benchNow + 1)
@@ -286,8 +286,8 @@ func TestBPDUMissed(t *testing.T) {
 	}
 }
 
-// graceful waits until every program has ended that runs on any CPU: for a grace
-// period of RCU (membarrier(2)).
+// graceful waits until every program that runs on any CPU has ended: for a grace period
+// of RCU (membarrier(2)).
 func graceful(t *testing.T) {
 	t.Helper()
 	if _, _, err := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0); err != 0 {
@@ -297,8 +297,8 @@ func graceful(t *testing.T) {
 
 const membarrierGlobal = 1 // MEMBARRIER_CMD_GLOBAL of linux/membarrier.h
 
-// Whatever CPUs remember and are at, a state is obeyed once it is set, also while
-// the bridge's configuration changes.
+// A state is obeyed as soon as it is set, whatever CPUs remember and do at the time,
+// also while the bridge's configuration changes.
 func TestSTPStateUnderLoad(t *testing.T) {
 	s := newShelf(t, 3)
 	b := s.create("br0", 3, rapidTree)
@@ -323,7 +323,7 @@ func TestSTPStateUnderLoad(t *testing.T) {
 		if err := b.SetSTPState(ports[port].Id, state); err != nil {
 			t.Fatal(err)
 		}
-		graceful(t) // what is on its way has gone it
+		graceful(t) // frames on their way have left
 	}
 	for port := range ports {
 		become(port, STPForwarding)
@@ -336,7 +336,7 @@ func TestSTPStateUnderLoad(t *testing.T) {
 			ports = Ports(&b.Config)
 		}
 		state := []STPState{STPDiscarding, STPLearning}[round%2]
-		for port := range 2 { // the one that takes the frames, and the one that gets them
+		for port := range 2 { // the port that takes the frames, and the one that gets them
 			become(port, state)
 			before := count()
 			time.Sleep(5 * time.Millisecond)
@@ -355,7 +355,7 @@ func TestSTPStateUnderLoad(t *testing.T) {
 	}
 }
 
-// A state is for the port that it was meant for.
+// A state is set only for the port that was meant, not for the next one in its slot.
 func TestSetSTPState(t *testing.T) {
 	s := newTree(t, 2)
 	tests := []struct {
@@ -382,7 +382,7 @@ func TestSetSTPState(t *testing.T) {
 	}
 }
 
-// How ports begin, and what their states outlive.
+// The first states of ports, and the changes that states outlive.
 func TestSTPStateLasts(t *testing.T) {
 	s := newShelf(t, 5)
 	b := s.create("br0", 2)
@@ -424,8 +424,8 @@ func TestSTPStateLasts(t *testing.T) {
 	}
 	want("the loop guard unblocked", STPLearning, STPForwarding, STPDiscarding, STPForwarding)
 
-	// a change that fails leaves the states as they were, also of a slot that it
-	// would have given away
+	// a change that fails leaves the states as they were, also for a slot that it would
+	// have given away
 	become(0, STPForwarding)
 	err := s.commit(b, func(c *Config, p []*Port) {
 		*p[0] = Port{}
@@ -445,7 +445,7 @@ func TestSTPStateLasts(t *testing.T) {
 	}
 	become(0, STPLearning)
 
-	// a killed command has given the slot away already
+	// a killed command had already given the slot away
 	if err := b.shared(func(s *kernelShared) { s.PortStates[1] = kernelPortState{Stp: uint64(old) << 32} }); err != nil {
 		t.Fatal(err)
 	}
@@ -458,7 +458,7 @@ func TestSTPStateLasts(t *testing.T) {
 	want("switched on again", STPForwarding, STPForwarding, STPForwarding, STPForwarding)
 }
 
-// One holder at a time; to ask who it is takes nothing from anybody.
+// There is one holder at a time; finding out who it is does not affect it.
 func TestHoldControl(t *testing.T) {
 	s := newShelf(t, 1)
 	b := s.create("br0", 1, rapidTree)

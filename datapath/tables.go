@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Entry is an address of the FDB.
+// An Entry is an address in the FDB.
 type Entry struct {
 	MAC     [6]byte
 	VLAN    uint16
 	Port    uint32 // id
 	Static  bool
 	Sticky  bool
-	Locked  bool          // heard on a locked port, and let in by nobody
-	Updated time.Duration // since it was last heard; 0 if Static or Sticky
+	Locked  bool          // seen on a locked port, where it is not authorized
+	Updated time.Duration // time since its last frame; 0 if Static or Sticky
 }
 
 const (
@@ -53,7 +53,7 @@ func macOf(key uint64) (mac [6]byte) {
 	return mac
 }
 
-// control runs the control program, which answers in its request.
+// control runs the control program, which writes its answer into the request.
 func (g *generation) control(r kernelControl) (int, error) {
 	return runControl(g.coll.Programs[kernelProgBasculeControl], r)
 }
@@ -68,18 +68,17 @@ func runControl(p *ebpf.Program, r kernelControl) (int, error) {
 	return int(r.Result), nil
 }
 
-// runWith runs a program of type syscall with a context, which the program may write
-// to. The system call is made here and not by the library, since nearly every command
-// makes it: the library would first load programs to find out whether the kernel can
-// run any.
+// runWith runs a program of type syscall with a context, which the program may write to.
+// The system call is made here and not by the library, since nearly every command makes it:
+// the library would first load programs to test whether the kernel can run any.
 func runWith(p *ebpf.Program, context *kernelControl) error {
-	var pins runtime.Pinner // the kernel is given its address
+	var pins runtime.Pinner // the kernel gets its address
 	defer pins.Unpin()
 	pins.Pin(context)
 	// union bpf_attr of linux/bpf.h, for BPF_PROG_TEST_RUN
 	run := struct {
 		program  uint32
-		_        [9]uint32 // of packets
+		_        [9]uint32 // for packets
 		size, to uint32
 		context  uint64
 		_        uint64
@@ -99,8 +98,8 @@ func (g *generation) clock(op kernelClockOp) error {
 }
 
 func runClock(p *ebpf.Program, op kernelClockOp) error {
-	frame := make([]byte, 64)                             // the kernel takes no shorter one
-	mark := struct{ _, _, mark uint32 }{mark: uint32(op)} // struct __sk_buff, as far as that
+	frame := make([]byte, 64)                             // the kernel takes no shorter frame
+	mark := struct{ _, _, mark uint32 }{mark: uint32(op)} // the first fields of struct __sk_buff
 	var pins runtime.Pinner
 	defer pins.Unpin()
 	pins.Pin(&frame[0])
@@ -143,11 +142,12 @@ func (b *Bridge) control(r kernelControl) (int, error) {
 	return runControl(p, r)
 }
 
-// ErrFull says that the FDB has no room for an entry where the entry may be.
+// ErrFull reports that the FDB has no room for an entry in the buckets that its address may
+// use.
 var ErrFull = errors.New("the FDB has no room for the address")
 
-// Put puts an entry into the FDB, in the place of the address's former entry. An event
-// tells of a new static or sticky entry.
+// Put stores an entry in the FDB, instead of the address's former entry. A new static or
+// sticky entry causes an event.
 func (b *Bridge) Put(e Entry) error {
 	word := uint64(e.Port)
 	if e.Static {
@@ -163,8 +163,7 @@ func (b *Bridge) Put(e Entry) error {
 	return err
 }
 
-// Delete removes the entry of an address; the error is os.ErrNotExist where
-// there is none.
+// Delete removes the entry of an address; the error is os.ErrNotExist if there is none.
 func (b *Bridge) Delete(mac [6]byte, vlan uint16) error {
 	_, err := b.control(kernelControl{Op: kernelControlOpCONTROL_DELETE, Key: key(mac, vlan)})
 	if errors.Is(err, unix.ENOENT) {
@@ -173,17 +172,17 @@ func (b *Bridge) Delete(mac [6]byte, vlan uint16) error {
 	return err
 }
 
-// A Match says which entries to flush.
+// A Match selects the entries to flush.
 type Match struct {
 	Port    uint32 // id, 0 for any
 	VLAN    *uint16
-	Dynamic bool // learned ones
-	Pinned  bool // static and sticky ones
+	Dynamic bool // learned entries
+	Pinned  bool // static and sticky entries
 	Keep    uint32
 }
 
-// Flush removes the entries that match. It stops to remove learned entries when Keep of
-// them are left. It returns how many it removed.
+// Flush removes the entries that match, and returns their number. It stops removing learned
+// entries when only Keep of them are left.
 func (b *Bridge) Flush(m Match) (int, error) {
 	r := kernelControl{Op: kernelControlOpCONTROL_FLUSH, Port: m.Port, Vlan: -1, Keep: m.Keep}
 	if m.VLAN != nil {
@@ -198,8 +197,7 @@ func (b *Bridge) Flush(m Match) (int, error) {
 	return b.control(r)
 }
 
-// entries calls f with every entry of the FDB in use, as the kernel has them at
-// the moment.
+// entries calls f with every used entry of the FDB, in the kernel's present state.
 func (b *Bridge) entries(f func(key, word uint64)) error {
 	m, err := b.openTable(kernelMapFdb)
 	if err != nil {
@@ -227,8 +225,8 @@ func (b *Bridge) entries(f func(key, word uint64)) error {
 	return nil
 }
 
-// FDB returns the bridge's addresses, in no order. Their ports are there, and those
-// that are dynamic have not aged.
+// FDB returns the bridge's addresses, in no particular order: only addresses of present
+// ports, and no dynamic ones that have aged.
 func (b *Bridge) FDB() ([]Entry, error) {
 	now, err := b.now()
 	if err != nil {
@@ -265,8 +263,7 @@ func (b *Bridge) clock() (c kernelClock, err error) {
 	return c, err
 }
 
-// shared calls f with the memory that all CPUs share for the bridge, as the kernel has
-// it.
+// shared calls f with the kernel's memory that all CPUs share for the bridge.
 func (b *Bridge) shared(f func(*kernelShared)) error {
 	m, err := b.openTable(kernelMapShared)
 	if err != nil {
@@ -299,8 +296,8 @@ func (b *Bridge) lookup(table string, index uint32, value any) error {
 	return m.Lookup(index, value)
 }
 
-// copyFDB copies the bridge's addresses to those of g, except for addresses about which
-// g knows better.
+// copyFDB copies the bridge's addresses to the FDB of g, except for addresses about which g
+// has newer entries.
 func (b *Bridge) copyFDB(g *generation) error {
 	var failed error
 	err := b.entries(func(k, w uint64) {
@@ -312,8 +309,8 @@ func (b *Bridge) copyFDB(g *generation) error {
 	return errors.Join(err, failed)
 }
 
-// Usage returns how many dynamic entries the bridge has, and each port by slot;
-// the bridge's number is that of slot 0.
+// Usage returns the number of dynamic entries of the bridge, in place of slot 0, and of
+// each port, by slot.
 func (b *Bridge) Usage() ([]uint32, error) {
 	counts := make([]uint32, MaxPorts+1)
 	err := b.shared(func(s *kernelShared) { copy(counts, s.Usage[b.Config.FdbTurn&1][:b.Config.Slots]) })
@@ -410,10 +407,10 @@ func (b *Bridge) Unblock(p *Port) error {
 	return err
 }
 
-// whileShort does something again while the kernel has no memory for it at this moment. The
-// kernel makes timers, and entries of tables whose memory is not set aside, without waiting
-// for memory: it takes what it has at hand, and gets more a moment later. So a machine that
-// has memory may refuse, while others take much.
+// whileShort repeats a call as long as it fails because the kernel is short of memory. The
+// kernel makes timers, and entries of tables without preallocated memory, without waiting
+// for memory: it takes from its reserve, and refills that a moment later. So even a machine
+// with free memory may refuse, while others take much.
 func whileShort(do func() error) error {
 	const tries = 1000
 	for try := 1; ; try++ {
@@ -425,7 +422,7 @@ func whileShort(do func() error) error {
 	}
 }
 
-// put sets an entry of a table whose memory is not set aside.
+// put sets an entry of a table without preallocated memory.
 func put(m *ebpf.Map, key, value any) error {
 	return whileShort(func() error { return m.Put(key, value) })
 }

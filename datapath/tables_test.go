@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the kernel has no memory for is done again, and nothing else is.
+// Calls for which the kernel is short of memory are repeated, and no others.
 func TestWhileShort(t *testing.T) {
 	for _, fails := range [][]error{{}, {unix.ENOMEM}, {unix.ENOMEM, fmt.Errorf("update: %w", unix.ENOMEM)}, {unix.E2BIG}, {unix.ENOMEM, unix.E2BIG}} {
 		n := 0

@@ -22,19 +22,20 @@ import (
 // headerBytes is the size of an Ethernet header, the least that the kernel takes for a trial.
 const headerBytes = 14
 
-// trialBuckets are the buckets of states of a trial.
+// trialBuckets is the number of a trial's buckets of states.
 const trialBuckets = 64
 
-// A TrialSizeError says that the kernel takes no frame of so many bytes for a trial, and how many at most. The frame
-// must fit into a page, beside what the kernel has there itself, which is not the same on all machines.
+// A TrialSizeError reports that the kernel takes no frame of Size bytes for a trial, and at most
+// Most bytes. The frame must fit into a page, together with the kernel's own data there, whose size
+// differs between machines.
 type TrialSizeError struct{ Size, Most int }
 
 func (e TrialSizeError) Error() string {
 	return fmt.Sprintf("the kernel takes no frame of %d bytes for a trial", e.Size)
 }
 
-// A TrialShortError says that the frame is too short for a trial: the kernel wants at
-// least so many bytes, because the frame's EtherType promises them.
+// A TrialShortError reports that the frame is too short for a trial: the kernel requires this many
+// bytes, because of the frame's EtherType.
 type TrialShortError int
 
 func (e TrialShortError) Error() string {
@@ -46,29 +47,29 @@ type Action = uint32
 
 // The actions of a Traced frame.
 const (
-	ActionPass     Action = 0 // it is none of the bridge's
+	ActionPass     Action = 0 // the frame is not the bridge's
 	ActionDrop     Action = 1 // without a reason: a control protocol takes it
 	ActionSend     Action = 2
 	ActionFlood    Action = 3
 	ActionAnswered Action = 5
 )
 
-// Step is a step of the decision on a frame. They are in their order.
+// Step is a step of the decision on a frame. The constants are in the order of the steps.
 type Step = kernelStep
 
 // The steps that may end a decision.
 const (
-	StepPort     = kernelStepSTEP_PORT // it comes in by no port
+	StepPort     = kernelStepSTEP_PORT // the frame comes in by no port
 	StepFrame    = kernelStepSTEP_FRAME
-	StepCheck    = kernelStepSTEP_CHECK // it does not come in, for a reason that is no other step's
+	StepCheck    = kernelStepSTEP_CHECK // the frame does not come in, for a reason of no other step
 	StepVLAN     = kernelStepSTEP_VLAN
 	StepRulesIn  = kernelStepSTEP_RULES_IN
 	StepPFIn     = kernelStepSTEP_PF_IN
-	StepLearn    = kernelStepSTEP_LEARN // from this on it has come in
+	StepLearn    = kernelStepSTEP_LEARN // from this step on, the frame has come in
 	StepAnswer   = kernelStepSTEP_ANSWER
 	StepLookUp   = kernelStepSTEP_LOOK_UP
 	StepFlood    = kernelStepSTEP_FLOOD
-	StepCheckOut = kernelStepSTEP_CHECK_OUT // it does not go out, for a reason that is no other step's
+	StepCheckOut = kernelStepSTEP_CHECK_OUT // the frame does not go out, for a reason of no other step
 	StepRulesOut = kernelStepSTEP_RULES_OUT
 	StepPFOut    = kernelStepSTEP_PF_OUT
 	StepSend     = kernelStepSTEP_SEND
@@ -77,8 +78,8 @@ const (
 // Learned is the result of learning a frame's source.
 type Learned = kernelLearned
 
-// The results of learning. Those from LearnLocked on are of a locked port, which has
-// not let the source in.
+// The results of learning. The results from LearnLocked on are for a locked port, where the source
+// is not authorized.
 const (
 	LearnNotAsked    = kernelLearnedLEARN_NOT_ASKED
 	LearnOff         = kernelLearnedLEARN_OFF // the port does not learn
@@ -88,12 +89,12 @@ const (
 	LearnStatic      = kernelLearnedLEARN_STATIC // not moved: static elsewhere
 	LearnSticky      = kernelLearnedLEARN_STICKY // not moved: sticky elsewhere
 	LearnDamped      = kernelLearnedLEARN_DAMPED // not moved: moved too often this second
-	LearnFull        = kernelLearnedLEARN_FULL   // no room; if another port had it, none at the new port
+	LearnFull        = kernelLearnedLEARN_FULL   // no room; if another port had it, no room at the new port
 	LearnLocked      = kernelLearnedLEARN_LOCKED
 	LearnLockedAgain = kernelLearnedLEARN_LOCKED_AGAIN
 	LearnLockedAway  = kernelLearnedLEARN_LOCKED_AWAY // another port has it
 	LearnLockedFull  = kernelLearnedLEARN_LOCKED_FULL
-	LearnEnd         = kernelLearnedLEARN_RESULTS // no result is this, or above it
+	LearnEnd         = kernelLearnedLEARN_RESULTS // all results are below
 )
 
 // Found is the result of looking up a frame's destination.
@@ -106,43 +107,42 @@ const (
 	FindDynamic  = kernelFoundFIND_DYNAMIC
 	FindStatic   = kernelFoundFIND_STATIC
 	FindSticky   = kernelFoundFIND_STICKY
-	FindLocked   = kernelFoundFIND_LOCKED // an entry by which nothing is sent
+	FindLocked   = kernelFoundFIND_LOCKED // a locked entry, to which no frame is sent
 	FindEnd      = kernelFoundFIND_RESULTS
 )
 
-// FloodPast is the reason for which a flood goes past a port: the place of a reason
-// among Reasons, or one of those below.
+// FloodPast is the reason why a flood leaves out a port: an index in Reasons, or one of the
+// constants below.
 type FloodPast = kernelFloodPast
 
-// Reasons for which a flood goes past a port, and no frame is dropped.
+// Reasons why a flood leaves out a port without a dropped frame.
 const (
-	PastLearning = kernelFloodPastPAST_LEARNING // spanning tree has it learning
-	PastOrigin   = kernelFloodPastPAST_ORIGIN   // the frame has come in by it
-	PastFlag     = kernelFloodPastPAST_FLAG     // it takes no floods of the kind
+	PastLearning = kernelFloodPastPAST_LEARNING // the port is in spanning tree's learning state
+	PastOrigin   = kernelFloodPastPAST_ORIGIN   // the frame came in by it
+	PastFlag     = kernelFloodPastPAST_FLAG     // it takes no floods of this kind
 	PastDevice   = kernelFloodPastPAST_DEVICE   // its device has gone
 	PastCarrier  = kernelFloodPastPAST_CARRIER  // it is down, or has no carrier
 	PastEnd      = kernelFloodPastPAST_END
 )
 
-// Traced is the record of what the datapath did with a frame: struct traced of
-// bpf/types.h.
+// Traced is the datapath's record of the decision on a frame: struct traced of bpf/types.h.
 type Traced struct{ kernelTraced }
 
-// ToSockets reports whether sockets of the host get a frame to a reserved address, which goes no
-// further and is dropped for that.
+// ToSockets reports whether sockets of the host receive a frame to a reserved address, which is not
+// forwarded and counts as dropped.
 func (t *Traced) ToSockets() bool {
 	return t.Action == ActionDrop && kernelDropReason(t.Reason) == kernelDropReasonDROP_RESERVED && t.Word != 0
 }
 
-// Translated returns the source and destination that pf has given the packet, if NatProto is
-// not 0. Where an echo has its identifier, the source has it for a port.
+// Translated returns the source and destination to which pf has translated the packet, if NatProto
+// is not 0. For an echo, the source's port is the identifier.
 func (t *Traced) Translated() (from, to netip.AddrPort) {
 	src, dst := kernelPfAddress{Word: t.NatSrc}, kernelPfAddress{Word: t.NatDst}
 	return netip.AddrPortFrom(src.addr().Unmap(), fromNetwork(t.NatSport)), netip.AddrPortFrom(dst.addr().Unmap(), fromNetwork(t.NatDport))
 }
 
-// Hop returns the next hop that a rule of pf gives the packet, or a copy of it, and which word
-// of the rule says so; false if none does.
+// Hop returns the next hop that a rule of pf sets for the packet, or for a copy of it, and the word
+// of the rule that sets it; false if there is none.
 func (t *Traced) Hop() (hop netip.Addr, kind pf.RouteKind, ok bool) {
 	if t.HopKind == 0 || t.Diverted() != nil {
 		return hop, kind, false
@@ -151,7 +151,8 @@ func (t *Traced) Hop() (hop netip.Addr, kind pf.RouteKind, ok bool) {
 	return a.addr().Unmap(), hopKind(t.HopKind), true
 }
 
-// Matches returns the numbers of the match rules of pf that translate the packet on its way in, or out, with 1 added.
+// Matches returns the numbers, plus 1, of pf's match rules that translate the packet on its way in,
+// or out.
 func (t *Traced) Matches(out bool) []uint16 {
 	list := t.PfMatch[0][:]
 	if out {
@@ -163,17 +164,17 @@ func (t *Traced) Matches(out bool) []uint16 {
 	return list
 }
 
-// Diverted returns the socket of the host that a rule of pf gives the packet, nil for none.
+// Diverted returns the host's socket to which a rule of pf diverts the packet, nil for none.
 func (t *Traced) Diverted() *pf.Divert {
 	return diverted(t.HopKind, kernelPfAddress{Word: t.kernelTraced.Hop}, uint16(t.HopPort))
 }
 
-// Trace has a program like the bridge's own decide on a frame that comes in by a port,
-// and write down what it does. The program works on copies of all that it writes to:
-// nothing is learned, counted or sent.
+// Trace has a program like the bridge's own decide on a frame that comes in by a port, and record
+// its steps. The program works on copies of all tables that it writes to: no address is learned,
+// and no frame is counted or sent.
 func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 	c := b.Config
-	// Whether somebody looks at other frames does not matter to this one.
+	// Watches of other frames do not affect this one.
 	c.Features &^= uint64(kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_TALKERS | kernelFeatureFEATURE_SAMPLE | kernelFeatureFEATURE_VLAN_STATS)
 	c.Features |= uint64(kernelFeatureFEATURE_TRACE)
 	object, err := b.store.programs(&c)
@@ -209,7 +210,7 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 			open = b.store.openShared
 		}
 		if table.life == lifeNamespace && !patched(&c) {
-			continue // nobody has made it
+			continue // it was never made
 		}
 		m, err := open(table.name)
 		if err != nil {
@@ -241,7 +242,7 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 		Data: frame, DataOut: make([]byte, len(frame)+258), Context: context,
 	}); err != nil {
 		if errors.Is(err, unix.EINVAL) {
-			// the header of what the EtherType promises must be there
+			// the header for the EtherType must be complete
 			headers := map[uint16]int{unix.ETH_P_IP: 34, unix.ETH_P_IPV6: 54}
 			if least := headers[etherType(frame)]; len(frame) < least {
 				return nil, TrialShortError(least)
@@ -257,7 +258,8 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 	return t, nil
 }
 
-// largest finds out how many bytes the kernel takes for a trial of the program at most. A frame of size is too large.
+// largest finds the most bytes that the kernel takes for a trial of the program. A frame of the
+// given size is too large.
 func largest(p *ebpf.Program, context skbContext, size int) int {
 	return headerBytes - 1 + sort.Search(max(size-headerBytes, 0), func(i int) bool {
 		_, err := p.Run(&ebpf.RunOptions{Data: make([]byte, headerBytes+i), Context: context})
@@ -279,7 +281,7 @@ func (t *Traced) read(m *ebpf.Map) error {
 	return nil
 }
 
-// etherType is the one in a frame's header, 0 where it has none.
+// etherType returns the type in a frame's header, 0 if it has none.
 func etherType(frame []byte) uint16 {
 	if len(frame) < headerBytes {
 		return 0
@@ -287,8 +289,7 @@ func etherType(frame []byte) uint16 {
 	return binary.BigEndian.Uint16(frame[12:])
 }
 
-// copyState gives a collection's tables the present contents of the bridge's
-// own.
+// copyState copies the present contents of the bridge's tables to a collection's.
 func (b *Bridge) copyState(coll *ebpf.Collection) error {
 	for _, table := range tablesThat(func(t *table) bool { return t.trial == trialCopy && coll.Maps[t.name] != nil }) {
 		from, err := b.openTable(table.name)
@@ -304,9 +305,9 @@ func (b *Bridge) copyState(coll *ebpf.Collection) error {
 	return nil
 }
 
-// copyAbout gives a trial with the configuration c the states and sources whose
-// addresses are in the frame, wherever they are: the frame's own addresses, or those of
-// a packet that it quotes. It gives it all limiters, whose sources may be networks.
+// copyAbout gives a trial with the configuration c the states and sources whose addresses are
+// anywhere in the frame: the frame's own addresses, or the addresses of a packet that it quotes. It
+// copies all limiters, whose sources may be networks.
 func (b *Bridge) copyAbout(coll *ebpf.Collection, c *Config, frame []byte) error {
 	has := func(words [4]uint32) bool {
 		k := kernelPfAddress{Word: words}
@@ -348,8 +349,7 @@ func (b *Bridge) copyAbout(coll *ebpf.Collection, c *Config, frame []byte) error
 	})
 }
 
-// copyArray copies an array to another of the same size; a large one should be
-// one that can be mapped.
+// copyArray copies an array to another of the same size; a large one should be mappable.
 func copyArray(to, from *ebpf.Map) error {
 	if from.Flags()&unix.BPF_F_MMAPABLE == 0 {
 		for i := range from.MaxEntries() {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// traceBridge makes a bridge with VLANs, a span port that gets copies of all,
-// and much else.
+// traceBridge makes a bridge with VLANs, a span port that mirrors all frames, and many other
+// features.
 func traceBridge(t *testing.T) (*shelf, *Bridge) {
 	s := newShelf(t, 5)
 	b := s.create("br0", 5, allXDP)
@@ -44,7 +44,8 @@ func traceBridge(t *testing.T) (*shelf, *Bridge) {
 	return s, b
 }
 
-// state is what no trace may change: tables, and what has left by devices.
+// state has everything that a trace must not change: tables, and frames that have left by
+// devices.
 func (s *shelf) state(b *Bridge) string {
 	s.t.Helper()
 	var text []string
@@ -90,7 +91,7 @@ func (s *shelf) state(b *Bridge) string {
 	return strings.Join(text, "\n")
 }
 
-// Nothing comes of a trace, whatever the frame is and the bridge does.
+// A trace has no effect, for any frame and bridge.
 func TestTraceWithoutEffect(t *testing.T) {
 	s, b := traceBridge(t)
 	before := s.state(b)
@@ -118,7 +119,7 @@ func TestTraceWithoutEffect(t *testing.T) {
 	}
 }
 
-// What a trace says of VLANs, tags and copies is what the tables say.
+// A trace's VLANs, tags and copies match the tables.
 func TestTraceVLAN(t *testing.T) {
 	s, b := traceBridge(t)
 	p := Ports(&b.Config)
@@ -184,7 +185,7 @@ func TestTraceTooLarge(t *testing.T) {
 	}
 }
 
-// A tale is what a trial says became of a frame.
+// A tale is a trial's report about a frame.
 type tale struct {
 	action  Action
 	step    Step
@@ -192,23 +193,23 @@ type tale struct {
 	learned Learned
 	from    int // number of the port that had the source, -1 for none
 	found   Found
-	behind  int // and of that which has the destination
+	behind  int // number of the port that has the destination, -1 for none
 }
 
 func taleOf(t *Traced) tale {
 	return tale{t.Action, t.Step, Reasons()[t.Reason], t.Learned, int(t.LearnedFrom) - 1, t.Found, int(t.Behind) - 1}
 }
 
-// newTrial makes a bench whose programs are those of trials.
+// newTrial makes a bench with a trial's programs.
 func newTrial(t testing.TB, ports int, change ...func(*Config, []*Port)) *bench {
 	t.Helper()
 	trial := func(c *Config, _ []*Port) { c.Pf.Features |= uint64(kernelFeatureFEATURE_TRACE) }
 	s := newBench(t, ports, slices.Concat([]func(*Config, []*Port){trial}, change)...)
-	s.retags = true // a trial puts tags beside the frame
+	s.retags = true // a trial puts tags into the metadata
 	return s
 }
 
-// trial returns what a trial does with a frame. What it learns stays, in this bench.
+// trial returns a trial's record of a frame. In this bench, addresses that it learns stay.
 func (s *bench) trial(port int, frame []byte) *Traced {
 	s.t.Helper()
 	m := s.gen.coll.Maps[kernelMapMemory]
@@ -232,12 +233,12 @@ func (s *bench) trial(port int, frame []byte) *Traced {
 	return traced
 }
 
-// A trial says by which step a frame is dropped, what becomes of its source, and what
-// the FDB has for its destination.
+// A trial records the step by which a frame is dropped, the result of learning its source,
+// and the FDB's entry for its destination.
 func TestTraceTold(t *testing.T) {
 	const nobody = -1
 	locks := func(_ *Config, p []*Port) { p[0].Flags |= PortLocked | PortMAB }
-	at := func(port int, pin uint32) func(*bench) { // station 5 is there
+	at := func(port int, pin uint32) func(*bench) { // station 5 is at this port
 		return func(s *bench) { s.store(address{station(5), 0}, spot{port: port, pin: pin, used: benchNow}) }
 	}
 	lockedAt := func(port int, used uint32) func(*bench) {
@@ -284,7 +285,7 @@ func TestTraceTold(t *testing.T) {
 	drops := func(step Step, reason string) tale {
 		return tale{ActionDrop, step, reason, LearnNotAsked, nobody, FindNotAsked, nobody}
 	}
-	check := func(learned Learned, from int) tale { // of a locked port
+	check := func(learned Learned, from int) tale { // at a locked port
 		return tale{ActionDrop, StepCheck, "locked", learned, from, FindNotAsked, nobody}
 	}
 	flood := func(learned Learned, from int) tale {
@@ -294,7 +295,7 @@ func TestTraceTold(t *testing.T) {
 		name   string
 		change func(*Config, []*Port)
 		before func(*bench)
-		frame  []byte // that comes in by port 0
+		frame  []byte // comes in by port 0
 		want   tale
 	}{
 		{"of no port", nil, func(s *bench) { s.gone(1) }, from(1), tale{ActionPass, StepPort, "", LearnNotAsked, nobody, FindNotAsked, nobody}},
@@ -376,7 +377,7 @@ func TestTraceTold(t *testing.T) {
 	}
 }
 
-// The same of rules, which are the bridge's.
+// The same for rules, which are the bridge's.
 func TestTraceRules(t *testing.T) {
 	s := newShelf(t, 2)
 	b := s.create("br0", 2)
@@ -409,7 +410,7 @@ func TestTraceRules(t *testing.T) {
 	}
 }
 
-// Of a flood a trial tells what it did at every port.
+// For a flood, a trial records the result at every port.
 func TestTraceFlood(t *testing.T) {
 	s := newTrial(t, sharedCables, rapidTree, func(c *Config, p []*Port) {
 		p[1].Flags &^= PortBcastFlood
@@ -484,7 +485,7 @@ func TestTraceFlood(t *testing.T) {
 	}
 }
 
-// With everything on, a trial has room for more, too.
+// With everything on, a trial, too, leaves room for more.
 func TestTraceBudget(t *testing.T) {
 	s := newShelf(t, 4)
 	s.store.log = ebpf.LogLevelStats

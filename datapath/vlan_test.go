@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A membership is how a port of a bench is in VLANs.
+// A membership is a port's membership in VLANs, on a bench.
 type membership struct {
 	pvid     uint16
 	untagged []uint16
@@ -23,13 +23,13 @@ type membership struct {
 // access is a port in one VLAN.
 func access(vid uint16) membership { return membership{pvid: vid, untagged: []uint16{vid}} }
 
-// trunk is a port that takes VLANs with their tags.
+// trunk is a port that is a tagged member of VLANs.
 func trunk(vids ...uint16) membership { return membership{tagged: vids} }
 
 func addTo(set *PortSet, slot int) { set[slot/64] |= 1 << (slot % 64) }
 
-// newVLANBench makes a bench that filters VLANs, with a port for each
-// membership. Frames may change, by their tags.
+// newVLANBench makes a bench that filters VLANs, with a port for each membership. The
+// tags of frames may change.
 func newVLANBench(t testing.TB, members []membership, change ...func(c *Config, p []*Port)) *bench {
 	t.Helper()
 	v := new(VLANs)
@@ -57,12 +57,12 @@ func newVLANBench(t testing.TB, members []membership, change ...func(c *Config, 
 	return s
 }
 
-// tagged is a smallest frame with tags.
+// tagged is a minimum-size frame with tags.
 func tagged(dst, src mac, tags ...tag) []byte { return packet{dst: dst, src: src, tags: tags}.bytes() }
 
 func vid(n uint16) tag { return tag{tpid: typeVLAN, vid: n} }
 
-// A port may take frames with a tag alone, or without.
+// A port may accept only tagged frames, or only untagged ones.
 func TestAdmit(t *testing.T) {
 	native := membership{pvid: 10, untagged: []uint16{10}, tagged: []uint16{20}}
 	s := newVLANBench(t, []membership{native, native, native, trunk(10, 20)}, allXDP, func(_ *Config, p []*Port) {
@@ -94,7 +94,7 @@ func TestAdmit(t *testing.T) {
 			}
 		}
 	}
-	// it holds for what is remembered
+	// it also holds for remembered decisions
 	s.expectBoth("from the trunk", 3, tagged(broadcast, station(3), vid(10)), sent(0, 1, 2))
 	for range 3 {
 		s.expectBoth("to the trunk, tagged", 1, tagged(station(3), station(1), vid(10)), sent(3))
@@ -102,7 +102,7 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// others are the numbers of so many ports, but for one.
+// others returns the numbers of the given number of ports, except one.
 func others(ports, not int) (list []int) {
 	for n := range ports {
 		if n != not {
@@ -112,10 +112,10 @@ func others(ports, not int) (list []int) {
 	return list
 }
 
-// What comes in, and where it may go, for every kind of member and tag.
+// The ports that a frame may come in by and go to, for every kind of member and tag.
 func TestVLANIn(t *testing.T) {
-	// an access port of 10, one of 20, a trunk of both, one with 10 as its native
-	// VLAN, one without any, one whose PVID it is not in
+	// an access port in 10, one in 20, a trunk of both, one with 10 as its native VLAN,
+	// one without any, one with a PVID that it is not a member of
 	s := newVLANBench(t, []membership{
 		access(10), access(20), trunk(10, 20), {pvid: 10, untagged: []uint16{10}, tagged: []uint16{20}}, {}, {pvid: 30, tagged: []uint16{10}},
 	}, allXDP)
@@ -165,7 +165,8 @@ func TestVLANIn(t *testing.T) {
 	}
 }
 
-// By XDP every known frame leaves with the tag that the way out wants.
+// XDP sends every frame to a known address with the tag that the outgoing port
+// requires.
 func TestVLANRetagXDP(t *testing.T) {
 	members := []membership{
 		access(10), access(10), trunk(10, 20), trunk(10, 20), {pvid: 20, untagged: []uint16{20}, tagged: []uint16{10}},
@@ -196,7 +197,7 @@ func TestVLANRetagXDP(t *testing.T) {
 				tags = []tag{tg}
 			}
 			b := packet{dst: dst, src: src, tags: tags, size: etherHeader + len(tags)*etherTag}.bytes()
-			for i := range 80 { // the same whatever is before it
+			for i := range 80 { // the result must not depend on the frames before
 				b = append(b, byte(i))
 			}
 			return b
@@ -206,7 +207,7 @@ func TestVLANRetagXDP(t *testing.T) {
 			t.Errorf("%s: the first frame: %s", what, got)
 		}
 		in, want := frame(station(2), station(1), tt.has), frame(station(2), station(1), tt.wants)
-		for range 2 { // the second by a decision that is remembered
+		for range 2 { // the second by a remembered decision
 			got := s.xdp(tt.from, in)
 			expect(t, what, got, sent(tt.to))
 			if !bytes.Equal(s.out, want) {
@@ -217,7 +218,7 @@ func TestVLANRetagXDP(t *testing.T) {
 	}
 }
 
-// A decision is for the VLAN of the frame that it was made for.
+// A decision applies only to the VLAN of the frame that it was made for.
 func TestVLANDecisions(t *testing.T) {
 	s := newVLANBench(t, []membership{trunk(10, 20), trunk(10), trunk(20), access(10)}, allXDP)
 	// station 2 is behind port 1 in VLAN 10, behind port 2 in VLAN 20
@@ -236,7 +237,7 @@ func TestVLANDecisions(t *testing.T) {
 		expect(t, "in another by XDP", s.xdp(0, tagged(station(2), station(1), vid(30))), passed)
 		expect(t, "with a second tag", s.tcx(0, tagged(station(2), station(1), vid(10), vid(20))), dropped("double-tag"))
 	}
-	// an address that a static entry has where the VLAN does not go
+	// an address with a static entry at a port that is not in the VLAN
 	s.store(address{station(9), 20}, spot{port: 3, pin: fdbStatic})
 	expect(t, "to a port that is not in the VLAN", s.tcx(0, tagged(station(9), station(1), vid(20))), dropped("vlan-out"))
 	expect(t, "to a port that is not in the VLAN, by XDP", s.xdp(0, tagged(station(9), station(1), vid(20))), passed)
@@ -261,18 +262,18 @@ func TestVLANQinQ(t *testing.T) {
 			}
 		}
 	}
-	// a service tag alone is in the PVID, and keeps its place
+	// a frame with only a service tag belongs to the PVID, and keeps the tag
 	s.learnFrame(t, 0, tagged(broadcast, station(1), inner[1]))
 	expect(t, "a service tag to a trunk", s.xdp(0, tagged(station(2), station(1), inner[1])), sent(1))
 	if want := tagged(station(2), station(1), vid(10), inner[1]); !bytes.Equal(s.out[:22], want[:22]) {
 		t.Errorf("a service tag became % x", s.out[:22])
 	}
-	// which makes it too long for XDP where it is as long as can be
+	// the added tag makes a frame of maximum length too long for XDP
 	long := packet{dst: station(2), src: station(1), tags: inner[1:], size: 1500 + etherHeader + etherTag}.bytes()
 	expect(t, "a long one with a service tag to a trunk", s.xdp(0, long), passed)
 }
 
-// On a bridge of service tags customer tags are payload.
+// On a bridge that filters by service tags, customer tags are payload.
 func TestVLANServiceTags(t *testing.T) {
 	s := newVLANBench(t, []membership{access(10), trunk(10), access(20)}, allXDP, func(c *Config, _ []*Port) { c.VlanProto = typeQinQ })
 	service := tag{tpid: typeQinQ, vid: 10}
@@ -295,7 +296,7 @@ func TestVLANServiceTags(t *testing.T) {
 	expect(t, "another service tag", s.tcx(1, tagged(broadcast, station(2), tag{tpid: typeQinQ, vid: 20})), dropped("vlan"))
 }
 
-// learnFrame makes the source of a frame known, which must be flooded.
+// learnFrame makes the source of a frame known; the frame must be flooded.
 func (s *bench) learnFrame(t testing.TB, port int, frame []byte) {
 	t.Helper()
 	if got := s.tcx(port, frame); got.Verdict != redirect {
@@ -303,11 +304,11 @@ func (s *bench) learnFrame(t testing.TB, port int, frame []byte) {
 	}
 }
 
-// Where the VLANs come from private ones: what reaches whom is the table's, the
-// tag that of the VLAN, or of the primary where the port has that alone.
+// If private VLANs are configured, the table determines which ports a frame reaches.
+// The frame's tag is its VLAN's, or the primary's if the port is a member only of that.
 func TestVLANPrivate(t *testing.T) {
 	const primary, isolated, community = 100, 101, 102
-	// promiscuous, isolated twice, community, trunk of the primary, trunk of all
+	// promiscuous, two isolated, community, trunk of the primary, trunk of all
 	members := []membership{
 		access(primary), access(isolated), access(isolated), access(community),
 		trunk(primary), trunk(primary, isolated, community),
@@ -385,7 +386,7 @@ func TestVLANPrivate(t *testing.T) {
 	}
 }
 
-// Frames are counted in their VLANs, by both hooks, and what is not let in in none.
+// Frames are counted in their VLANs, by both hooks. Refused frames are counted in none.
 func TestVLANStats(t *testing.T) {
 	s := newVLANBench(t, []membership{access(10), trunk(10, 20), trunk(10, 20)}, allXDP, func(c *Config, _ []*Port) { c.Flags |= uint32(BridgeVLANStats) })
 	counters := func(vid int) (sum VLANStats) {
@@ -417,7 +418,7 @@ func TestVLANStats(t *testing.T) {
 	}
 }
 
-// A VLAN's ports are found wherever their slots are.
+// A VLAN's ports are found in all slots.
 func TestVLANManySlots(t *testing.T) {
 	var members []membership
 	for i := range sharedCables {
@@ -435,7 +436,7 @@ func TestVLANManySlots(t *testing.T) {
 	}
 }
 
-// Without filtering there are no VLANs to look into.
+// Without filtering there is no table of VLANs.
 func TestVLANSizes(t *testing.T) {
 	s := newBench(t, 2)
 	if n := s.gen.coll.Maps[kernelMapVlans].MaxEntries(); n != 1 {
@@ -446,8 +447,8 @@ func TestVLANSizes(t *testing.T) {
 	}
 }
 
-// FuzzVLAN puts frames to a switch that filters VLANs: they stay in theirs, and
-// nothing of them changes but the outer tag.
+// FuzzVLAN puts frames to a switch that filters VLANs: they stay in their VLAN, and
+// only their outer tag changes.
 func FuzzVLAN(f *testing.F) {
 	seeds(f)
 	for _, tags := range [][]tag{{{typeVLAN, 10, 5}}, {{typeVLAN, 0, 5}}, {vid(20)}, {vid(10), vid(20)}, {{tpid: typeQinQ, vid: 10}, vid(20)}} {
@@ -470,14 +471,14 @@ func FuzzVLAN(f *testing.F) {
 			s.store(address{station(n), 20}, spot{port: n, used: benchNow})
 		}
 		s.at(benchNow)
-		// before and after tcx has seen it, and by what is remembered
+		// before and after tcx has processed it, and by a remembered decision
 		for _, h := range []hook{hookXDP, hookTCX, hookXDP, hookXDP, hookTCX} {
 			s.checkVLAN(t, h, members, int(port), int(first), frame)
 		}
 	})
 }
 
-// checkVLAN runs one frame and looks that it stays in its VLAN.
+// checkVLAN runs one frame and checks that it stays in its VLAN.
 func (s *bench) checkVLAN(t *testing.T, h hook, members []membership, port, first int, frame []byte) {
 	t.Helper()
 	var ctx any = &skbContext{Ifindex: s.rack.near[port]}
@@ -520,7 +521,7 @@ func (s *bench) checkVLAN(t *testing.T, h hook, members []membership, port, firs
 		}
 	}
 	if h == hookTCX || t.Failed() {
-		return // a tag may be beside the frame
+		return // a tag may be in the metadata
 	}
 	want := rest
 	if !slices.Contains(members[o.Out[0]].untagged, id) {
@@ -531,7 +532,7 @@ func (s *bench) checkVLAN(t *testing.T, h hook, members []membership, port, firs
 	}
 }
 
-// The shortest frame that has a tag loses it by XDP, and nothing else.
+// XDP removes the tag of the shortest tagged frame, and changes nothing else.
 func TestShortFrameLosesTagByXDP(t *testing.T) {
 	s := newVLANBench(t, []membership{trunk(10), access(10)}, allXDP)
 	s.learnFrame(t, 0, tagged(station(9), station(0), vid(10)))

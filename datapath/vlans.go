@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// VLAN is a VLAN of a bridge: sets of ports by slot, 64 to a word, and its
-// relation to other VLANs.
+// VLAN is a VLAN of a bridge: sets of ports by slot, 64 to a word, and its relation to
+// other VLANs.
 type VLAN = kernelVlan
 
-// VLANs are a bridge's VLANs by identifier; 0 and 4095 name none.
+// VLANs are a bridge's VLANs by identifier; 0 and 4095 are unused.
 type VLANs [4096]VLAN
 
 // The kinds of VLANs (RFC 5517).
@@ -28,9 +28,9 @@ const (
 // PortSet is a set of ports by slot.
 type PortSet = [len(VLAN{}.Member)]uint64
 
-// VLANs returns the bridge's, nil if it has never had any. The caller does not change
-// them: they are read once for a generation, as they are more than a megabyte, and most
-// changes ask for them several times.
+// VLANs returns the bridge's VLANs, nil if it has never had any. The caller must not
+// change them: they are read once for a generation, as they take more than a megabyte,
+// and most changes read them several times.
 func (b *Bridge) VLANs() (*VLANs, error) {
 	if b.gen != "" && b.vlansOf == b.gen {
 		return b.vlans, nil
@@ -51,8 +51,8 @@ func (b *Bridge) VLANs() (*VLANs, error) {
 	return vlans, nil
 }
 
-// EachVLAN calls f with the bridge's VLANs, by number. It takes less time and
-// memory than VLANs, for who asks once. f does not keep the VLAN.
+// EachVLAN calls f with the bridge's VLANs, by number. A single call takes less time and
+// memory than VLANs. f must not keep the VLAN.
 func (b *Bridge) EachVLAN(f func(vid uint16, v *VLAN)) error {
 	if b.gen != "" && b.vlansOf == b.gen {
 		if b.vlans != nil {
@@ -77,8 +77,8 @@ func (v *VLANs) each(f func(vid uint16, v *VLAN)) {
 	}
 }
 
-// keepVLANs notes which VLANs the bridge has in its new generation: vlans, or if that is
-// nil those of the generation before.
+// keepVLANs notes the bridge's VLANs in its new generation: vlans or, if that is nil,
+// the VLANs of the former generation.
 func (b *Bridge) keepVLANs(vlans *VLANs, before string) {
 	switch {
 	case vlans != nil:
@@ -91,8 +91,8 @@ func (b *Bridge) keepVLANs(vlans *VLANs, before string) {
 // VLANStats are the counters of a VLAN, summed over the CPUs.
 type VLANStats = kernelVlanStats
 
-// VLANStats returns the counters of the VLANs in list, in its order; they are
-// zero where the bridge does not count.
+// VLANStats returns the counters of the VLANs in list, in its order; they are zero if
+// the bridge does not count.
 func (b *Bridge) VLANStats(list []uint16) ([]VLANStats, error) {
 	sums := make([]VLANStats, len(list))
 	m, err := b.openTable(kernelMapVlanStats)
@@ -118,7 +118,7 @@ func (b *Bridge) VLANStats(list []uint16) ([]VLANStats, error) {
 	return sums, nil
 }
 
-// store fills a map that no program runs with yet.
+// store fills a map that no running program uses yet.
 func (v *VLANs) store(m *ebpf.Map) error {
 	return eachVLAN(m, func(mem []VLAN) { copy(mem, v[:]) })
 }

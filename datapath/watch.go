@@ -24,8 +24,8 @@ import (
 	"bascule/locks"
 )
 
-// A Watch is a way of looking at a bridge. It costs the bridge's frames something, so
-// it is on only while somebody looks.
+// A Watch is a way of observing a bridge. It adds to the cost of the bridge's frames,
+// so it is on only while a process watches.
 type Watch string
 
 // The watches.
@@ -33,7 +33,7 @@ const (
 	WatchCapture Watch = "capture" // one at a time
 	WatchTalkers Watch = "talkers"
 	WatchSample  Watch = "sample"  // one at a time
-	WatchPFLog   Watch = "pflog"   // one at a time; has no flag: the rules say what is logged
+	WatchPFLog   Watch = "pflog"   // one at a time; has no flag: the rules define which packets are logged
 	WatchControl Watch = "control" // one at a time; has no flag: the process that runs the control protocols
 )
 
@@ -50,11 +50,11 @@ func (w Watch) Flag() BridgeFlags {
 	return 0
 }
 
-// ErrWatched says that somebody else has the watch.
+// ErrWatched reports that another process has the watch.
 var ErrWatched = errors.New("somebody else is at it")
 
-// Hold says that the caller looks, until it calls release or ends. Others may
-// look at the same time if the watch is shared.
+// Hold registers the caller as watching, until it calls release or ends. Other
+// processes may watch at the same time if the watch is shared.
 func (b *Bridge) Hold(w Watch) (release func(), err error) {
 	hold, err := b.HoldFolder(w)
 	if err != nil {
@@ -63,7 +63,8 @@ func (b *Bridge) Hold(w Watch) (release func(), err error) {
 	return func() { hold.Release(false) }, nil
 }
 
-// HoldFolder is Hold for a process that holds long, and looks whether it still does.
+// HoldFolder is Hold for a process that watches for long, and checks whether it still
+// holds the watch.
 func (b *Bridge) HoldFolder(w Watch) (*Hold, error) {
 	lock := locks.TryShared
 	if w != WatchTalkers {
@@ -79,11 +80,11 @@ func (b *Bridge) HoldFolder(w Watch) (*Hold, error) {
 	return newHold(dir, b.pin(string(w))), nil
 }
 
-// Held reports whether anybody looks.
+// Held reports whether any process watches.
 func (b *Bridge) Held(w Watch) bool {
-	lock := locks.TryShared // others may ask at the same moment
+	lock := locks.TryShared // others may check at the same moment
 	if w == WatchTalkers {
-		lock = locks.Try // a shared one
+		lock = locks.Try // a shared watch
 	}
 	dir, err := b.flock(w, lock)
 	if err != nil {
@@ -100,19 +101,19 @@ func (b *Bridge) Runs(w Watch) bool {
 		return false
 	}
 	if holdHere(b.pin(string(w))) {
-		return true // who asks is not stopped
+		return true // the calling process is not stopped
 	}
 	pid := b.holder(w)
 	return pid == 0 || !Stopped(pid)
 }
 
-// holder returns the process that holds a watch. It is 0 if nobody can tell, such as
-// for a process of another process namespace.
+// holder returns the process that holds a watch. It is 0 if that is unknown, for
+// example in another process namespace.
 func (b *Bridge) holder(w Watch) int { return LockHolder(b.pin(string(w))) }
 
 // LockHolder returns the process that has locked a file or folder (flock(2)), 0 if
-// there is none or nobody can tell. It takes long, some 12 ms: the kernel stops all who
-// lock a file, and waits for each CPU, before it tells.
+// there is none or it is unknown. It takes some 12 ms: the kernel stops all processes
+// that lock a file, and waits for each CPU, before it lists the locks.
 func LockHolder(path string) int {
 	var st unix.Stat_t
 	if unix.Stat(path, &st) != nil {
@@ -141,7 +142,7 @@ func Stopped(pid int) bool {
 	if err != nil {
 		return false
 	}
-	state := text[bytes.LastIndexByte(text, ')')+1:] // behind the name, which may have anything in it
+	state := text[bytes.LastIndexByte(text, ')')+1:] // behind the name, which may contain any character
 	return bytes.HasPrefix(state, []byte(" T")) || bytes.HasPrefix(state, []byte(" t"))
 }
 
@@ -160,11 +161,11 @@ func (b *Bridge) flock(w Watch, lock func(*os.File) error) (*os.File, error) {
 	return dir, nil
 }
 
-// maxFilter is how long a filter can be, in instructions of classic BPF
+// maxFilter is the largest number of instructions of a filter in classic BPF
 // (BPF_MAXINSNS).
 const maxFilter = 4096
 
-// storeFilter keeps a filter for programs that are loaded later.
+// storeFilter stores a filter for programs that are loaded later.
 func storeFilter(m *ebpf.Map, filter []unix.SockFilter) error {
 	if filter == nil {
 		return nil
@@ -206,14 +207,14 @@ func (b *Bridge) filter() ([]unix.SockFilter, error) {
 	return filter, nil
 }
 
-// MaxSnaplen is how many bytes of a frame can be captured.
+// MaxSnaplen is the most bytes of a frame that can be captured.
 const MaxSnaplen = len(kernelCaptureBytes{}.At)
 
 // CapturePoint is the place where a frame was captured.
 type CapturePoint = kernelCapturePoint
 
-// The points. CapturePorts is no point: its bit says that only ports with PortCapture
-// are looked at.
+// The points. CapturePorts is not a point: its bit restricts the capture to ports with
+// PortCapture.
 const (
 	CaptureIn    = kernelCapturePointCAPTURE_IN
 	CaptureOut   = kernelCapturePointCAPTURE_OUT
@@ -221,15 +222,15 @@ const (
 	CapturePorts = kernelCapturePointCAPTURE_PORTS
 )
 
-// Captured is a frame as the datapath had it.
+// Captured is a captured frame.
 type Captured struct {
 	Time   time.Duration // CLOCK_MONOTONIC
 	Port   uint32        // id
 	Point  CapturePoint
-	Reason uint8  // of a drop, as Reasons has it
+	Reason uint8  // for a drop, an index in Reasons
 	VLAN   uint16 // 0 for none
 	Length int    // bytes of the frame
-	Data   []byte // the bytes that were kept
+	Data   []byte // the captured bytes
 }
 
 // Frames reads the captured frames of a bridge. There can be one reader only:
@@ -237,12 +238,12 @@ type Captured struct {
 type Frames struct {
 	ring   *ringbuf.Reader
 	missed *ebpf.Map
-	seen   uint64 // missed frames that were told of
+	seen   uint64 // missed frames that Missed has returned
 	record ringbuf.Record
 }
 
-// OpenFrames opens the bridge's captured frames; it lasts beyond changes of the
-// bridge's configuration, as long as the capture.
+// OpenFrames opens the bridge's captured frames. The reader stays valid after changes
+// of the bridge's configuration, as long as the capture lasts.
 func (b *Bridge) OpenFrames() (*Frames, error) {
 	m, err := b.openTable(kernelMapCaptureRing)
 	if err != nil {
@@ -287,8 +288,8 @@ func (f *Frames) Read(deadline time.Time) (Captured, error) {
 	}, nil
 }
 
-// Missed returns how many frames were not captured since the last call, because
-// nobody read in time.
+// Missed returns how many frames were not captured since the last call because the
+// reader was late.
 func (f *Frames) Missed() (uint64, error) {
 	sum, err := counterOf(f.missed, kernelCounterCOUNTER_CAPTURE_MISSED)
 	if err != nil {
@@ -299,7 +300,7 @@ func (f *Frames) Missed() (uint64, error) {
 	return n, nil
 }
 
-// maxTalkers is how many addresses are counted at a time.
+// maxTalkers is the most addresses that are counted at a time.
 const maxTalkers = 8192
 
 // A Talker is an address that sends.
@@ -307,19 +308,19 @@ type Talker struct {
 	MAC    [6]byte
 	VLAN   uint16
 	Port   uint32 // id
-	Frames uint64 // that it has sent
+	Frames uint64 // frames that it has sent
 	Bytes  uint64
 }
 
 // Talkers returns the addresses that have sent frames since WatchTalkers was switched
-// on. If there are very many, it returns only some.
+// on. If there are very many, it returns only some of them.
 func (b *Bridge) Talkers() ([]Talker, error) {
 	m, err := b.openTable(kernelMapTalkers)
 	if err != nil {
 		return nil, err
 	}
 	defer m.Close()
-	found := map[uint64]Talker{} // a table that changes meanwhile may tell of one twice
+	found := map[uint64]Talker{} // a table that changes meanwhile may return an address twice
 	var key uint64
 	var perCPU []kernelTalker
 	entries := m.Iterate()
@@ -332,8 +333,8 @@ func (b *Bridge) Talkers() ([]Talker, error) {
 	return slices.Collect(maps.Values(found)), nil
 }
 
-// talkerOf adds up the counts of the CPUs for an address. The address's port is the one
-// on which a CPU has heard it last.
+// talkerOf adds up the counts of the CPUs for an address. The address's port is the
+// port of its last frame on any CPU.
 func talkerOf(key uint64, perCPU []kernelTalker) Talker {
 	t := Talker{MAC: macOf(key), VLAN: uint16(key >> macBits)}
 	var heard uint32

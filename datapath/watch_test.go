@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watched puts the program of a watch on a bench: frames of at most snaplen
-// bytes are captured at all points, and sources are counted.
+// watched switches a bench's watches on: frames of at most snaplen bytes are captured
+// at all points, and sources are counted.
 func watched(snaplen uint32, flags ...BridgeFlags) func(c *Config, p []*Port) {
 	return func(c *Config, p []*Port) {
 		allXDP(c, p)
@@ -52,8 +52,8 @@ func (s *bench) captured() (where []string, list []Captured) {
 	}
 }
 
-// A frame is captured once for all that is counted of it; what a flood does
-// not come to is not.
+// A frame is captured once for each event that is counted; copies that a flood leaves
+// out are not captured.
 func TestCapturePoints(t *testing.T) {
 	s := newBench(t, 4, watched(uint32(MaxSnaplen), BridgeCapture), func(_ *Config, p []*Port) {
 		p[0].Domains, p[1].Domains = 2, 2
@@ -91,11 +91,11 @@ func TestCapturePoints(t *testing.T) {
 			}
 		}
 	}
-	// XDP leaves it all
+	// XDP leaves these frames to tcx
 	expect(t, "by XDP", s.xdp(0, unicast(3, 1)), passed)
 }
 
-// Ports and points choose.
+// Ports and points select the frames.
 func TestCaptureChoice(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -127,7 +127,8 @@ func TestCaptureChoice(t *testing.T) {
 	}
 }
 
-// As much of a frame is kept as is asked for, whatever its size.
+// The captured part of a frame has the configured length, for every length of the
+// frame.
 func TestCaptureSnaplen(t *testing.T) {
 	for _, snaplen := range []int{18, 19, 60, 1000, MaxSnaplen} {
 		s := newBench(t, 2, watched(uint32(snaplen), BridgeCapture))
@@ -147,7 +148,7 @@ func TestCaptureSnaplen(t *testing.T) {
 	}
 }
 
-// What there is no room for is counted.
+// Frames that find no room in the buffer are counted.
 func TestCaptureMissed(t *testing.T) {
 	s := newBench(t, 2, watched(uint32(MaxSnaplen), BridgeCapture), func(c *Config, _ []*Port) { c.CaptureRing = uint32(os.Getpagesize()) })
 	s.learn(1, 2)
@@ -170,7 +171,7 @@ func TestCaptureMissed(t *testing.T) {
 	}
 }
 
-// Sources are counted by VLAN, whatever becomes of their frames.
+// Sources are counted by VLAN, whatever the outcome of their frames.
 func TestTalkers(t *testing.T) {
 	s := newBench(t, 3, watched(64, BridgeTalkers))
 	s.learn(1, 2)
@@ -180,7 +181,7 @@ func TestTalkers(t *testing.T) {
 	}
 	s.tcx(0, unicast(1, 1))
 	s.tcx(0, packet{dst: broadcast, src: station(1)}.tagged(10).bytes())
-	expect(t, "a flood by XDP", s.xdp(0, from(1)), passed) // or it would not be counted
+	expect(t, "a flood by XDP", s.xdp(0, from(1)), passed) // otherwise it would not be counted
 	want := map[address][2]uint64{
 		{station(1), 0}:  {21, 21 * smallest},
 		{station(1), 10}: {1, uint64(len(packet{dst: broadcast, src: station(1)}.tagged(10).bytes()))},
@@ -206,7 +207,7 @@ func TestTalkers(t *testing.T) {
 	}
 }
 
-// An address that several CPUs have heard is where the last has.
+// An address that several CPUs have counted is at the port of its last frame.
 func TestTalkerOf(t *testing.T) {
 	const early, late = 1<<32 - 5, 3 // the clock starts again between them
 	got := talkerOf(key(station(1), 7), []kernelTalker{
@@ -217,7 +218,7 @@ func TestTalkerOf(t *testing.T) {
 	}
 }
 
-// Who looks pays for it, and nobody else; programs that look are verified in a
+// Only bridges with a watch have its instructions; their programs are verified in a
 // moment, too.
 func TestWatchCosts(t *testing.T) {
 	plain := newBench(t, 4, watched(0))
@@ -237,7 +238,7 @@ func TestWatchCosts(t *testing.T) {
 	}
 }
 
-// A watch is held by who looks, and ends with it.
+// A watch is held by the process that watches, and ends with it.
 func TestWatchHold(t *testing.T) {
 	s := newShelf(t, 1)
 	b := s.create("br0", 1)
@@ -272,7 +273,8 @@ func TestWatchHold(t *testing.T) {
 	held(WatchTalkers, false)
 }
 
-// Who holds a watch itself knows that it runs, of this bridge alone and until it ends.
+// A process that holds a watch finds that it runs, for this bridge only and until it
+// ends.
 func TestWatchRuns(t *testing.T) {
 	s := newShelf(t, 2)
 	a, b := s.create("br0", 1), s.create("br1", 1)

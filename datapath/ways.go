@@ -7,29 +7,29 @@ import (
 	"io/fs"
 )
 
-// PortWays are what the bridge's timer has found at a port's device: see bpf/device.h.
+// PortWays are the findings of the bridge's timer at a port's device: see bpf/device.h.
 type PortWays = kernelPortWay
 
-// What there may be at a port's device.
+// The possible findings at a port's device.
 const (
-	WaySeen      = kernelPortWayWAY_SEEN      // the timer has looked at it
+	WaySeen      = kernelPortWayWAY_SEEN      // the timer has checked it
 	WayLost      = kernelPortWayWAY_LOST      // it is down, or has no carrier
-	WayQueue     = kernelPortWayWAY_QUEUE     // somebody has given it a queueing discipline
-	WayTC        = kernelPortWayWAY_TC        // it has programs of tcx for what leaves it, or clsact
-	WayNetfilter = kernelPortWayWAY_NETFILTER // rules of netfilter are for what leaves it
-	WayEndXDP    = kernelPortWayWAY_END_XDP   // a veth's other end has a program of XDP
+	WayQueue     = kernelPortWayWAY_QUEUE     // it was given a queueing discipline
+	WayTC        = kernelPortWayWAY_TC        // it has tcx programs for outgoing frames, or clsact
+	WayNetfilter = kernelPortWayWAY_NETFILTER // it has netfilter rules for outgoing frames
+	WayEndXDP    = kernelPortWayWAY_END_XDP   // a veth's other end has an XDP program
 
 	WayXDP = kernelPortWayWAY_XDP_TX // open: XDP redirects frames to it
 
 	waysXDP = kernelPortWayWAY_XDP_TX | kernelPortWayWAY_XDP_FLOOD
 )
 
-// settleWays closes those short ways that the configuration does not have any more, and has frames
-// reach a port that is new. The timer opens the ways that there are.
+// settleWays closes those direct paths that the configuration no longer allows, and makes a new
+// port reachable. The timer opens the paths that are possible.
 func settleWays(c *Config) {
 	for _, p := range tenants(c) {
 		straight, xdp := p.Peer, PortWays(p.Facts)
-		if p.Limit[LimitOut].Rate != 0 { // its program is at the device, and the short ways go past it
+		if p.Limit[LimitOut].Rate != 0 { // its program is at the device, and the direct paths bypass it
 			straight, xdp = 0, 0
 		}
 		if p.Straight != straight {
@@ -42,8 +42,8 @@ func settleWays(c *Config) {
 	}
 }
 
-// look has a generation that is yet to begin look at its ports' devices, and notes in its
-// configuration what there is.
+// look makes a generation that has not begun yet check its ports' devices, and notes the findings
+// in its configuration.
 func (g *generation) look(c *Config) error {
 	if err := g.clock(kernelClockOpCLOCK_LOOK); err != nil {
 		return err
@@ -51,13 +51,12 @@ func (g *generation) look(c *Config) error {
 	return g.coll.Maps[settingsMap].Lookup(uint32(0), &c.kernelSettings)
 }
 
-// Look has the bridge look at its ports' devices at once, as its timer does a few times a
-// second. It returns what there is at them, by the ports' ids. Without [Bridge.Sees] that is
-// nothing.
+// Look makes the bridge check its ports' devices at once, as its timer does a few times a second.
+// It returns the findings, by the ports' ids. There are none if [Bridge.Sees] is false.
 func (b *Bridge) Look() (map[uint32]PortWays, error) {
 	p, err := openProgram(b.pin(b.gen, clockPin))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // it has the programs of a former version, which look at nothing
+		return nil, nil // it has the programs of a former version, which check nothing
 	}
 	if err != nil {
 		return nil, err
@@ -82,5 +81,5 @@ func (b *Bridge) Look() (map[uint32]PortWays, error) {
 	return ways, nil
 }
 
-// Sees reports whether the bridge's timer knows where the kernel has what there is at a device.
+// Sees reports whether the bridge has the kernel's offsets for checking devices.
 func (b *Bridge) Sees() bool { return b.Config.Device.Qdisc != 0 && b.Config.DeviceState != 0 }

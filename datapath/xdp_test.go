@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// XDP takes what it can decide without learning, and declines the rest, which
-// tcx then meets. In every case the two agree on where the frame goes.
+// XDP forwards frames that it can decide on without learning, and leaves the rest to
+// tcx. In every case the two agree on the ports that a frame goes to.
 func TestXDPDeclines(t *testing.T) {
 	s := newBench(t, 4, allXDP, func(_ *Config, p []*Port) {
 		offXDP(p[2])             // a port that takes no frames of XDP
-		p[3].Facts &^= PortXDPTx // nor does one whose far end is not ready
+		p[3].Facts &^= PortXDPTx // its far end is not ready for frames of XDP
 	})
 	s.learn(0, 0)
 	s.learn(1, 1)
@@ -34,7 +34,7 @@ func TestXDPDeclines(t *testing.T) {
 		{"to its own port", station(0), station(0), passed, dropped("same-port")},
 		{"reserved", reserved(0), station(0), passed, dropped("reserved")},
 		{"bad source", station(1), group(0), passed, dropped("bad-source")},
-		{"source on another port", station(1), station(2), passed, sent(1)}, // moves it
+		{"source on another port", station(1), station(2), passed, sent(1)}, // moves the address
 	}
 	for _, tt := range tests {
 		frame := packet{dst: tt.dst, src: tt.src}.bytes()
@@ -43,7 +43,7 @@ func TestXDPDeclines(t *testing.T) {
 	}
 }
 
-// XDP never writes the FDB: nothing is learned, moved, refreshed or refused.
+// XDP never writes the FDB: it learns, moves, refreshes and refuses no address.
 func TestXDPDoesNotLearn(t *testing.T) {
 	s := newBench(t, 3, allXDP, func(c *Config, _ []*Port) { c.FdbMax = 3 })
 	s.learn(0, 0)
@@ -67,8 +67,8 @@ func TestXDPDoesNotLearn(t *testing.T) {
 	}
 }
 
-// A station that is heard the first time in a second is tcx's to refresh; then
-// XDP takes over until the second is over.
+// The first frame of a station in a second is left to tcx, which refreshes the address;
+// then XDP takes over until the second is over.
 func TestXDPRefresh(t *testing.T) {
 	s := newBench(t, 3, allXDP)
 	s.learn(1, 1)
@@ -91,8 +91,8 @@ func TestXDPRefresh(t *testing.T) {
 	expect(t, "between pinned addresses, by XDP", s.xdp(0, unicast(1, 0)), sent(1))
 }
 
-// A port that lost its device gets nothing, and what comes from its old index
-// belongs to no port.
+// A port that has lost its device gets no frames, and frames from its old index belong
+// to no port.
 func TestGoneDevice(t *testing.T) {
 	s := newBench(t, 4, allXDP)
 	s.learn(0, 0)
@@ -100,13 +100,13 @@ func TestGoneDevice(t *testing.T) {
 	expect(t, "before", s.tcx(0, unicast(1, 0)), sent(1))
 	expect(t, "before, by XDP", s.xdp(0, unicast(1, 0)), sent(1))
 	s.gone(2)
-	// those of a moment ago are remembered, and must not be followed
+	// remembered decisions from before must not be followed
 	expect(t, "remembered decision, by XDP", s.xdp(0, unicast(1, 0)), passed)
 	expect(t, "remembered decision", s.tcx(0, unicast(1, 0)), sent(2, 3))
 	s.at(benchNow)
 	expect(t, "new decision", s.tcx(0, unicast(1, 0)), sent(2, 3))
 	expect(t, "new decision, by XDP", s.xdp(0, unicast(1, 0)), sent(2, 3))
-	// a new device of the same index
+	// a new device with the same index
 	got := s.run1(hookTCX, s.rack.near[1], from(9))
 	if got != pass {
 		t.Errorf("from the index of a gone device: %s, want it left alone", got)
@@ -119,7 +119,7 @@ func TestGoneDevice(t *testing.T) {
 	}
 }
 
-// run1 puts one frame to a program and looks at nothing but the verdict.
+// run1 puts one frame to a program and returns only the verdict.
 func (s *bench) run1(h hook, ifindex uint32, frame []byte) (v verdict) {
 	s.t.Helper()
 	err := s.rack.do(func() (err error) {
@@ -132,9 +132,8 @@ func (s *bench) run1(h hook, ifindex uint32, frame []byte) (v verdict) {
 	return v
 }
 
-// A frame in several buffers is left to tcx: XDP's helpers look at the first
-// buffer alone when they check the MTU (bpf_xdp_check_mtu()) and when they copy
-// (xdpf_clone()).
+// A frame in several buffers is left to tcx: XDP's helpers use only the first buffer
+// when they check the MTU (bpf_xdp_check_mtu()) and when they copy (xdpf_clone()).
 func TestXDPFragments(t *testing.T) {
 	s := newBench(t, 3, allXDP)
 	s.learn(0, 0)
@@ -151,7 +150,7 @@ func TestXDPFragments(t *testing.T) {
 		expect(t, "unicast of "+what, s.put(hookXDP, ctx(), known), passed)
 		flood := packet{dst: broadcast, src: station(0), size: tt.size}.bytes()
 		expect(t, "broadcast of "+what, s.put(hookXDP, ctx(), flood), passed)
-		// and by a decision that is remembered
+		// and by a remembered decision
 		expect(t, "small unicast", s.tcx(0, unicast(1, 0)), sent(1))
 		expect(t, "second unicast of "+what, s.put(hookXDP, ctx(), known), passed)
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package files opens what a user has named, and never waits for it: a named
-// pipe into which nobody writes would keep whoever opens it for ever.
+// Package files opens files that a user has named, and never waits for them: opening a named
+// pipe without a writer would block forever.
 package files
 
 import (
@@ -18,7 +18,7 @@ import (
 	"bascule/pattern"
 )
 
-// errNoFile says that something can be waited for, which is no file then.
+// The reasons why a name is refused. Opening or reading such a thing may wait.
 var (
 	errPipe   = errors.New("it is a named pipe, into which nobody may ever write")
 	errDevice = errors.New("it is a device")
@@ -27,16 +27,16 @@ var (
 	errKernel = errors.New("the kernel makes it up while it is read")
 )
 
-// own are the names of descriptors that a process has already.
+// own matches the names of descriptors that a process already has.
 var own = pattern.New(`^(?:/dev/stdin|(?:/dev|/proc/self)/fd/([0-9]{1,9}))$`)
 
-// IsOwn tells whether a name is that of a descriptor that a process has already. Such a name
-// needs no file: a namespace of mounts may have no /dev/stdin.
+// IsOwn reports whether name stands for a descriptor that the process already has. Such a
+// name needs no file: a mount namespace may have no /dev/stdin.
 func IsOwn(name string) bool { return own().MatchString(name) }
 
-// Open opens a file, or what the process was given open: /dev/stdin, or
-// /dev/fd/63, which shells make of <(COMMAND). What these are is the caller's
-// business: who gave them ends them, too. The error is an [fs.PathError].
+// Open opens a file, or a descriptor that the process already has: /dev/stdin, or
+// /dev/fd/63, which shells make of <(COMMAND). Such a descriptor may be a pipe: then reading
+// ends when its writer ends. The error is an [fs.PathError].
 func Open(name string) (*os.File, error) {
 	match := own().FindStringSubmatch(name)
 	if match == nil {
@@ -50,9 +50,9 @@ func Open(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// OpenPlain opens a file that is there to be read again, later, with all that is
-// in it: no pipe, device or socket, and nothing that the kernel makes up. /dev/null is an
-// empty one.
+// OpenPlain opens a file whose whole contents can be read again later: no pipe, device or
+// socket, and no file whose contents the kernel generates. /dev/null counts as an empty
+// file.
 func OpenPlain(name string) (*os.File, error) {
 	fail := func(err error) error { return &fs.PathError{Op: "open", Path: name, Err: err} }
 	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
@@ -84,8 +84,8 @@ func OpenPlain(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// kernels refuses what the kernel makes up while somebody reads: reading may wait, as for
-// /proc/kmsg, and another time it says something else.
+// kernels refuses files whose contents the kernel generates on reading: reading may wait, as
+// for /proc/kmsg, and the contents may differ each time.
 func kernels(fd int) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil {
@@ -98,9 +98,8 @@ func kernels(fd int) error {
 	return nil
 }
 
-// Create opens a file to be written, which is made if it is not there. A pipe
-// needs somebody who reads from it already. The flags are those of open(2) beside
-// these.
+// Create opens a file for writing, and makes it if it does not exist. A pipe must already
+// have a reader. The flags are flags of open(2) in addition to these.
 func Create(name string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|unix.O_NONBLOCK|unix.O_NOCTTY|flags, 0o666)
 	if errors.Is(err, unix.ENXIO) {
@@ -109,8 +108,7 @@ func Create(name string, flags int) (*os.File, error) {
 	return f, err
 }
 
-// ReadAll reads to the end of something, and refuses what has more bytes than
-// most.
+// ReadAll reads to the end of r. It fails if there are more than most bytes.
 func ReadAll(r io.Reader, most int) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(r, int64(most)+1))
 	if err == nil && len(text) > most {
@@ -119,8 +117,8 @@ func ReadAll(r io.Reader, most int) ([]byte, error) {
 	return text, err
 }
 
-// Replace puts a file with this content in the place of one of the name, in one step that
-// lasts over a power cut. With an error the file is as it was.
+// Replace replaces the file of this name by one with this content, in one step that survives
+// a power cut. With an error the file is as it was.
 func Replace(name string, content []byte, mode fs.FileMode) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".")
 	if err != nil {
@@ -128,7 +126,7 @@ func Replace(name string, content []byte, mode fs.FileMode) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			_ = os.Remove(f.Name()) // which fails on a disk that cannot be written to
+			_ = os.Remove(f.Name()) // fails on a disk that cannot be written to
 		}
 	}()
 	_, err = f.Write(content)

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestOpen opens what there is beside files, and waits for none of it.
+// TestOpen opens other things than files, and waits for none of them.
 func TestOpen(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -78,8 +78,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestCreate writes into a pipe that has a reader, and not into one that has
-// none.
+// TestCreate writes into a pipe that has a reader, and not into one without a reader.
 func TestCreate(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
@@ -104,7 +103,7 @@ func TestCreate(t *testing.T) {
 	}
 }
 
-// TestReadAll reads no more than it may.
+// TestReadAll reads no more than allowed.
 func TestReadAll(t *testing.T) {
 	if text, err := ReadAll(strings.NewReader("text"), 4); err != nil || string(text) != "text" {
 		t.Errorf("read %q, %v", text, err)

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A capture keeps at least MinSnaplen bytes of a frame, its header and its tag,
-// and at most MaxSnaplen, which is also what an expression can look at.
+// A capture keeps at least MinSnaplen bytes of a frame, its header and its tag, and at
+// most MaxSnaplen, which is also as far as an expression can look.
 const (
 	MinSnaplen = 18
 	MaxSnaplen = 16384
 )
 
-// A SyntaxError is an expression that libpcap does not understand.
+// A SyntaxError reports an expression that libpcap does not accept.
 type SyntaxError struct {
 	Expression string
 	Why        string // in libpcap's words
@@ -27,7 +27,7 @@ type SyntaxError struct {
 
 func (e *SyntaxError) Error() string { return fmt.Sprintf("expression %q: %s", e.Expression, e.Why) }
 
-// Names of the library: Debian's, and everybody else's.
+// Names of the library: on Debian, and on other systems.
 var libraries = []string{"libpcap.so.0.8", "libpcap.so.1"}
 
 // From pcap/dlt.h and pcap/pcap.h.
@@ -42,7 +42,7 @@ type program struct {
 	code   *unix.SockFilter
 }
 
-// library is what is needed of libpcap, see pcap(3).
+// library has the functions of libpcap that are used, see pcap(3).
 type library struct {
 	openDead func(linktype, snaplen int32) uintptr
 	compile  func(handle uintptr, p *program, expression string, optimize int32, netmask uint32) int32
@@ -51,7 +51,8 @@ type library struct {
 	close    func(handle uintptr)
 }
 
-// load loads libpcap, at run time: bascule runs without it, captures do not.
+// load loads libpcap, at run time: bascule runs without it, captures with expressions
+// do not.
 func load() (*library, error) {
 	for _, name := range libraries {
 		handle, err := purego.Dlopen(name, purego.RTLD_NOW)
@@ -69,10 +70,10 @@ func load() (*library, error) {
 	return nil, fmt.Errorf("cannot read expressions: there is no %s; install libpcap (Debian's package libpcap0.8)", libraries[0])
 }
 
-// Compile translates an expression in the language of pcap-filter(7) into
-// classic BPF, which returns other than 0 for the Ethernet frames that are
-// wanted. "" wants all, and does not need libpcap. Tags are looked for in the
-// frame. The error is a *SyntaxError, or that libpcap is missing.
+// Compile translates an expression in the language of pcap-filter(7) into classic BPF,
+// whose result is not 0 for Ethernet frames that match. "" matches all frames, and does
+// not need libpcap. Tags are expected in the frame. The error is a *SyntaxError, or
+// that libpcap is missing.
 func Compile(expression string, snaplen int) ([]unix.SockFilter, error) {
 	if expression == "" {
 		return []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: uint32(snaplen)}}, nil
@@ -108,9 +109,8 @@ func Compile(expression string, snaplen int) ([]unix.SockFilter, error) {
 	return code, nil
 }
 
-// aside reports whether an instruction reads what the kernel has beside a
-// packet, at the offsets that socket filters have for it (linux/filter.h,
-// SKF_AD_OFF).
+// aside reports whether an instruction reads the kernel's metadata of a packet, at the
+// offsets of socket filters (linux/filter.h, SKF_AD_OFF).
 func aside(in unix.SockFilter) bool {
 	const first, count = 0xfffff000, 64
 	return in.Code&(0x07|0xe0) == unix.BPF_LD|unix.BPF_ABS && in.K >= first && in.K < first+count

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// needLibpcap skips a test of expressions where nothing can read them.
+// needLibpcap skips a test of expressions if libpcap is missing.
 func needLibpcap(t *testing.T) {
 	t.Helper()
 	if _, err := purego.Dlopen(libraries[0], purego.RTLD_NOW); err != nil {
@@ -60,7 +60,7 @@ func TestCompileRefused(t *testing.T) {
 	}
 }
 
-// A machine without libpcap is told what to install.
+// On a machine without libpcap, the error names the package to install.
 func TestNoLibrary(t *testing.T) {
 	had := libraries
 	t.Cleanup(func() { libraries = had })

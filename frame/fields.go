@@ -13,20 +13,20 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// Fields is a frame by the fields of its headers. What is nil, not valid or
-// empty was not given.
+// Fields describes a frame by the fields of its headers. A field that is nil, not valid
+// or empty was not given.
 type Fields struct {
-	// Dst must be given; only an ARP request goes to all stations without it.
+	// Dst is required, except for an ARP request, which then goes to all stations.
 	Dst net.HardwareAddr
 	// Src is DefaultSrc if it was not given.
 	Src net.HardwareAddr
 
 	VLAN     *uint16 // 802.1Q tag; 0 is a priority tag
 	Priority *uint16 // 0 to 7, of all tags
-	QinQ     *uint16 // 802.1ad tag before the other
+	QinQ     *uint16 // 802.1ad tag before the other tag
 
-	// An IP packet has both addresses, of one family, and one of TCP (a SYN),
-	// UDP and ICMP (an echo request). SrcPort is DefaultSrcPort without.
+	// An IP packet needs both addresses, of one family, and one of TCP (a SYN), UDP and
+	// ICMP (an echo request). If SrcPort was not given, it is DefaultSrcPort.
 	IP, To           netip.Addr
 	TCP, UDP         *uint16 // destination port
 	SrcPort          *uint16
@@ -34,28 +34,28 @@ type Fields struct {
 	ARP              string // "request" or "reply"
 	SenderIP, Target netip.Addr
 
-	EtherType *uint16 // of a frame that has zeros only; EtherTypeTest without
-	Size      *uint16 // bytes; without, as small as Ethernet allows
+	EtherType *uint16 // for a frame that has only zeros; EtherTypeTest if not given
+	Size      *uint16 // bytes; if not given, as small as Ethernet allows
 }
 
-// DefaultSrc is of the addresses kept for documentation (RFC 9542 2.1.4): no
-// station has it, so a frame from there moves nobody's entry.
+// DefaultSrc is one of the addresses for documentation (RFC 9542 2.1.4): no station has
+// it, so a frame from there moves no station's entry.
 var DefaultSrc = net.HardwareAddr{0x00, 0x00, 0x5e, 0x00, 0x53, 0x01}
 
 const (
-	DefaultSrcPort = 49152  // the first that is nobody's (RFC 6335 6)
+	DefaultSrcPort = 49152  // the first dynamic port (RFC 6335 6)
 	EtherTypeTest  = 0x88b5 // for local experiments (IEEE 802, table 4)
 
-	leastEtherType = 0x600 // less is a length (IEEE 802.3 3.2.6)
+	leastEtherType = 0x600 // lower values are lengths (IEEE 802.3 3.2.6)
 )
 
-// ErrNoDst says that Dst is missing.
+// ErrNoDst reports that Dst is missing.
 var ErrNoDst = errors.New("--dst is missing; give the MAC address that the frame is for, such as --dst 02:00:00:00:00:02")
 
 var broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// Build makes the frame, with right lengths and checksums. A frame that Size
-// makes larger than its headers has zeros as the payload of the innermost.
+// Build makes the frame, with correct lengths and checksums. If Size is larger than the
+// headers, the rest is the innermost payload, filled with zeros.
 func (f Fields) Build() ([]byte, error) {
 	if err := f.contradiction(); err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func (f Fields) Build() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		return frame[:size], nil // without what the library pads it with
+		return frame[:size], nil // without the library's padding
 	}
 	return serialize(stack)
 }
@@ -95,7 +95,7 @@ func serialize(stack []gopacket.SerializableLayer) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// contradiction says which fields do not go together.
+// contradiction returns an error for fields that exclude each other.
 func (f Fields) contradiction() error {
 	var contents, transports []string
 	note := func(list *[]string, given bool, name string) {
@@ -146,7 +146,7 @@ func (f Fields) contradiction() error {
 
 func isTag(etherType uint16) bool { return etherType == 0x8100 || etherType == 0x88a8 }
 
-// link is the Ethernet header and the tags.
+// link returns the Ethernet header and the tags.
 func (f Fields) link(etherType layers.EthernetType) []gopacket.SerializableLayer {
 	eth := &layers.Ethernet{DstMAC: f.Dst, SrcMAC: f.Src, EthernetType: etherType}
 	stack := []gopacket.SerializableLayer{eth}
@@ -166,7 +166,7 @@ func (f Fields) link(etherType layers.EthernetType) []gopacket.SerializableLayer
 	return stack
 }
 
-// content is what the frame carries, and its type.
+// content returns the frame's content, and its type.
 func (f Fields) content() (layers.EthernetType, []gopacket.SerializableLayer) {
 	switch {
 	case f.ARP != "":
@@ -183,7 +183,7 @@ func (f Fields) arp() *layers.ARP {
 	arp := &layers.ARP{
 		AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, Operation: layers.ARPRequest,
 		SourceHwAddress: f.Src, SourceProtAddress: f.SenderIP.AsSlice(),
-		DstHwAddress: make([]byte, 6), DstProtAddress: f.Target.AsSlice(), // who has it is the question
+		DstHwAddress: make([]byte, 6), DstProtAddress: f.Target.AsSlice(), // the request asks for it
 	}
 	if f.ARP == "reply" {
 		arp.Operation, arp.DstHwAddress = layers.ARPReply, f.Dst
@@ -191,7 +191,7 @@ func (f Fields) arp() *layers.ARP {
 	return arp
 }
 
-// packet is an IP packet.
+// packet returns an IP packet, and its type.
 func (f Fields) packet() (layers.EthernetType, []gopacket.SerializableLayer) {
 	srcPort := uint16(DefaultSrcPort)
 	if f.SrcPort != nil {
@@ -199,7 +199,7 @@ func (f Fields) packet() (layers.EthernetType, []gopacket.SerializableLayer) {
 	}
 	var protocol layers.IPProtocol
 	var transport []gopacket.SerializableLayer
-	var sum interface { // what has a checksum of the addresses, too
+	var sum interface { // a header whose checksum includes the addresses
 		SetNetworkLayerForChecksum(gopacket.NetworkLayer) error
 	}
 	switch {

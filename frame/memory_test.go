@@ -11,7 +11,7 @@ import (
 	"bascule/test/peak"
 )
 
-// An again reads a text again and again, and has it only once.
+// An again reads the same text again and again, and stores it only once.
 type again struct {
 	text []byte
 	at   int
@@ -25,7 +25,7 @@ func (a *again) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestMemory reads captures that are made to take memory.
+// TestMemory reads captures that are made to use much memory.
 func TestMemory(t *testing.T) {
 	if !peak.Alone(t) {
 		return

@@ -14,10 +14,10 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// Pcapng writes frames as a pcapng file (draft-ietf-opsawg-pcapng). Its first
-// interface is the bridge, which has what is known of no port; every port is
-// an interface from its first frame on. What happened to a frame is in its
-// flags and its comment.
+// Pcapng writes frames as a pcapng file (draft-ietf-opsawg-pcapng). Its first interface
+// is the bridge, for data that concerns no port; every port is an interface from its
+// first frame on. The flags and the comment of a frame describe what the switch did
+// with it.
 type Pcapng struct {
 	w       *pcapgo.NgWriter
 	bridge  pcapgo.NgInterface
@@ -27,8 +27,8 @@ type Pcapng struct {
 	started time.Time
 }
 
-// NewPcapng begins a file of frames of a bridge, chosen by expression, of
-// which snaplen bytes are kept; what reads from a pipe sees it at once.
+// NewPcapng begins a file of a bridge's frames, which were chosen by expression, and of
+// which snaplen bytes are kept. A reader of a pipe gets the beginning at once.
 func NewPcapng(w io.Writer, bridge, expression string, snaplen int) (*Pcapng, error) {
 	p := &Pcapng{ports: map[string]int{}, started: time.Now()}
 	p.bridge = pcapgo.NgInterface{
@@ -44,7 +44,7 @@ func NewPcapng(w io.Writer, bridge, expression string, snaplen int) (*Pcapng, er
 	return p, p.w.Flush()
 }
 
-// Write adds frames, and how many were missed before them, and hands them on.
+// Write adds frames, and the number of frames missed before them, and flushes them.
 func (p *Pcapng) Write(frames []Seen, missed uint64) error {
 	for _, f := range frames {
 		if err := p.add(f); err != nil {
@@ -60,7 +60,7 @@ func (p *Pcapng) Write(frames []Seen, missed uint64) error {
 	return p.w.Flush()
 }
 
-// Close ends the file with its statistics. The writer below stays open.
+// Close ends the file with its statistics. It does not close the underlying writer.
 func (p *Pcapng) Close() error {
 	if err := p.statistics(); err != nil {
 		return err
@@ -107,8 +107,8 @@ func (p *Pcapng) port(name string) (int, error) {
 	return id, err
 }
 
-// statistics says what was seen and missed so far. It is of the bridge: the
-// frames that were missed might have been any port's.
+// statistics writes the numbers of frames that were seen and missed so far. They belong
+// to the bridge: missed frames may be from any port.
 func (p *Pcapng) statistics() error {
 	now := time.Now()
 	return p.w.WriteInterfaceStats(0, pcapgo.NgInterfaceStatistics{
@@ -116,8 +116,8 @@ func (p *Pcapng) statistics() error {
 	})
 }
 
-// text is a name as the format wants it: UTF-8 that is shorter than an option
-// can be, which the names of devices need not be.
+// text returns a name in the format's form: UTF-8, and shorter than the longest
+// possible option. Names of devices may be neither.
 func text(name string) string {
 	return strings.ToValidUTF8(name[:min(len(name), 4096)], "\ufffd")
 }

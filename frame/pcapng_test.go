@@ -19,7 +19,7 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// written returns a file of frames, of which 3 and 4 were missed.
+// written returns a file of frames, with 3 and then 4 more missed.
 func written(t *testing.T, frames []Seen) []byte {
 	t.Helper()
 	var file bytes.Buffer
@@ -75,7 +75,8 @@ func TestPcapngReader(t *testing.T) {
 	}
 }
 
-// A block of a pcapng file, as far as the tests look: draft-ietf-opsawg-pcapng.
+// A block of a pcapng file, with the parts that the tests check:
+// draft-ietf-opsawg-pcapng.
 type block struct {
 	kind    uint32
 	body    []byte
@@ -89,7 +90,7 @@ const (
 	blockSection    = 0x0a0d0d0a
 )
 
-// blocks takes a file apart, by the format's description.
+// blocks splits a file into its blocks, following the format's description.
 func blocks(t *testing.T, file []byte) (list []block) {
 	t.Helper()
 	le := binary.LittleEndian
@@ -160,7 +161,7 @@ func TestPcapngBlocks(t *testing.T) {
 	}
 }
 
-// Tcpdump reads it, also a capture without any frame.
+// Tcpdump reads the file, also a capture without any frames.
 func TestPcapngTcpdump(t *testing.T) {
 	tcpdump, err := exec.LookPath("tcpdump")
 	if err != nil {
@@ -186,8 +187,8 @@ func TestPcapngTcpdump(t *testing.T) {
 	}
 }
 
-// What reads from a pipe gets the file's beginning at once, and every batch
-// whole; when it leaves, that is an error.
+// A reader of a pipe gets the file's beginning at once, and every batch whole; after it
+// has gone, writing is an error.
 func TestPcapngPipe(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

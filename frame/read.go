@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package frame is Ethernet frames as people have them, apart from the datapath
-// that forwards them: made of hexadecimal digits, a capture or the fields of
-// headers; chosen by expressions; written as pcapng or a line of text. Frames have
-// no frame check sequence. Errors are of the input; they are one line and name
+// Package frame handles Ethernet frames in the forms in which people use them, apart
+// from the datapath that forwards them: made of hexadecimal digits, a capture or the
+// fields of headers; chosen by expressions; written as pcapng or a line of text. Frames
+// have no frame check sequence. Errors concern the input; they are one line and name
 // fields as the command line does.
 package frame
 
@@ -22,17 +22,17 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-const headerLen = 14 // of Ethernet, in bytes
+const headerLen = 14 // Ethernet header, in bytes
 
-// MinSize and MaxSize are the limits of a frame in bytes: an Ethernet header
-// alone, and the longest that 16 bits can say.
+// MinSize and MaxSize are the limits of a frame in bytes: an Ethernet header alone, and
+// the largest length in 16 bits.
 const (
 	MinSize = headerLen
 	MaxSize = 65535
 )
 
-// Parse reads a frame in hexadecimal digits. Blanks, line ends and colons
-// between them mean nothing.
+// Parse reads a frame in hexadecimal digits. It ignores spaces, line ends and colons
+// between them.
 func Parse(text string) ([]byte, error) {
 	var digits strings.Builder
 	for i, r := range text {
@@ -49,12 +49,12 @@ func Parse(text string) ([]byte, error) {
 	}
 	frame, err := hex.DecodeString(digits.String())
 	if err != nil {
-		return nil, err // of digits alone there is none
+		return nil, err // not possible with digits only
 	}
 	return frame, check(frame)
 }
 
-// check says whether the bytes can be a frame.
+// check returns an error if the bytes cannot be a frame.
 func check(frame []byte) error {
 	switch n := len(frame); {
 	case n < headerLen:
@@ -65,8 +65,8 @@ func check(frame []byte) error {
 	return nil
 }
 
-// Read reads a frame in hexadecimal digits, or a capture, whichever is there.
-// packet is as in Capture, or 0 if it was not said; it must be for digits.
+// Read reads a frame in hexadecimal digits, or from a capture, depending on the input.
+// packet is as in Capture, or 0 if it was not given; for digits it must be 0.
 func Read(r io.Reader, packet int) ([]byte, error) {
 	b := bufio.NewReader(r)
 	if pcap, ng := format(b); pcap || ng {
@@ -75,7 +75,7 @@ func Read(r io.Reader, packet int) ([]byte, error) {
 	if packet != 0 {
 		return nil, errors.New("--packet is for captures, and this is none")
 	}
-	// each byte may have some blanks
+	// each byte may have some spaces
 	text, err := io.ReadAll(io.LimitReader(b, 16*MaxSize))
 	if err != nil {
 		return nil, err
@@ -83,8 +83,8 @@ func Read(r io.Reader, packet int) ([]byte, error) {
 	return Parse(string(text))
 }
 
-// Capture takes a frame from a capture in the format pcap or pcapng. Packets
-// are numbered from 1, as tcpdump(8) and Wireshark do.
+// Capture takes a frame from a capture in the format pcap or pcapng. Packets are
+// numbered from 1, as in tcpdump(8) and Wireshark.
 func Capture(r io.Reader, packet int) ([]byte, error) {
 	apart := &apart{Reader: r, left: maxApart}
 	next, err := open(bufio.NewReader(apart))
@@ -110,12 +110,12 @@ func Capture(r io.Reader, packet int) ([]byte, error) {
 	}
 }
 
-// maxApart is how many bytes a capture may have from one packet to the next. The
-// largest packet that tcpdump(8) writes has 256 KiB.
+// maxApart is the most bytes of a capture from one packet to the next. The largest
+// packet that tcpdump(8) writes has 256 KiB.
 const maxApart = 1 << 20
 
-// maxLinks is how many interfaces a pcapng capture may be of, which its reader
-// keeps.
+// maxLinks is the most interfaces of a pcapng capture, whose reader keeps them all in
+// memory.
 const maxLinks = 1 << 12
 
 // An apart reads a capture, but not more than maxApart bytes at a time.
@@ -138,7 +138,7 @@ var errNoCapture = errors.New("neither pcap nor pcapng")
 // reader returns the next packet of a capture.
 type reader func() ([]byte, gopacket.CaptureInfo, layers.LinkType, error)
 
-// format tells from the first bytes, which it leaves there, what it is.
+// format detects the format by the first bytes, which it leaves in the buffer.
 func format(b *bufio.Reader) (pcap, ng bool) {
 	magic, _ := b.Peek(4)
 	switch string(magic) {

@@ -60,7 +60,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// FuzzParse: what is taken comes back, in whatever way its digits are written.
+// FuzzParse: an accepted frame is returned the same, in any notation of its digits.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{smallest, "ff:ff ff\nff", "0", "zz", smallest + ": 01", ""} {
 		f.Add(seed)
@@ -99,7 +99,7 @@ func FuzzCapture(f *testing.F) {
 	})
 }
 
-// captured is a packet of a capture.
+// captured is a packet in a capture.
 type captured struct {
 	data  []byte
 	whole int // bytes before it was cut
@@ -130,8 +130,7 @@ func pcap(t testing.TB, link layers.LinkType, packets ...captured) []byte {
 	return b.Bytes()
 }
 
-// pcapng makes a capture of two interfaces, the second of which is no
-// Ethernet.
+// pcapng makes a capture of two interfaces; the second one is not Ethernet.
 func pcapng(t testing.TB, packets ...captured) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -165,7 +164,7 @@ func TestRead(t *testing.T) {
 
 	old := pcap(t, layers.LinkTypeEthernet, first, second, short, cut)
 	ng := pcapng(t, first, second, radio, cut)
-	// the same header as a big-endian machine writes it, by nanoseconds
+	// the same header as written by a big-endian machine, with nanoseconds
 	big := []byte{0xa1, 0xb2, 0x3c, 0x4d, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 1}
 	big = append(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(append(big, make([]byte, 8)...), 14), 14), first.data...)
 
@@ -229,7 +228,7 @@ var (
 	to6 = netip.MustParseAddr("2001:db8::2")
 )
 
-// TestBuild looks at whole frames, written by hand from the standards.
+// TestBuild compares with whole frames, which are written by hand from the standards.
 func TestBuild(t *testing.T) {
 	const macs, zeros = "020000000002 020000000001", "00"
 	pad := func(text string) string {
@@ -278,7 +277,7 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// sum is the Internet's checksum (RFC 1071) of what has one in it: 0 if right.
+// sum is the Internet checksum (RFC 1071) of data that includes one: 0 if it is right.
 func sum(parts ...[]byte) uint16 {
 	var total uint32
 	for _, b := range parts {
@@ -292,12 +291,12 @@ func sum(parts ...[]byte) uint16 {
 	return ^uint16(total)
 }
 
-// TestPackets takes packets of every kind apart again: their lengths and
-// checksums are right in every size and behind every number of tags.
+// TestPackets parses packets of every kind again: their lengths and checksums are right
+// in every size and behind every number of tags.
 func TestPackets(t *testing.T) {
 	kinds := map[string]struct {
 		fields   Fields
-		protocol byte // in IPv4, IPv6 where it is another
+		protocol byte // in IPv4 and, if different, in IPv6
 		header   int  // bytes
 	}{
 		"tcp":  {Fields{TCP: number(80)}, 6, 20},

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Direction is what a switch did with a frame at a port.
+// Direction is a switch's action on a frame at a port.
 type Direction uint8
 
 // The directions.
@@ -30,23 +30,23 @@ func (d Direction) String() string {
 	return fmt.Sprintf("direction %d", uint8(d))
 }
 
-// Seen is a frame as it was seen at a port.
+// Seen is a captured frame, at a port.
 type Seen struct {
 	Time      time.Time
-	Port      string // "" if it is of no port
+	Port      string // "" for no port
 	Direction Direction
-	Reason    string // of a drop, as `bascule port show --stats` calls it
-	VLAN      uint16 // that the switch takes it for, 0 for none
-	Data      []byte // from the Ethernet header on, tags included; maybe not all of it
-	Length    int    // bytes that it had
+	Reason    string // for a drop, the word of `bascule port show --stats`
+	VLAN      uint16 // VLAN in the switch, 0 for none
+	Data      []byte // from the Ethernet header on, with tags; may be truncated
+	Length    int    // bytes of the whole frame
 }
 
-// A Source is where captured frames come from.
+// A Source supplies captured frames.
 type Source interface {
-	// Next waits for frames. It returns those that there are, in order of
-	// time, and how many were missed since the last call because nobody read
-	// in time. When ctx ends it returns the frames until then, and after them
-	// the error of ctx. The frames' data is good until the next call.
+	// Next waits for frames. It returns those that are available, in order of time, and
+	// how many were missed since the last call because the reader was late. When ctx
+	// ends it returns the frames until then, and after them the error of ctx. The
+	// frames' data is good until the next call.
 	Next(ctx context.Context) (frames []Seen, missed uint64, err error)
 
 	// Close ends the capture.

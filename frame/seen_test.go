@@ -17,7 +17,7 @@ var (
 	began    = time.Date(2026, 1, 2, 3, 4, 5, 678901234, time.Local)
 )
 
-// build makes a frame of layers; those with a checksum get it.
+// build makes a frame of layers, and sets their checksums.
 func build(t *testing.T, list ...gopacket.SerializableLayer) []byte {
 	t.Helper()
 	var network gopacket.NetworkLayer
@@ -56,7 +56,7 @@ func overIPv6(next layers.IPProtocol) *layers.IPv6 {
 	return &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: next, SrcIP: net.ParseIP("fe80::1"), DstIP: net.ParseIP("ff02::2")}
 }
 
-// seenFrames are one of each shape.
+// seenFrames returns one frame of each form.
 func seenFrames(t *testing.T) []Seen {
 	const (
 		v4, v6, q, ad = layers.EthernetTypeIPv4, layers.EthernetTypeIPv6, layers.EthernetTypeDot1Q, layers.EthernetTypeQinQ
@@ -103,7 +103,7 @@ func seenFrames(t *testing.T) []Seen {
 		frames[i].Time = began.Add(time.Duration(i) * 1001 * time.Microsecond)
 		frames[i].Length = len(frames[i].Data)
 	}
-	// cut off
+	// truncated
 	for _, n := range []int{0, 14, 20, 33, 34, 53} {
 		f := frames[0]
 		f.Data = f.Data[:n]

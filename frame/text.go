@@ -14,9 +14,8 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// String describes the frame in one line, as tcpdump(8) does, in brief: when,
-// at which port, what was done with it, its VLAN, addresses and protocols, and
-// how many bytes it had.
+// String describes the frame in one line, as tcpdump(8) does, in brief: its time, port
+// and direction, its VLAN, addresses and protocols, and its length in bytes.
 func (f Seen) String() string {
 	line := []string{f.Time.Format("15:04:05.000000"), printable(f.Port), f.Direction.String()}
 	if f.Port == "" {
@@ -31,7 +30,7 @@ func (f Seen) String() string {
 	return strings.Join(append(line, f.Summary()), " ")
 }
 
-// Summary describes what is in the frame.
+// Summary describes the contents of the frame.
 func (f Seen) Summary() string {
 	return fmt.Sprintf("%s, length %d", strings.Join(f.protocols(), " "), f.Length)
 }
@@ -44,7 +43,7 @@ func Packet(data []byte) string {
 	return strings.Join(ipv4(data), " ")
 }
 
-// cut stands where a header should be that was not captured, or is wrong.
+// cut stands for a header that was not captured, or is wrong.
 const cut = "[cut]"
 
 func (f Seen) protocols() []string {
@@ -62,7 +61,7 @@ func (f Seen) protocols() []string {
 		switch {
 		case kind == layers.EthernetTypeQinQ:
 			line = append(line, fmt.Sprintf("802.1ad %d", tag.VLANIdentifier))
-		case !first || tag.VLANIdentifier != f.VLAN: // else it has been told
+		case !first || tag.VLANIdentifier != f.VLAN: // otherwise String has already printed it
 			line = append(line, fmt.Sprintf("802.1Q %d", tag.VLANIdentifier))
 		}
 		kind, rest = tag.Type, tag.Payload
@@ -110,7 +109,7 @@ func arp(data []byte) string {
 	return fmt.Sprintf("ARP operation %d", a.Operation)
 }
 
-// address is an address of IPv4 or IPv6; ARP may be about others.
+// address is an IPv4 or IPv6 address; ARP may have others.
 func address(b []byte) string {
 	if a, ok := netip.AddrFromSlice(b); ok {
 		return a.String()
@@ -132,7 +131,7 @@ func ipv6(data []byte) []string {
 		return []string{"IPv6", cut}
 	}
 	next, rest, fragment := ip.NextHeader, ip.Payload, uint16(0)
-	if ip.HopByHop != nil { // is not in the payload
+	if ip.HopByHop != nil { // it is not in the payload
 		next = ip.HopByHop.NextHeader
 	}
 	for fragment == 0 {
@@ -156,7 +155,7 @@ func ipv6(data []byte) []string {
 	return packet("IPv6", ip.SrcIP, ip.DstIP, next, fragment, rest)
 }
 
-// packet describes what is in a packet of the Internet protocol.
+// packet describes the contents of an IP packet.
 func packet(version string, src, dst net.IP, protocol layers.IPProtocol, fragment uint16, data []byte) []string {
 	addresses := func(srcPort, dstPort int) string {
 		return fmt.Sprintf("%s %s > %s", version, endpoint(src, srcPort), endpoint(dst, dstPort))
@@ -191,7 +190,7 @@ func packet(version string, src, dst net.IP, protocol layers.IPProtocol, fragmen
 	return []string{addresses(-1, -1), protocol.String(), cut}
 }
 
-// endpoint is an address, with a port if that is not less than 0.
+// endpoint is an address, with a port unless that is negative.
 func endpoint(ip net.IP, port int) string {
 	if port < 0 {
 		return ip.String()
@@ -199,7 +198,7 @@ func endpoint(ip net.IP, port int) string {
 	return net.JoinHostPort(ip.String(), strconv.Itoa(port))
 }
 
-// tcpFlags is tcpdump's way to write them: [S.] is SYN with ACK.
+// tcpFlags returns flags in tcpdump's notation: [S.] is SYN with ACK.
 func tcpFlags(l *layers.TCP) string {
 	flags := ""
 	for _, f := range []struct {
@@ -213,8 +212,8 @@ func tcpFlags(l *layers.TCP) string {
 	return "[" + flags + "]"
 }
 
-// printable quotes a name that a terminal should not see as it is: the kernel
-// takes nearly every byte in the name of a device.
+// printable quotes a name that is not fit for a terminal: the kernel allows nearly
+// every byte in the name of a device.
 func printable(name string) string {
 	if strings.ContainsFunc(name, func(r rune) bool { return r == unicode.ReplacementChar || !unicode.IsPrint(r) }) {
 		return strconv.Quote(name)

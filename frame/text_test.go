@@ -36,7 +36,7 @@ func TestString(t *testing.T) {
 	}
 }
 
-// Whatever is in a frame, it is one line that a terminal can be shown.
+// Every frame gives one line that is safe for a terminal.
 func TestStringHostile(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, f := range seenFrames(t) {
@@ -47,7 +47,7 @@ func TestStringHostile(t *testing.T) {
 				f.Data = f.Data[:n]
 			}
 			for range n % 4 {
-				if len(f.Data) > 12 { // addresses decide nothing
+				if len(f.Data) > 12 { // addresses do not matter
 					f.Data[12+rng.IntN(len(f.Data)-12)] = byte(rng.Uint32())
 				}
 			}

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package locks locks files and folders among processes (flock(2)).
+// Package locks locks files and folders against other processes (flock(2)).
 //
-// A lock belongs to the open file, not to the process. A process that is being started
-// has all open files of its parent for a moment, until it executes its program. So a lock
-// is given up by Close here: closing the file alone leaves it to such a child.
+// A lock belongs to the open file, not to the process. For a moment, a child process that is
+// being started shares all open files of its parent, until it executes its program. So Close
+// releases the lock: closing only the file would leave the lock to such a child.
 package locks
 
 import (
@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Wait locks an open file for the caller alone, as soon as nobody else has it.
+// Wait locks an open file exclusively. It waits until there is no other lock.
 func Wait(f *os.File) error {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
@@ -29,22 +29,21 @@ func Wait(f *os.File) error {
 	}
 }
 
-// Try locks an open file for the caller alone. The error is unix.EWOULDBLOCK where
-// somebody else has it.
+// Try locks an open file exclusively. The error is unix.EWOULDBLOCK if there is another lock.
 func Try(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
 
-// TryShared locks an open file for the caller and for all others that want it shared. The
-// error is unix.EWOULDBLOCK where somebody has it alone.
+// TryShared takes a shared lock of an open file. The error is unix.EWOULDBLOCK if there is an
+// exclusive lock.
 func TryShared(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) }
 
-// Close gives up the lock and closes the file.
+// Close releases the lock and closes the file.
 func Close(f *os.File) error {
 	// A file system that cannot unlock cannot lock either.
 	_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
 	return f.Close()
 }
 
-// stops is about the process, as signals are.
+// stops is global, as signals are for the whole process.
 var stops struct {
 	sync.Mutex
 	watch   sync.Once
@@ -52,8 +51,8 @@ var stops struct {
 	pending bool
 }
 
-// HoldStop puts off that a terminal stops this process (SIGTSTP, by Ctrl-Z) until the caller goes
-// on: others would wait for a lock for as long as it is stopped.
+// HoldStop delays a stop of this process by the terminal (SIGTSTP, by Ctrl-Z) until the caller
+// calls goOn: other processes would wait for a lock as long as this one is stopped.
 func HoldStop() (goOn func()) {
 	stops.Lock()
 	stops.held++

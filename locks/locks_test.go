@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What has a copy of the open file, as a child before it executes its program, does not
-// keep the lock.
+// A process with a copy of the open file, such as a child before it executes its
+// program, does not keep the lock.
 func TestClose(t *testing.T) {
 	dir := t.TempDir()
 	open := func() *os.File {

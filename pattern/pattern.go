@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package pattern makes regular expressions when they are asked for: most commands need
-// none, and would spend a tenth of their beginning with all that the program has.
+// Package pattern compiles regular expressions on first use: most commands need none,
+// and compiling all of the program's would take a tenth of their startup time.
 package pattern
 
 import (
@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// New returns what has the regular expression of a text, which is compiled at the first
-// call. It panics then if the text is none.
+// New returns a function that returns the regular expression of a text, which is
+// compiled at the first call. That call panics if the text is not a regular expression.
 func New(text string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
 }

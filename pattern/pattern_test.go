@@ -9,7 +9,7 @@ func TestNew(t *testing.T) {
 	if a, b := digits(), digits(); a != b || a.FindString("a12b") != "12" {
 		t.Errorf("%p and %p, which finds %q", a, b, a.FindString("a12b"))
 	}
-	bad := New(`(`) // is not compiled yet
+	bad := New(`(`) // it is not compiled yet
 	defer func() {
 		if recover() == nil {
 			t.Error("a text that is no pattern was taken")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package pflog writes what pf logs as pcap files of pflog(4), as OpenBSD has
-// it, which tcpdump reads.
+// Package pflog writes pf's log as pcap files in the format of OpenBSD's pflog(4), which tcpdump
+// reads.
 package pflog
 
 import (
@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Action is what was done with a packet.
+// Action is pf's action on a packet.
 type Action uint8
 
 // The actions (sys/net/pfvar.h).
@@ -20,10 +20,10 @@ const (
 	Match Action = 12
 )
 
-// Reason is why (PFRES_ of sys/net/pfvar.h).
+// Reason is the reason of the action (PFRES_ of sys/net/pfvar.h).
 type Reason uint8
 
-// The reasons that a bridge has.
+// The reasons that occur on a bridge.
 const (
 	ByRule        Reason = 0
 	Fragment      Reason = 2
@@ -41,14 +41,15 @@ const (
 // NoSubrule is the Subrule of a packet whose rule is in the main ruleset.
 const NoSubrule = -1
 
-// Record is a packet and what was done with it.
+// NoSubrule is the Subrule of a packet whose rule is in the main ruleset.
 type Record struct {
 	Time      time.Time
 	Interface string // at most 15 bytes are written
-	Ruleset   string // name of the anchor, of a rule that is in one; at most 15 bytes
+	Ruleset   string // name of the rule's anchor, "" for none; at most 15 bytes are written
 	Rule      int    // number in the main ruleset, -1 for the default rule
 	Subrule   int    // number in the anchor, or NoSubrule
-	// Identifier is the ridentifier of the rule, 0 for none. The file of OpenBSD has no place for it.
+	// Identifier is the ridentifier of the rule, 0 for none. OpenBSD's file format has no field for
+	// it.
 	Identifier uint32
 	Action     Action
 	Reason     Reason
@@ -64,7 +65,7 @@ const (
 
 	headerLength = 100 // struct pfloghdr of OpenBSD's sys/net/if_pflog.h
 
-	// the numbers that OpenBSD gives families
+	// OpenBSD's numbers of address families
 	inet  = 2
 	inet6 = 24
 
@@ -84,7 +85,7 @@ func NewWriter(w io.Writer) (*Writer, error) {
 	h = binary.NativeEndian.AppendUint32(h, 0xa1b23c4d) // times in nanoseconds
 	h = binary.NativeEndian.AppendUint16(h, 2)
 	h = binary.NativeEndian.AppendUint16(h, 4)
-	h = binary.NativeEndian.AppendUint64(h, 0) // of the time zone, unused
+	h = binary.NativeEndian.AppendUint64(h, 0) // time zone, unused
 	h = binary.NativeEndian.AppendUint32(h, snaplen)
 	h = binary.NativeEndian.AppendUint32(h, linkType)
 	if _, err := w.Write(h); err != nil {
@@ -105,8 +106,8 @@ func (w *Writer) Write(r Record) error {
 	return err
 }
 
-// appendHeader appends a struct pfloghdr. Its user and process are no bridge's;
-// addresses and ports are those of rewritten packets.
+// appendHeader appends a struct pfloghdr. Its user and process are unset, as a bridge has none; its
+// addresses and ports are for rewritten packets.
 func appendHeader(b []byte, r Record) []byte {
 	family, direction := uint8(inet), uint8(in)
 	if r.Family == 6 {
@@ -129,7 +130,7 @@ func appendHeader(b []byte, r Record) []byte {
 	return append(b, make([]byte, headerLength-(len(b)-start))...)
 }
 
-// name is a name of C, cut off if need be.
+// name returns a null-terminated string, truncated if necessary.
 func name(s string) []byte {
 	b := make([]byte, 16)
 	copy(b[:15], s)

@@ -55,7 +55,8 @@ var tests = []struct {
 		"rule 1/0(match): pass in on a-name-that-is-: 10.0.0.1.1234"},
 }
 
-// tcpdump prints what a pflog file of OpenBSD's says. On Linux it has no name for match.
+// tcpdump prints the contents of OpenBSD's pflog files. On Linux it has no name for
+// match.
 func TestTcpdump(t *testing.T) {
 	tcpdump, err := exec.LookPath("tcpdump")
 	if err != nil {

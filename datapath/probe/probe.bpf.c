@@ -4,13 +4,13 @@
 // clang-format on
 
 /*
- * What the lab measures with: a generator of frames, counters that take
- * frames away where they arrive, and the shortest possible forwarder.
+ * The lab's instruments: a generator of frames, counters that drop
+ * frames where they arrive, and the shortest possible forwarder.
  *
  * The generator runs under BPF_PROG_TEST_RUN in live frame mode: every run of
- * the program is one frame, and XDP_TX sends it out of the device that the
- * test run was given. The kernel recycles the pages of the frames without
- * writing them again, so what is to differ from frame to frame is written here.
+ * the program is one frame, and XDP_TX sends it by the device of the
+ * test run. The kernel recycles the pages of the frames without
+ * writing them again, so fields that differ from frame to frame are written here.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -22,18 +22,18 @@
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
-/* how one of the two addresses of a frame is made */
+/* the values of one of the two addresses of frames */
 struct vary {
 	__u64 base; /* the first address, as a number: 02:00:00:00:00:01 is 0x020000000001 */
-	__u32 count; /* how many addresses from base on; 0 leaves the frame's own address alone */
+	__u32 count; /* number of addresses from base on; 0 keeps the frame's own address */
 	__u32 random; /* 0: one after the other, 1: at random */
 };
 
 const volatile struct vary vary_dst;
 const volatile struct vary vary_src;
 /*
- * The frame's IPv4 header and ports, where afresh is set. A router changes the TTL in the
- * page that is used again, and one that translates the rest.
+ * The frame's IPv4 header and ports, if afresh is set. A router changes the TTL in the
+ * recycled page, and a translating one also the rest.
  */
 struct headers {
 	__u32 words[7];
@@ -41,27 +41,27 @@ struct headers {
 const volatile struct headers headers;
 const volatile __u32 afresh;
 
-/* a length of frames, and what the headers of an IPv4 UDP datagram say then */
+/* a length of frames, and the matching header fields of an IPv4 UDP datagram */
 struct shape {
 	__u32 len;
-	__u16 ip_len; /* these three in network order */
+	__u16 ip_len; /* this field and the next two are in network order */
 	__u16 ip_check;
 	__u16 udp_len;
 	__u16 pad;
 };
 
 #define SHAPES 16
-/* the shapes that frames have in turn; without any, frames stay as they are */
+/* the shapes that frames get in turn; without any, frames stay as they are */
 const volatile struct shape shapes[SHAPES];
 const volatile __u32 shape_count;
 
-/* how many pairs of UDP ports frames have in turn, 0 leaves the frame's own */
+/* number of pairs of UDP ports that frames get in turn; 0 keeps the frame's own */
 const volatile __u32 port_pairs;
-/* 1: the pairs are of answers, source and destination exchanged */
+/* 1: as for answers, with source and destination exchanged */
 const volatile __u32 answers;
 /*
- * How many source addresses IPv4 packets have, at random, from first_host on; 0
- * leaves the frame's own. With hosts_to they are destinations.
+ * Number of random source addresses of IPv4 packets, from first_host on; 0
+ * keeps the frame's own. With hosts_to these are destination addresses.
  */
 const volatile __u32 hosts;
 const volatile __u32 first_host;
@@ -69,7 +69,7 @@ const volatile __u32 hosts_to;
 /* frames a second, 0 for as many as possible */
 const volatile __u64 rate;
 
-/* set by the lab to end a run early: what is left of it sends nothing */
+/* set by the lab to end a run early: the rest of the run sends no frames */
 volatile __u32 stop;
 
 struct generated {
@@ -126,8 +126,8 @@ static __always_inline __u64 next_mac(__u64 base, __u32 count, __u32 random, __u
 }
 
 /*
- * Whether a paced frame is due, which is waited for a little: a run of the
- * program that sends nothing is one that the lab has to ask for.
+ * Whether a paced frame is due. It waits a little, because the lab has to repeat
+ * each run of the program that sends no frame.
  */
 static __always_inline int due(struct generated *g)
 {
@@ -150,8 +150,8 @@ static __always_inline int due(struct generated *g)
 #define PORTS 50000
 
 /*
- * Makes the frame as long as its turn wants. The kernel gives each frame its
- * whole length back before the next run.
+ * Gives the frame the next length in turn. The kernel restores the whole length
+ * of each frame before the next run.
  */
 static __always_inline int reshape(struct xdp_md *ctx, struct generated *g)
 {
@@ -170,7 +170,7 @@ static __always_inline int reshape(struct xdp_md *ctx, struct generated *g)
 	return bpf_xdp_adjust_tail(ctx, (int)shapes[at].len - (int)(end - data));
 }
 
-/* puts back what a router has changed in the page; reshape() knows better still */
+/* restores the fields that a router has changed in the page; reshape() sets some of them again */
 static __always_inline int refresh(struct xdp_md *ctx)
 {
 	struct headers *now = (void *)(long)ctx->data + sizeof(struct ethhdr);
@@ -183,7 +183,7 @@ static __always_inline int refresh(struct xdp_md *ctx)
 	return 0;
 }
 
-/* gives an IPv4 header without options another address, and its checksum (RFC 1071) */
+/* sets the address in an IPv4 header without options, and its checksum (RFC 1071) */
 static __always_inline int rehost(struct xdp_md *ctx)
 {
 	struct iphdr *ip = (void *)(long)ctx->data + sizeof(struct ethhdr);
@@ -275,7 +275,7 @@ int count_xdp(struct xdp_md *ctx)
 	return XDP_DROP;
 }
 
-/* the same for devices whose frames may lie in several buffers, which take no other */
+/* the same for devices whose frames may use several buffers: they accept no other program */
 SEC("xdp.frags")
 int count_xdp_frags(struct xdp_md *ctx)
 {
@@ -296,7 +296,7 @@ int redirect(struct xdp_md *ctx)
 	return bpf_redirect_map(&way_out, 0, 0);
 }
 
-/* the device that every frame leaves by, and whether its other end gets it at once */
+/* the device by which every frame leaves, and whether its other end gets it directly */
 const volatile __u32 leave_by;
 const volatile __u32 to_peer;
 

@@ -164,7 +164,7 @@ func TestFrames(t *testing.T) {
 					t.Errorf("a frame has %v", host)
 				}
 			}
-			// Fewer than half of them cannot happen by chance.
+			// Fewer than half of them is practically impossible.
 			if len(hosts) < 50 {
 				t.Errorf("%d addresses of 100", len(hosts))
 			}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Program sum writes sum_bpfel.go, which has the sum of the objects that it is given. Each
-// command asks for it: to sum up two megabytes each time would take a millisecond. `go
-// generate` runs it when the objects are made.
+// Program sum writes sum_bpfel.go, which has the sum of the objects that are its
+// arguments. Each command needs it: to sum up two megabytes each time would take a
+// millisecond. `go generate` runs it after making the objects.
 package main
 
 import (
