@@ -282,7 +282,7 @@ func (c *draft) makeWay(what, name string, plugged bool) error {
 			return failed(what, err)
 		}
 		if o := owned[p.Id]; o != nil && !plugged {
-			return refused(what, "it is plugged by the id "+o.ID, "plug it again, or take it off with 'bascule unplug "+o.ID+"'")
+			return refused(what, "it is plugged with the id "+o.ID, "plug it again, or remove it with 'bascule unplug "+o.ID+"'")
 		}
 		if err := c.removePort(what, p); err != nil {
 			return err
@@ -353,7 +353,7 @@ func (c *draft) planBackup(what, bridge string, p *datapath.Port, name string) {
 		case err != nil:
 			return err
 		case backup.Id == p.Id:
-			return refused(what, "a port cannot stand in for itself", "give another port, or --backup none")
+			return refused(what, "a port cannot be its own backup", "give another port, or --backup none")
 		case backup.Facts&datapath.PortSpan != 0:
 			return refused(what, name+" is a span port, which takes copies alone", "give another port, or --backup none")
 		case p.Facts&datapath.PortPatch != 0:

@@ -146,7 +146,7 @@ func (p *plan) tellRoutes(s *bridge.Switch) error {
 	}
 	for _, host := range p.hostsGo {
 		if n := net.RoutesBy(host[1]); n > 0 {
-			p.warnings = append(p.warnings, fmt.Sprintf("bridge %s: the host's routes by port %s (%d) will be lost", host[0], host[1], n))
+			p.warnings = append(p.warnings, fmt.Sprintf("bridge %s: the host's routes through port %s (%d) will be lost", host[0], host[1], n))
 		}
 	}
 	return nil

@@ -642,7 +642,7 @@ func (d *diff) pf() {
 	want := d.want.PF
 	if want == nil {
 		if path := d.want.At.Path; d.was.PF != nil && d.was.PF.Enabled && saysPF(path) {
-			d.warnings = append(d.warnings, fmt.Sprintf("%s: pf of %s stays on, since the file has no link1; -link1 switches it off", path, d.want.Name))
+			d.warnings = append(d.warnings, fmt.Sprintf("%s: pf of %s stays on, since the file has no link1; -link1 disables it", path, d.want.Name))
 		}
 		return
 	}

@@ -122,7 +122,7 @@ func offer(name string, known []string) string {
 	wrong := levenshtein.Distance(name[:min(len(name), longest)], near, nil)
 	switch {
 	case wrong <= min(3, len(near)/2) || len(name) > 1 && strings.HasPrefix(near, name):
-		return "the nearest that there is: " + near
+		return "the nearest is " + near
 	case len(known) <= few:
 		return "there are " + strings.Join(known, ", ")
 	}

@@ -79,7 +79,7 @@ func (k ifKind) String() string {
 }
 
 // otherInterface is the reason why a hostname.if(5) file is not read.
-const otherInterface = "is neither a bridge nor a port of the host's, which are bridgeN, vebN, tpmrN, vportN and vetherN"
+const otherInterface = "is neither a bridge nor a host port: these are called bridgeN, vebN, tpmrN, vportN and vetherN"
 
 // A hostPort is a port in a hostFile.
 type hostPort struct {
@@ -134,7 +134,7 @@ func parseHostname(bad *faults, text string) File {
 		return File{}
 	}
 	if err := bridge.CheckName("bridge", name); err != nil {
-		bad.add(h.bridge.At, "the file's name has that of the interface: %s", err)
+		bad.add(h.bridge.At, "the file's name contains a wrong interface name: %s", err)
 	}
 	for i, line := range strings.Split(text, "\n") {
 		h.line(Position{bad.path, i + 1, 1}, line)
@@ -185,7 +185,7 @@ func hostNames(kind ifKind) (names []string) {
 func (h *hostFile) line(at Position, text string) {
 	if trimmed := strings.TrimLeft(text, " \t"); strings.HasPrefix(trimmed, "!") {
 		at.Column += len(text) - len(trimmed)
-		h.note(word{at, "!"}, "a command is not run; what it does is up to you")
+		h.note(word{at, "!"}, "commands of the file are not run; run it yourself if it is needed")
 		return
 	}
 	words := h.split(at, text)
@@ -210,7 +210,7 @@ func (h *hostFile) line(at Position, text string) {
 			i = slices.IndexFunc(hostWords, func(k hostWord) bool { return slices.Contains(k.names, w.text) })
 		}
 		if i < 0 {
-			h.refuse(word{w.at, strconv.Quote(w.text)}, "no word for %s; %s", map[bool]string{true: "a port of the host's", false: "a bridge"}[h.kind == ifHost], h.offer(w.text, func() []string { return hostNames(h.kind) }))
+			h.refuse(word{w.at, strconv.Quote(w.text)}, "no word for %s; %s", map[bool]string{true: "a host port", false: "a bridge"}[h.kind == ifHost], h.offer(w.text, func() []string { return hostNames(h.kind) }))
 			return // the following words may be its arguments
 		}
 		known := hostWords[i]
@@ -219,7 +219,7 @@ func (h *hostFile) line(at Position, text string) {
 			h.refuse(w, "%s has no such word; leave it out", h.kind)
 			return
 		case len(words) < known.args:
-			h.refuse(w, "too few words follow, %d belong to it; see ifconfig(8)", known.args)
+			h.refuse(w, "too few words follow, it takes %d; see ifconfig(8)", known.args)
 			return
 		case known.args == rest:
 			known.do(h, w, nil)
@@ -261,7 +261,7 @@ func (h *hostFile) split(at Position, line string) (words []word) {
 			continue
 		}
 		if quote != '\'' && strings.ContainsRune("$`\\", c) || quote == 0 && strings.ContainsRune(";|&<>()", c) {
-			h.add(Position{at.Path, at.Line, column}, "%c is the shell's, which does not read this; write out what is meant", c)
+			h.add(Position{at.Path, at.Line, column}, "%c has a meaning only to a shell, which does not read this file; write the text out", c)
 			return nil
 		}
 		start = cmp.Or(start, column)
@@ -335,9 +335,9 @@ func (h *hostFile) finish() {
 	h.links()
 	switch h.state.text {
 	case "":
-		h.note(word{h.bridge.At, h.bridge.Name}, "it is never set up, but a bridge here always forwards")
+		h.note(word{h.bridge.At, h.bridge.Name}, "the file does not set it up, but a bridge here always forwards")
 	case "down":
-		h.refuse(h.state, "a bridge here forwards as long as it is there; leave the word out, or the file")
+		h.refuse(h.state, "a bridge here forwards as long as it exists; leave the word out, or the file")
 	}
 	stp := slices.ContainsFunc(h.ports, func(p *hostPort) bool { return p.stp })
 	if stp {
@@ -400,7 +400,7 @@ func (h *hostFile) links() {
 			h.note(ip, "multicast that is not IP is not flooded either, as with link1")
 		}
 	case other.text != "":
-		h.refuse(other, "bridge(4) stops multicast that is not IP by it, which there is no setting for; pf is link1 of veb(4), hostname.veb0")
+		h.refuse(other, "on bridge(4) it stops multicast that is not IP, for which there is no setting here; for pf use link1 of veb(4), in hostname.veb0")
 	}
 	if h.link[2].text != "" {
 		h.refuse(h.link[2], "there is no IPsec on a bridge here; leave it out")
@@ -496,7 +496,7 @@ var hostWords = []hostWord{
 			return
 		}
 		if p.Isolated != nil {
-			h.refuse(w, "primary VLAN %d has isolated VLAN %d already; give one", p.Primary, p.Isolated[0])
+			h.refuse(w, "primary VLAN %d already has isolated VLAN %d; give one", p.Primary, p.Isolated[0])
 			return
 		}
 		p.Isolated = []uint16{id}
@@ -533,26 +533,26 @@ var hostWords = []hostWord{
 	// words without an effect
 	without(anyBridge, 1, "a bridge here has none; ports and host ports have", "description", "descr"),
 	without(anyBridge, 0, "a bridge here has none; ports and host ports have", "-description", "-descr"),
-	without(anyKind, 1, "it is not kept here", "group", "-group", "rtlabel"),
-	without(anyKind, 0, "it is not kept here", "-rdomain", "-rtlabel"),
-	without(anyBridge, 1, "it is not kept here", "rdomain"),
-	without(anyKind, 0, "it says nothing about what is to be", "debug", "-debug", "addr"),
-	without(anyBridge, 1, "it says nothing about what is to be", "rules"),
-	without(anyBridge, 1, "it is that of routes; that of the spanning tree is spanpriority", "priority"),
-	without(anyBridge, 1, "6 BPDUs a second are sent at most", "holdcnt"),
+	without(anyKind, 1, "bascule has no such setting", "group", "-group", "rtlabel"),
+	without(anyKind, 0, "bascule has no such setting", "-rdomain", "-rtlabel"),
+	without(anyBridge, 1, "bascule has no such setting", "rdomain"),
+	without(anyKind, 0, "it is not a setting", "debug", "-debug", "addr"),
+	without(anyBridge, 1, "it is not a setting", "rules"),
+	without(anyBridge, 1, "it sets the priority of routes; spanpriority sets the spanning tree's", "priority"),
+	without(anyBridge, 1, "at most 6 BPDUs are sent per second", "holdcnt"),
 	without(anyBridge, 1, "each frame keeps its priority", "rxprio", "txprio"),
-	without(anyBridge, 1, "a bridge here has no device of its own, and so none", "mtu", "lladdr"),
+	without(anyBridge, 1, "a bridge here has no device of its own", "mtu", "lladdr"),
 	{[]string{"-inet", "-inet6"}, anyBridge, 0, func(*hostFile, word, []word) {}}, // which bridges do not have here
-	without(ifHost, 1, "it is that of routes, which the host's programs give", "priority"),
+	without(ifHost, 1, "it sets the priority of routes, which the host's programs choose", "priority"),
 	without(ifHost, 0, "addresses that the interface has stay; the sysctl disable_ipv6 of the interface stops IPv6", "-inet", "-inet6"),
 	{[]string{"dhcp"}, ifHost, 0, func(h *hostFile, w word, _ []word) {
-		h.note(w, "addresses that a server gives are a DHCP client's of the host")
+		h.note(w, "bascule requests no addresses; run a DHCP client on the host")
 	}},
 
 	// settings that a file cannot express
-	refused(anyBridge, 1, "a file says what is to be there; leave out what is not", "del", "-trunkport", "delspan", "deladdr", "flushrule", "-pvlan"),
-	refused(anyBridge, 2, "a file says what is to be there; leave out what is not", "-pvlan-isolated", "-pvlan-community"),
-	refused(anyKind, 0, "a file says what is to be there; leave out what is not", "flush", "flushall", "destroy", "delete", "-alias"),
+	refused(anyBridge, 1, "a file lists only what should exist; leave this out", "del", "-trunkport", "delspan", "deladdr", "flushrule", "-pvlan"),
+	refused(anyBridge, 2, "a file lists only what should exist; leave this out", "-pvlan-isolated", "-pvlan-community"),
+	refused(anyKind, 0, "a file lists only what should exist; leave this out", "flush", "flushall", "destroy", "delete", "-alias"),
 	refused(anyBridge, 1, "write the rules here, each as rule ...", "rulefile"),
 	refused(anyBridge, 1, "a trunk to a switch with the same private VLANs takes all of them as tagged", "pvptags", "-pvptags"),
 	refused(anyBridge, rest, "a bridge here has no address; give it a port for the host: add vport0", "inet", "inet6", "dhcp", "dest", "alias", "autoconf"),
@@ -687,7 +687,7 @@ func (h *hostFile) untagged(w word, args []word) {
 	case "default":
 		p.vlans.pvid = defaultVLAN
 	case "passthrough", "passthru":
-		h.refuse(w, "a port here takes all frames; use a device of its own for what the host is to have")
+		h.refuse(w, "a port here takes all frames; use a separate device for the host's traffic")
 	default:
 		p.vlans.pvid = h.vid(w, args[1])
 	}

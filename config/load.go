@@ -101,7 +101,7 @@ func ParseAlone(name string, text []byte) ([]File, error) {
 		for _, f := range list {
 			for _, b := range f.Bridges {
 				if b.PF != nil && b.PF.File != "" {
-					wrong.add(b.PF.At, "pf names file %q, which is not read from here; give the rules themselves", b.PF.File)
+					wrong.add(b.PF.At, "pf names file %q, which cannot be read from here; give the rules themselves", b.PF.File)
 				}
 			}
 		}
@@ -204,9 +204,9 @@ func filesOf(path string) (names, others []string, err error) {
 		if more := len(others) - 1; more > 0 {
 			first += fmt.Sprintf(" (%d more)", more)
 		}
-		return nil, nil, fmt.Errorf("%s: the folder has nothing that is read: %s %s; give one that has, or a file", path, first, otherInterface)
+		return nil, nil, fmt.Errorf("%s: the folder has no file that can be applied: %s %s; give another folder, or a file", path, first, otherInterface)
 	case names == nil:
-		return nil, nil, fmt.Errorf("%s: the folder has no *.yaml, *.yml or hostname.*; give one that has, or a file", path)
+		return nil, nil, fmt.Errorf("%s: the folder has no *.yaml, *.yml or hostname.*; give another folder, or a file", path)
 	}
 	return names, others, nil
 }
@@ -286,7 +286,7 @@ func twice(list []File) Errors {
 		for _, b := range f.Bridges {
 			k := key{f.Netns, b.Name}
 			if first, ok := seen[k]; ok {
-				bad.add(b.At, "bridge %s is at %s already; put all of it there", b.Name, first)
+				bad.add(b.At, "bridge %s is already defined at %s; put all of it there", b.Name, first)
 				continue
 			}
 			seen[k] = b.At

@@ -196,7 +196,7 @@ func TestVports(t *testing.T) {
 	const want = `file DIR/hostname.em0
 note DIR/hostname.em0: not read: em0 is a port of veb0, which is set up without it
 file DIR/hostname.pppoe0
-note DIR/hostname.pppoe0: not read: it is neither a bridge nor a port of the host's, which are bridgeN, vebN, tpmrN, vportN and vetherN
+note DIR/hostname.pppoe0: not read: it is neither a bridge nor a host port: these are called bridgeN, vebN, tpmrN, vportN and vetherN
 file DIR/hostname.veb0
 1:1 bridge veb0 vlan-filtering=on
   1:5 port em0
@@ -204,7 +204,7 @@ file DIR/hostname.veb0
   1:24 port vport1 host mac 02:00:00:00:00:07 false mtu 1400 up false description "to the office"
 file DIR/hostname.vport0
 file DIR/hostname.vport1
-note DIR/hostname.vport1:1:1: dhcp: addresses that a server gives are a DHCP client's of the host
+note DIR/hostname.vport1:1:1: dhcp: bascule requests no addresses; run a DHCP client on the host
 file DIR/hostname.vport2
 note DIR/hostname.vport2:1:1: vport2: no file that is read adds it to a bridge, as 'add vport2' of hostname.veb0 does; it is left out
 `
@@ -266,14 +266,14 @@ func TestLoadFolder(t *testing.T) {
 		err   string   // without the folder's name
 	}{
 		{paths: []string{odd, folder}, want: []string{"/c", "/a", "other/a", "/b", "/veb0"}},
-		{paths: []string{folder, twice}, err: "DIR/twice.yaml:2:3: bridge b is at DIR/d/b.yml:1:11 already; put all of it there"},
-		{paths: []string{bad, bad}, err: strings.Repeat("DIR/bad.yaml:2:7: bridge \"b\" has no \"agein\"; the nearest that there is: ageing\n"+
+		{paths: []string{folder, twice}, err: "DIR/twice.yaml:2:3: bridge b is already defined at DIR/d/b.yml:1:11; put all of it there"},
+		{paths: []string{bad, bad}, err: strings.Repeat("DIR/bad.yaml:2:7: bridge \"b\" has no \"agein\"; the nearest is ageing\n"+
 			"DIR/bad.yaml:2:17: bridge \"b\" has no \"x\"; see config.md, which explains the files\n", 2)},
 		{paths: []string{none}, err: "DIR/none: no such file or directory; give a file that can be read"},
 		{paths: []string{large}, err: "DIR/large.yaml: the file has more than 8388608 bytes; give a smaller one, or several"},
-		{paths: []string{empty}, err: "DIR/d/sub/empty: the folder has no *.yaml, *.yml or hostname.*; give one that has, or a file"},
-		{paths: []string{others}, err: "DIR/d/sub/others: the folder has nothing that is read: hostname.em0 (1 more) is neither a bridge nor " +
-			"a port of the host's, which are bridgeN, vebN, tpmrN, vportN and vetherN; give one that has, or a file"},
+		{paths: []string{empty}, err: "DIR/d/sub/empty: the folder has no *.yaml, *.yml or hostname.*; give another folder, or a file"},
+		{paths: []string{others}, err: "DIR/d/sub/others: the folder has no file that can be applied: hostname.em0 (1 more) is neither a bridge nor " +
+			"a host port: these are called bridgeN, vebN, tpmrN, vportN and vetherN; give another folder, or a file"},
 	}
 	for _, test := range tests {
 		list, err := Load(test.paths...)
@@ -356,11 +356,11 @@ func TestLimits(t *testing.T) {
 		{"block.yaml", strings.Repeat("- ", 1<<19), "block.yaml:1:257: nested too deeply; no bridge needs more than 16 levels"},
 		{"keys.yaml", strings.Repeat("? ", 1<<19), "keys.yaml:1:257: nested too deeply; no bridge needs more than 16 levels"},
 		{"deep.yaml", strings.Repeat("- ", 100) + "a", "deep.yaml:1:35: nested too deeply; no bridge needs more than 16 levels"},
-		{"wide.yaml", strings.Repeat("a: 1\n", 1<<19), "wide.yaml:4097:2: more than 4096 keys beside each other; give less"},
+		{"wide.yaml", strings.Repeat("a: 1\n", 1<<19), "wide.yaml:4097:2: more than 4096 keys in one mapping; give fewer"},
 		{"bomb.yaml", bomb, "bomb.yaml:7:11: nested too deeply; no bridge needs more than 16 levels"},
-		{"tokens.yaml", strings.Repeat("a: b\n---\n", 1<<18+1), ": more than 1048576 names, values and signs; give less, or several files"},
-		{"commas.yaml", "bridges: [" + strings.Repeat("a,", 1<<20) + "]", ":1:1572872: more than 786432 of the signs [ ] { } , & * ! ? '- ' and ': '; give less, or several files"},
-		{"levels.yaml", "bridges: " + strings.Repeat("[", 1<<20), ":1:786441: more than 786432 of the signs [ ] { } , & * ! ? '- ' and ': '; give less, or several files"},
+		{"tokens.yaml", strings.Repeat("a: b\n---\n", 1<<18+1), ": more than 1048576 names, values and signs; give fewer, or several files"},
+		{"commas.yaml", "bridges: [" + strings.Repeat("a,", 1<<20) + "]", ":1:1572872: more than 786432 of the characters [ ] { } , & * ! ? '- ' and ': '; give fewer, or several files"},
+		{"levels.yaml", "bridges: " + strings.Repeat("[", 1<<20), ":1:786441: more than 786432 of the characters [ ] { } , & * ! ? '- ' and ': '; give fewer, or several files"},
 		{"self.yaml", "x-a: &a\n  b: *a\nbridges:\n", "self.yaml:2:3: nested too deeply; no bridge needs more than 16 levels"},
 		{"latin1.yaml", "# ok\n# \xe4\n", "latin1.yaml:2:3: not UTF-8; give a text file"},
 		{"many.yaml", many, "many.yaml: 980 more errors"},

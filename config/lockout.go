@@ -33,7 +33,7 @@ func (p *plan) leaves(was *bridgeModel, name string) bool {
 }
 
 // insist is the hint how to do it anyway.
-const insist = "; if that is meant, give --yes"
+const insist = "; if that is intended, give --yes"
 
 // refuseMisspelt refuses a port without a device if a port with a similar name and a carrier leaves.
 func (p *plan) refuseMisspelt(b *bridgeModel) {
@@ -48,7 +48,7 @@ func (p *plan) refuseMisspelt(b *bridgeModel) {
 		for _, goes := range was.ports {
 			d := p.want.devices[goes.name]
 			if goes.kind == bridge.TypeNetdev && d != nil && d.Link && p.leaves(was, goes.name) && similar(waits.name, goes.name) {
-				p.want.fail(waits.at, "port %s of %s: there is no such device, and port %s, which has a carrier, would go; write %s%s",
+				p.want.fail(waits.at, "port %s of %s: there is no such device, and port %s, which has a carrier, would be removed; write %s%s",
 					waits.name, b.Name, goes.name, goes.name, insist)
 			}
 		}
@@ -60,7 +60,7 @@ func (p *plan) refuseMisspelt(b *bridgeModel) {
 		for _, goes := range was.ports {
 			d := p.want.devices[goes.name]
 			if goes.kind == bridge.TypeNetdev && d != nil && d.Link && p.leaves(was, goes.name) && similar(unpatterned().ReplaceAllString(pattern.Name, "?"), goes.name) {
-				p.want.fail(pattern.At, "pattern %s of %s: no device matches it, and port %s, which has a carrier, would go; write %s%s",
+				p.want.fail(pattern.At, "pattern %s of %s: no device matches it, and port %s, which has a carrier, would be removed; write %s%s",
 					pattern.Name, b.Name, goes.name, goes.name, insist)
 			}
 		}
@@ -102,7 +102,7 @@ func (p *plan) refuseSession(session Session, running *model, find locator) {
 		if d.Host == "" {
 			for _, b := range p.want.bridges {
 				if port := b.byName[d.Name]; port != nil && port.kind == bridge.TypeNetdev && d.Bridge != b.Name && !given {
-					p.want.fail(port.at, "port %s of %s: this ssh session is by its address %s, which is cut off; give the address to a host port%s",
+					p.want.fail(port.at, "port %s of %s: this ssh session uses its address %s, which is cut off; move the address to a host port%s",
 						d.Name, b.Name, session.Server, insist)
 				}
 			}
@@ -112,17 +112,17 @@ func (p *plan) refuseSession(session Session, running *model, find locator) {
 		switch want := after.host(home); {
 		case given:
 		case want == nil:
-			p.refuse(place{bridge: d.Host}, "this ssh session is by the address %s of port %s, which would go", session.Server, d.Name)
+			p.refuse(place{bridge: d.Host}, "this ssh session uses the address %s of port %s, which would be removed", session.Server, d.Name)
 			return
 		case session.Server.Is6() && smallMTU(want, d):
-			p.refuse(home, "this ssh session is by its address %s, which would go: IPv6 wants an MTU of %d", session.Server, bridge.IPv6MTU)
+			p.refuse(home, "this ssh session uses its address %s, which would be lost: IPv6 needs an MTU of %d", session.Server, bridge.IPv6MTU)
 			return
 		case zone == "" && !slices.ContainsFunc(addressesThen(want, d), is):
-			p.refuse(home, "this ssh session is by its address %s, which would go", session.Server)
+			p.refuse(home, "this ssh session uses its address %s, which would be removed", session.Server)
 			return
 		}
 		if want := after.host(home); want != nil && !want.up {
-			p.refuse(home, "this ssh session is by its address %s, and the port would be down", session.Server)
+			p.refuse(home, "this ssh session uses its address %s, and the port would be down", session.Server)
 			return
 		}
 		p.refuseWay(find(session.Client, session.Server), before, after)
@@ -205,13 +205,13 @@ func (p *plan) refuseWay(station bridge.Station, before, after network) {
 		first = &edges[0]
 	}
 	edge := place{first.Bridge, first.Port}
-	comes, it := "comes by port "+edge.port, "comes by it"
+	comes, it := "comes through port "+edge.port, "comes through it"
 	if !known {
-		comes, it = "may come by port "+strings.Join(all, " or ")+" alone", "may come by it alone"
+		comes, it = "may come only through port "+strings.Join(all, " or "), "may come only through it"
 	}
 	switch _, why := after.port(edge); {
 	case why == wouldGo:
-		p.refuse(place{bridge: edge.bridge}, "this ssh session %s, which would go", comes)
+		p.refuse(place{bridge: edge.bridge}, "this ssh session %s, which would be removed", comes)
 		return
 	case why == wouldBeDown:
 		p.refuse(edge, "this ssh session %s, and it would be down", it)
@@ -220,7 +220,7 @@ func (p *plan) refuseWay(station bridge.Station, before, after network) {
 		return
 	}
 	if then != home {
-		p.refuse(place{bridge: then.bridge}, "this ssh session %s of %s, from which nothing would get to port %s", comes, edge.bridge, then.port)
+		p.refuse(place{bridge: then.bridge}, "this ssh session %s of %s, from which no frame would reach port %s", comes, edge.bridge, then.port)
 		return
 	}
 	at, why := after.broken(ways.there, tag{}, station.MAC)
@@ -229,9 +229,9 @@ func (p *plan) refuseWay(station bridge.Station, before, after network) {
 	}
 	switch why {
 	case wouldGo:
-		p.refuse(place{bridge: at.bridge}, "this ssh session comes by port %s, which would go", at.port)
+		p.refuse(place{bridge: at.bridge}, "this ssh session comes through port %s, which would be removed", at.port)
 	case noSuchVLAN, "":
-		p.refuse(place{bridge: home.bridge}, "this ssh session %s, and would have no VLAN to port %s any more", comes, home.port)
+		p.refuse(place{bridge: home.bridge}, "this ssh session %s, and would no longer have a VLAN to port %s", comes, home.port)
 	default:
 		p.refuse(place{bridge: at.bridge}, "this ssh session %s, and %s", comes, why)
 	}
@@ -300,9 +300,9 @@ func (p *plan) route(home place, d bridge.Device, station bridge.Station, after 
 		}
 	}
 	if station.Gateway {
-		p.refuse(home, "this ssh session goes by the gateway %s, and the route to it would go", station.Next)
+		p.refuse(home, "this ssh session uses the gateway %s, and the route to it would be removed", station.Next)
 	} else {
-		p.refuse(home, "this ssh session goes by it to %s, and the route there would go", station.Next)
+		p.refuse(home, "this ssh session is routed through it to %s, and that route would be removed", station.Next)
 	}
 	return then, nil, false
 }
@@ -353,8 +353,8 @@ func (p *plan) unknownWay(before, after, of network) {
 			if _, why := after.port(place{name, goes.name}); goes.kind != bridge.TypeNetdev || d == nil || !d.Link || why == "" {
 				continue
 			}
-			p.warnings = append(p.warnings, "bridge "+name+": this ssh session may come by port "+goes.name+
-				", which goes or is set down: no neighbour or learned address tells by which port it comes")
+			p.warnings = append(p.warnings, "bridge "+name+": this ssh session may come through port "+goes.name+
+				", which is removed or set down: no neighbour or learned address shows which port it uses")
 		}
 	}
 }

@@ -92,7 +92,7 @@ func parseNodes(bad *faults, text string) (list []node) {
 	// the library makes tokens of a whole line before this code sees any of them
 	if at := signsEnd(text); at >= 0 {
 		line, begin := 1+strings.Count(text[:at], "\n"), 1+strings.LastIndexByte(text[:at], '\n')
-		bad.add(Position{bad.path, line, at - begin + 1}, "more than %d of the signs [ ] { } , & * ! ? '- ' and ': '; give less, or several files", maxSigns)
+		bad.add(Position{bad.path, line, at - begin + 1}, "more than %d of the characters [ ] { } , & * ! ? '- ' and ': '; give fewer, or several files", maxSigns)
 		return nil
 	}
 	tokens, why := tokenize(strings.TrimPrefix(text, "\ufeff"))
@@ -103,12 +103,12 @@ func parseNodes(bad *faults, text string) (list []node) {
 	file, err := parser.Parse(withNulls(tokens), 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		at := Position{Path: bad.path, Line: 1, Column: 1}
-		msg, remedy := "it can't be parsed", "see docs/config.md"
+		msg, remedy := "it cannot be parsed", "see docs/config.md"
 		var e yaml.Error // whose Error method also prints lines of the file
 		if errors.As(err, &e) {
 			msg, remedy = e.GetMessage(), "see the lines before, too"
 			if strings.Contains(msg, "'\t'") {
-				msg, remedy = "a tab can't stand here", "indent with blanks"
+				msg, remedy = "a tab is not allowed here", "indent with spaces"
 			}
 			if e.GetToken() != nil {
 				at = bad.place(e.GetToken())
@@ -124,7 +124,7 @@ func parseNodes(bad *faults, text string) (list []node) {
 		t := tree{faults: bad, anchors: map[string][]*ast.AnchorNode{}, size: map[ast.Node]extent{}}
 		ast.Walk(&t, doc.Body)
 		if all := t.measure(doc.Body, 0); !t.full && all.repeated > maxRepeated(text) {
-			t.add(t.place(doc.Body.GetToken()), "aliases stand for %s values, and in a file of %d bytes they may for %d; repeat less", atMost(all.repeated), len(text), maxRepeated(text))
+			t.add(t.place(doc.Body.GetToken()), "aliases stand for %s values, but in a file of %d bytes for at most %d; repeat less", atMost(all.repeated), len(text), maxRepeated(text))
 			t.full = true
 		}
 		if t.full {
@@ -182,7 +182,7 @@ func tokenize(text string) (list token.Tokens, why string) {
 				return list, why
 			}
 			if len(list) > maxTokens {
-				return list, fmt.Sprintf("more than %d names, values and signs; give less, or several files", maxTokens)
+				return list, fmt.Sprintf("more than %d names, values and signs; give fewer, or several files", maxTokens)
 			}
 		}
 	}
@@ -317,7 +317,7 @@ func (l *levels) tooMuch(t *token.Token) string {
 			return ""
 		}
 		if l.keys[max(column, 0)]++; l.keys[max(column, 0)] > maxKeys {
-			return fmt.Sprintf("more than %d keys beside each other; give less", maxKeys)
+			return fmt.Sprintf("more than %d keys in one mapping; give fewer", maxKeys)
 		}
 	}
 	return ""
@@ -360,7 +360,7 @@ func (t *tree) node(n ast.Node, depth int) node {
 	case t.full:
 		return node{at: at}
 	case t.values > maxValues:
-		t.add(at, "more than %d values, aliases counted as what they stand for; give less", maxValues)
+		t.add(at, "more than %d values, aliases counted as what they stand for; give fewer", maxValues)
 		t.full = true
 		return node{at: at}
 	case depth > maxDepth:
@@ -401,7 +401,7 @@ func (t *tree) node(n ast.Node, depth int) node {
 	case *ast.StringNode, *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
 		return node{at: at, kind: scalar, text: n.GetToken().Value}
 	}
-	t.add(at, "nothing that could be meant here; leave it out")
+	t.add(at, "it has no meaning here; leave it out")
 	return node{at: at}
 }
 
@@ -436,7 +436,7 @@ func (t *tree) mapping(values []*ast.MappingValueNode, at Position, depth int) n
 			continue
 		}
 		if first, ok := seen[key.text]; ok {
-			t.add(key.at, "%q is there twice, first at line %d; leave one out", key.text, first.Line)
+			t.add(key.at, "%q occurs twice, first at line %d; remove one", key.text, first.Line)
 			continue
 		}
 		seen[key.text] = key.at
@@ -448,7 +448,7 @@ func (t *tree) mapping(values []*ast.MappingValueNode, at Position, depth int) n
 	}
 	for _, from := range merged {
 		if from.kind != mapping {
-			t.add(from.at, "<< merges keys with values, and this is %s; give *NAME of such", kindNames[from.kind])
+			t.add(from.at, "<< merges mappings, and this is %s; give *NAME of a mapping", kindNames[from.kind])
 			continue
 		}
 		for _, e := range from.entries {

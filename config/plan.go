@@ -102,7 +102,7 @@ func leave(was, want File, devices []bridge.Device) (_ File, notes []string) {
 			runs := bridgeNamed(was, b.Name)
 			plugged := slices.ContainsFunc(devices, func(d bridge.Device) bool { return d.Bridge == b.Name && d.Owner != "" })
 			if plugged {
-				notes = append(notes, "bridge "+b.Name+" stays, since ports of it were plugged by an id; see 'bascule port show "+b.Name+"'")
+				notes = append(notes, "bridge "+b.Name+" stays, since it has ports that were plugged; see 'bascule port show "+b.Name+"'")
 			}
 			if runs == nil || plugged {
 				continue

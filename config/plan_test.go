@@ -155,7 +155,7 @@ func TestPlan(t *testing.T) {
 			was:  "bridges: {br9: {ports: {tap0: {}}}}",
 			want: `bridges: {br0: {ports: {"tap*": {}}}}`, devices: "tap0@br9 tap1",
 			plan:     []string{"+ bridge br0", "+ port tap1 of br0"},
-			warnings: []string{"pattern tap* of br0 leaves tap0 out: it is a port of bridge br9, which is none of the file's"},
+			warnings: []string{"pattern tap* of br0 leaves tap0 out: it is a port of bridge br9, which the file does not name"},
 		},
 		{
 			name: "a name with a star in it",
@@ -177,7 +177,7 @@ func TestPlan(t *testing.T) {
 			name: "a device of nearly the same name is named, and no other number",
 			want: "bridges: {br0: {ports: {vteh1: {}, veth9: {}}}}", devices: "veth1 veth2@br1",
 			plan:     []string{"+ bridge br0"},
-			warnings: []string{"port vteh1 of br0 waits for its device; the nearest that there is: veth1", "port veth9 of br0 waits for its device"},
+			warnings: []string{"port vteh1 of br0 waits for its device; the nearest is veth1", "port veth9 of br0 waits for its device"},
 		},
 		{
 			name: "a port whose device is gone stays, and is made anew for another device",
@@ -448,9 +448,9 @@ func TestPlanRefuses(t *testing.T) {
 	const mac = "02:00:00:00:00:01"
 	for _, c := range []struct{ name, was, want, devices, err string }{
 		{"a port in two bridges", "", "bridges:\n  br0: {ports: {p1: {}}}\n  br1: {ports: {p1: {}}}", "p1",
-			"want.yaml:3:17: port p1 of br1 is port p1 of br0 already, at want.yaml:2:17; a device is a port of one bridge: leave one out"},
-		{"a port that is a mirror", "", "bridges:\n  br0: {ports: {p1: {}}, mirrors: {p1: {}}}", "p1", "want.yaml:2:36: span port p1 of br0 is port p1 of br0 already"},
-		{"a mirror that is a port elsewhere", "", "bridges:\n  br0: {ports: {p1: {}}}\n  br1: {mirrors: {p1: {}}}", "p1", "want.yaml:3:19: span port p1 of br1 is port p1 of br0 already"},
+			"want.yaml:3:17: port p1 of br1 is already port p1 of br0, at want.yaml:2:17; a device is a port of only one bridge: remove one"},
+		{"a port that is a mirror", "", "bridges:\n  br0: {ports: {p1: {}}, mirrors: {p1: {}}}", "p1", "want.yaml:2:36: span port p1 of br0 is already port p1 of br0"},
+		{"a mirror that is a port elsewhere", "", "bridges:\n  br0: {ports: {p1: {}}}\n  br1: {mirrors: {p1: {}}}", "p1", "want.yaml:3:19: span port p1 of br1 is already port p1 of br0"},
 		{"locked and learning", "", "bridges: {br0: {ports: {p1: {locked: on}}}}", "p1", "want.yaml:1:25: cannot set port p1 of br0: a locked port"},
 		{"settings are named as in files", "", "bridges: {br0: {ports: {p1: {locked: on}}}}", "p1", "with learn: off, or unlock it with locked: off"},
 		{"timers that do not go together", "", "bridges: {br0: {stp-max-age: 40s, stp-forward-delay: 4s}}", "", "give a longer stp-forward-delay, or a shorter stp-max-age"},
@@ -459,18 +459,18 @@ func TestPlanRefuses(t *testing.T) {
 		{"a route at a port without an interface of the host", "", "bridges: {br0: {ports: {p1: {route: on}}}}", "p1", "port p1 of br0: only a host port routes"},
 		{"a route at a patch port", "", "bridges: {br0: {ports: {a: {type: patch, peer: br1/b, route: on}}}, br1: {ports: {b: {type: patch, peer: br0/a}}}}", "", "port a of br0: only a host port routes"},
 		{"a route at ports to come", "", `bridges: {br0: {ports: {"p*": {route: on}}}}`, "p1", "only a host port routes"},
-		{"a VLAN that is private twice", "", "bridges: {br0: {vlan-filtering: on, private-vlans: {100: {isolated: 101}, 200: {community: 101}}}}", "", "VLAN 101 is isolated below 100 already"},
+		{"a VLAN that is private twice", "", "bridges: {br0: {vlan-filtering: on, private-vlans: {100: {isolated: 101}, 200: {community: 101}}}}", "", "VLAN 101 is already isolated below 100"},
 		{"a trunk without its primary", "", "bridges: {br0: {vlan-filtering: on, ports: {p1: {tagged: 101}}, private-vlans: {100: {isolated: 101}}}}", "p1", "but not its primary VLAN 100"},
 		{"a rule of no port", "", "bridges: {br0: {ports: {p1: {}}, rules: [block on p2]}}", "p1", "want.yaml:1:42: rule of br0: p2 is not a port of the bridge; name one that is"},
 		{"a binding of no port", "", "bridges: {br0: {bindings: [{port: p2, mac: " + mac + ", address: 192.0.2.1}]}}", "p2", "binding of 192.0.2.1 in br0: p2 is not a port"},
 		{"a binding without its VLAN", "", "bridges: {br0: {vlan-filtering: on, ports: {p1: {}}, bindings: [{port: p1, mac: " + mac + ", address: 192.0.2.1}]}}", "p1", "every frame is in one; give vlan"},
-		{"an address bound twice", "", "bridges: {br0: {ports: {p1: {}}, bindings: [{port: p1, mac: " + mac + ", address: 192.0.2.1}, {port: p1, mac: 02:00:00:00:00:02, address: 192.0.2.1}]}}", "p1", "an address has one station"},
+		{"an address bound twice", "", "bridges: {br0: {ports: {p1: {}}, bindings: [{port: p1, mac: " + mac + ", address: 192.0.2.1}, {port: p1, mac: 02:00:00:00:00:02, address: 192.0.2.1}]}}", "p1", "an address has only one station"},
 		{"an entry of no port", "", "bridges: {br0: {fdb: [{port: p2, mac: " + mac + "}]}}", "", "address " + mac + " of br0: p2 is not a port"},
 		{"an entry in a VLAN of others", "", "bridges: {br0: {vlan-filtering: on, ports: {p1: {}}, fdb: [{port: p1, vlan: 7, mac: " + mac + "}]}}", "p1", "port p1 is not in VLAN 7"},
-		{"an entry twice", "", "bridges: {br0: {ports: {p1: {}}, fdb: [{port: p1, mac: " + mac + "}, {port: p1, mac: " + mac + "}]}}", "p1", "an address is behind one port"},
+		{"an entry twice", "", "bridges: {br0: {ports: {p1: {}}, fdb: [{port: p1, mac: " + mac + "}, {port: p1, mac: " + mac + "}]}}", "p1", "an address is behind only one port"},
 		{"a mirror of no port", "", "bridges: {br0: {mirrors: {m0: {ports: p1}}}}", "m0 p1", "span port m0 of br0: p1 is not a port of the bridge"},
 		{"a backup of no port", "", "bridges: {br0: {ports: {p1: {backup: p2}}}}", "p1", "want.yaml:1:25: backup p2 of port p1 of br0: p2 is not a port of the bridge; name one that is"},
-		{"a backup of itself", "", "bridges: {br0: {ports: {p1: {backup: p1}}}}", "p1", "a port cannot stand in for itself"},
+		{"a backup of itself", "", "bridges: {br0: {ports: {p1: {backup: p1}}}}", "p1", "a port cannot be its own backup"},
 		{"a backup of a patch port", "", "bridges: {br0: {ports: {a: {type: patch, peer: br1/b, backup: p1}, p1: {}}}, br1: {ports: {b: {type: patch, peer: br0/a}}}}", "p1", "a patch port has no carrier to lose"},
 		{"mab of a port that is not locked", "", "bridges: {br0: {ports: {p1: {mab: on}}}}", "p1", "lock it with locked: on, or switch mab off with mab: off"},
 		{"mab without a limit", "", "bridges: {br0: {ports: {p1: {locked: on, learn: off, mab: on}}}}", "p1", "give the port one, such as fdb-max: 64, or switch mab off with mab: off"},
@@ -487,21 +487,21 @@ func TestPlanRefuses(t *testing.T) {
 		{"a pattern for another's port", "", `bridges: {br0: {ports: {"p*": {}}}, br1: {ports: {p1: {}}}}`, "", "want.yaml:1:25: pattern p* of br0 matches port p1 of br1"},
 		{"a pattern for another's mirror", "", `bridges: {br0: {ports: {"p*": {}}}, br1: {mirrors: {p1: {}}}}`, "", "pattern p* of br0 matches span port p1 of br1"},
 		{"a pattern for a port of a bridge whose name ends like a note", "", `bridges: {"br)": {ports: {p1: {}}}, br1: {ports: {"p*": {}}}}`, "p1", "pattern p* of br1 matches port p1 of br)"},
-		{"a mirror of a port twice", "", `bridges: {br0: {ports: {p1: {}}, mirrors: {p2: {ports: [p1, p1]}}}}`, "p1 p2", "span port p2 of br0: a port is there twice in p1,p1; leave one out"},
-		{"two patterns", "", `bridges: {br0: {ports: {"p*": {}}}, br1: {ports: {"*1": {}}}}`, "p1", "port p1 of br1 (by *1) is port p1 of br0 (by p*) already"},
-		{"an unnamed bridge's port", "bridges: {br9: {ports: {p1: {}}}}", `bridges: {br0: {ports: {p1: {}}}}`, "p1@br9", "the device is a port of bridge br9, which is none of the file's"},
+		{"a mirror of a port twice", "", `bridges: {br0: {ports: {p1: {}}, mirrors: {p2: {ports: [p1, p1]}}}}`, "p1 p2", "span port p2 of br0: a port occurs twice in p1,p1; remove one"},
+		{"two patterns", "", `bridges: {br0: {ports: {"p*": {}}}, br1: {ports: {"*1": {}}}}`, "p1", "port p1 of br1 (by *1) is already port p1 of br0 (by p*)"},
+		{"an unnamed bridge's port", "bridges: {br9: {ports: {p1: {}}}}", `bridges: {br0: {ports: {p1: {}}}}`, "p1@br9", "the device is a port of bridge br9, which the file does not name"},
 		{"a device that can't be a port", "", `bridges: {br0: {ports: {p1: {}}}}`, "p1?", "port p1 of br0: it belongs to bond bond0"},
 		{"a host port for an interface", "", `bridges: {br0: {ports: {p1: {type: host}}}}`, "p1", "an interface of this name exists"},
 		{"a host port's interface", "bridges: {br0: {ports: {h: {type: host}}}, br1: {}}", "bridges: {br0: {ports: {h: {type: host}}}, br1: {ports: {h: {}}}}", "h@br0!",
-			"port h of br1 is the host's interface of port h of br0, at want.yaml:1:25; join bridges by a patch cable"},
+			"port h of br1 is the host's interface of port h of br0, at want.yaml:1:25; join bridges with a patch cable"},
 		{"a host port's interface that is yet to be made", "bridges: {br0: {ports: {h: {type: host}}}, br1: {}, br2: {}}", "bridges: {br0: {}, br1: {ports: {h: {type: host}}}, br2: {ports: {h: {}}}}", "h@br0!",
 			"port h of br2 is the host's interface of port h of br1"},
 		{"a mirror that is a host port's interface", "", "bridges: {br0: {ports: {h: {type: host}}}, br1: {mirrors: {h: {}}}}", "", "span port h of br1 is the host's interface of port h of br0"},
 		{"an unnamed bridge's host port", "bridges: {br9: {ports: {h: {type: host}}}}", "bridges: {br1: {ports: {h: {}}}}", "h@br9!", "port h of br1 is the host's interface of a host port of br9"},
 		{"a device renamed to a cable's name", "bridges: {br0: {ports: {c: {type: patch, peer: br1/d}}}, br1: {ports: {d: {type: patch, peer: br0/c}}}}",
 			"bridges: {br0: {ports: {c: {type: patch, peer: br1/d}}}, br1: {ports: {d: {type: patch, peer: br0/c}}}}", "c@br0",
-			"port c of br0: a device that is a port of the bridge has got the same name; give it another with 'ip link set c name NAME'"},
-		{"two host ports", "", `bridges: {br0: {ports: {h: {type: host}}}, br1: {ports: {h: {type: host}}}}`, "", "port h of br1 is port h of br0 already"},
+			"port c of br0: a device that is a port of the bridge now has the same name; rename it with 'ip link set c name NAME'"},
+		{"two host ports", "", `bridges: {br0: {ports: {h: {type: host}}}, br1: {ports: {h: {type: host}}}}`, "", "port h of br1 is already port h of br0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			actions, _, err := Plan(fileOf(t, "was", c.was), fileOf(t, "want", c.want), devicesOf(c.devices))
@@ -638,7 +638,7 @@ func TestPlanRefusesTooMany(t *testing.T) {
 // A note has to say so, since OpenBSD would switch pf off.
 func TestPFStays(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hostname.veb0")
-	const stays = "pf of veb0 stays on, since the file has no link1; -link1 switches it off"
+	const stays = "pf of veb0 stays on, since the file has no link1; -link1 disables it"
 	tests := []struct {
 		text              string
 		runs              bool

@@ -58,7 +58,7 @@ func Preview(s *bridge.Switch, session Session, do func() error) (actions []Acti
 	}
 	p := newPlan(was, want, devices)
 	if bad := p.want.bad.errors(); bad != nil {
-		err := fmt.Errorf("cannot tell what would be changed: %w", withoutPlaces(bad))
+		err := fmt.Errorf("cannot find out what would be changed: %w", withoutPlaces(bad))
 		if session.Server.IsValid() {
 			return nil, &LockoutError{fmt.Errorf("%w, and whether this ssh session would be cut off%s", err, insist)}
 		}

@@ -138,7 +138,7 @@ func (r *reader) ports(there map[string]bridge.Device, taken map[string]bool) {
 		if p.State == "gone" {
 			here := slices.ContainsFunc(r.Ports, func(o bridge.Port) bool { return o.Name == p.Name && o.State != "gone" })
 			if here || taken[p.Name] {
-				r.notes = append(r.notes, fmt.Sprintf("a port of %s is left out: its device is gone, and another port is called %s as it was", r.file.Name, p.Name))
+				r.notes = append(r.notes, fmt.Sprintf("a port of %s is left out: its device is gone, and another port now has the name %s", r.file.Name, p.Name))
 				if !here {
 					r.out[p.Name] = true
 				}
@@ -169,7 +169,7 @@ func (r *reader) ports(there map[string]bridge.Device, taken map[string]bool) {
 		r.file.Ports = append(r.file.Ports, port)
 	}
 	if plugged > 0 {
-		r.notes = append(r.notes, fmt.Sprintf("ports of %s that were plugged by an id are left out: %d; see 'bascule port show %s'", r.file.Name, plugged, r.file.Name))
+		r.notes = append(r.notes, fmt.Sprintf("plugged ports of %s are left out: %d; see 'bascule port show %s'", r.file.Name, plugged, r.file.Name))
 	}
 	for i := range r.file.Ports {
 		o := &r.file.Ports[i].Options
@@ -192,7 +192,7 @@ func (r *reader) description(p *Port, it bridge.Device) {
 	case bridge.CheckDescription(it.Description) == nil:
 		p.Description = &it.Description
 	default:
-		r.notes = append(r.notes, fmt.Sprintf("the description of %s of %s is left out, since no file can have it: %q", p.Name, r.file.Name, it.Description))
+		r.notes = append(r.notes, fmt.Sprintf("the description of %s of %s is left out, since a file cannot contain it: %q", p.Name, r.file.Name, it.Description))
 	}
 }
 
@@ -218,7 +218,7 @@ func (r *reader) hostInterface(p *Port, it bridge.Device) {
 	}
 	r.description(p, it)
 	if leased := len(it.Addresses) - len(it.Kept); leased > 0 {
-		r.notes = append(r.notes, fmt.Sprintf("addresses of %s of %s that a server or router leased are left out: %d; the host's programs ask for them again",
+		r.notes = append(r.notes, fmt.Sprintf("addresses of %s of %s that a server or router leased are left out: %d; the host's programs request them again",
 			p.Name, r.file.Name, leased))
 	}
 }
@@ -253,7 +253,7 @@ func (r *reader) vlanOf(port string, vlan uint16) (id uint16, ok bool) {
 func (r *reader) leftOut(what, port string, vlan uint16, del string) {
 	why := fmt.Sprintf("port %s is not in VLAN %d", port, vlan)
 	if vlan == 0 {
-		why = "it is in no VLAN, from before the bridge filtered them"
+		why = "it has no VLAN, since it is older than the bridge's VLAN filtering"
 	} else {
 		del += fmt.Sprintf(" --vlan %d", vlan)
 	}
@@ -289,7 +289,7 @@ func (r *reader) rest() {
 			m.Force = stacked(r.Ports[i].Findings)
 		}
 		if m.Emptied = !s.All && len(s.Ports)+len(s.VLANs) == 0; m.Emptied {
-			r.notes = append(r.notes, fmt.Sprintf("span port %s of %s is left out: it copies nothing, since the ports that it had copies of are gone; delete it with 'bascule span del %s %s'", s.Port, b.Name, b.Name, s.Port))
+			r.notes = append(r.notes, fmt.Sprintf("span port %s of %s is left out: it copies nothing, since its source ports are gone; delete it with 'bascule span del %s %s'", s.Port, b.Name, b.Name, s.Port))
 		}
 		if s.Direction != bridge.DirectionIn {
 			m.Direction = s.Direction
@@ -314,6 +314,6 @@ func (r *reader) rest() {
 	}
 	b.PF = &PF{Enabled: r.PF.Enabled, Rules: r.PF.Text}
 	if len(r.PF.Aside) > 0 {
-		r.notes = append(r.notes, fmt.Sprintf("pf of %s: rules that were loaded into anchors by themselves are left out: %s", b.Name, strings.Join(r.PF.Aside, ", ")))
+		r.notes = append(r.notes, fmt.Sprintf("pf of %s: rules that were loaded directly into anchors are left out: %s", b.Name, strings.Join(r.PF.Aside, ", ")))
 	}
 }

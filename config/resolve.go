@@ -136,7 +136,7 @@ func resolve(f File, was *model, devices []bridge.Device) *model {
 			continue
 		}
 		if first := m.byName[b.Name]; first != nil {
-			m.fail(b.At, "bridge %s is at %s already; put all of it there", b.Name, first.At)
+			m.fail(b.At, "bridge %s is already defined at %s; put all of it there", b.Name, first.At)
 			continue
 		}
 		b.config = configure(m, b.At, "bridge "+b.Name, bridge.BridgeSettings, bridge.Defaults(bridge.BridgeSettings), b.Settings)
@@ -202,7 +202,7 @@ func configure[T any](m *model, at Position, what string, settings []bridge.Sett
 	seen := map[string]bool{}
 	for _, c := range changes {
 		if seen[c.Name] {
-			m.fail(at, "%s: %s is there twice; leave one out", what, c.Name)
+			m.fail(at, "%s: %s occurs twice; remove one", what, c.Name)
 		}
 		config = bridge.Configure(settings, config, []bridge.Change{c}, func(c bridge.Change, err error) {
 			if errors.Is(err, bridge.ErrNoSetting) {
@@ -224,18 +224,18 @@ func (m *model) readPorts(b *bridgeModel) {
 		what := "port " + p.Name + " of " + b.Name
 		if !plain {
 			if _, err := path.Match(p.Name, ""); err != nil {
-				m.fail(p.At, "%s: not a pattern; write one of *, ? and [...], with a backslash before what is meant as it is", what)
+				m.fail(p.At, "%s: not a pattern; write one of *, ? and [...], with a backslash before characters that are meant literally", what)
 				continue
 			}
 			if t := p.Options.Type; t != "" && t != bridge.TypeNetdev {
-				m.fail(p.At, "%s: a pattern is for devices that are there, not for ports of type %s; give such a port a name", what, t)
+				m.fail(p.At, "%s: a pattern matches existing devices, not ports of type %s; give such a port a name", what, t)
 				continue
 			}
 		} else if err := bridge.CheckName("port", name); err != nil {
 			m.fail(p.At, "%v", err)
 			continue
 		} else if first := b.byName[name]; first != nil {
-			m.fail(p.At, "%s is there twice, first at line %d; leave one out", what, first.at.Line)
+			m.fail(p.At, "%s occurs twice, first at line %d; remove one", what, first.at.Line)
 			continue
 		}
 		port := m.readPort(b, p, what)
@@ -258,7 +258,7 @@ func (m *model) readPort(b *bridgeModel, p *Port, what string) *portModel {
 	switch port.kind {
 	case bridge.TypeNetdev, bridge.TypeHost:
 		if o.Peer != "" {
-			m.fail(p.At, "%s: only patch ports have a peer; leave it out, or say type: patch", what)
+			m.fail(p.At, "%s: only patch ports have a peer; leave it out, or give type: patch", what)
 		}
 	case bridge.TypePatch:
 		if port.hook != bridge.HookAuto {
@@ -269,7 +269,7 @@ func (m *model) readPort(b *bridgeModel, p *Port, what string) *portModel {
 		m.fail(p.At, "%s: there is no type %s; give %s", what, o.Type, bridge.OneOf(bridge.Types))
 	}
 	if port.kind != bridge.TypeHost && port.config.Route {
-		m.fail(p.At, "%s: only a host port routes, because the host has an interface there; leave route out, or say type: host", what)
+		m.fail(p.At, "%s: only a host port routes, because the host has an interface there; leave route out, or give type: host", what)
 	}
 	if port.hook != "" && !slices.Contains(bridge.Hooks, port.hook) {
 		m.fail(p.At, "%s: there is no hook %s; give %s", what, o.Hook, bridge.OneOf(bridge.Hooks))
@@ -278,13 +278,13 @@ func (m *model) readPort(b *bridgeModel, p *Port, what string) *portModel {
 		m.fail(p.At, "%s", inKeys(err))
 	}
 	if port.addresses = p.Addresses; port.addresses != nil && port.kind != bridge.TypeHost {
-		m.fail(p.At, "%s: only a host port has addresses; leave them out, or say type: host", what)
+		m.fail(p.At, "%s: only a host port has addresses; leave them out, or give type: host", what)
 	}
 	if port.mac, port.ownMAC = p.MAC, p.OwnMAC; (port.mac != nil || port.ownMAC) && port.kind != bridge.TypeHost {
-		m.fail(p.At, "%s: only a host port is given a mac; leave it out, or say type: host", what)
+		m.fail(p.At, "%s: only a host port is given a mac; leave it out, or give type: host", what)
 	}
 	if port.mtu = p.MTU; port.mtu != 0 && port.kind != bridge.TypeHost {
-		m.fail(p.At, "%s: only a host port is given an mtu; leave it out, or say type: host", what)
+		m.fail(p.At, "%s: only a host port is given an mtu; leave it out, or give type: host", what)
 	}
 	if p.Up != nil && port.kind == bridge.TypePatch {
 		m.fail(p.At, "%s: a patch cable has no device that could be up; leave up out", what)
@@ -324,7 +324,7 @@ func (m *model) readVLANs(b *bridgeModel, p *Port, what string) []bridge.VLANRan
 		}
 		for id := r.First; id <= r.Last; id++ {
 			if _, ok := set[id]; ok {
-				m.fail(p.At, "%s: VLAN %d is there twice; give each VLAN once", what, id)
+				m.fail(p.At, "%s: VLAN %d occurs twice; give each VLAN once", what, id)
 			}
 			set[id] = r.VLANOptions
 			if r.PVID {
@@ -333,7 +333,7 @@ func (m *model) readVLANs(b *bridgeModel, p *Port, what string) []bridge.VLANRan
 		}
 	}
 	if pvids > 1 {
-		m.fail(p.At, "%s: a port has one VLAN for frames without a tag, not %d; give one pvid", what, pvids)
+		m.fail(p.At, "%s: a port has one PVID, not %d; give one pvid", what, pvids)
 	}
 	return vlanRanges(set)
 }
@@ -407,7 +407,7 @@ func (m *model) perhaps(b *bridgeModel, name string) string {
 	}
 	slices.Sort(free)
 	if near := nearest(name, free); 2*levenshtein.Distance(name, near, nil) < len(name) {
-		return "; the nearest that there is: " + near
+		return "; the nearest is " + near
 	}
 	return ""
 }
@@ -424,7 +424,7 @@ func (m *model) expand(b, was *bridgeModel) {
 		case p.left:
 			p.waits = true
 		case p.kind != bridge.TypeNetdev && d != nil && d.Bridge == b.Name && was != nil && was.byName[p.name] != nil && was.byName[p.name].kind == p.kind:
-			m.fail(p.at, "port %s of %s: a device that is a port of the bridge has got the same name; give it another with 'ip link set %s name NAME'",
+			m.fail(p.at, "port %s of %s: a device that is a port of the bridge now has the same name; rename it with 'ip link set %s name NAME'",
 				p.name, b.Name, p.name)
 		case p.kind == bridge.TypeNetdev && d == nil:
 			p.lost = isPort(p.name)
@@ -474,7 +474,7 @@ func (m *model) expand(b, was *bridgeModel) {
 			continue
 		case d != nil && d.Bridge != "" && m.byName[d.Bridge] == nil:
 			// a user added the port manually; the rest of the file can still be applied
-			m.note("pattern %s of %s leaves %s out: it is a port of bridge %s, which is none of the file's", pattern.Name, b.Name, name, d.Bridge)
+			m.note("pattern %s of %s leaves %s out: it is a port of bridge %s, which the file does not name", pattern.Name, b.Name, name, d.Bridge)
 			continue
 		}
 		p := m.quietly(func() *portModel { return m.readPort(b, pattern, "") }) // it was parsed before
@@ -493,7 +493,7 @@ func (m *model) refuseTwins() {
 					return slices.ContainsFunc(o.vlans, func(other bridge.VLANRange) bool { return r.First <= other.Last && other.First <= r.Last })
 				})
 				if p.mac != nil && bytes.Equal(p.mac, o.mac) && meet {
-					m.fail(p.at, "port %s of %s: mac %s is the one of port %s, too; give another", p.name, b.Name, p.mac, o.name)
+					m.fail(p.at, "port %s of %s: mac %s is also the one of port %s; give another", p.name, b.Name, p.mac, o.name)
 				}
 			}
 		}
@@ -510,9 +510,9 @@ func (m *model) checkIPv6(b *bridgeModel, p *portModel, there *bridge.Device) {
 	if i >= 0 && mtu != 0 && mtu < bridge.IPv6MTU {
 		back := ""
 		if p.mtu == 0 { // a command has set the MTU
-			back = ", or take back what commands have changed by 'bascule apply --back 0'"
+			back = ", or undo what commands have changed with 'bascule apply --back 0'"
 		}
-		m.fail(p.at, "port %s of %s: address %s is of IPv6, which wants an MTU of %d, and not of %d; give mtu: %d%s",
+		m.fail(p.at, "port %s of %s: address %s is IPv6, which needs an MTU of %d, not %d; give mtu: %d%s",
 			p.name, b.Name, p.addresses[i], bridge.IPv6MTU, mtu, bridge.IPv6MTU, back)
 	}
 }
@@ -548,7 +548,7 @@ func (m *model) claim(was *model) {
 	take := func(in map[string]owner, name string, o owner) {
 		first, ok := in[name]
 		if ok && first.bridge != o.bridge {
-			m.fail(o.at, "%s is %s already, at %s; a device is a port of one bridge: leave one out", o.what, first.what, first.at)
+			m.fail(o.at, "%s is already %s, at %s; a device is a port of only one bridge: remove one", o.what, first.what, first.at)
 			return
 		}
 		in[name] = o
@@ -575,7 +575,7 @@ func (m *model) claim(was *model) {
 				continue
 			}
 			if p := b.byName[mirror.Device]; p != nil {
-				m.fail(mirror.At, "%s is port %s of %s already, at %s; leave one out", what, p.name, b.Name, p.at)
+				m.fail(mirror.At, "%s is already port %s of %s, at %s; remove one", what, p.name, b.Name, p.at)
 				continue
 			}
 			take(taken, mirror.Device, owner{b.Name, what, mirror.At, false})
@@ -594,17 +594,17 @@ func (m *model) claim(was *model) {
 			what = "the switch's end of a host port"
 		}
 		if what != "" {
-			m.fail(o.at, "%s is %s; join bridges by a patch cable (type: patch), or by a veth pair of your own", o.what, what)
+			m.fail(o.at, "%s is %s; join bridges with a patch cable (type: patch), or with a veth pair of your own", o.what, what)
 			continue
 		}
 		if d != nil && d.Owner != "" {
-			m.fail(o.at, "%s: the device was plugged by the id %s; leave it out here, or take it off with 'bascule unplug %s'", o.what, d.Owner, d.Owner)
+			m.fail(o.at, "%s: the device was plugged with the id %s; leave it out here, or remove it with 'bascule unplug %s'", o.what, d.Owner, d.Owner)
 			continue
 		}
 		if d == nil || d.Bridge == "" || d.Bridge == o.bridge || m.byName[d.Bridge] != nil {
 			continue
 		}
-		m.fail(o.at, "%s: the device is a port of bridge %s, which is none of the file's; delete it there first with 'bascule port del %s %s'", o.what, d.Bridge, d.Bridge, name)
+		m.fail(o.at, "%s: the device is a port of bridge %s, which the file does not name; delete it there first with 'bascule port del %s %s'", o.what, d.Bridge, d.Bridge, name)
 	}
 	for _, b := range m.bridges {
 		for _, p := range b.patterns {
@@ -636,7 +636,7 @@ func (m *model) checkPattern(b *bridgeModel, p *Port, was *model, other func(str
 		if !matches(name) {
 			return false
 		}
-		m.fail(p.At, "pattern %s of %s matches %s, %s; give one that leaves it out", p.Name, b.Name, name, what)
+		m.fail(p.At, "pattern %s of %s matches %s, %s; give one that does not match it", p.Name, b.Name, name, what)
 		return true
 	}
 	for _, state := range []*model{m, was} {
@@ -659,13 +659,13 @@ func (m *model) checkPattern(b *bridgeModel, p *Port, was *model, other func(str
 	for _, o := range m.bridges {
 		for _, port := range o.ports {
 			if what, at, ok := other(port.name); ok && port.pattern == "" && matches(port.name) {
-				m.fail(p.At, "pattern %s of %s matches %s, at %s; give one that leaves it out", p.Name, b.Name, what, at)
+				m.fail(p.At, "pattern %s of %s matches %s, at %s; give one that does not match it", p.Name, b.Name, what, at)
 				return
 			}
 		}
 		for _, mirror := range o.Mirrors {
 			if what, at, ok := other(mirror.Device); ok && matches(mirror.Device) {
-				m.fail(p.At, "pattern %s of %s matches %s, at %s; give one that leaves it out", p.Name, b.Name, what, at)
+				m.fail(p.At, "pattern %s of %s matches %s, at %s; give one that does not match it", p.Name, b.Name, what, at)
 				return
 			}
 		}
@@ -737,14 +737,14 @@ func (m *model) readPrivate(b *bridgeModel) {
 			m.fail(p.At, "%s: a primary VLAN has one isolated VLAN, not %s; give one", what, bridge.FormatVLANs(p.Isolated))
 		}
 		if len(p.Isolated)+len(p.Community) == 0 {
-			m.fail(p.At, "%s: there is none below it; give isolated or community, or leave it out", what)
+			m.fail(p.At, "%s: no VLAN is below it; give isolated or community, or leave it out", what)
 		}
 		add := func(id uint16, is string) {
 			switch {
 			case id < 1 || id > maxVLAN:
 				m.fail(p.At, "%s: VLAN %d does not exist; give 1 to %d", what, id, maxVLAN)
 			case role[id] != "":
-				m.fail(p.At, "%s: VLAN %d is %s already; give each a VLAN of its own", what, id, role[id])
+				m.fail(p.At, "%s: VLAN %d is already %s; give each a VLAN of its own", what, id, role[id])
 			default:
 				role[id] = is
 			}
@@ -772,7 +772,7 @@ func (m *model) readPrivate(b *bridgeModel) {
 		for _, r := range p.vlans {
 			for id := r.First; id <= r.Last && !r.Untagged; id++ {
 				if fid := b.fid(id); fid != id && !p.inVLAN(fid) {
-					m.fail(p.at, "port %s of %s has VLAN %d with a tag, but not its primary VLAN %d; give a trunk both, or the one as pvid", p.name, b.Name, id, fid)
+					m.fail(p.at, "port %s of %s has VLAN %d with a tag, but not its primary VLAN %d; give a trunk both, or an access port only the private one, as pvid", p.name, b.Name, id, fid)
 				}
 			}
 		}
@@ -818,7 +818,7 @@ func (m *model) addressVLAN(b *bridgeModel, p *portModel, at Position, what stri
 	case p.waits:
 		return id, true
 	case id == 0 && p.pvid() == 0:
-		m.fail(at, "%s: port %s has no VLAN for frames without a tag; give vlan", what, p.name)
+		m.fail(at, "%s: port %s has no PVID; give vlan", what, p.name)
 	case !p.inVLAN(cmp.Or(id, p.pvid())):
 		m.fail(at, "%s: port %s is not in VLAN %d; give one that it is in", what, p.name, id)
 	default:
@@ -867,7 +867,7 @@ func (m *model) readBindings(b *bridgeModel) {
 		}
 		k := key{e.VLAN, e.Address}
 		if first, ok := seen[k]; ok {
-			m.fail(e.At, "%s is there already, at line %d; an address has one station: leave one out", what, first.Line)
+			m.fail(e.At, "%s already exists, at line %d; an address has only one station: remove one", what, first.Line)
 			continue
 		}
 		seen[k] = e.At
@@ -905,7 +905,7 @@ func (m *model) readEntries(b *bridgeModel) {
 		}
 		k := key{e.VLAN, [6]byte(e.MAC)}
 		if first, ok := seen[k]; ok {
-			m.fail(e.At, "%s is there already, at line %d; an address is behind one port: leave one out", what, first.Line)
+			m.fail(e.At, "%s already exists, at line %d; an address is behind only one port: remove one", what, first.Line)
 			continue
 		}
 		seen[k] = e.At
@@ -931,7 +931,7 @@ func (m *model) readBackups(b *bridgeModel) {
 		backup, ok := m.port(b, name)
 		switch {
 		case name == p.name:
-			m.fail(p.at, "%s: a port cannot stand in for itself; name another port", what)
+			m.fail(p.at, "%s: a port cannot be its own backup; name another port", what)
 		case p.kind == bridge.TypePatch:
 			m.fail(p.at, "%s: a patch port has no carrier to lose; leave backup out", what)
 		case !ok:
@@ -954,7 +954,7 @@ func (m *model) readMirrors(b *bridgeModel, was *model) {
 			continue
 		}
 		if seen[mirror.Device] {
-			m.fail(mirror.At, "%s is there twice; leave one out", what)
+			m.fail(mirror.At, "%s occurs twice; remove one", what)
 			continue
 		}
 		seen[mirror.Device] = true
@@ -970,7 +970,7 @@ func (m *model) readMirrors(b *bridgeModel, was *model) {
 		x := &mirrorModel{Mirror: mirror}
 		x.Ports = slices.Sorted(slices.Values(mirror.Ports))
 		if ports := slices.Compact(slices.Clone(x.Ports)); len(ports) < len(x.Ports) {
-			m.fail(mirror.At, "%s: a port is there twice in %s; leave one out", what, strings.Join(mirror.Ports, ","))
+			m.fail(mirror.At, "%s: a port occurs twice in %s; remove one", what, strings.Join(mirror.Ports, ","))
 		}
 		x.VLANs = slices.Sorted(slices.Values(mirror.VLANs))
 		switch d := m.devices[x.Device]; {

@@ -31,7 +31,7 @@ func Schema() []byte {
 	onOff := ref("switch")
 	schema := object{
 		"$schema":     "https://json-schema.org/draft/2020-12/schema",
-		"title":       "bascule: bridges as they are to be",
+		"title":       "bascule: the bridges that should exist",
 		"description": "What `bascule apply` reads; see docs/config.md.",
 		"type":        "object",
 		"properties": object{
@@ -70,12 +70,12 @@ func Schema() []byte {
 			})),
 			"port": closed([]string{"object", "null"}, properties(bridge.PortSettings, object{
 				"type":     object{"enum": bridge.Types, "default": bridge.TypeNetdev, "description": "what the port is"},
-				"hook":     object{"enum": bridge.Hooks, "default": bridge.HookAuto, "description": "where the kernel hands over frames"},
+				"hook":     object{"enum": bridge.Hooks, "default": bridge.HookAuto, "description": "the hook that the port's program is attached to"},
 				"peer":     object{"type": "string", "pattern": peerPattern, "description": "of a patch port: the other end, BRIDGE/PORT"},
 				"force":    described(onOff, forceHelp),
-				"pvid":     object{"anyOf": []any{ref("vlan"), object{"const": noVLAN}}, "description": "VLAN of frames without a tag, or none"},
+				"pvid":     object{"anyOf": []any{ref("vlan"), object{"const": noVLAN}}, "description": "PVID: VLAN of incoming frames without a tag, or none"},
 				"untagged": described(ref("vlans"), "VLANs whose frames leave without a tag, besides the pvid"),
-				"tagged":   described(ref("vlans"), "VLANs whose frames have a tag"),
+				"tagged":   described(ref("vlans"), "VLANs whose frames leave with a tag"),
 				"addresses": object{
 					"type": []string{"string", "array"}, "items": object{"type": "string"},
 					"description": "of a host port: the addresses of the host's interface, as 192.0.2.1/24; left as they are without this key",
@@ -90,12 +90,12 @@ func Schema() []byte {
 				},
 				"description": object{
 					"type": []string{"string", "number", "boolean"}, "maxLength": bridge.MaxDescription,
-					"description": "a line about what the port leads to, the alias of its device; left as it is without this key",
+					"description": "a description of where the port leads, the alias of its device; left as it is without this key",
 				},
 				"up": described(onOff, "whether the port's device is up, or the host's interface of a host port"),
 			})),
 			"private-vlan": closed([]string{"object"}, object{
-				bridge.KindIsolated:  described(ref("vlans"), "the VLAN whose ports talk to promiscuous ports alone"),
+				bridge.KindIsolated:  described(ref("vlans"), "the VLAN whose ports talk only to promiscuous ports"),
 				bridge.KindCommunity: described(ref("vlans"), "VLANs whose ports also talk to each other"),
 			}),
 			"binding": closed([]string{"object"}, object{
@@ -113,7 +113,7 @@ func Schema() []byte {
 				"sticky": described(onOff, "sticky instead of static"),
 			}, "mac", "port"),
 			"pf": closed([]string{"object"}, object{
-				"enabled": described(onOff, "whether pf is on; it is without this key"),
+				"enabled": described(onOff, "whether pf is on; on by default"),
 				"file":    object{"type": "string", "description": "path of a pf.conf"},
 				"rules":   object{"type": "string", "description": "the text of a pf.conf"},
 			}),
@@ -187,4 +187,4 @@ func valueSchema(value string) object {
 	return object{"anyOf": []any{object{"enum": words}, free}}
 }
 
-const forceHelp = "take the device although others are above it, or it is above a port's: those get nothing then"
+const forceHelp = "take the device even if it has others above it, or is above a port's: those then get nothing"

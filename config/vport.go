@@ -36,7 +36,7 @@ func (h *hostFile) hostInterface(name string) *hostInterface {
 func (h *hostFile) lladdr(w word, args []word) {
 	h.own.MAC, h.own.OwnMAC = nil, args[0].text == "random"
 	if h.own.OwnMAC {
-		h.note(w, "the interface has the address that it gets by itself, which stays the same")
+		h.note(w, "the interface keeps its own address, which stays the same across restarts")
 		return
 	}
 	mac, err := bridge.ParseMAC(etherAton(args[0].text))
@@ -80,14 +80,14 @@ func (h *hostFile) inet(w word, words []word) []word {
 	address := next()
 	switch address.text {
 	case "autoconf":
-		h.note(w, "addresses that a router or server gives are the host's to ask for")
+		h.note(w, "bascule requests no addresses; the host's programs do")
 		return keepWords(words)
 	case "alias":
 		address = next()
 	}
 	length, text := "", address.text
 	if text == "" {
-		h.refuse(w, "an address belongs to it")
+		h.refuse(w, "an address must follow it")
 		return nil
 	}
 	if before, after, ok := strings.Cut(text, "/"); ok {
@@ -101,7 +101,7 @@ func (h *hostFile) inet(w word, words []word) []word {
 	if length == "" {
 		mask := next().text
 		if length, err = maskLength(mask, is6); err != nil {
-			h.refuse(w, "%s: %v; write %s/%d, or give it behind the address", text, err, text, map[bool]int{false: 24, true: 64}[is6])
+			h.refuse(w, "%s: %v; write %s/%d, or give it after the address", text, err, text, map[bool]int{false: 24, true: 64}[is6])
 			return nil
 		}
 	}

@@ -122,7 +122,7 @@ func (n network) cross(h hop, with tag, to net.HardwareAddr) (leaves tag, fid ui
 	if b.config.VLANFiltering {
 		switch tagged := with != (tag{}); {
 		case tagged && in.config.Admit == bridge.AdmitUntagged, !tagged && in.config.Admit == bridge.AdmitTagged:
-			return leaves, 0, fmt.Sprintf("port %s would admit %s frames alone", in.name, in.config.Admit)
+			return leaves, 0, fmt.Sprintf("port %s would admit only %s frames", in.name, in.config.Admit)
 		case tagged && with.protocol != b.config.VLANProtocol:
 			return leaves, 0, noSuchVLAN
 		case !tagged:
@@ -135,7 +135,7 @@ func (n network) cross(h hop, with tag, to net.HardwareAddr) (leaves tag, fid ui
 	fid = b.fid(vid)
 	for _, e := range b.entries {
 		if e.it.VLAN == fid && e.it.Port != h.out && bytes.Equal(e.it.MAC, to) {
-			return leaves, fid, fmt.Sprintf("an entry of the FDB would have what is for %s leave by port %s", to, e.it.Port)
+			return leaves, fid, fmt.Sprintf("an FDB entry would send frames for %s to port %s", to, e.it.Port)
 		}
 	}
 	if in.config.Protected&out.config.Protected != 0 {

@@ -35,7 +35,7 @@ func keep[T any](y *yamlFile, at Position, list []T) []T {
 		return list
 	}
 	if was <= maxKept {
-		y.add(at, "more than %d VLANs in the lists of ports, private VLANs and mirrors; give less, or several files", maxKept)
+		y.add(at, "more than %d VLANs in the lists of ports, private VLANs and mirrors; give fewer, or several files", maxKept)
 	}
 	return nil
 }
@@ -318,7 +318,7 @@ func (y *yamlFile) checkType(p Port) {
 	_, plain := p.Device()
 	switch {
 	case made && !plain:
-		y.add(p.At, "port %q: a pattern stands for devices that are there, and %s ports are made; give a name", p.Name, p.Options.Type)
+		y.add(p.At, "port %q: a pattern matches existing devices, but %s ports are created; give a name", p.Name, p.Options.Type)
 	case p.Options.Type == bridge.TypePatch && p.Options.Peer == "":
 		y.add(p.At, "port %q: a patch cable needs another end; give peer: BRIDGE/PORT, too", p.Name)
 	case p.Options.Type != bridge.TypePatch && p.Options.Peer != "":
@@ -405,7 +405,7 @@ func (y *yamlFile) addresses(n node) []netip.Prefix {
 		case err != nil:
 			y.add(n.at, "addresses %s", reason(s, err))
 		case slices.Contains(list, a):
-			y.add(n.at, "addresses: %s is there twice; leave one out", a)
+			y.add(n.at, "addresses: %s occurs twice; remove one", a)
 		default:
 			list = append(list, a)
 		}
@@ -741,12 +741,12 @@ func changes[T any](bad *faults, table []bridge.Setting[T], given map[string]giv
 	}
 	for name, v := range given {
 		if !slices.ContainsFunc(table, func(s bridge.Setting[T]) bool { return s.Name == name }) {
-			bad.add(v.at, "%s %s: there is no such setting; leave out what asks for it", name, v.value)
+			bad.add(v.at, "%s %s: there is no such setting; leave it out", name, v.value)
 		}
 	}
 	for _, s := range table {
 		if was, ok := alone[s.Name]; ok && s.Format(config) != was {
-			bad.add(given[s.Name].at, "%s %s: another setting here makes it %s; give what agrees", s.Name, was, s.Format(config))
+			bad.add(given[s.Name].at, "%s %s: another setting here makes it %s; make them agree", s.Name, was, s.Format(config))
 		}
 	}
 	return list

@@ -78,8 +78,8 @@ func TestRefused(t *testing.T) {
 		{"POST", "/vlan/private", `{"bridge":"br0","primary":5}`, true, 422, "or none by itself"},
 		// files that root can read, and namespaces that the agent does not serve,
 		// stay out of reach
-		{"POST", "/apply/dry-run", yaml, false, 422, "not read from here"},
-		{"POST", "/apply", yaml, true, 422, "not read from here"},
+		{"POST", "/apply/dry-run", yaml, false, 422, "cannot be read from here"},
+		{"POST", "/apply", yaml, true, 422, "cannot be read from here"},
 		{"POST", "/apply/dry-run", "netns: /proc/1/ns/net\nbridges: {br0: }", false, 422, "leave out its netns"},
 		{"POST", "/apply/dry-run", "netns: lab\nbridges: {br0: }", false, 422, "leave out its netns"},
 		{"POST", "/apply/dry-run?name=../../etc/x", yaml, false, 422, "pattern"},

@@ -711,7 +711,7 @@ func TestPluggedStays(t *testing.T) {
 			addDevice(t, l, "d1")
 			addDevice(t, l, "d2")
 			r.ports("br0", "d1!", "d2")
-			l.Wait("the log to say why", func() bool { return strings.Contains(r.said.String(), "plugged by the id g1") })
+			l.Wait("the log to say why", func() bool { return strings.Contains(r.said.String(), "plugged with the id g1") })
 			l.Bascule(plug...)
 			r.ports("br0", "d1", "d2")
 			// It does not leave with its name either.

@@ -287,7 +287,7 @@ func applyBadFiles(t *testing.T, l *netlab.Lab) {
 	for _, c := range []struct{ text, words string }{
 		{"bridges: {br0: {ports: {p2: {}, p3: {locked: on}}}}", "bad.yaml:1:33: cannot set port p3 of br0"},
 		{"bridges: {br0: {ports: {p2: {}}, rules: [block on p1]}}", "bad.yaml:1:42: rule of br0: p1 is not a port"},
-		{"bridges: {br0: {agein: 1s}}", `bad.yaml:1:17: bridge "br0" has no "agein"; the nearest that there is: ageing`},
+		{"bridges: {br0: {agein: 1s}}", `bad.yaml:1:17: bridge "br0" has no "agein"; the nearest is ageing`},
 		{"bridges: {br0: {ports: {p2: {}}}, br1: {ports: {p2: {}}}}", "port p2 of br1 is port p2 of br0 already"},
 		{"bridges: {br0: {ports: {p2: {}}, pf: {rules: pass frm any}}}", "pf of br0: "},
 		{"bridges: {br0: {ports: {p2: {}}, pf: {file: none.conf}}}", "none.conf: no such file or directory; give"},
@@ -564,7 +564,7 @@ func applyRenamed(t *testing.T, l *netlab.Lab) {
 
 	// A device that gets the name of a cable stays a port until it gets another one.
 	rename("p1", "to1")
-	l.Refused([]string{"port to1 of br0: a device that is a port of the bridge has got the same name; give it another with 'ip link set to1 name NAME'"}, "apply", path)
+	l.Refused([]string{"port to1 of br0: a device that is a port of the bridge now has the same name; rename it with 'ip link set to1 name NAME'"}, "apply", path)
 	rename("to1", "uplink")
 	wantLines(t, apply(t, l, path), "- port uplink of br0")
 	rename("uplink", "p1")
@@ -695,7 +695,7 @@ func export(t *testing.T, l *netlab.Lab) {
 	must(t, cmd.Run())
 	r, err := l.Run("export", "br0")
 	must(t, err)
-	if r.Exit != 0 || !strings.Contains(r.Stderr, "rules that were loaded into anchors by themselves are left out: aside") {
+	if r.Exit != 0 || !strings.Contains(r.Stderr, "rules that were loaded directly into anchors are left out: aside") {
 		t.Error(r)
 	}
 }

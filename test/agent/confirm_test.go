@@ -306,7 +306,7 @@ func confirmHostAndAnchors(t *testing.T, l *netlab.Lab) {
 	before := look()
 	r, err := l.Run("apply", "--dry-run", file(t, "none.yaml", "bridges: {br0: {}}"))
 	must(t, err)
-	if want := "bridge br0: the host's routes by port h0 (4) will be lost"; strings.Count(r.Stderr, want) != 1 {
+	if want := "bridge br0: the host's routes through port h0 (4) will be lost"; strings.Count(r.Stderr, want) != 1 {
 		t.Errorf("%v, and should say %s", r, want)
 	}
 	for _, text := range []string{
@@ -1050,15 +1050,15 @@ func commandsOfSession(t *testing.T, l *netlab.Lab) {
 		}
 	}
 	l.Setenv("SSH_CONNECTION", "192.0.2.7 50000 192.0.2.9 22")
-	const port, address, vlan = "this ssh session comes by port p1, which would go", "this ssh session is by the address 192.0.2.9 of port h0, which would go",
-		"this ssh session comes by port p1, and would have no VLAN to port h0 any more"
+	const port, address, vlan = "this ssh session comes through port p1, which would be removed", "this ssh session uses the address 192.0.2.9 of port h0, which would be removed",
+		"this ssh session comes through port p1, and would no longer have a VLAN to port h0"
 	for _, c := range []struct{ command, words string }{
 		{"port del br0 p1", port}, {"port del br0 p2 p1", port}, {"port del br0 h0", address}, {"bridge del br0", address}, {"bridge del --all", address},
 		{"vlan del br0 p1 10", vlan}, {"vlan del br0 h0 10", vlan}, {"vlan add br0 p1 10", vlan}, {"vlan add br0 h0 20 --pvid --untagged", vlan},
 	} {
 		before := l.Bascule("export")
 		args := strings.Fields(c.command)
-		l.Refused([]string{c.words, "if that is meant, give --yes"}, args...)
+		l.Refused([]string{c.words, "if that is intended, give --yes"}, args...)
 		l.Refused([]string{c.words}, append(args, "--dry-run")...)
 		if after := l.Bascule("export"); after != before {
 			t.Errorf("the refused '%s' has changed\n%sto\n%s", c.command, before, after)
@@ -1079,7 +1079,7 @@ func commandsOfSession(t *testing.T, l *netlab.Lab) {
 	if out := l.Bascule("-j", "fdb", "show", "br0"); strings.Contains(out, client.MAC.String()) {
 		t.Errorf("the FDB knows the client still: %s", out)
 	}
-	l.Refused([]string{"this ssh session may come by port p1 alone, which would go"}, "port", "del", "br0", "p1")
+	l.Refused([]string{"this ssh session may come only through port p1, which would be removed"}, "port", "del", "br0", "p1")
 	l.Bascule("port", "del", "br0", "p1", "--yes")
 	if out := l.Bascule("port", "show", "br0"); strings.Contains(out, "p1") {
 		t.Errorf("with --yes nothing was done: %s", out)
@@ -1117,42 +1117,42 @@ func waysOfSession(t *testing.T, l *netlab.Lab) {
 		must(t, in(client.Namespace.Name, append([]string{"ip"}, strings.Fields(words)...)...))
 	}
 	for _, c := range []struct{ name, base, session, change, words string }{
-		{"cable by a file", cables, direct, "bridges: {br0: {ports: {p1: }}}", "bridge br0: this ssh session comes by port c0, which would go"},
-		{"cable of a file", cables, direct, "bridges: {br1: {ports: {h0: {type: host}}}}", "bridge br1: this ssh session comes by port c1, which would go"},
-		{"card before a cable", cables, direct, "port del br0 p1", "bridge br0: this ssh session comes by port p1, which would go"},
-		{"another card", cables, direct, "bridges: {br0: {ports: {p2: , c0: {type: patch, peer: br1/c1}}}}", "this ssh session comes by port p1, which would go"},
-		{"card set down", cables, direct, "bridges: {br0: {ports: {'p?': {up: off}, c0: {type: patch, peer: br1/c1}}}}", "port p1 of br0: this ssh session comes by it, and it would be down"},
-		{"cable by a command", cables, direct, "port del br0 c0", "which would go"},
-		{"its far end", cables, direct, "port del br1 c1", "which would go"},
-		{"its bridge", cables, direct, "bridge del br0", "which would go"},
+		{"cable by a file", cables, direct, "bridges: {br0: {ports: {p1: }}}", "bridge br0: this ssh session comes through port c0, which would be removed"},
+		{"cable of a file", cables, direct, "bridges: {br1: {ports: {h0: {type: host}}}}", "bridge br1: this ssh session comes through port c1, which would be removed"},
+		{"card before a cable", cables, direct, "port del br0 p1", "bridge br0: this ssh session comes through port p1, which would be removed"},
+		{"another card", cables, direct, "bridges: {br0: {ports: {p2: , c0: {type: patch, peer: br1/c1}}}}", "this ssh session comes through port p1, which would be removed"},
+		{"card set down", cables, direct, "bridges: {br0: {ports: {'p?': {up: off}, c0: {type: patch, peer: br1/c1}}}}", "port p1 of br0: this ssh session comes through it, and it would be down"},
+		{"cable by a command", cables, direct, "port del br0 c0", "which would be removed"},
+		{"its far end", cables, direct, "port del br1 c1", "which would be removed"},
+		{"its bridge", cables, direct, "bridge del br0", "which would be removed"},
 		{"isolated before a cable", cables, direct, "bridges: {br0: {ports: {p1: {isolated: on}, p2: , c0: {type: patch, peer: br1/c1, isolated: on}}}}", "would share a protected domain"},
 		{"another port", cables, direct, "bridges: {br0: {ports: {p1: , c0: {type: patch, peer: br1/c1}}}}", ""},
 		{"another cable", cables, direct, "bridges: {br0: {ports: {p1: , c9: {type: patch, peer: br1/c8}}}}", ""},
 		{"to the card's bridge", cables, direct, "bridges: {br0: {ports: {p1: , h0: {type: host, addresses: 192.0.2.9/24}}}, br1: {}}", ""},
-		{"away from it", plain, direct, "bridges: {br0: {ports: {p1: }}, br1: {ports: {h0: {type: host, addresses: 192.0.2.9/24}}}}", "from which nothing would get to port h0"},
-		{"cable's VLAN", tagged, direct, "vlan del br1 c1 10", "this ssh session comes by port p1, and would have no VLAN to port h0 any more"},
-		{"VLAN in the cable", tagged, direct, "bridges: {br0: {vlan-filtering: on, ports: {p1: {pvid: 10}, c0: {type: patch, peer: br1/c1, tagged: 20}}}}", "would have no VLAN"},
-		{"filters no more", tagged, direct, "bridges: {br0: {ports: {p1: , c0: {type: patch, peer: br1/c1}}}}", "would have no VLAN"},
-		{"admit", vlans, direct, "port set br0 p1 --admit tagged", "port p1 would admit tagged frames alone"},
-		{"admit by a file", vlans, direct, strings.Replace(vlans, "p1: ", "p1: {admit: tagged}", 1), "port p1 would admit tagged frames alone"},
-		{"admit of the host", vlans, direct, "port set br0 h0 --admit tagged", "port h0 would admit tagged frames alone"},
+		{"away from it", plain, direct, "bridges: {br0: {ports: {p1: }}, br1: {ports: {h0: {type: host, addresses: 192.0.2.9/24}}}}", "from which no frame would reach port h0"},
+		{"cable's VLAN", tagged, direct, "vlan del br1 c1 10", "this ssh session comes through port p1, and would no longer have a VLAN to port h0"},
+		{"VLAN in the cable", tagged, direct, "bridges: {br0: {vlan-filtering: on, ports: {p1: {pvid: 10}, c0: {type: patch, peer: br1/c1, tagged: 20}}}}", "would no longer have a VLAN"},
+		{"filters no more", tagged, direct, "bridges: {br0: {ports: {p1: , c0: {type: patch, peer: br1/c1}}}}", "would no longer have a VLAN"},
+		{"admit", vlans, direct, "port set br0 p1 --admit tagged", "port p1 would admit only tagged frames"},
+		{"admit by a file", vlans, direct, strings.Replace(vlans, "p1: ", "p1: {admit: tagged}", 1), "port p1 would admit only tagged frames"},
+		{"admit of the host", vlans, direct, "port set br0 h0 --admit tagged", "port h0 would admit only tagged frames"},
 		{"admit what comes", vlans, direct, "port set br0 p1 --admit untagged", ""},
-		{"isolated VLAN", vlans, direct, "vlan private br0 25 --isolated 1", "would have no VLAN"},
-		{"isolated VLAN by a file", vlans, direct, strings.Replace(vlans, "ports:", "private-vlans: {25: {isolated: 1}}, ports:", 1), "would have no VLAN"},
+		{"isolated VLAN", vlans, direct, "vlan private br0 25 --isolated 1", "would no longer have a VLAN"},
+		{"isolated VLAN by a file", vlans, direct, strings.Replace(vlans, "ports:", "private-vlans: {25: {isolated: 1}}, ports:", 1), "would no longer have a VLAN"},
 		{"community", vlans, direct, "vlan private br0 25 --community 1", ""},
 		{"host in the primary", vlans, direct, "bridges: {br0: {vlan-filtering: on, private-vlans: {25: {isolated: 1}}, ports: {p1: , p2: , h0: {type: host, pvid: 25}}}}", ""},
 		{"isolated", plain, direct, "bridges: {br0: {ports: {p1: {isolated: on}, h0: {type: host, isolated: on}}}}", "ports h0 and p1 would share a protected domain"},
 		{"isolated from others", plain, direct, "port set br0 p1 --isolated", ""},
-		{"entry", plain, direct, "fdb add br0 " + mac + " h0", "an entry of the FDB would have what is for " + mac + " leave by port h0"},
+		{"entry", plain, direct, "fdb add br0 " + mac + " h0", "an FDB entry would send frames for " + mac + " to port h0"},
 		{"entry by a file", plain, direct, "bridges: {br0: {ports: {p1: , p2: , h0: {type: host}}, fdb: [{mac: \"" + mac + "\", port: p2}]}}", "leave by port p2"},
 		{"right entry", plain, direct, "fdb add br0 " + mac + " p1", ""},
-		{"small MTU", plain, sixth, "port set br0 h0 --mtu 1000", "port h0 of br0: this ssh session is by its address 2001:db8::9, which would go"},
-		{"small MTU by a file", plain, sixth, "bridges: {br0: {ports: {p1: , p2: , h0: {type: host, mtu: 1000}}}}", "which would go: IPv6 wants an MTU of 1280"},
+		{"small MTU", plain, sixth, "port set br0 h0 --mtu 1000", "port h0 of br0: this ssh session uses its address 2001:db8::9, which would be removed"},
+		{"small MTU by a file", plain, sixth, "bridges: {br0: {ports: {p1: , p2: , h0: {type: host, mtu: 1000}}}}", "which would be lost: IPv6 needs an MTU of 1280"},
 		{"small MTU of others", plain, direct, "port set br0 h0 --mtu 1000", ""},
-		{"route", plain, distant, "bridges: {br0: {ports: {p1: , h1: {type: host, addresses: [192.0.2.9/24]}}}}", "this ssh session goes by the gateway 192.0.2.7, and the route to it would go"},
-		{"gateway's port", plain, distant, "port del br0 p1", "this ssh session comes by port p1, which would go"},
+		{"route", plain, distant, "bridges: {br0: {ports: {p1: , h1: {type: host, addresses: [192.0.2.9/24]}}}}", "this ssh session uses the gateway 192.0.2.7, and the route to it would be removed"},
+		{"gateway's port", plain, distant, "port del br0 p1", "this ssh session comes through port p1, which would be removed"},
 		{"gateway's network", plain, distant, "bridges: {br0: {ports: {p1: , h0: {type: host, addresses: 192.0.2.9/32}}}}", ""},
-		{"gateway's port without an address", plain, distant, "bridges: {br0: {ports: {p1: , h0: {type: host, addresses: []}, h1: {type: host, addresses: 192.0.2.9/24}}}}", "and the route to it would go"},
+		{"gateway's port without an address", plain, distant, "bridges: {br0: {ports: {p1: , h0: {type: host, addresses: []}, h1: {type: host, addresses: 192.0.2.9/24}}}}", "and the route to it would be removed"},
 		{"no route of its own", plain, direct, "bridges: {br0: {ports: {p1: , h1: {type: host, addresses: [192.0.2.9/24]}}}}", ""},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
@@ -1180,7 +1180,7 @@ func waysOfSession(t *testing.T, l *netlab.Lab) {
 				return
 			}
 			before := l.Bascule("export")
-			l.Refused([]string{c.words, "if that is meant, give --yes"}, args...)
+			l.Refused([]string{c.words, "if that is intended, give --yes"}, args...)
 			if after := l.Bascule("export"); after != before {
 				t.Errorf("what was refused has changed\n%sto\n%s", before, after)
 			}
@@ -1201,7 +1201,7 @@ func waysOfSession(t *testing.T, l *netlab.Lab) {
 			}
 			if strings.HasPrefix(c.change, "port set br0 h0 --mtu") { // the file in force has no MTU
 				l.Setenv("SSH_CONNECTION", "")
-				l.Refused([]string{"give mtu: 1280, or take back what commands have changed by 'bascule apply --back 0'"}, "apply", file(t, "again.yaml", c.base))
+				l.Refused([]string{"give mtu: 1280, or undo what commands have changed with 'bascule apply --back 0'"}, "apply", file(t, "again.yaml", c.base))
 				l.Bascule("apply", "--back", "0")
 				l.Wait("the answer of the address that has come back", answers)
 			}

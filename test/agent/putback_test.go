@@ -96,13 +96,13 @@ func confirmSmallMTU(t *testing.T, l *netlab.Lab) {
 	const six = "bridges: {br0: {ports: {p1: , p2: , h0: {type: host, addresses: [192.0.2.9/24, '2001:db8::9/64']%s}}}}"
 	apply(t, l, file(t, "good.yaml", fmt.Sprintf(six, "")))
 	before := l.Bascule("export")
-	l.Refused([]string{"port h0 of br0: address 2001:db8::9/64 is of IPv6, which wants an MTU of 1280, and not of 576; give mtu: 1280"},
+	l.Refused([]string{"port h0 of br0: address 2001:db8::9/64 is IPv6, which needs an MTU of 1280, not 576; give mtu: 1280"},
 		"apply", file(t, "six.yaml", fmt.Sprintf(six, ", mtu: 576")))
 	tried(t, l, "1h", "bridges: {br0: {ports: {p1: , p2: , h0: {type: host, mtu: 576}}}}")
 	if out := l.Bascule("export"); strings.Contains(out, "2001") {
 		t.Errorf("IPv6 is there still: %s", out)
 	}
-	l.Refused([]string{"which wants an MTU of 1280, and not of 576"}, "apply", "--dry-run", file(t, "again.yaml", fmt.Sprintf(six, "")))
+	l.Refused([]string{"which needs an MTU of 1280, not 576"}, "apply", "--dry-run", file(t, "again.yaml", fmt.Sprintf(six, "")))
 	if said := putBackNow(t, l); !strings.Contains(said, "is put back") {
 		t.Error(said)
 	}

@@ -99,13 +99,13 @@ SetEnv BASCULE_STATE_DIR=%[2]s BASCULE_AGENT_DIR=%[3]s
 	before := export()
 	bascule := l.Binary()
 	for _, c := range []struct{ to, command, words string }{
-		{plain, "port del br0 p1", "this ssh session comes by port p1, which would go; if that is meant, give --yes"},
-		{link, "port del br0 p1", "this ssh session comes by port p1, which would go; if that is meant, give --yes"},
-		{plain, "port del br0 h0", "this ssh session is by the address 192.0.2.9 of port h0, which would go"},
-		{link, "port del br0 h0", "this ssh session is by the address fe80::9%h0 of port h0, which would go"},
+		{plain, "port del br0 p1", "this ssh session comes through port p1, which would be removed; if that is intended, give --yes"},
+		{link, "port del br0 p1", "this ssh session comes through port p1, which would be removed; if that is intended, give --yes"},
+		{plain, "port del br0 h0", "this ssh session uses the address 192.0.2.9 of port h0, which would be removed"},
+		{link, "port del br0 h0", "this ssh session uses the address fe80::9%h0 of port h0, which would be removed"},
 		{plain, "bridge del --all", "this ssh session"},
-		{plain, "apply " + cut, "this ssh session comes by port p1, which would go"},
-		{link, "apply --confirm 1h " + cut, "this ssh session comes by port p1, which would go"},
+		{plain, "apply " + cut, "this ssh session comes through port p1, which would be removed"},
+		{link, "apply --confirm 1h " + cut, "this ssh session comes through port p1, which would be removed"},
 	} {
 		out, err := session(c.to, bascule+" "+c.command).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), c.words) {

@@ -267,7 +267,7 @@ func macTwice(t *testing.T, hook string) {
 	l.Refused(twice, "port", "set", "br0", "host0", "--mac", one)
 	l.Refused(twice, "port", "add", "br0", "host2", "--type", "host", "--mac", one)
 	must(t, os.WriteFile(file, []byte("bridges: {br0: {ports: {host0: {type: host, mac: '"+two+"'}, host1: {type: host, mac: '"+two+"'}}}}"), 0o600))
-	l.Refused([]string{"port host1 of br0: mac " + two + " is the one of port host0, too; give another"}, "apply", file)
+	l.Refused([]string{"port host1 of br0: mac " + two + " is also the one of port host0; give another"}, "apply", file)
 	apart := "bridges: {br0: {vlan-filtering: on, ports: {host0: {type: host, pvid: 5, mac: '" + two + "'}, host1: {type: host, pvid: 6, mac: '" + two + "'}}}}"
 	must(t, os.WriteFile(file, []byte(apart), 0o600))
 	l.Bascule("apply", file) // as with a router that has an address in each VLAN

@@ -184,7 +184,7 @@ func plugApply(t *testing.T, hook string) {
 	file := filepath.Join(t.TempDir(), "switch.yaml")
 	r, err := l.Run("export")
 	must(t, err)
-	if text := r.Stdout; strings.Contains(text, a.Port+":") || strings.Contains(text, "192.0.2.1") || !strings.Contains(r.Stderr, "plugged by an id are left out: 1") {
+	if text := r.Stdout; strings.Contains(text, a.Port+":") || strings.Contains(text, "192.0.2.1") || !strings.Contains(r.Stderr, "plugged ports of br0 are left out: 1") {
 		t.Errorf("the file has the port that was plugged:\n%s, and it says %q", text, r.Stderr)
 	}
 	must(t, os.WriteFile(file, []byte(r.Stdout), 0o600))
@@ -201,7 +201,7 @@ func plugApply(t *testing.T, hook string) {
 		}
 	}
 	must(t, os.WriteFile(file, []byte("bridges: {br0: {ports: {"+a.Port+": {}}}}\n"), 0o600))
-	l.Refused([]string{"plugged by the id guest", "bascule unplug guest"}, "apply", file)
+	l.Refused([]string{"plugged with the id guest", "bascule unplug guest"}, "apply", file)
 }
 
 // A refused plug changes nothing.
