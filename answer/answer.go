@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package answer has what programs are told of a switch: what the commands print with
-// -j, and what the agent's API answers. Each thing has one form. The names of fields
-// are those of ip(8) and bridge(8) with -j, where these have the thing: "ifname" is
-// the thing's own name, "master" the bridge that it belongs to.
+// Package answer defines the data about a switch for other programs: the commands' output with -j,
+// and the answers of the agent's API. Each object has one form. Fields have the names of ip(8) and
+// bridge(8) with -j, if these show the object: "ifname" is its own name, and "master" the bridge that
+// it belongs to.
 package answer
 
 import (
@@ -22,7 +22,7 @@ import (
 	"bascule/rule"
 )
 
-// List makes answers of a list; there is one, if perhaps empty, for nil.
+// List makes a list of answers, which is empty for nil.
 func List[T, A any](items []T, of func(T) A) []A {
 	list := make([]A, len(items))
 	for i, item := range items {
@@ -31,17 +31,17 @@ func List[T, A any](items []T, of func(T) A) []A {
 	return list
 }
 
-// Version is the version of the program, and what it was built of.
+// Version is the version of the program, with its sources.
 type Version struct {
 	Version  string `json:"version"`
-	Commit   string `json:"commit,omitempty"` // of git, the whole id; left out where the build did not know it
+	Commit   string `json:"commit,omitempty"` // git hash; omitted if the build did not have it
 	Date     string `json:"date,omitempty"`   // of the commit, RFC 3339
 	Go       string `json:"go"`
 	Platform string `json:"platform"` // such as linux/amd64
-	Layout   int    `json:"layout"`   // of what bridges keep in the kernel
+	Layout   int    `json:"layout"`   // of the bridges' data in the kernel
 }
 
-// Finding is one thing about the kernel, the machine or a device that matters to bridges.
+// Finding is a fact about the kernel, the machine or a device that matters to bridges.
 type Finding struct {
 	About  string `json:"about"` // kernel, machine, network, device, port or agent
 	Name   string `json:"name"`
@@ -50,19 +50,19 @@ type Finding struct {
 	Text   string `json:"text"`
 }
 
-// FindingOf makes an answer of a finding.
+// FindingOf returns the answer for a finding.
 func FindingOf(f bridge.Finding) Finding {
 	return Finding{About: f.About, Name: f.Name, State: string(f.State), Needed: f.Needed, Text: f.Text}
 }
 
-// Reason is a word for what becomes of a frame, and its meaning.
+// Reason is a word for the fate of a frame, with its meaning.
 type Reason struct {
 	Name string `json:"name"`
 	Text string `json:"text"`
-	See  string `json:"see,omitempty"` // the command that shows what decided, or changes it
+	See  string `json:"see,omitempty"` // the command that shows or changes the cause
 }
 
-// OfReason is the answer for a reason.
+// OfReason returns the answer for a reason.
 func OfReason(r bridge.Reason) Reason {
 	a := Reason{Name: r.Name, Text: r.Text}
 	if r.See != "" {
@@ -71,16 +71,16 @@ func OfReason(r bridge.Reason) Reason {
 	return a
 }
 
-// Removed is a bridge that is no more.
+// Removed is a deleted bridge.
 type Removed struct {
 	Name string `json:"ifname"`
 }
 
-// Flushed says how many entries of a bridge were removed.
+// Flushed is the number of entries removed from a bridge.
 type Flushed struct {
 	Bridge  string `json:"master"`
 	Removed int    `json:"removed"`
-	Spared  int    `json:"spared,omitempty"` // static and sticky ones that were meant and stay
+	Spared  int    `json:"spared,omitempty"` // matching static and sticky entries, which stay
 }
 
 // Bridge is a bridge with its settings.
@@ -91,7 +91,7 @@ type Bridge struct {
 	FDBMax        uint32   `json:"fdb_max"`
 	FDBCount      uint32   `json:"fdb_count"`
 	GroupFwdMask  uint16   `json:"group_fwd_mask"`
-	MAC           string   `json:"mac"` // the address that it was given, "auto" for none
+	MAC           string   `json:"mac"` // the configured address, "auto" for none
 	VLANFiltering bool     `json:"vlan_filtering"`
 	DefaultPVID   uint16   `json:"vlan_default_pvid"` // 0 for none
 	VLANProtocol  string   `json:"vlan_protocol"`     // "802.1Q" or "802.1ad"
@@ -101,9 +101,9 @@ type Bridge struct {
 	DHCPGuard     bool     `json:"dhcp_guard"`
 	RAGuard       bool     `json:"ra_guard"`
 	NeighSuppress bool     `json:"neigh_suppress"`
-	PFPorts       string   `json:"pf_ports"`      // that pf judges: "all", "host" or "station"
+	PFPorts       string   `json:"pf_ports"`      // that pf filters: "all", "host" or "station"
 	STP           string   `json:"stp"`           // "off", "stp" or "rstp"
-	Priority      uint16   `json:"priority"`      // of spanning tree, as the next three
+	Priority      uint16   `json:"priority"`      // of spanning tree, like the next three
 	Hello         float64  `json:"hello_time"`    // seconds
 	MaxAge        float64  `json:"max_age"`       // seconds
 	ForwardDelay  float64  `json:"forward_delay"` // seconds
@@ -111,7 +111,7 @@ type Bridge struct {
 	Ports         []string `json:"ports"`
 }
 
-// OfBridge is the answer for a bridge.
+// OfBridge returns the answer for a bridge.
 func OfBridge(b bridge.Info) Bridge {
 	c := b.Config
 	return Bridge{
@@ -130,20 +130,20 @@ type Port struct {
 	Name            string        `json:"ifname"`
 	Flags           []string      `json:"flags"`
 	MTU             int           `json:"mtu"`
-	Address         string        `json:"address,omitempty"` // of the device, as ip(8) has it
+	Address         string        `json:"address,omitempty"` // of the device, as in ip(8)
 	Bridge          string        `json:"master"`
 	Type            string        `json:"type"`
 	Peer            string        `json:"peer,omitempty"`
-	Link            string        `json:"link,omitempty"`        // the other end of a veth, if it is here
+	Link            string        `json:"link,omitempty"`        // the other end of a veth, if it is local
 	Description     string        `json:"description,omitempty"` // of the device: its alias in ip-link(8)
 	Hook            string        `json:"hook"`
 	State           string        `json:"state"`
 	TakenBy         string        `json:"taken_by,omitempty"`   // "Linux bridge lxbr0"
-	Findings        []PortFinding `json:"findings,omitempty"`   // what the host has at its device without effect
+	Findings        []PortFinding `json:"findings,omitempty"`   // settings at the port's device without effect
 	NoCarrier       string        `json:"no_carrier,omitempty"` // of a host port: "agent" or "agent-ended"
 	Way             string        `json:"way,omitempty"`        // "straight", "xdp" or "device"
 	Egress          []string      `json:"egress,omitempty"`     // "qdisc", "tcx", "netfilter", "end-xdp", "unknown"
-	Owner           *bridge.Owner `json:"owner,omitempty"`      // by which id it was plugged, and for whom
+	Owner           *bridge.Owner `json:"owner,omitempty"`      // id and user of a plugged port
 	Learn           bool          `json:"learning"`
 	Discover        bool          `json:"flood"`
 	MulticastFlood  bool          `json:"mcast_flood"`
@@ -157,36 +157,36 @@ type Port struct {
 	Locked          bool          `json:"locked"`
 	MAB             bool          `json:"mab"`
 	Admit           string        `json:"admit"`                 // "all", "tagged" or "untagged"
-	Backup          string        `json:"backup_port,omitempty"` // that takes its frames while it has no carrier
+	Backup          string        `json:"backup_port,omitempty"` // takes its frames while it has no carrier
 	BlockNonIP      bool          `json:"block_non_ip"`
 	SourceGuard     bool          `json:"source_guard"`
 	Trusted         bool          `json:"trusted"`
 	Route           bool          `json:"route"`
-	LoopGuard       string        `json:"loop_guard"` // these four as the settings take them
+	LoopGuard       string        `json:"loop_guard"` // these four as in the settings
 	StormBroadcast  string        `json:"storm_bcast"`
 	StormMulticast  string        `json:"storm_mcast"`
 	StormUnknown    string        `json:"storm_unknown"`
-	RateIn          string        `json:"rate_in"` // as the settings take them
+	RateIn          string        `json:"rate_in"` // as in the settings
 	RateOut         string        `json:"rate_out"`
-	STPCost         uint32        `json:"cost"`     // of spanning tree, as the rest; 0 is by the port's speed
+	STPCost         uint32        `json:"cost"`     // of spanning tree, like the rest; 0 for automatic
 	STPPriority     uint8         `json:"priority"` // 0 to 240
-	STPEdge         string        `json:"edge"`     // "auto", "on" or "off", as the next
+	STPEdge         string        `json:"edge"`     // "auto", "on" or "off", like the next
 	STPPointToPoint string        `json:"p2p"`
 	BPDUGuard       bool          `json:"guard"`
 	BPDUFilter      bool          `json:"bpdu_filter"`
 	RootGuard       bool          `json:"root_block"`
-	*PortStats                    // where they are asked for
+	*PortStats                    // on request
 }
 
-// PortFinding is something that the host has at a port's device and that has no effect there, or
-// another one than without the switch.
+// PortFinding is a setting at a port's device that has no effect there, or another one than without
+// the switch.
 type PortFinding struct {
 	Kind string `json:"kind"` // "ingress-filter", "egress-rules", "device-above", "port-below", "address" or "mtu"
-	What string `json:"what"` // the thing, such as "macvlan mv0"
-	Text string `json:"text"` // what follows from it, and what to do
+	What string `json:"what"` // the object, such as "macvlan mv0"
+	Text string `json:"text"` // the consequence, and the remedy
 }
 
-// OfPortFinding is the answer for a finding.
+// OfPortFinding returns the answer for a finding.
 func OfPortFinding(f bridge.PortFinding) PortFinding { return PortFinding{f.Kind, f.What, f.Text} }
 
 // PortStats are the counters of a port.
@@ -196,7 +196,7 @@ type PortStats struct {
 	Moves   uint64            `json:"moves"`
 	Refused uint64            `json:"refused"`
 	Drops   map[string]uint64 `json:"drops"`            // frames by reason
-	Routed  map[string]uint64 `json:"routed,omitempty"` // frames for a routed host port, by who routes them and why
+	Routed  map[string]uint64 `json:"routed,omitempty"` // frames for a routed host port, by router and reason
 }
 
 // BothWays are the counters of a port's two directions.
@@ -205,13 +205,13 @@ type BothWays struct {
 	Tx Traffic `json:"tx"`
 }
 
-// Traffic are bytes and frames.
+// Traffic is a number of bytes and frames.
 type Traffic struct {
 	Bytes  uint64 `json:"bytes"`
 	Frames uint64 `json:"packets"`
 }
 
-// OfStats is the answer for the counters of a port.
+// OfStats returns the answer for the counters of a port.
 func OfStats(s bridge.Stats) *PortStats {
 	a := &PortStats{
 		BothWays{Traffic{s.RxBytes, s.RxFrames}, Traffic{s.TxBytes, s.TxFrames}},
@@ -221,7 +221,7 @@ func OfStats(s bridge.Stats) *PortStats {
 	return a
 }
 
-// OfPort is the answer for a port, without its counters.
+// OfPort returns the answer for a port, without its counters.
 func OfPort(port bridge.Port) Port {
 	c := port.Config
 	return Port{
@@ -240,7 +240,7 @@ func OfPort(port bridge.Port) Port {
 	}
 }
 
-// findingsOf is nil for none, which the answer leaves out.
+// findingsOf returns nil if there are none, so that the answer omits them.
 func findingsOf(port bridge.Port) []PortFinding {
 	if len(port.Findings) == 0 {
 		return nil
@@ -248,26 +248,26 @@ func findingsOf(port bridge.Port) []PortFinding {
 	return List(port.Findings, OfPortFinding)
 }
 
-// OfCountedPort is the answer for a port with its counters.
+// OfCountedPort returns the answer for a port with its counters.
 func OfCountedPort(port bridge.Port) Port {
 	a := OfPort(port)
 	a.PortStats = OfStats(port.Stats)
 	return a
 }
 
-// Totals are the counters of a port by themselves.
+// Totals are only the counters of a port.
 type Totals struct {
 	Name   string `json:"ifname"`
 	Bridge string `json:"master"`
 	*PortStats
 }
 
-// OfTotals is the answer for a port's counters by themselves.
+// OfTotals returns the answer for only a port's counters.
 func OfTotals(port bridge.Port) Totals {
 	return Totals{port.Name, port.Bridge, OfStats(port.Stats)}
 }
 
-// Rates are the rates of a port. Rates and Drops are null where there are none yet.
+// Rates are the rates of a port. Rates and Drops are null if there are none yet.
 type Rates struct {
 	Time    time.Time          `json:"time"`
 	Elapsed float64            `json:"elapsed"` // seconds
@@ -275,7 +275,7 @@ type Rates struct {
 	Bridge  string             `json:"master"`
 	State   string             `json:"state"`
 	Rates   *BothRates         `json:"rates"`
-	Drops   map[string]float64 `json:"drops"` // frames a second, by reason
+	Drops   map[string]float64 `json:"drops"` // frames per second, by reason
 }
 
 // BothRates are the rates of a port's two directions.
@@ -284,13 +284,13 @@ type BothRates struct {
 	Tx Rate `json:"tx"`
 }
 
-// Rate is bits and frames a second.
+// Rate is bits and frames per second.
 type Rate struct {
 	Bits   float64 `json:"bits"`
 	Frames float64 `json:"packets"`
 }
 
-// OfRates is the answer for the rates of a port over the time elapsed until at.
+// OfRates returns the answer for the rates of a port over the time elapsed until at.
 func OfRates(port rates.Port, at time.Time, elapsed time.Duration) Rates {
 	a := Rates{Time: at, Elapsed: elapsed.Seconds(), Name: port.Name, Bridge: port.Bridge, State: port.State, Drops: port.Drops}
 	if port.Known {
@@ -299,7 +299,7 @@ func OfRates(port rates.Port, at time.Time, elapsed time.Duration) Rates {
 	return a
 }
 
-// Entry is an entry of an FDB.
+// Entry is an FDB entry.
 type Entry struct {
 	MAC     string   `json:"mac"`
 	VLAN    uint16   `json:"vlan,omitempty"`
@@ -307,10 +307,10 @@ type Entry struct {
 	Bridge  string   `json:"master"`
 	Flags   []string `json:"flags"`             // "sticky" or "locked"
 	State   string   `json:"state"`             // "static" or ""
-	Updated *int     `json:"updated,omitempty"` // seconds since last seen
+	Updated *int     `json:"updated,omitempty"` // seconds since the last frame
 }
 
-// OfEntry is the answer for an entry of a bridge.
+// OfEntry returns the answer for an entry of a bridge.
 func OfEntry(of string, e bridge.Entry) Entry {
 	a := Entry{MAC: e.MAC.String(), VLAN: e.VLAN, Port: e.Port, Bridge: of, Flags: []string{}}
 	if e.Sticky {
@@ -338,16 +338,16 @@ type Binding struct {
 	Bridge  string `json:"master"`
 }
 
-// OfBinding is the answer for a binding.
+// OfBinding returns the answer for a binding.
 func OfBinding(b bridge.Binding) Binding {
 	return Binding{Address: b.Address.String(), MAC: b.MAC.String(), VLAN: b.VLAN, Port: b.Port, Bridge: b.Bridge}
 }
 
-// Rule is a rule of a port: as text, and in pieces.
+// Rule is a rule of a port: as text, and in parts.
 type Rule struct {
 	Bridge    string `json:"master"`
 	Port      string `json:"ifname"`
-	Number    int    `json:"number"` // among those of the port
+	Number    int    `json:"number"` // among the port's rules
 	Rule      string `json:"rule"`
 	Action    string `json:"action"`
 	Direction string `json:"direction"` // "in", "out" or "in/out"
@@ -360,10 +360,10 @@ type Rule struct {
 	SPA       string `json:"spa,omitempty"`
 	THA       string `json:"tha,omitempty"`
 	TPA       string `json:"tpa,omitempty"`
-	*Traffic         // that the rule has matched, where it is asked for
+	*Traffic         // of matching frames, on request
 }
 
-// OfRule is the answer for a rule, without what it has matched.
+// OfRule returns the answer for a rule, without its counters.
 func OfRule(pr bridge.PortRule) Rule {
 	mac := func(m *rule.MAC) string {
 		if m == nil {
@@ -388,7 +388,7 @@ func OfRule(pr bridge.PortRule) Rule {
 	}
 }
 
-// OfCountedRule is the answer for a rule and what it has matched.
+// OfCountedRule returns the answer for a rule with its counters.
 func OfCountedRule(pr bridge.PortRule) Rule {
 	a := OfRule(pr)
 	a.Traffic = &Traffic{Bytes: pr.Bytes, Frames: pr.Frames}
@@ -400,32 +400,31 @@ type Span struct {
 	Name      string   `json:"ifname"`
 	Bridge    string   `json:"master"`
 	Direction string   `json:"direction"` // "in", "out" or "both"
-	State     string   `json:"state"`     // as that of a port: "gone" where the device vanished
+	State     string   `json:"state"`     // like a port's: "gone" if the device disappeared
 	All       bool     `json:"all"`       // every port's frames
 	Ports     []string `json:"ports"`
 	VLANs     []uint16 `json:"vlans"`
 }
 
-// OfSpan is the answer for a span port.
+// OfSpan returns the answer for a span port.
 func OfSpan(s bridge.Span) Span {
 	return Span{s.Port, s.Bridge, s.Direction, s.State, s.All, append([]string{}, s.Ports...), append([]uint16{}, s.VLANs...)}
 }
 
-// VLANs are those of a port, or of a bridge: its private ones, or those that it has
-// counters of.
+// VLANs are the VLANs of a port, or of a bridge: its private ones, or the ones with counters.
 type VLANs struct {
 	Name   string `json:"ifname"`
 	Bridge string `json:"master,omitempty"` // of a port
 	VLANs  []VLAN `json:"vlans"`
 }
 
-// VLAN is a VLAN, or a range of those that are alike.
+// VLAN is a VLAN, or a range of VLANs with the same settings.
 type VLAN struct {
 	VLAN       uint16   `json:"vlan"`
 	End        uint16   `json:"vlanEnd,omitempty"` // the last of a range
 	Flags      []string `json:"flags,omitempty"`
 	Kind       string   `json:"type,omitempty"`    // of a private VLAN
-	Primary    uint16   `json:"primary,omitempty"` // that it is below
+	Primary    uint16   `json:"primary,omitempty"` // of a secondary VLAN
 	*VLANStats          // of a bridge with counters
 }
 
@@ -437,7 +436,7 @@ type VLANStats struct {
 	TxFrames uint64 `json:"tx_packets"`
 }
 
-// VLANFlags are the flags of a port's VLAN as bridge(8) has them.
+// VLANFlags returns the flags of a port's VLAN in the words of bridge(8).
 func VLANFlags(o bridge.VLANOptions) (flags []string) {
 	if o.PVID {
 		flags = append(flags, "PVID")
@@ -448,7 +447,7 @@ func VLANFlags(o bridge.VLANOptions) (flags []string) {
 	return flags
 }
 
-// OfPortVLANs is the answer for the VLANs of a port.
+// OfPortVLANs returns the answer for the VLANs of a port.
 func OfPortVLANs(port bridge.PortVLANs) VLANs {
 	a := VLANs{Name: port.Port, Bridge: port.Bridge, VLANs: []VLAN{}}
 	for _, r := range port.Ranges {
@@ -461,8 +460,7 @@ func OfPortVLANs(port bridge.PortVLANs) VLANs {
 	return a
 }
 
-// OfVLANTable is the answer for VLANs of bridges, which are grouped by bridge: one for
-// each bridge.
+// OfVLANTable returns one answer for each bridge; table is grouped by bridge.
 func OfVLANTable(table []bridge.VLAN, stats bool) []VLANs {
 	list := []VLANs{}
 	for _, v := range table {
@@ -478,8 +476,7 @@ func OfVLANTable(table []bridge.VLAN, stats bool) []VLANs {
 	return list
 }
 
-// OfPortVLANTable is the answer for the VLANs of ports, and for those VLANs of bridges
-// that are private.
+// OfPortVLANTable returns the answers for the VLANs of ports, and for the private VLANs of bridges.
 func OfPortVLANTable(ports []bridge.PortVLANs, table []bridge.VLAN) []VLANs {
 	private := slices.DeleteFunc(slices.Clone(table), func(v bridge.VLAN) bool { return v.Kind == "" })
 	return append(List(ports, OfPortVLANs), OfVLANTable(private, false)...)
@@ -499,24 +496,24 @@ type Event struct {
 	For    float64   `json:"seconds,omitempty"`
 }
 
-// OfEvent is the answer for an event.
+// OfEvent returns the answer for an event.
 func OfEvent(e bridge.Event) Event {
 	return Event{e.Time, e.Kind, e.Bridge, e.Port, e.MAC.String(), e.VLAN, e.From, e.Reason, e.Count, e.For.Seconds()}
 }
 
-// Frame is a frame that a capture has seen.
+// Frame is a captured frame.
 type Frame struct {
 	Time      time.Time `json:"time"`
 	Bridge    string    `json:"master"`
 	Port      string    `json:"ifname,omitempty"`
 	Direction string    `json:"direction"`
-	Reason    string    `json:"reason,omitempty"` // why it was dropped
+	Reason    string    `json:"reason,omitempty"` // of a drop
 	VLAN      uint16    `json:"vlan,omitempty"`
 	Length    int       `json:"length"` // bytes
 	Summary   string    `json:"summary"`
 }
 
-// OfFrame is the answer for a frame that a capture of a bridge has seen.
+// OfFrame returns the answer for a captured frame of a bridge.
 func OfFrame(of string, f frame.Seen) Frame {
 	return Frame{f.Time, of, f.Port, f.Direction.String(), f.Reason, f.VLAN, f.Length, f.Summary()}
 }
@@ -524,10 +521,10 @@ func OfFrame(of string, f frame.Seen) Frame {
 // Trace is every step of the decision on a frame.
 type Trace struct {
 	Bridge  string   `json:"master"`
-	Port    string   `json:"ifname"` // by which the frame comes in
+	Port    string   `json:"ifname"` // the ingress port
 	Steps   []Step   `json:"steps"`
 	Verdict string   `json:"verdict"`
-	Out     []string `json:"out"` // the ports that it leaves by
+	Out     []string `json:"out"` // the egress ports
 }
 
 // Step is a step of a trace.
@@ -536,7 +533,7 @@ type Step struct {
 	Text string `json:"text"`
 }
 
-// OfTrace is the answer for the trace of a frame that comes in by a port of a bridge.
+// OfTrace returns the answer for the trace of a frame that enters a bridge by a port.
 func OfTrace(of, port string, t bridge.Trace) Trace {
 	a := Trace{of, port, []Step{}, t.Verdict, append([]string{}, t.Out...)}
 	for _, s := range t.Steps {
@@ -554,24 +551,24 @@ type Action struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-// OfAction is the answer for a line of a plan for a network namespace.
+// OfAction returns the answer for a line of a plan for a network namespace.
 func OfAction(netns string, a config.Action) Action {
 	return Action{netns, string(a.Op), a.Bridge, a.Object, a.Detail}
 }
 
-// State is a state of bridges that was applied, a change that waits to be confirmed, or a put-back to
-// the state behind it in the list, without a number.
+// State is a former state of bridges, a change that waits for confirmation, or the return to the next
+// state in the list, without a number.
 type State struct {
-	Back    *int       `json:"back,omitempty"` // how many states ago, for 'apply --back'
+	Back    *int       `json:"back,omitempty"` // number of states back, for 'apply --back'
 	Time    time.Time  `json:"time"`
 	Who     string     `json:"who"`
 	Bridges []string   `json:"bridges"`
 	What    string     `json:"what"`
-	Change  string     `json:"change,omitempty"` // what was done: the first action, and how many more
-	Until   *time.Time `json:"until,omitempty"`  // when it is put back, unless it is confirmed
+	Change  string     `json:"change,omitempty"` // the first action, and the number of others
+	Until   *time.Time `json:"until,omitempty"`  // when it is reverted without a confirmation
 }
 
-// OfStates is the answer for a change that waits, nil for none, and for the states that are kept.
+// OfStates returns the answers for a waiting change, which may be nil, and for the stored states.
 func OfStates(waits *history.Pending, states []history.State) []State {
 	list := []State{}
 	if waits != nil {
@@ -589,7 +586,7 @@ func OfStates(waits *history.Pending, states []history.State) []State {
 	return list
 }
 
-// Logged is a packet that a rule of pf has logged.
+// Logged is a packet that a pf rule has logged.
 type Logged struct {
 	Time      time.Time `json:"time"`
 	Port      string    `json:"ifname"`
@@ -605,7 +602,7 @@ type Logged struct {
 	Summary   string    `json:"summary"`
 }
 
-// Names as tcpdump(8) prints them.
+// Names in the output format of tcpdump(8).
 var (
 	logActions = map[pflog.Action]string{pflog.Pass: "pass", pflog.Block: "block", pflog.Match: "match"}
 	logReasons = map[pflog.Reason]string{
@@ -614,7 +611,7 @@ var (
 	}
 )
 
-// OfLogged is the answer for a packet that was logged.
+// OfLogged returns the answer for a logged packet.
 func OfLogged(l bridge.PFLogged) Logged {
 	a := Logged{
 		Time: l.Time, Port: l.Interface, Log: fmt.Sprintf("pflog%d", l.Number), Direction: "in",

@@ -10,7 +10,7 @@ import (
 	"bascule/bridge"
 )
 
-// TestSettingsAsJSON: a setting that changes shows in what `show -j` prints.
+// TestSettingsAsJSON checks that each setting that changes also changes the output of `show -j`.
 func TestSettingsAsJSON(t *testing.T) {
 	t.Run("bridge", func(t *testing.T) {
 		var b bridge.Info
@@ -22,8 +22,8 @@ func TestSettingsAsJSON(t *testing.T) {
 	})
 }
 
-// everySetting changes each field of the settings, of which none is empty before,
-// and looks whether show returns something else then.
+// everySetting changes each field of the settings, which must not be empty before, and checks that
+// the result of show changes.
 func everySetting(t *testing.T, settings reflect.Value, show func() any) {
 	eachField(settings, "", func(_ string, v reflect.Value) { fill(v, 0x88a8) })
 	eachField(settings, "", func(name string, v reflect.Value) {
@@ -32,7 +32,7 @@ func everySetting(t *testing.T, settings reflect.Value, show func() any) {
 		if printed(t, show()) == before {
 			t.Errorf("%s is not shown", name)
 		}
-		fill(v, 0x88a8) // on which another field may depend
+		fill(v, 0x88a8) // another field may depend on it
 	})
 }
 
@@ -45,7 +45,7 @@ func printed(t *testing.T, v any) string {
 	return string(text)
 }
 
-// eachField calls do for each field that has no fields itself.
+// eachField calls do for each field that is not a struct itself.
 func eachField(v reflect.Value, name string, do func(name string, v reflect.Value)) {
 	switch v.Kind() {
 	case reflect.Struct:

@@ -10,14 +10,14 @@ import (
 	"bascule/pf"
 )
 
-// PFRule is a rule of pf, with what it has done.
+// PFRule is a pf rule with its counters.
 type PFRule struct {
 	Bridge      string   `json:"master"`
 	Anchor      string   `json:"anchor,omitempty"`
 	Number      int      `json:"number"`
-	Rule        string   `json:"rule"` // on one line, an anchor's call without its rules
+	Rule        string   `json:"rule"` // on one line; an anchor without its rules
 	Label       string   `json:"label,omitempty"`
-	Labels      []string `json:"labels,omitempty"` // those behind Label
+	Labels      []string `json:"labels,omitempty"` // the ones after Label
 	Evaluations uint64   `json:"evaluations"`
 	PacketsIn   uint64   `json:"packets_in"`
 	PacketsOut  uint64   `json:"packets_out"`
@@ -25,10 +25,10 @@ type PFRule struct {
 	BytesOut    uint64   `json:"bytes_out"`
 	States      uint64   `json:"states"`
 	Created     uint64   `json:"states_created"`
-	Expired     bool     `json:"expired,omitempty"` // it is a once rule, and has had its packet
+	Expired     bool     `json:"expired,omitempty"` // a once rule that has matched
 }
 
-// OfPFRule is the answer for the rule with that number in the ruleset at path of a
+// OfPFRule returns the answer for the rule with the given number in the ruleset at path of a
 // bridge.
 func OfPFRule(of, path string, number int, r *pf.Rule, n bridge.PFCounts) PFRule {
 	head := r
@@ -44,9 +44,8 @@ func OfPFRule(of, path string, number int, r *pf.Rule, n bridge.PFCounts) PFRule
 	}
 }
 
-// OfPFRules is the answer for those rules of a ruleset of a bridge that take wants, also
-// for those between braces without a name. If all is true, it is for those of all anchors
-// below, too.
+// OfPFRules returns the answers for the rules of a bridge's ruleset that take selects, including
+// rules in unnamed anchors. With all, it includes the rules of all anchors below.
 func OfPFRules(of string, rules bridge.PFRules, all bool, take func(*pf.Rule) bool) []PFRule {
 	list := []PFRule{}
 	var walk func(set *pf.Ruleset, path string)
@@ -72,8 +71,7 @@ func OfPFRules(of string, rules bridge.PFRules, all bool, take func(*pf.Rule) bo
 	return list
 }
 
-// PFAnchorsBelow returns the path of the anchor that a rule calls all anchors right below
-// of.
+// PFAnchorsBelow returns the path below which a rule calls all direct anchors.
 func PFAnchorsBelow(path string, index int, r *pf.Rule) (above string, several bool) {
 	if r.Anchor == nil {
 		return "", false
@@ -82,7 +80,7 @@ func PFAnchorsBelow(path string, index int, r *pf.Rule) (above string, several b
 	return strings.Trim(above, "/"), several
 }
 
-// PFState is a state: a connection that pf knows.
+// PFState is a state: a connection of pf.
 type PFState struct {
 	Bridge   string    `json:"master"`
 	ID       string    `json:"id"`
@@ -98,21 +96,21 @@ type PFState struct {
 	Out      string    `json:"out,omitempty"`
 	Bound    string    `json:"bound_to,omitempty"`
 	Age      float64   `json:"age"`     // seconds
-	Expires  float64   `json:"expires"` // seconds until then
-	Packets  [2]uint64 `json:"packets"` // sent by src, by dst
+	Expires  float64   `json:"expires"` // seconds until it expires
+	Packets  [2]uint64 `json:"packets"` // from src, from dst
 	Bytes    [2]uint64 `json:"bytes"`
 	Anchor   string    `json:"anchor,omitempty"`
 	Rule     *int      `json:"rule,omitempty"`
 	Label    string    `json:"label,omitempty"`
-	// Translated is what the first packet's addresses have become.
+	// Translated has the addresses of the first packet after translation.
 	Translated *PFTranslated `json:"translated,omitempty"`
-	// Route is the word of the rule that says a next hop: route-to, reply-to or dup-to.
+	// Route is the rule's word for a next hop: route-to, reply-to or dup-to.
 	Route   string `json:"route,omitempty"`
 	NextHop string `json:"next_hop,omitempty"` // its address
-	Divert  string `json:"divert,omitempty"`   // what the rule says of the socket that it is diverted to
+	Divert  string `json:"divert,omitempty"`   // the rule's words about the divert socket
 }
 
-// PFTranslated are addresses and ports behind a translation.
+// PFTranslated are addresses and ports after a translation.
 type PFTranslated struct {
 	Src     string `json:"src"`
 	SrcPort uint16 `json:"src_port,omitempty"`
@@ -120,7 +118,7 @@ type PFTranslated struct {
 	DstPort uint16 `json:"dst_port,omitempty"`
 }
 
-// OfPFState is the answer for a state of a bridge.
+// OfPFState returns the answer for a state of a bridge.
 func OfPFState(of string, st bridge.PFState) PFState {
 	a := PFState{
 		Bridge: of, ID: fmt.Sprintf("%016x", st.ID), Protocol: pf.ProtocolName(st.Proto), VLAN: st.VLAN,
@@ -149,7 +147,7 @@ func OfPFState(of string, st bridge.PFState) PFState {
 type PFSource struct {
 	Bridge      string  `json:"master"`
 	Address     string  `json:"address"`
-	Given       string  `json:"given,omitempty"` // that it has of a pool
+	Given       string  `json:"given,omitempty"` // its address from a pool
 	VLAN        uint16  `json:"vlan,omitempty"`
 	States      uint32  `json:"states"`
 	Connections uint32  `json:"connections"`
@@ -160,7 +158,7 @@ type PFSource struct {
 	Rule        *int    `json:"rule,omitempty"`
 }
 
-// OfPFSource is the answer for a tracked source of a bridge.
+// OfPFSource returns the answer for a tracked source of a bridge.
 func OfPFSource(of string, n bridge.PFSource) PFSource {
 	a := PFSource{
 		Bridge: of, Address: n.Addr.String(), VLAN: n.VLAN, States: n.States, Connections: n.Connections,
@@ -175,11 +173,11 @@ func OfPFSource(of string, n bridge.PFSource) PFSource {
 	return a
 }
 
-// PFInfo is how pf of a bridge is.
+// PFInfo is the status of a bridge's pf.
 type PFInfo struct {
 	Bridge     string            `json:"master"`
 	Enabled    bool              `json:"enabled"`
-	For        float64           `json:"seconds"` // that it is so
+	For        float64           `json:"seconds"` // since the last change of enabled
 	Debug      string            `json:"debug"`
 	States     uint64            `json:"states"`
 	HalfOpen   uint64            `json:"half_open_tcp"`
@@ -189,7 +187,7 @@ type PFInfo struct {
 	Limits     map[string]uint64 `json:"limit_counters"`
 }
 
-// OfPFInfo is the answer for pf of a bridge.
+// OfPFInfo returns the answer for pf of a bridge.
 func OfPFInfo(of string, info bridge.PFInfo) PFInfo {
 	byName := func(list []bridge.PFCounter) map[string]uint64 {
 		m := map[string]uint64{}
@@ -215,7 +213,7 @@ type PFTable struct {
 	Rules     int      `json:"references"` // rules that name it
 }
 
-// OfPFTable is the answer for a table of a bridge.
+// OfPFTable returns the answer for a table of a bridge.
 func OfPFTable(of string, t bridge.PFTable) PFTable {
 	a := PFTable{Bridge: of, Anchor: t.Anchor, Name: t.Name, Flags: []string{}, Addresses: t.Addresses, Rules: t.Rules}
 	for _, f := range []struct {
@@ -229,20 +227,20 @@ func OfPFTable(of string, t bridge.PFTable) PFTable {
 	return a
 }
 
-// PFPort is a port as pf knows it.
+// PFPort is a port or port group in pf.
 type PFPort struct {
 	Bridge string `json:"master"`
 	Name   string `json:"ifname"`
-	Group  bool   `json:"group"` // it is a group of ports
-	Skip   bool   `json:"skip"`  // by 'set skip'
+	Group  bool   `json:"group"` // a group of ports
+	Skip   bool   `json:"skip"`  // from 'set skip'
 }
 
-// OfPFPorts is the answer for the ports of a bridge as pf knows them.
+// OfPFPorts returns the answers for the ports of a bridge in pf.
 func OfPFPorts(of string, info bridge.PFInfo) []PFPort {
 	return List(info.Ports, func(p bridge.PFPort) PFPort { return PFPort{Bridge: of, Name: p.Name, Group: p.Group, Skip: p.Skip} })
 }
 
-// OfPFTimeouts is the answer for timeouts: seconds by name, of the adaptive ones states.
+// OfPFTimeouts returns timeouts by name, in seconds; the adaptive ones are numbers of states.
 func OfPFTimeouts(info bridge.PFInfo) map[string]uint32 {
 	values := map[string]uint32{}
 	for i, v := range info.Timeouts {
@@ -251,7 +249,7 @@ func OfPFTimeouts(info bridge.PFInfo) map[string]uint32 {
 	return values
 }
 
-// PFLimits are limits, and the bytes that tables take now by what they are for.
+// PFLimits are limits, and the memory of tables now in bytes, by purpose.
 type PFLimits struct {
 	States       uint32            `json:"states"`
 	Sources      uint32            `json:"src-nodes"`
@@ -262,7 +260,7 @@ type PFLimits struct {
 	Memory       map[string]uint64 `json:"memory"`
 }
 
-// OfPFLimits is the answer for limits.
+// OfPFLimits returns the answer for limits.
 func OfPFLimits(info bridge.PFInfo) PFLimits {
 	l := info.Limits
 	a := PFLimits{
@@ -275,20 +273,20 @@ func OfPFLimits(info bridge.PFInfo) PFLimits {
 	return a
 }
 
-// PFTableChange says what a change of a table has done.
+// PFTableChange is the result of a table change.
 type PFTableChange struct {
 	Created bool `json:"created"` // the table
-	Added   int  `json:"added"`   // addresses, as the next two
+	Added   int  `json:"added"`   // addresses, like the next two
 	Deleted int  `json:"deleted"`
 	Changed int  `json:"changed"`
 }
 
-// OfPFTableChange is the answer for the change of a table.
+// OfPFTableChange returns the answer for the change of a table.
 func OfPFTableChange(c bridge.PFTableChange) PFTableChange {
 	return PFTableChange{c.Created, c.Added, c.Deleted, c.Changed}
 }
 
-// PFLimiter is a limiter of pf, as `pfctl -s LimiterStates -j` prints it.
+// PFLimiter is a limiter of pf, in the format of `pfctl -s LimiterStates -j`.
 type PFLimiter struct {
 	Bridge      string      `json:"master"`
 	ID          uint8       `json:"id"`
@@ -306,7 +304,7 @@ type PFLimiter struct {
 	Sources     []PFLimited `json:"sources,omitempty"`
 }
 
-// PFLimited is a source of a source limiter.
+// PFLimited is a source in a source limiter.
 type PFLimited struct {
 	Address     string `json:"address"`
 	VLAN        uint16 `json:"vlan,omitempty"`

@@ -177,16 +177,16 @@ type Bridge struct {
 	// seconds
 	HelloTime float64 `json:"hello_time"`
 	Name      string  `json:"ifname"`
-	// the address that it was given, "auto" for none
+	// the configured address, "auto" for none
 	MAC string `json:"mac"`
 	// seconds
 	MaxAge        float64 `json:"max_age"`
 	MoveMax       uint64  `json:"move_max"`
 	NeighSuppress bool    `json:"neigh_suppress"`
-	// that pf judges: "all", "host" or "station"
+	// that pf filters: "all", "host" or "station"
 	PFPorts string   `json:"pf_ports"`
 	Ports   []string `json:"ports"`
-	// of spanning tree, as the next three
+	// of spanning tree, like the next three
 	Priority uint64 `json:"priority"`
 	QinQ     bool   `json:"qinq"`
 	RAGuard  bool   `json:"ra_guard"`
@@ -293,7 +293,7 @@ type Door struct {
 	Write bool `json:"write"`
 }
 
-// Entry is an entry of an FDB.
+// Entry is an FDB entry.
 type Entry struct {
 	// "sticky" or "locked"
 	Flags  []string `json:"flags"`
@@ -302,7 +302,7 @@ type Entry struct {
 	Bridge string   `json:"master"`
 	// "static" or ""
 	State string `json:"state"`
-	// seconds since last seen
+	// seconds since the last frame
 	Updated *int64  `json:"updated,omitempty"`
 	VLAN    *uint64 `json:"vlan,omitempty"`
 }
@@ -373,11 +373,11 @@ type FlushRules struct {
 	Port string `json:"port,omitempty"`
 }
 
-// Flushed says how many entries of a bridge were removed.
+// Flushed is the number of entries removed from a bridge.
 type Flushed struct {
 	Bridge  string `json:"master"`
 	Removed int64  `json:"removed"`
-	// static and sticky ones that were meant and stay
+	// matching static and sticky entries, which stay
 	Spared *int64 `json:"spared,omitempty"`
 }
 
@@ -399,7 +399,7 @@ type Kill struct {
 	To string `json:"to,omitempty"`
 }
 
-// Logged is a packet that a rule of pf has logged.
+// Logged is a packet that a pf rule has logged.
 type Logged struct {
 	Action    string `json:"action"`
 	Anchor    string `json:"anchor,omitempty"`
@@ -434,7 +434,7 @@ type Owner struct {
 	Network string `json:"network,omitempty"`
 }
 
-// PFInfo is how pf of a bridge is.
+// PFInfo is the status of a bridge's pf.
 type PFInfo struct {
 	Counters      map[string]uint64 `json:"counters"`
 	Debug         string            `json:"debug"`
@@ -442,14 +442,14 @@ type PFInfo struct {
 	HalfOpenTCP   uint64            `json:"half_open_tcp"`
 	LimitCounters map[string]uint64 `json:"limit_counters"`
 	Bridge        string            `json:"master"`
-	// that it is so
+	// since the last change of enabled
 	Seconds     float64           `json:"seconds"`
 	SourceNodes uint64            `json:"source_nodes"`
 	StateTable  map[string]uint64 `json:"state_table"`
 	States      uint64            `json:"states"`
 }
 
-// PFLimited is a source of a source limiter.
+// PFLimited is a source in a source limiter.
 type PFLimited struct {
 	Address     string  `json:"address"`
 	Admitted    uint64  `json:"admitted"`
@@ -459,7 +459,7 @@ type PFLimited struct {
 	VLAN        *uint64 `json:"vlan,omitempty"`
 }
 
-// PFLimiter is a limiter of pf, as `pfctl -s LimiterStates -j` prints it.
+// PFLimiter is a limiter of pf, in the format of `pfctl -s LimiterStates -j`.
 type PFLimiter struct {
 	AddrLimited *uint64     `json:"addr_limited,omitempty"`
 	Addresses   *uint64     `json:"addresses,omitempty"`
@@ -477,7 +477,7 @@ type PFLimiter struct {
 	States      uint64      `json:"states"`
 }
 
-// PFLimits are limits, and the bytes that tables take now by what they are for.
+// PFLimits are limits, and the memory of tables now in bytes, by purpose.
 type PFLimits struct {
 	Anchors      uint64            `json:"anchors"`
 	Frags        uint64            `json:"frags"`
@@ -488,32 +488,32 @@ type PFLimits struct {
 	Tables       uint64            `json:"tables"`
 }
 
-// PFPort is a port as pf knows it.
+// PFPort is a port or port group in pf.
 type PFPort struct {
-	// it is a group of ports
+	// a group of ports
 	Group  bool   `json:"group"`
 	Name   string `json:"ifname"`
 	Bridge string `json:"master"`
-	// by 'set skip'
+	// from 'set skip'
 	Skip bool `json:"skip"`
 }
 
-// PFRule is a rule of pf, with what it has done.
+// PFRule is a pf rule with its counters.
 type PFRule struct {
 	Anchor      string `json:"anchor,omitempty"`
 	BytesIn     uint64 `json:"bytes_in"`
 	BytesOut    uint64 `json:"bytes_out"`
 	Evaluations uint64 `json:"evaluations"`
-	// it is a once rule, and has had its packet
+	// a once rule that has matched
 	Expired bool   `json:"expired,omitempty"`
 	Label   string `json:"label,omitempty"`
-	// those behind Label
+	// the ones after Label
 	Labels     []string `json:"labels,omitempty"`
 	Bridge     string   `json:"master"`
 	Number     int64    `json:"number"`
 	PacketsIn  uint64   `json:"packets_in"`
 	PacketsOut uint64   `json:"packets_out"`
-	// on one line, an anchor's call without its rules
+	// on one line; an anchor without its rules
 	Rule          string `json:"rule"`
 	States        uint64 `json:"states"`
 	StatesCreated uint64 `json:"states_created"`
@@ -527,7 +527,7 @@ type PFSource struct {
 	Connections uint64  `json:"connections"`
 	// seconds until then
 	Expires float64 `json:"expires"`
-	// that it has of a pool
+	// its address from a pool
 	Given  string `json:"given,omitempty"`
 	Bridge string `json:"master"`
 	// connections within RateTime
@@ -538,19 +538,19 @@ type PFSource struct {
 	VLAN        *uint64 `json:"vlan,omitempty"`
 }
 
-// PFState is a state: a connection that pf knows.
+// PFState is a state: a connection of pf.
 type PFState struct {
 	// seconds
 	Age     float64  `json:"age"`
 	Anchor  string   `json:"anchor,omitempty"`
 	BoundTo string   `json:"bound_to,omitempty"`
 	Bytes   []uint64 `json:"bytes"`
-	// what the rule says of the socket that it is diverted to
+	// the rule's words about the divert socket
 	Divert   string  `json:"divert,omitempty"`
 	Dst      string  `json:"dst"`
 	DstPort  *uint64 `json:"dst_port,omitempty"`
 	DstState string  `json:"dst_state"`
-	// seconds until then
+	// seconds until it expires
 	Expires float64 `json:"expires"`
 	ID      string  `json:"id"`
 	In      string  `json:"in,omitempty"`
@@ -559,10 +559,10 @@ type PFState struct {
 	// its address
 	NextHop string `json:"next_hop,omitempty"`
 	Out     string `json:"out,omitempty"`
-	// sent by src, by dst
+	// from src, from dst
 	Packets  []uint64 `json:"packets"`
 	Protocol string   `json:"protocol"`
-	// Route is the word of the rule that says a next hop: route-to, reply-to or dup-to.
+	// Route is the rule's word for a next hop: route-to, reply-to or dup-to.
 	Route      string        `json:"route,omitempty"`
 	Rule       *int64        `json:"rule,omitempty"`
 	Src        string        `json:"src"`
@@ -584,9 +584,9 @@ type PFTable struct {
 	References int64 `json:"references"`
 }
 
-// PFTableChange says what a change of a table has done.
+// PFTableChange is the result of a table change.
 type PFTableChange struct {
-	// addresses, as the next two
+	// addresses, like the next two
 	Added   int64 `json:"added"`
 	Changed int64 `json:"changed"`
 	// the table
@@ -594,7 +594,7 @@ type PFTableChange struct {
 	Deleted int64 `json:"deleted"`
 }
 
-// PFTranslated are addresses and ports behind a translation.
+// PFTranslated are addresses and ports after a translation.
 type PFTranslated struct {
 	Dst     string  `json:"dst"`
 	DstPort *uint64 `json:"dst_port,omitempty"`
@@ -612,29 +612,29 @@ type PlugBinding struct {
 
 // Port is a port with its settings, and with its counters where these are asked for.
 type Port struct {
-	// of the device, as ip(8) has it
+	// of the device, as in ip(8)
 	Address string `json:"address,omitempty"`
 	// "all", "tagged" or "untagged"
 	Admit string `json:"admit"`
-	// that takes its frames while it has no carrier
+	// takes its frames while it has no carrier
 	BackupPort string `json:"backup_port,omitempty"`
 	BcastFlood bool   `json:"bcast_flood"`
 	BlockNonIP bool   `json:"block_non_ip"`
 	BPDUFilter bool   `json:"bpdu_filter"`
-	// of spanning tree, as the rest; 0 is by the port's speed
+	// of spanning tree, like the rest; 0 for automatic
 	Cost uint64 `json:"cost"`
 	// of the device: its alias in ip-link(8)
 	Description string `json:"description,omitempty"`
 	// frames by reason
 	Drops map[string]uint64 `json:"drops,omitempty"`
-	// "auto", "on" or "off", as the next
+	// "auto", "on" or "off", like the next
 	Edge string `json:"edge"`
 	// "qdisc", "tcx", "netfilter", "end-xdp", "unknown"
 	Egress   []string `json:"egress,omitempty"`
 	FDBCount uint64   `json:"fdb_count"`
 	FDBFull  string   `json:"fdb_full"`
 	FDBMax   uint64   `json:"fdb_max"`
-	// what the host has at its device without effect
+	// settings at the port's device without effect
 	Findings []PortFinding `json:"findings,omitempty"`
 	Flags    []string      `json:"flags"`
 	Flood    bool          `json:"flood"`
@@ -646,10 +646,10 @@ type Port struct {
 	Isolated bool          `json:"isolated"`
 	Learned  *uint64       `json:"learned,omitempty"`
 	Learning bool          `json:"learning"`
-	// the other end of a veth, if it is here
+	// the other end of a veth, if it is local
 	Link   string `json:"link,omitempty"`
 	Locked bool   `json:"locked"`
-	// these four as the settings take them
+	// these four as in the settings
 	LoopGuard  string  `json:"loop_guard"`
 	MAB        bool    `json:"mab"`
 	Bridge     string  `json:"master"`
@@ -664,13 +664,13 @@ type Port struct {
 	// 0 to 240
 	Priority  uint64  `json:"priority"`
 	Protected []int64 `json:"protected"`
-	// as the settings take them
+	// as in the settings
 	RateIn    string  `json:"rate_in"`
 	RateOut   string  `json:"rate_out"`
 	Refused   *uint64 `json:"refused,omitempty"`
 	RootBlock bool    `json:"root_block"`
 	Route     bool    `json:"route"`
-	// frames for a routed host port, by who routes them and why
+	// frames for a routed host port, by router and reason
 	Routed       map[string]uint64 `json:"routed,omitempty"`
 	SourceGuard  bool              `json:"source_guard"`
 	State        string            `json:"state"`
@@ -686,14 +686,14 @@ type Port struct {
 	Way string `json:"way,omitempty"`
 }
 
-// PortFinding is something that the host has at a port's device and that has no effect
-// there, or another one than without the switch.
+// PortFinding is a setting at a port's device that has no effect there, or another one than
+// without the switch.
 type PortFinding struct {
 	// "ingress-filter", "egress-rules", "device-above", "port-below", "address" or "mtu"
 	Kind string `json:"kind"`
-	// what follows from it, and what to do
+	// the consequence, and the remedy
 	Text string `json:"text"`
-	// the thing, such as "macvlan mv0"
+	// the object, such as "macvlan mv0"
 	What string `json:"what"`
 }
 
@@ -711,15 +711,15 @@ type PrivateVLANs struct {
 	Primary uint64 `json:"primary"`
 }
 
-// Rate is bits and frames a second.
+// Rate is bits and frames per second.
 type Rate struct {
 	Bits    float64 `json:"bits"`
 	Packets float64 `json:"packets"`
 }
 
-// Rates are the rates of a port. Rates and Drops are null where there are none yet.
+// Rates are the rates of a port. Rates and Drops are null if there are none yet.
 type Rates struct {
-	// frames a second, by reason
+	// frames per second, by reason
 	Drops map[string]float64 `json:"drops"`
 	// seconds
 	Elapsed float64    `json:"elapsed"`
@@ -730,20 +730,20 @@ type Rates struct {
 	Time    time.Time  `json:"time"`
 }
 
-// Reason is a word for what becomes of a frame, and its meaning.
+// Reason is a word for the fate of a frame, with its meaning.
 type Reason struct {
 	Name string `json:"name"`
-	// the command that shows what decided, or changes it
+	// the command that shows or changes the cause
 	See  string `json:"see,omitempty"`
 	Text string `json:"text"`
 }
 
-// Removed is a bridge that is no more.
+// Removed is a deleted bridge.
 type Removed struct {
 	Name string `json:"ifname"`
 }
 
-// Rule is a rule of a port: as text, and in pieces.
+// Rule is a rule of a port: as text, and in parts.
 type Rule struct {
 	Action string  `json:"action"`
 	Bytes  *uint64 `json:"bytes,omitempty"`
@@ -752,7 +752,7 @@ type Rule struct {
 	Dst       string `json:"dst,omitempty"`
 	Name      string `json:"ifname"`
 	Bridge    string `json:"master"`
-	// among those of the port
+	// among the port's rules
 	Number int64 `json:"number"`
 	// "request" or "reply"
 	Op      string  `json:"op,omitempty"`
@@ -842,21 +842,21 @@ type Span struct {
 	Name      string   `json:"ifname"`
 	Bridge    string   `json:"master"`
 	Ports     []string `json:"ports"`
-	// as that of a port: "gone" where the device vanished
+	// like a port's: "gone" if the device disappeared
 	State string   `json:"state"`
 	VLANs []uint64 `json:"vlans"`
 }
 
-// State is a state of bridges that was applied, a change that waits to be confirmed, or a
-// put-back to the state behind it in the list, without a number.
+// State is a former state of bridges, a change that waits for confirmation, or the return
+// to the next state in the list, without a number.
 type State struct {
-	// how many states ago, for 'apply --back'
+	// number of states back, for 'apply --back'
 	Back    *int64   `json:"back,omitempty"`
 	Bridges []string `json:"bridges"`
-	// what was done: the first action, and how many more
+	// the first action, and the number of others
 	Change string    `json:"change,omitempty"`
 	Time   time.Time `json:"time"`
-	// when it is put back, unless it is confirmed
+	// when it is reverted without a confirmation
 	Until time.Time `json:"until,omitempty"`
 	What  string    `json:"what"`
 	Who   string    `json:"who"`
@@ -934,7 +934,7 @@ type Tested struct {
 	Matched uint64 `json:"matched"`
 }
 
-// Totals are the counters of a port by themselves.
+// Totals are only the counters of a port.
 type Totals struct {
 	// frames by reason
 	Drops   map[string]uint64 `json:"drops,omitempty"`
@@ -943,23 +943,23 @@ type Totals struct {
 	Bridge  string            `json:"master"`
 	Moves   *uint64           `json:"moves,omitempty"`
 	Refused *uint64           `json:"refused,omitempty"`
-	// frames for a routed host port, by who routes them and why
+	// frames for a routed host port, by router and reason
 	Routed  map[string]uint64 `json:"routed,omitempty"`
 	Stats64 *BothWays         `json:"stats64,omitempty"`
 }
 
 // Trace is every step of the decision on a frame.
 type Trace struct {
-	// by which the frame comes in
+	// the ingress port
 	Name   string `json:"ifname"`
 	Bridge string `json:"master"`
-	// the ports that it leaves by
+	// the egress ports
 	Out     []string `json:"out"`
 	Steps   []Step   `json:"steps"`
 	Verdict string   `json:"verdict"`
 }
 
-// Traffic are bytes and frames.
+// Traffic is a number of bytes and frames.
 type Traffic struct {
 	Bytes   uint64 `json:"bytes"`
 	Packets uint64 `json:"packets"`
@@ -1018,10 +1018,10 @@ type TreeStatus struct {
 	Version string `json:"version"`
 }
 
-// VLAN is a VLAN, or a range of those that are alike.
+// VLAN is a VLAN, or a range of VLANs with the same settings.
 type VLAN struct {
 	Flags []string `json:"flags,omitempty"`
-	// that it is below
+	// of a secondary VLAN
 	Primary   *uint64 `json:"primary,omitempty"`
 	RxBytes   *uint64 `json:"rx_bytes,omitempty"`
 	RxPackets *uint64 `json:"rx_packets,omitempty"`
@@ -1034,8 +1034,8 @@ type VLAN struct {
 	VLANEnd *uint64 `json:"vlanEnd,omitempty"`
 }
 
-// VLANs are those of a port, or of a bridge: its private ones, or those that it has
-// counters of.
+// VLANs are the VLANs of a port, or of a bridge: its private ones, or the ones with
+// counters.
 type VLANs struct {
 	Name string `json:"ifname"`
 	// of a port
@@ -1043,14 +1043,14 @@ type VLANs struct {
 	VLANs  []VLAN `json:"vlans"`
 }
 
-// Version is the version of the program, and what it was built of.
+// Version is the version of the program, with its sources.
 type Version struct {
-	// of git, the whole id; left out where the build did not know it
+	// git hash; omitted if the build did not have it
 	Commit string `json:"commit,omitempty"`
 	// of the commit, RFC 3339
 	Date string `json:"date,omitempty"`
 	Go   string `json:"go"`
-	// of what bridges keep in the kernel
+	// of the bridges' data in the kernel
 	Layout int64 `json:"layout"`
 	// such as linux/amd64
 	Platform string `json:"platform"`

@@ -33,7 +33,7 @@ type Progress struct {
 	relay func(told) // alternative destination of all messages; nil for none
 }
 
-// Messages of Progress, of which one field is set.
+// A message of Progress; only one of its fields is set.
 type told struct {
 	Say   string        `json:"say,omitempty"`
 	Note  string        `json:"note,omitempty"`
