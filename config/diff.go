@@ -54,7 +54,7 @@ func (d *diff) isPort(name, kind string) bool {
 	return device.Bridge == d.want.Name
 }
 
-// made reports whether a running port has to be made again to reach the desired state.
+// made reports whether a running port must be replaced to reach the desired state.
 func (d *diff) made(was, want *portModel) bool {
 	switch {
 	case was.kind != want.kind:

@@ -641,7 +641,7 @@ func TestLoadWithoutDev(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Close()
-	name := fmt.Sprintf("/dev/fd/0%d", r.Fd()) // the descriptor is there, a file of that name never
+	name := fmt.Sprintf("/dev/fd/0%d", r.Fd()) // the descriptor exists, but a file with that name never does
 	if _, err := os.Stat(name); err == nil {
 		t.Fatalf("there is %s", name)
 	}

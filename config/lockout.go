@@ -26,7 +26,7 @@ func (p *plan) refuseLockouts() {
 	}
 }
 
-// leaves reports whether a running port leaves all its bridges.
+// leaves reports whether a running port is not in its bridge's desired state any more.
 func (p *plan) leaves(was *bridgeModel, name string) bool {
 	b := p.want.byName[was.Name]
 	return b != nil && b.byName[name] == nil

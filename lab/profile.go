@@ -124,8 +124,8 @@ func group(rounds int, cases []Case) Group {
 	return Group{Name: w.Name, About: w.About, Rounds: rounds, Cases: cases}
 }
 
-// Demo shows real TCP traffic over a cable, a Linux bridge and a bascule, in
-// less than a minute.
+// Demo shows real TCP traffic over a cable, a Linux bridge and a bascule bridge, in less than a
+// minute.
 func Demo() Profile {
 	peers := []*fabrics.Fabric{fabrics.Direct, fabrics.LinuxBridge, fabrics.Bascule}
 	return Profile{

@@ -37,8 +37,8 @@ func (s liveSwitch) Preview(session config.Session, do func() error) ([]config.A
 	return config.Preview(s.Switch, session, do)
 }
 
-// Apply is refused while another user's change waits for confirmation. The error says so, and a
-// callback is not needed.
+// Apply is refused while another user's change waits for confirmation. The error contains the
+// reason, so no callback is set.
 func (s liveSwitch) Apply(f config.File, o history.Options) ([]config.Action, []string, error) {
 	s.Changing(nil)
 	return s.History.Apply(f, o)

@@ -128,7 +128,7 @@ func (v *ownMAC) Set(value string) (err error) {
 func (v *ownMAC) Type() string   { return "MAC|auto" }
 func (v *ownMAC) String() string { return "" }
 
-// choice is a flag's value: one of a few words.
+// choice is a flag's value: one word of a list.
 type choice struct {
 	words []string
 	text  string

@@ -236,7 +236,7 @@ const subnets = 510
 // built frames pass from the first one on.
 func (n *Net) route(ctx context.Context) error { return n.routeBy(ctx, plainRouter{n}) }
 
-// routeBy is route with devices of the router's own.
+// routeBy is route with the router's own devices.
 func (n *Net) routeBy(ctx context.Context, r gateway) error {
 	if n.Spec.Ends > subnets {
 		return fmt.Errorf("it has %d subnets; %d ends were asked for", subnets, n.Spec.Ends)

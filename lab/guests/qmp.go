@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// qmp speaks QEMU's machine protocol (docs/interop/qmp-spec.txt), one command
-// at a time.
+// qmp is a client of QEMU's machine protocol (docs/interop/qmp-spec.txt), one command at a time.
 type qmp struct {
 	conn    io.ReadWriter
 	ended   context.Context // of the guest

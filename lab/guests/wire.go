@@ -20,7 +20,7 @@ import (
 // The kinds of requests.
 const (
 	doHello    = "hello"    // no operation: the guest is up
-	doPlug     = "plug"     // put a network card into a namespace of its own
+	doPlug     = "plug"     // put a network card into a separate namespace
 	doUnplug   = "unplug"   // remove that namespace
 	doOutput   = "output"   // run a program there
 	doServe    = "serve"    // start a program there and wait until it listens

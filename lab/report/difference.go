@@ -66,7 +66,7 @@ func isRate(unit string) bool {
 	return strings.HasSuffix(unit, "/s") || strings.HasSuffix(unit, "pps")
 }
 
-// smallestP returns the smallest P of the exact test for so many values: the P of two sides without
+// smallestP returns the smallest P of the exact test for m and n values: the P of two sides without
 // overlap.
 func smallestP(m, n int) float64 {
 	ways := 1.0 // to choose m of m+n

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// The number of classes in each doubling of a time. A class is at most 1/64 of its times wide.
+// The number of classes in each doubling of a time. The width of a class is at most 1/64 of its
+// times.
 const (
 	classBits = 6
 	perDouble = 1 << classBits

@@ -93,7 +93,7 @@ var pfMemory = &Kind{
 	},
 }
 
-// filling returns the approximate time to make so many connections.
+// filling returns the approximate time to make count connections.
 func filling(count int) time.Duration { return time.Duration(count) * 5 * time.Microsecond }
 
 type pfMemorySession struct {

@@ -146,7 +146,7 @@ func (k *Kind) flags() (*pflag.FlagSet, func() (*Workload, error)) {
 	return fs, k.open(fs)
 }
 
-// Brief changes a workload's round to so many MiB of payload, if its kind counts them, or else to a
+// Brief changes a workload's round to the given MiB of payload, if its kind counts them, or else to a
 // duration.
 func Brief(text string, mebibytes int, length string) string {
 	name, _, _ := strings.Cut(text, ":")
