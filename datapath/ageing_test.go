@@ -71,7 +71,7 @@ func until(t testing.TB, what string, done func() bool) {
 	}
 }
 
-// With its timer running the switch frees what has aged, and only that, with
+// With its timer running the switch frees aged entries, and only those, with
 // no process at work.
 func TestSweep(t *testing.T) {
 	const aged, pinned = 2000, 50

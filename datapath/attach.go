@@ -399,7 +399,7 @@ func programName(id ebpf.ProgramID) string {
 	return strconv.FormatUint(uint64(id), 10)
 }
 
-// Away reports about the device of a port that has none here. away says whether the device still
+// Away finds the device of a port that has none here. away says whether the device still
 // exists, in any network namespace. back is the device's index if it is back in the calling
 // thread's namespace, 0 if not; it may differ from the former index. The port's program on the
 // device identifies it.

@@ -55,7 +55,7 @@ func retagged(frame []byte, tags ...tag) []byte {
 	return join(b, frame[12:])
 }
 
-// cut truncates the packet in a frame after so many bytes. It gets a priority tag:
+// cut truncates the packet in a frame after n bytes. It gets a priority tag:
 // BPF_PROG_TEST_RUN refuses packets without their header if it recognizes their type.
 func cut(frame []byte, n int) []byte {
 	return retagged(frame[:etherHeader+n], tag{tpid: typeVLAN})

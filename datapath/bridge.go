@@ -30,7 +30,7 @@ type Bridge struct {
 
 	unhooked []*PortError // see Unhooked
 
-	former  uint32   // the layout of what is pinned, if it is not the present one
+	former  uint32   // the layout of the pinned objects, if it is not the present one
 	lost    []string // settings of that layout that the present one does not have
 	adopted string   // the generation that Adopt has made this bridge from
 	killed  bool     // a command was killed before Adopt, and Mend has to finish its work

@@ -35,7 +35,7 @@ const (
 	// verifies each function twice that both requests and the timer call.
 	verifiedTCX     = 60000
 	verifiedXDP     = 30000
-	verifiedControl = 16000 // mostly pf's states, which both requests and the timer remove
+	verifiedControl = 16000 // mostly for making and removing pf's states
 )
 
 // size returns how many instructions the kernel keeps of a program, and how many its verifier

@@ -382,7 +382,7 @@ func TestLearnTogether(t *testing.T) {
 }
 
 // Frames, requests and the sweeper together leave a sound table: no address
-// twice, none lost that was pinned, every count right.
+// twice, no pinned address lost, every count right.
 func TestEverythingTogether(t *testing.T) {
 	const threads, stations, steps = 3, 60, 4000
 	s := newBench(t, threads+1, func(c *Config, p []*Port) {

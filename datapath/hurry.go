@@ -32,7 +32,7 @@ type hurry struct {
 
 const (
 	hurrySwitch = "/sys/kernel/rcu_expedited"
-	hurryMark   = "47708"  // 0xba5c: what a hurry sets the switch to
+	hurryMark   = "47708"  // 0xba5c: the switch's value during a hurry
 	hurryDir    = "%hurry" // next to the namespaces' folders: each hurry holds a shared lock on it
 )
 

@@ -100,7 +100,7 @@ func (r record) sameTable(o record, name string) bool {
 		r.fits(o, was.key, is.key) && r.fits(o, was.value, is.value) && r.sameType(o, passes[name])
 }
 
-// sameType is the same for a type; "" is none.
+// sameType is the same for a type; "" means no type.
 func (r record) sameType(o record, name string) bool {
 	return name == "" || r.fits(o, name+" of 0", name+" of 0")
 }

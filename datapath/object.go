@@ -62,7 +62,7 @@ const functionsSection = ".text" // functions that are not programs
 // specOf is readObject. Tests replace it to read each object once.
 var specOf = readObject
 
-// readObject returns what can be loaded from an object.
+// readObject returns the programs, tables and variables of an ELF file.
 func readObject(file []byte) (*object, error) {
 	o := &object{parts: map[elf.SectionIndex]*section{}, in: map[string]*section{}}
 	if err := o.read(file); err != nil {

@@ -164,7 +164,7 @@ func TestPatchRow(t *testing.T) {
 // A frame to a known address behind one cable is sent as a copy while others wait.
 func TestPatchKnownWhileOthersWait(t *testing.T) {
 	w := newPatchwork(t, 4, [][2]int{{0, 1}, {0, 2}, {0, 3}}, nil)
-	// only one bridge does not know the address
+	// only one bridge has no entry of the address
 	w.put(1, from(1))
 	w.bench[0].at(benchNow + 300)
 	w.bench[2].at(benchNow + 300)

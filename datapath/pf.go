@@ -21,7 +21,7 @@ import (
 )
 
 // PF has the contents of a change to pf; Tables.PF gives it to Commit, which fills
-// Config.Pf in. The flag BridgePF of Config.Flags says whether pf judges frames.
+// Config.Pf in. The flag BridgePF of Config.Flags defines whether pf judges frames.
 // Without it, the tables and states are there, and frames pass without them.
 type PF struct {
 	// Program is compiled for the ports of the configuration that is committed. Its profiles begin
@@ -76,8 +76,8 @@ func (b *Bridge) PFEnabled() bool {
 // loadedPF reports whether a configuration has pf's tables.
 func loadedPF(c *Config) bool { return c.Pf.Buckets != 0 }
 
-// holdsPF reports whether the programs of a configuration refer to pf's tables, or are joined to
-// programs that do.
+// holdsPF reports whether the programs of a configuration refer to pf's tables, or other programs
+// do so on their behalf.
 func holdsPF(c *Config) bool { return loadedPF(c) || kernelFeature(c.Features)&pfFeatures != 0 }
 
 // pfPrefix begins the names of pf's maps, and of no others.

@@ -170,7 +170,8 @@ func TestPFCountsUnderLoad(t *testing.T) {
 	wantCounted(t, g, &b.Config)
 }
 
-// A source without states is forgotten; a source that another state uses is not.
+// A state that no longer counts for its sources does not change their counts when it ends. A later
+// state of the same sources counts.
 func TestNATForget(t *testing.T) {
 	s := natBenchOf(t, "pass keep state (source-track rule)\n"+
 		"match out inet nat-to { 192.0.2.1, 192.0.2.2 } sticky-address\n")

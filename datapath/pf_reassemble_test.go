@@ -202,7 +202,7 @@ func TestReassemblePAWS(t *testing.T) {
 		w.passes(0, layers.TCP{Seq: 101, Ack: 201, ACK: true}, 1200, 5100)
 		before := (&pfBench{bench: c.s}).only()
 		data := layers.TCP{Seq: 101, Ack: 201, ACK: true}
-		w.refused(0, data, 1099, 5100, 1)         // before what the other side has echoed
+		w.refused(0, data, 1099, 5100, 1)         // before the value that the other side has echoed
 		w.refused(0, data, 1200+60*1100, 5100, 1) // a minute from now
 		w.refused(0, data, 1<<31+1000, 5100, 1)   // half way round
 		w.refused(0, data, 1201, 5101, 1)         // echoes a timestamp that was not sent

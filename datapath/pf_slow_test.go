@@ -860,7 +860,7 @@ func TestPFBadFragments(t *testing.T) {
 	if got := look.call(framed(cutIP4(echo4, 1, 8)[0])); got != lookJudge {
 		t.Errorf("an echo's first 8 bytes: %#x, want it judged", got)
 	}
-	// a piece of a header, of a size that only another protocol's fragments could have
+	// in a protocol with a longer header, this fragment would begin within the header
 	if got := look.call(framed(cutIP4(udp4, 1, 8)[1])); got != lookJudge {
 		t.Errorf("UDP from its byte 8 on: %#x, want it judged", got)
 	}

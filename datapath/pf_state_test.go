@@ -1252,7 +1252,7 @@ func TestPFStoreTracked(t *testing.T) {
 	for name, ruleset := range map[string]uint16{"of these rules": 7, "of rules that are no more": 3} {
 		t.Run(name, func(t *testing.T) {
 			s := newPFBench(t, []kernelPfRule{keep(func(r *kernelPfRule) { r.Max = 2 })})
-			const old = 900 // a second before the bench's clock
+			const old = 900 // seconds; earlier than the bench's clock
 			for i := range 3 {
 				state := kernelPfState{
 					Created: uint32(old - i), Used: benchNow, RuleIn: 1, Ruleset: ruleset, Packets: [2]uint64{5, 6},

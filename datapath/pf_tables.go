@@ -539,8 +539,8 @@ func (a *addresses) fill(n int, entries []pf.TableEntry) error {
 	return err
 }
 
-// each calls f with every network and address, with the tables that list it, but not with
-// inherited bits.
+// each calls f with every network and address. For an address, only the fields Match and Here
+// are set.
 func (a *addresses) each(f func(netip.Prefix, *kernelPfMember)) error {
 	err := eachOf(a.nets, func(keys []kernelPfPrefix, values []kernelPfMember) error {
 		for i := range keys {

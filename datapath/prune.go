@@ -36,7 +36,7 @@ type pruner struct {
 	index     []int          // index of the instruction at each such place
 	symbols   map[string]int // of functions and labels
 	reached   []bool
-	before    []knowledge // what registers hold before each instruction that is reached
+	before    []knowledge // known registers before each reached instruction
 	used      []bool
 	branches  []branch // for jumps: the ways that are taken
 }

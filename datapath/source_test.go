@@ -50,7 +50,7 @@ func TestZeroDestination(t *testing.T) {
 	zero := packet{dst: mac{}, src: station(1)}
 	s.learn(0, 1)
 	expect(t, "empty FDB", s.tcx(0, zero.bytes()), sent(1, 2))
-	// entries all over the table, which never age, and then none
+	// first with entries all over the table, which never age, and then without entries
 	for n := range 2000 {
 		s.store(address{station(n), 0}, spot{port: 1, pin: fdbStatic})
 	}

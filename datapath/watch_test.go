@@ -52,8 +52,8 @@ func (s *bench) captured() (where []string, list []Captured) {
 	}
 }
 
-// A frame is captured once for each event that is counted; copies that a flood leaves
-// out are not captured.
+// A frame is captured once at each point at which it is counted. Ports that a flood leaves out
+// have no captured copy.
 func TestCapturePoints(t *testing.T) {
 	s := newBench(t, 4, watched(uint32(MaxSnaplen), BridgeCapture), func(_ *Config, p []*Port) {
 		p[0].Domains, p[1].Domains = 2, 2
