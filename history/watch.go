@@ -186,14 +186,15 @@ func (k *keeper) giveBack(h *History) error {
 		return err
 	}
 	defer unlock()
-	if p, _ := h.Pending(); !k.lost(h, p) {
+	p, _ := h.Pending()
+	if !k.lost(h, p) {
 		return nil
 	}
 	err = os.MkdirAll(h.dir, 0o700)
 	if err == nil {
 		err = files.Replace(filepath.Join(h.dir, k.p.Before), k.before, 0o600)
 	}
-	if err == nil {
+	if err == nil && p == nil {
 		err = files.Replace(h.pendingPath(), k.text, 0o600)
 	}
 	if err != nil {
