@@ -232,7 +232,7 @@ func (a *agent) keep(ctx context.Context, log *slog.Logger, what string, f func(
 			return
 		}
 		if err != nil && err.Error() != before {
-			log.Error(what+" failed; trying again each second", "error", err)
+			log.Error(what+" failed; trying again every second", "error", err)
 			before = err.Error()
 		}
 		select {
@@ -258,7 +258,7 @@ func (a *agent) due(now time.Time) error {
 		}
 		if text := fmt.Sprint(err); err != nil && text != a.lacks {
 			a.lacks = text
-			a.log.Error("cannot restore files that were taken away from the agent; trying again each second", "error", err)
+			a.log.Error("cannot restore files of the agent that were removed; trying again every second", "error", err)
 		} else if err == nil {
 			a.lacks = ""
 		}
@@ -402,7 +402,7 @@ func briefly(lookup func(string, []string) ([]netip.Prefix, error)) func(string,
 		a, ok := known[key]
 		if !ok {
 			if taken >= maxLookup {
-				return nil, errors.New("skipped, since others took too long")
+				return nil, errors.New("skipped, since other names took too long")
 			}
 			start := time.Now()
 			a.list, a.err = lookup(name, modes)
@@ -422,7 +422,7 @@ func (a *agent) applyTo(f config.File, o history.Options, known map[uint64]*site
 	}
 	s := known[cookie] // perhaps known by another name
 	if name == a.o.Netns && s != a.home {
-		return fmt.Errorf("another network namespace has got the name %s; restart the agent", name)
+		return fmt.Errorf("another network namespace now has the name %s; restart the agent", name)
 	}
 	if s == nil {
 		if s, err = a.openSite(name); err != nil {
@@ -483,7 +483,7 @@ func (a *agent) renew(s *site) {
 		case err != nil:
 			s.log.Error("the bridge keeps the programs that it has", "bridge", name, "error", err)
 		case renewed:
-			s.log.Info("the bridge has the programs of this version now", "bridge", name)
+			s.log.Info("the bridge now has the programs of this version", "bridge", name)
 		}
 	}
 }

@@ -321,7 +321,7 @@ func (c *controlled) tick(log *slog.Logger, now time.Time) {
 		err := c.bridge.Keep()
 		if err != nil && !c.lost {
 			for _, k := range c.running() {
-				log.Error(k.its+" is not known to be run", "error", err)
+				log.Error(k.its+" cannot be marked as running", "error", err)
 			}
 		}
 		c.lost = err != nil

@@ -176,7 +176,7 @@ func TestControlLost(t *testing.T) {
 		c.tick(log, now)
 		c.tick(log, now)
 	}
-	for _, words := range []string{`msg="the spanning tree is not known to be run"`, `msg="other is not known to be run"`} {
+	for _, words := range []string{`msg="the spanning tree cannot be marked as running"`, `msg="other cannot be marked as running"`} {
 		if got := strings.Count(text.String(), words); got != 2 {
 			t.Errorf("%s is said %d times:\n%s", words, got, text.String())
 		}

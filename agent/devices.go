@@ -80,7 +80,7 @@ func (d *devices) run() error {
 			wrong = ""
 		} else {
 			if text := err.Error(); text != wrong {
-				s.log.Error("a bridge cannot follow its devices; trying again each second", "error", err)
+				s.log.Error("a bridge cannot follow its devices; trying again every second", "error", err)
 				wrong = text
 			}
 			time.AfterFunc(retryPeriod, d.wake)

@@ -58,10 +58,10 @@ func (f *findings) run() error {
 		came, went := bridge.NewFindings(f.found, now)
 		f.found = now
 		for _, n := range came {
-			f.s.log.Warn("the host has something at a port's device without effect", "bridge", n.Bridge, "port", n.Port, "why", n.Text)
+			f.s.log.Warn("something of the host at a port's device has no effect", "bridge", n.Bridge, "port", n.Port, "why", n.Text)
 		}
 		for _, n := range went {
-			f.s.log.Info("the host no longer has it at a port's device", "bridge", n.Bridge, "port", n.Port, "was", n.What)
+			f.s.log.Info("something without effect is gone from a port's device", "bridge", n.Bridge, "port", n.Port, "was", n.What)
 		}
 		select {
 		case <-f.s.ctx.Done():

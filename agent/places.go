@@ -187,7 +187,7 @@ func (a *agent) keepSite(s *site) error {
 	if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, datapath.ErrWatched) {
 		return err
 	}
-	err = fmt.Errorf("the locks of %s were removed, and another serves it: %s; end one of the two", s.where(), s.other())
+	err = fmt.Errorf("the locks of %s were removed, and another agent serves it: %s; stop one of the two", s.where(), s.other())
 	if s == a.home {
 		return err
 	}

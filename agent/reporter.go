@@ -85,7 +85,7 @@ func (w *reporter) digest(d bridge.Digest, now time.Time) (busy bool) {
 		w.tell(e, now)
 	}
 	if d.Missed > 0 {
-		w.say(saying{kind: "missed"}, now, time.Minute, d.Missed, "events came faster than they are read; forwarding is not concerned")
+		w.say(saying{kind: "missed"}, now, time.Minute, d.Missed, "events came faster than they were read; forwarding is not affected")
 	}
 	for _, s := range w.said {
 		if s.held > 0 && !now.Before(s.next) { // the event has ceased, but its last message was held

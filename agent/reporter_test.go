@@ -38,7 +38,7 @@ func TestWatch(t *testing.T) {
 	w.digest(bridge.Digest{Missed: 7}, begin.Add(2*time.Second))
 	want := "<4>msg=\"an address is not learned or moved\" port=p1 reason=full count=1\n" +
 		"<4>msg=\"an address is not learned or moved\" port=p1 reason=full count=115\n" +
-		"<4>msg=\"events came faster than they are read; forwarding is not concerned\" count=900\n"
+		"<4>msg=\"events came faster than they were read; forwarding is not affected\" count=900\n"
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("log (-want +got):\n%s", diff)
 	}

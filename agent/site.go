@@ -103,13 +103,13 @@ func (a *agent) openSite(name string) (*site, error) {
 	if s.lock, err = takeLock(s.lockPath()); err != nil {
 		sw.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = fmt.Errorf("cannot serve %s: %s; end that first", s.where(), s.other())
+			err = fmt.Errorf("cannot serve %s: %s; stop that first", s.where(), s.other())
 		}
 		return nil, err
 	}
 	if s.follower, err = sw.FollowDevices(); err != nil {
 		if errors.Is(err, datapath.ErrWatched) {
-			err = fmt.Errorf("cannot serve %s: %s; end that first", s.where(), s.other())
+			err = fmt.Errorf("cannot serve %s: %s; stop that first", s.where(), s.other())
 		}
 		s.unlock()
 		sw.Close()

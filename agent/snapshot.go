@@ -148,7 +148,7 @@ func (k *keeper) disown(why error) error {
 		k.doubted, k.stale = true, false
 		return why
 	}
-	return fmt.Errorf("%w, nor the one before be removed: %w, nor be said to be out of date: %w", why, gone, err)
+	return fmt.Errorf("%w; the previous one cannot be removed: %w, nor marked as out of date: %w", why, gone, err)
 }
 
 // maxSnapshot is the size of the largest file, in bytes. It has room for a bridge with

@@ -188,13 +188,13 @@ func ask(dir string, cookie uint64, word string, patience time.Duration) (r repl
 		return r, away
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		return r, errors.New("cannot ask the agent: no permission; run as root")
+		return r, errors.New("cannot reach the agent: no permission; run as root")
 	}
 	if errors.Is(err, syscall.EAGAIN) { // the agent has accepted no connection for a long time
 		return r, errors.New("the agent does not answer: too many clients wait; see its log, and restart it")
 	}
 	if err != nil {
-		return r, fmt.Errorf("cannot ask the agent: %w; check that it runs", err)
+		return r, fmt.Errorf("cannot reach the agent: %w; check that it runs", err)
 	}
 	defer conn.Close()
 	if pid := peerOf(conn); pid != 0 && bridge.Stopped(pid) {
@@ -252,7 +252,7 @@ func dial(path string, cookie uint64) (net.Conn, error) {
 		process, there := bridge.DevicesHolder(cookie)
 		switch {
 		case !there:
-			return nil, &absence{"cannot ask the agent: none runs for this network namespace; start 'bascule agent'"}
+			return nil, &absence{"cannot reach the agent: none runs for this network namespace; start 'bascule agent'"}
 		case process != 0 && bridge.Stopped(process):
 			return nil, stopped(process)
 		case time.Now().After(deadline):
@@ -260,7 +260,7 @@ func dial(path string, cookie uint64) (net.Conn, error) {
 			if process != 0 {
 				which = fmt.Sprintf("the agent of this network namespace is process %d", process)
 			}
-			return nil, &absence{fmt.Sprintf("cannot ask the agent: %s, and it has no socket at %s; set BASCULE_AGENT_DIR as for the agent, or restart the agent", which, path)}
+			return nil, &absence{fmt.Sprintf("cannot reach the agent: %s, and it has no socket at %s; set BASCULE_AGENT_DIR as for the agent, or restart the agent", which, path)}
 		}
 	}
 }
@@ -271,7 +271,7 @@ type absence struct{ text string }
 func (a *absence) Error() string { return a.text }
 
 func stopped(process int) error {
-	return &absence{fmt.Sprintf("the agent does not answer: its process %d is stopped; have it go on with 'kill -CONT %d'", process, process)}
+	return &absence{fmt.Sprintf("the agent does not answer: its process %d is stopped; resume it with 'kill -CONT %d'", process, process)}
 }
 
 // peerOf returns the process that listens at the other end of a connection, 0 if it
@@ -311,7 +311,7 @@ func (a *agent) serve(l net.Listener) {
 			return
 		}
 		if err != nil { // for example too many open files
-			a.log.Error("the socket for 'agent status' accepts no connections; trying again each second", "error", err)
+			a.log.Error("the socket for 'agent status' accepts no connections; trying again every second", "error", err)
 			time.Sleep(retryPeriod)
 			continue
 		}
@@ -388,7 +388,7 @@ func (a *agent) answer(word string) reply {
 	word, rest, _ := strings.Cut(word, " ")
 	var how Reload
 	if err := json.Unmarshal([]byte(rest), &how); rest != "" && err != nil {
-		return reply{Error: fmt.Sprintf("the agent cannot read how to %s; restart it if it is an old one", word)}
+		return reply{Error: fmt.Sprintf("the agent cannot read the request to %s; restart it if it is an older version", word)}
 	}
 	a.post(func() {
 		switch word {
@@ -404,7 +404,7 @@ func (a *agent) answer(word string) reply {
 				done <- r
 			})
 		default:
-			done <- reply{Error: fmt.Sprintf("the agent knows no %q; restart it if it is an old one", word)}
+			done <- reply{Error: fmt.Sprintf("the agent has no command %q; restart it if it is an older version", word)}
 		}
 	})
 	select {

@@ -282,9 +282,9 @@ func (t *tree) save(now time.Time) {
 	if err == nil {
 		delete(t.told, "save")
 	} else {
-		what := "the snapshot of spanning tree cannot be kept; with the next agent it starts again"
+		what := "the snapshot of spanning tree cannot be saved; spanning tree starts again with the next agent"
 		if t.keeper.stale {
-			what = "the spanning tree's snapshot cannot be kept, and no port is opened until it can"
+			what = "the spanning tree's snapshot cannot be saved, and no port is opened until it can"
 		}
 		t.once("save", slog.LevelError, what, "error", err)
 	}

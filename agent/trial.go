@@ -81,7 +81,7 @@ func (s *site) putBack() {
 // keepGood stores for the next agent which files are in force for good.
 func (s *site) keepGood(f config.File) {
 	if err := s.history.KeepGood(f); err != nil {
-		s.log.Warn("cannot keep the files for an agent that starts after a put-back", "error", err)
+		s.log.Warn("cannot save the files for an agent that starts after a put-back", "error", err)
 	}
 }
 
@@ -112,7 +112,7 @@ func (s *site) holdFormer(r *result) {
 		return
 	}
 	r.files[s.cookie], r.former[s.cookie] = *good, true
-	s.log.Warn("until the files can be put in force, devices become ports by those that were in force before")
+	s.log.Warn("the files cannot be put in force; until they can, devices become ports by the former files")
 	if s.history.Waits() { // the waiting change may have removed bridges
 		return
 	}
@@ -125,10 +125,10 @@ func (s *site) holdFormer(r *result) {
 		made, err = s.remake(last)
 	}
 	if err != nil {
-		s.log.Error("bridges of the files that were in force before cannot be made", "error", err)
+		s.log.Error("bridges of the former files cannot be created", "error", err)
 	}
 	for _, name := range made {
-		s.log.Warn("the bridge is made as it was applied last", "bridge", name)
+		s.log.Warn("the bridge is created as it was last applied", "bridge", name)
 	}
 }
 

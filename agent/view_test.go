@@ -61,14 +61,14 @@ func TestRequests(t *testing.T) {
 			t.Errorf("the answer is %q", body)
 		}
 	}
-	if line, err := ask("nonsense\n").ReadString('\n'); err != nil || !strings.Contains(line, "the agent knows no") {
+	if line, err := ask("nonsense\n").ReadString('\n'); err != nil || !strings.Contains(line, "the agent has no command") {
 		t.Errorf("a word: %q, %v", line, err)
 	}
 	// too many HTTP requests do not keep words waiting
 	for range 20 {
 		ask("GET / HTTP/1.1\r\nX-Slow: ")
 	}
-	if line, err := ask("nonsense\n").ReadString('\n'); err != nil || !strings.Contains(line, "the agent knows no") {
+	if line, err := ask("nonsense\n").ReadString('\n'); err != nil || !strings.Contains(line, "the agent has no command") {
 		t.Errorf("a word beside slow requests: %q, %v", line, err)
 	}
 }

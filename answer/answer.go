@@ -124,7 +124,7 @@ func OfBridge(b bridge.Info) Bridge {
 	}
 }
 
-// Port is a port with its settings, and with its counters where these are asked for.
+// Port is a port with its settings, and with its counters on request.
 type Port struct {
 	Index           int           `json:"ifindex"`
 	Name            string        `json:"ifname"`

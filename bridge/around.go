@@ -210,13 +210,13 @@ func hostPortAmong(config *datapath.Config, devices map[int]netlink.Link) string
 
 // filterWarning is the text about a filter that sees no frame because the switch comes first.
 func filterWarning(port, what string) string {
-	return fmt.Sprintf("%s: %s sees none of the frames that the switch takes from the port: the switch comes first; filter by pf or by MAC rules",
+	return fmt.Sprintf("%s: %s sees none of the frames that the switch takes from the port: the switch comes first; filter with pf or MAC rules",
 		port, what)
 }
 
 // pastWarning is the text about a filter of a host port's interface that routed packets bypass.
 func pastWarning(port, what string) string {
-	return fmt.Sprintf("%s: %s sees none of the packets that the datapath routes; filter by pf or by MAC rules, or leave --route off", port, what)
+	return fmt.Sprintf("%s: %s sees none of the packets that the datapath routes; filter with pf or MAC rules, or leave --route off", port, what)
 }
 
 // aboveWarning is the text about a device above a port's device.
@@ -250,7 +250,7 @@ func belowWords(lower netlink.Link, owner string) string {
 }
 
 // joinAbove is the remedy for a port whose device is above another port's device.
-const joinAbove = "join the bridges by a patch cable in that VLAN ('--type patch --peer'), or have one bridge with VLANs"
+const joinAbove = "join the bridges with a patch cable in that VLAN ('--type patch --peer'), or have one bridge with VLANs"
 
 // insteadOf is the remedy for a device above a port's device: another device for the same purpose.
 func insteadOf(other upper) string {

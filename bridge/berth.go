@@ -80,7 +80,7 @@ func setBerths(bridge string, list []Berth) (step, error) {
 		case b.Options.Peer != "":
 			return step{}, usagef(object, "only patch ports have a peer; leave it out")
 		case slices.ContainsFunc(list[:i], func(o Berth) bool { return o.Pattern == b.Pattern }):
-			return step{}, usagef(object, "it is there twice; give each pattern once")
+			return step{}, usagef(object, "it occurs twice; give each pattern once")
 		}
 		if err := checkHook(cmp.Or(b.Options.Hook, HookAuto)); err != nil {
 			return step{}, err

@@ -142,7 +142,7 @@ func (s *Switch) replaceBindings(what, bridge string, del, add []Binding) error 
 		}
 		err = b.ReplaceBindings(leave, next)
 		if errors.Is(err, datapath.ErrBindingsFull) {
-			return refused(what, err.Error(), "delete some that are not needed any more")
+			return refused(what, err.Error(), "delete some that are no longer needed")
 		}
 		return failed(what, err)
 	})
@@ -158,7 +158,7 @@ func (s *Switch) replaceBindings(what, bridge string, del, add []Binding) error 
 			others[boundAt{e.VLAN, e.Address}] = e
 		}
 		if len(others) > datapath.MaxBindings {
-			return refused(what, datapath.ErrBindingsFull.Error(), "delete some that are not needed any more")
+			return refused(what, datapath.ErrBindingsFull.Error(), "delete some that are no longer needed")
 		}
 		c.tables.Bindings = slices.Collect(maps.Values(others))
 		return nil

@@ -140,7 +140,7 @@ func (c *checker) ability(a datapath.Ability) {
 	state, text := VerdictYes, ""
 	switch {
 	case a.Err != nil:
-		state, text = VerdictUnknown, "the kernel refuses to say: "+a.Err.Error()
+		state, text = VerdictUnknown, "the kernel does not report it: "+a.Err.Error()
 	case len(a.Missing) > 0:
 		state, text = VerdictNo, lacks(a.Missing)
 	case a.Types != nil:
@@ -207,10 +207,10 @@ func (c *checker) network() {
 		}
 	}
 	if rules := forwardRules(); len(rules) > 0 {
-		c.add("network", "netfilter", VerdictNote, "rules of the host's FORWARD see nothing that bridges or routed host ports pass on")
+		c.add("network", "netfilter", VerdictNote, "the host's FORWARD rules do not see packets that bridges or routed host ports forward")
 	}
 	if on := c.text("proc/sys/net/bridge/bridge-nf-call-iptables"); on != "" && on != "0" {
-		c.add("network", "br_netfilter", VerdictNote, "iptables sees frames of Linux bridges, and none of bascule's: filter by pf")
+		c.add("network", "br_netfilter", VerdictNote, "iptables sees frames of Linux bridges, but none of bascule's: filter with pf")
 	}
 	c.nextHops()
 	c.managers()
@@ -349,7 +349,7 @@ func (c *checker) managers() {
 		}
 	}
 	if c.first("run/dhcpcd", "run/dhcpcd.pid") != "" {
-		state, text := VerdictNote, "it asks for addresses on each device that comes: deny ports in /etc/dhcpcd.conf ('denyinterfaces')"
+		state, text := VerdictNote, "it requests addresses on every device that appears: exclude ports in /etc/dhcpcd.conf ('denyinterfaces')"
 		if strings.Contains(c.text("etc/dhcpcd.conf"), "denyinterfaces") || strings.Contains(c.text("etc/dhcpcd.conf"), "allowinterfaces") {
 			text = "its configuration names interfaces: check that it takes no ports"
 		}

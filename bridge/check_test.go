@@ -42,7 +42,7 @@ func TestCheckFiles(t *testing.T) {
 		{"networkd kept off", map[string]string{
 			"run/systemd/netif/state": "", "etc/systemd/network/10-bascule.network": "",
 		}, (*checker).network, "systemd-networkd", "note name ports"},
-		{"dhcpcd", map[string]string{"run/dhcpcd/x": ""}, (*checker).network, "dhcpcd", "note it asks"},
+		{"dhcpcd", map[string]string{"run/dhcpcd/x": ""}, (*checker).network, "dhcpcd", "note it requests"},
 		{"dhcpcd that names", map[string]string{
 			"run/dhcpcd/x": "", "etc/dhcpcd.conf": "denyinterfaces tap*\n",
 		}, (*checker).network, "dhcpcd", "note its configuration"},
@@ -106,7 +106,7 @@ func TestCheckAbility(t *testing.T) {
 		"filter":  "no the kernel does not describe its types (BTF): no BTF",
 		"pf":      "note only with tcx; in XDP there is no bpf_a(), bpf_b()",
 		"top":     "yes ",
-		"trace":   "unknown the kernel refuses to say: not permitted",
+		"trace":   "unknown the kernel does not report it: not permitted",
 		"veth":    "yes ",
 	}
 	if diff := cmp.Diff(want, rowsOf(k.found)); diff != "" {

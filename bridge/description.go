@@ -28,11 +28,11 @@ func CheckDescription(s string) error {
 	case len(s) > MaxDescription:
 		return usagef("description", "%d bytes, and a device takes %d; give a shorter one", len(s), MaxDescription)
 	case !utf8.ValidString(s):
-		return refuse("not UTF-8; give other signs")
+		return refuse("not UTF-8; give other characters")
 	case strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }):
-		return refuse("a sign in it cannot be printed; give one line of text")
+		return refuse("a character in it cannot be printed; give one line of text")
 	case strings.TrimSpace(s) != s:
-		return refuse("it begins or ends with a blank; leave that out")
+		return refuse("it begins or ends with a space; leave that out")
 	}
 	return nil
 }
@@ -46,7 +46,7 @@ func (c *draft) planDescription(what string, p *datapath.Port, l netlink.Link, w
 	case p.Facts&datapath.PortPatch != 0:
 		return refused(what, "a patch port has no device that has a description", "leave --description out")
 	case l == nil:
-		return refused(what, "its device is gone", "set its description when it is there again")
+		return refused(what, "its device is gone", "set its description when it is back")
 	case p.Notes&datapath.PortHost == 0:
 	case !hostHere(l):
 		return refused(what, "its interface is in another network namespace", "set its alias there with 'ip link set NAME alias TEXT'")

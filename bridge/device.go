@@ -37,7 +37,7 @@ func usable(l netlink.Link) (why, remedy string) {
 	case l.Type() == "bridge":
 		return "it is a Linux bridge", "add its ports instead, or join it by a veth pair ('ip link add type veth')"
 	case a.MasterIndex != 0:
-		return "it belongs to " + nameOf(a.MasterIndex), fmt.Sprintf("take it out first with 'ip link set %s nomaster'", a.Name)
+		return "it belongs to " + nameOf(a.MasterIndex), fmt.Sprintf("remove it first with 'ip link set %s nomaster'", a.Name)
 	}
 	return "", ""
 }

@@ -375,7 +375,7 @@ func TestAddPorts(t *testing.T) {
 		{[]string{"p1", "nothing"}, PortOptions{}, "cannot add port nothing to br0"},
 		{[]string{"p1", "p2", "p1"}, PortOptions{}, "cannot add port p1 to br0: it is named twice"},
 		{[]string{"h1", "p1"}, PortOptions{Type: TypeHost}, "cannot add port p1 to br0"},
-		{[]string{"p1", "p2"}, PortOptions{Type: TypePatch, Peer: "br1/x"}, "--type patch: a cable has one end here"},
+		{[]string{"p1", "p2"}, PortOptions{Type: TypePatch, Peer: "br1/x"}, "--type patch: a cable has only one end here"},
 	} {
 		if _, err := b.AddPorts("br0", tt.ports, tt.o); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%q: %v, want %s", tt.ports, err, tt.want)
@@ -423,10 +423,10 @@ func TestEditBackup(t *testing.T) {
 	b.edit(func(e *Edit) error { return e.SetPort("p3", PortOptions{Changes: on("hairpin")}) })
 	want("p2", "p1", "p2")
 	for name, f := range map[string]func(e *Edit) error{
-		"itself":      func(e *Edit) error { return e.SetPort("p1", backup("p1")) },
-		"p9":          func(e *Edit) error { return e.SetPort("p1", backup("p9")) },
-		"not a port":  func(e *Edit) error { return errors.Join(e.SetPort("p1", backup("p2")), e.DelPort("p2")) },
-		"not the nam": func(e *Edit) error { return e.SetPort("p1", backup("a/b")) },
+		"its own backup": func(e *Edit) error { return e.SetPort("p1", backup("p1")) },
+		"p9":             func(e *Edit) error { return e.SetPort("p1", backup("p9")) },
+		"not a port":     func(e *Edit) error { return errors.Join(e.SetPort("p1", backup("p2")), e.DelPort("p2")) },
+		"not the nam":    func(e *Edit) error { return e.SetPort("p1", backup("a/b")) },
 	} {
 		if _, err := b.Edit("br0", f); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
@@ -464,12 +464,12 @@ func TestEditRefused(t *testing.T) {
 		"twice":                 {add("p2", PortOptions{}), "port of bridge br0"},
 		"a host port twice":     {add("h0", PortOptions{Type: TypeHost}), "a port of this name"},
 		"another bridge's":      {add("p3", PortOptions{}), "port of bridge br1"},
-		"a patch cable":         {add("c", PortOptions{Type: TypePatch, Peer: "br1/c"}), "by itself"},
+		"a patch cable":         {add("c", PortOptions{Type: TypePatch, Peer: "br1/c"}), "separately"},
 		"by the driver":         {add("noxdp", PortOptions{Hook: HookXDP}), "XDP on noxdp is refused"},
 		"a port that leaves":    {func(e *Edit) error { return errors.Join(e.DelPort("p1"), e.AddPort("p1", PortOptions{})) }, "in the same step"},
 		"a rule without a port": {func(e *Edit) error { return e.ReplaceRules("text", strings.NewReader("pass in on p7\n")) }, "p7: no port"},
-		"VLANs twice":           {func(e *Edit) error { return e.SetVLANs("p2", vids("10", "10")) }, "there twice"},
-		"two PVIDs":             {func(e *Edit) error { return e.SetVLANs("p2", vids("10p", "11p")) }, "one VLAN for frames without a tag"},
+		"VLANs twice":           {func(e *Edit) error { return e.SetVLANs("p2", vids("10", "10")) }, "occurs twice"},
+		"two PVIDs":             {func(e *Edit) error { return e.SetVLANs("p2", vids("10p", "11p")) }, "one PVID"},
 		"VLAN 4095":             {func(e *Edit) error { return e.SetVLANs("p2", vids("4095")) }, "not a range of VLANs"},
 		"a trunk of half": {func(e *Edit) error {
 			return errors.Join(e.SetPrivateVLANs(100, PrivateVLANs{Isolated: []uint16{101}}), e.SetVLANs("p2", vids("101")))

@@ -27,7 +27,7 @@ func ParsePrefix(s string) (netip.Prefix, error) {
 	address, length, ok := strings.Cut(s, "/")
 	switch {
 	case s == "dhcp" || s == "autoconf" || s == "slaac":
-		return netip.Prefix{}, usagef(s, "what a server or router gives is for the host's programs to ask for; leave addresses out")
+		return netip.Prefix{}, usagef(s, "the host's own programs request addresses from servers and routers; leave addresses out")
 	case strings.ContainsAny(s, " \t"):
 		return netip.Prefix{}, usagef(s, "not one address with the length of its network; put a comma between two, and a slash before a length")
 	}
@@ -46,7 +46,7 @@ func ParsePrefix(s string) (netip.Prefix, error) {
 		return netip.Prefix{}, usagef(s, "a mask in the place of its length; give %s/%d", address, n)
 	}
 	if a.IsLinkLocalUnicast() && a.Is6() {
-		return netip.Prefix{}, usagef(s, "an address of the link, of which each interface gives itself one; give others with ip-address(8)")
+		return netip.Prefix{}, usagef(s, "a link-local address, which each interface assigns itself; add others with ip-address(8)")
 	}
 	p, err := netip.ParsePrefix(s)
 	if err != nil || p.Bits() == 0 {
@@ -135,7 +135,7 @@ func hostInterface(b *datapath.Bridge, what, bridge, port string) (netlink.Link,
 			return host, nil
 		}
 	}
-	return nil, refused(what, "there is not a host port of the name", "see 'bascule port show "+bridge+"'")
+	return nil, refused(what, "there is no host port of this name", "see 'bascule port show "+bridge+"'")
 }
 
 // setAddresses makes want the addresses of an interface. It adds new ones first, so that the host

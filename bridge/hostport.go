@@ -257,13 +257,13 @@ func (c *draft) checkMACs(what string) error {
 				has = bytes.Equal(given, mac)
 			}
 			if o != p && has && c.meet(p, o) {
-				return refused(what, fmt.Sprintf("%s is the address of host port %s, too, and frames to it would get to one of the two alone", mac, datapath.PortName(o)), "give another MAC")
+				return refused(what, fmt.Sprintf("%s is also the address of host port %s, and frames to it would reach only one of the two", mac, datapath.PortName(o)), "give another MAC")
 			}
 		}
 		for _, e := range entries {
 			by := datapath.PortAt(&c.bridge.Config, e.Port)
 			if bytes.Equal(e.MAC[:], mac) && by != nil && by.Notes&datapath.PortHost == 0 {
-				c.warn(fmt.Sprintf("%s gets %s, which a station behind %s has, too: one of the two gets no frames", datapath.PortName(p), mac, datapath.PortName(by)))
+				c.warn(fmt.Sprintf("%s gets %s, which a station behind %s also has: one of the two gets no frames", datapath.PortName(p), mac, datapath.PortName(by)))
 			}
 		}
 	}

@@ -76,8 +76,8 @@ func TestCheckName(t *testing.T) {
 // TestNameWords: errors about names blame the kernel only if it is the one that refuses them.
 func TestNameWords(t *testing.T) {
 	for name, words := range map[string]string{
-		"a/b": "no interface can have it; leave out slashes, colons and blanks", "a b": "no interface can have it", "..": "no interface can have it",
-		"a\x1b":    "bascule takes no such name, though an interface can have it; leave out percent signs and what can't be printed",
+		"a/b": "no interface can have it; leave out slashes, colons and spaces", "a b": "no interface can have it", "..": "no interface can have it",
+		"a\x1b":    "bascule takes no such name, though an interface can have it; leave out percent signs and characters that cannot be printed",
 		"a\u202eb": "bascule takes no such name", "a\xff": "bascule takes no such name", "a%d": "bascule takes no such name",
 	} {
 		if err := checkName("port", name); err == nil || !strings.Contains(err.Error(), words) {

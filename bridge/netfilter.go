@@ -22,7 +22,7 @@ func netfilterWarning(port string) []string {
 	case n > shown:
 		rules = append(rules[:shown:shown], fmt.Sprintf("%d more", n-shown))
 	}
-	return []string{fmt.Sprintf("%s: what the datapath routes goes past rules of the host: %s; filter by pf or by MAC rules, or leave --route off",
+	return []string{fmt.Sprintf("%s: packets that the datapath routes bypass rules of the host: %s; filter with pf or MAC rules, or leave --route off",
 		port, strings.Join(rules, ", "))}
 }
 

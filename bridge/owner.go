@@ -41,11 +41,11 @@ func (o Owner) check() (text string, err error) {
 	case len(o.ID) > MaxOwnerID:
 		return "", usagef(object, "it has %d bytes; give at most %d", len(o.ID), MaxOwnerID)
 	case strings.ContainsFunc(o.ID, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return "", usagef(object, "it has something else than letters, digits and signs of ASCII; leave out blanks, too")
+		return "", usagef(object, "it may have only letters, digits and punctuation of ASCII, without spaces")
 	}
 	line, err := json.Marshal(o)
 	if err == nil && len(line) > datapath.MaxOwner {
-		err = usagef(object, "there is room for %d bytes of what is said of a port's owner, and this has %d; give shorter names", datapath.MaxOwner, len(line))
+		err = usagef(object, "the words about a port's owner may have %d bytes, not %d; give shorter names", datapath.MaxOwner, len(line))
 	}
 	return string(line), err
 }
@@ -225,11 +225,11 @@ func (e *Edit) SetOwner(port string, o Owner) error {
 		}
 		was := all[p.Id]
 		if was != nil && was.ID != o.ID {
-			return refused(what, "it is that of "+was.ID+", by "+was.By, "take that off with 'bascule unplug "+was.ID+"'")
+			return refused(what, "it is the port of "+was.ID+", by "+was.By, "remove that with 'bascule unplug "+was.ID+"'")
 		}
 		if has, err := c.ownedBy(o.ID); err != nil || has != nil && has != p {
 			if err == nil {
-				err = refused(what, "port "+datapath.PortName(has)+" of "+e.bridge+" has this id", "take that off with 'bascule unplug "+o.ID+"'")
+				err = refused(what, "port "+datapath.PortName(has)+" of "+e.bridge+" has this id", "remove that with 'bascule unplug "+o.ID+"'")
 			}
 			return failed(what, err)
 		}
@@ -283,7 +283,7 @@ func (c *draft) notElsewhere(what, id string) error {
 		}
 		for _, o := range all {
 			if o.ID == id {
-				return refused(what, "a port of "+name+" has this id", "take that off with 'bascule unplug "+id+"'")
+				return refused(what, "a port of "+name+" has this id", "remove that with 'bascule unplug "+id+"'")
 			}
 		}
 		return nil
@@ -438,7 +438,7 @@ func (c *draft) planBindingsOf(what, bridge string, p *datapath.Port, list []Bin
 	put := func() error {
 		err := c.bridge.ReplaceBindings(del, add)
 		if errors.Is(err, datapath.ErrBindingsFull) {
-			return refused(what, err.Error(), "delete some that are not needed any more")
+			return refused(what, err.Error(), "delete some that are no longer needed")
 		}
 		return err
 	}
@@ -468,7 +468,7 @@ func (c *draft) spaceOf(what, bridge string, p *datapath.Port, vid uint16) (uint
 	}
 	switch {
 	case vid == 0:
-		return 0, refused(what, "the port has no VLAN for frames without a tag", "name one with --vlan")
+		return 0, refused(what, "the port has no PVID", "name one with --vlan")
 	case !inSet(&v[vid].Member, datapath.Slot(p.Id)):
 		return 0, refused(what, fmt.Sprintf("the port is not in VLAN %d", vid), "bind addresses in VLANs that it is in")
 	case isSecondary(&v[vid]):

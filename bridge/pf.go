@@ -203,7 +203,7 @@ func readStored(b *datapath.Bridge) (stored pfStored, err error) {
 
 func parseStored(text []byte) (stored pfStored, err error) {
 	if err := json.Unmarshal(text, &stored); err != nil {
-		return stored, fmt.Errorf("read what pf was told: %w", err)
+		return stored, fmt.Errorf("read the former settings of pf: %w", err)
 	}
 	if stored.Anchors == nil {
 		stored.Anchors = map[string]string{}

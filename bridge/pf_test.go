@@ -132,9 +132,9 @@ func TestPFRedefined(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"pf.conf:3:3: table <a> is defined again; what pf.conf:2:3 says of it does not count",
-		"pf.conf:5:3: table <a> is defined again; what pf.conf:3:3 says of it does not count",
-		"pf.conf:9:4: table <b> is defined again; what pf.conf:8:4 says of it does not count",
+		"pf.conf:3:3: table <a> is defined again; its definition at pf.conf:2:3 has no effect",
+		"pf.conf:5:3: table <a> is defined again; its definition at pf.conf:3:3 has no effect",
+		"pf.conf:9:4: table <b> is defined again; its definition at pf.conf:8:4 has no effect",
 		"3 more tables are defined again",
 	}
 	if diff := cmp.Diff(want, redefined(set)); diff != "" {
@@ -279,23 +279,23 @@ func TestPFJudged(t *testing.T) {
 		ports []pf.CompilePort
 		want  string // "" for no note
 	}{
-		{"block", all, "1:1: block holds at the host's ports, gw1, and those of stations, p1, p2, which cannot reach each other then; " + router},
-		{"block", slices.Concat(many, all[2:]), "1:1: block holds at the host's ports, gw1, and those of stations, p0, p1, p2, p3, p4, p5, p6, p7 and 2 more, which cannot reach each other then; " + router},
-		{"block", host, "1:1: block holds at the host's ports alone, gw1, and not between stations"},
-		{"block", station, "1:1: block holds at the ports of stations alone, p1, p2, and not the host's"},
+		{"block", all, "1:1: block holds at the host's ports, gw1, and the stations' ports, p1, p2, which then cannot reach each other; " + router},
+		{"block", slices.Concat(many, all[2:]), "1:1: block holds at the host's ports, gw1, and the stations' ports, p0, p1, p2, p3, p4, p5, p6, p7 and 2 more, which then cannot reach each other; " + router},
+		{"block", host, "1:1: block holds only at the host's ports, gw1, not between stations"},
+		{"block", station, "1:1: block holds only at the stations' ports, p1, p2, not at the host's"},
 		{"block", host[:2], "1:1: block holds at no port of br0: its setting pf-ports leaves all of them out"},
 		{"block", all[:2], ""},
 		{"block", all[2:], ""},
 		{"block", nil, ""},
 		// as users write it
-		{"match in all\nblock return log all\npass out\npass in on gw1 proto tcp\n", host, "2:1: block holds at the host's ports alone, gw1, and not between stations"},
-		{"block in log quick\npass", host, "1:1: block holds at the host's ports alone, gw1, and not between stations"},
-		{"block on any", host, "1:1: block holds at the host's ports alone, gw1, and not between stations"},
+		{"match in all\nblock return log all\npass out\npass in on gw1 proto tcp\n", host, "2:1: block holds only at the host's ports, gw1, not between stations"},
+		{"block in log quick\npass", host, "1:1: block holds only at the host's ports, gw1, not between stations"},
+		{"block on any", host, "1:1: block holds only at the host's ports, gw1, not between stations"},
 		// another rule passes the rest
 		{"block return\npass", all, ""},
 		{"pass quick\nblock", all, ""},
 		{"block\npass in\npass out", all, ""},
-		{"block\npass in\npass out on gw1", all, "1:1: block holds at the host's ports, gw1, and those of stations, p1, p2, which cannot reach each other then; " + router},
+		{"block\npass in\npass out on gw1", all, "1:1: block holds at the host's ports, gw1, and the stations' ports, p1, p2, which then cannot reach each other; " + router},
 		{"block inet\nblock on gw1\nblock from 10.0.0.1\nblock proto udp to port 1:65535\nblock tagged A\nblock proto tcp\nblock probability 50%\nblock fragment", all, ""},
 	}
 	for _, tt := range tests {

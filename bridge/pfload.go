@@ -213,18 +213,18 @@ func blockedAt(set *pf.Ruleset, bridge string, ports []pf.CompilePort) string {
 	var what string
 	switch skipped := len(at) < len(ports); {
 	case skipped && len(at) == 0:
-		what = fmt.Sprintf("no port of %s: its setting %s leaves all of them out", bridge, PFPortsSetting)
+		what = fmt.Sprintf("at no port of %s: its setting %s leaves all of them out", bridge, PFPortsSetting)
 	case skipped && len(host) > 0:
-		what = fmt.Sprintf("the host's ports alone, %s, and not between stations", names(host))
+		what = fmt.Sprintf("only at the host's ports, %s, not between stations", names(host))
 	case skipped:
-		what = fmt.Sprintf("the ports of stations alone, %s, and not the host's", names(station))
+		what = fmt.Sprintf("only at the stations' ports, %s, not at the host's", names(station))
 	case len(host) > 0 && len(station) > 0:
-		what = fmt.Sprintf("the host's ports, %s, and those of stations, %s, which cannot reach each other then;"+
+		what = fmt.Sprintf("at the host's ports, %s, and the stations' ports, %s, which then cannot reach each other;"+
 			" if the file is a router's: bascule bridge set %s --%s %s", names(host), names(station), bridge, PFPortsSetting, PFHost)
 	default:
 		return ""
 	}
-	return "block holds at " + what
+	return "block holds " + what
 }
 
 // warnBlocked adds the same note if a change makes pf filter other ports with the present rules.
@@ -277,7 +277,7 @@ func strangers(set *pf.Ruleset, bridge string, ports []pf.CompilePort, groups gr
 	list := set.Strangers(ports)
 	for n, s := range list {
 		if n == maxNames {
-			notes = append(notes, fmt.Sprintf("%d more names are those of no port of %s", len(list)-n, bridge))
+			notes = append(notes, fmt.Sprintf("%d more names match no port of %s", len(list)-n, bridge))
 			break
 		}
 		var there []string
@@ -340,7 +340,7 @@ func aliens(set *pf.Ruleset, groups grouping, devices map[int]netlink.Link) (not
 	list := set.Aliens(names)
 	for n, s := range list {
 		if n == maxNames {
-			return append(notes, fmt.Sprintf("%d more names in parentheses are those of no interface of the host", len(list)-n))
+			return append(notes, fmt.Sprintf("%d more names in parentheses match no interface of the host", len(list)-n))
 		}
 		note := fmt.Sprintf("%v: (%s) has no address now: no interface of the host, and no group of them, has this name", s.Pos, s.Name)
 		if s.Name == egressGroup {
@@ -421,7 +421,7 @@ func unrouted(set *pf.Ruleset, bridge string, ports []pf.CompilePort) (notes []s
 			effect = "there are no copies"
 		}
 		first, _, _ := strings.Cut(i.Why, ",")
-		notes = append(notes, fmt.Sprintf("%v: %s holds only at ports with --%s, which %s has not: %s; 'bascule port set %s %s --%s'",
+		notes = append(notes, fmt.Sprintf("%v: %s holds only at ports with --%s, which %s does not have: %s; 'bascule port set %s %s --%s'",
 			i.Pos, i.Word, routeSetting, i.Why, effect, bridge, first, routeSetting))
 	}
 	return notes
@@ -448,7 +448,7 @@ func unmarked(set *pf.Ruleset, ports []pf.CompilePort, devices map[int]netlink.L
 					family.ip, datapath.DivertMark, family.ip))
 			}
 		}
-		notes = append(notes, fmt.Sprintf("%v: %s has no effect yet: the host drops what it is given so; run %s%s",
+		notes = append(notes, fmt.Sprintf("%v: %s has no effect yet: the host drops packets that reach it this way; run %s%s",
 			need.Pos, need.Word, strings.Join(set, ", "), more(need.More)))
 	}
 	return notes
@@ -602,7 +602,7 @@ func redefined(set *pf.Ruleset) (notes []string) {
 			case again && len(notes) == maxNotes:
 				more++
 			case again:
-				notes = append(notes, fmt.Sprintf("%v: table <%s> is defined again; what %v says of it does not count", t.Pos, t.Name, before))
+				notes = append(notes, fmt.Sprintf("%v: table <%s> is defined again; its definition at %v has no effect", t.Pos, t.Name, before))
 			}
 			defined[t.Name] = t.Pos
 		}

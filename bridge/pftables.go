@@ -98,7 +98,7 @@ func (s *Switch) ChangePFTable(bridge, anchor, name string, action PFTableAction
 		return done, err
 	}
 	if name == "" || len(name) > 31 || strings.ContainsAny(name, " \t\n<>\"") {
-		return done, usagef("table "+name, "no name of a table; give 1 to 31 signs, without blanks, <, > and quotes")
+		return done, usagef("table "+name, "not the name of a table; give 1 to 31 characters, without spaces, <, > and quotes")
 	}
 	makes := action == AddPFEntries || action == ReplacePFEntries
 	// A refused request leaves no table behind: the action on a new table is planned before the
@@ -197,7 +197,7 @@ func (d *pfConfig) findDefined(path, name string) *pfStoredTable {
 func planEntries(b *datapath.Bridge, what string, t *pfStoredTable, action PFTableAction, entries []pf.TableEntry) (done PFTableChange, err error) {
 	done = PFTableChange{Created: t == nil, Entries: entries, Marks: slices.Repeat([]byte{' '}, len(entries))}
 	if t != nil && t.Const && action != TestPFEntries {
-		return done, refused(what, "it is const", "load a file that says what is in it")
+		return done, refused(what, "it is const", "load a file that lists its addresses")
 	}
 	if action == TestPFEntries {
 		for i, e := range entries {
@@ -362,7 +362,7 @@ func (s *Switch) FlushPFTable(bridge, anchor, name string, check bool) (n int, e
 	what := "flush table " + name + " of " + bridge
 	flush := func(b *datapath.Bridge, t *pfStoredTable) error {
 		if t.Const {
-			return refused(what, "it is const", "load a file that says what is in it")
+			return refused(what, "it is const", "load a file that lists its addresses")
 		}
 		if check {
 			counts, err := b.TableCounts()

@@ -74,7 +74,7 @@ func ofPort(what string, set *pf.Ruleset, port, name string) error {
 		r := &set.Rules[i]
 		switch {
 		case r.Anchor != nil && r.Anchor.Body == nil:
-			return refused(what, fmt.Sprintf("%v: it calls an anchor, whose rules may be others'", r.Pos), "write the rules between braces")
+			return refused(what, fmt.Sprintf("%v: it calls an anchor, which may have rules of other ports", r.Pos), "write the rules between braces")
 		case r.On == (pf.Interface{}), r.On == (pf.Interface{Name: port}), r.On == (pf.Interface{Name: name}):
 			r.On.Name = name
 		default:
@@ -280,15 +280,15 @@ func (c *draft) checkPlugs(what string, d *pfConfig, program *pf.Program) error 
 		case d.enabled && !d.removed && loaded[path] && slices.Contains(program.Whole, path) && !skipped[path]:
 			continue
 		case !loaded[path]:
-			why, remedy = "the rules of a plugged port are gone from it", "take the port off with 'bascule unplug'"
+			why, remedy = "the rules of a plugged port are gone from it", "remove the port with 'bascule unplug'"
 		case !d.enabled || d.removed:
 			why, remedy = "pf is disabled, and would not try the rules of a plugged port there", "enable it with 'bascule pfctl -e'"
 		case slices.Contains(program.Whole, path):
 			why, remedy = "pf does not judge the plugged port whose rules are there", "leave the port out of 'set skip', and give the bridge --"+PFPortsSetting+" "+PFAll
 		case slices.Contains(program.Anchors, path):
-			why, remedy = "the rules of the bridge call them for some packets alone", "put a line 'anchor \""+callPlugs+"\"' without conditions into the rules of the bridge"
+			why, remedy = "the rules of the bridge call them only for some packets", "put a line 'anchor \""+callPlugs+"\"' without conditions into the rules of the bridge"
 		default:
-			why, remedy = "the rules of the bridge do not call them: those of a plugged port are there", "put a line 'anchor \""+callPlugs+"\"' into the rules of the bridge"
+			why, remedy = "the rules of the bridge do not call them, and a plugged port has its rules there", "put a line 'anchor \""+callPlugs+"\"' into the rules of the bridge"
 		}
 		uncalled = append(uncalled, path)
 	}
@@ -303,7 +303,7 @@ func (c *draft) checkPlugs(what string, d *pfConfig, program *pf.Program) error 
 		return refused(what, "anchor "+uncalled[i]+": "+why, remedy)
 	}
 	if d.Uncalled = uncalled; len(uncalled) > 0 {
-		c.warn("rules of plugged ports hold no longer, as pf does not try them: " + strings.Join(uncalled, ", "))
+		c.warn("rules of plugged ports no longer hold, since pf does not try them: " + strings.Join(uncalled, ", "))
 	}
 	return nil
 }

@@ -52,12 +52,12 @@ func (s *Switch) AddPort(bridge, port string, o PortOptions) (warnings []string,
 func (s *Switch) AddPorts(bridge string, ports []string, o PortOptions) (warnings []string, err error) {
 	if o.Type == TypePatch {
 		if len(ports) > 1 {
-			return nil, usagef("--type patch", "a cable has one end here; make each by itself")
+			return nil, usagef("--type patch", "a cable has only one end here; add each cable separately")
 		}
 		return s.addPatch(bridge, ports[0], o)
 	}
 	if len(ports) > 1 && o.MAC != nil {
-		return nil, usagef("--mac "+o.MAC.String(), "two interfaces would have it; add each port by itself")
+		return nil, usagef("--mac "+o.MAC.String(), "two interfaces would have it; add each port separately")
 	}
 	all := step{"add ports " + strings.Join(ports, ", ") + " to " + bridge, bridge, func(*draft) error { return nil }}
 	for i, port := range ports {
@@ -75,7 +75,7 @@ func (s *Switch) AddPorts(bridge string, ports []string, o PortOptions) (warning
 			}
 			gone := slices.ContainsFunc(datapath.Ports(c.next), func(p *datapath.Port) bool { return datapath.PortName(p) == port && !c.hasDevice(p) })
 			if gone {
-				c.warn(port + ": the port of this name was gone, and is a new one now: what was set for it (settings, VLANs, rules, bindings, static addresses) is not kept")
+				c.warn(port + ": a new port replaces the one of this name, which was gone: its settings, VLANs, rules, bindings and static addresses are not kept")
 			}
 			return st.plan(c)
 		}
@@ -149,7 +149,7 @@ func noCarrier(what string) error {
 
 func noRate(what string) error {
 	return refused(what, "a patch port has no device, at which "+RateIn+" and "+RateOut+" are measured",
-		"limit the ports whose frames go by the cable, or join the bridges by a veth pair of your own")
+		"limit the ports whose frames go by the cable, or join the bridges with a veth pair of your own")
 }
 
 // addPort adds a port that is not a patch port.
@@ -160,7 +160,7 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 		return step{}, err
 	}
 	if o.Type == TypePatch {
-		return step{}, usagef("--type patch", "a cable is a change to two bridges; make it by itself")
+		return step{}, usagef("--type patch", "a cable changes two bridges; add it separately")
 	}
 	return inVLANs(step{what, bridge, func(c *draft) error {
 		device, err := newDevice(c, what, bridge, port, o.Type, o.Force)
@@ -355,7 +355,7 @@ func (c *draft) planBackup(what, bridge string, p *datapath.Port, name string) {
 		case backup.Id == p.Id:
 			return refused(what, "a port cannot be its own backup", "give another port, or --backup none")
 		case backup.Facts&datapath.PortSpan != 0:
-			return refused(what, name+" is a span port, which takes copies alone", "give another port, or --backup none")
+			return refused(what, name+" is a span port, which only gets copies", "give another port, or --backup none")
 		case p.Facts&datapath.PortPatch != 0:
 			return noCarrier(what)
 		}
@@ -383,7 +383,7 @@ func (c *draft) widow(p *datapath.Port) {
 // SetPorts changes the settings or hooks of ports, of all of them in one change.
 func (s *Switch) SetPorts(bridge string, ports []string, o PortOptions) (warnings []string, err error) {
 	if len(ports) > 1 && o.MAC != nil {
-		return nil, usagef("--mac "+o.MAC.String(), "two interfaces would have it; set each port by itself")
+		return nil, usagef("--mac "+o.MAC.String(), "two interfaces would have it; set each port separately")
 	}
 	var each []step
 	for i, port := range ports {

@@ -37,20 +37,20 @@ func flagFields(c *PortConfig) map[datapath.PortFlags]*bool {
 // check checks whether the settings are compatible. what names their port in errors.
 func (c PortConfig) check(what string) error {
 	if c.Locked && c.Learn {
-		return refused(what, "a locked port takes frames of known addresses alone, and a port that learns makes every address known",
+		return refused(what, "a locked port accepts frames only from known addresses, but a port that learns makes every address known",
 			"switch learning off with --learn=off, or unlock it with --locked=off")
 	}
 	if c.MAB && !c.Locked {
-		return refused(what, "mab is about addresses that a locked port does not let in, and the port would not be locked",
+		return refused(what, "mab is for addresses that a locked port does not let in, but the port would not be locked",
 			"lock it with --locked=on, or switch mab off with --mab=off")
 	}
 	if c.MAB && c.FDBMax == 0 {
-		return refused(what, "mab gives addresses that nobody has let in entries in the FDB, and without a limit they would fill it",
+		return refused(what, "mab makes FDB entries for addresses that were not let in, and without a limit these could fill the FDB",
 			"give the port one, such as --fdb-max=64, or switch mab off with --mab=off")
 	}
 	if c.Route && c.limits() {
-		return refused(what, "what the datapath routes passes the port's device by, where "+RateIn+" and "+RateOut+" are measured",
-			"leave routing to the host with --route=off, or limit the stations' ports in the place of this one")
+		return refused(what, "packets that the datapath routes bypass the port's device, where "+RateIn+" and "+RateOut+" are measured",
+			"leave routing to the host with --route=off, or limit the stations' ports instead of this one")
 	}
 	return nil
 }

@@ -262,7 +262,7 @@ func endRefused(what string, l netlink.Link, host, owner string) error {
 }
 
 // joinBridges is the remedy for a host port that should join two bridges.
-const joinBridges = "join bridges by a patch cable ('--type patch --peer'), or by a veth pair of your own"
+const joinBridges = "join bridges with a patch cable ('--type patch --peer'), or with a veth pair of your own"
 
 // A world caches the surroundings of a change, so that the change reads them once for any number of
 // ports.
@@ -334,7 +334,7 @@ func (c *draft) setDevice(what string, p *datapath.Port, l netlink.Link, hook st
 	}
 	if of == c.bridge {
 		if former := datapath.PortAt(c.next, was.Id); former != nil { // it had another name
-			c.warn(fmt.Sprintf("%s: it was port %s, which was gone, and is a new one now: what was set for it (settings, VLANs, rules, bindings, static addresses) is not kept",
+			c.warn(fmt.Sprintf("%s: it is a new port in place of port %s, which was gone: the settings, VLANs, rules, bindings and static addresses of that are not kept",
 				a.Name, datapath.PortName(former)))
 			if err := c.removePort(what, former); err != nil {
 				return err

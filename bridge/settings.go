@@ -190,7 +190,7 @@ var BridgeSettings = []Setting[BridgeConfig]{
 		},
 		format: BridgeConfig.AddressGiven,
 	},
-	onOff("vlan-filtering", false, "give ports VLANs, and keep frames in theirs", func(c *BridgeConfig) *bool { return &c.VLANFiltering }),
+	onOff("vlan-filtering", false, "filter frames by the VLANs of the ports", func(c *BridgeConfig) *bool { return &c.VLANFiltering }),
 	{
 		Name: "default-pvid", Value: "VLAN|none", Default: "1",
 		Help: "put new ports into this VLAN, untagged: 1 to 4094, or none",
@@ -409,10 +409,10 @@ var PortSettings = []Setting[PortConfig]{
 	onOff("discover", true, "send floods of unknown unicast to the port", func(c *PortConfig) *bool { return &c.Discover }),
 	onOff("mcast-flood", true, "send floods of multicast to the port", func(c *PortConfig) *bool { return &c.MulticastFlood }),
 	onOff("bcast-flood", true, "send broadcasts to the port", func(c *PortConfig) *bool { return &c.BroadcastFlood }),
-	onOff("hairpin", false, "let frames leave by the port that they came in by", func(c *PortConfig) *bool { return &c.Hairpin }),
+	onOff("hairpin", false, "let frames leave by the port through which they came in", func(c *PortConfig) *bool { return &c.Hairpin }),
 	{
 		Name: IsolatedSetting, Value: OnOff, Default: "off",
-		Help: "let the port never talk to other isolated ports; the same as protected domain 1",
+		Help: "forward no frames between this and other isolated ports; the same as protected domain 1",
 		parse: func(c *PortConfig, v string) error {
 			on, err := parseOnOff(v)
 			c.Protected &^= IsolatedDomain
@@ -425,7 +425,7 @@ var PortSettings = []Setting[PortConfig]{
 	},
 	{
 		Name: ProtectedSetting, Value: "LIST|none", Default: "none",
-		Help: "put the port into protected domains 1-31, such as 1,2, or none: ports that share one never talk",
+		Help: "put the port into protected domains 1-31, such as 1,2, or none: ports that share a domain exchange no frames",
 		parse: func(c *PortConfig, v string) (err error) {
 			c.Protected, err = ParseDomains(v)
 			return err
@@ -469,7 +469,7 @@ var PortSettings = []Setting[PortConfig]{
 	},
 	{
 		Name: backupSetting, Value: PortName, Default: noBackup,
-		Help: "send known unicast to this port while the port has no carrier, or none",
+		Help: "send known unicast to this port instead while the port has no carrier, or none",
 		parse: func(c *PortConfig, v string) error {
 			c.Backup = ""
 			if v == noBackup {
@@ -500,11 +500,11 @@ var PortSettings = []Setting[PortConfig]{
 	stormLimit("storm-bcast", "broadcast", 0),
 	stormLimit("storm-mcast", "multicast", 1),
 	stormLimit("storm-unknown", "unknown unicast", 2),
-	rateLimit(RateIn, "accept", datapath.LimitIn),
-	rateLimit(RateOut, "send", datapath.LimitOut),
+	rateLimit(RateIn, "incoming", datapath.LimitIn),
+	rateLimit(RateOut, "outgoing", datapath.LimitOut),
 	{
 		Name: "stp-cost", Value: "auto|N", Default: Auto,
-		Help: "set the cost of the way to the root by the port, 1 to 200000000, or auto, by its speed",
+		Help: "set the path cost of the port, 1 to 200000000, or auto, which follows its speed",
 		parse: func(c *PortConfig, v string) (err error) {
 			c.STPCost = 0
 			if v != Auto {
@@ -531,9 +531,9 @@ var PortSettings = []Setting[PortConfig]{
 		},
 		format: func(c PortConfig) string { return strconv.Itoa(int(c.STPPriority)) },
 	},
-	autoOnOff("stp-edge", "let the port forward at once, since no bridge is behind it", func(c *PortConfig) *string { return &c.STPEdge }),
-	autoOnOff("stp-p2p", "treat the cable as leading to one other bridge, not to several", func(c *PortConfig) *string { return &c.STPPointToPoint }),
-	onOff("bpdu-guard", false, "shut the port when a BPDU comes in by it", func(c *PortConfig) *bool { return &c.BPDUGuard }),
+	autoOnOff("stp-edge", "treat the port as an edge, with no bridge behind it, so that it forwards at once", func(c *PortConfig) *string { return &c.STPEdge }),
+	autoOnOff("stp-p2p", "treat the link as point-to-point, with only one other bridge", func(c *PortConfig) *string { return &c.STPPointToPoint }),
+	onOff("bpdu-guard", false, "shut the port down when it receives a BPDU", func(c *PortConfig) *bool { return &c.BPDUGuard }),
 	onOff("bpdu-filter", false, "neither send nor accept BPDUs at the port", func(c *PortConfig) *bool { return &c.BPDUFilter }),
 	onOff("root-guard", false, "accept no better root from the port", func(c *PortConfig) *bool { return &c.RootGuard }),
 }
@@ -569,7 +569,7 @@ const noStorm = "none"
 func stormLimit(name, kind string, index int) Setting[PortConfig] {
 	return Setting[PortConfig]{
 		Name: name, Value: "RATE|none", Default: noStorm,
-		Help: "accept at most this much " + kind + ", such as 500pps or 10mbit: 1pps to 4294967295pps, 1kbit to 4294gbit, or none; a bare number is pps",
+		Help: "limit incoming " + kind + " to this rate, such as 500pps or 10mbit: 1pps to 4294967295pps, 1kbit to 4294gbit, or none; a bare number is pps",
 		parse: func(c *PortConfig, v string) (err error) {
 			c.Storm[index], err = ParseStormLimit(v)
 			return err
@@ -632,10 +632,10 @@ const (
 	RateOut = "rate-out"
 )
 
-func rateLimit(name, verb string, way int) Setting[PortConfig] {
+func rateLimit(name, which string, way int) Setting[PortConfig] {
 	return Setting[PortConfig]{
 		Name: name, Value: "RATE[:BURST]|none", Default: noStorm,
-		Help: verb + " at most this much, such as 100mbit, 100mbit:4mb or 5000pps, 1kbit to 4294gbit, or none; a burst is in bytes, kb or mb (of 1024), or in frames",
+		Help: "limit " + which + " traffic to this rate, such as 100mbit, 100mbit:4mb or 5000pps, 1kbit to 4294gbit, or none; a burst is in bytes, kb or mb (of 1024), or in frames",
 		parse: func(c *PortConfig, v string) (err error) {
 			c.Rate[way], err = ParseRateLimit(v)
 			return err

@@ -212,7 +212,7 @@ func (f follower) Leave(was, now *datapath.Port, tie datapath.Tie) (owed *datapa
 		debt.Taken = was.Taken&^now.Taken | datapath.PortWasPromisc
 		setBits(&debt.Notes, datapath.PortHost, false)
 	}
-	f.say(&debt, datapath.PortName(was), "it is in another network namespace, to which there is no way")
+	f.say(&debt, datapath.PortName(was), "it is in another network namespace, which cannot be reached")
 	return &debt, nil
 }
 
@@ -235,7 +235,7 @@ func (f follower) leaveHere(was, now *datapath.Port, tie datapath.Tie) (found bo
 		debt := *was
 		debt.Taken = left | datapath.PortWasPromisc // the rest has been restored
 		setBits(&debt.Notes, datapath.PortHost, false)
-		f.say(&debt, name, "its other end is in a network namespace to which there is no way")
+		f.say(&debt, name, "its other end is in a network namespace that cannot be reached")
 		owed = &debt
 	}
 	return true, owed, nil
@@ -274,7 +274,7 @@ func (f follower) say(owed *datapath.Port, name, why string) {
 	if keeps == nil {
 		return
 	}
-	f.warn(fmt.Sprintf("%s: %s, since %s; the next command that changes something here, and has a way, gives it back; or do so there: %s",
+	f.warn(fmt.Sprintf("%s: %s, since %s; the next change here that can reach it restores it; or run there: %s",
 		name, strings.Join(keeps, ", "), why, strings.Join(remedies, ", ")))
 }
 

@@ -75,7 +75,7 @@ func gone(err error, what string) error {
 
 // stpWaits is the consequence for a new port if no process runs spanning tree.
 func stpWaits(port string) string {
-	return "port " + port + " neither takes nor gets frames until one does"
+	return "port " + port + " neither receives nor sends frames until one does"
 }
 
 // warnNoAgent returns a warning if no process runs spanning tree. meaning is the consequence for
@@ -85,7 +85,7 @@ func warnNoAgent(b *datapath.Bridge, meaning string) []string {
 	case !b.STP() || b.Runs(datapath.WatchControl):
 		return nil
 	case b.Held(datapath.WatchControl):
-		return []string{"the agent that runs the spanning tree is stopped: " + meaning + "; have it go on with 'kill -CONT'"}
+		return []string{"the agent that runs the spanning tree is stopped: " + meaning + "; resume it with 'kill -CONT'"}
 	}
 	return []string{"no agent runs the spanning tree: " + meaning + "; start 'bascule agent', unless it is about to take over"}
 }

@@ -398,7 +398,7 @@ func setBridge(name string, changes []Change) step {
 			notes, err := dropSurplus(c.bridge, nil, name)
 			c.warn(notes...)
 			if slices.ContainsFunc(changes, func(ch Change) bool { return ch.Name == stpSetting }) {
-				c.warn(warnNoAgent(c.bridge, "the ports that are there keep their states, and new ones wait")...)
+				c.warn(warnNoAgent(c.bridge, "existing ports keep their states, and new ones wait")...)
 			}
 			return err
 		})
@@ -583,15 +583,15 @@ func checkName(kind, name string) error {
 	case name[0] == '-':
 		return usagef(object, "commands take it for an option; give one that does not begin with a dash")
 	case name == "all" || name == "default": // net/ipv4/devinet.c
-		return usagef(object, "the kernel keeps it for itself; give another")
+		return usagef(object, "the kernel reserves it; give another")
 	case name == "lo" && kind == "bridge":
 		return usagef(object, "it is the host's loopback interface; give another")
 	case name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n\v\f\r"):
-		return usagef(object, "no interface can have it; leave out slashes, colons and blanks, and give more than dots")
+		return usagef(object, "no interface can have it; leave out slashes, colons and spaces, and give more than dots")
 	case strings.ContainsFunc(name, func(r rune) bool {
 		return r == '%' || r == utf8.RuneError || !unicode.IsGraphic(r) || unicode.IsSpace(r)
 	}):
-		return usagef(object, "bascule takes no such name, though an interface can have it; leave out percent signs and what can't be printed")
+		return usagef(object, "bascule takes no such name, though an interface can have it; leave out percent signs and characters that cannot be printed")
 	}
 	return nil
 }
@@ -612,11 +612,11 @@ func failed(what string, err error) error {
 	var missing *datapath.MissingError
 	switch {
 	case errors.As(err, &missing):
-		why, remedy = missing.Error(), "boot Linux "+newEnough+" or newer, or a kernel that has it from there"
+		why, remedy = missing.Error(), "boot Linux "+newEnough+" or newer, or a kernel with a backport of it"
 	case errors.As(err, &port) && errors.Is(err, unix.ENODEV):
 		why, remedy = "the device of port "+port.Port+" has gone meanwhile", "nothing was changed: try again"
 	case errors.As(err, &port) && port.Hook == HookXDP && errors.Is(err, unix.EBUSY):
-		why, remedy = "another XDP program is on "+port.Port+" ("+port.Err.Error()+")", "take that off, or use --hook tcx"
+		why, remedy = "another XDP program is on "+port.Port+" ("+port.Err.Error()+")", "remove that, or use --hook tcx"
 	case errors.As(err, &port) && port.Hook == HookXDP:
 		why, remedy = "XDP on "+port.Port+" is refused by its driver: "+port.Err.Error(), "use --hook tcx"
 	case errors.Is(err, os.ErrPermission):

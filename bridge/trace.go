@@ -249,7 +249,7 @@ func (e *explainer) unrouted(reason string) string {
 	for _, slot := range []uint32{datapath.Slot(e.in.Id), e.t.Out} {
 		p := datapath.PortAt(&e.b.Config, e.b.Config.Ports[slot].Id)
 		if p != nil && p.Notes&datapath.PortHost != 0 && p.Flags&datapath.PortRoute == 0 {
-			return fmt.Sprintf(": that takes --%s, which %s has not", routeSetting, e.name(slot))
+			return fmt.Sprintf(": that needs --%s, which %s does not have", routeSetting, e.name(slot))
 		}
 	}
 	return ""

@@ -73,7 +73,7 @@ func inspectEnd(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("XDP on a veth has to prepare its other end, which can't be reached (%w): use --hook tcx", err)
+		return nil, fmt.Errorf("XDP on a veth has to prepare its other end, which cannot be reached (%w): use --hook tcx", err)
 	}
 	return notes, nil
 }

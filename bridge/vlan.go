@@ -91,7 +91,7 @@ func ParseVLANs(s string) ([]uint16, error) {
 		list = slices.Grow(list, int(last)-int(first)+1)
 		for vid := int(first); vid <= int(last); vid++ {
 			if seen[vid] {
-				return nil, usagef("VLANs "+strconv.Quote(s), "VLAN %d is there twice; give each VLAN once", vid)
+				return nil, usagef("VLANs "+strconv.Quote(s), "VLAN %d occurs twice; give each VLAN once", vid)
 			}
 			seen[vid] = true
 			list = append(list, uint16(vid))
@@ -366,7 +366,7 @@ func checkPrivate(c *draft, what string) error {
 				}
 				return refused(what,
 					fmt.Sprintf("port %s would have VLAN %d with a tag, but not its primary VLAN %d", portName(c.bridge, p, devices), vid, row.Fid),
-					"give a trunk both, or the one --untagged --pvid")
+					"give a trunk both, or an access port only the private one, with --untagged --pvid")
 			}
 		}
 	}
@@ -476,7 +476,7 @@ func (s *Switch) AddVLANs(bridge, port string, list []uint16, o VLANOptions) err
 func addVLANs(bridge, port string, list []uint16, o VLANOptions) (step, error) {
 	what := fmt.Sprintf("add VLAN %s to port %s of %s", FormatVLANs(list), port, bridge)
 	if o.PVID && len(list) > 1 {
-		return step{}, usagef("--pvid", "a port has one VLAN for frames without a tag, not %s; give one VLAN", FormatVLANs(list))
+		return step{}, usagef("--pvid", "a port has one PVID, not %s; give one VLAN", FormatVLANs(list))
 	}
 	return changeVLANs(what, bridge, func(c *draft, v *datapath.VLANs) error {
 		p, _, err := findMember(c, what, bridge, port)
@@ -541,7 +541,7 @@ func setPrivateVLANs(bridge string, primary uint16, below PrivateVLANs) (step, e
 	named := slices.Concat(below.Isolated, below.Community)
 	for i, vid := range named {
 		if vid == primary || slices.Contains(named[:i], vid) {
-			return step{}, usagef(fmt.Sprintf("VLAN %d", vid), "it can't be two of primary, isolated and community; give each a VLAN of its own")
+			return step{}, usagef(fmt.Sprintf("VLAN %d", vid), "it cannot be two of primary, isolated and community; give each a VLAN of its own")
 		}
 	}
 	return changeVLANs(what, bridge, func(c *draft, v *datapath.VLANs) error {
@@ -701,13 +701,13 @@ func sortRanges(object string, list []VLANRange) ([]VLANRange, error) {
 		case r.First < 1 || r.Last > maxVLAN || r.Last < r.First:
 			return nil, usagef(object, "%d-%d is not a range of VLANs; give numbers 1 to %d, the lower first", r.First, r.Last, maxVLAN)
 		case r.PVID && (pvid != 0 || r.First != r.Last):
-			return nil, usagef(object, "a port has one VLAN for frames without a tag; give one VLAN as PVID")
+			return nil, usagef(object, "a port has one PVID; give one VLAN")
 		case r.PVID:
 			pvid = r.First
 		}
 		for vid := r.First; vid <= r.Last; vid++ {
 			if _, twice := options[vid]; twice {
-				return nil, usagef(object, "VLAN %d is there twice; give each VLAN once", vid)
+				return nil, usagef(object, "VLAN %d occurs twice; give each VLAN once", vid)
 			}
 			options[vid] = r.VLANOptions
 		}
@@ -745,7 +745,7 @@ func entryVLAN(b *datapath.Bridge, p *datapath.Port, what, bridge, port string, 
 		vid = p.Pvid
 	}
 	if vid == 0 {
-		return 0, refused(what, "port "+port+" has no VLAN for frames without a tag", "name one with --vlan")
+		return 0, refused(what, "port "+port+" has no PVID", "name one with --vlan")
 	}
 	v, err := b.VLANs()
 	if err != nil {

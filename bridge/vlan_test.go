@@ -45,8 +45,8 @@ func TestParseVLANs(t *testing.T) {
 		" 10":         "not a VLAN",
 		"10-4095":     `"4095" is not a VLAN`,
 		"20-10":       "20-10 begins after its end",
-		"10,10":       "VLAN 10 is there twice",
-		"10-20,15-30": "VLAN 15 is there twice",
+		"10,10":       "VLAN 10 occurs twice",
+		"10-20,15-30": "VLAN 15 occurs twice",
 	} {
 		list, err := ParseVLANs(s)
 		if !isUsage(err) || !strings.Contains(err.Error(), why) || !strings.Contains(err.Error(), "; ") || list != nil {

@@ -57,7 +57,7 @@ func waysWarning(b *datapath.Bridge, p *datapath.Port) []string {
 		if p.Facts&datapath.PortXDPTx == 0 {
 			return nil
 		}
-		return []string{fmt.Sprintf("%s: this kernel does not tell what its device has for frames that leave it, so none are sent there by XDP", name)}
+		return []string{fmt.Sprintf("%s: this kernel does not report what its device has for outgoing frames, so XDP sends none there", name)}
 	}
 	if waysNow(b)(p)&datapath.WayNetfilter == 0 {
 		return nil
@@ -67,6 +67,6 @@ func waysWarning(b *datapath.Bridge, p *datapath.Port) []string {
 
 // egressWarning is the text about netfilter's rules at the hook egress of a port's device.
 func egressWarning(port string) string {
-	return port + ": rules of netfilter at the hook egress of its device meet no frame, as the kernel leaves out what was redirected; " +
+	return port + ": rules of netfilter at the hook egress of its device see no frame, since the kernel skips them for redirected frames; " +
 		"filter with pf, MAC rules or tc"
 }

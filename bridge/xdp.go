@@ -40,10 +40,10 @@ func xdpUseOf(l netlink.Link) (xdpUse, bool) {
 		// the file is opened again.
 		return xdpUse{sends: true, why: "it may leave checksums to the switch, which XDP would not see"}, true
 	case "bond":
-		return xdpUse{why: "it has what its devices note beside a frame, which XDP would not see"}, true
+		return xdpUse{why: "its devices keep data outside the frame, which XDP would not see"}, true
 	case physical:
 		if driverOf(l) == xenDriver {
-			return xdpUse{why: "its driver notes beside a frame that a checksum is unfinished, which XDP would not see"}, true
+			return xdpUse{why: "its driver marks an unfinished checksum outside the frame, which XDP would not see"}, true
 		}
 		// Another driver for virtual machines, virtio_net, has the host finish the frames
 		// that it passes to XDP, and drops unfinished ones.

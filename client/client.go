@@ -139,7 +139,7 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	}
 	r, err := http.NewRequestWithContext(ctx, method, at, data)
 	if err != nil {
-		return nil, fmt.Errorf("cannot ask the agent: %w", err)
+		return nil, fmt.Errorf("cannot reach the agent: %w", err)
 	}
 	if b != nil {
 		r.Header.Set("Content-Type", b.kind)
@@ -153,7 +153,7 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 		if errors.As(err, &e) {
 			err = e.Err
 		}
-		return nil, fmt.Errorf("cannot ask the agent: %w", err)
+		return nil, fmt.Errorf("cannot reach the agent: %w", err)
 	}
 	if answer.StatusCode == http.StatusOK {
 		return answer, nil

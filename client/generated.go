@@ -133,7 +133,7 @@ type AddVLANs struct {
 	Bridge string `json:"bridge"`
 	// the port
 	Port string `json:"port"`
-	// put incoming frames without a tag into the VLAN
+	// make the VLAN the port's PVID: incoming frames without a tag are in it
 	PVID bool `json:"pvid,omitempty"`
 	// send frames of the VLANs by the port without a tag
 	Untagged bool `json:"untagged,omitempty"`
@@ -336,9 +336,9 @@ type EventStatus struct {
 type FlushBindings struct {
 	// the bridge
 	Bridge string `json:"bridge"`
-	// only those of this port
+	// only bindings of this port
 	Port string `json:"port,omitempty"`
-	// only those of this VLAN, 0 for those of frames without a tag
+	// only bindings in this VLAN, 0 for bindings of untagged frames
 	VLAN *uint64 `json:"vlan,omitempty"`
 }
 
@@ -346,11 +346,11 @@ type FlushBindings struct {
 type FlushEntries struct {
 	// the bridge
 	Bridge string `json:"bridge"`
-	// only those of this port
+	// only entries of this port
 	Port string `json:"port,omitempty"`
 	// static and sticky entries, too
 	Static bool `json:"static,omitempty"`
-	// only those of this VLAN, 0 for those of frames without a tag
+	// only entries of this VLAN, 0 for entries of untagged frames
 	VLAN *uint64 `json:"vlan,omitempty"`
 }
 
@@ -369,7 +369,7 @@ type FlushPF struct {
 type FlushRules struct {
 	// the bridge
 	Bridge string `json:"bridge"`
-	// only those of this port
+	// only rules of this port
 	Port string `json:"port,omitempty"`
 }
 
@@ -395,7 +395,7 @@ type Kill struct {
 	Label string `json:"label,omitempty"`
 	// port or group of ports
 	Port string `json:"port,omitempty"`
-	// address or network that was asked
+	// destination address or network
 	To string `json:"to,omitempty"`
 }
 
@@ -610,7 +610,7 @@ type PlugBinding struct {
 	MAC string `json:"mac"`
 }
 
-// Port is a port with its settings, and with its counters where these are asked for.
+// Port is a port with its settings, and with its counters on request.
 type Port struct {
 	// of the device, as in ip(8)
 	Address string `json:"address,omitempty"`
@@ -1078,7 +1078,7 @@ func (c *Client) AgentReload(ctx context.Context, p AgentReloadParams) (notes []
 	return c.do(ctx, http.MethodPost, "/agent/reload", p.values(), nil, nil)
 }
 
-// AgentStatus returns how the agent is, with the spanning tree of each bridge.
+// AgentStatus returns the state of the agent, with the spanning tree of each bridge.
 func (c *Client) AgentStatus(ctx context.Context) (answer Status, err error) {
 	_, err = c.do(ctx, http.MethodGet, "/agent/status", nil, nil, &answer)
 	return answer, err
@@ -1524,7 +1524,7 @@ type FDBShowParams struct {
 	Port string
 	// only entries of this address
 	MAC string
-	// only entries of this VLAN, 0 for those of frames without a tag
+	// only entries of this VLAN, 0 for entries of untagged frames
 	VLAN *uint64
 	// only learned entries; with static, all
 	Dynamic bool
@@ -1740,7 +1740,7 @@ func (p PFInterfacesParams) values() url.Values {
 	return v
 }
 
-// PFInterfaces returns ports as pf knows them.
+// PFInterfaces returns the ports with pf's settings and counters.
 func (c *Client) PFInterfaces(ctx context.Context, p PFInterfacesParams) (answer []PFPort, err error) {
 	_, err = c.do(ctx, http.MethodGet, "/pf/interfaces", p.values(), nil, &answer)
 	return answer, err
@@ -1886,7 +1886,7 @@ func (p PFMemoryParams) values() url.Values {
 	return v
 }
 
-// PFMemory returns limits, and what tables take.
+// PFMemory returns limits, and the memory of tables.
 func (c *Client) PFMemory(ctx context.Context, p PFMemoryParams) (answer PFLimits, err error) {
 	_, err = c.do(ctx, http.MethodGet, "/pf/memory", p.values(), nil, &answer)
 	return answer, err
@@ -1910,7 +1910,7 @@ func (p PFNATParams) values() url.Values {
 	return v
 }
 
-// PFNAT returns the rules that translate, those of anchors, too.
+// PFNAT returns the rules that translate, including rules of anchors.
 func (c *Client) PFNAT(ctx context.Context, p PFNATParams) (answer []PFRule, err error) {
 	_, err = c.do(ctx, http.MethodGet, "/pf/nat", p.values(), nil, &answer)
 	return answer, err
@@ -1971,7 +1971,7 @@ type PFStatesParams struct {
 	Port string
 	// only states that this address or network began
 	From string
-	// only states with this address or network as the one that was asked
+	// only states whose destination is this address or network
 	To string
 	// only states that the rules of this label made
 	Label string
@@ -1988,7 +1988,7 @@ func (p PFStatesParams) values() url.Values {
 	return v
 }
 
-// PFStates returns the states: connections that pf knows.
+// PFStates returns the states: the connections that pf tracks.
 func (c *Client) PFStates(ctx context.Context, p PFStatesParams) (answer []PFState, err error) {
 	_, err = c.do(ctx, http.MethodGet, "/pf/states", p.values(), nil, &answer)
 	return answer, err
@@ -2426,7 +2426,8 @@ func (p RuleLoadParams) values() url.Values {
 	return v
 }
 
-// RuleLoad: replace the MAC rules by those of a text. It returns the command's warnings.
+// RuleLoad: replace the MAC rules with the rules of a text. It returns the command's
+// warnings.
 func (c *Client) RuleLoad(ctx context.Context, p RuleLoadParams, text []byte) (notes []string, err error) {
 	return c.do(ctx, http.MethodPost, "/rule/load", p.values(), textBody("text/plain", text), nil)
 }

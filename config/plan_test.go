@@ -42,7 +42,7 @@ func devicesOf(words string) (list []bridge.Device) {
 		w, d.Physical = strings.CutSuffix(w, "%")
 		w, bad := strings.CutSuffix(w, "?")
 		if bad {
-			d.Refusal = "it belongs to bond bond0; take it out first"
+			d.Refusal = "it belongs to bond bond0; remove it first"
 		}
 		d.Name, d.Bridge, _ = strings.Cut(w, "@")
 		d.Name, d.Description, _ = strings.Cut(d.Name, "=")
@@ -169,7 +169,7 @@ func TestPlan(t *testing.T) {
 				mirrors: {m0: {}, m1: {ports: [p2]}, m2: {vlans: 7}, m3: {ports: tap8}}}}`, devices: "p1 m1 m2 m3 tap0? tap1",
 			plan: []string{"+ bridge br0: vlan-filtering on", "+ port p1 of br0", "+ port tap1 of br0", "+ rule of br0: block on p1"},
 			warnings: []string{
-				"port p2 of br0 waits for its device", "pattern tap* of br0 leaves tap0 out: it belongs to bond bond0; take it out first",
+				"port p2 of br0 waits for its device", "pattern tap* of br0 leaves tap0 out: it belongs to bond bond0; remove it first",
 				"span port m0 of br0 waits for its device", "span port m1 of br0 waits for port p2", "span port m2 of br0 waits for a port in VLAN 7", "span port m3 of br0 waits for port tap8",
 			},
 		},

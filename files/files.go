@@ -20,11 +20,11 @@ import (
 
 // The reasons why a name is refused. Opening or reading such a thing may wait.
 var (
-	errPipe   = errors.New("it is a named pipe, into which nobody may ever write")
+	errPipe   = errors.New("it is a named pipe, which may never have a writer")
 	errDevice = errors.New("it is a device")
 	errSocket = errors.New("it is a socket")
-	errReader = errors.New("it is a pipe from which nobody reads")
-	errKernel = errors.New("the kernel makes it up while it is read")
+	errReader = errors.New("it is a pipe without a reader")
+	errKernel = errors.New("the kernel generates it while it is read")
 )
 
 // own matches the names of descriptors that a process already has.

@@ -104,11 +104,11 @@ func readLine(words []string, on string, who Caller) (grant *Grant, allow, match
 	given := map[string]bool{}
 	for len(rest) > 0 {
 		if !allow {
-			return nil, false, false, fmt.Errorf("%q: not expected behind deny", rest[0])
+			return nil, false, false, fmt.Errorf("%q: not expected after deny", rest[0])
 		}
 		word, _, _ := strings.Cut(rest[0], "=")
 		if given[word] {
-			return nil, false, false, fmt.Errorf("%s is there twice; leave one out", word)
+			return nil, false, false, fmt.Errorf("%s occurs twice; remove one", word)
 		}
 		given[word] = true
 		if rest[0] == "vlan" {
@@ -163,7 +163,7 @@ func (c Caller) is(kind, name string) (bool, error) {
 // rootsAlone refuses a file or folder that users other than root can write.
 func rootsAlone(path string, st fs.FileInfo) error {
 	if sys, ok := st.Sys().(*syscall.Stat_t); !ok || sys.Uid != 0 || st.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("cannot use who may have a tap: others than root can write %s; run 'chown root %s; chmod go-w %s'", path, path, path)
+		return fmt.Errorf("cannot use the list of users who may have a tap: users other than root can write %s; run 'chown root %s; chmod go-w %s'", path, path, path)
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ func rootsAlone(path string, st fs.FileInfo) error {
 func ReadACL(path string) ([]byte, error) {
 	f, err := files.OpenPlain(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("there is no %s: nobody may have a tap; root can say who by a line such as 'allow br0 group kvm'", path)
+		return nil, fmt.Errorf("there is no %s, so no user may have a tap; root can allow some with a line such as 'allow br0 group kvm'", path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read who may have a tap: %w", err)

@@ -42,13 +42,13 @@ func TestAllowed(t *testing.T) {
 		{"allow br0 user no-such-user", nil, `there is no user "no-such-user"`},
 		{"allow br0 group no-such-group", nil, `there is no group "no-such-group"`},
 		{"allow br0 vlan", nil, "vlan: give 1 to 4094"},
-		{"allow br0 vlan 10 vlan 20", nil, "vlan is there twice"},
-		{"allow br0 fdb-max=3 vlan 10 fdb-max=4", nil, "fdb-max is there twice"},
+		{"allow br0 vlan 10 vlan 20", nil, "vlan occurs twice"},
+		{"allow br0 fdb-max=3 vlan 10 fdb-max=4", nil, "fdb-max occurs twice"},
 		{"allow br0 vlan 4095", nil, "vlan: give 1 to 4094"},
 		{"allow br0 nonsense", nil, `"nonsense": give user NAME`},
 		{"allow br0 nonsense=on", nil, `"nonsense" is not a setting of a port`},
 		{"allow br0 fdb-max=much", nil, "fdb-max=much: "},
-		{"deny br0 vlan 10", nil, `"vlan": not expected behind deny`},
+		{"deny br0 vlan 10", nil, `"vlan": not expected after deny`},
 	} {
 		got, err := Allowed("acl", []byte(test.text), "br0", who)
 		if test.err != "" {
@@ -69,7 +69,7 @@ func TestReadACL(t *testing.T) {
 	}
 	dir := t.TempDir()
 	path := filepath.Join(dir, "acl")
-	if _, err := ReadACL(path); err == nil || !strings.Contains(err.Error(), "nobody may have a tap") {
+	if _, err := ReadACL(path); err == nil || !strings.Contains(err.Error(), "no user may have a tap") {
 		t.Errorf("no file: %v", err)
 	}
 	os.WriteFile(path, []byte("allow br0\n"), 0o644)
@@ -77,17 +77,17 @@ func TestReadACL(t *testing.T) {
 		t.Errorf("%q, %v", text, err)
 	}
 	os.Chmod(path, 0o664)
-	if _, err := ReadACL(path); err == nil || !strings.Contains(err.Error(), "others than root can write "+path) {
+	if _, err := ReadACL(path); err == nil || !strings.Contains(err.Error(), "users other than root can write "+path) {
 		t.Errorf("a file that a group can write: %v", err)
 	}
 	os.Chmod(path, 0o644)
 	os.Chown(path, 65534, 65534)
-	if _, err := ReadACL(path); err == nil || !strings.Contains(err.Error(), "others than root can write "+path) {
+	if _, err := ReadACL(path); err == nil || !strings.Contains(err.Error(), "users other than root can write "+path) {
 		t.Errorf("another user's file: %v", err)
 	}
 	os.Chown(path, 0, 0)
 	os.Chmod(dir, 0o777) // any user can replace the file with another one of root's
-	if _, err := ReadACL(path); err == nil || !strings.Contains(err.Error(), "others than root can write "+dir) {
+	if _, err := ReadACL(path); err == nil || !strings.Contains(err.Error(), "users other than root can write "+dir) {
 		t.Errorf("a file in a folder that all can write: %v", err)
 	}
 	os.Chmod(dir, 0o755)
@@ -199,9 +199,9 @@ func TestPlugs(t *testing.T) {
 		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:set name='fdb-max'>lots</b:set></b:interface>`:                             "fdb-max=lots",
 		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:set nme='fdb-max'>4</b:set></b:interface>`:                                 `<set> has no attribute "nme"`,
 		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:binding adress='192.0.2.7'/></b:interface>`:                                `<binding> has no attribute "adress"`,
-		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:set name='fdb-max'>4</b:set><b:set name='fdb-max'>5</b:set></b:interface>`: "fdb-max is there twice",
-		`<b:interface mac='52:54:00:00:00:01' bridge='br0' bridge='br1'/>`:                                                               "attribute bridge of <interface> is there twice",
-		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:pf/><b:pf/></b:interface>`:                                                 "<pf> is there twice",
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:set name='fdb-max'>4</b:set><b:set name='fdb-max'>5</b:set></b:interface>`: "fdb-max occurs twice",
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0' bridge='br1'/>`:                                                               "attribute bridge of <interface> occurs twice",
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:pf/><b:pf/></b:interface>`:                                                 "<pf> occurs twice",
 		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:pf>pass <b:x/></b:pf></b:interface>`:                                       "<pf> takes no <x>",
 		`<b:interfaces mac='52:54:00:00:00:01' bridge='br0'/>`:                                                                           "<guest> takes no <interfaces>",
 		`</b:guest><gest xmlns='urn:bascule:guest:1'/><b:guest xmlns:b='urn:bascule:guest:1'>`:                                           "the metadata has <gest>",
@@ -240,7 +240,7 @@ func TestBandwidth(t *testing.T) {
 		`<bandwidth><inbound burst='64'/></bandwidth>`:                     {wrong: "<inbound>: a burst"},
 		`<bandwidth><inbound average='-1'/></bandwidth>`:                   {wrong: "cannot read the guest's description"},
 		`<bandwidth><inbound average='9999999999'/></bandwidth>`:           {wrong: "<inbound>"},
-		`<bandwidth><outbound average='1152921504606846976'/></bandwidth>`: {wrong: "<outbound> is more"},
+		`<bandwidth><outbound average='1152921504606846976'/></bandwidth>`: {wrong: "<outbound> is above the highest limit"},
 	} {
 		text := strings.Replace(guestXML, "INTERFACES", `<b:interface mac='52:54:00:00:00:01' bridge='br0'>`+want.set+`</b:interface>`, 1)
 		text = strings.Replace(text, "<target dev='guest0'/>", "<target dev='guest0'/>"+bandwidth, 1)

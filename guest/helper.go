@@ -69,7 +69,7 @@ func serve(args []string, acl string, trusted bool, stderr io.Writer) (exit int,
 	}
 	// check the descriptor before any object is made
 	if kind, err := unix.GetsockoptInt(r.fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || kind != unix.AF_UNIX {
-		return 0, fmt.Errorf("descriptor %d is no unix socket", r.fd)
+		return 0, fmt.Errorf("descriptor %d is not a Unix socket", r.fd)
 	}
 	who, err := self()
 	if err != nil {
@@ -257,5 +257,5 @@ func Clean() error {
 		return nil
 	}
 	err := unix.Exec("/proc/self/exe", os.Args, nil)
-	return fmt.Errorf("cannot leave the caller's environment: /proc/self/exe: %w; run it without one, by 'env -i'", err)
+	return fmt.Errorf("cannot leave the caller's environment: /proc/self/exe: %w; run it without one, with 'env -i'", err)
 }

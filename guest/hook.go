@@ -113,7 +113,7 @@ func (n netdev) limits(told []bridge.Change) (list []bridge.Change, notes []stri
 		}
 		const most = 1 << 50 // does not overflow in any unit
 		if way.limit.Average > most || way.limit.Burst > most {
-			return nil, nil, fmt.Errorf("<%s> is more than a limit can be", way.word)
+			return nil, nil, fmt.Errorf("<%s> is above the highest limit", way.word)
 		}
 		value, err := plug.Rate(way.limit.Average*8000, way.limit.Burst*8192)
 		if err != nil {
@@ -225,7 +225,7 @@ func (o once) Token() (xml.Token, error) {
 		has := map[xml.Name]bool{}
 		for _, a := range e.Attr {
 			if has[a.Name] {
-				return nil, fmt.Errorf("attribute %.40s of <%.40s> is there twice; leave one out", a.Name.Local, e.Name.Local)
+				return nil, fmt.Errorf("attribute %.40s of <%.40s> occurs twice; remove one", a.Name.Local, e.Name.Local)
 			}
 			has[a.Name] = true
 		}
@@ -289,9 +289,9 @@ func (w wanted) plug(d domain) (p plug.Plug, notes []string, err error) {
 		}
 		switch {
 		case n.Type != "ethernet":
-			return p, nil, fmt.Errorf("it is of type %q; give <interface type='ethernet'>, whose tap no other bridge takes", n.Type)
+			return p, nil, fmt.Errorf("it is of type %q; give <interface type='ethernet'>, whose tap libvirt adds to no other bridge", n.Type)
 		case n.Target.Dev == "":
-			return p, nil, errors.New("its tap has no name; give one by <target dev='guest0'/>")
+			return p, nil, errors.New("its tap has no name; give one with <target dev='guest0'/>")
 		}
 		p.Device, of = n.Target.Dev, n
 	}
@@ -321,7 +321,7 @@ func (w wanted) plug(d domain) (p plug.Plug, notes []string, err error) {
 			return p, nil, err
 		}
 		if slices.ContainsFunc(p.Settings, func(c bridge.Change) bool { return c.Name == s.Name }) {
-			return p, nil, fmt.Errorf("%s is there twice; leave one out", s.Name)
+			return p, nil, fmt.Errorf("%s occurs twice; remove one", s.Name)
 		}
 		if err := bridge.CheckPortSetting(s.Name, strings.TrimSpace(s.Value)); err != nil {
 			return p, nil, err
@@ -345,7 +345,7 @@ func (w wanted) plug(d domain) (p plug.Plug, notes []string, err error) {
 		p.Bindings = append(p.Bindings, bridge.Binding{MAC: station, Address: address, VLAN: id})
 	}
 	if len(w.PF) > 1 {
-		return p, nil, errors.New("<pf> is there twice; give all rules in one")
+		return p, nil, errors.New("<pf> occurs twice; give all rules in one")
 	}
 	for _, r := range w.PF {
 		if err := r.check("pf"); err != nil {

@@ -107,9 +107,9 @@ func (h *History) apply(build func() (f config.File, of State, err error), o Opt
 		more, back := h.putBack(c.waits)
 		warnings = append(warnings, more...)
 		if back != nil {
-			return actions, warnings, errors.Join(err, fmt.Errorf("what is done of it cannot be put back yet: %w", back))
+			return actions, warnings, errors.Join(err, fmt.Errorf("the part that was done cannot be put back yet: %w", back))
 		}
-		return nil, warnings, fmt.Errorf("%w; what was done of it is put back", err)
+		return nil, warnings, fmt.Errorf("%w; the part that was done is put back", err)
 	case err != nil || len(actions) == 0 || c.joins:
 		return actions, warnings, err
 	case c.waits != nil:
@@ -207,7 +207,7 @@ func (c *change) begin() (unkept []string, err error) {
 		}
 	}
 	if err != nil {
-		return nil, &refusal{fmt.Sprintf("cannot apply with --confirm: the state of before cannot be kept: %v; see that %s can be written to, or give another folder by BASCULE_STATE_DIR",
+		return nil, &refusal{fmt.Sprintf("cannot apply with --confirm: the previous state cannot be saved: %v; see that %s can be written to, or give another folder by BASCULE_STATE_DIR",
 			err, Dir()), err}
 	}
 	return nil, nil
@@ -218,7 +218,7 @@ const foundState = "as it was found"
 
 // stays returns a line about a change whose time is over but which is still in force, and what to do about it.
 func (p *Pending) stays() string {
-	return fmt.Sprintf("the change of %s at %s (%s) was not confirmed until %s, and cannot be put back yet; 'bascule apply --back' says why, and 'bascule apply confirm --yes' keeps what there is",
+	return fmt.Sprintf("the change of %s at %s (%s) was not confirmed until %s, and cannot be put back yet; 'bascule apply --back' shows why, and 'bascule apply confirm --yes' keeps the present state",
 		p.Who, p.Time.Format(time.TimeOnly), p.What, p.Until.Format(time.TimeOnly))
 }
 
@@ -322,7 +322,7 @@ func (h *History) putBack(p *Pending) (warnings []string, err error) {
 	}
 	i := slices.IndexFunc(states, func(st State) bool { return st.name() == p.Before })
 	if i < 0 {
-		return nil, fmt.Errorf("cannot put the change of %s back: the state of before is gone from %s; set up what there is to be, and remove %s",
+		return nil, fmt.Errorf("cannot put the change of %s back: the previous state is gone from %s; set the bridges up by hand, and remove %s",
 			p.Time.Format(time.DateTime), h.dir, h.pendingPath())
 	}
 	f, err := h.target(states[i], p.Bridges)
@@ -387,7 +387,7 @@ func (h *History) clear(f config.File) (notes []string) {
 				notes = append(notes, err.Error())
 				continue
 			}
-			notes = append(notes, fmt.Sprintf("%s leaves %s, to which it came since, for %s", name, on, b.Name))
+			notes = append(notes, fmt.Sprintf("%s leaves %s, which it has joined since, for %s", name, on, b.Name))
 		}
 	}
 	return notes
@@ -505,7 +505,7 @@ func (h *History) Confirm(who Who, yes bool) (p *Pending, warnings []string, err
 	switch {
 	case errors.Is(err, errUnread) && yes:
 		if err := h.settle(&Pending{}, false); err != nil {
-			return nil, nil, fmt.Errorf("cannot confirm: this cannot be kept: %w", err)
+			return nil, nil, fmt.Errorf("cannot confirm: this cannot be recorded: %w", err)
 		}
 		return &Pending{}, h.record(State{Time: time.Now(), Who: who.String(), What: foundState}), nil
 	case err != nil:
@@ -515,10 +515,10 @@ func (h *History) Confirm(who Who, yes bool) (p *Pending, warnings []string, err
 	case p.Overdue() && !yes:
 		return nil, nil, &refusal{line: "cannot confirm: " + p.stays()}
 	case who.User != p.User && !yes:
-		return nil, nil, &refusal{line: fmt.Sprintf("cannot confirm: the change at %s (%s) is of %s; let them confirm it, or say --yes", p.Time.Format(time.TimeOnly), p.What, p.Who)}
+		return nil, nil, &refusal{line: fmt.Sprintf("cannot confirm: the change at %s (%s) was made by %s; let them confirm it, or give --yes", p.Time.Format(time.TimeOnly), p.What, p.Who)}
 	}
 	if err := h.settle(p, false); err != nil {
-		return nil, nil, fmt.Errorf("cannot confirm: this cannot be kept: %w; the change is put back at %s", err, p.Until.Format(time.TimeOnly))
+		return nil, nil, fmt.Errorf("cannot confirm: this cannot be recorded: %w; the change is put back at %s", err, p.Until.Format(time.TimeOnly))
 	}
 	h.forgive(p.Files)
 	warnings = h.record(State{Time: time.Now(), Who: p.Who, What: p.What, Bridges: p.Bridges, Files: p.Files, Change: p.Change})
@@ -584,7 +584,7 @@ func (h *History) backAtOnce(n int, o Options) (actions []config.Action, warning
 	case n != 1 || o.Confirm > 0:
 		return nil, nil, waitsError(p)
 	case o.Who.User != p.User && !o.Yes && !o.DryRun && !p.Overdue():
-		return nil, nil, &refusal{line: fmt.Sprintf("cannot go back: the change at %s (%s) is of %s, and waits to be confirmed until %s; let them put it back, or say --yes",
+		return nil, nil, &refusal{line: fmt.Sprintf("cannot go back: the change at %s (%s) was made by %s, and waits to be confirmed until %s; let them put it back, or give --yes",
 			p.Time.Format(time.TimeOnly), p.What, p.Who, p.Until.Format(time.TimeOnly))}
 	}
 	states, err := h.States()

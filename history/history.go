@@ -303,7 +303,7 @@ func (h *History) exported() (f config.File, text []byte, err error) {
 		return f, nil, err
 	}
 	if _, err := asFile("the state", b.Bytes()); err != nil {
-		return f, nil, fmt.Errorf("the state that there is cannot be written as a file: %w", err)
+		return f, nil, fmt.Errorf("the present state cannot be written as a file: %w", err)
 	}
 	return f, b.Bytes(), nil
 }

@@ -133,7 +133,7 @@ func (h *History) Pending() (*Pending, error) {
 	p := &Pending{}
 	if err := json.Unmarshal(text, p); err != nil || p.Before == "" {
 		return nil, &refusal{cause: errUnread, line: h.pendingPath() +
-			" does not say which change waits to be confirmed; 'bascule apply confirm --yes' keeps what there is, and removes it"}
+			" does not name the change that waits to be confirmed; 'bascule apply confirm --yes' keeps the present state, and removes it"}
 	}
 	p.Before = filepath.Base(p.Before)
 	if h.isSettled(p) {

@@ -60,7 +60,7 @@ func Select(o Options) (Profile, error) {
 			return Profile{}, &workloads.UnknownError{What: "fabric", Name: want, Known: FabricNames()}
 		}
 		if slices.Contains(chosen, f) {
-			return Profile{}, fmt.Errorf("fabric %s is there twice", want)
+			return Profile{}, fmt.Errorf("fabric %s occurs twice", want)
 		}
 		chosen = append(chosen, f)
 	}
@@ -71,7 +71,7 @@ func Select(o Options) (Profile, error) {
 			return Profile{}, err
 		}
 		if slices.ContainsFunc(sent, func(s *workloads.Workload) bool { return s.Name == w.Name }) {
-			return Profile{}, fmt.Errorf("workload %s is there twice", w.Name)
+			return Profile{}, fmt.Errorf("workload %s occurs twice", w.Name)
 		}
 		sent = append(sent, w)
 	}

@@ -250,7 +250,7 @@ func (m *Model) table() table {
 			}
 		}
 	case talkerPane:
-		t.empty = "no address has been heard"
+		t.empty = "no address has sent a frame"
 		if s.talkersErr != nil {
 			t.empty = clean(s.talkersErr.Error())
 		}

@@ -138,12 +138,12 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case errors.As(err, &large):
 		fail(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes; send less", large.Limit))
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		fail(w, http.StatusRequestTimeout, "the body did not come in time; send it faster")
+		fail(w, http.StatusRequestTimeout, "the body did not arrive in time; send it faster")
 	case errors.Is(err, errHeld):
 		w.Header().Set("Retry-After", "10")
 		fail(w, http.StatusServiceUnavailable, err.Error())
 	default:
-		fail(w, http.StatusBadRequest, "the body is cut off, or is not as its header says; send all of it")
+		fail(w, http.StatusBadRequest, "the body is cut off, or does not match its header; send all of it")
 	}
 }
 
@@ -221,14 +221,14 @@ func (a *API) strict(ctx huma.Context, next func(huma.Context)) {
 		list := slices.ContainsFunc(ctx.Operation().Parameters, func(p *huma.Param) bool { return p.Name == name && p.Schema.Type == "array" })
 		switch {
 		case len(values) > 1 && !list:
-			a.refuse(ctx, http.StatusUnprocessableEntity, fmt.Sprintf("query parameter %q is there %d times; give it once", name, len(values)))
+			a.refuse(ctx, http.StatusUnprocessableEntity, fmt.Sprintf("query parameter %q occurs %d times; give it once", name, len(values)))
 			return
 		case slices.Contains(values, ""):
 			a.refuse(ctx, http.StatusUnprocessableEntity, fmt.Sprintf("query parameter %q is empty; leave it out, or give it a value", name))
 			return
 		case slices.ContainsFunc(values, func(v string) bool { return strings.ContainsFunc(v, unicode.IsControl) }):
 			// the answer is one line, and quotes the parameter
-			a.refuse(ctx, http.StatusUnprocessableEntity, fmt.Sprintf("query parameter %q has a control character; give it without", name))
+			a.refuse(ctx, http.StatusUnprocessableEntity, fmt.Sprintf("query parameter %q has a control character; leave that out", name))
 			return
 		}
 	}

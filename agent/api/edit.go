@@ -84,8 +84,8 @@ type DelEntry struct {
 // FlushEntries chooses the entries of an FDB to remove.
 type FlushEntries struct {
 	Bridge string  `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
-	Port   string  `json:"port,omitempty" maxLength:"64" minLength:"1" doc:"only those of this port"`
-	VLAN   *uint16 `json:"vlan,omitempty" maximum:"4094" doc:"only those of this VLAN, 0 for those of frames without a tag"`
+	Port   string  `json:"port,omitempty" maxLength:"64" minLength:"1" doc:"only entries of this port"`
+	VLAN   *uint16 `json:"vlan,omitempty" maximum:"4094" doc:"only entries of this VLAN, 0 for entries of untagged frames"`
 	Static bool    `json:"static,omitempty" doc:"static and sticky entries, too"`
 }
 
@@ -95,7 +95,7 @@ type AddVLANs struct {
 	Port     string `json:"port" maxLength:"64" minLength:"1" doc:"the port"`
 	VLANs    string `json:"vlans" maxLength:"4096" doc:"VLANs and ranges of them: 10,20-30"`
 	Untagged bool   `json:"untagged,omitempty" doc:"send frames of the VLANs by the port without a tag"`
-	PVID     bool   `json:"pvid,omitempty" doc:"put incoming frames without a tag into the VLAN"`
+	PVID     bool   `json:"pvid,omitempty" doc:"make the VLAN the port's PVID: incoming frames without a tag are in it"`
 }
 
 // DelVLANs are VLANs that a port leaves.
@@ -124,7 +124,7 @@ type RuleText struct {
 // FlushRules chooses the rules to remove.
 type FlushRules struct {
 	Bridge string `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
-	Port   string `json:"port,omitempty" maxLength:"64" minLength:"1" doc:"only those of this port"`
+	Port   string `json:"port,omitempty" maxLength:"64" minLength:"1" doc:"only rules of this port"`
 }
 
 // LoadRules is a text of MAC rules.
@@ -154,8 +154,8 @@ type DelBinding struct {
 // FlushBindings chooses the bindings to remove.
 type FlushBindings struct {
 	Bridge string  `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
-	Port   string  `json:"port,omitempty" maxLength:"64" minLength:"1" doc:"only those of this port"`
-	VLAN   *uint16 `json:"vlan,omitempty" maximum:"4094" doc:"only those of this VLAN, 0 for those of frames without a tag"`
+	Port   string  `json:"port,omitempty" maxLength:"64" minLength:"1" doc:"only bindings of this port"`
+	VLAN   *uint16 `json:"vlan,omitempty" maximum:"4094" doc:"only bindings in this VLAN, 0 for bindings of untagged frames"`
 }
 
 // AddSpan is a new span port.
@@ -230,7 +230,7 @@ type ApplyText struct {
 	Where
 	Name string `query:"name" maxLength:"64" pattern:"^hostname\\.[^/]+$" doc:"hostname.NAME has the text read as a file of hostname.if(5); otherwise it is YAML or JSON"`
 	Change
-	RawBody []byte `contentType:"application/yaml" doc:"the file, which names no other files, and no network namespace but that of the request"`
+	RawBody []byte `contentType:"application/yaml" doc:"the file, which names no other files, and no network namespace other than the request's"`
 }
 
 // newVLANs returns the VLANs of a new port, nil for the default ones.
@@ -454,7 +454,7 @@ func (a *API) editTables() {
 		return []answer.Flushed{{Bridge: in.Body.Bridge, Removed: n}}, nil, err
 	})
 	operation(a, text(huma.Operation{
-		Path: "/rule/load", Summary: "replace the MAC rules by those of a text", Metadata: map[string]any{isEdit: true},
+		Path: "/rule/load", Summary: "replace the MAC rules with the rules of a text", Metadata: map[string]any{isEdit: true},
 	}), onSwitch(a, func(s *bridge.Switch, in *LoadRules) (Nothing, []string, error) {
 		notes, err := s.LoadRules(in.Bridge, in.Port, "rules", bytes.NewReader(in.RawBody))
 		return Nothing{}, notes, err

@@ -59,7 +59,7 @@ func TestDescriptions(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"Bridge": "Bridge is a bridge with its settings.",
-		"Port":   "Port is a port with its settings, and with its counters where these are asked for.",
+		"Port":   "Port is a port with its settings, and with its counters on request.",
 		"Event":  "Event is something that happened on a bridge.",
 	} {
 		if got := d.Components.Schemas[name].Description; got != want {

@@ -33,7 +33,7 @@ type OfStates struct {
 	OfPF
 	Port  string `query:"port" maxLength:"64" doc:"only states of this port or group of ports"`
 	From  string `query:"from" maxLength:"64" doc:"only states that this address or network began"`
-	To    string `query:"to" maxLength:"64" doc:"only states with this address or network as the one that was asked"`
+	To    string `query:"to" maxLength:"64" doc:"only states whose destination is this address or network"`
 	Label string `query:"label" maxLength:"64" doc:"only states that the rules of this label made"`
 }
 
@@ -61,7 +61,7 @@ func (a *API) filters() {
 	}
 	rules("/pf/rules", "the rules with their counters", func(*pf.Rule) bool { return true }, false)
 	rules("/pf/labels", "the rules that have a label, with their counters", func(r *pf.Rule) bool { return r.Label != "" }, false)
-	rules("/pf/nat", "the rules that translate, those of anchors, too", func(r *pf.Rule) bool { return len(r.Translations) > 0 && r.Anchor == nil }, true)
+	rules("/pf/nat", "the rules that translate, including rules of anchors", func(r *pf.Rule) bool { return len(r.Translations) > 0 && r.Anchor == nil }, true)
 	look(a, "/pf/ether", "the ether rules", func(s *bridge.Switch, in *OfPF) ([]string, error) {
 		list, err := s.PFRules(in.Bridge, "")
 		if err != nil {
@@ -78,7 +78,7 @@ func (a *API) filters() {
 		list, err := s.PFAnchors(in.Bridge, strings.Trim(path, "/"), all)
 		return answer.List(list, func(name string) string { return name }), err
 	})
-	look(a, "/pf/states", "the states: connections that pf knows", func(s *bridge.Switch, in *OfStates) ([]answer.PFState, error) {
+	look(a, "/pf/states", "the states: the connections that pf tracks", func(s *bridge.Switch, in *OfStates) ([]answer.PFState, error) {
 		k := Kill{Port: in.Port, From: in.From, To: in.To, Label: in.Label}
 		which, err := k.states()
 		if err != nil {
@@ -103,11 +103,11 @@ func (a *API) filters() {
 		info, err := s.PF(in.Bridge)
 		return answer.OfPFTimeouts(info), err
 	})
-	look(a, "/pf/memory", "limits, and what tables take", func(s *bridge.Switch, in *OfPF) (answer.PFLimits, error) {
+	look(a, "/pf/memory", "limits, and the memory of tables", func(s *bridge.Switch, in *OfPF) (answer.PFLimits, error) {
 		info, err := s.PF(in.Bridge)
 		return answer.OfPFLimits(info), err
 	})
-	look(a, "/pf/interfaces", "ports as pf knows them", func(s *bridge.Switch, in *OfPF) ([]answer.PFPort, error) {
+	look(a, "/pf/interfaces", "the ports with pf's settings and counters", func(s *bridge.Switch, in *OfPF) ([]answer.PFPort, error) {
 		info, err := s.PF(in.Bridge)
 		return answer.OfPFPorts(in.Bridge, info), err
 	})
@@ -125,7 +125,7 @@ func (a *API) filters() {
 type Kill struct {
 	Bridge string `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
 	From   string `json:"from,omitempty" maxLength:"64" minLength:"1" doc:"address or network that began them"`
-	To     string `json:"to,omitempty" maxLength:"64" minLength:"1" doc:"address or network that was asked"`
+	To     string `json:"to,omitempty" maxLength:"64" minLength:"1" doc:"destination address or network"`
 	Label  string `json:"label,omitempty" maxLength:"64" minLength:"1" doc:"label of the rules that made them"`
 	ID     string `json:"id,omitempty" maxLength:"32" minLength:"1" doc:"id of one state, as /pf/states shows it"`
 	Port   string `json:"port,omitempty" maxLength:"64" minLength:"1" doc:"port or group of ports"`

@@ -44,7 +44,7 @@ type Counted struct {
 type OfEntries struct {
 	OfPort
 	MAC     string           `query:"mac" maxLength:"32" doc:"only entries of this address"`
-	VLAN    Optional[uint16] `query:"vlan" maximum:"4094" doc:"only entries of this VLAN, 0 for those of frames without a tag"`
+	VLAN    Optional[uint16] `query:"vlan" maximum:"4094" doc:"only entries of this VLAN, 0 for entries of untagged frames"`
 	Dynamic bool             `query:"dynamic" doc:"only learned entries; with static, all"`
 	Static  bool             `query:"static" doc:"only static and sticky entries; with dynamic, all"`
 }
@@ -101,7 +101,7 @@ func (a *API) shows() {
 	show(a, "/version", "the version of the program", func(context.Context, *struct{}) (answer.Version, error) {
 		return a.o.Program, nil
 	})
-	show(a, "/agent/status", "how the agent is, with the spanning tree of each bridge", func(ctx context.Context, _ *struct{}) (agent.Status, error) {
+	show(a, "/agent/status", "the state of the agent, with the spanning tree of each bridge", func(ctx context.Context, _ *struct{}) (agent.Status, error) {
 		return a.agent.Status(ctx)
 	})
 	show(a, "/help/reasons", "the reasons for which frames are dropped", func(context.Context, *struct{}) ([]answer.Reason, error) {

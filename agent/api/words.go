@@ -97,7 +97,7 @@ var words = map[string]string{
 	"answer.PFTableChange.added":       "addresses, like the next two",
 	"answer.PFTableChange.created":     "the table",
 	"answer.PFTranslated":              "PFTranslated are addresses and ports after a translation.",
-	"answer.Port":                      "Port is a port with its settings, and with its counters where these are asked for.",
+	"answer.Port":                      "Port is a port with its settings, and with its counters on request.",
 	"answer.Port.address":              "of the device, as in ip(8)",
 	"answer.Port.admit":                "\"all\", \"tagged\" or \"untagged\"",
 	"answer.Port.backup_port":          "takes its frames while it has no carrier",

@@ -319,7 +319,7 @@ func TestReadToken(t *testing.T) {
 		path := filepath.Join(dir, "another's")
 		os.WriteFile(path, []byte("0123456789abcdef\n"), 0o600)
 		os.Chown(path, 1, 0)
-		if token, err := ReadToken(path); err == nil || !strings.Contains(err.Error(), "it is the file of user 1") {
+		if token, err := ReadToken(path); err == nil || !strings.Contains(err.Error(), "the file belongs to user 1") {
 			t.Errorf("another user's file: %q, %v", token, err)
 		}
 	}

@@ -64,7 +64,7 @@ func (g *Guard) Protect(h http.Handler, open func(*http.Request) bool) http.Hand
 		case !g.named(r.Host):
 			http.Error(w, "this server has another name; call it by its address, or see --web-host of bascule-agent(8)", http.StatusMisdirectedRequest)
 		case foreign(r):
-			http.Error(w, "pages of other sites cannot ask here", http.StatusForbidden)
+			http.Error(w, "requests from pages of other sites are refused", http.StatusForbidden)
 		case g.token != "" && (open == nil || !open(r)) && !g.knows(r):
 			head.Set("WWW-Authenticate", `Bearer realm="bascule"`)
 			http.Error(w, "the token is missing or wrong; the agent has logged the address with it", http.StatusUnauthorized)
@@ -133,7 +133,7 @@ func ReadToken(path string) (string, error) {
 		return "", fmt.Errorf("cannot read the token: %w", err)
 	}
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok && int(sys.Uid) != os.Geteuid() {
-		return "", fmt.Errorf("cannot use the token in %s: it is the file of user %d, who knows it; write one of your own", path, sys.Uid)
+		return "", fmt.Errorf("cannot use the token in %s: the file belongs to user %d; write one of your own", path, sys.Uid)
 	}
 	if st.Mode().Perm()&0o077 != 0 {
 		return "", fmt.Errorf("cannot use the token in %s: others can read it (mode %#o); run 'chmod 600 %s', and write a new one",

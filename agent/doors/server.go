@@ -134,7 +134,7 @@ func (c complaints) Write(text []byte) (int, error) {
 	if bytes.Contains(text, []byte("panic")) {
 		level = slog.LevelError
 	}
-	c.log.Log(context.Background(), level, "a request went wrong", "why", string(bytes.TrimSpace(text)))
+	c.log.Log(context.Background(), level, "a request failed", "why", string(bytes.TrimSpace(text)))
 	return len(text), nil
 }
 

@@ -44,7 +44,7 @@ func (w *Watcher) tidy(name string, gone []int) {
 		w.removed(name, n)
 		return
 	}
-	w.log.Debug("a bridge has no berths", "bridge", name, "err", err)
+	w.log.Debug("berths cannot be made in a bridge", "bridge", name, "err", err)
 	if len(gone) > 0 {
 		w.change(name, gone, nil)
 	}
@@ -80,7 +80,7 @@ func (w *Watcher) change(name string, gone []int, list []attachment) {
 		}
 		w.warn(name, warnings)
 	case len(list) == 0:
-		w.log.Warn("ports of devices that are gone stay", "bridge", name, "err", err)
+		w.log.Warn("ports whose devices are gone cannot be removed", "bridge", name, "err", err)
 	case len(list) == 1 && len(gone) == 0:
 		w.refused(list[0], err)
 	default:
@@ -100,7 +100,7 @@ func (w *Watcher) removed(bridge string, n int) {
 		return
 	}
 	w.count(func(s *Stats) { s.Removed += uint64(n) })
-	w.log.Info("ports went with their devices", "bridge", bridge, "ports", n)
+	w.log.Info("ports were removed with their devices", "bridge", bridge, "ports", n)
 }
 
 func (w *Watcher) warn(bridge string, warnings []string) {
@@ -128,14 +128,14 @@ func (w *Watcher) accepted(a attachment) {
 func (w *Watcher) raise(a attachment) {
 	if a.place.describes(a.device) {
 		if err := w.l.describe(a.device, *a.place.port.Description); err != nil && w.l.there(a.device) {
-			w.log.Warn("a device has no description", "device", a.name, "bridge", a.place.bridge, "err", err)
+			w.log.Warn("the description of a device cannot be set", "device", a.name, "bridge", a.place.bridge, "err", err)
 		}
 	}
 	if a.up == a.place.up() {
 		return
 	}
 	if err := w.l.setUp(a.device, a.place.up()); err != nil && w.l.there(a.device) {
-		w.log.Warn("cannot set a device as the file says", "device", a.name, "bridge", a.place.bridge, "up", a.place.up(), "err", err)
+		w.log.Warn("cannot set a device up or down as the file requires", "device", a.name, "bridge", a.place.bridge, "up", a.place.up(), "err", err)
 	}
 }
 

@@ -43,7 +43,7 @@ func (d device) unfit() string {
 	case d.kind == "bridge":
 		return "it is a Linux bridge"
 	case d.switchEnd:
-		return "it is a bridge's own"
+		return "it belongs to a bridge"
 	case d.master != 0:
 		return "it belongs to another device"
 	case bridge.CheckName("port", d.name) != nil:
@@ -437,7 +437,7 @@ func (t *table) todo() work {
 		switch other := t.devices[e.peer]; {
 		case why != "":
 		case e.host != "", e.kind == "veth" && e.peerNetns < 0 && other != nil && other.switchEnd:
-			why = "it is a bridge's own"
+			why = "it belongs to a bridge"
 		case e.elsewhere != "":
 			why = "it is a port of bridge " + e.elsewhere
 		}

@@ -330,8 +330,8 @@ func TestTable(t *testing.T) {
 				"DEBUG br0 tap2: it is the loopback interface",
 				"DEBUG br0 tap3: it has no Ethernet frames",
 				"DEBUG br0 tap4: it is a Linux bridge",
-				"DEBUG br0 tap5: it is a bridge's own",
-				"DEBUG br0 tap6: it is a bridge's own",
+				"DEBUG br0 tap5: it belongs to a bridge",
+				"DEBUG br0 tap6: it belongs to a bridge",
 				"DEBUG br0 tap7: it belongs to another device",
 			},
 		},
@@ -462,7 +462,7 @@ func TestTable(t *testing.T) {
 					{Bridge: "br1", Name: "tap0", Type: bridge.TypeHost, Index: 2, State: "forwarding"},
 				})
 			},
-			want: []string{"DEBUG br0 tap0: it is a bridge's own"},
+			want: []string{"DEBUG br0 tap0: it belongs to a bridge"},
 		},
 		{
 			name:   "a person took it out",

@@ -299,7 +299,7 @@ func (w *Watcher) unable(err error) (again time.Time) {
 	}
 	if why := err.Error(); why != w.unlisted {
 		w.unlisted = why
-		w.log.Warn("cannot list all devices and ports; trying again each second", "err", err)
+		w.log.Warn("cannot list all devices and ports; trying again every second", "err", err)
 	}
 	return time.Now().Add(retryPeriod)
 }
@@ -310,7 +310,7 @@ func (w *Watcher) act(todo work, rest *chores) {
 	full := map[*place]bool{}
 	for _, a := range todo.attach {
 		if o := w.t.places.rival(a.name, a.place); o != nil {
-			w.refused(a, fmt.Errorf("it matches %s of %s and %s of %s, and a device is a port of one bridge; give patterns that leave it out", a.place.port.Name, a.place.bridge, o.port.Name, o.bridge))
+			w.refused(a, fmt.Errorf("it matches %s of %s and %s of %s, but a device is a port of only one bridge; change one of the patterns", a.place.port.Name, a.place.bridge, o.port.Name, o.bridge))
 			continue
 		}
 		if !a.place.up() && a.up { // before it forwards

@@ -185,7 +185,7 @@ var (
 	fdbEntries  = gauge("fdb_entries", "Addresses that a bridge has learned; static entries do not count.", "bridge")
 	fdbMost     = gauge("fdb_entries_max", "Most addresses that a bridge learns.", "bridge")
 
-	portInfo = gauge("port_info", "A port: its type, its hook, its state, the way by which frames leave, the other end of its cable, its device's description, the device that has taken it, and whose it is.",
+	portInfo = gauge("port_info", "A port: its type, its hook, its state, the way by which frames leave, the other end of its cable, its device's description, the device that has taken it, and its owner.",
 		"bridge", "port", "type", "hook", "state", "way", "peer", "link", "description", "taken_by", "owner", "owner_by", "container", "interface")
 	portForwards = gauge("port_forwarding", "1 if a port forwards, 0 if spanning tree, a guard or its device prevents it.", "bridge", "port")
 	portFlood    = gauge("port_flood", "1 if floods of a kind leave by a port, 0 if not.", "bridge", "port", "kind")
@@ -211,13 +211,13 @@ var (
 	vlanTxFrames = counter("vlan_transmit_frames_total", "Frames sent in a VLAN.", "bridge", "vlan")
 
 	pfEnabled  = gauge("pf_enabled", "1 if pf of a bridge is on.", "bridge")
-	pfStates   = gauge("pf_states", "Connections that pf knows.", "bridge")
+	pfStates   = gauge("pf_states", "Connections that pf tracks.", "bridge")
 	pfHalfOpen = gauge("pf_half_open_states", "TCP connections without an answer.", "bridge")
 	pfSources  = gauge("pf_sources", "Sources that pf tracks.", "bridge")
 	pfLimit    = gauge("pf_limit", "Limits of pf ('set limit' of pf.conf).", "bridge", "limit")
 	pfMemory   = gauge("pf_memory_bytes", "Memory that a table of pf takes.", "bridge", "table")
 	pfTable    = counter("pf_state_table_total", "Searches, insertions and removals in the table of states.", "bridge", "operation")
-	pfCounter  = counter("pf_outcomes_total", "Packets by what pf made of them, in pfctl's words.", "bridge", "outcome")
+	pfCounter  = counter("pf_outcomes_total", "Packets by pf's decision, in pfctl's words.", "bridge", "outcome")
 	pfLimited  = counter("pf_limits_hit_total", "Times that a limit of a rule has refused something, in pfctl's words.", "bridge", "limit")
 	pfLogged   = counter("pf_logged_total", "Packets of the port of 'set loginterface'.", "bridge", "port", "family", "direction", "action")
 	ruleEvals  = counter("pf_label_evaluations_total", "Packets that rules with a label have matched.", "bridge", "label")

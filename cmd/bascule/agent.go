@@ -290,7 +290,7 @@ func (p *program) printAgent(st agent.Status) error {
 	}
 	for _, n := range st.Namespaces {
 		if n.Former {
-			facts = append(facts, fact{"meanwhile" + in(n.Netns), "devices become ports by the files that were in force before"})
+			facts = append(facts, fact{"meanwhile" + in(n.Netns), "devices become ports by the former files"})
 		}
 		if h := n.Hotplug; h != nil {
 			facts = append(facts, fact{"hot-plug" + in(n.Netns), fmt.Sprintf("%d attached (%d by berths), %d removed, %d refused",
@@ -301,7 +301,7 @@ func (p *program) printAgent(st agent.Status) error {
 				facts = append(facts, fact{b.Name + in(n.Netns), b.Error})
 			}
 			if t := b.Tree; t != nil && t.Unsaved != "" {
-				facts = append(facts, fact{b.Name + in(n.Netns), "the snapshot of the spanning tree cannot be kept: " + t.Unsaved})
+				facts = append(facts, fact{b.Name + in(n.Netns), "the snapshot of the spanning tree cannot be saved: " + t.Unsaved})
 			}
 		}
 	}

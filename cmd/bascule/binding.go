@@ -130,7 +130,7 @@ number.`,
 	p.addChange(cmd)
 	port, id := &word{name: "PORT"}, &vlan{}
 	cmd.Flags().Var(port, "port", "only bindings to this port")
-	cmd.Flags().Var(id, "vlan", "only bindings in this VLAN, 1 to 4094, or 0 for those of frames without a tag")
+	cmd.Flags().Var(id, "vlan", "only bindings in this VLAN, 1 to 4094, or 0 for bindings of untagged frames")
 	completeFlag(cmd, "port", p.portNames)
 	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {

@@ -20,7 +20,7 @@ import (
 // level.
 func (f *fakeSwitch) Run(_ context.Context, o agent.Options, _ <-chan os.Signal) error {
 	if o.Netns == "taken" {
-		return errors.New("cannot serve network namespace taken: another agent does; end that first")
+		return errors.New("cannot serve network namespace taken: another agent does; stop that first")
 	}
 	f.call("agent %q %s", o.Netns, strings.Join(o.Files, " "))
 	o.Log.Debug("a detail")
@@ -32,7 +32,7 @@ func (f *fakeSwitch) Run(_ context.Context, o agent.Options, _ <-chan os.Signal)
 // Reload implements agents.
 func (f *fakeSwitch) Reload(netns string, how agent.Reload) error {
 	if netns == "empty" {
-		return errors.New("cannot ask the agent: none runs for this network namespace; start 'bascule agent'")
+		return errors.New("cannot reach the agent: none runs for this network namespace; start 'bascule agent'")
 	}
 	f.call("agent reload%s", changeWords(history.Options{Options: config.Options{Yes: how.Yes}, Confirm: how.Confirm}))
 	return nil
@@ -44,7 +44,7 @@ func (f *fakeSwitch) Forget(string, ...string) error { return nil }
 // Status implements agents.
 func (f *fakeSwitch) Status(netns string) (agent.Status, error) {
 	if netns == "empty" {
-		return agent.Status{}, errors.New("cannot ask the agent: none runs for this network namespace; start 'bascule agent'")
+		return agent.Status{}, errors.New("cannot reach the agent: none runs for this network namespace; start 'bascule agent'")
 	}
 	when := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	why := ""

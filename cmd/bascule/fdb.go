@@ -197,7 +197,7 @@ that no other station can take it.`,
 		Example: `  #! run: switch br0 veth0
   bascule fdb flush br0
   bascule fdb flush br0 --port veth0 --vlan 10
-  # everything, what was made by hand too
+  # everything, including entries made by hand
   bascule fdb flush br0 --static`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
 	}
@@ -232,7 +232,7 @@ that no other station can take it.`,
 func (p *program) addMatch(cmd *cobra.Command) func() bridge.Match {
 	port, id := &word{name: "PORT"}, &vlan{}
 	cmd.Flags().Var(port, "port", "only entries of this port")
-	cmd.Flags().Var(id, "vlan", "only entries of this VLAN, 1 to 4094, or 0 for those of frames without a tag")
+	cmd.Flags().Var(id, "vlan", "only entries of this VLAN, 1 to 4094, or 0 for entries of untagged frames")
 	completeFlag(cmd, "port", p.portNames)
 	completeFlag(cmd, "vlan", p.vlanIDs)
 	return func() bridge.Match { return bridge.Match{Port: port.text, VLAN: id.id} }

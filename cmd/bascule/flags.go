@@ -290,8 +290,8 @@ type newVLANs struct {
 
 func addVLANs(cmd *cobra.Command) *newVLANs {
 	v := &newVLANs{vlan: vlan{least: 1}}
-	cmd.Flags().Var(&v.vlan, "vlan", "the VLAN of the port's frames, which have no tag")
-	cmd.Flags().Var(&vlans{&v.tagged}, "tagged", "VLANs that the port is in with their tags, such as 10,20-30; without --vlan no others")
+	cmd.Flags().Var(&v.vlan, "vlan", "the port's PVID: the VLAN of its frames, which have no tag")
+	cmd.Flags().Var(&vlans{&v.tagged}, "tagged", "make the port a tagged member of these VLANs, such as 10,20-30; without --vlan, of no others")
 	return v
 }
 

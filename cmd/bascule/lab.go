@@ -190,7 +190,7 @@ func endsFlag(cmd *cobra.Command) *choice {
 }
 
 func quickFlag(f *pflag.FlagSet, quick *bool) {
-	f.BoolVar(quick, "quick", false, "few and short rounds: for a look, not for a claim")
+	f.BoolVar(quick, "quick", false, "few and short rounds, for a quick look, not for a claim")
 }
 
 func outputFlag(f *pflag.FlagSet, file *string) {
@@ -233,7 +233,7 @@ A claim holds if the whole 95 % interval of its ratio here is on its side. The
 cases of a claim have further rounds until the interval is narrow enough to tell
 a difference of a tenth, for 4 minutes of each group at most. All studies take
 36 minutes on two cores, and 55 minutes with --in-vm. --quick has 2 short rounds
-of each case, which no interval can be of, and takes 5 minutes.
+of each case, too few for an interval, and takes 5 minutes.
 
 With --in-vm the groups whose claims this machine cannot test are measured in
 virtual machines of QEMU, one for each group; the others on this machine, as

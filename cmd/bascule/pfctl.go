@@ -40,7 +40,7 @@ type pfctl struct {
 var (
 	pfShows = []fact{
 		{"rules", "the rules; -v adds their counters"},
-		{"nat", "the rules that translate, those of anchors, too"},
+		{"nat", "the rules that translate, including rules of anchors"},
 		{"Anchors", "the anchors; -v adds those below them"},
 		{"ether", "the ether rules"},
 		{"states", "the states; -v adds ages and counters"},
@@ -48,7 +48,7 @@ var (
 		{"info", "counters; -v adds those of limits"},
 		{"labels", "counters of the rules with labels"},
 		{"timeouts", "timeouts"},
-		{"memory", "limits, and what tables take"},
+		{"memory", "limits, and the memory of tables"},
 		{"Tables", "tables; -v adds flags, -vv counters"},
 		{"Interfaces", "ports; -v adds those that are skipped"},
 		{"LimiterStates", "the state limiters, also as Stlimiters"},
@@ -73,7 +73,7 @@ var (
 		{"test", "test whether addresses match: status 2 if not all do"},
 		{"flush", "delete all addresses"},
 		{"kill", "delete the table"},
-		{"zero", "begin to count anew; with addresses see how many are there"},
+		{"zero", "reset the counters; with addresses, see how many are there"},
 		{"load", "load the tables of the file of -f"},
 	}
 )
@@ -185,7 +185,7 @@ they kill the state of a connection's other way through the host, too.`,
   bascule pfctl -vvsr
   bascule pfctl -ss
   bascule -n lab pfctl -b br0 -si
-  # an address more in a table; the addresses in it
+  # add an address to a table; show its addresses
   bascule pfctl -t bad -T add 192.0.2.66
   bascule pfctl -t bad -T show
   # rules for an anchor, from standard input
@@ -212,7 +212,7 @@ they kill the state of a connection's other way through the host, too.`,
 	f.VarP(&c.bridge, "b", "b", "choose the bridge, if there are several")
 	f.VarP(&c.file, "f", "f", "load the rules of this file, - for standard input")
 	f.BoolVarP(&c.check, "n", "n", false, "only check whether it could be done, and change nothing")
-	f.CountVarP(&c.verbose, "v", "v", "tell more; -vv tells all")
+	f.CountVarP(&c.verbose, "v", "v", "be verbose; -vv prints everything")
 	f.BoolVarP(&c.quiet, "q", "q", false, "print errors only")
 	f.VarP(&c.show, "s", "s", "show something")
 	f.VarP(&c.rule, "R", "R", "show this rule only")
@@ -225,7 +225,7 @@ they kill the state of a connection's other way through the host, too.`,
 	f.BoolVarP(&c.zero, "z", "z", false, "set the counters of all rules to zero")
 	f.VarP(&c.anchor, "a", "a", "apply -f, -F, -s and -T to this anchor; -F and -s take 'ANCHOR/*' for all anchors below it, too")
 	f.VarP(&c.port, "i", "i", "apply -s states, -s Interfaces, -F states and -k only to this port or group of ports")
-	f.StringArrayVarP(&c.macros, "D", "D", nil, "set a macro, whatever the file says: `MACRO=VALUE`")
+	f.StringArrayVarP(&c.macros, "D", "D", nil, "set a macro, overriding the file: `MACRO=VALUE`")
 	f.BoolVar(&c.ignoreQueue, "ignore-queue", false, "ignore queues in the file: altq, queue, dummynet; without it they are refused")
 	f.VarP(&c.optimizer, "o", "o", "optimize the rules or not; accepted without effect")
 	f.BoolVarP(&c.names, "r", "r", false, "show the names of hosts in states")

@@ -36,7 +36,7 @@ it is not a VLAN tag.`,
 		Example: `  #! run: switch br0 veth0 veth1
   bascule rule add br0 veth0 pass in src 02:00:00:00:00:01
   bascule rule add br0 veth0 block in
-  # nobody behind veth1 may say that he is the router
+  # no station behind veth1 may claim to be the router
   bascule rule add br0 veth1 block in arp spa 192.0.2.1
   bascule rule show br0 --stats`,
 	}
@@ -197,8 +197,8 @@ func newRuleFlush(p *program) *cobra.Command {
 func newRuleLoad(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "load BRIDGE FILE",
-		Short: "replace the rules by those of a file",
-		Long: `Replace all rules of a bridge, or of one port, by those of FILE, one per line; -
+		Short: "replace the rules with the rules of a file",
+		Long: `Replace all rules of a bridge, or of one port, with those of FILE, one a line; -
 is standard input. A # begins a comment.
 
 The change is made whole or not at all: if something is wrong, every wrong line

@@ -43,9 +43,9 @@ Otherwise the frame is made of its fields. --dst must be given, except for an
 ARP request, which goes to all stations. For a packet to another network it is
 the MAC address of the gateway. Without --src the source is 00:00:5e:00:53:01,
 an address kept for documentation (RFC 9542), which no station has. --ip and
---to make an IP packet, with right checksums, of one of: --tcp, a SYN; --udp;
+--to make an IP packet, with valid checksums, of one of: --tcp, a SYN; --udp;
 --icmp, an echo request. --arp with --spa and --tpa makes an ARP request or
-reply. Any other frame has zeros behind its EtherType. A frame is as small as
+reply. Any other frame has zeros after its EtherType. A frame is as small as
 Ethernet allows, 60 bytes, or has --size bytes: a packet is as long as fits in.
 The kernel takes frames that fit into a page with its own data, 3712 bytes on
 most machines. A larger one is refused; the error says how many bytes this

@@ -70,7 +70,7 @@ in it.`,
 	p.addLockout(cmd)
 	var o bridge.VLANOptions
 	cmd.Flags().BoolVar(&o.Untagged, "untagged", false, "send frames of the VLANs by the port without a tag")
-	cmd.Flags().BoolVar(&o.PVID, "pvid", false, "put incoming frames without a tag into the VLAN; give one VLAN")
+	cmd.Flags().BoolVar(&o.PVID, "pvid", false, "make the VLAN the port's PVID: incoming frames without a tag are in it; give one VLAN")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		list, err := bridge.ParseVLANs(args[2])
 		if err != nil {

@@ -61,7 +61,7 @@ func (k *basculeKit) run(ctx context.Context, args ...string) error {
 func (k *basculeKit) add(ctx context.Context, bridge string) error {
 	n := k.net
 	if n.site.Bascule == "" {
-		return errors.New("the path of the bascule program is not known")
+		return errors.New("the path of the bascule program is unknown")
 	}
 	add := []string{"bridge", "add", bridge}
 	if n.Spec.Ageing != 0 {

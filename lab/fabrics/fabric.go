@@ -214,7 +214,7 @@ var serial atomic.Int64
 // machine lacks a requirement.
 func (f *Fabric) Build(ctx context.Context, site Site, spec Spec) (*Net, error) {
 	if spec.Ends < 2 {
-		return nil, fmt.Errorf("fabric %s: %d ends asked for, at least 2 are needed", f.Name, spec.Ends)
+		return nil, fmt.Errorf("fabric %s: %d ends requested, at least 2 are needed", f.Name, spec.Ends)
 	}
 	switch {
 	case f.Missing != "":
@@ -224,7 +224,7 @@ func (f *Fabric) Build(ctx context.Context, site Site, spec Spec) (*Net, error) 
 	case spec.Host && len(f.HostPath) == 0:
 		return nil, &ends.Unavailable{Reason: "the host has no interface of its own on it"}
 	case f.FramesOnly && !spec.Frames:
-		return nil, &ends.Unavailable{Reason: "it carries no packets whose checksum is left to the driver, as those of the ends' stacks are"}
+		return nil, &ends.Unavailable{Reason: "it carries no packets whose checksum is left to the driver, as the ends' stacks send them"}
 	case spec.Apart > 0 && !f.VLANs:
 		return nil, &ends.Unavailable{Reason: "it has no VLANs"}
 	case spec.Routes > 0 && !f.Routed:
@@ -232,7 +232,7 @@ func (f *Fabric) Build(ctx context.Context, site Site, spec Spec) (*Net, error) 
 	case spec.OwnCore && !f.Routed && f != Direct:
 		return nil, &ends.Unavailable{Reason: "it has no router to give a core"}
 	case spec.OwnCore && spec.Host:
-		return nil, &ends.Unavailable{Reason: "its first end is the router, which has no core of its own then"}
+		return nil, &ends.Unavailable{Reason: "its first end is the router, which then has no core of its own"}
 	case spec.Guests && spec.Frames:
 		return nil, &ends.Unavailable{Reason: "frames are made in namespaces, not in virtual machines"}
 	case spec.Guests && site.Guests == nil:
@@ -326,7 +326,7 @@ func (n *Net) LoadRules(ctx context.Context, rules int) error {
 // States returns the number of connections of the fabric's packet filter.
 func (n *Net) States(ctx context.Context) (int, error) {
 	if n.states == nil {
-		return 0, &ends.Unavailable{Reason: "it does not tell how many connections it knows"}
+		return 0, &ends.Unavailable{Reason: "it does not report how many connections it tracks"}
 	}
 	return n.states(ctx)
 }
@@ -334,7 +334,7 @@ func (n *Net) States(ctx context.Context) (int, error) {
 // StateMemory returns the kernel memory of a packet filter's connection tables, in bytes.
 func (n *Net) StateMemory() (uint64, error) {
 	if n.holds == nil {
-		return 0, &ends.Unavailable{Reason: "it does not tell how much memory its connections take"}
+		return 0, &ends.Unavailable{Reason: "it does not report how much memory its connections take"}
 	}
 	return n.holds()
 }
@@ -342,7 +342,7 @@ func (n *Net) StateMemory() (uint64, error) {
 // Known returns the number of addresses that the switch has learned and not forgotten.
 func (n *Net) Known(ctx context.Context) (int, error) {
 	if n.known == nil {
-		return 0, &ends.Unavailable{Reason: "it does not tell how many addresses it has learned"}
+		return 0, &ends.Unavailable{Reason: "it does not report how many addresses it has learned"}
 	}
 	return n.known(ctx)
 }
@@ -350,7 +350,7 @@ func (n *Net) Known(ctx context.Context) (int, error) {
 // Memory returns the kernel memory of the switch's tables, in bytes.
 func (n *Net) Memory() (uint64, error) {
 	if n.memory == nil {
-		return 0, &ends.Unavailable{Reason: "the kernel does not tell how much memory its tables take"}
+		return 0, &ends.Unavailable{Reason: "the kernel does not report how much memory its tables take"}
 	}
 	return n.memory()
 }
@@ -366,7 +366,7 @@ func (n *Net) AddPort(ctx context.Context, device string) error {
 // DelPort removes a port from the switch.
 func (n *Net) DelPort(ctx context.Context, device string) error {
 	if n.shrink == nil {
-		return &ends.Unavailable{Reason: "it has no ports to take away"}
+		return &ends.Unavailable{Reason: "it has no ports to remove"}
 	}
 	return n.shrink(ctx, device)
 }
@@ -460,7 +460,7 @@ func (n *Net) Program(i int) (string, error) {
 	case n.Ends[i].Namespace == nil:
 		return guests.ProgramPath, nil
 	case n.site.Bascule == "":
-		return "", &ends.Unavailable{Reason: "the path of the bascule program is not known"}
+		return "", &ends.Unavailable{Reason: "the path of the bascule program is unknown"}
 	}
 	return n.site.Bascule, nil
 }

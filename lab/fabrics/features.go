@@ -37,8 +37,8 @@ var (
 	BasculeIsolated, BasculeXDPIsolated   = withFeatures("isolated", "whose ends, but the first, are isolated", features{isolated: true})
 	BasculeRules10, BasculeXDPRules10     = withFeatures("rules-10", "with 10 MAC rules on each port", features{rules: 10})
 	BasculeRules1000, BasculeXDPRules1000 = withFeatures("rules-1000", "with 1000 MAC rules on each port", features{rules: 1000})
-	BasculeRateIn, BasculeXDPRateIn       = withFeatures("rate-in", "whose ports take in 1 Gbit/s at most", features{port: []string{"--rate-in", limitRate}})
-	BasculeRateOut, BasculeXDPRateOut     = withFeatures("rate-out", "whose ports let out 1 Gbit/s at most", features{port: []string{"--rate-out", limitRate}})
+	BasculeRateIn, BasculeXDPRateIn       = withFeatures("rate-in", "whose ports accept at most 1 Gbit/s", features{port: []string{"--rate-in", limitRate}})
+	BasculeRateOut, BasculeXDPRateOut     = withFeatures("rate-out", "whose ports send at most 1 Gbit/s", features{port: []string{"--rate-out", limitRate}})
 )
 
 // limitRate is the rate of fabrics with a rate limit, in words that tc(8) also accepts.
@@ -52,13 +52,13 @@ var alone = func() (out []*Fabric) {
 		set         features
 	}{
 		{"vlan-stats", "with VLAN filtering and counters of VLANs", features{vlans: true, bridge: []string{"--vlan-stats"}}},
-		{"dhcp-guard", "with a guard of DHCP", features{bridge: []string{"--dhcp-guard"}}},
-		{"ra-guard", "with a guard of router advertisements", features{bridge: []string{"--ra-guard"}}},
-		{"neigh-suppress", "that answers questions for bound addresses", features{bridge: []string{"--neigh-suppress"}, bound: true}},
+		{"dhcp-guard", "with DHCP guard", features{bridge: []string{"--dhcp-guard"}}},
+		{"ra-guard", "with RA guard", features{bridge: []string{"--ra-guard"}}},
+		{"neigh-suppress", "that answers ARP and ND for bound addresses", features{bridge: []string{"--neigh-suppress"}, bound: true}},
 		{"move-max", "that limits how often an address moves", features{bridge: []string{"--move-max", "100"}}},
-		{"hairpin", "whose ports send back where a frame came in", features{port: []string{"--hairpin"}}},
+		{"hairpin", "whose ports are in hairpin mode", features{port: []string{"--hairpin"}}},
 		{"block-non-ip", "with non-IP frames blocked", features{port: []string{"--block-non-ip"}}},
-		{"fdb-full-drop", "that drops what its limit of addresses has no room for", features{port: []string{"--fdb-max", "1000", "--fdb-full", "drop"}}},
+		{"fdb-full-drop", "that drops frames from addresses above its limit", features{port: []string{"--fdb-max", "1000", "--fdb-full", "drop"}}},
 		{"storm", "with storm limits", features{port: stormLimits}},
 		{"source-guard", "whose ports take bound addresses only", features{port: []string{"--source-guard"}, bound: true}},
 		{"loop-guard", "that looks for loops", features{port: []string{"--loop-guard", "report"}}},
@@ -213,13 +213,13 @@ var LinuxBridgeIsolated = linuxVariant("linux-bridge-isolated", "the kernel's br
 
 // LinuxBridgeTBF is the kernel's bridge with a shaping queue at each port's egress, the usual limit
 // for guests.
-var LinuxBridgeTBF = linuxVariant("linux-bridge-tbf", "the kernel's bridge whose ports let out 1 Gbit/s at most, by tbf", features{tc: [][]string{
+var LinuxBridgeTBF = linuxVariant("linux-bridge-tbf", "the kernel's bridge whose ports send at most 1 Gbit/s, by tbf", features{tc: [][]string{
 	{"qdisc", "add", "dev", "DEVICE", "root", "tbf", "rate", limitRate, "burst", "1mb", "latency", "100ms"},
 }})
 
 // LinuxBridgePolice is the kernel's bridge with a policer at each port's ingress, which drops
 // excess traffic. Its burst is the burst of a bascule bridge.
-var LinuxBridgePolice = linuxVariant("linux-bridge-police", "the kernel's bridge whose ports take in 1 Gbit/s at most, by police", features{tc: [][]string{
+var LinuxBridgePolice = linuxVariant("linux-bridge-police", "the kernel's bridge whose ports accept at most 1 Gbit/s, by police", features{tc: [][]string{
 	{"qdisc", "add", "dev", "DEVICE", "clsact"},
 	{"filter", "add", "dev", "DEVICE", "ingress", "matchall", "action", "police", "rate", limitRate, "burst", "31250000", "conform-exceed", "drop"},
 }})

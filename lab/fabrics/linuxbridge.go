@@ -149,7 +149,7 @@ func learnedByLinux(ns *ends.Namespace, index int) (count int, err error) {
 				return nil
 			}
 		}
-		return errors.New("this kernel does not tell how many addresses a bridge has learned")
+		return errors.New("this kernel does not report how many addresses a bridge has learned")
 	})
 	return count, err
 }

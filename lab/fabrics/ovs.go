@@ -427,7 +427,7 @@ func (k *ovsKit) known(ctx context.Context, bridge string) (int, error) {
 	}
 	m := ovsKnown().FindStringSubmatch(out)
 	if m == nil {
-		return 0, errors.New("ovs-appctl fdb/stats-show does not tell how many addresses it has learned")
+		return 0, errors.New("ovs-appctl fdb/stats-show does not report how many addresses it has learned")
 	}
 	return strconv.Atoi(m[1])
 }

@@ -31,8 +31,8 @@ var (
 var (
 	BasculePF10, BasculeXDPPF10           = sizedPF("-10", "10 stateful rules whose last one passes UDP", filterSize{rules: 10})
 	BasculePF10k, BasculeXDPPF10k         = sizedPF("-10000", "10 000 stateful rules whose last one passes UDP", filterSize{rules: 10_000})
-	BasculePFTable10, BasculeXDPPFTable10 = sizedPF("-table-10", "stateful rules that pass who is not in a table of 10 addresses", filterSize{table: 10})
-	BasculePFTable1m, BasculeXDPPFTable1m = sizedPF("-table-1m", "stateful rules that pass who is not in a table of 1 000 000 addresses", filterSize{table: 1_000_000})
+	BasculePFTable10, BasculeXDPPFTable10 = sizedPF("-table-10", "stateful rules that pass sources that are not in a table of 10 addresses", filterSize{table: 10})
+	BasculePFTable1m, BasculeXDPPFTable1m = sizedPF("-table-1m", "stateful rules that pass sources that are not in a table of 1 000 000 addresses", filterSize{table: 1_000_000})
 )
 
 // sized lists all of them.

@@ -239,7 +239,7 @@ func (n *Net) route(ctx context.Context) error { return n.routeBy(ctx, plainRout
 // routeBy is route with the router's own devices.
 func (n *Net) routeBy(ctx context.Context, r gateway) error {
 	if n.Spec.Ends > subnets {
-		return fmt.Errorf("it has %d subnets; %d ends were asked for", subnets, n.Spec.Ends)
+		return fmt.Errorf("it has %d subnets; %d ends were requested", subnets, n.Spec.Ends)
 	}
 	if n.Spec.Together {
 		return &ends.Unavailable{Reason: "its ends have a subnet each and cannot share a namespace"}

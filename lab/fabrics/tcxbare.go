@@ -64,7 +64,7 @@ func (n *Net) pairs(ctx context.Context, join func(in, out int) error) error {
 		return &ends.Unavailable{Reason: "it passes frames to network namespaces only"}
 	}
 	if n.Spec.Ends%2 != 0 {
-		return &ends.Unavailable{Reason: fmt.Sprintf("it joins ends in pairs; %d were asked for", n.Spec.Ends)}
+		return &ends.Unavailable{Reason: fmt.Sprintf("it joins ends in pairs; %d were requested", n.Spec.Ends)}
 	}
 	if err := n.place(); err != nil {
 		return err

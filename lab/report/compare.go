@@ -176,8 +176,8 @@ func (c *Changes) WriteText(w io.Writer) error {
 		}
 	}
 	if len(c.Changes) > 0 {
-		b.WriteString("Every value is the median of its rounds, [least most] beside it; the ratio is of the medians, new to\n" +
-			"old. The two runs did not take turns: that they differ does not say why.\n" + signs)
+		b.WriteString("Every value is the median of its rounds, followed by [least most]; the ratio compares the medians, new to\n" +
+			"old. The two runs were not interleaved, so a difference between them does not show its cause.\n" + signs)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

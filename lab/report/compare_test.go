@@ -52,8 +52,8 @@ Only in the old report:
   tcp: failed
 Only in the new report:
   tcp: new
-Every value is the median of its rounds, [least most] beside it; the ratio is of the medians, new to
-old. The two runs did not take turns: that they differ does not say why.
+Every value is the median of its rounds, followed by [least most]; the ratio compares the medians, new to
+old. The two runs were not interleaved, so a difference between them does not show its cause.
 ` + signs
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("the text (-want +got):\n%s", diff)

@@ -149,7 +149,7 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	}
 	pg.Sizes = sizes(r, p)
 	if len(r.Figures) > 0 {
-		t := &table{Caption: "What is asked, and what was measured: the median, with its limits.",
+		t := &table{Caption: "The targets, and the measured medians with their limits.",
 			Head: append(append(words("figure", "of", "against"), numbers("must", "aim", "measured", "least, most", "95 %")...), words("reached")...)}
 		for _, f := range r.Figures {
 			c := f.cells()
@@ -329,7 +329,7 @@ func (r *Report) summary() []fact {
 		}
 	}
 	if len(noise) > 0 {
-		out = append(out, fact{"NOISY", "good for no claim: " + strings.Join(noise, ", ")})
+		out = append(out, fact{"NOISY", "supports no claim: " + strings.Join(noise, ", ")})
 	}
 	return out
 }
@@ -396,7 +396,7 @@ func costTable(b *block, p palette) table {
 	for _, q := range columns {
 		t.Head = append(t.Head, cell{Text: q.Name})
 	}
-	t.Caption = "What it took, the medians of the rounds; what the columns are is told under Method."
+	t.Caption = "The costs, as medians of the rounds; Method explains the columns."
 	for _, r := range b.Rows {
 		if r.N == 0 {
 			continue

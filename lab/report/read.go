@@ -34,7 +34,7 @@ func ReadJSON(r io.Reader) (*Report, error) {
 		if errors.As(err, &syntax) {
 			return nil, fmt.Errorf("not JSON: %w, at byte %d", err, syntax.Offset)
 		}
-		return nil, errors.New("not a report of the lab: it is no JSON object")
+		return nil, errors.New("not a report of the lab: it is not a JSON object")
 	}
 	for _, name := range []string{"machine", "groups"} {
 		if _, ok := parts[name]; !ok {

@@ -56,7 +56,7 @@ func TestReadJSONError(t *testing.T) {
 		{"", "not JSON: unexpected end of JSON input, at byte 0"},
 		{"TCP (3 rounds)\n", "not JSON: invalid character 'T' looking for beginning of value, at byte 1"},
 		{`{"machine":{},"groups":[]} {}`, "not JSON: invalid character '{' after top-level value, at byte 28"},
-		{`[]`, "not a report of the lab: it is no JSON object"},
+		{`[]`, "not a report of the lab: it is not a JSON object"},
 		{`null`, `not a report of the lab: it has no "machine"`},
 		{`{"groups":[]}`, `not a report of the lab: it has no "machine"`},
 		{`{"machine":{}}`, `not a report of the lab: it has no "groups"`},

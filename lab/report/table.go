@@ -110,8 +110,8 @@ func sign(word string) string {
 
 // signs explains the output of sign.
 const signs = "faster or slower, better or worse: by the Mann-Whitney U test of the rounds of both, two-sided, p < 0.05,\n" +
-	"each comparison by itself (of 20 between equals, one is expected to say so wrongly); ~: no difference shown;\n" +
-	"too few: with so few rounds the test cannot show any; noisy: others took too much of the machine.\n"
+	"each comparison on its own (of 20 between equals, expect one false difference); ~: no difference shown;\n" +
+	"too few: so few rounds cannot show a difference; noisy: other programs took too much of the machine.\n"
 
 // compares reports whether the report has a comparison.
 func (r *Report) compares() bool {
@@ -250,7 +250,7 @@ func (g *Group) remarks() []string {
 	var out []string
 	if m := g.Machine; m != nil {
 		out = append(out, fmt.Sprintf("measured in a virtual machine of %d core (%s), where an instruction takes a nanosecond: "+
-			"ratios are those of instruction costs, of all that sends, forwards and receives", m.Cores, m.Counted()))
+			"ratios compare instruction costs, of sending, forwarding and receiving together", m.Cores, m.Counted()))
 	}
 	if slices.ContainsFunc(g.Cases, func(c *Case) bool { return !math.IsNaN(routerCost[0].median(c)) }) {
 		out = append(out, fmt.Sprintf("%s: %s; %s: %s", routerCost[0].Name, routerCost[0].About, routerCost[1].Name, routerCost[1].About))
@@ -286,7 +286,7 @@ func (g *Group) remarks() []string {
 		for _, p := range c.dropped() {
 			text := fmt.Sprintf("%d at %s", p.Frames, p.Name)
 			if !math.IsNaN(p.Percent) {
-				text += fmt.Sprintf(" (%s %% of those that arrived)", number(p.Percent))
+				text += fmt.Sprintf(" (%s %% of the frames that arrived)", number(p.Percent))
 			}
 			at = append(at, text)
 		}
@@ -310,7 +310,7 @@ func (g *Group) remarks() []string {
 			if c.Failed == 1 {
 				rounds = "1 round"
 			}
-			why = fmt.Sprintf("%s: %s gave nothing: %s", c.Label, rounds, oneLine(c.Error))
+			why = fmt.Sprintf("%s: %s had no result: %s", c.Label, rounds, oneLine(c.Error))
 		}
 		if !slices.Contains(out, why) {
 			out = append(out, why)
@@ -333,7 +333,7 @@ func (g *Group) warning() string {
 	if !g.Noisy() {
 		return ""
 	}
-	return fmt.Sprintf("NOISY: other programs took %s cores and the hypervisor %s meanwhile: good for no claim", hundredths(others), hundredths(steal))
+	return fmt.Sprintf("NOISY: other programs took %s cores and the hypervisor %s meanwhile: this supports no claim", hundredths(others), hundredths(steal))
 }
 
 // fabricsBy returns a line for each text in the cases, preceded by the fabrics with that text. It

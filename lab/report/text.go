@@ -65,10 +65,10 @@ func (r *Report) WriteConclusion(w io.Writer) error {
 }
 
 // legend explains the tables.
-const legend = "Every value is the median of its rounds, with the [least most] of them beside it. A ratio is\n" +
-	"taken within each round, in which all peers had their turn: it is the median of these ratios,\n" +
-	"with the [least most] of them. CPU is cores busy in the whole machine, s/Gbit and s/Mframe its\n" +
-	"seconds for a gigabit of payload and a million frames that arrived.\n"
+const legend = "Every value is the median of its rounds, followed by [least most]. A ratio is taken within\n" +
+	"each round, in which all peers had their turn: the report has the median of these ratios,\n" +
+	"followed by [least most]. CPU is cores busy in the whole machine, s/Gbit and s/Mframe its\n" +
+	"seconds per gigabit of payload and per million frames that arrived.\n"
 
 // intervalNote explains the column 95 %, which only figures have.
 const intervalNote = "95 %: where the median lies with that confidence, from 6 rounds on.\n"

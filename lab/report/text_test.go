@@ -76,14 +76,14 @@ Figures
 Machine: Some CPU, 2 cores, 1024 MiB, Linux 6.18; load before: 0.50; congestion control: cubic
 Mitigations: a: one; b: two
 Versions: iperf3: 3.12
-Every value is the median of its rounds, with the [least most] of them beside it. A ratio is
-taken within each round, in which all peers had their turn: it is the median of these ratios,
-with the [least most] of them. CPU is cores busy in the whole machine, s/Gbit and s/Mframe its
-seconds for a gigabit of payload and a million frames that arrived.
+Every value is the median of its rounds, followed by [least most]. A ratio is taken within
+each round, in which all peers had their turn: the report has the median of these ratios,
+followed by [least most]. CPU is cores busy in the whole machine, s/Gbit and s/Mframe its
+seconds per gigabit of payload and per million frames that arrived.
 95 %: where the median lies with that confidence, from 6 rounds on.
 faster or slower, better or worse: by the Mann-Whitney U test of the rounds of both, two-sided, p < 0.05,
-each comparison by itself (of 20 between equals, one is expected to say so wrongly); ~: no difference shown;
-too few: with so few rounds the test cannot show any; noisy: others took too much of the machine.
+each comparison on its own (of 20 between equals, expect one false difference); ~: no difference shown;
+too few: so few rounds cannot show a difference; noisy: other programs took too much of the machine.
 The run was ended early: what is above is what was measured until then.
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
@@ -146,7 +146,7 @@ func TestWriteTextOfEverything(t *testing.T) {
 		"\n  skipped, ovs-userspace, veth-chain-4: this kernel has no openvswitch module",
 		"  note, bascule-xdp, ipvlan-l2, ",
 		"  ovs-netdev-afxdp: ip link add: operation not supported by this kernel",
-		"dropped in all rounds, direct pps: ", " at veth1 rx (0.333 % of those that arrived)",
+		"dropped in all rounds, direct pps: ", " at veth1 rx (0.333 % of the frames that arrived)",
 		"does not hold", "cannot be tested", "not shown", "why: the difference is within the noise",
 	} {
 		if !strings.Contains(text, want) {

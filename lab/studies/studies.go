@@ -140,7 +140,7 @@ func Rows() (map[string]Row, error) {
 			return nil, fmt.Errorf("published.csv: %s: %w", r.ID, err)
 		}
 		if _, ok := out[r.ID]; ok {
-			return nil, fmt.Errorf("published.csv: %s is there twice", r.ID)
+			return nil, fmt.Errorf("published.csv: %s occurs twice", r.ID)
 		}
 		out[r.ID] = r
 	}

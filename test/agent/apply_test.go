@@ -288,7 +288,7 @@ func applyBadFiles(t *testing.T, l *netlab.Lab) {
 		{"bridges: {br0: {ports: {p2: {}, p3: {locked: on}}}}", "bad.yaml:1:33: cannot set port p3 of br0"},
 		{"bridges: {br0: {ports: {p2: {}}, rules: [block on p1]}}", "bad.yaml:1:42: rule of br0: p1 is not a port"},
 		{"bridges: {br0: {agein: 1s}}", `bad.yaml:1:17: bridge "br0" has no "agein"; the nearest is ageing`},
-		{"bridges: {br0: {ports: {p2: {}}}, br1: {ports: {p2: {}}}}", "port p2 of br1 is port p2 of br0 already"},
+		{"bridges: {br0: {ports: {p2: {}}}, br1: {ports: {p2: {}}}}", "port p2 of br1 is already port p2 of br0"},
 		{"bridges: {br0: {ports: {p2: {}}, pf: {rules: pass frm any}}}", "pf of br0: "},
 		{"bridges: {br0: {ports: {p2: {}}, pf: {file: none.conf}}}", "none.conf: no such file or directory; give"},
 		{"bridges: {br0: {ports: {lo: {}}}}", "it is the loopback interface"},

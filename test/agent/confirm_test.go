@@ -392,7 +392,7 @@ func confirmFailed(t *testing.T, l *netlab.Lab) {
 	}
 	r, err := l.Run("apply", "--confirm", "1h", file(t, "bad.yaml", strings.Replace(bad, "192.0.2.9/24", "2001:db8::2/64", 1)))
 	must(t, err)
-	if r.Exit != 1 || !strings.Contains(r.Stderr, "what was done of it is put back") {
+	if r.Exit != 1 || !strings.Contains(r.Stderr, "the part that was done is put back") {
 		t.Error(r)
 	}
 	if waiting(l) {
@@ -650,7 +650,7 @@ func confirmAgentUnreadable(t *testing.T, l *netlab.Lab) {
 			args []string
 			want []string
 		}{
-			{[]string{"agent", "status"}, []string{"not in force", "zebra.yaml", "devices become ports by the files that were in force before"}},
+			{[]string{"agent", "status"}, []string{"not in force", "zebra.yaml", "devices become ports by the former files"}},
 			{[]string{"check"}, []string{"not in force as they are now", "zebra.yaml"}},
 		} {
 			out := strings.Join(strings.Fields(l.Bascule(look.args...)), " ")
@@ -660,7 +660,7 @@ func confirmAgentUnreadable(t *testing.T, l *netlab.Lab) {
 				}
 			}
 		}
-		for _, want := range []string{"zebra.yaml", "devices become ports by those that were in force before"} {
+		for _, want := range []string{"zebra.yaml", "devices become ports by the former files"} {
 			if !strings.Contains(r.logs.String(), want) {
 				t.Errorf("the log does not say %q:\n%s", want, r.logs.String())
 			}
@@ -841,7 +841,7 @@ func confirmFilesRemoved(t *testing.T, l *netlab.Lab) {
 	}
 	must(t, os.WriteFile(pending, []byte("{"), 0o600))
 	path := file(t, "base.yaml", "bridges: {br0: {ageing: 70s}}")
-	if r, err := l.Run("apply", path); err != nil || r.Exit != 1 || !strings.Contains(r.Stderr, "'bascule apply confirm --yes' keeps what there is") {
+	if r, err := l.Run("apply", path); err != nil || r.Exit != 1 || !strings.Contains(r.Stderr, "'bascule apply confirm --yes' keeps the present state") {
 		t.Error(r, err)
 	}
 	l.Run("apply", "confirm", "--yes")
@@ -1144,9 +1144,9 @@ func waysOfSession(t *testing.T, l *netlab.Lab) {
 		{"isolated", plain, direct, "bridges: {br0: {ports: {p1: {isolated: on}, h0: {type: host, isolated: on}}}}", "ports h0 and p1 would share a protected domain"},
 		{"isolated from others", plain, direct, "port set br0 p1 --isolated", ""},
 		{"entry", plain, direct, "fdb add br0 " + mac + " h0", "an FDB entry would send frames for " + mac + " to port h0"},
-		{"entry by a file", plain, direct, "bridges: {br0: {ports: {p1: , p2: , h0: {type: host}}, fdb: [{mac: \"" + mac + "\", port: p2}]}}", "leave by port p2"},
+		{"entry by a file", plain, direct, "bridges: {br0: {ports: {p1: , p2: , h0: {type: host}}, fdb: [{mac: \"" + mac + "\", port: p2}]}}", "to port p2"},
 		{"right entry", plain, direct, "fdb add br0 " + mac + " p1", ""},
-		{"small MTU", plain, sixth, "port set br0 h0 --mtu 1000", "port h0 of br0: this ssh session uses its address 2001:db8::9, which would be removed"},
+		{"small MTU", plain, sixth, "port set br0 h0 --mtu 1000", "port h0 of br0: this ssh session uses its address 2001:db8::9, which would be lost: IPv6 needs"},
 		{"small MTU by a file", plain, sixth, "bridges: {br0: {ports: {p1: , p2: , h0: {type: host, mtu: 1000}}}}", "which would be lost: IPv6 needs an MTU of 1280"},
 		{"small MTU of others", plain, direct, "port set br0 h0 --mtu 1000", ""},
 		{"route", plain, distant, "bridges: {br0: {ports: {p1: , h1: {type: host, addresses: [192.0.2.9/24]}}}}", "this ssh session uses the gateway 192.0.2.7, and the route to it would be removed"},
@@ -1215,7 +1215,7 @@ func confirmOfAnother(t *testing.T, l *netlab.Lab) {
 	l.Setenv("SSH_CONNECTION", "192.0.2.77 50000 192.0.2.9 22")
 	tried(t, l, "1h", bad)
 	l.Setenv("SUDO_USER", "bob")
-	l.Refused([]string{"is of alice from 192.0.2.77; let them confirm it, or say --yes"}, "apply", "confirm")
+	l.Refused([]string{"was made by alice from 192.0.2.77; let them confirm it, or give --yes"}, "apply", "confirm")
 	if !waiting(l) {
 		t.Fatal("it is confirmed")
 	}
@@ -1275,7 +1275,7 @@ func confirmReadOnlyLater(t *testing.T, l *netlab.Lab) {
 	path := tried(t, l, "1h", bad)
 	killWatchers(t, l)
 	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
-	l.Refused([]string{"this cannot be kept", "read-only file system", "the change is put back at"}, "apply", "confirm")
+	l.Refused([]string{"this cannot be recorded", "read-only file system", "the change is put back at"}, "apply", "confirm")
 	r, err := l.Run("apply", "--back")
 	must(t, err)
 	if r.Exit != 0 || !strings.Contains(r.Stderr, "will be again when the machine restarts") {
@@ -1315,7 +1315,7 @@ func confirmOtherVersions(t *testing.T, l *netlab.Lab) {
 	must(t, os.WriteFile(filepath.Join(ofLab(l), "pending.json"), []byte("{"), 0o600))
 	r, err := l.Run("bridge", "show")
 	must(t, err)
-	if r.Exit != 0 || !strings.Contains(r.Stderr, "does not say which change waits") {
+	if r.Exit != 0 || !strings.Contains(r.Stderr, "does not name the change that waits") {
 		t.Error(r)
 	}
 }

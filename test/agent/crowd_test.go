@@ -320,7 +320,7 @@ func TestDoorsRefused(t *testing.T) {
 		{[]string{"--web", "unix:" + path("file") + "/x"}, "not a directory"},
 		{[]string{"--web", "unix:" + path("none/x")}, "no such file or directory"},
 		{[]string{"--web", "127.0.0.1:9812", "--token-file", path("read")}, "others can read it"},
-		{[]string{"--web", "127.0.0.1:9812", "--token-file", path("others")}, "it is the file of user 65534"},
+		{[]string{"--web", "127.0.0.1:9812", "--token-file", path("others")}, "the file belongs to user 65534"},
 		{[]string{"--web", "127.0.0.1:9812", "--token-file", path("short")}, "one line of 16 to 512"},
 		{[]string{"--web", "127.0.0.1:9812", "--token-file", path("fifo")}, "token"},
 		{[]string{"--web", "127.0.0.1:9812", "--token-file", path("dir")}, "token"},

@@ -433,15 +433,15 @@ func portFindings(t *testing.T, l *netlab.Lab, r *runner) {
 	}
 	tc("qdisc", "add", "dev", a, "clsact")
 	tc("filter", "add", "dev", a, "ingress", "protocol", "ip", "u32", "match", "u32", "0", "0", "action", "mirred", "egress", "mirror", "dev", ends[1].Port)
-	r.says(1, "level=WARN", "without effect", a, "tc ingress u32")
+	r.says(1, "level=WARN", "has no effect", a, "tc ingress u32")
 	tc("qdisc", "del", "dev", a, "clsact")
-	r.says(1, "level=INFO", "no longer has it", a, "tc ingress u32")
+	r.says(1, "level=INFO", "without effect is gone", a, "tc ingress u32")
 
 	above := &netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{Name: "mv0", ParentIndex: device(t, l, a).Attrs().Index}, Mode: netlink.MACVLAN_MODE_BRIDGE}
 	must(t, here.LinkAdd(above))
-	r.says(1, "level=WARN", "without effect", a, "macvlan mv0 is above "+a)
+	r.says(1, "level=WARN", "has no effect", a, "macvlan mv0 is above "+a)
 	must(t, here.LinkDel(above))
-	r.says(1, "level=INFO", "no longer has it", a, "macvlan mv0")
+	r.says(1, "level=INFO", "without effect is gone", a, "macvlan mv0")
 
 	must(t, here.LinkSetMTU(device(t, l, a), 1400))
 	r.says(1, "level=WARN", "MTU", a, "other ports up to 1500")
@@ -452,7 +452,7 @@ func portFindings(t *testing.T, l *netlab.Lab, r *runner) {
 	// Settings that existed before are reported at the start.
 	must(t, here.LinkAdd(above))
 	r.start()
-	r.says(1, "level=WARN", "without effect", a, "macvlan mv0 is above "+a)
+	r.says(1, "level=WARN", "has no effect", a, "macvlan mv0 is above "+a)
 	must(t, here.LinkDel(above))
 	r.stop()
 }

@@ -123,7 +123,7 @@ func confirmBusy(t *testing.T, l *netlab.Lab) {
 		free      func()
 		left, why string // the part that cannot come back, "" for none
 	}{
-		{"plugged", func() { l.Bascule("plug", "guest", "--bridge", "br0", "--device", "p3") }, func() {}, "", "p3 leaves br0, to which it came since, for br0"},
+		{"plugged", func() { l.Bascule("plug", "guest", "--bridge", "br0", "--device", "p3") }, func() {}, "", "p3 leaves br0, which it has joined since, for br0"},
 		{"macvlan", func() { ipIn(t, l, "link", "add", "mv0", "link", "p3", "type", "macvlan") }, func() { ipIn(t, l, "link", "del", "mv0") }, "port p3", "mv0"},
 		{"enslaved", func() {
 			ipIn(t, l, "link", "add", "lb0", "type", "bridge")
@@ -132,11 +132,11 @@ func confirmBusy(t *testing.T, l *netlab.Lab) {
 		{"other_switch", func() {
 			l.Bascule("bridge", "add", "other")
 			l.Bascule("port", "add", "other", "p3")
-		}, func() { l.Bascule("bridge", "del", "other") }, "", "p3 leaves other, to which it came since, for br0"},
+		}, func() { l.Bascule("bridge", "del", "other") }, "", "p3 leaves other, which it has joined since, for br0"},
 		{"mirror", func() {
 			l.Bascule("bridge", "add", "other")
 			l.Bascule("port", "add", "other", "m0")
-		}, func() { l.Bascule("bridge", "del", "other") }, "", "m0 leaves other, to which it came since, for br0"},
+		}, func() { l.Bascule("bridge", "del", "other") }, "", "m0 leaves other, which it has joined since, for br0"},
 		{"name", func() { ipIn(t, l, "link", "add", "h0", "type", "veth", "peer", "name", "h1") }, func() { ipIn(t, l, "link", "del", "h0") }, "port h0", "an interface of this name exists"},
 	} {
 		apply(t, l, "--yes", file(t, "good.yaml", before))
@@ -285,7 +285,7 @@ func confirmStuck(t *testing.T, l *netlab.Lab) {
 	overdue(t, l)
 	r, err := l.Run("bridge", "show")
 	must(t, err)
-	if !strings.Contains(r.Stderr, "the state of before is gone") {
+	if !strings.Contains(r.Stderr, "the previous state is gone") {
 		t.Error(r)
 	}
 	const words = "was not confirmed until"
@@ -295,7 +295,7 @@ func confirmStuck(t *testing.T, l *netlab.Lab) {
 		}
 		r, err := l.Run(args...)
 		must(t, err)
-		if r.Exit != 1 || !strings.Contains(r.Stderr, words) || !strings.Contains(r.Stderr, "'bascule apply confirm --yes' keeps what there is") {
+		if r.Exit != 1 || !strings.Contains(r.Stderr, words) || !strings.Contains(r.Stderr, "'bascule apply confirm --yes' keeps the present state") {
 			t.Error(r)
 		}
 	}
@@ -378,7 +378,7 @@ func confirmOthers(t *testing.T, l *netlab.Lab) {
 			t.Error(r)
 		}
 	}
-	l.Refused([]string{"cannot go back: the change at", "is of alice", "let them put it back, or say --yes"}, "apply", "--back")
+	l.Refused([]string{"cannot go back: the change at", "is of alice", "let them put it back, or give --yes"}, "apply", "--back")
 	if !waiting(l) {
 		t.Fatal("it is put back")
 	}

@@ -202,7 +202,7 @@ func (at *station) upgrade(m *machine, was identity) {
 	if after := m.run("systemctl show -P MainPID bascule; bascule version"); after == before {
 		t.Errorf("after the upgrade it is as before: %s", after)
 	}
-	if out := m.run("journalctl -b -u bascule --no-pager"); !strings.Contains(out, "the bridge has the programs of this version now") {
+	if out := m.run("journalctl -b -u bascule --no-pager"); !strings.Contains(out, "the bridge now has the programs of this version") {
 		t.Errorf("the agent says after the upgrade\n%s", out)
 	}
 	if now := at.judge(m); now != was {

@@ -141,7 +141,7 @@ func bridgeHelper(t *testing.T, _ string) {
 			t.Errorf("%s: %v, want %s", what, r, want)
 		}
 	}
-	refused("no socket", "allow br0", "is no unix socket", helper, "--use-vnet", "--fd=0", "--br=br0")
+	refused("no socket", "allow br0", "is not a Unix socket", helper, "--use-vnet", "--fd=0", "--br=br0")
 	refused("other words", "allow br0", "QEMU runs this", helper, "bridge", "del", "--all")
 	refused("the name of the program", "allow br0", "QEMU runs this", "bash", "-c", "exec -a bascule "+helper+" bridge del br0")
 	if got := l.Bascule("-j", "bridge", "show"); strings.Count(got, `"ifname"`) != 2 {

@@ -292,7 +292,7 @@ func egressEnd(t *testing.T, hook string) {
 // egressNetfilter: the kernel evaluates netfilter for no redirected frame. So the switch reports that
 // such rules have no effect.
 func egressNetfilter(t *testing.T, hook string) {
-	const note = "rules of netfilter at the hook egress of its device meet no frame"
+	const note = "rules of netfilter at the hook egress of its device see no frame"
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
 	from, to := a.Host(), b.Host()

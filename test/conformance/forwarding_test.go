@@ -589,7 +589,7 @@ func backupPort(t *testing.T, hook string) {
 	}
 	r, err := l.Run("port", "add", "br0", b.Port, "--hook", hook)
 	must(t, err)
-	if r.Exit != 0 || !strings.Contains(r.Stderr, b.Port+": the port of this name was gone, and is a new one now") {
+	if r.Exit != 0 || !strings.Contains(r.Stderr, b.Port+": a new port replaces the one of this name, which was gone") {
 		t.Errorf("%v, should say that the port is another", r)
 	}
 	by(true)

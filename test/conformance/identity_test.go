@@ -263,7 +263,7 @@ func macTwice(t *testing.T, hook string) {
 	l.Bascule("bridge", "add", "br0")
 	l.Bascule("port", "add", "br0", "host0", "--type", "host")
 	l.Bascule("port", "add", "br0", "host1", "--type", "host", "--mac", one)
-	twice := []string{one + " is the address of host port host1, too", "give another MAC"}
+	twice := []string{one + " is also the address of host port host1", "give another MAC"}
 	l.Refused(twice, "port", "set", "br0", "host0", "--mac", one)
 	l.Refused(twice, "port", "add", "br0", "host2", "--type", "host", "--mac", one)
 	must(t, os.WriteFile(file, []byte("bridges: {br0: {ports: {host0: {type: host, mac: '"+two+"'}, host1: {type: host, mac: '"+two+"'}}}}"), 0o600))
@@ -280,7 +280,7 @@ func macTwice(t *testing.T, hook string) {
 	for _, args := range [][]string{{"set", "br0", "host0"}, {"add", "br0", "host2", "--type", "host"}} {
 		r, err := l.Run(append(append([]string{"port"}, args...), "--mac", netlab.Station(9).String())...)
 		must(t, err)
-		if r.Exit != 0 || !strings.Contains(r.Stderr, "which a station behind "+e.Port+" has, too: one of the two gets no frames") {
+		if r.Exit != 0 || !strings.Contains(r.Stderr, "which a station behind "+e.Port+" also has: one of the two gets no frames") {
 			t.Error(r)
 		}
 		l.Bascule("port", "set", "br0", "host0", "--mac", "auto")

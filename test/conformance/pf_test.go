@@ -418,7 +418,7 @@ func pfTables(t *testing.T, hook string) {
 	send(b)
 	l.Refused([]string{"Table does not exist"}, "pfctl", "-t", "more", "-T", "show")
 	// The last definition is used.
-	if out := pfctl(t, l, "table <bad> { 10.0.0.0/24 }\ntable <bad> { 10.0.0.9 }\nblock in from <bad>\npass no state\n", "-f", "-"); !strings.HasSuffix(out, " stdin:2:1: table <bad> is defined again; what stdin:1:1 says of it does not count\n") || strings.Count(out, "\n") != 1 {
+	if out := pfctl(t, l, "table <bad> { 10.0.0.0/24 }\ntable <bad> { 10.0.0.9 }\nblock in from <bad>\npass no state\n", "-f", "-"); !strings.HasSuffix(out, " stdin:2:1: table <bad> is defined again; its definition at stdin:1:1 has no effect\n") || strings.Count(out, "\n") != 1 {
 		t.Errorf("a table defined twice: %q", out)
 	}
 	says("   10.0.0.9\n", "-t", "bad", "-T", "show")
@@ -639,25 +639,25 @@ func pfJudged(t *testing.T, hook string) {
 			t.Errorf("pf-ports %s: loading says %q, want %q", setting, out, note)
 		}
 	}
-	if out := pfctl(t, l, rules, "-f", "-"); out != note+", host0, and those of stations, p1, p2, which cannot reach each other then;"+
+	if out := pfctl(t, l, rules, "-f", "-"); out != note+", host0, and the stations' ports, p1, p2, which then cannot reach each other;"+
 		" if the file is a router's: bascule bridge set br0 --pf-ports host\n" {
 		t.Errorf("loading says %q", out)
 	}
 	reach("pf")
-	judged("host", note+" alone, host0, and not between stations")
+	judged("host", "bascule: warning: stdin:1:1: block holds only at the host's ports, host0, not between stations")
 	reach("pf", "station:5000", "station:5001", "host:5000")
 	wantPF(t, l, "host0\np1 (skip)\np2 (skip)\n", "-vsI")
 	// At once, without a load.
 	if r, err := l.Run("bridge", "set", "br0", "--pf-ports", "station"); err != nil || r.Exit != 0 ||
-		r.Stderr != "bascule: warning: block holds at the ports of stations alone, p1, p2, and not the host's\n" {
+		r.Stderr != "bascule: warning: block holds only at the stations' ports, p1, p2, not at the host's\n" {
 		t.Errorf("%v, %v", r, err)
 	}
 	wantPF(t, l, "host0 (skip)\np1\np2\n", "-vsI")
 	pfctl(t, l, "", "-F", "states")
 	reach("pf", "host:5001")
-	judged("station", "bascule: warning: stdin:1:1: block holds at the ports of stations alone, p1, p2, and not the host's")
+	judged("station", "bascule: warning: stdin:1:1: block holds only at the stations' ports, p1, p2, not at the host's")
 	// A later port is treated like the others.
-	judged("host", note+" alone, host0, and not between stations")
+	judged("host", "bascule: warning: stdin:1:1: block holds only at the host's ports, host0, not between stations")
 	l.AddPort("br0", hook, l.NewEnd(l.NewNamespace()))
 	wantPF(t, l, "host0\np1 (skip)\np2 (skip)\np3 (skip)\n", "-vsI")
 	l.Bascule("port", "del", "br0", "host0")
@@ -873,7 +873,7 @@ func pfRefused(t *testing.T, hook string) {
 		{[]string{"/nowhere/pf.conf", "no such file"}, "-b br0 -f /nowhere/pf.conf"},
 		{[]string{"-T test 10.0.0.0/8"}, "-b br0 -t bad -T test 10.0.0.0/8"},
 		{[]string{"Table does not exist"}, "-b br0 -t bad -T flush"},
-		{[]string{"no name of a table"}, "-b br0 -t abcdefghijklmnopqrstuvwxyzabcdef -T add 10.0.0.1"},
+		{[]string{"not the name of a table"}, "-b br0 -t abcdefghijklmnopqrstuvwxyzabcdef -T add 10.0.0.1"},
 		{[]string{"unknown flag -y"}, "-y"},
 		{[]string{"nothing to do"}, "-b br0"},
 	} {

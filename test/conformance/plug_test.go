@@ -159,7 +159,7 @@ func plugOther(t *testing.T, hook string) {
 	l.Bascule("port", "add", "br1", b.Port, "--isolated")
 	l.Bascule("plug", "other", "--bridge", "br1", "--device", b.Port)
 	wantPlugged(t, l, "br1", map[string]string{b.Port: "other"})
-	l.Refused([]string{"it is that of other, by plug", "bascule unplug other"}, "plug", "guest2", "--bridge", "br1", "--device", b.Port)
+	l.Refused([]string{"it is the port of other, by plug", "bascule unplug other"}, "plug", "guest2", "--bridge", "br1", "--device", b.Port)
 	wantPlugged(t, l, "br1", map[string]string{b.Port: "other"})
 
 	// A device that was deleted, with another one of its name or of another.
@@ -340,7 +340,7 @@ func plugRulesUncalled(t *testing.T, hook string) {
 		"anchor \"plug/*\" proto tcp", "anchor \"plug/*\" to 192.0.2.99", "anchor \"plug/*\" tagged x", "anchor outer inet6 {\n anchor \"/plug/*\"\n}"} {
 		must(t, os.WriteFile(file, []byte(call+"\n"), 0o600))
 		r, err := l.Run("pfctl", "-f", file)
-		if err != nil || r.Exit != 1 || !strings.Contains(r.Stderr, plugAnchor) || !strings.Contains(r.Stderr, "for some packets alone") {
+		if err != nil || r.Exit != 1 || !strings.Contains(r.Stderr, plugAnchor) || !strings.Contains(r.Stderr, "only for some packets") {
 			t.Errorf("%s: %v, %v", call, r, err)
 		}
 		blocked()

@@ -38,7 +38,7 @@ func TestUnusable(t *testing.T) {
 		words []string
 	}{
 		// A kernel that does not support the calls, whatever its version.
-		{nil, unix.EINVAL, []string{"cannot use the switch: kernel ", "has no tcx hook", "boot Linux 6.6 or newer, or a kernel that has it from there"}},
+		{nil, unix.EINVAL, []string{"cannot use the switch: kernel ", "has no tcx hook", "boot Linux 6.6 or newer, or a kernel with a backport of it"}},
 		{nil, unix.EPERM, []string{"cannot use the switch: the kernel refuses to say whether it has tcx: operation not permitted"}},
 		{[]string{"unshare", "--mount", "--propagation", "private", "sh", "-c", `mount -t tmpfs none /proc && exec "$@"`, "sh"}, 0, []string{
 			"there is no /proc", "mount it"}},
@@ -118,7 +118,7 @@ func TestOldKernel(t *testing.T) {
 			t.Skipf("the virtual machine's kernel, %s, has tcx", release)
 		}
 	}
-	line := "bascule: cannot use the switch: kernel " + release + " has no tcx hook, which every bridge needs; boot Linux 6.6 or newer, or a kernel that has it from there\n"
+	line := "bascule: cannot use the switch: kernel " + release + " has no tcx hook, which every bridge needs; boot Linux 6.6 or newer, or a kernel with a backport of it\n"
 	if want := strings.Repeat(line+"exit 1\n", 5); said != want {
 		t.Errorf("on Linux %s it says\n%swant\n%s", release, said, want)
 	}
@@ -160,7 +160,7 @@ func TestWithoutTCX(t *testing.T) {
 	var u unix.Utsname
 	must(t, unix.Uname(&u))
 	line := "bascule: cannot use the switch: kernel " + unix.ByteSliceToString(u.Release[:]) +
-		" has no tcx hook, which every bridge needs; boot Linux 6.6 or newer, or a kernel that has it from there\n"
+		" has no tcx hook, which every bridge needs; boot Linux 6.6 or newer, or a kernel with a backport of it\n"
 	commands := []string{
 		"bridge add br0", "bridge set br0 --ageing 9s", "bridge del br0", "bridge del --all", "bridge show",
 		"port add br0 PORT", "port add br0 PORT --hook xdp", "port add br0 h0 --type host", "port set br0 PORT --hairpin",

@@ -210,7 +210,7 @@ func TestBadInput(t *testing.T) {
 		"rules of a file":      {attach("ADD", "a", space, h.bare(conf{"pf": `include "/etc/passwd"`})), 7, []string{"files cannot be read here"}},
 		"a small mtu":          {attach("ADD", "a", space, h.bare(conf{"mtu": 67})), 7, []string{"68"}},
 		"its own ipam":         {attach("ADD", "a", space, h.bare(conf{"ipam": conf{"type": "bascule-cni"}})), 7, []string{"ipam.type"}},
-		"a gateway of all":     {attach("ADD", "a", space, h.bare(conf{"bridge": "all", "isGateway": true})), 7, []string{"keeps it for itself"}},
+		"a gateway of all":     {attach("ADD", "a", space, h.bare(conf{"bridge": "all", "isGateway": true})), 7, []string{"reserves it"}},
 		"a pattern":            {call{command: "ADD", container: "a", ifname: "a%d", space: space, conf: good}, 4, []string{"CNI_IFNAME", "a%d"}},
 		"the kernel's name":    {call{command: "ADD", container: "a", ifname: "all", space: space, conf: good}, 4, []string{"CNI_IFNAME", "all"}},
 		"escape codes":         {call{command: "ADD", container: "a", ifname: "e\x1b[1m", space: space, conf: good}, 4, []string{"CNI_IFNAME"}},

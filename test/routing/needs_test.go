@@ -73,11 +73,11 @@ func TestPFNeeds(t *testing.T) {
 	// A port without --route.
 	s.lab.Bascule("port", "set", "br0", "gw1", "--route=off")
 	hop := fmt.Sprintf("pass\npass in on gw1 inet proto udp to port 80 route-to %s\n", s.sides[1].station4)
-	const unrouted = "which gw1 has not: what it matches is dropped there; 'bascule port set br0 gw1 --route'\n"
+	const unrouted = "which gw1 does not have: what it matches is dropped there; 'bascule port set br0 gw1 --route'\n"
 	says(hop, "stdin:2:42: route-to holds only at ports with --route, "+unrouted)
-	drops("pf-route", "that takes --route, which gw1 has not")
+	drops("pf-route", "that needs --route, which gw1 does not have")
 	says(fmt.Sprintf("pass\npass in inet proto udp to port 80 dup-to %s\n", s.sides[1].station4),
-		"dup-to holds only at ports with --route, which gw1 has not: there are no copies; ")
+		"dup-to holds only at ports with --route, which gw1 does not have: there are no copies; ")
 	says("pass\npass in on ! gw1 inet proto udp to port 80 route-to 10.0.2.2\n")
 	obey(s.said(hop))
 	says(hop)
@@ -88,13 +88,13 @@ func TestPFNeeds(t *testing.T) {
 	// A socket without an ip rule for the mark.
 	s.lab.Bascule("port", "set", "br0", "gw1", "--route=off")
 	divert := "pass\npass in on gw1 inet proto { tcp udp } to port 80 divert-to 127.0.0.1 port 8021\n"
-	const unmarked = "stdin:2:50: divert-to has no effect yet: the host drops what it is given so; " +
+	const unmarked = "stdin:2:50: divert-to has no effect yet: the host drops packets that reach it this way; " +
 		"run 'ip rule add fwmark 0xba5cd1 lookup 100' and 'ip route add local default dev lo table 100'\n"
 	says(divert, "stdin:2:50: divert-to holds only at ports with --route, "+unrouted, unmarked)
-	drops("pf-divert", "that takes --route, which gw1 has not")
+	drops("pf-divert", "that needs --route, which gw1 does not have")
 	tcp := d.tcp("127.0.0.1:8021")
 	d.udp("127.0.0.1:8021")
-	drops("pf-divert", "that takes --route, which gw1 has not")
+	drops("pf-divert", "that needs --route, which gw1 does not have")
 	s.lab.Bascule("port", "set", "br0", "gw1", "--route")
 	says(divert, unmarked)
 	s.run("ip", "rule", "add", "fwmark", "0xba5cd1", "lookup", "100") // half of it
@@ -106,7 +106,7 @@ func TestPFNeeds(t *testing.T) {
 	s.must(err)
 	s.echoTCP(tcp, conn, 1000)
 	says("pass\npass in on gw1 inet6 proto tcp to port 80 divert-to ::1 port 8021\npass out on gw2 inet6 proto tcp divert-reply\n",
-		"stdin:2:43: divert-to has no effect yet: the host drops what it is given so; run 'ip -6 rule add fwmark 0xba5cd1 lookup 100' and 'ip -6 route add local default dev lo table 100'\n",
+		"stdin:2:43: divert-to has no effect yet: the host drops packets that reach it this way; run 'ip -6 rule add fwmark 0xba5cd1 lookup 100' and 'ip -6 route add local default dev lo table 100'\n",
 		"stdin:3:33: divert-reply has no effect yet: ")
 	// A rule for both families, if the host has IPv6.
 	says("pass\npass out on gw2 proto tcp divert-reply\n", "'ip -6 rule add fwmark 0xba5cd1 lookup 100'")

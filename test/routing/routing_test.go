@@ -1327,20 +1327,20 @@ func TestNetfilterWarning(t *testing.T) {
 		}
 		return r.Stderr
 	}
-	const past = "goes past rules of the host: "
+	const past = "bypass rules of the host: "
 	nft("table inet mine { chain base { type filter hook input priority 0; }; chain other { }; }; table bridge b { chain f { type filter hook forward priority 0; }; }")
 	if said := add("add", "br0", "gw1", "--type", "host", "--route"); strings.Contains(said, past) {
 		t.Errorf("no rule meets what is routed, and it says %s", said)
 	}
 	nft("table ip nat { chain post { type nat hook postrouting priority srcnat; }; }; table inet mine { chain walls { type filter hook forward priority 0; }; }")
-	want := "gw2: what the datapath routes " + past + "nftables inet mine walls, nftables ip nat post; "
+	want := "gw2: packets that the datapath routes " + past + "nftables inet mine walls, nftables ip nat post; "
 	if said := add("add", "br0", "gw2", "--type", "host", "--route"); !strings.Contains(said, want) {
 		t.Errorf("it says %q, want %q", said, want)
 	}
 	if said := add("add", "br0", "gw3", "--type", "host"); strings.Contains(said, past) {
 		t.Errorf("a port that does not route says %q", said)
 	}
-	if said := add("set", "br0", "gw3", "--route"); !strings.Contains(said, "gw3: what the datapath routes "+past) {
+	if said := add("set", "br0", "gw3", "--route"); !strings.Contains(said, "gw3: packets that the datapath routes "+past) {
 		t.Errorf("set: it says %q", said)
 	}
 	if said := add("set", "br0", "gw3", "--isolated"); strings.Contains(said, past) {
