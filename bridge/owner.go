@@ -212,7 +212,7 @@ func (e *Edit) DelOwned(id string) (found bool, err error) {
 
 // SetOwner sets the owner of a port. An ID belongs to one port in the network namespace.
 func (e *Edit) SetOwner(port string, o Owner) error {
-	what := "make port " + port + " of " + e.bridge + " that of " + o.ID
+	what := "make port " + port + " of " + e.bridge + " the port of " + o.ID
 	text, err := o.check()
 	return e.add(step{what, e.bridge, func(c *draft) error {
 		p, _, err := findPort(c, what, e.bridge, port)

@@ -378,7 +378,7 @@ func confirmOthers(t *testing.T, l *netlab.Lab) {
 			t.Error(r)
 		}
 	}
-	l.Refused([]string{"cannot go back: the change at", "is of alice", "let them put it back, or give --yes"}, "apply", "--back")
+	l.Refused([]string{"cannot go back: the change at", "was made by alice", "let them put it back, or give --yes"}, "apply", "--back")
 	if !waiting(l) {
 		t.Fatal("it is put back")
 	}

@@ -565,7 +565,7 @@ func backupPort(t *testing.T, hook string) {
 	l.Bascule("port", "set", "br0", b.Port, "--isolated=off")
 
 	// Set, unset, and in a file.
-	l.Refused([]string{uplink, "itself"}, "port", "set", "br0", uplink, "--backup", uplink)
+	l.Refused([]string{uplink, "its own backup"}, "port", "set", "br0", uplink, "--backup", uplink)
 	l.Refused([]string{"nosuch"}, "port", "set", "br0", uplink, "--backup", "nosuch")
 	l.Bascule("port", "set", "br0", uplink, "--learn=off")
 	by(true)
