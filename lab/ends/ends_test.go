@@ -23,7 +23,7 @@ func TestNameFor(t *testing.T) {
 func TestFrame(t *testing.T) {
 	mac, addr := Number(258)
 	from := End{MAC: mac, Addr: addr}
-	f := Frame(64, from, Broadcast, Nobody)
+	f := Frame(64, from, Broadcast, NoStation)
 	if len(f) != 60 {
 		t.Fatalf("a frame of 64 bytes has %d without its checksum, want 60", len(f))
 	}
@@ -81,7 +81,7 @@ func TestLargeFrame(t *testing.T) {
 	mac, addr := Number(1)
 	from := End{MAC: mac, Addr: addr}
 	const payload = 64000
-	f := LargeFrame(payload, from, Broadcast, Nobody)
+	f := LargeFrame(payload, from, Broadcast, NoStation)
 	if len(f) != 10+14+20+32+payload {
 		t.Fatalf("it has %d bytes", len(f))
 	}

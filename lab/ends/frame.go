@@ -14,8 +14,8 @@ import (
 // Broadcast is the broadcast address.
 var Broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// Nobody is an address of the lab's network without a station.
-var Nobody = netip.AddrFrom4([4]byte{198, 19, 255, 254})
+// NoStation is an address of the lab's network without a station.
+var NoStation = netip.AddrFrom4([4]byte{198, 19, 255, 254})
 
 // Frame returns an Ethernet frame of size bytes with a UDP datagram, from one end to a hardware
 // address and an IP address. The size includes the checksum, which software never sees. Ethernet's

@@ -62,7 +62,7 @@ func TestSubnet(t *testing.T) {
 		if end.String() != want[0] || router.String() != want[1] {
 			t.Errorf("subnet %d: %s behind %s, want %v", n, end, router, want)
 		}
-		if end.Masked().Contains(ends.Nobody) {
+		if end.Masked().Contains(ends.NoStation) {
 			t.Errorf("subnet %d has the address of nobody", n)
 		}
 	}

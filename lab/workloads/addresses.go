@@ -213,7 +213,7 @@ func (f *frameParams) fill(ctx context.Context, n *fabrics.Net, m maker, end, co
 		return err
 	}
 	e := n.Ends[end]
-	if err := e.Send(ends.Frame(smallest, e, ends.Broadcast, ends.Nobody)); err != nil {
+	if err := e.Send(ends.Frame(smallest, e, ends.Broadcast, ends.NoStation)); err != nil {
 		return err
 	}
 	from := f.send(n, end, end, cpus[0])

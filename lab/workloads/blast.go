@@ -171,7 +171,7 @@ func (f *frameParams) try(ctx context.Context, n *fabrics.Net, end int) error {
 		return err
 	}
 	// To itself, so that they are not forwarded.
-	if err := sendCount(n, bpfFrames, f.sendTo(n, end, n.Ends[end].MAC, ends.Nobody, 0), probe.Batch); err != nil {
+	if err := sendCount(n, bpfFrames, f.sendTo(n, end, n.Ends[end].MAC, ends.NoStation, 0), probe.Batch); err != nil {
 		return err
 	}
 	for range 50 {
@@ -334,7 +334,7 @@ func (b *blast) arrived() (probe.Count, error) {
 func (b *blast) learn() error {
 	for _, i := range b.teach {
 		e := b.net.Ends[i]
-		if err := e.Send(ends.Frame(smallest, e, ends.Broadcast, ends.Nobody)); err != nil {
+		if err := e.Send(ends.Frame(smallest, e, ends.Broadcast, ends.NoStation)); err != nil {
 			return err
 		}
 	}

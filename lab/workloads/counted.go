@@ -233,7 +233,7 @@ func (s *countedSession) make() error {
 	to, addr := n.NextHop(0, 1), n.Ends[1].Addr.Addr()
 	switch {
 	case s.want.ports > 0:
-		to, addr = ends.Broadcast, ends.Nobody
+		to, addr = ends.Broadcast, ends.NoStation
 	case s.want.behind:
 		to = numbered(0)
 	}
@@ -287,7 +287,7 @@ func (s *countedSession) Run(ctx context.Context, _ Meter) (report.Sample, error
 	if s.want.behind {
 		e := n.Ends[1]
 		e.MAC = numbered(0)
-		if err := e.Send(ends.Frame(smallest, e, ends.Broadcast, ends.Nobody)); err != nil {
+		if err := e.Send(ends.Frame(smallest, e, ends.Broadcast, ends.NoStation)); err != nil {
 			return report.Sample{}, err
 		}
 	}

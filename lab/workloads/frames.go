@@ -230,7 +230,7 @@ func (w floodParams) start(ctx context.Context, n *fabrics.Net) (Session, error)
 		return nil, err
 	}
 	b.copies = w.ports
-	f := w.sendTo(n, 0, ends.Broadcast, ends.Nobody, cpus[0])
+	f := w.sendTo(n, 0, ends.Broadcast, ends.NoStation, cpus[0])
 	if n.Fabric.FloodArrival == fabrics.AsBuffers {
 		// Copies wait in the CPU's backlog until the batch is complete. By default, the
 		// backlog holds 1000 copies, and drops the others.
