@@ -269,7 +269,7 @@ generated:
 	$(GO) generate ./...
 	@git diff --exit-code --stat -- '*_bpfel.*' docs/man docs/bascule.schema.json || { echo "generated files are not up to date: commit what 'make generate' makes"; exit 1; }
 
-# The findings of tools in the source, and in the English of the pages (test/prose), by vale, which contains
+# The findings of tools in the source, and in the English of pages and comments (test/prose), by vale, which contains
 # parsers in C.
 VALE = $(GO) tool -modfile=test/prose/go.mod vale --no-global --config=test/prose/vale.ini
 lint:
@@ -278,7 +278,7 @@ lint:
 	$(GO) tool staticcheck ./...
 	$(GO) vet -C packages ./...
 	$(VALE) test test/prose/styles
-	$(VALE) --output=line $$(git ls-files '*.md')
+	$(VALE) --output=line $$(git ls-files '*.md' '*.go' '*.h' '*.c')
 
 # What all parts of .ci/run need: one of them after the other would do, but not two at once.
 needs:

@@ -77,7 +77,7 @@ func (c *compiler) flatten(s *scope) error {
 
 func (c *compiler) enter(e entry) error {
 	if len(c.entries) == MaxRules {
-		return fmt.Errorf("%v: one rule more than the %d that there may be, those of anchors counted wherever they are called", e.Pos, MaxRules)
+		return fmt.Errorf("%v: one rule more than the limit of %d; the rules of an anchor count wherever it is called", e.Pos, MaxRules)
 	}
 	if e.Quick && e.Action != CallAnchor {
 		e.end = uint32(len(c.entries)) + 1

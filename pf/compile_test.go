@@ -619,7 +619,7 @@ func TestCompileRefuses(t *testing.T) {
 		anchors map[string]*pf.Ruleset
 		want    string
 	}{
-		{"rules", manyRules(pf.MaxRules+1, false), nil, "one rule more than the 65534 that there may be"},
+		{"rules", manyRules(pf.MaxRules+1, false), nil, "one rule more than the limit of 65534"},
 		{"an anchor that calls itself", &pf.Ruleset{Rules: []pf.Rule{call("a", nil)}},
 			map[string]*pf.Ruleset{"a": {Rules: []pf.Rule{call("/a", nil)}}}, "call each other more than 64 deep"},
 		{"anchors that call two of their kind", &pf.Ruleset{Rules: []pf.Rule{call("a", nil)}},

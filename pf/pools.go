@@ -185,7 +185,7 @@ func (p *parser) poolHost(r *redirect) {
 			p.failf(pos, noWeight)
 		}
 		if k := r.hosts[begin].Kind; k != Prefix {
-			p.failf(pos, "weight is for addresses; those of a table have it in the table")
+			p.failf(pos, "weight is for addresses; addresses of a table have it in the table")
 		}
 	}
 	for range r.hosts[begin:] {

@@ -217,7 +217,7 @@ func VLANs(untagged uint16, tagged []uint16) (list []bridge.VLANRange) {
 type LinuxBridge struct{ Name string }
 
 func (e *LinuxBridge) Error() string {
-	return fmt.Sprintf("%s is a Linux bridge; its containers could not reach those of a bascule bridge; stop them, delete the Linux bridge "+
+	return fmt.Sprintf("%s is a Linux bridge; its containers could not reach containers of a bascule bridge; stop them, delete the Linux bridge "+
 		"with 'ip link del %s' and start them again, or give the bridge another name", e.Name, e.Name)
 }
 

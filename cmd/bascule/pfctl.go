@@ -45,7 +45,7 @@ var (
 		{"ether", "the ether rules"},
 		{"states", "the states; -v adds ages and counters"},
 		{"Sources", "the sources that are tracked"},
-		{"info", "counters; -v adds those of limits"},
+		{"info", "counters; -v adds the counters of limits"},
 		{"labels", "counters of the rules with labels"},
 		{"timeouts", "timeouts"},
 		{"memory", "limits, and the memory of tables"},
@@ -56,7 +56,7 @@ var (
 		{"all", "all of these, but for nat, anchors, ports and limiters"},
 	}
 	pfFlushes = []fact{
-		{"rules", "the rules, or those of an anchor"},
+		{"rules", "the rules, or the rules of an anchor"},
 		{"ether", "the ether rules; FreeBSD's ethernet"},
 		{"states", "the states"},
 		{"Sources", "the sources that are tracked"},

@@ -193,7 +193,7 @@ var flood = &Kind{
 			}
 			about := fmt.Sprintf("%s, broadcast to %d ports", w.what(), w.ports)
 			if w.apart > 0 {
-				about += fmt.Sprintf(" of %d, those of one VLAN", w.ports+w.apart)
+				about += fmt.Sprintf(" of %d, the ports of one VLAN", w.ports+w.apart)
 			}
 			return &Workload{
 				About: about + ", one core, copies delivered",
