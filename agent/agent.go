@@ -263,10 +263,12 @@ func (a *agent) due(now time.Time) error {
 			a.lacks = ""
 		}
 		a.tell("")
-		for _, s := range a.sites {
-			s.followHistory()
-		}
 		a.endTrials()
+		for _, s := range a.sites {
+			if a.job.IsZero() && !s.trial { // else hot-plug still has files that may be put back
+				s.followHistory()
+			}
+		}
 		for name, was := range a.names {
 			if now := stands(name); now != was {
 				a.names[name] = now
@@ -321,21 +323,22 @@ func (a *agent) reload(how Reload, done func(error)) {
 
 // A result is the outcome of a job.
 type result struct {
-	loaded bool                   // all files could be read
-	files  map[uint64]config.File // by the cookie of their namespace; only files that are in force
-	names  map[string]string      // namespaces that the files name, each with the identity that its name had before
-	opened []*site
-	gone   []*site         // sites whose names stand for other namespaces now, or for none
-	trials map[uint64]bool // by cookie: a change waits for its confirmation
-	former map[uint64]bool // by cookie: the files of the previous agent are in force
-	notes  []string        // settings of the files that have no effect
-	err    error
+	loaded   bool                   // all files could be read
+	files    map[uint64]config.File // by the cookie of their namespace; only files that are in force
+	names    map[string]string      // namespaces that the files name, with the former identity of each name
+	opened   []*site
+	gone     []*site         // sites whose names stand for other namespaces now, or for none
+	trials   map[uint64]bool // by cookie: a change waits for its confirmation
+	former   map[uint64]bool // by cookie: the files of the previous agent are in force
+	restored map[uint64]bool // by cookie: earlier files are in force again
+	notes    []string        // settings of the files that have no effect
+	err      error
 }
 
 // apply reads the files, and changes the bridges accordingly. It runs beside the loop, and touches
 // none of the loop's data.
 func (a *agent) apply(known map[uint64]*site, how Reload) result {
-	r := result{files: map[uint64]config.File{}, names: map[string]string{}, trials: map[uint64]bool{}, former: map[uint64]bool{}}
+	r := result{files: map[uint64]config.File{}, names: map[string]string{}, trials: map[uint64]bool{}, former: map[uint64]bool{}, restored: map[uint64]bool{}}
 	for _, s := range known {
 		s.putBack()
 	}
@@ -446,7 +449,7 @@ func (a *agent) applyTo(f config.File, o history.Options, known map[uint64]*site
 	if errors.Is(err, history.ErrDenied) {
 		instead, bad := s.instead()
 		if err = errors.Join(err, bad); bad == nil {
-			r.files[s.cookie] = instead
+			r.files[s.cookie], r.restored[s.cookie] = instead, true
 		}
 	} else if err != nil {
 		s.holdFormer(r)
@@ -504,14 +507,14 @@ func (a *agent) applyDone(r result) {
 		f, named := r.files[cookie]
 		switch {
 		case named:
-			s.setFile(f)
+			s.setFile(f, r.restored[cookie])
 			s.former = r.former[cookie]
 			if s.trial = r.trials[cookie]; !s.trial {
 				s.good = &f
 			}
 		case !r.loaded, r.err != nil: // the former state remains
 		case s == a.home:
-			s.setFile(config.File{})
+			s.setFile(config.File{}, false)
 			s.former = false
 		default:
 			s.close()

@@ -183,11 +183,17 @@ func (s *site) close() {
 }
 
 // setFile makes hot-plug maintain the file's bridges. Also without bridges in the file,
-// hot-plug updates rules when names and addresses change.
-func (s *site) setFile(f config.File) {
+// hot-plug updates rules when names and addresses change. restored means that the file was in force
+// before, and that later files were put back.
+func (s *site) setFile(f config.File, restored bool) {
 	s.devices.leave(f)
 	s.named = s.named || len(f.Bridges) > 0
-	if s.plug != nil {
+	switch {
+	case s.plug == nil:
+	case restored:
+		s.plug.RestoreFile(f, s.history.Returned().Of)
+		return
+	default:
 		s.plug.SetFile(f)
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"bascule/agent/hotplug"
 	"bascule/config"
 )
 
@@ -60,7 +61,7 @@ func (s *site) followHistory() {
 	}
 	s.returned = back.At
 	if s.plug != nil {
-		s.plug.Again(back.Of)
+		s.plug.Again(hotplug.Restored{Of: back.Of, Ports: back.Ports})
 	}
 }
 

@@ -56,6 +56,16 @@ func Summary(actions []Action) string {
 	return string(text)
 }
 
+// RemovedPorts returns the names of the ports that actions remove.
+func RemovedPorts(actions []Action) (names []string) {
+	for _, a := range actions {
+		if name, ok := strings.CutPrefix(strings.TrimSuffix(a.Object, " of "+a.Bridge), "port "); ok && a.Op == Delete {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // transition prints a changed value; "none" stands for a former value that did not exist.
 func transition(name, before, after string, existed bool) string {
 	if !existed {

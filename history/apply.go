@@ -114,7 +114,7 @@ func (h *History) apply(build func() (f config.File, of State, err error), o Opt
 		return actions, warnings, err
 	case c.waits != nil:
 		if !of.Time.IsZero() {
-			h.noteReturn(of.Time)
+			h.noteReturn(of.Time, actions)
 		}
 		c.waits.Change = config.Summary(actions)
 		c.waits.end(o.Confirm) // from now, since it can be tried now
@@ -125,7 +125,7 @@ func (h *History) apply(build func() (f config.File, of State, err error), o Opt
 	}
 	h.forgive(c.files)
 	if !of.Time.IsZero() {
-		h.noteReturn(of.Time)
+		h.noteReturn(of.Time, actions)
 	}
 	if unkept == nil {
 		st := State{Time: time.Now(), Who: o.Who.String(), What: o.What, Bridges: c.bridges, Files: c.files, Change: config.Summary(actions)}
@@ -351,7 +351,7 @@ func (h *History) putBack(p *Pending) (warnings []string, err error) {
 	p.lacks = slices.Compact(slices.Sorted(slices.Values(slices.Concat(left, absent))))
 	st := State{Time: time.Now(), Who: p.Who, What: "put back, not confirmed: " + p.What + p.butFor(), Bridges: p.Bridges, Change: config.Summary(actions), again: true}
 	warnings = append(warnings, h.record(st)...)
-	h.noteReturn(p.Time)
+	h.noteReturn(p.Time, actions)
 	if err := h.settle(p, true); err != nil {
 		// it must not be put back again before the next restart
 		if err := h.markSettled(p); err != nil {

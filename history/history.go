@@ -178,8 +178,9 @@ func (h *History) States() (list []State, err error) {
 // A Return records that an earlier state was restored: a change was put back, or a user went back to
 // that state. Everything that was added to the bridges since then is gone from them.
 type Return struct {
-	At time.Time `json:"at"`
-	Of time.Time `json:"of"` // time of the restored state
+	At    time.Time `json:"at"`
+	Of    time.Time `json:"of"`              // time of the restored state
+	Ports []string  `json:"ports,omitempty"` // names of the ports that it removed
 }
 
 func (h *History) returnPath() string { return filepath.Join(h.dir, "returned.json") }
@@ -194,8 +195,8 @@ func (h *History) Returned() (r Return) {
 }
 
 // noteReturn records a return for the agent.
-func (h *History) noteReturn(of time.Time) {
-	text, err := json.Marshal(Return{time.Now(), of})
+func (h *History) noteReturn(of time.Time, actions []config.Action) {
+	text, err := json.Marshal(Return{time.Now(), of, config.RemovedPorts(actions)})
 	if err == nil {
 		_ = files.Replace(h.returnPath(), text, 0o600) // the bridges are right without it
 	}

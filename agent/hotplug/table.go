@@ -70,7 +70,7 @@ type entry struct {
 	raised    *place    // the place by which it was set up or down and described, or found so
 	asked     bool      // an apply of the files was requested, which will make it a port
 	as        string    // the name with which the file was applied to its port
-	since     time.Time // when it became a port by this file, zero for never
+	came      time.Time // when it appeared, or got a name that has another place
 }
 
 // A table has the devices of a namespace, and decides, event by event, what to do about them. It
@@ -174,7 +174,7 @@ func (t *table) concerns(name string) bool { return t.places.mirrors[name] || t.
 func (t *table) appeared(d device) {
 	e := t.devices[d.index]
 	if e == nil {
-		e = &entry{device: d}
+		e = &entry{device: d, came: time.Now()}
 		t.arrived = t.arrived || t.places.mirrors[d.name]
 		t.devices[d.index] = e
 		t.touched[d.index] = true
@@ -194,7 +194,7 @@ func (t *table) appeared(d device) {
 		// The files may have been applied under either name: an apply takes a while.
 		t.arrived = t.arrived || t.concerns(d.name) || t.concerns(was.name)
 		if !t.places.of(was.name).same(t.places.of(d.name)) {
-			e.out = false
+			e.out, e.came = false, time.Now()
 		}
 	}
 	if d.changed(was) {
@@ -305,7 +305,7 @@ func (t *table) synchronise(devices []device, ports []bridge.Port, unread ...str
 		case ok:
 			if at := t.places.of(e.name); at != nil && at.bridge == p.Bridge {
 				if e.in == nil {
-					e.as, e.since = e.name, time.Now()
+					e.as = e.name
 				}
 				e.in, e.out = at, false
 			} else if e.in == nil || e.in.bridge != p.Bridge {
@@ -332,7 +332,7 @@ func (t *table) attached(a attachment) (raise bool) {
 		return false
 	}
 	t.arrived = t.arrived || t.places.says(a.name)
-	e.in, e.as, e.tried, e.refused, e.left, e.since = a.place, a.name, nil, "", "", time.Now()
+	e.in, e.as, e.tried, e.refused, e.left = a.place, a.name, nil, "", ""
 	t.joined[a.index] = a.place
 	if e.kind == "veth" {
 		t.compare(a.place.bridge, later) // its other end may have moved meanwhile
@@ -350,11 +350,27 @@ func (e *entry) raise() bool {
 	return e.up != e.in.up() || e.in.describes(e.device)
 }
 
-// again retries devices that became ports after a time and are no ports any more: a state of that
-// time was restored, which has no ports for them. No person has removed these devices.
-func (t *table) again(since time.Time) {
+// restoreFile makes a former file the desired state again, since a state of a time was restored. Devices
+// that were there at that time stay as the state has them: a person may have removed them before.
+func (t *table) restoreFile(f config.File, of time.Time) {
+	out := map[int]bool{}
+	for index, e := range t.devices {
+		out[index] = e.out || e.in == nil && e.refused == "" && !e.came.After(of)
+	}
+	t.setFile(f)
+	for index, e := range t.devices {
+		e.out = out[index]
+	}
+	for _, name := range t.bridges {
+		t.heeded[name] = true
+	}
+}
+
+// again retries devices that a restored state has removed from their bridges, and that came after the
+// state was made. No person has removed these devices.
+func (t *table) again(r Restored) {
 	for _, e := range t.devices {
-		if e.in == nil && e.since.After(since) {
+		if e.in == nil && e.came.After(r.Of) && slices.Contains(r.Ports, e.name) {
 			e.out, e.refused, e.left, e.asked = false, "", "", false
 			t.touched[e.index] = true
 		}

@@ -38,7 +38,8 @@ type Watcher struct {
 
 	mu    sync.Mutex
 	file  *config.File // the next file, nil for none
-	again time.Time    // see Again; zero for never
+	of    time.Time    // time of the state that was restored with file, zero if none was
+	again []Restored   // see Again
 	stats Stats
 	wake  func() // interrupts a wait for events
 
@@ -81,21 +82,31 @@ func (w *Watcher) OnBerth(f func(bridge string)) { w.berth = f }
 // SetFile makes another file the desired state. Devices that were refused, or removed from a
 // bridge by a person, are tried again. Ports that the new file does not have are removed by the
 // apply of the file. SetFile does not wait.
-func (w *Watcher) SetFile(f config.File) {
+func (w *Watcher) SetFile(f config.File) { w.setFile(f, time.Time{}) }
+
+// RestoreFile makes a former file the desired state again, since a state of a time was restored.
+// Devices that were there at that time stay as the state has them. It does not wait.
+func (w *Watcher) RestoreFile(f config.File, of time.Time) { w.setFile(f, of) }
+
+func (w *Watcher) setFile(f config.File, of time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.file = &f
+	w.file, w.of = &f, of
 	w.wake()
 }
 
-// Again retries devices that became ports after a time, and have been removed from their bridges
-// since: a state of that time was restored. It does not wait.
-func (w *Watcher) Again(since time.Time) {
+// A Restored is a former state of bridges that was restored.
+type Restored struct {
+	Of    time.Time // when the state was made
+	Ports []string  // names of the ports that were removed since the state does not have them
+}
+
+// Again retries devices that a restored state has removed from their bridges because they came after
+// it was made. It does not wait.
+func (w *Watcher) Again(r Restored) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.again.IsZero() || since.Before(w.again) {
-		w.again = since
-	}
+	w.again = append(w.again, r)
 	w.wake()
 }
 
@@ -144,15 +155,20 @@ func (w *Watcher) Run(ctx context.Context) error {
 		w.wake()
 	})()
 	var rest chores
-	list := time.Now()  // when to list all, zero for never
-	var since time.Time // the time from Again
+	list := time.Now()      // when to list all, zero for never
+	var restored []Restored // the states from Again
 	for ctx.Err() == nil {
-		if f := w.newFile(); f != nil {
+		switch f, of := w.newFile(); {
+		case f == nil:
+		case of.IsZero():
 			w.t.setFile(*f)
 			list = time.Now()
+		default:
+			w.t.restoreFile(*f, of)
+			list = time.Now()
 		}
-		if again := w.tryAgain(); !again.IsZero() {
-			since, list = again, time.Now()
+		if again := w.tryAgain(); len(again) > 0 {
+			restored, list = append(restored, again...), time.Now()
 		}
 		if due(list) {
 			for _, b := range w.t.bridges {
@@ -161,9 +177,11 @@ func (w *Watcher) Run(ctx context.Context) error {
 			if list, err = w.synchronise(); err != nil {
 				return err
 			}
-			if list.IsZero() && !since.IsZero() {
-				w.t.again(since)
-				since = time.Time{}
+			if list.IsZero() {
+				for _, r := range restored {
+					w.t.again(r)
+				}
+				restored = nil
 			}
 		}
 		w.act(w.t.todo(), &rest)
@@ -230,28 +248,30 @@ func (c *chores) deadline() time.Time {
 	return time.Now().Add(min(quiet, max(0, patience-time.Since(c.since))))
 }
 
-func (w *Watcher) newFile() *config.File {
+// newFile returns the next file, nil for none. of is the time of the state that was restored with it,
+// zero if none was.
+func (w *Watcher) newFile() (f *config.File, of time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	f := w.file
+	f, of = w.file, w.of
 	w.file = nil
-	return f
+	return f, of
 }
 
-// tryAgain returns the time from which devices should be retried, zero for none.
-func (w *Watcher) tryAgain() time.Time {
+// tryAgain returns the states from Again since the last call.
+func (w *Watcher) tryAgain() []Restored {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	since := w.again
-	w.again = time.Time{}
-	return since
+	list := w.again
+	w.again = nil
+	return list
 }
 
 // mayWait sets how long to wait for events. It reports false if there is something else to do.
 func (w *Watcher) mayWait(ctx context.Context, deadline time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.file != nil || !w.again.IsZero() || ctx.Err() != nil {
+	if w.file != nil || len(w.again) > 0 || ctx.Err() != nil {
 		return false
 	}
 	_ = w.l.events.SetReadDeadline(deadline) // if it fails, the read fails, too

@@ -54,6 +54,7 @@ var confirmCases = []struct {
 			l.Wait("the agent to put the change back", func() bool { return !waiting(l) })
 		})
 	}},
+	{"guests_of_files", confirmGuestsOfFiles},
 	{"failed", confirmFailed},
 	{"session_killed", confirmSessionKilled},
 	{"watcher_killed", confirmWatcherKilled},

@@ -338,14 +338,16 @@ func confirmGuests(t *testing.T, l *netlab.Lab, putBack func()) {
 	change := "bridges: {br0: {ageing: 90s, ports: {p1: , p2: , w2: {isolated: on}%s}}}"
 	tried(t, l, "1h", fmt.Sprintf(change, ""))
 	plug("w5")
-	l.Wait("the guest to come", func() bool { return is("w5", true) })
+	plug("w7")
+	l.Wait("the guests to come", func() bool { return is("w5", true) && is("w7", true) })
+	l.Bascule("port", "del", "br0", "w7") // with a command
 	l.Bascule("port", "del", "br0", "w2") // with a command, and put back
 	putBack()
 	if waiting(l) {
 		t.Error("it waits still")
 	}
 	l.Wait("the guest to come again", func() bool { return is("w5", true) && is("w2", true) })
-	if !is("w1", false) {
+	if !is("w1", false) || !is("w7", false) {
 		t.Error("what was taken out by hand is a port again")
 	}
 	plug("w6")
@@ -354,8 +356,45 @@ func confirmGuests(t *testing.T, l *netlab.Lab, putBack func()) {
 	if !slices.Contains(lines, "- port w6 of br0: isolated on") {
 		t.Errorf("the plan is %q", lines)
 	}
-	l.Wait("the guests to come again", func() bool { return is("w6", true) && is("w5", true) && is("w1", true) })
+	l.Wait("the guests to come again", func() bool { return is("w6", true) && is("w5", true) && is("w3", true) && is("w1", true) })
+	if !is("w7", false) {
+		t.Error("what was taken out by hand is a port again")
+	}
 	l.Reach(l.Ends[0], l.Frames(3, netlab.Broadcast, l.Ends[0].MAC), l.Ends[1])
+}
+
+// confirmGuestsOfFiles puts files of the agent back that have other settings for a pattern. A device that was removed
+// with a command before stays out. The others have the settings of the files before.
+func confirmGuestsOfFiles(t *testing.T, l *netlab.Lab) {
+	r := newRunner(t, l)
+	const before = `bridges: {br0: {ports: {p1: , p2: , "w*": {isolated: on}}}}`
+	path := file(t, "switch.yaml", before)
+	plug := func(name string) {
+		ipIn(t, l, "link", "add", name, "type", "veth", "peer", "name", "x"+name)
+		t.Cleanup(func() { _ = exec.Command("ip", "-n", l.Switch.Name, "link", "del", name).Run() })
+	}
+	has := func(line string) bool { return strings.Contains(l.Bascule("export", "br0"), line+"\n") }
+	plug("w1")
+	plug("w2")
+	r.start("-f", path)
+	plug("w3")
+	l.Wait("the guests", func() bool { return has(" w3: {isolated: on}") && has(" w2: {isolated: on}") })
+	l.Bascule("port", "del", "br0", "w2")
+	must(t, os.WriteFile(path, []byte(strings.ReplaceAll(before, "{isolated: on}", "")), 0o600))
+	if out, err := l.Run("agent", "reload", "--confirm", "1h"); err != nil || out.Exit != 0 {
+		t.Fatal(out, err)
+	}
+	l.Wait("the new files to be in force", func() bool { return has(" w1: {}") && has(" w2: {}") })
+	plug("w4")
+	l.Wait("a guest to come", func() bool { return has(" w4: {}") })
+	killWatchers(t, l)
+	overdue(t, l)
+	l.Wait("the agent to put its files back", func() bool { return !waiting(l) && has(" w4: {isolated: on}") && has(" w1: {isolated: on}") })
+	plug("w5")
+	l.Wait("another guest to come", func() bool { return has(" w5: {isolated: on}") })
+	if out := l.Bascule("export", "br0"); strings.Contains(out, " w2:") {
+		t.Errorf("a port that was removed with a command is there again: %s", out)
+	}
 }
 
 // confirmOthers has another user work while a change waits. Each command warns that its change may be lost,
