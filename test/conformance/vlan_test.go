@@ -783,7 +783,7 @@ func vlanFDB(t *testing.T, hook string) {
 	l.Bascule("fdb", "add", "br0", A.String(), a.Port)
 	l.Bascule("fdb", "add", "br0", B.String(), b.Port)
 	l.Bascule("fdb", "add", "br0", B.String(), b.Port, "--vlan", "10", "--sticky")
-	l.Refused([]string{"VLAN", "--vlan"}, "fdb", "add", "br0", C.String(), c.Port)
+	l.Refused([]string{"PVID", "--vlan"}, "fdb", "add", "br0", C.String(), c.Port)
 	l.Refused([]string{"is not in VLAN 20", c.Port}, "fdb", "add", "br0", C.String(), c.Port, "--vlan", "20")
 	l.Refused([]string{"is not in VLAN 4094"}, "fdb", "add", "br0", C.String(), c.Port, "--vlan", "4094")
 	l.Bascule("fdb", "add", "br0", C.String(), c.Port, "--vlan", "30")
