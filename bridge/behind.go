@@ -16,6 +16,8 @@ type Station struct {
 	Interface string           // interface that packets to it leave by
 	Next      netip.Addr       // its address, or its gateway's
 	Gateway   bool             // Next is a gateway's
+	Bits      int              // prefix length of the route that leads there
+	Metric    int              // of that route
 	MAC       net.HardwareAddr // of Next
 	At        []Berthed        // where the bridges have MAC
 }
@@ -34,6 +36,7 @@ func (s *Switch) Behind(host, own netip.Addr) (at Station) {
 			return err
 		}
 		at.Interface, at.Next, at.Gateway = l.Attrs().Name, next, next != host.WithZone("")
+		at.Bits, at.Metric = routeTo(host, own)
 		list, err := netlink.NeighList(l.Attrs().Index, 0)
 		for _, n := range list {
 			if n.IP.Equal(next.AsSlice()) {
@@ -129,6 +132,23 @@ func (s *Switch) neighbour(device string, addr netip.Addr) (mac net.HardwareAddr
 		return err
 	})
 	return mac, err
+}
+
+// routeTo returns the prefix length and the metric of the route that leads to a host, 0 if they are unknown.
+func routeTo(host, own netip.Addr) (bits, metric int) {
+	o := &netlink.RouteGetOptions{FIBMatch: true, SrcAddr: own.AsSlice()}
+	routes, err := netlink.RouteGetWithOptions(host.AsSlice(), o)
+	if err != nil {
+		o.SrcAddr = nil
+		routes, err = netlink.RouteGetWithOptions(host.AsSlice(), o)
+	}
+	if err != nil || len(routes) == 0 {
+		return 0, 0
+	}
+	if to := routes[0].Dst; to != nil {
+		bits, _ = to.Mask.Size()
+	}
+	return bits, routes[0].Priority
 }
 
 // nextHop returns the interface that leads to a host, nil if none does, and the address of the host or its gateway

@@ -95,6 +95,20 @@ func (p *plan) refuseSession(session Session, running *model, find locator) {
 		return slices.ContainsFunc(b.ports, func(port *portModel) bool { return slices.ContainsFunc(port.addresses, is) })
 	})
 	before, after := p.networks(running)
+	station := find(session.Client, session.Server)
+	if p.refuseClient(session, after) || p.refuseSmall(session, after) {
+		return
+	}
+	taker, by := p.taker(session, station, after)
+	if taker.port != "" && (station.Gateway || !p.atHost(station)) {
+		// A client at the switch may be reached by the taker, too. Another one is reached only if its device
+		// becomes a port of the taker's bridge.
+		port := after[taker.bridge].byName[station.Interface]
+		if port == nil || port.kind != bridge.TypeNetdev {
+			p.refuseTaker(taker, by, session, station)
+			return
+		}
+	}
 	for _, d := range p.devices {
 		if zone != d.Name && !slices.ContainsFunc(addressesOf(d), is) {
 			continue
@@ -125,7 +139,7 @@ func (p *plan) refuseSession(session Session, running *model, find locator) {
 			p.refuse(home, "this ssh session uses its address %s, and the port would be down", session.Server)
 			return
 		}
-		p.refuseWay(find(session.Client, session.Server), before, after)
+		p.refuseWay(session, station, taker, by, before, after)
 	}
 }
 
@@ -149,7 +163,7 @@ func (p *plan) refuse(at place, format string, args ...any) {
 }
 
 // refuseWay refuses to remove the route to a station, or the path of frames in either direction.
-func (p *plan) refuseWay(station bridge.Station, before, after network) {
+func (p *plan) refuseWay(session Session, station bridge.Station, taker place, by netip.Prefix, before, after network) {
 	i := slices.IndexFunc(p.devices, func(d bridge.Device) bool { return d.Name == station.Interface })
 	if i >= 0 && p.devices[i].Host == "" {
 		return // it is not an interface of the switch, or of a device above one
@@ -160,7 +174,7 @@ func (p *plan) refuseWay(station bridge.Station, before, after network) {
 	}
 	d := p.devices[i]
 	home := place{d.Host, d.Name}
-	then, mac, ok := p.route(home, d, station, after)
+	then, mac, ok := p.route(home, d, station, after, taker)
 	if !ok {
 		return
 	}
@@ -195,6 +209,10 @@ func (p *plan) refuseWay(station bridge.Station, before, after network) {
 				all = append(all, at.Port)
 			}
 		}
+	}
+	if then == taker {
+		p.refuseTaker(taker, by, session, station)
+		return
 	}
 	judged := first != nil
 	switch {
@@ -259,29 +277,21 @@ func only(n network, names []string) network {
 }
 
 // route returns the host port that would reach a station, and the port's address. ok is false if there would be none,
-// which is refused.
-func (p *plan) route(home place, d bridge.Device, station bridge.Station, after network) (then place, mac net.HardwareAddr, ok bool) {
+// which is refused. taker is the port that would take the present route, if there is one.
+func (p *plan) route(home place, d bridge.Device, station bridge.Station, after network, taker place) (then place, mac net.HardwareAddr, ok bool) {
 	holds := func(list []netip.Prefix) bool {
 		return slices.ContainsFunc(list, func(a netip.Prefix) bool {
 			// an interface keeps routes with gateways as long as it has an address of their family
 			return a.Contains(station.Next) || station.Gateway && a.Addr().Is4() == station.Next.Is4()
 		})
 	}
-	macOf := func(want *portModel, d *bridge.Device) net.HardwareAddr {
-		switch {
-		case want.mac != nil:
-			return want.mac
-		case d != nil && want.ownMAC && d.OwnMAC != nil:
-			return d.OwnMAC
-		case d != nil:
-			return d.MAC
-		}
-		return nil // the interface will get an address
+	if taker.port != "" {
+		return taker, macThen(after.host(taker), p.want.devices[taker.port]), true
 	}
 	want := after.host(home)
 	linked := station.Next.IsLinkLocalUnicast() || !holds(addressesOf(d))
 	if want != nil && want.up && (linked || holds(addressesThen(want, d))) && !(station.Next.Is6() && smallMTU(want, d)) {
-		return home, macOf(want, &d), true
+		return home, macThen(want, &d), true
 	}
 	for _, name := range sortedNames(after) {
 		for _, port := range sortedNames(after[name].byName) {
@@ -290,12 +300,8 @@ func (p *plan) route(home place, d bridge.Device, station bridge.Station, after 
 			if station.Gateway || other == home || want == nil || !want.up {
 				continue
 			}
-			it, list := p.want.devices[port], want.addresses
-			if it != nil && it.Host == name {
-				list = addressesThen(want, *it)
-			}
-			if holds(list) {
-				return other, macOf(want, it), true
+			if holds(p.addressesAt(other, want)) {
+				return other, macThen(want, p.want.devices[port]), true
 			}
 		}
 	}
@@ -336,6 +342,116 @@ func addressesThen(want *portModel, d bridge.Device) []netip.Prefix {
 		list = slices.DeleteFunc(list, isIPv6)
 	}
 	return list
+}
+
+// addressesAt returns the addresses that a host port would have.
+func (p *plan) addressesAt(at place, want *portModel) []netip.Prefix {
+	if d := p.want.devices[at.port]; d != nil && d.Host == at.bridge {
+		return addressesThen(want, *d)
+	}
+	return want.addresses
+}
+
+// macThen returns the MAC address that a host interface would have, nil for a new one that gets its address by itself.
+func macThen(want *portModel, d *bridge.Device) net.HardwareAddr {
+	switch {
+	case want.mac != nil:
+		return want.mac
+	case d != nil && want.ownMAC && d.OwnMAC != nil:
+		return d.OwnMAC
+	case d != nil:
+		return d.MAC
+	}
+	return nil
+}
+
+// hosts calls a function with the host ports of a network, by bridge and name, until it returns true.
+func (n network) hosts(f func(at place, want *portModel) (done bool)) bool {
+	for _, name := range sortedNames(n) {
+		for _, port := range sortedNames(n[name].byName) {
+			at := place{name, port}
+			if want := n.host(at); want != nil && !want.waits && f(at, want) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// refuseClient refuses the client's address at a host port: the host would answer itself.
+func (p *plan) refuseClient(session Session, after network) (refused bool) {
+	zone, client := session.Client.Zone(), session.Client.WithZone("")
+	is := func(a netip.Prefix) bool { return a.Addr() == client }
+	if slices.ContainsFunc(p.devices, func(d bridge.Device) bool { return slices.ContainsFunc(addressesOf(d), is) }) {
+		return false // the session begins at this host
+	}
+	return after.hosts(func(at place, want *portModel) bool {
+		if zone != "" && zone != at.port || !slices.ContainsFunc(p.addressesAt(at, want), is) {
+			return false
+		}
+		p.refuse(at, "its address %s is the address of the client of this ssh session", client)
+		return true
+	})
+}
+
+// sessionMTU is the size of packets that each host with IPv4 takes (RFC 791 section 3.1). A link takes larger packets
+// of the client only if the client hears of its MTU, and the packets of an ssh session are larger than the least MTU.
+const sessionMTU = 576
+
+// refuseSmall refuses an MTU that is too small for a session by IPv4. IPv6 loses its addresses first.
+func (p *plan) refuseSmall(session Session, after network) (refused bool) {
+	return session.Server.Is4() && after.hosts(func(at place, want *portModel) bool {
+		has := slices.ContainsFunc(p.addressesAt(at, want), func(a netip.Prefix) bool { return a.Addr() == session.Server })
+		d := p.want.devices[at.port]
+		if !has || want.mtu == 0 || want.mtu >= sessionMTU || d != nil && d.Host == at.bridge && d.MTU <= want.mtu {
+			return false
+		}
+		p.refuse(at, "this ssh session uses its address %s, and an MTU of %d is too small for it: give %d or more",
+			session.Server, want.mtu, sessionMTU)
+		return true
+	})
+}
+
+// taker returns the host port, and its address, by which the host would reach the client in place of the present
+// route: the address is new, and the route to its network has a longer prefix or the same and a smaller metric.
+func (p *plan) taker(session Session, station bridge.Station, after network) (taker place, by netip.Prefix) {
+	bits, metric := station.Bits, station.Metric
+	after.hosts(func(at place, want *portModel) bool {
+		d := p.want.devices[at.port]
+		if station.Interface == "" || at.port == station.Interface || !want.up {
+			return false
+		}
+		for _, a := range p.addressesAt(at, want) {
+			if !a.Contains(session.Client) || d != nil && d.Host == at.bridge && d.Up && slices.Contains(addressesOf(*d), a) {
+				continue
+			}
+			own := connectedMetric(a)
+			if a.Bits() > bits || a.Bits() == bits && own < metric {
+				taker, by, bits, metric = at, a, a.Bits(), own
+			}
+		}
+		return false
+	})
+	return taker, by
+}
+
+// atHost reports whether packets to a station leave by a host port.
+func (p *plan) atHost(station bridge.Station) bool {
+	return slices.ContainsFunc(p.devices, func(d bridge.Device) bool { return d.Name == station.Interface && d.Host != "" })
+}
+
+// connectedMetric returns the metric that the kernel gives to the route to an interface's own network: 0, or
+// IP6_RT_PRIO_ADDRCONF of net/ip6_route.h.
+func connectedMetric(a netip.Prefix) int {
+	if isIPv6(a) {
+		return 256
+	}
+	return 0
+}
+
+// refuseTaker refuses an address that takes the route to the client.
+func (p *plan) refuseTaker(taker place, by netip.Prefix, session Session, station bridge.Station) {
+	p.refuse(taker, "this ssh session is routed through %s, and the port's address %s would take the route to %s", station.Interface, by, session.Client)
 }
 
 // smallMTU reports whether the MTU of a host interface would be too small for IPv6 (1280 bytes, RFC 8200 section 5).

@@ -4,6 +4,7 @@ package config
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -109,6 +110,109 @@ func TestUnknownWay(t *testing.T) {
 		}
 		if c.warns == "" && len(p.warnings) > 0 || !strings.Contains(strings.Join(p.warnings, "\n"), c.warns) {
 			t.Errorf("%s: %q", c.want, p.warnings)
+		}
+	}
+}
+
+// TestTakers checks which addresses at host ports take the route to the client of a session, and that such changes are
+// refused. A client at the taker's own bridge is still reached.
+func TestTakers(t *testing.T) {
+	const was = "bridges: {br0: {ports: {eth0: , h0: {type: host, addresses: [192.0.2.9/24, '2001:db8::9/64']}}}, br1: {}}"
+	const other, near = "bridges: {br1: {ports: {h1: {type: host, addresses: %s}}}}", "bridges: {br0: {ports: {eth0: , h0: {type: host}, h1: {type: host, addresses: %s}}}}"
+	direct := bridge.Station{Interface: "h0", Bits: 24, At: []bridge.Berthed{{Bridge: "br0", Port: "eth0"}}}
+	slow, gateway, outside, six := direct, direct, direct, direct
+	slow.Metric, gateway.Gateway = 100, true
+	outside.Interface, outside.At = "wan", nil
+	six.Bits, six.Metric = 64, 1024
+	const four, sixth = "192.0.2.77 192.0.2.9", "2001:db8::77 2001:db8::9"
+	const words = "would take the route to "
+	for _, c := range []struct {
+		name, session, want, address string
+		station                      bridge.Station
+		refusal                      string
+	}{
+		{"longer prefix", four, other, "192.0.2.3/25", direct, "port h1 of br1: this ssh session is routed through h0, and the port's address 192.0.2.3/25 " + words + "192.0.2.77; if that is intended, give --yes"},
+		{"longer prefix without the client", four, other, "192.0.2.200/25", direct, ""},
+		{"same prefix", four, other, "192.0.2.3/24", direct, ""},
+		{"same prefix, smaller metric", four, other, "192.0.2.3/24", slow, words},
+		{"shorter prefix", four, other, "192.0.2.3/16", slow, ""},
+		{"at the client's bridge", four, near, "192.0.2.3/25", direct, ""},
+		{"down", four, other, "192.0.2.3/25, up: off", direct, ""},
+		{"behind a gateway", four, near, "192.0.2.3/25", gateway, words},
+		{"outside the switch", four, near, "192.0.2.3/25", outside, "this ssh session is routed through wan"},
+		{"outside becomes a port", four, "bridges: {br1: {ports: {wan: , h1: {type: host, addresses: %s}}}}", "[192.0.2.3/25, 198.51.100.9/24]", outside, ""},
+		{"IPv6, metric", sixth, other, "'2001:db8::3/64'", six, words + "2001:db8::77"},
+		{"IPv6, prefix", sixth, other, "'2001:db8::3/65'", six, words + "2001:db8::77"},
+		{"IPv6, shorter prefix", sixth, other, "'2001:db8::3/63'", six, ""},
+		{"the client's address", four, other, "192.0.2.77/32", direct, "port h1 of br1: its address 192.0.2.77 is the address of the client of this ssh session"},
+		{"the client's address, down", four, other, "192.0.2.77/32, up: off", direct, "is the address of the client"},
+		{"the client's address at its port", four, strings.Replace(near, "h1: {type: host, addresses: %s}", "", 1), "", direct, ""},
+		{"the client's address beside the host's", four, "bridges: {br0: {ports: {eth0: , h0: {type: host, addresses: %s}}}}", "[192.0.2.9/24, 192.0.2.77/32]", direct, "is the address of the client"},
+		{"the client's IPv6 address", sixth, other, "'2001:db8::77/128'", six, "is the address of the client"},
+		{"a session of the host's own", "192.0.2.9 192.0.2.9", near, "192.0.2.3/25", bridge.Station{Interface: "lo", Bits: 32}, ""},
+		{"a small MTU", four, "bridges: {br0: {ports: {eth0: , h0: {type: host, mtu: %s}}}}", "575", direct, "port h0 of br0: this ssh session uses its address 192.0.2.9, and an MTU of 575 is too small for it: give 576 or more"},
+		{"a small MTU, with the address", four, "bridges: {br0: {ports: {eth0: , h0: {type: host, addresses: 192.0.2.9/24, mtu: %s}}}}", "68", direct, "an MTU of 68 is too small"},
+		{"an MTU that suffices", four, "bridges: {br0: {ports: {eth0: , h0: {type: host, mtu: %s}}}}", "576", direct, ""},
+		{"a small MTU elsewhere", four, "bridges: {br1: {ports: {h1: {type: host, mtu: %s}}}}", "68", direct, ""},
+	} {
+		devices := []bridge.Device{
+			{Name: "eth0", Ethernet: true, Bridge: "br0", Link: true, Up: true},
+			{Name: "h0", Ethernet: true, Own: true, Host: "br0", Up: true, MTU: 1500, Addresses: []string{"192.0.2.9/24", "2001:db8::9/64"}, Kept: []netip.Prefix{netip.MustParsePrefix("192.0.2.9/24"), netip.MustParsePrefix("2001:db8::9/64")}},
+			{Name: "wan", Ethernet: true, Up: true, Addresses: []string{"198.51.100.9/24"}},
+		}
+		client, server, _ := strings.Cut(c.session, " ")
+		session := Session{Client: netip.MustParseAddr(client), Server: netip.MustParseAddr(server)}
+		p := newPlan(fileOf(t, "was", was), fileOf(t, "want", strings.Replace(c.want, "%s", c.address, 1)), devices)
+		if bad := p.want.bad.errors(); bad != nil {
+			t.Fatalf("%s: %v", c.name, bad)
+		}
+		p.refuseSession(session, p.was, func(host, _ netip.Addr) bridge.Station {
+			c.station.Next = host
+			return c.station
+		})
+		bad := p.want.bad.errors()
+		if c.refusal == "" && bad != nil || c.refusal != "" && (len(bad) != 1 || !strings.Contains(bad[0].Error(), c.refusal)) {
+			t.Errorf("%s: %v", c.name, bad)
+		}
+	}
+}
+
+// TestHostMACs checks that the address of a host port is judged like a static entry of the FDB.
+func TestHostMACs(t *testing.T) {
+	const client, host = "02:00:00:00:00:07", "02:00:00:00:00:09"
+	const was = "bridges: {br0: {vlan-filtering: on, ports: {eth0: , c0: {type: patch, peer: br1/c1}}}, " +
+		"br1: {vlan-filtering: on, private-vlans: {20: {community: 21}}, ports: {c1: {type: patch, peer: br0/c0}, h0: {type: host, addresses: 192.0.2.9/24}}}}"
+	with := func(bridge, ports string) string {
+		if bridge == "br0" {
+			return "bridges: {br0: {vlan-filtering: on, ports: {eth0: , c0: {type: patch, peer: br1/c1}, " + ports + "}}}"
+		}
+		return "bridges: {br1: {vlan-filtering: on, private-vlans: {20: {community: 21}}, ports: {c1: {type: patch, peer: br0/c0}, " + ports + "}}}"
+	}
+	for _, c := range []struct{ name, want, refusal string }{
+		{"the client's", with("br1", "h0: {type: host}, h1: {type: host, mac: '"+client+"'}"), "frames for " + client + " would go to host port h1, which would have that address; if that is intended, give --yes"},
+		{"the client's, on the way", with("br0", "h1: {type: host, mac: '"+client+"'}"), "would go to host port h1"},
+		{"the client's, at the host", with("br1", "h0: {type: host, mac: '"+client+"'}"), "would go to host port h0"},
+		{"the client's, in another VLAN", with("br1", "h0: {type: host}, h1: {type: host, pvid: 5, mac: '"+client+"'}"), ""},
+		{"the client's, on a trunk", with("br1", "h0: {type: host}, h1: {type: host, pvid: 5, tagged: 1, mac: '"+client+"'}"), "would go to host port h1"},
+		{"the client's, in a private VLAN", with("br1", "h0: {type: host}, h1: {type: host, pvid: 21, mac: '"+client+"'}"), ""},
+		{"the host's, on the way", with("br0", "h1: {type: host, mac: '"+host+"'}"), "frames for " + host + " would go to host port h1"},
+		{"others'", with("br0", "h1: {type: host, mac: '02:00:00:00:00:01'}"), ""},
+	} {
+		mac := func(text string) net.HardwareAddr { m, _ := net.ParseMAC(text); return m }
+		devices := []bridge.Device{
+			{Name: "eth0", Ethernet: true, Bridge: "br0", Link: true, Up: true},
+			{Name: "h0", Ethernet: true, Own: true, Host: "br1", Up: true, MAC: mac(host), OwnMAC: mac(host), Addresses: []string{"192.0.2.9/24"}, Kept: []netip.Prefix{netip.MustParsePrefix("192.0.2.9/24")}},
+		}
+		p := newPlan(fileOf(t, "was", was), fileOf(t, "want", c.want), devices)
+		if bad := p.want.bad.errors(); bad != nil {
+			t.Fatalf("%s: %v", c.name, bad)
+		}
+		p.refuseSession(Session{Client: netip.MustParseAddr("192.0.2.77"), Server: netip.MustParseAddr("192.0.2.9")}, p.was, func(to, _ netip.Addr) bridge.Station {
+			return bridge.Station{Interface: "h0", Next: to, Bits: 24, MAC: mac(client), At: []bridge.Berthed{{Bridge: "br0", Port: "eth0", VLAN: 1}}}
+		})
+		bad := p.want.bad.errors()
+		if c.refusal == "" && bad != nil || c.refusal != "" && (len(bad) != 1 || !strings.Contains(bad[0].Error(), c.refusal)) {
+			t.Errorf("%s: %v", c.name, bad)
 		}
 	}
 }

@@ -59,6 +59,15 @@ func (p *plan) networks(running *model) (before, after network) {
 				b.byName[name] = was.byName[name]
 			}
 		}
+		for name, port := range b.byName {
+			d := p.want.devices[name]
+			if port.kind != bridge.TypeHost || d == nil || d.Host != b.Name {
+				continue
+			}
+			port := *port
+			port.mac = macThen(&port, d)
+			b.byName[name] = &port
+		}
 	}
 	for _, b := range p.want.bridges {
 		for _, port := range b.ports {
@@ -138,6 +147,11 @@ func (n network) cross(h hop, with tag, to net.HardwareAddr) (leaves tag, fid ui
 			return leaves, fid, fmt.Sprintf("an FDB entry would send frames for %s to port %s", to, e.it.Port)
 		}
 	}
+	for name, o := range b.byName { // a host port's own address is a static entry, too
+		if name != h.out && o.kind == bridge.TypeHost && !o.waits && len(to) > 0 && bytes.Equal(o.mac, to) && b.knows(o, fid) {
+			return leaves, fid, fmt.Sprintf("frames for %s would go to host port %s, which would have that address", to, name)
+		}
+	}
 	if in.config.Protected&out.config.Protected != 0 {
 		return leaves, fid, fmt.Sprintf("ports %s and %s would share a protected domain", in.name, h.out)
 	}
@@ -152,6 +166,19 @@ func (n network) cross(h hop, with tag, to net.HardwareAddr) (leaves tag, fid ui
 		leaves = tag{b.config.VLANProtocol, vid}
 	}
 	return leaves, fid, ""
+}
+
+// knows reports whether the FDB of a VLAN has the address of a host port.
+func (b *bridgeModel) knows(p *portModel, fid uint16) bool {
+	if !b.config.VLANFiltering || p.inVLAN(fid) {
+		return true
+	}
+	for id, primary := range b.fids {
+		if primary == fid && p.inVLAN(id) {
+			return true
+		}
+	}
+	return false
 }
 
 // leaves returns the VLAN of the tag, 0 for none, with which a port sends a frame of a VLAN. ok is false
