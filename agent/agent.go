@@ -94,8 +94,9 @@ type agent struct {
 	pinged  time.Time
 	told    string // the last summary that was sent to the service manager
 	applied time.Time
-	err     string   // why the files were not applied
-	notes   []string // settings of the files that have no effect
+	good    time.Time // the value of applied for files that wait for no confirmation
+	err     string    // why the files were not applied
+	notes   []string  // settings of the files that have no effect
 
 	job      time.Time     // start of the running job, zero if none runs
 	again    bool          // another job must follow it
@@ -535,10 +536,16 @@ func (a *agent) applyDone(r result) {
 	a.err = ""
 	if r.err == nil {
 		a.applied, a.pause = time.Now(), 0
+		if !a.tries() {
+			a.good = a.applied
+		}
 		if before != "" {
 			a.log.Info("the files are in force")
 		}
 	} else {
+		if !a.tries() { // the files that were tried may have been put back
+			a.applied = a.good
+		}
 		a.err = strings.ReplaceAll(r.err.Error(), "\n", "; ")
 		if a.err != before {
 			for _, line := range strings.Split(r.err.Error(), "\n") {
@@ -554,6 +561,16 @@ func (a *agent) applyDone(r result) {
 		done(r.err)
 	}
 	a.nextJob()
+}
+
+// tries reports whether a change waits for its confirmation.
+func (a *agent) tries() bool {
+	for _, s := range a.sites {
+		if s.history.Waits() {
+			return true
+		}
+	}
+	return false
 }
 
 // nextJob starts the job that was requested while another ran.

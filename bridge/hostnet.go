@@ -235,7 +235,7 @@ func (s *Switch) RestoreHostMACs(was HostNet) (notes []string, err error) {
 		return nil, err
 	}
 	for _, d := range devices {
-		if mac := was.MACs[d.Name]; d.Host != "" && mac != nil && !bytes.Equal(mac, d.MAC) {
+		if mac := was.MACs[d.Name]; d.Host != "" && !d.Away && mac != nil && !bytes.Equal(mac, d.MAC) {
 			more, err := s.SetPorts(d.Host, []string{d.Name}, PortOptions{MAC: mac})
 			notes = append(notes, more...)
 			if err != nil {

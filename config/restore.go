@@ -3,6 +3,7 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -102,7 +103,8 @@ func mark(left *string) func(error) {
 
 const waitsForDevice = ", and waits for its device"
 
-// leaveOut returns a file and its parts that can be left out: ports that do not run, XDP, and IPv6 addresses.
+// leaveOut returns a file and its parts that can be left out: ports that do not run, XDP, and the
+// settings of the host's interfaces.
 func leaveOut(s *bridge.Switch, f File) (_ File, parts []*part, err error) {
 	devices, err := s.Devices()
 	if err != nil {
@@ -162,15 +164,7 @@ func leaveOut(s *bridge.Switch, f File) (_ File, parts []*part, err error) {
 					}
 				}}})
 			}
-			all := p.Addresses
-			if slices.ContainsFunc(all, isIPv6) {
-				parts = append(parts, &part{what: "IPv6 of " + what, set: []func(error){func(why error) {
-					p.Addresses = all
-					if why != nil {
-						p.Addresses = slices.DeleteFunc(slices.Clone(all), isIPv6)
-					}
-				}}})
-			}
+			parts = append(parts, interfaceParts(p, what, d, runs && p.Options.Type == bridge.TypeHost)...)
 		}
 		for j := range b.Mirrors {
 			m := &b.Mirrors[j]
@@ -180,6 +174,39 @@ func leaveOut(s *bridge.Switch, f File) (_ File, parts []*part, err error) {
 		}
 	}
 	return f, parts, nil
+}
+
+// interfaceParts returns the parts of a port that concern the host's interface of a host port. With runs, d is that
+// interface, and parts that it has already are left out of the list.
+func interfaceParts(p *Port, what string, d bridge.Device, runs bool) (parts []*part) {
+	whole := *p
+	var drops []func() // by part
+	set := func(error) {
+		p.MAC, p.OwnMAC, p.MTU, p.Addresses, p.Up, p.Description = whole.MAC, whole.OwnMAC, whole.MTU, whole.Addresses, whole.Up, whole.Description
+		for i, part := range parts {
+			if part.why != nil {
+				drops[i]()
+			}
+		}
+	}
+	add := func(name string, needed bool, drop func()) {
+		if needed {
+			parts, drops = append(parts, &part{what: name + " of " + what, set: []func(error){set}}), append(drops, drop)
+		}
+	}
+	if runs && d.Away {
+		add("interface", true, func() {
+			p.MAC, p.OwnMAC, p.MTU, p.Addresses, p.Up, p.Description = nil, false, 0, nil, nil, nil
+		})
+		return parts
+	}
+	add("mac", runs && (p.OwnMAC || p.MAC != nil && !bytes.Equal(p.MAC, d.MAC)), func() { p.MAC, p.OwnMAC = nil, false })
+	add("mtu", runs && p.MTU != 0 && p.MTU != d.MTU, func() { p.MTU = 0 })
+	add("addresses", runs && p.Addresses != nil && !sameAddresses(d.Kept, p.Addresses), func() { p.Addresses = nil })
+	add("IPv6", slices.ContainsFunc(p.Addresses, isIPv6), func() { p.Addresses = slices.DeleteFunc(slices.Clone(p.Addresses), isIPv6) })
+	add("up", runs && (p.Up == nil || *p.Up) != d.Up, func() { p.Up = &d.Up })
+	add("description", runs && p.Description != nil && *p.Description != d.Description, func() { p.Description = nil })
+	return parts
 }
 
 // Absent lists the ports and mirrors of a file whose devices do not exist, in the words of Restore.

@@ -325,7 +325,19 @@ func (h *History) putBack(p *Pending) (warnings []string, err error) {
 		return nil, fmt.Errorf("cannot put the change of %s back: the previous state is gone from %s; set the bridges up by hand, and remove %s",
 			p.Time.Format(time.DateTime), h.dir, h.pendingPath())
 	}
-	f, err := h.target(states[i], p.Bridges)
+	before, _, err := states[i].file()
+	if err != nil {
+		return nil, err
+	}
+	return h.restore(p, before)
+}
+
+// errUnnoted means that a change is put back, but would be put back again.
+var errUnnoted = errors.New("the change is put back, which cannot be noted")
+
+// restore is putBack with the state before the change.
+func (h *History) restore(p *Pending, before config.File) (warnings []string, err error) {
+	f, err := h.target(before, p.Bridges)
 	if err != nil {
 		return nil, err
 	}
@@ -355,7 +367,7 @@ func (h *History) putBack(p *Pending) (warnings []string, err error) {
 	if err := h.settle(p, true); err != nil {
 		// it must not be put back again before the next restart
 		if err := h.markSettled(p); err != nil {
-			return warnings, fmt.Errorf("the change is put back, which cannot be noted: %w", err)
+			return warnings, fmt.Errorf("%w: %w", errUnnoted, err)
 		}
 		warnings = append(warnings, fmt.Sprintf("the change is put back, and will be again when the machine restarts, since its file cannot be removed: %v", err))
 	}
@@ -459,11 +471,7 @@ func (h *History) giveBack(p *Pending) (notes []string) {
 
 // target returns a state as a file about these bridges. Bridges that the state does not have are marked as gone. A
 // state without rules of pf removes the current rules: without them the file would leave these alone.
-func (h *History) target(st State, bridges []string) (config.File, error) {
-	whole, _, err := st.file()
-	if err != nil {
-		return whole, err
-	}
+func (h *History) target(whole config.File, bridges []string) (config.File, error) {
 	f := config.File{Path: whole.Path}
 	for _, name := range bridges {
 		i := slices.IndexFunc(whole.Bridges, func(b config.Bridge) bool { return b.Name == name })
@@ -525,7 +533,12 @@ func (h *History) Confirm(who Who, yes bool) (p *Pending, warnings []string, err
 	return p, warnings, nil
 }
 
+// nothingWaits returns why there is nothing to confirm: no change waits, or its files are gone.
 func (h *History) nothingWaits() error {
+	if p := h.noted(); p != nil {
+		return &refusal{line: fmt.Sprintf("cannot confirm: the files of the change of %s at %s (%s) are gone from %s; see that this folder can be read, and confirm it then, before %s",
+			p.Who, p.Time.Format(time.TimeOnly), p.What, h.dir, p.Until.Format(time.TimeOnly))}
+	}
 	last := ""
 	if list, err := h.States(); err == nil && len(list) > 0 {
 		st := list[0]
@@ -563,7 +576,11 @@ func (h *History) Back(n int, o Options) (actions []config.Action, warnings []st
 			about = append(about, st.Bridges...)
 		}
 		slices.Sort(about)
-		f, err = h.target(list[n], slices.Compact(about))
+		whole, _, err := list[n].file()
+		if err != nil {
+			return f, of, err
+		}
+		f, err = h.target(whole, slices.Compact(about))
 		return f, list[n], err
 	}, o)
 }
@@ -596,7 +613,11 @@ func (h *History) backAtOnce(n int, o Options) (actions []config.Action, warning
 		_, err := h.putBack(p) // it returns the error
 		return nil, nil, err
 	}
-	f, err := h.target(states[i], p.Bridges)
+	before, _, err := states[i].file()
+	if err != nil {
+		return nil, nil, err
+	}
+	f, err := h.target(before, p.Bridges)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -158,7 +158,33 @@ func (h *History) await(p *Pending) error {
 	if err != nil {
 		return err
 	}
-	return files.Replace(h.pendingPath(), append(text, '\n'), 0o600)
+	text = append(text, '\n')
+	if err := files.Replace(h.pendingPath(), text, 0o600); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(RunDir(), 0o700); err == nil {
+		_ = files.Replace(h.notePath(), text, 0o600) // the change waits without it
+	}
+	return nil
+}
+
+// notePath returns the path of a copy of the waiting change's file, which is elsewhere: the folder of the states may be
+// hidden or removed. The copy only serves messages.
+func (h *History) notePath() string {
+	return filepath.Join(RunDir(), "waits-"+filepath.Base(h.dir))
+}
+
+// noted returns the change that waits according to the copy, nil for none.
+func (h *History) noted() *Pending {
+	p := &Pending{}
+	text, err := readFile(h.notePath())
+	if err != nil || json.Unmarshal(text, p) != nil || p.Boot != now().boot || h.isSettled(p) {
+		return nil
+	}
+	if cookie, err := h.s.Cookie(); err != nil || p.Cookie != cookie {
+		return nil
+	}
+	return p
 }
 
 // errUnread means that the file does not say which change waits.
@@ -179,6 +205,7 @@ func (h *History) settle(p *Pending, denied bool) error {
 	if err != nil {
 		return err
 	}
+	_ = os.Remove(h.notePath())
 	_ = h.markSettled(p) // for a process that has missed that file
 	dir, err := os.Open(h.dir)
 	if err != nil {

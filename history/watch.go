@@ -5,7 +5,6 @@ package history
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -94,7 +93,7 @@ func Watch(netns string, tell func(string)) error {
 			return err
 		}
 		time.Sleep(again)
-		if again == retryTime { // an upgrade may have installed a newer program, which can do it
+		if again == retryTime && !k.alone { // an upgrade may have installed a newer program, which can do it
 			if program, err := os.Executable(); err == nil {
 				_ = syscall.Exec(strings.TrimSuffix(program, " (deleted)"), os.Args, os.Environ())
 			}
@@ -120,8 +119,12 @@ func watchOnce(netns string, k *keeper, tell func(string)) (time.Duration, error
 				tell(text)
 				k.told = text
 			}
+			if k.p.Overdue() {
+				return k.settle(h, tell), nil
+			}
 			return lookTime, nil
 		}
+		k.alone = false
 		tell("files of the change that waits to be confirmed were removed; they are there again")
 		return lookTime, nil
 	}
@@ -138,6 +141,9 @@ func watchOnce(netns string, k *keeper, tell func(string)) (time.Duration, error
 	}
 	if err != nil {
 		tell(err.Error())
+		if errors.Is(err, errUnnoted) {
+			return 0, nil // another put-back would undo what was changed since
+		}
 		return retryTime, nil
 	}
 	if p != nil {
@@ -154,6 +160,7 @@ type keeper struct {
 	text   []byte // of the change's file
 	before []byte // of the file of the state before it
 	told   string
+	alone  bool // the change is nowhere else: a newer program could not read it
 }
 
 func (k *keeper) remember(h *History, p *Pending) {
@@ -175,8 +182,8 @@ func (k *keeper) lost(h *History, p *Pending) bool {
 	if p == nil {
 		return true
 	}
-	_, err := os.Lstat(filepath.Join(h.dir, k.p.Before))
-	return p.ID == k.p.ID && errors.Is(err, fs.ErrNotExist)
+	_, err := readFile(filepath.Join(h.dir, k.p.Before))
+	return p.ID == k.p.ID && err != nil
 }
 
 // giveBack writes the files again.
@@ -198,9 +205,47 @@ func (k *keeper) giveBack(h *History) error {
 		err = files.Replace(h.pendingPath(), k.text, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("files of the change that waits to be confirmed were removed, and cannot be written anew: %w", err)
+		return fmt.Errorf("files of the change that waits to be confirmed are gone, and cannot be written anew: %w; the change is put back without them", err)
 	}
 	return nil
+}
+
+// settle puts the change back from memory: its time is over, and its files can be neither read nor written anew. It
+// returns the time until the next check, as watchOnce does.
+func (k *keeper) settle(h *History, tell func(string)) time.Duration {
+	k.alone = true
+	done, warnings, err := k.putBack(h)
+	for _, w := range warnings {
+		tell("warning: " + w)
+	}
+	switch {
+	case errors.Is(err, errUnnoted):
+		tell(err.Error())
+		return 0
+	case err != nil:
+		tell(err.Error())
+		return retryTime
+	case done:
+		tell(k.p.PutBack())
+		return 0
+	}
+	return lookTime
+}
+
+func (k *keeper) putBack(h *History) (done bool, warnings []string, err error) {
+	unlock, err := h.s.LockPlans()
+	if err != nil {
+		return false, nil, err
+	}
+	defer unlock()
+	if p, _ := h.Pending(); !k.lost(h, p) { // it may have been confirmed, or its files are there again
+		return false, nil, nil
+	}
+	before, err := asFile(k.p.Before, k.before)
+	if err == nil {
+		warnings, err = h.restore(k.p, before)
+	}
+	return err == nil, warnings, err
 }
 
 // PutBack returns a line that reports that the change was put back.

@@ -41,6 +41,7 @@ var confirmCases = []struct {
 	{"busy", confirmBusy},
 	{"parts", confirmParts},
 	{"twins", confirmTwins},
+	{"interface", confirmInterface},
 	{"slow", confirmSlow},
 	{"stuck", confirmStuck},
 	{"others", confirmOthers},
@@ -67,6 +68,8 @@ var confirmCases = []struct {
 	{"uplink_gone", confirmUplinkGone},
 	{"same", confirmSame},
 	{"files_removed", confirmFilesRemoved},
+	{"files_hidden", confirmFilesHidden},
+	{"good_since", confirmGoodSince},
 	{"time_namespaces", confirmTimeNamespaces},
 	{"api", confirmAPI},
 	{"namespace_anew", confirmNamespaceAnew},
@@ -1434,5 +1437,91 @@ func applyHistory(t *testing.T, l *netlab.Lab) {
 	}
 	if out := l.Bascule("apply", "--history"); !strings.Contains(out, "~ bridge br0: ageing 124s -> 105s") {
 		t.Errorf("the history is\n%s", out)
+	}
+}
+
+// confirmFilesHidden hides the files of a waiting change behind another file system, or behind a file. The process that
+// waits puts the change back from its memory, unless it was confirmed before.
+func confirmFilesHidden(t *testing.T, l *netlab.Lab) {
+	dir := filepath.Dir(ofLab(l))
+	aside := dir + "-aside"
+	t.Cleanup(func() {
+		_ = unix.Unmount(dir, unix.MNT_DETACH) // if it is still there
+		os.RemoveAll(aside)
+	})
+	for _, c := range []struct {
+		name       string
+		hide, show func()
+	}{
+		{"mounted", func() { must(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_RDONLY, "")) }, func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) }},
+		{"file", func() {
+			must(t, os.Rename(dir, aside))
+			must(t, os.WriteFile(dir, nil, 0o600))
+		}, func() {
+			must(t, os.Remove(dir))
+			must(t, os.Rename(aside, dir))
+		}},
+	} {
+		apply(t, l, "--yes", file(t, "good.yaml", good))
+		tried(t, l, "4s", bad)
+		c.hide()
+		r, err := l.Run("apply", "confirm")
+		must(t, err)
+		if r.Exit != 1 || !strings.Contains(r.Stderr, "cannot confirm: the files of the change of ") || !strings.Contains(r.Stderr, " are gone from "+dir) {
+			t.Errorf("%s: %v", c.name, r)
+		}
+		l.Wait("the process to have put the change back", func() bool { return len(watchers(l)) == 0 })
+		stateIs(t, l)
+		l.Refused([]string{"no change waits for it"}, "apply", "confirm")
+		c.show()
+		l.Bascule("port", "add", "br0", "p3") // it is not put back again
+		if out := l.Bascule("port", "show", "br0"); !strings.Contains(out, "p3") {
+			t.Errorf("%s: a change that was put back is put back again: %s", c.name, out)
+		}
+
+		// A change that was confirmed stays. The process learns of it when the files are hidden.
+		apply(t, l, "--yes", file(t, "good.yaml", good))
+		tried(t, l, "9s", bad)
+		signal := func(s syscall.Signal) {
+			for _, pid := range watchers(l) {
+				must(t, syscall.Kill(pid, s))
+			}
+		}
+		l.Wait("the process to wait", func() bool { return len(watchers(l)) > 0 })
+		signal(syscall.SIGSTOP)
+		l.Bascule("apply", "confirm")
+		c.hide()
+		signal(syscall.SIGCONT)
+		l.Wait("the process to end", func() bool { return len(watchers(l)) == 0 })
+		if out := l.Bascule("export"); !strings.Contains(out, "br1") {
+			t.Errorf("%s: a change that was confirmed is put back: %s", c.name, out)
+		}
+		c.show()
+		l.Bascule("bridge", "del", "--all")
+	}
+}
+
+// confirmGoodSince has the agent's files put back: its status reports since when the files before them are in force.
+func confirmGoodSince(t *testing.T, l *netlab.Lab) {
+	r := newRunner(t, l)
+	path := file(t, "switch.yaml", "bridges: {br0: }")
+	r.start("-f", path)
+	first := r.status().Applied
+	must(t, os.WriteFile(path, []byte("bridges: {br0: {ageing: 90s}}"), 0o600))
+	if out, err := l.Run("agent", "reload", "--confirm", "1h"); err != nil || out.Exit != 0 {
+		t.Fatal(out, err)
+	}
+	if tried := r.status().Applied; !tried.After(*first) {
+		t.Errorf("the files that are tried are in force since %v, the others since %v", tried, first)
+	}
+	apply(t, l, "--back")
+	l.Wait("the agent to refuse the files", func() bool { return strings.Contains(r.status().Error, "these files were put back before") })
+	if now := r.status().Applied; now == nil || !now.Equal(*first) {
+		t.Errorf("the last good files are in force since %v, not %v", now, first)
+	}
+	must(t, os.WriteFile(path, []byte("bridges: {br0: {ageing: 80s}}"), 0o600))
+	l.Bascule("agent", "reload")
+	if now := r.status().Applied; !now.After(*first) {
+		t.Errorf("the new files are in force since %v", now)
 	}
 }

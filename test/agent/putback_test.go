@@ -272,6 +272,75 @@ func confirmTwins(t *testing.T, l *netlab.Lab) {
 	}
 }
 
+// confirmInterface has the host take an interface of a host port, or refuse one of its settings. The rest is put back.
+func confirmInterface(t *testing.T, l *netlab.Lab) {
+	const (
+		before = `bridges: {br0: {ageing: 60s, ports: {p1: , h0: {type: host, mtu: 9000, mac: "02:00:00:00:00:71", addresses: 192.0.2.9/24, description: uplink}}, pf: {rules: "pass on h0 from h0:network"}}}`
+		change = `bridges: {br0: {ageing: 70s, ports: {p2: , h0: {type: host, mtu: 1400, mac: "02:00:00:00:00:72", addresses: 203.0.113.9/24, description: x, up: off}}}}`
+		none   = `bridges: {br0: {ageing: 70s, ports: {p2: }}}`
+	)
+	other := l.NewNamespace().Name
+	const whole = "interface of port h0 of br0"
+	for _, c := range []struct {
+		name, change string
+		take         func()
+		left, why    string // the part that cannot come back, "" for none
+	}{
+		{"away", change, func() { ipIn(t, l, "link", "set", "h0", "netns", other) }, whole, "its interface is in another network namespace"},
+		{"away_renamed", change, func() { ipIn(t, l, "link", "set", "h0", "netns", other, "name", "h9") }, whole, "its interface is in another network namespace"},
+		{"away_replaced", change, func() {
+			ipIn(t, l, "link", "set", "h0", "netns", other)
+			ipIn(t, l, "link", "add", "h0", "type", "veth", "peer", "name", "h1")
+		}, "addresses of port h0 of br0", "its interface is in another network namespace"},
+		{"gone", change, func() { ipIn(t, l, "link", "del", "h0") }, "", ""},
+		{"renamed", change, func() { ipIn(t, l, "link", "set", "h0", "name", "h9") }, "", ""},
+		{"name_taken", none, func() { ipIn(t, l, "link", "add", "h0", "type", "veth", "peer", "name", "h1") }, "port h0 of br0", "an interface of this name exists"},
+		{"mtu", change, func() { // a program at the other end limits the MTU
+			p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+				Type: ebpf.XDP, License: "Dual BSD/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
+			})
+			must(t, err)
+			defer p.Close()
+			end := device(t, l, "h0").Attrs().ParentIndex
+			must(t, l.Switch.Do(func() error {
+				x, err := link.AttachXDP(link.XDPOptions{Interface: end, Program: p, Flags: link.XDPDriverMode})
+				if err == nil {
+					t.Cleanup(func() { x.Close() })
+				}
+				return err
+			}))
+		}, "mtu of port h0 of br0", "give h0 MTU 9000"},
+	} {
+		apply(t, l, "--yes", file(t, "good.yaml", before))
+		tried(t, l, "1h", c.change)
+		c.take()
+		said := putBackNow(t, l)
+		if !strings.Contains(said, "is put back") || !strings.Contains(said, c.why) || strings.Contains(said, c.left+" is left out") != (c.left != "") || waiting(l) {
+			t.Errorf("%s: the command says %s; it waits: %v", c.name, said, waiting(l))
+		}
+		if text := strings.SplitN(l.Bascule("apply", "--history"), "\n", 3)[1]; c.left != "" && !strings.Contains(text, ", but for ") || !strings.Contains(text, c.left) {
+			t.Errorf("%s: the history begins with %s", c.name, text)
+		}
+		r, err := l.Run("export") // it warns of an interface elsewhere
+		must(t, err)
+		out := r.Stdout
+		for _, want := range []string{"ageing: 60s", " p1:", "pass on h0"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: %s is missing in\n%s", c.name, want, out)
+			}
+		}
+		if c.left == "" || c.name == "mtu" {
+			for _, want := range []string{"192.0.2.9/24", "02:00:00:00:00:71", "uplink"} {
+				if !strings.Contains(out, want) || strings.Contains(out, "up: off") {
+					t.Errorf("%s: %s is missing in\n%s", c.name, want, out)
+				}
+			}
+		}
+		l.Bascule("bridge", "del", "br0")
+		_ = exec.Command("ip", "-n", l.Switch.Name, "link", "del", "h0").Run()
+	}
+}
+
 // confirmStuck has a change that cannot be put back. All commands report the same, and there is a way out.
 func confirmStuck(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "good.yaml", good))
