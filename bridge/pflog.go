@@ -19,7 +19,9 @@ import (
 const pfLogLook = 100 * time.Millisecond
 
 // PFLog reports each packet that pf of a bridge logs, until ctx ends. A bridge has one reader of
-// its log at a time. missed is the number of packets that came faster than they were reported.
+// its log at a time. It reports all packets that were logged before ctx ended, also after that. missed
+// is the number of packets that came faster than they were reported. An error of report is returned
+// as it is.
 func (s *Switch) PFLog(ctx context.Context, bridge string, report func(PFLogged) error) (missed uint64, err error) {
 	what := "read the log of pf of " + bridge
 	l := &pfLogNames{boot: time.Now().Add(-clock.Monotonic())}
@@ -50,13 +52,20 @@ func (s *Switch) PFLog(ctx context.Context, bridge string, report func(PFLogged)
 		return 0, err
 	}
 	since := clock.Monotonic()
+	var told error // of report
+	tell := func(p datapath.PFLogged) error {
+		told = report(l.record(p))
+		return told
+	}
 	for ctx.Err() == nil {
 		b := l.view.b
 		if b.Config.HashSeed != seed {
 			return 0, refused("go on to "+what, "the bridge was deleted and added again", "start again")
 		}
-		err := b.PFLog(untilChanged(ctx, b), since, func(p datapath.PFLogged) error { return report(l.record(p)) })
+		err := b.PFLog(untilChanged(ctx, b), since, tell)
 		switch {
+		case told != nil:
+			return 0, told
 		case errors.Is(err, datapath.ErrWatched):
 			return 0, refused(what, "another program reads it", "wait until it ends")
 		case err != nil && (b.Current() || !errors.Is(err, fs.ErrNotExist)): // else it has just been changed
@@ -65,6 +74,14 @@ func (s *Switch) PFLog(ctx context.Context, bridge string, report func(PFLogged)
 		if err := l.look(); err != nil {
 			return 0, err
 		}
+	}
+	err = l.view.b.PFLogRest(since, tell)
+	switch {
+	case told != nil:
+		return 0, told
+	case errors.Is(err, datapath.ErrWatched): // by the next reader, which takes the rest
+	case err != nil:
+		return 0, failed(what, err)
 	}
 	missed, err = missing()
 	return missed - min(first, missed), err

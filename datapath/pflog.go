@@ -11,6 +11,8 @@ import (
 	"time"
 	"unsafe"
 
+	"bascule/clock"
+
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
 )
@@ -49,6 +51,16 @@ type PFLogged struct {
 // f's error. Only one reader is possible: two would take packets from each other. If
 // there is another reader, the error is ErrWatched.
 func (b *Bridge) PFLog(ctx context.Context, since time.Duration, f func(PFLogged) error) error {
+	return b.readPFLog(since, func(r *pfLogReader) error { return r.read(ctx, f) })
+}
+
+// PFLogRest calls f with each unread packet that pf has logged since a moment of
+// CLOCK_MONOTONIC, and does not wait for more. It fails as PFLog does.
+func (b *Bridge) PFLogRest(since time.Duration, f func(PFLogged) error) error {
+	return b.readPFLog(since, func(r *pfLogReader) error { return r.rest(clock.Monotonic(), f) })
+}
+
+func (b *Bridge) readPFLog(since time.Duration, read func(*pfLogReader) error) error {
 	release, err := b.Hold(WatchPFLog)
 	if err != nil {
 		return err
@@ -63,13 +75,15 @@ func (b *Bridge) PFLog(ctx context.Context, since time.Duration, f func(PFLogged
 	if err != nil {
 		return err
 	}
-	return r.read(ctx, f)
+	return read(r)
 }
 
 // A pfLogReader omits packets that were logged before since.
 type pfLogReader struct {
 	ring  *ringbuf.Reader
 	since time.Duration // CLOCK_MONOTONIC
+
+	record ringbuf.Record
 }
 
 func openPFLog(m *ebpf.Map, since time.Duration) (*pfLogReader, error) {
@@ -77,31 +91,53 @@ func openPFLog(m *ebpf.Map, since time.Duration) (*pfLogReader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read pf's log: %w", err)
 	}
-	return &pfLogReader{ring, since}, nil
+	return &pfLogReader{ring: ring, since: since}, nil
 }
 
 // read reads until the context is done or f returns an error, and closes r.
 func (r *pfLogReader) read(ctx context.Context, f func(PFLogged) error) error {
 	defer r.ring.Close()
 	defer context.AfterFunc(ctx, func() { r.ring.Close() })()
-	var record ringbuf.Record
 	for {
-		err := r.ring.ReadInto(&record)
+		l, err := r.next()
 		switch {
 		case errors.Is(err, os.ErrClosed):
 			return nil
 		case err != nil:
 			return err
 		}
-		l, err := pfLogged(record.RawSample)
-		if err != nil {
+		if err := f(l); err != nil {
 			return err
 		}
-		if l.Time < r.since {
-			continue
+	}
+}
+
+// rest reads unread packets that were logged until a moment, until there are no more or f returns an
+// error, and closes r.
+func (r *pfLogReader) rest(until time.Duration, f func(PFLogged) error) error {
+	defer r.ring.Close()
+	r.ring.SetDeadline(time.Now())
+	for {
+		l, err := r.next()
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded), err == nil && l.Time > until:
+			return nil
+		case err != nil:
+			return err
 		}
 		if err := f(l); err != nil {
 			return err
+		}
+	}
+}
+
+func (r *pfLogReader) next() (PFLogged, error) {
+	for {
+		if err := r.ring.ReadInto(&r.record); err != nil {
+			return PFLogged{}, err
+		}
+		if l, err := pfLogged(r.record.RawSample); err != nil || l.Time >= r.since {
+			return l, err
 		}
 	}
 }

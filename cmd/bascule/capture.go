@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
 	"syscall"
 
@@ -45,7 +44,8 @@ on the hook xdp leave all of them to tcx. A port that comes and goes before one
 of its frames was read is shown by its number, as "port 3".
 
 The last line, on standard error, says how many frames were captured, and how
-many were missed because they came faster than they were read.`,
+many were missed because they came faster than they were read. There is no such
+line if the reader of standard output ends first, as head does.`,
 		Example: `  #! run: switch br0 veth0 veth1
   #! ended bascule capture: send veth0; test -s $out
   #! not run bascule capture br0 -w - vlan: it takes wireshark
@@ -81,15 +81,19 @@ many were missed because they came faster than they were read.`,
 			}
 			o.Buffer = buffer.bytes
 
-			ctx, stop := untilInterrupted(cmd.Context())
+			ctx, stop := p.untilInterrupted(cmd.Context())
 			defer stop()
 			return p.with(func(s switcher) error {
-				source, err := s.Capture(ctx, args[0], o)
+				var source frame.Source
+				err := begin(ctx, func() (err error) {
+					source, err = s.Capture(ctx, args[0], o)
+					return err
+				})
 				if err != nil {
 					return err
 				}
 				defer source.Close() // only the capture's result matters
-				w, err := p.frameWriter(file.text, args[0], expression, o.Snaplen)
+				w, err := p.frameWriter(ctx, file.text, args[0], expression, o.Snaplen)
 				if err != nil {
 					return err
 				}
@@ -110,13 +114,6 @@ many were missed because they came faster than they were read.`,
 	return cmd
 }
 
-// untilInterrupted returns a context that ends with a signal from the terminal or the service manager. After it,
-// writing to a closed pipe is an error of the write: SIGPIPE ends neither the process nor the context.
-func untilInterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
-	signal.Ignore(syscall.SIGPIPE)
-	return signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-}
-
 // A frameWriter writes captured frames.
 type frameWriter interface {
 	// Write writes frames, after the number of frames that were missed before them.
@@ -126,7 +123,7 @@ type frameWriter interface {
 }
 
 // frameWriter returns a writer to the file of -w, or to standard output.
-func (p *program) frameWriter(file, bridge, expression string, snaplen int) (frameWriter, error) {
+func (p *program) frameWriter(ctx context.Context, file, bridge, expression string, snaplen int) (frameWriter, error) {
 	switch file {
 	case "":
 		return lines{p, bridge}, nil
@@ -137,7 +134,7 @@ func (p *program) frameWriter(file, bridge, expression string, snaplen int) (fra
 	if err != nil {
 		return nil, fileError(file, err)
 	}
-	w, err := frame.NewPcapng(f, bridge, expression, snaplen)
+	w, err := frame.NewPcapng(untilStuck(ctx, file, f), bridge, expression, snaplen)
 	if err != nil {
 		f.Close()
 		return nil, fileError(file, err)
@@ -146,10 +143,10 @@ func (p *program) frameWriter(file, bridge, expression string, snaplen int) (fra
 }
 
 // capture writes frames from source until ctx ends, count frames are written (0 means no limit), or the reader has
-// closed the output.
+// closed the output. Frames that the reader does not take after an interruption are missed.
 func (p *program) capture(ctx context.Context, source frame.Source, w frameWriter, bridge string, count int) error {
 	captured, missed := 0, uint64(0)
-	var err error
+	var err, stuck error
 	for err == nil && (count == 0 || captured < count) {
 		var frames []frame.Seen
 		var more uint64
@@ -163,10 +160,20 @@ func (p *program) capture(ctx context.Context, source frame.Source, w frameWrite
 		if count > 0 {
 			frames = frames[:min(len(frames), count-captured)]
 		}
-		captured, missed = captured+len(frames), missed+more
-		err = w.Write(frames, more)
+		missed += more
+		if stuck == nil {
+			err = w.Write(frames, more)
+		}
+		if errors.Is(err, errStuck) {
+			stuck, err = err, nil
+		}
+		if stuck == nil {
+			captured += len(frames)
+		} else {
+			missed += uint64(len(frames))
+		}
 	}
-	if cerr := w.Close(); err == nil {
+	if cerr := w.Close(); err == nil && stuck == nil {
 		err = cerr
 	}
 	if errors.Is(err, syscall.EPIPE) {
@@ -182,7 +189,7 @@ func (p *program) capture(ctx context.Context, source frame.Source, w frameWrite
 		fmt.Fprintln(p.stderr) // after the terminal's ^C
 	}
 	remedy := ""
-	if missed > 0 {
+	if missed > 0 && stuck == nil {
 		remedy = "; give an expression, or more --buffer"
 	}
 	frames := "frames"
@@ -190,7 +197,7 @@ func (p *program) capture(ctx context.Context, source frame.Source, w frameWrite
 		frames = "frame"
 	}
 	p.complain(fmt.Sprintf("%s: %d %s captured, %d missed%s", bridge, captured, frames, missed, remedy))
-	return nil
+	return stuck
 }
 
 // lines prints frames as text or JSON.

@@ -43,7 +43,7 @@ meanwhile.`,
 		if err := bridge.Usable(); err != nil {
 			return err
 		}
-		ctx, stop := untilInterrupted(cmd.Context()) // it has to clean up even without a reader
+		ctx, stop := p.untilInterrupted(cmd.Context()) // it has to clean up even without a reader
 		defer stop()
 		d := &demo.Demo{Program: shellWord(os.Args[0]), Say: p.sayNow, Run: p.nested, Forget: p.delBridgesOf}
 		if *keep {

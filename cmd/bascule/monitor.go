@@ -5,8 +5,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
 	"syscall"
 
 	"bascule/answer"
@@ -48,7 +46,7 @@ address.`,
   bascule -j monitor br0 | jq 'select(.event == "moved")'`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			ctx, stop := p.untilInterrupted(cmd.Context())
 			defer stop()
 			name := append(args, "")[0]
 			return p.with(func(s switcher) error {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -36,7 +37,8 @@ which tcpdump reads.
 
 A bridge's log has one reader at a time. Packets are not kept without a reader.
 The last line, on standard error, says how many packets were shown, and how many
-were missed because they came faster than they were read.`,
+were missed because they came faster than they were read. There is no such line
+if the reader of standard output ends first, as head does.`,
 		Example: `  #! run: switch br0 veth0 veth1; printf 'pass log all\nmatch log (to pflog1)\n' | bascule pfctl -q -f -
   #! ended bascule pflog: send veth0; test -s $out
   #! ended bascule pflog -w blocked.pcap: send veth0; test -s blocked.pcap
@@ -51,31 +53,46 @@ were missed because they came faster than they were read.`,
 			if file.text == "-" && isTerminal(p.stdout) {
 				return usagef(cmd, "-w -: standard output is a terminal, which cannot show a file of pflog(4)")
 			}
-			ctx, stop := untilInterrupted(cmd.Context())
+			ctx, stop := p.untilInterrupted(cmd.Context())
 			defer stop()
 			return p.with(func(s switcher) error {
 				bridgeName, err := onlyBridge(s, name.text)
 				if err != nil {
 					return err
 				}
-				write, done, err := p.logWriter(file.text)
+				write, done, err := p.logWriter(ctx, file.text)
 				if err != nil {
 					return err
 				}
-				logged := 0
+				logged, late := 0, uint64(0)
+				var stuck error
 				missed, err := s.PFLog(ctx, bridgeName, func(l bridge.PFLogged) error {
 					if from.given && l.Number != from.number {
 						return nil
 					}
-					logged++
-					return write(l)
+					if stuck == nil {
+						err := write(l)
+						if err == nil {
+							logged++
+						}
+						if !errors.Is(err, errStuck) {
+							return err
+						}
+						stuck = err
+					}
+					late++
+					return nil
 				})
-				err = errors.Join(err, done(err == nil))
+				derr := done(err == nil && stuck == nil)
+				if stuck == nil {
+					err = errors.Join(err, derr)
+				}
 				if errors.Is(err, syscall.EPIPE) {
 					return nil // the reader has closed the pipe
 				}
 				if err == nil {
-					p.complain(fmt.Sprintf("%s: %s logged, %d missed", bridgeName, counted(logged, "packet", "packets"), missed))
+					p.complain(fmt.Sprintf("%s: %s logged, %d missed", bridgeName, counted(logged, "packet", "packets"), missed+late))
+					err = stuck
 				}
 				return err
 			})
@@ -135,7 +152,7 @@ func (v *pflogName) String() string { return "" }
 // logWriter returns a function that writes each packet to the file of -w at once. An existing file
 // is unchanged until the first packet, or until the end if packets are read from a file, since
 // another command may be writing it. done ends the file, complete or not.
-func (p *program) logWriter(file string) (write func(bridge.PFLogged) error, done func(whole bool) error, err error) {
+func (p *program) logWriter(ctx context.Context, file string) (write func(bridge.PFLogged) error, done func(whole bool) error, err error) {
 	var to io.Writer
 	begin, end := func() error { return nil }, func() error { return nil }
 	switch file {
@@ -153,10 +170,16 @@ func (p *program) logWriter(file string) (write func(bridge.PFLogged) error, don
 		if err != nil {
 			return nil, nil, fileError(file, err)
 		}
-		to, end = f, f.Close
+		to, end = untilStuck(ctx, file, f), f.Close
 		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
 			begin = func() error { return f.Truncate(0) }
 		}
+	}
+	fileError := func(name string, err error) error {
+		if name == "-" {
+			return err // the program reports it
+		}
+		return fileError(name, err)
 	}
 	var w *pflog.Writer
 	open := func() (err error) {

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"syscall"
@@ -75,7 +73,7 @@ for "rates" and "drops" if there is no rate.`,
 			if interval.d == 0 {
 				return p.printTotals(list)
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			ctx, stop := p.untilInterrupted(cmd.Context())
 			defer stop()
 			err = p.repeatRates(ctx, s, look, list, interval.d, rounds)
 			if errors.Is(err, syscall.EPIPE) {

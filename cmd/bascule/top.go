@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
-	"syscall"
 	"time"
 
 	"bascule/bridge"
@@ -57,11 +55,15 @@ the screen is as it was before.`,
 		if name := os.Getenv("TERM"); name == "" || name == "dumb" {
 			return fmt.Errorf("cannot show top: a terminal of type %q has no place to write at; set TERM, or %s", name, instead)
 		}
-		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+		ctx, stop := p.untilInterrupted(cmd.Context())
 		defer stop()
 		name := append(args, "")[0]
 		return p.with(func(s switcher) (err error) {
-			stop, err := s.CountTalkers(name)
+			var stop func() error
+			err = begin(ctx, func() (err error) {
+				stop, err = s.CountTalkers(name)
+				return err
+			})
 			if err != nil {
 				return err
 			}

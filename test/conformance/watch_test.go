@@ -42,6 +42,9 @@ var watchCases = []conformance{
 	{name: "capture_killed_anywhere", hooks: tcx, run: captureKilledAnywhere},
 	{name: "capture_bridge_deleted", hooks: tcx, run: captureBridgeDeleted},
 	{name: "static_events", hooks: tcx, run: staticEvents},
+	{name: "stuck_reader", hooks: tcx, run: stuckReader},
+	{name: "interrupted_wait", hooks: tcx, run: interruptedWait},
+	{name: "full_disk", hooks: tcx, run: fullDisk},
 	{name: "talkers", hooks: both, run: talkers},
 	{name: "top_killed", hooks: tcx, run: topKilled},
 }
