@@ -152,6 +152,7 @@ func RemoveDirs(in, prefix string) (removed []string, err error) {
 			continue
 		}
 		dir := filepath.Join(in, e.Name())
+		_ = unix.Unmount(dir, unix.MNT_DETACH) // a killed test may have mounted something there
 		if err := os.RemoveAll(dir); err != nil {
 			errs = append(errs, err)
 			continue
