@@ -44,7 +44,7 @@ func TestCosts(t *testing.T) {
 		return out
 	}
 	got := costs(&report.Group{Cases: []*report.Case{
-		c("direct", "w", 109, 100, 101), c("bascule", "w", 150.12, 150.06, 900), c("direct", "v", 10), c("bascule", "v", 30), c("bascule", "u", 1),
+		c("direct", "w", 100, 1, 109), c("bascule", "w", 150.04, 150.06, 900), c("direct", "v", 10), c("bascule", "v", 30), c("bascule", "u", 1),
 	}})
 	if want := map[string]float64{"bascule w": 50.1, "bascule v": 20}; !maps.Equal(got, want) {
 		t.Errorf("the costs are %v, want %v", got, want)

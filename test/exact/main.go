@@ -177,13 +177,12 @@ func (r record) write(path string) error {
 }
 
 // costs returns the instructions of a group's cases beyond the cable's for the same workload.
-// Ticks of the guest's clock add instructions, more of them on a busy machine, and nothing takes any away. So the least
-// of all rounds counts, rounded to a tenth of an instruction.
+// It uses the medians of the rounds, and rounds to a tenth of an instruction.
 func costs(g *report.Group) map[string]float64 {
 	out := map[string]float64{}
 	for _, c := range g.Cases {
 		if less := g.Case(strings.TrimSpace(cable + " " + c.Workload)); c.Fabric != cable && less != nil {
-			over := slices.Min(c.Values()) - slices.Min(less.Values())
+			over := report.SpreadOf(c.Values()).Median - report.SpreadOf(less.Values()).Median
 			out[c.Label] = math.Round(10*over) / 10
 		}
 	}
