@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -266,6 +267,9 @@ func TestSwitchEndName(t *testing.T) {
 		}
 	}
 }
+
+// No test gets the process's first thread: /proc/self is of that one, and a test may enter a network namespace.
+func init() { runtime.LockOSThread() }
 
 func TestSameNetns(t *testing.T) {
 	for _, c := range []struct {
