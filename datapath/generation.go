@@ -215,9 +215,9 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 		spec.Maps[table.name].MaxEntries = there.MaxEntries() // it keeps its size
 		opts.MapReplacements[table.name] = there
 	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, opts)
+	coll, err := load(spec, opts, c)
 	if err != nil {
-		return nil, explainLoad(err, spec, c)
+		return nil, err
 	}
 	g := &generation{name: b.nextGeneration(), coll: coll}
 	err = enterPanel(coll, c)

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 	probes "github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 )
@@ -154,6 +156,51 @@ func (k kernel) check() error {
 	default:
 		return fmt.Errorf("the kernel refuses to say whether it has tcx: %w", err)
 	}
+}
+
+// load makes the tables and programs of a specification for c. Its errors help a user.
+func load(spec *ebpf.CollectionSpec, opts ebpf.CollectionOptions, c *Config) (*ebpf.Collection, error) {
+	err := checkTypes()
+	if err == nil {
+		var coll *ebpf.Collection
+		if coll, err = ebpf.NewCollectionWithOptions(spec, opts); err == nil {
+			return coll, nil
+		}
+	}
+	return nil, explainLoad(err, spec, c)
+}
+
+// typesKept is set once the library has loaded a program with its types.
+var typesKept atomic.Bool
+
+// checkTypes tests whether the library gives programs their types (BTF). Without them, or without
+// the linkage of functions, the kernel verifies each function anew at each call, and refuses the
+// switch program because it is too large. The library leaves the types out if the kernel refuses
+// one of its tests, and does not report it.
+func checkTypes() error {
+	if typesKept.Load() {
+		return nil
+	}
+	first := asm.Mov.Imm(asm.R0, 0)
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "types", Type: ebpf.SchedCLS, License: "BSD",
+		Instructions: asm.Instructions{btf.WithFuncMetadata(first.WithSymbol("types"), &btf.Func{
+			Name: "types", Type: &btf.FuncProto{Return: &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed}}, Linkage: btf.GlobalFunc,
+		}), asm.Return()},
+	})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		return err
+	}
+	if _, has := info.BTFID(); !has || btf.KernelMarshalOptions().StripFuncLinkage {
+		return unix.EPERM
+	}
+	typesKept.Store(true)
+	return nil
 }
 
 // explain turns the kernel's error about a load of programs for c into one that helps a

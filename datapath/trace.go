@@ -220,9 +220,9 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 		spec.Maps[table.name].MaxEntries = m.MaxEntries()
 		opts.MapReplacements[table.name] = m
 	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, opts)
+	coll, err := load(spec, opts, &c)
 	if err != nil {
-		return nil, explainLoad(err, spec, &c)
+		return nil, err
 	}
 	defer coll.Close()
 	if err := enterPanel(coll, &c); err != nil {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -72,6 +73,34 @@ func TestUnusable(t *testing.T) {
 				t.Errorf("%s: %v, it prints %q", args, err, r.Stdout)
 			}
 		}
+	}
+}
+
+// TestRefusedCall: the kernel refuses one bpf(2) call, for example by a security module. The command
+// names the refusal, or has done its work. The library tests the kernel with such calls, and takes a
+// refusal for a feature that the kernel lacks.
+func TestRefusedCall(t *testing.T) {
+	const points = 24
+	l, _ := setup(t, "tcx", 1)
+	add := func() *exec.Cmd { return l.Command("bridge", "add", "br2") }
+	r, count, err := netlab.RunCounted(add(), "bpf")
+	must(t, err)
+	step := count["bpf"]/points + 1
+	for n := 1 + rand.IntN(step); r.Exit == 0 && n <= count["bpf"]; n += step {
+		l.Bascule("bridge", "del", "br2")
+		r, err = netlab.RunFailing(add(), "bpf", n, unix.EPERM)
+		must(t, err)
+		if r.Exit == 0 {
+			continue
+		}
+		if err := r.CheckRefusal("operation not permitted"); err != nil {
+			t.Errorf("call %d of %d is refused: %v", n, count["bpf"], err)
+		}
+		l.Bascule("bridge", "add", "br2")
+		r.Exit = 0
+	}
+	if r.Exit != 0 {
+		t.Error(r)
 	}
 }
 

@@ -24,6 +24,9 @@ type Answer struct {
 // the n-th with that name, from 1, in any thread of the command. The thread waits for the answer.
 // Other calls do not stop. strace(1), which stops a command at all calls, takes more time than the
 // command itself, and counts the calls of each thread separately.
+//
+// The command runs without the signals of Go's scheduler: a signal makes the kernel's verifier return
+// EAGAIN, and the library loads the program again, which would be one more call.
 func RunWatched(cmd *exec.Cmd, names []string, at func(call string, n int) Answer) (Result, error) {
 	calls := map[uint32]string{}
 	for _, name := range names {
@@ -34,6 +37,7 @@ func RunWatched(cmd *exec.Cmd, names []string, at func(call string, n int) Answe
 	if len(calls) == 0 {
 		return Result{}, fmt.Errorf("none of the system calls %v has a number here", names)
 	}
+	cmd.Env = append(cmd.Environ(), "GODEBUG=asyncpreemptoff=1")
 	started, watched := make(chan int, 1), make(chan error, 1)
 	r, err := runStarted(cmd, watchedTime, func() error {
 		ended := make(chan error, 1)
