@@ -33,7 +33,7 @@ type AddBinding struct {
 	MAC string `json:"mac"`
 	// the port
 	Port string `json:"port"`
-	// its VLAN, 0 for frames without a tag
+	// its VLAN; without it, the address is of frames without a tag
 	VLAN *uint64 `json:"vlan,omitempty"`
 }
 
@@ -55,7 +55,7 @@ type AddEntry struct {
 	Port string `json:"port"`
 	// the entry is sticky, not static
 	Sticky bool `json:"sticky,omitempty"`
-	// VLAN of the address, 0 for frames without a tag
+	// VLAN of the address; without it, the entry is for frames without a tag
 	VLAN *uint64 `json:"vlan,omitempty"`
 }
 

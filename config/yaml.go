@@ -420,14 +420,14 @@ func (y *yamlFile) vlan(n node, what string) uint16 {
 }
 
 func parseVLAN(s string) (uint16, error) {
-	list, err := bridge.ParseVLANs(s)
-	switch {
-	case err != nil:
-		return 0, fmt.Errorf("not a VLAN; give a number 1 to %d", maxVLAN)
-	case len(list) > 1:
+	id, err := strconv.ParseUint(s, 10, 16)
+	if err == nil && id >= 1 && id <= maxVLAN {
+		return uint16(id), nil
+	}
+	if list, err := bridge.ParseVLANs(s); err == nil && len(list) > 1 {
 		return 0, errors.New("more than one VLAN; give one")
 	}
-	return list[0], nil
+	return 0, fmt.Errorf("not a VLAN; give a number 1 to %d", maxVLAN)
 }
 
 func parsePVID(s string) (uint16, error) {

@@ -75,6 +75,10 @@ func TestRefused(t *testing.T) {
 		{"POST", "/pf/kill-states", `{"bridge":"br0","all":true,"from":"192.0.2.1"}`, true, 422, "or all by itself"},
 		{"POST", "/pf/kill-states", `{"bridge":"br0","from":"x"}`, true, 422, "not an address"},
 		{"POST", "/pf/kill-sources", `{"bridge":"br0","port":"p1"}`, true, 422, "have no label"},
+		{"POST", "/binding/add", `{"bridge":"br0","port":"p1","mac":"02:00:00:00:00:01","address":"192.0.2.1","vlan":0}`, true, 422, "body.vlan: expected number >= 1"},
+		{"POST", "/fdb/add", `{"bridge":"br0","port":"p1","mac":"02:00:00:00:00:01","vlan":0}`, true, 422, "body.vlan: expected number >= 1"},
+		{"POST", "/port/add", `{"bridge":"br0","ports":["p1"],"vlan":0}`, true, 422, "body.vlan: expected number >= 1"},
+		{"POST", "/plug", `{"id":"g1","bridge":"br0","device":"p1","vlan":0}`, true, 422, "body.vlan: expected number >= 1"},
 		{"POST", "/vlan/private", `{"bridge":"br0","primary":5}`, true, 422, "or none by itself"},
 		// files that root can read, and namespaces that the agent does not serve,
 		// stay out of reach

@@ -44,7 +44,7 @@ type AddPorts struct {
 	MTU         int         `json:"mtu,omitempty" minimum:"68" maximum:"65535" doc:"of a host port: its MTU in bytes"`
 	Description *string     `json:"description,omitempty" maxLength:"255" doc:"what the port leads to, in the alias of its device; empty removes it"`
 	Settings    PortChanges `json:"settings,omitempty"`
-	VLAN        uint16      `json:"vlan,omitempty" maximum:"4094" doc:"put the ports into this VLAN, untagged"`
+	VLAN        uint16      `json:"vlan,omitempty" minimum:"1" maximum:"4094" doc:"put the ports into this VLAN, untagged"`
 	Tagged      string      `json:"tagged,omitempty" maxLength:"4096" doc:"put the ports into these VLANs, tagged: 10,20-30"`
 }
 
@@ -70,7 +70,7 @@ type AddEntry struct {
 	Bridge string `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
 	MAC    string `json:"mac" maxLength:"32" doc:"address of one station"`
 	Port   string `json:"port" maxLength:"64" minLength:"1" doc:"the port that leads there"`
-	VLAN   uint16 `json:"vlan,omitempty" maximum:"4094" doc:"VLAN of the address, 0 for frames without a tag"`
+	VLAN   uint16 `json:"vlan,omitempty" minimum:"1" maximum:"4094" doc:"VLAN of the address; without it, the entry is for frames without a tag"`
 	Sticky bool   `json:"sticky,omitempty" doc:"the entry is sticky, not static"`
 }
 
@@ -141,7 +141,7 @@ type AddBinding struct {
 	Port    string `json:"port" maxLength:"64" minLength:"1" doc:"the port"`
 	MAC     string `json:"mac" maxLength:"32" doc:"the station"`
 	Address string `json:"address" maxLength:"64" doc:"its IP address"`
-	VLAN    uint16 `json:"vlan,omitempty" maximum:"4094" doc:"its VLAN, 0 for frames without a tag"`
+	VLAN    uint16 `json:"vlan,omitempty" minimum:"1" maximum:"4094" doc:"its VLAN; without it, the address is of frames without a tag"`
 }
 
 // DelBinding names a binding.
@@ -181,7 +181,7 @@ type AddPlug struct {
 	Device   string        `json:"device" maxLength:"64" minLength:"1" doc:"the device that becomes the port"`
 	Hook     string        `json:"hook,omitempty" enum:"auto,tcx,xdp" doc:"auto by default"`
 	Force    bool          `json:"force,omitempty" doc:"take a device that has others above it, or is above a port's: those then get nothing"`
-	VLAN     uint16        `json:"vlan,omitempty" maximum:"4094" doc:"put the port into this VLAN, untagged"`
+	VLAN     uint16        `json:"vlan,omitempty" minimum:"1" maximum:"4094" doc:"put the port into this VLAN, untagged"`
 	Tagged   string        `json:"tagged,omitempty" maxLength:"4096" doc:"put the port into these VLANs, tagged: 10,20-30"`
 	Bindings []PlugBinding `json:"bindings,omitempty" maxItems:"256" doc:"all that the port has"`
 	PF       string        `json:"pf,omitempty" maxLength:"60000" doc:"rules of pf for this port alone, which name no other files and no hosts"`
