@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"bascule/lab/spaces"
 )
@@ -30,6 +33,11 @@ func init() { runtime.LockOSThread() }
 func Main(m *testing.M) int {
 	if os.Geteuid() != 0 {
 		return m.Run() // all tests skip
+	}
+	if signal.Ignored(unix.SIGHUP) {
+		// nohup(1) ignores it, and so would each program that the tests start. These get the
+		// default for a signal that is caught.
+		signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
 	}
 	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", prefix, os.Getpid()))
 	if err == nil {
