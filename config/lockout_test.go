@@ -217,6 +217,49 @@ func TestHostMACs(t *testing.T) {
 	}
 }
 
+// TestPlainBridgeBetween has a bridge without VLAN filtering between two that filter. Its FDB looks a frame up in the
+// VLAN of an 802.1Q tag, and a frame with a service tag in no VLAN. The addresses of its host ports are in no VLAN.
+func TestPlainBridgeBetween(t *testing.T) {
+	const client = "02:00:00:00:00:07"
+	state := func(protocol, middle string) string {
+		return strings.NewReplacer("PROTOCOL", protocol, "MIDDLE", middle).Replace("bridges: {" +
+			"br0: {vlan-filtering: on, vlan-protocol: PROTOCOL, ports: {eth0: {pvid: 10}, a0: {type: patch, peer: br1/a1, tagged: 10}}}, " +
+			"br1: {ports: {a1: {type: patch, peer: br0/a0}, b1: {type: patch, peer: br2/b2}, eth5: MIDDLE}, " +
+			"br2: {vlan-filtering: on, vlan-protocol: PROTOCOL, ports: {b2: {type: patch, peer: br1/b1, tagged: 10}, h0: {type: host, pvid: 10, addresses: 192.0.2.9/24}}}}")
+	}
+	entry := func(vlan string) string { return "}, fdb: [{mac: '" + client + "', port: eth5" + vlan + "}]" }
+	const own = ", h1: {type: host, mac: '" + client + "'}}"
+	const byEntry, byHost = "an FDB entry would send frames for " + client + " to port eth5", "would go to host port h1"
+	for _, c := range []struct{ name, protocol, middle, refusal string }{
+		{"nothing", "802.1Q", "}", ""},
+		{"an entry in the VLAN", "802.1Q", entry(", vlan: 10"), byEntry},
+		{"an entry in another VLAN", "802.1Q", entry(", vlan: 11"), ""},
+		{"an entry in no VLAN", "802.1Q", entry(""), ""},
+		{"a host port", "802.1Q", own, ""},
+		{"service tags", "802.1ad", "}", ""},
+		{"service tags, an entry in no VLAN", "802.1ad", entry(""), byEntry},
+		{"service tags, an entry in the VLAN", "802.1ad", entry(", vlan: 10"), ""},
+		{"service tags, a host port", "802.1ad", own, byHost},
+	} {
+		mac := func(text string) net.HardwareAddr { m, _ := net.ParseMAC(text); return m }
+		devices := []bridge.Device{
+			{Name: "eth0", Ethernet: true, Bridge: "br0", Link: true, Up: true}, {Name: "eth5", Ethernet: true, Bridge: "br1", Link: true, Up: true},
+			{Name: "h0", Ethernet: true, Own: true, Host: "br2", Up: true, MAC: mac("02:00:00:00:00:09"), Addresses: []string{"192.0.2.9/24"}, Kept: []netip.Prefix{netip.MustParsePrefix("192.0.2.9/24")}},
+		}
+		p := newPlan(fileOf(t, "was", state(c.protocol, "}")), fileOf(t, "want", state(c.protocol, c.middle)), devices)
+		if bad := p.want.bad.errors(); bad != nil {
+			t.Fatalf("%s: %v", c.name, bad)
+		}
+		p.refuseSession(Session{Client: netip.MustParseAddr("192.0.2.77"), Server: netip.MustParseAddr("192.0.2.9")}, p.was, func(to, _ netip.Addr) bridge.Station {
+			return bridge.Station{Interface: "h0", Next: to, Bits: 24, MAC: mac(client), At: []bridge.Berthed{{Bridge: "br0", Port: "eth0", VLAN: 10}}}
+		})
+		bad := p.want.bad.errors()
+		if c.refusal == "" && bad != nil || c.refusal != "" && (len(bad) != 1 || !strings.Contains(bad[0].Error(), c.refusal)) {
+			t.Errorf("%s: %v", c.name, bad)
+		}
+	}
+}
+
 func TestLineDiff(t *testing.T) {
 	for _, c := range []struct{ before, after, want string }{
 		{"", "pass\n", "+pass"},

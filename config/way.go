@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"bascule/bridge"
+
+	"golang.org/x/sys/unix"
 )
 
 // This file finds paths of frames between ports of bridges that are joined by cables. The same code
@@ -128,8 +130,11 @@ func (n network) cross(h hop, with tag, to net.HardwareAddr) (leaves tag, fid ui
 		return leaves, 0, why
 	}
 	b, vid := n[h.at.bridge], with.vlan
-	if b.config.VLANFiltering {
-		switch tagged := with != (tag{}); {
+	switch tagged := with != (tag{}); {
+	case !b.config.VLANFiltering && with.protocol != unix.ETH_P_8021Q:
+		vid = 0 // such a bridge reads no other tags (frame_label of bpf/frame.h)
+	case b.config.VLANFiltering:
+		switch {
 		case tagged && in.config.Admit == bridge.AdmitUntagged, !tagged && in.config.Admit == bridge.AdmitTagged:
 			return leaves, 0, fmt.Sprintf("port %s would admit only %s frames", in.name, in.config.Admit)
 		case tagged && with.protocol != b.config.VLANProtocol:
@@ -168,9 +173,12 @@ func (n network) cross(h hop, with tag, to net.HardwareAddr) (leaves tag, fid ui
 	return leaves, fid, ""
 }
 
-// knows reports whether the FDB of a VLAN has the address of a host port.
+// knows reports whether the FDB of a VLAN has the address of a host port. It mirrors addressSpaces() of package bridge.
 func (b *bridgeModel) knows(p *portModel, fid uint16) bool {
-	if !b.config.VLANFiltering || p.inVLAN(fid) {
+	if !b.config.VLANFiltering {
+		return fid == 0
+	}
+	if p.inVLAN(fid) {
 		return true
 	}
 	for id, primary := range b.fids {
