@@ -316,6 +316,9 @@ func (a *agent) reload(how Reload, done func(error)) {
 	}
 	go func() {
 		r := a.apply(known, how)
+		for cookie, s := range known { // apply has passed over the namespaces of files that it could not read
+			r.trials[cookie] = r.trials[cookie] || s.history.Waits()
+		}
 		a.tidyEnded()
 		debug.FreeOSMemory() // reading, verifying and loading programs needed much memory
 		a.post(func() { a.applyDone(r) })
@@ -328,18 +331,21 @@ type result struct {
 	files    map[uint64]config.File // by the cookie of their namespace; only files that are in force
 	names    map[string]string      // namespaces that the files name, with the former identity of each name
 	opened   []*site
-	gone     []*site         // sites whose names stand for other namespaces now, or for none
-	trials   map[uint64]bool // by cookie: a change waits for its confirmation
-	former   map[uint64]bool // by cookie: the files of the previous agent are in force
-	restored map[uint64]bool // by cookie: earlier files are in force again
-	notes    []string        // settings of the files that have no effect
+	gone     []*site             // sites whose names stand for other namespaces now, or for none
+	trials   map[uint64]bool     // by cookie: a change waits for its confirmation
+	held     map[uint64][]string // by cookie: the bridges of a change that waits, which hot-plug leaves alone
+	digests  map[uint64]string   // by cookie: the digest of the files, if they are that change
+	former   map[uint64]bool     // by cookie: the files of the previous agent are in force
+	restored map[uint64]bool     // by cookie: earlier files are in force again
+	notes    []string            // settings of the files that have no effect
 	err      error
 }
 
 // apply reads the files, and changes the bridges accordingly. It runs beside the loop, and touches
 // none of the loop's data.
 func (a *agent) apply(known map[uint64]*site, how Reload) result {
-	r := result{files: map[uint64]config.File{}, names: map[string]string{}, trials: map[uint64]bool{}, former: map[uint64]bool{}, restored: map[uint64]bool{}}
+	r := result{files: map[uint64]config.File{}, names: map[string]string{}, trials: map[uint64]bool{}, held: map[uint64][]string{}, digests: map[uint64]string{},
+		former: map[uint64]bool{}, restored: map[uint64]bool{}}
 	for _, s := range known {
 		s.putBack()
 	}
@@ -455,7 +461,7 @@ func (a *agent) applyTo(f config.File, o history.Options, known map[uint64]*site
 	} else if err != nil {
 		s.holdFormer(r)
 	}
-	r.trials[s.cookie] = s.history.Waits()
+	r.trials[s.cookie] = s.history.Waits() || errors.Is(err, history.ErrWaits) // it may have ended since
 	switch {
 	case err != nil && name != "":
 		return fmt.Errorf("network namespace %s: %w", name, err)
@@ -465,7 +471,9 @@ func (a *agent) applyTo(f config.File, o history.Options, known map[uint64]*site
 		s.log.Info("the files are applied", "changes", len(actions))
 	}
 	r.files[s.cookie] = f
-	if !r.trials[s.cookie] {
+	if r.trials[s.cookie] {
+		r.digests[s.cookie] = s.history.WaitsWith(f)
+	} else {
 		s.keepGood(f)
 	}
 	return nil
@@ -506,17 +514,23 @@ func (a *agent) applyDone(r result) {
 	}
 	for cookie, s := range a.sites {
 		f, named := r.files[cookie]
+		waits, before := r.trials[cookie], s.trial
+		s.trial = waits
+		if waits && !before && r.err != nil && (!named || r.former[cookie]) {
+			s.tellWaits()
+		}
 		switch {
 		case named:
-			s.setFile(f, r.restored[cookie])
+			s.setFile(f, r.restored[cookie], r.held[cookie])
 			s.former = r.former[cookie]
-			if s.trial = r.trials[cookie]; !s.trial {
-				s.good = &f
-			}
+			s.follow(f, waits, r.digests[cookie])
 		case !r.loaded, r.err != nil: // the former state remains
+			if !waits {
+				s.endTrial()
+			}
 		case s == a.home:
-			s.setFile(config.File{}, false)
-			s.former = false
+			s.setFile(config.File{}, false, nil)
+			s.former, s.tried = false, nil
 		default:
 			s.close()
 			delete(a.sites, cookie)

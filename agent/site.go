@@ -36,7 +36,11 @@ type site struct {
 	history  *history.History
 	good     *config.File    // the file that is in force for good, nil if there was none since the agent began
 	former   bool            // good is the previous agent's, since the files have not been in force since
-	trial    bool            // a change waited for its confirmation when the files were applied
+	trial    bool            // a change waited for its confirmation when the files were last tried
+	tried    *config.File    // the file that hot-plug follows while a change waits, nil for none
+	digest   string          // of tried, if these files are the change, else ""
+	unback   string          // why a change could not be put back, as last logged
+	backAt   time.Time       // when putting it back may be tried again
 	changed  time.Time       // time of the history's last change when it was last checked
 	returned time.Time       // Return.At at that time
 	lock     *os.File        // a file of the agents' folder
@@ -182,10 +186,10 @@ func (s *site) close() {
 	s.unlock()
 }
 
-// setFile makes hot-plug maintain the file's bridges. Also without bridges in the file,
-// hot-plug updates rules when names and addresses change. restored means that the file was in force
-// before, and that later files were put back.
-func (s *site) setFile(f config.File, restored bool) {
+// setFile makes hot-plug maintain the file's bridges. Also without bridges in the file, hot-plug updates rules when
+// names and addresses change. restored means that the file was in force before, and that later files were put back.
+// held are the bridges that a waiting change has: a new hot-plug leaves devices out that are not their ports now.
+func (s *site) setFile(f config.File, restored bool, held []string) {
 	s.devices.leave(f)
 	s.named = s.named || len(f.Bridges) > 0
 	switch {
@@ -198,6 +202,7 @@ func (s *site) setFile(f config.File, restored bool) {
 		return
 	}
 	plug := hotplug.New(s.sw, f, s.log)
+	plug.Hold(held)
 	plug.OnArrival(func() { s.a.post(func() { s.a.reload(Reload{}, nil) }) })
 	plug.OnBerth(func(bridge string) { s.a.post(func() { s.joined(bridge) }) })
 	s.plug = plug

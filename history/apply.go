@@ -176,7 +176,7 @@ func (c *change) begin() (unkept []string, err error) {
 	default:
 		return nil, waitsError(p)
 	}
-	if h.denied(c.files) && o.Confirm == 0 && !o.Yes {
+	if h.Denied(c.files) && o.Confirm == 0 && !o.Yes {
 		return nil, errDenied
 	}
 	found, text, err := h.exported()
@@ -222,11 +222,14 @@ func (p *Pending) stays() string {
 		p.Who, p.Time.Format(time.TimeOnly), p.What, p.Until.Format(time.TimeOnly))
 }
 
+// ErrWaits is the reason why a change is refused while another one waits for its confirmation.
+var ErrWaits = errors.New("another change waits to be confirmed")
+
 func waitsError(p *Pending) error {
 	if p.Overdue() {
-		return &refusal{line: "cannot apply: " + p.stays()}
+		return &refusal{cause: ErrWaits, line: "cannot apply: " + p.stays()}
 	}
-	return &refusal{line: fmt.Sprintf("cannot apply: the change of %s at %s (%s) waits to be confirmed until %s; confirm it with 'bascule apply confirm', or put it back with 'bascule apply --back'",
+	return &refusal{cause: ErrWaits, line: fmt.Sprintf("cannot apply: the change of %s at %s (%s) waits to be confirmed until %s; confirm it with 'bascule apply confirm', or put it back with 'bascule apply --back'",
 		p.Who, p.Time.Format(time.TimeOnly), p.What, p.Until.Format(time.TimeOnly))}
 }
 
@@ -289,7 +292,7 @@ func Arrive(s *bridge.Switch, netns string) (h *History, notes []string, err err
 // Settle puts back a change that was not confirmed in time, and returns it, or nil if there was none. After a failure
 // the change still waits to be put back.
 func (h *History) Settle() (p *Pending, warnings []string, err error) {
-	if !h.Waits() {
+	if !h.marked() {
 		return nil, nil, nil
 	}
 	if p, err = h.Pending(); err != nil || p != nil && !p.Overdue() {

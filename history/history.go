@@ -468,9 +468,9 @@ func (h *History) deniedPath(digest string) string {
 
 const deniedPrefix = "denied-"
 
-// denied reports whether files were put back because they were not confirmed. They are denied until
+// Denied reports whether files with this digest were put back because they were not confirmed. They are denied until
 // they are confirmed, or applied with --yes.
-func (h *History) denied(digest string) bool {
+func (h *History) Denied(digest string) bool {
 	if digest == "" {
 		return false
 	}

@@ -15,6 +15,7 @@ import (
 
 	"bascule/bridge"
 	"bascule/clock"
+	"bascule/config"
 	"bascule/files"
 
 	"golang.org/x/sys/unix"
@@ -146,10 +147,28 @@ func (h *History) Pending() (*Pending, error) {
 	return p, nil
 }
 
-// Waits reports whether a change may wait for its confirmation. It costs one stat of a file.
-func (h *History) Waits() bool {
+// marked reports whether there is the file of a change that may wait for its confirmation. It costs one stat.
+func (h *History) marked() bool {
 	_, err := os.Lstat(h.pendingPath())
 	return err == nil
+}
+
+// Waits reports whether a change waits for its confirmation, or may wait: its file cannot be read. Without such a file
+// it costs one stat.
+func (h *History) Waits() bool {
+	if !h.marked() {
+		return false
+	}
+	p, err := h.Pending()
+	return p != nil || err != nil
+}
+
+// WaitsWith returns a digest of files if they are the change that waits for its confirmation, "" if they are not.
+func (h *History) WaitsWith(f config.File) string {
+	if p, err := h.Pending(); err == nil && p != nil && p.Files == digest(f) {
+		return p.Files
+	}
+	return ""
 }
 
 // await stores the change as the one that waits.

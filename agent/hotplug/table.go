@@ -86,6 +86,7 @@ type table struct {
 	// heeded are the bridges where a person has made the differences to the file. In other
 	// bridges the file is newer, and overrules the person.
 	heeded  map[string]bool
+	held    map[string]bool         // bridges that stay as they are when all devices are next listed
 	gone    map[string]map[int]bool // by bridge: devices that have gone, whose ports must go
 	ports   map[string]urgency      // bridges whose ports must be compared with their devices
 	pf      bool                    // addresses, or default routes, may have changed
@@ -316,8 +317,22 @@ func (t *table) synchronise(devices []device, ports []bridge.Port, unread ...str
 			e.in, e.out = nil, t.heeded[e.in.bridge]
 		}
 	}
+	for _, e := range t.devices {
+		if at := t.places.of(e.name); at != nil && t.held[at.bridge] {
+			e.out, e.raised = e.in == nil, e.in
+		}
+	}
+	t.held = nil
 	for _, name := range t.bridges {
 		t.heeded[name] = t.heeded[name] || !slices.Contains(unread, name)
+	}
+}
+
+// hold leaves bridges as they are: the devices of the next list that are not their ports stay out.
+func (t *table) hold(bridges []string) {
+	t.held = map[string]bool{}
+	for _, name := range bridges {
+		t.held[name] = true
 	}
 }
 

@@ -147,6 +147,13 @@ func TestTable(t *testing.T) {
 	rich := file(bridgeOf("br0", "tap*"))
 	rich.Bridges[0].Mirrors = []config.Mirror{{Device: "mon0"}}
 	rich.Bridges[0].Rules = []config.Rule{{Text: "block in on tap5"}}
+	waits := func(tb *table, name string) { // tap0 is no port, and eth1 is one that is down
+		tb.setFile(standard)
+		tb.hold([]string{name})
+		tb.synchronise([]device{ether(2, "tap0"), ether(3, "eth1")}, []bridge.Port{
+			{Bridge: "br0", Name: "eth1", Type: bridge.TypeNetdev, Index: 3, State: "disabled"},
+		})
+	}
 	veth := with(ether(5, "veth-a"), func(d *device) { d.kind, d.peer, d.peerNetns = "veth", 9, 3 })
 	tests := []struct {
 		name   string
@@ -473,6 +480,28 @@ func TestTable(t *testing.T) {
 				})
 			},
 			want: []string{"compare br0 later"},
+		},
+		{
+			name: "a change of the bridge waits",
+			then: func(tb *table) { waits(tb, "br0") },
+			want: []string{"compare br0 later"},
+		},
+		{
+			name:   "a change of the bridge waits, and a device comes",
+			before: func(tb *table) { waits(tb, "br0"); tb.todo() },
+			then:   func(tb *table) { tb.appeared(ether(7, "tap7")) },
+			want:   []string{"attach tap7#7 to br0 as tap*"},
+		},
+		{
+			name:   "a change of the bridge has waited",
+			before: func(tb *table) { waits(tb, "br0"); tb.todo() },
+			then:   func(tb *table) { tb.setFile(standard) },
+			want:   []string{"attach tap0#2 to br0 as tap*"},
+		},
+		{
+			name: "a change of another bridge waits",
+			then: func(tb *table) { waits(tb, "br1") },
+			want: []string{"attach tap0#2 to br0 as tap*", "compare br0 later", "raise eth1#3 in br0"},
 		},
 		{
 			name: "a bridge can't be read",

@@ -39,6 +39,7 @@ type Watcher struct {
 	mu    sync.Mutex
 	file  *config.File // the next file, nil for none
 	of    time.Time    // time of the state that was restored with file, zero if none was
+	held  []string     // see Hold
 	again []Restored   // see Again
 	stats Stats
 	wake  func() // interrupts a wait for events
@@ -73,6 +74,11 @@ func New(s *bridge.Switch, f config.File, log *slog.Logger) *Watcher {
 // the port: it is a mirror or has a backup, or rules, bindings, entries or backups name it. Such
 // a device needs an apply of the file. Call OnArrival before Run, which waits for f.
 func (w *Watcher) OnArrival(f func()) { w.apply = f }
+
+// Hold leaves bridges as they are until the next file: a change of them waits for its confirmation. Devices that exist
+// and are not their ports stay out, and ports are not set up or down. Devices that come later become ports. Call Hold
+// before Run.
+func (w *Watcher) Hold(bridges []string) { w.held = bridges }
 
 // OnBerth sets the function to call with the name of a bridge when a device has come to one of
 // its berths. [bridge.Switch.Changes] does not report that. Call OnBerth before Run, which waits
@@ -162,7 +168,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 		case f == nil:
 		case of.IsZero():
 			w.t.setFile(*f)
-			list = time.Now()
+			w.t.hold(w.held)
+			w.held, list = nil, time.Now()
 		default:
 			w.t.restoreFile(*f, of)
 			list = time.Now()

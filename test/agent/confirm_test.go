@@ -65,6 +65,8 @@ var confirmCases = []struct {
 	{"agent", confirmAgent},
 	{"agent_anew", confirmAgentAnew},
 	{"agent_unreadable", confirmAgentUnreadable},
+	{"agent_restarted", confirmAgentRestarted},
+	{"agent_broken", confirmAgentBroken},
 	{"uplink_gone", confirmUplinkGone},
 	{"same", confirmSame},
 	{"files_removed", confirmFilesRemoved},

@@ -496,3 +496,112 @@ func confirmOthers(t *testing.T, l *netlab.Lab) {
 	l.Bascule("apply", "--back", "--yes")
 	stateIs(t, l)
 }
+
+// plug makes a device for a guest in the switch's namespace.
+func plug(t *testing.T, l *netlab.Lab, name string) {
+	t.Helper()
+	ipIn(t, l, "link", "add", name, "type", "veth", "peer", "name", "x"+name)
+	t.Cleanup(func() { _ = exec.Command("ip", "-n", l.Switch.Name, "link", "del", name).Run() })
+}
+
+// confirmAgentRestarted restarts the agent while a command's change waits. The change stays in force. When it ends, the
+// agent applies its files, or if it cannot read them, its former files.
+func confirmAgentRestarted(t *testing.T, l *netlab.Lab) {
+	r := newRunner(t, l)
+	dir := t.TempDir()
+	const text = `bridges: {br0: {ports: {p1: {description: roof}, p2: , "w*": }}, br1: {ports: {"v*": }}}`
+	must(t, os.WriteFile(filepath.Join(dir, "switch.yaml"), []byte(text), 0o600))
+	broken := filepath.Join(dir, "zebra.yaml")
+	has := func(bridge, port string) bool { return strings.Contains(l.Bascule("export", bridge), " "+port+":") }
+	plug(t, l, "w1")
+	for i, c := range []struct {
+		name string
+		bad  bool // another file of the folder is
+		end  []string
+	}{
+		{"confirmed", false, []string{"apply", "confirm"}},
+		{"put back", false, []string{"apply", "--back"}},
+		{"confirmed, and the files are bad", true, []string{"apply", "confirm"}},
+	} {
+		r.start("-f", dir)
+		l.Wait("the files to be in force", func() bool { return has("br0", "w1") && has("br0", "p2") })
+		tried(t, l, "1h", "bridges: {br0: {ports: {p1: {up: off, description: cellar}}}}")
+		r.kill()
+		if c.bad {
+			must(t, os.WriteFile(broken, []byte("bridges: {\n"), 0o600))
+		}
+		r.start("-f", dir)
+		// Guests that come now become ports. Then the agent has seen all former devices.
+		late, other := fmt.Sprint("w9", i), fmt.Sprint("v", i)
+		plug(t, l, late)
+		plug(t, l, other)
+		l.Wait("the guests that come", func() bool { return has("br0", late) && has("br1", other) })
+		remains := func(when string) {
+			t.Helper()
+			out := l.Bascule("export", "br0")
+			if strings.Contains(out, " p2:") || strings.Contains(out, " w1:") || !strings.Contains(out, "cellar") || !strings.Contains(out, "up: off") {
+				t.Errorf("%s: %s there is\n%s", c.name, when, out)
+			}
+		}
+		remains("after the start")
+		if out, err := l.Run("agent", "reload"); err != nil || out.Exit != 1 || !c.bad && !strings.Contains(out.Stderr, "waits to be confirmed") {
+			t.Error(out, err)
+		}
+		plug(t, l, late+"b")
+		l.Wait("another guest", func() bool { return has("br0", late+"b") })
+		remains("after a reload")
+		if n := r.logs.Lines("a change waits to be confirmed", "br0"); n != 1 {
+			t.Errorf("%s: the log has %d lines about the change:\n%s", c.name, n, r.logs.String())
+		}
+		l.Bascule(c.end...)
+		l.Wait("the files to be applied", func() bool { return has("br0", "w1") && has("br0", "p2") && has("br0", late) })
+		if out := l.Bascule("export", "br0"); !c.bad && !strings.Contains(out, `p1: {description: "roof"}`) {
+			t.Errorf("%s: at the end there is\n%s", c.name, out)
+		}
+		r.kill()
+	}
+}
+
+// confirmAgentBroken has the agent's files break while they wait to be confirmed. When the change ends, the agent reads
+// the files once. It follows the files before, or the files that were confirmed.
+func confirmAgentBroken(t *testing.T, l *netlab.Lab) {
+	r := newRunner(t, l)
+	const before, since = `bridges: {br0: {ports: {p1: , p2: , "w*": }}}`, `bridges: {br0: {ageing: 90s, ports: {p1: , p2: , "v*": }}}`
+	for i, c := range []struct {
+		end        []string
+		has, lacks string // the guests of these files become ports
+	}{
+		{[]string{"apply", "--back"}, "w", "v"},
+		{[]string{"apply", "confirm"}, "v", "w"},
+	} {
+		path := file(t, "switch.yaml", before)
+		r.start("-f", path)
+		must(t, os.WriteFile(path, []byte(since), 0o600))
+		if out, err := l.Run("agent", "reload", "--confirm", "1h", "--yes"); err != nil || out.Exit != 0 {
+			t.Fatal(out, err)
+		}
+		must(t, os.WriteFile(path, []byte("bridges: {\n"), 0o600))
+		l.Bascule(c.end...)
+		l.Wait("the agent to try the files", func() bool { return strings.Contains(r.status().Error, "switch.yaml") })
+		tries := r.count("RELOADING=1")
+		for range 4 { // the agent looks for its socket when it looks for changes
+			socket := filepath.Join(r.dir, fmt.Sprint(r.cookie, ".sock"))
+			must(t, os.Remove(socket))
+			l.Wait("the agent to look", func() bool { _, err := os.Stat(socket); return err == nil })
+		}
+		if n := r.count("RELOADING=1") - tries; n > 1 {
+			t.Errorf("%v: the agent has tried the files %d times more", c.end, n)
+		}
+		plug(t, l, fmt.Sprint(c.lacks, i))
+		plug(t, l, fmt.Sprint(c.has, i))
+		l.Wait("the guest of the files", func() bool { return strings.Contains(l.Bascule("export"), fmt.Sprintf(" %s%d:", c.has, i)) })
+		if out := l.Bascule("export"); strings.Contains(out, fmt.Sprintf(" %s%d:", c.lacks, i)) {
+			t.Errorf("%v: the agent follows the other files:\n%s", c.end, out)
+		}
+		must(t, os.WriteFile(path, []byte(since), 0o600))
+		if out, err := l.Run("agent", "reload", "--yes"); err != nil || out.Exit != 0 || r.status().Error != "" {
+			t.Error(out, err)
+		}
+		r.kill()
+	}
+}
