@@ -660,7 +660,7 @@ func etherAton(s string) string {
 
 // vid reads a VLAN. If the text is not a VLAN, it adds an error and returns 0.
 func (h *hostFile) vid(w, id word) uint16 {
-	vid, err := parseVLAN(id.text)
+	vid, err := bridge.ParseVLAN(id.text)
 	if err != nil {
 		h.refuse(w, "%s", reason(id.text, err))
 	}

@@ -5,7 +5,6 @@ package config
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"net/netip"
 	"path"
 	"slices"
@@ -415,26 +414,15 @@ func (y *yamlFile) addresses(n node) []netip.Prefix {
 
 // vlan reads one VLAN.
 func (y *yamlFile) vlan(n node, what string) uint16 {
-	id, _ := value(y, n, what, parseVLAN)
+	id, _ := value(y, n, what, bridge.ParseVLAN)
 	return id
-}
-
-func parseVLAN(s string) (uint16, error) {
-	id, err := strconv.ParseUint(s, 10, 16)
-	if err == nil && id >= 1 && id <= maxVLAN {
-		return uint16(id), nil
-	}
-	if list, err := bridge.ParseVLANs(s); err == nil && len(list) > 1 {
-		return 0, errors.New("more than one VLAN; give one")
-	}
-	return 0, fmt.Errorf("not a VLAN; give a number 1 to %d", maxVLAN)
 }
 
 func parsePVID(s string) (uint16, error) {
 	if s == noVLAN {
 		return 0, nil
 	}
-	return parseVLAN(s)
+	return bridge.ParseVLAN(s)
 }
 
 // portVLANs has the VLANs of a port in the form of a file.

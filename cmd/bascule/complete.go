@@ -237,7 +237,7 @@ func (p *program) ruleWords(cmd *cobra.Command, args []string) []string {
 		case "src", "dst", "sha", "tha":
 			return p.addresses(cmd, args)
 		case "spa", "tpa":
-			return slices.DeleteFunc(p.boundAddresses(cmd, args), func(a string) bool { return strings.Contains(a, ":") })
+			return slices.DeleteFunc(p.present(bridge.BindingObject, "address")(cmd, args), func(a string) bool { return strings.Contains(a, ":") })
 		}
 	}
 	return rule.Next(words, port)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"bascule/bridge"
+
 	"github.com/spf13/cobra"
 )
 
@@ -15,14 +17,14 @@ func init() {
 	cobra.EnableCommandSorting = false // the commands have an order
 }
 
-// An object is a command below the root.
-type object struct {
+// A branch is a command below the root.
+type branch struct {
 	name string
 	make func(*program) *cobra.Command
 }
 
 // objects are the commands below the root, in the order of help.
-var objects = []object{
+var objects = []branch{
 	{"bridge", newBridge},
 	{"port", newPort},
 	{"plug", newPlug},
@@ -31,7 +33,7 @@ var objects = []object{
 	{"span", newSpan},
 	{"rule", newRule},
 	{"vlan", newVLAN},
-	{"binding", newBinding},
+	{"binding", newObject(bridge.BindingObject)},
 	{"apply", newApply},
 	{"export", newExport},
 	{"pfctl", newPfctl},
@@ -62,7 +64,7 @@ func wanted(args []string) string {
 			i++
 		case a == "-j" || a == "--json" || strings.HasPrefix(a, "--netns="):
 		default:
-			if slices.ContainsFunc(objects, func(o object) bool { return o.name == a }) {
+			if slices.ContainsFunc(objects, func(o branch) bool { return o.name == a }) {
 				return a
 			}
 			return wholeTree
