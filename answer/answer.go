@@ -329,20 +329,6 @@ func OfEntry(of string, e bridge.Entry) Entry {
 	return a
 }
 
-// Binding is a binding of an address to a station at a port.
-type Binding struct {
-	Address string `json:"address"`
-	MAC     string `json:"mac"`
-	VLAN    uint16 `json:"vlan,omitempty"`
-	Port    string `json:"ifname"`
-	Bridge  string `json:"master"`
-}
-
-// OfBinding returns the answer for a binding.
-func OfBinding(b bridge.Binding) Binding {
-	return Binding{Address: b.Address.String(), MAC: b.MAC.String(), VLAN: b.VLAN, Port: b.Port, Bridge: b.Bridge}
-}
-
 // Rule is a rule of a port: as text, and in parts.
 type Rule struct {
 	Bridge    string `json:"master"`

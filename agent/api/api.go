@@ -114,6 +114,7 @@ func New(a Agent, o Options) *API {
 	api.shows()
 	api.filters()
 	api.edits()
+	api.objects()
 	api.follows()
 	api.finish()
 	sub.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {

@@ -135,29 +135,6 @@ type LoadRules struct {
 	RawBody []byte `contentType:"text/plain" doc:"rules as 'bascule rule load' takes them"`
 }
 
-// AddBinding is a new binding.
-type AddBinding struct {
-	Bridge  string `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
-	Port    string `json:"port" maxLength:"64" minLength:"1" doc:"the port"`
-	MAC     string `json:"mac" maxLength:"32" doc:"the station"`
-	Address string `json:"address" maxLength:"64" doc:"its IP address"`
-	VLAN    uint16 `json:"vlan,omitempty" minimum:"1" maximum:"4094" doc:"its VLAN; without it, the address is of frames without a tag"`
-}
-
-// DelBinding names a binding.
-type DelBinding struct {
-	Bridge  string `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
-	Address string `json:"address" maxLength:"64" doc:"the IP address"`
-	VLAN    uint16 `json:"vlan,omitempty" maximum:"4094" doc:"its VLAN, 0 for frames without a tag"`
-}
-
-// FlushBindings chooses the bindings to remove.
-type FlushBindings struct {
-	Bridge string  `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
-	Port   string  `json:"port,omitempty" maxLength:"64" minLength:"1" doc:"only bindings of this port"`
-	VLAN   *uint16 `json:"vlan,omitempty" maximum:"4094" doc:"only bindings in this VLAN, 0 for bindings of untagged frames"`
-}
-
 // AddSpan is a new span port.
 type AddSpan struct {
 	Bridge    string   `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
@@ -459,29 +436,6 @@ func (a *API) editTables() {
 		notes, err := s.LoadRules(in.Bridge, in.Port, "rules", bytes.NewReader(in.RawBody))
 		return Nothing{}, notes, err
 	}))
-	change(a, "/binding/add", "bind an address to a station at a port", func(s *bridge.Switch, in *BodyOf[AddBinding]) ([]string, error) {
-		b := in.Body
-		mac, err := bridge.ParseMAC(b.MAC)
-		if err != nil {
-			return nil, err
-		}
-		address, err := bridge.ParseAddress(b.Address)
-		if err != nil {
-			return nil, err
-		}
-		return nil, s.AddBinding(bridge.Binding{Bridge: b.Bridge, Port: b.Port, MAC: mac, Address: address, VLAN: b.VLAN})
-	})
-	change(a, "/binding/del", "remove the binding of an address", func(s *bridge.Switch, in *BodyOf[DelBinding]) ([]string, error) {
-		address, err := bridge.ParseAddress(in.Body.Address)
-		if err != nil {
-			return nil, err
-		}
-		return nil, s.DelBinding(in.Body.Bridge, address, in.Body.VLAN)
-	})
-	edit(a, "/binding/flush", "remove bindings", func(s *bridge.Switch, in *BodyOf[FlushBindings]) ([]answer.Flushed, []string, error) {
-		n, err := s.FlushBindings(in.Body.Bridge, bridge.Match{Port: in.Body.Port, VLAN: in.Body.VLAN})
-		return []answer.Flushed{{Bridge: in.Body.Bridge, Removed: n}}, nil, err
-	})
 }
 
 // apply returns the operation that applies a text to the bridges of one network namespace.

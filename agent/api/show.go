@@ -170,13 +170,6 @@ func (a *API) shows() {
 		}
 		return answer.List(list, answer.OfRule), err
 	})
-	look(a, "/binding/show", "bindings of addresses to stations", func(s *bridge.Switch, in *OfPort) ([]answer.Binding, error) {
-		if err := portNeedsBridge(*in); err != nil {
-			return nil, err
-		}
-		list, err := s.Bindings(in.Bridge, in.Port)
-		return answer.List(list, answer.OfBinding), err
-	})
 	look(a, "/span/show", "span ports", func(s *bridge.Switch, in *OfBridge) ([]answer.Span, error) {
 		list, err := s.Spans(in.Bridge)
 		return answer.List(list, answer.OfSpan), err
