@@ -80,9 +80,13 @@ func newPlan(was, want File, devices []bridge.Device) *plan {
 		d.ports()
 		d.private()
 		d.rules()
-		d.bindings()
+		for _, s := range beforeMirrors {
+			d.section(s)
+		}
 		d.mirrors()
-		d.entries()
+		for _, s := range afterMirrors {
+			d.section(s)
+		}
 		d.pf()
 		d.finish()
 		if d.want.Gone {

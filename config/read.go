@@ -4,7 +4,6 @@ package config
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -269,18 +268,8 @@ func (r *reader) rest() {
 		}
 		b.Rules = append(b.Rules, Rule{Text: rule.String()})
 	}
-	slices.SortFunc(r.Bindings, func(a, b bridge.Binding) int {
-		return cmp.Or(cmp.Compare(a.VLAN, b.VLAN), a.Address.Compare(b.Address))
-	})
-	for _, e := range r.Bindings {
-		if r.out[e.Port] {
-			continue
-		}
-		var ok bool
-		if e.VLAN, ok = r.vlanOf(e.Port, e.VLAN); !ok {
-			r.leftOut("binding "+e.Address.String(), e.Port, e.VLAN, fmt.Sprintf("binding del %s %s", b.Name, e.Address))
-		}
-		b.Bindings = append(b.Bindings, Binding{Binding: e, Idle: !ok})
+	for _, s := range beforeMirrors {
+		r.section(s)
 	}
 	for _, s := range r.Spans {
 		s.Ports = slices.DeleteFunc(s.Ports, func(port string) bool { return r.out[port] })
@@ -296,18 +285,8 @@ func (r *reader) rest() {
 		}
 		b.Mirrors = append(b.Mirrors, m)
 	}
-	slices.SortFunc(r.Entries, func(a, b bridge.Entry) int {
-		return cmp.Or(cmp.Compare(a.VLAN, b.VLAN), bytes.Compare(a.MAC, b.MAC))
-	})
-	for _, e := range r.Entries {
-		if r.out[e.Port] {
-			continue
-		}
-		var ok bool
-		if e.VLAN, ok = r.vlanOf(e.Port, e.VLAN); !ok {
-			r.leftOut("address "+e.MAC.String(), e.Port, e.VLAN, fmt.Sprintf("fdb del %s %s", b.Name, e.MAC))
-		}
-		b.Entries = append(b.Entries, Entry{Entry: e, Idle: !ok})
+	for _, s := range afterMirrors {
+		r.section(s)
 	}
 	if r.PF == nil {
 		return

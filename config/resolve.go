@@ -42,8 +42,7 @@ type bridgeModel struct {
 	private  map[uint16]bridge.PrivateVLANs
 	fids     map[uint16]uint16 // maps each secondary VLAN to its primary VLAN
 	rules    []portRule
-	bindings []placed[Binding]
-	entries  []placed[Entry]
+	listed   map[*bridge.Filing][]placed // by their descriptions
 	mirrors  []*mirrorModel
 }
 
@@ -71,13 +70,6 @@ type portModel struct {
 	left  bool // it cannot be made now
 	lost  bool // the port runs, but has lost its device
 	force bool // bridge.PortOptions.Force
-}
-
-// placed is a binding or an entry with its FDB's VLAN: for private VLANs the primary one. The file names it by a VLAN
-// of its port.
-type placed[T any] struct {
-	it    T
-	named uint16
 }
 
 type portRule struct {
@@ -130,7 +122,7 @@ func resolve(f File, was *model, devices []bridge.Device) *model {
 		return m
 	}
 	for i := range f.Bridges {
-		b := &bridgeModel{Bridge: &f.Bridges[i], byName: map[string]*portModel{}, private: map[uint16]bridge.PrivateVLANs{}}
+		b := &bridgeModel{Bridge: &f.Bridges[i], byName: map[string]*portModel{}, private: map[uint16]bridge.PrivateVLANs{}, listed: map[*bridge.Filing][]placed{}}
 		if err := bridge.CheckName("bridge", b.Name); err != nil {
 			m.fail(b.At, "%v", err)
 			continue
@@ -157,8 +149,9 @@ func resolve(f File, was *model, devices []bridge.Device) *model {
 	for _, b := range m.bridges {
 		m.readPrivate(b)
 		m.readRules(b)
-		m.readBindings(b)
-		m.readEntries(b)
+		for _, s := range sections {
+			m.readSection(b, s)
+		}
 		m.readMirrors(b, was)
 		m.readBackups(b)
 		if was != nil {
@@ -180,7 +173,7 @@ func (m *model) checkCounts(b *Bridge) {
 	}
 	few("ports", "make another bridge", len(ports), bridge.MaxPorts, func(i int) Position { return ports[i].At })
 	few("rules", "give rules that match more", len(b.Rules), bridge.MaxRules, func(i int) Position { return b.Rules[i].At })
-	few("bindings", "leave some out, or make another bridge", len(b.Bindings), bridge.MaxBindings, func(i int) Position { return b.Bindings[i].At })
+	m.checkSections(b, few)
 	few("mirrors", "leave some out", len(b.Mirrors), bridge.MaxSpans, func(i int) Position { return b.Mirrors[i].At })
 }
 
@@ -189,7 +182,7 @@ func (m *model) checkCounts(b *Bridge) {
 func (m *model) checkRoom(b *bridgeModel, was *model) {
 	room := bridge.EntryRoom(b.config.FDBMax)
 	if runs := was.byName[b.Name]; runs != nil {
-		room = max(room, len(runs.entries))
+		room = max(room, len(runs.listed[&bridge.EntryFiling]))
 	}
 	if len(b.Entries) > room {
 		m.fail(b.Entries[room].At, "bridge %s has %d static and sticky addresses, and with fdb-max %d there is room for %d; raise fdb-max",
@@ -825,98 +818,6 @@ func (m *model) addressVLAN(b *bridgeModel, p *portModel, at Position, what stri
 		return b.fid(cmp.Or(id, p.pvid())), true
 	}
 	return 0, false
-}
-
-// checkMAC refuses an address that cannot belong to a station.
-func (m *model) checkMAC(at Position, what string, mac net.HardwareAddr) bool {
-	if _, err := bridge.ParseMAC(mac.String()); err != nil {
-		m.fail(at, "%s: %v", what, why(err))
-		return false
-	}
-	return true
-}
-
-func (m *model) readBindings(b *bridgeModel) {
-	type key struct {
-		vlan    uint16
-		address netip.Addr
-	}
-	seen := map[key]Position{}
-	for _, e := range b.Bindings {
-		if e.Idle {
-			e.Bridge = b.Name
-			b.bindings = append(b.bindings, placed[Binding]{e, e.VLAN})
-			continue
-		}
-		what := fmt.Sprintf("binding of %s in %s", e.Address, b.Name)
-		if _, err := bridge.ParseAddress(e.Address.String()); err != nil {
-			m.fail(e.At, "%s: %v", what, why(err))
-			continue
-		}
-		p, ok := m.port(b, e.Port)
-		if !ok {
-			m.fail(e.At, "%s: %s is not a port of the bridge; name one that is", what, e.Port)
-			continue
-		}
-		if !m.checkMAC(e.At, what, e.MAC) || p == nil {
-			continue
-		}
-		named := e.VLAN
-		if e.VLAN, ok = m.addressVLAN(b, p, e.At, what, e.VLAN, true); !ok {
-			continue
-		}
-		k := key{e.VLAN, e.Address}
-		if first, ok := seen[k]; ok {
-			m.fail(e.At, "%s already exists, at line %d; an address has only one station: remove one", what, first.Line)
-			continue
-		}
-		seen[k] = e.At
-		e.Bridge = b.Name
-		if !p.waits {
-			b.bindings = append(b.bindings, placed[Binding]{e, named})
-		}
-	}
-}
-
-func (m *model) readEntries(b *bridgeModel) {
-	type key struct {
-		vlan uint16
-		mac  [6]byte
-	}
-	seen := map[key]Position{}
-	for _, e := range b.Entries {
-		if e.Idle {
-			e.Static, e.Updated = !e.Sticky, 0
-			b.entries = append(b.entries, placed[Entry]{e, e.VLAN})
-			continue
-		}
-		what := fmt.Sprintf("address %s of %s", e.MAC, b.Name)
-		p, ok := m.port(b, e.Port)
-		if !ok {
-			m.fail(e.At, "%s: %s is not a port of the bridge; name one that is", what, e.Port)
-			continue
-		}
-		if !m.checkMAC(e.At, what, e.MAC) || p == nil {
-			continue
-		}
-		named := e.VLAN
-		if e.VLAN, ok = m.addressVLAN(b, p, e.At, what, e.VLAN, false); !ok {
-			continue
-		}
-		k := key{e.VLAN, [6]byte(e.MAC)}
-		if first, ok := seen[k]; ok {
-			m.fail(e.At, "%s already exists, at line %d; an address is behind only one port: remove one", what, first.Line)
-			continue
-		}
-		seen[k] = e.At
-		e.Static, e.Updated = !e.Sticky, 0
-		if !p.waits && !p.lost { // which has no carrier
-			b.entries = append(b.entries, placed[Entry]{e, named})
-		}
-	}
-	slices.SortStableFunc(b.entries, func(a, b placed[Entry]) int {
-		return cmp.Or(cmp.Compare(a.it.VLAN, b.it.VLAN), bytes.Compare(a.it.MAC, b.it.MAC))
-	})
 }
 
 // readBackups finds the backups of ports. A port whose backup waits for its device has no backup until the device

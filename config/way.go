@@ -147,9 +147,9 @@ func (n network) cross(h hop, with tag, to net.HardwareAddr) (leaves tag, fid ui
 		}
 	}
 	fid = b.fid(vid)
-	for _, e := range b.entries {
-		if e.it.VLAN == fid && e.it.Port != h.out && bytes.Equal(e.it.MAC, to) {
-			return leaves, fid, fmt.Sprintf("an FDB entry would send frames for %s to port %s", to, e.it.Port)
+	for _, listed := range b.listed[&bridge.EntryFiling] {
+		if e := listed.it.(*bridge.Entry); e.VLAN == fid && e.Port != h.out && bytes.Equal(e.MAC, to) {
+			return leaves, fid, fmt.Sprintf("an FDB entry would send frames for %s to port %s", to, e.Port)
 		}
 	}
 	for name, o := range b.byName { // a host port's own address is a static entry, too

@@ -35,8 +35,9 @@ func (f File) Write(w io.Writer) error {
 	y.line(0, "bridges:")
 	for _, b := range f.Bridges {
 		b.Mirrors = slices.DeleteFunc(slices.Clone(b.Mirrors), func(m Mirror) bool { return m.Emptied })
-		b.Bindings = slices.DeleteFunc(slices.Clone(b.Bindings), func(e Binding) bool { return e.Idle })
-		b.Entries = slices.DeleteFunc(slices.Clone(b.Entries), func(e Entry) bool { return e.Idle })
+		for _, s := range sections {
+			s.keep(&b, func(i item) bool { return !i.idle })
+		}
 		y.bridge(&b)
 	}
 	return y.out.Flush()
@@ -162,32 +163,14 @@ func (y *yamlWriter) bridge(b *Bridge) {
 	for _, r := range b.Rules {
 		y.line(3, "- "+quoted(r.Text))
 	}
-	if len(b.Bindings) > 0 {
-		y.line(2, "bindings:")
-	}
-	for _, e := range b.Bindings {
-		pairs := []pair{{"port", scalarText(e.Port)}, {"mac", quoted(e.MAC.String())}, {"address", quoted(e.Address.String())}}
-		y.line(3, "- "+flow(withVLAN(pairs, e.VLAN)))
+	for _, s := range beforeMirrors {
+		y.section(s, b)
 	}
 	y.mirrors(b)
-	if len(b.Entries) > 0 {
-		y.line(2, "fdb:")
-	}
-	for _, e := range b.Entries {
-		pairs := withVLAN([]pair{{"mac", quoted(e.MAC.String())}, {"port", scalarText(e.Port)}}, e.VLAN)
-		if e.Sticky {
-			pairs = append(pairs, pair{"sticky", "on"})
-		}
-		y.line(3, "- "+flow(pairs))
+	for _, s := range afterMirrors {
+		y.section(s, b)
 	}
 	y.pf(b.PF)
-}
-
-func withVLAN(pairs []pair, vlan uint16) []pair {
-	if vlan == 0 {
-		return pairs
-	}
-	return append(pairs, pair{"vlan", fmt.Sprint(vlan)})
 }
 
 // vlanList returns VLANs as a scalar. A comma would end a value between braces.

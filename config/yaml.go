@@ -217,26 +217,22 @@ func (y *yamlFile) bridge(name, n node) Bridge {
 	y.name("bridge", name)
 	what := "bridge " + strconv.Quote(name.text)
 	given := newSettings(y, bridge.BridgeSettings)
-	y.object(n, what, append(given.fields(),
-		field{name: "ports", null: true, read: func(n node) {
+	y.object(n, what, slices.Concat(given.fields(), []field{
+		{name: "ports", null: true, read: func(n node) {
 			if n.kind == absent {
 				return
 			}
 			y.each(n, "ports", func(name, value node) { b.Ports = append(b.Ports, y.port(name, value)) })
 		}},
-		field{name: "private-vlans", read: func(n node) { b.Private = y.private(n) }},
-		field{name: "rules", read: func(n node) { b.Rules = y.rules(n) }},
-		field{name: "bindings", read: func(n node) {
-			y.items(n, "bindings", func(n node) { b.Bindings = append(b.Bindings, y.binding(n, b.Name)) })
-		}},
-		field{name: "mirrors", read: func(n node) {
+		{name: "private-vlans", read: func(n node) { b.Private = y.private(n) }},
+		{name: "rules", read: func(n node) { b.Rules = y.rules(n) }},
+	}, y.sections(beforeMirrors, &b), []field{
+		{name: "mirrors", read: func(n node) {
 			y.each(n, "mirrors", func(name, value node) { b.Mirrors = append(b.Mirrors, y.mirror(name, value)) })
 		}},
-		field{name: "fdb", read: func(n node) {
-			y.items(n, "fdb", func(n node) { b.Entries = append(b.Entries, y.entry(n)) })
-		}},
-		field{name: "pf", read: func(n node) { b.PF = y.pf(n) }},
-	))
+	}, y.sections(afterMirrors, &b), []field{
+		{name: "pf", read: func(n node) { b.PF = y.pf(n) }},
+	}))
 	b.Settings = given.changes()
 	return b
 }
@@ -546,18 +542,6 @@ func (y *yamlFile) find(at Position, text string) (Position, bool) {
 	return at, ok
 }
 
-func (y *yamlFile) binding(n node, of string) Binding {
-	b := Binding{At: n.at, Binding: bridge.Binding{Bridge: of}}
-	y.object(n, "a binding", []field{
-		{name: "port", read: func(n node) { b.Port, _ = y.text(n, "port") }},
-		{name: "mac", read: func(n node) { b.MAC, _ = value(y, n, "mac", bridge.ParseMAC) }},
-		{name: "address", read: func(n node) { b.Address, _ = value(y, n, "address", bridge.ParseAddress) }},
-		{name: "vlan", read: func(n node) { b.VLAN = y.vlan(n, "vlan") }},
-	})
-	y.needs(n, "a binding", "port", "mac", "address")
-	return b
-}
-
 // needs adds errors for missing keys of a mapping.
 func (y *yamlFile) needs(n node, what string, keys ...string) {
 	if n.kind == absent {
@@ -589,19 +573,6 @@ func (y *yamlFile) mirror(name, n node) Mirror {
 		{name: "force", read: func(n node) { m.Force = y.on(n, "force") }},
 	})
 	return m
-}
-
-func (y *yamlFile) entry(n node) Entry {
-	e := Entry{At: n.at}
-	y.object(n, "an entry", []field{
-		{name: "mac", read: func(n node) { e.MAC, _ = value(y, n, "mac", bridge.ParseMAC) }},
-		{name: "port", read: func(n node) { e.Port, _ = y.text(n, "port") }},
-		{name: "vlan", read: func(n node) { e.VLAN = y.vlan(n, "vlan") }},
-		{name: "sticky", read: func(n node) { e.Sticky = y.on(n, "sticky") }},
-	})
-	y.needs(n, "an entry", "mac", "port")
-	e.Static = !e.Sticky
-	return e
 }
 
 // on reads a switch's value.
