@@ -85,96 +85,44 @@ type Flushed struct {
 
 // Bridge is a bridge with its settings.
 type Bridge struct {
-	Name          string   `json:"ifname"`
-	Address       string   `json:"address"`
-	Ageing        float64  `json:"ageing_time"` // seconds
-	FDBMax        uint32   `json:"fdb_max"`
-	FDBCount      uint32   `json:"fdb_count"`
-	GroupFwdMask  uint16   `json:"group_fwd_mask"`
-	MAC           string   `json:"mac"` // the configured address, "auto" for none
-	VLANFiltering bool     `json:"vlan_filtering"`
-	DefaultPVID   uint16   `json:"vlan_default_pvid"` // 0 for none
-	VLANProtocol  string   `json:"vlan_protocol"`     // "802.1Q" or "802.1ad"
-	QinQ          bool     `json:"qinq"`
-	VLANStats     bool     `json:"vlan_stats_enabled"`
-	MoveMax       uint32   `json:"move_max"`
-	DHCPGuard     bool     `json:"dhcp_guard"`
-	RAGuard       bool     `json:"ra_guard"`
-	NeighSuppress bool     `json:"neigh_suppress"`
-	PFPorts       string   `json:"pf_ports"`      // that pf filters: "all", "host" or "station"
-	STP           string   `json:"stp"`           // "off", "stp" or "rstp"
-	Priority      uint16   `json:"priority"`      // of spanning tree, like the next three
-	Hello         float64  `json:"hello_time"`    // seconds
-	MaxAge        float64  `json:"max_age"`       // seconds
-	ForwardDelay  float64  `json:"forward_delay"` // seconds
-	AgentRuns     bool     `json:"agent_runs"`
-	Ports         []string `json:"ports"`
+	Name      string              `json:"ifname"`
+	Address   string              `json:"address"`
+	Config    bridge.BridgeConfig `json:"-"`
+	FDBCount  uint32              `json:"fdb_count" after:"fdb_max"`
+	AgentRuns bool                `json:"agent_runs"`
+	Ports     []string            `json:"ports"`
 }
 
 // OfBridge returns the answer for a bridge.
 func OfBridge(b bridge.Info) Bridge {
-	c := b.Config
 	return Bridge{
-		Name: b.Name, Address: b.Address.String(), Ageing: c.Ageing.Seconds(),
-		FDBMax: c.FDBMax, FDBCount: b.FDBCount, GroupFwdMask: c.GroupFwdMask, MAC: c.AddressGiven(),
-		VLANFiltering: c.VLANFiltering, DefaultPVID: c.DefaultPVID, VLANProtocol: c.TagProtocol(), QinQ: c.QinQ, VLANStats: c.VLANStats,
-		MoveMax: c.MoveMax, DHCPGuard: c.DHCPGuard, RAGuard: c.RAGuard, NeighSuppress: c.NeighSuppress, PFPorts: c.PFPorts,
-		STP: c.STP, Priority: c.STPPriority, Hello: c.STPHello.Seconds(), MaxAge: c.STPMaxAge.Seconds(),
-		ForwardDelay: c.STPForwardDelay.Seconds(), AgentRuns: b.AgentRuns, Ports: append([]string{}, b.Ports...),
+		Name: b.Name, Address: b.Address.String(), Config: b.Config, FDBCount: b.FDBCount,
+		AgentRuns: b.AgentRuns, Ports: append([]string{}, b.Ports...),
 	}
 }
 
 // Port is a port with its settings, and with its counters on request.
 type Port struct {
-	Index           int           `json:"ifindex"`
-	Name            string        `json:"ifname"`
-	Flags           []string      `json:"flags"`
-	MTU             int           `json:"mtu"`
-	Address         string        `json:"address,omitempty"` // of the device, as in ip(8)
-	Bridge          string        `json:"master"`
-	Type            string        `json:"type"`
-	Peer            string        `json:"peer,omitempty"`
-	Link            string        `json:"link,omitempty"`        // the other end of a veth, if it is local
-	Description     string        `json:"description,omitempty"` // of the device: its alias in ip-link(8)
-	Hook            string        `json:"hook"`
-	State           string        `json:"state"`
-	TakenBy         string        `json:"taken_by,omitempty"`   // "Linux bridge lxbr0"
-	Findings        []PortFinding `json:"findings,omitempty"`   // settings at the port's device without effect
-	NoCarrier       string        `json:"no_carrier,omitempty"` // of a host port: "agent" or "agent-ended"
-	Way             string        `json:"way,omitempty"`        // "straight", "xdp" or "device"
-	Egress          []string      `json:"egress,omitempty"`     // "qdisc", "tcx", "netfilter", "end-xdp", "unknown"
-	Owner           *bridge.Owner `json:"owner,omitempty"`      // id and user of a plugged port
-	Learn           bool          `json:"learning"`
-	Discover        bool          `json:"flood"`
-	MulticastFlood  bool          `json:"mcast_flood"`
-	BroadcastFlood  bool          `json:"bcast_flood"`
-	Hairpin         bool          `json:"hairpin"`
-	Isolated        bool          `json:"isolated"`
-	Protected       []int         `json:"protected"`
-	FDBMax          uint32        `json:"fdb_max"`
-	FDBCount        uint32        `json:"fdb_count"`
-	FDBFull         string        `json:"fdb_full"`
-	Locked          bool          `json:"locked"`
-	MAB             bool          `json:"mab"`
-	Admit           string        `json:"admit"`                 // "all", "tagged" or "untagged"
-	Backup          string        `json:"backup_port,omitempty"` // takes its frames while it has no carrier
-	BlockNonIP      bool          `json:"block_non_ip"`
-	SourceGuard     bool          `json:"source_guard"`
-	Trusted         bool          `json:"trusted"`
-	Route           bool          `json:"route"`
-	LoopGuard       string        `json:"loop_guard"` // these four as in the settings
-	StormBroadcast  string        `json:"storm_bcast"`
-	StormMulticast  string        `json:"storm_mcast"`
-	StormUnknown    string        `json:"storm_unknown"`
-	RateIn          string        `json:"rate_in"` // as in the settings
-	RateOut         string        `json:"rate_out"`
-	STPCost         uint32        `json:"cost"`     // of spanning tree, like the rest; 0 for automatic
-	STPPriority     uint8         `json:"priority"` // 0 to 240
-	STPEdge         string        `json:"edge"`     // "auto", "on" or "off", like the next
-	STPPointToPoint string        `json:"p2p"`
-	BPDUGuard       bool          `json:"guard"`
-	BPDUFilter      bool          `json:"bpdu_filter"`
-	RootGuard       bool          `json:"root_block"`
+	Index       int               `json:"ifindex"`
+	Name        string            `json:"ifname"`
+	Flags       []string          `json:"flags"`
+	MTU         int               `json:"mtu"`
+	Address     string            `json:"address,omitempty"` // of the device, as in ip(8)
+	Bridge      string            `json:"master"`
+	Type        string            `json:"type"`
+	Peer        string            `json:"peer,omitempty"`
+	Link        string            `json:"link,omitempty"`        // the other end of a veth, if it is local
+	Description string            `json:"description,omitempty"` // of the device: its alias in ip-link(8)
+	Hook        string            `json:"hook"`
+	State       string            `json:"state"`
+	TakenBy     string            `json:"taken_by,omitempty"`   // "Linux bridge lxbr0"
+	Findings    []PortFinding     `json:"findings,omitempty"`   // settings at the port's device without effect
+	NoCarrier   string            `json:"no_carrier,omitempty"` // of a host port: "agent" or "agent-ended"
+	Way         string            `json:"way,omitempty"`        // "straight", "xdp" or "device"
+	Egress      []string          `json:"egress,omitempty"`     // "qdisc", "tcx", "netfilter", "end-xdp", "unknown"
+	Owner       *bridge.Owner     `json:"owner,omitempty"`      // id and user of a plugged port
+	Config      bridge.PortConfig `json:"-"`
+	FDBCount    uint32            `json:"fdb_count" after:"fdb_max"`
 	*PortStats                    // on request
 }
 
@@ -223,20 +171,11 @@ func OfStats(s bridge.Stats) *PortStats {
 
 // OfPort returns the answer for a port, without its counters.
 func OfPort(port bridge.Port) Port {
-	c := port.Config
 	return Port{
 		Index: port.Index, Name: port.Name, Flags: append([]string{}, port.Flags...), MTU: port.MTU, Address: port.MAC.String(),
 		Bridge: port.Bridge, Type: port.Type, Peer: port.Peer, Link: port.Link, Description: port.Description, Hook: port.Hook, State: port.State,
 		TakenBy: port.TakenBy, Findings: findingsOf(port), NoCarrier: port.NoCarrier, Way: port.Way, Egress: port.Egress, Owner: port.Owner,
-		Learn: c.Learn, Discover: c.Discover, MulticastFlood: c.MulticastFlood, BroadcastFlood: c.BroadcastFlood,
-		Hairpin: c.Hairpin, Isolated: c.Isolated(), Protected: c.Protected.List(),
-		FDBMax: c.FDBMax, FDBCount: port.FDBCount, FDBFull: c.FDBFull,
-		Locked: c.Locked, MAB: c.MAB, Admit: c.Admit, Backup: c.Backup, BlockNonIP: c.BlockNonIP,
-		SourceGuard: c.SourceGuard, Trusted: c.Trusted, Route: c.Route,
-		LoopGuard: c.LoopGuard.String(), StormBroadcast: c.Storm[0].String(), StormMulticast: c.Storm[1].String(),
-		StormUnknown: c.Storm[2].String(), RateIn: c.Rate[0].String(), RateOut: c.Rate[1].String(),
-		STPCost: c.STPCost, STPPriority: c.STPPriority, STPEdge: c.STPEdge, STPPointToPoint: c.STPPointToPoint,
-		BPDUGuard: c.BPDUGuard, BPDUFilter: c.BPDUFilter, RootGuard: c.RootGuard,
+		Config: port.Config, FDBCount: port.FDBCount,
 	}
 }
 

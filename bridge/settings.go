@@ -29,6 +29,45 @@ type Setting[T any] struct {
 	Help    string // one line
 	parse   func(*T, string) error
 	format  func(T) string
+
+	// Answers have the setting under the name As; "" is Name with underscores. Meaning is about the value there. An
+	// Optional value is left out if it is empty. After is the name there of the setting that it follows, if it does
+	// not follow the one before it in the table.
+	As, Meaning, After string
+	Optional           bool
+	value              func(T) any // the value; nil for a switch, and for a value as Format has it
+}
+
+// Answer returns the setting's name in answers.
+func (s Setting[T]) Answer() string { return cmp.Or(s.As, strings.ReplaceAll(s.Name, "-", "_")) }
+
+// Answered returns the setting's value in answers, always of the same type.
+func (s Setting[T]) Answered(config T) any {
+	switch {
+	case s.value != nil:
+		return s.value(config)
+	case s.Value == OnOff:
+		return s.format(config) == On
+	}
+	return s.format(config)
+}
+
+// as gives the setting another name in answers.
+func (s Setting[T]) as(name string) Setting[T] {
+	s.As = name
+	return s
+}
+
+// meaning gives the setting a description in answers.
+func (s Setting[T]) meaning(text string) Setting[T] {
+	s.Meaning = text
+	return s
+}
+
+// after puts the setting behind another one in answers.
+func (s Setting[T]) after(name string) Setting[T] {
+	s.After = name
+	return s
 }
 
 // OnOff is the Value of settings that are switches: on or off, and on if the flag has no value.
@@ -149,6 +188,8 @@ var BridgeSettings = []Setting[BridgeConfig]{
 			return err
 		},
 		format: func(c BridgeConfig) string { return formatSeconds(c.Ageing) },
+		As:     "ageing_time", Meaning: "seconds",
+		value: func(c BridgeConfig) any { return c.Ageing.Seconds() },
 	},
 	{
 		Name: "fdb-max", Value: "N", Default: strconv.Itoa(defaultFDBMax),
@@ -158,6 +199,7 @@ var BridgeSettings = []Setting[BridgeConfig]{
 			return err
 		},
 		format: func(c BridgeConfig) string { return strconv.Itoa(int(c.FDBMax)) },
+		value:  func(c BridgeConfig) any { return c.FDBMax },
 	},
 	{
 		Name: "group-fwd-mask", Value: "MASK", Default: "0",
@@ -172,6 +214,7 @@ var BridgeSettings = []Setting[BridgeConfig]{
 			return nil
 		},
 		format: func(c BridgeConfig) string { return fmt.Sprintf("%#x", c.GroupFwdMask) },
+		value:  func(c BridgeConfig) any { return c.GroupFwdMask },
 	},
 	{
 		Name: "mac", Value: "MAC|auto", Default: Auto,
@@ -188,7 +231,8 @@ var BridgeSettings = []Setting[BridgeConfig]{
 			c.MAC = [6]byte(mac)
 			return nil
 		},
-		format: BridgeConfig.AddressGiven,
+		format:  BridgeConfig.AddressGiven,
+		Meaning: `the configured address, "auto" for none`,
 	},
 	onOff("vlan-filtering", false, "filter frames by the VLANs of the ports", func(c *BridgeConfig) *bool { return &c.VLANFiltering }),
 	{
@@ -209,6 +253,8 @@ var BridgeSettings = []Setting[BridgeConfig]{
 			}
 			return strconv.Itoa(int(c.DefaultPVID))
 		},
+		As: "vlan_default_pvid", Meaning: "0 for none",
+		value: func(c BridgeConfig) any { return c.DefaultPVID },
 	},
 	{
 		Name: "vlan-protocol", Value: "802.1Q|802.1ad", Default: "802.1Q",
@@ -224,10 +270,11 @@ var BridgeSettings = []Setting[BridgeConfig]{
 			}
 			return nil
 		},
-		format: BridgeConfig.TagProtocol,
+		format:  BridgeConfig.TagProtocol,
+		Meaning: `"802.1Q" or "802.1ad"`,
 	},
 	onOff("qinq", false, "accept frames with a second tag", func(c *BridgeConfig) *bool { return &c.QinQ }),
-	onOff("vlan-stats", false, "count frames by VLAN", func(c *BridgeConfig) *bool { return &c.VLANStats }),
+	onOff("vlan-stats", false, "count frames by VLAN", func(c *BridgeConfig) *bool { return &c.VLANStats }).as("vlan_stats_enabled"),
 	{
 		Name: "move-max", Value: "N", Default: "0",
 		Help: "let an address move at most N times a second, 1 to 1000000, or 0 for no limit",
@@ -236,6 +283,7 @@ var BridgeSettings = []Setting[BridgeConfig]{
 			return err
 		},
 		format: func(c BridgeConfig) string { return strconv.Itoa(int(c.MoveMax)) },
+		value:  func(c BridgeConfig) any { return c.MoveMax },
 	},
 	onOff("dhcp-guard", false, "accept messages of DHCP servers only from trusted ports", func(c *BridgeConfig) *bool { return &c.DHCPGuard }),
 	onOff("ra-guard", false, "accept IPv6 router advertisements only from trusted ports", func(c *BridgeConfig) *bool { return &c.RAGuard }),
@@ -250,7 +298,8 @@ var BridgeSettings = []Setting[BridgeConfig]{
 			c.PFPorts = v
 			return nil
 		},
-		format: func(c BridgeConfig) string { return c.PFPorts },
+		format:  func(c BridgeConfig) string { return c.PFPorts },
+		Meaning: `that pf filters: "all", "host" or "station"`,
 	},
 	{
 		Name: stpSetting, Value: "off|stp|rstp", Default: STPOff,
@@ -262,7 +311,8 @@ var BridgeSettings = []Setting[BridgeConfig]{
 			c.STP = v
 			return nil
 		},
-		format: func(c BridgeConfig) string { return c.STP },
+		format:  func(c BridgeConfig) string { return c.STP },
+		Meaning: `"off", "stp" or "rstp"`,
 	},
 	{
 		Name: "stp-priority", Value: "N", Default: "32768",
@@ -273,10 +323,12 @@ var BridgeSettings = []Setting[BridgeConfig]{
 			return err
 		},
 		format: func(c BridgeConfig) string { return strconv.Itoa(int(c.STPPriority)) },
+		As:     "priority", Meaning: "of spanning tree, like the next three",
+		value: func(c BridgeConfig) any { return c.STPPriority },
 	},
-	stpTime("stp-hello", "2s", "send BPDUs this often", 1, 2, func(c *BridgeConfig) *time.Duration { return &c.STPHello }),
-	stpTime("stp-max-age", "20s", "believe information about the root for this long", 6, 40, func(c *BridgeConfig) *time.Duration { return &c.STPMaxAge }),
-	stpTime("stp-forward-delay", "15s", "wait this long before learning, and again before forwarding", 4, 30, func(c *BridgeConfig) *time.Duration { return &c.STPForwardDelay }),
+	stpTime("stp-hello", "2s", "send BPDUs this often", 1, 2, func(c *BridgeConfig) *time.Duration { return &c.STPHello }).as("hello_time"),
+	stpTime("stp-max-age", "20s", "believe information about the root for this long", 6, 40, func(c *BridgeConfig) *time.Duration { return &c.STPMaxAge }).as("max_age"),
+	stpTime("stp-forward-delay", "15s", "wait this long before learning, and again before forwarding", 4, 30, func(c *BridgeConfig) *time.Duration { return &c.STPForwardDelay }).as("forward_delay"),
 }
 
 // AddressGiven returns the address that was set for the bridge, or Auto if none was.
@@ -309,7 +361,9 @@ func stpTime(name, def, help string, lo, hi int, field func(*BridgeConfig) *time
 			}
 			return err
 		},
-		format: func(c BridgeConfig) string { return formatSeconds(*field(&c)) },
+		format:  func(c BridgeConfig) string { return formatSeconds(*field(&c)) },
+		Meaning: "seconds",
+		value:   func(c BridgeConfig) any { return field(&c).Seconds() },
 	}
 }
 
@@ -405,8 +459,8 @@ const (
 
 // PortSettings are the settings of a port.
 var PortSettings = []Setting[PortConfig]{
-	onOff("learn", true, "learn source addresses", func(c *PortConfig) *bool { return &c.Learn }),
-	onOff("discover", true, "send floods of unknown unicast to the port", func(c *PortConfig) *bool { return &c.Discover }),
+	onOff("learn", true, "learn source addresses", func(c *PortConfig) *bool { return &c.Learn }).as("learning"),
+	onOff("discover", true, "send floods of unknown unicast to the port", func(c *PortConfig) *bool { return &c.Discover }).as("flood"),
 	onOff("mcast-flood", true, "send floods of multicast to the port", func(c *PortConfig) *bool { return &c.MulticastFlood }),
 	onOff("bcast-flood", true, "send broadcasts to the port", func(c *PortConfig) *bool { return &c.BroadcastFlood }),
 	onOff("hairpin", false, "let frames leave by the port through which they came in", func(c *PortConfig) *bool { return &c.Hairpin }),
@@ -431,6 +485,7 @@ var PortSettings = []Setting[PortConfig]{
 			return err
 		},
 		format: func(c PortConfig) string { return c.Protected.String() },
+		value:  func(c PortConfig) any { return c.Protected.List() },
 	},
 	{
 		Name: "fdb-max", Value: "N", Default: "0",
@@ -440,6 +495,7 @@ var PortSettings = []Setting[PortConfig]{
 			return err
 		},
 		format: func(c PortConfig) string { return strconv.Itoa(int(c.FDBMax)) },
+		value:  func(c PortConfig) any { return c.FDBMax },
 	},
 	{
 		Name: "fdb-full", Value: "flood|drop", Default: FullFlood,
@@ -465,7 +521,8 @@ var PortSettings = []Setting[PortConfig]{
 			c.Admit = v
 			return nil
 		},
-		format: func(c PortConfig) string { return c.Admit },
+		format:  func(c PortConfig) string { return c.Admit },
+		Meaning: `"all", "tagged" or "untagged"`,
 	},
 	{
 		Name: backupSetting, Value: PortName, Default: noBackup,
@@ -482,11 +539,13 @@ var PortSettings = []Setting[PortConfig]{
 			return nil
 		},
 		format: func(c PortConfig) string { return cmp.Or(c.Backup, noBackup) },
+		As:     "backup_port", Meaning: "takes its frames while it has no carrier", Optional: true,
+		value: func(c PortConfig) any { return c.Backup },
 	},
 	onOff("block-non-ip", false, "let only IPv4, IPv6, ARP and RARP in and out", func(c *PortConfig) *bool { return &c.BlockNonIP }),
 	onOff("source-guard", false, "drop IP, ARP and ND from addresses that are not bound to the port, and all frames from stations bound elsewhere", func(c *PortConfig) *bool { return &c.SourceGuard }),
 	onOff(routeSetting, false, "route packets for the host by the host's own routes, past its network stack and nftables; for a host port",
-		func(c *PortConfig) *bool { return &c.Route }),
+		func(c *PortConfig) *bool { return &c.Route }).after("trusted"),
 	onOff("trusted", false, "accept DHCP servers and routers behind the port; on for a new host port", func(c *PortConfig) *bool { return &c.Trusted }),
 	{
 		Name: loopGuard, Value: "off|report|TIME", Default: "off",
@@ -495,12 +554,13 @@ var PortSettings = []Setting[PortConfig]{
 			c.LoopGuard, err = parseLoopGuard(v)
 			return err
 		},
-		format: func(c PortConfig) string { return c.LoopGuard.String() },
+		format:  func(c PortConfig) string { return c.LoopGuard.String() },
+		Meaning: "these four as in the settings",
 	},
 	stormLimit("storm-bcast", "broadcast", 0),
 	stormLimit("storm-mcast", "multicast", 1),
 	stormLimit("storm-unknown", "unknown unicast", 2),
-	rateLimit(RateIn, "incoming", datapath.LimitIn),
+	rateLimit(RateIn, "incoming", datapath.LimitIn).meaning("as in the settings"),
 	rateLimit(RateOut, "outgoing", datapath.LimitOut),
 	{
 		Name: "stp-cost", Value: "auto|N", Default: Auto,
@@ -520,6 +580,8 @@ var PortSettings = []Setting[PortConfig]{
 			}
 			return strconv.Itoa(int(c.STPCost))
 		},
+		As: "cost", Meaning: "of spanning tree, like the rest; 0 for automatic",
+		value: func(c PortConfig) any { return c.STPCost },
 	},
 	{
 		Name: "stp-priority", Value: "N", Default: "128",
@@ -530,12 +592,14 @@ var PortSettings = []Setting[PortConfig]{
 			return err
 		},
 		format: func(c PortConfig) string { return strconv.Itoa(int(c.STPPriority)) },
+		As:     "priority", Meaning: "0 to 240",
+		value: func(c PortConfig) any { return c.STPPriority },
 	},
-	autoOnOff("stp-edge", "treat the port as an edge, with no bridge behind it, so that it forwards at once", func(c *PortConfig) *string { return &c.STPEdge }),
-	autoOnOff("stp-p2p", "treat the link as point-to-point, with only one other bridge", func(c *PortConfig) *string { return &c.STPPointToPoint }),
-	onOff("bpdu-guard", false, "shut the port down when it receives a BPDU", func(c *PortConfig) *bool { return &c.BPDUGuard }),
+	autoOnOff("stp-edge", "treat the port as an edge, with no bridge behind it, so that it forwards at once", func(c *PortConfig) *string { return &c.STPEdge }).as("edge").meaning(`"auto", "on" or "off", like the next`),
+	autoOnOff("stp-p2p", "treat the link as point-to-point, with only one other bridge", func(c *PortConfig) *string { return &c.STPPointToPoint }).as("p2p"),
+	onOff("bpdu-guard", false, "shut the port down when it receives a BPDU", func(c *PortConfig) *bool { return &c.BPDUGuard }).as("guard"),
 	onOff("bpdu-filter", false, "neither send nor accept BPDUs at the port", func(c *PortConfig) *bool { return &c.BPDUFilter }),
-	onOff("root-guard", false, "accept no better root from the port", func(c *PortConfig) *bool { return &c.RootGuard }),
+	onOff("root-guard", false, "accept no better root from the port", func(c *PortConfig) *bool { return &c.RootGuard }).as("root_block"),
 }
 
 // String formats the guard as its setting accepts it.

@@ -57,13 +57,13 @@ type Kind[V any] struct {
 // A Field is one value of an object or of a request, for doors that know nothing of its type.
 type Field struct {
 	Form
-	Name   string // as argument, flag and key, and in requests
-	Help   string // in the API's document
-	Flag   string // as help of the flag; "" for the words of Help
-	As     string // in answers; "" for Name
-	Needed bool   // requests and files must have it, and answers always do
-	Told   string // in the API's document of answers
-	Filing string // in the schema of files
+	Name    string // as argument, flag and key, and in requests
+	Help    string // in the API's document
+	Flag    string // as help of the flag; "" for the words of Help
+	As      string // in answers; "" for Name
+	Needed  bool   // requests and files must have it, and answers always do
+	Meaning string // in the API's document of answers
+	Filing  string // in the schema of files
 
 	set  func(object any, text string) error
 	text func(object any) string

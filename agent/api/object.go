@@ -117,7 +117,7 @@ func requestSchema(f object.Field) (string, *huma.Schema) {
 // answerSchema returns the key and the schema of a field in answers.
 func answerSchema(f object.Field) (string, *huma.Schema) {
 	s := formSchema(f)
-	s.Description = f.Told
+	s.Description = f.Meaning
 	if f.Number {
 		s.Minimum = new(float64)
 	}

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"path"
 	"reflect"
+	"slices"
 	"strings"
 
+	"bascule/answer"
 	"bascule/bridge"
 	"bascule/config"
 
@@ -103,6 +105,26 @@ func (a *API) finish() {
 			s.Description = cmp.Or(s.Description, words[typeName(t)])
 		}
 	}
+	addSettings(r, "Bridge", bridge.BridgeSettings, answer.Bridge{}.Members())
+	addSettings(r, "Port", bridge.PortSettings, answer.Port{}.Members())
+}
+
+// addSettings adds the settings to the schema of an answer, whose members are in the given order.
+func addSettings[T any](r huma.Registry, name string, settings []bridge.Setting[T], order []answer.Member) {
+	s := r.Map()[name]
+	for _, setting := range settings {
+		var config T
+		p := huma.SchemaFromType(r, reflect.TypeOf(setting.Answered(config)))
+		p.Description = setting.Meaning
+		s.Properties[setting.Answer()] = p
+	}
+	var required []string
+	for _, m := range order {
+		if m.Setting && !m.Optional || slices.Contains(s.Required, m.Key) {
+			required = append(required, m.Key)
+		}
+	}
+	s.Required = required
 }
 
 // typeName returns the key of a type's comments in words.

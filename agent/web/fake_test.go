@@ -48,24 +48,25 @@ func newFake() *fakeSwitch {
 }
 
 func (f *fakeSwitch) bridge(name string, set func(*answer.Bridge)) {
-	b := answer.Bridge{Name: name, Address: fmt.Sprintf("02:00:5e:00:00:%02x", len(f.bridges)+1), Ageing: 300, FDBMax: 131072, STP: "off", Ports: []string{}}
+	b := answer.Bridge{Name: name, Address: fmt.Sprintf("02:00:5e:00:00:%02x", len(f.bridges)+1), Config: bridge.Defaults(bridge.BridgeSettings), Ports: []string{}}
+	b.Config.FDBMax = 131072
 	if set != nil {
 		set(&b)
 	}
 	f.bridges = append(f.bridges, b)
 }
 
-func (f *fakeSwitch) port(bridge, name string, set func(*answer.Port), vlans ...answer.VLAN) {
+func (f *fakeSwitch) port(of, name string, set func(*answer.Port), vlans ...answer.VLAN) {
 	p := answer.Port{
-		Index: 10 + len(f.ports), Name: name, Flags: []string{"BROADCAST", "MULTICAST", "UP", "LOWER_UP"}, MTU: 1500, Bridge: bridge, Type: "netdev", Hook: "tcx",
-		State: "forwarding", Learn: true, Discover: true, MulticastFlood: true, BroadcastFlood: true, Protected: []int{}, FDBFull: "flood", Admit: "all",
+		Index: 10 + len(f.ports), Name: name, Flags: []string{"BROADCAST", "MULTICAST", "UP", "LOWER_UP"}, MTU: 1500, Bridge: of, Type: "netdev", Hook: "tcx",
+		State: "forwarding", Config: bridge.PortDefaults(bridge.TypeNetdev),
 		PortStats: &answer.PortStats{Drops: map[string]uint64{}},
 	}
 	if set != nil {
 		set(&p)
 	}
 	f.ports = append(f.ports, p)
-	f.vlans = append(f.vlans, answer.VLANs{Name: name, Bridge: bridge, VLANs: slices.Clip(vlans)})
+	f.vlans = append(f.vlans, answer.VLANs{Name: name, Bridge: of, VLANs: slices.Clip(vlans)})
 }
 
 // sample returns the rates of one period.
@@ -276,7 +277,9 @@ func treePort(number int, name, role, state string) map[string]any {
 // office returns a switch with a few ports and some of every feature.
 func office() *fakeSwitch {
 	f := newFake()
-	f.bridge("br0", func(b *answer.Bridge) { b.VLANFiltering, b.STP, b.FDBCount, b.AgentRuns = true, "rstp", 9, true })
+	f.bridge("br0", func(b *answer.Bridge) {
+		b.Config.VLANFiltering, b.Config.STP, b.FDBCount, b.AgentRuns = true, "rstp", 9, true
+	})
 	f.bridge("br1", func(b *answer.Bridge) { b.FDBCount = 3 })
 	f.bridge("lab", nil)
 	f.port("br0", "host0", func(p *answer.Port) { p.Type = "host" }, untagged(1))
@@ -285,7 +288,7 @@ func office() *fakeSwitch {
 	f.port("br0", "veth0", func(p *answer.Port) { p.FDBCount = 2 }, untagged(10))
 	f.port("br0", "veth1", nil, untagged(10))
 	f.port("br0", "veth2", nil, untagged(20))
-	f.port("br0", "tap0", func(p *answer.Port) { p.Isolated, p.FDBMax, p.FDBCount = true, 8, 1 }, untagged(20))
+	f.port("br0", "tap0", func(p *answer.Port) { p.Config.Protected, p.Config.FDBMax, p.FDBCount = bridge.IsolatedDomain, 8, 1 }, untagged(20))
 	f.port("br0", "tap1", func(p *answer.Port) { p.State, p.Flags = "disabled", []string{"BROADCAST"} }, untagged(20))
 	f.port("br0", "tap2", func(p *answer.Port) { p.State = "gone" }, untagged(30))
 	f.port("br0", "mon0", func(p *answer.Port) { p.Type = "span" })
@@ -332,7 +335,7 @@ func office() *fakeSwitch {
 // rack returns a switch with many ports and addresses.
 func rack(ports, addresses int) *fakeSwitch {
 	f := newFake()
-	f.bridge("br0", func(b *answer.Bridge) { b.VLANFiltering, b.FDBCount = true, uint32(addresses) })
+	f.bridge("br0", func(b *answer.Bridge) { b.Config.VLANFiltering, b.FDBCount = true, uint32(addresses) })
 	for i := range ports {
 		f.port("br0", fmt.Sprintf("veth%d", i), func(p *answer.Port) {
 			if i%41 == 7 {

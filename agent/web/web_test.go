@@ -257,7 +257,7 @@ func TestAxis(t *testing.T) {
 func TestVLANColours(t *testing.T) {
 	t.Parallel()
 	f := newFake()
-	f.bridge("br0", func(b *answer.Bridge) { b.VLANFiltering = true })
+	f.bridge("br0", func(b *answer.Bridge) { b.Config.VLANFiltering = true })
 	for i := range 70 {
 		f.port("br0", fmt.Sprintf("veth%d", i), nil, untagged(uint16(100+i)))
 	}
