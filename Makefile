@@ -7,6 +7,14 @@ PFRULESETS ?= 1000
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 DATE ?= $(shell TZ=UTC0 git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null)
+
+# All of this compiles in one way, the packages' way, so that Go's cache has each library once: without C, and without
+# names of folders, which would be other ones for the source of a former version. Links of tests need no debug
+# information: without it each takes half the time.
+export CGO_ENABLED ?= 0
+export GOFLAGS := $(strip $(filter-out -trimpath,$(GOFLAGS)) -trimpath)
+LINK = -ldflags '-s -w'
+
 STAMPS = -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
 
 # What each part needs, by the command or file that shows it is there.
@@ -92,7 +100,7 @@ define run-tests
 	$(call install,$(TEST_NEEDS))
 	@dir=$$(mktemp -d) && chmod 755 $$dir && trap "rm -r $$dir" EXIT && \
 		$(GO) build -o $$dir/bascule ./cmd/bascule && \
-		BASCULE=$$dir/bascule $(GO) test $(TEST_FLAGS) -count=1 -vet=off -p $$(($$(nproc) + 1)) -timeout 80m \
+		BASCULE=$$dir/bascule $(GO) test $(TEST_FLAGS) $(LINK) -count=1 -vet=off -p $$(($$(nproc) + 1)) -timeout 80m \
 			./test/conformance ./lab ./test/routing ./datapath ./test/agent ./test/oracle ./lab/fabrics \
 			./test/... ./...
 endef
@@ -117,7 +125,7 @@ KERNELS ?=
 KERNEL_CASES ?= all
 test-kernels:
 	$(call install,$(KERNEL_NEEDS))
-	@dir=$$(mktemp -d) && trap "rm -r $$dir" EXIT && CGO_ENABLED=0 $(GO) build -o $$dir/kernels ./test/kernels && \
+	@dir=$$(mktemp -d) && trap "rm -r $$dir" EXIT && $(GO) build -o $$dir/kernels ./test/kernels && \
 		$$dir/kernels -kernels "$(KERNELS)" -cases "$(KERNEL_CASES)" -bascule "$(VERSION)" \
 			$(if $(filter all,$(KERNEL_CASES)),-table docs/kernels.md) $(KERNEL_FLAGS)
 
@@ -130,7 +138,7 @@ CARDS ?=
 CARD_CASES ?= all
 test-cards:
 	$(call install,$(CARD_NEEDS))
-	@dir=$$(mktemp -d) && trap "rm -r $$dir" EXIT && CGO_ENABLED=0 $(GO) build -o $$dir/cards ./test/cards && \
+	@dir=$$(mktemp -d) && trap "rm -r $$dir" EXIT && $(GO) build -o $$dir/cards ./test/cards && \
 		$$dir/cards -cards "$(CARDS)" -cases "$(CARD_CASES)" -bascule "$(VERSION)" \
 			$(if $(filter all,$(CARD_CASES)),-table docs/cards.md) $(CARD_FLAGS)
 
@@ -228,8 +236,8 @@ fuzz:
 	dir=$$(mktemp -d) && chmod 755 $$dir && trap "rm -r $$dir" EXIT && \
 	found=$$($(GO) env GOCACHE)/fuzz/bascule && export BASCULE=$$dir/bascule && set -x && \
 	$(GO) build -o $$dir/bascule ./cmd/bascule && \
-	$(GO) test -c -vet=off $(FOLLOWED:%='-gcflags=%=-d=libfuzzer') -o $$dir $(FUZZED) && \
-	mkdir $$dir/plain && $(GO) test -c -vet=off -o $$dir/plain ./datapath ./test/oracle ./test/routing && \
+	$(GO) test -c -vet=off $(LINK) $(FOLLOWED:%='-gcflags=%=-d=libfuzzer') -o $$dir $(FUZZED) && \
+	mkdir $$dir/plain && $(GO) test -c -vet=off $(LINK) -o $$dir/plain ./datapath ./test/oracle ./test/routing && \
 	$(call fuzz,./datapath,FuzzTCX,750) && \
 	$(call fuzz,./datapath,FuzzXDP,500) && \
 	$(call fuzz,./datapath,FuzzVLAN,2500) && \
@@ -271,7 +279,7 @@ generated:
 
 # The findings of tools in the source, and in the English of pages and comments (test/prose), by vale, which contains
 # parsers in C.
-VALE = $(GO) tool -modfile=test/prose/go.mod vale --no-global --config=test/prose/vale.ini
+VALE = CGO_ENABLED=1 $(GO) tool -modfile=test/prose/go.mod vale --no-global --config=test/prose/vale.ini
 lint:
 	$(call install,$(LINT_NEEDS))
 	$(GO) vet ./...
@@ -332,7 +340,7 @@ packages: $(if $(PREBUILT),,build)
 		program=$(PREBUILT); \
 		if [ -z "$$program" ]; then \
 			program=$$dir/bascule-$$arch; \
-			CGO_ENABLED=0 GOARCH=$$arch $(GO) build -trimpath -ldflags "-s -w $(STAMPS)" -o $$program ./cmd/bascule; \
+			GOARCH=$$arch $(GO) build -ldflags "-s -w $(STAMPS)" -o $$program ./cmd/bascule; \
 		fi; \
 		mkdir $$dir/$$arch; \
 		$(MAKE) -s stage PROGRAM=$$program RUNS=$(or $(PREBUILT),./bascule) DESTDIR=$$dir/$$arch PREFIX=/usr; \

@@ -34,7 +34,7 @@ func built(t testing.TB, names ...string) string {
 		args = append(args, "github.com/containernetworking/plugins/plugins/"+name+"@"+pluginsVersion)
 	}
 	cmd := exec.Command("go", args...)
-	cmd.Env = append(os.Environ(), "GOBIN="+dir, "GOFLAGS=-mod=mod", "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), "GOBIN="+dir, "GOFLAGS="+os.Getenv("GOFLAGS")+" -mod=mod", "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Skipf("the reference plugins cannot be built: %v: %s", err, out)
 	}

@@ -112,7 +112,7 @@ func Build(ctx context.Context, dir string, cases []Case) error {
 	for _, c := range cases {
 		if !slices.Contains(built, c.Package) {
 			built = append(built, c.Package)
-			commands = append(commands, []string{"test", "-c", "-o", filepath.Join(dir, c.program()), c.Package})
+			commands = append(commands, []string{"test", "-c", "-ldflags", "-s -w", "-o", filepath.Join(dir, c.program()), c.Package})
 		}
 	}
 	for _, args := range commands {
