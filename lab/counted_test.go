@@ -91,6 +91,9 @@ func TestCount(t *testing.T) {
 
 // TestRunCounted checks that a claim of a study that this machine tests is also measured in a virtual machine.
 func TestRunCounted(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures a study in a virtual machine, for minutes: 'make test-all'")
+	}
 	t.Parallel() // like TestRunInside; no other test that leaves namespaces may run in parallel
 	needRoot(t)
 	nothingLeft(t)

@@ -26,7 +26,8 @@ var mayLack = []string{"not built yet", "not installed", "virtual machines only"
 
 // TestEveryFabric sends over every fabric, from end to end and from the host,
 // also in large frames, and looks for leftovers. The workloads check that the traffic crosses the
-// fabric. Nothing is measured: all fabrics run in parallel.
+// fabric. Nothing is measured: all fabrics run in parallel. With -short it sends over each fabric
+// once, from end to end: TestFabricsCarry has the host and large frames.
 func TestEveryFabric(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
@@ -49,6 +50,9 @@ func TestEveryFabric(t *testing.T) {
 					setups := []Setup{{}, {MTU: 9000}}
 					if len(f.HostPath) > 0 {
 						setups = []Setup{{}, {Host: true}, {Host: true, MTU: 9000}}
+					}
+					if testing.Short() {
+						setups = setups[:1] // once
 					}
 					var wg sync.WaitGroup
 					for _, setup := range setups {

@@ -74,6 +74,9 @@ func TestRunInside(t *testing.T) {
 // TestRunReproduced checks that a study's groups for another machine are measured in one, and that
 // the report says so for these groups and their claims, and not for the rest.
 func TestRunReproduced(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures a study in a virtual machine, for minutes: 'make test-all'")
+	}
 	t.Parallel() // like TestRunInside; no other test that leaves namespaces may run in parallel
 	needRoot(t)
 	nothingLeft(t)
