@@ -43,6 +43,10 @@ func Some[Case any](all []Case) []Case {
 	return some[:n]
 }
 
+// Place reports whether a test tries one of the places where a command may fail or be killed: each of them, or with
+// -short a random third.
+func Place() bool { return !testing.Short() || rand.IntN(3) == 0 }
+
 // Minutes skips a test that takes minutes if -short is set.
 func Minutes(t *testing.T) {
 	t.Helper()

@@ -1355,6 +1355,9 @@ func TestShort(t *testing.T) {
 	l.AddBridge("br0", "tcx", nil)
 	l.Bascule("port", "add", "br0", "gw1", "--type", "host")
 	for n, last := 1, 1; n <= last; n++ {
+		if n > 1 && !netlab.Place() {
+			continue
+		}
 		l.Bascule("port", "set", "br0", "gw1", "--route=off")
 		cmd := func() *exec.Cmd {
 			return exec.Command(l.Binary(), "-n", l.Switch.Name, "port", "set", "br0", "gw1", "--route=on")
