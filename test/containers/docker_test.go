@@ -317,7 +317,7 @@ func TestDockerKilled(t *testing.T) {
 	network := `{"NetworkID":"n1","Options":{"com.docker.network.generic":{"bridge":"br0","isolated":"on"}}}`
 	d.docker("NetworkDriver.CreateNetwork", network)
 	end := `{"NetworkID":"n1","EndpointID":"e1","Interface":{"Address":"10.0.0.2/24"}}`
-	for i := range *pairs / 3 {
+	for i := range netlab.Third(*pairs) / 3 {
 		what := "NetworkDriver." + []string{"CreateEndpoint", "DeleteEndpoint"}[i%2]
 		done := make(chan struct{})
 		go func() {

@@ -47,6 +47,14 @@ func Some[Case any](all []Case) []Case {
 // -short a random third.
 func Place() bool { return !testing.Short() || rand.IntN(3) == 0 }
 
+// Third returns n, or with -short a third of it. It is the number of places where a test kills a command.
+func Third(n int) int {
+	if !testing.Short() {
+		return n
+	}
+	return max(n/3, 1)
+}
+
 // Minutes skips a test that takes minutes if -short is set.
 func Minutes(t *testing.T) {
 	t.Helper()
