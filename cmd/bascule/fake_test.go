@@ -499,7 +499,7 @@ func (f *fakeSwitch) LoadRules(name, port, file string, r io.Reader) ([]string, 
 
 func (f *fakeSwitch) VLANs(name string) ([]bridge.PortVLANs, error) {
 	f.call("VLANs %s", name)
-	return f.vlans, nil
+	return slices.Clone(f.vlans), nil
 }
 
 func (f *fakeSwitch) VLANTable(name string) ([]bridge.VLAN, error) { return f.table, nil }

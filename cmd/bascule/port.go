@@ -313,7 +313,11 @@ there, as if they came from the host.`,
 			for _, port := range list {
 				var facts []fact
 				if args[1] != "" {
-					facts = portFacts(port)
+					vlans, err := vlansAt(s, port.Bridge)
+					if err != nil {
+						return err
+					}
+					facts = portFacts(port, vlans)
 				}
 				if *stats {
 					facts = append(facts, statsFacts(port.Stats)...)
@@ -415,7 +419,7 @@ func ofDevice(port bridge.Port, n int) string {
 	return strconv.Itoa(n)
 }
 
-func portFacts(port bridge.Port) []fact {
+func portFacts(port bridge.Port, vlans []bridge.PortVLANs) []fact {
 	facts := []fact{
 		{"type", port.Type},
 		{"hook", orDash(port.Hook)},
@@ -424,6 +428,11 @@ func portFacts(port bridge.Port) []fact {
 		{"flags", strings.Join(port.Flags, " ")},
 		{"mtu", ofDevice(port, port.MTU)},
 		{"entries", fmt.Sprint(port.FDBCount)},
+	}
+	for _, v := range vlans {
+		if v.Bridge == port.Bridge && v.Port == port.Name {
+			facts = append(facts, fact{"vlans", orDash(vlansOf(v))})
+		}
 	}
 	if port.Type == bridge.TypePatch {
 		facts = slices.Insert(facts, 1, fact{"peer", port.Peer})
@@ -456,6 +465,28 @@ func portFacts(port bridge.Port) []fact {
 		facts = append(facts, fact{s.Name, s.Format(port.Config)})
 	}
 	return facts
+}
+
+// vlansAt returns the VLANs of a bridge's ports, none if the bridge does not filter.
+func vlansAt(s switcher, name string) ([]bridge.PortVLANs, error) {
+	b, err := s.Bridge(name)
+	if err != nil || !b.Config.VLANFiltering {
+		return nil, err
+	}
+	return s.VLANs(name)
+}
+
+// vlansOf returns the VLANs of a port in a line, each with its flags.
+func vlansOf(port bridge.PortVLANs) string {
+	var list []string
+	for _, r := range port.Ranges {
+		text := rangeOf(r)
+		if flags := answer.VLANFlags(r.VLANOptions); len(flags) > 0 {
+			text += " (" + strings.Join(flags, ", ") + ")"
+		}
+		list = append(list, text)
+	}
+	return strings.Join(list, ", ")
 }
 
 // leavesBy describes the path of frames that leave by a port, and the programs that see them there.

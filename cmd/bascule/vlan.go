@@ -255,17 +255,21 @@ func (p *program) printVLANs(ports []bridge.PortVLANs, table []bridge.VLAN) erro
 			rows = append(rows, []string{port.Bridge, port.Port, "-", "-"})
 		}
 		for _, r := range port.Ranges {
-			ids := fmt.Sprint(r.First)
-			if r.Last != r.First {
-				ids += fmt.Sprintf("-%d", r.Last)
-			}
-			rows = append(rows, []string{port.Bridge, port.Port, ids, orDash(strings.Join(answer.VLANFlags(r.VLANOptions), ", "))})
+			rows = append(rows, []string{port.Bridge, port.Port, rangeOf(r), orDash(strings.Join(answer.VLANFlags(r.VLANOptions), ", "))})
 		}
 	}
 	for _, v := range private {
 		rows = append(rows, []string{v.Bridge, "-", fmt.Sprint(v.ID), kindOf(v)})
 	}
 	return printList(p, rows, func(row []string) []string { return row }, "BRIDGE PORT VLAN FLAGS", func(row []string) []string { return row })
+}
+
+// rangeOf returns the VLANs of a range, such as 10-30.
+func rangeOf(r bridge.VLANRange) string {
+	if r.Last == r.First {
+		return fmt.Sprint(r.First)
+	}
+	return fmt.Sprintf("%d-%d", r.First, r.Last)
 }
 
 // kindOf returns the kind of a VLAN.

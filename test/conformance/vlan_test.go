@@ -343,6 +343,9 @@ func trunkRanges(t *testing.T, hook string) {
 	if want := []string{"br0 p1 1 PVID, Egress Untagged", "br0 p1 10-19 -", "br0 p1 21-30 -"}; !slices.Equal(got, want) {
 		t.Errorf("vlan show prints %q, should be %q", got, want)
 	}
+	if text, want := l.Bascule("port", "show", "br0", a.Port), " 1 (PVID, Egress Untagged), 10-19, 21-30\n"; !strings.Contains(text, want) {
+		t.Errorf("port show prints %q, should have %q", text, want)
+	}
 	// It is shown as ranges, in whatever order it was given.
 	l.Bascule("vlan", "add", "br0", a.Port, "31,20,2-4,5")
 	wantVLANs(t, l, native1+", 2-5, 10-31", native1+", 10-30")
