@@ -119,6 +119,9 @@ func (t Tables) fill(g *generation) error {
 
 // setIn writes the configuration into the specification that programs are loaded from.
 func (c *Config) setIn(spec *ebpf.CollectionSpec) error {
+	if holdsPF(c) {
+		spec.Maps[rulesetMap] = rulesetSpec(c)
+	}
 	return errors.Join(spec.Variables[kernelVarCfg].Set(&c.kernelConfig), spec.Variables[kernelVarSet].Set(&c.kernelSettings))
 }
 

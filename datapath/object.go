@@ -249,6 +249,9 @@ type specialty struct {
 func (o *object) linker(c *Config) *linker {
 	l := &linker{o: o, c: c, pruner: newPruner(nil), special: map[specialty]asm.Instructions{}}
 	l.pruner.constants = o.constants()
+	if o.spec.Maps[rulesetMap] != nil {
+		l.pruner.moved = o.moved()
+	}
 	return l
 }
 

@@ -32,9 +32,11 @@ func (c *pruner) prune(code asm.Instructions) asm.Instructions {
 type pruner struct {
 	code      asm.Instructions
 	constants []byte
-	at        []int          // place of each instruction, in raw instructions
-	index     []int          // index of the instruction at each such place
-	symbols   map[string]int // of functions and labels
+	moved     []moved                 // fields among the constants that are none
+	sources   map[int]asm.Instruction // for loads of these: the load of the field's address
+	at        []int                   // place of each instruction, in raw instructions
+	index     []int                   // index of the instruction at each such place
+	symbols   map[string]int          // of functions and labels
 	reached   []bool
 	before    []knowledge // known registers before each reached instruction
 	used      []bool
@@ -50,7 +52,7 @@ const (
 )
 
 func newPruner(code asm.Instructions) *pruner {
-	c := &pruner{symbols: map[string]int{}}
+	c := &pruner{symbols: map[string]int{}, sources: map[int]asm.Instruction{}}
 	c.begin(code)
 	return c
 }
@@ -62,6 +64,7 @@ func (c *pruner) begin(code asm.Instructions) {
 	c.reached, c.before = emptied(c.reached, n), emptied(c.before, n)
 	c.used, c.branches = emptied(c.used, n), emptied(c.branches, n)
 	clear(c.symbols)
+	clear(c.sources)
 	for i := range code {
 		c.at[i] = len(c.index)
 		for range code[i].Width() {
@@ -154,9 +157,10 @@ func (c *pruner) pass(k *knowledge, ins *asm.Instruction) {
 		k.forget(ins.Dst)
 		k.addresses |= bit(ins.Dst)
 	case class == asm.LdXClass && k.constants&bit(ins.Src) != 0 && ins.OpCode.Mode() == asm.MemMode:
-		value, there := c.constant(k.value[ins.Src]+int64(ins.Offset), ins.OpCode.Size().Sizeof())
+		place, size := k.value[ins.Src]+int64(ins.Offset), ins.OpCode.Size().Sizeof()
+		value, there := c.constant(place, size)
 		k.forget(ins.Dst)
-		if there {
+		if there && c.movedFrom(place, size) == nil {
 			k.set(ins.Dst, value)
 		}
 	case class == asm.StXClass && ins.OpCode.Mode() == asm.AtomicMode: // may fetch
@@ -166,6 +170,24 @@ func (c *pruner) pass(k *knowledge, ins *asm.Instruction) {
 	default:
 		k.forget(ins.Dst)
 	}
+}
+
+// moved is a field that the code reads among the constants, and that is in another map.
+type moved struct {
+	from, size int64  // its place among the constants
+	in         string // the map
+	to         int64  // its place there
+}
+
+// movedFrom returns the moved field that has the bytes at an offset in the constants, nil if none
+// has them.
+func (c *pruner) movedFrom(place int64, size int) *moved {
+	for i := range c.moved {
+		if f := &c.moved[i]; place >= f.from && place+int64(size) <= f.from+f.size {
+			return f
+		}
+	}
+	return nil
 }
 
 // constant returns the number at an offset in the constants.
@@ -364,7 +386,7 @@ func (c *pruner) walk() {
 }
 
 // settle replaces an instruction that can have no other result by a load of the number,
-// if there is room for the number.
+// if there is room for the number. It makes loads of moved fields read them where they are.
 func (c *pruner) settle() {
 	for i := range c.code {
 		ins := &c.code[i]
@@ -373,6 +395,14 @@ func (c *pruner) settle() {
 			continue
 		}
 		k := c.before[i]
+		if class == asm.LdXClass && k.constants&bit(ins.Src) != 0 {
+			place := k.value[ins.Src] + int64(ins.Offset)
+			if f := c.movedFrom(place, ins.OpCode.Size().Sizeof()); f != nil {
+				c.sources[i] = asm.LoadMapValue(ins.Dst, 0, uint32(f.to+place-f.from)).WithReference(f.in)
+				ins.Src, ins.Offset = ins.Dst, 0
+				continue
+			}
+		}
 		c.pass(&k, ins)
 		value, known := k.number(ins.Dst)
 		switch {
@@ -455,6 +485,8 @@ func (c *pruner) wants(i int, after registers) (before registers, used bool) {
 		return after | bit(ins.Dst) | source, true
 	case class == asm.LdClass && ins.OpCode.IsDWordLoad():
 		return after &^ bit(ins.Dst), after&bit(ins.Dst) != 0
+	case class == asm.LdXClass && c.sources[i].OpCode != 0:
+		return after &^ bit(ins.Dst), true
 	case class == asm.LdXClass:
 		return after&^bit(ins.Dst) | bit(ins.Src), true
 	case class == asm.StClass:
@@ -488,6 +520,10 @@ func (c *pruner) kept() asm.Instructions {
 	from := make([]int, 0, len(c.code))
 	for i := range c.code {
 		at[i+1] = at[i]
+		if source := c.sources[i]; keep[i] && source.OpCode != 0 {
+			all, from = append(all, source), append(from, i)
+			at[i+1] += int(source.Width())
+		}
 		if keep[i] {
 			all, from = append(all, c.code[i]), append(from, i)
 			at[i+1] += int(c.code[i].Width())
