@@ -251,7 +251,7 @@ func (b *Bridge) Commit(asked *Config, t Tables, f Follower) (err error) {
 		}
 	}
 	_, others := os.Stat(old.pin(old.gen, build())) // another build's programs cannot be the spare
-	if err := b.keepSpare(old.gen, spares && others == nil); err != nil {
+	if err := b.keepSpare(old.gen, spares && !g.apart && others == nil); err != nil {
 		return &UnfinishedError{err}
 	}
 	if old.killed {

@@ -54,6 +54,8 @@ type generation struct {
 	name  string
 	coll  *ebpf.Collection
 	spare bool // it uses the spare's programs, which are still pinned in the spare's folder
+	stale bool // the spare's pinned configuration is another ruleset's
+	apart bool // a table that outlives a change has another size than the bridge's
 
 	// Corrections of counters that the copying of pf's tables makes necessary, until the
 	// generation has begun; nil if none was copied, or by another command.
@@ -199,6 +201,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 		defer closeAll(shared)
 		maps.Copy(opts.MapReplacements, shared)
 	}
+	apart := false
 	for _, table := range pinned(c) {
 		if !table.outlives(b, m) {
 			continue
@@ -213,6 +216,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 			return nil, err
 		}
 		if other {
+			apart = true
 			continue
 		}
 		spec.Maps[table.name].MaxEntries = there.MaxEntries() // it keeps its size
@@ -222,7 +226,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &generation{name: b.nextGeneration(), coll: coll}
+	g := &generation{name: b.nextGeneration(), coll: coll, apart: apart}
 	err = enterPanel(coll, c)
 	if err == nil && withFDB(m) {
 		err = g.shared(func(s *kernelShared) { clear(s.Usage[c.FdbTurn&1][:]) })
@@ -416,6 +420,11 @@ func (b *Bridge) pinGeneration(c *Config, g *generation) error {
 		return err
 	}
 	if g.spare { // the spare has pinned these
+		if g.stale {
+			if err := b.repinConfig(c); err != nil {
+				return err
+			}
+		}
 		return os.Rename(b.pin(sparePin), dir)
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil {

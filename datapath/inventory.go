@@ -38,6 +38,7 @@ type table struct {
 	why string
 
 	devices bool                         // it has the ports' devices, for one of the hooks
+	ruleset bool                         // it has pf's rules: each set of programs may have its own
 	own     func() *ebpf.MapSpec         // the specification of a map of user space
 	takes   func(takes *PFTakes) *uint64 // the field of PFTakes that includes a pinned table's memory
 }
@@ -229,6 +230,9 @@ func compiled(count func(*PF) int) func(*making) uint32 {
 	}
 }
 
+// rulesEntries is the number of entries of a table for pf's rules.
+func rulesEntries(m *making) uint32 { return uint32(roomFor(int(m.Pf.Rules), rulesRoom)) }
+
 // brought returns an entries function for contents that a change may bring.
 func brought(by func(*making) bool, n uint32) func(*making) uint32 {
 	return func(m *making) uint32 {
@@ -373,21 +377,22 @@ var inventory = []table{
 		idle: idleEntry, entries: fixed(maxTalkers)},
 
 	// pf: the ruleset
-	{name: kernelMapPfWords, life: lifeBridge, trial: trialShared, anew: withPF, takes: takeRules,
+	{name: kernelMapPfWords, life: lifeBridge, trial: trialShared, anew: withPF, ruleset: true, takes: takeRules,
 		features: kernelFeatureFEATURE_PF | kernelFeatureFEATURE_ETHER,
-		entries:  compiled(func(p *PF) int { return p.Program.Words() })},
+		entries:  compiled(func(p *PF) int { return roomFor(p.Program.Words(), wordsRoom) })},
 	{name: kernelMapPfNetworks, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF_RULES,
-		anew: withPF, takes: takeRules, entries: compiled(func(p *PF) int { return len(p.Program.Networks) })},
+		anew: withPF, ruleset: true, takes: takeRules,
+		entries: compiled(func(p *PF) int { return roomFor(len(p.Program.Networks), rulesRoom) })},
 	{name: kernelMapPfRules, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF, anew: withPF,
-		takes: takeRules, entries: counted(func(c *Config) uint32 { return c.Pf.Rules })},
+		ruleset: true, takes: takeRules, entries: rulesEntries},
 	{name: kernelMapPfEthers, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_ETHER,
-		anew: withPF, takes: takeRules, entries: counted(func(c *Config) uint32 { return c.Pf.EtherRules })},
-	{name: pfText, life: lifeBridge, why: whyUser, anew: withPF, takes: takeRules, own: textSpec,
-		entries: compiled(func(p *PF) int { return (len(p.Text)+textHeader-1)/textPage + 1 })},
+		anew: withPF, ruleset: true, takes: takeRules, entries: counted(func(c *Config) uint32 { return c.Pf.EtherRules })},
+	{name: pfText, life: lifeBridge, why: whyUser, anew: withPF, ruleset: true, takes: takeRules, own: textSpec,
+		entries: compiled(func(p *PF) int { return roomFor(textPages(p.Text), 1) })},
 	{name: kernelMapPfRuleStats, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_PF,
-		anew: withOtherPF, takes: takeRules, entries: counted(func(c *Config) uint32 { return c.Pf.Rules })},
+		anew: withOtherPF, takes: takeRules, entries: rulesEntries},
 	{name: kernelMapPfRuleUse, life: lifeBridge, trial: trialCopy, features: kernelFeatureFEATURE_PF,
-		anew: withOtherPF, takes: takeRules, entries: counted(func(c *Config) uint32 { return c.Pf.Rules })},
+		anew: withOtherPF, takes: takeRules, entries: rulesEntries},
 
 	// pf: tables whose size depends on limits
 	{name: kernelMapPfBuckets, life: lifeBridge, trial: trialAbout, features: kernelFeatureFEATURE_PF,

@@ -353,6 +353,9 @@ func featuresOf(p *pf.Program) kernelFeature {
 
 const textPage = 4096
 
+// textPages is the number of pages for a text.
+func textPages(text []byte) int { return (len(text)+textHeader-1)/textPage + 1 }
+
 // textSpec is the specification of the map for a text.
 func textSpec() *ebpf.MapSpec {
 	return &ebpf.MapSpec{
@@ -550,12 +553,7 @@ func (b *Bridge) fillPF(g *generation, c *Config, t Tables) error {
 			return err
 		}
 	}
-	for _, f := range t.PF.Fill {
-		if err := a.fill(f.Table, f.Entries); err != nil {
-			return fmt.Errorf("fill table %d: %w", f.Table, err)
-		}
-	}
-	return nil
+	return a.fillAll(t.PF.Fill)
 }
 
 // growPF copies the contents of tables of b to the tables of g that have another size. It is called

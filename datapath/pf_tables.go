@@ -530,6 +530,16 @@ func (a *addresses) clear(tables uint64) (int, error) {
 	return did + more, err
 }
 
+// fillAll sets the contents of tables.
+func (a *addresses) fillAll(list []TableFill) error {
+	for _, f := range list {
+		if err := a.fill(f.Table, f.Entries); err != nil {
+			return fmt.Errorf("fill table %d: %w", f.Table, err)
+		}
+	}
+	return nil
+}
+
 // fill replaces the contents of a table by these entries.
 func (a *addresses) fill(n int, entries []pf.TableEntry) error {
 	if _, err := a.clear(1 << n); err != nil {

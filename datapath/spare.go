@@ -31,7 +31,7 @@ var errNoSpare = errors.New("no spare fits")
 
 // sameProgram reports whether two configurations have the same specialised programs.
 func sameProgram(c, other *Config) bool {
-	return c.kernelConfig == other.kernelConfig && ported(c) == ported(other) && anyXDP(c) == anyXDP(other) &&
+	return compiledIn(&c.kernelConfig) == compiledIn(&other.kernelConfig) && ported(c) == ported(other) && anyXDP(c) == anyXDP(other) &&
 		patched(c) == patched(other)
 }
 
@@ -42,7 +42,7 @@ func (b *Bridge) spares(c *Config, t Tables) bool {
 	if b.gen == "" || b.store.Locked || !sameProgram(c, &b.Config) {
 		return false
 	}
-	if t.Filter != nil || t.Bindings != nil || t.PF != nil {
+	if t.Filter != nil || t.Bindings != nil || t.PF != nil && b.largeRules(t.PF) {
 		return false
 	}
 	// A capture has its filter in the programs, and watches one generation.
@@ -95,7 +95,8 @@ func (b *Bridge) openSpare(c *Config) (*generation, error) {
 	}
 	var made kernelConfig
 	err = g.coll.Maps[configMap].Lookup(uint32(0), &made)
-	if err == nil && made != c.kernelConfig || (g.program(hookTCX) != nil) != ported(c) || (g.program(hookXDP) != nil) != anyXDP(c) {
+	g.stale = made != c.kernelConfig
+	if err == nil && compiledIn(&made) != compiledIn(&c.kernelConfig) || (g.program(hookTCX) != nil) != ported(c) || (g.program(hookXDP) != nil) != anyXDP(c) {
 		err = errNoSpare
 	}
 	if err != nil {
@@ -128,6 +129,9 @@ func (g *generation) rewrite(b *Bridge, c *Config, t Tables) error {
 		return err
 	}
 	if err := g.rewriteRules(b, c, t.Rules); err != nil {
+		return err
+	}
+	if err := g.rewritePF(b, c, t); err != nil {
 		return err
 	}
 	// No remembered decision of the spare was made with these settings.

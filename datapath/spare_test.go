@@ -3,9 +3,11 @@
 package datapath
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -355,5 +357,250 @@ func TestSpareRulesHalf(t *testing.T) {
 	defer m.Close()
 	if n, err := countOf[rule.Key, uint32](m); n != 2 || err != nil {
 		t.Errorf("frames find %d rules of 2 (%v)", n, err)
+	}
+}
+
+// Other rules of pf need no new programs, neither do the same rules for other ports, nor other
+// changes. Each ruleset has its own counters; states stay.
+func TestSparePF(t *testing.T) {
+	s := newShelf(t, 4)
+	b := s.create("br0", 3)
+	frame := udpFrame(2, 1, "192.0.2.2", "192.0.2.1", 53, 1000)
+	judged := func(from int) string {
+		t.Helper()
+		d, err := traceIn(s, b, from, udpFrame(2, 1, "192.0.2.9", "192.0.2.1", 53, 1000))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Reason == uint32(kernelDropReasonDROP_PF) {
+			return "block"
+		}
+		return "pass"
+	}
+	var turns [][]ebpf.ProgramID
+	load := func(conf string, change ...func(*Config, *PF)) {
+		t.Helper()
+		was := b.Config.Pf.Ruleset
+		s.loadPF(b, conf, change...)
+		b = s.open("br0")
+		s.expectAttached(b)
+		turns = append(turns, s.programs(b))
+		if text, err := b.PFText(); string(text) != conf || err != nil {
+			t.Fatalf("change %d: the text is %q, %v", len(turns), text, err)
+		}
+		if got := b.Config.Pf.Ruleset; len(change) == 0 && got != was+1 {
+			t.Fatalf("change %d: ruleset %d is followed by %d", len(turns), was, got)
+		}
+	}
+	other := func() {
+		t.Helper()
+		if err := s.commit(b, func(c *Config, _ []*Port) { c.Ageing++ }); err != nil {
+			t.Fatal(err)
+		}
+		b = s.open("br0")
+		turns = append(turns, s.programs(b))
+	}
+	same := func(_ *Config, p *PF) { p.Same = true }
+	// equal reports whether changes have the programs of each other, by their numbers from the last: 0
+	equal := func(i, j int) bool {
+		return slices.Equal(turns[len(turns)-1-i], turns[len(turns)-1-j])
+	}
+	expectTurns := func(what string) {
+		t.Helper()
+		if !equal(0, 2) || equal(0, 1) {
+			t.Fatalf("%s: programs %v took turns", what, turns[len(turns)-3:])
+		}
+	}
+	blocks := "block in on near0 proto udp from 192.0.2.1 to port 53\npass in on near1 proto udp to 192.0.2.9\n"
+	passes := "pass in on near0 proto udp from 192.0.2.0/24 to port 53\nblock in on near1 proto udp from 192.0.2.1 to 192.0.2.9\npass proto udp to 198.51.100.0/24\n"
+	for i := range 8 {
+		conf, at, want := blocks, 1, []string{"block", "pass"}
+		if i%2 == 1 {
+			conf, at, want = passes, 0, []string{"pass", "block"}
+		}
+		load(conf)
+		if i >= 2 {
+			expectTurns("other rules")
+		}
+		if got := []string{judged(0), judged(1)}; !slices.Equal(got, want) {
+			t.Fatalf("ruleset %d: %s, want %s", i, got, want)
+		}
+		for from := range 2 {
+			for n := range 3 { // the programs remember which rules match
+				s.run(b, from, udpFrame(2, 1, "192.0.2.9", "192.0.2.1", 53, 2000+100*i+10*from+n))
+			}
+		}
+		sum, err := b.PFTraffic()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n, from := range []int{0, 1} {
+			if got := sum.Rules[n]; got.Evaluations != 3 || (got.States == 3) != (want[from] == "pass") || (got.States == 0) != (want[from] == "block") {
+				t.Fatalf("ruleset %d: rule %d counts %+v, and would %s", i, n, got, want[from])
+			}
+		}
+		if n := sum.Rules[at].States; n != 3 || sum.Counters[PFInserts]-sum.Counters[PFRemovals] != uint64(3*(i+1)) {
+			t.Fatalf("ruleset %d: rule %d has %d states, and there are %+v", i, at, n, sum.Counters)
+		}
+	}
+	// the rules stay: so do their counters, and programs that count elsewhere do not fit
+	before, err := b.PFTraffic()
+	if err != nil {
+		t.Fatal(err)
+	}
+	load(passes, same)
+	for i := range 6 {
+		if i%3 == 1 {
+			load(passes, same)
+		} else {
+			other()
+		}
+		expectTurns("the same rules")
+		after, err := b.PFTraffic()
+		if diff := gocmp.Diff(before.Rules, after.Rules); diff != "" || err != nil {
+			t.Fatalf("the same rules count %s (%v)", diff, err)
+		}
+		if got := []string{judged(0), judged(1)}; !slices.Equal(got, []string{"pass", "block"}) {
+			t.Fatalf("the same rules: %s", got)
+		}
+		s.run(b, 0, frame)
+		if before, err = b.PFTraffic(); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := b.PFText(); string(text) != passes || err != nil {
+			t.Fatalf("the text is %q, %v", text, err)
+		}
+	}
+	// some more rules have room, many have not
+	load(passes)
+	load(blocks)
+	load(strings.Repeat(passes, 10))
+	expectTurns("more rules")
+	load(strings.Repeat(passes, 100))
+	if equal(0, 2) {
+		t.Error("many rules are in tables that have no room for them")
+	}
+	load(strings.Repeat(blocks, 100))
+	load(strings.Repeat(passes, 101))
+	expectTurns("many rules")
+	load(blocks)
+	expectTurns("few rules in tables for many")
+	if got := []string{judged(0), judged(1)}; !slices.Equal(got, []string{"block", "pass"}) {
+		t.Errorf("few rules in tables for many: %s", got)
+	}
+	// another feature
+	load("block in log on near2\n" + passes)
+	if equal(0, 2) {
+		t.Error("rules log, and their programs do not")
+	}
+}
+
+// Each packet is judged by one of two rulesets that take turns a hundred times, on its way in and out, and counts for
+// the rules of that one. A rule lets out only what its own ruleset has let in.
+func TestSparePFExact(t *testing.T) {
+	s := newShelf(t, 2)
+	b := s.create("br0", 2)
+	conf := func(tag string, more int) string { // more is not 0: these rules look at flags of TCP
+		return strings.Repeat("pass in on near1 proto tcp\n", more) + "block\npass in on near0 proto udp tag " + tag +
+			" no state\npass out on near1 proto udp tagged " + tag + " no state\n"
+	}
+	s.loadPF(b, conf("red", 1))
+	s.loadPF(b, conf("blue", 5))
+	counted := func() uint64 { // packets that the rule on the way in has counted
+		t.Helper()
+		sum, err := b.PFTraffic()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sum.Rules[len(sum.Rules)-2].Packets[0]
+	}
+	port := func(n int) Stats {
+		t.Helper()
+		b = s.open("br0")
+		stats, err := b.PortStats(Ports(&b.Config)[n])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stats
+	}
+	was := s.programs(b)
+	stop := s.send(0, udpFrame(2, 1, "192.0.2.2", "192.0.2.1", 53, 1000), udpFrame(2, 1, "192.0.2.2", "192.0.2.1", 53, 1001))
+	for i := range 50 {
+		for _, next := range []string{conf("red", 1+i%7), conf("blue", 5)} {
+			before := port(0).RxFrames
+			for port(0).RxFrames < before+20 { // some packets meet each ruleset
+				runtime.Gosched()
+			}
+			s.loadPF(b, next)
+		}
+	}
+	begun := port(0).RxFrames
+	for port(0).RxFrames < begun+20 {
+		runtime.Gosched()
+	}
+	stop()
+	in, out := port(0), port(1)
+	dropped := in.Drops[kernelDropReasonDROP_PF] + out.Drops[kernelDropReasonDROP_PF]
+	if in.RxFrames == 0 || out.TxFrames != in.RxFrames || dropped != 0 {
+		t.Errorf("%d packets came in, %d left, %d were dropped by pf", in.RxFrames, out.TxFrames, dropped)
+	}
+	if n := counted(); n < in.RxFrames-begun || n >= in.RxFrames {
+		t.Errorf("the last ruleset has counted %d packets of at least %d", n, in.RxFrames-begun)
+	}
+	if now := s.programs(b); !slices.Equal(now, was) {
+		t.Errorf("programs %v are on the ports, which were %v", now, was)
+	}
+}
+
+// Remains of a killed command in the spare are not taken for the ruleset.
+func TestSparePFHalf(t *testing.T) {
+	for _, half := range []func(t *testing.T, b *Bridge){
+		func(t *testing.T, b *Bridge) { // the configuration is not pinned again
+			if err := os.Remove(b.pin(sparePin, configPin)); err != nil {
+				t.Fatal(err)
+			}
+		},
+		func(t *testing.T, b *Bridge) {
+			for _, name := range []string{kernelMapPfWords, kernelMapPfRules, kernelMapPfNetworks, kernelMapPfRuleUse} {
+				m, err := ebpf.LoadPinnedMap(b.pin(sparePin, name), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer m.Close()
+				rubbish := bytes.Repeat([]byte{0xff}, int(m.ValueSize()))
+				key := make([]byte, m.KeySize())
+				if err := m.Put(key, rubbish); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+	} {
+		s := newShelf(t, 2)
+		b := s.create("br0", 2)
+		conf := "block in on near0 proto udp from 192.0.2.1 to port 53\n"
+		for i := range 5 {
+			if i >= 2 {
+				half(t, b)
+			}
+			s.loadPF(b, conf)
+			b = s.open("br0")
+			s.expectAttached(b)
+			d, err := traceIn(s, b, 0, udpFrame(2, 1, "192.0.2.2", "192.0.2.1", 53, 1000))
+			if err != nil || d.Reason != uint32(kernelDropReasonDROP_PF) {
+				t.Errorf("load %d: the packet is not blocked: %d, %v", i, d.Reason, err)
+			}
+			sum, err := b.PFTraffic()
+			if err != nil || len(sum.Rules) != 1 || sum.Rules[0] != (PFRuleStats{}) {
+				t.Errorf("load %d: counters %+v, %v", i, sum.Rules, err)
+			}
+			networks, err := b.openTable(kernelMapPfNetworks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n, err := countOf[kernelPfPrefix, kernelPfNetwork](networks); n != len(compilePF(t, &b.Config, conf).Networks) || err != nil {
+				t.Errorf("load %d: %d networks (%v)", i, n, err)
+			}
+			networks.Close()
+		}
 	}
 }

@@ -220,6 +220,14 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 		spec.Maps[table.name].MaxEntries = m.MaxEntries()
 		opts.MapReplacements[table.name] = m
 	}
+	for _, table := range tablesThat(func(t *table) bool { return t.trial == trialCopy && spec.Maps[t.name] != nil }) {
+		m, err := b.openTable(table.name)
+		if err != nil {
+			return nil, err
+		}
+		spec.Maps[table.name].MaxEntries = m.MaxEntries() // programs may have been loaded for more rules
+		m.Close()
+	}
 	coll, err := load(spec, opts, &c)
 	if err != nil {
 		return nil, err

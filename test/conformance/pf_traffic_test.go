@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -23,6 +25,7 @@ import (
 var pfTrafficCases = []conformance{
 	{name: "pf_hosts", hooks: both, run: pfHosts},
 	{name: "pf_reloads", hooks: both, run: pfReloads},
+	{name: "pf_killed", hooks: tcx, run: pfKilled},
 	{name: "pf_answers", hooks: both, run: pfAnswers},
 	{name: "pf_strange_tcp", hooks: both, run: pfStrangeTCP},
 	{name: "pf_normalize", hooks: both, run: pfNormalize},
@@ -214,6 +217,67 @@ func pfReloads(t *testing.T, hook string) {
 	}
 	close(stop)
 	must(t, <-done)
+	wantDrops(t, l, ends[0], "pf", 0)
+	wantDrops(t, l, ends[1], "pf", 0)
+}
+
+// pfKilled kills a change of rules while two sets of programs alternate. The rules of one of the two rulesets are there
+// then, whole: their two halves know each other by a tag. The programs stay those that were there before.
+func pfKilled(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	one, two := ends[0].Host(), ends[1].Host()
+	rules, files := map[string]string{}, map[string]string{}
+	for _, tag := range []string{"red", "blue"} {
+		text := fmt.Sprintf("block\npass proto icmp6\npass in proto udp tag %s no state\npass out proto udp tagged %[1]s no state\n", tag)
+		files[tag] = filepath.Join(t.TempDir(), "pf.conf")
+		must(t, os.WriteFile(files[tag], []byte(text), 0o600))
+		l.Bascule("pfctl", "-b", "br0", "-f", files[tag])
+		rules[tag] = pfctl(t, l, "", "-sr")
+	}
+	load := func(tag string) []string { return []string{"pfctl", "-b", "br0", "-f", files[tag]} }
+	is := "blue"
+	next := func() string {
+		if is == "blue" {
+			return "red"
+		}
+		return "blue"
+	}
+	before, err := l.Objects()
+	must(t, err)
+	l.Bascule(load("red")...)
+	l.Bascule(load("blue")...)
+	after, err := l.Objects()
+	must(t, err)
+	if !maps.Equal(before.Programs, after.Programs) {
+		t.Errorf("the bridge's programs are %v; they were %v two rulesets ago", after.Programs, before.Programs)
+	}
+	points := slices.DeleteFunc(killPoints(t, l, func() []string { is = next(); return load(is) }, func() {}), func(p killPoint) bool {
+		return !slices.Contains([]string{"bpf", "renameat", "unlinkat", "mkdirat"}, p.call)
+	})
+	for _, p := range somePoints(points, 24) {
+		killed := kill(t, l, p, load(next()))
+		echoUDP(t, one, two, two.IPv4, 100)
+		l.Bascule("fdb", "flush", "br0", "--vlan", "4000") // completes or undoes the killed change
+		echoUDP(t, one, two, two.IPv4, 100)
+		if got := pfctl(t, l, "", "-sr"); got == rules[next()] {
+			is = next()
+		} else if got != rules[is] || !killed {
+			t.Errorf("the rules are\n%s", got)
+		}
+		l.Bascule("port", "set", "br0", ends[1].Port, "--fdb-max", "1000") // with the other set
+		echoUDP(t, one, two, two.IPv4, 100)
+		if got := pfctl(t, l, "", "-sr"); got != rules[is] {
+			t.Errorf("after another change the rules are\n%s", got)
+		}
+		for range 2 { // the sets alternate again
+			is = next()
+			l.Bascule(load(is)...)
+			echoUDP(t, one, two, two.IPv4, 100)
+		}
+		if t.Failed() {
+			t.Fatalf("killed: %v, in %s number %d", killed, p.call, p.n)
+		}
+	}
 	wantDrops(t, l, ends[0], "pf", 0)
 	wantDrops(t, l, ends[1], "pf", 0)
 }
