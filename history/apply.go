@@ -207,6 +207,7 @@ func (c *change) begin() (unkept []string, err error) {
 		}
 	}
 	if err != nil {
+		c.waits = nil // nothing is done that must be put back
 		return nil, &refusal{fmt.Sprintf("cannot apply with --confirm: the previous state cannot be saved: %v; see that %s can be written to, or give another folder by BASCULE_STATE_DIR",
 			err, Dir()), err}
 	}

@@ -70,6 +70,7 @@ var confirmCases = []struct {
 	{"uplink_gone", confirmUplinkGone},
 	{"same", confirmSame},
 	{"files_removed", confirmFilesRemoved},
+	{"not_begun", confirmNotBegun},
 	{"files_hidden", confirmFilesHidden},
 	{"good_since", confirmGoodSince},
 	{"time_namespaces", confirmTimeNamespaces},

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,8 +11,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"bascule/bridge"
+	"bascule/config"
+	"bascule/history"
 	"bascule/test/netlab"
 
 	"github.com/cilium/ebpf"
@@ -604,4 +608,29 @@ func confirmAgentBroken(t *testing.T, l *netlab.Lab) {
 		}
 		r.kill()
 	}
+}
+
+// confirmNotBegun has no process that puts the change back, so the change does not begin. Nothing is put back.
+func confirmNotBegun(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", good))
+	s, err := bridge.Open(l.Switch.Name)
+	must(t, err)
+	defer s.Close()
+	run := t.TempDir()
+	l.Setenv("BASCULE_AGENT_DIR", run)
+	t.Setenv("BASCULE_AGENT_DIR", run)
+	t.Setenv("BASCULE_STATE_DIR", filepath.Dir(ofLab(l)))
+	h, err := history.Open(s, l.Switch.Name)
+	must(t, err)
+	files, err := config.Load(file(t, "bad.yaml", bad))
+	must(t, err)
+	actions, warnings, err := h.Apply(files[0], history.Options{Confirm: time.Hour, Watch: func() error { return errors.New("no process") }})
+	if err == nil || !strings.Contains(err.Error(), "cannot apply with --confirm") || strings.Contains(err.Error(), "put back") || actions != nil || warnings != nil {
+		t.Error(actions, warnings, err)
+	}
+	stateIs(t, l)
+	if text := l.Bascule("apply", "--history"); strings.Contains(text, "put back") || waiting(l) {
+		t.Errorf("the history is\n%s", text)
+	}
+	l.Refused([]string{"no change waits for it"}, "apply", "confirm")
 }
