@@ -214,6 +214,9 @@ func (c *change) begin() (unkept []string, err error) {
 	return nil, nil
 }
 
+// putBackWords begin the description of a state that a put-back restored. The change's description follows.
+const putBackWords = "put back, not confirmed: "
+
 // foundState names a state that was not applied as a whole: commands have made it.
 const foundState = "as it was found"
 
@@ -365,7 +368,7 @@ func (h *History) restore(p *Pending, before config.File) (warnings []string, er
 	}
 	absent = slices.DeleteFunc(absent, func(what string) bool { return slices.Contains(p.Missing, what) })
 	p.lacks = slices.Compact(slices.Sorted(slices.Values(slices.Concat(left, absent))))
-	st := State{Time: time.Now(), Who: p.Who, What: "put back, not confirmed: " + p.What + p.butFor(), Bridges: p.Bridges, Change: config.Summary(actions), again: true}
+	st := State{Time: time.Now(), Who: p.Who, What: putBackWords + p.What + p.butFor(), Bridges: p.Bridges, Change: config.Summary(actions), again: true}
 	warnings = append(warnings, h.record(st)...)
 	h.noteReturn(p.Time, actions)
 	if err := h.settle(p, true); err != nil {
@@ -506,7 +509,8 @@ func (h *History) Last() (config.File, error) {
 	return f, err
 }
 
-// Confirm makes the waiting change permanent, and returns it.
+// Confirm makes the waiting change permanent, and returns it. If none waits, and the last one was confirmed before, it
+// returns that one, and a warning: a caller may have lost the first answer.
 func (h *History) Confirm(who Who, yes bool) (p *Pending, warnings []string, err error) {
 	unlock, err := h.s.LockPlans()
 	if err != nil {
@@ -523,6 +527,9 @@ func (h *History) Confirm(who Who, yes bool) (p *Pending, warnings []string, err
 	case err != nil:
 		return nil, nil, err
 	case p == nil:
+		if p := h.kept(); p != nil {
+			return p, []string{fmt.Sprintf("the change of %s at %s (%s) was confirmed before", p.Who, p.Time.Format(time.DateTime), p.What)}, nil
+		}
 		return nil, nil, h.nothingWaits()
 	case p.Overdue() && !yes:
 		return nil, nil, &refusal{line: "cannot confirm: " + p.stays()}
@@ -537,23 +544,23 @@ func (h *History) Confirm(who Who, yes bool) (p *Pending, warnings []string, err
 	return p, warnings, nil
 }
 
-// nothingWaits returns why there is nothing to confirm: no change waits, or its files are gone.
+// nothingWaits returns why there is nothing to confirm: no change waits, it was put back, or its files are gone.
 func (h *History) nothingWaits() error {
 	if p := h.noted(); p != nil {
 		return &refusal{line: fmt.Sprintf("cannot confirm: the files of the change of %s at %s (%s) are gone from %s; see that this folder can be read, and confirm it then, before %s",
 			p.Who, p.Time.Format(time.TimeOnly), p.What, h.dir, p.Until.Format(time.TimeOnly))}
 	}
-	last := ""
 	if list, err := h.States(); err == nil && len(list) > 0 {
 		st := list[0]
 		if len(st.Again) > 0 {
 			st = st.Again[0]
 		}
-		if strings.HasPrefix(st.What, "put back") {
-			last = fmt.Sprintf(" (%s, at %s)", st.What, st.Time.Format(time.DateTime))
+		if what, ok := strings.CutPrefix(st.What, putBackWords); ok {
+			return &refusal{line: fmt.Sprintf("cannot confirm: the change of %s (%s) was not confirmed, and was put back at %s; see 'bascule apply --history'",
+				st.Who, what, st.Time.Local().Format(time.DateTime))}
 		}
 	}
-	return &refusal{line: "cannot confirm: no change waits for it" + last + "; see 'bascule apply --history'"}
+	return &refusal{line: "cannot confirm: no change waits for it; see 'bascule apply --history'"}
 }
 
 // Back applies the state that was applied n states ago. With 0 it applies the last kept state, which undoes later

@@ -206,6 +206,24 @@ func (h *History) noted() *Pending {
 	return p
 }
 
+// kept returns the change that was confirmed last if nothing was applied or put back since, nil for none.
+func (h *History) kept() *Pending {
+	p := &Pending{}
+	text, err := readFile(h.confirmedPath())
+	if err != nil || json.Unmarshal(text, p) != nil || p.Files == "" {
+		return nil
+	}
+	list, err := h.States()
+	if err != nil || len(list) == 0 {
+		return nil
+	}
+	// a change that could not begin has such a file, too, but no state
+	if st := list[0]; st.Files != p.Files || len(st.Again) > 0 || st.Time.Before(p.Time) {
+		return nil
+	}
+	return p
+}
+
 // errUnread means that the file does not say which change waits.
 var errUnread = errors.New("it is not known which change waits to be confirmed")
 

@@ -266,10 +266,16 @@ func newApplyConfirm(p *program) *cobra.Command {
 		Short: "keep a change that waits to be confirmed",
 		Long: `Keep the change that was applied with --confirm in this network namespace, and
 in the others that its files name. A change of another user is confirmed only
-with --yes: it may have cut that user off.`,
+with --yes: it may have cut that user off.
+
+A script can repeat the command if it has lost the answer: the status is 0 also
+if the last change was confirmed before, and 1 if it was put back.`,
 		Example: `  #! run: echo 'bridges: {br0: }' >switch.yaml
   bascule apply --confirm 60s switch.yaml
   bascule apply confirm`,
+		Annotations: map[string]string{
+			"1": "refused or failed, or no change waits; one line on standard error says why, and whether the last change was put back",
+		},
 	}
 	yes := cmd.Flags().Bool("yes", false, "confirm a change of another user, too")
 	cmd.RunE = func(*cobra.Command, []string) error {

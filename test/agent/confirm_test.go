@@ -70,6 +70,7 @@ var confirmCases = []struct {
 	{"uplink_gone", confirmUplinkGone},
 	{"same", confirmSame},
 	{"files_removed", confirmFilesRemoved},
+	{"again", confirmAgain},
 	{"not_begun", confirmNotBegun},
 	{"files_hidden", confirmFilesHidden},
 	{"good_since", confirmGoodSince},
@@ -379,7 +380,6 @@ func confirmConfirmed(t *testing.T, l *netlab.Lab) {
 	if after := l.Bascule("export"); after != before {
 		t.Errorf("the confirm changed\n%sto\n%s", before, after)
 	}
-	l.Refused([]string{"no change waits for it"}, "apply", "confirm")
 	wantLines(t, apply(t, l, path))
 	// A file without a change has nothing to confirm.
 	r, err = l.Run("apply", "--confirm", "1s", path)
@@ -879,7 +879,7 @@ func confirmSame(t *testing.T, l *netlab.Lab) {
 				t.Errorf("row %d of the history is %+v", i, st)
 			}
 		}
-		l.Refused([]string{"no change waits for it (put back, not confirmed: ", list[0].Time.Local().Format(time.DateTime)}, "apply", "confirm")
+		l.Refused([]string{"bad.yaml) was not confirmed, and was put back at " + list[0].Time.Local().Format(time.DateTime)}, "apply", "confirm")
 	}
 	apply(t, l, file(t, "next.yaml", "bridges: {br0: {ageing: 80s}}"))
 	apply(t, l, "--back")
@@ -1004,7 +1004,7 @@ func confirmNested(t *testing.T, l *netlab.Lab) {
 	if waiting(l) {
 		t.Error("it waits still")
 	}
-	l.Refused([]string{"no change waits for it"}, "apply", "confirm")
+	l.Refused([]string{"bad.yaml) was not confirmed, and was put back at "}, "apply", "confirm")
 }
 
 // confirmFrontDoors: the programs that attach guests and containers act like other commands. They put back

@@ -610,6 +610,49 @@ func confirmAgentBroken(t *testing.T, l *netlab.Lab) {
 	}
 }
 
+// confirmAgain confirms with nothing to confirm: before any change, a second time, after a put-back, and after another
+// change. The status is 0 only if the last change was confirmed.
+func confirmAgain(t *testing.T, l *netlab.Lab) {
+	confirm := func(status int, words string) {
+		t.Helper()
+		r, err := l.Run("apply", "confirm")
+		must(t, err)
+		if r.Exit != status || r.Stdout != "" || words == "" && r.Stderr != "" || !strings.Contains(r.Stderr, words) || strings.Count(r.Stderr, "\n") > 1 {
+			t.Error(r)
+		}
+	}
+	const none, before, back = "cannot confirm: no change waits for it; see 'bascule apply --history'", "bad.yaml) was confirmed before", "bad.yaml) was not confirmed, and was put back at "
+	confirm(1, none)
+	apply(t, l, file(t, "good.yaml", good))
+	confirm(1, none)
+	path := tried(t, l, "1h", bad)
+	confirm(0, "")
+	confirm(0, before)
+	l.Setenv("SUDO_USER", "bob")
+	confirm(0, before)
+	l.Setenv("SUDO_USER", "")
+	r, err := l.Run("apply", "--confirm", "1h", path) // nothing is changed
+	must(t, err)
+	if r.Exit != 0 || !strings.Contains(r.Stderr, "nothing to confirm") {
+		t.Error(r)
+	}
+	confirm(0, before)
+	tried(t, l, "1h", "bridges: {br0: {ageing: 90s}}")
+	l.Bascule("apply", "--back")
+	confirm(1, back)
+	tried(t, l, "1h", "bridges: {br0: {ageing: 80s}}")
+	putBackNow(t, l)
+	confirm(1, back)
+	tried(t, l, "1h", "bridges: {br0: {ageing: 70s}}")
+	confirm(0, "")
+	apply(t, l, file(t, "next.yaml", "bridges: {br0: {ageing: 60s}}"))
+	confirm(1, none)
+	tried(t, l, "1h", "bridges: {br0: {ageing: 50s}}")
+	confirm(0, "")
+	apply(t, l, "--back")
+	confirm(1, none)
+}
+
 // confirmNotBegun has no process that puts the change back, so the change does not begin. Nothing is put back.
 func confirmNotBegun(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "good.yaml", good))
