@@ -28,7 +28,7 @@ func (a *agent) endTrials() {
 	now := time.Now()
 	var overdue []*site
 	for _, s := range a.sites {
-		p, err := s.history.Pending()
+		p, err := s.history.Waiting()
 		switch {
 		case err != nil: // it is not known whether a change waits
 		case p == nil && s.trial:
@@ -57,7 +57,7 @@ func (a *agent) endTrials() {
 
 // tellWaits logs that the files are not applied because of a change that waits for its confirmation.
 func (s *site) tellWaits() {
-	if p, err := s.history.Pending(); err == nil && p != nil {
+	if p, err := s.history.Waiting(); err == nil && p != nil {
 		s.log.Warn("a change waits to be confirmed; the agent leaves its bridges alone, and applies the files when the change is confirmed or put back",
 			"bridges", strings.Join(p.Bridges, ","))
 	}
@@ -166,7 +166,7 @@ func (s *site) holdFormer(r *result) {
 	if s.good != nil || s.tried != nil || good == nil {
 		return
 	}
-	p, err := s.history.Pending()
+	p, err := s.history.Waiting()
 	if p != nil || err != nil { // the change may have removed bridges, and ports
 		if !s.former { // otherwise hot-plug has the files
 			r.files[s.cookie], r.former[s.cookie], r.held[s.cookie] = *good, true, bridgesOf(*good)

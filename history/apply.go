@@ -96,9 +96,9 @@ func (h *History) apply(build func() (f config.File, of State, err error), o Opt
 	actions, warnings, err = config.Apply(h.s, f, o.Options)
 	warnings = append(warnings, unkept...)
 	if err == nil && len(actions) == 0 && o.Confirm > 0 { // the change did not begin
-		p, err := h.Pending()
+		p, err := h.Waiting()
 		if err == nil && p != nil {
-			err = waitsError(p)
+			err = h.waitsError(p)
 		}
 		return nil, warnings, err
 	}
@@ -165,7 +165,7 @@ type change struct {
 // not begin.
 func (c *change) begin() (unkept []string, err error) {
 	h, o := c.h, c.o
-	p, err := h.Pending()
+	p, err := h.Waiting()
 	switch {
 	case err != nil:
 		return nil, err
@@ -174,7 +174,7 @@ func (c *change) begin() (unkept []string, err error) {
 		c.joins = true
 		return nil, nil
 	default:
-		return nil, waitsError(p)
+		return nil, h.waitsError(p)
 	}
 	if h.Denied(c.files) && o.Confirm == 0 && !o.Yes {
 		return nil, errDenied
@@ -229,9 +229,13 @@ func (p *Pending) stays() string {
 // ErrWaits is the reason why a change is refused while another one waits for its confirmation.
 var ErrWaits = errors.New("another change waits to be confirmed")
 
-func waitsError(p *Pending) error {
+func (h *History) waitsError(p *Pending) error {
 	if p.Overdue() {
 		return &refusal{cause: ErrWaits, line: "cannot apply: " + p.stays()}
+	}
+	if p.hidden {
+		return &refusal{cause: ErrWaits, line: fmt.Sprintf("cannot apply: the change of %s at %s (%s) waits to be confirmed until %s, and its files are gone from %s; see that this folder can be read, or wait until then",
+			p.Who, p.Time.Format(time.TimeOnly), p.What, p.Until.Format(time.TimeOnly), h.dir)}
 	}
 	return &refusal{cause: ErrWaits, line: fmt.Sprintf("cannot apply: the change of %s at %s (%s) waits to be confirmed until %s; confirm it with 'bascule apply confirm', or put it back with 'bascule apply --back'",
 		p.Who, p.Time.Format(time.TimeOnly), p.What, p.Until.Format(time.TimeOnly))}
@@ -610,7 +614,7 @@ func (h *History) backAtOnce(n int, o Options) (actions []config.Action, warning
 	case p == nil:
 		return nil, nil, &refusal{line: "cannot go back: the change that waited has been confirmed, or put back; see 'bascule apply --history'"}
 	case n != 1 || o.Confirm > 0:
-		return nil, nil, waitsError(p)
+		return nil, nil, h.waitsError(p)
 	case o.Who.User != p.User && !o.Yes && !o.DryRun && !p.Overdue():
 		return nil, nil, &refusal{line: fmt.Sprintf("cannot go back: the change at %s (%s) was made by %s, and waits to be confirmed until %s; let them put it back, or give --yes",
 			p.Time.Format(time.TimeOnly), p.What, p.Who, p.Until.Format(time.TimeOnly))}

@@ -49,7 +49,8 @@ type Pending struct {
 	End    time.Duration `json:"end"`
 	Cookie uint64        `json:"cookie"`
 
-	lacks []string // parts that could not be put back
+	lacks  []string // parts that could not be put back
+	hidden bool     // its files are gone, and it is known by their copy
 }
 
 // A moment is a time to compare with the end of a [Pending].
@@ -153,19 +154,30 @@ func (h *History) marked() bool {
 	return err == nil
 }
 
-// Waits reports whether a change waits for its confirmation, or may wait: its file cannot be read. Without such a file
-// it costs one stat.
-func (h *History) Waits() bool {
-	if !h.marked() {
-		return false
+// Waiting is Pending, and also finds a change whose files are hidden or removed, or in the folder of another
+// BASCULE_STATE_DIR. It does so until the change's time is over: then the process that has the change in memory puts it
+// back. If that process was killed, the change stays.
+func (h *History) Waiting() (*Pending, error) {
+	if p, err := h.Pending(); p != nil || err != nil {
+		return p, err
 	}
-	p, err := h.Pending()
+	p := h.noted()
+	if p == nil || p.Overdue() {
+		return nil, nil
+	}
+	p.hidden = true
+	return p, nil
+}
+
+// Waits reports whether a change waits for its confirmation, or may wait: its file cannot be read.
+func (h *History) Waits() bool {
+	p, err := h.Waiting()
 	return p != nil || err != nil
 }
 
 // WaitsWith returns a digest of files if they are the change that waits for its confirmation, "" if they are not.
 func (h *History) WaitsWith(f config.File) string {
-	if p, err := h.Pending(); err == nil && p != nil && p.Files == digest(f) {
+	if p, err := h.Waiting(); err == nil && p != nil && p.Files == digest(f) {
 		return p.Files
 	}
 	return ""
@@ -188,7 +200,7 @@ func (h *History) await(p *Pending) error {
 }
 
 // notePath returns the path of a copy of the waiting change's file, which is elsewhere: the folder of the states may be
-// hidden or removed. The copy only serves messages.
+// hidden or removed. Commands learn from the copy that a change waits. It has no state to put back.
 func (h *History) notePath() string {
 	return filepath.Join(RunDir(), "waits-"+filepath.Base(h.dir))
 }

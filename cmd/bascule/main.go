@@ -96,7 +96,7 @@ func openSwitch(netns string, stderr io.Writer) (switcher, error) {
 	p := &program{stderr: stderr}
 	p.warn(notes)
 	s.Changing(func() {
-		if waits, err := h.Pending(); err == nil && waits != nil && !waits.Overdue() && waits.User != history.Caller().User {
+		if waits, err := h.Waiting(); err == nil && waits != nil && !waits.Overdue() && waits.User != history.Caller().User {
 			p.warn([]string{waits.Undoes()})
 		}
 	})

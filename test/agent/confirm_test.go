@@ -1454,6 +1454,7 @@ func confirmFilesHidden(t *testing.T, l *netlab.Lab) {
 	t.Cleanup(func() {
 		_ = unix.Unmount(dir, unix.MNT_DETACH) // if it is still there
 		os.RemoveAll(aside)
+		os.RemoveAll(dir + "-other")
 	})
 	for _, c := range []struct {
 		name       string
@@ -1469,13 +1470,31 @@ func confirmFilesHidden(t *testing.T, l *netlab.Lab) {
 		}},
 	} {
 		apply(t, l, "--yes", file(t, "good.yaml", good))
-		tried(t, l, "4s", bad)
+		tried(t, l, "20s", bad)
+		l.Setenv("BASCULE_STATE_DIR", dir+"-other")
+		l.Refused([]string{"cannot apply: the change of ", " waits to be confirmed until "}, "apply", file(t, "other.yaml", "bridges: {br2: {}}"))
+		l.Setenv("BASCULE_STATE_DIR", dir)
 		c.hide()
 		r, err := l.Run("apply", "confirm")
 		must(t, err)
 		if r.Exit != 1 || !strings.Contains(r.Stderr, "cannot confirm: the files of the change of ") || !strings.Contains(r.Stderr, " are gone from "+dir) {
 			t.Errorf("%s: %v", c.name, r)
 		}
+		others := func() {
+			t.Helper()
+			other := file(t, "other.yaml", "bridges: {br2: {}}")
+			for _, args := range [][]string{{"apply", other}, {"apply", "--confirm", "1h", other}} {
+				l.Refused([]string{"cannot apply: the change of ", " waits to be confirmed until ", ", and its files are gone from "}, args...)
+			}
+			l.Setenv("SUDO_USER", "bob")
+			r, err := l.Run("bridge", "set", "br0", "--ageing", "90s")
+			l.Setenv("SUDO_USER", "")
+			must(t, err)
+			if r.Exit != 0 || strings.Count(r.Stderr, "waits to be confirmed until") != 1 {
+				t.Errorf("%s: %v", c.name, r)
+			}
+		}
+		others()
 		l.Wait("the process to have put the change back", func() bool { return len(watchers(l)) == 0 })
 		stateIs(t, l)
 		l.Refused([]string{"no change waits for it"}, "apply", "confirm")
