@@ -38,8 +38,10 @@ type Device struct {
 	// both in bytes.
 	MTU, FirstMTU int
 
-	// Kept are its permanent addresses, without leases.
-	Kept []netip.Prefix
+	// Kept are its permanent addresses, without leases. Of a host's end, Beyond are the ones among
+	// them that have more than a file has: a peer, a scope, a label, a metric, or no route to their
+	// network.
+	Kept, Beyond []netip.Prefix
 
 	Description string // as in a Port
 
@@ -114,6 +116,11 @@ func (s *Switch) Devices() (list []Device, err error) {
 					byName[port] = d
 				}
 				d.Own, d.Host, d.Owner = true, name, id
+				for index, of := range byIndex {
+					if of == d {
+						d.Beyond = beyondFiles(index, port)
+					}
+				}
 				if me == nil {
 					i, err := ownIdentity()
 					if err != nil {

@@ -138,37 +138,58 @@ func hostInterface(b *datapath.Bridge, what, bridge, port string) (netlink.Link,
 	return nil, refused(what, "there is no host port of this name", "see 'bascule port show "+bridge+"'")
 }
 
-// setAddresses makes want the addresses of an interface. It adds new ones first, so that the host
-// always has the addresses that stay.
+// setAddresses makes want the permanent addresses of an interface. It adds new ones first, so that the host always has
+// the addresses that stay.
 func setAddresses(l netlink.Link, want []netip.Prefix) error {
-	add := func() error {
-		runs, err := keptAddresses(l)
-		for _, p := range want {
-			if err == nil && !slices.Contains(runs, p) {
-				if err = netlink.AddrAdd(l, linkAddress(p)); err != nil {
-					err = fmt.Errorf("address %s: %w", p, err)
-				}
-			}
-		}
-		return err
-	}
-	if err := add(); err != nil {
-		return err
-	}
-	runs, err := keptAddresses(l)
+	name := l.Attrs().Name
+	had, err := hostAddresses(l.Attrs().Index, name)
 	if err != nil {
 		return err
 	}
-	for _, p := range runs {
-		if slices.Contains(want, p) {
+	for _, p := range want {
+		if slices.ContainsFunc(had, func(a HostAddress) bool { return a.kept() && a.prefix() == p }) {
 			continue
 		}
-		if err := netlink.AddrDel(l, linkAddress(p)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		if err := netlink.AddrAdd(l, linkAddress(p)); err != nil {
 			return fmt.Errorf("address %s: %w", p, err)
 		}
 	}
-	// with the first address of a network, the kernel removes the others (promote_secondaries)
-	return add()
+	now, err := hostAddresses(l.Attrs().Index, name)
+	if err != nil {
+		return err
+	}
+	leave := func(a HostAddress) bool {
+		return a.kept() && !(a.is6() && a.local().IsLinkLocalUnicast()) && !slices.Contains(want, a.prefix())
+	}
+	if !slices.ContainsFunc(now, leave) {
+		return nil
+	}
+	routes, err := routesBy(map[uint32]string{uint32(l.Attrs().Index): name})
+	if err != nil {
+		return err
+	}
+	for _, a := range now {
+		if leave(a) {
+			if err := a.remove(l); err != nil {
+				return fmt.Errorf("address %s: %w", a.prefix(), err)
+			}
+		}
+	}
+	// With the first address of a network, the kernel removes the others (promote_secondaries), and with the last
+	// address of an interface its routes.
+	for _, six := range []bool{false, true} {
+		for _, a := range asAdded(ofFamily(now, six)) {
+			if leave(a) {
+				continue
+			}
+			if err := a.add(l); err != nil {
+				return fmt.Errorf("address %s: %w", a.prefix(), err)
+			}
+		}
+	}
+	// Some routes have no gateway any more, or no source address.
+	_, err = HostNet{Routes: routes}.restoreRoutes(map[string]netlink.Link{name: l}, map[uint32]string{uint32(l.Attrs().Index): name})
+	return err
 }
 
 // bringUp brings an interface up, and waits until it has its link-local address, which rules may

@@ -21,26 +21,17 @@ import (
 )
 
 // HostNet has the host's settings of host ports' interfaces that no file contains: routes,
-// permanent neighbours, and addresses that a server or router leased. They are lost when the
-// interface is deleted or set down, so a change that is rolled back restores them.
+// permanent neighbours, and addresses with all their properties, leased ones too. They are lost when
+// the interface is deleted or set down, so a change that is rolled back restores them.
 type HostNet struct {
 	Time       time.Time       `json:"time"`
-	Leases     []HostLease     `json:"leases,omitempty"`
+	Addresses  []HostAddress   `json:"addresses,omitempty"`
 	Routes     []HostRoute     `json:"routes,omitempty"`
 	Neighbours []HostNeighbour `json:"neighbours,omitempty"`
 
 	// MACs are the MAC addresses of the interfaces, by name. A new interface may get another
 	// one than before as long as a device has the former address, which neighbours remember.
 	MACs map[string]net.HardwareAddr `json:"macs,omitempty"`
-}
-
-// A HostLease is an address that a server or router leased.
-type HostLease struct {
-	Device    string       `json:"device"`
-	Address   netip.Prefix `json:"address"`
-	Valid     int          `json:"valid"` // remaining seconds
-	Preferred int          `json:"preferred"`
-	Flags     int          `json:"flags,omitempty"`
 }
 
 // A HostNeighbour is a permanent neighbour, which an administrator has set.
@@ -84,8 +75,12 @@ func (s *Switch) HostNet() (it HostNet, err error) {
 		if err != nil {
 			return err
 		}
-		if it.Leases, err = leases(hosts); err != nil {
-			return err
+		for _, index := range slices.Sorted(maps.Keys(hosts)) {
+			list, err := hostAddresses(int(index), hosts[index])
+			if err != nil {
+				return err
+			}
+			it.Addresses = append(it.Addresses, list...)
 		}
 		if it.Neighbours, err = neighbours(hosts); err != nil {
 			return err
@@ -104,25 +99,6 @@ func (n HostNet) RoutesBy(device string) (count int) {
 		}
 	}
 	return count
-}
-
-// leases returns the leased addresses of interfaces. hosts has their names by index.
-func leases(hosts map[uint32]string) (list []HostLease, err error) {
-	for index, name := range hosts {
-		all, err := netlink.AddrList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: int(index)}}, netlink.FAMILY_ALL)
-		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return nil, fmt.Errorf("addresses of %s: %w", name, err)
-		}
-		for _, a := range all {
-			d, ok := asDeviceAddress(a)
-			if !ok || d.kept || a.Flags&unix.IFA_F_TEMPORARY != 0 && d.prefix.Addr().Is6() {
-				continue
-			}
-			const keep = unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_NODAD
-			list = append(list, HostLease{name, d.prefix, a.ValidLft, a.PreferedLft, a.Flags & keep})
-		}
-	}
-	return list, nil
 }
 
 // neighbours returns the permanent neighbours of interfaces. hosts has their names by index.
@@ -262,36 +238,13 @@ func (s *Switch) RestoreHostNet(was HostNet) (notes []string, err error) {
 		for index, l := range devices {
 			byName[l.Attrs().Name], hosts[uint32(index)] = l, l.Attrs().Name
 		}
-		notes = append(notes, was.restoreLeases(byName)...)
+		notes = append(notes, was.restoreAddresses(byName)...)
 		notes = append(notes, was.restoreNeighbours(byName)...)
 		more, err := was.restoreRoutes(byName, hosts)
 		notes = append(notes, more...)
 		return err
 	})
 	return notes, err
-}
-
-func (n HostNet) restoreLeases(devices map[string]netlink.Link) (notes []string) {
-	gone := int(time.Since(n.Time) / time.Second)
-	for _, lease := range n.Leases {
-		l := devices[lease.Device]
-		left, preferred := lease.Valid, lease.Preferred
-		if left != forever {
-			left -= gone
-		}
-		if preferred != forever {
-			preferred = max(0, preferred-gone)
-		}
-		if l == nil || left <= 0 {
-			continue
-		}
-		a := linkAddress(lease.Address)
-		a.ValidLft, a.PreferedLft, a.Flags = left, preferred, lease.Flags
-		if err := netlink.AddrAdd(l, a); err != nil && !errors.Is(err, unix.EEXIST) {
-			notes = append(notes, fmt.Sprintf("address %s of %s, which was leased, cannot be given back: %v", lease.Address, lease.Device, err))
-		}
-	}
-	return notes
 }
 
 func (n HostNet) restoreNeighbours(devices map[string]netlink.Link) (notes []string) {
@@ -309,9 +262,6 @@ func (n HostNet) restoreNeighbours(devices map[string]netlink.Link) (notes []str
 	}
 	return notes
 }
-
-// forever is INFINITY_LIFE_TIME of net/addrconf.h.
-const forever = 1<<32 - 1
 
 func (n HostNet) restoreRoutes(devices map[string]netlink.Link, hosts map[uint32]string) (notes []string, err error) {
 	there, err := routesBy(hosts)
@@ -336,7 +286,7 @@ func (n HostNet) restoreRoutes(devices map[string]netlink.Link, hosts map[uint32
 	}
 	// a route by a gateway needs the route to the gateway first, but they may be listed in any
 	// order
-	for len(missing) > 0 {
+	for begun, tries := time.Now(), 0; len(missing) > 0; {
 		var failed []HostRoute
 		var why error
 		for _, r := range missing {
@@ -345,11 +295,35 @@ func (n HostNet) restoreRoutes(devices map[string]netlink.Link, hosts map[uint32
 			}
 		}
 		if len(failed) == len(missing) {
-			return []string{fmt.Sprintf("routes by host ports cannot be given back: %d: %v", len(failed), why)}, nil
+			tries++
+			if !waitForAddresses(failed, tries, time.Since(begun)) {
+				return []string{fmt.Sprintf("routes by host ports cannot be given back: %d: %v", len(failed), why)}, nil
+			}
+			time.Sleep(addressStep)
 		}
 		missing = failed
 	}
 	return nil, nil
+}
+
+// The kernel adds the route to the peer of an IPv6 address, and permits the address as a source, a moment after the
+// address has passed duplicate address detection, which takes two seconds with its default settings.
+const (
+	addressStep = 5 * time.Millisecond
+	addressMore = 20 // tries at least: the route follows the address
+	addressWait = 4 * time.Second
+)
+
+// waitForAddresses reports whether routes that cannot be added may succeed later, because the host has new IPv6
+// addresses.
+func waitForAddresses(failed []HostRoute, tries int, waited time.Duration) bool {
+	if waited > addressWait || !slices.ContainsFunc(failed, func(r HostRoute) bool { return r.Message[0] == unix.AF_INET6 }) {
+		return false
+	}
+	list, err := netlink.AddrList(nil, netlink.FAMILY_V6)
+	return tries < addressMore || err == nil && slices.ContainsFunc(list, func(a netlink.Addr) bool {
+		return a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == unix.IFA_F_TENTATIVE
+	})
 }
 
 // add adds the route. An IPv4 route replaces another to the same destination.

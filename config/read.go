@@ -216,6 +216,10 @@ func (r *reader) hostInterface(p *Port, it bridge.Device) {
 		p.Up = &it.Up
 	}
 	r.description(p, it)
+	if len(it.Beyond) > 0 {
+		r.notes = append(r.notes, fmt.Sprintf("addresses of %s of %s have only their networks' lengths here: %s; no file has their peers, labels, metrics, flags and lifetimes",
+			p.Name, r.file.Name, addressWords(it.Beyond)))
+	}
 	if leased := len(it.Addresses) - len(it.Kept); leased > 0 {
 		r.notes = append(r.notes, fmt.Sprintf("addresses of %s of %s that a server or router leased are left out: %d; the host's programs request them again",
 			p.Name, r.file.Name, leased))

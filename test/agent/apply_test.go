@@ -80,6 +80,7 @@ var applyCases = []struct {
 	{"apply_killed_host", applyKilledHost},
 	{"apply_at_once", applyAtOnce},
 	{"export", export},
+	{"addresses", applyAddresses},
 	{"export-idle", exportIdle},
 }
 

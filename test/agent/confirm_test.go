@@ -35,6 +35,7 @@ var confirmCases = []struct {
 	{"put_back", confirmPutBack},
 	{"put_back_devices", confirmPutBackDevices},
 	{"host_and_anchors", confirmHostAndAnchors},
+	{"addresses", confirmAddresses},
 	{"confirmed", confirmConfirmed},
 	{"cable", confirmCable},
 	{"small_mtu", confirmSmallMTU},
