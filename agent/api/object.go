@@ -4,6 +4,8 @@ package api
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 
 	"bascule/answer"
@@ -55,8 +57,8 @@ func (a *API) verb(o *bridge.Object, v bridge.Verb) {
 	do := func(s *bridge.Switch, in *BodyOf[given]) (n int, err error) {
 		it := v.New()
 		for _, f := range v.Fields {
-			if raw, ok := in.Body[f.Name]; ok {
-				if err := f.SetJSON(it, raw); err != nil {
+			if raw, ok := in.Body[f.Name]; ok && string(raw) != "null" { // as if it were missing
+				if err := setField(f, it, raw); err != nil {
 					return 0, err
 				}
 			}
@@ -78,6 +80,21 @@ func (a *API) verb(o *bridge.Object, v bridge.Verb) {
 		_, err := do(s, in)
 		return Nothing{}, nil, err
 	}))
+}
+
+// setField parses a value of a request. The schema takes 1e1 and 10.0, too, which are whole numbers in JSON; a field
+// takes digits only, as in all other requests.
+func setField(f object.Field, it any, raw json.RawMessage) error {
+	err := f.SetJSON(it, raw)
+	var usage *bridge.UsageError
+	if err == nil || errors.As(err, &usage) {
+		return err
+	}
+	message := fmt.Sprintf("%s %s: %v", f.Name, raw, err)
+	if f.Number {
+		message = fmt.Sprintf("%s is %s; give a whole number, 0 or more", f.Name, raw)
+	}
+	return huma.Error422UnprocessableEntity(message, &huma.ErrorDetail{Message: message, Location: "body"})
 }
 
 // define adds the schema of an object with fields to the document, and returns a reference to it.
