@@ -139,14 +139,14 @@ var (
 	// untaggedKind is for requests in which 0 stands for frames without a tag.
 	untaggedKind = object.Kind[uint16]{
 		Form:   object.Form{Word: "VLAN", From: object.VLANs, Number: true, Most: maxVLAN},
-		Parse:  parseVLANOrNone,
+		Parse:  ParseVLANOrNone,
 		Format: vlanKind.Format,
 	}
 	// anyVLANKind is for requests about all VLANs, or one of them, or frames without a tag.
 	anyVLANKind = object.Kind[*uint16]{
 		Form: untaggedKind.Form,
 		Parse: func(s string) (*uint16, error) {
-			id, err := parseVLANOrNone(s)
+			id, err := ParseVLANOrNone(s)
 			return &id, err
 		},
 		Format: func(id *uint16) string {
@@ -209,8 +209,8 @@ func ParseVLAN(s string) (uint16, error) {
 	return 0, fmt.Errorf("not a VLAN; give a number 1 to %d", maxVLAN)
 }
 
-// parseVLANOrNone parses one VLAN, or 0 for none.
-func parseVLANOrNone(s string) (uint16, error) {
+// ParseVLANOrNone parses one VLAN, or 0 for none, as ParseVLAN does.
+func ParseVLANOrNone(s string) (uint16, error) {
 	id, err := strconv.ParseUint(s, 10, 16)
 	if err != nil || id > maxVLAN {
 		return 0, fmt.Errorf("not a VLAN; give a number 0 to %d", maxVLAN)

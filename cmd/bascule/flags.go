@@ -165,13 +165,15 @@ func (v *vlan) Set(value string) error {
 	if v.id != nil {
 		return errors.New("given twice; give one VLAN")
 	}
-	n, err := strconv.ParseUint(value, 10, 16)
-	if id := uint16(n); err != nil || id < v.least || id > 4094 {
-		return fmt.Errorf("not a VLAN; give a number %d to 4094", v.least)
-	} else {
+	parse := bridge.ParseVLAN
+	if v.least == 0 {
+		parse = bridge.ParseVLANOrNone
+	}
+	id, err := parse(value)
+	if err == nil {
 		v.id = &id
 	}
-	return nil
+	return err
 }
 
 func (v *vlan) Type() string   { return "VLAN" }

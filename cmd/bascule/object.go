@@ -95,10 +95,13 @@ func newObjectVerb(p *program, o *bridge.Object, v *bridge.Verb) *cobra.Command 
 func setArgument(f object.Field, given any, value string) error {
 	err := f.Set(given, value)
 	var wrong *bridge.UsageError
-	if errors.As(err, &wrong) && !f.Alone {
-		err = &bridge.UsageError{Object: strings.ToUpper(f.Name) + " " + value, Err: wrong.Err}
+	switch known := errors.As(err, &wrong); {
+	case err == nil, known && f.Alone:
+		return err
+	case known:
+		err = wrong.Err
 	}
-	return err
+	return &bridge.UsageError{Object: strings.ToUpper(f.Name) + " " + value, Err: err}
 }
 
 // fieldFlag is the flag of a field.
