@@ -323,8 +323,8 @@ type room struct {
 // The most that programs may take with everything on, so that there is room for the next
 // feature.
 var rooms = map[string]room{
-	kernelProgBasculeTcx:   {40, 320, 60000},
-	kernelProgBasculePatch: {40, 320, 60000},
+	kernelProgBasculeTcx:   {41, 320, 60000},
+	kernelProgBasculePatch: {41, 320, 60000},
 	// the program that others tail-call
 	kernelProgBasculeFamily:   {40, 320, 60000},
 	kernelProgBasculeFib:      {40, 320, 60000},

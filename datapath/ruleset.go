@@ -20,15 +20,15 @@ import (
 // form of struct pf_config. Each set of programs has its own, which no pin refers to.
 const rulesetMap = ".data.ruleset"
 
-// rulesetFields are these facts: their places in struct pf_config, and their sizes.
+// rulesetFields are these facts: their places in struct pf_config, and their sizes. The place of limiters is not one of
+// them: a ruleset without limiters would have programs with their code.
 var rulesetFields = func() (list [][2]uintptr) {
 	var c kernelPfConfig
 	return append(list,
 		[2]uintptr{unsafe.Offsetof(c.Ruleset), unsafe.Sizeof(c.Ruleset)},
 		[2]uintptr{unsafe.Offsetof(c.Rules), unsafe.Sizeof(c.Rules)},
 		[2]uintptr{unsafe.Offsetof(c.Groups), unsafe.Sizeof(c.Groups)},
-		[2]uintptr{unsafe.Offsetof(c.EtherRules), unsafe.Sizeof(c.EtherRules)},
-		[2]uintptr{unsafe.Offsetof(c.Limiters), unsafe.Sizeof(c.Limiters)})
+		[2]uintptr{unsafe.Offsetof(c.EtherRules), unsafe.Sizeof(c.EtherRules)})
 }()
 
 // compiledIn returns the part of a configuration that is compiled into programs.

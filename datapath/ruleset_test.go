@@ -37,10 +37,10 @@ func TestRulesetFields(t *testing.T) {
 	}
 	some := newConfig(sharedRack(t), 2, func(c *Config, _ []*Port) {
 		c.Pf.Buckets, c.Pf.Dims, c.Pf.Asks = 7, 1<<8-1, 1<<9-1
-		c.Pf.Rules, c.Pf.Groups, c.Pf.Ruleset, c.Pf.EtherRules, c.Pf.Limiters = 1, 1, 1, 1, 1
+		c.Pf.Rules, c.Pf.Groups, c.Pf.Ruleset, c.Pf.EtherRules = 1, 1, 1, 1
 	})
 	others := some
-	others.Pf.Rules, others.Pf.Groups, others.Pf.Ruleset, others.Pf.EtherRules, others.Pf.Limiters = 12345, 3, 0x7654, 0, 54321
+	others.Pf.Rules, others.Pf.Groups, others.Pf.Ruleset, others.Pf.EtherRules = 12345, 3, 0x7654, 0
 	if compiledIn(&some.kernelConfig) != compiledIn(&others.kernelConfig) {
 		t.Error("the facts are a part of what is compiled in")
 	}
