@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -23,6 +24,9 @@ const prefix = "bsc-t"
 // Main sets these before any test runs: the path of the program under test, and a folder for
 // other builds of it.
 var program, builds string
+
+// building has other tests wait that need the same build.
+var building sync.Mutex
 
 // The main goroutine stays on the process's first thread, which never ends. Otherwise another
 // goroutine could enter a namespace on that thread, and the namespace would not end either.
@@ -69,15 +73,21 @@ func Main(m *testing.M) int {
 func Program() string { return program }
 
 // Build compiles the program under test, with flags for `go build`, to a file with the given
-// name, which is removed after the tests. It returns the file's path. If there is no compiler,
-// the environment variable BASCULE_BUILDS names a folder that has the file.
+// name, which is removed after the tests. It returns the file's path. Several tests may need one
+// name with the same flags: the program is built once. If there is no compiler, the environment
+// variable BASCULE_BUILDS names a folder that has the file.
 func Build(name string, flags ...string) (string, error) {
 	if dir := os.Getenv("BASCULE_BUILDS"); dir != "" {
 		path := filepath.Join(dir, name)
 		_, err := os.Stat(path)
 		return path, err
 	}
+	building.Lock()
+	defer building.Unlock()
 	path := filepath.Join(builds, name)
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
 	args := append([]string{"build", "-o", path}, flags...)
 	out, err := exec.Command("go", append(args, "bascule/cmd/bascule")...).CombinedOutput()
 	if err != nil {
