@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // A Station is a host as this host finds it now, by its routes, its neighbours and the FDBs. If one of these has no
@@ -18,6 +19,7 @@ type Station struct {
 	Gateway   bool             // Next is a gateway's
 	Bits      int              // prefix length of the route that leads there
 	Metric    int              // of that route
+	Source    netip.Addr       // that the route prescribes; the kernel removes the route with this address
 	MAC       net.HardwareAddr // of Next
 	At        []Berthed        // where the bridges have MAC
 }
@@ -36,7 +38,7 @@ func (s *Switch) Behind(host, own netip.Addr) (at Station) {
 			return err
 		}
 		at.Interface, at.Next, at.Gateway = l.Attrs().Name, next, next != host.WithZone("")
-		at.Bits, at.Metric = routeTo(host, own)
+		at.Bits, at.Metric, at.Source = routeTo(host, own)
 		list, err := netlink.NeighList(l.Attrs().Index, 0)
 		for _, n := range list {
 			if n.IP.Equal(next.AsSlice()) {
@@ -134,8 +136,9 @@ func (s *Switch) neighbour(device string, addr netip.Addr) (mac net.HardwareAddr
 	return mac, err
 }
 
-// routeTo returns the prefix length and the metric of the route that leads to a host, 0 if they are unknown.
-func routeTo(host, own netip.Addr) (bits, metric int) {
+// routeTo returns the prefix length and the metric of the route that leads to a host, 0 if they are unknown. source is
+// the address without which the kernel removes the route. The kernel replaces its own routes to networks.
+func routeTo(host, own netip.Addr) (bits, metric int, source netip.Addr) {
 	o := &netlink.RouteGetOptions{FIBMatch: true, SrcAddr: own.AsSlice()}
 	routes, err := netlink.RouteGetWithOptions(host.AsSlice(), o)
 	if err != nil {
@@ -143,12 +146,15 @@ func routeTo(host, own netip.Addr) (bits, metric int) {
 		routes, err = netlink.RouteGetWithOptions(host.AsSlice(), o)
 	}
 	if err != nil || len(routes) == 0 {
-		return 0, 0
+		return 0, 0, source
 	}
 	if to := routes[0].Dst; to != nil {
 		bits, _ = to.Mask.Size()
 	}
-	return bits, routes[0].Priority
+	if r := routes[0]; host.Is4() && r.Protocol != unix.RTPROT_KERNEL { // routes of IPv6 stay
+		source, _ = netip.AddrFromSlice(r.Src.To4())
+	}
+	return bits, routes[0].Priority, source
 }
 
 // nextHop returns the interface that leads to a host, nil if none does, and the address of the host or its gateway

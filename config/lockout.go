@@ -96,7 +96,7 @@ func (p *plan) refuseSession(session Session, running *model, find locator) {
 	})
 	before, after := p.networks(running)
 	station := find(session.Client, session.Server)
-	if p.refuseClient(session, after) || p.refuseSmall(session, after) {
+	if p.refuseClient(session, station, after) || p.refuseSmall(session, after) || p.refuseSource(station, after) {
 		return
 	}
 	taker, by := p.taker(session, station, after)
@@ -109,16 +109,17 @@ func (p *plan) refuseSession(session Session, running *model, find locator) {
 			return
 		}
 	}
+	if p.refuseTaken(session, station, taker, after) {
+		return
+	}
 	for _, d := range p.devices {
 		if zone != d.Name && !slices.ContainsFunc(addressesOf(d), is) {
 			continue
 		}
 		if d.Host == "" {
-			for _, b := range p.want.bridges {
-				if port := b.byName[d.Name]; port != nil && port.kind == bridge.TypeNetdev && d.Bridge != b.Name && !given {
-					p.want.fail(port.at, "port %s of %s: this ssh session uses its address %s, which is cut off; move the address to a host port%s",
-						d.Name, b.Name, session.Server, insist)
-				}
+			if what, at, ok := p.taken(d); ok && !given {
+				p.want.fail(at, "%s: this ssh session uses its address %s, which is cut off; move the address to a host port%s", what, session.Server, insist)
+				return
 			}
 			continue
 		}
@@ -141,6 +142,62 @@ func (p *plan) refuseSession(session Session, running *model, find locator) {
 		}
 		p.refuseWay(session, station, taker, by, before, after)
 	}
+}
+
+// taken returns the port or span port that a device of the host becomes.
+func (p *plan) taken(d bridge.Device) (what string, at Position, ok bool) {
+	for _, b := range p.want.bridges {
+		if d.Bridge == b.Name {
+			continue
+		}
+		if port := b.byName[d.Name]; port != nil && port.kind == bridge.TypeNetdev {
+			return "port " + d.Name + " of " + b.Name, port.at, true
+		}
+		for _, m := range b.mirrors {
+			if m.Device == d.Name && !m.waits {
+				return "span port " + d.Name + " of " + b.Name, m.At, true
+			}
+		}
+	}
+	return "", at, false
+}
+
+// refuseTaken refuses that the device that leads to the client becomes a port or a span port, if the session's address
+// is at another device, and no host port would reach the client.
+func (p *plan) refuseTaken(session Session, station bridge.Station, taker place, after network) (refused bool) {
+	i := slices.IndexFunc(p.devices, func(d bridge.Device) bool { return d.Name == station.Interface })
+	if i < 0 || p.devices[i].Host != "" || taker.port != "" || session.Server.Zone() == station.Interface {
+		return false
+	}
+	d := p.devices[i]
+	what, at, ok := p.taken(d)
+	if !ok || slices.ContainsFunc(addressesOf(d), func(a netip.Prefix) bool { return a.Addr() == session.Server }) {
+		return false
+	}
+	reached := after.hosts(func(at place, want *portModel) bool {
+		return want.up && slices.ContainsFunc(p.addressesAt(at, want), func(a netip.Prefix) bool { return a.Contains(station.Next) })
+	})
+	if !reached {
+		p.want.fail(at, "%s: this ssh session is routed through it to %s, which is cut off; move its addresses to a host port%s", what, session.Client, insist)
+	}
+	return !reached
+}
+
+// refuseSource refuses to remove the source address that the route to the client prescribes. The kernel removes the
+// route with that address.
+func (p *plan) refuseSource(station bridge.Station, after network) (refused bool) {
+	is := func(a netip.Prefix) bool { return a.Addr() == station.Source }
+	for _, d := range p.devices {
+		if !station.Source.IsValid() || !slices.ContainsFunc(addressesOf(d), is) {
+			continue
+		}
+		if d.Host == "" || after.hosts(func(at place, want *portModel) bool { return slices.ContainsFunc(p.addressesAt(at, want), is) }) {
+			return false
+		}
+		p.refuse(place{d.Host, d.Name}, "this ssh session is routed with the source address %s, which would be removed, and the route with it", station.Source)
+		return true
+	}
+	return false
 }
 
 // refuse refuses what the plan changes at a bridge or at one of its ports.
@@ -378,20 +435,34 @@ func (n network) hosts(f func(at place, want *portModel) (done bool)) bool {
 	return false
 }
 
-// refuseClient refuses the client's address at a host port: the host would answer itself.
-func (p *plan) refuseClient(session Session, after network) (refused bool) {
-	zone, client := session.Client.Zone(), session.Client.WithZone("")
-	is := func(a netip.Prefix) bool { return a.Addr() == client }
-	if slices.ContainsFunc(p.devices, func(d bridge.Device) bool { return slices.ContainsFunc(addressesOf(d), is) }) {
-		return false // the session begins at this host
+// refuseClient refuses the address of the client, or of the gateway to it, at a host port: the host would answer
+// itself.
+func (p *plan) refuseClient(session Session, station bridge.Station, after network) (refused bool) {
+	whose := []struct {
+		address netip.Addr
+		words   string
+	}{{session.Client, "the client"}, {station.Next, "the gateway"}}
+	if !station.Gateway {
+		whose = whose[:1]
 	}
-	return after.hosts(func(at place, want *portModel) bool {
-		if zone != "" && zone != at.port || !slices.ContainsFunc(p.addressesAt(at, want), is) {
-			return false
+	for _, who := range whose {
+		zone, address := who.address.Zone(), who.address.WithZone("")
+		is := func(a netip.Prefix) bool { return a.Addr() == address }
+		if slices.ContainsFunc(p.devices, func(d bridge.Device) bool { return slices.ContainsFunc(addressesOf(d), is) }) {
+			continue // the session begins at this host
 		}
-		p.refuse(at, "its address %s is the address of the client of this ssh session", client)
-		return true
-	})
+		refused := after.hosts(func(at place, want *portModel) bool {
+			if zone != "" && zone != at.port || !slices.ContainsFunc(p.addressesAt(at, want), is) {
+				return false
+			}
+			p.refuse(at, "its address %s is the address of %s of this ssh session", address, who.words)
+			return true
+		})
+		if refused {
+			return true
+		}
+	}
+	return false
 }
 
 // sessionMTU is the size of packets that each host with IPv4 takes (RFC 791 section 3.1). A link takes larger packets

@@ -55,6 +55,10 @@ func TestLockouts(t *testing.T) {
 		{"link: other addresses", link, "bridges: {br0: {ports: {eth0: {}, h0: {type: host, addresses: 192.0.2.99/24}}}}", ""},
 		{"link: down", link, "bridges: {br0: {ports: {eth0: {}, h0: {type: host, up: off}}}}", "and the port would be down"},
 		{"link: the device becomes a port", wanlink, "bridges: {br1: {ports: {wan: {}}}}", "this ssh session uses its address fe80::9%wan, which is cut off"},
+		{"the device becomes a span port", away, "bridges: {br1: {mirrors: {wan: {}}}}", "want.yaml:1:27: span port wan of br1: this ssh session uses its address 198.51.100.7, which is cut off; move the address to a host port; if that is intended, give --yes"},
+		{"link: the device becomes a span port", wanlink, "bridges: {br1: {mirrors: {wan: {}}}}", "span port wan of br1: this ssh session uses its address fe80::9%wan, which is cut off"},
+		{"another device becomes a span port", home, "bridges: {br1: {mirrors: {wan: {}}}}", ""},
+		{"its address moves, and it becomes a span port", away, "bridges: {br1: {mirrors: {wan: {}}, ports: {h1: {type: host, addresses: 198.51.100.7/24}}}}", ""},
 		{"its address moves", away, "bridges: {br1: {ports: {wan: {}, h1: {type: host, addresses: 198.51.100.7/24}}}}", ""},
 	} {
 		var session Session
@@ -124,6 +128,8 @@ func TestTakers(t *testing.T) {
 	slow.Metric, gateway.Gateway = 100, true
 	outside.Interface, outside.At = "wan", nil
 	six.Bits, six.Metric = 64, 1024
+	sourced := gateway
+	sourced.Source = netip.MustParseAddr("192.0.2.8")
 	const four, sixth = "192.0.2.77 192.0.2.9", "2001:db8::77 2001:db8::9"
 	const words = "would take the route to "
 	for _, c := range []struct {
@@ -150,6 +156,15 @@ func TestTakers(t *testing.T) {
 		{"the client's address beside the host's", four, "bridges: {br0: {ports: {eth0: , h0: {type: host, addresses: %s}}}}", "[192.0.2.9/24, 192.0.2.77/32]", direct, "is the address of the client"},
 		{"the client's IPv6 address", sixth, other, "'2001:db8::77/128'", six, "is the address of the client"},
 		{"a session of the host's own", "192.0.2.9 192.0.2.9", near, "192.0.2.3/25", bridge.Station{Interface: "lo", Bits: 32}, ""},
+		{"the gateway's address", four, other, "192.0.2.1/32", gateway, "port h1 of br1: its address 192.0.2.1 is the address of the gateway of this ssh session; if that is intended, give --yes"},
+		{"the gateway's address beside the host's", four, "bridges: {br0: {ports: {eth0: , h0: {type: host, addresses: %s}}}}", "[192.0.2.9/24, 192.0.2.1/24]", gateway, "port h0 of br0: its address 192.0.2.1 is the address of the gateway"},
+		{"the address of no gateway", four, other, "192.0.2.1/32", direct, ""},
+		{"the source of the route", four, "bridges: {br0: {ports: {eth0: , h0: {type: host, addresses: %s}}}}", "192.0.2.9/24", sourced,
+			"port h0 of br0: this ssh session is routed with the source address 192.0.2.8, which would be removed, and the route with it; if that is intended, give --yes"},
+		{"the source of the route stays", four, "bridges: {br0: {ports: {eth0: , h0: {type: host, addresses: %s}}}}", "[192.0.2.9/24, 192.0.2.8/32]", sourced, ""},
+		{"the source of the route moves", four, "bridges: {br0: {ports: {eth0: , h0: {type: host, addresses: 192.0.2.9/24}, h1: {type: host, addresses: %s}}}}", "192.0.2.8/32", sourced, ""},
+		{"the way becomes a port", "203.0.113.77 192.0.2.9", "bridges: {br1: {ports: {wan: , h1: {type: host, addresses: %s}}}}", "198.51.100.200/24", outside, "port wan of br1: this ssh session is routed through it to 203.0.113.77, which is cut off"},
+		{"the way becomes a span port", "203.0.113.77 192.0.2.9", "bridges: {br1: {mirrors: {wan: }, ports: {h1: {type: host, addresses: %s}}}}", "198.51.100.200/24", outside, "span port wan of br1: this ssh session is routed through it to 203.0.113.77, which is cut off"},
 		{"a small MTU", four, "bridges: {br0: {ports: {eth0: , h0: {type: host, mtu: %s}}}}", "575", direct, "port h0 of br0: this ssh session uses its address 192.0.2.9, and an MTU of 575 is too small for it: give 576 or more"},
 		{"a small MTU, with the address", four, "bridges: {br0: {ports: {eth0: , h0: {type: host, addresses: 192.0.2.9/24, mtu: %s}}}}", "68", direct, "an MTU of 68 is too small"},
 		{"an MTU that suffices", four, "bridges: {br0: {ports: {eth0: , h0: {type: host, mtu: %s}}}}", "576", direct, ""},
@@ -157,7 +172,7 @@ func TestTakers(t *testing.T) {
 	} {
 		devices := []bridge.Device{
 			{Name: "eth0", Ethernet: true, Bridge: "br0", Link: true, Up: true},
-			{Name: "h0", Ethernet: true, Own: true, Host: "br0", Up: true, MTU: 1500, Addresses: []string{"192.0.2.9/24", "2001:db8::9/64"}, Kept: []netip.Prefix{netip.MustParsePrefix("192.0.2.9/24"), netip.MustParsePrefix("2001:db8::9/64")}},
+			{Name: "h0", Ethernet: true, Own: true, Host: "br0", Up: true, MTU: 1500, Addresses: []string{"192.0.2.9/24", "192.0.2.8/32", "2001:db8::9/64"}, Kept: []netip.Prefix{netip.MustParsePrefix("192.0.2.9/24"), netip.MustParsePrefix("192.0.2.8/32"), netip.MustParsePrefix("2001:db8::9/64")}},
 			{Name: "wan", Ethernet: true, Up: true, Addresses: []string{"198.51.100.9/24"}},
 		}
 		client, server, _ := strings.Cut(c.session, " ")
@@ -168,6 +183,9 @@ func TestTakers(t *testing.T) {
 		}
 		p.refuseSession(session, p.was, func(host, _ netip.Addr) bridge.Station {
 			c.station.Next = host
+			if c.station.Gateway {
+				c.station.Next = netip.MustParseAddr("192.0.2.1")
+			}
 			return c.station
 		})
 		bad := p.want.bad.errors()

@@ -84,6 +84,7 @@ var confirmCases = []struct {
 	{"front_doors", confirmFrontDoors},
 	{"session", commandsOfSession},
 	{"session_ways", waysOfSession},
+	{"session_doors", doorsOfSession},
 	{"full_disk", confirmFullDisk},
 	{"read_only_later", confirmReadOnlyLater},
 	{"other_versions", confirmOtherVersions},

@@ -125,3 +125,34 @@ func applyAddresses(t *testing.T, l *netlab.Lab) {
 		l.Bascule("port", "del", "br0", "h0", "--yes")
 	}
 }
+
+// doorsOfSession has files and commands cut a session off by its device, by the source address of its route, and by
+// the address of its gateway.
+func doorsOfSession(t *testing.T, l *netlab.Lab) {
+	const base = "bridges: {br0: {ports: {p1: , h0: {type: host, addresses: [%s]}}}}"
+	apply(t, l, file(t, "good.yaml", fmt.Sprintf(base, "192.0.2.10/24, 203.0.113.5/32")))
+	for _, words := range []string{"address add 198.51.100.10/24 dev p3", "route add default via 192.0.2.1 src 203.0.113.5"} {
+		ipIn(t, l, strings.Fields(words)...)
+	}
+	for _, c := range []struct{ session, change, words string }{
+		{"198.51.100.7 198.51.100.10", "span add br0 p3", "span port p3 of br0: this ssh session uses its address 198.51.100.10, which is cut off"},
+		{"198.51.100.7 198.51.100.10", "bridges: {br0: {mirrors: {p3: }}}", "span port p3 of br0: this ssh session uses its address 198.51.100.10, which is cut off"},
+		{"198.18.0.7 192.0.2.10", fmt.Sprintf(base, "192.0.2.10/24"), "this ssh session is routed with the source address 203.0.113.5, which would be removed"},
+		{"198.18.0.7 192.0.2.10", fmt.Sprintf(base, "192.0.2.10/24, 203.0.113.5/32, 192.0.2.1/24"), "its address 192.0.2.1 is the address of the gateway of this ssh session"},
+	} {
+		from, to, _ := strings.Cut(c.session, " ")
+		l.Setenv("SSH_CONNECTION", from+" 50000 "+to+" 22")
+		args := strings.Fields(c.change)
+		if strings.HasPrefix(c.change, "bridges:") {
+			args = []string{"apply", file(t, "change.yaml", c.change)}
+		}
+		before := l.Bascule("export")
+		l.Refused([]string{c.words, "if that is intended, give --yes"}, args...)
+		if after := l.Bascule("export"); after != before {
+			t.Errorf("what was refused has changed\n%sto\n%s", before, after)
+		}
+		if r, err := l.Run(append(args, "--yes", "--dry-run")...); err != nil || r.Exit != 3 {
+			t.Error(r, err)
+		}
+	}
+}
