@@ -43,6 +43,11 @@ type Device struct {
 	// network.
 	Kept, Beyond []netip.Prefix
 
+	// Above are the devices above a host's end, which the kernel removes with it. Master is the
+	// end's own master, such as a Linux bridge.
+	Above  []string
+	Master string
+
 	Description string // as in a Port
 
 	Up   bool // it is up (ip-link(8)), with or without a carrier
@@ -119,6 +124,12 @@ func (s *Switch) Devices() (list []Device, err error) {
 				for index, of := range byIndex {
 					if of == d {
 						d.Beyond = beyondFiles(index, port)
+						for _, u := range uppersOf(devices, []int{index}) {
+							d.Above = append(d.Above, u.Name)
+						}
+						if master := devices[devices[index].Attrs().MasterIndex]; master != nil {
+							d.Master = master.Attrs().Name
+						}
 					}
 				}
 				if me == nil {

@@ -29,6 +29,11 @@ type HostNet struct {
 	Routes     []HostRoute     `json:"routes,omitempty"`
 	Neighbours []HostNeighbour `json:"neighbours,omitempty"`
 
+	// Uppers are the devices above the interfaces. Masters has the names of the interfaces' and
+	// these devices' own masters, such as a Linux bridge or a VRF, by their names.
+	Uppers  []HostUpper       `json:"uppers,omitempty"`
+	Masters map[string]string `json:"masters,omitempty"`
+
 	// MACs are the MAC addresses of the interfaces, by name. A new interface may get another
 	// one than before as long as a device has the former address, which neighbours remember.
 	MACs map[string]net.HardwareAddr `json:"macs,omitempty"`
@@ -74,6 +79,20 @@ func (s *Switch) HostNet() (it HostNet, err error) {
 		})
 		if err != nil {
 			return err
+		}
+		var indexes []int
+		for index := range hosts {
+			indexes = append(indexes, int(index))
+		}
+		it.Uppers, it.Masters = uppersOf(devices, indexes), map[string]string{}
+		for index, l := range devices {
+			a := l.Attrs()
+			if slices.ContainsFunc(it.Uppers, func(u HostUpper) bool { return u.Name == a.Name }) {
+				hosts[uint32(index)] = a.Name
+			}
+			if master := devices[a.MasterIndex]; master != nil && hosts[uint32(index)] != "" {
+				it.Masters[a.Name] = master.Attrs().Name
+			}
 		}
 		for _, index := range slices.Sorted(maps.Keys(hosts)) {
 			list, err := hostAddresses(int(index), hosts[index])
@@ -222,13 +241,19 @@ func (s *Switch) RestoreHostMACs(was HostNet) (notes []string, err error) {
 	return notes, nil
 }
 
-// RestoreHostNet restores what HostNet has returned and is missing now. The notes list what cannot
-// be restored.
-func (s *Switch) RestoreHostNet(was HostNet) (notes []string, err error) {
+// RestoreHostNet restores what HostNet has returned and is missing now. left names devices that cannot
+// be restored, and the notes have all that cannot be, with the reasons.
+func (s *Switch) RestoreHostNet(was HostNet) (left, notes []string, err error) {
 	if notes, err = s.RestoreHostMACs(was); err != nil {
-		return notes, err
+		return nil, notes, err
 	}
 	err = s.Inside(func() error {
+		var more []string
+		var err error
+		if left, more, err = was.restoreUppers(); err != nil {
+			return err
+		}
+		notes = append(notes, more...)
 		devices, err := links()
 		if err != nil {
 			return err
@@ -240,11 +265,11 @@ func (s *Switch) RestoreHostNet(was HostNet) (notes []string, err error) {
 		}
 		notes = append(notes, was.restoreAddresses(byName)...)
 		notes = append(notes, was.restoreNeighbours(byName)...)
-		more, err := was.restoreRoutes(byName, hosts)
+		more, err = was.restoreRoutes(byName, hosts)
 		notes = append(notes, more...)
 		return err
 	})
-	return notes, err
+	return left, notes, err
 }
 
 func (n HostNet) restoreNeighbours(devices map[string]netlink.Link) (notes []string) {

@@ -135,7 +135,7 @@ func makePlan(s *bridge.Switch, f File, o Options) (*plan, error) {
 	return p, p.tellRoutes(s)
 }
 
-// tellRoutes adds warnings about routes that disappear with host ports.
+// tellRoutes adds warnings about routes and devices of the host that disappear with host ports.
 func (p *plan) tellRoutes(s *bridge.Switch) error {
 	if p.hostsGo == nil {
 		return nil
@@ -145,6 +145,17 @@ func (p *plan) tellRoutes(s *bridge.Switch) error {
 		return err
 	}
 	for _, host := range p.hostsGo {
+		for _, d := range p.devices {
+			if d.Name != host[1] {
+				continue
+			}
+			for _, name := range d.Above {
+				p.warnings = append(p.warnings, fmt.Sprintf("bridge %s: the host's device %s above port %s will be removed with it", host[0], name, host[1]))
+			}
+			if d.Master != "" {
+				p.warnings = append(p.warnings, fmt.Sprintf("bridge %s: %s will lose port %s", host[0], d.Master, host[1]))
+			}
+		}
 		if n := net.RoutesBy(host[1]); n > 0 {
 			p.warnings = append(p.warnings, fmt.Sprintf("bridge %s: the host's routes through port %s (%d) will be lost", host[0], host[1], n))
 		}

@@ -109,7 +109,7 @@ func (p *plan) refuseSession(session Session, running *model, find locator) {
 			return
 		}
 	}
-	if p.refuseTaken(session, station, taker, after) {
+	if p.refuseTaken(session, station, taker, after) || !given && p.refuseAbove(session, station, taker, after) {
 		return
 	}
 	for _, d := range p.devices {
@@ -181,6 +181,34 @@ func (p *plan) refuseTaken(session Session, station bridge.Station, taker place,
 		p.want.fail(at, "%s: this ssh session is routed through it to %s, which is cut off; move its addresses to a host port%s", what, session.Client, insist)
 	}
 	return !reached
+}
+
+// refuseAbove refuses to remove a host port, or to set it down, if the session uses a device above it, or its master.
+func (p *plan) refuseAbove(session Session, station bridge.Station, taker place, after network) (refused bool) {
+	for _, d := range p.devices {
+		has := session.Server.Zone() == d.Name || slices.ContainsFunc(addressesOf(d), func(a netip.Prefix) bool { return a.Addr() == session.Server })
+		if !has && (d.Name != station.Interface || taker.port != "") {
+			continue
+		}
+		for _, h := range p.devices {
+			if h.Master != d.Name && !slices.Contains(h.Above, d.Name) {
+				continue
+			}
+			home := place{h.Host, h.Name}
+			switch want := after.host(home); {
+			case want == nil && h.Master == d.Name:
+				p.refuse(place{bridge: h.Host}, "this ssh session uses %s, which would lose port %s", d.Name, h.Name)
+			case want == nil:
+				p.refuse(place{bridge: h.Host}, "this ssh session uses %s, which would be removed with port %s", d.Name, h.Name)
+			case !want.up:
+				p.refuse(home, "this ssh session uses %s, and the port below it would be down", d.Name)
+			default:
+				continue
+			}
+			return true
+		}
+	}
+	return false
 }
 
 // refuseSource refuses to remove the source address that the route to the client prescribes. The kernel removes the

@@ -21,12 +21,14 @@ func TestLockouts(t *testing.T) {
 	devices := []bridge.Device{
 		{Name: "eth0", Ethernet: true, Bridge: "br0", Link: true}, {Name: "eth5", Ethernet: true, Bridge: "br0"},
 		{Name: "h0", Ethernet: true, Own: true, Host: "br0", Up: true, Addresses: []string{"192.0.2.9/24", "192.0.2.10/24"},
-			Kept: []netip.Prefix{netip.MustParsePrefix("192.0.2.9/24"), netip.MustParsePrefix("192.0.2.10/24")}},
+			Kept: []netip.Prefix{netip.MustParsePrefix("192.0.2.9/24"), netip.MustParsePrefix("192.0.2.10/24")}, Above: []string{"mv0"}, Master: "lb0"},
 		{Name: "enp1s0", Ethernet: true, Bridge: "br2", Link: true},
 		{Name: "wan", Ethernet: true, Addresses: []string{"198.51.100.7/24"}},
+		{Name: "mv0", Ethernet: true, Addresses: []string{"203.0.113.7/24"}}, {Name: "lb0", Ethernet: true, Addresses: []string{"203.0.113.8/24"}},
 	}
 	// the addresses of the session
 	none, home, away, link, wanlink := "", "192.0.2.9", "198.51.100.7", "fe80::9%h0", "fe80::9%wan"
+	above, master := "203.0.113.7", "203.0.113.8"
 	for _, c := range []struct{ name, session, want, refusal string }{
 		{"misspelt", none, "bridges: {br0: {ports: {eht0: {}, eth5: {}, h0: {type: host}}}}",
 			"want.yaml:1:25: port eht0 of br0: there is no such device, and port eth0, which has a carrier, would be removed; write eth0; if that is intended, give --yes"},
@@ -58,6 +60,12 @@ func TestLockouts(t *testing.T) {
 		{"the device becomes a span port", away, "bridges: {br1: {mirrors: {wan: {}}}}", "want.yaml:1:27: span port wan of br1: this ssh session uses its address 198.51.100.7, which is cut off; move the address to a host port; if that is intended, give --yes"},
 		{"link: the device becomes a span port", wanlink, "bridges: {br1: {mirrors: {wan: {}}}}", "span port wan of br1: this ssh session uses its address fe80::9%wan, which is cut off"},
 		{"another device becomes a span port", home, "bridges: {br1: {mirrors: {wan: {}}}}", ""},
+		{"the port below", above, "bridges: {br0: {ports: {eth0: }}}", "bridge br0: this ssh session uses mv0, which would be removed with port h0; if that is intended, give --yes"},
+		{"the port below, down", above, "bridges: {br0: {ports: {eth0: , h0: {type: host, up: off}}}}", "port h0 of br0: this ssh session uses mv0, and the port below it would be down"},
+		{"the port below, link-local", "fe80::9%mv0", "bridges: {br0: {ports: {eth0: }}}", "this ssh session uses mv0, which would be removed with port h0"},
+		{"the port below stays", above, "bridges: {br0: {ports: {eth0: , h0: {type: host, addresses: 192.0.2.99/24}}}}", ""},
+		{"the port below goes, and the address moves", above, "bridges: {br0: {ports: {eth0: , h1: {type: host, addresses: 203.0.113.7/24}}}}", ""},
+		{"the master's port", master, "bridges: {br0: {ports: {eth0: }}}", "bridge br0: this ssh session uses lb0, which would lose port h0"},
 		{"its address moves, and it becomes a span port", away, "bridges: {br1: {mirrors: {wan: {}}, ports: {h1: {type: host, addresses: 198.51.100.7/24}}}}", ""},
 		{"its address moves", away, "bridges: {br1: {ports: {wan: {}, h1: {type: host, addresses: 198.51.100.7/24}}}}", ""},
 	} {

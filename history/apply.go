@@ -365,13 +365,14 @@ func (h *History) restore(p *Pending, before config.File) (warnings []string, er
 	if err != nil {
 		return warnings, fmt.Errorf("cannot put the change of %s back: %w", p.Time.Format(time.DateTime), err)
 	}
-	warnings = append(warnings, h.giveBack(p)...)
+	lost, notes := h.giveBack(p)
+	warnings = append(warnings, notes...)
 	absent, err := config.Absent(h.s, f)
 	if err != nil {
 		warnings = append(warnings, err.Error())
 	}
 	absent = slices.DeleteFunc(absent, func(what string) bool { return slices.Contains(p.Missing, what) })
-	p.lacks = slices.Compact(slices.Sorted(slices.Values(slices.Concat(left, absent))))
+	p.lacks = slices.Compact(slices.Sorted(slices.Values(slices.Concat(left, lost, absent))))
 	st := State{Time: time.Now(), Who: p.Who, What: putBackWords + p.What + p.butFor(), Bridges: p.Bridges, Change: config.Summary(actions), again: true}
 	warnings = append(warnings, h.record(st)...)
 	h.noteReturn(p.Time, actions)
@@ -461,23 +462,23 @@ func (h *History) note(p *Pending, found config.File) (err error) {
 	return nil
 }
 
-// giveBack restores the parts that files do not cover, once the bridges are restored. The notes say which parts could
-// not be restored.
-func (h *History) giveBack(p *Pending) (notes []string) {
+// giveBack restores the parts that files do not cover, once the bridges are restored. left names devices that
+// could not be restored, and the notes all parts.
+func (h *History) giveBack(p *Pending) (left, notes []string) {
 	for _, name := range slices.Sorted(maps.Keys(p.Aside)) {
 		if err := h.s.SetAsidePF(name, p.Aside[name]); err != nil {
 			notes = append(notes, fmt.Sprintf("rules in anchors of pf of %s are not put back: %v", name, err))
 		}
 	}
 	if p.Boot != now().boot { // after a restart the host's programs have set these up
-		return notes
+		return left, notes
 	}
-	more, err := h.s.RestoreHostNet(p.Host)
+	left, more, err := h.s.RestoreHostNet(p.Host)
 	notes = append(notes, more...)
 	if err != nil {
 		notes = append(notes, fmt.Sprintf("routes of the host are not put back: %v", err))
 	}
-	return notes
+	return left, notes
 }
 
 // target returns a state as a file about these bridges. Bridges that the state does not have are marked as gone. A

@@ -36,6 +36,7 @@ var confirmCases = []struct {
 	{"put_back_devices", confirmPutBackDevices},
 	{"host_and_anchors", confirmHostAndAnchors},
 	{"addresses", confirmAddresses},
+	{"uppers", confirmUppers},
 	{"confirmed", confirmConfirmed},
 	{"cable", confirmCable},
 	{"small_mtu", confirmSmallMTU},

@@ -156,3 +156,72 @@ func doorsOfSession(t *testing.T, l *netlab.Lab) {
 		}
 	}
 }
+
+// confirmUppers puts a change back that removes a host port with devices of the host above it, or below a Linux bridge
+// or a VRF.
+func confirmUppers(t *testing.T, l *netlab.Lab) {
+	must(t, exec.Command("ip", "netns", "exec", l.Switch.Name, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=0", "net.ipv6.conf.default.accept_dad=0").Run())
+	const base, without = "bridges: {br0: {ports: {p1: , p2: , h0: {type: host}}}}", "bridges: {br0: {ports: {p1: , p2: }}}"
+	for _, c := range []struct {
+		name  string
+		setup []string
+		warns string
+		lost  string // what cannot be restored
+	}{
+		{"macvlan", []string{"link add mv0 link h0 address 02:00:00:00:00:55 mtu 1400 type macvlan mode bridge", "link set mv0 up", "address add 203.0.113.10/24 dev mv0 label mv0:1", "route add default via 203.0.113.1"},
+			"bridge br0: the host's device mv0 above port h0 will be removed with it", ""},
+		{"VLAN device", []string{"link add v7 link h0 type vlan id 7 egress 1:2", "link set v7 up", "address add 203.0.113.10/24 dev v7", "link set v7 alias seven"},
+			"bridge br0: the host's device v7 above port h0 will be removed with it", ""},
+		{"two", []string{"link add v7 link h0 type vlan protocol 802.1ad id 7", "link add mv0 link v7 type macvlan mode private", "link set mv0 up", "address add 203.0.113.10/24 dev mv0"},
+			"bridge br0: the host's device mv0 above port h0 will be removed with it", ""},
+		{"Linux bridge", []string{"link add lb0 type bridge", "link set h0 master lb0", "link set lb0 up", "address add 203.0.113.10/24 dev lb0"}, "bridge br0: lb0 will lose port h0", ""},
+		{"Linux bridge above a VLAN device", []string{"link add lb0 type bridge", "link add v7 link h0 type vlan id 7", "link set v7 master lb0"}, "the host's device v7 above port h0", ""},
+		{"macvtap", []string{"link add mt0 link h0 type macvtap"}, "the host's device mt0 above port h0", "macvtap mt0 above h0"},
+	} {
+		apply(t, l, "--yes", file(t, "good.yaml", base))
+		ipIn(t, l, "link", "set", "h0", "up")
+		if strings.Contains(strings.Join(c.setup, " "), "type vlan") {
+			out, err := exec.Command("ip", "-n", l.Switch.Name, "link", "add", "v0", "link", "h0", "type", "vlan", "id", "5").CombinedOutput()
+			if strings.Contains(string(out), "Unknown device type") {
+				t.Logf("%s: the kernel has no VLAN devices", c.name)
+				continue
+			}
+			must(t, err)
+			ipIn(t, l, "link", "del", "v0")
+		}
+		for _, words := range c.setup {
+			ipIn(t, l, strings.Fields(words)...)
+		}
+		look := func() (state string) {
+			out, err := exec.Command("ip", "-n", l.Switch.Name, "-d", "-j", "link", "show").Output()
+			must(t, err)
+			var list []map[string]any
+			must(t, json.Unmarshal(out, &list))
+			for _, d := range list {
+				if name := d["ifname"].(string); name == "h0" || name == "mv0" || name == "v7" || name == "mt0" {
+					info := d["linkinfo"].(map[string]any)
+					delete(info, "info_slave_data") // it has timers
+					state += fmt.Sprintln(name, d["link"], d["mtu"], d["address"], info, d["ifalias"], d["master"], slices.Contains(d["flags"].([]any), any("UP")))
+					state += hostState(t, l, name)
+				}
+			}
+			return state
+		}
+		before := look()
+		r, err := l.Run("apply", "--dry-run", file(t, "without.yaml", without))
+		must(t, err)
+		if !strings.Contains(r.Stderr, c.warns) {
+			t.Errorf("%s: %v, and should say %s", c.name, r, c.warns)
+		}
+		tried(t, l, "1h", without)
+		said := putBackNow(t, l)
+		if c.lost == "" && (strings.Contains(said, "but for") || look() != before) {
+			t.Errorf("%s: the command says %s; there is\n%s\nand was\n%s", c.name, said, look(), before)
+		}
+		if c.lost != "" && (!strings.Contains(said, ", but for "+c.lost) || !strings.Contains(said, c.lost+" is left out: the kernel has removed it with h0; make it again")) {
+			t.Errorf("%s: the command says %s", c.name, said)
+		}
+		l.Bascule("port", "del", "br0", "h0", "--yes")
+		_ = exec.Command("ip", "-n", l.Switch.Name, "link", "del", "lb0").Run()
+	}
+}
