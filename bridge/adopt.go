@@ -60,7 +60,7 @@ func (s *Switch) adopted(store *datapath.Store, name string, b *datapath.Bridge,
 
 func (s *Switch) say(bridge, note string) {
 	if s.tell != nil {
-		s.tell(bridge, note)
+		s.outside.call(func() { s.tell(bridge, note) })
 	}
 }
 

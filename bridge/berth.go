@@ -215,7 +215,7 @@ func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []str
 		if err != nil {
 			return failed("use the switch", err)
 		}
-		defer unlock()
+		defer s.outside.locked(unlock)()
 		// After a killed command, AddPort has to mend the bridges first.
 		if dirty, err := store.Dirty(); err != nil || dirty {
 			return failed(what, err)

@@ -37,7 +37,8 @@ type Switch struct {
 	joining  bool
 	waits    func(process int) // called for a long wait for another process, may be nil
 	tell     func(bridge, note string)
-	changes  func() // called before the first change, may be nil
+	changes  func() (after func()) // called before the first change, may be nil
+	outside  outside
 
 	rehearsal *Rehearsal // changes are only planned; nil to make them
 
@@ -105,8 +106,50 @@ func (s *Switch) read(f func(*datapath.Store) error) error {
 	})
 }
 
-// Changing sets a function that is called before the next change, nil for none.
-func (s *Switch) Changing(f func()) { s.changes = f }
+// Changing sets a function that is called before the next change, nil for none. Other processes wait for it. They do
+// not wait for the function that it returns, which is called after the change unless it is nil.
+func (s *Switch) Changing(f func() (after func())) { s.changes = f }
+
+// An outside makes calls when a switch has no lock: a call that prints may wait for a reader, and other processes must
+// not wait for that.
+type outside struct {
+	mu    sync.Mutex
+	locks int // that the switch has
+	calls []func()
+}
+
+// locked is called with a lock's function to release it, and returns the function to use instead.
+func (o *outside) locked(unlock func()) func() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.locks++
+	return func() {
+		unlock()
+		o.mu.Lock()
+		o.locks--
+		var calls []func()
+		if o.locks == 0 {
+			calls, o.calls = o.calls, nil
+		}
+		o.mu.Unlock()
+		for _, f := range calls {
+			f()
+		}
+	}
+}
+
+// call calls f once the switch has no lock.
+func (o *outside) call(f func()) {
+	o.mu.Lock()
+	held := o.locks > 0
+	if held {
+		o.calls = append(o.calls, f)
+	}
+	o.mu.Unlock()
+	if !held {
+		f()
+	}
+}
 
 // write calls f as the only writer in the namespace. It first completes the work of writers that
 // were killed.
@@ -116,13 +159,15 @@ func (s *Switch) write(f func(*datapath.Store) error) error {
 		if err != nil {
 			return failed("use the switch", err)
 		}
-		defer unlock()
+		defer s.outside.locked(unlock)()
 		if s.rehearsal != nil { // no mending: a killed command's remains stay
 			return f(store)
 		}
-		if tell := s.changes; tell != nil {
+		if before := s.changes; before != nil {
 			s.changes = nil
-			tell()
+			if after := before(); after != nil {
+				s.outside.call(after)
+			}
 		}
 		hosts, ruled, err := s.mend(store)
 		if err != nil {
@@ -147,7 +192,10 @@ func (s *Switch) LockPlans() (unlock func(), err error) {
 		unlock, err = store.LockPlans()
 		return failed("use the switch", err)
 	})
-	return unlock, err
+	if err != nil {
+		return nil, err
+	}
+	return s.outside.locked(unlock), nil
 }
 
 // newEnough is the first version of Linux with everything that the switch needs, for the advice to

@@ -95,10 +95,11 @@ func openSwitch(netns string, stderr io.Writer) (switcher, error) {
 	}
 	p := &program{stderr: stderr}
 	p.warn(notes)
-	s.Changing(func() {
+	s.Changing(func() (after func()) {
 		if waits, err := h.Waiting(); err == nil && waits != nil && !waits.Overdue() && waits.User != history.Caller().User {
-			p.warn([]string{waits.Undoes()})
+			return func() { p.warn([]string{waits.Undoes()}) }
 		}
+		return nil
 	})
 	return liveSwitch{s, h}, nil
 }

@@ -47,6 +47,7 @@ var confirmCases = []struct {
 	{"slow", confirmSlow},
 	{"stuck", confirmStuck},
 	{"others", confirmOthers},
+	{"stderr_full", confirmStderrFull},
 	{"guests", func(t *testing.T, l *netlab.Lab) {
 		confirmGuests(t, l, func() { putBackNow(t, l) })
 	}},
