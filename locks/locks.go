@@ -51,18 +51,23 @@ var stops struct {
 	pending bool
 }
 
-// HoldStop delays a stop of this process by the terminal (SIGTSTP, by Ctrl-Z) until the caller
-// calls goOn: other processes would wait for a lock as long as this one is stopped.
+// byTerminal are the signals by which a terminal stops a process: for Ctrl-Z, and for input or output in the
+// background (tostop of stty(1)).
+var byTerminal = []os.Signal{unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU}
+
+// HoldStop delays a stop of this process by the terminal until the caller calls goOn: other processes would wait for a
+// lock as long as this one is stopped. Meanwhile a write in the background is repeated by the kernel.
 func HoldStop() (goOn func()) {
 	stops.Lock()
 	stops.held++
 	stops.Unlock()
 	stops.watch.Do(func() {
-		if signal.Ignored(unix.SIGTSTP) {
-			return
-		}
 		c := make(chan os.Signal, 1)
-		signal.Notify(c, unix.SIGTSTP) // for good: Go's runtime would ignore it after signal.Stop
+		for _, s := range byTerminal {
+			if !signal.Ignored(s) {
+				signal.Notify(c, s) // for good: Go's runtime would ignore it after signal.Stop
+			}
+		}
 		go func() {
 			for range c {
 				stops.Lock()
