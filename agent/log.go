@@ -21,8 +21,21 @@ type LogOptions struct {
 	Journal bool // for journald: see InJournal
 }
 
-// NewLog returns a log that writes to w.
+// NewLog returns a log that writes to w. A [Spool] reports in the form of the log how many lines it has lost.
 func NewLog(w io.Writer, o LogOptions) *slog.Logger {
+	if s, ok := w.(*Spool); ok {
+		s.mu.Lock()
+		s.missed = func(n int) []byte {
+			var line bytes.Buffer
+			newLog(&line, o).Warn("lines of the log were lost", "lines", n)
+			return line.Bytes()
+		}
+		s.mu.Unlock()
+	}
+	return newLog(w, o)
+}
+
+func newLog(w io.Writer, o LogOptions) *slog.Logger {
 	l := &journal{w: w, on: o.Journal, kinds: map[string]*kind{}}
 	options := &slog.HandlerOptions{Level: o.Level}
 	if o.Journal {

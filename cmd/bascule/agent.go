@@ -163,7 +163,9 @@ change, restores it.`,
 		}
 		stderr, ok := p.stderr.(*os.File)
 		o.Journal = ok && agent.InJournal(stderr)
-		log := agent.NewLog(p.stderr, o)
+		spool := agent.NewSpool(p.stderr) // the agent must not wait for a reader of its log
+		defer spool.Close()
+		log := agent.NewLog(spool, o)
 		seen, err := open.open(cmd, log)
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -32,7 +33,9 @@ func fullPipe(t *testing.T) *os.File {
 func start(t *testing.T, l *netlab.Lab, stderr *os.File, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := l.Command(args...)
-	cmd.Stderr = stderr
+	if stderr != nil {
+		cmd.Stderr = stderr
+	}
 	must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
@@ -56,4 +59,55 @@ func confirmStderrFull(t *testing.T, l *netlab.Lab) {
 	l.Wait("the command to change the bridge", aged)
 	overdue(t, l)
 	isBack(t, l)
+}
+
+// TestAgentStderrFull: an agent whose log nobody reads works, and ends when it should.
+func TestAgentStderrFull(t *testing.T) {
+	l := netlab.New(t)
+	l.NewEnds(2)
+	l.Setenv("BASCULE_STATE_DIR", statesDir(t, l))
+	l.Setenv("BASCULE_AGENT_DIR", t.TempDir())
+	agent := start(t, l, fullPipe(t), "agent", "-f", file(t, "good.yaml", good))
+	l.Wait("the agent to apply its files", func() bool {
+		r, err := l.Run("agent", "status")
+		return err == nil && strings.Contains(r.Stdout, "in force since")
+	})
+	l.Bascule("agent", "reload")
+	works(l)
+	must(t, agent.Process.Signal(unix.SIGTERM))
+	ended := make(chan error)
+	go func() { ended <- agent.Wait() }()
+	var err error
+	over := false
+	l.Wait("the agent to end", func() bool {
+		select {
+		case err = <-ended:
+			over = true
+		default:
+		}
+		return over
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// confirmAgentStopped: a stopped agent has taken the carrier of the host's interface. The host has its carrier again
+// when the change is put back.
+func confirmAgentStopped(t *testing.T, l *netlab.Lab) {
+	const host = "bridges: {br0: {ports: {p1: {%s}, h0: {type: host, addresses: 192.0.2.9/24}}}}"
+	agent := start(t, l, nil, "agent", "-f", file(t, "good.yaml", fmt.Sprintf(host, "")))
+	carrier := func(up bool) func() bool {
+		return func() bool {
+			out, err := exec.Command("ip", "-n", l.Switch.Name, "link", "show", "h0").Output()
+			return err == nil && strings.Contains(string(out), "NO-CARRIER") != up
+		}
+	}
+	l.Wait("the host's interface to have a carrier", carrier(true))
+	tried(t, l, "1h", fmt.Sprintf(host, "up: off"))
+	l.Wait("the agent to take the carrier", carrier(false))
+	must(t, agent.Process.Signal(unix.SIGSTOP))
+	overdue(t, l)
+	l.Wait("the change to be put back", func() bool { return !waiting(l) })
+	l.Wait("the host's interface to have a carrier again", carrier(true))
 }
