@@ -68,6 +68,15 @@ func giveCarriers(store *datapath.Store, bridges []string) {
 	})
 }
 
+// GiveCarriers gives the interfaces of host ports of these bridges their carriers, as if no agent followed the devices.
+// An agent that works takes a carrier again at once if no other port leads anywhere; a stopped one cannot.
+func (s *Switch) GiveCarriers(bridges []string) error {
+	return s.read(func(store *datapath.Store) error {
+		giveCarriers(store, bridges)
+		return nil
+	})
+}
+
 // Devices follows the devices of a namespace's bridges. One process at a time has a Devices. While
 // there is one, a host port's interface has a carrier as long as another port has one; see
 // docs/design/ports.md.

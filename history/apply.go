@@ -367,6 +367,9 @@ func (h *History) restore(p *Pending, before config.File) (warnings []string, er
 	}
 	lost, notes := h.giveBack(p)
 	warnings = append(warnings, notes...)
+	if err := h.s.GiveCarriers(p.Bridges); err != nil { // the agent that has taken one may be stopped
+		warnings = append(warnings, err.Error())
+	}
 	absent, err := config.Absent(h.s, f)
 	if err != nil {
 		warnings = append(warnings, err.Error())

@@ -48,6 +48,7 @@ var confirmCases = []struct {
 	{"stuck", confirmStuck},
 	{"others", confirmOthers},
 	{"stderr_full", confirmStderrFull},
+	{"agent_stopped", confirmAgentStopped},
 	{"guests", func(t *testing.T, l *netlab.Lab) {
 		confirmGuests(t, l, func() { putBackNow(t, l) })
 	}},
