@@ -7,8 +7,10 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -327,20 +329,30 @@ func (h *History) Settle() (p *Pending, warnings []string, err error) {
 
 // putBack restores the bridges of a change as they were before it. The caller has locked plans.
 func (h *History) putBack(p *Pending) (warnings []string, err error) {
-	states, err := h.States()
-	if err != nil {
-		return nil, err
-	}
-	i := slices.IndexFunc(states, func(st State) bool { return st.name() == p.Before })
-	if i < 0 {
-		return nil, fmt.Errorf("cannot put the change of %s back: the previous state is gone from %s; set the bridges up by hand, and remove %s",
-			p.Time.Format(time.DateTime), h.dir, h.pendingPath())
-	}
-	before, _, err := states[i].file()
+	before, err := h.before(p)
 	if err != nil {
 		return nil, err
 	}
 	return h.restore(p, before)
+}
+
+// before returns the state before a change.
+func (h *History) before(p *Pending) (config.File, error) {
+	path := filepath.Join(h.dir, p.Before)
+	_, text, err := readState(path)
+	why := ""
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		why = "is gone from " + h.dir
+	case errors.Is(err, errDamaged):
+		why = "in " + path + " is damaged"
+	case err != nil:
+		return config.File{}, fmt.Errorf("cannot put the change of %s back: the previous state cannot be read: %w", p.Time.Format(time.DateTime), err)
+	default:
+		return asFile(path, text)
+	}
+	return config.File{}, fmt.Errorf("cannot put the change of %s back: the previous state %s; set the bridges up by hand, and remove %s",
+		p.Time.Format(time.DateTime), why, h.pendingPath())
 }
 
 // errUnnoted means that a change is put back, but would be put back again.
@@ -623,16 +635,7 @@ func (h *History) backAtOnce(n int, o Options) (actions []config.Action, warning
 		return nil, nil, &refusal{line: fmt.Sprintf("cannot go back: the change at %s (%s) was made by %s, and waits to be confirmed until %s; let them put it back, or give --yes",
 			p.Time.Format(time.TimeOnly), p.What, p.Who, p.Until.Format(time.TimeOnly))}
 	}
-	states, err := h.States()
-	if err != nil {
-		return nil, nil, err
-	}
-	i := slices.IndexFunc(states, func(st State) bool { return st.name() == p.Before })
-	if i < 0 {
-		_, err := h.putBack(p) // it returns the error
-		return nil, nil, err
-	}
-	before, _, err := states[i].file()
+	before, err := h.before(p)
 	if err != nil {
 		return nil, nil, err
 	}

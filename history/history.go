@@ -136,6 +136,8 @@ type State struct {
 	// of its own.
 	Again []State `json:"again,omitempty"`
 
+	Sum string `json:"sum,omitempty"` // of the bridges' text, against a file that was cut off; "" by an earlier version
+
 	again  bool // a put-back, which is noted at the last state if the two are equal
 	number int
 	path   string
@@ -159,20 +161,38 @@ func (h *History) States() (list []State, err error) {
 		if !ok || wrong != nil || number < 1 {
 			continue
 		}
-		path := filepath.Join(h.dir, e.Name())
-		text, err := readFile(path)
+		st, _, err := readState(filepath.Join(h.dir, e.Name()))
 		if err != nil {
-			continue // another command has removed it meanwhile
+			continue // another command has removed it meanwhile, it is damaged, or it is not one of ours
 		}
-		first, _, _ := strings.Cut(string(text), "\n")
-		st := State{number: number, path: path}
-		if about, ok := strings.CutPrefix(first, header); !ok || json.Unmarshal([]byte(about), &st) != nil {
-			continue // it was cut off, or is not one of ours
-		}
+		st.number = number
 		list = append(list, st)
 	}
 	slices.SortFunc(list, func(a, b State) int { return b.number - a.number })
 	return list, nil
+}
+
+// errDamaged means that a state's file was cut off, or overwritten.
+var errDamaged = errors.New("the file is damaged")
+
+// readState reads a state's file.
+func readState(path string) (st State, text []byte, err error) {
+	if text, err = readFile(path); err != nil {
+		return State{}, nil, err
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	about, ok := strings.CutPrefix(first, header)
+	if !ok || json.Unmarshal([]byte(about), &st) != nil || st.Sum != "" && st.Sum != sumOf([]byte(body(string(text)))) {
+		return State{}, nil, errDamaged
+	}
+	st.path = path
+	return st, text, nil
+}
+
+// sumOf returns the checksum of a state's text.
+func sumOf(text []byte) string {
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
 }
 
 // A Return records that an earlier state was restored: a change was put back, or a user went back to
@@ -272,7 +292,7 @@ func (h *History) unread(err error) error {
 
 // file returns the state as a file that can be applied, and its text.
 func (st State) file() (config.File, string, error) {
-	text, err := readFile(st.path)
+	_, text, err := readState(st.path)
 	if err != nil {
 		return config.File{}, "", fmt.Errorf("cannot read a state: %w", err)
 	}
@@ -358,6 +378,7 @@ func (h *History) keep(st State, text []byte) (State, error) {
 
 // write writes the state's file, with the text of its bridges.
 func (st State) write(text []byte) error {
+	st.Sum = sumOf(text)
 	about, err := json.Marshal(st)
 	if err != nil {
 		return err

@@ -125,7 +125,7 @@ func watchOnce(netns string, k *keeper, tell func(string)) (time.Duration, error
 			return lookTime, nil
 		}
 		k.alone = false
-		tell("files of the change that waits to be confirmed were removed; they are there again")
+		tell("files of the change that waits to be confirmed were removed or damaged; they are there again")
 		return lookTime, nil
 	}
 	if err != nil || p == nil {
@@ -165,13 +165,13 @@ type keeper struct {
 
 func (k *keeper) remember(h *History, p *Pending) {
 	text, err := readFile(h.pendingPath())
-	before, wrong := readFile(filepath.Join(h.dir, p.Before))
+	_, before, wrong := readState(filepath.Join(h.dir, p.Before))
 	if err == nil && wrong == nil {
 		k.p, k.dir, k.text, k.before = p, h.dir, text, before
 	}
 }
 
-// lost reports whether files of the change are gone. It takes the change that the files say is waiting.
+// lost reports whether files of the change are gone, or damaged. It takes the change that the files say is waiting.
 func (k *keeper) lost(h *History, p *Pending) bool {
 	if k.p == nil || k.dir != h.dir { // a namespace whose name was deleted is given up
 		return false
@@ -182,7 +182,7 @@ func (k *keeper) lost(h *History, p *Pending) bool {
 	if p == nil {
 		return true
 	}
-	_, err := readFile(filepath.Join(h.dir, k.p.Before))
+	_, _, err := readState(filepath.Join(h.dir, k.p.Before))
 	return p.ID == k.p.ID && err != nil
 }
 
@@ -205,7 +205,7 @@ func (k *keeper) giveBack(h *History) error {
 		err = files.Replace(h.pendingPath(), k.text, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("files of the change that waits to be confirmed are gone, and cannot be written anew: %w; the change is put back without them", err)
+		return fmt.Errorf("files of the change that waits to be confirmed are gone or damaged, and cannot be written anew: %w; the change is put back without them", err)
 	}
 	return nil
 }

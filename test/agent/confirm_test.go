@@ -777,6 +777,30 @@ func confirmTimeNamespaces(t *testing.T, l *netlab.Lab) {
 
 // confirmFilesRemoved removes or spoils the files of a waiting change, which is put back anyway. A confirmed
 // change is not put back. An unreadable file does not block later commands for ever.
+// cutStates keeps so many bytes of the file of each state, or leaves out so many.
+func cutStates(t *testing.T, l *netlab.Lab, bytes int64) {
+	t.Helper()
+	paths, _ := filepath.Glob(filepath.Join(ofLab(l), "0*.yaml"))
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		must(t, err)
+		keeps := bytes
+		if bytes < 0 {
+			keeps += info.Size()
+		}
+		must(t, os.Truncate(path, keeps))
+	}
+}
+
+// whole reports whether one of the files is complete.
+func whole(t *testing.T, paths []string) bool {
+	t.Helper()
+	return slices.ContainsFunc(paths, func(path string) bool {
+		text, err := os.ReadFile(path)
+		return err == nil && bytes.HasSuffix(text, []byte("      p2: {description: \"\"}\n"))
+	})
+}
+
 func confirmFilesRemoved(t *testing.T, l *netlab.Lab) {
 	// A process does not hold a namespace whose name was deleted.
 	other := l.NewNamespace()
@@ -831,13 +855,16 @@ func confirmFilesRemoved(t *testing.T, l *netlab.Lab) {
 				must(t, os.Remove(path))
 			}
 		},
+		func() { cutStates(t, l, 0) },
+		func() { cutStates(t, l, 120) },
+		func() { cutStates(t, l, -4) },
 	} {
 		tried(t, l, "1h", bad)
 		was := id()
 		remove() // the process has read them before the change is made
 		l.Wait("the files to be there again", func() bool {
 			states, _ := filepath.Glob(filepath.Join(ofLab(l), "0*.yaml"))
-			return id() == was && len(states) > 0
+			return id() == was && len(states) > 0 && whole(t, states)
 		})
 		overdue(t, l)
 		isBack(t, l)
