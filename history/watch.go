@@ -5,6 +5,7 @@ package history
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,8 @@ import (
 
 	"bascule/bridge"
 	"bascule/files"
+
+	"golang.org/x/sys/unix"
 )
 
 // StartWatch starts this program with these arguments, as a process that outlives the caller: the shell and the ssh
@@ -34,14 +37,21 @@ func StartWatch(args ...string) error {
 	defer ready.Close()
 	cmd.ExtraFiles = []*os.File{tells} // it is readyFile there
 	cmd.Env = append(os.Environ(), readyVariable+"=1")
-	err = cmd.Start()
+	// Descriptors that this process has from its parents stay here: they may be locks, or pipes that a reader reads to
+	// the end.
+	if err = unix.CloseRange(readyFile, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err == nil {
+		err = cmd.Start()
+	}
 	tells.Close()
 	if err != nil {
 		return fmt.Errorf("cannot start a process that puts the change back: %w", err)
 	}
 	// The service manager ends all processes in the control group of a session or unit, so it must leave that
 	// group.
-	_ = os.WriteFile("/sys/fs/cgroup/cgroup.procs", fmt.Append(nil, cmd.Process.Pid), 0)
+	if procs, err := os.OpenFile("/sys/fs/cgroup/cgroup.procs", os.O_WRONLY, 0); err == nil { // never make it
+		_, _ = procs.Write(fmt.Append(nil, cmd.Process.Pid)) // the change is put back later if the process ends
+		_ = procs.Close()
+	}
 	go cmd.Wait() // if this process is an agent, which lives on
 	if err := ready.SetReadDeadline(time.Now().Add(readyTime)); err != nil {
 		return fmt.Errorf("cannot wait for the process that puts the change back: %w", err)
@@ -105,12 +115,12 @@ func Watch(netns string, tell func(string)) error {
 func watchOnce(netns string, k *keeper, tell func(string)) (time.Duration, error) {
 	s, err := bridge.Open(netns)
 	if err != nil {
-		return 0, nil // the namespace has gone with all its contents
+		return k.unopened(err)
 	}
 	defer s.Close()
 	h, err := Open(s, netns)
 	if err != nil {
-		return 0, err
+		return k.unopened(err)
 	}
 	p, err := h.Pending()
 	if k.lost(h, p) {
@@ -128,8 +138,11 @@ func watchOnce(netns string, k *keeper, tell func(string)) (time.Duration, error
 		tell("files of the change that waits to be confirmed were removed or damaged; they are there again")
 		return lookTime, nil
 	}
-	if err != nil || p == nil {
-		return 0, err
+	if err != nil {
+		return k.unopened(err)
+	}
+	if p == nil {
+		return 0, nil
 	}
 	k.remember(h, p)
 	if left := p.Left(); left > 0 {
@@ -151,6 +164,18 @@ func watchOnce(netns string, k *keeper, tell func(string)) (time.Duration, error
 		return 0, nil
 	}
 	return lookTime, nil // another process was faster, or the time began anew when the change was complete
+}
+
+// unopened returns the time until the next check after a failure to open the namespace or the history. The failure may
+// be brief: too many open files, or a mount over the names. It is the end if the namespace is gone.
+func (k *keeper) unopened(err error) (time.Duration, error) {
+	if k.p == nil {
+		return 0, err
+	}
+	if ended, err := bridge.Ended([]uint64{k.p.Cookie}); err == nil && len(ended) > 0 {
+		return 0, nil // with all its contents
+	}
+	return lookTime, nil
 }
 
 // A keeper has in memory all that is needed to put a change back: removed files do not confirm the change.

@@ -49,6 +49,8 @@ var confirmCases = []struct {
 	{"others", confirmOthers},
 	{"stderr_full", confirmStderrFull},
 	{"agent_stopped", confirmAgentStopped},
+	{"descriptors", confirmDescriptors},
+	{"unopened", confirmUnopened},
 	{"guests", func(t *testing.T, l *netlab.Lab) {
 		confirmGuests(t, l, func() { putBackNow(t, l) })
 	}},

@@ -111,3 +111,58 @@ func confirmAgentStopped(t *testing.T, l *netlab.Lab) {
 	l.Wait("the change to be put back", func() bool { return !waiting(l) })
 	l.Wait("the host's interface to have a carrier again", carrier(true))
 }
+
+// confirmDescriptors: the process that waits does not keep what the command's parent has opened, such as a lock.
+func confirmDescriptors(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", good))
+	path := file(t, "lock", "")
+	lock, err := os.Open(path)
+	must(t, err)
+	defer lock.Close()
+	must(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
+	cmd := l.Command("apply", "--confirm", "1h", file(t, "bad.yaml", bad))
+	cmd.ExtraFiles = []*os.File{lock}
+	if r, err := netlab.RunCommand(cmd); err != nil || r.Exit != 0 {
+		t.Fatal(r, err)
+	}
+	if len(watchers(l)) == 0 {
+		t.Fatal("no process waits to put the change back")
+	}
+	must(t, lock.Close())
+	again, err := os.Open(path)
+	must(t, err)
+	defer again.Close()
+	if err := unix.Flock(int(again.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		t.Errorf("the process has the lock: %v", err)
+	}
+	overdue(t, l)
+	isBack(t, l)
+}
+
+// confirmUnopened: the name of the namespace is away for a while. The process that waits goes on waiting.
+func confirmUnopened(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", good))
+	name := file(t, "ns", "")
+	mount := func() { must(t, unix.Mount("/run/netns/"+l.Switch.Name, name, "", unix.MS_BIND, "")) }
+	mount()
+	defer func() { must(t, unix.Unmount(name, unix.MNT_DETACH)) }()
+	cmd := exec.Command(l.Binary(), "-n", name, "apply", "--confirm", "1h", file(t, "bad.yaml", bad))
+	cmd.Env = l.Command().Env
+	if r, err := netlab.RunCommand(cmd); err != nil || r.Exit != 0 {
+		t.Fatal(r, err)
+	}
+	defer func() { _, _ = l.Run("apply", "confirm", "--yes") }() // the process would wait for an hour if the test fails
+	must(t, unix.Unmount(name, unix.MNT_DETACH))
+	opened, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	must(t, err)
+	defer unix.Close(opened)
+	_, err = unix.InotifyAddWatch(opened, name, unix.IN_OPEN)
+	must(t, err)
+	l.Wait("the process to look for the namespace", func() bool {
+		_, err := unix.Read(opened, make([]byte, 4096))
+		return err == nil
+	})
+	mount()
+	overdue(t, l)
+	isBack(t, l)
+}

@@ -113,8 +113,9 @@ func usersCgroup(t *testing.T) string {
 func rootsCgroup(t *testing.T) string {
 	t.Helper()
 	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/cpu"} {
-		if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err != nil {
-			continue
+		var st unix.Statfs_t
+		if err := unix.Statfs(filepath.Join(root, "cgroup.procs"), &st); err != nil || st.Type != unix.CGROUP_SUPER_MAGIC && st.Type != unix.CGROUP2_SUPER_MAGIC {
+			continue // a plain file is no cgroup
 		}
 		dir := filepath.Join(root, fmt.Sprintf("bsc-helper-root-%d", os.Getpid()))
 		must(t, os.Mkdir(dir, 0o755))
