@@ -205,6 +205,7 @@ func (c *change) begin() (unkept []string, err error) {
 		if err == nil && o.Watch != nil {
 			if err = o.Watch(); err != nil {
 				err = errors.Join(err, h.settle(c.waits, false))
+				return nil, &refusal{fmt.Sprintf("cannot apply with --confirm: no process would put the change back in time: %v", err), err}
 			}
 		}
 	}

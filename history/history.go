@@ -41,11 +41,17 @@ const DefaultDir = "/var/lib/bascule/states"
 // DefaultRunDir is the folder of the agents' files. A restart of the machine empties it.
 const DefaultRunDir = "/run/bascule-agent"
 
+// The environment variables that name other folders.
+const (
+	stateVariable = "BASCULE_STATE_DIR"
+	runVariable   = "BASCULE_AGENT_DIR"
+)
+
 // RunDir is DefaultRunDir, or the value of the environment variable BASCULE_AGENT_DIR.
-func RunDir() string { return cmp.Or(os.Getenv("BASCULE_AGENT_DIR"), DefaultRunDir) }
+func RunDir() string { return cmp.Or(os.Getenv(runVariable), DefaultRunDir) }
 
 // Dir is DefaultDir, or the value of the environment variable BASCULE_STATE_DIR.
-func Dir() string { return cmp.Or(os.Getenv("BASCULE_STATE_DIR"), DefaultDir) }
+func Dir() string { return cmp.Or(os.Getenv(stateVariable), DefaultDir) }
 
 // A History is the history of one network namespace.
 type History struct {
@@ -136,7 +142,7 @@ type State struct {
 	// of its own.
 	Again []State `json:"again,omitempty"`
 
-	Sum string `json:"sum,omitempty"` // of the bridges' text, against a file that was cut off; "" by an earlier version
+	Sum string `json:"sum,omitempty"` // of the bridges' text, as the file may be cut off; "" by an earlier version
 
 	again  bool // a put-back, which is noted at the last state if the two are equal
 	number int

@@ -37,8 +37,16 @@ func StartWatch(args ...string) error {
 	defer ready.Close()
 	cmd.ExtraFiles = []*os.File{tells} // it is readyFile there
 	cmd.Env = append(os.Environ(), readyVariable+"=1")
-	// Descriptors that this process has from its parents stay here: they may be locks, or pipes that a reader reads to
-	// the end.
+	for _, name := range []string{stateVariable, runVariable} { // it is in another folder
+		if path := os.Getenv(name); path != "" {
+			if path, err = filepath.Abs(path); err != nil {
+				return fmt.Errorf("cannot start a process that puts the change back: %w", err)
+			}
+			cmd.Env = append(cmd.Env, name+"="+path)
+		}
+	}
+	// Descriptors from the parents of this process stay here: they may be locks, or pipes whose readers
+	// wait for the end.
 	if err = unix.CloseRange(readyFile, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err == nil {
 		err = cmd.Start()
 	}

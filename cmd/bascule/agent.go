@@ -362,8 +362,8 @@ func (p *program) printRows(heading string, rows [][]string) error {
 	fmt.Fprintln(p.out)
 	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, strings.Join(strings.Fields(heading), "\t"))
-	for _, row := range rows {
-		fmt.Fprintln(table, strings.Join(row, "\t"))
+	for _, cells := range rows {
+		fmt.Fprintln(table, row(cells))
 	}
 	return table.Flush()
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/syslog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -291,6 +292,10 @@ if the last change was confirmed before, and 1 if it was put back.`,
 			return err
 		}
 		for _, netns := range change.Others {
+			if _, gone := os.Lstat(bridge.NetnsPath(netns)); errors.Is(gone, fs.ErrNotExist) {
+				p.warn([]string{fmt.Sprintf("network namespace %s is gone, and its part of the change with it", netns)})
+				continue
+			}
 			err = errors.Join(err, p.in(netns, func(s switcher) error {
 				if other, err := s.Pending(); err != nil || other == nil || other.ID != change.ID {
 					return err

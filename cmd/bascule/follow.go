@@ -25,8 +25,8 @@ type interruption syscall.Signal
 func (i interruption) Error() string { return syscall.Signal(i).String() }
 
 // untilInterrupted returns a context that ends with a signal from the terminal or the service manager. The command then
-// ends in order, if the reader of its output takes the rest: otherwise writing to standard output, or to standard error,
-// fails with errStuck.
+// ends in order, if the reader of its output takes the rest: otherwise writing to standard output, or to standard
+// error, fails with errStuck.
 // A later signal ends the process. Writing to a closed pipe is an error of the write: SIGPIPE ends neither the process
 // nor the context.
 func (p *program) untilInterrupted(parent context.Context) (ctx context.Context, stop context.CancelFunc) {

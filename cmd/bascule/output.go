@@ -39,9 +39,23 @@ func printList[T, J any](p *program, items []T, toJSON func(T) J, heading string
 	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, strings.Join(strings.Fields(heading), "\t"))
 	for _, item := range items {
-		fmt.Fprintln(table, strings.Join(toRow(item), "\t"))
+		fmt.Fprintln(table, row(toRow(item)))
 	}
 	return table.Flush()
+}
+
+// row returns a line of a table. A cell cannot begin another cell or line: other users name files and devices.
+func row(cells []string) string {
+	line := make([]string, len(cells))
+	for i, cell := range cells {
+		line[i] = strings.Map(func(r rune) rune {
+			if unicode.IsGraphic(r) {
+				return r
+			}
+			return utf8.RuneError
+		}, cell)
+	}
+	return strings.Join(line, "\t")
 }
 
 // A fact is one line about one thing.

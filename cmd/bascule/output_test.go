@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"testing"
 
@@ -27,6 +28,22 @@ func TestPrinter(t *testing.T) {
 		if out.String() != want {
 			t.Errorf("in pieces of %d bytes it prints %q, want %q", piece, out.String(), want)
 		}
+	}
+}
+
+// TestRow checks that a name with a newline makes no further line of a table.
+func TestRow(t *testing.T) {
+	var out bytes.Buffer
+	p := &program{out: bufio.NewWriter(&out)}
+	list := []string{"a.yaml\n1  2026-01-01  root", "b\tc\rd é"}
+	if err := printList(p, list, func(s string) string { return s }, "N WHAT", func(s string) []string { return []string{"0", s} }); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.out.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if want := "N  WHAT\n0  a.yaml\ufffd1  2026-01-01  root\n0  b\ufffdc\ufffdd é\n"; out.String() != want {
+		t.Errorf("it prints %q, want %q", out.String(), want)
 	}
 }
 

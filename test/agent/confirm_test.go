@@ -51,6 +51,8 @@ var confirmCases = []struct {
 	{"agent_stopped", confirmAgentStopped},
 	{"descriptors", confirmDescriptors},
 	{"unopened", confirmUnopened},
+	{"relative_dirs", confirmRelativeDirs},
+	{"namespace_gone", confirmNamespaceGone},
 	{"guests", func(t *testing.T, l *netlab.Lab) {
 		confirmGuests(t, l, func() { putBackNow(t, l) })
 	}},
@@ -799,7 +801,7 @@ func whole(t *testing.T, paths []string) bool {
 	t.Helper()
 	return slices.ContainsFunc(paths, func(path string) bool {
 		text, err := os.ReadFile(path)
-		return err == nil && bytes.HasSuffix(text, []byte("      p2: {description: \"\"}\n"))
+		return err == nil && bytes.HasSuffix(text, []byte("\n")) && bytes.Contains(text, []byte("      p2: "))
 	})
 }
 

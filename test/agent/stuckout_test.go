@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -151,7 +152,7 @@ func confirmUnopened(t *testing.T, l *netlab.Lab) {
 	if r, err := netlab.RunCommand(cmd); err != nil || r.Exit != 0 {
 		t.Fatal(r, err)
 	}
-	defer func() { _, _ = l.Run("apply", "confirm", "--yes") }() // the process would wait for an hour if the test fails
+	defer func() { _, _ = l.Run("apply", "confirm", "--yes") }() // or the process waits for an hour
 	must(t, unix.Unmount(name, unix.MNT_DETACH))
 	opened, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	must(t, err)
@@ -165,4 +166,38 @@ func confirmUnopened(t *testing.T, l *netlab.Lab) {
 	mount()
 	overdue(t, l)
 	isBack(t, l)
+}
+
+// confirmRelativeDirs: the folders of states and of the agent are relative to the command's folder.
+func confirmRelativeDirs(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", good))
+	cmd := l.Command("apply", "--confirm", "1h", file(t, "bad.yaml", bad))
+	cmd.Dir = filepath.Dir(filepath.Dir(ofLab(l)))
+	cmd.Env = append(cmd.Env, "BASCULE_STATE_DIR="+filepath.Base(filepath.Dir(ofLab(l))))
+	if r, err := netlab.RunCommand(cmd); err != nil || r.Exit != 0 {
+		t.Fatal(r, err)
+	}
+	overdue(t, l)
+	isBack(t, l)
+}
+
+// confirmNamespaceGone: of two namespaces of a change one is deleted. The change of the other one is confirmed.
+func confirmNamespaceGone(t *testing.T, l *netlab.Lab) {
+	const name = "bsc-gone"
+	must(t, exec.Command("ip", "netns", "add", name).Run())
+	defer func() { _ = exec.Command("ip", "netns", "del", name).Run() }() // it is gone if all goes well
+	path := file(t, "two.yaml", "netns: "+l.Switch.Name+"\n"+good+"\n---\nnetns: "+name+"\nbridges: {br0: {}}\n")
+	cmd := exec.Command(l.Binary(), "apply", "--confirm", "1h", path)
+	cmd.Env = l.Command().Env
+	if r, err := netlab.RunCommand(cmd); err != nil || r.Exit != 0 {
+		t.Fatal(r, err)
+	}
+	must(t, exec.Command("ip", "netns", "del", name).Run())
+	r, err := l.Run("apply", "confirm")
+	if err != nil || r.Exit != 0 || !strings.Contains(r.Stderr, "network namespace "+name+" is gone, and its part of the change with it") {
+		t.Error(r, err)
+	}
+	if waiting(l) {
+		t.Error("the change still waits")
+	}
 }
