@@ -105,25 +105,29 @@ func TestConfirm(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			l := netlab.New(t)
 			l.NewEnds(3)
-			l.Setenv("BASCULE_STATE_DIR", statesDir(t, l))
-			l.Setenv("BASCULE_AGENT_DIR", t.TempDir())
+			setFolders(t, l)
 			c.run(t, l)
 		})
 	}
 }
 
-// statesDir is the folder of states of a lab.
-func statesDir(t testing.TB, l *netlab.Lab) string {
+// setFolders gives a lab folders of its own for states and for the agent. The processes that wait
+// for a confirmation write to both, and end before the folders are removed.
+func setFolders(t testing.TB, l *netlab.Lab) {
 	t.Helper()
+	l.Setenv("BASCULE_AGENT_DIR", t.TempDir())
 	dir := filepath.Join(os.TempDir(), l.Switch.Name+"-states")
 	t.Cleanup(func() {
-		for _, pid := range watchers(l) { // they would make the folder again
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+		for list := watchers(l); len(list) > 0; list = watchers(l) { // they would make the folder again
+			for _, pid := range list {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+			time.Sleep(time.Millisecond)
 		}
 		os.RemoveAll(dir)
 	})
 	must(t, os.MkdirAll(dir, 0o700))
-	return dir
+	l.Setenv("BASCULE_STATE_DIR", dir)
 }
 
 // ofLab returns the folder of the lab's own states.

@@ -61,8 +61,7 @@ const (
 func newLockout(t *testing.T, r *rand.Rand) *lockout {
 	l := netlab.New(t)
 	l.NewEnds(3)
-	l.Setenv("BASCULE_STATE_DIR", statesDir(t, l))
-	l.Setenv("BASCULE_AGENT_DIR", t.TempDir())
+	setFolders(t, l)
 	s := &lockout{t: t, Lab: l, rand: r}
 	uplink := l.Ends[0]
 	ns := uplink.Namespace.Name

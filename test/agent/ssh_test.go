@@ -26,8 +26,7 @@ func TestSSH(t *testing.T) {
 	}
 	l := netlab.New(t)
 	l.NewEnds(3)
-	l.Setenv("BASCULE_STATE_DIR", statesDir(t, l))
-	l.Setenv("BASCULE_AGENT_DIR", t.TempDir())
+	setFolders(t, l)
 	client := l.Ends[0]
 	in := func(ns string, args ...string) *exec.Cmd {
 		return exec.Command("ip", append([]string{"netns", "exec", ns}, args...)...)

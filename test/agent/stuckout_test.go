@@ -66,8 +66,7 @@ func confirmStderrFull(t *testing.T, l *netlab.Lab) {
 func TestAgentStderrFull(t *testing.T) {
 	l := netlab.New(t)
 	l.NewEnds(2)
-	l.Setenv("BASCULE_STATE_DIR", statesDir(t, l))
-	l.Setenv("BASCULE_AGENT_DIR", t.TempDir())
+	setFolders(t, l)
 	agent := start(t, l, fullPipe(t), "agent", "-f", file(t, "good.yaml", good))
 	l.Wait("the agent to apply its files", func() bool {
 		r, err := l.Run("agent", "status")
