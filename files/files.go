@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -141,4 +142,18 @@ func Replace(name string, content []byte, mode fs.FileMode) (err error) {
 		return err
 	}
 	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// leftover matches the names of files that Replace has not finished.
+var leftover = pattern.New(`^\..+\.[0-9]+$`)
+
+// Sweep removes files from a folder that a Replace has left because it was killed. They are older than an hour.
+func Sweep(dir string) {
+	entries, _ := os.ReadDir(dir) // the next one tries again
+	for _, e := range entries {
+		info, err := e.Info()
+		if err == nil && info.Mode().IsRegular() && leftover().MatchString(e.Name()) && time.Since(info.ModTime()) > time.Hour {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
 }

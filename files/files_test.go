@@ -10,9 +10,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -139,5 +141,35 @@ func TestReplace(t *testing.T) {
 	}
 	if list, _ := os.ReadDir(dir); len(list) != 2 {
 		t.Errorf("files are left: %v", list)
+	}
+}
+
+// TestSweep: files that a killed Replace has left are removed, and no others.
+func TestSweep(t *testing.T) {
+	dir := t.TempDir()
+	old := time.Now().Add(-2 * time.Hour)
+	for _, name := range []string{".000001.yaml.123", ".waits-init.9", "000001.yaml", ".hidden", ".000001.yaml.new", ".young.5"} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if name == ".young.5" {
+			continue
+		}
+		if err := os.Chtimes(path, old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	Sweep(dir)
+	var left []string
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	if want := []string{".000001.yaml.new", ".hidden", ".young.5", "000001.yaml"}; !slices.Equal(left, want) {
+		t.Errorf("%q are left, want %q", left, want)
 	}
 }

@@ -399,6 +399,8 @@ const forgotten = 30 * 24 * time.Hour
 // tidy removes the states of other network namespaces that have ended and have not changed for a long
 // time.
 func (h *History) tidy() {
+	files.Sweep(h.dir)
+	files.Sweep(RunDir())
 	root := filepath.Dir(h.dir)
 	entries, err := os.ReadDir(root)
 	if err != nil {

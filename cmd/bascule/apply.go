@@ -442,7 +442,12 @@ func (p *program) carryOut(spaces []string, o history.Options, do func(s switche
 				p.out.Flush()
 			})
 		}
-		o.Watch = func() error { return startWatch(netns) }
+		o.Watch = func() error {
+			if os.Getpid() == 1 { // an agent lives on
+				return errors.New("this command is the first process of its PID namespace, and all processes there end with it; run it from a shell")
+			}
+			return startWatch(netns)
+		}
 		var warnings []string
 		failure = p.in(netns, func(s switcher) (err error) {
 			_, warnings, err = do(s, i, o)

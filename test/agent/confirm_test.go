@@ -53,6 +53,7 @@ var confirmCases = []struct {
 	{"unopened", confirmUnopened},
 	{"relative_dirs", confirmRelativeDirs},
 	{"namespace_gone", confirmNamespaceGone},
+	{"pid_namespace", confirmPIDNamespace},
 	{"guests", func(t *testing.T, l *netlab.Lab) {
 		confirmGuests(t, l, func() { putBackNow(t, l) })
 	}},

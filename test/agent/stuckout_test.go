@@ -200,3 +200,21 @@ func confirmNamespaceGone(t *testing.T, l *netlab.Lab) {
 		t.Error("the change still waits")
 	}
 }
+
+// confirmPIDNamespace: in a PID namespace of its own the command cannot leave a process behind, and refuses.
+func confirmPIDNamespace(t *testing.T, l *netlab.Lab) {
+	apply(t, l, file(t, "good.yaml", good))
+	cmd := l.Command("apply", "--confirm", "1h", file(t, "bad.yaml", bad))
+	cmd.Args = append([]string{"unshare", "-pf", "--mount-proc", l.Binary()}, cmd.Args[1:]...)
+	path, err := exec.LookPath("unshare")
+	must(t, err)
+	cmd.Path = path
+	r, err := netlab.RunCommand(cmd)
+	if err != nil || r.Exit != 1 || !strings.Contains(r.Stderr, "this command is the first process of its PID namespace") {
+		t.Error(r, err)
+	}
+	if waiting(l) {
+		t.Error("the change waits")
+	}
+	stateIs(t, l)
+}
