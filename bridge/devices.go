@@ -11,6 +11,7 @@ import (
 
 	"bascule/datapath"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -71,6 +72,8 @@ func (s *Switch) Devices() (list []Device, err error) {
 		var me *identity // of the namespace, nil until needed
 		byName := map[string]*Device{}
 		byIndex := map[int]*Device{}
+		indexOf, uppers := map[string]int{}, map[int][]int{} // uppers has the devices above a device
+		messages, _ := addressMessages()                     // without them, none has more than a file
 		for index, l := range devices {
 			a := l.Attrs()
 			d := &Device{
@@ -90,7 +93,10 @@ func (s *Switch) Devices() (list []Device, err error) {
 			} else if misused := new(UsageError); errors.As(checkName("port", a.Name), &misused) {
 				d.Refusal = misused.Err.Error()
 			}
-			byName[a.Name], byIndex[index] = d, d
+			byName[a.Name], byIndex[index], indexOf[a.Name] = d, d, index
+			if lower := LowerOf(l); lower != 0 {
+				uppers[lower] = append(uppers[lower], index)
+			}
 		}
 		names, err := store.Names()
 		if err != nil {
@@ -121,15 +127,11 @@ func (s *Switch) Devices() (list []Device, err error) {
 					byName[port] = d
 				}
 				d.Own, d.Host, d.Owner = true, name, id
-				for index, of := range byIndex {
-					if of == d {
-						d.Beyond = beyondFiles(index, port)
-						for _, u := range uppersOf(devices, []int{index}) {
-							d.Above = append(d.Above, u.Name)
-						}
-						if master := devices[devices[index].Attrs().MasterIndex]; master != nil {
-							d.Master = master.Attrs().Name
-						}
+				if index := indexOf[port]; index != 0 {
+					d.Beyond = beyondFiles(messages, index, port)
+					d.Above = aboveHost(devices, uppers, index)
+					if master := devices[devices[index].Attrs().MasterIndex]; master != nil {
+						d.Master = master.Attrs().Name
 					}
 				}
 				if me == nil {
@@ -166,6 +168,17 @@ func (s *Switch) Devices() (list []Device, err error) {
 	})
 	slices.SortFunc(list, func(a, b Device) int { return cmp.Compare(a.Name, b.Name) })
 	return list, err
+}
+
+// aboveHost returns the names of the devices above a host's end. uppers has the devices directly above a device, by
+// their indexes.
+func aboveHost(devices map[int]netlink.Link, uppers map[int][]int, index int) (names []string) {
+	for _, upper := range uppers[index] {
+		names = append(names, devices[upper].Attrs().Name)
+		names = append(names, aboveHost(devices, uppers, upper)...)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // SwitchEnd returns the name of a host port's device. The other end of that device has the port's

@@ -94,12 +94,12 @@ func (s *Switch) HostNet() (it HostNet, err error) {
 				it.Masters[a.Name] = master.Attrs().Name
 			}
 		}
+		messages, err := addressMessages()
+		if err != nil {
+			return err
+		}
 		for _, index := range slices.Sorted(maps.Keys(hosts)) {
-			list, err := hostAddresses(int(index), hosts[index])
-			if err != nil {
-				return err
-			}
-			it.Addresses = append(it.Addresses, list...)
+			it.Addresses = append(it.Addresses, addressesAmong(messages, int(index), hosts[index])...)
 		}
 		if it.Neighbours, err = neighbours(hosts); err != nil {
 			return err

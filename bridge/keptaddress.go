@@ -51,28 +51,47 @@ const forever = 1<<32 - 1
 // givenFlags are the flags of an address that the kernel takes from a request. Others are its state.
 const givenFlags = unix.IFA_F_NODAD | unix.IFA_F_HOMEADDRESS | unix.IFA_F_MANAGETEMPADDR | unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_MCAUTOJOIN
 
-// hostAddresses returns the addresses of an interface in the kernel's order, without the temporary
-// ones of IPv6, which the kernel makes itself.
-func hostAddresses(index int, name string) (list []HostAddress, err error) {
+// addressMessages returns the kernel's messages about all addresses of the namespace, in its order.
+func addressMessages() (list [][]byte, err error) {
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		ask := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
 		ask.AddData(nl.NewIfAddrmsg(family))
 		messages, err := ask.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
 		if errors.Is(err, netlink.ErrDumpInterrupted) {
-			return hostAddresses(index, name)
+			return addressMessages()
 		}
 		if err != nil {
-			return nil, fmt.Errorf("addresses of %s: %w", name, err)
+			return nil, fmt.Errorf("addresses: %w", err)
 		}
 		for _, m := range messages {
-			if len(m) >= ifaddrmsgSize && m[0] == byte(family) && binary.NativeEndian.Uint32(m[ifaddrmsgIndex:]) == uint32(index) {
-				if a, ok := hostAddress(m, name); ok {
-					list = append(list, a)
-				}
+			if len(m) >= ifaddrmsgSize && m[0] == byte(family) {
+				list = append(list, m)
 			}
 		}
 	}
 	return list, nil
+}
+
+// hostAddresses returns the addresses of an interface in the kernel's order, without the temporary
+// ones of IPv6, which the kernel makes itself.
+func hostAddresses(index int, name string) ([]HostAddress, error) {
+	messages, err := addressMessages()
+	if err != nil {
+		return nil, err
+	}
+	return addressesAmong(messages, index, name), nil
+}
+
+// addressesAmong does the same as hostAddresses, with the messages about all addresses.
+func addressesAmong(messages [][]byte, index int, name string) (list []HostAddress) {
+	for _, m := range messages {
+		if binary.NativeEndian.Uint32(m[ifaddrmsgIndex:]) == uint32(index) {
+			if a, ok := hostAddress(m, name); ok {
+				list = append(list, a)
+			}
+		}
+	}
+	return list
 }
 
 // hostAddress turns the kernel's message about an address into one that requests the address.
@@ -324,11 +343,9 @@ func (a HostAddress) plain() bool {
 		(len(flags) != 4 || binary.NativeEndian.Uint32(flags)&unix.IFA_F_NOPREFIXROUTE == 0) && preferred == forever
 }
 
-// beyondFiles returns the permanent addresses of an interface that have more than a file has. If they cannot be listed,
-// it returns none.
-func beyondFiles(index int, name string) (list []netip.Prefix) {
-	all, _ := hostAddresses(index, name)
-	for _, a := range all {
+// beyondFiles returns the permanent addresses of an interface that have more than a file has.
+func beyondFiles(messages [][]byte, index int, name string) (list []netip.Prefix) {
+	for _, a := range addressesAmong(messages, index, name) {
 		if a.kept() && !a.plain() && !(a.is6() && a.local().IsLinkLocalUnicast()) {
 			list = append(list, a.prefix())
 		}
