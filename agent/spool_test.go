@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TestSpool: a log whose reader reads nothing makes nobody wait, neither a line nor the end. A reader that goes on gets
+// TestSpool: a log whose reader reads nothing delays neither a line nor the end. A reader that goes on gets
 // the first lines, and how many are missing after them.
 func TestSpool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

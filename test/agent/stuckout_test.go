@@ -15,7 +15,7 @@ import (
 	"bascule/test/netlab"
 )
 
-// fullPipe returns the end for writing of a pipe that is full, and that nobody reads.
+// fullPipe returns the end for writing of a pipe that is full and has no reader at work.
 func fullPipe(t *testing.T) *os.File {
 	t.Helper()
 	read, write, err := os.Pipe()
@@ -45,7 +45,7 @@ func start(t *testing.T, l *netlab.Lab, stderr *os.File, args ...string) *exec.C
 	return cmd
 }
 
-// confirmStderrFull has another user's command warn on a standard error that nobody reads. The command must not keep
+// confirmStderrFull has another user's command warn on a standard error that is not read. The command must not keep
 // others waiting: the change is put back.
 func confirmStderrFull(t *testing.T, l *netlab.Lab) {
 	apply(t, l, file(t, "good.yaml", good))
@@ -62,7 +62,7 @@ func confirmStderrFull(t *testing.T, l *netlab.Lab) {
 	isBack(t, l)
 }
 
-// TestAgentStderrFull: an agent whose log nobody reads works, and ends when it should.
+// TestAgentStderrFull: an agent whose log is not read works, and ends when it should.
 func TestAgentStderrFull(t *testing.T) {
 	l := netlab.New(t)
 	l.NewEnds(2)

@@ -55,7 +55,7 @@ func stuckReader(t *testing.T, hook string) {
 		args   string
 		signal syscall.Signal
 		counts bool // its last line has them
-		errors bool // nobody reads standard error either
+		errors bool // standard error is not read either
 	}{
 		{"capture br0 udp", syscall.SIGTERM, true, false},
 		{"-j capture br0 udp", syscall.SIGINT, true, false},
