@@ -92,7 +92,9 @@ func (h *History) apply(build func() (f config.File, of State, err error), o Opt
 	o.Locked = true
 	o.Before = func() error {
 		var err error
-		unkept, err = c.begin()
+		if unkept, err = c.begin(); err != nil {
+			c.waits = nil // nothing is done that must be put back
+		}
 		return err
 	}
 	actions, warnings, err = config.Apply(h.s, f, o.Options)
@@ -210,7 +212,6 @@ func (c *change) begin() (unkept []string, err error) {
 		}
 	}
 	if err != nil {
-		c.waits = nil // nothing is done that must be put back
 		return nil, &refusal{fmt.Sprintf("cannot apply with --confirm: the previous state cannot be saved: %v; see that %s can be written to, or give another folder by BASCULE_STATE_DIR",
 			err, Dir()), err}
 	}

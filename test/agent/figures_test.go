@@ -222,7 +222,7 @@ func BenchmarkKilled(b *testing.B) {
 // BenchmarkUpgrade: frames that are lost while the service gets another build of the program,
 // which loads its own datapath, ten times.
 func BenchmarkUpgrade(b *testing.B) {
-	newer, err := netlab.Build("agent-newer", "-ldflags", "-X main.version=newer")
+	newer, err := netlab.Build("agent-newer", "-tags", "newer", "-ldflags", "-X main.version=newer")
 	must(b, err)
 	for b.Loop() {
 		l := netlab.New(b)

@@ -305,7 +305,7 @@ func TestKilled(t *testing.T) {
 
 // TestUpgrade: an agent of another build loads its own programs, without losing a frame.
 func TestUpgrade(t *testing.T) {
-	newer, err := netlab.Build("agent-upgrade", "-ldflags", "-X main.version=upgrade-test")
+	newer, err := netlab.Build("agent-upgrade", "-tags", "newer", "-ldflags", "-X main.version=upgrade-test")
 	must(t, err)
 	l := netlab.New(t)
 	ends := l.NewEnds(2)

@@ -68,7 +68,7 @@ const everythingFile = `bridges:
 // else, and each feature drops the right frames. A build of another time takes over, a capture runs, and in
 // the end nothing is left.
 func everythingTogether(t *testing.T, hook string) {
-	newer, err := netlab.Build("upgrade", "-ldflags", "-X main.version=upgrade-test")
+	newer, err := netlab.Build("upgrade", "-tags", "newer", "-ldflags", "-X main.version=upgrade-test")
 	must(t, err)
 	l := netlab.New(t)
 	all := l.NewEnds(6)

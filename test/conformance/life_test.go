@@ -740,7 +740,7 @@ func reconfigureUnderLoad(t *testing.T, hook string) {
 }
 
 func upgradeUnderLoad(t *testing.T, hook string) {
-	newer, err := netlab.Build("upgrade", "-ldflags", "-X main.version=upgrade-test")
+	newer, err := netlab.Build("upgrade", "-tags", "newer", "-ldflags", "-X main.version=upgrade-test")
 	must(t, err)
 	l, ends, load := underLoad(t, hook)
 	l.Wait("traffic to flow", load.Flowing(5000))

@@ -106,7 +106,7 @@ func Build(ctx context.Context, dir string, cases []Case) error {
 	commands := [][]string{
 		{"build", "-o", filepath.Join(dir, "bascule"), "bascule/cmd/bascule"},
 		// Tests look for the programs under these names.
-		{"build", "-o", filepath.Join(dir, "upgrade"), "-ldflags", "-X main.version=upgrade-test", "bascule/cmd/bascule"},
+		{"build", "-o", filepath.Join(dir, "upgrade"), "-tags", "newer", "-ldflags", "-X main.version=upgrade-test", "bascule/cmd/bascule"},
 	}
 	var built []string
 	for _, c := range cases {

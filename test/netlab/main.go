@@ -74,8 +74,9 @@ func Program() string { return program }
 
 // Build compiles the program under test, with flags for `go build`, to a file with the given
 // name, which is removed after the tests. It returns the file's path. Several tests may need one
-// name with the same flags: the program is built once. If there is no compiler, the environment
-// variable BASCULE_BUILDS names a folder that has the file.
+// name with the same flags: the program is built once. Another build needs other -tags: with -trimpath
+// Go's build information, by which a build knows itself, has no -ldflags. If there is no compiler, the
+// environment variable BASCULE_BUILDS names a folder that has the file.
 func Build(name string, flags ...string) (string, error) {
 	if dir := os.Getenv("BASCULE_BUILDS"); dir != "" {
 		path := filepath.Join(dir, name)
