@@ -230,16 +230,25 @@ func TestHostMACs(t *testing.T) {
 			{Name: "h0", Ethernet: true, Own: true, Host: "br1", Up: true, MAC: mac(host), OwnMAC: mac(host), Addresses: []string{"192.0.2.9/24"}, Kept: []netip.Prefix{netip.MustParsePrefix("192.0.2.9/24")}},
 		}
 		p := newPlan(fileOf(t, "was", was), fileOf(t, "want", c.want), devices)
-		if bad := p.want.bad.errors(); bad != nil {
-			t.Fatalf("%s: %v", c.name, bad)
-		}
-		p.refuseSession(Session{Client: netip.MustParseAddr("192.0.2.77"), Server: netip.MustParseAddr("192.0.2.9")}, p.was, func(to, _ netip.Addr) bridge.Station {
-			return bridge.Station{Interface: "h0", Next: to, Bits: 24, MAC: mac(client), At: []bridge.Berthed{{Bridge: "br0", Port: "eth0", VLAN: 1}}}
-		})
-		bad := p.want.bad.errors()
-		if c.refusal == "" && bad != nil || c.refusal != "" && (len(bad) != 1 || !strings.Contains(bad[0].Error(), c.refusal)) {
-			t.Errorf("%s: %v", c.name, bad)
-		}
+		wantSession(t, c.name, p, bridge.Station{MAC: mac(client), At: []bridge.Berthed{{Bridge: "br0", Port: "eth0", VLAN: 1}}}, c.refusal)
+	}
+}
+
+// wantSession wants a plan to be refused for a session of 192.0.2.77 with 192.0.2.9, or accepted if refusal is empty.
+// Interface h0 leads to the client's station.
+func wantSession(t *testing.T, name string, p *plan, client bridge.Station, refusal string) {
+	t.Helper()
+	if bad := p.want.bad.errors(); bad != nil {
+		t.Fatalf("%s: %v", name, bad)
+	}
+	session := Session{Client: netip.MustParseAddr("192.0.2.77"), Server: netip.MustParseAddr("192.0.2.9")}
+	p.refuseSession(session, p.was, func(to, _ netip.Addr) bridge.Station {
+		client.Interface, client.Next, client.Bits = "h0", to, 24
+		return client
+	})
+	bad := p.want.bad.errors()
+	if refusal == "" && bad != nil || refusal != "" && (len(bad) != 1 || !strings.Contains(bad[0].Error(), refusal)) {
+		t.Errorf("%s: %v", name, bad)
 	}
 }
 
@@ -273,16 +282,7 @@ func TestPlainBridgeBetween(t *testing.T) {
 			{Name: "h0", Ethernet: true, Own: true, Host: "br2", Up: true, MAC: mac("02:00:00:00:00:09"), Addresses: []string{"192.0.2.9/24"}, Kept: []netip.Prefix{netip.MustParsePrefix("192.0.2.9/24")}},
 		}
 		p := newPlan(fileOf(t, "was", state(c.protocol, "}")), fileOf(t, "want", state(c.protocol, c.middle)), devices)
-		if bad := p.want.bad.errors(); bad != nil {
-			t.Fatalf("%s: %v", c.name, bad)
-		}
-		p.refuseSession(Session{Client: netip.MustParseAddr("192.0.2.77"), Server: netip.MustParseAddr("192.0.2.9")}, p.was, func(to, _ netip.Addr) bridge.Station {
-			return bridge.Station{Interface: "h0", Next: to, Bits: 24, MAC: mac(client), At: []bridge.Berthed{{Bridge: "br0", Port: "eth0", VLAN: 10}}}
-		})
-		bad := p.want.bad.errors()
-		if c.refusal == "" && bad != nil || c.refusal != "" && (len(bad) != 1 || !strings.Contains(bad[0].Error(), c.refusal)) {
-			t.Errorf("%s: %v", c.name, bad)
-		}
+		wantSession(t, c.name, p, bridge.Station{MAC: mac(client), At: []bridge.Berthed{{Bridge: "br0", Port: "eth0", VLAN: 10}}}, c.refusal)
 	}
 }
 
